@@ -1,0 +1,71 @@
+# holdfast: build, test and try it. `make` alone lists the targets.
+# Needed: go, make, bash, a C compiler (for the race detector), python3 with pip (to fetch Envoy).
+
+VERSION       ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+ENVOY_VERSION ?= 1.40.0
+FUZZTIME      ?= 10s
+BENCH         ?= .
+PYTHON        ?= python3
+GOTESTFLAGS   ?=
+
+# ENVOY names the Envoy binary that tests and demo run. Set it to use one of your own: nothing is fetched then.
+envoy_pinned := $(CURDIR)/.envoy/envoy-$(ENVOY_VERSION)
+ifeq ($(strip $(ENVOY)),)
+override ENVOY := $(envoy_pinned)
+endif
+export ENVOY PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: help build envoy test test-unit test-e2e race lint bench fuzz demo clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-10s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo "  Variables: ENVOY=path of an Envoy of your own, ENVOY_VERSION=$(ENVOY_VERSION) (pinned in test/envoy/),"
+	@echo "  FUZZTIME=$(FUZZTIME), BENCH=regexp, GOTESTFLAGS=flags for go test, VERSION=$(VERSION)"
+
+build: ## build the static binary bin/holdfast
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/holdfast ./cmd/holdfast
+
+envoy: $(if $(filter $(envoy_pinned),$(ENVOY)),$(envoy_pinned)) ## fetch the pinned Envoy into .envoy/
+	@"$(ENVOY)" --version
+
+$(CURDIR)/.envoy/envoy-%: test/envoy/%.txt
+	test/envoy/fetch $* $@
+
+test/envoy/%.txt:
+	@echo "Envoy $* is not pinned: $@ does not exist (see test/envoy/fetch)" >&2; exit 1
+
+test: build envoy ## every test, with the race detector: units, real Envoy, end to end
+	go test -race -timeout 30m $(GOTESTFLAGS) ./...
+
+test-unit: envoy ## the tests of the packages, without test/e2e and without the race detector
+	go test $(GOTESTFLAGS) $$(go list ./... | grep -v /test/)
+
+test-e2e: build envoy ## the end-to-end tests alone, never from the test cache
+	go test -count=1 -timeout 30m $(GOTESTFLAGS) ./test/e2e/...
+
+race: envoy ## the tests of the packages three times in random order, with the race detector
+	go test -race -shuffle=on -count=3 -timeout 30m $(GOTESTFLAGS) $$(go list ./... | grep -v /test/)
+
+lint: ## gofmt, go vet, staticcheck
+	@unformatted=$$(gofmt -l .) || exit 1; if [ -n "$$unformatted" ]; then echo "not formatted by gofmt:"; echo "$$unformatted"; exit 1; fi
+	go vet ./...
+	go tool staticcheck ./...
+
+bench: ## the benchmarks that match BENCH
+	go test -run '^$$' -bench '$(BENCH)' -benchmem $(GOTESTFLAGS) ./...
+
+fuzz: ## each fuzz target for FUZZTIME
+	@set -e; for dir in $$(grep -rlE --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do \
+	  for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]*' $$dir/*_test.go | cut -d' ' -f2); do \
+	    echo "$$dir $$target"; \
+	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $(GOTESTFLAGS) $$dir; \
+	  done; \
+	done
+
+demo: build envoy ## the product in under a minute, with a real Envoy
+	go run ./test/demo
+
+clean: ## remove what was built and fetched
+	rm -rf bin .envoy

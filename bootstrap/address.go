@@ -1,0 +1,86 @@
+package bootstrap
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+)
+
+// maxSocketPath is what sockaddr_un leaves for a path on Linux, without its terminating zero.
+const maxSocketPath = 107
+
+// adminSocketMode lets the group in: probes and operators' shells seldom run as Envoy's user, and Envoy's default leaves
+// the mode to the umask.
+const adminSocketMode = 0o660
+
+// checkSocketPath says what is wrong with a path that Envoy shall connect to or listen on.
+func checkSocketPath(path string) error {
+	switch {
+	case !filepath.IsAbs(path):
+		return fmt.Errorf("socket path %q is not absolute", path)
+	case strings.HasSuffix(path, "/"):
+		return fmt.Errorf("socket path %q names a directory", path)
+	case !utf8.ValidString(path) || strings.ContainsRune(path, 0):
+		return fmt.Errorf("socket path %q is not valid UTF-8 without zero bytes", path)
+	case len(path) > maxSocketPath:
+		return fmt.Errorf("socket path %q has %d bytes; the system allows %d", path, len(path), maxSocketPath)
+	}
+	return nil
+}
+
+func pipeAddress(path string, mode uint32) *corev3.Address {
+	return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path, Mode: mode}}}
+}
+
+// adminAddress reads "unix:PATH" or "host:port". Whoever reaches Envoy's admin can stop it and read its configuration,
+// so only a Unix socket and loopback are accepted.
+func adminAddress(s string) (*corev3.Address, error) {
+	if path, ok := strings.CutPrefix(s, "unix:"); ok {
+		if err := checkSocketPath(path); err != nil {
+			return nil, err
+		}
+		return pipeAddress(path, adminSocketMode), nil
+	}
+	host, portText, err := net.SplitHostPort(s)
+	if err != nil {
+		return nil, fmt.Errorf("%q is neither unix:PATH nor host:port", s)
+	}
+	port, err := strconv.ParseUint(portText, 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("%q: port %q is not a number from 0 to 65535", s, portText)
+	}
+	ip, err := loopback(host)
+	if err != nil {
+		return nil, fmt.Errorf("%q: %w: Envoy's admin can stop it and shows its configuration; use 127.0.0.1, [::1] or unix:PATH", s, err)
+	}
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address:       ip.String(),
+		PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(port)},
+	}}}, nil
+}
+
+// loopback returns the IP address of host: Envoy resolves no names for its admin, so of these only localhost is known.
+func loopback(host string) (netip.Addr, error) {
+	if host == "" {
+		return netip.Addr{}, errors.New("no host means every interface")
+	}
+	if strings.EqualFold(host, "localhost") {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), nil
+	}
+	ip, err := netip.ParseAddr(host)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("host %q is not an IP address", host)
+	}
+	ip = ip.Unmap()
+	if !ip.IsLoopback() || ip.Zone() != "" {
+		return netip.Addr{}, fmt.Errorf("host %q is not loopback", host)
+	}
+	return ip, nil
+}

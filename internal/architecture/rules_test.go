@@ -1,0 +1,99 @@
+package architecture
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// siblings are the packages that only `agent` connects: each declares the interface that it needs.
+var siblings = []string{"upstream", "downstream", "sds", "bootstrap"}
+
+// onlyTheseOfOurs lists packages that may import nothing of the module but what is named, and their own subpackages.
+var onlyTheseOfOurs = map[string][]string{
+	"internal/xds": nil,
+	"agent/cache":  {"internal/xds"},
+	"agent/store":  {"internal/xds"},
+}
+
+// forTests are packages that no program contains.
+var forTests = []string{"internal/xdstest", "internal/envoytest"}
+
+// machines are the protocol's pure state machines: input in, outputs out.
+var machines = []string{"upstream/session", "downstream/session"}
+
+// impure are the imports, subpackages included, that a state machine has no use for, and exceptions that are only values.
+var (
+	impure       = []string{"net", "os", "syscall", "sync", "context", "math/rand", "crypto/rand", "google.golang.org/grpc"}
+	onlyOfValues = []string{"google.golang.org/grpc/codes", "google.golang.org/grpc/status"}
+)
+
+// docProblem returns what is wrong with the package comment of p, or "".
+func docProblem(p *pkg) string {
+	switch {
+	case p.files == 0 || len(p.docs) == 1:
+		return ""
+	case len(p.docs) == 0:
+		return p.path + ": no file has a package comment"
+	default:
+		return fmt.Sprintf("%s: more than one file has a package comment: %s", p.path, strings.Join(p.docs, ", "))
+	}
+}
+
+// importProblems returns, for each import of p that is against a rule, which and why.
+func importProblems(p *pkg) []string {
+	var problems []string
+	for _, imported := range slices.Sorted(maps.Keys(p.imports)) {
+		why := ""
+		if ours, ok := strings.CutPrefix(imported, "./"); ok {
+			why = againstTheOrder(p.path, ours)
+		} else if imported != "." {
+			why = againstPurity(p.path, imported)
+		}
+		if why != "" {
+			problems = append(problems, fmt.Sprintf("%s (%s) imports %s: %s", p.path, strings.Join(p.imports[imported], ", "), imported, why))
+		}
+	}
+	return problems
+}
+
+// againstTheOrder says why the package from may not import the package to of the same module, or "".
+func againstTheOrder(from, to string) string {
+	if inTree(to, "cmd") && !inTree(from, "cmd") {
+		return "nothing imports cmd"
+	}
+	if inAnyTree(to, forTests) && !inAnyTree(from, forTests) && !inTree(from, "test") {
+		return "it is for tests only"
+	}
+	for tree, allowed := range onlyTheseOfOurs {
+		if inTree(from, tree) && !inTree(to, tree) && !inAnyTree(to, allowed) {
+			return fmt.Sprintf("of this module %s imports only %q", tree, allowed)
+		}
+	}
+	for _, tree := range siblings {
+		if !inTree(from, tree) || inTree(to, tree) {
+			continue
+		}
+		if inAnyTree(to, siblings) || inTree(to, "agent") {
+			return fmt.Sprintf("%q import neither one another nor agent", siblings)
+		}
+	}
+	return ""
+}
+
+// againstPurity says why the package from may not import imported, which is not of this module, or "".
+func againstPurity(from, imported string) string {
+	if inAnyTree(from, machines) && inAnyTree(imported, impure) && !inAnyTree(imported, onlyOfValues) {
+		return "a protocol machine has no goroutine, clock or I/O"
+	}
+	return ""
+}
+
+// machineProblems returns where a protocol machine does what it leaves to its caller.
+func machineProblems(p *pkg) []string {
+	if inAnyTree(p.path, machines) {
+		return p.machines
+	}
+	return nil
+}

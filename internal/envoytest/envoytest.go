@@ -1,0 +1,76 @@
+// Package envoytest finds the real Envoy that tests run. It downloads nothing: `make envoy` does, and a test that needs an
+// Envoy that is not there fails and says so, because a skipped test looks like a passed one.
+//
+// Its functions may be called concurrently, from the test's goroutine or, as they end the test on failure, with the care
+// that testing.TB.FailNow asks for.
+package envoytest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Version is the Envoy that tests run unless told otherwise, the same as ENVOY_VERSION of the Makefile.
+const Version = "1.40.0"
+
+// Binary returns the absolute path of the Envoy to test with: what the environment variable ENVOY names (a path, relative to
+// the root of the repository, or a command in PATH), else the pinned Version that `make envoy` fetches.
+func Binary(t testing.TB) string {
+	t.Helper()
+	if path := os.Getenv("ENVOY"); path != "" {
+		return named(t, path)
+	}
+	return BinaryVersion(t, Version)
+}
+
+// BinaryVersion returns the absolute path of one pinned version, whatever ENVOY says.
+func BinaryVersion(t testing.TB, version string) string {
+	t.Helper()
+	path := filepath.Join(Root(t), ".envoy", "envoy-"+version)
+	if _, err := exec.LookPath(path); err != nil {
+		t.Fatalf("this test needs Envoy %s (%v): run `%s`", version, err, fetchCommand(version))
+	}
+	return path
+}
+
+func named(t testing.TB, path string) string {
+	t.Helper()
+	resolved := path
+	if strings.ContainsRune(path, filepath.Separator) && !filepath.IsAbs(path) {
+		resolved = filepath.Join(Root(t), path)
+	}
+	resolved, err := exec.LookPath(resolved)
+	if err != nil {
+		t.Fatalf("this test needs an Envoy, and ENVOY=%s is none (%v): correct it, or unset it and run `make envoy`", path, err)
+	}
+	return resolved
+}
+
+func fetchCommand(version string) string {
+	if version == Version {
+		return "make envoy"
+	}
+	return "make envoy ENVOY= ENVOY_VERSION=" + version
+}
+
+// Root returns the root directory of the module that the test belongs to.
+func Root(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd() // go test starts a test in the directory of its package
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			t.Fatal("no go.mod above the directory of the test")
+		}
+		dir = parent
+	}
+}

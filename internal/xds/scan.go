@@ -1,0 +1,129 @@
+package xds
+
+import (
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// MaxNameBytes is the longest resource name that is accepted. Names of real
+// meshes stay below 1 KiB; a name is kept in several maps and in every log line.
+const MaxNameBytes = 8 << 10
+
+// ErrNoName says that a body carries no name in field 1.
+var ErrNoName = errors.New("resource has no name")
+
+// fieldName is the field number of the name in every type of Types: all of them
+// put it first (Cluster.name, ClusterLoadAssignment.cluster_name, …).
+const fieldName = 1
+
+// ScanName reads the resource name from the wire form of a body: the string in
+// field 1, the last one if it is repeated, as proto3 merges. Nothing else of the
+// body is looked into, but its top-level fields must be well-formed.
+//
+// It fails with an error that wraps ErrNoName when field 1 is absent or empty,
+// and with a description of the place when the body is malformed, the name is
+// not UTF-8, or it is longer than MaxNameBytes.
+func ScanName(body []byte) (string, error) {
+	var name []byte
+	err := scanFields(body, func(num protowire.Number, typ protowire.Type, val []byte) error {
+		if num != fieldName {
+			return nil
+		}
+		if typ != protowire.BytesType {
+			return fmt.Errorf("field 1, the name, has wire type %d: want a string", typ)
+		}
+		name = val
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	if len(name) == 0 {
+		return "", fmt.Errorf("%w: field 1 is absent or empty", ErrNoName)
+	}
+	return CheckName(name)
+}
+
+// CheckName converts a name from the wire, refusing one that is empty, is not
+// UTF-8 or is longer than MaxNameBytes.
+func CheckName[B []byte | string](name B) (string, error) {
+	switch {
+	case len(name) == 0:
+		return "", ErrNoName
+	case len(name) > MaxNameBytes:
+		return "", fmt.Errorf("resource name of %d bytes: at most %d are accepted", len(name), MaxNameBytes)
+	case !utf8.ValidString(string(name)):
+		return "", fmt.Errorf("resource name is not UTF-8: %q", string(name[:min(len(name), 64)]))
+	}
+	return string(name), nil
+}
+
+// Field numbers of envoy.config.cluster.v3.Cluster and its EdsClusterConfig.
+const (
+	clusterType             = 2 // DiscoveryType, a varint
+	clusterEDSConfig        = 3 // EdsClusterConfig
+	edsConfigServiceName    = 2
+	clusterDiscoveryTypeEDS = 3 // Cluster.EDS
+)
+
+// EDSName returns the name under which a cluster of type EDS asks for its
+// endpoints: eds_cluster_config.service_name or, when that is empty, the name of
+// the cluster (protocol.md 4.1). It returns "" for a cluster of another type.
+// name is the cluster's own name.
+func EDSName(name string, cluster []byte) (string, error) {
+	var discovery uint64
+	var service []byte
+	err := scanFields(cluster, func(num protowire.Number, typ protowire.Type, val []byte) error {
+		switch {
+		case num == clusterType && typ == protowire.VarintType:
+			discovery, _ = protowire.ConsumeVarint(val)
+		case num == clusterEDSConfig && typ == protowire.BytesType:
+			return scanFields(val, func(num protowire.Number, typ protowire.Type, val []byte) error {
+				if num == edsConfigServiceName && typ == protowire.BytesType {
+					service = val
+				}
+				return nil
+			})
+		}
+		return nil
+	})
+	if err != nil {
+		return "", fmt.Errorf("cluster %q: %w", name, err)
+	}
+	if discovery != clusterDiscoveryTypeEDS {
+		return "", nil
+	}
+	if len(service) == 0 {
+		return name, nil
+	}
+	return CheckName(service)
+}
+
+// scanFields walks the top-level fields of a message. val is the field's value
+// without its tag and, for strings and messages, without its length; groups are
+// passed over. visit's error ends the walk.
+func scanFields(msg []byte, visit func(num protowire.Number, typ protowire.Type, val []byte) error) error {
+	for at := 0; at < len(msg); {
+		num, typ, n := protowire.ConsumeTag(msg[at:])
+		if n < 0 {
+			return fmt.Errorf("malformed protobuf at byte %d: %w", at, protowire.ParseError(n))
+		}
+		at += n
+		size := protowire.ConsumeFieldValue(num, typ, msg[at:])
+		if size < 0 {
+			return fmt.Errorf("malformed protobuf at byte %d, field %d: %w", at, num, protowire.ParseError(size))
+		}
+		val := msg[at : at+size]
+		at += size
+		if typ == protowire.BytesType {
+			val, _ = protowire.ConsumeBytes(val)
+		}
+		if err := visit(num, typ, val); err != nil {
+			return err
+		}
+	}
+	return nil
+}

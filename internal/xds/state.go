@@ -1,0 +1,71 @@
+package xds
+
+// Knowledge is how much is known of everything of a type: of the set that a
+// wildcard names (design.md section 3).
+type Knowledge int
+
+const (
+	// Unknown: nobody has said anything yet. A wildcard is not answered: an
+	// empty answer would wipe a running Envoy (design.md I1, protocol.md V7).
+	Unknown Knowledge = iota
+	// Partial: what is held may be served, but there may be more: it was
+	// restored, or a Delta upstream is still telling. Absence means nothing.
+	Partial
+	// Complete: a synced upstream has told all it has. What is absent does not
+	// exist.
+	Complete
+)
+
+// String returns "unknown", "partial" or "complete".
+func (k Knowledge) String() string {
+	switch k {
+	case Unknown:
+		return "unknown"
+	case Partial:
+		return "partial"
+	default:
+		return "complete"
+	}
+}
+
+// Standing is what the clients made of the newest content of a resource
+// (design.md I7).
+type Standing int
+
+const (
+	// Pending: no client has answered yet.
+	Pending Standing = iota
+	// Accepted: a client has ACKed it.
+	Accepted
+	// Suspect: it was new in a response that was NACKed, together with others.
+	Suspect
+	// Rejected: it was the only new resource in a response that was NACKed.
+	Rejected
+)
+
+// String returns the standing in lower case.
+func (s Standing) String() string {
+	switch s {
+	case Pending:
+		return "pending"
+	case Accepted:
+		return "accepted"
+	case Suspect:
+		return "suspect"
+	default:
+		return "rejected"
+	}
+}
+
+// Item is what the state holds under one name.
+type Item struct {
+	// Current is the newest content, nil when nothing is held.
+	Current *Resource
+	// Good is the content that a client last accepted, nil when there is none.
+	Good *Resource
+	// Standing is that of Current.
+	Standing Standing
+	// Gone says that an upstream reported that the name does not exist: only
+	// then may a client be told so (protocol.md 3.4).
+	Gone bool
+}

@@ -1,0 +1,414 @@
+// Package cache is the state in the middle of holdfast: one map from (type URL,
+// name) to a resource for one group of clients. Sources write updates into it;
+// streams watch it; the union of what the watches subscribe to is what the
+// sources ask for.
+//
+// It promises:
+//   - an update is applied atomically, and seen by a watch as a whole (I4);
+//   - what is unknown is distinguishable from what does not exist (I1), and only
+//     an upstream's word, or its complete answer, removes (I2, I3);
+//   - a watch holds a set of changed names, so a slow one costs no more than its
+//     names and sees the newest;
+//   - each update gets a verdict from the watches that it concerned (I6), and
+//     what a client accepted is kept until something better is accepted (I7);
+//   - what a closed watch subscribed to stays leased for a while (I11).
+//
+// The invariants are those of docs/architecture.md. It knows neither SotW nor
+// Delta, does no I/O and never decodes a body. All exported methods may be
+// called concurrently; none blocks for longer than it computes.
+package cache
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// DefaultLinger is how long the subscriptions of a closed watch stay leased
+// (design.md I11).
+const DefaultLinger = 30 * time.Minute
+
+// DefaultUnreferenced bounds how many resources are kept that nobody subscribes
+// to any more.
+const DefaultUnreferenced = 4096
+
+// maxReasons bounds the rejected contents that are remembered of one name.
+const maxReasons = 8
+
+// Config configures a Cache. Zero values take the defaults above.
+type Config struct {
+	Linger       time.Duration
+	Unreferenced int
+	// OnIdle, if set, is called by Run when nobody watches and the last lease
+	// has ended; more than once if that stays so.
+	OnIdle func()
+}
+
+// Update is what one answer of a source says about one type.
+type Update struct {
+	Source string
+	Type   string
+	// Put lists resources, each name once; Remove names that do not exist.
+	Put    []*xds.Resource
+	Remove []string
+	// Complete says that Put is all there is of the type (I3).
+	Complete bool
+	// Unasked says that the source tells everything it has, whatever is
+	// subscribed to: it is kept though nobody wants it.
+	Unasked bool
+	// Refresh lists resources whose TTL starts again.
+	Refresh []Refresh
+	// Errors lists what could not be used; Name may be "".
+	Errors []ResourceError
+}
+
+// Refresh is a heartbeat for one resource. It holds if Version is what the
+// upstream called the content that is held (protocol.md 6.1).
+type Refresh struct {
+	Name     string
+	Version  string
+	TTL      time.Duration
+	Deadline time.Time
+}
+
+// ResourceError is an error about one resource.
+type ResourceError struct {
+	Name string
+	Err  error
+}
+
+// Cache is the state of one group of clients. Make one with New and run Run.
+type Cache struct {
+	cfg  Config
+	wake chan struct{} // to Run: a deadline may have come nearer
+
+	mu        sync.Mutex
+	revision  uint64
+	tables    map[string]*table
+	watches   map[*Watch]struct{}
+	interests map[*Interest]struct{}
+	leases    map[key]time.Time
+	// connected: an upstream answers, so leases run out.
+	connected bool
+	// unreferenced orders what nobody subscribes to by age.
+	unreferenced *lru.Cache[key, struct{}]
+}
+
+// key names a resource, or with name xds.Wildcard everything of a type.
+type key struct{ typeURL, name string }
+
+// table is everything of one type.
+type table struct {
+	url       string
+	entries   map[string]*entry
+	aliases   map[string]string   // alias to resource name
+	gone      map[string]struct{} // names that an upstream said do not exist
+	doubtful  map[string]struct{} // see session.View
+	errors    map[string]error    // by name, the last error from above
+	knowledge xds.Knowledge
+	refs      map[string]int // watches that subscribe, by name; xds.Wildcard too
+	// hadWildcard: a client of this kind subscribed to everything once.
+	hadWildcard bool
+	tickets     []*ticket // updates without a verdict, oldest first
+	updated     time.Time
+}
+
+// entry is what is held under one name.
+type entry struct {
+	res, good *xds.Resource
+	standing  xds.Standing
+	source    string
+	unasked   bool
+	// reasons are what clients said of contents that they refused, by version.
+	reasons map[string]string
+}
+
+// New returns an empty cache, in which everything is unknown.
+func New(cfg Config) *Cache {
+	if cfg.Linger == 0 {
+		cfg.Linger = DefaultLinger
+	}
+	if cfg.Unreferenced == 0 {
+		cfg.Unreferenced = DefaultUnreferenced
+	}
+	c := &Cache{
+		cfg:       cfg,
+		wake:      make(chan struct{}, 1),
+		tables:    make(map[string]*table),
+		watches:   make(map[*Watch]struct{}),
+		interests: make(map[*Interest]struct{}),
+		leases:    make(map[key]time.Time),
+	}
+	// The size is positive, so there is no error.
+	c.unreferenced, _ = lru.NewWithEvict(cfg.Unreferenced, func(k key, _ struct{}) { c.evicted(k) })
+	return c
+}
+
+func (c *Cache) table(typeURL string) *table {
+	t := c.tables[typeURL]
+	if t == nil {
+		t = &table{
+			url:      typeURL,
+			entries:  make(map[string]*entry),
+			aliases:  make(map[string]string),
+			gone:     make(map[string]struct{}),
+			doubtful: make(map[string]struct{}),
+			errors:   make(map[string]error),
+			refs:     make(map[string]int),
+		}
+		c.tables[typeURL] = t
+	}
+	return t
+}
+
+// Apply takes in one update, atomically. verdict, which may be nil, is told what
+// the clients make of it: nil once every watch that it concerned has passed it,
+// or an error with the first client's reason to refuse it. It is called outside
+// of the cache's lock, from Apply or from a method of a watch.
+func (c *Cache) Apply(u Update, verdict func(error)) {
+	c.mu.Lock()
+	t := c.table(u.Type)
+	c.revision++
+	t.updated = time.Now()
+	ch := newChanges(t)
+	var refused error
+	for _, r := range u.Put {
+		if reason, ok := c.put(t, u, r, ch); !ok && refused == nil {
+			refused = reason
+		}
+	}
+	for _, name := range u.Remove {
+		c.remove(t, name, ch)
+	}
+	if u.Complete {
+		c.removeAbsent(t, u.Put, ch)
+	}
+	for _, h := range u.Refresh {
+		t.refresh(h)
+	}
+	for _, e := range u.Errors {
+		t.errors[e.Name] = e.Err
+	}
+	c.learn(t, u, ch)
+	concerned := c.notify(ch)
+	var settled []func()
+	if verdict != nil {
+		settled = c.open(t, verdict, concerned, refused)
+	}
+	c.mu.Unlock()
+	run(settled)
+}
+
+// learn advances what is known of the wildcard. A Delta answer is served from the
+// first on; that it is all is known only later, from Synced.
+func (c *Cache) learn(t *table, u Update, ch *changes) {
+	was := t.knowledge
+	switch {
+	case u.Complete:
+		t.knowledge = xds.Complete
+	case was == xds.Unknown && (u.Unasked || c.wants(t, xds.Wildcard)):
+		t.knowledge = xds.Partial
+	}
+	if t.knowledge != was {
+		ch.all = true
+	}
+}
+
+// Synced takes in that a source has told all it has of a type's wildcard, or of
+// one that it was not asked about.
+func (c *Cache) Synced(typeURL string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.table(typeURL)
+	if t.knowledge == xds.Complete || t.knowledge == xds.Unknown {
+		return // an open stream on which nothing came knows nothing (I2)
+	}
+	t.knowledge = xds.Complete
+	c.revision++
+	ch := newChanges(t)
+	ch.all = true
+	c.notify(ch)
+}
+
+// SetConnected takes in whether an upstream answers. While none does, leases do
+// not run out (I11).
+func (c *Cache) SetConnected(connected bool) {
+	c.mu.Lock()
+	c.connected = connected
+	c.mu.Unlock()
+	c.poke()
+}
+
+// changes are the names of one type that one update changed.
+type changes struct {
+	table *table
+	names map[string]struct{}
+	// all: what is known of the wildcard changed.
+	all bool
+}
+
+func newChanges(t *table) *changes {
+	return &changes{table: t, names: make(map[string]struct{})}
+}
+
+// add records a name, and the aliases under which the resource is also known.
+func (ch *changes) add(name string, versions ...*xds.Resource) {
+	ch.names[name] = struct{}{}
+	for _, r := range versions {
+		if r == nil {
+			continue
+		}
+		for _, a := range r.Aliases {
+			ch.names[a] = struct{}{}
+		}
+	}
+}
+
+// put stores one resource. ok is false when a client has refused this content
+// before, and reason says why.
+func (c *Cache) put(t *table, u Update, r *xds.Resource, ch *changes) (reason error, ok bool) {
+	delete(t.gone, r.Name)
+	delete(t.errors, r.Name)
+	e := t.entries[r.Name]
+	if e == nil {
+		e = &entry{}
+		t.entries[r.Name] = e
+	}
+	e.source, e.unasked = u.Source, u.Unasked
+	if e.res != nil && e.res.Version == r.Version {
+		e.replaceSame(r)
+	} else {
+		old := e.res
+		e.replace(r)
+		t.indexAliases(old, r)
+		ch.add(r.Name, old, r)
+	}
+	c.file(t, r.Name, e)
+	if e.standing == xds.Rejected {
+		return refusal(e.reasons[r.Version]), false
+	}
+	return nil, true
+}
+
+// replaceSame takes over what may differ beside the content. The body that is
+// held stays the one that every stream shares.
+func (e *entry) replaceSame(r *xds.Resource) {
+	if e.res.UpstreamVersion == r.UpstreamVersion && e.res.Deadline.Equal(r.Deadline) {
+		return
+	}
+	same := *r
+	same.Body = e.res.Body
+	if e.good == e.res {
+		e.good = &same
+	}
+	e.res = &same
+}
+
+// replace takes in new content, with the standing that it already has.
+func (e *entry) replace(r *xds.Resource) {
+	e.res = r
+	switch {
+	case e.good != nil && e.good.Version == r.Version:
+		e.good, e.standing = r, xds.Accepted
+	case e.reasons[r.Version] != "":
+		e.standing = xds.Rejected
+	default:
+		e.standing = xds.Pending
+	}
+}
+
+func (t *table) indexAliases(old, r *xds.Resource) {
+	if old != nil {
+		for _, a := range old.Aliases {
+			if t.aliases[a] == old.Name {
+				delete(t.aliases, a)
+			}
+		}
+	}
+	if r != nil {
+		for _, a := range r.Aliases {
+			t.aliases[a] = r.Name
+		}
+	}
+}
+
+// remove deletes what is held under a name, or under an alias, on the word of an
+// upstream. That it does not exist is remembered while somebody wants it, or may
+// have it.
+func (c *Cache) remove(t *table, name string, ch *changes) {
+	if e := t.entries[name]; e != nil {
+		ch.add(name, e.res)
+		c.drop(t, name)
+	}
+	if _, ok := t.gone[name]; ok {
+		return
+	}
+	if c.wants(t, name) || t.knowledge != xds.Complete && c.wants(t, xds.Wildcard) {
+		t.gone[name] = struct{}{}
+		ch.add(name)
+	}
+}
+
+// removeAbsent deletes what a complete answer left out.
+func (c *Cache) removeAbsent(t *table, put []*xds.Resource, ch *changes) {
+	present := make(map[string]struct{}, len(put))
+	for _, r := range put {
+		present[r.Name] = struct{}{}
+	}
+	for name := range t.entries {
+		if _, ok := present[name]; !ok {
+			c.remove(t, name, ch)
+		}
+	}
+	// From now on absence itself says that a name of the wildcard is gone.
+	maps.DeleteFunc(t.gone, func(name string, _ struct{}) bool { return t.refs[name] == 0 })
+}
+
+// drop deletes an entry without a word to anybody.
+func (c *Cache) drop(t *table, name string) {
+	e := t.entries[name]
+	if e == nil {
+		return
+	}
+	t.indexAliases(e.res, nil)
+	delete(t.entries, name)
+	delete(t.errors, name)
+	c.unreferenced.Remove(key{t.url, name})
+}
+
+func (t *table) refresh(h Refresh) {
+	e := t.entries[h.Name]
+	if e == nil || e.res.UpstreamVersion != h.Version {
+		return
+	}
+	same := *e.res
+	same.TTL, same.Deadline = h.TTL, h.Deadline
+	e.replaceSame(&same)
+}
+
+// Held lists what is held and still subscribed of a type, with the version that
+// a source issued for it, "" for what came from another source (I2).
+func (c *Cache) Held(source, typeURL string) map[string]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.tables[typeURL]
+	if t == nil {
+		return nil
+	}
+	all := c.wants(t, xds.Wildcard)
+	held := make(map[string]string)
+	for name, e := range t.entries {
+		if !all && !c.wantsResource(t, name, e.res) {
+			continue
+		}
+		held[name] = ""
+		if e.source == source {
+			held[name] = e.res.UpstreamVersion
+		}
+	}
+	return held
+}

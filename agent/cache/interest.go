@@ -1,0 +1,344 @@
+package cache
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// wants reports whether a name, or xds.Wildcard, is subscribed to or leased.
+func (c *Cache) wants(t *table, name string) bool {
+	if t.refs[name] > 0 {
+		return true
+	}
+	_, leased := c.leases[key{t.url, name}]
+	return leased
+}
+
+// wantsResource reports whether a resource is wanted by its name or an alias.
+func (c *Cache) wantsResource(t *table, name string, r *xds.Resource) bool {
+	if c.wants(t, name) {
+		return true
+	}
+	if r != nil {
+		return slices.ContainsFunc(r.Aliases, func(alias string) bool { return c.wants(t, alias) })
+	}
+	return false
+}
+
+// reference adds a subscription.
+func (c *Cache) reference(t *table, name string) {
+	wanted := c.wants(t, name)
+	t.refs[name]++
+	delete(c.leases, key{t.url, name})
+	if !wanted {
+		c.wantChanged(t, name)
+	}
+}
+
+// release takes a subscription away; what nobody wants any more enters the LRU.
+func (c *Cache) release(t *table, name string) {
+	if t.refs[name]--; t.refs[name] <= 0 {
+		delete(t.refs, name)
+	}
+	if !c.wants(t, name) {
+		c.wantChanged(t, name)
+	}
+}
+
+// lease keeps a subscription alive for the linger time.
+func (c *Cache) lease(t *table, name string) {
+	wanted := c.wants(t, name)
+	c.leases[key{t.url, name}] = time.Now().Add(c.cfg.Linger)
+	if !wanted {
+		c.wantChanged(t, name)
+	}
+}
+
+// Prefetch leases subscriptions before any client has them. The leases begin to
+// run with the first watch: what no client wants by then is released.
+func (c *Cache) Prefetch(typeURL string, names ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.table(typeURL)
+	for _, name := range names {
+		if !c.wants(t, name) {
+			c.leases[key{typeURL, name}] = time.Time{}
+			c.wantChanged(t, name)
+		}
+	}
+}
+
+// startLeases lets the leases of Prefetch run.
+func (c *Cache) startLeases() {
+	for k, until := range c.leases {
+		if until.IsZero() {
+			c.leases[k] = time.Now().Add(c.cfg.Linger)
+		}
+	}
+}
+
+// Idle reports whether nobody watches and nothing is leased.
+func (c *Cache) Idle() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.watches) == 0 && len(c.leases) == 0
+}
+
+// Lacking reports whether something is wanted of which nothing is known.
+func (c *Cache) Lacking() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, t := range c.tables {
+		for name := range t.refs {
+			if c.lacks(t, name) {
+				return true
+			}
+		}
+	}
+	for k := range c.leases {
+		if c.lacks(c.table(k.typeURL), k.name) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *Cache) lacks(t *table, name string) bool {
+	if name == xds.Wildcard {
+		return t.knowledge == xds.Unknown
+	}
+	if t.entries[name] != nil {
+		return false
+	}
+	if _, gone := t.gone[name]; gone {
+		return false
+	}
+	_, alias := t.aliases[name]
+	return !alias
+}
+
+// wantChanged follows a change of what is wanted: the sources hear of it, and
+// what it covered enters or leaves the LRU.
+func (c *Cache) wantChanged(t *table, name string) {
+	for in := range c.interests {
+		in.mark(t.url, name)
+	}
+	wanted := c.wants(t, name)
+	if name == xds.Wildcard {
+		if !wanted && t.knowledge == xds.Complete && !c.unasked(t) {
+			t.knowledge = xds.Partial // nobody tells us any more what goes
+		}
+		for n, e := range t.entries {
+			c.file(t, n, e)
+		}
+		return
+	}
+	if !wanted {
+		delete(t.gone, name)
+	}
+	if actual, ok := t.aliases[name]; ok {
+		name = actual
+	}
+	if e := t.entries[name]; e != nil {
+		c.file(t, name, e)
+	}
+}
+
+// unasked reports whether everything of a table comes from sources that tell
+// whatever they have.
+func (c *Cache) unasked(t *table) bool {
+	for _, e := range t.entries {
+		if !e.unasked {
+			return false
+		}
+	}
+	return len(t.entries) > 0
+}
+
+// file puts an entry into the LRU if nobody wants it, and takes it out otherwise.
+func (c *Cache) file(t *table, name string, e *entry) {
+	k := key{t.url, name}
+	if e.unasked || c.wants(t, xds.Wildcard) || c.wantsResource(t, name, e.res) {
+		if c.unreferenced.Contains(k) {
+			c.unreferenced.Remove(k)
+		}
+		return
+	}
+	c.unreferenced.Add(k, struct{}{})
+}
+
+// evicted is called by the LRU under mu, for what it pushes out and for what is
+// removed from it. Only the first is deleted: that is what nobody wants.
+func (c *Cache) evicted(k key) {
+	t := c.tables[k.typeURL]
+	e := t.entries[k.name]
+	if e == nil || e.unasked || c.wants(t, xds.Wildcard) || c.wantsResource(t, k.name, e.res) {
+		return
+	}
+	t.indexAliases(e.res, nil)
+	delete(t.entries, k.name)
+	delete(t.errors, k.name)
+}
+
+// Interest is a source's view of what is wanted.
+type Interest struct {
+	c       *Cache
+	changed chan struct{}
+	dirty   map[key]struct{}               // under c.mu
+	told    map[string]map[string]struct{} // by type, under c.mu
+}
+
+// Want is a change of interest in one type.
+type Want struct {
+	Type      string
+	Wildcard  bool
+	Add, Drop []string
+}
+
+// Interest opens a view of what the watches and leases want.
+func (c *Cache) Interest() *Interest {
+	in := &Interest{
+		c:       c,
+		changed: make(chan struct{}, 1),
+		dirty:   make(map[key]struct{}),
+		told:    make(map[string]map[string]struct{}),
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for url, t := range c.tables {
+		for name := range t.refs {
+			in.mark(url, name)
+		}
+	}
+	for k := range c.leases {
+		in.mark(k.typeURL, k.name)
+	}
+	c.interests[in] = struct{}{}
+	return in
+}
+
+func (in *Interest) mark(typeURL, name string) {
+	in.dirty[key{typeURL, name}] = struct{}{}
+	select {
+	case in.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Changed holds a value whenever Take has something new to say.
+func (in *Interest) Changed() <-chan struct{} { return in.changed }
+
+// Take returns what changed since the last Take, in push order; the first
+// returns everything that is wanted.
+func (in *Interest) Take() []Want {
+	in.c.mu.Lock()
+	defer in.c.mu.Unlock()
+	wants := make(map[string]*Want)
+	for k := range in.dirty {
+		told := in.told[k.typeURL]
+		if told == nil {
+			told = make(map[string]struct{})
+			in.told[k.typeURL] = told
+		}
+		_, was := told[k.name]
+		is := in.c.wants(in.c.table(k.typeURL), k.name)
+		if was == is {
+			continue
+		}
+		w := wants[k.typeURL]
+		if w == nil {
+			w = &Want{Type: k.typeURL}
+			wants[k.typeURL] = w
+		}
+		switch {
+		case k.name == xds.Wildcard:
+		case is:
+			w.Add = append(w.Add, k.name)
+		default:
+			w.Drop = append(w.Drop, k.name)
+		}
+		if is {
+			told[k.name] = struct{}{}
+		} else {
+			delete(told, k.name)
+		}
+	}
+	clear(in.dirty)
+	out := make([]Want, 0, len(wants))
+	for _, url := range slices.SortedFunc(maps.Keys(wants), xds.CompareTypes) {
+		w := wants[url]
+		_, w.Wildcard = in.told[url][xds.Wildcard]
+		slices.Sort(w.Add)
+		slices.Sort(w.Drop)
+		out = append(out, *w)
+	}
+	return out
+}
+
+// Close ends the view.
+func (in *Interest) Close() {
+	in.c.mu.Lock()
+	defer in.c.mu.Unlock()
+	delete(in.c.interests, in)
+}
+
+// poke makes Run look at its deadlines again.
+func (c *Cache) poke() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run ends leases when their time has come, until ctx ends.
+func (c *Cache) Run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		case <-c.wake:
+		}
+		next := c.expireLeases(time.Now())
+		if next.IsZero() {
+			timer.Stop()
+		} else {
+			timer.Reset(time.Until(next))
+		}
+		if c.cfg.OnIdle != nil && c.Idle() {
+			c.cfg.OnIdle()
+		}
+	}
+}
+
+// expireLeases ends the leases that have run out and returns when the next one
+// does; the zero time for none. Without an upstream none ends (I11).
+func (c *Cache) expireLeases(now time.Time) (next time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.connected {
+		return time.Time{}
+	}
+	for k, until := range c.leases {
+		if until.IsZero() {
+			continue // not running yet
+		}
+		if until.After(now) {
+			if next.IsZero() || until.Before(next) {
+				next = until
+			}
+			continue
+		}
+		delete(c.leases, k)
+		if t := c.table(k.typeURL); !c.wants(t, k.name) {
+			c.wantChanged(t, k.name)
+		}
+	}
+	return next
+}

@@ -1,0 +1,88 @@
+package cache
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// TypeStatus is what is known of one type, for people and metrics.
+type TypeStatus struct {
+	Type      string
+	Knowledge xds.Knowledge
+	// Resources counts what is held by its standing.
+	Resources map[xds.Standing]int
+	// Wildcard says that everything is wanted; Subscribed and Leased count the
+	// names that watches subscribe to and that are kept for closed ones.
+	Wildcard           bool
+	Subscribed, Leased int
+	// Updated is when an upstream last said anything of the type; the zero time
+	// for never.
+	Updated time.Time
+	// Errors counts names with an error from above.
+	Errors int
+}
+
+// Status returns what is known of every type that was ever asked for or told of,
+// in push order.
+func (c *Cache) Status() []TypeStatus {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	leased := make(map[string]int)
+	for k := range c.leases {
+		if k.name != xds.Wildcard {
+			leased[k.typeURL]++
+		}
+	}
+	out := make([]TypeStatus, 0, len(c.tables))
+	for _, url := range slices.SortedFunc(maps.Keys(c.tables), xds.CompareTypes) {
+		t := c.tables[url]
+		s := TypeStatus{
+			Type:       url,
+			Knowledge:  t.knowledge,
+			Resources:  make(map[xds.Standing]int),
+			Wildcard:   c.wants(t, xds.Wildcard),
+			Subscribed: len(t.refs),
+			Leased:     leased[url],
+			Updated:    t.updated,
+			Errors:     len(t.errors),
+		}
+		if t.refs[xds.Wildcard] > 0 {
+			s.Subscribed--
+		}
+		for _, e := range t.entries {
+			s.Resources[e.standing]++
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// ResourceStatus is what is held under one name.
+type ResourceStatus struct {
+	xds.Item
+	Source string
+	// Reason is what a client said of Current when it refused it; "" otherwise.
+	Reason string
+	// Err is the last error from above about the name; nil for none.
+	Err error
+}
+
+// Resources returns everything held of a type, by name.
+func (c *Cache) Resources(typeURL string) []ResourceStatus {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.tables[typeURL]
+	if t == nil {
+		return nil
+	}
+	out := make([]ResourceStatus, 0, len(t.entries))
+	for name, e := range t.entries {
+		out = append(out, ResourceStatus{Item: e.item(), Source: e.source, Reason: e.reasons[e.res.Version], Err: t.errors[name]})
+	}
+	slices.SortFunc(out, func(a, b ResourceStatus) int { return cmp.Compare(a.Current.Name, b.Current.Name) })
+	return out
+}

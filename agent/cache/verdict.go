@@ -1,0 +1,171 @@
+package cache
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// ticket is an update that waits for its verdict.
+type ticket struct {
+	revision uint64
+	verdict  func(error)
+	waiting  map[*Watch]struct{}
+}
+
+// run calls what was collected under the lock.
+func run(calls []func()) {
+	for _, call := range calls {
+		call()
+	}
+}
+
+func refusal(reason string) error { return errors.New(reason) }
+
+// open begins to wait for the verdict on the update that was just applied, and
+// returns the call that is due at once: an ACK where nobody was concerned, a
+// NACK where clients have refused this content before (I6).
+func (c *Cache) open(t *table, verdict func(error), concerned []*Watch, refused error) []func() {
+	if refused != nil || len(concerned) == 0 {
+		return []func(){func() { verdict(refused) }}
+	}
+	tk := &ticket{revision: c.revision, verdict: verdict, waiting: make(map[*Watch]struct{}, len(concerned))}
+	for _, w := range concerned {
+		tk.waiting[w] = struct{}{}
+	}
+	t.tickets = append(t.tickets, tk)
+	return nil
+}
+
+// Progress takes in that the client has answered, or was not concerned by, every
+// update of a type up to a revision.
+func (w *Watch) Progress(typeURL string, revision uint64) {
+	w.c.mu.Lock()
+	settled := w.pass(w.c.table(typeURL), revision)
+	w.c.mu.Unlock()
+	run(settled)
+}
+
+// pass takes a watch off the tickets up to a revision and returns the ACKs that
+// become due.
+func (w *Watch) pass(t *table, revision uint64) []func() {
+	var settled []func()
+	t.tickets = slices.DeleteFunc(t.tickets, func(tk *ticket) bool {
+		if tk.revision > revision {
+			return false
+		}
+		delete(tk.waiting, w)
+		if len(tk.waiting) > 0 {
+			return false
+		}
+		settled = append(settled, func() { tk.verdict(nil) })
+		return true
+	})
+	return settled
+}
+
+// forgetWatch takes a closed watch off every ticket.
+func (c *Cache) forgetWatch(w *Watch) []func() {
+	var settled []func()
+	for _, t := range c.tables {
+		settled = append(settled, w.pass(t, c.revision)...)
+	}
+	return settled
+}
+
+// Accept takes in an ACK: contents that the client now has, and names whose
+// removal it has seen.
+func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []string) {
+	c := w.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.table(typeURL)
+	ch := newChanges(t)
+	for _, r := range accepted {
+		delete(t.doubtful, r.Name)
+		e := t.entries[r.Name]
+		switch {
+		case e == nil:
+		case e.res.Version == r.Version:
+			if e.standing == xds.Rejected {
+				// Another client refused it and was given something else; what
+				// any accepts is accepted (I7).
+				ch.add(r.Name, e.res)
+			}
+			e.standing, e.good = xds.Accepted, e.res
+			delete(e.reasons, r.Version)
+		default:
+			e.good = r // overtaken, and still the best known
+		}
+	}
+	for _, name := range removed {
+		if t.entries[name] == nil {
+			delete(t.doubtful, name)
+		}
+	}
+	c.notify(ch)
+}
+
+// Refuse takes in a NACK, with the client's reason, of the response built at a
+// revision, 0 for a probe of a suspect. The newest update that waits for this
+// client is refused; what came before it was superseded (I6).
+func (w *Watch) Refuse(typeURL string, revision uint64, reason string, rejected *xds.Resource, suspects []*xds.Resource) {
+	c := w.c
+	reason = fmt.Sprintf("%s: %s", w.client, reason)
+	c.mu.Lock()
+	t := c.table(typeURL)
+	for _, r := range suspects {
+		t.doubt(r)
+		if e := t.entries[r.Name]; e != nil && e.res.Version == r.Version && e.standing == xds.Pending {
+			e.standing = xds.Suspect
+		}
+	}
+	if rejected != nil {
+		t.reject(rejected, reason)
+	}
+	var settled []func()
+	if revision > 0 {
+		for i, tk := range slices.Backward(t.tickets) {
+			if _, waits := tk.waiting[w]; waits && tk.revision <= revision {
+				settled = append(settled, func() { tk.verdict(refusal(reason)) })
+				t.tickets = slices.Delete(t.tickets, i, i+1)
+				break
+			}
+		}
+		settled = append(settled, w.pass(t, revision)...)
+	}
+	c.mu.Unlock()
+	run(settled)
+}
+
+// doubt remembers that a client may hold a full-state resource that it did not
+// ACK: Envoy applies the good ones of a NACKed response and forgets their
+// versions (protocol.md V6).
+func (t *table) doubt(r *xds.Resource) {
+	if xds.FullState(t.url) {
+		t.doubtful[r.Name] = struct{}{}
+	}
+}
+
+func (t *table) reject(r *xds.Resource, reason string) {
+	t.doubt(r)
+	e := t.entries[r.Name]
+	if e == nil || e.good != nil && e.good.Version == r.Version {
+		return // gone, or accepted by another client
+	}
+	if e.reasons == nil {
+		e.reasons = make(map[string]string)
+	}
+	if len(e.reasons) == maxReasons {
+		for version := range e.reasons {
+			delete(e.reasons, version)
+			break
+		}
+	}
+	e.reasons[r.Version] = reason
+	if e.res.Version == r.Version {
+		e.standing = xds.Rejected
+	}
+}

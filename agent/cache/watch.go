@@ -1,0 +1,263 @@
+package cache
+
+import (
+	"iter"
+	"slices"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// Watch is the view of one stream. Its methods are called by that stream's
+// goroutines only; Changed, Read and the reports may be called concurrently.
+type Watch struct {
+	c      *Cache
+	client string
+	// changed holds a value when Read has something new; closed never.
+	changed chan struct{}
+	types   map[string]*watched // under c.mu
+	closed  bool                // under c.mu
+}
+
+// watched is one type of a watch.
+type watched struct {
+	wildcard bool
+	names    map[string]struct{}
+	dirty    map[string]struct{}
+	all      bool
+}
+
+// Change is what changed of one type since the last Read.
+type Change struct {
+	Type  string
+	Names []string
+	// All says that what is known of the wildcard changed.
+	All bool
+}
+
+// Watch opens a view for a stream. client is how verdicts name who gave them: a
+// node id.
+func (c *Cache) Watch(client string) *Watch {
+	w := &Watch{c: c, client: client, changed: make(chan struct{}, 1), types: make(map[string]*watched)}
+	c.mu.Lock()
+	c.watches[w] = struct{}{}
+	c.startLeases()
+	c.mu.Unlock()
+	c.poke()
+	return w
+}
+
+// Changed holds a value whenever Read has something new to say.
+func (w *Watch) Changed() <-chan struct{} { return w.changed }
+
+// Subscribe changes what the watch subscribes to of one type.
+func (w *Watch) Subscribe(typeURL string, wildcard bool, add, drop []string) {
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
+	if w.closed {
+		return
+	}
+	t := w.c.table(typeURL)
+	wt := w.types[typeURL]
+	if wt == nil {
+		wt = &watched{names: make(map[string]struct{}), dirty: make(map[string]struct{})}
+		w.types[typeURL] = wt
+	}
+	switch {
+	case wildcard && !wt.wildcard:
+		t.hadWildcard = true
+		w.c.reference(t, xds.Wildcard)
+	case !wildcard && wt.wildcard:
+		w.c.release(t, xds.Wildcard)
+	}
+	wt.wildcard = wildcard
+	for _, name := range add {
+		if _, ok := wt.names[name]; !ok {
+			wt.names[name] = struct{}{}
+			w.c.reference(t, name)
+		}
+	}
+	for _, name := range drop {
+		if _, ok := wt.names[name]; ok {
+			delete(wt.names, name)
+			w.c.release(t, name)
+		}
+	}
+}
+
+// Read calls f with the state at one moment and with what changed for this watch
+// since the last Read. f must not call the cache but through the snapshot, which
+// is valid only during the call.
+func (w *Watch) Read(f func(s Snapshot, changed []Change)) {
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
+	var changed []Change
+	for url, wt := range w.types {
+		if len(wt.dirty) == 0 && !wt.all {
+			continue
+		}
+		ch := Change{Type: url, All: wt.all, Names: make([]string, 0, len(wt.dirty))}
+		for name := range wt.dirty {
+			ch.Names = append(ch.Names, name)
+		}
+		clear(wt.dirty)
+		wt.all = false
+		changed = append(changed, ch)
+	}
+	f(Snapshot{w.c}, changed)
+}
+
+// Close ends the watch. What it subscribed to stays leased (I11); unanswered
+// lists names, by type, that the client may hold or not.
+func (w *Watch) Close(unanswered map[string][]string) {
+	w.c.mu.Lock()
+	if w.closed {
+		w.c.mu.Unlock()
+		return
+	}
+	w.closed = true
+	delete(w.c.watches, w)
+	for url, wt := range w.types {
+		t := w.c.table(url)
+		if wt.wildcard {
+			w.c.lease(t, xds.Wildcard)
+			w.c.release(t, xds.Wildcard)
+		}
+		for name := range wt.names {
+			w.c.lease(t, name)
+			w.c.release(t, name)
+		}
+	}
+	for url, names := range unanswered {
+		if t := w.c.table(url); xds.FullState(url) {
+			for _, name := range names {
+				t.doubtful[name] = struct{}{}
+			}
+		}
+	}
+	settled := w.c.forgetWatch(w)
+	w.c.mu.Unlock()
+	run(settled)
+	w.c.poke()
+}
+
+// notify marks the changed names in every watch that subscribes to them, and
+// returns those watches.
+func (c *Cache) notify(ch *changes) []*Watch {
+	if len(ch.names) == 0 && !ch.all {
+		return nil
+	}
+	var concerned []*Watch
+	for w := range c.watches {
+		wt := w.types[ch.table.url]
+		if wt == nil {
+			continue
+		}
+		if wt.mark(ch) {
+			concerned = append(concerned, w)
+		} else if !wt.all {
+			continue
+		}
+		select {
+		case w.changed <- struct{}{}:
+		default:
+		}
+	}
+	return concerned
+}
+
+// mark adds the changed names that are subscribed to and reports whether there
+// are any.
+func (wt *watched) mark(ch *changes) bool {
+	if wt.wildcard {
+		wt.all = wt.all || ch.all
+		for name := range ch.names {
+			wt.dirty[name] = struct{}{}
+		}
+		return len(ch.names) > 0
+	}
+	small, large := wt.names, ch.names
+	if len(small) > len(large) {
+		small, large = large, small
+	}
+	hit := false
+	for name := range small {
+		if _, ok := large[name]; ok {
+			wt.dirty[name] = struct{}{}
+			hit = true
+		}
+	}
+	return hit
+}
+
+// Snapshot is the state at one moment, during a Read.
+type Snapshot struct{ c *Cache }
+
+// Revision counts the updates that the cache has taken in.
+func (s Snapshot) Revision() uint64 { return s.c.revision }
+
+// Wildcard says how much is known of everything of a type.
+func (s Snapshot) Wildcard(typeURL string) xds.Knowledge {
+	if t := s.c.tables[typeURL]; t != nil {
+		return t.knowledge
+	}
+	return xds.Unknown
+}
+
+// Lookup returns what is held under a name or an alias.
+func (s Snapshot) Lookup(typeURL, name string) xds.Item {
+	t := s.c.tables[typeURL]
+	if t == nil {
+		return xds.Item{}
+	}
+	if e := t.entries[name]; e != nil {
+		return e.item()
+	}
+	if e := t.entries[t.aliases[name]]; e != nil {
+		return e.item()
+	}
+	_, gone := t.gone[name]
+	return xds.Item{Gone: gone}
+}
+
+// All yields everything held of a type, in no order.
+func (s Snapshot) All(typeURL string) iter.Seq[xds.Item] {
+	return func(yield func(xds.Item) bool) {
+		t := s.c.tables[typeURL]
+		if t == nil {
+			return
+		}
+		for _, e := range t.entries {
+			if !yield(e.item()) {
+				return
+			}
+		}
+	}
+}
+
+// Doubtful lists names that a client of this group may hold without telling, in
+// alphabetical order.
+func (s Snapshot) Doubtful(typeURL string) []string {
+	t := s.c.tables[typeURL]
+	if t == nil {
+		return nil
+	}
+	names := make([]string, 0, len(t.doubtful))
+	for name := range t.doubtful {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (e *entry) item() xds.Item {
+	return xds.Item{Current: e.res, Good: e.good, Standing: e.standing}
+}
+
+// HadWildcard reports whether a client of this group ever subscribed to
+// everything of a type, or is expected to (protocol.md V9).
+func (c *Cache) HadWildcard(typeURL string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.tables[typeURL]
+	return t != nil && (t.hadWildcard || c.wants(t, xds.Wildcard))
+}

@@ -1,0 +1,89 @@
+package group
+
+import (
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/holdfast-xds/holdfast/agent/cache"
+	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/upstream"
+)
+
+// feed is the group as its sources see it.
+type feed struct{ g *Group }
+
+var _ upstream.Feed = feed{}
+
+func (f feed) Node() *corev3.Node { return f.g.Node() }
+
+func (f feed) Apply(u upstream.Update, verdict func(error)) {
+	in := cache.Update{
+		Source: u.Source, Type: u.Type,
+		Put: u.Put, Remove: u.Remove, Complete: u.Complete, Unasked: u.Unasked,
+	}
+	for _, r := range u.Refresh {
+		in.Refresh = append(in.Refresh, cache.Refresh(r))
+	}
+	for _, e := range u.Errors {
+		in.Errors = append(in.Errors, cache.ResourceError(e))
+	}
+	f.g.cache.Apply(in, verdict)
+}
+
+func (f feed) Synced(_, typeURL string) { f.g.cache.Synced(typeURL) }
+
+func (f feed) Held(source, typeURL string) map[string]string {
+	return f.g.cache.Held(source, typeURL)
+}
+
+func (f feed) Interest() upstream.Interest { return interest{f.g.cache.Interest()} }
+
+// interest is what the clients want, as a source sees it.
+type interest struct{ *cache.Interest }
+
+func (in interest) Take() []upstream.Want {
+	taken := in.Interest.Take()
+	wants := make([]upstream.Want, len(taken))
+	for i, w := range taken {
+		wants[i] = upstream.Want(w)
+	}
+	return wants
+}
+
+// view is the state as a stream sees it.
+type view struct {
+	watch *cache.Watch
+	cache *cache.Cache
+}
+
+var _ downstream.View = view{}
+
+func (v view) Changed() <-chan struct{} { return v.watch.Changed() }
+
+func (v view) Read(f func(session.View, []downstream.Change)) {
+	v.watch.Read(func(s cache.Snapshot, changed []cache.Change) {
+		out := make([]downstream.Change, len(changed))
+		for i, ch := range changed {
+			out[i] = downstream.Change(ch)
+		}
+		f(s, out)
+	})
+}
+
+func (v view) HadWildcard(typeURL string) bool { return v.cache.HadWildcard(typeURL) }
+
+func (v view) Subscribe(in session.Interest) {
+	v.watch.Subscribe(in.Type, in.Wildcard, in.Add, in.Drop)
+}
+
+func (v view) Verdict(verdict session.Verdict) {
+	if verdict.NACK {
+		v.watch.Refuse(verdict.Type, verdict.Revision, verdict.Error, verdict.Rejected, verdict.Suspects)
+		return
+	}
+	v.watch.Accept(verdict.Type, verdict.Accepted, verdict.Removed)
+}
+
+func (v view) Progress(p session.Progress) { v.watch.Progress(p.Type, p.Revision) }
+
+func (v view) Close(unanswered map[string][]string) { v.watch.Close(unanswered) }

@@ -1,0 +1,78 @@
+// Package downstream serves a state to xDS clients: the aggregated discovery
+// service, SotW and Delta, on a Unix socket or on TCP. It is the one server of
+// holdfast: the agent serves its state with it, and the built-in control plane
+// its directory.
+//
+// It promises that a stream is a view of the state and not a queue: a slow client
+// costs the names that changed, and sees the newest; that no lock is held while
+// sending; and that what a client says of a response reaches the state. What is
+// known and what may be sent is the state's affair, behind the interface State;
+// the protocol of one stream is that of the package session.
+package downstream
+
+import (
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/holdfast-xds/holdfast/downstream/session"
+)
+
+// State is what a Server serves.
+type State interface {
+	// Attach opens the view of a stream whose client has said who it is.
+	Attach(c Client) View
+}
+
+// Client is who is at the other end of a stream.
+type Client struct {
+	// Stream numbers the streams of a server.
+	Stream uint64
+	// Node is what the client said on its first request; never nil.
+	Node *corev3.Node
+	Form session.Form
+	// Peer is the network address of the client, "" on a Unix socket.
+	Peer string
+}
+
+// View is the state as one stream sees it. Its methods may be called concurrently.
+type View interface {
+	// Changed holds a value whenever Read has something new to say.
+	Changed() <-chan struct{}
+	// Read calls f with the state at one moment and with what changed since the
+	// last Read. f must not block.
+	Read(f func(v session.View, changed []Change))
+	// HadWildcard reports whether a client of this kind ever subscribed to
+	// everything of a type (protocol.md V9).
+	HadWildcard(typeURL string) bool
+	// Subscribe takes in a change of the subscription.
+	Subscribe(in session.Interest)
+	// Verdict takes in what the client made of a response.
+	Verdict(v session.Verdict)
+	// Progress takes in how far the client has come.
+	Progress(p session.Progress)
+	// Close ends the view; unanswered lists, by type, the names in responses
+	// that the client has not answered.
+	Close(unanswered map[string][]string)
+}
+
+// Change is what changed of one type.
+type Change struct {
+	Type  string
+	Names []string
+	// All says that what is known of the wildcard changed.
+	All bool
+}
+
+// Observer counts what passes between a server and its clients.
+type Observer interface {
+	StreamOpened(form string)
+	StreamClosed(form string)
+	Pushed(typeURL, form string, resources int)
+	Answered(typeURL, form string, nack bool)
+}
+
+type nobody struct{}
+
+func (nobody) StreamOpened(string)           {}
+func (nobody) StreamClosed(string)           {}
+func (nobody) Pushed(string, string, int)    {}
+func (nobody) Answered(string, string, bool) {}

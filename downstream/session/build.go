@@ -1,0 +1,336 @@
+package session
+
+import (
+	"slices"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// choose returns the version of an item that this client may be sent (design.md
+// I7), or nil when there is none.
+func (sub *subscription) choose(item xds.Item) *xds.Resource {
+	cur := item.Current
+	if cur == nil {
+		return nil
+	}
+	h := sub.sent[cur.Name]
+	if h != nil && h.nacked == cur.Version {
+		// This client refused it; whoever else accepted it.
+		switch {
+		case h.acked != nil:
+			return h.acked
+		case item.Good != nil && item.Good.Version != h.nacked:
+			return item.Good
+		}
+		return nil
+	}
+	switch item.Standing {
+	case xds.Rejected:
+		return item.Good
+	case xds.Suspect:
+		if h != nil && h.version == cur.Version {
+			return cur // it was sent this and may have applied it
+		}
+		if item.Good != nil {
+			return item.Good
+		}
+	}
+	return cur
+}
+
+// absent tells whether a name may be said not to exist: an upstream said so, or
+// told everything there is (design.md I2, protocol.md 3.4).
+func (sub *subscription) absent(v View, name string, item xds.Item) bool {
+	if item.Current != nil {
+		return false // held, though nothing of it may be sent
+	}
+	if item.Gone {
+		return true
+	}
+	_, named := sub.names[name]
+	return sub.wildcard && !named && v.Wildcard(sub.url) == xds.Complete
+}
+
+// covers tells whether the client subscribes to a resource, by its name, by an
+// alias or by the wildcard.
+func (sub *subscription) covers(r *xds.Resource) bool {
+	if sub.wildcard {
+		return true
+	}
+	if _, ok := sub.names[r.Name]; ok {
+		return true
+	}
+	for _, a := range r.Aliases {
+		if _, ok := sub.names[a]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// collector gathers the resources of a response, each once (protocol.md 1.10,
+// 3.7).
+type collector struct {
+	resources []*xds.Resource
+	has       map[string]struct{}
+}
+
+func newCollector(size int) *collector {
+	return &collector{has: make(map[string]struct{}, size)}
+}
+
+func (c *collector) add(r *xds.Resource) {
+	if _, ok := c.has[r.Name]; !ok {
+		c.has[r.Name] = struct{}{}
+		c.resources = append(c.resources, r)
+	}
+}
+
+// buildDelta collects what changed and what is due.
+func (s *Session) buildDelta(sub *subscription, v View) *Response {
+	known := !sub.wildcard || v.Wildcard(sub.url) != xds.Unknown
+	if sub.lookAtAll && known {
+		sub.markAll(v)
+		sub.lookAtAll = false
+	}
+	out := newCollector(len(sub.dirty) + len(sub.due))
+	var removed []string
+	for name := range sub.due {
+		removed = s.consider(sub, v, name, true, out, removed)
+		delete(sub.due, name)
+		delete(sub.dirty, name)
+	}
+	for name := range sub.dirty {
+		removed = s.consider(sub, v, name, false, out, removed)
+		delete(sub.dirty, name)
+	}
+	empty := sub.answerDue && known
+	if len(out.resources) == 0 && len(removed) == 0 && !empty {
+		return nil
+	}
+	if known {
+		sub.answerDue = false
+	}
+	slices.Sort(removed)
+	return &Response{Resources: out.resources, Removed: slices.Compact(removed)}
+}
+
+// markAll makes everything dirty that the wildcard covers, that the client has,
+// or that it may have without telling (protocol.md 3.5, 3.6).
+func (sub *subscription) markAll(v View) {
+	if sub.wildcard {
+		for item := range v.All(sub.url) {
+			if item.Current != nil {
+				sub.dirty[item.Current.Name] = struct{}{}
+			}
+		}
+		for _, name := range v.Doubtful(sub.url) {
+			if sub.sent[name] == nil {
+				sub.sent[name] = &holding{}
+			}
+		}
+	}
+	for name := range sub.sent {
+		sub.dirty[name] = struct{}{}
+	}
+}
+
+// consider adds to a Delta response what there is to say about one name.
+func (s *Session) consider(sub *subscription, v View, name string, due bool, out *collector, removed []string) []string {
+	item := v.Lookup(sub.url, name)
+	h := sub.sent[name]
+	if sub.absent(v, name, item) {
+		switch {
+		case h == nil && !due:
+		case h != nil && sub.url == xds.ClusterType:
+			s.leave(sub, name)
+		default:
+			removed = append(removed, name)
+		}
+		return removed
+	}
+	r := sub.choose(item)
+	if r == nil || !sub.covers(r) {
+		if due {
+			sub.unanswered[name] = struct{}{}
+		}
+		return removed
+	}
+	delete(sub.leaving, r.Name)
+	h = sub.sent[r.Name]
+	if !due && h != nil && h.version == r.Version {
+		return removed
+	}
+	out.add(r)
+	return removed
+}
+
+// leave schedules the removal of a cluster.
+func (s *Session) leave(sub *subscription, name string) {
+	if _, ok := sub.leaving[name]; !ok {
+		sub.leaving[name] = time.Time{}
+	}
+}
+
+// buildFullState collects the complete set of LDS, CDS or SRDS for SotW, if it
+// differs from what the client has.
+func (s *Session) buildFullState(sub *subscription, v View) *Response {
+	if !sub.complete(v) {
+		return nil // held back: what is owed stays owed
+	}
+	set := s.fullSet(sub, v)
+	differs := sub.answerDue || set.differs
+	for name := range sub.due {
+		if _, ok := set.has[name]; ok {
+			differs = true
+		} else {
+			sub.unanswered[name] = struct{}{}
+		}
+	}
+	sub.lookAtAll, sub.answerDue = false, false
+	clear(sub.dirty)
+	clear(sub.due)
+	if !differs {
+		return nil
+	}
+	for _, name := range set.dropped {
+		sub.forget(name)
+	}
+	sub.resumed = false
+	return &Response{Resources: set.resources}
+}
+
+// complete tells whether a full-state SotW response may be sent: one that leaves
+// out what is merely not known yet would delete it (design.md I1, I2;
+// protocol.md 7.7).
+func (sub *subscription) complete(v View) bool {
+	if sub.wildcard {
+		knowledge := v.Wildcard(sub.url)
+		if knowledge == xds.Unknown || knowledge == xds.Partial && sub.resumed {
+			return false
+		}
+		if !sub.resumed {
+			return true
+		}
+	}
+	for name := range sub.names {
+		if item := v.Lookup(sub.url, name); item.Current == nil && !item.Gone {
+			return false
+		}
+	}
+	return sub.wildcard || len(sub.names) > 0
+}
+
+// fullSet is the complete set that a SotW client should have now.
+type fullSet struct {
+	collector
+	// differs says that it is not what the client was sent last.
+	differs bool
+	// dropped are the names that the client was sent and should lose.
+	dropped []string
+}
+
+func (s *Session) fullSet(sub *subscription, v View) *fullSet {
+	set := &fullSet{collector: *newCollector(len(sub.sent))}
+	add := func(r *xds.Resource) {
+		if r == nil {
+			return
+		}
+		set.add(r)
+		delete(sub.leaving, r.Name)
+		if h := sub.sent[r.Name]; h == nil || h.version != r.Version {
+			set.differs = true
+		}
+	}
+	if sub.wildcard {
+		for item := range v.All(sub.url) {
+			add(sub.choose(item))
+		}
+	}
+	for name := range sub.names {
+		add(sub.choose(v.Lookup(sub.url, name)))
+	}
+	for name, h := range sub.sent {
+		if _, ok := set.has[name]; ok {
+			continue
+		}
+		gone := sub.absent(v, name, v.Lookup(sub.url, name))
+		if !gone && h.last == nil {
+			continue // refused before it was ever accepted: the client has none
+		}
+		if gone && (sub.url != xds.ClusterType || h.last == nil) {
+			set.dropped = append(set.dropped, name)
+			set.differs = true
+			continue
+		}
+		if gone {
+			s.leave(sub, name)
+		}
+		// Kept until its time comes, or because nobody said that it is gone.
+		set.add(h.last)
+	}
+	return set
+}
+
+// buildNamed collects what changed and what is due of a type whose SotW
+// responses may be partial (protocol.md 1.13). Absence cannot be said.
+func (s *Session) buildNamed(sub *subscription, v View) *Response {
+	if sub.lookAtAll {
+		for name := range sub.names {
+			sub.dirty[name] = struct{}{}
+		}
+		if sub.wildcard {
+			for item := range v.All(sub.url) {
+				if item.Current != nil {
+					sub.dirty[item.Current.Name] = struct{}{}
+				}
+			}
+		}
+		sub.lookAtAll = false
+	}
+	out := newCollector(len(sub.dirty) + len(sub.due))
+	look := func(name string, due bool) {
+		r := sub.choose(v.Lookup(sub.url, name))
+		if r == nil || !sub.covers(r) {
+			if due {
+				sub.unanswered[name] = struct{}{}
+			}
+			return
+		}
+		if h := sub.sent[r.Name]; due || h == nil || h.version != r.Version {
+			out.add(r)
+		}
+	}
+	for name := range sub.due {
+		look(name, true)
+	}
+	for name := range sub.dirty {
+		look(name, false)
+	}
+	clear(sub.due)
+	clear(sub.dirty)
+	sub.answerDue = false
+	if len(out.resources) == 0 {
+		return nil
+	}
+	return &Response{Resources: out.resources}
+}
+
+// probe sends one suspect alone, so that the good ones of a NACKed response
+// advance and the bad one is known (design.md I7, protocol.md 3.10).
+func (s *Session) probe(sub *subscription, v View) *Response {
+	for len(sub.alone) > 0 {
+		name := sub.alone[0]
+		sub.alone = sub.alone[1:]
+		item := v.Lookup(sub.url, name)
+		h := sub.sent[name]
+		if item.Current == nil || item.Standing != xds.Suspect || h == nil || h.version != item.Current.Version || h.nacked == h.version {
+			continue // overtaken
+		}
+		resp := s.commit(sub, &Response{Resources: []*xds.Resource{item.Current}}, 0)
+		sub.flights[len(sub.flights)-1].probe = true
+		return resp
+	}
+	return nil
+}

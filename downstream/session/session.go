@@ -1,0 +1,355 @@
+package session
+
+import (
+	"iter"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// Form is the wire form of a stream.
+type Form int
+
+const (
+	// SotW is the state-of-the-world form: a request names everything it wants.
+	SotW Form = iota
+	// Delta is the incremental form: a request names what it wants more and less.
+	Delta
+)
+
+// String returns "sotw" or "delta".
+func (f Form) String() string {
+	if f == Delta {
+		return "delta"
+	}
+	return "sotw"
+}
+
+// DefaultRemovalDelay is how long after everything else the removal of a cluster
+// is sent (design.md I4).
+const DefaultRemovalDelay = time.Second
+
+// maxFlights bounds the responses of one type whose answer is remembered. A
+// client that answers none of so many is owed no verdict for the oldest.
+const maxFlights = 128
+
+// View is the state that a stream serves, as it is at one moment: all reads
+// during one call of Next see the same revision.
+type View interface {
+	// Revision counts the updates that the state has taken in.
+	Revision() uint64
+	// Wildcard says how much is known of everything of a type.
+	Wildcard(typeURL string) xds.Knowledge
+	// Lookup returns what is held under a name or an alias.
+	Lookup(typeURL, name string) xds.Item
+	// All yields everything held of a type.
+	All(typeURL string) iter.Seq[xds.Item]
+	// Doubtful lists names that a client of this kind may hold without telling:
+	// what was in a response that it NACKed or never answered (protocol.md 3.6).
+	Doubtful(typeURL string) []string
+}
+
+// Config configures a Session. The zero value serves SotW.
+type Config struct {
+	Form Form
+	// NoncePrefix makes the nonces differ from those of every other stream.
+	NoncePrefix string
+	// RemovalDelay is DefaultRemovalDelay where it is 0.
+	RemovalDelay time.Duration
+	// KeepWildcard says that the client is an Envoy, whose SotW requests for
+	// clusters lose their wildcard when on-demand names come (protocol.md V9,
+	// 2.4): HadWildcard then reports whether its kind had one before.
+	KeepWildcard bool
+	HadWildcard  func(typeURL string) bool
+}
+
+// Session is the machine of one stream.
+type Session struct {
+	cfg     Config
+	types   map[string]*subscription
+	ordered []*subscription // by xds.CompareTypes
+	nonces  uint64
+	now     time.Time
+}
+
+// New returns the machine of a stream on which nothing was said yet.
+func New(cfg Config) *Session {
+	if cfg.RemovalDelay == 0 {
+		cfg.RemovalDelay = DefaultRemovalDelay
+	}
+	return &Session{cfg: cfg, types: make(map[string]*subscription)}
+}
+
+// Request is a DiscoveryRequest or a DeltaDiscoveryRequest.
+type Request struct {
+	Type  string
+	Nonce string
+	// Error is the client's reason for a NACK; "" for none.
+	Error string
+	// NACK says that the request carries an error_detail: the only sign of one
+	// (protocol.md 1.3).
+	NACK bool
+
+	// Version and Names are SotW's version_info and resource_names.
+	Version string
+	Names   []string
+
+	// Subscribe, Unsubscribe and Initial are Delta's.
+	Subscribe, Unsubscribe []string
+	Initial                map[string]string
+}
+
+// Response is a DiscoveryResponse or a DeltaDiscoveryResponse.
+type Response struct {
+	Type  string
+	Nonce string
+	// Version is SotW's version_info, Delta's system_version_info.
+	Version   string
+	Resources []*xds.Resource
+	// Removed is Delta's removed_resources.
+	Removed []string
+}
+
+// Effect is what a request says beyond asking for a response.
+type Effect struct {
+	// Interest is nil where the subscription is as it was.
+	Interest *Interest
+	// Verdict is nil where the request answers no response.
+	Verdict *Verdict
+}
+
+// Interest is a change of one type's subscription.
+type Interest struct {
+	Type string
+	// Wildcard says whether everything is subscribed to now.
+	Wildcard bool
+	// Add and Drop list the names that came and went.
+	Add, Drop []string
+}
+
+// Verdict is what a client made of a response.
+type Verdict struct {
+	Type string
+	// Revision is that of the state from which the response was built: the
+	// client has seen every update up to it. 0 for a response that was a probe
+	// of one suspect and so says nothing of later updates.
+	Revision uint64
+	// NACK says that the response was refused, for the reason Error.
+	NACK  bool
+	Error string
+	// Accepted lists contents that the client has not ACKed before; Suspects
+	// and Rejected those of a NACKed response (design.md I7).
+	Accepted, Suspects []*xds.Resource
+	Rejected           *xds.Resource
+	// Removed lists names whose removal was ACKed.
+	Removed []string
+}
+
+// Progress says that the client has answered, or was not concerned by, every
+// update of a type up to a revision.
+type Progress struct {
+	Type     string
+	Revision uint64
+}
+
+// Request takes in a message of the client.
+func (s *Session) Request(req *Request) Effect {
+	if req.Type == "" {
+		// Envoy answers so a response of a type that it never asked for; the
+		// stream must survive it (protocol.md 1.12).
+		return Effect{}
+	}
+	sub, known := s.types[req.Type]
+	if !known {
+		sub = newSubscription(req.Type, s.cfg)
+		s.types[req.Type] = sub
+		at, _ := slices.BinarySearchFunc(s.ordered, req.Type, func(o *subscription, url string) int {
+			return xds.CompareTypes(o.url, url)
+		})
+		s.ordered = slices.Insert(s.ordered, at, sub)
+	}
+	eff := Effect{Verdict: sub.answer(req)}
+	if s.cfg.Form == Delta {
+		eff.Interest = sub.requestDelta(req, !known)
+	} else {
+		eff.Interest = sub.requestSotW(req, !known)
+	}
+	return eff
+}
+
+// Changed takes in that something under these names changed. all says that
+// anything of the type may have: what is known of its wildcard did.
+func (s *Session) Changed(typeURL string, names []string, all bool) {
+	sub := s.types[typeURL]
+	if sub == nil {
+		return
+	}
+	if all {
+		sub.lookAtAll = true
+	}
+	for _, n := range names {
+		if _, ok := sub.unanswered[n]; ok {
+			delete(sub.unanswered, n)
+			sub.due[n] = struct{}{}
+		}
+		sub.dirty[n] = struct{}{}
+	}
+}
+
+// Next returns the next response that the client is owed, or nil, and then the
+// time at which Next must be called again though nothing came in; the zero time
+// for none. Types go in push order, and the removal of clusters after everything
+// else (design.md I4).
+func (s *Session) Next(v View, now time.Time) (*Response, time.Time) {
+	s.now = now
+	for _, sub := range s.ordered {
+		if resp := s.build(sub, v); resp != nil {
+			return resp, time.Time{}
+		}
+	}
+	clusters := s.types[xds.ClusterType]
+	if clusters == nil || len(clusters.leaving) == 0 {
+		return nil, time.Time{}
+	}
+	return s.removeClusters(clusters, v)
+}
+
+// build returns the response that is due for one type now, or nil.
+func (s *Session) build(sub *subscription, v View) *Response {
+	if sub.lookAtAll || sub.answerDue || len(sub.dirty) > 0 || len(sub.due) > 0 {
+		var resp *Response
+		switch {
+		case s.cfg.Form == Delta:
+			resp = s.buildDelta(sub, v)
+		case xds.FullState(sub.url):
+			resp = s.buildFullState(sub, v)
+		default:
+			resp = s.buildNamed(sub, v)
+		}
+		if resp != nil {
+			return s.commit(sub, resp, v.Revision())
+		}
+	}
+	if resp := s.probe(sub, v); resp != nil {
+		return resp
+	}
+	sub.looked(v.Revision())
+	return nil
+}
+
+// commit records a response as sent.
+func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Response {
+	s.nonces++
+	resp.Type = sub.url
+	resp.Nonce = s.cfg.NoncePrefix + strconv.FormatUint(s.nonces, 10)
+	for _, r := range resp.Resources {
+		changed := sub.setSent(r)
+		if changed && r.EDSName != "" {
+			s.oweEndpoints(r.EDSName)
+		}
+	}
+	for _, name := range resp.Removed {
+		sub.forget(name)
+	}
+	resp.Version = sub.served.String()
+	sub.launch(flight{nonce: resp.Nonce, revision: revision, resources: resp.Resources, removed: resp.Removed})
+	return resp
+}
+
+// oweEndpoints makes the endpoints of a cluster that is sent new or changed due
+// again: Envoy warms it until an EDS message comes, even an identical one, and in
+// Delta does not ask for it (protocol.md V1, 4.1, 4.2).
+func (s *Session) oweEndpoints(name string) {
+	eds := s.types[xds.EndpointType]
+	if eds == nil {
+		return
+	}
+	if _, ok := eds.names[name]; ok || eds.wildcard {
+		eds.owe(name)
+	}
+}
+
+// removeClusters sends the removals that have waited long enough. Their delay
+// begins when everything else was sent: control planes send the routes that
+// leave a cluster later than its removal (design.md I4, protocol.md 4.7).
+func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Time) {
+	var wake time.Time
+	var gone []string
+	for name, at := range sub.leaving {
+		if at.IsZero() {
+			at = s.now.Add(s.cfg.RemovalDelay)
+			sub.leaving[name] = at
+		}
+		if !at.After(s.now) {
+			gone = append(gone, name)
+		} else if wake.IsZero() || at.Before(wake) {
+			wake = at
+		}
+	}
+	if len(gone) == 0 {
+		return nil, wake
+	}
+	for _, name := range gone {
+		delete(sub.leaving, name)
+	}
+	if s.cfg.Form == Delta {
+		slices.Sort(gone)
+		return s.commit(sub, &Response{Removed: gone}, 0), time.Time{}
+	}
+	for _, name := range gone {
+		sub.forget(name)
+	}
+	return s.commit(sub, &Response{Resources: s.fullSet(sub, v).resources}, 0), time.Time{}
+}
+
+// Progress returns, for each type, up to which revision the client has answered
+// every update, where that advanced since the last call.
+func (s *Session) Progress() []Progress {
+	var out []Progress
+	for _, sub := range s.ordered {
+		if sub.progress > sub.reported {
+			sub.reported = sub.progress
+			out = append(out, Progress{Type: sub.url, Revision: sub.progress})
+		}
+	}
+	return out
+}
+
+// Unanswered returns, by type, the names in responses that the client has not
+// answered: after the stream ended it may hold them or not (protocol.md 3.6).
+func (s *Session) Unanswered() map[string][]string {
+	out := make(map[string][]string)
+	for _, sub := range s.ordered {
+		names := make(map[string]struct{})
+		for _, f := range sub.flights {
+			for _, r := range f.resources {
+				if h := sub.sent[r.Name]; h == nil || h.acked == nil || h.acked.Version != r.Version {
+					names[r.Name] = struct{}{}
+				}
+			}
+			for _, name := range f.removed {
+				names[name] = struct{}{}
+			}
+		}
+		for n := range names {
+			out[sub.url] = append(out[sub.url], n)
+		}
+		slices.Sort(out[sub.url])
+	}
+	return out
+}
+
+// Subscriptions returns the number of names that the client subscribes to,
+// counting a wildcard as one.
+func (s *Session) Subscriptions() int {
+	n := 0
+	for _, sub := range s.ordered {
+		n += len(sub.names)
+		if sub.wildcard {
+			n++
+		}
+	}
+	return n
+}

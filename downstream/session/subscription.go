@@ -1,0 +1,314 @@
+package session
+
+import (
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// subscription is one type on one stream: what the client wants, what it has,
+// and what it is owed. Nonces, names and versions are never mixed across types
+// (protocol.md 1.9).
+type subscription struct {
+	url string
+	cfg Config
+
+	// What the client wants.
+	names    map[string]struct{}
+	wildcard bool
+	// explicit: a name or "*" was seen, so an empty list no longer means
+	// everything (protocol.md 2.3).
+	explicit bool
+	// kept: the wildcard is held on the client's behalf (protocol.md V9).
+	kept bool
+
+	// What the client has, by resource name.
+	sent   map[string]*holding
+	served xds.SetVersion
+	// resumed: the client came with configuration of an earlier stream, so a
+	// SotW response that is not complete would delete some of it.
+	resumed bool
+
+	// What the client is owed.
+	answerDue bool                // a response, also an empty one
+	lookAtAll bool                // anything may have changed
+	dirty     map[string]struct{} // names that changed
+	due       map[string]struct{} // names to be answered also when unchanged
+	// unanswered are due names of which nothing is known: a debt that is paid
+	// when Changed names them (protocol.md 4.2).
+	unanswered map[string]struct{}
+	leaving    map[string]time.Time // clusters to be removed, and not before when
+	alone      []string             // suspects to be sent once more, alone
+
+	// What the client was sent and has not answered, oldest first.
+	flights []flight
+	// nonce is that of the last response, answered whether the client has
+	// answered it.
+	nonce    string
+	answered bool
+
+	// seen is the revision up to which everything was looked at, progress that
+	// up to which it is also answered, reported the last progress told.
+	seen, progress, reported uint64
+}
+
+// holding is what a client has under one name.
+type holding struct {
+	// version is that of what the client is believed to have: sent last, or
+	// claimed in initial_resource_versions; "" when it may have anything.
+	version string
+	// last was sent last on this stream, acked was ACKed last; nil for none.
+	last, acked *xds.Resource
+	// nacked is the version that the client refused; "" for none.
+	nacked string
+}
+
+// flight is a response that the client has not answered.
+type flight struct {
+	nonce     string
+	revision  uint64
+	resources []*xds.Resource
+	removed   []string
+	// probe: a suspect that was sent alone.
+	probe bool
+}
+
+func newSubscription(url string, cfg Config) *subscription {
+	return &subscription{
+		url:        url,
+		cfg:        cfg,
+		names:      make(map[string]struct{}),
+		sent:       make(map[string]*holding),
+		dirty:      make(map[string]struct{}),
+		due:        make(map[string]struct{}),
+		unanswered: make(map[string]struct{}),
+		leaving:    make(map[string]time.Time),
+	}
+}
+
+// requestDelta applies the subscription of a Delta request, whatever its nonce
+// (protocol.md 3.1).
+func (sub *subscription) requestDelta(req *Request, first bool) *Interest {
+	in := &Interest{Type: sub.url}
+	was := sub.wildcard
+	if first {
+		if len(req.Subscribe) == 0 && len(req.Unsubscribe) == 0 && xds.LegacyWildcard(sub.url) {
+			sub.startWildcard()
+		}
+		// The versions may come from before a restart; they are content hashes
+		// and so stay meaningful (protocol.md 7.5).
+		for name, version := range req.Initial {
+			sub.sent[name] = &holding{version: version}
+		}
+	}
+	for _, name := range req.Subscribe {
+		if name == xds.Wildcard {
+			sub.startWildcard()
+			continue
+		}
+		// Answered even if subscribed before and unchanged: the client may have
+		// forgotten it (protocol.md 3.2).
+		sub.subscribe(name, in)
+	}
+	for _, name := range req.Unsubscribe {
+		if name == xds.Wildcard {
+			sub.stopWildcard()
+			continue
+		}
+		sub.unsubscribe(name, in)
+		if sub.wildcard {
+			// It is still covered, and the client dropped it (protocol.md 2.5).
+			sub.owe(name)
+		}
+	}
+	in.Wildcard = sub.wildcard
+	return changedInterest(in, was)
+}
+
+// requestSotW applies the subscription of a SotW request.
+func (sub *subscription) requestSotW(req *Request, first bool) *Interest {
+	if !first && req.Nonce != "" && req.Nonce != sub.nonce {
+		// Sent before the client saw our last response; the right one follows
+		// (protocol.md 1.6).
+		return nil
+	}
+	again := !first && req.Nonce != "" && !req.NACK && sub.answered
+	if !first && req.Nonce != "" {
+		sub.answered = true
+	}
+	in := &Interest{Type: sub.url}
+	was := sub.wildcard
+	wildcard := sub.wantsWildcard(req, first)
+	names := make(map[string]struct{}, len(req.Names))
+	for _, name := range req.Names {
+		if name == xds.Wildcard {
+			sub.explicit = true
+			continue
+		}
+		names[name] = struct{}{}
+	}
+	sub.explicit = sub.explicit || len(names) > 0
+	if first {
+		sub.resumed = req.Version != ""
+	}
+	for name := range sub.names {
+		if _, ok := names[name]; !ok {
+			sub.unsubscribe(name, in)
+		}
+	}
+	for name := range names {
+		if _, ok := sub.names[name]; !ok {
+			sub.subscribe(name, in)
+		}
+	}
+	switch {
+	case wildcard && !sub.wildcard:
+		sub.startWildcard()
+	case !wildcard && sub.wildcard:
+		sub.stopWildcard()
+	}
+	if first && len(names) > 0 {
+		sub.answerDue = true // protocol.md 1.1
+	}
+	if again && sub.url == xds.EndpointType && len(in.Add)+len(in.Drop) == 0 {
+		// An EDS request that repeats an answered nonce asks for the endpoints
+		// of a cluster that is warming (protocol.md V1, 1.4).
+		for name := range sub.names {
+			sub.owe(name)
+		}
+	}
+	in.Wildcard = sub.wildcard
+	return changedInterest(in, was)
+}
+
+// wantsWildcard tells whether a SotW request asks for everything (protocol.md
+// section 2).
+func (sub *subscription) wantsWildcard(req *Request, first bool) bool {
+	for _, name := range req.Names {
+		if name == xds.Wildcard {
+			sub.kept = false
+			return true
+		}
+	}
+	if len(req.Names) == 0 && xds.LegacyWildcard(sub.url) && (first || !sub.explicit) {
+		return true // 2.1; later requests of the kind keep it
+	}
+	if sub.kept {
+		return true
+	}
+	if sub.url == xds.ClusterType && sub.cfg.KeepWildcard && len(req.Names) > 0 {
+		// 2.4: Envoy leaves out the "*" when on-demand names come, and after a
+		// reconnect names them alone.
+		legacy := sub.wildcard && !sub.explicit
+		remembered := first && sub.cfg.HadWildcard != nil && sub.cfg.HadWildcard(sub.url)
+		sub.kept = legacy || remembered
+		return sub.kept
+	}
+	return false
+}
+
+// changedInterest returns nil for an Interest that changes nothing.
+func changedInterest(in *Interest, was bool) *Interest {
+	if in.Wildcard == was && len(in.Add) == 0 && len(in.Drop) == 0 {
+		return nil
+	}
+	return in
+}
+
+func (sub *subscription) startWildcard() {
+	if !sub.wildcard {
+		sub.wildcard = true
+		sub.lookAtAll = true
+		sub.answerDue = true // also when the set is empty (protocol.md 2.7)
+	}
+}
+
+// stopWildcard forgets what only the wildcard covered.
+func (sub *subscription) stopWildcard() {
+	sub.wildcard, sub.kept = false, false
+	for name := range sub.sent {
+		if _, ok := sub.names[name]; !ok {
+			sub.forget(name)
+		}
+	}
+	clear(sub.leaving)
+}
+
+func (sub *subscription) subscribe(name string, in *Interest) {
+	if _, ok := sub.names[name]; !ok {
+		sub.names[name] = struct{}{}
+		in.Add = append(in.Add, name)
+	}
+	sub.explicit = true
+	sub.owe(name)
+}
+
+// unsubscribe forgets what the client had, so that a name which comes back is
+// sent again (protocol.md 1.5). Unknown names are ignored (3.3).
+func (sub *subscription) unsubscribe(name string, in *Interest) {
+	if _, ok := sub.names[name]; !ok {
+		return
+	}
+	delete(sub.names, name)
+	delete(sub.due, name)
+	delete(sub.unanswered, name)
+	in.Drop = append(in.Drop, name)
+	if !sub.wildcard {
+		delete(sub.dirty, name)
+		sub.forget(name)
+	}
+}
+
+// owe makes a name due: it is answered even if it is unchanged.
+func (sub *subscription) owe(name string) {
+	delete(sub.unanswered, name)
+	sub.due[name] = struct{}{}
+}
+
+// setSent records a resource as sent and reports whether its content differs
+// from what the client had.
+func (sub *subscription) setSent(r *xds.Resource) (changed bool) {
+	h := sub.sent[r.Name]
+	if h == nil {
+		h = &holding{}
+		sub.sent[r.Name] = h
+	}
+	if h.last != nil {
+		sub.served.Remove(h.last)
+	}
+	sub.served.Add(r)
+	changed = h.version != r.Version
+	h.last, h.version = r, r.Version
+	return changed
+}
+
+// forget drops what the client had under a name.
+func (sub *subscription) forget(name string) {
+	h := sub.sent[name]
+	if h == nil {
+		return
+	}
+	if h.last != nil {
+		sub.served.Remove(h.last)
+	}
+	delete(sub.sent, name)
+}
+
+// looked records that nothing is owed of what the state held at a revision.
+func (sub *subscription) looked(revision uint64) {
+	if sub.lookAtAll || sub.answerDue || len(sub.dirty) > 0 {
+		return // held back until more is known
+	}
+	sub.seen = revision
+	if len(sub.flights) == 0 {
+		sub.progress = max(sub.progress, sub.seen)
+	}
+}
+
+func (sub *subscription) launch(f flight) {
+	sub.nonce, sub.answered = f.nonce, false
+	if len(sub.flights) == maxFlights {
+		sub.flights = sub.flights[1:]
+	}
+	sub.flights = append(sub.flights, f)
+}

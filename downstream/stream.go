@@ -1,0 +1,227 @@
+package downstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// stream is one open stream: a receiver and a sender around a session machine.
+type stream struct {
+	// Set at the start.
+	server *Server
+	number uint64
+	form   session.Form
+	peer   string
+	since  time.Time
+	wire   wire
+	poke   chan struct{} // the sender has something to do
+
+	// Set by the receiver before the sender starts.
+	view View
+	log  *slog.Logger
+
+	mu      sync.Mutex
+	node    *corev3.Node
+	machine *session.Session
+}
+
+func (st *stream) state() StreamState {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	s := StreamState{Stream: st.number, Node: st.node, Form: st.form, Peer: st.peer, Since: st.since}
+	if st.machine != nil {
+		s.Subscriptions = st.machine.Subscriptions()
+	}
+	return s
+}
+
+// run serves the stream until either side ends it. It is gRPC's handler: a Recv or
+// Send that is blocked returns only after the handler has, so the receiver and the
+// sender may outlive it; the server waits for them.
+func (st *stream) run(ctx context.Context) error {
+	req, node, err := st.wire.recv()
+	if err != nil {
+		return ended(err)
+	}
+	if node, err = nodeOf(node); err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	st.attach(node)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	results := make(chan error, 2)
+	var both sync.WaitGroup
+	both.Go(func() { results <- st.receiveAll(req) })
+	both.Go(func() { results <- st.sendAll(ctx) })
+	st.server.streaming.Go(func() {
+		both.Wait()
+		st.view.Close(st.machine.Unanswered())
+		st.log.Info("stream closed", "open_for", time.Since(st.since).Round(time.Millisecond))
+	})
+	return ended(<-results)
+}
+
+// ended turns the end of a stream into the status that the client gets.
+func ended(err error) error {
+	switch {
+	case err == nil, errors.Is(err, io.EOF), errors.Is(err, context.Canceled):
+		return nil
+	case status.Code(err) != codes.Unknown:
+		return err
+	}
+	return status.Error(codes.Internal, err.Error())
+}
+
+// attach opens the view once the client has said who it is.
+func (st *stream) attach(node *corev3.Node) {
+	client := Client{Stream: st.number, Node: node, Form: st.form, Peer: st.peer}
+	st.view = st.server.cfg.State.Attach(client)
+	st.log = st.server.cfg.Log.With("stream", st.number, "node", node.GetId(), "form", st.form.String())
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.node = node
+	st.machine = session.New(session.Config{
+		Form:         st.form,
+		NoncePrefix:  strconv.FormatUint(st.number, 10) + ".",
+		RemovalDelay: st.server.cfg.RemovalDelay,
+		KeepWildcard: node.GetUserAgentName() == "envoy",
+		HadWildcard:  st.view.HadWildcard,
+	})
+	st.log.Info("stream opened", "peer", st.peer)
+}
+
+func (st *stream) receiveAll(req *session.Request) error {
+	for {
+		if err := st.receive(req); err != nil {
+			return err
+		}
+		var err error
+		if req, _, err = st.wire.recv(); err != nil {
+			return err
+		}
+	}
+}
+
+// receive feeds one request to the machine, and what it says to the state.
+func (st *stream) receive(req *session.Request) error {
+	if err := check(req); err != nil {
+		st.log.Warn("request refused", "err", err)
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	// The state hears of it before the sender looks again: else a change between
+	// the two would be missed, and a NACK be told after the progress it makes.
+	st.mu.Lock()
+	eff := st.machine.Request(req)
+	if eff.Interest != nil {
+		st.view.Subscribe(*eff.Interest)
+	}
+	if eff.Verdict != nil {
+		st.view.Verdict(*eff.Verdict)
+	}
+	st.mu.Unlock()
+	if eff.Verdict != nil {
+		st.report(req, eff.Verdict)
+	}
+	st.log.Debug("request", "type", xds.Short(req.Type), "nonce", req.Nonce, "nack", req.NACK,
+		"names", len(req.Names)+len(req.Subscribe), "unsubscribed", len(req.Unsubscribe), "versions", len(req.Initial))
+	select {
+	case st.poke <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+func (st *stream) report(req *session.Request, v *session.Verdict) {
+	st.server.cfg.Observer.Answered(v.Type, st.form.String(), v.NACK)
+	switch {
+	case v.NACK && v.Rejected != nil:
+		st.log.Warn("client refused a resource", "type", xds.Short(v.Type), "name", v.Rejected.Name,
+			"version", v.Rejected.Version, "nonce", req.Nonce, "err", v.Error)
+	case v.NACK:
+		st.log.Warn("client refused a response", "type", xds.Short(v.Type), "suspects", len(v.Suspects),
+			"nonce", req.Nonce, "err", v.Error)
+	}
+}
+
+// check refuses what no client means to send.
+func check(req *session.Request) error {
+	for _, names := range [][]string{req.Names, req.Subscribe, req.Unsubscribe} {
+		for _, name := range names {
+			if _, err := xds.CheckName(name); err != nil {
+				return fmt.Errorf("%s request: %w", xds.Short(req.Type), err)
+			}
+		}
+	}
+	return nil
+}
+
+// sendAll sends what the machine owes the client until ctx ends, with nil, or the
+// stream breaks.
+func (st *stream) sendAll(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		case <-st.poke:
+		case <-st.view.Changed():
+		}
+		wake, err := st.flush()
+		if err != nil {
+			return err
+		}
+		if wake.IsZero() {
+			timer.Stop()
+		} else {
+			timer.Reset(time.Until(wake))
+		}
+	}
+}
+
+// flush sends everything that is due now and returns when more will be. Each
+// response is built from the state as it is then, and sent without a lock.
+func (st *stream) flush() (time.Time, error) {
+	for {
+		resp, wake, progress := st.next()
+		for _, p := range progress {
+			st.view.Progress(p)
+		}
+		if resp == nil {
+			return wake, nil
+		}
+		st.log.Debug("response", "type", xds.Short(resp.Type), "nonce", resp.Nonce, "version", resp.Version,
+			"resources", len(resp.Resources), "removed", len(resp.Removed))
+		if err := st.wire.send(resp, st.server.from); err != nil {
+			return time.Time{}, err
+		}
+		st.server.cfg.Observer.Pushed(resp.Type, st.form.String(), len(resp.Resources))
+	}
+}
+
+// next asks the machine for a response, with the state at one moment.
+func (st *stream) next() (resp *session.Response, wake time.Time, progress []session.Progress) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.view.Read(func(v session.View, changed []Change) {
+		for _, ch := range changed {
+			st.machine.Changed(ch.Type, ch.Names, ch.All)
+		}
+		resp, wake = st.machine.Next(v, time.Now())
+	})
+	return resp, wake, st.machine.Progress()
+}

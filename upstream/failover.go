@@ -1,0 +1,291 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Defaults of Failover.
+const (
+	DefaultMinBackoff    = 250 * time.Millisecond
+	DefaultMaxBackoff    = 30 * time.Second
+	DefaultFailoverAfter = 5 * time.Second
+)
+
+// Failover runs the first of several sources that answers, in order of priority
+// (design.md section 4, protocol.md 7.12).
+//
+// A source that fails is tried again after a backoff with full jitter, reset by
+// its first answer. The next one takes over after one failed attempt if something
+// that is subscribed to is not held, else after FailoverAfter. Whatever runs, the
+// sources before it are tried on; the first to answer takes over, and only then
+// the one that ran is ended.
+type Failover struct {
+	// Sources is in order of priority; at least one.
+	Sources []Source
+	// MinBackoff and MaxBackoff bound the pause before a further attempt.
+	MinBackoff, MaxBackoff time.Duration
+	FailoverAfter          time.Duration
+	// Lacking reports whether something is subscribed to that is not held.
+	Lacking func() bool
+	// Connected is told whether a source answers.
+	Connected func(bool)
+	Log       *slog.Logger
+
+	mu     sync.Mutex
+	states []SourceState
+	active int // index of the source that answered last; -1 for none
+	// current is closed when the source that runs as active has ended.
+	current context.CancelFunc
+	ended   chan struct{}
+	// changed is closed and made anew with every change of states.
+	changed chan struct{}
+}
+
+// SourceState is what is known of one source.
+type SourceState struct {
+	Name string
+	// Active says that the state is fed from it, Open that a stream to it is
+	// open, on which it may not have answered yet.
+	Active, Open bool
+	// Since is when Active last changed; Attempts counts those since it last
+	// answered.
+	Since    time.Time
+	Attempts int
+	// LastError says why the last attempt ended; nil for none.
+	LastError error
+}
+
+// errPreferred ends an attempt whose answer nobody needs.
+var errPreferred = errors.New("another upstream was preferred")
+
+// States returns what is known of each source, in order of priority.
+func (f *Failover) States() []SourceState {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.states == nil {
+		f.init()
+	}
+	states := slices.Clone(f.states)
+	for i, s := range f.Sources {
+		states[i].Open = states[i].Active
+		if o, ok := s.(interface{ Open() bool }); ok {
+			states[i].Open = o.Open()
+		}
+	}
+	return states
+}
+
+func (f *Failover) init() {
+	f.active = -1
+	f.changed = make(chan struct{})
+	f.states = make([]SourceState, len(f.Sources))
+	for i, s := range f.Sources {
+		f.states[i] = SourceState{Name: s.Name()}
+	}
+	if f.MinBackoff == 0 {
+		f.MinBackoff = DefaultMinBackoff
+	}
+	if f.MaxBackoff == 0 {
+		f.MaxBackoff = DefaultMaxBackoff
+	}
+	if f.FailoverAfter == 0 {
+		f.FailoverAfter = DefaultFailoverAfter
+	}
+	if f.Log == nil {
+		f.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Run feeds until ctx ends; it returns nil then. All goroutines that it started
+// have ended.
+func (f *Failover) Run(ctx context.Context, feed Feed) error {
+	if len(f.Sources) == 0 {
+		return errors.New("upstream: no sources")
+	}
+	f.mu.Lock()
+	if f.states == nil {
+		f.init()
+	}
+	f.mu.Unlock()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for i := range f.Sources {
+		wg.Go(func() { f.keep(ctx, i, feed) })
+	}
+	return nil
+}
+
+// keep attempts one source whenever its turn has come: as long as no source of
+// higher priority answers.
+func (f *Failover) keep(ctx context.Context, i int, feed Feed) {
+	failedSince := time.Now()
+	for attempt := 0; ctx.Err() == nil; {
+		if i > 0 && !f.turn(ctx, i, failedSince) {
+			return
+		}
+		answered, err := f.attempt(ctx, i, feed)
+		if ctx.Err() != nil {
+			return
+		}
+		if answered {
+			attempt, failedSince = 0, time.Now()
+		}
+		if errors.Is(err, errPreferred) {
+			continue // wait for the turn
+		}
+		attempt++
+		pause := f.pause(attempt)
+		f.Log.Warn("upstream attempt ended", "upstream", f.Sources[i].Name(), "answered", answered, "retry_in", pause, "err", err)
+		if !sleep(ctx, pause) {
+			return
+		}
+	}
+}
+
+// pause draws the wait before attempt n+1: full jitter below a bound that doubles
+// from MinBackoff to MaxBackoff.
+func (f *Failover) pause(n int) time.Duration {
+	bound := f.MinBackoff << min(n-1, 20)
+	if bound <= 0 || bound > f.MaxBackoff {
+		bound = f.MaxBackoff
+	}
+	return rand.N(bound) + time.Millisecond
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// lackingPoll is how often a source whose turn it is but for FailoverAfter asks
+// whether something is missing by now.
+const lackingPoll = 100 * time.Millisecond
+
+// turn waits until source i should be tried: none of higher priority is active,
+// each has failed, and either something is missing or it has been long enough.
+func (f *Failover) turn(ctx context.Context, i int, since time.Time) bool {
+	for {
+		f.mu.Lock()
+		ready := f.active < 0 || f.active >= i
+		for _, s := range f.states[:i] {
+			ready = ready && s.Attempts > 0
+			if s.Since.After(since) {
+				since = s.Since
+			}
+		}
+		changed := f.changed
+		f.mu.Unlock()
+		var poll <-chan time.Time
+		if ready {
+			if f.lacking() || time.Since(since) >= f.FailoverAfter {
+				return true
+			}
+			poll = time.After(lackingPoll)
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-changed:
+		case <-poll:
+		}
+	}
+}
+
+// announce wakes who waits for a change of states; called under mu.
+func (f *Failover) announce() {
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+func (f *Failover) lacking() bool { return f.Lacking != nil && f.Lacking() }
+
+// attempt runs source i once. It becomes the active one with its first answer.
+func (f *Failover) attempt(ctx context.Context, i int, feed Feed) (answered bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan struct{})
+	defer close(ended)
+	err = f.Sources[i].Run(ctx, feed, func() error {
+		if !f.activate(i, cancel, ended) {
+			return errPreferred
+		}
+		answered = true
+		return nil
+	})
+	f.deactivate(i, ended, err)
+	if answered && ctx.Err() != nil && f.preferred(i) {
+		err = errPreferred
+	}
+	if err == nil {
+		err = fmt.Errorf("upstream %s ended", f.Sources[i].Name())
+	}
+	return answered, err
+}
+
+// activate makes source i the active one, after the one that was has ended. It
+// reports false when one of higher priority is active.
+func (f *Failover) activate(i int, cancel context.CancelFunc, ended chan struct{}) bool {
+	f.mu.Lock()
+	if f.active >= 0 && f.active < i {
+		f.mu.Unlock()
+		return false
+	}
+	end, was := f.current, f.ended
+	f.active, f.current, f.ended = i, cancel, ended
+	now := time.Now()
+	for j := range f.states {
+		if s := &f.states[j]; s.Active != (j == i) {
+			s.Active, s.Since = j == i, now
+		}
+	}
+	f.states[i].Attempts, f.states[i].LastError = 0, nil
+	f.announce()
+	f.mu.Unlock()
+	if end != nil {
+		end()
+		<-was
+	}
+	f.Log.Info("upstream answers", "upstream", f.Sources[i].Name())
+	if f.Connected != nil {
+		f.Connected(true)
+	}
+	return true
+}
+
+// deactivate notes the end of an attempt.
+func (f *Failover) deactivate(i int, ended chan struct{}, err error) {
+	f.mu.Lock()
+	s := &f.states[i]
+	s.LastError = err
+	s.Attempts++
+	lost := f.ended == ended && f.active == i
+	if lost {
+		f.active, f.current, f.ended = -1, nil, nil
+		s.Active, s.Since, s.Attempts = false, time.Now(), 0 // the loss is no failed attempt
+	}
+	f.announce()
+	f.mu.Unlock()
+	if lost && f.Connected != nil {
+		f.Connected(false)
+	}
+}
+
+// preferred reports whether a source of higher priority than i is active.
+func (f *Failover) preferred(i int) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.active >= 0 && f.active < i
+}

@@ -1,0 +1,258 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// Update is what one response says. Nonce, with Type, names it in Verdict.
+type Update struct {
+	Type, Nonce string
+	// Put lists the resources that are well-formed, each name once; Remove the
+	// names that the server says do not exist.
+	Put    []*xds.Resource
+	Remove []string
+	// Complete says that Put is everything of the type (design.md I3).
+	Complete bool
+	Refresh  []Refresh
+	// Errors lists what could not be used, and what the server reported.
+	Errors []ResourceError
+}
+
+// Refresh is a heartbeat: the TTL of a resource starts again.
+type Refresh struct {
+	Name, Version string
+	TTL           time.Duration
+	Deadline      time.Time
+}
+
+// ResourceError is an error about one resource; Name is "" if it has none.
+type ResourceError struct {
+	Name string
+	Err  error
+}
+
+// ingest gathers the resources of one response.
+type ingest struct {
+	update *Update
+	seen   map[string]int // times that a name came
+	bad    []string       // reasons to NACK
+}
+
+func newIngest(sub *subscription, nonce string, size int) *ingest {
+	return &ingest{
+		update: &Update{Type: sub.url, Nonce: nonce, Put: make([]*xds.Resource, 0, size)},
+		seen:   make(map[string]int, size),
+	}
+}
+
+// take adds one entry, as internal/xds read it.
+func (in *ingest) take(sub *subscription, r *xds.Resource, err error) {
+	name := ""
+	if r != nil {
+		name = r.Name
+	}
+	switch {
+	case errors.Is(err, xds.ErrHeartbeat) && r.TTL > 0:
+		in.update.Refresh = append(in.update.Refresh, Refresh{Name: name, Version: r.UpstreamVersion, TTL: r.TTL, Deadline: r.Deadline})
+	case err != nil:
+		in.refuse(sub, name, err)
+	default:
+		in.seen[name]++
+		if in.seen[name] == 1 {
+			in.update.Put = append(in.update.Put, r)
+		}
+	}
+}
+
+func (in *ingest) refuse(sub *subscription, name string, err error) {
+	in.update.Errors = append(in.update.Errors, ResourceError{Name: name, Err: err})
+	in.bad = append(in.bad, err.Error())
+	if name != "" {
+		sub.broken[name] = struct{}{}
+	}
+}
+
+// finish takes out what came twice: which of them is meant cannot be told
+// (protocol.md 1.10, 3.7).
+func (in *ingest) finish(sub *subscription) {
+	if hasDuplicates(in.seen) {
+		kept := in.update.Put[:0]
+		for _, r := range in.update.Put {
+			if n := in.seen[r.Name]; n > 1 {
+				in.refuse(sub, r.Name, fmt.Errorf("%s %q: %d times in one response", xds.Short(sub.url), r.Name, n))
+				continue
+			}
+			kept = append(kept, r)
+		}
+		in.update.Put = kept
+	}
+	for _, r := range in.update.Put {
+		delete(sub.broken, r.Name)
+	}
+	for _, name := range in.update.Remove {
+		delete(sub.broken, name)
+	}
+}
+
+func hasDuplicates(seen map[string]int) bool {
+	for _, n := range seen {
+		if n > 1 {
+			return true
+		}
+	}
+	return false
+}
+
+// report takes in what the server says went wrong with single resources. What is
+// held of them stays in use (protocol.md 3.14).
+func (in *ingest) report(errs []*discoveryv3.ResourceError) {
+	for _, e := range errs {
+		in.update.Errors = append(in.update.Errors, ResourceError{
+			Name: e.GetResourceName().GetName(),
+			Err: fmt.Errorf("control plane: %s: %s",
+				codes.Code(e.GetErrorDetail().GetCode()), e.GetErrorDetail().GetMessage()),
+		})
+	}
+}
+
+// SotW takes in a SotW response and returns what it says, or an error for one
+// that answers no subscription.
+func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Update, error) {
+	sub := s.types[resp.GetTypeUrl()]
+	if sub == nil || !sub.started {
+		return nil, unsolicited(resp.GetTypeUrl())
+	}
+	in := newIngest(sub, resp.GetNonce(), len(resp.GetResources()))
+	for _, entry := range resp.GetResources() {
+		r, err := xds.FromAny(sub.url, resp.GetVersionInfo(), entry, now)
+		in.take(sub, r, err)
+	}
+	in.report(resp.GetResourceErrors())
+	in.finish(sub)
+	if xds.FullState(sub.url) && len(in.bad) == 0 && len(in.update.Refresh) == 0 {
+		// A response with a part that cannot be read says nothing of what is
+		// missing from the rest.
+		sub.absent(in.update)
+	}
+	// Only the newest response of a type can be answered (protocol.md 1.6).
+	sub.answers = sub.answers[:0]
+	sub.receive(in, resp.GetVersionInfo(), now, s.cfg.AckTimeout)
+	return in.update, nil
+}
+
+// absent notes what a full-state response does not hold: everything else under a
+// wildcard, or the names that were asked for or were in the response before.
+func (sub *subscription) absent(u *Update) {
+	if sub.wildcard {
+		u.Complete = true
+		clear(sub.broken)
+		sub.last = nil
+		return
+	}
+	present := make(map[string]struct{}, len(u.Put))
+	for _, r := range u.Put {
+		present[r.Name] = struct{}{}
+	}
+	before := sub.last
+	if before == nil {
+		before = sub.names
+	}
+	for name := range before {
+		if _, ok := present[name]; !ok {
+			u.Remove = append(u.Remove, name)
+		}
+	}
+	sub.last = present
+}
+
+// Delta takes in a Delta response and returns what it says, or an error for one
+// that answers no subscription.
+func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time) (*Update, error) {
+	sub := s.types[resp.GetTypeUrl()]
+	if sub == nil || !sub.started {
+		return nil, unsolicited(resp.GetTypeUrl())
+	}
+	in := newIngest(sub, resp.GetNonce(), len(resp.GetResources()))
+	for _, entry := range resp.GetResources() {
+		r, err := xds.FromWrapper(sub.url, entry, now)
+		in.take(sub, r, err)
+	}
+	removed := resp.GetRemovedResources()
+	if len(removed) == 0 {
+		for _, n := range resp.GetRemovedResourceNames() {
+			removed = append(removed, n.GetName())
+		}
+	}
+	for _, name := range removed {
+		if _, err := xds.CheckName(name); err != nil {
+			in.refuse(sub, "", fmt.Errorf("removed resource: %w", err))
+			continue
+		}
+		if in.seen[name] > 0 {
+			// Both added and removed: neither is believed.
+			in.seen[name]++
+			continue
+		}
+		in.update.Remove = append(in.update.Remove, name)
+	}
+	in.report(resp.GetResourceErrors())
+	in.finish(sub)
+	if sub.wildcard {
+		sub.settleAt = now.Add(s.cfg.Settle)
+	}
+	sub.receive(in, "", now, s.cfg.AckTimeout)
+	return in.update, nil
+}
+
+// receive begins to wait for the verdict on a response. One that is malformed is
+// refused at once, with every reason (protocol.md 7.3).
+func (sub *subscription) receive(in *ingest, version string, now time.Time, timeout time.Duration) {
+	sub.nonce = in.update.Nonce
+	a := &answer{nonce: sub.nonce, version: version, at: now.Add(timeout)}
+	if len(in.bad) > 0 {
+		sub.refuse(a, strings.Join(in.bad, "; "), now)
+	}
+	sub.answers = append(sub.answers, a)
+}
+
+// SotW writes the request in SotW form, with a Node or nil.
+func (r *Request) SotW(node *corev3.Node) *discoveryv3.DiscoveryRequest {
+	return &discoveryv3.DiscoveryRequest{
+		Node:          node,
+		TypeUrl:       r.Type,
+		VersionInfo:   r.Version,
+		ResponseNonce: r.Nonce,
+		ResourceNames: r.Names,
+		ErrorDetail:   r.errorDetail(),
+	}
+}
+
+// Delta writes the request in Delta form, with a Node or nil.
+func (r *Request) Delta(node *corev3.Node) *discoveryv3.DeltaDiscoveryRequest {
+	return &discoveryv3.DeltaDiscoveryRequest{
+		Node:                     node,
+		TypeUrl:                  r.Type,
+		ResponseNonce:            r.Nonce,
+		ResourceNamesSubscribe:   r.Subscribe,
+		ResourceNamesUnsubscribe: r.Unsubscribe,
+		InitialResourceVersions:  r.Initial,
+		ErrorDetail:              r.errorDetail(),
+	}
+}
+
+func (r *Request) errorDetail() *statuspb.Status {
+	if r.NACK == "" {
+		return nil
+	}
+	return &statuspb.Status{Code: int32(codes.InvalidArgument), Message: r.NACK}
+}

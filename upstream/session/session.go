@@ -1,0 +1,403 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// Form is the wire form of a stream.
+type Form int
+
+const (
+	// Delta is the incremental form.
+	Delta Form = iota
+	// SotW is the state-of-the-world form.
+	SotW
+)
+
+// Defaults of Config.
+const (
+	// DefaultAckTimeout is how long an ACK waits for the clients' verdict:
+	// Envoy withholds its own while a cluster warms (design.md I6, protocol.md V2).
+	DefaultAckTimeout = time.Second
+	// DefaultSettle is how long a Delta wildcard must be quiet after a response
+	// to count as complete (design.md section 3, protocol.md 7.7).
+	DefaultSettle = 500 * time.Millisecond
+)
+
+// A control plane that answers a NACK with what was refused is answered after a
+// growing pause, not in a loop (design.md I6).
+const (
+	minNackPause = time.Second
+	maxNackPause = 30 * time.Second
+)
+
+// maxReasonBytes bounds the reason of a NACK that this side makes up: an
+// error_detail travels in one message and in logs.
+const maxReasonBytes = 4 << 10
+
+// Unissued is the version that tells a server that it did not give what is held:
+// it then sends the resource again, or reports it removed (design.md I2).
+const Unissued = "holdfast:not-from-this-server"
+
+// Config configures a Session; zero values take the defaults.
+type Config struct {
+	Form       Form
+	AckTimeout time.Duration
+	Settle     time.Duration
+	// Versions holds, by type, the version_info that this server's SotW
+	// responses last had when they were ACKed. The session keeps it up to date,
+	// so that the next stream can start with it.
+	Versions map[string]string
+	// Held returns what is held and still subscribed of a type, with the version
+	// that this server issued, "" for none.
+	Held func(typeURL string) map[string]string
+}
+
+// Session is the machine of one stream.
+type Session struct {
+	cfg     Config
+	types   map[string]*subscription
+	ordered []*subscription // by xds.CompareTypes
+}
+
+// subscription is one type on the stream.
+type subscription struct {
+	url string
+	// What is wanted, and what the server was told of it.
+	names    map[string]struct{}
+	wildcard bool
+	started  bool
+	explicit bool                // the server was told names, or "*"
+	add      map[string]struct{} // Delta: not told yet
+	drop     map[string]struct{}
+	renamed  bool // SotW: the names changed since they were told
+
+	// What the server said.
+	nonce    string
+	last     map[string]struct{} // SotW: names in the last full-state response
+	broken   map[string]struct{} // names that came malformed and not yet well
+	settleAt time.Time           // Delta wildcard: complete when this passes
+
+	// Responses without an answer, oldest first.
+	answers []*answer
+	nacks   int // in a row
+	// answered maps nonces that were ACKed for lack of time to nothing; a NACK
+	// that comes late is told in Delta.
+	timedOut map[string]struct{}
+}
+
+// answer is what a response will get.
+type answer struct {
+	nonce, version string
+	known          bool
+	nack           string // the reason; "" for an ACK
+	// at is when the answer is due at the latest or, once it is known, at the
+	// earliest.
+	at time.Time
+}
+
+// Request is a DiscoveryRequest or a DeltaDiscoveryRequest without its Node,
+// which belongs to the stream.
+type Request struct {
+	Type  string
+	Nonce string
+	NACK  string // the reason of a NACK; "" for none
+
+	// SotW.
+	Version string
+	Names   []string
+
+	// Delta.
+	Subscribe, Unsubscribe []string
+	Initial                map[string]string
+}
+
+// New returns the machine of a stream that was just opened.
+func New(cfg Config) *Session {
+	if cfg.AckTimeout == 0 {
+		cfg.AckTimeout = DefaultAckTimeout
+	}
+	if cfg.Settle == 0 {
+		cfg.Settle = DefaultSettle
+	}
+	if cfg.Versions == nil {
+		cfg.Versions = make(map[string]string)
+	}
+	if cfg.Held == nil {
+		cfg.Held = func(string) map[string]string { return nil }
+	}
+	return &Session{cfg: cfg, types: make(map[string]*subscription)}
+}
+
+// Want takes in a change of interest: whether everything of a type is wanted,
+// and the names that are wanted now and were not, and the opposite.
+func (s *Session) Want(typeURL string, wildcard bool, add, drop []string) {
+	sub := s.types[typeURL]
+	if sub == nil {
+		sub = &subscription{
+			url:      typeURL,
+			names:    make(map[string]struct{}),
+			add:      make(map[string]struct{}),
+			drop:     make(map[string]struct{}),
+			broken:   make(map[string]struct{}),
+			timedOut: make(map[string]struct{}),
+		}
+		s.types[typeURL] = sub
+		at, _ := slices.BinarySearchFunc(s.ordered, typeURL, func(o *subscription, url string) int {
+			return xds.CompareTypes(o.url, url)
+		})
+		s.ordered = slices.Insert(s.ordered, at, sub)
+	}
+	for _, name := range add {
+		if _, ok := sub.names[name]; !ok {
+			sub.names[name] = struct{}{}
+			sub.told(name, true)
+		}
+	}
+	for _, name := range drop {
+		if _, ok := sub.names[name]; ok {
+			delete(sub.names, name)
+			delete(sub.broken, name)
+			sub.told(name, false)
+		}
+	}
+	if wildcard != sub.wildcard {
+		sub.wildcard = wildcard
+		sub.told(xds.Wildcard, wildcard)
+	}
+}
+
+// told notes what the server must be told; before the first request that is
+// everything.
+func (sub *subscription) told(name string, wanted bool) {
+	if !sub.started {
+		return
+	}
+	sub.renamed = true
+	to, from := sub.add, sub.drop
+	if !wanted {
+		to, from = from, to
+	}
+	if _, ok := from[name]; ok {
+		delete(from, name)
+		return
+	}
+	to[name] = struct{}{}
+}
+
+// Verdict takes in what the clients made of the response with a nonce: nil for
+// an ACK. It reports whether that comes after the response was ACKed for lack of
+// time, so that it can be told to the server only in Delta.
+func (s *Session) Verdict(typeURL, nonce string, err error, now time.Time) (late bool) {
+	sub := s.types[typeURL]
+	if sub == nil {
+		return false
+	}
+	at := slices.IndexFunc(sub.answers, func(a *answer) bool { return a.nonce == nonce && !a.known })
+	if at >= 0 {
+		a := sub.answers[at]
+		a.known, a.at = true, now
+		if err != nil {
+			sub.refuse(a, err.Error(), now)
+		}
+		return false
+	}
+	if _, ok := sub.timedOut[nonce]; !ok || err == nil {
+		delete(sub.timedOut, nonce)
+		return false
+	}
+	delete(sub.timedOut, nonce)
+	if s.cfg.Form == Delta {
+		a := &answer{nonce: nonce, known: true, at: now}
+		sub.refuse(a, err.Error(), now)
+		sub.answers = append(sub.answers, a)
+	}
+	return true
+}
+
+// refuse makes an answer a NACK. The second in a row and later ones wait.
+func (sub *subscription) refuse(a *answer, reason string, now time.Time) {
+	a.known, a.nack, a.at = true, reason, now
+	if len(a.nack) > maxReasonBytes {
+		a.nack = strings.ToValidUTF8(a.nack[:maxReasonBytes], "") + "…"
+	}
+	if sub.nacks > 0 {
+		a.at = now.Add(min(minNackPause<<min(sub.nacks-1, 5), maxNackPause))
+	}
+	sub.nacks++
+}
+
+// Settled returns the types whose wildcard the server has told completely, each
+// once, and when Settled should be asked again; the zero time for never.
+func (s *Session) Settled(now time.Time) (types []string, wake time.Time) {
+	for _, sub := range s.ordered {
+		if sub.settleAt.IsZero() {
+			continue
+		}
+		if sub.settleAt.After(now) {
+			wake = earlier(wake, sub.settleAt)
+			continue
+		}
+		sub.settleAt = time.Time{}
+		if sub.wildcard && len(sub.broken) == 0 {
+			types = append(types, sub.url)
+		}
+	}
+	return types, wake
+}
+
+// Next returns the next request that the server is owed, or nil, and then when
+// Next must be called again though nothing came in; the zero time for never.
+func (s *Session) Next(now time.Time) (*Request, time.Time) {
+	var wake time.Time
+	for _, sub := range s.ordered {
+		var req *Request
+		var at time.Time
+		if s.cfg.Form == Delta {
+			req, at = s.nextDelta(sub, now)
+		} else {
+			req, at = s.nextSotW(sub, now)
+		}
+		if req != nil {
+			req.Type = sub.url
+			return req, time.Time{}
+		}
+		wake = earlier(wake, at)
+	}
+	return nil, wake
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// due takes the answer out that is due first, or returns when one will be.
+func (sub *subscription) due(now time.Time) (a *answer, wake time.Time) {
+	for i, a := range sub.answers {
+		if a.at.After(now) {
+			wake = earlier(wake, a.at)
+			continue
+		}
+		sub.answers = slices.Delete(sub.answers, i, i+1)
+		if !a.known {
+			sub.timeOut(a)
+		}
+		if a.nack == "" {
+			sub.nacks = 0
+		}
+		return a, time.Time{}
+	}
+	return nil, wake
+}
+
+// timeOut remembers a response that is ACKed before its verdict is known.
+func (sub *subscription) timeOut(a *answer) {
+	if len(sub.timedOut) >= 64 {
+		clear(sub.timedOut)
+	}
+	sub.timedOut[a.nonce] = struct{}{}
+}
+
+// nextDelta returns the next Delta request of a type.
+func (s *Session) nextDelta(sub *subscription, now time.Time) (*Request, time.Time) {
+	if !sub.started {
+		if !sub.wildcard && len(sub.names) == 0 {
+			return nil, time.Time{}
+		}
+		sub.started = true
+		req := &Request{Subscribe: sub.wanted(), Initial: s.cfg.Held(sub.url)}
+		for name, version := range req.Initial {
+			if version == "" {
+				req.Initial[name] = Unissued
+			}
+		}
+		return req, time.Time{}
+	}
+	if len(sub.add)+len(sub.drop) > 0 {
+		req := &Request{Subscribe: sorted(sub.add), Unsubscribe: sorted(sub.drop)}
+		clear(sub.add)
+		clear(sub.drop)
+		return req, time.Time{}
+	}
+	a, wake := sub.due(now)
+	if a == nil {
+		return nil, wake
+	}
+	return &Request{Nonce: a.nonce, NACK: a.nack}, time.Time{}
+}
+
+// nextSotW returns the next SotW request of a type. Each one names everything.
+func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Time) {
+	req := &Request{Version: s.cfg.Versions[sub.url], Nonce: sub.nonce}
+	if !sub.started {
+		if !sub.wildcard && len(sub.names) == 0 {
+			return nil, time.Time{} // an empty first request would ask for everything (7.9)
+		}
+		sub.started = true
+		req.Names = sub.wanted()
+		return req, time.Time{}
+	}
+	a, wake := sub.due(now)
+	if a == nil && sub.renamed && len(sub.answers) > 0 {
+		// The request for other names carries the newest nonce, and so is its
+		// ACK, unless a NACK waits for its time (design.md I6).
+		newest := sub.answers[len(sub.answers)-1]
+		if newest.nack == "" {
+			a = newest
+			sub.answers = nil
+			sub.timeOut(a)
+		}
+	}
+	if a == nil && !sub.renamed {
+		return nil, wake
+	}
+	sub.renamed = false
+	if a != nil {
+		req.Nonce, req.NACK = a.nonce, a.nack
+		if a.nack == "" {
+			req.Version = a.version
+			s.cfg.Versions[sub.url] = a.version
+		}
+	}
+	req.Names = sub.wanted()
+	return req, time.Time{}
+}
+
+// wanted returns the names of a request that asks for all that is wanted. A
+// wildcard by itself is said by naming nothing, where the type has that and
+// nothing was ever named (protocol.md 2.1, 2.3).
+func (sub *subscription) wanted() []string {
+	names := slices.Sorted(maps.Keys(sub.names))
+	if sub.wildcard && (len(names) > 0 || sub.explicit || !xds.LegacyWildcard(sub.url)) {
+		names = slices.Insert(names, 0, xds.Wildcard)
+	}
+	sub.explicit = sub.explicit || len(names) > 0
+	clear(sub.add)
+	clear(sub.drop)
+	return names
+}
+
+func sorted(set map[string]struct{}) []string {
+	if len(set) == 0 {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(set))
+}
+
+// Unsolicited says that a server sent a type that was not asked for. It is not
+// applied, and has no subscription to NACK it on.
+var errUnsolicited = errors.New("response of a type that was not asked for")
+
+func unsolicited(typeURL string) error {
+	return fmt.Errorf("%w: %q", errUnsolicited, typeURL)
+}

@@ -1,0 +1,113 @@
+// Package upstream feeds the state: sources (an ADS server over SotW or Delta, a
+// directory of files) that turn what a control plane says into updates, and the
+// Failover that chooses among several of them in order of priority.
+//
+// It promises that only well-formed resources reach the state, each with its
+// name and content hash; that a source which goes away removes nothing; and that
+// every nonce of a control plane gets one verdict. It does not decide what is
+// served: that is the state's, behind the interfaces Feed and Interest.
+//
+// Everything that runs is owned by a Run method, which returns when all its
+// goroutines have ended.
+package upstream
+
+import (
+	"context"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// Update is what one answer of a source says about one type. It is applied
+// atomically (design.md I4).
+type Update struct {
+	// Source is the name of the source that answers.
+	Source string
+	// Type is the type URL of everything in the update.
+	Type string
+	// Put lists new and unchanged resources, each name once.
+	Put []*xds.Resource
+	// Remove lists names that the source says do not exist.
+	Remove []string
+	// Complete says that Put is all there is: whatever else is held of the type
+	// was deleted. Only LDS, CDS and SRDS have it (design.md I3).
+	Complete bool
+	// Unasked says that the source tells everything it has, whatever is
+	// subscribed to: it is kept though nobody wants it.
+	Unasked bool
+	// Refresh lists heartbeats: resources whose TTL starts again.
+	Refresh []Refresh
+	// Errors lists what the answer held that could not be used, and what the
+	// control plane reported as an error; for status and dump.
+	Errors []ResourceError
+}
+
+// Refresh is a heartbeat for one resource (xDS specification, "TTL"). It holds
+// if Version is what the upstream called the content that is held.
+type Refresh struct {
+	Name     string
+	Version  string
+	TTL      time.Duration
+	Deadline time.Time
+}
+
+// ResourceError is an error about one resource that leaves what is held of it
+// in use. Name is "" where it could not be read.
+type ResourceError struct {
+	Name string
+	Err  error
+}
+
+// Feed is the state of one group of clients, as a source sees it.
+type Feed interface {
+	// Node is the identity that the group presents to a control plane.
+	Node() *corev3.Node
+	// Apply takes in one answer. verdict, which may be nil, is told what the
+	// clients make of it: nil for an ACK, their error for a NACK (design.md
+	// I6). It is called at least once, possibly before Apply returns and from
+	// any goroutine; once more if a NACK comes after an ACK. It must not block
+	// and must not call the Feed.
+	Apply(u Update, verdict func(error))
+	// Synced says that the source has told all it has of a wildcard type: from
+	// now on what is absent is known to be absent (design.md section 3).
+	Synced(source, typeURL string)
+	// Held lists what is held and still subscribed of a type, with the version
+	// that this source issued for it, "" where it issued none (design.md I2).
+	Held(source, typeURL string) map[string]string
+	// Interest opens a view of what the clients subscribe to. Close it.
+	Interest() Interest
+}
+
+// Interest is a view of the union of all subscriptions of a group.
+type Interest interface {
+	// Changed holds a value whenever Take has something new to say.
+	Changed() <-chan struct{}
+	// Take returns what changed since the last Take, in push order; the first
+	// Take returns everything.
+	Take() []Want
+	// Close ends the view.
+	Close()
+}
+
+// Want is a change of interest in one type.
+type Want struct {
+	Type string
+	// Wildcard says whether everything of the type is wanted now.
+	Wildcard bool
+	// Add lists the names that are wanted now and were not, Drop the opposite.
+	Add, Drop []string
+}
+
+// Source is one upstream.
+type Source interface {
+	// Name identifies the source in logs, metrics and versions. Two sources of
+	// one agent have different names.
+	Name() string
+	// Run feeds until ctx ends or the source fails, and returns why. It calls
+	// answered once, at the first answer and before that is applied; when
+	// answered fails, another source was preferred: Run returns its error and
+	// has applied nothing.
+	Run(ctx context.Context, feed Feed, answered func() error) error
+}

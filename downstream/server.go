@@ -114,11 +114,13 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 
 // StreamState is what is known of an open stream.
 type StreamState struct {
-	Stream        uint64
-	Node          *corev3.Node // nil before the first request
-	Form          session.Form
-	Peer          string
-	Since         time.Time
+	Stream uint64
+	Node   *corev3.Node // nil before the first request
+	Form   session.Form
+	Peer   string
+	Since  time.Time
+	// Types lists the types that were asked for, in push order.
+	Types         []string
 	Subscriptions int
 }
 

@@ -43,7 +43,7 @@ func (st *stream) state() StreamState {
 	defer st.mu.Unlock()
 	s := StreamState{Stream: st.number, Node: st.node, Form: st.form, Peer: st.peer, Since: st.since}
 	if st.machine != nil {
-		s.Subscriptions = st.machine.Subscriptions()
+		s.Types, s.Subscriptions = st.machine.Subscriptions()
 	}
 	return s
 }

@@ -341,15 +341,15 @@ func (s *Session) Unanswered() map[string][]string {
 	return out
 }
 
-// Subscriptions returns the number of names that the client subscribes to,
-// counting a wildcard as one.
-func (s *Session) Subscriptions() int {
-	n := 0
+// Subscriptions returns the types that the client asked for, in push order, and
+// the number of names that it subscribes to, counting a wildcard as one.
+func (s *Session) Subscriptions() (types []string, names int) {
 	for _, sub := range s.ordered {
-		n += len(sub.names)
+		types = append(types, sub.url)
+		names += len(sub.names)
 		if sub.wildcard {
-			n++
+			names++
 		}
 	}
-	return n
+	return types, names
 }

@@ -1,0 +1,298 @@
+// Package agent assembles holdfast: it owns the groups of clients, the order in
+// which the parts start and stop, and what is said of their health.
+//
+// It promises that the socket is there before anything else is waited for, that
+// clients of one kind share one upstream subscription, and that Run returns when
+// everything it started has ended. The parts do not know one another; package
+// group connects those of one kind of client.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/agent/cache"
+	"github.com/holdfast-xds/holdfast/agent/group"
+	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/upstream"
+	upstreamsession "github.com/holdfast-xds/holdfast/upstream/session"
+)
+
+// Config configures an Agent.
+type Config struct {
+	// Version is holdfast's own, for status and control_plane.identifier.
+	Version string
+	// Upstreams are addresses in order of priority: host:port, unix:PATH,
+	// dns:///host:port or file:DIR. At least one.
+	Upstreams    []string
+	UpstreamForm upstreamsession.Form
+	Security     upstream.Security
+	// Headers is metadata of every upstream stream.
+	Headers map[string]string
+	// MaxMessage bounds a message from either side, in bytes; 0 for the default.
+	MaxMessage int
+	// AckTimeout bounds how long a control plane waits for its ACK; 0 for the
+	// default.
+	AckTimeout time.Duration
+	Socket     downstream.SocketConfig
+	// Node is who Envoy will say it is, so that its configuration can be fetched
+	// before it asks; nil to wait for it.
+	Node *corev3.Node
+	// Linger is how long the subscriptions of a gone client are kept; 0 for the
+	// default.
+	Linger time.Duration
+	// Admin and Health are addresses: unix:PATH, host:port, or "" for none.
+	Admin, Health string
+	Log           *slog.Logger
+}
+
+// Agent serves one pod. Make one with New and run Run.
+type Agent struct {
+	cfg     Config
+	metrics *admin.Metrics
+	server  *downstream.Server
+	born    time.Time
+
+	mu        sync.Mutex
+	listening bool
+	groups    map[kind]*member
+	// start hands groups to Run, which owns what they run.
+	start chan *member
+}
+
+// kind is what makes clients see the same: who they are, and by which generator
+// a control plane makes their configuration (design.md section 3).
+type kind struct{ node, userAgent, generator string }
+
+func kindOf(n *corev3.Node) kind {
+	return kind{n.GetId(), n.GetUserAgentName(), n.GetMetadata().GetFields()["GENERATOR"].GetStringValue()}
+}
+
+// member is a group of the agent.
+type member struct {
+	*group.Group
+	kind kind
+	// prefetched: no client has come yet; the first of its kind adopts it.
+	prefetched bool
+	idle       chan struct{} // closed when the group has been left
+}
+
+// envoyUserAgent is what Envoy calls itself.
+const envoyUserAgent = "envoy"
+
+// New checks the configuration; it does no I/O.
+func New(cfg Config) (*Agent, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if len(cfg.Upstreams) == 0 {
+		return nil, errors.New("no upstream: name at least one with --upstream")
+	}
+	if err := admin.CheckAddrs(cfg.Admin, cfg.Health); err != nil {
+		return nil, err
+	}
+	a := &Agent{
+		cfg:    cfg,
+		born:   time.Now(),
+		groups: make(map[kind]*member),
+		start:  make(chan *member),
+	}
+	// The sources are made anew for each group; what is wrong with them is said
+	// now.
+	if _, err := a.sources(); err != nil {
+		return nil, err
+	}
+	a.metrics = admin.NewMetrics(cfg.Version)
+	a.server = downstream.New(downstream.Config{
+		State:      a,
+		Identifier: "holdfast/" + cfg.Version,
+		MaxMessage: cfg.MaxMessage,
+		Log:        cfg.Log,
+		Observer:   a.metrics.Downstream(),
+	})
+	return a, nil
+}
+
+// Run serves until ctx ends and returns nil then, or returns why it cannot. The
+// streams of clients are cut first; they keep what they have.
+func (a *Agent) Run(ctx context.Context) error {
+	socket, err := downstream.Listen(a.cfg.Socket)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = socket.Close() }()
+	a.cfg.Log.Info("serving xDS", "socket", a.cfg.Socket.Path)
+
+	ctx, quit := context.WithCancel(ctx)
+	defer quit()
+	surface := admin.New(admin.Config{
+		Addr: a.cfg.Admin, Health: a.cfg.Health,
+		State: a, Metrics: a.metrics, Log: a.cfg.Log, Quit: quit,
+	})
+	// The groups outlive the server, and the admin surface both.
+	groups, endGroups := context.WithCancel(context.WithoutCancel(ctx))
+	defer endGroups()
+	late, endLate := context.WithCancel(context.WithoutCancel(ctx))
+	defer endLate()
+
+	eg, failed := errgroup.WithContext(ctx)
+	eg.Go(func() error { return surface.Run(late) })
+	eg.Go(func() error { return a.runGroups(groups) })
+	eg.Go(func() error {
+		defer endLate()
+		defer endGroups()
+		defer a.stop()
+		return a.server.Serve(failed, socket)
+	})
+	a.mu.Lock()
+	a.listening = true
+	a.mu.Unlock()
+	if a.cfg.Node != nil {
+		eg.Go(func() error { return a.prefetch(groups) })
+	}
+	err = eg.Wait()
+	a.cfg.Log.Info("stopped", "err", err)
+	return err
+}
+
+// stop notes that nobody is served any more.
+func (a *Agent) stop() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.listening = false
+}
+
+// runGroups runs each group that is handed to it until ctx ends.
+func (a *Agent) runGroups(ctx context.Context) error {
+	eg, ctx := errgroup.WithContext(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return eg.Wait()
+		case m := <-a.start:
+			eg.Go(func() error {
+				ctx, cancel := context.WithCancel(ctx)
+				defer cancel()
+				go func() {
+					select {
+					case <-m.idle:
+						cancel()
+					case <-ctx.Done():
+					}
+				}()
+				return m.Run(ctx)
+			})
+		}
+	}
+}
+
+// prefetch subscribes with the configured node before any client asks.
+func (a *Agent) prefetch(ctx context.Context) error {
+	node := proto.CloneOf(a.cfg.Node)
+	if node.GetUserAgentName() == "" {
+		node.UserAgentName = envoyUserAgent
+	}
+	a.mu.Lock()
+	m := a.add(node)
+	m.prefetched = true
+	a.mu.Unlock()
+	for _, typeURL := range []string{xds.ClusterType, xds.ListenerType} {
+		m.Cache().Prefetch(typeURL, xds.Wildcard)
+	}
+	select {
+	case a.start <- m:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// add makes a group for clients like this one; called under mu. The caller hands
+// it to start.
+func (a *Agent) add(node *corev3.Node) *member {
+	m := &member{kind: kindOf(node), idle: make(chan struct{})}
+	// New has made the same sources before.
+	sources, _ := a.sources()
+	m.Group = group.New(group.Config{
+		Node: node,
+		Upstreams: &upstream.Failover{
+			Sources: sources,
+			Log:     a.cfg.Log.With("node", node.GetId()),
+		},
+		Cache: cache.Config{Linger: a.cfg.Linger, OnIdle: func() { a.leave(m) }},
+	})
+	a.groups[m.kind] = m
+	a.cfg.Log.Info("group opened", "node", node.GetId(), "user_agent", node.GetUserAgentName())
+	return m
+}
+
+// leave ends a group that no client has used for the linger time.
+func (a *Agent) leave(m *member) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.groups[m.kind] != m || !m.Cache().Idle() {
+		return // a client came meanwhile
+	}
+	delete(a.groups, m.kind)
+	close(m.idle)
+	a.cfg.Log.Info("group closed: no client since the linger time", "node", m.kind.node)
+}
+
+// Attach opens the view of a stream: of the group of its kind, or of a new one.
+func (a *Agent) Attach(c downstream.Client) downstream.View {
+	k := kindOf(c.Node)
+	a.mu.Lock()
+	m := a.groups[k]
+	isNew := m == nil
+	if isNew {
+		m = a.add(c.Node)
+	}
+	if m.prefetched {
+		m.prefetched = false
+		if !sameNode(a.cfg.Node, c.Node) {
+			a.cfg.Log.Info("the client's node differs from the configured one and replaces it", "node", k.node)
+			m.SetNode(c.Node)
+		}
+	}
+	view := m.Attach(c)
+	a.mu.Unlock()
+	if isNew {
+		a.start <- m // the groups outlive the server, so somebody receives
+	}
+	return view
+}
+
+// sameNode tells whether a control plane would tell two nodes of one kind the
+// same: cluster, locality and metadata are what it generates from.
+func sameNode(a, b *corev3.Node) bool {
+	return a.GetCluster() == b.GetCluster() &&
+		proto.Equal(a.GetLocality(), b.GetLocality()) &&
+		proto.Equal(a.GetMetadata(), b.GetMetadata())
+}
+
+// sources makes the upstreams, in order of priority.
+func (a *Agent) sources() ([]upstream.Source, error) {
+	seen := make(map[string]bool)
+	var out []upstream.Source
+	for _, addr := range a.cfg.Upstreams {
+		if seen[addr] {
+			return nil, fmt.Errorf("--upstream %s is given twice", addr)
+		}
+		seen[addr] = true
+		s, err := a.source(addr)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}

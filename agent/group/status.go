@@ -1,0 +1,140 @@
+package group
+
+import (
+	"iter"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/upstream/file"
+)
+
+// Status returns what the group knows, for the admin surface.
+func (g *Group) Status() admin.Group {
+	node := g.Node()
+	out := admin.Group{NodeID: node.GetId(), Cluster: node.GetCluster(), UserAgent: node.GetUserAgentName()}
+	var last time.Time
+	for _, t := range g.cache.Status() {
+		row := admin.Type{
+			Type: xds.Short(t.Type), TypeURL: t.Type, Knowledge: t.Knowledge.String(),
+			Resources:     make(map[string]int, len(t.Resources)),
+			Subscriptions: t.Subscribed, Leased: t.Leased, LastUpdate: t.Updated,
+		}
+		if t.Wildcard {
+			row.Subscriptions++
+		}
+		for standing, n := range t.Resources {
+			row.Resources[standing.String()] = n
+		}
+		if t.Updated.After(last) {
+			last = t.Updated
+		}
+		out.Types = append(out.Types, row)
+	}
+	for i, s := range g.Upstreams() {
+		up := admin.Upstream{
+			Name: s.Name, Priority: i, Active: s.Active, Connected: s.Open,
+			Since: s.Since, Attempts: s.Attempts,
+		}
+		if s.Active {
+			up.LastMessage = last
+		}
+		if s.LastError != nil {
+			up.LastError = s.LastError.Error()
+		}
+		out.Upstreams = append(out.Upstreams, up)
+	}
+	return out
+}
+
+// Files lists what the group's file sources could not use.
+func (g *Group) Files() []admin.FileError {
+	var out []admin.FileError
+	for _, s := range g.upstreams.Sources {
+		src, ok := s.(*file.Source)
+		if !ok {
+			continue
+		}
+		status := src.Status()
+		if status.Err != nil {
+			out = append(out, admin.FileError{Name: src.Name(), Error: status.Err.Error()})
+		}
+		for _, f := range status.Files {
+			if f.Err != nil {
+				out = append(out, admin.FileError{Name: f.Name, Error: f.Err.Error()})
+			}
+		}
+	}
+	return out
+}
+
+// Resources visits what the group holds and the filter admits.
+func (g *Group) Resources(f admin.Filter) iter.Seq[admin.Resource] {
+	return func(yield func(admin.Resource) bool) {
+		node := g.Node().GetId()
+		for _, t := range g.cache.Status() {
+			if f.Type != "" && f.Type != t.Type {
+				continue
+			}
+			for _, r := range g.cache.Resources(t.Type) {
+				if !f.Admits(t.Type, r.Current.Name) {
+					continue
+				}
+				row := admin.Resource{
+					Group: node, Type: t.Type, Name: r.Current.Name, Source: r.Source,
+					Version: r.Current.Version, UpstreamVersion: r.Current.UpstreamVersion,
+					Standing: r.Standing, Reason: r.Reason, Deadline: r.Current.Deadline, Body: r.Current.Body,
+				}
+				if r.Good != nil && r.Good.Version != r.Current.Version {
+					row.GoodVersion, row.Good = r.Good.Version, r.Good.Body
+				}
+				if !yield(row) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Streams says what a server's open streams are, for the admin surface.
+func Streams(s *downstream.Server) []admin.Stream {
+	var out []admin.Stream
+	for _, st := range s.Streams() {
+		row := admin.Stream{
+			ID: st.Stream, NodeID: st.Node.GetId(), Peer: st.Peer, Protocol: st.Form.String(),
+			Since: st.Since, Subscriptions: st.Subscriptions,
+		}
+		for _, typeURL := range st.Types {
+			row.Types = append(row.Types, xds.Short(typeURL))
+		}
+		out = append(out, row)
+	}
+	return out
+}
+
+// HasConfiguration reports whether the group can answer the wildcards with which
+// every Envoy begins, and what is missing otherwise.
+func (g *Group) HasConfiguration() (ok bool, reason string) {
+	known := make(map[string]bool)
+	for _, t := range g.cache.Status() {
+		known[t.Type] = t.Knowledge != xds.Unknown
+	}
+	for _, typeURL := range []string{xds.ClusterType, xds.ListenerType} {
+		if known[typeURL] {
+			continue
+		}
+		reason = "nothing is known yet of " + xds.Short(typeURL) + " for node " + g.Node().GetId()
+		for _, s := range g.Upstreams() {
+			switch {
+			case s.Active:
+			case s.LastError != nil:
+				reason += "; upstream " + s.Name + ": " + s.LastError.Error()
+			default:
+				reason += "; upstream " + s.Name + " has not answered"
+			}
+		}
+		return false, reason
+	}
+	return true, ""
+}

@@ -1,0 +1,247 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/envoytest"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
+	"github.com/holdfast-xds/holdfast/test/testbed"
+)
+
+// limit bounds every wait for something that should happen at once or nearly so.
+// It is long because the machine may be busy; nothing is measured with it.
+const limit = 20 * time.Second
+
+// world is a control plane in the test's process, and an agent and an Envoy in
+// processes of their own.
+type world struct {
+	*testing.T
+	above, below xdstest.Protocol
+	dir          string
+	cp           *xdstest.ControlPlane
+	cpAddr       string
+	agent        *testbed.Process
+	envoy        *testbed.Envoy
+	agentArgs    []string
+	// url leads through the listener "ingress", and so by the route "ingress" to
+	// the cluster that it names.
+	port int
+	url  string
+	// v1 and v2 answer "v1" and "v2".
+	v1, v2 *testbed.Backend
+}
+
+// inAllForms runs a test in the four combinations of SotW and Delta.
+func inAllForms(t *testing.T, test func(*world)) {
+	t.Helper()
+	for _, above := range xdstest.Protocols() {
+		for _, below := range xdstest.Protocols() {
+			t.Run(fmt.Sprintf("%s above, %s below", above, below), func(t *testing.T) {
+				test(newWorld(t, above, below))
+			})
+		}
+	}
+}
+
+// newWorld starts a control plane with a mesh of two clusters, of which the route
+// names the first; neither agent nor Envoy.
+func newWorld(t *testing.T, above, below xdstest.Protocol) *world {
+	t.Helper()
+	w := &world{T: t, above: above, below: below}
+	// Shorter than t.TempDir, whose path may be too long for a Unix socket.
+	w.dir = w.must(os.MkdirTemp("", "holdfast-e2e-"))
+	t.Cleanup(func() { _ = os.RemoveAll(w.dir) })
+	w.v1, w.v2 = w.backend("v1"), w.backend("v2")
+	w.port = w.freePort()
+	w.url = fmt.Sprintf("http://127.0.0.1:%d/", w.port)
+	w.cp = xdstest.New(xdstest.Config{})
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.cpAddr = lis.Addr().String()
+	w.cp.Serve(lis)
+	t.Cleanup(w.cp.Stop)
+	w.cp.Set(
+		xdstest.Cluster("c1", ""), xdstest.CLA("c1", w.v1.Addr),
+		xdstest.Cluster("c2", "c2-endpoints"), xdstest.CLA("c2-endpoints", w.v2.Addr),
+		xdstest.Listener("ingress", uint32(w.port), "ingress"), xdstest.Route("ingress", "c1"),
+	)
+	return w
+}
+
+func (w *world) must(s string, err error) string {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+	return s
+}
+
+func (w *world) check(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) backend(text string) *testbed.Backend {
+	w.Helper()
+	b, err := testbed.StartBackend("127.0.0.1:0", text)
+	w.check(err)
+	w.Cleanup(b.Stop)
+	return b
+}
+
+func (w *world) freePort() int {
+	w.Helper()
+	port, err := testbed.FreePort()
+	w.check(err)
+	return port
+}
+
+// restartControlPlane ends the control plane and lets it listen again, as one
+// that kept its state.
+func (w *world) restartControlPlane() {
+	w.Helper()
+	lis, err := net.Listen("tcp", w.cpAddr)
+	w.check(err)
+	w.cp.Serve(lis)
+}
+
+// holdfast returns the binary under test.
+func holdfast(t *testing.T) string {
+	t.Helper()
+	path := os.Getenv("HOLDFAST_BIN")
+	if path == "" {
+		path = filepath.Join(envoytest.Root(t), "bin", "holdfast")
+	}
+	if _, err := exec.LookPath(path); err != nil {
+		t.Fatalf("this test needs the holdfast binary (%v): run `make build`", err)
+	}
+	return path
+}
+
+func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
+
+// startAgent starts holdfast; extra flags may follow.
+func (w *world) startAgent(extra ...string) {
+	w.Helper()
+	w.agentArgs = append([]string{holdfast(w.T), "run",
+		"--upstream", w.cpAddr, "--upstream-plaintext", "--upstream-protocol", string(w.above),
+		"--socket", w.path("xds.sock"), "--admin", "unix:" + w.path("admin.sock"), "--health", "",
+		"--node-id", "e2e", "--node-cluster", "e2e", "--log-level", "debug"}, extra...)
+	w.runAgent()
+}
+
+// runAgent starts holdfast with the flags it had before.
+func (w *world) runAgent() {
+	w.Helper()
+	p, err := testbed.Start("holdfast", w.path("agent.log"), w.agentArgs...)
+	w.check(err)
+	w.agent = p
+	w.Cleanup(func() {
+		select {
+		case <-p.Exited():
+		default:
+			if err := p.Stop(10 * time.Second); err != nil {
+				w.Errorf("holdfast at SIGTERM: %v\n%s", err, p.Tail(20))
+			}
+		}
+		if w.Failed() {
+			w.Logf("end of the agent's log:\n%s", p.Tail(60))
+		}
+	})
+	w.check(p.Wait(limit, func() error { return testbed.Dial("unix", w.path("xds.sock")) }))
+}
+
+// startEnvoy writes a bootstrap with `holdfast bootstrap` and starts an Envoy on
+// it. It does not wait for it to be ready.
+func (w *world) startEnvoy() *testbed.Envoy {
+	w.Helper()
+	admin := net.JoinHostPort("127.0.0.1", strconv.Itoa(w.freePort()))
+	file := w.path("bootstrap-" + strconv.Itoa(w.freePort()) + ".json")
+	out, err := exec.Command(holdfast(w.T), "bootstrap", "--out", file, "--node-id", "e2e", "--node-cluster", "e2e",
+		"--socket", w.path("xds.sock"), "--xds-protocol", string(w.below), "--envoy-admin", admin).CombinedOutput()
+	if err != nil {
+		w.Fatalf("holdfast bootstrap: %v\n%s", err, out)
+	}
+	return w.runEnvoy(file, admin)
+}
+
+func (w *world) runEnvoy(bootstrap, admin string) *testbed.Envoy {
+	w.Helper()
+	e, err := testbed.StartEnvoy(envoytest.Binary(w.T), bootstrap, admin, bootstrap+".log")
+	w.check(err)
+	w.Cleanup(func() {
+		e.Kill()
+		if w.Failed() {
+			w.Logf("end of Envoy's log:\n%s", e.Tail(60))
+		}
+	})
+	return e
+}
+
+// start starts agent and Envoy and waits until the mesh is served.
+func (w *world) start(extra ...string) {
+	w.Helper()
+	w.startAgent(extra...)
+	w.envoy = w.startEnvoy()
+	w.serves("v1")
+}
+
+// serves waits until a request is answered with 200 and a text.
+func (w *world) serves(text string) {
+	w.Helper()
+	w.check(w.envoy.Wait(limit, func() error {
+		status, body, err := testbed.Get(w.url)
+		if err == nil && (status != http.StatusOK || body != text) {
+			err = fmt.Errorf("%s answers %d %q, want 200 %q", w.url, status, body, text)
+		}
+		return err
+	}))
+}
+
+// stat waits until one of Envoy's stats has a value.
+func (w *world) stat(name string, want int) {
+	w.Helper()
+	w.check(w.envoy.Wait(limit, func() error {
+		got, err := w.envoy.Stat(name)
+		if err == nil && got != want {
+			err = fmt.Errorf("%s is %d, want %d", name, got, want)
+		}
+		return err
+	}))
+}
+
+// value returns one of Envoy's stats as it is now.
+func (w *world) value(name string) int {
+	w.Helper()
+	got, err := w.envoy.Stat(name)
+	w.check(err)
+	return got
+}
+
+// asked waits until the control plane was asked something.
+func (w *world) asked(what string, matches func(xdstest.Event) bool) xdstest.Event {
+	w.Helper()
+	var found xdstest.Event
+	w.check(testbed.Eventually(limit, func() error {
+		for _, e := range w.cp.Events() {
+			if matches(e) {
+				found = e
+				return nil
+			}
+		}
+		return fmt.Errorf("the control plane was not told %s", what)
+	}))
+	return found
+}

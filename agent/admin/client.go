@@ -1,0 +1,110 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// requestTimeout bounds a request of a Client, the whole answer included.
+const requestTimeout = 2 * time.Minute
+
+// connectTimeout bounds the wait for a connection, and then for an answer to
+// begin.
+const connectTimeout = 5 * time.Second
+
+// Client asks a running agent. The zero value asks at DefaultAddr.
+type Client struct {
+	// Addr is the --admin of the agent.
+	Addr string
+}
+
+// Status returns the agent's status.
+func (c Client) Status(ctx context.Context) (Status, error) {
+	var s Status
+	err := c.get(ctx, "/status.json", nil, func(r io.Reader) error {
+		if err := json.NewDecoder(r).Decode(&s); err != nil {
+			return fmt.Errorf("what answers on %s is no holdfast: %w", c.addr(), err)
+		}
+		return nil
+	})
+	return s, err
+}
+
+// Dump writes the redacted resources to w, as JSON. typeName is a short name, a
+// message name or a type URL; it and name may be "" for all.
+func (c Client) Dump(ctx context.Context, w io.Writer, typeName, name string) error {
+	query := url.Values{}
+	if typeName != "" {
+		query.Set("type", typeName)
+	}
+	if name != "" {
+		query.Set("name", name)
+	}
+	return c.get(ctx, "/dump", query, func(r io.Reader) error {
+		if _, err := io.Copy(w, r); err != nil {
+			return fmt.Errorf("reading the dump from %s: %w", c.addr(), err)
+		}
+		return nil
+	})
+}
+
+func (c Client) addr() string {
+	if c.Addr == "" {
+		return DefaultAddr
+	}
+	return c.Addr
+}
+
+func (c Client) get(ctx context.Context, path string, query url.Values, read func(io.Reader) error) error {
+	if err := CheckAddrs(c.addr(), ""); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	// The host is not looked up: dial goes to the address.
+	target := url.URL{Scheme: "http", Host: "holdfast", Path: path, RawQuery: query.Encode()}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
+	if err != nil {
+		return err
+	}
+	transport := &http.Transport{DialContext: c.dial, DisableKeepAlives: true, ResponseHeaderTimeout: connectTimeout}
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return c.unreachable(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		said, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+		return fmt.Errorf("%s answers %s to %s: %s", c.addr(), resp.Status, path, strings.TrimSpace(string(said)))
+	}
+	return read(resp.Body)
+}
+
+func (c Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	network, addr := "tcp", c.addr()
+	if path, unix := socketPath(addr); unix {
+		network, addr = "unix", path
+	}
+	dialer := net.Dialer{Timeout: connectTimeout}
+	return dialer.DialContext(ctx, network, addr)
+}
+
+// unreachable says of a request without an answer what to do.
+func (c Client) unreachable(err error) error {
+	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
+		err = wrapped.Err // without the made-up host
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("no access to the agent on %s: run this as the agent's user or group (%w)", c.addr(), err)
+	}
+	return fmt.Errorf("no agent answers on %s: is `holdfast run` running, and with this --admin? (%w)", c.addr(), err)
+}

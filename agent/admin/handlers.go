@@ -1,0 +1,238 @@
+package admin
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/holdfast-xds/holdfast/internal/redact"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// health is the surface for the kubelet and Prometheus.
+func (s *Server) health() *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", s.livez)
+	mux.HandleFunc("GET /readyz", s.readyz)
+	mux.HandleFunc("GET /startupz", s.startupz)
+	mux.Handle("GET /metrics", s.metrics())
+	return mux
+}
+
+// full is everything; what changes the process only on a Unix socket.
+func (s *Server) full(unix bool) *http.ServeMux {
+	mux := s.health()
+	mux.HandleFunc("GET /{$}", s.page)
+	mux.HandleFunc("GET /status.json", s.status)
+	mux.HandleFunc("GET /dump", s.dump)
+	if unix && s.cfg.Quit != nil {
+		mux.HandleFunc("POST /quit", s.quit)
+	}
+	return mux
+}
+
+func (s *Server) metrics() http.Handler {
+	return promhttp.HandlerFor(s.cfg.Metrics.gatherer(s.cfg.State), promhttp.HandlerOpts{
+		ErrorLog: logErrors{s},
+		// One metric that cannot be read does not hide the others.
+		ErrorHandling: promhttp.ContinueOnError,
+	})
+}
+
+type logErrors struct{ s *Server }
+
+func (l logErrors) Println(v ...any) {
+	l.s.cfg.Log.Warn("metrics are incomplete", "err", fmt.Sprint(v...))
+}
+
+func (s *Server) livez(w http.ResponseWriter, _ *http.Request) {
+	if err := s.cfg.State.Live(); err != nil {
+		text(w, http.StatusServiceUnavailable, err.Error()+"\n")
+		return
+	}
+	text(w, http.StatusOK, "ok\n")
+}
+
+func (s *Server) startupz(w http.ResponseWriter, _ *http.Request) {
+	if !s.cfg.State.Started() {
+		text(w, http.StatusServiceUnavailable, "starting\n")
+		return
+	}
+	text(w, http.StatusOK, "ok\n")
+}
+
+// readyz answers "ok", or the reasons, one a line; with ?verbose every condition
+// as JSON.
+func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
+	conditions := s.cfg.State.Ready()
+	code, reasons := http.StatusOK, ""
+	for _, c := range conditions {
+		if !c.OK {
+			code = http.StatusServiceUnavailable
+			reasons += c.Name + ": " + c.Reason + "\n"
+		}
+	}
+	switch {
+	case r.URL.Query().Has("verbose"):
+		writeJSON(w, code, struct {
+			Ready      bool        `json:"ready"`
+			Conditions []Condition `json:"conditions"`
+		}{code == http.StatusOK, notNil(conditions)})
+	case code == http.StatusOK:
+		text(w, code, "ok\n")
+	default:
+		text(w, code, reasons)
+	}
+}
+
+// snapshot is the status as it is shown.
+func (s *Server) snapshot() Status {
+	st := s.cfg.State.Status()
+	st.Now = time.Now()
+	st.Conditions = notNil(s.cfg.State.Ready())
+	st.Groups = notNil(st.Groups)
+	st.Streams = notNil(st.Streams)
+	return st
+}
+
+// notNil makes an empty list [] in JSON.
+func notNil[T any](s []T) []T {
+	if s == nil {
+		return []T{}
+	}
+	return s
+}
+
+func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, s.snapshot())
+}
+
+// page is the status for a person, as `holdfast status` prints it.
+func (s *Server) page(w http.ResponseWriter, _ *http.Request) {
+	var b strings.Builder
+	_ = s.snapshot().WriteText(&b) // a Builder takes everything
+	b.WriteString("\nMore: /livez /readyz?verbose /startupz /metrics /status.json /dump?type=CDS&name=NAME\n")
+	text(w, http.StatusOK, b.String())
+}
+
+func (s *Server) quit(w http.ResponseWriter, _ *http.Request) {
+	s.cfg.Log.Info("asked to quit")
+	text(w, http.StatusOK, "ending\n")
+	s.cfg.Quit()
+}
+
+// dump writes {"resources": […]}, one by one: the state may be large.
+func (s *Server) dump(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	for key := range query {
+		if key != "type" && key != "name" {
+			text(w, http.StatusBadRequest, fmt.Sprintf("unknown parameter %q: want type or name\n", key))
+			return
+		}
+	}
+	filter := Filter{Name: query.Get("name")}
+	if short := query.Get("type"); short != "" {
+		var err error
+		if filter.Type, err = ParseType(short); err != nil {
+			text(w, http.StatusBadRequest, err.Error()+"\n")
+			return
+		}
+	}
+	header(w, "application/json", http.StatusOK)
+	out := bufio.NewWriterSize(w, 64<<10)
+	_, _ = out.WriteString("{\n  \"resources\": [")
+	separator := "\n    "
+	for res := range s.cfg.State.Resources(filter) {
+		b, err := json.MarshalIndent(shown(res), "    ", "  ")
+		if err != nil {
+			b = fmt.Appendf(nil, "%q", "not shown: "+res.Name)
+		}
+		_, _ = out.WriteString(separator)
+		if _, err := out.Write(b); err != nil {
+			return // the reader has gone
+		}
+		separator = ",\n    "
+	}
+	_, _ = out.WriteString("\n  ]\n}\n")
+	_ = out.Flush()
+}
+
+// ParseType returns the type URL of a short name ("CDS", in any case), of a
+// message name or of a type URL.
+func ParseType(s string) (typeURL string, err error) {
+	if url, ok := xds.TypeByShort(s); ok {
+		return url, nil
+	}
+	switch {
+	case strings.Contains(s, "/"):
+		return s, nil
+	case strings.Contains(s, "."):
+		return "type.googleapis.com/" + s, nil
+	}
+	var known []string
+	for _, url := range xds.Types() {
+		known = append(known, xds.Short(url))
+	}
+	return "", fmt.Errorf("unknown type %q: want %s or a type URL", s, strings.Join(known, ", "))
+}
+
+// dumped is the JSON form of a Resource.
+type dumped struct {
+	Group           string          `json:"group"`
+	Type            string          `json:"type"`
+	TypeURL         string          `json:"type_url"`
+	Name            string          `json:"name"`
+	Version         string          `json:"version"`
+	UpstreamVersion string          `json:"upstream_version,omitempty"`
+	Source          string          `json:"source,omitempty"`
+	Standing        string          `json:"standing"`
+	Reason          string          `json:"reason,omitempty"`
+	GoodVersion     string          `json:"good_version,omitempty"`
+	Deadline        time.Time       `json:"deadline,omitzero"`
+	Size            int             `json:"size"`
+	Body            json.RawMessage `json:"resource,omitempty"`
+	Good            json.RawMessage `json:"good,omitempty"`
+}
+
+func shown(r Resource) dumped {
+	d := dumped{
+		Group: r.Group, Type: xds.Short(r.Type), TypeURL: r.Type, Name: r.Name,
+		Version: r.Version, UpstreamVersion: r.UpstreamVersion, Source: r.Source,
+		Standing: r.Standing.String(), Reason: r.Reason, GoodVersion: r.GoodVersion,
+		Deadline: r.Deadline,
+	}
+	if r.Body != nil {
+		d.Size = len(r.Body.GetValue())
+		d.Body = redact.JSON(r.Body)
+	}
+	if r.Good != nil {
+		d.Good = redact.JSON(r.Good)
+	}
+	return d
+}
+
+func header(w http.ResponseWriter, contentType string, code int) {
+	h := w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(code)
+}
+
+func text(w http.ResponseWriter, code int, s string) {
+	header(w, "text/plain; charset=utf-8", code)
+	_, _ = w.Write([]byte(s)) // whoever asked may have gone
+}
+
+func writeJSON(w http.ResponseWriter, code int, v any) {
+	header(w, "application/json", code)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	_ = enc.Encode(v)
+}

@@ -1,0 +1,233 @@
+package admin
+
+import (
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// maxOtherTypes bounds the label "type": clients may name any type URL.
+const maxOtherTypes = 32
+
+// Metrics counts what passes through an agent. Nothing of it is global.
+type Metrics struct {
+	registry *prometheus.Registry
+
+	streams       *prometheus.GaugeVec
+	streamsOpened *prometheus.CounterVec
+	pushes        *prometheus.CounterVec
+	pushed        *prometheus.CounterVec
+	answers       *prometheus.CounterVec
+
+	responses       *prometheus.CounterVec
+	received        *prometheus.CounterVec
+	upstreamAnswers *prometheus.CounterVec
+
+	mu     sync.Mutex
+	others map[string]struct{} // labels beyond the known types
+	last   map[[2]string]time.Time
+}
+
+// NewMetrics returns metrics of which all counters are zero. version is the
+// program's.
+func NewMetrics(version string) *Metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+		streams: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "holdfast_streams", Help: "Open streams of clients.",
+		}, []string{"form"}),
+		streamsOpened:   counter("holdfast_streams_opened_total", "Streams that clients opened.", "form"),
+		pushes:          counter("holdfast_pushes_total", "Responses sent to clients.", "type", "form"),
+		pushed:          counter("holdfast_pushed_resources_total", "Resources and removals in responses sent to clients.", "type", "form"),
+		answers:         counter("holdfast_answers_total", "Answers of clients to responses; result is ack or nack.", "type", "form", "result"),
+		responses:       counter("holdfast_upstream_responses_total", "Responses received from an upstream.", "upstream", "type"),
+		received:        counter("holdfast_upstream_resources_total", "Resources in responses received from an upstream.", "upstream", "type"),
+		upstreamAnswers: counter("holdfast_upstream_answers_total", "Answers sent to an upstream; result is ack or nack.", "upstream", "type", "result"),
+		others:          make(map[string]struct{}),
+		last:            make(map[[2]string]time.Time),
+	}
+	build := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "holdfast_build_info", Help: "Constant 1; the labels say what is running.",
+		ConstLabels: prometheus.Labels{"version": version, "go_version": runtime.Version()},
+	}, func() float64 { return 1 })
+	m.registry.MustRegister(m.streams, m.streamsOpened, m.pushes, m.pushed, m.answers,
+		m.responses, m.received, m.upstreamAnswers, build,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	for _, form := range []string{"delta", "sotw"} { // there from the start: a rate needs a first value
+		m.streams.WithLabelValues(form)
+		m.streamsOpened.WithLabelValues(form)
+	}
+	return m
+}
+
+// label is the value of the label "type" for a type URL: the short name, or
+// "other" for what comes after maxOtherTypes types that are not known.
+func (m *Metrics) label(typeURL string) string {
+	short := xds.Short(typeURL)
+	if url, known := xds.TypeByShort(short); known {
+		if url == typeURL {
+			return short
+		}
+		short = typeURL // whatever calls itself like a known type
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, seen := m.others[short]; !seen {
+		if len(m.others) >= maxOtherTypes {
+			return "other"
+		}
+		m.others[short] = struct{}{}
+	}
+	return short
+}
+
+func result(nack bool) string {
+	if nack {
+		return "nack"
+	}
+	return "ack"
+}
+
+// UpstreamMetrics counts what passes between sources and control planes.
+type UpstreamMetrics struct{ m *Metrics }
+
+// Upstream returns the observer of the sources.
+func (m *Metrics) Upstream() UpstreamMetrics { return UpstreamMetrics{m} }
+
+// Received counts a response.
+func (u UpstreamMetrics) Received(source, typeURL string, resources int) {
+	label := u.m.label(typeURL)
+	u.m.responses.WithLabelValues(source, label).Inc()
+	u.m.received.WithLabelValues(source, label).Add(float64(resources))
+	u.m.mu.Lock()
+	defer u.m.mu.Unlock()
+	u.m.last[[2]string{source, label}] = time.Now()
+}
+
+// Answered counts an ACK or a NACK.
+func (u UpstreamMetrics) Answered(source, typeURL string, nack bool) {
+	u.m.upstreamAnswers.WithLabelValues(source, u.m.label(typeURL), result(nack)).Inc()
+}
+
+// DownstreamMetrics counts what passes between a server and its clients.
+type DownstreamMetrics struct{ m *Metrics }
+
+// Downstream returns the observer of the server.
+func (m *Metrics) Downstream() DownstreamMetrics { return DownstreamMetrics{m} }
+
+// StreamOpened counts a stream of form "delta" or "sotw".
+func (d DownstreamMetrics) StreamOpened(form string) {
+	d.m.streams.WithLabelValues(form).Inc()
+	d.m.streamsOpened.WithLabelValues(form).Inc()
+}
+
+// StreamClosed follows each StreamOpened.
+func (d DownstreamMetrics) StreamClosed(form string) { d.m.streams.WithLabelValues(form).Dec() }
+
+// Pushed counts a response.
+func (d DownstreamMetrics) Pushed(typeURL, form string, resources int) {
+	label := d.m.label(typeURL)
+	d.m.pushes.WithLabelValues(label, form).Inc()
+	d.m.pushed.WithLabelValues(label, form).Add(float64(resources))
+}
+
+// Answered counts an ACK or a NACK.
+func (d DownstreamMetrics) Answered(typeURL, form string, nack bool) {
+	d.m.answers.WithLabelValues(d.m.label(typeURL), form, result(nack)).Inc()
+}
+
+// gatherer gathers the counters and, at each scrape, what the state says.
+func (m *Metrics) gatherer(state State) prometheus.Gatherer {
+	live := prometheus.NewRegistry()
+	live.MustRegister(&stateCollector{metrics: m, state: state})
+	return prometheus.Gatherers{m.registry, live}
+}
+
+var (
+	resourcesDesc = prometheus.NewDesc("holdfast_resources",
+		"Resources held, by what clients made of their newest content.", []string{"type", "standing"}, nil)
+	subscriptionsDesc = prometheus.NewDesc("holdfast_subscriptions",
+		"Names that clients subscribe to; the wildcard counts as one.", []string{"type"}, nil)
+	connectedDesc = prometheus.NewDesc("holdfast_upstream_connected",
+		"Whether a stream to the upstream is open, 1 or 0.", []string{"upstream"}, nil)
+	readyDesc = prometheus.NewDesc("holdfast_ready",
+		"Whether a condition of readiness holds, 1 or 0.", []string{"condition"}, nil)
+	lastDesc = prometheus.NewDesc("holdfast_upstream_last_message_timestamp_seconds",
+		"When a response last came from an upstream, in seconds since 1970.", []string{"upstream", "type"}, nil)
+	ageDesc = prometheus.NewDesc("holdfast_upstream_last_message_age_seconds",
+		"How long ago a response last came from an upstream.", []string{"upstream", "type"}, nil)
+)
+
+// stateCollector reads the state at each scrape.
+type stateCollector struct {
+	metrics *Metrics
+	state   State
+}
+
+// Describe tells the registry what Collect sends.
+func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{resourcesDesc, subscriptionsDesc, connectedDesc, readyDesc, lastDesc, ageDesc} {
+		ch <- d
+	}
+}
+
+// Collect sends the values, summed over the groups.
+func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	resources := make(map[[2]string]int)
+	subscriptions := make(map[string]int)
+	connected := make(map[string]float64)
+	for _, g := range c.state.Status().Groups {
+		for _, t := range g.Types {
+			label := c.metrics.label(t.TypeURL)
+			subscriptions[label] += t.Subscriptions
+			for _, s := range []xds.Standing{xds.Pending, xds.Accepted, xds.Suspect, xds.Rejected} {
+				resources[[2]string{label, s.String()}] += t.Resources[s.String()]
+			}
+		}
+		for _, u := range g.Upstreams {
+			connected[u.Name] = max(connected[u.Name], number(u.Connected))
+		}
+	}
+	for labels, n := range resources {
+		gauge(resourcesDesc, float64(n), labels[0], labels[1])
+	}
+	for label, n := range subscriptions {
+		gauge(subscriptionsDesc, float64(n), label)
+	}
+	for name, v := range connected {
+		gauge(connectedDesc, v, name)
+	}
+	ready := make(map[string]float64)
+	for _, cond := range c.state.Ready() {
+		if was, seen := ready[cond.Name]; !seen || was > 0 {
+			ready[cond.Name] = number(cond.OK)
+		}
+	}
+	for name, v := range ready {
+		gauge(readyDesc, v, name)
+	}
+	c.metrics.mu.Lock()
+	defer c.metrics.mu.Unlock()
+	for labels, at := range c.metrics.last {
+		gauge(lastDesc, float64(at.UnixNano())/1e9, labels[0], labels[1])
+		gauge(ageDesc, time.Since(at).Seconds(), labels[0], labels[1])
+	}
+}
+
+func number(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,156 @@
+package admin
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/upstream"
+)
+
+var (
+	_ upstream.Observer   = UpstreamMetrics{}
+	_ downstream.Observer = DownstreamMetrics{}
+)
+
+func busy() *agent {
+	types := []Type{{Type: "CDS", TypeURL: xds.ClusterType, Resources: map[string]int{"accepted": 2, "rejected": 1}, Subscriptions: 1}}
+	return &agent{
+		ready: []Condition{{Name: "socket", OK: true}, {Name: "upstream"}},
+		status: Status{Groups: []Group{
+			{Types: types, Upstreams: []Upstream{{Name: "cp:1", Connected: true}, {Name: "cp:2"}}},
+			{Types: types, Upstreams: []Upstream{{Name: "cp:1"}}},
+		}},
+	}
+}
+
+func count(m *Metrics) {
+	up, down := m.Upstream(), m.Downstream()
+	down.StreamOpened("delta")
+	down.StreamOpened("delta")
+	down.StreamClosed("delta")
+	down.Pushed(xds.ClusterType, "delta", 3)
+	down.Pushed(xds.ClusterType, "delta", 0)
+	down.Answered(xds.ClusterType, "delta", false)
+	down.Answered(xds.ClusterType, "delta", true)
+	up.Received("cp:1", xds.ClusterType, 3)
+	up.Answered("cp:1", xds.ClusterType, true)
+}
+
+func TestMetricsCountWhatPasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // the age is exact
+		m := NewMetrics("v1")
+		count(m)
+		time.Sleep(90 * time.Second)
+		want := `
+# HELP holdfast_answers_total Answers of clients to responses; result is ack or nack.
+# TYPE holdfast_answers_total counter
+holdfast_answers_total{form="delta",result="ack",type="CDS"} 1
+holdfast_answers_total{form="delta",result="nack",type="CDS"} 1
+# HELP holdfast_pushed_resources_total Resources and removals in responses sent to clients.
+# TYPE holdfast_pushed_resources_total counter
+holdfast_pushed_resources_total{form="delta",type="CDS"} 3
+# HELP holdfast_pushes_total Responses sent to clients.
+# TYPE holdfast_pushes_total counter
+holdfast_pushes_total{form="delta",type="CDS"} 2
+# HELP holdfast_ready Whether a condition of readiness holds, 1 or 0.
+# TYPE holdfast_ready gauge
+holdfast_ready{condition="socket"} 1
+holdfast_ready{condition="upstream"} 0
+# HELP holdfast_resources Resources held, by what clients made of their newest content.
+# TYPE holdfast_resources gauge
+holdfast_resources{standing="accepted",type="CDS"} 4
+holdfast_resources{standing="pending",type="CDS"} 0
+holdfast_resources{standing="rejected",type="CDS"} 2
+holdfast_resources{standing="suspect",type="CDS"} 0
+# HELP holdfast_streams Open streams of clients.
+# TYPE holdfast_streams gauge
+holdfast_streams{form="delta"} 1
+holdfast_streams{form="sotw"} 0
+# HELP holdfast_streams_opened_total Streams that clients opened.
+# TYPE holdfast_streams_opened_total counter
+holdfast_streams_opened_total{form="delta"} 2
+holdfast_streams_opened_total{form="sotw"} 0
+# HELP holdfast_subscriptions Names that clients subscribe to; the wildcard counts as one.
+# TYPE holdfast_subscriptions gauge
+holdfast_subscriptions{type="CDS"} 2
+# HELP holdfast_upstream_answers_total Answers sent to an upstream; result is ack or nack.
+# TYPE holdfast_upstream_answers_total counter
+holdfast_upstream_answers_total{result="nack",type="CDS",upstream="cp:1"} 1
+# HELP holdfast_upstream_connected Whether a stream to the upstream is open, 1 or 0.
+# TYPE holdfast_upstream_connected gauge
+holdfast_upstream_connected{upstream="cp:1"} 1
+holdfast_upstream_connected{upstream="cp:2"} 0
+# HELP holdfast_upstream_last_message_age_seconds How long ago a response last came from an upstream.
+# TYPE holdfast_upstream_last_message_age_seconds gauge
+holdfast_upstream_last_message_age_seconds{type="CDS",upstream="cp:1"} 90
+# HELP holdfast_upstream_last_message_timestamp_seconds When a response last came from an upstream, in seconds since 1970.
+# TYPE holdfast_upstream_last_message_timestamp_seconds gauge
+holdfast_upstream_last_message_timestamp_seconds{type="CDS",upstream="cp:1"} 9.466848e+08
+# HELP holdfast_upstream_resources_total Resources in responses received from an upstream.
+# TYPE holdfast_upstream_resources_total counter
+holdfast_upstream_resources_total{type="CDS",upstream="cp:1"} 3
+# HELP holdfast_upstream_responses_total Responses received from an upstream.
+# TYPE holdfast_upstream_responses_total counter
+holdfast_upstream_responses_total{type="CDS",upstream="cp:1"} 1
+`
+		var names []string
+		for line := range strings.Lines(want) {
+			if f := strings.Fields(line); len(f) > 3 && f[1] == "TYPE" {
+				names = append(names, f[2])
+			}
+		}
+		if err := testutil.GatherAndCompare(m.gatherer(busy()), strings.NewReader(want), names...); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestMetricsFollowTheCustomsOfPrometheus(t *testing.T) {
+	m := NewMetrics("v1")
+	count(m)
+	problems, err := testutil.GatherAndLint(m.gatherer(busy()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+func TestMetricsAreServed(t *testing.T) {
+	m := NewMetrics("v1.2.3")
+	count(m)
+	body := ask(server(t, Config{State: busy(), Metrics: m}).health(), "GET", "/metrics").Body.String()
+	for _, want := range []string{
+		`holdfast_build_info{go_version="go1.`, `version="v1.2.3"} 1`, "go_goroutines ", "process_start_time_seconds ",
+		`holdfast_resources{standing="accepted",type="CDS"} 4`,
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("/metrics has no %s", want)
+		}
+	}
+}
+
+func TestTypesOfClientsCannotFillTheMemory(t *testing.T) {
+	m := NewMetrics("v")
+	labels := make(map[string]bool)
+	for i := range 1000 {
+		labels[m.label(fmt.Sprintf("type.googleapis.com/acme.T%d", i))] = true
+	}
+	if len(labels) != maxOtherTypes+1 || !labels["other"] || !labels["acme.T0"] {
+		t.Errorf("%d labels", len(labels))
+	}
+	if got := m.label(xds.ClusterType); got != "CDS" {
+		t.Errorf("a known type is %q", got)
+	}
+	if got := NewMetrics("v").label("x/CDS"); got != "x/CDS" {
+		t.Errorf("what calls itself like a known type is %q", got)
+	}
+}

@@ -1,0 +1,211 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/downstream"
+)
+
+// Defaults of the flags --admin and --health.
+const (
+	DefaultAddr   = "unix:/run/holdfast/admin.sock"
+	DefaultHealth = ":15020"
+)
+
+// Limits of one request. A dump of a large state to a slow reader is the longest
+// answer.
+const (
+	readTimeout  = 10 * time.Second
+	writeTimeout = 2 * time.Minute
+	idleTimeout  = 2 * time.Minute
+	maxHeader    = 64 << 10
+	// stopTimeout is how long answers under way may take when the server ends.
+	stopTimeout = 2 * time.Second
+)
+
+// Config configures a Server.
+type Config struct {
+	// State and Metrics are required.
+	State   State
+	Metrics *Metrics
+	// Addr is where everything is served: "unix:PATH", "host:port", or "" for
+	// nowhere.
+	Addr string
+	// Health is the host:port where health and metrics are served; "" for
+	// nowhere.
+	Health string
+	// Quit ends the process gracefully, for POST /quit, which is offered on a
+	// Unix socket only. It must not block. nil: POST /quit is not offered.
+	Quit func()
+	Log  *slog.Logger
+}
+
+// Server is the HTTP surface of an agent.
+type Server struct {
+	cfg Config
+	// listening, in tests, is told the address of a listener.
+	listening func(what string, addr net.Addr)
+}
+
+// New returns a server; Run checks its addresses.
+func New(cfg Config) *Server {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Server{cfg: cfg, listening: func(string, net.Addr) {}}
+}
+
+// CheckAddrs reports what is wrong with the addresses of a Config, by the flags
+// that give them.
+func CheckAddrs(admin, health string) error {
+	if err := checkAddr(admin); err != nil {
+		return fmt.Errorf("--admin: %w", err)
+	}
+	if _, unix := socketPath(health); unix {
+		return fmt.Errorf("--health: %q: want host:port, or '' for none: the kubelet cannot reach a Unix socket", health)
+	}
+	if err := checkAddr(health); err != nil {
+		return fmt.Errorf("--health: %w", err)
+	}
+	return nil
+}
+
+// checkAddr reports what is wrong with an address of the form "unix:PATH" or
+// "host:port". "" is none, and right.
+func checkAddr(addr string) error {
+	if path, unix := socketPath(addr); unix {
+		switch {
+		case path == "":
+			return fmt.Errorf("%q has no path after \"unix:\"", addr)
+		case len(path) > downstream.MaxSocketPath:
+			return fmt.Errorf("%q: the path has %d bytes, and a Unix socket's at most %d: choose a shorter one", addr, len(path), downstream.MaxSocketPath)
+		}
+		return nil
+	}
+	if addr == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("%q: want unix:PATH or host:port", addr)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("%q: port %q is not a number from 0 to 65535", addr, port)
+	}
+	return nil
+}
+
+// socketPath returns the path of a "unix:PATH".
+func socketPath(addr string) (path string, unix bool) { return strings.CutPrefix(addr, "unix:") }
+
+// Run listens and serves until ctx ends, which is no error. When it returns, all
+// that it started has ended and the socket is gone.
+func (s *Server) Run(ctx context.Context) error {
+	if err := CheckAddrs(s.cfg.Addr, s.cfg.Health); err != nil {
+		return err
+	}
+	surfaces, err := s.listen()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, len(surfaces)) // each surface sends once
+	for _, f := range surfaces {
+		go func() { ended <- f.serve(ctx) }()
+	}
+	if len(surfaces) == 0 {
+		<-ctx.Done()
+	}
+	var errs []error
+	for range surfaces {
+		if err := <-ended; err != nil {
+			errs = append(errs, err)
+			cancel()
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// surface is one listener with what it serves.
+type surface struct {
+	lis    net.Listener
+	server *http.Server
+}
+
+func (s *Server) listen() (surfaces []surface, err error) {
+	defer func() {
+		if err != nil {
+			for _, f := range surfaces {
+				_ = f.lis.Close()
+			}
+		}
+	}()
+	if s.cfg.Addr != "" {
+		lis, err := s.listenAdmin()
+		if err != nil {
+			return surfaces, fmt.Errorf("--admin: %w", err)
+		}
+		_, unix := socketPath(s.cfg.Addr)
+		surfaces = append(surfaces, s.surface("admin", lis, s.full(unix)))
+	}
+	if s.cfg.Health != "" {
+		lis, err := net.Listen("tcp", s.cfg.Health)
+		if err != nil {
+			return surfaces, fmt.Errorf("--health: %w", err)
+		}
+		surfaces = append(surfaces, s.surface("health", lis, s.health()))
+	}
+	return surfaces, nil
+}
+
+func (s *Server) listenAdmin() (net.Listener, error) {
+	if path, unix := socketPath(s.cfg.Addr); unix {
+		return downstream.Listen(downstream.SocketConfig{Path: path})
+	}
+	return net.Listen("tcp", s.cfg.Addr)
+}
+
+func (s *Server) surface(what string, lis net.Listener, handler http.Handler) surface {
+	addr := lis.Addr().String() // of a port 0 it says which
+	if lis.Addr().Network() == "unix" {
+		addr = s.cfg.Addr // the socket was renamed into place
+	}
+	s.cfg.Log.Info("serving HTTP", "surface", what, "addr", addr)
+	s.listening(what, lis.Addr())
+	return surface{lis: lis, server: &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: readTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
+	}}
+}
+
+// serve serves until ctx ends or the listener fails.
+func (f surface) serve(ctx context.Context) error {
+	failed := make(chan error, 1) // sent once, by the goroutine below
+	go func() { failed <- f.server.Serve(f.lis) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serving HTTP on %s: %w", f.lis.Addr(), err)
+	case <-ctx.Done():
+	}
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	if f.server.Shutdown(stop) != nil {
+		_ = f.server.Close() // whoever still reads is cut off
+	}
+	<-failed
+	return nil
+}

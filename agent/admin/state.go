@@ -1,0 +1,164 @@
+// Package admin shows an agent to the people and programs that look after it:
+// health for the kubelet, metrics for Prometheus, status and dump for a person,
+// over HTTP on a Unix socket or a TCP port.
+//
+// It promises that no secret leaves it (a dump is redacted), that what changes
+// the process can be asked for on a Unix socket only, and that the health
+// listener, which a whole cluster may reach, answers health and metrics and
+// nothing else.
+//
+// What it shows it reads from a State, which the agent implements; the package
+// knows neither the cache nor the protocol. Types of the JSON forms (Status,
+// Resource) grow by new fields; a field is never renamed.
+//
+// All exported methods may be called concurrently.
+package admin
+
+import (
+	"iter"
+	"time"
+
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// State is what the surface reads. Its methods are called concurrently, at every
+// request, and must not block.
+type State interface {
+	// Live returns nil while the process can do its work, else why it must be
+	// restarted. A control plane that is away is no reason.
+	Live() error
+	// Ready returns everything that must hold for clients to be served, in an
+	// order for people.
+	Ready() []Condition
+	// Started reports whether the start is over: from then on Ready counts.
+	Started() bool
+	Status() Status
+	// Resources visits what the filter admits, in push order of the types and
+	// then by name. It may take long: no lock is held while the visitor runs.
+	Resources(f Filter) iter.Seq[Resource]
+}
+
+// Condition is one thing that must hold for the agent to be ready.
+type Condition struct {
+	// Name is short and constant, such as "socket" or "upstream".
+	Name string `json:"name"`
+	OK   bool   `json:"ok"`
+	// Reason says, where it does not hold, what is wrong and what to do.
+	Reason string `json:"reason,omitempty"`
+}
+
+// Filter chooses resources. Empty fields admit everything.
+type Filter struct {
+	// Type is a type URL.
+	Type string
+	Name string
+}
+
+// Admits reports whether a resource passes the filter.
+func (f Filter) Admits(typeURL, name string) bool {
+	return (f.Type == "" || f.Type == typeURL) && (f.Name == "" || f.Name == name)
+}
+
+// Status is what the agent knows, without the resources themselves.
+type Status struct {
+	Version string    `json:"version"`
+	Started time.Time `json:"started"`
+	// Now is when the status was taken; the server sets it.
+	Now time.Time `json:"now,omitzero"`
+	// Conditions is what Ready returned; the server sets it.
+	Conditions []Condition `json:"conditions"`
+	Groups     []Group     `json:"groups"`
+	Streams    []Stream    `json:"streams"`
+	// Files lists what a file source could not use.
+	Files []FileError `json:"files,omitempty"`
+}
+
+// Group is the clients of one kind and what is held for them (design.md section 3).
+type Group struct {
+	NodeID    string     `json:"node_id"`
+	Cluster   string     `json:"cluster"`
+	UserAgent string     `json:"user_agent"`
+	Upstreams []Upstream `json:"upstreams"`
+	Types     []Type     `json:"types"`
+}
+
+// Upstream is one source of a group.
+type Upstream struct {
+	Name string `json:"name"`
+	// Priority counts from 0, which is tried first.
+	Priority int `json:"priority"`
+	// Active says that the group takes its resources from it.
+	Active bool `json:"active"`
+	// Connected says that a stream to it is open.
+	Connected bool `json:"connected"`
+	// Since is when Connected last changed.
+	Since       time.Time `json:"since,omitzero"`
+	LastMessage time.Time `json:"last_message,omitzero"`
+	LastError   string    `json:"last_error,omitempty"`
+	// Attempts counts the attempts since a message last came.
+	Attempts int `json:"attempts"`
+}
+
+// Type is what a group holds of one type.
+type Type struct {
+	// Type is the customary short name, "CDS"; TypeURL the full one.
+	Type    string `json:"type"`
+	TypeURL string `json:"type_url"`
+	// Knowledge is "unknown", "partial" or "complete" (xds.Knowledge).
+	Knowledge string `json:"knowledge"`
+	// Resources counts by standing ("pending", "accepted", "suspect", "rejected").
+	Resources map[string]int `json:"resources"`
+	// Subscriptions counts names (the wildcard is one) that clients subscribe
+	// to, Leased those that are kept for clients that went away.
+	Subscriptions int `json:"subscriptions"`
+	Leased        int `json:"leased"`
+	// LastUpdate is when a source last said anything of the type.
+	LastUpdate time.Time `json:"last_update,omitzero"`
+}
+
+// Stream is one open stream of a client.
+type Stream struct {
+	ID     uint64 `json:"id"`
+	NodeID string `json:"node_id"`
+	// Peer is the client's address, "" on a Unix socket.
+	Peer string `json:"peer,omitempty"`
+	// Protocol is "sotw" or "delta".
+	Protocol string    `json:"protocol"`
+	Since    time.Time `json:"since,omitzero"`
+	// Types lists the short names of the types that it asked for.
+	Types []string `json:"types,omitempty"`
+	// Subscriptions counts the names of all types together.
+	Subscriptions int `json:"subscriptions"`
+}
+
+// FileError is what is wrong with a file of a file source; the last good content
+// of the file stays in use.
+type FileError struct {
+	Name  string `json:"name"`
+	Error string `json:"error"`
+}
+
+// Resource is one resource of one group.
+type Resource struct {
+	// Group is the id of the group's node.
+	Group string
+	// Type is the type URL.
+	Type, Name string
+	// Version is the content hash, UpstreamVersion what Source called it.
+	Version, UpstreamVersion string
+	Source                   string
+	Standing                 xds.Standing
+	// Reason is what the client said where it refused this content.
+	Reason string
+	// GoodVersion is the version that clients get, where it is another one;
+	// Good is its content.
+	GoodVersion string
+	Good        *anypb.Any
+	// Deadline is when the resource expires; the zero time for never.
+	Deadline time.Time
+	// Body is the content, never modified here; nil for an alias that resolves
+	// to nothing.
+	Body *anypb.Any
+}

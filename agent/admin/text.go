@@ -1,0 +1,205 @@
+package admin
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// WriteText writes the status for a person: first what is wrong, then what is
+// held and from where, and who is connected.
+func (s Status) WriteText(w io.Writer) error {
+	var b bytes.Buffer
+	state := "ready"
+	for _, c := range s.Conditions {
+		if !c.OK {
+			state = "NOT READY"
+		}
+	}
+	fmt.Fprintf(&b, "holdfast %s, up %s: %s\n", printable(s.Version), age(s.Now, s.Started), state)
+	if wrong := s.wrong(); len(wrong) > 0 {
+		b.WriteString("\nWrong now\n")
+		for _, line := range wrong {
+			fmt.Fprintf(&b, "  %s\n", printable(line))
+		}
+	}
+	for _, g := range s.Groups {
+		s.writeGroup(&b, g)
+	}
+	if len(s.Groups) == 0 {
+		b.WriteString("\nNothing is held: no client has come, and no node is known to ask for.\n")
+	}
+	s.writeStreams(&b)
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+// wrong lists what an operator should look at, worst first.
+func (s Status) wrong() []string {
+	var lines []string
+	for _, c := range s.Conditions {
+		if !c.OK {
+			lines = append(lines, c.Name+": "+c.Reason)
+		}
+	}
+	for _, g := range s.Groups {
+		for _, u := range g.Upstreams {
+			if u.LastError == "" || u.Connected {
+				continue
+			}
+			lines = append(lines, fmt.Sprintf("upstream %s: not connected since %s ago, %s: %s",
+				u.Name, age(s.Now, u.Since), plural(u.Attempts, "attempt"), u.LastError))
+		}
+		for _, t := range g.Types {
+			for _, standing := range []xds.Standing{xds.Rejected, xds.Suspect} {
+				if n := t.Resources[standing.String()]; n > 0 {
+					lines = append(lines, fmt.Sprintf("%s: %s %s by clients of node %q: `holdfast dump --type %s` says why",
+						t.Type, plural(n, "resource"), standing, g.NodeID, t.Type))
+				}
+			}
+		}
+	}
+	for _, f := range s.Files {
+		lines = append(lines, fmt.Sprintf("file %s: %s (the last good content stays in use)", f.Name, f.Error))
+	}
+	return lines
+}
+
+func (s Status) writeGroup(b *bytes.Buffer, g Group) {
+	fmt.Fprintf(b, "\nNode %q, cluster %q", g.NodeID, g.Cluster)
+	if g.UserAgent != "" {
+		fmt.Fprintf(b, ", %s", printable(g.UserAgent))
+	}
+	b.WriteString("\n")
+	t := newTable(b, "UPSTREAM", "PRIORITY", "STATE", "SINCE", "LAST MESSAGE")
+	for _, u := range g.Upstreams {
+		t.row(u.Name, strconv.Itoa(u.Priority), u.state(), age(s.Now, u.Since), ago(s.Now, u.LastMessage))
+	}
+	t.end()
+	b.WriteByte('\n')
+	t = newTable(b, "TYPE", "KNOWN", "HELD", "ACCEPTED", "PENDING", "SUSPECT", "REJECTED", "SUBSCRIBED", "LEASED", "LAST UPDATE")
+	for _, ty := range g.Types {
+		held := 0
+		for _, n := range ty.Resources {
+			held += n
+		}
+		of := func(s xds.Standing) string { return strconv.Itoa(ty.Resources[s.String()]) }
+		t.row(ty.Type, ty.Knowledge, strconv.Itoa(held),
+			of(xds.Accepted), of(xds.Pending), of(xds.Suspect), of(xds.Rejected),
+			strconv.Itoa(ty.Subscriptions), strconv.Itoa(ty.Leased), ago(s.Now, ty.LastUpdate))
+	}
+	t.end()
+}
+
+func (u Upstream) state() string {
+	switch {
+	case u.Connected && u.Active:
+		return "connected, in use"
+	case u.Connected:
+		return "connected"
+	case u.Active:
+		return "away, its state in use"
+	case u.Attempts > 0:
+		return "away"
+	}
+	return "not tried"
+}
+
+func (s Status) writeStreams(b *bytes.Buffer) {
+	if len(s.Streams) == 0 {
+		b.WriteString("\nNo client is connected.\n")
+		return
+	}
+	b.WriteString("\nClients\n")
+	t := newTable(b, "STREAM", "NODE", "FROM", "PROTOCOL", "SINCE", "SUBSCRIBED", "TYPES")
+	for _, st := range s.Streams {
+		peer := st.Peer
+		if peer == "" {
+			peer = "socket"
+		}
+		t.row(strconv.FormatUint(st.ID, 10), st.NodeID, peer, st.Protocol, age(s.Now, st.Since),
+			strconv.Itoa(st.Subscriptions), strings.Join(st.Types, " "))
+	}
+	t.end()
+}
+
+// table writes aligned columns, and nothing where there are no rows.
+type table struct {
+	w    *tabwriter.Writer
+	head []string
+}
+
+func newTable(b *bytes.Buffer, head ...string) *table {
+	return &table{tabwriter.NewWriter(b, 0, 0, 2, ' ', 0), head}
+}
+
+func (t *table) row(cells ...string) {
+	if t.head != nil {
+		fmt.Fprintf(t.w, "  %s\n", strings.Join(t.head, "\t"))
+		t.head = nil
+	}
+	for i, c := range cells {
+		if cells[i] = printable(c); c == "" {
+			cells[i] = "-"
+		}
+	}
+	fmt.Fprintf(t.w, "  %s\n", strings.Join(cells, "\t"))
+}
+
+func (t *table) end() { _ = t.w.Flush() } // into a Buffer, which takes everything
+
+// printable keeps what comes from outside from moving the cursor of a terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' {
+			return ' '
+		}
+		if !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, s)
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return strconv.Itoa(n) + " " + what + "s"
+}
+
+func ago(now, at time.Time) string {
+	if at.IsZero() {
+		return "never"
+	}
+	return age(now, at) + " ago"
+}
+
+// age is the time from at to now in its two largest units; "-" for the zero time.
+func age(now, at time.Time) string {
+	if at.IsZero() {
+		return "-"
+	}
+	d := max(0, now.Sub(at))
+	units := []struct {
+		size time.Duration
+		name string
+	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}}
+	for i, u := range units[:3] {
+		if d >= u.size {
+			s := fmt.Sprintf("%d%s", d/u.size, u.name)
+			if rest := d % u.size / units[i+1].size; rest > 0 {
+				s += fmt.Sprintf("%d%s", rest, units[i+1].name)
+			}
+			return s
+		}
+	}
+	return fmt.Sprintf("%ds", d/time.Second)
+}

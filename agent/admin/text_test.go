@@ -1,0 +1,71 @@
+package admin
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+func TestTheStatusSaysFirstWhatIsWrong(t *testing.T) {
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	before := func(d time.Duration) time.Time { return now.Add(-d) }
+	s := Status{
+		Version: "v1", Started: before(50 * time.Hour), Now: now,
+		Conditions: []Condition{{Name: "socket", OK: true}, {Name: "upstream", Reason: "no control plane answers"}},
+		Groups: []Group{{
+			NodeID: "web-1\x1b[2J", Cluster: "web", UserAgent: "envoy",
+			Upstreams: []Upstream{
+				{Name: "cp-a:18000", Active: true, Since: before(3 * time.Minute), LastMessage: before(200 * time.Second), Attempts: 7, LastError: "connection\nrefused"},
+				{Name: "cp-b:18000", Priority: 1},
+			},
+			Types: []Type{
+				{Type: "CDS", TypeURL: xds.ClusterType, Knowledge: "complete", Resources: map[string]int{"accepted": 11, "rejected": 1}, Subscriptions: 1, LastUpdate: before(0)},
+				{Type: "EDS", TypeURL: xds.EndpointType, Knowledge: "unknown", Subscriptions: 3, Leased: 2},
+			},
+		}},
+		Streams: []Stream{{ID: 4, NodeID: "web-1", Protocol: "delta", Since: before(59 * time.Second), Types: []string{"CDS", "LDS"}, Subscriptions: 2}},
+		Files:   []FileError{{Name: "a.yaml", Error: "line 3: unknown field"}},
+	}
+	const want = `holdfast v1, up 2d2h: NOT READY
+
+Wrong now
+  upstream: no control plane answers
+  upstream cp-a:18000: not connected since 3m ago, 7 attempts: connection refused
+  CDS: 1 resource rejected by clients of node "web-1\x1b[2J": ` + "`holdfast dump --type CDS`" + ` says why
+  file a.yaml: line 3: unknown field (the last good content stays in use)
+
+Node "web-1\x1b[2J", cluster "web", envoy
+  UPSTREAM    PRIORITY  STATE                   SINCE  LAST MESSAGE
+  cp-a:18000  0         away, its state in use  3m     3m20s ago
+  cp-b:18000  1         not tried               -      never
+
+  TYPE  KNOWN     HELD  ACCEPTED  PENDING  SUSPECT  REJECTED  SUBSCRIBED  LEASED  LAST UPDATE
+  CDS   complete  12    11        0        0        1         1           0       0s ago
+  EDS   unknown   0     0         0        0        0         3           2       never
+
+Clients
+  STREAM  NODE   FROM    PROTOCOL  SINCE  SUBSCRIBED  TYPES
+  4       web-1  socket  delta     59s    2           CDS LDS
+`
+	var b strings.Builder
+	if err := s.WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	if b.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+}
+
+func TestAnEmptyStatusIsSaidInWords(t *testing.T) {
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	var b strings.Builder
+	if err := (Status{Version: "v1", Started: now, Now: now}).WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	const want = "holdfast v1, up 0s: ready\n\nNothing is held: no client has come, and no node is known to ask for.\n\nNo client is connected.\n"
+	if b.String() != want {
+		t.Errorf("got\n%s", b.String())
+	}
+}

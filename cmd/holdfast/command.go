@@ -1,0 +1,211 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Exit codes; they are part of the help.
+const (
+	exitOK     = 0
+	exitFailed = 1 // it was understood, and did not work
+	exitUsage  = 2 // a flag, a variable, the file or a command is wrong
+)
+
+// process is what a command has of its surroundings.
+type process struct {
+	stdout, stderr io.Writer
+	environ        []string
+}
+
+// failure marks an error as one of running, not of usage.
+type failure struct{ error }
+
+func (f failure) Unwrap() error { return f.error }
+
+// failed returns err, if any, as an error of running.
+func failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return failure{err}
+}
+
+// execute runs one command line and returns the exit code.
+func execute(ctx context.Context, p process, args []string) int {
+	root := newRoot(p)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	_, _ = fmt.Fprintf(p.stderr, "holdfast: %s\n", strings.TrimSpace(err.Error()))
+	if errors.As(err, &failure{}) {
+		return exitFailed
+	}
+	return exitUsage
+}
+
+// newRoot makes the command tree.
+func newRoot(p process) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "holdfast",
+		Short:         "keep an Envoy configured when its control plane does not answer",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("no command: `holdfast help` lists them")
+			}
+			return unknownCommand(cmd, args[0])
+		},
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetOut(p.stdout)
+	root.SetErr(p.stderr)
+	root.SetFlagErrorFunc(explainFlag)
+	commands := []*command{
+		newBootstrap(), newRun(p), newControlPlane(p), newStatus(), newDump(), newVersion(),
+	}
+	keys := make(map[string]bool) // of all commands: one file serves them all
+	for _, c := range commands {
+		c.visitFlags(func(f *pflag.Flag) { keys[f.Name] = true })
+	}
+	for _, c := range commands {
+		c.finish(p, keys)
+		root.AddCommand(c.Command)
+	}
+	help := func(cmd *cobra.Command, _ []string) {
+		for _, c := range commands {
+			if c.Command == cmd {
+				c.writeHelp(p.stdout)
+				return
+			}
+		}
+		writeRootHelp(p.stdout, commands)
+	}
+	root.SetHelpFunc(help)
+	root.SetHelpCommand(newHelp(root, help))
+	return root
+}
+
+// newHelp makes `holdfast help [COMMAND]`.
+func newHelp(root *cobra.Command, help func(*cobra.Command, []string)) *cobra.Command {
+	return &cobra.Command{
+		Use:    "help",
+		Hidden: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				help(root, nil)
+				return nil
+			}
+			for _, c := range root.Commands() {
+				if c.Name() == args[0] {
+					help(c, nil)
+					return nil
+				}
+			}
+			return unknownCommand(root, args[0])
+		},
+	}
+}
+
+func unknownCommand(root *cobra.Command, name string) error {
+	return fmt.Errorf("unknown command %q%s (`holdfast help` lists them)", name, didYouMean("", name, names(root.Commands())))
+}
+
+func names(commands []*cobra.Command) []string {
+	var all []string
+	for _, c := range commands {
+		if !c.Hidden {
+			all = append(all, c.Name())
+		}
+	}
+	return all
+}
+
+// explainFlag words an error about a flag, with what was probably meant.
+func explainFlag(cmd *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		return fmt.Errorf("--%s: %w", invalid.GetFlag().Name, invalid.Unwrap())
+	}
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) {
+		return err
+	}
+	var known []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
+	return fmt.Errorf("%w%s (`%s --help` lists the flags)", err, didYouMean("--", unknown.GetSpecifiedName(), known), cmd.CommandPath())
+}
+
+// command is a command whose flags stand in sections.
+type command struct {
+	*cobra.Command
+	sections []section
+	// config is the value of --config.
+	config string
+	// run is called with the settings in place, and warnings about them.
+	run func(ctx context.Context, warnings []string) error
+}
+
+type section struct {
+	title string
+	flags *pflag.FlagSet
+}
+
+// newCommand makes a command without flags.
+func newCommand(name, short, long, example string) *command {
+	return &command{Command: &cobra.Command{
+		Use: name, Short: short, Long: long, Example: example,
+		DisableFlagsInUseLine: true,
+	}}
+}
+
+// section returns a set to which flags of one subject are added.
+func (c *command) section(title string) *pflag.FlagSet {
+	flags := pflag.NewFlagSet(title, pflag.ContinueOnError)
+	flags.SortFlags = false
+	c.sections = append(c.sections, section{title, flags})
+	return flags
+}
+
+// visitFlags visits the flags that are also settings.
+func (c *command) visitFlags(visit func(*pflag.Flag)) {
+	for _, s := range c.sections {
+		s.flags.VisitAll(visit)
+	}
+}
+
+// finish adds what all commands have.
+func (c *command) finish(p process, keys map[string]bool) {
+	if len(c.sections) > 0 {
+		for _, s := range c.sections {
+			c.Flags().AddFlagSet(s.flags)
+		}
+		c.Flags().StringVar(&c.config, configFlag, "", "YAML `FILE` of settings: each key is the name of a flag, without the dashes; one file may serve all commands")
+	}
+	c.Args = func(_ *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return fmt.Errorf("unexpected argument %q: `%s` takes flags only", args[0], c.CommandPath())
+		}
+		return nil
+	}
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		var warnings []string
+		if len(c.sections) > 0 {
+			var err error
+			if warnings, err = settle(cmd.Flags(), p.environ, keys); err != nil {
+				return err
+			}
+		}
+		return c.run(cmd.Context(), warnings)
+	}
+}

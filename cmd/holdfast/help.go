@@ -1,0 +1,111 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+const rootLong = `holdfast keeps an Envoy configured when its control plane does not answer.
+
+It stands beside one Envoy, takes its configuration (xDS) from a control plane,
+and serves it on a Unix socket. Envoy restarts, or the control plane goes away:
+the configuration stays.
+
+    control plane  --xDS-->  holdfast run  --Unix socket-->  Envoy
+
+To begin with:
+
+    holdfast bootstrap --out envoy.yaml --node-id web-1 --node-cluster web
+    holdfast run --upstream xds.example.com:443 --bootstrap envoy.yaml
+    envoy -c envoy.yaml`
+
+const settingsHelp = `Every flag can also be given as an environment variable (HOLDFAST_ and the name
+of the flag in capitals, dashes as underscores) and as a key of the YAML file
+that --config names. A flag beats the variable, which beats the file.`
+
+const exitHelp = `Exit codes
+  0  done, or ended as asked by SIGTERM or SIGINT (a second signal ends at once, with 143 or 130)
+  1  it did not work; the reason is on standard error
+  2  a flag, a variable, a key or a command is wrong`
+
+func writeRootHelp(w io.Writer, commands []*command) {
+	_, _ = fmt.Fprintf(w, "%s\n\nCommands\n", rootLong)
+	for _, c := range commands {
+		_, _ = fmt.Fprintf(w, "  %-13s %s\n", c.Name(), c.Short)
+	}
+	_, _ = fmt.Fprintf(w, "\n`holdfast help COMMAND` explains a command and its flags, with examples.\n\n%s\n\n%s\n", settingsHelp, exitHelp)
+}
+
+// helpWidth is the width of help, in columns.
+const helpWidth = 96
+
+func (c *command) writeHelp(w io.Writer) {
+	usage := c.CommandPath()
+	if len(c.sections) > 0 {
+		usage += " [flags]"
+	}
+	_, _ = fmt.Fprintf(w, "%s\n\nUsage\n  %s\n\nExamples\n%s\n", strings.TrimSpace(c.Long), usage, indent(c.Example, "  "))
+	for _, s := range c.sections {
+		_, _ = fmt.Fprintf(w, "\n%s\n", s.title)
+		s.flags.VisitAll(func(f *pflag.Flag) { writeFlag(w, f) })
+	}
+	if len(c.sections) > 0 {
+		_, _ = fmt.Fprint(w, "\nSettings\n")
+		writeFlag(w, c.Flags().Lookup(configFlag))
+		_, _ = fmt.Fprintf(w, "\n%s\n%s\n", settingsHelp, listsHelp)
+	}
+	_, _ = fmt.Fprintf(w, "\n%s\n", exitHelp)
+}
+
+// writeFlag explains one flag: its name, default and variable, and below what it
+// does.
+func writeFlag(w io.Writer, f *pflag.Flag) {
+	value, usage := pflag.UnquoteUsage(f)
+	name := "--" + f.Name
+	if f.Shorthand != "" {
+		name = "-" + f.Shorthand + ", " + name
+	}
+	if value != "" {
+		name += " " + value
+	}
+	facts := []string{envName(f.Name)}
+	if _, list := f.Value.(multiple); list {
+		facts = append(facts, "repeatable")
+	}
+	if f.DefValue != "" && f.DefValue != "false" {
+		facts = append(facts, "default "+strings.Replace(f.DefValue, "m0s", "m", 1)) // 30m, not 30m0s
+	}
+	_, _ = fmt.Fprintf(w, "  %-42s [%s]\n%s\n", name, strings.Join(facts, ", "), indent(wrap(usage, helpWidth-8), "        "))
+}
+
+func indent(s, by string) string {
+	lines := strings.Split(strings.Trim(s, "\n"), "\n")
+	for i, line := range lines {
+		if line != "" {
+			lines[i] = by + line
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+func wrap(s string, width int) string {
+	var b strings.Builder
+	column := 0
+	for i, word := range strings.Fields(s) {
+		switch {
+		case i == 0:
+		case column+1+len(word) > width:
+			b.WriteByte('\n')
+			column = 0
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += len(word)
+	}
+	return b.String()
+}

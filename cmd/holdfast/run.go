@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/agent"
+	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/agent/cache"
+	"github.com/holdfast-xds/holdfast/bootstrap"
+	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/upstream"
+	"github.com/holdfast-xds/holdfast/upstream/session"
+)
+
+const runLong = `Run the agent beside Envoy: take its configuration from a control plane, keep it,
+and serve it on a Unix socket, until SIGTERM or SIGINT.
+
+Envoy connects with the bootstrap that ` + "`holdfast bootstrap`" + ` writes. Several
+Envoys, and other xDS clients, may use one agent. With --bootstrap or --node-id
+the agent fetches the configuration before Envoy asks.`
+
+const runExample = `
+# a control plane with TLS, by a certificate of one's own authority
+holdfast run --upstream xds.example.com:443 --upstream-ca /etc/holdfast/ca.pem --bootstrap /etc/envoy/envoy.yaml
+
+# two control planes, the first one preferred; a token that is rotated
+holdfast run --upstream xds-a:443 --upstream xds-b:443 --upstream-token-file /var/run/secrets/token
+
+# without TLS, for a try on one machine
+holdfast run --upstream 127.0.0.1:18000 --upstream-plaintext --socket /tmp/holdfast/xds.sock --admin unix:/tmp/holdfast/admin.sock
+
+# from a directory of files
+holdfast run --upstream file:/etc/xds`
+
+// runFlags are the flags of `holdfast run`.
+type runFlags struct {
+	upstreams  list
+	form       *choice
+	security   upstream.Security
+	sans       list
+	headers    headers
+	maxMessage int
+	ackTimeout time.Duration
+
+	socket      string
+	socketMode  mode
+	socketGroup string
+	linger      time.Duration
+
+	bootstrap string
+	node      nodeFlags
+
+	admin, health string
+	log           logFlags
+}
+
+func newRun(p process) *command {
+	c := newCommand("run", "run the agent beside Envoy", runLong, runExample)
+	f := &runFlags{form: oneOf("delta", "sotw"), socketMode: mode(downstream.DefaultSocketMode), log: newLogFlags()}
+	f.add(c)
+	c.run = func(ctx context.Context, warnings []string) error {
+		cfg, err := f.config(f.log.logger(p.stderr, warnings))
+		if err != nil {
+			return err
+		}
+		a, err := agent.New(cfg)
+		if err != nil {
+			return err
+		}
+		return failed(a.Run(ctx))
+	}
+	return c
+}
+
+func (f *runFlags) add(c *command) {
+	flags := c.section("Control plane")
+	flags.Var(&f.upstreams, "upstream", "`ADDR` of a control plane: host:port, unix:PATH, dns:///HOST:PORT, or file:DIR for a directory of resources. Given several times, they are tried in this order. Required")
+	flags.Var(f.form, "upstream-protocol", "the form of xDS that the control plane speaks")
+	flags.Var(&f.headers, "upstream-header", "`NAME=VALUE` sent with every stream, for control planes that ask for it (ClusterID, x-consul-token)")
+	flags.IntVar(&f.maxMessage, "upstream-max-message-bytes", upstream.DefaultMaxMessage, "the largest message that is accepted, in `BYTES`; the default is 256 MiB")
+	flags.DurationVar(&f.ackTimeout, "ack-timeout", session.DefaultAckTimeout, "how long an acknowledgement to the control plane waits for what Envoy says (`DURATION`, such as 500ms or 2s); then it is given without")
+	flags = c.section("Security of the control plane (TLS, unless it is a Unix socket)")
+	flags.StringVar(&f.security.CA, "upstream-ca", "", "PEM `FILE` of the authorities that its certificate must lead to; empty: those of the system")
+	flags.StringVar(&f.security.Cert, "upstream-cert", "", "PEM `FILE` of the client certificate and its chain, if one is asked for; with --upstream-key")
+	flags.StringVar(&f.security.Key, "upstream-key", "", "PEM `FILE` of the key of --upstream-cert")
+	flags.StringVar(&f.security.ServerName, "upstream-server-name", "", "`NAME` that its certificate must have and that is sent as SNI; empty: the host of --upstream")
+	flags.Var(&f.sans, "upstream-san", "`NAME` (DNS name, URI such as a SPIFFE ID, IP or e-mail address) that its certificate must have instead; one of several is enough")
+	flags.StringVar(&f.security.TokenFile, "upstream-token-file", "", "`FILE` of a bearer token to send; it is read again at every attempt")
+	flags.BoolVar(&f.security.Plaintext, "upstream-plaintext", false, "speak without TLS: everything, secrets too, is readable on the way")
+	flags = c.section("Envoy")
+	flags.StringVar(&f.socket, "socket", bootstrap.DefaultSocket, "`PATH` of the Unix socket where Envoy finds the agent, of at most 107 bytes; its directory is made, private, if it is missing")
+	flags.Var(&f.socketMode, "socket-mode", "permissions of the socket, in `OCTAL`; in the file of --config put them into quotes")
+	flags.StringVar(&f.socketGroup, "socket-group", "", "`GROUP`, by name or number, that owns the socket; empty: that of the process")
+	flags.DurationVar(&f.linger, "client-linger", cache.DefaultLinger, "how long the subscriptions of an Envoy that went away are kept (`DURATION`, such as 10m), so that it finds its configuration when it comes back")
+	flags = c.section("Who Envoy is, to fetch its configuration before it asks (one way, or neither)")
+	flags.StringVar(&f.bootstrap, "bootstrap", "", "`FILE` that Envoy will get as its bootstrap; the node is read from it")
+	f.node.add(flags)
+	flags = c.section("Watching the agent")
+	flags.StringVar(&f.admin, "admin", admin.DefaultAddr, "`ADDR` for health, metrics, status and dump: unix:PATH or host:port; '' for none. `holdfast status` and `holdfast dump` ask there")
+	flags.StringVar(&f.health, "health", admin.DefaultHealth, "`ADDR`, host:port, for the kubelet and Prometheus: /livez, /readyz, /startupz and /metrics only; '' for none")
+	f.log.add(flags)
+}
+
+// config wires the flags to the agent.
+func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
+	node, err := f.node.identity(f.bootstrap)
+	if err != nil {
+		return agent.Config{}, err
+	}
+	switch {
+	case len(f.upstreams) == 0:
+		return agent.Config{}, errors.New("--upstream is missing: name the control plane, such as --upstream xds.example.com:443, or a directory of resources, such as --upstream file:/etc/xds")
+	case f.maxMessage <= 0:
+		return agent.Config{}, fmt.Errorf("--upstream-max-message-bytes %d: want a positive number of bytes", f.maxMessage)
+	case f.ackTimeout <= 0:
+		return agent.Config{}, fmt.Errorf("--ack-timeout %s: want a positive duration", f.ackTimeout)
+	case f.linger <= 0:
+		return agent.Config{}, fmt.Errorf("--client-linger %s: want a positive duration", f.linger)
+	}
+	if err := admin.CheckAddrs(f.admin, f.health); err != nil {
+		return agent.Config{}, err
+	}
+	form := session.Delta
+	if f.form.value == "sotw" {
+		form = session.SotW
+	}
+	f.security.SANs = f.sans
+	return agent.Config{
+		Version:      version,
+		Upstreams:    f.upstreams,
+		UpstreamForm: form,
+		Security:     f.security,
+		Headers:      f.headers,
+		MaxMessage:   f.maxMessage,
+		AckTimeout:   f.ackTimeout,
+		Socket:       downstream.SocketConfig{Path: f.socket, Mode: fs.FileMode(f.socketMode), Group: f.socketGroup},
+		Node:         node,
+		Linger:       f.linger,
+		Admin:        f.admin,
+		Health:       f.health,
+		Log:          log,
+	}, nil
+}

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	configFlag = "config"
+	envPrefix  = "HOLDFAST_"
+)
+
+const listsHelp = `A repeatable flag takes several values: in a variable separated by commas or, if
+it has a line break, one a line; in the file as a list. NAME=VALUE pairs may also
+be a JSON object in a variable and a mapping in the file.`
+
+// envName is the variable of a flag.
+func envName(flag string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// settle gives every flag that the command line did not set its value from the
+// environment or, after that, from the file that --config names. keys are the
+// flags of all commands: what is meant for another one is passed over, what no
+// command knows is an error in the file and a warning in the environment, where
+// others may leave variables of this prefix.
+func settle(flags *pflag.FlagSet, environ []string, keys map[string]bool) (warnings []string, err error) {
+	vars := make(map[string]string)
+	for _, pair := range environ {
+		if name, value, ok := strings.Cut(pair, "="); ok && strings.HasPrefix(name, envPrefix) {
+			vars[name] = value
+		}
+	}
+	warnings = unknownVars(vars, keys)
+	// Flags stand in a fixed order, so that of several errors the same is told.
+	config := flags.Lookup(configFlag)
+	if value, ok := vars[envName(configFlag)]; ok && !config.Changed {
+		if err := config.Value.Set(value); err != nil {
+			return nil, err
+		}
+	}
+	file, err := readFile(config.Value.String(), keys)
+	if err != nil {
+		return nil, err
+	}
+	flags.VisitAll(func(f *pflag.Flag) {
+		if err != nil || f.Changed || f.Name == configFlag {
+			return
+		}
+		if value, ok := vars[envName(f.Name)]; ok {
+			if setErr := setText(f, value); setErr != nil {
+				err = fmt.Errorf("%s: %w", envName(f.Name), setErr)
+			}
+		} else if value, ok := file[f.Name]; ok {
+			if setErr := setYAML(f, value); setErr != nil {
+				err = fmt.Errorf("%s: %s: %w", config.Value, f.Name, setErr)
+			}
+		}
+	})
+	return warnings, err
+}
+
+// unknownVars warns of variables that look like settings and are none. Those that
+// Kubernetes makes for a Service called holdfast are not meant.
+func unknownVars(vars map[string]string, keys map[string]bool) []string {
+	known := []string{strings.TrimPrefix(envName(configFlag), envPrefix)}
+	for key := range keys {
+		known = append(known, strings.TrimPrefix(envName(key), envPrefix))
+	}
+	var warnings []string
+	for _, name := range slices.Sorted(maps.Keys(vars)) {
+		name = strings.TrimPrefix(name, envPrefix)
+		fromService := strings.HasPrefix(name, "SERVICE_") || strings.HasPrefix(name, "PORT")
+		if !slices.Contains(known, name) && !fromService {
+			warnings = append(warnings, fmt.Sprintf("environment variable %s%s is no setting%s", envPrefix, name, didYouMean(envPrefix, name, known)))
+		}
+	}
+	return warnings
+}
+
+// readFile returns the settings in a YAML file, by key; path may be "".
+func readFile(path string, keys map[string]bool) (map[string]any, error) {
+	if path == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("--%s: %w", configFlag, err)
+	}
+	tree, err := yaml.YAMLToJSONStrict(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	decoder := json.NewDecoder(bytes.NewReader(tree))
+	decoder.UseNumber()
+	var settings map[string]any
+	if err := decoder.Decode(&settings); err != nil {
+		return nil, fmt.Errorf("%s: want a mapping of flag names to values, one a line, such as `socket: /run/holdfast/xds.sock`", path)
+	}
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
+		if !keys[key] {
+			return nil, fmt.Errorf("%s: unknown key %q%s", path, key, didYouMean("", key, slices.Collect(maps.Keys(keys))))
+		}
+	}
+	return settings, nil
+}
+
+// setText sets a flag from a variable.
+func setText(f *pflag.Flag, text string) error {
+	if pairs, ok := f.Value.(mapping); ok && strings.HasPrefix(strings.TrimSpace(text), "{") {
+		tree, err := parseJSON(text)
+		if err != nil {
+			return err
+		}
+		return pairs.setMap(tree.(map[string]any)) // it begins with {
+	}
+	if _, ok := f.Value.(multiple); !ok {
+		return f.Value.Set(text)
+	}
+	separator := ","
+	if strings.Contains(text, "\n") {
+		separator = "\n"
+	}
+	for value := range strings.SplitSeq(text, separator) {
+		if value = strings.TrimSpace(value); value == "" {
+			continue
+		}
+		if err := f.Value.Set(value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setYAML sets a flag from a value of the file. A number or a boolean where text
+// is wanted is refused: YAML reads 0660 as 432 and 1.10 as 1.1.
+func setYAML(f *pflag.Flag, value any) error {
+	switch value := value.(type) {
+	case []any:
+		if _, ok := f.Value.(multiple); !ok {
+			return errors.New("want one value, not a list")
+		}
+		for _, element := range value {
+			text, ok := element.(string)
+			if !ok {
+				return fmt.Errorf("want a list of texts: put %v into quotes", element)
+			}
+			if err := f.Value.Set(text); err != nil {
+				return err
+			}
+		}
+		return nil
+	case map[string]any:
+		pairs, ok := f.Value.(mapping)
+		if !ok {
+			return errors.New("want a value, not a mapping")
+		}
+		return pairs.setMap(value)
+	case string:
+		return f.Value.Set(value)
+	case bool:
+		if f.Value.Type() == "bool" {
+			return f.Value.Set(fmt.Sprint(value))
+		}
+	case json.Number:
+		if f.Value.Type() == "int" {
+			return f.Value.Set(value.String())
+		}
+	case nil:
+		return errors.New("has no value: write '' for the empty one")
+	}
+	return fmt.Errorf("want text: put %v into quotes, as it shall read", value)
+}

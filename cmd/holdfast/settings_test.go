@@ -1,0 +1,246 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/holdfast-xds/holdfast/agent"
+	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/upstream"
+	"github.com/holdfast-xds/holdfast/upstream/session"
+)
+
+// settled returns the agent's configuration that `holdfast run` makes of flags,
+// variables and a file.
+func settled(t *testing.T, file string, environ []string, args ...string) (cfg agent.Config, warnings []string, err error) {
+	t.Helper()
+	p := process{stdout: io.Discard, stderr: io.Discard, environ: environ}
+	c := newCommand("run", "", "", "")
+	f := &runFlags{form: oneOf("delta", "sotw"), socketMode: mode(downstream.DefaultSocketMode), log: newLogFlags()}
+	f.add(c)
+	keys := map[string]bool{"dir": true, "out": true} // of other commands
+	c.visitFlags(func(f *pflag.Flag) { keys[f.Name] = true })
+	c.finish(p, keys)
+	c.SilenceErrors, c.SilenceUsage = true, true
+	c.run = func(_ context.Context, w []string) (err error) {
+		warnings = w
+		cfg, err = f.config(slog.New(slog.DiscardHandler))
+		return err
+	}
+	if file != "" {
+		args = append(args, "--config", write(t, "holdfast.yaml", file))
+	}
+	c.SetArgs(args)
+	c.SetOut(io.Discard)
+	c.SetErr(io.Discard)
+	return cfg, warnings, c.ExecuteContext(t.Context())
+}
+
+func TestAFlagBeatsTheVariableWhichBeatsTheFile(t *testing.T) {
+	const file = "upstream: [file:1]\nack-timeout: 1m\nupstream-plaintext: true\nupstream-max-message-bytes: 1\nupstream-header: {a: file}\nsocket-mode: '0600'"
+	environ := []string{"HOLDFAST_UPSTREAM=env:1,env:2", "HOLDFAST_ACK_TIMEOUT=2m", "HOLDFAST_UPSTREAM_PLAINTEXT=false",
+		"HOLDFAST_UPSTREAM_MAX_MESSAGE_BYTES=2", "HOLDFAST_UPSTREAM_HEADER=a=env", "HOLDFAST_SOCKET_MODE=0640", "HOLDFAST_HEALTH="}
+	args := []string{"--upstream", "flag:1", "--upstream", "flag:2", "--ack-timeout", "3m", "--upstream-plaintext=true",
+		"--upstream-max-message-bytes", "3", "--upstream-header", "a=flag", "--socket-mode", "0666", "--health", ":1"}
+	type values struct {
+		upstreams []string
+		ack       time.Duration
+		plain     bool
+		max       int
+		header    string
+		mode      os.FileMode
+		health    string
+	}
+	for _, tc := range []struct {
+		name    string
+		file    string
+		environ []string
+		args    []string
+		want    values
+	}{
+		{"the default", "", nil, []string{"--upstream", "x:1"}, values{[]string{"x:1"}, time.Second, false, 256 << 20, "", 0o660, ":15020"}},
+		{"the file", file, nil, nil, values{[]string{"file:1"}, time.Minute, true, 1, "file", 0o600, ":15020"}},
+		{"the variable over the file", file, environ, nil, values{[]string{"env:1", "env:2"}, 2 * time.Minute, false, 2, "env", 0o640, ""}},
+		{"the flag over both", file, environ, args, values{[]string{"flag:1", "flag:2"}, 3 * time.Minute, true, 3, "flag", 0o666, ":1"}},
+		{"the flag over the variable", "", environ, args, values{[]string{"flag:1", "flag:2"}, 3 * time.Minute, true, 3, "flag", 0o666, ":1"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cfg, warnings, err := settled(t, tc.file, tc.environ, tc.args...)
+			if err != nil || len(warnings) > 0 {
+				t.Fatal(err, warnings)
+			}
+			got := values{cfg.Upstreams, cfg.AckTimeout, cfg.Security.Plaintext, cfg.MaxMessage, cfg.Headers["a"], cfg.Socket.Mode, cfg.Health}
+			if !reflect.DeepEqual(got, tc.want) {
+				t.Errorf("got  %+v\nwant %+v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
+	cfg, _, err := settled(t, "", nil,
+		"--upstream", "a:1", "--upstream", "file:/x", "--upstream-protocol", "sotw", "--upstream-header", "ClusterID=K=1",
+		"--upstream-max-message-bytes", "5", "--ack-timeout", "2s", "--upstream-ca", "ca", "--upstream-cert", "cert",
+		"--upstream-key", "key", "--upstream-server-name", "sn", "--upstream-san", "s1,x", "--upstream-san", "s2",
+		"--upstream-token-file", "tok", "--upstream-plaintext", "--socket", "/s", "--socket-mode", "600", "--socket-group", "g",
+		"--client-linger", "5m", "--node-id", "i", "--node-cluster", "c", "--node-locality", "r/z", "--node-metadata", "a=1",
+		"--node-metadata", "b:=1", "--admin", "unix:/a", "--health", ":9", "--log-level", "debug", "--log-format", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := cfg.Node
+	if node.GetId() != "i" || node.GetCluster() != "c" || node.GetLocality().GetZone() != "z" ||
+		node.GetMetadata().GetFields()["a"].GetStringValue() != "1" || node.GetMetadata().GetFields()["b"].GetNumberValue() != 1 {
+		t.Errorf("node %v", node)
+	}
+	cfg.Node, cfg.Log = nil, nil
+	want := agent.Config{
+		Version: "dev", Upstreams: []string{"a:1", "file:/x"}, UpstreamForm: session.SotW,
+		Security: upstream.Security{Plaintext: true, CA: "ca", Cert: "cert", Key: "key", ServerName: "sn", SANs: []string{"s1,x", "s2"}, TokenFile: "tok"},
+		Headers:  map[string]string{"ClusterID": "K=1"}, MaxMessage: 5, AckTimeout: 2 * time.Second,
+		Socket: downstream.SocketConfig{Path: "/s", Mode: 0o600, Group: "g"},
+		Linger: 5 * time.Minute, Admin: "unix:/a", Health: ":9",
+	}
+	if !reflect.DeepEqual(cfg, want) {
+		t.Errorf("got  %+v\nwant %+v", cfg, want)
+	}
+}
+
+func TestListsAndPairsOfEachSource(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		file      string
+		environ   []string
+		upstreams []string
+		metadata  string // as fmt prints the map
+		headers   map[string]string
+	}{
+		{"commas in a variable", "", []string{"HOLDFAST_UPSTREAM= a:1, b:2,", "HOLDFAST_NODE_METADATA=x=1,z=2", "HOLDFAST_UPSTREAM_HEADER=a=1,b=2"},
+			[]string{"a:1", "b:2"}, "x:1 z:2", map[string]string{"a": "1", "b": "2"}},
+		{"lines in a variable", "", []string{"HOLDFAST_UPSTREAM=a:1\nb:2\n", "HOLDFAST_NODE_METADATA=x=1,2\n", "HOLDFAST_UPSTREAM_HEADER=a=1,2\n"},
+			[]string{"a:1", "b:2"}, "x:1,2", map[string]string{"a": "1,2"}},
+		{"an object in a variable", "", []string{"HOLDFAST_UPSTREAM=a:1", `HOLDFAST_NODE_METADATA={"x": [1, true], "z": "2"}`, `HOLDFAST_UPSTREAM_HEADER={"a": "1,2"}`},
+			[]string{"a:1"}, "x:[1 true] z:2", map[string]string{"a": "1,2"}},
+		{"a list and mappings in the file", "upstream: [a:1, 'b:2']\nnode-metadata: {x: [1, true], z: '2'}\nupstream-header: {a: '1,2'}", nil,
+			[]string{"a:1", "b:2"}, "x:[1 true] z:2", map[string]string{"a": "1,2"}},
+		{"single values and lists of pairs in the file", "upstream: a:1\nnode-metadata: [x=1, 'z:=2']\nupstream-header: ['a=1,2']", nil,
+			[]string{"a:1"}, "x:1 z:2", map[string]string{"a": "1,2"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cfg, _, err := settled(t, tc.file, tc.environ, "--node-id", "i", "--node-cluster", "c")
+			if err != nil {
+				t.Fatal(err)
+			}
+			metadata := fmt.Sprint(cfg.Node.GetMetadata().AsMap()) // sorted by key
+			if !slices.Equal(cfg.Upstreams, tc.upstreams) || metadata != "map["+tc.metadata+"]" || !maps.Equal(cfg.Headers, tc.headers) {
+				t.Errorf("upstreams %q, metadata %q, headers %q", cfg.Upstreams, metadata, cfg.Headers)
+			}
+		})
+	}
+}
+
+func TestTheNodeIsReadFromTheBootstrap(t *testing.T) {
+	file := write(t, "envoy.yaml", "node: {id: web-1, cluster: web}\n")
+	cfg, _, err := settled(t, "", nil, "--upstream", "a:1", "--bootstrap", file)
+	if err != nil || cfg.Node.GetId() != "web-1" || cfg.Node.GetCluster() != "web" {
+		t.Errorf("node %v, %v", cfg.Node, err)
+	}
+	cfg, _, err = settled(t, "", nil, "--upstream", "a:1")
+	if err != nil || cfg.Node != nil {
+		t.Errorf("without: node %v, %v", cfg.Node, err)
+	}
+}
+
+func TestUnknownVariablesAreWarnedOf(t *testing.T) {
+	_, warnings, err := settled(t, "", []string{
+		"HOLDFAST_UPSTREAM=a:1", "HOLDFAST_UPSTREM=b:1", "HOLDFAST_XYZZY=1", "HOLDFAST_OUT=other command",
+		"HOLDFAST_SERVICE_HOST=10.0.0.1", "HOLDFAST_PORT_15020_TCP=tcp://10.0.0.1:15020", "PATH=/bin",
+	})
+	want := []string{
+		"environment variable HOLDFAST_UPSTREM is no setting, did you mean HOLDFAST_UPSTREAM?",
+		"environment variable HOLDFAST_XYZZY is no setting",
+	}
+	if err != nil || !slices.Equal(warnings, want) {
+		t.Errorf("%v, %q", err, warnings)
+	}
+}
+
+func TestWhatIsWrongWithSettingsIsSaid(t *testing.T) {
+	up := []string{"--upstream", "a:1"}
+	and := func(args ...string) []string { return append(slices.Clone(up), args...) }
+	for _, tc := range []struct {
+		name    string
+		file    string
+		environ []string
+		args    []string
+		want    string
+	}{
+		{"no upstream", "", nil, nil, "--upstream is missing: name the control plane, such as"},
+		{"an unknown key", "upstrem: a:1", nil, nil, `holdfast.yaml: unknown key "upstrem", did you mean upstream?`},
+		{"an unknown key with underscores", "upstream_ca: a", nil, nil, `unknown key "upstream_ca", did you mean upstream-ca?`},
+		{"an unknown key like no other", "zzz: a", nil, nil, `holdfast.yaml: unknown key "zzz"`},
+		{"a key of another command", "dir: a", nil, up, ""},
+		{"a key twice", "socket: a\nsocket: b", nil, nil, `key "socket" already set`},
+		{"no YAML", "socket: [", nil, nil, "holdfast.yaml: yaml: line 1"},
+		{"no mapping", "- a", nil, nil, "holdfast.yaml: want a mapping of flag names to values"},
+		{"an empty file", "", nil, up, ""},
+		{"no such file", "", nil, and("--config", "/does/not/exist.yaml"), "--config: open /does/not/exist.yaml: no such file"},
+		{"no such file of a variable", "", []string{"HOLDFAST_CONFIG=/does/not/exist.yaml"}, up, "--config: open /does/not/exist.yaml"},
+		{"a number for a mode", "socket-mode: 0660", nil, up, "holdfast.yaml: socket-mode: want text: put 432 into quotes"},
+		{"a number for text", "node-id: 1.10", nil, up, "node-id: want text: put 1.1 into quotes"},
+		{"a list for one value", "socket: [a]", nil, up, "socket: want one value, not a list"},
+		{"a mapping for one value", "socket: {a: b}", nil, up, "socket: want a value, not a mapping"},
+		{"numbers in a list", "upstream: [1]", nil, nil, "upstream: want a list of texts: put 1 into quotes"},
+		{"no value", "socket:", nil, up, "socket: has no value: write ''"},
+		{"a bad duration in the file", "ack-timeout: 5", nil, up, "ack-timeout: want text: put 5 into quotes"},
+		{"a bad duration in a variable", "", []string{"HOLDFAST_ACK_TIMEOUT=5"}, up, `HOLDFAST_ACK_TIMEOUT: time: missing unit in duration "5"`},
+		{"a negative duration", "", nil, and("--ack-timeout", "-1s"), "--ack-timeout -1s: want a positive duration"},
+		{"no linger", "", nil, and("--client-linger", "0"), "--client-linger 0s: want a positive duration"},
+		{"no message fits", "", nil, and("--upstream-max-message-bytes", "0"), "--upstream-max-message-bytes 0: want a positive number"},
+		{"a bad mode", "", []string{"HOLDFAST_SOCKET_MODE=rw"}, up, `HOLDFAST_SOCKET_MODE: "rw": want permissions in octal, such as 0660`},
+		{"a bad choice", "upstream-protocol: rest", nil, up, `upstream-protocol: "rest": want delta or sotw`},
+		{"an empty upstream", "upstream: ['']", nil, nil, "upstream: is empty"},
+		{"a header without value", "", []string{"HOLDFAST_UPSTREAM_HEADER=secret-token"}, up, "HOLDFAST_UPSTREAM_HEADER: want NAME=VALUE"},
+		{"a header of gRPC", "upstream-header: {grpc-timeout: '1'}", nil, up, "headers that begin with grpc- belong to gRPC"},
+		{"a header with a bad name", "upstream-header: {':path': x}", nil, up, `":path" is no name of a header`},
+		{"a header with a line break", "upstream-header: {a: \"x\\ny\"}", nil, up, `the value of "a" has characters that are not printable ASCII`},
+		{"a header twice", "upstream-header: [a=1, A=2]", nil, up, `"A" is given twice`},
+		{"a header that is no text", "upstream-header: {a: 1}", nil, up, "a: want text: put 1 into quotes"},
+		{"metadata without a value", "", []string{"HOLDFAST_NODE_METADATA=a"}, up, `"a": want NAME=TEXT or NAME:=JSON`},
+		{"metadata that is no JSON", "node-metadata: ['a:={']", nil, up, "a: no JSON: unexpected EOF"},
+		{"metadata of two values", "node-metadata: ['a:=1 2']", nil, up, "a: more than one JSON value"},
+		{"metadata twice", "node-metadata: [a=1, 'a:=2']", nil, up, `"a" is given twice`},
+		{"metadata that would be rounded", "node-metadata: {a: 9007199254740993}", nil, and("--node-id", "i", "--node-cluster", "c"), "protobuf would round"},
+		{"metadata beyond numbers", "node-metadata: {a: 99999999999999999999}", nil, up, "too large for a number"},
+		{"a node without cluster", "", nil, and("--node-id", "i"), "--node-cluster is required"},
+		{"two nodes", "", nil, and("--node-id", "i", "--bootstrap", "x.yaml"), "--bootstrap and --node-… both say who Envoy is"},
+		{"no such bootstrap", "", nil, and("--bootstrap", "/does/not/exist.yaml"), "bootstrap: read node: open /does/not/exist.yaml"},
+		{"a bad admin address", "", nil, and("--admin", "/run/a.sock"), `--admin: "/run/a.sock": want unix:PATH or host:port`},
+		{"a bad health address", "", nil, and("--health", "unix:/a"), "--health: "},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, _, err := settled(t, tc.file, tc.environ, tc.args...)
+			if tc.want == "" {
+				if err != nil {
+					t.Error(err)
+				}
+			} else if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v\nwant %s", err, tc.want)
+			}
+			if err != nil && strings.Contains(err.Error(), "secret-token") {
+				t.Error("the error shows a value that may be a token")
+			}
+		})
+	}
+}

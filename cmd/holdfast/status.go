@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+
+	"github.com/spf13/pflag"
+
+	"github.com/holdfast-xds/holdfast/agent/admin"
+)
+
+const statusLong = `Show what the running agent knows: first what is wrong, then the control planes,
+the resources it holds of each type and what Envoy made of them, and who is
+connected.`
+
+const statusExample = `
+holdfast status
+
+# for a program
+holdfast status -o json
+
+# of an agent with another --admin
+holdfast status --admin unix:/tmp/holdfast/admin.sock`
+
+func newStatus() *command {
+	c := newCommand("status", "show what the running agent knows", statusLong, statusExample)
+	output := oneOf("text", "json")
+	var addr string
+	c.section("Output").VarP(output, "output", "o", "for a person or for a program")
+	addAdmin(c.section("Which agent"), &addr)
+	c.run = func(ctx context.Context, warnings []string) error {
+		warn(c, warnings)
+		client, err := newClient(addr)
+		if err != nil {
+			return err
+		}
+		status, err := client.Status(ctx)
+		if err != nil {
+			return failed(err)
+		}
+		if output.value == "json" {
+			return failed(writeJSON(c.OutOrStdout(), status))
+		}
+		return failed(status.WriteText(c.OutOrStdout()))
+	}
+	return c
+}
+
+const dumpLong = `Show the resources that the running agent holds, as JSON: their names, versions and
+content, where they came from, and why Envoy refused one. Keys and other secrets
+are replaced by [redacted].`
+
+const dumpExample = `
+# everything
+holdfast dump
+
+# the clusters; one route configuration
+holdfast dump --type CDS
+holdfast dump --type RDS --name local_route`
+
+func newDump() *command {
+	c := newCommand("dump", "show the resources that the running agent holds, redacted", dumpLong, dumpExample)
+	output := oneOf("json")
+	var addr, typeName, name string
+	flags := c.section("Which resources")
+	flags.StringVar(&typeName, "type", "", "short name or URL of the `TYPE`: CDS, EDS, LDS, RDS, SRDS, VHDS, SDS, RTDS, ECDS …; empty: all")
+	flags.StringVar(&name, "name", "", "`NAME` of the resource; empty: all")
+	c.section("Output").VarP(output, "output", "o", "the form; there is one")
+	addAdmin(c.section("Which agent"), &addr)
+	c.run = func(ctx context.Context, warnings []string) error {
+		warn(c, warnings)
+		client, err := newClient(addr)
+		if err != nil {
+			return err
+		}
+		if typeName != "" {
+			if _, err := admin.ParseType(typeName); err != nil {
+				return err
+			}
+		}
+		return failed(client.Dump(ctx, c.OutOrStdout(), typeName, name))
+	}
+	return c
+}
+
+func addAdmin(flags *pflag.FlagSet, addr *string) {
+	flags.StringVar(addr, "admin", admin.DefaultAddr, "`ADDR` that is the --admin of the agent: unix:PATH or host:port")
+}
+
+func newClient(addr string) (admin.Client, error) {
+	if addr == "" {
+		return admin.Client{}, errors.New("--admin is empty: want the --admin of the agent, unix:PATH or host:port")
+	}
+	return admin.Client{Addr: addr}, admin.CheckAddrs(addr, "")
+}
+
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// multiple is a flag that may be given several times.
+type multiple interface{ repeatable() }
+
+// mapping is a flag of pairs that may be given as a whole.
+type mapping interface{ setMap(map[string]any) error }
+
+// list is a repeatable flag of texts.
+type list []string
+
+func (l *list) Set(s string) error {
+	if s == "" {
+		return errors.New("is empty")
+	}
+	*l = append(*l, s)
+	return nil
+}
+func (l *list) String() string { return strings.Join(*l, ",") }
+func (*list) Type() string     { return "TEXT" }
+func (*list) repeatable()      {}
+
+// headers is a repeatable flag of NAME=VALUE pairs of gRPC metadata.
+type headers map[string]string
+
+func (h *headers) Set(s string) error {
+	name, value, ok := strings.Cut(s, "=")
+	if !ok {
+		return errors.New("want NAME=VALUE")
+	}
+	return h.add(name, value)
+}
+
+// add refuses what gRPC would refuse at every attempt.
+func (h *headers) add(name, value string) error {
+	valid := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.", r)
+	}
+	lower := strings.ToLower(name)
+	switch {
+	case name == "" || strings.ContainsFunc(name, func(r rune) bool { return !valid(r) }):
+		return fmt.Errorf("%q is no name of a header: want letters, digits, '-', '_' and '.'", name)
+	case strings.HasPrefix(lower, "grpc-"):
+		return fmt.Errorf("%q: headers that begin with grpc- belong to gRPC", name)
+	case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }) && !strings.HasSuffix(lower, "-bin"):
+		return fmt.Errorf("the value of %q has characters that are not printable ASCII", name)
+	}
+	for have := range *h {
+		if strings.ToLower(have) == lower {
+			return fmt.Errorf("%q is given twice", name)
+		}
+	}
+	if *h == nil {
+		*h = make(headers)
+	}
+	(*h)[name] = value
+	return nil
+}
+
+func (h *headers) setMap(m map[string]any) error {
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		text, ok := m[name].(string)
+		if !ok {
+			return fmt.Errorf("%s: want text: put %v into quotes", name, m[name])
+		}
+		if err := h.add(name, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+func (*headers) String() string { return "" } // a value may be a token
+func (*headers) Type() string   { return "NAME=VALUE" }
+func (*headers) repeatable()    {}
+
+// metadata is a repeatable flag of NAME=TEXT or NAME:=JSON pairs.
+type metadata map[string]any
+
+func (m *metadata) Set(s string) error {
+	name, text, ok := strings.Cut(s, "=")
+	var value any = text
+	if name, isJSON := strings.CutSuffix(name, ":"); ok && isJSON {
+		parsed, err := parseJSON(text)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return m.add(name, parsed)
+	}
+	if !ok {
+		return fmt.Errorf("%q: want NAME=TEXT or NAME:=JSON", s)
+	}
+	return m.add(name, value)
+}
+
+func (m *metadata) add(name string, value any) error {
+	if name == "" {
+		return errors.New("a name is missing: want NAME=TEXT or NAME:=JSON")
+	}
+	if _, twice := (*m)[name]; twice {
+		return fmt.Errorf("%q is given twice", name)
+	}
+	if *m == nil {
+		*m = make(metadata)
+	}
+	(*m)[name] = value
+	return nil
+}
+
+func (m *metadata) setMap(tree map[string]any) error {
+	for _, name := range slices.Sorted(maps.Keys(tree)) {
+		value, err := exact(tree[name])
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if err := m.add(name, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+func (*metadata) String() string { return "" }
+func (*metadata) Type() string   { return "NAME=TEXT" }
+func (*metadata) repeatable()    {}
+
+// parseJSON reads one JSON value. Its whole numbers stay exact.
+func parseJSON(text string) (any, error) {
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.UseNumber()
+	var tree any
+	if err := decoder.Decode(&tree); err != nil {
+		return nil, fmt.Errorf("no JSON: %w", err)
+	}
+	if _, err := decoder.Token(); err != io.EOF {
+		return nil, errors.New("more than one JSON value")
+	}
+	return exact(tree)
+}
+
+// exact replaces the numbers of a tree: whole ones by int64, so that one which
+// protobuf would round is noticed, others by float64.
+func exact(tree any) (any, error) {
+	switch tree := tree.(type) {
+	case json.Number:
+		if n, err := tree.Int64(); err == nil {
+			return n, nil
+		}
+		f, err := tree.Float64()
+		if err != nil || !strings.ContainsAny(tree.String(), ".eE") {
+			return nil, fmt.Errorf("%s is too large for a number: give it as text", tree)
+		}
+		return f, nil
+	case []any:
+		for i := range tree {
+			var err error
+			if tree[i], err = exact(tree[i]); err != nil {
+				return nil, err
+			}
+		}
+	case map[string]any:
+		for key := range tree {
+			var err error
+			if tree[key], err = exact(tree[key]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return tree, nil
+}
+
+// mode is a flag of permissions, in octal.
+type mode fs.FileMode
+
+func (m *mode) Set(s string) error {
+	n, err := strconv.ParseUint(s, 8, 32)
+	if err != nil || n == 0 || n > 0o777 {
+		return fmt.Errorf("%q: want permissions in octal, such as 0660", s)
+	}
+	*m = mode(n)
+	return nil
+}
+func (m *mode) String() string { return fmt.Sprintf("%04o", uint32(*m)) }
+func (*mode) Type() string     { return "OCTAL" }
+
+// choice is a flag with few values.
+type choice struct {
+	value string
+	of    []string
+}
+
+// oneOf makes a choice whose first value is the default.
+func oneOf(values ...string) *choice { return &choice{values[0], values} }
+
+func (c *choice) Set(s string) error {
+	if !slices.Contains(c.of, s) {
+		last := len(c.of) - 1
+		return fmt.Errorf("%q: want %s", s, strings.TrimPrefix(strings.Join(c.of[:last], ", ")+" or "+c.of[last], " or "))
+	}
+	c.value = s
+	return nil
+}
+func (c *choice) String() string { return c.value }
+func (c *choice) Type() string   { return strings.Join(c.of, "|") }

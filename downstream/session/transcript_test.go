@@ -1,0 +1,524 @@
+package session
+
+import (
+	"bufio"
+	"fmt"
+	"iter"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// TestTranscripts runs the conversations of testdata. A file holds transcripts,
+// each under a "# title"; sotw.txt and delta.txt hold those of one wire form,
+// both.txt those that read alike in both. Each line is a command and, behind "->",
+// everything that the machine then sends and finds out, separated by commas.
+//
+//	sub T NAMES     the client subscribes to more names ("*" for everything; in
+//	                SotW the request names everything that it wants by then)
+//	unsub T NAMES   … to fewer
+//	raw T K=V …     a request word by word: names, sub, unsub, irv, version, nonce
+//	ack T, nack T   the client answers its newest response of the type;
+//	                "ack T -1" the one before it
+//	again T         SotW: the client repeats its last request
+//	cut             a new stream begins; the client says what it has
+//	put T NAME@V    the state gets a new version ("eds=NAME": a cluster of type
+//	                EDS; "alias=NAME")
+//	del T NAME      an upstream says that it does not exist
+//	lose T NAME     the state no longer knows
+//	know T K        what is known of the wildcard is K; complete unless said
+//	accept, reject, suspect T NAME   other clients' verdict on the newest version;
+//	                for reject and suspect, "good=V" is what was accepted before
+//	doubt T NAME    a client of this kind may hold the name without telling
+//	after D         time passes
+//	wants T         says what the client is subscribed to
+//	progress T      says up to which update it has answered
+func TestTranscripts(t *testing.T) {
+	for _, file := range []struct {
+		name  string
+		forms []Form
+	}{
+		{"both.txt", []Form{SotW, Delta}},
+		{"sotw.txt", []Form{SotW}},
+		{"delta.txt", []Form{Delta}},
+	} {
+		for _, tr := range readTranscripts(t, filepath.Join("testdata", file.name)) {
+			for _, form := range file.forms {
+				t.Run(form.String()+" "+tr.title, func(t *testing.T) { newTalk(form).play(t, tr) })
+			}
+		}
+	}
+}
+
+type transcript struct {
+	title string
+	file  string
+	lines []line
+}
+
+type line struct {
+	number        int
+	command, want string
+}
+
+func readTranscripts(t *testing.T, path string) []transcript {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	var out []transcript
+	scan := bufio.NewScanner(f)
+	for n := 1; scan.Scan(); n++ {
+		text := strings.TrimSpace(scan.Text())
+		switch {
+		case text == "":
+		case strings.HasPrefix(text, "# "):
+			out = append(out, transcript{title: text[2:], file: path})
+		default:
+			command, want, _ := strings.Cut(text, "->")
+			tr := &out[len(out)-1]
+			tr.lines = append(tr.lines, line{n, strings.TrimSpace(command), strings.Join(strings.Fields(want), " ")})
+		}
+	}
+	if scan.Err() != nil || len(out) == 0 {
+		t.Fatalf("%s: %d transcripts, %v", path, len(out), scan.Err())
+	}
+	return out
+}
+
+// talk is a client, a machine and a state.
+type talk struct {
+	form    Form
+	machine *Session
+	state   *fakeState
+	now     time.Time
+	streams int
+	envoy   bool
+	// The client: its subscription, what it was sent, and what it holds.
+	types map[string]*clientType
+	// got is what the current command brought about.
+	got []string
+}
+
+type clientType struct {
+	names    map[string]bool
+	first    bool
+	received []*Response // on this stream
+	holds    map[string]string
+	version  string
+	interest map[string]bool
+}
+
+func newTalk(form Form) *talk {
+	tk := &talk{form: form, state: newFakeState(), now: time.Unix(1e9, 0), types: make(map[string]*clientType), envoy: true}
+	tk.open()
+	return tk
+}
+
+func (tk *talk) open() {
+	tk.streams++
+	tk.machine = New(Config{
+		Form: tk.form, NoncePrefix: fmt.Sprintf("s%d.", tk.streams),
+		KeepWildcard: tk.envoy, HadWildcard: func(string) bool { return tk.streams > 1 },
+	})
+	for _, c := range tk.types {
+		c.first, c.received = true, nil
+		c.interest = make(map[string]bool)
+	}
+}
+
+func (tk *talk) play(t *testing.T, tr transcript) {
+	t.Helper()
+	for _, l := range tr.lines {
+		tk.got = nil
+		if err := tk.do(strings.Fields(l.command)); err != nil {
+			t.Fatalf("%s:%d: %s: %v", tr.file, l.number, l.command, err)
+		}
+		tk.drain()
+		if got := strings.Join(tk.got, ", "); got != l.want {
+			t.Fatalf("%s:%d: %s\n got: %s\nwant: %s", tr.file, l.number, l.command, got, l.want)
+		}
+	}
+}
+
+func (tk *talk) client(typeURL string) *clientType {
+	c := tk.types[typeURL]
+	if c == nil {
+		c = &clientType{names: make(map[string]bool), first: true, holds: make(map[string]string), interest: make(map[string]bool)}
+		tk.types[typeURL] = c
+	}
+	return c
+}
+
+func (tk *talk) do(words []string) error {
+	verb, args := words[0], words[1:]
+	switch verb {
+	case "cut":
+		return tk.reconnect()
+	case "after":
+		d, err := time.ParseDuration(args[0])
+		tk.now = tk.now.Add(d)
+		return err
+	case "client":
+		tk.envoy = args[0] == "envoy"
+		tk.open()
+		return nil
+	}
+	typeURL, ok := xds.TypeByShort(args[0])
+	if !ok && args[0] != `""` {
+		return fmt.Errorf("unknown type %q", args[0])
+	}
+	args = args[1:]
+	switch verb {
+	case "sub", "unsub":
+		tk.subscribe(typeURL, verb == "sub", args)
+	case "again":
+		tk.request(tk.repeat(typeURL))
+	case "ack", "nack":
+		return tk.answer(typeURL, verb == "nack", args)
+	case "raw":
+		return tk.raw(typeURL, args)
+	case "wants":
+		tk.got = append(tk.got, strings.Join(slices.Sorted(maps.Keys(tk.client(typeURL).interest)), " "))
+	case "progress":
+		for _, sub := range tk.machine.ordered {
+			if sub.url == typeURL {
+				tk.got = append(tk.got, fmt.Sprint(sub.progress))
+			}
+		}
+	default:
+		return tk.state.do(verb, typeURL, args, func(names []string, all bool) {
+			tk.machine.Changed(typeURL, names, all)
+		})
+	}
+	return nil
+}
+
+func (tk *talk) subscribe(typeURL string, add bool, names []string) {
+	c := tk.client(typeURL)
+	req := &Request{Type: typeURL}
+	for _, n := range names {
+		c.names[n] = add
+		if !add {
+			delete(c.names, n)
+		}
+	}
+	legacy := xds.LegacyWildcard(typeURL) && slices.Equal(names, []string{"*"}) && c.first
+	switch {
+	case tk.form == SotW:
+		req.Names = slices.Sorted(maps.Keys(c.names))
+		if legacy || slices.Equal(req.Names, []string{"*"}) {
+			req.Names = nil
+		}
+		req.Nonce = c.lastNonce()
+		req.Version = c.version
+	case legacy:
+	case add:
+		req.Subscribe = names
+	default:
+		req.Unsubscribe = names
+	}
+	c.first = false
+	tk.request(req)
+}
+
+func (c *clientType) lastNonce() string {
+	if len(c.received) == 0 {
+		return ""
+	}
+	return c.received[len(c.received)-1].Nonce
+}
+
+func (tk *talk) repeat(typeURL string) *Request {
+	c := tk.client(typeURL)
+	return &Request{Type: typeURL, Version: c.version, Nonce: c.lastNonce(), Names: c.sotwNames()}
+}
+
+func (c *clientType) sotwNames() []string {
+	names := slices.Sorted(maps.Keys(c.names))
+	if slices.Equal(names, []string{"*"}) {
+		return nil
+	}
+	return names
+}
+
+func (tk *talk) answer(typeURL string, nack bool, args []string) error {
+	c := tk.client(typeURL)
+	at := len(c.received) - 1
+	if len(args) > 0 {
+		var back int
+		if _, err := fmt.Sscan(args[0], &back); err != nil {
+			return err
+		}
+		at += back
+	}
+	if at < 0 {
+		return fmt.Errorf("nothing was received")
+	}
+	resp := c.received[at]
+	req := &Request{Type: typeURL, Nonce: resp.Nonce, NACK: nack, Version: c.version}
+	if tk.form == SotW {
+		req.Names = c.sotwNames()
+	}
+	if nack {
+		req.Error = "no good"
+	} else {
+		req.Version, c.version = resp.Version, resp.Version
+		if tk.form == SotW && xds.FullState(typeURL) {
+			clear(c.holds)
+		}
+		for _, r := range resp.Resources {
+			c.holds[r.Name] = r.Version
+		}
+		for _, name := range resp.Removed {
+			delete(c.holds, name)
+		}
+	}
+	tk.request(req)
+	return nil
+}
+
+// reconnect opens a stream and says of each type what an Envoy does (protocol.md
+// 11.2).
+func (tk *talk) reconnect() error {
+	tk.open()
+	for _, url := range slices.SortedFunc(maps.Keys(tk.types), xds.CompareTypes) {
+		c := tk.types[url]
+		c.first = false
+		req := &Request{Type: url, Version: c.version, Names: c.sotwNames()}
+		if tk.form == Delta {
+			req = &Request{Type: url, Subscribe: c.sotwNames(), Initial: maps.Clone(c.holds)}
+		}
+		tk.request(req)
+	}
+	return nil
+}
+
+func (tk *talk) raw(typeURL string, args []string) error {
+	req := &Request{Type: typeURL}
+	for _, arg := range args {
+		key, value, _ := strings.Cut(arg, "=")
+		list := strings.FieldsFunc(value, func(r rune) bool { return r == ';' })
+		switch key {
+		case "names":
+			req.Names = list
+		case "sub":
+			req.Subscribe = list
+		case "unsub":
+			req.Unsubscribe = list
+		case "irv":
+			req.Initial = make(map[string]string)
+			for _, pair := range list {
+				name, version, _ := strings.Cut(pair, "@")
+				req.Initial[name] = version
+			}
+		case "version":
+			req.Version = value
+		case "nonce":
+			req.Nonce = value
+			if value == "last" {
+				req.Nonce = tk.client(typeURL).lastNonce()
+			}
+		default:
+			return fmt.Errorf("unknown field %q", key)
+		}
+	}
+	tk.request(req)
+	return nil
+}
+
+// request feeds a request to the machine and notes what it found out.
+func (tk *talk) request(req *Request) {
+	eff := tk.machine.Request(req)
+	if in := eff.Interest; in != nil {
+		c := tk.client(in.Type)
+		delete(c.interest, "*")
+		if in.Wildcard {
+			c.interest["*"] = true
+		}
+		for _, n := range in.Add {
+			c.interest[n] = true
+		}
+		for _, n := range in.Drop {
+			delete(c.interest, n)
+		}
+	}
+	v := eff.Verdict
+	if v == nil {
+		return
+	}
+	note := func(word string, list []*xds.Resource) {
+		if len(list) > 0 {
+			tk.got = append(tk.got, word+" "+show(list))
+		}
+	}
+	note("accepted", v.Accepted)
+	note("suspects", v.Suspects)
+	if v.Rejected != nil {
+		note("rejected", []*xds.Resource{v.Rejected})
+	}
+	tk.state.hear(v)
+}
+
+// drain takes everything that the machine sends.
+func (tk *talk) drain() {
+	for {
+		resp, _ := tk.machine.Next(tk.state, tk.now)
+		if resp == nil {
+			return
+		}
+		c := tk.client(resp.Type)
+		c.received = append(c.received, resp)
+		text := "send " + xds.Short(resp.Type)
+		if len(resp.Resources) > 0 {
+			text += " " + show(resp.Resources)
+		}
+		removed := slices.Sorted(slices.Values(resp.Removed))
+		for _, name := range removed {
+			text += " -" + name
+		}
+		if len(resp.Resources)+len(removed) == 0 {
+			text += " nothing"
+		}
+		tk.got = append(tk.got, text)
+	}
+}
+
+func show(list []*xds.Resource) string {
+	words := make([]string, len(list))
+	for i, r := range list {
+		words[i] = r.Name + "@" + r.Version
+	}
+	slices.Sort(words)
+	return strings.Join(words, " ")
+}
+
+// fakeState is a View that does as it is told.
+type fakeState struct {
+	revision  uint64
+	items     map[string]map[string]xds.Item
+	aliases   map[string]string
+	knowledge map[string]xds.Knowledge
+	doubtful  map[string][]string
+}
+
+func newFakeState() *fakeState {
+	return &fakeState{
+		items:     make(map[string]map[string]xds.Item),
+		aliases:   make(map[string]string),
+		knowledge: make(map[string]xds.Knowledge),
+		doubtful:  make(map[string][]string),
+	}
+}
+
+func (s *fakeState) do(verb, typeURL string, args []string, changed func(names []string, all bool)) error {
+	if verb == "know" {
+		for _, k := range []xds.Knowledge{xds.Unknown, xds.Partial, xds.Complete} {
+			if k.String() == args[0] {
+				s.knowledge[typeURL] = k
+			}
+		}
+		s.revision++
+		changed(nil, true)
+		return nil
+	}
+	name, version, _ := strings.Cut(args[0], "@")
+	if s.items[typeURL] == nil {
+		s.items[typeURL] = make(map[string]xds.Item)
+	}
+	if _, ok := s.knowledge[typeURL]; !ok {
+		s.knowledge[typeURL] = xds.Complete
+	}
+	item := s.items[typeURL][name]
+	names := []string{name}
+	switch verb {
+	case "put":
+		r := &xds.Resource{Type: typeURL, Name: name, Version: version, Body: &anypb.Any{TypeUrl: typeURL}}
+		for _, arg := range args[1:] {
+			if eds, ok := strings.CutPrefix(arg, "eds="); ok {
+				r.EDSName = eds
+			}
+			if alias, ok := strings.CutPrefix(arg, "alias="); ok {
+				r.Aliases = append(r.Aliases, alias)
+				s.aliases[alias] = name
+				names = append(names, alias)
+			}
+		}
+		item = xds.Item{Current: r, Good: item.Good}
+	case "del":
+		item = xds.Item{Gone: true}
+	case "lose":
+		item = xds.Item{}
+	case "doubt":
+		s.doubtful[typeURL] = append(s.doubtful[typeURL], name)
+		return nil
+	case "accept":
+		item.Standing, item.Good = xds.Accepted, item.Current
+	case "reject", "suspect":
+		item.Standing = xds.Rejected
+		if verb == "suspect" {
+			item.Standing = xds.Suspect
+		}
+		if len(args) > 1 {
+			good := *item.Current
+			good.Version = strings.TrimPrefix(args[1], "good=")
+			item.Good = &good
+		}
+		names = nil // a verdict by itself is no change
+	default:
+		return fmt.Errorf("unknown command %q", verb)
+	}
+	s.items[typeURL][name] = item
+	s.revision++
+	changed(names, false)
+	return nil
+}
+
+// hear takes in the client's own verdict, as the cache does.
+func (s *fakeState) hear(v *Verdict) {
+	set := func(r *xds.Resource, standing xds.Standing) {
+		item := s.items[v.Type][r.Name]
+		if item.Current == nil || item.Current.Version != r.Version {
+			return
+		}
+		item.Standing = standing
+		if standing == xds.Accepted {
+			item.Good = item.Current
+		}
+		s.items[v.Type][r.Name] = item
+	}
+	for _, r := range v.Accepted {
+		set(r, xds.Accepted)
+	}
+	for _, r := range v.Suspects {
+		set(r, xds.Suspect)
+	}
+	if v.Rejected != nil {
+		set(v.Rejected, xds.Rejected)
+	}
+}
+
+func (s *fakeState) Revision() uint64 { return s.revision }
+
+func (s *fakeState) Wildcard(typeURL string) xds.Knowledge { return s.knowledge[typeURL] }
+
+func (s *fakeState) Lookup(typeURL, name string) xds.Item {
+	if actual, ok := s.aliases[name]; ok {
+		name = actual
+	}
+	return s.items[typeURL][name]
+}
+
+func (s *fakeState) All(typeURL string) iter.Seq[xds.Item] { return maps.Values(s.items[typeURL]) }
+
+func (s *fakeState) Doubtful(typeURL string) []string { return s.doubtful[typeURL] }

@@ -1,0 +1,363 @@
+// Package redact renders protobuf messages as JSON for people, without their
+// secrets: every field that the API annotates with udpa.annotations.sensitive,
+// wherever it is nested, is shown as "[redacted]".
+//
+// It promises that nothing of the value of such a field is in the output, that a
+// type which is not linked into this program is shown by its name and size only
+// (its sensitive fields cannot be known), that equal messages give equal bytes,
+// and that it never fails: what cannot be decoded is shown as a placeholder that
+// says so. It never changes what it is given.
+//
+// The output is close to protojson with the names of the proto file, but is
+// meant to be read, not to be parsed back: a placeholder is not a message.
+//
+// It keeps no state; all functions may be called concurrently.
+package redact
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/base64"
+	"encoding/json"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cncf/xds/go/udpa/annotations"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
+
+	// What is not linked is shown by its name only.
+	_ "github.com/holdfast-xds/holdfast/internal/envoytypes"
+)
+
+// Marker stands for the value of a sensitive field.
+const Marker = "[redacted]"
+
+// maxDepth bounds the nesting of messages. Each Any begins to count anew in the
+// protobuf library, so that its own limit does not hold for a chain of them.
+const maxDepth = 200
+
+// JSON returns m as indented JSON, fields in the order of their declaration. m
+// may be an Any, and nil, which is null.
+func JSON(m proto.Message) []byte {
+	if m == nil || !m.ProtoReflect().IsValid() {
+		return []byte("null")
+	}
+	var e encoder
+	e.message(m.ProtoReflect())
+	var out bytes.Buffer
+	if err := json.Indent(&out, e.out, "", "  "); err != nil {
+		// Unreachable while the encoder is right; a dump does not fail for it.
+		return []byte(`"not shown: ` + strconv.Itoa(proto.Size(m)) + ` bytes"`)
+	}
+	return out.Bytes()
+}
+
+// encoder appends compact JSON to out.
+type encoder struct {
+	out   []byte
+	depth int
+}
+
+func (e *encoder) raw(s string) { e.out = append(e.out, s...) }
+
+// text appends s as a JSON string.
+func (e *encoder) text(s string) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(strings.ToValidUTF8(s, "\uFFFD")) // a string always encodes
+	e.out = append(e.out, bytes.TrimSuffix(b.Bytes(), []byte("\n"))...)
+}
+
+// object is an object that is being written.
+type object struct {
+	e     *encoder
+	begun bool
+}
+
+func (o *object) key(name string) {
+	if o.begun {
+		o.e.raw(",")
+	} else {
+		o.e.raw("{")
+		o.begun = true
+	}
+	o.e.text(name)
+	o.e.raw(":")
+}
+
+func (o *object) end() {
+	if !o.begun {
+		o.e.raw("{")
+	}
+	o.e.raw("}")
+}
+
+func (e *encoder) message(m protoreflect.Message) {
+	e.depth++
+	defer func() { e.depth-- }()
+	if e.depth > maxDepth {
+		e.text("not shown: nested too deep")
+		return
+	}
+	switch name := m.Descriptor().FullName(); {
+	case name == "google.protobuf.Any":
+		e.any(m)
+	case typedStruct(name):
+		e.typedStruct(m)
+	case ownForm[name]:
+		e.wellKnown(m)
+	default:
+		o := object{e: e}
+		e.fields(m, &o)
+		o.end()
+	}
+}
+
+// ownForm lists the messages whose JSON has a form of its own. None of them has a
+// sensitive field or an Any inside.
+var ownForm = map[protoreflect.FullName]bool{
+	"google.protobuf.Timestamp": true, "google.protobuf.Duration": true,
+	"google.protobuf.FieldMask": true, "google.protobuf.Empty": true,
+	"google.protobuf.Struct": true, "google.protobuf.Value": true, "google.protobuf.ListValue": true,
+	"google.protobuf.BoolValue": true, "google.protobuf.StringValue": true, "google.protobuf.BytesValue": true,
+	"google.protobuf.Int32Value": true, "google.protobuf.Int64Value": true,
+	"google.protobuf.UInt32Value": true, "google.protobuf.UInt64Value": true,
+	"google.protobuf.FloatValue": true, "google.protobuf.DoubleValue": true,
+}
+
+// wellKnown appends a message of ownForm.
+func (e *encoder) wellKnown(m protoreflect.Message) {
+	b, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m.Interface())
+	if err != nil {
+		e.text("not shown: no valid " + string(m.Descriptor().FullName()))
+		return
+	}
+	var compact bytes.Buffer // protojson varies its white space on purpose
+	if err := json.Compact(&compact, b); err != nil {
+		e.text("not shown: no valid " + string(m.Descriptor().FullName()))
+		return
+	}
+	e.out = append(e.out, compact.Bytes()...)
+}
+
+// any appends what an Any holds, with its type first.
+func (e *encoder) any(m protoreflect.Message) {
+	fields := m.Descriptor().Fields()
+	url := m.Get(fields.ByName("type_url")).String()
+	value := m.Get(fields.ByName("value")).Bytes()
+	o := object{e: e}
+	defer o.end()
+	if url == "" && len(value) == 0 {
+		return
+	}
+	o.key("@type")
+	e.text(url)
+	linked, err := protoregistry.GlobalTypes.FindMessageByURL(url)
+	if err != nil {
+		o.size(len(value))
+		return
+	}
+	inner := linked.New()
+	if err := proto.Unmarshal(value, inner.Interface()); err != nil {
+		o.size(len(value))
+		o.key("error")
+		e.text("not shown: the bytes are not a valid " + string(linked.Descriptor().FullName()))
+		return
+	}
+	e.inside(inner, &o)
+}
+
+func (o *object) size(n int) {
+	o.key("size")
+	o.e.raw(strconv.Itoa(n))
+}
+
+// inside appends the content of an Any: its fields beside the type or, where its
+// JSON is no object of fields, that under "value", as protojson does.
+func (e *encoder) inside(m protoreflect.Message, o *object) {
+	name := m.Descriptor().FullName()
+	if name == "google.protobuf.Any" || typedStruct(name) || ownForm[name] {
+		o.key("value")
+		e.message(m)
+		return
+	}
+	e.depth++
+	defer func() { e.depth-- }()
+	e.fields(m, o)
+}
+
+func typedStruct(name protoreflect.FullName) bool {
+	return name == "xds.type.v3.TypedStruct" || name == "udpa.type.v1.TypedStruct"
+}
+
+// typedStruct appends a message that was written as a Struct beside the name of
+// its type. It is decoded as that type, since only that tells what is sensitive.
+func (e *encoder) typedStruct(m protoreflect.Message) {
+	fields := m.Descriptor().Fields()
+	url := m.Get(fields.ByName("type_url")).String()
+	body := m.Get(fields.ByName("value")).Message().Interface()
+	o := object{e: e}
+	defer o.end()
+	o.key("type_url")
+	e.text(url)
+	o.key("value")
+	linked, err := protoregistry.GlobalTypes.FindMessageByURL(url)
+	if err != nil {
+		in := object{e: e}
+		in.size(proto.Size(body))
+		in.end()
+		return
+	}
+	inner := linked.New()
+	b, err := protojson.Marshal(body)
+	if err == nil {
+		err = (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(b, inner.Interface())
+	}
+	if err != nil {
+		// The error quotes the value: it is not shown.
+		e.text("not shown: not a valid " + string(linked.Descriptor().FullName()))
+		return
+	}
+	e.message(inner)
+}
+
+// fields appends what is set of a message. Unknown fields are left out.
+func (e *encoder) fields(m protoreflect.Message, o *object) {
+	var set []protoreflect.FieldDescriptor
+	m.Range(func(fd protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
+		set = append(set, fd)
+		return true
+	})
+	slices.SortFunc(set, func(a, b protoreflect.FieldDescriptor) int {
+		return cmp.Or(
+			cmp.Compare(bit(a.IsExtension()), bit(b.IsExtension())),
+			cmp.Compare(a.Index(), b.Index()),
+			cmp.Compare(a.FullName(), b.FullName()))
+	})
+	for _, fd := range set {
+		o.key(fd.TextName())
+		v := m.Get(fd)
+		hide := sensitive(fd)
+		switch {
+		case fd.IsMap():
+			e.mapping(fd, v.Map(), hide)
+		case fd.IsList():
+			e.list(fd, v.List(), hide)
+		default:
+			e.value(fd, v, hide)
+		}
+	}
+}
+
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func sensitive(fd protoreflect.FieldDescriptor) bool {
+	options, ok := fd.Options().(*descriptorpb.FieldOptions)
+	if !ok || options == nil {
+		return false
+	}
+	hide, _ := proto.GetExtension(options, annotations.E_Sensitive).(bool)
+	return hide
+}
+
+func (e *encoder) list(fd protoreflect.FieldDescriptor, l protoreflect.List, hide bool) {
+	e.raw("[")
+	for i := range l.Len() {
+		if i > 0 {
+			e.raw(",")
+		}
+		e.value(fd, l.Get(i), hide)
+	}
+	e.raw("]")
+}
+
+// mapping appends a map by its sorted keys. The keys of a sensitive one are
+// hidden with its values.
+func (e *encoder) mapping(fd protoreflect.FieldDescriptor, m protoreflect.Map, hide bool) {
+	o := object{e: e}
+	defer o.end()
+	if hide {
+		o.key(Marker)
+		e.text(Marker)
+		return
+	}
+	keys := make([]protoreflect.MapKey, 0, m.Len())
+	m.Range(func(k protoreflect.MapKey, _ protoreflect.Value) bool {
+		keys = append(keys, k)
+		return true
+	})
+	slices.SortFunc(keys, func(a, b protoreflect.MapKey) int { return strings.Compare(a.String(), b.String()) })
+	for _, k := range keys {
+		o.key(k.String())
+		e.value(fd.MapValue(), m.Get(k), sensitive(fd.MapValue()))
+	}
+}
+
+// value appends one value of a field, or what stands for it.
+func (e *encoder) value(fd protoreflect.FieldDescriptor, v protoreflect.Value, hide bool) {
+	isMessage := fd.Kind() == protoreflect.MessageKind || fd.Kind() == protoreflect.GroupKind
+	switch {
+	case hide && isMessage && fd.Message().FullName() == "envoy.config.core.v3.DataSource":
+		// The form that Envoy's own config_dump gives it.
+		o := object{e: e}
+		o.key("inline_string")
+		e.text(Marker)
+		o.end()
+	case hide:
+		e.text(Marker)
+	case isMessage:
+		e.message(v.Message())
+	default:
+		e.scalar(fd, v)
+	}
+}
+
+// scalar appends a value as protojson does.
+func (e *encoder) scalar(fd protoreflect.FieldDescriptor, v protoreflect.Value) {
+	switch fd.Kind() {
+	case protoreflect.StringKind:
+		e.text(v.String())
+	case protoreflect.BytesKind:
+		e.text(base64.StdEncoding.EncodeToString(v.Bytes()))
+	case protoreflect.EnumKind:
+		if known := fd.Enum().Values().ByNumber(v.Enum()); known != nil {
+			e.text(string(known.Name()))
+		} else {
+			e.raw(strconv.Itoa(int(v.Enum())))
+		}
+	case protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Sfixed64Kind,
+		protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
+		e.text(v.String())
+	case protoreflect.FloatKind:
+		e.float(v.Float(), 32)
+	case protoreflect.DoubleKind:
+		e.float(v.Float(), 64)
+	default: // bool and the 32-bit integers
+		e.raw(v.String())
+	}
+}
+
+func (e *encoder) float(f float64, bits int) {
+	switch {
+	case math.IsNaN(f):
+		e.text("NaN")
+	case math.IsInf(f, 1):
+		e.text("Infinity")
+	case math.IsInf(f, -1):
+		e.text("-Infinity")
+	default:
+		e.out = strconv.AppendFloat(e.out, f, 'g', -1, bits)
+	}
+}

@@ -1,0 +1,216 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/upstream"
+)
+
+// feed is a state that writes down what it is told.
+type feed struct {
+	earlier map[string]map[string]string // what Held returns
+
+	mu       sync.Mutex
+	lines    []string
+	updates  []upstream.Update
+	verdicts []func(error)
+}
+
+func (f *feed) Node() *corev3.Node          { return nil }
+func (f *feed) Interest() upstream.Interest { return nil }
+
+func (f *feed) Held(_, typeURL string) map[string]string { return f.earlier[typeURL] }
+
+func (f *feed) Apply(u upstream.Update, verdict func(error)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	line := xds.Short(u.Type)
+	var put []string
+	for _, r := range u.Put {
+		put = append(put, r.Name)
+	}
+	if len(put) > 0 {
+		line += fmt.Sprintf(" put %s", put)
+	}
+	if len(u.Remove) > 0 {
+		line += fmt.Sprintf(" remove %s", u.Remove)
+	}
+	if u.Complete {
+		line += " complete"
+	}
+	f.lines = append(f.lines, line)
+	f.updates = append(f.updates, u)
+	f.verdicts = append(f.verdicts, verdict)
+}
+
+func (f *feed) Synced(_, typeURL string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lines = append(f.lines, xds.Short(typeURL)+" synced")
+}
+
+func (f *feed) answered() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lines = append(f.lines, "answered")
+	return nil
+}
+
+// lines is a log in memory.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// bench is a directory and a source that runs on it, in a synctest bubble.
+type bench struct {
+	*testing.T
+	dir    string
+	source *Source
+	feed   *feed
+	log    *lines
+	cancel context.CancelFunc
+	ended  chan error
+}
+
+// on runs a test with a directory of files, name → content.
+func on(t *testing.T, files map[string]string, test func(*bench)) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, content := range files {
+		write(t, filepath.Join(dir, name), content)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		b := &bench{T: t, dir: dir, feed: &feed{}, log: &lines{}}
+		b.source = New(Config{Dir: dir, Logger: slog.New(slog.NewTextHandler(b.log, nil))})
+		test(b)
+	})
+}
+
+// run starts the source and lets it settle.
+func (b *bench) run() {
+	b.Helper()
+	ctx, cancel := context.WithCancel(b.Context())
+	ended := make(chan error, 1)
+	b.cancel, b.ended = cancel, ended
+	go func() { ended <- b.source.Run(ctx, b.feed, b.feed.answered) }()
+	b.Cleanup(cancel)
+	b.settle()
+}
+
+// stop ends the source's Run.
+func (b *bench) stop() {
+	b.Helper()
+	b.cancel()
+	if err := <-b.ended; !errors.Is(err, context.Canceled) {
+		b.Fatalf("Run ended with %v, want that of its context", err)
+	}
+}
+
+// settle lets the time pass in which a change must be served.
+func (b *bench) settle() {
+	time.Sleep(700 * time.Millisecond)
+	synctest.Wait()
+}
+
+// told settles and compares what the feed was told since the last call.
+func (b *bench) told(want ...string) {
+	b.Helper()
+	b.settle()
+	b.feed.mu.Lock()
+	defer b.feed.mu.Unlock()
+	if !slices.Equal(b.feed.lines, want) {
+		b.Fatalf("feed was told\n%q\nwant\n%q\nlog:\n%s", b.feed.lines, want, b.log)
+	}
+	b.feed.lines = nil
+}
+
+// failed compares how Run ended.
+func (b *bench) failed(want string) {
+	b.Helper()
+	select {
+	case err := <-b.ended:
+		if err == nil || strings.ReplaceAll(err.Error(), b.dir, "DIR") != want {
+			b.Fatalf("Run ended with %v, want %s", err, want)
+		}
+	default:
+		b.Fatal("Run has not ended")
+	}
+}
+
+// errors compares the errors that Status tells: name → text.
+func (b *bench) errors(want map[string]string) {
+	b.Helper()
+	got := make(map[string]string)
+	for _, f := range b.source.Status().Files {
+		if f.Err != nil {
+			got[f.Name] = f.Err.Error()
+		}
+	}
+	if !maps.Equal(got, want) {
+		b.Fatalf("errors\n%q\nwant\n%q", got, want)
+	}
+}
+
+func (b *bench) write(name, content string) { write(b, filepath.Join(b.dir, name), content) }
+
+func (b *bench) rename(from, to string) {
+	b.Helper()
+	check(b, os.Rename(filepath.Join(b.dir, from), filepath.Join(b.dir, to)))
+}
+
+func (b *bench) remove(name string) {
+	b.Helper()
+	check(b, os.Remove(filepath.Join(b.dir, name)))
+}
+
+func write(t testing.TB, path, content string) {
+	t.Helper()
+	check(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	check(t, os.WriteFile(path, []byte(content), 0o600))
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Resources in YAML, a document each.
+func cluster(name string) string {
+	return "\"@type\": " + xds.ClusterType + "\nname: " + name + "\nconnect_timeout: 1s\n"
+}
+
+func route(name string) string {
+	return "\"@type\": " + xds.RouteType + "\nname: " + name + "\n"
+}
+
+var errPreferred = errors.New("another source was preferred")

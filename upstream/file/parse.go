@@ -1,0 +1,258 @@
+package file
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	// Resources in YAML, JSON and text can be read only if their type is known.
+	_ "github.com/holdfast-xds/holdfast/internal/envoytypes"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// ParseError says what is wrong with a file, and where.
+type ParseError struct {
+	// File is the name of the file inside its directory.
+	File string
+	// Line counts from 1; 0 where there is none: in a binary file, or where the
+	// parser does not say.
+	Line int
+	// Field is the path of the field from the top of its document, as the file
+	// spells it ("resources[1].filter_chains[0]"); "" for none.
+	Field string
+	Err   error
+}
+
+// Error is FILE:LINE: field FIELD: what is wrong.
+func (e *ParseError) Error() string {
+	s := e.File
+	if e.Line > 0 {
+		s += fmt.Sprintf(":%d", e.Line)
+	}
+	if e.Field != "" {
+		s += ": field " + e.Field
+	}
+	return s + ": " + e.Err.Error()
+}
+
+// Unwrap returns what is wrong, without where.
+func (e *ParseError) Unwrap() error { return e.Err }
+
+// entry is one resource of a file, and where it stands.
+type entry struct {
+	resource *xds.Resource
+	line     int
+	field    string
+}
+
+// parser reads one format. It returns the resources of a file's content in their
+// order; its errors are *ParseErrors without a file.
+type parser func(data []byte) ([]source, error)
+
+// source is a resource before its name is known.
+type source struct {
+	// typeURL is the type of the response that the resource is in, "" if that
+	// does not say.
+	typeURL string
+	body    *anypb.Any
+	line    int
+	field   string
+}
+
+// parsers lists the formats by the extension of a file's name.
+var parsers = map[string]parser{
+	".yaml":      parseYAML,
+	".yml":       parseYAML,
+	".json":      parseJSON,
+	".pb":        parseBinary,
+	".bin":       parseBinary,
+	".binpb":     parseBinary,
+	".txtpb":     parseText,
+	".textproto": parseText,
+	".pbtext":    parseText,
+	".pb_text":   parseText,
+}
+
+// parserFor returns the parser for a file's name, nil for none.
+func parserFor(name string) parser { return parsers[strings.ToLower(filepath.Ext(name))] }
+
+// parse reads the resources of a file. Its error is a *ParseError: of the first
+// thing that is wrong, since what follows is often a consequence. now starts the
+// TTLs.
+func parse(name string, data []byte, now time.Time) ([]entry, error) {
+	sources, err := parserFor(name)(data)
+	if err != nil {
+		at := &ParseError{Err: err}
+		errors.As(err, &at)
+		at.File = name
+		return nil, at
+	}
+	entries := make([]entry, 0, len(sources))
+	first := make(map[key]source, len(sources))
+	for _, s := range sources {
+		r, err := resource(s, now)
+		if err != nil {
+			return nil, &ParseError{File: name, Line: s.line, Field: s.field, Err: err}
+		}
+		k := key{r.Type, r.Name}
+		if other, ok := first[k]; ok {
+			return nil, &ParseError{File: name, Line: s.line, Field: s.field, Err: fmt.Errorf("%s %q is in this file twice: %s", xds.Short(r.Type), r.Name, other.where())}
+		}
+		first[k] = s
+		entries = append(entries, entry{resource: r, line: s.line, field: s.field})
+	}
+	return entries, nil
+}
+
+func (s source) where() string {
+	if s.line == 0 {
+		return "first as " + s.field
+	}
+	return fmt.Sprintf("first on line %d", s.line)
+}
+
+// resource reads what holdfast must know of a resource.
+func resource(s source, now time.Time) (*xds.Resource, error) {
+	typeURL := s.typeURL
+	if typeURL == "" {
+		typeURL = s.body.GetTypeUrl()
+		if typeURL == xds.WrapperType {
+			var w discoveryv3.Resource
+			if err := proto.Unmarshal(s.body.GetValue(), &w); err != nil {
+				return nil, fmt.Errorf("resource wrapper: %w", err)
+			}
+			typeURL = w.GetResource().GetTypeUrl()
+		}
+	}
+	if typeURL == "" {
+		return nil, errors.New("resource without a type: neither it nor its response has a type URL")
+	}
+	r, err := xds.FromAny(typeURL, "", s.body, now)
+	if err != nil {
+		return nil, err
+	}
+	// The directory issues its own versions: hashes of the content.
+	r.UpstreamVersion = r.Version
+	return r, nil
+}
+
+// parseBinary reads a DiscoveryResponse in wire form. The bytes of its resources
+// stay as they are, so it can carry types that are not known here.
+func parseBinary(data []byte) ([]source, error) {
+	var response discoveryv3.DiscoveryResponse
+	if err := proto.Unmarshal(data, &response); err != nil {
+		return nil, fmt.Errorf("no DiscoveryResponse in wire form: %w", err)
+	}
+	// Nearly any message reads as any other; this tells a bare resource.
+	if unknown := response.ProtoReflect().GetUnknown(); len(unknown) > 0 {
+		return nil, errors.New("no DiscoveryResponse in wire form: it has fields that a DiscoveryResponse has not; a binary file holds its resources in a DiscoveryResponse")
+	}
+	return responseSources(&response), nil
+}
+
+// responseSources takes a response apart, without lines.
+func responseSources(response *discoveryv3.DiscoveryResponse) []source {
+	sources := make([]source, len(response.GetResources()))
+	for i, body := range response.GetResources() {
+		sources[i] = source{typeURL: response.GetTypeUrl(), body: body, field: fmt.Sprintf("resources[%d]", i)}
+	}
+	return sources
+}
+
+// parseText reads a DiscoveryResponse or an Any in protobuf's text form.
+func parseText(data []byte) ([]source, error) {
+	var response discoveryv3.DiscoveryResponse
+	types := &resolver{}
+	err := prototext.UnmarshalOptions{Resolver: types}.Unmarshal(data, &response)
+	if err == nil {
+		return responseSources(&response), nil
+	}
+	var body anypb.Any
+	anyTypes := &resolver{}
+	anyErr := prototext.UnmarshalOptions{Resolver: anyTypes}.Unmarshal(data, &body)
+	if anyErr == nil {
+		return []source{{body: &body}}, nil
+	}
+	// An Any that is written out begins with its type in brackets, a response
+	// with a field's name.
+	if looksLikeAny(string(data)) {
+		err, types = anyErr, anyTypes
+	}
+	line, text := position(err)
+	if types.missing != "" {
+		text = unknownType(types.missing, "text").Error()
+	}
+	return nil, &ParseError{Line: line, Err: errors.New(text)}
+}
+
+func looksLikeAny(text string) bool {
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			return line[0] == '['
+		}
+	}
+	return false
+}
+
+// resolver is protobuf's registry, remembering the type that it lacked.
+type resolver struct {
+	missing string
+}
+
+func (r *resolver) FindMessageByURL(url string) (protoreflect.MessageType, error) {
+	t, err := protoregistry.GlobalTypes.FindMessageByURL(url)
+	if err != nil {
+		r.missing = url
+	}
+	return t, err
+}
+
+func (r *resolver) FindMessageByName(name protoreflect.FullName) (protoreflect.MessageType, error) {
+	t, err := protoregistry.GlobalTypes.FindMessageByName(name)
+	if err != nil {
+		r.missing = string(name)
+	}
+	return t, err
+}
+
+func (r *resolver) FindExtensionByName(name protoreflect.FullName) (protoreflect.ExtensionType, error) {
+	return protoregistry.GlobalTypes.FindExtensionByName(name)
+}
+
+func (r *resolver) FindExtensionByNumber(message protoreflect.FullName, number protoreflect.FieldNumber) (protoreflect.ExtensionType, error) {
+	return protoregistry.GlobalTypes.FindExtensionByNumber(message, number)
+}
+
+func unknownType(url, format string) error {
+	return fmt.Errorf("type %q is not known to this build and cannot be read from %s: write it as a DiscoveryResponse in a .pb file, which can carry any type", url, format)
+}
+
+// position takes the line out of an error of protojson or prototext, which have
+// no other way to say it: "proto: (line 3:5): text", or "(line 3:5)" at another
+// place in the text. The line is 0 where there is none.
+func position(err error) (line int, text string) {
+	text = err.Error()
+	// The space after "proto:" is sometimes another one, so that nobody relies
+	// on the text; what follows is for people anyway.
+	text = strings.TrimPrefix(text, "proto:")
+	text = strings.TrimLeft(text, " \u00a0")
+	before, after, found := strings.Cut(text, "(line ")
+	if !found {
+		return 0, text
+	}
+	at, rest, found := strings.Cut(after, ")")
+	var column int
+	if n, _ := fmt.Sscanf(at, "%d:%d", &line, &column); !found || n != 2 {
+		return 0, text
+	}
+	return line, strings.TrimSpace(before) + strings.TrimPrefix(rest, ": ")
+}

@@ -1,0 +1,457 @@
+package file
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
+)
+
+// What a first load tells of the full-state types that a directory has not.
+const (
+	noLDS, ldsSynced   = "LDS complete", "LDS synced"
+	noSRDS, srdsSynced = "SRDS complete", "SRDS synced"
+	cdsSynced          = "CDS synced"
+)
+
+// started runs the source on the cluster a and the route r, in a file each.
+func started(t *testing.T, test func(*bench)) {
+	t.Helper()
+	on(t, map[string]string{"a.yaml": cluster("a"), "r.yaml": route("r")}, func(b *bench) {
+		b.run()
+		b.told("answered", "CDS put [a] complete", cdsSynced, noLDS, ldsSynced, "RDS put [r]", noSRDS, srdsSynced)
+		test(b)
+	})
+}
+
+func TestDirectoryIsServedInPushOrder(t *testing.T) {
+	started(t, func(b *bench) {
+		u := b.feed.updates[0]
+		if r := u.Put[0]; u.Source != b.source.Name() || r.UpstreamVersion == "" || r.UpstreamVersion != r.Version {
+			b.Fatalf("got %+v with %+v", u, r)
+		}
+		if got, want := b.source.Name(), "file:"+b.dir; got != want {
+			b.Fatalf("name %q, want %q", got, want)
+		}
+		b.told()
+	})
+}
+
+func TestEmptyDirectoryIsTheWholeTruth(t *testing.T) {
+	on(t, nil, func(b *bench) {
+		b.run()
+		b.told("answered", "CDS complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
+	})
+}
+
+func TestChangeInPlaceIsServedWithinASecond(t *testing.T) {
+	started(t, func(b *bench) {
+		b.write("a.yaml", cluster("a")+"alt_stat_name: changed\n")
+		b.told("CDS put [a] complete")
+	})
+}
+
+func TestChangeByRenameIsServed(t *testing.T) {
+	started(t, func(b *bench) {
+		b.write(".a.yaml.new", cluster("a")+"---\n"+cluster("b"))
+		b.told()
+		b.rename(".a.yaml.new", "a.yaml")
+		b.told("CDS put [a b] complete")
+	})
+}
+
+func TestRewritingTheSameContentChangesNothing(t *testing.T) {
+	started(t, func(b *bench) {
+		b.write("a.yaml", "# a comment\n"+cluster("a"))
+		b.told()
+	})
+}
+
+func TestKubernetesExchangeOfDataIsServed(t *testing.T) {
+	on(t, map[string]string{"..1/a.yaml": cluster("a"), "..2/a.yaml": cluster("b")}, func(b *bench) {
+		check(b, os.Symlink("..1", filepath.Join(b.dir, "..data")))
+		check(b, os.Symlink("..data/a.yaml", filepath.Join(b.dir, "a.yaml")))
+		b.run()
+		b.told("answered", "CDS put [a] complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
+		check(b, os.Symlink("..2", filepath.Join(b.dir, "..data_tmp")))
+		b.rename("..data_tmp", "..data")
+		check(b, os.RemoveAll(filepath.Join(b.dir, "..1")))
+		b.told("CDS put [b] complete")
+	})
+}
+
+func TestDeletedFileTakesItsResourcesAlong(t *testing.T) {
+	started(t, func(b *bench) {
+		b.remove("r.yaml")
+		b.told("RDS remove [r]")
+		b.remove("a.yaml")
+		b.told("CDS complete")
+	})
+}
+
+func TestResourceThatLeavesAFileIsRemoved(t *testing.T) {
+	started(t, func(b *bench) {
+		b.write("r.yaml", route("s"))
+		b.told("RDS put [s] remove [r]")
+	})
+}
+
+func TestFileThatChangesWhileItIsReadIsNotLoadedHalf(t *testing.T) {
+	started(t, func(b *bench) {
+		// Every look finds another content, none of which may be served.
+		for i := range 30 {
+			b.write("r.yaml", route(fmt.Sprintf("half%d", i)))
+			time.Sleep(b.source.config.Interval / settleShare)
+			synctest.Wait()
+		}
+		b.write("r.yaml", route("whole"))
+		b.told("RDS put [whole] remove [r]")
+	})
+}
+
+func TestFileThatNeverSettlesDoesNotHoldBackTheOthers(t *testing.T) {
+	started(t, func(b *bench) {
+		b.write("a.yaml", cluster("b"))
+		for i := range 3 * unsettledLooks {
+			b.write("r.yaml", route(fmt.Sprintf("half%d", i)))
+			time.Sleep(b.source.config.Interval / settleShare)
+			synctest.Wait()
+		}
+		b.errors(map[string]string{"r.yaml": "r.yaml: it keeps changing while it is read"})
+		b.told("CDS put [b] complete", fmt.Sprintf("RDS put [half%d] remove [r]", 3*unsettledLooks-1))
+	})
+}
+
+func TestBrokenFileKeepsItsLastGoodContent(t *testing.T) {
+	started(t, func(b *bench) {
+		b.write("r.yaml", route("r")+"bogus: 1\n")
+		b.write("a.yaml", cluster("b"))
+		b.told("CDS put [b] complete")
+		b.errors(map[string]string{"r.yaml": `r.yaml:3: field bogus: unknown field "bogus"`})
+		if !strings.Contains(b.log.String(), "its last good content stays") {
+			b.Fatal(b.log)
+		}
+		b.write("r.yaml", route("s"))
+		b.told("RDS put [s] remove [r]")
+		b.errors(nil)
+	})
+}
+
+func TestUnreadableFileKeepsItsLastGoodContent(t *testing.T) {
+	started(t, func(b *bench) {
+		b.remove("r.yaml")
+		check(b, os.Symlink("nowhere", filepath.Join(b.dir, "r.yaml")))
+		b.told()
+		b.errors(map[string]string{"r.yaml": "r.yaml: stat: no such file or directory"})
+	})
+}
+
+func TestNothingIsRemovedWhileAFileIsWhollyUnknown(t *testing.T) {
+	on(t, map[string]string{"a.yaml": cluster("a"), "r.yaml": route("r"), "z.yaml": "nonsense"}, func(b *bench) {
+		b.feed.earlier = map[string]map[string]string{xds.RouteType: {"former": "1", "of another source": ""}}
+		b.run()
+		b.told("answered", "CDS put [a]", "RDS put [r]")
+		if s := b.source.Status(); s.Complete {
+			b.Fatal("told to be complete")
+		}
+		b.remove("r.yaml")
+		b.write("a.yaml", cluster("b"))
+		b.told("CDS put [b]")
+		b.write("z.yaml", cluster("z"))
+		b.told("CDS put [b z] complete", cdsSynced, noLDS, ldsSynced, "RDS remove [former r]", noSRDS, srdsSynced)
+		b.write("new.yaml", "nonsense")
+		b.write("a.yaml", route("c"))
+		b.told("RDS put [c]")
+		b.remove("new.yaml")
+		b.told("CDS put [z] complete")
+	})
+}
+
+func TestWhatAnEarlierRunIssuedIsRemoved(t *testing.T) {
+	on(t, map[string]string{"r.yaml": route("r")}, func(b *bench) {
+		b.feed.earlier = map[string]map[string]string{xds.RouteType: {"r": "1", "former": "1", "of another source": ""}}
+		b.run()
+		b.told("answered", "CDS complete", cdsSynced, noLDS, ldsSynced, "RDS put [r] remove [former]", noSRDS, srdsSynced)
+	})
+}
+
+func TestDuplicateKeepsTheContentOfTheFileThatChanged(t *testing.T) {
+	started(t, func(b *bench) {
+		// The new file comes before r.yaml by name, and yields all the same.
+		b.write("b.yaml", cluster("b")+"---\n"+route("r"))
+		b.told()
+		b.errors(map[string]string{"b.yaml": `b.yaml:5: RDS "r" is in r.yaml:1 too`})
+		b.remove("r.yaml")
+		b.told("CDS put [a b] complete")
+		b.errors(nil)
+	})
+}
+
+func TestDuplicateInAFileThatHadContentKeepsThat(t *testing.T) {
+	started(t, func(b *bench) {
+		b.write("r.yaml", route("s")+"---\n"+cluster("a"))
+		b.told()
+		b.errors(map[string]string{"r.yaml": `r.yaml:4: CDS "a" is in a.yaml:1 too`})
+	})
+}
+
+func TestResourceMayMoveFromFileToFile(t *testing.T) {
+	started(t, func(b *bench) {
+		b.write("a.yaml", cluster("a")+"---\n"+route("r"))
+		b.write("r.yaml", route("s"))
+		b.told("RDS put [s]")
+	})
+}
+
+func TestFirstLoadWithADuplicateServesTheFirstFile(t *testing.T) {
+	on(t, map[string]string{"a.yaml": cluster("a"), "b.yaml": cluster("a")}, func(b *bench) {
+		b.run()
+		b.told("answered", "CDS put [a]")
+		b.errors(map[string]string{"b.yaml": `b.yaml:1: CDS "a" is in a.yaml:1 too`})
+	})
+}
+
+func TestDirectoryThatVanishesKeepsWhatWasServed(t *testing.T) {
+	started(t, func(b *bench) {
+		b.rename(".", "../away")
+		b.told()
+		err := b.source.Status().Err
+		if err == nil || !strings.Contains(err.Error(), "read directory: open "+b.dir+": no such file or directory") {
+			b.Fatalf("got %v", err)
+		}
+		if strings.Count(b.log.String(), "directory cannot be read") != 1 {
+			b.Fatal(b.log)
+		}
+		check(b, os.Rename(filepath.Join(filepath.Dir(b.dir), "away"), b.dir))
+		b.told()
+		b.write("a.yaml", cluster("b"))
+		b.told("CDS put [b] complete")
+		if err := b.source.Status().Err; err != nil {
+			b.Fatal(err)
+		}
+	})
+}
+
+func TestMissingDirectoryEndsARunThatDidNotAnswer(t *testing.T) {
+	on(t, nil, func(b *bench) {
+		check(b, os.Remove(b.dir))
+		b.run()
+		b.told()
+		b.failed("file:DIR: read directory: open DIR: no such file or directory")
+		check(b, os.Mkdir(b.dir, 0o700))
+		b.write("r.yaml", route("r"))
+		b.run()
+		b.told("answered", "CDS complete", cdsSynced, noLDS, ldsSynced, "RDS put [r]", noSRDS, srdsSynced)
+	})
+}
+
+func TestDirectoryOfBrokenFilesEndsARunThatDidNotAnswer(t *testing.T) {
+	on(t, map[string]string{"a.yaml": "x: 1", "b.json": "{"}, func(b *bench) {
+		b.run()
+		b.told()
+		b.failed("file:DIR: a.yaml:1: want a resource, which has \"@type\", or a mapping with a list of \"resources\"\nb.json:1: the document ends early")
+	})
+}
+
+func TestRunThatIsNotPreferredAppliesNothing(t *testing.T) {
+	on(t, map[string]string{"a.yaml": cluster("a")}, func(b *bench) {
+		err := b.source.Run(b.Context(), b.feed, func() error { return errPreferred })
+		if !errors.Is(err, errPreferred) {
+			b.Fatalf("got %v", err)
+		}
+		b.told()
+		b.run()
+		b.told("answered", "CDS put [a] complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
+	})
+}
+
+func TestSecondRunStillHasTheLastGoodContent(t *testing.T) {
+	started(t, func(b *bench) {
+		b.write("r.yaml", "nonsense")
+		b.told()
+		b.stop()
+		b.run()
+		b.told("answered", "CDS put [a] complete", cdsSynced, noLDS, ldsSynced, "RDS put [r]", noSRDS, srdsSynced)
+	})
+}
+
+func TestOtherFilesAreIgnoredWithOneWarning(t *testing.T) {
+	on(t, map[string]string{"README.md": "hello", ".hidden.yaml": "nonsense", "..dots.yaml": "nonsense", "sub/a.yaml": cluster("a")}, func(b *bench) {
+		check(b, syscall.Mkfifo(filepath.Join(b.dir, "pipe.yaml"), 0o600))
+		b.run()
+		b.told("answered", "CDS complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
+		b.settle()
+		if got := strings.Count(b.log.String(), "file ignored"); got != 2 {
+			b.Fatalf("%d warnings, want 2:\n%s", got, b.log)
+		}
+		files := b.source.Status().Files
+		if len(files) != 2 || files[0].Name != "README.md" || files[0].Ignored != "the extension is none that is read" ||
+			files[1].Name != "pipe.yaml" || files[1].Ignored != "no regular file" {
+			b.Fatalf("got %+v", files)
+		}
+	})
+}
+
+func TestOversizedFileIsRefused(t *testing.T) {
+	on(t, map[string]string{"a.yaml": cluster("a"), "big.yaml": cluster("b") + strings.Repeat("#", 1000)}, func(b *bench) {
+		b.source.config.MaxFileBytes = 1000
+		b.run()
+		b.told("answered", "CDS put [a]")
+		b.errors(map[string]string{"big.yaml": "big.yaml: larger than the limit of 1000 bytes"})
+	})
+}
+
+func TestStatusTellsOfEachFile(t *testing.T) {
+	started(t, func(b *bench) {
+		b.write("a.yaml", "nonsense")
+		b.told()
+		s := b.source.Status()
+		if s.Dir != b.dir || s.Err != nil || !s.Complete || s.Loaded.IsZero() {
+			b.Fatalf("got %+v", s)
+		}
+		f := s.Files[0]
+		if f.Name != "a.yaml" || f.Size != 8 || f.Resources != 1 || f.Err == nil {
+			b.Fatalf("got %+v", f)
+		}
+	})
+}
+
+func TestRejectionByTheClientsIsToldUntilTheNextContent(t *testing.T) {
+	started(t, func(b *bench) {
+		b.feed.verdicts[0](errors.New("no such address"))
+		if got := b.source.Status().Rejected[xds.ClusterType]; got == nil || got.Error() != "no such address" {
+			b.Fatalf("got %v", got)
+		}
+		if !strings.Contains(b.log.String(), "clients rejected") {
+			b.Fatal(b.log)
+		}
+		b.write("a.yaml", cluster("b"))
+		b.told("CDS put [b] complete")
+		if got := b.source.Status().Rejected; len(got) != 0 {
+			b.Fatalf("got %v", got)
+		}
+	})
+}
+
+func TestTTLStartsWhenAResourceIsTold(t *testing.T) {
+	w := xdstest.Wrap(xdstest.Runtime("layer", map[string]any{"x": 1}), "")
+	w.Ttl = durationpb.New(time.Minute)
+	raw, err := proto.Marshal(&discoveryv3.DiscoveryResponse{Resources: []*anypb.Any{xdstest.Pack(w)}})
+	check(t, err)
+	on(t, map[string]string{"a.pb": string(raw)}, func(b *bench) {
+		before := time.Now()
+		b.run()
+		b.settle()
+		for _, u := range b.feed.updates {
+			if u.Type == xds.RuntimeType {
+				if got := u.Put[0].Deadline.Sub(before); got < time.Minute || got > time.Minute+time.Second {
+					b.Fatalf("expires after %v", got)
+				}
+				return
+			}
+		}
+		b.Fatal("not served")
+	})
+}
+
+func TestEveryFormatGivesTheSameResources(t *testing.T) {
+	const body = `name: "r" virtual_hosts { name: "v" domains: "*" }`
+	response, err := proto.Marshal(&discoveryv3.DiscoveryResponse{TypeUrl: xds.RouteType, Resources: []*anypb.Any{xdstest.Pack(route1())}})
+	check(t, err)
+	const object = `"@type": "` + xds.RouteType + `", "name": "r", "virtualHosts": [{"name": "v", "domains": ["*"]}]`
+	const block = "\"@type\": " + xds.RouteType + "\nname: r\nvirtual_hosts:\n- name: v\n  domains: [\"*\"]\n"
+	want := xdstest.Pack(route1())
+	for name, file := range map[string]struct{ name, content string }{
+		"a resource in YAML":             {"a.yaml", block},
+		"documents in YAML":              {"a.yml", "---\n---\n# nothing\n---\n" + block},
+		"a list in YAML":                 {"a.yaml", "resources:\n- " + strings.ReplaceAll(strings.TrimSpace(block), "\n", "\n  ")},
+		"aliases and merge keys in YAML": {"a.yaml", "resources:\n- <<: [{name: r}]\n  \"@type\": " + xds.RouteType + "\n  virtual_hosts:\n  - &v {name: &n v, domains: [\"*\"]}\n"},
+		"a DiscoveryResponse in YAML":    {"a.YAML", "version_info: \"1\"\ntype_url: " + xds.RouteType + "\nresources: [{" + object + "}]\n"},
+		"a resource in JSON":             {"a.json", "{" + object + "}"},
+		"a list in JSON":                 {"a.json", "{\"resources\": [{" + object + "}]}"},
+		"a DiscoveryResponse in JSON":    {"a.json", "{\"typeUrl\": \"" + xds.RouteType + "\",\n\t\"resources\": [{" + object + "}]}"},
+		"a DiscoveryResponse in binary":  {"a.pb", string(response)},
+		"the same as .bin":               {"a.bin", string(response)},
+		"a DiscoveryResponse in text":    {"a.txtpb", "# comment\nresources { [" + xds.RouteType + "] { " + body + " } }"},
+		"an Any in text":                 {"a.textproto", "# comment\n[" + xds.RouteType + "] { " + body + " }"},
+		"the same as .pbtext":            {"a.pbtext", "[" + xds.RouteType + "] { " + body + " }"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			entries, err := parse(file.name, []byte(file.content), time.Now())
+			check(t, err)
+			if len(entries) != 1 || entries[0].resource.Name != "r" || !proto.Equal(entries[0].resource.Body, want) {
+				t.Fatalf("got %+v", entries)
+			}
+		})
+	}
+}
+
+func route1() proto.Message {
+	r := xdstest.Route("r", "")
+	r.VirtualHosts[0].Name, r.VirtualHosts[0].Routes = "v", nil
+	return r
+}
+
+func TestBinaryCarriesUnknownTypesByteForByte(t *testing.T) {
+	want := xdstest.Unknown("type.googleapis.com/example.of.the.Future", "thing")
+	raw, err := proto.Marshal(&discoveryv3.DiscoveryResponse{Resources: []*anypb.Any{want}})
+	check(t, err)
+	entries, err := parse("a.pb", raw, time.Now())
+	check(t, err)
+	if got := entries[0].resource; got.Name != "thing" || got.Body.GetTypeUrl() != want.GetTypeUrl() || !bytes.Equal(got.Body.GetValue(), want.GetValue()) {
+		t.Fatalf("got %+v", got)
+	}
+}
+
+func TestClusterKnowsItsEndpointsName(t *testing.T) {
+	entries, err := parse("a.yaml", []byte(cluster("c")+"type: EDS\neds_cluster_config: {service_name: e}\n"), time.Now())
+	check(t, err)
+	if got := entries[0].resource.EDSName; got != "e" {
+		t.Fatalf("EDS name %q", got)
+	}
+}
+
+func TestUnchangedFilesAreReadAgainOnlyNowAndThen(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.yaml")
+	past := time.Now().Add(-time.Hour)
+	put := func(content string) {
+		write(t, path, content)
+		check(t, os.Chtimes(path, past, past))
+	}
+	put("one")
+	var parsed uint64
+	known := false
+	s := &scanner{dir: dir, limit: 100, parsed: func(string) (uint64, bool) { return parsed, known }}
+	look := func() observed {
+		p, _, err := s.scan()
+		check(t, err)
+		return p[0]
+	}
+	first := look()
+	parsed, known = first.hash, true
+	put("two") // of the same size and time
+	if got := look(); got.hash != first.hash || got.data != nil {
+		t.Fatal("a file of unchanged size and time was read")
+	}
+	for range rereadEvery {
+		if look().hash != first.hash {
+			return
+		}
+	}
+	t.Fatal("the file was never read again")
+}

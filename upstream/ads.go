@@ -86,6 +86,7 @@ type ADS struct {
 	mu       sync.Mutex
 	versions map[string]string
 	open     int // streams
+	last     time.Time
 }
 
 // NewADS checks the configuration; it does no I/O.
@@ -174,6 +175,13 @@ func (a *ADS) Open() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.open > 0
+}
+
+// LastMessage returns when a response last came; the zero time for never.
+func (a *ADS) LastMessage() time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.last
 }
 
 // dial makes the connection of one attempt: a fresh one each time, so that
@@ -312,6 +320,9 @@ func (st *stream) receiveAll() error {
 // receive feeds one response to the machine, and what it says to the state.
 func (st *stream) receive(msg message) {
 	now := time.Now()
+	st.ads.mu.Lock()
+	st.ads.last = now
+	st.ads.mu.Unlock()
 	var u *session.Update
 	var err error
 	st.mu.Lock()

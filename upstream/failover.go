@@ -58,6 +58,9 @@ type SourceState struct {
 	// answered.
 	Since    time.Time
 	Attempts int
+	// LastMessage is when the source last said anything; the zero time for never
+	// and for sources that do not tell.
+	LastMessage time.Time
 	// LastError says why the last attempt ended; nil for none.
 	LastError error
 }
@@ -77,6 +80,9 @@ func (f *Failover) States() []SourceState {
 		states[i].Open = states[i].Active
 		if o, ok := s.(interface{ Open() bool }); ok {
 			states[i].Open = o.Open()
+		}
+		if m, ok := s.(interface{ LastMessage() time.Time }); ok {
+			states[i].LastMessage = m.LastMessage()
 		}
 	}
 	return states

@@ -106,7 +106,8 @@ type Type struct {
 	// Type is the customary short name, "CDS"; TypeURL the full one.
 	Type    string `json:"type"`
 	TypeURL string `json:"type_url"`
-	// Knowledge is "unknown", "partial" or "complete" (xds.Knowledge).
+	// Knowledge is "unknown", "partial" or "complete" (xds.Knowledge) where
+	// clients ask for everything, and "by name" where they name what they want.
 	Knowledge string `json:"knowledge"`
 	// Resources counts by standing ("pending", "accepted", "suspect", "rejected").
 	Resources map[string]int `json:"resources"`

@@ -2,7 +2,6 @@ package group
 
 import (
 	"iter"
-	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/downstream"
@@ -14,7 +13,6 @@ import (
 func (g *Group) Status() admin.Group {
 	node := g.Node()
 	out := admin.Group{NodeID: node.GetId(), Cluster: node.GetCluster(), UserAgent: node.GetUserAgentName()}
-	var last time.Time
 	for _, t := range g.cache.Status() {
 		row := admin.Type{
 			Type: xds.Short(t.Type), TypeURL: t.Type, Knowledge: t.Knowledge.String(),
@@ -27,18 +25,15 @@ func (g *Group) Status() admin.Group {
 		for standing, n := range t.Resources {
 			row.Resources[standing.String()] = n
 		}
-		if t.Updated.After(last) {
-			last = t.Updated
+		if !t.Wildcard && t.Knowledge == xds.Unknown {
+			row.Knowledge = "by name"
 		}
 		out.Types = append(out.Types, row)
 	}
 	for i, s := range g.Upstreams() {
 		up := admin.Upstream{
 			Name: s.Name, Priority: i, Active: s.Active, Connected: s.Open,
-			Since: s.Since, Attempts: s.Attempts,
-		}
-		if s.Active {
-			up.LastMessage = last
+			Since: s.Since, LastMessage: s.LastMessage, Attempts: s.Attempts,
 		}
 		if s.LastError != nil {
 			up.LastError = s.LastError.Error()

@@ -20,10 +20,13 @@ import (
 // It is long because the machine may be busy; nothing is measured with it.
 const limit = 20 * time.Second
 
+// T is a test or a benchmark.
+type T = testing.TB
+
 // world is a control plane in the test's process, and an agent and an Envoy in
 // processes of their own.
 type world struct {
-	*testing.T
+	T
 	above, below xdstest.Protocol
 	dir          string
 	cp           *xdstest.ControlPlane
@@ -53,7 +56,7 @@ func inAllForms(t *testing.T, test func(*world)) {
 
 // newWorld starts a control plane with a mesh of two clusters, of which the route
 // names the first; neither agent nor Envoy.
-func newWorld(t *testing.T, above, below xdstest.Protocol) *world {
+func newWorld(t T, above, below xdstest.Protocol) *world {
 	t.Helper()
 	w := &world{T: t, above: above, below: below}
 	// Shorter than t.TempDir, whose path may be too long for a Unix socket.
@@ -118,7 +121,7 @@ func (w *world) restartControlPlane() {
 }
 
 // holdfast returns the binary under test.
-func holdfast(t *testing.T) string {
+func holdfast(t T) string {
 	t.Helper()
 	path := os.Getenv("HOLDFAST_BIN")
 	if path == "" {
@@ -167,14 +170,20 @@ func (w *world) runAgent() {
 // it. It does not wait for it to be ready.
 func (w *world) startEnvoy() *testbed.Envoy {
 	w.Helper()
-	admin := net.JoinHostPort("127.0.0.1", strconv.Itoa(w.freePort()))
-	file := w.path("bootstrap-" + strconv.Itoa(w.freePort()) + ".json")
+	return w.runEnvoy(w.bootstrap())
+}
+
+// bootstrap writes a bootstrap, and returns its file and the admin address in it.
+func (w *world) bootstrap() (file, admin string) {
+	w.Helper()
+	admin = net.JoinHostPort("127.0.0.1", strconv.Itoa(w.freePort()))
+	file = w.path("bootstrap-" + strconv.Itoa(w.freePort()) + ".json")
 	out, err := exec.Command(holdfast(w.T), "bootstrap", "--out", file, "--node-id", "e2e", "--node-cluster", "e2e",
 		"--socket", w.path("xds.sock"), "--xds-protocol", string(w.below), "--envoy-admin", admin).CombinedOutput()
 	if err != nil {
 		w.Fatalf("holdfast bootstrap: %v\n%s", err, out)
 	}
-	return w.runEnvoy(file, admin)
+	return file, admin
 }
 
 func (w *world) runEnvoy(bootstrap, admin string) *testbed.Envoy {

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 	"time"
 
@@ -45,6 +46,10 @@ type Config struct {
 	// default.
 	AckTimeout time.Duration
 	Socket     downstream.SocketConfig
+	// REST is a further address, host:port, where REST is served in plaintext; ""
+	// for none. RESTHold is how long a poll waits for a change.
+	REST     string
+	RESTHold time.Duration
 	// Node is who Envoy will say it is, so that its configuration can be fetched
 	// before it asks; nil to wait for it.
 	Node *corev3.Node
@@ -117,6 +122,9 @@ func New(cfg Config) (*Agent, error) {
 		State:      a,
 		Identifier: "holdfast/" + cfg.Version,
 		MaxMessage: cfg.MaxMessage,
+		RESTHold:   cfg.RESTHold,
+		Forward:    a,
+		Register:   a.registerCSDS,
 		Log:        cfg.Log,
 		Observer:   a.metrics.Downstream(),
 	})
@@ -132,6 +140,14 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	defer func() { _ = socket.Close() }()
 	a.cfg.Log.Info("serving xDS", "socket", a.cfg.Socket.Path)
+	var rest net.Listener
+	if a.cfg.REST != "" {
+		if rest, err = net.Listen("tcp", a.cfg.REST); err != nil {
+			return fmt.Errorf("--rest: %w", err)
+		}
+		defer func() { _ = rest.Close() }()
+		a.cfg.Log.Info("serving REST", "addr", rest.Addr().String())
+	}
 
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
@@ -154,15 +170,21 @@ func (a *Agent) Run(ctx context.Context) error {
 		defer a.stop()
 		return a.server.Serve(failed, socket)
 	})
+	if rest != nil {
+		eg.Go(func() error { return a.server.ServeREST(failed, rest) })
+	}
 	a.mu.Lock()
 	a.listening = true
 	a.mu.Unlock()
 	if a.cfg.Node != nil {
 		eg.Go(func() error { return a.prefetch(groups) })
 	}
-	err = eg.Wait()
-	a.cfg.Log.Info("stopped", "err", err)
-	return err
+	if err := eg.Wait(); err != nil {
+		a.cfg.Log.Error("stopped", "err", err)
+		return err
+	}
+	a.cfg.Log.Info("stopped")
+	return nil
 }
 
 // stop notes that nobody is served any more.

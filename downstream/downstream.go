@@ -1,5 +1,5 @@
 // Package downstream serves a state to xDS clients: the aggregated discovery
-// service, SotW and Delta, on a Unix socket or on TCP. It is the one server of
+// service and those of single types, SotW and Delta, on a Unix socket or on TCP. It is the one server of
 // holdfast: the agent serves its state with it, and the built-in control plane
 // its directory.
 //

@@ -3,6 +3,7 @@ package downstream
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"slices"
@@ -10,9 +11,9 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
@@ -40,24 +41,32 @@ type Config struct {
 	State State
 	// Identifier is sent as control_plane.identifier.
 	Identifier string
-	// Credentials of TCP connections; nil for plaintext.
-	Credentials credentials.TransportCredentials
 	// MaxMessage is DefaultMaxMessage where it is 0.
 	MaxMessage int
 	// RemovalDelay is session.DefaultRemovalDelay where it is 0.
 	RemovalDelay time.Duration
-	Log          *slog.Logger
-	Observer     Observer
+	// RESTHold is how long a poll whose version is current waits for a change;
+	// 0 answers at once. A client's request timeout must exceed it (protocol.md
+	// 9.3).
+	RESTHold time.Duration
+	// Forward takes the streams of services that are not served here; nil
+	// refuses them.
+	Forward Forwarder
+	// Register adds further services; nil for none.
+	Register func(grpc.ServiceRegistrar)
+	Log      *slog.Logger
+	Observer Observer
 }
 
-// Server serves ADS. Make one with New and run Serve.
+// Server serves the discovery services. Make one with New and run Serve.
 type Server struct {
-	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	cfg  Config
 	from *corev3.ControlPlane
 
 	// streaming waits for the goroutines of all streams.
 	streaming sync.WaitGroup
+	// polls remembers the last answers over REST, by client and names.
+	polls *lru.Cache[string, *session.Response]
 
 	mu      sync.Mutex
 	streams map[*stream]struct{}
@@ -75,41 +84,52 @@ func New(cfg Config) *Server {
 	if cfg.Observer == nil {
 		cfg.Observer = nobody{}
 	}
+	polls, _ := lru.New[string, *session.Response](maxPolls) // the size is positive
 	return &Server{
 		cfg:     cfg,
 		from:    &corev3.ControlPlane{Identifier: cfg.Identifier},
+		polls:   polls,
 		streams: make(map[*stream]struct{}),
 	}
 }
 
-// Serve serves on lis until ctx ends, then cuts the streams: clients keep what
-// they have and come back to whoever listens next (protocol.md 11.1). It returns
-// when every stream has ended, with nil after ctx ended. lis is closed.
+// Serve serves gRPC and REST on lis until ctx ends, then cuts the streams: clients
+// keep what they have and come back to whoever listens next (protocol.md 11.1). It
+// returns when every stream has ended, with nil after ctx ended. lis is closed. It
+// may be called for several listeners at once.
 func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
-	opts := []grpc.ServerOption{
+	g := grpc.NewServer(
 		grpc.MaxRecvMsgSize(s.cfg.MaxMessage),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minClientPing, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: serverPingTime, Timeout: serverPingTimeout}),
 		grpc.WaitForHandlers(true),
-	}
-	if s.cfg.Credentials != nil {
-		opts = append(opts, grpc.Creds(s.cfg.Credentials))
-	}
-	g := grpc.NewServer(opts...)
-	discoveryv3.RegisterAggregatedDiscoveryServiceServer(g, s)
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
+		grpc.UnknownServiceHandler(s.forward),
+	)
+	s.register(g)
+	split := newMux(lis)
+	eg, ctx := errgroup.WithContext(ctx)
+	eg.Go(func() error {
 		<-ctx.Done()
 		g.Stop()
-	}()
-	err := g.Serve(lis)
-	if ctx.Err() == nil {
-		return err
-	}
-	<-stopped
+		return nil
+	})
+	eg.Go(func() error {
+		split.run()
+		if ctx.Err() == nil {
+			return fmt.Errorf("listener %s ended", lis.Addr())
+		}
+		return nil
+	})
+	eg.Go(func() error {
+		if err := g.Serve(split.grpc); ctx.Err() == nil {
+			return err
+		}
+		return nil
+	})
+	eg.Go(func() error { return s.ServeREST(ctx, split.rest) })
+	err := eg.Wait()
 	s.streaming.Wait()
-	return nil
+	return err
 }
 
 // StreamState is what is known of an open stream.
@@ -136,24 +156,14 @@ func (s *Server) Streams() []StreamState {
 	return states
 }
 
-// StreamAggregatedResources serves one SotW stream.
-func (s *Server) StreamAggregatedResources(g discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
-	return s.serve(g.Context(), session.SotW, sotwWire{g})
-}
-
-// DeltaAggregatedResources serves one Delta stream.
-func (s *Server) DeltaAggregatedResources(g discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
-	return s.serve(g.Context(), session.Delta, deltaWire{g})
-}
-
-func (s *Server) serve(ctx context.Context, form session.Form, w wire) error {
-	st := &stream{server: s, form: form, wire: w, since: time.Now(), poke: make(chan struct{}, 1)}
+// serve serves one stream: of all types, or of the one that typeURL names.
+func (s *Server) serve(ctx context.Context, form session.Form, typeURL string, w wire) error {
+	st := &stream{server: s, form: form, typeURL: typeURL, wire: w, since: time.Now(), poke: make(chan struct{}, 1)}
 	if p, ok := peer.FromContext(ctx); ok && p.Addr.Network() != "unix" {
 		st.peer = p.Addr.String()
 	}
+	st.number = s.number()
 	s.mu.Lock()
-	s.last++
-	st.number = s.last
 	s.streams[st] = struct{}{}
 	s.mu.Unlock()
 	s.cfg.Observer.StreamOpened(form.String())
@@ -166,51 +176,12 @@ func (s *Server) serve(ctx context.Context, form session.Form, w wire) error {
 	return st.run(ctx)
 }
 
-// wire is a stream in either form.
-type wire interface {
-	recv() (req *session.Request, node *corev3.Node, err error)
-	send(resp *session.Response, from *corev3.ControlPlane) error
-}
-
-type sotwWire struct {
-	g discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer
-}
-
-func (w sotwWire) recv() (*session.Request, *corev3.Node, error) {
-	req, err := w.g.Recv()
-	if err != nil {
-		return nil, nil, err
-	}
-	return session.FromSotW(req), req.GetNode(), nil
-}
-
-func (w sotwWire) send(resp *session.Response, from *corev3.ControlPlane) error {
-	out, err := resp.SotW(from)
-	if err != nil {
-		return err
-	}
-	return w.g.Send(out)
-}
-
-type deltaWire struct {
-	g discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer
-}
-
-func (w deltaWire) recv() (*session.Request, *corev3.Node, error) {
-	req, err := w.g.Recv()
-	if err != nil {
-		return nil, nil, err
-	}
-	return session.FromDelta(req), req.GetNode(), nil
-}
-
-func (w deltaWire) send(resp *session.Response, from *corev3.ControlPlane) error {
-	return w.g.Send(resp.Delta(from))
-}
-
 // errNoNode refuses a stream whose client does not say who it is: the state it
 // should see depends on that.
 var errNoNode = errors.New("the first request of a stream must carry a node with an id")
+
+// envoyUserAgent is what Envoy calls itself.
+const envoyUserAgent = "envoy"
 
 // nodeOf checks the Node of a first request.
 func nodeOf(node *corev3.Node) (*corev3.Node, error) {

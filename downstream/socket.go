@@ -140,7 +140,7 @@ func lockPath(path string) (*os.File, error) {
 	switch err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
 	case errors.Is(err, syscall.EWOULDBLOCK):
 		_ = f.Close()
-		return nil, fmt.Errorf("socket %s: another holdfast serves this path (it holds %s): stop it or choose another --socket", path, name)
+		return nil, fmt.Errorf("socket %s: another holdfast serves this path (it holds %s): stop it or choose another path", path, name)
 	case err != nil:
 		_ = f.Close()
 		return nil, fmt.Errorf("socket %s: locking %s: %w", path, name, err)

@@ -24,10 +24,12 @@ type stream struct {
 	server *Server
 	number uint64
 	form   session.Form
-	peer   string
-	since  time.Time
-	wire   wire
-	poke   chan struct{} // the sender has something to do
+	// typeURL is the only type of the stream; "" for ADS.
+	typeURL string
+	peer    string
+	since   time.Time
+	wire    wire
+	poke    chan struct{} // the sender has something to do
 
 	// Set by the receiver before the sender starts.
 	view View
@@ -97,7 +99,7 @@ func (st *stream) attach(node *corev3.Node) {
 		Form:         st.form,
 		NoncePrefix:  strconv.FormatUint(st.number, 10) + ".",
 		RemovalDelay: st.server.cfg.RemovalDelay,
-		KeepWildcard: node.GetUserAgentName() == "envoy",
+		KeepWildcard: node.GetUserAgentName() == envoyUserAgent,
 		HadWildcard:  st.view.HadWildcard,
 	})
 	st.log.Info("stream opened", "peer", st.peer)
@@ -117,7 +119,11 @@ func (st *stream) receiveAll(req *session.Request) error {
 
 // receive feeds one request to the machine, and what it says to the state.
 func (st *stream) receive(req *session.Request) error {
-	if err := check(req); err != nil {
+	err := implyType(req, st.typeURL)
+	if err == nil {
+		err = check(req)
+	}
+	if err != nil {
 		st.log.Warn("request refused", "err", err)
 		return status.Error(codes.InvalidArgument, err.Error())
 	}

@@ -14,8 +14,10 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -87,6 +89,7 @@ type ADS struct {
 	versions map[string]string
 	open     int // streams
 	last     time.Time
+	conn     *grpc.ClientConn // of the newest stream; nil for none
 }
 
 // NewADS checks the configuration; it does no I/O.
@@ -150,6 +153,7 @@ func (a *ADS) Run(ctx context.Context, feed Feed, answered func() error) error {
 	defer interest.Close()
 	a.mu.Lock()
 	a.open++
+	a.conn = conn
 	versions := maps.Clone(a.versions)
 	a.mu.Unlock()
 	st := &stream{
@@ -165,9 +169,29 @@ func (a *ADS) Run(ctx context.Context, feed Feed, answered func() error) error {
 	err = st.run(ctx, cancel)
 	a.mu.Lock()
 	a.open--
+	if a.conn == conn {
+		a.conn = nil
+	}
 	a.versions = versions
 	a.mu.Unlock()
 	return err
+}
+
+// Forward opens a stream of another service to the same server, on the connection
+// of the ADS stream and with the same headers. It fails with UNAVAILABLE while
+// there is none.
+func (a *ADS) Forward(ctx context.Context, method string) (grpc.ClientStream, error) {
+	a.mu.Lock()
+	conn := a.conn
+	a.mu.Unlock()
+	if conn == nil {
+		return nil, status.Errorf(codes.Unavailable, "upstream %s is away", a.Name())
+	}
+	ctx, err := a.headers(ctx)
+	if err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	return conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
 }
 
 // Open reports whether a stream is open, answered or not.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"google.golang.org/grpc/credentials"
@@ -162,6 +163,9 @@ func target(addr string) (target string, unix bool, err error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil || host == "" || port == "" {
 		return "", false, fmt.Errorf("upstream %q: want host:port, unix:PATH, dns:///HOST:PORT or file:DIR", addr)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return "", false, fmt.Errorf("upstream %q: port %q is not a number from 1 to 65535", addr, port)
 	}
 	if net.ParseIP(host) != nil {
 		return "passthrough:///" + addr, false, nil

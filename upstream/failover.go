@@ -9,6 +9,10 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // Defaults of Failover.
@@ -86,6 +90,25 @@ func (f *Failover) States() []SourceState {
 		}
 	}
 	return states
+}
+
+// Forward opens a stream of another service to the source that answers. It fails
+// with UNAVAILABLE when there is none, or it is no server.
+func (f *Failover) Forward(ctx context.Context, method string) (grpc.ClientStream, error) {
+	f.mu.Lock()
+	active := -1
+	if f.states != nil {
+		active = f.active
+	}
+	f.mu.Unlock()
+	if active >= 0 {
+		if to, ok := f.Sources[active].(interface {
+			Forward(context.Context, string) (grpc.ClientStream, error)
+		}); ok {
+			return to.Forward(ctx, method)
+		}
+	}
+	return nil, status.Errorf(codes.Unavailable, "no upstream for %s", method)
 }
 
 func (f *Failover) init() {

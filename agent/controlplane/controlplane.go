@@ -23,7 +23,6 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc/credentials"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/cache"
@@ -57,6 +56,7 @@ type Config struct {
 // ControlPlane serves a directory. Make one with New and run Run.
 type ControlPlane struct {
 	cfg       Config
+	tls       *tls.Config // nil for plaintext
 	group     *group.Group
 	source    *file.Source
 	server    *downstream.Server
@@ -79,11 +79,11 @@ func New(cfg Config) (*ControlPlane, error) {
 	if err := admin.CheckAddrs(cfg.Admin, cfg.Health); err != nil {
 		return nil, err
 	}
-	creds, err := transport(cfg)
+	conf, err := transport(cfg)
 	if err != nil {
 		return nil, err
 	}
-	cp := &ControlPlane{cfg: cfg, metrics: admin.NewMetrics(cfg.Version), born: time.Now()}
+	cp := &ControlPlane{cfg: cfg, tls: conf, metrics: admin.NewMetrics(cfg.Version), born: time.Now()}
 	cp.source = file.New(file.Config{Dir: cfg.Dir, Logger: cfg.Log})
 	cp.group = group.New(group.Config{
 		Node:      &corev3.Node{Id: "controlplane"},
@@ -91,11 +91,10 @@ func New(cfg Config) (*ControlPlane, error) {
 		Cache:     cache.Config{Linger: linger},
 	})
 	cp.server = downstream.New(downstream.Config{
-		State:       cp.group,
-		Identifier:  "holdfast-controlplane/" + cfg.Version,
-		Credentials: creds,
-		Log:         cfg.Log,
-		Observer:    cp.metrics.Downstream(),
+		State:      cp.group,
+		Identifier: "holdfast-controlplane/" + cfg.Version,
+		Log:        cfg.Log,
+		Observer:   cp.metrics.Downstream(),
 	})
 	return cp, nil
 }
@@ -113,7 +112,8 @@ func checkListen(addr string) error {
 	return nil
 }
 
-func transport(cfg Config) (credentials.TransportCredentials, error) {
+// transport reads the TLS files; nil for plaintext.
+func transport(cfg Config) (*tls.Config, error) {
 	if cfg.TLSCert == "" && cfg.TLSKey == "" {
 		if cfg.TLSClientCA != "" {
 			return nil, errors.New("--tls-client-ca needs --tls-cert and --tls-key")
@@ -124,7 +124,7 @@ func transport(cfg Config) (credentials.TransportCredentials, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--tls-cert, --tls-key: %w", err)
 	}
-	conf := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}}
 	if cfg.TLSClientCA != "" {
 		pem, err := os.ReadFile(cfg.TLSClientCA)
 		if err != nil {
@@ -136,7 +136,7 @@ func transport(cfg Config) (credentials.TransportCredentials, error) {
 			return nil, fmt.Errorf("--tls-client-ca: %s holds no PEM certificate", cfg.TLSClientCA)
 		}
 	}
-	return credentials.NewTLS(conf), nil
+	return conf, nil
 }
 
 // Run serves until ctx ends and returns nil then, or returns why it cannot.
@@ -172,6 +172,9 @@ func (cp *ControlPlane) listen() (net.Listener, error) {
 	lis, err := net.Listen("tcp", cp.cfg.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	if cp.tls != nil {
+		lis = tls.NewListener(lis, cp.tls)
 	}
 	return lis, nil
 }

@@ -14,6 +14,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/agent/cache"
@@ -124,4 +125,10 @@ func (g *Group) feed(ctx context.Context) error {
 // Attach opens the view of a stream.
 func (g *Group) Attach(c downstream.Client) downstream.View {
 	return view{g.cache.Watch(c.Node.GetId()), g.cache}
+}
+
+// Forward opens a stream of a service that is not served here to the upstream
+// that answers.
+func (g *Group) Forward(ctx context.Context, method string) (grpc.ClientStream, error) {
+	return g.upstreams.Forward(ctx, method)
 }

@@ -34,6 +34,7 @@ type rig struct {
 	up, down     *xdstest.Pipe
 	group        *group.Group
 	stops        []func()
+	restHold     time.Duration
 	stopAgent    func()
 }
 
@@ -79,7 +80,10 @@ func (r *rig) startAgent() {
 		Upstreams: &upstream.Failover{Sources: []upstream.Source{ads}, Log: log},
 		Cache:     cache.Config{},
 	})
-	server := downstream.New(downstream.Config{State: r.group, Identifier: "holdfast/test", Log: log})
+	server := downstream.New(downstream.Config{
+		State: r.group, Identifier: "holdfast/test", Log: log,
+		Forward: r.group, RESTHold: r.restHold,
+	})
 	ended := make(chan error, 2)
 	lis := r.down.Listen()
 	go func() { ended <- r.group.Run(ctx) }()
@@ -189,4 +193,8 @@ func (r *rig) count(kind xdstest.Kind, typeURL string) int {
 		}
 	}
 	return n
+}
+
+func nodeXdstest() *corev3.Node {
+	return &corev3.Node{Id: "xdstest", Cluster: "xdstest", UserAgentName: "envoy"}
 }

@@ -51,6 +51,8 @@ type runFlags struct {
 	socketMode  mode
 	socketGroup string
 	linger      time.Duration
+	rest        string
+	restHold    time.Duration
 
 	bootstrap string
 	node      nodeFlags
@@ -97,6 +99,8 @@ func (f *runFlags) add(c *command) {
 	flags.Var(&f.socketMode, "socket-mode", "permissions of the socket, in `OCTAL`; in the file of --config put them into quotes")
 	flags.StringVar(&f.socketGroup, "socket-group", "", "`GROUP`, by name or number, that owns the socket; empty: that of the process")
 	flags.DurationVar(&f.linger, "client-linger", cache.DefaultLinger, "how long the subscriptions of an Envoy that went away are kept (`DURATION`, such as 10m), so that it finds its configuration when it comes back")
+	flags.StringVar(&f.rest, "rest", "", "`ADDR`, host:port, where REST-JSON xDS is served too, in plaintext and without secrets; empty for none. On the socket it always is")
+	flags.DurationVar(&f.restHold, "rest-hold", 0, "how long a REST request whose version is current waits for a change (`DURATION`, such as 30s); Envoy's request_timeout must be longer. 0 answers at once")
 	flags = c.section("Who Envoy is, to fetch its configuration before it asks (one way, or neither)")
 	flags.StringVar(&f.bootstrap, "bootstrap", "", "`FILE` that Envoy will get as its bootstrap; the node is read from it")
 	f.node.add(flags)
@@ -119,6 +123,8 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		return agent.Config{}, fmt.Errorf("--upstream-max-message-bytes %d: want a positive number of bytes", f.maxMessage)
 	case f.ackTimeout <= 0:
 		return agent.Config{}, fmt.Errorf("--ack-timeout %s: want a positive duration", f.ackTimeout)
+	case f.restHold < 0:
+		return agent.Config{}, fmt.Errorf("--rest-hold %s: want 0 or a positive duration", f.restHold)
 	case f.linger <= 0:
 		return agent.Config{}, fmt.Errorf("--client-linger %s: want a positive duration", f.linger)
 	}
@@ -138,6 +144,8 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		Headers:      f.headers,
 		MaxMessage:   f.maxMessage,
 		AckTimeout:   f.ackTimeout,
+		REST:         f.rest,
+		RESTHold:     f.restHold,
 		Socket:       downstream.SocketConfig{Path: f.socket, Mode: fs.FileMode(f.socketMode), Group: f.socketGroup},
 		Node:         node,
 		Linger:       f.linger,

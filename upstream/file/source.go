@@ -9,6 +9,8 @@
 // .pbtext, .pb_text; a DiscoveryResponse or an Any). Only the wire form can carry
 // types that are not known to this build, and carries every body byte for byte.
 //
+// It tells everything it has, whatever is subscribed to.
+//
 // It promises that a file which cannot be read, or which repeats a resource of
 // another file, changes nothing: its last good content stays, and its error says
 // where and why. It promises that a directory which cannot be read removes
@@ -291,7 +293,7 @@ func (r *run) applyType(typeURL string, resources []*xds.Resource, complete bool
 	name := r.source.Name()
 	full := xds.FullState(typeURL) && complete
 	held := r.held(typeURL, complete)
-	u := upstream.Update{Source: name, Type: typeURL, Complete: full}
+	u := upstream.Update{Source: name, Type: typeURL, Complete: full, Unasked: true}
 	there := make(map[string]string, len(resources))
 	changed := full && !r.synced[typeURL]
 	for _, resource := range resources {

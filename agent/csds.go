@@ -1,0 +1,105 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
+	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// registerCSDS adds the client status discovery service: what the clients of each
+// group were given and what they made of it (protocol.md 8.6). It tells names,
+// versions and verdicts; the contents, redacted, are for `holdfast dump`.
+func (a *Agent) registerCSDS(r grpc.ServiceRegistrar) {
+	statusv3.RegisterClientStatusDiscoveryServiceServer(r, csds{agent: a})
+}
+
+type csds struct {
+	statusv3.UnimplementedClientStatusDiscoveryServiceServer
+	agent *Agent
+}
+
+// FetchClientStatus answers once.
+func (c csds) FetchClientStatus(_ context.Context, req *statusv3.ClientStatusRequest) (*statusv3.ClientStatusResponse, error) {
+	if len(req.GetNodeMatchers()) > 0 {
+		return nil, status.Error(codes.InvalidArgument, "node matchers are not supported: every group is reported")
+	}
+	resp := &statusv3.ClientStatusResponse{}
+	for _, m := range c.agent.members() {
+		resp.Config = append(resp.Config, clientConfig(m))
+	}
+	return resp, nil
+}
+
+// StreamClientStatus answers each request of a stream.
+func (c csds) StreamClientStatus(stream statusv3.ClientStatusDiscoveryService_StreamClientStatusServer) error {
+	for {
+		req, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		resp, err := c.FetchClientStatus(stream.Context(), req)
+		if err != nil {
+			return err
+		}
+		if err := stream.Send(resp); err != nil {
+			return err
+		}
+	}
+}
+
+func clientConfig(m *member) *statusv3.ClientConfig {
+	conf := &statusv3.ClientConfig{Node: m.Node()}
+	for _, t := range m.Cache().Status() {
+		for _, r := range m.Cache().Resources(t.Type) {
+			row := &statusv3.ClientConfig_GenericXdsConfig{
+				TypeUrl:      t.Type,
+				Name:         r.Current.Name,
+				VersionInfo:  r.Current.Version,
+				ClientStatus: adminv3.ClientResourceStatus_ACKED,
+			}
+			switch r.Standing {
+			case xds.Pending:
+				row.ClientStatus = adminv3.ClientResourceStatus_REQUESTED
+			case xds.Suspect, xds.Rejected:
+				row.ClientStatus = adminv3.ClientResourceStatus_NACKED
+				row.ErrorState = &adminv3.UpdateFailureState{Details: r.Reason, VersionInfo: r.Current.Version}
+				if r.Good != nil {
+					row.VersionInfo = r.Good.Version
+				}
+			case xds.Accepted:
+			}
+			if !t.Updated.IsZero() {
+				row.LastUpdated = timestamppb.New(t.Updated)
+			}
+			conf.GenericXdsConfigs = append(conf.GenericXdsConfigs, row)
+		}
+	}
+	return conf
+}
+
+// Forward opens a stream of a service that is not served here, to the upstream of
+// the first group that has one. A pass-through stream does not say of which node
+// it is, and every group has the same upstreams.
+func (a *Agent) Forward(ctx context.Context, method string) (grpc.ClientStream, error) {
+	err := status.Errorf(codes.Unavailable, "no upstream for %s", method)
+	for _, m := range a.members() {
+		stream, failed := m.Forward(ctx, method)
+		if failed == nil {
+			return stream, nil
+		}
+		err = failed
+	}
+	return nil, err
+}

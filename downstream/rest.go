@@ -1,0 +1,147 @@
+package downstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// restPrefix begins the path of every REST request; the kind of resource follows
+// (protocol.md 9.1).
+const restPrefix = "/v3/discovery:"
+
+// restTypes are the kinds that REST serves. Secrets are not among them.
+var restTypes = map[string]string{
+	"clusters":          xds.ClusterType,
+	"endpoints":         xds.EndpointType,
+	"listeners":         xds.ListenerType,
+	"routes":            xds.RouteType,
+	"scoped-routes":     xds.ScopedRouteType,
+	"runtime":           xds.RuntimeType,
+	"extension_configs": xds.ExtensionConfigType,
+}
+
+// maxRESTRequest is the largest REST request: a Node of 77 KB, and names.
+const maxRESTRequest = 16 << 20
+
+// ServeREST serves REST, and nothing else, on lis until ctx ends. It returns nil
+// then; lis is closed.
+func (s *Server) ServeREST(ctx context.Context, lis net.Listener) error {
+	srv := &http.Server{
+		Handler:           http.HandlerFunc(s.rest),
+		ReadHeaderTimeout: sniffTimeout,
+		ReadTimeout:       time.Minute,
+		IdleTimeout:       5 * time.Minute,
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+	}
+	closed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(closed)
+		_ = srv.Close()
+	})
+	err := srv.Serve(lis)
+	if !stop() {
+		<-closed
+	}
+	if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// rest answers one poll: 200 with what is new, 304 if that is nothing, 503 while
+// nothing is known. An answer of "{}" would wipe Envoy, so there is none
+// (protocol.md 9.2 to 9.4).
+func (s *Server) rest(w http.ResponseWriter, r *http.Request) {
+	typeURL, ok := restType(w, r)
+	if !ok {
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRESTRequest))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	var in discoveryv3.DiscoveryRequest
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(body, &in); err != nil {
+		http.Error(w, "not a DiscoveryRequest in JSON: "+err.Error(), http.StatusBadRequest)
+		return
+	}
+	req := session.FromSotW(&in)
+	if err := implyType(req, typeURL); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	resp, err := s.fetch(r.Context(), req, in.GetNode(), s.cfg.RESTHold)
+	switch {
+	case errors.Is(err, errCurrent):
+		w.WriteHeader(http.StatusNotModified)
+		return
+	case status.Code(err) == codes.InvalidArgument:
+		http.Error(w, status.Convert(err).Message(), http.StatusBadRequest)
+		return
+	case err != nil:
+		http.Error(w, status.Convert(err).Message(), http.StatusServiceUnavailable)
+		return
+	}
+	out, err := resp.SotW(s.from)
+	if err == nil {
+		body, err = restJSON(out)
+	}
+	if err != nil {
+		s.cfg.Log.Warn("REST cannot express a resource", "type", xds.Short(typeURL), "err", err)
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(body)
+}
+
+// restType finds the type that a request is for, or answers what is wrong with it.
+func restType(w http.ResponseWriter, r *http.Request) (typeURL string, ok bool) {
+	kind, isDiscovery := strings.CutPrefix(r.URL.Path, restPrefix)
+	typeURL, known := restTypes[kind]
+	switch {
+	case isDiscovery && kind == "secrets":
+		http.Error(w, "secrets are not served over REST: use SDS over gRPC on this socket", http.StatusForbidden)
+	case !known:
+		http.Error(w, "not found: want POST "+restPrefix+"clusters, endpoints, listeners, routes, scoped-routes, runtime or extension_configs", http.StatusNotFound)
+	case r.Method != http.MethodPost:
+		w.Header().Set("Allow", http.MethodPost)
+		http.Error(w, "want POST", http.StatusMethodNotAllowed)
+	default:
+		return typeURL, true
+	}
+	return "", false
+}
+
+// restJSON writes a response as JSON. A resource that holds a type which this
+// build does not know cannot be expressed; to leave it out would delete it, so
+// that the error names it instead (protocol.md 9.5).
+func restJSON(resp *discoveryv3.DiscoveryResponse) ([]byte, error) {
+	opts := protojson.MarshalOptions{UseProtoNames: true}
+	body, err := opts.Marshal(resp)
+	if err == nil {
+		return body, nil
+	}
+	for _, res := range resp.GetResources() {
+		if _, one := opts.Marshal(res); one != nil {
+			name, _ := xds.ScanName(res.GetValue())
+			return nil, fmt.Errorf("%s %q cannot be written as JSON: %w; take it over gRPC", xds.Short(res.GetTypeUrl()), name, one)
+		}
+	}
+	return nil, err
+}

@@ -1,0 +1,158 @@
+package downstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	clusterservice "github.com/envoyproxy/go-control-plane/envoy/service/cluster/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	endpointservice "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
+	extensionservice "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
+	listenerservice "github.com/envoyproxy/go-control-plane/envoy/service/listener/v3"
+	routeservice "github.com/envoyproxy/go-control-plane/envoy/service/route/v3"
+	runtimeservice "github.com/envoyproxy/go-control-plane/envoy/service/runtime/v3"
+	secretservice "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
+
+	"github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// services are the discovery services, each with the one type that it serves, ""
+// for ADS. Their messages are the same, so that one implementation serves all
+// of them; the generated descriptions give the names of their methods.
+var services = []struct {
+	desc    *grpc.ServiceDesc
+	typeURL string
+}{
+	{&discoveryv3.AggregatedDiscoveryService_ServiceDesc, ""},
+	{&clusterservice.ClusterDiscoveryService_ServiceDesc, xds.ClusterType},
+	{&endpointservice.EndpointDiscoveryService_ServiceDesc, xds.EndpointType},
+	{&listenerservice.ListenerDiscoveryService_ServiceDesc, xds.ListenerType},
+	{&routeservice.RouteDiscoveryService_ServiceDesc, xds.RouteType},
+	{&routeservice.ScopedRoutesDiscoveryService_ServiceDesc, xds.ScopedRouteType},
+	{&routeservice.VirtualHostDiscoveryService_ServiceDesc, xds.VirtualHostType},
+	{&secretservice.SecretDiscoveryService_ServiceDesc, xds.SecretType},
+	{&runtimeservice.RuntimeDiscoveryService_ServiceDesc, xds.RuntimeType},
+	{&extensionservice.ExtensionConfigDiscoveryService_ServiceDesc, xds.ExtensionConfigType},
+}
+
+// register adds to a gRPC server the discovery services, health and reflection,
+// and what the configuration adds.
+func (s *Server) register(g *grpc.Server) {
+	healthgrpc.RegisterHealthServer(g, health.NewServer()) // "" is SERVING
+	reflection.Register(g)
+	if s.cfg.Register != nil {
+		s.cfg.Register(g)
+	}
+	for _, service := range services {
+		desc := *service.desc
+		desc.HandlerType = (*any)(nil)
+		desc.Streams = slices.Clone(desc.Streams)
+		for i := range desc.Streams {
+			desc.Streams[i].Handler = s.streamHandler(desc.Streams[i].StreamName, service.typeURL)
+		}
+		desc.Methods = slices.Clone(desc.Methods)
+		for i := range desc.Methods {
+			desc.Methods[i].Handler = s.fetchHandler(service.typeURL)
+		}
+		g.RegisterService(&desc, s)
+	}
+}
+
+// streamHandler serves the streaming methods, which are named Delta… and Stream….
+func (s *Server) streamHandler(method, typeURL string) grpc.StreamHandler {
+	form := session.SotW
+	if strings.HasPrefix(method, "Delta") {
+		form = session.Delta
+	}
+	return func(_ any, g grpc.ServerStream) error {
+		w := wire(sotwWire{g})
+		if form == session.Delta {
+			w = deltaWire{g}
+		}
+		return s.serve(g.Context(), form, typeURL, w)
+	}
+}
+
+// fetchHandler serves the unary methods: one answer, when there is one.
+func (s *Server) fetchHandler(typeURL string) grpc.MethodHandler {
+	return func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+		var in discoveryv3.DiscoveryRequest
+		if err := decode(&in); err != nil {
+			return nil, err
+		}
+		req := session.FromSotW(&in)
+		if err := implyType(req, typeURL); err != nil {
+			return nil, status.Error(codes.InvalidArgument, err.Error())
+		}
+		resp, err := s.fetch(ctx, req, in.GetNode(), s.cfg.RESTHold)
+		if errors.Is(err, errCurrent) {
+			err = status.Error(codes.Aborted, err.Error())
+		}
+		if err != nil {
+			return nil, err
+		}
+		return resp.SotW(s.from)
+	}
+}
+
+// implyType fills in the type of a request on a service of one type, where the
+// client need not say it, and refuses another.
+func implyType(req *session.Request, typeURL string) error {
+	switch {
+	case typeURL == "" || req.Type == typeURL:
+		return nil
+	case req.Type == "":
+		req.Type = typeURL
+		return nil
+	}
+	return fmt.Errorf("request for %q on the service of %s", req.Type, xds.Short(typeURL))
+}
+
+// wire is a stream in either form.
+type wire interface {
+	recv() (req *session.Request, node *corev3.Node, err error)
+	send(resp *session.Response, from *corev3.ControlPlane) error
+}
+
+type sotwWire struct{ g grpc.ServerStream }
+
+func (w sotwWire) recv() (*session.Request, *corev3.Node, error) {
+	var req discoveryv3.DiscoveryRequest
+	if err := w.g.RecvMsg(&req); err != nil {
+		return nil, nil, err
+	}
+	return session.FromSotW(&req), req.GetNode(), nil
+}
+
+func (w sotwWire) send(resp *session.Response, from *corev3.ControlPlane) error {
+	out, err := resp.SotW(from)
+	if err != nil {
+		return err
+	}
+	return w.g.SendMsg(out)
+}
+
+type deltaWire struct{ g grpc.ServerStream }
+
+func (w deltaWire) recv() (*session.Request, *corev3.Node, error) {
+	var req discoveryv3.DeltaDiscoveryRequest
+	if err := w.g.RecvMsg(&req); err != nil {
+		return nil, nil, err
+	}
+	return session.FromDelta(&req), req.GetNode(), nil
+}
+
+func (w deltaWire) send(resp *session.Response, from *corev3.ControlPlane) error {
+	return w.g.SendMsg(resp.Delta(from))
+}

@@ -1,0 +1,93 @@
+package upstream
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
+)
+
+func TestAnAddressIsATarget(t *testing.T) {
+	for addr, want := range map[string]string{
+		"xds.test:443":         "dns:///xds.test:443",
+		"192.0.2.1:15010":      "passthrough:///192.0.2.1:15010",
+		"[2001:db8::1]:443":    "passthrough:///[2001:db8::1]:443",
+		"unix:/run/cp.sock":    "unix:/run/cp.sock",
+		"unix:///run/cp.sock":  "unix:/run/cp.sock",
+		"unix:cp.sock":         "unix:cp.sock",
+		"dns:///xds.test:443":  "dns:///xds.test:443",
+		"dns:xds.test:443":     "dns:xds.test:443",
+		"dns://192.0.2.1/a:53": "dns://192.0.2.1/a:53",
+	} {
+		got, unix, err := target(addr)
+		if err != nil || got != want || unix != (addr[:4] == "unix") {
+			t.Errorf("%s: target %q, Unix socket %v, %v; want %q", addr, got, unix, err, want)
+		}
+	}
+}
+
+func TestABadAddressIsRefusedWithWhatIsWanted(t *testing.T) {
+	const wanted = "want host:port, unix:PATH, dns:///HOST:PORT or file:DIR"
+	for addr, want := range map[string]string{
+		"":                "upstream \"\": " + wanted,
+		"xds.test":        "upstream \"xds.test\": " + wanted,
+		":443":            "upstream \":443\": " + wanted,
+		"xds.test:":       "upstream \"xds.test:\": " + wanted,
+		"xds.test:65536":  "port \"65536\" is not a number from 1 to 65535",
+		"xds.test:0":      "port \"0\" is not a number from 1 to 65535",
+		"192.0.2.1:https": "port \"https\" is not a number from 1 to 65535",
+		"2001:db8::1":     wanted,
+		"unix:":           "no path after unix:",
+		"unix://":         "no path after unix:",
+		"dns:":            "no host after dns:",
+		"dns:///":         "no host after dns:",
+		"tcp://xds.test":  "unknown scheme; " + wanted,
+	} {
+		_, err := NewADS(ADSConfig{Addr: addr})
+		if err == nil {
+			t.Errorf("%s: accepted", addr)
+			continue
+		}
+		expect(t, err, want)
+	}
+}
+
+// The file system protects a Unix socket: no TLS, whatever is set for others.
+func TestAUnixSocketIsSpokenToWithoutTLS(t *testing.T) {
+	dir, err := os.MkdirTemp("", "holdfast-") // t.TempDir may be too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	path := filepath.Join(dir, "cp.sock")
+	lis, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cp := xdstest.New(xdstest.Config{})
+	cp.Set(xdstest.Cluster("c1", ""))
+	cp.Serve(lis)
+	t.Cleanup(cp.Stop)
+	for _, addr := range []string{"unix:" + path, "unix://" + path} {
+		if err := attempt(t, ADSConfig{Addr: addr, Security: Security{CA: "ca-of-another-upstream.pem"}}); err != nil {
+			t.Errorf("%s: %v", addr, err)
+		}
+	}
+	err = attempt(t, ADSConfig{Addr: "unix:" + path + ".none"})
+	expect(t, err, "no such file or directory")
+}
+
+// Nobody there is said with the address, and Run ends.
+func TestNobodyListens(t *testing.T) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := lis.Addr().String()
+	_ = lis.Close()
+	err = source(t, ADSConfig{Addr: addr, Security: Security{Plaintext: true}}).Run(context.Background(), everyCluster(), nil)
+	expect(t, err, "dial tcp "+addr+": connect: connection refused")
+}

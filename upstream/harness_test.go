@@ -1,0 +1,138 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
+)
+
+// Every Run of this package owns its goroutines; none may outlive it.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// limit bounds a wait for something that happens at once on loopback.
+const limit = 20 * time.Second
+
+// state is a Feed that writes down what it is told. Its clients want some types.
+type state struct {
+	node  *corev3.Node
+	wants []Want
+	held  map[string]string
+
+	mu      sync.Mutex
+	updates []Update
+	synced  []string
+}
+
+func (s *state) Node() *corev3.Node { return s.node }
+
+func (s *state) Apply(u Update, verdict func(error)) {
+	s.mu.Lock()
+	s.updates = append(s.updates, u)
+	s.mu.Unlock()
+	if verdict != nil {
+		verdict(nil)
+	}
+}
+
+func (s *state) Synced(_, typeURL string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.synced = append(s.synced, typeURL)
+}
+
+func (s *state) Held(string, string) map[string]string { return s.held }
+
+func (s *state) Interest() Interest {
+	in := &wanted{wants: s.wants, changed: make(chan struct{}, 1)}
+	in.changed <- struct{}{}
+	return in
+}
+
+// applied returns the updates so far.
+func (s *state) applied() []Update {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.updates)
+}
+
+// names lists what was put so far, in order.
+func (s *state) names() []string {
+	var names []string
+	for _, u := range s.applied() {
+		for _, r := range u.Put {
+			names = append(names, r.Name)
+		}
+	}
+	return names
+}
+
+// wanted is an Interest that changes once: to what is wanted.
+type wanted struct {
+	wants   []Want
+	changed chan struct{}
+}
+
+func (w *wanted) Changed() <-chan struct{} { return w.changed }
+func (w *wanted) Take() []Want             { return w.wants }
+func (w *wanted) Close()                   {}
+
+// everyCluster is a state whose clients want all clusters.
+func everyCluster() *state {
+	return &state{node: &corev3.Node{Id: "web-1"}, wants: []Want{{Type: xds.ClusterType, Wildcard: true}}}
+}
+
+// controlPlane serves the cluster c1 on loopback and returns its address.
+func controlPlane(t *testing.T, opts ...grpc.ServerOption) (cp *xdstest.ControlPlane, addr string) {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cp = xdstest.New(xdstest.Config{})
+	cp.Set(xdstest.Cluster("c1", ""))
+	cp.Serve(lis, opts...)
+	t.Cleanup(cp.Stop)
+	return cp, lis.Addr().String()
+}
+
+// source makes an ADS source.
+func source(t *testing.T, cfg ADSConfig) *ADS {
+	t.Helper()
+	a, err := NewADS(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// attempt runs a source until its first answer, and returns nil, or until it
+// fails before, and returns why.
+func attempt(t *testing.T, cfg ADSConfig) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	answered := false
+	err := source(t, cfg).Run(ctx, everyCluster(), func() error {
+		answered = true
+		cancel()
+		return nil
+	})
+	if answered {
+		return nil
+	}
+	if err == nil || ctx.Err() != nil {
+		return errors.New("no answer and no error in time")
+	}
+	return err
+}

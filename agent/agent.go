@@ -34,10 +34,13 @@ type Config struct {
 	// Version is holdfast's own, for status and control_plane.identifier.
 	Version string
 	// Upstreams are addresses in order of priority: host:port, unix:PATH,
-	// dns:///host:port or file:DIR. At least one.
+	// dns:///host:port, file:DIR or http(s)://host. At least one.
 	Upstreams    []string
 	UpstreamForm upstreamsession.Form
-	Security     upstream.Security
+	// RESTRefresh is the pause between two polls of an http(s):// upstream; 0 for
+	// the default.
+	RESTRefresh time.Duration
+	Security    upstream.Security
 	// Headers is metadata of every upstream stream.
 	Headers map[string]string
 	// MaxMessage bounds a message from either side, in bytes; 0 for the default.
@@ -50,6 +53,8 @@ type Config struct {
 	// for none. RESTHold is how long a poll waits for a change.
 	REST     string
 	RESTHold time.Duration
+	// Limits bound what clients may cost.
+	Limits downstream.Limits
 	// Node is who Envoy will say it is, so that its configuration can be fetched
 	// before it asks; nil to wait for it.
 	Node *corev3.Node
@@ -123,6 +128,7 @@ func New(cfg Config) (*Agent, error) {
 		Identifier: "holdfast/" + cfg.Version,
 		MaxMessage: cfg.MaxMessage,
 		RESTHold:   cfg.RESTHold,
+		Limits:     cfg.Limits,
 		Forward:    a,
 		Register:   a.registerCSDS,
 		Log:        cfg.Log,

@@ -16,10 +16,23 @@ func (a *Agent) source(addr string) (upstream.Source, error) {
 		}
 		return file.New(file.Config{Dir: dir, Logger: a.cfg.Log}), nil
 	}
-	if strings.HasPrefix(addr, "http://") || strings.HasPrefix(addr, "https://") {
-		return nil, fmt.Errorf("upstream %q: REST upstreams are not served by this version; want host:port, unix:PATH, dns:///HOST:PORT or file:DIR", addr)
+	var observer upstream.Observer
+	if a.metrics != nil {
+		observer = a.metrics.Upstream()
 	}
-	src := upstream.ADSConfig{
+	if strings.HasPrefix(addr, "http://") || strings.HasPrefix(addr, "https://") {
+		return upstream.NewREST(upstream.RESTConfig{
+			URL:        addr,
+			Security:   a.cfg.Security,
+			Headers:    a.cfg.Headers,
+			Refresh:    a.cfg.RESTRefresh,
+			MaxMessage: a.cfg.MaxMessage,
+			AckTimeout: a.cfg.AckTimeout,
+			Log:        a.cfg.Log,
+			Observer:   observer,
+		})
+	}
+	return upstream.NewADS(upstream.ADSConfig{
 		Addr:       addr,
 		Form:       a.cfg.UpstreamForm,
 		Security:   a.cfg.Security,
@@ -27,9 +40,6 @@ func (a *Agent) source(addr string) (upstream.Source, error) {
 		MaxMessage: a.cfg.MaxMessage,
 		AckTimeout: a.cfg.AckTimeout,
 		Log:        a.cfg.Log,
-	}
-	if a.metrics != nil {
-		src.Observer = a.metrics.Upstream()
-	}
-	return upstream.NewADS(src)
+		Observer:   observer,
+	})
 }

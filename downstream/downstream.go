@@ -68,6 +68,8 @@ type Observer interface {
 	StreamClosed(form string)
 	Pushed(typeURL, form string, resources int)
 	Answered(typeURL, form string, nack bool)
+	// Refused counts what went beyond a limit.
+	Refused(limit string)
 }
 
 type nobody struct{}
@@ -76,3 +78,4 @@ func (nobody) StreamOpened(string)           {}
 func (nobody) StreamClosed(string)           {}
 func (nobody) Pushed(string, string, int)    {}
 func (nobody) Answered(string, string, bool) {}
+func (nobody) Refused(string)                {}

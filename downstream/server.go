@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/downstream/session"
 )
@@ -45,6 +44,8 @@ type Config struct {
 	MaxMessage int
 	// RemovalDelay is session.DefaultRemovalDelay where it is 0.
 	RemovalDelay time.Duration
+	// Limits bound what a client may cost.
+	Limits Limits
 	// RESTHold is how long a poll whose version is current waits for a change;
 	// 0 answers at once. A client's request timeout must exceed it (protocol.md
 	// 9.3).
@@ -78,6 +79,7 @@ func New(cfg Config) *Server {
 	if cfg.MaxMessage == 0 {
 		cfg.MaxMessage = DefaultMaxMessage
 	}
+	cfg.Limits = cfg.Limits.orDefault()
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -135,7 +137,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 // StreamState is what is known of an open stream.
 type StreamState struct {
 	Stream uint64
-	Node   *corev3.Node // nil before the first request
+	NodeID string // "" before the first request
 	Form   session.Form
 	Peer   string
 	Since  time.Time
@@ -164,8 +166,14 @@ func (s *Server) serve(ctx context.Context, form session.Form, typeURL string, w
 	}
 	st.number = s.number()
 	s.mu.Lock()
-	s.streams[st] = struct{}{}
+	full := len(s.streams) >= s.cfg.Limits.Streams
+	if !full {
+		s.streams[st] = struct{}{}
+	}
 	s.mu.Unlock()
+	if full {
+		return s.exhausted("streams", "more than %d streams", s.cfg.Limits.Streams)
+	}
 	s.cfg.Observer.StreamOpened(form.String())
 	defer func() {
 		s.mu.Lock()
@@ -188,5 +196,5 @@ func nodeOf(node *corev3.Node) (*corev3.Node, error) {
 	if node.GetId() == "" {
 		return nil, errNoNode
 	}
-	return proto.CloneOf(node), nil
+	return node, nil
 }

@@ -34,16 +34,17 @@ type stream struct {
 	// Set by the receiver before the sender starts.
 	view View
 	log  *slog.Logger
+	gate gate
 
 	mu      sync.Mutex
-	node    *corev3.Node
+	node    string // the client's id; its Node is large, and the state has it
 	machine *session.Session
 }
 
 func (st *stream) state() StreamState {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	s := StreamState{Stream: st.number, Node: st.node, Form: st.form, Peer: st.peer, Since: st.since}
+	s := StreamState{Stream: st.number, NodeID: st.node, Form: st.form, Peer: st.peer, Since: st.since}
 	if st.machine != nil {
 		s.Types, s.Subscriptions = st.machine.Subscriptions()
 	}
@@ -94,7 +95,7 @@ func (st *stream) attach(node *corev3.Node) {
 	st.log = st.server.cfg.Log.With("stream", st.number, "node", node.GetId(), "form", st.form.String())
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	st.node = node
+	st.node = node.GetId()
 	st.machine = session.New(session.Config{
 		Form:         st.form,
 		NoncePrefix:  strconv.FormatUint(st.number, 10) + ".",
@@ -102,6 +103,7 @@ func (st *stream) attach(node *corev3.Node) {
 		KeepWildcard: node.GetUserAgentName() == envoyUserAgent,
 		HadWildcard:  st.view.HadWildcard,
 	})
+	st.gate = newGate(st.server)
 	st.log.Info("stream opened", "peer", st.peer)
 }
 
@@ -130,6 +132,11 @@ func (st *stream) receive(req *session.Request) error {
 	// The state hears of it before the sender looks again: else a change between
 	// the two would be missed, and a NACK be told after the progress it makes.
 	st.mu.Lock()
+	if err := st.gate.admit(req, st.machine); err != nil {
+		st.mu.Unlock()
+		st.log.Warn("request refused", "err", err)
+		return err
+	}
 	eff := st.machine.Request(req)
 	if eff.Interest != nil {
 		st.view.Subscribe(*eff.Interest)

@@ -2,10 +2,8 @@ package upstream
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"sync"
 	"time"
@@ -18,9 +16,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
-	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream/session"
 )
 
@@ -69,27 +65,16 @@ type ADSConfig struct {
 	Dial []grpc.DialOption
 }
 
-// Observer counts what passes between a source and its control plane.
-type Observer interface {
-	// Received counts a response; Answered an ACK, or a NACK with its reason.
-	Received(source, typeURL string, resources int)
-	Answered(source, typeURL string, nack bool)
-}
-
 // ADS is a control plane that speaks the aggregated discovery service, SotW or
 // Delta. It keeps what the server must be told again on its next stream.
 type ADS struct {
+	*server
 	cfg    ADSConfig
 	target string
 	unix   bool
-	// versions are the version_info of SotW, by type, over all streams. They
-	// are used by one Run at a time for reading and writing; a concurrent probe
-	// works on a copy.
-	mu       sync.Mutex
-	versions map[string]string
-	open     int // streams
-	last     time.Time
-	conn     *grpc.ClientConn // of the newest stream; nil for none
+
+	mu   sync.Mutex
+	conn *grpc.ClientConn // of the newest stream; nil for none
 }
 
 // NewADS checks the configuration; it does no I/O.
@@ -113,23 +98,8 @@ func NewADS(cfg ADSConfig) (*ADS, error) {
 	if cfg.KeepaliveTimeout == 0 {
 		cfg.KeepaliveTimeout = DefaultKeepaliveTimeout
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
-	cfg.Log = cfg.Log.With("upstream", cfg.Addr)
-	if cfg.Observer == nil {
-		cfg.Observer = nobody{}
-	}
-	return &ADS{cfg: cfg, target: t, unix: unix, versions: make(map[string]string)}, nil
+	return &ADS{server: newServer(cfg.Addr, cfg.Form, cfg.AckTimeout, cfg.Log, cfg.Observer), cfg: cfg, target: t, unix: unix}, nil
 }
-
-type nobody struct{}
-
-func (nobody) Received(string, string, int)  {}
-func (nobody) Answered(string, string, bool) {}
-
-// Name returns the address.
-func (a *ADS) Name() string { return a.cfg.Addr }
 
 // Run opens one stream and feeds from it until it ends, and returns why: never
 // nil. All goroutines that it started have ended then.
@@ -149,32 +119,17 @@ func (a *ADS) Run(ctx context.Context, feed Feed, answered func() error) error {
 	if err != nil {
 		return fmt.Errorf("opening the ADS stream: %w", err)
 	}
-	interest := feed.Interest()
-	defer interest.Close()
 	a.mu.Lock()
-	a.open++
 	a.conn = conn
-	versions := maps.Clone(a.versions)
 	a.mu.Unlock()
-	st := &stream{
-		ads: a, feed: feed, interest: interest, wire: wire, answered: answered,
-		poke: make(chan struct{}, 1),
-		machine: session.New(session.Config{
-			Form:       a.cfg.Form,
-			AckTimeout: a.cfg.AckTimeout,
-			Versions:   versions,
-			Held:       func(typeURL string) map[string]string { return feed.Held(a.Name(), typeURL) },
-		}),
-	}
-	err = st.run(ctx, cancel)
-	a.mu.Lock()
-	a.open--
-	if a.conn == conn {
-		a.conn = nil
-	}
-	a.versions = versions
-	a.mu.Unlock()
-	return err
+	defer func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.conn == conn {
+			a.conn = nil
+		}
+	}()
+	return a.server.run(ctx, cancel, wire, feed, answered)
 }
 
 // Forward opens a stream of another service to the same server, on the connection
@@ -192,20 +147,6 @@ func (a *ADS) Forward(ctx context.Context, method string) (grpc.ClientStream, er
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
 	return conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
-}
-
-// Open reports whether a stream is open, answered or not.
-func (a *ADS) Open() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.open > 0
-}
-
-// LastMessage returns when a response last came; the zero time for never.
-func (a *ADS) LastMessage() time.Time {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.last
 }
 
 // dial makes the connection of one attempt: a fresh one each time, so that
@@ -249,38 +190,23 @@ func (a *ADS) headers(ctx context.Context) (context.Context, error) {
 	return ctx, nil
 }
 
-// wire is a stream in either form.
-type wire interface {
-	// send writes a request, with a Node on the first of the stream.
-	send(req *session.Request, node *corev3.Node) error
-	// recv blocks for a response; ingest feeds it to the machine.
-	recv() (message, error)
-}
-
-// message is a response that was received, in either form.
-type message interface {
-	GetTypeUrl() string
-	GetNonce() string
-	proto.Message
-}
-
 type sotwWire struct {
 	stream grpc.BidiStreamingClient[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse]
 }
 
-func (w sotwWire) send(req *session.Request, node *corev3.Node) error {
+func (w sotwWire) send(_ context.Context, req *session.Request, node *corev3.Node) error {
 	return w.stream.Send(req.SotW(node))
 }
-func (w sotwWire) recv() (message, error) { return w.stream.Recv() }
+func (w sotwWire) recv(context.Context) (message, error) { return w.stream.Recv() }
 
 type deltaWire struct {
 	stream grpc.BidiStreamingClient[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse]
 }
 
-func (w deltaWire) send(req *session.Request, node *corev3.Node) error {
+func (w deltaWire) send(_ context.Context, req *session.Request, node *corev3.Node) error {
 	return w.stream.Send(req.Delta(node))
 }
-func (w deltaWire) recv() (message, error) { return w.stream.Recv() }
+func (w deltaWire) recv(context.Context) (message, error) { return w.stream.Recv() }
 
 func (a *ADS) dialStream(ctx context.Context, conn *grpc.ClientConn) (wire, error) {
 	client := discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
@@ -290,185 +216,4 @@ func (a *ADS) dialStream(ctx context.Context, conn *grpc.ClientConn) (wire, erro
 	}
 	s, err := client.DeltaAggregatedResources(ctx)
 	return deltaWire{s}, err
-}
-
-// stream is one open stream: a receiver and a sender around the machine.
-type stream struct {
-	// Set at the start.
-	ads      *ADS
-	feed     Feed
-	interest Interest
-	wire     wire
-	answered func() error
-	poke     chan struct{} // the sender has something to do
-
-	// Owned by the receiver.
-	started bool
-
-	mu      sync.Mutex
-	machine *session.Session
-}
-
-// run receives until the stream ends; the sender ends with it.
-func (st *stream) run(ctx context.Context, cancel context.CancelFunc) error {
-	sent := make(chan error, 1)
-	go func() {
-		err := st.sendAll(ctx)
-		cancel() // ends the receiver
-		sent <- err
-	}()
-	err := st.receiveAll()
-	cancel()
-	if sendErr := <-sent; sendErr != nil && errors.Is(err, context.Canceled) {
-		err = sendErr
-	}
-	return err
-}
-
-func (st *stream) receiveAll() error {
-	for {
-		msg, err := st.wire.recv()
-		if err != nil {
-			return fmt.Errorf("receiving: %w", err)
-		}
-		if !st.started {
-			if err := st.answered(); err != nil {
-				return err
-			}
-			st.started = true
-		}
-		st.receive(msg)
-	}
-}
-
-// receive feeds one response to the machine, and what it says to the state.
-func (st *stream) receive(msg message) {
-	now := time.Now()
-	st.ads.mu.Lock()
-	st.ads.last = now
-	st.ads.mu.Unlock()
-	var u *session.Update
-	var err error
-	st.mu.Lock()
-	switch m := msg.(type) {
-	case *discoveryv3.DiscoveryResponse:
-		u, err = st.machine.SotW(m, now)
-	case *discoveryv3.DeltaDiscoveryResponse:
-		u, err = st.machine.Delta(m, now)
-	}
-	st.mu.Unlock()
-	log := st.ads.cfg.Log.With("type", xds.Short(msg.GetTypeUrl()), "nonce", msg.GetNonce())
-	if err != nil {
-		log.Warn("response ignored", "err", err)
-		return
-	}
-	log.Debug("response", "resources", len(u.Put), "removed", len(u.Remove), "complete", u.Complete, "errors", len(u.Errors))
-	for _, e := range u.Errors {
-		log.Warn("resource not usable; what is held of it stays in use", "name", e.Name, "err", e.Err)
-	}
-	st.ads.cfg.Observer.Received(st.ads.Name(), u.Type, len(u.Put))
-	typeURL, nonce := u.Type, u.Nonce
-	st.feed.Apply(st.ads.update(u), func(verdict error) { st.verdict(typeURL, nonce, verdict) })
-	st.wakeSender()
-}
-
-// verdict takes in what the clients made of a response.
-func (st *stream) verdict(typeURL, nonce string, err error) {
-	st.mu.Lock()
-	late := st.machine.Verdict(typeURL, nonce, err, time.Now())
-	st.mu.Unlock()
-	if late {
-		st.ads.cfg.Log.Warn("clients refused a response that was already ACKed", "type", xds.Short(typeURL), "nonce", nonce, "err", err)
-	}
-	st.wakeSender()
-}
-
-func (st *stream) wakeSender() {
-	select {
-	case st.poke <- struct{}{}:
-	default:
-	}
-}
-
-// update says what the machine read in the words of the Feed.
-func (a *ADS) update(u *session.Update) Update {
-	out := Update{Source: a.Name(), Type: u.Type, Put: u.Put, Remove: u.Remove, Complete: u.Complete}
-	for _, r := range u.Refresh {
-		out.Refresh = append(out.Refresh, Refresh(r))
-	}
-	for _, e := range u.Errors {
-		out.Errors = append(out.Errors, ResourceError(e))
-	}
-	return out
-}
-
-// sendAll sends what the machine owes the server until ctx ends or the stream
-// breaks. It returns nil when ctx ended.
-func (st *stream) sendAll(ctx context.Context) error {
-	node := st.feed.Node()
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-timer.C:
-		case <-st.poke:
-		case <-st.interest.Changed():
-			st.mu.Lock()
-			for _, w := range st.interest.Take() {
-				st.machine.Want(w.Type, w.Wildcard, w.Add, w.Drop)
-			}
-			st.mu.Unlock()
-		}
-		wake, err := st.flush(&node)
-		if err != nil {
-			return err
-		}
-		if wake.IsZero() {
-			timer.Stop()
-		} else {
-			timer.Reset(time.Until(wake))
-		}
-	}
-}
-
-// flush sends everything that is due now and returns when more will be. The Node
-// goes with the first request of the stream (protocol.md 7.10).
-func (st *stream) flush(node **corev3.Node) (time.Time, error) {
-	for {
-		now := time.Now()
-		st.mu.Lock()
-		settled, settle := st.machine.Settled(now)
-		req, wake := st.machine.Next(now)
-		st.mu.Unlock()
-		for _, typeURL := range settled {
-			st.feed.Synced(st.ads.Name(), typeURL)
-		}
-		if req == nil {
-			if wake.IsZero() || !settle.IsZero() && settle.Before(wake) {
-				wake = settle
-			}
-			return wake, nil
-		}
-		if err := st.wire.send(req, *node); err != nil {
-			return time.Time{}, fmt.Errorf("sending: %w", err)
-		}
-		*node = nil
-		st.log(req)
-	}
-}
-
-func (st *stream) log(req *session.Request) {
-	log := st.ads.cfg.Log.With("type", xds.Short(req.Type))
-	switch {
-	case req.NACK != "":
-		log.Warn("response refused", "nonce", req.Nonce, "err", req.NACK)
-		st.ads.cfg.Observer.Answered(st.ads.Name(), req.Type, true)
-	case req.Nonce != "":
-		log.Debug("response ACKed", "nonce", req.Nonce)
-		st.ads.cfg.Observer.Answered(st.ads.Name(), req.Type, false)
-	default:
-		log.Debug("subscribed", "names", len(req.Names)+len(req.Subscribe), "dropped", len(req.Unsubscribe), "held", len(req.Initial))
-	}
 }

@@ -58,11 +58,23 @@ func (s Security) Check() error {
 	return nil
 }
 
-// transport reads the files and returns the credentials of one connection. TLS
-// below 1.2 is refused.
+// transport returns the credentials of one gRPC connection.
 func (s Security) transport() (credentials.TransportCredentials, error) {
-	if s.Plaintext {
+	cfg, err := s.tls()
+	switch {
+	case err != nil:
+		return nil, err
+	case cfg == nil:
 		return insecure.NewCredentials(), nil
+	}
+	return credentials.NewTLS(cfg), nil
+}
+
+// tls reads the files and returns what a connection is secured with, nil for
+// plaintext. TLS below 1.2 is refused.
+func (s Security) tls() (*tls.Config, error) {
+	if s.Plaintext {
+		return nil, nil
 	}
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: s.ServerName}
 	if s.CA != "" {
@@ -88,7 +100,7 @@ func (s Security) transport() (credentials.TransportCredentials, error) {
 		cfg.InsecureSkipVerify = true
 		cfg.VerifyConnection = s.verify(cfg.RootCAs)
 	}
-	return credentials.NewTLS(cfg), nil
+	return cfg, nil
 }
 
 func (s Security) verify(roots *x509.CertPool) func(tls.ConnectionState) error {

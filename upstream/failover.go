@@ -254,10 +254,10 @@ func (f *Failover) attempt(ctx context.Context, i int, feed Feed) (answered bool
 		answered = true
 		return nil
 	})
-	f.deactivate(i, ended, err)
 	if answered && ctx.Err() != nil && f.preferred(i) {
 		err = errPreferred
 	}
+	f.deactivate(i, ended, err)
 	if err == nil {
 		err = fmt.Errorf("upstream %s ended", f.Sources[i].Name())
 	}
@@ -298,8 +298,12 @@ func (f *Failover) activate(i int, cancel context.CancelFunc, ended chan struct{
 func (f *Failover) deactivate(i int, ended chan struct{}, err error) {
 	f.mu.Lock()
 	s := &f.states[i]
-	s.LastError = err
-	s.Attempts++
+	if errors.Is(err, errPreferred) {
+		s.Attempts, s.LastError = 0, nil // it answered, and waits for its turn
+	} else {
+		s.Attempts++
+		s.LastError = err
+	}
 	lost := f.ended == ended && f.active == i
 	if lost {
 		f.active, f.current, f.ended = -1, nil, nil

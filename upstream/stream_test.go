@@ -265,7 +265,7 @@ func TestARequestThatCannotBeSentIsTheReason(t *testing.T) {
 	inBothForms(t, func(c *conversation) {
 		c.state.node = &corev3.Node{Id: "\xff"}
 		c.run()
-		c.failed("sending: rpc error: code = Internal desc = grpc: error while marshaling")
+		c.failed("rpc error: code = Internal desc = grpc: error while marshaling")
 	})
 }
 

@@ -23,6 +23,7 @@ type Metrics struct {
 	pushes        *prometheus.CounterVec
 	pushed        *prometheus.CounterVec
 	answers       *prometheus.CounterVec
+	refused       *prometheus.CounterVec
 
 	responses       *prometheus.CounterVec
 	received        *prometheus.CounterVec
@@ -48,6 +49,7 @@ func NewMetrics(version string) *Metrics {
 		pushes:          counter("holdfast_pushes_total", "Responses sent to clients.", "type", "form"),
 		pushed:          counter("holdfast_pushed_resources_total", "Resources and removals in responses sent to clients.", "type", "form"),
 		answers:         counter("holdfast_answers_total", "Answers of clients to responses; result is ack or nack.", "type", "form", "result"),
+		refused:         counter("holdfast_refused_total", "Streams and requests of clients that went beyond a limit.", "limit"),
 		responses:       counter("holdfast_upstream_responses_total", "Responses received from an upstream.", "upstream", "type"),
 		received:        counter("holdfast_upstream_resources_total", "Resources in responses received from an upstream.", "upstream", "type"),
 		upstreamAnswers: counter("holdfast_upstream_answers_total", "Answers sent to an upstream; result is ack or nack.", "upstream", "type", "result"),
@@ -58,7 +60,7 @@ func NewMetrics(version string) *Metrics {
 		Name: "holdfast_build_info", Help: "Constant 1; the labels say what is running.",
 		ConstLabels: prometheus.Labels{"version": version, "go_version": runtime.Version()},
 	}, func() float64 { return 1 })
-	m.registry.MustRegister(m.streams, m.streamsOpened, m.pushes, m.pushed, m.answers,
+	m.registry.MustRegister(m.streams, m.streamsOpened, m.pushes, m.pushed, m.answers, m.refused,
 		m.responses, m.received, m.upstreamAnswers, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, form := range []string{"delta", "sotw"} { // there from the start: a rate needs a first value
@@ -143,6 +145,9 @@ func (d DownstreamMetrics) Pushed(typeURL, form string, resources int) {
 func (d DownstreamMetrics) Answered(typeURL, form string, nack bool) {
 	d.m.answers.WithLabelValues(d.m.label(typeURL), form, result(nack)).Inc()
 }
+
+// Refused counts what went beyond a limit.
+func (d DownstreamMetrics) Refused(limit string) { d.m.refused.WithLabelValues(limit).Inc() }
 
 // gatherer gathers the counters and, at each scrape, what the state says.
 func (m *Metrics) gatherer(state State) prometheus.Gatherer {

@@ -59,7 +59,6 @@ func inAllForms(t *testing.T, cfg xdstest.Config, test func(*rig)) {
 
 // startAgent starts a group with an empty state and its server.
 func (r *rig) startAgent() {
-	ctx, cancel := context.WithCancel(context.Background())
 	log := slog.New(slog.DiscardHandler)
 	if os.Getenv("HOLDFAST_TEST_LOG") != "" {
 		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -75,20 +74,26 @@ func (r *rig) startAgent() {
 	if err != nil {
 		r.Fatal(err)
 	}
-	r.group = group.New(group.Config{
+	r.group, r.stopAgent = r.serve(ads, r.down, log)
+}
+
+// serve starts a group that is fed by a source and serves it at a pipe.
+func (r *rig) serve(source upstream.Source, at *xdstest.Pipe, log *slog.Logger) (g *group.Group, stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	g = group.New(group.Config{
 		Node:      &corev3.Node{Id: "xdstest", Cluster: "xdstest"},
-		Upstreams: &upstream.Failover{Sources: []upstream.Source{ads}, Log: log},
+		Upstreams: &upstream.Failover{Sources: []upstream.Source{source}, Log: log},
 		Cache:     cache.Config{},
 	})
 	server := downstream.New(downstream.Config{
-		State: r.group, Identifier: "holdfast/test", Log: log,
-		Forward: r.group, RESTHold: r.restHold,
+		State: g, Identifier: "holdfast/test", Log: log,
+		Forward: g, RESTHold: r.restHold,
 	})
 	ended := make(chan error, 2)
-	lis := r.down.Listen()
-	go func() { ended <- r.group.Run(ctx) }()
+	lis := at.Listen()
+	go func() { ended <- g.Run(ctx) }()
 	go func() { ended <- server.Serve(ctx, lis) }()
-	r.stopAgent = func() {
+	return g, func() {
 		cancel()
 		for range 2 {
 			if err := <-ended; err != nil {

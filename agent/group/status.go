@@ -97,7 +97,7 @@ func Streams(s *downstream.Server) []admin.Stream {
 	var out []admin.Stream
 	for _, st := range s.Streams() {
 		row := admin.Stream{
-			ID: st.Stream, NodeID: st.Node.GetId(), Peer: st.Peer, Protocol: st.Form.String(),
+			ID: st.Stream, NodeID: st.NodeID, Peer: st.Peer, Protocol: st.Form.String(),
 			Since: st.Since, Subscriptions: st.Subscriptions,
 		}
 		for _, typeURL := range st.Types {

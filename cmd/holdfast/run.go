@@ -46,6 +46,7 @@ type runFlags struct {
 	headers    headers
 	maxMessage int
 	ackTimeout time.Duration
+	refresh    time.Duration
 
 	socket      string
 	socketMode  mode
@@ -53,6 +54,7 @@ type runFlags struct {
 	linger      time.Duration
 	rest        string
 	restHold    time.Duration
+	limits      downstream.Limits
 
 	bootstrap string
 	node      nodeFlags
@@ -81,11 +83,12 @@ func newRun(p process) *command {
 
 func (f *runFlags) add(c *command) {
 	flags := c.section("Control plane")
-	flags.Var(&f.upstreams, "upstream", "`ADDR` of a control plane: host:port, unix:PATH, dns:///HOST:PORT, or file:DIR for a directory of resources. Given several times, they are tried in this order. Required")
+	flags.Var(&f.upstreams, "upstream", "`ADDR` of a control plane: host:port, unix:PATH, dns:///HOST:PORT, http(s)://HOST for REST, or file:DIR for a directory of resources. Given several times, they are tried in this order. Required")
 	flags.Var(f.form, "upstream-protocol", "the form of xDS that the control plane speaks")
 	flags.Var(&f.headers, "upstream-header", "`NAME=VALUE` sent with every stream, for control planes that ask for it (ClusterID, x-consul-token)")
 	flags.IntVar(&f.maxMessage, "upstream-max-message-bytes", upstream.DefaultMaxMessage, "the largest message that is accepted, in `BYTES`; the default is 256 MiB")
 	flags.DurationVar(&f.ackTimeout, "ack-timeout", session.DefaultAckTimeout, "how long an acknowledgement to the control plane waits for what Envoy says (`DURATION`, such as 500ms or 2s); then it is given without")
+	flags.DurationVar(&f.refresh, "upstream-rest-refresh", upstream.DefaultRESTRefresh, "the pause between two polls of a type, for REST (`DURATION`); up to as much again is added at random")
 	flags = c.section("Security of the control plane (TLS, unless it is a Unix socket)")
 	flags.StringVar(&f.security.CA, "upstream-ca", "", "PEM `FILE` of the authorities that its certificate must lead to; empty: those of the system")
 	flags.StringVar(&f.security.Cert, "upstream-cert", "", "PEM `FILE` of the client certificate and its chain, if one is asked for; with --upstream-key")
@@ -101,6 +104,13 @@ func (f *runFlags) add(c *command) {
 	flags.DurationVar(&f.linger, "client-linger", cache.DefaultLinger, "how long the subscriptions of an Envoy that went away are kept (`DURATION`, such as 10m), so that it finds its configuration when it comes back")
 	flags.StringVar(&f.rest, "rest", "", "`ADDR`, host:port, where REST-JSON xDS is served too, in plaintext and without secrets; empty for none. On the socket it always is")
 	flags.DurationVar(&f.restHold, "rest-hold", 0, "how long a REST request whose version is current waits for a change (`DURATION`, such as 30s); Envoy's request_timeout must be longer. 0 answers at once")
+	flags = c.section("Limits of what a client may cost (a mesh of 20,000 clusters stays below the defaults)")
+	def := downstream.DefaultLimits
+	flags.IntVar(&f.limits.Streams, "max-streams", def.Streams, "`NUMBER` of streams that may be open")
+	flags.IntVar(&f.limits.Types, "max-types", def.Types, "`NUMBER` of types that one stream may ask for")
+	flags.IntVar(&f.limits.Subscriptions, "max-subscriptions", def.Subscriptions, "`NUMBER` of names that one stream may subscribe to")
+	flags.IntVar(&f.limits.RequestRate, "max-request-rate", def.RequestRate, "`NUMBER` of requests that one stream may send in a second, after a first --max-request-burst")
+	flags.IntVar(&f.limits.RequestBurst, "max-request-burst", def.RequestBurst, "`NUMBER` of requests that one stream may send at once")
 	flags = c.section("Who Envoy is, to fetch its configuration before it asks (one way, or neither)")
 	flags.StringVar(&f.bootstrap, "bootstrap", "", "`FILE` that Envoy will get as its bootstrap; the node is read from it")
 	f.node.add(flags)
@@ -123,6 +133,10 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		return agent.Config{}, fmt.Errorf("--upstream-max-message-bytes %d: want a positive number of bytes", f.maxMessage)
 	case f.ackTimeout <= 0:
 		return agent.Config{}, fmt.Errorf("--ack-timeout %s: want a positive duration", f.ackTimeout)
+	case min(f.limits.Streams, f.limits.Types, f.limits.Subscriptions, f.limits.RequestRate, f.limits.RequestBurst) <= 0:
+		return agent.Config{}, errors.New("a limit (--max-streams, --max-types, --max-subscriptions, --max-request-rate, --max-request-burst) is not positive")
+	case f.refresh <= 0:
+		return agent.Config{}, fmt.Errorf("--upstream-rest-refresh %s: want a positive duration", f.refresh)
 	case f.restHold < 0:
 		return agent.Config{}, fmt.Errorf("--rest-hold %s: want 0 or a positive duration", f.restHold)
 	case f.linger <= 0:
@@ -144,6 +158,8 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		Headers:      f.headers,
 		MaxMessage:   f.maxMessage,
 		AckTimeout:   f.ackTimeout,
+		Limits:       f.limits,
+		RESTRefresh:  f.refresh,
 		REST:         f.rest,
 		RESTHold:     f.restHold,
 		Socket:       downstream.SocketConfig{Path: f.socket, Mode: fs.FileMode(f.socketMode), Group: f.socketGroup},

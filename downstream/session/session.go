@@ -341,6 +341,9 @@ func (s *Session) Unanswered() map[string][]string {
 	return out
 }
 
+// New reports whether a type was not asked for before.
+func (s *Session) New(typeURL string) bool { return s.types[typeURL] == nil }
+
 // Subscriptions returns the types that the client asked for, in push order, and
 // the number of names that it subscribes to, counting a wildcard as one.
 func (s *Session) Subscriptions() (types []string, names int) {

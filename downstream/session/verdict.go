@@ -87,6 +87,7 @@ func (sub *subscription) nack(f flight, v *Verdict) {
 			sub.alone = append(sub.alone, r.Name)
 		}
 	}
+	slices.Sort(sub.alone) // in an order that can be told
 }
 
 // reject goes back to what the client has instead of a version it refused.

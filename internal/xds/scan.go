@@ -63,8 +63,9 @@ func CheckName[B []byte | string](name B) (string, error) {
 
 // Field numbers of envoy.config.cluster.v3.Cluster and its EdsClusterConfig.
 const (
-	clusterType             = 2 // DiscoveryType, a varint
-	clusterEDSConfig        = 3 // EdsClusterConfig
+	clusterType             = 2  // DiscoveryType, a varint
+	clusterEDSConfig        = 3  // EdsClusterConfig
+	clusterCustomType       = 38 // CustomClusterType, in a oneof with DiscoveryType
 	edsConfigServiceName    = 2
 	clusterDiscoveryTypeEDS = 3 // Cluster.EDS
 )
@@ -74,12 +75,15 @@ const (
 // the cluster (protocol.md 4.1). It returns "" for a cluster of another type.
 // name is the cluster's own name.
 func EDSName(name string, cluster []byte) (string, error) {
-	var discovery uint64
+	var discovery int32
 	var service []byte
 	err := scanFields(cluster, func(num protowire.Number, typ protowire.Type, val []byte) error {
 		switch {
 		case num == clusterType && typ == protowire.VarintType:
-			discovery, _ = protowire.ConsumeVarint(val)
+			n, _ := protowire.ConsumeVarint(val)
+			discovery = int32(n) // an enum, of which proto3 keeps 32 bits
+		case num == clusterCustomType && typ == protowire.BytesType:
+			discovery = 0
 		case num == clusterEDSConfig && typ == protowire.BytesType:
 			return scanFields(val, func(num protowire.Number, typ protowire.Type, val []byte) error {
 				if num == edsConfigServiceName && typ == protowire.BytesType {
@@ -99,7 +103,11 @@ func EDSName(name string, cluster []byte) (string, error) {
 	if len(service) == 0 {
 		return name, nil
 	}
-	return CheckName(service)
+	eds, err := CheckName(service)
+	if err != nil {
+		return "", fmt.Errorf("cluster %q: service_name: %w", name, err)
+	}
+	return eds, nil
 }
 
 // scanFields walks the top-level fields of a message. val is the field's value

@@ -1,0 +1,84 @@
+package downstream
+
+import (
+	"fmt"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// refusals counts what an Observer is told of limits.
+type refusals struct {
+	nobody
+	of map[string]int
+}
+
+func (r refusals) Refused(limit string) { r.of[limit]++ }
+
+func names(n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprintf("n%d", i)
+	}
+	return out
+}
+
+func TestAClientIsHeldToItsLimits(t *testing.T) {
+	limits := Limits{Types: 2, Subscriptions: 10, RequestRate: 1, RequestBurst: 5}
+	request := func(typeURL string, n int) *session.Request {
+		return &session.Request{Type: typeURL, Subscribe: names(n), Names: names(n)}
+	}
+	for _, tc := range []struct {
+		name     string
+		requests []*session.Request
+		limit    string // that the last request meets; "" for none
+	}{
+		{"within them all", []*session.Request{request(xds.EndpointType, 10)}, ""},
+		{"types", []*session.Request{request("a", 1), request("b", 1), request("c", 1)}, "types"},
+		{"an asked type again", []*session.Request{request("a", 1), request("b", 1), request("a", 1)}, ""},
+		{"names of one request", []*session.Request{request(xds.EndpointType, 11)}, "subscriptions"},
+		{"names of several requests", []*session.Request{request("a", 6), {Type: "b", Subscribe: names(6)}}, "subscriptions"},
+		{"requests at once", []*session.Request{{Type: "a"}, {Type: "a"}, {Type: "a"}, {Type: "a"}, {Type: "a"}, {Type: "a"}}, "request_rate"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			seen := refusals{of: make(map[string]int)}
+			s := New(Config{Limits: limits, Observer: seen})
+			g, machine := newGate(s), session.New(session.Config{Form: session.Delta})
+			for i, req := range tc.requests {
+				err := g.admit(req, machine)
+				last := i == len(tc.requests)-1
+				switch {
+				case last && tc.limit != "":
+					if status.Code(err) != codes.ResourceExhausted || seen.of[tc.limit] != 1 {
+						t.Errorf("got %v, counted %v", err, seen.of)
+					}
+				case err != nil:
+					t.Fatalf("request %d: %v", i, err)
+				}
+				machine.Request(req)
+			}
+		})
+	}
+}
+
+// A mesh of 20,000 clusters, with endpoints, secrets and routes for each.
+func TestTheDefaultLimitsLeaveRoomForALargeMesh(t *testing.T) {
+	s := New(Config{})
+	g, machine := newGate(s), session.New(session.Config{Form: session.Delta})
+	for _, typeURL := range xds.Types()[:4] {
+		req := &session.Request{Type: typeURL, Subscribe: names(20_000)}
+		if err := g.admit(req, machine); err != nil {
+			t.Fatal(err)
+		}
+		machine.Request(req)
+	}
+	for range 10_000 { // ACKs in a burst
+		if err := g.admit(&session.Request{Type: xds.EndpointType, Nonce: "1"}, machine); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

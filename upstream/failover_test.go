@@ -1,0 +1,497 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var errDown = errors.New("connection refused")
+
+// scripted is a source that does what its mode says.
+type scripted struct {
+	name string
+
+	mu       sync.Mutex
+	mode     mode
+	starts   []time.Time
+	running  int
+	answered int // times that its answer was taken
+	refused  int // times that it was not needed
+	end      context.CancelCauseFunc
+	// slow is how long it takes to end.
+	slow time.Duration
+	last time.Time
+}
+
+// mode is what a source does when it is run.
+type mode int
+
+const (
+	down   mode = iota // fails at once
+	up                 // answers at once, then feeds
+	silent             // opens a stream and says nothing
+)
+
+func (s *scripted) Name() string { return s.name }
+
+func (s *scripted) Run(ctx context.Context, feed Feed, answered func() error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	s.mu.Lock()
+	s.starts = append(s.starts, time.Now())
+	s.end = cancel
+	s.running++
+	now, slow := s.mode, s.slow
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.running--
+		s.mu.Unlock()
+	}()
+	switch now {
+	case down:
+		return errDown
+	case up:
+		if err := answered(); err != nil {
+			s.mu.Lock()
+			s.refused++
+			s.mu.Unlock()
+			return err
+		}
+		s.mu.Lock()
+		s.answered++
+		s.last = time.Now()
+		s.mu.Unlock()
+		feed.Apply(Update{Source: s.name}, nil)
+	}
+	<-ctx.Done()
+	time.Sleep(slow)
+	return context.Cause(ctx)
+}
+
+func (s *scripted) Open() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.running > 0
+}
+
+func (s *scripted) LastMessage() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last
+}
+
+// set changes what the next run does, and ends the current one.
+func (s *scripted) set(m mode) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mode = m
+	if s.running > 0 {
+		s.end(errDown)
+	}
+}
+
+// attempts returns when the source was run.
+func (s *scripted) attempts() []time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.starts)
+}
+
+// trial is a Failover over scripted sources a, b, …, in a synctest bubble.
+type trial struct {
+	*testing.T
+	failover *Failover
+	sources  []*scripted
+	state    *state
+	begun    time.Time
+
+	mu      sync.Mutex
+	missing bool   // something is subscribed to that is not held
+	told    []bool // what Connected was told
+	cancel  context.CancelFunc
+	ended   chan error
+}
+
+// among runs a test with sources in these modes.
+func among(t *testing.T, test func(*trial), modes ...mode) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := &trial{T: t, state: &state{}}
+		r.failover = &Failover{
+			Lacking: func() bool {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				return r.missing
+			},
+			Connected: func(is bool) {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				r.told = append(r.told, is)
+			},
+		}
+		for i, m := range modes {
+			s := &scripted{name: string(rune('a' + i)), mode: m}
+			r.sources = append(r.sources, s)
+			r.failover.Sources = append(r.failover.Sources, s)
+		}
+		test(r)
+		if r.cancel != nil {
+			r.stop()
+		}
+	})
+}
+
+// run starts the Failover.
+func (r *trial) run() {
+	ctx, cancel := context.WithCancel(r.Context())
+	ended := make(chan error, 1)
+	r.cancel, r.ended, r.begun = cancel, ended, time.Now()
+	go func() { ended <- r.failover.Run(ctx, r.state) }()
+	synctest.Wait()
+}
+
+// stop ends it; the bubble fails the test when a goroutine stays behind.
+func (r *trial) stop() {
+	r.Helper()
+	r.cancel()
+	if err := <-r.ended; err != nil {
+		r.Errorf("Run returned %v", err)
+	}
+	r.cancel = nil
+	for _, s := range r.sources {
+		if s.Open() {
+			r.Errorf("%s still runs", s.name)
+		}
+	}
+}
+
+func (r *trial) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// lack says whether something is missing.
+func (r *trial) lack(missing bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.missing = missing
+}
+
+// active fails unless this source feeds, "" for none.
+func (r *trial) active(name string) {
+	r.Helper()
+	got := ""
+	for _, s := range r.failover.States() {
+		if s.Active {
+			got += s.Name
+		}
+	}
+	if got != name {
+		r.Fatalf("after %s: active %q, want %q: %+v", time.Since(r.begun), got, name, r.failover.States())
+	}
+}
+
+// fed lists the sources that have fed, in order.
+func (r *trial) fed() (names string) {
+	for _, u := range r.state.applied() {
+		names += u.Source
+	}
+	return names
+}
+
+func TestThePauseIsDrawnBelowABoundThatDoubles(t *testing.T) {
+	const draws = 20_000
+	f := &Failover{}
+	f.init()
+	for n := 1; n <= 70; n++ {
+		bound := DefaultMaxBackoff
+		if n <= 7 { // 250 ms · 2⁷ = 32 s
+			bound = DefaultMinBackoff << (n - 1)
+		}
+		var sum, least, most time.Duration
+		least = time.Hour
+		for range draws {
+			pause := f.pause(n)
+			sum, least, most = sum+pause, min(least, pause), max(most, pause)
+		}
+		mean := sum / draws
+		if least <= 0 || least > bound/100 || most < bound-bound/100 || most > bound+time.Millisecond {
+			t.Errorf("attempt %d: from %s to %s, want all of 0 to %s", n, least, most, bound)
+		}
+		// 20 standard deviations of the mean.
+		if off := (mean - bound/2).Abs(); off > bound/25 {
+			t.Errorf("attempt %d: %s on average, want %s", n, mean, bound/2)
+		}
+	}
+}
+
+func TestASourceThatFailsIsTriedAgainWithinTheBounds(t *testing.T) {
+	among(t, func(r *trial) {
+		r.run()
+		r.pass(10 * time.Minute)
+		starts := r.sources[0].attempts()
+		if len(starts) < 15 {
+			t.Fatalf("%d attempts in 10 minutes", len(starts))
+		}
+		for i, at := range starts[1:] {
+			bound := min(DefaultMinBackoff<<min(i, 20), DefaultMaxBackoff) + time.Millisecond
+			if pause := at.Sub(starts[i]); pause <= 0 || pause > bound {
+				t.Errorf("pause %d: %s, want at most %s", i+1, pause, bound)
+			}
+		}
+		if s := r.failover.States()[0]; s.Attempts != len(starts) || s.LastError != errDown || s.Active {
+			t.Errorf("state %+v after %d attempts", s, len(starts))
+		}
+	}, down)
+}
+
+func TestTheFirstAnswerResetsTheBackoff(t *testing.T) {
+	among(t, func(r *trial) {
+		r.run()
+		for range 50 {
+			r.pass(5 * time.Minute) // the bound is 30 s now
+			r.sources[0].set(up)
+			r.pass(DefaultMaxBackoff + time.Second)
+			r.active("a")
+			before := len(r.sources[0].attempts())
+			r.sources[0].set(up) // the stream ends
+			r.pass(DefaultMinBackoff + time.Millisecond)
+			r.active("a")
+			if got := len(r.sources[0].attempts()); got != before+1 {
+				t.Fatalf("%d attempts after the loss, want 1", got-before)
+			}
+			r.sources[0].set(down)
+		}
+	}, down)
+}
+
+// protocol.md 7.12.
+func TestTheNextSourceTakesOverAfterOneFailedAttemptWhenSomethingIsMissing(t *testing.T) {
+	among(t, func(r *trial) {
+		r.lack(true)
+		r.run()
+		r.active("b")
+		if n := len(r.sources[0].attempts()); n != 1 {
+			t.Errorf("%d attempts at the first", n)
+		}
+		if n := len(r.sources[2].attempts()); n != 0 {
+			t.Errorf("%d attempts at the third, want none", n)
+		}
+	}, down, up, up)
+}
+
+func TestTheLastSourceTakesOverWhenEveryOtherFails(t *testing.T) {
+	among(t, func(r *trial) {
+		r.lack(true)
+		r.run()
+		r.active("c")
+	}, down, down, up)
+}
+
+func TestTheNextSourceWaitsForFailoverAfterWhenNothingIsMissing(t *testing.T) {
+	among(t, func(r *trial) {
+		r.run()
+		r.active("a")
+		r.pass(time.Hour)
+		r.sources[0].set(down)
+		r.pass(DefaultFailoverAfter - time.Millisecond)
+		r.active("")
+		if n := len(r.sources[1].attempts()); n != 0 {
+			t.Errorf("%d attempts at the next before its turn", n)
+		}
+		r.pass(lackingPoll + time.Millisecond)
+		r.active("b")
+		if !slices.Equal(r.told, []bool{true, false, true}) {
+			t.Errorf("connected %v", r.told)
+		}
+	}, up, up)
+}
+
+func TestTheNextSourceComesAtOnceWhenSomethingIsMissingMeanwhile(t *testing.T) {
+	among(t, func(r *trial) {
+		r.run()
+		r.sources[0].set(down)
+		r.pass(time.Second)
+		r.active("")
+		r.lack(true)
+		r.pass(lackingPoll)
+		r.active("b")
+	}, up, up)
+}
+
+// A short loss is not worth another control plane.
+func TestASourceThatComesBackBeforeFailoverAfterIsKept(t *testing.T) {
+	among(t, func(r *trial) {
+		r.run()
+		r.sources[0].set(up)
+		r.pass(DefaultMinBackoff + time.Millisecond)
+		r.active("a")
+		r.pass(time.Hour)
+		if n := len(r.sources[1].attempts()); n != 0 {
+			t.Errorf("%d attempts at the next", n)
+		}
+	}, up, up)
+}
+
+func TestTheFirstSourceTakesOverAgainWhenItAnswersAndNotBefore(t *testing.T) {
+	among(t, func(r *trial) {
+		r.lack(true)
+		r.run()
+		r.active("b")
+		r.sources[0].set(silent)
+		r.pass(10 * time.Minute)
+		if !r.failover.States()[0].Open {
+			t.Error("the first was not tried")
+		}
+		r.active("b")
+		r.sources[0].set(up)
+		r.pass(DefaultMaxBackoff + time.Millisecond)
+		r.active("a")
+		if r.sources[1].Open() {
+			t.Error("the second still runs")
+		}
+		if got := r.fed(); got != "ba" {
+			t.Errorf("fed by %s", got)
+		}
+		// The second waits for its turn; it is neither tried nor a failure.
+		tried := len(r.sources[1].attempts())
+		r.pass(time.Hour)
+		if n := len(r.sources[1].attempts()); n != tried {
+			t.Errorf("%d attempts at the second meanwhile", n-tried)
+		}
+		if s := r.failover.States()[1]; s.Active || s.Attempts != 0 || s.LastError != nil {
+			t.Errorf("the one that waits: %+v", s)
+		}
+		if !slices.Equal(r.told, []bool{true, true}) {
+			t.Errorf("connected %v: want never lost", r.told)
+		}
+	}, down, up)
+}
+
+// Two sources never feed at once: the one that takes over waits for the end of
+// the other before anything of its answer is applied.
+func TestTheOtherEndsBeforeTheFirstFeeds(t *testing.T) {
+	among(t, func(r *trial) {
+		r.lack(true)
+		r.sources[1].slow = 3 * time.Second
+		r.run()
+		r.active("b")
+		r.sources[0].set(up)
+		for r.fed() == "b" && time.Since(r.begun) < time.Hour {
+			r.pass(10 * time.Millisecond)
+		}
+		if got := r.fed(); got != "ba" {
+			t.Fatalf("fed by %s", got)
+		}
+		if r.sources[1].Open() {
+			t.Error("the first feeds while the second runs")
+		}
+	}, down, up)
+}
+
+// An answer that comes when a better source already feeds applies nothing.
+func TestAnAnswerThatComesTooLateAppliesNothing(t *testing.T) {
+	among(t, func(r *trial) {
+		r.lack(true)
+		late := make(chan struct{})
+		r.failover.Sources[1] = slowly{r.sources[1], late}
+		r.run() // the second is asked, and has not answered
+		r.active("")
+		r.sources[0].set(up)
+		r.pass(time.Minute)
+		r.active("a")
+		close(late)
+		r.pass(time.Minute)
+		r.active("a")
+		if got := r.fed(); got != "a" || r.sources[1].refused != 1 {
+			t.Errorf("fed by %s; %d answers refused", got, r.sources[1].refused)
+		}
+		if s := r.failover.States()[1]; s.Attempts != 0 || s.LastError != nil {
+			t.Errorf("the one that was not needed: %+v", s)
+		}
+	}, down, up)
+}
+
+// slowly is a source that answers when it is told to.
+type slowly struct {
+	*scripted
+	answer chan struct{}
+}
+
+func (s slowly) Run(ctx context.Context, feed Feed, answered func() error) error {
+	return s.scripted.Run(ctx, feed, func() error {
+		<-s.answer
+		return answered()
+	})
+}
+
+func TestTheThirdSourceWaitsForTheSecondToFailAgain(t *testing.T) {
+	among(t, func(r *trial) {
+		r.lack(true)
+		r.run()
+		r.active("b")
+		r.sources[0].set(up)
+		r.pass(time.Minute)
+		r.active("a")
+		r.sources[0].set(down) // and now the second is asked, not the third
+		r.pass(time.Minute)
+		r.active("b")
+		if n := len(r.sources[2].attempts()); n != 0 {
+			t.Errorf("%d attempts at the third", n)
+		}
+	}, down, up, up)
+}
+
+func TestStatesTellWhatIsKnownBeforeRunToo(t *testing.T) {
+	among(t, func(r *trial) {
+		if s := r.failover.States(); len(s) != 2 || s[0].Name != "a" || s[1].Name != "b" || s[0].Active || s[0].Open {
+			t.Errorf("before: %+v", s)
+		}
+		r.run()
+		r.pass(time.Second)
+		s := r.failover.States()
+		if !s[0].Active || !s[0].Open || s[0].LastError != nil || !s[0].Since.Equal(r.begun) || !s[0].LastMessage.Equal(r.begun) {
+			t.Errorf("active: %+v", s[0])
+		}
+		if s[1].Active || s[1].Open || !s[1].LastMessage.IsZero() {
+			t.Errorf("waiting: %+v", s[1])
+		}
+		r.sources[0].set(down)
+		synctest.Wait()
+		if s := r.failover.States()[0]; s.Active || s.LastError != errDown || !s.Since.Equal(time.Now()) {
+			t.Errorf("lost: %+v", s)
+		}
+	}, up, up)
+}
+
+// The node of a group may change: the sources are run again, with the same states.
+func TestAFailoverRunsAgain(t *testing.T) {
+	among(t, func(r *trial) {
+		for range 3 {
+			r.run()
+			r.pass(time.Minute)
+			r.active("a")
+			r.stop()
+			r.active("")
+			if s := r.failover.States()[0]; s.Attempts != 0 {
+				t.Errorf("a stop counts as a failed attempt: %+v", s)
+			}
+		}
+		if got := r.fed(); got != "aaa" {
+			t.Errorf("fed by %s", got)
+		}
+	}, up, up)
+}
+
+func TestAFailoverWithoutSourcesIsAnError(t *testing.T) {
+	f := &Failover{}
+	if err := f.Run(t.Context(), &state{}); err == nil {
+		t.Error("no error")
+	}
+}

@@ -1,0 +1,311 @@
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/upstream/session"
+)
+
+// Defaults of RESTConfig.
+const (
+	DefaultRESTRefresh = 5 * time.Second
+	DefaultRESTTimeout = 10 * time.Second
+)
+
+// RESTConfig configures a REST source. Zero durations and sizes take the defaults.
+type RESTConfig struct {
+	// URL is http(s)://host[:port][/prefix]; /v3/discovery:… follows it.
+	URL string
+	Security
+	// Headers is sent with every request.
+	Headers map[string]string
+	// Refresh is the pause between two polls of a type; up to as much again is
+	// added at random, as Envoy does (protocol.md 9.3).
+	Refresh time.Duration
+	// Timeout bounds one poll; it must exceed the hold of a server that answers
+	// late on purpose.
+	Timeout    time.Duration
+	MaxMessage int
+	AckTimeout time.Duration
+	Log        *slog.Logger
+	Observer   Observer
+	// Dial replaces the connection in tests.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+}
+
+// REST is a control plane that is polled over REST-JSON, one type at a time
+// (protocol.md section 9). To the rest it is a SotW stream: a poll repeats the
+// newest request of its type, and an answer is a response.
+type REST struct {
+	*server
+	cfg RESTConfig
+}
+
+// NewREST checks the configuration; it does no I/O.
+func NewREST(cfg RESTConfig) (*REST, error) {
+	u, err := url.Parse(cfg.URL)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" {
+		return nil, fmt.Errorf("upstream %q: want http://HOST[:PORT][/PREFIX] or https://…", cfg.URL)
+	}
+	if err := cfg.Check(); err != nil {
+		return nil, err
+	}
+	switch {
+	case u.Scheme == "http" && !cfg.Plaintext:
+		return nil, fmt.Errorf("upstream %q: http:// is plaintext: say so with --upstream-plaintext, or use https://", cfg.URL)
+	case u.Scheme == "https" && cfg.Plaintext:
+		return nil, fmt.Errorf("upstream %q: https:// is not plaintext: leave out --upstream-plaintext, or use http://", cfg.URL)
+	}
+	if cfg.Refresh == 0 {
+		cfg.Refresh = DefaultRESTRefresh
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = DefaultRESTTimeout
+	}
+	if cfg.MaxMessage == 0 {
+		cfg.MaxMessage = DefaultMaxMessage
+	}
+	cfg.URL = strings.TrimSuffix(cfg.URL, "/")
+	return &REST{server: newServer(cfg.URL, session.SotW, cfg.AckTimeout, cfg.Log, cfg.Observer), cfg: cfg}, nil
+}
+
+// restKinds are the last parts of the paths, by type. There is no path for other
+// types, and none for secrets: they do not belong into plain JSON.
+var restKinds = map[string]string{
+	xds.ClusterType:         "clusters",
+	xds.EndpointType:        "endpoints",
+	xds.ListenerType:        "listeners",
+	xds.RouteType:           "routes",
+	xds.ScopedRouteType:     "scoped-routes",
+	xds.RuntimeType:         "runtime",
+	xds.ExtensionConfigType: "extension_configs",
+}
+
+// Run polls until ctx ends or the server cannot be reached, and returns why.
+func (r *REST) Run(ctx context.Context, feed Feed, answered func() error) error {
+	tlsConfig, err := r.cfg.tls()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	transport := &http.Transport{
+		TLSClientConfig: tlsConfig, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute,
+		DialContext: r.cfg.Dial, Proxy: http.ProxyFromEnvironment,
+	}
+	defer transport.CloseIdleConnections()
+	w := &restWire{
+		rest:      r,
+		client:    &http.Client{Transport: transport, Timeout: r.cfg.Timeout},
+		responses: make(chan *discoveryv3.DiscoveryResponse),
+		failed:    make(chan error, len(restKinds)),
+		polls:     make(map[string]*poll),
+	}
+	err = r.run(ctx, cancel, w, feed, answered)
+	cancel()
+	w.polling.Wait()
+	return err
+}
+
+// restWire makes polls look like a stream.
+type restWire struct {
+	// Set at the start.
+	rest      *REST
+	client    *http.Client
+	responses chan *discoveryv3.DiscoveryResponse
+	failed    chan error
+	polling   sync.WaitGroup
+
+	// Owned by the sender.
+	node  *corev3.Node
+	polls map[string]*poll
+}
+
+// poll is the repeated request of one type.
+type poll struct {
+	kind string
+	wake chan struct{} // the request changed
+
+	mu      sync.Mutex
+	request *discoveryv3.DiscoveryRequest
+}
+
+// send takes a request as the one that is polled with from now on.
+func (w *restWire) send(ctx context.Context, req *session.Request, node *corev3.Node) error {
+	if node != nil {
+		w.node = node
+	}
+	msg := req.SotW(w.node)
+	// REST knows no nonces; the version of a poll is the one that was accepted.
+	msg.ResponseNonce = ""
+	p := w.polls[req.Type]
+	if p != nil {
+		p.mu.Lock()
+		p.request = msg
+		p.mu.Unlock()
+		select {
+		case p.wake <- struct{}{}:
+		default:
+		}
+		return nil
+	}
+	kind, ok := restKinds[req.Type]
+	if !ok {
+		w.rest.log.Warn("type is not served over REST and so not asked for", "type", xds.Short(req.Type))
+		return nil
+	}
+	p = &poll{kind: kind, wake: make(chan struct{}, 1), request: msg}
+	w.polls[req.Type] = p
+	w.polling.Go(func() { w.keep(ctx, p) })
+	return nil
+}
+
+// recv returns the next answer.
+func (w *restWire) recv(ctx context.Context) (message, error) {
+	select {
+	case resp := <-w.responses:
+		return resp, nil
+	case err := <-w.failed:
+		return nil, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// keep polls one type until the stream ends or the server cannot be reached.
+func (w *restWire) keep(ctx context.Context, p *poll) {
+	for n := 1; ; n++ {
+		req := p.current()
+		resp, err := w.post(ctx, p.kind, req)
+		var answer *answerError
+		switch {
+		case ctx.Err() != nil:
+			return
+		case errors.As(err, &answer):
+			w.rest.log.Warn("poll refused", "type", p.kind, "err", err)
+		case err != nil:
+			w.failed <- err
+			return
+		case resp != nil:
+			resp.Nonce = p.kind + "-" + strconv.Itoa(n)
+			select {
+			case w.responses <- resp:
+			case <-ctx.Done():
+				return
+			}
+		}
+		if !p.pause(ctx, w.rest.cfg.Refresh, req) {
+			return
+		}
+	}
+}
+
+func (p *poll) current() *discoveryv3.DiscoveryRequest {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.request
+}
+
+// pause waits for the time of the next poll, or until other names are wanted than
+// the last one asked for: a verdict alone can wait. It reports false when ctx
+// ended.
+func (p *poll) pause(ctx context.Context, refresh time.Duration, last *discoveryv3.DiscoveryRequest) bool {
+	timer := time.NewTimer(refresh + rand.N(refresh))
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			return true
+		case <-p.wake:
+			if !slices.Equal(p.current().GetResourceNames(), last.GetResourceNames()) {
+				return true
+			}
+		}
+	}
+}
+
+// answerError is an answer of the server that is no configuration. What is held
+// stays (protocol.md 9.2).
+type answerError struct{ error }
+
+// post polls once. It returns nil for 304.
+func (w *restWire) post(ctx context.Context, kind string, msg *discoveryv3.DiscoveryRequest) (*discoveryv3.DiscoveryResponse, error) {
+	body, err := protojson.Marshal(msg)
+	if err != nil {
+		return nil, fmt.Errorf("writing the request as JSON: %w", err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.rest.cfg.URL+"/v3/discovery:"+kind, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	if err := w.headers(req); err != nil {
+		return nil, err
+	}
+	resp, err := w.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	limit := int64(w.rest.cfg.MaxMessage)
+	body, err = io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case resp.StatusCode == http.StatusNotModified:
+		return nil, nil
+	case resp.StatusCode != http.StatusOK:
+		return nil, &answerError{fmt.Errorf("%s: %s", resp.Status, strings.TrimSpace(string(body[:min(len(body), 512)])))}
+	case int64(len(body)) > limit:
+		return nil, &answerError{fmt.Errorf("the answer is larger than %d bytes: raise --upstream-max-message-bytes", limit)}
+	}
+	var out discoveryv3.DiscoveryResponse
+	// Strictly: a field that is not known here would be lost on the way.
+	if err := protojson.Unmarshal(body, &out); err != nil {
+		return nil, &answerError{fmt.Errorf("not a DiscoveryResponse in JSON: %w", err)}
+	}
+	if out.GetTypeUrl() == "" && out.GetVersionInfo() == "" && len(out.GetResources()) == 0 {
+		// "{}" would delete every listener and cluster (protocol.md 9.2).
+		return nil, &answerError{errors.New("an answer without type, version and resources says nothing")}
+	}
+	if out.GetTypeUrl() == "" {
+		out.TypeUrl = msg.GetTypeUrl()
+	}
+	return &out, nil
+}
+
+func (w *restWire) headers(req *http.Request) error {
+	token, err := w.rest.cfg.token()
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "holdfast")
+	for k, v := range w.rest.cfg.Headers {
+		req.Header.Set(k, v)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	return nil
+}

@@ -1,0 +1,303 @@
+package upstream
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/upstream/session"
+)
+
+// Observer counts what passes between a source and its control plane.
+type Observer interface {
+	// Received counts a response; Answered an ACK, or a NACK with its reason.
+	Received(source, typeURL string, resources int)
+	Answered(source, typeURL string, nack bool)
+}
+
+type nobody struct{}
+
+func (nobody) Received(string, string, int)  {}
+func (nobody) Answered(string, string, bool) {}
+
+// server is what sources have in common that speak to a control plane: what is
+// remembered of it from one stream to the next.
+type server struct {
+	name       string
+	form       session.Form
+	ackTimeout time.Duration
+	log        *slog.Logger
+	observer   Observer
+
+	mu sync.Mutex
+	// versions are the version_info of SotW, by type, over all streams. A stream
+	// works on a copy, since another may be open beside it.
+	versions map[string]string
+	open     int // streams
+	last     time.Time
+}
+
+func newServer(name string, form session.Form, ackTimeout time.Duration, log *slog.Logger, observer Observer) *server {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	if observer == nil {
+		observer = nobody{}
+	}
+	return &server{
+		name: name, form: form, ackTimeout: ackTimeout,
+		log: log.With("upstream", name), observer: observer, versions: make(map[string]string),
+	}
+}
+
+// Name returns the address.
+func (s *server) Name() string { return s.name }
+
+// Open reports whether a stream is open, answered or not.
+func (s *server) Open() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open > 0
+}
+
+// LastMessage returns when a response last came; the zero time for never.
+func (s *server) LastMessage() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last
+}
+
+func (s *server) heard(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last = now
+}
+
+// run feeds from an open stream until it ends, and returns why: never nil. ctx is
+// that of the stream, cancel ends it.
+func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, feed Feed, answered func() error) error {
+	interest := feed.Interest()
+	defer interest.Close()
+	s.mu.Lock()
+	s.open++
+	versions := maps.Clone(s.versions)
+	s.mu.Unlock()
+	st := &stream{
+		server: s, feed: feed, interest: interest, wire: w, answered: answered,
+		poke: make(chan struct{}, 1),
+		machine: session.New(session.Config{
+			Form:       s.form,
+			AckTimeout: s.ackTimeout,
+			Versions:   versions,
+			Held:       func(typeURL string) map[string]string { return feed.Held(s.name, typeURL) },
+		}),
+	}
+	err := st.run(ctx, cancel)
+	s.mu.Lock()
+	s.open--
+	s.versions = versions
+	s.mu.Unlock()
+	return err
+}
+
+// wire is a stream in either form. One goroutine sends and another receives; ctx is
+// that of the stream.
+type wire interface {
+	// send writes a request, with a Node on the first of the stream.
+	send(ctx context.Context, req *session.Request, node *corev3.Node) error
+	// recv blocks for a response; ingest feeds it to the machine.
+	recv(ctx context.Context) (message, error)
+}
+
+// message is a response that was received, in either form.
+type message interface {
+	GetTypeUrl() string
+	GetNonce() string
+	proto.Message
+}
+
+// stream is one open stream: a receiver and a sender around the machine.
+type stream struct {
+	// Set at the start.
+	server   *server
+	feed     Feed
+	interest Interest
+	wire     wire
+	answered func() error
+	poke     chan struct{} // the sender has something to do
+
+	// Owned by the receiver.
+	started bool
+
+	mu      sync.Mutex
+	machine *session.Session
+}
+
+// run receives until the stream ends; the sender ends with it.
+func (st *stream) run(ctx context.Context, cancel context.CancelFunc) error {
+	sent := make(chan struct{}) // closed when the sender has ended
+	go func() {
+		defer close(sent)
+		// A failed Send ends the stream, and the receiver is told why.
+		_ = st.sendAll(ctx)
+		cancel()
+	}()
+	err := st.receiveAll(ctx)
+	cancel()
+	<-sent
+	return err
+}
+
+func (st *stream) receiveAll(ctx context.Context) error {
+	for {
+		msg, err := st.wire.recv(ctx)
+		if err != nil {
+			return fmt.Errorf("receiving: %w", err)
+		}
+		if !st.started {
+			if err := st.answered(); err != nil {
+				return err
+			}
+			st.started = true
+		}
+		st.receive(msg)
+	}
+}
+
+// receive feeds one response to the machine, and what it says to the state.
+func (st *stream) receive(msg message) {
+	now := time.Now()
+	st.server.heard(now)
+	var u *session.Update
+	var err error
+	st.mu.Lock()
+	switch m := msg.(type) {
+	case *discoveryv3.DiscoveryResponse:
+		u, err = st.machine.SotW(m, now)
+	case *discoveryv3.DeltaDiscoveryResponse:
+		u, err = st.machine.Delta(m, now)
+	}
+	st.mu.Unlock()
+	log := st.server.log.With("type", xds.Short(msg.GetTypeUrl()), "nonce", msg.GetNonce())
+	if err != nil {
+		log.Warn("response ignored", "err", err)
+		return
+	}
+	log.Debug("response", "resources", len(u.Put), "removed", len(u.Remove), "complete", u.Complete, "errors", len(u.Errors))
+	for _, e := range u.Errors {
+		log.Warn("resource not usable; what is held of it stays in use", "name", e.Name, "err", e.Err)
+	}
+	st.server.observer.Received(st.server.name, u.Type, len(u.Put))
+	typeURL, nonce := u.Type, u.Nonce
+	st.feed.Apply(st.server.update(u), func(verdict error) { st.verdict(typeURL, nonce, verdict) })
+	st.wakeSender()
+}
+
+// verdict takes in what the clients made of a response.
+func (st *stream) verdict(typeURL, nonce string, err error) {
+	st.mu.Lock()
+	late := st.machine.Verdict(typeURL, nonce, err, time.Now())
+	st.mu.Unlock()
+	if late {
+		st.server.log.Warn("clients refused a response that was already ACKed", "type", xds.Short(typeURL), "nonce", nonce, "err", err)
+	}
+	st.wakeSender()
+}
+
+func (st *stream) wakeSender() {
+	select {
+	case st.poke <- struct{}{}:
+	default:
+	}
+}
+
+// update says what the machine read in the words of the Feed.
+func (s *server) update(u *session.Update) Update {
+	out := Update{Source: s.name, Type: u.Type, Put: u.Put, Remove: u.Remove, Complete: u.Complete}
+	for _, r := range u.Refresh {
+		out.Refresh = append(out.Refresh, Refresh(r))
+	}
+	for _, e := range u.Errors {
+		out.Errors = append(out.Errors, ResourceError(e))
+	}
+	return out
+}
+
+// sendAll sends what the machine owes the server until ctx ends or the stream
+// breaks. It returns nil when ctx ended.
+func (st *stream) sendAll(ctx context.Context) error {
+	node := st.feed.Node()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		case <-st.poke:
+		case <-st.interest.Changed():
+			st.mu.Lock()
+			for _, w := range st.interest.Take() {
+				st.machine.Want(w.Type, w.Wildcard, w.Add, w.Drop)
+			}
+			st.mu.Unlock()
+		}
+		wake, err := st.flush(ctx, &node)
+		if err != nil {
+			return err
+		}
+		if wake.IsZero() {
+			timer.Stop()
+		} else {
+			timer.Reset(time.Until(wake))
+		}
+	}
+}
+
+// flush sends everything that is due now and returns when more will be. The Node
+// goes with the first request of the stream (protocol.md 7.10).
+func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, error) {
+	for {
+		now := time.Now()
+		st.mu.Lock()
+		settled, settle := st.machine.Settled(now)
+		req, wake := st.machine.Next(now)
+		st.mu.Unlock()
+		for _, typeURL := range settled {
+			st.feed.Synced(st.server.name, typeURL)
+		}
+		if req == nil {
+			if wake.IsZero() || !settle.IsZero() && settle.Before(wake) {
+				wake = settle
+			}
+			return wake, nil
+		}
+		if err := st.wire.send(ctx, req, *node); err != nil {
+			return time.Time{}, fmt.Errorf("sending: %w", err)
+		}
+		*node = nil
+		st.log(req)
+	}
+}
+
+func (st *stream) log(req *session.Request) {
+	log := st.server.log.With("type", xds.Short(req.Type))
+	switch {
+	case req.NACK != "":
+		log.Warn("response refused", "nonce", req.Nonce, "err", req.NACK)
+		st.server.observer.Answered(st.server.name, req.Type, true)
+	case req.Nonce != "":
+		log.Debug("response ACKed", "nonce", req.Nonce)
+		st.server.observer.Answered(st.server.name, req.Type, false)
+	default:
+		log.Debug("subscribed", "names", len(req.Names)+len(req.Subscribe), "dropped", len(req.Unsubscribe), "held", len(req.Initial))
+	}
+}

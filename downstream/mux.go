@@ -60,6 +60,15 @@ func (m *mux) run() {
 
 // sniff reads until the kind of a connection is known, and hands it on.
 func (m *mux) sniff(c net.Conn) {
+	known := make(chan struct{}) // closed when the kind is known
+	defer close(known)
+	m.sniffing.Go(func() {
+		select {
+		case <-known:
+		case <-m.grpc.done:
+			_ = c.Close() // its client need not be waited for
+		}
+	})
 	_ = c.SetReadDeadline(time.Now().Add(sniffTimeout))
 	head := make([]byte, 0, len(preface))
 	to := m.grpc

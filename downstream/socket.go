@@ -124,7 +124,7 @@ func (s *Socket) Close() error {
 func temporaryName(path string) string {
 	dir, base := filepath.Split(path)
 	if base[0] == '~' {
-		return dir + "." + base[1:]
+		return dir + "_" + base[1:]
 	}
 	return dir + "~" + base[1:]
 }

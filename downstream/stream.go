@@ -230,11 +230,19 @@ func (st *stream) flush() (time.Time, error) {
 func (st *stream) next() (resp *session.Response, wake time.Time, progress []session.Progress) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	st.view.Read(func(v session.View, changed []Change) {
-		for _, ch := range changed {
-			st.machine.Changed(ch.Type, ch.Names, ch.All)
+	for {
+		st.view.Read(func(v session.View, changed []Change) {
+			for _, ch := range changed {
+				st.machine.Changed(ch.Type, ch.Names, ch.All)
+			}
+			resp, wake = st.machine.Next(v, time.Now())
+		})
+		interests := st.machine.Interests()
+		for _, in := range interests {
+			st.view.Subscribe(in)
 		}
-		resp, wake = st.machine.Next(v, time.Now())
-	})
-	return resp, wake, st.machine.Progress()
+		if resp != nil || len(interests) == 0 {
+			return resp, wake, st.machine.Progress()
+		}
+	}
 }

@@ -237,16 +237,16 @@ func TestASourceThatFailsIsTriedAgainWithinTheBounds(t *testing.T) {
 		r.pass(10 * time.Minute)
 		starts := r.sources[0].attempts()
 		if len(starts) < 15 {
-			t.Fatalf("%d attempts in 10 minutes", len(starts))
+			r.Fatalf("%d attempts in 10 minutes", len(starts))
 		}
 		for i, at := range starts[1:] {
 			bound := min(DefaultMinBackoff<<min(i, 20), DefaultMaxBackoff) + time.Millisecond
 			if pause := at.Sub(starts[i]); pause <= 0 || pause > bound {
-				t.Errorf("pause %d: %s, want at most %s", i+1, pause, bound)
+				r.Errorf("pause %d: %s, want at most %s", i+1, pause, bound)
 			}
 		}
 		if s := r.failover.States()[0]; s.Attempts != len(starts) || s.LastError != errDown || s.Active {
-			t.Errorf("state %+v after %d attempts", s, len(starts))
+			r.Errorf("state %+v after %d attempts", s, len(starts))
 		}
 	}, down)
 }
@@ -264,7 +264,7 @@ func TestTheFirstAnswerResetsTheBackoff(t *testing.T) {
 			r.pass(DefaultMinBackoff + time.Millisecond)
 			r.active("a")
 			if got := len(r.sources[0].attempts()); got != before+1 {
-				t.Fatalf("%d attempts after the loss, want 1", got-before)
+				r.Fatalf("%d attempts after the loss, want 1", got-before)
 			}
 			r.sources[0].set(down)
 		}
@@ -278,10 +278,10 @@ func TestTheNextSourceTakesOverAfterOneFailedAttemptWhenSomethingIsMissing(t *te
 		r.run()
 		r.active("b")
 		if n := len(r.sources[0].attempts()); n != 1 {
-			t.Errorf("%d attempts at the first", n)
+			r.Errorf("%d attempts at the first", n)
 		}
 		if n := len(r.sources[2].attempts()); n != 0 {
-			t.Errorf("%d attempts at the third, want none", n)
+			r.Errorf("%d attempts at the third, want none", n)
 		}
 	}, down, up, up)
 }
@@ -303,12 +303,12 @@ func TestTheNextSourceWaitsForFailoverAfterWhenNothingIsMissing(t *testing.T) {
 		r.pass(DefaultFailoverAfter - time.Millisecond)
 		r.active("")
 		if n := len(r.sources[1].attempts()); n != 0 {
-			t.Errorf("%d attempts at the next before its turn", n)
+			r.Errorf("%d attempts at the next before its turn", n)
 		}
 		r.pass(lackingPoll + time.Millisecond)
 		r.active("b")
 		if !slices.Equal(r.told, []bool{true, false, true}) {
-			t.Errorf("connected %v", r.told)
+			r.Errorf("connected %v", r.told)
 		}
 	}, up, up)
 }
@@ -334,7 +334,7 @@ func TestASourceThatComesBackBeforeFailoverAfterIsKept(t *testing.T) {
 		r.active("a")
 		r.pass(time.Hour)
 		if n := len(r.sources[1].attempts()); n != 0 {
-			t.Errorf("%d attempts at the next", n)
+			r.Errorf("%d attempts at the next", n)
 		}
 	}, up, up)
 }
@@ -347,29 +347,29 @@ func TestTheFirstSourceTakesOverAgainWhenItAnswersAndNotBefore(t *testing.T) {
 		r.sources[0].set(silent)
 		r.pass(10 * time.Minute)
 		if !r.failover.States()[0].Open {
-			t.Error("the first was not tried")
+			r.Error("the first was not tried")
 		}
 		r.active("b")
 		r.sources[0].set(up)
 		r.pass(DefaultMaxBackoff + time.Millisecond)
 		r.active("a")
 		if r.sources[1].Open() {
-			t.Error("the second still runs")
+			r.Error("the second still runs")
 		}
 		if got := r.fed(); got != "ba" {
-			t.Errorf("fed by %s", got)
+			r.Errorf("fed by %s", got)
 		}
 		// The second waits for its turn; it is neither tried nor a failure.
 		tried := len(r.sources[1].attempts())
 		r.pass(time.Hour)
 		if n := len(r.sources[1].attempts()); n != tried {
-			t.Errorf("%d attempts at the second meanwhile", n-tried)
+			r.Errorf("%d attempts at the second meanwhile", n-tried)
 		}
 		if s := r.failover.States()[1]; s.Active || s.Attempts != 0 || s.LastError != nil {
-			t.Errorf("the one that waits: %+v", s)
+			r.Errorf("the one that waits: %+v", s)
 		}
 		if !slices.Equal(r.told, []bool{true, true}) {
-			t.Errorf("connected %v: want never lost", r.told)
+			r.Errorf("connected %v: want never lost", r.told)
 		}
 	}, down, up)
 }
@@ -387,10 +387,10 @@ func TestTheOtherEndsBeforeTheFirstFeeds(t *testing.T) {
 			r.pass(10 * time.Millisecond)
 		}
 		if got := r.fed(); got != "ba" {
-			t.Fatalf("fed by %s", got)
+			r.Fatalf("fed by %s", got)
 		}
 		if r.sources[1].Open() {
-			t.Error("the first feeds while the second runs")
+			r.Error("the first feeds while the second runs")
 		}
 	}, down, up)
 }
@@ -410,10 +410,10 @@ func TestAnAnswerThatComesTooLateAppliesNothing(t *testing.T) {
 		r.pass(time.Minute)
 		r.active("a")
 		if got := r.fed(); got != "a" || r.sources[1].refused != 1 {
-			t.Errorf("fed by %s; %d answers refused", got, r.sources[1].refused)
+			r.Errorf("fed by %s; %d answers refused", got, r.sources[1].refused)
 		}
 		if s := r.failover.States()[1]; s.Attempts != 0 || s.LastError != nil {
-			t.Errorf("the one that was not needed: %+v", s)
+			r.Errorf("the one that was not needed: %+v", s)
 		}
 	}, down, up)
 }
@@ -443,7 +443,7 @@ func TestTheThirdSourceWaitsForTheSecondToFailAgain(t *testing.T) {
 		r.pass(time.Minute)
 		r.active("b")
 		if n := len(r.sources[2].attempts()); n != 0 {
-			t.Errorf("%d attempts at the third", n)
+			r.Errorf("%d attempts at the third", n)
 		}
 	}, down, up, up)
 }
@@ -451,21 +451,21 @@ func TestTheThirdSourceWaitsForTheSecondToFailAgain(t *testing.T) {
 func TestStatesTellWhatIsKnownBeforeRunToo(t *testing.T) {
 	among(t, func(r *trial) {
 		if s := r.failover.States(); len(s) != 2 || s[0].Name != "a" || s[1].Name != "b" || s[0].Active || s[0].Open {
-			t.Errorf("before: %+v", s)
+			r.Errorf("before: %+v", s)
 		}
 		r.run()
 		r.pass(time.Second)
 		s := r.failover.States()
 		if !s[0].Active || !s[0].Open || s[0].LastError != nil || !s[0].Since.Equal(r.begun) || !s[0].LastMessage.Equal(r.begun) {
-			t.Errorf("active: %+v", s[0])
+			r.Errorf("active: %+v", s[0])
 		}
 		if s[1].Active || s[1].Open || !s[1].LastMessage.IsZero() {
-			t.Errorf("waiting: %+v", s[1])
+			r.Errorf("waiting: %+v", s[1])
 		}
 		r.sources[0].set(down)
 		synctest.Wait()
 		if s := r.failover.States()[0]; s.Active || s.LastError != errDown || !s.Since.Equal(time.Now()) {
-			t.Errorf("lost: %+v", s)
+			r.Errorf("lost: %+v", s)
 		}
 	}, up, up)
 }
@@ -480,11 +480,11 @@ func TestAFailoverRunsAgain(t *testing.T) {
 			r.stop()
 			r.active("")
 			if s := r.failover.States()[0]; s.Attempts != 0 {
-				t.Errorf("a stop counts as a failed attempt: %+v", s)
+				r.Errorf("a stop counts as a failed attempt: %+v", s)
 			}
 		}
 		if got := r.fed(); got != "aaa" {
-			t.Errorf("fed by %s", got)
+			r.Errorf("fed by %s", got)
 		}
 	}, up, up)
 }

@@ -61,6 +61,9 @@ func (sub *subscription) covers(r *xds.Resource) bool {
 	if _, ok := sub.names[r.Name]; ok {
 		return true
 	}
+	if _, ok := sub.expected[r.Name]; ok {
+		return true
+	}
 	for _, a := range r.Aliases {
 		if _, ok := sub.names[a]; ok {
 			return true

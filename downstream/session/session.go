@@ -31,6 +31,11 @@ func (f Form) String() string {
 // is sent (design.md I4).
 const DefaultRemovalDelay = time.Second
 
+// DefaultWarmingHold is how long listeners and routes are held back for the
+// endpoints of a cluster that was just sent: a route that leads to a cluster
+// which Envoy is still warming fails requests.
+const DefaultWarmingHold = 500 * time.Millisecond
+
 // maxFlights bounds the responses of one type whose answer is remembered. A
 // client that answers none of so many is owed no verdict for the oldest.
 const maxFlights = 128
@@ -58,6 +63,8 @@ type Config struct {
 	NoncePrefix string
 	// RemovalDelay is DefaultRemovalDelay where it is 0.
 	RemovalDelay time.Duration
+	// WarmingHold is DefaultWarmingHold where it is 0.
+	WarmingHold time.Duration
 	// KeepWildcard says that the client is an Envoy, whose SotW requests for
 	// clusters lose their wildcard when on-demand names come (protocol.md V9,
 	// 2.4): HadWildcard then reports whether its kind had one before.
@@ -72,6 +79,11 @@ type Session struct {
 	ordered []*subscription // by xds.CompareTypes
 	nonces  uint64
 	now     time.Time
+	// awaited are the endpoints of clusters that were sent and that are not known,
+	// each with the time until which listeners and routes wait for them.
+	awaited map[string]time.Time
+	// interests are changes of the subscription that the machine made itself.
+	interests []Interest
 }
 
 // New returns the machine of a stream on which nothing was said yet.
@@ -79,7 +91,10 @@ func New(cfg Config) *Session {
 	if cfg.RemovalDelay == 0 {
 		cfg.RemovalDelay = DefaultRemovalDelay
 	}
-	return &Session{cfg: cfg, types: make(map[string]*subscription)}
+	if cfg.WarmingHold == 0 {
+		cfg.WarmingHold = DefaultWarmingHold
+	}
+	return &Session{cfg: cfg, types: make(map[string]*subscription), awaited: make(map[string]time.Time)}
 }
 
 // Request is a DiscoveryRequest or a DeltaDiscoveryRequest.
@@ -204,16 +219,61 @@ func (s *Session) Changed(typeURL string, names []string, all bool) {
 // else (design.md I4).
 func (s *Session) Next(v View, now time.Time) (*Response, time.Time) {
 	s.now = now
+	var hold time.Time
 	for _, sub := range s.ordered {
+		if leadsToClusters[sub.url] {
+			if hold = s.warming(v); !hold.IsZero() {
+				continue
+			}
+		}
 		if resp := s.build(sub, v); resp != nil {
 			return resp, time.Time{}
 		}
 	}
 	clusters := s.types[xds.ClusterType]
-	if clusters == nil || len(clusters.leaving) == 0 {
-		return nil, time.Time{}
+	if !hold.IsZero() || clusters == nil || len(clusters.leaving) == 0 {
+		return nil, hold
 	}
 	return s.removeClusters(clusters, v)
+}
+
+// leadsToClusters are the types that are held back while a cluster warms.
+var leadsToClusters = map[string]bool{
+	xds.ListenerType:    true,
+	xds.RouteType:       true,
+	xds.ScopedRouteType: true,
+	xds.VirtualHostType: true,
+}
+
+// warming returns until when listeners and routes are held back, the zero time
+// for not at all: a cluster was sent whose endpoints nobody knows yet, and an
+// upstream may be about to tell.
+func (s *Session) warming(v View) (until time.Time) {
+	for name, at := range s.awaited {
+		item := v.Lookup(xds.EndpointType, name)
+		if !at.After(s.now) || item.Current != nil || item.Gone {
+			delete(s.awaited, name)
+			continue
+		}
+		if until.IsZero() || at.Before(until) {
+			until = at
+		}
+	}
+	return until
+}
+
+// Interests returns what the machine subscribes to on the client's behalf since
+// the last call: the endpoints of clusters that were sent, for which the client
+// is about to ask. The caller subscribes, and then calls Next again.
+func (s *Session) Interests() []Interest {
+	out := s.interests
+	s.interests = nil
+	for _, in := range out {
+		for _, name := range in.Add {
+			s.types[in.Type].owe(name) // it may have come before the subscription
+		}
+	}
+	return out
 }
 
 // build returns the response that is due for one type now, or nil.
@@ -251,7 +311,7 @@ func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Re
 		}
 	}
 	for _, name := range resp.Removed {
-		sub.forget(name)
+		s.lose(sub, name)
 	}
 	resp.Version = sub.served.String()
 	sub.launch(flight{nonce: resp.Nonce, revision: revision, resources: resp.Resources, removed: resp.Removed})
@@ -260,15 +320,39 @@ func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Re
 
 // oweEndpoints makes the endpoints of a cluster that is sent new or changed due
 // again: Envoy warms it until an EDS message comes, even an identical one, and in
-// Delta does not ask for it (protocol.md V1, 4.1, 4.2).
+// Delta does not ask for it (protocol.md V1, 4.1, 4.2). Endpoints that the client
+// has not asked for yet are subscribed to on its behalf: it will when it has the
+// cluster. On a stream that never asked for EDS there is nothing to owe.
 func (s *Session) oweEndpoints(name string) {
 	eds := s.types[xds.EndpointType]
 	if eds == nil {
 		return
 	}
-	if _, ok := eds.names[name]; ok || eds.wildcard {
-		eds.owe(name)
+	if _, ok := eds.names[name]; !ok && !eds.wildcard {
+		if _, ok := eds.expected[name]; !ok {
+			eds.expected[name] = struct{}{}
+			s.interests = append(s.interests, Interest{Type: eds.url, Wildcard: eds.wildcard, Add: []string{name}})
+		}
 	}
+	eds.owe(name)
+	s.awaited[name] = s.now.Add(s.cfg.WarmingHold)
+}
+
+// lose forgets what the client had under a name that is removed, and of a cluster
+// also the endpoints that it never asked for.
+func (s *Session) lose(sub *subscription, name string) {
+	h, eds := sub.sent[name], s.types[xds.EndpointType]
+	if sub.url == xds.ClusterType && h != nil && h.last != nil && eds != nil {
+		service := h.last.EDSName
+		if _, ok := eds.expected[service]; ok {
+			delete(eds.expected, service)
+			delete(eds.due, service)
+			delete(eds.unanswered, service)
+			eds.forget(service)
+			s.interests = append(s.interests, Interest{Type: eds.url, Wildcard: eds.wildcard, Drop: []string{service}})
+		}
+	}
+	sub.forget(name)
 }
 
 // removeClusters sends the removals that have waited long enough. Their delay
@@ -299,7 +383,7 @@ func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Tim
 		return s.commit(sub, &Response{Removed: gone}, 0), time.Time{}
 	}
 	for _, name := range gone {
-		sub.forget(name)
+		s.lose(sub, name)
 	}
 	return s.commit(sub, &Response{Resources: s.fullSet(sub, v).resources}, 0), time.Time{}
 }

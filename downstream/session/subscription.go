@@ -16,6 +16,9 @@ type subscription struct {
 	// What the client wants.
 	names    map[string]struct{}
 	wildcard bool
+	// expected are names that the client is about to ask for: the endpoints of
+	// clusters that it was sent.
+	expected map[string]struct{}
 	// explicit: a name or "*" was seen, so an empty list no longer means
 	// everything (protocol.md 2.3).
 	explicit bool
@@ -78,6 +81,7 @@ func newSubscription(url string, cfg Config) *subscription {
 		url:        url,
 		cfg:        cfg,
 		names:      make(map[string]struct{}),
+		expected:   make(map[string]struct{}),
 		sent:       make(map[string]*holding),
 		dirty:      make(map[string]struct{}),
 		due:        make(map[string]struct{}),
@@ -238,6 +242,7 @@ func (sub *subscription) subscribe(name string, in *Interest) {
 	if _, ok := sub.names[name]; !ok {
 		sub.names[name] = struct{}{}
 		in.Add = append(in.Add, name)
+		delete(sub.expected, name)
 	}
 	sub.explicit = true
 	sub.owe(name)

@@ -340,18 +340,8 @@ func (tk *talk) raw(typeURL string, args []string) error {
 // request feeds a request to the machine and notes what it found out.
 func (tk *talk) request(req *Request) {
 	eff := tk.machine.Request(req)
-	if in := eff.Interest; in != nil {
-		c := tk.client(in.Type)
-		delete(c.interest, "*")
-		if in.Wildcard {
-			c.interest["*"] = true
-		}
-		for _, n := range in.Add {
-			c.interest[n] = true
-		}
-		for _, n := range in.Drop {
-			delete(c.interest, n)
-		}
+	if eff.Interest != nil {
+		tk.subscribed(eff.Interest)
 	}
 	v := eff.Verdict
 	if v == nil {
@@ -370,11 +360,33 @@ func (tk *talk) request(req *Request) {
 	tk.state.hear(v)
 }
 
+// subscribed notes a change of the subscription.
+func (tk *talk) subscribed(in *Interest) {
+	c := tk.client(in.Type)
+	delete(c.interest, "*")
+	if in.Wildcard {
+		c.interest["*"] = true
+	}
+	for _, n := range in.Add {
+		c.interest[n] = true
+	}
+	for _, n := range in.Drop {
+		delete(c.interest, n)
+	}
+}
+
 // drain takes everything that the machine sends.
 func (tk *talk) drain() {
 	for {
 		resp, _ := tk.machine.Next(tk.state, tk.now)
+		interests := tk.machine.Interests()
+		for _, in := range interests {
+			tk.subscribed(&in)
+		}
 		if resp == nil {
+			if len(interests) > 0 {
+				continue
+			}
 			return
 		}
 		c := tk.client(resp.Type)

@@ -107,6 +107,8 @@ func FromWrapper(typeURL string, w *discoveryv3.Resource, now time.Time) (*Resou
 		switch {
 		case r.Name == "" && err != nil:
 			return nil, fmt.Errorf("%s resource: %w", Short(typeURL), err)
+		case errors.Is(err, ErrMalformed):
+			return r, fmt.Errorf("%s %q: %w", Short(typeURL), r.Name, err)
 		case r.Name == "":
 			r.Name = inBody
 		case inBody != r.Name:

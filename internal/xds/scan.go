@@ -15,6 +15,9 @@ const MaxNameBytes = 8 << 10
 // ErrNoName says that a body carries no name in field 1.
 var ErrNoName = errors.New("resource has no name")
 
+// ErrMalformed says that a body is not the wire form of any message.
+var ErrMalformed = errors.New("malformed protobuf")
+
 // fieldName is the field number of the name in every type of Types: all of them
 // put it first (Cluster.name, ClusterLoadAssignment.cluster_name, …).
 const fieldName = 1
@@ -24,8 +27,9 @@ const fieldName = 1
 // body is looked into, but its top-level fields must be well-formed.
 //
 // It fails with an error that wraps ErrNoName when field 1 is absent or empty,
-// and with a description of the place when the body is malformed, the name is
-// not UTF-8, or it is longer than MaxNameBytes.
+// with one that wraps ErrMalformed and tells the place when the body is
+// malformed, and otherwise when field 1 is not a string, not UTF-8, or longer
+// than MaxNameBytes.
 func ScanName(body []byte) (string, error) {
 	var name []byte
 	err := scanFields(body, func(num protowire.Number, typ protowire.Type, val []byte) error {
@@ -117,12 +121,12 @@ func scanFields(msg []byte, visit func(num protowire.Number, typ protowire.Type,
 	for at := 0; at < len(msg); {
 		num, typ, n := protowire.ConsumeTag(msg[at:])
 		if n < 0 {
-			return fmt.Errorf("malformed protobuf at byte %d: %w", at, protowire.ParseError(n))
+			return fmt.Errorf("%w at byte %d: %w", ErrMalformed, at, protowire.ParseError(n))
 		}
 		at += n
 		size := protowire.ConsumeFieldValue(num, typ, msg[at:])
 		if size < 0 {
-			return fmt.Errorf("malformed protobuf at byte %d, field %d: %w", at, num, protowire.ParseError(size))
+			return fmt.Errorf("%w at byte %d, field %d: %w", ErrMalformed, at, num, protowire.ParseError(size))
 		}
 		val := msg[at : at+size]
 		at += size

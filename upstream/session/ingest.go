@@ -61,16 +61,18 @@ func (in *ingest) take(sub *subscription, r *xds.Resource, err error) {
 	if r != nil {
 		name = r.Name
 	}
-	switch {
-	case errors.Is(err, xds.ErrHeartbeat) && r.TTL > 0:
+	if errors.Is(err, xds.ErrHeartbeat) && r.TTL > 0 {
 		in.update.Refresh = append(in.update.Refresh, Refresh{Name: name, Version: r.UpstreamVersion, TTL: r.TTL, Deadline: r.Deadline})
+		return
+	}
+	if name != "" {
+		in.seen[name]++ // malformed or not
+	}
+	switch {
 	case err != nil:
 		in.refuse(sub, name, err)
-	default:
-		in.seen[name]++
-		if in.seen[name] == 1 {
-			in.update.Put = append(in.update.Put, r)
-		}
+	case in.seen[name] == 1:
+		in.update.Put = append(in.update.Put, r)
 	}
 }
 
@@ -114,11 +116,16 @@ func hasDuplicates(seen map[string]int) bool {
 }
 
 // report takes in what the server says went wrong with single resources. What is
-// held of them stays in use (protocol.md 3.14).
-func (in *ingest) report(errs []*discoveryv3.ResourceError) {
+// held of them stays in use, and that they are missing says nothing (protocol.md
+// 3.14).
+func (in *ingest) report(sub *subscription, errs []*discoveryv3.ResourceError) {
 	for _, e := range errs {
+		name := e.GetResourceName().GetName()
+		if name != "" {
+			sub.broken[name] = struct{}{}
+		}
 		in.update.Errors = append(in.update.Errors, ResourceError{
-			Name: e.GetResourceName().GetName(),
+			Name: name,
 			Err: fmt.Errorf("control plane: %s: %s",
 				codes.Code(e.GetErrorDetail().GetCode()), e.GetErrorDetail().GetMessage()),
 		})
@@ -137,11 +144,11 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Upd
 		r, err := xds.FromAny(sub.url, resp.GetVersionInfo(), entry, now)
 		in.take(sub, r, err)
 	}
-	in.report(resp.GetResourceErrors())
+	in.report(sub, resp.GetResourceErrors())
 	in.finish(sub)
-	if xds.FullState(sub.url) && len(in.bad) == 0 && len(in.update.Refresh) == 0 {
-		// A response with a part that cannot be read says nothing of what is
-		// missing from the rest.
+	if xds.FullState(sub.url) && len(in.update.Errors) == 0 && len(in.update.Refresh) == 0 {
+		// A response with a part that cannot be read, or that the server could
+		// not make, says nothing of what is missing from the rest.
 		sub.absent(in.update)
 	}
 	// Only the newest response of a type can be answered (protocol.md 1.6).
@@ -205,7 +212,7 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 		}
 		in.update.Remove = append(in.update.Remove, name)
 	}
-	in.report(resp.GetResourceErrors())
+	in.report(sub, resp.GetResourceErrors())
 	in.finish(sub)
 	if sub.wildcard {
 		sub.settleAt = now.Add(s.cfg.Settle)

@@ -350,11 +350,11 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 	a, wake := sub.due(now)
 	if a == nil && sub.renamed && len(sub.answers) > 0 {
 		// The request for other names carries the newest nonce, and so is its
-		// ACK, unless a NACK waits for its time (design.md I6).
-		newest := sub.answers[len(sub.answers)-1]
-		if newest.nack == "" {
-			a = newest
-			sub.answers = nil
+		// answer: the ACK, or the NACK that waits for its time, since only
+		// error_detail tells them apart (design.md I6, protocol.md 1.3).
+		a = sub.answers[len(sub.answers)-1]
+		sub.answers = nil
+		if !a.known {
 			sub.timeOut(a)
 		}
 	}

@@ -1,0 +1,275 @@
+package downstream
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// socketDir returns a private directory with a short path.
+func socketDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "holdfast-") // t.TempDir may be too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func listening(t *testing.T, cfg SocketConfig) *Socket {
+	t.Helper()
+	s, err := Listen(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// die ends a socket as the kernel does for an agent that is killed: nobody
+// listens any more, and the file stays.
+func (s *Socket) die(t *testing.T) {
+	t.Helper()
+	if err := s.UnixListener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_ = s.lock.Close()
+}
+
+// answers reports whether somebody listens at a path.
+func answers(path string) error {
+	c, err := net.Dial("unix", path)
+	if err == nil {
+		_ = c.Close()
+	}
+	return err
+}
+
+func refused(t *testing.T, cfg SocketConfig, want string) {
+	t.Helper()
+	s, err := Listen(cfg)
+	switch {
+	case err == nil:
+		_ = s.Close()
+		t.Errorf("%s: accepted; want an error with %q", cfg.Path, want)
+	case !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "socket"):
+		t.Errorf("error %q, want one with %q", err, want)
+	}
+}
+
+func TestASocketAnswersUntilItIsClosed(t *testing.T) {
+	path := filepath.Join(socketDir(t), "xds.sock")
+	s := listening(t, SocketConfig{Path: path})
+	if err := answers(path); err != nil {
+		t.Error(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("after Close: %v, want nothing at the path", err)
+	}
+	again := listening(t, SocketConfig{Path: path})
+	if err := answers(path); err != nil {
+		t.Error(err)
+	}
+	_ = again.Close()
+}
+
+// protocol.md 11.3: Envoy may connect at any moment, and must never find nothing.
+func TestThePathIsNeverMissingWhileAStaleSocketIsReplaced(t *testing.T) {
+	path := filepath.Join(socketDir(t), "xds.sock")
+	listening(t, SocketConfig{Path: path}).die(t)
+	stop, looked := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			if _, err := os.Lstat(path); err != nil {
+				looked <- err
+				return
+			}
+			select {
+			case <-stop:
+				looked <- nil
+				return
+			default:
+			}
+		}
+	}()
+	for range 500 {
+		listening(t, SocketConfig{Path: path}).die(t)
+	}
+	close(stop)
+	if err := <-looked; err != nil {
+		t.Error(err)
+	}
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil || len(entries) != 2 { // the socket and its lock
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
+func TestAStaleSocketAndItsTemporaryAreReplaced(t *testing.T) {
+	path := filepath.Join(socketDir(t), "xds.sock")
+	for range 2 {
+		// One that died after its rename, and one that died before.
+		listening(t, SocketConfig{Path: path}).die(t)
+		listening(t, SocketConfig{Path: temporaryName(path)}).die(t)
+	}
+	if err := answers(path); err == nil {
+		t.Fatal("the stale socket answers")
+	}
+	listening(t, SocketConfig{Path: path})
+	if err := answers(path); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestASecondAgentOnThePathIsRefused(t *testing.T) {
+	path := filepath.Join(socketDir(t), "xds.sock")
+	first := listening(t, SocketConfig{Path: path})
+	refused(t, SocketConfig{Path: path}, fmt.Sprintf("socket %s: another holdfast serves this path (it holds %s.lock): stop it or choose another path", path, path))
+	if err := answers(path); err != nil {
+		t.Errorf("the first one: %v", err)
+	}
+	_ = first.Close()
+	listening(t, SocketConfig{Path: path})
+}
+
+func TestASocketHasItsModeAndGroup(t *testing.T) {
+	gid := os.Getgid()
+	if os.Geteuid() == 0 {
+		gid = 1 // only root may give it to a group that it is not in
+	}
+	groups := map[string]int{"": os.Getgid(), strconv.Itoa(gid): gid}
+	if g, err := user.LookupGroupId(strconv.Itoa(gid)); err == nil {
+		groups[g.Name] = gid
+	}
+	for group, wantGroup := range groups {
+		for mode, wantMode := range map[fs.FileMode]fs.FileMode{0: 0o660, 0o600: 0o600, 0o666: 0o666} {
+			path := filepath.Join(socketDir(t), "made", "xds.sock")
+			listening(t, SocketConfig{Path: path, Mode: mode, Group: group})
+			info, err := os.Lstat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := info.Mode(); got.Type() != fs.ModeSocket || got.Perm() != wantMode {
+				t.Errorf("mode %04o: %s", mode, got)
+			}
+			if got := int(info.Sys().(*syscall.Stat_t).Gid); got != wantGroup {
+				t.Errorf("group %q: %d, want %d", group, got, wantGroup)
+			}
+			// The directory lets the group pass, and nobody else.
+			dir, err := os.Stat(filepath.Dir(path))
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantDir := fs.FileMode(0o700)
+			if group != "" {
+				wantDir = 0o750
+			}
+			if got := dir.Mode().Perm(); got != wantDir || int(dir.Sys().(*syscall.Stat_t).Gid) != wantGroup {
+				t.Errorf("group %q: directory %s of %d", group, got, dir.Sys().(*syscall.Stat_t).Gid)
+			}
+		}
+	}
+	refused(t, SocketConfig{Path: filepath.Join(socketDir(t), "xds.sock"), Group: "no such group"}, "--socket-group: group: unknown group no such group")
+}
+
+// MaxSocketPath is the kernel's limit, less the NUL.
+func TestAPathOf107BytesWorksAnd108AreRefused(t *testing.T) {
+	dir := socketDir(t)
+	of := func(n int) string { return filepath.Join(dir, strings.Repeat("x", n-len(dir)-1)) }
+	listening(t, SocketConfig{Path: of(107)})
+	if err := answers(of(107)); err != nil {
+		t.Error(err)
+	}
+	refused(t, SocketConfig{Path: of(108)}, "the path has 108 bytes, and a Unix socket's at most 107: choose a shorter one")
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
+func TestAnyNameIsASocketsName(t *testing.T) {
+	for _, name := range []string{"x", "~", "~x", ".", "~~", "x.lock"} {
+		path := filepath.Join(socketDir(t), name)
+		if name == "." {
+			refused(t, SocketConfig{Path: path}, "there is a directory at this path")
+			continue
+		}
+		listening(t, SocketConfig{Path: path})
+		if err := answers(path); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	refused(t, SocketConfig{}, "socket: no path")
+}
+
+func TestWhatIsNoSocketIsNotReplaced(t *testing.T) {
+	dir := socketDir(t)
+	for name, make := range map[string]func(string) error{
+		"file":          func(p string) error { return os.WriteFile(p, []byte("mine"), 0o600) },
+		"directory":     func(p string) error { return os.Mkdir(p, 0o700) },
+		"symbolic link": func(p string) error { return os.Symlink(filepath.Join(dir, "file"), p) },
+		"special file":  func(p string) error { return syscall.Mkfifo(p, 0o600) },
+	} {
+		path := filepath.Join(dir, name)
+		if err := make(path); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, SocketConfig{Path: path}, "there is a "+name+" at this path, not a socket: remove it or choose another path")
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "file")); err != nil || string(b) != "mine" {
+		t.Errorf("the file has %q, %v", b, err)
+	}
+	refused(t, SocketConfig{Path: filepath.Join(dir, "file", "xds.sock")}, "file")
+}
+
+func TestADirectoryThatEverybodyMayWriteToIsRefused(t *testing.T) {
+	dir := filepath.Join(socketDir(t), "run")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "xds.sock")
+	chmod := func(mode fs.FileMode) {
+		if err := os.Chmod(dir, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	chmod(0o777)
+	refused(t, SocketConfig{Path: path}, "everybody may write to "+dir)
+	// In a sticky directory nobody can take away what is another's.
+	for _, mode := range []fs.FileMode{0o777 | fs.ModeSticky, 0o775, 0o755} {
+		chmod(mode)
+		s, err := Listen(SocketConfig{Path: path})
+		if err != nil {
+			t.Errorf("%s: %v", mode, err)
+			continue
+		}
+		_ = s.Close()
+	}
+}
+
+func TestCloseLeavesTheSocketOfAnother(t *testing.T) {
+	dir := socketDir(t)
+	path := filepath.Join(dir, "xds.sock")
+	mine := listening(t, SocketConfig{Path: path})
+	listening(t, SocketConfig{Path: filepath.Join(dir, "other.sock")})
+	if err := os.Rename(filepath.Join(dir, "other.sock"), path); err != nil {
+		t.Fatal(err)
+	}
+	if err := mine.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := answers(path); err != nil {
+		t.Errorf("the other's socket: %v", err)
+	}
+}

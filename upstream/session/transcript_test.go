@@ -1,0 +1,529 @@
+package session
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// TestTranscripts runs the conversations of testdata. A file holds transcripts,
+// each under a "# title"; sotw.txt and delta.txt hold those of one wire form,
+// both.txt those that read alike in both. Each line is a command and, behind "->",
+// everything that the machine then finds out and sends, separated by commas. The
+// machine is asked for requests when something came in, and at the times that it
+// asked for, never else.
+//
+//	want T NAMES      more is wanted ("*" for everything)
+//	drop T NAMES      less is
+//	hold T NAME@V …   what is held, with the version that this server issued; NAME
+//	                  alone came from elsewhere
+//	open              a new stream begins
+//	resp T PART …     the server sends a response, with the nonce n1, n2, … and, in
+//	                  SotW, the version v1, v2, …. A PART is
+//	    NAME@CONTENT      a resource, in SotW bare
+//	    NAME@CONTENT:ttl=60s   one with a TTL, in SotW in a wrapper
+//	    beat:NAME@V:60s   a heartbeat of the version V; the TTL may be missing
+//	    wrong:NAME        a wrapper with a resource of another type
+//	    cut:NAME          a wrapper with one that ends in the middle of a field
+//	    nameless          a resource without a name
+//	    -NAME             Delta: removed; "--NAME" says so in the newer field
+//	    err:NAME:CODE     a resource error
+//	    v=V               SotW: another version_info
+//	ok T, no T        the clients' verdict on the newest response of the type;
+//	                  "ok T n1" on an older one
+//	after D           time passes
+//
+// What comes back: "put", "remove", "complete", "refresh" and "error" say what a
+// response says, "settled" what is told completely. In both.txt a request reads
+// "ask T +NAME -NAME", "ack T NONCE" or "nack T NONCE: reason"; in the others it
+// is shown word by word, without what is empty.
+func TestTranscripts(t *testing.T) {
+	for _, file := range []struct {
+		name  string
+		forms []Form
+	}{
+		{"both.txt", []Form{SotW, Delta}},
+		{"sotw.txt", []Form{SotW}},
+		{"delta.txt", []Form{Delta}},
+	} {
+		for _, tr := range readTranscripts(t, filepath.Join("testdata", file.name)) {
+			for _, form := range file.forms {
+				t.Run(formName(form)+" "+tr.title, func(t *testing.T) {
+					newTalk(form, len(file.forms) == 1).play(t, tr)
+				})
+			}
+		}
+	}
+}
+
+func formName(f Form) string {
+	if f == Delta {
+		return "delta"
+	}
+	return "sotw"
+}
+
+type transcript struct {
+	title string
+	file  string
+	lines []line
+}
+
+type line struct {
+	number        int
+	command, want string
+}
+
+func readTranscripts(t *testing.T, path string) []transcript {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	var out []transcript
+	scan := bufio.NewScanner(f)
+	for n := 1; scan.Scan(); n++ {
+		text := strings.TrimSpace(scan.Text())
+		switch {
+		case text == "":
+		case strings.HasPrefix(text, "# "):
+			out = append(out, transcript{title: text[2:], file: path})
+		default:
+			command, want, _ := strings.Cut(text, "->")
+			tr := &out[len(out)-1]
+			tr.lines = append(tr.lines, line{n, strings.TrimSpace(command), strings.Join(strings.Fields(want), " ")})
+		}
+	}
+	if scan.Err() != nil || len(out) == 0 {
+		t.Fatalf("%s: %d transcripts, %v", path, len(out), scan.Err())
+	}
+	return out
+}
+
+// talk is a server, a machine, and what is wanted and held.
+type talk struct {
+	form     Form
+	verbatim bool
+	machine  *Session
+	now      time.Time
+	wake     time.Time // when the machine wants to be asked again
+	versions map[string]string
+	held     map[string]map[string]string
+	wanted   map[string]map[string]bool
+	// The server: what it believes is subscribed to, and its nonces by type.
+	server map[string]*serverType
+	nonces int
+	// contents are those of the bodies that were sent.
+	contents map[string]string
+	// got is what the current command brought about.
+	got []string
+}
+
+// serverType is what a server knows of a stream's subscription to one type.
+type serverType struct {
+	names    map[string]bool // "*" for a wildcard
+	explicit bool
+	nonces   []string
+}
+
+func newTalk(form Form, verbatim bool) *talk {
+	tk := &talk{
+		form: form, verbatim: verbatim, now: time.Unix(1e9, 0),
+		versions: make(map[string]string),
+		held:     make(map[string]map[string]string),
+		wanted:   make(map[string]map[string]bool),
+		contents: make(map[string]string),
+	}
+	tk.open()
+	return tk
+}
+
+// open begins a stream; what is wanted is told to the machine as a whole.
+func (tk *talk) open() {
+	tk.server = make(map[string]*serverType)
+	tk.machine = New(Config{
+		Form:     tk.form,
+		Versions: tk.versions,
+		Held:     func(typeURL string) map[string]string { return maps.Clone(tk.held[typeURL]) },
+	})
+	for url, names := range tk.wanted {
+		list := slices.Collect(maps.Keys(names))
+		tk.machine.Want(url, names[xds.Wildcard], slices.DeleteFunc(list, isWildcard), nil)
+	}
+}
+
+func isWildcard(name string) bool { return name == xds.Wildcard }
+
+func (tk *talk) play(t *testing.T, tr transcript) {
+	t.Helper()
+	for _, l := range tr.lines {
+		tk.got = nil
+		if err := tk.do(strings.Fields(l.command)); err != nil {
+			t.Fatalf("%s:%d: %s: %v", tr.file, l.number, l.command, err)
+		}
+		if got := strings.Join(tk.got, ", "); got != l.want {
+			t.Fatalf("%s:%d: %s\n got: %s\nwant: %s", tr.file, l.number, l.command, got, l.want)
+		}
+	}
+}
+
+func (tk *talk) do(words []string) error {
+	verb, args := words[0], words[1:]
+	switch verb {
+	case "open":
+		tk.open()
+		tk.drain()
+		return nil
+	case "after":
+		d, err := time.ParseDuration(args[0])
+		tk.pass(d)
+		return err
+	}
+	typeURL, ok := xds.TypeByShort(args[0])
+	if !ok {
+		typeURL = args[0]
+	}
+	args = args[1:]
+	switch verb {
+	case "want", "drop":
+		tk.want(typeURL, verb == "want", args)
+	case "hold":
+		tk.hold(typeURL, args)
+		return nil
+	case "resp":
+		if err := tk.respond(typeURL, args); err != nil {
+			return err
+		}
+	case "ok", "no":
+		nonce := tk.serverType(typeURL).last()
+		if len(args) > 0 {
+			nonce = args[0]
+		}
+		var verdict error
+		if verb == "no" {
+			verdict = errors.New("no good")
+		}
+		if tk.machine.Verdict(typeURL, nonce, verdict, tk.now) {
+			tk.got = append(tk.got, "late")
+		}
+	default:
+		return fmt.Errorf("unknown command %q", verb)
+	}
+	tk.drain()
+	return nil
+}
+
+func (tk *talk) want(typeURL string, more bool, names []string) {
+	wanted := tk.wanted[typeURL]
+	if wanted == nil {
+		wanted = make(map[string]bool)
+		tk.wanted[typeURL] = wanted
+	}
+	for _, name := range names {
+		if more {
+			wanted[name] = true
+		} else {
+			delete(wanted, name)
+		}
+	}
+	var add, drop []string
+	named := slices.DeleteFunc(slices.Clone(names), isWildcard)
+	if more {
+		add = named
+	} else {
+		drop = named
+	}
+	tk.machine.Want(typeURL, wanted[xds.Wildcard], add, drop)
+}
+
+func (tk *talk) hold(typeURL string, args []string) {
+	held := make(map[string]string)
+	for _, arg := range args {
+		name, version, _ := strings.Cut(arg, "@")
+		held[name] = version
+	}
+	tk.held[typeURL] = held
+}
+
+// pass lets time go by, and asks the machine when it wants to be asked.
+func (tk *talk) pass(d time.Duration) {
+	end := tk.now.Add(d)
+	for !tk.wake.IsZero() && !tk.wake.After(end) {
+		tk.now = tk.wake
+		tk.drain()
+	}
+	tk.now = end
+}
+
+// drain takes everything that the machine has to say now.
+func (tk *talk) drain() {
+	for {
+		settled, wake := tk.machine.Settled(tk.now)
+		for _, url := range settled {
+			tk.got = append(tk.got, "settled "+xds.Short(url))
+		}
+		req, at := tk.machine.Next(tk.now)
+		if req == nil {
+			tk.wake = earlier(wake, at)
+			return
+		}
+		tk.got = append(tk.got, tk.request(req))
+	}
+}
+
+func (tk *talk) serverType(url string) *serverType {
+	st := tk.server[url]
+	if st == nil {
+		st = &serverType{names: make(map[string]bool)}
+		tk.server[url] = st
+	}
+	return st
+}
+
+func (st *serverType) last() string {
+	if len(st.nonces) == 0 {
+		return ""
+	}
+	return st.nonces[len(st.nonces)-1]
+}
+
+// subscribe takes in the subscription of a request, as a server does
+// (protocol.md section 2).
+func (st *serverType) subscribe(form Form, first bool, req *Request) {
+	legacy := first && xds.LegacyWildcard(req.Type)
+	if form == Delta {
+		st.explicit = st.explicit || len(req.Subscribe) > 0
+		if legacy && len(req.Subscribe) == 0 {
+			st.names[xds.Wildcard] = true
+		}
+		for _, name := range req.Subscribe {
+			st.names[name] = true
+		}
+		for _, name := range req.Unsubscribe {
+			delete(st.names, name)
+		}
+		return
+	}
+	st.explicit = st.explicit || len(req.Names) > 0
+	if len(req.Names) == 0 && !st.explicit && xds.LegacyWildcard(req.Type) {
+		st.names[xds.Wildcard] = true
+		return
+	}
+	clear(st.names)
+	for _, name := range req.Names {
+		st.names[name] = true
+	}
+}
+
+// request lets the server hear a request and returns how it reads.
+func (tk *talk) request(req *Request) string {
+	first := tk.server[req.Type] == nil
+	st := tk.serverType(req.Type)
+	before := maps.Clone(st.names)
+	st.subscribe(tk.form, first, req)
+	words := []string{xds.Short(req.Type)}
+	if tk.verbatim {
+		return strings.Join(append(words, tk.wordByWord(req)...), " ")
+	}
+	// Of a SotW request that only changes names, the nonce is not the point.
+	answers := req.NACK != "" || req.Nonce != "" && maps.Equal(before, st.names)
+	verb := "ask"
+	switch {
+	case req.NACK != "":
+		verb = "nack"
+		words = append(words, req.Nonce+": "+req.NACK)
+	case answers:
+		verb = "ack"
+		words = append(words, req.Nonce)
+	}
+	for _, name := range slices.Sorted(maps.Keys(st.names)) {
+		if !before[name] {
+			words = append(words, "+"+name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		if !st.names[name] {
+			words = append(words, "-"+name)
+		}
+	}
+	return verb + " " + strings.Join(words, " ")
+}
+
+func (tk *talk) wordByWord(req *Request) []string {
+	var words []string
+	word := func(key, value string) {
+		if value != "" {
+			words = append(words, key+"="+value)
+		}
+	}
+	word("version", req.Version)
+	word("nonce", req.Nonce)
+	if tk.form == SotW {
+		words = append(words, "names="+strings.Join(req.Names, ";"))
+	}
+	word("sub", strings.Join(req.Subscribe, ";"))
+	word("unsub", strings.Join(req.Unsubscribe, ";"))
+	var irv []string
+	for _, name := range slices.Sorted(maps.Keys(req.Initial)) {
+		irv = append(irv, name+"@"+strings.ReplaceAll(req.Initial[name], Unissued, "unissued"))
+	}
+	word("irv", strings.Join(irv, ";"))
+	word("nack", req.NACK)
+	return words
+}
+
+// respond sends a response of the server to the machine.
+func (tk *talk) respond(typeURL string, parts []string) error {
+	tk.nonces++
+	nonce := fmt.Sprintf("n%d", tk.nonces)
+	st := tk.serverType(typeURL)
+	st.nonces = append(st.nonces, nonce)
+	delta := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: typeURL, Nonce: nonce}
+	sotw := &discoveryv3.DiscoveryResponse{TypeUrl: typeURL, Nonce: nonce, VersionInfo: fmt.Sprintf("v%d", tk.nonces)}
+	for _, part := range parts {
+		switch {
+		case strings.HasPrefix(part, "v="):
+			sotw.VersionInfo = part[2:]
+		case strings.HasPrefix(part, "--"):
+			delta.RemovedResourceNames = append(delta.RemovedResourceNames, &discoveryv3.ResourceName{Name: part[2:]})
+		case strings.HasPrefix(part, "-"):
+			delta.RemovedResources = append(delta.RemovedResources, part[1:])
+		case strings.HasPrefix(part, "err:"):
+			e, err := resourceError(part[4:])
+			if err != nil {
+				return err
+			}
+			delta.ResourceErrors = append(delta.ResourceErrors, e)
+			sotw.ResourceErrors = append(sotw.ResourceErrors, e)
+		default:
+			w, err := tk.resource(typeURL, part)
+			if err != nil {
+				return err
+			}
+			delta.Resources = append(delta.Resources, w)
+			entry := w.GetResource()
+			if entry == nil || w.GetTtl() != nil || strings.HasPrefix(part, "wrong:") || strings.HasPrefix(part, "cut:") {
+				value, err := proto.Marshal(w)
+				if err != nil {
+					return err
+				}
+				entry = &anypb.Any{TypeUrl: xds.WrapperType, Value: value}
+			}
+			sotw.Resources = append(sotw.Resources, entry)
+		}
+	}
+	var u *Update
+	var err error
+	if tk.form == Delta {
+		u, err = tk.machine.Delta(delta, tk.now)
+	} else {
+		u, err = tk.machine.SotW(sotw, tk.now)
+	}
+	if err != nil {
+		tk.got = append(tk.got, "ignored")
+		return nil
+	}
+	tk.update(u)
+	return nil
+}
+
+func resourceError(part string) (*discoveryv3.ResourceError, error) {
+	name, text, _ := strings.Cut(part, ":")
+	var code codes.Code
+	if err := code.UnmarshalJSON([]byte(`"` + text + `"`)); err != nil {
+		return nil, err
+	}
+	return &discoveryv3.ResourceError{
+		ResourceName: &discoveryv3.ResourceName{Name: name},
+		ErrorDetail:  &statuspb.Status{Code: int32(code), Message: "why"},
+	}, nil
+}
+
+// resource makes an entry of a Delta response of a word.
+func (tk *talk) resource(typeURL, word string) (*discoveryv3.Resource, error) {
+	kind, rest, special := strings.Cut(word, ":")
+	switch {
+	case !special && word == "nameless":
+		return &discoveryv3.Resource{Resource: &anypb.Any{TypeUrl: typeURL}}, nil
+	case kind == "wrong":
+		return &discoveryv3.Resource{Name: rest, Resource: &anypb.Any{TypeUrl: "other", Value: body(rest, "")}}, nil
+	case kind == "cut":
+		return &discoveryv3.Resource{Name: rest, Resource: &anypb.Any{TypeUrl: typeURL, Value: append(body(rest, ""), 0x1a, 9)}}, nil
+	case kind == "beat":
+		rest, ttl, _ := strings.Cut(rest, ":")
+		name, version, _ := strings.Cut(rest, "@")
+		if ttl == "" {
+			return &discoveryv3.Resource{Name: name, Version: version}, nil
+		}
+		d, err := time.ParseDuration(ttl)
+		return &discoveryv3.Resource{Name: name, Version: version, Ttl: durationpb.New(d)}, err
+	}
+	name, content, ok := strings.Cut(kind, "@")
+	if !ok {
+		return nil, fmt.Errorf("%q is no part of a response", word)
+	}
+	w := &discoveryv3.Resource{Name: name, Version: content, Resource: &anypb.Any{TypeUrl: typeURL, Value: body(name, content)}}
+	tk.contents[string(w.GetResource().GetValue())] = content
+	if ttl, ok := strings.CutPrefix(rest, "ttl="); ok {
+		d, err := time.ParseDuration(ttl)
+		if err != nil {
+			return nil, err
+		}
+		w.Ttl = durationpb.New(d)
+	}
+	return w, nil
+}
+
+// body is the wire form of a resource with a name and a field that no type has.
+func body(name, content string) []byte {
+	b := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), name)
+	return protowire.AppendString(protowire.AppendTag(b, 1000, protowire.BytesType), content)
+}
+
+// update notes what the machine read in a response.
+func (tk *talk) update(u *Update) {
+	say := func(word string, list []string) {
+		if len(list) > 0 {
+			slices.Sort(list)
+			tk.got = append(tk.got, word+" "+strings.Join(list, " "))
+		}
+	}
+	var put, refresh []string
+	for _, r := range u.Put {
+		word := r.Name + "@" + tk.contents[string(r.Body.GetValue())]
+		if r.TTL > 0 {
+			word += fmt.Sprintf(" until +%v", r.Deadline.Sub(tk.now))
+		}
+		put = append(put, word)
+	}
+	for _, r := range u.Refresh {
+		refresh = append(refresh, fmt.Sprintf("%s@%s until +%v", r.Name, r.Version, r.Deadline.Sub(tk.now)))
+	}
+	say("put", put)
+	say("remove", slices.Clone(u.Remove))
+	say("refresh", refresh)
+	if u.Complete {
+		tk.got = append(tk.got, "complete")
+	}
+	for _, e := range u.Errors {
+		tk.got = append(tk.got, strings.TrimSpace("error "+e.Name))
+	}
+}

@@ -18,6 +18,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
@@ -72,6 +73,8 @@ type Agent struct {
 	metrics *admin.Metrics
 	server  *downstream.Server
 	born    time.Time
+	// dial replaces the connections to ADS upstreams in tests.
+	dial []grpc.DialOption
 
 	mu        sync.Mutex
 	listening bool
@@ -154,7 +157,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		defer func() { _ = rest.Close() }()
 		a.cfg.Log.Info("serving REST", "addr", rest.Addr().String())
 	}
+	return a.serve(ctx, socket, rest)
+}
 
+// serve serves on listeners, of which rest may be nil, until ctx ends.
+func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
 	surface := admin.New(admin.Config{
@@ -170,20 +177,21 @@ func (a *Agent) Run(ctx context.Context) error {
 	eg, failed := errgroup.WithContext(ctx)
 	eg.Go(func() error { return surface.Run(late) })
 	eg.Go(func() error { return a.runGroups(groups) })
-	eg.Go(func() error {
-		defer endLate()
-		defer endGroups()
-		defer a.stop()
-		return a.server.Serve(failed, socket)
-	})
-	if rest != nil {
-		eg.Go(func() error { return a.server.ServeREST(failed, rest) })
+	if a.cfg.Node != nil {
+		// Before the first client, which would otherwise have a group of its own.
+		a.prefetch()
 	}
 	a.mu.Lock()
 	a.listening = true
 	a.mu.Unlock()
-	if a.cfg.Node != nil {
-		eg.Go(func() error { return a.prefetch(groups) })
+	eg.Go(func() error {
+		defer endLate()
+		defer endGroups()
+		defer a.stop()
+		return a.server.Serve(failed, lis)
+	})
+	if rest != nil {
+		eg.Go(func() error { return a.server.ServeREST(failed, rest) })
 	}
 	if err := eg.Wait(); err != nil {
 		a.cfg.Log.Error("stopped", "err", err)
@@ -225,7 +233,7 @@ func (a *Agent) runGroups(ctx context.Context) error {
 }
 
 // prefetch subscribes with the configured node before any client asks.
-func (a *Agent) prefetch(ctx context.Context) error {
+func (a *Agent) prefetch() {
 	node := proto.CloneOf(a.cfg.Node)
 	if node.GetUserAgentName() == "" {
 		node.UserAgentName = envoyUserAgent
@@ -237,11 +245,7 @@ func (a *Agent) prefetch(ctx context.Context) error {
 	for _, typeURL := range []string{xds.ClusterType, xds.ListenerType} {
 		m.Cache().Prefetch(typeURL, xds.Wildcard)
 	}
-	select {
-	case a.start <- m:
-	case <-ctx.Done():
-	}
-	return nil
+	a.start <- m
 }
 
 // add makes a group for clients like this one; called under mu. The caller hands

@@ -41,5 +41,6 @@ func (a *Agent) source(addr string) (upstream.Source, error) {
 		AckTimeout: a.cfg.AckTimeout,
 		Log:        a.cfg.Log,
 		Observer:   observer,
+		Dial:       a.dial,
 	})
 }

@@ -140,7 +140,8 @@ type talk struct {
 // serverType is what a server knows of a stream's subscription to one type.
 type serverType struct {
 	names    map[string]bool // "*" for a wildcard
-	explicit bool
+	asked    bool            // a request came
+	explicit bool            // it was told a name, or "*"
 	nonces   []string
 }
 
@@ -307,8 +308,9 @@ func (st *serverType) last() string {
 
 // subscribe takes in the subscription of a request, as a server does
 // (protocol.md section 2).
-func (st *serverType) subscribe(form Form, first bool, req *Request) {
-	legacy := first && xds.LegacyWildcard(req.Type)
+func (st *serverType) subscribe(form Form, req *Request) {
+	legacy := !st.asked && xds.LegacyWildcard(req.Type)
+	st.asked = true
 	if form == Delta {
 		st.explicit = st.explicit || len(req.Subscribe) > 0
 		if legacy && len(req.Subscribe) == 0 {
@@ -335,10 +337,9 @@ func (st *serverType) subscribe(form Form, first bool, req *Request) {
 
 // request lets the server hear a request and returns how it reads.
 func (tk *talk) request(req *Request) string {
-	first := tk.server[req.Type] == nil
 	st := tk.serverType(req.Type)
 	before := maps.Clone(st.names)
-	st.subscribe(tk.form, first, req)
+	st.subscribe(tk.form, req)
 	words := []string{xds.Short(req.Type)}
 	if tk.verbatim {
 		return strings.Join(append(words, tk.wordByWord(req)...), " ")

@@ -1,0 +1,481 @@
+package session
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// FuzzConversation runs a machine through a conversation that the input spells
+// out: requests good and stale, changes of the state, answers, time and
+// reconnects, in both forms. Whatever happens:
+//
+//   - nothing is sent of a type that was not requested (protocol.md 1.12), nor
+//     anything that is not subscribed to;
+//   - no name is twice in a response, nor both sent and removed (1.10, 3.7);
+//   - nothing that the client has is taken away unless the state said that it is
+//     gone, or knows everything (design.md I2, protocol.md 3.4);
+//   - a stale nonce changes nothing in SotW (1.6);
+//   - what is remembered of unanswered responses is bounded;
+//   - a client that accepts everything ends with exactly what it subscribes to.
+//
+// More seeds are in testdata/fuzz.
+func FuzzConversation(f *testing.F) {
+	f.Add(false, []byte("\x02\x00\x00\x03\x05\x00\x03\x00\x05\x00\x07\x03"))
+	f.Add(true, []byte("\x02\x00\x02\x10\x00\x03\x00\x10\x02\x04\x05\x00\x03\x00\x07\x03"))
+	f.Fuzz(func(t *testing.T, delta bool, input []byte) {
+		form := SotW
+		if delta {
+			form = Delta
+		}
+		fz := newFuzzTalk(t, form)
+		for steps := 0; len(input) >= 2 && steps < 300; steps++ {
+			fz.step(input[0], input[1])
+			fz.noteGone()
+			input = input[2:]
+		}
+		fz.finish()
+	})
+}
+
+var (
+	fuzzTypes  = []string{xds.ClusterType, xds.EndpointType, xds.ListenerType, xds.RouteType, xds.VirtualHostType, "example.Gizmo"}
+	fuzzNames  = []string{"a", "b", "c", "*"}
+	fuzzPauses = []time.Duration{0, 300 * time.Millisecond, time.Second, time.Minute}
+)
+
+// fuzzClient is what an honest client knows of one type.
+type fuzzClient struct {
+	url       string
+	requested bool // on this stream
+	explicit  bool // it said a name, or "*", on this stream
+	names     map[string]bool
+	holds     map[string]string
+	claimed   map[string]bool // in initial_resource_versions of this stream
+	version   string          // SotW: accepted last
+	nonces    []string        // on this stream
+	inbox     []*Response     // not processed yet
+}
+
+func (c *fuzzClient) covers(r *xds.Resource) bool {
+	return c.names["*"] || c.names[r.Name] || slices.ContainsFunc(r.Aliases, func(a string) bool { return c.names[a] })
+}
+
+type fuzzTalk struct {
+	*testing.T
+	form    Form
+	machine *Session
+	state   *fakeState
+	now     time.Time
+	streams int
+	clients map[string]*fuzzClient
+	gone    map[string]map[string]bool // by type: said to be gone since it was there
+	nonces  map[string]bool
+	nacked  bool
+	log     []string
+}
+
+func newFuzzTalk(t *testing.T, form Form) *fuzzTalk {
+	fz := &fuzzTalk{T: t, form: form, state: newFakeState(), now: time.Unix(1e9, 0), clients: make(map[string]*fuzzClient),
+		gone: make(map[string]map[string]bool), nonces: make(map[string]bool)}
+	for _, url := range fuzzTypes {
+		fz.clients[url] = &fuzzClient{url: url, names: make(map[string]bool), holds: make(map[string]string)}
+		fz.gone[url] = make(map[string]bool)
+	}
+	fz.open()
+	return fz
+}
+
+func (fz *fuzzTalk) open() {
+	fz.streams++
+	fz.machine = New(Config{Form: fz.form, NoncePrefix: fmt.Sprintf("s%d.", fz.streams)})
+	for _, c := range fz.clients {
+		c.requested, c.explicit, c.nonces, c.inbox = false, false, nil, nil
+		c.claimed = make(map[string]bool)
+	}
+}
+
+func (fz *fuzzTalk) say(format string, args ...any) { fz.log = append(fz.log, fmt.Sprintf(format, args...)) }
+
+func (fz *fuzzTalk) fail(format string, args ...any) {
+	fz.Helper()
+	fz.Fatalf("%s form\n%s\n%s", fz.form, strings.Join(fz.log, "\n"), fmt.Sprintf(format, args...))
+}
+
+func (fz *fuzzTalk) step(op, arg byte) {
+	c := fz.clients[fuzzTypes[int(arg>>4)%len(fuzzTypes)]]
+	name := fuzzNames[arg&3]
+	switch op % 10 {
+	case 0:
+		fz.subscribe(c, name, true)
+	case 1:
+		fz.subscribe(c, name, false)
+	case 2, 3:
+		fz.change(c.url, arg)
+	case 4:
+		fz.know(c.url, arg)
+	case 5:
+		fz.process(c, false)
+	case 6:
+		fz.process(c, true)
+	case 7:
+		fz.now = fz.now.Add(fuzzPauses[arg&3])
+		fz.say("after %v", fuzzPauses[arg&3])
+		fz.drain()
+	case 8:
+		fz.odd(c, arg)
+	case 9:
+		if arg&3 == 0 {
+			fz.reconnect()
+		} else {
+			fz.drain()
+		}
+	}
+}
+
+// subscribe changes what the client wants by one name.
+func (fz *fuzzTalk) subscribe(c *fuzzClient, name string, more bool) {
+	if c.names[name] == more && (!more || fz.form == SotW) {
+		return
+	}
+	if fz.form == SotW && !more && !c.explicit {
+		return // naming nothing means everything until something was named (protocol.md 2.1)
+	}
+	if fz.form == SotW && len(c.inbox) > 0 {
+		fz.process(c, false) // a request with its nonce answers the newest response
+	}
+	if more {
+		c.names[name] = true
+	} else {
+		delete(c.names, name)
+	}
+	maps.DeleteFunc(c.holds, func(n, _ string) bool { return !c.covers(fz.resource(c.url, n)) })
+	fz.say("subscribe %s %s %v", xds.Short(c.url), name, more)
+	switch {
+	case fz.form == SotW:
+		fz.request(fz.full(c))
+	case !c.requested && name == "*" && xds.LegacyWildcard(c.url):
+		fz.request(&Request{Type: c.url})
+	case more:
+		c.explicit = true
+		fz.request(&Request{Type: c.url, Subscribe: []string{name}})
+	case c.requested:
+		fz.request(&Request{Type: c.url, Unsubscribe: []string{name}})
+	}
+}
+
+// resource is what was last put under a name, for its aliases.
+func (fz *fuzzTalk) resource(typeURL, name string) *xds.Resource {
+	if r := fz.state.items[typeURL][name].Current; r != nil {
+		return r
+	}
+	return &xds.Resource{Name: name}
+}
+
+// full is the SotW request that names everything that the client wants.
+func (fz *fuzzTalk) full(c *fuzzClient) *Request {
+	names := slices.Sorted(maps.Keys(c.names))
+	if slices.Equal(names, []string{"*"}) && !c.explicit && xds.LegacyWildcard(c.url) {
+		names = nil
+	}
+	c.explicit = c.explicit || len(names) > 0
+	req := &Request{Type: c.url, Names: names, Version: c.version}
+	if len(c.nonces) > 0 {
+		req.Nonce = c.nonces[len(c.nonces)-1]
+	}
+	return req
+}
+
+func (fz *fuzzTalk) request(req *Request) Effect {
+	if c := fz.clients[req.Type]; c != nil {
+		c.requested = true
+	}
+	fz.say("  request %+v", *req)
+	eff := fz.machine.Request(req)
+	if v := eff.Verdict; v != nil {
+		fz.state.hear(v)
+	}
+	return eff
+}
+
+// change puts or deletes a resource.
+func (fz *fuzzTalk) change(typeURL string, arg byte) {
+	name := fuzzNames[arg&3]
+	if name == "*" {
+		name = "d"
+	}
+	words := []string{"put", name + "@" + fmt.Sprint(len(fz.log))}
+	switch {
+	case arg&12 == 12:
+		words = []string{"del", name}
+	case arg&12 == 8:
+		words = []string{"lose", name}
+	case typeURL == xds.ClusterType:
+		words = append(words, "eds="+name)
+	case typeURL == xds.VirtualHostType && name == "a":
+		words = append(words, "alias=c")
+	}
+	fz.tell(words[0], typeURL, words[1:])
+	if words[0] == "put" {
+		delete(fz.gone[typeURL], name)
+	}
+}
+
+func (fz *fuzzTalk) know(typeURL string, arg byte) {
+	// Nothing becomes unknown again on one stream.
+	k := xds.Knowledge(arg & 3 % 3)
+	if was, ok := fz.state.knowledge[typeURL]; ok && k == xds.Unknown && was != xds.Unknown {
+		k = xds.Complete
+	}
+	fz.tell("know", typeURL, []string{k.String()})
+}
+
+func (fz *fuzzTalk) tell(verb, typeURL string, args []string) {
+	fz.say("%s %s %v", verb, xds.Short(typeURL), args)
+	err := fz.state.do(verb, typeURL, args, func(names []string, all bool) { fz.machine.Changed(typeURL, names, all) })
+	if err != nil {
+		fz.fail("%v", err)
+	}
+}
+
+// noteGone notes what the state says does not exist.
+func (fz *fuzzTalk) noteGone() {
+	for _, url := range fuzzTypes {
+		for _, name := range []string{"a", "b", "c", "d"} {
+			item := fz.state.Lookup(url, name)
+			if item.Gone || item.Current == nil && fz.state.Wildcard(url) == xds.Complete {
+				fz.gone[url][name] = true
+			}
+		}
+	}
+}
+
+// odd is what no honest client says, or what was overtaken.
+func (fz *fuzzTalk) odd(c *fuzzClient, arg byte) {
+	switch arg & 3 {
+	case 0:
+		if eff := fz.request(&Request{Nonce: "s1.1"}); eff != (Effect{}) {
+			fz.fail("a request without a type: %+v", eff)
+		}
+	case 1: // a nonce that was never given, or is not the newest
+		if fz.form == SotW && len(c.nonces) > 0 {
+			if eff := fz.request(&Request{Type: c.url, Nonce: "stale", Names: []string{"b"}}); eff != (Effect{}) {
+				fz.fail("a stale nonce: %+v", eff)
+			}
+		}
+	case 2:
+		if fz.form == Delta && c.requested {
+			fz.request(&Request{Type: c.url, Nonce: "stale", NACK: true, Unsubscribe: []string{"never"}})
+		}
+	case 3: // the client repeats itself
+		if c.requested && len(c.inbox) == 0 && fz.form == SotW {
+			fz.request(fz.full(c))
+		}
+	}
+}
+
+// process answers: Delta the oldest response, SotW the newest, having taken in
+// those before it.
+func (fz *fuzzTalk) process(c *fuzzClient, nack bool) {
+	if len(c.inbox) == 0 {
+		return
+	}
+	last := 0
+	if fz.form == SotW {
+		last = len(c.inbox) - 1
+	}
+	for _, resp := range c.inbox[:last] {
+		fz.apply(c, resp)
+	}
+	resp := c.inbox[last]
+	c.inbox = c.inbox[last+1:]
+	fz.say("answer %s %s, nack %v", xds.Short(c.url), resp.Nonce, nack)
+	req := &Request{Type: c.url, Nonce: resp.Nonce, NACK: nack}
+	if nack {
+		fz.nacked = true
+		req.Error = "no good"
+	} else {
+		fz.apply(c, resp)
+		c.version = resp.Version
+	}
+	if fz.form == SotW {
+		full := fz.full(c)
+		req.Names, req.Version = full.Names, full.Version
+	}
+	fz.request(req)
+}
+
+// apply takes a response in as a client does.
+func (fz *fuzzTalk) apply(c *fuzzClient, resp *Response) {
+	if fz.form == SotW && xds.FullState(c.url) {
+		present := make(map[string]bool)
+		for _, r := range resp.Resources {
+			present[r.Name] = true
+		}
+		for name := range c.holds {
+			if !present[name] && !fz.gone[c.url][name] {
+				fz.fail("%s: %s leaves out %s, which is not gone", xds.Short(c.url), resp.Nonce, name)
+			}
+		}
+		clear(c.holds)
+	}
+	for _, r := range resp.Resources {
+		if c.covers(r) {
+			c.holds[r.Name] = r.Version
+		}
+	}
+	for _, name := range resp.Removed {
+		delete(c.holds, name)
+	}
+}
+
+// reconnect says of each type what it wants and has (protocol.md 11.2).
+func (fz *fuzzTalk) reconnect() {
+	fz.say("reconnect")
+	fz.open()
+	for _, url := range fuzzTypes {
+		c := fz.clients[url]
+		if len(c.names) == 0 {
+			continue
+		}
+		req := fz.full(c)
+		if fz.form == Delta {
+			req = &Request{Type: url, Subscribe: req.Names, Initial: maps.Clone(c.holds)}
+			for name := range c.holds {
+				c.claimed[name] = true
+			}
+		}
+		fz.request(req)
+	}
+}
+
+// drain takes everything that the machine sends, and returns when it wants to be
+// asked again.
+func (fz *fuzzTalk) drain() time.Time {
+	for range 1000 {
+		resp, wake := fz.machine.Next(fz.state, fz.now)
+		if resp == nil {
+			if !wake.IsZero() && !wake.After(fz.now) {
+				fz.fail("nothing to say, and yet wants to be asked now")
+			}
+			return wake
+		}
+		fz.check(resp)
+	}
+	fz.fail("a thousand responses at once")
+	return time.Time{}
+}
+
+func (fz *fuzzTalk) check(resp *Response) {
+	fz.say("-> %s %s %s -%v", xds.Short(resp.Type), resp.Nonce, show(resp.Resources), resp.Removed)
+	c := fz.clients[resp.Type]
+	if c == nil || !c.requested {
+		fz.fail("this type was not requested")
+	}
+	if resp.Nonce == "" || resp.Version == "" || fz.nonces[resp.Nonce] {
+		fz.fail("nonce %q, version %q", resp.Nonce, resp.Version)
+	}
+	fz.nonces[resp.Nonce] = true
+	seen := make(map[string]bool)
+	for _, r := range resp.Resources {
+		if seen[r.Name] {
+			fz.fail("%s twice", r.Name)
+		}
+		seen[r.Name] = true
+		if !c.covers(r) {
+			fz.fail("%s is not subscribed to", r.Name)
+		}
+	}
+	if fz.form == SotW && len(resp.Removed) > 0 {
+		fz.fail("SotW cannot say removals")
+	}
+	for _, name := range resp.Removed {
+		if seen[name] {
+			fz.fail("%s twice", name)
+		}
+		seen[name] = true
+		if !c.names["*"] && !c.names[name] && !c.claimed[name] {
+			fz.fail("%s is removed and was not subscribed to", name)
+		}
+		if !fz.gone[c.url][name] {
+			fz.fail("%s is removed and is not gone", name)
+		}
+	}
+	c.nonces = append(c.nonces, resp.Nonce)
+	c.inbox = append(c.inbox, resp)
+	for _, sub := range fz.machine.ordered {
+		if n := len(sub.dirty) + len(sub.due) + len(sub.unanswered) + len(sub.leaving); len(sub.flights) > maxFlights || n > 64 {
+			fz.fail("%d responses and %d names are remembered", len(sub.flights), n)
+		}
+	}
+}
+
+// finish lets the client accept everything until nothing more comes, and looks
+// at what it has.
+func (fz *fuzzTalk) finish() {
+	for range 1000 {
+		wake := fz.drain()
+		busy := false
+		for _, url := range fuzzTypes {
+			for len(fz.clients[url].inbox) > 0 {
+				fz.process(fz.clients[url], false)
+				busy = true
+			}
+		}
+		if busy {
+			continue
+		}
+		if wake.IsZero() {
+			if !fz.nacked {
+				fz.converged()
+			}
+			return
+		}
+		fz.now = wake
+	}
+	fz.fail("no end")
+}
+
+func (fz *fuzzTalk) converged() {
+	for _, url := range fuzzTypes {
+		c := fz.clients[url]
+		if !c.requested || !fz.answerable(c) {
+			continue
+		}
+		exact := fz.form == SotW && xds.FullState(url)
+		for _, name := range []string{"a", "b", "c", "d"} {
+			item, has := fz.state.items[url][name], c.holds[name]
+			known := c.names["*"] && fz.state.Wildcard(url) == xds.Complete && !c.names[name]
+			switch {
+			case item.Current != nil && c.covers(item.Current):
+				if has != item.Current.Version {
+					fz.fail("at the end %s %s is %q, want %q", xds.Short(url), name, has, item.Current.Version)
+				}
+			case has == "":
+			case exact, fz.form == Delta && (item.Gone || known):
+				fz.fail("at the end the client still has %s %s@%s", xds.Short(url), name, has)
+			}
+		}
+	}
+}
+
+// answerable: enough is known for the client to be told everything.
+func (fz *fuzzTalk) answerable(c *fuzzClient) bool {
+	if c.names["*"] && fz.state.Wildcard(c.url) != xds.Complete {
+		return false
+	}
+	if fz.form == Delta || !xds.FullState(c.url) {
+		return true
+	}
+	for name := range c.names {
+		if item := fz.state.items[c.url][name]; name != "*" && item.Current == nil && !item.Gone {
+			return false
+		}
+	}
+	return len(c.names) > 0
+}

@@ -1,0 +1,254 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// FuzzConversation runs a machine through a conversation that the input spells
+// out: changes of what is wanted, good and bad responses, verdicts and time, in
+// both forms. Whatever is said, it keeps what the README promises to a control
+// plane:
+//
+//   - a first request of a named type names something (protocol.md 7.9, V8);
+//   - a nonce that came is answered once, with the first verdict that was known;
+//     a second answer is a NACK in Delta after an ACK for lack of time (I6);
+//   - in the end every response is answered, in SotW the newest of its type, and
+//     the server believes that exactly what is wanted is subscribed to.
+//
+// More seeds are in testdata/fuzz.
+func FuzzConversation(f *testing.F) {
+	f.Add(false, []byte("\x00\x00\x01\x04\x03\x06\x05\x00"))
+	f.Add(true, []byte("\x02\x00\x04\x00\x44\x00\x06\x02\x07\x00\x00\x02"))
+	f.Fuzz(func(t *testing.T, sotw bool, input []byte) {
+		form := Delta
+		if sotw {
+			form = SotW
+		}
+		fz := &fuzzTalk{T: t, talk: newTalk(form, true), asked: make(map[string]*question), newest: make(map[string]string)}
+		for len(input) >= 2 && fz.steps < 200 {
+			fz.step(input[0], input[1])
+			input = input[2:]
+			fz.steps++
+		}
+		fz.finish()
+	})
+}
+
+var (
+	fuzzTypes = []string{xds.ClusterType, xds.EndpointType, xds.ListenerType, xds.RouteType, xds.VirtualHostType, "example.Gizmo"}
+	fuzzNames = []string{"a", "b", "c", "*"}
+	fuzzParts = [][]string{
+		{"a@1"}, {"a@2", "b@1"}, {}, {"-a"}, {"a@1", "-a"}, {"wrong:a", "b@2"}, {"nameless"}, {"a@1", "a@2"},
+		{"beat:a@1:60s"}, {"beat:a@1"}, {"a@3:ttl=60s", "c@1"}, {"err:a:NOT_FOUND"}, {"cut:a"}, {"--b", "c@2"}, {"-b", "-b"}, {"*@1"},
+	}
+	fuzzPauses = []time.Duration{time.Millisecond, 499 * time.Millisecond, time.Second, time.Minute}
+)
+
+// question is a response, and the answers that it got.
+type question struct {
+	typeURL   string
+	at        time.Time
+	malformed bool
+	// verdict is the first one that was given in time; heard says whether one was.
+	heard   bool
+	verdict error
+	late    bool // a NACK came after an ACK
+	answers []bool
+}
+
+type fuzzTalk struct {
+	*testing.T
+	*talk
+	steps  int
+	asked  map[string]*question // by nonce
+	newest map[string]string    // nonce by type
+	log    []string
+}
+
+func (fz *fuzzTalk) step(op, arg byte) {
+	typeURL := fuzzTypes[int(arg>>4)%len(fuzzTypes)]
+	low := int(arg & 15)
+	switch op % 8 {
+	case 0:
+		fz.say("want %s %s", xds.Short(typeURL), fuzzNames[low%4])
+		fz.want(typeURL, true, []string{fuzzNames[low%4]})
+	case 1:
+		fz.say("drop %s %s", xds.Short(typeURL), fuzzNames[low%4])
+		fz.want(typeURL, false, []string{fuzzNames[low%4]})
+	case 2, 3:
+		fz.ask(typeURL, fuzzParts[low%len(fuzzParts)])
+	case 4, 5:
+		fz.answer(typeURL, low, op%8 == 5)
+	case 6:
+		fz.say("after %v", fuzzPauses[low%4])
+		fz.pause(fuzzPauses[low%4])
+	case 7:
+		fz.take()
+	}
+}
+
+func (fz *fuzzTalk) say(format string, args ...any) {
+	fz.log = append(fz.log, fmt.Sprintf(format, args...))
+}
+
+func (fz *fuzzTalk) fail(format string, args ...any) {
+	fz.Helper()
+	for _, l := range fz.log {
+		fz.Log(l)
+	}
+	fz.Fatalf(format, args...)
+}
+
+func (fz *fuzzTalk) ask(typeURL string, parts []string) {
+	fz.got = nil
+	if err := fz.respond(typeURL, parts); err != nil {
+		fz.fail("%v", err)
+	}
+	fz.say("resp %s %v: %v", xds.Short(typeURL), parts, fz.got)
+	if slices.Contains(fz.got, "ignored") {
+		return
+	}
+	nonce := fz.serverType(typeURL).last()
+	q := &question{typeURL: typeURL, at: fz.now}
+	sub := fz.machine.types[typeURL]
+	if at := slices.IndexFunc(sub.answers, func(a *answer) bool { return a.nonce == nonce }); at >= 0 {
+		q.malformed = sub.answers[at].nack != ""
+	}
+	fz.asked[nonce], fz.newest[typeURL] = q, nonce
+}
+
+// answer gives a verdict on the nonce that is back responses old.
+func (fz *fuzzTalk) answer(typeURL string, back int, nack bool) {
+	nonces := fz.serverType(typeURL).nonces
+	if len(nonces) == 0 {
+		return
+	}
+	nonce := nonces[max(0, len(nonces)-1-back)]
+	var verdict error
+	if nack {
+		verdict = errors.New("no good")
+	}
+	late := fz.machine.Verdict(typeURL, nonce, verdict, fz.now)
+	fz.say("verdict %s %v, late %v", nonce, verdict, late)
+	q := fz.asked[nonce]
+	switch {
+	case q == nil:
+		if late {
+			fz.fail("late for a response that was ignored")
+		}
+	case late:
+		if q.late || q.heard || !slices.Equal(q.answers, []bool{false}) || verdict == nil {
+			fz.fail("%s: late, after %v", nonce, q.answers)
+		}
+		q.late = true
+	case len(q.answers) == 0 && !q.heard && !q.malformed:
+		q.heard, q.verdict = true, verdict
+	case len(q.answers) == 1 && !q.heard && verdict == nil:
+		q.heard = true // nothing can come after it
+	}
+}
+
+func (fz *fuzzTalk) pause(d time.Duration) {
+	end := fz.now.Add(d)
+	for range 1000 {
+		fz.take()
+		if fz.wake.IsZero() || fz.wake.After(end) {
+			fz.now = end
+			return
+		}
+		if fz.wake.Before(fz.now) {
+			fz.fail("wants to be asked in the past")
+		}
+		fz.now = fz.wake
+	}
+	fz.fail("a thousand times awake in %v", d)
+}
+
+// take lets the server hear every request that is due.
+func (fz *fuzzTalk) take() {
+	for range 1000 {
+		settled, wake := fz.machine.Settled(fz.now)
+		for _, url := range settled {
+			if fz.form == SotW || !fz.wanted[url][xds.Wildcard] {
+				fz.fail("%s: settled", xds.Short(url))
+			}
+		}
+		req, at := fz.machine.Next(fz.now)
+		if req == nil {
+			fz.wake = earlier(wake, at)
+			if !fz.wake.IsZero() && !fz.wake.After(fz.now) {
+				fz.fail("nothing to say, and yet wants to be asked now")
+			}
+			return
+		}
+		fz.hear(req)
+		fz.say("-> %s", fz.request(req))
+	}
+	fz.fail("a thousand requests at once")
+}
+
+func (fz *fuzzTalk) hear(req *Request) {
+	if !fz.serverType(req.Type).asked && !xds.LegacyWildcard(req.Type) && len(req.Names)+len(req.Subscribe) == 0 && req.Nonce == "" {
+		fz.fail("%s: the first request names nothing", xds.Short(req.Type))
+	}
+	if slices.ContainsFunc(req.Subscribe, func(n string) bool { return slices.Contains(req.Unsubscribe, n) }) {
+		fz.fail("%v is both subscribed to and unsubscribed", req.Subscribe)
+	}
+	if req.Nonce == "" {
+		if req.NACK != "" {
+			fz.fail("a NACK of nothing")
+		}
+		return
+	}
+	q := fz.asked[req.Nonce]
+	if q == nil || q.typeURL != req.Type {
+		fz.fail("%s: nonce %s was not given", xds.Short(req.Type), req.Nonce)
+	}
+	if fz.form == SotW && req.NACK == "" && len(q.answers) > 0 {
+		return // a change of names, and no answer
+	}
+	nack := req.NACK != ""
+	q.answers = append(q.answers, nack)
+	switch {
+	case len(q.answers) == 2 && q.late && nack && fz.form == Delta:
+	case len(q.answers) > 1:
+		fz.fail("%s: answered %v", req.Nonce, q.answers)
+	case q.malformed != nack && !q.heard:
+		fz.fail("%s: malformed %v, answered with a NACK %v", req.Nonce, q.malformed, nack)
+	case q.heard && nack != (q.verdict != nil):
+		fz.fail("%s: verdict %v, answered with a NACK %v", req.Nonce, q.verdict, nack)
+	case !q.heard && !q.malformed && fz.form == Delta && fz.now.Before(q.at.Add(DefaultAckTimeout)):
+		fz.fail("%s: ACKed before its time, without a verdict", req.Nonce)
+	}
+}
+
+// finish lets everything come to an end and looks at what the server knows.
+func (fz *fuzzTalk) finish() {
+	fz.pause(2 * time.Hour)
+	for nonce, q := range fz.asked {
+		due := fz.form == Delta || fz.newest[q.typeURL] == nonce
+		want := 1
+		if q.late && fz.form == Delta {
+			want = 2
+		}
+		if due && len(q.answers) != want {
+			fz.fail("%s: %d answers, want %d", nonce, len(q.answers), want)
+		}
+	}
+	for url, wanted := range fz.wanted {
+		st := fz.serverType(url)
+		if fz.form == SotW && len(wanted) == 0 && !st.explicit {
+			continue // a legacy wildcard cannot be taken back by naming nothing (protocol.md 2.1)
+		}
+		if !maps.Equal(st.names, wanted) {
+			fz.fail("%s: wanted %v, the server believes %v", xds.Short(url), wanted, st.names)
+		}
+	}
+}

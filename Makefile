@@ -7,6 +7,8 @@ FUZZTIME      ?= 10s
 BENCH         ?= .
 PYTHON        ?= python3
 GOTESTFLAGS   ?=
+# The releases of Envoy that e2e-matrix tries, oldest first.
+ENVOY_MATRIX  ?= 1.36.4 1.37.0 1.38.3 1.39.3 1.40.0
 
 # ENVOY names the Envoy binary that tests and demo run. Set it to use one of your own: nothing is fetched then.
 envoy_pinned := $(CURDIR)/.envoy/envoy-$(ENVOY_VERSION)
@@ -16,7 +18,7 @@ endif
 export ENVOY PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help build envoy test test-unit test-e2e race lint bench fuzz demo clean
+.PHONY: help build envoy test test-unit test-e2e e2e-matrix race lint bench fuzz demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-10s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -44,6 +46,13 @@ test-unit: envoy ## the tests of the packages, without test/e2e and without the 
 
 test-e2e: build envoy ## the end-to-end tests alone, never from the test cache
 	go test -count=1 -timeout 30m $(GOTESTFLAGS) ./test/e2e/...
+
+e2e-matrix: build ## the end-to-end tests with every Envoy of ENVOY_MATRIX
+	@set -e; for v in $(ENVOY_MATRIX); do \
+	  $(MAKE) --no-print-directory envoy ENVOY= ENVOY_VERSION=$$v; \
+	  echo "end to end with Envoy $$v"; \
+	  ENVOY=$(CURDIR)/.envoy/envoy-$$v go test -count=1 -timeout 30m $(GOTESTFLAGS) ./test/e2e/...; \
+	done
 
 race: envoy ## the tests of the packages three times in random order, with the race detector
 	go test -race -shuffle=on -count=3 -timeout 30m $(GOTESTFLAGS) $$(go list ./... | grep -v /test/)

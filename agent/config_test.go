@@ -99,7 +99,7 @@ func TestADirectoryMayComeLater(t *testing.T) {
 		r.cfg = Config{Upstreams: []string{"file:" + dir}, Node: node("web-1")}
 		r.start()
 		r.pass(time.Minute)
-		r.ready(map[string]string{"socket": "", "configuration": "upstream file:" + dir + ": file:" + dir + ": open " + dir + ": no such file or directory"})
+		r.ready(map[string]string{"socket": "", "configuration": "upstream file:" + dir + ": file:" + dir + ": read directory: open " + dir + ": no such file or directory"})
 		c := r.client(xdstest.ClientConfig{Node: node("web-1")})
 		c.Subscribe(xds.ClusterType)
 		r.pass(time.Minute)

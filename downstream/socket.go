@@ -109,6 +109,10 @@ func listen(cfg SocketConfig, gid int) (*Socket, error) {
 	return &Socket{UnixListener: lis, path: cfg.Path, made: made}, nil
 }
 
+// Addr returns the path where clients find the socket: the listener itself knows
+// only the temporary name.
+func (s *Socket) Addr() net.Addr { return &net.UnixAddr{Name: s.path, Net: "unix"} }
+
 // Close stops listening and removes the socket, unless another has taken its
 // path meanwhile.
 func (s *Socket) Close() error {

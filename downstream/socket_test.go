@@ -69,8 +69,8 @@ func refused(t *testing.T, cfg SocketConfig, want string) {
 func TestASocketAnswersUntilItIsClosed(t *testing.T) {
 	path := filepath.Join(socketDir(t), "xds.sock")
 	s := listening(t, SocketConfig{Path: path})
-	if err := answers(path); err != nil {
-		t.Error(err)
+	if err := answers(path); err != nil || s.Addr().String() != path {
+		t.Errorf("%v; its address is %s", err, s.Addr())
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)

@@ -150,6 +150,11 @@ func (cp *ControlPlane) Run(ctx context.Context) error {
 	}
 	defer func() { _ = lis.Close() }()
 	cp.cfg.Log.Info("serving xDS", "addr", lis.Addr().String(), "dir", cp.cfg.Dir)
+	return cp.serve(ctx, lis)
+}
+
+// serve serves on a listener until ctx ends.
+func (cp *ControlPlane) serve(ctx context.Context, lis net.Listener) error {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
 	surface := admin.New(admin.Config{

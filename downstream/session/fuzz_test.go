@@ -46,6 +46,7 @@ func FuzzConversation(f *testing.F) {
 var (
 	fuzzTypes  = []string{xds.ClusterType, xds.EndpointType, xds.ListenerType, xds.RouteType, xds.VirtualHostType, "example.Gizmo"}
 	fuzzNames  = []string{"a", "b", "c", "*"}
+	fuzzAlias  = "host" // under which the virtual host a is also known
 	fuzzPauses = []time.Duration{0, 300 * time.Millisecond, time.Second, time.Minute}
 )
 
@@ -60,6 +61,8 @@ type fuzzClient struct {
 	version   string          // SotW: accepted last
 	nonces    []string        // on this stream
 	inbox     []*Response     // not processed yet
+	// expected is what the machine subscribed to on the client's behalf.
+	expected map[string]bool
 }
 
 func (c *fuzzClient) covers(r *xds.Resource) bool {
@@ -74,7 +77,7 @@ type fuzzTalk struct {
 	now     time.Time
 	streams int
 	clients map[string]*fuzzClient
-	gone    map[string]map[string]bool // by type: said to be gone since it was there
+	gone    map[string]map[string]bool // by type: said to be gone since it was sent
 	nonces  map[string]bool
 	nacked  bool
 	log     []string
@@ -96,11 +99,13 @@ func (fz *fuzzTalk) open() {
 	fz.machine = New(Config{Form: fz.form, NoncePrefix: fmt.Sprintf("s%d.", fz.streams)})
 	for _, c := range fz.clients {
 		c.requested, c.explicit, c.nonces, c.inbox = false, false, nil, nil
-		c.claimed = make(map[string]bool)
+		c.claimed, c.expected = make(map[string]bool), make(map[string]bool)
 	}
 }
 
-func (fz *fuzzTalk) say(format string, args ...any) { fz.log = append(fz.log, fmt.Sprintf(format, args...)) }
+func (fz *fuzzTalk) say(format string, args ...any) {
+	fz.log = append(fz.log, fmt.Sprintf(format, args...))
+}
 
 func (fz *fuzzTalk) fail(format string, args ...any) {
 	fz.Helper()
@@ -110,6 +115,9 @@ func (fz *fuzzTalk) fail(format string, args ...any) {
 func (fz *fuzzTalk) step(op, arg byte) {
 	c := fz.clients[fuzzTypes[int(arg>>4)%len(fuzzTypes)]]
 	name := fuzzNames[arg&3]
+	if c.url == xds.VirtualHostType && name == "c" {
+		name = fuzzAlias
+	}
 	switch op % 10 {
 	case 0:
 		fz.subscribe(c, name, true)
@@ -197,6 +205,11 @@ func (fz *fuzzTalk) request(req *Request) Effect {
 	}
 	fz.say("  request %+v", *req)
 	eff := fz.machine.Request(req)
+	if in := eff.Interest; in != nil {
+		for _, name := range append(in.Add, in.Drop...) {
+			delete(fz.clients[in.Type].expected, name)
+		}
+	}
 	if v := eff.Verdict; v != nil {
 		fz.state.hear(v)
 	}
@@ -218,12 +231,9 @@ func (fz *fuzzTalk) change(typeURL string, arg byte) {
 	case typeURL == xds.ClusterType:
 		words = append(words, "eds="+name)
 	case typeURL == xds.VirtualHostType && name == "a":
-		words = append(words, "alias=c")
+		words = append(words, "alias="+fuzzAlias)
 	}
 	fz.tell(words[0], typeURL, words[1:])
-	if words[0] == "put" {
-		delete(fz.gone[typeURL], name)
-	}
 }
 
 func (fz *fuzzTalk) know(typeURL string, arg byte) {
@@ -246,7 +256,7 @@ func (fz *fuzzTalk) tell(verb, typeURL string, args []string) {
 // noteGone notes what the state says does not exist.
 func (fz *fuzzTalk) noteGone() {
 	for _, url := range fuzzTypes {
-		for _, name := range []string{"a", "b", "c", "d"} {
+		for _, name := range []string{"a", "b", "c", "d", "never", fuzzAlias} {
 			item := fz.state.Lookup(url, name)
 			if item.Gone || item.Current == nil && fz.state.Wildcard(url) == xds.Complete {
 				fz.gone[url][name] = true
@@ -313,15 +323,6 @@ func (fz *fuzzTalk) process(c *fuzzClient, nack bool) {
 // apply takes a response in as a client does.
 func (fz *fuzzTalk) apply(c *fuzzClient, resp *Response) {
 	if fz.form == SotW && xds.FullState(c.url) {
-		present := make(map[string]bool)
-		for _, r := range resp.Resources {
-			present[r.Name] = true
-		}
-		for name := range c.holds {
-			if !present[name] && !fz.gone[c.url][name] {
-				fz.fail("%s: %s leaves out %s, which is not gone", xds.Short(c.url), resp.Nonce, name)
-			}
-		}
 		clear(c.holds)
 	}
 	for _, r := range resp.Resources {
@@ -332,6 +333,15 @@ func (fz *fuzzTalk) apply(c *fuzzClient, resp *Response) {
 	for _, name := range resp.Removed {
 		delete(c.holds, name)
 	}
+}
+
+// willHold is what the client has when it has accepted all that it was sent.
+func (fz *fuzzTalk) willHold(c *fuzzClient) map[string]string {
+	later := &fuzzClient{url: c.url, names: c.names, holds: maps.Clone(c.holds)}
+	for _, resp := range c.inbox {
+		fz.apply(later, resp)
+	}
+	return later.holds
 }
 
 // reconnect says of each type what it wants and has (protocol.md 11.2).
@@ -359,7 +369,14 @@ func (fz *fuzzTalk) reconnect() {
 func (fz *fuzzTalk) drain() time.Time {
 	for range 1000 {
 		resp, wake := fz.machine.Next(fz.state, fz.now)
+		interests := fz.machine.Interests()
+		for _, in := range interests {
+			fz.expect(&in)
+		}
 		if resp == nil {
+			if len(interests) > 0 {
+				continue
+			}
 			if !wake.IsZero() && !wake.After(fz.now) {
 				fz.fail("nothing to say, and yet wants to be asked now")
 			}
@@ -369,6 +386,24 @@ func (fz *fuzzTalk) drain() time.Time {
 	}
 	fz.fail("a thousand responses at once")
 	return time.Time{}
+}
+
+// expect notes what the machine subscribes to by itself.
+func (fz *fuzzTalk) expect(in *Interest) {
+	fz.say("  expects %s +%v -%v", xds.Short(in.Type), in.Add, in.Drop)
+	c := fz.clients[in.Type]
+	for _, name := range in.Add {
+		if c.names[name] || c.expected[name] {
+			fz.fail("%s was subscribed to already", name)
+		}
+		c.expected[name] = true
+	}
+	for _, name := range in.Drop {
+		if c.names[name] {
+			fz.fail("%s was given up and is subscribed to", name)
+		}
+		delete(c.expected, name)
+	}
 }
 
 func (fz *fuzzTalk) check(resp *Response) {
@@ -387,24 +422,34 @@ func (fz *fuzzTalk) check(resp *Response) {
 			fz.fail("%s twice", r.Name)
 		}
 		seen[r.Name] = true
-		if !c.covers(r) {
+		if !c.covers(r) && !c.expected[r.Name] {
 			fz.fail("%s is not subscribed to", r.Name)
 		}
 	}
 	if fz.form == SotW && len(resp.Removed) > 0 {
 		fz.fail("SotW cannot say removals")
 	}
+	if fz.form == SotW && xds.FullState(c.url) {
+		for name := range fz.willHold(c) {
+			if !seen[name] && !fz.gone[c.url][name] {
+				fz.fail("%s is left out and is not gone", name)
+			}
+		}
+	}
 	for _, name := range resp.Removed {
 		if seen[name] {
 			fz.fail("%s twice", name)
 		}
 		seen[name] = true
-		if !c.names["*"] && !c.names[name] && !c.claimed[name] {
+		if !c.names["*"] && !c.names[name] && !c.claimed[name] && !c.expected[name] {
 			fz.fail("%s is removed and was not subscribed to", name)
 		}
 		if !fz.gone[c.url][name] {
 			fz.fail("%s is removed and is not gone", name)
 		}
+	}
+	for _, r := range resp.Resources {
+		delete(fz.gone[c.url], r.Name)
 	}
 	c.nonces = append(c.nonces, resp.Nonce)
 	c.inbox = append(c.inbox, resp)

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -154,12 +152,4 @@ func node(id string, metadata ...string) *corev3.Node {
 		}
 	}
 	return n
-}
-
-// rejectBad refuses every resource whose name begins with "bad".
-func rejectBad(_ string, w *discoveryv3.Resource) error {
-	if strings.HasPrefix(w.GetName(), "bad") {
-		return errors.New("malformed IP address")
-	}
-	return nil
 }

@@ -66,17 +66,6 @@ func (s *state) applied() []Update {
 	return slices.Clone(s.updates)
 }
 
-// names lists what was put so far, in order.
-func (s *state) names() []string {
-	var names []string
-	for _, u := range s.applied() {
-		for _, r := range u.Put {
-			names = append(names, r.Name)
-		}
-	}
-	return names
-}
-
 // wanted is an Interest that changes once: to what is wanted.
 type wanted struct {
 	wants   []Want

@@ -103,14 +103,16 @@ type key struct{ typeURL, name string }
 
 // table is everything of one type.
 type table struct {
-	url       string
-	entries   map[string]*entry
-	aliases   map[string]string   // alias to resource name
-	gone      map[string]struct{} // names that an upstream said do not exist
-	doubtful  map[string]struct{} // see session.View
-	errors    map[string]error    // by name, the last error from above
-	knowledge xds.Knowledge
-	refs      map[string]int // watches that subscribe, by name; xds.Wildcard too
+	url     string
+	entries map[string]*entry
+	aliases map[string]string // alias to resource name
+	// collections are the names held of each glob collection.
+	collections map[string]map[string]struct{}
+	gone        map[string]struct{} // names that an upstream said do not exist
+	doubtful    map[string]struct{} // see session.View
+	errors      map[string]error    // by name, the last error from above
+	knowledge   xds.Knowledge
+	refs        map[string]int // watches that subscribe, by name; xds.Wildcard too
 	// hadWildcard: a client of this kind subscribed to everything once.
 	hadWildcard bool
 	tickets     []*ticket // updates without a verdict, oldest first
@@ -152,13 +154,15 @@ func (c *Cache) table(typeURL string) *table {
 	t := c.tables[typeURL]
 	if t == nil {
 		t = &table{
-			url:      typeURL,
-			entries:  make(map[string]*entry),
-			aliases:  make(map[string]string),
-			gone:     make(map[string]struct{}),
-			doubtful: make(map[string]struct{}),
-			errors:   make(map[string]error),
-			refs:     make(map[string]int),
+			url:     typeURL,
+			entries: make(map[string]*entry),
+			aliases: make(map[string]string),
+
+			collections: make(map[string]map[string]struct{}),
+			gone:        make(map[string]struct{}),
+			doubtful:    make(map[string]struct{}),
+			errors:      make(map[string]error),
+			refs:        make(map[string]int),
 		}
 		c.tables[typeURL] = t
 	}
@@ -328,10 +332,23 @@ func (t *table) indexAliases(old, r *xds.Resource) {
 				delete(t.aliases, a)
 			}
 		}
+		if glob := xds.CollectionOf(old.Name); glob != "" {
+			delete(t.collections[glob], old.Name)
+			if len(t.collections[glob]) == 0 {
+				delete(t.collections, glob)
+			}
+		}
 	}
 	if r != nil {
 		for _, a := range r.Aliases {
 			t.aliases[a] = r.Name
+		}
+		if glob := xds.CollectionOf(r.Name); glob != "" {
+			if t.collections[glob] == nil {
+				t.collections[glob] = make(map[string]struct{})
+			}
+			t.collections[glob][r.Name] = struct{}{}
+			delete(t.gone, glob)
 		}
 	}
 }
@@ -347,7 +364,7 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 	if _, ok := t.gone[name]; ok {
 		return
 	}
-	if c.wants(t, name) || t.knowledge != xds.Complete && c.wants(t, xds.Wildcard) {
+	if c.wantsResource(t, name, nil) || t.knowledge != xds.Complete && c.wants(t, xds.Wildcard) {
 		t.gone[name] = struct{}{}
 		ch.add(name)
 	}

@@ -18,9 +18,13 @@ func (c *Cache) wants(t *table, name string) bool {
 	return leased
 }
 
-// wantsResource reports whether a resource is wanted by its name or an alias.
+// wantsResource reports whether a resource is wanted by its name, by an alias or
+// as a member of a glob collection.
 func (c *Cache) wantsResource(t *table, name string, r *xds.Resource) bool {
 	if c.wants(t, name) {
+		return true
+	}
+	if glob := xds.CollectionOf(name); glob != "" && c.wants(t, glob) {
 		return true
 	}
 	if r != nil {
@@ -111,7 +115,7 @@ func (c *Cache) lacks(t *table, name string) bool {
 	if name == xds.Wildcard {
 		return t.knowledge == xds.Unknown
 	}
-	if t.entries[name] != nil {
+	if t.entries[name] != nil || len(t.collections[name]) > 0 {
 		return false
 	}
 	if _, gone := t.gone[name]; gone {
@@ -140,11 +144,25 @@ func (c *Cache) wantChanged(t *table, name string) {
 	if !wanted {
 		delete(t.gone, name)
 	}
+	if xds.IsCollection(name) {
+		c.collectionChanged(t, name, wanted)
+		return
+	}
 	if actual, ok := t.aliases[name]; ok {
 		name = actual
 	}
 	if e := t.entries[name]; e != nil {
 		c.file(t, name, e)
+	}
+}
+
+// collectionChanged follows a change of whether a glob collection is wanted.
+func (c *Cache) collectionChanged(t *table, glob string, wanted bool) {
+	for name := range t.collections[glob] {
+		c.file(t, name, t.entries[name])
+	}
+	if !wanted {
+		maps.DeleteFunc(t.gone, func(name string, _ struct{}) bool { return xds.CollectionOf(name) == glob })
 	}
 }
 

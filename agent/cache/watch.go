@@ -22,8 +22,10 @@ type Watch struct {
 type watched struct {
 	wildcard bool
 	names    map[string]struct{}
-	dirty    map[string]struct{}
-	all      bool
+	// collections counts the glob collections among names.
+	collections int
+	dirty       map[string]struct{}
+	all         bool
 }
 
 // Change is what changed of one type since the last Read.
@@ -73,12 +75,18 @@ func (w *Watch) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 	for _, name := range add {
 		if _, ok := wt.names[name]; !ok {
 			wt.names[name] = struct{}{}
+			if xds.IsCollection(name) {
+				wt.collections++
+			}
 			w.c.reference(t, name)
 		}
 	}
 	for _, name := range drop {
 		if _, ok := wt.names[name]; ok {
 			delete(wt.names, name)
+			if xds.IsCollection(name) {
+				wt.collections--
+			}
 			w.c.release(t, name)
 		}
 	}
@@ -186,6 +194,14 @@ func (wt *watched) mark(ch *changes) bool {
 			hit = true
 		}
 	}
+	if wt.collections > 0 {
+		for name := range ch.names {
+			if _, ok := wt.names[xds.CollectionOf(name)]; ok {
+				wt.dirty[name] = struct{}{}
+				hit = true
+			}
+		}
+	}
 	return hit
 }
 
@@ -228,6 +244,21 @@ func (s Snapshot) All(typeURL string) iter.Seq[xds.Item] {
 		}
 		for _, e := range t.entries {
 			if !yield(e.item()) {
+				return
+			}
+		}
+	}
+}
+
+// Collection yields everything held of a glob collection, in no order.
+func (s Snapshot) Collection(typeURL, glob string) iter.Seq[xds.Item] {
+	return func(yield func(xds.Item) bool) {
+		t := s.c.tables[typeURL]
+		if t == nil {
+			return
+		}
+		for name := range t.collections[glob] {
+			if !yield(t.entries[name].item()) {
 				return
 			}
 		}

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"iter"
 	"slices"
 	"time"
 
@@ -69,7 +70,9 @@ func (sub *subscription) covers(r *xds.Resource) bool {
 			return true
 		}
 	}
-	return false
+	glob := xds.CollectionOf(r.Name)
+	_, ok := sub.names[glob]
+	return ok && glob != ""
 }
 
 // collector gathers the resources of a response, each once (protocol.md 1.10,
@@ -141,6 +144,9 @@ func (sub *subscription) markAll(v View) {
 
 // consider adds to a Delta response what there is to say about one name.
 func (s *Session) consider(sub *subscription, v View, name string, due bool, out *collector, removed []string) []string {
+	if xds.IsCollection(name) {
+		return s.considerCollection(sub, v, name, due, out, removed)
+	}
 	item := v.Lookup(sub.url, name)
 	h := sub.sent[name]
 	if sub.absent(v, name, item) {
@@ -167,6 +173,32 @@ func (s *Session) consider(sub *subscription, v View, name string, due bool, out
 	}
 	out.add(r)
 	return removed
+}
+
+// considerCollection adds to a Delta response the members of a glob collection,
+// or that it is empty, which is said by its own name (protocol.md 8.7).
+func (s *Session) considerCollection(sub *subscription, v View, glob string, due bool, out *collector, removed []string) []string {
+	empty := true
+	for item := range v.Collection(sub.url, glob) {
+		empty = false
+		removed = s.consider(sub, v, item.Current.Name, due, out, removed)
+	}
+	switch {
+	case !empty:
+	case v.Lookup(sub.url, glob).Gone:
+		removed = append(removed, glob)
+	case due:
+		sub.unanswered[glob] = struct{}{}
+	}
+	return removed
+}
+
+// members returns what a subscribed name stands for.
+func members(sub *subscription, v View, name string) iter.Seq[xds.Item] {
+	if xds.IsCollection(name) {
+		return v.Collection(sub.url, name)
+	}
+	return func(yield func(xds.Item) bool) { yield(v.Lookup(sub.url, name)) }
 }
 
 // leave schedules the removal of a cluster.
@@ -218,7 +250,11 @@ func (sub *subscription) complete(v View) bool {
 		}
 	}
 	for name := range sub.names {
-		if item := v.Lookup(sub.url, name); item.Current == nil && !item.Gone {
+		known := v.Lookup(sub.url, name).Gone
+		for item := range members(sub, v, name) {
+			known = known || item.Current != nil
+		}
+		if !known {
 			return false
 		}
 	}
@@ -252,7 +288,9 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 		}
 	}
 	for name := range sub.names {
-		add(sub.choose(v.Lookup(sub.url, name)))
+		for item := range members(sub, v, name) {
+			add(sub.choose(item))
+		}
 	}
 	for name, h := range sub.sent {
 		if _, ok := set.has[name]; ok {
@@ -294,15 +332,19 @@ func (s *Session) buildNamed(sub *subscription, v View) *Response {
 	}
 	out := newCollector(len(sub.dirty) + len(sub.due))
 	look := func(name string, due bool) {
-		r := sub.choose(v.Lookup(sub.url, name))
-		if r == nil || !sub.covers(r) {
-			if due {
-				sub.unanswered[name] = struct{}{}
+		found := false
+		for item := range members(sub, v, name) {
+			r := sub.choose(item)
+			if r == nil || !sub.covers(r) {
+				continue
 			}
-			return
+			found = true
+			if h := sub.sent[r.Name]; due || h == nil || h.version != r.Version {
+				out.add(r)
+			}
 		}
-		if h := sub.sent[r.Name]; due || h == nil || h.version != r.Version {
-			out.add(r)
+		if due && !found {
+			sub.unanswered[name] = struct{}{}
 		}
 	}
 	for name := range sub.due {

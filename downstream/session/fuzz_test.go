@@ -309,6 +309,11 @@ func (fz *fuzzTalk) process(c *fuzzClient, nack bool) {
 	if nack {
 		fz.nacked = true
 		req.Error = "no good"
+		for _, r := range resp.Resources {
+			if c.holds[r.Name] == r.Version {
+				fz.gone[c.url][r.Name] = true // it refuses what it has: nothing is left to give it
+			}
+		}
 	} else {
 		fz.apply(c, resp)
 		c.version = resp.Version

@@ -51,6 +51,8 @@ type View interface {
 	Lookup(typeURL, name string) xds.Item
 	// All yields everything held of a type.
 	All(typeURL string) iter.Seq[xds.Item]
+	// Collection yields everything held of a glob collection (protocol.md 8.7).
+	Collection(typeURL, glob string) iter.Seq[xds.Item]
 	// Doubtful lists names that a client of this kind may hold without telling:
 	// what was in a response that it NACKed or never answered (protocol.md 3.6).
 	Doubtful(typeURL string) []string

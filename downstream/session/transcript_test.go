@@ -533,4 +533,14 @@ func (s *fakeState) Lookup(typeURL, name string) xds.Item {
 
 func (s *fakeState) All(typeURL string) iter.Seq[xds.Item] { return maps.Values(s.items[typeURL]) }
 
+func (s *fakeState) Collection(typeURL, glob string) iter.Seq[xds.Item] {
+	return func(yield func(xds.Item) bool) {
+		for name, item := range s.items[typeURL] {
+			if xds.CollectionOf(name) == glob && item.Current != nil && !yield(item) {
+				return
+			}
+		}
+	}
+}
+
 func (s *fakeState) Doubtful(typeURL string) []string { return s.doubtful[typeURL] }

@@ -4,6 +4,8 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
 // FromSotW reads a SotW request. The Node is not part of it: it belongs to the
@@ -15,7 +17,7 @@ func FromSotW(req *discoveryv3.DiscoveryRequest) *Request {
 		NACK:    req.GetErrorDetail() != nil,
 		Error:   req.GetErrorDetail().GetMessage(),
 		Version: req.GetVersionInfo(),
-		Names:   req.GetResourceNames(),
+		Names:   xds.CanonicalNames(req.GetResourceNames()),
 	}
 }
 
@@ -26,8 +28,8 @@ func FromDelta(req *discoveryv3.DeltaDiscoveryRequest) *Request {
 		Nonce:       req.GetResponseNonce(),
 		NACK:        req.GetErrorDetail() != nil,
 		Error:       req.GetErrorDetail().GetMessage(),
-		Subscribe:   req.GetResourceNamesSubscribe(),
-		Unsubscribe: req.GetResourceNamesUnsubscribe(),
+		Subscribe:   xds.CanonicalNames(req.GetResourceNamesSubscribe()),
+		Unsubscribe: xds.CanonicalNames(req.GetResourceNamesUnsubscribe()),
 		Initial:     req.GetInitialResourceVersions(),
 	}
 }

@@ -142,6 +142,8 @@ func checkType(typeURL string, body *anypb.Any) error {
 
 // finish derives what the rest of holdfast asks of a resource.
 func finish(r *Resource) (*Resource, error) {
+	r.Name = CanonicalName(r.Name)
+	r.Aliases = CanonicalNames(r.Aliases)
 	if r.Type == ClusterType && r.Body != nil {
 		eds, err := EDSName(r.Name, r.Body.GetValue())
 		if err != nil {

@@ -1,0 +1,224 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// res is a resource whose content is its version. The upstream calls it "u" and
+// the version.
+func res(typeURL, nameVersion string, aliases ...string) *xds.Resource {
+	name, version, _ := strings.Cut(nameVersion, "@")
+	return &xds.Resource{
+		Type: typeURL, Name: name, Version: version, UpstreamVersion: "u" + version,
+		Body: &anypb.Any{TypeUrl: typeURL, Value: []byte(nameVersion)}, Aliases: aliases,
+	}
+}
+
+// put applies an update of "one", and returns what was said of it.
+func put(c *Cache, typeURL string, list ...string) *verdicts {
+	return apply(c, Update{Type: typeURL, Put: resources(typeURL, list)})
+}
+
+// complete applies an answer that is all there is.
+func complete(c *Cache, typeURL string, list ...string) *verdicts {
+	return apply(c, Update{Type: typeURL, Put: resources(typeURL, list), Complete: true})
+}
+
+func resources(typeURL string, list []string) []*xds.Resource {
+	out := make([]*xds.Resource, len(list))
+	for i, nameVersion := range list {
+		out[i] = res(typeURL, nameVersion)
+	}
+	return out
+}
+
+func apply(c *Cache, u Update) *verdicts {
+	if u.Source == "" {
+		u.Source = "one"
+	}
+	v := &verdicts{}
+	c.Apply(u, func(err error) {
+		if err == nil {
+			v.said = append(v.said, "ack")
+		} else {
+			v.said = append(v.said, "nack: "+err.Error())
+		}
+	})
+	return v
+}
+
+// verdicts are what was said of an update so far.
+type verdicts struct{ said []string }
+
+func (v *verdicts) want(t *testing.T, said ...string) {
+	t.Helper()
+	if !slices.Equal(v.said, said) {
+		t.Errorf("verdict %q, want %q", v.said, said)
+	}
+}
+
+// watch opens a watch that subscribes to names of a type; "*" is the wildcard.
+func watch(c *Cache, client, typeURL string, names ...string) *Watch {
+	w := c.Watch(client)
+	subscribe(w, typeURL, names...)
+	return w
+}
+
+func subscribe(w *Watch, typeURL string, names ...string) {
+	named := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == xds.Wildcard })
+	w.Subscribe(typeURL, len(named) < len(names), named, nil)
+}
+
+// holds fails unless exactly these are held of a type, as "name@version".
+func holds(t *testing.T, c *Cache, typeURL string, want ...string) {
+	t.Helper()
+	var got []string
+	for _, r := range c.Resources(typeURL) {
+		got = append(got, r.Current.Name+"@"+r.Current.Version)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%s held: %v, want %v", xds.Short(typeURL), got, want)
+	}
+}
+
+// look calls f with the state as it is now.
+func look(c *Cache, f func(Snapshot)) {
+	w := c.Watch("look")
+	w.Read(func(s Snapshot, _ []Change) { f(s) })
+	w.Close(nil)
+}
+
+// item returns what is held under a name.
+func item(c *Cache, typeURL, name string) (it xds.Item) {
+	look(c, func(s Snapshot) { it = s.Lookup(typeURL, name) })
+	return it
+}
+
+func knows(t *testing.T, c *Cache, typeURL string, want xds.Knowledge) {
+	t.Helper()
+	look(c, func(s Snapshot) {
+		if got := s.Wildcard(typeURL); got != want {
+			t.Errorf("%s is %s, want %s", xds.Short(typeURL), got, want)
+		}
+	})
+}
+
+// standing fails unless a name has this standing, and this version is good; ""
+// for none.
+func standing(t *testing.T, c *Cache, typeURL, name string, want xds.Standing, good string) {
+	t.Helper()
+	it, got := item(c, typeURL, name), ""
+	if it.Good != nil {
+		got = it.Good.Version
+	}
+	if it.Standing != want || got != good {
+		t.Errorf("%s is %s, good %q; want %s, %q", name, it.Standing, got, want, good)
+	}
+}
+
+// changed reads a watch: "CDS a b" with "*" where what is known changed.
+func changed(w *Watch) []string {
+	var out []string
+	w.Read(func(_ Snapshot, list []Change) {
+		for _, ch := range list {
+			slices.Sort(ch.Names)
+			words := append([]string{xds.Short(ch.Type)}, ch.Names...)
+			if ch.All {
+				words = append(words, "*")
+			}
+			out = append(out, strings.Join(words, " "))
+		}
+	})
+	slices.Sort(out)
+	return out
+}
+
+func wantChanged(t *testing.T, w *Watch, want ...string) {
+	t.Helper()
+	signalled := len(w.Changed()) > 0
+	got := changed(w)
+	if !slices.Equal(got, want) {
+		t.Errorf("changed: %q, want %q", got, want)
+	}
+	if len(got) > 0 && !signalled {
+		t.Errorf("%q changed, and nothing was signalled", got)
+	}
+	select {
+	case <-w.Changed():
+	default:
+	}
+}
+
+// taken is what an Interest takes: "CDS * +a -b".
+func taken(in *Interest) []string {
+	var out []string
+	for _, w := range in.Take() {
+		words := []string{xds.Short(w.Type)}
+		if w.Wildcard {
+			words = append(words, "*")
+		}
+		for _, n := range w.Add {
+			words = append(words, "+"+n)
+		}
+		for _, n := range w.Drop {
+			words = append(words, "-"+n)
+		}
+		out = append(out, strings.Join(words, " "))
+	}
+	return out
+}
+
+func wantTaken(t *testing.T, in *Interest, want ...string) {
+	t.Helper()
+	if got := taken(in); !slices.Equal(got, want) {
+		t.Errorf("interest: %q, want %q", got, want)
+	}
+}
+
+func held(t *testing.T, c *Cache, source, typeURL string, want map[string]string) {
+	t.Helper()
+	if got := c.Held(source, typeURL); !maps.Equal(got, want) {
+		t.Errorf("held of %s: %v, want %v", source, got, want)
+	}
+}
+
+// running runs a test in a synctest bubble with a cache that runs.
+func running(t *testing.T, cfg Config, test func(*testing.T, *Cache)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		c := New(cfg)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- c.Run(ctx) }()
+		test(t, c)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// pass lets time go by.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func numbered(prefix string, n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprintf("%s%d", prefix, i)
+	}
+	return out
+}

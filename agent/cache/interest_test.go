@@ -1,0 +1,143 @@
+package cache
+
+import (
+	"testing"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// design.md section 1: any number of streams cost one upstream subscription.
+func TestTheInterestIsTheUnionOfAllWatches(t *testing.T) {
+	c := New(Config{})
+	in := c.Interest()
+	a := watch(c, "a", xds.EndpointType, "x", "y")
+	b := watch(c, "b", xds.EndpointType, "y", "z")
+	wantTaken(t, in, "EDS +x +y +z")
+	wantTaken(t, in)
+	a.Subscribe(xds.EndpointType, false, nil, []string{"x", "y"})
+	wantTaken(t, in, "EDS -x")
+	b.Subscribe(xds.EndpointType, false, nil, []string{"y"})
+	wantTaken(t, in, "EDS -y")
+	b.Subscribe(xds.EndpointType, false, []string{"z"}, nil) // once more by the same watch
+	b.Subscribe(xds.EndpointType, false, nil, []string{"z"})
+	b.Subscribe(xds.EndpointType, false, nil, []string{"z", "never"})
+	wantTaken(t, in, "EDS -z")
+}
+
+func TestAWildcardIsCountedLikeAName(t *testing.T) {
+	c := New(Config{})
+	in := c.Interest()
+	a := watch(c, "a", xds.ClusterType, "*")
+	b := watch(c, "b", xds.ClusterType, "*", "odc")
+	wantTaken(t, in, "CDS * +odc")
+	a.Subscribe(xds.ClusterType, false, nil, nil)
+	wantTaken(t, in)
+	b.Subscribe(xds.ClusterType, true, nil, []string{"odc"})
+	wantTaken(t, in, "CDS * -odc")
+	b.Subscribe(xds.ClusterType, false, nil, nil)
+	wantTaken(t, in, "CDS")
+}
+
+func TestInterestComesInPushOrder(t *testing.T) {
+	c := New(Config{})
+	w := watch(c, "a", xds.RouteType, "r")
+	subscribe(w, xds.ListenerType, "*")
+	subscribe(w, "example.Gizmo", "g")
+	subscribe(w, xds.EndpointType, "e")
+	subscribe(w, xds.ClusterType, "*")
+	wantTaken(t, c.Interest(), "CDS *", "EDS +e", "LDS *", "RDS +r", "example.Gizmo +g")
+}
+
+func TestWhatComesAndGoesBetweenTwoTakesIsNotTold(t *testing.T) {
+	c := New(Config{})
+	w := watch(c, "a", xds.EndpointType, "x")
+	in := c.Interest()
+	wantTaken(t, in, "EDS +x")
+	w.Subscribe(xds.EndpointType, false, []string{"y"}, []string{"x"})
+	w.Subscribe(xds.EndpointType, false, []string{"x"}, []string{"y"})
+	if len(in.Changed()) == 0 {
+		t.Errorf("no signal: a change may have been missed")
+	}
+	wantTaken(t, in)
+}
+
+func TestEveryViewOfTheInterestIsToldByItself(t *testing.T) {
+	c := New(Config{})
+	first := c.Interest()
+	w := watch(c, "a", xds.EndpointType, "x")
+	wantTaken(t, first, "EDS +x")
+	second := c.Interest()
+	if len(second.Changed()) == 0 {
+		t.Errorf("a new view is not signalled")
+	}
+	wantTaken(t, second, "EDS +x")
+	second.Close()
+	<-first.Changed()
+	<-second.Changed()
+	w.Subscribe(xds.EndpointType, false, []string{"y"}, nil)
+	if len(second.Changed()) > 0 {
+		t.Errorf("a closed view is signalled")
+	}
+	wantTaken(t, first, "EDS +y")
+}
+
+func TestAClosedWatchSubscribesToNothing(t *testing.T) {
+	c := New(Config{})
+	in := c.Interest()
+	w := c.Watch("a")
+	w.Close(nil)
+	w.Close(nil)
+	subscribe(w, xds.EndpointType, "x")
+	wantTaken(t, in)
+	if !c.Idle() {
+		t.Errorf("not idle")
+	}
+}
+
+// What a failover asks for first.
+func TestSomethingIsLackingUntilItIsHeldOrGone(t *testing.T) {
+	for _, test := range []struct {
+		name, typeURL, want string
+		update              Update
+	}{
+		{"a name, until it is held", xds.EndpointType, "x", Update{Put: []*xds.Resource{res(xds.EndpointType, "x@1")}}},
+		{"a name, until it is known under an alias", xds.VirtualHostType, "x", Update{Put: []*xds.Resource{res(xds.VirtualHostType, "v@1", "x")}}},
+		{"a name, until it is gone", xds.EndpointType, "x", Update{Remove: []string{"x"}}},
+		{"a wildcard, until something came", xds.ClusterType, "*", Update{}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			for _, leased := range []bool{false, true} {
+				c := New(Config{})
+				if c.Lacking() {
+					t.Fatalf("lacking, and nothing is wanted")
+				}
+				w := watch(c, "a", test.typeURL, test.want)
+				if leased {
+					w.Close(nil)
+				}
+				if !c.Lacking() {
+					t.Errorf("leased %v: not lacking before", leased)
+				}
+				test.update.Type = test.typeURL
+				apply(c, test.update)
+				if c.Lacking() {
+					t.Errorf("leased %v: lacking after", leased)
+				}
+			}
+		})
+	}
+}
+
+// protocol.md V9.
+func TestAWildcardOfThePastIsRemembered(t *testing.T) {
+	c := New(Config{})
+	w := watch(c, "a", xds.ClusterType, "*")
+	w.Subscribe(xds.ClusterType, false, nil, nil)
+	if !c.HadWildcard(xds.ClusterType) || c.HadWildcard(xds.ListenerType) {
+		t.Errorf("CDS %v, LDS %v", c.HadWildcard(xds.ClusterType), c.HadWildcard(xds.ListenerType))
+	}
+	c.Prefetch(xds.ListenerType, "*")
+	if !c.HadWildcard(xds.ListenerType) {
+		t.Errorf("one that is expected counts as well")
+	}
+}

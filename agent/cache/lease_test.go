@@ -1,0 +1,116 @@
+package cache
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// design.md I11.
+func TestTheSubscriptionsOfAClosedWatchStayLeased(t *testing.T) {
+	running(t, Config{}, func(t *testing.T, c *Cache) {
+		c.SetConnected(true)
+		in := c.Interest()
+		w := watch(c, "a", xds.EndpointType, "x")
+		subscribe(w, xds.ClusterType, "*")
+		put(c, xds.EndpointType, "x@1")
+		wantTaken(t, in, "CDS *", "EDS +x")
+		w.Close(nil)
+		pass(DefaultLinger - time.Nanosecond)
+		wantTaken(t, in)
+		pass(time.Nanosecond)
+		wantTaken(t, in, "CDS", "EDS -x")
+		holds(t, c, xds.EndpointType, "x@1") // in the LRU
+	})
+}
+
+// design.md I11: a restarting Envoy finds what it needs.
+func TestAWatchThatComesBackTakesOverItsLease(t *testing.T) {
+	running(t, Config{Linger: time.Minute}, func(t *testing.T, c *Cache) {
+		c.SetConnected(true)
+		in := c.Interest()
+		watch(c, "a", xds.EndpointType, "x", "y").Close(nil)
+		wantTaken(t, in, "EDS +x +y")
+		pass(30 * time.Second)
+		again := watch(c, "a", xds.EndpointType, "x")
+		pass(time.Hour)
+		wantTaken(t, in, "EDS -y")
+		again.Subscribe(xds.EndpointType, false, nil, []string{"x"})
+		wantTaken(t, in, "EDS -x") // unsubscribed, not closed: no lease
+	})
+}
+
+func TestTheLeaseOfANameThatAnotherWatchHasEndsUnseen(t *testing.T) {
+	running(t, Config{Linger: time.Minute}, func(t *testing.T, c *Cache) {
+		c.SetConnected(true)
+		in := c.Interest()
+		watch(c, "b", xds.EndpointType, "x")
+		watch(c, "a", xds.EndpointType, "x").Close(nil)
+		wantTaken(t, in, "EDS +x")
+		pass(time.Hour)
+		wantTaken(t, in)
+	})
+}
+
+// design.md I11: "and as long as no upstream answers".
+func TestNoLeaseEndsWithoutAnUpstream(t *testing.T) {
+	running(t, Config{Linger: time.Minute}, func(t *testing.T, c *Cache) {
+		in := c.Interest()
+		watch(c, "a", xds.EndpointType, "x").Close(nil)
+		wantTaken(t, in, "EDS +x")
+		pass(24 * time.Hour)
+		wantTaken(t, in)
+		c.SetConnected(true)
+		synctest.Wait()
+		wantTaken(t, in, "EDS -x")
+		watch(c, "b", xds.EndpointType, "y").Close(nil)
+		wantTaken(t, in, "EDS +y")
+		pass(30 * time.Second)
+		c.SetConnected(false)
+		pass(24 * time.Hour)
+		wantTaken(t, in)
+	})
+}
+
+func TestPrefetchedLeasesRunFromTheFirstWatchOn(t *testing.T) {
+	running(t, Config{Linger: time.Minute}, func(t *testing.T, c *Cache) {
+		c.SetConnected(true)
+		in := c.Interest()
+		c.Prefetch(xds.ClusterType, "*")
+		c.Prefetch(xds.EndpointType, "x", "y")
+		wantTaken(t, in, "CDS *", "EDS +x +y")
+		pass(24 * time.Hour)
+		wantTaken(t, in)
+		w := watch(c, "a", xds.EndpointType, "x")
+		pass(time.Minute - time.Nanosecond)
+		wantTaken(t, in)
+		pass(time.Nanosecond)
+		wantTaken(t, in, "CDS", "EDS -y")
+		c.Prefetch(xds.EndpointType, "x") // wanted already: no lease
+		w.Subscribe(xds.EndpointType, false, nil, []string{"x"})
+		wantTaken(t, in, "EDS -x")
+	})
+}
+
+func TestACacheThatNobodyWatchesIsIdleWhenTheLastLeaseEnded(t *testing.T) {
+	idle := 0
+	running(t, Config{Linger: time.Minute, OnIdle: func() { idle++ }}, func(t *testing.T, c *Cache) {
+		c.SetConnected(true)
+		c.Prefetch(xds.ClusterType, "*")
+		pass(time.Hour)
+		before := idle
+		w := watch(c, "a", xds.EndpointType, "x")
+		pass(time.Hour)
+		w.Close(nil)
+		pass(time.Minute - time.Nanosecond)
+		if c.Idle() || idle != before {
+			t.Errorf("idle too early: %v, called %d times", c.Idle(), idle-before)
+		}
+		pass(time.Nanosecond)
+		if !c.Idle() || idle == before {
+			t.Errorf("idle %v, called %d times", c.Idle(), idle-before)
+		}
+	})
+}

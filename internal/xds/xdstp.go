@@ -1,0 +1,80 @@
+package xds
+
+import (
+	"slices"
+	"strings"
+)
+
+// xdstp is the scheme of structured names (xDS specification, TP1):
+// xdstp://AUTHORITY/TYPE/ID?PARAM=VALUE&…, where the parameters are a set.
+const xdstp = "xdstp://"
+
+// CanonicalName returns a name with its context parameters in order, so that
+// names which mean the same are the same (protocol.md 8.7). A name of another
+// form is opaque, and returned as it is.
+func CanonicalName(name string) string {
+	if !strings.HasPrefix(name, xdstp) {
+		return name
+	}
+	path, query, ok := strings.Cut(name, "?")
+	if !ok {
+		return name
+	}
+	query, fragment, hasFragment := strings.Cut(query, "#")
+	if strings.Contains(query, "&") {
+		params := strings.Split(query, "&")
+		slices.Sort(params)
+		query = strings.Join(params, "&")
+	}
+	name = path + "?" + query
+	if hasFragment {
+		name += "#" + fragment
+	}
+	return name
+}
+
+// CanonicalNames canonicalises each name of a list, which it does not change: it
+// copies the list where a name differs.
+func CanonicalNames(names []string) []string {
+	copied := false
+	for i, name := range names {
+		c := CanonicalName(name)
+		if c == name {
+			continue
+		}
+		if !copied {
+			names, copied = slices.Clone(names), true
+		}
+		names[i] = c
+	}
+	return names
+}
+
+// IsCollection reports whether a name is a glob collection, one whose path ends
+// in "/*": it stands for all names of the same directory and parameters.
+func IsCollection(name string) bool {
+	if !strings.HasPrefix(name, xdstp) {
+		return false
+	}
+	path, _, _ := strings.Cut(name, "?")
+	return strings.HasSuffix(path, "/*")
+}
+
+// CollectionOf returns the glob collection that a name belongs to: the one of the
+// same authority, type, directory and parameters. It is "" for names of another
+// form, and for collections.
+func CollectionOf(name string) string {
+	if !strings.HasPrefix(name, xdstp) || IsCollection(name) {
+		return ""
+	}
+	path, query, hasQuery := strings.Cut(name, "?")
+	slash := strings.LastIndexByte(path, '/')
+	if slash < len(xdstp) {
+		return "" // no path: the slash is one of the scheme's
+	}
+	glob := path[:slash+1] + "*"
+	if hasQuery {
+		glob += "?" + query
+	}
+	return glob
+}

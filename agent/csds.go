@@ -63,6 +63,9 @@ func clientConfig(m *member) *statusv3.ClientConfig {
 	conf := &statusv3.ClientConfig{Node: m.Node()}
 	for _, t := range m.Cache().Status() {
 		for _, r := range m.Cache().Resources(t.Type) {
+			if r.Current == nil {
+				continue
+			}
 			row := &statusv3.ClientConfig_GenericXdsConfig{
 				TypeUrl:      t.Type,
 				Name:         r.Current.Name,

@@ -192,6 +192,7 @@ type dumped struct {
 	Source          string          `json:"source,omitempty"`
 	Standing        string          `json:"standing"`
 	Reason          string          `json:"reason,omitempty"`
+	Error           string          `json:"error,omitempty"`
 	GoodVersion     string          `json:"good_version,omitempty"`
 	Deadline        time.Time       `json:"deadline,omitzero"`
 	Size            int             `json:"size"`
@@ -203,7 +204,7 @@ func shown(r Resource) dumped {
 	d := dumped{
 		Group: r.Group, Type: xds.Short(r.Type), TypeURL: r.Type, Name: r.Name,
 		Version: r.Version, UpstreamVersion: r.UpstreamVersion, Source: r.Source,
-		Standing: r.Standing.String(), Reason: r.Reason, GoodVersion: r.GoodVersion,
+		Standing: r.Standing.String(), Reason: r.Reason, Error: r.Error, GoodVersion: r.GoodVersion,
 		Deadline: r.Deadline,
 	}
 	if r.Body != nil {

@@ -163,6 +163,8 @@ var (
 		"Names that clients subscribe to; the wildcard counts as one.", []string{"type"}, nil)
 	connectedDesc = prometheus.NewDesc("holdfast_upstream_connected",
 		"Whether a stream to the upstream is open, 1 or 0.", []string{"upstream"}, nil)
+	errorsDesc = prometheus.NewDesc("holdfast_resource_errors",
+		"Names of which an upstream reported an error, or sent something unusable.", []string{"type"}, nil)
 	readyDesc = prometheus.NewDesc("holdfast_ready",
 		"Whether a condition of readiness holds, 1 or 0.", []string{"condition"}, nil)
 	lastDesc = prometheus.NewDesc("holdfast_upstream_last_message_timestamp_seconds",
@@ -179,7 +181,7 @@ type stateCollector struct {
 
 // Describe tells the registry what Collect sends.
 func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{resourcesDesc, subscriptionsDesc, connectedDesc, readyDesc, lastDesc, ageDesc} {
+	for _, d := range []*prometheus.Desc{resourcesDesc, subscriptionsDesc, errorsDesc, connectedDesc, readyDesc, lastDesc, ageDesc} {
 		ch <- d
 	}
 }
@@ -191,11 +193,13 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	resources := make(map[[2]string]int)
 	subscriptions := make(map[string]int)
+	errored := make(map[string]int)
 	connected := make(map[string]float64)
 	for _, g := range c.state.Status().Groups {
 		for _, t := range g.Types {
 			label := c.metrics.label(t.TypeURL)
 			subscriptions[label] += t.Subscriptions
+			errored[label] += t.Errors
 			for _, s := range []xds.Standing{xds.Pending, xds.Accepted, xds.Suspect, xds.Rejected} {
 				resources[[2]string{label, s.String()}] += t.Resources[s.String()]
 			}
@@ -209,6 +213,9 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for label, n := range subscriptions {
 		gauge(subscriptionsDesc, float64(n), label)
+	}
+	for label, n := range errored {
+		gauge(errorsDesc, float64(n), label)
 	}
 	for name, v := range connected {
 		gauge(connectedDesc, v, name)

@@ -115,6 +115,9 @@ type Type struct {
 	// to, Leased those that are kept for clients that went away.
 	Subscriptions int `json:"subscriptions"`
 	Leased        int `json:"leased"`
+	// Errors counts the names that an upstream reported an error about, or sent in a
+	// form that could not be used, and has not mended since.
+	Errors int `json:"errors"`
 	// LastUpdate is when a source last said anything of the type.
 	LastUpdate time.Time `json:"last_update,omitzero"`
 }
@@ -153,6 +156,10 @@ type Resource struct {
 	Standing                 xds.Standing
 	// Reason is what the client said where it refused this content.
 	Reason string
+	// Error is what was last wrong with the resource above: an error that the
+	// upstream reported, or a body that could not be used. What is held stays in
+	// use.
+	Error string
 	// GoodVersion is the version that clients get, where it is another one;
 	// Good is its content.
 	GoodVersion string

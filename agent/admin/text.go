@@ -58,6 +58,10 @@ func (s Status) wrong() []string {
 				u.Name, age(s.Now, u.Since), plural(u.Attempts, "attempt"), u.LastError))
 		}
 		for _, t := range g.Types {
+			if t.Errors > 0 {
+				lines = append(lines, fmt.Sprintf("%s: %s with an error from above: `holdfast dump --type %s` says which",
+					t.Type, plural(t.Errors, "name"), t.Type))
+			}
 			for _, standing := range []xds.Standing{xds.Rejected, xds.Suspect} {
 				if n := t.Resources[standing.String()]; n > 0 {
 					lines = append(lines, fmt.Sprintf("%s: %s %s by clients of node %q: `holdfast dump --type %s` says why",

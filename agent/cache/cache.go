@@ -39,6 +39,9 @@ const DefaultUnreferenced = 4096
 // maxReasons bounds the rejected contents that are remembered of one name.
 const maxReasons = 8
 
+// maxErrors bounds the names of one type whose errors are remembered.
+const maxErrors = 1024
+
 // Config configures a Cache. Zero values take the defaults above.
 type Config struct {
 	Linger       time.Duration
@@ -195,7 +198,9 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 		t.refresh(h)
 	}
 	for _, e := range u.Errors {
-		t.errors[e.Name] = e.Err
+		if _, ok := t.errors[e.Name]; ok || len(t.errors) < maxErrors {
+			t.errors[e.Name] = e.Err
+		}
 	}
 	c.learn(t, u, ch)
 	concerned := c.notify(ch)

@@ -63,6 +63,8 @@ func (c *Cache) Status() []TypeStatus {
 
 // ResourceStatus is what is held under one name.
 type ResourceStatus struct {
+	Name string
+	// Item is empty for a name of which only an error is known.
 	xds.Item
 	Source string
 	// Reason is what a client said of Current when it refused it; "" otherwise.
@@ -71,7 +73,8 @@ type ResourceStatus struct {
 	Err error
 }
 
-// Resources returns everything held of a type, by name.
+// Resources returns everything held of a type, and the names of which only an
+// error is known, in order.
 func (c *Cache) Resources(typeURL string) []ResourceStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,8 +84,13 @@ func (c *Cache) Resources(typeURL string) []ResourceStatus {
 	}
 	out := make([]ResourceStatus, 0, len(t.entries))
 	for name, e := range t.entries {
-		out = append(out, ResourceStatus{Item: e.item(), Source: e.source, Reason: e.reasons[e.res.Version], Err: t.errors[name]})
+		out = append(out, ResourceStatus{Name: name, Item: e.item(), Source: e.source, Reason: e.reasons[e.res.Version], Err: t.errors[name]})
 	}
-	slices.SortFunc(out, func(a, b ResourceStatus) int { return cmp.Compare(a.Current.Name, b.Current.Name) })
+	for name, err := range t.errors {
+		if t.entries[name] == nil {
+			out = append(out, ResourceStatus{Name: name, Err: err})
+		}
+	}
+	slices.SortFunc(out, func(a, b ResourceStatus) int { return cmp.Compare(a.Name, b.Name) })
 	return out
 }

@@ -17,7 +17,7 @@ func (g *Group) Status() admin.Group {
 		row := admin.Type{
 			Type: xds.Short(t.Type), TypeURL: t.Type, Knowledge: t.Knowledge.String(),
 			Resources:     make(map[string]int, len(t.Resources)),
-			Subscriptions: t.Subscribed, Leased: t.Leased, LastUpdate: t.Updated,
+			Subscriptions: t.Subscribed, Leased: t.Leased, Errors: t.Errors, LastUpdate: t.Updated,
 		}
 		if t.Wildcard {
 			row.Subscriptions++
@@ -73,13 +73,16 @@ func (g *Group) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 				continue
 			}
 			for _, r := range g.cache.Resources(t.Type) {
-				if !f.Admits(t.Type, r.Current.Name) {
+				if !f.Admits(t.Type, r.Name) {
 					continue
 				}
-				row := admin.Resource{
-					Group: node, Type: t.Type, Name: r.Current.Name, Source: r.Source,
-					Version: r.Current.Version, UpstreamVersion: r.Current.UpstreamVersion,
-					Standing: r.Standing, Reason: r.Reason, Deadline: r.Current.Deadline, Body: r.Current.Body,
+				row := admin.Resource{Group: node, Type: t.Type, Name: r.Name, Source: r.Source, Standing: r.Standing, Reason: r.Reason}
+				if cur := r.Current; cur != nil {
+					row.Version, row.UpstreamVersion = cur.Version, cur.UpstreamVersion
+					row.Deadline, row.Body = cur.Deadline, cur.Body
+				}
+				if r.Err != nil {
+					row.Error = r.Err.Error()
 				}
 				if r.Good != nil && r.Good.Version != r.Current.Version {
 					row.GoodVersion, row.Good = r.Good.Version, r.Good.Body

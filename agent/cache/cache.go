@@ -39,6 +39,9 @@ const DefaultUnreferenced = 4096
 // maxReasons bounds the rejected contents that are remembered of one name.
 const maxReasons = 8
 
+// maxReleases bounds the removed virtual hosts that later clients are told of.
+const maxReleases = 16
+
 // maxErrors bounds the names of one type whose errors are remembered.
 const maxErrors = 1024
 
@@ -365,6 +368,10 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 	if e := t.entries[name]; e != nil {
 		ch.add(name, e.res)
 		c.drop(t, name)
+	}
+	if t.url == xds.VirtualHostType && len(t.doubtful) < maxReleases {
+		// A later client too must hear something, to end its wait (protocol.md V11).
+		t.doubtful[name] = struct{}{}
 	}
 	if _, ok := t.gone[name]; ok {
 		return

@@ -96,12 +96,12 @@ func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []strin
 			}
 			e.standing, e.good = xds.Accepted, e.res
 			delete(e.reasons, r.Version)
-		default:
+		case e.standing != xds.Accepted:
 			e.good = r // overtaken, and still the best known
 		}
 	}
 	for _, name := range removed {
-		if t.entries[name] == nil {
+		if t.entries[name] == nil && t.url != xds.VirtualHostType {
 			delete(t.doubtful, name)
 		}
 	}
@@ -160,8 +160,10 @@ func (t *table) reject(r *xds.Resource, reason string) {
 	}
 	if len(e.reasons) == maxReasons {
 		for version := range e.reasons {
-			delete(e.reasons, version)
-			break
+			if version != e.res.Version { // what is held must not be ACKed for want of a reason
+				delete(e.reasons, version)
+				break
+			}
 		}
 	}
 	e.reasons[r.Version] = reason

@@ -151,7 +151,9 @@ func (s *Session) consider(sub *subscription, v View, name string, due bool, out
 	h := sub.sent[name]
 	if sub.absent(v, name, item) {
 		switch {
-		case h == nil && !due:
+		case h == nil && !due && sub.url != xds.VirtualHostType:
+			// Of virtual hosts Envoy waits at its start for a word, and one about
+			// what it never had is enough (protocol.md V11).
 		case h != nil && sub.url == xds.ClusterType:
 			s.leave(sub, name)
 		default:

@@ -125,6 +125,9 @@ func New(cfg Config) (*Agent, error) {
 	if _, err := a.sources(); err != nil {
 		return nil, err
 	}
+	if cfg.Security.Plaintext && cfg.Security.TokenFile != "" {
+		cfg.Log.Warn("the upstream token is sent in the clear: leave out --upstream-plaintext, unless the way is private")
+	}
 	a.metrics = admin.NewMetrics(cfg.Version)
 	a.server = downstream.New(downstream.Config{
 		State:      a,
@@ -188,11 +191,13 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		defer endLate()
 		defer endGroups()
 		defer a.stop()
-		return a.server.Serve(failed, lis)
+		servers, ended := errgroup.WithContext(failed)
+		servers.Go(func() error { return a.server.Serve(ended, lis) })
+		if rest != nil {
+			servers.Go(func() error { return a.server.ServeREST(ended, rest) })
+		}
+		return servers.Wait()
 	})
-	if rest != nil {
-		eg.Go(func() error { return a.server.ServeREST(failed, rest) })
-	}
 	if err := eg.Wait(); err != nil {
 		a.cfg.Log.Error("stopped", "err", err)
 		return err

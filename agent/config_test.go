@@ -27,7 +27,7 @@ func TestABadConfigurationIsRefusedBeforeAnythingStarts(t *testing.T) {
 		"a bad address":             {Config{Upstreams: []string{"a:1", "nonsense"}}, `upstream "nonsense": want host:port, unix:PATH, dns:///HOST:PORT or file:DIR`},
 		"a bad port":                {Config{Upstreams: []string{"a:http"}}, `upstream "a:http": port "http" is not a number`},
 		"an unknown scheme":         {Config{Upstreams: []string{"ftp://a:1"}}, "unknown scheme"},
-		"file: without a directory": {Config{Upstreams: []string{"file:"}}, `upstream "file:": no directory after file:`},
+		"file: without a directory": {Config{Upstreams: []string{"file:"}}, `upstream "file:": the directory is missing`},
 		"settings of TLS that contradict": {
 			Config{Upstreams: []string{"a:1"}, Security: upstream.Security{Plaintext: true, CA: "x"}}, "--upstream-ca has no meaning"},
 		"a bad admin address":  {Config{Upstreams: []string{"a:1"}, Admin: "x"}, `--admin: "x": want unix:PATH or host:port`},
@@ -84,8 +84,8 @@ func TestAnAgentThatCannotServeEndsWithTheReason(t *testing.T) {
 			if _, err := os.Lstat(filepath.Join(dir, "xds.sock")); err == nil {
 				t.Error("the socket is still there")
 			}
-			if name != "the socket" && !strings.Contains(log.text.String(), `level=ERROR msg=stopped err=`) {
-				t.Errorf("logged:\n%s", &log.text)
+			if name != "the socket" && !strings.Contains(log.String(), `level=ERROR msg=stopped err=`) {
+				t.Errorf("logged:\n%s", log)
 			}
 		})
 	}

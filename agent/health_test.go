@@ -131,38 +131,43 @@ func row(r *rig, name string) admin.Resource {
 	return admin.Resource{}
 }
 
-// recorded is a log of which each message is looked at.
+// recorded is a log. look, if set, is called with each line first.
 type recorded struct {
-	slog.Handler
+	look func(line string)
 	mu   sync.Mutex
-	look func(message string)
 	text strings.Builder
 }
 
 func (l *recorded) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.look != nil {
 		l.look(string(p))
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	return l.text.Write(p)
+}
+
+func (l *recorded) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // The streams of clients are cut first; upstream goes on until they are.
 func TestClientsAreCutBeforeTheUpstream(t *testing.T) {
 	inBothForms(t, func(r *rig) {
-		log := &recorded{}
+		open := -1
+		log := &recorded{look: func(line string) {
+			if strings.Contains(line, `msg="stream closed"`) {
+				time.Sleep(time.Second) // what ends by itself would have ended
+				open, _ = r.cp.Streams()
+			}
+		}}
 		r.cfg.Log = slog.New(slog.NewTextHandler(log, nil))
 		r.start()
 		c := r.client(xdstest.ClientConfig{Node: node("web-1")})
 		c.Subscribe(xds.ClusterType)
 		r.pass(2 * time.Second)
-		open := -1
-		log.look = func(line string) {
-			if strings.Contains(line, `msg="stream closed"`) {
-				open, _ = r.cp.Streams()
-			}
-		}
 		r.stop()
 		if open != 1 {
 			r.Errorf("%d upstream streams when the client was cut, want 1", open)
@@ -172,7 +177,7 @@ func TestClientsAreCutBeforeTheUpstream(t *testing.T) {
 		if c.Err() == nil {
 			r.Error("the client was not cut")
 		}
-		text := log.text.String()
+		text := log.String()
 		if !strings.HasSuffix(text, "level=INFO msg=stopped\n") {
 			r.Errorf("it ends with %s", text[max(0, len(text)-200):])
 		}

@@ -12,7 +12,7 @@ import (
 func (a *Agent) source(addr string) (upstream.Source, error) {
 	if dir, ok := strings.CutPrefix(addr, "file:"); ok {
 		if dir == "" {
-			return nil, fmt.Errorf("upstream %q: no directory after file:", addr)
+			return nil, fmt.Errorf("upstream %q: the directory is missing", addr)
 		}
 		return file.New(file.Config{Dir: dir, Logger: a.cfg.Log}), nil
 	}

@@ -139,6 +139,9 @@ func TestAnEmptyTypeURLKeepsTheStream(t *testing.T) {
 		s.put(xdstest.Cluster("c1", ""))
 		s.quiet()
 		s.holds(c, "c1")
+		if got := s.server.Streams()[0].Types; len(got) != 1 {
+			s.Errorf("the stream has the types %q", got)
+		}
 	})
 }
 

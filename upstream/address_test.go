@@ -40,10 +40,10 @@ func TestABadAddressIsRefusedWithWhatIsWanted(t *testing.T) {
 		"xds.test:0":      "port \"0\" is not a number from 1 to 65535",
 		"192.0.2.1:https": "port \"https\" is not a number from 1 to 65535",
 		"2001:db8::1":     wanted,
-		"unix:":           "no path after unix:",
-		"unix://":         "no path after unix:",
-		"dns:":            "no host after dns:",
-		"dns:///":         "no host after dns:",
+		"unix:":           "the path is missing",
+		"unix://":         "the path is missing",
+		"dns:":            "the host is missing",
+		"dns:///":         "the host is missing",
 		"tcp://xds.test":  "unknown scheme; " + wanted,
 	} {
 		_, err := NewADS(ADSConfig{Addr: addr})

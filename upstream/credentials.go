@@ -161,12 +161,12 @@ func target(addr string) (target string, unix bool, err error) {
 	case strings.HasPrefix(addr, "unix:"):
 		path := strings.TrimPrefix(strings.TrimPrefix(addr, "unix:"), "//")
 		if path == "" {
-			return "", false, fmt.Errorf("upstream %q: no path after unix:", addr)
+			return "", false, fmt.Errorf("upstream %q: the path is missing", addr)
 		}
 		return "unix:" + path, true, nil
 	case strings.HasPrefix(addr, "dns:"):
 		if strings.TrimLeft(strings.TrimPrefix(addr, "dns:"), "/") == "" {
-			return "", false, fmt.Errorf("upstream %q: no host after dns:", addr)
+			return "", false, fmt.Errorf("upstream %q: the host is missing", addr)
 		}
 		return addr, false, nil
 	case strings.Contains(addr, "://"):

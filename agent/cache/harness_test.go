@@ -85,7 +85,9 @@ func holds(t *testing.T, c *Cache, typeURL string, want ...string) {
 	t.Helper()
 	var got []string
 	for _, r := range c.Resources(typeURL) {
-		got = append(got, r.Current.Name+"@"+r.Current.Version)
+		if r.Current != nil {
+			got = append(got, r.Current.Name+"@"+r.Current.Version)
+		}
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%s held: %v, want %v", xds.Short(typeURL), got, want)
@@ -184,6 +186,16 @@ func wantTaken(t *testing.T, in *Interest, want ...string) {
 	if got := taken(in); !slices.Equal(got, want) {
 		t.Errorf("interest: %q, want %q", got, want)
 	}
+}
+
+// problem returns the last error from above about a name.
+func problem(c *Cache, typeURL, name string) error {
+	for _, r := range c.Resources(typeURL) {
+		if r.Name == name {
+			return r.Err
+		}
+	}
+	return nil
 }
 
 func held(t *testing.T, c *Cache, source, typeURL string, want map[string]string) {

@@ -73,7 +73,7 @@ func New(cfg Config) (*ControlPlane, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("no directory: name one with --dir")
 	}
-	if err := checkListen(cfg.Listen); err != nil {
+	if err := checkListen(cfg.Listen, cfg.TLSCert != ""); err != nil {
 		return nil, err
 	}
 	if err := admin.CheckAddrs(cfg.Admin, cfg.Health); err != nil {
@@ -99,10 +99,13 @@ func New(cfg Config) (*ControlPlane, error) {
 	return cp, nil
 }
 
-func checkListen(addr string) error {
+func checkListen(addr string, tls bool) error {
 	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
 		if path == "" {
-			return fmt.Errorf("--listen %q: no path after unix:", addr)
+			return fmt.Errorf("--listen %q: the path is missing", addr)
+		}
+		if tls {
+			return fmt.Errorf("--listen %q: a Unix socket has no TLS: leave out --tls-cert and --tls-key, or listen on host:port", addr)
 		}
 		return nil
 	}

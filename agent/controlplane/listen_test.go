@@ -192,7 +192,7 @@ func TestABadConfigurationIsRefused(t *testing.T) {
 	}{
 		"no directory":               {Config{Listen: ":0"}, "no directory: name one with --dir"},
 		"no port":                    {Config{Dir: "x", Listen: "localhost"}, `--listen "localhost": want host:port or unix:PATH`},
-		"no path":                    {Config{Dir: "x", Listen: "unix:"}, "no path after unix:"},
+		"no path":                    {Config{Dir: "x", Listen: "unix:"}, "the path is missing"},
 		"a client CA without a cert": {Config{Dir: "x", Listen: ":0", TLSClientCA: cert}, "--tls-client-ca needs --tls-cert and --tls-key"},
 		"a missing certificate":      {Config{Dir: "x", Listen: ":0", TLSCert: missing, TLSKey: key}, "--tls-cert, --tls-key: open " + missing},
 		"another certificate's key":  {Config{Dir: "x", Listen: ":0", TLSCert: cert, TLSKey: otherKey}, "--tls-cert, --tls-key: tls: private key does not match"},

@@ -37,6 +37,7 @@ func TestAnAgentThatRestartsRemovesNothing(t *testing.T) {
 		r.cp.Refuse(true)
 		r.cp.Cut(nil)
 		r.restartAgent()
+		r.quiet() // the client sees that its connection is gone
 		if err := c.Reconnect(r.Context()); err != nil {
 			r.Fatal(err)
 		}
@@ -69,6 +70,7 @@ func TestWhatWasDeletedMeanwhileIsRemovedAfterSync(t *testing.T) {
 		r.cp.Remove(xds.ClusterType, "c2")
 		r.cp.Remove(xds.ListenerType, "l2")
 		r.startAgent()
+		r.quiet() // the client sees that its connection is gone
 		if err := c.Reconnect(r.Context()); err != nil {
 			r.Fatal(err)
 		}

@@ -77,9 +77,11 @@ func TestAServiceOfOneTypeRefusesAnother(t *testing.T) {
 	})
 }
 
-// protocol.md V10: Envoy opens a stream for each cluster.
-func TestHundredsOfStreamsShareOneUpstreamSubscription(t *testing.T) {
-	const streams = 300
+// protocol.md V10: Envoy opens a stream for each cluster. (Two hundred are tried in
+// downstream, outside of a bubble: the race detector of Go 1.26 does not bear as
+// many timers in one.)
+func TestTheStreamsOfAllClustersShareOneUpstreamSubscription(t *testing.T) {
+	const streams = 60
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		clients := make([]*xdstest.Client, streams)
 		for i := range clients {

@@ -57,10 +57,11 @@ type fuzzClient struct {
 	explicit  bool // it said a name, or "*", on this stream
 	names     map[string]bool
 	holds     map[string]string
-	claimed   map[string]bool // in initial_resource_versions of this stream
-	version   string          // SotW: accepted last
-	nonces    []string        // on this stream
-	inbox     []*Response     // not processed yet
+	acked     map[string]string // on this stream
+	claimed   map[string]bool   // in initial_resource_versions of this stream
+	version   string            // SotW: accepted last
+	nonces    []string          // on this stream
+	inbox     []*Response       // not processed yet
 	// expected is what the machine subscribed to on the client's behalf.
 	expected map[string]bool
 }
@@ -99,6 +100,7 @@ func (fz *fuzzTalk) open() {
 	fz.machine = New(Config{Form: fz.form, NoncePrefix: fmt.Sprintf("s%d.", fz.streams)})
 	for _, c := range fz.clients {
 		c.requested, c.explicit, c.nonces, c.inbox = false, false, nil, nil
+		c.acked = make(map[string]string)
 		c.claimed, c.expected = make(map[string]bool), make(map[string]bool)
 	}
 }
@@ -247,7 +249,12 @@ func (fz *fuzzTalk) know(typeURL string, arg byte) {
 
 func (fz *fuzzTalk) tell(verb, typeURL string, args []string) {
 	fz.say("%s %s %v", verb, xds.Short(typeURL), args)
-	err := fz.state.do(verb, typeURL, args, func(names []string, all bool) { fz.machine.Changed(typeURL, names, all) })
+	c := fz.clients[typeURL]
+	err := fz.state.do(verb, typeURL, args, func(names []string, all bool) {
+		// A stream hears of what it subscribes to only.
+		names = slices.DeleteFunc(names, func(n string) bool { return !c.names["*"] && !c.names[n] && !c.expected[n] })
+		fz.machine.Changed(typeURL, names, all && c.names["*"])
+	})
 	if err != nil {
 		fz.fail("%v", err)
 	}
@@ -310,13 +317,18 @@ func (fz *fuzzTalk) process(c *fuzzClient, nack bool) {
 		fz.nacked = true
 		req.Error = "no good"
 		for _, r := range resp.Resources {
-			if c.holds[r.Name] == r.Version {
-				fz.gone[c.url][r.Name] = true // it refuses what it has: nothing is left to give it
+			// Nothing is left to give it if it refuses what it has, or something
+			// newer than what it has and never ACKed.
+			if has := c.holds[r.Name]; has == r.Version || has != c.acked[r.Name] {
+				fz.gone[c.url][r.Name] = true
 			}
 		}
 	} else {
 		fz.apply(c, resp)
 		c.version = resp.Version
+		for _, r := range resp.Resources {
+			c.acked[r.Name] = r.Version
+		}
 	}
 	if fz.form == SotW {
 		full := fz.full(c)
@@ -436,7 +448,8 @@ func (fz *fuzzTalk) check(resp *Response) {
 	}
 	if fz.form == SotW && xds.FullState(c.url) {
 		for name := range fz.willHold(c) {
-			if !seen[name] && !fz.gone[c.url][name] {
+			item := fz.state.items[c.url][name]
+			if rejected := item.Standing == xds.Rejected && item.Good == nil; !seen[name] && !fz.gone[c.url][name] && !rejected {
 				fz.fail("%s is left out and is not gone", name)
 			}
 		}
@@ -454,7 +467,9 @@ func (fz *fuzzTalk) check(resp *Response) {
 		}
 	}
 	for _, r := range resp.Resources {
-		delete(fz.gone[c.url], r.Name)
+		if fz.state.items[c.url][r.Name].Current != nil { // a cluster that leaves is sent until its time comes
+			delete(fz.gone[c.url], r.Name)
+		}
 	}
 	c.nonces = append(c.nonces, resp.Nonce)
 	c.inbox = append(c.inbox, resp)

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"maps"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -230,12 +231,20 @@ func (sub *subscription) startWildcard() {
 // stopWildcard forgets what only the wildcard covered.
 func (sub *subscription) stopWildcard() {
 	sub.wildcard, sub.kept = false, false
-	for name := range sub.sent {
-		if _, ok := sub.names[name]; !ok {
+	for name, h := range sub.sent {
+		r := h.last
+		if r == nil {
+			r = &xds.Resource{Name: name}
+		}
+		if !sub.covers(r) {
 			sub.forget(name)
 		}
 	}
-	clear(sub.leaving)
+	uncovered := func(name string, _ struct{}) bool { return !sub.covers(&xds.Resource{Name: name}) }
+	maps.DeleteFunc(sub.dirty, uncovered)
+	maps.DeleteFunc(sub.due, uncovered)
+	maps.DeleteFunc(sub.unanswered, uncovered)
+	maps.DeleteFunc(sub.leaving, func(name string, _ time.Time) bool { return uncovered(name, struct{}{}) })
 }
 
 func (sub *subscription) subscribe(name string, in *Interest) {
@@ -260,6 +269,7 @@ func (sub *subscription) unsubscribe(name string, in *Interest) {
 	in.Drop = append(in.Drop, name)
 	if !sub.wildcard {
 		delete(sub.dirty, name)
+		delete(sub.leaving, name)
 		sub.forget(name)
 	}
 }

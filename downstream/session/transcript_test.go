@@ -500,12 +500,16 @@ func (s *fakeState) do(verb, typeURL string, args []string, changed func(names [
 func (s *fakeState) hear(v *Verdict) {
 	set := func(r *xds.Resource, standing xds.Standing) {
 		item := s.items[v.Type][r.Name]
-		if item.Current == nil || item.Current.Version != r.Version {
+		switch {
+		case item.Current == nil:
+			return
+		case item.Current.Version == r.Version:
+			item.Standing = standing
+		case standing != xds.Accepted || item.Standing == xds.Accepted:
 			return
 		}
-		item.Standing = standing
 		if standing == xds.Accepted {
-			item.Good = item.Current
+			item.Good = r
 		}
 		s.items[v.Type][r.Name] = item
 	}

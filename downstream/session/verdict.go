@@ -67,6 +67,9 @@ func (sub *subscription) nack(f flight, v *Verdict) {
 		// Whether the removals were applied is not known; they are said again,
 		// by themselves (protocol.md V6).
 		for _, name := range f.removed {
+			if !sub.covers(&xds.Resource{Name: name}) {
+				continue // unsubscribed meanwhile
+			}
 			if sub.sent[name] == nil {
 				sub.sent[name] = &holding{}
 			}

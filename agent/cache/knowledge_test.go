@@ -1,0 +1,128 @@
+package cache
+
+import (
+	"testing"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// design.md I1: unknown, and then partial with the first Delta response.
+func TestAWildcardIsUnknownUntilSomethingCame(t *testing.T) {
+	c := New(Config{})
+	knows(t, c, xds.ClusterType, xds.Unknown)
+	w := watch(c, "a", xds.ClusterType, "*")
+	knows(t, c, xds.ClusterType, xds.Unknown)
+	put(c, xds.ClusterType)
+	knows(t, c, xds.ClusterType, xds.Partial)
+	wantChanged(t, w, "CDS *")
+	c.Synced(xds.ClusterType)
+	knows(t, c, xds.ClusterType, xds.Complete)
+	wantChanged(t, w, "CDS *")
+	c.Synced(xds.ClusterType)
+	wantChanged(t, w)
+	knows(t, c, xds.ListenerType, xds.Unknown)
+}
+
+// design.md I2: an open stream means connected, never synced.
+func TestSyncingWhatWasNeverToldKnowsNothing(t *testing.T) {
+	c := New(Config{})
+	watch(c, "a", xds.ClusterType, "*")
+	c.Synced(xds.ClusterType)
+	knows(t, c, xds.ClusterType, xds.Unknown)
+}
+
+func TestNamesThatWereAskedForSayNothingOfTheWildcard(t *testing.T) {
+	c := New(Config{})
+	watch(c, "a", xds.ClusterType, "odc")
+	put(c, xds.ClusterType, "odc@1")
+	knows(t, c, xds.ClusterType, xds.Unknown)
+	apply(c, Update{Type: xds.ClusterType, Put: resources(xds.ClusterType, []string{"a@1"}), Unasked: true})
+	knows(t, c, xds.ClusterType, xds.Partial)
+}
+
+func TestACompleteAnswerCompletes(t *testing.T) {
+	c := New(Config{})
+	w := watch(c, "a", xds.ClusterType, "*")
+	complete(c, xds.ClusterType)
+	knows(t, c, xds.ClusterType, xds.Complete)
+	wantChanged(t, w, "CDS *")
+	complete(c, xds.ClusterType, "a@1")
+	put(c, xds.ClusterType, "b@1")
+	knows(t, c, xds.ClusterType, xds.Complete)
+	wantChanged(t, w, "CDS a b")
+}
+
+// Nobody tells any more what goes.
+func TestAWildcardThatNobodyWantsIsPartialAgain(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		unasked bool
+		want    xds.Knowledge
+	}{
+		{"of a control plane", false, xds.Partial},
+		{"but not of a source that tells all it has", true, xds.Complete},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := New(Config{})
+			w := watch(c, "a", xds.ClusterType, "*")
+			apply(c, Update{Type: xds.ClusterType, Put: resources(xds.ClusterType, []string{"a@1"}), Complete: true, Unasked: test.unasked})
+			w.Subscribe(xds.ClusterType, false, nil, nil)
+			knows(t, c, xds.ClusterType, test.want)
+			holds(t, c, xds.ClusterType, "a@1")
+		})
+	}
+}
+
+// A lease goes on wanting, so a restarting Envoy finds complete knowledge.
+func TestALeasedWildcardStaysComplete(t *testing.T) {
+	c := New(Config{})
+	w := watch(c, "a", xds.ClusterType, "*")
+	complete(c, xds.ClusterType, "a@1")
+	w.Close(nil)
+	knows(t, c, xds.ClusterType, xds.Complete)
+}
+
+// design.md I2: what is held is said with the version that this source gave.
+func TestASourceIsToldTheVersionsThatItGave(t *testing.T) {
+	c := New(Config{})
+	held(t, c, "one", xds.EndpointType, nil)
+	w := watch(c, "a", xds.EndpointType, "x", "y", "host")
+	put(c, xds.EndpointType, "x@1", "other@1")
+	apply(c, Update{Source: "two", Type: xds.EndpointType, Put: []*xds.Resource{res(xds.EndpointType, "y@1"), res(xds.EndpointType, "v@1", "host")}})
+	held(t, c, "one", xds.EndpointType, map[string]string{"x": "u1", "y": "", "v": ""})
+	held(t, c, "two", xds.EndpointType, map[string]string{"x": "", "y": "u1", "v": "u1"})
+	w.Close(nil) // leased
+	held(t, c, "one", xds.EndpointType, map[string]string{"x": "u1", "y": "", "v": ""})
+	subscribe(c.Watch("b"), xds.EndpointType, "*")
+	held(t, c, "one", xds.EndpointType, map[string]string{"x": "u1", "y": "", "v": "", "other": "u1"})
+}
+
+func TestWhatWasUnsubscribedIsNotSaidToBeHeld(t *testing.T) {
+	c := New(Config{})
+	w := watch(c, "a", xds.EndpointType, "x")
+	put(c, xds.EndpointType, "x@1")
+	w.Subscribe(xds.EndpointType, false, nil, []string{"x"})
+	holds(t, c, xds.EndpointType, "x@1")
+	held(t, c, "one", xds.EndpointType, nil)
+}
+
+// design.md section 1: one copy of each resource, and a resend that changes
+// nothing changes nothing.
+func TestTheSameContentOfAnotherSourceKeepsTheBody(t *testing.T) {
+	c := New(Config{})
+	w := watch(c, "a", xds.EndpointType, "x")
+	put(c, xds.EndpointType, "x@1")
+	body := item(c, xds.EndpointType, "x").Current.Body
+	w.Accept(xds.EndpointType, []*xds.Resource{res(xds.EndpointType, "x@1")}, nil)
+	wantChanged(t, w, "EDS x")
+	same := res(xds.EndpointType, "x@1")
+	same.UpstreamVersion = "of two"
+	apply(c, Update{Source: "two", Type: xds.EndpointType, Put: []*xds.Resource{same}})
+	wantChanged(t, w)
+	held(t, c, "one", xds.EndpointType, map[string]string{"x": ""})
+	held(t, c, "two", xds.EndpointType, map[string]string{"x": "of two"})
+	it := item(c, xds.EndpointType, "x")
+	if it.Current.Body != body || it.Good != it.Current {
+		t.Errorf("the body was replaced, or what is good is another copy")
+	}
+}

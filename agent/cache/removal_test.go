@@ -1,0 +1,180 @@
+package cache
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// gone fails unless the cache says of exactly these of the names that they do
+// not exist.
+func gone(t *testing.T, c *Cache, typeURL string, names map[string]bool) {
+	t.Helper()
+	for name, want := range names {
+		if got := item(c, typeURL, name).Gone; got != want {
+			t.Errorf("%s is gone: %v", name, got)
+		}
+	}
+}
+
+// design.md I2.
+func TestWhatAnUpstreamRemovesIsGone(t *testing.T) {
+	c := New(Config{})
+	w := watch(c, "a", xds.EndpointType, "x", "y", "z")
+	put(c, xds.EndpointType, "x@1", "y@1")
+	wantChanged(t, w, "EDS x y")
+	apply(c, Update{Type: xds.EndpointType, Remove: []string{"x", "z", "unwanted"}})
+	holds(t, c, xds.EndpointType, "y@1")
+	wantChanged(t, w, "EDS x z")
+	gone(t, c, xds.EndpointType, map[string]bool{"x": true, "z": true, "y": false, "unwanted": false})
+	apply(c, Update{Type: xds.EndpointType, Remove: []string{"x"}})
+	wantChanged(t, w)
+	put(c, xds.EndpointType, "x@1")
+	wantChanged(t, w, "EDS x")
+	gone(t, c, xds.EndpointType, map[string]bool{"x": false})
+}
+
+// What was gone may be there again when somebody asks next.
+func TestThatSomethingIsGoneIsForgottenWithTheLastWhoWantsIt(t *testing.T) {
+	c := New(Config{})
+	w := watch(c, "a", xds.EndpointType, "x")
+	apply(c, Update{Type: xds.EndpointType, Remove: []string{"x"}})
+	gone(t, c, xds.EndpointType, map[string]bool{"x": true})
+	w.Subscribe(xds.EndpointType, false, nil, []string{"x"})
+	gone(t, c, xds.EndpointType, map[string]bool{"x": false})
+}
+
+// design.md I3: absence is deletion in a complete answer, and nowhere else.
+func TestAbsenceRemovesInACompleteAnswerOnly(t *testing.T) {
+	c := New(Config{})
+	w := watch(c, "a", xds.ClusterType, "*", "odc")
+	complete(c, xds.ClusterType, "a@1", "b@1", "odc@1")
+	wantChanged(t, w, "CDS a b odc *")
+	put(c, xds.ClusterType, "a@2")
+	c.Synced(xds.ClusterType)
+	holds(t, c, xds.ClusterType, "a@2", "b@1", "odc@1")
+	wantChanged(t, w, "CDS a")
+	complete(c, xds.ClusterType, "b@1")
+	holds(t, c, xds.ClusterType, "b@1")
+	wantChanged(t, w, "CDS a odc")
+	// That a is gone follows from what is known; odc was asked for by name.
+	gone(t, c, xds.ClusterType, map[string]bool{"a": false, "odc": true})
+}
+
+// design.md I2: a wildcard's removal counts also while there may be more.
+func TestARemovalCountsWhileTheWildcardIsPartial(t *testing.T) {
+	c := New(Config{})
+	w := watch(c, "a", xds.ClusterType, "*")
+	put(c, xds.ClusterType, "a@1")
+	apply(c, Update{Type: xds.ClusterType, Remove: []string{"a", "never"}})
+	gone(t, c, xds.ClusterType, map[string]bool{"a": true, "never": true, "other": false})
+	wantChanged(t, w, "CDS a never *")
+	complete(c, xds.ClusterType)
+	gone(t, c, xds.ClusterType, map[string]bool{"a": false, "never": false})
+}
+
+// design.md I2, protocol.md 3.14: an error is no removal.
+func TestAnErrorLeavesWhatIsHeld(t *testing.T) {
+	c := New(Config{})
+	w := watch(c, "a", xds.EndpointType, "x")
+	put(c, xds.EndpointType, "x@1")
+	changed(w)
+	apply(c, Update{Type: xds.EndpointType, Errors: []ResourceError{{"x", errors.New("why")}, {"", errors.New("nameless")}}})
+	holds(t, c, xds.EndpointType, "x@1")
+	wantChanged(t, w)
+	for name, want := range map[string]string{"x": "why", "": "nameless"} {
+		if got := problem(c, xds.EndpointType, name); got == nil || got.Error() != want {
+			t.Errorf("error of %q: %v", name, got)
+		}
+	}
+	put(c, xds.EndpointType, "x@1")
+	if got := problem(c, xds.EndpointType, "x"); got != nil {
+		t.Errorf("error %v, after it came well", got)
+	}
+}
+
+// protocol.md 3.15.
+func TestAnAliasLeadsToItsResourceWhileThatIsHeld(t *testing.T) {
+	c := New(Config{})
+	w := watch(c, "a", xds.VirtualHostType, "host", "new")
+	apply(c, Update{Type: xds.VirtualHostType, Put: []*xds.Resource{res(xds.VirtualHostType, "v@1", "host")}})
+	wantChanged(t, w, "VHDS host")
+	if r := item(c, xds.VirtualHostType, "host").Current; r == nil || r.Name != "v" {
+		t.Fatalf("host is %v", r)
+	}
+	// An alias that moves is news under both names.
+	apply(c, Update{Type: xds.VirtualHostType, Put: []*xds.Resource{res(xds.VirtualHostType, "v@2", "new")}})
+	wantChanged(t, w, "VHDS host new")
+	if it := item(c, xds.VirtualHostType, "host"); it.Current != nil {
+		t.Errorf("host is still %v", it.Current)
+	}
+	apply(c, Update{Type: xds.VirtualHostType, Remove: []string{"v"}})
+	wantChanged(t, w, "VHDS new")
+	if it := item(c, xds.VirtualHostType, "new"); it.Current != nil {
+		t.Errorf("new is still %v", it.Current)
+	}
+}
+
+// protocol.md 6.1, design.md I8.
+func TestAHeartbeatMovesTheDeadlineOfTheVersionThatItNames(t *testing.T) {
+	c := New(Config{})
+	w := watch(c, "a", xds.ClusterType, "*")
+	soon, later := time.Unix(100, 0), time.Unix(200, 0)
+	r := res(xds.ClusterType, "a@1")
+	r.TTL, r.Deadline = time.Minute, soon
+	apply(c, Update{Type: xds.ClusterType, Put: []*xds.Resource{r}})
+	changed(w)
+	beat := func(name, version string) {
+		apply(c, Update{Type: xds.ClusterType, Refresh: []Refresh{{Name: name, Version: version, TTL: time.Hour, Deadline: later}}})
+	}
+	beat("a", "u0")
+	beat("b", "u1")
+	if got := item(c, xds.ClusterType, "a").Current.Deadline; !got.Equal(soon) {
+		t.Errorf("moved to %v by the heartbeat of another version", got)
+	}
+	beat("a", "u1")
+	if got := item(c, xds.ClusterType, "a").Current; !got.Deadline.Equal(later) || got.TTL != time.Hour || got.Body != r.Body {
+		t.Errorf("not moved: %+v", got)
+	}
+	wantChanged(t, w)
+	put(c, xds.ClusterType, "a@1")
+	if got := item(c, xds.ClusterType, "a").Current; !got.Deadline.IsZero() || got.TTL != 0 {
+		t.Errorf("a body without a ttl does not end it: %+v", got)
+	}
+}
+
+// protocol.md 3.6, V6.
+func TestWhatAClientMayHoldWithoutTellingIsRemembered(t *testing.T) {
+	c := New(Config{})
+	doubtful := func(want string) {
+		t.Helper()
+		look(c, func(s Snapshot) {
+			if got := strings.Join(s.Doubtful(xds.ListenerType), " "); got != want {
+				t.Errorf("doubtful: %q, want %q", got, want)
+			}
+			if len(s.Doubtful(xds.EndpointType)) > 0 {
+				t.Errorf("endpoints are never doubtful: nothing takes them away")
+			}
+		})
+	}
+	w := watch(c, "a", xds.ListenerType, "*")
+	subscribe(w, xds.EndpointType, "e")
+	put(c, xds.ListenerType, "a@1", "b@1", "c@1")
+	r := func(nameVersion string) *xds.Resource { return res(xds.ListenerType, nameVersion) }
+	w.Refuse(xds.ListenerType, 1, "no", nil, []*xds.Resource{r("a@1"), r("b@1")})
+	w.Refuse(xds.ListenerType, 1, "no", r("c@1"), nil)
+	w.Refuse(xds.EndpointType, 1, "no", res(xds.EndpointType, "e@1"), nil)
+	doubtful("a b c")
+	w.Accept(xds.ListenerType, []*xds.Resource{r("a@1")}, nil)
+	doubtful("b c")
+	w.Accept(xds.ListenerType, nil, []string{"b"}) // it is held: the removal was overtaken
+	doubtful("b c")
+	apply(c, Update{Type: xds.ListenerType, Remove: []string{"b"}})
+	w.Accept(xds.ListenerType, nil, []string{"b"})
+	doubtful("c")
+	w.Close(map[string][]string{xds.ListenerType: {"d"}, xds.EndpointType: {"e"}})
+	doubtful("c d")
+}

@@ -1,0 +1,199 @@
+package cache
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+func cds(nameVersion string) *xds.Resource { return res(xds.ClusterType, nameVersion) }
+
+// revision is the number of updates that the cache has taken in.
+func revision(c *Cache) (n uint64) {
+	look(c, func(s Snapshot) { n = s.Revision() })
+	return n
+}
+
+// design.md I6: ACK at once when no stream is interested.
+func TestAnUpdateThatConcernsNobodyIsAckedAtOnce(t *testing.T) {
+	c := New(Config{})
+	put(c, xds.ClusterType, "a@1").want(t, "ack")
+	watch(c, "a", xds.ClusterType, "*")
+	put(c, xds.ClusterType, "a@1").want(t, "ack") // nothing new
+	put(c, xds.EndpointType, "a@1").want(t, "ack")
+	put(c, xds.ClusterType, "a@2").want(t)
+	c.Apply(Update{Type: xds.ClusterType, Put: []*xds.Resource{cds("a@3")}}, nil)
+}
+
+// design.md I6: ACK when every interested stream has ACKed a state at least that new.
+func TestAnUpdateIsAckedWhenEveryWatchThatItConcernsHasPassedIt(t *testing.T) {
+	c := New(Config{})
+	a, b := watch(c, "a", xds.ClusterType, "*"), watch(c, "b", xds.ClusterType, "x")
+	other := watch(c, "c", xds.ClusterType, "y")
+	first := put(c, xds.ClusterType, "x@1")
+	one := revision(c)
+	second := put(c, xds.ClusterType, "x@2")
+	two := revision(c)
+	a.Progress(xds.ClusterType, one)
+	other.Progress(xds.ClusterType, two)
+	b.Progress(xds.EndpointType, two)
+	first.want(t)
+	b.Progress(xds.ClusterType, two)
+	first.want(t, "ack")
+	second.want(t)
+	a.Progress(xds.ClusterType, two)
+	a.Progress(xds.ClusterType, two)
+	first.want(t, "ack")
+	second.want(t, "ack")
+}
+
+func TestAWatchThatClosesIsNotWaitedFor(t *testing.T) {
+	c := New(Config{})
+	a, b := watch(c, "a", xds.ClusterType, "*"), watch(c, "b", xds.ClusterType, "*")
+	v := put(c, xds.ClusterType, "x@1")
+	a.Close(nil)
+	v.want(t)
+	b.Close(nil)
+	v.want(t, "ack")
+}
+
+// design.md I6: NACK, with Envoy's words, when one has NACKed it.
+func TestOneRefusalIsTheVerdict(t *testing.T) {
+	c := New(Config{})
+	a, b := watch(c, "envoy-1", xds.ClusterType, "*"), watch(c, "envoy-2", xds.ClusterType, "*")
+	v := put(c, xds.ClusterType, "x@1")
+	a.Refuse(xds.ClusterType, revision(c), "malformed", cds("x@1"), nil)
+	v.want(t, "nack: envoy-1: malformed")
+	b.Refuse(xds.ClusterType, revision(c), "malformed too", cds("x@1"), nil)
+	b.Progress(xds.ClusterType, revision(c))
+	v.want(t, "nack: envoy-1: malformed")
+}
+
+// design.md I6: of several coalesced responses, the newest unanswered nonce gets it.
+func TestTheNewestOfSeveralUpdatesIsRefused(t *testing.T) {
+	c := New(Config{})
+	a := watch(c, "a", xds.ClusterType, "*")
+	first, second := put(c, xds.ClusterType, "x@1"), put(c, xds.ClusterType, "y@1")
+	seen := revision(c)
+	third := put(c, xds.ClusterType, "z@1")
+	a.Refuse(xds.ClusterType, seen, "no", nil, []*xds.Resource{cds("x@1"), cds("y@1")})
+	first.want(t, "ack")
+	second.want(t, "nack: a: no")
+	third.want(t)
+}
+
+// A suspect that was sent alone says nothing of updates.
+func TestTheVerdictOnAProbeIsNotThatOnAnUpdate(t *testing.T) {
+	c := New(Config{})
+	a := watch(c, "a", xds.ClusterType, "*")
+	v := put(c, xds.ClusterType, "x@1")
+	a.Refuse(xds.ClusterType, 0, "no", cds("x@1"), nil)
+	v.want(t)
+	standing(t, c, xds.ClusterType, "x", xds.Rejected, "")
+}
+
+// design.md I7.
+func TestWhatWasRefusedIsRefusedWhenItComesAgain(t *testing.T) {
+	c := New(Config{})
+	a := watch(c, "a", xds.ClusterType, "*")
+	put(c, xds.ClusterType, "x@1")
+	a.Accept(xds.ClusterType, []*xds.Resource{cds("x@1")}, nil)
+	standing(t, c, xds.ClusterType, "x", xds.Accepted, "1")
+	put(c, xds.ClusterType, "x@2")
+	standing(t, c, xds.ClusterType, "x", xds.Pending, "1")
+	a.Refuse(xds.ClusterType, revision(c), "no", cds("x@2"), nil)
+	standing(t, c, xds.ClusterType, "x", xds.Rejected, "1")
+	put(c, xds.ClusterType, "x@2").want(t, "nack: a: no")
+	put(c, xds.ClusterType, "x@3").want(t)
+	standing(t, c, xds.ClusterType, "x", xds.Pending, "1")
+	put(c, xds.ClusterType, "x@2").want(t, "nack: a: no")
+	standing(t, c, xds.ClusterType, "x", xds.Rejected, "1")
+	if got := c.Resources(xds.ClusterType)[0].Reason; got != "a: no" {
+		t.Errorf("reason %q", got)
+	}
+	// And back to what was accepted.
+	put(c, xds.ClusterType, "x@1")
+	standing(t, c, xds.ClusterType, "x", xds.Accepted, "1")
+}
+
+// design.md I7: what any stream accepted is accepted.
+func TestWhatOneClientAcceptsIsAccepted(t *testing.T) {
+	t.Run("after another refused it", func(t *testing.T) {
+		c := New(Config{})
+		a, b := watch(c, "a", xds.ClusterType, "*"), watch(c, "b", xds.ClusterType, "*")
+		put(c, xds.ClusterType, "x@1")
+		a.Refuse(xds.ClusterType, revision(c), "no", cds("x@1"), nil)
+		changed(a)
+		b.Accept(xds.ClusterType, []*xds.Resource{cds("x@1")}, nil)
+		standing(t, c, xds.ClusterType, "x", xds.Accepted, "1")
+		wantChanged(t, a, "CDS x") // it was given something else
+		put(c, xds.ClusterType, "x@1").want(t, "ack")
+	})
+	t.Run("before another refuses it", func(t *testing.T) {
+		c := New(Config{})
+		a, b := watch(c, "a", xds.ClusterType, "*"), watch(c, "b", xds.ClusterType, "*")
+		put(c, xds.ClusterType, "x@1")
+		b.Accept(xds.ClusterType, []*xds.Resource{cds("x@1")}, nil)
+		a.Refuse(xds.ClusterType, revision(c), "no", cds("x@1"), nil)
+		standing(t, c, xds.ClusterType, "x", xds.Accepted, "1")
+	})
+	t.Run("though a third ACKs an older one later", func(t *testing.T) {
+		c := New(Config{})
+		a, b := watch(c, "a", xds.ClusterType, "*"), watch(c, "b", xds.ClusterType, "*")
+		put(c, xds.ClusterType, "x@1")
+		put(c, xds.ClusterType, "x@2")
+		a.Accept(xds.ClusterType, []*xds.Resource{cds("x@2")}, nil)
+		b.Accept(xds.ClusterType, []*xds.Resource{cds("x@1")}, nil)
+		standing(t, c, xds.ClusterType, "x", xds.Accepted, "2")
+		b.Refuse(xds.ClusterType, revision(c), "no", cds("x@2"), nil)
+		standing(t, c, xds.ClusterType, "x", xds.Accepted, "2")
+	})
+}
+
+// An ACK that was overtaken still says what is good.
+func TestAnOvertakenVersionThatWasAcceptedIsTheBestKnown(t *testing.T) {
+	c := New(Config{})
+	a := watch(c, "a", xds.ClusterType, "*")
+	put(c, xds.ClusterType, "x@1")
+	put(c, xds.ClusterType, "x@2")
+	a.Accept(xds.ClusterType, []*xds.Resource{cds("x@1")}, nil)
+	standing(t, c, xds.ClusterType, "x", xds.Pending, "1")
+	a.Accept(xds.ClusterType, []*xds.Resource{cds("gone@1")}, nil) // it is not held any more
+	holds(t, c, xds.ClusterType, "x@2")
+}
+
+// design.md I7: several new resources of a NACKed response are suspects only.
+func TestSuspectsAreNotRejected(t *testing.T) {
+	c := New(Config{})
+	a := watch(c, "a", xds.ClusterType, "*")
+	put(c, xds.ClusterType, "x@1", "y@1", "z@1")
+	a.Accept(xds.ClusterType, []*xds.Resource{cds("z@1")}, nil)
+	put(c, xds.ClusterType, "y@2")
+	a.Refuse(xds.ClusterType, revision(c), "no", nil, []*xds.Resource{cds("x@1"), cds("y@1"), cds("z@1")})
+	standing(t, c, xds.ClusterType, "x", xds.Suspect, "")
+	standing(t, c, xds.ClusterType, "y", xds.Pending, "") // newer than what was refused
+	standing(t, c, xds.ClusterType, "z", xds.Accepted, "1")
+	put(c, xds.ClusterType, "x@1").want(t, "ack") // unchanged, and not known to be bad
+}
+
+func TestTheMemoryOfRefusedContentsIsBounded(t *testing.T) {
+	c := New(Config{})
+	a := watch(c, "a", xds.ClusterType, "*")
+	put(c, xds.ClusterType, "x@current")
+	a.Refuse(xds.ClusterType, revision(c), "this one", cds("x@current"), nil)
+	for i := range 20 * maxReasons {
+		a.Refuse(xds.ClusterType, revision(c), "late", cds(fmt.Sprintf("x@%d", i)), nil)
+	}
+	e := c.tables[xds.ClusterType].entries["x"]
+	if len(e.reasons) > maxReasons {
+		t.Errorf("%d reasons are remembered", len(e.reasons))
+	}
+	// That of what is held is the one that is needed: without a reason the
+	// control plane would hear an ACK.
+	v := put(c, xds.ClusterType, "x@current")
+	if len(v.said) != 1 || !strings.HasSuffix(v.said[0], "a: this one") {
+		t.Errorf("verdict %q", v.said)
+	}
+}

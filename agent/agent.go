@@ -54,8 +54,12 @@ type Config struct {
 	// for none. RESTHold is how long a poll waits for a change.
 	REST     string
 	RESTHold time.Duration
-	// Limits bound what clients may cost.
-	Limits downstream.Limits
+	// Limits bound what clients may cost; MaxResources and MaxBytes what one
+	// control plane may make the agent hold for one kind of client. Zeros take the
+	// defaults.
+	Limits       downstream.Limits
+	MaxResources int
+	MaxBytes     int64
 	// Node is who Envoy will say it is, so that its configuration can be fetched
 	// before it asks; nil to wait for it.
 	Node *corev3.Node
@@ -265,7 +269,10 @@ func (a *Agent) add(node *corev3.Node) *member {
 			Sources: sources,
 			Log:     a.cfg.Log.With("node", node.GetId()),
 		},
-		Cache: cache.Config{Linger: a.cfg.Linger, OnIdle: func() { a.leave(m) }},
+		Cache: cache.Config{
+			Linger: a.cfg.Linger, OnIdle: func() { a.leave(m) },
+			MaxResources: a.cfg.MaxResources, MaxBytes: a.cfg.MaxBytes,
+		},
 	})
 	a.groups[m.kind] = m
 	a.cfg.Log.Info("group opened", "node", node.GetId(), "user_agent", node.GetUserAgentName())

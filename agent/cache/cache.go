@@ -19,6 +19,7 @@
 package cache
 
 import (
+	"fmt"
 	"maps"
 	"sync"
 	"time"
@@ -45,10 +46,21 @@ const maxReleases = 16
 // maxErrors bounds the names of one type whose errors are remembered.
 const maxErrors = 1024
 
+// Defaults of what a cache holds at most, of all types together. A mesh of 20,000
+// clusters stays well below.
+const (
+	DefaultMaxResources = 1_000_000
+	DefaultMaxBytes     = 1 << 30
+)
+
 // Config configures a Cache. Zero values take the defaults above.
 type Config struct {
 	Linger       time.Duration
 	Unreferenced int
+	// MaxResources and MaxBytes bound what is held: the number of resources, and
+	// the sum of their bodies. An update that goes beyond is refused as a whole.
+	MaxResources int
+	MaxBytes     int64
 	// OnIdle, if set, is called by Run when nobody watches and the last lease
 	// has ended; more than once if that stays so.
 	OnIdle func()
@@ -100,6 +112,9 @@ type Cache struct {
 	leases    map[key]time.Time
 	// connected: an upstream answers, so leases run out.
 	connected bool
+	// resources and bytes count what the entries of all tables hold.
+	resources int
+	bytes     int64
 	// unreferenced orders what nobody subscribes to by age.
 	unreferenced *lru.Cache[key, struct{}]
 }
@@ -143,6 +158,12 @@ func New(cfg Config) *Cache {
 	if cfg.Unreferenced == 0 {
 		cfg.Unreferenced = DefaultUnreferenced
 	}
+	if cfg.MaxResources == 0 {
+		cfg.MaxResources = DefaultMaxResources
+	}
+	if cfg.MaxBytes == 0 {
+		cfg.MaxBytes = DefaultMaxBytes
+	}
 	c := &Cache{
 		cfg:       cfg,
 		wake:      make(chan struct{}, 1),
@@ -182,8 +203,16 @@ func (c *Cache) table(typeURL string) *table {
 func (c *Cache) Apply(u Update, verdict func(error)) {
 	c.mu.Lock()
 	t := c.table(u.Type)
-	c.revision++
 	t.updated = time.Now()
+	if err := c.room(t, u); err != nil {
+		t.errors[""] = err
+		c.mu.Unlock()
+		if verdict != nil {
+			verdict(err)
+		}
+		return
+	}
+	c.revision++
 	ch := newChanges(t)
 	var refused error
 	for _, r := range u.Put {
@@ -214,6 +243,37 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 	c.mu.Unlock()
 	run(settled)
 }
+
+// room reports whether an update fits within the limits.
+func (c *Cache) room(t *table, u Update) error {
+	resources, bytes := c.resources, c.bytes
+	leaves := func(e *entry) {
+		resources--
+		bytes -= size(e.res)
+	}
+	if u.Complete {
+		for _, e := range t.entries {
+			leaves(e)
+		}
+	}
+	for _, r := range u.Put {
+		if e := t.entries[r.Name]; e != nil && !u.Complete {
+			leaves(e)
+		}
+		resources++
+		bytes += size(r)
+	}
+	switch {
+	case resources > c.cfg.MaxResources:
+		return fmt.Errorf("refused: it would make %d resources, and at most %d are held (--max-resources)", resources, c.cfg.MaxResources)
+	case bytes > c.cfg.MaxBytes:
+		return fmt.Errorf("refused: it would make %d bytes of resources, and at most %d are held (--max-resource-bytes)", bytes, c.cfg.MaxBytes)
+	}
+	return nil
+}
+
+// size returns what a resource counts against MaxBytes.
+func size(r *xds.Resource) int64 { return int64(len(r.Body.GetValue())) }
 
 // learn advances what is known of the wildcard. A Delta answer is served from the
 // first on; that it is all is known only later, from Synced.
@@ -289,7 +349,11 @@ func (c *Cache) put(t *table, u Update, r *xds.Resource, ch *changes) (reason er
 	if e == nil {
 		e = &entry{}
 		t.entries[r.Name] = e
+		c.resources++
+	} else {
+		c.bytes -= size(e.res)
 	}
+	c.bytes += size(r)
 	e.source, e.unasked = u.Source, u.Unasked
 	if e.res != nil && e.res.Version == r.Version {
 		e.replaceSame(r)
@@ -404,6 +468,8 @@ func (c *Cache) drop(t *table, name string) {
 		return
 	}
 	t.indexAliases(e.res, nil)
+	c.resources--
+	c.bytes -= size(e.res)
 	delete(t.entries, name)
 	delete(t.errors, name)
 	c.unreferenced.Remove(key{t.url, name})

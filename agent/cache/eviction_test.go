@@ -70,6 +70,9 @@ func TestAnAliasKeepsItsResource(t *testing.T) {
 func TestWhatASourceTellsUnaskedIsNeverEvicted(t *testing.T) {
 	c := New(Config{Unreferenced: 1})
 	apply(c, Update{Type: xds.EndpointType, Put: resources(xds.EndpointType, []string{"a@1", "b@1", "c@1"}), Unasked: true})
+	if n := c.unreferenced.Len(); n > 0 {
+		t.Errorf("%d are in the LRU", n)
+	}
 	put(c, xds.EndpointType, "x@1", "y@1")
 	holds(t, c, xds.EndpointType, "a@1", "b@1", "c@1", "y@1")
 	// Until another source takes it over.

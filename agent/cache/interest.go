@@ -197,9 +197,7 @@ func (c *Cache) evicted(k key) {
 	if e == nil || e.unasked || c.wants(t, xds.Wildcard) || c.wantsResource(t, k.name, e.res) {
 		return
 	}
-	t.indexAliases(e.res, nil)
-	delete(t.entries, k.name)
-	delete(t.errors, k.name)
+	c.drop(t, k.name)
 }
 
 // Interest is a source's view of what is wanted.

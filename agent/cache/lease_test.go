@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,14 +32,16 @@ func TestAWatchThatComesBackTakesOverItsLease(t *testing.T) {
 	running(t, Config{Linger: time.Minute}, func(t *testing.T, c *Cache) {
 		c.SetConnected(true)
 		in := c.Interest()
-		watch(c, "a", xds.EndpointType, "x", "y").Close(nil)
-		wantTaken(t, in, "EDS +x +y")
+		watch(c, "a", xds.EndpointType, "x", "y", "z").Close(nil)
+		wantTaken(t, in, "EDS +x +y +z")
 		pass(30 * time.Second)
-		again := watch(c, "a", xds.EndpointType, "x")
+		again := watch(c, "a", xds.EndpointType, "x", "z")
+		again.Subscribe(xds.EndpointType, false, nil, []string{"z"})
+		wantTaken(t, in, "EDS -z") // unsubscribed, not closed: the lease is over
 		pass(time.Hour)
 		wantTaken(t, in, "EDS -y")
 		again.Subscribe(xds.EndpointType, false, nil, []string{"x"})
-		wantTaken(t, in, "EDS -x") // unsubscribed, not closed: no lease
+		wantTaken(t, in, "EDS -x")
 	})
 }
 
@@ -95,22 +98,22 @@ func TestPrefetchedLeasesRunFromTheFirstWatchOn(t *testing.T) {
 }
 
 func TestACacheThatNobodyWatchesIsIdleWhenTheLastLeaseEnded(t *testing.T) {
-	idle := 0
-	running(t, Config{Linger: time.Minute, OnIdle: func() { idle++ }}, func(t *testing.T, c *Cache) {
+	var idle atomic.Int32
+	running(t, Config{Linger: time.Minute, OnIdle: func() { idle.Add(1) }}, func(t *testing.T, c *Cache) {
 		c.SetConnected(true)
 		c.Prefetch(xds.ClusterType, "*")
 		pass(time.Hour)
-		before := idle
+		before := idle.Load()
 		w := watch(c, "a", xds.EndpointType, "x")
 		pass(time.Hour)
 		w.Close(nil)
 		pass(time.Minute - time.Nanosecond)
-		if c.Idle() || idle != before {
-			t.Errorf("idle too early: %v, called %d times", c.Idle(), idle-before)
+		if c.Idle() || idle.Load() != before {
+			t.Errorf("idle too early: %v, called %d times", c.Idle(), idle.Load()-before)
 		}
 		pass(time.Nanosecond)
-		if !c.Idle() || idle == before {
-			t.Errorf("idle %v, called %d times", c.Idle(), idle-before)
+		if !c.Idle() || idle.Load() == before {
+			t.Errorf("idle %v, called %d times", c.Idle(), idle.Load()-before)
 		}
 	})
 }

@@ -55,6 +55,8 @@ type runFlags struct {
 	rest        string
 	restHold    time.Duration
 	limits      downstream.Limits
+	resources   int
+	bytes       int64
 
 	bootstrap string
 	node      nodeFlags
@@ -104,13 +106,15 @@ func (f *runFlags) add(c *command) {
 	flags.DurationVar(&f.linger, "client-linger", cache.DefaultLinger, "how long the subscriptions of an Envoy that went away are kept (`DURATION`, such as 10m), so that it finds its configuration when it comes back")
 	flags.StringVar(&f.rest, "rest", "", "`ADDR`, host:port, where REST-JSON xDS is served too, in plaintext and without secrets; empty for none. On the socket it always is")
 	flags.DurationVar(&f.restHold, "rest-hold", 0, "how long a REST request whose version is current waits for a change (`DURATION`, such as 30s); Envoy's request_timeout must be longer. 0 answers at once")
-	flags = c.section("Limits of what a client may cost (a mesh of 20,000 clusters stays below the defaults)")
+	flags = c.section("Limits on clients and control plane (a mesh of 20,000 clusters stays below the defaults)")
 	def := downstream.DefaultLimits
 	flags.IntVar(&f.limits.Streams, "max-streams", def.Streams, "`NUMBER` of streams that may be open")
 	flags.IntVar(&f.limits.Types, "max-types", def.Types, "`NUMBER` of types that one stream may ask for")
 	flags.IntVar(&f.limits.Subscriptions, "max-subscriptions", def.Subscriptions, "`NUMBER` of names that one stream may subscribe to")
 	flags.IntVar(&f.limits.RequestRate, "max-request-rate", def.RequestRate, "`NUMBER` of requests that one stream may send in a second, after a first --max-request-burst")
 	flags.IntVar(&f.limits.RequestBurst, "max-request-burst", def.RequestBurst, "`NUMBER` of requests that one stream may send at once")
+	flags.IntVar(&f.resources, "max-resources", cache.DefaultMaxResources, "`NUMBER` of resources that are held for clients of one kind; what goes beyond is refused")
+	flags.Int64Var(&f.bytes, "max-resource-bytes", cache.DefaultMaxBytes, "how much all their bodies together may be, in `BYTES`; the default is 1 GiB")
 	flags = c.section("Who Envoy is, to fetch its configuration before it asks (one way, or neither)")
 	flags.StringVar(&f.bootstrap, "bootstrap", "", "`FILE` that Envoy will get as its bootstrap; the node is read from it")
 	f.node.add(flags)
@@ -135,6 +139,8 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		return agent.Config{}, fmt.Errorf("--ack-timeout %s: want a positive duration", f.ackTimeout)
 	case min(f.limits.Streams, f.limits.Types, f.limits.Subscriptions, f.limits.RequestRate, f.limits.RequestBurst) <= 0:
 		return agent.Config{}, errors.New("a limit (--max-streams, --max-types, --max-subscriptions, --max-request-rate, --max-request-burst) is not positive")
+	case f.resources <= 0 || f.bytes <= 0:
+		return agent.Config{}, errors.New("--max-resources and --max-resource-bytes: want positive numbers")
 	case f.refresh <= 0:
 		return agent.Config{}, fmt.Errorf("--upstream-rest-refresh %s: want a positive duration", f.refresh)
 	case f.restHold < 0:
@@ -159,6 +165,8 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		MaxMessage:   f.maxMessage,
 		AckTimeout:   f.ackTimeout,
 		Limits:       f.limits,
+		MaxResources: f.resources,
+		MaxBytes:     f.bytes,
 		RESTRefresh:  f.refresh,
 		REST:         f.rest,
 		RESTHold:     f.restHold,

@@ -1,0 +1,72 @@
+package cache
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// sized is an endpoint resource with a body of so many bytes.
+func sized(name string, bytes int) *xds.Resource {
+	body := &anypb.Any{TypeUrl: xds.EndpointType, Value: []byte(strings.Repeat("x", bytes))}
+	return &xds.Resource{Type: xds.EndpointType, Name: name, Version: name + strings.Repeat("v", bytes%7), Body: body}
+}
+
+func TestAnUpdateBeyondTheLimitsIsRefusedAsAWhole(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		update []*xds.Resource
+		flag   string // named in the refusal; "" for none
+	}{
+		{"as many as there may be", []*xds.Resource{sized("b", 1), sized("c", 1)}, ""},
+		{"one too many", []*xds.Resource{sized("b", 1), sized("c", 1), sized("d", 1)}, "--max-resources"},
+		{"too large", []*xds.Resource{sized("b", 100)}, "--max-resource-bytes"},
+		{"larger, in the place of another", []*xds.Resource{sized("a", 95)}, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := New(Config{MaxResources: 3, MaxBytes: 100})
+			w := c.Watch("client")
+			w.Subscribe(xds.EndpointType, false, []string{"a", "b", "c", "d"}, nil)
+			c.Apply(Update{Source: "s", Type: xds.EndpointType, Put: []*xds.Resource{sized("a", 10)}}, nil)
+			var verdict error
+			c.Apply(Update{Source: "s", Type: xds.EndpointType, Put: tc.update}, func(err error) { verdict = err })
+			held := c.Resources(xds.EndpointType)
+			if tc.flag == "" {
+				if verdict != nil || len(held) < len(tc.update) {
+					t.Fatalf("verdict %v, %d held", verdict, len(held))
+				}
+				return
+			}
+			if verdict == nil || !strings.Contains(verdict.Error(), tc.flag) {
+				t.Errorf("verdict %v, want one that names %s", verdict, tc.flag)
+			}
+			for _, r := range held {
+				if r.Current != nil && r.Name != "a" {
+					t.Errorf("%s of the refused update is held", r.Name)
+				}
+			}
+		})
+	}
+}
+
+func TestWhatGoesMakesRoom(t *testing.T) {
+	c := New(Config{MaxResources: 1, MaxBytes: 10})
+	w := c.Watch("client")
+	w.Subscribe(xds.EndpointType, false, []string{"a", "b"}, nil)
+	for i, u := range []Update{
+		{Put: []*xds.Resource{sized("a", 10)}},
+		{Remove: []string{"a"}},
+		{Put: []*xds.Resource{sized("b", 10)}},
+		{Put: []*xds.Resource{sized("c", 10)}, Complete: true},
+	} {
+		u.Source, u.Type = "s", xds.EndpointType
+		var verdict error
+		c.Apply(u, func(err error) { verdict = err })
+		if verdict != nil {
+			t.Fatalf("update %d: %v", i, verdict)
+		}
+	}
+}

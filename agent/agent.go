@@ -261,13 +261,11 @@ func (a *Agent) prefetch() {
 // it to start.
 func (a *Agent) add(node *corev3.Node) *member {
 	m := &member{kind: kindOf(node), idle: make(chan struct{})}
-	// New has made the same sources before.
-	sources, _ := a.sources()
 	m.Group = group.New(group.Config{
 		Node: node,
-		Upstreams: &upstream.Failover{
-			Sources: sources,
-			Log:     a.cfg.Log.With("node", node.GetId()),
+		Upstreams: func() *upstream.Failover {
+			sources, _ := a.sources() // New has made the same before
+			return &upstream.Failover{Sources: sources, Log: a.cfg.Log.With("node", node.GetId())}
 		},
 		Cache: cache.Config{
 			Linger: a.cfg.Linger, OnIdle: func() { a.leave(m) },

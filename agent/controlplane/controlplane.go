@@ -86,9 +86,11 @@ func New(cfg Config) (*ControlPlane, error) {
 	cp := &ControlPlane{cfg: cfg, tls: conf, metrics: admin.NewMetrics(cfg.Version), born: time.Now()}
 	cp.source = file.New(file.Config{Dir: cfg.Dir, Logger: cfg.Log})
 	cp.group = group.New(group.Config{
-		Node:      &corev3.Node{Id: "controlplane"},
-		Upstreams: &upstream.Failover{Sources: []upstream.Source{cp.source}, Log: cfg.Log},
-		Cache:     cache.Config{Linger: linger},
+		Node: &corev3.Node{Id: "controlplane"},
+		Upstreams: func() *upstream.Failover {
+			return &upstream.Failover{Sources: []upstream.Source{cp.source}, Log: cfg.Log}
+		},
+		Cache: cache.Config{Linger: linger},
 	})
 	cp.server = downstream.New(downstream.Config{
 		State:      cp.group,

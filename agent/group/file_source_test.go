@@ -42,7 +42,7 @@ func TestADirectoryLargerThanTheLRUIsKeptWithoutSubscribers(t *testing.T) {
 		source := file.New(file.Config{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
 		g := group.New(group.Config{
 			Node:      &corev3.Node{Id: "web-1"},
-			Upstreams: &upstream.Failover{Sources: []upstream.Source{source}},
+			Upstreams: func() *upstream.Failover { return &upstream.Failover{Sources: []upstream.Source{source}} },
 			Cache:     cache.Config{},
 		})
 		ctx, cancel := context.WithCancel(t.Context())

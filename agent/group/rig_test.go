@@ -82,7 +82,7 @@ func (r *rig) serve(source upstream.Source, at *xdstest.Pipe, log *slog.Logger) 
 	ctx, cancel := context.WithCancel(context.Background())
 	g = group.New(group.Config{
 		Node:      &corev3.Node{Id: "xdstest", Cluster: "xdstest"},
-		Upstreams: &upstream.Failover{Sources: []upstream.Source{source}, Log: log},
+		Upstreams: func() *upstream.Failover { return &upstream.Failover{Sources: []upstream.Source{source}, Log: log} },
 		Cache:     cache.Config{},
 	})
 	server := downstream.New(downstream.Config{

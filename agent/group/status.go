@@ -46,7 +46,7 @@ func (g *Group) Status() admin.Group {
 // Files lists what the group's file sources could not use.
 func (g *Group) Files() []admin.FileError {
 	var out []admin.FileError
-	for _, s := range g.upstreams.Sources {
+	for _, s := range g.upstreams().Sources {
 		src, ok := s.(*file.Source)
 		if !ok {
 			continue

@@ -371,6 +371,11 @@ func (fz *fuzzTalk) reconnect() {
 			continue
 		}
 		req := fz.full(c)
+		if fz.form == SotW && c.version == "" {
+			for name := range c.holds {
+				fz.gone[url][name] = true // it does not say that it has anything (protocol.md 7.7)
+			}
+		}
 		if fz.form == Delta {
 			req = &Request{Type: url, Subscribe: req.Names, Initial: maps.Clone(c.holds)}
 			for name := range c.holds {

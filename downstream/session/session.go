@@ -348,9 +348,11 @@ func (s *Session) lose(sub *subscription, name string) {
 		service := h.last.EDSName
 		if _, ok := eds.expected[service]; ok {
 			delete(eds.expected, service)
-			delete(eds.due, service)
-			delete(eds.unanswered, service)
-			eds.forget(service)
+			if !eds.wildcard {
+				delete(eds.due, service)
+				delete(eds.unanswered, service)
+				eds.forget(service)
+			}
 			s.interests = append(s.interests, Interest{Type: eds.url, Wildcard: eds.wildcard, Drop: []string{service}})
 		}
 	}

@@ -225,6 +225,9 @@ func (sub *subscription) startWildcard() {
 		sub.wildcard = true
 		sub.lookAtAll = true
 		sub.answerDue = true // also when the set is empty (protocol.md 2.7)
+		for name := range sub.expected {
+			sub.forget(name) // sent before the client asked, and so perhaps ignored
+		}
 	}
 }
 

@@ -82,6 +82,8 @@ func TestAnUnusableEntryIsRefusedWithItsNameAndTheReason(t *testing.T) {
 		{"a ttl of mixed signs", "r", "want a positive duration", RouteType, wrap(t, &discoveryv3.Resource{Resource: body, Ttl: &durationpb.Duration{Seconds: 1, Nanos: -1}})},
 		{"dynamic parameter constraints (protocol.md 8.8)", "s", "dynamic parameter constraints are not supported", RouteType,
 			wrap(t, &discoveryv3.Resource{Resource: body, ResourceName: &discoveryv3.ResourceName{Name: "s", DynamicParameterConstraints: &discoveryv3.DynamicParameterConstraints{}}})},
+		{"a body cut short, though the wrapper has a name (protocol.md 7.3)", "r", "RDS \"r\": malformed protobuf at byte 4, field 3", RouteType,
+			wrap(t, &discoveryv3.Resource{Name: "r", Resource: &anypb.Any{TypeUrl: RouteType, Value: append(text(1, "r"), 0x1a, 9)}})},
 		{"a malformed cluster", "c", `cluster "c"`, ClusterType, &anypb.Any{TypeUrl: ClusterType, Value: append(text(1, "c"), text(3, "\x12\x09")...)}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -75,6 +75,8 @@ type entry struct {
 	// source is what Set was given, for telling whether it changed.
 	source  *discoveryv3.Resource
 	version string
+	// onDemand says that no wildcard includes it.
+	onDemand bool
 }
 
 // New returns a control plane with nothing in its state, serving nowhere.
@@ -125,11 +127,17 @@ func (cp *ControlPlane) Stop() {
 // resource message, an *anypb.Any (of any type, bytes as they are) or a
 // *discoveryv3.Resource: a wrapper with its own name, version, TTL or aliases.
 // A wrapper without version gets one. It panics on a resource without a name.
-func (cp *ControlPlane) Set(resources ...proto.Message) {
+func (cp *ControlPlane) Set(resources ...proto.Message) { cp.set(false, resources) }
+
+// SetOnDemand does what Set does with resources that only those get who ask for
+// them by name or alias: no wildcard includes them.
+func (cp *ControlPlane) SetOnDemand(resources ...proto.Message) { cp.set(true, resources) }
+
+func (cp *ControlPlane) set(onDemand bool, resources []proto.Message) {
 	cp.mu.Lock()
 	changed := make(map[string]bool)
 	for _, m := range resources {
-		if typeURL, ok := cp.put(m); ok {
+		if typeURL, ok := cp.put(m, onDemand); ok {
 			changed[typeURL] = true
 		}
 	}
@@ -138,7 +146,7 @@ func (cp *ControlPlane) Set(resources ...proto.Message) {
 	cp.signal.raise()
 }
 
-func (cp *ControlPlane) put(m proto.Message) (typeURL string, changed bool) {
+func (cp *ControlPlane) put(m proto.Message, onDemand bool) (typeURL string, changed bool) {
 	w, ok := m.(*discoveryv3.Resource)
 	if ok {
 		w = proto.CloneOf(w)
@@ -154,7 +162,7 @@ func (cp *ControlPlane) put(m proto.Message) (typeURL string, changed bool) {
 		byName = make(map[string]*entry)
 		cp.state[typeURL] = byName
 	}
-	if old := byName[w.GetName()]; old != nil && proto.Equal(old.source, w) {
+	if old := byName[w.GetName()]; old != nil && old.onDemand == onDemand && proto.Equal(old.source, w) {
 		return typeURL, false
 	}
 	version := w.GetVersion()
@@ -163,7 +171,7 @@ func (cp *ControlPlane) put(m proto.Message) (typeURL string, changed bool) {
 		cp.issued[key]++
 		version = strconv.Itoa(cp.issued[key])
 	}
-	byName[w.GetName()] = &entry{source: w, version: version}
+	byName[w.GetName()] = &entry{source: w, version: version, onDemand: onDemand}
 	return typeURL, true
 }
 

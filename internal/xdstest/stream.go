@@ -58,7 +58,7 @@ func newSubscription() *subscription {
 
 // wants reports whether a resource is subscribed to, by name, alias or wildcard.
 func (s *subscription) wants(e *entry) bool {
-	return s.wildcard || e.known(func(name string) bool { return s.names[name] })
+	return s.wildcard && !e.onDemand || e.known(func(name string) bool { return s.names[name] })
 }
 
 // distrust forgets which versions the client holds, but not of which resources.

@@ -8,8 +8,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/holdfast-xds/holdfast/internal/envoytest"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
@@ -34,6 +38,9 @@ type world struct {
 	agent        *testbed.Process
 	envoy        *testbed.Envoy
 	agentArgs    []string
+	// edit, unless nil, changes the bootstrap that holdfast wrote before Envoy
+	// gets it.
+	edit func(*bootstrapv3.Bootstrap)
 	// url leads through the listener "ingress", and so by the route "ingress" to
 	// the cluster that it names.
 	port int
@@ -183,7 +190,22 @@ func (w *world) bootstrap() (file, admin string) {
 	if err != nil {
 		w.Fatalf("holdfast bootstrap: %v\n%s", err, out)
 	}
+	if w.edit != nil {
+		w.editFile(file)
+	}
 	return file, admin
+}
+
+func (w *world) editFile(bootstrap string) {
+	w.Helper()
+	b, err := os.ReadFile(bootstrap)
+	w.check(err)
+	var config bootstrapv3.Bootstrap
+	w.check(protojson.Unmarshal(b, &config))
+	w.edit(&config)
+	b, err = protojson.Marshal(&config)
+	w.check(err)
+	w.check(os.WriteFile(bootstrap, b, 0o600))
 }
 
 func (w *world) runEnvoy(bootstrap, admin string) *testbed.Envoy {
@@ -217,6 +239,46 @@ func (w *world) serves(text string) {
 		}
 		return err
 	}))
+}
+
+// endures takes a mesh, whose Envoy runs and of which the control plane has the
+// state "v1", through what holdfast is for: a change, an agent that is killed
+// under traffic, a control plane that is away while Envoy restarts. set puts the
+// state "v1" or "v2" into the control plane, and shows waits until Envoy has it.
+func (w *world) endures(set, shows func(text string)) {
+	w.Helper()
+	shows("v1")
+	traffic := testbed.StartTraffic(w.url, requestInterval)
+	set("v2")
+	shows("v2")
+	w.agent.Kill()
+	w.runAgent()
+	set("v1")
+	shows("v1")
+	w.check(traffic.Stop())
+	w.neverWaited()
+	w.cp.Stop()
+	w.envoy.Kill()
+	w.envoy = w.startEnvoy()
+	shows("v1")
+	w.neverWaited()
+	set("v2")
+	w.restartControlPlane()
+	shows("v2")
+	w.stat("cluster_manager.warming_clusters", 0)
+	w.stat("listener_manager.total_listeners_warming", 0)
+}
+
+// neverWaited fails if Envoy gave up waiting for a first answer.
+func (w *world) neverWaited() {
+	w.Helper()
+	_, stats, err := testbed.Get("http://" + w.envoy.Admin + "/stats?usedonly&filter=init_fetch_timeout$")
+	w.check(err)
+	for line := range strings.Lines(stats) {
+		if !strings.HasSuffix(strings.TrimSpace(line), ": 0") {
+			w.Errorf("Envoy gave up waiting: %s", line)
+		}
+	}
 }
 
 // stat waits until one of Envoy's stats has a value.

@@ -528,3 +528,19 @@ func (tk *talk) update(u *Update) {
 		tk.got = append(tk.got, strings.TrimSpace("error "+e.Name))
 	}
 }
+
+// A Delta request says what became different, not what came and went.
+func TestWhatComesAndGoesBetweenTwoRequestsIsNotTold(t *testing.T) {
+	tk := newTalk(Delta, true)
+	tk.want(xds.EndpointType, true, []string{"a"})
+	tk.drain()
+	tk.want(xds.EndpointType, true, []string{"b"})
+	tk.want(xds.EndpointType, false, []string{"b"})
+	tk.want(xds.EndpointType, false, []string{"a"})
+	tk.want(xds.EndpointType, true, []string{"a", "*"})
+	tk.want(xds.EndpointType, false, []string{"*"})
+	tk.drain()
+	if want := []string{"EDS sub=a"}; !slices.Equal(tk.got, want) {
+		t.Errorf("got %q, want %q", tk.got, want)
+	}
+}

@@ -21,6 +21,7 @@ package cache
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -42,6 +43,10 @@ const maxReasons = 8
 
 // maxReleases bounds the removed virtual hosts that later clients are told of.
 const maxReleases = 16
+
+// maxGone bounds the names of one type that are remembered as not existing, should
+// what was found under aliases come and go without end.
+const maxGone = 100_000
 
 // maxErrors bounds the names of one type whose errors are remembered.
 const maxErrors = 1024
@@ -236,12 +241,30 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 	}
 	c.learn(t, u, ch)
 	concerned := c.notify(ch)
+	if len(concerned) == 0 {
+		concerned = c.awaited(t, u)
+	}
 	var settled []func()
 	if verdict != nil {
 		settled = c.open(t, verdict, concerned, refused)
 	}
 	c.mu.Unlock()
 	run(settled)
+}
+
+// awaited returns the watches that an update concerns which repeats, unchanged, what
+// they have not judged yet: its verdict is that of the first.
+func (c *Cache) awaited(t *table, u Update) []*Watch {
+	if len(t.tickets) == 0 {
+		return nil
+	}
+	for _, r := range u.Put {
+		if e := t.entries[r.Name]; e != nil && e.standing == xds.Pending {
+			newest := t.tickets[len(t.tickets)-1]
+			return slices.Collect(maps.Keys(newest.waiting))
+		}
+	}
+	return nil
 }
 
 // room reports whether an update fits within the limits.
@@ -318,24 +341,25 @@ func (c *Cache) SetConnected(connected bool) {
 // changes are the names of one type that one update changed.
 type changes struct {
 	table *table
-	names map[string]struct{}
+	// names maps what changed, by its name or by an alias, to the resource's name.
+	names map[string]string
 	// all: what is known of the wildcard changed.
 	all bool
 }
 
 func newChanges(t *table) *changes {
-	return &changes{table: t, names: make(map[string]struct{})}
+	return &changes{table: t, names: make(map[string]string)}
 }
 
 // add records a name, and the aliases under which the resource is also known.
 func (ch *changes) add(name string, versions ...*xds.Resource) {
-	ch.names[name] = struct{}{}
+	ch.names[name] = name
 	for _, r := range versions {
 		if r == nil {
 			continue
 		}
 		for _, a := range r.Aliases {
-			ch.names[a] = struct{}{}
+			ch.names[a] = name
 		}
 	}
 }
@@ -425,12 +449,13 @@ func (t *table) indexAliases(old, r *xds.Resource) {
 	}
 }
 
-// remove deletes what is held under a name, or under an alias, on the word of an
-// upstream. That it does not exist is remembered while somebody wants it, or may
+// remove deletes what is held under a name, on the word of an upstream. That it does not exist is remembered while somebody wants it, or may
 // have it.
 func (c *Cache) remove(t *table, name string, ch *changes) {
+	var was *xds.Resource
 	if e := t.entries[name]; e != nil {
-		ch.add(name, e.res)
+		was = e.res
+		ch.add(name, was)
 		c.drop(t, name)
 	}
 	if t.url == xds.VirtualHostType && len(t.doubtful) < maxReleases {
@@ -440,9 +465,12 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 	if _, ok := t.gone[name]; ok {
 		return
 	}
-	if c.wantsResource(t, name, nil) || t.knowledge != xds.Complete && c.wants(t, xds.Wildcard) {
+	if c.wantsResource(t, name, was) || t.knowledge != xds.Complete && c.wants(t, xds.Wildcard) {
+		if len(t.gone) == maxGone {
+			clear(t.gone)
+		}
 		t.gone[name] = struct{}{}
-		ch.add(name)
+		ch.add(name, was)
 	}
 }
 

@@ -101,18 +101,18 @@ func TestAnAliasLeadsToItsResourceWhileThatIsHeld(t *testing.T) {
 	c := New(Config{})
 	w := watch(c, "a", xds.VirtualHostType, "host", "new")
 	apply(c, Update{Type: xds.VirtualHostType, Put: []*xds.Resource{res(xds.VirtualHostType, "v@1", "host")}})
-	wantChanged(t, w, "VHDS host")
+	wantChanged(t, w, "VHDS host v")
 	if r := item(c, xds.VirtualHostType, "host").Current; r == nil || r.Name != "v" {
 		t.Fatalf("host is %v", r)
 	}
 	// An alias that moves is news under both names.
 	apply(c, Update{Type: xds.VirtualHostType, Put: []*xds.Resource{res(xds.VirtualHostType, "v@2", "new")}})
-	wantChanged(t, w, "VHDS host new")
+	wantChanged(t, w, "VHDS host new v")
 	if it := item(c, xds.VirtualHostType, "host"); it.Current != nil {
 		t.Errorf("host is still %v", it.Current)
 	}
 	apply(c, Update{Type: xds.VirtualHostType, Remove: []string{"v"}})
-	wantChanged(t, w, "VHDS new")
+	wantChanged(t, w, "VHDS new v")
 	if it := item(c, xds.VirtualHostType, "new"); it.Current != nil {
 		t.Errorf("new is still %v", it.Current)
 	}

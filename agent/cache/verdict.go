@@ -8,6 +8,9 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
+// maxTickets bounds the updates of one type that wait for their verdict.
+const maxTickets = 256
+
 // ticket is an update that waits for its verdict.
 type ticket struct {
 	revision uint64
@@ -36,7 +39,13 @@ func (c *Cache) open(t *table, verdict func(error), concerned []*Watch, refused 
 		tk.waiting[w] = struct{}{}
 	}
 	t.tickets = append(t.tickets, tk)
-	return nil
+	if len(t.tickets) <= maxTickets {
+		return nil
+	}
+	// A client that never answers is owed no verdict for so many.
+	oldest := t.tickets[0]
+	t.tickets = slices.Delete(t.tickets, 0, 1)
+	return []func(){func() { oldest.verdict(nil) }}
 }
 
 // Progress takes in that the client has answered, or was not concerned by, every

@@ -183,15 +183,24 @@ func (wt *watched) mark(ch *changes) bool {
 		}
 		return len(ch.names) > 0
 	}
-	small, large := wt.names, ch.names
-	if len(small) > len(large) {
-		small, large = large, small
-	}
 	hit := false
-	for name := range small {
-		if _, ok := large[name]; ok {
-			wt.dirty[name] = struct{}{}
-			hit = true
+	found := func(name string) {
+		wt.dirty[name] = struct{}{}
+		// What is subscribed to by an alias is held under its own name.
+		wt.dirty[ch.names[name]] = struct{}{}
+		hit = true
+	}
+	if len(wt.names) < len(ch.names) {
+		for name := range wt.names {
+			if _, ok := ch.names[name]; ok {
+				found(name)
+			}
+		}
+	} else {
+		for name := range ch.names {
+			if _, ok := wt.names[name]; ok {
+				found(name)
+			}
 		}
 	}
 	if wt.collections > 0 {

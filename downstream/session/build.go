@@ -17,18 +17,11 @@ func (sub *subscription) choose(item xds.Item) *xds.Resource {
 	}
 	h := sub.sent[cur.Name]
 	if h != nil && h.nacked == cur.Version {
-		// This client refused it; whoever else accepted it.
-		switch {
-		case h.acked != nil:
-			return h.acked
-		case item.Good != nil && item.Good.Version != h.nacked:
-			return item.Good
-		}
-		return nil
+		return sub.instead(item) // this client refused it, whoever else accepted it
 	}
 	switch item.Standing {
 	case xds.Rejected:
-		return item.Good
+		return sub.instead(item)
 	case xds.Suspect:
 		if h != nil && h.version == cur.Version {
 			return cur // it was sent this and may have applied it
@@ -38,6 +31,29 @@ func (sub *subscription) choose(item xds.Item) *xds.Resource {
 		}
 	}
 	return cur
+}
+
+// instead returns what a client gets in the place of a content that was refused:
+// what it has, or what was accepted. In a complete set, leaving a name out deletes
+// what the client may have of it without our knowing: a version that was superseded
+// before it was answered, or one of an earlier stream. Then that version, or the
+// refused one, stands for it.
+func (sub *subscription) instead(item xds.Item) *xds.Resource {
+	cur, h := item.Current, sub.sent[item.Current.Name]
+	refused := h != nil && h.nacked == cur.Version
+	switch {
+	case refused && h.acked != nil:
+		return h.acked
+	case item.Good != nil && !(refused && item.Good.Version == cur.Version):
+		return item.Good
+	case sub.cfg.Form == Delta || !xds.FullState(sub.url):
+		return nil
+	case h != nil && h.unjudged != nil && h.unjudged.Version != cur.Version:
+		return h.unjudged
+	case sub.inherited:
+		return cur
+	}
+	return nil
 }
 
 // absent tells whether a name may be said not to exist: an upstream said so, or
@@ -151,7 +167,7 @@ func (s *Session) consider(sub *subscription, v View, name string, due bool, out
 	h := sub.sent[name]
 	if sub.absent(v, name, item) {
 		switch {
-		case h == nil && !due && sub.url != xds.VirtualHostType:
+		case h == nil && !due && (sub.url != xds.VirtualHostType || !sub.wildcard):
 			// Of virtual hosts Envoy waits at its start for a word, and one about
 			// what it never had is enough (protocol.md V11).
 		case h != nil && sub.url == xds.ClusterType:
@@ -280,7 +296,7 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 		}
 		set.add(r)
 		delete(sub.leaving, r.Name)
-		if h := sub.sent[r.Name]; h == nil || h.version != r.Version {
+		if h := sub.sent[r.Name]; h == nil || h.version != r.Version && h.nacked != r.Version {
 			set.differs = true
 		}
 	}

@@ -62,6 +62,7 @@ type fuzzClient struct {
 	version   string            // SotW: accepted last
 	nonces    []string          // on this stream
 	inbox     []*Response       // not processed yet
+	sent      map[string]bool   // whatever it made of it, on this stream
 	// expected is what the machine subscribed to on the client's behalf.
 	expected map[string]bool
 }
@@ -101,7 +102,7 @@ func (fz *fuzzTalk) open() {
 	for _, c := range fz.clients {
 		c.requested, c.explicit, c.nonces, c.inbox = false, false, nil, nil
 		c.acked = make(map[string]string)
-		c.claimed, c.expected = make(map[string]bool), make(map[string]bool)
+		c.claimed, c.expected, c.sent = make(map[string]bool), make(map[string]bool), make(map[string]bool)
 	}
 }
 
@@ -251,8 +252,11 @@ func (fz *fuzzTalk) tell(verb, typeURL string, args []string) {
 	fz.say("%s %s %v", verb, xds.Short(typeURL), args)
 	c := fz.clients[typeURL]
 	err := fz.state.do(verb, typeURL, args, func(names []string, all bool) {
-		// A stream hears of what it subscribes to only.
-		names = slices.DeleteFunc(names, func(n string) bool { return !c.names["*"] && !c.names[n] && !c.expected[n] })
+		// A stream hears of what it subscribes to only, by a name or an alias.
+		heard := func(n string) bool { return c.names["*"] || c.names[n] || c.expected[n] }
+		if !slices.ContainsFunc(names, heard) {
+			names = nil
+		}
 		fz.machine.Changed(typeURL, names, all && c.names["*"])
 	})
 	if err != nil {
@@ -464,7 +468,8 @@ func (fz *fuzzTalk) check(resp *Response) {
 			fz.fail("%s twice", name)
 		}
 		seen[name] = true
-		if !c.names["*"] && !c.names[name] && !c.claimed[name] && !c.expected[name] {
+		// What was found under an alias is removed by its own name.
+		if !c.names["*"] && !c.names[name] && !c.claimed[name] && !c.expected[name] && !c.sent[name] {
 			fz.fail("%s is removed and was not subscribed to", name)
 		}
 		if !fz.gone[c.url][name] {
@@ -472,6 +477,7 @@ func (fz *fuzzTalk) check(resp *Response) {
 		}
 	}
 	for _, r := range resp.Resources {
+		c.sent[r.Name] = true
 		if fz.state.items[c.url][r.Name].Current != nil { // a cluster that leaves is sent until its time comes
 			delete(fz.gone[c.url], r.Name)
 		}

@@ -32,6 +32,8 @@ type subscription struct {
 	// resumed: the client came with configuration of an earlier stream, so a
 	// SotW response that is not complete would delete some of it.
 	resumed bool
+	// inherited: it came with configuration, whatever was sent since.
+	inherited bool
 
 	// What the client is owed.
 	answerDue bool                // a response, also an empty one
@@ -63,6 +65,9 @@ type holding struct {
 	version string
 	// last was sent last on this stream, acked was ACKed last; nil for none.
 	last, acked *xds.Resource
+	// unjudged was sent before anything was ACKed, and superseded before it was
+	// answered: the client may have it.
+	unjudged *xds.Resource
 	// nacked is the version that the client refused; "" for none.
 	nacked string
 }
@@ -155,6 +160,7 @@ func (sub *subscription) requestSotW(req *Request, first bool) *Interest {
 	sub.explicit = sub.explicit || len(names) > 0
 	if first {
 		sub.resumed = req.Version != ""
+		sub.inherited = sub.resumed
 	}
 	for name := range sub.names {
 		if _, ok := names[name]; !ok {
@@ -228,6 +234,14 @@ func (sub *subscription) startWildcard() {
 		for name := range sub.expected {
 			sub.forget(name) // sent before the client asked, and so perhaps ignored
 		}
+		// What is under way to the client it will have, though it was forgotten.
+		for _, f := range sub.flights {
+			for _, r := range f.resources {
+				if sub.sent[r.Name] == nil && sub.cfg.Form == Delta {
+					sub.sent[r.Name] = &holding{}
+				}
+			}
+		}
 	}
 }
 
@@ -270,10 +284,21 @@ func (sub *subscription) unsubscribe(name string, in *Interest) {
 	delete(sub.due, name)
 	delete(sub.unanswered, name)
 	in.Drop = append(in.Drop, name)
-	if !sub.wildcard {
-		delete(sub.dirty, name)
-		delete(sub.leaving, name)
+	if sub.wildcard {
+		sub.dirty[name] = struct{}{} // whether it is gone is now for the wildcard to say
+		return
+	}
+	delete(sub.dirty, name)
+	delete(sub.leaving, name)
+	if sub.sent[name] != nil {
 		sub.forget(name)
+		return
+	}
+	// An alias: what was found under it goes, unless another name covers it.
+	for actual, h := range sub.sent {
+		if h.last != nil && h.last.Answers(name) && !sub.covers(h.last) {
+			sub.forget(actual)
+		}
 	}
 }
 

@@ -467,10 +467,14 @@ func (s *fakeState) do(verb, typeURL string, args []string, changed func(names [
 			}
 		}
 		item = xds.Item{Current: r, Good: item.Good}
-	case "del":
-		item = xds.Item{Gone: true}
-	case "lose":
-		item = xds.Item{}
+	case "del", "lose":
+		if item.Current != nil {
+			names = append(names, item.Current.Aliases...)
+			for _, alias := range item.Current.Aliases {
+				delete(s.aliases, alias)
+			}
+		}
+		item = xds.Item{Gone: verb == "del"}
 	case "doubt":
 		s.doubtful[typeURL] = append(s.doubtful[typeURL], name)
 		return nil

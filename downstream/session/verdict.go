@@ -19,6 +19,13 @@ func (sub *subscription) answer(req *Request) *Verdict {
 	f := sub.flights[at]
 	// What was sent before is superseded, its verdict unknown: SotW clients
 	// answer only the newest (protocol.md 1.8), Delta clients in order (3.12).
+	for _, superseded := range sub.flights[:at] {
+		for _, r := range superseded.resources {
+			if h := sub.sent[r.Name]; h != nil && h.acked == nil {
+				h.unjudged = r
+			}
+		}
+	}
 	sub.flights = slices.Delete(sub.flights, 0, at+1)
 	v := &Verdict{Type: sub.url, Revision: f.revision, NACK: req.NACK, Error: req.Error}
 	if req.NACK {
@@ -45,7 +52,7 @@ func (sub *subscription) ack(f flight, v *Verdict) {
 			v.Accepted = append(v.Accepted, r)
 			fallthrough
 		default:
-			h.acked = r
+			h.acked, h.unjudged = r, nil
 			if h.nacked == r.Version {
 				h.nacked = ""
 			}

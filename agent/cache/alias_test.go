@@ -1,0 +1,47 @@
+package cache
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// protocol.md 3.15: what was found under an alias is held under its own name, and
+// goes under it.
+func TestWhoSubscribesToAnAliasHearsOfTheResource(t *testing.T) {
+	c := New(Config{})
+	w := c.Watch("client")
+	w.Subscribe(xds.VirtualHostType, false, []string{"rc/host"}, nil)
+	heard := func() []string {
+		names := make(map[string]bool)
+		w.Read(func(_ Snapshot, changed []Change) {
+			for _, ch := range changed {
+				for _, n := range ch.Names {
+					names[n] = true
+				}
+			}
+		})
+		return slices.Sorted(maps.Keys(names))
+	}
+	vh := &xds.Resource{
+		Type: xds.VirtualHostType, Name: "rc/vh", Version: "1", Aliases: []string{"rc/host"},
+		Body: &anypb.Any{TypeUrl: xds.VirtualHostType},
+	}
+	c.Apply(Update{Source: "s", Type: xds.VirtualHostType, Put: []*xds.Resource{vh}}, nil)
+	if got := heard(); !slices.Equal(got, []string{"rc/host", "rc/vh"}) {
+		t.Errorf("when it comes: %v", got)
+	}
+	c.Apply(Update{Source: "s", Type: xds.VirtualHostType, Remove: []string{"rc/vh"}}, nil)
+	if got := heard(); !slices.Equal(got, []string{"rc/host", "rc/vh"}) {
+		t.Errorf("when it goes: %v", got)
+	}
+	w.Read(func(s Snapshot, _ []Change) {
+		if !s.Lookup(xds.VirtualHostType, "rc/vh").Gone {
+			t.Error("that it is gone must be known under its name")
+		}
+	})
+}

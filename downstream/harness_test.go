@@ -76,7 +76,7 @@ func inBothForms(t *testing.T, cfg downstream.Config, test func(*service)) {
 func start(t *testing.T, form xdstest.Protocol, cfg downstream.Config) *service {
 	s := &service{T: t, form: form, pipe: &xdstest.Pipe{}}
 	s.state = &counted{Group: group.New(group.Config{
-		Node: &corev3.Node{Id: "xdstest"}, Upstreams: &upstream.Failover{}, Cache: cache.Config{},
+		Node: &corev3.Node{Id: "xdstest"}, Upstreams: func() *upstream.Failover { return &upstream.Failover{} }, Cache: cache.Config{},
 	})}
 	cfg.State, cfg.Log = s.state, slog.New(slog.DiscardHandler)
 	s.server = downstream.New(cfg)

@@ -109,6 +109,7 @@ func (sub *subscription) requestDelta(req *Request, first bool) *Interest {
 		// and so stay meaningful (protocol.md 7.5).
 		for name, version := range req.Initial {
 			sub.sent[name] = &holding{version: version}
+			sub.dirty[name] = struct{}{} // it may be gone (protocol.md 3.5)
 		}
 	}
 	for _, name := range req.Subscribe {

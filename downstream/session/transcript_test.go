@@ -1,11 +1,9 @@
 package session
 
 import (
-	"bufio"
 	"fmt"
 	"iter"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
 // TestTranscripts runs the conversations of testdata. A file holds transcripts,
@@ -50,50 +49,12 @@ func TestTranscripts(t *testing.T) {
 		{"sotw.txt", []Form{SotW}},
 		{"delta.txt", []Form{Delta}},
 	} {
-		for _, tr := range readTranscripts(t, filepath.Join("testdata", file.name)) {
+		for _, tr := range xdstest.Transcripts(t, filepath.Join("testdata", file.name)) {
 			for _, form := range file.forms {
-				t.Run(form.String()+" "+tr.title, func(t *testing.T) { newTalk(form).play(t, tr) })
+				t.Run(form.String()+" "+tr.Title, func(t *testing.T) { newTalk(form).play(t, tr) })
 			}
 		}
 	}
-}
-
-type transcript struct {
-	title string
-	file  string
-	lines []line
-}
-
-type line struct {
-	number        int
-	command, want string
-}
-
-func readTranscripts(t *testing.T, path string) []transcript {
-	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = f.Close() }()
-	var out []transcript
-	scan := bufio.NewScanner(f)
-	for n := 1; scan.Scan(); n++ {
-		text := strings.TrimSpace(scan.Text())
-		switch {
-		case text == "":
-		case strings.HasPrefix(text, "# "):
-			out = append(out, transcript{title: text[2:], file: path})
-		default:
-			command, want, _ := strings.Cut(text, "->")
-			tr := &out[len(out)-1]
-			tr.lines = append(tr.lines, line{n, strings.TrimSpace(command), strings.Join(strings.Fields(want), " ")})
-		}
-	}
-	if scan.Err() != nil || len(out) == 0 {
-		t.Fatalf("%s: %d transcripts, %v", path, len(out), scan.Err())
-	}
-	return out
 }
 
 // talk is a client, a machine and a state.
@@ -137,16 +98,16 @@ func (tk *talk) open() {
 	}
 }
 
-func (tk *talk) play(t *testing.T, tr transcript) {
+func (tk *talk) play(t *testing.T, tr xdstest.Transcript) {
 	t.Helper()
-	for _, l := range tr.lines {
+	for _, l := range tr.Lines {
 		tk.got = nil
-		if err := tk.do(strings.Fields(l.command)); err != nil {
-			t.Fatalf("%s:%d: %s: %v", tr.file, l.number, l.command, err)
+		if err := tk.do(strings.Fields(l.Command)); err != nil {
+			t.Fatalf("%s:%d: %s: %v", tr.File, l.Number, l.Command, err)
 		}
 		tk.drain()
-		if got := strings.Join(tk.got, ", "); got != l.want {
-			t.Fatalf("%s:%d: %s\n got: %s\nwant: %s", tr.file, l.number, l.command, got, l.want)
+		if got := strings.Join(tk.got, ", "); got != l.Want {
+			t.Fatalf("%s:%d: %s\n got: %s\nwant: %s", tr.File, l.Number, l.Command, got, l.Want)
 		}
 	}
 }

@@ -1,11 +1,9 @@
 package session
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
 // TestTranscripts runs the conversations of testdata. A file holds transcripts,
@@ -63,9 +62,9 @@ func TestTranscripts(t *testing.T) {
 		{"sotw.txt", []Form{SotW}},
 		{"delta.txt", []Form{Delta}},
 	} {
-		for _, tr := range readTranscripts(t, filepath.Join("testdata", file.name)) {
+		for _, tr := range xdstest.Transcripts(t, filepath.Join("testdata", file.name)) {
 			for _, form := range file.forms {
-				t.Run(formName(form)+" "+tr.title, func(t *testing.T) {
+				t.Run(formName(form)+" "+tr.Title, func(t *testing.T) {
 					newTalk(form, len(file.forms) == 1).play(t, tr)
 				})
 			}
@@ -78,44 +77,6 @@ func formName(f Form) string {
 		return "delta"
 	}
 	return "sotw"
-}
-
-type transcript struct {
-	title string
-	file  string
-	lines []line
-}
-
-type line struct {
-	number        int
-	command, want string
-}
-
-func readTranscripts(t *testing.T, path string) []transcript {
-	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = f.Close() }()
-	var out []transcript
-	scan := bufio.NewScanner(f)
-	for n := 1; scan.Scan(); n++ {
-		text := strings.TrimSpace(scan.Text())
-		switch {
-		case text == "":
-		case strings.HasPrefix(text, "# "):
-			out = append(out, transcript{title: text[2:], file: path})
-		default:
-			command, want, _ := strings.Cut(text, "->")
-			tr := &out[len(out)-1]
-			tr.lines = append(tr.lines, line{n, strings.TrimSpace(command), strings.Join(strings.Fields(want), " ")})
-		}
-	}
-	if scan.Err() != nil || len(out) == 0 {
-		t.Fatalf("%s: %d transcripts, %v", path, len(out), scan.Err())
-	}
-	return out
 }
 
 // talk is a server, a machine, and what is wanted and held.
@@ -173,15 +134,15 @@ func (tk *talk) open() {
 
 func isWildcard(name string) bool { return name == xds.Wildcard }
 
-func (tk *talk) play(t *testing.T, tr transcript) {
+func (tk *talk) play(t *testing.T, tr xdstest.Transcript) {
 	t.Helper()
-	for _, l := range tr.lines {
+	for _, l := range tr.Lines {
 		tk.got = nil
-		if err := tk.do(strings.Fields(l.command)); err != nil {
-			t.Fatalf("%s:%d: %s: %v", tr.file, l.number, l.command, err)
+		if err := tk.do(strings.Fields(l.Command)); err != nil {
+			t.Fatalf("%s:%d: %s: %v", tr.File, l.Number, l.Command, err)
 		}
-		if got := strings.Join(tk.got, ", "); got != l.want {
-			t.Fatalf("%s:%d: %s\n got: %s\nwant: %s", tr.file, l.number, l.command, got, l.want)
+		if got := strings.Join(tk.got, ", "); got != l.Want {
+			t.Fatalf("%s:%d: %s\n got: %s\nwant: %s", tr.File, l.Number, l.Command, got, l.Want)
 		}
 	}
 }

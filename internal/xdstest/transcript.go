@@ -1,0 +1,56 @@
+package xdstest
+
+import (
+	"bufio"
+	"os"
+	"strings"
+	"testing"
+)
+
+// Transcript is a conversation that was written down: commands, and what each is
+// answered with.
+type Transcript struct {
+	Title string
+	// File is where it stands.
+	File  string
+	Lines []Line
+}
+
+// Line is one command of a transcript.
+type Line struct {
+	Number int
+	// Command is what stands before "->", Want what stands behind it, with single
+	// spaces; "" for nothing.
+	Command, Want string
+}
+
+// Transcripts reads a file of transcripts, each under a line "# title". It fails
+// the test if there is none.
+func Transcripts(t testing.TB, path string) []Transcript {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	var out []Transcript
+	scan := bufio.NewScanner(f)
+	for n := 1; scan.Scan(); n++ {
+		text := strings.TrimSpace(scan.Text())
+		switch {
+		case text == "":
+		case strings.HasPrefix(text, "# "):
+			out = append(out, Transcript{Title: text[2:], File: path})
+		case len(out) == 0:
+			t.Fatalf("%s:%d: a command before the first title", path, n)
+		default:
+			command, want, _ := strings.Cut(text, "->")
+			tr := &out[len(out)-1]
+			tr.Lines = append(tr.Lines, Line{n, strings.TrimSpace(command), strings.Join(strings.Fields(want), " ")})
+		}
+	}
+	if scan.Err() != nil || len(out) == 0 {
+		t.Fatalf("%s: %d transcripts, %v", path, len(out), scan.Err())
+	}
+	return out
+}

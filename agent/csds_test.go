@@ -37,12 +37,12 @@ func TestClientStatusIsServed(t *testing.T) {
 		}
 		rows := make(map[string]*statusv3.ClientConfig_GenericXdsConfig)
 		for _, row := range got.GetConfig()[0].GetGenericXdsConfigs() {
-			rows[row.GetName()] = row
+			rows[xds.Short(row.GetTypeUrl())+" "+row.GetName()] = row
 		}
-		if row := rows["c1"]; row.GetClientStatus() != adminv3.ClientResourceStatus_ACKED || row.GetVersionInfo() == "" {
+		if row := rows["CDS c1"]; row.GetClientStatus() != adminv3.ClientResourceStatus_ACKED || row.GetVersionInfo() == "" {
 			t.Errorf("c1: %v", row)
 		}
-		if row := rows["l1"]; row.GetClientStatus() != adminv3.ClientResourceStatus_NACKED || row.GetErrorState().GetDetails() == "" {
+		if row := rows["LDS l1"]; row.GetClientStatus() != adminv3.ClientResourceStatus_NACKED || row.GetErrorState().GetDetails() == "" {
 			t.Errorf("l1: %v", row)
 		}
 	})

@@ -139,6 +139,9 @@ type table struct {
 	errors      map[string]error    // by name, the last error from above
 	knowledge   xds.Knowledge
 	refs        map[string]int // watches that subscribe, by name; xds.Wildcard too
+	// followed counts the clusters that take their endpoints under a name; only
+	// the table of EDS has any.
+	followed map[string]int
 	// hadWildcard: a client of this kind subscribed to everything once.
 	hadWildcard bool
 	tickets     []*ticket // updates without a verdict, oldest first
@@ -151,6 +154,8 @@ type entry struct {
 	standing  xds.Standing
 	source    string
 	unasked   bool
+	// follows is the name of the endpoints that are wanted because of it.
+	follows string
 	// reasons are what clients said of contents that they refused, by version.
 	reasons map[string]string
 }
@@ -195,6 +200,7 @@ func (c *Cache) table(typeURL string) *table {
 			doubtful:    make(map[string]struct{}),
 			errors:      make(map[string]error),
 			refs:        make(map[string]int),
+			followed:    make(map[string]int),
 		}
 		c.tables[typeURL] = t
 	}
@@ -496,6 +502,7 @@ func (c *Cache) drop(t *table, name string) {
 		return
 	}
 	t.indexAliases(e.res, nil)
+	c.follow(e, "")
 	c.resources--
 	c.bytes -= size(e.res)
 	delete(t.entries, name)

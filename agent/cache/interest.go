@@ -11,7 +11,7 @@ import (
 
 // wants reports whether a name, or xds.Wildcard, is subscribed to or leased.
 func (c *Cache) wants(t *table, name string) bool {
-	if t.refs[name] > 0 {
+	if t.refs[name] > 0 || t.followed[name] > 0 {
 		return true
 	}
 	_, leased := c.leases[key{t.url, name}]
@@ -184,9 +184,36 @@ func (c *Cache) file(t *table, name string, e *entry) {
 		if c.unreferenced.Contains(k) {
 			c.unreferenced.Remove(k)
 		}
+		c.follow(e, e.res.EDSName)
 		return
 	}
+	c.follow(e, "")
 	c.unreferenced.Add(k, struct{}{})
+}
+
+// follow makes the endpoints of a cluster wanted as long as the cluster is: the
+// client is about to ask for them, and a control plane that goes away in between
+// would leave it with a cluster that cannot warm. endpoints is "" for none.
+func (c *Cache) follow(e *entry, endpoints string) {
+	if e.follows == endpoints {
+		return
+	}
+	t := c.table(xds.EndpointType)
+	if before := e.follows; before != "" {
+		if t.followed[before]--; t.followed[before] == 0 {
+			delete(t.followed, before)
+		}
+		if !c.wants(t, before) {
+			c.wantChanged(t, before)
+		}
+	}
+	if e.follows = endpoints; endpoints != "" {
+		wanted := c.wants(t, endpoints)
+		t.followed[endpoints]++
+		if !wanted {
+			c.wantChanged(t, endpoints)
+		}
+	}
 }
 
 // evicted is called by the LRU under mu, for what it pushes out and for what is
@@ -227,6 +254,9 @@ func (c *Cache) Interest() *Interest {
 	defer c.mu.Unlock()
 	for url, t := range c.tables {
 		for name := range t.refs {
+			in.mark(url, name)
+		}
+		for name := range t.followed {
 			in.mark(url, name)
 		}
 	}

@@ -68,7 +68,11 @@ func newWorld(t T, above, below xdstest.Protocol) *world {
 	w := &world{T: t, above: above, below: below}
 	// Shorter than t.TempDir, whose path may be too long for a Unix socket.
 	w.dir = w.must(os.MkdirTemp("", "holdfast-e2e-"))
-	t.Cleanup(func() { _ = os.RemoveAll(w.dir) })
+	t.Cleanup(func() {
+		if !t.Failed() || os.Getenv("HOLDFAST_E2E_KEEP") == "" {
+			_ = os.RemoveAll(w.dir)
+		}
+	})
 	w.v1, w.v2 = w.backend("v1"), w.backend("v2")
 	w.port = w.freePort()
 	w.url = fmt.Sprintf("http://127.0.0.1:%d/", w.port)

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -128,6 +130,9 @@ func (s *Session) buildDelta(sub *subscription, v View) *Response {
 		delete(sub.dirty, name)
 	}
 	empty := sub.answerDue && known
+	if empty && sub.wildcard && sub.url == xds.VirtualHostType && len(out.resources) == 0 && len(removed) == 0 {
+		removed = releases(v)
+	}
 	if len(out.resources) == 0 && len(removed) == 0 && !empty {
 		return nil
 	}
@@ -166,6 +171,12 @@ func (s *Session) consider(sub *subscription, v View, name string, due bool, out
 	item := v.Lookup(sub.url, name)
 	h := sub.sent[name]
 	if sub.absent(v, name, item) {
+		if r := sub.unresolved(name); r != nil {
+			if due || h == nil {
+				out.add(r)
+			}
+			return removed
+		}
 		switch {
 		case h == nil && !due && (sub.url != xds.VirtualHostType || !sub.wildcard):
 			// Of virtual hosts Envoy waits at its start for a word, and one about
@@ -190,6 +201,33 @@ func (s *Session) consider(sub *subscription, v View, name string, due bool, out
 		return removed
 	}
 	out.add(r)
+	return removed
+}
+
+// unresolved returns what stands for a virtual host that the client asked for and
+// that does not exist, nil for any other name. Of a name that is removed and that
+// it never had Envoy 1.40 takes no notice: the request that waits for it waits on
+// (protocol.md 3.15).
+func (sub *subscription) unresolved(name string) *xds.Resource {
+	if _, asked := sub.names[name]; !asked || sub.url != xds.VirtualHostType {
+		return nil
+	}
+	r, err := xds.FromWrapper(sub.url, &discoveryv3.Resource{Name: name, Aliases: []string{name}}, time.Time{})
+	if h := sub.sent[name]; err != nil || h != nil && h.version != r.Version {
+		return nil // it has one, which is to be removed
+	}
+	return r
+}
+
+// releases lists what ends an Envoy's wait for virtual hosts at its start: a word
+// about any of each route configuration, even of one that it never had. An empty
+// answer is none (protocol.md V11).
+func releases(v View) (removed []string) {
+	for item := range v.All(xds.RouteType) {
+		if item.Current != nil {
+			removed = append(removed, item.Current.Name+"/"+xds.Wildcard)
+		}
+	}
 	return removed
 }
 

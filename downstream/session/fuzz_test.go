@@ -347,13 +347,21 @@ func (fz *fuzzTalk) apply(c *fuzzClient, resp *Response) {
 		clear(c.holds)
 	}
 	for _, r := range resp.Resources {
-		if c.covers(r) {
+		if resolvesToNothing(r) {
+			delete(c.holds, r.Name)
+		} else if c.covers(r) {
 			c.holds[r.Name] = r.Version
 		}
 	}
 	for _, name := range resp.Removed {
 		delete(c.holds, name)
 	}
+}
+
+// resolvesToNothing tells a virtual host that says that there is none
+// (protocol.md 3.15).
+func resolvesToNothing(r *xds.Resource) bool {
+	return r.Type == xds.VirtualHostType && r.Body == nil && slices.Equal(r.Aliases, []string{r.Name})
 }
 
 // willHold is what the client has when it has accepted all that it was sent.
@@ -451,6 +459,9 @@ func (fz *fuzzTalk) check(resp *Response) {
 		if !c.covers(r) && !c.expected[r.Name] {
 			fz.fail("%s is not subscribed to", r.Name)
 		}
+		if resolvesToNothing(r) && !fz.gone[c.url][r.Name] {
+			fz.fail("%s resolves to nothing and is not gone", r.Name)
+		}
 	}
 	if fz.form == SotW && len(resp.Removed) > 0 {
 		fz.fail("SotW cannot say removals")
@@ -472,7 +483,7 @@ func (fz *fuzzTalk) check(resp *Response) {
 		if !c.names["*"] && !c.names[name] && !c.claimed[name] && !c.expected[name] && !c.sent[name] {
 			fz.fail("%s is removed and was not subscribed to", name)
 		}
-		if !fz.gone[c.url][name] {
+		if !fz.gone[c.url][name] && !fz.releases(c, name) {
 			fz.fail("%s is removed and is not gone", name)
 		}
 	}
@@ -489,6 +500,13 @@ func (fz *fuzzTalk) check(resp *Response) {
 			fz.fail("%d responses and %d names are remembered", len(sub.flights), n)
 		}
 	}
+}
+
+// releases tells a name that nothing has, whose removal ends Envoy's wait for
+// virtual hosts (protocol.md V11).
+func (fz *fuzzTalk) releases(c *fuzzClient, name string) bool {
+	routes, ok := strings.CutSuffix(name, "/*")
+	return ok && c.url == xds.VirtualHostType && fz.state.items[xds.RouteType][routes].Current != nil
 }
 
 // finish lets the client accept everything until nothing more comes, and looks

@@ -320,3 +320,15 @@ func (w *world) asked(what string, matches func(xdstest.Event) bool) xdstest.Eve
 	}))
 	return found
 }
+
+// answers waits until a request is answered with a status.
+func (w *world) answers(url string, status int) {
+	w.Helper()
+	w.check(w.envoy.Wait(limit, func() error {
+		got, body, err := testbed.Get(url)
+		if err == nil && got != status {
+			err = fmt.Errorf("%s answers %d %q, want %d", url, got, body, status)
+		}
+		return err
+	}))
+}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -64,6 +65,7 @@ func clientConfig(m *member) *statusv3.ClientConfig {
 	for _, t := range m.Cache().Status() {
 		for _, r := range m.Cache().Resources(t.Type) {
 			if r.Current == nil {
+				conf.GenericXdsConfigs = append(conf.GenericXdsConfigs, withoutResource(t.Type, r))
 				continue
 			}
 			row := &statusv3.ClientConfig_GenericXdsConfig{
@@ -90,6 +92,24 @@ func clientConfig(m *member) *statusv3.ClientConfig {
 		}
 	}
 	return conf
+}
+
+// withoutResource tells of a name for which there is an error and nothing else
+// (gRFC A88).
+func withoutResource(typeURL string, r cache.ResourceStatus) *statusv3.ClientConfig_GenericXdsConfig {
+	row := &statusv3.ClientConfig_GenericXdsConfig{
+		TypeUrl:      typeURL,
+		Name:         r.Name,
+		ClientStatus: adminv3.ClientResourceStatus_RECEIVED_ERROR,
+		ErrorState:   &adminv3.UpdateFailureState{Details: r.Err.Error()},
+	}
+	switch {
+	case errors.Is(r.Err, xds.ErrNotFound):
+		row.ClientStatus = adminv3.ClientResourceStatus_DOES_NOT_EXIST
+	case errors.Is(r.Err, xds.ErrNoAnswer):
+		row.ClientStatus = adminv3.ClientResourceStatus_TIMEOUT
+	}
+	return row
 }
 
 // Forward opens a stream of a service that is not served here, to the upstream of

@@ -1,12 +1,15 @@
 package agent
 
 import (
+	"maps"
 	"testing"
 	"time"
 
 	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -26,17 +29,8 @@ func TestClientStatusIsServed(t *testing.T) {
 		c.Subscribe(xds.ClusterType)
 		c.Subscribe(xds.ListenerType)
 		r.pass(time.Second)
-		conn, err := r.down.Dial()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = conn.Close() }()
-		got, err := statusv3.NewClientStatusDiscoveryServiceClient(conn).FetchClientStatus(r.Context(), &statusv3.ClientStatusRequest{})
-		if err != nil || len(got.GetConfig()) != 1 || got.GetConfig()[0].GetNode().GetId() != "xdstest" {
-			t.Fatalf("%v %v", got, err)
-		}
 		rows := make(map[string]*statusv3.ClientConfig_GenericXdsConfig)
-		for _, row := range got.GetConfig()[0].GetGenericXdsConfigs() {
+		for _, row := range r.clientStatus().GetGenericXdsConfigs() {
 			rows[xds.Short(row.GetTypeUrl())+" "+row.GetName()] = row
 		}
 		if row := rows["CDS c1"]; row.GetClientStatus() != adminv3.ClientResourceStatus_ACKED || row.GetVersionInfo() == "" {
@@ -46,4 +40,55 @@ func TestClientStatusIsServed(t *testing.T) {
 			t.Errorf("l1: %v", row)
 		}
 	})
+}
+
+// protocol.md 3.14, 5.3, gRFC A88: what the control plane says does not exist, what
+// it says nothing of, and what it cannot give.
+func TestClientStatusTellsWhatIsMissing(t *testing.T) {
+	inBothForms(t, func(r *rig) {
+		r.start()
+		r.cp.Hold(xds.EndpointType)
+		c := r.client(xdstest.ClientConfig{})
+		c.Subscribe(xds.EndpointType, "gone", "silent", "broken")
+		r.pass(time.Second)
+		errs := []*discoveryv3.ResourceError{
+			{ResourceName: &discoveryv3.ResourceName{Name: "gone"}, ErrorDetail: &statuspb.Status{Code: int32(codes.NotFound)}},
+			{ResourceName: &discoveryv3.ResourceName{Name: "broken"}, ErrorDetail: &statuspb.Status{Code: int32(codes.Internal)}},
+		}
+		if r.form == xdstest.Delta {
+			r.cp.SendRaw(0, &discoveryv3.DeltaDiscoveryResponse{TypeUrl: xds.EndpointType, Nonce: r.cp.Nonce(), ResourceErrors: errs})
+		} else {
+			r.cp.SendRaw(0, &discoveryv3.DiscoveryResponse{TypeUrl: xds.EndpointType, Nonce: r.cp.Nonce(), VersionInfo: "x", ResourceErrors: errs})
+		}
+		r.pass(15 * time.Second)
+		got := make(map[string]adminv3.ClientResourceStatus)
+		for _, row := range r.clientStatus().GetGenericXdsConfigs() {
+			if row.GetTypeUrl() == xds.EndpointType {
+				got[row.GetName()] = row.GetClientStatus()
+			}
+		}
+		want := map[string]adminv3.ClientResourceStatus{
+			"gone":   adminv3.ClientResourceStatus_DOES_NOT_EXIST,
+			"silent": adminv3.ClientResourceStatus_TIMEOUT,
+			"broken": adminv3.ClientResourceStatus_RECEIVED_ERROR,
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	})
+}
+
+// clientStatus fetches the status of the only group.
+func (r *rig) clientStatus() *statusv3.ClientConfig {
+	r.Helper()
+	conn, err := r.down.Dial()
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	got, err := statusv3.NewClientStatusDiscoveryServiceClient(conn).FetchClientStatus(r.Context(), &statusv3.ClientStatusRequest{})
+	if err != nil || len(got.GetConfig()) != 1 || got.GetConfig()[0].GetNode().GetId() != "xdstest" {
+		r.Fatalf("%v %v", got, err)
+	}
+	return got.GetConfig()[0]
 }

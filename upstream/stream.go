@@ -269,16 +269,19 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 		now := time.Now()
 		st.mu.Lock()
 		settled, settle := st.machine.Settled(now)
+		overdue, miss := st.machine.Overdue(now)
 		req, wake := st.machine.Next(now)
 		st.mu.Unlock()
 		for _, typeURL := range settled {
 			st.feed.Synced(st.server.name, typeURL)
 		}
+		for _, u := range overdue {
+			st.server.log.Warn("the control plane says nothing of names that it was asked for",
+				"type", xds.Short(u.Type), "names", len(u.Errors), "name", u.Errors[0].Name)
+			st.feed.Apply(st.server.update(u), nil)
+		}
 		if req == nil {
-			if wake.IsZero() || !settle.IsZero() && settle.Before(wake) {
-				wake = settle
-			}
-			return wake, nil
+			return earliest(wake, settle, miss), nil
 		}
 		if err := st.wire.send(ctx, req, *node); err != nil {
 			return time.Time{}, fmt.Errorf("sending: %w", err)
@@ -286,6 +289,16 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 		*node = nil
 		st.log(req)
 	}
+}
+
+// earliest returns the earliest of times; a zero one is never.
+func earliest(times ...time.Time) (first time.Time) {
+	for _, t := range times {
+		if first.IsZero() || !t.IsZero() && t.Before(first) {
+			first = t
+		}
+	}
+	return first
 }
 
 func (st *stream) log(req *session.Request) {

@@ -19,6 +19,7 @@
 package cache
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -241,6 +242,12 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 		t.refresh(h)
 	}
 	for _, e := range u.Errors {
+		if errors.Is(e.Err, xds.ErrNotFound) && t.entries[e.Name] == nil {
+			c.remove(t, e.Name, ch) // as good as a removal, of what is not held (protocol.md 3.14)
+		}
+		if errors.Is(e.Err, xds.ErrNoAnswer) && t.entries[e.Name] != nil {
+			continue // unchanged, so that nothing need be said of it
+		}
 		if _, ok := t.errors[e.Name]; ok || len(t.errors) < maxErrors {
 			t.errors[e.Name] = e.Err
 		}

@@ -52,6 +52,39 @@ func TestAnErrorFromAboveLeavesTheResourceInUse(t *testing.T) {
 	})
 }
 
+// protocol.md 3.14: that a name is not found is as good as its removal, but of what
+// is held it takes nothing away.
+func TestNotFoundFromAboveIsARemovalOfWhatIsNotHeld(t *testing.T) {
+	inAllForms(t, xdstest.Config{}, func(r *rig) {
+		if r.above != xdstest.Delta || r.below != xdstest.Delta {
+			return // SotW cannot say what does not exist
+		}
+		r.mesh()
+		c := r.client(xdstest.ClientConfig{})
+		r.envoy(c)
+		r.cp.Hold(xds.EndpointType)
+		c.Subscribe(xds.EndpointType, "none")
+		r.quiet()
+		var errs []*discoveryv3.ResourceError
+		for _, name := range []string{"none", "c1"} {
+			errs = append(errs, &discoveryv3.ResourceError{
+				ResourceName: &discoveryv3.ResourceName{Name: name},
+				ErrorDetail:  &statuspb.Status{Code: int32(codes.NotFound)},
+			})
+		}
+		r.cp.SendRaw(0, &discoveryv3.DeltaDiscoveryResponse{TypeUrl: xds.EndpointType, Nonce: r.cp.Nonce(), ResourceErrors: errs})
+		r.quiet()
+		var removed []string
+		for _, got := range c.Responses() {
+			removed = append(removed, got.Removed...)
+		}
+		if !slices.Equal(removed, []string{"none"}) {
+			r.Errorf("the client was told that %q do not exist, want only none", removed)
+		}
+		r.holds(c, xds.EndpointType, "c1")
+	})
+}
+
 // protocol.md 7.3: malformed resources are refused at once, with every reason,
 // and the good ones of the response arrive.
 func TestTheGoodPartOfAMalformedResponseArrives(t *testing.T) {

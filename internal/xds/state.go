@@ -1,5 +1,17 @@
 package xds
 
+import "errors"
+
+// What a control plane may say of a name instead of a resource. What is held of
+// it stays in use (protocol.md 3.14).
+var (
+	// ErrNotFound says that it reported that the resource does not exist.
+	ErrNotFound = errors.New("the control plane says that it does not exist")
+	// ErrNoAnswer says that it was asked for the name and has said nothing of it
+	// in time (gRFC A57, protocol.md 5.3).
+	ErrNoAnswer = errors.New("the control plane was asked for it and says nothing of it")
+)
+
 // Knowledge is how much is known of everything of a type: of the set that a
 // wildcard names (design.md section 3).
 type Knowledge int

@@ -100,9 +100,14 @@ func (in *ingest) finish(sub *subscription) {
 	}
 	for _, r := range in.update.Put {
 		delete(sub.broken, r.Name)
+		sub.spoke(r)
 	}
 	for _, name := range in.update.Remove {
 		delete(sub.broken, name)
+		delete(sub.asked, name)
+	}
+	for _, e := range in.update.Errors {
+		delete(sub.asked, e.Name)
 	}
 }
 
@@ -126,10 +131,22 @@ func (in *ingest) report(sub *subscription, errs []*discoveryv3.ResourceError) {
 		}
 		in.update.Errors = append(in.update.Errors, ResourceError{
 			Name: name,
-			Err: fmt.Errorf("control plane: %s: %s",
-				codes.Code(e.GetErrorDetail().GetCode()), e.GetErrorDetail().GetMessage()),
+			Err:  &reported{codes.Code(e.GetErrorDetail().GetCode()), e.GetErrorDetail().GetMessage()},
 		})
 	}
+}
+
+// reported is what a server says is wrong with a resource. One with NOT_FOUND is
+// xds.ErrNotFound; no other code says that a resource does not exist (protocol.md
+// 3.14).
+type reported struct {
+	code    codes.Code
+	message string
+}
+
+func (e *reported) Error() string { return fmt.Sprintf("control plane: %s: %s", e.code, e.message) }
+func (e *reported) Is(target error) bool {
+	return target == xds.ErrNotFound && e.code == codes.NotFound
 }
 
 // SotW takes in a SotW response and returns what it says, or an error for one

@@ -29,6 +29,9 @@ const (
 	// DefaultSettle is how long a Delta wildcard must be quiet after a response
 	// to count as complete (design.md section 3, protocol.md 7.7).
 	DefaultSettle = 500 * time.Millisecond
+	// DefaultAnswerTimeout is how long a server has for a name that it was asked
+	// for, before that counts as not existing (gRFC A57, protocol.md 5.3).
+	DefaultAnswerTimeout = 15 * time.Second
 )
 
 // A control plane that answers a NACK with what was refused is answered after a
@@ -48,9 +51,10 @@ const Unissued = "holdfast:not-from-this-server"
 
 // Config configures a Session; zero values take the defaults.
 type Config struct {
-	Form       Form
-	AckTimeout time.Duration
-	Settle     time.Duration
+	Form          Form
+	AckTimeout    time.Duration
+	Settle        time.Duration
+	AnswerTimeout time.Duration
 	// Versions holds, by type, the version_info that this server's SotW
 	// responses last had when they were ACKed. The session keeps it up to date,
 	// so that the next stream can start with it.
@@ -78,6 +82,9 @@ type subscription struct {
 	add      map[string]struct{} // Delta: not told yet
 	drop     map[string]struct{}
 	renamed  bool // SotW: the names changed since they were told
+	// asked are names that the server was told and has said nothing of, with the
+	// time until which it should.
+	asked map[string]time.Time
 
 	// What the server said.
 	nonce    string
@@ -127,6 +134,9 @@ func New(cfg Config) *Session {
 	if cfg.Settle == 0 {
 		cfg.Settle = DefaultSettle
 	}
+	if cfg.AnswerTimeout == 0 {
+		cfg.AnswerTimeout = DefaultAnswerTimeout
+	}
 	if cfg.Versions == nil {
 		cfg.Versions = make(map[string]string)
 	}
@@ -146,6 +156,7 @@ func (s *Session) Want(typeURL string, wildcard bool, add, drop []string) {
 			names:    make(map[string]struct{}),
 			add:      make(map[string]struct{}),
 			drop:     make(map[string]struct{}),
+			asked:    make(map[string]time.Time),
 			broken:   make(map[string]struct{}),
 			timedOut: make(map[string]struct{}),
 		}
@@ -165,6 +176,7 @@ func (s *Session) Want(typeURL string, wildcard bool, add, drop []string) {
 		if _, ok := sub.names[name]; ok {
 			delete(sub.names, name)
 			delete(sub.broken, name)
+			delete(sub.asked, name)
 			sub.told(name, false)
 		}
 	}
@@ -253,6 +265,55 @@ func (s *Session) Settled(now time.Time) (types []string, wake time.Time) {
 	return types, wake
 }
 
+// Overdue returns, for each type that has any, the names that the server was asked
+// for and has not spoken of in time, each once, and when Overdue should be asked
+// again; the zero time for never.
+func (s *Session) Overdue(now time.Time) (updates []*Update, wake time.Time) {
+	for _, sub := range s.ordered {
+		u := &Update{Type: sub.url}
+		for name, at := range sub.asked {
+			if at.After(now) {
+				wake = earlier(wake, at)
+				continue
+			}
+			delete(sub.asked, name)
+			u.Errors = append(u.Errors, ResourceError{Name: name, Err: xds.ErrNoAnswer})
+		}
+		if len(u.Errors) > 0 {
+			slices.SortFunc(u.Errors, func(a, b ResourceError) int { return strings.Compare(a.Name, b.Name) })
+			updates = append(updates, u)
+		}
+	}
+	return updates, wake
+}
+
+// ask begins to wait for what a request asks for. Of what is held a server may say
+// nothing on a new stream; names that are new to it it must answer.
+func (s *Session) ask(sub *subscription, names []string, held map[string]string, now time.Time) {
+	for _, name := range names {
+		_, has := held[name]
+		_, waits := sub.asked[name]
+		if _, wanted := sub.names[name]; wanted && !has && !waits {
+			sub.asked[name] = now.Add(s.cfg.AnswerTimeout)
+		}
+	}
+}
+
+// spoke ends the wait for a resource, by its name, by an alias or as a member
+// of a collection.
+func (sub *subscription) spoke(r *xds.Resource) {
+	if len(sub.asked) == 0 {
+		return
+	}
+	delete(sub.asked, r.Name)
+	for _, alias := range r.Aliases {
+		delete(sub.asked, alias)
+	}
+	if glob := xds.CollectionOf(r.Name); glob != "" {
+		delete(sub.asked, glob)
+	}
+}
+
 // Next returns the next request that the server is owed, or nil, and then when
 // Next must be called again though nothing came in; the zero time for never.
 func (s *Session) Next(now time.Time) (*Request, time.Time) {
@@ -321,10 +382,12 @@ func (s *Session) nextDelta(sub *subscription, now time.Time) (*Request, time.Ti
 				req.Initial[name] = Unissued
 			}
 		}
+		s.ask(sub, req.Subscribe, req.Initial, now)
 		return req, time.Time{}
 	}
 	if len(sub.add)+len(sub.drop) > 0 {
 		req := &Request{Subscribe: sorted(sub.add), Unsubscribe: sorted(sub.drop)}
+		s.ask(sub, req.Subscribe, nil, now)
 		clear(sub.add)
 		clear(sub.drop)
 		return req, time.Time{}
@@ -345,6 +408,7 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 		}
 		sub.started = true
 		req.Names = sub.wanted()
+		s.ask(sub, req.Names, s.cfg.Held(sub.url), now)
 		return req, time.Time{}
 	}
 	a, wake := sub.due(now)
@@ -360,6 +424,9 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 	}
 	if a == nil && !sub.renamed {
 		return nil, wake
+	}
+	if len(sub.add) > 0 {
+		s.ask(sub, sorted(sub.add), nil, now)
 	}
 	sub.renamed = false
 	if a != nil {

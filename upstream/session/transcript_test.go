@@ -50,7 +50,8 @@ import (
 //	after D           time passes
 //
 // What comes back: "put", "remove", "complete", "refresh" and "error" say what a
-// response says, "settled" what is told completely. In both.txt a request reads
+// response says, "settled" what is told completely, "overdue" a name of which the server
+// said nothing in time. In both.txt a request reads
 // "ask T +NAME -NAME", "ack T NONCE" or "nack T NONCE: reason"; in the others it
 // is shown word by word, without what is empty.
 func TestTranscripts(t *testing.T) {
@@ -242,9 +243,15 @@ func (tk *talk) drain() {
 		for _, url := range settled {
 			tk.got = append(tk.got, "settled "+xds.Short(url))
 		}
+		overdue, miss := tk.machine.Overdue(tk.now)
+		for _, u := range overdue {
+			for _, e := range u.Errors {
+				tk.got = append(tk.got, "overdue "+xds.Short(u.Type)+" "+e.Name)
+			}
+		}
 		req, at := tk.machine.Next(tk.now)
 		if req == nil {
-			tk.wake = earlier(wake, at)
+			tk.wake = earlier(earlier(wake, miss), at)
 			return
 		}
 		tk.got = append(tk.got, tk.request(req))

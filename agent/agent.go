@@ -61,7 +61,8 @@ type Config struct {
 	MaxResources int
 	MaxBytes     int64
 	// Node is who Envoy will say it is, so that its configuration can be fetched
-	// before it asks; nil to wait for it.
+	// before it asks, and fills what an Envoy with that id leaves out; nil to wait
+	// for what it says.
 	Node *corev3.Node
 	// Linger is how long the subscriptions of a gone client are kept; 0 for the
 	// default.
@@ -85,14 +86,6 @@ type Agent struct {
 	groups    map[kind]*member
 	// start hands groups to Run, which owns what they run.
 	start chan *member
-}
-
-// kind is what makes clients see the same: who they are, and by which generator
-// a control plane makes their configuration (design.md section 3).
-type kind struct{ node, userAgent, generator string }
-
-func kindOf(n *corev3.Node) kind {
-	return kind{n.GetId(), n.GetUserAgentName(), n.GetMetadata().GetFields()["GENERATOR"].GetStringValue()}
 }
 
 // member is a group of the agent.
@@ -291,6 +284,7 @@ func (a *Agent) leave(m *member) {
 
 // Attach opens the view of a stream: of the group of its kind, or of a new one.
 func (a *Agent) Attach(c downstream.Client) downstream.View {
+	c.Node = completed(c.Node, a.cfg.Node)
 	k := kindOf(c.Node)
 	a.mu.Lock()
 	m := a.groups[k]
@@ -311,14 +305,6 @@ func (a *Agent) Attach(c downstream.Client) downstream.View {
 		a.start <- m // the groups outlive the server, so somebody receives
 	}
 	return view
-}
-
-// sameNode tells whether a control plane would tell two nodes of one kind the
-// same: cluster, locality and metadata are what it generates from.
-func sameNode(a, b *corev3.Node) bool {
-	return a.GetCluster() == b.GetCluster() &&
-		proto.Equal(a.GetLocality(), b.GetLocality()) &&
-		proto.Equal(a.GetMetadata(), b.GetMetadata())
 }
 
 // sources makes the upstreams, in order of priority.

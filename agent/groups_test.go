@@ -192,6 +192,39 @@ func TestAClientWhoseNodeDiffersReplacesTheConfiguredOne(t *testing.T) {
 	}
 }
 
+// What the flags say of the node fills what an Envoy of that name leaves out, and
+// nothing else.
+func TestTheConfiguredNodeFillsWhatAClientLeavesOut(t *testing.T) {
+	configured := node("web-1", "A", "1", "B", "2")
+	configured.Locality, configured.UserAgentName = &corev3.Locality{Zone: "z"}, ""
+	full := node("web-1", "A", "3")
+	full.Cluster, full.Locality = "own", &corev3.Locality{Zone: "y"}
+	filled := node("web-1", "A", "3", "B", "2")
+	filled.Cluster, filled.Locality = full.Cluster, full.Locality
+	for _, c := range []struct {
+		name      string
+		says, has *corev3.Node
+	}{
+		{"it says nothing", &corev3.Node{}, configured},
+		{"it says its id", &corev3.Node{Id: "web-1"}, configured},
+		{"it says everything but one", full, filled},
+		{"it is another", node("web-2"), node("web-2")},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := proto.CloneOf(c.says)
+			if got := completed(c.says, configured); !proto.Equal(got, c.has) {
+				t.Errorf("%v becomes %v, want %v", c.says, got, c.has)
+			}
+			if !proto.Equal(c.says, before) {
+				t.Errorf("what the client said was changed into %v", c.says)
+			}
+		})
+	}
+	if got := completed(full, nil); got != full {
+		t.Errorf("without a configured node %v became %v", full, got)
+	}
+}
+
 // design.md I11: a group ends with the leases of its last client.
 func TestAGroupClosesAfterTheLingerTime(t *testing.T) {
 	inBothForms(t, func(r *rig) {

@@ -21,6 +21,9 @@ type Limits struct {
 	// RequestRate is how many requests one stream may send in a second, after a
 	// first RequestBurst of them.
 	RequestRate, RequestBurst int
+	// AnyDepth is how deep Anys may be nested in a resource that is written as
+	// JSON, for REST: each level is decoded anew. Nothing else decodes them.
+	AnyDepth int
 }
 
 // DefaultLimits are the limits where none are set.
@@ -30,6 +33,7 @@ var DefaultLimits = Limits{
 	Subscriptions: 200_000,
 	RequestRate:   1000,
 	RequestBurst:  20_000,
+	AnyDepth:      64,
 }
 
 func (l Limits) orDefault() Limits {
@@ -39,6 +43,7 @@ func (l Limits) orDefault() Limits {
 		{&l.Subscriptions, &DefaultLimits.Subscriptions},
 		{&l.RequestRate, &DefaultLimits.RequestRate},
 		{&l.RequestBurst, &DefaultLimits.RequestBurst},
+		{&l.AnyDepth, &DefaultLimits.AnyDepth},
 	} {
 		if *f.set == 0 {
 			*f.set = *f.def

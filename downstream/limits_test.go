@@ -2,13 +2,20 @@ package downstream
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	_ "google.golang.org/protobuf/types/known/emptypb" // the innermost
 
 	"github.com/holdfast-xds/holdfast/downstream/session"
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
 // refusals counts what an Observer is told of limits.
@@ -80,5 +87,35 @@ func TestTheDefaultLimitsLeaveRoomForALargeMesh(t *testing.T) {
 		if err := g.admit(&session.Request{Type: xds.EndpointType, Nonce: "1"}, machine); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// Writing JSON decodes every level of nested Anys anew, so that a small resource
+// could cost without end.
+func TestARESTAnswerIsHeldToTheNestingOfAnys(t *testing.T) {
+	nested := func(levels int) *discoveryv3.DiscoveryResponse {
+		body := &anypb.Any{TypeUrl: "type.googleapis.com/google.protobuf.Empty"}
+		for range levels - 2 {
+			value, err := proto.Marshal(body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body = &anypb.Any{TypeUrl: "type.googleapis.com/google.protobuf.Any", Value: value}
+		}
+		l := xdstest.Listener("l", 1, "r")
+		l.ListenerFilters = []*listenerv3.ListenerFilter{{Name: "f", ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: body}}}
+		return &discoveryv3.DiscoveryResponse{TypeUrl: xds.ListenerType, Resources: []*anypb.Any{xdstest.Pack(l)}}
+	}
+	seen := refusals{of: make(map[string]int)}
+	s := New(Config{Limits: Limits{AnyDepth: 5}, Observer: seen})
+	if _, err := s.restJSON(nested(5)); err != nil {
+		t.Error(err)
+	}
+	_, err := s.restJSON(nested(6))
+	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), `LDS "l"`) || seen.of["any_depth"] != 1 {
+		t.Errorf("got %v, counted %v", err, seen.of)
+	}
+	if _, err := New(Config{}).restJSON(nested(2000)); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("2000 levels: %v", err)
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/downstream/session"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -99,15 +101,48 @@ func (s *Server) rest(w http.ResponseWriter, r *http.Request) {
 	}
 	out, err := resp.SotW(s.from)
 	if err == nil {
-		body, err = restJSON(out)
+		body, err = s.restJSON(out)
 	}
 	if err != nil {
 		s.cfg.Log.Warn("REST cannot express a resource", "type", xds.Short(typeURL), "err", err)
-		http.Error(w, err.Error(), http.StatusInternalServerError)
+		http.Error(w, status.Convert(err).Message(), http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(body)
+}
+
+// nestedWithin reports whether no more than depth Anys are nested in a message. What
+// cannot be decoded counts as one: writing it fails anyway.
+func nestedWithin(m protoreflect.Message, depth int) bool {
+	if holder, ok := m.Interface().(*anypb.Any); ok {
+		if depth == 0 {
+			return false
+		}
+		inner, err := holder.UnmarshalNew()
+		return err != nil || nestedWithin(inner.ProtoReflect(), depth-1)
+	}
+	within := true
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case fd.IsMap():
+			if fd.MapValue().Message() != nil {
+				v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
+					within = nestedWithin(v.Message(), depth)
+					return within
+				})
+			}
+		case fd.Message() == nil:
+		case fd.IsList():
+			for i := 0; within && i < v.List().Len(); i++ {
+				within = nestedWithin(v.List().Get(i).Message(), depth)
+			}
+		default:
+			within = nestedWithin(v.Message(), depth)
+		}
+		return within
+	})
+	return within
 }
 
 // restType finds the type that a request is for, or answers what is wrong with it.
@@ -131,7 +166,13 @@ func restType(w http.ResponseWriter, r *http.Request) (typeURL string, ok bool) 
 // restJSON writes a response as JSON. A resource that holds a type which this
 // build does not know cannot be expressed; to leave it out would delete it, so
 // that the error names it instead (protocol.md 9.5).
-func restJSON(resp *discoveryv3.DiscoveryResponse) ([]byte, error) {
+func (s *Server) restJSON(resp *discoveryv3.DiscoveryResponse) ([]byte, error) {
+	for _, res := range resp.GetResources() {
+		if !nestedWithin(res.ProtoReflect(), s.cfg.Limits.AnyDepth) {
+			name, _ := xds.ScanName(res.GetValue())
+			return nil, s.exhausted("any_depth", "%s %q cannot be written as JSON: more than %d Anys are nested in it (--max-any-depth)", xds.Short(resp.GetTypeUrl()), name, s.cfg.Limits.AnyDepth)
+		}
+	}
 	opts := protojson.MarshalOptions{UseProtoNames: true}
 	body, err := opts.Marshal(resp)
 	if err == nil {

@@ -113,6 +113,7 @@ func (f *runFlags) add(c *command) {
 	flags.IntVar(&f.limits.Subscriptions, "max-subscriptions", def.Subscriptions, "`NUMBER` of names that one stream may subscribe to")
 	flags.IntVar(&f.limits.RequestRate, "max-request-rate", def.RequestRate, "`NUMBER` of requests that one stream may send in a second, after a first --max-request-burst")
 	flags.IntVar(&f.limits.RequestBurst, "max-request-burst", def.RequestBurst, "`NUMBER` of requests that one stream may send at once")
+	flags.IntVar(&f.limits.AnyDepth, "max-any-depth", def.AnyDepth, "`NUMBER` of Anys that may be nested in a resource that is served over REST")
 	flags.IntVar(&f.resources, "max-resources", cache.DefaultMaxResources, "`NUMBER` of resources that are held for clients of one kind; what goes beyond is refused")
 	flags.Int64Var(&f.bytes, "max-resource-bytes", cache.DefaultMaxBytes, "how much all their bodies together may be, in `BYTES`; the default is 1 GiB")
 	flags = c.section("Who Envoy is, to fetch its configuration before it asks (one way, or neither)")
@@ -137,8 +138,8 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		return agent.Config{}, fmt.Errorf("--upstream-max-message-bytes %d: want a positive number of bytes", f.maxMessage)
 	case f.ackTimeout <= 0:
 		return agent.Config{}, fmt.Errorf("--ack-timeout %s: want a positive duration", f.ackTimeout)
-	case min(f.limits.Streams, f.limits.Types, f.limits.Subscriptions, f.limits.RequestRate, f.limits.RequestBurst) <= 0:
-		return agent.Config{}, errors.New("a limit (--max-streams, --max-types, --max-subscriptions, --max-request-rate, --max-request-burst) is not positive")
+	case min(f.limits.Streams, f.limits.Types, f.limits.Subscriptions, f.limits.RequestRate, f.limits.RequestBurst, f.limits.AnyDepth) <= 0:
+		return agent.Config{}, errors.New("a limit (--max-streams, --max-types, --max-subscriptions, --max-request-rate, --max-request-burst, --max-any-depth) is not positive")
 	case f.resources <= 0 || f.bytes <= 0:
 		return agent.Config{}, errors.New("--max-resources and --max-resource-bytes: want positive numbers")
 	case f.refresh <= 0:

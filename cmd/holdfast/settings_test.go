@@ -95,7 +95,7 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 		"--upstream-key", "key", "--upstream-server-name", "sn", "--upstream-san", "s1,x", "--upstream-san", "s2",
 		"--upstream-token-file", "tok", "--upstream-plaintext", "--socket", "/s", "--socket-mode", "600", "--socket-group", "g",
 		"--client-linger", "5m", "--rest", "127.0.0.1:1", "--rest-hold", "30s", "--upstream-rest-refresh", "7s",
-		"--max-streams", "1", "--max-types", "2", "--max-subscriptions", "3", "--max-request-rate", "4", "--max-request-burst", "5", "--max-resources", "6", "--max-resource-bytes", "7", "--node-id", "i", "--node-cluster", "c", "--node-locality", "r/z", "--node-metadata", "a=1",
+		"--max-streams", "1", "--max-types", "2", "--max-subscriptions", "3", "--max-request-rate", "4", "--max-request-burst", "5", "--max-any-depth", "8", "--max-resources", "6", "--max-resource-bytes", "7", "--node-id", "i", "--node-cluster", "c", "--node-locality", "r/z", "--node-metadata", "a=1",
 		"--node-metadata", "b:=1", "--admin", "unix:/a", "--health", ":9", "--log-level", "debug", "--log-format", "json")
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +112,7 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 		Headers:  map[string]string{"ClusterID": "K=1"}, MaxMessage: 5, AckTimeout: 2 * time.Second,
 		Socket: downstream.SocketConfig{Path: "/s", Mode: 0o600, Group: "g"},
 		REST:   "127.0.0.1:1", RESTHold: 30 * time.Second, RESTRefresh: 7 * time.Second,
-		Limits:       downstream.Limits{Streams: 1, Types: 2, Subscriptions: 3, RequestRate: 4, RequestBurst: 5},
+		Limits:       downstream.Limits{Streams: 1, Types: 2, Subscriptions: 3, RequestRate: 4, RequestBurst: 5, AnyDepth: 8},
 		MaxResources: 6, MaxBytes: 7,
 		Linger: 5 * time.Minute, Admin: "unix:/a", Health: ":9",
 	}

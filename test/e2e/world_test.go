@@ -216,6 +216,11 @@ func (w *world) runEnvoy(bootstrap, admin string) *testbed.Envoy {
 	w.Helper()
 	e, err := testbed.StartEnvoy(envoytest.Binary(w.T), bootstrap, admin, bootstrap+".log")
 	w.check(err)
+	return w.keep(e)
+}
+
+// keep ends an Envoy with the test.
+func (w *world) keep(e *testbed.Envoy) *testbed.Envoy {
 	w.Cleanup(func() {
 		e.Kill()
 		if w.Failed() {

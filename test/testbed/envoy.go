@@ -22,8 +22,21 @@ type Envoy struct {
 // StartEnvoy runs an Envoy on a bootstrap whose admin address is given. Clusters
 // and listeners drain within a second, so that tests need not wait.
 func StartEnvoy(binary, bootstrap, admin, log string) (*Envoy, error) {
-	p, err := Start("envoy", log, binary, "-c", bootstrap, "--disable-hot-restart", "--concurrency", "1",
-		"--drain-time-s", "1", "--log-level", "info", "--component-log-level", "upstream:debug,config:debug")
+	return startEnvoy(binary, bootstrap, admin, log, "--disable-hot-restart")
+}
+
+// StartEpoch runs an Envoy that takes over from the one of the epoch before, with
+// the same base id: its listeners, and its admin address. The one before drains
+// for a second and ends a second after that.
+func StartEpoch(binary, bootstrap, admin, log string, baseID, epoch int) (*Envoy, error) {
+	return startEnvoy(binary, bootstrap, admin, log, "--base-id", strconv.Itoa(baseID),
+		"--restart-epoch", strconv.Itoa(epoch), "--parent-shutdown-time-s", "2")
+}
+
+func startEnvoy(binary, bootstrap, admin, log string, extra ...string) (*Envoy, error) {
+	args := append([]string{binary, "-c", bootstrap, "--concurrency", "1", "--drain-time-s", "1",
+		"--log-level", "info", "--component-log-level", "upstream:debug,config:debug"}, extra...)
+	p, err := Start("envoy", log, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -76,6 +76,7 @@ func (s *Server) fetch(ctx context.Context, req *session.Request, node *corev3.N
 func (s *Server) answer(view View, req *session.Request, node *corev3.Node, subscribe bool) (resp *session.Response) {
 	machine := session.New(session.Config{
 		KeepWildcard: node.GetUserAgentName() == envoyUserAgent,
+		TTL:          enforcesTTL(node),
 		HadWildcard:  view.HadWildcard,
 	})
 	opening := *req

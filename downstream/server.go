@@ -191,6 +191,13 @@ var errNoNode = errors.New("the first request of a stream must carry a node with
 // envoyUserAgent is what Envoy calls itself.
 const envoyUserAgent = "envoy"
 
+// enforcesTTL tells whether a client drops a resource when its TTL has passed.
+// Envoy does, and does not say so (protocol.md V12, 6.8).
+func enforcesTTL(node *corev3.Node) bool {
+	return node.GetUserAgentName() == envoyUserAgent ||
+		slices.Contains(node.GetClientFeatures(), "xds.config.supports-resource-ttl")
+}
+
 // nodeOf checks the Node of a first request.
 func nodeOf(node *corev3.Node) (*corev3.Node, error) {
 	if node.GetId() == "" {

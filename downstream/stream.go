@@ -101,6 +101,7 @@ func (st *stream) attach(node *corev3.Node) {
 		NoncePrefix:  strconv.FormatUint(st.number, 10) + ".",
 		RemovalDelay: st.server.cfg.RemovalDelay,
 		KeepWildcard: node.GetUserAgentName() == envoyUserAgent,
+		TTL:          enforcesTTL(node),
 		HadWildcard:  st.view.HadWildcard,
 	})
 	st.gate = newGate(st.server)

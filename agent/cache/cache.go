@@ -67,6 +67,9 @@ type Config struct {
 	// the sum of their bodies. An update that goes beyond is refused as a whole.
 	MaxResources int
 	MaxBytes     int64
+	// HoldTTL holds the types, by URL, whose TTLs are not enforced nor passed on
+	// (design.md I8, policy "hold").
+	HoldTTL map[string]bool
 	// OnIdle, if set, is called by Run when nobody watches and the last lease
 	// has ended; more than once if that stays so.
 	OnIdle func()
@@ -121,6 +124,8 @@ type Cache struct {
 	// resources and bytes count what the entries of all tables hold.
 	resources int
 	bytes     int64
+	// expiries are the deadlines of resources with a TTL.
+	expiries expiries
 	// unreferenced orders what nobody subscribes to by age.
 	unreferenced *lru.Cache[key, struct{}]
 }
@@ -147,6 +152,7 @@ type table struct {
 	hadWildcard bool
 	tickets     []*ticket // updates without a verdict, oldest first
 	updated     time.Time
+	expired     uint64 // resources that outlived their TTL
 }
 
 // entry is what is held under one name.
@@ -228,7 +234,7 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 	ch := newChanges(t)
 	var refused error
 	for _, r := range u.Put {
-		if reason, ok := c.put(t, u, r, ch); !ok && refused == nil {
+		if reason, ok := c.put(t, u, c.lifetime(r), ch); !ok && refused == nil {
 			refused = reason
 		}
 	}
@@ -239,7 +245,9 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 		c.removeAbsent(t, u.Put, ch)
 	}
 	for _, h := range u.Refresh {
-		t.refresh(h)
+		if err := c.refresh(t, h, ch); err != nil && refused == nil {
+			refused = err
+		}
 	}
 	for _, e := range u.Errors {
 		if errors.Is(e.Err, xds.ErrNotFound) && t.entries[e.Name] == nil {
@@ -393,10 +401,11 @@ func (c *Cache) put(t *table, u Update, r *xds.Resource, ch *changes) (reason er
 	c.bytes += size(r)
 	e.source, e.unasked = u.Source, u.Unasked
 	if e.res != nil && e.res.Version == r.Version {
-		e.replaceSame(r)
+		c.replaceSame(e, r, ch)
 	} else {
 		old := e.res
 		e.replace(r)
+		c.expires(r)
 		t.indexAliases(old, r)
 		ch.add(r.Name, old, r)
 	}
@@ -409,8 +418,9 @@ func (c *Cache) put(t *table, u Update, r *xds.Resource, ch *changes) (reason er
 
 // replaceSame takes over what may differ beside the content. The body that is
 // held stays the one that every stream shares.
-func (e *entry) replaceSame(r *xds.Resource) {
-	if e.res.UpstreamVersion == r.UpstreamVersion && e.res.Deadline.Equal(r.Deadline) {
+func (c *Cache) replaceSame(e *entry, r *xds.Resource, ch *changes) {
+	lifetime := !e.res.Deadline.Equal(r.Deadline)
+	if e.res.UpstreamVersion == r.UpstreamVersion && !lifetime {
 		return
 	}
 	same := *r
@@ -419,6 +429,13 @@ func (e *entry) replaceSame(r *xds.Resource) {
 		e.good = &same
 	}
 	e.res = &same
+	if lifetime {
+		if e.good != nil {
+			e.good = sameLifetime(e.good, e.res)
+		}
+		c.expires(e.res)
+		ch.add(r.Name, e.res) // clients that enforce it too must hear of it
+	}
 }
 
 // replace takes in new content, with the standing that it already has.
@@ -427,10 +444,14 @@ func (e *entry) replace(r *xds.Resource) {
 	switch {
 	case e.good != nil && e.good.Version == r.Version:
 		e.good, e.standing = r, xds.Accepted
+		return
 	case e.reasons[r.Version] != "":
 		e.standing = xds.Rejected
 	default:
 		e.standing = xds.Pending
+	}
+	if e.good != nil {
+		e.good = sameLifetime(e.good, r)
 	}
 }
 
@@ -517,14 +538,22 @@ func (c *Cache) drop(t *table, name string) {
 	c.unreferenced.Remove(key{t.url, name})
 }
 
-func (t *table) refresh(h Refresh) {
+// refresh takes in a heartbeat. One for a content that is not held refreshes
+// nothing, and the error says so to the upstream (protocol.md 6.1).
+func (c *Cache) refresh(t *table, h Refresh, ch *changes) error {
 	e := t.entries[h.Name]
-	if e == nil || e.res.UpstreamVersion != h.Version {
-		return
+	switch {
+	case e == nil:
+		return fmt.Errorf("%s %q: a heartbeat for what is not held", xds.Short(t.url), h.Name)
+	case e.res.UpstreamVersion != h.Version:
+		return fmt.Errorf("%s %q: a heartbeat of version %q, and %q is held", xds.Short(t.url), h.Name, h.Version, e.res.UpstreamVersion)
+	case c.cfg.HoldTTL[t.url]:
+		return nil
 	}
 	same := *e.res
 	same.TTL, same.Deadline = h.TTL, h.Deadline
-	e.replaceSame(&same)
+	c.replaceSame(e, &same, ch)
+	return nil
 }
 
 // Held lists what is held and still subscribed of a type, with the version that

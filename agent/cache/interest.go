@@ -340,7 +340,8 @@ func (c *Cache) poke() {
 	}
 }
 
-// Run ends leases when their time has come, until ctx ends.
+// Run ends leases and drops what has outlived its TTL when their time has come,
+// until ctx ends.
 func (c *Cache) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -352,6 +353,11 @@ func (c *Cache) Run(ctx context.Context) error {
 		case <-c.wake:
 		}
 		next := c.expireLeases(time.Now())
+		c.mu.Lock()
+		if at := c.expire(time.Now()); next.IsZero() || !at.IsZero() && at.Before(next) {
+			next = at
+		}
+		c.mu.Unlock()
 		if next.IsZero() {
 			timer.Stop()
 		} else {

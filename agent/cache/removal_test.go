@@ -4,7 +4,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -115,34 +114,6 @@ func TestAnAliasLeadsToItsResourceWhileThatIsHeld(t *testing.T) {
 	wantChanged(t, w, "VHDS new v")
 	if it := item(c, xds.VirtualHostType, "new"); it.Current != nil {
 		t.Errorf("new is still %v", it.Current)
-	}
-}
-
-// protocol.md 6.1, design.md I8.
-func TestAHeartbeatMovesTheDeadlineOfTheVersionThatItNames(t *testing.T) {
-	c := New(Config{})
-	w := watch(c, "a", xds.ClusterType, "*")
-	soon, later := time.Unix(100, 0), time.Unix(200, 0)
-	r := res(xds.ClusterType, "a@1")
-	r.TTL, r.Deadline = time.Minute, soon
-	apply(c, Update{Type: xds.ClusterType, Put: []*xds.Resource{r}})
-	changed(w)
-	beat := func(name, version string) {
-		apply(c, Update{Type: xds.ClusterType, Refresh: []Refresh{{Name: name, Version: version, TTL: time.Hour, Deadline: later}}})
-	}
-	beat("a", "u0")
-	beat("b", "u1")
-	if got := item(c, xds.ClusterType, "a").Current.Deadline; !got.Equal(soon) {
-		t.Errorf("moved to %v by the heartbeat of another version", got)
-	}
-	beat("a", "u1")
-	if got := item(c, xds.ClusterType, "a").Current; !got.Deadline.Equal(later) || got.TTL != time.Hour || got.Body != r.Body {
-		t.Errorf("not moved: %+v", got)
-	}
-	wantChanged(t, w)
-	put(c, xds.ClusterType, "a@1")
-	if got := item(c, xds.ClusterType, "a").Current; !got.Deadline.IsZero() || got.TTL != 0 {
-		t.Errorf("a body without a ttl does not end it: %+v", got)
 	}
 }
 

@@ -24,6 +24,8 @@ type TypeStatus struct {
 	Updated time.Time
 	// Errors counts names with an error from above.
 	Errors int
+	// Expired counts resources that outlived their TTL.
+	Expired uint64
 }
 
 // Status returns what is known of every type that was ever asked for or told of,
@@ -49,6 +51,7 @@ func (c *Cache) Status() []TypeStatus {
 			Leased:     leased[url],
 			Updated:    t.updated,
 			Errors:     len(t.errors),
+			Expired:    t.expired,
 		}
 		if t.refs[xds.Wildcard] > 0 {
 			s.Subscribed--

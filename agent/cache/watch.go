@@ -3,6 +3,7 @@ package cache
 import (
 	"iter"
 	"slices"
+	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -98,6 +99,7 @@ func (w *Watch) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 func (w *Watch) Read(f func(s Snapshot, changed []Change)) {
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
+	w.c.expire(time.Now())
 	var changed []Change
 	for url, wt := range w.types {
 		if len(wt.dirty) == 0 && !wt.all {

@@ -198,7 +198,14 @@ func (s *Session) consider(sub *subscription, v View, name string, due bool, out
 	delete(sub.leaving, r.Name)
 	h = sub.sent[r.Name]
 	if !due && h != nil && h.version == r.Version {
-		return removed
+		switch sub.extend(h, r, s.now) {
+		case notNeeded:
+			return removed
+		case byHeartbeat:
+			sub.beats[r.Name] = struct{}{}
+			return removed
+		case byBody:
+		}
 	}
 	out.add(r)
 	return removed
@@ -398,6 +405,15 @@ func (s *Session) buildNamed(sub *subscription, v View) *Response {
 			if h := sub.sent[r.Name]; due || h == nil || h.version != r.Version {
 				out.add(r)
 			}
+		}
+		if sub.url == xds.RuntimeType && !found && v.Lookup(sub.url, name).Gone {
+			// Absence cannot be said, so a layer that is removed becomes empty
+			// (protocol.md 1.13, 6.3).
+			r := xds.EmptyRuntime(name)
+			if h := sub.sent[name]; h != nil && h.version != r.Version {
+				out.add(r)
+			}
+			return
 		}
 		if due && !found {
 			sub.unanswered[name] = struct{}{}

@@ -441,7 +441,7 @@ func (fz *fuzzTalk) expect(in *Interest) {
 }
 
 func (fz *fuzzTalk) check(resp *Response) {
-	fz.say("-> %s %s %s -%v", xds.Short(resp.Type), resp.Nonce, show(resp.Resources), resp.Removed)
+	fz.say("-> %s %s %s -%v", xds.Short(resp.Type), resp.Nonce, show(resp, resp.Resources), resp.Removed)
 	c := fz.clients[resp.Type]
 	if c == nil || !c.requested {
 		fz.fail("this type was not requested")

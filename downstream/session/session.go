@@ -72,6 +72,9 @@ type Config struct {
 	// 2.4): HadWildcard then reports whether its kind had one before.
 	KeepWildcard bool
 	HadWildcard  func(typeURL string) bool
+	// TTL says that the client enforces the TTL of resources: an Envoy, which
+	// does not say so, and clients that do (protocol.md 6.8).
+	TTL bool
 }
 
 // Session is the machine of one stream.
@@ -127,6 +130,12 @@ type Response struct {
 	Resources []*xds.Resource
 	// Removed is Delta's removed_resources.
 	Removed []string
+	// Heartbeats lists resources of which only the TTL starts again; there is
+	// nothing else in the response then.
+	Heartbeats []*xds.Resource
+	// At is when the response was made, if it says how long resources live; the
+	// zero time if it does not.
+	At time.Time
 }
 
 // Effect is what a request says beyond asking for a response.
@@ -297,6 +306,9 @@ func (s *Session) build(sub *subscription, v View) *Response {
 	if resp := s.probe(sub, v); resp != nil {
 		return resp
 	}
+	if resp := s.buildHeartbeats(sub, v); resp != nil {
+		return resp
+	}
 	sub.looked(v.Revision())
 	return nil
 }
@@ -316,7 +328,10 @@ func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Re
 		s.lose(sub, name)
 	}
 	resp.Version = sub.served.String()
-	sub.launch(flight{nonce: resp.Nonce, revision: revision, resources: resp.Resources, removed: resp.Removed})
+	if sub.passesTTL() {
+		resp.At = s.now
+	}
+	sub.launch(flight{nonce: resp.Nonce, revision: revision, resources: resp.Resources, removed: resp.Removed, beats: resp.Heartbeats})
 	return resp
 }
 

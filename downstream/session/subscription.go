@@ -45,6 +45,7 @@ type subscription struct {
 	unanswered map[string]struct{}
 	leaving    map[string]time.Time // clusters to be removed, and not before when
 	alone      []string             // suspects to be sent once more, alone
+	beats      map[string]struct{}  // names whose TTL started again
 
 	// What the client was sent and has not answered, oldest first.
 	flights []flight
@@ -70,6 +71,9 @@ type holding struct {
 	unjudged *xds.Resource
 	// nacked is the version that the client refused; "" for none.
 	nacked string
+	// expires is when the client drops it by itself, as it was told last; the
+	// zero time for never.
+	expires time.Time
 }
 
 // flight is a response that the client has not answered.
@@ -78,6 +82,7 @@ type flight struct {
 	revision  uint64
 	resources []*xds.Resource
 	removed   []string
+	beats     []*xds.Resource
 	// probe: a suspect that was sent alone.
 	probe bool
 }
@@ -93,6 +98,7 @@ func newSubscription(url string, cfg Config) *subscription {
 		due:        make(map[string]struct{}),
 		unanswered: make(map[string]struct{}),
 		leaving:    make(map[string]time.Time),
+		beats:      make(map[string]struct{}),
 	}
 }
 
@@ -323,6 +329,9 @@ func (sub *subscription) setSent(r *xds.Resource) (changed bool) {
 	sub.served.Add(r)
 	changed = h.version != r.Version
 	h.last, h.version = r, r.Version
+	if sub.passesTTL() {
+		h.expires = r.Deadline
+	}
 	return changed
 }
 

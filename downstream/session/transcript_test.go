@@ -30,7 +30,7 @@ import (
 //	again T         SotW: the client repeats its last request
 //	cut             a new stream begins; the client says what it has
 //	put T NAME@V    the state gets a new version ("eds=NAME": a cluster of type
-//	                EDS; "alias=NAME")
+//	                EDS; "alias=NAME"; "ttl=60s": it ends 60 s from now)
 //	del T NAME      an upstream says that it does not exist
 //	lose T NAME     the state no longer knows
 //	know T K        what is known of the wildcard is K; complete unless said
@@ -82,6 +82,7 @@ type clientType struct {
 
 func newTalk(form Form) *talk {
 	tk := &talk{form: form, state: newFakeState(), now: time.Unix(1e9, 0), types: make(map[string]*clientType), envoy: true}
+	tk.state.now = tk.now
 	tk.open()
 	return tk
 }
@@ -91,6 +92,7 @@ func (tk *talk) open() {
 	tk.machine = New(Config{
 		Form: tk.form, NoncePrefix: fmt.Sprintf("s%d.", tk.streams),
 		KeepWildcard: tk.envoy, HadWildcard: func(string) bool { return tk.streams > 1 },
+		TTL: tk.envoy,
 	})
 	for _, c := range tk.types {
 		c.first, c.received = true, nil
@@ -129,6 +131,7 @@ func (tk *talk) do(words []string) error {
 	case "after":
 		d, err := time.ParseDuration(args[0])
 		tk.now = tk.now.Add(d)
+		tk.state.now = tk.now
 		return err
 	case "client":
 		tk.envoy = args[0] == "envoy"
@@ -310,7 +313,7 @@ func (tk *talk) request(req *Request) {
 	}
 	note := func(word string, list []*xds.Resource) {
 		if len(list) > 0 {
-			tk.got = append(tk.got, word+" "+show(list))
+			tk.got = append(tk.got, word+" "+show(&Response{}, list))
 		}
 	}
 	note("accepted", v.Accepted)
@@ -354,23 +357,31 @@ func (tk *talk) drain() {
 		c.received = append(c.received, resp)
 		text := "send " + xds.Short(resp.Type)
 		if len(resp.Resources) > 0 {
-			text += " " + show(resp.Resources)
+			text += " " + show(resp, resp.Resources)
+		}
+		if len(resp.Heartbeats) > 0 {
+			text += " beat " + show(resp, resp.Heartbeats)
 		}
 		removed := slices.Sorted(slices.Values(resp.Removed))
 		for _, name := range removed {
 			text += " -" + name
 		}
-		if len(resp.Resources)+len(removed) == 0 {
+		if len(resp.Resources)+len(removed)+len(resp.Heartbeats) == 0 {
 			text += " nothing"
 		}
 		tk.got = append(tk.got, text)
 	}
 }
 
-func show(list []*xds.Resource) string {
+// show lists what is in a response: "a@1", or "a@1/60s" where it says how long it
+// lives.
+func show(resp *Response, list []*xds.Resource) string {
 	words := make([]string, len(list))
 	for i, r := range list {
 		words[i] = r.Name + "@" + r.Version
+		if ttl := resp.remaining(r); ttl > 0 {
+			words[i] += "/" + ttl.String()
+		}
 	}
 	slices.Sort(words)
 	return strings.Join(words, " ")
@@ -378,6 +389,7 @@ func show(list []*xds.Resource) string {
 
 // fakeState is a View that does as it is told.
 type fakeState struct {
+	now       time.Time
 	revision  uint64
 	items     map[string]map[string]xds.Item
 	aliases   map[string]string
@@ -420,6 +432,13 @@ func (s *fakeState) do(verb, typeURL string, args []string, changed func(names [
 		for _, arg := range args[1:] {
 			if eds, ok := strings.CutPrefix(arg, "eds="); ok {
 				r.EDSName = eds
+			}
+			if text, ok := strings.CutPrefix(arg, "ttl="); ok {
+				ttl, err := time.ParseDuration(text)
+				if err != nil {
+					return err
+				}
+				r.TTL, r.Deadline = ttl, s.now.Add(ttl)
 			}
 			if alias, ok := strings.CutPrefix(arg, "alias="); ok {
 				r.Aliases = append(r.Aliases, alias)

@@ -29,6 +29,7 @@ func (sub *subscription) answer(req *Request) *Verdict {
 	sub.flights = slices.Delete(sub.flights, 0, at+1)
 	v := &Verdict{Type: sub.url, Revision: f.revision, NACK: req.NACK, Error: req.Error}
 	if req.NACK {
+		sub.missedBeats(f)
 		sub.nack(f, v)
 	} else {
 		sub.ack(f, v)

@@ -1,9 +1,12 @@
 package session
 
 import (
+	"time"
+
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -65,7 +68,21 @@ func (r *Response) Delta(from *corev3.ControlPlane) *discoveryv3.DeltaDiscoveryR
 		Resources:         make([]*discoveryv3.Resource, 0, len(r.Resources)),
 	}
 	for _, res := range r.Resources {
-		out.Resources = append(out.Resources, res.Wrapper(0))
+		out.Resources = append(out.Resources, res.Wrapper(r.remaining(res)))
+	}
+	for _, res := range r.Heartbeats {
+		out.Resources = append(out.Resources, &discoveryv3.Resource{
+			Name: res.Name, Version: res.Version, Ttl: durationpb.New(r.remaining(res)),
+		})
 	}
 	return out
+}
+
+// remaining returns how long a resource lives from the moment that the response
+// was made; 0 to say nothing of it.
+func (r *Response) remaining(res *xds.Resource) time.Duration {
+	if r.At.IsZero() || res.Deadline.IsZero() {
+		return 0
+	}
+	return max(res.Deadline.Sub(r.At), time.Millisecond)
 }

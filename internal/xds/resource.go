@@ -10,6 +10,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -233,6 +234,16 @@ func (r *Resource) Answers(name string) bool {
 		}
 	}
 	return false
+}
+
+// EmptyRuntime returns a runtime layer without values: what a client that cannot
+// be told of a removal gets instead (protocol.md 6.3).
+func EmptyRuntime(name string) *Resource {
+	body := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), name)
+	body = protowire.AppendBytes(protowire.AppendTag(body, 2, protowire.BytesType), nil) // the layer
+	r := &Resource{Type: RuntimeType, Name: name, Body: &anypb.Any{TypeUrl: RuntimeType, Value: body}}
+	r.Version = contentHash(r)
+	return r
 }
 
 // SetVersion is the version of a set of resources: a hash over the (name,

@@ -1,0 +1,154 @@
+package cache
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// lasting is a resource whose TTL begins now.
+func lasting(typeURL, nameVersion string, ttl time.Duration) *xds.Resource {
+	r := res(typeURL, nameVersion)
+	r.TTL, r.Deadline = ttl, time.Now().Add(ttl)
+	return r
+}
+
+// beat sends a heartbeat for a version.
+func beat(c *Cache, typeURL, name, version string, ttl time.Duration) *verdicts {
+	return apply(c, Update{Type: typeURL, Refresh: []Refresh{{Name: name, Version: version, TTL: ttl, Deadline: time.Now().Add(ttl)}}})
+}
+
+// protocol.md 6.1, design.md I8.
+func TestAHeartbeatMovesTheDeadlineOfTheVersionThatItNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(Config{})
+		w := watch(c, "a", xds.ClusterType, "*")
+		r := lasting(xds.ClusterType, "a@1", time.Minute)
+		apply(c, Update{Type: xds.ClusterType, Put: []*xds.Resource{r}})
+		changed(w)
+		time.Sleep(30 * time.Second)
+		beat(c, xds.ClusterType, "a", "u0", time.Hour).want(t, `nack: CDS "a": a heartbeat of version "u0", and "u1" is held`)
+		beat(c, xds.ClusterType, "b", "u1", time.Hour).want(t, `nack: CDS "b": a heartbeat for what is not held`)
+		if got := item(c, xds.ClusterType, "a").Current.Deadline; !got.Equal(r.Deadline) {
+			t.Errorf("moved to %v by the heartbeat of another version", got)
+		}
+		wantChanged(t, w)
+		beat(c, xds.ClusterType, "a", "u1", time.Hour)
+		if got := item(c, xds.ClusterType, "a").Current; !got.Deadline.Equal(time.Now().Add(time.Hour)) || got.TTL != time.Hour || got.Body != r.Body {
+			t.Errorf("not moved: %+v", got)
+		}
+		wantChanged(t, w, "CDS a")
+		time.Sleep(time.Hour - time.Second)
+		wantChanged(t, w)
+		put(c, xds.ClusterType, "a@1")
+		if got := item(c, xds.ClusterType, "a").Current; !got.Deadline.IsZero() || got.TTL != 0 {
+			t.Errorf("a body without a ttl does not end it: %+v", got)
+		}
+		time.Sleep(time.Hour)
+		holds(t, c, xds.ClusterType, "a@1")
+	})
+}
+
+// protocol.md 6.2, 6.3: some types are removed, others dropped without a word.
+func TestWhatOutlivesItsTTLIsNotServed(t *testing.T) {
+	for _, typeURL := range xds.Types() {
+		told := removedByExpiry(typeURL)
+		t.Run(xds.Short(typeURL), func(t *testing.T) {
+			running(t, Config{}, func(t *testing.T, c *Cache) {
+				w := watch(c, "a", typeURL, "a", "b", "c")
+				apply(c, Update{Type: typeURL, Put: []*xds.Resource{
+					lasting(typeURL, "a@1", time.Minute), lasting(typeURL, "b@1", time.Hour), res(typeURL, "c@1"),
+				}})
+				changed(w)
+				pass(time.Minute - time.Nanosecond)
+				wantChanged(t, w)
+				holds(t, c, typeURL, "a@1", "b@1", "c@1")
+				pass(time.Nanosecond)
+				holds(t, c, typeURL, "b@1", "c@1")
+				if told {
+					wantChanged(t, w, xds.Short(typeURL)+" a")
+				} else {
+					wantChanged(t, w)
+				}
+				if it := item(c, typeURL, "a"); it.Gone != told {
+					t.Errorf("gone is %t, want %t", it.Gone, told)
+				}
+				pass(time.Hour)
+				holds(t, c, typeURL, "c@1")
+			})
+		})
+	}
+}
+
+// What is read has not expired, though Run has had no time to drop it.
+func TestAnExpiredResourceIsNotReadBeforeItIsDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(Config{})
+		w := watch(c, "a", xds.ClusterType, "*")
+		apply(c, Update{Type: xds.ClusterType, Put: []*xds.Resource{lasting(xds.ClusterType, "a@1", time.Minute)}})
+		changed(w)
+		time.Sleep(time.Minute)
+		if got := changed(w); !slices.Equal(got, []string{"CDS a"}) {
+			t.Errorf("changed: %q", got)
+		}
+		if it := item(c, xds.ClusterType, "a"); it.Current != nil {
+			t.Errorf("still there: %+v", it.Current)
+		}
+	})
+}
+
+// design.md I8, policy "hold".
+func TestATTLThatIsHeldIsNeitherEnforcedNorPassedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(Config{HoldTTL: map[string]bool{xds.ClusterType: true}})
+		apply(c, Update{Type: xds.ClusterType, Put: []*xds.Resource{lasting(xds.ClusterType, "a@1", time.Minute)}})
+		apply(c, Update{Type: xds.ListenerType, Put: []*xds.Resource{lasting(xds.ListenerType, "a@1", time.Minute)}})
+		beat(c, xds.ClusterType, "a", "u1", time.Minute).want(t, "ack")
+		if got := item(c, xds.ClusterType, "a").Current; got.TTL != 0 || !got.Deadline.IsZero() {
+			t.Errorf("%+v", got)
+		}
+		time.Sleep(time.Hour)
+		watch(c, "a", xds.ClusterType, "*").Read(func(Snapshot, []Change) {})
+		holds(t, c, xds.ClusterType, "a@1")
+		holds(t, c, xds.ListenerType)
+	})
+}
+
+// The lifetime is the resource's, whichever version of it is served.
+func TestTheAcceptedVersionLivesAsLongAsTheNewestSays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(Config{})
+		w := watch(c, "a", xds.ClusterType, "*")
+		first := lasting(xds.ClusterType, "a@1", time.Minute)
+		apply(c, Update{Type: xds.ClusterType, Put: []*xds.Resource{first}})
+		w.Accept(xds.ClusterType, []*xds.Resource{first}, nil)
+		apply(c, Update{Type: xds.ClusterType, Put: []*xds.Resource{lasting(xds.ClusterType, "a@2", time.Hour)}})
+		if it := item(c, xds.ClusterType, "a"); it.Good.Version != "1" || it.Good.TTL != time.Hour || !it.Good.Deadline.Equal(it.Current.Deadline) {
+			t.Errorf("good is %+v", it.Good)
+		}
+		time.Sleep(30 * time.Minute)
+		beat(c, xds.ClusterType, "a", "u2", time.Hour)
+		if it := item(c, xds.ClusterType, "a"); !it.Good.Deadline.Equal(time.Now().Add(time.Hour)) {
+			t.Errorf("good is %+v", it.Good)
+		}
+	})
+}
+
+// Heartbeats put deadlines off; what they leave behind is bounded.
+func TestHeartbeatsLeaveNothingBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(Config{})
+		apply(c, Update{Type: xds.ClusterType, Put: []*xds.Resource{lasting(xds.ClusterType, "a@1", time.Hour)}})
+		for range 10_000 {
+			time.Sleep(time.Second)
+			beat(c, xds.ClusterType, "a", "u1", time.Hour)
+		}
+		if n := len(c.expiries); n > 100 {
+			t.Errorf("%d deadlines are noted of one resource", n)
+		}
+		holds(t, c, xds.ClusterType, "a@1")
+	})
+}

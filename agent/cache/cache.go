@@ -70,6 +70,10 @@ type Config struct {
 	// HoldTTL holds the types, by URL, whose TTLs are not enforced nor passed on
 	// (design.md I8, policy "hold").
 	HoldTTL map[string]bool
+	// Guard holds removals back; OnWithheld, if set, is told, under the cache's
+	// lock, how many of how many are.
+	Guard      Guard
+	OnWithheld func(typeURL string, withheld, held int)
 	// OnIdle, if set, is called by Run when nobody watches and the last lease
 	// has ended; more than once if that stays so.
 	OnIdle func()
@@ -124,8 +128,14 @@ type Cache struct {
 	// resources and bytes count what the entries of all tables hold.
 	resources int
 	bytes     int64
-	// expiries are the deadlines of resources with a TTL.
-	expiries expiries
+	// expiries are the deadlines of resources with a TTL, trials those after which
+	// something is proven.
+	expiries, trials expiries
+	// suspects are, while what proved itself is served instead, what is suspected
+	// to crash clients, with its version, "" for an absence; nil otherwise.
+	suspects map[key]string
+	journal  *Journal // nil for none
+	stale    bool     // what is held is too old for who comes anew
 	// unreferenced orders what nobody subscribes to by age.
 	unreferenced *lru.Cache[key, struct{}]
 }
@@ -153,14 +163,33 @@ type table struct {
 	tickets     []*ticket // updates without a verdict, oldest first
 	updated     time.Time
 	expired     uint64 // resources that outlived their TTL
+	former      map[string]former
+	// withheld are removals that are held back, and until when; told is the source
+	// that last told all it has, pruneAt when what it did not confirm goes.
+	withheld map[string]time.Time
+	told     string
+	pruneAt  time.Time
+	// answered: a source said something of the type. sealed: what was restored is
+	// not served yet; restoredKnown: nor that something was known of the wildcard.
+	answered, sealed, restoredKnown bool
 }
 
 // entry is what is held under one name.
 type entry struct {
 	res, good *xds.Resource
 	standing  xds.Standing
-	source    string
-	unasked   bool
+	// source is that of res, goodSource that of good.
+	source, goodSource string
+	unasked            bool
+	// restored: it was on disk, and no source has spoken of it since.
+	restored bool
+	// proven is what a client lived with, nil for none; trial: good is on trial,
+	// accepted since acceptedAt.
+	proven     *xds.Resource
+	trial      bool
+	acceptedAt time.Time
+	// told is what is on disk, nil for nothing.
+	told *keeping
 	// follows is the name of the endpoints that are wanted because of it.
 	follows string
 	// reasons are what clients said of contents that they refused, by version.
@@ -208,6 +237,8 @@ func (c *Cache) table(typeURL string) *table {
 			errors:      make(map[string]error),
 			refs:        make(map[string]int),
 			followed:    make(map[string]int),
+			former:      make(map[string]former),
+			withheld:    make(map[string]time.Time),
 		}
 		c.tables[typeURL] = t
 	}
@@ -230,19 +261,24 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 		}
 		return
 	}
+	t.answered = true
+	c.release1(t)
 	c.revision++
 	ch := newChanges(t)
 	var refused error
+	removed := c.doubtRemovals(t, u)
 	for _, r := range u.Put {
 		if reason, ok := c.put(t, u, c.lifetime(r), ch); !ok && refused == nil {
 			refused = reason
 		}
 	}
-	for _, name := range u.Remove {
+	for _, name := range removed {
 		c.remove(t, name, ch)
 	}
 	if u.Complete {
-		c.removeAbsent(t, u.Put, ch)
+		// From now on absence itself says that a name of the wildcard is gone.
+		maps.DeleteFunc(t.gone, func(name string, _ struct{}) bool { return t.refs[name] == 0 })
+		c.confirmed(t, u.Source)
 	}
 	for _, h := range u.Refresh {
 		if err := c.refresh(t, h, ch); err != nil && refused == nil {
@@ -331,15 +367,17 @@ func (c *Cache) learn(t *table, u Update, ch *changes) {
 	}
 	if t.knowledge != was {
 		ch.all = true
+		c.logFact(Known, t.url, "")
 	}
 }
 
 // Synced takes in that a source has told all it has of a type's wildcard, or of
 // one that it was not asked about.
-func (c *Cache) Synced(typeURL string) {
+func (c *Cache) Synced(source, typeURL string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.table(typeURL)
+	c.confirmed(t, source)
 	if t.knowledge == xds.Complete || t.knowledge == xds.Unknown {
 		return // an open stream on which nothing came knows nothing (I2)
 	}
@@ -399,16 +437,22 @@ func (c *Cache) put(t *table, u Update, r *xds.Resource, ch *changes) (reason er
 		c.bytes -= size(e.res)
 	}
 	c.bytes += size(r)
-	e.source, e.unasked = u.Source, u.Unasked
+	e.source, e.unasked, e.restored = u.Source, u.Unasked, false
 	if e.res != nil && e.res.Version == r.Version {
 		c.replaceSame(e, r, ch)
 	} else {
 		old := e.res
+		if f, ok := t.former[r.Name]; ok {
+			e.proven = f.res
+			delete(t.former, r.Name)
+		}
 		e.replace(r)
 		c.expires(r)
 		t.indexAliases(old, r)
 		ch.add(r.Name, old, r)
+		c.cleared(t, r.Name)
 	}
+	c.log(t, r.Name)
 	c.file(t, r.Name, e)
 	if e.standing == xds.Rejected {
 		return refusal(e.reasons[r.Version]), false
@@ -425,8 +469,11 @@ func (c *Cache) replaceSame(e *entry, r *xds.Resource, ch *changes) {
 	}
 	same := *r
 	same.Body = e.res.Body
+	if e.proven == e.res {
+		e.proven = &same
+	}
 	if e.good == e.res {
-		e.good = &same
+		e.good, e.goodSource = &same, e.source
 	}
 	e.res = &same
 	if lifetime {
@@ -443,7 +490,13 @@ func (e *entry) replace(r *xds.Resource) {
 	e.res = r
 	switch {
 	case e.good != nil && e.good.Version == r.Version:
-		e.good, e.standing = r, xds.Accepted
+		if e.proven == e.good {
+			e.proven = r
+		}
+		e.good, e.goodSource, e.standing = r, e.source, xds.Accepted
+		return
+	case e.proven != nil && e.proven.Version == r.Version:
+		e.proven, e.good, e.goodSource, e.standing = r, r, e.source, xds.Accepted
 		return
 	case e.reasons[r.Version] != "":
 		e.standing = xds.Rejected
@@ -490,11 +543,17 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 	if e := t.entries[name]; e != nil {
 		was = e.res
 		ch.add(name, was)
+		if e.proven != nil {
+			t.retire(name, e.proven)
+		}
 		c.drop(t, name)
+		c.try(t, name, time.Now())
+		c.cleared(t, name)
 	}
 	if t.url == xds.VirtualHostType && len(t.doubtful) < maxReleases {
 		// A later client too must hear something, to end its wait (protocol.md V11).
 		t.doubtful[name] = struct{}{}
+		c.logFact(Doubtful, t.url, name)
 	}
 	if _, ok := t.gone[name]; ok {
 		return
@@ -506,21 +565,6 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 		t.gone[name] = struct{}{}
 		ch.add(name, was)
 	}
-}
-
-// removeAbsent deletes what a complete answer left out.
-func (c *Cache) removeAbsent(t *table, put []*xds.Resource, ch *changes) {
-	present := make(map[string]struct{}, len(put))
-	for _, r := range put {
-		present[r.Name] = struct{}{}
-	}
-	for name := range t.entries {
-		if _, ok := present[name]; !ok {
-			c.remove(t, name, ch)
-		}
-	}
-	// From now on absence itself says that a name of the wildcard is gone.
-	maps.DeleteFunc(t.gone, func(name string, _ struct{}) bool { return t.refs[name] == 0 })
 }
 
 // drop deletes an entry without a word to anybody.
@@ -535,6 +579,10 @@ func (c *Cache) drop(t *table, name string) {
 	c.bytes -= size(e.res)
 	delete(t.entries, name)
 	delete(t.errors, name)
+	if c.journal != nil && e.told != nil {
+		c.journal.gone[key{t.url, name}] = e.told
+	}
+	c.log(t, name)
 	c.unreferenced.Remove(key{t.url, name})
 }
 
@@ -553,6 +601,7 @@ func (c *Cache) refresh(t *table, h Refresh, ch *changes) error {
 	same := *e.res
 	same.TTL, same.Deadline = h.TTL, h.Deadline
 	c.replaceSame(e, &same, ch)
+	c.log(t, h.Name)
 	return nil
 }
 

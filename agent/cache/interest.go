@@ -113,7 +113,7 @@ func (c *Cache) Lacking() bool {
 
 func (c *Cache) lacks(t *table, name string) bool {
 	if name == xds.Wildcard {
-		return t.knowledge == xds.Unknown
+		return t.knowledge == xds.Unknown && !t.restoredKnown
 	}
 	if t.entries[name] != nil || len(t.collections[name]) > 0 {
 		return false
@@ -131,6 +131,7 @@ func (c *Cache) wantChanged(t *table, name string) {
 	for in := range c.interests {
 		in.mark(t.url, name)
 	}
+	c.logFact(Wanted, t.url, name)
 	wanted := c.wants(t, name)
 	if name == xds.Wildcard {
 		if !wanted && t.knowledge == xds.Complete && !c.unasked(t) {
@@ -340,6 +341,16 @@ func (c *Cache) poke() {
 	}
 }
 
+// earliest returns the earliest of times; a zero one is never.
+func earliest(times ...time.Time) (first time.Time) {
+	for _, t := range times {
+		if first.IsZero() || !t.IsZero() && t.Before(first) {
+			first = t
+		}
+	}
+	return first
+}
+
 // Run ends leases and drops what has outlived its TTL when their time has come,
 // until ctx ends.
 func (c *Cache) Run(ctx context.Context) error {
@@ -354,9 +365,7 @@ func (c *Cache) Run(ctx context.Context) error {
 		}
 		next := c.expireLeases(time.Now())
 		c.mu.Lock()
-		if at := c.expire(time.Now()); next.IsZero() || !at.IsZero() && at.Before(next) {
-			next = at
-		}
+		next = earliest(next, c.expire(time.Now()), c.judge(time.Now()), c.confirm(time.Now()))
 		c.mu.Unlock()
 		if next.IsZero() {
 			timer.Stop()

@@ -15,10 +15,10 @@ func TestAWildcardIsUnknownUntilSomethingCame(t *testing.T) {
 	put(c, xds.ClusterType)
 	knows(t, c, xds.ClusterType, xds.Partial)
 	wantChanged(t, w, "CDS *")
-	c.Synced(xds.ClusterType)
+	c.Synced("one", xds.ClusterType)
 	knows(t, c, xds.ClusterType, xds.Complete)
 	wantChanged(t, w, "CDS *")
-	c.Synced(xds.ClusterType)
+	c.Synced("one", xds.ClusterType)
 	wantChanged(t, w)
 	knows(t, c, xds.ListenerType, xds.Unknown)
 }
@@ -27,7 +27,7 @@ func TestAWildcardIsUnknownUntilSomethingCame(t *testing.T) {
 func TestSyncingWhatWasNeverToldKnowsNothing(t *testing.T) {
 	c := New(Config{})
 	watch(c, "a", xds.ClusterType, "*")
-	c.Synced(xds.ClusterType)
+	c.Synced("one", xds.ClusterType)
 	knows(t, c, xds.ClusterType, xds.Unknown)
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -93,28 +94,45 @@ func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []strin
 	t := c.table(typeURL)
 	ch := newChanges(t)
 	for _, r := range accepted {
-		delete(t.doubtful, r.Name)
+		c.undoubt(t, r.Name)
 		e := t.entries[r.Name]
 		switch {
 		case e == nil:
+			continue
 		case e.res.Version == r.Version:
 			if e.standing == xds.Rejected {
 				// Another client refused it and was given something else; what
 				// any accepts is accepted (I7).
 				ch.add(r.Name, e.res)
 			}
-			e.standing, e.good = xds.Accepted, e.res
+			if e.good == nil || e.good.Version != r.Version {
+				e.acceptedAt = time.Now()
+			}
+			e.standing, e.good, e.goodSource = xds.Accepted, e.res, e.source
 			delete(e.reasons, r.Version)
 		case e.standing != xds.Accepted:
-			e.good = r // overtaken, and still the best known
+			// Overtaken, and still the best known.
+			if e.good == nil || e.good.Version != r.Version {
+				e.acceptedAt = time.Now()
+			}
+			e.good, e.goodSource = sameLifetime(r, e.res), e.source
 		}
+		c.log(t, r.Name)
+		c.try(t, r.Name, e.acceptedAt)
 	}
 	for _, name := range removed {
 		if t.entries[name] == nil && t.url != xds.VirtualHostType {
-			delete(t.doubtful, name)
+			c.undoubt(t, name)
 		}
 	}
 	c.notify(ch)
+}
+
+func (c *Cache) undoubt(t *table, name string) {
+	if _, ok := t.doubtful[name]; ok {
+		delete(t.doubtful, name)
+		c.logFact(Doubtful, t.url, name)
+	}
 }
 
 // Refuse takes in a NACK, with the client's reason, of the response built at a
@@ -126,13 +144,13 @@ func (w *Watch) Refuse(typeURL string, revision uint64, reason string, rejected 
 	c.mu.Lock()
 	t := c.table(typeURL)
 	for _, r := range suspects {
-		t.doubt(r)
+		c.doubt(t, r.Name)
 		if e := t.entries[r.Name]; e != nil && e.res.Version == r.Version && e.standing == xds.Pending {
 			e.standing = xds.Suspect
 		}
 	}
 	if rejected != nil {
-		t.reject(rejected, reason)
+		c.reject(t, rejected, reason)
 	}
 	var settled []func()
 	if revision > 0 {
@@ -152,14 +170,15 @@ func (w *Watch) Refuse(typeURL string, revision uint64, reason string, rejected 
 // doubt remembers that a client may hold a full-state resource that it did not
 // ACK: Envoy applies the good ones of a NACKed response and forgets their
 // versions (protocol.md V6).
-func (t *table) doubt(r *xds.Resource) {
+func (c *Cache) doubt(t *table, name string) {
 	if xds.FullState(t.url) {
-		t.doubtful[r.Name] = struct{}{}
+		t.doubtful[name] = struct{}{}
+		c.logFact(Doubtful, t.url, name)
 	}
 }
 
-func (t *table) reject(r *xds.Resource, reason string) {
-	t.doubt(r)
+func (c *Cache) reject(t *table, r *xds.Resource, reason string) {
+	c.doubt(t, r.Name)
 	e := t.entries[r.Name]
 	if e == nil || e.good != nil && e.good.Version == r.Version {
 		return // gone, or accepted by another client
@@ -178,5 +197,6 @@ func (t *table) reject(r *xds.Resource, reason string) {
 	e.reasons[r.Version] = reason
 	if e.res.Version == r.Version {
 		e.standing = xds.Rejected
+		c.log(t, r.Name)
 	}
 }

@@ -17,6 +17,10 @@ type Watch struct {
 	changed chan struct{}
 	types   map[string]*watched // under c.mu
 	closed  bool                // under c.mu
+	opened  time.Time
+	// withheld: what is held was too old when the watch began, and nobody has
+	// confirmed it since.
+	withheld bool // under c.mu
 }
 
 // watched is one type of a watch.
@@ -40,8 +44,9 @@ type Change struct {
 // Watch opens a view for a stream. client is how verdicts name who gave them: a
 // node id.
 func (c *Cache) Watch(client string) *Watch {
-	w := &Watch{c: c, client: client, changed: make(chan struct{}, 1), types: make(map[string]*watched)}
+	w := &Watch{c: c, client: client, changed: make(chan struct{}, 1), types: make(map[string]*watched), opened: time.Now()}
 	c.mu.Lock()
+	w.withheld = c.stale
 	c.watches[w] = struct{}{}
 	c.startLeases()
 	c.mu.Unlock()
@@ -113,7 +118,7 @@ func (w *Watch) Read(f func(s Snapshot, changed []Change)) {
 		wt.all = false
 		changed = append(changed, ch)
 	}
-	f(Snapshot{w.c}, changed)
+	f(Snapshot{w.c, w.withheld}, changed)
 }
 
 // Close ends the watch. What it subscribed to stays leased (I11); unanswered
@@ -138,10 +143,8 @@ func (w *Watch) Close(unanswered map[string][]string) {
 		}
 	}
 	for url, names := range unanswered {
-		if t := w.c.table(url); xds.FullState(url) {
-			for _, name := range names {
-				t.doubtful[name] = struct{}{}
-			}
+		for _, name := range names {
+			w.c.doubt(w.c.table(url), name)
 		}
 	}
 	settled := w.c.forgetWatch(w)
@@ -217,14 +220,25 @@ func (wt *watched) mark(ch *changes) bool {
 }
 
 // Snapshot is the state at one moment, during a Read.
-type Snapshot struct{ c *Cache }
+type Snapshot struct {
+	c        *Cache
+	withheld bool // nothing is served
+}
+
+// table returns what is served of a type; nil for nothing.
+func (s Snapshot) table(typeURL string) *table {
+	if s.withheld {
+		return nil
+	}
+	return s.c.tables[typeURL]
+}
 
 // Revision counts the updates that the cache has taken in.
 func (s Snapshot) Revision() uint64 { return s.c.revision }
 
 // Wildcard says how much is known of everything of a type.
 func (s Snapshot) Wildcard(typeURL string) xds.Knowledge {
-	if t := s.c.tables[typeURL]; t != nil {
+	if t := s.table(typeURL); t != nil {
 		return t.knowledge
 	}
 	return xds.Unknown
@@ -232,15 +246,18 @@ func (s Snapshot) Wildcard(typeURL string) xds.Knowledge {
 
 // Lookup returns what is held under a name or an alias.
 func (s Snapshot) Lookup(typeURL, name string) xds.Item {
-	t := s.c.tables[typeURL]
+	t := s.table(typeURL)
 	if t == nil {
 		return xds.Item{}
 	}
 	if e := t.entries[name]; e != nil {
-		return e.item()
+		return s.c.served(t, e)
 	}
 	if e := t.entries[t.aliases[name]]; e != nil {
-		return e.item()
+		return s.c.served(t, e)
+	}
+	if item := s.c.formerly(t, name); item.Current != nil {
+		return item
 	}
 	_, gone := t.gone[name]
 	return xds.Item{Gone: gone}
@@ -249,12 +266,20 @@ func (s Snapshot) Lookup(typeURL, name string) xds.Item {
 // All yields everything held of a type, in no order.
 func (s Snapshot) All(typeURL string) iter.Seq[xds.Item] {
 	return func(yield func(xds.Item) bool) {
-		t := s.c.tables[typeURL]
+		t := s.table(typeURL)
 		if t == nil {
 			return
 		}
 		for _, e := range t.entries {
-			if !yield(e.item()) {
+			if item := s.c.served(t, e); item.Current != nil && !yield(item) {
+				return
+			}
+		}
+		if s.c.suspects == nil {
+			return
+		}
+		for name := range t.former {
+			if item := s.c.formerly(t, name); item.Current != nil && !yield(item) {
 				return
 			}
 		}
@@ -264,12 +289,12 @@ func (s Snapshot) All(typeURL string) iter.Seq[xds.Item] {
 // Collection yields everything held of a glob collection, in no order.
 func (s Snapshot) Collection(typeURL, glob string) iter.Seq[xds.Item] {
 	return func(yield func(xds.Item) bool) {
-		t := s.c.tables[typeURL]
+		t := s.table(typeURL)
 		if t == nil {
 			return
 		}
 		for name := range t.collections[glob] {
-			if !yield(t.entries[name].item()) {
+			if item := s.c.served(t, t.entries[name]); item.Current != nil && !yield(item) {
 				return
 			}
 		}
@@ -279,7 +304,7 @@ func (s Snapshot) Collection(typeURL, glob string) iter.Seq[xds.Item] {
 // Doubtful lists names that a client of this group may hold without telling, in
 // alphabetical order.
 func (s Snapshot) Doubtful(typeURL string) []string {
-	t := s.c.tables[typeURL]
+	t := s.table(typeURL)
 	if t == nil {
 		return nil
 	}

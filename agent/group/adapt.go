@@ -30,7 +30,7 @@ func (f feed) Apply(u upstream.Update, verdict func(error)) {
 	f.g.cache.Apply(in, verdict)
 }
 
-func (f feed) Synced(_, typeURL string) { f.g.cache.Synced(typeURL) }
+func (f feed) Synced(source, typeURL string) { f.g.cache.Synced(source, typeURL) }
 
 func (f feed) Held(source, typeURL string) map[string]string {
 	return f.g.cache.Held(source, typeURL)

@@ -1,0 +1,509 @@
+package cache
+
+import (
+	"iter"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// Op is what a Record does with what is on disk under a name.
+type Op int
+
+// The operations of Record. They read as agent/store defines them.
+const (
+	// Put makes Resource what is kept; what was kept before stays beside it if it
+	// had proved itself.
+	Put Op = iota
+	// Accept says that a client accepted what is kept.
+	Accept
+	// Prove says that what is kept proved itself, and so did the absence of what is
+	// not: nothing older is needed.
+	Prove
+	// Delete drops what is kept; if it had proved itself, it stays as what was.
+	Delete
+	// Touch updates source, version and lifetime of what is kept.
+	Touch
+	// Note keeps Fact, or forgets it.
+	Note
+)
+
+// Record is one change of what should be on disk.
+type Record struct {
+	Op         Op
+	Type, Name string
+	// Resource and Source are those of Put and Touch, Accepted that of Put.
+	Resource *xds.Resource
+	Source   string
+	Accepted bool
+	// Fact and Is are those of Note.
+	Fact Fact
+	Is   bool
+}
+
+// FactKind is what a Fact says.
+type FactKind string
+
+// The kinds of facts.
+const (
+	// Wanted: a client subscribes to the name, or did until lately.
+	Wanted FactKind = "wanted"
+	// Doubtful: a client may hold the name without telling (protocol.md 3.6).
+	Doubtful FactKind = "doubtful"
+	// Known: something was said of everything of the type, so that what is held of
+	// it may be served.
+	Known FactKind = "known"
+)
+
+// Fact is a small thing to remember beside the resources.
+type Fact struct {
+	Kind       FactKind
+	Type, Name string
+}
+
+// Journal says what of the cache should be on disk, as changes since it was last
+// asked. A slow disk costs a set of names: what changes twice is told once.
+type Journal struct {
+	c       *Cache
+	changed chan struct{}
+	names   map[key]struct{}  // under c.mu
+	facts   map[Fact]struct{} // under c.mu
+	told    map[Fact]struct{} // under c.mu: what is on disk
+	gone    map[key]*keeping  // under c.mu: what is on disk of names without an entry
+}
+
+// keeping is what is on disk under one name.
+type keeping struct {
+	kept             *xds.Resource // nil for none
+	source           string
+	accepted, proven bool
+	previous         string // version of what proved itself before; "" for none
+}
+
+// Journal opens the journal; everything that is held is a change then. There is
+// one at most, opened before anything is applied.
+func (c *Cache) Journal() *Journal {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.journal = &Journal{
+		c: c, changed: make(chan struct{}, 1),
+		names: make(map[key]struct{}), facts: make(map[Fact]struct{}),
+		told: make(map[Fact]struct{}), gone: make(map[key]*keeping),
+	}
+	return c.journal
+}
+
+// Changed holds a value whenever Take has something new to say.
+func (j *Journal) Changed() <-chan struct{} { return j.changed }
+
+// log notes that what is held under a name, or its standing, changed.
+func (c *Cache) log(t *table, name string) {
+	if c.journal != nil {
+		c.journal.names[key{t.url, name}] = struct{}{}
+		c.journal.signal()
+	}
+}
+
+// logFact notes that a fact may have changed.
+func (c *Cache) logFact(kind FactKind, typeURL, name string) {
+	if c.journal != nil {
+		c.journal.facts[Fact{kind, typeURL, name}] = struct{}{}
+		c.journal.signal()
+	}
+}
+
+func (j *Journal) signal() {
+	select {
+	case j.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Take returns what changed since the last call. The records are to be written
+// together and in this order.
+func (j *Journal) Take() []Record {
+	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
+	var out []Record
+	for k := range j.names {
+		out = j.resource(k, out)
+	}
+	clear(j.names)
+	for f := range j.facts {
+		_, was := j.told[f]
+		if is := j.c.holdsFact(f); is != was {
+			out = append(out, Record{Op: Note, Fact: f, Is: is})
+			if is {
+				j.told[f] = struct{}{}
+			} else {
+				delete(j.told, f)
+			}
+		}
+	}
+	clear(j.facts)
+	return out
+}
+
+// All returns everything that should be on disk, for a disk on which there is
+// nothing, and counts it as told. What changes while it is written is for Take.
+func (j *Journal) All() []Record {
+	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
+	clear(j.names)
+	clear(j.facts)
+	clear(j.told)
+	clear(j.gone)
+	var out []Record
+	for _, t := range j.c.tables {
+		for name, e := range t.entries {
+			e.told = nil
+			out = j.resource(key{t.url, name}, out)
+		}
+		for name := range t.former {
+			if t.entries[name] == nil {
+				out = j.resource(key{t.url, name}, out)
+			}
+		}
+		for f := range j.c.facts(t) {
+			out = append(out, Record{Op: Note, Fact: f, Is: true})
+			j.told[f] = struct{}{}
+		}
+	}
+	return out
+}
+
+// resource appends what brings the disk up to date under one name.
+func (j *Journal) resource(k key, out []Record) []Record {
+	t := j.c.table(k.typeURL)
+	e := t.entries[k.name]
+	told := j.gone[k]
+	if e != nil && e.told != nil {
+		told = e.told
+	}
+	if told == nil {
+		told = &keeping{}
+	}
+	want, previous := t.keep(k.name)
+	p := &plan{key: k, told: told, out: out}
+	p.bring(want, previous)
+	delete(j.gone, k)
+	switch {
+	case e != nil:
+		e.told = told
+	case told.kept != nil || told.previous != "":
+		j.gone[k] = told
+	}
+	return p.out
+}
+
+// keep returns what of a name should be on disk: what was accepted last, else what
+// no client has judged yet, and what proved itself if that is something else. What
+// was rejected is never kept (design.md I7).
+func (t *table) keep(name string) (want keeping, previous *xds.Resource) {
+	e := t.entries[name]
+	if e == nil {
+		return keeping{}, t.former[name].res
+	}
+	want.source = e.source
+	switch {
+	case e.good != nil:
+		want.kept, want.accepted = e.good, true
+		if e.good != e.res {
+			want.source = e.goodSource
+		}
+	case e.standing != xds.Rejected:
+		want.kept = e.res
+	}
+	if e.proven != nil && want.kept != nil && e.proven.Version == want.kept.Version {
+		want.proven = true
+		return want, nil
+	}
+	return want, e.proven
+}
+
+// plan brings what is on disk under one name to what should be.
+type plan struct {
+	key  key
+	told *keeping
+	out  []Record
+}
+
+func (p *plan) add(op Op) {
+	p.out = append(p.out, Record{Op: op, Type: p.key.typeURL, Name: p.key.name})
+}
+
+func (p *plan) put(r *xds.Resource, source string, accepted bool) {
+	p.out = append(p.out, Record{Op: Put, Type: p.key.typeURL, Name: p.key.name, Resource: r, Source: source, Accepted: accepted})
+	p.retire()
+	p.told.kept, p.told.source, p.told.accepted = r, source, accepted
+}
+
+// retire is what the log makes of what was kept when something takes its place.
+func (p *plan) retire() {
+	if p.told.proven {
+		p.told.previous = p.told.kept.Version
+	}
+	p.told.kept, p.told.accepted, p.told.proven = nil, false, false
+}
+
+func (p *plan) drop() {
+	p.add(Delete)
+	p.retire()
+}
+
+func (p *plan) prove() {
+	p.add(Prove)
+	p.told.previous = ""
+	p.told.proven = p.told.kept != nil
+	p.told.accepted = p.told.proven
+}
+
+// bring appends what makes the disk hold what is wanted: in few words where the log's
+// own rules lead there, else from nothing.
+func (p *plan) bring(want keeping, previous *xds.Resource) {
+	if previous != nil {
+		want.previous = previous.Version
+	}
+	begun, before := len(p.out), *p.told
+	p.amend(want, previous)
+	if p.told.previous == want.previous && p.told.proven == want.proven {
+		return
+	}
+	p.out, *p.told = p.out[:begun], before
+	if p.told.kept != nil {
+		p.drop()
+	}
+	p.prove()
+	p.amend(want, previous)
+}
+
+func (p *plan) amend(want keeping, previous *xds.Resource) {
+	told := p.told
+	if previous != nil && told.previous != previous.Version && !(told.proven && told.kept.Version == previous.Version) {
+		p.put(previous, want.source, true)
+		p.prove()
+	}
+	switch {
+	case want.kept == nil:
+		if told.kept != nil {
+			p.drop()
+		}
+		if previous == nil && told.previous != "" {
+			p.prove()
+		}
+		return
+	case told.kept == nil || told.kept.Version != want.kept.Version || told.accepted && !want.accepted:
+		p.put(want.kept, want.source, want.accepted)
+	case want.accepted && !told.accepted:
+		p.add(Accept)
+		told.accepted = true
+	}
+	if want.proven && !told.proven {
+		p.prove()
+	}
+	if told.source != want.source || told.kept.UpstreamVersion != want.kept.UpstreamVersion || moved(told.kept, want.kept) {
+		p.out = append(p.out, Record{Op: Touch, Type: p.key.typeURL, Name: p.key.name, Resource: want.kept, Source: want.source})
+		told.kept, told.source = want.kept, want.source
+	}
+}
+
+// moved reports whether a deadline moved by so much that it is worth writing: a
+// tenth of the TTL, by which a resource then expires early after a restart.
+func moved(told, now *xds.Resource) bool {
+	switch {
+	case told.TTL != now.TTL || told.Deadline.IsZero() != now.Deadline.IsZero():
+		return true
+	case now.Deadline.IsZero():
+		return false
+	}
+	d := now.Deadline.Sub(told.Deadline)
+	return d < 0 || d > now.TTL/10
+}
+
+// facts yields what holds of a type beside its resources.
+func (c *Cache) facts(t *table) iter.Seq[Fact] {
+	return func(yield func(Fact) bool) {
+		for name := range t.refs {
+			if !yield(Fact{Wanted, t.url, name}) {
+				return
+			}
+		}
+		for k := range c.leases {
+			if k.typeURL == t.url && t.refs[k.name] == 0 && !yield(Fact{Wanted, t.url, k.name}) {
+				return
+			}
+		}
+		for name := range t.doubtful {
+			if !yield(Fact{Doubtful, t.url, name}) {
+				return
+			}
+		}
+		if c.holdsFact(Fact{Known, t.url, ""}) {
+			yield(Fact{Known, t.url, ""})
+		}
+	}
+}
+
+// holdsFact tells whether a fact is one now.
+func (c *Cache) holdsFact(f Fact) bool {
+	t := c.table(f.Type)
+	switch f.Kind {
+	case Wanted:
+		_, leased := c.leases[key{f.Type, f.Name}]
+		return leased || t.refs[f.Name] > 0
+	case Doubtful:
+		_, ok := t.doubtful[f.Name]
+		return ok
+	default:
+		return t.knowledge != xds.Unknown || t.restoredKnown
+	}
+}
+
+// Saved is what was on disk under one name. Kept or Previous is nil where there
+// was none.
+type Saved struct {
+	Type, Name       string
+	Kept             *xds.Resource
+	Source           string
+	Accepted, Proven bool
+	Previous         *xds.Resource
+}
+
+// Restore takes in what was on disk, before or after a source answered: what is
+// known already stays. It is not served before Release or the first answer of a
+// source to its type, and what it says is wanted is leased until the first client
+// comes, as by Prefetch. What has outlived its TTL is dropped, and none lives
+// longer than its TTL from now, should the clock have been set back (protocol.md
+// 6.2).
+func (c *Cache) Restore(saved []Saved, facts []Fact) {
+	now := time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range facts {
+		c.restoreFact(f)
+	}
+	for _, s := range saved {
+		c.restore(s, now)
+	}
+	// Only now is it known what is wanted.
+	for _, t := range c.tables {
+		for name, e := range t.entries {
+			if e.restored {
+				c.file(t, name, e)
+			}
+		}
+	}
+	c.poke()
+}
+
+func (c *Cache) restoreFact(f Fact) {
+	t := c.table(f.Type)
+	switch f.Kind {
+	case Wanted:
+		if !c.wants(t, f.Name) {
+			c.leases[key{f.Type, f.Name}] = time.Time{}
+			c.wantChanged(t, f.Name)
+		}
+	case Doubtful:
+		t.doubtful[f.Name] = struct{}{}
+	case Known:
+		t.restoredKnown = true
+	}
+	if c.journal != nil {
+		c.journal.told[f] = struct{}{}
+	}
+}
+
+func (c *Cache) restore(s Saved, now time.Time) {
+	t := c.table(s.Type)
+	told := &keeping{kept: s.Kept, source: s.Source, accepted: s.Accepted, proven: s.Proven}
+	if s.Previous != nil {
+		told.previous = s.Previous.Version
+	}
+	e := t.entries[s.Name]
+	expired := s.Kept != nil && !s.Kept.Deadline.IsZero() && !s.Kept.Deadline.After(now)
+	if e != nil || s.Kept == nil || expired {
+		if c.journal != nil {
+			if e != nil {
+				e.told = told
+			} else {
+				c.journal.gone[key{s.Type, s.Name}] = told
+			}
+			c.log(t, s.Name)
+		}
+		if e == nil && s.Kept == nil && s.Previous != nil {
+			t.retire(s.Name, s.Previous)
+			c.try(t, s.Name, now)
+		}
+		return
+	}
+	r := c.lifetime(s.Kept)
+	if !r.Deadline.IsZero() {
+		// Without the monotonic clock's reading, which a loaded time has not.
+		capped := *r
+		capped.Deadline = now.Add(min(r.Deadline.Sub(now), r.TTL))
+		r = &capped
+	}
+	e = &entry{res: r, source: s.Source, restored: true, told: told}
+	if s.Accepted {
+		e.good, e.goodSource, e.standing = r, s.Source, xds.Accepted
+	}
+	switch {
+	case s.Proven:
+		e.proven = r
+	case s.Previous != nil:
+		e.proven = s.Previous
+	}
+	t.entries[s.Name] = e
+	t.indexAliases(nil, r)
+	c.resources++
+	c.bytes += size(r)
+	c.expires(r)
+	if !t.answered {
+		t.sealed = true
+	}
+}
+
+// Release lets what was restored be served: no source answered in time.
+func (c *Cache) Release() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, t := range c.tables {
+		c.release1(t)
+	}
+}
+
+// release1 lets what was restored of one type be served.
+func (c *Cache) release1(t *table) {
+	if !t.sealed && !t.restoredKnown {
+		return
+	}
+	t.sealed = false
+	ch := newChanges(t)
+	for name, e := range t.entries {
+		if e.restored {
+			ch.add(name, e.res)
+		}
+	}
+	if t.restoredKnown && t.knowledge == xds.Unknown {
+		t.knowledge = xds.Partial
+		ch.all = true
+	}
+	t.restoredKnown = false
+	c.revision++
+	c.notify(ch)
+}
+
+// Restored counts what was restored and that no source has spoken of since.
+func (c *Cache) Restored() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, t := range c.tables {
+		for _, e := range t.entries {
+			if e.restored {
+				n++
+			}
+		}
+	}
+	return n
+}

@@ -1,0 +1,197 @@
+package cache
+
+import (
+	"container/heap"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// ProvenAfter is how long a client must live with a content that it accepted, or
+// with the absence of one, for that to count as proven: what crashes an Envoy
+// mostly does so at once.
+const ProvenAfter = time.Minute
+
+// former is what proved itself under a name that does not exist any more, until its
+// absence has proved itself too.
+type former struct {
+	res *xds.Resource
+	// since is when the name went; trial: its absence is on trial.
+	since time.Time
+	trial bool
+}
+
+// retire keeps what proved itself of a name that goes.
+func (t *table) retire(name string, proven *xds.Resource) {
+	t.former[name] = former{res: proven, since: time.Now()}
+}
+
+// try puts what is held under a name, or its absence, on trial from a time on.
+func (c *Cache) try(t *table, name string, from time.Time) {
+	if e := t.entries[name]; e != nil {
+		if e.trial || e.good == nil || e.proven != nil && e.proven.Version == e.good.Version {
+			return
+		}
+		e.trial = true
+	} else {
+		f, ok := t.former[name]
+		if !ok || f.trial {
+			return
+		}
+		f.trial = true
+		t.former[name] = f
+	}
+	heap.Push(&c.trials, expiry{from.Add(ProvenAfter), key{t.url, name}})
+	c.poke()
+}
+
+// judge ends the trials whose time has come and returns when the next one does; the
+// zero time for none. Proven is what a client of the type has lived with since.
+func (c *Cache) judge(now time.Time) (next time.Time) {
+	for len(c.trials) > 0 {
+		x := c.trials[0]
+		if x.at.After(now) {
+			return x.at
+		}
+		heap.Pop(&c.trials)
+		t, name := c.table(x.key.typeURL), x.key.name
+		e, f := t.entries[name], t.former[name]
+		since := now
+		switch {
+		case e != nil:
+			e.trial = false
+			since = e.acceptedAt
+		case f.res != nil:
+			f.trial = false
+			t.former[name] = f
+			since = f.since
+		}
+		lived := c.lived(t, since)
+		switch {
+		case lived < 0:
+			// Nobody is there to live with it. The next client that accepts it
+			// begins a new trial; of what is gone there is nothing to accept.
+			if e == nil && f.res != nil {
+				c.try(t, name, now)
+			}
+		case lived < ProvenAfter:
+			c.try(t, name, now.Add(-lived))
+		case e != nil && e.good != nil:
+			e.proven = e.good
+			c.log(t, name)
+		case e == nil:
+			delete(t.former, name)
+			c.log(t, name)
+		}
+	}
+	return time.Time{}
+}
+
+// lived returns how long the client has lived with a type since a time that has
+// done so for longest; negative if there is none.
+func (c *Cache) lived(t *table, since time.Time) time.Duration {
+	longest, now := time.Duration(-1), time.Now()
+	for w := range c.watches {
+		if w.types[t.url] == nil {
+			continue
+		}
+		from := since
+		if w.opened.After(from) {
+			from = w.opened
+		}
+		longest = max(longest, now.Sub(from))
+	}
+	return longest
+}
+
+// FallBack serves what proved itself instead of what is accepted: new content made
+// a client crash again and again. Endpoints are served as they are, because old
+// ones lead nowhere. It ends when the upstream changes any of what is suspected,
+// which it returns; there is nothing to fall back from if that is none.
+func (c *Cache) FallBack() (suspected []Fact) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	suspects := make(map[key]string)
+	for _, t := range c.tables {
+		if t.url == xds.EndpointType {
+			continue
+		}
+		for name, e := range t.entries {
+			if e.proven == nil || e.proven.Version != e.res.Version {
+				suspects[key{t.url, name}] = e.res.Version
+			}
+		}
+		for name := range t.former {
+			suspects[key{t.url, name}] = ""
+		}
+	}
+	if len(suspects) == 0 {
+		return nil
+	}
+	c.suspects = suspects
+	for k := range suspects {
+		suspected = append(suspected, Fact{Type: k.typeURL, Name: k.name})
+	}
+	c.turn()
+	return suspected
+}
+
+// FallenBack reports whether what proved itself is served instead of what is
+// accepted.
+func (c *Cache) FallenBack() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.suspects != nil
+}
+
+// cleared takes in that the upstream changed something; if it was suspected, the
+// new state gets a chance.
+func (c *Cache) cleared(t *table, name string) {
+	version, ok := c.suspects[key{t.url, name}]
+	if !ok {
+		return
+	}
+	if e := t.entries[name]; e != nil && e.res.Version == version || e == nil && version == "" {
+		return // the same again
+	}
+	c.suspects = nil
+	c.turn()
+}
+
+// turn makes every watch look at everything.
+func (c *Cache) turn() {
+	c.revision++
+	for _, t := range c.tables {
+		ch := newChanges(t)
+		ch.all = true
+		for name, e := range t.entries {
+			ch.add(name, e.res)
+		}
+		for name := range t.former {
+			ch.add(name)
+		}
+		c.notify(ch)
+	}
+}
+
+// served returns what of an entry is served, which may be nothing.
+func (c *Cache) served(t *table, e *entry) xds.Item {
+	switch {
+	case e.restored && t.sealed:
+		return xds.Item{}
+	case c.suspects != nil && t.url != xds.EndpointType:
+		return xds.Item{Current: e.proven, Good: e.proven, Standing: xds.Accepted}
+	}
+	return e.item()
+}
+
+// formerly returns what is served of a name that does not exist any more.
+func (c *Cache) formerly(t *table, name string) xds.Item {
+	if c.suspects == nil || t.url == xds.EndpointType {
+		return xds.Item{}
+	}
+	if f, ok := t.former[name]; ok {
+		return xds.Item{Current: f.res, Good: f.res, Standing: xds.Accepted}
+	}
+	return xds.Item{}
+}

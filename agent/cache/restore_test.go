@@ -1,0 +1,174 @@
+package cache
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// kept is what was on disk: accepted by a client.
+func kept(typeURL, nameVersion string) Saved {
+	r := res(typeURL, nameVersion)
+	return Saved{Type: typeURL, Name: r.Name, Kept: r, Source: "one", Accepted: true}
+}
+
+var meshFacts = []Fact{{Wanted, xds.ClusterType, "*"}, {Known, xds.ClusterType, ""}}
+
+// design.md I1, section 4: what was restored is not served before it is known that
+// nobody answers.
+func TestWhatWasRestoredIsServedOnRelease(t *testing.T) {
+	c := New(Config{})
+	c.Restore([]Saved{kept(xds.ClusterType, "a@1"), kept(xds.EndpointType, "a@1")}, meshFacts)
+	w := watch(c, "x", xds.ClusterType, "*")
+	subscribe(w, xds.EndpointType, "a")
+	knows(t, c, xds.ClusterType, xds.Unknown)
+	if it := item(c, xds.ClusterType, "a"); it.Current != nil {
+		t.Errorf("served before its time: %+v", it)
+	}
+	changed(w)
+	c.Release()
+	wantChanged(t, w, "CDS a *", "EDS a")
+	knows(t, c, xds.ClusterType, xds.Partial)
+	if it := item(c, xds.ClusterType, "a"); it.Current == nil || it.Standing != xds.Accepted {
+		t.Errorf("not served: %+v", it)
+	}
+	c.Release()
+	wantChanged(t, w)
+	if n := c.Restored(); n != 2 {
+		t.Errorf("%d are unconfirmed, want 2", n)
+	}
+}
+
+// … or, type by type, with the first answer, which only fills up with it.
+func TestALiveAnswerComesBeforeWhatWasRestored(t *testing.T) {
+	c := New(Config{})
+	c.Restore([]Saved{kept(xds.ClusterType, "a@1"), kept(xds.ClusterType, "b@1"), kept(xds.EndpointType, "a@1")}, meshFacts)
+	w := watch(c, "x", xds.ClusterType, "*")
+	subscribe(w, xds.EndpointType, "a")
+	changed(w)
+	put(c, xds.ClusterType, "a@2")
+	wantChanged(t, w, "CDS a b *")
+	holds(t, c, xds.ClusterType, "a@2", "b@1")
+	standing(t, c, xds.ClusterType, "a", xds.Pending, "1")
+	if it := item(c, xds.EndpointType, "a"); it.Current != nil {
+		t.Errorf("another type is served: %+v", it)
+	}
+	// A complete answer ends what it does not have, restored or not (I2).
+	complete(c, xds.ClusterType, "a@2")
+	holds(t, c, xds.ClusterType, "a@2")
+	// What was restored too late for it does not come back over what is known.
+	c.Restore([]Saved{kept(xds.ClusterType, "a@1")}, nil)
+	holds(t, c, xds.ClusterType, "a@2")
+}
+
+// An empty set can be known too (protocol.md 2.7).
+func TestThatThereIsNothingIsRestored(t *testing.T) {
+	c := New(Config{})
+	c.Restore(nil, meshFacts)
+	w := watch(c, "x", xds.ClusterType, "*")
+	knows(t, c, xds.ClusterType, xds.Unknown)
+	changed(w)
+	c.Release()
+	wantChanged(t, w, "CDS *")
+	knows(t, c, xds.ClusterType, xds.Partial)
+}
+
+// design.md I2, protocol.md 7.10: the next stream says what was restored, with the
+// versions of its own server.
+func TestASourceIsToldWhatWasRestored(t *testing.T) {
+	c := New(Config{})
+	other := kept(xds.ClusterType, "b@1")
+	other.Source = "two"
+	c.Restore([]Saved{kept(xds.ClusterType, "a@1"), other}, meshFacts)
+	held(t, c, "one", xds.ClusterType, map[string]string{"a": "u1", "b": ""})
+	if c.Lacking() {
+		t.Error("what is held on disk is lacking")
+	}
+	if !c.HadWildcard(xds.ClusterType) {
+		t.Error("that there was a wildcard is forgotten (protocol.md 2.4)")
+	}
+	wantTaken(t, c.Interest(), "CDS *")
+	// By saying nothing of its own, and all it has, the source confirms it.
+	put(c, xds.ClusterType, "c@1")
+	c.Synced("one", xds.ClusterType)
+	if n := c.Restored(); n != 1 {
+		t.Errorf("%d are unconfirmed, want b", n)
+	}
+	holds(t, c, xds.ClusterType, "a@1", "b@1", "c@1")
+}
+
+// design.md I11: what nobody wants any more is bounded, also when it was restored.
+func TestWhatWasRestoredAndNobodyWantsIsBounded(t *testing.T) {
+	c := New(Config{Unreferenced: 10})
+	var saved []Saved
+	for _, name := range numbered("e", 100) {
+		saved = append(saved, kept(xds.EndpointType, name+"@1"))
+	}
+	saved = append(saved, kept(xds.RouteType, "r@1"))
+	c.Restore(saved, []Fact{{Wanted, xds.RouteType, "r"}})
+	if n := len(c.Resources(xds.EndpointType)); n != 10 {
+		t.Errorf("%d endpoints are held that nobody wants, want 10", n)
+	}
+	holds(t, c, xds.RouteType, "r@1")
+}
+
+// protocol.md 6.2: a deadline is a time of day; what has passed is not restored,
+// and a clock that was set back makes nothing live longer than its TTL.
+func TestDeadlinesSurviveARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(Config{})
+		ended, living, strange := kept(xds.ClusterType, "a@1"), kept(xds.ClusterType, "b@1"), kept(xds.ClusterType, "c@1")
+		for s, d := range map[*Saved]time.Duration{&ended: 0, &living: 10 * time.Second, &strange: time.Hour} {
+			s.Kept.TTL, s.Kept.Deadline = time.Minute, time.Unix(0, time.Now().Add(d).UnixNano())
+		}
+		c.Restore([]Saved{ended, living, strange}, meshFacts)
+		c.Release()
+		w := watch(c, "x", xds.ClusterType, "*")
+		holds(t, c, xds.ClusterType, "b@1", "c@1")
+		time.Sleep(10 * time.Second)
+		changed(w)
+		holds(t, c, xds.ClusterType, "c@1")
+		time.Sleep(50 * time.Second)
+		changed(w)
+		holds(t, c, xds.ClusterType)
+	})
+}
+
+// protocol.md 3.6: what a client may hold without telling is remembered over a
+// restart.
+func TestDoubtsAreRestored(t *testing.T) {
+	c := New(Config{})
+	c.Restore(nil, []Fact{{Doubtful, xds.ListenerType, "l"}})
+	look(c, func(s Snapshot) {
+		if got := s.Doubtful(xds.ListenerType); len(got) != 1 || got[0] != "l" {
+			t.Errorf("in doubt are %v", got)
+		}
+	})
+}
+
+// --max-stale: who has it keeps it, who comes anew gets nothing.
+func TestWhatIsTooOldIsNotServedToWhoComesAnew(t *testing.T) {
+	c := New(Config{})
+	first := watch(c, "x", xds.ClusterType, "*")
+	put(c, xds.ClusterType, "a@1")
+	changed(first)
+	c.SetStale(true)
+	second := watch(c, "y", xds.ClusterType, "*")
+	sees := func(w *Watch) (it xds.Item, k xds.Knowledge) {
+		w.Read(func(s Snapshot, _ []Change) { it, k = s.Lookup(xds.ClusterType, "a"), s.Wildcard(xds.ClusterType) })
+		return it, k
+	}
+	if it, _ := sees(first); it.Current == nil {
+		t.Error("it was taken from who has it")
+	}
+	if it, k := sees(second); it.Current != nil || it.Gone || k != xds.Unknown {
+		t.Errorf("who comes anew sees %+v, %s", it, k)
+	}
+	c.SetStale(false)
+	wantChanged(t, second, "CDS a *")
+	if it, k := sees(second); it.Current == nil || k != xds.Partial {
+		t.Errorf("afterwards it sees %+v, %s", it, k)
+	}
+}

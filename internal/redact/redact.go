@@ -11,7 +11,11 @@
 // The output is close to protojson with the names of the proto file, but is
 // meant to be read, not to be parsed back: a placeholder is not a message.
 //
-// It keeps no state; all functions may be called concurrently.
+// A Finder says whether there is such a field, or a private key, in a message, for
+// those who must not write it down.
+//
+// JSON keeps no state, a Finder remembers types only; all functions may be called
+// concurrently.
 package redact
 
 import (

@@ -1,0 +1,279 @@
+package store
+
+import (
+	"bytes"
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// reheader replaces the header of a log by a changed one, with its checksum.
+func reheader(t *testing.T, log []byte, change func(h *header)) []byte {
+	t.Helper()
+	h, size, _, err := readHeader(bytes.NewReader(log))
+	must(t, err)
+	change(h)
+	return append(h.append(nil), log[size:]...)
+}
+
+func TestWhatIsNotForThisStoreIsSetAside(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		as     string
+		change func(t *testing.T, log []byte) []byte
+	}{
+		{"a later format", asideFuture, func(t *testing.T, log []byte) []byte {
+			binary.LittleEndian.PutUint32(log[len(magic):], formatVersion+1)
+			return log
+		}},
+		{"format 0", asideCorrupt, func(t *testing.T, log []byte) []byte {
+			binary.LittleEndian.PutUint32(log[len(magic):], 0)
+			return log
+		}},
+		{"another program's file", asideForeign, func(t *testing.T, log []byte) []byte { return append([]byte("SQLite format 3"), log...) }},
+		{"another identity", asideForeign, func(t *testing.T, log []byte) []byte {
+			return reheader(t, log, func(h *header) { h.identity = "node two" })
+		}},
+		{"another generation than the name says", asideCorrupt, func(t *testing.T, log []byte) []byte {
+			return reheader(t, log, func(h *header) { h.generation = 9 })
+		}},
+		{"encrypted, and no key", asideLocked, func(t *testing.T, log []byte) []byte {
+			return reheader(t, log, func(h *header) { h.keyID, _ = keyID(testKey) })
+		}},
+		{"an empty file", asideCorrupt, func(t *testing.T, log []byte) []byte { return nil }},
+		{"a damaged header", asideCorrupt, func(t *testing.T, log []byte) []byte { log[20]++; return log }},
+		{"a header only", asideCorrupt, func(t *testing.T, log []byte) []byte { return log[:fixedHeader+len("node one")+4] }},
+		{"an identity beyond the bound", asideCorrupt, func(t *testing.T, log []byte) []byte {
+			return append(reheader(t, log[:fixedHeader+len("node one")+4], func(h *header) { h.identity = strings.Repeat("x", maxIdentity+1) }), log...)
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cfg := config(stateDir(t))
+			write(t, cfg, history()...)
+			unwanted := tc.change(t, readLog(t, cfg.Dir))
+			must(t, os.WriteFile(logPath(t, cfg.Dir), unwanted, fileMode))
+			s, l := start(t, cfg)
+			if len(l.Entries) > 0 || len(l.Notes) > 0 || !l.Rewrite || s.Status().Err == nil {
+				t.Fatalf("loaded\n%s\nstatus %+v", text(l), s.Status())
+			}
+			aside := "state-1.log" + tc.as
+			if got := s.Status().Aside; !slices.Equal(got, []string{aside}) {
+				t.Fatalf("set aside: %q, want %s", got, aside)
+			}
+			must(t, rewriteTo(s, []Record{put("new", "1")}))
+			must(t, s.Close())
+			wantNames(t, cfg.Dir, aside, "state-2.log")
+			if kept, err := os.ReadFile(filepath.Join(cfg.Dir, aside)); err != nil || !bytes.Equal(kept, unwanted) {
+				t.Errorf("what was set aside is not what was there (%v)", err)
+			}
+			again, status := stored(t, cfg)
+			same(t, again, model([]Record{put("new", "1")}))
+			if status.Err != nil || !slices.Equal(status.Aside, []string{aside}) {
+				t.Errorf("status %+v", status)
+			}
+		})
+	}
+}
+
+func TestDamageInTheMiddleCostsWhatFollowsAndKeepsTheFile(t *testing.T) {
+	modes(t, func(t *testing.T, cfg Config) {
+		write(t, cfg, history()...)
+		log := readLog(t, cfg.Dir)
+		log[ends(t, cfg, log)[3]+20] ^= 1
+		must(t, os.WriteFile(logPath(t, cfg.Dir), log, fileMode))
+		for range 2 { // until something new is written, it is the state
+			l, status := stored(t, cfg)
+			same(t, l, model(history()[:3]...))
+			if !l.Rewrite || status.Durable || status.Err == nil || !strings.Contains(status.Err.Error(), logPath(t, cfg.Dir)) {
+				t.Fatalf("rewrite %v, status %+v", l.Rewrite, status)
+			}
+		}
+		s, l := start(t, cfg)
+		if err := s.Append([]Record{put("b", "9")}); err == nil {
+			t.Fatal("a damaged file is appended to")
+		}
+		must(t, rewriteTo(s, records(l)))
+		must(t, s.Close())
+		wantNames(t, cfg.Dir, "state-1.log.corrupt", "state-2.log")
+		again, status := stored(t, cfg)
+		same(t, again, l)
+		if status.Err != nil {
+			t.Error(status.Err)
+		}
+	})
+}
+
+func TestTheOlderGenerationIsReadWhenTheNewestIsNotWhole(t *testing.T) {
+	for name, damage := range map[string]func(log []byte) []byte{
+		"damaged header":    func(log []byte) []byte { log[12] ^= 1; return log },
+		"damaged beginning": func(log []byte) []byte { log[200] ^= 1; return log },
+		"cut short":         func(log []byte) []byte { return log[:len(log)-1] },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := config(stateDir(t))
+			write(t, cfg, history()...)
+			older := readLog(t, cfg.Dir)
+			write(t, cfg, records(model([]Record{put("x", strings.Repeat("y", 500))})))
+			newer := damage(readLog(t, cfg.Dir))
+			must(t, os.WriteFile(filepath.Join(cfg.Dir, "state-1.log"), older, fileMode))
+			must(t, os.WriteFile(filepath.Join(cfg.Dir, "state-2.log"), newer, fileMode))
+			s, l := start(t, cfg)
+			same(t, l, model(history()...))
+			wantNames(t, cfg.Dir, "state-1.log", "state-2.log.corrupt")
+			must(t, s.Append([]Record{note("x", "1")}))
+			must(t, rewriteTo(s, records(l)))
+			wantNames(t, cfg.Dir, "state-2.log.corrupt", "state-3.log")
+		})
+	}
+}
+
+func TestAWholeGenerationReplacesTheOlderOneAlsoAfterADeath(t *testing.T) {
+	cfg := config(stateDir(t))
+	write(t, cfg, history()[0])
+	older := readLog(t, cfg.Dir)
+	write(t, cfg, records(model(history()...)))
+	must(t, os.WriteFile(filepath.Join(cfg.Dir, "state-1.log"), older, fileMode))
+	must(t, os.WriteFile(filepath.Join(cfg.Dir, "state-3.log.tmp"), older, fileMode))
+	l, _ := stored(t, cfg)
+	same(t, l, model(history()...))
+	wantNames(t, cfg.Dir, "state-2.log")
+}
+
+// A crash loop over a disk that damages what it stores must not fill it.
+func TestOnlyTheNewestFilesThatWereSetAsideAreKept(t *testing.T) {
+	cfg := config(stateDir(t))
+	for range 6 {
+		write(t, cfg, history()...)
+		log := readLog(t, cfg.Dir)
+		log[20] ^= 1
+		must(t, os.WriteFile(logPath(t, cfg.Dir), log, fileMode))
+	}
+	stored(t, cfg)
+	wantNames(t, cfg.Dir, "state-4.log.corrupt", "state-5.log.corrupt", "state-6.log.corrupt")
+	write(t, cfg, history()...)
+	wantNames(t, cfg.Dir, "state-4.log.corrupt", "state-5.log.corrupt", "state-6.log.corrupt", "state-7.log")
+}
+
+func TestFilesOfOthersAreNoneOfItsBusiness(t *testing.T) {
+	cfg := config(stateDir(t))
+	must(t, os.Mkdir(cfg.Dir, dirMode))
+	others := []string{"README", "state-.log", "state-0.log", "state-01.log", "state-1.log.bak", "state-18446744073709551615.log", "state-x.log"}
+	for _, name := range others {
+		must(t, os.WriteFile(filepath.Join(cfg.Dir, name), []byte("x"), fileMode))
+	}
+	write(t, cfg, history()...)
+	write(t, cfg, history()...)
+	wantNames(t, cfg.Dir, slices.Sorted(slices.Values(append(others, "state-2.log")))...)
+}
+
+// A volume that was missing when holdfast began may hold what it never read.
+func TestAGenerationThatAppearsMeanwhileIsNotDeleted(t *testing.T) {
+	other, cfg := config(stateDir(t)), config(stateDir(t))
+	write(t, other, history()...)
+	s, _ := start(t, cfg)
+	must(t, os.WriteFile(filepath.Join(cfg.Dir, "state-1.log"), readLog(t, other.Dir), fileMode))
+	must(t, rewriteTo(s, []Record{put("a", "1")}))
+	wantNames(t, cfg.Dir, "state-1.log.foreign", "state-2.log")
+}
+
+func TestASymbolicLinkIsNotFollowed(t *testing.T) {
+	t.Run("in the place of a generation", func(t *testing.T) {
+		other, cfg := config(stateDir(t)), config(stateDir(t))
+		write(t, other, history()...)
+		must(t, os.Mkdir(cfg.Dir, dirMode))
+		must(t, os.Symlink(logPath(t, other.Dir), filepath.Join(cfg.Dir, "state-1.log")))
+		before := readLog(t, other.Dir)
+		s, l := start(t, cfg)
+		if len(l.Entries) > 0 || s.Status().Err == nil || !strings.Contains(s.Status().Err.Error(), "symbolic link") {
+			t.Errorf("%d entries, %v", len(l.Entries), s.Status().Err)
+		}
+		must(t, rewriteTo(s, nil))
+		wantNames(t, cfg.Dir, "state-1.log.foreign", "state-2.log")
+		if !bytes.Equal(readLog(t, other.Dir), before) {
+			t.Error("the file behind the link was changed")
+		}
+	})
+	t.Run("in the place of the lock", func(t *testing.T) {
+		cfg := config(stateDir(t))
+		must(t, os.Mkdir(cfg.Dir, dirMode))
+		target := filepath.Join(t.TempDir(), "target")
+		must(t, os.Symlink(target, filepath.Join(cfg.Dir, lockName)))
+		if _, err := New(cfg).Open(); err == nil || !strings.Contains(err.Error(), lockName) {
+			t.Errorf("open: %v", err)
+		}
+		if _, err := os.Stat(target); err == nil {
+			t.Error("the link was followed")
+		}
+	})
+	t.Run("in the place of a temporary file", func(t *testing.T) {
+		cfg := config(stateDir(t))
+		s, _ := start(t, cfg)
+		target := filepath.Join(t.TempDir(), "target")
+		must(t, os.Symlink(target, filepath.Join(cfg.Dir, temporaryName(1))))
+		must(t, rewriteTo(s, nil))
+		if _, err := os.Stat(target); err == nil {
+			t.Error("the link was followed")
+		}
+	})
+	t.Run("a pipe does not hang", func(t *testing.T) {
+		cfg := config(stateDir(t))
+		must(t, os.Mkdir(cfg.Dir, dirMode))
+		must(t, syscall.Mkfifo(filepath.Join(cfg.Dir, "state-1.log"), fileMode))
+		_, status := stored(t, cfg)
+		if status.Err == nil {
+			t.Error("a pipe is a generation")
+		}
+	})
+}
+
+func TestTheDirectoryIsMadeForItsOwnerAlone(t *testing.T) {
+	old := syscall.Umask(0)
+	defer syscall.Umask(old)
+	cfg := config(filepath.Join(t.TempDir(), "some", "where", "state"))
+	write(t, cfg, history()...)
+	for path, want := range map[string]os.FileMode{
+		cfg.Dir: dirMode, filepath.Join(cfg.Dir, lockName): fileMode, logPath(t, cfg.Dir): fileMode,
+	} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s has mode %v, want %v (%v)", path, info.Mode(), want, err)
+		}
+	}
+}
+
+func TestAWiderDirectoryIsTightened(t *testing.T) {
+	cfg := config(stateDir(t))
+	must(t, os.Mkdir(cfg.Dir, dirMode))
+	must(t, os.Chmod(cfg.Dir, 0o777))
+	write(t, cfg, history()...)
+	if info, err := os.Stat(cfg.Dir); err != nil || info.Mode().Perm() != dirMode {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+}
+
+func TestAConfigurationThatCannotWorkIsRefused(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	must(t, os.WriteFile(file, nil, fileMode))
+	for want, cfg := range map[string]Config{
+		"identity":               {Dir: stateDir(t), Identity: strings.Repeat("x", maxIdentity+1)},
+		"key":                    {Dir: stateDir(t), Key: []byte("short")},
+		"is not a directory":     {Dir: file},
+		"below: not a directory": {Dir: filepath.Join(file, "below")},
+	} {
+		cfg.Logger = quiet()
+		s := New(cfg)
+		_, err := s.Open()
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("open: %v, want %q", err, want)
+		}
+		if err := s.Rewrite(slices.Values([]Record(nil))); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("rewrite: %v, want %q", err, want)
+		}
+		if s.Status().Err == nil {
+			t.Errorf("%s: the status does not say so", want)
+		}
+	}
+}

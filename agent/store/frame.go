@@ -1,0 +1,291 @@
+package store
+
+import (
+	"crypto/cipher"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"time"
+)
+
+// The file's frame; FORMAT.md gives every byte.
+const (
+	magic         = "HOLDFAST"
+	formatVersion = 1
+
+	saltSize    = 16
+	keyIDSize   = 16
+	fixedHeader = len(magic) + 4 + 8 + saltSize + keyIDSize + 2
+	maxIdentity = 4096
+
+	recordHeader = 9 // length, checksum, kind
+	// maxPayload bounds the payload of a record.
+	maxPayload = 64 << 20
+	// A commit mark has the same size wherever it stands: three empty strings for
+	// the key, then flags, count and time.
+	commitContent = 1 + 4 + 8
+	commitPlain   = recordHeader + 3 + commitContent
+)
+
+// kind says what a record is.
+type kind byte
+
+const (
+	kindPut kind = iota + 1
+	kindAccept
+	kindProve
+	kindDelete
+	kindTouch
+	kindNote
+	kindCommit
+)
+
+// Flags of a commit mark.
+const (
+	// flagSnapshot: the batch is part of the state that the generation began with.
+	flagSnapshot = 1 << iota
+	// flagComplete: and the last part of it.
+	flagComplete
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// What is wrong with a file or a record. The text is for Status and the log.
+var (
+	errMagic    = errors.New("not a file of holdfast's")
+	errFuture   = errors.New("written by a later version of holdfast")
+	errHeader   = errors.New("the header is damaged")
+	errRecord   = errors.New("a record is damaged")
+	errSealed   = errors.New("a record does not open with the key: it was altered, or belongs elsewhere")
+	errShort    = errors.New("the file ends within a record")
+	errSnapshot = errors.New("the file ends within the state that it began with")
+)
+
+// header is the beginning of a file.
+type header struct {
+	generation uint64
+	salt       [saltSize]byte // random: no two files are alike
+	keyID      [keyIDSize]byte
+	identity   string
+}
+
+// append encodes the header.
+func (h *header) append(b []byte) []byte {
+	start := len(b)
+	b = append(b, magic...)
+	b = binary.LittleEndian.AppendUint32(b, formatVersion)
+	b = binary.LittleEndian.AppendUint64(b, h.generation)
+	b = append(b, h.salt[:]...)
+	b = append(b, h.keyID[:]...)
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(h.identity)))
+	b = append(b, h.identity...)
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
+}
+
+// readHeader decodes a header, and returns its size and checksum. It leaves to
+// the caller whose it is.
+func readHeader(r io.Reader) (h *header, size int64, sum uint32, err error) {
+	b := make([]byte, fixedHeader, fixedHeader+maxIdentity+4)
+	n, err := io.ReadFull(r, b)
+	switch {
+	case n >= len(magic) && string(b[:len(magic)]) != magic:
+		return nil, 0, 0, errMagic
+	case n < len(magic)+4:
+		return nil, 0, 0, readError(errHeader, err)
+	}
+	if v := binary.LittleEndian.Uint32(b[8:]); v > formatVersion {
+		return nil, 0, 0, fmt.Errorf("%w: its format is %d, this one reads %d", errFuture, v, formatVersion)
+	} else if v != formatVersion || err != nil {
+		return nil, 0, 0, readError(errHeader, err)
+	}
+	h = &header{generation: binary.LittleEndian.Uint64(b[12:])}
+	copy(h.salt[:], b[20:])
+	copy(h.keyID[:], b[20+saltSize:])
+	length := int(binary.LittleEndian.Uint16(b[fixedHeader-2:]))
+	if length > maxIdentity {
+		return nil, 0, 0, errHeader
+	}
+	b = b[:fixedHeader+length+4]
+	if _, err := io.ReadFull(r, b[fixedHeader:]); err != nil {
+		return nil, 0, 0, readError(errHeader, err)
+	}
+	body := b[:len(b)-4]
+	sum = crc32.Checksum(body, castagnoli)
+	if sum != binary.LittleEndian.Uint32(b[len(body):]) {
+		return nil, 0, 0, errHeader
+	}
+	h.identity = string(body[fixedHeader:])
+	return h, int64(len(b)), sum, nil
+}
+
+// readError adds what the disk said, if it was not just the end of the file.
+func readError(what, err error) error {
+	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return what
+	}
+	return fmt.Errorf("%w: %w", what, err)
+}
+
+// form is what all records of one file have in common.
+type form struct {
+	generation uint64
+	// seed begins the checksum of each record: it is the header's, so that a
+	// record of another file, left on the disk in its place, is not taken for one.
+	seed uint32
+	aead cipher.AEAD // nil: plain text
+}
+
+func newForm(h *header, sum uint32, key []byte) (*form, error) {
+	aead, err := newSealer(key, h.salt[:])
+	if err != nil {
+		return nil, err
+	}
+	return &form{generation: h.generation, seed: sum, aead: aead}, nil
+}
+
+func (f *form) overhead() int {
+	if f.aead == nil {
+		return 0
+	}
+	return f.aead.Overhead()
+}
+
+// associated is what the seal of a record also covers: its place and its key.
+func (f *form) associated(b []byte, offset int64, k kind, key []byte) []byte {
+	b = binary.LittleEndian.AppendUint64(b, f.generation)
+	b = binary.LittleEndian.AppendUint64(b, uint64(offset))
+	b = append(b, byte(k))
+	return append(b, key...)
+}
+
+// checksum is over the length, the kind and the payload of a record.
+func (f *form) checksum(head, payload []byte) uint32 {
+	sum := crc32.Update(f.seed, castagnoli, head[:4])
+	sum = crc32.Update(sum, castagnoli, head[8:9])
+	return crc32.Update(sum, castagnoli, payload)
+}
+
+// newHeader makes the header of a new generation.
+func newHeader(generation uint64, identity string, key []byte) (*header, error) {
+	h := &header{generation: generation, identity: identity}
+	_, _ = rand.Read(h.salt[:]) // never fails
+	var err error
+	h.keyID, err = keyID(key)
+	return h, err
+}
+
+// encoder appends records to buf, which begins at offset base of the file.
+type encoder struct {
+	form  *form
+	buf   []byte
+	base  int64
+	count uint32 // of records since the last commit mark
+	// scratch of one record
+	content, ad []byte
+}
+
+// frame appends a record. It reports false, and appends nothing, if the record
+// would be too large.
+func (e *encoder) frame(k kind, key recordKey, content []byte) bool {
+	start := len(e.buf)
+	e.buf = append(e.buf, make([]byte, recordHeader)...)
+	at := len(e.buf)
+	e.buf = key.append(e.buf)
+	if len(e.buf)-at+len(content)+e.form.overhead() > maxPayload {
+		e.buf = e.buf[:start]
+		return false
+	}
+	if e.form.aead == nil {
+		e.buf = append(e.buf, content...)
+	} else {
+		e.ad = e.form.associated(e.ad[:0], e.base+int64(start), k, e.buf[at:])
+		e.buf = e.form.aead.Seal(e.buf, nil, content, e.ad)
+	}
+	head, payload := e.buf[start:at], e.buf[at:]
+	binary.LittleEndian.PutUint32(head, uint32(len(payload)))
+	head[8] = byte(k)
+	binary.LittleEndian.PutUint32(head[4:], e.form.checksum(head, payload))
+	e.count++
+	return true
+}
+
+// commit ends a batch.
+func (e *encoder) commit(flags byte, now time.Time) {
+	content := append(e.content[:0], flags)
+	content = binary.LittleEndian.AppendUint32(content, e.count)
+	content = binary.LittleEndian.AppendUint64(content, uint64(now.UnixNano()))
+	e.frame(kindCommit, recordKey{}, content) // always fits
+	e.content = content
+	e.count = 0
+}
+
+// rawRecord is a record whose checksum and seal are right. The slices are valid
+// until the next one is read.
+type rawRecord struct {
+	kind    kind
+	key     rawKey
+	content []byte
+}
+
+// decoder reads records. Nothing is allocated for a length before it is checked
+// against the bound and against what is left of the file.
+type decoder struct {
+	form    *form
+	r       io.Reader
+	offset  int64 // of the next record
+	size    int64 // of the file
+	head    [recordHeader]byte
+	payload []byte
+	opened  []byte
+	ad      []byte
+}
+
+// next returns the next record, io.EOF at the end of the file, or what is wrong
+// with the bytes at offset.
+func (d *decoder) next() (rec rawRecord, err error) {
+	left := d.size - d.offset
+	switch {
+	case left == 0:
+		return rec, io.EOF
+	case left < recordHeader:
+		return rec, errShort
+	}
+	if _, err := io.ReadFull(d.r, d.head[:]); err != nil {
+		return rec, readError(errShort, err)
+	}
+	length := int64(binary.LittleEndian.Uint32(d.head[:]))
+	switch {
+	case length > maxPayload:
+		return rec, errRecord
+	case length > left-recordHeader:
+		return rec, errShort
+	}
+	if int64(cap(d.payload)) < length {
+		d.payload = make([]byte, max(length, min(left, 64<<10)))
+	}
+	payload := d.payload[:length]
+	if _, err := io.ReadFull(d.r, payload); err != nil {
+		return rec, readError(errShort, err)
+	}
+	if d.form.checksum(d.head[:], payload) != binary.LittleEndian.Uint32(d.head[4:]) {
+		return rec, errRecord
+	}
+	rec.kind = kind(d.head[8])
+	key, rest, ok := cutKey(payload)
+	if !ok {
+		return rec, errRecord
+	}
+	rec.key, rec.content = key, rest
+	if d.form.aead != nil {
+		d.ad = d.form.associated(d.ad[:0], d.offset, rec.kind, payload[:len(payload)-len(rest)])
+		if d.opened, err = d.form.aead.Open(d.opened[:0], nil, rest, d.ad); err != nil {
+			return rec, errSealed
+		}
+		rec.content = d.opened
+	}
+	d.offset += recordHeader + length
+	return rec, nil
+}

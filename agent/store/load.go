@@ -1,0 +1,167 @@
+package store
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// image is what one file held.
+type image struct {
+	loaded *Loaded
+	form   *form
+	// committed is the size up to the end of the last intact batch, base that up
+	// to the end of the state that the generation began with, size that of the
+	// file.
+	committed, base, size int64
+	batches               int
+	// complete: all of the state that the generation began with was read. Only
+	// then was the file ever a generation.
+	complete bool
+	// damage says what is wrong with the file, nil for nothing. A last batch that
+	// was not finished is not wrong, it is torn.
+	damage error
+	torn   bool
+}
+
+// openWith are the two things that make a file readable.
+type openWith struct {
+	identity string
+	key      []byte
+}
+
+// Errors of files that are whole and yet not for us.
+var (
+	errIdentity = errors.New("it is the state of another identity")
+	errKey      = errors.New("it is encrypted, and this is not the key for it")
+)
+
+// load reads a file of a size. Only the header's error is returned; whatever is
+// wrong further on is in image.damage, and what was committed before it is used.
+func load(r io.ReaderAt, size int64, generation uint64, with openWith) (*image, error) {
+	buffered := bufio.NewReaderSize(io.NewSectionReader(r, 0, size), int(min(max(size, 16), 1<<20)))
+	h, offset, sum, err := readHeader(buffered)
+	if err != nil {
+		return nil, err
+	}
+	key, err := whichKey(h, with)
+	if err != nil {
+		return nil, err
+	}
+	if h.generation != generation {
+		return nil, fmt.Errorf("%w: it says generation %d", errHeader, h.generation)
+	}
+	f, err := newForm(h, sum, key)
+	if err != nil {
+		return nil, err
+	}
+	im := &image{loaded: newLoaded(generation), form: f, committed: offset, size: size}
+	d := &decoder{form: f, r: buffered, offset: offset, size: size}
+	end := im.replay(d)
+	switch {
+	case !im.complete:
+		im.damage = errSnapshot
+		if end != io.EOF {
+			im.damage = fmt.Errorf("%w: byte %d: %w", errSnapshot, d.offset, end)
+		}
+	case end == io.EOF && im.committed == size:
+	case !errors.Is(end, errSealed) && !f.commitAfter(r, d.offset, size):
+		im.torn = true
+	default:
+		im.damage = fmt.Errorf("byte %d: %w", d.offset, end)
+	}
+	return im, nil
+}
+
+// whichKey returns the key that the file is read with, nil for plain text.
+func whichKey(h *header, with openWith) ([]byte, error) {
+	if h.identity != with.identity {
+		return nil, fmt.Errorf("%w: %q, this one is %q", errIdentity, h.identity, with.identity)
+	}
+	if h.keyID == ([keyIDSize]byte{}) {
+		return nil, nil
+	}
+	id, err := keyID(with.key)
+	if err != nil {
+		return nil, err
+	}
+	if h.keyID != id {
+		return nil, errKey
+	}
+	return with.key, nil
+}
+
+// replay applies batch after batch, until the end or what cannot be read.
+func (im *image) replay(d *decoder) error {
+	in := make(interned)
+	var batch []Record
+	var skipped []string
+	var count uint32
+	for {
+		raw, err := d.next()
+		if err != nil {
+			return err
+		}
+		if raw.kind != kindCommit {
+			rec, err := decode(raw, in)
+			if err != nil {
+				skipped = append(skipped, err.Error())
+			}
+			if rec != nil {
+				batch = append(batch, rec)
+			}
+			count++
+			continue
+		}
+		m, ok := decodeMark(raw.content)
+		if !ok || m.count != count || im.complete == (m.flags&flagSnapshot != 0) {
+			d.offset = im.committed
+			return errRecord
+		}
+		for _, rec := range batch {
+			im.loaded.apply(rec)
+		}
+		for _, why := range skipped {
+			im.loaded.Skipped[why]++
+		}
+		clear(batch) // what is replaced later is not kept alive from here
+		batch, skipped, count = batch[:0], skipped[:0], 0
+		im.committed, im.loaded.Committed = d.offset, m.at
+		im.batches++
+		if m.flags&flagComplete != 0 {
+			im.complete, im.base = true, d.offset
+		}
+	}
+}
+
+// commitAfter looks for an intact commit mark from an offset on. There is none
+// after a batch that was not finished: what does not read is its remains. If
+// there is one, a batch that was reported durable has been damaged.
+func (f *form) commitAfter(r io.ReaderAt, offset, size int64) bool {
+	const window = 1 << 20
+	whole := commitPlain + f.overhead()
+	var length [4]byte
+	binary.LittleEndian.PutUint32(length[:], uint32(whole-recordHeader))
+	buf := make([]byte, min(size-offset, window))
+	for ; size-offset >= int64(whole); offset += int64(len(buf) - whole + 1) {
+		buf = buf[:min(size-offset, int64(len(buf)))]
+		if _, err := r.ReadAt(buf, offset); err != nil && err != io.EOF {
+			return true // it cannot be told: better to keep the file
+		}
+		for at := 0; at+whole <= len(buf); at++ {
+			next := bytes.Index(buf[at:], length[:])
+			if next < 0 || at+next+whole > len(buf) {
+				break
+			}
+			at += next
+			rec := buf[at : at+whole]
+			if kind(rec[8]) == kindCommit && f.checksum(rec, rec[recordHeader:]) == binary.LittleEndian.Uint32(rec[4:]) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,243 @@
+package store
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// childEnv names what this binary does instead of its tests, in a process of its
+// own; its arguments follow.
+const childEnv = "HOLDFAST_STORE_CHILD"
+
+var children = map[string]func(args []string) error{
+	"write": writeUntilKilled,
+	"lock":  holdTheLock,
+	"uid":   openAsAnother,
+}
+
+func TestMain(m *testing.M) {
+	if name := os.Getenv(childEnv); name != "" {
+		if err := children[name](os.Args[1:]); err != nil {
+			fmt.Println("error:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func child(t testing.TB, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	must(t, err)
+	cmd := exec.Command(self, args...)
+	cmd.Env = append(os.Environ(), childEnv+"="+name)
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+// script is the nth batch of a writer that is killed: what it writes follows from
+// n alone.
+func script(n int) []Record {
+	name, size := "r"+strconv.Itoa(n%20), n%3000
+	if n%13 == 0 {
+		size = 1 << 20 // long enough in the writing to die in it
+	}
+	return []Record{put(name, strconv.Itoa(n)), Prove{key(name)}, put("last", strings.Repeat("x", size)), note("n", strconv.Itoa(n))}
+}
+
+// writeUntilKilled goes on with the script where the directory ends, and prints
+// the number of each batch that is durable.
+func writeUntilKilled(args []string) error {
+	s := New(config(args[0]))
+	l, err := s.Open()
+	if err != nil {
+		return err
+	}
+	n, _ := strconv.Atoi(l.Notes[NoteKey{group, "n"}])
+	if l.Rewrite {
+		if err := rewriteTo(s, records(l)); err != nil {
+			return err
+		}
+	}
+	for {
+		n++
+		for _, rec := range script(n) {
+			l.apply(rec)
+		}
+		// Every seventh batch is a whole generation.
+		if n%7 == 0 {
+			err = rewriteTo(s, records(l))
+		} else {
+			err = s.Append(script(n))
+		}
+		if err != nil {
+			return err
+		}
+		fmt.Println(n)
+	}
+}
+
+func TestAWriterThatIsKilledLosesNothingThatItReported(t *testing.T) {
+	dir := stateDir(t)
+	reported, applied, torn := 0, 0, 0
+	want := newLoaded(0)
+	for range 40 {
+		cmd := child(t, "write", dir)
+		out, err := cmd.StdoutPipe()
+		must(t, err)
+		must(t, cmd.Start())
+		lines := bufio.NewScanner(out)
+		for range 1 + rand.IntN(25) {
+			if !lines.Scan() {
+				break
+			}
+			reported = number(t, lines.Text())
+		}
+		// It is somewhere in the next batch, or the one after it.
+		must(t, syscall.Kill(cmd.Process.Pid, syscall.SIGKILL))
+		for lines.Scan() {
+			reported = number(t, lines.Text())
+		}
+		_ = cmd.Wait()
+		l, status := stored(t, config(dir))
+		got, _ := strconv.Atoi(l.Notes[NoteKey{group, "n"}])
+		if got < reported {
+			t.Fatalf("batch %d was durable, on disk are %d", reported, got)
+		}
+		for ; applied < got; applied++ {
+			for _, rec := range script(applied + 1) {
+				want.apply(rec)
+			}
+		}
+		same(t, l, want)
+		if status.Err != nil || len(status.Aside) > 0 {
+			t.Fatalf("a death is normal: %+v", status)
+		}
+		if status.Torn > 0 {
+			torn++
+		}
+	}
+	t.Logf("%d batches, %d times one was torn", reported, torn)
+}
+
+func number(t *testing.T, line string) int {
+	t.Helper()
+	n, err := strconv.Atoi(line)
+	if err != nil {
+		t.Fatalf("the child says %q", line)
+	}
+	return n
+}
+
+func holdTheLock(args []string) error {
+	if _, err := New(config(args[0])).Open(); err != nil {
+		return err
+	}
+	fmt.Println("locked")
+	_, err := io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+func TestASecondProcessIsLockedOutUntilTheFirstIsDead(t *testing.T) {
+	dir := stateDir(t)
+	first := child(t, "lock", dir)
+	in, err := first.StdinPipe()
+	must(t, err)
+	defer in.Close() //nolint:errcheck // it keeps the child waiting
+	out, err := first.StdoutPipe()
+	must(t, err)
+	must(t, first.Start())
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "locked\n" {
+		t.Fatalf("the first says %q (%v)", line, err)
+	}
+	second, err := child(t, "lock", dir).Output()
+	if err == nil || !strings.Contains(string(second), ErrLocked.Error()) || !strings.Contains(string(second), dir) {
+		t.Errorf("the second says %q (%v)", second, err)
+	}
+	s := New(config(dir))
+	if _, err := s.Open(); !errors.Is(err, ErrLocked) {
+		t.Errorf("open: %v", err)
+	}
+	if err := rewriteTo(s, nil); !errors.Is(err, ErrLocked) {
+		t.Errorf("rewrite: %v", err)
+	}
+	must(t, syscall.Kill(first.Process.Pid, syscall.SIGKILL))
+	_ = first.Wait()
+	if _, err := s.Open(); err != nil {
+		t.Errorf("the first is dead: %v", err)
+	}
+	must(t, s.Close())
+}
+
+// openAsAnother gives up the rights of root, of which everything is allowed, and
+// opens a directory.
+func openAsAnother(args []string) error {
+	if os.Geteuid() == 0 {
+		if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(65534), syscall.Setuid(65534)); err != nil {
+			return fmt.Errorf("drop the uid: %w", err)
+		}
+	}
+	s := New(config(args[0]))
+	if _, err := s.Open(); err != nil {
+		if rewriteTo(s, nil) == nil {
+			return errors.New("it cannot be opened, but is rewritten")
+		}
+		return err
+	}
+	if err := rewriteTo(s, nil); err != nil {
+		return err
+	}
+	if s.Status().Err != nil {
+		return s.Status().Err
+	}
+	fmt.Println("open")
+	return s.Close()
+}
+
+func TestADirectoryThatIsNotOursIsRefused(t *testing.T) {
+	open, err := os.MkdirTemp("", "store")
+	must(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(open) })
+	must(t, os.Chmod(open, 0o777|os.ModeSticky))
+	cases := map[string]string{
+		"/":                            "belongs to uid 0",
+		"/holdfast-cannot-make-this":   "permission denied",
+		filepath.Join(open, "of-ours"): "open",
+	}
+	if os.Geteuid() == 0 { // nobody else can make these
+		for name, mode := range map[string]os.FileMode{"closed": 0o700, "readable": 0o755, "writable": 0o777} {
+			dir := filepath.Join(open, name)
+			must(t, os.Mkdir(dir, dirMode))
+			must(t, os.Chmod(dir, mode))
+			cases[dir] = "belongs to uid 0"
+		}
+		cases[filepath.Join(open, "closed", "below")] = "permission denied"
+		foreign := filepath.Join(open, "foreign-file")
+		must(t, os.Mkdir(foreign, dirMode))
+		must(t, os.WriteFile(filepath.Join(foreign, "state-1.log"), nil, fileMode))
+		must(t, os.Chown(foreign, 65534, 65534))
+		cases[foreign] = "open" // the file is set aside, and replaced
+		locked := filepath.Join(open, "foreign-lock")
+		must(t, os.Mkdir(locked, dirMode))
+		must(t, os.WriteFile(filepath.Join(locked, lockName), nil, fileMode))
+		must(t, os.Chown(locked, 65534, 65534))
+		cases[locked] = "permission denied"
+	}
+	for dir, want := range cases {
+		out, err := child(t, "uid", dir).Output()
+		if !strings.Contains(string(out), want) || !strings.Contains(want+string(out), "open") || (err == nil) != (want == "open") {
+			t.Errorf("%s: %s(%v), want %q", dir, out, err, want)
+		}
+	}
+}

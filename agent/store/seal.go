@@ -1,0 +1,95 @@
+package store
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// KeySize is the size of a key in bytes: AES-256.
+const KeySize = 32
+
+// What the two derived values are for (HKDF's info).
+const (
+	infoKeyID  = "holdfast state: key id"
+	infoSealer = "holdfast state: records of one generation"
+)
+
+// keyID is a fingerprint of a key that reveals nothing of it; zeros for none.
+func keyID(key []byte) (id [keyIDSize]byte, err error) {
+	if len(key) == 0 {
+		return id, nil
+	}
+	b, err := hkdf.Key(sha256.New, key, nil, infoKeyID, len(id))
+	if err != nil {
+		return id, fmt.Errorf("fingerprint of the key: %w", err)
+	}
+	copy(id[:], b)
+	return id, nil
+}
+
+// newSealer returns the cipher for the records of one generation, nil without a
+// key. Its key is derived for the salt of the file, so that random nonces do not
+// run out: they are counted for one generation, not for the life of the key.
+func newSealer(key, salt []byte) (cipher.AEAD, error) {
+	if len(key) == 0 {
+		return nil, nil
+	}
+	derived, err := hkdf.Key(sha256.New, key, salt, infoSealer, KeySize)
+	if err != nil {
+		return nil, fmt.Errorf("key of the generation: %w", err)
+	}
+	block, err := aes.NewCipher(derived)
+	if err != nil {
+		return nil, fmt.Errorf("key of the generation: %w", err)
+	}
+	return cipher.NewGCMWithRandomNonce(block)
+}
+
+const howToMakeAKey = "make one with: (umask 077; head -c 32 /dev/urandom >FILE)"
+
+// LoadKey reads a key for Config.Key: a regular file of exactly 32 bytes that
+// only its owner may read (mode 0600 or less), who is this user or root. path may
+// be a symbolic link, as the files of a mounted Secret are. No error quotes the
+// content.
+func LoadKey(path string) ([]byte, error) {
+	// Without O_NONBLOCK a pipe would wait here for its other end.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("state key: %w: %s", err, howToMakeAKey)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("state key: %w", err)
+	}
+	defer f.Close() //nolint:errcheck // only read
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("state key: %w", err)
+	}
+	uid, ok := owner(info)
+	switch {
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("state key %s: not a regular file: %s", path, howToMakeAKey)
+	case !ok || (uid != os.Geteuid() && uid != 0):
+		return nil, fmt.Errorf("state key %s: belongs to uid %d: want uid %d or root", path, uid, os.Geteuid())
+	case info.Mode().Perm()&^0o600 != 0:
+		return nil, fmt.Errorf("state key %s: has mode %04o, so that others may read it: want 0600 or 0400 (chmod 0600 %s)", path, info.Mode().Perm(), path)
+	}
+	key, err := io.ReadAll(io.LimitReader(f, KeySize+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("state key: %w", err)
+	case len(key) > KeySize:
+		return nil, fmt.Errorf("state key %s: has %d bytes: want exactly %d, not encoded and without a line end; %s", path, info.Size(), KeySize, howToMakeAKey)
+	case len(key) < KeySize:
+		return nil, fmt.Errorf("state key %s: has %d bytes: want exactly %d; %s", path, len(key), KeySize, howToMakeAKey)
+	}
+	return key, nil
+}

@@ -1,0 +1,124 @@
+package redact
+
+import (
+	"encoding/base64"
+	"strings"
+	"sync"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// What is hidden in a dump must be found, and the other way round: for each
+// sensitive field of every type that is linked, one message that has it.
+func TestEverySensitiveFieldIsFound(t *testing.T) {
+	var finder Finder
+	found := 0
+	protoregistry.GlobalTypes.RangeMessages(func(mt protoreflect.MessageType) bool {
+		fields := mt.Descriptor().Fields()
+		for i := range fields.Len() {
+			fd := fields.Get(i)
+			if !sensitive(fd) {
+				continue
+			}
+			found++
+			m := mt.New()
+			if why := finder.Sensitive(pack(t, m.Interface())); why != "" {
+				t.Errorf("%s is empty, and yet: %s", fd.FullName(), why)
+			}
+			switch {
+			case fd.IsMap():
+				entries := m.Mutable(fd).Map()
+				entries.Set(protoreflect.ValueOfString("k").MapKey(), entries.NewValue())
+			case fd.IsList():
+				l := m.Mutable(fd).List()
+				l.Append(l.NewElement())
+			case fd.Message() != nil:
+				m.Mutable(fd)
+			case fd.Kind() == protoreflect.StringKind:
+				m.Set(fd, protoreflect.ValueOfString(planted))
+			case fd.Kind() == protoreflect.BytesKind:
+				m.Set(fd, protoreflect.ValueOfBytes([]byte(planted)))
+			default:
+				t.Errorf("%s is of a kind that this test does not fill", fd.FullName())
+			}
+			why := finder.Sensitive(pack(t, m.Interface()))
+			if !strings.Contains(why, string(fd.FullName())) || strings.Contains(why, planted) {
+				t.Errorf("%s: %q", fd.FullName(), why)
+			}
+		}
+		return true
+	})
+	if found < 10 {
+		t.Errorf("only %d fields are sensitive: the types are not linked", found)
+	}
+}
+
+func TestAPrivateKeyIsFoundAtAnyPlaceInBase64(t *testing.T) {
+	var finder Finder
+	for shift := range 6 {
+		text := strings.Repeat("x", shift) + "-----BEGIN EC PRIVATE KEY-----\nabc"
+		for name, encoding := range map[string]*base64.Encoding{"standard": base64.StdEncoding, "URL": base64.RawURLEncoding} {
+			m := &anypb.Any{TypeUrl: "x/vendor.Unknown", Value: []byte(encoding.EncodeToString([]byte(text)))}
+			if finder.Sensitive(m) == "" {
+				t.Errorf("%s alphabet, after %d bytes: not found", name, shift)
+			}
+		}
+	}
+	public := base64.StdEncoding.EncodeToString([]byte("-----BEGIN CERTIFICATE-----\nPRIVATE KEYS"))
+	if why := finder.Sensitive(&anypb.Any{TypeUrl: "x/vendor.Unknown", Value: []byte(public)}); why != "" {
+		t.Error(why)
+	}
+}
+
+func TestMessagesThatHideFromTheWalkCountAsSecret(t *testing.T) {
+	deep := pack(t, &wrapperspb.StringValue{Value: "x"})
+	for range 2 * maxDepth {
+		deep = pack(t, deep)
+	}
+	// An Any in two parts, of which only both together say that it is a Secret.
+	whole := pack(t, secret())
+	config, err := proto.Marshal(&corev3.TypedExtensionConfig{Name: "x", TypedConfig: &anypb.Any{TypeUrl: whole.TypeUrl}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := protowire.AppendTag(nil, 2, protowire.BytesType)
+	second = protowire.AppendBytes(second, whole.Value)
+	config = protowire.AppendTag(config, 2, protowire.BytesType)
+	config = protowire.AppendBytes(config, second)
+	var finder Finder
+	for name, m := range map[string]*anypb.Any{
+		"nested too deep": deep,
+		"in two parts":    {TypeUrl: "x/envoy.config.core.v3.TypedExtensionConfig", Value: config},
+		"cut short":       {TypeUrl: whole.TypeUrl, Value: whole.Value[:5]},
+	} {
+		if finder.Sensitive(m) == "" {
+			t.Errorf("%s: nothing was found", name)
+		}
+	}
+}
+
+func TestTheWalkIsSharedByManyAtOnce(t *testing.T) {
+	var finder Finder
+	with := pack(t, &tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{
+		TlsCertificates: []*tlsv3.TlsCertificate{secret().GetTlsCertificate()},
+	}})
+	without := pack(t, &endpointv3.ClusterLoadAssignment{ClusterName: "c", Endpoints: []*endpointv3.LocalityLbEndpoints{{}}})
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if finder.Sensitive(with) == "" || finder.Sensitive(without) != "" {
+				t.Error("wrong")
+			}
+		})
+	}
+	wg.Wait()
+}

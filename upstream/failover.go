@@ -40,7 +40,10 @@ type Failover struct {
 	Lacking func() bool
 	// Connected is told whether a source answers.
 	Connected func(bool)
-	Log       *slog.Logger
+	// Failed, if set, is told when every source has failed an attempt and none
+	// answers; more than once if that stays so.
+	Failed func()
+	Log    *slog.Logger
 
 	mu     sync.Mutex
 	states []SourceState
@@ -168,6 +171,10 @@ func (f *Failover) keep(ctx context.Context, i int, feed Feed) {
 		}
 		if errors.Is(err, errPreferred) {
 			continue // wait for the turn
+		}
+		if errors.Is(err, errReopen) {
+			f.Log.Info("opening another stream", "upstream", f.Sources[i].Name(), "reason", err)
+			continue // it is no failure
 		}
 		attempt++
 		pause := f.pause(attempt)
@@ -309,10 +316,14 @@ func (f *Failover) deactivate(i int, ended chan struct{}, err error) {
 		f.active, f.current, f.ended = -1, nil, nil
 		s.Active, s.Since, s.Attempts = false, time.Now(), 0 // the loss is no failed attempt
 	}
+	failed := f.active < 0 && !slices.ContainsFunc(f.states, func(s SourceState) bool { return s.Attempts == 0 })
 	f.announce()
 	f.mu.Unlock()
 	if lost && f.Connected != nil {
 		f.Connected(false)
+	}
+	if failed && f.Failed != nil {
+		f.Failed()
 	}
 }
 

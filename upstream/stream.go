@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -40,7 +41,7 @@ type server struct {
 	mu sync.Mutex
 	// versions are the version_info of SotW, by type, over all streams. A stream
 	// works on a copy, since another may be open beside it.
-	versions map[string]string
+	versions map[string]session.Version
 	open     int // streams
 	last     time.Time
 }
@@ -54,7 +55,7 @@ func newServer(name string, form session.Form, ackTimeout time.Duration, log *sl
 	}
 	return &server{
 		name: name, form: form, ackTimeout: ackTimeout,
-		log: log.With("upstream", name), observer: observer, versions: make(map[string]string),
+		log: log.With("upstream", name), observer: observer, versions: make(map[string]session.Version),
 	}
 }
 
@@ -143,18 +144,23 @@ type stream struct {
 
 // run receives until the stream ends; the sender ends with it.
 func (st *stream) run(ctx context.Context, cancel context.CancelFunc) error {
-	sent := make(chan struct{}) // closed when the sender has ended
+	sent := make(chan error, 1) // holds a value when the sender has ended
 	go func() {
-		defer close(sent)
 		// A failed Send ends the stream, and the receiver is told why.
-		_ = st.sendAll(ctx)
+		err := st.sendAll(ctx)
 		cancel()
+		sent <- err
 	}()
 	err := st.receiveAll(ctx)
 	cancel()
-	<-sent
+	if why := <-sent; errors.Is(why, errReopen) {
+		return why
+	}
 	return err
 }
+
+// errReopen ends a stream in favour of another to the same server.
+var errReopen = errors.New("a new stream is needed to ask for everything of a type")
 
 func (st *stream) receiveAll(ctx context.Context) error {
 	for {
@@ -221,7 +227,7 @@ func (st *stream) wakeSender() {
 
 // update says what the machine read in the words of the Feed.
 func (s *server) update(u *session.Update) Update {
-	out := Update{Source: s.name, Type: u.Type, Put: u.Put, Remove: u.Remove, Complete: u.Complete}
+	out := Update{Source: s.name, Type: u.Type, Put: u.Put, Remove: u.Remove, Complete: u.Complete, Wildcard: u.Wildcard, Silent: u.Silent}
 	for _, r := range u.Refresh {
 		out.Refresh = append(out.Refresh, Refresh(r))
 	}
@@ -248,7 +254,11 @@ func (st *stream) sendAll(ctx context.Context) error {
 			for _, w := range st.interest.Take() {
 				st.machine.Want(w.Type, w.Wildcard, w.Add, w.Drop)
 			}
+			reopen := st.machine.Reopen()
 			st.mu.Unlock()
+			if reopen {
+				return errReopen
+			}
 		}
 		wake, err := st.flush(ctx, &node)
 		if err != nil {
@@ -277,7 +287,7 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 		}
 		for _, u := range overdue {
 			st.server.log.Warn("the control plane says nothing of names that it was asked for",
-				"type", xds.Short(u.Type), "names", len(u.Errors), "name", u.Errors[0].Name)
+				"type", xds.Short(u.Type), "silent", len(u.Errors), "missing", len(u.Remove))
 			st.feed.Apply(st.server.update(u), nil)
 		}
 		if req == nil {

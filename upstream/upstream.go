@@ -34,6 +34,12 @@ type Update struct {
 	// Complete says that Put is all there is: whatever else is held of the type
 	// was deleted. Only LDS, CDS and SRDS have it (design.md I3).
 	Complete bool
+	// Wildcard says that it answers, in part or as a whole, the request for
+	// everything of the type.
+	Wildcard bool
+	// Silent says that the source was asked for the names in Errors and says
+	// nothing of them: it is no answer.
+	Silent bool
 	// Unasked says that the source tells everything it has, whatever is
 	// subscribed to: it is kept though nobody wants it.
 	Unasked bool

@@ -88,6 +88,12 @@ type Update struct {
 	Remove []string
 	// Complete says that Put is all there is of the type (I3).
 	Complete bool
+	// Wildcard says that it answers, in part or as a whole, the request for
+	// everything of the type.
+	Wildcard bool
+	// Silent says that the source says nothing of the names in Errors: it is no
+	// answer.
+	Silent bool
 	// Unasked says that the source tells everything it has, whatever is
 	// subscribed to: it is kept though nobody wants it.
 	Unasked bool
@@ -136,6 +142,7 @@ type Cache struct {
 	suspects map[key]string
 	journal  *Journal // nil for none
 	stale    bool     // what is held is too old for who comes anew
+	released bool     // what is restored from now on is served at once
 	// unreferenced orders what nobody subscribes to by age.
 	unreferenced *lru.Cache[key, struct{}]
 }
@@ -252,6 +259,14 @@ func (c *Cache) table(typeURL string) *table {
 func (c *Cache) Apply(u Update, verdict func(error)) {
 	c.mu.Lock()
 	t := c.table(u.Type)
+	if u.Silent {
+		c.complain(t, u, newChanges(t))
+		c.mu.Unlock()
+		if verdict != nil {
+			verdict(nil)
+		}
+		return
+	}
 	t.updated = time.Now()
 	if err := c.room(t, u); err != nil {
 		t.errors[""] = err
@@ -277,7 +292,7 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 	}
 	if u.Complete {
 		// From now on absence itself says that a name of the wildcard is gone.
-		maps.DeleteFunc(t.gone, func(name string, _ struct{}) bool { return t.refs[name] == 0 })
+		maps.DeleteFunc(t.gone, func(name string, _ struct{}) bool { return !c.asked(t, name) })
 		c.confirmed(t, u.Source)
 	}
 	for _, h := range u.Refresh {
@@ -285,17 +300,7 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 			refused = err
 		}
 	}
-	for _, e := range u.Errors {
-		if errors.Is(e.Err, xds.ErrNotFound) && t.entries[e.Name] == nil {
-			c.remove(t, e.Name, ch) // as good as a removal, of what is not held (protocol.md 3.14)
-		}
-		if errors.Is(e.Err, xds.ErrNoAnswer) && t.entries[e.Name] != nil {
-			continue // unchanged, so that nothing need be said of it
-		}
-		if _, ok := t.errors[e.Name]; ok || len(t.errors) < maxErrors {
-			t.errors[e.Name] = e.Err
-		}
-	}
+	c.complain(t, u, ch)
 	c.learn(t, u, ch)
 	concerned := c.notify(ch)
 	if len(concerned) == 0 {
@@ -307,6 +312,21 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 	}
 	c.mu.Unlock()
 	run(settled)
+}
+
+// complain takes in the errors of an update.
+func (c *Cache) complain(t *table, u Update, ch *changes) {
+	for _, e := range u.Errors {
+		if errors.Is(e.Err, xds.ErrNotFound) && t.entries[e.Name] == nil {
+			c.remove(t, e.Name, ch) // as good as a removal, of what is not held (protocol.md 3.14)
+		}
+		if errors.Is(e.Err, xds.ErrNoAnswer) && t.entries[e.Name] != nil {
+			continue // unchanged, so that nothing need be said of it
+		}
+		if _, ok := t.errors[e.Name]; ok || len(t.errors) < maxErrors {
+			t.errors[e.Name] = e.Err
+		}
+	}
 }
 
 // awaited returns the watches that an update concerns which repeats, unchanged, what
@@ -362,7 +382,7 @@ func (c *Cache) learn(t *table, u Update, ch *changes) {
 	switch {
 	case u.Complete:
 		t.knowledge = xds.Complete
-	case was == xds.Unknown && (u.Unasked || c.wants(t, xds.Wildcard)):
+	case was == xds.Unknown && (u.Unasked || u.Wildcard && c.asked(t, xds.Wildcard)):
 		t.knowledge = xds.Partial
 	}
 	if t.knowledge != was {
@@ -378,12 +398,16 @@ func (c *Cache) Synced(source, typeURL string) {
 	defer c.mu.Unlock()
 	t := c.table(typeURL)
 	c.confirmed(t, source)
-	if t.knowledge == xds.Complete || t.knowledge == xds.Unknown {
+	ch := newChanges(t)
+	if t.knowledge == xds.Unknown && !(t.answered && c.asked(t, xds.Wildcard)) {
 		return // an open stream on which nothing came knows nothing (I2)
 	}
+	if t.knowledge == xds.Complete {
+		return
+	}
 	t.knowledge = xds.Complete
+	c.logFact(Known, t.url, "")
 	c.revision++
-	ch := newChanges(t)
 	ch.all = true
 	c.notify(ch)
 }
@@ -558,7 +582,7 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 	if _, ok := t.gone[name]; ok {
 		return
 	}
-	if c.wantsResource(t, name, was) || t.knowledge != xds.Complete && c.wants(t, xds.Wildcard) {
+	if c.wantsResource(t, name, was) || c.asked(t, name) || t.knowledge != xds.Complete && c.asked(t, xds.Wildcard) {
 		if len(t.gone) == maxGone {
 			clear(t.gone)
 		}

@@ -47,6 +47,7 @@ func apply(c *Cache, u Update) *verdicts {
 	if u.Source == "" {
 		u.Source = "one"
 	}
+	u.Wildcard = true
 	v := &verdicts{}
 	c.Apply(u, func(err error) {
 		if err == nil {

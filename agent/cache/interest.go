@@ -18,6 +18,20 @@ func (c *Cache) wants(t *table, name string) bool {
 	return leased
 }
 
+// asked reports whether a source is asked for a name: it is wanted, or the source
+// has not been told yet that it is not, and may be wanted again before it is.
+func (c *Cache) asked(t *table, name string) bool {
+	if c.wants(t, name) {
+		return true
+	}
+	for in := range c.interests {
+		if _, ok := in.told[t.url][name]; ok {
+			return true
+		}
+	}
+	return false
+}
+
 // wantsResource reports whether a resource is wanted by its name, by an alias or
 // as a member of a glob collection.
 func (c *Cache) wantsResource(t *table, name string, r *xds.Resource) bool {
@@ -134,15 +148,12 @@ func (c *Cache) wantChanged(t *table, name string) {
 	c.logFact(Wanted, t.url, name)
 	wanted := c.wants(t, name)
 	if name == xds.Wildcard {
-		if !wanted && t.knowledge == xds.Complete && !c.unasked(t) {
-			t.knowledge = xds.Partial // nobody tells us any more what goes
-		}
 		for n, e := range t.entries {
 			c.file(t, n, e)
 		}
 		return
 	}
-	if !wanted {
+	if !c.asked(t, name) {
 		delete(t.gone, name)
 	}
 	if xds.IsCollection(name) {
@@ -162,7 +173,7 @@ func (c *Cache) collectionChanged(t *table, glob string, wanted bool) {
 	for name := range t.collections[glob] {
 		c.file(t, name, t.entries[name])
 	}
-	if !wanted {
+	if !c.asked(t, glob) {
 		maps.DeleteFunc(t.gone, func(name string, _ struct{}) bool { return xds.CollectionOf(name) == glob })
 	}
 }
@@ -254,6 +265,7 @@ func (c *Cache) Interest() *Interest {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for url, t := range c.tables {
+		in.mark(url, xds.Wildcard)
 		for name := range t.refs {
 			in.mark(url, name)
 		}
@@ -293,6 +305,9 @@ func (in *Interest) Take() []Want {
 		}
 		_, was := told[k.name]
 		is := in.c.wants(in.c.table(k.typeURL), k.name)
+		if t := in.c.table(k.typeURL); k.name == xds.Wildcard && !is && t.knowledge == xds.Complete && !in.c.unasked(t) {
+			t.knowledge = xds.Partial // nobody tells us any more what goes
+		}
 		if was == is {
 			continue
 		}
@@ -312,6 +327,7 @@ func (in *Interest) Take() []Want {
 			told[k.name] = struct{}{}
 		} else {
 			delete(told, k.name)
+			in.c.forgetGone(k)
 		}
 	}
 	clear(in.dirty)
@@ -326,11 +342,29 @@ func (in *Interest) Take() []Want {
 	return out
 }
 
+// forgetGone forgets that a name, or what a glob collection names, does not exist:
+// no source is asked any more, and none says when it does again.
+func (c *Cache) forgetGone(k key) {
+	t := c.table(k.typeURL)
+	if c.asked(t, k.name) {
+		return
+	}
+	delete(t.gone, k.name)
+	if xds.IsCollection(k.name) {
+		maps.DeleteFunc(t.gone, func(name string, _ struct{}) bool { return xds.CollectionOf(name) == k.name })
+	}
+}
+
 // Close ends the view.
 func (in *Interest) Close() {
 	in.c.mu.Lock()
 	defer in.c.mu.Unlock()
 	delete(in.c.interests, in)
+	for url, told := range in.told {
+		for name := range told {
+			in.c.forgetGone(key{url, name})
+		}
+	}
 }
 
 // poke makes Run look at its deadlines again.

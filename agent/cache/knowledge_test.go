@@ -64,13 +64,35 @@ func TestAWildcardThatNobodyWantsIsPartialAgain(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := New(Config{})
-			w := watch(c, "a", xds.ClusterType, "*")
+			w, in := watch(c, "a", xds.ClusterType, "*"), c.Interest()
+			in.Take()
 			apply(c, Update{Type: xds.ClusterType, Put: resources(xds.ClusterType, []string{"a@1"}), Complete: true, Unasked: test.unasked})
 			w.Subscribe(xds.ClusterType, false, nil, nil)
+			subscribe(w, xds.ClusterType, "*")
+			in.Take() // the source is told nothing, and so tells what goes
+			knows(t, c, xds.ClusterType, xds.Complete)
+			w.Subscribe(xds.ClusterType, false, nil, nil)
+			in.Take()
 			knows(t, c, xds.ClusterType, test.want)
 			holds(t, c, xds.ClusterType, "a@1")
 		})
 	}
+}
+
+// An answer to something else, and that there is none, say nothing of a wildcard.
+func TestOnlyItsAnswerMakesAWildcardKnown(t *testing.T) {
+	c := New(Config{})
+	w := watch(c, "a", xds.ClusterType, "*")
+	c.Apply(Update{Type: xds.ClusterType, Silent: true, Errors: []ResourceError{{Name: "a", Err: xds.ErrNoAnswer}}}, nil)
+	knows(t, c, xds.ClusterType, xds.Unknown)
+	if err := problem(c, xds.ClusterType, "a"); err == nil {
+		t.Error("the silence is not told")
+	}
+	c.Apply(Update{Source: "one", Type: xds.ClusterType, Put: resources(xds.ClusterType, []string{"a@1"})}, nil)
+	knows(t, c, xds.ClusterType, xds.Unknown)
+	wantChanged(t, w, "CDS a")
+	c.Synced("one", xds.ClusterType)
+	knows(t, c, xds.ClusterType, xds.Complete)
 }
 
 // A lease goes on wanting, so a restarting Envoy finds complete knowledge.

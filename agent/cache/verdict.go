@@ -94,7 +94,7 @@ func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []strin
 	t := c.table(typeURL)
 	ch := newChanges(t)
 	for _, r := range accepted {
-		c.undoubt(t, r.Name)
+		w.undoubt(t, r.Name)
 		e := t.entries[r.Name]
 		switch {
 		case e == nil:
@@ -122,17 +122,26 @@ func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []strin
 	}
 	for _, name := range removed {
 		if t.entries[name] == nil && t.url != xds.VirtualHostType {
-			c.undoubt(t, name)
+			w.undoubt(t, name)
 		}
 	}
 	c.notify(ch)
 }
 
-func (c *Cache) undoubt(t *table, name string) {
-	if _, ok := t.doubtful[name]; ok {
-		delete(t.doubtful, name)
-		c.logFact(Doubtful, t.url, name)
+// undoubt ends a doubt when the only client that may have the name has said what it
+// has. Of several, of which each may, nobody knows whose doubt it is; to be told of
+// what one never had does no harm (protocol.md 3.6).
+func (w *Watch) undoubt(t *table, name string) {
+	if _, ok := t.doubtful[name]; !ok {
+		return
 	}
+	for other := range w.c.watches {
+		if other != w && other.types[t.url] != nil {
+			return
+		}
+	}
+	delete(t.doubtful, name)
+	w.c.logFact(Doubtful, t.url, name)
 }
 
 // Refuse takes in a NACK, with the client's reason, of the response built at a

@@ -19,7 +19,7 @@ func (f feed) Node() *corev3.Node { return f.g.Node() }
 func (f feed) Apply(u upstream.Update, verdict func(error)) {
 	in := cache.Update{
 		Source: u.Source, Type: u.Type,
-		Put: u.Put, Remove: u.Remove, Complete: u.Complete, Unasked: u.Unasked,
+		Put: u.Put, Remove: u.Remove, Complete: u.Complete, Wildcard: u.Wildcard, Silent: u.Silent, Unasked: u.Unasked,
 	}
 	for _, r := range u.Refresh {
 		in.Refresh = append(in.Refresh, cache.Refresh(r))

@@ -3,6 +3,7 @@ package session
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,7 +24,11 @@ type Update struct {
 	Remove []string
 	// Complete says that Put is everything of the type (design.md I3).
 	Complete bool
-	Refresh  []Refresh
+	// Wildcard says that it answers, in part or as a whole, the request for
+	// everything of the type; Silent that it is no response: the server said
+	// nothing of the names in Errors.
+	Wildcard, Silent bool
+	Refresh          []Refresh
 	// Errors lists what could not be used, and what the server reported.
 	Errors []ResourceError
 }
@@ -168,6 +173,8 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Upd
 		// not make, says nothing of what is missing from the rest.
 		sub.absent(in.update)
 	}
+	in.update.Wildcard = sub.toldAll
+	clear(sub.fresh)
 	// Only the newest response of a type can be answered (protocol.md 1.6).
 	sub.answers = sub.answers[:0]
 	sub.receive(in, resp.GetVersionInfo(), now, s.cfg.AckTimeout)
@@ -175,28 +182,28 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Upd
 }
 
 // absent notes what a full-state response does not hold: everything else under a
-// wildcard, or the names that were asked for or were in the response before.
+// wildcard, and names that were asked for before it was made.
 func (sub *subscription) absent(u *Update) {
-	if sub.wildcard {
+	if sub.toldAll {
 		u.Complete = true
 		clear(sub.broken)
-		sub.last = nil
-		return
 	}
 	present := make(map[string]struct{}, len(u.Put))
 	for _, r := range u.Put {
 		present[r.Name] = struct{}{}
-	}
-	before := sub.last
-	if before == nil {
-		before = sub.names
-	}
-	for name := range before {
-		if _, ok := present[name]; !ok {
-			u.Remove = append(u.Remove, name)
+		present[xds.CollectionOf(r.Name)] = struct{}{}
+		for _, alias := range r.Aliases {
+			present[alias] = struct{}{}
 		}
 	}
-	sub.last = present
+	for name := range sub.names {
+		_, here := present[name]
+		if _, fresh := sub.fresh[name]; !here && !fresh {
+			u.Remove = append(u.Remove, name)
+			delete(sub.asked, name)
+		}
+	}
+	slices.Sort(u.Remove)
 }
 
 // Delta takes in a Delta response and returns what it says, or an error for one
@@ -231,7 +238,8 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 	}
 	in.report(sub, resp.GetResourceErrors())
 	in.finish(sub)
-	if sub.wildcard {
+	if sub.toldAll {
+		in.update.Wildcard = true
 		sub.settleAt = now.Add(s.cfg.Settle)
 	}
 	sub.receive(in, "", now, s.cfg.AckTimeout)

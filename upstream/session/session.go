@@ -55,13 +55,20 @@ type Config struct {
 	AckTimeout    time.Duration
 	Settle        time.Duration
 	AnswerTimeout time.Duration
-	// Versions holds, by type, the version_info that this server's SotW
-	// responses last had when they were ACKed. The session keeps it up to date,
-	// so that the next stream can start with it.
-	Versions map[string]string
+	// Versions holds, by type, what this server's SotW responses last had as
+	// version_info when they were ACKed. The session keeps it up to date, so that
+	// the next stream can start with it.
+	Versions map[string]Version
 	// Held returns what is held and still subscribed of a type, with the version
 	// that this server issued, "" for none.
 	Held func(typeURL string) map[string]string
+}
+
+// Version is a version_info, and the names of the request that it answered: for
+// others it says nothing.
+type Version struct {
+	Info  string
+	Names []string
 }
 
 // Session is the machine of one stream.
@@ -78,17 +85,21 @@ type subscription struct {
 	names    map[string]struct{}
 	wildcard bool
 	started  bool
-	explicit bool                // the server was told names, or "*"
-	add      map[string]struct{} // Delta: not told yet
-	drop     map[string]struct{}
-	renamed  bool // SotW: the names changed since they were told
+	explicit bool // the server was told names, or "*"
+	// toldAll: the server was told that everything is wanted. kept: SotW's legacy
+	// wildcard, which cannot be given up, since to name nothing is to say it again;
+	// again: it is wanted again.
+	toldAll, kept, again bool
+	add                  map[string]struct{} // Delta: not told yet
+	drop                 map[string]struct{}
+	renamed              bool // SotW: the names changed since they were told
 	// asked are names that the server was told and has said nothing of, with the
 	// time until which it should.
 	asked map[string]time.Time
 
 	// What the server said.
 	nonce    string
-	last     map[string]struct{} // SotW: names in the last full-state response
+	fresh    map[string]struct{} // SotW: names that were told later than first, and since the last response
 	broken   map[string]struct{} // names that came malformed and not yet well
 	settleAt time.Time           // Delta wildcard: complete when this passes
 
@@ -138,7 +149,7 @@ func New(cfg Config) *Session {
 		cfg.AnswerTimeout = DefaultAnswerTimeout
 	}
 	if cfg.Versions == nil {
-		cfg.Versions = make(map[string]string)
+		cfg.Versions = make(map[string]Version)
 	}
 	if cfg.Held == nil {
 		cfg.Held = func(string) map[string]string { return nil }
@@ -157,6 +168,7 @@ func (s *Session) Want(typeURL string, wildcard bool, add, drop []string) {
 			add:      make(map[string]struct{}),
 			drop:     make(map[string]struct{}),
 			asked:    make(map[string]time.Time),
+			fresh:    make(map[string]struct{}),
 			broken:   make(map[string]struct{}),
 			timedOut: make(map[string]struct{}),
 		}
@@ -180,10 +192,28 @@ func (s *Session) Want(typeURL string, wildcard bool, add, drop []string) {
 			sub.told(name, false)
 		}
 	}
-	if wildcard != sub.wildcard {
-		sub.wildcard = wildcard
+	if wildcard == sub.wildcard {
+		return
+	}
+	sub.wildcard = wildcard
+	switch {
+	case s.cfg.Form == SotW && sub.toldAll && !sub.explicit && !wildcard:
+		sub.kept = true
+	case sub.kept:
+		sub.kept, sub.again = false, true
+	default:
 		sub.told(xds.Wildcard, wildcard)
 	}
+}
+
+// Reopen reports whether the stream should be ended and another opened: a wildcard
+// is wanted of which this one was told later than first. Its answer could not be
+// told from those that were under way, and would not speak of what went while it was
+// not wanted; on a new stream the server is told what is held.
+func (s *Session) Reopen() bool {
+	return slices.ContainsFunc(s.ordered, func(sub *subscription) bool {
+		return sub.wildcard && sub.started && !sub.toldAll
+	})
 }
 
 // told notes what the server must be told; before the first request that is
@@ -250,6 +280,10 @@ func (sub *subscription) refuse(a *answer, reason string, now time.Time) {
 // once, and when Settled should be asked again; the zero time for never.
 func (s *Session) Settled(now time.Time) (types []string, wake time.Time) {
 	for _, sub := range s.ordered {
+		if sub.again && sub.toldAll {
+			sub.again = false // the server has told everything all the while
+			types = append(types, sub.url)
+		}
 		if sub.settleAt.IsZero() {
 			continue
 		}
@@ -258,7 +292,7 @@ func (s *Session) Settled(now time.Time) (types []string, wake time.Time) {
 			continue
 		}
 		sub.settleAt = time.Time{}
-		if sub.wildcard && len(sub.broken) == 0 {
+		if sub.wildcard && sub.toldAll && len(sub.broken) == 0 {
 			types = append(types, sub.url)
 		}
 	}
@@ -277,9 +311,16 @@ func (s *Session) Overdue(now time.Time) (updates []*Update, wake time.Time) {
 				continue
 			}
 			delete(sub.asked, name)
+			if _, fresh := sub.fresh[name]; s.cfg.Form == SotW && xds.FullState(sub.url) && sub.nonce != "" && !fresh {
+				// There was a complete answer since, and it is not in it.
+				u.Remove = append(u.Remove, name)
+				continue
+			}
 			u.Errors = append(u.Errors, ResourceError{Name: name, Err: xds.ErrNoAnswer})
 		}
-		if len(u.Errors) > 0 {
+		u.Silent = len(u.Remove) == 0
+		slices.Sort(u.Remove)
+		if len(u.Errors)+len(u.Remove) > 0 {
 			slices.SortFunc(u.Errors, func(a, b ResourceError) int { return strings.Compare(a.Name, b.Name) })
 			updates = append(updates, u)
 		}
@@ -375,7 +416,7 @@ func (s *Session) nextDelta(sub *subscription, now time.Time) (*Request, time.Ti
 		if !sub.wildcard && len(sub.names) == 0 {
 			return nil, time.Time{}
 		}
-		sub.started = true
+		sub.started, sub.toldAll = true, sub.wildcard
 		req := &Request{Subscribe: sub.wanted(), Initial: s.cfg.Held(sub.url)}
 		for name, version := range req.Initial {
 			if version == "" {
@@ -386,6 +427,7 @@ func (s *Session) nextDelta(sub *subscription, now time.Time) (*Request, time.Ti
 		return req, time.Time{}
 	}
 	if len(sub.add)+len(sub.drop) > 0 {
+		sub.tellAll()
 		req := &Request{Subscribe: sorted(sub.add), Unsubscribe: sorted(sub.drop)}
 		s.ask(sub, req.Subscribe, nil, now)
 		clear(sub.add)
@@ -401,14 +443,20 @@ func (s *Session) nextDelta(sub *subscription, now time.Time) (*Request, time.Ti
 
 // nextSotW returns the next SotW request of a type. Each one names everything.
 func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Time) {
-	req := &Request{Version: s.cfg.Versions[sub.url], Nonce: sub.nonce}
+	req := &Request{Version: s.cfg.Versions[sub.url].Info, Nonce: sub.nonce}
 	if !sub.started {
 		if !sub.wildcard && len(sub.names) == 0 {
 			return nil, time.Time{} // an empty first request would ask for everything (7.9)
 		}
-		sub.started = true
+		sub.started, sub.toldAll = true, sub.wildcard
 		req.Names = sub.wanted()
-		s.ask(sub, req.Names, s.cfg.Held(sub.url), now)
+		held := s.cfg.Held(sub.url)
+		if !slices.Equal(s.cfg.Versions[sub.url].Names, req.Names) || slices.Contains(slices.Collect(maps.Values(held)), "") {
+			// It stands for other names, or something of another server has come in
+			// its place: a server that skips what is current would leave us with that.
+			req.Version = ""
+		}
+		s.ask(sub, req.Names, held, now)
 		return req, time.Time{}
 	}
 	a, wake := sub.due(now)
@@ -427,17 +475,31 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 	}
 	if len(sub.add) > 0 {
 		s.ask(sub, sorted(sub.add), nil, now)
+		for name := range sub.add {
+			sub.fresh[name] = struct{}{}
+		}
 	}
+	sub.tellAll()
 	sub.renamed = false
 	if a != nil {
 		req.Nonce, req.NACK = a.nonce, a.nack
 		if a.nack == "" {
 			req.Version = a.version
-			s.cfg.Versions[sub.url] = a.version
 		}
 	}
 	req.Names = sub.wanted()
+	if a != nil && a.nack == "" {
+		s.cfg.Versions[sub.url] = Version{a.version, req.Names}
+	}
 	return req, time.Time{}
+}
+
+// tellAll notes whether the server is told now that everything is wanted.
+func (sub *subscription) tellAll() {
+	if sub.kept && len(sub.names) == 0 {
+		return // it cannot be told otherwise
+	}
+	sub.toldAll, sub.kept = sub.wildcard, false
 }
 
 // wanted returns the names of a request that asks for all that is wanted. A

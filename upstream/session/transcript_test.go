@@ -51,7 +51,7 @@ import (
 //
 // What comes back: "put", "remove", "complete", "refresh" and "error" say what a
 // response says, "settled" what is told completely, "overdue" a name of which the server
-// said nothing in time. In both.txt a request reads
+// said nothing in time, "reopen" that another stream is needed. In both.txt a request reads
 // "ask T +NAME -NAME", "ack T NONCE" or "nack T NONCE: reason"; in the others it
 // is shown word by word, without what is empty.
 func TestTranscripts(t *testing.T) {
@@ -87,7 +87,7 @@ type talk struct {
 	machine  *Session
 	now      time.Time
 	wake     time.Time // when the machine wants to be asked again
-	versions map[string]string
+	versions map[string]Version
 	held     map[string]map[string]string
 	wanted   map[string]map[string]bool
 	// The server: what it believes is subscribed to, and its nonces by type.
@@ -110,7 +110,7 @@ type serverType struct {
 func newTalk(form Form, verbatim bool) *talk {
 	tk := &talk{
 		form: form, verbatim: verbatim, now: time.Unix(1e9, 0),
-		versions: make(map[string]string),
+		versions: make(map[string]Version),
 		held:     make(map[string]map[string]string),
 		wanted:   make(map[string]map[string]bool),
 		contents: make(map[string]string),
@@ -238,6 +238,9 @@ func (tk *talk) pass(d time.Duration) {
 
 // drain takes everything that the machine has to say now.
 func (tk *talk) drain() {
+	if tk.machine.Reopen() {
+		tk.got = append(tk.got, "reopen")
+	}
 	for {
 		settled, wake := tk.machine.Settled(tk.now)
 		for _, url := range settled {
@@ -245,6 +248,9 @@ func (tk *talk) drain() {
 		}
 		overdue, miss := tk.machine.Overdue(tk.now)
 		for _, u := range overdue {
+			for _, name := range u.Remove {
+				tk.got = append(tk.got, "gone "+xds.Short(u.Type)+" "+name)
+			}
 			for _, e := range u.Errors {
 				tk.got = append(tk.got, "overdue "+xds.Short(u.Type)+" "+e.Name)
 			}

@@ -24,6 +24,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/agent/group"
+	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream"
@@ -67,6 +68,22 @@ type Config struct {
 	// Linger is how long the subscriptions of a gone client are kept; 0 for the
 	// default.
 	Linger time.Duration
+	// StateDir is where the last known good is kept; "" for memory only.
+	// StateIdentity says whose it is, "" to take it from Node; StateKey, of 32 bytes,
+	// encrypts it.
+	StateDir, StateIdentity string
+	StateKey                []byte
+	// RestoreAfter is when at the latest what was restored is served though no
+	// upstream has answered; MaxStale how long after the last contact with one who
+	// comes anew is served, 0 for ever.
+	RestoreAfter, MaxStale time.Duration
+	// FailoverAfter is how long an upstream may be away before the next takes over
+	// though nothing is missing; 0 for the default.
+	FailoverAfter time.Duration
+	// HoldTTL lists the types, by URL, whose TTLs are not enforced.
+	HoldTTL map[string]bool
+	// Guard holds removals back that look like an accident.
+	Guard cache.Guard
 	// Admin and Health are addresses: unix:PATH, host:port, or "" for none.
 	Admin, Health string
 	Log           *slog.Logger
@@ -78,6 +95,7 @@ type Agent struct {
 	metrics *admin.Metrics
 	server  *downstream.Server
 	born    time.Time
+	keeper  *keeper // nil for memory only
 	// dial replaces the connections to ADS upstreams in tests.
 	dial []grpc.DialOption
 
@@ -125,6 +143,14 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.Security.Plaintext && cfg.Security.TokenFile != "" {
 		cfg.Log.Warn("the upstream token is sent in the clear: leave out --upstream-plaintext, unless the way is private")
 	}
+	if cfg.StateDir != "" {
+		if cfg.StateIdentity == "" {
+			a.cfg.StateIdentity = identity(cfg.Node)
+		}
+		a.keeper = newKeeper(store.New(store.Config{
+			Dir: cfg.StateDir, Identity: a.cfg.StateIdentity, Key: cfg.StateKey, Logger: cfg.Log,
+		}), cfg.Log)
+	}
 	a.metrics = admin.NewMetrics(cfg.Version)
 	a.server = downstream.New(downstream.Config{
 		State:      a,
@@ -168,15 +194,32 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		Addr: a.cfg.Admin, Health: a.cfg.Health,
 		State: a, Metrics: a.metrics, Log: a.cfg.Log, Quit: quit,
 	})
-	// The groups outlive the server, and the admin surface both.
+	// The groups outlive the server, what is kept of them the groups, and the admin
+	// surface all.
 	groups, endGroups := context.WithCancel(context.WithoutCancel(ctx))
 	defer endGroups()
 	late, endLate := context.WithCancel(context.WithoutCancel(ctx))
 	defer endLate()
+	keeping, endKeeping := context.WithCancel(context.WithoutCancel(ctx))
+	defer endKeeping()
+	if a.keeper != nil {
+		a.keeper.open() // before the first group, which would begin with nothing
+	}
 
 	eg, failed := errgroup.WithContext(ctx)
 	eg.Go(func() error { return surface.Run(late) })
-	eg.Go(func() error { return a.runGroups(groups) })
+	eg.Go(func() error {
+		defer endKeeping()
+		return a.runGroups(groups)
+	})
+	eg.Go(func() error {
+		defer endLate()
+		if a.keeper == nil {
+			<-keeping.Done()
+			return nil
+		}
+		return a.keeper.run(keeping)
+	})
 	if a.cfg.Node != nil {
 		// Before the first client, which would otherwise have a group of its own.
 		a.prefetch()
@@ -185,7 +228,6 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 	a.listening = true
 	a.mu.Unlock()
 	eg.Go(func() error {
-		defer endLate()
 		defer endGroups()
 		defer a.stop()
 		servers, ended := errgroup.WithContext(failed)
@@ -258,13 +300,20 @@ func (a *Agent) add(node *corev3.Node) *member {
 		Node: node,
 		Upstreams: func() *upstream.Failover {
 			sources, _ := a.sources() // New has made the same before
-			return &upstream.Failover{Sources: sources, Log: a.cfg.Log.With("node", node.GetId())}
+			return &upstream.Failover{
+				Sources: sources, FailoverAfter: a.cfg.FailoverAfter, Log: a.cfg.Log.With("node", node.GetId()),
+			}
 		},
 		Cache: cache.Config{
 			Linger: a.cfg.Linger, OnIdle: func() { a.leave(m) },
 			MaxResources: a.cfg.MaxResources, MaxBytes: a.cfg.MaxBytes,
+			HoldTTL: a.cfg.HoldTTL, Guard: a.cfg.Guard, OnWithheld: a.withheld,
 		},
+		RestoreAfter: a.cfg.RestoreAfter, MaxStale: a.cfg.MaxStale,
 	})
+	if a.keeper != nil {
+		a.keeper.adopt(m, groupName(m.kind, a.cfg.Node))
+	}
 	a.groups[m.kind] = m
 	a.cfg.Log.Info("group opened", "node", node.GetId(), "user_agent", node.GetUserAgentName())
 	return m
@@ -278,8 +327,17 @@ func (a *Agent) leave(m *member) {
 		return // a client came meanwhile
 	}
 	delete(a.groups, m.kind)
+	if a.keeper != nil {
+		a.keeper.leave(m)
+	}
 	close(m.idle)
 	a.cfg.Log.Info("group closed: no client since the linger time", "node", m.kind.node)
+}
+
+// withheld tells of removals that were held back (design.md I10).
+func (a *Agent) withheld(typeURL string, withheld, held int) {
+	a.cfg.Log.Error("the control plane removes so much that it looks like an accident: these removals are held back until it says them again, or --removal-confirm-after has passed",
+		"type", xds.Short(typeURL), "withheld", withheld, "held", held)
 }
 
 // Attach opens the view of a stream: of the group of its kind, or of a new one.

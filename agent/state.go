@@ -2,11 +2,14 @@ package agent
 
 import (
 	"cmp"
+	"fmt"
 	"iter"
 	"slices"
+	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/group"
+	"github.com/holdfast-xds/holdfast/agent/store"
 )
 
 var _ admin.State = (*Agent)(nil)
@@ -41,6 +44,9 @@ func (a *Agent) Ready() []admin.Condition {
 	}
 	for _, m := range members {
 		ok, reason := m.HasConfiguration()
+		if age := m.Stale(); age > 0 {
+			ok, reason = false, fmt.Sprintf("the last known good is %s old, and --max-stale is %s: no upstream has answered since", age.Round(time.Second), a.cfg.MaxStale)
+		}
 		if ok {
 			conf.OK, conf.Reason = true, ""
 			break
@@ -57,7 +63,21 @@ func (a *Agent) Status() admin.Status {
 		s.Groups = append(s.Groups, m.Status())
 		s.Files = append(s.Files, m.Files()...)
 	}
+	if a.keeper != nil {
+		s.Storage = storage(a.keeper.disk.Status())
+	}
 	return s
+}
+
+func storage(s store.Status) *admin.Storage {
+	out := &admin.Storage{
+		Dir: s.Dir, Encrypted: s.Encrypted, Durable: s.Durable, Generation: s.Generation, Bytes: s.Bytes,
+		Committed: s.Committed, Since: s.Since, Aside: s.Aside, NotStored: s.Skipped,
+	}
+	if s.Err != nil {
+		out.Error = s.Err.Error()
+	}
+	return out
 }
 
 // Resources visits what the groups hold and the filter admits.

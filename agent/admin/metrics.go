@@ -169,6 +169,24 @@ var (
 		"Whether a condition of readiness holds, 1 or 0.", []string{"condition"}, nil)
 	lastDesc = prometheus.NewDesc("holdfast_upstream_last_message_timestamp_seconds",
 		"When a response last came from an upstream, in seconds since 1970.", []string{"upstream", "type"}, nil)
+	withheldDesc = prometheus.NewDesc("holdfast_withheld_removals",
+		"Removals that are held back because they look like an accident.", []string{"type"}, nil)
+	expiredDesc = prometheus.NewDesc("holdfast_expired_resources_total",
+		"Resources that outlived their TTL.", []string{"type"}, nil)
+	contactDesc = prometheus.NewDesc("holdfast_last_contact_age_seconds",
+		"How long ago an upstream last answered: how stale what is served may be. The largest of all groups that ever had contact.", nil, nil)
+	restoredDesc = prometheus.NewDesc("holdfast_restored_resources",
+		"Resources that were read from disk and that no upstream has spoken of since.", nil, nil)
+	fallenBackDesc = prometheus.NewDesc("holdfast_fallen_back",
+		"Whether what proved itself is served instead of what is newest, because that crashed the client, 1 or 0.", nil, nil)
+	durableDesc = prometheus.NewDesc("holdfast_state_durable",
+		"Whether the last known good goes to disk, 1 or 0.", nil, nil)
+	stateBytesDesc = prometheus.NewDesc("holdfast_state_bytes",
+		"Size of the last known good on disk.", nil, nil)
+	committedDesc = prometheus.NewDesc("holdfast_state_last_write_timestamp_seconds",
+		"When the last known good was last written, in seconds since 1970.", nil, nil)
+	notStoredDesc = prometheus.NewDesc("holdfast_state_skipped_records_total",
+		"Records that were not stored, or not used.", []string{"reason"}, nil)
 	ageDesc = prometheus.NewDesc("holdfast_upstream_last_message_age_seconds",
 		"How long ago a response last came from an upstream.", []string{"upstream", "type"}, nil)
 )
@@ -181,7 +199,8 @@ type stateCollector struct {
 
 // Describe tells the registry what Collect sends.
 func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{resourcesDesc, subscriptionsDesc, errorsDesc, connectedDesc, readyDesc, lastDesc, ageDesc} {
+	for _, d := range []*prometheus.Desc{resourcesDesc, subscriptionsDesc, errorsDesc, connectedDesc, readyDesc, lastDesc, ageDesc,
+		withheldDesc, expiredDesc, contactDesc, restoredDesc, fallenBackDesc, durableDesc, stateBytesDesc, committedDesc, notStoredDesc} {
 		ch <- d
 	}
 }
@@ -195,11 +214,22 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	subscriptions := make(map[string]int)
 	errored := make(map[string]int)
 	connected := make(map[string]float64)
-	for _, g := range c.state.Status().Groups {
+	withheld := make(map[string]int)
+	expired := make(map[string]uint64)
+	restored, fallenBack, oldest := 0, false, time.Duration(-1)
+	status := c.state.Status()
+	for _, g := range status.Groups {
+		restored += g.Restored
+		fallenBack = fallenBack || g.FallenBack
+		if !g.Contact.IsZero() {
+			oldest = max(oldest, time.Since(g.Contact))
+		}
 		for _, t := range g.Types {
 			label := c.metrics.label(t.TypeURL)
 			subscriptions[label] += t.Subscriptions
 			errored[label] += t.Errors
+			withheld[label] += t.Withheld
+			expired[label] += t.Expired
 			for _, s := range []xds.Standing{xds.Pending, xds.Accepted, xds.Suspect, xds.Rejected} {
 				resources[[2]string{label, s.String()}] += t.Resources[s.String()]
 			}
@@ -217,6 +247,18 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	for label, n := range errored {
 		gauge(errorsDesc, float64(n), label)
 	}
+	for label, n := range withheld {
+		gauge(withheldDesc, float64(n), label)
+	}
+	for label, n := range expired {
+		ch <- prometheus.MustNewConstMetric(expiredDesc, prometheus.CounterValue, float64(n), label)
+	}
+	gauge(restoredDesc, float64(restored))
+	gauge(fallenBackDesc, number(fallenBack))
+	if oldest >= 0 {
+		gauge(contactDesc, oldest.Seconds())
+	}
+	c.collectStorage(ch, status.Storage)
 	for name, v := range connected {
 		gauge(connectedDesc, v, name)
 	}
@@ -234,6 +276,21 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	for labels, at := range c.metrics.last {
 		gauge(lastDesc, float64(at.UnixNano())/1e9, labels[0], labels[1])
 		gauge(ageDesc, time.Since(at).Seconds(), labels[0], labels[1])
+	}
+}
+
+// collectStorage sends what is known of the disk; s is nil where none is used.
+func (c *stateCollector) collectStorage(ch chan<- prometheus.Metric, s *Storage) {
+	if s == nil {
+		return
+	}
+	ch <- prometheus.MustNewConstMetric(durableDesc, prometheus.GaugeValue, number(s.Durable))
+	ch <- prometheus.MustNewConstMetric(stateBytesDesc, prometheus.GaugeValue, float64(s.Bytes))
+	if !s.Committed.IsZero() {
+		ch <- prometheus.MustNewConstMetric(committedDesc, prometheus.GaugeValue, float64(s.Committed.UnixNano())/1e9)
+	}
+	for reason, n := range s.NotStored {
+		ch <- prometheus.MustNewConstMetric(notStoredDesc, prometheus.CounterValue, float64(n), reason)
 	}
 }
 

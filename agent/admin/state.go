@@ -73,6 +73,30 @@ type Status struct {
 	Streams    []Stream    `json:"streams"`
 	// Files lists what a file source could not use.
 	Files []FileError `json:"files,omitempty"`
+	// Storage is the last known good on disk; nil where there is none.
+	Storage *Storage `json:"storage,omitempty"`
+}
+
+// Storage is the last known good on disk.
+type Storage struct {
+	Dir       string `json:"dir"`
+	Encrypted bool   `json:"encrypted"`
+	// Durable says that changes go to disk; otherwise they are in memory only.
+	Durable    bool   `json:"durable"`
+	Generation uint64 `json:"generation"`
+	Bytes      int64  `json:"bytes"`
+	// Committed is when something was last written.
+	Committed time.Time `json:"committed,omitzero"`
+	// Error is the last problem since everything was well, Since when the first
+	// one came.
+	Error string    `json:"error,omitempty"`
+	Since time.Time `json:"since,omitzero"`
+	// Aside lists files that are kept though they are not used: damaged, of
+	// another identity, of a later version, or encrypted with another key.
+	Aside []string `json:"aside,omitempty"`
+	// NotStored counts what is missing after a restart without the control plane,
+	// by the reason.
+	NotStored map[string]int `json:"not_stored,omitempty"`
 }
 
 // Group is the clients of one kind and what is held for them (design.md section 3).
@@ -82,6 +106,14 @@ type Group struct {
 	UserAgent string     `json:"user_agent"`
 	Upstreams []Upstream `json:"upstreams"`
 	Types     []Type     `json:"types"`
+	// Contact is when an upstream last answered; the zero time for never, also
+	// before the last restart.
+	Contact time.Time `json:"contact,omitzero"`
+	// Restored counts what was read from disk and no upstream has spoken of since.
+	Restored int `json:"restored"`
+	// FallenBack says that what proved itself is served instead of what is newest,
+	// because the newest crashed the client.
+	FallenBack bool `json:"fallen_back"`
 }
 
 // Upstream is one source of a group.
@@ -118,6 +150,10 @@ type Type struct {
 	// Errors counts the names that an upstream reported an error about, or sent in a
 	// form that could not be used, and has not mended since.
 	Errors int `json:"errors"`
+	// Withheld counts removals that are held back because they look like an
+	// accident, Expired what outlived its TTL since the start.
+	Withheld int    `json:"withheld"`
+	Expired  uint64 `json:"expired"`
 	// LastUpdate is when a source last said anything of the type.
 	LastUpdate time.Time `json:"last_update,omitzero"`
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -33,6 +35,12 @@ func (s Status) WriteText(w io.Writer) error {
 	for _, g := range s.Groups {
 		s.writeGroup(&b, g)
 	}
+	if st := s.Storage; st != nil {
+		fmt.Fprintf(&b, "\nLast known good in %s: generation %d, %d bytes, written %s\n", printable(st.Dir), st.Generation, st.Bytes, ago(s.Now, st.Committed))
+		for _, reason := range slices.Sorted(maps.Keys(st.NotStored)) {
+			fmt.Fprintf(&b, "  not stored, and missing after a restart without the control plane: %s: %s\n", plural(st.NotStored[reason], "record"), printable(reason))
+		}
+	}
 	if len(s.Groups) == 0 {
 		b.WriteString("\nNothing is held: no client has come, and no node is known to ask for.\n")
 	}
@@ -57,7 +65,13 @@ func (s Status) wrong() []string {
 			lines = append(lines, fmt.Sprintf("upstream %s: not connected since %s ago, %s: %s",
 				u.Name, age(s.Now, u.Since), plural(u.Attempts, "attempt"), u.LastError))
 		}
+		if g.FallenBack {
+			lines = append(lines, fmt.Sprintf("node %q: its clients crashed again and again; they get what proved itself before, until the control plane changes what is suspected", g.NodeID))
+		}
 		for _, t := range g.Types {
+			if t.Withheld > 0 {
+				lines = append(lines, fmt.Sprintf("%s: %s held back because they look like an accident", t.Type, plural(t.Withheld, "removal")))
+			}
 			if t.Errors > 0 {
 				lines = append(lines, fmt.Sprintf("%s: %s with an error from above: `holdfast dump --type %s` says which",
 					t.Type, plural(t.Errors, "name"), t.Type))
@@ -70,8 +84,27 @@ func (s Status) wrong() []string {
 			}
 		}
 	}
+	lines = append(lines, s.Storage.wrong(s.Now)...)
 	for _, f := range s.Files {
 		lines = append(lines, fmt.Sprintf("file %s: %s (the last good content stays in use)", f.Name, f.Error))
+	}
+	return lines
+}
+
+// wrong lists what is wrong with the disk; s may be nil.
+func (s *Storage) wrong(now time.Time) []string {
+	if s == nil {
+		return nil
+	}
+	var lines []string
+	switch {
+	case !s.Durable:
+		lines = append(lines, fmt.Sprintf("state on disk: what changes is in memory only, since %s: %s", ago(now, s.Since), s.Error))
+	case s.Error != "":
+		lines = append(lines, "state on disk: "+s.Error)
+	}
+	for _, name := range s.Aside {
+		lines = append(lines, fmt.Sprintf("state on disk: %s was set aside and is not used: look at it, then delete it", name))
 	}
 	return lines
 }
@@ -82,6 +115,12 @@ func (s Status) writeGroup(b *bytes.Buffer, g Group) {
 		fmt.Fprintf(b, ", %s", printable(g.UserAgent))
 	}
 	b.WriteString("\n")
+	switch {
+	case g.Contact.IsZero():
+		b.WriteString("No upstream has answered yet.\n")
+	case g.Restored > 0:
+		fmt.Fprintf(b, "%s read from disk and not confirmed since; last contact %s.\n", plural(g.Restored, "resource"), ago(s.Now, g.Contact))
+	}
 	t := newTable(b, "UPSTREAM", "PRIORITY", "STATE", "SINCE", "LAST MESSAGE")
 	for _, u := range g.Upstreams {
 		t.row(u.Name, strconv.Itoa(u.Priority), u.state(), age(s.Now, u.Since), ago(s.Now, u.LastMessage))

@@ -16,27 +16,37 @@ func TestTheStatusSaysFirstWhatIsWrong(t *testing.T) {
 		Conditions: []Condition{{Name: "socket", OK: true}, {Name: "upstream", Reason: "no control plane answers"}},
 		Groups: []Group{{
 			NodeID: "web-1\x1b[2J", Cluster: "web", UserAgent: "envoy",
+			Contact: before(200 * time.Second), Restored: 3, FallenBack: true,
 			Upstreams: []Upstream{
 				{Name: "cp-a:18000", Active: true, Since: before(3 * time.Minute), LastMessage: before(200 * time.Second), Attempts: 7, LastError: "connection\nrefused"},
 				{Name: "cp-b:18000", Priority: 1},
 			},
 			Types: []Type{
-				{Type: "CDS", TypeURL: xds.ClusterType, Knowledge: "complete", Resources: map[string]int{"accepted": 11, "rejected": 1}, Subscriptions: 1, LastUpdate: before(0)},
+				{Type: "CDS", TypeURL: xds.ClusterType, Knowledge: "complete", Resources: map[string]int{"accepted": 11, "rejected": 1}, Subscriptions: 1, Withheld: 5, LastUpdate: before(0)},
 				{Type: "EDS", TypeURL: xds.EndpointType, Knowledge: "unknown", Subscriptions: 3, Leased: 2},
 			},
 		}},
 		Streams: []Stream{{ID: 4, NodeID: "web-1", Protocol: "delta", Since: before(59 * time.Second), Types: []string{"CDS", "LDS"}, Subscriptions: 2}},
 		Files:   []FileError{{Name: "a.yaml", Error: "line 3: unknown field"}},
+		Storage: &Storage{
+			Dir: "/state", Generation: 7, Bytes: 1234, Committed: before(time.Minute), Since: before(time.Minute), Error: "no space left",
+			Aside: []string{"state-6.log.corrupt"}, NotStored: map[string]int{"it holds a secret": 2},
+		},
 	}
 	const want = `holdfast v1, up 2d2h: NOT READY
 
 Wrong now
   upstream: no control plane answers
   upstream cp-a:18000: not connected since 3m ago, 7 attempts: connection refused
+  node "web-1\x1b[2J": its clients crashed again and again; they get what proved itself before, until the control plane changes what is suspected
+  CDS: 5 removals held back because they look like an accident
   CDS: 1 resource rejected by clients of node "web-1\x1b[2J": ` + "`holdfast dump --type CDS`" + ` says why
+  state on disk: what changes is in memory only, since 1m ago: no space left
+  state on disk: state-6.log.corrupt was set aside and is not used: look at it, then delete it
   file a.yaml: line 3: unknown field (the last good content stays in use)
 
 Node "web-1\x1b[2J", cluster "web", envoy
+3 resources read from disk and not confirmed since; last contact 3m20s ago.
   UPSTREAM    PRIORITY  STATE                   SINCE  LAST MESSAGE
   cp-a:18000  0         away, its state in use  3m     3m20s ago
   cp-b:18000  1         not tried               -      never
@@ -44,6 +54,9 @@ Node "web-1\x1b[2J", cluster "web", envoy
   TYPE  KNOWN     HELD  ACCEPTED  PENDING  SUSPECT  REJECTED  SUBSCRIBED  LEASED  LAST UPDATE
   CDS   complete  12    11        0        0        1         1           0       0s ago
   EDS   unknown   0     0         0        0        0         3           2       never
+
+Last known good in /state: generation 7, 1234 bytes, written 1m ago
+  not stored, and missing after a restart without the control plane: 2 records: it holds a secret
 
 Clients
   STREAM  NODE   FROM    PROTOCOL  SINCE  SUBSCRIBED  TYPES

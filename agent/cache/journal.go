@@ -64,13 +64,21 @@ type Fact struct {
 // Journal says what of the cache should be on disk, as changes since it was last
 // asked. A slow disk costs a set of names: what changes twice is told once.
 type Journal struct {
-	c       *Cache
-	changed chan struct{}
-	names   map[key]struct{}  // under c.mu
-	facts   map[Fact]struct{} // under c.mu
-	told    map[Fact]struct{} // under c.mu: what is on disk
-	gone    map[key]*keeping  // under c.mu: what is on disk of names without an entry
+	c *Cache
+	// changed gets a value whenever Take has something new to say, full when it is
+	// more than fullBytes.
+	changed, full chan<- struct{}
+
+	// Under c.mu.
+	names   map[key]struct{}
+	pending int64
+	facts   map[Fact]struct{}
+	told    map[Fact]struct{} // what is on disk
+	gone    map[key]*keeping  // what is on disk of names without an entry
 }
+
+// fullBytes is how much may change before it should be written at once.
+const fullBytes = 256 << 10
 
 // keeping is what is on disk under one name.
 type keeping struct {
@@ -80,27 +88,33 @@ type keeping struct {
 	previous         string // version of what proved itself before; "" for none
 }
 
-// Journal opens the journal; everything that is held is a change then. There is
-// one at most, opened before anything is applied.
-func (c *Cache) Journal() *Journal {
+// Journal opens the journal, before anything is applied. There is one at most.
+// changed and full, which hold one value each, get one when Take has something to
+// say, and when it has much.
+func (c *Cache) Journal(changed, full chan<- struct{}) *Journal {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.journal = &Journal{
-		c: c, changed: make(chan struct{}, 1),
+		c: c, changed: changed, full: full,
 		names: make(map[key]struct{}), facts: make(map[Fact]struct{}),
 		told: make(map[Fact]struct{}), gone: make(map[key]*keeping),
 	}
 	return c.journal
 }
 
-// Changed holds a value whenever Take has something new to say.
-func (j *Journal) Changed() <-chan struct{} { return j.changed }
-
 // log notes that what is held under a name, or its standing, changed.
 func (c *Cache) log(t *table, name string) {
-	if c.journal != nil {
-		c.journal.names[key{t.url, name}] = struct{}{}
-		c.journal.signal()
+	j := c.journal
+	if j == nil {
+		return
+	}
+	j.names[key{t.url, name}] = struct{}{}
+	signal(j.changed)
+	if e := t.entries[name]; e != nil {
+		j.pending += size(e.res)
+	}
+	if j.pending > fullBytes {
+		signal(j.full)
 	}
 }
 
@@ -108,13 +122,13 @@ func (c *Cache) log(t *table, name string) {
 func (c *Cache) logFact(kind FactKind, typeURL, name string) {
 	if c.journal != nil {
 		c.journal.facts[Fact{kind, typeURL, name}] = struct{}{}
-		c.journal.signal()
+		signal(c.journal.changed)
 	}
 }
 
-func (j *Journal) signal() {
+func signal(to chan<- struct{}) {
 	select {
-	case j.changed <- struct{}{}:
+	case to <- struct{}{}:
 	default:
 	}
 }
@@ -129,6 +143,7 @@ func (j *Journal) Take() []Record {
 		out = j.resource(k, out)
 	}
 	clear(j.names)
+	j.pending = 0
 	for f := range j.facts {
 		_, was := j.told[f]
 		if is := j.c.holdsFact(f); is != was {
@@ -149,6 +164,7 @@ func (j *Journal) Take() []Record {
 func (j *Journal) All() []Record {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
+	j.pending = 0
 	clear(j.names)
 	clear(j.facts)
 	clear(j.told)
@@ -392,6 +408,9 @@ func (c *Cache) Restore(saved []Saved, facts []Fact) {
 				c.file(t, name, e)
 			}
 		}
+		if c.released {
+			c.release1(t)
+		}
 	}
 	c.poke()
 }
@@ -468,6 +487,7 @@ func (c *Cache) restore(s Saved, now time.Time) {
 func (c *Cache) Release() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.released = true
 	for _, t := range c.tables {
 		c.release1(t)
 	}

@@ -115,7 +115,7 @@ func wantDisk(t *testing.T, d *disk, want ...string) {
 // judged yet only where there is nothing better.
 func TestTheJournalKeepsWhatIsGood(t *testing.T) {
 	running(t, Config{}, func(t *testing.T, c *Cache) {
-		j, d := c.Journal(), newDisk()
+		j, d := c.Journal(nil, nil), newDisk()
 		w := watch(c, "a", xds.ClusterType, "*")
 		take := func(want ...string) {
 			t.Helper()
@@ -151,7 +151,7 @@ func TestTheJournalKeepsWhatIsGood(t *testing.T) {
 func TestHeartbeatsAreWrittenWhenTheyMatter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(Config{})
-		j := c.Journal()
+		j := c.Journal(nil, nil)
 		apply(c, Update{Type: xds.ClusterType, Put: []*xds.Resource{lasting(xds.ClusterType, "a@1", time.Minute)}})
 		j.Take()
 		written := 0
@@ -175,7 +175,7 @@ func TestTheJournalAndTheCacheAgree(t *testing.T) {
 	for run := range uint64(300) {
 		rnd := rand.New(rand.NewPCG(seed, run))
 		running(t, Config{}, func(t *testing.T, c *Cache) {
-			j, d := c.Journal(), newDisk()
+			j, d := c.Journal(nil, nil), newDisk()
 			w := watch(c, "a", xds.ClusterType, "*")
 			for range 60 {
 				name := string(rune('a' + rnd.IntN(3)))
@@ -213,7 +213,7 @@ func TestTheJournalAndTheCacheAgree(t *testing.T) {
 			wantDisk(t, d, anew.lines()...)
 
 			again := New(Config{})
-			told := again.Journal()
+			told := again.Journal(nil, nil)
 			again.Restore(d.saved())
 			if got := told.Take(); len(got) != 0 {
 				t.Errorf("restored, and %+v is to be written", got)

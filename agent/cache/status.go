@@ -24,6 +24,8 @@ type TypeStatus struct {
 	Updated time.Time
 	// Errors counts names with an error from above.
 	Errors int
+	// Withheld counts removals that are held back (Guard).
+	Withheld int
 	// Expired counts resources that outlived their TTL.
 	Expired uint64
 }
@@ -52,6 +54,7 @@ func (c *Cache) Status() []TypeStatus {
 			Updated:    t.updated,
 			Errors:     len(t.errors),
 			Expired:    t.expired,
+			Withheld:   len(t.withheld),
 		}
 		if t.refs[xds.Wildcard] > 0 {
 			s.Subscribed--

@@ -11,6 +11,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"golang.org/x/sync/errgroup"
@@ -34,18 +35,39 @@ type Config struct {
 	// changes. Connected and Lacking of what it returns are set by the group.
 	Upstreams func() *upstream.Failover
 	Cache     cache.Config
+	// RestoreAfter is after which time at the latest what was restored is served
+	// though no source has answered; 0 for DefaultRestoreAfter.
+	RestoreAfter time.Duration
+	// MaxStale is how long after the last contact with a source who comes anew is
+	// served; 0 for no limit.
+	MaxStale time.Duration
 }
+
+// DefaultRestoreAfter is how long a slow control plane is waited for before what
+// was restored is served (design.md section 4).
+const DefaultRestoreAfter = 2 * time.Second
+
+// settle is how long after the first answer of a source what was restored of other
+// types is held back: the answers to them are on their way, or there is nothing to
+// say of what has not changed.
+const settle = 500 * time.Millisecond
 
 // Group is one kind of client. Make one with New and run Run.
 type Group struct {
 	cfg     Config
 	cache   *cache.Cache
 	renewed chan struct{} // holds a value when the node changed
+	// failed holds a value when every source has failed, met when one answered.
+	failed, met chan struct{}
 
 	mu   sync.Mutex
 	node *corev3.Node
 	// current feeds the group; successor, nil for none, will when it answers.
 	current, successor *feeding
+	// connected says that a source answers; contact is when one last did, if none
+	// does now, the zero time for never.
+	connected bool
+	contact   time.Time
 }
 
 // feeding is a run of the sources, with the node that the group had when it began.
@@ -61,6 +83,8 @@ func New(cfg Config) *Group {
 		cfg:     cfg,
 		cache:   cache.New(cfg.Cache),
 		renewed: make(chan struct{}, 1),
+		failed:  make(chan struct{}, 1),
+		met:     make(chan struct{}, 1),
 		node:    withFeatures(cfg.Node),
 	}
 	g.current = g.feeding()
@@ -71,18 +95,64 @@ func New(cfg Config) *Group {
 func (g *Group) feeding() *feeding {
 	f := &feeding{upstreams: g.cfg.Upstreams(), cancel: func() {}, done: make(chan struct{})}
 	f.upstreams.Lacking = g.cache.Lacking
+	f.upstreams.Failed = func() { signal(g.failed) }
 	f.upstreams.Connected = func(connected bool) {
 		if connected {
 			g.succeed(f)
 		}
 		g.mu.Lock()
 		is := g.current == f
+		if is {
+			g.connected, g.contact = connected, time.Now()
+		}
 		g.mu.Unlock()
 		if is {
 			g.cache.SetConnected(connected)
+			signal(g.met)
 		}
 	}
 	return f
+}
+
+// signal puts a value into a channel that holds one.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Contact returns when a source last answered: now, if one does; the zero time if
+// none ever did.
+func (g *Group) Contact() time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.connected {
+		return time.Now()
+	}
+	return g.contact
+}
+
+// SetContact takes in when a source last answered before this process began. It is
+// called before Run.
+func (g *Group) SetContact(at time.Time) {
+	g.mu.Lock()
+	g.contact = at
+	g.mu.Unlock()
+	g.cache.SetStale(g.Stale() > 0)
+}
+
+// Stale returns how long ago the last contact was, if that is so long that what is
+// held is not served to who comes anew; 0 otherwise.
+func (g *Group) Stale() time.Duration {
+	contact := g.Contact()
+	if g.cfg.MaxStale == 0 || contact.IsZero() {
+		return 0
+	}
+	if age := time.Since(contact); age > g.cfg.MaxStale {
+		return age
+	}
+	return 0
 }
 
 func withFeatures(node *corev3.Node) *corev3.Node {
@@ -122,10 +192,7 @@ func (g *Group) SetNode(node *corev3.Node) {
 	g.mu.Lock()
 	g.node = withFeatures(node)
 	g.mu.Unlock()
-	select {
-	case g.renewed <- struct{}{}:
-	default:
-	}
+	signal(g.renewed)
 }
 
 // Run feeds the group until ctx ends; it returns nil then, and every goroutine
@@ -134,7 +201,53 @@ func (g *Group) Run(ctx context.Context) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error { return g.cache.Run(ctx) })
 	eg.Go(func() error { return g.feed(ctx) })
+	eg.Go(func() error { return g.release(ctx) })
+	eg.Go(func() error { return g.age(ctx) })
 	return eg.Wait()
+}
+
+// release lets what was restored be served when every source has failed, or has had
+// time, and soon after one answered.
+func (g *Group) release(ctx context.Context) error {
+	after := g.cfg.RestoreAfter
+	if after == 0 {
+		after = DefaultRestoreAfter
+	}
+	begun := time.Now()
+	deadline := time.NewTimer(after)
+	defer deadline.Stop()
+	met := g.met
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-met:
+			met = nil // once
+			deadline.Reset(min(settle, after-time.Since(begun)))
+			continue
+		case <-g.failed:
+		case <-deadline.C:
+		}
+		g.cache.Release()
+		return nil
+	}
+}
+
+// age withholds what is held from who comes anew while it is too old.
+func (g *Group) age(ctx context.Context) error {
+	if g.cfg.MaxStale == 0 {
+		return nil
+	}
+	for {
+		g.cache.SetStale(g.Stale() > 0)
+		wait := time.NewTimer(min(g.cfg.MaxStale, time.Second))
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return nil
+		case <-wait.C:
+		}
+	}
 }
 
 // feed runs the sources until ctx ends, and others beside them when the node has

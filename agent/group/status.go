@@ -12,12 +12,16 @@ import (
 // Status returns what the group knows, for the admin surface.
 func (g *Group) Status() admin.Group {
 	node := g.Node()
-	out := admin.Group{NodeID: node.GetId(), Cluster: node.GetCluster(), UserAgent: node.GetUserAgentName()}
+	out := admin.Group{
+		NodeID: node.GetId(), Cluster: node.GetCluster(), UserAgent: node.GetUserAgentName(),
+		Contact: g.Contact(), Restored: g.cache.Restored(), FallenBack: g.cache.FallenBack(),
+	}
 	for _, t := range g.cache.Status() {
 		row := admin.Type{
 			Type: xds.Short(t.Type), TypeURL: t.Type, Knowledge: t.Knowledge.String(),
 			Resources:     make(map[string]int, len(t.Resources)),
 			Subscriptions: t.Subscribed, Leased: t.Leased, Errors: t.Errors, LastUpdate: t.Updated,
+			Withheld: t.Withheld, Expired: t.Expired,
 		}
 		if t.Wildcard {
 			row.Subscriptions++

@@ -11,6 +11,8 @@ import (
 	"github.com/holdfast-xds/holdfast/agent"
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/cache"
+	"github.com/holdfast-xds/holdfast/agent/group"
+	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/upstream"
@@ -58,6 +60,12 @@ type runFlags struct {
 	resources   int
 	bytes       int64
 
+	stateDir, stateIdentity, stateKey     string
+	restoreAfter, maxStale, failoverAfter time.Duration
+	ttl                                   ttlPolicy
+	maxRemoval                            int
+	removalConfirm, prune                 time.Duration
+
 	bootstrap string
 	node      nodeFlags
 
@@ -90,6 +98,7 @@ func (f *runFlags) add(c *command) {
 	flags.Var(&f.headers, "upstream-header", "`NAME=VALUE` sent with every stream, for control planes that ask for it (ClusterID, x-consul-token)")
 	flags.IntVar(&f.maxMessage, "upstream-max-message-bytes", upstream.DefaultMaxMessage, "the largest message that is accepted, in `BYTES`; the default is 256 MiB")
 	flags.DurationVar(&f.ackTimeout, "ack-timeout", session.DefaultAckTimeout, "how long an acknowledgement to the control plane waits for what Envoy says (`DURATION`, such as 500ms or 2s); then it is given without")
+	flags.DurationVar(&f.failoverAfter, "failover-after", upstream.DefaultFailoverAfter, "how long an upstream may be away before the next takes over though nothing is missing (`DURATION`); where something is, one failed attempt is enough")
 	flags.DurationVar(&f.refresh, "upstream-rest-refresh", upstream.DefaultRESTRefresh, "the pause between two polls of a type, for REST (`DURATION`); up to as much again is added at random")
 	flags = c.section("Security of the control plane (TLS, unless it is a Unix socket)")
 	flags.StringVar(&f.security.CA, "upstream-ca", "", "PEM `FILE` of the authorities that its certificate must lead to; empty: those of the system")
@@ -117,6 +126,17 @@ func (f *runFlags) add(c *command) {
 	flags.IntVar(&f.resources, "max-resources", cache.DefaultMaxResources, "`NUMBER` of resources that are held for clients of one kind; what goes beyond is refused")
 	flags.Int64Var(&f.bytes, "max-resource-bytes", cache.DefaultMaxBytes, "how much all their bodies together may be, in `BYTES`; the default is 1 GiB")
 	flags = c.section("Who Envoy is, to fetch its configuration before it asks (one way, or neither)")
+	flags = c.section("Last known good")
+	flags.StringVar(&f.stateDir, "state-dir", "", "`DIR` where what Envoy accepted is kept for a restart without the control plane; it is made, private. Empty: in memory only")
+	flags.StringVar(&f.stateIdentity, "state-identity", "", "`NAME` of whose state it is; another's is set aside. Empty: the node's cluster and id, without IP addresses")
+	flags.StringVar(&f.stateKey, "state-key-file", "", "`FILE` of a key of 32 bytes, mode 0600, to encrypt it; without one, secrets are not written")
+	flags.DurationVar(&f.restoreAfter, "restore-after", group.DefaultRestoreAfter, "when at the latest what was kept is served though no control plane has answered (`DURATION`); as soon as all have failed, it is anyway")
+	flags.DurationVar(&f.maxStale, "max-stale", 0, "how long after the last contact with a control plane an Envoy that comes anew is served (`DURATION`, such as 72h); 0 for ever")
+	flags.Var(&f.ttl, "ttl-policy", "`TYPE=expire|hold`: whether resources of a type (LDS, CDS, …, or a type URL) go when their TTL ends without a word from the control plane. All expire unless told otherwise")
+	flags.IntVar(&f.maxRemoval, "max-removal-percent", 0, "how many `PERCENT` of the listeners, or of the clusters, one answer may remove before that looks like an accident and is held back; 0 for no limit")
+	flags.DurationVar(&f.removalConfirm, "removal-confirm-after", cache.DefaultConfirmAfter, "when removals count that were held back (`DURATION`)")
+	flags.DurationVar(&f.prune, "prune-unconfirmed-after", 0, "when listeners and clusters go that a new control plane neither confirms nor removes (`DURATION`); 0 for never")
+	flags = c.section("Envoy's node")
 	flags.StringVar(&f.bootstrap, "bootstrap", "", "`FILE` that Envoy will get as its bootstrap; the node is read from it")
 	f.node.add(flags)
 	flags = c.section("Watching the agent")
@@ -152,30 +172,62 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 	if err := admin.CheckAddrs(f.admin, f.health); err != nil {
 		return agent.Config{}, err
 	}
+	for _, d := range []struct {
+		flag string
+		set  time.Duration
+	}{
+		{"--restore-after", f.restoreAfter}, {"--failover-after", f.failoverAfter}, {"--removal-confirm-after", f.removalConfirm},
+	} {
+		if d.set <= 0 {
+			return agent.Config{}, fmt.Errorf("%s %s: want a positive duration", d.flag, d.set)
+		}
+	}
+	switch {
+	case f.maxStale < 0 || f.prune < 0:
+		return agent.Config{}, errors.New("--max-stale and --prune-unconfirmed-after: want 0 or a positive duration")
+	case f.maxRemoval < 0 || f.maxRemoval > 100:
+		return agent.Config{}, fmt.Errorf("--max-removal-percent %d: want 0 to 100", f.maxRemoval)
+	case f.stateDir == "" && (f.stateKey != "" || f.stateIdentity != ""):
+		return agent.Config{}, errors.New("--state-key-file and --state-identity need --state-dir")
+	}
+	var key []byte
+	if f.stateKey != "" {
+		if key, err = store.LoadKey(f.stateKey); err != nil {
+			return agent.Config{}, fmt.Errorf("--state-key-file: %w", err)
+		}
+	}
 	form := session.Delta
 	if f.form.value == "sotw" {
 		form = session.SotW
 	}
 	f.security.SANs = f.sans
 	return agent.Config{
-		Version:      version,
-		Upstreams:    f.upstreams,
-		UpstreamForm: form,
-		Security:     f.security,
-		Headers:      f.headers,
-		MaxMessage:   f.maxMessage,
-		AckTimeout:   f.ackTimeout,
-		Limits:       f.limits,
-		MaxResources: f.resources,
-		MaxBytes:     f.bytes,
-		RESTRefresh:  f.refresh,
-		REST:         f.rest,
-		RESTHold:     f.restHold,
-		Socket:       downstream.SocketConfig{Path: f.socket, Mode: fs.FileMode(f.socketMode), Group: f.socketGroup},
-		Node:         node,
-		Linger:       f.linger,
-		Admin:        f.admin,
-		Health:       f.health,
-		Log:          log,
+		Version:       version,
+		Upstreams:     f.upstreams,
+		UpstreamForm:  form,
+		Security:      f.security,
+		Headers:       f.headers,
+		MaxMessage:    f.maxMessage,
+		AckTimeout:    f.ackTimeout,
+		Limits:        f.limits,
+		MaxResources:  f.resources,
+		MaxBytes:      f.bytes,
+		RESTRefresh:   f.refresh,
+		REST:          f.rest,
+		RESTHold:      f.restHold,
+		Socket:        downstream.SocketConfig{Path: f.socket, Mode: fs.FileMode(f.socketMode), Group: f.socketGroup},
+		Node:          node,
+		Linger:        f.linger,
+		StateDir:      f.stateDir,
+		StateIdentity: f.stateIdentity,
+		StateKey:      key,
+		RestoreAfter:  f.restoreAfter,
+		MaxStale:      f.maxStale,
+		FailoverAfter: f.failoverAfter,
+		HoldTTL:       f.ttl,
+		Guard:         cache.Guard{MaxRemovalPercent: f.maxRemoval, ConfirmAfter: f.removalConfirm, PruneAfter: f.prune},
+		Admin:         f.admin,
+		Health:        f.health,
+		Log:           log,
 	}, nil
 }

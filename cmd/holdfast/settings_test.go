@@ -1,12 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -16,7 +18,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/holdfast-xds/holdfast/agent"
+	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream"
 	"github.com/holdfast-xds/holdfast/upstream/session"
 )
@@ -89,13 +93,21 @@ func TestAFlagBeatsTheVariableWhichBeatsTheFile(t *testing.T) {
 }
 
 func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
+	keyFile, key := filepath.Join(t.TempDir(), "key"), bytes.Repeat([]byte{7}, 32)
+	if err := os.WriteFile(keyFile, key, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	cfg, _, err := settled(t, "", nil,
 		"--upstream", "a:1", "--upstream", "file:/x", "--upstream-protocol", "sotw", "--upstream-header", "ClusterID=K=1",
 		"--upstream-max-message-bytes", "5", "--ack-timeout", "2s", "--upstream-ca", "ca", "--upstream-cert", "cert",
 		"--upstream-key", "key", "--upstream-server-name", "sn", "--upstream-san", "s1,x", "--upstream-san", "s2",
 		"--upstream-token-file", "tok", "--upstream-plaintext", "--socket", "/s", "--socket-mode", "600", "--socket-group", "g",
 		"--client-linger", "5m", "--rest", "127.0.0.1:1", "--rest-hold", "30s", "--upstream-rest-refresh", "7s",
-		"--max-streams", "1", "--max-types", "2", "--max-subscriptions", "3", "--max-request-rate", "4", "--max-request-burst", "5", "--max-any-depth", "8", "--max-resources", "6", "--max-resource-bytes", "7", "--node-id", "i", "--node-cluster", "c", "--node-locality", "r/z", "--node-metadata", "a=1",
+		"--max-streams", "1", "--max-types", "2", "--max-subscriptions", "3", "--max-request-rate", "4", "--max-request-burst", "5", "--max-any-depth", "8", "--max-resources", "6", "--max-resource-bytes", "7",
+		"--state-dir", "/state", "--state-identity", "web", "--state-key-file", keyFile, "--restore-after", "3s", "--max-stale", "4h", "--failover-after", "6s",
+		"--ttl-policy", "cds=hold", "--ttl-policy", "LDS=hold", "--ttl-policy", "LDS=expire", "--ttl-policy", "type.googleapis.com/x.Y=hold",
+		"--max-removal-percent", "30", "--removal-confirm-after", "8m", "--prune-unconfirmed-after", "9m",
+		"--node-id", "i", "--node-cluster", "c", "--node-locality", "r/z", "--node-metadata", "a=1",
 		"--node-metadata", "b:=1", "--admin", "unix:/a", "--health", ":9", "--log-level", "debug", "--log-format", "json")
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +126,10 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 		REST:   "127.0.0.1:1", RESTHold: 30 * time.Second, RESTRefresh: 7 * time.Second,
 		Limits:       downstream.Limits{Streams: 1, Types: 2, Subscriptions: 3, RequestRate: 4, RequestBurst: 5, AnyDepth: 8},
 		MaxResources: 6, MaxBytes: 7,
-		Linger: 5 * time.Minute, Admin: "unix:/a", Health: ":9",
+		StateDir: "/state", StateIdentity: "web", StateKey: key, RestoreAfter: 3 * time.Second, MaxStale: 4 * time.Hour, FailoverAfter: 6 * time.Second,
+		HoldTTL: map[string]bool{xds.ClusterType: true, "type.googleapis.com/x.Y": true},
+		Guard:   cache.Guard{MaxRemovalPercent: 30, ConfirmAfter: 8 * time.Minute, PruneAfter: 9 * time.Minute},
+		Linger:  5 * time.Minute, Admin: "unix:/a", Health: ":9",
 	}
 	if !reflect.DeepEqual(cfg, want) {
 		t.Errorf("got  %+v\nwant %+v", cfg, want)

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
 // multiple is a flag that may be given several times.
@@ -31,6 +33,64 @@ func (l *list) Set(s string) error {
 func (l *list) String() string { return strings.Join(*l, ",") }
 func (*list) Type() string     { return "TEXT" }
 func (*list) repeatable()      {}
+
+// ttlPolicy is a repeatable flag of TYPE=expire|hold pairs: the types, by URL, that
+// are held.
+type ttlPolicy map[string]bool
+
+func (p *ttlPolicy) Set(s string) error {
+	name, policy, ok := strings.Cut(s, "=")
+	if !ok {
+		return errors.New("want TYPE=expire or TYPE=hold")
+	}
+	return p.add(name, policy)
+}
+
+func (p *ttlPolicy) add(name, policy string) error {
+	url, known := xds.TypeByShort(strings.ToUpper(name))
+	if !known && !strings.Contains(name, "/") {
+		return fmt.Errorf("%q is no type: want CDS, EDS, LDS, RDS, SRDS, VHDS, SDS, RTDS, ECDS or a type URL", name)
+	}
+	if !known {
+		url = name
+	}
+	if *p == nil {
+		*p = make(ttlPolicy)
+	}
+	switch policy {
+	case "hold":
+		(*p)[url] = true
+	case "expire":
+		delete(*p, url)
+	default:
+		return fmt.Errorf("%s: %q is no policy: want expire or hold", name, policy)
+	}
+	return nil
+}
+
+func (p *ttlPolicy) setMap(m map[string]any) error {
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		text, ok := m[name].(string)
+		if !ok {
+			return fmt.Errorf("%s: want expire or hold", name)
+		}
+		if err := p.add(name, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *ttlPolicy) String() string {
+	var held []string
+	for url := range *p {
+		held = append(held, xds.Short(url)+"=hold")
+	}
+	slices.Sort(held)
+	return strings.Join(held, ",")
+}
+func (*ttlPolicy) Type() string { return "TYPE=POLICY" }
+func (*ttlPolicy) repeatable()  {}
 
 // headers is a repeatable flag of NAME=VALUE pairs of gRPC metadata.
 type headers map[string]string

@@ -149,7 +149,7 @@ func New(cfg Config) (*Agent, error) {
 		}
 		a.keeper = newKeeper(store.New(store.Config{
 			Dir: cfg.StateDir, Identity: a.cfg.StateIdentity, Key: cfg.StateKey, Logger: cfg.Log,
-		}), cfg.Log)
+		}), len(cfg.StateKey) > 0, cfg.Log)
 	}
 	a.metrics = admin.NewMetrics(cfg.Version)
 	a.server = downstream.New(downstream.Config{

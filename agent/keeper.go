@@ -13,8 +13,10 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
+	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/agent/store"
+	"github.com/holdfast-xds/holdfast/internal/redact"
 )
 
 const (
@@ -47,6 +49,10 @@ type disk interface {
 type keeper struct {
 	log  *slog.Logger
 	disk disk
+	// encrypted says that what is written is, and so may hold secrets; finder finds
+	// them.
+	encrypted bool
+	finder    redact.Finder
 	// wake holds a value when there is something to write, full when there is so
 	// much that it should not wait for more.
 	wake, full chan struct{}
@@ -56,6 +62,9 @@ type keeper struct {
 	// before.
 	opened bool
 	kept   map[string]*keptGroup
+	// notStored is what is not written, and so is missing after a restart without
+	// the control plane, with the reason.
+	notStored map[store.Key]string
 }
 
 // keptGroup is a group that is written down, under a name that a restart does not
@@ -78,8 +87,8 @@ type keptGroup struct {
 	written time.Time
 }
 
-func newKeeper(d disk, log *slog.Logger) *keeper {
-	return &keeper{log: log, disk: d, wake: make(chan struct{}, 1), full: make(chan struct{}, 1), kept: make(map[string]*keptGroup)}
+func newKeeper(d disk, encrypted bool, log *slog.Logger) *keeper {
+	return &keeper{log: log, disk: d, encrypted: encrypted, notStored: make(map[store.Key]string), wake: make(chan struct{}, 1), full: make(chan struct{}, 1), kept: make(map[string]*keptGroup)}
 }
 
 // contactNote is the name of the note with the time of a group's last contact.
@@ -183,9 +192,9 @@ func (k *keeper) leave(m *member) {
 		if g.live != m {
 			continue
 		}
-		left := &keptGroup{name: name, contact: m.Contact(), pending: append(g.pending, records(name, g.journal.Take())...)}
+		left := &keptGroup{name: name, contact: m.Contact(), pending: append(g.pending, k.records(name, g.journal.Take())...)}
 		all := g.journal.All()
-		left.records = records(name, all)
+		left.records = k.records(name, all)
 		left.saved, left.facts = remembered(all)
 		left.records = append(left.records, contact(left))
 		left.written = left.contact
@@ -257,7 +266,7 @@ func (k *keeper) write() error {
 		batch := g.pending
 		g.pending = nil
 		if g.live != nil {
-			batch = append(batch, records(name, g.journal.Take())...)
+			batch = append(batch, k.records(name, g.journal.Take())...)
 			if at := g.live.Contact(); at.Sub(g.written) >= contactEvery {
 				g.contact, g.written = at, at
 				batch = append(batch, contact(g))
@@ -287,7 +296,7 @@ func (k *keeper) rewrite() error {
 			all = append(all, g.records...)
 			continue
 		}
-		all = append(all, records(name, g.journal.All())...)
+		all = append(all, k.records(name, g.journal.All())...)
 		if at := g.live.Contact(); !at.IsZero() {
 			g.contact, g.written = at, at
 			all = append(all, contact(g))
@@ -301,19 +310,46 @@ func contact(g *keptGroup) store.Record {
 	return store.Note{Key: store.NoteKey{Group: g.name, Name: contactNote}, Value: g.contact.UTC().Format(time.RFC3339)}
 }
 
-// records says what a journal told in the words of the store.
-func records(group string, told []cache.Record) []store.Record {
+// put returns what writes a content down; for one that must not be written, what
+// takes its predecessors away. Called under mu.
+func (k *keeper) put(key store.Key, r cache.Record) []store.Record {
+	ok, why := store.Storable(r.Resource, k.encrypted, k.finder.Sensitive)
+	if ok {
+		delete(k.notStored, key)
+		return []store.Record{store.Put{Group: key.Group, Resource: r.Resource, Source: r.Source, Accepted: r.Accepted}}
+	}
+	k.notStored[key] = why
+	return []store.Record{store.Delete{Key: key}, store.Prove{Key: key}}
+}
+
+// status says how the disk is, and what is not written.
+func (k *keeper) status() *admin.Storage {
+	out := storage(k.disk.Status())
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, why := range k.notStored {
+		if out.NotStored == nil {
+			out.NotStored = make(map[string]int)
+		}
+		out.NotStored[why]++
+	}
+	return out
+}
+
+// records says what a journal told in the words of the store. Called under mu.
+func (k *keeper) records(group string, told []cache.Record) []store.Record {
 	out := make([]store.Record, 0, len(told))
 	for _, r := range told {
 		key := store.Key{Group: group, Type: r.Type, Name: r.Name}
 		switch r.Op {
 		case cache.Put:
-			out = append(out, store.Put{Group: group, Resource: r.Resource, Source: r.Source, Accepted: r.Accepted})
+			out = append(out, k.put(key, r)...)
 		case cache.Accept:
 			out = append(out, store.Accept{Key: key})
 		case cache.Prove:
 			out = append(out, store.Prove{Key: key})
 		case cache.Delete:
+			delete(k.notStored, key)
 			out = append(out, store.Delete{Key: key})
 		case cache.Touch:
 			out = append(out, store.Touch{

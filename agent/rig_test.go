@@ -74,6 +74,11 @@ func (r *rig) make() {
 func (r *rig) start() {
 	r.Helper()
 	r.make()
+	r.run()
+}
+
+// run starts the agent that was made.
+func (r *rig) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	r.cancel, r.ended = cancel, ended

@@ -64,7 +64,7 @@ func (a *Agent) Status() admin.Status {
 		s.Files = append(s.Files, m.Files()...)
 	}
 	if a.keeper != nil {
-		s.Storage = storage(a.keeper.disk.Status())
+		s.Storage = a.keeper.status()
 	}
 	return s
 }

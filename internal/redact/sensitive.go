@@ -22,7 +22,7 @@ type Finder struct {
 
 // Sensitive says what is secret in a message, "" for nothing: the first set field
 // that is annotated with udpa.annotations.sensitive, wherever it is nested, also
-// through Anys and TypedStructs; or a private key in PEM, or in base64 of PEM,
+// through Anys and TypedStructs, unless it only names a file or a variable; or a private key in PEM, or in base64 of PEM,
 // anywhere in the bytes, which is all that can be looked for in a type that is not
 // linked into this program. What cannot be decoded counts as secret.
 //
@@ -124,6 +124,9 @@ func (f *Finder) message(md protoreflect.MessageDescriptor, b []byte, depth int)
 			value, _ = protowire.ConsumeBytes(value)
 		}
 		if sensitive(fd) {
+			if fd.Message() != nil && fd.Message().FullName() == dataSource && elsewhere(value) {
+				continue
+			}
 			if len(value) == 0 && typ == protowire.BytesType && fd.Message() == nil {
 				continue // an empty string is none
 			}
@@ -140,6 +143,34 @@ func (f *Finder) message(md protoreflect.MessageDescriptor, b []byte, depth int)
 		}
 	}
 	return ""
+}
+
+// dataSource is what holds keys, or says where they are.
+const dataSource = "envoy.config.core.v3.DataSource"
+
+// elsewhere reports whether a DataSource names a file or a variable only: what is
+// secret is not in it. What cannot be read is.
+func elsewhere(b []byte) bool {
+	if len(b) == 0 {
+		return false
+	}
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return false
+		}
+		b = b[n:]
+		if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
+			return false
+		}
+		b = b[n:]
+		switch num {
+		case 1, 4, 5: // filename, environment_variable, watched_directory
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 // inAny looks through what an Any holds.

@@ -106,6 +106,38 @@ func TestMessagesThatHideFromTheWalkCountAsSecret(t *testing.T) {
 	}
 }
 
+// A field that names where a secret is holds none itself: most listeners with TLS do
+// that, and are needed for a start without the control plane.
+func TestWhereAKeyIsIsNoSecret(t *testing.T) {
+	file := &corev3.DataSource_Filename{Filename: "/certs/tls.key"}
+	both := protowire.AppendString(protowire.AppendTag(nil, 3, protowire.BytesType), "hidden")
+	for _, c := range []struct {
+		name   string
+		source *corev3.DataSource
+		secret bool
+	}{
+		{"a file", &corev3.DataSource{Specifier: file}, false},
+		{"a file, and where to watch for it", &corev3.DataSource{Specifier: file, WatchedDirectory: &corev3.WatchedDirectory{Path: "/certs"}}, false},
+		{"a variable", &corev3.DataSource{Specifier: &corev3.DataSource_EnvironmentVariable{EnvironmentVariable: "KEY"}}, false},
+		{"text", &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: "k"}}, true},
+		{"bytes", &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: []byte("k")}}, true},
+		{"nothing", &corev3.DataSource{}, true},
+	} {
+		var finder Finder
+		m := pack(t, &tlsv3.TlsCertificate{PrivateKey: c.source})
+		if why := finder.Sensitive(m); (why != "") != c.secret {
+			t.Errorf("%s: %q", c.name, why)
+		}
+	}
+	// Two of a oneof in the wire form: the first is not what counts.
+	source := append(protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "/certs/tls.key"), both...)
+	cert := protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), source)
+	var finder Finder
+	if finder.Sensitive(&anypb.Any{TypeUrl: "x/envoy.extensions.transport_sockets.tls.v3.TlsCertificate", Value: cert}) == "" {
+		t.Error("text behind a file name was not found")
+	}
+}
+
 func TestTheWalkIsSharedByManyAtOnce(t *testing.T) {
 	var finder Finder
 	with := pack(t, &tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -270,6 +271,8 @@ func TestWhatIsTooOldIsNotServed(t *testing.T) {
 
 // fakeDisk is a disk that fails as it is told, and counts what it is asked.
 type fakeDisk struct {
+	mu sync.Mutex
+
 	openErr, appendErr, rewriteErr error
 	opened, appended, rewritten    int
 	durable                        bool
@@ -277,6 +280,8 @@ type fakeDisk struct {
 }
 
 func (d *fakeDisk) Open() (*store.Loaded, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.opened++
 	if d.openErr != nil {
 		return nil, d.openErr
@@ -285,6 +290,8 @@ func (d *fakeDisk) Open() (*store.Loaded, error) {
 }
 
 func (d *fakeDisk) Append(batch []store.Record) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.appendErr != nil {
 		d.durable = false
 		return d.appendErr
@@ -295,6 +302,8 @@ func (d *fakeDisk) Append(batch []store.Record) error {
 }
 
 func (d *fakeDisk) Rewrite(state iter.Seq[store.Record]) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.rewriteErr != nil {
 		return d.rewriteErr
 	}
@@ -304,12 +313,32 @@ func (d *fakeDisk) Rewrite(state iter.Seq[store.Record]) error {
 	return nil
 }
 
-func (d *fakeDisk) Grown() bool          { return false }
-func (d *fakeDisk) Close() error         { return nil }
-func (d *fakeDisk) Status() store.Status { return store.Status{Durable: d.durable} }
+func (d *fakeDisk) Grown() bool  { return false }
+func (d *fakeDisk) Close() error { return nil }
+func (d *fakeDisk) Status() store.Status {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return store.Status{Durable: d.durable}
+}
+
+// written returns how often something was appended, and the last record.
+func (d *fakeDisk) written() (times int, last store.Record) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.appended, d.records[len(d.records)-1]
+}
+
+// set changes how it fails.
+func (d *fakeDisk) set(fail func(*fakeDisk, error), err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	fail(d, err)
+}
 
 // names lists the resources on the fake disk.
 func (d *fakeDisk) names() (names []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for _, rec := range d.records {
 		if put, ok := rec.(store.Put); ok {
 			names = append(names, put.Resource.Name)
@@ -332,15 +361,15 @@ func TestADiskThatFailsIsTriedAgain(t *testing.T) {
 				r.cfg.Node = node("web-1")
 				r.make()
 				d := &fakeDisk{}
-				fail(d, errDisk)
+				d.set(fail, errDisk)
 				r.agent.keeper = newKeeper(d, false, r.cfg.Log)
 				r.run()
 				c := r.whole(r.cfg.Node)
 				r.pass(time.Minute)
 				r.holdsMesh(c)
-				fail(d, nil)
+				d.set(fail, nil)
 				r.pass(2 * time.Minute)
-				if got := d.names(); !slices.Equal(got, []string{"c1", "l1", "r1"}) || !d.durable {
+				if got := d.names(); !slices.Equal(got, []string{"c1", "l1", "r1"}) || !d.Status().Durable {
 					t.Errorf("on disk: %v", got)
 				}
 			})
@@ -358,23 +387,22 @@ func TestTheDiskIsAFifthOfASecondBehindAtMost(t *testing.T) {
 		r.run()
 		r.whole(r.cfg.Node)
 		r.pass(10 * time.Second)
-		before := d.appended
+		before, _ := d.written()
 		for i := range 10 {
 			r.cp.Set(xdstest.CLA("c1", fmt.Sprintf("127.0.0.1:%d", 2+i)))
 			r.pass(10 * time.Millisecond)
 		}
 		r.pass(200 * time.Millisecond)
-		if n := d.appended - before; n < 1 || n > 2 {
+		after, last := d.written()
+		if n := after - before; n < 1 || n > 2 {
 			t.Errorf("ten changes within 100 ms cost %d writes", n)
 		}
-		last := d.records[len(d.records)-1]
 		if put, ok := last.(store.Put); !ok || put.Resource.Name != "c1" || !put.Accepted {
 			t.Errorf("the last that was written is %+v", last)
 		}
-		before = d.appended
 		r.pass(time.Hour)
-		if n := d.appended - before; n > 61 {
-			t.Errorf("%d writes in an hour in which nothing changed", n)
+		if last, _ := d.written(); last-after > 61 {
+			t.Errorf("%d writes in an hour in which nothing changed", last-after)
 		}
 	})
 }

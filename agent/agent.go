@@ -80,6 +80,9 @@ type Config struct {
 	// FailoverAfter is how long an upstream may be away before the next takes over
 	// though nothing is missing; 0 for the default.
 	FailoverAfter time.Duration
+	// StaleAfter is how long an upstream may say nothing before a second stream to
+	// it is tried; 0 for the default.
+	StaleAfter time.Duration
 	// HoldTTL lists the types, by URL, whose TTLs are not enforced.
 	HoldTTL map[string]bool
 	// Guard holds removals back that look like an accident.
@@ -301,7 +304,7 @@ func (a *Agent) add(node *corev3.Node) *member {
 		Upstreams: func() *upstream.Failover {
 			sources, _ := a.sources() // New has made the same before
 			return &upstream.Failover{
-				Sources: sources, FailoverAfter: a.cfg.FailoverAfter, Log: a.cfg.Log.With("node", node.GetId()),
+				Sources: sources, FailoverAfter: a.cfg.FailoverAfter, StaleAfter: a.cfg.StaleAfter, Log: a.cfg.Log.With("node", node.GetId()),
 			}
 		},
 		Cache: cache.Config{

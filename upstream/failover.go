@@ -20,6 +20,8 @@ const (
 	DefaultMinBackoff    = 250 * time.Millisecond
 	DefaultMaxBackoff    = 30 * time.Second
 	DefaultFailoverAfter = 5 * time.Second
+	DefaultFirstAnswer   = 15 * time.Second
+	DefaultStaleAfter    = 30 * time.Minute
 )
 
 // Failover runs the first of several sources that answers, in order of priority
@@ -36,6 +38,13 @@ type Failover struct {
 	// MinBackoff and MaxBackoff bound the pause before a further attempt.
 	MinBackoff, MaxBackoff time.Duration
 	FailoverAfter          time.Duration
+	// FirstAnswer is how long a source that was reached may take to say anything
+	// before that counts as a failed attempt; it is waited for all the same.
+	FirstAnswer time.Duration
+	// StaleAfter is how long the active source may say nothing before a second
+	// stream to it is tried; what answers first, that or the next source, takes
+	// over.
+	StaleAfter time.Duration
 	// Lacking reports whether something is subscribed to that is not held.
 	Lacking func() bool
 	// Connected is told whether a source answers.
@@ -45,12 +54,10 @@ type Failover struct {
 	Failed func()
 	Log    *slog.Logger
 
-	mu     sync.Mutex
-	states []SourceState
-	active int // index of the source that answered last; -1 for none
-	// current is closed when the source that runs as active has ended.
-	current context.CancelFunc
-	ended   chan struct{}
+	mu      sync.Mutex
+	states  []SourceState
+	active  int  // index of the source that answered last; -1 for none
+	current *run // of the active source; nil for none
 	// changed is closed and made anew with every change of states.
 	changed chan struct{}
 }
@@ -61,6 +68,8 @@ type SourceState struct {
 	// Active says that the state is fed from it, Open that a stream to it is
 	// open, on which it may not have answered yet.
 	Active, Open bool
+	// Stale says that it is active and has said nothing for too long.
+	Stale bool
 	// Since is when Active last changed; Attempts counts those since it last
 	// answered.
 	Since    time.Time
@@ -129,6 +138,12 @@ func (f *Failover) init() {
 	}
 	if f.FailoverAfter == 0 {
 		f.FailoverAfter = DefaultFailoverAfter
+	}
+	if f.FirstAnswer == 0 {
+		f.FirstAnswer = DefaultFirstAnswer
+	}
+	if f.StaleAfter == 0 {
+		f.StaleAfter = DefaultStaleAfter
 	}
 	if f.Log == nil {
 		f.Log = slog.New(slog.DiscardHandler)
@@ -215,7 +230,7 @@ const lackingPoll = 100 * time.Millisecond
 func (f *Failover) turn(ctx context.Context, i int, since time.Time) bool {
 	for {
 		f.mu.Lock()
-		ready := f.active < 0 || f.active >= i
+		ready := f.active < 0 || f.active >= i || f.states[f.active].Stale
 		for _, s := range f.states[:i] {
 			ready = ready && s.Attempts > 0
 			if s.Since.After(since) {
@@ -248,51 +263,175 @@ func (f *Failover) announce() {
 
 func (f *Failover) lacking() bool { return f.Lacking != nil && f.Lacking() }
 
-// attempt runs source i once. It becomes the active one with its first answer.
-func (f *Failover) attempt(ctx context.Context, i int, feed Feed) (answered bool, err error) {
+// run is one run of a source.
+type run struct {
+	cancel context.CancelFunc
+	ended  chan struct{} // closed when Run has returned; err is set then
+	err    error
+	// answered says that it became the active one; under mu of the Failover.
+	answered bool
+}
+
+// start runs source i. It becomes the active one with its first answer.
+func (f *Failover) start(ctx context.Context, i int, feed Feed) *run {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	ended := make(chan struct{})
-	defer close(ended)
-	err = f.Sources[i].Run(ctx, feed, func() error {
-		if !f.activate(i, cancel, ended) {
-			return errPreferred
+	r := &run{cancel: cancel, ended: make(chan struct{})}
+	go func() {
+		defer close(r.ended)
+		defer cancel()
+		r.err = f.Sources[i].Run(ctx, feed, func() error {
+			if !f.activate(i, r) {
+				return errPreferred
+			}
+			return nil
+		})
+		if r.err == nil {
+			r.err = fmt.Errorf("upstream %s ended", f.Sources[i].Name())
 		}
-		answered = true
-		return nil
-	})
-	if answered && ctx.Err() != nil && f.preferred(i) {
+	}()
+	return r
+}
+
+// attempt runs source i until it ends or another takes over. If it says nothing for
+// StaleAfter, it is run a second time beside, and that takes over when it answers.
+func (f *Failover) attempt(ctx context.Context, i int, feed Feed) (answered bool, err error) {
+	first := f.start(ctx, i, feed)
+	var second *run
+	begun, retry := time.Now(), time.Time{}
+	timer := time.NewTimer(f.FirstAnswer)
+	defer timer.Stop()
+	for {
+		var secondEnded chan struct{}
+		if second != nil {
+			secondEnded = second.ended
+		}
+		select {
+		case <-first.ended:
+			if second == nil {
+				return f.finish(i, first)
+			}
+			if f.hasAnswered(second) {
+				first, second = second, nil
+				continue
+			}
+			second.cancel()
+			<-second.ended
+			if !f.hasAnswered(second) {
+				return f.finish(i, first)
+			}
+			// It answered while it was ended.
+			first, second = second, nil
+		case <-secondEnded:
+			f.note(i, fmt.Errorf("a second stream, since nothing has come for %s: %w", f.StaleAfter, second.err))
+			second, retry = nil, time.Now().Add(f.MaxBackoff)
+			timer.Reset(f.MaxBackoff)
+		case now := <-timer.C:
+			switch next := f.quiet(i, first, begun); {
+			case next.After(now):
+				timer.Reset(next.Sub(now))
+			case !f.hasAnswered(first):
+				f.note(i, fmt.Errorf("no answer for %s", f.FirstAnswer))
+				timer.Reset(f.FirstAnswer)
+			case second == nil && !retry.After(now):
+				f.stale(i)
+				second = f.start(ctx, i, feed)
+				timer.Reset(f.StaleAfter)
+			default:
+				timer.Reset(f.FirstAnswer)
+			}
+		}
+	}
+}
+
+// quiet returns when a run will have been quiet for so long that something is to be
+// done about it.
+func (f *Failover) quiet(i int, r *run, begun time.Time) time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !r.answered {
+		return begun.Add(f.FirstAnswer)
+	}
+	m, ok := f.Sources[i].(interface{ LastMessage() time.Time })
+	if !ok {
+		return time.Now().Add(f.StaleAfter) // it does not tell
+	}
+	heard := m.LastMessage()
+	if since := f.states[i].Since; since.After(heard) {
+		heard = since
+	}
+	return heard.Add(f.StaleAfter)
+}
+
+func (f *Failover) hasAnswered(r *run) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return r.answered
+}
+
+// note counts a failure of a source that goes on.
+func (f *Failover) note(i int, err error) {
+	f.mu.Lock()
+	f.states[i].Attempts++
+	f.states[i].LastError = err
+	failed := f.allFailed()
+	f.announce()
+	f.mu.Unlock()
+	f.Log.Warn("upstream does not answer", "upstream", f.Sources[i].Name(), "err", err)
+	if failed && f.Failed != nil {
+		f.Failed()
+	}
+}
+
+// stale takes in that the active source has been quiet for StaleAfter: whichever
+// answers may take over from it.
+func (f *Failover) stale(i int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.active == i {
+		f.states[i].Stale = true
+		f.announce()
+	}
+}
+
+// allFailed reports whether no source answers and each has failed; called under mu.
+func (f *Failover) allFailed() bool {
+	return f.active < 0 && !slices.ContainsFunc(f.states, func(s SourceState) bool { return s.Attempts == 0 })
+}
+
+// finish notes the end of a source's last run.
+func (f *Failover) finish(i int, r *run) (answered bool, err error) {
+	err = r.err
+	answered = f.hasAnswered(r)
+	if answered && f.preferred(i) {
 		err = errPreferred
 	}
-	f.deactivate(i, ended, err)
-	if err == nil {
-		err = fmt.Errorf("upstream %s ended", f.Sources[i].Name())
-	}
+	f.deactivate(i, r, err)
 	return answered, err
 }
 
 // activate makes source i the active one, after the one that was has ended. It
 // reports false when one of higher priority is active.
-func (f *Failover) activate(i int, cancel context.CancelFunc, ended chan struct{}) bool {
+func (f *Failover) activate(i int, r *run) bool {
 	f.mu.Lock()
-	if f.active >= 0 && f.active < i {
+	if f.active >= 0 && f.active < i && !f.states[f.active].Stale {
 		f.mu.Unlock()
 		return false
 	}
-	end, was := f.current, f.ended
-	f.active, f.current, f.ended = i, cancel, ended
+	before := f.current
+	f.active, f.current, r.answered = i, r, true
 	now := time.Now()
 	for j := range f.states {
 		if s := &f.states[j]; s.Active != (j == i) {
 			s.Active, s.Since = j == i, now
 		}
+		f.states[j].Stale = false
 	}
 	f.states[i].Attempts, f.states[i].LastError = 0, nil
 	f.announce()
 	f.mu.Unlock()
-	if end != nil {
-		end()
-		<-was
+	if before != nil {
+		before.cancel()
+		<-before.ended
 	}
 	f.Log.Info("upstream answers", "upstream", f.Sources[i].Name())
 	if f.Connected != nil {
@@ -302,7 +441,7 @@ func (f *Failover) activate(i int, cancel context.CancelFunc, ended chan struct{
 }
 
 // deactivate notes the end of an attempt.
-func (f *Failover) deactivate(i int, ended chan struct{}, err error) {
+func (f *Failover) deactivate(i int, r *run, err error) {
 	f.mu.Lock()
 	s := &f.states[i]
 	if errors.Is(err, errPreferred) {
@@ -311,12 +450,12 @@ func (f *Failover) deactivate(i int, ended chan struct{}, err error) {
 		s.Attempts++
 		s.LastError = err
 	}
-	lost := f.ended == ended && f.active == i
+	lost := f.current == r
 	if lost {
-		f.active, f.current, f.ended = -1, nil, nil
+		f.active, f.current = -1, nil
 		s.Active, s.Since, s.Attempts = false, time.Now(), 0 // the loss is no failed attempt
 	}
-	failed := f.active < 0 && !slices.ContainsFunc(f.states, func(s SourceState) bool { return s.Attempts == 0 })
+	failed := f.allFailed()
 	f.announce()
 	f.mu.Unlock()
 	if lost && f.Connected != nil {

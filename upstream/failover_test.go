@@ -96,6 +96,20 @@ func (s *scripted) set(m mode) {
 	}
 }
 
+// then changes what the next run does, and leaves the current one.
+func (s *scripted) then(m mode) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mode = m
+}
+
+// count returns how many runs there are now.
+func (s *scripted) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.running
+}
+
 // attempts returns when the source was run.
 func (s *scripted) attempts() []time.Time {
 	s.mu.Lock()
@@ -124,6 +138,7 @@ func among(t *testing.T, test func(*trial), modes ...mode) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &trial{T: t, state: &state{}}
 		r.failover = &Failover{
+			StaleAfter: 1000 * time.Hour,
 			Lacking: func() bool {
 				r.mu.Lock()
 				defer r.mu.Unlock()

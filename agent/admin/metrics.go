@@ -163,6 +163,8 @@ var (
 		"Names that clients subscribe to; the wildcard counts as one.", []string{"type"}, nil)
 	connectedDesc = prometheus.NewDesc("holdfast_upstream_connected",
 		"Whether a stream to the upstream is open, 1 or 0.", []string{"upstream"}, nil)
+	staleDesc = prometheus.NewDesc("holdfast_upstream_stale",
+		"Whether the upstream is in use and has said nothing for --stale-after, 1 or 0.", []string{"upstream"}, nil)
 	errorsDesc = prometheus.NewDesc("holdfast_resource_errors",
 		"Names of which an upstream reported an error, or sent something unusable.", []string{"type"}, nil)
 	readyDesc = prometheus.NewDesc("holdfast_ready",
@@ -199,7 +201,7 @@ type stateCollector struct {
 
 // Describe tells the registry what Collect sends.
 func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{resourcesDesc, subscriptionsDesc, errorsDesc, connectedDesc, readyDesc, lastDesc, ageDesc,
+	for _, d := range []*prometheus.Desc{resourcesDesc, subscriptionsDesc, errorsDesc, connectedDesc, staleDesc, readyDesc, lastDesc, ageDesc,
 		withheldDesc, expiredDesc, contactDesc, restoredDesc, fallenBackDesc, durableDesc, stateBytesDesc, committedDesc, notStoredDesc} {
 		ch <- d
 	}
@@ -213,7 +215,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	resources := make(map[[2]string]int)
 	subscriptions := make(map[string]int)
 	errored := make(map[string]int)
-	connected := make(map[string]float64)
+	connected, stale := make(map[string]float64), make(map[string]float64)
 	withheld := make(map[string]int)
 	expired := make(map[string]uint64)
 	restored, fallenBack, oldest := 0, false, time.Duration(-1)
@@ -236,6 +238,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 		for _, u := range g.Upstreams {
 			connected[u.Name] = max(connected[u.Name], number(u.Connected))
+			stale[u.Name] = max(stale[u.Name], number(u.Stale))
 		}
 	}
 	for labels, n := range resources {
@@ -261,6 +264,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	c.collectStorage(ch, status.Storage)
 	for name, v := range connected {
 		gauge(connectedDesc, v, name)
+		gauge(staleDesc, stale[name], name)
 	}
 	ready := make(map[string]float64)
 	for _, cond := range c.state.Ready() {

@@ -125,6 +125,8 @@ type Upstream struct {
 	Active bool `json:"active"`
 	// Connected says that a stream to it is open.
 	Connected bool `json:"connected"`
+	// Stale says that it is in use and has said nothing for --stale-after.
+	Stale bool `json:"stale"`
 	// Since is when Connected last changed.
 	Since       time.Time `json:"since,omitzero"`
 	LastMessage time.Time `json:"last_message,omitzero"`

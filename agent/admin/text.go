@@ -143,6 +143,8 @@ func (s Status) writeGroup(b *bytes.Buffer, g Group) {
 
 func (u Upstream) state() string {
 	switch {
+	case u.Stale:
+		return "in use, silent for too long"
 	case u.Connected && u.Active:
 		return "connected, in use"
 	case u.Connected:

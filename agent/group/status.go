@@ -36,7 +36,7 @@ func (g *Group) Status() admin.Group {
 	}
 	for i, s := range g.Upstreams() {
 		up := admin.Upstream{
-			Name: s.Name, Priority: i, Active: s.Active, Connected: s.Open,
+			Name: s.Name, Priority: i, Active: s.Active, Connected: s.Open, Stale: s.Stale,
 			Since: s.Since, LastMessage: s.LastMessage, Attempts: s.Attempts,
 		}
 		if s.LastError != nil {

@@ -60,11 +60,11 @@ type runFlags struct {
 	resources   int
 	bytes       int64
 
-	stateDir, stateIdentity, stateKey     string
-	restoreAfter, maxStale, failoverAfter time.Duration
-	ttl                                   ttlPolicy
-	maxRemoval                            int
-	removalConfirm, prune                 time.Duration
+	stateDir, stateIdentity, stateKey                 string
+	restoreAfter, maxStale, failoverAfter, staleAfter time.Duration
+	ttl                                               ttlPolicy
+	maxRemoval                                        int
+	removalConfirm, prune                             time.Duration
 
 	bootstrap string
 	node      nodeFlags
@@ -99,6 +99,7 @@ func (f *runFlags) add(c *command) {
 	flags.IntVar(&f.maxMessage, "upstream-max-message-bytes", upstream.DefaultMaxMessage, "the largest message that is accepted, in `BYTES`; the default is 256 MiB")
 	flags.DurationVar(&f.ackTimeout, "ack-timeout", session.DefaultAckTimeout, "how long an acknowledgement to the control plane waits for what Envoy says (`DURATION`, such as 500ms or 2s); then it is given without")
 	flags.DurationVar(&f.failoverAfter, "failover-after", upstream.DefaultFailoverAfter, "how long an upstream may be away before the next takes over though nothing is missing (`DURATION`); where something is, one failed attempt is enough")
+	flags.DurationVar(&f.staleAfter, "stale-after", upstream.DefaultStaleAfter, "how long an upstream may say nothing before a second stream to it is tried, which takes over when it answers (`DURATION`)")
 	flags.DurationVar(&f.refresh, "upstream-rest-refresh", upstream.DefaultRESTRefresh, "the pause between two polls of a type, for REST (`DURATION`); up to as much again is added at random")
 	flags = c.section("Security of the control plane (TLS, unless it is a Unix socket)")
 	flags.StringVar(&f.security.CA, "upstream-ca", "", "PEM `FILE` of the authorities that its certificate must lead to; empty: those of the system")
@@ -176,7 +177,8 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		flag string
 		set  time.Duration
 	}{
-		{"--restore-after", f.restoreAfter}, {"--failover-after", f.failoverAfter}, {"--removal-confirm-after", f.removalConfirm},
+		{"--restore-after", f.restoreAfter}, {"--failover-after", f.failoverAfter}, {"--stale-after", f.staleAfter},
+		{"--removal-confirm-after", f.removalConfirm},
 	} {
 		if d.set <= 0 {
 			return agent.Config{}, fmt.Errorf("%s %s: want a positive duration", d.flag, d.set)
@@ -224,6 +226,7 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		RestoreAfter:  f.restoreAfter,
 		MaxStale:      f.maxStale,
 		FailoverAfter: f.failoverAfter,
+		StaleAfter:    f.staleAfter,
 		HoldTTL:       f.ttl,
 		Guard:         cache.Guard{MaxRemovalPercent: f.maxRemoval, ConfirmAfter: f.removalConfirm, PruneAfter: f.prune},
 		Admin:         f.admin,

@@ -68,7 +68,7 @@ func TestASilentUpstreamIsAReason(t *testing.T) {
 		r.cfg.Node = node("web-1")
 		r.start()
 		r.pass(time.Minute)
-		r.ready(map[string]string{"socket": "", "configuration": "nothing is known yet of CDS for node web-1; upstream " + upstreamAddr + " has not answered"})
+		r.ready(map[string]string{"socket": "", "configuration": "nothing is known yet of CDS for node web-1; upstream " + upstreamAddr + ": no answer for 15s"})
 	})
 }
 

@@ -45,6 +45,7 @@ func inBothForms(t *testing.T, test func(*rig)) {
 				r.cfg = Config{
 					Version: "test", Upstreams: []string{upstreamAddr}, UpstreamForm: upstreamsession.Delta,
 					Socket: downstream.SocketConfig{Path: "xds.sock"}, Log: slog.New(slog.DiscardHandler),
+					StaleAfter: 10_000 * time.Hour, // so that streams are not replaced in tests that let days pass
 				}
 				r.cfg.Security.Plaintext = true
 				if form == xdstest.SotW {

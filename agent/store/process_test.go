@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -141,11 +142,13 @@ func number(t *testing.T, line string) int {
 }
 
 func holdTheLock(args []string) error {
-	if _, err := New(config(args[0])).Open(); err != nil {
+	s := New(config(args[0]))
+	if _, err := s.Open(); err != nil {
 		return err
 	}
 	fmt.Println("locked")
 	_, err := io.Copy(io.Discard, os.Stdin)
+	runtime.KeepAlive(s) // the collector would close what it holds
 	return err
 }
 

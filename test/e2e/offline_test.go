@@ -2,11 +2,22 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
 	"github.com/holdfast-xds/holdfast/test/testbed"
 )
 
@@ -38,22 +49,200 @@ func TestAgentAndEnvoyStartWithoutAControlPlane(t *testing.T) {
 // saved waits until everything that was accepted is on disk.
 func (w *world) saved() {
 	w.Helper()
-	w.check(testbed.Eventually(limit, func() error {
-		code, out := run(w.T, "status", "-o", "json", "--admin", "unix:"+w.path("admin.sock"))
-		if code != 0 {
-			return fmt.Errorf("status: %s", out)
+	w.storage("quiet", func(s *admin.Storage) bool {
+		return s != nil && s.Durable && time.Since(s.Committed) > 500*time.Millisecond
+	})
+}
+
+// The control plane goes away and comes back, again and again: a hundred times over
+// the four combinations. Each time something has changed when it is back.
+func TestTheControlPlaneGoesAndComesAHundredTimes(t *testing.T) {
+	inAllForms(t, func(w *world) {
+		w.start("--state-dir", w.path("state"))
+		traffic := testbed.StartTraffic(w.url, requestInterval)
+		for i := range 25 {
+			w.cp.Stop()
+			text := []string{"v2", "v1"}[i%2]
+			w.setRoute(text)
+			w.restartControlPlane()
+			w.serves(text)
 		}
-		var status admin.Status
-		if err := json.Unmarshal([]byte(out), &status); err != nil {
-			return err
+		w.check(traffic.Stop())
+		w.neverRemoved()
+		w.neverWaited()
+		w.Logf("%d requests, none failed", traffic.Sent)
+	})
+}
+
+// The agent is killed without a warning, fifty times, half of them while the control
+// plane is away; Envoy goes on with what it has, and is told of changes afterwards.
+func TestTheAgentIsKilledFiftyTimes(t *testing.T) {
+	inAllForms(t, func(w *world) {
+		w.start("--state-dir", w.path("state"))
+		w.saved()
+		traffic := testbed.StartTraffic(w.url, requestInterval)
+		for i := range 13 {
+			away := i%2 == 1
+			if away {
+				w.cp.Stop()
+			}
+			w.agent.Kill()
+			w.runAgent()
+			w.stat("control_plane.connected_state", 1)
+			if away {
+				w.restartControlPlane()
+			}
+			if i%4 == 3 {
+				text := []string{"v1", "v2"}[i/4%2]
+				w.setRoute(text)
+				w.serves(text)
+			}
 		}
-		st := status.Storage
-		switch {
-		case st == nil || !st.Durable:
-			return fmt.Errorf("nothing is written: %+v", st)
-		case time.Since(st.Committed) < 500*time.Millisecond:
-			return fmt.Errorf("something was written at %s", st.Committed)
+		w.check(traffic.Stop())
+		w.neverRemoved()
+		w.stat("cluster_manager.warming_clusters", 0)
+		w.Logf("%d requests, none failed", traffic.Sent)
+	})
+}
+
+// Agent and Envoy are killed together, twenty times, with the control plane away all
+// the while: each time Envoy serves again, from what is on disk.
+func TestAgentAndEnvoyAreKilledTogetherTwentyTimes(t *testing.T) {
+	inAllForms(t, func(w *world) {
+		w.start("--state-dir", w.path("state"))
+		w.saved()
+		w.cp.Stop()
+		for range 5 {
+			w.envoy.Kill()
+			w.agent.Kill()
+			begun := time.Now()
+			w.runAgent()
+			w.envoy = w.startEnvoy()
+			w.serves("v1")
+			w.Logf("from the start of both to the first answer: %s", time.Since(begun).Round(time.Millisecond))
+			w.neverWaited()
 		}
-		return nil
+		w.setRoute("v2")
+		w.restartControlPlane()
+		w.serves("v2")
+	})
+}
+
+// The disk is full in the middle of it all: nothing stops, the status says so, and
+// when there is room again everything is on disk.
+func TestADiskThatIsFullStopsNothing(t *testing.T) {
+	w := newWorld(t, xdstest.Delta, xdstest.Delta)
+	disk := w.path("disk")
+	w.check(os.Mkdir(disk, 0o700))
+	// A small disk, which exists for the agent alone and goes with it.
+	w.agentVia = []string{"unshare", "--mount", "sh", "-c",
+		`mount -t tmpfs -o size=256k tmpfs "$0" && exec "$@"`, disk}
+	w.start("--state-dir", filepath.Join(disk, "state"))
+	w.saved()
+	traffic := testbed.StartTraffic(w.url, requestInterval)
+	inside := fmt.Sprintf("/proc/%d/root%s", w.agent.PID(), disk)
+	w.fill(filepath.Join(inside, "filler"))
+	for i := range 200 {
+		w.cp.Set(xdstest.CLA(fmt.Sprintf("filler-%d", i), "127.0.0.1:1"))
+		w.cp.Set(xdstest.Cluster(fmt.Sprintf("filler-%d", i), ""))
+	}
+	w.setRoute("v2")
+	w.serves("v2")
+	w.storage("in memory only", func(s *admin.Storage) bool {
+		return !s.Durable && strings.Contains(s.Error, "no space left")
+	})
+	w.check(os.Remove(filepath.Join(inside, "filler")))
+	w.storage("on disk again", func(s *admin.Storage) bool { return s.Durable })
+	w.check(traffic.Stop())
+	w.saved()
+	w.cp.Stop()
+	w.envoy.Kill()
+	w.envoy = w.startEnvoy()
+	w.serves("v2")
+}
+
+// fill writes a file until the disk takes no more.
+func (w *world) fill(path string) {
+	w.Helper()
+	f, err := os.Create(path)
+	w.check(err)
+	defer func() { _ = f.Close() }()
+	for size := 64 << 10; size > 0; size /= 2 {
+		for err = nil; err == nil; {
+			_, err = f.Write(make([]byte, size))
+		}
+		if !errors.Is(err, syscall.ENOSPC) {
+			w.Fatal(err)
+		}
+	}
+}
+
+// storage waits until the agent says something of its disk.
+func (w *world) storage(what string, holds func(*admin.Storage) bool) {
+	w.Helper()
+	w.check(testbed.Eventually(3*limit, func() error {
+		s, err := w.status()
+		if err == nil && !holds(s.Storage) {
+			err = fmt.Errorf("the state is not %s: %+v", what, s.Storage)
+		}
+		return err
 	}))
+}
+
+// status asks the agent for what it knows.
+func (w *world) status() (s admin.Status, err error) {
+	w.Helper()
+	code, out := run(w.T, "status", "-o", "json", "--admin", "unix:"+w.path("admin.sock"))
+	if code != 0 {
+		return s, fmt.Errorf("status: %s", out)
+	}
+	return s, json.Unmarshal([]byte(out), &s)
+}
+
+// The first upstream is away and the second takes over with other versions, and back:
+// no request fails, and nothing is removed that both have.
+func TestTheSecondControlPlaneTakesOverAndTheFirstComesBack(t *testing.T) {
+	inAllForms(t, func(w *world) {
+		second := xdstest.New(xdstest.Config{})
+		lis, err := net.Listen("tcp", "127.0.0.1:0")
+		w.check(err)
+		second.Serve(lis)
+		t.Cleanup(second.Stop)
+		second.Set(w.mesh("c2")...)
+		w.start("--upstream", lis.Addr().String(), "--failover-after", "500ms")
+		traffic := testbed.StartTraffic(w.url, requestInterval)
+		w.cp.Stop()
+		w.serves("v2") // what the second says
+		w.restartControlPlane()
+		w.serves("v1")
+		w.check(traffic.Stop())
+		w.neverRemoved()
+	})
+}
+
+// A resource with a TTL goes when nobody refreshes it, and only then: the listener
+// that steers traffic to "v2" does not outlive the control plane.
+func TestATTLEndsWhatNobodyRefreshes(t *testing.T) {
+	inAllForms(t, func(w *world) {
+		w.start("--state-dir", w.path("state"))
+		port := w.freePort()
+		w.cp.Set(&discoveryv3.Resource{
+			Name: "brief", Ttl: durationpb.New(3 * time.Second),
+			Resource: xdstest.Pack(xdstest.Listener("brief", uint32(port), "ingress")),
+		})
+		url := fmt.Sprintf("http://127.0.0.1:%d/", port)
+		w.answers(url, http.StatusOK)
+		w.cp.Stop()
+		w.stat("listener_manager.total_listeners_active", 1)
+		if _, _, err := testbed.Get(url); err == nil {
+			t.Error("the listener is still there")
+		}
+		w.serves("v1")
+		w.envoy.Kill()
+		w.agent.Kill()
+		w.runAgent()
+		w.envoy = w.startEnvoy()
+		w.serves("v1")
+		w.stat("listener_manager.total_listeners_active", 1)
+	})
 }

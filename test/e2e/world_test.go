@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/internal/envoytest"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
@@ -38,6 +40,8 @@ type world struct {
 	agent        *testbed.Process
 	envoy        *testbed.Envoy
 	agentArgs    []string
+	// agentVia, if any, is a command that runs the agent.
+	agentVia []string
 	// edit, unless nil, changes the bootstrap that holdfast wrote before Envoy
 	// gets it.
 	edit func(*bootstrapv3.Bootstrap)
@@ -84,12 +88,17 @@ func newWorld(t T, above, below xdstest.Protocol) *world {
 	w.cpAddr = lis.Addr().String()
 	w.cp.Serve(lis)
 	t.Cleanup(w.cp.Stop)
-	w.cp.Set(
+	w.cp.Set(w.mesh("c1")...)
+	return w
+}
+
+// mesh is two clusters, of which the route names one.
+func (w *world) mesh(cluster string) []proto.Message {
+	return []proto.Message{
 		xdstest.Cluster("c1", ""), xdstest.CLA("c1", w.v1.Addr),
 		xdstest.Cluster("c2", "c2-endpoints"), xdstest.CLA("c2-endpoints", w.v2.Addr),
-		xdstest.Listener("ingress", uint32(w.port), "ingress"), xdstest.Route("ingress", "c1"),
-	)
-	return w
+		xdstest.Listener("ingress", uint32(w.port), "ingress"), xdstest.Route("ingress", cluster),
+	}
 }
 
 func (w *world) must(s string, err error) string {
@@ -159,7 +168,7 @@ func (w *world) startAgent(extra ...string) {
 // runAgent starts holdfast with the flags it had before.
 func (w *world) runAgent() {
 	w.Helper()
-	p, err := testbed.Start("holdfast", w.path("agent.log"), w.agentArgs...)
+	p, err := testbed.Start("holdfast", w.path("agent.log"), append(slices.Clone(w.agentVia), w.agentArgs...)...)
 	w.check(err)
 	w.agent = p
 	w.Cleanup(func() {

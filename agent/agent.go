@@ -312,6 +312,7 @@ func (a *Agent) add(node *corev3.Node) *member {
 			MaxResources: a.cfg.MaxResources, MaxBytes: a.cfg.MaxBytes,
 			HoldTTL: a.cfg.HoldTTL, Guard: a.cfg.Guard, OnWithheld: a.withheld,
 		},
+		Log:          a.cfg.Log.With("node", node.GetId()),
 		RestoreAfter: a.cfg.RestoreAfter, MaxStale: a.cfg.MaxStale,
 	})
 	if a.keeper != nil {

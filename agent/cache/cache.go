@@ -129,6 +129,9 @@ type Cache struct {
 	watches   map[*Watch]struct{}
 	interests map[*Interest]struct{}
 	leases    map[key]time.Time
+	// doubts are names that clients which went may hold without telling, until when
+	// they may be back; the zero time for one that does not run yet.
+	doubts map[key]time.Time
 	// connected: an upstream answers, so leases run out.
 	connected bool
 	// resources and bytes count what the entries of all tables hold.
@@ -224,6 +227,7 @@ func New(cfg Config) *Cache {
 		watches:   make(map[*Watch]struct{}),
 		interests: make(map[*Interest]struct{}),
 		leases:    make(map[key]time.Time),
+		doubts:    make(map[key]time.Time),
 	}
 	// The size is positive, so there is no error.
 	c.unreferenced, _ = lru.NewWithEvict(cfg.Unreferenced, func(k key, _ struct{}) { c.evicted(k) })

@@ -92,9 +92,11 @@ func (c *Cache) Prefetch(typeURL string, names ...string) {
 
 // startLeases lets the leases of Prefetch run.
 func (c *Cache) startLeases() {
-	for k, until := range c.leases {
-		if until.IsZero() {
-			c.leases[k] = time.Now().Add(c.cfg.Linger)
+	for _, of := range []map[key]time.Time{c.leases, c.doubts} {
+		for k, until := range of {
+			if until.IsZero() {
+				of[k] = time.Now().Add(c.cfg.Linger)
+			}
 		}
 	}
 }
@@ -237,6 +239,9 @@ func (c *Cache) evicted(k key) {
 		return
 	}
 	c.drop(t, k.name)
+	if t.knowledge == xds.Complete && !c.unasked(t) {
+		t.knowledge = xds.Partial // no source said that it is gone
+	}
 }
 
 // Interest is a source's view of what is wanted.
@@ -247,11 +252,12 @@ type Interest struct {
 	told    map[string]map[string]struct{} // by type, under c.mu
 }
 
-// Want is a change of interest in one type.
+// Want is a change of interest in one type. Wildcard says that everything of it is
+// wanted, Complete that what is held is all that there was.
 type Want struct {
-	Type      string
-	Wildcard  bool
-	Add, Drop []string
+	Type               string
+	Wildcard, Complete bool
+	Add, Drop          []string
 }
 
 // Interest opens a view of what the watches and leases want.
@@ -335,6 +341,7 @@ func (in *Interest) Take() []Want {
 	for _, url := range slices.SortedFunc(maps.Keys(wants), xds.CompareTypes) {
 		w := wants[url]
 		_, w.Wildcard = in.told[url][xds.Wildcard]
+		w.Complete = in.c.table(url).knowledge == xds.Complete
 		slices.Sort(w.Add)
 		slices.Sort(w.Drop)
 		out = append(out, *w)
@@ -412,8 +419,9 @@ func (c *Cache) Run(ctx context.Context) error {
 	}
 }
 
-// expireLeases ends the leases that have run out and returns when the next one
-// does; the zero time for none. Without an upstream none ends (I11).
+// expireLeases ends the leases, and the doubts about clients that went, that have run
+// out and returns when the next one does; the zero time for none. Without an upstream
+// none ends (I11).
 func (c *Cache) expireLeases(now time.Time) (next time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -433,6 +441,16 @@ func (c *Cache) expireLeases(now time.Time) (next time.Time) {
 		delete(c.leases, k)
 		if t := c.table(k.typeURL); !c.wants(t, k.name) {
 			c.wantChanged(t, k.name)
+		}
+	}
+	for k, until := range c.doubts {
+		switch {
+		case until.IsZero():
+		case until.After(now):
+			next = earliest(next, until)
+		default:
+			delete(c.doubts, k)
+			c.undoubt(c.table(k.typeURL), k.name)
 		}
 	}
 	return next

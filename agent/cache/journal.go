@@ -425,6 +425,9 @@ func (c *Cache) restoreFact(f Fact) {
 		}
 	case Doubtful:
 		t.doubtful[f.Name] = struct{}{}
+		if t.url != xds.VirtualHostType {
+			c.doubts[key{f.Type, f.Name}] = time.Time{}
+		}
 	case Known:
 		t.restoredKnown = true
 	}

@@ -107,25 +107,29 @@ func (c *Cache) lived(t *table, since time.Time) time.Duration {
 // FallBack serves what proved itself instead of what is accepted: new content made
 // a client crash again and again. Endpoints are served as they are, because old
 // ones lead nowhere. It ends when the upstream changes any of what is suspected,
-// which it returns; there is nothing to fall back from if that is none.
+// which it returns. None says that there is nothing to fall back from, or to: an
+// Envoy that lived with nothing yet is better served with what there is.
 func (c *Cache) FallBack() (suspected []Fact) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	suspects := make(map[key]string)
+	proven := make(map[string]bool)
 	for _, t := range c.tables {
 		if t.url == xds.EndpointType {
 			continue
 		}
 		for name, e := range t.entries {
+			proven[t.url] = proven[t.url] || e.proven != nil
 			if e.proven == nil || e.proven.Version != e.res.Version {
 				suspects[key{t.url, name}] = e.res.Version
 			}
 		}
 		for name := range t.former {
+			proven[t.url] = true
 			suspects[key{t.url, name}] = ""
 		}
 	}
-	if len(suspects) == 0 {
+	if len(suspects) == 0 || !proven[xds.ClusterType] && !proven[xds.ListenerType] {
 		return nil
 	}
 	c.suspects = suspects

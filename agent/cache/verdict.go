@@ -94,7 +94,7 @@ func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []strin
 	t := c.table(typeURL)
 	ch := newChanges(t)
 	for _, r := range accepted {
-		w.undoubt(t, r.Name)
+		w.settle(t, r.Name)
 		e := t.entries[r.Name]
 		switch {
 		case e == nil:
@@ -122,26 +122,33 @@ func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []strin
 	}
 	for _, name := range removed {
 		if t.entries[name] == nil && t.url != xds.VirtualHostType {
-			w.undoubt(t, name)
+			w.settle(t, name)
 		}
 	}
 	c.notify(ch)
 }
 
-// undoubt ends a doubt when the only client that may have the name has said what it
-// has. Of several, of which each may, nobody knows whose doubt it is; to be told of
-// what one never had does no harm (protocol.md 3.6).
-func (w *Watch) undoubt(t *table, name string) {
-	if _, ok := t.doubtful[name]; !ok {
+// settle ends the doubt about a name of a client that has said what it has of it.
+func (w *Watch) settle(t *table, name string) {
+	if _, ok := w.doubts[key{t.url, name}]; ok || t.url == xds.VirtualHostType {
+		delete(w.doubts, key{t.url, name})
+		w.c.undoubt(t, name)
+	}
+}
+
+// undoubt forgets a doubt that no client is the cause of any more.
+func (c *Cache) undoubt(t *table, name string) {
+	k := key{t.url, name}
+	if _, ok := c.doubts[k]; ok {
 		return
 	}
-	for other := range w.c.watches {
-		if other != w && other.types[t.url] != nil {
+	for w := range c.watches {
+		if _, ok := w.doubts[k]; ok {
 			return
 		}
 	}
 	delete(t.doubtful, name)
-	w.c.logFact(Doubtful, t.url, name)
+	c.logFact(Doubtful, t.url, name)
 }
 
 // Refuse takes in a NACK, with the client's reason, of the response built at a
@@ -153,12 +160,13 @@ func (w *Watch) Refuse(typeURL string, revision uint64, reason string, rejected 
 	c.mu.Lock()
 	t := c.table(typeURL)
 	for _, r := range suspects {
-		c.doubt(t, r.Name)
+		w.doubt(t, r.Name)
 		if e := t.entries[r.Name]; e != nil && e.res.Version == r.Version && e.standing == xds.Pending {
 			e.standing = xds.Suspect
 		}
 	}
 	if rejected != nil {
+		w.doubt(t, rejected.Name)
 		c.reject(t, rejected, reason)
 	}
 	var settled []func()
@@ -176,18 +184,18 @@ func (w *Watch) Refuse(typeURL string, revision uint64, reason string, rejected 
 	run(settled)
 }
 
-// doubt remembers that a client may hold a full-state resource that it did not
+// doubt remembers that the client may hold a full-state resource that it did not
 // ACK: Envoy applies the good ones of a NACKed response and forgets their
 // versions (protocol.md V6).
-func (c *Cache) doubt(t *table, name string) {
+func (w *Watch) doubt(t *table, name string) {
 	if xds.FullState(t.url) {
+		w.doubts[key{t.url, name}] = struct{}{}
 		t.doubtful[name] = struct{}{}
-		c.logFact(Doubtful, t.url, name)
+		w.c.logFact(Doubtful, t.url, name)
 	}
 }
 
 func (c *Cache) reject(t *table, r *xds.Resource, reason string) {
-	c.doubt(t, r.Name)
 	e := t.entries[r.Name]
 	if e == nil || e.good != nil && e.good.Version == r.Version {
 		return // gone, or accepted by another client

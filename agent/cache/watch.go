@@ -16,6 +16,7 @@ type Watch struct {
 	// changed holds a value when Read has something new; closed never.
 	changed chan struct{}
 	types   map[string]*watched // under c.mu
+	doubts  map[key]struct{}    // what the client may hold without telling; under c.mu
 	closed  bool                // under c.mu
 	opened  time.Time
 	// withheld: what is held was too old when the watch began, and nobody has
@@ -44,7 +45,7 @@ type Change struct {
 // Watch opens a view for a stream. client is how verdicts name who gave them: a
 // node id.
 func (c *Cache) Watch(client string) *Watch {
-	w := &Watch{c: c, client: client, changed: make(chan struct{}, 1), types: make(map[string]*watched), opened: time.Now()}
+	w := &Watch{c: c, client: client, changed: make(chan struct{}, 1), types: make(map[string]*watched), doubts: make(map[key]struct{}), opened: time.Now()}
 	c.mu.Lock()
 	w.withheld = c.stale
 	c.watches[w] = struct{}{}
@@ -122,7 +123,10 @@ func (w *Watch) Read(f func(s Snapshot, changed []Change)) {
 }
 
 // Close ends the watch. What it subscribed to stays leased (I11); unanswered
-// lists names, by type, that the client may hold or not.
+// lists names, by type, that the client may hold or not. The doubt about them lasts
+// as long as the leases, whatever other clients say: of several nobody knows which
+// is the one that comes back, and to be told of what one never had does no harm
+// (protocol.md 3.6).
 func (w *Watch) Close(unanswered map[string][]string) {
 	w.c.mu.Lock()
 	if w.closed {
@@ -144,8 +148,11 @@ func (w *Watch) Close(unanswered map[string][]string) {
 	}
 	for url, names := range unanswered {
 		for _, name := range names {
-			w.c.doubt(w.c.table(url), name)
+			w.doubt(w.c.table(url), name)
 		}
+	}
+	for k := range w.doubts {
+		w.c.doubts[k] = time.Now().Add(w.c.cfg.Linger)
 	}
 	settled := w.c.forgetWatch(w)
 	w.c.mu.Unlock()

@@ -54,6 +54,7 @@ func (in interest) Take() []upstream.Want {
 type view struct {
 	watch *cache.Watch
 	cache *cache.Cache
+	gone  func() // called when the stream has ended; nil for nothing
 }
 
 var _ downstream.View = view{}
@@ -86,4 +87,9 @@ func (v view) Verdict(verdict session.Verdict) {
 
 func (v view) Progress(p session.Progress) { v.watch.Progress(p.Type, p.Revision) }
 
-func (v view) Close(unanswered map[string][]string) { v.watch.Close(unanswered) }
+func (v view) Close(unanswered map[string][]string) {
+	v.watch.Close(unanswered)
+	if v.gone != nil {
+		v.gone()
+	}
+}

@@ -9,6 +9,7 @@ package group
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -35,6 +36,8 @@ type Config struct {
 	// changes. Connected and Lacking of what it returns are set by the group.
 	Upstreams func() *upstream.Failover
 	Cache     cache.Config
+	// Log tells what an operator must know; nil for nobody.
+	Log *slog.Logger
 	// RestoreAfter is after which time at the latest what was restored is served
 	// though no source has answered; 0 for DefaultRestoreAfter.
 	RestoreAfter time.Duration
@@ -57,6 +60,7 @@ type Group struct {
 	cfg     Config
 	cache   *cache.Cache
 	renewed chan struct{} // holds a value when the node changed
+	lives   lives
 	// failed holds a value when every source has failed, met when one answered.
 	failed, met chan struct{}
 
@@ -79,6 +83,9 @@ type feeding struct {
 
 // New returns a group that holds nothing.
 func New(cfg Config) *Group {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
 	g := &Group{
 		cfg:     cfg,
 		cache:   cache.New(cfg.Cache),
@@ -304,7 +311,12 @@ func (g *Group) succeed(f *feeding) {
 
 // Attach opens the view of a stream.
 func (g *Group) Attach(c downstream.Client) downstream.View {
-	return view{g.cache.Watch(c.Node.GetId()), g.cache}
+	v := view{watch: g.cache.Watch(c.Node.GetId()), cache: g.cache}
+	if c.Node.GetUserAgentName() == envoyUserAgent {
+		g.lives.begin(time.Now())
+		v.gone = g.gone
+	}
+	return v
 }
 
 // Forward opens a stream of a service that is not served here to the upstream

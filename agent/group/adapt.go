@@ -28,6 +28,7 @@ func (f feed) Apply(u upstream.Update, verdict func(error)) {
 		in.Errors = append(in.Errors, cache.ResourceError(e))
 	}
 	f.g.cache.Apply(in, verdict)
+	f.g.foresee(u.Put)
 }
 
 func (f feed) Synced(source, typeURL string) { f.g.cache.Synced(source, typeURL) }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream"
 )
 
@@ -61,6 +62,8 @@ type Group struct {
 	cache   *cache.Cache
 	renewed chan struct{} // holds a value when the node changed
 	lives   lives
+	// foreseen are resources that may need routes, to be looked into.
+	foreseen chan *xds.Resource
 	// failed holds a value when every source has failed, met when one answered.
 	failed, met chan struct{}
 
@@ -92,7 +95,9 @@ func New(cfg Config) *Group {
 		renewed: make(chan struct{}, 1),
 		failed:  make(chan struct{}, 1),
 		met:     make(chan struct{}, 1),
-		node:    withFeatures(cfg.Node),
+
+		foreseen: make(chan *xds.Resource, maxPending),
+		node:     withFeatures(cfg.Node),
 	}
 	g.current = g.feeding()
 	return g
@@ -210,6 +215,7 @@ func (g *Group) Run(ctx context.Context) error {
 	eg.Go(func() error { return g.feed(ctx) })
 	eg.Go(func() error { return g.release(ctx) })
 	eg.Go(func() error { return g.age(ctx) })
+	eg.Go(func() error { return g.prefetchRoutes(ctx) })
 	return eg.Wait()
 }
 

@@ -1,0 +1,114 @@
+package group
+
+import (
+	"context"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	// What holds a route may be nested in anything that Envoy has.
+	_ "github.com/holdfast-xds/holdfast/internal/envoytypes"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// maxPending bounds the resources that wait to be looked into for the routes that
+// they need. What comes beyond is not looked into: its routes come when they are
+// asked for.
+const maxPending = 4096
+
+// prefetchDepth bounds the nesting of messages that are looked through.
+const prefetchDepth = 100
+
+// references are the routes that a listener or a scope needs: names that a client
+// which has it is about to ask for.
+type references struct {
+	routes []string
+	// scopes says that it needs every scope.
+	scopes bool
+}
+
+// look adds what a message refers to, through Anys too.
+func (refs *references) look(m protoreflect.Message, depth int) {
+	if depth > prefetchDepth {
+		return
+	}
+	switch body := m.Interface().(type) {
+	case *anypb.Any:
+		if inner, err := body.UnmarshalNew(); err == nil {
+			refs.look(inner.ProtoReflect(), depth+1)
+		}
+		return
+	case *hcmv3.Rds:
+		if body.GetRouteConfigName() != "" {
+			refs.routes = append(refs.routes, body.GetRouteConfigName())
+		}
+		return
+	case *hcmv3.ScopedRds:
+		refs.scopes = true
+		return
+	case *routev3.ScopedRouteConfiguration:
+		if body.GetRouteConfigurationName() != "" {
+			refs.routes = append(refs.routes, body.GetRouteConfigurationName())
+		}
+	}
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case fd.Message() == nil || fd.IsMap():
+		case fd.IsList():
+			for i := range v.List().Len() {
+				refs.look(v.List().Get(i).Message(), depth+1)
+			}
+		default:
+			refs.look(v.Message(), depth+1)
+		}
+		return true
+	})
+}
+
+// foresee hands what an update brings to who looks for the routes that it needs,
+// beside the data path.
+func (g *Group) foresee(put []*xds.Resource) {
+	for _, r := range put {
+		if r.Type != xds.ListenerType && r.Type != xds.ScopedRouteType || r.Body == nil {
+			return // an update is of one type
+		}
+		select {
+		case g.foreseen <- r:
+		default:
+			return
+		}
+	}
+}
+
+// prefetchRoutes fetches the routes of listeners and scopes before anybody asks, so
+// that a slow control plane costs its latency once and not once for each of Envoy's
+// phases.
+func (g *Group) prefetchRoutes(ctx context.Context) error {
+	seen := make(map[string]string) // versions that were looked into, by type and name
+	for {
+		var r *xds.Resource
+		select {
+		case <-ctx.Done():
+			return nil
+		case r = <-g.foreseen:
+		}
+		k := r.Type + " " + r.Name
+		if seen[k] == r.Version {
+			continue
+		}
+		if len(seen) == maxPending {
+			clear(seen)
+		}
+		seen[k] = r.Version
+		var refs references
+		refs.look(r.Body.ProtoReflect(), 0)
+		if len(refs.routes) > 0 {
+			g.cache.Prefetch(xds.RouteType, refs.routes...)
+		}
+		if refs.scopes {
+			g.cache.Prefetch(xds.ScopedRouteType, xds.Wildcard)
+		}
+	}
+}

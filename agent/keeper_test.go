@@ -112,7 +112,7 @@ func TestASlowControlPlaneIsWaitedForAsLongAsIsAllowed(t *testing.T) {
 			}
 			if answers {
 				r.cp.Release(xds.ClusterType)
-				r.pass(50 * time.Millisecond)
+				r.pass(10 * time.Millisecond)
 				if got := c.Responses(); len(got) != 1 || got[0].Type != xds.ClusterType {
 					t.Errorf("after the control plane's answer the client was told %v", got)
 				}

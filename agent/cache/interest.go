@@ -82,9 +82,14 @@ func (c *Cache) Prefetch(typeURL string, names ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.table(typeURL)
+	var until time.Time
+	if len(c.watches) > 0 {
+		until = time.Now().Add(c.cfg.Linger)
+		c.poke()
+	}
 	for _, name := range names {
 		if !c.wants(t, name) {
-			c.leases[key{typeURL, name}] = time.Time{}
+			c.leases[key{typeURL, name}] = until
 			c.wantChanged(t, name)
 		}
 	}

@@ -52,9 +52,10 @@ type Config struct {
 const DefaultRestoreAfter = 2 * time.Second
 
 // settle is how long after the first answer of a source what was restored of other
-// types is held back: the answers to them are on their way, or there is nothing to
-// say of what has not changed.
-const settle = 500 * time.Millisecond
+// types is held back: the answers to them are on their way, or, from a Delta server,
+// there is nothing to say of what has not changed, and Envoy would wait for ever. It
+// is short, since to serve what was accepted for a moment too long does little harm.
+const settle = 50 * time.Millisecond
 
 // Group is one kind of client. Make one with New and run Run.
 type Group struct {

@@ -72,7 +72,7 @@ func newRoot(p process) *cobra.Command {
 	root.SetErr(p.stderr)
 	root.SetFlagErrorFunc(explainFlag)
 	commands := []*command{
-		newBootstrap(), newRun(p), newControlPlane(p), newStatus(), newDump(), newVersion(),
+		newBootstrap(), newRun(p), newControlPlane(p), newStatus(), newDump(), newExport(), newVersion(),
 	}
 	keys := make(map[string]bool) // of all commands: one file serves them all
 	for _, c := range commands {

@@ -42,6 +42,16 @@ func TestExitCodesAndErrors(t *testing.T) {
 		{"half a certificate", []string{"controlplane", "--dir", dir, "--tls-cert", "x"}, 2, "--tls-cert and --tls-key go together"},
 		{"a bad listen address", []string{"controlplane", "--dir", dir, "--listen", "nope"}, 2, `--listen "nope": want host:port or unix:PATH`},
 		{"no such directory", []string{"controlplane", "--dir", filepath.Join(dir, "none")}, 1, "--dir: "},
+		{"no state to export", []string{"export", "--out", "x"}, 2, "--state-dir is missing"},
+		{"an export to nowhere", []string{"export", "--state-dir", dir}, 2, "--out is missing"},
+		{"an export of nobody's", []string{"export", "--state-dir", dir, "--out", filepath.Join(dir, "x")}, 2, "who Envoy is is missing"},
+		{"an export of nothing", []string{"export", "--state-dir", dir, "--out", filepath.Join(dir, "x"), "--node-id", "a", "--node-cluster", "b"}, 1, "there is nothing of an Envoy in it"},
+		{"a key that is not there", []string{"run", "--upstream", "a:1", "--state-dir", dir, "--state-key-file", filepath.Join(dir, "none")}, 2, "--state-key-file:"},
+		{"a key for no state", []string{"run", "--upstream", "a:1", "--state-key-file", "k"}, 2, "need --state-dir"},
+		{"a TTL policy of no type", []string{"run", "--upstream", "a:1", "--ttl-policy", "FOO=hold"}, 2, "is no type"},
+		{"no TTL policy", []string{"run", "--upstream", "a:1", "--ttl-policy", "CDS=keep"}, 2, "want expire or hold"},
+		{"too many percent", []string{"run", "--upstream", "a:1", "--max-removal-percent", "101"}, 2, "want 0 to 100"},
+		{"a negative age", []string{"run", "--upstream", "a:1", "--max-stale", "-1s"}, 2, "--max-stale"},
 		{"no output", []string{"bootstrap", "--node-id", "a", "--node-cluster", "b"}, 2, "--out is missing: name the file"},
 		{"an unknown extension", []string{"bootstrap", "--out", "x.txt", "--node-id", "a", "--node-cluster", "b"}, 2, `extension ".txt" is none of`},
 		{"no node", []string{"bootstrap", "--out", "-"}, 2, "--node-id is required"},
@@ -107,7 +117,7 @@ func TestBootstrapWritesWhatItIsTold(t *testing.T) {
 
 func TestHelpExplainsEveryFlag(t *testing.T) {
 	p := process{stdout: &strings.Builder{}, stderr: &strings.Builder{}}
-	for _, c := range []*command{newBootstrap(), newRun(p), newControlPlane(p), newStatus(), newDump(), newVersion()} {
+	for _, c := range []*command{newBootstrap(), newRun(p), newControlPlane(p), newStatus(), newDump(), newExport(), newVersion()} {
 		help := call(t, nil, c.Name(), "--help").out
 		if !strings.Contains(help, "Examples\n  ") || !strings.Contains(help, "Exit codes\n") || !strings.Contains(help, "--config FILE") {
 			t.Errorf("%s: examples, exit codes or --config are missing:\n%s", c.Name(), help)

@@ -1,0 +1,229 @@
+package export
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// maxDepth bounds the nesting of messages that are looked through.
+const maxDepth = 100
+
+// inAny replaces what an Any refers to. A type that is not linked stays as it is.
+func (w *writer) inAny(a *anypb.Any, depth int) error {
+	inner, err := a.UnmarshalNew()
+	if err != nil {
+		if a.GetTypeUrl() != "" {
+			w.lacks("%s is not known here: what it refers to, if anything, is not in the files", strings.TrimPrefix(a.GetTypeUrl(), "type.googleapis.com/"))
+		}
+		return nil
+	}
+	if err := w.message(inner.ProtoReflect(), depth+1); err != nil {
+		return err
+	}
+	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(inner)
+	if err != nil {
+		return err
+	}
+	a.Value = value
+	return nil
+}
+
+// message replaces what a message refers to by what it is.
+func (w *writer) message(m protoreflect.Message, depth int) error {
+	if depth > maxDepth {
+		return fmt.Errorf("nested more than %d deep", maxDepth)
+	}
+	var err error
+	switch body := m.Interface().(type) {
+	case *anypb.Any:
+		return w.inAny(body, depth)
+	case *clusterv3.Cluster:
+		err = w.cluster(body)
+	case *hcmv3.HttpConnectionManager:
+		err = w.routes(body)
+	case *hcmv3.HttpFilter:
+		if config, ok := w.extension(body.GetName(), body.GetConfigDiscovery()); ok {
+			body.ConfigType = &hcmv3.HttpFilter_TypedConfig{TypedConfig: config}
+		}
+	case *listenerv3.Filter:
+		if config, ok := w.extension(body.GetName(), body.GetConfigDiscovery()); ok {
+			body.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: config}
+		}
+	case *listenerv3.ListenerFilter:
+		if config, ok := w.extension(body.GetName(), body.GetConfigDiscovery()); ok {
+			body.ConfigType = &listenerv3.ListenerFilter_TypedConfig{TypedConfig: config}
+		}
+	case *tlsv3.SdsSecretConfig:
+		if remote(body.GetSdsConfig()) {
+			w.secrets[body.GetName()] = struct{}{}
+			body.SdsConfig = path(w.cfg.Dir + "/" + w.secretFile(body.GetName()))
+		}
+	case *corev3.ConfigSource:
+		if remote(body) {
+			w.lacks("it refers to a control plane, which will not be there, by a field that is not replaced")
+		}
+		return nil
+	case *corev3.GrpcService, *corev3.ApiConfigSource:
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case fd.IsMap():
+			if fd.MapValue().Message() != nil {
+				v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
+					err = w.message(v.Message(), depth+1)
+					return err == nil
+				})
+			}
+		case fd.Message() == nil:
+		case fd.IsList():
+			for i := 0; err == nil && i < v.List().Len(); i++ {
+				err = w.message(v.List().Get(i).Message(), depth+1)
+			}
+		default:
+			err = w.message(v.Message(), depth+1)
+		}
+		return err == nil
+	})
+	return err
+}
+
+// remote tells whether a config source needs a control plane.
+func remote(s *corev3.ConfigSource) bool {
+	switch s.GetConfigSourceSpecifier().(type) {
+	case *corev3.ConfigSource_Ads, *corev3.ConfigSource_Self, *corev3.ConfigSource_ApiConfigSource:
+		return true
+	}
+	return false
+}
+
+func path(file string) *corev3.ConfigSource {
+	return &corev3.ConfigSource{
+		ResourceApiVersion:    corev3.ApiVersion_V3,
+		ConfigSourceSpecifier: &corev3.ConfigSource_PathConfigSource{PathConfigSource: &corev3.PathConfigSource{Path: file}},
+	}
+}
+
+// cluster puts the endpoints into a cluster that takes them over EDS.
+func (w *writer) cluster(c *clusterv3.Cluster) error {
+	if c.GetType() != clusterv3.Cluster_EDS || !remote(c.GetEdsClusterConfig().GetEdsConfig()) {
+		return nil
+	}
+	name := c.GetEdsClusterConfig().GetServiceName()
+	if name == "" {
+		name = c.GetName()
+	}
+	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
+	c.EdsClusterConfig = nil
+	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: c.GetName()}
+	r := w.lookup(xds.EndpointType, name)
+	if r == nil {
+		return nil
+	}
+	if err := r.Body.UnmarshalTo(c.LoadAssignment); err != nil {
+		return err
+	}
+	c.LoadAssignment.ClusterName = c.GetName()
+	return nil
+}
+
+// routes puts the routes into a connection manager.
+func (w *writer) routes(m *hcmv3.HttpConnectionManager) error {
+	if rds := m.GetRds(); rds != nil && remote(rds.GetConfigSource()) {
+		r, err := w.route(rds.GetRouteConfigName())
+		m.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: r}
+		return err
+	}
+	scoped := m.GetScopedRoutes()
+	if scoped == nil || !remote(scoped.GetScopedRds().GetScopedRdsConfigSource()) {
+		return nil
+	}
+	list := &hcmv3.ScopedRouteConfigurationsList{}
+	for _, r := range w.scopes() {
+		var scope routev3.ScopedRouteConfiguration
+		if err := r.Body.UnmarshalTo(&scope); err != nil {
+			return err
+		}
+		if scope.GetRouteConfiguration() == nil {
+			route, err := w.route(scope.GetRouteConfigurationName())
+			if err != nil {
+				return err
+			}
+			scope.RouteConfigurationName, scope.RouteConfiguration, scope.OnDemand = "", route, false
+		}
+		w.result.Counts[xds.ScopedRouteType]++
+		list.ScopedRouteConfigurations = append(list.ScopedRouteConfigurations, &scope)
+	}
+	if len(list.GetScopedRouteConfigurations()) == 0 {
+		w.lacks("no scope is stored")
+		return nil
+	}
+	scoped.RdsConfigSource = nil
+	scoped.ConfigSpecifier = &hcmv3.ScopedRoutes_ScopedRouteConfigurationsList{ScopedRouteConfigurationsList: list}
+	return nil
+}
+
+// route returns a route configuration, with the virtual hosts that it would fetch on
+// demand as far as they are held.
+func (w *writer) route(name string) (*routev3.RouteConfiguration, error) {
+	route := &routev3.RouteConfiguration{Name: name}
+	r := w.lookup(xds.RouteType, name)
+	if r == nil {
+		return route, nil
+	}
+	if err := r.Body.UnmarshalTo(route); err != nil {
+		return nil, err
+	}
+	if route.GetVhds() == nil {
+		return route, nil
+	}
+	route.Vhds = nil
+	hosts := w.held[xds.VirtualHostType]
+	for _, full := range slices.Sorted(maps.Keys(hosts)) {
+		if of, _, ok := strings.Cut(full, "/"); !ok || of != name || hosts[full].Body == nil {
+			continue
+		}
+		var host routev3.VirtualHost
+		if err := hosts[full].Body.UnmarshalTo(&host); err != nil {
+			return nil, err
+		}
+		w.result.Counts[xds.VirtualHostType]++
+		route.VirtualHosts = append(route.VirtualHosts, &host)
+	}
+	return route, nil
+}
+
+// extension returns the configuration that a filter would fetch.
+func (w *writer) extension(name string, source *corev3.ExtensionConfigSource) (*anypb.Any, bool) {
+	if source == nil || !remote(source.GetConfigSource()) {
+		return nil, false
+	}
+	var config corev3.TypedExtensionConfig
+	if r := w.lookup(xds.ExtensionConfigType, name); r != nil {
+		if err := r.Body.UnmarshalTo(&config); err == nil {
+			return config.GetTypedConfig(), true
+		}
+	}
+	if fallback := source.GetDefaultConfig(); fallback != nil {
+		return fallback, true
+	}
+	return nil, false
+}

@@ -1,0 +1,76 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/holdfast-xds/holdfast/agent/store"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// Stored reads what is on disk for Envoys: the contents that a restart without the
+// control plane would serve. It changes nothing, and an agent may be running. node
+// says whose state it is unless identity does, and may be nil where only one kind of
+// Envoy was ever served.
+func Stored(dir, owner string, key []byte, node *corev3.Node) (held []*xds.Resource, contact time.Time, err error) {
+	if owner == "" {
+		owner = identity(node)
+	}
+	loaded, err := store.Read(store.Config{Dir: dir, Identity: owner, Key: key, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, contact, err
+	}
+	group, err := storedGroup(loaded, node)
+	if err != nil {
+		return nil, contact, fmt.Errorf("state in %s: %w", dir, err)
+	}
+	now := time.Now()
+	for k, e := range loaded.Entries {
+		if k.Group != group || e.Kept == nil || !e.Kept.Deadline.IsZero() && !e.Kept.Deadline.After(now) {
+			continue
+		}
+		held = append(held, e.Kept)
+	}
+	contact, _ = time.Parse(time.RFC3339, loaded.Notes[store.NoteKey{Group: group, Name: contactNote}])
+	return held, contact, nil
+}
+
+// storedGroup chooses the group of the node's Envoy, or the only one of an Envoy.
+func storedGroup(loaded *store.Loaded, node *corev3.Node) (string, error) {
+	found := make(map[string]bool)
+	for k := range loaded.Entries {
+		found[k.Group] = true
+	}
+	var ofEnvoys []string
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		if parts := strings.Split(name, "\n"); len(parts) == 3 && parts[1] == envoyUserAgent {
+			ofEnvoys = append(ofEnvoys, name)
+		}
+	}
+	if node != nil {
+		for _, name := range ofEnvoys {
+			parts := strings.Split(name, "\n")
+			if parts[0] == "" || parts[0] == maskAddresses(node.GetId()) {
+				return name, nil
+			}
+		}
+	}
+	switch len(ofEnvoys) {
+	case 0:
+		return "", errors.New("there is nothing of an Envoy in it: nothing was kept, or it is another's (--state-identity, --node-id), damaged, or encrypted with another key")
+	case 1:
+		return ofEnvoys[0], nil
+	}
+	var ids []string
+	for _, name := range ofEnvoys {
+		ids = append(ids, strings.Split(name, "\n")[0])
+	}
+	return "", fmt.Errorf("it has the state of several nodes: say which with --node-id: %q", ids)
+}

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	runtimev3 "github.com/envoyproxy/go-control-plane/envoy/service/runtime/v3"
+
+	"github.com/holdfast-xds/holdfast/agent"
+	"github.com/holdfast-xds/holdfast/agent/export"
+	"github.com/holdfast-xds/holdfast/agent/store"
+	"github.com/holdfast-xds/holdfast/bootstrap"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+const exportLong = `Write the last known good as files that Envoy reads by itself, and a bootstrap for
+them: with it Envoy starts when nothing else does, no control plane and no agent.
+
+Endpoints, routes and filter configurations are put into the clusters and listeners
+that refer to them. What the files refer to and do not have is listed. The state is
+only read; an agent may be running.`
+
+const exportExample = `
+holdfast export --state-dir /var/lib/holdfast --bootstrap /etc/envoy/envoy.yaml --out /etc/envoy/last-known-good
+envoy -c /etc/envoy/last-known-good/bootstrap.json
+
+# for an Envoy that sees the directory under another path
+holdfast export --state-dir /var/lib/holdfast --node-id web-1 --node-cluster web --out ./files --envoy-dir /etc/envoy`
+
+// exportFlags are those of `holdfast export`.
+type exportFlags struct {
+	stateDir, identity, keyFile string
+	out, envoyDir, admin        string
+	bootstrap                   string
+	node                        nodeFlags
+	secrets                     bool
+}
+
+func newExport() *command {
+	c := newCommand("export", "write the last known good for an Envoy without agent", exportLong, exportExample)
+	f := &exportFlags{}
+	flags := c.section("The state (--state-dir is required)")
+	flags.StringVar(&f.stateDir, "state-dir", "", "`DIR` that --state-dir of the agent names")
+	flags.StringVar(&f.identity, "state-identity", "", "`NAME` that --state-identity of the agent gives, if it does")
+	flags.StringVar(&f.keyFile, "state-key-file", "", "`FILE` of the key that it is encrypted with")
+	flags = c.section("Output (--out is required)")
+	flags.StringVar(&f.out, "out", "", "`DIR` to write the files to; it is made if it is missing")
+	flags.StringVar(&f.envoyDir, "envoy-dir", "", "`DIR` under which Envoy will see it, if that is another")
+	flags.StringVar(&f.admin, "envoy-admin", bootstrap.DefaultAdmin, "`ADDR` of Envoy's own admin interface: host:port on loopback, or unix:PATH")
+	flags.BoolVar(&f.secrets, "with-secrets", false, "write certificates with their private keys too, in the clear, readable by their owner only")
+	flags = c.section("Who Envoy is (a bootstrap, or id and cluster)")
+	flags.StringVar(&f.bootstrap, "bootstrap", "", "`FILE` of a bootstrap to read the node from")
+	f.node.add(flags)
+	c.run = func(_ context.Context, warnings []string) error {
+		warn(c, warnings)
+		return f.run(c)
+	}
+	return c
+}
+
+func (f *exportFlags) run(c *command) error {
+	switch {
+	case f.stateDir == "":
+		return errors.New("--state-dir is missing: name the directory where the agent keeps its state")
+	case f.out == "":
+		return errors.New("--out is missing: name the directory to write to")
+	}
+	node, err := f.node.identity(f.bootstrap)
+	if err != nil {
+		return err
+	}
+	if node == nil {
+		return errors.New("who Envoy is is missing: give --bootstrap, or --node-id and --node-cluster")
+	}
+	var key []byte
+	if f.keyFile != "" {
+		if key, err = store.LoadKey(f.keyFile); err != nil {
+			return fmt.Errorf("--state-key-file: %w", err)
+		}
+	}
+	seen := f.envoyDir
+	if seen == "" {
+		seen = f.out
+	}
+	if seen, err = filepath.Abs(seen); err != nil {
+		return failed(err)
+	}
+	held, contact, err := agent.Stored(f.stateDir, f.identity, key, node)
+	if err != nil {
+		return failed(err)
+	}
+	made, err := export.Build(held, export.Config{Dir: seen, Secrets: f.secrets})
+	if err != nil {
+		return failed(err)
+	}
+	layers, err := runtimeLayers(made.Runtime)
+	if err != nil {
+		return failed(err)
+	}
+	start, err := bootstrap.FromFiles(node, f.admin, filepath.Join(seen, made.Clusters), filepath.Join(seen, made.Listeners), layers)
+	if err != nil {
+		return err
+	}
+	text, err := bootstrap.Encode(start, bootstrap.JSON)
+	if err != nil {
+		return failed(err)
+	}
+	files := append(made.Files, export.File{Name: "bootstrap.json", Data: text})
+	if err := writeFiles(f.out, files); err != nil {
+		return failed(err)
+	}
+	return failed(f.report(c, made, contact))
+}
+
+// runtimeLayers reads the stored runtime layers.
+func runtimeLayers(stored map[string]*xds.Resource) (map[string]*structpb.Struct, error) {
+	layers := make(map[string]*structpb.Struct)
+	for name, r := range stored {
+		var layer runtimev3.Runtime
+		if err := r.Body.UnmarshalTo(&layer); err != nil {
+			return nil, fmt.Errorf("RTDS %q: %w", name, err)
+		}
+		layers[name] = layer.GetLayer()
+	}
+	return layers, nil
+}
+
+// writeFiles writes each file by atomic rename, in their order: what refers to another
+// comes after it.
+func writeFiles(dir string, files []export.File) error {
+	for _, file := range files {
+		path := filepath.Join(dir, file.Name)
+		mode, dirMode := fs.FileMode(0o644), fs.FileMode(0o755)
+		if file.Secret {
+			mode, dirMode = 0o600, 0o700
+		}
+		if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
+			return err
+		}
+		if err := bootstrap.Write(path, file.Data, mode); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// report says what was written and what is missing.
+func (f *exportFlags) report(c *command, made *export.Result, contact time.Time) error {
+	out := c.OutOrStdout()
+	fmt.Fprintf(out, "%s: the last known good", f.out)
+	if !contact.IsZero() {
+		fmt.Fprintf(out, " of %s", contact.UTC().Format(time.RFC3339))
+	}
+	fmt.Fprintln(out)
+	for _, typeURL := range slices.SortedFunc(maps.Keys(made.Counts), xds.CompareTypes) {
+		fmt.Fprintf(out, "  %s: %d\n", xds.Short(typeURL), made.Counts[typeURL])
+	}
+	if len(made.Missing) > 0 {
+		fmt.Fprintln(out, "What the files refer to and do not have:")
+		for _, line := range made.Missing {
+			fmt.Fprintf(out, "  %s\n", line)
+		}
+	}
+	_, err := fmt.Fprintf(out, "Start Envoy with -c %s\n", filepath.Join(f.out, "bootstrap.json"))
+	return err
+}

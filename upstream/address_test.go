@@ -8,6 +8,10 @@ import (
 	"testing"
 
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
 )
 
 func TestAnAddressIsATarget(t *testing.T) {
@@ -90,4 +94,26 @@ func TestNobodyListens(t *testing.T) {
 	_ = lis.Close()
 	err = source(t, ADSConfig{Addr: addr, Security: Security{Plaintext: true}}).Run(context.Background(), everyCluster(), nil)
 	expect(t, err, "dial tcp "+addr+": connect: connection refused")
+}
+
+// A name with several addresses: they are tried in turn within one attempt.
+func TestTheAddressesOfANameAreTriedInTurn(t *testing.T) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead := lis.Addr().String()
+	_ = lis.Close()
+	_, alive := controlPlane(t)
+	names := manual.NewBuilderWithScheme("dns")
+	names.InitialState(resolver.State{Endpoints: []resolver.Endpoint{
+		{Addresses: []resolver.Address{{Addr: dead}}}, {Addresses: []resolver.Address{{Addr: alive}}},
+	}})
+	err = attempt(t, ADSConfig{
+		Addr: "dns:///xds.example.com:443", Security: Security{Plaintext: true},
+		Dial: []grpc.DialOption{grpc.WithResolvers(names)},
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }

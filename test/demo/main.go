@@ -1,6 +1,7 @@
 // Command demo tells what holdfast is for, in under a minute: a real Envoy gets
 // its configuration through the agent, follows a change, and keeps serving while
-// the control plane is dead, even through a restart of Envoy itself.
+// the control plane is dead, even through a restart of Envoy itself, and of the agent
+// with it.
 //
 // It runs bin/holdfast and the Envoy that the environment variable ENVOY names,
 // on free ports of loopback and in a temporary directory; `make demo` prepares
@@ -77,7 +78,7 @@ func held(since time.Time, format string, args ...any) {
 func (d *demo) run() error {
 	for _, step := range []func() error{
 		d.prepare, d.startControlPlane, d.startAgent, d.startEnvoy, d.changeRoute,
-		d.killControlPlane, d.restartEnvoy, d.controlPlaneReturns,
+		d.killControlPlane, d.restartEnvoy, d.restartBoth, d.controlPlaneReturns,
 	} {
 		if err := step(); err != nil {
 			return err
@@ -189,7 +190,7 @@ func (d *demo) runControlPlane() error {
 func (d *demo) accepts(network, addr string) error { return testbed.Dial(network, addr) }
 
 func (d *demo) startAgent() error {
-	d.say("The agent, as it runs in every pod: one upstream, one Unix socket.\n   holdfast run --upstream %s --upstream-plaintext --socket xds.sock --bootstrap envoy.yaml", d.cpAddr())
+	d.say("The agent, as it runs in every pod: one upstream, one Unix socket.\n   holdfast run --upstream %s --upstream-plaintext --socket xds.sock --bootstrap envoy.yaml --state-dir state", d.cpAddr())
 	begun := time.Now()
 	out, err := exec.Command(d.holdfast, "bootstrap", "--out", d.path("envoy.yaml"), "--node-id", "demo", "--node-cluster", "demo",
 		"--socket", d.path("xds.sock"), "--envoy-admin", "unix:"+d.path("envoy-admin.sock")).CombinedOutput()
@@ -197,9 +198,14 @@ func (d *demo) startAgent() error {
 		return fmt.Errorf("holdfast bootstrap: %w\n%s", err, out)
 	}
 	held(begun, "holdfast bootstrap wrote envoy.yaml")
-	begun = time.Now()
+	return d.runAgent()
+}
+
+func (d *demo) runAgent() error {
+	begun := time.Now()
+	var err error
 	d.agent, err = d.start("agent", d.holdfast, "run", "--upstream", d.cpAddr(), "--upstream-plaintext",
-		"--socket", d.path("xds.sock"), "--bootstrap", d.path("envoy.yaml"),
+		"--socket", d.path("xds.sock"), "--bootstrap", d.path("envoy.yaml"), "--state-dir", d.path("state"),
 		"--admin", "unix:"+d.path("admin.sock"), "--health", "")
 	if err != nil {
 		return err
@@ -284,6 +290,16 @@ func (d *demo) killControlPlane() error {
 func (d *demo) restartEnvoy() error {
 	d.say("Worse: Envoy dies too, and starts again with nobody above the agent.")
 	d.envoy.Kill()
+	return d.runEnvoy("v2")
+}
+
+func (d *demo) restartBoth() error {
+	d.say("Worse still: the agent and Envoy die together. What Envoy accepted is on disk.")
+	d.envoy.Kill()
+	d.agent.Kill()
+	if err := d.runAgent(); err != nil {
+		return err
+	}
 	return d.runEnvoy("v2")
 }
 

@@ -173,8 +173,9 @@ func (f *Failover) Run(ctx context.Context, feed Feed) error {
 // higher priority answers.
 func (f *Failover) keep(ctx context.Context, i int, feed Feed) {
 	failedSince := time.Now()
+	again := false // it was the active one, and is to be run once more at once
 	for attempt := 0; ctx.Err() == nil; {
-		if i > 0 && !f.turn(ctx, i, failedSince) {
+		if i > 0 && !again && !f.turn(ctx, i, failedSince) {
 			return
 		}
 		answered, err := f.attempt(ctx, i, feed)
@@ -184,6 +185,7 @@ func (f *Failover) keep(ctx context.Context, i int, feed Feed) {
 		if answered {
 			attempt, failedSince = 0, time.Now()
 		}
+		again = answered && errors.Is(err, errReopen)
 		if errors.Is(err, errPreferred) {
 			continue // wait for the turn
 		}
@@ -444,9 +446,11 @@ func (f *Failover) activate(i int, r *run) bool {
 func (f *Failover) deactivate(i int, r *run, err error) {
 	f.mu.Lock()
 	s := &f.states[i]
-	if errors.Is(err, errPreferred) {
+	switch {
+	case errors.Is(err, errPreferred):
 		s.Attempts, s.LastError = 0, nil // it answered, and waits for its turn
-	} else {
+	case errors.Is(err, errReopen): // it did not fail
+	default:
 		s.Attempts++
 		s.LastError = err
 	}

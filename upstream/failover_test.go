@@ -96,6 +96,13 @@ func (s *scripted) set(m mode) {
 	}
 }
 
+// ends ends the current run.
+func (s *scripted) ends(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end(err)
+}
+
 // then changes what the next run does, and leaves the current one.
 func (s *scripted) then(m mode) {
 	s.mu.Lock()
@@ -461,6 +468,27 @@ func TestTheThirdSourceWaitsForTheSecondToFailAgain(t *testing.T) {
 			r.Errorf("%d attempts at the third", n)
 		}
 	}, down, up, up)
+}
+
+// A stream that is ended in favour of another to the same server is no failure, and
+// the source need not wait for its turn again.
+func TestAStreamThatIsOpenedAnewIsNoFailure(t *testing.T) {
+	among(t, func(r *trial) {
+		r.lack(true)
+		r.run()
+		r.active("b")
+		r.lack(false)
+		r.pass(time.Hour)
+		r.sources[1].ends(errReopen)
+		synctest.Wait()
+		r.active("b")
+		if s := r.failover.States()[1]; s.Attempts != 0 || s.LastError != nil {
+			r.Errorf("it counts as a failure: %+v", s)
+		}
+		if n := len(r.sources[1].attempts()); n != 2 {
+			r.Errorf("%d streams, want 2", n)
+		}
+	}, down, up)
 }
 
 func TestStatesTellWhatIsKnownBeforeRunToo(t *testing.T) {

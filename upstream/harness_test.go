@@ -78,7 +78,7 @@ func (w *wanted) Close()                   {}
 
 // everyCluster is a state whose clients want all clusters.
 func everyCluster() *state {
-	return &state{node: &corev3.Node{Id: "web-1"}, wants: []Want{{Type: xds.ClusterType, Wildcard: true}}}
+	return &state{node: &corev3.Node{Id: "web-1"}, wants: []Want{{Type: xds.ClusterType, Wildcard: true, Complete: true}}}
 }
 
 // controlPlane serves the cluster c1 on loopback and returns its address.

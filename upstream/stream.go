@@ -160,7 +160,7 @@ func (st *stream) run(ctx context.Context, cancel context.CancelFunc) error {
 }
 
 // errReopen ends a stream in favour of another to the same server.
-var errReopen = errors.New("a new stream is needed to ask for everything of a type")
+var errReopen = errors.New("a new stream is needed to learn what there is of a type")
 
 func (st *stream) receiveAll(ctx context.Context) error {
 	for {
@@ -252,13 +252,12 @@ func (st *stream) sendAll(ctx context.Context) error {
 		case <-st.interest.Changed():
 			st.mu.Lock()
 			for _, w := range st.interest.Take() {
+				if w.Wildcard && !w.Complete {
+					st.machine.Forget(w.Type)
+				}
 				st.machine.Want(w.Type, w.Wildcard, w.Add, w.Drop)
 			}
-			reopen := st.machine.Reopen()
 			st.mu.Unlock()
-			if reopen {
-				return errReopen
-			}
 		}
 		wake, err := st.flush(ctx, &node)
 		if err != nil {
@@ -280,7 +279,12 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 		st.mu.Lock()
 		settled, settle := st.machine.Settled(now)
 		overdue, miss := st.machine.Overdue(now)
-		req, wake := st.machine.Next(now)
+		var req *session.Request
+		var wake time.Time
+		reopen := st.machine.Reopen()
+		if !reopen {
+			req, wake = st.machine.Next(now)
+		}
 		st.mu.Unlock()
 		for _, typeURL := range settled {
 			st.feed.Synced(st.server.name, typeURL)
@@ -289,6 +293,9 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 			st.server.log.Warn("the control plane says nothing of names that it was asked for",
 				"type", xds.Short(u.Type), "silent", len(u.Errors), "missing", len(u.Remove))
 			st.feed.Apply(st.server.update(u), nil)
+		}
+		if reopen {
+			return time.Time{}, errReopen
 		}
 		if req == nil {
 			return earliest(wake, settle, miss), nil

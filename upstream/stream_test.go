@@ -193,6 +193,7 @@ func TestAnOversizedMessageEndsTheStreamAndRemovesNothing(t *testing.T) {
 		}
 		// It says what it had when it comes back, and goes on from there.
 		c.cp.Remove(xds.ClusterType, "large")
+		c.state.held = map[string]string{"c1": "1"}
 		c.run()
 		c.stop()
 		if got := c.opened(2); c.cfg.Form == session.SotW && got.Version == "" {

@@ -100,8 +100,9 @@ type Interest interface {
 // Want is a change of interest in one type.
 type Want struct {
 	Type string
-	// Wildcard says whether everything of the type is wanted now.
-	Wildcard bool
+	// Wildcard says whether everything of the type is wanted now, Complete that what
+	// is held is all that there was: a source that told it may say what changed only.
+	Wildcard, Complete bool
 	// Add lists the names that are wanted now and were not, Drop the opposite.
 	Add, Drop []string
 }

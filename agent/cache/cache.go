@@ -384,6 +384,8 @@ func size(r *xds.Resource) int64 { return int64(len(r.Body.GetValue())) }
 func (c *Cache) learn(t *table, u Update, ch *changes) {
 	was := t.knowledge
 	switch {
+	case u.Complete && was != xds.Complete && !u.Unasked && !c.asked(t, xds.Wildcard):
+		t.knowledge = xds.Partial // what nobody wants is not kept for long, though a source tells it
 	case u.Complete:
 		t.knowledge = xds.Complete
 	case was == xds.Unknown && (u.Unasked || u.Wildcard && c.asked(t, xds.Wildcard)):

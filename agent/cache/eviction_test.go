@@ -21,6 +21,26 @@ func TestOfWhatNobodyWantsTheLeastRecentIsEvicted(t *testing.T) {
 	holds(t, c, xds.EndpointType, "b@1", "kept@1", "y@1", "z@1")
 }
 
+// I2: what was evicted while nobody wanted it is not said to be gone when the
+// wildcard is wanted again.
+func TestWhatWasEvictedIsUnknownAndNotGone(t *testing.T) {
+	c := New(Config{Unreferenced: 2})
+	w, in := watch(c, "x", xds.ClusterType, "*"), c.Interest()
+	in.Take()
+	complete(c, xds.ClusterType, "a@1", "b@1", "c@1")
+	knows(t, c, xds.ClusterType, xds.Complete)
+	w.Subscribe(xds.ClusterType, false, nil, nil)
+	in.Take()
+	// SotW's legacy wildcard is kept, so the source goes on telling everything.
+	complete(c, xds.ClusterType, "a@1", "b@1", "c@1")
+	holds(t, c, xds.ClusterType, "b@1", "c@1")
+	knows(t, c, xds.ClusterType, xds.Partial)
+	subscribe(w, xds.ClusterType, "*")
+	if got := in.Take(); len(got) != 1 || !got[0].Wildcard || got[0].Complete {
+		t.Errorf("taken: %+v", got)
+	}
+}
+
 func TestWhatIsWantedIsNeverEvicted(t *testing.T) {
 	names := numbered("n", 50)
 	var all []string

@@ -419,6 +419,8 @@ func (c *Cache) restoreFact(f Fact) {
 	t := c.table(f.Type)
 	switch f.Kind {
 	case Wanted:
+		// What clients of this kind forget to say is remembered (protocol.md V9).
+		t.hadWildcard = t.hadWildcard || f.Name == xds.Wildcard
 		if !c.wants(t, f.Name) {
 			c.leases[key{f.Type, f.Name}] = time.Time{}
 			c.wantChanged(t, f.Name)

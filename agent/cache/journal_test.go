@@ -111,6 +111,20 @@ func wantDisk(t *testing.T, d *disk, want ...string) {
 	}
 }
 
+// protocol.md 7.12: versions are per server. What was accepted when another server had
+// already overtaken it is not said to be the other's: that would take the claim of its
+// version for its content, and never send it.
+func TestWhatIsAcceptedLateIsNotTheOtherServers(t *testing.T) {
+	c := New(Config{})
+	j, d := c.Journal(nil, nil), newDisk()
+	w := watch(c, "a", xds.ClusterType, "*")
+	put(c, xds.ClusterType, "a@1")
+	apply(c, Update{Source: "two", Type: xds.ClusterType, Put: resources(xds.ClusterType, []string{"a@2"})})
+	w.Accept(xds.ClusterType, resources(xds.ClusterType, []string{"a@1"}), nil)
+	d.write(t, j.Take())
+	wantDisk(t, d, "CDS a@1 from= accepted", "known CDS ", "wanted CDS *")
+}
+
 // design.md I7, I8: what was accepted is kept, never what was rejected; what is not
 // judged yet only where there is nothing better.
 func TestTheJournalKeepsWhatIsGood(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -148,4 +149,36 @@ func TestWhatAClientMayHoldWithoutTellingIsRemembered(t *testing.T) {
 	doubtful("c")
 	w.Close(map[string][]string{xds.ListenerType: {"d"}, xds.EndpointType: {"e"}})
 	doubtful("c d")
+}
+
+// protocol.md 3.6: what one client says of itself says nothing of another, which may
+// be away for a moment; of several nobody knows which one comes back.
+func TestTheDoubtAboutAClientThatWentLastsAsLongAsItsLeases(t *testing.T) {
+	running(t, Config{}, func(t *testing.T, c *Cache) {
+		doubtful := func(want string) {
+			t.Helper()
+			look(c, func(s Snapshot) {
+				if got := strings.Join(s.Doubtful(xds.ClusterType), " "); got != want {
+					t.Errorf("doubtful: %q, want %q", got, want)
+				}
+			})
+		}
+		c.SetConnected(true)
+		away, other := watch(c, "x", xds.ClusterType, "*"), watch(c, "x", xds.ClusterType, "*")
+		put(c, xds.ClusterType, "a@1", "b@1")
+		b := []*xds.Resource{res(xds.ClusterType, "b@1")}
+		other.Refuse(xds.ClusterType, 1, "no", nil, b)
+		away.Close(map[string][]string{xds.ClusterType: {"a", "b"}})
+		other.Accept(xds.ClusterType, []*xds.Resource{res(xds.ClusterType, "a@1"), b[0]}, nil)
+		doubtful("a b")
+		pass(DefaultLinger - time.Second)
+		doubtful("a b")
+		c.SetConnected(false) // without an upstream no lease ends (I11)
+		pass(time.Hour)
+		doubtful("a b")
+		other.Refuse(xds.ClusterType, 1, "no", nil, b)
+		c.SetConnected(true)
+		pass(time.Second)
+		doubtful("b") // that client is there
+	})
 }

@@ -111,11 +111,12 @@ func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []strin
 			e.standing, e.good, e.goodSource = xds.Accepted, e.res, e.source
 			delete(e.reasons, r.Version)
 		case e.standing != xds.Accepted:
-			// Overtaken, and still the best known.
+			// Overtaken, and still the best known. Whether it came from the source
+			// of what overtook it is not known, so none is told that it gave it.
 			if e.good == nil || e.good.Version != r.Version {
-				e.acceptedAt = time.Now()
+				e.acceptedAt, e.goodSource = time.Now(), ""
 			}
-			e.good, e.goodSource = sameLifetime(r, e.res), e.source
+			e.good = sameLifetime(r, e.res)
 		}
 		c.log(t, r.Name)
 		c.try(t, r.Name, e.acceptedAt)

@@ -109,7 +109,7 @@ func (in *ingest) finish(sub *subscription) {
 	}
 	for _, name := range in.update.Remove {
 		delete(sub.broken, name)
-		delete(sub.asked, name)
+		sub.heard(name)
 	}
 	for _, e := range in.update.Errors {
 		delete(sub.asked, e.Name)
@@ -171,10 +171,9 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Upd
 	if xds.FullState(sub.url) && len(in.update.Errors) == 0 && len(in.update.Refresh) == 0 {
 		// A response with a part that cannot be read, or that the server could
 		// not make, says nothing of what is missing from the rest.
-		sub.absent(in.update)
+		s.absent(sub, in.update, now)
 	}
 	in.update.Wildcard = sub.toldAll
-	clear(sub.fresh)
 	// Only the newest response of a type can be answered (protocol.md 1.6).
 	sub.answers = sub.answers[:0]
 	sub.receive(in, resp.GetVersionInfo(), now, s.cfg.AckTimeout)
@@ -182,8 +181,9 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Upd
 }
 
 // absent notes what a full-state response does not hold: everything else under a
-// wildcard, and names that were asked for before it was made.
-func (sub *subscription) absent(u *Update) {
+// wildcard, and names that were asked for before it was made. Of those that were
+// asked for late that cannot be known of the first such response.
+func (s *Session) absent(sub *subscription, u *Update, now time.Time) {
 	if sub.toldAll {
 		u.Complete = true
 		clear(sub.broken)
@@ -197,8 +197,17 @@ func (sub *subscription) absent(u *Update) {
 		}
 	}
 	for name := range sub.names {
-		_, here := present[name]
-		if _, fresh := sub.fresh[name]; !here && !fresh {
+		if _, here := present[name]; here {
+			continue
+		}
+		l, isLate := sub.late[name]
+		overdue := !l.until.After(now)
+		switch {
+		case isLate && !l.missed && !overdue:
+			sub.late[name] = late{until: l.until, missed: true}
+		case isLate && !overdue && s.holds(sub, name):
+			// The response that it is in may still come.
+		case !isLate || s.lost(sub, name):
 			u.Remove = append(u.Remove, name)
 			delete(sub.asked, name)
 		}
@@ -251,6 +260,12 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 func (sub *subscription) receive(in *ingest, version string, now time.Time, timeout time.Duration) {
 	sub.nonce = in.update.Nonce
 	a := &answer{nonce: sub.nonce, version: version, at: now.Add(timeout)}
+	if version != "" && xds.FullState(sub.url) {
+		for _, r := range in.update.Put {
+			a.holds = append(a.holds, r.Name)
+		}
+		slices.Sort(a.holds)
+	}
 	if len(in.bad) > 0 {
 		sub.refuse(a, strings.Join(in.bad, "; "), now)
 	}

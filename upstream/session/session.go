@@ -64,11 +64,13 @@ type Config struct {
 	Held func(typeURL string) map[string]string
 }
 
-// Version is a version_info, and the names of the request that it answered: for
-// others it says nothing.
+// Version is a version_info, and what it stands for: the names of the request that
+// it answered, for others it says nothing; and, of a full-state type, the names of
+// the resources that it came with.
 type Version struct {
 	Info  string
 	Names []string
+	Holds []string
 }
 
 // Session is the machine of one stream.
@@ -87,19 +89,20 @@ type subscription struct {
 	started  bool
 	explicit bool // the server was told names, or "*"
 	// toldAll: the server was told that everything is wanted. kept: SotW's legacy
-	// wildcard, which cannot be given up, since to name nothing is to say it again;
-	// again: it is wanted again.
-	toldAll, kept, again bool
-	add                  map[string]struct{} // Delta: not told yet
-	drop                 map[string]struct{}
-	renamed              bool // SotW: the names changed since they were told
+	// wildcard, which cannot be given up, since to name nothing is to say it again.
+	toldAll, kept bool
+	add           map[string]struct{} // Delta: not told yet
+	drop          map[string]struct{}
+	renamed       bool // SotW: the names changed since they were told
+	// unsure: only a new stream can tell what became of something; see Reopen.
+	unsure bool
 	// asked are names that the server was told and has said nothing of, with the
 	// time until which it should.
 	asked map[string]time.Time
 
 	// What the server said.
 	nonce    string
-	fresh    map[string]struct{} // SotW: names that were told later than first, and since the last response
+	late     map[string]late     // SotW, full-state: names that were told later than first, and were in no response
 	broken   map[string]struct{} // names that came malformed and not yet well
 	settleAt time.Time           // Delta wildcard: complete when this passes
 
@@ -111,9 +114,19 @@ type subscription struct {
 	timedOut map[string]struct{}
 }
 
+// late is a name that the server was told later than in the first request of its
+// type: a response that it is missing from may have been made before that.
+type late struct {
+	// until is when the server should have answered; missed: a complete response
+	// came without it.
+	until  time.Time
+	missed bool
+}
+
 // answer is what a response will get.
 type answer struct {
 	nonce, version string
+	holds          []string // see Version
 	known          bool
 	nack           string // the reason; "" for an ACK
 	// at is when the answer is due at the latest or, once it is known, at the
@@ -168,7 +181,7 @@ func (s *Session) Want(typeURL string, wildcard bool, add, drop []string) {
 			add:      make(map[string]struct{}),
 			drop:     make(map[string]struct{}),
 			asked:    make(map[string]time.Time),
-			fresh:    make(map[string]struct{}),
+			late:     make(map[string]late),
 			broken:   make(map[string]struct{}),
 			timedOut: make(map[string]struct{}),
 		}
@@ -189,6 +202,7 @@ func (s *Session) Want(typeURL string, wildcard bool, add, drop []string) {
 			delete(sub.names, name)
 			delete(sub.broken, name)
 			delete(sub.asked, name)
+			delete(sub.late, name)
 			sub.told(name, false)
 		}
 	}
@@ -200,19 +214,28 @@ func (s *Session) Want(typeURL string, wildcard bool, add, drop []string) {
 	case s.cfg.Form == SotW && sub.toldAll && !sub.explicit && !wildcard:
 		sub.kept = true
 	case sub.kept:
-		sub.kept, sub.again = false, true
+		// What came while nobody wanted it need not be held any more.
+		sub.kept, sub.unsure = false, true
 	default:
 		sub.told(xds.Wildcard, wildcard)
 	}
 }
 
-// Reopen reports whether the stream should be ended and another opened: a wildcard
-// is wanted of which this one was told later than first. Its answer could not be
-// told from those that were under way, and would not speak of what went while it was
-// not wanted; on a new stream the server is told what is held.
+// Forget drops the version_info of a type, before its first request: what it stood
+// for was not followed all the time since. A server that skips what is current would
+// leave that unknown.
+func (s *Session) Forget(typeURL string) { delete(s.cfg.Versions, typeURL) }
+
+// Reopen reports whether the stream should be ended and another opened, whose first
+// request of each type tells the server all that is wanted, and in Delta what is
+// held. There are two causes. A wildcard is wanted of which this stream was told
+// later than first: its answer could not be told from those that were under way, and
+// would not speak of what went while it was not wanted. Or the server was asked
+// late, in SotW, for something that is held, and seems not to have it: what is held
+// goes by an answer only that cannot be older than the request (design.md I2).
 func (s *Session) Reopen() bool {
 	return slices.ContainsFunc(s.ordered, func(sub *subscription) bool {
-		return sub.wildcard && sub.started && !sub.toldAll
+		return sub.unsure || sub.wildcard && sub.started && !sub.toldAll
 	})
 }
 
@@ -280,10 +303,6 @@ func (sub *subscription) refuse(a *answer, reason string, now time.Time) {
 // once, and when Settled should be asked again; the zero time for never.
 func (s *Session) Settled(now time.Time) (types []string, wake time.Time) {
 	for _, sub := range s.ordered {
-		if sub.again && sub.toldAll {
-			sub.again = false // the server has told everything all the while
-			types = append(types, sub.url)
-		}
 		if sub.settleAt.IsZero() {
 			continue
 		}
@@ -311,12 +330,11 @@ func (s *Session) Overdue(now time.Time) (updates []*Update, wake time.Time) {
 				continue
 			}
 			delete(sub.asked, name)
-			if _, fresh := sub.fresh[name]; s.cfg.Form == SotW && xds.FullState(sub.url) && sub.nonce != "" && !fresh {
-				// There was a complete answer since, and it is not in it.
+			if !sub.late[name].missed {
+				u.Errors = append(u.Errors, ResourceError{Name: name, Err: xds.ErrNoAnswer})
+			} else if s.lost(sub, name) {
 				u.Remove = append(u.Remove, name)
-				continue
 			}
-			u.Errors = append(u.Errors, ResourceError{Name: name, Err: xds.ErrNoAnswer})
 		}
 		u.Silent = len(u.Remove) == 0
 		slices.Sort(u.Remove)
@@ -340,19 +358,43 @@ func (s *Session) ask(sub *subscription, names []string, held map[string]string,
 	}
 }
 
+// lost takes in that a name which was told late was missing from a response, and the
+// server has had its time. It reports whether the name counts as not existing; of
+// what is held a new stream must tell.
+func (s *Session) lost(sub *subscription, name string) bool {
+	if s.holds(sub, name) {
+		sub.unsure = true
+		return false
+	}
+	delete(sub.late, name)
+	delete(sub.asked, name)
+	return true
+}
+
+func (s *Session) holds(sub *subscription, name string) bool {
+	_, ok := s.cfg.Held(sub.url)[name]
+	return ok
+}
+
 // spoke ends the wait for a resource, by its name, by an alias or as a member
 // of a collection.
 func (sub *subscription) spoke(r *xds.Resource) {
-	if len(sub.asked) == 0 {
+	if len(sub.asked)+len(sub.late) == 0 {
 		return
 	}
-	delete(sub.asked, r.Name)
+	sub.heard(r.Name)
 	for _, alias := range r.Aliases {
-		delete(sub.asked, alias)
+		sub.heard(alias)
 	}
 	if glob := xds.CollectionOf(r.Name); glob != "" {
-		delete(sub.asked, glob)
+		sub.heard(glob)
 	}
+}
+
+// heard ends the wait for a name.
+func (sub *subscription) heard(name string) {
+	delete(sub.asked, name)
+	delete(sub.late, name)
 }
 
 // Next returns the next request that the server is owed, or nil, and then when
@@ -451,9 +493,7 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 		sub.started, sub.toldAll = true, sub.wildcard
 		req.Names = sub.wanted()
 		held := s.cfg.Held(sub.url)
-		if !slices.Equal(s.cfg.Versions[sub.url].Names, req.Names) || slices.Contains(slices.Collect(maps.Values(held)), "") {
-			// It stands for other names, or something of another server has come in
-			// its place: a server that skips what is current would leave us with that.
+		if !s.cfg.Versions[sub.url].standsFor(sub, req.Names, held) {
 			req.Version = ""
 		}
 		s.ask(sub, req.Names, held, now)
@@ -476,7 +516,9 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 	if len(sub.add) > 0 {
 		s.ask(sub, sorted(sub.add), nil, now)
 		for name := range sub.add {
-			sub.fresh[name] = struct{}{}
+			if xds.FullState(sub.url) {
+				sub.late[name] = late{until: now.Add(s.cfg.AnswerTimeout)}
+			}
 		}
 	}
 	sub.tellAll()
@@ -489,9 +531,33 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 	}
 	req.Names = sub.wanted()
 	if a != nil && a.nack == "" {
-		s.cfg.Versions[sub.url] = Version{a.version, req.Names}
+		s.cfg.Versions[sub.url] = Version{a.version, req.Names, a.holds}
 	}
 	return req, time.Time{}
+}
+
+// standsFor reports whether a server that skips what is current may be told a
+// version with a request for names: it must stand for just these, nothing that is
+// held may have come or gone by another source since, and everything that is asked
+// for must be held, since of what does not exist it would not say that again.
+func (v Version) standsFor(sub *subscription, names []string, held map[string]string) bool {
+	if v.Info == "" || len(held) == 0 || !slices.Equal(v.Names, names) {
+		return false
+	}
+	if xds.FullState(sub.url) && !slices.Equal(v.Holds, slices.Sorted(maps.Keys(held))) {
+		return false
+	}
+	for _, name := range names {
+		if _, ok := held[name]; !ok && name != xds.Wildcard {
+			return false
+		}
+	}
+	for _, version := range held {
+		if version == "" {
+			return false
+		}
+	}
+	return true
 }
 
 // tellAll notes whether the server is told now that everything is wanted.

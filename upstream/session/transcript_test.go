@@ -33,6 +33,7 @@ import (
 //	drop T NAMES      less is
 //	hold T NAME@V …   what is held, with the version that this server issued; NAME
 //	                  alone came from elsewhere
+//	forget T          what is held of it was not followed all the time
 //	open              a new stream begins
 //	resp T PART …     the server sends a response, with the nonce n1, n2, … and, in
 //	                  SotW, the version v1, v2, …. A PART is
@@ -171,6 +172,9 @@ func (tk *talk) do(words []string) error {
 	case "hold":
 		tk.hold(typeURL, args)
 		return nil
+	case "forget":
+		tk.machine.Forget(typeURL)
+		return nil
 	case "resp":
 		if err := tk.respond(typeURL, args); err != nil {
 			return err
@@ -238,10 +242,7 @@ func (tk *talk) pass(d time.Duration) {
 
 // drain takes everything that the machine has to say now.
 func (tk *talk) drain() {
-	if tk.machine.Reopen() {
-		tk.got = append(tk.got, "reopen")
-	}
-	for {
+	for said := false; ; {
 		settled, wake := tk.machine.Settled(tk.now)
 		for _, url := range settled {
 			tk.got = append(tk.got, "settled "+xds.Short(url))
@@ -254,6 +255,10 @@ func (tk *talk) drain() {
 			for _, e := range u.Errors {
 				tk.got = append(tk.got, "overdue "+xds.Short(u.Type)+" "+e.Name)
 			}
+		}
+		if tk.machine.Reopen() && !said {
+			said = true
+			tk.got = append(tk.got, "reopen")
 		}
 		req, at := tk.machine.Next(tk.now)
 		if req == nil {

@@ -100,7 +100,7 @@ func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []strin
 		case e == nil:
 			continue
 		case e.res.Version == r.Version:
-			if e.standing == xds.Rejected {
+			if e.standing == xds.Rejected || e.standing == xds.Suspect {
 				// Another client refused it and was given something else; what
 				// any accepts is accepted (I7).
 				ch.add(r.Name, e.res)
@@ -115,6 +115,7 @@ func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []strin
 			// of what overtook it is not known, so none is told that it gave it.
 			if e.good == nil || e.good.Version != r.Version {
 				e.acceptedAt, e.goodSource = time.Now(), ""
+				ch.add(r.Name, e.res) // for clients that have nothing better
 			}
 			e.good = sameLifetime(r, e.res)
 		}

@@ -18,7 +18,7 @@ func (sub *subscription) choose(item xds.Item) *xds.Resource {
 		return nil
 	}
 	h := sub.sent[cur.Name]
-	if h != nil && h.nacked == cur.Version {
+	if h.refuses(cur.Version) {
 		return sub.instead(item) // this client refused it, whoever else accepted it
 	}
 	switch item.Standing {
@@ -28,7 +28,7 @@ func (sub *subscription) choose(item xds.Item) *xds.Resource {
 		if h != nil && h.version == cur.Version {
 			return cur // it was sent this and may have applied it
 		}
-		if item.Good != nil {
+		if item.Good != nil && !h.refuses(item.Good.Version) {
 			return item.Good
 		}
 	}
@@ -38,19 +38,18 @@ func (sub *subscription) choose(item xds.Item) *xds.Resource {
 // instead returns what a client gets in the place of a content that was refused:
 // what it has, or what was accepted. In a complete set, leaving a name out deletes
 // what the client may have of it without our knowing: a version that was superseded
-// before it was answered, or one of an earlier stream. Then that version, or the
-// refused one, stands for it.
+// before it was answered, or refused together with others, or one of an earlier
+// stream. Then that version, or the refused one, stands for it.
 func (sub *subscription) instead(item xds.Item) *xds.Resource {
 	cur, h := item.Current, sub.sent[item.Current.Name]
-	refused := h != nil && h.nacked == cur.Version
 	switch {
-	case refused && h.acked != nil:
+	case h.refuses(cur.Version) && h.acked != nil:
 		return h.acked
-	case item.Good != nil && !(refused && item.Good.Version == cur.Version):
+	case item.Good != nil && !h.refuses(item.Good.Version):
 		return item.Good
-	case sub.cfg.Form == Delta || !xds.FullState(sub.url):
+	case sub.sendsAlone():
 		return nil
-	case h != nil && h.unjudged != nil && h.unjudged.Version != cur.Version:
+	case h != nil && h.acked == nil && h.unjudged != nil && h.unjudged.Version != cur.Version && !h.refuses(h.unjudged.Version):
 		return h.unjudged
 	case sub.inherited:
 		return cur
@@ -153,8 +152,10 @@ func (sub *subscription) markAll(v View) {
 			}
 		}
 		for _, name := range v.Doubtful(sub.url) {
-			if sub.sent[name] == nil {
-				sub.sent[name] = &holding{}
+			// What it claims is what it ACKed. What it applied of a response that it
+			// refused since, it does not tell (protocol.md V6).
+			if h := sub.hold(name); h.last == nil {
+				h.version = ""
 			}
 		}
 	}
@@ -188,6 +189,9 @@ func (s *Session) consider(sub *subscription, v View, name string, due bool, out
 		}
 		return removed
 	}
+	if item.Current != nil {
+		delete(sub.leaving, item.Current.Name) // it is back, though perhaps nothing of it may be sent
+	}
 	r := sub.choose(item)
 	if r == nil || !sub.covers(r) {
 		if due {
@@ -195,7 +199,6 @@ func (s *Session) consider(sub *subscription, v View, name string, due bool, out
 		}
 		return removed
 	}
-	delete(sub.leaving, r.Name)
 	h = sub.sent[r.Name]
 	if !due && h != nil && h.version == r.Version {
 		switch sub.extend(h, r, s.now) {
@@ -340,8 +343,7 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 			return
 		}
 		set.add(r)
-		delete(sub.leaving, r.Name)
-		if h := sub.sent[r.Name]; h == nil || h.version != r.Version && h.nacked != r.Version {
+		if h := sub.sent[r.Name]; h == nil || h.version != r.Version && !h.refuses(r.Version) {
 			set.differs = true
 		}
 	}
@@ -356,10 +358,14 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 		}
 	}
 	for name, h := range sub.sent {
+		item := v.Lookup(sub.url, name)
+		if item.Current != nil {
+			delete(sub.leaving, name) // it is back, though perhaps nothing of it may be sent
+		}
 		if _, ok := set.has[name]; ok {
 			continue
 		}
-		gone := sub.absent(v, name, v.Lookup(sub.url, name))
+		gone := sub.absent(v, name, item)
 		if !gone && h.last == nil {
 			continue // refused before it was ever accepted: the client has none
 		}
@@ -438,14 +444,13 @@ func (s *Session) buildNamed(sub *subscription, v View) *Response {
 // advance and the bad one is known (design.md I7, protocol.md 3.10).
 func (s *Session) probe(sub *subscription, v View) *Response {
 	for len(sub.alone) > 0 {
-		name := sub.alone[0]
+		suspect := sub.alone[0]
 		sub.alone = sub.alone[1:]
-		item := v.Lookup(sub.url, name)
-		h := sub.sent[name]
-		if item.Current == nil || item.Standing != xds.Suspect || h == nil || h.version != item.Current.Version || h.nacked == h.version {
+		r, h := sub.choose(v.Lookup(sub.url, suspect.Name)), sub.sent[suspect.Name]
+		if r == nil || r.Version != suspect.Version || h == nil || h.version != r.Version || h.refuses(r.Version) {
 			continue // overtaken
 		}
-		resp := s.commit(sub, &Response{Resources: []*xds.Resource{item.Current}}, 0)
+		resp := s.commit(sub, &Response{Resources: []*xds.Resource{r}}, 0)
 		sub.flights[len(sub.flights)-1].probe = true
 		return resp
 	}

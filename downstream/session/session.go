@@ -89,6 +89,9 @@ type Session struct {
 	awaited map[string]time.Time
 	// interests are changes of the subscription that the machine made itself.
 	interests []Interest
+	// clustersMoved: the client was sent clusters, or gave some up or refused them,
+	// since it was last counted whose endpoints it is about to ask for.
+	clustersMoved bool
 }
 
 // New returns the machine of a stream on which nothing was said yet.
@@ -196,6 +199,7 @@ func (s *Session) Request(req *Request) Effect {
 		})
 		s.ordered = slices.Insert(s.ordered, at, sub)
 	}
+	s.clustersMoved = s.clustersMoved || req.Type == xds.ClusterType
 	eff := Effect{Verdict: sub.answer(req)}
 	if s.cfg.Form == Delta {
 		eff.Interest = sub.requestDelta(req, !known)
@@ -230,6 +234,10 @@ func (s *Session) Changed(typeURL string, names []string, all bool) {
 // else (design.md I4).
 func (s *Session) Next(v View, now time.Time) (*Response, time.Time) {
 	s.now = now
+	if s.clustersMoved {
+		s.clustersMoved = false
+		s.giveUpEndpoints()
+	}
 	var hold time.Time
 	for _, sub := range s.ordered {
 		if leadsToClusters[sub.url] {
@@ -289,6 +297,7 @@ func (s *Session) Interests() []Interest {
 
 // build returns the response that is due for one type now, or nil.
 func (s *Session) build(sub *subscription, v View) *Response {
+	sub.offer(v)
 	if sub.lookAtAll || sub.answerDue || len(sub.dirty) > 0 || len(sub.due) > 0 {
 		var resp *Response
 		switch {
@@ -325,8 +334,9 @@ func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Re
 		}
 	}
 	for _, name := range resp.Removed {
-		s.lose(sub, name)
+		sub.forget(name)
 	}
+	s.clustersMoved = s.clustersMoved || sub.url == xds.ClusterType
 	resp.Version = sub.served.String()
 	if sub.passesTTL() {
 		resp.At = s.now
@@ -355,23 +365,35 @@ func (s *Session) oweEndpoints(name string) {
 	s.awaited[name] = s.now.Add(s.cfg.WarmingHold)
 }
 
-// lose forgets what the client had under a name that is removed, and of a cluster
-// also the endpoints that it never asked for.
-func (s *Session) lose(sub *subscription, name string) {
-	h, eds := sub.sent[name], s.types[xds.EndpointType]
-	if sub.url == xds.ClusterType && h != nil && h.last != nil && eds != nil {
-		service := h.last.EDSName
-		if _, ok := eds.expected[service]; ok {
-			delete(eds.expected, service)
-			if !eds.wildcard {
-				delete(eds.due, service)
-				delete(eds.unanswered, service)
-				eds.forget(service)
-			}
-			s.interests = append(s.interests, Interest{Type: eds.url, Wildcard: eds.wildcard, Drop: []string{service}})
+// giveUpEndpoints ends the subscription to endpoints that the client never asked for
+// and no longer will: none of the clusters that it has names them any more.
+func (s *Session) giveUpEndpoints() {
+	eds, clusters := s.types[xds.EndpointType], s.types[xds.ClusterType]
+	if eds == nil || clusters == nil || len(eds.expected) == 0 {
+		return
+	}
+	named := make(map[string]struct{})
+	for _, h := range clusters.sent {
+		if h.last != nil {
+			named[h.last.EDSName] = struct{}{}
 		}
 	}
-	sub.forget(name)
+	var drop []string
+	for service := range eds.expected {
+		if _, ok := named[service]; ok {
+			continue
+		}
+		drop = append(drop, service)
+		delete(eds.expected, service)
+		if !eds.wildcard {
+			delete(eds.due, service)
+			delete(eds.unanswered, service)
+			eds.forget(service)
+		}
+	}
+	if len(drop) > 0 {
+		s.interests = append(s.interests, Interest{Type: eds.url, Wildcard: eds.wildcard, Drop: drop})
+	}
 }
 
 // removeClusters sends the removals that have waited long enough. Their delay
@@ -394,6 +416,11 @@ func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Tim
 	if len(gone) == 0 {
 		return nil, wake
 	}
+	if s.cfg.Form == SotW && !sub.complete(v) {
+		// The set without them would be one of what is not known (design.md I1). What
+		// makes it known calls Changed, so there is no time to wake at.
+		return nil, time.Time{}
+	}
 	for _, name := range gone {
 		delete(sub.leaving, name)
 	}
@@ -402,7 +429,7 @@ func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Tim
 		return s.commit(sub, &Response{Removed: gone}, 0), time.Time{}
 	}
 	for _, name := range gone {
-		s.lose(sub, name)
+		sub.forget(name)
 	}
 	return s.commit(sub, &Response{Resources: s.fullSet(sub, v).resources}, 0), time.Time{}
 }

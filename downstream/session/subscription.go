@@ -2,6 +2,7 @@ package session
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -44,11 +45,13 @@ type subscription struct {
 	// when Changed names them (protocol.md 4.2).
 	unanswered map[string]struct{}
 	leaving    map[string]time.Time // clusters to be removed, and not before when
-	alone      []string             // suspects to be sent once more, alone
+	alone      []*xds.Resource      // suspects to be sent once more, alone
+	bare       map[string]struct{}  // names of which it refused the first that it was sent
 	beats      map[string]struct{}  // names whose TTL started again
 
 	// What the client was sent and has not answered, oldest first.
-	flights []flight
+	flights  []flight
+	launched uint64
 	// nonce is that of the last response, answered whether the client has
 	// answered it.
 	nonce    string
@@ -64,21 +67,51 @@ type holding struct {
 	// version is that of what the client is believed to have: sent last, or
 	// claimed in initial_resource_versions; "" when it may have anything.
 	version string
+	// since is how many responses were sent before: what the client says of those is
+	// of something that it had to drop in between.
+	since uint64
 	// last was sent last on this stream, acked was ACKed last; nil for none.
 	last, acked *xds.Resource
-	// unjudged was sent before anything was ACKed, and superseded before it was
-	// answered: the client may have it.
+	// unjudged was sent after acked and superseded before it was answered, or refused
+	// together with others: the client may have it (protocol.md 1.8, V6).
 	unjudged *xds.Resource
-	// nacked is the version that the client refused; "" for none.
-	nacked string
+	// refused are the versions that the client refused, at most maxRefused.
+	refused []string
 	// expires is when the client drops it by itself, as it was told last; the
 	// zero time for never.
 	expires time.Time
 }
 
+// maxRefused bounds the versions under one name of which it is remembered that the
+// client refused them: more than there can be to choose from at any time.
+const maxRefused = 8
+
+// refuses tells whether the client refused a version.
+func (h *holding) refuses(version string) bool {
+	return h != nil && slices.Contains(h.refused, version)
+}
+
+// refuse remembers a refusal.
+func (h *holding) refuse(version string) {
+	if h.refuses(version) {
+		return
+	}
+	if len(h.refused) == maxRefused {
+		h.refused = h.refused[1:]
+	}
+	h.refused = append(h.refused, version)
+}
+
+// accept remembers an ACK: it is known again what the client has.
+func (h *holding) accept(r *xds.Resource) {
+	h.acked, h.unjudged = r, nil
+	h.refused = slices.DeleteFunc(h.refused, func(version string) bool { return version == r.Version })
+}
+
 // flight is a response that the client has not answered.
 type flight struct {
 	nonce     string
+	number    uint64 // counts the responses of the type
 	revision  uint64
 	resources []*xds.Resource
 	removed   []string
@@ -98,6 +131,7 @@ func newSubscription(url string, cfg Config) *subscription {
 		due:        make(map[string]struct{}),
 		unanswered: make(map[string]struct{}),
 		leaving:    make(map[string]time.Time),
+		bare:       make(map[string]struct{}),
 		beats:      make(map[string]struct{}),
 	}
 }
@@ -114,7 +148,7 @@ func (sub *subscription) requestDelta(req *Request, first bool) *Interest {
 		// The versions may come from before a restart; they are content hashes
 		// and so stay meaningful (protocol.md 7.5).
 		for name, version := range req.Initial {
-			sub.sent[name] = &holding{version: version}
+			sub.hold(name).version = version
 			sub.dirty[name] = struct{}{} // it may be gone (protocol.md 3.5)
 		}
 	}
@@ -245,7 +279,7 @@ func (sub *subscription) startWildcard() {
 		for _, f := range sub.flights {
 			for _, r := range f.resources {
 				if sub.sent[r.Name] == nil && sub.cfg.Form == Delta {
-					sub.sent[r.Name] = &holding{}
+					sub.hold(r.Name)
 				}
 			}
 		}
@@ -315,14 +349,30 @@ func (sub *subscription) owe(name string) {
 	sub.due[name] = struct{}{}
 }
 
+// hold returns what the client has under a name; of what was not known to be there
+// it may be anything.
+func (sub *subscription) hold(name string) *holding {
+	h := sub.sent[name]
+	if h == nil {
+		h = &holding{since: sub.launched}
+		sub.sent[name] = h
+	}
+	return h
+}
+
+// heldFrom returns what the client has under a name of which a response spoke; nil
+// if that was removed or unsubscribed since, though it may be there again.
+func (sub *subscription) heldFrom(f *flight, name string) *holding {
+	if h := sub.sent[name]; h != nil && h.since < f.number {
+		return h
+	}
+	return nil
+}
+
 // setSent records a resource as sent and reports whether its content differs
 // from what the client had.
 func (sub *subscription) setSent(r *xds.Resource) (changed bool) {
-	h := sub.sent[r.Name]
-	if h == nil {
-		h = &holding{}
-		sub.sent[r.Name] = h
-	}
+	h := sub.hold(r.Name)
 	if h.last != nil {
 		sub.served.Remove(h.last)
 	}
@@ -359,6 +409,8 @@ func (sub *subscription) looked(revision uint64) {
 }
 
 func (sub *subscription) launch(f flight) {
+	sub.launched++
+	f.number = sub.launched
 	sub.nonce, sub.answered = f.nonce, false
 	if len(sub.flights) == maxFlights {
 		sub.flights = sub.flights[1:]

@@ -487,6 +487,8 @@ func (s *fakeState) hear(v *Verdict) {
 		switch {
 		case item.Current == nil:
 			return
+		case standing == xds.Suspect && item.Standing != xds.Pending:
+			return // what others made of it says more
 		case item.Current.Version == r.Version:
 			item.Standing = standing
 		case standing != xds.Accepted || item.Standing == xds.Accepted:

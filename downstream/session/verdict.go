@@ -2,6 +2,7 @@ package session
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -20,11 +21,7 @@ func (sub *subscription) answer(req *Request) *Verdict {
 	// What was sent before is superseded, its verdict unknown: SotW clients
 	// answer only the newest (protocol.md 1.8), Delta clients in order (3.12).
 	for _, superseded := range sub.flights[:at] {
-		for _, r := range superseded.resources {
-			if h := sub.sent[r.Name]; h != nil && h.acked == nil {
-				h.unjudged = r
-			}
-		}
+		sub.mayHave(&superseded, superseded.resources)
 	}
 	sub.flights = slices.Delete(sub.flights, 0, at+1)
 	v := &Verdict{Type: sub.url, Revision: f.revision, NACK: req.NACK, Error: req.Error}
@@ -45,21 +42,27 @@ func (sub *subscription) answer(req *Request) *Verdict {
 
 func (sub *subscription) ack(f flight, v *Verdict) {
 	for _, r := range f.resources {
-		h := sub.sent[r.Name]
+		h := sub.heldFrom(&f, r.Name)
 		switch {
-		case h == nil: // unsubscribed meanwhile, and accepted all the same
+		case h == nil: // accepted all the same
 			v.Accepted = append(v.Accepted, r)
 		case h.acked == nil || h.acked.Version != r.Version:
 			v.Accepted = append(v.Accepted, r)
 			fallthrough
 		default:
-			h.acked, h.unjudged = r, nil
-			if h.nacked == r.Version {
-				h.nacked = ""
-			}
+			h.accept(r)
 		}
 	}
 	v.Removed = f.removed
+}
+
+// mayHave notes contents of a response without a verdict on each.
+func (sub *subscription) mayHave(f *flight, resources []*xds.Resource) {
+	for _, r := range resources {
+		if h := sub.heldFrom(f, r.Name); h != nil && (h.acked == nil || h.acked.Version != r.Version) {
+			h.unjudged = r
+		}
+	}
 }
 
 // nack finds which contents are to blame: those that the client had not ACKed
@@ -78,9 +81,7 @@ func (sub *subscription) nack(f flight, v *Verdict) {
 			if !sub.covers(&xds.Resource{Name: name}) {
 				continue // unsubscribed meanwhile
 			}
-			if sub.sent[name] == nil {
-				sub.sent[name] = &holding{}
-			}
+			sub.hold(name)
 			sub.dirty[name] = struct{}{}
 		}
 	}
@@ -90,15 +91,33 @@ func (sub *subscription) nack(f flight, v *Verdict) {
 		return
 	}
 	v.Suspects = blamed
-	if sub.cfg.Form == SotW && xds.FullState(sub.url) {
-		return // sent again only with the next change, in the full set
-	}
+	sub.mayHave(&f, blamed)
 	for _, r := range blamed {
-		if h := sub.sent[r.Name]; h != nil && h.version == r.Version {
-			sub.alone = append(sub.alone, r.Name)
+		h := sub.sent[r.Name]
+		if h == nil || h.version != r.Version {
+			continue
+		}
+		if h.acked == nil {
+			sub.bare[r.Name] = struct{}{}
+		}
+		if sub.sendsAlone() && !sub.probing(r) {
+			sub.alone = append(sub.alone, r)
 		}
 	}
-	slices.Sort(sub.alone) // in an order that can be told
+	// In an order that can be told.
+	slices.SortStableFunc(sub.alone, func(a, b *xds.Resource) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// sendsAlone tells whether a resource can be sent without the others: not where that
+// would delete them. There a suspect is sent again only with the next change.
+func (sub *subscription) sendsAlone() bool { return sub.cfg.Form == Delta || !xds.FullState(sub.url) }
+
+// probing tells whether a content is sent alone already: once more is enough, in
+// however many responses it was refused (design.md I7).
+func (sub *subscription) probing(r *xds.Resource) bool {
+	same := func(o *xds.Resource) bool { return o.Name == r.Name && o.Version == r.Version }
+	return slices.ContainsFunc(sub.alone, same) ||
+		slices.ContainsFunc(sub.flights, func(f flight) bool { return f.probe && same(f.resources[0]) })
 }
 
 // reject goes back to what the client has instead of a version it refused.
@@ -107,14 +126,49 @@ func (sub *subscription) reject(r *xds.Resource) {
 	if h == nil {
 		return
 	}
-	h.nacked = r.Version
+	h.refuse(r.Version)
 	if h.version != r.Version {
 		return // something newer is on its way
 	}
 	sub.served.Remove(h.last)
 	h.last, h.version = h.acked, ""
-	if h.acked != nil {
+	if h.acked == nil {
+		sub.bare[r.Name] = struct{}{}
+		return
+	}
+	sub.served.Add(h.acked)
+	if h.unjudged == nil {
 		h.version = h.acked.Version
-		sub.served.Add(h.acked)
+	}
+}
+
+// offer makes dirty what the client refused before it accepted anything under the
+// name, if another client did accept something: it gets that as on a new stream, and
+// what it refused never again (design.md I7). Where there is no such version, nothing
+// is sent until the content changes. A suspect is sent once more first; in a complete
+// set, where it cannot be, it gives way if it is the only one: of several some are
+// good, and the client may have them.
+func (sub *subscription) offer(v View) {
+	if len(sub.bare) == 0 {
+		return
+	}
+	suspects := 0
+	for name := range sub.bare {
+		if h := sub.sent[name]; h != nil && h.version != "" && v.Lookup(sub.url, name).Standing == xds.Suspect {
+			suspects++
+		}
+	}
+	for name := range sub.bare {
+		delete(sub.bare, name)
+		h, item := sub.sent[name], v.Lookup(sub.url, name)
+		if h == nil || item.Good == nil || h.version == item.Good.Version || h.refuses(item.Good.Version) {
+			continue
+		}
+		suspect := h.version != "" && item.Standing == xds.Suspect
+		if suspect && (suspects > 1 || sub.sendsAlone()) {
+			continue
+		}
+		h.version = "" // of a suspect it is not known whether the client has it
+		sub.dirty[name] = struct{}{}
 	}
 }

@@ -1,0 +1,258 @@
+package model
+
+import (
+	"maps"
+
+	down "github.com/holdfast-xds/holdfast/downstream/session"
+)
+
+// check holds a response against the invariants, at the moment it is built.
+func (s *stream) check(msg downMessage) {
+	w, c, v := s.w, s.c, s.seen[msg.k]
+	if !v.started {
+		w.fail(3, "client %d never asked for %s", c.id, msg.k)
+		return
+	}
+	items := msg.items()
+	set := make(map[string]int, len(items))
+	places := make(map[string]int, len(items))
+	for _, it := range items {
+		if set[it.name] != 0 {
+			w.fail(3, "%s is twice in one response to client %d", it, c.id)
+		}
+		set[it.name] = it.content
+		places[it.name] = w.place(it)
+		s.checkAge(it)
+	}
+	if msg.sotw != nil && msg.k.full() {
+		s.checkSet(msg.k, set)
+	} else {
+		s.checkPart(msg, set)
+	}
+	if msg.k == cds {
+		for _, it := range items {
+			if e := it.wire().eds; e != "" {
+				s.seen[eds].may[e] = true // protocol.md 4.1
+			}
+		}
+	}
+	if !v.wildcard || w.told[msg.k] {
+		v.answer = false
+	}
+	v.nonce = msg.nonce()
+	v.sent[v.nonce], v.places[v.nonce] = items, places
+}
+
+// checkAge is invariant 4.
+func (s *stream) checkAge(it item) {
+	w, c := s.w, s.c
+	at := w.place(it)
+	if at < 0 {
+		w.fail(4, "the control plane never said %s, which client %d is sent", it, c.id)
+		return
+	}
+	acked := w.ackedAt[c.id][it.k][it.name]
+	for _, later := range w.history[it.k][it.name][at+1:] {
+		if w.nacked[item{it.k, it.name, later}] {
+			return // it may be the accepted one that takes the place of what was refused
+		}
+	}
+	if at < acked {
+		w.fail(4, "client %d is sent %s and has accepted what came after: %v", c.id, it, w.history[it.k][it.name])
+	}
+}
+
+// checkSet holds a complete set against invariants 2, 3 and 5.
+func (s *stream) checkSet(k kind, set map[string]int) {
+	w, c, v := s.w, s.c, s.seen[k]
+	if v.wildcard && !w.told[k] {
+		w.fail(5, "client %d is sent all of %s, of which nothing is known", c.id, k)
+	}
+	for name, content := range s.willHold(k) {
+		word, _ := w.word(k, name)
+		if !v.resumed && (w.nacked[item{k, name, word}] || w.nacked[item{k, name, content}]) {
+			continue // a client without a version does not say that it has anything
+		}
+		if set[name] == 0 && v.covers(name) && !w.gone(k, name) {
+			w.fail(2, "client %d has %s, which is left out and was not said to be gone", c.id, item{k, name, content})
+		}
+	}
+	for _, name := range names {
+		content, ok := w.word(k, name)
+		if ok && content != 0 && set[name] == 0 && v.covers(name) && !w.nacked[item{k, name, content}] {
+			w.fail(5, "client %d is sent all of %s without %s", c.id, k, item{k, name, content})
+		}
+	}
+	cause := v.answer || !v.set || !maps.Equal(set, v.last)
+	for _, name := range names {
+		// That what it may have of a refused response is gone is said at once
+		// (protocol.md V6).
+		cause = cause || set[name] != 0 && v.may[name] || w.doubt[k][name] && set[name] == 0 && w.gone(k, name)
+	}
+	if !cause {
+		w.fail(3, "client %d is sent all of %s again: %v", c.id, k, set)
+	}
+	v.last, v.set = set, true
+	clear(v.may)
+}
+
+// checkPart holds a response that is not a complete set against invariants 2, 3
+// and 5.
+func (s *stream) checkPart(msg downMessage, set map[string]int) {
+	w, c, k, v := s.w, s.c, msg.k, s.seen[msg.k]
+	removed := msg.delta.GetRemovedResources()
+	if len(set) == 0 && len(removed) == 0 {
+		switch {
+		case !v.empty:
+			w.fail(3, "client %d is sent an empty %s response", c.id, k)
+		case v.wildcard && !w.told[k]:
+			w.fail(5, "client %d is sent an empty %s response, and nothing is known", c.id, k)
+		}
+		v.empty = false
+	}
+	for name, content := range set {
+		probe := v.probes[name] > 0 && len(set) == 1
+		switch {
+		case v.last[name] != content || v.may[name]:
+		case probe:
+			v.probes[name]--
+		default:
+			w.fail(3, "client %d is sent %s again", c.id, item{k, name, content})
+		}
+		delete(v.may, name)
+		v.last[name] = content
+	}
+	for _, name := range removed {
+		switch {
+		case set[name] != 0:
+			w.fail(3, "client %d is sent %s, and that it is gone", c.id, name)
+		case !w.gone(k, name):
+			w.fail(2, "client %d is told that %s %s is gone, which the control plane did not say", c.id, k, name)
+		case v.last[name] == 0 && !v.may[name] && !w.doubt[k][name]:
+			w.fail(3, "client %d is told that %s %s is gone, and never had it", c.id, k, name)
+		}
+		if v.last[name] == 0 {
+			delete(v.may, name) // of what it had, the answer to a request may follow
+		}
+		delete(v.last, name)
+		v.removed[name] = true
+	}
+}
+
+// willHold is what the client has when it has taken in what is under way.
+func (s *stream) willHold(k kind) map[string]int {
+	t := s.c.types[k]
+	holds := maps.Clone(t.holds)
+	for _, msg := range s.toClient {
+		if msg.k != k {
+			continue
+		}
+		put := make(map[string]int)
+		for _, it := range msg.items() {
+			put[it.name] = it.content
+			if s.c.dislikes[it] {
+				put[it.name] = holds[it.name]
+			}
+		}
+		maps.DeleteFunc(put, func(_ string, content int) bool { return content == 0 })
+		holds = put
+	}
+	return holds
+}
+
+// checkRefused is the second half of invariant 6: the control plane hears that a
+// response was refused only where a client refused some of what it sent.
+func (w *world) checkRefused(k kind, rec *serverNonce) {
+	for it := range w.nacked {
+		if it.k == k && w.place(it) >= 0 {
+			return
+		}
+	}
+	w.fail(6, "%s nonce %s is refused, and no client refused anything", k, rec.nonce)
+}
+
+// checkQuiet is invariant 1, and what of invariant 6 shows only at the end.
+func (w *world) checkQuiet() {
+	for _, st := range w.up.server.types {
+		for i, rec := range st.nonces {
+			last := i == len(st.nonces)-1
+			if rec.delivered && rec.acks+rec.nacks == 0 && (w.up.server.delta || last) {
+				w.fail(6, "%s nonce %s got no answer", st.k, rec.nonce)
+			}
+		}
+	}
+	for _, c := range w.clients {
+		for k := range kinds {
+			for _, name := range names {
+				w.checkHeld(c, k, name)
+			}
+		}
+	}
+}
+
+// checkHeld holds what a client has of one name against the truth.
+func (w *world) checkHeld(c *client, k kind, name string) {
+	t := c.types[k]
+	has, is := t.holds[name], item{k, name, w.server().truth[k][name]}
+	fail := func(why string) {
+		w.fail(1, "at rest %s has %s, and it is %s: %s", c, item{k, name, has}, is, why)
+	}
+	if !t.covers(name) {
+		if has != 0 {
+			fail("it does not subscribe to it")
+		}
+		return
+	}
+	switch {
+	case is.content == 0 && has == 0, has == is.content && !c.dislikes[is]:
+	case is.content == 0 && k.full() && t.names[name] && w.deaf[k][name]:
+		// It was asked for again before the server knew that it was not any more,
+		// and so is not told again; that it is missing was told to nobody.
+	case c.delta && c.unsaid[k][name]:
+		// Doubts end with the leases.
+	case is.content == 0:
+		// Of the other types, what is gone can be said in Delta only. What a Delta
+		// server said of it is forgotten when nobody wants it, and a SotW server
+		// does not say it again.
+		if k.full() || c.delta && w.up.server.delta && w.gone(k, name) {
+			fail("it is gone")
+		}
+	case !w.nacked[is]:
+		fail("it is not what the control plane says")
+	case has == is.content:
+		fail("it refused that")
+	case !c.delta && k.full():
+		// Of several suspects in a complete set none is sent again (design.md I7).
+	case has == 0 && c.dislikes[is] && w.anyGood(k, name, c):
+		fail("something else was accepted")
+	}
+}
+
+// anyGood tells whether clients accepted contents of a resource, and none of them
+// one that c refuses: which of them was the last cannot be told from outside.
+func (w *world) anyGood(k kind, name string, c *client) (any bool) {
+	for it := range w.good {
+		if it.k == k && it.name == name {
+			if c.dislikes[it] {
+				return false
+			}
+			any = true
+		}
+	}
+	return any
+}
+
+// older puts in the place of each resource what was current before it: a fault.
+func (s *stream) older(resp *down.Response) {
+	k := kindOf(resp.Type)
+	for i, r := range resp.Resources {
+		for content := 1; content <= contents; content++ {
+			it := item{k, r.Name, content}
+			if at := s.w.place(it); at >= 0 && at < s.w.ackedAt[s.c.id][k][r.Name] {
+				old := *r
+				old.Body, old.Version = it.wire().any, it.wire().hash
+				resp.Resources[i] = &old
+			}
+		}
+	}
+}

@@ -1,0 +1,292 @@
+package model
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/agent/cache"
+	down "github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// knowledge is what was said in a world, read from the messages themselves and
+// not from the parts under test: the invariants are held against it.
+type knowledge struct {
+	// history lists the contents of each resource in the order in which the agent
+	// was told them; 0 says that it does not exist.
+	history [kinds]map[string][]int
+	// told: a response to a wildcard came. complete: everything was told.
+	told, complete [kinds]bool
+	// deaf are names that a SotW server was told, too late to count, not to be wanted.
+	deaf [kinds]map[string]bool
+	// good are contents of which the agent heard that a client accepted them, when they
+	// were current and since the resource last went. Of what is accepted later no
+	// client that refused something else is told.
+	good map[item]bool
+	// accepted is what of each resource the agent was told last that it is accepted.
+	accepted [kinds]map[string]int
+	// nacked are contents that were new to a client in a response that it refused;
+	// doubt names that a client may have without telling.
+	nacked map[item]bool
+	doubt  [kinds]map[string]bool
+	// ackedAt is, by client, the place in the history of what it accepted.
+	ackedAt [maxClients][kinds]map[string]int
+}
+
+func (kn *knowledge) init() {
+	kn.good, kn.nacked = make(map[item]bool), make(map[item]bool)
+	for k := range kinds {
+		kn.history[k], kn.doubt[k] = make(map[string][]int), make(map[string]bool)
+		kn.deaf[k], kn.accepted[k] = make(map[string]bool), make(map[string]int)
+		for i := range kn.ackedAt {
+			kn.ackedAt[i][k] = make(map[string]int)
+		}
+	}
+}
+
+// hear notes a response of the control plane as the agent receives it.
+func (w *world) hear(msg upMessage) {
+	msg.rec.delivered = true
+	for _, it := range msg.items {
+		w.note(it)
+	}
+	for _, name := range msg.gone {
+		w.note(item{msg.k, name, 0})
+	}
+	if msg.all {
+		listed := func(name string) bool {
+			return slices.ContainsFunc(msg.items, func(it item) bool { return it.name == name })
+		}
+		for _, name := range names {
+			if !listed(name) {
+				w.note(item{msg.k, name, 0})
+			}
+		}
+		w.complete[msg.k] = true
+	}
+	w.told[msg.k] = w.told[msg.k] || msg.told
+}
+
+func (w *world) note(it item) {
+	h := w.history[it.k][it.name]
+	if len(h) > 0 && h[len(h)-1] == it.content {
+		return
+	}
+	w.history[it.k][it.name] = append(h, it.content)
+	if it.content == 0 {
+		maps.DeleteFunc(w.good, func(g item, _ bool) bool { return g.k == it.k && g.name == it.name })
+		delete(w.accepted[it.k], it.name)
+	}
+}
+
+// settled notes that a Delta wildcard has told everything.
+func (w *world) settled(k kind) {
+	w.say("  %s is settled", k)
+	w.complete[k] = w.complete[k] || w.told[k]
+}
+
+// word is what the agent was last told of a resource, false for nothing.
+func (w *world) word(k kind, name string) (content int, ok bool) {
+	h := w.history[k][name]
+	if len(h) == 0 {
+		return 0, false
+	}
+	return h[len(h)-1], true
+}
+
+// gone tells a resource that the control plane said does not exist.
+func (w *world) gone(k kind, name string) bool {
+	content, ok := w.word(k, name)
+	return ok && content == 0 || !ok && w.complete[k]
+}
+
+// place is where in the history a content was last told, -1 for never.
+func (w *world) place(it item) int {
+	h := w.history[it.k][it.name]
+	for i, content := range slices.Backward(h) {
+		if content == it.content {
+			return i
+		}
+	}
+	return -1
+}
+
+// noteACK notes that a client accepts a response.
+func (w *world) noteACK(c *client, msg downMessage) {
+	for _, it := range msg.items() {
+		if !c.types[msg.k].covers(it.name) {
+			continue
+		}
+		at := w.ackedAt[c.id][it.k]
+		at[it.name] = max(at[it.name], c.stream.seen[it.k].places[msg.nonce()][it.name])
+	}
+}
+
+// noteNACK notes that a client refuses a response.
+func (w *world) noteNACK(msg downMessage) {
+	for _, it := range msg.items() {
+		w.nacked[it] = true
+		w.doubt[it.k][it.name] = true
+	}
+	for _, name := range msg.delta.GetRemovedResources() {
+		w.doubt[msg.k][name] = true
+	}
+}
+
+// streamView is one type on a stream of a client, read from the messages.
+type streamView struct {
+	started, wildcard, explicit bool
+	names                       map[string]bool
+	// last is what was sent, or what the client said that it has.
+	last map[string]int
+	set  bool // a complete set was sent
+	// resumed: the client said that it has a version of an earlier stream.
+	resumed bool
+	// may are names that may be sent though unchanged; answer: so may anything.
+	may    map[string]bool
+	answer bool
+	// probes are names that may be sent once more, alone.
+	probes map[string]int
+	// empty: a Delta response with nothing in it may be sent.
+	empty bool
+	// removed are names whose removal was sent.
+	removed map[string]bool
+	nonce   string
+	judged  map[string]bool
+	// sent are the items of each response, places their places in the history.
+	sent   map[string][]item
+	places map[string]map[string]int
+}
+
+func newStreamView() *streamView {
+	return &streamView{
+		names: make(map[string]bool), last: make(map[string]int), may: make(map[string]bool), probes: make(map[string]int), removed: make(map[string]bool),
+		judged: make(map[string]bool), sent: make(map[string][]item), places: make(map[string]map[string]int),
+	}
+}
+
+func (v *streamView) covers(name string) bool { return v.wildcard || v.names[name] }
+
+func (v *streamView) anything() {
+	v.answer, v.empty = true, true
+	for _, name := range names {
+		v.may[name] = true
+	}
+}
+
+// noteRequest notes what a request of the client gives a cause for.
+func (s *stream) noteRequest(req *down.Request) {
+	k := kindOf(req.Type)
+	v := s.seen[k]
+	first := !v.started
+	v.started = true
+	if since := s.c.since[k]; first && !since.IsZero() && time.Since(since) >= cache.DefaultLinger {
+		for name, content := range s.c.types[k].holds {
+			s.c.unsaid[k][name] = req.Initial[name] != (item{k, name, content}).wire().hash
+		}
+	}
+	if !req.NACK && !v.judged[req.Nonce] && (s.c.delta || req.Nonce == v.nonce) {
+		for _, it := range v.sent[req.Nonce] {
+			s.w.accepted[it.k][it.name] = it.content
+		}
+	}
+	if req.Nonce != "" && !req.NACK && !v.judged[req.Nonce] {
+		for _, it := range v.sent[req.Nonce] {
+			if content, ok := s.w.word(k, it.name); ok && content == it.content {
+				s.w.good[it] = true
+			}
+		}
+	}
+	if req.NACK {
+		for _, it := range v.sent[req.Nonce] {
+			v.probes[it.name] = 1
+		}
+		for _, name := range names {
+			if s.w.doubt[k][name] {
+				v.may[name] = true // removals that were refused are said again
+			}
+		}
+	}
+	before := make(map[string]bool)
+	for _, name := range names {
+		before[name] = v.covers(name)
+	}
+	if s.c.delta {
+		v.noteDelta(s, k, req, first)
+	} else {
+		v.noteSotW(s, k, req, first)
+	}
+	for name := range v.last {
+		if before[name] && !v.covers(name) {
+			delete(v.last, name)
+		}
+	}
+}
+
+func (v *streamView) noteDelta(s *stream, k kind, req *down.Request, first bool) {
+	if first {
+		v.answer, v.empty = true, true
+		if len(req.Subscribe) == 0 && k.full() {
+			v.wildcard = true
+		}
+		if v.wildcard || k == eds {
+			for name := range s.w.doubt[k] {
+				v.may[name] = true
+			}
+		}
+	}
+	v.judged[req.Nonce] = true
+	for _, name := range req.Subscribe {
+		if name == xds.Wildcard {
+			v.wildcard = true
+			v.anything()
+			continue
+		}
+		v.names[name], v.may[name] = true, true
+	}
+	for name, hash := range req.Initial {
+		if it, ok := hashed(k, name, hash); ok {
+			v.last[name] = it.content
+		}
+	}
+	for _, name := range req.Unsubscribe {
+		if name == xds.Wildcard {
+			v.wildcard = false
+			continue
+		}
+		delete(v.names, name)
+		v.may[name] = v.wildcard // protocol.md 2.5
+	}
+}
+
+func (v *streamView) noteSotW(s *stream, k kind, req *down.Request, first bool) {
+	if !first && req.Nonce != "" && req.Nonce != v.nonce {
+		return // stale
+	}
+	again := !first && req.Nonce != "" && !req.NACK && v.judged[req.Nonce]
+	v.judged[req.Nonce] = true
+	wanted := make(map[string]bool)
+	wildcard := false
+	for _, name := range req.Names {
+		if name == xds.Wildcard {
+			wildcard = true
+		} else {
+			wanted[name] = true
+		}
+	}
+	v.explicit = v.explicit || len(req.Names) > 0
+	if len(req.Names) == 0 && k.full() && !v.explicit || s.c.envoy && k == cds {
+		wildcard = true
+	}
+	v.resumed = v.resumed || first && req.Version != ""
+	if first || wildcard && !v.wildcard {
+		v.anything()
+	}
+	for name := range wanted {
+		if !v.names[name] || again && k == eds {
+			v.may[name] = true
+		}
+	}
+	v.names, v.wildcard = wanted, wildcard
+}

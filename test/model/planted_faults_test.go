@@ -1,0 +1,57 @@
+package model
+
+import "testing"
+
+// fault is something that the glue does wrong on purpose.
+type fault int
+
+const (
+	noFault      fault = iota
+	dropRemovals       // the cache never hears that something is gone
+	dropUpdates        // nor of one of several changes
+	removeOnLoss       // the loss of the control plane removes a route
+	forgetOnLoss       // and all clusters
+	answerAcks         // an ACK is answered
+	sendOld            // what was current before is sent
+	answerEmpty        // a wildcard is answered before anything is known
+	ackTwice           // the control plane is told twice
+	dropVerdicts       // or never
+	nackUnasked        // or that somebody refused, and nobody did
+	askForever         // names are asked for again as soon as they come
+)
+
+// TestTheModelFindsPlantedFaults shows that each invariant can fail.
+func TestTheModelFindsPlantedFaults(t *testing.T) {
+	const enough = 2000
+	for name, row := range map[string]struct {
+		fault     fault
+		invariant int
+	}{
+		"removals are dropped":                             {dropRemovals, 1},
+		"changes are dropped":                              {dropUpdates, 1},
+		"a route is removed when the upstream is lost":     {removeOnLoss, 2},
+		"clusters are removed when the upstream is lost":   {forgetOnLoss, 2},
+		"an ACK is answered":                               {answerAcks, 3},
+		"an old version is sent":                           {sendOld, 4},
+		"a wildcard of which nothing is known is answered": {answerEmpty, 5},
+		"a response is ACKed twice":                        {ackTwice, 6},
+		"a response is not answered":                       {dropVerdicts, 6},
+		"a response is refused without a reason":           {nackUnasked, 6},
+		"names are asked for without end":                  {askForever, 7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(enough) {
+				w := play(t, newSequence(seed), row.fault, overlooked, false)
+				if w.violation == nil {
+					continue
+				}
+				if w.violation.invariant == row.invariant {
+					t.Logf("sequence %d: %s", seed, w.violation)
+					return
+				}
+			}
+			t.Errorf("not found in %d sequences", enough)
+		})
+	}
+}

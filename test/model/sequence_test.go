@@ -1,0 +1,314 @@
+package model
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// sequence is a world to begin with and what happens in it. Steps mean something
+// in any state, so that some can be left out.
+type sequence struct {
+	seed  uint64
+	setup [16]byte
+	steps []step
+}
+
+// step is one thing that happens; its bytes choose what, to whom and how. restart
+// says that it is a restart of the agent.
+type step struct {
+	op, who, what, how byte
+	restart            bool
+}
+
+// withRestarts is the sequence of a seed, with restarts of the agent between.
+func withRestarts(seed uint64) *sequence {
+	seq := newSequence(seed)
+	random := newRandom(^seed)
+	for range 1 + random.IntN(3) {
+		at := random.IntN(len(seq.steps) + 1)
+		seq.steps = slices.Insert(seq.steps, at, step{how: byte(random.Uint32()), restart: true})
+	}
+	return seq
+}
+
+func newSequence(seed uint64) *sequence {
+	random := newRandom(seed)
+	seq := &sequence{seed: seed}
+	for i := range seq.setup {
+		seq.setup[i] = byte(random.Uint32())
+	}
+	seq.steps = make([]step, 20+random.IntN(41))
+	for i := range seq.steps {
+		n := random.Uint32()
+		seq.steps[i] = step{op: byte(n), who: byte(n >> 8), what: byte(n >> 16), how: byte(n >> 24)}
+	}
+	return seq
+}
+
+func (seq *sequence) without(at, size int) *sequence {
+	less := *seq
+	less.steps = slices.Delete(slices.Clone(seq.steps), at, at+size)
+	return &less
+}
+
+// play plays the sequence to its end, or to the first broken invariant.
+func (seq *sequence) play(ctx context.Context, f fault, kn known, verbose bool) *world {
+	w := newWorld(f, kn, seq.setup[14]&4 != 0)
+	w.verbose = verbose
+	w.run = func() (stop func()) {
+		ctx, cancel := context.WithCancel(ctx)
+		ended, c := make(chan struct{}), w.cache
+		go func() {
+			defer close(ended)
+			_ = c.Run(ctx)
+		}()
+		return func() {
+			cancel()
+			<-ended
+		}
+	}
+	w.stop = w.run()
+	defer func() { w.stop() }()
+	seq.begin(w)
+	for _, st := range seq.steps {
+		w.step(st)
+		w.pump()
+		if w.violation != nil {
+			return w
+		}
+	}
+	w.quiesce()
+	if w.violation == nil {
+		w.checkQuiet()
+	}
+	if w.violation == nil {
+		w.checkLater()
+	}
+	return w
+}
+
+// begin sets the world up.
+func (seq *sequence) begin(w *world) {
+	b := seq.setup
+	for i, name := range []string{"A", "B"} {
+		cp := newControlPlane(w, name, i)
+		how := b[i]
+		cp.silent, cp.waits, cp.stubborn, cp.partial = how&1 != 0, how&2 != 0, how&12 == 4, how&16 != 0
+		w.servers = append(w.servers, cp)
+		for k := range kinds {
+			for j, name := range names {
+				if c := int(b[2+i]>>j+b[4]*byte(k)) % (contents + 2); c <= contents {
+					cp.set(k, name, c)
+				}
+			}
+		}
+	}
+	for i := range 1 + int(b[5])%maxClients {
+		c := newClient(w, i, b[6]>>i&1 == 1, b[7]>>i&1 == 1)
+		for j := range int(b[8+i]) % 3 {
+			n := int(b[11+i]) >> j
+			c.dislikes[item{kind(n % int(kinds)), names[n/4%len(names)], 1 + n/5%contents}] = true
+		}
+		w.clients = append(w.clients, c)
+		w.say("%s", c)
+	}
+	for _, cp := range w.servers {
+		w.say("%s: silent %v, waits %v, stubborn %v, partial %v, has %v", cp.name, cp.silent, cp.waits, cp.stubborn, cp.partial, cp.truth)
+	}
+	w.delta = b[14]&1 == 1 || w.onlyDelta
+	w.say("the first stream is delta: %v; reachable at once: %v", w.delta, b[14]&2 != 0)
+	if b[14]&2 != 0 {
+		w.reach(w.delta)
+	}
+	for _, c := range w.clients {
+		if b[15]>>c.id&1 == 1 {
+			c.connect()
+		}
+	}
+	w.pump()
+}
+
+var pauses = []time.Duration{10 * time.Millisecond, 300 * time.Millisecond, time.Second, 2 * time.Second, 20 * time.Second, 31 * time.Minute}
+
+// step does one thing.
+func (w *world) step(st step) {
+	if st.restart {
+		w.restart(st.how)
+		return
+	}
+	c := w.clients[int(st.who)%len(w.clients)]
+	k := kind(st.what & 3)
+	name := names[int(st.what>>2)%len(names)]
+	cp := w.server()
+	switch op := st.op % 32; {
+	case op < 6:
+		content := 1 + int(st.how)%contents
+		w.say("put %s in %s", item{k, name, content}, cp.name)
+		cp.set(k, name, content)
+	case op < 8:
+		w.say("delete %s %s in %s", k, name, cp.name)
+		cp.set(k, name, 0)
+	case op < 9:
+		w.say("change much of %s in %s", k, cp.name)
+		for i, n := range names {
+			cp.set(k, n, int(st.how>>i)%(contents+1))
+		}
+	case op < 10:
+		cp.busy = !cp.busy
+		w.say("%s is busy: %v", cp.name, cp.busy)
+	case op < 13:
+		w.subscribe(c, k, name, true)
+	case op < 15:
+		w.subscribe(c, k, name, false)
+	case op < 16:
+		w.subscribe(c, k&2, xds.Wildcard, st.how&3 != 0)
+	case op < 17:
+		w.say("client %d asks again for %s %s", c.id, k, name)
+		c.repeat(k, name)
+	case op < 18:
+		w.say("client %d says something stale of %s", c.id, k)
+		c.stale(k)
+	case op < 20:
+		w.hold(int(st.how)%(downLinks+2*len(w.clients)), true)
+	case op < 22:
+		w.hold(int(st.how)%(downLinks+2*len(w.clients)), false)
+	case op < 24:
+		w.comeOrGo(c, st.how)
+	case op < 27:
+		w.loseOrReach(st.how)
+	default:
+		pause := pauses[int(st.how)%len(pauses)]
+		w.say("after %v", pause)
+		w.sleep(pause)
+	}
+}
+
+func (w *world) subscribe(c *client, k kind, name string, more bool) {
+	if c.envoy && (k != rds && k != cds || name == xds.Wildcard) {
+		return // an Envoy's listeners and endpoints are its own affair
+	}
+	if c.envoy && k == cds && (c.stream == nil || c.types[cds].nonce == "") {
+		return // it names clusters on demand, when it serves
+	}
+	w.say("client %d subscribes %s %s: %v", c.id, k, name, more)
+	c.subscribe(k, name, more)
+}
+
+func (w *world) hold(link int, held bool) {
+	if w.held[link] != held {
+		w.say("link %d is held up: %v", link, held)
+		w.held[link] = held
+	}
+}
+
+// comeOrGo closes a client's stream and opens another, sometimes with nothing, and
+// sometimes only later.
+func (w *world) comeOrGo(c *client, how byte) {
+	if c.stream != nil {
+		w.say("client %d goes", c.id)
+		w.noteUnanswered(c)
+		c.disconnect()
+		if how&3 == 0 {
+			return
+		}
+	}
+	if how&4 != 0 {
+		w.say("client %d was restarted", c.id)
+		c.forgetAll()
+		for k := range kinds {
+			clear(w.ackedAt[c.id][k])
+		}
+	}
+	w.say("client %d connects", c.id)
+	c.connect()
+}
+
+// noteUnanswered notes what a client may have without telling when it goes.
+func (w *world) noteUnanswered(c *client) {
+	for k, v := range c.stream.seen {
+		for _, items := range v.sent {
+			for _, it := range items {
+				w.doubt[k][it.name] = true
+			}
+		}
+		for name := range v.removed {
+			w.doubt[k][name] = true
+		}
+	}
+}
+
+// loseOrReach cuts the upstream stream, or opens one: to the same server or
+// another, in the same form or the other.
+func (w *world) loseOrReach(how byte) {
+	if w.up != nil && how&1 == 0 {
+		w.say("the control plane is lost")
+		w.lose()
+		return
+	}
+	if how&6 == 6 {
+		w.lose()
+		w.current = 1 - w.current
+	}
+	if how&24 == 24 && !w.onlyDelta {
+		w.delta = !w.delta
+	}
+	w.say("stream to %s, delta %v", w.server().name, w.delta)
+	w.reach(w.delta)
+}
+
+// checkLater is invariant 8: leases end, and what nobody wants is not asked for.
+func (w *world) checkLater() {
+	w.say("31 minutes later")
+	before := w.messages
+	w.sleep(31 * time.Minute)
+	w.quiesce()
+	if w.violation != nil {
+		return
+	}
+	w.checkQuiet()
+	if !w.up.answered {
+		return // leases do not run (design.md I11)
+	}
+	wanted := make(map[string]bool)
+	for _, c := range w.clients {
+		for k := range kinds {
+			if c.types[k].wildcard {
+				wanted[fmt.Sprint(k, "*")] = true
+			}
+			for n := range c.types[k].names {
+				wanted[fmt.Sprint(k, n)] = true
+			}
+		}
+		for n, content := range c.types[cds].holds {
+			if e := (item{cds, n, content}).wire().eds; e != "" {
+				wanted[fmt.Sprint(eds, e)] = true
+			}
+		}
+	}
+	// The endpoints of a cluster that is refused are fetched too.
+	for n, content := range w.server().truth[cds] {
+		if e := (item{cds, n, content}).wire().eds; e != "" && (wanted[fmt.Sprint(cds, "*")] || wanted[fmt.Sprint(cds, n)]) {
+			wanted[fmt.Sprint(eds, e)] = true
+		}
+	}
+	for k, st := range w.up.server.types {
+		// SotW's legacy wildcard cannot be given up by naming nothing: that says it
+		// again (protocol.md 2.1, 7.9).
+		kept := !w.up.server.delta && !st.explicit
+		if st.wildcard && !kept && !wanted[fmt.Sprint(kind(k), "*")] {
+			w.fail(8, "all of %s is still asked for", kind(k))
+		}
+		for n := range st.names {
+			if !wanted[fmt.Sprint(kind(k), n)] {
+				w.fail(8, "%s %s is still asked for", kind(k), n)
+			}
+		}
+	}
+	if n := w.messages - before; n > 100 {
+		w.fail(7, "%d messages in quiet", n)
+	}
+}

@@ -1,0 +1,259 @@
+package model
+
+import (
+	"fmt"
+	"strings"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/agent/cache"
+	up "github.com/holdfast-xds/holdfast/upstream/session"
+)
+
+// The links that a step can hold up: requests to the control plane, responses of
+// it, and the same of each client.
+const (
+	upRequests = iota
+	upResponses
+	downLinks // two for each client from here
+)
+
+const maxClients = 3
+
+// world is one control plane in use, the agent's parts, and clients. Everything
+// happens in the goroutine that plays the steps; the cache's own, which ends
+// leases, runs only while that one sleeps or waits.
+type world struct {
+	cache   *cache.Cache
+	disk    disk
+	journal *cache.Journal
+	run     func() (stop func()) // runs the cache
+	stop    func()
+	// releaseAt is when what was restored is served, though no source answered.
+	releaseAt time.Time
+	servers   []*controlPlane
+	current   int // of servers
+	delta     bool
+	// onlyDelta: the control planes speak nothing else.
+	onlyDelta bool
+	up        *upstream // nil while none is reachable
+	versions  map[string]map[string]up.Version
+	clients   []*client
+	held      [downLinks + 2*maxClients]bool
+	streams   int
+	messages  int
+	fault     fault
+	known     known
+
+	knowledge
+	violation *violation
+	verbose   bool
+	log       []string
+}
+
+// violation is a broken invariant, by its number in the package comment.
+type violation struct {
+	invariant int
+	what      string
+}
+
+func (v *violation) String() string { return fmt.Sprintf("invariant %d: %s", v.invariant, v.what) }
+
+func newWorld(f fault, kn known, onlyDelta bool) *world {
+	w := &world{onlyDelta: onlyDelta, versions: make(map[string]map[string]up.Version), fault: f, known: kn}
+	w.knowledge.init()
+	w.disk.init()
+	w.newCache()
+	return w
+}
+
+func (w *world) say(format string, args ...any) {
+	if w.verbose {
+		w.log = append(w.log, fmt.Sprintf(format, args...))
+	}
+}
+
+// fail notes the first broken invariant.
+func (w *world) fail(invariant int, format string, args ...any) {
+	if w.violation == nil {
+		w.violation = &violation{invariant, fmt.Sprintf(format, args...)}
+		w.say("!!! %s", w.violation)
+	}
+}
+
+func (w *world) server() *controlPlane { return w.servers[w.current] }
+
+// connect is what Failover tells the group.
+func (w *world) connect(up bool) {
+	w.cache.SetConnected(up)
+	if up {
+		w.cache.Release()
+	}
+	synctest.Wait()
+	if !up && w.fault == removeOnLoss {
+		w.cache.Apply(cache.Update{Type: rds.url(), Remove: []string{"a"}}, nil)
+	}
+	if !up && w.fault == forgetOnLoss {
+		w.cache.Apply(cache.Update{Type: cds.url(), Complete: true}, nil)
+	}
+}
+
+// lose ends the upstream stream; what is under way is lost.
+func (w *world) lose() {
+	if w.up != nil {
+		w.up.close()
+		w.up = nil
+		w.connect(false)
+	}
+}
+
+func (w *world) reach(delta bool) {
+	w.lose()
+	w.delta = delta
+	w.up = w.openUpstream(w.server(), delta)
+}
+
+// pump moves messages until nothing moves any more but what is held up.
+func (w *world) pump() {
+	synctest.Wait()
+	if !w.releaseAt.IsZero() && !w.releaseAt.After(time.Now()) {
+		w.releaseAt = time.Time{}
+		w.cache.Release()
+	}
+	for rounds := 0; w.violation == nil; rounds++ {
+		if rounds > 300 {
+			w.fail(7, "messages go round without end")
+			return
+		}
+		busy := w.up != nil && w.pumpUpstream()
+		for _, c := range w.clients {
+			if c.stream != nil && w.violation == nil {
+				busy = w.pumpClient(c) || busy
+			}
+		}
+		if !busy {
+			return
+		}
+	}
+}
+
+func (w *world) pumpUpstream() (busy bool) {
+	busy = w.up.flush()
+	u := w.up // flush may have opened another
+	if !w.held[upRequests] && len(u.toServer) > 0 {
+		for _, req := range u.toServer {
+			u.deliver(req)
+		}
+		w.messages += len(u.toServer)
+		u.toServer, busy = nil, true
+	}
+	u.server.push()
+	if !w.held[upResponses] && len(u.server.toAgent) > 0 {
+		msgs := u.server.toAgent
+		u.server.toAgent, busy = nil, true
+		w.messages += len(msgs)
+		for _, msg := range msgs {
+			w.say("  %s -> agent: %s %s %v -%v all %v", u.server.cp.name, msg.k, msg.rec.nonce, msg.items, msg.gone, msg.all)
+			w.hear(msg)
+			u.noteLate(msg)
+			u.receive(msg)
+		}
+	}
+	return busy
+}
+
+func (w *world) pumpClient(c *client) (busy bool) {
+	link := downLinks + 2*c.id
+	s := c.stream
+	if !w.held[link] && len(s.toAgent) > 0 {
+		reqs := s.toAgent
+		s.toAgent, busy = nil, true
+		w.messages += len(reqs)
+		for _, req := range reqs {
+			s.receive(req)
+		}
+	}
+	busy = s.flush() || busy
+	if !w.held[link+1] && len(s.toClient) > 0 {
+		msgs := s.toClient
+		s.toClient, busy = nil, true
+		for _, msg := range msgs {
+			c.take(msg)
+		}
+	}
+	if !c.warmUntil.IsZero() && !c.warmUntil.After(time.Now()) {
+		c.warmed()
+		busy = true
+	}
+	return busy
+}
+
+// next is when something happens by itself; the zero time for never.
+func (w *world) next() (at time.Time) {
+	at = w.releaseAt
+	if w.up != nil {
+		at = earliest(at, w.up.wake)
+	}
+	for _, c := range w.clients {
+		if c.stream != nil {
+			at = earliest(at, c.stream.wake, c.warmUntil)
+		}
+	}
+	return at
+}
+
+// sleep lets time pass, and what is due in it happen when it is due.
+func (w *world) sleep(d time.Duration) {
+	until := time.Now().Add(d)
+	for n := 0; w.violation == nil; n++ {
+		if n > 500 {
+			w.fail(7, "timers without end")
+			return
+		}
+		at := w.next()
+		if at.IsZero() || at.After(until) {
+			at = until
+		}
+		if d := time.Until(at); d > 0 {
+			time.Sleep(d)
+		}
+		w.pump()
+		if !at.Before(until) {
+			return
+		}
+	}
+}
+
+// quiesce brings everything back and waits until nothing happens any more.
+func (w *world) quiesce() {
+	w.say("quiescence")
+	w.held = [len(w.held)]bool{}
+	for _, cp := range w.servers {
+		cp.busy = false
+	}
+	if w.up == nil {
+		w.up = w.openUpstream(w.server(), w.delta)
+	}
+	for _, c := range w.clients {
+		if c.stream == nil {
+			c.connect()
+		}
+	}
+	before := w.messages
+	w.pump()
+	for n := 0; w.violation == nil; n++ {
+		at := w.next()
+		if at.IsZero() {
+			break
+		}
+		if n > 300 || w.messages-before > 1000 {
+			w.fail(7, "no rest after %d timers and %d messages", n, w.messages-before)
+			return
+		}
+		w.say("  %v later", time.Until(at))
+		w.sleep(time.Until(at))
+	}
+}
+
+// transcript is what was said.
+func (w *world) transcript() string { return strings.Join(w.log, "\n") }

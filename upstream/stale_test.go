@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -82,15 +83,15 @@ func TestASourceThatNeverAnswersLetsTheNextTry(t *testing.T) {
 // The only one is waited for as long as it takes.
 func TestTheOnlySourceIsWaitedFor(t *testing.T) {
 	among(t, func(r *trial) {
-		failed := 0
-		r.failover.Failed = func() { failed++ }
+		var failed atomic.Int64
+		r.failover.Failed = func() { failed.Add(1) }
 		r.lack(true)
 		r.run()
 		r.pass(time.Hour)
 		if n := len(r.sources[0].attempts()); n != 1 {
 			r.Errorf("%d attempts, want one that waits", n)
 		}
-		if failed == 0 {
+		if failed.Load() == 0 {
 			r.Error("nobody was told that no source answers")
 		}
 	}, silent)
@@ -99,14 +100,14 @@ func TestTheOnlySourceIsWaitedFor(t *testing.T) {
 // Failed is told when every source has failed, not before.
 func TestThatAllHaveFailedIsTold(t *testing.T) {
 	among(t, func(r *trial) {
-		failed := 0
-		r.failover.Failed = func() { failed++ }
+		var failed atomic.Int64
+		r.failover.Failed = func() { failed.Add(1) }
 		r.run() // the first fails at once, and nothing is missing
-		if failed != 0 {
+		if failed.Load() != 0 {
 			r.Error("told after the first")
 		}
 		r.pass(DefaultFailoverAfter + lackingPoll)
-		if failed == 0 {
+		if failed.Load() == 0 {
 			r.Error("not told after the second")
 		}
 	}, down, down)

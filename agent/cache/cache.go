@@ -173,6 +173,7 @@ type table struct {
 	tickets     []*ticket // updates without a verdict, oldest first
 	updated     time.Time
 	expired     uint64 // resources that outlived their TTL
+	hadTTL      bool   // a resource ever had one
 	former      map[string]former
 	// withheld are removals that are held back, and until when; told is the source
 	// that last told all it has, pruneAt when what it did not confirm goes.

@@ -35,6 +35,7 @@ func (c *Cache) expires(r *xds.Resource) {
 	if r.Deadline.IsZero() {
 		return
 	}
+	c.table(r.Type).hadTTL = true
 	if len(c.expiries) > 64+4*c.resources {
 		c.dropStaleExpiries()
 	}

@@ -79,7 +79,7 @@ func TestAClientThatDoesNotLiveProvesNothing(t *testing.T) {
 			w.Close(nil)
 			pass(time.Second)
 		}
-		if item := c.tables[xds.ClusterType].entries["a"]; item.proven != nil {
+		if got := proven(c); got != "" {
 			t.Error("proven by clients that did not live")
 		}
 		w := watch(c, "x", xds.ClusterType, "*")
@@ -89,12 +89,22 @@ func TestAClientThatDoesNotLiveProvesNothing(t *testing.T) {
 		put(c, xds.ClusterType, "a@3")
 		accept(w, xds.ClusterType, "a@3")
 		pass(ProvenAfter - time.Second)
-		if item := c.tables[xds.ClusterType].entries["a"]; item.proven != nil {
+		if got := proven(c); got != "" {
 			t.Error("proven before its time")
 		}
 		pass(time.Second)
-		if item := c.tables[xds.ClusterType].entries["a"]; item.proven == nil || item.proven.Version != "3" {
-			t.Errorf("not proven after its time: %v", item.proven)
+		if got := proven(c); got != "3" {
+			t.Errorf("proven is %q after the time of 3", got)
 		}
 	})
+}
+
+// proven returns the proven version of the cluster a, "" for none.
+func proven(c *Cache) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r := c.tables[xds.ClusterType].entries["a"].proven; r != nil {
+		return r.Version
+	}
+	return ""
 }

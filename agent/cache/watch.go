@@ -323,6 +323,12 @@ func (s Snapshot) Doubtful(typeURL string) []string {
 	return names
 }
 
+// HadTTL reports whether any resource of a type ever had a TTL.
+func (s Snapshot) HadTTL(typeURL string) bool {
+	t := s.c.tables[typeURL]
+	return t != nil && t.hadTTL
+}
+
 func (e *entry) item() xds.Item {
 	return xds.Item{Current: e.res, Good: e.good, Standing: e.standing}
 }

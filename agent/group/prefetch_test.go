@@ -47,7 +47,7 @@ func TestWhatWasFetchedAndNobodyWantsIsReleased(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()
 		r.group.Cache().Prefetch(xds.ListenerType, xds.Wildcard)
-		r.pass(24 * time.Hour)
+		r.pass(time.Hour)
 		if !asked(r, "r1") {
 			t.Fatal("the routes are not asked for")
 		}

@@ -200,7 +200,10 @@ func (s *Session) consider(sub *subscription, v View, name string, due bool, out
 		return removed
 	}
 	h = sub.sent[r.Name]
-	if !due && h != nil && h.version == r.Version {
+	// Of what the client brings along it is not known whether it is about to drop it:
+	// its timers run on between two streams (protocol.md 6.6).
+	timed := h != nil && h.last == nil && sub.passesTTL() && v.HadTTL(sub.url)
+	if !due && h != nil && h.version == r.Version && !timed {
 		switch sub.extend(h, r, s.now) {
 		case notNeeded:
 			return removed

@@ -56,6 +56,9 @@ type View interface {
 	// Doubtful lists names that a client of this kind may hold without telling:
 	// what was in a response that it NACKed or never answered (protocol.md 3.6).
 	Doubtful(typeURL string) []string
+	// HadTTL reports whether any resource of a type ever had a TTL, of which a
+	// client's timer may still run.
+	HadTTL(typeURL string) bool
 }
 
 // Config configures a Session. The zero value serves SotW.

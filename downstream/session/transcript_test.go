@@ -389,6 +389,7 @@ func show(resp *Response, list []*xds.Resource) string {
 
 // fakeState is a View that does as it is told.
 type fakeState struct {
+	timed     bool // something had a TTL
 	now       time.Time
 	revision  uint64
 	items     map[string]map[string]xds.Item
@@ -405,6 +406,8 @@ func newFakeState() *fakeState {
 		doubtful:  make(map[string][]string),
 	}
 }
+
+func (s *fakeState) HadTTL(string) bool { return s.timed }
 
 func (s *fakeState) do(verb, typeURL string, args []string, changed func(names []string, all bool)) error {
 	if verb == "know" {
@@ -439,6 +442,7 @@ func (s *fakeState) do(verb, typeURL string, args []string, changed func(names [
 					return err
 				}
 				r.TTL, r.Deadline = ttl, s.now.Add(ttl)
+				s.timed = true
 			}
 			if alias, ok := strings.CutPrefix(arg, "alias="); ok {
 				r.Aliases = append(r.Aliases, alias)

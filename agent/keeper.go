@@ -75,9 +75,7 @@ type keptGroup struct {
 	// cache's.
 	live    *member
 	journal *cache.Journal
-	// records is what is on disk of a group that is not live, and saved, facts and
-	// contact what was read of one that has not been since the start.
-	records []store.Record
+	// saved, facts and contact are what is kept of a group that is not live.
 	saved   []cache.Saved
 	facts   []cache.Fact
 	contact time.Time
@@ -124,11 +122,9 @@ func (k *keeper) take(loaded *store.Loaded) {
 			Type: key.Type, Name: key.Name, Kept: e.Kept, Source: e.Source,
 			Accepted: e.Accepted, Proven: e.Proven, Previous: e.Previous,
 		})
-		g.records = append(g.records, e.Records(key)...)
 	}
 	for key, value := range loaded.Notes {
 		g := group(key.Group)
-		g.records = append(g.records, store.Note{Key: key, Value: value})
 		if key.Name == contactNote {
 			g.contact, _ = time.Parse(time.RFC3339, value)
 			g.written = g.contact
@@ -137,11 +133,13 @@ func (k *keeper) take(loaded *store.Loaded) {
 		}
 	}
 	for name, g := range read {
-		if live := k.kept[name]; live != nil {
-			live.live.Cache().Restore(g.saved, g.facts)
-			continue
+		switch there := k.kept[name]; {
+		case there == nil:
+			k.kept[name] = g
+		case there.live != nil:
+			there.live.Cache().Restore(g.saved, g.facts)
+		default: // it came and went while the disk could not be read, and is newer
 		}
-		k.kept[name] = g
 	}
 	k.forgetDormant()
 }
@@ -180,7 +178,7 @@ func (k *keeper) adopt(m *member, name string) {
 	if !g.contact.IsZero() {
 		m.SetContact(g.contact)
 	}
-	g.saved, g.facts, g.records = nil, nil, nil
+	g.saved, g.facts = nil, nil
 	k.poke()
 }
 
@@ -193,11 +191,9 @@ func (k *keeper) leave(m *member) {
 			continue
 		}
 		left := &keptGroup{name: name, contact: m.Contact(), pending: append(g.pending, k.records(name, g.journal.Take())...)}
-		all := g.journal.All()
-		left.records = k.records(name, all)
-		left.saved, left.facts = remembered(all)
-		left.records = append(left.records, contact(left))
+		left.pending = append(left.pending, contact(left))
 		left.written = left.contact
+		left.saved, left.facts = g.journal.Saved()
 		k.kept[name] = left
 		k.poke()
 	}
@@ -293,7 +289,7 @@ func (k *keeper) rewrite() error {
 		g := k.kept[name]
 		g.pending = nil
 		if g.live == nil {
-			all = append(all, g.records...)
+			all = append(all, k.dormant(g)...)
 			continue
 		}
 		all = append(all, k.records(name, g.journal.All())...)
@@ -310,16 +306,44 @@ func contact(g *keptGroup) store.Record {
 	return store.Note{Key: store.NoteKey{Group: g.name, Name: contactNote}, Value: g.contact.UTC().Format(time.RFC3339)}
 }
 
+// dormant returns the records of a group that is not live. Called under mu.
+func (k *keeper) dormant(g *keptGroup) []store.Record {
+	var out []store.Record
+	for _, s := range g.saved {
+		key := store.Key{Group: g.name, Type: s.Type, Name: s.Name}
+		e := store.Entry{Kept: s.Kept, Source: s.Source, Accepted: s.Accepted, Proven: s.Proven, Previous: s.Previous}
+		for _, rec := range e.Records(key) {
+			if put, ok := rec.(store.Put); ok {
+				out = append(out, k.put(key, put)...)
+			} else {
+				out = append(out, rec)
+			}
+		}
+	}
+	for _, f := range g.facts {
+		out = append(out, note(g.name, f, true))
+	}
+	return append(out, contact(g))
+}
+
 // put returns what writes a content down; for one that must not be written, what
 // takes its predecessors away. Called under mu.
-func (k *keeper) put(key store.Key, r cache.Record) []store.Record {
-	ok, why := store.Storable(r.Resource, k.encrypted, k.finder.Sensitive)
+func (k *keeper) put(key store.Key, put store.Put) []store.Record {
+	ok, why := store.Storable(put.Resource, k.encrypted, k.finder.Sensitive)
 	if ok {
 		delete(k.notStored, key)
-		return []store.Record{store.Put{Group: key.Group, Resource: r.Resource, Source: r.Source, Accepted: r.Accepted}}
+		return []store.Record{put}
 	}
 	k.notStored[key] = why
 	return []store.Record{store.Delete{Key: key}, store.Prove{Key: key}}
+}
+
+func note(group string, f cache.Fact, is bool) store.Record {
+	value := ""
+	if is {
+		value = "yes"
+	}
+	return store.Note{Key: store.NoteKey{Group: group, Name: factName(f)}, Value: value}
 }
 
 // status says how the disk is, and what is not written.
@@ -343,7 +367,7 @@ func (k *keeper) records(group string, told []cache.Record) []store.Record {
 		key := store.Key{Group: group, Type: r.Type, Name: r.Name}
 		switch r.Op {
 		case cache.Put:
-			out = append(out, k.put(key, r)...)
+			out = append(out, k.put(key, store.Put{Group: group, Resource: r.Resource, Source: r.Source, Accepted: r.Accepted})...)
 		case cache.Accept:
 			out = append(out, store.Accept{Key: key})
 		case cache.Prove:
@@ -357,47 +381,10 @@ func (k *keeper) records(group string, told []cache.Record) []store.Record {
 				TTL: r.Resource.TTL, Deadline: r.Resource.Deadline,
 			})
 		case cache.Note:
-			value := ""
-			if r.Is {
-				value = "yes"
-			}
-			out = append(out, store.Note{Key: store.NoteKey{Group: group, Name: factName(r.Fact)}, Value: value})
+			out = append(out, note(group, r.Fact, r.Is))
 		}
 	}
 	return out
-}
-
-// remembered reads back what a journal told of everything.
-func remembered(all []cache.Record) (saved []cache.Saved, facts []cache.Fact) {
-	var last *cache.Saved
-	for _, r := range all {
-		if r.Op == cache.Note {
-			facts = append(facts, r.Fact)
-			continue
-		}
-		if last == nil || last.Type != r.Type || last.Name != r.Name {
-			saved = append(saved, cache.Saved{Type: r.Type, Name: r.Name})
-			last = &saved[len(saved)-1]
-		}
-		switch r.Op {
-		case cache.Put:
-			if last.Proven {
-				last.Previous = last.Kept
-			}
-			last.Kept, last.Source, last.Accepted, last.Proven = r.Resource, r.Source, r.Accepted, false
-		case cache.Accept:
-			last.Accepted = true
-		case cache.Prove:
-			last.Proven, last.Previous = last.Kept != nil, nil
-		case cache.Delete:
-			if last.Proven {
-				last.Previous = last.Kept
-			}
-			last.Kept, last.Accepted, last.Proven = nil, false, false
-		case cache.Touch, cache.Note:
-		}
-	}
-	return saved, facts
 }
 
 // factName is the name of a fact's note: its kind, type URL and name, which may

@@ -276,6 +276,7 @@ type fakeDisk struct {
 	openErr, appendErr, rewriteErr error
 	opened, appended, rewritten    int
 	durable                        bool
+	entries                        map[store.Key]*store.Entry // what is read
 	records                        []store.Record
 }
 
@@ -286,7 +287,7 @@ func (d *fakeDisk) Open() (*store.Loaded, error) {
 	if d.openErr != nil {
 		return nil, d.openErr
 	}
-	return &store.Loaded{Rewrite: true}, nil
+	return &store.Loaded{Rewrite: true, Entries: d.entries}, nil
 }
 
 func (d *fakeDisk) Append(batch []store.Record) error {
@@ -375,6 +376,33 @@ func TestADiskThatFailsIsTriedAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A group that came and went while the disk could not be read is no trouble when it
+// can be, and what it held is written then.
+func TestAGroupThatWentBeforeTheDiskWasReadIsWritten(t *testing.T) {
+	inBothForms(t, func(r *rig) {
+		r.cfg.Linger = time.Minute
+		r.make()
+		d := &fakeDisk{openErr: errors.New("input/output error")}
+		d.entries = map[store.Key]*store.Entry{
+			{Group: groupName(kindOf(node("a")), nil), Type: xds.ClusterType, Name: "older"}: {
+				Kept: &xds.Resource{Type: xds.ClusterType, Name: "older", Body: &anypb.Any{TypeUrl: xds.ClusterType}}, Accepted: true,
+			},
+		}
+		r.agent.keeper = newKeeper(d, false, r.cfg.Log)
+		r.run()
+		c := r.whole(node("a"))
+		r.pass(time.Second)
+		r.holdsMesh(c)
+		c.Disconnect()
+		r.pass(2 * time.Minute) // its group ends
+		d.set(func(d *fakeDisk, err error) { d.openErr = err }, nil)
+		r.pass(2 * time.Minute)
+		if got := d.names(); !slices.Equal(got, []string{"c1", "l1", "r1"}) {
+			t.Errorf("on disk: %v", got)
+		}
+	})
 }
 
 // Changes within a moment are written together, and nothing is when nothing changes.

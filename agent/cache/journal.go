@@ -2,7 +2,7 @@ package cache
 
 import (
 	"iter"
-	"time"
+	"slices"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -186,6 +186,34 @@ func (j *Journal) All() []Record {
 		}
 	}
 	return out
+}
+
+// Saved returns what should be on disk, as Restore takes it.
+func (j *Journal) Saved() (saved []Saved, facts []Fact) {
+	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
+	add := func(t *table, name string) {
+		want, previous := t.keep(name)
+		if want.kept == nil && previous == nil {
+			return
+		}
+		saved = append(saved, Saved{
+			Type: t.url, Name: name, Kept: want.kept, Source: want.source,
+			Accepted: want.accepted, Proven: want.proven, Previous: previous,
+		})
+	}
+	for _, t := range j.c.tables {
+		for name := range t.entries {
+			add(t, name)
+		}
+		for name := range t.former {
+			if t.entries[name] == nil {
+				add(t, name)
+			}
+		}
+		facts = slices.AppendSeq(facts, j.c.facts(t))
+	}
+	return saved, facts
 }
 
 // resource appends what brings the disk up to date under one name.
@@ -373,162 +401,4 @@ func (c *Cache) holdsFact(f Fact) bool {
 	default:
 		return t.knowledge != xds.Unknown || t.restoredKnown
 	}
-}
-
-// Saved is what was on disk under one name. Kept or Previous is nil where there
-// was none.
-type Saved struct {
-	Type, Name       string
-	Kept             *xds.Resource
-	Source           string
-	Accepted, Proven bool
-	Previous         *xds.Resource
-}
-
-// Restore takes in what was on disk, before or after a source answered: what is
-// known already stays. It is not served before Release or the first answer of a
-// source to its type, and what it says is wanted is leased until the first client
-// comes, as by Prefetch. What has outlived its TTL is dropped, and none lives
-// longer than its TTL from now, should the clock have been set back (protocol.md
-// 6.2).
-func (c *Cache) Restore(saved []Saved, facts []Fact) {
-	now := time.Now()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, f := range facts {
-		c.restoreFact(f)
-	}
-	for _, s := range saved {
-		c.restore(s, now)
-	}
-	// Only now is it known what is wanted.
-	for _, t := range c.tables {
-		for name, e := range t.entries {
-			if e.restored {
-				c.file(t, name, e)
-			}
-		}
-		if c.released {
-			c.release1(t)
-		}
-	}
-	c.poke()
-}
-
-func (c *Cache) restoreFact(f Fact) {
-	t := c.table(f.Type)
-	switch f.Kind {
-	case Wanted:
-		// What clients of this kind forget to say is remembered (protocol.md V9).
-		t.hadWildcard = t.hadWildcard || f.Name == xds.Wildcard
-		if !c.wants(t, f.Name) {
-			c.leases[key{f.Type, f.Name}] = time.Time{}
-			c.wantChanged(t, f.Name)
-		}
-	case Doubtful:
-		t.doubtful[f.Name] = struct{}{}
-		if t.url != xds.VirtualHostType {
-			c.doubts[key{f.Type, f.Name}] = time.Time{}
-		}
-	case Known:
-		t.restoredKnown = true
-	}
-	if c.journal != nil {
-		c.journal.told[f] = struct{}{}
-	}
-}
-
-func (c *Cache) restore(s Saved, now time.Time) {
-	t := c.table(s.Type)
-	told := &keeping{kept: s.Kept, source: s.Source, accepted: s.Accepted, proven: s.Proven}
-	if s.Previous != nil {
-		told.previous = s.Previous.Version
-	}
-	e := t.entries[s.Name]
-	expired := s.Kept != nil && !s.Kept.Deadline.IsZero() && !s.Kept.Deadline.After(now)
-	if e != nil || s.Kept == nil || expired {
-		if c.journal != nil {
-			if e != nil {
-				e.told = told
-			} else {
-				c.journal.gone[key{s.Type, s.Name}] = told
-			}
-			c.log(t, s.Name)
-		}
-		if e == nil && s.Kept == nil && s.Previous != nil {
-			t.retire(s.Name, s.Previous)
-			c.try(t, s.Name, now)
-		}
-		return
-	}
-	r := c.lifetime(s.Kept)
-	if !r.Deadline.IsZero() {
-		// Without the monotonic clock's reading, which a loaded time has not.
-		capped := *r
-		capped.Deadline = now.Add(min(r.Deadline.Sub(now), r.TTL))
-		r = &capped
-	}
-	e = &entry{res: r, source: s.Source, restored: true, told: told}
-	if s.Accepted {
-		e.good, e.goodSource, e.standing = r, s.Source, xds.Accepted
-	}
-	switch {
-	case s.Proven:
-		e.proven = r
-	case s.Previous != nil:
-		e.proven = s.Previous
-	}
-	t.entries[s.Name] = e
-	t.indexAliases(nil, r)
-	c.resources++
-	c.bytes += size(r)
-	c.expires(r)
-	if !t.answered {
-		t.sealed = true
-	}
-}
-
-// Release lets what was restored be served: no source answered in time.
-func (c *Cache) Release() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.released = true
-	for _, t := range c.tables {
-		c.release1(t)
-	}
-}
-
-// release1 lets what was restored of one type be served.
-func (c *Cache) release1(t *table) {
-	if !t.sealed && !t.restoredKnown {
-		return
-	}
-	t.sealed = false
-	ch := newChanges(t)
-	for name, e := range t.entries {
-		if e.restored {
-			ch.add(name, e.res)
-		}
-	}
-	if t.restoredKnown && t.knowledge == xds.Unknown {
-		t.knowledge = xds.Partial
-		ch.all = true
-	}
-	t.restoredKnown = false
-	c.revision++
-	c.notify(ch)
-}
-
-// Restored counts what was restored and that no source has spoken of since.
-func (c *Cache) Restored() (n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, t := range c.tables {
-		for _, e := range t.entries {
-			if e.restored {
-				n++
-			}
-		}
-	}
-	return n
 }

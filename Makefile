@@ -38,8 +38,10 @@ $(CURDIR)/.envoy/envoy-%: test/envoy/%.txt
 test/envoy/%.txt:
 	@echo "Envoy $* is not pinned: $@ does not exist (see test/envoy/fetch)" >&2; exit 1
 
+# The model plays fewer sequences under the race detector than it owes, and all of them without.
 test: build envoy ## every test, with the race detector: units, real Envoy, end to end
 	go test -race -timeout 30m $(GOTESTFLAGS) ./...
+	go test -timeout 30m $(GOTESTFLAGS) ./test/model
 
 test-unit: envoy ## the tests of the packages, without test/e2e and without the race detector
 	go test $(GOTESTFLAGS) $$(go list ./... | grep -v /test/)

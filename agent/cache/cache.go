@@ -74,6 +74,10 @@ type Config struct {
 	// lock, how many of how many are.
 	Guard      Guard
 	OnWithheld func(typeURL string, withheld, held int)
+	// Stale, if set, tells whether what is held is too old to be served: nobody has
+	// confirmed it for too long. Who has it keeps it; who comes then gets nothing
+	// until Fresh.
+	Stale func() bool
 	// OnIdle, if set, is called by Run when nobody watches and the last lease
 	// has ended; more than once if that stays so.
 	OnIdle func()
@@ -144,7 +148,6 @@ type Cache struct {
 	// to crash clients, with its version, "" for an absence; nil otherwise.
 	suspects map[key]string
 	journal  *Journal // nil for none
-	stale    bool     // what is held is too old for who comes anew
 	released bool     // what is restored from now on is served at once
 	// unreferenced orders what nobody subscribes to by age.
 	unreferenced *lru.Cache[key, struct{}]

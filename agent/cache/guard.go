@@ -147,20 +147,17 @@ func (c *Cache) confirmed(t *table, source string) {
 	}
 }
 
-// SetStale takes in whether what is held is too old to be served: nobody has
-// confirmed it for too long. Who has it keeps it; who comes anew gets nothing.
-func (c *Cache) SetStale(stale bool) {
+// Fresh ends that anything is withheld from who came when what is held was too old:
+// a source has confirmed it since.
+func (c *Cache) Fresh() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.stale == stale {
-		return
-	}
-	c.stale = stale
-	if stale {
-		return
-	}
+	withheld := false
 	for w := range c.watches {
+		withheld = withheld || w.withheld
 		w.withheld = false
 	}
-	c.turn()
+	if withheld {
+		c.turn()
+	}
 }

@@ -150,11 +150,12 @@ func TestDoubtsAreRestored(t *testing.T) {
 
 // --max-stale: who has it keeps it, who comes anew gets nothing.
 func TestWhatIsTooOldIsNotServedToWhoComesAnew(t *testing.T) {
-	c := New(Config{})
+	stale := false
+	c := New(Config{Stale: func() bool { return stale }})
 	first := watch(c, "x", xds.ClusterType, "*")
 	put(c, xds.ClusterType, "a@1")
 	changed(first)
-	c.SetStale(true)
+	stale = true
 	second := watch(c, "y", xds.ClusterType, "*")
 	sees := func(w *Watch) (it xds.Item, k xds.Knowledge) {
 		w.Read(func(s Snapshot, _ []Change) { it, k = s.Lookup(xds.ClusterType, "a"), s.Wildcard(xds.ClusterType) })
@@ -166,7 +167,7 @@ func TestWhatIsTooOldIsNotServedToWhoComesAnew(t *testing.T) {
 	if it, k := sees(second); it.Current != nil || it.Gone || k != xds.Unknown {
 		t.Errorf("who comes anew sees %+v, %s", it, k)
 	}
-	c.SetStale(false)
+	c.Fresh()
 	wantChanged(t, second, "CDS a *")
 	if it, k := sees(second); it.Current == nil || k != xds.Partial {
 		t.Errorf("afterwards it sees %+v, %s", it, k)

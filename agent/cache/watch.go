@@ -46,8 +46,8 @@ type Change struct {
 // node id.
 func (c *Cache) Watch(client string) *Watch {
 	w := &Watch{c: c, client: client, changed: make(chan struct{}, 1), types: make(map[string]*watched), doubts: make(map[key]struct{}), opened: time.Now()}
+	w.withheld = c.cfg.Stale != nil && c.cfg.Stale()
 	c.mu.Lock()
-	w.withheld = c.stale
 	c.watches[w] = struct{}{}
 	c.startLeases()
 	c.mu.Unlock()

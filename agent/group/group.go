@@ -92,7 +92,6 @@ func New(cfg Config) *Group {
 	}
 	g := &Group{
 		cfg:     cfg,
-		cache:   cache.New(cfg.Cache),
 		renewed: make(chan struct{}, 1),
 		failed:  make(chan struct{}, 1),
 		met:     make(chan struct{}, 1),
@@ -100,6 +99,8 @@ func New(cfg Config) *Group {
 		foreseen: make(chan *xds.Resource, maxPending),
 		node:     withFeatures(cfg.Node),
 	}
+	cfg.Cache.Stale = func() bool { return g.Stale() > 0 }
+	g.cache = cache.New(cfg.Cache)
 	g.current = g.feeding()
 	return g
 }
@@ -150,9 +151,8 @@ func (g *Group) Contact() time.Time {
 // called before Run.
 func (g *Group) SetContact(at time.Time) {
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	g.contact = at
-	g.mu.Unlock()
-	g.cache.SetStale(g.Stale() > 0)
 }
 
 // Stale returns how long ago the last contact was, if that is so long that what is
@@ -247,19 +247,25 @@ func (g *Group) release(ctx context.Context) error {
 	}
 }
 
-// age withholds what is held from who comes anew while it is too old.
+// freshPoll is how often a group whose state may be too old looks whether it still is:
+// long enough for the answers of a source that is back to come first.
+const freshPoll = time.Second
+
+// age serves who came when what is held was too old as soon as it is not.
 func (g *Group) age(ctx context.Context) error {
 	if g.cfg.MaxStale == 0 {
 		return nil
 	}
+	tick := time.NewTicker(freshPoll)
+	defer tick.Stop()
 	for {
-		g.cache.SetStale(g.Stale() > 0)
-		wait := time.NewTimer(min(g.cfg.MaxStale, time.Second))
 		select {
 		case <-ctx.Done():
-			wait.Stop()
 			return nil
-		case <-wait.C:
+		case <-tick.C:
+		}
+		if g.Stale() == 0 {
+			g.cache.Fresh()
 		}
 	}
 }

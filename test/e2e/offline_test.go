@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -244,5 +245,104 @@ func TestATTLEndsWhatNobodyRefreshes(t *testing.T) {
 		w.envoy = w.startEnvoy()
 		w.serves("v1")
 		w.stat("listener_manager.total_listeners_active", 1)
+	})
+}
+
+// A control plane that is there and slow: what was kept is served after
+// --restore-after at the latest, and what it says then swaps in.
+func TestASlowControlPlaneDoesNotHoldEnvoyBack(t *testing.T) {
+	inAllForms(t, func(w *world) {
+		w.start("--state-dir", w.path("state"), "--restore-after", "500ms")
+		w.saved()
+		w.envoy.Kill()
+		w.agent.Kill()
+		w.cp.Silent(true)
+		w.setRoute("v2")
+		w.runAgent()
+		w.envoy = w.startEnvoy()
+		w.serves("v1") // what was kept: the control plane has said nothing
+		w.neverWaited()
+		traffic := testbed.StartTraffic(w.url, requestInterval)
+		w.cp.Silent(false)
+		w.serves("v2")
+		w.check(traffic.Stop())
+		w.neverRemoved()
+	})
+}
+
+// A stream that is open and silent is not trusted for ever: a second one is opened
+// beside it, and takes over when it answers. Envoy notices nothing.
+func TestASilentStreamIsReplacedByAnother(t *testing.T) {
+	inAllForms(t, func(w *world) {
+		w.start("--stale-after", "1s")
+		traffic := testbed.StartTraffic(w.url, requestInterval)
+		w.cp.Silent(true)
+		streams := func(want int) {
+			w.check(testbed.Eventually(limit, func() error {
+				if now, _ := w.cp.Streams(); now != want {
+					return fmt.Errorf("%d streams, want %d", now, want)
+				}
+				return nil
+			}))
+		}
+		streams(2)
+		w.setRoute("v2")
+		w.cp.Silent(false)
+		w.serves("v2")
+		streams(1)
+		w.check(traffic.Stop())
+		w.neverRemoved()
+	})
+}
+
+// --max-stale: an Envoy that comes anew is not served what is older, and /readyz says
+// why; when the control plane is back it is served.
+func TestWhatIsOlderThanMaxStaleIsNotServed(t *testing.T) {
+	inAllForms(t, func(w *world) {
+		w.start("--state-dir", w.path("state"), "--max-stale", "2s")
+		w.saved()
+		w.cp.Stop()
+		w.envoy.Kill()
+		w.agent.Kill()
+		w.runAgent()
+		w.check(testbed.Eventually(limit, func() error {
+			s, err := w.status()
+			if err != nil {
+				return err
+			}
+			for _, c := range s.Conditions {
+				if !c.OK && strings.Contains(c.Reason, "--max-stale is 2s") {
+					return nil
+				}
+			}
+			return fmt.Errorf("it is not said to be too old: %+v", s.Conditions)
+		}))
+		w.envoy = w.startEnvoy()
+		w.stat("control_plane.connected_state", 1)
+		time.Sleep(time.Second) // room for what must not happen
+		if n := w.value("cluster_manager.cds.update_success") + w.value("listener_manager.lds.update_success"); n != 0 {
+			t.Errorf("Envoy was given %d updates", n)
+		}
+		w.restartControlPlane()
+		w.serves("v1")
+	})
+}
+
+// A state of a later version, and one that is damaged, do not stop anything: they are
+// set aside, and what can be read is served.
+func TestAStateThatCannotBeReadIsSetAside(t *testing.T) {
+	w := newWorld(t, xdstest.Delta, xdstest.Delta)
+	w.start("--state-dir", w.path("state"))
+	w.saved()
+	w.cp.Stop()
+	w.envoy.Kill()
+	w.agent.Kill()
+	later := filepath.Join(w.path("state"), "state-999.log")
+	w.check(os.WriteFile(later, []byte("not of this version"), 0o600))
+	w.runAgent()
+	w.envoy = w.startEnvoy()
+	w.serves("v1")
+	w.storage("said to be set aside", func(s *admin.Storage) bool {
+		return s.Durable && slices.Contains(s.Aside, "state-999.log.foreign")
 	})
 }

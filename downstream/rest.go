@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/walk"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -122,27 +123,12 @@ func nestedWithin(m protoreflect.Message, depth int) bool {
 		inner, err := holder.UnmarshalNew()
 		return err != nil || nestedWithin(inner.ProtoReflect(), depth-1)
 	}
-	within := true
-	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		switch {
-		case fd.IsMap():
-			if fd.MapValue().Message() != nil {
-				v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
-					within = nestedWithin(v.Message(), depth)
-					return within
-				})
-			}
-		case fd.Message() == nil:
-		case fd.IsList():
-			for i := 0; within && i < v.List().Len(); i++ {
-				within = nestedWithin(v.List().Get(i).Message(), depth)
-			}
-		default:
-			within = nestedWithin(v.Message(), depth)
+	for inner := range walk.Messages(m) {
+		if !nestedWithin(inner, depth) {
+			return false
 		}
-		return within
-	})
-	return within
+	}
+	return true
 }
 
 // restType finds the type that a request is for, or answers what is wrong with it.

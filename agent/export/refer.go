@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/internal/walk"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -84,26 +85,12 @@ func (w *writer) message(m protoreflect.Message, depth int) error {
 	if err != nil {
 		return err
 	}
-	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		switch {
-		case fd.IsMap():
-			if fd.MapValue().Message() != nil {
-				v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
-					err = w.message(v.Message(), depth+1)
-					return err == nil
-				})
-			}
-		case fd.Message() == nil:
-		case fd.IsList():
-			for i := 0; err == nil && i < v.List().Len(); i++ {
-				err = w.message(v.List().Get(i).Message(), depth+1)
-			}
-		default:
-			err = w.message(v.Message(), depth+1)
+	for inner := range walk.Messages(m) {
+		if err := w.message(inner, depth+1); err != nil {
+			return err
 		}
-		return err == nil
-	})
-	return err
+	}
+	return nil
 }
 
 // remote tells whether a config source needs a control plane.

@@ -10,6 +10,7 @@ import (
 
 	// What holds a route may be nested in anything that Envoy has.
 	_ "github.com/holdfast-xds/holdfast/internal/envoytypes"
+	"github.com/holdfast-xds/holdfast/internal/walk"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -53,18 +54,9 @@ func (refs *references) look(m protoreflect.Message, depth int) {
 			refs.routes = append(refs.routes, body.GetRouteConfigurationName())
 		}
 	}
-	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		switch {
-		case fd.Message() == nil || fd.IsMap():
-		case fd.IsList():
-			for i := range v.List().Len() {
-				refs.look(v.List().Get(i).Message(), depth+1)
-			}
-		default:
-			refs.look(v.Message(), depth+1)
-		}
-		return true
-	})
+	for inner := range walk.Messages(m) {
+		refs.look(inner, depth+1)
+	}
 }
 
 // foresee hands what an update brings to who looks for the routes that it needs,

@@ -118,9 +118,6 @@ type member struct {
 	idle       chan struct{} // closed when the group has been left
 }
 
-// envoyUserAgent is what Envoy calls itself.
-const envoyUserAgent = "envoy"
-
 // New checks the configuration; it does no I/O.
 func New(cfg Config) (*Agent, error) {
 	if cfg.Log == nil {
@@ -283,7 +280,7 @@ func (a *Agent) runGroups(ctx context.Context) error {
 func (a *Agent) prefetch() {
 	node := proto.CloneOf(a.cfg.Node)
 	if node.GetUserAgentName() == "" {
-		node.UserAgentName = envoyUserAgent
+		node.UserAgentName = xds.EnvoyUserAgent
 	}
 	a.mu.Lock()
 	m := a.add(node)

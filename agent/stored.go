@@ -50,7 +50,7 @@ func storedGroup(loaded *store.Loaded, node *corev3.Node) (string, error) {
 	}
 	var ofEnvoys []string
 	for _, name := range slices.Sorted(maps.Keys(found)) {
-		if parts := strings.Split(name, "\n"); len(parts) == 3 && parts[1] == envoyUserAgent {
+		if parts := strings.Split(name, "\n"); len(parts) == 3 && parts[1] == xds.EnvoyUserAgent {
 			ofEnvoys = append(ofEnvoys, name)
 		}
 	}

@@ -75,7 +75,7 @@ func (s *Server) fetch(ctx context.Context, req *session.Request, node *corev3.N
 // from a machine of its own.
 func (s *Server) answer(view View, req *session.Request, node *corev3.Node, subscribe bool) (resp *session.Response) {
 	machine := session.New(session.Config{
-		KeepWildcard: node.GetUserAgentName() == envoyUserAgent,
+		KeepWildcard: node.GetUserAgentName() == xds.EnvoyUserAgent,
 		TTL:          enforcesTTL(node),
 		HadWildcard:  view.HadWildcard,
 	})

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
 // DefaultMaxMessage is the largest request that is taken from a client, in
@@ -188,14 +189,11 @@ func (s *Server) serve(ctx context.Context, form session.Form, typeURL string, w
 // should see depends on that.
 var errNoNode = errors.New("the first request of a stream must carry a node with an id")
 
-// envoyUserAgent is what Envoy calls itself.
-const envoyUserAgent = "envoy"
-
 // enforcesTTL tells whether a client drops a resource when its TTL has passed.
 // Envoy does, and does not say so (protocol.md V12, 6.8).
 func enforcesTTL(node *corev3.Node) bool {
-	return node.GetUserAgentName() == envoyUserAgent ||
-		slices.Contains(node.GetClientFeatures(), "xds.config.supports-resource-ttl")
+	return node.GetUserAgentName() == xds.EnvoyUserAgent ||
+		slices.Contains(node.GetClientFeatures(), xds.FeatureResourceTTL)
 }
 
 // nodeOf checks the Node of a first request.

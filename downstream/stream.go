@@ -100,7 +100,7 @@ func (st *stream) attach(node *corev3.Node) {
 		Form:         st.form,
 		NoncePrefix:  strconv.FormatUint(st.number, 10) + ".",
 		RemovalDelay: st.server.cfg.RemovalDelay,
-		KeepWildcard: node.GetUserAgentName() == envoyUserAgent,
+		KeepWildcard: node.GetUserAgentName() == xds.EnvoyUserAgent,
 		TTL:          enforcesTTL(node),
 		HadWildcard:  st.view.HadWildcard,
 	})

@@ -12,10 +12,6 @@ import (
 // what they were given to be suspected.
 const crashLoop = 3
 
-// envoyUserAgent is what Envoy calls itself. Other clients may be short-lived by
-// nature.
-const envoyUserAgent = "envoy"
-
 // lives watches how long the Envoys of a group live: from the first stream that is
 // open to the moment when none is.
 type lives struct {

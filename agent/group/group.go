@@ -27,7 +27,7 @@ import (
 
 // Features are the client features that the agent has whatever its clients have,
 // and so adds to the Node that it presents (protocol.md 8.9).
-var Features = []string{"xds.config.resource-in-sotw", "xds.config.supports-resource-ttl"}
+var Features = []string{xds.FeatureResourceInSotW, xds.FeatureResourceTTL}
 
 // Config configures a Group.
 type Config struct {
@@ -325,7 +325,7 @@ func (g *Group) succeed(f *feeding) {
 // Attach opens the view of a stream.
 func (g *Group) Attach(c downstream.Client) downstream.View {
 	v := view{watch: g.cache.Watch(c.Node.GetId()), cache: g.cache}
-	if c.Node.GetUserAgentName() == envoyUserAgent {
+	if c.Node.GetUserAgentName() == xds.EnvoyUserAgent { // others may be short-lived by nature
 		g.lives.begin(time.Now())
 		v.gone = g.gone
 	}

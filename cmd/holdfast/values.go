@@ -68,18 +68,7 @@ func (p *ttlPolicy) add(name, policy string) error {
 	return nil
 }
 
-func (p *ttlPolicy) setMap(m map[string]any) error {
-	for _, name := range slices.Sorted(maps.Keys(m)) {
-		text, ok := m[name].(string)
-		if !ok {
-			return fmt.Errorf("%s: want expire or hold", name)
-		}
-		if err := p.add(name, text); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+func (p *ttlPolicy) setMap(m map[string]any) error { return eachText(m, p.add) }
 
 func (p *ttlPolicy) String() string {
 	var held []string
@@ -129,18 +118,22 @@ func (h *headers) add(name, value string) error {
 	return nil
 }
 
-func (h *headers) setMap(m map[string]any) error {
+func (h *headers) setMap(m map[string]any) error { return eachText(m, h.add) }
+
+// eachText adds the pairs of a mapping, which must all be text, in order.
+func eachText(m map[string]any, add func(name, value string) error) error {
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		text, ok := m[name].(string)
 		if !ok {
 			return fmt.Errorf("%s: want text: put %v into quotes", name, m[name])
 		}
-		if err := h.add(name, text); err != nil {
+		if err := add(name, text); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
 func (*headers) String() string { return "" } // a value may be a token
 func (*headers) Type() string   { return "NAME=VALUE" }
 func (*headers) repeatable()    {}

@@ -4,6 +4,16 @@ import "strings"
 
 const googleapis = "type.googleapis.com/"
 
+// EnvoyUserAgent is what Envoy calls itself in its Node.
+const EnvoyUserAgent = "envoy"
+
+// Client features that holdfast has or looks for, as the xDS specification names them
+// (protocol.md 8.9).
+const (
+	FeatureResourceInSotW = "xds.config.resource-in-sotw"
+	FeatureResourceTTL    = "xds.config.supports-resource-ttl"
+)
+
 // Type URLs of the resources that Envoy 1.40 asks a management server for.
 const (
 	ListenerType        = googleapis + "envoy.config.listener.v3.Listener"

@@ -300,7 +300,7 @@ func (f *Failover) attempt(ctx context.Context, i int, feed Feed) (answered bool
 	first := f.start(ctx, i, feed)
 	var second *run
 	begun, retry := time.Now(), time.Time{}
-	timer := time.NewTimer(f.FirstAnswer)
+	timer := time.NewTimer(min(f.FirstAnswer, f.StaleAfter))
 	defer timer.Stop()
 	for {
 		var secondEnded chan struct{}

@@ -408,16 +408,14 @@ func (c *Cache) Synced(source, typeURL string) {
 	defer c.mu.Unlock()
 	t := c.table(typeURL)
 	c.confirmed(t, source)
-	ch := newChanges(t)
-	if t.knowledge == xds.Unknown && !(t.answered && c.asked(t, xds.Wildcard)) {
+	unheard := t.knowledge == xds.Unknown && !(t.answered && c.asked(t, xds.Wildcard))
+	if unheard || t.knowledge == xds.Complete {
 		return // an open stream on which nothing came knows nothing (I2)
-	}
-	if t.knowledge == xds.Complete {
-		return
 	}
 	t.knowledge = xds.Complete
 	c.logFact(Known, t.url, "")
 	c.revision++
+	ch := newChanges(t)
 	ch.all = true
 	c.notify(ch)
 }
@@ -471,6 +469,9 @@ func (c *Cache) put(t *table, u Update, r *xds.Resource, ch *changes) (reason er
 		c.bytes -= size(e.res)
 	}
 	c.bytes += size(r)
+	// What comes again as it was is on disk as it is.
+	news := e.res == nil || e.res.Version != r.Version || e.res.UpstreamVersion != r.UpstreamVersion ||
+		!e.res.Deadline.Equal(r.Deadline) || e.source != u.Source
 	e.source, e.unasked, e.restored = u.Source, u.Unasked, false
 	if e.res != nil && e.res.Version == r.Version {
 		c.replaceSame(e, r, ch)
@@ -486,7 +487,9 @@ func (c *Cache) put(t *table, u Update, r *xds.Resource, ch *changes) (reason er
 		ch.add(r.Name, old, r)
 		c.cleared(t, r.Name)
 	}
-	c.log(t, r.Name)
+	if news {
+		c.log(t, r.Name)
+	}
 	c.file(t, r.Name, e)
 	if e.standing == xds.Rejected {
 		return refusal(e.reasons[r.Version]), false

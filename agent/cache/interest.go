@@ -293,10 +293,7 @@ func (c *Cache) Interest() *Interest {
 
 func (in *Interest) mark(typeURL, name string) {
 	in.dirty[key{typeURL, name}] = struct{}{}
-	select {
-	case in.changed <- struct{}{}:
-	default:
-	}
+	signal(in.changed)
 }
 
 // Changed holds a value whenever Take has something new to say.
@@ -381,10 +378,7 @@ func (in *Interest) Close() {
 
 // poke makes Run look at its deadlines again.
 func (c *Cache) poke() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
+	signal(c.wake)
 }
 
 // earliest returns the earliest of times; a zero one is never.

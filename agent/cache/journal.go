@@ -126,6 +126,7 @@ func (c *Cache) logFact(kind FactKind, typeURL, name string) {
 	}
 }
 
+// signal puts a value into a channel that holds one; nil for nobody.
 func signal(to chan<- struct{}) {
 	select {
 	case to <- struct{}{}:

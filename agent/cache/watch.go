@@ -177,10 +177,7 @@ func (c *Cache) notify(ch *changes) []*Watch {
 		} else if !wt.all {
 			continue
 		}
-		select {
-		case w.changed <- struct{}{}:
-		default:
-		}
+		signal(w.changed)
 	}
 	return concerned
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream"
 	upstreamsession "github.com/holdfast-xds/holdfast/upstream/session"
@@ -42,7 +43,7 @@ type Config struct {
 	// RESTRefresh is the pause between two polls of an http(s):// upstream; 0 for
 	// the default.
 	RESTRefresh time.Duration
-	Security    upstream.Security
+	Security    dial.Security
 	// Headers is metadata of every upstream stream.
 	Headers map[string]string
 	// MaxMessage bounds a message from either side, in bytes; 0 for the default.
@@ -51,6 +52,9 @@ type Config struct {
 	// default.
 	AckTimeout time.Duration
 	Socket     downstream.SocketConfig
+	// AllowUIDs and AllowGIDs are who may use the socket besides the agent's own
+	// uid; both empty: the group of the socket, if it names one (downstream.Peers).
+	AllowUIDs, AllowGIDs []uint32
 	// REST is a further address, host:port, where REST is served in plaintext; ""
 	// for none. RESTHold is how long a poll waits for a change.
 	REST     string
@@ -169,12 +173,15 @@ func New(cfg Config) (*Agent, error) {
 // Run serves until ctx ends and returns nil then, or returns why it cannot. The
 // streams of clients are cut first; they keep what they have.
 func (a *Agent) Run(ctx context.Context) error {
-	socket, err := downstream.Listen(a.cfg.Socket)
+	socket, err := downstream.ListenTo(a.cfg.Socket, downstream.Peers{
+		UIDs: a.cfg.AllowUIDs, GIDs: a.cfg.AllowGIDs, Log: a.cfg.Log, Observer: a.metrics.Downstream(),
+	})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = socket.Close() }()
-	a.cfg.Log.Info("serving xDS", "socket", a.cfg.Socket.Path)
+	uids, gids := socket.Admitted()
+	a.cfg.Log.Info("serving xDS", "socket", a.cfg.Socket.Path, "uids", fmt.Sprint(uids), "gids", fmt.Sprint(gids))
 	var rest net.Listener
 	if a.cfg.REST != "" {
 		if rest, err = net.Listen("tcp", a.cfg.REST); err != nil {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 	"github.com/holdfast-xds/holdfast/upstream"
@@ -29,7 +31,7 @@ func TestABadConfigurationIsRefusedBeforeAnythingStarts(t *testing.T) {
 		"an unknown scheme":         {Config{Upstreams: []string{"ftp://a:1"}}, "unknown scheme"},
 		"file: without a directory": {Config{Upstreams: []string{"file:"}}, `upstream "file:": the directory is missing`},
 		"settings of TLS that contradict": {
-			Config{Upstreams: []string{"a:1"}, Security: upstream.Security{Plaintext: true, CA: "x"}}, "--upstream-ca has no meaning"},
+			Config{Upstreams: []string{"a:1"}, Security: dial.Security{Plaintext: true, CA: "x"}}, "--upstream-ca has no meaning"},
 		"a bad admin address":  {Config{Upstreams: []string{"a:1"}, Admin: "x"}, `--admin: "x": want unix:PATH or host:port`},
 		"a bad health address": {Config{Upstreams: []string{"a:1"}, Health: "unix:/x"}, "--health: "},
 	} {
@@ -120,7 +122,7 @@ func TestADirectoryMayComeLater(t *testing.T) {
 	})
 }
 
-// The socket is there while the agent runs, and goes with it.
+// The socket is there while the agent runs, and goes with it; it is guarded.
 func TestTheSocketComesAndGoesWithTheAgent(t *testing.T) {
 	dir, err := os.MkdirTemp("", "holdfast-")
 	if err != nil {
@@ -128,14 +130,15 @@ func TestTheSocketComesAndGoesWithTheAgent(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	path := filepath.Join(dir, "xds.sock")
-	started := make(chan struct{})
+	started := make(chan string, 1)
 	log := &recorded{look: func(line string) {
 		if strings.Contains(line, `msg="serving xDS"`) {
-			close(started)
+			started <- line
 		}
 	}}
 	a, err := New(Config{
 		Upstreams: []string{"file:" + dir}, Socket: downstream.SocketConfig{Path: path},
+		AllowUIDs: []uint32{4711}, AllowGIDs: []uint32{4712},
 		Log: slog.New(slog.NewTextHandler(log, nil)),
 	})
 	if err != nil {
@@ -144,7 +147,9 @@ func TestTheSocketComesAndGoesWithTheAgent(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx) }()
-	<-started
+	if line, want := <-started, fmt.Sprintf(`uids="[4711 %d]" gids=[4712]`, os.Geteuid()); !strings.Contains(line, want) {
+		t.Errorf("who may use the socket: %s, want %s", line, want)
+	}
 	c, err := net.Dial("unix", path)
 	if err != nil {
 		t.Fatal(err)

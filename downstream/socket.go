@@ -31,9 +31,11 @@ type SocketConfig struct {
 // Socket is a listening Unix socket.
 type Socket struct {
 	*net.UnixListener
-	path string
-	made os.FileInfo
-	lock *os.File
+	path  string
+	made  os.FileInfo
+	lock  *os.File
+	gid   int    // that SocketConfig.Group names, -1 for none
+	guard *guard // nil lets in whoever the permissions do
 }
 
 // Listen makes the socket: under a temporary name first, then renamed, so that a
@@ -43,6 +45,9 @@ type Socket struct {
 // It fails when the path is longer than MaxSocketPath, when another process
 // serves it, when something else than a socket is there, and when everybody may
 // write to its directory.
+//
+// Who may connect is for the permissions of the socket and of its directory alone
+// to say; ListenTo looks at each peer too.
 func Listen(cfg SocketConfig) (*Socket, error) {
 	if cfg.Mode == 0 {
 		cfg.Mode = DefaultSocketMode
@@ -69,7 +74,7 @@ func Listen(cfg SocketConfig) (*Socket, error) {
 		_ = lock.Close()
 		return nil, fmt.Errorf("socket %s: %w", cfg.Path, err)
 	}
-	s.lock = lock
+	s.lock, s.gid = lock, gid
 	return s, nil
 }
 
@@ -112,6 +117,21 @@ func listen(cfg SocketConfig, gid int) (*Socket, error) {
 // Addr returns the path where clients find the socket: the listener itself knows
 // only the temporary name.
 func (s *Socket) Addr() net.Addr { return &net.UnixAddr{Name: s.path, Net: "unix"} }
+
+// Accept returns the next connection whose peer is allowed, and closes those before
+// it whose peer is not. Its errors are those of the listener.
+func (s *Socket) Accept() (net.Conn, error) {
+	for {
+		c, err := s.AcceptUnix()
+		if err != nil {
+			return nil, err
+		}
+		if s.guard == nil || s.guard.admits(c) {
+			return c, nil
+		}
+		_ = c.Close()
+	}
+}
 
 // Close stops listening and removes the socket, unless another has taken its
 // path meanwhile.

@@ -7,31 +7,13 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
 )
-
-func TestAnAddressIsATarget(t *testing.T) {
-	for addr, want := range map[string]string{
-		"xds.test:443":         "dns:///xds.test:443",
-		"192.0.2.1:15010":      "passthrough:///192.0.2.1:15010",
-		"[2001:db8::1]:443":    "passthrough:///[2001:db8::1]:443",
-		"unix:/run/cp.sock":    "unix:/run/cp.sock",
-		"unix:///run/cp.sock":  "unix:/run/cp.sock",
-		"unix:cp.sock":         "unix:cp.sock",
-		"dns:///xds.test:443":  "dns:///xds.test:443",
-		"dns:xds.test:443":     "dns:xds.test:443",
-		"dns://192.0.2.1/a:53": "dns://192.0.2.1/a:53",
-	} {
-		got, unix, err := target(addr)
-		if err != nil || got != want || unix != (addr[:4] == "unix") {
-			t.Errorf("%s: target %q, Unix socket %v, %v; want %q", addr, got, unix, err, want)
-		}
-	}
-}
 
 func TestABadAddressIsRefusedWithWhatIsWanted(t *testing.T) {
 	const wanted = "want host:port, unix:PATH, dns:///HOST:PORT or file:DIR"
@@ -76,7 +58,7 @@ func TestAUnixSocketIsSpokenToWithoutTLS(t *testing.T) {
 	cp.Serve(lis)
 	t.Cleanup(cp.Stop)
 	for _, addr := range []string{"unix:" + path, "unix://" + path} {
-		if err := attempt(t, ADSConfig{Addr: addr, Security: Security{CA: "ca-of-another-upstream.pem"}}); err != nil {
+		if err := attempt(t, ADSConfig{Addr: addr, Security: dial.Security{CA: "ca-of-another-upstream.pem"}}); err != nil {
 			t.Errorf("%s: %v", addr, err)
 		}
 	}
@@ -92,7 +74,7 @@ func TestNobodyListens(t *testing.T) {
 	}
 	addr := lis.Addr().String()
 	_ = lis.Close()
-	err = source(t, ADSConfig{Addr: addr, Security: Security{Plaintext: true}}).Run(context.Background(), everyCluster(), nil)
+	err = source(t, ADSConfig{Addr: addr, Security: dial.Security{Plaintext: true}}).Run(context.Background(), everyCluster(), nil)
 	expect(t, err, "dial tcp "+addr+": connect: connection refused")
 }
 
@@ -110,7 +92,7 @@ func TestTheAddressesOfANameAreTriedInTurn(t *testing.T) {
 		{Addresses: []resolver.Address{{Addr: dead}}}, {Addresses: []resolver.Address{{Addr: alive}}},
 	}})
 	err = attempt(t, ADSConfig{
-		Addr: "dns:///xds.example.com:443", Security: Security{Plaintext: true},
+		Addr: "dns:///xds.example.com:443", Security: dial.Security{Plaintext: true},
 		Dial: []grpc.DialOption{grpc.WithResolvers(names)},
 	})
 	if err != nil {

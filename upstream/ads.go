@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/upstream/session"
 )
 
@@ -42,6 +43,9 @@ const (
 	DefaultKeepaliveTimeout = 10 * time.Second
 )
 
+// addresses says which addresses of an upstream there are, for errors.
+const addresses = "host:port, unix:PATH, dns:///HOST:PORT or file:DIR"
+
 // connectTimeout bounds one attempt at one address.
 const connectTimeout = 5 * time.Second
 
@@ -51,7 +55,7 @@ type ADSConfig struct {
 	// Addr is host:port, unix:PATH or dns:///host:port.
 	Addr string
 	Form session.Form
-	Security
+	dial.Security
 	// Headers is sent as metadata of every stream.
 	Headers map[string]string
 	// MaxMessage is the largest message that is accepted, in bytes.
@@ -79,7 +83,7 @@ type ADS struct {
 
 // NewADS checks the configuration; it does no I/O.
 func NewADS(cfg ADSConfig) (*ADS, error) {
-	t, unix, err := target(cfg.Addr)
+	t, unix, err := dial.Target("upstream", addresses, cfg.Addr)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +156,7 @@ func (a *ADS) Forward(ctx context.Context, method string) (grpc.ClientStream, er
 // dial makes the connection of one attempt: a fresh one each time, so that
 // names are looked up and files read again.
 func (a *ADS) dial() (*grpc.ClientConn, error) {
-	creds, err := a.cfg.transport()
+	creds, err := a.cfg.Transport()
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +181,7 @@ func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
 
 // headers puts the token and the configured metadata on the stream.
 func (a *ADS) headers(ctx context.Context) (context.Context, error) {
-	token, err := a.cfg.token()
+	token, err := a.cfg.Token()
 	if err != nil {
 		return nil, err
 	}

@@ -21,6 +21,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream/session"
 )
@@ -35,7 +36,7 @@ const (
 type RESTConfig struct {
 	// URL is http(s)://host[:port][/prefix]; /v3/discovery:… follows it.
 	URL string
-	Security
+	dial.Security
 	// Headers is sent with every request.
 	Headers map[string]string
 	// Refresh is the pause between two polls of a type; up to as much again is
@@ -102,7 +103,7 @@ var restKinds = map[string]string{
 
 // Run polls until ctx ends or the server cannot be reached, and returns why.
 func (r *REST) Run(ctx context.Context, feed Feed, answered func() error) error {
-	tlsConfig, err := r.cfg.tls()
+	tlsConfig, err := r.cfg.TLS()
 	if err != nil {
 		return err
 	}
@@ -295,7 +296,7 @@ func (w *restWire) post(ctx context.Context, kind string, msg *discoveryv3.Disco
 }
 
 func (w *restWire) headers(req *http.Request) error {
-	token, err := w.rest.cfg.token()
+	token, err := w.rest.cfg.Token()
 	if err != nil {
 		return err
 	}

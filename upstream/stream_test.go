@@ -13,6 +13,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
+	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 	"github.com/holdfast-xds/holdfast/upstream/session"
@@ -42,7 +43,7 @@ func inBothForms(t *testing.T, test func(*conversation)) {
 				c.cp.Set(xdstest.Cluster("c1", ""))
 				c.cp.Serve(pipe.Listen())
 				defer c.cp.Stop()
-				c.cfg = ADSConfig{Addr: "192.0.2.1:1", Form: form, Security: Security{Plaintext: true}, Dial: pipe.DialOptions()}
+				c.cfg = ADSConfig{Addr: "192.0.2.1:1", Form: form, Security: dial.Security{Plaintext: true}, Dial: pipe.DialOptions()}
 				test(c)
 			})
 		})
@@ -140,12 +141,12 @@ func TestAnUnusableTokenIsAnErrorOfTheAttempt(t *testing.T) {
 			if err := os.WriteFile(file, []byte(tc.content), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			err := attempt(t, ADSConfig{Addr: "192.0.2.1:1", Security: Security{Plaintext: true, TokenFile: file}})
+			err := attempt(t, ADSConfig{Addr: "192.0.2.1:1", Security: dial.Security{Plaintext: true, TokenFile: file}})
 			expect(t, err, "--upstream-token-file: "+file+tc.want)
 		})
 	}
 	missing := filepath.Join(t.TempDir(), "missing")
-	expect(t, attempt(t, ADSConfig{Addr: "192.0.2.1:1", Security: Security{Plaintext: true, TokenFile: missing}}), "--upstream-token-file: open "+missing)
+	expect(t, attempt(t, ADSConfig{Addr: "192.0.2.1:1", Security: dial.Security{Plaintext: true, TokenFile: missing}}), "--upstream-token-file: open "+missing)
 }
 
 func TestHeadersAreSentWithEveryStream(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+
+	"github.com/holdfast-xds/holdfast/internal/dial"
 )
 
 // expect fails unless err has the text, or is nil where the text is "".
@@ -37,25 +39,25 @@ func TestAControlPlaneMustBeWhoItShouldBe(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
 		addr     string
-		security Security
+		security dial.Security
 		want     string // part of the error; "" for none
 	}{
-		{"its authority", addr, Security{CA: ca.file}, ""},
-		{"another authority", addr, Security{CA: other.file}, "certificate signed by unknown authority"},
-		{"the system's authorities", addr, Security{}, "certificate signed by unknown authority"},
-		{"an authority that is not there", addr, Security{CA: missing}, "--upstream-ca: open " + missing},
-		{"a file without a certificate", addr, Security{CA: garbage}, "--upstream-ca: " + garbage + " holds no PEM certificate"},
-		{"the address is not in the certificate", nameless, Security{CA: ca.file}, "127.0.0.1"},
-		{"a server name in the certificate", nameless, Security{CA: ca.file, ServerName: "plane.test"}, ""},
-		{"a server name that is not", addr, Security{CA: ca.file, ServerName: "else.test"}, "certificate is valid for plane.test, not else.test"},
-		{"a DNS name", nameless, Security{CA: ca.file, SANs: []string{"plane.test"}}, ""},
-		{"a URI", addr, Security{CA: ca.file, SANs: []string{id}}, ""},
-		{"an IP address", addr, Security{CA: ca.file, SANs: []string{"127.0.0.1"}}, ""},
-		{"one of several names", addr, Security{CA: ca.file, SANs: []string{"else.test", id}}, ""},
-		{"none of several names", addr, Security{CA: ca.file, SANs: []string{"else.test", "spiffe://mesh.test/ns/control/sa/other"}},
+		{"its authority", addr, dial.Security{CA: ca.file}, ""},
+		{"another authority", addr, dial.Security{CA: other.file}, "certificate signed by unknown authority"},
+		{"the system's authorities", addr, dial.Security{}, "certificate signed by unknown authority"},
+		{"an authority that is not there", addr, dial.Security{CA: missing}, "--upstream-ca: open " + missing},
+		{"a file without a certificate", addr, dial.Security{CA: garbage}, "--upstream-ca: " + garbage + " holds no PEM certificate"},
+		{"the address is not in the certificate", nameless, dial.Security{CA: ca.file}, "127.0.0.1"},
+		{"a server name in the certificate", nameless, dial.Security{CA: ca.file, ServerName: "plane.test"}, ""},
+		{"a server name that is not", addr, dial.Security{CA: ca.file, ServerName: "else.test"}, "certificate is valid for plane.test, not else.test"},
+		{"a DNS name", nameless, dial.Security{CA: ca.file, SANs: []string{"plane.test"}}, ""},
+		{"a URI", addr, dial.Security{CA: ca.file, SANs: []string{id}}, ""},
+		{"an IP address", addr, dial.Security{CA: ca.file, SANs: []string{"127.0.0.1"}}, ""},
+		{"one of several names", addr, dial.Security{CA: ca.file, SANs: []string{"else.test", id}}, ""},
+		{"none of several names", addr, dial.Security{CA: ca.file, SANs: []string{"else.test", "spiffe://mesh.test/ns/control/sa/other"}},
 			"certificate names plane.test, " + id + ", 127.0.0.1, and none of them is one of --upstream-san else.test, spiffe://mesh.test/ns/control/sa/other"},
-		{"part of a name", addr, Security{CA: ca.file, SANs: []string{"plane"}}, "none of them is one of --upstream-san plane"},
-		{"the right name of another authority", addr, Security{CA: other.file, SANs: []string{id}}, "certificate signed by unknown authority"},
+		{"part of a name", addr, dial.Security{CA: ca.file, SANs: []string{"plane"}}, "none of them is one of --upstream-san plane"},
+		{"the right name of another authority", addr, dial.Security{CA: other.file, SANs: []string{id}}, "certificate signed by unknown authority"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			expect(t, attempt(t, ADSConfig{Addr: tc.addr, Security: tc.security}), tc.want)
@@ -66,7 +68,7 @@ func TestAControlPlaneMustBeWhoItShouldBe(t *testing.T) {
 func TestAServerWithoutTLSIsRefusedUnlessPlaintextIsAskedFor(t *testing.T) {
 	_, addr := controlPlane(t)
 	expect(t, attempt(t, ADSConfig{Addr: addr}), "tls: first record does not look like a TLS handshake")
-	expect(t, attempt(t, ADSConfig{Addr: addr, Security: Security{Plaintext: true}}), "")
+	expect(t, attempt(t, ADSConfig{Addr: addr, Security: dial.Security{Plaintext: true}}), "")
 }
 
 func TestTLSBelow12IsRefused(t *testing.T) {
@@ -80,7 +82,7 @@ func TestTLSBelow12IsRefused(t *testing.T) {
 			conf := ca.server(ca.issue("server", "127.0.0.1"))
 			conf.MinVersion, conf.MaxVersion = version, version
 			_, addr := controlPlane(t, withTLS(conf))
-			expect(t, attempt(t, ADSConfig{Addr: addr, Security: Security{CA: ca.file}}), want)
+			expect(t, attempt(t, ADSConfig{Addr: addr, Security: dial.Security{CA: ca.file}}), want)
 		})
 	}
 }
@@ -106,7 +108,7 @@ func TestAClientCertificateIsShownToAServerThatAsksForOne(t *testing.T) {
 		{"a certificate that is not there", missing, mine.key, "--upstream-cert, --upstream-key: open " + missing},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			expect(t, attempt(t, ADSConfig{Addr: addr, Security: Security{CA: ca.file, Cert: tc.cert, Key: tc.key}}), tc.want)
+			expect(t, attempt(t, ADSConfig{Addr: addr, Security: dial.Security{CA: ca.file, Cert: tc.cert, Key: tc.key}}), tc.want)
 		})
 	}
 }
@@ -115,7 +117,7 @@ func TestAClientCertificateIsShownToAServerThatAsksForOne(t *testing.T) {
 func TestARotatedAuthorityIsReadAtTheNextAttempt(t *testing.T) {
 	old, renewed := newAuthority(t, "old"), newAuthority(t, "renewed")
 	_, addr := controlPlane(t, withTLS(renewed.server(renewed.issue("server", "127.0.0.1"))))
-	a := source(t, ADSConfig{Addr: addr, Security: Security{CA: old.file}})
+	a := source(t, ADSConfig{Addr: addr, Security: dial.Security{CA: old.file}})
 	expect(t, a.Run(t.Context(), everyCluster(), func() error { return nil }), "unknown authority")
 	content, err := os.ReadFile(renewed.file)
 	old.check(err)
@@ -128,16 +130,16 @@ func TestARotatedAuthorityIsReadAtTheNextAttempt(t *testing.T) {
 func TestSettingsThatContradictEachOtherAreRefused(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
-		security Security
+		security dial.Security
 		want     string
 	}{
-		{"a certificate without a key", Security{Cert: "c"}, "--upstream-cert and --upstream-key go together"},
-		{"a key without a certificate", Security{Key: "k"}, "--upstream-cert and --upstream-key go together"},
-		{"plaintext with an authority", Security{Plaintext: true, CA: "ca"}, "--upstream-ca has no meaning with --upstream-plaintext"},
-		{"plaintext with a certificate", Security{Plaintext: true, Cert: "c", Key: "k"}, "--upstream-cert has no meaning"},
-		{"plaintext with a server name", Security{Plaintext: true, ServerName: "n"}, "--upstream-server-name has no meaning"},
-		{"plaintext with a SAN", Security{Plaintext: true, SANs: []string{"n"}}, "--upstream-san has no meaning"},
-		{"plaintext with a token", Security{Plaintext: true, TokenFile: "t"}, ""},
+		{"a certificate without a key", dial.Security{Cert: "c"}, "--upstream-cert and --upstream-key go together"},
+		{"a key without a certificate", dial.Security{Key: "k"}, "--upstream-cert and --upstream-key go together"},
+		{"plaintext with an authority", dial.Security{Plaintext: true, CA: "ca"}, "--upstream-ca has no meaning with --upstream-plaintext"},
+		{"plaintext with a certificate", dial.Security{Plaintext: true, Cert: "c", Key: "k"}, "--upstream-cert has no meaning"},
+		{"plaintext with a server name", dial.Security{Plaintext: true, ServerName: "n"}, "--upstream-server-name has no meaning"},
+		{"plaintext with a SAN", dial.Security{Plaintext: true, SANs: []string{"n"}}, "--upstream-san has no meaning"},
+		{"plaintext with a token", dial.Security{Plaintext: true, TokenFile: "t"}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := NewADS(ADSConfig{Addr: "127.0.0.1:1", Security: tc.security})

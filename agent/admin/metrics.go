@@ -24,6 +24,7 @@ type Metrics struct {
 	pushed        *prometheus.CounterVec
 	answers       *prometheus.CounterVec
 	refused       *prometheus.CounterVec
+	peersRefused  prometheus.Counter
 
 	responses       *prometheus.CounterVec
 	received        *prometheus.CounterVec
@@ -55,12 +56,15 @@ func NewMetrics(version string) *Metrics {
 		upstreamAnswers: counter("holdfast_upstream_answers_total", "Answers sent to an upstream; result is ack or nack.", "upstream", "type", "result"),
 		others:          make(map[string]struct{}),
 		last:            make(map[[2]string]time.Time),
+		peersRefused: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "holdfast_socket_refused_total", Help: "Connections to the socket that were refused because of their user and groups.",
+		}),
 	}
 	build := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "holdfast_build_info", Help: "Constant 1; the labels say what is running.",
 		ConstLabels: prometheus.Labels{"version": version, "go_version": runtime.Version()},
 	}, func() float64 { return 1 })
-	m.registry.MustRegister(m.streams, m.streamsOpened, m.pushes, m.pushed, m.answers, m.refused,
+	m.registry.MustRegister(m.streams, m.streamsOpened, m.pushes, m.pushed, m.answers, m.refused, m.peersRefused,
 		m.responses, m.received, m.upstreamAnswers, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, form := range []string{"delta", "sotw"} { // there from the start: a rate needs a first value
@@ -148,6 +152,9 @@ func (d DownstreamMetrics) Answered(typeURL, form string, nack bool) {
 
 // Refused counts what went beyond a limit.
 func (d DownstreamMetrics) Refused(limit string) { d.m.refused.WithLabelValues(limit).Inc() }
+
+// PeerRefused counts a connection that the socket refused.
+func (d DownstreamMetrics) PeerRefused() { d.m.peersRefused.Inc() }
 
 // gatherer gathers the counters and, at each scrape, what the state says.
 func (m *Metrics) gatherer(state State) prometheus.Gatherer {

@@ -15,8 +15,9 @@ import (
 )
 
 var (
-	_ upstream.Observer   = UpstreamMetrics{}
-	_ downstream.Observer = DownstreamMetrics{}
+	_ upstream.Observer       = UpstreamMetrics{}
+	_ downstream.Observer     = DownstreamMetrics{}
+	_ downstream.PeerObserver = DownstreamMetrics{}
 )
 
 func busy() *agent {
@@ -39,6 +40,7 @@ func count(m *Metrics) {
 	down.Pushed(xds.ClusterType, "delta", 0)
 	down.Answered(xds.ClusterType, "delta", false)
 	down.Answered(xds.ClusterType, "delta", true)
+	down.PeerRefused()
 	up.Received("cp:1", xds.ClusterType, 3)
 	up.Answered("cp:1", xds.ClusterType, true)
 }
@@ -69,6 +71,9 @@ holdfast_resources{standing="accepted",type="CDS"} 4
 holdfast_resources{standing="pending",type="CDS"} 0
 holdfast_resources{standing="rejected",type="CDS"} 2
 holdfast_resources{standing="suspect",type="CDS"} 0
+# HELP holdfast_socket_refused_total Connections to the socket that were refused because of their user and groups.
+# TYPE holdfast_socket_refused_total counter
+holdfast_socket_refused_total 1
 # HELP holdfast_streams Open streams of clients.
 # TYPE holdfast_streams gauge
 holdfast_streams{form="delta"} 1

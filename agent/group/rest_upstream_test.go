@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 	"github.com/holdfast-xds/holdfast/upstream"
@@ -19,7 +20,7 @@ func behindREST(t *testing.T, test func(r *rig, first *xdstest.Pipe)) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		first, second := r.down, &xdstest.Pipe{}
 		source, err := upstream.NewREST(upstream.RESTConfig{
-			URL: "http://192.0.2.1", Security: upstream.Security{Plaintext: true}, Refresh: time.Second,
+			URL: "http://192.0.2.1", Security: dial.Security{Plaintext: true}, Refresh: time.Second,
 			Dial: func(ctx context.Context, _, addr string) (net.Conn, error) { return first.DialContext(ctx, addr) },
 		})
 		if err != nil {

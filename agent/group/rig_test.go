@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 	"github.com/holdfast-xds/holdfast/upstream"
@@ -68,7 +69,7 @@ func (r *rig) startAgent() {
 		form = upsession.SotW
 	}
 	ads, err := upstream.NewADS(upstream.ADSConfig{
-		Addr: "192.0.2.1:15010", Form: form, Security: upstream.Security{Plaintext: true},
+		Addr: "192.0.2.1:15010", Form: form, Security: dial.Security{Plaintext: true},
 		Log: log, Dial: r.up.DialOptions(),
 	})
 	if err != nil {

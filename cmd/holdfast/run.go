@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
+	"os/user"
+	"strconv"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent"
@@ -15,6 +18,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/upstream"
 	"github.com/holdfast-xds/holdfast/upstream/session"
 )
@@ -43,7 +47,7 @@ holdfast run --upstream file:/etc/xds`
 type runFlags struct {
 	upstreams  list
 	form       *choice
-	security   upstream.Security
+	security   dial.Security
 	sans       list
 	headers    headers
 	maxMessage int
@@ -53,6 +57,8 @@ type runFlags struct {
 	socket      string
 	socketMode  mode
 	socketGroup string
+	allowUIDs   list
+	allowGIDs   list
 	linger      time.Duration
 	rest        string
 	restHold    time.Duration
@@ -113,6 +119,8 @@ func (f *runFlags) add(c *command) {
 	flags.StringVar(&f.socket, "socket", bootstrap.DefaultSocket, "`PATH` of the Unix socket where Envoy finds the agent, of at most 107 bytes; its directory is made, private, if it is missing")
 	flags.Var(&f.socketMode, "socket-mode", "permissions of the socket, in `OCTAL`; in the file of --config put them into quotes")
 	flags.StringVar(&f.socketGroup, "socket-group", "", "`GROUP`, by name or number, that owns the socket; empty: that of the process")
+	flags.Var(&f.allowUIDs, "allow-uid", "`USER`, by name or number, that may use the socket. It and --allow-gid, both repeatable, name all who may, besides the agent's own user; without them those of --socket-group may, if it is given. The permissions of the socket and its directory must let them pass too")
+	flags.Var(&f.allowGIDs, "allow-gid", "`GROUP`, by name or number, whose members may use the socket")
 	flags.DurationVar(&f.linger, "client-linger", cache.DefaultLinger, "how long the subscriptions of an Envoy that went away are kept (`DURATION`, such as 10m), so that it finds its configuration when it comes back")
 	flags.StringVar(&f.rest, "rest", "", "`ADDR`, host:port, where REST-JSON xDS is served too, in plaintext and without secrets; empty for none. On the socket it always is")
 	flags.DurationVar(&f.restHold, "rest-hold", 0, "how long a REST request whose version is current waits for a change (`DURATION`, such as 30s); Envoy's request_timeout must be longer. 0 answers at once")
@@ -191,6 +199,14 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 	case f.stateDir == "" && (f.stateKey != "" || f.stateIdentity != ""):
 		return agent.Config{}, errors.New("--state-key-file and --state-identity need --state-dir")
 	}
+	uids, err := f.allowedUsers()
+	if err != nil {
+		return agent.Config{}, err
+	}
+	gids, err := f.allowedGroups()
+	if err != nil {
+		return agent.Config{}, err
+	}
 	var key []byte
 	if f.stateKey != "" {
 		if key, err = store.LoadKey(f.stateKey); err != nil {
@@ -217,6 +233,8 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		REST:          f.rest,
 		RESTHold:      f.restHold,
 		Socket:        downstream.SocketConfig{Path: f.socket, Mode: fs.FileMode(f.socketMode), Group: f.socketGroup},
+		AllowUIDs:     uids,
+		AllowGIDs:     gids,
 		Node:          node,
 		Linger:        f.linger,
 		StateDir:      f.stateDir,
@@ -232,4 +250,46 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		Health:        f.health,
 		Log:           log,
 	}, nil
+}
+
+// allowedUsers returns the numbers of --allow-uid.
+func (f *runFlags) allowedUsers() ([]uint32, error) {
+	return numbers("--allow-uid", f.allowUIDs, func(name string) (string, error) {
+		u, err := user.Lookup(name)
+		if err != nil {
+			return "", err
+		}
+		return u.Uid, nil
+	})
+}
+
+// allowedGroups returns the numbers of --allow-gid.
+func (f *runFlags) allowedGroups() ([]uint32, error) {
+	return numbers("--allow-gid", f.allowGIDs, func(name string) (string, error) {
+		g, err := user.LookupGroup(name)
+		if err != nil {
+			return "", err
+		}
+		return g.Gid, nil
+	})
+}
+
+// numbers returns the numbers of users or groups, of which lookup finds those that
+// are given by name.
+func numbers(flag string, given []string, lookup func(name string) (string, error)) ([]uint32, error) {
+	var ids []uint32
+	for _, text := range given {
+		number := text
+		if _, err := strconv.Atoi(text); err != nil {
+			if number, err = lookup(text); err != nil {
+				return nil, fmt.Errorf("%s: %w on this machine: give the number", flag, err)
+			}
+		}
+		id, err := strconv.ParseUint(number, 10, 32)
+		if err != nil || id == math.MaxUint32 { // which the kernel takes for none
+			return nil, fmt.Errorf("%s %s: want a name, or a number from 0 to %d", flag, text, uint32(math.MaxUint32-1))
+		}
+		ids = append(ids, uint32(id))
+	}
+	return ids, nil
 }

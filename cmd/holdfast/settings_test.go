@@ -20,8 +20,8 @@ import (
 	"github.com/holdfast-xds/holdfast/agent"
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
-	"github.com/holdfast-xds/holdfast/upstream"
 	"github.com/holdfast-xds/holdfast/upstream/session"
 )
 
@@ -102,6 +102,7 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 		"--upstream-max-message-bytes", "5", "--ack-timeout", "2s", "--upstream-ca", "ca", "--upstream-cert", "cert",
 		"--upstream-key", "key", "--upstream-server-name", "sn", "--upstream-san", "s1,x", "--upstream-san", "s2",
 		"--upstream-token-file", "tok", "--upstream-plaintext", "--socket", "/s", "--socket-mode", "600", "--socket-group", "g",
+		"--allow-uid", "101", "--allow-uid", "root", "--allow-gid", "4294967294", "--allow-gid", "root",
 		"--client-linger", "5m", "--rest", "127.0.0.1:1", "--rest-hold", "30s", "--upstream-rest-refresh", "7s",
 		"--max-streams", "1", "--max-types", "2", "--max-subscriptions", "3", "--max-request-rate", "4", "--max-request-burst", "5", "--max-any-depth", "8", "--max-resources", "6", "--max-resource-bytes", "7",
 		"--state-dir", "/state", "--state-identity", "web", "--state-key-file", keyFile, "--restore-after", "3s", "--max-stale", "4h", "--failover-after", "6s", "--stale-after", "11m",
@@ -120,12 +121,13 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 	cfg.Node, cfg.Log = nil, nil
 	want := agent.Config{
 		Version: "dev", Upstreams: []string{"a:1", "file:/x"}, UpstreamForm: session.SotW,
-		Security: upstream.Security{Plaintext: true, CA: "ca", Cert: "cert", Key: "key", ServerName: "sn", SANs: []string{"s1,x", "s2"}, TokenFile: "tok"},
+		Security: dial.Security{Plaintext: true, CA: "ca", Cert: "cert", Key: "key", ServerName: "sn", SANs: []string{"s1,x", "s2"}, TokenFile: "tok"},
 		Headers:  map[string]string{"ClusterID": "K=1"}, MaxMessage: 5, AckTimeout: 2 * time.Second,
 		Socket: downstream.SocketConfig{Path: "/s", Mode: 0o600, Group: "g"},
 		REST:   "127.0.0.1:1", RESTHold: 30 * time.Second, RESTRefresh: 7 * time.Second,
 		Limits:       downstream.Limits{Streams: 1, Types: 2, Subscriptions: 3, RequestRate: 4, RequestBurst: 5, AnyDepth: 8},
 		MaxResources: 6, MaxBytes: 7,
+		AllowUIDs: []uint32{101, 0}, AllowGIDs: []uint32{4294967294, 0},
 		StateDir: "/state", StateIdentity: "web", StateKey: key, RestoreAfter: 3 * time.Second, MaxStale: 4 * time.Hour, FailoverAfter: 6 * time.Second, StaleAfter: 11 * time.Minute,
 		HoldTTL: map[string]bool{xds.ClusterType: true, "type.googleapis.com/x.Y": true},
 		Guard:   cache.Guard{MaxRemovalPercent: 30, ConfirmAfter: 8 * time.Minute, PruneAfter: 9 * time.Minute},
@@ -228,6 +230,12 @@ func TestWhatIsWrongWithSettingsIsSaid(t *testing.T) {
 		{"no linger", "", nil, and("--client-linger", "0"), "--client-linger 0s: want a positive duration"},
 		{"no message fits", "", nil, and("--upstream-max-message-bytes", "0"), "--upstream-max-message-bytes 0: want a positive number"},
 		{"a bad mode", "", []string{"HOLDFAST_SOCKET_MODE=rw"}, up, `HOLDFAST_SOCKET_MODE: "rw": want permissions in octal, such as 0660`},
+		{"an unknown user", "", nil, and("--allow-uid", "101", "--allow-uid", "no such user"), "--allow-uid: user: unknown user no such user on this machine: give the number"},
+		{"an unknown group", "allow-gid: [no such group]", nil, up, "--allow-gid: group: unknown group no such group on this machine: give the number"},
+		{"a negative user", "", nil, and("--allow-uid", "-1"), "--allow-uid -1: want a name, or a number from 0 to 4294967294"},
+		{"the number that is no user's", "", nil, and("--allow-uid", "4294967295"), "--allow-uid 4294967295: want a name, or a number from 0 to"},
+		{"a group beyond all", "", []string{"HOLDFAST_ALLOW_GID=1,4294967296"}, up, "--allow-gid 4294967296: want a name, or a number from 0 to"},
+		{"no user", "", nil, and("--allow-uid", ""), "--allow-uid"},
 		{"a bad choice", "upstream-protocol: rest", nil, up, `upstream-protocol: "rest": want delta or sotw`},
 		{"an empty upstream", "upstream: ['']", nil, nil, "upstream: is empty"},
 		{"a header without value", "", []string{"HOLDFAST_UPSTREAM_HEADER=secret-token"}, up, "HOLDFAST_UPSTREAM_HEADER: want NAME=VALUE"},

@@ -1,9 +1,13 @@
-package upstream
+// Package dial says how a server is reached over gRPC or HTTP, and who it must be:
+// the address, TLS with files that are read again at every attempt, and a bearer
+// token. Both sides of the agent that call others use it, each with flags of its
+// own names.
+package dial
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -15,13 +19,16 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// Security says how an upstream is spoken to and who it must be. Files are read
+// Security says how a server is spoken to and who it must be. Files are read
 // again at every attempt, so that they can be rotated.
 type Security struct {
+	// Flags is what the flags begin with that errors name: "istio" for --istio-ca;
+	// "" for "upstream".
+	Flags string
 	// Plaintext sends everything in the clear. Without it TLS is used, but on a
 	// Unix socket, which the file system protects.
 	Plaintext bool
-	// CA is a file of PEM certificates that an upstream's must lead to; "" for
+	// CA is a file of PEM certificates that the server's must lead to; "" for
 	// the system's.
 	CA string
 	// Cert and Key are files with the client's certificate chain and its key;
@@ -37,30 +44,35 @@ type Security struct {
 	TokenFile string
 }
 
+// flag returns the name of a flag.
+func (s Security) flag(name string) string {
+	return "--" + cmp.Or(s.Flags, "upstream") + "-" + name
+}
+
 // Check reports settings that contradict each other.
 func (s Security) Check() error {
 	if (s.Cert == "") != (s.Key == "") {
-		return errors.New("--upstream-cert and --upstream-key go together: give both or none")
+		return fmt.Errorf("%s and %s go together: give both or none", s.flag("cert"), s.flag("key"))
 	}
 	if !s.Plaintext {
 		return nil
 	}
 	for _, f := range []struct{ set, flag string }{
-		{s.CA, "--upstream-ca"},
-		{s.Cert, "--upstream-cert"},
-		{s.ServerName, "--upstream-server-name"},
-		{strings.Join(s.SANs, ","), "--upstream-san"},
+		{s.CA, "ca"},
+		{s.Cert, "cert"},
+		{s.ServerName, "server-name"},
+		{strings.Join(s.SANs, ","), "san"},
 	} {
 		if f.set != "" {
-			return fmt.Errorf("%s has no meaning with --upstream-plaintext: leave one of them out", f.flag)
+			return fmt.Errorf("%s has no meaning with %s: leave one of them out", s.flag(f.flag), s.flag("plaintext"))
 		}
 	}
 	return nil
 }
 
-// transport returns the credentials of one gRPC connection.
-func (s Security) transport() (credentials.TransportCredentials, error) {
-	cfg, err := s.tls()
+// Transport returns the credentials of one gRPC connection.
+func (s Security) Transport() (credentials.TransportCredentials, error) {
+	cfg, err := s.TLS()
 	switch {
 	case err != nil:
 		return nil, err
@@ -70,9 +82,9 @@ func (s Security) transport() (credentials.TransportCredentials, error) {
 	return credentials.NewTLS(cfg), nil
 }
 
-// tls reads the files and returns what a connection is secured with, nil for
+// TLS reads the files and returns what a connection is secured with, nil for
 // plaintext. TLS below 1.2 is refused.
-func (s Security) tls() (*tls.Config, error) {
+func (s Security) TLS() (*tls.Config, error) {
 	if s.Plaintext {
 		return nil, nil
 	}
@@ -80,17 +92,17 @@ func (s Security) tls() (*tls.Config, error) {
 	if s.CA != "" {
 		pem, err := os.ReadFile(s.CA)
 		if err != nil {
-			return nil, fmt.Errorf("--upstream-ca: %w", err)
+			return nil, fmt.Errorf("%s: %w", s.flag("ca"), err)
 		}
 		cfg.RootCAs = x509.NewCertPool()
 		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--upstream-ca: %s holds no PEM certificate", s.CA)
+			return nil, fmt.Errorf("%s: %s holds no PEM certificate", s.flag("ca"), s.CA)
 		}
 	}
 	if s.Cert != "" {
 		pair, err := tls.LoadX509KeyPair(s.Cert, s.Key)
 		if err != nil {
-			return nil, fmt.Errorf("--upstream-cert, --upstream-key: %w", err)
+			return nil, fmt.Errorf("%s, %s: %w", s.flag("cert"), s.flag("key"), err)
 		}
 		cfg.Certificates = []tls.Certificate{pair}
 	}
@@ -119,8 +131,8 @@ func (s Security) verify(roots *x509.CertPool) func(tls.ConnectionState) error {
 				return nil
 			}
 		}
-		return fmt.Errorf("certificate names %s, and none of them is one of --upstream-san %s",
-			strings.Join(names, ", "), strings.Join(s.SANs, ", "))
+		return fmt.Errorf("certificate names %s, and none of them is one of %s %s",
+			strings.Join(names, ", "), s.flag("san"), strings.Join(s.SANs, ", "))
 	}
 }
 
@@ -135,49 +147,50 @@ func certNames(c *x509.Certificate) []string {
 	return names
 }
 
-// token reads the bearer token; "" if none is configured.
-func (s Security) token() (string, error) {
+// Token reads the bearer token; "" if none is configured.
+func (s Security) Token() (string, error) {
 	if s.TokenFile == "" {
 		return "", nil
 	}
 	b, err := os.ReadFile(s.TokenFile)
 	if err != nil {
-		return "", fmt.Errorf("--upstream-token-file: %w", err)
+		return "", fmt.Errorf("%s: %w", s.flag("token-file"), err)
 	}
 	token := strings.TrimSpace(string(b))
 	if token == "" {
-		return "", fmt.Errorf("--upstream-token-file: %s is empty", s.TokenFile)
+		return "", fmt.Errorf("%s: %s is empty", s.flag("token-file"), s.TokenFile)
 	}
 	if strings.ContainsAny(token, "\r\n") {
-		return "", fmt.Errorf("--upstream-token-file: %s holds more than one line", s.TokenFile)
+		return "", fmt.Errorf("%s: %s holds more than one line", s.flag("token-file"), s.TokenFile)
 	}
 	return token, nil
 }
 
-// target turns an address of --upstream into a gRPC target, and says whether it
-// is a Unix socket.
-func target(addr string) (target string, unix bool, err error) {
+// Target turns an address into a gRPC target, and says whether it is a Unix socket.
+// what names the kind of server in errors, such as "upstream", and want the
+// addresses that the caller takes.
+func Target(what, want, addr string) (target string, unix bool, err error) {
 	switch {
 	case strings.HasPrefix(addr, "unix:"):
 		path := strings.TrimPrefix(strings.TrimPrefix(addr, "unix:"), "//")
 		if path == "" {
-			return "", false, fmt.Errorf("upstream %q: the path is missing", addr)
+			return "", false, fmt.Errorf("%s %q: the path is missing", what, addr)
 		}
 		return "unix:" + path, true, nil
 	case strings.HasPrefix(addr, "dns:"):
 		if strings.TrimLeft(strings.TrimPrefix(addr, "dns:"), "/") == "" {
-			return "", false, fmt.Errorf("upstream %q: the host is missing", addr)
+			return "", false, fmt.Errorf("%s %q: the host is missing", what, addr)
 		}
 		return addr, false, nil
 	case strings.Contains(addr, "://"):
-		return "", false, fmt.Errorf("upstream %q: unknown scheme; want host:port, unix:PATH, dns:///HOST:PORT or file:DIR", addr)
+		return "", false, fmt.Errorf("%s %q: unknown scheme; want %s", what, addr, want)
 	}
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil || host == "" || port == "" {
-		return "", false, fmt.Errorf("upstream %q: want host:port, unix:PATH, dns:///HOST:PORT or file:DIR", addr)
+		return "", false, fmt.Errorf("%s %q: want %s", what, addr, want)
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return "", false, fmt.Errorf("upstream %q: port %q is not a number from 1 to 65535", addr, port)
+		return "", false, fmt.Errorf("%s %q: port %q is not a number from 1 to 65535", what, addr, port)
 	}
 	if net.ParseIP(host) != nil {
 		return "passthrough:///" + addr, false, nil

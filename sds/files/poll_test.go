@@ -1,0 +1,479 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// bench is a poller of the volume "v" of a tree that writes down its calls, in
+// virtual time.
+type bench struct {
+	*tree
+	poller *Poller
+	stop   context.CancelFunc
+	ended  chan error
+
+	mu    sync.Mutex
+	calls []string
+	last  error // of the last fault
+	// refuse is what use returns.
+	refuse error
+}
+
+// on prepares a bench that polls these files of the volume, and the directory.
+func on(t *testing.T, names []string, test func(*bench)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		tr := newTree(t)
+		tr.check(os.Mkdir(tr.at("v"), 0o755))
+		b := &bench{tree: tr, poller: &Poller{Dirs: tr.allow("v")}}
+		for _, name := range names {
+			b.poller.Paths = append(b.poller.Paths, tr.at("v/"+name))
+		}
+		test(b)
+		if b.stop != nil {
+			b.end()
+		}
+	})
+}
+
+// pair polls a certificate and its key, the first two of which are in use.
+func pair(t *testing.T, test func(*bench)) {
+	t.Helper()
+	on(t, []string{"crt", "key"}, func(b *bench) {
+		b.write("v/crt", "c1")
+		b.write("v/key", "k1")
+		b.run()
+		b.told()
+		b.wait(settle)
+		b.told("use crt=c1 key=k1")
+		test(b)
+	})
+}
+
+// run starts the poller; its first pass is over then.
+func (b *bench) run() {
+	b.Helper()
+	ctx, cancel := context.WithCancel(b.Context())
+	b.stop, b.ended = cancel, make(chan error, 1)
+	go func() { b.ended <- b.poller.Run(ctx, b.use, b.fault) }()
+	synctest.Wait()
+}
+
+func (b *bench) use(contents Contents) error {
+	var files []string
+	for _, path := range slices.Sorted(maps.Keys(contents)) {
+		files = append(files, fmt.Sprintf("%s=%s", filepath.Base(path), contents[path]))
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.calls = append(b.calls, "use "+strings.Join(files, " "))
+	return b.refuse
+}
+
+func (b *bench) fault(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.last = err
+	if err == nil {
+		b.calls = append(b.calls, "works again")
+		return
+	}
+	b.calls = append(b.calls, "fault "+strings.ReplaceAll(err.Error(), b.at("v")+"/", ""))
+}
+
+func (b *bench) wait(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// pass lets the poller look once.
+func (b *bench) pass() { b.wait(DefaultEvery) }
+
+// told checks the calls since the last check.
+func (b *bench) told(want ...string) {
+	b.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !slices.Equal(b.calls, want) {
+		b.Fatalf("got  %q\nwant %q", b.calls, want)
+	}
+	b.calls = nil
+}
+
+func (b *bench) lastFault() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.last
+}
+
+// end ends the run and sees that it is silent from then on.
+func (b *bench) end() {
+	b.Helper()
+	b.stop()
+	if err := <-b.ended; err != nil {
+		b.Errorf("Run returned %v", err)
+	}
+	b.stop = nil
+	b.told()
+}
+
+func TestContentsAreUsedWhenTwoPassesAgree(t *testing.T) {
+	pair(t, func(b *bench) {
+		b.write("v/crt", "c2")
+		b.write("v/key", "k2")
+		b.pass()
+		b.told()
+		b.pass()
+		b.told("use crt=c2 key=k2")
+		b.pass()
+		b.told()
+	})
+}
+
+func TestWriterThatDoesNotRestIsNotUsedUntilItDoes(t *testing.T) {
+	pair(t, func(b *bench) {
+		for i := range 50 {
+			b.write("v/crt", fmt.Sprintf("half%d", i))
+			b.pass()
+			b.told()
+		}
+		b.write("v/crt", "c2")
+		b.pass()
+		b.told()
+		b.pass()
+		b.told("use crt=c2 key=k1")
+	})
+}
+
+func TestWriterThatDoesNotRestAtTheStartIsWaitedFor(t *testing.T) {
+	on(t, []string{"crt"}, func(b *bench) {
+		b.write("v/crt", "c")
+		b.run()
+		b.write("v/crt", "c1")
+		b.wait(settle)
+		b.told()
+		b.pass()
+		b.told("use crt=c1")
+	})
+}
+
+func TestSameBytesAreUsedOnce(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		again func(*bench)
+	}{
+		{"touched", func(b *bench) { b.check(os.Chtimes(b.at("v/crt"), time.Now(), time.Now().Add(time.Hour))) }},
+		{"written anew", func(b *bench) { b.write("v/crt", "c1") }},
+		{"made anew", func(b *bench) { b.remove("v/crt"); b.write("v/crt", "c1") }},
+		{"renamed into place", func(b *bench) { b.write("v/new", "c1"); b.rename("v/new", "v/crt") }},
+		{"made a link", func(b *bench) { b.rename("v/crt", "v/other"); b.link("v/crt", "other") }},
+		{"changed and changed back between two passes", func(b *bench) { b.write("v/crt", "c2"); b.write("v/crt", "c1") }},
+		{"changed and changed back in two passes", func(b *bench) { b.write("v/crt", "c2"); b.pass(); b.write("v/crt", "c1") }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			pair(t, func(b *bench) {
+				tc.again(b)
+				for range 5 {
+					b.pass()
+				}
+				b.told()
+			})
+		})
+	}
+}
+
+func TestFormerContentsAreUsedAgainWhenTheyComeBackLater(t *testing.T) {
+	pair(t, func(b *bench) {
+		for _, content := range []string{"c2", "c1"} {
+			b.write("v/crt", content)
+			b.pass()
+			b.pass()
+			b.told("use crt=" + content + " key=k1")
+		}
+	})
+}
+
+func TestHalvesOfAPairThatChangeOnePassApartAreUsedTogether(t *testing.T) {
+	pair(t, func(b *bench) {
+		b.write("v/crt", "c2")
+		b.pass()
+		b.write("v/key", "k2")
+		b.pass()
+		b.told()
+		b.pass()
+		b.told("use crt=c2 key=k2")
+	})
+}
+
+func TestBytesThatMoveFromOneFileToTheNextAreAChange(t *testing.T) {
+	pair(t, func(b *bench) {
+		b.write("v/crt", "c1k")
+		b.write("v/key", "1")
+		b.pass()
+		b.pass()
+		b.told("use crt=c1k key=1")
+	})
+}
+
+func TestBytesThatMoveToAFileThatWasAbsentAreAChange(t *testing.T) {
+	pair(t, func(b *bench) {
+		b.remove("v/key")
+		b.pass()
+		b.pass()
+		b.told("use crt=c1")
+		b.rename("v/crt", "v/key")
+		b.pass()
+		b.pass()
+		b.told("use key=c1")
+	})
+}
+
+func TestKubernetesExchangeIsUsedAsOneChange(t *testing.T) {
+	on(t, []string{"crt", "key"}, func(b *bench) {
+		b.publish("v", 1, map[string]string{"crt": "c1", "key": "k1"})
+		b.run()
+		b.wait(settle)
+		b.told("use crt=c1 key=k1")
+		b.publish("v", 2, map[string]string{"crt": "c2", "key": "k2"})
+		b.pass()
+		b.pass()
+		b.told("use crt=c2 key=k2")
+		b.publish("v", 3, map[string]string{"crt": "c2", "key": "k2"})
+		b.pass()
+		b.pass()
+		b.told()
+	})
+}
+
+const gone = "fault read crt, key: file does not exist"
+
+func TestFilesThatVanishAreAFaultAndComeBackUnused(t *testing.T) {
+	pair(t, func(b *bench) {
+		b.rename("v", "away")
+		b.pass()
+		b.told(gone)
+		if err := b.lastFault(); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), b.at("v/crt")+", "+b.at("v/key")) {
+			b.Errorf("got %v", err)
+		}
+		b.pass()
+		b.pass()
+		b.told()
+		b.rename("away", "v")
+		b.pass()
+		b.told("works again")
+		b.pass()
+		b.pass()
+		b.told()
+	})
+}
+
+// The consumer knows what is wrong with the contents; it is told for as long as they
+// stay, also when they could not be read in between.
+func TestContentsThatAreRefusedAreAFaultUntilOthersAreUsed(t *testing.T) {
+	pair(t, func(b *bench) {
+		b.mu.Lock()
+		b.refuse = errors.New("not a pair")
+		b.mu.Unlock()
+		b.write("v/crt", "c2")
+		b.pass()
+		b.pass()
+		b.told("use crt=c2 key=k1", "fault not a pair")
+		b.pass()
+		b.told()
+		b.rename("v", "away")
+		b.pass()
+		b.told(gone)
+		b.rename("away", "v")
+		b.pass()
+		b.told("fault not a pair")
+		b.mu.Lock()
+		b.refuse = nil
+		b.mu.Unlock()
+		b.write("v/key", "k2")
+		b.pass()
+		b.told()
+		b.pass()
+		b.told("use crt=c2 key=k2", "works again")
+	})
+}
+
+func TestFilesThatComeBackChangedAreUsed(t *testing.T) {
+	pair(t, func(b *bench) {
+		b.remove("v")
+		b.pass()
+		b.told(gone)
+		b.write("v/crt", "c2")
+		b.write("v/key", "k2")
+		b.pass()
+		b.told("works again")
+		b.pass()
+		b.told("use crt=c2 key=k2")
+	})
+}
+
+func TestFilesThatComeAfterTheStartAreUsed(t *testing.T) {
+	on(t, []string{"crt", "key"}, func(b *bench) {
+		b.run()
+		b.told(gone)
+		b.wait(settle)
+		b.told()
+		b.write("v/crt", "c1")
+		b.write("v/key", "k1")
+		b.pass()
+		b.told("works again")
+		b.pass()
+		b.told("use crt=c1 key=k1")
+	})
+}
+
+func TestFailedPassBetweenTwoThatAgreeStartsOver(t *testing.T) {
+	pair(t, func(b *bench) {
+		b.write("v/crt", "c2")
+		b.pass()
+		b.rename("v", "away")
+		b.pass()
+		b.told(gone)
+		b.rename("away", "v")
+		b.pass()
+		b.told("works again")
+		b.pass()
+		b.told("use crt=c2 key=k1")
+	})
+}
+
+func TestFileThatIsMissingBesideOthersIsAbsentAndNoFault(t *testing.T) {
+	pair(t, func(b *bench) {
+		b.remove("v/key")
+		b.pass()
+		b.told()
+		b.pass()
+		b.told("use crt=c1")
+		b.write("v/key", "")
+		b.pass()
+		b.pass()
+		b.told("use crt=c1 key=")
+	})
+}
+
+func TestEachFaultIsToldOnceAndItsEnd(t *testing.T) {
+	pair(t, func(b *bench) {
+		const key = "read key: it is a directory: name a regular file"
+		b.remove("v/key")
+		b.write("v/key/x", "")
+		for range 3 {
+			b.pass()
+		}
+		b.told("fault " + key)
+		b.remove("v/crt")
+		b.write("v/crt/x", "")
+		for range 3 {
+			b.pass()
+		}
+		b.told("fault read crt: it is a directory: name a regular file\n" + key)
+		b.remove("v/crt")
+		b.write("v/crt", "c1")
+		b.pass()
+		b.told("fault " + key)
+		b.remove("v/key")
+		b.write("v/key", "k1")
+		for range 3 {
+			b.pass()
+		}
+		b.told("works again")
+	})
+}
+
+func TestFileOutsideIsAFault(t *testing.T) {
+	on(t, []string{"crt"}, func(b *bench) {
+		b.write("out/crt", "secret")
+		b.link("v/crt", "../out/crt")
+		b.run()
+		b.pass()
+		if err := b.lastFault(); !errors.Is(err, ErrOutside) {
+			b.Errorf("got %v", err)
+		}
+		b.told("fault " + strings.ReplaceAll(b.lastFault().Error(), b.at("v")+"/", ""))
+	})
+}
+
+func TestIntervalIsTheCallers(t *testing.T) {
+	for _, every := range []time.Duration{time.Minute, time.Second, settle / 2} {
+		t.Run(every.String(), func(t *testing.T) {
+			on(t, []string{"crt"}, func(b *bench) {
+				b.poller.Every = every
+				b.write("v/crt", "c1")
+				b.run()
+				b.wait(min(settle, every) - 1)
+				b.told()
+				b.wait(1)
+				b.told("use crt=c1")
+				b.write("v/crt", "c2")
+				b.wait(2*every - 1)
+				b.told()
+				b.wait(1)
+				b.told("use crt=c2")
+			})
+		})
+	}
+}
+
+func TestPathNamedTwiceIsOneFile(t *testing.T) {
+	on(t, []string{"crt", "key", "crt"}, func(b *bench) {
+		named := slices.Clone(b.poller.Paths)
+		b.run()
+		b.told(gone)
+		if !slices.Equal(b.poller.Paths, named) {
+			b.Error("the caller's paths were changed")
+		}
+	})
+}
+
+func TestRunEndsWithItsContext(t *testing.T) {
+	pair(t, func(b *bench) {
+		b.write("v/crt", "c2")
+		b.pass()
+		start := time.Now()
+		b.end()
+		if waited := time.Since(start); waited != 0 {
+			b.Errorf("it took %v to end", waited)
+		}
+		b.pass()
+		b.told()
+	})
+}
+
+func TestNothingIsCalledAfterTheContextHasEnded(t *testing.T) {
+	on(t, []string{"crt"}, func(b *bench) {
+		ctx, cancel := context.WithCancel(b.Context())
+		cancel()
+		if err := b.poller.Run(ctx, b.use, b.fault); err != nil {
+			b.Error(err)
+		}
+		b.told()
+	})
+}
+
+func TestPollerOfNothingIsAnError(t *testing.T) {
+	for name, p := range map[string]*Poller{
+		"no paths":       {Dirs: &Dirs{}},
+		"no directories": {Paths: []string{"/certs/tls.crt"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := p.Run(t.Context(), nil, nil); err == nil {
+				t.Error("it ran")
+			}
+		})
+	}
+}

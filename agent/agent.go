@@ -28,6 +28,7 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/sds"
 	"github.com/holdfast-xds/holdfast/upstream"
 	upstreamsession "github.com/holdfast-xds/holdfast/upstream/session"
 )
@@ -37,7 +38,8 @@ type Config struct {
 	// Version is holdfast's own, for status and control_plane.identifier.
 	Version string
 	// Upstreams are addresses in order of priority: host:port, unix:PATH,
-	// dns:///host:port, file:DIR or http(s)://host. At least one.
+	// dns:///host:port, file:DIR or http(s)://host. At least one, unless there are
+	// certificates to serve.
 	Upstreams    []string
 	UpstreamForm upstreamsession.Form
 	// RESTRefresh is the pause between two polls of an http(s):// upstream; 0 for
@@ -89,6 +91,8 @@ type Config struct {
 	StaleAfter time.Duration
 	// HoldTTL lists the types, by URL, whose TTLs are not enforced.
 	HoldTTL map[string]bool
+	// Certificates are made by the agent; without sources and directories none are.
+	Certificates sds.Config
 	// Guard holds removals back that look like an accident.
 	Guard cache.Guard
 	// Admin and Health are addresses: unix:PATH, host:port, or "" for none.
@@ -103,6 +107,8 @@ type Agent struct {
 	server  *downstream.Server
 	born    time.Time
 	keeper  *keeper // nil for memory only
+	// certificates is nil where none are made.
+	certificates *sds.Manager
 	// dial replaces the connections to ADS upstreams in tests.
 	dial []grpc.DialOption
 
@@ -127,8 +133,8 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	if len(cfg.Upstreams) == 0 {
-		return nil, errors.New("no upstream: name at least one with --upstream")
+	if len(cfg.Upstreams) == 0 && len(cfg.Certificates.Sources) == 0 {
+		return nil, errors.New("no upstream: name at least one with --upstream, or make certificates with --ca")
 	}
 	if err := admin.CheckAddrs(cfg.Admin, cfg.Health); err != nil {
 		return nil, err
@@ -146,6 +152,13 @@ func New(cfg Config) (*Agent, error) {
 	}
 	if cfg.Security.Plaintext && cfg.Security.TokenFile != "" {
 		cfg.Log.Warn("the upstream token is sent in the clear: leave out --upstream-plaintext, unless the way is private")
+	}
+	if len(cfg.Certificates.Sources) > 0 || len(cfg.Certificates.SecretDirs) > 0 {
+		cfg.Certificates.Log = cfg.Log
+		var err error
+		if a.certificates, err = sds.New(cfg.Certificates); err != nil {
+			return nil, err
+		}
 	}
 	if cfg.StateDir != "" {
 		if cfg.StateIdentity == "" {
@@ -215,6 +228,9 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 
 	eg, failed := errgroup.WithContext(ctx)
 	eg.Go(func() error { return surface.Run(late) })
+	if a.certificates != nil {
+		eg.Go(func() error { return a.certificates.Run(groups) })
+	}
 	eg.Go(func() error {
 		defer endKeeping()
 		return a.runGroups(groups)
@@ -303,7 +319,7 @@ func (a *Agent) prefetch() {
 // it to start.
 func (a *Agent) add(node *corev3.Node) *member {
 	m := &member{kind: kindOf(node), idle: make(chan struct{})}
-	m.Group = group.New(group.Config{
+	conf := group.Config{
 		Node: node,
 		Upstreams: func() *upstream.Failover {
 			sources, _ := a.sources() // New has made the same before
@@ -318,7 +334,11 @@ func (a *Agent) add(node *corev3.Node) *member {
 		},
 		Log:          a.cfg.Log.With("node", node.GetId()),
 		RestoreAfter: a.cfg.RestoreAfter, MaxStale: a.cfg.MaxStale,
-	})
+	}
+	if a.certificates != nil {
+		conf.Secrets = a.certificates
+	}
+	m.Group = group.New(conf)
 	if a.keeper != nil {
 		a.keeper.adopt(m, groupName(m.kind, a.cfg.Node))
 	}

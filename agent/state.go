@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/agent/store"
+	"github.com/holdfast-xds/holdfast/sds"
 )
 
 var _ admin.State = (*Agent)(nil)
@@ -37,6 +38,17 @@ func (a *Agent) Ready() []admin.Condition {
 	if !socket.OK {
 		socket.Reason = "not listening on " + a.cfg.Socket.Path
 	}
+	conditions := []admin.Condition{socket}
+	if a.certificates != nil {
+		c := admin.Condition{Name: "certificates", OK: true}
+		if err := a.certificates.Ready(); err != nil {
+			c.OK, c.Reason = false, err.Error()
+		}
+		conditions = append(conditions, c)
+	}
+	if len(a.cfg.Upstreams) == 0 {
+		return conditions // no configuration is to be had
+	}
 	conf := admin.Condition{Name: "configuration"}
 	members := a.members()
 	if len(members) == 0 {
@@ -53,7 +65,7 @@ func (a *Agent) Ready() []admin.Condition {
 		}
 		conf.Reason = reason
 	}
-	return []admin.Condition{socket, conf}
+	return append(conditions, conf)
 }
 
 // Status returns what the agent knows.
@@ -62,6 +74,9 @@ func (a *Agent) Status() admin.Status {
 	for _, m := range a.members() {
 		s.Groups = append(s.Groups, m.Status())
 		s.Files = append(s.Files, m.Files()...)
+	}
+	if a.certificates != nil {
+		s.Certificates = certificates(a.certificates.Status())
 	}
 	if a.keeper != nil {
 		s.Storage = a.keeper.status()
@@ -74,10 +89,38 @@ func storage(s store.Status) *admin.Storage {
 		Dir: s.Dir, Encrypted: s.Encrypted, Durable: s.Durable, Generation: s.Generation, Bytes: s.Bytes,
 		Committed: s.Committed, Since: s.Since, Aside: s.Aside, NotStored: s.Skipped,
 	}
-	if s.Err != nil {
-		out.Error = s.Err.Error()
+	out.Error = text(s.Err)
+	return out
+}
+
+func certificates(s sds.Status) *admin.Certificates {
+	out := &admin.Certificates{Faults: s.Faults}
+	for _, id := range s.Identities {
+		one := admin.Identity{
+			Secret: id.Secret, CA: id.CA, Names: id.Names, Serial: id.Serial, Issuer: id.Issuer,
+			NotBefore: id.NotBefore, NotAfter: id.Until, Next: id.Next, Pending: id.Pending,
+			Attempts: id.Attempts, Error: text(id.Err), Issued: id.Issued, Failed: make(map[string]uint64),
+		}
+		for reason, n := range id.Failed {
+			one.Failed[string(reason)] = n
+		}
+		out.Identities = append(out.Identities, one)
+	}
+	for _, r := range s.Roots {
+		out.Roots = append(out.Roots, admin.Root{CA: r.CA, Domain: r.Domain, Subject: r.Subject, Serial: r.Serial, NotAfter: r.Until, Left: r.Left})
+	}
+	for _, f := range s.Files {
+		out.Files = append(out.Files, admin.SecretFile{Name: f.Name, Version: f.Version, Error: text(f.Err)})
 	}
 	return out
+}
+
+// text returns that of an error, "" for none.
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }
 
 // Resources visits what the groups hold and the filter admits.

@@ -33,7 +33,7 @@ const (
 // sources before it are tried on; the first to answer takes over, and only then
 // the one that ran is ended.
 type Failover struct {
-	// Sources is in order of priority; at least one.
+	// Sources is in order of priority; without any nothing is ever known.
 	Sources []Source
 	// MinBackoff and MaxBackoff bound the pause before a further attempt.
 	MinBackoff, MaxBackoff time.Duration
@@ -153,9 +153,6 @@ func (f *Failover) init() {
 // Run feeds until ctx ends; it returns nil then. All goroutines that it started
 // have ended.
 func (f *Failover) Run(ctx context.Context, feed Feed) error {
-	if len(f.Sources) == 0 {
-		return errors.New("upstream: no sources")
-	}
 	f.mu.Lock()
 	if f.states == nil {
 		f.init()
@@ -166,6 +163,7 @@ func (f *Failover) Run(ctx context.Context, feed Feed) error {
 	for i := range f.Sources {
 		wg.Go(func() { f.keep(ctx, i, feed) })
 	}
+	<-ctx.Done()
 	return nil
 }
 

@@ -532,9 +532,17 @@ func TestAFailoverRunsAgain(t *testing.T) {
 	}, up, up)
 }
 
-func TestAFailoverWithoutSourcesIsAnError(t *testing.T) {
-	f := &Failover{}
-	if err := f.Run(t.Context(), &state{}); err == nil {
-		t.Error("no error")
-	}
+// An agent that only makes certificates has no control plane.
+func TestAFailoverWithoutSourcesWaitsForItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &Failover{}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if err := f.Run(ctx, &state{}); err != nil || ctx.Err() == nil {
+			t.Errorf("ended with %v while its context says %v", err, ctx.Err())
+		}
+		if s := f.States(); len(s) > 0 {
+			t.Errorf("states %v", s)
+		}
+	})
 }

@@ -209,7 +209,8 @@ type stateCollector struct {
 // Describe tells the registry what Collect sends.
 func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{resourcesDesc, subscriptionsDesc, errorsDesc, connectedDesc, staleDesc, readyDesc, lastDesc, ageDesc,
-		withheldDesc, expiredDesc, contactDesc, restoredDesc, fallenBackDesc, durableDesc, stateBytesDesc, committedDesc, notStoredDesc} {
+		withheldDesc, expiredDesc, contactDesc, restoredDesc, fallenBackDesc, durableDesc, stateBytesDesc, committedDesc, notStoredDesc,
+		certificateExpiryDesc, certificateNextDesc, certificateIssuedDesc, certificateFailedDesc, certificateFailingDesc, certificateValidDesc, rootsDesc, certificateFaultsDesc} {
 		ch <- d
 	}
 }
@@ -269,6 +270,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(contactDesc, oldest.Seconds())
 	}
 	c.collectStorage(ch, status.Storage)
+	c.collectCertificates(ch, status.Certificates)
 	for name, v := range connected {
 		gauge(connectedDesc, v, name)
 		gauge(staleDesc, stale[name], name)
@@ -285,7 +287,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	c.metrics.mu.Lock()
 	defer c.metrics.mu.Unlock()
 	for labels, at := range c.metrics.last {
-		gauge(lastDesc, float64(at.UnixNano())/1e9, labels[0], labels[1])
+		gauge(lastDesc, seconds(at), labels[0], labels[1])
 		gauge(ageDesc, time.Since(at).Seconds(), labels[0], labels[1])
 	}
 }
@@ -298,7 +300,7 @@ func (c *stateCollector) collectStorage(ch chan<- prometheus.Metric, s *Storage)
 	ch <- prometheus.MustNewConstMetric(durableDesc, prometheus.GaugeValue, number(s.Durable))
 	ch <- prometheus.MustNewConstMetric(stateBytesDesc, prometheus.GaugeValue, float64(s.Bytes))
 	if !s.Committed.IsZero() {
-		ch <- prometheus.MustNewConstMetric(committedDesc, prometheus.GaugeValue, float64(s.Committed.UnixNano())/1e9)
+		ch <- prometheus.MustNewConstMetric(committedDesc, prometheus.GaugeValue, seconds(s.Committed))
 	}
 	for reason, n := range s.NotStored {
 		ch <- prometheus.MustNewConstMetric(notStoredDesc, prometheus.CounterValue, float64(n), reason)

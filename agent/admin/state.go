@@ -75,6 +75,8 @@ type Status struct {
 	Files []FileError `json:"files,omitempty"`
 	// Storage is the last known good on disk; nil where there is none.
 	Storage *Storage `json:"storage,omitempty"`
+	// Certificates are those that the agent makes; nil where it makes none.
+	Certificates *Certificates `json:"certificates,omitempty"`
 }
 
 // Storage is the last known good on disk.

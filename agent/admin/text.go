@@ -35,6 +35,7 @@ func (s Status) WriteText(w io.Writer) error {
 	for _, g := range s.Groups {
 		s.writeGroup(&b, g)
 	}
+	s.Certificates.write(&b, s.Now)
 	if st := s.Storage; st != nil {
 		fmt.Fprintf(&b, "\nLast known good in %s: generation %d, %d bytes, written %s\n", printable(st.Dir), st.Generation, st.Bytes, ago(s.Now, st.Committed))
 		for _, reason := range slices.Sorted(maps.Keys(st.NotStored)) {
@@ -84,6 +85,7 @@ func (s Status) wrong() []string {
 			}
 		}
 	}
+	lines = append(lines, s.Certificates.wrong(s.Now)...)
 	lines = append(lines, s.Storage.wrong(s.Now)...)
 	for _, f := range s.Files {
 		lines = append(lines, fmt.Sprintf("file %s: %s (the last good content stays in use)", f.Name, f.Error))

@@ -78,6 +78,8 @@ type Config struct {
 	// confirmed it for too long. Who has it keeps it; who comes then gets nothing
 	// until Fresh.
 	Stale func() bool
+	// Local, if set, tells which resources the agent makes itself (Publish).
+	Local func(typeURL, name string) bool
 	// OnIdle, if set, is called by Run when nobody watches and the last lease
 	// has ended; more than once if that stays so.
 	OnIdle func()
@@ -195,6 +197,7 @@ type entry struct {
 	// source is that of res, goodSource that of good.
 	source, goodSource string
 	unasked            bool
+	local              bool // made by the agent itself
 	// restored: it was on disk, and no source has spoken of it since.
 	restored bool
 	// proven is what a client lived with, nil for none; trial: good is on trial,
@@ -267,6 +270,7 @@ func (c *Cache) table(typeURL string) *table {
 func (c *Cache) Apply(u Update, verdict func(error)) {
 	c.mu.Lock()
 	t := c.table(u.Type)
+	u = c.foreign(t, u)
 	if u.Silent {
 		c.complain(t, u, newChanges(t))
 		c.mu.Unlock()
@@ -472,7 +476,7 @@ func (c *Cache) put(t *table, u Update, r *xds.Resource, ch *changes) (reason er
 	// What comes again as it was is on disk as it is.
 	news := e.res == nil || e.res.Version != r.Version || e.res.UpstreamVersion != r.UpstreamVersion ||
 		!e.res.Deadline.Equal(r.Deadline) || e.source != u.Source
-	e.source, e.unasked, e.restored = u.Source, u.Unasked, false
+	e.source, e.unasked, e.local, e.restored = u.Source, u.Unasked, u.Source == LocalSource, false
 	if e.res != nil && e.res.Version == r.Version {
 		c.replaceSame(e, r, ch)
 	} else {
@@ -654,7 +658,7 @@ func (c *Cache) Held(source, typeURL string) map[string]string {
 	all := c.wants(t, xds.Wildcard)
 	held := make(map[string]string)
 	for name, e := range t.entries {
-		if !all && !c.wantsResource(t, name, e.res) {
+		if e.local || !all && !c.wantsResource(t, name, e.res) {
 			continue
 		}
 		held[name] = ""

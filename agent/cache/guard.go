@@ -42,8 +42,8 @@ func (c *Cache) doubtRemovals(t *table, u Update) (names []string) {
 		for _, r := range u.Put {
 			present[r.Name] = struct{}{}
 		}
-		for name := range t.entries {
-			if _, ok := present[name]; !ok {
+		for name, e := range t.entries {
+			if _, ok := present[name]; !ok && !e.local {
 				names = append(names, name)
 			}
 		}

@@ -49,18 +49,20 @@ func apply(c *Cache, u Update) *verdicts {
 	}
 	u.Wildcard = true
 	v := &verdicts{}
-	c.Apply(u, func(err error) {
-		if err == nil {
-			v.said = append(v.said, "ack")
-		} else {
-			v.said = append(v.said, "nack: "+err.Error())
-		}
-	})
+	c.Apply(u, v.say)
 	return v
 }
 
 // verdicts are what was said of an update so far.
 type verdicts struct{ said []string }
+
+func (v *verdicts) say(err error) {
+	if err == nil {
+		v.said = append(v.said, "ack")
+	} else {
+		v.said = append(v.said, "nack: "+err.Error())
+	}
+}
 
 func (v *verdicts) want(t *testing.T, said ...string) {
 	t.Helper()

@@ -133,6 +133,9 @@ func (c *Cache) Lacking() bool {
 }
 
 func (c *Cache) lacks(t *table, name string) bool {
+	if c.local(t.url, name) {
+		return false // no upstream is asked for it
+	}
 	if name == xds.Wildcard {
 		return t.knowledge == xds.Unknown && !t.restoredKnown
 	}
@@ -188,12 +191,14 @@ func (c *Cache) collectionChanged(t *table, glob string, wanted bool) {
 // unasked reports whether everything of a table comes from sources that tell
 // whatever they have.
 func (c *Cache) unasked(t *table) bool {
+	some := false
 	for _, e := range t.entries {
 		if !e.unasked {
 			return false
 		}
+		some = some || !e.local
 	}
-	return len(t.entries) > 0
+	return some
 }
 
 // file puts an entry into the LRU if nobody wants it, and takes it out otherwise.
@@ -252,6 +257,7 @@ func (c *Cache) evicted(k key) {
 // Interest is a source's view of what is wanted.
 type Interest struct {
 	c       *Cache
+	of      func(typeURL, name string) bool // what it is about
 	changed chan struct{}
 	dirty   map[key]struct{}               // under c.mu
 	told    map[string]map[string]struct{} // by type, under c.mu
@@ -265,10 +271,15 @@ type Want struct {
 	Add, Drop          []string
 }
 
-// Interest opens a view of what the watches and leases want.
+// Interest opens a view of what the watches and leases want of upstreams.
 func (c *Cache) Interest() *Interest {
+	return c.interest(func(typeURL, name string) bool { return !c.local(typeURL, name) })
+}
+
+func (c *Cache) interest(of func(typeURL, name string) bool) *Interest {
 	in := &Interest{
 		c:       c,
+		of:      of,
 		changed: make(chan struct{}, 1),
 		dirty:   make(map[key]struct{}),
 		told:    make(map[string]map[string]struct{}),
@@ -292,6 +303,9 @@ func (c *Cache) Interest() *Interest {
 }
 
 func (in *Interest) mark(typeURL, name string) {
+	if !in.of(typeURL, name) {
+		return
+	}
 	in.dirty[key{typeURL, name}] = struct{}{}
 	signal(in.changed)
 }

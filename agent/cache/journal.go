@@ -246,8 +246,11 @@ func (j *Journal) resource(k key, out []Record) []Record {
 // was rejected is never kept (design.md I7).
 func (t *table) keep(name string) (want keeping, previous *xds.Resource) {
 	e := t.entries[name]
-	if e == nil {
+	switch {
+	case e == nil:
 		return keeping{}, t.former[name].res
+	case e.local:
+		return keeping{}, nil // what it is made of is kept by whoever made it
 	}
 	want.source = e.source
 	switch {
@@ -369,12 +372,12 @@ func moved(told, now *xds.Resource) bool {
 func (c *Cache) facts(t *table) iter.Seq[Fact] {
 	return func(yield func(Fact) bool) {
 		for name := range t.refs {
-			if !yield(Fact{Wanted, t.url, name}) {
+			if !c.local(t.url, name) && !yield(Fact{Wanted, t.url, name}) {
 				return
 			}
 		}
 		for k := range c.leases {
-			if k.typeURL == t.url && t.refs[k.name] == 0 && !yield(Fact{Wanted, t.url, k.name}) {
+			if k.typeURL == t.url && t.refs[k.name] == 0 && !c.local(t.url, k.name) && !yield(Fact{Wanted, t.url, k.name}) {
 				return
 			}
 		}
@@ -395,7 +398,7 @@ func (c *Cache) holdsFact(f Fact) bool {
 	switch f.Kind {
 	case Wanted:
 		_, leased := c.leases[key{f.Type, f.Name}]
-		return leased || t.refs[f.Name] > 0
+		return (leased || t.refs[f.Name] > 0) && !c.local(f.Type, f.Name)
 	case Doubtful:
 		_, ok := t.doubtful[f.Name]
 		return ok

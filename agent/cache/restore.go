@@ -52,7 +52,7 @@ func (c *Cache) restoreFact(f Fact) {
 	case Wanted:
 		// What clients of this kind forget to say is remembered (protocol.md V9).
 		t.hadWildcard = t.hadWildcard || f.Name == xds.Wildcard
-		if !c.wants(t, f.Name) {
+		if !c.wants(t, f.Name) && !c.local(f.Type, f.Name) {
 			c.leases[key{f.Type, f.Name}] = time.Time{}
 			c.wantChanged(t, f.Name)
 		}
@@ -77,7 +77,8 @@ func (c *Cache) restore(s Saved, now time.Time) {
 	}
 	e := t.entries[s.Name]
 	expired := s.Kept != nil && !s.Kept.Deadline.IsZero() && !s.Kept.Deadline.After(now)
-	if e != nil || s.Kept == nil || expired {
+	local := c.local(s.Type, s.Name) // by now
+	if e != nil || s.Kept == nil || expired || local {
 		if c.journal != nil {
 			if e != nil {
 				e.told = told
@@ -86,7 +87,7 @@ func (c *Cache) restore(s Saved, now time.Time) {
 			}
 			c.log(t, s.Name)
 		}
-		if e == nil && s.Kept == nil && s.Previous != nil {
+		if e == nil && s.Kept == nil && s.Previous != nil && !local {
 			t.retire(s.Name, s.Previous)
 			c.try(t, s.Name, now)
 		}

@@ -19,7 +19,7 @@ type TypeStatus struct {
 	// names that watches subscribe to and that are kept for closed ones.
 	Wildcard           bool
 	Subscribed, Leased int
-	// Updated is when an upstream last said anything of the type; the zero time
+	// Updated is when a source last said anything of the type; the zero time
 	// for never.
 	Updated time.Time
 	// Errors counts names with an error from above.

@@ -252,7 +252,7 @@ func (s Snapshot) Wildcard(typeURL string) xds.Knowledge {
 func (s Snapshot) Lookup(typeURL, name string) xds.Item {
 	t := s.table(typeURL)
 	if t == nil {
-		return xds.Item{}
+		return s.lookupLocal(typeURL, name)
 	}
 	if e := t.entries[name]; e != nil {
 		return s.c.served(t, e)
@@ -265,6 +265,16 @@ func (s Snapshot) Lookup(typeURL, name string) xds.Item {
 	}
 	_, gone := t.gone[name]
 	return xds.Item{Gone: gone}
+}
+
+// lookupLocal returns what the agent makes itself, which is never too old.
+func (s Snapshot) lookupLocal(typeURL, name string) xds.Item {
+	if t := s.c.tables[typeURL]; t != nil {
+		if e := t.entries[name]; e != nil && e.local {
+			return e.item()
+		}
+	}
+	return xds.Item{}
 }
 
 // All yields everything held of a type, in no order.

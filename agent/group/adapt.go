@@ -6,6 +6,8 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/sds"
 	"github.com/holdfast-xds/holdfast/upstream"
 )
 
@@ -49,6 +51,25 @@ func (in interest) Take() []upstream.Want {
 		wants[i] = upstream.Want(w)
 	}
 	return wants
+}
+
+// secrets is the group as who makes certificates sees it.
+type secrets struct {
+	cache *cache.Cache
+	*cache.Interest
+}
+
+var _ sds.Feed = secrets{}
+
+func (s secrets) Publish(made []*xds.Resource, verdict func(error)) { s.cache.Publish(made, verdict) }
+
+func (s secrets) Withdraw(names []string) { s.cache.Withdraw(xds.SecretType, names) }
+
+func (s secrets) Take() (add, drop []string) {
+	for _, w := range s.Interest.Take() { // of secrets only: nothing else is local
+		add, drop = append(add, w.Add...), append(drop, w.Drop...)
+	}
+	return add, drop
 }
 
 // view is the state as a stream sees it.

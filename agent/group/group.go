@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/sds"
 	"github.com/holdfast-xds/holdfast/upstream"
 )
 
@@ -37,6 +38,8 @@ type Config struct {
 	// changes. Connected and Lacking of what it returns are set by the group.
 	Upstreams func() *upstream.Failover
 	Cache     cache.Config
+	// Secrets makes certificates; nil for nobody.
+	Secrets Secrets
 	// Log tells what an operator must know; nil for nobody.
 	Log *slog.Logger
 	// RestoreAfter is after which time at the latest what was restored is served
@@ -45,6 +48,13 @@ type Config struct {
 	// MaxStale is how long after the last contact with a source who comes anew is
 	// served; 0 for no limit.
 	MaxStale time.Duration
+}
+
+// Secrets makes the secrets that it owns itself, whatever a control plane says.
+type Secrets interface {
+	Owns(name string) bool
+	// Serve publishes them into a feed until ctx ends.
+	Serve(ctx context.Context, feed sds.Feed) error
 }
 
 // DefaultRestoreAfter is how long a slow control plane is waited for before what
@@ -100,6 +110,9 @@ func New(cfg Config) *Group {
 		node:     withFeatures(cfg.Node),
 	}
 	cfg.Cache.Stale = func() bool { return g.Stale() > 0 }
+	if cfg.Secrets != nil {
+		cfg.Cache.Local = func(typeURL, name string) bool { return typeURL == xds.SecretType && cfg.Secrets.Owns(name) }
+	}
 	g.cache = cache.New(cfg.Cache)
 	g.current = g.feeding()
 	return g
@@ -217,6 +230,9 @@ func (g *Group) Run(ctx context.Context) error {
 	eg.Go(func() error { return g.release(ctx) })
 	eg.Go(func() error { return g.age(ctx) })
 	eg.Go(func() error { return g.prefetchRoutes(ctx) })
+	if g.cfg.Secrets != nil {
+		eg.Go(func() error { return g.cfg.Secrets.Serve(ctx, secrets{g.cache, g.cache.LocalInterest()}) })
+	}
 	return eg.Wait()
 }
 

@@ -72,6 +72,8 @@ type runFlags struct {
 	maxRemoval                                        int
 	removalConfirm, prune                             time.Duration
 
+	certificates certificateFlags
+
 	bootstrap string
 	node      nodeFlags
 
@@ -144,6 +146,7 @@ func (f *runFlags) add(c *command) {
 	flags.IntVar(&f.maxRemoval, "max-removal-percent", 0, "how many `PERCENT` of the listeners, or of the clusters, one answer may remove before that looks like an accident and is held back; 0 for no limit")
 	flags.DurationVar(&f.removalConfirm, "removal-confirm-after", cache.DefaultConfirmAfter, "when removals count that were held back (`DURATION`)")
 	flags.DurationVar(&f.prune, "prune-unconfirmed-after", 0, "when listeners and clusters go that a new control plane neither confirms nor removes (`DURATION`); 0 for never")
+	f.certificates.add(c)
 	flags = c.section("Who Envoy is, to fetch its configuration before it asks (one way, or neither)")
 	flags.StringVar(&f.bootstrap, "bootstrap", "", "`FILE` that Envoy will get as its bootstrap; the node is read from it")
 	f.node.add(flags)
@@ -159,8 +162,12 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 	if err != nil {
 		return agent.Config{}, err
 	}
+	certificates, err := f.certificates.config()
+	if err != nil {
+		return agent.Config{}, err
+	}
 	switch {
-	case len(f.upstreams) == 0:
+	case len(f.upstreams) == 0 && len(certificates.Sources) == 0:
 		return agent.Config{}, errors.New("--upstream is missing: name the control plane, such as --upstream xds.example.com:443, or a directory of resources, such as --upstream file:/etc/xds")
 	case f.maxMessage <= 0:
 		return agent.Config{}, fmt.Errorf("--upstream-max-message-bytes %d: want a positive number of bytes", f.maxMessage)
@@ -245,6 +252,7 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		FailoverAfter: f.failoverAfter,
 		StaleAfter:    f.staleAfter,
 		HoldTTL:       f.ttl,
+		Certificates:  certificates,
 		Guard:         cache.Guard{MaxRemovalPercent: f.maxRemoval, ConfirmAfter: f.removalConfirm, PruneAfter: f.prune},
 		Admin:         f.admin,
 		Health:        f.health,

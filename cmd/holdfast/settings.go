@@ -57,10 +57,12 @@ func settle(flags *pflag.FlagSet, environ []string, keys map[string]bool) (warni
 			return
 		}
 		if value, ok := vars[envName(f.Name)]; ok {
+			f.Changed = true
 			if setErr := setText(f, value); setErr != nil {
 				err = fmt.Errorf("%s: %w", envName(f.Name), setErr)
 			}
 		} else if value, ok := file[f.Name]; ok {
+			f.Changed = true
 			if setErr := setYAML(f, value); setErr != nil {
 				err = fmt.Errorf("%s: %s: %w", config.Value, f.Name, setErr)
 			}
@@ -150,6 +152,12 @@ func setYAML(f *pflag.Flag, value any) error {
 			return errors.New("want one value, not a list")
 		}
 		for _, element := range value {
+			if object, ok := element.(map[string]any); ok {
+				if err := setYAML(f, object); err != nil {
+					return err
+				}
+				continue
+			}
 			text, ok := element.(string)
 			if !ok {
 				return fmt.Errorf("want a list of texts: put %v into quotes", element)

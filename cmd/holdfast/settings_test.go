@@ -22,6 +22,9 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/sds"
+	"github.com/holdfast-xds/holdfast/sds/istio"
+	"github.com/holdfast-xds/holdfast/sds/pki"
 	"github.com/holdfast-xds/holdfast/upstream/session"
 )
 
@@ -103,6 +106,11 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 		"--upstream-key", "key", "--upstream-server-name", "sn", "--upstream-san", "s1,x", "--upstream-san", "s2",
 		"--upstream-token-file", "tok", "--upstream-plaintext", "--socket", "/s", "--socket-mode", "600", "--socket-group", "g",
 		"--allow-uid", "101", "--allow-uid", "root", "--allow-gid", "4294967294", "--allow-gid", "root",
+		"--ca", "istio:istiod:15012", "--identity", "spiffe://td/web dns=web.test ip=192.0.2.1 secret=web", "--identity", "spiffe://td/api secret=api",
+		"--root-secret", "roots", "--root-validator", "spiffe", "--ca-roots", "/roots.pem", "--crl", "/crl.pem", "--key-type", "rsa-3072",
+		"--cert-lifetime", "12h", "--root-overlap", "13h", "--root-lead", "14s", "--istio-ca", "ica", "--istio-token-file", "itok",
+		"--istio-header", "ClusterID=K", "--istio-cert-signer", "signer", "--istio-cert", "icert", "--istio-key", "ikey", "--istio-server-name", "isn", "--istio-san", "isan",
+		"--certificates", `{"ca": "files:/tls", "root-secret": "other"}`, "--identity-dir", "/identity", "--secret-dir", "/etc/a", "--secret-dir", "/etc/b", "--secret-alias", "x=web",
 		"--client-linger", "5m", "--rest", "127.0.0.1:1", "--rest-hold", "30s", "--upstream-rest-refresh", "7s",
 		"--max-streams", "1", "--max-types", "2", "--max-subscriptions", "3", "--max-request-rate", "4", "--max-request-burst", "5", "--max-any-depth", "8", "--max-resources", "6", "--max-resource-bytes", "7",
 		"--state-dir", "/state", "--state-identity", "web", "--state-key-file", keyFile, "--restore-after", "3s", "--max-stale", "4h", "--failover-after", "6s", "--stale-after", "11m",
@@ -131,7 +139,25 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 		StateDir: "/state", StateIdentity: "web", StateKey: key, RestoreAfter: 3 * time.Second, MaxStale: 4 * time.Hour, FailoverAfter: 6 * time.Second, StaleAfter: 11 * time.Minute,
 		HoldTTL: map[string]bool{xds.ClusterType: true, "type.googleapis.com/x.Y": true},
 		Guard:   cache.Guard{MaxRemovalPercent: 30, ConfirmAfter: 8 * time.Minute, PruneAfter: 9 * time.Minute},
-		Linger:  5 * time.Minute, Admin: "unix:/a", Health: ":9",
+		Certificates: sds.Config{
+			Sources: []sds.SourceConfig{{
+				CA: "istio:istiod:15012", Identities: []sds.Identity{
+					{Names: pki.Names{ID: "spiffe://td/web", DNS: []string{"web.test"}, IPs: []string{"192.0.2.1"}}, Secret: "web"},
+					{Names: pki.Names{ID: "spiffe://td/api"}, Secret: "api"},
+				},
+				RootSecret: "roots", Validator: sds.SPIFFE, Roots: "/roots.pem", CRL: "/crl.pem", KeyType: pki.RSA3072,
+				Lifetime: 12 * time.Hour, RootOverlap: 13 * time.Hour, RootLead: 14 * time.Second,
+				Istio: istio.Config{
+					Security: dial.Security{CA: "ica", Cert: "icert", Key: "ikey", ServerName: "isn", SANs: []string{"isan"}, TokenFile: "itok"},
+					Headers:  map[string]string{"ClusterID": "K"}, Signer: "signer",
+				},
+			}, {
+				CA: "files:/tls", RootSecret: "other", Validator: sds.TrustedCA, KeyType: pki.ECDSAP256,
+				Lifetime: sds.DefaultLifetime, RootLead: sds.DefaultRootLead,
+			}},
+			IdentityDir: "/identity", SecretDirs: []string{"/etc/a", "/etc/b"}, Aliases: map[string]string{"x": "web"},
+		},
+		Linger: 5 * time.Minute, Admin: "unix:/a", Health: ":9",
 	}
 	if !reflect.DeepEqual(cfg, want) {
 		t.Errorf("got  %+v\nwant %+v", cfg, want)
@@ -168,6 +194,41 @@ func TestListsAndPairsOfEachSource(t *testing.T) {
 				t.Errorf("upstreams %q, metadata %q, headers %q", cfg.Upstreams, metadata, cfg.Headers)
 			}
 		})
+	}
+}
+
+// Several sources, each with identities and names of secrets of its own.
+func TestSourcesOfCertificatesStandInTheFile(t *testing.T) {
+	file := `
+ca: dir:/etc/ca
+identity: [spiffe://a/x, spiffe://a/y secret=y]
+certificates:
+- ca: spire:unix:/run/spire.sock
+  root-secret: spire-roots
+  identity: secret=spire
+- ca: files:/tls
+  identity: [secret=tls]
+  root-secret: tls-roots
+`
+	cfg, _, err := settled(t, file, []string{"HOLDFAST_ROOT_SECRET=roots"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, s := range cfg.Certificates.Sources {
+		for _, id := range s.Identities {
+			got = append(got, s.CA+" "+s.RootSecret+" "+id.Names.ID+" "+id.Secret)
+		}
+	}
+	want := []string{
+		"dir:/etc/ca roots spiffe://a/x ", "dir:/etc/ca roots spiffe://a/y y",
+		"spire:unix:/run/spire.sock spire-roots  spire", "files:/tls tls-roots  tls",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	if len(cfg.Upstreams) > 0 {
+		t.Error("certificates need no control plane")
 	}
 }
 
@@ -250,6 +311,26 @@ func TestWhatIsWrongWithSettingsIsSaid(t *testing.T) {
 		{"metadata twice", "node-metadata: [a=1, 'a:=2']", nil, up, `"a" is given twice`},
 		{"metadata that would be rounded", "node-metadata: {a: 9007199254740993}", nil, and("--node-id", "i", "--node-cluster", "c"), "protobuf would round"},
 		{"metadata beyond numbers", "node-metadata: {a: 99999999999999999999}", nil, up, "too large for a number"},
+		{"a certificate without its source", "", nil, and("--identity", "spiffe://td/a"), "--identity has no meaning without --ca"},
+		{"a certificate without its source in the file", "cert-lifetime: 1h", nil, up, "--cert-lifetime has no meaning without --ca"},
+		{"an identity directory without a source", "", []string{"HOLDFAST_IDENTITY_DIR=/x"}, up, "--identity-dir has no meaning without --ca"},
+		{"an alias without a source", "secret-alias: {a: b}", nil, up, "--secret-alias has no meaning without --ca or --secret-dir"},
+		{"an alias of nothing", "secret-alias: ['a=']", nil, up, "want NAME=SECRET, neither of them empty"},
+		{"an alias twice", "", nil, and("--secret-alias", "a=b", "--secret-alias", "a=c"), `"a" is given twice`},
+		{"no SPIFFE ID", "", nil, and("--ca", "dev", "--identity", "spiffe://TD/a"), `"spiffe://TD/a" is no SPIFFE ID: a trust domain has lower case`},
+		{"an unknown word of an identity", "identity: ['spiffe://td/a uri=x']", nil, and("--ca", "dev"), `identity: "uri=x": want a SPIFFE ID, and after it dns=NAME, ip=ADDR or secret=NAME`},
+		{"no DNS name", "", nil, and("--ca", "dev", "--identity", "dns=a..b"), `"a..b" is no DNS name`},
+		{"no IP address", "", nil, and("--ca", "dev", "--identity", "ip=a"), `"a" is no IP address`},
+		{"an empty identity", "", nil, and("--ca", "dev", "--identity", " "), "is empty"},
+		{"Ed25519", "", nil, and("--ca", "dev", "--key-type", "ed25519"), "--key-type: Ed25519: Envoy 1.40 offers no such signature"},
+		{"no lifetime", "", nil, and("--ca", "dev", "--cert-lifetime", "0"), "--cert-lifetime 0s: want a positive duration"},
+		{"a flag of istio for another source", "istio-token-file: /t", nil, and("--ca", "dev"), "--istio-token-file is for istio:ADDR only"},
+		{"a bad validator", "", nil, and("--root-validator", "x"), `"x": want trusted-ca or spiffe`},
+		{"a source that is no object", "", nil, and("--certificates", "dev"), "no JSON"},
+		{"a source that is a list", "", nil, and("--certificates", "[]"), "want an object"},
+		{"a source without its place", "certificates: [{identity: spiffe://td/a}]", nil, up, "certificates: ca is missing"},
+		{"an unknown key of a source", "certificates: [{ca: dev, identiy: x}]", nil, up, `certificates: unknown key "identiy", did you mean identity?`},
+		{"a bad value of a source", "certificates: [{ca: dev, cert-lifetime: 5}]", nil, up, "certificates: cert-lifetime: want text: put 5 into quotes"},
 		{"a node without cluster", "", nil, and("--node-id", "i"), "--node-cluster is required"},
 		{"two nodes", "", nil, and("--node-id", "i", "--bootstrap", "x.yaml"), "--bootstrap and --node-… both say who Envoy is"},
 		{"no such bootstrap", "", nil, and("--bootstrap", "/does/not/exist.yaml"), "bootstrap: read node: open /does/not/exist.yaml"},

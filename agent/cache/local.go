@@ -1,0 +1,85 @@
+package cache
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// LocalSource is the source of what the agent makes itself.
+const LocalSource = "local"
+
+// errLocal is what is wrong with an upstream's resource of a local name.
+var errLocal = errors.New("the agent makes it itself: what the control plane sends of this name is not used")
+
+// local reports whether a resource is made by the agent itself. No upstream is asked
+// for it, nor has a say in it; it is not written to disk, and served as it is: not
+// sealed, withheld or replaced by what was before.
+func (c *Cache) local(typeURL, name string) bool {
+	return c.cfg.Local != nil && c.cfg.Local(typeURL, name)
+}
+
+// foreign returns an update of a source without what is not its own to say.
+func (c *Cache) foreign(t *table, u Update) Update {
+	if c.cfg.Local == nil {
+		return u
+	}
+	mine := func(name string) bool { return c.local(t.url, name) }
+	u.Put = slices.DeleteFunc(slices.Clone(u.Put), func(r *xds.Resource) bool {
+		if !mine(r.Name) {
+			return false
+		}
+		if len(t.errors) < maxErrors {
+			t.errors[r.Name] = errLocal
+		}
+		return true
+	})
+	u.Remove = slices.DeleteFunc(slices.Clone(u.Remove), mine)
+	u.Errors = slices.DeleteFunc(slices.Clone(u.Errors), func(e ResourceError) bool { return mine(e.Name) })
+	return u
+}
+
+// Publish takes in resources of one type that the agent makes itself, each name
+// once, and serves them under names for which Config.Local holds. verdict is as in
+// Apply.
+func (c *Cache) Publish(resources []*xds.Resource, verdict func(error)) {
+	if len(resources) == 0 {
+		return
+	}
+	c.mu.Lock()
+	t := c.table(resources[0].Type)
+	c.revision++
+	t.updated = time.Now()
+	ch := newChanges(t)
+	var refused error
+	for _, r := range resources {
+		if reason, ok := c.put(t, Update{Source: LocalSource, Type: t.url, Unasked: true}, r, ch); !ok && refused == nil {
+			refused = reason
+		}
+	}
+	concerned := c.notify(ch)
+	var settled []func()
+	if verdict != nil {
+		settled = c.open(t, verdict, concerned, refused)
+	}
+	c.mu.Unlock()
+	run(settled)
+}
+
+// Withdraw forgets what was published and nobody wants. Nobody is told: to clients
+// it is as if it had never been asked for.
+func (c *Cache) Withdraw(typeURL string, names []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.table(typeURL)
+	for _, name := range names {
+		if c.local(typeURL, name) && !c.wants(t, name) {
+			c.drop(t, name)
+		}
+	}
+}
+
+// LocalInterest opens a view of what is wanted of what the agent makes itself.
+func (c *Cache) LocalInterest() *Interest { return c.interest(c.local) }

@@ -1,0 +1,173 @@
+package cache
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// mine is a configuration in which the agent makes the secrets whose names begin
+// with "my".
+func mine(cfg Config) Config {
+	cfg.Local = func(typeURL, name string) bool { return typeURL == xds.SecretType && strings.HasPrefix(name, "my") }
+	return cfg
+}
+
+func publish(c *Cache, list ...string) *verdicts {
+	v := &verdicts{}
+	c.Publish(resources(xds.SecretType, list), v.say)
+	return v
+}
+
+func TestWhatTheAgentMakesIsAskedOfNoUpstream(t *testing.T) {
+	c := New(mine(Config{}))
+	up, local := c.Interest(), c.LocalInterest()
+	w := watch(c, "x", xds.SecretType, "my-cert", "other")
+	wantTaken(t, up, "SDS +other")
+	wantTaken(t, local, "SDS +my-cert")
+	if !c.Lacking() {
+		t.Error("other is not known")
+	}
+	put(c, xds.SecretType, "other@1")
+	if c.Lacking() {
+		t.Error("what the agent makes is no upstream's to give")
+	}
+	v := publish(c, "my-cert@1")
+	wantChanged(t, w, "SDS my-cert other")
+	v.want(t)
+	w.Progress(xds.SecretType, 1_000)
+	v.want(t, "ack")
+	held(t, c, "one", xds.SecretType, map[string]string{"other": "u1"})
+	w.Close(nil)
+	wantTaken(t, up) // leased
+	wantTaken(t, local)
+}
+
+// Neither by mistake nor by intent: a control plane that could replace the
+// certificates would be the workload.
+func TestNoUpstreamHasASayInWhatTheAgentMakes(t *testing.T) {
+	c := New(mine(Config{}))
+	w := watch(c, "x", xds.SecretType, "my-cert")
+	publish(c, "my-cert@1")
+	changed(w)
+	put(c, xds.SecretType, "my-cert@evil", "my-early@evil")
+	apply(c, Update{Type: xds.SecretType, Remove: []string{"my-cert"}})
+	apply(c, Update{Type: xds.SecretType, Errors: []ResourceError{{"my-cert", xds.ErrNotFound}, {"my-cert", errors.New("why")}}})
+	apply(c, Update{Source: "dir", Type: xds.SecretType, Complete: true, Unasked: true, Put: resources(xds.SecretType, []string{"other@1"})})
+	wantChanged(t, w)
+	serves(t, c, xds.SecretType, "my-cert", "1")
+	serves(t, c, xds.SecretType, "my-early", "")
+	gone(t, c, xds.SecretType, map[string]bool{"my-cert": false})
+	if err := problem(c, xds.SecretType, "my-early"); err == nil || !strings.Contains(err.Error(), "the agent makes it itself") {
+		t.Errorf("nobody is told: %v", err)
+	}
+}
+
+func TestWhatTheAgentMakesIsNotWrittenToDisk(t *testing.T) {
+	c := New(mine(Config{}))
+	j := c.Journal(nil, nil)
+	w := watch(c, "x", xds.SecretType, "my-cert", "other")
+	publish(c, "my-cert@1")
+	put(c, xds.SecretType, "other@1")
+	accept(w, xds.SecretType, "my-cert@1", "other@1")
+	check := func(what string, records []Record) {
+		if len(records) == 0 {
+			t.Errorf("%s: nothing", what)
+		}
+		for _, r := range records {
+			if strings.HasPrefix(r.Name+r.Fact.Name, "my") {
+				t.Errorf("%s: %+v", what, r)
+			}
+		}
+	}
+	check("changes", j.Take())
+	check("everything", j.All())
+	saved, facts := j.Saved()
+	if len(saved) != 1 || saved[0].Name != "other" {
+		t.Errorf("saved %+v", saved)
+	}
+	for _, f := range facts {
+		if f.Name == "my-cert" {
+			t.Errorf("saved %+v", f)
+		}
+	}
+}
+
+// An upstream made it once; the agent does now.
+func TestWhatWasOnDiskOfANameThatTheAgentMakesByNowIsDropped(t *testing.T) {
+	c := New(mine(Config{}))
+	d := newDisk()
+	j := c.Journal(nil, nil)
+	c.Restore([]Saved{kept(xds.SecretType, "my-cert@1"), {Type: xds.SecretType, Name: "my-old", Previous: res(xds.SecretType, "my-old@1")}},
+		[]Fact{{Wanted, xds.SecretType, "my-cert"}})
+	d.entries[key{xds.SecretType, "my-cert"}] = &Saved{Type: xds.SecretType, Name: "my-cert", Kept: res(xds.SecretType, "my-cert@1"), Accepted: true}
+	c.Release()
+	serves(t, c, xds.SecretType, "my-cert", "")
+	d.write(t, j.Take())
+	if s := d.entries[key{xds.SecretType, "my-cert"}]; s != nil && s.Kept != nil {
+		t.Errorf("on disk is still %+v", s)
+	}
+	wantTaken(t, c.Interest())
+}
+
+// An old certificate is no way back after a crash, and it is never too old to be
+// served, however long the control plane has been away.
+func TestWhatTheAgentMakesIsServedAsItIs(t *testing.T) {
+	running(t, mine(Config{Stale: func() bool { return true }}), func(t *testing.T, c *Cache) {
+		w := watch(c, "x", xds.ClusterType, "*")
+		subscribe(w, xds.SecretType, "my-cert", "other")
+		serve := func(name string) (version string) {
+			w.Read(func(s Snapshot, _ []Change) {
+				if it := s.Lookup(xds.SecretType, name); it.Current != nil {
+					version = it.Current.Version
+				}
+			})
+			return version
+		}
+		publish(c, "my-cert@1")
+		put(c, xds.SecretType, "other@1")
+		if got := serve("my-cert") + serve("other"); got != "1" {
+			t.Errorf("served %q", got)
+		}
+		c.Fresh()
+		put(c, xds.ClusterType, "a@1")
+		accept(w, xds.ClusterType, "a@1")
+		accept(w, xds.SecretType, "my-cert@1")
+		pass(ProvenAfter)
+		put(c, xds.ClusterType, "a@2")
+		publish(c, "my-cert@2")
+		accept(w, xds.ClusterType, "a@2")
+		accept(w, xds.SecretType, "my-cert@2")
+		if got := c.FallBack(); len(got) != 2 { // the cluster, and other, which nobody accepted
+			t.Errorf("suspected: %v", got)
+		}
+		if got := serve("my-cert"); got != "2" {
+			t.Errorf("served %q", got)
+		}
+	})
+}
+
+func TestWhatNobodyWantsIsWithdrawnWithoutAWord(t *testing.T) {
+	c := New(mine(Config{}))
+	w := watch(c, "x", xds.SecretType, "my-cert")
+	publish(c, "my-cert@1", "my-other@1")
+	changed(w)
+	c.Withdraw(xds.SecretType, []string{"my-cert", "my-other"})
+	wantChanged(t, w)
+	holds(t, c, xds.SecretType, "my-cert@1")
+	gone(t, c, xds.SecretType, map[string]bool{"my-other": false})
+}
+
+// What one client refuses is not offered to the next: it gets what was accepted.
+func TestARefusedCertificateDoesNotReplaceTheAcceptedOne(t *testing.T) {
+	c := New(mine(Config{}))
+	w := watch(c, "x", xds.SecretType, "my-cert")
+	publish(c, "my-cert@1")
+	accept(w, xds.SecretType, "my-cert@1")
+	v := publish(c, "my-cert@2")
+	w.Refuse(xds.SecretType, 1_000, "no key", res(xds.SecretType, "my-cert@2"), nil)
+	v.want(t, "nack: x: no key")
+	standing(t, c, xds.SecretType, "my-cert", xds.Rejected, "1")
+}

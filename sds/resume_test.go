@@ -1,0 +1,149 @@
+package sds
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// kept is a rig whose certificates are kept on disk.
+func kept(t *testing.T, test func(r *rig, dir string)) {
+	dir := filepath.Join(t.TempDir(), "identity")
+	signing(t, func(c *Config) { c.IdentityDir = dir }, func(r *rig) { test(r, dir) })
+}
+
+// restart ends the manager and starts another one.
+func (r *rig) restart(change func(*Config)) {
+	r.Helper()
+	r.end()
+	cfg := r.m.cfg
+	if change != nil {
+		change(&cfg)
+	}
+	r.start(cfg)
+}
+
+func TestARestartedAgentGoesOnWithItsCertificateWhileTheCAIsAway(t *testing.T) {
+	kept(t, func(r *rig, _ string) {
+		before, next := r.holds(), r.status().Next
+		r.ca.say("stalls")
+		r.pass(time.Hour)
+		r.ca.count()
+		r.restart(nil)
+		if after := r.holds(); !after.Leaf().Equal(before.Leaf()) || !pkiSame(after, before) {
+			t.Error("another certificate")
+		}
+		if err := r.m.Ready(); err != nil {
+			t.Errorf("not ready: %v", err)
+		}
+		// The time of renewal is that which was drawn.
+		if got := r.status().Next; !got.Equal(next) {
+			t.Errorf("the next attempt is at %s, and was at %s", got, next)
+		}
+		if n := r.ca.count(); n > 0 {
+			t.Errorf("the CA was asked %d times", n)
+		}
+		r.ca.say("")
+		r.pass(13 * time.Hour)
+		if after := r.holds(); after.Leaf().Equal(before.Leaf()) {
+			t.Error("not renewed")
+		}
+	})
+}
+
+// Peers still have certificates of the root that went before the restart.
+func TestTheOverlapOfRootsSurvivesARestart(t *testing.T) {
+	kept(t, func(r *rig, _ string) {
+		r.holds()
+		r.ca.rotate(r.authority(), false)
+		r.pass(14 * time.Hour)
+		r.holds()
+		before := r.roots(DefaultRoots)
+		r.restart(nil)
+		if got := r.roots(DefaultRoots); len(got) != 2 || !same(got, before) {
+			t.Errorf("%d roots", len(got))
+		}
+		r.pass(DefaultRootOverlap)
+		if got := r.roots(DefaultRoots); !same(got, r.ca.authority.Roots()) {
+			t.Errorf("%d roots after the overlap", len(got))
+		}
+	})
+}
+
+func TestWhatWasKeptIsVerifiedBeforeItIsUsed(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(r *rig, dir string, c *Config)
+		want   string
+	}{
+		{"it has ended", func(r *rig, _ string, _ *Config) { r.set(25 * time.Hour) }, "the certificate ended at"},
+		{"it is for another identity", func(_ *rig, _ string, c *Config) {
+			c.Sources[0].Identities = []Identity{identified(workload + "-2")}
+		}, "want exactly " + workload + "-2"},
+		{"the key was cut off", func(r *rig, dir string, _ *Config) {
+			r.check(os.Truncate(filepath.Join(dir, "default", "tls.key"), 50))
+		}, "damaged or cut off"},
+		{"the key is gone", func(r *rig, dir string, _ *Config) {
+			key, err := filepath.EvalSymlinks(filepath.Join(dir, "default", "tls.key"))
+			r.check(err)
+			r.check(os.Remove(key))
+		}, "tls.key: no such file"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			kept(t, func(r *rig, dir string) {
+				r.holds()
+				r.ca.say("fails")
+				r.restart(func(c *Config) { tc.change(r, dir, c) })
+				if r.pair(DefaultSecret) != nil {
+					t.Error("it is used")
+				}
+				if !r.logged("a certificate of an earlier run is not used") || !r.logged(tc.want) {
+					t.Errorf("log without %q:\n%s", tc.want, r.log)
+				}
+				r.ca.say("")
+				r.pass(urgentPause)
+				if r.pair(DefaultSecret) == nil {
+					t.Error("no certificate from the CA either")
+				}
+			})
+		})
+	}
+}
+
+// A disk that is full or broken costs the restart, not the certificate.
+func TestWhatCannotBeKeptIsUsedAllTheSame(t *testing.T) {
+	kept(t, func(r *rig, dir string) {
+		r.holds()
+		r.check(os.RemoveAll(dir))
+		r.check(os.WriteFile(dir, nil, 0o600)) // no directory any more
+		r.pass(14 * time.Hour)
+		r.holds()
+		s := r.m.Status()
+		if len(s.Faults) != 1 || !strings.Contains(s.Faults[0], "a restart would lose it") || s.Identities[0].Failed[NotKept] == 0 {
+			t.Errorf("%+v", s)
+		}
+		r.check(os.Remove(dir))
+		r.pass(14 * time.Hour)
+		r.holds()
+		if s := r.m.Status(); len(s.Faults) > 0 {
+			t.Errorf("faults %q after the disk was mended", s.Faults)
+		}
+	})
+}
+
+// Others could put keys of their own there.
+func TestAnIdentityDirectoryThatOthersMayWriteToStopsTheStart(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	m, err := New(Config{Sources: []SourceConfig{{CA: "dev"}}, IdentityDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "chmod go-w it") {
+		t.Errorf("%v", err)
+	}
+}

@@ -335,7 +335,7 @@ func (s *source) usePins(c files.Contents) error {
 		switch {
 		case err != nil:
 			crl, crlErr = nil, fmt.Errorf("--crl %s: %w", s.cfg.CRL, err)
-		case until.Before(s.m.now()):
+		case !until.IsZero() && until.Before(s.m.now()):
 			crlErr = fmt.Errorf("--crl %s: a list ended at %s, and with it Envoy refuses every certificate of its issuer: write a new one", s.cfg.CRL, until.UTC().Format(time.RFC3339))
 		}
 	}

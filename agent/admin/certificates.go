@@ -137,7 +137,11 @@ func (s *Certificates) wrong(now time.Time) []string {
 		case id.Serial == "":
 			lines = append(lines, fmt.Sprintf("certificate %s: none yet from %s, %s: %s", id.Secret, id.CA, plural(id.Attempts, "attempt"), id.Error))
 		case !now.Before(id.NotAfter):
-			lines = append(lines, fmt.Sprintf("certificate %s: it ended %s, and is still served; %s since: %s", id.Secret, ago(now, id.NotAfter), plural(id.Attempts, "attempt"), id.Error))
+			line := fmt.Sprintf("certificate %s: it ended %s, and is still served; %s since", id.Secret, ago(now, id.NotAfter), plural(id.Attempts, "attempt"))
+			if id.Error != "" {
+				line += ": " + id.Error
+			}
+			lines = append(lines, line)
 		default:
 			lines = append(lines, fmt.Sprintf("certificate %s: not renewed, %s; the one in use ends %s: %s", id.Secret, plural(id.Attempts, "attempt"), in(now, id.NotAfter), id.Error))
 		}

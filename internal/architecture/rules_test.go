@@ -15,10 +15,12 @@ var onlyTheseOfOurs = map[string][]string{
 	"internal/xds": nil,
 	"agent/cache":  {"internal/xds"},
 	"agent/store":  {"internal/xds"},
+	"sds/pki":      nil,
+	"sds/files":    nil,
 }
 
 // forTests are packages that no program contains.
-var forTests = []string{"internal/xdstest", "internal/envoytest"}
+var forTests = []string{"internal/xdstest", "internal/envoytest", "sds/pkitest"}
 
 // machines are the protocol's pure state machines: input in, outputs out.
 var machines = []string{"upstream/session", "downstream/session"}

@@ -1,0 +1,124 @@
+package admin
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// certified is a status with certificates of every kind.
+func certified(now time.Time) *Certificates {
+	return &Certificates{
+		Identities: []Identity{
+			{Secret: "default", CA: "istio:ca:1", Names: "spiffe://mesh.test/web", Serial: "a1", Issuer: "CN=ca", NotAfter: now.Add(90 * time.Minute), Next: now.Add(time.Hour), Issued: 3},
+			{Secret: "late", CA: "istio:ca:1", Names: "spiffe://mesh.test/late", Serial: "a2", Issuer: "CN=ca", NotAfter: now.Add(time.Minute), Next: now.Add(5 * time.Second), Attempts: 7, Error: "the CA is away", Failed: map[string]uint64{"unavailable": 7}},
+			{Secret: "ended", CA: "spire:unix:/s", Names: "spiffe://mesh.test/ended", Serial: "a3", Issuer: "CN=spire", NotAfter: now.Add(-time.Hour)},
+			{Secret: "none", CA: "files:/tls", Attempts: 1, Error: "no certificate"},
+		},
+		Roots: []Root{
+			{CA: "istio:ca:1", Domain: "mesh.test", Subject: "CN=root", Serial: "b1", NotAfter: now.Add(48 * time.Hour)},
+			{CA: "istio:ca:1", Domain: "mesh.test", Subject: "CN=old", Serial: "b2", NotAfter: now.Add(24 * time.Hour), Left: now.Add(-time.Minute)},
+		},
+		Files:  []SecretFile{{Name: "file-root:/a", Version: "v"}, {Name: "file-root:/b", Error: "not there"}},
+		Faults: []string{"the token is missing"},
+	}
+}
+
+func TestTheStatusShowsCertificates(t *testing.T) {
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	s := Status{Version: "v1", Started: now, Now: now, Certificates: certified(now)}
+	const want = `holdfast v1, up 0s: ready
+
+Wrong now
+  certificate late: not renewed, 7 attempts; the one in use ends in 1m: the CA is away
+  certificate ended: it ended 1h ago, and is still served; 0 attempts since
+  certificate none: none yet from files:/tls, 1 attempt: no certificate
+  certificates: the token is missing (what there is stays in use)
+  secret file-root:/b: not there
+
+Certificates
+  SECRET        FROM           FOR                       SERIAL  ISSUER    ENDS      RENEWED  ISSUED
+  default       istio:ca:1     spiffe://mesh.test/web    a1      CN=ca     in 1h30m  in 1h    3
+  late          istio:ca:1     spiffe://mesh.test/late   a2      CN=ca     in 1m     in 5s    0
+  ended         spire:unix:/s  spiffe://mesh.test/ended  a3      CN=spire  1h ago    -        0
+  none          files:/tls     -                         -       -         -         -        0
+  file-root:/a  files          -                         -       -         -         -        -
+  file-root:/b  files          -                         -       -         -         -        -
+
+  TRUST DOMAIN  FROM        ROOT     SERIAL  ENDS   NOT NAMED SINCE
+  mesh.test     istio:ca:1  CN=root  b1      in 2d  -
+  mesh.test     istio:ca:1  CN=old   b2      in 1d  1m ago
+
+Nothing is held: no client has come, and no node is known to ask for.
+
+No client is connected.
+`
+	var b strings.Builder
+	if err := s.WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	if b.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+}
+
+func TestCertificatesAreMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // at the beginning of the year 2000
+		const want = `# HELP holdfast_certificate_expiry_timestamp_seconds When the certificate in use ends, in seconds since 1970; absent while there is none.
+# TYPE holdfast_certificate_expiry_timestamp_seconds gauge
+holdfast_certificate_expiry_timestamp_seconds{ca="istio:ca:1",secret="default"} 9.466902e+08
+holdfast_certificate_expiry_timestamp_seconds{ca="istio:ca:1",secret="late"} 9.4668486e+08
+holdfast_certificate_expiry_timestamp_seconds{ca="spire:unix:/s",secret="ended"} 9.466812e+08
+# HELP holdfast_certificate_failing_attempts Attempts that failed since the last that did not.
+# TYPE holdfast_certificate_failing_attempts gauge
+holdfast_certificate_failing_attempts{ca="files:/tls",secret="none"} 1
+holdfast_certificate_failing_attempts{ca="istio:ca:1",secret="default"} 0
+holdfast_certificate_failing_attempts{ca="istio:ca:1",secret="late"} 7
+holdfast_certificate_failing_attempts{ca="spire:unix:/s",secret="ended"} 0
+# HELP holdfast_certificate_faults Things that are wrong with where certificates come from, or with files that secrets are made of.
+# TYPE holdfast_certificate_faults gauge
+holdfast_certificate_faults 2
+# HELP holdfast_certificate_next_attempt_timestamp_seconds When the next certificate is asked for, in seconds since 1970; absent where others push it.
+# TYPE holdfast_certificate_next_attempt_timestamp_seconds gauge
+holdfast_certificate_next_attempt_timestamp_seconds{ca="istio:ca:1",secret="default"} 9.466884e+08
+holdfast_certificate_next_attempt_timestamp_seconds{ca="istio:ca:1",secret="late"} 9.46684805e+08
+# HELP holdfast_certificate_valid Whether there is a certificate in use that has not ended, 1 or 0.
+# TYPE holdfast_certificate_valid gauge
+holdfast_certificate_valid{ca="files:/tls",secret="none"} 0
+holdfast_certificate_valid{ca="istio:ca:1",secret="default"} 1
+holdfast_certificate_valid{ca="istio:ca:1",secret="late"} 1
+holdfast_certificate_valid{ca="spire:unix:/s",secret="ended"} 0
+# HELP holdfast_certificates_failed_total Attempts to get a certificate that failed, by the reason.
+# TYPE holdfast_certificates_failed_total counter
+holdfast_certificates_failed_total{ca="istio:ca:1",reason="unavailable",secret="late"} 7
+# HELP holdfast_certificates_issued_total Certificates that were verified and taken in.
+# TYPE holdfast_certificates_issued_total counter
+holdfast_certificates_issued_total{ca="files:/tls",secret="none"} 0
+holdfast_certificates_issued_total{ca="istio:ca:1",secret="default"} 3
+holdfast_certificates_issued_total{ca="istio:ca:1",secret="late"} 0
+holdfast_certificates_issued_total{ca="spire:unix:/s",secret="ended"} 0
+# HELP holdfast_trusted_roots Root certificates that are trusted.
+# TYPE holdfast_trusted_roots gauge
+holdfast_trusted_roots{ca="istio:ca:1",trust_domain="mesh.test"} 2
+`
+		var names []string
+		for line := range strings.Lines(want) {
+			if f := strings.Fields(line); f[1] == "TYPE" {
+				names = append(names, f[2])
+			}
+		}
+		state := busy()
+		state.status.Certificates = certified(time.Now())
+		m := NewMetrics("v1")
+		if err := testutil.GatherAndCompare(m.gatherer(state), strings.NewReader(want), names...); err != nil {
+			t.Error(err)
+		}
+		problems, err := testutil.GatherAndLint(m.gatherer(state))
+		if err != nil || len(problems) > 0 {
+			t.Errorf("%v, %v", problems, err)
+		}
+	})
+}

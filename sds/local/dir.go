@@ -1,0 +1,166 @@
+package local
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/sds/files"
+	"github.com/holdfast-xds/holdfast/sds/pki"
+)
+
+// layout names the files of an authority.
+type layout struct{ cert, key, chain, roots string }
+
+// istioLayout is that of Istio's secret cacerts, secretLayout that of a Kubernetes
+// secret of type kubernetes.io/tls, as cert-manager writes it.
+var (
+	istioLayout  = layout{cert: "ca-cert.pem", key: "ca-key.pem", chain: "cert-chain.pem", roots: "root-cert.pem"}
+	secretLayout = layout{cert: "tls.crt", key: "tls.key", roots: "ca.crt"}
+)
+
+func (l layout) names() []string {
+	names := []string{l.cert, l.key, l.roots}
+	if l.chain != "" {
+		names = append(names, l.chain)
+	}
+	return names
+}
+
+// Dir is an authority in a directory that others write, read again as it changes.
+// Make one with NewDir and run Run.
+type Dir struct {
+	path string
+	dirs *files.Dirs
+	log  *slog.Logger
+	now  func() time.Time
+
+	mu        sync.Mutex
+	authority *Authority // nil before there is one
+	err       error      // what is wrong with the files now
+	loaded    chan struct{}
+}
+
+// NewDir returns the authority in a directory; it does no I/O. now is the wall
+// clock.
+func NewDir(path string, now func() time.Time, log *slog.Logger) (*Dir, error) {
+	dirs, err := files.NewDirs(path)
+	if err != nil {
+		return nil, err
+	}
+	return &Dir{path: path, dirs: dirs, now: now, log: log, loaded: make(chan struct{})}, nil
+}
+
+// Run follows the files until ctx ends. roots is called with what peers must trust
+// whenever the authority has changed, fault with what is wrong, nil when it is
+// mended; what was good before stays in use meanwhile.
+func (d *Dir) Run(ctx context.Context, roots func([]*x509.Certificate), fault func(error)) error {
+	p := files.Poller{Dirs: d.dirs}
+	for _, name := range append(istioLayout.names(), secretLayout.names()...) {
+		p.Paths = append(p.Paths, filepath.Join(d.path, name))
+	}
+	return p.Run(ctx, func(c files.Contents) error {
+		a, err := d.parse(c)
+		if err != nil {
+			return fmt.Errorf("authority in %s: %w", d.path, err)
+		}
+		for _, w := range a.Warnings() {
+			d.log.Warn(w, "dir", d.path)
+		}
+		d.mu.Lock()
+		if d.authority == nil {
+			close(d.loaded)
+		}
+		d.authority = a
+		d.mu.Unlock()
+		roots(a.Roots())
+		return nil
+	}, func(err error) {
+		d.mu.Lock()
+		d.err = err
+		d.mu.Unlock()
+		fault(err)
+	})
+}
+
+// Issue signs a certificate. Before the files were read it waits for them until ctx
+// ends.
+func (d *Dir) Issue(ctx context.Context, r pki.Request) (pki.Answer, error) {
+	select {
+	case <-d.loaded:
+	case <-ctx.Done():
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.err != nil {
+			return pki.Answer{}, d.err
+		}
+		return pki.Answer{}, fmt.Errorf("authority in %s: not read yet: %w", d.path, ctx.Err())
+	}
+	d.mu.Lock()
+	a := d.authority
+	d.mu.Unlock()
+	answer, err := a.Sign(r, d.now())
+	if err != nil {
+		return pki.Answer{}, fmt.Errorf("authority in %s: %w", d.path, err)
+	}
+	return answer, nil
+}
+
+// parse makes an authority of the files in the directory.
+func (d *Dir) parse(c files.Contents) (*Authority, error) {
+	file := func(name string) []byte { return c[filepath.Join(d.path, name)] }
+	l := istioLayout
+	switch istio, secret := file(istioLayout.cert) != nil, file(secretLayout.cert) != nil; {
+	case istio && secret:
+		return nil, fmt.Errorf("there are both %s and %s: leave one authority in the directory", istioLayout.cert, secretLayout.cert)
+	case secret:
+		l = secretLayout
+	case !istio:
+		return nil, fmt.Errorf("neither %s nor %s is there", istioLayout.cert, secretLayout.cert)
+	}
+	if file(l.key) == nil {
+		return nil, fmt.Errorf("%s is missing", l.key)
+	}
+	pair, err := pki.ParsePair(file(l.cert), file(l.key))
+	if err != nil {
+		return nil, fmt.Errorf("%s, %s: %w", l.cert, l.key, err)
+	}
+	if l.chain != "" && file(l.chain) != nil {
+		chain, err := pki.ParseCerts(file(l.chain))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", l.chain, err)
+		}
+		// It begins with the authority's own certificate, or with what is above.
+		if chain[0].Equal(pair.Leaf()) {
+			chain = chain[1:]
+		}
+		pair.Chain = append(pair.Chain[:1:1], chain...)
+	}
+	roots, err := d.roots(l, file(l.roots), pair)
+	if err != nil {
+		return nil, err
+	}
+	return New(pair, roots)
+}
+
+// roots returns those of the file, or, where there is none, the root at the end of
+// the chain.
+func (d *Dir) roots(l layout, text []byte, pair pki.Pair) ([]*x509.Certificate, error) {
+	if text != nil {
+		roots, err := pki.ParseCerts(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", l.roots, err)
+		}
+		return roots, nil
+	}
+	last := pair.Chain[len(pair.Chain)-1]
+	if !pki.SelfSigned(last) {
+		return nil, errors.New(l.roots + " is missing, and the certificate is not a root itself")
+	}
+	return []*x509.Certificate{last}, nil
+}

@@ -1,0 +1,260 @@
+package pki
+
+import (
+	"crypto"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/asn1"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Names are the subject alternative names of a certificate.
+type Names struct {
+	// ID is the SPIFFE ID, "" for none. A certificate has one at most
+	// (X509-SVID specification, section 2).
+	ID  string
+	DNS []string
+	IPs []string
+}
+
+// ParseNames reads names that are written apart from one another: a SPIFFE ID, and
+// DNS names and IP addresses.
+func ParseNames(id string, dns, ips []string) (Names, error) {
+	n := Names{ID: id, DNS: slices.Clone(dns)}
+	if id != "" {
+		if _, err := TrustDomain(id); err != nil {
+			return Names{}, err
+		}
+	}
+	for _, name := range dns {
+		if !dnsName(name) {
+			return Names{}, fmt.Errorf("%q is no DNS name", name)
+		}
+	}
+	for _, text := range ips {
+		ip := net.ParseIP(text)
+		if ip == nil {
+			return Names{}, fmt.Errorf("%q is no IP address", text)
+		}
+		n.IPs = append(n.IPs, ip.String())
+	}
+	if id == "" && len(dns) == 0 && len(ips) == 0 {
+		return Names{}, fmt.Errorf("no name: a certificate needs a SPIFFE ID, a DNS name or an IP address")
+	}
+	return n, nil
+}
+
+// dnsName reports whether a name can stand in a certificate: labels of letters,
+// digits, hyphens and underscores; the first may be *.
+func dnsName(name string) bool {
+	if len(name) > 253 {
+		return false
+	}
+	for i, label := range strings.Split(name, ".") {
+		if i == 0 && label == "*" && strings.Contains(name, ".") {
+			continue
+		}
+		if label == "" || len(label) > 63 || strings.Trim(label, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// SPIFFE is the scheme of SPIFFE IDs.
+const SPIFFE = "spiffe://"
+
+// TrustDomain returns that of a SPIFFE ID, or of the ID of a trust domain itself:
+// spiffe://DOMAIN. It fails where the text is not what the SPIFFE ID
+// specification, section 2, allows.
+func TrustDomain(id string) (string, error) {
+	rest, ok := strings.CutPrefix(id, SPIFFE)
+	if !ok {
+		return "", fmt.Errorf("%q is no SPIFFE ID: want spiffe://TRUST-DOMAIN/PATH", id)
+	}
+	if len(id) > 2048 {
+		return "", fmt.Errorf("a SPIFFE ID of %d bytes: want 2048 or fewer", len(id))
+	}
+	domain, path, hasPath := strings.Cut(rest, "/")
+	if domain == "" || len(domain) > 255 || strings.Trim(domain, "abcdefghijklmnopqrstuvwxyz0123456789-._") != "" {
+		return "", fmt.Errorf("%q is no SPIFFE ID: a trust domain has lower case letters, digits, '.', '-' and '_' only", id)
+	}
+	if !hasPath {
+		return domain, nil
+	}
+	for segment := range strings.SplitSeq(path, "/") {
+		if segment == "" || segment == "." || segment == ".." ||
+			strings.Trim(segment, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._") != "" {
+			return "", fmt.Errorf("%q is no SPIFFE ID: a segment of its path is empty, or '.' or '..', or has another character than letters, digits, '.', '-' and '_'", id)
+		}
+	}
+	return domain, nil
+}
+
+// NamesOf returns the names of a certificate. It fails for kinds that have no
+// place in Names, and for several URIs.
+func NamesOf(c *x509.Certificate) (Names, error) {
+	n := Names{DNS: slices.Clone(c.DNSNames)}
+	uris, other := rawNames(c)
+	switch {
+	case len(uris) > 1:
+		return n, fmt.Errorf("%d URIs as names", len(uris))
+	case len(c.EmailAddresses) > 0:
+		return n, errors.New("an e-mail address as a name")
+	case other:
+		return n, errors.New("a name of an unusual kind")
+	case len(uris) == 1:
+		n.ID = uris[0]
+	}
+	for _, ip := range c.IPAddresses {
+		n.IPs = append(n.IPs, ip.String())
+	}
+	return n, nil
+}
+
+// The extension with the names, and their kinds (RFC 5280, 4.2.1.6).
+var oidNames = asn1.ObjectIdentifier{2, 5, 29, 17}
+
+const (
+	tagEmail = 1
+	tagDNS   = 2
+	tagURI   = 6
+	tagIP    = 7
+)
+
+// rawNames returns the URIs of a certificate as they are written, and whether it has
+// names of kinds that x509 passes over. The URIs of x509 may be spelled in another
+// way: SPIFFE:// as spiffe://, and without an empty fragment.
+func rawNames(c *x509.Certificate) (uris []string, other bool) {
+	for _, e := range c.Extensions {
+		if !e.Id.Equal(oidNames) {
+			continue
+		}
+		var names []asn1.RawValue
+		if _, err := asn1.Unmarshal(e.Value, &names); err != nil {
+			return nil, true
+		}
+		for _, name := range names {
+			switch name.Tag {
+			case tagURI:
+				uris = append(uris, string(name.Bytes))
+			case tagEmail, tagDNS, tagIP:
+			default:
+				other = true
+			}
+		}
+	}
+	return uris, other
+}
+
+// Equal reports whether the names are the same, in any order.
+func (n Names) Equal(other Names) bool {
+	return n.ID == other.ID && sameSet(n.DNS, other.DNS) && sameSet(n.IPs, other.IPs)
+}
+
+func sameSet(a, b []string) bool {
+	sorted := func(s []string) []string { return slices.Compact(slices.Sorted(slices.Values(s))) }
+	return slices.Equal(sorted(a), sorted(b))
+}
+
+// String lists the names for people.
+func (n Names) String() string {
+	all := slices.Concat(n.DNS, n.IPs)
+	if n.ID != "" {
+		all = append([]string{n.ID}, all...)
+	}
+	if len(all) == 0 {
+		return "none"
+	}
+	return strings.Join(all, ", ")
+}
+
+// uris returns the URIs of a certificate with these names.
+func (n Names) uris() []*url.URL {
+	if n.ID == "" {
+		return nil
+	}
+	u, err := url.Parse(n.ID)
+	if err != nil {
+		panic("pki: a SPIFFE ID that is no URL") // TrustDomain admits no character that a URL does not
+	}
+	return []*url.URL{u}
+}
+
+func (n Names) addresses() []net.IP {
+	var out []net.IP
+	for _, text := range n.IPs {
+		out = append(out, net.ParseIP(text))
+	}
+	return out
+}
+
+// Request asks for a certificate.
+type Request struct {
+	Key      crypto.Signer
+	Names    Names
+	Lifetime time.Duration
+}
+
+// CSR returns the request as PKCS#10 in PEM, signed with its key. The subject is
+// empty: who asks is said by its names.
+func (r Request) CSR() ([]byte, error) {
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		URIs: r.Names.uris(), DNSNames: r.Names.DNS, IPAddresses: r.Names.addresses(),
+	}, r.Key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate request: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: requestBlock, Bytes: der}), nil
+}
+
+// DomainOf returns the trust domain of a certificate, "" for one without.
+func DomainOf(p Pair) string {
+	names, err := NamesOf(p.Leaf())
+	if err != nil {
+		return ""
+	}
+	domain, _ := TrustDomain(names.ID)
+	return domain
+}
+
+// Template returns a certificate with the names of the request, for servers and
+// clients, without a serial number and validity: what an authority fills in. Since
+// the subject is empty, the names are critical (RFC 5280, 4.2.1.6).
+func (r Request) Template() *x509.Certificate {
+	usage := x509.KeyUsageDigitalSignature
+	if _, ok := r.Key.(*rsa.PrivateKey); ok {
+		usage |= x509.KeyUsageKeyEncipherment // TLS 1.2 without Diffie-Hellman
+	}
+	return &x509.Certificate{
+		URIs: r.Names.uris(), DNSNames: r.Names.DNS, IPAddresses: r.Names.addresses(),
+		KeyUsage:              usage,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		BasicConstraintsValid: true,
+	}
+}
+
+// Answer is what an authority says to a request.
+type Answer struct {
+	// Chain is the leaf and what leads to the root, without it.
+	Chain []*x509.Certificate
+	// Roots are the trust anchors that the authority names.
+	Roots []*x509.Certificate
+}
+
+// Update is all that somebody who makes certificates without being asked has to give.
+type Update struct {
+	// Pairs are certificates with their keys, the preferred one first.
+	Pairs []Pair
+	// Bundles are the trust anchors by trust domain; "" is that of certificates
+	// without one.
+	Bundles map[string][]*x509.Certificate
+}

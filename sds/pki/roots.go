@@ -1,0 +1,92 @@
+package pki
+
+import (
+	"bytes"
+	"crypto/x509"
+	"slices"
+	"time"
+)
+
+// Anchor is a root certificate and its time among those that are trusted.
+type Anchor struct {
+	Cert *x509.Certificate
+	// Since is when it was first named, Left when it was no longer; Left is the
+	// zero time for one that still is.
+	Since, Left time.Time
+}
+
+// Roots are trust anchors that come at once and go late: one that is no longer
+// named stays for a while, since peers have certificates that lead to it. The zero
+// value trusts nothing.
+type Roots struct {
+	anchors []Anchor // sorted by their DER, so that what is made of them is stable
+}
+
+// Set takes in the roots that are named now, and reports whether there are others
+// than before. One that has ended is none.
+func (r *Roots) Set(now time.Time, named []*x509.Certificate) (changed bool) {
+	for i := range r.anchors {
+		a := &r.anchors[i]
+		switch is := slices.ContainsFunc(named, a.Cert.Equal); {
+		case is:
+			a.Left = time.Time{}
+		case a.Left.IsZero():
+			a.Left = now
+		}
+	}
+	for _, c := range named {
+		if now.After(c.NotAfter) {
+			continue
+		}
+		i, found := slices.BinarySearchFunc(r.anchors, c, func(a Anchor, c *x509.Certificate) int { return bytes.Compare(a.Cert.Raw, c.Raw) })
+		if !found {
+			r.anchors = slices.Insert(r.anchors, i, Anchor{Cert: c, Since: now})
+			changed = true
+		}
+	}
+	return changed
+}
+
+// Prune drops anchors that have not been named for the overlap, or have ended,
+// except those that keep wants, and reports whether there were any.
+func (r *Roots) Prune(now time.Time, overlap time.Duration, keep func(*x509.Certificate) bool) (changed bool) {
+	before := len(r.anchors)
+	r.anchors = slices.DeleteFunc(r.anchors, func(a Anchor) bool {
+		left := !a.Left.IsZero() && now.Sub(a.Left) >= overlap
+		return (left || now.After(a.Cert.NotAfter)) && !keep(a.Cert)
+	})
+	return len(r.anchors) != before
+}
+
+// Restore takes in anchors as Anchors returned them.
+func (r *Roots) Restore(anchors []Anchor) {
+	for _, a := range anchors {
+		i, found := slices.BinarySearchFunc(r.anchors, a.Cert, func(a Anchor, c *x509.Certificate) int { return bytes.Compare(a.Cert.Raw, c.Raw) })
+		if !found {
+			r.anchors = slices.Insert(r.anchors, i, a)
+		}
+	}
+}
+
+// Anchors returns what is trusted, in a stable order.
+func (r *Roots) Anchors() []Anchor { return slices.Clone(r.anchors) }
+
+// Certs returns the certificates of Anchors.
+func (r *Roots) Certs() []*x509.Certificate {
+	out := make([]*x509.Certificate, len(r.anchors))
+	for i, a := range r.anchors {
+		out[i] = a.Cert
+	}
+	return out
+}
+
+// Since returns when a certificate was first named, the zero time for one that is
+// not trusted.
+func (r *Roots) Since(c *x509.Certificate) time.Time {
+	for _, a := range r.anchors {
+		if a.Cert.Equal(c) {
+			return a.Since
+		}
+	}
+	return time.Time{}
+}

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
@@ -122,6 +124,29 @@ func TestStreamsStaySilentUntilThereIsACertificate(t *testing.T) {
 		<-ended
 		r.holds(c, xds.SecretType, "ROOTCA", "default")
 		r.ready(map[string]string{"socket": "", "configuration": "", "certificates": ""})
+	})
+}
+
+// One request without a stream, of a client that nobody knew before.
+func TestCertificatesAreFetched(t *testing.T) {
+	inBothForms(t, func(r *rig) {
+		r.certified()
+		r.start()
+		conn, err := r.down.Dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		got, err := secretv3.NewSecretDiscoveryServiceClient(conn).FetchSecrets(r.Context(), &discoveryv3.DiscoveryRequest{
+			Node: node("fetching"), TypeUrl: xds.SecretType, ResourceNames: []string{"default", "of-nobody"},
+		})
+		if err != nil || len(got.GetResources()) != 1 {
+			t.Fatalf("%v, %v", got, err)
+		}
+		var s tlsv3.Secret
+		if err := proto.Unmarshal(got.GetResources()[0].GetValue(), &s); err != nil || s.GetName() != "default" {
+			t.Errorf("%s, %v", s.GetName(), err)
+		}
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -23,6 +24,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/cache"
+	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/downstream"
@@ -97,7 +99,18 @@ type Config struct {
 	Guard cache.Guard
 	// Admin and Health are addresses: unix:PATH, host:port, or "" for none.
 	Admin, Health string
-	Log           *slog.Logger
+	// Envoy is run as a child if it has a command; otherwise its Admin, if set, is
+	// that of the Envoy beside the agent, which is drained when that is asked for.
+	Envoy envoy.Config
+	// ReadyRequiresUpstream makes an agent without a control plane not ready, though
+	// it serves what it has.
+	ReadyRequiresUpstream bool
+	// Hurry, if set, ends a drain when it is closed. Signals are passed on to Envoy.
+	Hurry   <-chan struct{}
+	Signals <-chan os.Signal
+	// Takeover takes over from an agent that serves the socket, if there is one.
+	Takeover bool
+	Log      *slog.Logger
 }
 
 // Agent serves one pod. Make one with New and run Run.
@@ -109,6 +122,8 @@ type Agent struct {
 	keeper  *keeper // nil for memory only
 	// certificates is nil where none are made.
 	certificates *sds.Manager
+	life         lifecycle
+	socket       *downstream.Socket // nil before Run
 	// dial replaces the connections to ADS upstreams in tests.
 	dial []grpc.DialOption
 
@@ -160,6 +175,16 @@ func New(cfg Config) (*Agent, error) {
 			return nil, err
 		}
 	}
+	a.life.left = make(chan struct{})
+	if len(cfg.Envoy.Args) > 0 {
+		cfg.Envoy.Log, cfg.Envoy.Ready = cfg.Log, a.servable
+		var err error
+		if a.life.envoy, err = envoy.New(cfg.Envoy); err != nil {
+			return nil, err
+		}
+	} else if cfg.Envoy.Admin != "" {
+		a.life.admin = envoy.NewAdmin(cfg.Envoy.Admin)
+	}
 	if cfg.StateDir != "" {
 		if cfg.StateIdentity == "" {
 			a.cfg.StateIdentity = identity(cfg.Node)
@@ -186,6 +211,11 @@ func New(cfg Config) (*Agent, error) {
 // Run serves until ctx ends and returns nil then, or returns why it cannot. The
 // streams of clients are cut first; they keep what they have.
 func (a *Agent) Run(ctx context.Context) error {
+	if a.cfg.Takeover {
+		if err := a.takeOver(ctx); err != nil {
+			return err
+		}
+	}
 	socket, err := downstream.ListenTo(a.cfg.Socket, downstream.Peers{
 		UIDs: a.cfg.AllowUIDs, GIDs: a.cfg.AllowGIDs, Log: a.cfg.Log, Observer: a.metrics.Downstream(),
 	})
@@ -193,6 +223,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = socket.Close() }()
+	a.socket = socket
 	uids, gids := socket.Admitted()
 	a.cfg.Log.Info("serving xDS", "socket", a.cfg.Socket.Path, "uids", fmt.Sprint(uids), "gids", fmt.Sprint(gids))
 	var rest net.Listener
@@ -213,7 +244,16 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 	surface := admin.New(admin.Config{
 		Addr: a.cfg.Admin, Health: a.cfg.Health,
 		State: a, Metrics: a.metrics, Log: a.cfg.Log, Quit: quit,
+		Actions: map[string]func(context.Context) error{
+			"drain":       func(ctx context.Context) error { a.Drain(ctx); return nil },
+			"hot-restart": a.HotRestart,
+			"takeover":    a.Handover,
+		},
 	})
+	// The end begins with ctx; Envoy, if it is the agent's child, drains and ends
+	// before anybody is served no more.
+	serving, endServing := context.WithCancel(context.WithoutCancel(ctx))
+	defer endServing()
 	// The groups outlive the server, what is kept of them the groups, and the admin
 	// surface all.
 	groups, endGroups := context.WithCancel(context.WithoutCancel(ctx))
@@ -226,7 +266,23 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		a.keeper.open() // before the first group, which would begin with nothing
 	}
 
-	eg, failed := errgroup.WithContext(ctx)
+	eg, failed := errgroup.WithContext(serving)
+	eg.Go(func() error {
+		defer endServing()
+		if a.life.envoy != nil {
+			return a.runEnvoy(ctx, failed)
+		}
+		select {
+		case <-ctx.Done():
+		case <-failed.Done():
+		case <-a.life.left:
+			endLate()
+			endKeeping()
+			return a.awaitSuccessor(failed)
+		}
+		return nil
+	})
+	eg.Go(func() error { return a.watch(failed) })
 	eg.Go(func() error { return surface.Run(late) })
 	if a.certificates != nil {
 		eg.Go(func() error { return a.certificates.Run(groups) })

@@ -2,27 +2,20 @@ package agent
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/sds"
 )
 
 var _ admin.State = (*Agent)(nil)
-
-// Live returns nil: an agent that answers is alive, and one whose locks are stuck
-// does not answer.
-func (a *Agent) Live() error {
-	for _, m := range a.members() {
-		m.Cache().Idle()
-	}
-	return nil
-}
 
 // Started reports whether the socket is there.
 func (a *Agent) Started() bool {
@@ -38,13 +31,51 @@ func (a *Agent) Ready() []admin.Condition {
 	if !socket.OK {
 		socket.Reason = "not listening on " + a.cfg.Socket.Path
 	}
-	conditions := []admin.Condition{socket}
-	if a.certificates != nil {
-		c := admin.Condition{Name: "certificates", OK: true}
-		if err := a.certificates.Ready(); err != nil {
-			c.OK, c.Reason = false, err.Error()
+	conditions := append([]admin.Condition{socket}, a.available()...)
+	if a.life.envoy != nil {
+		conditions = append(conditions, condition("envoy", a.life.envoy.Serving()))
+	}
+	if a.cfg.ReadyRequiresUpstream {
+		conditions = append(conditions, condition("upstream", a.connected()))
+	}
+	if a.draining() {
+		conditions = append(conditions, condition("draining", errors.New("the agent was asked to drain Envoy, and is about to end")))
+	}
+	return conditions
+}
+
+// condition is one that holds if err is nil.
+func condition(name string, err error) admin.Condition {
+	return admin.Condition{Name: name, OK: err == nil, Reason: text(err)}
+}
+
+// connected returns nil if an upstream answers for one kind of client at least.
+func (a *Agent) connected() error {
+	for _, m := range a.members() {
+		for _, u := range m.Upstreams() {
+			if u.Active && u.Open {
+				return nil
+			}
 		}
-		conditions = append(conditions, c)
+	}
+	return errors.New("no upstream answers (--ready-requires upstream)")
+}
+
+// servable reports whether there is something to give to an Envoy that starts.
+func (a *Agent) servable() bool {
+	for _, c := range a.available() {
+		if !c.OK {
+			return false
+		}
+	}
+	return a.Started()
+}
+
+// available says whether there is a configuration, and certificates.
+func (a *Agent) available() []admin.Condition {
+	var conditions []admin.Condition
+	if a.certificates != nil {
+		conditions = append(conditions, condition("certificates", a.certificates.Ready()))
 	}
 	if len(a.cfg.Upstreams) == 0 {
 		return conditions // no configuration is to be had
@@ -75,6 +106,9 @@ func (a *Agent) Status() admin.Status {
 		s.Groups = append(s.Groups, m.Status())
 		s.Files = append(s.Files, m.Files()...)
 	}
+	if a.life.envoy != nil {
+		s.Envoy = envoyStatus(a.life.envoy.Status())
+	}
 	if a.certificates != nil {
 		s.Certificates = certificates(a.certificates.Status())
 	}
@@ -91,6 +125,13 @@ func storage(s store.Status) *admin.Storage {
 	}
 	out.Error = text(s.Err)
 	return out
+}
+
+func envoyStatus(s envoy.Status) *admin.Envoy {
+	return &admin.Envoy{
+		PID: s.PID, Epoch: s.Epoch, Version: s.Version, State: s.State, Since: s.Since,
+		Restarts: s.Restarts, LastExit: s.LastExit, Draining: s.Draining,
+	}
 }
 
 func certificates(s sds.Status) *admin.Certificates {

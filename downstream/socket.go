@@ -144,6 +144,21 @@ func (s *Socket) Close() error {
 	return err
 }
 
+// Release gives the path free for another process, which may listen there from now
+// on. This one goes on until its socket is replaced.
+func (s *Socket) Release() error {
+	if err := s.lock.Close(); err != nil {
+		return fmt.Errorf("socket %s: %w", s.path, err)
+	}
+	return nil
+}
+
+// Replaced reports whether the path leads to another socket by now.
+func (s *Socket) Replaced() bool {
+	now, err := os.Lstat(s.path)
+	return err == nil && !os.SameFile(now, s.made)
+}
+
 // temporaryName returns a name in the same directory that is no longer.
 func temporaryName(path string) string {
 	dir, base := filepath.Split(path)

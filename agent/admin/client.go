@@ -64,22 +64,61 @@ func (c Client) addr() string {
 	return c.Addr
 }
 
-func (c Client) get(ctx context.Context, path string, query url.Values, read func(io.Reader) error) error {
-	if err := CheckAddrs(c.addr(), ""); err != nil {
+// Do asks for an action, such as "drain", and returns when it is done.
+func (c Client) Do(ctx context.Context, action string) error {
+	resp, err := c.request(ctx, http.MethodPost, "/"+action, nil, 0)
+	if err != nil {
 		return err
 	}
+	defer func() { _ = resp.Body.Close() }()
+	said, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", c.addr(), strings.TrimSpace(string(said)))
+	}
+	return nil
+}
+
+// Ready returns "" if the agent is ready, or what is missing.
+func (c Client) Ready(ctx context.Context) (missing string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
+	resp, err := c.request(ctx, http.MethodGet, "/readyz", nil, connectTimeout)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	said, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	if err != nil || resp.StatusCode == http.StatusOK {
+		return "", err
+	}
+	return strings.TrimSpace(string(said)), nil
+}
+
+// request sends a request; an answer must begin within wait, or with 0 whenever.
+func (c Client) request(ctx context.Context, method, path string, query url.Values, wait time.Duration) (*http.Response, error) {
+	if err := CheckAddrs(c.addr(), ""); err != nil {
+		return nil, err
+	}
 	// The host is not looked up: dial goes to the address.
 	target := url.URL{Scheme: "http", Host: "holdfast", Path: path, RawQuery: query.Encode()}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
+	req, err := http.NewRequestWithContext(ctx, method, target.String(), nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	transport := &http.Transport{DialContext: c.dial, DisableKeepAlives: true, ResponseHeaderTimeout: connectTimeout}
+	transport := &http.Transport{DialContext: c.dial, DisableKeepAlives: true, ResponseHeaderTimeout: wait}
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
-		return c.unreachable(err)
+		return nil, c.unreachable(err)
+	}
+	return resp, nil
+}
+
+func (c Client) get(ctx context.Context, path string, query url.Values, read func(io.Reader) error) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	resp, err := c.request(ctx, http.MethodGet, path, query, connectTimeout)
+	if err != nil {
+		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -32,6 +33,11 @@ func (s *Server) full(unix bool) *http.ServeMux {
 	mux.HandleFunc("GET /dump", s.dump)
 	if unix && s.cfg.Quit != nil {
 		mux.HandleFunc("POST /quit", s.quit)
+	}
+	for name, do := range s.cfg.Actions {
+		if unix {
+			mux.HandleFunc("POST /"+name, s.action(name, do))
+		}
 	}
 	return mux
 }
@@ -124,6 +130,19 @@ func (s *Server) quit(w http.ResponseWriter, _ *http.Request) {
 	s.cfg.Log.Info("asked to quit")
 	text(w, http.StatusOK, "ending\n")
 	s.cfg.Quit()
+}
+
+// action does what was asked for, and answers when it is done.
+func (s *Server) action(name string, do func(context.Context) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		s.cfg.Log.Info("asked to " + name)
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // it may take long
+		if err := do(r.Context()); err != nil {
+			text(w, http.StatusConflict, err.Error()+"\n")
+			return
+		}
+		text(w, http.StatusOK, "done\n")
+	}
 }
 
 // dump writes {"resources": […]}, one by one: the state may be large.

@@ -196,6 +196,12 @@ var (
 		"When the last known good was last written, in seconds since 1970.", nil, nil)
 	notStoredDesc = prometheus.NewDesc("holdfast_state_skipped_records_total",
 		"Records that were not stored, or not used.", []string{"reason"}, nil)
+	envoyLiveDesc = prometheus.NewDesc("holdfast_envoy_live",
+		"Whether the Envoy that the agent runs says that it serves, 1 or 0.", nil, nil)
+	envoyEpochDesc = prometheus.NewDesc("holdfast_envoy_epoch",
+		"Hot restarts of the Envoy that the agent runs since it was last started anew.", nil, nil)
+	envoyCrashesDesc = prometheus.NewDesc("holdfast_envoy_crashes_total",
+		"How often the Envoy that the agent runs crashed and was started again.", nil, nil)
 	ageDesc = prometheus.NewDesc("holdfast_upstream_last_message_age_seconds",
 		"How long ago a response last came from an upstream.", []string{"upstream", "type"}, nil)
 )
@@ -210,7 +216,8 @@ type stateCollector struct {
 func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{resourcesDesc, subscriptionsDesc, errorsDesc, connectedDesc, staleDesc, readyDesc, lastDesc, ageDesc,
 		withheldDesc, expiredDesc, contactDesc, restoredDesc, fallenBackDesc, durableDesc, stateBytesDesc, committedDesc, notStoredDesc,
-		certificateExpiryDesc, certificateNextDesc, certificateIssuedDesc, certificateFailedDesc, certificateFailingDesc, certificateValidDesc, rootsDesc, certificateFaultsDesc} {
+		certificateExpiryDesc, certificateNextDesc, certificateIssuedDesc, certificateFailedDesc, certificateFailingDesc, certificateValidDesc, rootsDesc, certificateFaultsDesc,
+		envoyLiveDesc, envoyCrashesDesc, envoyEpochDesc} {
 		ch <- d
 	}
 }
@@ -271,6 +278,11 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	c.collectStorage(ch, status.Storage)
 	c.collectCertificates(ch, status.Certificates)
+	if e := status.Envoy; e != nil {
+		gauge(envoyLiveDesc, number(e.State == "LIVE"))
+		gauge(envoyEpochDesc, float64(e.Epoch))
+		ch <- prometheus.MustNewConstMetric(envoyCrashesDesc, prometheus.CounterValue, float64(e.Restarts))
+	}
 	for name, v := range connected {
 		gauge(connectedDesc, v, name)
 		gauge(staleDesc, stale[name], name)

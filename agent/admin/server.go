@@ -45,7 +45,10 @@ type Config struct {
 	// Quit ends the process gracefully, for POST /quit, which is offered on a
 	// Unix socket only. It must not block. nil: POST /quit is not offered.
 	Quit func()
-	Log  *slog.Logger
+	// Actions are what else can be asked for with POST /NAME, on a Unix socket only.
+	// They may take long; the answer says how they ended.
+	Actions map[string]func(context.Context) error
+	Log     *slog.Logger
 }
 
 // Server is the HTTP surface of an agent.

@@ -75,8 +75,25 @@ type Status struct {
 	Files []FileError `json:"files,omitempty"`
 	// Storage is the last known good on disk; nil where there is none.
 	Storage *Storage `json:"storage,omitempty"`
+	// Envoy is the one that the agent runs; nil where it runs elsewhere.
+	Envoy *Envoy `json:"envoy,omitempty"`
 	// Certificates are those that the agent makes; nil where it makes none.
 	Certificates *Certificates `json:"certificates,omitempty"`
+}
+
+// Envoy is the one that the agent runs as its child.
+type Envoy struct {
+	PID   int `json:"pid"` // 0 while none runs
+	Epoch int `json:"epoch"`
+	// Version and State are what it says of itself.
+	Version string    `json:"version,omitempty"`
+	State   string    `json:"state,omitempty"`
+	Since   time.Time `json:"since,omitzero"`
+	// Restarts counts crashes, LastExit is the code of the last one: 128 and the
+	// signal where it was killed.
+	Restarts int  `json:"restarts"`
+	LastExit int  `json:"last_exit_code"`
+	Draining bool `json:"draining"`
 }
 
 // Storage is the last known good on disk.

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -34,6 +35,9 @@ func (s Status) WriteText(w io.Writer) error {
 	}
 	for _, g := range s.Groups {
 		s.writeGroup(&b, g)
+	}
+	if e := s.Envoy; e != nil {
+		fmt.Fprintf(&b, "\nEnvoy %s\n", printable(e.line(s.Now)))
 	}
 	s.Certificates.write(&b, s.Now)
 	if st := s.Storage; st != nil {
@@ -91,6 +95,24 @@ func (s Status) wrong() []string {
 		lines = append(lines, fmt.Sprintf("file %s: %s (the last good content stays in use)", f.Name, f.Error))
 	}
 	return lines
+}
+
+// line says how Envoy is.
+func (e *Envoy) line(now time.Time) string {
+	if e.PID == 0 {
+		if e.Restarts == 0 {
+			return "is not started yet"
+		}
+		return fmt.Sprintf("is not running: it ended with code %d, after %s", e.LastExit, fmt.Sprintf("%d crashes", e.Restarts))
+	}
+	line := fmt.Sprintf("%s, process %d, epoch %d, up %s: %s", e.Version, e.PID, e.Epoch, age(now, e.Since), cmp.Or(e.State, "does not answer"))
+	if e.Draining {
+		line += ", draining"
+	}
+	if e.Restarts > 0 {
+		line += fmt.Sprintf("; crashed %d times, last with code %d", e.Restarts, e.LastExit)
+	}
+	return line
 }
 
 // wrong lists what is wrong with the disk; s may be nil.

@@ -52,8 +52,14 @@ var client = &http.Client{
 }
 
 // Get returns the status and body of a GET request.
-func Get(url string) (status int, body string, err error) {
-	resp, err := client.Get(url)
+func Get(url string) (status int, body string, err error) { return read(client.Get(url)) }
+
+// Post returns the status and body of a POST request without a body.
+func Post(url string) (status int, body string, err error) {
+	return read(client.Post(url, "", nil))
+}
+
+func read(resp *http.Response, err error) (int, string, error) {
 	if err != nil {
 		return 0, "", err
 	}

@@ -57,6 +57,9 @@ func (p *Process) Exited() <-chan struct{} { return p.exited }
 // Err returns how the process ended, nil for exit code 0; only after Exited.
 func (p *Process) Err() error { return p.err }
 
+// Signal sends the process a signal.
+func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
+
 // Kill ends the process with SIGKILL and waits for it.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill()

@@ -1,0 +1,68 @@
+package envoy
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+)
+
+// drainPoll is how often a draining Envoy is asked how many connections are left.
+const drainPoll = 200 * time.Millisecond
+
+// Draining says how long an Envoy is drained.
+type Draining struct {
+	// Min is how long at least: whoever sends requests must notice first. Timeout is
+	// how long at most.
+	Min, Timeout time.Duration
+}
+
+// Drain lets an Envoy end its connections: its health checks fail, so that nobody
+// new is sent to it, and its listeners drain. It returns when no connection is left
+// and Min has passed, after Timeout, when Envoy is away, or when ctx ends.
+func Drain(ctx context.Context, a *Admin, d Draining, log *slog.Logger) {
+	began := time.Now()
+	least := time.NewTimer(d.Min)
+	defer least.Stop()
+	most := time.NewTimer(max(d.Min, d.Timeout))
+	defer most.Stop()
+	if err := a.FailHealth(ctx); err != nil {
+		log.Warn("Envoy cannot be drained", "err", err)
+		return
+	}
+	if err := a.Drain(ctx); err != nil {
+		log.Warn("Envoy's listeners do not drain", "err", err)
+	}
+	log.Info("Envoy drains", "min", d.Min.String(), "timeout", d.Timeout.String())
+	poll := time.NewTicker(drainPoll)
+	defer poll.Stop()
+	ready := false
+	for {
+		select {
+		case <-ctx.Done():
+			log.Warn("Envoy is not drained: it was to end at once")
+			return
+		case <-most.C:
+			open, _ := a.Connections(ctx)
+			log.Warn("Envoy is not drained in time", "connections", open, "took", time.Since(began).Round(time.Millisecond).String())
+			return
+		case <-least.C:
+			ready = true
+		case <-poll.C:
+		}
+		if !ready {
+			continue
+		}
+		switch open, err := a.Connections(ctx); {
+		case errors.Is(err, errNoStats):
+			log.Info("Envoy is drained as far as can be told", "err", err)
+			return
+		case err != nil:
+			log.Warn("Envoy is away while it drains", "err", err)
+			return
+		case open == 0:
+			log.Info("Envoy is drained", "took", time.Since(began).Round(time.Millisecond).String())
+			return
+		}
+	}
+}

@@ -1,0 +1,312 @@
+package envoy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// limit bounds a wait for something that happens at once, or after a pause of Envoy's
+// restart. Nothing is measured with it.
+const limit = 20 * time.Second
+
+// bench runs a Supervisor whose Envoy is this test binary.
+type bench struct {
+	*testing.T
+	s     *Supervisor
+	lines *lineLog
+	end   context.CancelFunc
+	ended chan error
+}
+
+// running starts a Supervisor; its Envoy does what the mode says.
+func running(t *testing.T, mode string, change func(*Config)) *bench {
+	t.Helper()
+	// Shorter than t.TempDir, whose path may be too long for a socket.
+	dir, err := os.MkdirTemp("", "holdfast-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "admin.sock")
+	t.Setenv(fakeVar, mode)
+	t.Setenv(adminVar, socket)
+	b := &bench{T: t, lines: &lineLog{}, ended: make(chan error, 1)}
+	cfg := Config{Args: []string{os.Args[0]}, Admin: "unix:" + socket, Dir: dir, Grace: limit, Out: b.lines.add}
+	if change != nil {
+		change(&cfg)
+	}
+	if b.s, err = New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	b.end = cancel
+	go func() { b.ended <- b.s.Run(ctx) }()
+	t.Cleanup(cancel)
+	return b
+}
+
+// lineLog holds what Envoy wrote.
+type lineLog struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *lineLog) add(line []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, string(line))
+}
+
+func (l *lineLog) all() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.lines)
+}
+
+// until waits for a condition.
+func (b *bench) until(what string, is func() bool) {
+	b.Helper()
+	for deadline := time.Now().Add(limit); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			b.Fatalf("not %s: %+v, %q", what, b.s.Status(), b.lines.all())
+		}
+	}
+}
+
+func (b *bench) live() {
+	b.Helper()
+	b.until("live", func() bool { return b.s.Serving() == nil })
+}
+
+// result waits until Run has returned.
+func (b *bench) result() error {
+	b.Helper()
+	select {
+	case err := <-b.ended:
+		return err
+	case <-time.After(limit):
+		b.Fatalf("it does not end: %+v", b.s.Status())
+		return nil
+	}
+}
+
+func (b *bench) exits(code int) {
+	b.Helper()
+	var exit *ExitError
+	if err := b.result(); !errors.As(err, &exit) || exit.Code != code {
+		b.Errorf("ended with %v, want code %d", err, code)
+	}
+}
+
+func TestEnvoyEndsWithTheSupervisor(t *testing.T) {
+	b := running(t, "serve", nil)
+	b.live()
+	st := b.s.Status()
+	if st.Version != "1.40.0" || st.State != "LIVE" || st.PID == 0 || st.Restarts != 0 {
+		t.Errorf("%+v", st)
+	}
+	b.s.Signal(syscall.SIGHUP)
+	b.until("told of the signal", func() bool { return slices.Contains(b.lines.all(), "got hangup") })
+	b.end()
+	if err := b.result(); err != nil {
+		t.Error(err)
+	}
+	if err := syscall.Kill(st.PID, 0); err == nil {
+		t.Error("Envoy still runs")
+	}
+}
+
+func TestACrashedEnvoyIsStartedAgain(t *testing.T) {
+	b := running(t, "serve", nil)
+	for n := 1; n <= 3; n++ {
+		b.live()
+		pid := b.s.Status().PID
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		b.until("another", func() bool { p := b.s.Status().PID; return p != 0 && p != pid })
+		if st := b.s.Status(); st.Restarts != n || st.LastExit != 128+int(syscall.SIGKILL) {
+			t.Errorf("%+v", st)
+		}
+	}
+}
+
+func TestTheEndOfEnvoyIsTheEndWhereThatIsWanted(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		mode string
+		exit bool
+		code int
+	}{
+		{"a crash, if it shall be", "exit=7", true, 7},
+		{"code 0, which is no crash", "exit=0", false, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			running(t, tc.mode, func(c *Config) { c.Exit = tc.exit }).exits(tc.code)
+		})
+	}
+}
+
+func TestACommandThatIsNotThereIsAnError(t *testing.T) {
+	b := running(t, "exit=0", func(c *Config) { c.Args = []string{"/does/not/exist"} })
+	if err := b.result(); err == nil || !strings.Contains(err.Error(), "starting /does/not/exist") {
+		t.Error(err)
+	}
+}
+
+func TestOneThatDoesNotEndIsKilled(t *testing.T) {
+	b := running(t, "stubborn", func(c *Config) { c.Grace = 10 * time.Millisecond })
+	b.until("ready", func() bool { return slices.Contains(b.lines.all(), "ready") })
+	pid := b.s.Status().PID
+	b.end()
+	if err := b.result(); err != nil {
+		t.Error(err)
+	}
+	if err := syscall.Kill(pid, 0); err == nil {
+		t.Error("Envoy still runs")
+	}
+}
+
+func TestEnvoyIsStartedWhenThereIsSomethingToServe(t *testing.T) {
+	ready := make(chan struct{})
+	b := running(t, "serve", func(c *Config) {
+		c.StartAfter = time.Hour
+		c.Ready = func() bool {
+			select {
+			case <-ready:
+				return true
+			default:
+				return false
+			}
+		}
+	})
+	if err := b.s.Serving(); err == nil || !strings.Contains(err.Error(), "not started yet") {
+		t.Error(err)
+	}
+	if len(b.lines.all()) > 0 {
+		t.Errorf("started: %q", b.lines.all())
+	}
+	close(ready)
+	b.live()
+}
+
+func TestEnvoyIsStartedAtTheLatestAfterAWhile(t *testing.T) {
+	running(t, "serve", func(c *Config) {
+		c.StartAfter = time.Millisecond
+		c.Ready = func() bool { return false }
+	}).live()
+}
+
+func TestEveryLineIsPassedOn(t *testing.T) {
+	long := strings.Repeat("x", 3*maxLine/2)
+	var got []string
+	lines(strings.NewReader("one\n\n"+long+"\nlast"), func(line []byte) { got = append(got, string(bytes.Clone(line))) })
+	want := []string{"one", "", long[:maxLine], long[maxLine:], "last"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%d lines: %.40q", len(got), got)
+	}
+	b := running(t, "say=a\nb", nil)
+	b.exits(0)
+	if got := b.lines.all(); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestArgumentsAreAddedWhereTheyAreNotGiven(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"none given", nil, "--drain-time-s 30 --parent-shutdown-time-s 35 --drain-strategy immediate --restart-epoch 0 --use-dynamic-base-id --base-id-path DIR/envoy-base-id"},
+		{"all given", []string{"--drain-time-s", "1", "--parent-shutdown-time-s=2", "--drain-strategy", "gradual", "--disable-hot-restart"},
+			"--drain-time-s 1 --parent-shutdown-time-s=2 --drain-strategy gradual --disable-hot-restart"},
+		{"its own base id", []string{"--base-id", "7"}, "--base-id 7 --drain-time-s 30 --parent-shutdown-time-s 35 --drain-strategy immediate"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var dir string
+			b := running(t, "args", func(c *Config) {
+				c.Args, c.Exit, c.Draining.Timeout = append(c.Args, tc.args...), true, 30*time.Second
+				dir = c.Dir
+			})
+			b.exits(3)
+			if got := strings.ReplaceAll(strings.Join(b.lines.all(), ""), dir, "DIR"); got != tc.want {
+				t.Errorf("got  %s\nwant %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestAHotRestartExchangesEnvoy(t *testing.T) {
+	b := running(t, "serve", nil)
+	b.live()
+	old := b.s.Status().PID
+	if err := b.s.HotRestart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if st := b.s.Status(); st.Epoch != 1 || st.PID == old || st.Restarts != 0 {
+		t.Errorf("%+v", st)
+	}
+	// The old one is ended by its successor; that is no crash.
+	if err := syscall.Kill(old, syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	b.live()
+	if st := b.s.Status(); st.Restarts != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+func TestAHotRestartThatFailsSaysWhy(t *testing.T) {
+	b := running(t, "serve=once", nil)
+	b.live()
+	pid := b.s.Status().PID
+	if err := b.s.HotRestart(t.Context()); err == nil || !strings.Contains(err.Error(), "the new Envoy ended with code 5; the old one goes on") {
+		t.Error(err)
+	}
+	if err := syscall.Kill(pid, 0); err != nil {
+		t.Error("the old one went")
+	}
+	for name, change := range map[string]func(*Config){
+		"the address of Envoy's admin is not known": func(c *Config) { c.Admin = "" },
+		"leave --base-id": func(c *Config) { c.Args = append(c.Args, "--disable-hot-restart") },
+	} {
+		b := running(t, "serve", change)
+		if err := b.s.HotRestart(t.Context()); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%v, want %q", err, name)
+		}
+		b.end()
+		_ = b.result()
+	}
+}
+
+func TestVersionsAreCheckedAgainstThoseThatWereTested(t *testing.T) {
+	for _, tc := range []struct{ mode, release, warning string }{
+		{"version=abc/1.40.2/Clean/RELEASE/BoringSSL", "1.40.2", ""},
+		{"version=abc/1.36.0/Clean/RELEASE/BoringSSL", "1.36.0", ""},
+		{"version=abc/1.35.9/Clean/RELEASE/BoringSSL", "1.35.9", "older than 1.36"},
+		{"version=abc/1.41.0-dev/Clean/RELEASE/BoringSSL", "1.41.0-dev", "newer than 1.40"},
+		{"version=rubbish", "", "no release that is known"},
+		{"say=hello", "", "it may be no Envoy"},
+	} {
+		t.Run(tc.mode, func(t *testing.T) {
+			t.Setenv(fakeVar, tc.mode)
+			release, warning, err := CheckVersion(t.Context(), os.Args[0])
+			if err != nil || release != tc.release || !strings.Contains(warning, tc.warning) || (tc.warning == "") != (warning == "") {
+				t.Errorf("%q, %q, %v", release, warning, err)
+			}
+		})
+	}
+	if _, _, err := CheckVersion(t.Context(), "/does/not/exist"); err == nil {
+		t.Error("a binary that is not there")
+	}
+}

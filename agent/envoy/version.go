@@ -1,0 +1,49 @@
+package envoy
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Oldest and Newest are the minor releases of Envoy 1 that the end-to-end tests
+// pass with.
+const (
+	Oldest = 36
+	Newest = 40
+)
+
+// versionTimeout bounds how long `envoy --version` is waited for.
+const versionTimeout = 10 * time.Second
+
+// CheckVersion asks a binary for its version. warning says, if it is none of those
+// that were tested, what to expect; "" otherwise. It fails where the binary cannot be
+// run.
+func CheckVersion(ctx context.Context, binary string) (release, warning string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, binary, "--version").CombinedOutput()
+	if err != nil {
+		return "", "", fmt.Errorf("%s --version: %w: %s", binary, err, strings.TrimSpace(string(out)))
+	}
+	_, version, ok := strings.Cut(string(out), "version: ")
+	if !ok {
+		return "", fmt.Sprintf("%s does not tell its version: it may be no Envoy", binary), nil
+	}
+	release = releaseOf(strings.TrimSpace(version))
+	major, rest, _ := strings.Cut(release, ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	n, err := strconv.Atoi(minor)
+	switch {
+	case major != "1" || err != nil:
+		return release, fmt.Sprintf("Envoy %q is no release that is known", release), nil
+	case n < Oldest:
+		return release, fmt.Sprintf("Envoy %s is older than 1.%d, with which this version was tested: what it does may differ", release, Oldest), nil
+	case n > Newest:
+		return release, fmt.Sprintf("Envoy %s is newer than 1.%d, with which this version was tested: what it does may differ", release, Newest), nil
+	}
+	return release, "", nil
+}

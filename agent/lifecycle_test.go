@@ -1,0 +1,83 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
+)
+
+func TestAnAgentWhoseLoopsTurnIsAlive(t *testing.T) {
+	inBothForms(t, func(r *rig) {
+		r.make()
+		if err := r.agent.Live(); err != nil {
+			t.Errorf("before the start: %v", err)
+		}
+		r.run()
+		r.pass(time.Hour)
+		if err := r.agent.Live(); err != nil {
+			t.Error(err)
+		}
+		r.agent.life.mu.Lock()
+		r.agent.life.beat = time.Now().Add(-stuckAfter - time.Second) // as after a lock that is not given back
+		r.agent.life.mu.Unlock()
+		if err := r.agent.Live(); err == nil || !strings.Contains(err.Error(), "stuck since 16s") {
+			t.Error(err)
+		}
+		r.pass(watchdogEvery)
+		if err := r.agent.Live(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A control plane that is away is no reason not to be ready, unless it shall be.
+func TestReadinessMayRequireAnUpstream(t *testing.T) {
+	inBothForms(t, func(r *rig) {
+		r.cfg.ReadyRequiresUpstream = true
+		r.start()
+		c := r.client(xdstest.ClientConfig{Node: node("web-1")})
+		c.Subscribe(xds.ClusterType)
+		c.Subscribe(xds.ListenerType)
+		r.pass(time.Second)
+		r.ready(map[string]string{"socket": "", "configuration": "", "upstream": ""})
+		r.cp.Stop()
+		r.pass(time.Minute)
+		r.ready(map[string]string{"socket": "", "configuration": "", "upstream": "no upstream answers (--ready-requires upstream)"})
+	})
+}
+
+// Readiness does not latch: who is about to end says so, and goes on serving.
+func TestADrainingAgentIsNotReadyAndServes(t *testing.T) {
+	inBothForms(t, func(r *rig) {
+		r.start()
+		c := r.client(xdstest.ClientConfig{Node: node("web-1")})
+		c.Subscribe(xds.ClusterType)
+		c.Subscribe(xds.ListenerType)
+		r.pass(time.Second)
+		r.agent.Drain(r.Context())
+		r.agent.Drain(r.Context()) // once more
+		r.ready(map[string]string{"socket": "", "configuration": "", "draining": "the agent was asked to drain Envoy"})
+		r.cp.Set(xdstest.Cluster("c2", ""))
+		r.pass(time.Second)
+		r.holds(c, xds.ClusterType, "c1", "c2")
+	})
+}
+
+func TestATakeoverIsRefusedWhereItWouldCostSomething(t *testing.T) {
+	inBothForms(t, func(r *rig) {
+		r.start()
+		if err := r.agent.Handover(r.Context()); err == nil || !strings.Contains(err.Error(), "no socket") {
+			t.Error(err)
+		}
+		r.cfg.Takeover, r.cfg.Admin = true, "127.0.0.1:0"
+		if err := r.agent.takeOver(r.Context()); err == nil || !strings.Contains(err.Error(), "--takeover needs --admin unix:PATH") {
+			t.Error(err)
+		}
+		if err := r.agent.HotRestart(r.Context()); err == nil || !strings.Contains(err.Error(), "not run by the agent") {
+			t.Error(err)
+		}
+	})
+}

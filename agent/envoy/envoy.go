@@ -397,15 +397,15 @@ func (s *Supervisor) Serving() error {
 	st := s.Status()
 	switch {
 	case st.Draining:
-		return errors.New("Envoy drains")
+		return errors.New("it drains")
 	case st.PID == 0 && st.Restarts > 0:
-		return fmt.Errorf("Envoy has crashed with code %d, and is about to be started again", st.LastExit)
+		return fmt.Errorf("it has crashed with code %d, and is about to be started again", st.LastExit)
 	case st.PID == 0:
-		return errors.New("Envoy is not started yet: it waits for something to serve, or for --start-after")
+		return errors.New("not started yet: it waits for something to serve, or for --start-after")
 	case s.admin != nil && st.State == "":
-		return fmt.Errorf("Envoy does not answer at its admin address %s", s.cfg.Admin)
+		return fmt.Errorf("it does not answer at its admin address %s", s.cfg.Admin)
 	case s.admin != nil && st.State != "LIVE":
-		return fmt.Errorf("Envoy is %s: it waits for its first configuration", st.State)
+		return fmt.Errorf("it is %s: it waits for its first configuration", st.State)
 	}
 	return nil
 }

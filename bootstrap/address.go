@@ -60,10 +60,14 @@ func adminAddress(s string) (*corev3.Address, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%q: %w: Envoy's admin can stop it and shows its configuration; use 127.0.0.1, [::1] or unix:PATH", s, err)
 	}
+	return socketAddress(ip, uint32(port)), nil
+}
+
+func socketAddress(ip netip.Addr, port uint32) *corev3.Address {
 	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
 		Address:       ip.String(),
-		PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(port)},
-	}}}, nil
+		PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port},
+	}}}
 }
 
 // loopback returns the IP address of host: Envoy resolves no names for its admin, so of these only localhost is known.

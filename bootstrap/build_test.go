@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -37,9 +38,8 @@ func full() Config {
 				"OWNER":     nil,
 			},
 		},
-		Socket:  "/var/run/mesh/xds.sock",
-		XDSMode: SotW,
-		Admin:   "unix:/var/run/mesh/envoy-admin.sock",
+		XDS:   XDS{Socket: "/var/run/mesh/xds.sock", Mode: SotW},
+		Admin: "unix:/var/run/mesh/envoy-admin.sock",
 	}
 }
 
@@ -191,12 +191,12 @@ func TestABadConfigurationIsRefusedWithAReason(t *testing.T) {
 		{"metadata integer over 2^53", func(c *Config) { c.Node.Metadata = map[string]any{"a": 1<<53 + 1} }, "give it as a string"},
 		{"metadata integer under -2^53", func(c *Config) { c.Node.Metadata = map[string]any{"a": -1<<53 - 1} }, "give it as a string"},
 		{"metadata unsigned over 2^53", func(c *Config) { c.Node.Metadata = map[string]any{"a": uint(1<<53 + 1)} }, "give it as a string"},
-		{"relative socket", func(c *Config) { c.Socket = "xds.sock" }, `xDS socket path "xds.sock" is not absolute`},
-		{"abstract socket", func(c *Config) { c.Socket = "@xds" }, "not absolute"},
-		{"socket of 108 bytes", func(c *Config) { c.Socket = long }, "has 108 bytes; the system allows 107"},
-		{"socket that is a directory", func(c *Config) { c.Socket = "/run/" }, "names a directory"},
-		{"socket with a zero byte", func(c *Config) { c.Socket = "/run/\x00" }, "zero bytes"},
-		{"unknown mode", func(c *Config) { c.XDSMode = "rest" }, `xDS mode "rest" is neither delta nor sotw`},
+		{"relative socket", func(c *Config) { c.XDS.Socket = "xds.sock" }, `xDS socket path "xds.sock" is not absolute`},
+		{"abstract socket", func(c *Config) { c.XDS.Socket = "@xds" }, "not absolute"},
+		{"socket of 108 bytes", func(c *Config) { c.XDS.Socket = long }, "has 108 bytes; the system allows 107"},
+		{"socket that is a directory", func(c *Config) { c.XDS.Socket = "/run/" }, "names a directory"},
+		{"socket with a zero byte", func(c *Config) { c.XDS.Socket = "/run/\x00" }, "zero bytes"},
+		{"unknown mode", func(c *Config) { c.XDS.Mode = "rest" }, `xDS mode "rest" is neither delta nor sotw`},
 		{"admin on every interface", func(c *Config) { c.Admin = ":15000" }, "every interface"},
 		{"admin on 0.0.0.0", func(c *Config) { c.Admin = "0.0.0.0:15000" }, "not loopback"},
 		{"admin on an address of the pod", func(c *Config) { c.Admin = "10.0.0.1:15000" }, "not loopback"},
@@ -207,6 +207,33 @@ func TestABadConfigurationIsRefusedWithAReason(t *testing.T) {
 		{"admin on a relative socket", func(c *Config) { c.Admin = "unix:admin.sock" }, "not absolute"},
 		{"admin on a socket of 108 bytes", func(c *Config) { c.Admin = "unix:" + long }, "allows 107"},
 		{"admin on the xDS socket", func(c *Config) { c.Admin = "unix:" + DefaultSocket }, "are both"},
+		{"unknown transport", func(c *Config) { c.XDS.Transport = "udp" }, `xDS transport "udp" is none of ads, grpc and rest`},
+		{"no pause between polls", func(c *Config) { c.XDS.Transport, c.XDS.RefreshDelay = REST, -1 }, "want at least 1ms"},
+		{"unknown family", func(c *Config) { c.Family = "v5" }, `address family "v5"`},
+		{"endpoint without a port", func(c *Config) { c.Endpoints.Ready = "0.0.0.0" }, `--ready-listen "0.0.0.0": want host:port or :port`},
+		{"endpoint on port 0", func(c *Config) { c.Endpoints.Stats = ":0" }, `--stats-listen ":0": port "0" is not a number from 1`},
+		{"endpoint on a name", func(c *Config) { c.Endpoints.Stats = "localhost:1" }, `host "localhost" is not an IP address`},
+		{"endpoint on a zone", func(c *Config) { c.Endpoints.Stats = "[fe80::1%eth0]:1" }, "is not an IP address"},
+		{"endpoint of the other family", func(c *Config) { c.Family, c.Endpoints.Ready = V6, "0.0.0.0:1" }, `host "0.0.0.0" is no address of the family v6`},
+		{"endpoint of an admin whose port is unknown", func(c *Config) { c.Admin, c.Endpoints.Ready = "127.0.0.1:0", ":1" }, "not port 0"},
+		{"tag without a name", func(c *Config) { c.Stats.Tags = []Tag{{Regex: "(a)"}} }, "has no name"},
+		{"tag without a value", func(c *Config) { c.Stats.Tags = []Tag{{Name: "a"}} }, `--stats-tag "a": wants either`},
+		{"tag with two values", func(c *Config) { c.Stats.Tags = []Tag{{"a", "(a)", "b"}} }, "wants either"},
+		{"tag that is no UTF-8", func(c *Config) { c.Stats.Tags = []Tag{{"a", "", "\xff"}} }, "not valid UTF-8"},
+		{"stats included and excluded", func(c *Config) { c.Stats.Include, c.Stats.Exclude = []Match{{Prefix, "a"}}, []Match{{Prefix, "b"}} }, "Envoy takes one of both"},
+		{"a regex that is none", func(c *Config) { c.Stats.Include = []Match{{Regex, "("}} }, `--stats-include: regex "("`},
+		{"a match of nothing", func(c *Config) { c.Stats.Exclude = []Match{{Prefix, ""}} }, `--stats-exclude: prefix "" is empty`},
+		{"a match of no kind", func(c *Config) { c.Stats.Exclude = []Match{{"glob", "*"}} }, `"glob" is none of`},
+		{"no buckets", func(c *Config) { c.Stats.Buckets = []Buckets{{Match: Match{Prefix, "a"}}} }, `--histogram-buckets: prefix "a": no bounds`},
+		{"a bucket twice", func(c *Config) { c.Stats.Buckets = []Buckets{{Match{Prefix, "a"}, []float64{2, 1, 2}}} }, "bound 2 is not positive, or there twice"},
+		{"a bucket of nothing", func(c *Config) { c.Stats.Buckets = []Buckets{{Match{Prefix, "a"}, []float64{0}}} }, "bound 0"},
+		{"an endless bucket", func(c *Config) { c.Stats.Buckets = []Buckets{{Match{Prefix, "a"}, []float64{math.Inf(1)}}} }, "bound +Inf"},
+		{"stats flushed too seldom", func(c *Config) { c.Stats.FlushInterval = 6 * time.Minute }, "stats_flush_interval: "},
+		{"runtime that is no JSON", func(c *Config) { c.Runtime.Values = map[string]any{"a": math.NaN()} }, "--runtime: a is NaN"},
+		{"a layer without a name", func(c *Config) { c.Runtime.RTDS = []string{""} }, `--rtds-layer "" is empty`},
+		{"a layer twice", func(c *Config) { c.Runtime.RTDS = []string{"a", "a"} }, `--rtds-layer "a": there is a layer of this name`},
+		{"a layer called like ours", func(c *Config) { c.Runtime.RTDS = []string{"admin"} }, `--rtds-layer "admin"`},
+		{"unknown form of log", func(c *Config) { c.Log = "xml" }, `log format "xml" is neither text nor json`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			cfg := minimal()
@@ -227,7 +254,7 @@ func TestTheLimitsThemselvesAreAllowed(t *testing.T) {
 		name   string
 		change func(*Config)
 	}{
-		{"socket of 107 bytes", func(c *Config) { c.Socket = "/" + strings.Repeat("x", 106) }},
+		{"socket of 107 bytes", func(c *Config) { c.XDS.Socket = "/" + strings.Repeat("x", 106) }},
 		{"integers of 2^53", func(c *Config) { c.Node.Metadata = map[string]any{"a": 1 << 53, "b": -1 << 53, "c": uint64(1 << 53)} }},
 		{"small integers and floats", func(c *Config) {
 			c.Node.Metadata = map[string]any{"a": int8(-1), "b": uint16(7), "c": float32(0.5), "d": uint32(math.MaxUint32)}

@@ -29,7 +29,7 @@ func TestEnvoyAcceptsTheBootstrap(t *testing.T) {
 			for ext, format := range formats {
 				for adminName, admin := range map[string]string{"unix": "unix:/run/holdfast/envoy-admin.sock", "tcp": "127.0.0.1:0"} {
 					t.Run(nodeName+"/"+string(mode)+"/"+ext+"/admin-"+adminName, func(t *testing.T) {
-						cfg := Config{Node: node, XDSMode: mode, Admin: admin}
+						cfg := Config{Node: node, XDS: XDS{Mode: mode}, Admin: admin}
 						path := filepath.Join(t.TempDir(), "envoy."+ext)
 						if err := Write(path, mustEncode(t, mustBuild(t, cfg), format), 0o644); err != nil {
 							t.Fatal(err)
@@ -81,7 +81,7 @@ func TestEnvoyTellsTheNodeThatItWasGiven(t *testing.T) {
 				}
 			})
 			admin, path := filepath.Join(dir, "admin.sock"), filepath.Join(dir, "envoy."+ext)
-			b := mustBuild(t, Config{Node: hostileNode(), Socket: filepath.Join(dir, "xds.sock"), Admin: "unix:" + admin})
+			b := mustBuild(t, Config{Node: hostileNode(), XDS: XDS{Socket: filepath.Join(dir, "xds.sock")}, Admin: "unix:" + admin})
 			if err := Write(path, mustEncode(t, b, format), 0o644); err != nil {
 				t.Fatal(err)
 			}

@@ -15,14 +15,12 @@ const ServerListenerTemplate = "grpc/server?xds.resource.listening_address=%s"
 
 // GRPC returns the bootstrap of proxyless gRPC clients and servers, which find it
 // through GRPC_XDS_BOOTSTRAP (gRFC A27, A36): the agent's socket as their only
-// xDS server, in JSON, the same bytes for the same Config. XDSMode and Admin are
-// not used: gRPC speaks SotW, and has no admin address.
+// xDS server, in JSON, the same bytes for the same Config. Of it only Node and
+// Socket are used: gRPC speaks SotW, and has no admin address.
 func GRPC(cfg Config) ([]byte, error) {
-	if cfg.Socket == "" {
-		cfg.Socket = DefaultSocket
-	}
-	if err := checkSocketPath(cfg.Socket); err != nil {
-		return nil, err
+	socket := cfg.XDS.withDefaults().Socket
+	if err := checkSocketPath(socket); err != nil {
+		return nil, fmt.Errorf("bootstrap: xDS %w", err)
 	}
 	node, err := cfg.Node.Proto()
 	if err != nil {
@@ -41,7 +39,7 @@ func GRPC(cfg Config) ([]byte, error) {
 	}
 	out, err := json.MarshalIndent(map[string]any{
 		"xds_servers": []any{map[string]any{
-			"server_uri": "unix://" + cfg.Socket,
+			"server_uri": "unix://" + socket,
 			// The file system protects the socket.
 			"channel_creds":   []any{map[string]any{"type": "insecure"}},
 			"server_features": []string{"xds_v3"},

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-xds/holdfast/internal/dial"
+	"github.com/holdfast-xds/holdfast/upstream/codec"
 	"github.com/holdfast-xds/holdfast/upstream/session"
 )
 
@@ -76,6 +77,9 @@ type ADS struct {
 	cfg    ADSConfig
 	target string
 	unix   bool
+	// codec outlives the streams: what the server sends again on the next one is what
+	// is held.
+	codec *codec.Codec
 
 	mu   sync.Mutex
 	conn *grpc.ClientConn // of the newest stream; nil for none
@@ -102,7 +106,7 @@ func NewADS(cfg ADSConfig) (*ADS, error) {
 	if cfg.KeepaliveTimeout == 0 {
 		cfg.KeepaliveTimeout = DefaultKeepaliveTimeout
 	}
-	return &ADS{server: newServer(cfg.Addr, cfg.Form, cfg.AckTimeout, cfg.Log, cfg.Observer), cfg: cfg, target: t, unix: unix}, nil
+	return &ADS{server: newServer(cfg.Addr, cfg.Form, cfg.AckTimeout, cfg.Log, cfg.Observer), cfg: cfg, target: t, unix: unix, codec: codec.New()}, nil
 }
 
 // Run opens one stream and feeds from it until it ends, and returns why: never
@@ -215,9 +219,9 @@ func (w deltaWire) recv(context.Context) (message, error) { return w.stream.Recv
 func (a *ADS) dialStream(ctx context.Context, conn *grpc.ClientConn) (wire, error) {
 	client := discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
 	if a.cfg.Form == session.SotW {
-		s, err := client.StreamAggregatedResources(ctx)
+		s, err := client.StreamAggregatedResources(ctx, grpc.ForceCodecV2(a.codec))
 		return sotwWire{s}, err
 	}
-	s, err := client.DeltaAggregatedResources(ctx)
+	s, err := client.DeltaAggregatedResources(ctx, grpc.ForceCodecV2(a.codec))
 	return deltaWire{s}, err
 }

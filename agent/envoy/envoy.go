@@ -50,6 +50,9 @@ type Config struct {
 	Admin string
 	// Dir is a directory to which the agent may write.
 	Dir string
+	// Concurrency is the number of workers; 0 leaves it to Envoy: one for each CPU of the
+	// machine.
+	Concurrency int
 	// Exit makes the end of Envoy that of the agent, with Envoy's code; otherwise one
 	// that crashed is started again.
 	Exit bool
@@ -146,6 +149,9 @@ func (s *Supervisor) command(epoch int) ([]string, error) {
 	add("--drain-time-s", strconv.Itoa(seconds))
 	add("--parent-shutdown-time-s", strconv.Itoa(seconds+5))
 	add("--drain-strategy", "immediate")
+	if s.cfg.Concurrency > 0 {
+		add("--concurrency", strconv.Itoa(s.cfg.Concurrency))
+	}
 	if !s.managed {
 		return argv, nil
 	}

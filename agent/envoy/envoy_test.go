@@ -227,15 +227,15 @@ func TestArgumentsAreAddedWhereTheyAreNotGiven(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"none given", nil, "--drain-time-s 30 --parent-shutdown-time-s 35 --drain-strategy immediate --restart-epoch 0 --use-dynamic-base-id --base-id-path DIR/envoy-base-id"},
-		{"all given", []string{"--drain-time-s", "1", "--parent-shutdown-time-s=2", "--drain-strategy", "gradual", "--disable-hot-restart"},
-			"--drain-time-s 1 --parent-shutdown-time-s=2 --drain-strategy gradual --disable-hot-restart"},
-		{"its own base id", []string{"--base-id", "7"}, "--base-id 7 --drain-time-s 30 --parent-shutdown-time-s 35 --drain-strategy immediate"},
+		{"none given", nil, "--drain-time-s 30 --parent-shutdown-time-s 35 --drain-strategy immediate --concurrency 2 --restart-epoch 0 --use-dynamic-base-id --base-id-path DIR/envoy-base-id"},
+		{"all given", []string{"--drain-time-s", "1", "--parent-shutdown-time-s=2", "--drain-strategy", "gradual", "--concurrency", "1", "--disable-hot-restart"},
+			"--drain-time-s 1 --parent-shutdown-time-s=2 --drain-strategy gradual --concurrency 1 --disable-hot-restart"},
+		{"its own base id", []string{"--base-id", "7"}, "--base-id 7 --drain-time-s 30 --parent-shutdown-time-s 35 --drain-strategy immediate --concurrency 2"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var dir string
 			b := running(t, "args", func(c *Config) {
-				c.Args, c.Exit, c.Draining.Timeout = append(c.Args, tc.args...), true, 30*time.Second
+				c.Args, c.Exit, c.Draining.Timeout, c.Concurrency = append(c.Args, tc.args...), true, 30*time.Second, 2
 				dir = c.Dir
 			})
 			b.exits(3)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -22,6 +23,10 @@ const (
 type process struct {
 	stdout, stderr io.Writer
 	environ        []string
+	// hurry is closed when a second signal asks to end at once, signals are those for
+	// Envoy; nil for neither.
+	hurry   <-chan struct{}
+	signals <-chan os.Signal
 }
 
 // failure marks an error as one of running, not of usage.
@@ -44,6 +49,9 @@ func execute(ctx context.Context, p process, args []string) int {
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitOK
+	}
+	if code, ok := exitCode(err); ok {
+		return code // which says it all
 	}
 	_, _ = fmt.Fprintf(p.stderr, "holdfast: %s\n", strings.TrimSpace(err.Error()))
 	if errors.As(err, &failure{}) {
@@ -72,7 +80,7 @@ func newRoot(p process) *cobra.Command {
 	root.SetErr(p.stderr)
 	root.SetFlagErrorFunc(explainFlag)
 	commands := []*command{
-		newBootstrap(), newRun(p), newControlPlane(p), newStatus(), newDump(), newExport(), newVersion(),
+		newBootstrap(p), newRun(p), newControlPlane(p), newStatus(), newDump(), newExport(), newDrain(), newWait(), newVersion(),
 	}
 	keys := make(map[string]bool) // of all commands: one file serves them all
 	for _, c := range commands {
@@ -152,6 +160,9 @@ type command struct {
 	sections []section
 	// config is the value of --config.
 	config string
+	// takesChild: another command line may follow --, which is child.
+	takesChild bool
+	child      []string
 	// run is called with the settings in place, and warnings about them.
 	run func(ctx context.Context, warnings []string) error
 }
@@ -192,7 +203,14 @@ func (c *command) finish(p process, keys map[string]bool) {
 		}
 		c.Flags().StringVar(&c.config, configFlag, "", "YAML `FILE` of settings: each key is the name of a flag, without the dashes; one file may serve all commands")
 	}
-	c.Args = func(_ *cobra.Command, args []string) error {
+	c.Args = func(cmd *cobra.Command, args []string) error {
+		if c.takesChild && cmd.ArgsLenAtDash() == 0 {
+			if len(args) == 0 {
+				return errors.New("after -- the command is missing, such as -- envoy -c envoy.yaml")
+			}
+			c.child = args
+			return nil
+		}
 		if len(args) > 0 {
 			return fmt.Errorf("unexpected argument %q: `%s` takes flags only", args[0], c.CommandPath())
 		}

@@ -117,7 +117,7 @@ func TestBootstrapWritesWhatItIsTold(t *testing.T) {
 
 func TestHelpExplainsEveryFlag(t *testing.T) {
 	p := process{stdout: &strings.Builder{}, stderr: &strings.Builder{}}
-	for _, c := range []*command{newBootstrap(), newRun(p), newControlPlane(p), newStatus(), newDump(), newExport(), newVersion()} {
+	for _, c := range []*command{newBootstrap(p), newRun(p), newControlPlane(p), newStatus(), newDump(), newExport(), newVersion()} {
 		help := call(t, nil, c.Name(), "--help").out
 		if !strings.Contains(help, "Examples\n  ") || !strings.Contains(help, "Exit codes\n") || !strings.Contains(help, "--config FILE") {
 			t.Errorf("%s: examples, exit codes or --config are missing:\n%s", c.Name(), help)

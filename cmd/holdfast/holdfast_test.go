@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 		main()
 	case "stuck":
 		ctx, cancel := context.WithCancel(context.Background())
-		stopOnSignal(cancel)
+		stopOnSignal(cancel, make(chan struct{}), 0)
 		_, _ = os.Stderr.WriteString("running\n")
 		<-ctx.Done()
 		_, _ = os.Stderr.WriteString("ending\n")

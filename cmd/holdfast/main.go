@@ -10,31 +10,45 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 // version is set by the linker: -ldflags '-X main.version=v1.2.3'.
 var version = "dev"
 
+// hurried is how long the process may take after a second signal.
+const hurried = 10 * time.Second
+
 func main() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	stopOnSignal(cancel)
-	os.Exit(execute(ctx, process{stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ()}, os.Args[1:]))
+	hurry := make(chan struct{}) // closed by stopOnSignal
+	stopOnSignal(cancel, hurry, hurried)
+	forEnvoy := make(chan os.Signal, 8) // never closed
+	signal.Notify(forEnvoy, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2)
+	os.Exit(execute(ctx, process{
+		stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ(), hurry: hurry, signals: forEnvoy,
+	}, os.Args[1:]))
 }
 
-// stopOnSignal ends the context at the first SIGTERM or SIGINT, and the process at
-// the second one, as a shell reports it: 143 or 130.
-func stopOnSignal(stop context.CancelFunc) {
-	signals := make(chan os.Signal, 2) // never closed
+// stopOnSignal ends the context at the first SIGTERM or SIGINT. The second one hurries,
+// and ends the process, as a shell reports it (143 or 130), should it not do so itself
+// within a while; a third ends it at once.
+func stopOnSignal(stop context.CancelFunc, hurry chan<- struct{}, within time.Duration) {
+	signals := make(chan os.Signal, 3) // never closed
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
 	go func() { // lives as long as the process
 		<-signals
 		stop()
-		switch <-signals {
-		case os.Interrupt:
-			os.Exit(130)
-		default:
-			os.Exit(143)
+		code := 143
+		if <-signals == os.Interrupt {
+			code = 130
 		}
+		close(hurry)
+		select {
+		case <-signals:
+		case <-time.After(within):
+		}
+		os.Exit(code)
 	}()
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"os/user"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -73,6 +74,9 @@ type runFlags struct {
 	removalConfirm, prune                             time.Duration
 
 	certificates certificateFlags
+	envoy        envoyFlags
+	requires     *choice
+	takeover     bool
 
 	bootstrap string
 	node      nodeFlags
@@ -83,17 +87,30 @@ type runFlags struct {
 
 func newRun(p process) *command {
 	c := newCommand("run", "run the agent beside Envoy", runLong, runExample)
+	c.takesChild = true
 	f := &runFlags{form: oneOf("delta", "sotw"), socketMode: mode(downstream.DefaultSocketMode), log: newLogFlags()}
 	f.add(c)
 	c.run = func(ctx context.Context, warnings []string) error {
-		cfg, err := f.config(f.log.logger(p.stderr, warnings))
+		log := f.log.logger(p.stderr, warnings)
+		if f.bootstrap == "" && !f.node.given() {
+			f.bootstrap = configFile(c.child)
+		}
+		cfg, err := f.config(log)
 		if err != nil {
 			return err
 		}
+		if cfg.Envoy, err = f.envoy.config(c.child, f.bootstrap, filepath.Dir(f.socket), p.stderr, log); err != nil {
+			return err
+		}
+		if err := checkVersion(ctx, cfg.Envoy, log); err != nil {
+			return failed(err)
+		}
+		cfg.Hurry, cfg.Signals = p.hurry, p.signals
 		a, err := agent.New(cfg)
 		if err != nil {
 			return err
 		}
+		harden(log)
 		return failed(a.Run(ctx))
 	}
 	return c
@@ -123,6 +140,7 @@ func (f *runFlags) add(c *command) {
 	flags.StringVar(&f.socketGroup, "socket-group", "", "`GROUP`, by name or number, that owns the socket; empty: that of the process")
 	flags.Var(&f.allowUIDs, "allow-uid", "`USER`, by name or number, that may use the socket. It and --allow-gid, both repeatable, name all who may, besides the agent's own user; without them those of --socket-group may, if it is given. The permissions of the socket and its directory must let them pass too")
 	flags.Var(&f.allowGIDs, "allow-gid", "`GROUP`, by name or number, whose members may use the socket")
+	flags.BoolVar(&f.takeover, "takeover", false, "take over from an agent that serves the socket, to exchange it by another version: it leaves its state, and Envoy comes over and loses nothing. Without it a second agent on a socket is refused")
 	flags.DurationVar(&f.linger, "client-linger", cache.DefaultLinger, "how long the subscriptions of an Envoy that went away are kept (`DURATION`, such as 10m), so that it finds its configuration when it comes back")
 	flags.StringVar(&f.rest, "rest", "", "`ADDR`, host:port, where REST-JSON xDS is served too, in plaintext and without secrets; empty for none. On the socket it always is")
 	flags.DurationVar(&f.restHold, "rest-hold", 0, "how long a REST request whose version is current waits for a change (`DURATION`, such as 30s); Envoy's request_timeout must be longer. 0 answers at once")
@@ -147,11 +165,14 @@ func (f *runFlags) add(c *command) {
 	flags.DurationVar(&f.removalConfirm, "removal-confirm-after", cache.DefaultConfirmAfter, "when removals count that were held back (`DURATION`)")
 	flags.DurationVar(&f.prune, "prune-unconfirmed-after", 0, "when listeners and clusters go that a new control plane neither confirms nor removes (`DURATION`); 0 for never")
 	f.certificates.add(c)
+	f.envoy.add(c)
 	flags = c.section("Who Envoy is, to fetch its configuration before it asks (one way, or neither)")
 	flags.StringVar(&f.bootstrap, "bootstrap", "", "`FILE` that Envoy will get as its bootstrap; the node is read from it")
 	f.node.add(flags)
 	flags = c.section("Watching the agent")
 	flags.StringVar(&f.admin, "admin", admin.DefaultAddr, "`ADDR` for health, metrics, status and dump: unix:PATH or host:port; '' for none. `holdfast status` and `holdfast dump` ask there")
+	f.requires = oneOf("nothing", "upstream")
+	flags.Var(f.requires, "ready-requires", "what else /readyz asks for: nothing, or that a control plane answers; without it an agent that serves what it has is ready")
 	flags.StringVar(&f.health, "health", admin.DefaultHealth, "`ADDR`, host:port, for the kubelet and Prometheus: /livez, /readyz, /startupz and /metrics only; '' for none")
 	f.log.add(flags)
 }
@@ -253,10 +274,13 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		StaleAfter:    f.staleAfter,
 		HoldTTL:       f.ttl,
 		Certificates:  certificates,
-		Guard:         cache.Guard{MaxRemovalPercent: f.maxRemoval, ConfirmAfter: f.removalConfirm, PruneAfter: f.prune},
-		Admin:         f.admin,
-		Health:        f.health,
-		Log:           log,
+		Takeover:      f.takeover,
+
+		ReadyRequiresUpstream: f.requires.value == "upstream",
+		Guard:                 cache.Guard{MaxRemovalPercent: f.maxRemoval, ConfirmAfter: f.removalConfirm, PruneAfter: f.prune},
+		Admin:                 f.admin,
+		Health:                f.health,
+		Log:                   log,
 	}, nil
 }
 

@@ -72,7 +72,8 @@ func settle(flags *pflag.FlagSet, environ []string, keys map[string]bool) (warni
 }
 
 // unknownVars warns of variables that look like settings and are none. Those that
-// Kubernetes makes for a Service called holdfast are not meant.
+// Kubernetes makes for a Service called holdfast are not meant, nor those that are
+// metadata of the node.
 func unknownVars(vars map[string]string, keys map[string]bool) []string {
 	known := []string{strings.TrimPrefix(envName(configFlag), envPrefix)}
 	for key := range keys {
@@ -82,7 +83,8 @@ func unknownVars(vars map[string]string, keys map[string]bool) []string {
 	for _, name := range slices.Sorted(maps.Keys(vars)) {
 		name = strings.TrimPrefix(name, envPrefix)
 		fromService := strings.HasPrefix(name, "SERVICE_") || strings.HasPrefix(name, "PORT")
-		if !slices.Contains(known, name) && !fromService {
+		metadata := strings.HasPrefix(name, "META_")
+		if !slices.Contains(known, name) && !fromService && !metadata {
 			warnings = append(warnings, fmt.Sprintf("environment variable %s%s is no setting%s", envPrefix, name, didYouMean(envPrefix, name, known)))
 		}
 	}

@@ -111,7 +111,7 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 		"--cert-lifetime", "12h", "--root-overlap", "13h", "--root-lead", "14s", "--istio-ca", "ica", "--istio-token-file", "itok",
 		"--istio-header", "ClusterID=K", "--istio-cert-signer", "signer", "--istio-cert", "icert", "--istio-key", "ikey", "--istio-server-name", "isn", "--istio-san", "isan",
 		"--certificates", `{"ca": "files:/tls", "root-secret": "other"}`, "--identity-dir", "/identity", "--secret-dir", "/etc/a", "--secret-dir", "/etc/b", "--secret-alias", "x=web",
-		"--client-linger", "5m", "--rest", "127.0.0.1:1", "--rest-hold", "30s", "--upstream-rest-refresh", "7s",
+		"--ready-requires", "upstream", "--takeover", "--client-linger", "5m", "--rest", "127.0.0.1:1", "--rest-hold", "30s", "--upstream-rest-refresh", "7s",
 		"--max-streams", "1", "--max-types", "2", "--max-subscriptions", "3", "--max-request-rate", "4", "--max-request-burst", "5", "--max-any-depth", "8", "--max-resources", "6", "--max-resource-bytes", "7",
 		"--state-dir", "/state", "--state-identity", "web", "--state-key-file", keyFile, "--restore-after", "3s", "--max-stale", "4h", "--failover-after", "6s", "--stale-after", "11m",
 		"--ttl-policy", "cds=hold", "--ttl-policy", "LDS=hold", "--ttl-policy", "LDS=expire", "--ttl-policy", "type.googleapis.com/x.Y=hold",
@@ -137,8 +137,9 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 		MaxResources: 6, MaxBytes: 7,
 		AllowUIDs: []uint32{101, 0}, AllowGIDs: []uint32{4294967294, 0},
 		StateDir: "/state", StateIdentity: "web", StateKey: key, RestoreAfter: 3 * time.Second, MaxStale: 4 * time.Hour, FailoverAfter: 6 * time.Second, StaleAfter: 11 * time.Minute,
-		HoldTTL: map[string]bool{xds.ClusterType: true, "type.googleapis.com/x.Y": true},
-		Guard:   cache.Guard{MaxRemovalPercent: 30, ConfirmAfter: 8 * time.Minute, PruneAfter: 9 * time.Minute},
+		HoldTTL:               map[string]bool{xds.ClusterType: true, "type.googleapis.com/x.Y": true},
+		Guard:                 cache.Guard{MaxRemovalPercent: 30, ConfirmAfter: 8 * time.Minute, PruneAfter: 9 * time.Minute},
+		ReadyRequiresUpstream: true, Takeover: true,
 		Certificates: sds.Config{
 			Sources: []sds.SourceConfig{{
 				CA: "istio:istiod:15012", Identities: []sds.Identity{

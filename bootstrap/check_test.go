@@ -1,0 +1,109 @@
+package bootstrap
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-xds/holdfast/internal/envoytest"
+)
+
+func TestCheckLooksIntoAnysAndAtNames(t *testing.T) {
+	b, err := Apply(mustBuild(t, gateway(t)), overlay(Merge, `
+static_resources:
+  clusters: [{name: xds}, {name: a}]
+  listeners:
+  - name: envoy-ready
+    filter_chains:
+    - filters:
+      - name: a
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: x
+          route_config:
+            virtual_hosts: [{name: x}]
+          http_filters: [{name: f, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault, delay: {percentage: {denominator: 7}}}}]
+layered_runtime:
+  layers: [{name: admin, admin_layer: {}}]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = Check(b)
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	const filter = "static_resources.listeners[2].filter_chains[0].filters[0].typed_config."
+	for _, want := range []string{
+		filter + "route_config.virtual_hosts[0].domains: value must contain at least 1 item",
+		filter + "http_filters[0].typed_config.delay.",
+		`static_resources.clusters: "xds" is there twice`,
+		`static_resources.listeners: "envoy-ready" is there twice`,
+		`layered_runtime.layers: "admin" is there twice`,
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in\n%v", want, err)
+		}
+	}
+}
+
+func TestWhatIsSecretInABootstrapIsNoticed(t *testing.T) {
+	for name, b := range goldens(t) {
+		if why := Sensitive(b); why != "" {
+			t.Errorf("%s: %s", name, why)
+		}
+	}
+	b, err := Apply(mustBuild(t, minimal()), overlay(Merge, `
+static_resources:
+  clusters:
+  - name: a
+    transport_socket:
+      name: tls
+      typed_config:
+        "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext
+        common_tls_context: {tls_certificates: [{private_key: {inline_string: hunter2}}]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if why := Sensitive(b); !strings.Contains(why, "private_key") || strings.Contains(why, "hunter2") {
+		t.Errorf("%q", why)
+	}
+}
+
+func TestEnvoyIsAskedAndItsWordsArePassedOn(t *testing.T) {
+	envoy, dir := envoytest.Binary(t), t.TempDir()
+	for ext, format := range formats {
+		t.Run(ext, func(t *testing.T) {
+			b := mustBuild(t, gateway(t))
+			if err := CheckWithEnvoy(t.Context(), envoy, mustEncode(t, b, format), format, dir); err != nil {
+				t.Error(err)
+			}
+			b.GetStaticResources().GetClusters()[0].Name = "other"
+			err := CheckWithEnvoy(t.Context(), envoy, mustEncode(t, b, format), format, dir)
+			if err == nil || !strings.Contains(err.Error(), "--mode validate: exit status 1\n") || !strings.Contains(err.Error(), "xds") {
+				t.Errorf("%v", err)
+			}
+			if left := entries(t, dir); left != "" {
+				t.Errorf("left behind: %s", left)
+			}
+		})
+	}
+	if err := CheckWithEnvoy(t.Context(), filepath.Join(dir, "none"), nil, YAML, dir); err == nil || !strings.Contains(err.Error(), "none --mode validate") {
+		t.Errorf("%v", err)
+	}
+	if err := CheckWithEnvoy(t.Context(), envoy, nil, YAML, filepath.Join(dir, "none")); err == nil || !os.IsNotExist(unwrapped(err)) {
+		t.Errorf("%v", err)
+	}
+}
+
+func unwrapped(err error) error {
+	for {
+		inner, ok := err.(interface{ Unwrap() error })
+		if !ok || os.IsNotExist(err) {
+			return err
+		}
+		err = inner.Unwrap()
+	}
+}

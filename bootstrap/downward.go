@@ -1,0 +1,43 @@
+package bootstrap
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// ReadDownward returns the labels or annotations in a file of Kubernetes' downward API. Errors name file and line.
+func ReadDownward(path string) (map[string]string, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: %w", err)
+	}
+	values, err := parseDownward(string(data))
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: %s: %w", path, err)
+	}
+	return values, nil
+}
+
+// parseDownward reads lines of the form key="value", the value quoted as in Go.
+func parseDownward(text string) (map[string]string, error) {
+	values := make(map[string]string)
+	number := 0
+	for line := range strings.SplitSeq(text, "\n") {
+		number++
+		if strings.TrimSpace(line) == "" {
+			continue
+		}
+		key, quoted, found := strings.Cut(line, "=")
+		value, err := strconv.Unquote(strings.TrimSpace(quoted))
+		if !found || key == "" || err != nil {
+			return nil, fmt.Errorf(`line %d: want key="value", as the downward API writes it`, number)
+		}
+		if _, twice := values[key]; twice {
+			return nil, fmt.Errorf("line %d: %q is there twice", number, key)
+		}
+		values[key] = value
+	}
+	return values, nil
+}

@@ -1,0 +1,167 @@
+package bootstrap
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// The paths of Endpoints, Istio's, so that probes and scrape configurations need no change.
+const (
+	ReadyPath = "/healthz/ready"
+	StatsPath = "/stats/prometheus"
+)
+
+// endpoint is a listener that shows one path of the admin.
+type endpoint struct {
+	name, flag, address string
+	path, adminPath     string
+	timeout             time.Duration
+}
+
+func addEndpoints(b *bootstrapv3.Bootstrap, cfg Config) error {
+	switch cfg.Family {
+	case V4, V6, Dual:
+	default:
+		return fmt.Errorf("address family %q is none of %s, %s and %s", cfg.Family, V4, V6, Dual)
+	}
+	asked := false
+	for _, e := range []endpoint{
+		{ReadyListener, "--ready-listen", cfg.Endpoints.Ready, ReadyPath, "/ready", 5 * time.Second},
+		{StatsListener, "--stats-listen", cfg.Endpoints.Stats, StatsPath, "/stats/prometheus", 30 * time.Second}, // 100,000 stats take seconds
+	} {
+		if e.address == "" {
+			continue
+		}
+		listener, err := e.listener(cfg.Family)
+		if err != nil {
+			return err
+		}
+		b.StaticResources.Listeners = append(b.StaticResources.Listeners, listener)
+		asked = true
+	}
+	if !asked {
+		return nil
+	}
+	admin := proto.CloneOf(b.GetAdmin().GetAddress())
+	if admin.GetPipe() != nil {
+		admin.GetPipe().Mode = 0 // which only who listens sets
+	} else if admin.GetSocketAddress().GetPortValue() == 0 {
+		return errors.New("--ready-listen and --stats-listen lead to Envoy's admin: give it a port or a Unix socket, not port 0")
+	}
+	b.StaticResources.Clusters = append(b.StaticResources.Clusters, staticCluster(AdminClusterName, admin))
+	return nil
+}
+
+func (e endpoint) listener(family Family) (*listenerv3.Listener, error) {
+	addresses, err := e.addresses(family)
+	if err != nil {
+		return nil, fmt.Errorf("%s %q: %w", e.flag, e.address, err)
+	}
+	manager, err := e.manager()
+	if err != nil {
+		return nil, err
+	}
+	l := &listenerv3.Listener{
+		Name:    e.name,
+		Address: addresses[0],
+		FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
+			Name:       "envoy.filters.network.http_connection_manager",
+			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: manager},
+		}}}},
+		// An Envoy that refuses its probe because it is busy would be restarted, or its load be put on the others.
+		IgnoreGlobalConnLimit: true,
+		BypassOverloadManager: true,
+	}
+	for _, more := range addresses[1:] {
+		l.AdditionalAddresses = append(l.AdditionalAddresses, &listenerv3.AdditionalAddress{Address: more})
+	}
+	return l, nil
+}
+
+// addresses returns what the listener binds to: one address or, for every interface of both families, two.
+func (e endpoint) addresses(family Family) ([]*corev3.Address, error) {
+	host, portText, err := net.SplitHostPort(e.address)
+	if err != nil {
+		return nil, errors.New("want host:port or :port")
+	}
+	port, err := strconv.ParseUint(portText, 10, 16)
+	if err != nil || port == 0 {
+		return nil, fmt.Errorf("port %q is not a number from 1 to 65535", portText)
+	}
+	if host == "" {
+		wildcards := map[Family][]netip.Addr{
+			V4: {netip.IPv4Unspecified()}, V6: {netip.IPv6Unspecified()}, Dual: {netip.IPv4Unspecified(), netip.IPv6Unspecified()},
+		}
+		var addresses []*corev3.Address
+		for _, ip := range wildcards[family] {
+			addresses = append(addresses, socketAddress(ip, uint32(port)))
+		}
+		return addresses, nil
+	}
+	ip, err := netip.ParseAddr(host)
+	if err != nil || ip.Zone() != "" {
+		return nil, fmt.Errorf("host %q is not an IP address", host)
+	}
+	ip = ip.Unmap()
+	if !family.Has(ip) {
+		return nil, fmt.Errorf("host %q is no address of the family %s", host, family)
+	}
+	return []*corev3.Address{socketAddress(ip, uint32(port))}, nil
+}
+
+// Has says whether an address belongs to the family.
+func (f Family) Has(ip netip.Addr) bool {
+	return f == Dual || (f == V6) == ip.Unmap().Is6()
+}
+
+func (e endpoint) manager() (*anypb.Any, error) {
+	router, err := pack(&routerv3.Router{})
+	if err != nil {
+		return nil, err
+	}
+	route := &routev3.Route{
+		Match: &routev3.RouteMatch{
+			PathSpecifier: &routev3.RouteMatch_Path{Path: e.path},
+			Headers: []*routev3.HeaderMatcher{{
+				Name: ":method",
+				HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: &matcherv3.StringMatcher{
+					MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: "GET|HEAD"}},
+				}},
+			}},
+		},
+		Action: &routev3.Route_Route{Route: &routev3.RouteAction{
+			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: AdminClusterName},
+			PrefixRewrite:    e.adminPath,
+			Timeout:          durationpb.New(e.timeout),
+		}},
+	}
+	return pack(&hcmv3.HttpConnectionManager{
+		StatPrefix: e.name,
+		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
+			Name:         e.name,
+			VirtualHosts: []*routev3.VirtualHost{{Name: e.name, Domains: []string{"*"}, Routes: []*routev3.Route{route}}},
+		}},
+		HttpFilters: []*hcmv3.HttpFilter{{
+			Name:       "envoy.filters.http.router",
+			ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: router},
+		}},
+		// Whoever opens a connection and says nothing does not keep it.
+		CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(2 * time.Minute)},
+		RequestHeadersTimeout:     durationpb.New(10 * time.Second),
+	})
+}

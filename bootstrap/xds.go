@@ -1,0 +1,162 @@
+package bootstrap
+
+import (
+	"fmt"
+	"time"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+const (
+	// Envoy's own back-off, 500 ms to 30 s, is made for a distant control plane; it would keep Envoy away for seconds
+	// after the agent is back (protocol.md V13).
+	retryBase = 50 * time.Millisecond
+	retryMax  = 250 * time.Millisecond
+
+	// A socket that nobody serves any more, such as that of a frozen agent, is noticed within the sum of both. The server
+	// must allow pings this often (grpc-go's keepalive.EnforcementPolicy.MinTime is 5 minutes unless set).
+	keepaliveInterval = 30 * time.Second
+	keepaliveTimeout  = 10 * time.Second
+
+	connectTimeout = time.Second
+
+	// Without ADS every EDS cluster and every secret is a stream of its own (protocol.md V10), and Envoy's default of 1024
+	// requests to a cluster would leave the rest without configuration.
+	maxStreams = 1 << 20
+
+	httpOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+)
+
+// addXDS adds the sources of LDS and CDS, and the clusters that lead there. Secrets come over the same cluster; nothing
+// in the bootstrap needs one.
+func addXDS(b *bootstrapv3.Bootstrap, cfg Config) error {
+	if err := checkSocketPath(cfg.XDS.Socket); err != nil {
+		return fmt.Errorf("xDS %w", err)
+	}
+	lds, err := cfg.XDS.source()
+	if err != nil {
+		return err
+	}
+	cds, err := cfg.XDS.source()
+	if err != nil {
+		return err
+	}
+	lds.InitialFetchTimeout, cds.InitialFetchTimeout = durationpb.New(0), durationpb.New(0)
+	b.DynamicResources = &bootstrapv3.Bootstrap_DynamicResources{LdsConfig: lds, CdsConfig: cds}
+	if cfg.XDS.Transport == ADS {
+		if b.DynamicResources.AdsConfig, err = cfg.XDS.service(); err != nil {
+			return err
+		}
+	}
+	agent, err := agentCluster(cfg.XDS.Socket)
+	if err != nil {
+		return err
+	}
+	b.StaticResources = &bootstrapv3.Bootstrap_StaticResources{Clusters: []*clusterv3.Cluster{agent}}
+	if cfg.XDS.Transport == REST {
+		b.StaticResources.Clusters = append(b.StaticResources.Clusters, staticCluster(RESTClusterName, pipeAddress(cfg.XDS.Socket, 0)))
+	}
+	return nil
+}
+
+// source is where a type of resources comes from.
+func (x XDS) source() (*corev3.ConfigSource, error) {
+	source := &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3}
+	switch x.Transport {
+	case ADS:
+		source.ConfigSourceSpecifier = &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}}
+	case PerType, REST:
+		service, err := x.service()
+		if err != nil {
+			return nil, err
+		}
+		source.ConfigSourceSpecifier = &corev3.ConfigSource_ApiConfigSource{ApiConfigSource: service}
+	default:
+		return nil, fmt.Errorf("xDS transport %q is none of %s, %s and %s", x.Transport, ADS, PerType, REST)
+	}
+	return source, nil
+}
+
+// service is the agent as a server of one type or, for ADS, of all.
+func (x XDS) service() (*corev3.ApiConfigSource, error) {
+	service := &corev3.ApiConfigSource{TransportApiVersion: corev3.ApiVersion_V3}
+	if x.Transport == REST {
+		if x.RefreshDelay < time.Millisecond || x.RequestTimeout < time.Millisecond {
+			return nil, fmt.Errorf("refresh delay %s and request timeout %s of REST: want at least 1ms", x.RefreshDelay, x.RequestTimeout)
+		}
+		service.ApiType = corev3.ApiConfigSource_REST
+		service.ClusterNames = []string{RESTClusterName}
+		service.RefreshDelay = durationpb.New(x.RefreshDelay)
+		service.RequestTimeout = durationpb.New(x.RequestTimeout)
+		return service, nil
+	}
+	switch x.Mode {
+	case Delta:
+		service.ApiType = corev3.ApiConfigSource_DELTA_GRPC
+	case SotW:
+		service.ApiType = corev3.ApiConfigSource_GRPC
+	default:
+		return nil, fmt.Errorf("xDS mode %q is neither %s nor %s", x.Mode, Delta, SotW)
+	}
+	// A node is some 77 KB, most of it Envoy's list of extensions (protocol.md 8.10).
+	service.SetNodeOnFirstMessageOnly = true
+	service.GrpcServices = []*corev3.GrpcService{{
+		TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{
+			ClusterName: ClusterName,
+			RetryPolicy: &corev3.RetryPolicy{RetryBackOff: &corev3.BackoffStrategy{
+				BaseInterval: durationpb.New(retryBase),
+				MaxInterval:  durationpb.New(retryMax),
+			}},
+		}},
+	}}
+	return service, nil
+}
+
+// agentCluster is the static cluster whose one endpoint is the agent's socket, in HTTP/2.
+func agentCluster(socket string) (*clusterv3.Cluster, error) {
+	options, err := pack(&httpv3.HttpProtocolOptions{
+		UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
+			ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
+					Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
+						ConnectionKeepalive: &corev3.KeepaliveSettings{
+							Interval: durationpb.New(keepaliveInterval),
+							Timeout:  durationpb.New(keepaliveTimeout),
+						},
+					},
+				},
+			},
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	cluster := staticCluster(ClusterName, pipeAddress(socket, 0))
+	cluster.TypedExtensionProtocolOptions = map[string]*anypb.Any{httpOptions: options}
+	cluster.CircuitBreakers = &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{
+		MaxRequests:        wrapperspb.UInt32(maxStreams),
+		MaxPendingRequests: wrapperspb.UInt32(maxStreams),
+	}}}
+	return cluster, nil
+}
+
+// staticCluster is a cluster with one endpoint, in HTTP/1.1.
+func staticCluster(name string, address *corev3.Address) *clusterv3.Cluster {
+	endpoint := &endpointv3.LbEndpoint{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address}}}
+	return &clusterv3.Cluster{
+		Name:                 name,
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
+		ConnectTimeout:       durationpb.New(connectTimeout),
+		LoadAssignment: &endpointv3.ClusterLoadAssignment{
+			ClusterName: name,
+			Endpoints:   []*endpointv3.LocalityLbEndpoints{{LbEndpoints: []*endpointv3.LbEndpoint{endpoint}}},
+		},
+	}
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/holdfast-xds/holdfast/bootstrap"
+)
+
+// identityFlags say who Envoy is by what is known of its pod.
+type identityFlags struct {
+	node                nodeFlags
+	template            string
+	podIP               string
+	pod                 bootstrap.Pod
+	labels, annotations string
+}
+
+func (f *identityFlags) add(flags *pflag.FlagSet) {
+	f.node.add(flags)
+	flags.StringVar(&f.template, "node-id-template", bootstrap.DefaultIDTemplate, "`TEMPLATE` of the id where --node-id is not given, of text and {ip}, {pod}, {namespace}, {domain}, {cluster}")
+	flags.StringVar(&f.podIP, "pod-ip", "", "`IP` of the pod, or several with commas, of which the first of --ip-family is taken; empty: the variables POD_IPS, POD_IP, INSTANCE_IP")
+	flags.StringVar(&f.pod.Name, "pod-name", "", "`NAME` of the pod; empty: the variable POD_NAME")
+	flags.StringVar(&f.pod.Namespace, "pod-namespace", "", "`NAME` of its namespace; empty: the variable POD_NAMESPACE")
+	flags.StringVar(&f.pod.Domain, "pod-domain", "", "`DOMAIN` in the id; empty: NAMESPACE.svc.cluster.local")
+	flags.StringVar(&f.labels, "pod-labels", "", "`FILE` with the labels of the pod, as the downward API writes them: for the metadata LABELS, the cluster and the locality")
+	flags.StringVar(&f.annotations, "pod-annotations", "", "`FILE` with its annotations, for the metadata ANNOTATIONS")
+}
+
+// variable returns a variable of the environment.
+func variable(environ []string, name string) string {
+	for _, pair := range environ {
+		if value, ok := strings.CutPrefix(pair, name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// ips returns the addresses that are given, nil for none.
+func (f *identityFlags) ips(environ []string) ([]netip.Addr, error) {
+	from, text := "--pod-ip", f.podIP
+	for _, name := range []string{"POD_IPS", "POD_IP", "INSTANCE_IP"} {
+		if text == "" {
+			from, text = name, variable(environ, name)
+		}
+	}
+	if text == "" {
+		return nil, nil
+	}
+	var ips []netip.Addr
+	for one := range strings.SplitSeq(text, ",") {
+		ip, err := netip.ParseAddr(strings.TrimSpace(one))
+		if err != nil || ip.Zone() != "" {
+			return nil, fmt.Errorf("%s: %q is no IP address", from, one)
+		}
+		ips = append(ips, ip)
+	}
+	return ips, nil
+}
+
+// interfaceIPs returns the addresses of this machine that others may reach.
+func interfaceIPs() ([]netip.Addr, error) {
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	var ips []netip.Addr
+	for _, address := range addresses {
+		if prefix, err := netip.ParsePrefix(address.String()); err == nil && prefix.Addr().IsGlobalUnicast() {
+			ips = append(ips, prefix.Addr())
+		}
+	}
+	return ips, nil
+}
+
+// identity returns what flags, variables and files say; ips are those of the pod.
+func (f *identityFlags) identity(environ []string, family bootstrap.Family, ips []netip.Addr) (bootstrap.Identity, error) {
+	id := bootstrap.Identity{Given: f.node.node(), IDTemplate: f.template, Pod: f.pod, Environ: environ}
+	id.Pod.IPs = ips
+	id.Pod.Name = cmp.Or(id.Pod.Name, variable(environ, "POD_NAME"))
+	id.Pod.Namespace = cmp.Or(id.Pod.Namespace, variable(environ, "POD_NAMESPACE"))
+	id.Pod.ServiceAccount = variable(environ, "SERVICE_ACCOUNT")
+	id.Pod.Family = family
+	var err error
+	if f.labels != "" {
+		if id.Labels, err = bootstrap.ReadDownward(f.labels); err != nil {
+			return id, fmt.Errorf("--pod-labels: %w", err)
+		}
+	}
+	if f.annotations != "" {
+		if id.Annotations, err = bootstrap.ReadDownward(f.annotations); err != nil {
+			return id, fmt.Errorf("--pod-annotations: %w", err)
+		}
+	}
+	return id, nil
+}

@@ -1,0 +1,283 @@
+package main
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-xds/holdfast/bootstrap"
+	"github.com/holdfast-xds/holdfast/internal/envoytest"
+)
+
+// bootstrapped runs `holdfast bootstrap` for a node with a few flags more.
+func bootstrapped(t *testing.T, environ []string, args ...string) ran {
+	t.Helper()
+	return call(t, environ, append([]string{"bootstrap", "--node-id", "i", "--node-cluster", "c"}, args...)...)
+}
+
+// running is bootstrapped with time to run: a context that does not end at once.
+func running(t *testing.T, args ...string) ran {
+	t.Helper()
+	var stdout, stderr strings.Builder
+	all := append([]string{"bootstrap", "--node-id", "i", "--node-cluster", "c"}, args...)
+	code := execute(t.Context(), process{stdout: &stdout, stderr: &stderr}, all)
+	return ran{code, stdout.String(), stderr.String()}
+}
+
+func TestEveryFlagOfBootstrapReachesTheFile(t *testing.T) {
+	got := bootstrapped(t, nil, "--print",
+		"--ready-listen", ":15021", "--stats-listen", "127.0.0.1:15090", "--ip-family", "dual", "--envoy-admin", "127.0.0.1:15001",
+		"--stats-tag", `svc=^cluster\.((.+?)\.)`, "--stats-tag", "pod:=web-0", "--stats-default-tags=false",
+		"--stats-include", "prefix:http.", "--stats-include", "regex:a=b.*", "--histogram-buckets", "prefix:a=b=1,2.5", "--stats-flush-interval", "7s",
+		"--runtime", "flag=false", "--runtime", "number=5", "--runtime", "text=5s", "--runtime", `fraction:={"numerator": 1}`, "--rtds-layer", "mesh",
+		"--heap-limit", "64Mi", "--max-connections", "77", "--envoy-log-format", "json", "--xds-transport", "grpc", "--socket", "/x.sock")
+	if got.code != 0 || got.errors != "" {
+		t.Fatalf("%+v", got)
+	}
+	for _, want := range []string{
+		`path: "/healthz/ready"`, `path: "/stats/prometheus"`, `address: "::"`, "port_value: 15001",
+		`regex: "^cluster\\.((.+?)\\.)"`, `fixed_value: "web-0"`, "use_all_default_tags: false", `prefix: "http."`, `regex: "a=b.*"`,
+		`prefix: "a=b"`, "- 2.5", `stats_flush_interval: "7s"`, "flag: false", "number: 5\n", `text: "5s"`, "numerator: 1", `name: "mesh"`,
+		`max_heap_size_bytes: "67108864"`, `max_active_downstream_connections: "77"`, "json_format:", "lds_config:\n    api_config_source:", `path: "/x.sock"`,
+	} {
+		if !strings.Contains(got.out, want) {
+			t.Errorf("no %s in\n%s", want, got.out)
+		}
+	}
+	rest := bootstrapped(t, nil, "--print", "--xds-transport", "rest", "--xds-rest-refresh", "2s", "--xds-rest-timeout", "40s", "--stats-exclude", "suffix:x", "--ip-family", "v6")
+	for _, want := range []string{`refresh_delay: "2s"`, `request_timeout: "40s"`, "exclusion_list:", `address: "::1"`} {
+		if rest.code != 0 || !strings.Contains(rest.out, want) {
+			t.Errorf("no %s in\n%+v", want, rest)
+		}
+	}
+}
+
+func TestTheNodeIsThatOfThePod(t *testing.T) {
+	labels := write(t, "labels", "app=\"web\"\nversion=\"v1\"\nistio-locality=\"r.z\"\n")
+	annotations := write(t, "annotations", "note=\"a\\nb\"\n")
+	environ := []string{
+		"POD_IP=10.0.0.1", "POD_NAME=web-0", "POD_NAMESPACE=shop", "SERVICE_ACCOUNT=sa", "HOLDFAST_META_OWNER=team", "ISTIO_META_MESH_ID=mesh",
+		"HOLDFAST_POD_LABELS=" + labels,
+	}
+	got := call(t, environ, "bootstrap", "--print", "--pod-annotations", annotations, "--node-metadata", "X:=7")
+	if got.code != 0 || got.errors != "" {
+		t.Fatalf("%+v", got)
+	}
+	for _, want := range []string{
+		`id: "sidecar~10.0.0.1~web-0.shop~shop.svc.cluster.local"`, `cluster: "web.shop"`, `zone: "z"`, `"OWNER": "team"`, `"MESH_ID": "mesh"`,
+		`"SERVICE_ACCOUNT": "sa"`, `note: "a\nb"`, `"X": 7`,
+	} {
+		if !strings.Contains(got.out, want) {
+			t.Errorf("no %s in\n%s", want, got.out)
+		}
+	}
+	flags := call(t, environ, "bootstrap", "--print", "--pod-ip", "10.0.0.2, fd00::2", "--ip-family", "v6", "--pod-name", "p", "--pod-namespace", "n", "--pod-domain", "d",
+		"--node-id-template", "{ip}/{pod}/{namespace}/{domain}/{cluster}", "--node-cluster", "c")
+	if !strings.Contains(flags.out, `id: "fd00::2/p/n/d/c"`) || !strings.Contains(flags.out, `"INSTANCE_IPS": "10.0.0.2,fd00::2"`) {
+		t.Errorf("%+v", flags)
+	}
+}
+
+func TestABootstrapIsPrintedComparedAndWritten(t *testing.T) {
+	dir := t.TempDir()
+	out, args := filepath.Join(dir, "envoy.yaml"), filepath.Join(dir, "args")
+	if got := bootstrapped(t, nil, "--diff", "--out", out); got.code != 1 || !strings.HasPrefix(got.out, "--- /dev/null\n+++ "+out+"\n@@ -0,0 +1,") || !strings.Contains(got.errors, out+" would change") {
+		t.Errorf("compared with nothing: %+v", got)
+	}
+	if got := bootstrapped(t, nil, "--print", "--out", out); got.code != 0 || !strings.Contains(got.out, "node:") {
+		t.Errorf("printed: %+v", got)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("something was written: %v, %v", entries, err)
+	}
+	if got := bootstrapped(t, nil, "--out", out, "--out-mode", "0600", "--args-out", args, "--cpu-limit", "1500m", "--envoy-drain-time", "90s", "--envoy-log-level", "error"); got.code != 0 || got.errors != "" {
+		t.Errorf("written: %+v", got)
+	}
+	if info, err := os.Stat(out); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if text, err := os.ReadFile(args); err != nil || string(text) != "-c\n"+out+"\n--concurrency\n2\n--drain-time-s\n90\n--log-level\nerror\n" {
+		t.Errorf("arguments %q, %v", text, err)
+	}
+	if got := bootstrapped(t, nil, "--diff", "--out", out); got != (ran{}) {
+		t.Errorf("compared with the same: %+v", got)
+	}
+	got := bootstrapped(t, nil, "--diff", "--out", out, "--node-locality", "r")
+	if got.code != 1 || !strings.Contains(got.out, "\n+  locality:\n+    region: \"r\"\n") {
+		t.Errorf("compared with another: %+v", got)
+	}
+	if after := bootstrapped(t, nil, "--diff", "--out", out); after.code != 0 {
+		t.Errorf("comparing has changed the file: %+v", after)
+	}
+}
+
+func TestOverlaysAndTemplatesChangeTheBootstrap(t *testing.T) {
+	overlay := write(t, "a.yaml", "static_resources: {clusters: [{name: a}]}")
+	patch := write(t, "b.patch.json", `[{"op": "replace", "path": "/static_resources/clusters/1/name", "value": "b"}]`)
+	if got := bootstrapped(t, nil, "--print", "--overlay", overlay, "--overlay", patch); got.code != 0 || !strings.Contains(got.out, `- name: "b"`) {
+		t.Errorf("%+v", got)
+	}
+	template := write(t, "t.yaml", "node: {id: its, cluster: its}\nadmin: {}")
+	if got := call(t, nil, "bootstrap", "--print", "--template", template); got.code != 0 || !strings.Contains(got.out, `id: "its"`) || !strings.Contains(got.out, `name: "xds"`) {
+		t.Errorf("%+v", got)
+	}
+	if got := call(t, nil, "bootstrap", "--print", "--template", template, "--template-only"); got.code != 0 || got.out != "admin: {}\nnode:\n  cluster: \"its\"\n  id: \"its\"\n" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestASecretThatOthersMayReadIsWarnedOf(t *testing.T) {
+	secret := write(t, "s.yaml", `static_resources: {clusters: [{name: a, transport_socket: {name: tls, typed_config: {"@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext, common_tls_context: {tls_certificates: [{private_key: {inline_string: hunter2}}]}}}}]}`)
+	out := filepath.Join(t.TempDir(), "envoy.yaml")
+	got := bootstrapped(t, nil, "--out", out, "--overlay", secret)
+	if got.code != 0 || !strings.Contains(got.errors, "readable to others (--out-mode 0644)") || strings.Contains(got.errors, "hunter2") {
+		t.Errorf("%+v", got)
+	}
+	if got := bootstrapped(t, nil, "--out", out, "--overlay", secret, "--out-mode", "0600"); got != (ran{}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestEnvoyIsAskedBeforeAnythingIsWritten(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	envoy, out := envoytest.Binary(t), filepath.Join(t.TempDir(), "envoy.yaml")
+	validate := func(args ...string) ran { return running(t, append([]string{"--validate"}, args...)...) }
+	if got := validate("--envoy-binary", envoy); got != (ran{}) {
+		t.Errorf("%+v", got)
+	}
+	bad := write(t, "bad.yaml", "dynamic_resources: {ads_config: {grpc_services: [{envoy_grpc: {cluster_name: none}}]}}")
+	if got := validate("--envoy-binary", envoy, "--overlay", bad, "--out", out); got.code != 1 || !strings.Contains(got.errors, "--mode validate: exit status 1\n") {
+		t.Errorf("%+v", got)
+	}
+	if entries, err := os.ReadDir(filepath.Dir(out)); err != nil || len(entries) > 0 {
+		t.Errorf("something was written: %v, %v", entries, err)
+	}
+	if got := validate("--out", out); got.code != 0 || !strings.Contains(got.errors, "there is no envoy in PATH") {
+		t.Errorf("%+v", got)
+	}
+	if got := validate("--envoy-binary", "/does/not/exist"); got.code != 1 || !strings.Contains(got.errors, "--envoy-binary: ") {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestBootstrapWaitsForWhatItNeeds(t *testing.T) {
+	dir, err := os.MkdirTemp("", "holdfast") // short, for the socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	token, socket := filepath.Join(dir, "token"), filepath.Join(dir, "s")
+	args := []string{"--print", "--wait-for", "pod-ip,token=" + token, "--wait-for", "socket", "--socket", socket, "--pod-ip", "10.0.0.1"}
+	got := bootstrapped(t, nil, args...)
+	if got.code != 1 || got.out != "" || strings.Contains(got.errors, "pod-ip") ||
+		strings.Count(got.errors, "holdfast: waiting for token="+token+": "+token+" does not exist\n") != 1 ||
+		!strings.Contains(got.errors, "holdfast: told to end while it waited for:\ntoken="+token+": "+token+" does not exist\nsocket: ") {
+		t.Errorf("%+v", got)
+	}
+	late := running(t, append(args, "--wait-timeout", "1ms")...)
+	if late.code != 1 || !strings.Contains(late.errors, "holdfast: still missing after 1ms (--wait-timeout):\ntoken="+token+": ") {
+		t.Errorf("%+v", late)
+	}
+	if err := os.WriteFile(token, []byte("t"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	if got := running(t, args...); got.code != 0 || got.errors != "" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestAnAddressThatIsWaitedForMakesTheID(t *testing.T) {
+	ips, err := interfaceIPs()
+	if err != nil || len(ips) == 0 {
+		t.Skipf("this machine has no address that others may reach: %v", err)
+	}
+	family := "v4"
+	if ips[0].Is6() {
+		family = "v6"
+	}
+	got := call(t, nil, "bootstrap", "--print", "--node-cluster", "c", "--node-id-template", "{ip}", "--wait-for", "pod-ip", "--ip-family", family)
+	if want := `id: "` + ips[0].String() + `"`; got.code != 0 || !strings.Contains(got.out, want) {
+		t.Errorf("no %s in %+v", want, got)
+	}
+}
+
+func TestWhatIsWrongWithABootstrapIsSaid(t *testing.T) {
+	bad := write(t, "bad.yaml", "node: {idd: x}")
+	for _, tc := range []struct {
+		name    string
+		environ []string
+		args    []string
+		code    int
+		want    string
+	}{
+		{"nothing to do", nil, nil, 2, "--out is missing"},
+		{"print and compare", nil, []string{"--print", "--diff", "--out", "x.yaml"}, 2, "--print and --diff"},
+		{"compare with nothing", nil, []string{"--diff", "--out", "-"}, 2, "--diff compares with a file"},
+		{"arguments for no file", nil, []string{"--print", "--args-out", "x"}, 2, "--args-out names the bootstrap"},
+		{"only no template", nil, []string{"--print", "--template-only"}, 2, "--template-only needs --template"},
+		{"an Envoy for nothing", nil, []string{"--print", "--envoy-binary", "x"}, 2, "--envoy-binary is for --validate"},
+		{"a bad overlay", nil, []string{"--print", "--overlay", bad}, 2, "overlay " + bad + " (merge): line 1: node.idd: unknown field"},
+		{"no overlay", nil, []string{"--print", "--overlay", "/does/not/exist.yaml"}, 2, "--overlay: bootstrap: overlay: open /does/not/exist.yaml"},
+		{"a bad template", nil, []string{"--print", "--template", bad}, 2, "template " + bad + ": line 1: node.idd"},
+		{"a name twice", nil, []string{"--print", "--overlay", write(t, "a.yaml", "static_resources: {clusters: [{name: xds}]}")}, 2, `static_resources.clusters: "xds" is there twice`},
+		{"no condition", nil, []string{"--print", "--wait-for", "luck"}, 2, `--wait-for "luck": want pod-ip, token=FILE`},
+		{"no file to wait for", nil, []string{"--print", "--wait-for", "file="}, 2, `--wait-for "file="`},
+		{"no time to wait", nil, []string{"--print", "--wait-timeout", "0"}, 2, "--wait-timeout 0s: want a positive"},
+		{"no address", []string{"POD_IP=web"}, []string{"--print"}, 2, `POD_IP: "web" is no IP address`},
+		{"no address to wait for", []string{"INSTANCE_IP=fd00::1"}, []string{"--print", "--wait-for", "pod-ip"}, 1, "[fd00::1] has no address of the family v4 (--ip-family)"},
+		{"no labels", nil, []string{"--print", "--pod-labels", "/does/not/exist"}, 2, "--pod-labels: bootstrap: open /does/not/exist"},
+		{"no annotations", nil, []string{"--print", "--pod-annotations", bad}, 2, "--pod-annotations: bootstrap: " + bad + ": line 1"},
+		{"no match", nil, []string{"--print", "--stats-include", "http."}, 2, `--stats-include: "http.": want prefix:TEXT`},
+		{"no buckets", nil, []string{"--print", "--histogram-buckets", "prefix:a"}, 2, "want KIND:TEXT=BOUND"},
+		{"no numbers", nil, []string{"--print", "--histogram-buckets", "prefix:a=b"}, 2, `"b" is no number`},
+		{"no tag", nil, []string{"--print", "--stats-tag", "a"}, 2, "want NAME=REGEX or NAME:=TEXT"},
+		{"no heap", nil, []string{"--print", "--heap-limit", "much"}, 2, `--heap-limit: "much": want auto, none or a number of bytes`},
+		{"no size", nil, []string{"--print", "--memory-limit", "1Pi"}, 2, `--memory-limit: "1Pi": want a number of bytes`},
+		{"a size beyond all", nil, []string{"--print", "--memory-limit", "9223372036854775807Ki"}, 2, "want a number of bytes"},
+		{"no processors", nil, []string{"--print", "--cpu-limit", "-1"}, 2, "want a number of processors"},
+		{"no workers", nil, []string{"--print", "--envoy-concurrency", "0"}, 2, "want auto or a positive number"},
+		{"too few connections", nil, []string{"--print", "--max-connections", "-1"}, 2, "--max-connections -1: want 0 to"},
+		{"a runtime key twice", nil, []string{"--print", "--runtime", "a=1", "--runtime", "a=2"}, 2, `"a" is given twice`},
+		{"a runtime key without a value", nil, []string{"--print", "--runtime", "a"}, 2, `"a": want`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := bootstrapped(t, tc.environ, tc.args...)
+			if text := strings.ReplaceAll(got.errors, "\u00a0", " "); got.code != tc.code || !strings.Contains(text, tc.want) || got.out != "" {
+				t.Errorf("%+v\nwant %d %s", got, tc.code, tc.want)
+			}
+		})
+	}
+}
+
+func TestTheHeapFollowsTheLimitThatIsGiven(t *testing.T) {
+	got := bootstrapped(t, nil, "--print", "--heap-limit", "auto", "--memory-limit", "100")
+	if got.code != 0 || got.errors != "" || !strings.Contains(got.out, `max_heap_size_bytes: "95"`) {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestMetadataOfTheEnvironmentIsNoUnknownSetting(t *testing.T) {
+	got := bootstrapped(t, []string{"HOLDFAST_META_A=1", "HOLDFAST_MEAT_A=1"}, "--print")
+	if got.code != 0 || strings.Contains(got.errors, "HOLDFAST_META_A") || !strings.Contains(got.errors, "HOLDFAST_MEAT_A is no setting") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// The names of both are in the help of the one and the documentation of the other.
+func TestDefaultsOfBootstrapAreThoseOfThePackage(t *testing.T) {
+	got := call(t, nil, "bootstrap", "--print", "--node-id", "i", "--node-cluster", "c")
+	made, err := bootstrap.Build(bootstrap.Config{Node: bootstrap.Node{ID: "i", Cluster: "c"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := bootstrap.Encode(made, bootstrap.YAML); err != nil || string(text) != got.out {
+		t.Errorf("%v\n%s", err, bootstrap.Diff("package", "command", string(text), got.out))
+	}
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/holdfast-xds/holdfast/bootstrap"
+)
+
+// waitFlags say what must be there first.
+type waitFlags struct {
+	conditions list
+	timeout    time.Duration
+}
+
+func (f *waitFlags) add(flags *pflag.FlagSet) {
+	flags.Var(&f.conditions, "wait-for", "`WHAT` must be there before anything is written: pod-ip (given, or of a network interface), token=FILE (not empty), file=PATH, socket (the agent listens on --socket) or socket=PATH; several with commas, or repeated")
+	flags.DurationVar(&f.timeout, "wait-timeout", time.Minute, "how long to wait for all of it (`DURATION`); then the exit code is 1, and what is missing is said")
+}
+
+// wait returns when all that was asked for is there. It takes the addresses of the
+// pod that are given and returns them or, if there are none and they are waited for,
+// those of the machine.
+func (f *waitFlags) wait(ctx context.Context, progress io.Writer, socket string, ips []netip.Addr, family bootstrap.Family) ([]netip.Addr, error) {
+	if f.timeout <= 0 {
+		return nil, fmt.Errorf("--wait-timeout %s: want a positive duration", f.timeout)
+	}
+	var conditions []bootstrap.Condition
+	for _, all := range f.conditions {
+		for name := range strings.SplitSeq(all, ",") {
+			c, err := condition(strings.TrimSpace(name), socket, &ips, family)
+			if err != nil {
+				return nil, err
+			}
+			conditions = append(conditions, c)
+		}
+	}
+	if len(conditions) == 0 {
+		return ips, nil
+	}
+	limited, cancel := context.WithTimeout(ctx, f.timeout)
+	defer cancel()
+	err := bootstrap.Wait(limited, conditions, func(name string, missing error) {
+		if missing != nil {
+			_, _ = fmt.Fprintf(progress, "holdfast: waiting for %s: %v\n", name, missing)
+		} else {
+			_, _ = fmt.Fprintf(progress, "holdfast: %s is there\n", name)
+		}
+	})
+	switch {
+	case err == nil:
+		return ips, nil
+	case ctx.Err() != nil:
+		return nil, failed(fmt.Errorf("told to end while it waited for:\n%w", err))
+	default:
+		return nil, failed(fmt.Errorf("still missing after %s (--wait-timeout):\n%w", f.timeout, err))
+	}
+}
+
+// condition reads one condition. That of an address puts it into ips.
+func condition(name, socket string, ips *[]netip.Addr, family bootstrap.Family) (bootstrap.Condition, error) {
+	kind, path, hasPath := strings.Cut(name, "=")
+	switch {
+	case kind == "pod-ip" && !hasPath:
+		return bootstrap.Condition{Name: name, Missing: func(context.Context) error {
+			return podIPs(ips, family)
+		}}, nil
+	case kind == "token" && path != "":
+		return bootstrap.FileThere(name, path, true), nil
+	case kind == "file" && path != "":
+		return bootstrap.FileThere(name, path, false), nil
+	case kind == "socket" && !hasPath:
+		return bootstrap.SocketThere(name, socket), nil
+	case kind == "socket" && path != "":
+		return bootstrap.SocketThere(name, path), nil
+	}
+	return bootstrap.Condition{}, fmt.Errorf("--wait-for %q: want pod-ip, token=FILE, file=PATH, socket or socket=PATH", name)
+}
+
+// podIPs looks for an address of the family in what is given or, if nothing is, on
+// the network interfaces, whose addresses it puts there once one is found.
+func podIPs(ips *[]netip.Addr, family bootstrap.Family) error {
+	found := *ips
+	if len(found) == 0 {
+		var err error
+		if found, err = interfaceIPs(); err != nil {
+			return err
+		}
+	}
+	if slices.ContainsFunc(found, family.Has) {
+		*ips = found
+		return nil
+	}
+	if len(found) == 0 {
+		return errors.New("neither is one given, nor has a network interface one")
+	}
+	return fmt.Errorf("%v has no address of the family %s (--ip-family)", found, family)
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+
+	"github.com/holdfast-xds/holdfast/bootstrap"
+	"github.com/holdfast-xds/holdfast/internal/cgroup"
+)
+
+// write puts out what was made, in the forms that were asked for. Nothing is
+// written unless all of it is right.
+func (f *bootstrapFlags) write(ctx context.Context, c *command, made *bootstrapv3.Bootstrap, cfg bootstrap.Config, limits cgroup.Limits) error {
+	format := bootstrap.YAML
+	if f.out != "" && f.out != "-" {
+		var err error
+		if format, err = bootstrap.FormatOf(f.out); err != nil {
+			return err
+		}
+	}
+	text, err := bootstrap.Encode(made, format)
+	if err != nil {
+		return failed(err)
+	}
+	if f.validate {
+		if err := f.askEnvoy(ctx, c, text, format); err != nil {
+			return failed(err)
+		}
+	}
+	switch {
+	case f.diff:
+		return f.showDiff(c, string(text))
+	case f.print || f.out == "-":
+		if _, err := c.OutOrStdout().Write(text); err != nil || f.print {
+			return failed(err)
+		}
+	}
+	if err := f.writeOthers(cfg, limits); err != nil || f.out == "" || f.out == "-" {
+		return err
+	}
+	if why := bootstrap.Sensitive(made); why != "" && f.mode&0o077 != 0 {
+		warn(c, []string{fmt.Sprintf("%s is readable to others (--out-mode %s), and there is in it %s: want --out-mode 0600", f.out, &f.mode, why)})
+	}
+	return failed(bootstrap.Write(f.out, text, fs.FileMode(f.mode)))
+}
+
+// writeOthers writes what is not Envoy's bootstrap.
+func (f *bootstrapFlags) writeOthers(cfg bootstrap.Config, limits cgroup.Limits) error {
+	if f.grpcOut != "" {
+		text, err := bootstrap.GRPC(cfg)
+		if err != nil {
+			return err
+		}
+		if err := bootstrap.Write(f.grpcOut, text, bootstrapMode); err != nil {
+			return failed(err)
+		}
+	}
+	if f.argsOut == "" {
+		return nil
+	}
+	args := bootstrap.EnvoyArgs{Bootstrap: f.out, Concurrency: int(f.workers), DrainTime: f.drain}
+	if f.logLevel.value != "default" {
+		args.LogLevel = f.logLevel.value
+	}
+	if f.workers == 0 {
+		args.Concurrency = bootstrap.Concurrency(limits)
+	}
+	text, err := args.Text()
+	if err != nil {
+		return err
+	}
+	return failed(bootstrap.Write(f.argsOut, text, bootstrapMode))
+}
+
+// askEnvoy lets the Envoy that was named, or else one in PATH, check a bootstrap.
+func (f *bootstrapFlags) askEnvoy(ctx context.Context, c *command, text []byte, format bootstrap.Format) error {
+	name := f.envoy
+	if name == "" {
+		name = "envoy"
+	}
+	binary, err := exec.LookPath(name)
+	if err != nil {
+		if f.envoy != "" {
+			return fmt.Errorf("--envoy-binary: %w", err)
+		}
+		warn(c, []string{"--validate: there is no envoy in PATH (name one with --envoy-binary): checked were the rules of its API only"})
+		return nil
+	}
+	dir := ""
+	if f.out != "" && f.out != "-" {
+		dir = filepath.Dir(f.out) // where an init container may write, if anywhere
+	}
+	return bootstrap.CheckWithEnvoy(ctx, binary, text, format, dir)
+}
+
+// showDiff says what would change in the file that is there.
+func (f *bootstrapFlags) showDiff(c *command, text string) error {
+	name := f.out
+	before, err := os.ReadFile(f.out)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		name = os.DevNull
+	case err != nil:
+		return failed(fmt.Errorf("--diff: %w", err))
+	}
+	diff := bootstrap.Diff(name, f.out, string(before), text)
+	if diff == "" {
+		return nil
+	}
+	if _, err := fmt.Fprint(c.OutOrStdout(), diff); err != nil {
+		return failed(err)
+	}
+	return failed(fmt.Errorf("%s would change", f.out))
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/agent/envoy"
+)
+
+func TestTheBootstrapIsFoundInEnvoysCommandLine(t *testing.T) {
+	for line, want := range map[string]string{
+		"envoy -c a.yaml":                 "a.yaml",
+		"envoy -l debug --config-path b":  "b",
+		"envoy --config-path=c --foo":     "c",
+		"envoy --config-yaml {admin: {}}": "",
+		"envoy -c":                        "",
+	} {
+		if got := configFile(strings.Fields(line)); got != want {
+			t.Errorf("%s: %q, want %q", line, got, want)
+		}
+	}
+}
+
+// childConfig returns what flags say of a child.
+func childConfig(t *testing.T, file string, child []string, args ...string) (envoy.Config, string, error) {
+	t.Helper()
+	f := &envoyFlags{}
+	c := newCommand("run", "", "", "")
+	f.add(c)
+	for _, s := range c.sections {
+		if err := s.flags.Parse(args); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var log, out strings.Builder
+	cfg, err := f.config(child, file, "/run/holdfast", &out, slog.New(slog.NewTextHandler(&log, nil)))
+	return cfg, log.String(), err
+}
+
+func TestHowEnvoyIsRunIsSaidByFlags(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := write(t, "envoy.yaml", "admin: {address: {pipe: {path: /run/envoy.sock}}}\n")
+	cfg, log, err := childConfig(t, file, []string{self, "-c", file}, "--on-envoy-exit", "exit", "--start-after", "1s", "--drain-timeout", "2s", "--drain-min", "3s", "--kill-after", "4s")
+	if err != nil || log != "" {
+		t.Fatal(err, log)
+	}
+	if !slices.Equal(cfg.Args, []string{self, "-c", file}) || cfg.Admin != "unix:/run/envoy.sock" || cfg.Dir != "/run/holdfast" || !cfg.Exit ||
+		cfg.StartAfter != time.Second || cfg.Draining != (envoy.Draining{Timeout: 2 * time.Second, Min: 3 * time.Second}) || cfg.Grace != 4*time.Second {
+		t.Errorf("%+v", cfg)
+	}
+	// In a container of its own: no child, and an admin to drain by.
+	if cfg, _, err = childConfig(t, file, nil, "--envoy-admin", "127.0.0.1:15000"); err != nil || len(cfg.Args) > 0 || cfg.Admin != "127.0.0.1:15000" {
+		t.Errorf("%+v, %v", cfg, err)
+	}
+	if _, log, err = childConfig(t, "", []string{self}); err != nil || !strings.Contains(log, "Envoy's admin is not known") {
+		t.Errorf("%v: %s", err, log)
+	}
+}
+
+func TestWhatIsWrongWithEnvoysCommandLineIsSaid(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing.yaml")
+	broken := write(t, "broken.yaml", "admin: {address: {socket_address: {port_value: x}}}\n")
+	for _, tc := range []struct {
+		name, file string
+		child      []string
+		args       []string
+		want       string
+	}{
+		{"no such binary", "", []string{"/does/not/exist"}, nil, "the command after --:"},
+		{"no such bootstrap", missing, []string{"sh"}, nil, "bootstrap: read admin: open " + missing},
+		{"a broken bootstrap", broken, []string{"sh"}, nil, "admin.address:"},
+		{"a negative drain", "", nil, []string{"--drain-min", "-1s"}, "--drain-min -1s: want 0 or a positive duration"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if _, _, err := childConfig(t, tc.file, tc.child, tc.args...); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestACommandLineFollowsTwoDashes(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"nothing after them", []string{"run", "--upstream", "a:1", "--"}, "after -- the command is missing"},
+		{"a word before them", []string{"run", "envoy", "--", "envoy"}, `unexpected argument "envoy"`},
+		{"of a command that takes none", []string{"status", "--", "envoy"}, "takes flags only"},
+		{"a binary that is no Envoy and fails", []string{"run", "--upstream", "a:1", "--", "false"}, "--version"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := call(t, nil, tc.args...); got.code == exitOK || !strings.Contains(got.errors, tc.want) {
+				t.Errorf("%+v, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestEnvoysOutputIsPassedOnAsItIsOrWrapped(t *testing.T) {
+	var raw, wrapped strings.Builder
+	line := []byte("a \"line\"X")[:8] // with something behind it that is not the line's
+	(&lineWriter{w: &raw}).raw(line)
+	(&lineWriter{w: &wrapped}).wrapped(line)
+	if raw.String() != "a \"line\"\n" || string(line[:9]) != "a \"line\"X" {
+		t.Errorf("%q; behind it: %q", raw.String(), line[:9])
+	}
+	var got struct{ Time, From, Msg string }
+	if err := json.Unmarshal([]byte(wrapped.String()), &got); err != nil || got.From != "envoy" || got.Msg != "a \"line\"" || !strings.HasSuffix(wrapped.String(), "}\n") {
+		t.Errorf("%q, %v", wrapped.String(), err)
+	}
+	if _, err := time.Parse(time.RFC3339Nano, got.Time); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheCodeOfEnvoyIsThatOfTheAgent(t *testing.T) {
+	if code, ok := exitCode(failed(fmt.Errorf("x: %w", &envoy.ExitError{Code: 137}))); !ok || code != 137 {
+		t.Error(code, ok)
+	}
+	if _, ok := exitCode(errors.New("another")); ok {
+		t.Error("no code of Envoy's")
+	}
+}
+
+func TestWaitAndDrainSayThatNobodyAnswers(t *testing.T) {
+	addr := "unix:" + filepath.Join(t.TempDir(), "a.sock")
+	if got := ask(t, "wait", "--admin", addr, "--timeout", "1ms"); got.code != exitFailed || !strings.Contains(got.errors, "not ready in time: no agent answers on "+addr) {
+		t.Errorf("%+v", got)
+	}
+	if got := ask(t, "drain", "--admin", addr); got.code != exitFailed || !strings.Contains(got.errors, "no agent answers on "+addr) {
+		t.Errorf("%+v", got)
+	}
+	if got := ask(t, "wait", "--timeout", "-1s"); got.code != exitUsage || !strings.Contains(got.errors, "--timeout -1s: want 0 or a positive duration") {
+		t.Errorf("%+v", got)
+	}
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/agent/admin"
+)
+
+const drainLong = `Let Envoy end its connections: the agent is not ready any more, Envoy's health checks
+fail, and its listeners drain. It returns when no connection is left (and --drain-min
+of the agent has passed), or after the agent's --drain-timeout. For the preStop hook.`
+
+const waitLong = `Wait until the agent is ready: its socket is there, and it has a configuration and
+certificates to give; if it runs Envoy, until that serves. For the postStart hook, so
+that what starts after it finds the mesh.`
+
+func newDrain() *command {
+	c := newCommand("drain", "let Envoy end its connections: for preStop", drainLong, "\nholdfast drain")
+	var addr string
+	addAdmin(c.section("Which agent"), &addr)
+	c.run = func(ctx context.Context, warnings []string) error {
+		warn(c, warnings)
+		client, err := newClient(addr)
+		if err != nil {
+			return err
+		}
+		return failed(client.Do(ctx, "drain"))
+	}
+	return c
+}
+
+func newWait() *command {
+	c := newCommand("wait", "wait until the agent is ready: for postStart", waitLong, "\nholdfast wait --timeout 30s")
+	var (
+		addr    string
+		timeout time.Duration
+	)
+	c.section("How long").DurationVar(&timeout, "timeout", time.Minute, "after which it fails, and says what is missing (`DURATION`); 0 for never")
+	addAdmin(c.section("Which agent"), &addr)
+	c.run = func(ctx context.Context, warnings []string) error {
+		warn(c, warnings)
+		client, err := newClient(addr)
+		if err != nil {
+			return err
+		}
+		if timeout < 0 {
+			return fmt.Errorf("--timeout %s: want 0 or a positive duration", timeout)
+		}
+		if timeout > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, timeout)
+			defer cancel()
+		}
+		return failed(awaitReady(ctx, client))
+	}
+	return c
+}
+
+// awaitReady asks until the agent is ready, or ctx ends.
+func awaitReady(ctx context.Context, client admin.Client) error {
+	poll := time.NewTicker(200 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		missing, err := client.Ready(ctx)
+		if err == nil && missing == "" {
+			return nil
+		}
+		if ctx.Err() == nil {
+			select {
+			case <-poll.C:
+				continue
+			case <-ctx.Done():
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("not ready in time: %w", err)
+		}
+		return errors.New("not ready in time: " + missing)
+	}
+}

@@ -1,0 +1,22 @@
+package main
+
+import (
+	"log/slog"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// harden gives up what the agent, and an Envoy that it runs, have no need of: files
+// that others can read, core dumps, which would hold keys, and new privileges by
+// programs that are started. What the kernel refuses is told, and no reason to stop.
+func harden(log *slog.Logger) {
+	syscall.Umask(0o077)
+	if err := syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{}); err != nil {
+		log.Warn("core dumps are not turned off", "err", err)
+	}
+	// For all threads, of which any may start a program.
+	if _, _, errno := syscall.AllThreadsSyscall(syscall.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0); errno != 0 && errno != syscall.ENOTSUP {
+		log.Warn("new privileges are not ruled out", "err", errno)
+	}
+}

@@ -1,0 +1,390 @@
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	luav3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/lua/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+
+	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/internal/envoytest"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
+	"github.com/holdfast-xds/holdfast/test/testbed"
+)
+
+// loadInterval is between two requests of one connection; with loadConnections they
+// make 200 requests a second.
+const (
+	loadInterval    = 40 * time.Millisecond
+	loadConnections = 8
+)
+
+// startWithChild starts an agent that runs Envoy, and waits until the mesh is served.
+func (w *world) startWithChild(extra ...string) {
+	w.Helper()
+	file, adminAddr := w.bootstrap()
+	args := append([]string{"--bootstrap", file, "--drain-min", "0s", "--drain-timeout", "5s"}, extra...)
+	w.startAgentOf(args, "--", envoytest.Binary(w.T), "-c", file, "-l", "info")
+	w.envoy = &testbed.Envoy{Process: w.agent, Admin: adminAddr}
+	w.serves("v1")
+}
+
+// startAgentOf starts holdfast without saying who Envoy is: the bootstrap does.
+func (w *world) startAgentOf(args []string, child ...string) {
+	w.Helper()
+	w.agentArgs = slices.Concat([]string{holdfast(w.T), "run",
+		"--upstream", w.cpAddr, "--upstream-plaintext", "--upstream-protocol", string(w.above),
+		"--socket", w.path("xds.sock"), "--admin", "unix:" + w.path("admin.sock"), "--health", "",
+	}, args, child)
+	w.runAgent()
+}
+
+// child returns what the agent says of its Envoy.
+func (w *world) child() admin.Envoy {
+	w.Helper()
+	status, err := w.client().Status(w.Context())
+	w.check(err)
+	if status.Envoy == nil {
+		w.Fatal("the agent runs no Envoy")
+	}
+	return *status.Envoy
+}
+
+func (w *world) client() admin.Client { return admin.Client{Addr: "unix:" + w.path("admin.sock")} }
+
+// alive waits until the child is another process than one, and serves.
+func (w *world) alive(not int) admin.Envoy {
+	w.Helper()
+	var e admin.Envoy
+	w.check(w.agent.Wait(limit, func() error {
+		if e = w.child(); e.PID == 0 || e.PID == not || e.State != "LIVE" {
+			return fmt.Errorf("Envoy: %+v", e)
+		}
+		return nil
+	}))
+	return e
+}
+
+// ended waits until the agent has ended, and returns its code.
+func (w *world) ended() int {
+	w.Helper()
+	select {
+	case <-w.agent.Exited():
+	case <-time.After(limit):
+		w.Fatalf("the agent does not end:\n%s", w.agent.Tail(30))
+	}
+	exit, ok := errors.AsType[*exec.ExitError](w.agent.Err())
+	if w.agent.Err() != nil && !ok {
+		w.Fatal(w.agent.Err())
+	}
+	if !ok {
+		return 0
+	}
+	return exit.ExitCode()
+}
+
+// gone fails if a process is still there.
+func (w *world) gone(pid int) {
+	w.Helper()
+	w.check(testbed.Eventually(limit, func() error {
+		if err := syscall.Kill(pid, 0); err == nil {
+			return fmt.Errorf("process %d is still there", pid)
+		}
+		return nil
+	}))
+}
+
+func TestAKilledEnvoyIsStartedAgainTwentyTimes(t *testing.T) {
+	w := newWorld(t, xdstest.Delta, xdstest.Delta)
+	w.startWithChild()
+	w.cp.Stop() // it is not needed for that
+	var took []time.Duration
+	pid := w.alive(0).PID
+	for range 20 {
+		killed := time.Now()
+		w.check(syscall.Kill(pid, syscall.SIGKILL))
+		pid = w.alive(pid).PID
+		w.serves("v1")
+		took = append(took, time.Since(killed))
+	}
+	if e := w.child(); e.Restarts != 20 || e.LastExit != 128+int(syscall.SIGKILL) {
+		t.Errorf("%+v", e)
+	}
+	slices.Sort(took)
+	t.Logf("from SIGKILL to the first answer: median %s, longest %s", took[len(took)/2].Round(time.Millisecond), took[len(took)-1].Round(time.Millisecond))
+}
+
+func TestTheAgentEndsWithEnvoysCode(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		flag string
+		end  func(w *world, pid int)
+		code int
+	}{
+		{"killed", "exit", func(w *world, pid int) { w.check(syscall.Kill(pid, syscall.SIGKILL)) }, 137},
+		{"asked to quit, which is no crash", "restart", func(w *world, _ int) {
+			_, _, err := testbed.Post("http://" + w.envoy.Admin + "/quitquitquit")
+			w.check(err)
+		}, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t, xdstest.SotW, xdstest.Delta)
+			w.startWithChild("--on-envoy-exit", tc.flag)
+			tc.end(w, w.alive(0).PID)
+			if code := w.ended(); code != tc.code {
+				t.Errorf("the agent ended with code %d, want %d\n%s", code, tc.code, w.agent.Tail(10))
+			}
+		})
+	}
+}
+
+func TestAnAgentThatIsKilledLeavesNoEnvoyBehind(t *testing.T) {
+	w := newWorld(t, xdstest.Delta, xdstest.SotW)
+	w.startWithChild()
+	pid := w.alive(0).PID
+	w.agent.Kill()
+	w.gone(pid)
+}
+
+// Whoever balances load stops when the agent is not ready any more, as the endpoints of a
+// Service follow readiness; until then, and a while longer, every request is answered.
+func TestAGracefulEndFailsNoRequest(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		begin func(w *world)
+	}{
+		{"SIGTERM", func(w *world) { w.check(w.agent.Signal(syscall.SIGTERM)) }},
+		{"drain, then SIGTERM", func(w *world) {
+			go func() {
+				_ = w.client().Do(w.Context(), "drain")
+				_ = w.agent.Signal(syscall.SIGTERM)
+			}()
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t, xdstest.Delta, xdstest.Delta)
+			w.startWithChild("--drain-min", "3s", "--drain-timeout", "15s")
+			pid := w.alive(0).PID
+			load := testbed.StartLoad(w.url, loadInterval, loadConnections)
+			load.Wait(200)
+			began := time.Now()
+			tc.begin(w)
+			w.check(testbed.Eventually(limit, func() error {
+				if missing, err := w.client().Ready(w.Context()); err != nil || !strings.Contains(missing, "draining") {
+					return fmt.Errorf("%q, %v", missing, err)
+				}
+				return nil
+			}))
+			atNotReady := load.Sent()
+			load.Wait(atNotReady + 300) // a second and a half longer
+			if err := load.Stop(); err != nil {
+				t.Error(err)
+			}
+			if code := w.ended(); code != 0 {
+				t.Errorf("the agent ended with code %d\n%s", code, w.agent.Tail(10))
+			}
+			w.gone(pid)
+			if log := w.log(); !strings.Contains(log, "Envoy is drained") {
+				t.Errorf("not drained:\n%s", w.agent.Tail(20))
+			}
+			t.Logf("%d requests, %d of them after the agent was not ready; the end took %s", load.Sent(), load.Sent()-atNotReady, time.Since(began).Round(100*time.Millisecond))
+		})
+	}
+}
+
+func (w *world) log() string {
+	w.Helper()
+	b, err := os.ReadFile(w.agent.Log)
+	w.check(err)
+	return string(b)
+}
+
+// Connections that stay open hold the end up until the timeout, and a second signal ends
+// it at once.
+func TestASecondSignalEndsADrainAtOnce(t *testing.T) {
+	w := newWorld(t, xdstest.Delta, xdstest.Delta)
+	w.startWithChild("--drain-min", "1m", "--drain-timeout", "5m")
+	pid := w.alive(0).PID
+	w.check(w.agent.Signal(syscall.SIGTERM))
+	w.check(testbed.Eventually(limit, func() error {
+		if !strings.Contains(w.log(), "Envoy drains") {
+			return errors.New("it does not drain")
+		}
+		return nil
+	}))
+	w.check(w.agent.Signal(syscall.SIGTERM))
+	w.ended()
+	w.gone(pid)
+}
+
+func TestAHotRestartFailsNoRequest(t *testing.T) {
+	w := newWorld(t, xdstest.Delta, xdstest.Delta)
+	w.startWithChild("--drain-timeout", "2s")
+	load := testbed.StartLoad(w.url, loadInterval, loadConnections)
+	pid := w.alive(0).PID
+	for epoch := 1; epoch <= 3; epoch++ {
+		w.check(w.client().Do(t.Context(), "hot-restart"))
+		e := w.alive(pid)
+		if e.Epoch != epoch || e.Restarts != 0 {
+			t.Errorf("%+v, want epoch %d", e, epoch)
+		}
+		old := pid
+		pid = e.PID
+		load.Wait(load.Sent() + 200)
+		w.gone(old) // when it has drained
+	}
+	w.cp.Set(xdstest.Route("ingress", "c2"))
+	w.serves("v2")
+	if err := load.Stop(); err != nil {
+		t.Error(err)
+	}
+	t.Logf("%d requests", load.Sent())
+}
+
+// An Envoy that cannot start takes nothing from the one that runs.
+func TestAHotRestartThatFailsLeavesTheOldEnvoy(t *testing.T) {
+	w := newWorld(t, xdstest.Delta, xdstest.Delta)
+	w.startWithChild()
+	pid := w.alive(0).PID
+	file := w.agentArgs[len(w.agentArgs)-3]
+	good, err := os.ReadFile(file)
+	w.check(err)
+	w.check(os.WriteFile(file, []byte("{\"rubbish\": 1}"), 0o600))
+	if err := w.client().Do(t.Context(), "hot-restart"); err == nil || !strings.Contains(err.Error(), "the old one goes on") {
+		t.Errorf("%v", err)
+	}
+	if e := w.child(); e.Restarts != 0 {
+		t.Errorf("%+v", e)
+	}
+	w.serves("v1")
+	w.check(syscall.Kill(pid, 0))
+	w.check(os.WriteFile(file, good, 0o600))
+}
+
+// The next version of the agent takes over while requests flow and Envoy, in a process
+// of its own, goes on.
+func TestAnAgentTakesOverFromAnotherAndEnvoyLosesNothing(t *testing.T) {
+	w := newWorld(t, xdstest.Delta, xdstest.Delta)
+	w.start("--state-dir", w.path("state"))
+	load := testbed.StartLoad(w.url, loadInterval, loadConnections)
+	removed := w.value("listener_manager.listener_removed") + w.value("cluster_manager.cluster_removed")
+	modified := w.value("listener_manager.listener_modified") + w.value("cluster_manager.cluster_modified")
+	for range 5 {
+		old := w.agent
+		w.agentArgs = append(slices.DeleteFunc(slices.Clone(w.agentArgs), func(arg string) bool { return arg == "--takeover" }), "--takeover")
+		w.runAgent()
+		select {
+		case <-old.Exited():
+		case <-time.After(limit):
+			t.Fatalf("the old agent does not end:\n%s", old.Tail(20))
+		}
+		if old.Err() != nil {
+			t.Errorf("the old agent ended with %v", old.Err())
+		}
+		w.check(w.agent.Wait(limit, func() error {
+			if missing, err := w.client().Ready(t.Context()); err != nil || missing != "" {
+				return fmt.Errorf("%q, %v", missing, err)
+			}
+			return nil
+		}))
+		w.stat("control_plane.connected_state", 1)
+		load.Wait(load.Sent() + 200)
+	}
+	if got := w.value("listener_manager.listener_removed") + w.value("cluster_manager.cluster_removed"); got != removed {
+		t.Errorf("%d removed", got-removed)
+	}
+	if got := w.value("listener_manager.listener_modified") + w.value("cluster_manager.cluster_modified"); got != modified {
+		t.Errorf("%d modified", got-modified)
+	}
+	w.cp.Set(xdstest.Route("ingress", "c2"))
+	w.serves("v2")
+	if err := load.Stop(); err != nil {
+		t.Error(err)
+	}
+	// Without --takeover a second one is refused.
+	args := slices.DeleteFunc(slices.Clone(w.agentArgs), func(arg string) bool { return arg == "--takeover" })
+	out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "another holdfast") {
+		t.Errorf("a second agent: %v\n%s", err, out)
+	}
+	t.Logf("%d requests", load.Sent())
+}
+
+// A configuration that kills Envoy as soon as it is read: the agent serves what Envoy
+// lived with, which takes a minute to count as proven.
+func TestAConfigurationThatKillsEnvoyIsReplacedByTheProvenOne(t *testing.T) {
+	w := newWorld(t, xdstest.Delta, xdstest.Delta)
+	w.startWithChild()
+	proven := time.Now().Add(70 * time.Second)
+	w.check(w.agent.Wait(100*time.Second, func() error {
+		if time.Now().Before(proven) {
+			return errors.New("nothing is proven yet")
+		}
+		return nil
+	}))
+	w.cp.Set(w.deadly())
+	w.check(w.agent.Wait(60*time.Second, func() error {
+		if e := w.child(); e.Restarts < 3 || e.State != "LIVE" {
+			return fmt.Errorf("Envoy: %+v", e)
+		}
+		return nil
+	}))
+	w.serves("v1")
+	status, err := w.client().Status(t.Context())
+	w.check(err)
+	if !status.Groups[0].FallenBack || !strings.Contains(w.log(), "what proved itself before is served now") {
+		b, _ := json.Marshal(status.Groups)
+		t.Errorf("%s\n%s", b, w.agent.Tail(20))
+	}
+	// The next change gets a chance.
+	w.cp.Set(w.mesh("c2")...)
+	w.cp.Remove(xds.ListenerType, "deadly")
+	w.serves("v2")
+}
+
+// deadly is a listener whose Lua code ends the process that reads it.
+func (w *world) deadly() *listenerv3.Listener {
+	l := xdstest.Listener("deadly", uint32(w.freePort()), "ingress")
+	var hcm hcmv3.HttpConnectionManager
+	filter := l.GetFilterChains()[0].GetFilters()[0]
+	w.check(filter.GetTypedConfig().UnmarshalTo(&hcm))
+	hcm.HttpFilters = append([]*hcmv3.HttpFilter{{
+		Name: "deadly", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: xdstest.Pack(&luav3.Lua{
+			DefaultSourceCode: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: "os.exit(7)"}},
+		})},
+	}}, hcm.HttpFilters...)
+	filter.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: xdstest.Pack(&hcm)}
+	return l
+}
+
+// The agent runs Envoy when there is something to serve, not before; and it does not
+// wait for ever.
+func TestEnvoyIsStartedWhenThereIsSomethingToServe(t *testing.T) {
+	w := newWorld(t, xdstest.Delta, xdstest.Delta)
+	w.cp.Stop()
+	file, adminAddr := w.bootstrap()
+	w.startAgentOf([]string{"--bootstrap", file, "--start-after", "10m", "--drain-min", "0s"}, "--", envoytest.Binary(t), "-c", file)
+	if missing, err := w.client().Ready(t.Context()); err != nil || !strings.Contains(missing, "envoy: not started yet") {
+		t.Errorf("%q, %v", missing, err)
+	}
+	w.restartControlPlane()
+	w.envoy = &testbed.Envoy{Process: w.agent, Admin: adminAddr}
+	w.serves("v1")
+	w.check(w.client().Do(t.Context(), "drain"))
+	if status, _, err := testbed.Get("http://" + adminAddr + "/ready"); err != nil || status == http.StatusOK {
+		t.Errorf("Envoy is ready after a drain: %d, %v", status, err)
+	}
+}

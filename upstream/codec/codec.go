@@ -1,0 +1,212 @@
+// Package codec reads discovery responses out of gRPC's buffers, and copies only what
+// it has not seen before.
+//
+// A control plane in SotW sends everything when one resource changes. Unmarshalling
+// such a message makes a copy of each resource that is thrown away when it turns out to
+// be what is held: 10,000 clusters of 1 KiB cost 10.6 ms and 12.5 MB of garbage (design.md
+// section 1). So the bytes of each resource are hashed where they are, in pieces as they
+// came, and if what they hash to is still held by somebody and the same, that is shared.
+//
+// The result is what proto.Unmarshal would make, but for the identity of the Anys, which
+// nobody may change. What is rare or malformed is left to proto.Unmarshal, and so are its
+// errors. A Codec belongs to one connection; its methods may be called concurrently.
+package codec
+
+import (
+	"sync"
+	"unicode/utf8"
+	"weak"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // the codec that reads the rest
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// shareFrom is the size of the smallest resource that is shared, in bytes: looking for a
+// smaller one costs more than copying it.
+const shareFrom = 64
+
+// Codec is gRPC's codec for protobuf, which shares the resources of responses.
+type Codec struct {
+	encoding.CodecV2
+
+	mu sync.Mutex
+	// held finds a resource by the hash of its bytes, for as long as anybody else
+	// holds it.
+	held map[uint64]weak.Pointer[anypb.Any]
+	// sweepAt is at how many entries those are dropped that nobody holds.
+	sweepAt int
+}
+
+// New returns a codec that has seen nothing.
+func New() *Codec {
+	return &Codec{CodecV2: encoding.GetCodecV2("proto"), held: make(map[uint64]weak.Pointer[anypb.Any]), sweepAt: 1024}
+}
+
+// Unmarshal reads a message.
+func (c *Codec) Unmarshal(data mem.BufferSlice, v any) error {
+	switch m := v.(type) {
+	case *discoveryv3.DiscoveryResponse:
+		return c.sotw(data, m)
+	case *discoveryv3.DeltaDiscoveryResponse:
+		return c.delta(data, m)
+	}
+	return c.CodecV2.Unmarshal(data, v)
+}
+
+// resourcesField is the number of the field of resources, in both kinds of response.
+const resourcesField = 2
+
+func (c *Codec) sotw(data mem.BufferSlice, m *discoveryv3.DiscoveryResponse) error {
+	var resources []*anypb.Any
+	rest, ok := split(data, func(r reader) bool {
+		a, ok := c.any(r)
+		resources = append(resources, a)
+		return ok
+	})
+	if !ok {
+		return c.CodecV2.Unmarshal(data, m)
+	}
+	if err := proto.Unmarshal(rest, m); err != nil {
+		return c.CodecV2.Unmarshal(data, m) // says what is wrong, and where
+	}
+	m.Resources = resources
+	return nil
+}
+
+func (c *Codec) delta(data mem.BufferSlice, m *discoveryv3.DeltaDiscoveryResponse) error {
+	var resources []*discoveryv3.Resource
+	rest, ok := split(data, func(r reader) bool {
+		res, ok := c.resource(r)
+		resources = append(resources, res)
+		return ok
+	})
+	if !ok {
+		return c.CodecV2.Unmarshal(data, m)
+	}
+	if err := proto.Unmarshal(rest, m); err != nil {
+		return c.CodecV2.Unmarshal(data, m)
+	}
+	m.Resources = resources
+	return nil
+}
+
+// split calls one with each resource of a response, and returns the other fields as
+// they are on the wire; false if it is malformed, or one says so.
+func split(data mem.BufferSlice, one func(reader) bool) (rest []byte, ok bool) {
+	r := newReader(data)
+	for r.left > 0 {
+		start := r
+		num, typ, ok := r.tag()
+		if !ok {
+			return nil, false
+		}
+		if num == resourcesField && typ == protowire.BytesType {
+			inner, ok := r.message()
+			if !ok || !one(inner) {
+				return nil, false
+			}
+			continue
+		}
+		if !r.skip(typ) {
+			return nil, false
+		}
+		rest = start.appendTo(rest, start.left-r.left)
+	}
+	return rest, true
+}
+
+// resource reads the wrapper of a resource in Delta.
+func (c *Codec) resource(r reader) (*discoveryv3.Resource, bool) {
+	var body *anypb.Any
+	var rest []byte
+	for r.left > 0 {
+		start := r
+		num, typ, ok := r.tag()
+		if !ok {
+			return nil, false
+		}
+		const bodyField = 2
+		if num == bodyField && typ == protowire.BytesType {
+			inner, ok := r.message()
+			if !ok || body != nil { // twice, to be merged
+				return nil, false
+			}
+			if body, ok = c.any(inner); !ok {
+				return nil, false
+			}
+			continue
+		}
+		if !r.skip(typ) {
+			return nil, false
+		}
+		rest = start.appendTo(rest, start.left-r.left)
+	}
+	out := &discoveryv3.Resource{}
+	if err := proto.Unmarshal(rest, out); err != nil {
+		return nil, false
+	}
+	out.Resource = body
+	return out, true
+}
+
+// any reads an Any; false for one that is malformed.
+func (c *Codec) any(r reader) (*anypb.Any, bool) {
+	whole := r
+	var fields [2]reader // the type and the value
+	var has [2]bool
+	plain := true // one of each, and nothing else
+	for r.left > 0 {
+		num, typ, ok := r.tag()
+		if !ok {
+			return nil, false
+		}
+		if i := int(num) - 1; typ == protowire.BytesType && i < len(fields) && !has[i] {
+			if fields[i], ok = r.message(); !ok {
+				return nil, false
+			}
+			has[i] = true
+			continue
+		}
+		plain = false
+		if !r.skip(typ) {
+			return nil, false
+		}
+	}
+	url, value := fields[0], fields[1]
+	if !plain || !has[0] || value.left < shareFrom {
+		return whole.unmarshal()
+	}
+	sum := value.hash()
+	c.mu.Lock()
+	shared := c.held[sum].Value()
+	c.mu.Unlock()
+	if shared != nil && value.equals(shared.GetValue()) && url.equals([]byte(shared.GetTypeUrl())) {
+		return shared, true
+	}
+	a := &anypb.Any{TypeUrl: string(url.appendTo(nil, url.left)), Value: value.appendTo(make([]byte, 0, value.left), value.left)}
+	if !utf8.ValidString(a.TypeUrl) {
+		return nil, false
+	}
+	c.remember(sum, a)
+	return a, true
+}
+
+// remember makes an Any be found by its hash.
+func (c *Codec) remember(sum uint64, a *anypb.Any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.held) >= c.sweepAt {
+		for sum, p := range c.held {
+			if p.Value() == nil {
+				delete(c.held, sum)
+			}
+		}
+		c.sweepAt = max(1024, 2*len(c.held))
+	}
+	c.held[sum] = weak.Make(a)
+}

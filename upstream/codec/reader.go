@@ -1,0 +1,147 @@
+package codec
+
+import (
+	"bytes"
+
+	"github.com/cespare/xxhash/v2"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// reader is a place in a message that came in pieces. Copying it remembers the place.
+type reader struct {
+	piece []byte          // what is left of the piece under way
+	next  mem.BufferSlice // the pieces after it
+	left  int             // bytes until the end of the message, which may be nested in another
+}
+
+func newReader(data mem.BufferSlice) reader { return reader{next: data, left: data.Len()} }
+
+// fill makes the piece under way one of which something is left.
+func (r *reader) fill() {
+	for len(r.piece) == 0 && len(r.next) > 0 {
+		r.piece, r.next = r.next[0].ReadOnlyData(), r.next[1:]
+	}
+}
+
+// varint reads one; false if there is none.
+func (r *reader) varint() (uint64, bool) {
+	var v uint64
+	for shift := 0; shift < 64 && r.left > 0; shift += 7 {
+		r.fill()
+		b := r.piece[0]
+		r.piece, r.left = r.piece[1:], r.left-1
+		if shift == 63 && b > 1 {
+			return 0, false // more than 64 bits
+		}
+		v |= uint64(b&0x7f) << shift
+		if b < 0x80 {
+			return v, true
+		}
+	}
+	return 0, false
+}
+
+// tag reads the number and the wire type of a field.
+func (r *reader) tag() (protowire.Number, protowire.Type, bool) {
+	v, ok := r.varint()
+	if !ok {
+		return 0, 0, false
+	}
+	num, typ := protowire.DecodeTag(v)
+	return num, typ, num >= protowire.MinValidNumber
+}
+
+// message goes past a field with a length, and returns a reader of what is in it.
+func (r *reader) message() (reader, bool) {
+	n, ok := r.varint()
+	if !ok || n > uint64(r.left) {
+		return reader{}, false
+	}
+	inner := reader{piece: r.piece, next: r.next, left: int(n)}
+	return inner, r.advance(int(n))
+}
+
+// skip goes past the value of a field; false for what is malformed, and for groups.
+func (r *reader) skip(typ protowire.Type) bool {
+	switch typ {
+	case protowire.VarintType:
+		_, ok := r.varint()
+		return ok
+	case protowire.Fixed32Type:
+		return r.advance(4)
+	case protowire.Fixed64Type:
+		return r.advance(8)
+	case protowire.BytesType:
+		_, ok := r.message()
+		return ok
+	}
+	return false
+}
+
+func (r *reader) advance(n int) bool {
+	if n > r.left {
+		return false
+	}
+	r.left -= n
+	for n > 0 {
+		r.fill()
+		k := min(n, len(r.piece))
+		r.piece, n = r.piece[k:], n-k
+	}
+	return true
+}
+
+// take returns the next bytes that are left and in one piece; none at the end.
+func (r *reader) take() []byte {
+	if r.left == 0 {
+		return nil
+	}
+	r.fill()
+	k := min(r.left, len(r.piece))
+	piece := r.piece[:k]
+	r.piece, r.left = r.piece[k:], r.left-k
+	return piece
+}
+
+// appendTo appends the next n bytes to b.
+func (r reader) appendTo(b []byte, n int) []byte {
+	r.left = n
+	for piece := r.take(); piece != nil; piece = r.take() {
+		b = append(b, piece...)
+	}
+	return b
+}
+
+// equals reports whether what is left is b.
+func (r reader) equals(b []byte) bool {
+	if r.left != len(b) {
+		return false
+	}
+	for piece := r.take(); piece != nil; piece = r.take() {
+		if !bytes.Equal(piece, b[:len(piece)]) {
+			return false
+		}
+		b = b[len(piece):]
+	}
+	return true
+}
+
+// hash hashes what is left.
+func (r reader) hash() uint64 {
+	var h xxhash.Digest
+	h.Reset()
+	for piece := r.take(); piece != nil; piece = r.take() {
+		_, _ = h.Write(piece)
+	}
+	return h.Sum64()
+}
+
+// unmarshal reads all that is left as an Any.
+func (r reader) unmarshal() (*anypb.Any, bool) {
+	a := &anypb.Any{}
+	err := proto.Unmarshal(r.appendTo(make([]byte, 0, r.left), r.left), a)
+	return a, err == nil
+}

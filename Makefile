@@ -7,6 +7,8 @@ FUZZTIME      ?= 10s
 BENCH         ?= .
 PYTHON        ?= python3
 GOTESTFLAGS   ?=
+IMAGE         ?= holdfast
+IMAGEFLAGS    ?=
 # The releases of Envoy that e2e-matrix tries, oldest first.
 ENVOY_MATRIX  ?= 1.36.4 1.37.0 1.38.3 1.39.3 1.40.0
 
@@ -18,13 +20,14 @@ endif
 export ENVOY PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help build envoy test test-unit test-e2e e2e-matrix race lint bench fuzz demo clean
+.PHONY: help build envoy test test-unit test-e2e e2e-matrix race lint bench fuzz demo image image-check clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-10s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "  Variables: ENVOY=path of an Envoy of your own, ENVOY_VERSION=$(ENVOY_VERSION) (pinned in test/envoy/),"
-	@echo "  FUZZTIME=$(FUZZTIME), BENCH=regexp, GOTESTFLAGS=flags for go test, VERSION=$(VERSION)"
+	@echo "  FUZZTIME=$(FUZZTIME), BENCH=regexp, GOTESTFLAGS=flags for go test, VERSION=$(VERSION),"
+	@echo "  IMAGE=$(IMAGE), IMAGEFLAGS=flags for docker build, ENGINE=docker or podman"
 
 build: ## build the static binary bin/holdfast
 	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/holdfast ./cmd/holdfast
@@ -77,6 +80,17 @@ fuzz: ## each fuzz target for FUZZTIME
 
 demo: build envoy ## the product in under a minute, with a real Envoy
 	go run ./test/demo
+
+image: ## the images IMAGE:VERSION and, with Envoy inside, IMAGE-envoy:VERSION, with docker or podman
+	@engine=; for e in $(or $(ENGINE),docker podman); do \
+	  if command -v $$e >/dev/null && $$e info >/dev/null 2>&1; then engine=$$e; break; fi; done; \
+	if [ -z "$$engine" ]; then echo "make image: neither docker nor podman is at hand with a running engine (make image-check needs none)" >&2; exit 1; fi; \
+	set -ex; revision=$$(git rev-parse HEAD 2>/dev/null || echo unknown); \
+	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) -t $(IMAGE):$(VERSION) .; \
+	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) --target with-envoy -t $(IMAGE)-envoy:$(VERSION) .
+
+image-check: ## what the Dockerfile does, without an engine, for amd64 and arm64; and the manifests of deploy/
+	go test -count=1 -timeout 30m $(GOTESTFLAGS) ./test/deploy
 
 clean: ## remove what was built and fetched
 	rm -rf bin .envoy

@@ -202,6 +202,9 @@ func privateDir(dir string, gid int) error {
 			if err := os.Chown(dir, -1, gid); err != nil {
 				return err
 			}
+			if err := os.Chmod(dir, mode); err != nil { // whatever the umask
+				return err
+			}
 		}
 	}
 	info, err := os.Stat(dir)

@@ -145,6 +145,7 @@ func TestASecondAgentOnThePathIsRefused(t *testing.T) {
 }
 
 func TestASocketHasItsModeAndGroup(t *testing.T) {
+	defer syscall.Umask(syscall.Umask(0o077)) // as the agent has it
 	gid := os.Getgid()
 	if os.Geteuid() == 0 {
 		gid = 1 // only root may give it to a group that it is not in

@@ -55,9 +55,19 @@ func newSealer(key, salt []byte) (cipher.AEAD, error) {
 
 const howToMakeAKey = "make one with: (umask 077; head -c 32 /dev/urandom >FILE)"
 
+// keyMode returns which permissions the file of a key may have: its owner's alone, who
+// is this user. Root may let a group read it too, as kubelet does with a Secret for a
+// pod that has a group.
+func keyMode(owner, user int) fs.FileMode {
+	if owner == 0 && user != 0 {
+		return 0o640
+	}
+	return 0o600
+}
+
 // LoadKey reads a key for Config.Key: a regular file of exactly 32 bytes that
-// only its owner may read (mode 0600 or less), who is this user or root. path may
-// be a symbolic link, as the files of a mounted Secret are. No error quotes the
+// nobody may read but its owner, who is this user or root, and of root's a group. path
+// may be a symbolic link, as the files of a mounted Secret are. No error quotes the
 // content.
 func LoadKey(path string) ([]byte, error) {
 	// Without O_NONBLOCK a pipe would wait here for its other end.
@@ -79,7 +89,7 @@ func LoadKey(path string) ([]byte, error) {
 		return nil, fmt.Errorf("state key %s: not a regular file: %s", path, howToMakeAKey)
 	case !ok || (uid != os.Geteuid() && uid != 0):
 		return nil, fmt.Errorf("state key %s: belongs to uid %d: want uid %d or root", path, uid, os.Geteuid())
-	case info.Mode().Perm()&^0o600 != 0:
+	case info.Mode().Perm()&^keyMode(uid, os.Geteuid()) != 0:
 		return nil, fmt.Errorf("state key %s: has mode %04o, so that others may read it: want 0600 or 0400 (chmod 0600 %s)", path, info.Mode().Perm(), path)
 	}
 	key, err := io.ReadAll(io.LimitReader(f, KeySize+1))

@@ -152,6 +152,18 @@ func TestARecordIsRefusedWhereItDoesNotBelong(t *testing.T) {
 	}
 }
 
+// Kubelet gives a Secret to root and to the group of the pod.
+func TestAKeyOfRootMayBeReadByAGroup(t *testing.T) {
+	for _, tc := range []struct {
+		owner, user int
+		want        os.FileMode
+	}{{0, 0, 0o600}, {65532, 65532, 0o600}, {0, 65532, 0o640}} {
+		if got := keyMode(tc.owner, tc.user); got != tc.want {
+			t.Errorf("of uid %d for uid %d: %04o, want %04o", tc.owner, tc.user, got, tc.want)
+		}
+	}
+}
+
 func TestAKeyFileIsReadOnlyIfItIsKept(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, content string, mode os.FileMode) string {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/bootstrap"
-	"github.com/holdfast-xds/holdfast/internal/cgroup"
 )
 
 // envoyFlags say how Envoy is run, and how it ends.
@@ -34,7 +32,7 @@ func (f *envoyFlags) add(c *command) {
 	flags := c.section("Envoy as a child (holdfast run … -- envoy -c envoy.yaml …), and its end")
 	flags.Var(f.onExit, "on-envoy-exit", "what follows when Envoy crashes: it is started again, with a pause that grows, or the agent exits with Envoy's code. After code 0 it always does")
 	flags.DurationVar(&f.startAfter, "start-after", envoy.DefaultStartAfter, "when Envoy is started at the latest though nothing can be served yet (`DURATION`); it waits itself then")
-	flags.DurationVar(&f.draining.Timeout, "drain-timeout", 30*time.Second, "how long Envoy's connections may take to end after SIGTERM or `holdfast drain` (`DURATION`)")
+	flags.DurationVar(&f.draining.Timeout, "drain-timeout", 30*time.Second, "how long Envoy's connections may take to end after SIGTERM, or after the command drain (`DURATION`)")
 	flags.DurationVar(&f.draining.Min, "drain-min", 5*time.Second, "how long Envoy goes on at least, until whoever sends requests has noticed (`DURATION`)")
 	flags.DurationVar(&f.grace, "kill-after", envoy.DefaultGrace, "how long Envoy has from SIGTERM to SIGKILL, when it has drained (`DURATION`)")
 	flags.Var(f.log, "envoy-log", "how Envoy's output is passed on to standard error: as it is, or each line in a JSON object")
@@ -83,11 +81,7 @@ func (f *envoyFlags) config(child []string, file, dir string, stderr io.Writer, 
 		return envoy.Config{}, fmt.Errorf("the command after --: %w", err)
 	}
 	cfg.Args = append([]string{binary}, child[1:]...)
-	limits, err := cgroup.Read(os.DirFS("/"))
-	if err != nil {
-		log.Warn("the limits of the container cannot be read: Envoy has a worker for each CPU of the machine", "err", err)
-	}
-	cfg.Concurrency = bootstrap.Concurrency(limits)
+	cfg.Concurrency = bootstrap.Concurrency(containerLimits(log))
 	if cfg.Admin == "" {
 		log.Warn("the address of Envoy's admin is not known, so that it is not drained at the end: name it with --envoy-admin, or set a port in the bootstrap")
 	}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"math"
+	"os"
 	"os/user"
 	"path/filepath"
 	"strconv"
@@ -111,6 +112,7 @@ func newRun(p process) *command {
 			return err
 		}
 		harden(log)
+		limitMemory(os.Getenv, containerLimits(log), log)
 		return failed(a.Run(ctx))
 	}
 	return c

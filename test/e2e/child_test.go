@@ -388,3 +388,30 @@ func TestEnvoyIsStartedWhenThereIsSomethingToServe(t *testing.T) {
 		t.Errorf("Envoy is ready after a drain: %d, %v", status, err)
 	}
 }
+
+// Core dumps would hold keys; an Envoy that the agent runs has no more than it.
+func TestTheAgentAndItsEnvoyGiveUpWhatTheyHaveNoNeedOf(t *testing.T) {
+	w := newWorld(t, xdstest.Delta, xdstest.Delta)
+	w.startWithChild()
+	for name, pid := range map[string]int{"the agent": w.agent.PID(), "Envoy": w.alive(0).PID} {
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		w.check(err)
+		limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
+		w.check(err)
+		for text, want := range map[string]string{string(status): "\nUmask:\t0077\n", string(limits): "Max core file size        0                    0"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s has no %q:\n%s", name, want, text)
+			}
+		}
+		if !strings.Contains(string(status), "\nNoNewPrivs:\t1\n") {
+			t.Errorf("%s may get new privileges", name)
+		}
+	}
+	// Others could put another socket, or a state, in place of the agent's.
+	open := w.path("open")
+	w.check(os.Mkdir(open, 0o700))
+	w.check(os.Chmod(open, 0o777))
+	if code, out := run(t, "run", "--upstream", "127.0.0.1:1", "--upstream-plaintext", "--socket", open+"/x.sock", "--admin", "", "--health", ""); code != 1 || !strings.Contains(out, "everybody may write to") {
+		t.Errorf("%d %s", code, out)
+	}
+}

@@ -27,6 +27,11 @@ func (c *Cache) foreign(t *table, u Update) Update {
 		return u
 	}
 	mine := func(name string) bool { return c.local(t.url, name) }
+	some := slices.ContainsFunc(u.Put, func(r *xds.Resource) bool { return mine(r.Name) }) || slices.ContainsFunc(u.Remove, mine) ||
+		slices.ContainsFunc(u.Errors, func(e ResourceError) bool { return mine(e.Name) })
+	if !some {
+		return u
+	}
 	u.Put = slices.DeleteFunc(slices.Clone(u.Put), func(r *xds.Resource) bool {
 		if !mine(r.Name) {
 			return false

@@ -113,6 +113,7 @@ func newRun(p process) *command {
 		}
 		harden(log)
 		limitMemory(os.Getenv, containerLimits(log), log)
+		giveBackProgram(log)
 		return failed(a.Run(ctx))
 	}
 	return c

@@ -107,10 +107,13 @@ func (w *world) gone(pid int) {
 	}))
 }
 
+// Requests fail while no Envoy runs, and only then: what is in flight, and what comes
+// within the pause, which is a second when it crashes again and again.
 func TestAKilledEnvoyIsStartedAgainTwentyTimes(t *testing.T) {
 	w := newWorld(t, xdstest.Delta, xdstest.Delta)
 	w.startWithChild()
 	w.cp.Stop() // it is not needed for that
+	load := testbed.StartLoad(w.url, loadInterval, loadConnections)
 	var took []time.Duration
 	pid := w.alive(0).PID
 	for range 20 {
@@ -120,6 +123,12 @@ func TestAKilledEnvoyIsStartedAgainTwentyTimes(t *testing.T) {
 		w.serves("v1")
 		took = append(took, time.Since(killed))
 	}
+	sent, failed := load.Sent(), load.Failed()
+	load.Wait(sent + 100)
+	if err := load.Stop(); load.Failed() > failed+loadConnections {
+		t.Errorf("requests fail after the last crash: %v", err)
+	}
+	t.Logf("%d of %d requests failed while 20 Envoys in a row were killed", failed, sent)
 	if e := w.child(); e.Restarts != 20 || e.LastExit != 128+int(syscall.SIGKILL) {
 		t.Errorf("%+v", e)
 	}
@@ -377,9 +386,12 @@ func TestEnvoyIsStartedWhenThereIsSomethingToServe(t *testing.T) {
 	w.cp.Stop()
 	file, adminAddr := w.bootstrap()
 	w.startAgentOf([]string{"--bootstrap", file, "--start-after", "10m", "--drain-min", "0s"}, "--", envoytest.Binary(t), "-c", file)
-	if missing, err := w.client().Ready(t.Context()); err != nil || !strings.Contains(missing, "envoy: not started yet") {
-		t.Errorf("%q, %v", missing, err)
-	}
+	w.check(w.agent.Wait(limit, func() error {
+		if missing, err := w.client().Ready(t.Context()); err != nil || !strings.Contains(missing, "envoy: not started yet") {
+			return fmt.Errorf("%q, %v", missing, err)
+		}
+		return nil
+	}))
 	w.restartControlPlane()
 	w.envoy = &testbed.Envoy{Process: w.agent, Admin: adminAddr}
 	w.serves("v1")

@@ -77,6 +77,13 @@ func (l *Load) Sent() int {
 	return l.sent
 }
 
+// Failed returns how many of them have failed.
+func (l *Load) Failed() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.failed
+}
+
 // Wait waits until so many requests were made.
 func (l *Load) Wait(sent int) {
 	for l.Sent() < sent {

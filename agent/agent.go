@@ -317,7 +317,11 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		return servers.Wait()
 	})
 	if err := eg.Wait(); err != nil {
-		a.cfg.Log.Error("stopped", "err", err)
+		if exit, ok := errors.AsType[*envoy.ExitError](err); ok && exit.Code == 0 {
+			a.cfg.Log.Info("stopped: Envoy has ended by itself")
+		} else {
+			a.cfg.Log.Error("stopped", "err", err)
+		}
 		return err
 	}
 	a.cfg.Log.Info("stopped")

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
 	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/bootstrap"
 )
@@ -50,6 +52,17 @@ func configFile(child []string) string {
 		}
 	}
 	return ""
+}
+
+// nodeOf returns who an Envoy with this bootstrap is, nil if it does not say: then its
+// command line may, and its configuration is fetched when it asks.
+func nodeOf(file string, log *slog.Logger) *corev3.Node {
+	node, err := bootstrap.ReadNode(file)
+	if err != nil {
+		log.Warn("who Envoy is cannot be read from its bootstrap: nothing is fetched before it asks, unless --node-id and --node-cluster say it", "err", err)
+		return nil
+	}
+	return node
 }
 
 // config returns how Envoy is run. child is its command line, nil for none; file its

@@ -29,6 +29,17 @@ func TestTheBootstrapIsFoundInEnvoysCommandLine(t *testing.T) {
 	}
 }
 
+func TestABootstrapNeedNotSayWhoEnvoyIs(t *testing.T) {
+	var log strings.Builder
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	if node := nodeOf(write(t, "with.yaml", "node: {id: web-1, cluster: web}\n"), logger); node.GetId() != "web-1" || log.Len() > 0 {
+		t.Errorf("%v, %s", node, log.String())
+	}
+	if node := nodeOf(write(t, "without.yaml", "admin: {}\n"), logger); node != nil || !strings.Contains(log.String(), "nothing is fetched before it asks") {
+		t.Errorf("%v, %s", node, log.String())
+	}
+}
+
 // childConfig returns what flags say of a child.
 func childConfig(t *testing.T, file string, child []string, args ...string) (envoy.Config, string, error) {
 	t.Helper()

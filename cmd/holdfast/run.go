@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,14 +94,15 @@ func newRun(p process) *command {
 	f.add(c)
 	c.run = func(ctx context.Context, warnings []string) error {
 		log := f.log.logger(p.stderr, warnings)
-		if f.bootstrap == "" && !f.node.given() {
-			f.bootstrap = configFile(c.child)
-		}
 		cfg, err := f.config(log)
 		if err != nil {
 			return err
 		}
-		if cfg.Envoy, err = f.envoy.config(c.child, f.bootstrap, filepath.Dir(f.socket), p.stderr, log); err != nil {
+		file := cmp.Or(f.bootstrap, configFile(c.child))
+		if cfg.Node == nil && file != "" {
+			cfg.Node = nodeOf(file, log)
+		}
+		if cfg.Envoy, err = f.envoy.config(c.child, file, filepath.Dir(f.socket), p.stderr, log); err != nil {
 			return err
 		}
 		if err := checkVersion(ctx, cfg.Envoy, log); err != nil {

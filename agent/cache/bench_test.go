@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"testing"
 
+	"google.golang.org/protobuf/types/known/anypb"
+
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -72,5 +74,48 @@ func BenchmarkReadWildcard(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// pushes returns complete updates of n clusters that differ in their version only, as a
+// SotW control plane sends them.
+func pushes(n, count int) []Update {
+	bodies := make([]*anypb.Any, n)
+	for i := range bodies {
+		bodies[i] = &anypb.Any{TypeUrl: xds.ClusterType, Value: make([]byte, 1024)}
+	}
+	out := make([]Update, count)
+	for u := range out {
+		out[u] = Update{Source: "cp", Type: xds.ClusterType, Complete: true, Wildcard: true}
+		for i, body := range bodies {
+			name := fmt.Sprintf("cluster-%05d", i)
+			out[u].Put = append(out[u].Put, &xds.Resource{Type: xds.ClusterType, Name: name, Version: name, UpstreamVersion: fmt.Sprint(u), Body: body})
+		}
+	}
+	return out
+}
+
+// BenchmarkApplyUnchanged is a SotW response of 10,000 that changes nothing.
+func BenchmarkApplyUnchanged(b *testing.B) {
+	c := New(Config{})
+	watch(c, "x", xds.ClusterType, "*")
+	updates := pushes(many, 2)
+	for i := 0; b.Loop(); i++ {
+		c.Apply(updates[i%2], nil)
+	}
+}
+
+// A push of everything that changes nothing costs no allocation for each resource.
+func TestAPushThatChangesNothingAllocatesLittle(t *testing.T) {
+	c := New(Config{})
+	watch(c, "x", xds.ClusterType, "*")
+	updates := pushes(many, 2)
+	i := 0
+	allocs := testing.AllocsPerRun(10, func() {
+		c.Apply(updates[i%2], nil)
+		i++
+	})
+	if allocs > many/20 {
+		t.Errorf("%v allocations for %d resources", allocs, many)
 	}
 }

@@ -508,15 +508,19 @@ func (c *Cache) replaceSame(e *entry, r *xds.Resource, ch *changes) {
 	if e.res.UpstreamVersion == r.UpstreamVersion && !lifetime {
 		return
 	}
-	same := *r
-	same.Body = e.res.Body
+	same := r
+	if r.Body != e.res.Body { // what was read anew, and is not shared
+		of := *r
+		of.Body = e.res.Body
+		same = &of
+	}
 	if e.proven == e.res {
-		e.proven = &same
+		e.proven = same
 	}
 	if e.good == e.res {
-		e.good, e.goodSource = &same, e.source
+		e.good, e.goodSource = same, e.source
 	}
-	e.res = &same
+	e.res = same
 	if lifetime {
 		if e.good != nil {
 			e.good = sameLifetime(e.good, e.res)

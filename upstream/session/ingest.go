@@ -11,6 +11,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -162,10 +163,18 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Upd
 		return nil, unsolicited(resp.GetTypeUrl())
 	}
 	in := newIngest(sub, resp.GetNonce(), len(resp.GetResources()))
+	read := make(map[*anypb.Any]*xds.Resource, len(resp.GetResources()))
 	for _, entry := range resp.GetResources() {
-		r, err := xds.FromAny(sub.url, resp.GetVersionInfo(), entry, now)
+		r, err := sub.reread(entry, resp.GetVersionInfo())
+		if r == nil {
+			r, err = xds.FromAny(sub.url, resp.GetVersionInfo(), entry, now)
+		}
 		in.take(sub, r, err)
+		if err == nil && entry.GetTypeUrl() != xds.WrapperType {
+			read[entry] = r
+		}
 	}
+	sub.read = read
 	in.report(sub, resp.GetResourceErrors())
 	in.finish(sub)
 	if xds.FullState(sub.url) && len(in.update.Errors) == 0 && len(in.update.Refresh) == 0 {
@@ -178,6 +187,19 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Upd
 	sub.answers = sub.answers[:0]
 	sub.receive(in, resp.GetVersionInfo(), now, s.cfg.AckTimeout)
 	return in.update, nil
+}
+
+// reread returns a resource that is in the response as it was in the one before, nil for
+// another: what it was read from is the same to the pointer, since what is held is shared
+// (package upstream/codec). Only its version is the response's.
+func (sub *subscription) reread(entry *anypb.Any, version string) (*xds.Resource, error) {
+	r := sub.read[entry]
+	if r == nil || r.UpstreamVersion == version {
+		return r, nil
+	}
+	again := *r
+	again.UpstreamVersion = version
+	return &again, nil
 }
 
 // absent notes what a full-state response does not hold: everything else under a

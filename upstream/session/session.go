@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/anypb"
+
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -105,6 +107,9 @@ type subscription struct {
 	late     map[string]late     // SotW, full-state: names that were told later than first, and were in no response
 	broken   map[string]struct{} // names that came malformed and not yet well
 	settleAt time.Time           // Delta wildcard: complete when this passes
+
+	// read is what the entries of the last response were read as: SotW.
+	read map[*anypb.Any]*xds.Resource
 
 	// Responses without an answer, oldest first.
 	answers []*answer

@@ -81,7 +81,8 @@ func newWorld(t T, above, below xdstest.Protocol) *world {
 	w.port = w.freePort()
 	w.url = fmt.Sprintf("http://127.0.0.1:%d/", w.port)
 	w.cp = xdstest.New(xdstest.Config{})
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	// It is listened on again when the control plane comes back.
+	lis, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(w.freePort())))
 	if err != nil {
 		t.Fatal(err)
 	}

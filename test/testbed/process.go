@@ -135,16 +135,6 @@ func Eventually(limit time.Duration, condition func() error) error {
 	}
 }
 
-// FreePort returns a TCP port of loopback that nobody listens on now.
-func FreePort() (int, error) {
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = lis.Close() }()
-	return lis.Addr().(*net.TCPAddr).Port, nil
-}
-
 // Dial returns nil if somebody listens at an address.
 func Dial(network, addr string) error {
 	c, err := net.Dial(network, addr)

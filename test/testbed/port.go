@@ -1,0 +1,50 @@
+package testbed
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync"
+)
+
+// Ports are taken from below those that the kernel gives to whoever asks for any: a test
+// makes thousands of connections, and one of them would have the port that another process
+// was told is free. 32768 is where those begin on Linux.
+const (
+	firstPort = 12_000
+	lastPort  = 32_000
+)
+
+// reserved are UDP sockets on the ports that this process was given: nobody else is given
+// those while it lives, and TCP is not in the way of UDP.
+var reserved = struct {
+	sync.Mutex
+	sockets []net.PacketConn
+}{}
+
+// FreePort returns a TCP port of loopback that nobody listens on, and that no other process
+// is given by this function as long as this one lives.
+func FreePort() (int, error) {
+	reserved.Lock()
+	defer reserved.Unlock()
+	const count = lastPort - firstPort
+	start := rand.IntN(count)
+	for i := range count {
+		port := firstPort + (start+i)%count
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		mine, err := net.ListenPacket("udp", addr)
+		if err != nil {
+			continue
+		}
+		lis, err := net.Listen("tcp", addr)
+		if err != nil {
+			_ = mine.Close()
+			continue
+		}
+		_ = lis.Close()
+		reserved.sockets = append(reserved.sockets, mine)
+		return port, nil
+	}
+	return 0, fmt.Errorf("no free port from %d to %d", firstPort, lastPort)
+}

@@ -5,6 +5,9 @@ VERSION       ?= $(shell git describe --tags --always --dirty 2>/dev/null || ech
 ENVOY_VERSION ?= 1.40.0
 FUZZTIME      ?= 10s
 BENCH         ?= .
+BENCHFLAGS    ?=
+RESULTS       ?= bin/bench.jsonl
+PLOTS         ?= docs
 PYTHON        ?= python3
 GOTESTFLAGS   ?=
 IMAGE         ?= holdfast
@@ -20,13 +23,14 @@ endif
 export ENVOY PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help build envoy test test-unit test-e2e e2e-matrix race lint bench fuzz demo image image-check clean
+.PHONY: help build envoy test test-unit test-e2e e2e-matrix race lint bench bench-check bench-go fuzz demo image image-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "  Variables: ENVOY=path of an Envoy of your own, ENVOY_VERSION=$(ENVOY_VERSION) (pinned in test/envoy/),"
 	@echo "  FUZZTIME=$(FUZZTIME), BENCH=regexp, GOTESTFLAGS=flags for go test, VERSION=$(VERSION),"
+	@echo "  RESULTS=$(RESULTS), PLOTS=$(PLOTS) (a directory), BENCHFLAGS=flags for bin/bench (-quick, -cases regexp, -rounds n, …),"
 	@echo "  IMAGE=$(IMAGE), IMAGEFLAGS=flags for docker build, ENGINE=docker or podman"
 
 build: ## build the static binary bin/holdfast
@@ -67,7 +71,14 @@ lint: ## gofmt, go vet, staticcheck
 	go vet ./...
 	go tool staticcheck ./...
 
-bench: ## the benchmarks that match BENCH
+bench: build ## what holdfast costs, against no agent and a byte pipe: a table, RESULTS, plots
+	go build -o bin/bench ./test/bench
+	bin/bench -holdfast bin/holdfast -out '$(RESULTS)' -plots '$(PLOTS)' $(BENCHFLAGS)
+
+bench-check: ## how two results files of bench differ: OLD=file NEW=file
+	@go run ./test/bench -check '$(OLD)' '$(NEW)'
+
+bench-go: ## the Go benchmarks that match BENCH
 	go test -run '^$$' -bench '$(BENCH)' -benchmem $(GOTESTFLAGS) ./...
 
 fuzz: ## each fuzz target for FUZZTIME

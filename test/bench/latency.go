@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// latencyCases measure how long a change takes, and how many changes fit into a
+// second.
+func latencyCases(p *plan) []measurement {
+	var cases []measurement
+	for _, n := range p.updateSizes {
+		update := fmt.Sprintf("delta-update-of-%d", n)
+		upstream := setup{upstream: delta, resources: n}
+		cases = append(cases,
+			measurement{name: update, run: latencyOf(upstream, delta, p.warmUp, p.updates, p.pause)},
+			measurement{name: update + "-back-to-back", run: latencyOf(upstream, delta, p.warmUp, p.updates, 0)})
+	}
+	for _, n := range p.pushSizes {
+		push := fmt.Sprintf("sotw-push-of-%d", n)
+		upstream := setup{upstream: sotw, resources: n}
+		cases = append(cases,
+			measurement{name: push, run: latencyOf(upstream, sotw, p.warmUpPushes(n), p.pushes(n), p.pause)},
+			measurement{name: push + "-delta-client", on: agents, versus: push, run: latencyOf(upstream, delta, p.warmUpPushes(n), p.pushes(n), p.pause)})
+	}
+	return append(cases, measurement{name: "delta-rate", run: deltaRate})
+}
+
+// latencyOf measures single changes: from before the control plane hands the
+// message to gRPC until its last byte is at the client. With a pause before each,
+// as changes come in life, every process must be woken; without, they are awake.
+func latencyOf(s setup, f form, warmUp, n int, pause time.Duration) func(context.Context, *plan, target) ([]sample, error) {
+	return func(ctx context.Context, _ *plan, t target) ([]sample, error) {
+		r, c, err := filled(ctx, t, s, f)
+		if err != nil {
+			return nil, err
+		}
+		defer r.close()
+		took, err := r.latencies(ctx, c, warmUp, n, pause)
+		if err != nil {
+			return nil, err
+		}
+		return []sample{{"p50", "ms", quantile(took, 0.5)}, {"p99", "ms", quantile(took, 0.99)}}, nil
+	}
+}
+
+// deltaRate measures updates of different resources of which a fixed number is on
+// its way at any time.
+func deltaRate(ctx context.Context, p *plan, t target) ([]sample, error) {
+	const resources = 1000 // many more than are in flight: no two are of one resource
+	r, c, err := filled(ctx, t, setup{upstream: delta, resources: resources}, delta)
+	if err != nil {
+		return nil, err
+	}
+	defer r.close()
+	warmUp := p.rate / 10
+	slots := make(chan struct{}, p.inFlight)
+	failed := make(chan error, 1)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		for i := range warmUp + p.rate {
+			select {
+			case slots <- struct{}{}:
+			case <-ctx.Done():
+				failed <- nil
+				return
+			}
+			if _, err := r.cp.change(r.typeURL, i%resources); err != nil {
+				cancel(err)
+				failed <- err
+				return
+			}
+		}
+		failed <- nil
+	}()
+	var begun, last time.Time
+	counted := 0
+	for got := 0; got < warmUp+p.rate; {
+		e, err := c.next(ctx, fmt.Sprintf("update %d of %d", got, warmUp+p.rate))
+		if err != nil {
+			return nil, r.in.explain(err)
+		}
+		got += e.resources
+		switch {
+		case got < warmUp:
+		case begun.IsZero():
+			begun = e.at
+		default:
+			counted += e.resources
+		}
+		last = e.at
+		for range e.resources {
+			<-slots
+		}
+	}
+	if err := <-failed; err != nil {
+		return nil, err
+	}
+	return []sample{{"rate", "1/s", float64(counted) / last.Sub(begun).Seconds()}}, nil
+}

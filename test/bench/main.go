@@ -1,0 +1,200 @@
+// Command bench measures what an xDS agent costs between a client and a control
+// plane, against the limits: no agent at all (direct) and a process that only copies
+// bytes (pipe).
+//
+// It is control plane and client in one process, so that one clock times a message
+// at both ends; the target is a process beside it, and all sockets are Unix sockets.
+// Responses are encoded before they are timed and requests are as small as the
+// protocol allows, so that what the bench does itself is small, and the same for
+// every target. It asserts nothing about time; it fails when a target does not
+// deliver.
+//
+//	bench [-quick] [-cases REGEXP] [-target direct,pipe,holdfast] [-out results.jsonl] [-plots DIR]
+//	bench -check OLD NEW
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+)
+
+// pipeCommand makes the program the target pipe.
+const pipeCommand = "pipe"
+
+// gcPercent keeps the bench's own collections rare while something is timed.
+const gcPercent = 400
+
+func main() {
+	if len(os.Args) == 4 && os.Args[1] == pipeCommand {
+		fatal(pipe(os.Args[2], os.Args[3]))
+	}
+	debug.SetGCPercent(gcPercent)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	err := command(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	if errors.Is(err, flag.ErrHelp) {
+		os.Exit(2)
+	}
+	fatal(err)
+}
+
+// fatal ends the program.
+func fatal(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// options are the command line.
+type options struct {
+	holdfast string
+	targets  string
+	agents   commands
+	cases    string
+	rounds   int
+	quick    bool
+	list     bool
+	check    bool
+	out      string
+	plots    string
+}
+
+// commands is a flag that may be given several times.
+type commands []string
+
+func (c *commands) String() string { return strings.Join(*c, ", ") }
+
+func (c *commands) Set(s string) error {
+	*c = append(*c, s)
+	return nil
+}
+
+func command(ctx context.Context, args []string, out, progress io.Writer) error {
+	var o options
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.SetOutput(progress)
+	flags.StringVar(&o.holdfast, "holdfast", "bin/holdfast", "the `BINARY` to measure")
+	flags.StringVar(&o.targets, "target", "direct,pipe,holdfast", "the targets, in this `ORDER`")
+	flags.Var(&o.agents, "agent", "another agent, as `NAME=COMMAND` with {socket}, {upstream}, and if need be {form} (sotw, delta), {admin} and {dir}; repeatable")
+	flags.StringVar(&o.cases, "cases", "", "only the cases that match the `REGEXP`")
+	flags.IntVar(&o.rounds, "rounds", 0, "the `NUMBER` of rounds at most; 0: as planned")
+	flags.BoolVar(&o.quick, "quick", false, "tiny sizes, one round: to see that everything works")
+	flags.BoolVar(&o.list, "list", false, "list the cases")
+	flags.BoolVar(&o.check, "check", false, "compare two results files: bench -check OLD NEW")
+	flags.StringVar(&o.out, "out", "", "write the results to a `FILE`, one JSON object a line")
+	flags.StringVar(&o.plots, "plots", "", "write plots of the scaling cases into a `DIR`")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	switch {
+	case o.check && flags.NArg() != 2:
+		return errors.New("-check wants two results files: bench -check OLD NEW")
+	case o.check:
+		return check(out, flags.Arg(0), flags.Arg(1))
+	case flags.NArg() > 0:
+		return fmt.Errorf("%q: want flags only", flags.Arg(0))
+	}
+	return o.measure(ctx, out, progress)
+}
+
+func (o options) measure(ctx context.Context, out, progress io.Writer) error {
+	p := full
+	if o.quick {
+		p = quick
+	}
+	if o.rounds > 0 {
+		p.rounds = o.rounds
+	}
+	wanted, err := regexp.Compile(o.cases)
+	if err != nil {
+		return fmt.Errorf("-cases: %w", err)
+	}
+	cases := slices.DeleteFunc(allCases(&p), func(c measurement) bool { return !wanted.MatchString(c.name) })
+	if len(cases) == 0 {
+		return fmt.Errorf("-cases %s: no case has such a name; -list lists them", o.cases)
+	}
+	if o.list {
+		for _, c := range cases {
+			fmt.Fprintln(out, c.name)
+		}
+		return nil
+	}
+	targets, err := o.chosen()
+	if err != nil {
+		return err
+	}
+	r := &runner{plan: &p, targets: targets, progress: progress,
+		machine: machine{CPUs: runtime.NumCPU(), CPU: cpuModel(), Go: runtime.Version(), Kernel: kernel()}}
+	results, failed := r.run(ctx, cases)
+	fmt.Fprintf(out, "%d CPUs (%s), %s, Linux %s; medians of up to %d rounds\n\n", r.machine.CPUs, r.machine.CPU, r.machine.Go, r.machine.Kernel, p.rounds)
+	if err := printTable(out, results); err != nil {
+		return err
+	}
+	if o.out != "" {
+		if err := writeResults(o.out, results); err != nil {
+			return errors.Join(failed, err)
+		}
+	}
+	if o.plots != "" {
+		files, err := drawCharts(o.plots, results)
+		if err != nil {
+			return errors.Join(failed, err)
+		}
+		fmt.Fprintln(progress, "plots:", strings.Join(files, " "))
+	}
+	return failed
+}
+
+// allCases returns every case, in the order in which they are measured.
+func allCases(p *plan) []measurement {
+	return slices.Concat(latencyCases(p), footprintCases(p), lifecycleCases(p), limitCases(p), scalingCases(p))
+}
+
+// chosen returns the targets that the command line names.
+func (o options) chosen() ([]target, error) {
+	var targets []target
+	for name := range strings.SplitSeq(o.targets, ",") {
+		switch name {
+		case "direct":
+			targets = append(targets, direct)
+		case "pipe":
+			t, err := pipeTarget()
+			if err != nil {
+				return nil, err
+			}
+			targets = append(targets, t)
+		case "holdfast":
+			path, err := filepath.Abs(o.holdfast)
+			if err == nil {
+				_, err = os.Stat(path)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("-holdfast: %w (make build makes it)", err)
+			}
+			targets = append(targets, holdfastTarget(path))
+		default:
+			return nil, fmt.Errorf("-target %q: want some of direct, pipe and holdfast; others are given by -agent", name)
+		}
+	}
+	for _, spec := range o.agents {
+		t, err := commandTarget(spec)
+		if err != nil {
+			return nil, err
+		}
+		targets = append(targets, t)
+	}
+	return targets, nil
+}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"io"
+	"net"
+)
+
+// pipe copies bytes between each connection to a Unix socket and one of its own to
+// another, for ever: the least that a process in between can cost.
+func pipe(listen, to string) error {
+	lis, err := net.Listen("unix", listen)
+	if err != nil {
+		return err
+	}
+	for {
+		down, err := lis.Accept()
+		if err != nil {
+			return err
+		}
+		go func() {
+			up, err := net.Dial("unix", to)
+			if err != nil {
+				_ = down.Close()
+				return
+			}
+			go transfer(up, down)
+			transfer(down, up)
+		}()
+	}
+}
+
+// transfer copies until one side ends, and then ends both.
+func transfer(to, from net.Conn) {
+	_, _ = io.Copy(to, from)
+	_ = to.Close()
+	_ = from.Close()
+}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/test/testbed"
+)
+
+// A target is what stands between the client and the control plane.
+type target struct {
+	name string
+	// argv makes the command of its process; nil: there is none.
+	argv func(w wiring) []string
+	// agent: it ends xDS on both sides, so that it may have state, serve while the
+	// control plane is away, and translate between the forms.
+	agent bool
+	// admin: it serves /metrics on wiring.admin.
+	admin bool
+}
+
+// wiring is where a process listens, and how it reaches the control plane.
+type wiring struct {
+	socket, upstream, admin string
+	form                    form // of the control plane
+	state                   string
+}
+
+var direct = target{name: "direct"}
+
+func pipeTarget() (target, error) {
+	self, err := os.Executable()
+	return target{name: "pipe", argv: func(w wiring) []string {
+		return []string{self, pipeCommand, w.socket, w.upstream}
+	}}, err
+}
+
+func holdfastTarget(binary string) target {
+	return target{name: "holdfast", agent: true, admin: true, argv: func(w wiring) []string {
+		return []string{binary, "run", "--upstream", "unix:" + w.upstream, "--upstream-plaintext", "--upstream-protocol", string(w.form),
+			"--socket", w.socket, "--admin", "unix:" + w.admin, "--health", "", "--state-dir", w.state, "--log-level", "warn"}
+	}}
+}
+
+// commandTarget is an agent that a person names: NAME=COMMAND, whose words may
+// contain {socket}, {upstream}, {admin}, {form} and {dir}.
+func commandTarget(spec string) (target, error) {
+	name, command, ok := strings.Cut(spec, "=")
+	words := strings.Fields(command)
+	if !ok || name == "" || len(words) == 0 || !strings.Contains(command, "{socket}") || !strings.Contains(command, "{upstream}") {
+		return target{}, fmt.Errorf("-agent %q: want NAME=COMMAND, with {socket} and {upstream} in the command", spec)
+	}
+	return target{name: name, agent: true, argv: func(w wiring) []string {
+		r := strings.NewReplacer("{socket}", w.socket, "{upstream}", w.upstream, "{admin}", w.admin,
+			"{form}", string(w.form), "{dir}", filepath.Dir(w.socket))
+		argv := make([]string, len(words))
+		for i, word := range words {
+			argv[i] = r.Replace(word)
+		}
+		return argv
+	}}, nil
+}
+
+// instance is a running target.
+type instance struct {
+	target
+	wiring
+	socket string // where clients go
+	begun  time.Time
+	proc   *testbed.Process // nil for direct
+}
+
+// start starts a target in a directory.
+func (t target) start(dir, upstream string, f form, state string) (*instance, error) {
+	in := &instance{target: t, socket: upstream}
+	if t.argv == nil {
+		return in, nil
+	}
+	in.wiring = wiring{socket: filepath.Join(dir, t.name+".sock"), upstream: upstream, admin: filepath.Join(dir, "admin.sock"), form: f, state: state}
+	in.socket = in.wiring.socket
+	_ = os.Remove(in.socket) // of an instance before
+	in.begun = time.Now()
+	var err error
+	in.proc, err = testbed.Start(t.name, filepath.Join(dir, t.name+".log"), t.argv(in.wiring)...)
+	return in, err
+}
+
+// ready waits until somebody listens.
+func (in *instance) ready(limit time.Duration) error {
+	dial := func() error { return testbed.Dial("unix", in.socket) }
+	if in.proc == nil {
+		return testbed.Eventually(limit, dial)
+	}
+	return in.proc.Wait(limit, dial)
+}
+
+// stop ends the process: with SIGTERM where it has state to write.
+func (in *instance) stop() {
+	switch {
+	case in.proc == nil:
+	case in.state != "":
+		_ = in.proc.Stop(10 * time.Second)
+	default:
+		in.proc.Kill()
+	}
+}
+
+// explain adds what the process said to an error.
+func (in *instance) explain(err error) error {
+	if err == nil || in.proc == nil {
+		return err
+	}
+	if dead := in.proc.Alive(); dead != nil {
+		return fmt.Errorf("%w; %w", err, dead)
+	}
+	if tail := in.proc.Tail(5); tail != "" {
+		return fmt.Errorf("%w\n--- end of %s's log:\n%s", err, in.name, tail)
+	}
+	return err
+}

@@ -107,7 +107,7 @@ func TestAResponseIsScannedWhereverItsPiecesEnd(t *testing.T) {
 				t.Errorf("pieces of %d: %v, removed %d", size, names, r.removed)
 			}
 		}
-		for n := range b {
+		for n := 0; n < len(b); n += 7 {
 			// A message that was cut short is an error, or ends between two fields.
 			if r, err := scanResponse(cut(b[:n], 50), f, nil); err == nil && r.nonce == "9" && n < len(b)-len(extra) {
 				t.Fatalf("%s: %d of %d bytes are a whole response", f, n, len(b))

@@ -228,7 +228,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.cfg.Log.Info("serving xDS", "socket", a.cfg.Socket.Path, "uids", fmt.Sprint(uids), "gids", fmt.Sprint(gids))
 	var rest net.Listener
 	if a.cfg.REST != "" {
-		if rest, err = net.Listen("tcp", a.cfg.REST); err != nil {
+		if rest, err = a.listen(ctx, a.cfg.REST); err != nil {
 			return fmt.Errorf("--rest: %w", err)
 		}
 		defer func() { _ = rest.Close() }()
@@ -276,8 +276,7 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		case <-ctx.Done():
 		case <-failed.Done():
 		case <-a.life.left:
-			endLate()
-			endKeeping()
+			endKeeping() // the admin surface follows when the state is written
 			return a.awaitSuccessor(failed)
 		}
 		return nil

@@ -24,9 +24,8 @@ type lifecycle struct {
 	mu      sync.Mutex
 	drained chan struct{} // made when a drain begins, closed when it is over
 	// left is closed when another agent takes over.
-	left    chan struct{}
-	leaving bool
-	beat    time.Time // when the watchdog last came round
+	left chan struct{}
+	beat time.Time // when the watchdog last came round
 }
 
 // watchdogEvery is how often every lock of the agent is taken to see whether it can
@@ -166,11 +165,13 @@ func (a *Agent) Handover(context.Context) error {
 		return errors.New("takeover: this agent runs Envoy as its child, which would end with it")
 	case a.socket == nil:
 		return errors.New("takeover: this agent has no socket")
-	case a.life.leaving:
-		return errors.New("takeover: another agent is taking over")
 	}
-	a.life.leaving = true
-	close(a.life.left)
+	select {
+	case <-a.life.left:
+		return errors.New("takeover: another agent is taking over")
+	default:
+		close(a.life.left)
+	}
 	a.cfg.Log.Info("another agent takes over")
 	return nil
 }
@@ -182,34 +183,75 @@ const (
 	handoverWithin = 10 * time.Second
 )
 
-// takeOver asks the agent that serves the admin address to leave. Without one there is
-// nothing to take over.
+// takeOver asks the agent that serves the admin address to leave, and waits until it has
+// left what is needed first: its state, then the addresses of admin and health. Without
+// one there is nothing to take over.
 func (a *Agent) takeOver(ctx context.Context) error {
-	if !strings.HasPrefix(a.cfg.Admin, "unix:") {
+	path, unix := strings.CutPrefix(a.cfg.Admin, "unix:")
+	if !unix {
 		return errors.New("--takeover needs --admin unix:PATH, the same as that of the agent that is taken over from: it is asked there")
 	}
-	if conn, err := net.Dial("unix", strings.TrimPrefix(a.cfg.Admin, "unix:")); err != nil {
+	serves := func() bool {
+		conn, err := net.Dial("unix", path)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	}
+	if !serves() {
 		a.cfg.Log.Info("nobody to take over from", "admin", a.cfg.Admin)
 		return nil
-	} else {
-		_ = conn.Close()
 	}
 	if err := (admin.Client{Addr: a.cfg.Admin}).Do(ctx, "takeover"); err != nil {
 		return fmt.Errorf("--takeover: %w", err)
 	}
 	a.cfg.Log.Info("taking over from another agent")
-	// It leaves within a moment: first its state, then the addresses.
+	left := retry(ctx, func() error {
+		if serves() {
+			return errors.New("it still serves its admin address")
+		}
+		return nil
+	})
+	if left == nil && a.cfg.Health != "" {
+		var lis net.Listener
+		if lis, left = a.listen(ctx, a.cfg.Health); left == nil {
+			_ = lis.Close()
+		}
+	}
+	if left != nil {
+		return fmt.Errorf("--takeover: the other agent has not left within %s: %w", handoverWithin, left)
+	}
+	return nil
+}
+
+// listen listens on a TCP address. One that takes over waits for the other agent to give
+// it free.
+func (a *Agent) listen(ctx context.Context, addr string) (lis net.Listener, err error) {
+	try := func() (err error) {
+		lis, err = net.Listen("tcp", addr)
+		return err
+	}
+	if a.cfg.Takeover {
+		err = retry(ctx, try)
+	} else {
+		err = try()
+	}
+	return lis, err
+}
+
+// retry tries until it works, handoverWithin has passed or ctx ends, and returns the last
+// error.
+func retry(ctx context.Context, try func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, handoverWithin)
 	defer cancel()
 	for {
-		conn, err := net.Dial("unix", strings.TrimPrefix(a.cfg.Admin, "unix:"))
-		if err != nil {
+		err := try()
+		if err == nil {
 			return nil
 		}
-		_ = conn.Close()
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("--takeover: the other agent has not left %s within %s", a.cfg.Admin, handoverWithin)
+			return err
 		case <-time.After(handoverRetry):
 		}
 	}

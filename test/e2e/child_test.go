@@ -332,6 +332,45 @@ func TestAnAgentTakesOverFromAnotherAndEnvoyLosesNothing(t *testing.T) {
 	t.Logf("%d requests", load.Sent())
 }
 
+// Nothing can be asked of a control plane, so that all that the next agent has is what the
+// one before left: its state, whole, and every address.
+func TestATakeoverWithoutAControlPlaneKeepsEverything(t *testing.T) {
+	w := newWorld(t, xdstest.Delta, xdstest.Delta)
+	health, rest := fmt.Sprintf("127.0.0.1:%d", w.freePort()), fmt.Sprintf("127.0.0.1:%d", w.freePort())
+	w.start("--state-dir", w.path("state"), "--rest", rest)
+	w.agentArgs = append(w.agentArgs, "--health", health, "--takeover") // from one without --health, then with
+	w.saved()
+	w.cp.Stop()
+	for range 3 {
+		old := w.agent
+		w.runAgent()
+		select {
+		case <-old.Exited():
+		case <-time.After(limit):
+			t.Fatalf("the old agent does not end:\n%s", old.Tail(20))
+		}
+		if old.Err() != nil {
+			t.Errorf("the old agent ended with %v:\n%s", old.Err(), old.Tail(20))
+		}
+		w.check(w.agent.Wait(limit, func() error {
+			status, body, err := testbed.Get("http://" + health + "/readyz")
+			if err == nil && status != http.StatusOK {
+				err = fmt.Errorf("%d %s", status, body)
+			}
+			return err
+		}))
+		w.check(w.agent.Wait(limit, func() error { return testbed.Dial("tcp", rest) }))
+		status, err := w.client().Status(t.Context())
+		w.check(err)
+		if s := status.Storage; s == nil || !s.Durable || len(s.Aside) > 0 || status.Groups[0].Restored == 0 {
+			t.Errorf("state %+v, %d restored", s, status.Groups[0].Restored)
+		}
+	}
+	w.envoy.Kill()
+	w.envoy = w.startEnvoy()
+	w.serves("v1")
+}
+
 // A configuration that kills Envoy as soon as it is read: the agent serves what Envoy
 // lived with, which takes a minute to count as proven.
 func TestAConfigurationThatKillsEnvoyIsReplacedByTheProvenOne(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/encoding/protojson"
-	"sigs.k8s.io/yaml"
 )
 
 // ReadAdmin returns the address of the admin interface in the Envoy bootstrap at path, JSON or YAML by its extension: host:port
@@ -23,10 +22,8 @@ func ReadAdmin(path string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("bootstrap: read admin: %w", err)
 	}
-	if format == YAML {
-		if data, err = yaml.YAMLToJSONStrict(data); err != nil {
-			return "", fmt.Errorf("bootstrap: %s: %w", path, err)
-		}
+	if data, err = toJSON(data, format); err != nil {
+		return "", fmt.Errorf("bootstrap: %s: %w", path, err)
 	}
 	var file struct {
 		Admin struct {

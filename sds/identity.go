@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/sds/keystore"
@@ -126,7 +127,7 @@ func (id *identity) poke() {
 func (id *identity) rootsChanged(named []*x509.Certificate) {
 	id.s.m.mu.Lock()
 	now := id.s.m.now()
-	if id.current != nil && id.current.root != nil && !contains(named, id.current.root) {
+	if id.current != nil && id.current.root != nil && !slices.ContainsFunc(named, id.current.root.Equal) {
 		spread := time.Duration(rand.Float64() * float64(id.s.cfg.RootOverlap/10))
 		if early := now.Add(id.s.cfg.RootLead + spread); early.Before(id.due) {
 			id.due = early
@@ -366,13 +367,4 @@ func (id *identity) keep() {
 	m.mu.Lock()
 	id.failed[NotKept]++
 	m.mu.Unlock()
-}
-
-func contains(certs []*x509.Certificate, c *x509.Certificate) bool {
-	for _, other := range certs {
-		if other.Equal(c) {
-			return true
-		}
-	}
-	return false
 }

@@ -123,7 +123,7 @@ func newRun(p process) *command {
 
 func (f *runFlags) add(c *command) {
 	flags := c.section("Control plane")
-	flags.Var(&f.upstreams, "upstream", "`ADDR` of a control plane: host:port, unix:PATH, dns:///HOST:PORT, http(s)://HOST for REST, or file:DIR for a directory of resources. Given several times, they are tried in this order. Required")
+	flags.Var(&f.upstreams, "upstream", "`ADDR` of a control plane: host:port, unix:PATH, dns:///HOST:PORT, http(s)://HOST for REST, or file:DIR for a directory of resources. Given several times, they are tried in this order. Required, unless there is --ca")
 	flags.Var(f.form, "upstream-protocol", "the form of xDS that the control plane speaks")
 	flags.Var(&f.headers, "upstream-header", "`NAME=VALUE` sent with every stream, for control planes that ask for it (ClusterID, x-consul-token)")
 	flags.IntVar(&f.maxMessage, "upstream-max-message-bytes", upstream.DefaultMaxMessage, "the largest message that is accepted, in `BYTES`; the default is 256 MiB")

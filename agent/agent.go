@@ -99,6 +99,8 @@ type Config struct {
 	Guard cache.Guard
 	// Admin and Health are addresses: unix:PATH, host:port, or "" for none.
 	Admin, Health string
+	// Pprof serves profiles on Admin, which must be a Unix socket then.
+	Pprof bool
 	// Envoy is run as a child if it has a command; otherwise its Admin, if set, is
 	// that of the Envoy beside the agent, which is drained when that is asked for.
 	Envoy envoy.Config
@@ -153,6 +155,11 @@ func New(cfg Config) (*Agent, error) {
 	}
 	if err := admin.CheckAddrs(cfg.Admin, cfg.Health); err != nil {
 		return nil, err
+	}
+	if cfg.Pprof {
+		if err := admin.CheckPprof(cfg.Admin); err != nil {
+			return nil, err
+		}
 	}
 	a := &Agent{
 		cfg:    cfg,
@@ -242,7 +249,7 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
 	surface := admin.New(admin.Config{
-		Addr: a.cfg.Admin, Health: a.cfg.Health,
+		Addr: a.cfg.Admin, Health: a.cfg.Health, Pprof: a.cfg.Pprof,
 		State: a, Metrics: a.metrics, Log: a.cfg.Log, Quit: quit,
 		Actions: map[string]func(context.Context) error{
 			"drain":       func(ctx context.Context) error { a.Drain(ctx); return nil },

@@ -33,6 +33,7 @@ func TestABadConfigurationIsRefusedBeforeAnythingStarts(t *testing.T) {
 		"settings of TLS that contradict": {
 			Config{Upstreams: []string{"a:1"}, Security: dial.Security{Plaintext: true, CA: "x"}}, "--upstream-ca has no meaning"},
 		"a bad admin address":  {Config{Upstreams: []string{"a:1"}, Admin: "x"}, `--admin: "x": want unix:PATH or host:port`},
+		"profiles over TCP":    {Config{Upstreams: []string{"a:1"}, Admin: "127.0.0.1:1", Pprof: true}, "--pprof: profiles are served on a Unix socket only"},
 		"a bad health address": {Config{Upstreams: []string{"a:1"}, Health: "unix:/x"}, "--health: "},
 	} {
 		t.Run(name, func(t *testing.T) {

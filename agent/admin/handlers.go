@@ -25,7 +25,7 @@ func (s *Server) health() *http.ServeMux {
 	return mux
 }
 
-// full is everything; what changes the process only on a Unix socket.
+// full is everything; what changes the process, and profiles, only on a Unix socket.
 func (s *Server) full(unix bool) *http.ServeMux {
 	mux := s.health()
 	mux.HandleFunc("GET /{$}", s.page)
@@ -33,6 +33,9 @@ func (s *Server) full(unix bool) *http.ServeMux {
 	mux.HandleFunc("GET /dump", s.dump)
 	if unix && s.cfg.Quit != nil {
 		mux.HandleFunc("POST /quit", s.quit)
+	}
+	if unix && s.cfg.Pprof {
+		profiles(mux)
 	}
 	for name, do := range s.cfg.Actions {
 		if unix {

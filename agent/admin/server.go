@@ -48,7 +48,10 @@ type Config struct {
 	// Actions are what else can be asked for with POST /NAME, on a Unix socket only.
 	// They may take long; the answer says how they ended.
 	Actions map[string]func(context.Context) error
-	Log     *slog.Logger
+	// Pprof serves Go's profiles under /debug/pprof/ on Addr, which must be a Unix
+	// socket then (CheckPprof).
+	Pprof bool
+	Log   *slog.Logger
 }
 
 // Server is the HTTP surface of an agent.
@@ -114,6 +117,11 @@ func socketPath(addr string) (path string, unix bool) { return strings.CutPrefix
 func (s *Server) Run(ctx context.Context) error {
 	if err := CheckAddrs(s.cfg.Addr, s.cfg.Health); err != nil {
 		return err
+	}
+	if s.cfg.Pprof {
+		if err := CheckPprof(s.cfg.Addr); err != nil {
+			return err
+		}
 	}
 	surfaces, err := s.listen()
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"time"
 
@@ -84,6 +85,7 @@ type runFlags struct {
 	node      nodeFlags
 
 	admin, health string
+	pprof         bool
 	log           logFlags
 }
 
@@ -112,6 +114,9 @@ func newRun(p process) *command {
 		a, err := agent.New(cfg)
 		if err != nil {
 			return err
+		}
+		if !f.pprof {
+			runtime.MemProfileRate = 0 // samples of the heap cost memory, and nobody could read them
 		}
 		harden(log)
 		limitMemory(os.Getenv, containerLimits(log), log)
@@ -179,6 +184,7 @@ func (f *runFlags) add(c *command) {
 	f.requires = oneOf("nothing", "upstream")
 	flags.Var(f.requires, "ready-requires", "what else /readyz asks for: nothing, or that a control plane answers; without it an agent that serves what it has is ready")
 	flags.StringVar(&f.health, "health", admin.DefaultHealth, "`ADDR`, host:port, for the kubelet and Prometheus: /livez, /readyz, /startupz and /metrics only; '' for none")
+	flags.BoolVar(&f.pprof, "pprof", false, "serve CPU, heap and other profiles under /debug/pprof/ on --admin, which must be a Unix socket: curl --unix-socket PATH http://localhost/debug/pprof/heap")
 	f.log.add(flags)
 }
 
@@ -285,6 +291,7 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		Guard:                 cache.Guard{MaxRemovalPercent: f.maxRemoval, ConfirmAfter: f.removalConfirm, PruneAfter: f.prune},
 		Admin:                 f.admin,
 		Health:                f.health,
+		Pprof:                 f.pprof,
 		Log:                   log,
 	}, nil
 }

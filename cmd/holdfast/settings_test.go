@@ -117,7 +117,7 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 		"--ttl-policy", "cds=hold", "--ttl-policy", "LDS=hold", "--ttl-policy", "LDS=expire", "--ttl-policy", "type.googleapis.com/x.Y=hold",
 		"--max-removal-percent", "30", "--removal-confirm-after", "8m", "--prune-unconfirmed-after", "9m",
 		"--node-id", "i", "--node-cluster", "c", "--node-locality", "r/z", "--node-metadata", "a=1",
-		"--node-metadata", "b:=1", "--admin", "unix:/a", "--health", ":9", "--log-level", "debug", "--log-format", "json")
+		"--node-metadata", "b:=1", "--admin", "unix:/a", "--pprof", "--health", ":9", "--log-level", "debug", "--log-format", "json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 			}},
 			IdentityDir: "/identity", SecretDirs: []string{"/etc/a", "/etc/b"}, Aliases: map[string]string{"x": "web"},
 		},
-		Linger: 5 * time.Minute, Admin: "unix:/a", Health: ":9",
+		Linger: 5 * time.Minute, Admin: "unix:/a", Pprof: true, Health: ":9",
 	}
 	if !reflect.DeepEqual(cfg, want) {
 		t.Errorf("got  %+v\nwant %+v", cfg, want)

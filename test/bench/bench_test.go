@@ -11,22 +11,28 @@ import (
 	"testing"
 )
 
-// The target pipe is this program again, also where this program is the test.
+// The targets pipe and relay are this program again, also where this program is the
+// test.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 4 && os.Args[1] == pipeCommand {
-		fatal(pipe(os.Args[2], os.Args[3]))
-	}
+	runHelper(os.Args)
 	os.Exit(m.Run())
+}
+
+// buildHoldfast returns the path of the holdfast of this tree.
+func buildHoldfast(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "holdfast")
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", path, "github.com/holdfast-xds/holdfast/cmd/holdfast")
+	if said, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building holdfast: %v\n%s", err, said)
+	}
+	return path
 }
 
 // One tiny case of each kind, of every target. It runs the holdfast of this tree.
 func TestEveryKindOfCaseDeliversWithEveryTarget(t *testing.T) {
-	dir := t.TempDir()
-	holdfast, out := filepath.Join(dir, "holdfast"), filepath.Join(dir, "results.jsonl")
-	build := exec.Command("go", "build", "-buildvcs=false", "-o", holdfast, "github.com/holdfast-xds/holdfast/cmd/holdfast")
-	if said, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building holdfast: %v\n%s", err, said)
-	}
+	dir, holdfast := t.TempDir(), buildHoldfast(t)
+	out := filepath.Join(dir, "results.jsonl")
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -55,6 +61,8 @@ func TestEveryKindOfCaseDeliversWithEveryTarget(t *testing.T) {
 		"memory-500 heap holdfast", "memory-500-in-parts peak holdfast", "cpu-delta-updates per-1000 pipe", "cpu-sotw-push per-100MB holdfast",
 		"reconnect-resending upstream holdfast", "reconnect-resending downstream direct", "start-with-200-stored first-answer holdfast",
 		"outage reconnect-to-change holdfast", "scaling-streams-4 rss holdfast", "streams-5 time-per-stream pipe",
+		"sotw-push-of-200 p50 relay", "delta-rate rate relay", "clients-3 all-full relay", "memory-500 rss relay", "cpu-sotw-push per-100MB relay",
+		"reconnect-resending downstream relay", "start-empty first-answer relay", "scaling-streams-4 p50 relay",
 	} {
 		if of[key] <= 0 {
 			t.Errorf("%s: %v, which nothing can be", key, of[key])
@@ -84,7 +92,7 @@ func TestEveryKindOfCaseDeliversWithEveryTarget(t *testing.T) {
 	}
 	// An agent that somebody names runs as the built-in ones do.
 	err = command(t.Context(), []string{"-quick", "-cases", "^delta-update-of-20$", "-target", "direct",
-		"-agent", "copier=" + self + " " + pipeCommand + " {socket} {upstream}"}, &table, &progress)
+		"-agent", "copier=" + self + " pipe {socket} {upstream}"}, &table, &progress)
 	if err != nil || !strings.Contains(table.String(), "copier") {
 		t.Errorf("a target of one's own: %v\n%s", err, progress.String())
 	}
@@ -113,6 +121,7 @@ func TestCommandLineErrorsSayWhatIsWanted(t *testing.T) {
 		"an agent without a socket":  {[]string{"-target", "direct", "-agent", "a=b {upstream}"}, "{socket}"},
 		"no binary":                  {[]string{"-holdfast", "/nonexistent"}, "make build"},
 		"one file to compare":        {[]string{"-check", "a"}, "OLD NEW"},
+		"a profile of no time":       {[]string{"-profile-seconds", "0"}, "-profile-seconds"},
 		"a word too many":            {[]string{"fast"}, "fast"},
 	} {
 		var out bytes.Buffer
@@ -165,10 +174,11 @@ func TestAResultsFileIsReadAsItWasWritten(t *testing.T) {
 	written := []result{
 		{Case: "a", Metric: "p50", Target: "direct", Unit: "ms", summary: summarize([]float64{1, 2, 4}), Machine: machine{CPUs: 2, Go: "go", Kernel: "6"}},
 		{Case: "a", Metric: "p50", Target: "pipe", Unit: "ms", summary: summarize([]float64{4}), Machine: machine{CPUs: 2, Go: "go", Kernel: "6"}},
+		{Case: "a", Metric: "p50", Target: "relay", Unit: "ms", summary: summarize([]float64{5}), Machine: machine{CPUs: 2, Go: "go", Kernel: "6"}},
 		{Case: "a-delta", Versus: "a", Metric: "p50", Target: "holdfast", Unit: "ms", summary: summarize([]float64{8}), Machine: machine{CPUs: 2, Go: "go", Kernel: "6"}},
 	}
 	compare(written)
-	if written[1].Direct != 2 || written[2].Direct != 4 || written[2].Pipe != 2 || written[0].Pipe != 0.5 {
+	if written[1].Direct != 2 || written[3].Direct != 4 || written[3].Pipe != 2 || written[3].Relay != 1.6 || written[0].Pipe != 0.5 {
 		t.Errorf("the ratios are %+v", written)
 	}
 	if err := writeResults(path, written); err != nil {
@@ -183,7 +193,7 @@ func TestAResultsFileIsReadAsItWasWritten(t *testing.T) {
 	if !bytes.Equal(a, b) {
 		t.Errorf("written %s\nread    %s", a, b)
 	}
-	for _, key := range []string{`"case"`, `"target"`, `"unit"`, `"median"`, `"min"`, `"max"`, `"n"`, `"ratio_direct"`, `"ratio_pipe"`, `"cpus"`, `"go"`, `"kernel"`} {
+	for _, key := range []string{`"case"`, `"target"`, `"unit"`, `"median"`, `"min"`, `"max"`, `"n"`, `"ratio_direct"`, `"ratio_pipe"`, `"ratio_relay"`, `"cpus"`, `"go"`, `"kernel"`} {
 		if !bytes.Contains(a, []byte(key)) {
 			t.Errorf("no %s in %s", key, a)
 		}

@@ -1,6 +1,7 @@
 // Command bench measures what an xDS agent costs between a client and a control
-// plane, against the limits: no agent at all (direct) and a process that only copies
-// bytes (pipe).
+// plane, against the limits: no agent at all (direct), a process that only copies
+// bytes (pipe), and one that only passes gRPC messages on, undecoded (relay): the
+// least that any proxy made of grpc-go costs.
 //
 // It is control plane and client in one process, so that one clock times a message
 // at both ends; the target is a process beside it, and all sockets are Unix sockets.
@@ -9,7 +10,7 @@
 // every target. It asserts nothing about time; it fails when a target does not
 // deliver.
 //
-//	bench [-quick] [-cases REGEXP] [-target direct,pipe,holdfast] [-out results.jsonl] [-plots DIR]
+//	bench [-quick] [-cases REGEXP] [-target direct,pipe,relay,holdfast] [-out results.jsonl] [-plots DIR] [-profile DIR]
 //	bench -check OLD NEW
 package main
 
@@ -29,16 +30,26 @@ import (
 	"strings"
 )
 
-// pipeCommand makes the program the target pipe.
-const pipeCommand = "pipe"
+// helpers are the targets that are this program again, by the command that makes it
+// one. Each listens on a Unix socket and passes on to another, until it is killed.
+var helpers = map[string]func(listen, to string) error{"pipe": pipe, "relay": relay}
+
+// runHelper makes this process a helper, if the command line names one, and does not
+// return then.
+func runHelper(args []string) {
+	if len(args) != 4 {
+		return
+	}
+	if run := helpers[args[1]]; run != nil {
+		fatal(run(args[2], args[3]))
+	}
+}
 
 // gcPercent keeps the bench's own collections rare while something is timed.
 const gcPercent = 400
 
 func main() {
-	if len(os.Args) == 4 && os.Args[1] == pipeCommand {
-		fatal(pipe(os.Args[2], os.Args[3]))
-	}
+	runHelper(os.Args)
 	debug.SetGCPercent(gcPercent)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	err := command(ctx, os.Args[1:], os.Stdout, os.Stderr)
@@ -70,6 +81,7 @@ type options struct {
 	check    bool
 	out      string
 	plots    string
+	profile  profiling
 }
 
 // commands is a flag that may be given several times.
@@ -87,7 +99,7 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(progress)
 	flags.StringVar(&o.holdfast, "holdfast", "bin/holdfast", "the `BINARY` to measure")
-	flags.StringVar(&o.targets, "target", "direct,pipe,holdfast", "the targets, in this `ORDER`")
+	flags.StringVar(&o.targets, "target", "direct,pipe,relay,holdfast", "the targets, in this `ORDER`")
 	flags.Var(&o.agents, "agent", "another agent, as `NAME=COMMAND` with {socket}, {upstream}, and if need be {form} (sotw, delta), {admin} and {dir}; repeatable")
 	flags.StringVar(&o.cases, "cases", "", "only the cases that match the `REGEXP`")
 	flags.IntVar(&o.rounds, "rounds", 0, "the `NUMBER` of rounds at most; 0: as planned")
@@ -96,6 +108,8 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 	flags.BoolVar(&o.check, "check", false, "compare two results files: bench -check OLD NEW")
 	flags.StringVar(&o.out, "out", "", "write the results to a `FILE`, one JSON object a line")
 	flags.StringVar(&o.plots, "plots", "", "write plots of the scaling cases into a `DIR`")
+	flags.StringVar(&o.profile.dir, "profile", "", "write CPU profiles of holdfast into a `DIR`, as CASE-ROUND.pprof; they cost it some time, so the figures are not for comparing")
+	flags.IntVar(&o.profile.seconds, "profile-seconds", 5, "how many `SECONDS` of a case are profiled, from when holdfast listens; a case that ends earlier loses its profile")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -104,6 +118,8 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 		return errors.New("-check wants two results files: bench -check OLD NEW")
 	case o.check:
 		return check(out, flags.Arg(0), flags.Arg(1))
+	case o.profile.seconds <= 0:
+		return fmt.Errorf("-profile-seconds %d: want a positive number", o.profile.seconds)
 	case flags.NArg() > 0:
 		return fmt.Errorf("%q: want flags only", flags.Arg(0))
 	}
@@ -132,6 +148,12 @@ func (o options) measure(ctx context.Context, out, progress io.Writer) error {
 		}
 		return nil
 	}
+	if o.profile.dir != "" {
+		if err := os.MkdirAll(o.profile.dir, 0o755); err != nil {
+			return fmt.Errorf("-profile: %w", err)
+		}
+	}
+	o.profile.log = progress
 	targets, err := o.chosen()
 	if err != nil {
 		return err
@@ -170,8 +192,8 @@ func (o options) chosen() ([]target, error) {
 		switch name {
 		case "direct":
 			targets = append(targets, direct)
-		case "pipe":
-			t, err := pipeTarget()
+		case "pipe", "relay":
+			t, err := helperTarget(name)
 			if err != nil {
 				return nil, err
 			}
@@ -184,9 +206,9 @@ func (o options) chosen() ([]target, error) {
 			if err != nil {
 				return nil, fmt.Errorf("-holdfast: %w (make build makes it)", err)
 			}
-			targets = append(targets, holdfastTarget(path))
+			targets = append(targets, holdfastTarget(path, o.profile))
 		default:
-			return nil, fmt.Errorf("-target %q: want some of direct, pipe and holdfast; others are given by -agent", name)
+			return nil, fmt.Errorf("-target %q: want some of direct, pipe, relay and holdfast; others are given by -agent", name)
 		}
 	}
 	for _, spec := range o.agents {

@@ -34,6 +34,7 @@ var lineStyles = []struct {
 }{
 	{color.RGBA{R: 0x77, G: 0x77, B: 0x77, A: 0xff}, draw.CircleGlyph{}},
 	{color.RGBA{R: 0xe6, G: 0x8a, B: 0x00, A: 0xff}, draw.SquareGlyph{}},
+	{color.RGBA{R: 0xc0, G: 0x39, B: 0x5b, A: 0xff}, draw.CrossGlyph{}},
 	{color.RGBA{R: 0x1f, G: 0x5f, B: 0xbf, A: 0xff}, draw.TriangleGlyph{}},
 	{color.RGBA{R: 0x2a, G: 0x8f, B: 0x4f, A: 0xff}, draw.PyramidGlyph{}},
 }

@@ -75,14 +75,7 @@ func readHeap(ctx context.Context, in *instance) (float64, error) {
 	if !in.target.admin {
 		return 0, nil
 	}
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
-		return net.Dial("unix", in.wiring.admin)
-	}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://admin/metrics", nil)
-	if err != nil {
-		return 0, err
-	}
-	resp, err := (&http.Client{Transport: transport}).Do(req)
+	resp, err := ask(ctx, in.wiring.admin, "/metrics")
 	if err != nil {
 		return 0, err
 	}
@@ -93,6 +86,18 @@ func readHeap(ctx context.Context, in *instance) (float64, error) {
 		}
 	}
 	return 0, nil
+}
+
+// ask requests a path on an admin socket, as soon as somebody listens there.
+func ask(ctx context.Context, socket, path string) (*http.Response, error) {
+	dial := dialer(socket)
+	transport := &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://admin"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	return (&http.Client{Transport: transport}).Do(req)
 }
 
 const (

@@ -17,10 +17,11 @@ type result struct {
 	Target string `json:"target"`
 	Unit   string `json:"unit"`
 	summary
-	// Direct and Pipe are the ratios of the median to that of these targets, 0 where
-	// there is none. Versus is the case whose medians they are of, if another.
+	// Direct, Pipe and Relay are the ratios of the median to that of these targets, 0
+	// where there is none. Versus is the case whose medians they are of, if another.
 	Direct  float64 `json:"ratio_direct,omitempty"`
 	Pipe    float64 `json:"ratio_pipe,omitempty"`
+	Relay   float64 `json:"ratio_relay,omitempty"`
 	Versus  string  `json:"versus,omitempty"`
 	Machine machine `json:"machine"`
 }
@@ -39,10 +40,10 @@ func compare(results []result) {
 		if r.Versus != "" {
 			against.Case = r.Versus
 		}
-		against.Target = "direct"
-		r.Direct = ratio(r.Median, medians[against.key()])
-		against.Target = "pipe"
-		r.Pipe = ratio(r.Median, medians[against.key()])
+		for name, to := range map[string]*float64{"direct": &r.Direct, "pipe": &r.Pipe, "relay": &r.Relay} {
+			against.Target = name
+			*to = ratio(r.Median, medians[against.key()])
+		}
 	}
 }
 
@@ -90,10 +91,10 @@ func readResults(path string) ([]result, error) {
 // printTable prints results for a person.
 func printTable(w io.Writer, results []result) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "case\tmetric\ttarget\tmedian\tmin\tmax\tunit\tn\t/direct\t/pipe")
+	fmt.Fprintln(tw, "case\tmetric\ttarget\tmedian\tmin\tmax\tunit\tn\t/direct\t/pipe\t/relay")
 	for _, r := range results {
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", r.Case, r.Metric, r.Target,
-			number(r.Median), number(r.Min), number(r.Max), r.Unit, r.N, times(r.Direct), times(r.Pipe))
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", r.Case, r.Metric, r.Target,
+			number(r.Median), number(r.Min), number(r.Max), r.Unit, r.N, times(r.Direct), times(r.Pipe), times(r.Relay))
 	}
 	return tw.Flush()
 }

@@ -23,7 +23,7 @@ type measurement struct {
 	rounds int
 	// on says which targets it makes sense for; nil: all.
 	on func(t target) bool
-	// versus is the case whose figures of direct and pipe these compare with, where
+	// versus is the case whose figures of direct, pipe and relay these compare with, where
 	// those targets cannot do what this one asks for.
 	versus string
 	run    func(ctx context.Context, p *plan, t target) ([]sample, error)
@@ -78,11 +78,12 @@ func (r *runner) measure(ctx context.Context, c measurement) ([]result, error) {
 	failed := make(map[string]bool)
 	values := make(map[string]map[string]*series)
 	var metrics []string // in the order in which they appeared
-	for range rounds {
+	for round := range rounds {
 		for _, t := range r.targets {
 			if failed[t.name] || c.on != nil && !c.on(t) {
 				continue
 			}
+			t.profile.name = fmt.Sprintf("%s-%d", c.name, round+1)
 			samples, err := r.once(ctx, c, t)
 			if err != nil {
 				failed[t.name] = true

@@ -20,6 +20,8 @@ type target struct {
 	agent bool
 	// admin: it serves /metrics on wiring.admin.
 	admin bool
+	// profile says whether it is profiled, for which it serves profiles there too.
+	profile profiling
 }
 
 // wiring is where a process listens, and how it reaches the control plane.
@@ -31,17 +33,22 @@ type wiring struct {
 
 var direct = target{name: "direct"}
 
-func pipeTarget() (target, error) {
+// helperTarget is one of helpers.
+func helperTarget(name string) (target, error) {
 	self, err := os.Executable()
-	return target{name: "pipe", argv: func(w wiring) []string {
-		return []string{self, pipeCommand, w.socket, w.upstream}
+	return target{name: name, argv: func(w wiring) []string {
+		return []string{self, name, w.socket, w.upstream}
 	}}, err
 }
 
-func holdfastTarget(binary string) target {
-	return target{name: "holdfast", agent: true, admin: true, argv: func(w wiring) []string {
-		return []string{binary, "run", "--upstream", "unix:" + w.upstream, "--upstream-plaintext", "--upstream-protocol", string(w.form),
+func holdfastTarget(binary string, profile profiling) target {
+	return target{name: "holdfast", agent: true, admin: true, profile: profile, argv: func(w wiring) []string {
+		argv := []string{binary, "run", "--upstream", "unix:" + w.upstream, "--upstream-plaintext", "--upstream-protocol", string(w.form),
 			"--socket", w.socket, "--admin", "unix:" + w.admin, "--health", "", "--state-dir", w.state, "--log-level", "warn"}
+		if profile.dir != "" {
+			argv = append(argv, "--pprof") // which binaries to compare with may not know
+		}
+		return argv
 	}}
 }
 
@@ -68,9 +75,10 @@ func commandTarget(spec string) (target, error) {
 type instance struct {
 	target
 	wiring
-	socket string // where clients go
-	begun  time.Time
-	proc   *testbed.Process // nil for direct
+	socket     string // where clients go
+	begun      time.Time
+	proc       *testbed.Process // nil for direct
+	endProfile func()
 }
 
 // start starts a target in a directory.
@@ -85,7 +93,11 @@ func (t target) start(dir, upstream string, f form, state string) (*instance, er
 	in.begun = time.Now()
 	var err error
 	in.proc, err = testbed.Start(t.name, filepath.Join(dir, t.name+".log"), t.argv(in.wiring)...)
-	return in, err
+	if err != nil {
+		return nil, err
+	}
+	in.endProfile = t.profile.begin(in.wiring.admin)
+	return in, nil
 }
 
 // ready waits until somebody listens.
@@ -99,11 +111,13 @@ func (in *instance) ready(limit time.Duration) error {
 
 // stop ends the process: with SIGTERM where it has state to write.
 func (in *instance) stop() {
-	switch {
-	case in.proc == nil:
-	case in.state != "":
+	if in.proc == nil {
+		return
+	}
+	in.endProfile()
+	if in.state != "" {
 		_ = in.proc.Stop(10 * time.Second)
-	default:
+	} else {
 		in.proc.Kill()
 	}
 }

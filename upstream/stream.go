@@ -203,8 +203,19 @@ func (st *stream) receive(msg message) {
 	}
 	st.server.observer.Received(st.server.name, u.Type, len(u.Put))
 	typeURL, nonce := u.Type, u.Nonce
-	st.feed.Apply(st.server.update(u), func(verdict error) { st.verdict(typeURL, nonce, verdict) })
+	in := st.server.update(u)
+	in.News, in.Mark = u.News, mark{st, u.Number}
+	if u.Since > 0 {
+		in.Since = mark{st, u.Since}
+	}
+	st.feed.Apply(in, func(verdict error) { st.verdict(typeURL, nonce, verdict) })
 	st.wakeSender()
+}
+
+// mark stands for one update of a type.
+type mark struct {
+	of     *stream
+	number uint64
 }
 
 // verdict takes in what the clients made of a response.

@@ -92,6 +92,11 @@ type Update struct {
 	// Put lists resources, each name once; Remove names that do not exist.
 	Put    []*xds.Resource
 	Remove []string
+	// Mark stands for this update, nil for nothing. Since, if it is not nil, is the Mark of
+	// an earlier one: what is in Put and not in News is just as it was there, and if it is
+	// Complete nothing that was there is missing.
+	Mark, Since any
+	News        []*xds.Resource
 	// Complete says that Put is all there is of the type (I3).
 	Complete bool
 	// Wildcard says that it answers, in part or as a whole, the request for
@@ -176,6 +181,7 @@ type table struct {
 	// hadWildcard: a client of this kind subscribed to everything once.
 	hadWildcard bool
 	tickets     []*ticket // updates without a verdict, oldest first
+	rejections  uint64    // of contents that were held
 	updated     time.Time
 	expired     uint64 // resources that outlived their TTL
 	hadTTL      bool   // a resource ever had one
@@ -188,6 +194,8 @@ type table struct {
 	// answered: a source said something of the type. sealed: what was restored is
 	// not served yet; restoredKnown: nor that something was known of the wildcard.
 	answered, sealed, restoredKnown bool
+	// mark is that of the last update, if everything is as that said; nil otherwise.
+	mark any
 }
 
 // entry is what is held under one name.
@@ -280,6 +288,7 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 		return
 	}
 	t.updated = time.Now()
+	u = t.news(u)
 	if err := c.room(t, u); err != nil {
 		t.errors[""] = err
 		c.mu.Unlock()
@@ -289,12 +298,13 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 		return
 	}
 	t.answered = true
+	delete(t.errors, "") // what was wrong with an answer before
 	c.release1(t)
 	c.revision++
 	ch := newChanges(t)
 	var refused error
 	removed := c.doubtRemovals(t, u)
-	for _, r := range u.Put {
+	for _, r := range u.News {
 		if reason, ok := c.put(t, u, c.lifetime(r), ch); !ok && refused == nil {
 			refused = reason
 		}
@@ -302,10 +312,17 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 	for _, name := range removed {
 		c.remove(t, name, ch)
 	}
+	t.mark = u.Mark
+	if refused != nil {
+		t.mark = nil // it is to be refused again if it comes again
+	}
 	if u.Complete {
 		// From now on absence itself says that a name of the wildcard is gone.
 		maps.DeleteFunc(t.gone, func(name string, _ struct{}) bool { return !c.asked(t, name) })
-		c.confirmed(t, u.Source)
+		if u.Since == nil {
+			c.confirmed(t, u.Source)
+		}
+		c.told(t, u.Source)
 	}
 	for _, h := range u.Refresh {
 		if err := c.refresh(t, h, ch); err != nil && refused == nil {
@@ -341,6 +358,16 @@ func (c *Cache) complain(t *table, u Update, ch *changes) {
 	}
 }
 
+// news returns an update with what there is to look at in News: everything, unless it is
+// known that the rest is held as it is. A push of everything to change one resource is
+// thereby as cheap as that one.
+func (t *table) news(u Update) Update {
+	if u.Since == nil || t.mark != u.Since || len(t.errors)+len(t.withheld) > 0 {
+		u.Since, u.News = nil, u.Put
+	}
+	return u
+}
+
 // awaited returns the watches that an update concerns which repeats, unchanged, what
 // they have not judged yet: its verdict is that of the first.
 func (c *Cache) awaited(t *table, u Update) []*Watch {
@@ -363,13 +390,14 @@ func (c *Cache) room(t *table, u Update) error {
 		resources--
 		bytes -= size(e.res)
 	}
-	if u.Complete {
+	all := u.Complete && u.Since == nil
+	if all {
 		for _, e := range t.entries {
 			leaves(e)
 		}
 	}
-	for _, r := range u.Put {
-		if e := t.entries[r.Name]; e != nil && !u.Complete {
+	for _, r := range u.News {
+		if e := t.entries[r.Name]; e != nil && !all {
 			leaves(e)
 		}
 		resources++
@@ -412,6 +440,7 @@ func (c *Cache) Synced(source, typeURL string) {
 	defer c.mu.Unlock()
 	t := c.table(typeURL)
 	c.confirmed(t, source)
+	c.told(t, source)
 	unheard := t.knowledge == xds.Unknown && !(t.answered && c.asked(t, xds.Wildcard))
 	if unheard || t.knowledge == xds.Complete {
 		return // an open stream on which nothing came knows nothing (I2)
@@ -622,6 +651,7 @@ func (c *Cache) drop(t *table, name string) {
 	c.follow(e, "")
 	c.resources--
 	c.bytes -= size(e.res)
+	t.mark = nil
 	delete(t.entries, name)
 	delete(t.errors, name)
 	if c.journal != nil && e.told != nil {

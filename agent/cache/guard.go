@@ -37,7 +37,7 @@ func guarded(typeURL string) bool {
 // others back.
 func (c *Cache) doubtRemovals(t *table, u Update) (names []string) {
 	names = u.Remove
-	if u.Complete {
+	if u.Complete && u.Since == nil {
 		present := make(map[string]struct{}, len(u.Put))
 		for _, r := range u.Put {
 			present[r.Name] = struct{}{}
@@ -48,7 +48,7 @@ func (c *Cache) doubtRemovals(t *table, u Update) (names []string) {
 			}
 		}
 	}
-	for _, r := range u.Put {
+	for _, r := range u.News {
 		delete(t.withheld, r.Name) // it is there again
 	}
 	if c.cfg.Guard.MaxRemovalPercent == 0 || !guarded(t.url) {
@@ -140,6 +140,10 @@ func (c *Cache) confirmed(t *table, source string) {
 			e.restored = false
 		}
 	}
+}
+
+// told notes which source last told all it has of a type.
+func (c *Cache) told(t *table, source string) {
 	t.told = source
 	if c.cfg.Guard.PruneAfter > 0 && xds.FullState(t.url) {
 		t.pruneAt = time.Now().Add(c.cfg.Guard.PruneAfter)

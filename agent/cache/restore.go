@@ -110,7 +110,7 @@ func (c *Cache) restore(s Saved, now time.Time) {
 	case s.Previous != nil:
 		e.proven = s.Previous
 	}
-	t.entries[s.Name] = e
+	t.entries[s.Name], t.mark = e, nil
 	t.indexAliases(nil, r)
 	c.resources++
 	c.bytes += size(r)

@@ -215,7 +215,8 @@ func (c *Cache) reject(t *table, r *xds.Resource, reason string) {
 	}
 	e.reasons[r.Version] = reason
 	if e.res.Version == r.Version {
-		e.standing = xds.Rejected
+		e.standing, t.mark = xds.Rejected, nil
+		t.rejections++
 		c.log(t, r.Name)
 	}
 }

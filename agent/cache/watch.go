@@ -336,6 +336,14 @@ func (s Snapshot) HadTTL(typeURL string) bool {
 	return t != nil && t.hadTTL
 }
 
+// Rejections counts the contents of a type that clients refused alone.
+func (s Snapshot) Rejections(typeURL string) uint64 {
+	if t := s.c.tables[typeURL]; t != nil {
+		return t.rejections
+	}
+	return 0
+}
+
 func (e *entry) item() xds.Item {
 	return xds.Item{Current: e.res, Good: e.good, Standing: e.standing}
 }

@@ -21,7 +21,7 @@ func (f feed) Node() *corev3.Node { return f.g.Node() }
 func (f feed) Apply(u upstream.Update, verdict func(error)) {
 	in := cache.Update{
 		Source: u.Source, Type: u.Type,
-		Put: u.Put, Remove: u.Remove, Complete: u.Complete, Wildcard: u.Wildcard, Silent: u.Silent, Unasked: u.Unasked,
+		Put: u.Put, Mark: u.Mark, Since: u.Since, News: u.News, Remove: u.Remove, Complete: u.Complete, Wildcard: u.Wildcard, Silent: u.Silent, Unasked: u.Unasked,
 	}
 	for _, r := range u.Refresh {
 		in.Refresh = append(in.Refresh, cache.Refresh(r))
@@ -30,6 +30,9 @@ func (f feed) Apply(u upstream.Update, verdict func(error)) {
 		in.Errors = append(in.Errors, cache.ResourceError(e))
 	}
 	f.g.cache.Apply(in, verdict)
+	if u.Since != nil {
+		u.Put = u.News
+	}
 	f.g.foresee(u.Put)
 }
 

@@ -283,6 +283,9 @@ func (s *Session) buildFullState(sub *subscription, v View) *Response {
 	if !sub.complete(v) {
 		return nil // held back: what is owed stays owed
 	}
+	if sub.amendable(v) {
+		return s.amendFullState(sub, v)
+	}
 	set := s.fullSet(sub, v)
 	differs := sub.answerDue || set.differs
 	for name := range sub.due {
@@ -302,7 +305,7 @@ func (s *Session) buildFullState(sub *subscription, v View) *Response {
 		sub.forget(name)
 	}
 	sub.resumed = false
-	return &Response{Resources: set.resources}
+	return set.response()
 }
 
 // complete tells whether a full-state SotW response may be sent: one that leaves
@@ -337,9 +340,17 @@ type fullSet struct {
 	differs bool
 	// dropped are the names that the client was sent and should lose.
 	dropped []string
+	// disputed says that the client refused something, or has something of which it is
+	// not known what: what it should have is not for the state alone to say.
+	disputed bool
+}
+
+func (set *fullSet) response() *Response {
+	return &Response{Resources: set.resources, whole: !set.disputed}
 }
 
 func (s *Session) fullSet(sub *subscription, v View) *fullSet {
+	sub.rejections = v.Rejections(sub.url)
 	set := &fullSet{collector: *newCollector(len(sub.sent))}
 	add := func(r *xds.Resource) {
 		if r == nil {
@@ -361,6 +372,7 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 		}
 	}
 	for name, h := range sub.sent {
+		set.disputed = set.disputed || h.last == nil || len(h.refused) > 0
 		item := v.Lookup(sub.url, name)
 		if item.Current != nil {
 			delete(sub.leaving, name) // it is back, though perhaps nothing of it may be sent

@@ -59,6 +59,9 @@ type View interface {
 	// HadTTL reports whether any resource of a type ever had a TTL, of which a
 	// client's timer may still run.
 	HadTTL(typeURL string) bool
+	// Rejections counts the contents of a type that a client refused alone: others are
+	// given something else then, though nothing changed.
+	Rejections(typeURL string) uint64
 }
 
 // Config configures a Session. The zero value serves SotW.
@@ -142,6 +145,10 @@ type Response struct {
 	// At is when the response was made, if it says how long resources live; the
 	// zero time if it does not.
 	At time.Time
+	// whole says that Resources is a complete set that can be amended by what changes;
+	// amended that it was made so, and that only news were not sent before.
+	whole, amended bool
+	news           []*xds.Resource
 }
 
 // Effect is what a request says beyond asking for a response.
@@ -330,21 +337,31 @@ func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Re
 	s.nonces++
 	resp.Type = sub.url
 	resp.Nonce = s.cfg.NoncePrefix + strconv.FormatUint(s.nonces, 10)
-	for _, r := range resp.Resources {
-		changed := sub.setSent(r)
+	if !resp.amended {
+		resp.news = resp.Resources
+	}
+	for i, r := range resp.news {
+		h, changed := sub.setSent(r)
 		if changed && r.EDSName != "" {
 			s.oweEndpoints(r.EDSName)
+		}
+		if resp.whole && !resp.amended {
+			h.at = i
 		}
 	}
 	for _, name := range resp.Removed {
 		sub.forget(name)
+	}
+	sub.whole = nil
+	if resp.whole {
+		sub.whole = resp.Resources
 	}
 	s.clustersMoved = s.clustersMoved || sub.url == xds.ClusterType
 	resp.Version = sub.served.String()
 	if sub.passesTTL() {
 		resp.At = s.now
 	}
-	sub.launch(flight{nonce: resp.Nonce, revision: revision, resources: resp.Resources, removed: resp.Removed, beats: resp.Heartbeats})
+	sub.launch(flight{nonce: resp.Nonce, revision: revision, resources: sub.unacked(resp), removed: resp.Removed, beats: resp.Heartbeats})
 	return resp
 }
 
@@ -434,7 +451,7 @@ func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Tim
 	for _, name := range gone {
 		sub.forget(name)
 	}
-	return s.commit(sub, &Response{Resources: s.fullSet(sub, v).resources}, 0), time.Time{}
+	return s.commit(sub, s.fullSet(sub, v).response(), 0), time.Time{}
 }
 
 // Progress returns, for each type, up to which revision the client has answered

@@ -30,6 +30,10 @@ type subscription struct {
 	// What the client has, by resource name.
 	sent   map[string]*holding
 	served xds.SetVersion
+	// whole is the complete set that was sent last, in SotW, nil if the next is to be made
+	// anew; rejections is View.Rejections of that time.
+	whole      []*xds.Resource
+	rejections uint64
 	// resumed: the client came with configuration of an earlier stream, so a
 	// SotW response that is not complete would delete some of it.
 	resumed bool
@@ -70,6 +74,8 @@ type holding struct {
 	// since is how many responses were sent before: what the client says of those is
 	// of something that it had to drop in between.
 	since uint64
+	// at is the place in subscription.whole.
+	at int
 	// last was sent last on this stream, acked was ACKed last; nil for none.
 	last, acked *xds.Resource
 	// unjudged was sent after acked and superseded before it was answered, or refused
@@ -110,9 +116,11 @@ func (h *holding) accept(r *xds.Resource) {
 
 // flight is a response that the client has not answered.
 type flight struct {
-	nonce     string
-	number    uint64 // counts the responses of the type
-	revision  uint64
+	nonce    string
+	number   uint64 // counts the responses of the type
+	revision uint64
+	// resources are those of the response; of a complete set perhaps only those that the
+	// client has not ACKed.
 	resources []*xds.Resource
 	removed   []string
 	beats     []*xds.Resource
@@ -371,8 +379,8 @@ func (sub *subscription) heldFrom(f *flight, name string) *holding {
 
 // setSent records a resource as sent and reports whether its content differs
 // from what the client had.
-func (sub *subscription) setSent(r *xds.Resource) (changed bool) {
-	h := sub.hold(r.Name)
+func (sub *subscription) setSent(r *xds.Resource) (h *holding, changed bool) {
+	h = sub.hold(r.Name)
 	if h.last != nil {
 		sub.served.Remove(h.last)
 	}
@@ -382,7 +390,7 @@ func (sub *subscription) setSent(r *xds.Resource) (changed bool) {
 	if sub.passesTTL() {
 		h.expires = r.Deadline
 	}
-	return changed
+	return h, changed
 }
 
 // forget drops what the client had under a name.
@@ -394,6 +402,7 @@ func (sub *subscription) forget(name string) {
 	if h.last != nil {
 		sub.served.Remove(h.last)
 	}
+	sub.whole = nil
 	delete(sub.sent, name)
 }
 

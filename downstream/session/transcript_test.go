@@ -396,6 +396,8 @@ type fakeState struct {
 	aliases   map[string]string
 	knowledge map[string]xds.Knowledge
 	doubtful  map[string][]string
+	// rejections counts them, of all types.
+	rejections uint64
 }
 
 func newFakeState() *fakeState {
@@ -407,7 +409,8 @@ func newFakeState() *fakeState {
 	}
 }
 
-func (s *fakeState) HadTTL(string) bool { return s.timed }
+func (s *fakeState) HadTTL(string) bool       { return s.timed }
+func (s *fakeState) Rejections(string) uint64 { return s.rejections }
 
 func (s *fakeState) do(verb, typeURL string, args []string, changed func(names []string, all bool)) error {
 	if verb == "know" {
@@ -466,6 +469,7 @@ func (s *fakeState) do(verb, typeURL string, args []string, changed func(names [
 		item.Standing, item.Good = xds.Accepted, item.Current
 	case "reject", "suspect":
 		item.Standing = xds.Rejected
+		s.rejections++
 		if verb == "suspect" {
 			item.Standing = xds.Suspect
 		}
@@ -495,6 +499,7 @@ func (s *fakeState) hear(v *Verdict) {
 			return // what others made of it says more
 		case item.Current.Version == r.Version:
 			item.Standing = standing
+			s.rejections++
 		case standing != xds.Accepted || item.Standing == xds.Accepted:
 			return
 		}

@@ -68,6 +68,7 @@ func (sub *subscription) mayHave(f *flight, resources []*xds.Resource) {
 // nack finds which contents are to blame: those that the client had not ACKed
 // before. One alone is rejected, several are suspects (design.md I7).
 func (sub *subscription) nack(f flight, v *Verdict) {
+	sub.whole = nil
 	var blamed []*xds.Resource
 	for _, r := range f.resources {
 		if h := sub.sent[r.Name]; h == nil || h.acked == nil || h.acked.Version != r.Version {

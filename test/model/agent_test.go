@@ -123,9 +123,19 @@ func (u *upstream) receive(msg upMessage) {
 	u.poked = true
 }
 
+// mark is that of the product's streams, each of which has a machine.
+type mark struct {
+	of     *up.Session
+	number uint64
+}
+
 // update is server.update and feed.Apply of the product.
 func (u *upstream) update(upd *up.Update) cache.Update {
-	in := cache.Update{Source: u.source, Type: upd.Type, Put: upd.Put, Remove: upd.Remove, Complete: upd.Complete, Wildcard: upd.Wildcard, Silent: upd.Silent}
+	in := cache.Update{Source: u.source, Type: upd.Type, Put: upd.Put, News: upd.News, Remove: upd.Remove, Complete: upd.Complete, Wildcard: upd.Wildcard, Silent: upd.Silent}
+	in.Mark = mark{u.machine, upd.Number}
+	if upd.Since > 0 {
+		in.Since = mark{u.machine, upd.Since}
+	}
 	for _, r := range upd.Refresh {
 		in.Refresh = append(in.Refresh, cache.Refresh(r))
 	}

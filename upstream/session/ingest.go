@@ -11,7 +11,6 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -23,6 +22,11 @@ type Update struct {
 	// names that the server says do not exist.
 	Put    []*xds.Resource
 	Remove []string
+	// Number counts the updates of the type, from 1. Since, if it is not 0, is the
+	// number of an earlier one: what is in Put and not in News is just as it was there,
+	// and of a full-state type nothing that was there is missing.
+	Number, Since uint64
+	News          []*xds.Resource
 	// Complete says that Put is everything of the type (design.md I3).
 	Complete bool
 	// Wildcard says that it answers, in part or as a whole, the request for
@@ -50,16 +54,21 @@ type ResourceError struct {
 // ingest gathers the resources of one response.
 type ingest struct {
 	update *Update
-	seen   map[string]int // times that a name came
-	bad    []string       // reasons to NACK
+	// seen counts how often a name came: all names, but for those in Put that are not in
+	// News, which came once.
+	seen map[string]int
+	bad  []string // reasons to NACK
 }
 
 func newIngest(sub *subscription, nonce string, size int) *ingest {
 	return &ingest{
 		update: &Update{Type: sub.url, Nonce: nonce, Put: make([]*xds.Resource, 0, size)},
-		seen:   make(map[string]int, size),
+		seen:   make(map[string]int),
 	}
 }
+
+// same adds a resource that is as it was in the response before.
+func (in *ingest) same(r *xds.Resource) { in.update.Put = append(in.update.Put, r) }
 
 // take adds one entry, as internal/xds read it.
 func (in *ingest) take(sub *subscription, r *xds.Resource, err error) {
@@ -79,6 +88,7 @@ func (in *ingest) take(sub *subscription, r *xds.Resource, err error) {
 		in.refuse(sub, name, err)
 	case in.seen[name] == 1:
 		in.update.Put = append(in.update.Put, r)
+		in.update.News = append(in.update.News, r)
 	}
 }
 
@@ -93,20 +103,22 @@ func (in *ingest) refuse(sub *subscription, name string, err error) {
 // finish takes out what came twice: which of them is meant cannot be told
 // (protocol.md 1.10, 3.7).
 func (in *ingest) finish(sub *subscription) {
+	in.countSame()
 	if hasDuplicates(in.seen) {
-		kept := in.update.Put[:0]
+		twice := func(r *xds.Resource) bool { return in.seen[r.Name] > 1 }
 		for _, r := range in.update.Put {
-			if n := in.seen[r.Name]; n > 1 {
-				in.refuse(sub, r.Name, fmt.Errorf("%s %q: %d times in one response", xds.Short(sub.url), r.Name, n))
-				continue
+			if twice(r) {
+				in.refuse(sub, r.Name, fmt.Errorf("%s %q: %d times in one response", xds.Short(sub.url), r.Name, in.seen[r.Name]))
 			}
-			kept = append(kept, r)
 		}
-		in.update.Put = kept
+		in.update.Put = slices.DeleteFunc(in.update.Put, twice)
+		in.update.News = slices.DeleteFunc(in.update.News, twice)
 	}
-	for _, r := range in.update.Put {
-		delete(sub.broken, r.Name)
-		sub.spoke(r)
+	if len(sub.broken)+len(sub.asked)+len(sub.late) > 0 {
+		for _, r := range in.update.Put {
+			delete(sub.broken, r.Name)
+			sub.spoke(r)
+		}
 	}
 	for _, name := range in.update.Remove {
 		delete(sub.broken, name)
@@ -114,6 +126,24 @@ func (in *ingest) finish(sub *subscription) {
 	}
 	for _, e := range in.update.Errors {
 		delete(sub.asked, e.Name)
+	}
+}
+
+// countSame counts the names of resources that are as they were among those that are
+// not: there are few of these in a push of everything.
+func (in *ingest) countSame() {
+	news := in.update.News
+	if len(in.seen) == 0 || len(news) == len(in.update.Put) {
+		return
+	}
+	for _, r := range in.update.Put {
+		if len(news) > 0 && news[0] == r {
+			news = news[1:]
+			continue
+		}
+		if n, ok := in.seen[r.Name]; ok {
+			in.seen[r.Name] = n + 1
+		}
 	}
 }
 
@@ -163,18 +193,25 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Upd
 		return nil, unsolicited(resp.GetTypeUrl())
 	}
 	in := newIngest(sub, resp.GetNonce(), len(resp.GetResources()))
-	read := make(map[*anypb.Any]*xds.Resource, len(resp.GetResources()))
+	repeats := sub.read.begin(len(resp.GetResources()))
 	for _, entry := range resp.GetResources() {
-		r, err := sub.reread(entry, resp.GetVersionInfo())
-		if r == nil {
-			r, err = xds.FromAny(sub.url, resp.GetVersionInfo(), entry, now)
-		}
-		in.take(sub, r, err)
-		if err == nil && entry.GetTypeUrl() != xds.WrapperType {
-			read[entry] = r
+		if r, again := sub.read.find(entry); again {
+			in.seen[r.Name]++
+			repeats = false
+		} else if r != nil {
+			in.same(r)
+		} else if entry.GetTypeUrl() == xds.WrapperType {
+			r, err := xds.FromAny(sub.url, resp.GetVersionInfo(), entry, now)
+			in.take(sub, r, err)
+			repeats = false
+		} else {
+			r, err := xds.FromAny(sub.url, OfResponse, entry, now)
+			in.take(sub, r, err)
+			sub.read.add(entry, r, err)
 		}
 	}
-	sub.read = read
+	replaced := sub.read.end(in.seen)
+	repeats = repeats && (replaced || !xds.FullState(sub.url))
 	in.report(sub, resp.GetResourceErrors())
 	in.finish(sub)
 	if xds.FullState(sub.url) && len(in.update.Errors) == 0 && len(in.update.Refresh) == 0 {
@@ -183,23 +220,13 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Upd
 		s.absent(sub, in.update, now)
 	}
 	in.update.Wildcard = sub.toldAll
+	if repeats && len(in.update.Errors) == 0 {
+		in.update.Since = sub.updates
+	}
 	// Only the newest response of a type can be answered (protocol.md 1.6).
 	sub.answers = sub.answers[:0]
 	sub.receive(in, resp.GetVersionInfo(), now, s.cfg.AckTimeout)
 	return in.update, nil
-}
-
-// reread returns a resource that is in the response as it was in the one before, nil for
-// another: what it was read from is the same to the pointer, since what is held is shared
-// (package upstream/codec). Only its version is the response's.
-func (sub *subscription) reread(entry *anypb.Any, version string) (*xds.Resource, error) {
-	r := sub.read[entry]
-	if r == nil || r.UpstreamVersion == version {
-		return r, nil
-	}
-	again := *r
-	again.UpstreamVersion = version
-	return &again, nil
 }
 
 // absent notes what a full-state response does not hold: everything else under a
@@ -209,6 +236,9 @@ func (s *Session) absent(sub *subscription, u *Update, now time.Time) {
 	if sub.toldAll {
 		u.Complete = true
 		clear(sub.broken)
+	}
+	if len(sub.names) == 0 {
+		return
 	}
 	present := make(map[string]struct{}, len(u.Put))
 	for _, r := range u.Put {
@@ -281,17 +311,29 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 // refused at once, with every reason (protocol.md 7.3).
 func (sub *subscription) receive(in *ingest, version string, now time.Time, timeout time.Duration) {
 	sub.nonce = in.update.Nonce
+	sub.updates++
+	in.update.Number = sub.updates
 	a := &answer{nonce: sub.nonce, version: version, at: now.Add(timeout)}
 	if version != "" && xds.FullState(sub.url) {
-		for _, r := range in.update.Put {
-			a.holds = append(a.holds, r.Name)
+		if in.update.Since == 0 || len(sub.holds) != len(in.update.Put) { // others, or more
+			sub.holds = names(in.update.Put)
 		}
-		slices.Sort(a.holds)
+		a.holds = sub.holds
 	}
 	if len(in.bad) > 0 {
 		sub.refuse(a, strings.Join(in.bad, "; "), now)
 	}
 	sub.answers = append(sub.answers, a)
+}
+
+// names returns the names of resources, sorted.
+func names(resources []*xds.Resource) []string {
+	names := make([]string, len(resources))
+	for i, r := range resources {
+		names[i] = r.Name
+	}
+	slices.Sort(names)
+	return names
 }
 
 // SotW writes the request in SotW form, with a Node or nil.

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/types/known/anypb"
-
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -50,6 +48,10 @@ const maxReasonBytes = 4 << 10
 // Unissued is the version that tells a server that it did not give what is held:
 // it then sends the resource again, or reports it removed (design.md I2).
 const Unissued = "holdfast:not-from-this-server"
+
+// OfResponse is the version of what a SotW response holds bare. It has none of its own:
+// that of the response changes with whatever else is in it.
+const OfResponse = "holdfast:of-the-response"
 
 // Config configures a Session; zero values take the defaults.
 type Config struct {
@@ -108,8 +110,11 @@ type subscription struct {
 	broken   map[string]struct{} // names that came malformed and not yet well
 	settleAt time.Time           // Delta wildcard: complete when this passes
 
-	// read is what the entries of the last response were read as: SotW.
-	read map[*anypb.Any]*xds.Resource
+	// read is what the last response was read as: SotW. updates counts the responses,
+	// and holds are the sorted names of the last, for Version.
+	read    readings
+	updates uint64
+	holds   []string
 
 	// Responses without an answer, oldest first.
 	answers []*answer

@@ -1,0 +1,89 @@
+package session
+
+import (
+	"slices"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// A SotW response of a full-state type is the complete set, whatever changed. To make it
+// anew looks at each resource several times; where only the state decides what the client
+// should have, the set that it was sent last is amended instead. fullSet is what it stands
+// for: both make the same set of the same state.
+
+// amendable reports whether the set that was sent last can be amended by the names that
+// are dirty: nothing else may be owed, and nothing is in dispute with the client.
+func (sub *subscription) amendable(v View) bool {
+	return sub.whole != nil && sub.wildcard && !sub.lookAtAll && !sub.answerDue && len(sub.due) == 0 &&
+		sub.rejections == v.Rejections(sub.url)
+}
+
+// amendFullState makes the complete set that a client should have now from the one that
+// it was sent last; nil if that is the same.
+func (s *Session) amendFullState(sub *subscription, v View) *Response {
+	news := newCollector(len(sub.dirty))
+	var dropped []string
+	for name := range sub.dirty {
+		item := v.Lookup(sub.url, name)
+		if item.Current != nil {
+			name = item.Current.Name // not the alias
+			delete(sub.leaving, name)
+		}
+		h := sub.sent[name]
+		r := sub.choose(item)
+		switch {
+		case r != nil:
+			if h == nil || h.version != r.Version {
+				news.add(r)
+			}
+		case h == nil || !sub.absent(v, name, item):
+			// Nobody said that it is gone.
+		case sub.url == xds.ClusterType:
+			s.leave(sub, name)
+		default:
+			dropped = append(dropped, name)
+		}
+	}
+	clear(sub.dirty)
+	if len(news.resources)+len(dropped) == 0 {
+		return nil
+	}
+	set := slices.Clone(sub.whole) // the one before may still be on its way out
+	for _, name := range dropped {
+		at, last := sub.sent[name].at, len(set)-1
+		sub.sent[set[last].Name].at = at
+		set[at] = set[last]
+		set = set[:last]
+		sub.forget(name)
+	}
+	for _, r := range news.resources {
+		if h := sub.sent[r.Name]; h != nil {
+			set[h.at] = r
+			continue
+		}
+		sub.hold(r.Name).at = len(set)
+		set = append(set, r)
+	}
+	return &Response{Resources: set, whole: true, amended: true, news: news.resources}
+}
+
+// unacked returns what of a response that was just sent the client has not ACKed, or more.
+// Of an amended set that is the news, and what was news in responses without an answer:
+// the answer to this one is about all of them.
+func (sub *subscription) unacked(resp *Response) []*xds.Resource {
+	if !resp.amended || len(sub.flights) == 0 {
+		return resp.news
+	}
+	is := make(map[*xds.Resource]struct{}, len(resp.news))
+	for _, r := range resp.news {
+		is[r] = struct{}{}
+	}
+	out := slices.Clone(resp.news)
+	for _, r := range sub.flights[len(sub.flights)-1].resources {
+		_, has := is[r]
+		if h := sub.sent[r.Name]; !has && h != nil && h.last == r {
+			out = append(out, r)
+		}
+	}
+	return out
+}

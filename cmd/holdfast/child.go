@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/bootstrap"
+	"github.com/holdfast-xds/holdfast/internal/cgroup"
 )
 
 // envoyFlags say how Envoy is run, and how it ends.
@@ -153,4 +155,13 @@ func exitCode(err error) (code int, ok bool) {
 		return exit.Code, true
 	}
 	return 0, false
+}
+
+// containerLimits returns the limits of this container, none if they cannot be read.
+func containerLimits(log *slog.Logger) cgroup.Limits {
+	limits, err := cgroup.Read(os.DirFS("/"))
+	if err != nil {
+		log.Warn("the limits of the container cannot be read, and are taken for none", "err", err)
+	}
+	return limits
 }

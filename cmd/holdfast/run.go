@@ -23,6 +23,7 @@ import (
 	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/dial"
+	"github.com/holdfast-xds/holdfast/internal/memory"
 	"github.com/holdfast-xds/holdfast/upstream"
 	"github.com/holdfast-xds/holdfast/upstream/session"
 )
@@ -119,8 +120,10 @@ func newRun(p process) *command {
 			runtime.MemProfileRate = 0 // samples of the heap cost memory, and nobody could read them
 		}
 		harden(log)
-		limitMemory(os.Getenv, containerLimits(log), log)
-		giveBackProgram(log)
+		memory.Limit(os.Getenv, containerLimits(log).Memory, log)
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go memory.GiveBack(ctx, log)
 		return failed(a.Run(ctx))
 	}
 	return c

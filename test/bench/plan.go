@@ -46,7 +46,7 @@ var full = plan{
 	updateSizes: []int{100, 10_000}, pushSizes: []int{1, 1000, 10_000}, warmUp: 50, updates: 500, pause: 2 * time.Millisecond,
 	rate: 10_000, inFlight: 64,
 	clients: []int{1, 20}, clientSize: 10_000,
-	memorySizes: []int{0, 1000, 10_000, 100_000}, part: 1000, settle: 10 * time.Second,
+	memorySizes: []int{0, 1000, 10_000, 100_000}, part: 1000, settle: 20 * time.Second,
 	cpuUpdates: 2000, cpuPush: 10_000, cpuBytes: 200e6,
 	reconnectSize: 10_000, startSize: 100, storedSize: 10_000, away: 10 * time.Second,
 	slowSize: 1000, slowPushes: 1000, streams: 200,

@@ -103,13 +103,13 @@ func ask(ctx context.Context, socket, path string) (*http.Response, error) {
 const (
 	settleStep = 250 * time.Millisecond
 	// settleStill is how long memory must not have fallen, by settleFall of it.
-	settleStill = 3 * time.Second
+	settleStill = 6 * time.Second
 	settleFall  = 0.005
 )
 
 // settle waits until the memory of a process has stopped falling, at most limit,
-// and returns it, with the smallest heap that was seen: the nearest to that after a
-// collection.
+// and returns it, with the heap then. Nothing is asked of it meanwhile: a process that
+// gives memory back may wait until all is quiet.
 func settle(ctx context.Context, in *instance, limit time.Duration) (m memory, heap float64, err error) {
 	begun := time.Now()
 	lowest, since := 0.0, begun
@@ -117,18 +117,12 @@ func settle(ctx context.Context, in *instance, limit time.Duration) (m memory, h
 		if m, err = readMemory(in.proc.PID()); err != nil {
 			return m, 0, err
 		}
-		h, err := readHeap(ctx, in)
-		if err != nil {
-			return m, 0, err
-		}
-		if heap == 0 || h < heap {
-			heap = h
-		}
 		if lowest == 0 || m.rss < lowest*(1-settleFall) {
 			lowest, since = m.rss, time.Now()
 		}
 		if time.Since(begun) >= limit || time.Since(since) >= settleStill {
-			return m, heap, nil
+			heap, err = readHeap(ctx, in)
+			return m, heap, err
 		}
 		select {
 		case <-time.After(min(settleStep, limit)):

@@ -30,6 +30,9 @@ import (
 // smaller one costs more than copying it.
 const shareFrom = 64
 
+// maxTypes bounds the types of which anything is remembered.
+const maxTypes = 64
+
 // Codec is gRPC's codec for protobuf, which shares the resources of responses.
 type Codec struct {
 	encoding.CodecV2
@@ -38,13 +41,19 @@ type Codec struct {
 	// held finds a resource by the hash of its bytes, for as long as anybody else
 	// holds it.
 	held map[uint64]weak.Pointer[anypb.Any]
+	// orders are the resources of the last SotW response of each type, as they came.
+	orders map[string][]*anypb.Any
+	urls   map[string]string // of types
 	// sweepAt is at how many entries those are dropped that nobody holds.
 	sweepAt int
 }
 
 // New returns a codec that has seen nothing.
 func New() *Codec {
-	return &Codec{CodecV2: encoding.GetCodecV2("proto"), held: make(map[uint64]weak.Pointer[anypb.Any]), sweepAt: 1024}
+	return &Codec{
+		CodecV2: encoding.GetCodecV2("proto"), sweepAt: 1024,
+		held: make(map[uint64]weak.Pointer[anypb.Any]), orders: make(map[string][]*anypb.Any), urls: make(map[string]string),
+	}
 }
 
 // Unmarshal reads a message.
@@ -63,8 +72,13 @@ const resourcesField = 2
 
 func (c *Codec) sotw(data mem.BufferSlice, m *discoveryv3.DiscoveryResponse) error {
 	var resources []*anypb.Any
+	var before order
 	rest, ok := split(data, func(r reader) bool {
-		a, ok := c.any(r)
+		a, ok := c.any(r, &before)
+		if ok && resources == nil {
+			before = c.order(a.GetTypeUrl())
+			resources = make([]*anypb.Any, 0, len(before.of)+1)
+		}
 		resources = append(resources, a)
 		return ok
 	})
@@ -75,6 +89,7 @@ func (c *Codec) sotw(data mem.BufferSlice, m *discoveryv3.DiscoveryResponse) err
 		return c.CodecV2.Unmarshal(data, m) // says what is wrong, and where
 	}
 	m.Resources = resources
+	c.remember(resources)
 	return nil
 }
 
@@ -136,7 +151,7 @@ func (c *Codec) resource(r reader) (*discoveryv3.Resource, bool) {
 			if !ok || body != nil { // twice, to be merged
 				return nil, false
 			}
-			if body, ok = c.any(inner); !ok {
+			if body, ok = c.any(inner, nil); !ok {
 				return nil, false
 			}
 			continue
@@ -154,8 +169,9 @@ func (c *Codec) resource(r reader) (*discoveryv3.Resource, bool) {
 	return out, true
 }
 
-// any reads an Any; false for one that is malformed.
-func (c *Codec) any(r reader) (*anypb.Any, bool) {
+// any reads an Any; false for one that is malformed. before is in which order they came
+// last time, nil for none.
+func (c *Codec) any(r reader, before *order) (*anypb.Any, bool) {
 	whole := r
 	var fields [2]reader // the type and the value
 	var has [2]bool
@@ -181,23 +197,45 @@ func (c *Codec) any(r reader) (*anypb.Any, bool) {
 	if !plain || !has[0] || value.left < shareFrom {
 		return whole.unmarshal()
 	}
+	same := func(a *anypb.Any) bool {
+		return value.left == len(a.GetValue()) && value.equals(a.GetValue()) && url.equalsString(a.GetTypeUrl())
+	}
+	if a := before.expect(same); a != nil {
+		return a, true
+	}
 	sum := value.hash()
 	c.mu.Lock()
 	shared := c.held[sum].Value()
 	c.mu.Unlock()
-	if shared != nil && value.equals(shared.GetValue()) && url.equals([]byte(shared.GetTypeUrl())) {
+	if shared != nil && same(shared) {
 		return shared, true
 	}
-	a := &anypb.Any{TypeUrl: string(url.appendTo(nil, url.left)), Value: value.appendTo(make([]byte, 0, value.left), value.left)}
+	a := &anypb.Any{TypeUrl: c.url(url), Value: value.appendTo(make([]byte, 0, value.left), value.left)}
 	if !utf8.ValidString(a.TypeUrl) {
 		return nil, false
 	}
-	c.remember(sum, a)
+	c.hold(sum, a)
 	return a, true
 }
 
-// remember makes an Any be found by its hash.
-func (c *Codec) remember(sum uint64, a *anypb.Any) {
+// url reads a type URL; what is equal is one string.
+func (c *Codec) url(r reader) string {
+	b := r.appendTo(make([]byte, 0, 128), r.left)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	url, ok := c.urls[string(b)]
+	if !ok {
+		if len(c.urls) >= maxTypes {
+			clear(c.urls)
+		}
+		url = string(b)
+		c.urls[url] = url
+	}
+	return url
+}
+
+// hold makes an Any be found by its hash.
+func (c *Codec) hold(sum uint64, a *anypb.Any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.held) >= c.sweepAt {

@@ -129,6 +129,20 @@ func (r reader) equals(b []byte) bool {
 	return true
 }
 
+// equalsString reports whether what is left is s.
+func (r reader) equalsString(s string) bool {
+	if r.left != len(s) {
+		return false
+	}
+	for piece := r.take(); piece != nil; piece = r.take() {
+		if string(piece) != s[:len(piece)] {
+			return false
+		}
+		s = s[len(piece):]
+	}
+	return true
+}
+
 // hash hashes what is left.
 func (r reader) hash() uint64 {
 	var h xxhash.Digest

@@ -1,0 +1,492 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// FuzzSinceIsAsIfNothingWereMarked holds two caches through one history. One is told, as
+// the upstream session does, what of an update is news since which; the other has to look
+// at everything. Whatever comes in between (other sources, verdicts, evictions, expiry,
+// what was restored, removals that are held back, limits), both hold the same, say the
+// same to every watch and source, and would write the same to disk; and after an update
+// what is wanted of it is held as it says (design.md I4).
+//
+// Which of what nobody wants is evicted first may differ: a push no longer makes it
+// young. So it is evicted by the input; where the LRU does so, only the last is looked at.
+// More seeds are in testdata/fuzz.
+func FuzzSinceIsAsIfNothingWereMarked(f *testing.F) {
+	f.Add([]byte("\x00\x00\x04\x00\x05\x00\x00\x00"))
+	f.Fuzz(func(t *testing.T, input []byte) {
+		if len(input) == 0 {
+			return
+		}
+		synctest.Test(t, func(t *testing.T) {
+			p := newPair(t, input[0])
+			input = input[1:]
+			for steps := 0; len(input) >= 2 && steps < 150; steps++ {
+				p.step(input[0], input[1])
+				p.compare()
+				input = input[2:]
+			}
+			p.end()
+		})
+	})
+}
+
+var (
+	pairTypes  = []string{xds.ClusterType, xds.EndpointType}
+	pairNames  = []string{"a", "b", "c", "d"}
+	pairPauses = []time.Duration{time.Second, 31 * time.Second, time.Minute, 3 * time.Minute}
+)
+
+// offer is what a source has under a name. again: it comes as another pointer, though
+// it is as it was.
+type offer struct {
+	version    string
+	ttl, again bool
+}
+
+// teller is a source of one type, with what it told last on this stream.
+type teller struct {
+	has  map[string]offer
+	last *Update
+	// partly: its answers are not all there is, though of the type they could be.
+	partly bool
+	number int
+}
+
+// pairMark is the mark of an update.
+type pairMark struct {
+	*teller
+	number int
+}
+
+// pair is a cache that is told what is news, and one that is not.
+type pair struct {
+	*testing.T
+	caches   [2]*Cache
+	watches  [2][2]*Watch // by cache
+	sources  [2]*Interest
+	journals [2]*Journal
+	said     [2][]*verdicts
+	tellers  map[string]*teller
+	evicts   bool // by the LRU
+	guarded  bool
+	cancel   func()
+	ended    chan error
+	log      []string
+}
+
+// newPair opens both, configured by the bits of a byte.
+func newPair(t *testing.T, bits byte) *pair {
+	p := &pair{T: t, tellers: make(map[string]*teller), ended: make(chan error, 2), evicts: bits&1 != 0, guarded: bits&2 != 0}
+	cfg := Config{Linger: 2 * time.Minute, Unreferenced: 1000}
+	if p.evicts {
+		cfg.Unreferenced = 2
+	}
+	if p.guarded {
+		cfg.Guard.MaxRemovalPercent = 50
+	}
+	if bits&4 != 0 {
+		cfg.Guard.PruneAfter = time.Minute
+	}
+	if bits&8 != 0 {
+		cfg.MaxResources = 5
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	p.cancel = cancel
+	for i := range p.caches {
+		c := New(cfg)
+		p.caches[i] = c
+		p.journals[i] = c.Journal(make(chan struct{}, 1), make(chan struct{}, 1))
+		p.sources[i] = c.Interest()
+		c.SetConnected(true)
+		go func() { p.ended <- c.Run(ctx) }()
+		for n := range p.watches[i] {
+			p.open(i, n)
+		}
+	}
+	synctest.Wait()
+	return p
+}
+
+func (p *pair) end() {
+	p.say("3h pass")
+	pass(3 * time.Hour)
+	p.compare()
+	p.cancel()
+	for range p.caches {
+		if err := <-p.ended; err != nil {
+			p.Error(err)
+		}
+	}
+}
+
+// open opens a watch: one of everything, one of names.
+func (p *pair) open(i, n int) {
+	w := p.caches[i].Watch(fmt.Sprint("client ", n))
+	p.watches[i][n] = w
+	if n == 0 {
+		subscribe(w, xds.ClusterType, "*")
+		return
+	}
+	subscribe(w, xds.ClusterType, "a")
+	subscribe(w, xds.EndpointType, "a", "b")
+}
+
+func (p *pair) say(format string, args ...any) { p.log = append(p.log, fmt.Sprintf(format, args...)) }
+
+func (p *pair) fail(format string, args ...any) {
+	p.Helper()
+	p.cancel()
+	p.Fatalf("%s\n%s", strings.Join(p.log, "\n"), fmt.Sprintf(format, args...))
+}
+
+// each does the same to both.
+func (p *pair) each(does func(i int, c *Cache)) {
+	for i, c := range p.caches {
+		does(i, c)
+	}
+}
+
+// step does what two bytes spell out.
+func (p *pair) step(op, arg byte) {
+	url, source := pairTypes[arg&1], []string{"one", "two"}[arg>>1&1]
+	name, version := pairNames[arg>>2&3], fmt.Sprint(1+arg>>4&3)
+	n, bare := int(arg>>1&1), arg>>6&1 == 0
+	switch t := p.teller(source, url); op % 22 {
+	case 0, 1, 2, 3:
+		p.update(source, url, Update{})
+	case 4, 5:
+		t.has[name] = offer{version: version, ttl: !bare}
+	case 6:
+		delete(t.has, name)
+	case 7:
+		if o, ok := t.has[name]; ok {
+			t.has[name] = offer{o.version, o.ttl, true}
+		}
+	case 8: // a new stream
+		p.say("%s reconnects", source)
+		for _, url := range pairTypes {
+			p.teller(source, url).last = nil
+		}
+	case 9:
+		t.partly = !t.partly
+	case 10:
+		p.odd(source, url, name, version, arg>>6)
+	case 11:
+		p.say("synced %s %s", source, xds.Short(url))
+		p.each(func(_ int, c *Cache) { c.Synced(source, url) })
+	case 12:
+		p.accept(n, url, name, version, bare)
+	case 13, 14:
+		p.refuse(n, url, name, version, arg)
+	case 15:
+		p.say("watch %d of %s %s, wildcard %v", n, xds.Short(url), name, bare)
+		p.each(func(i int, _ *Cache) { p.watches[i][n].Subscribe(url, bare, []string{name}, nil) })
+	case 16:
+		p.say("watch %d no more of %s %s, wildcard %v", n, xds.Short(url), name, !bare)
+		p.each(func(i int, _ *Cache) { p.watches[i][n].Subscribe(url, !bare, nil, []string{name}) })
+	case 17:
+		p.say("watch %d closes, and another opens", n)
+		p.each(func(i int, _ *Cache) {
+			p.watches[i][n].Close(nil)
+			p.open(i, n)
+		})
+	case 18:
+		p.say("%v pass", pairPauses[arg&3])
+		pass(pairPauses[arg&3])
+	case 19:
+		p.restore(source, url, name, version, arg>>6)
+	case 20:
+		p.say("evict %s %s", xds.Short(url), name)
+		p.each(func(_ int, c *Cache) {
+			c.mu.Lock()
+			c.unreferenced.Remove(key{url, name})
+			c.mu.Unlock()
+		})
+	case 21:
+		p.look(n, arg)
+	}
+}
+
+func (p *pair) teller(source, url string) *teller {
+	t := p.tellers[source+url]
+	if t == nil {
+		t = &teller{has: make(map[string]offer)}
+		p.tellers[source+url] = t
+	}
+	return t
+}
+
+// content is a resource as a stream reads it: one with a TTL comes in a wrapper.
+func content(source, url, name string, o offer) *xds.Resource {
+	r := &xds.Resource{Type: url, Name: name, Version: o.version, UpstreamVersion: "of-the-response",
+		Body: &anypb.Any{TypeUrl: url, Value: []byte(name + o.version)}}
+	if url == xds.ClusterType && o.version != "3" {
+		r.EDSName = name
+	}
+	if o.ttl {
+		r.UpstreamVersion, r.TTL, r.Deadline = source+o.version, 30*time.Second, time.Now().Add(30*time.Second)
+	}
+	return r
+}
+
+// update lets a source tell what it has, and what else u says: with marks, which hold,
+// and without.
+func (p *pair) update(source, url string, u Update) {
+	t := p.teller(source, url)
+	t.number++
+	u.Source, u.Type, u.Mark = source, url, pairMark{t, t.number}
+	u.Wildcard = url == xds.ClusterType && !t.partly
+	u.Complete = u.Wildcard && len(u.Errors)+len(u.Refresh) == 0
+	before := make(map[string]*xds.Resource)
+	if t.last != nil {
+		u.Since = t.last.Mark
+		for _, r := range t.last.Put {
+			before[r.Name] = r
+			if _, has := t.has[r.Name]; !has && xds.FullState(url) {
+				u.Since = nil
+			}
+		}
+	}
+	if len(u.Errors)+len(u.Refresh) > 0 {
+		u.Since = nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.has)) {
+		o := t.has[name]
+		t.has[name] = offer{version: o.version, ttl: o.ttl}
+		if slices.ContainsFunc(u.Refresh, func(h Refresh) bool { return h.Name == name }) {
+			continue
+		}
+		r := before[name]
+		if r == nil || r.Version != o.version || o.again || o.ttl || r.TTL > 0 {
+			r = content(source, url, name, o)
+			u.News = append(u.News, r)
+		}
+		if o.ttl {
+			u.Since = nil
+		}
+		u.Put = append(u.Put, r)
+	}
+	t.last = &u
+	p.apply(u)
+	if u.Complete && !p.guarded { // removals may be held back (I10)
+		for _, r := range p.caches[0].Resources(url) {
+			if r.Current != nil && t.has[r.Name].version == "" {
+				p.fail("%s is held, and not in a complete update", r.Name)
+			}
+		}
+	}
+}
+
+// apply applies an update to both, and fails unless what is wanted of it is held then.
+func (p *pair) apply(u Update) {
+	p.say("%s %s%v put%s news%s remove%v refresh%v errors%v complete %v, since %v of %v", u.Source, xds.Short(u.Type), u.Mark, listed(u.Put), listed(u.News),
+		u.Remove, u.Refresh, u.Errors, u.Complete, u.Since, p.caches[0].table(u.Type).mark)
+	for i, c := range p.caches {
+		if i == 1 {
+			u.Mark, u.Since, u.News = nil, nil, nil
+		}
+		v := &verdicts{}
+		c.Apply(u, v.say)
+		p.said[i] = append(p.said[i], v)
+		if len(v.said) > 0 && strings.Contains(v.said[0], "--max-resources") {
+			continue
+		}
+		for _, r := range u.Put {
+			t := c.table(u.Type)
+			if !c.wants(t, xds.Wildcard) && !c.wantsResource(t, r.Name, r) {
+				continue
+			}
+			if e := t.entries[r.Name]; e == nil || e.res.Version != r.Version || e.source != u.Source {
+				p.fail("cache %d: %s@%s of the update is not held", i, r.Name, r.Version)
+			}
+		}
+	}
+}
+
+func listed(list []*xds.Resource) (out string) {
+	for _, r := range list {
+		out += " " + r.Name + "@" + r.Version
+		if r.TTL > 0 {
+			out += "/ttl"
+		}
+	}
+	return out
+}
+
+// odd is an update that says more than what there is.
+func (p *pair) odd(source, url, name, version string, kind byte) {
+	switch kind {
+	case 0:
+		t := p.teller(source, url)
+		if _, has := t.has[name]; !has {
+			p.update(source, url, Update{Remove: []string{name}})
+		}
+	case 1:
+		p.update(source, url, Update{Refresh: []Refresh{{Name: name, Version: source + version, TTL: time.Minute, Deadline: time.Now().Add(time.Minute)}}})
+	case 2:
+		p.update(source, url, Update{Errors: []ResourceError{{Name: name, Err: errors.New("no good")}}})
+	case 3:
+		u := Update{Source: source, Type: url, Silent: true, Errors: []ResourceError{{Name: name, Err: xds.ErrNoAnswer}}}
+		if version == "1" { // a source that marks nothing, and tells whatever it has
+			u = Update{Source: "file", Type: url, Unasked: true, Put: []*xds.Resource{content("file", url, name, offer{version: "4"})}}
+		}
+		p.apply(u)
+	}
+}
+
+// accept is an ACK of what is held, or of something else.
+func (p *pair) accept(n int, url, name, version string, held bool) {
+	p.say("watch %d accepts %s %s@%s, what is held %v", n, xds.Short(url), name, version, held)
+	p.each(func(i int, c *Cache) {
+		r := content("", url, name, offer{version: version})
+		if e := c.table(url).entries[name]; e != nil && held {
+			r = e.res
+		}
+		p.watches[i][n].Accept(url, []*xds.Resource{r}, nil)
+		p.watches[i][n].Progress(url, c.revision)
+	})
+}
+
+// refuse is a NACK of what is held under a name alone, of everything, or of something
+// else.
+func (p *pair) refuse(n int, url, name, version string, arg byte) {
+	p.say("watch %d refuses %s %s@%s %d", n, xds.Short(url), name, version, arg>>6)
+	p.each(func(i int, c *Cache) {
+		rejected := content("", url, name, offer{version: version})
+		var suspects []*xds.Resource
+		if e := c.table(url).entries[name]; e != nil && arg>>6&1 == 0 {
+			rejected = e.res
+		}
+		if arg>>6 > 1 {
+			rejected = nil
+			for _, e := range c.table(url).entries {
+				suspects = append(suspects, e.res)
+			}
+		}
+		p.watches[i][n].Refuse(url, c.revision, "no good", rejected, suspects)
+	})
+}
+
+// restore brings what was on disk.
+func (p *pair) restore(source, url, name, version string, kind byte) {
+	p.say("restore %s %s@%s of %s, %d", xds.Short(url), name, version, source, kind)
+	saved := []Saved{{Type: url, Name: name, Kept: content(source, url, name, offer{version: version, ttl: kind == 3}), Source: source, Accepted: kind > 0}}
+	var facts []Fact
+	if kind == 2 {
+		facts = []Fact{{Wanted, url, xds.Wildcard}, {Known, url, ""}}
+	}
+	p.each(func(_ int, c *Cache) {
+		c.Restore(saved, facts)
+		if kind&1 == 1 {
+			c.Release()
+		}
+	})
+}
+
+// look lets a watch read, a source hear what is wanted, or a client fall back.
+func (p *pair) look(n int, arg byte) {
+	var got [2]any
+	p.each(func(i int, c *Cache) {
+		switch arg >> 6 {
+		case 0:
+			got[i] = changed(p.watches[i][n])
+		case 1:
+			var records []string
+			for _, r := range p.journals[i].Take() {
+				records = append(records, fmt.Sprint(r.Op, xds.Short(r.Type), r.Name, lived(r.Resource), r.Source, r.Accepted, r.Fact, r.Is))
+			}
+			slices.Sort(records)
+			got[i] = records
+		case 2:
+			got[i] = taken(p.sources[i])
+		case 3:
+			got[i] = len(c.FallBack())
+		}
+	})
+	p.same("seen", got[0], got[1])
+}
+
+func (p *pair) same(what string, marked, plain any) {
+	p.Helper()
+	if g, w := fmt.Sprintf("%+v", marked), fmt.Sprintf("%+v", plain); g != w && !p.evicts {
+		p.fail("%s:\n got %s\nwant %s", what, g, w)
+	}
+}
+
+// compare fails unless both caches are in one state.
+func (p *pair) compare() {
+	p.Helper()
+	if p.evicts {
+		return
+	}
+	got, want := p.state(0), p.state(1)
+	for i := range min(len(got), len(want)) {
+		p.same("state", got[i], want[i])
+	}
+	p.same("state", len(got), len(want))
+}
+
+// state is what can be seen of a cache, its watches and verdicts, and what it would have
+// on disk.
+func (p *pair) state(i int) (out []string) {
+	c := p.caches[i]
+	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	for n, v := range p.said[i] {
+		if n > len(p.said[i])-20 {
+			say("verdict on update %d: %q", n, v.said)
+		}
+	}
+	say("status %+v, restored %d, lacking %v, fallen back %v, room %d %d", c.Status(), c.Restored(), c.Lacking(), c.FallenBack(), c.resources, c.bytes)
+	for _, url := range pairTypes {
+		for _, name := range pairNames {
+			for _, r := range c.Resources(url) {
+				if r.Name == name {
+					say("%s %s is %s %s, good %s, of %s, reason %q, error %v", xds.Short(url), name, lived(r.Current), r.Standing, lived(r.Good), r.Source, r.Reason, r.Err)
+				}
+			}
+		}
+		for _, source := range []string{"one", "two", "file"} {
+			say("held of %s: %v", source, c.Held(source, url))
+		}
+		look(c, func(s Snapshot) {
+			say("%s revision %d, %s, %d rejections, doubtful %v", xds.Short(url), s.Revision(), s.Wildcard(url), s.Rejections(url), s.Doubtful(url))
+			for _, name := range pairNames {
+				it := s.Lookup(url, name)
+				say("%s %s is served as %s %s, good %s, gone %v", xds.Short(url), name, lived(it.Current), it.Standing, lived(it.Good), it.Gone)
+			}
+		})
+	}
+	saved, facts := p.journals[i].Saved()
+	var disk []string
+	for _, s := range saved {
+		disk = append(disk, fmt.Sprintf("%s %s %s of %s %v %v, before %s", xds.Short(s.Type), s.Name, lived(s.Kept), s.Source, s.Accepted, s.Proven, lived(s.Previous)))
+	}
+	for _, f := range facts {
+		disk = append(disk, fmt.Sprint(f))
+	}
+	slices.Sort(disk)
+	say("on disk: %q", disk)
+	return out
+}
+
+func lived(r *xds.Resource) string {
+	if r == nil {
+		return "nothing"
+	}
+	return fmt.Sprintf("%s (%s until %v)", r.Version, r.UpstreamVersion, r.Deadline)
+}

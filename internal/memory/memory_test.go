@@ -1,0 +1,88 @@
+package memory
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"runtime"
+	"runtime/debug"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestTheCollectorFollowsTheContainerUnlessTheEnvironmentSaysOtherwise(t *testing.T) {
+	percent := debug.SetGCPercent(100)
+	limit := debug.SetMemoryLimit(-1)
+	defer func() {
+		debug.SetGCPercent(percent)
+		debug.SetMemoryLimit(limit)
+	}()
+	for _, tc := range []struct {
+		name    string
+		environ map[string]string
+		memory  uint64
+		percent int
+		limit   int64
+	}{
+		{"a limit", nil, 1000, gcPercent, 800},
+		{"no limit", nil, 0, gcPercent, math.MaxInt64},
+		{"of the environment", map[string]string{"GOGC": "100", "GOMEMLIMIT": "1GiB"}, 1000, 100, math.MaxInt64},
+	} {
+		debug.SetGCPercent(100)
+		debug.SetMemoryLimit(math.MaxInt64)
+		Limit(func(name string) string { return tc.environ[name] }, tc.memory, slog.New(slog.DiscardHandler))
+		if p, l := debug.SetGCPercent(100), debug.SetMemoryLimit(-1); p != tc.percent || l != tc.limit {
+			t.Errorf("%s: GOGC %d, limit %d", tc.name, p, l)
+		}
+	}
+}
+
+func TestWhatABurstLeftIsGivenBackWhenAllIsQuiet(t *testing.T) {
+	const size = 64 << 20
+	free := func() uint64 {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc + m.HeapIdle - m.HeapReleased
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		garbage := make([][]byte, size>>20)
+		for i := range garbage {
+			garbage[i] = make([]byte, 1<<20)
+		}
+		held := free()
+		runtime.KeepAlive(garbage)
+		go GiveBack(ctx, slog.New(slog.DiscardHandler))
+		time.Sleep(3 * period)
+		synctest.Wait()
+		if now := free(); now+size/2 > held {
+			t.Errorf("%d bytes of heap, and %d before", now, held)
+		}
+	})
+}
+
+func TestABurstIsOverWhenNothingMuchIsAllocated(t *testing.T) {
+	const mib = 1 << 20
+	for _, tc := range []struct {
+		name  string
+		live  uint64
+		heaps []uint64 // allocated, period by period
+		over  []bool
+	}{
+		{"nothing", 0, []uint64{0, 0}, []bool{false, false}},
+		{"a burst", 0, []uint64{8 * mib, 8*mib + 1000}, []bool{false, true}},
+		{"a burst that goes on", 0, []uint64{8 * mib, 16 * mib, 24 * mib}, []bool{false, false, false}},
+		{"a trickle", 0, []uint64{300 << 10, 600 << 10, 900 << 10, 1200 << 10}, []bool{false, false, false, true}},
+		{"little of much", 100 * mib, []uint64{8 * mib, 8 * mib}, []bool{false, false}},
+		{"much of much", 100 * mib, []uint64{20 * mib, 20 * mib}, []bool{false, true}},
+	} {
+		b := bursts{}
+		for i, allocated := range tc.heaps {
+			if got := b.over(heap{allocated, tc.live}); got != tc.over[i] {
+				t.Errorf("%s: over is %v after period %d", tc.name, got, i)
+			}
+		}
+	}
+}

@@ -1,0 +1,490 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// FuzzReadingsAreAsIfReadAnew holds two SotW machines through one conversation. The
+// responses of one share what is as it was, to the pointer, as package upstream/codec
+// makes them; of the other each is a deep clone, so that nothing is ever found again.
+// Both find the same and ask for the same, and what is marked is true:
+//
+//   - what is in Put and not in News was in the update that Since numbers, the same to
+//     the pointer;
+//   - of a full-state type nothing of that update is missing (design.md I3).
+//
+// More seeds are in testdata/fuzz.
+func FuzzReadingsAreAsIfReadAnew(f *testing.F) {
+	f.Add([]byte("\x04\x00\x00\x00\x05\x00\x00\x00"))
+	f.Fuzz(func(t *testing.T, input []byte) {
+		tw := newTwins(t)
+		for steps := 0; len(input) >= 2 && steps < 200; steps++ {
+			tw.step(input[0], input[1])
+			input = input[2:]
+		}
+		tw.say("after an hour")
+		tw.now = tw.now.Add(time.Hour)
+		tw.take()
+	})
+}
+
+// twinTypes are those of the responses: complete ones, and partial ones.
+var twinTypes = []string{xds.ClusterType, xds.EndpointType, xds.ListenerType, "example.Gizmo"}
+
+// twins are a machine that is given shared entries, one that is given clones, and the
+// server of both.
+type twins struct {
+	*testing.T
+	shared, cloned *Session
+	versions       [2]map[string]Version
+	now            time.Time
+	nonces         int
+	wanted         map[string]map[string]bool
+	held           map[string]map[string]string
+	// The server: what its next response of a type has, what it ever made, and its
+	// version and nonce.
+	next    map[string][]*anypb.Any
+	made    map[string]*anypb.Any
+	failed  map[string][]*discoveryv3.ResourceError
+	version map[string]string
+	newest  map[string]string
+	// updates are those of the machine that is given shared entries, by type.
+	updates map[string][]*Update
+	log     []string
+}
+
+func newTwins(t *testing.T) *twins {
+	tw := &twins{
+		T: t, now: time.Unix(1e9, 0),
+		wanted: make(map[string]map[string]bool), held: make(map[string]map[string]string),
+		next: make(map[string][]*anypb.Any), made: make(map[string]*anypb.Any), failed: make(map[string][]*discoveryv3.ResourceError),
+		version: make(map[string]string), newest: make(map[string]string), updates: make(map[string][]*Update),
+	}
+	for i, s := range []**Session{&tw.shared, &tw.cloned} {
+		tw.versions[i] = make(map[string]Version)
+		*s = New(Config{
+			Form: SotW, Versions: tw.versions[i],
+			Held: func(typeURL string) map[string]string { return maps.Clone(tw.held[typeURL]) },
+		})
+	}
+	for _, url := range twinTypes {
+		tw.want(url, true, []string{"*", "a"}[len(tw.wanted)%2])
+	}
+	tw.take()
+	return tw
+}
+
+func (tw *twins) say(format string, args ...any) {
+	tw.log = append(tw.log, fmt.Sprintf(format, args...))
+}
+
+func (tw *twins) fail(format string, args ...any) {
+	tw.Helper()
+	tw.Fatalf("%s\n%s", strings.Join(tw.log, "\n"), fmt.Sprintf(format, args...))
+}
+
+// step does what two bytes spell out: one that changes what the next response has, a
+// response, or what else happens to a stream. The low half of arg says to what name.
+func (tw *twins) step(op, arg byte) {
+	url := twinTypes[int(arg>>6)]
+	name := []string{"a", "b", "c", "d"}[arg&3]
+	content := fmt.Sprint(arg >> 2 & 3)
+	switch op % 16 {
+	case 0, 1, 2, 3:
+		tw.respond(url)
+	case 4, 5:
+		tw.replace(url, name, tw.bare(url, name, content))
+	case 6:
+		tw.replace(url, name, nil)
+	case 7: // beside what is there: the same pointer, or another content
+		tw.add(url, tw.bare(url, name, content))
+	case 8: // the same again, and not shared
+		tw.add(url, proto.CloneOf(tw.bare(url, name, content)))
+	case 9:
+		tw.add(url, tw.odd(url, name, arg>>2&7))
+	case 10:
+		if n := len(tw.next[url]); n > 0 { // the order says nothing
+			tw.next[url] = append(tw.next[url][n-1:], tw.next[url][:n-1]...)
+		}
+	case 11:
+		tw.failed[url] = append(tw.failed[url], &discoveryv3.ResourceError{ResourceName: &discoveryv3.ResourceName{Name: name}})
+	case 12:
+		tw.version[url] = []string{"", "-", "fixed"}[arg>>2%3] // "": another each time
+	case 13:
+		tw.want(url, arg&4 == 0, []string{"*", name}[arg>>3&1])
+		tw.take()
+	case 14:
+		tw.judge(url, arg&1 == 1)
+	case 15:
+		tw.now = tw.now.Add(fuzzPauses[arg&3])
+		tw.say("after %v", fuzzPauses[arg&3])
+		tw.take()
+	}
+}
+
+// bare is a resource; of one content there is one pointer.
+func (tw *twins) bare(url, name, content string) *anypb.Any {
+	return tw.once(url+name+content, url, body(name, content))
+}
+
+func (tw *twins) once(key, url string, value []byte) *anypb.Any {
+	if tw.made[key] == nil {
+		tw.made[key] = &anypb.Any{TypeUrl: url, Value: value}
+	}
+	return tw.made[key]
+}
+
+// odd is an entry that is not bare, or malformed.
+func (tw *twins) odd(url, name string, kind byte) *anypb.Any {
+	key := fmt.Sprint(url, name, " odd ", kind)
+	switch kind {
+	case 0:
+		return tw.once(key, url, nil)
+	case 1:
+		return tw.once(key, "other", body(name, "1"))
+	case 2:
+		return tw.once(key, url, append(body(name, "1"), 0x1a, 9))
+	case 3: // of a cluster the name can be read, and the name of its endpoints cannot
+		return tw.once(key, url, append(body(name, "1"), 0x10, 3, 0x1a, 3, 0x12, 1, 0xff))
+	}
+	w := &discoveryv3.Resource{Name: name, Version: "w", Resource: tw.bare(url, name, "1")}
+	switch kind {
+	case 4:
+		w.Ttl = durationpb.New(time.Minute)
+	case 5: // a heartbeat
+		w.Resource, w.Ttl = nil, durationpb.New(time.Minute)
+	case 6:
+		w.Aliases = []string{"d"}
+	}
+	value, err := proto.Marshal(w)
+	if err != nil {
+		tw.Fatal(err)
+	}
+	return tw.once(key, xds.WrapperType, value)
+}
+
+func (tw *twins) add(url string, entry *anypb.Any) { tw.next[url] = append(tw.next[url], entry) }
+
+// replace takes everything out that is of a name, and puts an entry there, if any.
+func (tw *twins) replace(url, name string, entry *anypb.Any) {
+	tw.next[url] = slices.DeleteFunc(tw.next[url], func(e *anypb.Any) bool {
+		r, _ := xds.FromAny(url, "", e, tw.now)
+		return r == nil || r.Name == name // nor stays what has no name
+	})
+	if entry != nil {
+		tw.add(url, entry)
+	}
+}
+
+func (tw *twins) want(url string, more bool, name string) {
+	if tw.wanted[url] == nil {
+		tw.wanted[url] = make(map[string]bool)
+	}
+	tw.say("want %s %s %v", xds.Short(url), name, more)
+	tw.wanted[url][name] = more
+	var add, drop []string
+	switch {
+	case name == xds.Wildcard:
+	case more:
+		add = []string{name}
+	default:
+		drop = []string{name}
+	}
+	for _, s := range []*Session{tw.shared, tw.cloned} {
+		s.Want(url, tw.wanted[url][xds.Wildcard], add, drop)
+	}
+}
+
+func (tw *twins) judge(url string, nack bool) {
+	var verdict error
+	if nack {
+		verdict = errors.New("no good")
+	}
+	tw.say("verdict %s: %v", tw.newest[url], verdict)
+	got, want := tw.shared.Verdict(url, tw.newest[url], verdict, tw.now), tw.cloned.Verdict(url, tw.newest[url], verdict, tw.now)
+	if got != want {
+		tw.fail("late %v, want %v", got, want)
+	}
+	tw.take()
+}
+
+// respond sends one response to both.
+func (tw *twins) respond(url string) {
+	tw.nonces++
+	m := &discoveryv3.DiscoveryResponse{TypeUrl: url, Nonce: fmt.Sprint("n", tw.nonces), VersionInfo: tw.version[url],
+		Resources: slices.Clone(tw.next[url]), ResourceErrors: tw.failed[url]}
+	switch m.VersionInfo {
+	case "":
+		m.VersionInfo = fmt.Sprint("v", tw.nonces)
+	case "-":
+		m.VersionInfo = ""
+	}
+	delete(tw.failed, url)
+	tw.newest[url] = m.Nonce
+	tw.say("response %s %s of %d, %d errors", xds.Short(url), m.Nonce, len(m.Resources), len(m.ResourceErrors))
+	for _, e := range m.Resources {
+		tw.say("    %p %q", e, e.GetValue())
+	}
+	want, wantErr := tw.cloned.SotW(proto.CloneOf(m), tw.now)
+	got, err := tw.shared.SotW(m, tw.now)
+	if (err == nil) != (wantErr == nil) {
+		tw.fail("error %v, want %v", err, wantErr)
+	}
+	if err != nil {
+		return
+	}
+	if g, w := said(got), said(want); !reflect.DeepEqual(g, w) {
+		tw.fail("got  %q\nwant %q", g, w)
+	}
+	tw.updates[url] = append(tw.updates[url], got)
+	if why := dishonest(got, tw.updates[url]); why != "" {
+		tw.fail("%s: since %d: %s", m.Nonce, got.Since, why)
+	}
+	tw.held[url] = make(map[string]string)
+	for _, r := range got.Put {
+		tw.held[url][r.Name] = r.UpstreamVersion
+	}
+	tw.take()
+}
+
+// said is all that an update says, but for its marks and for how often, and why, it says
+// that something is wrong with a name: of one that came twice either may be found first.
+func said(u *Update) []string {
+	out := []string{fmt.Sprintf("%s %s remove %v complete %v wildcard %v silent %v number %d", u.Type, u.Nonce, u.Remove, u.Complete, u.Wildcard, u.Silent, u.Number)}
+	for _, r := range u.Put { // none twice: see dishonest
+		out = append(out, fmt.Sprintf("put %s@%s %s %v %v %s", r.Name, r.Version, r.UpstreamVersion, r.Aliases, r.Deadline, r.EDSName))
+	}
+	for _, r := range u.Refresh {
+		out = append(out, fmt.Sprintf("refresh %+v", r))
+	}
+	for _, e := range u.Errors {
+		out = append(out, "error "+e.Name)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// dishonest tells what of an update's marks is not so; "" for nothing. all are the
+// updates of the type up to this one.
+func dishonest(u *Update, all []*Update) string {
+	if u.Number != uint64(len(all)) {
+		return fmt.Sprintf("it is number %d, want %d", u.Number, len(all))
+	}
+	put := make(map[string]*xds.Resource)
+	for _, r := range u.Put {
+		if put[r.Name] != nil {
+			return r.Name + " is put twice"
+		}
+		put[r.Name] = r
+	}
+	for _, r := range u.News {
+		if put[r.Name] != r {
+			return r.Name + " is news and not put"
+		}
+	}
+	if u.Since == 0 {
+		return ""
+	}
+	if u.Since >= u.Number {
+		return "that is no earlier update"
+	}
+	before := all[u.Since-1]
+	for _, r := range u.Put {
+		if !slices.Contains(u.News, r) && !slices.Contains(before.Put, r) {
+			return r.Name + " is no news and was not put then"
+		}
+	}
+	for _, r := range before.Put {
+		if put[r.Name] == nil && xds.FullState(u.Type) {
+			return r.Name + " was put then and is missing"
+		}
+	}
+	return ""
+}
+
+// take takes everything that the machines ask for.
+func (tw *twins) take() {
+	for range 100 {
+		wantTypes, wantAt := tw.cloned.Settled(tw.now)
+		if types, at := tw.shared.Settled(tw.now); !slices.Equal(types, wantTypes) || !at.Equal(wantAt) {
+			tw.fail("settled %v %v, want %v %v", types, at, wantTypes, wantAt)
+		}
+		wantLate, wantAt := tw.cloned.Overdue(tw.now)
+		if late, at := tw.shared.Overdue(tw.now); !reflect.DeepEqual(late, wantLate) || !at.Equal(wantAt) {
+			tw.fail("overdue %v %v, want %v %v", late, at, wantLate, wantAt)
+		}
+		if got, want := tw.shared.Reopen(), tw.cloned.Reopen(); got != want {
+			tw.fail("reopen %v, want %v", got, want)
+		}
+		want, wantAt := tw.cloned.Next(tw.now)
+		got, at := tw.shared.Next(tw.now)
+		if got != nil && want != nil && got.NACK != "" && want.NACK != "" {
+			got.NACK = want.NACK // see said
+		}
+		if !reflect.DeepEqual(got, want) || !at.Equal(wantAt) {
+			tw.fail("got request %+v %v\nwant %+v %v", got, at, want, wantAt)
+		}
+		if !reflect.DeepEqual(tw.versions[0], tw.versions[1]) {
+			tw.fail("versions %v, want %v", tw.versions[0], tw.versions[1])
+		}
+		if got == nil {
+			return
+		}
+		tw.say("-> %+v", *got)
+	}
+	tw.fail("a hundred requests at once")
+}
+
+// marked sends responses to a machine that wants everything of a type, and returns the
+// update of the last.
+func marked(t *testing.T, url string, responses ...[]*anypb.Any) *Update {
+	t.Helper()
+	s := New(Config{Form: SotW})
+	s.Want(url, true, nil, nil)
+	s.Next(time.Unix(1e9, 0))
+	var last *Update
+	for i, entries := range responses {
+		u, err := s.SotW(&discoveryv3.DiscoveryResponse{TypeUrl: url, VersionInfo: fmt.Sprint("v", i), Nonce: fmt.Sprint("n", i), Resources: entries}, time.Unix(1e9, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = u
+	}
+	return last
+}
+
+// entry is a bare resource, each time another pointer.
+func entry(url, nameContent string) *anypb.Any {
+	name, content, _ := strings.Cut(nameContent, "@")
+	return &anypb.Any{TypeUrl: url, Value: body(name, content)}
+}
+
+// wrapped is a resource that lives for a minute; without a content, a heartbeat.
+func wrapped(t *testing.T, url, nameContent string) *anypb.Any {
+	t.Helper()
+	name, content, _ := strings.Cut(nameContent, "@")
+	w := &discoveryv3.Resource{Name: name, Version: "w", Ttl: durationpb.New(time.Minute)}
+	if content != "" {
+		w.Resource = entry(url, nameContent)
+	}
+	value, err := proto.Marshal(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &anypb.Any{TypeUrl: xds.WrapperType, Value: value}
+}
+
+func named(list []*xds.Resource) (out []string) {
+	for _, r := range list {
+		out = append(out, r.Name)
+	}
+	return out
+}
+
+func wantMarks(t *testing.T, u *Update, since uint64, news ...string) {
+	t.Helper()
+	if got := named(u.News); u.Since != since || !slices.Equal(got, news) {
+		t.Errorf("since %d, news %v; want %d, %v", u.Since, got, since, news)
+	}
+}
+
+func TestAChangedOneAmongUnchangedIsTheOnlyNews(t *testing.T) {
+	for _, url := range []string{xds.ClusterType, xds.EndpointType} {
+		a, b, c := entry(url, "a@1"), entry(url, "b@1"), entry(url, "c@1")
+		u := marked(t, url, []*anypb.Any{a, b, c}, []*anypb.Any{a, entry(url, "b@2"), c})
+		wantMarks(t, u, 1, "b")
+		if len(u.Put) != 3 {
+			t.Errorf("put %v", named(u.Put))
+		}
+	}
+}
+
+// design.md I3: absence is deletion for full-state types only.
+func TestWithOneRemovedTheRestIsMarkedOnlyWhereAbsenceSaysNothing(t *testing.T) {
+	for url, since := range map[string]uint64{xds.ClusterType: 0, xds.EndpointType: 1} {
+		a, b := entry(url, "a@1"), entry(url, "b@1")
+		wantMarks(t, marked(t, url, []*anypb.Any{a, b}, []*anypb.Any{a}), since)
+	}
+}
+
+// protocol.md 1.10: which of them is meant cannot be told.
+func TestADuplicateIsRefusedThoughItIsUnchanged(t *testing.T) {
+	url := xds.ClusterType
+	a, b, again := entry(url, "a@1"), entry(url, "b@1"), entry(url, "a@1")
+	for _, tc := range []struct {
+		name      string
+		responses [][]*anypb.Any
+	}{
+		{"of one pointer", [][]*anypb.Any{{a, b}, {a, b, a}}},
+		{"of another", [][]*anypb.Any{{a, b}, {a, b, again}}},
+		{"of another content", [][]*anypb.Any{{a, b}, {a, b, entry(url, "a@2")}}},
+		{"of one pointer, a second time", [][]*anypb.Any{{a, b, a}, {a, b, a}}},
+		{"of another, a second time", [][]*anypb.Any{{a, b, again}, {a, b, again}}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			u := marked(t, url, tc.responses...)
+			if u.Since != 0 || len(u.Errors) == 0 || u.Errors[0].Name != "a" || !slices.Equal(named(u.Put), []string{"b"}) || u.Complete {
+				t.Errorf("since %d, put %v, errors %v, complete %v", u.Since, named(u.Put), u.Errors, u.Complete)
+			}
+		})
+	}
+}
+
+// An update says what is as it was in another only if that held it.
+func TestNothingIsMarkedSinceAnUpdateThatDidNotHoldIt(t *testing.T) {
+	url := xds.ClusterType
+	a, b := entry(url, "a@1"), entry(url, "b@1")
+	for _, tc := range []struct {
+		name      string
+		responses [][]*anypb.Any
+	}{
+		{"a duplicate that is one now", [][]*anypb.Any{{a, b, a}, {a, b}}},
+		{"a wrapper that is missing now", [][]*anypb.Any{{a, wrapped(t, url, "b@1")}, {a}}},
+		{"beside a wrapper of the name", [][]*anypb.Any{{b, a, wrapped(t, url, "a@1")}, {b, a}}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if u := marked(t, url, tc.responses...); u.Since != 0 {
+				t.Errorf("put %v, news %v, since %d", named(u.Put), named(u.News), u.Since)
+			}
+		})
+	}
+}
+
+// What a version_info stands for is what came with it (Version), whatever came without.
+func TestAVersionStandsForTheNamesOfItsOwnResponse(t *testing.T) {
+	url, versions := xds.ClusterType, make(map[string]Version)
+	s := New(Config{Form: SotW, Versions: versions})
+	s.Want(url, true, nil, nil)
+	now := time.Unix(1e9, 0)
+	s.Next(now)
+	a, b, c := entry(url, "a@1"), entry(url, "b@1"), entry(url, "c@1")
+	for i, m := range []*discoveryv3.DiscoveryResponse{
+		{VersionInfo: "1", Resources: []*anypb.Any{a, b}},
+		{VersionInfo: "", Resources: []*anypb.Any{a, c}},
+		{VersionInfo: "3", Resources: []*anypb.Any{a, c}},
+	} {
+		m.TypeUrl, m.Nonce = url, fmt.Sprint("n", i)
+		if _, err := s.SotW(m, now); err != nil {
+			t.Fatal(err)
+		}
+		s.Verdict(url, m.Nonce, nil, now)
+		s.Next(now)
+	}
+	if got := versions[url]; got.Info != "3" || !slices.Equal(got.Holds, []string{"a", "c"}) {
+		t.Errorf("version %q stands for %v", got.Info, got.Holds)
+	}
+}

@@ -25,6 +25,7 @@ import (
 	"slices"
 	"sync"
 	"time"
+	"unique"
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
@@ -131,8 +132,9 @@ type ResourceError struct {
 
 // Cache is the state of one group of clients. Make one with New and run Run.
 type Cache struct {
-	cfg  Config
-	wake chan struct{} // to Run: a deadline may have come nearer
+	cfg   Config
+	wake  chan struct{} // to Run: a deadline may have come nearer
+	began time.Time
 
 	mu        sync.Mutex
 	revision  uint64
@@ -198,27 +200,29 @@ type table struct {
 	mark any
 }
 
-// entry is what is held under one name.
+// entry is what is held under one name. There are as many as resources, so that its
+// size counts: 80 bytes.
 type entry struct {
 	res, good *xds.Resource
-	standing  xds.Standing
+	// proven is what a client lived with, nil for none; trial: good is on trial,
+	// accepted since acceptedAt, as Cache.clock tells it.
+	proven *xds.Resource
+	// told is what is on disk, nil for nothing.
+	told *keeping
+	// reasons are what clients said of contents that they refused, by version.
+	reasons map[string]string
+	// follows is the cluster because of which the endpoints that it names are wanted,
+	// nil for none.
+	follows *xds.Resource
 	// source is that of res, goodSource that of good.
-	source, goodSource string
+	source, goodSource unique.Handle[string]
+	acceptedAt         time.Duration
+	standing           xds.Standing
+	trial              bool
 	unasked            bool
 	local              bool // made by the agent itself
 	// restored: it was on disk, and no source has spoken of it since.
 	restored bool
-	// proven is what a client lived with, nil for none; trial: good is on trial,
-	// accepted since acceptedAt.
-	proven     *xds.Resource
-	trial      bool
-	acceptedAt time.Time
-	// told is what is on disk, nil for nothing.
-	told *keeping
-	// follows is the name of the endpoints that are wanted because of it.
-	follows string
-	// reasons are what clients said of contents that they refused, by version.
-	reasons map[string]string
 }
 
 // New returns an empty cache, in which everything is unknown.
@@ -238,6 +242,7 @@ func New(cfg Config) *Cache {
 	c := &Cache{
 		cfg:       cfg,
 		wake:      make(chan struct{}, 1),
+		began:     time.Now(),
 		tables:    make(map[string]*table),
 		watches:   make(map[*Watch]struct{}),
 		interests: make(map[*Interest]struct{}),
@@ -248,6 +253,9 @@ func New(cfg Config) *Cache {
 	c.unreferenced, _ = lru.NewWithEvict(cfg.Unreferenced, func(k key, _ struct{}) { c.evicted(k) })
 	return c
 }
+
+// clock returns how long there has been the cache.
+func (c *Cache) clock() time.Duration { return time.Since(c.began) }
 
 func (c *Cache) table(typeURL string) *table {
 	t := c.tables[typeURL]
@@ -504,8 +512,8 @@ func (c *Cache) put(t *table, u Update, r *xds.Resource, ch *changes) (reason er
 	c.bytes += size(r)
 	// What comes again as it was is on disk as it is.
 	news := e.res == nil || e.res.Version != r.Version || e.res.UpstreamVersion != r.UpstreamVersion ||
-		!e.res.Deadline.Equal(r.Deadline) || e.source != u.Source
-	e.source, e.unasked, e.local, e.restored = u.Source, u.Unasked, u.Source == LocalSource, false
+		!e.res.Deadline.Equal(r.Deadline) || e.source.Value() != u.Source
+	e.source, e.unasked, e.local, e.restored = unique.Make(u.Source), u.Unasked, u.Source == LocalSource, false
 	if e.res != nil && e.res.Version == r.Version {
 		c.replaceSame(e, r, ch)
 	} else {
@@ -648,7 +656,7 @@ func (c *Cache) drop(t *table, name string) {
 		return
 	}
 	t.indexAliases(e.res, nil)
-	c.follow(e, "")
+	c.follow(e, nil)
 	c.resources--
 	c.bytes -= size(e.res)
 	t.mark = nil
@@ -696,7 +704,7 @@ func (c *Cache) Held(source, typeURL string) map[string]string {
 			continue
 		}
 		held[name] = ""
-		if e.source == source {
+		if e.source.Value() == source {
 			held[name] = e.res.UpstreamVersion
 		}
 	}

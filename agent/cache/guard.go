@@ -117,7 +117,7 @@ func (c *Cache) confirm(now time.Time) (next time.Time) {
 			} else {
 				t.pruneAt = time.Time{}
 				for name, e := range t.entries {
-					if e.source != t.told && !e.unasked {
+					if e.source.Value() != t.told && !e.unasked {
 						c.remove(t, name, ch)
 					}
 				}
@@ -136,7 +136,7 @@ func (c *Cache) confirm(now time.Time) (next time.Time) {
 // it; the rest is pruned in time, if at all.
 func (c *Cache) confirmed(t *table, source string) {
 	for _, e := range t.entries {
-		if e.source == source {
+		if e.source.Value() == source {
 			e.restored = false
 		}
 	}

@@ -208,22 +208,27 @@ func (c *Cache) file(t *table, name string, e *entry) {
 		if c.unreferenced.Contains(k) {
 			c.unreferenced.Remove(k)
 		}
-		c.follow(e, e.res.EDSName)
+		c.follow(e, e.res)
 		return
 	}
-	c.follow(e, "")
+	c.follow(e, nil)
 	c.unreferenced.Add(k, struct{}{})
 }
 
 // follow makes the endpoints of a cluster wanted as long as the cluster is: the
 // client is about to ask for them, and a control plane that goes away in between
-// would leave it with a cluster that cannot warm. endpoints is "" for none.
-func (c *Cache) follow(e *entry, endpoints string) {
-	if e.follows == endpoints {
+// would leave it with a cluster that cannot warm. r is nil for no cluster any more.
+func (c *Cache) follow(e *entry, r *xds.Resource) {
+	if r != nil && r.EDSName == "" {
+		r = nil
+	}
+	before, endpoints := edsName(e.follows), edsName(r)
+	e.follows = r
+	if before == endpoints {
 		return
 	}
 	t := c.table(xds.EndpointType)
-	if before := e.follows; before != "" {
+	if before != "" {
 		if t.followed[before]--; t.followed[before] == 0 {
 			delete(t.followed, before)
 		}
@@ -231,13 +236,21 @@ func (c *Cache) follow(e *entry, endpoints string) {
 			c.wantChanged(t, before)
 		}
 	}
-	if e.follows = endpoints; endpoints != "" {
+	if endpoints != "" {
 		wanted := c.wants(t, endpoints)
 		t.followed[endpoints]++
 		if !wanted {
 			c.wantChanged(t, endpoints)
 		}
 	}
+}
+
+// edsName returns the name of a cluster's endpoints, "" for none and of no cluster.
+func edsName(r *xds.Resource) string {
+	if r == nil {
+		return ""
+	}
+	return r.EDSName
 }
 
 // evicted is called by the LRU under mu, for what it pushes out and for what is

@@ -252,12 +252,12 @@ func (t *table) keep(name string) (want keeping, previous *xds.Resource) {
 	case e.local:
 		return keeping{}, nil // what it is made of is kept by whoever made it
 	}
-	want.source = e.source
+	want.source = e.source.Value()
 	switch {
 	case e.good != nil:
 		want.kept, want.accepted = e.good, true
 		if e.good != e.res {
-			want.source = e.goodSource
+			want.source = e.goodSource.Value()
 		}
 	case e.standing != xds.Rejected:
 		want.kept = e.res

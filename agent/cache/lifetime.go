@@ -10,23 +10,37 @@ import (
 // A TTL is a deadline, fixed when the upstream last sent or refreshed the resource
 // (design.md I8). The cache enforces it: what has expired is never read.
 
-// expiry is a deadline that a resource had. It holds if the resource still has it.
+// expiry is a deadline that a resource had, as Cache.clock tells it. It holds if the
+// resource still has it.
 type expiry struct {
-	at  time.Time
-	key key
+	at    time.Duration
+	table *table
+	name  string
 }
 
 // expiries is a heap, the earliest first.
 type expiries []expiry
 
 func (x expiries) Len() int           { return len(x) }
-func (x expiries) Less(i, j int) bool { return x[i].at.Before(x[j].at) }
+func (x expiries) Less(i, j int) bool { return x[i].at < x[j].at }
 func (x expiries) Swap(i, j int)      { x[i], x[j] = x[j], x[i] }
 func (x *expiries) Push(e any)        { *x = append(*x, e.(expiry)) }
 func (x *expiries) Pop() any {
 	last := len(*x) - 1
 	e := (*x)[last]
+	(*x)[last] = expiry{}
 	*x = (*x)[:last]
+	return e
+}
+
+func (x *expiries) add(e expiry) { heap.Push(x, e) }
+
+// next takes the earliest out. What a burst made it grow to goes with the last.
+func (x *expiries) next() expiry {
+	e := heap.Pop(x).(expiry)
+	if len(*x) == 0 {
+		*x = nil
+	}
 	return e
 }
 
@@ -35,12 +49,14 @@ func (c *Cache) expires(r *xds.Resource) {
 	if r.Deadline.IsZero() {
 		return
 	}
-	c.table(r.Type).hadTTL = true
+	t := c.table(r.Type)
+	t.hadTTL = true
 	if len(c.expiries) > 64+4*c.resources {
 		c.dropStaleExpiries()
 	}
-	heap.Push(&c.expiries, expiry{r.Deadline, key{r.Type, r.Name}})
-	if c.expiries[0].at.Equal(r.Deadline) {
+	at := r.Deadline.Sub(c.began)
+	c.expiries.add(expiry{at, t, r.Name})
+	if c.expiries[0].at == at {
 		c.poke()
 	}
 }
@@ -59,8 +75,8 @@ func (c *Cache) dropStaleExpiries() {
 
 // holds reports whether a deadline is still that of the resource.
 func (c *Cache) holds(x expiry) bool {
-	e := c.table(x.key.typeURL).entries[x.key.name]
-	return e != nil && e.res.Deadline.Equal(x.at)
+	e := x.table.entries[x.name]
+	return e != nil && !e.res.Deadline.IsZero() && e.res.Deadline.Sub(c.began) == x.at
 }
 
 // lifetime returns a resource with the TTL that its type is held to: under the
@@ -102,19 +118,18 @@ func removedByExpiry(typeURL string) bool {
 func (c *Cache) expire(now time.Time) (next time.Time) {
 	changed := make(map[string]*changes)
 	for len(c.expiries) > 0 {
-		x := c.expiries[0]
-		if x.at.After(now) {
-			next = x.at
+		if at := c.began.Add(c.expiries[0].at); at.After(now) {
+			next = at
 			break
 		}
-		heap.Pop(&c.expiries)
+		x := c.expiries.next()
 		if !c.holds(x) {
 			continue
 		}
-		t := c.table(x.key.typeURL)
+		t := x.table
 		t.expired++
 		if !removedByExpiry(t.url) {
-			c.drop(t, x.key.name)
+			c.drop(t, x.name)
 			continue
 		}
 		ch := changed[t.url]
@@ -122,7 +137,7 @@ func (c *Cache) expire(now time.Time) (next time.Time) {
 			ch = newChanges(t)
 			changed[t.url] = ch
 		}
-		c.remove(t, x.key.name, ch)
+		c.remove(t, x.name, ch)
 	}
 	if len(changed) > 0 {
 		c.revision++

@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"container/heap"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -41,7 +40,7 @@ func (c *Cache) try(t *table, name string, from time.Time) {
 		f.trial = true
 		t.former[name] = f
 	}
-	heap.Push(&c.trials, expiry{from.Add(ProvenAfter), key{t.url, name}})
+	c.trials.add(expiry{from.Add(ProvenAfter).Sub(c.began), t, name})
 	c.poke()
 }
 
@@ -49,18 +48,17 @@ func (c *Cache) try(t *table, name string, from time.Time) {
 // zero time for none. Proven is what a client of the type has lived with since.
 func (c *Cache) judge(now time.Time) (next time.Time) {
 	for len(c.trials) > 0 {
-		x := c.trials[0]
-		if x.at.After(now) {
-			return x.at
+		if at := c.began.Add(c.trials[0].at); at.After(now) {
+			return at
 		}
-		heap.Pop(&c.trials)
-		t, name := c.table(x.key.typeURL), x.key.name
+		x := c.trials.next()
+		t, name := x.table, x.name
 		e, f := t.entries[name], t.former[name]
 		since := now
 		switch {
 		case e != nil:
 			e.trial = false
-			since = e.acceptedAt
+			since = c.began.Add(e.acceptedAt)
 		case f.res != nil:
 			f.trial = false
 			t.former[name] = f

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"time"
+	"unique"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -100,9 +101,9 @@ func (c *Cache) restore(s Saved, now time.Time) {
 		capped.Deadline = now.Add(min(r.Deadline.Sub(now), r.TTL))
 		r = &capped
 	}
-	e = &entry{res: r, source: s.Source, restored: true, told: told}
+	e = &entry{res: r, source: unique.Make(s.Source), restored: true, told: told}
 	if s.Accepted {
-		e.good, e.goodSource, e.standing = r, s.Source, xds.Accepted
+		e.good, e.goodSource, e.standing = r, e.source, xds.Accepted
 	}
 	switch {
 	case s.Proven:

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
+	"unique"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -106,7 +106,7 @@ func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []strin
 				ch.add(r.Name, e.res)
 			}
 			if e.good == nil || e.good.Version != r.Version {
-				e.acceptedAt = time.Now()
+				e.acceptedAt = c.clock()
 			}
 			e.standing, e.good, e.goodSource = xds.Accepted, e.res, e.source
 			delete(e.reasons, r.Version)
@@ -114,13 +114,13 @@ func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []strin
 			// Overtaken, and still the best known. Whether it came from the source
 			// of what overtook it is not known, so none is told that it gave it.
 			if e.good == nil || e.good.Version != r.Version {
-				e.acceptedAt, e.goodSource = time.Now(), ""
+				e.acceptedAt, e.goodSource = c.clock(), unique.Make("")
 				ch.add(r.Name, e.res) // for clients that have nothing better
 			}
 			e.good = sameLifetime(r, e.res)
 		}
 		c.log(t, r.Name)
-		c.try(t, r.Name, e.acceptedAt)
+		c.try(t, r.Name, c.began.Add(e.acceptedAt))
 	}
 	for _, name := range removed {
 		if t.entries[name] == nil && t.url != xds.VirtualHostType {

@@ -8,6 +8,9 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
+// smallSet is how many names a set may have had for its memory to be used again.
+const smallSet = 256
+
 // Watch is the view of one stream. Its methods are called by that stream's
 // goroutines only; Changed, Read and the reports may be called concurrently.
 type Watch struct {
@@ -115,7 +118,11 @@ func (w *Watch) Read(f func(s Snapshot, changed []Change)) {
 		for name := range wt.dirty {
 			ch.Names = append(ch.Names, name)
 		}
-		clear(wt.dirty)
+		if len(wt.dirty) > smallSet {
+			wt.dirty = make(map[string]struct{}) // a map never shrinks, and bursts are rare
+		} else {
+			clear(wt.dirty)
+		}
 		wt.all = false
 		changed = append(changed, ch)
 	}

@@ -44,7 +44,7 @@ func (s *Session) amendFullState(sub *subscription, v View) *Response {
 			dropped = append(dropped, name)
 		}
 	}
-	clear(sub.dirty)
+	empty(&sub.dirty)
 	if len(news.resources)+len(dropped) == 0 {
 		return nil
 	}
@@ -61,7 +61,7 @@ func (s *Session) amendFullState(sub *subscription, v View) *Response {
 			set[h.at] = r
 			continue
 		}
-		sub.hold(r.Name).at = len(set)
+		sub.hold(r.Name).at = int32(len(set))
 		set = append(set, r)
 	}
 	return &Response{Resources: set, whole: true, amended: true, news: news.resources}

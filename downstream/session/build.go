@@ -121,13 +121,13 @@ func (s *Session) buildDelta(sub *subscription, v View) *Response {
 	var removed []string
 	for name := range sub.due {
 		removed = s.consider(sub, v, name, true, out, removed)
-		delete(sub.due, name)
 		delete(sub.dirty, name)
 	}
+	empty(&sub.due)
 	for name := range sub.dirty {
 		removed = s.consider(sub, v, name, false, out, removed)
-		delete(sub.dirty, name)
 	}
+	empty(&sub.dirty)
 	empty := sub.answerDue && known
 	if empty && sub.wildcard && sub.url == xds.VirtualHostType && len(out.resources) == 0 && len(removed) == 0 {
 		removed = releases(v)
@@ -296,8 +296,8 @@ func (s *Session) buildFullState(sub *subscription, v View) *Response {
 		}
 	}
 	sub.lookAtAll, sub.answerDue = false, false
-	clear(sub.dirty)
-	clear(sub.due)
+	empty(&sub.dirty)
+	empty(&sub.due)
 	if !differs {
 		return nil
 	}
@@ -372,7 +372,7 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 		}
 	}
 	for name, h := range sub.sent {
-		set.disputed = set.disputed || h.last == nil || len(h.refused) > 0
+		set.disputed = set.disputed || h.last == nil || h.disputed()
 		item := v.Lookup(sub.url, name)
 		if item.Current != nil {
 			delete(sub.leaving, name) // it is back, though perhaps nothing of it may be sent
@@ -446,8 +446,8 @@ func (s *Session) buildNamed(sub *subscription, v View) *Response {
 	for name := range sub.dirty {
 		look(name, false)
 	}
-	clear(sub.due)
-	clear(sub.dirty)
+	empty(&sub.due)
+	empty(&sub.dirty)
 	sub.answerDue = false
 	if len(out.resources) == 0 {
 		return nil

@@ -346,7 +346,7 @@ func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Re
 			s.oweEndpoints(r.EDSName)
 		}
 		if resp.whole && !resp.amended {
-			h.at = i
+			h.at = int32(i)
 		}
 	}
 	for _, name := range resp.Removed {

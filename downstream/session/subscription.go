@@ -66,7 +66,8 @@ type subscription struct {
 	seen, progress, reported uint64
 }
 
-// holding is what a client has under one name.
+// holding is what a client has under one name. There are as many as resources, for each
+// client, so that its size counts: 64 bytes.
 type holding struct {
 	// version is that of what the client is believed to have: sent last, or
 	// claimed in initial_resource_versions; "" when it may have anything.
@@ -74,13 +75,19 @@ type holding struct {
 	// since is how many responses were sent before: what the client says of those is
 	// of something that it had to drop in between.
 	since uint64
-	// at is the place in subscription.whole.
-	at int
 	// last was sent last on this stream, acked was ACKed last; nil for none.
 	last, acked *xds.Resource
 	// unjudged was sent after acked and superseded before it was answered, or refused
 	// together with others: the client may have it (protocol.md 1.8, V6).
 	unjudged *xds.Resource
+	// rare is nil for most.
+	rare *rare
+	// at is the place in subscription.whole.
+	at int32
+}
+
+// rare is what there is to say of few holdings.
+type rare struct {
 	// refused are the versions that the client refused, at most maxRefused.
 	refused []string
 	// expires is when the client drops it by itself, as it was told last; the
@@ -88,13 +95,38 @@ type holding struct {
 	expires time.Time
 }
 
+// odd returns what is rare about a holding, to be changed.
+func (h *holding) odd() *rare {
+	if h.rare == nil {
+		h.rare = &rare{}
+	}
+	return h.rare
+}
+
+// expires returns when the client drops it by itself; the zero time for never.
+func (h *holding) expires() time.Time {
+	if h.rare == nil {
+		return time.Time{}
+	}
+	return h.rare.expires
+}
+
+func (h *holding) expireAt(at time.Time) {
+	if !h.expires().Equal(at) {
+		h.odd().expires = at
+	}
+}
+
+// disputed reports whether the client refused a version.
+func (h *holding) disputed() bool { return h.rare != nil && len(h.rare.refused) > 0 }
+
 // maxRefused bounds the versions under one name of which it is remembered that the
 // client refused them: more than there can be to choose from at any time.
 const maxRefused = 8
 
 // refuses tells whether the client refused a version.
 func (h *holding) refuses(version string) bool {
-	return h != nil && slices.Contains(h.refused, version)
+	return h != nil && h.rare != nil && slices.Contains(h.rare.refused, version)
 }
 
 // refuse remembers a refusal.
@@ -102,16 +134,19 @@ func (h *holding) refuse(version string) {
 	if h.refuses(version) {
 		return
 	}
-	if len(h.refused) == maxRefused {
-		h.refused = h.refused[1:]
+	odd := h.odd()
+	if len(odd.refused) == maxRefused {
+		odd.refused = odd.refused[1:]
 	}
-	h.refused = append(h.refused, version)
+	odd.refused = append(odd.refused, version)
 }
 
 // accept remembers an ACK: it is known again what the client has.
 func (h *holding) accept(r *xds.Resource) {
 	h.acked, h.unjudged = r, nil
-	h.refused = slices.DeleteFunc(h.refused, func(version string) bool { return version == r.Version })
+	if h.disputed() {
+		h.rare.refused = slices.DeleteFunc(h.rare.refused, func(version string) bool { return version == r.Version })
+	}
 }
 
 // flight is a response that the client has not answered.
@@ -388,7 +423,7 @@ func (sub *subscription) setSent(r *xds.Resource) (h *holding, changed bool) {
 	changed = h.version != r.Version
 	h.last, h.version = r, r.Version
 	if sub.passesTTL() {
-		h.expires = r.Deadline
+		h.expireAt(r.Deadline)
 	}
 	return h, changed
 }
@@ -425,4 +460,16 @@ func (sub *subscription) launch(f flight) {
 		sub.flights = sub.flights[1:]
 	}
 	sub.flights = append(sub.flights, f)
+}
+
+// smallSet is how many names a set may have had for its memory to be used again.
+const smallSet = 256
+
+// empty empties a set. That of a burst is left to the collector: a map never shrinks.
+func empty(set *map[string]struct{}) {
+	if len(*set) > smallSet {
+		*set = make(map[string]struct{})
+		return
+	}
+	clear(*set)
 }

@@ -42,7 +42,7 @@ func (k Knowledge) String() string {
 
 // Standing is what the clients made of the newest content of a resource
 // (design.md I7).
-type Standing int
+type Standing uint8
 
 const (
 	// Pending: no client has answered yet.

@@ -5,10 +5,9 @@
 // and 3 ms of a push that takes 15. gRPC writes pieces as well: so only what stands between
 // the bodies is written, and the bodies are sent from where they are.
 //
-// The bytes are those of proto.Marshal with the resources last or first, which is the same
-// message (protobuf encoding, "Last One Wins" and field order). What is not a discovery
-// response is left to gRPC's own codec, and so are resources that cannot be written, for
-// its errors. Nobody may change a message that was handed to Marshal, nor what it refers to.
+// The message is that of proto.Marshal, with the resources behind all other fields: their
+// order means nothing in protobuf. What is not a discovery response is left to gRPC's own
+// codec, and so is what is rare or cannot be written, and so are its errors. Nobody may change a message that was handed to Marshal, nor what it refers to.
 package codec
 
 import (

@@ -56,6 +56,8 @@ type subscription struct {
 	// What the client was sent and has not answered, oldest first.
 	flights  []flight
 	launched uint64
+	// superseded are the bytes of contents in flights that something newer was sent of.
+	superseded int
 	// nonce is that of the last response, answered whether the client has
 	// answered it.
 	nonce    string
@@ -161,6 +163,8 @@ type flight struct {
 	beats     []*xds.Resource
 	// probe: a suspect that was sent alone.
 	probe bool
+	// partly: resources does not hold all any more.
+	partly bool
 }
 
 func newSubscription(url string, cfg Config) *subscription {
@@ -418,6 +422,9 @@ func (sub *subscription) setSent(r *xds.Resource) (h *holding, changed bool) {
 	h = sub.hold(r.Name)
 	if h.last != nil {
 		sub.served.Remove(h.last)
+		if h.last != h.acked && h.last.Version != r.Version {
+			sub.superseded += len(h.last.Body.GetValue())
+		}
 	}
 	sub.served.Add(r)
 	changed = h.version != r.Version
@@ -457,9 +464,37 @@ func (sub *subscription) launch(f flight) {
 	f.number = sub.launched
 	sub.nonce, sub.answered = f.nonce, false
 	if len(sub.flights) == maxFlights {
-		sub.flights = sub.flights[1:]
+		sub.flights = slices.Delete(sub.flights, 0, 1)
 	}
 	sub.flights = append(sub.flights, f)
+	if sub.superseded > maxSuperseded {
+		sub.forgetSuperseded()
+	}
+}
+
+// maxSuperseded bounds the bytes of what is remembered only because the client may still
+// say what it makes of it: one that answers late, or never, has it in each response.
+const maxSuperseded = 4 << 20
+
+// forgetSuperseded forgets the contents of responses without an answer that something
+// newer was sent of. It is still owed a verdict on the rest.
+func (sub *subscription) forgetSuperseded() {
+	for i := range sub.flights {
+		f := &sub.flights[i]
+		var stand, gone []*xds.Resource
+		for _, r := range f.resources {
+			if h := sub.sent[r.Name]; h != nil && h.last == r {
+				stand = append(stand, r)
+			} else {
+				gone = append(gone, r)
+			}
+		}
+		if len(gone) > 0 {
+			sub.mayHave(f, gone)
+			f.resources, f.partly = stand, true
+		}
+	}
+	sub.superseded = 0
 }
 
 // smallSet is how many names a set may have had for its memory to be used again.

@@ -24,6 +24,9 @@ func (sub *subscription) answer(req *Request) *Verdict {
 		sub.mayHave(&superseded, superseded.resources)
 	}
 	sub.flights = slices.Delete(sub.flights, 0, at+1)
+	if len(sub.flights) == 0 {
+		sub.superseded = 0
+	}
 	v := &Verdict{Type: sub.url, Revision: f.revision, NACK: req.NACK, Error: req.Error}
 	if req.NACK {
 		sub.missedBeats(f)
@@ -86,7 +89,7 @@ func (sub *subscription) nack(f flight, v *Verdict) {
 			sub.dirty[name] = struct{}{}
 		}
 	}
-	if len(blamed) == 1 {
+	if len(blamed) == 1 && !f.partly {
 		v.Rejected = blamed[0]
 		sub.reject(blamed[0])
 		return
@@ -118,7 +121,7 @@ func (sub *subscription) sendsAlone() bool { return sub.cfg.Form == Delta || !xd
 func (sub *subscription) probing(r *xds.Resource) bool {
 	same := func(o *xds.Resource) bool { return o.Name == r.Name && o.Version == r.Version }
 	return slices.ContainsFunc(sub.alone, same) ||
-		slices.ContainsFunc(sub.flights, func(f flight) bool { return f.probe && same(f.resources[0]) })
+		slices.ContainsFunc(sub.flights, func(f flight) bool { return f.probe && slices.ContainsFunc(f.resources, same) })
 }
 
 // reject goes back to what the client has instead of a version it refused.

@@ -1,0 +1,128 @@
+package session
+
+import (
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// large is a resource of a quarter of what may be superseded.
+func large(typeURL, name string, version int) *xds.Resource {
+	return &xds.Resource{Type: typeURL, Name: name, Version: strconv.Itoa(version),
+		Body: &anypb.Any{TypeUrl: typeURL, Value: make([]byte, maxSuperseded/4)}}
+}
+
+// unanswering is a client that has everything of a type and answers when it is told to.
+type unanswering struct {
+	t     *testing.T
+	state *fakeState
+	s     *Session
+	url   string
+}
+
+func newUnanswering(t *testing.T, form Form, url string) *unanswering {
+	u := &unanswering{t: t, state: newFakeState(), s: New(Config{Form: form}), url: url}
+	u.state.items[url] = make(map[string]xds.Item)
+	u.state.knowledge[url] = xds.Complete
+	req := &Request{Type: url}
+	if form == Delta {
+		req.Subscribe = []string{xds.Wildcard}
+	}
+	u.s.Request(req)
+	return u
+}
+
+// push changes resources, and returns the nonce of the response.
+func (u *unanswering) push(version int, names ...string) string {
+	u.t.Helper()
+	for _, name := range names {
+		u.state.items[u.url][name] = xds.Item{Current: large(u.url, name, version)}
+	}
+	u.state.revision++
+	u.s.Changed(u.url, names, false)
+	resp, _ := u.s.Next(u.state, time.Time{})
+	if resp == nil {
+		u.t.Fatalf("no response with version %d", version)
+	}
+	return resp.Nonce
+}
+
+// remembered returns how many contents the session remembers beside those sent last.
+func (u *unanswering) remembered() int {
+	of := make(map[*xds.Resource]struct{})
+	sub := u.s.types[u.url]
+	for _, f := range sub.flights {
+		for _, r := range f.resources {
+			of[r] = struct{}{}
+		}
+	}
+	for _, h := range sub.sent {
+		if h.unjudged != nil {
+			of[h.unjudged] = struct{}{}
+		}
+		delete(of, h.last)
+	}
+	return len(of)
+}
+
+func both(t *testing.T, f func(t *testing.T, form Form)) {
+	for _, form := range []Form{SotW, Delta} {
+		t.Run(form.String(), func(t *testing.T) { f(t, form) })
+	}
+}
+
+// A client that never answers costs little more than one that does.
+func TestWhatIsSupersededIsNotRememberedForEver(t *testing.T) {
+	both(t, func(t *testing.T, form Form) {
+		u := newUnanswering(t, form, xds.ClusterType)
+		for version := range 100 {
+			u.push(version, "a", "b")
+			// maxSuperseded, what the last response superseded, and one a name of which
+			// the client may have it.
+			if n := u.remembered(); n > 4+2+2 {
+				t.Fatalf("%d contents are remembered after %d responses", n, version+1)
+			}
+		}
+	})
+}
+
+// An Envoy may take long over its first answer.
+func TestALateAnswerIsAVerdictOnWhatStillStands(t *testing.T) {
+	both(t, func(t *testing.T, form Form) {
+		u := newUnanswering(t, form, xds.ClusterType)
+		first := u.push(0, "a", "stands")
+		var last string
+		for version := range 20 {
+			last = u.push(1+version, "a")
+		}
+		nonce := first
+		if form == SotW {
+			nonce = last // it answers the newest, which holds everything
+		}
+		v := u.s.Request(&Request{Type: u.url, Nonce: nonce}).Verdict
+		if v == nil || !slices.ContainsFunc(v.Accepted, func(r *xds.Resource) bool { return r.Name == "stands" }) {
+			t.Errorf("the verdict is %+v", v)
+		}
+		if form == Delta && slices.ContainsFunc(v.Accepted, func(r *xds.Resource) bool { return r.Name == "a" }) {
+			t.Error("what is not remembered was accepted")
+		}
+	})
+}
+
+// Of a response that is remembered in part nobody knows what was wrong with it.
+func TestWhatIsLeftOfARefusedResponseIsSuspected(t *testing.T) {
+	u := newUnanswering(t, Delta, xds.ClusterType)
+	first := u.push(0, "a", "stands")
+	for version := range 20 {
+		u.push(1+version, "a")
+	}
+	v := u.s.Request(&Request{Type: u.url, Nonce: first, NACK: true, Error: "no"}).Verdict
+	if v == nil || v.Rejected != nil || len(v.Suspects) != 1 || v.Suspects[0].Name != "stands" {
+		t.Errorf("the verdict is %+v", v)
+	}
+}

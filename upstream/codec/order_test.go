@@ -1,0 +1,79 @@
+package codec
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// However the next response is ordered, it is read as protobuf reads it, and what was in
+// the one before is shared.
+func TestResourcesAreFoundInWhateverOrderTheyCome(t *testing.T) {
+	random := rand.New(rand.NewPCG(4, 4))
+	c := New()
+	m := sotw(100, 200)
+	fresh := 1000
+	was := make(map[string]*anypb.Any) // by content
+	for range 200 {
+		for range random.IntN(4) {
+			at := random.IntN(len(m.Resources))
+			fresh++
+			switch random.IntN(5) {
+			case 0:
+				m.Resources[at] = body(fresh, 200)
+			case 1:
+				m.Resources = slices.Insert(m.Resources, at, body(fresh, 200))
+			case 2:
+				m.Resources = slices.Delete(m.Resources, at, at+1)
+			case 3:
+				m.Resources = slices.Insert(m.Resources, at, m.Resources[random.IntN(len(m.Resources))]) // twice
+			case 4:
+				random.Shuffle(len(m.Resources), func(i, j int) { m.Resources[i], m.Resources[j] = m.Resources[j], m.Resources[i] })
+			}
+		}
+		var got discoveryv3.DiscoveryResponse
+		if err := c.Unmarshal(pieces(marshal(t, m), random), &got); err != nil {
+			t.Fatal(err)
+		}
+		if !proto.Equal(&got, m) {
+			t.Fatal("the response differs")
+		}
+		is := make(map[string]*anypb.Any)
+		for _, a := range got.Resources {
+			content := string(a.GetValue())
+			if before := was[content]; before != nil && before != a {
+				t.Fatalf("%.8s is not shared with the response before", content)
+			}
+			if before := is[content]; before != nil && before != a {
+				t.Fatalf("%.8s is not shared within the response", content)
+			}
+			is[content] = a
+		}
+		runtime.KeepAlive(was)
+		was = is
+	}
+}
+
+// What is equal but of another type is another resource, in whatever order it comes.
+func TestAResourceOfAnotherTypeIsNotMistakenForTheExpectedOne(t *testing.T) {
+	random := rand.New(rand.NewPCG(5, 5))
+	c := New()
+	for _, url := range []string{"", "type.googleapis.com/acme.Other", "type.googleapis.com/acme.T", "type.googleapis.com/acme.Longer"} {
+		m := sotw(10, 200)
+		for _, a := range m.Resources[1:] {
+			a.TypeUrl = url
+		}
+		var got discoveryv3.DiscoveryResponse
+		if err := c.Unmarshal(pieces(marshal(t, m), random), &got); err != nil {
+			t.Fatal(err)
+		}
+		if !proto.Equal(&got, m) {
+			t.Errorf("with type %q the response differs", url)
+		}
+	}
+}

@@ -35,6 +35,8 @@ type stream struct {
 	view View
 	log  *slog.Logger
 	gate gate
+	// debug: it is worth while to make up what is logged for debugging only.
+	debug bool
 
 	mu      sync.Mutex
 	node    string // the client's id; its Node is large, and the state has it
@@ -93,6 +95,7 @@ func (st *stream) attach(node *corev3.Node) {
 	client := Client{Stream: st.number, Node: node, Form: st.form, Peer: st.peer}
 	st.view = st.server.cfg.State.Attach(client)
 	st.log = st.server.cfg.Log.With("stream", st.number, "node", node.GetId(), "form", st.form.String())
+	st.debug = st.log.Enabled(context.Background(), slog.LevelDebug)
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.node = node.GetId()
@@ -144,18 +147,32 @@ func (st *stream) receive(req *session.Request) error {
 	}
 	if eff.Verdict != nil {
 		st.view.Verdict(*eff.Verdict)
+		st.progress()
 	}
+	idle := st.machine.Idle()
 	st.mu.Unlock()
 	if eff.Verdict != nil {
 		st.report(req, eff.Verdict)
 	}
-	st.log.Debug("request", "type", xds.Short(req.Type), "nonce", req.Nonce, "nack", req.NACK,
-		"names", len(req.Names)+len(req.Subscribe), "unsubscribed", len(req.Unsubscribe), "versions", len(req.Initial))
+	if st.debug {
+		st.log.Debug("request", "type", xds.Short(req.Type), "nonce", req.Nonce, "nack", req.NACK,
+			"names", len(req.Names)+len(req.Subscribe), "unsubscribed", len(req.Unsubscribe), "versions", len(req.Initial))
+	}
+	if idle {
+		return nil // it was an ACK, and nobody need be woken for it
+	}
 	select {
 	case st.poke <- struct{}{}:
 	default:
 	}
 	return nil
+}
+
+// progress tells the state what the client has answered.
+func (st *stream) progress() {
+	for _, p := range st.machine.Progress() {
+		st.view.Progress(p)
+	}
 }
 
 func (st *stream) report(req *session.Request, v *session.Verdict) {
@@ -211,15 +228,14 @@ func (st *stream) sendAll(ctx context.Context) error {
 // response is built from the state as it is then, and sent without a lock.
 func (st *stream) flush() (time.Time, error) {
 	for {
-		resp, wake, progress := st.next()
-		for _, p := range progress {
-			st.view.Progress(p)
-		}
+		resp, wake := st.next()
 		if resp == nil {
 			return wake, nil
 		}
-		st.log.Debug("response", "type", xds.Short(resp.Type), "nonce", resp.Nonce, "version", resp.Version,
-			"resources", len(resp.Resources), "removed", len(resp.Removed))
+		if st.debug {
+			st.log.Debug("response", "type", xds.Short(resp.Type), "nonce", resp.Nonce, "version", resp.Version,
+				"resources", len(resp.Resources), "removed", len(resp.Removed))
+		}
 		if err := st.wire.send(resp, st.server.from); err != nil {
 			return time.Time{}, err
 		}
@@ -228,7 +244,7 @@ func (st *stream) flush() (time.Time, error) {
 }
 
 // next asks the machine for a response, with the state at one moment.
-func (st *stream) next() (resp *session.Response, wake time.Time, progress []session.Progress) {
+func (st *stream) next() (resp *session.Response, wake time.Time) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for {
@@ -243,7 +259,8 @@ func (st *stream) next() (resp *session.Response, wake time.Time, progress []ses
 			st.view.Subscribe(in)
 		}
 		if resp != nil || len(interests) == 0 {
-			return resp, wake, st.machine.Progress()
+			st.progress()
+			return resp, wake
 		}
 	}
 }

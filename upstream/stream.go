@@ -134,6 +134,8 @@ type stream struct {
 	wire     wire
 	answered func() error
 	poke     chan struct{} // the sender has something to do
+	// armed is when the sender looks again by itself; the zero time for never. Under mu.
+	armed time.Time
 
 	// Owned by the receiver.
 	started bool
@@ -191,15 +193,11 @@ func (st *stream) receive(msg message) {
 	case *discoveryv3.DeltaDiscoveryResponse:
 		u, err = st.machine.Delta(m, now)
 	}
+	late := err == nil && (st.armed.IsZero() || u.Wake.Before(st.armed))
 	st.mu.Unlock()
-	log := st.server.log.With("type", xds.Short(msg.GetTypeUrl()), "nonce", msg.GetNonce())
+	st.logResponse(msg, u, err)
 	if err != nil {
-		log.Warn("response ignored", "err", err)
 		return
-	}
-	log.Debug("response", "resources", len(u.Put), "removed", len(u.Remove), "complete", u.Complete, "errors", len(u.Errors))
-	for _, e := range u.Errors {
-		log.Warn("resource not usable; what is held of it stays in use", "name", e.Name, "err", e.Err)
 	}
 	st.server.observer.Received(st.server.name, u.Type, len(u.Put))
 	typeURL, nonce := u.Type, u.Nonce
@@ -209,7 +207,27 @@ func (st *stream) receive(msg message) {
 		in.Since = mark{st, u.Since}
 	}
 	st.feed.Apply(in, func(verdict error) { st.verdict(typeURL, nonce, verdict) })
-	st.wakeSender()
+	if late {
+		st.wakeSender()
+	}
+}
+
+// logResponse logs a response. Most of what it could say is for debugging: only that it
+// is wanted makes it worth its price, as messages come by the thousand.
+func (st *stream) logResponse(msg message, u *session.Update, err error) {
+	log := st.server.log
+	if err == nil && len(u.Errors) == 0 && !log.Enabled(context.Background(), slog.LevelDebug) {
+		return
+	}
+	log = log.With("type", xds.Short(msg.GetTypeUrl()), "nonce", msg.GetNonce())
+	if err != nil {
+		log.Warn("response ignored", "err", err)
+		return
+	}
+	log.Debug("response", "resources", len(u.Put), "removed", len(u.Remove), "complete", u.Complete, "errors", len(u.Errors))
+	for _, e := range u.Errors {
+		log.Warn("resource not usable; what is held of it stays in use", "name", e.Name, "err", e.Err)
+	}
 }
 
 // mark stands for one update of a type.
@@ -296,6 +314,11 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 		if !reopen {
 			req, wake = st.machine.Next(now)
 		}
+		wake = earliest(wake, settle, miss)
+		st.armed = wake
+		if req != nil {
+			st.armed = time.Time{}
+		}
 		st.mu.Unlock()
 		for _, typeURL := range settled {
 			st.feed.Synced(st.server.name, typeURL)
@@ -309,7 +332,7 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 			return time.Time{}, errReopen
 		}
 		if req == nil {
-			return earliest(wake, settle, miss), nil
+			return wake, nil
 		}
 		if err := st.wire.send(ctx, req, *node); err != nil {
 			return time.Time{}, fmt.Errorf("sending: %w", err)
@@ -330,15 +353,17 @@ func earliest(times ...time.Time) (first time.Time) {
 }
 
 func (st *stream) log(req *session.Request) {
-	log := st.server.log.With("type", xds.Short(req.Type))
+	log, typ := st.server.log, xds.Short(req.Type)
+	if req.Nonce != "" {
+		st.server.observer.Answered(st.server.name, req.Type, req.NACK != "")
+	}
 	switch {
 	case req.NACK != "":
-		log.Warn("response refused", "nonce", req.Nonce, "err", req.NACK)
-		st.server.observer.Answered(st.server.name, req.Type, true)
+		log.Warn("response refused", "type", typ, "nonce", req.Nonce, "err", req.NACK)
+	case !log.Enabled(context.Background(), slog.LevelDebug):
 	case req.Nonce != "":
-		log.Debug("response ACKed", "nonce", req.Nonce)
-		st.server.observer.Answered(st.server.name, req.Type, false)
+		log.Debug("response ACKed", "type", typ, "nonce", req.Nonce)
 	default:
-		log.Debug("subscribed", "names", len(req.Names)+len(req.Subscribe), "dropped", len(req.Unsubscribe), "held", len(req.Initial))
+		log.Debug("subscribed", "type", typ, "names", len(req.Names)+len(req.Subscribe), "dropped", len(req.Unsubscribe), "held", len(req.Initial))
 	}
 }

@@ -312,16 +312,19 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 	ch := newChanges(t)
 	var refused error
 	removed := c.doubtRemovals(t, u)
+	if t.mark = u.Mark; !u.Complete && xds.FullState(t.url) {
+		t.mark = nil // what it left out stays, until a complete one leaves it out
+	}
 	for _, r := range u.News {
 		if reason, ok := c.put(t, u, c.lifetime(r), ch); !ok && refused == nil {
 			refused = reason
 		}
 	}
+	mark := t.mark // nil if it pushed out some of its own
 	for _, name := range removed {
 		c.remove(t, name, ch)
 	}
-	t.mark = u.Mark
-	if refused != nil {
+	if t.mark = mark; refused != nil {
 		t.mark = nil // it is to be refused again if it comes again
 	}
 	if u.Complete {
@@ -385,7 +388,7 @@ func (c *Cache) awaited(t *table, u Update) []*Watch {
 	for _, r := range u.Put {
 		if e := t.entries[r.Name]; e != nil && e.standing == xds.Pending {
 			newest := t.tickets[len(t.tickets)-1]
-			return slices.Collect(maps.Keys(newest.waiting))
+			return slices.Clone(newest.waiting)
 		}
 	}
 	return nil
@@ -480,11 +483,14 @@ type changes struct {
 }
 
 func newChanges(t *table) *changes {
-	return &changes{table: t, names: make(map[string]string)}
+	return &changes{table: t}
 }
 
 // add records a name, and the aliases under which the resource is also known.
 func (ch *changes) add(name string, versions ...*xds.Resource) {
+	if ch.names == nil {
+		ch.names = make(map[string]string)
+	}
 	ch.names[name] = name
 	for _, r := range versions {
 		if r == nil {

@@ -94,7 +94,7 @@ func newPair(t *testing.T, bits byte) *pair {
 	p := &pair{T: t, tellers: make(map[string]*teller), ended: make(chan error, 2), evicts: bits&1 != 0, guarded: bits&2 != 0}
 	cfg := Config{Linger: 2 * time.Minute, Unreferenced: 1000}
 	if p.evicts {
-		cfg.Unreferenced = 2
+		cfg.Unreferenced = 1
 	}
 	if p.guarded {
 		cfg.Guard.MaxRemovalPercent = 50
@@ -119,6 +119,15 @@ func newPair(t *testing.T, bits byte) *pair {
 		}
 	}
 	synctest.Wait()
+	if bits&16 != 0 { // something to begin with
+		for _, url := range pairTypes {
+			for _, name := range pairNames[:3] {
+				p.teller("one", url).has[name] = offer{version: "1"}
+			}
+			p.update("one", url, Update{})
+			p.each(func(i int, c *Cache) { p.watches[i][1].Progress(url, c.revision) })
+		}
+	}
 	return p
 }
 
@@ -282,8 +291,7 @@ func (p *pair) update(source, url string, u Update) {
 		u.Put = append(u.Put, r)
 	}
 	t.last = &u
-	p.apply(u)
-	if u.Complete && !p.guarded { // removals may be held back (I10)
+	if p.apply(u) && u.Complete && !p.guarded { // removals may be held back (I10)
 		for _, r := range p.caches[0].Resources(url) {
 			if r.Current != nil && t.has[r.Name].version == "" {
 				p.fail("%s is held, and not in a complete update", r.Name)
@@ -292,8 +300,9 @@ func (p *pair) update(source, url string, u Update) {
 	}
 }
 
-// apply applies an update to both, and fails unless what is wanted of it is held then.
-func (p *pair) apply(u Update) {
+// apply applies an update to both, and fails unless what is wanted of it is held then. It
+// reports whether the limits left room for it.
+func (p *pair) apply(u Update) (fits bool) {
 	p.say("%s %s%v put%s news%s remove%v refresh%v errors%v complete %v, since %v of %v", u.Source, xds.Short(u.Type), u.Mark, listed(u.Put), listed(u.News),
 		u.Remove, u.Refresh, u.Errors, u.Complete, u.Since, p.caches[0].table(u.Type).mark)
 	for i, c := range p.caches {
@@ -306,16 +315,20 @@ func (p *pair) apply(u Update) {
 		if len(v.said) > 0 && strings.Contains(v.said[0], "--max-resources") {
 			continue
 		}
+		fits = true
 		for _, r := range u.Put {
 			t := c.table(u.Type)
 			if !c.wants(t, xds.Wildcard) && !c.wantsResource(t, r.Name, r) {
 				continue
 			}
-			if e := t.entries[r.Name]; e == nil || e.res.Version != r.Version || e.source != u.Source {
+			if !slices.ContainsFunc(c.Resources(u.Type), func(s ResourceStatus) bool {
+				return s.Name == r.Name && s.Current != nil && s.Current.Version == r.Version && s.Source == u.Source
+			}) {
 				p.fail("cache %d: %s@%s of the update is not held", i, r.Name, r.Version)
 			}
 		}
 	}
+	return fits
 }
 
 func listed(list []*xds.Resource) (out string) {
@@ -431,6 +444,7 @@ func (p *pair) same(what string, marked, plain any) {
 // compare fails unless both caches are in one state.
 func (p *pair) compare() {
 	p.Helper()
+	synctest.Wait() // for what Run has to do by now
 	if p.evicts {
 		return
 	}
@@ -489,4 +503,104 @@ func lived(r *xds.Resource) string {
 		return "nothing"
 	}
 	return fmt.Sprintf("%s (%s until %v)", r.Version, r.UpstreamVersion, r.Deadline)
+}
+
+// push applies an update of "one" of which nothing is news since another; nil for one of
+// which everything is. It is complete for a full-state type.
+func push(c *Cache, mark, since any, typeURL string, list []*xds.Resource) *verdicts {
+	u := Update{Type: typeURL, Put: list, Mark: mark, Since: since, Complete: xds.FullState(typeURL)}
+	if since == nil {
+		u.News = list
+	}
+	return apply(c, u)
+}
+
+// design.md I4: whatever is in an update is held after it.
+func TestWhatIsUnchangedAndWasDroppedInBetweenComesBack(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		typeURL string
+		dropped func(c *Cache, w *Watch)
+	}{
+		{"by eviction", xds.EndpointType, func(c *Cache, w *Watch) {
+			w.Subscribe(xds.EndpointType, false, nil, []string{"a", "b"})
+			w.Subscribe(xds.EndpointType, false, []string{"a", "b"}, nil)
+		}},
+		{"by expiry", xds.ClusterType, func(c *Cache, _ *Watch) {
+			soon := time.Now().Add(time.Second)
+			apply(c, Update{Type: xds.ClusterType, Mark: 1, Refresh: []Refresh{{Name: "a", Version: "u1", TTL: time.Second, Deadline: soon}}})
+			pass(2 * time.Second)
+		}},
+		{"by another source", xds.ClusterType, func(c *Cache, _ *Watch) {
+			apply(c, Update{Source: "two", Type: xds.ClusterType, Put: resources(xds.ClusterType, []string{"b@1"}), Complete: true})
+		}},
+		{"by a word of another source", xds.EndpointType, func(c *Cache, _ *Watch) {
+			apply(c, Update{Source: "two", Type: xds.EndpointType, Remove: []string{"a"}})
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			running(t, Config{Unreferenced: 1}, func(t *testing.T, c *Cache) {
+				w := watch(c, "x", xds.EndpointType, "a", "b")
+				subscribe(w, xds.ClusterType, "*")
+				list := resources(tc.typeURL, []string{"a@1", "b@1"})
+				push(c, 1, nil, tc.typeURL, list)
+				tc.dropped(c, w)
+				holds(t, c, tc.typeURL, "b@1")
+				push(c, 2, 1, tc.typeURL, list)
+				holds(t, c, tc.typeURL, "a@1", "b@1")
+			})
+		})
+	}
+}
+
+// An update that is larger than what is kept for nobody evicts some of its own.
+func TestWhatAnUpdateEvictedOfItsOwnComesBackWhenItIsWanted(t *testing.T) {
+	c := New(Config{Unreferenced: 1})
+	list := resources(xds.EndpointType, []string{"a@1", "b@1"})
+	push(c, 1, nil, xds.EndpointType, list)
+	holds(t, c, xds.EndpointType, "b@1")
+	watch(c, "x", xds.EndpointType, "a")
+	push(c, 2, 1, xds.EndpointType, list)
+	holds(t, c, xds.EndpointType, "a@1", "b@1")
+}
+
+// design.md I6: the control plane hears it each time.
+func TestAPushThatRepeatsWhatWasRejectedIsRefusedAgain(t *testing.T) {
+	c := New(Config{})
+	w := watch(c, "x", xds.ClusterType, "*")
+	list := resources(xds.ClusterType, []string{"a@1", "b@1"})
+	first := push(c, 1, nil, xds.ClusterType, list)
+	w.Refuse(xds.ClusterType, c.revision, "no good", list[0], nil)
+	first.want(t, "nack: x: no good")
+	for mark := 2; mark < 5; mark++ {
+		push(c, mark, mark-1, xds.ClusterType, list).want(t, "nack: x: no good")
+	}
+	// What is good beside it is not held up for long: with other content there is peace.
+	push(c, 5, nil, xds.ClusterType, []*xds.Resource{res(xds.ClusterType, "a@2"), list[1]})
+	standing(t, c, xds.ClusterType, "a", xds.Pending, "")
+}
+
+// design.md I2: absence from a complete answer removes what was restored, too.
+func TestWhatWasRestoredAndIsNotThereGoesWithTheNextPush(t *testing.T) {
+	c := New(Config{})
+	watch(c, "x", xds.ClusterType, "*")
+	list := resources(xds.ClusterType, []string{"a@1"})
+	push(c, 1, nil, xds.ClusterType, list)
+	c.Restore([]Saved{kept(xds.ClusterType, "b@1")}, nil)
+	holds(t, c, xds.ClusterType, "a@1", "b@1")
+	push(c, 2, 1, xds.ClusterType, list)
+	holds(t, c, xds.ClusterType, "a@1")
+}
+
+// design.md I3: what an answer that is not complete leaves out is held on, until one that
+// is leaves it out, though that is all that the one before had.
+func TestACompletePushRemovesWhatAPartialOneBeforeItLeftOut(t *testing.T) {
+	c := New(Config{})
+	watch(c, "x", xds.ClusterType, "*")
+	list := resources(xds.ClusterType, []string{"a@1", "b@1"})
+	push(c, 1, nil, xds.ClusterType, list)
+	apply(c, Update{Type: xds.ClusterType, Put: list[:1], Mark: 2})
+	holds(t, c, xds.ClusterType, "a@1", "b@1")
+	push(c, 3, 2, xds.ClusterType, list[:1])
+	holds(t, c, xds.ClusterType, "a@1")
 }

@@ -16,7 +16,7 @@ const maxTickets = 256
 type ticket struct {
 	revision uint64
 	verdict  func(error)
-	waiting  map[*Watch]struct{}
+	waiting  []*Watch
 }
 
 // run calls what was collected under the lock.
@@ -35,11 +35,7 @@ func (c *Cache) open(t *table, verdict func(error), concerned []*Watch, refused 
 	if refused != nil || len(concerned) == 0 {
 		return []func(){func() { verdict(refused) }}
 	}
-	tk := &ticket{revision: c.revision, verdict: verdict, waiting: make(map[*Watch]struct{}, len(concerned))}
-	for _, w := range concerned {
-		tk.waiting[w] = struct{}{}
-	}
-	t.tickets = append(t.tickets, tk)
+	t.tickets = append(t.tickets, &ticket{revision: c.revision, verdict: verdict, waiting: concerned})
 	if len(t.tickets) <= maxTickets {
 		return nil
 	}
@@ -66,7 +62,7 @@ func (w *Watch) pass(t *table, revision uint64) []func() {
 		if tk.revision > revision {
 			return false
 		}
-		delete(tk.waiting, w)
+		tk.waiting = slices.DeleteFunc(tk.waiting, func(o *Watch) bool { return o == w })
 		if len(tk.waiting) > 0 {
 			return false
 		}
@@ -174,7 +170,7 @@ func (w *Watch) Refuse(typeURL string, revision uint64, reason string, rejected 
 	var settled []func()
 	if revision > 0 {
 		for i, tk := range slices.Backward(t.tickets) {
-			if _, waits := tk.waiting[w]; waits && tk.revision <= revision {
+			if tk.revision <= revision && slices.Contains(tk.waiting, w) {
 				settled = append(settled, func() { tk.verdict(refusal(reason)) })
 				t.tickets = slices.Delete(t.tickets, i, i+1)
 				break

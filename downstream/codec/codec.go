@@ -26,8 +26,12 @@ import (
 // smaller one is copied, which costs less.
 const pieceFrom = 256
 
-// chunk is how many bytes between the bodies are allocated at once.
-const chunk = 8 << 10
+// What stands between the bodies is allocated in chunks: first one for a response of one
+// resource, then larger ones, in bytes.
+const (
+	firstChunk = 256
+	chunk      = 8 << 10
+)
 
 // Codec is gRPC's codec for protobuf, which sends resources from where they are. Its
 // methods may be called concurrently.
@@ -128,19 +132,22 @@ type writer struct {
 	out mem.BufferSlice
 	// open is what is written and not yet a piece; it grows within its capacity only.
 	open []byte
+	// chunk is how large the next is at least.
+	chunk int
 	// valid is the type URL that was last found to be valid.
 	valid string
 }
 
 func newWriter(pieces int) *writer {
-	return &writer{out: make(mem.BufferSlice, 0, pieces+1)}
+	return &writer{out: make(mem.BufferSlice, 0, pieces+1), chunk: firstChunk}
 }
 
 // room makes n bytes fit behind what is open.
 func (w *writer) room(n int) {
 	if cap(w.open)-len(w.open) < n {
 		w.cut()
-		w.open = make([]byte, 0, max(n, chunk))
+		w.open = make([]byte, 0, max(n, w.chunk))
+		w.chunk = chunk
 	}
 }
 

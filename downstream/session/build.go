@@ -352,7 +352,11 @@ func (set *fullSet) response() *Response {
 func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 	sub.rejections = v.Rejections(sub.url)
 	set := &fullSet{collector: *newCollector(len(sub.sent))}
-	add := func(r *xds.Resource) {
+	add := func(item xds.Item) {
+		if item.Current != nil {
+			delete(sub.leaving, item.Current.Name) // it is back, though perhaps nothing of it may be sent
+		}
+		r := sub.choose(item)
 		if r == nil {
 			return
 		}
@@ -363,19 +367,19 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 	}
 	if sub.wildcard {
 		for item := range v.All(sub.url) {
-			add(sub.choose(item))
+			add(item)
 		}
 	}
 	for name := range sub.names {
 		for item := range members(sub, v, name) {
-			add(sub.choose(item))
+			add(item)
 		}
 	}
 	for name, h := range sub.sent {
 		set.disputed = set.disputed || h.last == nil || h.disputed()
 		item := v.Lookup(sub.url, name)
 		if item.Current != nil {
-			delete(sub.leaving, name) // it is back, though perhaps nothing of it may be sent
+			delete(sub.leaving, name)
 		}
 		if _, ok := set.has[name]; ok {
 			continue

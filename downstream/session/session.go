@@ -454,6 +454,18 @@ func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Tim
 	return s.commit(sub, s.fullSet(sub, v).response(), 0), time.Time{}
 }
 
+// Idle reports whether Next would return no response of the state as it was when Next
+// last looked at it: a request that was but an answer leaves it so.
+func (s *Session) Idle() bool {
+	for _, sub := range s.ordered {
+		if sub.lookAtAll || sub.answerDue || len(sub.dirty)+len(sub.due)+len(sub.alone)+len(sub.beats)+len(sub.bare) > 0 {
+			return false
+		}
+	}
+	eds := s.types[xds.EndpointType]
+	return !s.clustersMoved || eds == nil || len(eds.expected) == 0
+}
+
 // Progress returns, for each type, up to which revision the client has answered
 // every update, where that advanced since the last call.
 func (s *Session) Progress() []Progress {

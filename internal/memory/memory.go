@@ -5,14 +5,21 @@ package memory
 import (
 	"context"
 	"log/slog"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
 )
 
-// gcPercent is how much garbage there may be for what is held, in percent. An agent holds
-// little and makes little: half of Go's default costs hardly any time.
-const gcPercent = 50
+// How much garbage there may be before it is collected: gcPercent of what is held, but at
+// least minGarbage, since to look through little for little costs time, and at most
+// maxGarbage, for which looking through much is worth while; in bytes. Go's own is as much
+// as is held.
+const (
+	gcPercent  = 50
+	minGarbage = 4 << 20
+	maxGarbage = 48 << 20
+)
 
 // heapShare is the part of the container's memory that Go may use before it collects
 // harder; the rest is for what it does not count, and for an Envoy in the container.
@@ -23,13 +30,38 @@ const heapShare = 0.8
 // 0 for no limit.
 func Limit(environ func(string) string, container uint64, log *slog.Logger) {
 	if environ("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
+		tune()
 	}
 	if environ("GOMEMLIMIT") == "" && container > 0 {
 		limit := int64(heapShare * float64(container))
 		debug.SetMemoryLimit(limit)
 		log.Debug("memory", "container", container, "soft_limit", limit)
 	}
+}
+
+// tune sets the collector by what is held, now and after each collection.
+func tune() {
+	percent := 0
+	var after func(*collection)
+	after = func(of *collection) {
+		if p := percentOf(read().live); p != percent {
+			percent = p
+			debug.SetGCPercent(p)
+		}
+		runtime.SetFinalizer(of, after) // until the next one
+	}
+	after(&collection{})
+}
+
+// collection is garbage at once, and so finalized by each collection.
+type collection struct{ _ [16]byte }
+
+// percentOf returns GOGC for what is held, in steps: to change it stops the process.
+func percentOf(live uint64) int {
+	live = max(live, 1<<20)
+	garbage := min(max(live*gcPercent/100, minGarbage), maxGarbage)
+	percent := int(garbage * 100 / live)
+	return max(percent-percent%10, 10)
 }
 
 // Go gives memory back by itself, but keeps what it may need again, and half of what is

@@ -6,6 +6,7 @@ import (
 	"math"
 	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,8 +26,8 @@ func TestTheCollectorFollowsTheContainerUnlessTheEnvironmentSaysOtherwise(t *tes
 		percent int
 		limit   int64
 	}{
-		{"a limit", nil, 1000, gcPercent, 800},
-		{"no limit", nil, 0, gcPercent, math.MaxInt64},
+		{"a limit", nil, 1000, percentOf(read().live), 800},
+		{"no limit", nil, 0, percentOf(read().live), math.MaxInt64},
 		{"of the environment", map[string]string{"GOGC": "100", "GOMEMLIMIT": "1GiB"}, 1000, 100, math.MaxInt64},
 	} {
 		debug.SetGCPercent(100)
@@ -85,4 +86,38 @@ func TestABurstIsOverWhenNothingMuchIsAllocated(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestTheRoomForGarbageFollowsWhatIsHeld(t *testing.T) {
+	const mib = 1 << 20
+	for live, want := range map[uint64]int{0: 400, 2 * mib: 200, 8 * mib: 50, 40 * mib: 50, 96 * mib: 50, 192 * mib: 20, 1024 * mib: 10} {
+		if got := percentOf(live); got != want {
+			t.Errorf("GOGC is %d where %d MiB are held, want %d", got, live/mib, want)
+		}
+	}
+}
+
+// What is held grows, and the collector hears of it.
+func TestTheCollectorIsSetAfterEachCollection(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(100))
+	tune()
+	small := gcPercentNow()
+	held := make([]byte, 256<<20)
+	set := false
+	for range 1000 { // it is told on a goroutine of the runtime's
+		runtime.GC()
+		if set = gcPercentNow() < small; set {
+			break
+		}
+	}
+	runtime.KeepAlive(held)
+	if !set {
+		t.Errorf("GOGC stays %d", small)
+	}
+}
+
+func gcPercentNow() int {
+	s := []metrics.Sample{{Name: "/gc/gogc:percent"}}
+	metrics.Read(s)
+	return int(s[0].Value.Uint64())
 }

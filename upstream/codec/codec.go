@@ -130,14 +130,18 @@ func split(data mem.BufferSlice, one func(reader) bool) (rest []byte, ok bool) {
 		if !r.skip(typ) {
 			return nil, false
 		}
+		if rest == nil {
+			rest = make([]byte, 0, 256)
+		}
 		rest = start.appendTo(rest, start.left-r.left)
 	}
 	return rest, true
 }
 
-// resource reads the wrapper of a resource in Delta.
+// resource reads the wrapper of a resource in Delta. What is in most is read here: name,
+// version and body; the rest by protobuf.
 func (c *Codec) resource(r reader) (*discoveryv3.Resource, bool) {
-	var body *anypb.Any
+	out := &discoveryv3.Resource{}
 	var rest []byte
 	for r.left > 0 {
 		start := r
@@ -145,13 +149,20 @@ func (c *Codec) resource(r reader) (*discoveryv3.Resource, bool) {
 		if !ok {
 			return nil, false
 		}
-		const bodyField = 2
-		if num == bodyField && typ == protowire.BytesType {
+		const versionField, bodyField, nameField = 1, 2, 3
+		if typ == protowire.BytesType && num <= nameField {
 			inner, ok := r.message()
-			if !ok || body != nil { // twice, to be merged
-				return nil, false
+			switch num {
+			case versionField:
+				out.Version, ok = inner.text(ok)
+			case nameField:
+				out.Name, ok = inner.text(ok)
+			case bodyField:
+				if ok = ok && out.Resource == nil; ok { // twice is to be merged
+					out.Resource, ok = c.any(inner, nil)
+				}
 			}
-			if body, ok = c.any(inner, nil); !ok {
+			if !ok {
 				return nil, false
 			}
 			continue
@@ -161,11 +172,9 @@ func (c *Codec) resource(r reader) (*discoveryv3.Resource, bool) {
 		}
 		rest = start.appendTo(rest, start.left-r.left)
 	}
-	out := &discoveryv3.Resource{}
-	if err := proto.Unmarshal(rest, out); err != nil {
+	if len(rest) > 0 && (proto.UnmarshalOptions{Merge: true}).Unmarshal(rest, out) != nil {
 		return nil, false
 	}
-	out.Resource = body
 	return out, true
 }
 

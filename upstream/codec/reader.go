@@ -2,6 +2,7 @@ package codec
 
 import (
 	"bytes"
+	"unicode/utf8"
 
 	"github.com/cespare/xxhash/v2"
 	"google.golang.org/grpc/mem"
@@ -141,6 +142,20 @@ func (r reader) equalsString(s string) bool {
 		s = s[len(piece):]
 	}
 	return true
+}
+
+// text returns what is left as a string; false if ok is, or it is not valid.
+func (r reader) text(ok bool) (string, bool) {
+	if !ok {
+		return "", false
+	}
+	var s string
+	if r.fill(); len(r.piece) >= r.left {
+		s = string(r.piece[:r.left])
+	} else {
+		s = string(r.appendTo(nil, r.left))
+	}
+	return s, utf8.ValidString(s)
 }
 
 // hash hashes what is left.

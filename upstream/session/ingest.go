@@ -27,6 +27,8 @@ type Update struct {
 	// and of a full-state type nothing that was there is missing.
 	Number, Since uint64
 	News          []*xds.Resource
+	// Wake is when Next must be called at the latest because of it.
+	Wake time.Time
 	// Complete says that Put is everything of the type (design.md I3).
 	Complete bool
 	// Wildcard says that it answers, in part or as a whole, the request for
@@ -56,14 +58,52 @@ type ingest struct {
 	update *Update
 	// seen counts how often a name came: all names, but for those in Put that are not in
 	// News, which came once.
-	seen map[string]int
+	seen counts
 	bad  []string // reasons to NACK
+}
+
+// counts counts names. Most responses of a Delta server have one, for which no map is made.
+type counts struct {
+	one  string // "" for none
+	more map[string]int
+}
+
+// add counts a name and returns how often it was.
+func (c *counts) add(name string) int {
+	switch {
+	case c.one == "" && c.more == nil:
+		c.one = name
+		return 1
+	case c.more == nil:
+		c.more = map[string]int{c.one: 1}
+	}
+	c.more[name]++
+	return c.more[name]
+}
+
+// of returns how often a name was counted.
+func (c *counts) of(name string) int {
+	if c.more == nil && c.one == name {
+		return 1
+	}
+	return c.more[name]
+}
+
+// none reports whether nothing was counted, repeated whether a name was more than once.
+func (c *counts) none() bool { return c.one == "" }
+
+func (c *counts) repeated() bool {
+	for _, n := range c.more {
+		if n > 1 {
+			return true
+		}
+	}
+	return false
 }
 
 func newIngest(sub *subscription, nonce string, size int) *ingest {
 	return &ingest{
 		update: &Update{Type: sub.url, Nonce: nonce, Put: make([]*xds.Resource, 0, size)},
-		seen:   make(map[string]int),
 	}
 }
 
@@ -80,13 +120,14 @@ func (in *ingest) take(sub *subscription, r *xds.Resource, err error) {
 		in.update.Refresh = append(in.update.Refresh, Refresh{Name: name, Version: r.UpstreamVersion, TTL: r.TTL, Deadline: r.Deadline})
 		return
 	}
+	times := 1
 	if name != "" {
-		in.seen[name]++ // malformed or not
+		times = in.seen.add(name) // malformed or not
 	}
 	switch {
 	case err != nil:
 		in.refuse(sub, name, err)
-	case in.seen[name] == 1:
+	case times == 1:
 		in.update.Put = append(in.update.Put, r)
 		in.update.News = append(in.update.News, r)
 	}
@@ -104,11 +145,11 @@ func (in *ingest) refuse(sub *subscription, name string, err error) {
 // (protocol.md 1.10, 3.7).
 func (in *ingest) finish(sub *subscription) {
 	in.countSame()
-	if hasDuplicates(in.seen) {
-		twice := func(r *xds.Resource) bool { return in.seen[r.Name] > 1 }
+	if in.seen.repeated() {
+		twice := func(r *xds.Resource) bool { return in.seen.of(r.Name) > 1 }
 		for _, r := range in.update.Put {
 			if twice(r) {
-				in.refuse(sub, r.Name, fmt.Errorf("%s %q: %d times in one response", xds.Short(sub.url), r.Name, in.seen[r.Name]))
+				in.refuse(sub, r.Name, fmt.Errorf("%s %q: %d times in one response", xds.Short(sub.url), r.Name, in.seen.of(r.Name)))
 			}
 		}
 		in.update.Put = slices.DeleteFunc(in.update.Put, twice)
@@ -133,7 +174,7 @@ func (in *ingest) finish(sub *subscription) {
 // not: there are few of these in a push of everything.
 func (in *ingest) countSame() {
 	news := in.update.News
-	if len(in.seen) == 0 || len(news) == len(in.update.Put) {
+	if in.seen.none() || len(news) == len(in.update.Put) {
 		return
 	}
 	for _, r := range in.update.Put {
@@ -141,19 +182,10 @@ func (in *ingest) countSame() {
 			news = news[1:]
 			continue
 		}
-		if n, ok := in.seen[r.Name]; ok {
-			in.seen[r.Name] = n + 1
+		if in.seen.of(r.Name) > 0 {
+			in.seen.add(r.Name)
 		}
 	}
-}
-
-func hasDuplicates(seen map[string]int) bool {
-	for _, n := range seen {
-		if n > 1 {
-			return true
-		}
-	}
-	return false
 }
 
 // report takes in what the server says went wrong with single resources. What is
@@ -193,25 +225,25 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Upd
 		return nil, unsolicited(resp.GetTypeUrl())
 	}
 	in := newIngest(sub, resp.GetNonce(), len(resp.GetResources()))
-	repeats := sub.read.begin(len(resp.GetResources()))
+	before := sub.read.plain
+	plain := true
+	sub.read.begin(len(resp.GetResources()))
 	for _, entry := range resp.GetResources() {
 		if r, again := sub.read.find(entry); again {
-			in.seen[r.Name]++
-			repeats = false
+			in.seen.add(r.Name)
 		} else if r != nil {
 			in.same(r)
 		} else if entry.GetTypeUrl() == xds.WrapperType {
 			r, err := xds.FromAny(sub.url, resp.GetVersionInfo(), entry, now)
 			in.take(sub, r, err)
-			repeats = false
+			plain = false
 		} else {
 			r, err := xds.FromAny(sub.url, OfResponse, entry, now)
 			in.take(sub, r, err)
 			sub.read.add(entry, r, err)
 		}
 	}
-	replaced := sub.read.end(in.seen)
-	repeats = repeats && (replaced || !xds.FullState(sub.url))
+	replaced := sub.read.end(&in.seen) || !xds.FullState(sub.url)
 	in.report(sub, resp.GetResourceErrors())
 	in.finish(sub)
 	if xds.FullState(sub.url) && len(in.update.Errors) == 0 && len(in.update.Refresh) == 0 {
@@ -220,12 +252,16 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Upd
 		s.absent(sub, in.update, now)
 	}
 	in.update.Wildcard = sub.toldAll
-	if repeats && len(in.update.Errors) == 0 {
+	switch {
+	case len(in.update.Errors) > 0:
+		sub.read = readings{}
+	case before && plain && replaced:
 		in.update.Since = sub.updates
 	}
+	sub.read.plain = plain && len(in.update.Errors) == 0
 	// Only the newest response of a type can be answered (protocol.md 1.6).
 	sub.answers = sub.answers[:0]
-	sub.receive(in, resp.GetVersionInfo(), now, s.cfg.AckTimeout)
+	s.receive(sub, in, resp.GetVersionInfo(), now)
 	return in.update, nil
 }
 
@@ -290,9 +326,9 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 			in.refuse(sub, "", fmt.Errorf("removed resource: %w", err))
 			continue
 		}
-		if in.seen[name] > 0 {
+		if in.seen.of(name) > 0 {
 			// Both added and removed: neither is believed.
-			in.seen[name]++
+			in.seen.add(name)
 			continue
 		}
 		in.update.Remove = append(in.update.Remove, name)
@@ -303,18 +339,20 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 		in.update.Wildcard = true
 		sub.settleAt = now.Add(s.cfg.Settle)
 	}
-	sub.receive(in, "", now, s.cfg.AckTimeout)
+	s.receive(sub, in, "", now)
 	return in.update, nil
 }
 
 // receive begins to wait for the verdict on a response. One that is malformed is
 // refused at once, with every reason (protocol.md 7.3).
-func (sub *subscription) receive(in *ingest, version string, now time.Time, timeout time.Duration) {
+func (s *Session) receive(sub *subscription, in *ingest, version string, now time.Time) {
 	sub.nonce = in.update.Nonce
 	sub.updates++
 	in.update.Number = sub.updates
-	a := &answer{nonce: sub.nonce, version: version, at: now.Add(timeout)}
-	if version != "" && xds.FullState(sub.url) {
+	a := &answer{nonce: sub.nonce, version: version, at: now.Add(s.cfg.AckTimeout)}
+	if version == "" {
+		sub.holds = nil
+	} else if xds.FullState(sub.url) {
 		if in.update.Since == 0 || len(sub.holds) != len(in.update.Put) { // others, or more
 			sub.holds = names(in.update.Put)
 		}
@@ -324,6 +362,10 @@ func (sub *subscription) receive(in *ingest, version string, now time.Time, time
 		sub.refuse(a, strings.Join(in.bad, "; "), now)
 	}
 	sub.answers = append(sub.answers, a)
+	in.update.Wake = earlier(a.at, sub.settleAt)
+	if s.Reopen() {
+		in.update.Wake = now
+	}
 }
 
 // names returns the names of resources, sorted.

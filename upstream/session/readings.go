@@ -16,6 +16,8 @@ type readings struct {
 	// response counts the responses; found counts the entries of the last that are in it.
 	response uint64
 	found    int
+	// plain: it was made of nothing else.
+	plain bool
 }
 
 // reading is what an entry was read as, and the last response that had it.
@@ -24,16 +26,13 @@ type reading struct {
 	response uint64
 }
 
-// begin begins a response, and reports whether there was one before. size is how many
-// entries it has.
-func (rs *readings) begin(size int) (another bool) {
-	another = rs.of != nil
-	if !another {
+// begin begins a response of size entries.
+func (rs *readings) begin(size int) {
+	if rs.of == nil {
 		rs.of = make(map[*anypb.Any]*reading, size)
 	}
 	rs.response++
 	rs.found = 0
-	return another
 }
 
 // find returns what an entry was read as in the response before, nil for one that was
@@ -61,14 +60,14 @@ func (rs *readings) add(entry *anypb.Any, r *xds.Resource, err error) {
 
 // end forgets what the response did not have, and reports whether each name of that is
 // among those that came instead.
-func (rs *readings) end(instead map[string]int) bool {
+func (rs *readings) end(instead *counts) bool {
 	replaced := true
 	if len(rs.of) > rs.found {
 		maps.DeleteFunc(rs.of, func(_ *anypb.Any, is *reading) bool {
 			if is.response == rs.response {
 				return false
 			}
-			if _, ok := instead[is.res.Name]; !ok {
+			if instead.of(is.res.Name) == 0 {
 				replaced = false
 			}
 			return true

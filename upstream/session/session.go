@@ -333,18 +333,24 @@ func (s *Session) Settled(now time.Time) (types []string, wake time.Time) {
 // again; the zero time for never.
 func (s *Session) Overdue(now time.Time) (updates []*Update, wake time.Time) {
 	for _, sub := range s.ordered {
-		u := &Update{Type: sub.url}
+		var u *Update
 		for name, at := range sub.asked {
 			if at.After(now) {
 				wake = earlier(wake, at)
 				continue
 			}
 			delete(sub.asked, name)
+			if u == nil {
+				u = &Update{Type: sub.url}
+			}
 			if !sub.late[name].missed {
 				u.Errors = append(u.Errors, ResourceError{Name: name, Err: xds.ErrNoAnswer})
 			} else if s.lost(sub, name) {
 				u.Remove = append(u.Remove, name)
 			}
+		}
+		if u == nil {
+			continue
 		}
 		u.Silent = len(u.Remove) == 0
 		slices.Sort(u.Remove)

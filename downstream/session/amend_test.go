@@ -1,0 +1,545 @@
+package session
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// FuzzAmendedSetsAreAsIfMadeAnew holds two SotW machines through one conversation. One
+// amends the complete set that it sent last, the other has to make each anew. Both send
+// the same, at the same times, and find the same in every answer (design.md I6, I7).
+//
+// There is one difference, for the better. A response made anew repeats what the client
+// ACKed before. If the name was removed since, the late answer to that response is about
+// it, too: an ACK lists it again, a NACK blames it.
+//
+// More seeds are in testdata/fuzz.
+func FuzzAmendedSetsAreAsIfMadeAnew(f *testing.F) {
+	f.Add([]byte("\x00\x00\x08\x00\x00\x10\x08\x00"))
+	f.Fuzz(func(t *testing.T, input []byte) {
+		am := newAmending(t)
+		for steps := 0; len(input) >= 2 && steps < 200 && !am.parted; steps++ {
+			am.step(input[0], input[1])
+			input = input[2:]
+		}
+	})
+}
+
+var amendTypes = []string{xds.ClusterType, xds.ListenerType, xds.EndpointType, xds.ScopedRouteType}
+
+// amending is a machine that amends, one that does not, their state, and the client of
+// both.
+type amending struct {
+	*testing.T
+	amends, anew *Session
+	state        *verdictState
+	now          time.Time
+	streams      int
+	clients      map[string]*amendClient
+	// parted: the machines differ as they may, and so what comes then.
+	parted bool
+	hits   int // sets that were amended
+	log    []string
+}
+
+// amendClient is what a client says of one type.
+type amendClient struct {
+	names      map[string]bool
+	version    string
+	nonce      string
+	unanswered []*Response
+	acked      map[string]bool // name@version, on this stream
+}
+
+// verdictState is a state in which verdicts are what they are in package agent/cache:
+// one that others heard of is a change, one that only this client heard of is not.
+type verdictState struct {
+	*fakeState
+	aliasesOf map[string]map[string]string // by type
+	refused   map[string]uint64
+	reasons   map[string]bool // type name@version
+}
+
+func (s *verdictState) Rejections(url string) uint64 { return s.refused[url] }
+
+func (s *verdictState) Lookup(url, name string) xds.Item {
+	if item, ok := s.items[url][name]; ok && item.Current != nil {
+		return item
+	}
+	if actual, ok := s.aliasesOf[url][name]; ok {
+		return s.items[url][actual]
+	}
+	return s.items[url][name]
+}
+
+// drop takes a name away and returns under what it was known.
+func (s *verdictState) drop(url, name string) []string {
+	names := []string{name}
+	if cur := s.items[url][name].Current; cur != nil {
+		for _, alias := range cur.Aliases {
+			names = append(names, alias)
+			if s.aliasesOf[url][alias] == name {
+				delete(s.aliasesOf[url], alias)
+			}
+		}
+	}
+	delete(s.items[url], name)
+	return names
+}
+
+// put brings a content, and returns what changed; nil for nothing.
+func (s *verdictState) put(r *xds.Resource) []string {
+	item := s.items[r.Type][r.Name]
+	same := item.Current != nil && item.Current.Version == r.Version
+	var changed []string
+	if same { // another pointer
+		if item.Good == item.Current {
+			item.Good = r
+		}
+		item.Current = r
+	} else {
+		changed = append(s.drop(r.Type, r.Name), r.Aliases...)
+		item = xds.Item{Current: r, Good: item.Good}
+		switch {
+		case item.Good != nil && item.Good.Version == r.Version:
+			item.Standing = xds.Accepted
+		case s.reasons[r.Type+r.Name+"@"+r.Version]:
+			item.Standing = xds.Rejected
+		}
+		for _, alias := range r.Aliases {
+			s.aliasesOf[r.Type][alias] = r.Name
+		}
+	}
+	s.items[r.Type][r.Name] = item
+	return changed
+}
+
+func (s *verdictState) accept(r *xds.Resource) (changed []string) {
+	item, ok := s.items[r.Type][r.Name]
+	switch {
+	case !ok || item.Current == nil:
+		return nil
+	case item.Current.Version == r.Version:
+		if item.Standing == xds.Rejected || item.Standing == xds.Suspect {
+			changed = []string{r.Name}
+		}
+		item.Standing, item.Good = xds.Accepted, item.Current
+		delete(s.reasons, r.Type+r.Name+"@"+r.Version)
+	case item.Standing != xds.Accepted:
+		if item.Good == nil || item.Good.Version != r.Version {
+			changed = []string{r.Name}
+		}
+		item.Good = r
+	}
+	s.items[r.Type][r.Name] = item
+	return changed
+}
+
+func (s *verdictState) reject(r *xds.Resource) {
+	item := s.items[r.Type][r.Name]
+	if item.Current == nil || item.Good != nil && item.Good.Version == r.Version {
+		return
+	}
+	s.reasons[r.Type+r.Name+"@"+r.Version] = true
+	if item.Current.Version == r.Version {
+		item.Standing = xds.Rejected
+		s.refused[r.Type]++
+		s.items[r.Type][r.Name] = item
+	}
+}
+
+func (s *verdictState) suspect(r *xds.Resource) {
+	if item := s.items[r.Type][r.Name]; item.Current != nil && item.Current.Version == r.Version && item.Standing == xds.Pending {
+		item.Standing = xds.Suspect
+		s.items[r.Type][r.Name] = item
+	}
+}
+
+func newAmending(t *testing.T) *amending {
+	am := &amending{T: t, now: time.Unix(1e9, 0), clients: make(map[string]*amendClient), state: &verdictState{
+		fakeState: newFakeState(), aliasesOf: make(map[string]map[string]string), refused: make(map[string]uint64), reasons: make(map[string]bool),
+	}}
+	for _, url := range amendTypes {
+		am.clients[url] = &amendClient{names: map[string]bool{"*": url != xds.EndpointType, "a": url == xds.EndpointType}}
+		am.state.items[url] = make(map[string]xds.Item)
+		am.state.aliasesOf[url] = make(map[string]string)
+		am.state.knowledge[url] = xds.Complete
+		for _, name := range []string{"a", "b", "c"} {
+			am.state.put(amendResource(url, name, "0", ""))
+		}
+	}
+	am.open()
+	return am
+}
+
+// open opens a stream on which the client says the versions that it has.
+func (am *amending) open() {
+	am.streams++
+	am.say("stream %d", am.streams)
+	cfg := Config{NoncePrefix: fmt.Sprintf("s%d.", am.streams)}
+	am.amends, am.anew = New(cfg), New(cfg)
+	for _, url := range amendTypes {
+		c := am.clients[url]
+		c.unanswered, c.nonce, c.acked = nil, "", make(map[string]bool)
+		am.request(am.full(url, ""))
+	}
+	am.drain()
+}
+
+func amendResource(url, name, version, alias string) *xds.Resource {
+	r := &xds.Resource{Type: url, Name: name, Version: version, Body: &anypb.Any{TypeUrl: url}}
+	if url == xds.ClusterType {
+		r.EDSName = name
+	}
+	if alias != "" {
+		r.Version += "-" + alias // it is content
+		r.Aliases = []string{alias}
+	}
+	return r
+}
+
+func (am *amending) say(format string, args ...any) {
+	am.log = append(am.log, fmt.Sprintf(format, args...))
+}
+
+func (am *amending) fail(format string, args ...any) {
+	am.Helper()
+	am.Fatalf("%s\n%s", strings.Join(am.log, "\n"), fmt.Sprintf(format, args...))
+}
+
+// step does what two bytes spell out.
+func (am *amending) step(op, arg byte) {
+	url := amendTypes[arg&3]
+	name, version := []string{"a", "b", "c", "d"}[arg>>2&3], fmt.Sprint(arg>>4&3)
+	item, c := am.state.items[url][name], am.clients[url]
+	switch op % 16 {
+	case 0, 1, 2:
+		alias := ""
+		if arg>>6 == 3 {
+			alias = []string{"host", "other"}[arg>>4&1]
+		}
+		am.say("put %s %s@%s %s", xds.Short(url), name, version, alias)
+		am.changed(url, am.state.put(amendResource(url, name, version, alias)), true)
+	case 3, 4:
+		am.say("delete %s %s, gone %v", xds.Short(url), name, arg>>4&1 == 1)
+		names := am.state.drop(url, name)
+		am.state.items[url][name] = xds.Item{Gone: arg>>4&1 == 1}
+		am.changed(url, names, true)
+	case 5:
+		r := item.Current
+		if arg>>6&1 == 1 {
+			r = amendResource(url, name, version, "")
+		}
+		if r != nil {
+			am.say("others accept %s %s@%s", xds.Short(url), name, r.Version)
+			am.changed(url, am.state.accept(r), false)
+		}
+	case 6:
+		if item.Current != nil && arg>>6&1 == 0 {
+			am.say("others reject %s %s@%s", xds.Short(url), name, item.Current.Version)
+			am.state.reject(item.Current)
+		} else if item.Current != nil {
+			am.say("others suspect %s %s@%s", xds.Short(url), name, item.Current.Version)
+			am.state.suspect(item.Current)
+		}
+	case 7:
+		k := []xds.Knowledge{xds.Complete, xds.Partial, xds.Complete, xds.Unknown}[arg>>2&3]
+		am.say("known of %s: %s", xds.Short(url), k)
+		am.state.knowledge[url] = k
+		am.state.revision++
+		am.both(func(s *Session) { s.Changed(url, nil, true) })
+	case 8, 9, 10, 11:
+		am.answer(url, int(arg>>2&3), op%16 == 11)
+		return // each takes what is due
+	case 12:
+		d := []time.Duration{time.Millisecond, 499 * time.Millisecond, time.Second, time.Minute}[arg>>2&3]
+		am.say("%v pass", d)
+		am.now = am.now.Add(d)
+	case 13:
+		c.names[name] = !c.names[name]
+		am.request(am.full(url, c.nonce))
+	case 14:
+		c.names["*"] = !c.names["*"]
+		am.request(am.full(url, c.nonce))
+	case 15:
+		if arg>>4 == 0 {
+			am.open()
+		}
+		return // else what is due waits for what comes next, as while a stream sends
+	}
+	if op>>4&3 != 3 {
+		am.drain()
+	}
+}
+
+func (am *amending) both(does func(*Session)) {
+	does(am.amends)
+	does(am.anew)
+}
+
+// changed tells both machines of a change.
+func (am *amending) changed(url string, names []string, update bool) {
+	if update {
+		am.state.revision++
+	}
+	if len(names) > 0 {
+		am.both(func(s *Session) { s.Changed(url, names, false) })
+	}
+}
+
+// full is a request that names all that the client wants.
+func (am *amending) full(url, nonce string) *Request {
+	c := am.clients[url]
+	req := &Request{Type: url, Nonce: nonce, Version: c.version}
+	for _, name := range slices.Sorted(maps.Keys(c.names)) {
+		if c.names[name] {
+			req.Names = append(req.Names, name)
+		}
+	}
+	return req
+}
+
+// answer answers the oldest response but so many that has no answer yet; that it is not
+// the newest is no matter (protocol.md 1.6).
+func (am *amending) answer(url string, but int, nack bool) {
+	c := am.clients[url]
+	if len(c.unanswered) == 0 {
+		am.drain()
+		return
+	}
+	resp := c.unanswered[min(but, len(c.unanswered)-1)]
+	req := am.full(url, resp.Nonce)
+	if req.NACK = nack; nack {
+		req.Error = "no good"
+	} else {
+		c.version = resp.Version
+		req.Version = resp.Version
+	}
+	am.request(req)
+	am.drain()
+}
+
+// hear lets the state hear a verdict.
+func (am *amending) hear(v *Verdict) {
+	for _, r := range v.Accepted {
+		am.changed(v.Type, am.state.accept(r), false)
+	}
+	for _, r := range v.Suspects {
+		am.state.suspect(r)
+	}
+	if v.Rejected != nil {
+		am.state.reject(v.Rejected)
+	}
+}
+
+// request lets both machines hear a request.
+func (am *amending) request(req *Request) {
+	got, want := am.amends.Request(req), am.anew.Request(req)
+	am.say("  %+v: %s", *req, verdictOf(got.Verdict))
+	if !reflect.DeepEqual(sortedInterest(got.Interest), sortedInterest(want.Interest)) {
+		am.fail("interest %+v, want %+v", got.Interest, want.Interest)
+	}
+	if g, w := verdictOf(got.Verdict), verdictOf(want.Verdict); g != w {
+		if w = verdictOf(am.withoutAcked(want.Verdict, got.Verdict)); g != w {
+			am.fail("verdict %s, want %s", g, w)
+		}
+		am.say("  anew: %s", verdictOf(want.Verdict))
+		am.parted = am.parted || req.NACK
+	}
+	c := am.clients[req.Type]
+	at := slices.IndexFunc(c.unanswered, func(r *Response) bool { return r.Nonce == req.Nonce })
+	if at >= 0 && !req.NACK {
+		for _, r := range c.unanswered[at].Resources {
+			c.acked[r.Name+"@"+r.Version] = true
+		}
+	}
+	c.unanswered = c.unanswered[at+1:]
+	if got.Verdict != nil {
+		am.hear(got.Verdict)
+	}
+}
+
+// withoutAcked is a verdict without what the client ACKed before, unless but has that.
+func (am *amending) withoutAcked(v, but *Verdict) *Verdict {
+	if v == nil || but == nil {
+		return v
+	}
+	is := func(o *xds.Resource) func(*xds.Resource) bool {
+		return func(r *xds.Resource) bool { return r.Name == o.Name && r.Version == o.Version }
+	}
+	all := append(slices.Clone(but.Accepted), but.Suspects...)
+	if but.Rejected != nil {
+		all = append(all, but.Rejected)
+	}
+	acked := func(r *xds.Resource) bool {
+		return am.clients[v.Type].acked[r.Name+"@"+r.Version] && !slices.ContainsFunc(all, is(r))
+	}
+	less := *v
+	less.Accepted = slices.DeleteFunc(slices.Clone(v.Accepted), acked)
+	less.Suspects = slices.DeleteFunc(slices.Clone(v.Suspects), acked)
+	if v.Rejected != nil && acked(v.Rejected) {
+		less.Rejected = nil
+	}
+	if len(less.Suspects) == 1 && len(v.Suspects) > 1 {
+		less.Rejected, less.Suspects = less.Suspects[0], nil
+	}
+	return &less
+}
+
+func verdictOf(v *Verdict) string {
+	if v == nil {
+		return "no verdict"
+	}
+	text := fmt.Sprintf("%s at %d, nack %v %q, accepted [%s], suspects [%s], removed %v", xds.Short(v.Type), v.Revision, v.NACK, v.Error,
+		show(&Response{}, v.Accepted), show(&Response{}, v.Suspects), slices.Sorted(slices.Values(v.Removed)))
+	if v.Rejected != nil {
+		text += ", rejected " + show(&Response{}, []*xds.Resource{v.Rejected})
+	}
+	return text
+}
+
+func sortedInterest(in *Interest) Interest {
+	if in == nil {
+		return Interest{}
+	}
+	return Interest{in.Type, in.Wildcard, slices.Sorted(slices.Values(in.Add)), slices.Sorted(slices.Values(in.Drop))}
+}
+
+// drain takes everything that the machines send.
+func (am *amending) drain() {
+	for range 100 {
+		if am.parted {
+			return
+		}
+		for _, sub := range am.anew.ordered {
+			sub.whole = nil
+		}
+		want, wantWake := am.anew.Next(am.state, am.now)
+		got, wake := am.amends.Next(am.state, am.now)
+		if g, w := responseOf(got), responseOf(want); g != w || !wake.Equal(wantWake) {
+			am.fail("got  %s %v\nwant %s %v", g, wake, w, wantWake)
+		}
+		more := am.interests()
+		am.settled()
+		if got == nil && !more {
+			return
+		}
+		if got == nil {
+			continue
+		}
+		am.say("-> %s, amended %v", responseOf(got), got.amended)
+		if got.amended {
+			am.hits++
+		}
+		c := am.clients[got.Type]
+		c.nonce = got.Nonce
+		c.unanswered = append(c.unanswered, got)
+	}
+	am.fail("a hundred responses at once")
+}
+
+func responseOf(r *Response) string {
+	if r == nil {
+		return "nothing"
+	}
+	return fmt.Sprintf("%s %s %s [%s]", xds.Short(r.Type), r.Nonce, r.Version, show(r, r.Resources))
+}
+
+// interests fails unless the machines subscribe to the same; it reports whether to any.
+func (am *amending) interests() bool {
+	seen := func(s *Session) (out []string) {
+		for _, in := range s.Interests() {
+			out = append(out, fmt.Sprint(sortedInterest(&in)))
+		}
+		slices.Sort(out)
+		return out
+	}
+	got, want := seen(am.amends), seen(am.anew)
+	if !slices.Equal(got, want) {
+		am.fail("interests %q, want %q", got, want)
+	}
+	return len(got) > 0
+}
+
+// settled fails unless the machines say the same of what is answered.
+func (am *amending) settled() {
+	if got, want := am.amends.Progress(), am.anew.Progress(); !slices.Equal(got, want) {
+		am.fail("progress %v, want %v", got, want)
+	}
+	got, want := am.amends.Unanswered(), am.anew.Unanswered()
+	for url, c := range am.clients {
+		extra := slices.DeleteFunc(slices.Clone(want[url]), func(name string) bool { return slices.Contains(got[url], name) })
+		if len(got[url])+len(extra) != len(want[url]) {
+			am.fail("unanswered of %s: %v, want %v", xds.Short(url), got[url], want[url])
+		}
+		for _, name := range extra {
+			wasACKed := false
+			for content := range c.acked {
+				wasACKed = wasACKed || strings.HasPrefix(content, name+"@")
+			}
+			if !wasACKed {
+				am.fail("unanswered of %s: %v, want %v", xds.Short(url), got[url], want[url])
+			}
+		}
+	}
+}
+
+// amendedTalk is a client of three listeners that ACKed them.
+func amendedTalk(t *testing.T) *amending {
+	am := newAmending(t)
+	am.answer(xds.ListenerType, 0, false)
+	return am
+}
+
+// listener puts a listener, and returns what is sent then.
+func (am *amending) listener(name, version string) *Response {
+	am.changed(xds.ListenerType, am.state.put(amendResource(xds.ListenerType, name, version, "")), true)
+	am.drain()
+	sent := am.clients[xds.ListenerType].unanswered
+	return sent[len(sent)-1]
+}
+
+// design.md I7: what the client ACKed before is not to blame, so that the one that is new
+// is rejected alone.
+func TestOfAnAmendedSetOnlyTheNewIsToBlame(t *testing.T) {
+	am := amendedTalk(t)
+	resp := am.listener("b", "1")
+	if got := show(resp, resp.Resources); !resp.amended || got != "a@0 b@1 c@0" {
+		t.Fatalf("amended %v: %s", resp.amended, got)
+	}
+	v := am.amends.Request(&Request{Type: xds.ListenerType, Nonce: resp.Nonce, NACK: true}).Verdict
+	if v.Rejected == nil || v.Rejected.Name != "b" || len(v.Suspects) > 0 {
+		t.Errorf("verdict %s", verdictOf(v))
+	}
+}
+
+// protocol.md 1.8: SotW clients answer only the newest, for all of those before.
+func TestTheAnswerToAnAmendedSetIsAboutThoseBeforeItThatHaveNone(t *testing.T) {
+	am := amendedTalk(t)
+	am.listener("a", "1")
+	am.listener("b", "1")
+	resp := am.listener("a", "2")
+	v := am.amends.Request(&Request{Type: xds.ListenerType, Nonce: resp.Nonce}).Verdict
+	if got := show(resp, v.Accepted); !resp.amended || got != "a@2 b@1" {
+		t.Errorf("amended %v, accepted %s", resp.amended, got)
+	}
+}
+
+// What the client refused is between the client and us: the state does not tell it.
+func TestAfterANACKTheSetIsMadeAnew(t *testing.T) {
+	am := amendedTalk(t)
+	am.listener("b", "1")
+	am.answer(xds.ListenerType, 0, true)
+	if resp := am.listener("a", "1"); resp.amended || show(resp, resp.Resources) != "a@1 b@0 c@0" {
+		t.Errorf("amended %v: %s", resp.amended, show(resp, resp.Resources))
+	}
+}

@@ -310,6 +310,10 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 	c.release1(t)
 	c.revision++
 	ch := newChanges(t)
+	if n := len(u.News); n > smallSet && len(t.entries) == 0 {
+		t.entries = make(map[string]*entry, n)
+		ch.names = make(map[string]string, n)
+	}
 	var refused error
 	removed := c.doubtRemovals(t, u)
 	if t.mark = u.Mark; !u.Complete && xds.FullState(t.url) {

@@ -41,7 +41,8 @@ type watched struct {
 type Change struct {
 	Type  string
 	Names []string
-	// All says that what is known of the wildcard changed.
+	// All says that what is known of the wildcard changed: anything may be news. Names need
+	// not list what is held, or the watch may have been told of, then.
 	All bool
 }
 
@@ -194,6 +195,12 @@ func (c *Cache) notify(ch *changes) []*Watch {
 func (wt *watched) mark(ch *changes) bool {
 	if wt.wildcard {
 		wt.all = wt.all || ch.all
+		if ch.all && len(wt.names) == 0 && ch.table.url != xds.VirtualHostType {
+			return len(ch.names) > 0 // all of them are looked at
+		}
+		if len(wt.dirty) == 0 && len(ch.names) > smallSet {
+			wt.dirty = make(map[string]struct{}, len(ch.names))
+		}
 		for name := range ch.names {
 			wt.dirty[name] = struct{}{}
 		}

@@ -96,14 +96,28 @@ func (sub *subscription) covers(r *xds.Resource) bool {
 // 3.7).
 type collector struct {
 	resources []*xds.Resource
-	has       map[string]struct{}
+	has       map[string]struct{} // nil while only addNew was called
 }
 
 func newCollector(size int) *collector {
 	return &collector{has: make(map[string]struct{}, size)}
 }
 
+// addNew adds a resource that is not there yet.
+func (c *collector) addNew(r *xds.Resource) {
+	c.resources = append(c.resources, r)
+	if c.has != nil {
+		c.has[r.Name] = struct{}{}
+	}
+}
+
 func (c *collector) add(r *xds.Resource) {
+	if c.has == nil {
+		c.has = make(map[string]struct{}, len(c.resources)+1)
+		for _, r := range c.resources {
+			c.has[r.Name] = struct{}{}
+		}
+	}
 	if _, ok := c.has[r.Name]; !ok {
 		c.has[r.Name] = struct{}{}
 		c.resources = append(c.resources, r)
@@ -113,12 +127,12 @@ func (c *collector) add(r *xds.Resource) {
 // buildDelta collects what changed and what is due.
 func (s *Session) buildDelta(sub *subscription, v View) *Response {
 	known := !sub.wildcard || v.Wildcard(sub.url) != xds.Unknown
+	out := &collector{}
+	var removed []string
 	if sub.lookAtAll && known {
-		sub.markAll(v)
+		removed = s.considerAll(sub, v, out)
 		sub.lookAtAll = false
 	}
-	out := newCollector(len(sub.dirty) + len(sub.due))
-	var removed []string
 	for name := range sub.due {
 		removed = s.consider(sub, v, name, true, out, removed)
 		delete(sub.dirty, name)
@@ -142,15 +156,11 @@ func (s *Session) buildDelta(sub *subscription, v View) *Response {
 	return &Response{Resources: out.resources, Removed: slices.Compact(removed)}
 }
 
-// markAll makes everything dirty that the wildcard covers, that the client has,
-// or that it may have without telling (protocol.md 3.5, 3.6).
-func (sub *subscription) markAll(v View) {
+// considerAll adds what there is to say about everything that the wildcard covers, and
+// makes dirty what else the client has, or may have without telling (protocol.md 3.5,
+// 3.6).
+func (s *Session) considerAll(sub *subscription, v View, out *collector) (removed []string) {
 	if sub.wildcard {
-		for item := range v.All(sub.url) {
-			if item.Current != nil {
-				sub.dirty[item.Current.Name] = struct{}{}
-			}
-		}
 		for _, name := range v.Doubtful(sub.url) {
 			// What it claims is what it ACKed. What it applied of a response that it
 			// refused since, it does not tell (protocol.md V6).
@@ -160,8 +170,18 @@ func (sub *subscription) markAll(v View) {
 		}
 	}
 	for name := range sub.sent {
-		sub.dirty[name] = struct{}{}
+		if !sub.wildcard || v.Lookup(sub.url, name).Current == nil {
+			sub.dirty[name] = struct{}{}
+		}
 	}
+	if sub.wildcard {
+		for item := range v.All(sub.url) {
+			if item.Current != nil {
+				removed = s.considerItem(sub, v, item.Current.Name, item, false, out.addNew, removed)
+			}
+		}
+	}
+	return removed
 }
 
 // consider adds to a Delta response what there is to say about one name.
@@ -169,12 +189,16 @@ func (s *Session) consider(sub *subscription, v View, name string, due bool, out
 	if xds.IsCollection(name) {
 		return s.considerCollection(sub, v, name, due, out, removed)
 	}
-	item := v.Lookup(sub.url, name)
+	return s.considerItem(sub, v, name, v.Lookup(sub.url, name), due, out.add, removed)
+}
+
+// considerItem is consider for a name and what the state holds of it.
+func (s *Session) considerItem(sub *subscription, v View, name string, item xds.Item, due bool, add func(*xds.Resource), removed []string) []string {
 	h := sub.sent[name]
 	if sub.absent(v, name, item) {
 		if r := sub.unresolved(name); r != nil {
 			if due || h == nil {
-				out.add(r)
+				add(r)
 			}
 			return removed
 		}
@@ -213,7 +237,7 @@ func (s *Session) consider(sub *subscription, v View, name string, due bool, out
 		case byBody:
 		}
 	}
-	out.add(r)
+	add(r)
 	return removed
 }
 
@@ -407,6 +431,9 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 func (s *Session) buildNamed(sub *subscription, v View) *Response {
 	if sub.lookAtAll {
 		for name := range sub.names {
+			sub.dirty[name] = struct{}{}
+		}
+		for name := range sub.sent {
 			sub.dirty[name] = struct{}{}
 		}
 		if sub.wildcard {

@@ -220,7 +220,8 @@ func (s *Session) Request(req *Request) Effect {
 }
 
 // Changed takes in that something under these names changed. all says that
-// anything of the type may have: what is known of its wildcard did.
+// anything of the type may have: what is known of its wildcard did. What is held need
+// not be named then.
 func (s *Session) Changed(typeURL string, names []string, all bool) {
 	sub := s.types[typeURL]
 	if sub == nil {
@@ -228,6 +229,10 @@ func (s *Session) Changed(typeURL string, names []string, all bool) {
 	}
 	if all {
 		sub.lookAtAll = true
+		for n := range sub.unanswered {
+			sub.due[n] = struct{}{}
+		}
+		clear(sub.unanswered)
 	}
 	for _, n := range names {
 		if _, ok := sub.unanswered[n]; ok {
@@ -339,6 +344,9 @@ func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Re
 	resp.Nonce = s.cfg.NoncePrefix + strconv.FormatUint(s.nonces, 10)
 	if !resp.amended {
 		resp.news = resp.Resources
+	}
+	if len(sub.sent) == 0 {
+		sub.sent = make(map[string]*holding, len(resp.news))
 	}
 	for i, r := range resp.news {
 		h, changed := sub.setSent(r)

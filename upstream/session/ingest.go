@@ -64,6 +64,7 @@ type ingest struct {
 
 // counts counts names. Most responses of a Delta server have one, for which no map is made.
 type counts struct {
+	size int    // how many names there may be
 	one  string // "" for none
 	more map[string]int
 }
@@ -75,7 +76,8 @@ func (c *counts) add(name string) int {
 		c.one = name
 		return 1
 	case c.more == nil:
-		c.more = map[string]int{c.one: 1}
+		c.more = make(map[string]int, c.size)
+		c.more[c.one] = 1
 	}
 	c.more[name]++
 	return c.more[name]
@@ -311,6 +313,7 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 		return nil, unsolicited(resp.GetTypeUrl())
 	}
 	in := newIngest(sub, resp.GetNonce(), len(resp.GetResources()))
+	in.seen.size = len(resp.GetResources())
 	for _, entry := range resp.GetResources() {
 		r, err := xds.FromWrapper(sub.url, entry, now)
 		in.take(sub, r, err)

@@ -30,6 +30,7 @@ func (c *Cache) Restore(saved []Saved, facts []Fact) {
 	for _, f := range facts {
 		c.restoreFact(f)
 	}
+	c.makeRoom(saved)
 	for _, s := range saved {
 		c.restore(s, now)
 	}
@@ -45,6 +46,19 @@ func (c *Cache) Restore(saved []Saved, facts []Fact) {
 		}
 	}
 	c.poke()
+}
+
+// makeRoom makes the tables as large as they will be.
+func (c *Cache) makeRoom(saved []Saved) {
+	sizes := make(map[string]int)
+	for _, s := range saved {
+		sizes[s.Type]++
+	}
+	for typeURL, n := range sizes {
+		if t := c.table(typeURL); len(t.entries) == 0 && n > smallSet {
+			t.entries = make(map[string]*entry, n)
+		}
+	}
 }
 
 func (c *Cache) restoreFact(f Fact) {

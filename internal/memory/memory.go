@@ -17,7 +17,7 @@ import (
 // as is held.
 const (
 	gcPercent  = 50
-	minGarbage = 4 << 20
+	minGarbage = 8 << 20
 	maxGarbage = 48 << 20
 )
 
@@ -25,12 +25,19 @@ const (
 // harder; the rest is for what it does not count, and for an Envoy in the container.
 const heapShare = 0.8
 
-// Limit sets how Go's collector works, unless the environment says it, as it does for
-// every Go program: GOGC and GOMEMLIMIT. container is the memory of the container in bytes,
-// 0 for no limit.
+// maxProcs is how many threads run Go at once at most. Go would take all CPUs of the node
+// where the container has no limit, and each has caches of its own.
+const maxProcs = 4
+
+// Limit sets how Go's collector and scheduler work, unless the environment says it, as it
+// does for every Go program: GOGC, GOMEMLIMIT and GOMAXPROCS. container is the memory of
+// the container in bytes, 0 for no limit.
 func Limit(environ func(string) string, container uint64, log *slog.Logger) {
 	if environ("GOGC") == "" {
 		tune()
+	}
+	if environ("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) > maxProcs {
+		runtime.GOMAXPROCS(maxProcs)
 	}
 	if environ("GOMEMLIMIT") == "" && container > 0 {
 		limit := int64(heapShare * float64(container))

@@ -30,6 +30,10 @@ import (
 // smaller one costs more than copying it.
 const shareFrom = 64
 
+// shareFromMessage is the size of the smallest Delta response whose resources are shared,
+// in bytes: such a server sends what changed, and much that did not only after a reconnect.
+const shareFromMessage = 64 << 10
+
 // maxTypes bounds the types of which anything is remembered.
 const maxTypes = 64
 
@@ -74,7 +78,7 @@ func (c *Codec) sotw(data mem.BufferSlice, m *discoveryv3.DiscoveryResponse) err
 	var resources []*anypb.Any
 	var before order
 	rest, ok := split(data, func(r reader) bool {
-		a, ok := c.any(r, &before)
+		a, ok := c.any(r, &before, true)
 		if ok && resources == nil {
 			before = c.order(a.GetTypeUrl())
 			resources = make([]*anypb.Any, 0, len(before.of)+1)
@@ -95,8 +99,9 @@ func (c *Codec) sotw(data mem.BufferSlice, m *discoveryv3.DiscoveryResponse) err
 
 func (c *Codec) delta(data mem.BufferSlice, m *discoveryv3.DeltaDiscoveryResponse) error {
 	var resources []*discoveryv3.Resource
+	share := data.Len() >= shareFromMessage
 	rest, ok := split(data, func(r reader) bool {
-		res, ok := c.resource(r)
+		res, ok := c.resource(r, share)
 		resources = append(resources, res)
 		return ok
 	})
@@ -140,7 +145,7 @@ func split(data mem.BufferSlice, one func(reader) bool) (rest []byte, ok bool) {
 
 // resource reads the wrapper of a resource in Delta. What is in most is read here: name,
 // version and body; the rest by protobuf.
-func (c *Codec) resource(r reader) (*discoveryv3.Resource, bool) {
+func (c *Codec) resource(r reader, share bool) (*discoveryv3.Resource, bool) {
 	out := &discoveryv3.Resource{}
 	var rest []byte
 	for r.left > 0 {
@@ -159,7 +164,7 @@ func (c *Codec) resource(r reader) (*discoveryv3.Resource, bool) {
 				out.Name, ok = inner.text(ok)
 			case bodyField:
 				if ok = ok && out.Resource == nil; ok { // twice is to be merged
-					out.Resource, ok = c.any(inner, nil)
+					out.Resource, ok = c.any(inner, nil, share)
 				}
 			}
 			if !ok {
@@ -180,7 +185,7 @@ func (c *Codec) resource(r reader) (*discoveryv3.Resource, bool) {
 
 // any reads an Any; false for one that is malformed. before is in which order they came
 // last time, nil for none.
-func (c *Codec) any(r reader, before *order) (*anypb.Any, bool) {
+func (c *Codec) any(r reader, before *order, share bool) (*anypb.Any, bool) {
 	whole := r
 	var fields [2]reader // the type and the value
 	var has [2]bool
@@ -206,6 +211,10 @@ func (c *Codec) any(r reader, before *order) (*anypb.Any, bool) {
 	if !plain || !has[0] || value.left < shareFrom {
 		return whole.unmarshal()
 	}
+	if !share {
+		a := c.copy(url, value)
+		return a, utf8.ValidString(a.TypeUrl)
+	}
 	same := func(a *anypb.Any) bool {
 		return value.left == len(a.GetValue()) && value.equals(a.GetValue()) && url.equalsString(a.GetTypeUrl())
 	}
@@ -219,12 +228,16 @@ func (c *Codec) any(r reader, before *order) (*anypb.Any, bool) {
 	if shared != nil && same(shared) {
 		return shared, true
 	}
-	a := &anypb.Any{TypeUrl: c.url(url), Value: value.appendTo(make([]byte, 0, value.left), value.left)}
+	a := c.copy(url, value)
 	if !utf8.ValidString(a.TypeUrl) {
 		return nil, false
 	}
 	c.hold(sum, a)
 	return a, true
+}
+
+func (c *Codec) copy(url, value reader) *anypb.Any {
+	return &anypb.Any{TypeUrl: c.url(url), Value: value.appendTo(make([]byte, 0, value.left), value.left)}
 }
 
 // url reads a type URL; what is equal is one string.

@@ -103,11 +103,19 @@ func TestWhatIsHeldIsSharedAndWhatChangedIsNot(t *testing.T) {
 	}
 	// In Delta too.
 	var third discoveryv3.DeltaDiscoveryResponse
-	if err := c.Unmarshal(pieces(marshal(t, delta(10, 500)), random), &third); err != nil {
+	if err := c.Unmarshal(pieces(marshal(t, delta(200, 500)), random), &third); err != nil {
 		t.Fatal(err)
 	}
 	if third.Resources[3].Resource != first.Resources[3] {
 		t.Error("not shared with Delta")
+	}
+	// … but of what is small enough to be news only.
+	var fourth discoveryv3.DeltaDiscoveryResponse
+	if err := c.Unmarshal(pieces(marshal(t, delta(10, 500)), random), &fourth); err != nil {
+		t.Fatal(err)
+	}
+	if fourth.Resources[3].Resource == first.Resources[3] || !proto.Equal(fourth.Resources[3].Resource, first.Resources[3]) {
+		t.Error("a small Delta response is shared, or read wrongly")
 	}
 	runtime.KeepAlive(&first)
 }

@@ -28,7 +28,7 @@ import (
 const DefaultMaxMessage = 256 << 20
 
 // writeBuffer is how much is written at once, in bytes. gRPC's own 32 KiB is a system call
-// and a wakeup of the client every two frames.
+// and a wakeup of the client every two frames. An idle connection has no buffer.
 const writeBuffer = 128 << 10
 
 // Envoy is told to ping every 30 s; gRPC's own limit for clients is one ping in
@@ -108,9 +108,7 @@ func New(cfg Config) *Server {
 func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	g := grpc.NewServer(
 		grpc.ForceServerCodecV2(codec.New()),
-		// Large pushes go out in fewer pieces; an idle connection has no buffer.
 		grpc.WriteBufferSize(writeBuffer),
-		grpc.SharedWriteBuffer(true),
 		grpc.MaxRecvMsgSize(s.cfg.MaxMessage),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minClientPing, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: serverPingTime, Timeout: serverPingTimeout}),

@@ -71,7 +71,7 @@ lint: ## gofmt, go vet, staticcheck
 	go vet ./...
 	go tool staticcheck ./...
 
-bench: build ## what holdfast costs, against no agent and a byte pipe: a table, RESULTS, plots
+bench: build ## what holdfast costs, against no agent, a byte pipe and a bare gRPC relay: a table, RESULTS, plots
 	go build -o bin/bench ./test/bench
 	bin/bench -holdfast bin/holdfast -out '$(RESULTS)' -plots '$(PLOTS)' $(BENCHFLAGS)
 

@@ -82,7 +82,10 @@ func (g *Group) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 				}
 				row := admin.Resource{Group: node, Type: t.Type, Name: r.Name, Source: r.Source, Standing: r.Standing, Reason: r.Reason}
 				if cur := r.Current; cur != nil {
-					row.Version, row.UpstreamVersion = cur.Version, cur.UpstreamVersion
+					row.Version = cur.Version
+					if cur.UpstreamVersion != xds.OfResponse {
+						row.UpstreamVersion = cur.UpstreamVersion
+					}
 					row.Deadline, row.Body = cur.Deadline, cur.Body
 				}
 				if r.Err != nil {

@@ -216,6 +216,11 @@ func (fz *fuzzTalk) request(req *Request) Effect {
 	if v := eff.Verdict; v != nil {
 		fz.state.hear(v)
 	}
+	if fz.machine.Idle() { // nobody is woken for it
+		if resp, wake := fz.machine.Next(fz.state, fz.now); resp != nil {
+			fz.fail("idle, and owes %+v, next at %v", resp, wake)
+		}
+	}
 	return eff
 }
 

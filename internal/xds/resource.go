@@ -48,6 +48,10 @@ type Resource struct {
 	Wrapped bool
 }
 
+// OfResponse is the UpstreamVersion of what a SotW response held bare. It has none of its
+// own: that of the response changes with whatever else is in it.
+const OfResponse = "holdfast:of-the-response"
+
 // ErrHeartbeat says that a wrapper carries no body: it refreshes the TTL of the
 // version that it names (xDS specification, "TTL"; protocol.md 6.1).
 var ErrHeartbeat = errors.New("resource has no body")

@@ -36,7 +36,7 @@ func scalingCases(p *plan) []measurement {
 }
 
 // fanOut measures a change until the last of so many streams of one connection has
-// it, and the memory then.
+// it, and the memory when all is quiet.
 func fanOut(ctx context.Context, p *plan, t target, resources, streams int) ([]sample, error) {
 	r, err := newRig(ctx, t, setup{upstream: delta, resources: resources})
 	if err != nil {
@@ -80,7 +80,7 @@ func fanOut(ctx context.Context, p *plan, t target, resources, streams int) ([]s
 	}
 	samples := []sample{{scalingLatency, "ms", quantile(took, 0.5)}}
 	if t.argv != nil {
-		m, err := readMemory(r.in.proc.PID())
+		m, _, err := settle(ctx, r.in, p.settle)
 		if err != nil {
 			return nil, err
 		}

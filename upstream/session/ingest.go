@@ -240,7 +240,7 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Upd
 			in.take(sub, r, err)
 			plain = false
 		} else {
-			r, err := xds.FromAny(sub.url, OfResponse, entry, now)
+			r, err := xds.FromAny(sub.url, xds.OfResponse, entry, now)
 			in.take(sub, r, err)
 			sub.read.add(entry, r, err)
 		}

@@ -488,3 +488,38 @@ func TestAVersionStandsForTheNamesOfItsOwnResponse(t *testing.T) {
 		t.Errorf("version %q stands for %v", got.Info, got.Holds)
 	}
 }
+
+// The sender of requests is woken for a response only if it would look too late by itself.
+func TestAResponseSaysWhenTheMachineMustBeAskedAgain(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for _, tc := range []struct {
+		name  string
+		form  Form
+		entry *anypb.Any
+		want  time.Time
+	}{
+		{"an ACK waits for the clients", SotW, entry(xds.ClusterType, "a=1"), now.Add(DefaultAckTimeout)},
+		{"a NACK does not", SotW, &anypb.Any{TypeUrl: xds.ListenerType}, now},
+		{"a wildcard settles", Delta, entry(xds.ClusterType, "a=1"), now.Add(DefaultSettle)},
+	} {
+		s := New(Config{Form: tc.form})
+		s.Want(xds.ClusterType, true, nil, nil)
+		s.Next(now)
+		var u *Update
+		var err error
+		if tc.form == SotW {
+			u, err = s.SotW(&discoveryv3.DiscoveryResponse{TypeUrl: xds.ClusterType, Nonce: "1", VersionInfo: "1", Resources: []*anypb.Any{tc.entry}}, now)
+		} else {
+			u, err = s.Delta(&discoveryv3.DeltaDiscoveryResponse{TypeUrl: xds.ClusterType, Nonce: "1", Resources: []*discoveryv3.Resource{{Name: "a", Resource: tc.entry}}}, now)
+		}
+		if err != nil || !u.Wake.Equal(tc.want) {
+			t.Errorf("%s: wake at %v (%v), want %v", tc.name, u.Wake, err, tc.want)
+		}
+		if req, _ := s.Next(u.Wake.Add(-1)); req != nil {
+			t.Errorf("%s: before, a request is due: %+v", tc.name, req)
+		}
+		if req, _ := s.Next(u.Wake); req == nil && tc.form == SotW {
+			t.Errorf("%s: then no request is due", tc.name)
+		}
+	}
+}

@@ -49,10 +49,6 @@ const maxReasonBytes = 4 << 10
 // it then sends the resource again, or reports it removed (design.md I2).
 const Unissued = "holdfast:not-from-this-server"
 
-// OfResponse is the version of what a SotW response holds bare. It has none of its own:
-// that of the response changes with whatever else is in it.
-const OfResponse = "holdfast:of-the-response"
-
 // Config configures a Session; zero values take the defaults.
 type Config struct {
 	Form          Form

@@ -81,7 +81,7 @@ const (
 	quiet = 512 << 10
 	// burst is how much must have been allocated for it to be worth while, in bytes; of a
 	// large heap, whose collection costs more, an eighth of what is held.
-	burst      = 1 << 20
+	burst      = 2 << 20
 	burstShare = 8
 )
 

@@ -79,7 +79,7 @@ func TestABurstIsOverWhenNothingMuchIsAllocated(t *testing.T) {
 		{"nothing", 0, []uint64{0, 0}, []bool{false, false}},
 		{"a burst", 0, []uint64{8 * mib, 8*mib + 1000}, []bool{false, true}},
 		{"a burst that goes on", 0, []uint64{8 * mib, 16 * mib, 24 * mib}, []bool{false, false, false}},
-		{"a trickle", 0, []uint64{300 << 10, 600 << 10, 900 << 10, 1200 << 10}, []bool{false, false, false, true}},
+		{"a trickle", 0, []uint64{500 << 10, 1000 << 10, 1500 << 10, 2000 << 10, 2500 << 10}, []bool{false, false, false, false, true}},
 		{"little of much", 100 * mib, []uint64{8 * mib, 8 * mib}, []bool{false, false}},
 		{"much of much", 100 * mib, []uint64{20 * mib, 20 * mib}, []bool{false, true}},
 	} {

@@ -116,6 +116,9 @@ func outage(ctx context.Context, p *plan, t target) ([]sample, error) {
 		return nil, err
 	}
 	defer r.close()
+	if _, _, err := settle(ctx, r.in, p.settle); err != nil { // what its start leaves to do is not the outage's
+		return nil, err
+	}
 	r.cp.stop()
 	marker := r.cp.alter(r.typeURL, 0)
 	before, err := cpuTime(r.in.proc.PID())

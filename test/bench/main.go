@@ -12,6 +12,7 @@
 //
 //	bench [-quick] [-cases REGEXP] [-target direct,pipe,relay,holdfast] [-out results.jsonl] [-plots DIR] [-profile DIR]
 //	bench -check OLD NEW
+//	bench -draw RESULTS -plots DIR
 package main
 
 import (
@@ -79,6 +80,7 @@ type options struct {
 	quick    bool
 	list     bool
 	check    bool
+	draw     string
 	out      string
 	plots    string
 	profile  profiling
@@ -106,6 +108,7 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 	flags.BoolVar(&o.quick, "quick", false, "tiny sizes, one round: to see that everything works")
 	flags.BoolVar(&o.list, "list", false, "list the cases")
 	flags.BoolVar(&o.check, "check", false, "compare two results files: bench -check OLD NEW")
+	flags.StringVar(&o.draw, "draw", "", "measure nothing, and draw the plots of a results `FILE` into -plots")
 	flags.StringVar(&o.out, "out", "", "write the results to a `FILE`, one JSON object a line")
 	flags.StringVar(&o.plots, "plots", "", "write plots of the scaling cases into a `DIR`")
 	flags.StringVar(&o.profile.dir, "profile", "", "write CPU profiles of holdfast into a `DIR`, as CASE-ROUND.pprof; they cost it some time, so the figures are not for comparing")
@@ -120,6 +123,8 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 		return check(out, flags.Arg(0), flags.Arg(1))
 	case o.profile.seconds <= 0:
 		return fmt.Errorf("-profile-seconds %d: want a positive number", o.profile.seconds)
+	case o.draw != "":
+		return redraw(o.draw, o.plots, progress)
 	case flags.NArg() > 0:
 		return fmt.Errorf("%q: want flags only", flags.Arg(0))
 	}
@@ -171,13 +176,31 @@ func (o options) measure(ctx context.Context, out, progress io.Writer) error {
 		}
 	}
 	if o.plots != "" {
-		files, err := drawCharts(o.plots, results)
-		if err != nil {
-			return errors.Join(failed, err)
-		}
-		fmt.Fprintln(progress, "plots:", strings.Join(files, " "))
+		failed = errors.Join(failed, plots(o.plots, results, progress))
 	}
 	return failed
+}
+
+// plots draws results into a directory.
+func plots(dir string, results []result, progress io.Writer) error {
+	files, err := drawCharts(dir, results)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(progress, "plots:", strings.Join(files, " "))
+	return nil
+}
+
+// redraw draws the results of an earlier run.
+func redraw(from, dir string, progress io.Writer) error {
+	if dir == "" {
+		return errors.New("-draw wants -plots DIR")
+	}
+	results, err := readResults(from)
+	if err != nil {
+		return err
+	}
+	return plots(dir, results, progress)
 }
 
 // allCases returns every case, in the order in which they are measured.

@@ -27,16 +27,28 @@ var charts = []chart{
 	{"bench-memory-streams.png", "Memory of the process (RSS)", scalingStreams, scalingMemory, "streams with 100 resources each", "MiB"},
 }
 
-// lineStyles tell the targets apart, by color and by shape.
-var lineStyles = []struct {
+// lineStyle tells a target from others, by color and by shape.
+type lineStyle struct {
 	color color.RGBA
 	shape draw.GlyphDrawer
-}{
-	{color.RGBA{R: 0x77, G: 0x77, B: 0x77, A: 0xff}, draw.CircleGlyph{}},
-	{color.RGBA{R: 0xe6, G: 0x8a, B: 0x00, A: 0xff}, draw.SquareGlyph{}},
-	{color.RGBA{R: 0xc0, G: 0x39, B: 0x5b, A: 0xff}, draw.CrossGlyph{}},
-	{color.RGBA{R: 0x1f, G: 0x5f, B: 0xbf, A: 0xff}, draw.TriangleGlyph{}},
-	{color.RGBA{R: 0x2a, G: 0x8f, B: 0x4f, A: 0xff}, draw.PyramidGlyph{}},
+}
+
+var (
+	lineStyles = map[string]lineStyle{
+		"direct":   {color.RGBA{R: 0x77, G: 0x77, B: 0x77, A: 0xff}, draw.CircleGlyph{}},
+		"pipe":     {color.RGBA{R: 0xe6, G: 0x8a, B: 0x00, A: 0xff}, draw.SquareGlyph{}},
+		"relay":    {color.RGBA{R: 0xc0, G: 0x39, B: 0x5b, A: 0xff}, draw.CrossGlyph{}},
+		"holdfast": {color.RGBA{R: 0x1f, G: 0x5f, B: 0xbf, A: 0xff}, draw.TriangleGlyph{}},
+	}
+	otherStyle = lineStyle{color.RGBA{R: 0x2a, G: 0x8f, B: 0x4f, A: 0xff}, draw.PyramidGlyph{}}
+)
+
+// styleOf returns a target's style, the same in every plot.
+func styleOf(target string) lineStyle {
+	if style, ok := lineStyles[target]; ok {
+		return style
+	}
+	return otherStyle
 }
 
 // drawCharts writes the plots that there are results for into a directory, and
@@ -55,12 +67,12 @@ func drawCharts(dir string, results []result) ([]string, error) {
 		p.Legend.Top, p.Legend.Left = true, true
 		p.Title.Padding, p.Legend.Padding = vg.Points(6), vg.Points(2)
 		p.Add(plotter.NewGrid())
-		for i, target := range targets {
+		for _, target := range targets {
 			line, points, err := plotter.NewLinePoints(lines[target])
 			if err != nil {
 				return files, fmt.Errorf("%s: %w", c.file, err)
 			}
-			style := lineStyles[i%len(lineStyles)]
+			style := styleOf(target)
 			line.Color, line.Width = style.color, vg.Points(1.5)
 			points.Color, points.Shape, points.Radius = style.color, style.shape, vg.Points(3)
 			p.Add(line, points)

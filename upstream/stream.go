@@ -92,7 +92,7 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, fee
 	versions := maps.Clone(s.versions)
 	s.mu.Unlock()
 	st := &stream{
-		server: s, feed: feed, interest: interest, wire: w, answered: answered,
+		server: s, feed: feed, interest: interest, wire: w, answered: answered, identity: &identity{},
 		poke: make(chan struct{}, 1),
 		machine: session.New(session.Config{
 			Form:       s.form,
@@ -134,6 +134,7 @@ type stream struct {
 	wire     wire
 	answered func() error
 	poke     chan struct{} // the sender has something to do
+	identity *identity
 	// armed is when the sender looks again by itself; the zero time for never. Under mu.
 	armed time.Time
 
@@ -202,9 +203,9 @@ func (st *stream) receive(msg message) {
 	st.server.observer.Received(st.server.name, u.Type, len(u.Put))
 	typeURL, nonce := u.Type, u.Nonce
 	in := st.server.update(u)
-	in.News, in.Mark = u.News, mark{st, u.Number}
+	in.News, in.Mark = u.News, mark{st.identity, u.Number}
 	if u.Since > 0 {
-		in.Since = mark{st, u.Since}
+		in.Since = mark{st.identity, u.Since}
 	}
 	st.feed.Apply(in, func(verdict error) { st.verdict(typeURL, nonce, verdict) })
 	if late {
@@ -230,11 +231,15 @@ func (st *stream) logResponse(msg message, u *session.Update, err error) {
 	}
 }
 
-// mark stands for one update of a type.
+// mark stands for one update of a type. It may outlive the stream by long, and so holds
+// nothing of it.
 type mark struct {
-	of     *stream
+	of     *identity
 	number uint64
 }
+
+// identity is one for each stream; not empty, or two might be the same.
+type identity struct{ _ byte }
 
 // verdict takes in what the clients made of a response.
 func (st *stream) verdict(typeURL, nonce string, err error) {

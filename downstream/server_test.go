@@ -362,3 +362,22 @@ func TestAClientThatEndsItsStreamIsAnsweredWithOK(t *testing.T) {
 		}
 	})
 }
+
+// Nothing changes, and still there is something to say.
+func TestARequestOnAnOpenStreamIsAnsweredFromWhatIsHeld(t *testing.T) {
+	inBothForms(t, downstream.Config{}, func(s *service) {
+		s.put(xdstest.Cluster("c1", ""))
+		s.put(xdstest.CLA("e1", "192.0.2.1:1"))
+		s.put(xdstest.CLA("e2", "192.0.2.2:1"))
+		c := s.client(s.dial())
+		c.Subscribe(xds.ClusterType)
+		s.quiet()
+		c.Subscribe(xds.EndpointType, "e1")
+		s.quiet()
+		c.Subscribe(xds.EndpointType, "e1", "e2")
+		s.quiet()
+		if got := c.Names(xds.EndpointType); !slices.Equal(got, []string{"e1", "e2"}) || c.Err() != nil {
+			s.Errorf("the client has the endpoints %q; its stream: %v", got, c.Err())
+		}
+	})
+}

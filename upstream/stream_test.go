@@ -279,3 +279,41 @@ func TestAStreamThatTheServerEndsSaysWhy(t *testing.T) {
 		c.failed("receiving: rpc error: code = Unavailable desc = stream cut by the script")
 	})
 }
+
+// mute is a state whose clients never say what they make of an update.
+type mute struct{ *state }
+
+func (m mute) Apply(u Update, _ func(error)) { m.state.Apply(u, nil) }
+
+// design.md I6: the sender is not woken for each response, and still in time for its ACK.
+func TestAResponseWithoutAVerdictIsACKedInTime(t *testing.T) {
+	inBothForms(t, func(c *conversation) {
+		s := source(c.T, c.cfg)
+		ctx, cancel := context.WithCancel(c.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx, mute{c.state}, func() error { return nil }) }()
+		acks := func() (n int) {
+			for _, e := range c.cp.Requests(xds.ClusterType) {
+				if e.Kind == xdstest.Ack {
+					n++
+				}
+			}
+			return n
+		}
+		for i := range 3 {
+			c.cp.Set(xdstest.Cluster("c1", fmt.Sprint("e", i)))
+			c.quiet()
+			if got := acks(); got != i {
+				c.Errorf("%d ACKs before the time of response %d", got, i)
+			}
+			time.Sleep(session.DefaultAckTimeout)
+			synctest.Wait()
+			if got := acks(); got != i+1 {
+				c.Errorf("%d ACKs after the time of response %d", got, i)
+			}
+			time.Sleep(time.Minute) // nothing else is due
+		}
+		cancel()
+		<-ended
+	})
+}

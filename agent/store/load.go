@@ -59,6 +59,7 @@ func load(r io.ReaderAt, size int64, generation uint64, with openWith) (*image, 
 		return nil, err
 	}
 	im := &image{loaded: newLoaded(generation), form: f, committed: offset, size: size}
+	im.loaded.Entries = make(map[Key]*Entry, min(size/perResource, maxForeseen))
 	d := &decoder{form: f, r: buffered, offset: offset, size: size}
 	end := im.replay(d)
 	switch {
@@ -75,6 +76,13 @@ func load(r io.ReaderAt, size int64, generation uint64, with openWith) (*image, 
 	}
 	return im, nil
 }
+
+// How many resources a log is thought to have: one for so many bytes, but not more than so
+// many, whatever it is made of.
+const (
+	perResource = 2 << 10
+	maxForeseen = 100_000
+)
 
 // whichKey returns the key that the file is read with, nil for plain text.
 func whichKey(h *header, with openWith) ([]byte, error) {

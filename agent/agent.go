@@ -153,13 +153,8 @@ func New(cfg Config) (*Agent, error) {
 	if len(cfg.Upstreams) == 0 && len(cfg.Certificates.Sources) == 0 {
 		return nil, errors.New("no upstream: name at least one with --upstream, or make certificates with --ca")
 	}
-	if err := admin.CheckAddrs(cfg.Admin, cfg.Health); err != nil {
+	if err := (admin.Config{Addr: cfg.Admin, Health: cfg.Health, Pprof: cfg.Pprof}).Check(); err != nil {
 		return nil, err
-	}
-	if cfg.Pprof {
-		if err := admin.CheckPprof(cfg.Admin); err != nil {
-			return nil, err
-		}
 	}
 	a := &Agent{
 		cfg:    cfg,

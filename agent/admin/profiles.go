@@ -6,10 +6,10 @@ import (
 	"net/http/pprof"
 )
 
-// CheckPprof reports why the profiles of Config.Pprof cannot be served where the
+// checkPprof reports why the profiles of Config.Pprof cannot be served where the
 // admin surface is. Whoever fetches one makes the agent work for it, and learns what runs
 // in it: that is for those whom a socket lets in.
-func CheckPprof(admin string) error {
+func checkPprof(admin string) error {
 	if _, unix := socketPath(admin); unix {
 		return nil
 	}
@@ -17,8 +17,8 @@ func CheckPprof(admin string) error {
 }
 
 // profiles adds Go's profiles, which stretch the write timeout by their seconds, but not
-// the command line, where there may be tokens in headers. (The
-// package also adds them to http.DefaultServeMux, which nothing here serves.)
+// the command line, where there may be tokens in headers. (The package also adds them to
+// http.DefaultServeMux, which nothing here serves.)
 func profiles(mux *http.ServeMux) {
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index) // and those that have a name: heap, goroutine, …
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)

@@ -49,7 +49,7 @@ type Config struct {
 	// They may take long; the answer says how they ended.
 	Actions map[string]func(context.Context) error
 	// Pprof serves Go's profiles under /debug/pprof/ on Addr, which must be a Unix
-	// socket then (CheckPprof).
+	// socket then.
 	Pprof bool
 	Log   *slog.Logger
 }
@@ -61,12 +61,20 @@ type Server struct {
 	listening func(what string, addr net.Addr)
 }
 
-// New returns a server; Run checks its addresses.
+// New returns a server; Run checks its configuration.
 func New(cfg Config) *Server {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Server{cfg: cfg, listening: func(string, net.Addr) {}}
+}
+
+// Check reports what is wrong with a configuration, by the flags that give it.
+func (c Config) Check() error {
+	if err := CheckAddrs(c.Addr, c.Health); err != nil || !c.Pprof {
+		return err
+	}
+	return checkPprof(c.Addr)
 }
 
 // CheckAddrs reports what is wrong with the addresses of a Config, by the flags
@@ -115,13 +123,8 @@ func socketPath(addr string) (path string, unix bool) { return strings.CutPrefix
 // Run listens and serves until ctx ends, which is no error. When it returns, all
 // that it started has ended and the socket is gone.
 func (s *Server) Run(ctx context.Context) error {
-	if err := CheckAddrs(s.cfg.Addr, s.cfg.Health); err != nil {
+	if err := s.cfg.Check(); err != nil {
 		return err
-	}
-	if s.cfg.Pprof {
-		if err := CheckPprof(s.cfg.Addr); err != nil {
-			return err
-		}
 	}
 	surfaces, err := s.listen()
 	if err != nil {

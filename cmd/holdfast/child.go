@@ -68,8 +68,9 @@ func nodeOf(file string, log *slog.Logger) *corev3.Node {
 }
 
 // config returns how Envoy is run. child is its command line, nil for none; file its
-// bootstrap, "" for none that is known; dir may be written to.
-func (f *envoyFlags) config(child []string, file, dir string, stderr io.Writer, log *slog.Logger) (envoy.Config, error) {
+// bootstrap, "" for none that is known; dir may be written to; limits are
+// those of the container.
+func (f *envoyFlags) config(child []string, file, dir string, limits cgroup.Limits, stderr io.Writer, log *slog.Logger) (envoy.Config, error) {
 	for _, d := range []struct {
 		flag string
 		set  time.Duration
@@ -96,7 +97,7 @@ func (f *envoyFlags) config(child []string, file, dir string, stderr io.Writer, 
 		return envoy.Config{}, fmt.Errorf("the command after --: %w", err)
 	}
 	cfg.Args = append([]string{binary}, child[1:]...)
-	cfg.Concurrency = bootstrap.Concurrency(containerLimits(log))
+	cfg.Concurrency = bootstrap.Concurrency(limits)
 	if cfg.Admin == "" {
 		log.Warn("the address of Envoy's admin is not known, so that it is not drained at the end: name it with --envoy-admin, or set a port in the bootstrap")
 	}

@@ -105,7 +105,8 @@ func newRun(p process) *command {
 		if cfg.Node == nil && file != "" {
 			cfg.Node = nodeOf(file, log)
 		}
-		if cfg.Envoy, err = f.envoy.config(c.child, file, filepath.Dir(f.socket), p.stderr, log); err != nil {
+		limits := containerLimits(log)
+		if cfg.Envoy, err = f.envoy.config(c.child, file, filepath.Dir(f.socket), limits, p.stderr, log); err != nil {
 			return err
 		}
 		if err := checkVersion(ctx, cfg.Envoy, log); err != nil {
@@ -120,7 +121,7 @@ func newRun(p process) *command {
 			runtime.MemProfileRate = 0 // samples of the heap cost memory, and nobody could read them
 		}
 		harden(log)
-		memory.Limit(os.Getenv, containerLimits(log).Memory, log)
+		memory.Limit(os.Getenv, limits.Memory, log)
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		go memory.GiveBack(ctx, log)

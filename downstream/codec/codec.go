@@ -7,7 +7,8 @@
 //
 // The message is that of proto.Marshal, with the resources behind all other fields: their
 // order means nothing in protobuf. What is not a discovery response is left to gRPC's own
-// codec, and so is what is rare or cannot be written, and so are its errors. Nobody may change a message that was handed to Marshal, nor what it refers to.
+// codec, and so is what is rare or cannot be written, and so are its errors. Nobody may
+// change a message that was handed to Marshal, nor what it refers to.
 package codec
 
 import (
@@ -73,7 +74,7 @@ func sotw(m *discoveryv3.DiscoveryResponse) (mem.BufferSlice, bool) {
 		VersionInfo: m.GetVersionInfo(), Canary: m.GetCanary(), TypeUrl: m.GetTypeUrl(), Nonce: m.GetNonce(),
 		ControlPlane: m.GetControlPlane(), ResourceErrors: m.GetResourceErrors(),
 	}
-	if !w.message(rest) {
+	if !w.message(rest, proto.Size(rest)) {
 		return nil, false
 	}
 	for _, a := range m.GetResources() {
@@ -96,7 +97,7 @@ func delta(m *discoveryv3.DeltaDiscoveryResponse) (mem.BufferSlice, bool) {
 		SystemVersionInfo: m.GetSystemVersionInfo(), TypeUrl: m.GetTypeUrl(), RemovedResources: m.GetRemovedResources(),
 		RemovedResourceNames: m.GetRemovedResourceNames(), Nonce: m.GetNonce(), ControlPlane: m.GetControlPlane(), ResourceErrors: m.GetResourceErrors(),
 	}
-	if !w.message(rest) {
+	if !w.message(rest, proto.Size(rest)) {
 		return nil, false
 	}
 	for _, r := range m.GetResources() {
@@ -107,8 +108,8 @@ func delta(m *discoveryv3.DeltaDiscoveryResponse) (mem.BufferSlice, bool) {
 			Name: r.GetName(), ResourceName: r.GetResourceName(), Aliases: r.GetAliases(), Version: r.GetVersion(),
 			Ttl: r.GetTtl(), CacheControl: r.GetCacheControl(), Metadata: r.GetMetadata(),
 		}
-		size := proto.Size(around)
-		inner, ok := 0, true
+		own := proto.Size(around)
+		size, inner, ok := own, 0, true
 		if r.GetResource() != nil {
 			if inner, ok = w.sizeAny(r.GetResource()); !ok {
 				return nil, false
@@ -116,7 +117,7 @@ func delta(m *discoveryv3.DeltaDiscoveryResponse) (mem.BufferSlice, bool) {
 			size += protowire.SizeTag(bodyField) + protowire.SizeBytes(inner)
 		}
 		w.field(resourcesField, size)
-		if !w.message(around) {
+		if !w.message(around, own) {
 			return nil, false
 		}
 		if r.GetResource() != nil {
@@ -165,9 +166,9 @@ func (w *writer) field(number protowire.Number, n int) {
 	w.open = protowire.AppendVarint(protowire.AppendTag(w.open, number, protowire.BytesType), uint64(n))
 }
 
-// message writes a message; false if it cannot be.
-func (w *writer) message(m proto.Message) bool {
-	w.room(proto.Size(m))
+// message writes a message, whose size was just asked for; false if it cannot be.
+func (w *writer) message(m proto.Message, size int) bool {
+	w.room(size)
 	open, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(w.open, m)
 	w.open = open
 	return err == nil

@@ -48,6 +48,8 @@ type Codec struct {
 	// orders are the resources of the last SotW response of each type, as they came.
 	orders map[string][]*anypb.Any
 	urls   map[string]string // of types
+	// deltaFrom is shareFromMessage, but in tests.
+	deltaFrom int
 	// sweepAt is at how many entries those are dropped that nobody holds.
 	sweepAt int
 }
@@ -55,7 +57,7 @@ type Codec struct {
 // New returns a codec that has seen nothing.
 func New() *Codec {
 	return &Codec{
-		CodecV2: encoding.GetCodecV2("proto"), sweepAt: 1024,
+		CodecV2: encoding.GetCodecV2("proto"), deltaFrom: shareFromMessage, sweepAt: 1024,
 		held: make(map[uint64]weak.Pointer[anypb.Any]), orders: make(map[string][]*anypb.Any), urls: make(map[string]string),
 	}
 }
@@ -99,7 +101,7 @@ func (c *Codec) sotw(data mem.BufferSlice, m *discoveryv3.DiscoveryResponse) err
 
 func (c *Codec) delta(data mem.BufferSlice, m *discoveryv3.DeltaDiscoveryResponse) error {
 	var resources []*discoveryv3.Resource
-	share := data.Len() >= shareFromMessage
+	share := data.Len() >= c.deltaFrom
 	rest, ok := split(data, func(r reader) bool {
 		res, ok := c.resource(r, share)
 		resources = append(resources, res)
@@ -157,15 +159,16 @@ func (c *Codec) resource(r reader, share bool) (*discoveryv3.Resource, bool) {
 		const versionField, bodyField, nameField = 1, 2, 3
 		if typ == protowire.BytesType && num <= nameField {
 			inner, ok := r.message()
+			if !ok || num == bodyField && out.Resource != nil { // twice is to be merged
+				return nil, false
+			}
 			switch num {
 			case versionField:
-				out.Version, ok = inner.text(ok)
+				out.Version, ok = inner.text()
 			case nameField:
-				out.Name, ok = inner.text(ok)
+				out.Name, ok = inner.text()
 			case bodyField:
-				if ok = ok && out.Resource == nil; ok { // twice is to be merged
-					out.Resource, ok = c.any(inner, nil, share)
-				}
+				out.Resource, ok = c.any(inner, nil, share)
 			}
 			if !ok {
 				return nil, false
@@ -212,12 +215,9 @@ func (c *Codec) any(r reader, before *order, share bool) (*anypb.Any, bool) {
 		return whole.unmarshal()
 	}
 	if !share {
-		a := c.copy(url, value)
-		return a, utf8.ValidString(a.TypeUrl)
+		return c.copy(url, value)
 	}
-	same := func(a *anypb.Any) bool {
-		return value.left == len(a.GetValue()) && value.equals(a.GetValue()) && url.equalsString(a.GetTypeUrl())
-	}
+	same := func(a *anypb.Any) bool { return equals(value, a.GetValue()) && equals(url, a.GetTypeUrl()) }
 	if a := before.expect(same); a != nil {
 		return a, true
 	}
@@ -228,32 +228,39 @@ func (c *Codec) any(r reader, before *order, share bool) (*anypb.Any, bool) {
 	if shared != nil && same(shared) {
 		return shared, true
 	}
-	a := c.copy(url, value)
-	if !utf8.ValidString(a.TypeUrl) {
+	a, ok := c.copy(url, value)
+	if ok {
+		c.hold(sum, a)
+	}
+	return a, ok
+}
+
+// copy makes an Any of a type and a value; false if the type is not valid.
+func (c *Codec) copy(url, value reader) (*anypb.Any, bool) {
+	typeURL, ok := c.url(url)
+	if !ok {
 		return nil, false
 	}
-	c.hold(sum, a)
-	return a, true
+	return &anypb.Any{TypeUrl: typeURL, Value: value.appendTo(make([]byte, 0, value.left), value.left)}, true
 }
 
-func (c *Codec) copy(url, value reader) *anypb.Any {
-	return &anypb.Any{TypeUrl: c.url(url), Value: value.appendTo(make([]byte, 0, value.left), value.left)}
-}
-
-// url reads a type URL; what is equal is one string.
-func (c *Codec) url(r reader) string {
+// url reads a type URL; what is equal is one string. It is false for one that is not valid.
+func (c *Codec) url(r reader) (string, bool) {
 	b := r.appendTo(make([]byte, 0, 128), r.left)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	url, ok := c.urls[string(b)]
-	if !ok {
-		if len(c.urls) >= maxTypes {
-			clear(c.urls)
-		}
-		url = string(b)
-		c.urls[url] = url
+	if url, ok := c.urls[string(b)]; ok {
+		return url, true
 	}
-	return url
+	if !utf8.Valid(b) {
+		return "", false
+	}
+	if len(c.urls) >= maxTypes {
+		clear(c.urls)
+	}
+	url := string(b)
+	c.urls[url] = url
+	return url, true
 }
 
 // hold makes an Any be found by its hash.

@@ -1,7 +1,6 @@
 package codec
 
 import (
-	"bytes"
 	"unicode/utf8"
 
 	"github.com/cespare/xxhash/v2"
@@ -116,27 +115,13 @@ func (r reader) appendTo(b []byte, n int) []byte {
 	return b
 }
 
-// equals reports whether what is left is b.
-func (r reader) equals(b []byte) bool {
-	if r.left != len(b) {
-		return false
-	}
-	for piece := r.take(); piece != nil; piece = r.take() {
-		if !bytes.Equal(piece, b[:len(piece)]) {
-			return false
-		}
-		b = b[len(piece):]
-	}
-	return true
-}
-
-// equalsString reports whether what is left is s.
-func (r reader) equalsString(s string) bool {
+// equals reports whether what is left of r is s.
+func equals[S string | []byte](r reader, s S) bool {
 	if r.left != len(s) {
 		return false
 	}
 	for piece := r.take(); piece != nil; piece = r.take() {
-		if string(piece) != s[:len(piece)] {
+		if string(piece) != string(s[:len(piece)]) { // compared where they are
 			return false
 		}
 		s = s[len(piece):]
@@ -144,11 +129,8 @@ func (r reader) equalsString(s string) bool {
 	return true
 }
 
-// text returns what is left as a string; false if ok is, or it is not valid.
-func (r reader) text(ok bool) (string, bool) {
-	if !ok {
-		return "", false
-	}
+// text returns what is left as a string; false if it is not valid.
+func (r reader) text() (string, bool) {
 	var s string
 	if r.fill(); len(r.piece) >= r.left {
 		s = string(r.piece[:r.left])

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/envoy"
+	"github.com/holdfast-xds/holdfast/internal/cgroup"
 )
 
 func TestTheBootstrapIsFoundInEnvoysCommandLine(t *testing.T) {
@@ -52,7 +53,7 @@ func childConfig(t *testing.T, file string, child []string, args ...string) (env
 		}
 	}
 	var log, out strings.Builder
-	cfg, err := f.config(child, file, "/run/holdfast", &out, slog.New(slog.NewTextHandler(&log, nil)))
+	cfg, err := f.config(child, file, "/run/holdfast", cgroup.Limits{CPU: 1.5}, &out, slog.New(slog.NewTextHandler(&log, nil)))
 	return cfg, log.String(), err
 }
 
@@ -67,7 +68,7 @@ func TestHowEnvoyIsRunIsSaidByFlags(t *testing.T) {
 		t.Fatal(err, log)
 	}
 	if !slices.Equal(cfg.Args, []string{self, "-c", file}) || cfg.Admin != "unix:/run/envoy.sock" || cfg.Dir != "/run/holdfast" || !cfg.Exit ||
-		cfg.StartAfter != time.Second || cfg.Draining != (envoy.Draining{Timeout: 2 * time.Second, Min: 3 * time.Second}) || cfg.Grace != 4*time.Second {
+		cfg.StartAfter != time.Second || cfg.Draining != (envoy.Draining{Timeout: 2 * time.Second, Min: 3 * time.Second}) || cfg.Grace != 4*time.Second || cfg.Concurrency != 2 {
 		t.Errorf("%+v", cfg)
 	}
 	// In a container of its own: no child, and an admin to drain by.

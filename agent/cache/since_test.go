@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
 // FuzzSinceIsAsIfNothingWereMarked holds two caches through one history. One is told, as
@@ -34,11 +35,9 @@ func FuzzSinceIsAsIfNothingWereMarked(f *testing.F) {
 		}
 		synctest.Test(t, func(t *testing.T) {
 			p := newPair(t, input[0])
-			input = input[1:]
-			for steps := 0; len(input) >= 2 && steps < 150; steps++ {
-				p.step(input[0], input[1])
+			for op, arg := range xdstest.Steps(input[1:], 150) {
+				p.step(op, arg)
 				p.compare()
-				input = input[2:]
 			}
 			p.end()
 		})

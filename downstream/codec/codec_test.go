@@ -1,7 +1,6 @@
 package codec
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -12,32 +11,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
-
-func body(n, size int) *anypb.Any {
-	return &anypb.Any{TypeUrl: "type.googleapis.com/acme.T", Value: []byte(fmt.Sprintf("%08d", n) + strings.Repeat("x", size))}
-}
-
-func sotwOf(n, size int) *discoveryv3.DiscoveryResponse {
-	m := &discoveryv3.DiscoveryResponse{VersionInfo: "v1", TypeUrl: "type.googleapis.com/acme.T", Nonce: "n", ControlPlane: &corev3.ControlPlane{Identifier: "cp"}}
-	for i := range n {
-		m.Resources = append(m.Resources, body(i, size))
-	}
-	return m
-}
-
-func deltaOf(n, size int) *discoveryv3.DeltaDiscoveryResponse {
-	m := &discoveryv3.DeltaDiscoveryResponse{SystemVersionInfo: "v1", TypeUrl: "type.googleapis.com/acme.T", Nonce: "n", RemovedResources: []string{"gone"}}
-	for i := range n {
-		m.Resources = append(m.Resources, &discoveryv3.Resource{
-			Name: fmt.Sprint(i), Version: "v", Resource: body(i, size), Aliases: []string{"a", "b"}, Ttl: durationpb.New(1),
-			CacheControl: &discoveryv3.Resource_CacheControl{DoNotCache: true},
-			Metadata:     &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"f": {}}},
-		})
-	}
-	return m
-}
 
 // unknown returns a message with a field that this version does not know.
 func unknown[M proto.Message](m M) M {
@@ -46,13 +22,15 @@ func unknown[M proto.Message](m M) M {
 }
 
 func TestAResponseIsWrittenAsProtobufReadsIt(t *testing.T) {
-	whole := sotwOf(1, 10)
+	whole := xdstest.SotWResponse(1, 10)
 	whole.Canary, whole.ResourceErrors = true, []*discoveryv3.ResourceError{{ErrorDetail: &statuspb.Status{Code: 5}}}
-	odd := &discoveryv3.Resource{ResourceName: &discoveryv3.ResourceName{Name: "x"}, Resource: unknown(body(1, 300))}
+	odd := &discoveryv3.Resource{ResourceName: &discoveryv3.ResourceName{Name: "x"}, Resource: unknown(xdstest.Body(1, 300))}
 	for _, m := range []proto.Message{
-		&discoveryv3.DiscoveryResponse{}, whole, sotwOf(3, 20), sotwOf(50, pieceFrom-8), sotwOf(50, 1000), sotwOf(3, 3*chunk), unknown(sotwOf(2, 300)),
-		&discoveryv3.DiscoveryResponse{Resources: []*anypb.Any{{}, {TypeUrl: "only a type"}, {Value: make([]byte, 500)}, unknown(body(1, 500)), nil}},
-		&discoveryv3.DeltaDiscoveryResponse{}, deltaOf(1, 10), deltaOf(50, 300), deltaOf(2, 3*chunk), unknown(deltaOf(2, 300)),
+		&discoveryv3.DiscoveryResponse{}, whole, xdstest.SotWResponse(3, 20), xdstest.SotWResponse(50, pieceFrom),
+		xdstest.SotWResponse(50, 1000), xdstest.SotWResponse(3, 3*chunk), unknown(xdstest.SotWResponse(2, 300)),
+		&discoveryv3.DiscoveryResponse{Resources: []*anypb.Any{{}, {TypeUrl: "only a type"}, {Value: make([]byte, 500)}, unknown(xdstest.Body(1, 500)), nil}},
+		&discoveryv3.DeltaDiscoveryResponse{}, xdstest.DeltaResponse(1, 10), xdstest.DeltaResponse(50, 300),
+		xdstest.DeltaResponse(2, 3*chunk), unknown(xdstest.DeltaResponse(2, 300)),
 		&discoveryv3.DeltaDiscoveryResponse{Resources: []*discoveryv3.Resource{{Name: "heartbeat", Ttl: durationpb.New(1)}, {}, odd, unknown(&discoveryv3.Resource{Name: "u"})}},
 		&discoveryv3.DeltaDiscoveryResponse{RemovedResourceNames: []*discoveryv3.ResourceName{{Name: "x"}}, ResourceErrors: whole.ResourceErrors, ControlPlane: whole.ControlPlane},
 		&corev3.Node{Id: "another message"},
@@ -79,7 +57,7 @@ func TestAResponseIsWrittenAsProtobufReadsIt(t *testing.T) {
 func TestWhatCannotBeWrittenIsAnErrorAsInProtobuf(t *testing.T) {
 	for _, m := range []proto.Message{
 		&discoveryv3.DiscoveryResponse{Nonce: "\xff"},
-		&discoveryv3.DiscoveryResponse{Resources: []*anypb.Any{body(1, 500), {TypeUrl: "\xff", Value: make([]byte, 500)}}},
+		&discoveryv3.DiscoveryResponse{Resources: []*anypb.Any{xdstest.Body(1, 500), {TypeUrl: "\xff", Value: make([]byte, 500)}}},
 		&discoveryv3.DeltaDiscoveryResponse{TypeUrl: "\xff"},
 		&discoveryv3.DeltaDiscoveryResponse{Resources: []*discoveryv3.Resource{{Name: "\xff"}}},
 		&discoveryv3.DeltaDiscoveryResponse{Resources: []*discoveryv3.Resource{{Resource: &anypb.Any{TypeUrl: "\xff"}}}},
@@ -93,7 +71,7 @@ func TestWhatCannotBeWrittenIsAnErrorAsInProtobuf(t *testing.T) {
 
 // Bodies are sent from where they are: 10 MB of them cost less than 200 KB.
 func TestBodiesAreNotCopied(t *testing.T) {
-	m := sotwOf(1000, 10_000)
+	m := xdstest.SotWResponse(1000, 10_000)
 	pieces, err := New().Marshal(m)
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +92,10 @@ func TestBodiesAreNotCopied(t *testing.T) {
 }
 
 func FuzzMarshal(f *testing.F) {
-	for _, m := range []proto.Message{sotwOf(0, 0), sotwOf(3, 20), sotwOf(3, 300), unknown(sotwOf(1, 300)), deltaOf(1, 10), deltaOf(3, 300)} {
+	for _, m := range []proto.Message{
+		xdstest.SotWResponse(0, 0), xdstest.SotWResponse(3, 20), xdstest.SotWResponse(3, 300), unknown(xdstest.SotWResponse(1, 300)),
+		xdstest.DeltaResponse(1, 10), xdstest.DeltaResponse(3, 300),
+	} {
 		b, err := proto.Marshal(m)
 		if err != nil {
 			f.Fatal(err)
@@ -142,7 +123,7 @@ func FuzzMarshal(f *testing.F) {
 }
 
 func BenchmarkMarshal(b *testing.B) {
-	m := sotwOf(10_000, 1016)
+	m := xdstest.SotWResponse(10_000, 1024)
 	for name, marshal := range map[string]func() error{
 		"protobuf": func() error { p, err := New().CodecV2.Marshal(m); p.Free(); return err },
 		"pieces":   func() error { p, err := New().Marshal(m); p.Free(); return err },

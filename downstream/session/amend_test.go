@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
 // FuzzAmendedSetsAreAsIfMadeAnew holds two SotW machines through one conversation. One
@@ -27,9 +28,11 @@ func FuzzAmendedSetsAreAsIfMadeAnew(f *testing.F) {
 	f.Add([]byte("\x00\x00\x08\x00\x00\x10\x08\x00"))
 	f.Fuzz(func(t *testing.T, input []byte) {
 		am := newAmending(t)
-		for steps := 0; len(input) >= 2 && steps < 200 && !am.parted; steps++ {
-			am.step(input[0], input[1])
-			input = input[2:]
+		for op, arg := range xdstest.Steps(input, 200) {
+			if am.parted {
+				break
+			}
+			am.step(op, arg)
 		}
 	})
 }

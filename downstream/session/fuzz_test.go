@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
 // FuzzConversation runs a machine through a conversation that the input spells
@@ -34,10 +35,9 @@ func FuzzConversation(f *testing.F) {
 			form = Delta
 		}
 		fz := newFuzzTalk(t, form)
-		for steps := 0; len(input) >= 2 && steps < 300; steps++ {
-			fz.step(input[0], input[1])
+		for op, arg := range xdstest.Steps(input, 300) {
+			fz.step(op, arg)
 			fz.noteGone()
-			input = input[2:]
 		}
 		fz.finish()
 	})

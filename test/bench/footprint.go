@@ -27,27 +27,18 @@ func footprintCases(p *plan) []measurement {
 // clientsFull measures how long it takes until all of so many clients, who come at
 // once, have everything from a target that has nothing yet.
 func clientsFull(ctx context.Context, p *plan, t target, clients int) ([]sample, error) {
-	r, err := newRig(ctx, t, setup{upstream: delta, resources: p.clientSize})
+	r, err := readyRig(ctx, t, setup{upstream: delta, resources: p.clientSize})
 	if err != nil {
 		return nil, err
 	}
 	defer r.close()
-	if err := r.ready(); err != nil {
-		return nil, err
-	}
 	begun := time.Now()
 	for range clients {
 		r.join(ctx, clientConfig{form: delta})
 	}
-	var last time.Time
-	for _, c := range r.clients {
-		e, err := c.full(ctx, p.clientSize)
-		if err != nil {
-			return nil, r.in.explain(err)
-		}
-		if e.at.After(last) {
-			last = e.at
-		}
+	last, err := r.last(r.clients, func(c *client) (event, error) { return c.full(ctx, p.clientSize) })
+	if err != nil {
+		return nil, err
 	}
 	samples := []sample{{"all-full", "ms", milliseconds(last.Sub(begun))}}
 	if !t.agent {

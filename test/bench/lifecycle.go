@@ -25,14 +25,11 @@ func stores(t target) bool { return t.agent && t.admin }
 // comes back by itself and says what it holds.
 func reconnectTo(forgetful bool) func(context.Context, *plan, target) ([]sample, error) {
 	return func(ctx context.Context, p *plan, t target) ([]sample, error) {
-		r, err := newRig(ctx, t, setup{upstream: delta, resources: p.reconnectSize, forgetful: forgetful})
+		r, err := readyRig(ctx, t, setup{upstream: delta, resources: p.reconnectSize, forgetful: forgetful})
 		if err != nil {
 			return nil, err
 		}
 		defer r.close()
-		if err := r.ready(); err != nil {
-			return nil, err
-		}
 		c := r.join(ctx, clientConfig{form: delta, remembers: true})
 		if _, err := c.full(ctx, p.reconnectSize); err != nil {
 			return nil, r.in.explain(err)

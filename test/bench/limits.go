@@ -19,14 +19,11 @@ func limitCases(p *plan) []measurement {
 // of other content, to a client that does not read or acknowledge them.
 func misbehaving(cfg clientConfig) func(context.Context, *plan, target) ([]sample, error) {
 	return func(ctx context.Context, p *plan, t target) ([]sample, error) {
-		r, err := newRig(ctx, t, setup{upstream: sotw, resources: p.slowSize})
+		r, err := readyRig(ctx, t, setup{upstream: sotw, resources: p.slowSize})
 		if err != nil {
 			return nil, err
 		}
 		defer r.close()
-		if err := r.ready(); err != nil {
-			return nil, err
-		}
 		c := r.join(ctx, cfg)
 		go func() { // what it reads, nobody awaits
 			for {
@@ -66,14 +63,11 @@ const edsPath = "/envoy.service.endpoint.v3.EndpointDiscoveryService/DeltaEndpoi
 // streams measures the streams of one large Envoy without ADS: many of one type on
 // one connection, each for one name.
 func streams(ctx context.Context, p *plan, t target) ([]sample, error) {
-	r, err := newRig(ctx, t, setup{upstream: delta, typeURL: endpointType, resources: p.streams + 1})
+	r, err := readyRig(ctx, t, setup{upstream: delta, typeURL: endpointType, resources: p.streams + 1})
 	if err != nil {
 		return nil, err
 	}
 	defer r.close()
-	if err := r.ready(); err != nil {
-		return nil, err
-	}
 	open := func(i int) (*client, error) {
 		return r.share(ctx, clientConfig{form: delta, method: edsPath, names: []string{nameOf(i)}})
 	}
@@ -96,15 +90,9 @@ func streams(ctx context.Context, p *plan, t target) ([]sample, error) {
 			return nil, err
 		}
 	}
-	var last time.Time
-	for _, c := range r.clients[1:] {
-		e, err := c.full(ctx, 1)
-		if err != nil {
-			return nil, r.in.explain(err)
-		}
-		if e.at.After(last) {
-			last = e.at
-		}
+	last, err := r.last(r.clients[1:], func(c *client) (event, error) { return c.full(ctx, 1) })
+	if err != nil {
+		return nil, err
 	}
 	n := float64(p.streams)
 	samples := []sample{{"time-per-stream", "ms", milliseconds(last.Sub(begun)) / n}}

@@ -72,6 +72,19 @@ func (r *rig) launch() error {
 	return err
 }
 
+// readyRig is newRig, and waits until the target listens.
+func readyRig(ctx context.Context, t target, s setup) (*rig, error) {
+	r, err := newRig(ctx, t, s)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.ready(); err != nil {
+		r.close()
+		return nil, err
+	}
+	return r, nil
+}
+
 // ready waits until the target listens.
 func (r *rig) ready() error { return r.in.ready(readyLimit) }
 
@@ -135,6 +148,22 @@ func filled(ctx context.Context, t target, s setup, f form) (*rig, *client, erro
 		return nil, nil, r.in.explain(err)
 	}
 	return r, c, nil
+}
+
+// last awaits a response at each of the clients, and returns when the last of them
+// had arrived.
+func (r *rig) last(clients []*client, await func(*client) (event, error)) (time.Time, error) {
+	var last time.Time
+	for _, c := range clients {
+		e, err := await(c)
+		if err != nil {
+			return time.Time{}, r.in.explain(err)
+		}
+		if e.at.After(last) {
+			last = e.at
+		}
+	}
+	return last, nil
 }
 
 // update changes the i-th resource, waits until the client has it and the control

@@ -38,14 +38,11 @@ func scalingCases(p *plan) []measurement {
 // fanOut measures a change until the last of so many streams of one connection has
 // it, and the memory when all is quiet.
 func fanOut(ctx context.Context, p *plan, t target, resources, streams int) ([]sample, error) {
-	r, err := newRig(ctx, t, setup{upstream: delta, resources: resources})
+	r, err := readyRig(ctx, t, setup{upstream: delta, resources: resources})
 	if err != nil {
 		return nil, err
 	}
 	defer r.close()
-	if err := r.ready(); err != nil {
-		return nil, err
-	}
 	for range streams {
 		if _, err := r.share(ctx, clientConfig{form: delta}); err != nil {
 			return nil, err
@@ -64,15 +61,9 @@ func fanOut(ctx context.Context, p *plan, t target, resources, streams int) ([]s
 		if err != nil {
 			return nil, r.in.explain(err)
 		}
-		var last time.Time
-		for _, c := range r.clients {
-			e, err := c.change(ctx, push.marker)
-			if err != nil {
-				return nil, r.in.explain(err)
-			}
-			if e.at.After(last) {
-				last = e.at
-			}
+		last, err := r.last(r.clients, func(c *client) (event, error) { return c.change(ctx, push.marker) })
+		if err != nil {
+			return nil, err
 		}
 		if i >= p.warmUp/5 {
 			took = append(took, milliseconds(last.Sub(push.at)))

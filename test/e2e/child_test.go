@@ -96,6 +96,22 @@ func (w *world) ended() int {
 	return exit.ExitCode()
 }
 
+// runNextAgent starts an agent that takes over, and waits until the one before has
+// ended, as it should.
+func (w *world) runNextAgent() {
+	w.Helper()
+	old := w.agent
+	w.runAgent()
+	select {
+	case <-old.Exited():
+	case <-time.After(limit):
+		w.Fatalf("the old agent does not end:\n%s", old.Tail(20))
+	}
+	if old.Err() != nil {
+		w.Errorf("the old agent ended with %v:\n%s", old.Err(), old.Tail(20))
+	}
+}
+
 // gone fails if a process is still there.
 func (w *world) gone(pid int) {
 	w.Helper()
@@ -292,17 +308,8 @@ func TestAnAgentTakesOverFromAnotherAndEnvoyLosesNothing(t *testing.T) {
 	removed := w.value("listener_manager.listener_removed") + w.value("cluster_manager.cluster_removed")
 	modified := w.value("listener_manager.listener_modified") + w.value("cluster_manager.cluster_modified")
 	for range 5 {
-		old := w.agent
 		w.agentArgs = append(slices.DeleteFunc(slices.Clone(w.agentArgs), func(arg string) bool { return arg == "--takeover" }), "--takeover")
-		w.runAgent()
-		select {
-		case <-old.Exited():
-		case <-time.After(limit):
-			t.Fatalf("the old agent does not end:\n%s", old.Tail(20))
-		}
-		if old.Err() != nil {
-			t.Errorf("the old agent ended with %v", old.Err())
-		}
+		w.runNextAgent()
 		w.check(w.agent.Wait(limit, func() error {
 			if missing, err := w.client().Ready(t.Context()); err != nil || missing != "" {
 				return fmt.Errorf("%q, %v", missing, err)
@@ -342,16 +349,7 @@ func TestATakeoverWithoutAControlPlaneKeepsEverything(t *testing.T) {
 	w.saved()
 	w.cp.Stop()
 	for range 3 {
-		old := w.agent
-		w.runAgent()
-		select {
-		case <-old.Exited():
-		case <-time.After(limit):
-			t.Fatalf("the old agent does not end:\n%s", old.Tail(20))
-		}
-		if old.Err() != nil {
-			t.Errorf("the old agent ended with %v:\n%s", old.Err(), old.Tail(20))
-		}
+		w.runNextAgent()
 		w.check(w.agent.Wait(limit, func() error {
 			status, body, err := testbed.Get("http://" + health + "/readyz")
 			if err == nil && status != http.StatusOK {

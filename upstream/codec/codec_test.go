@@ -2,7 +2,6 @@ package codec
 
 import (
 	"bytes"
-	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"strings"
@@ -14,7 +13,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
-	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
 // pieces cuts bytes into buffers as they may come from the network.
@@ -37,35 +37,12 @@ func marshal(t testing.TB, m proto.Message) []byte {
 	return b
 }
 
-// body makes a resource of a size.
-func body(n, size int) *anypb.Any {
-	return &anypb.Any{TypeUrl: "type.googleapis.com/acme.T", Value: []byte(fmt.Sprintf("%08d", n) + strings.Repeat("x", size-8))}
-}
-
-func sotw(n, size int) *discoveryv3.DiscoveryResponse {
-	m := &discoveryv3.DiscoveryResponse{VersionInfo: "v1", TypeUrl: "type.googleapis.com/acme.T", Nonce: "n", ControlPlane: &corev3.ControlPlane{Identifier: "cp"}}
-	for i := range n {
-		m.Resources = append(m.Resources, body(i, size))
-	}
-	return m
-}
-
-func delta(n, size int) *discoveryv3.DeltaDiscoveryResponse {
-	m := &discoveryv3.DeltaDiscoveryResponse{SystemVersionInfo: "v1", TypeUrl: "type.googleapis.com/acme.T", Nonce: "n", RemovedResources: []string{"gone"}}
-	for i := range n {
-		m.Resources = append(m.Resources, &discoveryv3.Resource{
-			Name: fmt.Sprint(i), Version: "v", Resource: body(i, size), Aliases: []string{"a", "b"}, Ttl: durationpb.New(1),
-		})
-	}
-	return m
-}
-
 func TestAResponseIsReadAsProtobufReadsIt(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	c := New()
 	for _, m := range []proto.Message{
-		&discoveryv3.DiscoveryResponse{}, sotw(0, 0), sotw(3, 20), sotw(50, 1000), sotw(50, 1000),
-		&discoveryv3.DeltaDiscoveryResponse{}, delta(1, 10), delta(50, 300), delta(50, 300),
+		&discoveryv3.DiscoveryResponse{}, xdstest.SotWResponse(0, 0), xdstest.SotWResponse(3, 20), xdstest.SotWResponse(50, 1000), xdstest.SotWResponse(50, 1000),
+		&discoveryv3.DeltaDiscoveryResponse{}, xdstest.DeltaResponse(1, 10), xdstest.DeltaResponse(50, 300), xdstest.DeltaResponse(50, 300),
 		&discoveryv3.DeltaDiscoveryResponse{Resources: []*discoveryv3.Resource{{Name: "heartbeat"}, {}}},
 		&discoveryv3.DiscoveryResponse{Resources: []*anypb.Any{{}, {TypeUrl: "only a type"}, {Value: bytes.Repeat([]byte("v"), 100)}}},
 		&corev3.Node{Id: "another message"},
@@ -84,11 +61,11 @@ func TestWhatIsHeldIsSharedAndWhatChangedIsNot(t *testing.T) {
 	random := rand.New(rand.NewPCG(2, 2))
 	c := New()
 	var first, second discoveryv3.DiscoveryResponse
-	m := sotw(100, 500)
+	m := xdstest.SotWResponse(100, 500)
 	if err := c.Unmarshal(pieces(marshal(t, m), random), &first); err != nil {
 		t.Fatal(err)
 	}
-	m.Resources[7] = body(1000, 500)
+	m.Resources[7] = xdstest.Body(1000, 500)
 	m.Resources[8].TypeUrl = "type.googleapis.com/acme.Other"
 	if err := c.Unmarshal(pieces(marshal(t, m), random), &second); err != nil {
 		t.Fatal(err)
@@ -103,7 +80,7 @@ func TestWhatIsHeldIsSharedAndWhatChangedIsNot(t *testing.T) {
 	}
 	// In Delta too.
 	var third discoveryv3.DeltaDiscoveryResponse
-	if err := c.Unmarshal(pieces(marshal(t, delta(200, 500)), random), &third); err != nil {
+	if err := c.Unmarshal(pieces(marshal(t, xdstest.DeltaResponse(200, 500)), random), &third); err != nil {
 		t.Fatal(err)
 	}
 	if third.Resources[3].Resource != first.Resources[3] {
@@ -111,7 +88,7 @@ func TestWhatIsHeldIsSharedAndWhatChangedIsNot(t *testing.T) {
 	}
 	// … but of what is small enough to be news only.
 	var fourth discoveryv3.DeltaDiscoveryResponse
-	if err := c.Unmarshal(pieces(marshal(t, delta(10, 500)), random), &fourth); err != nil {
+	if err := c.Unmarshal(pieces(marshal(t, xdstest.DeltaResponse(10, 500)), random), &fourth); err != nil {
 		t.Fatal(err)
 	}
 	if fourth.Resources[3].Resource == first.Resources[3] || !proto.Equal(fourth.Resources[3].Resource, first.Resources[3]) {
@@ -126,9 +103,9 @@ func TestWhatNobodyHoldsIsForgotten(t *testing.T) {
 	c := New()
 	for i := range 20 {
 		var m discoveryv3.DiscoveryResponse
-		in := sotw(200, 100)
+		in := xdstest.SotWResponse(200, 100)
 		for j := range in.Resources {
-			in.Resources[j] = body(1000*i+j, 100)
+			in.Resources[j] = xdstest.Body(1000*i+j, 100)
 		}
 		if err := c.Unmarshal(pieces(marshal(t, in), random), &m); err != nil {
 			t.Fatal(err)
@@ -141,7 +118,7 @@ func TestWhatNobodyHoldsIsForgotten(t *testing.T) {
 }
 
 func TestMalformedMessagesAreErrors(t *testing.T) {
-	good := marshal(t, sotw(3, 100))
+	good := marshal(t, xdstest.SotWResponse(3, 100))
 	for name, b := range map[string][]byte{
 		"cut off":                     good[:len(good)-30],
 		"a field number of 0":         append(bytes.Clone(good), 0x02, 0x00),
@@ -172,7 +149,7 @@ func marshalRaw(typeField []byte, size int) []byte {
 // those of the list, and a handful.
 func TestAResponseThatIsHeldCostsFewAllocations(t *testing.T) {
 	c := New()
-	b := marshal(t, sotw(1000, 1024))
+	b := marshal(t, xdstest.SotWResponse(1000, 1024))
 	data := mem.BufferSlice{}
 	for len(b) > 0 {
 		n := min(len(b), 16<<10)
@@ -196,8 +173,8 @@ func TestAResponseThatIsHeldCostsFewAllocations(t *testing.T) {
 }
 
 func FuzzAsProtobufReadsIt(f *testing.F) {
-	f.Add(marshal(f, sotw(3, 100)), uint64(1), true)
-	f.Add(marshal(f, delta(3, 100)), uint64(2), false)
+	f.Add(marshal(f, xdstest.SotWResponse(3, 100)), uint64(1), true)
+	f.Add(marshal(f, xdstest.DeltaResponse(3, 100)), uint64(2), false)
 	f.Add(marshalRaw(nil, 70), uint64(3), true)
 	f.Add([]byte{0x12, 0x02, 0x12, 0x00, 0x1b, 0x1c}, uint64(4), true)
 	f.Fuzz(func(t *testing.T, b []byte, seed uint64, isSotW bool) {
@@ -231,7 +208,7 @@ func FuzzAsProtobufReadsIt(f *testing.F) {
 }
 
 func BenchmarkUnmarshal(b *testing.B) {
-	raw := marshal(b, sotw(10_000, 1024))
+	raw := marshal(b, xdstest.SotWResponse(10_000, 1024))
 	data := mem.BufferSlice{}
 	for rest := raw; len(rest) > 0; {
 		n := min(len(rest), 16<<10)

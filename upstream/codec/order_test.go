@@ -9,6 +9,8 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
 // However the next response is ordered, it is read as protobuf reads it, and what was in
@@ -16,7 +18,7 @@ import (
 func TestResourcesAreFoundInWhateverOrderTheyCome(t *testing.T) {
 	random := rand.New(rand.NewPCG(4, 4))
 	c := New()
-	m := sotw(100, 200)
+	m := xdstest.SotWResponse(100, 200)
 	fresh := 1000
 	was := make(map[string]*anypb.Any) // by content
 	for range 200 {
@@ -25,9 +27,9 @@ func TestResourcesAreFoundInWhateverOrderTheyCome(t *testing.T) {
 			fresh++
 			switch random.IntN(5) {
 			case 0:
-				m.Resources[at] = body(fresh, 200)
+				m.Resources[at] = xdstest.Body(fresh, 200)
 			case 1:
-				m.Resources = slices.Insert(m.Resources, at, body(fresh, 200))
+				m.Resources = slices.Insert(m.Resources, at, xdstest.Body(fresh, 200))
 			case 2:
 				m.Resources = slices.Delete(m.Resources, at, at+1)
 			case 3:
@@ -64,7 +66,7 @@ func TestAResourceOfAnotherTypeIsNotMistakenForTheExpectedOne(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 5))
 	c := New()
 	for _, url := range []string{"", "type.googleapis.com/acme.Other", "type.googleapis.com/acme.T", "type.googleapis.com/acme.Longer"} {
-		m := sotw(10, 200)
+		m := xdstest.SotWResponse(10, 200)
 		for _, a := range m.Resources[1:] {
 			a.TypeUrl = url
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
 // FuzzConversation runs a machine through a conversation that the input spells
@@ -32,10 +33,8 @@ func FuzzConversation(f *testing.F) {
 			form = SotW
 		}
 		fz := &fuzzTalk{T: t, talk: newTalk(form, true), asked: make(map[string]*question), newest: make(map[string]string)}
-		for len(input) >= 2 && fz.steps < 200 {
-			fz.step(input[0], input[1])
-			input = input[2:]
-			fz.steps++
+		for op, arg := range xdstest.Steps(input, 200) {
+			fz.step(op, arg)
 		}
 		fz.finish()
 	})
@@ -66,7 +65,6 @@ type question struct {
 type fuzzTalk struct {
 	*testing.T
 	*talk
-	steps  int
 	asked  map[string]*question // by nonce
 	newest map[string]string    // nonce by type
 	log    []string

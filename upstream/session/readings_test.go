@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
 // FuzzReadingsAreAsIfReadAnew holds two SotW machines through one conversation. The
@@ -32,9 +33,8 @@ func FuzzReadingsAreAsIfReadAnew(f *testing.F) {
 	f.Add([]byte("\x04\x00\x00\x00\x05\x00\x00\x00"))
 	f.Fuzz(func(t *testing.T, input []byte) {
 		tw := newTwins(t)
-		for steps := 0; len(input) >= 2 && steps < 200; steps++ {
-			tw.step(input[0], input[1])
-			input = input[2:]
+		for op, arg := range xdstest.Steps(input, 200) {
+			tw.step(op, arg)
 		}
 		tw.say("after an hour")
 		tw.now = tw.now.Add(time.Hour)

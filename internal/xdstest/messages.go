@@ -1,0 +1,48 @@
+package xdstest
+
+import (
+	"fmt"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// bodyType is of the resources whose content does not matter; nothing knows it.
+const bodyType = "type.googleapis.com/acme.T"
+
+// Body builds the n-th resource of a type that nothing knows. Its value has size
+// bytes, at least 8, and begins with n in 8 digits.
+func Body(n, size int) *anypb.Any {
+	return &anypb.Any{TypeUrl: bodyType, Value: []byte(fmt.Sprintf("%08d", n) + strings.Repeat("x", size-8))}
+}
+
+// SotWResponse builds a response with n resources, each as Body builds it.
+func SotWResponse(n, size int) *discoveryv3.DiscoveryResponse {
+	m := &discoveryv3.DiscoveryResponse{
+		VersionInfo: "v1", TypeUrl: bodyType, Nonce: "n", ControlPlane: &corev3.ControlPlane{Identifier: "cp"},
+	}
+	for i := range n {
+		m.Resources = append(m.Resources, Body(i, size))
+	}
+	return m
+}
+
+// DeltaResponse builds a response that removes a resource and has n, each as Body
+// builds it, with aliases, a TTL, cache control and metadata.
+func DeltaResponse(n, size int) *discoveryv3.DeltaDiscoveryResponse {
+	m := &discoveryv3.DeltaDiscoveryResponse{
+		SystemVersionInfo: "v1", TypeUrl: bodyType, Nonce: "n", RemovedResources: []string{"gone"},
+	}
+	for i := range n {
+		m.Resources = append(m.Resources, &discoveryv3.Resource{
+			Name: fmt.Sprint(i), Version: "v", Resource: Body(i, size), Aliases: []string{"a", "b"}, Ttl: durationpb.New(1),
+			CacheControl: &discoveryv3.Resource_CacheControl{DoNotCache: true},
+			Metadata:     &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"f": {}}},
+		})
+	}
+	return m
+}

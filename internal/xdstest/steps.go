@@ -1,0 +1,15 @@
+package xdstest
+
+import "iter"
+
+// Steps yields the input of a fuzz target as pairs of bytes, each an operation and
+// its argument, and at most so many. A last byte without a partner is ignored.
+func Steps(input []byte, most int) iter.Seq2[byte, byte] {
+	return func(yield func(op, arg byte) bool) {
+		for i := range min(len(input)/2, most) {
+			if !yield(input[2*i], input[2*i+1]) {
+				return
+			}
+		}
+	}
+}

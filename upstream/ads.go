@@ -77,9 +77,6 @@ type ADS struct {
 	cfg    ADSConfig
 	target string
 	unix   bool
-	// codec outlives the streams: what the server sends again on the next one is what
-	// is held.
-	codec *codec.Codec
 
 	mu   sync.Mutex
 	conn *grpc.ClientConn // of the newest stream; nil for none
@@ -106,7 +103,7 @@ func NewADS(cfg ADSConfig) (*ADS, error) {
 	if cfg.KeepaliveTimeout == 0 {
 		cfg.KeepaliveTimeout = DefaultKeepaliveTimeout
 	}
-	return &ADS{server: newServer(cfg.Addr, cfg.Form, cfg.AckTimeout, cfg.Log, cfg.Observer), cfg: cfg, target: t, unix: unix, codec: codec.New()}, nil
+	return &ADS{server: newServer(cfg.Addr, cfg.Form, cfg.AckTimeout, cfg.Log, cfg.Observer), cfg: cfg, target: t, unix: unix}, nil
 }
 
 // Run opens one stream and feeds from it until it ends, and returns why: never
@@ -123,7 +120,7 @@ func (a *ADS) Run(ctx context.Context, feed Feed, answered func() error) error {
 	if err != nil {
 		return err
 	}
-	wire, err := a.dialStream(ctx, conn)
+	wire, err := a.dialStream(ctx, conn, feed)
 	if err != nil {
 		return fmt.Errorf("opening the ADS stream: %w", err)
 	}
@@ -216,12 +213,13 @@ func (w deltaWire) send(_ context.Context, req *session.Request, node *corev3.No
 }
 func (w deltaWire) recv(context.Context) (message, error) { return w.stream.Recv() }
 
-func (a *ADS) dialStream(ctx context.Context, conn *grpc.ClientConn) (wire, error) {
+func (a *ADS) dialStream(ctx context.Context, conn *grpc.ClientConn, feed Feed) (wire, error) {
 	client := discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
+	shared := grpc.ForceCodecV2(codec.New(feed.Body))
 	if a.cfg.Form == session.SotW {
-		s, err := client.StreamAggregatedResources(ctx, grpc.ForceCodecV2(a.codec))
+		s, err := client.StreamAggregatedResources(ctx, shared)
 		return sotwWire{s}, err
 	}
-	s, err := client.DeltaAggregatedResources(ctx, grpc.ForceCodecV2(a.codec))
+	s, err := client.DeltaAggregatedResources(ctx, shared)
 	return deltaWire{s}, err
 }

@@ -12,6 +12,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
@@ -52,6 +53,8 @@ func (s *state) Synced(_, typeURL string) {
 }
 
 func (s *state) Held(string, string) map[string]string { return s.held }
+
+func (s *state) Body(string, []byte) *anypb.Any { return nil }
 
 func (s *state) Interest() Interest {
 	in := &wanted{wants: s.wants, changed: make(chan struct{}, 1)}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -87,6 +88,9 @@ type Feed interface {
 	// Held lists what is held and still subscribed of a type, with the version
 	// that this source issued for it, "" where it issued none (design.md I2).
 	Held(source, typeURL string) map[string]string
+	// Body returns what is held of a type under a name, whoever sent it; nil for nothing. It
+	// is called with each resource that comes, to share the body with what came before.
+	Body(typeURL string, name []byte) *anypb.Any
 	// Interest opens a view of what the clients subscribe to. Close it.
 	Interest() Interest
 }

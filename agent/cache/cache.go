@@ -28,6 +28,7 @@ import (
 	"unique"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -719,4 +720,22 @@ func (c *Cache) Held(source, typeURL string) map[string]string {
 		}
 	}
 	return held
+}
+
+// Body returns the body that is held under a name, nil for none.
+func (c *Cache) Body(typeURL string, name []byte) *anypb.Any {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.tables[typeURL]
+	if t == nil {
+		return nil
+	}
+	e := t.entries[string(name)] // without a copy of it
+	if e == nil {
+		e = t.entries[xds.CanonicalName(string(name))]
+	}
+	if e == nil {
+		return nil
+	}
+	return e.res.Body
 }

@@ -2,6 +2,7 @@ package group
 
 import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/downstream"
@@ -41,6 +42,8 @@ func (f feed) Synced(source, typeURL string) { f.g.cache.Synced(source, typeURL)
 func (f feed) Held(source, typeURL string) map[string]string {
 	return f.g.cache.Held(source, typeURL)
 }
+
+func (f feed) Body(typeURL string, name []byte) *anypb.Any { return f.g.cache.Body(typeURL, name) }
 
 func (f feed) Interest() upstream.Interest { return interest{f.g.cache.Interest()} }
 

@@ -6,6 +6,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -15,9 +16,10 @@ import (
 const bodyType = "type.googleapis.com/acme.T"
 
 // Body builds the n-th resource of a type that nothing knows. Its value has size
-// bytes, at least 8, and begins with n in 8 digits.
+// bytes, at least 10: n in 8 digits as its name, and what is no message.
 func Body(n, size int) *anypb.Any {
-	return &anypb.Any{TypeUrl: bodyType, Value: []byte(fmt.Sprintf("%08d", n) + strings.Repeat("x", size-8))}
+	name := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), fmt.Sprintf("%08d", n))
+	return &anypb.Any{TypeUrl: bodyType, Value: append(name, strings.Repeat("x", size-len(name))...)}
 }
 
 // SotWResponse builds a response with n resources, each as Body builds it.
@@ -39,7 +41,7 @@ func DeltaResponse(n, size int) *discoveryv3.DeltaDiscoveryResponse {
 	}
 	for i := range n {
 		m.Resources = append(m.Resources, &discoveryv3.Resource{
-			Name: fmt.Sprint(i), Version: "v", Resource: Body(i, size), Aliases: []string{"a", "b"}, Ttl: durationpb.New(1),
+			Name: fmt.Sprintf("%08d", i), Version: "v", Resource: Body(i, size), Aliases: []string{"a", "b"}, Ttl: durationpb.New(1),
 			CacheControl: &discoveryv3.Resource_CacheControl{DoNotCache: true},
 			Metadata:     &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"f": {}}},
 		})

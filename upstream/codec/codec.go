@@ -1,21 +1,21 @@
 // Package codec reads discovery responses out of gRPC's buffers, and copies only what
-// it has not seen before.
+// is not held already.
 //
-// A control plane in SotW sends everything when one resource changes. Unmarshalling
-// such a message makes a copy of each resource that is thrown away when it turns out to
-// be what is held: 10,000 clusters of 1 KiB cost 10.6 ms and 12.5 MB of garbage (design.md
-// section 1). So the bytes of each resource are hashed where they are, in pieces as they
-// came, and if what they hash to is still held by somebody and the same, that is shared.
+// A control plane in SotW sends everything when one resource changes, and many in Delta
+// send everything on each new stream. Unmarshalling such a message makes a copy of each
+// resource that is thrown away when it turns out to be what is held: 10,000 clusters of
+// 1 KiB cost 10.6 ms and 12.5 MB of garbage (design.md section 1). So the bytes of each
+// resource are compared where they are, in pieces as they came, with the one that came in
+// its place in the response before, and with what is held under its name. What is the
+// same is shared.
 //
 // The result is what proto.Unmarshal would make, but for the identity of the Anys, which
 // nobody may change. What is rare or malformed is left to proto.Unmarshal, and so are its
-// errors. A Codec belongs to one connection; its methods may be called concurrently.
+// errors.
 package codec
 
 import (
-	"sync"
 	"unicode/utf8"
-	"weak"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/encoding"
@@ -30,39 +30,41 @@ import (
 // smaller one costs more than copying it.
 const shareFrom = 64
 
-// shareFromMessage is the size of the smallest Delta response whose resources are shared,
-// in bytes: such a server sends what changed, and much that did not only after a reconnect.
-const shareFromMessage = 64 << 10
+// releaseFrom is the size of the smallest message, in bytes, of which the buffers are let
+// go as they are read, so that it is not there twice as a whole, as message and as resources.
+// Those of a smaller one return to gRPC's pool, and the next has them.
+const releaseFrom = 32 << 20
 
 // maxTypes bounds the types of which anything is remembered.
 const maxTypes = 64
 
-// Codec is gRPC's codec for protobuf, which shares the resources of responses.
+// Held returns what is held of a type under a name, nil for nothing.
+type Held func(typeURL string, name []byte) *anypb.Any
+
+// Codec is gRPC's codec for protobuf, which shares the resources of responses. It belongs
+// to one stream, whose receiver alone calls Unmarshal.
 type Codec struct {
 	encoding.CodecV2
 
-	mu sync.Mutex
-	// held finds a resource by the hash of its bytes, for as long as anybody else
-	// holds it.
-	held map[uint64]weak.Pointer[anypb.Any]
+	held Held
 	// orders are the resources of the last SotW response of each type, as they came.
 	orders map[string][]*anypb.Any
 	urls   map[string]string // of types
-	// deltaFrom is shareFromMessage, but in tests.
-	deltaFrom int
-	// sweepAt is at how many entries those are dropped that nobody holds.
-	sweepAt int
+	// scratch holds what is not in one piece.
+	scratch []byte
+	// releaseFrom is the constant, but in tests.
+	releaseFrom int
 }
 
-// New returns a codec that has seen nothing.
-func New() *Codec {
+// New returns the codec of a new stream.
+func New(held Held) *Codec {
 	return &Codec{
-		CodecV2: encoding.GetCodecV2("proto"), deltaFrom: shareFromMessage, sweepAt: 1024,
-		held: make(map[uint64]weak.Pointer[anypb.Any]), orders: make(map[string][]*anypb.Any), urls: make(map[string]string),
+		CodecV2: encoding.GetCodecV2("proto"), held: held,
+		orders: make(map[string][]*anypb.Any), urls: make(map[string]string), releaseFrom: releaseFrom,
 	}
 }
 
-// Unmarshal reads a message.
+// Unmarshal reads a message. Of a large response nothing is in data afterwards.
 func (c *Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch m := v.(type) {
 	case *discoveryv3.DiscoveryResponse:
@@ -79,76 +81,83 @@ const resourcesField = 2
 func (c *Codec) sotw(data mem.BufferSlice, m *discoveryv3.DiscoveryResponse) error {
 	var resources []*anypb.Any
 	var before order
-	rest, ok := split(data, func(r reader) bool {
-		a, ok := c.any(r, &before, true)
-		if ok && resources == nil {
+	rest := c.split(data, func(r reader) bool {
+		a, ok := c.any(r, reader{}, &before)
+		if !ok {
+			return false
+		}
+		if resources == nil {
 			before = c.order(a.GetTypeUrl())
 			resources = make([]*anypb.Any, 0, len(before.of)+1)
 		}
 		resources = append(resources, a)
-		return ok
+		return true
 	})
-	if !ok {
-		return c.CodecV2.Unmarshal(data, m)
-	}
 	if err := proto.Unmarshal(rest, m); err != nil {
-		return c.CodecV2.Unmarshal(data, m) // says what is wrong, and where
+		return err
 	}
-	m.Resources = resources
-	c.remember(resources)
+	m.Resources = append(resources, m.Resources...)
+	c.remember(m.Resources)
 	return nil
 }
 
 func (c *Codec) delta(data mem.BufferSlice, m *discoveryv3.DeltaDiscoveryResponse) error {
 	var resources []*discoveryv3.Resource
-	share := data.Len() >= c.deltaFrom
-	rest, ok := split(data, func(r reader) bool {
-		res, ok := c.resource(r, share)
-		resources = append(resources, res)
+	rest := c.split(data, func(r reader) bool {
+		res, ok := c.resource(r)
+		if ok {
+			resources = append(resources, res)
+		}
 		return ok
 	})
-	if !ok {
-		return c.CodecV2.Unmarshal(data, m)
-	}
 	if err := proto.Unmarshal(rest, m); err != nil {
-		return c.CodecV2.Unmarshal(data, m)
+		return err
 	}
-	m.Resources = resources
+	m.Resources = append(resources, m.Resources...)
 	return nil
 }
 
-// split calls one with each resource of a response, and returns the other fields as
-// they are on the wire; false if it is malformed, or one says so.
-func split(data mem.BufferSlice, one func(reader) bool) (rest []byte, ok bool) {
+// split calls one with each resource of a response, and returns the other fields as they
+// are on the wire. If a resource is not for one, which says so by false, or something is
+// malformed, what it returns has all that follows, too: to read a message in two parts,
+// and to append the second to the first, is to read it.
+func (c *Codec) split(data mem.BufferSlice, one func(reader) bool) (rest []byte) {
+	release := data.Len() >= c.releaseFrom
+	released := 0
 	r := newReader(data)
 	for r.left > 0 {
 		start := r
 		num, typ, ok := r.tag()
-		if !ok {
-			return nil, false
-		}
-		if num == resourcesField && typ == protowire.BytesType {
+		switch {
+		case ok && num == resourcesField && typ == protowire.BytesType:
 			inner, ok := r.message()
 			if !ok || !one(inner) {
-				return nil, false
+				return start.appendTo(rest, start.left)
 			}
-			continue
+		case ok && r.skip(typ):
+			rest = start.appendTo(rest, start.left-r.left)
+		default:
+			return start.appendTo(rest, start.left)
 		}
-		if !r.skip(typ) {
-			return nil, false
+		if release {
+			for ; released < r.passed(data); released++ {
+				data[released] = nothing // which gRPC frees again
+			}
 		}
-		if rest == nil {
-			rest = make([]byte, 0, 256)
-		}
-		rest = start.appendTo(rest, start.left-r.left)
 	}
-	return rest, true
+	return rest
 }
+
+// nothing stands for a buffer that was let go. It does not return to gRPC's pool, which would
+// keep it until the collector has run twice.
+var nothing mem.Buffer = mem.SliceBuffer(nil)
 
 // resource reads the wrapper of a resource in Delta. What is in most is read here: name,
 // version and body; the rest by protobuf.
-func (c *Codec) resource(r reader, share bool) (*discoveryv3.Resource, bool) {
+func (c *Codec) resource(r reader) (*discoveryv3.Resource, bool) {
 	out := &discoveryv3.Resource{}
+	var body, name reader
+	var has bool // a body
 	var rest []byte
 	for r.left > 0 {
 		start := r
@@ -159,16 +168,18 @@ func (c *Codec) resource(r reader, share bool) (*discoveryv3.Resource, bool) {
 		const versionField, bodyField, nameField = 1, 2, 3
 		if typ == protowire.BytesType && num <= nameField {
 			inner, ok := r.message()
-			if !ok || num == bodyField && out.Resource != nil { // twice is to be merged
+			if !ok {
 				return nil, false
 			}
 			switch num {
 			case versionField:
 				out.Version, ok = inner.text()
 			case nameField:
+				name = inner
 				out.Name, ok = inner.text()
 			case bodyField:
-				out.Resource, ok = c.any(inner, nil, share)
+				ok = !has // twice is to be merged
+				body, has = inner, true
 			}
 			if !ok {
 				return nil, false
@@ -180,15 +191,21 @@ func (c *Codec) resource(r reader, share bool) (*discoveryv3.Resource, bool) {
 		}
 		rest = start.appendTo(rest, start.left-r.left)
 	}
+	if has {
+		var ok bool
+		if out.Resource, ok = c.any(body, name, nil); !ok {
+			return nil, false
+		}
+	}
 	if len(rest) > 0 && (proto.UnmarshalOptions{Merge: true}).Unmarshal(rest, out) != nil {
 		return nil, false
 	}
 	return out, true
 }
 
-// any reads an Any; false for one that is malformed. before is in which order they came
-// last time, nil for none.
-func (c *Codec) any(r reader, before *order, share bool) (*anypb.Any, bool) {
+// any reads an Any; false for one that is malformed. name is that of the resource, empty
+// for the one in it; before in which order they came last time, nil for none.
+func (c *Codec) any(r, name reader, before *order) (*anypb.Any, bool) {
 	whole := r
 	var fields [2]reader // the type and the value
 	var has [2]bool
@@ -214,41 +231,26 @@ func (c *Codec) any(r reader, before *order, share bool) (*anypb.Any, bool) {
 	if !plain || !has[0] || value.left < shareFrom {
 		return whole.unmarshal()
 	}
-	if !share {
-		return c.copy(url, value)
-	}
 	same := func(a *anypb.Any) bool { return equals(value, a.GetValue()) && equals(url, a.GetTypeUrl()) }
 	if a := before.expect(same); a != nil {
 		return a, true
 	}
-	sum := value.hash()
-	c.mu.Lock()
-	shared := c.held[sum].Value()
-	c.mu.Unlock()
-	if shared != nil && same(shared) {
-		return shared, true
-	}
-	a, ok := c.copy(url, value)
-	if ok {
-		c.hold(sum, a)
-	}
-	return a, ok
-}
-
-// copy makes an Any of a type and a value; false if the type is not valid.
-func (c *Codec) copy(url, value reader) (*anypb.Any, bool) {
 	typeURL, ok := c.url(url)
 	if !ok {
 		return nil, false
+	}
+	if name.left == 0 {
+		name = value.first()
+	}
+	if a := c.held(typeURL, name.bytes(&c.scratch)); a != nil && same(a) {
+		return a, true
 	}
 	return &anypb.Any{TypeUrl: typeURL, Value: value.appendTo(make([]byte, 0, value.left), value.left)}, true
 }
 
 // url reads a type URL; what is equal is one string. It is false for one that is not valid.
 func (c *Codec) url(r reader) (string, bool) {
-	b := r.appendTo(make([]byte, 0, 128), r.left)
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	b := r.bytes(&c.scratch)
 	if url, ok := c.urls[string(b)]; ok {
 		return url, true
 	}
@@ -261,19 +263,4 @@ func (c *Codec) url(r reader) (string, bool) {
 	url := string(b)
 	c.urls[url] = url
 	return url, true
-}
-
-// hold makes an Any be found by its hash.
-func (c *Codec) hold(sum uint64, a *anypb.Any) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.held) >= c.sweepAt {
-		for sum, p := range c.held {
-			if p.Value() == nil {
-				delete(c.held, sum)
-			}
-		}
-		c.sweepAt = max(1024, 2*len(c.held))
-	}
-	c.held[sum] = weak.Make(a)
 }

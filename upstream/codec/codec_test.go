@@ -3,12 +3,13 @@ package codec
 import (
 	"bytes"
 	"math/rand/v2"
-	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -37,9 +38,33 @@ func marshal(t testing.TB, m proto.Message) []byte {
 	return b
 }
 
+// shelf is what is held, by type and name.
+type shelf map[[2]string]*anypb.Any
+
+func (s shelf) held(typeURL string, name []byte) *anypb.Any {
+	return s[[2]string{typeURL, string(name)}]
+}
+
+// put holds resources as xdstest.Body builds them.
+func (s shelf) put(resources ...*anypb.Any) {
+	for _, a := range resources {
+		s[[2]string{a.GetTypeUrl(), string(a.GetValue()[2:10])}] = a
+	}
+}
+
+// cut cuts bytes into the buffers that gRPC reads them into.
+func cut(b []byte) (data mem.BufferSlice) {
+	for len(b) > 0 {
+		n := min(len(b), 16<<10)
+		data = append(data, mem.SliceBuffer(b[:n]))
+		b = b[n:]
+	}
+	return data
+}
+
 func TestAResponseIsReadAsProtobufReadsIt(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
-	c := New()
+	c := New(shelf{}.held)
 	for _, m := range []proto.Message{
 		&discoveryv3.DiscoveryResponse{}, xdstest.SotWResponse(0, 0), xdstest.SotWResponse(3, 20), xdstest.SotWResponse(50, 1000), xdstest.SotWResponse(50, 1000),
 		&discoveryv3.DeltaDiscoveryResponse{}, xdstest.DeltaResponse(1, 10), xdstest.DeltaResponse(50, 300), xdstest.DeltaResponse(50, 300),
@@ -59,61 +84,69 @@ func TestAResponseIsReadAsProtobufReadsIt(t *testing.T) {
 
 func TestWhatIsHeldIsSharedAndWhatChangedIsNot(t *testing.T) {
 	random := rand.New(rand.NewPCG(2, 2))
-	c := New()
-	var first, second discoveryv3.DiscoveryResponse
 	m := xdstest.SotWResponse(100, 500)
-	if err := c.Unmarshal(pieces(marshal(t, m), random), &first); err != nil {
-		t.Fatal(err)
-	}
+	on := shelf{}
+	on.put(m.Resources...)
+	held := slices.Clone(m.Resources)
 	m.Resources[7] = xdstest.Body(1000, 500)
+	m.Resources[8] = proto.CloneOf(m.Resources[8])
 	m.Resources[8].TypeUrl = "type.googleapis.com/acme.Other"
-	if err := c.Unmarshal(pieces(marshal(t, m), random), &second); err != nil {
+	m.Resources[9] = proto.CloneOf(m.Resources[9])
+	m.Resources[9].Value[499]++
+	var sotw discoveryv3.DiscoveryResponse
+	if err := New(on.held).Unmarshal(pieces(marshal(t, m), random), &sotw); err != nil {
 		t.Fatal(err)
 	}
-	for i := range first.Resources {
-		if shared := first.Resources[i] == second.Resources[i]; shared != (i != 7 && i != 8) {
-			t.Errorf("resource %d is shared: %v", i, shared)
+	d := xdstest.DeltaResponse(100, 500)
+	for i := range d.Resources {
+		d.Resources[i].Resource = m.Resources[i]
+	}
+	d.Resources[10].Name = "" // it is in the body
+	d.Resources[11].Name = "another"
+	var delta discoveryv3.DeltaDiscoveryResponse
+	if err := New(on.held).Unmarshal(pieces(marshal(t, d), random), &delta); err != nil {
+		t.Fatal(err)
+	}
+	if !proto.Equal(&sotw, m) || !proto.Equal(&delta, d) {
+		t.Error("a response differs")
+	}
+	for i := range held {
+		if shared := sotw.Resources[i] == held[i]; shared != (i != 7 && i != 8 && i != 9) {
+			t.Errorf("SotW: resource %d is shared: %v", i, shared)
+		}
+		if shared := delta.Resources[i].Resource == held[i]; shared != (i != 7 && i != 8 && i != 9 && i != 11) {
+			t.Errorf("Delta: resource %d is shared: %v", i, shared)
 		}
 	}
-	if !proto.Equal(&second, m) {
-		t.Error("the second response differs")
-	}
-	// In Delta too.
-	var third discoveryv3.DeltaDiscoveryResponse
-	if err := c.Unmarshal(pieces(marshal(t, xdstest.DeltaResponse(200, 500)), random), &third); err != nil {
-		t.Fatal(err)
-	}
-	if third.Resources[3].Resource != first.Resources[3] {
-		t.Error("not shared with Delta")
-	}
-	// … but of what is small enough to be news only.
-	var fourth discoveryv3.DeltaDiscoveryResponse
-	if err := c.Unmarshal(pieces(marshal(t, xdstest.DeltaResponse(10, 500)), random), &fourth); err != nil {
-		t.Fatal(err)
-	}
-	if fourth.Resources[3].Resource == first.Resources[3] || !proto.Equal(fourth.Resources[3].Resource, first.Resources[3]) {
-		t.Error("a small Delta response is shared, or read wrongly")
-	}
-	runtime.KeepAlive(&first)
 }
 
-// Nothing is kept alive by the codec, nor is its memory of what nobody holds.
-func TestWhatNobodyHoldsIsForgotten(t *testing.T) {
-	random := rand.New(rand.NewPCG(3, 3))
-	c := New()
-	for i := range 20 {
-		var m discoveryv3.DiscoveryResponse
-		in := xdstest.SotWResponse(200, 100)
-		for j := range in.Resources {
-			in.Resources[j] = xdstest.Body(1000*i+j, 100)
-		}
-		if err := c.Unmarshal(pieces(marshal(t, in), random), &m); err != nil {
+// Of a large message what was read goes while the rest is read; what is read is the same.
+func TestTheBuffersOfALargeMessageAreLetGoOnTheWay(t *testing.T) {
+	for name, m := range map[string]proto.Message{"SotW": xdstest.SotWResponse(2000, 1000), "Delta": xdstest.DeltaResponse(2000, 1000)} {
+		b := marshal(t, m)
+		data := cut(b)
+		left := data.Len()
+		c := New(func(string, []byte) *anypb.Any {
+			left = min(left, data.Len())
+			return nil
+		})
+		c.releaseFrom = len(b)
+		got := m.ProtoReflect().New().Interface()
+		if err := c.Unmarshal(data, got); err != nil {
 			t.Fatal(err)
 		}
-		runtime.GC()
-	}
-	if n := len(c.held); n > 1024 {
-		t.Errorf("%d entries of which nobody holds any", n)
+		if !proto.Equal(got, m) {
+			t.Errorf("%s: it is read wrongly", name)
+		}
+		if left > 32<<10 {
+			t.Errorf("%s: %d bytes of %d are left at the last resource", name, left, len(b))
+		}
+		data.Free()
+		// One byte less, and the buffers are gRPC's.
+		data, c.releaseFrom = cut(b), len(b)+1
+		if err := c.Unmarshal(data, m.ProtoReflect().New().Interface()); err != nil || data.Len() != len(b) {
+			t.Errorf("%s: of a smaller message %d bytes of %d are left, %v", name, data.Len(), len(b), err)
+		}
 	}
 }
 
@@ -132,7 +165,7 @@ func TestMalformedMessagesAreErrors(t *testing.T) {
 	} {
 		var got, want discoveryv3.DiscoveryResponse
 		wantErr := proto.Unmarshal(b, &want)
-		err := New().Unmarshal(pieces(b, rand.New(rand.NewPCG(4, 4))), &got)
+		err := New(shelf{}.held).Unmarshal(pieces(b, rand.New(rand.NewPCG(4, 4))), &got)
 		if err == nil || wantErr == nil {
 			t.Errorf("%s: %v, and protobuf says %v", name, err, wantErr)
 		}
@@ -148,16 +181,9 @@ func marshalRaw(typeField []byte, size int) []byte {
 // 10,000 resources of 1 KiB that are all held cost no copy of any: the allocations are
 // those of the list, and a handful.
 func TestAResponseThatIsHeldCostsFewAllocations(t *testing.T) {
-	c := New()
-	b := marshal(t, xdstest.SotWResponse(1000, 1024))
-	data := mem.BufferSlice{}
-	for len(b) > 0 {
-		n := min(len(b), 16<<10)
-		data = append(data, mem.SliceBuffer(b[:n]))
-		b = b[n:]
-	}
-	var held discoveryv3.DiscoveryResponse
-	if err := c.Unmarshal(data, &held); err != nil {
+	c := New(shelf{}.held)
+	data := cut(marshal(t, xdstest.SotWResponse(1000, 1024)))
+	if err := c.Unmarshal(data, &discoveryv3.DiscoveryResponse{}); err != nil {
 		t.Fatal(err)
 	}
 	allocs := testing.AllocsPerRun(20, func() {
@@ -166,7 +192,6 @@ func TestAResponseThatIsHeldCostsFewAllocations(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	runtime.KeepAlive(&held)
 	if allocs > 40 {
 		t.Errorf("%v allocations for 1000 resources", allocs)
 	}
@@ -185,13 +210,13 @@ func FuzzAsProtobufReadsIt(f *testing.F) {
 			return &discoveryv3.DeltaDiscoveryResponse{}
 		}
 		random := rand.New(rand.NewPCG(seed, 0))
-		c := New()
+		on := shelf{}
+		c := New(on.held)
 		if seed%2 == 0 {
-			c.deltaFrom = 0 // as if it were large
+			c.releaseFrom = 0 // as if it were large
 		}
 		want := fresh()
 		wantErr := proto.Unmarshal(b, want)
-		var kept []proto.Message
 		for range 2 { // the second time everything is held
 			got := fresh()
 			err := c.Unmarshal(pieces(b, random), got)
@@ -201,43 +226,74 @@ func FuzzAsProtobufReadsIt(f *testing.F) {
 			if err == nil && !proto.Equal(got, want) {
 				t.Fatalf("got  %v\nwant %v", got, want)
 			}
-			kept = append(kept, got)
+			hold(on, got)
 		}
-		runtime.KeepAlive(kept)
 	})
 }
 
-func BenchmarkUnmarshal(b *testing.B) {
-	raw := marshal(b, xdstest.SotWResponse(10_000, 1024))
-	data := mem.BufferSlice{}
-	for rest := raw; len(rest) > 0; {
-		n := min(len(rest), 16<<10)
-		data = append(data, mem.SliceBuffer(rest[:n]))
-		rest = rest[n:]
+// hold puts what came on the shelf, under the names that it came with.
+func hold(on shelf, m proto.Message) {
+	put := func(name string, a *anypb.Any) {
+		if name == "" && len(a.GetValue()) > 2 {
+			name = string(a.GetValue()[2:min(len(a.GetValue()), 2+int(a.GetValue()[1]))])
+		}
+		on[[2]string{a.GetTypeUrl(), name}] = a
 	}
-	b.Run("protobuf", func(b *testing.B) {
-		c := New().CodecV2
-		b.SetBytes(int64(len(raw)))
-		b.ReportAllocs()
-		for b.Loop() {
-			if err := c.Unmarshal(data, &discoveryv3.DiscoveryResponse{}); err != nil {
-				b.Fatal(err)
-			}
+	switch m := m.(type) {
+	case *discoveryv3.DiscoveryResponse:
+		for _, a := range m.Resources {
+			put("", a)
 		}
+	case *discoveryv3.DeltaDiscoveryResponse:
+		for _, r := range m.Resources {
+			put(r.GetName(), r.GetResource())
+		}
+	}
+}
+
+func BenchmarkUnmarshal(b *testing.B) {
+	sotw := xdstest.SotWResponse(10_000, 1024)
+	delta := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: sotw.TypeUrl}
+	on := shelf{}
+	on.put(sotw.Resources...)
+	for _, a := range sotw.Resources {
+		delta.Resources = append(delta.Resources, &discoveryv3.Resource{Name: string(a.GetValue()[2:10]), Version: "v", Resource: a})
+	}
+	shuffled := proto.CloneOf(sotw)
+	random := rand.New(rand.NewPCG(5, 5))
+	random.Shuffle(len(shuffled.Resources), func(i, j int) {
+		shuffled.Resources[i], shuffled.Resources[j] = shuffled.Resources[j], shuffled.Resources[i]
 	})
-	b.Run("shared", func(b *testing.B) {
-		c := New()
-		var held discoveryv3.DiscoveryResponse
-		if err := c.Unmarshal(data, &held); err != nil {
-			b.Fatal(err)
-		}
-		b.SetBytes(int64(len(raw)))
-		b.ReportAllocs()
-		for b.Loop() {
-			if err := c.Unmarshal(data, &discoveryv3.DiscoveryResponse{}); err != nil {
-				b.Fatal(err)
+	for _, bc := range []struct {
+		name  string
+		m     proto.Message
+		codec encoding.CodecV2
+	}{
+		{"sotw-protobuf", sotw, encoding.GetCodecV2("proto")},
+		{"sotw-new", sotw, nil},
+		{"sotw-held", sotw, New(on.held)},
+		{"sotw-held-in-any-order", shuffled, New(on.held)},
+		{"delta-protobuf", delta, encoding.GetCodecV2("proto")},
+		{"delta-new", delta, New(shelf{}.held)},
+		{"delta-held", delta, New(on.held)},
+	} {
+		b.Run(bc.name, func(b *testing.B) {
+			raw := marshal(b, bc.m)
+			data := cut(raw)
+			b.SetBytes(int64(len(raw)))
+			b.ReportAllocs()
+			for b.Loop() {
+				codec := bc.codec
+				if codec == nil {
+					codec = New(shelf{}.held)
+				}
+				if err := codec.Unmarshal(data, bc.m.ProtoReflect().New().Interface()); err != nil {
+					b.Fatal(err)
+				}
+				if c, ok := codec.(*Codec); ok && bc.m == proto.Message(shuffled) {
+					clear(c.orders)
+				}
 			}
-		}
-		runtime.KeepAlive(&held)
-	})
+		})
+	}
 }

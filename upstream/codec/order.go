@@ -28,19 +28,13 @@ func (o *order) expect(same func(*anypb.Any) bool) *anypb.Any {
 }
 
 // order returns the beginning of the last response of a type, after its first resource.
-func (c *Codec) order(typeURL string) order {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return order{of: c.orders[typeURL], at: 1}
-}
+func (c *Codec) order(typeURL string) order { return order{of: c.orders[typeURL], at: 1} }
 
 // remember remembers a response, by the type of its first resource.
 func (c *Codec) remember(resources []*anypb.Any) {
 	if len(resources) == 0 {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if len(c.orders) >= maxTypes {
 		clear(c.orders)
 	}

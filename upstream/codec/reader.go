@@ -3,7 +3,6 @@ package codec
 import (
 	"unicode/utf8"
 
-	"github.com/cespare/xxhash/v2"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -129,25 +128,35 @@ func equals[S string | []byte](r reader, s S) bool {
 	return true
 }
 
+// bytes returns what is left: where it is if that is one piece, otherwise copied to scratch,
+// which grows as it must.
+func (r reader) bytes(scratch *[]byte) []byte {
+	if r.fill(); len(r.piece) >= r.left {
+		return r.piece[:r.left]
+	}
+	*scratch = r.appendTo((*scratch)[:0], r.left)
+	return *scratch
+}
+
 // text returns what is left as a string; false if it is not valid.
 func (r reader) text() (string, bool) {
-	var s string
-	if r.fill(); len(r.piece) >= r.left {
-		s = string(r.piece[:r.left])
-	} else {
-		s = string(r.appendTo(nil, r.left))
-	}
+	s := string(r.bytes(new([]byte)))
 	return s, utf8.ValidString(s)
 }
 
-// hash hashes what is left.
-func (r reader) hash() uint64 {
-	var h xxhash.Digest
-	h.Reset()
-	for piece := r.take(); piece != nil; piece = r.take() {
-		_, _ = h.Write(piece)
+// first returns what is in the first field, if that is number 1 and has a length: the name in
+// every type of resource (package xds). Otherwise nothing is left of it.
+func (r reader) first() reader {
+	if num, typ, ok := r.tag(); !ok || num != 1 || typ != protowire.BytesType {
+		return reader{}
 	}
-	return h.Sum64()
+	inner, _ := r.message()
+	return inner
+}
+
+// passed returns how many of the buffers of a message nothing is left of.
+func (r reader) passed(data mem.BufferSlice) int {
+	return max(len(data)-len(r.next)-1, 0)
 }
 
 // unmarshal reads all that is left as an Any.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream"
@@ -35,6 +36,8 @@ func (f *feed) Node() *corev3.Node          { return nil }
 func (f *feed) Interest() upstream.Interest { return nil }
 
 func (f *feed) Held(_, typeURL string) map[string]string { return f.earlier[typeURL] }
+
+func (f *feed) Body(string, []byte) *anypb.Any { return nil }
 
 func (f *feed) Apply(u upstream.Update, verdict func(error)) {
 	f.mu.Lock()

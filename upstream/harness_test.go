@@ -54,7 +54,18 @@ func (s *state) Synced(_, typeURL string) {
 
 func (s *state) Held(string, string) map[string]string { return s.held }
 
-func (s *state) Body(string, []byte) *anypb.Any { return nil }
+func (s *state) Body(typeURL string, name []byte) *anypb.Any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, u := range slices.Backward(s.updates) {
+		for _, r := range u.Put {
+			if r.Type == typeURL && r.Name == string(name) {
+				return r.Body
+			}
+		}
+	}
+	return nil
+}
 
 func (s *state) Interest() Interest {
 	in := &wanted{wants: s.wants, changed: make(chan struct{}, 1)}

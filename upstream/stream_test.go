@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -230,6 +231,24 @@ func TestAMessageOf8MiBPasses(t *testing.T) {
 }
 
 // Run applies nothing of an answer that nobody needs (see Source).
+// A control plane that sends everything again costs no second copy of it.
+func TestWhatComesAgainOnAnotherStreamSharesItsBody(t *testing.T) {
+	inBothForms(t, func(c *conversation) {
+		c.cp.Set(xdstest.Cluster(strings.Repeat("c", 100), ""))
+		for range 2 {
+			c.run()
+			c.stop()
+		}
+		first, second := c.state.updates[0], c.state.updates[1]
+		for _, r := range first.Put {
+			at := slices.IndexFunc(second.Put, func(again *xds.Resource) bool { return again.Name == r.Name })
+			if at < 0 || r.Name != "c1" && second.Put[at].Body != r.Body {
+				c.Errorf("%s is not shared by %d resources", r.Name, len(second.Put))
+			}
+		}
+	})
+}
+
 func TestAnAnswerThatIsNotNeededIsNotApplied(t *testing.T) {
 	inBothForms(t, func(c *conversation) {
 		preferred := errors.New("another was preferred")

@@ -45,3 +45,21 @@ func TestWhoSubscribesToAnAliasHearsOfTheResource(t *testing.T) {
 		}
 	})
 }
+
+func TestABodyIsFoundByTheNameInWhateverFormItComes(t *testing.T) {
+	c := New(Config{})
+	put(c, xds.ClusterType, "a@1", "xdstp://authority/envoy.config.cluster.v3.Cluster/c?a=1&b=2@1")
+	for name, found := range map[string]bool{
+		"a": true, "b": false,
+		"xdstp://authority/envoy.config.cluster.v3.Cluster/c?a=1&b=2": true,
+		"xdstp://authority/envoy.config.cluster.v3.Cluster/c?b=2&a=1": true,
+	} {
+		body := c.Body(xds.ClusterType, []byte(name))
+		if (body != nil) != found || found && body != item(c, xds.ClusterType, xds.CanonicalName(name)).Current.Body {
+			t.Errorf("%s: %v", name, body)
+		}
+	}
+	if c.Body(xds.ListenerType, []byte("a")) != nil {
+		t.Error("of another type")
+	}
+}

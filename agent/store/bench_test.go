@@ -1,6 +1,7 @@
 package store
 
 import (
+	"fmt"
 	"testing"
 )
 
@@ -21,6 +22,31 @@ func BenchmarkLoad100000(b *testing.B) {
 		b.SetBytes(size)
 		b.ReportAllocs()
 		for b.Loop() {
+			l, err := s.Open()
+			must(b, err)
+			if len(l.Entries) != n {
+				b.Fatalf("%d resources", len(l.Entries))
+			}
+			must(b, s.Close())
+		}
+	})
+}
+
+// What a start of an agent costs: 10,000 resources of 1 KiB.
+func BenchmarkLoad10000(b *testing.B) {
+	const n = 10_000
+	state := make([]Record, 0, n)
+	for i := range n {
+		p := put(fmt.Sprintf("outbound|80||service-%06d.default.svc.cluster.local", i), bulk[:1<<10])
+		p.Resource.UpstreamVersion = "2026-11-21T14:00:00Z/1"
+		state = append(state, p)
+	}
+	forms(b, func(b *testing.B, cfg Config) {
+		write(b, cfg, state)
+		b.SetBytes(int64(fileSize(b, cfg.Dir)))
+		b.ReportAllocs()
+		for b.Loop() {
+			s := New(cfg)
 			l, err := s.Open()
 			must(b, err)
 			if len(l.Entries) != n {

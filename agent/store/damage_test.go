@@ -257,6 +257,7 @@ func FuzzLoad(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, file []byte) {
 		for _, key := range [][]byte{nil, testKey} {
+			replays(t, Config{Identity: "node one", Key: key}, bytes.NewReader(file), int64(len(file)))
 			im, err := load(bytes.NewReader(file), int64(len(file)), 1, openWith{"node one", key})
 			if err != nil {
 				continue
@@ -315,6 +316,7 @@ func FuzzReplay(f *testing.F) {
 		last := &encoder{form: fm, base: int64(len(file))}
 		last.commit(0, time.Unix(2, 0))
 		file = append(file, last.buf...)
+		replays(t, cfg, bytes.NewReader(file), int64(len(file)))
 		im := loadBytes(t, cfg, file)
 		for key, e := range im.loaded.Entries {
 			if e.Kept == nil && e.Previous == nil || e.Proven && !e.Accepted || e.Proven && e.Previous != nil || e.Accepted && e.Kept == nil {

@@ -222,70 +222,102 @@ func (e *encoder) commit(flags byte, now time.Time) {
 	e.count = 0
 }
 
+// framer finds the records of a log and compares their checksums, so that no length
+// is believed that was not written. Nothing is allocated for one before it is
+// checked against the bound and against what is left of the file.
+type framer struct {
+	form   *form
+	r      io.ReaderAt
+	offset int64 // of the next record
+	size   int64 // of the file
+}
+
+// next reads records into buf, or into a larger one that it returns: as many whole
+// ones as a piece holds, or one that is larger. err is nil if there are more, io.EOF
+// at the end of the file, or what is wrong with the bytes at offset.
+func (f *framer) next(buf []byte) (records []byte, err error) {
+	for want := int64(pieceSize); ; {
+		want = min(want, f.size-f.offset)
+		if int64(cap(buf)) < want {
+			buf = make([]byte, want)
+		}
+		n, failed := f.r.ReadAt(buf[:want], f.offset)
+		whole, cut, err := f.whole(buf[:n])
+		switch {
+		case err == nil && failed != nil:
+			err = readError(errShort, failed)
+		case err == nil && whole == 0:
+			want = cut
+			continue
+		}
+		f.offset += int64(whole)
+		return buf[:whole], err
+	}
+}
+
+// whole returns how many bytes at the beginning of b, which stands at offset, are
+// whole records, and what is wrong with what follows. If that is only that b ends, cut
+// is how much of the file is needed to know more.
+func (f *framer) whole(b []byte) (whole int, cut int64, err error) {
+	for {
+		rest, left := b[whole:], f.size-f.offset-int64(whole)
+		switch {
+		case left == 0:
+			return whole, 0, io.EOF
+		case left < recordHeader:
+			return whole, 0, errShort
+		case len(rest) < recordHeader:
+			return whole, recordHeader, nil
+		}
+		size := frameSize(rest)
+		switch {
+		case size > recordHeader+maxPayload:
+			return whole, 0, errRecord
+		case size > left:
+			return whole, 0, errShort
+		case size > int64(len(rest)):
+			return whole, size, nil
+		case f.form.checksum(rest, rest[recordHeader:size]) != binary.LittleEndian.Uint32(rest[4:]):
+			return whole, 0, errRecord
+		}
+		whole += int(size)
+	}
+}
+
+// frameSize returns the size of the record that begins with head.
+func frameSize(head []byte) int64 {
+	return recordHeader + int64(binary.LittleEndian.Uint32(head))
+}
+
 // rawRecord is a record whose checksum and seal are right. The slices are valid
-// until the next one is read.
+// until the next one is opened.
 type rawRecord struct {
 	kind    kind
 	key     rawKey
 	content []byte
 }
 
-// decoder reads records. Nothing is allocated for a length before it is checked
-// against the bound and against what is left of the file.
-type decoder struct {
-	form    *form
-	r       io.Reader
-	offset  int64 // of the next record
-	size    int64 // of the file
-	head    [recordHeader]byte
-	payload []byte
-	opened  []byte
-	ad      []byte
+// opener opens the records that a framer found.
+type opener struct {
+	form        *form
+	content, ad []byte // scratch of one record
 }
 
-// next returns the next record, io.EOF at the end of the file, or what is wrong
-// with the bytes at offset.
-func (d *decoder) next() (rec rawRecord, err error) {
-	left := d.size - d.offset
-	switch {
-	case left == 0:
-		return rec, io.EOF
-	case left < recordHeader:
-		return rec, errShort
-	}
-	if _, err := io.ReadFull(d.r, d.head[:]); err != nil {
-		return rec, readError(errShort, err)
-	}
-	length := int64(binary.LittleEndian.Uint32(d.head[:]))
-	switch {
-	case length > maxPayload:
-		return rec, errRecord
-	case length > left-recordHeader:
-		return rec, errShort
-	}
-	if int64(cap(d.payload)) < length {
-		d.payload = make([]byte, max(length, min(left, 64<<10)))
-	}
-	payload := d.payload[:length]
-	if _, err := io.ReadFull(d.r, payload); err != nil {
-		return rec, readError(errShort, err)
-	}
-	if d.form.checksum(d.head[:], payload) != binary.LittleEndian.Uint32(d.head[4:]) {
-		return rec, errRecord
-	}
-	rec.kind = kind(d.head[8])
-	key, rest, ok := cutKey(payload)
+// open opens the record at an offset of the file, or says what is wrong with it.
+func (o *opener) open(record []byte, offset int64) (raw rawRecord, err error) {
+	payload := record[recordHeader:]
+	key, content, ok := cutKey(payload)
 	if !ok {
-		return rec, errRecord
+		return raw, errRecord
 	}
-	rec.key, rec.content = key, rest
-	if d.form.aead != nil {
-		d.ad = d.form.associated(d.ad[:0], d.offset, rec.kind, payload[:len(payload)-len(rest)])
-		if d.opened, err = d.form.aead.Open(d.opened[:0], nil, rest, d.ad); err != nil {
-			return rec, errSealed
-		}
-		rec.content = d.opened
+	raw = rawRecord{kind: kind(record[8]), key: key, content: content}
+	if o.form.aead == nil {
+		return raw, nil
 	}
-	d.offset += recordHeader + length
-	return rec, nil
+	o.ad = o.form.associated(o.ad[:0], offset, raw.kind, payload[:len(payload)-len(content)])
+	if o.content, err = o.form.aead.Open(o.content[:0], nil, content, o.ad); err != nil {
+		return raw, errSealed
+	}
+	raw.content = o.content
+	return raw, nil
 }

@@ -118,7 +118,7 @@ func resourceText(r *xds.Resource) string {
 
 // model replays batches as a Store should.
 func model(batches ...[]Record) *Loaded {
-	l := newLoaded(0)
+	l := newLoaded(0, 0)
 	for _, batch := range batches {
 		for _, rec := range batch {
 			if p, ok := rec.(Put); ok { // apply changes what it is given

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/binary"
 	"errors"
@@ -42,8 +41,7 @@ var (
 // load reads a file of a size. Only the header's error is returned; whatever is
 // wrong further on is in image.damage, and what was committed before it is used.
 func load(r io.ReaderAt, size int64, generation uint64, with openWith) (*image, error) {
-	buffered := bufio.NewReaderSize(io.NewSectionReader(r, 0, size), int(min(max(size, 16), 1<<20)))
-	h, offset, sum, err := readHeader(buffered)
+	h, offset, sum, err := readHeader(io.NewSectionReader(r, 0, size))
 	if err != nil {
 		return nil, err
 	}
@@ -58,21 +56,20 @@ func load(r io.ReaderAt, size int64, generation uint64, with openWith) (*image, 
 	if err != nil {
 		return nil, err
 	}
-	im := &image{loaded: newLoaded(generation), form: f, committed: offset, size: size}
-	im.loaded.Entries = make(map[Key]*Entry, min(size/perResource, maxForeseen))
-	d := &decoder{form: f, r: buffered, offset: offset, size: size}
-	end := im.replay(d)
+	foreseen := int(min(size/perResource, maxForeseen))
+	im := &image{loaded: newLoaded(generation, foreseen), form: f, committed: offset, size: size}
+	at, end := im.replay(&framer{form: f, r: r, offset: offset, size: size})
 	switch {
 	case !im.complete:
 		im.damage = errSnapshot
 		if end != io.EOF {
-			im.damage = fmt.Errorf("%w: byte %d: %w", errSnapshot, d.offset, end)
+			im.damage = fmt.Errorf("%w: byte %d: %w", errSnapshot, at, end)
 		}
 	case end == io.EOF && im.committed == size:
-	case !errors.Is(end, errSealed) && !f.commitAfter(r, d.offset, size):
+	case !errors.Is(end, errSealed) && !f.commitAfter(r, at, size):
 		im.torn = true
 	default:
-		im.damage = fmt.Errorf("byte %d: %w", d.offset, end)
+		im.damage = fmt.Errorf("byte %d: %w", at, end)
 	}
 	return im, nil
 }
@@ -80,7 +77,7 @@ func load(r io.ReaderAt, size int64, generation uint64, with openWith) (*image, 
 // How many resources a log is thought to have: one for so many bytes, but not more than so
 // many, whatever it is made of.
 const (
-	perResource = 2 << 10
+	perResource = 1 << 10
 	maxForeseen = 100_000
 )
 
@@ -100,49 +97,6 @@ func whichKey(h *header, with openWith) ([]byte, error) {
 		return nil, errKey
 	}
 	return with.key, nil
-}
-
-// replay applies batch after batch, until the end or what cannot be read.
-func (im *image) replay(d *decoder) error {
-	in := make(interned)
-	var batch []Record
-	var skipped []string
-	var count uint32
-	for {
-		raw, err := d.next()
-		if err != nil {
-			return err
-		}
-		if raw.kind != kindCommit {
-			rec, err := decode(raw, in)
-			if err != nil {
-				skipped = append(skipped, err.Error())
-			}
-			if rec != nil {
-				batch = append(batch, rec)
-			}
-			count++
-			continue
-		}
-		m, ok := decodeMark(raw.content)
-		if !ok || m.count != count || im.complete == (m.flags&flagSnapshot != 0) {
-			d.offset = im.committed
-			return errRecord
-		}
-		for _, rec := range batch {
-			im.loaded.apply(rec)
-		}
-		for _, why := range skipped {
-			im.loaded.Skipped[why]++
-		}
-		clear(batch) // what is replaced later is not kept alive from here
-		batch, skipped, count = batch[:0], skipped[:0], 0
-		im.committed, im.loaded.Committed = d.offset, m.at
-		im.batches++
-		if m.flags&flagComplete != 0 {
-			im.complete, im.base = true, d.offset
-		}
-	}
 }
 
 // commitAfter looks for an intact commit mark from an offset on. There is none

@@ -92,7 +92,7 @@ func writeUntilKilled(args []string) error {
 func TestAWriterThatIsKilledLosesNothingThatItReported(t *testing.T) {
 	dir := stateDir(t)
 	reported, applied, torn := 0, 0, 0
-	want := newLoaded(0)
+	want := newLoaded(0, 0)
 	for range 40 {
 		cmd := child(t, "write", dir)
 		out, err := cmd.StdoutPipe()

@@ -115,10 +115,11 @@ type Loaded struct {
 	Rewrite bool
 }
 
-func newLoaded(generation uint64) *Loaded {
+// newLoaded returns the state that is nothing, with room for so many entries.
+func newLoaded(generation uint64, entries int) *Loaded {
 	return &Loaded{
 		Generation: generation,
-		Entries:    make(map[Key]*Entry),
+		Entries:    make(map[Key]*Entry, entries),
 		Notes:      make(map[NoteKey]string),
 		Skipped:    make(map[string]int),
 	}

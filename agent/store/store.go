@@ -16,8 +16,8 @@
 //     and names are: they say where a record belongs.
 //
 // It does not know what is worth storing: the caller has the state in memory, and
-// decides (Storable says what must not be stored). It has no goroutine, and keeps
-// no state of resources.
+// decides (Storable says what must not be stored). It keeps no state of resources,
+// and no goroutine: those of Open have ended when it returns.
 //
 // All methods may be called concurrently. Open, Append, Rewrite and Close wait for
 // the disk, one at a time; Status and Grown never do.
@@ -289,7 +289,7 @@ func (s *Store) open() (*Loaded, error) {
 		s.failed(fmt.Errorf("store: %w", readOnly))
 	}
 	if best == nil {
-		nothing := newLoaded(0)
+		nothing := newLoaded(0, 0)
 		nothing.Rewrite = true
 		return nothing, nil
 	}

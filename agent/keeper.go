@@ -378,7 +378,7 @@ func (k *keeper) records(group string, told []cache.Record) []store.Record {
 		case cache.Touch:
 			out = append(out, store.Touch{
 				Key: key, Source: r.Source, UpstreamVersion: r.Resource.UpstreamVersion,
-				TTL: r.Resource.TTL, Deadline: r.Resource.Deadline,
+				TTL: r.Resource.TTL(), Deadline: r.Resource.Deadline(),
 			})
 		case cache.Note:
 			out = append(out, note(group, r.Fact, r.Is))

@@ -33,7 +33,7 @@ func Stored(dir, owner string, key []byte, node *corev3.Node) (held []*xds.Resou
 	}
 	now := time.Now()
 	for k, e := range loaded.Entries {
-		if k.Group != group || e.Kept == nil || !e.Kept.Deadline.IsZero() && !e.Kept.Deadline.After(now) {
+		if k.Group != group || e.Kept == nil || !e.Kept.Deadline().IsZero() && !e.Kept.Deadline().After(now) {
 			continue
 		}
 		held = append(held, e.Kept)

@@ -28,7 +28,7 @@ func TestWhoSubscribesToAnAliasHearsOfTheResource(t *testing.T) {
 		return slices.Sorted(maps.Keys(names))
 	}
 	vh := &xds.Resource{
-		Type: xds.VirtualHostType, Name: "rc/vh", Version: "1", Aliases: []string{"rc/host"},
+		Type: xds.VirtualHostType, Name: "rc/vh", Version: "1", Extra: &xds.Extra{Aliases: []string{"rc/host"}},
 		Body: &anypb.Any{TypeUrl: xds.VirtualHostType},
 	}
 	c.Apply(Update{Source: "s", Type: xds.VirtualHostType, Put: []*xds.Resource{vh}}, nil)

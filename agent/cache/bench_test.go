@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
+	"unsafe"
 
 	"google.golang.org/protobuf/types/known/anypb"
 
@@ -117,5 +118,12 @@ func TestAPushThatChangesNothingAllocatesLittle(t *testing.T) {
 	})
 	if allocs > many/20 {
 		t.Errorf("%v allocations for %d resources", allocs, many)
+	}
+}
+
+// There are as many as resources.
+func TestAnEntryIsSmall(t *testing.T) {
+	if size := unsafe.Sizeof(entry{}); size > 80 {
+		t.Errorf("%d bytes", size)
 	}
 }

@@ -116,6 +116,10 @@ type Update struct {
 	Errors []ResourceError
 }
 
+// anew reports whether everything that is not in Put is gone, and nothing is known of it to be
+// as it was.
+func (u Update) anew() bool { return u.Complete && u.Since == nil }
+
 // Refresh is a heartbeat for one resource. It holds if Version is what the
 // upstream called the content that is held (protocol.md 6.1).
 type Refresh struct {
@@ -151,9 +155,9 @@ type Cache struct {
 	// resources and bytes count what the entries of all tables hold.
 	resources int
 	bytes     int64
-	// expiries are the deadlines of resources with a TTL, trials those after which
-	// something is proven.
-	expiries, trials expiries
+	expiries  expiries // the deadlines of resources with a TTL
+	// judgeAt is when a trial may end next; the zero time for never.
+	judgeAt time.Time
 	// suspects are, while what proved itself is served instead, what is suspected
 	// to crash clients, with its version, "" for an absence; nil otherwise.
 	suspects map[key]string
@@ -215,15 +219,25 @@ type entry struct {
 	// follows is the cluster because of which the endpoints that it names are wanted,
 	// nil for none.
 	follows *xds.Resource
-	// source is that of res, goodSource that of good.
+	// source is that of res, as are unasked and local; goodSource that of good. See origin.
 	source, goodSource unique.Handle[string]
 	acceptedAt         time.Duration
 	standing           xds.Standing
 	trial              bool
-	unasked            bool
-	local              bool // made by the agent itself
+	unasked, local     bool
 	// restored: it was on disk, and no source has spoken of it since.
 	restored bool
+}
+
+// origin is where a resource is from.
+type origin struct {
+	source  unique.Handle[string]
+	unasked bool // see Update
+	local   bool // made by the agent itself
+}
+
+func (u Update) origin() origin {
+	return origin{unique.Make(u.Source), u.Unasked, u.Source == LocalSource}
 }
 
 // New returns an empty cache, in which everything is unknown.
@@ -311,17 +325,15 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 	c.release1(t)
 	c.revision++
 	ch := newChanges(t)
-	if n := len(u.News); n > smallSet && len(t.entries) == 0 {
-		t.entries = make(map[string]*entry, n)
-		ch.names = make(map[string]string, n)
-	}
+	t.grow(len(u.News))
 	var refused error
+	from := u.origin()
 	removed := c.doubtRemovals(t, u)
 	if t.mark = u.Mark; !u.Complete && xds.FullState(t.url) {
 		t.mark = nil // what it left out stays, until a complete one leaves it out
 	}
 	for _, r := range u.News {
-		if reason, ok := c.put(t, u, c.lifetime(r), ch); !ok && refused == nil {
+		if reason, ok := c.put(t, from, c.lifetime(r), ch); !ok && refused == nil {
 			refused = reason
 		}
 	}
@@ -335,7 +347,7 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 	if u.Complete {
 		// From now on absence itself says that a name of the wildcard is gone.
 		maps.DeleteFunc(t.gone, func(name string, _ struct{}) bool { return !c.asked(t, name) })
-		if u.Since == nil {
+		if u.anew() {
 			c.confirmed(t, u.Source)
 		}
 		c.told(t, u.Source)
@@ -406,7 +418,7 @@ func (c *Cache) room(t *table, u Update) error {
 		resources--
 		bytes -= size(e.res)
 	}
-	all := u.Complete && u.Since == nil
+	all := u.anew()
 	if all {
 		for _, e := range t.entries {
 			leaves(e)
@@ -501,15 +513,22 @@ func (ch *changes) add(name string, versions ...*xds.Resource) {
 		if r == nil {
 			continue
 		}
-		for _, a := range r.Aliases {
+		for _, a := range r.Aliases() {
 			ch.names[a] = name
 		}
 	}
 }
 
+// grow makes an empty table as large as it will be.
+func (t *table) grow(n int) {
+	if len(t.entries) == 0 {
+		t.entries = make(map[string]*entry, n)
+	}
+}
+
 // put stores one resource. ok is false when a client has refused this content
 // before, and reason says why.
-func (c *Cache) put(t *table, u Update, r *xds.Resource, ch *changes) (reason error, ok bool) {
+func (c *Cache) put(t *table, from origin, r *xds.Resource, ch *changes) (reason error, ok bool) {
 	delete(t.gone, r.Name)
 	delete(t.errors, r.Name)
 	e := t.entries[r.Name]
@@ -523,8 +542,8 @@ func (c *Cache) put(t *table, u Update, r *xds.Resource, ch *changes) (reason er
 	c.bytes += size(r)
 	// What comes again as it was is on disk as it is.
 	news := e.res == nil || e.res.Version != r.Version || e.res.UpstreamVersion != r.UpstreamVersion ||
-		!e.res.Deadline.Equal(r.Deadline) || e.source.Value() != u.Source
-	e.source, e.unasked, e.local, e.restored = unique.Make(u.Source), u.Unasked, u.Source == LocalSource, false
+		!e.res.Deadline().Equal(r.Deadline()) || e.source != from.source
+	e.source, e.unasked, e.local, e.restored = from.source, from.unasked, from.local, false
 	if e.res != nil && e.res.Version == r.Version {
 		c.replaceSame(e, r, ch)
 	} else {
@@ -552,7 +571,7 @@ func (c *Cache) put(t *table, u Update, r *xds.Resource, ch *changes) (reason er
 // replaceSame takes over what may differ beside the content. The body that is
 // held stays the one that every stream shares.
 func (c *Cache) replaceSame(e *entry, r *xds.Resource, ch *changes) {
-	lifetime := !e.res.Deadline.Equal(r.Deadline)
+	lifetime := !e.res.Deadline().Equal(r.Deadline())
 	if e.res.UpstreamVersion == r.UpstreamVersion && !lifetime {
 		return
 	}
@@ -603,7 +622,7 @@ func (e *entry) replace(r *xds.Resource) {
 
 func (t *table) indexAliases(old, r *xds.Resource) {
 	if old != nil {
-		for _, a := range old.Aliases {
+		for _, a := range old.Aliases() {
 			if t.aliases[a] == old.Name {
 				delete(t.aliases, a)
 			}
@@ -616,7 +635,7 @@ func (t *table) indexAliases(old, r *xds.Resource) {
 		}
 	}
 	if r != nil {
-		for _, a := range r.Aliases {
+		for _, a := range r.Aliases() {
 			t.aliases[a] = r.Name
 		}
 		if glob := xds.CollectionOf(r.Name); glob != "" {
@@ -692,9 +711,7 @@ func (c *Cache) refresh(t *table, h Refresh, ch *changes) error {
 	case c.cfg.HoldTTL[t.url]:
 		return nil
 	}
-	same := *e.res
-	same.TTL, same.Deadline = h.TTL, h.Deadline
-	c.replaceSame(e, &same, ch)
+	c.replaceSame(e, e.res.WithLifetime(h.TTL, h.Deadline), ch)
 	c.log(t, h.Name)
 	return nil
 }

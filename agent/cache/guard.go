@@ -37,7 +37,7 @@ func guarded(typeURL string) bool {
 // others back.
 func (c *Cache) doubtRemovals(t *table, u Update) (names []string) {
 	names = u.Remove
-	if u.Complete && u.Since == nil {
+	if u.anew() {
 		present := make(map[string]struct{}, len(u.Put))
 		for _, r := range u.Put {
 			present[r.Name] = struct{}{}

@@ -19,10 +19,14 @@ import (
 // the version.
 func res(typeURL, nameVersion string, aliases ...string) *xds.Resource {
 	name, version, _ := strings.Cut(nameVersion, "@")
-	return &xds.Resource{
+	r := &xds.Resource{
 		Type: typeURL, Name: name, Version: version, UpstreamVersion: "u" + version,
-		Body: &anypb.Any{TypeUrl: typeURL, Value: []byte(nameVersion)}, Aliases: aliases,
+		Body: &anypb.Any{TypeUrl: typeURL, Value: []byte(nameVersion)},
 	}
+	if len(aliases) > 0 {
+		r.Extra = &xds.Extra{Aliases: aliases}
+	}
+	return r
 }
 
 // put applies an update of "one", and returns what was said of it.

@@ -42,7 +42,7 @@ func (c *Cache) wantsResource(t *table, name string, r *xds.Resource) bool {
 		return true
 	}
 	if r != nil {
-		return slices.ContainsFunc(r.Aliases, func(alias string) bool { return c.wants(t, alias) })
+		return slices.ContainsFunc(r.Aliases(), func(alias string) bool { return c.wants(t, alias) })
 	}
 	return false
 }

@@ -359,13 +359,13 @@ func (p *plan) amend(want keeping, previous *xds.Resource) {
 // tenth of the TTL, by which a resource then expires early after a restart.
 func moved(told, now *xds.Resource) bool {
 	switch {
-	case told.TTL != now.TTL || told.Deadline.IsZero() != now.Deadline.IsZero():
+	case told.TTL() != now.TTL() || told.Deadline().IsZero() != now.Deadline().IsZero():
 		return true
-	case now.Deadline.IsZero():
+	case now.Deadline().IsZero():
 		return false
 	}
-	d := now.Deadline.Sub(told.Deadline)
-	return d < 0 || d > now.TTL/10
+	d := now.Deadline().Sub(told.Deadline())
+	return d < 0 || d > now.TTL()/10
 }
 
 // facts yields what holds of a type beside its resources.

@@ -33,20 +33,9 @@ func (x *expiries) Pop() any {
 	return e
 }
 
-func (x *expiries) add(e expiry) { heap.Push(x, e) }
-
-// next takes the earliest out. What a burst made it grow to goes with the last.
-func (x *expiries) next() expiry {
-	e := heap.Pop(x).(expiry)
-	if len(*x) == 0 {
-		*x = nil
-	}
-	return e
-}
-
 // expires notes the deadline of a resource that was just taken in or refreshed.
 func (c *Cache) expires(r *xds.Resource) {
-	if r.Deadline.IsZero() {
+	if r.Deadline().IsZero() {
 		return
 	}
 	t := c.table(r.Type)
@@ -54,8 +43,8 @@ func (c *Cache) expires(r *xds.Resource) {
 	if len(c.expiries) > 64+4*c.resources {
 		c.dropStaleExpiries()
 	}
-	at := r.Deadline.Sub(c.began)
-	c.expiries.add(expiry{at, t, r.Name})
+	at := r.Deadline().Sub(c.began)
+	heap.Push(&c.expiries, expiry{at, t, r.Name})
 	if c.expiries[0].at == at {
 		c.poke()
 	}
@@ -76,29 +65,25 @@ func (c *Cache) dropStaleExpiries() {
 // holds reports whether a deadline is still that of the resource.
 func (c *Cache) holds(x expiry) bool {
 	e := x.table.entries[x.name]
-	return e != nil && !e.res.Deadline.IsZero() && e.res.Deadline.Sub(c.began) == x.at
+	return e != nil && !e.res.Deadline().IsZero() && e.res.Deadline().Sub(c.began) == x.at
 }
 
 // lifetime returns a resource with the TTL that its type is held to: under the
 // policy "hold" none.
 func (c *Cache) lifetime(r *xds.Resource) *xds.Resource {
-	if r.TTL == 0 || !c.cfg.HoldTTL[r.Type] {
+	if r.TTL() == 0 || !c.cfg.HoldTTL[r.Type] {
 		return r
 	}
-	same := *r
-	same.TTL, same.Deadline = 0, time.Time{}
-	return &same
+	return r.WithLifetime(0, time.Time{})
 }
 
 // sameLifetime returns a content with the TTL of another of the same name: the
 // lifetime is the resource's, whichever version of it is served.
 func sameLifetime(r, as *xds.Resource) *xds.Resource {
-	if r.TTL == as.TTL && r.Deadline.Equal(as.Deadline) {
+	if r.TTL() == as.TTL() && r.Deadline().Equal(as.Deadline()) {
 		return r
 	}
-	same := *r
-	same.TTL, same.Deadline = as.TTL, as.Deadline
-	return &same
+	return r.WithLifetime(as.TTL(), as.Deadline())
 }
 
 // removedByExpiry are the types whose expiry is told to clients as a removal. Of
@@ -122,7 +107,7 @@ func (c *Cache) expire(now time.Time) (next time.Time) {
 			next = at
 			break
 		}
-		x := c.expiries.next()
+		x := heap.Pop(&c.expiries).(expiry)
 		if !c.holds(x) {
 			continue
 		}

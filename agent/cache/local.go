@@ -60,8 +60,9 @@ func (c *Cache) Publish(resources []*xds.Resource, verdict func(error)) {
 	t.updated = time.Now()
 	ch := newChanges(t)
 	var refused error
+	from := Update{Source: LocalSource, Unasked: true}.origin()
 	for _, r := range resources {
-		if reason, ok := c.put(t, Update{Source: LocalSource, Type: t.url, Unasked: true}, r, ch); !ok && refused == nil {
+		if reason, ok := c.put(t, from, r, ch); !ok && refused == nil {
 			refused = reason
 		}
 	}

@@ -25,6 +25,10 @@ func (t *table) retire(name string, proven *xds.Resource) {
 	t.former[name] = former{res: proven, since: time.Now()}
 }
 
+// judgeEvery is how long there is between two looks for trials that ended: each is at all
+// that is held, which costs less than to remember when each trial ends.
+const judgeEvery = time.Second
+
 // try puts what is held under a name, or its absence, on trial from a time on.
 func (c *Cache) try(t *table, name string, from time.Time) {
 	if e := t.entries[name]; e != nil {
@@ -40,55 +44,63 @@ func (c *Cache) try(t *table, name string, from time.Time) {
 		f.trial = true
 		t.former[name] = f
 	}
-	c.trials.add(expiry{from.Add(ProvenAfter).Sub(c.began), t, name})
-	c.poke()
+	c.judgeBy(from.Add(ProvenAfter))
 }
 
-// judge ends the trials whose time has come and returns when the next one does; the
-// zero time for none. Proven is what a client of the type has lived with since.
+// judgeBy makes judge look at a time.
+func (c *Cache) judgeBy(at time.Time) {
+	if c.judgeAt.IsZero() || at.Before(c.judgeAt) {
+		c.judgeAt = at
+		c.poke()
+	}
+}
+
+// judge ends the trials whose time has come and returns when it is to look again; the
+// zero time for never. Proven is what a client of the type has lived with since. While
+// nobody is there to live with it a trial goes on, and the next client that comes makes
+// judge look again.
 func (c *Cache) judge(now time.Time) (next time.Time) {
-	for len(c.trials) > 0 {
-		if at := c.began.Add(c.trials[0].at); at.After(now) {
-			return at
-		}
-		x := c.trials.next()
-		t, name := x.table, x.name
-		e, f := t.entries[name], t.former[name]
-		since := now
-		switch {
-		case e != nil:
-			e.trial = false
-			since = c.began.Add(e.acceptedAt)
-		case f.res != nil:
-			f.trial = false
-			t.former[name] = f
-			since = f.since
-		}
-		lived := c.lived(t, since)
-		switch {
-		case lived < 0:
-			// Nobody is there to live with it. The next client that accepts it
-			// begins a new trial; of what is gone there is nothing to accept.
-			if e == nil && f.res != nil {
-				c.try(t, name, now)
+	if c.judgeAt.IsZero() || c.judgeAt.After(now) {
+		return c.judgeAt
+	}
+	for _, t := range c.tables {
+		for name, e := range t.entries {
+			if !e.trial {
+				continue
 			}
-		case lived < ProvenAfter:
-			c.try(t, name, now.Add(-lived))
-		case e != nil && e.good != nil:
-			e.proven = e.good
-			c.log(t, name)
-		case e == nil:
-			delete(t.former, name)
-			c.log(t, name)
+			switch left, lives := c.left(t, c.began.Add(e.acceptedAt), now); {
+			case !lives:
+			case left > 0:
+				next = earliest(next, now.Add(left))
+			default:
+				e.trial, e.proven = false, e.good
+				c.log(t, name)
+			}
+		}
+		for name, f := range t.former {
+			if !f.trial {
+				continue
+			}
+			switch left, lives := c.left(t, f.since, now); {
+			case !lives:
+			case left > 0:
+				next = earliest(next, now.Add(left))
+			default:
+				delete(t.former, name)
+				c.log(t, name)
+			}
 		}
 	}
-	return time.Time{}
+	if soonest := now.Add(judgeEvery); !next.IsZero() && next.Before(soonest) {
+		next = soonest
+	}
+	c.judgeAt = next
+	return next
 }
 
-// lived returns how long the client has lived with a type since a time that has
-// done so for longest; negative if there is none.
-func (c *Cache) lived(t *table, since time.Time) time.Duration {
-	longest, now := time.Duration(-1), time.Now()
+// left returns how long a client must still live with a type for what is of it since a
+// time to be proven; lives tells whether there is any client that does.
+func (c *Cache) left(t *table, since, now time.Time) (left time.Duration, lives bool) {
 	for w := range c.watches {
 		if w.types[t.url] == nil {
 			continue
@@ -97,9 +109,11 @@ func (c *Cache) lived(t *table, since time.Time) time.Duration {
 		if w.opened.After(from) {
 			from = w.opened
 		}
-		longest = max(longest, now.Sub(from))
+		if of := ProvenAfter - now.Sub(from); !lives || of < left {
+			left, lives = of, true
+		}
 	}
-	return longest
+	return left, lives
 }
 
 // FallBack serves what proved itself instead of what is accepted: new content made

@@ -55,9 +55,7 @@ func (c *Cache) makeRoom(saved []Saved) {
 		sizes[s.Type]++
 	}
 	for typeURL, n := range sizes {
-		if t := c.table(typeURL); len(t.entries) == 0 && n > smallSet {
-			t.entries = make(map[string]*entry, n)
-		}
+		c.table(typeURL).grow(n)
 	}
 }
 
@@ -91,7 +89,7 @@ func (c *Cache) restore(s Saved, now time.Time) {
 		told.previous = s.Previous.Version
 	}
 	e := t.entries[s.Name]
-	expired := s.Kept != nil && !s.Kept.Deadline.IsZero() && !s.Kept.Deadline.After(now)
+	expired := s.Kept != nil && !s.Kept.Deadline().IsZero() && !s.Kept.Deadline().After(now)
 	local := c.local(s.Type, s.Name) // by now
 	if e != nil || s.Kept == nil || expired || local {
 		if c.journal != nil {
@@ -109,11 +107,9 @@ func (c *Cache) restore(s Saved, now time.Time) {
 		return
 	}
 	r := c.lifetime(s.Kept)
-	if !r.Deadline.IsZero() {
+	if !r.Deadline().IsZero() {
 		// Without the monotonic clock's reading, which a loaded time has not.
-		capped := *r
-		capped.Deadline = now.Add(min(r.Deadline.Sub(now), r.TTL))
-		r = &capped
+		r = r.WithLifetime(r.TTL(), now.Add(min(r.Deadline().Sub(now), r.TTL())))
 	}
 	e = &entry{res: r, source: unique.Make(s.Source), restored: true, told: told}
 	if s.Accepted {

@@ -121,7 +121,7 @@ func TestDeadlinesSurviveARestart(t *testing.T) {
 		c := New(Config{})
 		ended, living, strange := kept(xds.ClusterType, "a@1"), kept(xds.ClusterType, "b@1"), kept(xds.ClusterType, "c@1")
 		for s, d := range map[*Saved]time.Duration{&ended: 0, &living: 10 * time.Second, &strange: time.Hour} {
-			s.Kept.TTL, s.Kept.Deadline = time.Minute, time.Unix(0, time.Now().Add(d).UnixNano())
+			s.Kept = s.Kept.WithLifetime(time.Minute, time.Unix(0, time.Now().Add(d).UnixNano()))
 		}
 		c.Restore([]Saved{ended, living, strange}, meshFacts)
 		c.Release()

@@ -247,7 +247,7 @@ func content(source, url, name string, o offer) *xds.Resource {
 		r.EDSName = name
 	}
 	if o.ttl {
-		r.UpstreamVersion, r.TTL, r.Deadline = source+o.version, 30*time.Second, time.Now().Add(30*time.Second)
+		r.UpstreamVersion, r.Extra = source+o.version, &xds.Extra{TTL: 30 * time.Second, Deadline: time.Now().Add(30 * time.Second)}
 	}
 	return r
 }
@@ -280,7 +280,7 @@ func (p *pair) update(source, url string, u Update) {
 			continue
 		}
 		r := before[name]
-		if r == nil || r.Version != o.version || o.again || o.ttl || r.TTL > 0 {
+		if r == nil || r.Version != o.version || o.again || o.ttl || r.TTL() > 0 {
 			r = content(source, url, name, o)
 			u.News = append(u.News, r)
 		}
@@ -333,7 +333,7 @@ func (p *pair) apply(u Update) (fits bool) {
 func listed(list []*xds.Resource) (out string) {
 	for _, r := range list {
 		out += " " + r.Name + "@" + r.Version
-		if r.TTL > 0 {
+		if r.TTL() > 0 {
 			out += "/ttl"
 		}
 	}
@@ -501,7 +501,7 @@ func lived(r *xds.Resource) string {
 	if r == nil {
 		return "nothing"
 	}
-	return fmt.Sprintf("%s (%s until %v)", r.Version, r.UpstreamVersion, r.Deadline)
+	return fmt.Sprintf("%s (%s until %v)", r.Version, r.UpstreamVersion, r.Deadline())
 }
 
 // push applies an update of "one" of which nothing is news since another; nil for one of

@@ -11,9 +11,7 @@ import (
 
 // lasting is a resource whose TTL begins now.
 func lasting(typeURL, nameVersion string, ttl time.Duration) *xds.Resource {
-	r := res(typeURL, nameVersion)
-	r.TTL, r.Deadline = ttl, time.Now().Add(ttl)
-	return r
+	return res(typeURL, nameVersion).WithLifetime(ttl, time.Now().Add(ttl))
 }
 
 // beat sends a heartbeat for a version.
@@ -32,19 +30,19 @@ func TestAHeartbeatMovesTheDeadlineOfTheVersionThatItNames(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		beat(c, xds.ClusterType, "a", "u0", time.Hour).want(t, `nack: CDS "a": a heartbeat of version "u0", and "u1" is held`)
 		beat(c, xds.ClusterType, "b", "u1", time.Hour).want(t, `nack: CDS "b": a heartbeat for what is not held`)
-		if got := item(c, xds.ClusterType, "a").Current.Deadline; !got.Equal(r.Deadline) {
+		if got := item(c, xds.ClusterType, "a").Current.Deadline(); !got.Equal(r.Deadline()) {
 			t.Errorf("moved to %v by the heartbeat of another version", got)
 		}
 		wantChanged(t, w)
 		beat(c, xds.ClusterType, "a", "u1", time.Hour)
-		if got := item(c, xds.ClusterType, "a").Current; !got.Deadline.Equal(time.Now().Add(time.Hour)) || got.TTL != time.Hour || got.Body != r.Body {
+		if got := item(c, xds.ClusterType, "a").Current; !got.Deadline().Equal(time.Now().Add(time.Hour)) || got.TTL() != time.Hour || got.Body != r.Body {
 			t.Errorf("not moved: %+v", got)
 		}
 		wantChanged(t, w, "CDS a")
 		time.Sleep(time.Hour - time.Second)
 		wantChanged(t, w)
 		put(c, xds.ClusterType, "a@1")
-		if got := item(c, xds.ClusterType, "a").Current; !got.Deadline.IsZero() || got.TTL != 0 {
+		if got := item(c, xds.ClusterType, "a").Current; !got.Deadline().IsZero() || got.TTL() != 0 {
 			t.Errorf("a body without a ttl does not end it: %+v", got)
 		}
 		time.Sleep(time.Hour)
@@ -107,7 +105,7 @@ func TestATTLThatIsHeldIsNeitherEnforcedNorPassedOn(t *testing.T) {
 		apply(c, Update{Type: xds.ClusterType, Put: []*xds.Resource{lasting(xds.ClusterType, "a@1", time.Minute)}})
 		apply(c, Update{Type: xds.ListenerType, Put: []*xds.Resource{lasting(xds.ListenerType, "a@1", time.Minute)}})
 		beat(c, xds.ClusterType, "a", "u1", time.Minute).want(t, "ack")
-		if got := item(c, xds.ClusterType, "a").Current; got.TTL != 0 || !got.Deadline.IsZero() {
+		if got := item(c, xds.ClusterType, "a").Current; got.TTL() != 0 || !got.Deadline().IsZero() {
 			t.Errorf("%+v", got)
 		}
 		time.Sleep(time.Hour)
@@ -126,12 +124,12 @@ func TestTheAcceptedVersionLivesAsLongAsTheNewestSays(t *testing.T) {
 		apply(c, Update{Type: xds.ClusterType, Put: []*xds.Resource{first}})
 		w.Accept(xds.ClusterType, []*xds.Resource{first}, nil)
 		apply(c, Update{Type: xds.ClusterType, Put: []*xds.Resource{lasting(xds.ClusterType, "a@2", time.Hour)}})
-		if it := item(c, xds.ClusterType, "a"); it.Good.Version != "1" || it.Good.TTL != time.Hour || !it.Good.Deadline.Equal(it.Current.Deadline) {
+		if it := item(c, xds.ClusterType, "a"); it.Good.Version != "1" || it.Good.TTL() != time.Hour || !it.Good.Deadline().Equal(it.Current.Deadline()) {
 			t.Errorf("good is %+v", it.Good)
 		}
 		time.Sleep(30 * time.Minute)
 		beat(c, xds.ClusterType, "a", "u2", time.Hour)
-		if it := item(c, xds.ClusterType, "a"); !it.Good.Deadline.Equal(time.Now().Add(time.Hour)) {
+		if it := item(c, xds.ClusterType, "a"); !it.Good.Deadline().Equal(time.Now().Add(time.Hour)) {
 			t.Errorf("good is %+v", it.Good)
 		}
 	})

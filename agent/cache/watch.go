@@ -8,9 +8,6 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// smallSet is how many names a set may have had for its memory to be used again.
-const smallSet = 256
-
 // Watch is the view of one stream. Its methods are called by that stream's
 // goroutines only; Changed, Read and the reports may be called concurrently.
 type Watch struct {
@@ -74,6 +71,7 @@ func (w *Watch) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 	if wt == nil {
 		wt = &watched{names: make(map[string]struct{}), dirty: make(map[string]struct{})}
 		w.types[typeURL] = wt
+		w.c.judgeBy(w.opened.Add(ProvenAfter))
 	}
 	switch {
 	case wildcard && !wt.wildcard:
@@ -119,11 +117,7 @@ func (w *Watch) Read(f func(s Snapshot, changed []Change)) {
 		for name := range wt.dirty {
 			ch.Names = append(ch.Names, name)
 		}
-		if len(wt.dirty) > smallSet {
-			wt.dirty = make(map[string]struct{}) // a map never shrinks, and bursts are rare
-		} else {
-			clear(wt.dirty)
-		}
+		xds.ResetNames(&wt.dirty)
 		wt.all = false
 		changed = append(changed, ch)
 	}
@@ -197,9 +191,6 @@ func (wt *watched) mark(ch *changes) bool {
 		wt.all = wt.all || ch.all
 		if ch.all && len(wt.names) == 0 && ch.table.url != xds.VirtualHostType {
 			return len(ch.names) > 0 // all of them are looked at
-		}
-		if len(wt.dirty) == 0 && len(ch.names) > smallSet {
-			wt.dirty = make(map[string]struct{}, len(ch.names))
 		}
 		for name := range ch.names {
 			wt.dirty[name] = struct{}{}

@@ -86,7 +86,7 @@ func (g *Group) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 					if cur.UpstreamVersion != xds.OfResponse {
 						row.UpstreamVersion = cur.UpstreamVersion
 					}
-					row.Deadline, row.Body = cur.Deadline, cur.Body
+					row.Deadline, row.Body = cur.Deadline(), cur.Body
 				}
 				if r.Err != nil {
 					row.Error = r.Err.Error()

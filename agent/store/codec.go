@@ -125,11 +125,11 @@ func (e *encoder) plain(k kind, key Key, content []byte) {
 func appendPut(b []byte, rec Put) (_ []byte, why string) {
 	r := rec.Resource
 	switch {
-	case r.CacheControl.GetDoNotCache():
+	case r.CacheControl().GetDoNotCache():
 		return b, whyCache
 	case r.Body != nil && r.Body.TypeUrl != r.Type:
 		return b, whyType
-	case len(r.Body.GetValue()) > maxPayload || len(r.Aliases) > maxAliases:
+	case len(r.Body.GetValue()) > maxPayload || len(r.Aliases()) > maxAliases:
 		return b, whyTooLarge
 	}
 	var flags byte
@@ -141,19 +141,19 @@ func appendPut(b []byte, rec Put) (_ []byte, why string) {
 	set(putAccepted, rec.Accepted)
 	set(putWrapped, r.Wrapped)
 	set(putBody, r.Body != nil)
-	set(putCacheControl, r.CacheControl != nil)
-	set(putMetadata, r.Metadata != nil)
+	set(putCacheControl, r.CacheControl() != nil)
+	set(putMetadata, r.Metadata() != nil)
 	b = append(b, flags)
 	b = appendString(b, r.Version)
 	b = appendString(b, rec.Source)
 	b = appendString(b, r.UpstreamVersion)
-	b = appendTTL(b, r.TTL, r.Deadline)
-	b = binary.AppendUvarint(b, uint64(len(r.Aliases)))
-	for _, alias := range r.Aliases {
+	b = appendTTL(b, r.TTL(), r.Deadline())
+	b = binary.AppendUvarint(b, uint64(len(r.Aliases())))
+	for _, alias := range r.Aliases() {
 		b = appendString(b, alias)
 	}
 	deterministic := proto.MarshalOptions{Deterministic: true}
-	for _, m := range []proto.Message{r.CacheControl, r.Metadata} {
+	for _, m := range []proto.Message{r.CacheControl(), r.Metadata()} {
 		if !m.ProtoReflect().IsValid() {
 			continue
 		}
@@ -282,12 +282,15 @@ func decodePut(raw rawRecord, key Key, in interned) (Put, error) {
 	switch {
 	case err != nil:
 		return Put{}, malformed
-	case r.CacheControl.GetDoNotCache():
+	case r.CacheControl().GetDoNotCache():
 		return Put{}, unusable(whyCache)
 	case r.Version != string(version) || r.Name != key.Name:
 		return Put{}, unusable(whyHash)
 	}
-	r.TTL, r.Deadline, r.Wrapped = ttl, deadline, flags&putWrapped != 0
+	if ttl != 0 || !deadline.IsZero() {
+		r = r.WithLifetime(ttl, deadline)
+	}
+	r.Wrapped = flags&putWrapped != 0
 	return Put{Group: key.Group, Resource: r, Source: in.get(source), Accepted: flags&putAccepted != 0}, nil
 }
 

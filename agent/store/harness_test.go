@@ -75,8 +75,7 @@ func everything() *xds.Resource {
 	if err != nil {
 		panic(err)
 	}
-	r.TTL, r.Deadline = 90*time.Second, time.Unix(1_900_000_000, 123)
-	return r
+	return r.WithLifetime(90*time.Second, time.Unix(1_900_000_000, 123))
 }
 
 // text is all that a Loaded says of the state.
@@ -99,21 +98,21 @@ func resourceText(r *xds.Resource) string {
 		return "-"
 	}
 	deterministic := proto.MarshalOptions{Deterministic: true}
-	metadata, err := deterministic.Marshal(r.Metadata)
+	metadata, err := deterministic.Marshal(r.Metadata())
 	if err != nil {
 		panic(err)
 	}
-	control, err := deterministic.Marshal(r.CacheControl)
+	control, err := deterministic.Marshal(r.CacheControl())
 	if err != nil {
 		panic(err)
 	}
 	deadline := int64(0)
-	if !r.Deadline.IsZero() {
-		deadline = r.Deadline.UnixNano()
+	if !r.Deadline().IsZero() {
+		deadline = r.Deadline().UnixNano()
 	}
 	return fmt.Sprintf("%q %q %q upstream %q body %v %q %q aliases %q ttl %v until %d control %v %x metadata %v %x eds %q wrapped %v",
-		r.Type, r.Name, r.Version, r.UpstreamVersion, r.Body != nil, r.Body.GetTypeUrl(), r.Body.GetValue(), r.Aliases, r.TTL, deadline,
-		r.CacheControl != nil, control, r.Metadata != nil, metadata, r.EDSName, r.Wrapped)
+		r.Type, r.Name, r.Version, r.UpstreamVersion, r.Body != nil, r.Body.GetTypeUrl(), r.Body.GetValue(), r.Aliases(), r.TTL(), deadline,
+		r.CacheControl() != nil, control, r.Metadata() != nil, metadata, r.EDSName, r.Wrapped)
 }
 
 // model replays batches as a Store should.

@@ -155,7 +155,8 @@ func (l *Loaded) apply(rec Record) {
 	case Touch:
 		if e := l.Entries[rec.Key]; e != nil && e.Kept != nil {
 			e.Source = rec.Source
-			e.Kept.UpstreamVersion, e.Kept.TTL, e.Kept.Deadline = rec.UpstreamVersion, rec.TTL, rec.Deadline
+			e.Kept = e.Kept.WithLifetime(rec.TTL, rec.Deadline)
+			e.Kept.UpstreamVersion = rec.UpstreamVersion
 		}
 	case Note:
 		if rec.Value == "" {

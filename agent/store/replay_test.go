@@ -44,8 +44,7 @@ func TestEveryKindOfResourceComesBackWhole(t *testing.T) {
 	must(t, err)
 	alias, err := xds.FromWrapper(xds.EndpointType, &discoveryv3.Resource{Name: "n", Aliases: []string{"m"}}, time.Time{})
 	must(t, err)
-	distant := endpoints("distant", "x")
-	distant.TTL, distant.Deadline = math.MaxInt64, time.Date(2318, 1, 1, 0, 0, 0, 0, time.UTC)
+	distant := endpoints("distant", "x").WithLifetime(math.MaxInt64, time.Date(2318, 1, 1, 0, 0, 0, 0, time.UTC))
 	large := endpoints("large", strings.Repeat("x", 3<<20))
 	modes(t, func(t *testing.T, cfg Config) {
 		var batch []Record
@@ -55,9 +54,7 @@ func TestEveryKindOfResourceComesBackWhole(t *testing.T) {
 		write(t, cfg, nil, batch)
 		got, _ := stored(t, cfg)
 		// The end of 64 bits of nanoseconds is as late as it gets.
-		distant := *distant
-		distant.Deadline = time.Unix(0, math.MaxInt64)
-		batch[4] = Put{Group: group, Resource: &distant, Source: "s"}
+		batch[4] = Put{Group: group, Resource: distant.WithLifetime(distant.TTL(), time.Unix(0, math.MaxInt64)), Source: "s"}
 		same(t, got, model(batch))
 	})
 }
@@ -139,7 +136,7 @@ func TestATouchChangesWhatIsKnownOfTheContentAndNotTheContent(t *testing.T) {
 	write(t, cfg, []Record{put("a", "1")}, []Record{Touch{key("a"), "two", "v9", time.Minute, time.Unix(9, 9)}})
 	got, _ := stored(t, cfg)
 	e := got.Entries[key("a")]
-	if r := e.Kept; r.UpstreamVersion != "v9" || r.TTL != time.Minute || !r.Deadline.Equal(time.Unix(9, 9)) || e.Source != "two" ||
+	if r := e.Kept; r.UpstreamVersion != "v9" || r.TTL() != time.Minute || !r.Deadline().Equal(time.Unix(9, 9)) || e.Source != "two" ||
 		r.Version != endpoints("a", "1").Version {
 		t.Errorf("a is %+v of %q", e.Kept, e.Source)
 	}
@@ -184,7 +181,7 @@ func TestAResourceThatCannotBeStoredIsStoredAsDeleted(t *testing.T) {
 	secret, err := xds.FromAny(xds.SecretType, "1", body(xds.SecretType, "a", "x"), time.Time{})
 	must(t, err)
 	uncached := *endpoints("a", "x")
-	uncached.CacheControl = &discoveryv3.Resource_CacheControl{DoNotCache: true}
+	uncached.Extra = &xds.Extra{CacheControl: &discoveryv3.Resource_CacheControl{DoNotCache: true}}
 	mistyped := *endpoints("a", "x")
 	mistyped.Type = xds.ClusterType
 	for _, tc := range []struct {

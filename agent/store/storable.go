@@ -14,11 +14,11 @@ import (
 // It may decode the resource, and is not for the data path.
 func Storable(r *xds.Resource, encrypted bool, sensitive func(*anypb.Any) string) (ok bool, why string) {
 	switch {
-	case r.CacheControl.GetDoNotCache():
+	case r.CacheControl().GetDoNotCache():
 		return false, whyCache
 	case r.Body != nil && r.Body.TypeUrl != r.Type:
 		return false, whyType
-	case len(r.Body.GetValue()) >= maxPayload, len(r.Aliases) > maxAliases:
+	case len(r.Body.GetValue()) >= maxPayload, len(r.Aliases()) > maxAliases:
 		return false, whyTooLarge
 	case encrypted:
 		return true, ""
@@ -28,8 +28,8 @@ func Storable(r *xds.Resource, encrypted bool, sensitive func(*anypb.Any) string
 	if r.Body != nil {
 		why = sensitive(r.Body)
 	}
-	if why == "" && r.Metadata != nil {
-		metadata, err := anypb.New(r.Metadata)
+	if why == "" && r.Metadata() != nil {
+		metadata, err := anypb.New(r.Metadata())
 		if err != nil {
 			return false, whyMessage
 		}

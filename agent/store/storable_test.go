@@ -78,7 +78,7 @@ func TestSecretsAreNotStoredInPlainText(t *testing.T) {
 		return r
 	}
 	withMetadata := resource(cluster(t, nil))
-	withMetadata.Metadata = &corev3.Metadata{TypedFilterMetadata: map[string]*anypb.Any{"x": pack(t, &tlsv3.UpstreamTlsContext{CommonTlsContext: tlsWith(planted)})}}
+	withMetadata.Extra = &xds.Extra{Metadata: &corev3.Metadata{TypedFilterMetadata: map[string]*anypb.Any{"x": pack(t, &tlsv3.UpstreamTlsContext{CommonTlsContext: tlsWith(planted)})}}}
 	noBody, err := xds.FromWrapper(xds.VirtualHostType, &discoveryv3.Resource{Name: "rds/x"}, time.Time{})
 	must(t, err)
 	for _, tc := range []struct {
@@ -128,7 +128,7 @@ func TestSecretsAreNotStoredInPlainText(t *testing.T) {
 
 func TestWhatMustNotBeCachedIsNeverStored(t *testing.T) {
 	r := *endpoints("a", "1")
-	r.CacheControl = &discoveryv3.Resource_CacheControl{DoNotCache: true}
+	r.Extra = &xds.Extra{CacheControl: &discoveryv3.Resource_CacheControl{DoNotCache: true}}
 	mistyped := *endpoints("a", "1")
 	mistyped.Type = xds.ClusterType
 	for want, r := range map[string]*xds.Resource{

@@ -44,7 +44,7 @@ func (s *Session) amendFullState(sub *subscription, v View) *Response {
 			dropped = append(dropped, name)
 		}
 	}
-	empty(&sub.dirty)
+	xds.ResetNames(&sub.dirty)
 	if len(news.resources)+len(dropped) == 0 {
 		return nil
 	}

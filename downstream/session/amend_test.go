@@ -88,7 +88,7 @@ func (s *verdictState) Lookup(url, name string) xds.Item {
 func (s *verdictState) drop(url, name string) []string {
 	names := []string{name}
 	if cur := s.items[url][name].Current; cur != nil {
-		for _, alias := range cur.Aliases {
+		for _, alias := range cur.Aliases() {
 			names = append(names, alias)
 			if s.aliasesOf[url][alias] == name {
 				delete(s.aliasesOf[url], alias)
@@ -110,7 +110,7 @@ func (s *verdictState) put(r *xds.Resource) []string {
 		}
 		item.Current = r
 	} else {
-		changed = append(s.drop(r.Type, r.Name), r.Aliases...)
+		changed = append(s.drop(r.Type, r.Name), r.Aliases()...)
 		item = xds.Item{Current: r, Good: item.Good}
 		switch {
 		case item.Good != nil && item.Good.Version == r.Version:
@@ -118,7 +118,7 @@ func (s *verdictState) put(r *xds.Resource) []string {
 		case s.reasons[r.Type+r.Name+"@"+r.Version]:
 			item.Standing = xds.Rejected
 		}
-		for _, alias := range r.Aliases {
+		for _, alias := range r.Aliases() {
 			s.aliasesOf[r.Type][alias] = r.Name
 		}
 	}
@@ -205,7 +205,7 @@ func amendResource(url, name, version, alias string) *xds.Resource {
 	}
 	if alias != "" {
 		r.Version += "-" + alias // it is content
-		r.Aliases = []string{alias}
+		r.Extra = &xds.Extra{Aliases: []string{alias}}
 	}
 	return r
 }

@@ -82,7 +82,7 @@ func (sub *subscription) covers(r *xds.Resource) bool {
 	if _, ok := sub.expected[r.Name]; ok {
 		return true
 	}
-	for _, a := range r.Aliases {
+	for _, a := range r.Aliases() {
 		if _, ok := sub.names[a]; ok {
 			return true
 		}
@@ -103,12 +103,9 @@ func newCollector(size int) *collector {
 	return &collector{has: make(map[string]struct{}, size)}
 }
 
-// addNew adds a resource that is not there yet.
+// addNew adds a resource that is not there yet. It must not be called after add.
 func (c *collector) addNew(r *xds.Resource) {
 	c.resources = append(c.resources, r)
-	if c.has != nil {
-		c.has[r.Name] = struct{}{}
-	}
 }
 
 func (c *collector) add(r *xds.Resource) {
@@ -137,11 +134,11 @@ func (s *Session) buildDelta(sub *subscription, v View) *Response {
 		removed = s.consider(sub, v, name, true, out, removed)
 		delete(sub.dirty, name)
 	}
-	empty(&sub.due)
+	xds.ResetNames(&sub.due)
 	for name := range sub.dirty {
 		removed = s.consider(sub, v, name, false, out, removed)
 	}
-	empty(&sub.dirty)
+	xds.ResetNames(&sub.dirty)
 	empty := sub.answerDue && known
 	if empty && sub.wildcard && sub.url == xds.VirtualHostType && len(out.resources) == 0 && len(removed) == 0 {
 		removed = releases(v)
@@ -320,8 +317,8 @@ func (s *Session) buildFullState(sub *subscription, v View) *Response {
 		}
 	}
 	sub.lookAtAll, sub.answerDue = false, false
-	empty(&sub.dirty)
-	empty(&sub.due)
+	xds.ResetNames(&sub.dirty)
+	xds.ResetNames(&sub.due)
 	if !differs {
 		return nil
 	}
@@ -477,8 +474,8 @@ func (s *Session) buildNamed(sub *subscription, v View) *Response {
 	for name := range sub.dirty {
 		look(name, false)
 	}
-	empty(&sub.due)
-	empty(&sub.dirty)
+	xds.ResetNames(&sub.due)
+	xds.ResetNames(&sub.dirty)
 	sub.answerDue = false
 	if len(out.resources) == 0 {
 		return nil

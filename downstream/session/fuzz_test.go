@@ -68,7 +68,7 @@ type fuzzClient struct {
 }
 
 func (c *fuzzClient) covers(r *xds.Resource) bool {
-	return c.names["*"] || c.names[r.Name] || slices.ContainsFunc(r.Aliases, func(a string) bool { return c.names[a] })
+	return c.names["*"] || c.names[r.Name] || slices.ContainsFunc(r.Aliases(), func(a string) bool { return c.names[a] })
 }
 
 type fuzzTalk struct {
@@ -366,7 +366,7 @@ func (fz *fuzzTalk) apply(c *fuzzClient, resp *Response) {
 // resolvesToNothing tells a virtual host that says that there is none
 // (protocol.md 3.15).
 func resolvesToNothing(r *xds.Resource) bool {
-	return r.Type == xds.VirtualHostType && r.Body == nil && slices.Equal(r.Aliases, []string{r.Name})
+	return r.Type == xds.VirtualHostType && r.Body == nil && slices.Equal(r.Aliases(), []string{r.Name})
 }
 
 // willHold is what the client has when it has accepted all that it was sent.

@@ -37,11 +37,11 @@ const (
 
 // extend tells how a client hears of the lifetime of a content that it has.
 func (sub *subscription) extend(h *holding, r *xds.Resource, now time.Time) extension {
-	if !sub.passesTTL() || h.expires().Equal(r.Deadline) {
+	if !sub.passesTTL() || h.expires().Equal(r.Deadline()) {
 		return notNeeded
 	}
 	known := h.acked != nil && h.acked.Version == r.Version && !h.expires().IsZero()
-	if known && !r.Deadline.IsZero() && h.expires().Sub(now) > beatMargin(r.TTL) {
+	if known && !r.Deadline().IsZero() && h.expires().Sub(now) > beatMargin(r.TTL()) {
 		return byHeartbeat
 	}
 	return byBody
@@ -62,7 +62,7 @@ func (s *Session) buildHeartbeats(sub *subscription, v View) *Response {
 			continue // overtaken, and dirty
 		}
 		if sub.extend(h, r, s.now) == byHeartbeat {
-			h.expireAt(r.Deadline)
+			h.expireAt(r.Deadline())
 			resp.Heartbeats = append(resp.Heartbeats, r)
 		}
 	}

@@ -430,7 +430,7 @@ func (sub *subscription) setSent(r *xds.Resource) (h *holding, changed bool) {
 	changed = h.version != r.Version
 	h.last, h.version = r, r.Version
 	if sub.passesTTL() {
-		h.expireAt(r.Deadline)
+		h.expireAt(r.Deadline())
 	}
 	return h, changed
 }
@@ -495,16 +495,4 @@ func (sub *subscription) forgetSuperseded() {
 		}
 	}
 	sub.superseded = 0
-}
-
-// smallSet is how many names a set may have had for its memory to be used again.
-const smallSet = 256
-
-// empty empties a set. That of a burst is left to the collector: a map never shrinks.
-func empty(set *map[string]struct{}) {
-	if len(*set) > smallSet {
-		*set = make(map[string]struct{})
-		return
-	}
-	clear(*set)
 }

@@ -444,11 +444,11 @@ func (s *fakeState) do(verb, typeURL string, args []string, changed func(names [
 				if err != nil {
 					return err
 				}
-				r.TTL, r.Deadline = ttl, s.now.Add(ttl)
+				r = r.WithLifetime(ttl, s.now.Add(ttl))
 				s.timed = true
 			}
 			if alias, ok := strings.CutPrefix(arg, "alias="); ok {
-				r.Aliases = append(r.Aliases, alias)
+				r.Extra = &xds.Extra{Aliases: append(r.Aliases(), alias), TTL: r.TTL(), Deadline: r.Deadline()}
 				s.aliases[alias] = name
 				names = append(names, alias)
 			}
@@ -456,8 +456,8 @@ func (s *fakeState) do(verb, typeURL string, args []string, changed func(names [
 		item = xds.Item{Current: r, Good: item.Good}
 	case "del", "lose":
 		if item.Current != nil {
-			names = append(names, item.Current.Aliases...)
-			for _, alias := range item.Current.Aliases {
+			names = append(names, item.Current.Aliases()...)
+			for _, alias := range item.Current.Aliases() {
 				delete(s.aliases, alias)
 			}
 		}

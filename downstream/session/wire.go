@@ -81,8 +81,8 @@ func (r *Response) Delta(from *corev3.ControlPlane) *discoveryv3.DeltaDiscoveryR
 // remaining returns how long a resource lives from the moment that the response
 // was made; 0 to say nothing of it.
 func (r *Response) remaining(res *xds.Resource) time.Duration {
-	if r.At.IsZero() || res.Deadline.IsZero() {
+	if r.At.IsZero() || res.Deadline().IsZero() {
 		return 0
 	}
-	return max(res.Deadline.Sub(r.At), time.Millisecond)
+	return max(res.Deadline().Sub(r.At), time.Millisecond)
 }

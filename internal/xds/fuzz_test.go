@@ -119,7 +119,7 @@ func FuzzFromAny(f *testing.F) {
 			if err != nil {
 				t.Fatalf("%s: %v", form, err)
 			}
-			if back.Name != r.Name || back.Version != r.Version || back.EDSName != r.EDSName || back.Wrapped != r.Wrapped || !slices.Equal(back.Aliases, r.Aliases) {
+			if back.Name != r.Name || back.Version != r.Version || back.EDSName != r.EDSName || back.Wrapped != r.Wrapped || !slices.Equal(back.Aliases(), r.Aliases()) {
 				t.Errorf("%s: came back as %+v, was %+v", form, back, r)
 			}
 			if (back.Body == nil) != (r.Body == nil) || !bytes.Equal(back.Body.GetValue(), r.Body.GetValue()) {
@@ -146,5 +146,5 @@ func FuzzFromAny(f *testing.F) {
 // loses: metadata and cache control do not make SotW use a wrapper, which clients
 // other than Envoy may not know; what they say is in the version all the same.
 func loses(r *Resource) bool {
-	return !r.Wrapped && len(r.Aliases) == 0 && (r.Metadata != nil || r.CacheControl != nil)
+	return !r.Wrapped && len(r.Aliases()) == 0 && (r.Metadata() != nil || r.CacheControl() != nil)
 }

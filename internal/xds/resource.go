@@ -17,7 +17,8 @@ import (
 )
 
 // Resource is one version of one xDS resource. It is immutable once it was
-// handed on, and shared: by every stream, in both wire forms.
+// handed on, and shared: by every stream, in both wire forms. There are so many that
+// its size counts: 112 bytes.
 type Resource struct {
 	// Type is the type URL, Name the resource name; together the key.
 	Type, Name string
@@ -30,6 +31,19 @@ type Resource struct {
 	// Body is the resource as the upstream sent it. nil says that the upstream
 	// resolved an alias to nothing (protocol.md 3.15).
 	Body *anypb.Any
+	// EDSName is, for a cluster of type EDS, the name of its endpoints; "" for
+	// every other resource.
+	EDSName string
+	// Extra is what few resources have, nil for nothing of it. It is immutable, too;
+	// the methods of its fields' names read it.
+	Extra *Extra
+	// Wrapped says that Name is not what the body says, so that only a wrapper
+	// can carry it in SotW.
+	Wrapped bool
+}
+
+// Extra is what few resources have.
+type Extra struct {
 	// Aliases are further names that a subscription may use for this resource.
 	Aliases []string
 	// TTL is the lifetime that the upstream gave, 0 for none. Deadline is the
@@ -40,12 +54,47 @@ type Resource struct {
 	// CacheControl and Metadata are passed on as they came; nil for none.
 	CacheControl *discoveryv3.Resource_CacheControl
 	Metadata     *corev3.Metadata
-	// EDSName is, for a cluster of type EDS, the name of its endpoints; "" for
-	// every other resource.
-	EDSName string
-	// Wrapped says that Name is not what the body says, so that only a wrapper
-	// can carry it in SotW.
-	Wrapped bool
+}
+
+// extra returns what there is of it, which may be nothing.
+func (r *Resource) extra() *Extra {
+	if r.Extra == nil {
+		return &noExtra
+	}
+	return r.Extra
+}
+
+var noExtra Extra
+
+// Aliases are further names that a subscription may use for this resource.
+func (r *Resource) Aliases() []string { return r.extra().Aliases }
+
+// TTL is the lifetime that the upstream gave, 0 for none.
+func (r *Resource) TTL() time.Duration { return r.extra().TTL }
+
+// Deadline is the time at which the TTL ends; the zero time for none.
+func (r *Resource) Deadline() time.Time { return r.extra().Deadline }
+
+// CacheControl is passed on as it came; nil for none.
+func (r *Resource) CacheControl() *discoveryv3.Resource_CacheControl { return r.extra().CacheControl }
+
+// Metadata is passed on as it came; nil for none.
+func (r *Resource) Metadata() *corev3.Metadata { return r.extra().Metadata }
+
+// WithLifetime returns the resource with another TTL, and when that ends.
+func (r *Resource) WithLifetime(ttl time.Duration, deadline time.Time) *Resource {
+	same, extra := *r, *r.extra()
+	extra.TTL, extra.Deadline = ttl, deadline
+	same.setExtra(extra)
+	return &same
+}
+
+// setExtra sets what a resource has, which may be nothing.
+func (r *Resource) setExtra(e Extra) {
+	if r.Extra = nil; len(e.Aliases) > 0 || e.TTL != 0 || !e.Deadline.IsZero() || e.CacheControl != nil || e.Metadata != nil {
+		kept := e // on the heap only here
+		r.Extra = &kept
+	}
 }
 
 // OfResponse is the UpstreamVersion of what a SotW response held bare. It has none of its
@@ -93,10 +142,9 @@ func FromWrapper(typeURL string, w *discoveryv3.Resource, now time.Time) (*Resou
 		Name:            w.GetName(),
 		UpstreamVersion: w.GetVersion(),
 		Body:            w.GetResource(),
-		Aliases:         w.GetAliases(),
-		CacheControl:    w.GetCacheControl(),
-		Metadata:        w.GetMetadata(),
 	}
+	extra := Extra{Aliases: CanonicalNames(w.GetAliases()), CacheControl: w.GetCacheControl(), Metadata: w.GetMetadata()}
+	r.setExtra(extra)
 	if r.Name == "" {
 		r.Name = w.GetResourceName().GetName()
 	}
@@ -127,12 +175,13 @@ func FromWrapper(typeURL string, w *discoveryv3.Resource, now time.Time) (*Resou
 		if err := ttl.CheckValid(); err != nil || ttl.AsDuration() <= 0 {
 			return r, fmt.Errorf("%s %q: ttl of %d.%09d s: want a positive duration", Short(typeURL), r.Name, ttl.GetSeconds(), ttl.GetNanos())
 		}
-		r.TTL = ttl.AsDuration()
-		r.Deadline = now.Add(r.TTL)
+		extra.TTL = ttl.AsDuration()
+		extra.Deadline = now.Add(extra.TTL)
+		r.setExtra(extra)
 	}
 	// A body-less VirtualHost resolves an alias to nothing, in every other type
 	// it is a heartbeat unless it lists aliases (protocol.md 3.15, 6.7).
-	if r.Body == nil && typeURL != VirtualHostType && len(r.Aliases) == 0 {
+	if r.Body == nil && typeURL != VirtualHostType && len(extra.Aliases) == 0 {
 		return r, fmt.Errorf("%s %q: %w", Short(typeURL), r.Name, ErrHeartbeat)
 	}
 	return finish(r)
@@ -148,7 +197,6 @@ func checkType(typeURL string, body *anypb.Any) error {
 // finish derives what the rest of holdfast asks of a resource.
 func finish(r *Resource) (*Resource, error) {
 	r.Name = CanonicalName(r.Name)
-	r.Aliases = CanonicalNames(r.Aliases)
 	if r.Type == ClusterType && r.Body != nil {
 		eds, err := EDSName(r.Name, r.Body.GetValue())
 		if err != nil {
@@ -179,17 +227,17 @@ func contentHash(r *Resource) string {
 	if r.Body != nil {
 		part('b', r.Body.GetValue())
 	}
-	for _, a := range r.Aliases {
+	for _, a := range r.Aliases() {
 		part('a', []byte(a))
 	}
 	// A message that was just unmarshalled marshals.
 	deterministic := proto.MarshalOptions{Deterministic: true}
-	if r.CacheControl != nil {
-		b, _ := deterministic.Marshal(r.CacheControl)
+	if r.CacheControl() != nil {
+		b, _ := deterministic.Marshal(r.CacheControl())
 		part('c', b)
 	}
-	if r.Metadata != nil {
-		b, _ := deterministic.Marshal(r.Metadata)
+	if r.Metadata() != nil {
+		b, _ := deterministic.Marshal(r.Metadata())
 		part('m', b)
 	}
 	return hexSum(h.Sum64())
@@ -202,9 +250,9 @@ func (r *Resource) Wrapper(ttl time.Duration) *discoveryv3.Resource {
 		Name:         r.Name,
 		Version:      r.Version,
 		Resource:     r.Body,
-		Aliases:      r.Aliases,
-		CacheControl: r.CacheControl,
-		Metadata:     r.Metadata,
+		Aliases:      r.Aliases(),
+		CacheControl: r.CacheControl(),
+		Metadata:     r.Metadata(),
 	}
 	if ttl > 0 {
 		w.Ttl = durationpb.New(ttl)
@@ -216,7 +264,7 @@ func (r *Resource) Wrapper(ttl time.Duration) *discoveryv3.Resource {
 // wrapper where the body alone would lose the name. A TTL is never passed on in
 // SotW (protocol.md 6.4).
 func (r *Resource) Any() (*anypb.Any, error) {
-	if !r.Wrapped && len(r.Aliases) == 0 && r.Body != nil {
+	if !r.Wrapped && len(r.Aliases()) == 0 && r.Body != nil {
 		return r.Body, nil
 	}
 	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(r.Wrapper(0))
@@ -232,7 +280,7 @@ func (r *Resource) Answers(name string) bool {
 	if r.Name == name {
 		return true
 	}
-	for _, a := range r.Aliases {
+	for _, a := range r.Aliases() {
 		if a == name {
 			return true
 		}

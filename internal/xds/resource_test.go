@@ -3,11 +3,12 @@ package xds
 import (
 	"bytes"
 	"errors"
-	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -23,7 +24,7 @@ func route(t testing.TB, name string) *anypb.Any { return pack(t, named(name)["R
 func TestASotWEntryIsTheBareResourceOrAWrapper(t *testing.T) {
 	body := route(t, "r")
 	bare := mustAny(t, RouteType, body)
-	if bare.Name != "r" || bare.Type != RouteType || bare.UpstreamVersion != "7" || bare.Body != body || bare.Wrapped || bare.TTL != 0 {
+	if bare.Name != "r" || bare.Type != RouteType || bare.UpstreamVersion != "7" || bare.Body != body || bare.Wrapped || bare.TTL() != 0 {
 		t.Errorf("bare: %+v", bare)
 	}
 	for _, test := range []struct {
@@ -36,14 +37,14 @@ func TestASotWEntryIsTheBareResourceOrAWrapper(t *testing.T) {
 		{"with its own version", &discoveryv3.Resource{Version: "8", Resource: body}, Resource{Name: "r", UpstreamVersion: "8"}},
 		{"with another name", &discoveryv3.Resource{Name: "s", Resource: body}, Resource{Name: "s", UpstreamVersion: "7", Wrapped: true}},
 		{"with a resource name", &discoveryv3.Resource{ResourceName: &discoveryv3.ResourceName{Name: "s"}, Resource: body}, Resource{Name: "s", UpstreamVersion: "7", Wrapped: true}},
-		{"with aliases", &discoveryv3.Resource{Aliases: []string{"x", "y"}, Resource: body}, Resource{Name: "r", UpstreamVersion: "7", Aliases: []string{"x", "y"}}},
-		{"with a ttl", &discoveryv3.Resource{Ttl: durationpb.New(time.Minute), Resource: body}, Resource{Name: "r", UpstreamVersion: "7", TTL: time.Minute, Deadline: now.Add(time.Minute)}},
+		{"with aliases", &discoveryv3.Resource{Aliases: []string{"x", "y"}, Resource: body}, Resource{Name: "r", UpstreamVersion: "7", Extra: &Extra{Aliases: []string{"x", "y"}}}},
+		{"with a ttl", &discoveryv3.Resource{Ttl: durationpb.New(time.Minute), Resource: body}, Resource{Name: "r", UpstreamVersion: "7", Extra: &Extra{TTL: time.Minute, Deadline: now.Add(time.Minute)}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := mustAny(t, RouteType, wrap(t, test.w))
-			got := Resource{Name: r.Name, UpstreamVersion: r.UpstreamVersion, Wrapped: r.Wrapped, Aliases: r.Aliases, TTL: r.TTL, Deadline: r.Deadline}
-			if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", test.want) {
-				t.Errorf("got  %+v\nwant %+v", got, test.want)
+			got := Resource{Name: r.Name, UpstreamVersion: r.UpstreamVersion, Wrapped: r.Wrapped, Extra: r.Extra}
+			if !reflect.DeepEqual(got, test.want) {
+				t.Errorf("got  %+v, %+v\nwant %+v, %+v", got, got.extra(), test.want, test.want.extra())
 			}
 			if !bytes.Equal(r.Body.GetValue(), body.GetValue()) {
 				t.Errorf("the body is not what it was")
@@ -111,10 +112,10 @@ func TestAWrapperWithoutABodyIsAHeartbeat(t *testing.T) {
 	if !errors.Is(err, ErrHeartbeat) || r == nil {
 		t.Fatalf("got %+v, %v", r, err)
 	}
-	if r.Name != "r" || r.UpstreamVersion != "7" || r.TTL != time.Minute || !r.Deadline.Equal(now.Add(time.Minute)) {
+	if r.Name != "r" || r.UpstreamVersion != "7" || r.TTL() != time.Minute || !r.Deadline().Equal(now.Add(time.Minute)) {
 		t.Errorf("got %+v", r)
 	}
-	if r, err = FromWrapper(RouteType, &discoveryv3.Resource{Name: "r", Version: "3"}, now); !errors.Is(err, ErrHeartbeat) || r.UpstreamVersion != "3" || r.TTL != 0 {
+	if r, err = FromWrapper(RouteType, &discoveryv3.Resource{Name: "r", Version: "3"}, now); !errors.Is(err, ErrHeartbeat) || r.UpstreamVersion != "3" || r.TTL() != 0 {
 		t.Errorf("without a ttl: %+v, %v", r, err)
 	}
 }
@@ -195,7 +196,7 @@ func TestSotWCarriesAWrapperWhereTheBodyAloneLosesTheName(t *testing.T) {
 				t.Fatalf("got %v, %v", entry, err)
 			}
 			back := mustAny(t, RouteType, entry)
-			if back.Name != r.Name || back.Version != r.Version || back.UpstreamVersion != r.Version || !slices.Equal(back.Aliases, r.Aliases) {
+			if back.Name != r.Name || back.Version != r.Version || back.UpstreamVersion != r.Version || !slices.Equal(back.Aliases(), r.Aliases()) {
 				t.Errorf("came back as %+v", back)
 			}
 		})
@@ -215,8 +216,8 @@ func TestATTLIsPassedOnInDeltaOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if back := mustAny(t, RouteType, entry); back.TTL != 0 {
-		t.Errorf("SotW: %v", back.TTL)
+	if back := mustAny(t, RouteType, entry); back.TTL() != 0 {
+		t.Errorf("SotW: %v", back.TTL())
 	}
 }
 
@@ -284,11 +285,11 @@ func TestPartsOfAResourceDoNotRunTogetherInItsVersion(t *testing.T) {
 		a, b Resource
 	}{
 		{"name and body", Resource{Name: "ab", Body: body("c")}, Resource{Name: "a", Body: body("bc")}},
-		{"body and alias", Resource{Body: body("ab"), Aliases: []string{"c"}}, Resource{Body: body("a"), Aliases: []string{"bc"}}},
+		{"body and alias", Resource{Body: body("ab"), Extra: &Extra{Aliases: []string{"c"}}}, Resource{Body: body("a"), Extra: &Extra{Aliases: []string{"bc"}}}},
 		{"no body and an empty one", Resource{}, Resource{Body: body("")}},
-		{"a body and an alias of the same bytes", Resource{Body: body("x")}, Resource{Aliases: []string{"x"}}},
-		{"no aliases and an empty one", Resource{}, Resource{Aliases: []string{""}}},
-		{"the order of aliases", Resource{Aliases: []string{"a", "b"}}, Resource{Aliases: []string{"b", "a"}}},
+		{"a body and an alias of the same bytes", Resource{Body: body("x")}, Resource{Extra: &Extra{Aliases: []string{"x"}}}},
+		{"no aliases and an empty one", Resource{}, Resource{Extra: &Extra{Aliases: []string{""}}}},
+		{"the order of aliases", Resource{Extra: &Extra{Aliases: []string{"a", "b"}}}, Resource{Extra: &Extra{Aliases: []string{"b", "a"}}}},
 	} {
 		if version(test.a) == version(test.b) {
 			t.Errorf("%s: the same version", test.name)
@@ -299,7 +300,7 @@ func TestPartsOfAResourceDoNotRunTogetherInItsVersion(t *testing.T) {
 // protocol.md 7.5: a client's versions stay meaningful over restarts and updates
 // of holdfast, so the hash is part of what is promised.
 func TestTheVersionOfAContentNeverChanges(t *testing.T) {
-	r := &Resource{Name: "r", Body: &anypb.Any{Value: []byte("body")}, Aliases: []string{"x"}}
+	r := &Resource{Name: "r", Body: &anypb.Any{Value: []byte("body")}, Extra: &Extra{Aliases: []string{"x"}}}
 	if got, want := contentHash(r), "09fb1bf12a734e73"; got != want {
 		t.Errorf("got %s, want %s: every client would get everything again", got, want)
 	}
@@ -349,7 +350,7 @@ func TestTheVersionOfASetDependsOnItsMembersOnly(t *testing.T) {
 }
 
 func TestAResourceAnswersItsNameAndItsAliases(t *testing.T) {
-	r := &Resource{Name: "r", Aliases: []string{"x", "y"}}
+	r := &Resource{Name: "r", Extra: &Extra{Aliases: []string{"x", "y"}}}
 	for name, want := range map[string]bool{"r": true, "x": true, "y": true, "z": false, "": false} {
 		if r.Answers(name) != want {
 			t.Errorf("%q: %v", name, !want)
@@ -364,5 +365,19 @@ func TestTheNameOfAWrapperComesBeforeItsResourceName(t *testing.T) {
 	})
 	if r.Name != "r" || r.Wrapped {
 		t.Errorf("got %+v", r)
+	}
+}
+
+// There are as many as the mesh has, in each agent of a fleet.
+func TestAResourceWithoutExtrasIsSmall(t *testing.T) {
+	if size := unsafe.Sizeof(Resource{}); size > 112 {
+		t.Errorf("%d bytes", size)
+	}
+	r, err := FromWrapper(RouteType, &discoveryv3.Resource{Name: "r", Version: "1", Resource: route(t, "r")}, time.Now())
+	if err != nil || r.Extra != nil {
+		t.Errorf("%+v, %v", r.Extra, err)
+	}
+	if timed := r.WithLifetime(time.Second, time.Now()); timed.WithLifetime(0, time.Time{}).Extra != nil || r.Extra != nil {
+		t.Error("extras that are none")
 	}
 }

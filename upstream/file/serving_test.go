@@ -358,7 +358,7 @@ func TestTTLStartsWhenAResourceIsTold(t *testing.T) {
 		b.settle()
 		for _, u := range b.feed.updates {
 			if u.Type == xds.RuntimeType {
-				if got := u.Put[0].Deadline.Sub(before); got < time.Minute || got > time.Minute+time.Second {
+				if got := u.Put[0].Deadline().Sub(before); got < time.Minute || got > time.Minute+time.Second {
 					b.Fatalf("expires after %v", got)
 				}
 				return

@@ -350,12 +350,10 @@ func (r *run) held(typeURL string, complete bool) map[string]string {
 
 // fresh starts the TTL of a resource that has one.
 func fresh(resource *xds.Resource, now time.Time) *xds.Resource {
-	if resource.TTL == 0 {
+	if resource.TTL() == 0 {
 		return resource
 	}
-	again := *resource
-	again.Deadline = now.Add(again.TTL)
-	return &again
+	return resource.WithLifetime(resource.TTL(), now.Add(resource.TTL()))
 }
 
 // reject notes the clients' verdict on the newest content of a type.

@@ -118,8 +118,8 @@ func (in *ingest) take(sub *subscription, r *xds.Resource, err error) {
 	if r != nil {
 		name = r.Name
 	}
-	if errors.Is(err, xds.ErrHeartbeat) && r.TTL > 0 {
-		in.update.Refresh = append(in.update.Refresh, Refresh{Name: name, Version: r.UpstreamVersion, TTL: r.TTL, Deadline: r.Deadline})
+	if errors.Is(err, xds.ErrHeartbeat) && r.TTL() > 0 {
+		in.update.Refresh = append(in.update.Refresh, Refresh{Name: name, Version: r.UpstreamVersion, TTL: r.TTL(), Deadline: r.Deadline()})
 		return
 	}
 	times := 1
@@ -282,7 +282,7 @@ func (s *Session) absent(sub *subscription, u *Update, now time.Time) {
 	for _, r := range u.Put {
 		present[r.Name] = struct{}{}
 		present[xds.CollectionOf(r.Name)] = struct{}{}
-		for _, alias := range r.Aliases {
+		for _, alias := range r.Aliases() {
 			present[alias] = struct{}{}
 		}
 	}

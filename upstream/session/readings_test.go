@@ -266,7 +266,7 @@ func (tw *twins) respond(url string) {
 func said(u *Update) []string {
 	out := []string{fmt.Sprintf("%s %s remove %v complete %v wildcard %v silent %v number %d", u.Type, u.Nonce, u.Remove, u.Complete, u.Wildcard, u.Silent, u.Number)}
 	for _, r := range u.Put { // none twice: see dishonest
-		out = append(out, fmt.Sprintf("put %s@%s %s %v %v %s", r.Name, r.Version, r.UpstreamVersion, r.Aliases, r.Deadline, r.EDSName))
+		out = append(out, fmt.Sprintf("put %s@%s %s %v %v %s", r.Name, r.Version, r.UpstreamVersion, r.Aliases(), r.Deadline(), r.EDSName))
 	}
 	for _, r := range u.Refresh {
 		out = append(out, fmt.Sprintf("refresh %+v", r))

@@ -395,7 +395,7 @@ func (sub *subscription) spoke(r *xds.Resource) {
 		return
 	}
 	sub.heard(r.Name)
-	for _, alias := range r.Aliases {
+	for _, alias := range r.Aliases() {
 		sub.heard(alias)
 	}
 	if glob := xds.CollectionOf(r.Name); glob != "" {

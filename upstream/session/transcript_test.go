@@ -489,8 +489,8 @@ func (tk *talk) update(u *Update) {
 	var put, refresh []string
 	for _, r := range u.Put {
 		word := r.Name + "@" + tk.contents[string(r.Body.GetValue())]
-		if r.TTL > 0 {
-			word += fmt.Sprintf(" until +%v", r.Deadline.Sub(tk.now))
+		if r.TTL() > 0 {
+			word += fmt.Sprintf(" until +%v", r.Deadline().Sub(tk.now))
 		}
 		put = append(put, word)
 	}

@@ -99,6 +99,32 @@ func TestAClientThatDoesNotLiveProvesNothing(t *testing.T) {
 	})
 }
 
+// A client that comes back holds what it accepted, and need not be sent it again.
+func TestATrialGoesOnWithTheNextClient(t *testing.T) {
+	running(t, Config{}, func(t *testing.T, c *Cache) {
+		put(c, xds.ClusterType, "a@1", "b@1")
+		w := watch(c, "x", xds.ClusterType, "*")
+		accept(w, xds.ClusterType, "a@1", "b@1")
+		pass(ProvenAfter)
+		complete(c, xds.ClusterType, "a@2")
+		accept(w, xds.ClusterType, "a@2")
+		pass(ProvenAfter / 2)
+		w.Close(nil)
+		pass(2 * ProvenAfter)
+		if got := proven(c); got != "1" {
+			t.Errorf("%q is proven though nobody lived with it", got)
+		}
+		watch(c, "x", xds.ClusterType, "*")
+		pass(ProvenAfter)
+		if got := proven(c); got != "2" {
+			t.Errorf("proven is %q after another client lived with 2", got)
+		}
+		if c.FallBack() != nil {
+			t.Error("b is suspected to be missing though a client lived without it")
+		}
+	})
+}
+
 // proven returns the proven version of the cluster a, "" for none.
 func proven(c *Cache) string {
 	c.mu.Lock()

@@ -18,7 +18,7 @@ import (
 const (
 	gcPercent  = 50
 	minGarbage = 8 << 20
-	maxGarbage = 48 << 20
+	maxGarbage = 24 << 20
 )
 
 // heapShare is the part of the container's memory that Go may use before it collects

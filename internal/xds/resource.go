@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -139,15 +140,12 @@ func FromAny(typeURL, version string, entry *anypb.Any, now time.Time) (*Resourc
 func FromWrapper(typeURL string, w *discoveryv3.Resource, now time.Time) (*Resource, error) {
 	r := &Resource{
 		Type:            typeURL,
-		Name:            w.GetName(),
+		Name:            cmp.Or(w.GetName(), w.GetResourceName().GetName()),
 		UpstreamVersion: w.GetVersion(),
 		Body:            w.GetResource(),
 	}
 	extra := Extra{Aliases: CanonicalNames(w.GetAliases()), CacheControl: w.GetCacheControl(), Metadata: w.GetMetadata()}
 	r.setExtra(extra)
-	if r.Name == "" {
-		r.Name = w.GetResourceName().GetName()
-	}
 	if w.GetResourceName().GetDynamicParameterConstraints() != nil {
 		// Two variants of one name cannot be told apart by name (protocol.md 8.8).
 		return r, fmt.Errorf("%s %q: dynamic parameter constraints are not supported", Short(typeURL), r.Name)
@@ -156,16 +154,18 @@ func FromWrapper(typeURL string, w *discoveryv3.Resource, now time.Time) (*Resou
 		if err := checkType(typeURL, r.Body); err != nil {
 			return r, fmt.Errorf("%q: %w", r.Name, err)
 		}
-		inBody, err := ScanName(r.Body.GetValue())
-		switch {
-		case r.Name == "" && err != nil:
-			return nil, fmt.Errorf("%s resource: %w", Short(typeURL), err)
-		case errors.Is(err, ErrMalformed):
-			return r, fmt.Errorf("%s %q: %w", Short(typeURL), r.Name, err)
-		case r.Name == "":
-			r.Name = inBody
-		case inBody != r.Name:
-			r.Wrapped = true
+		if r.Name == "" {
+			name, err := ScanName(r.Body.GetValue())
+			if err != nil {
+				return nil, fmt.Errorf("%s resource: %w", Short(typeURL), err)
+			}
+			r.Name = name
+		} else {
+			inBody, err := scanName(r.Body.GetValue())
+			if errors.Is(err, ErrMalformed) {
+				return r, fmt.Errorf("%s %q: %w", Short(typeURL), r.Name, err)
+			}
+			r.Wrapped = err != nil || string(inBody) != r.Name
 		}
 	}
 	if _, err := CheckName(r.Name); err != nil {
@@ -216,19 +216,26 @@ func contentHash(r *Resource) string {
 	h.Reset()
 	// Each part carries its kind and its size, so that no two resources run
 	// together to the same bytes.
-	part := func(kind byte, b []byte) {
+	begin := func(kind byte, size int) {
 		var head [9]byte
 		head[0] = kind
-		binary.LittleEndian.PutUint64(head[1:], uint64(len(b)))
+		binary.LittleEndian.PutUint64(head[1:], uint64(size))
 		_, _ = h.Write(head[:])
+	}
+	part := func(kind byte, b []byte) {
+		begin(kind, len(b))
 		_, _ = h.Write(b)
 	}
-	part('n', []byte(r.Name))
+	text := func(kind byte, s string) {
+		begin(kind, len(s))
+		_, _ = h.WriteString(s)
+	}
+	text('n', r.Name)
 	if r.Body != nil {
 		part('b', r.Body.GetValue())
 	}
 	for _, a := range r.Aliases() {
-		part('a', []byte(a))
+		text('a', a)
 	}
 	// A message that was just unmarshalled marshals.
 	deterministic := proto.MarshalOptions{Deterministic: true}

@@ -31,8 +31,19 @@ const fieldName = 1
 // malformed, and otherwise when field 1 is not a string, not UTF-8, or longer
 // than MaxNameBytes.
 func ScanName(body []byte) (string, error) {
-	var name []byte
-	err := scanFields(body, func(num protowire.Number, typ protowire.Type, val []byte) error {
+	name, err := scanName(body)
+	if err != nil {
+		return "", err
+	}
+	if len(name) == 0 {
+		return "", fmt.Errorf("%w: field 1 is absent or empty", ErrNoName)
+	}
+	return CheckName(name)
+}
+
+// scanName returns what stands in field 1, where it is and unchecked.
+func scanName(body []byte) (name []byte, err error) {
+	err = scanFields(body, func(num protowire.Number, typ protowire.Type, val []byte) error {
 		if num != fieldName {
 			return nil
 		}
@@ -42,13 +53,7 @@ func ScanName(body []byte) (string, error) {
 		name = val
 		return nil
 	})
-	if err != nil {
-		return "", err
-	}
-	if len(name) == 0 {
-		return "", fmt.Errorf("%w: field 1 is absent or empty", ErrNoName)
-	}
-	return CheckName(name)
+	return name, err
 }
 
 // CheckName converts a name from the wire, refusing one that is empty, is not
@@ -59,10 +64,12 @@ func CheckName[B []byte | string](name B) (string, error) {
 		return "", ErrNoName
 	case len(name) > MaxNameBytes:
 		return "", fmt.Errorf("resource name of %d bytes: at most %d are accepted", len(name), MaxNameBytes)
-	case !utf8.ValidString(string(name)):
-		return "", fmt.Errorf("resource name is not UTF-8: %q", string(name[:min(len(name), 64)]))
 	}
-	return string(name), nil
+	s := string(name)
+	if !utf8.ValidString(s) {
+		return "", fmt.Errorf("resource name is not UTF-8: %q", s[:min(len(s), 64)])
+	}
+	return s, nil
 }
 
 // Field numbers of envoy.config.cluster.v3.Cluster and its EdsClusterConfig.

@@ -112,7 +112,10 @@ type Config struct {
 	Signals <-chan os.Signal
 	// Takeover takes over from an agent that serves the socket, if there is one.
 	Takeover bool
-	Log      *slog.Logger
+	// OnConnections, if set, is told how many connections of clients there are, each time that
+	// one comes or goes.
+	OnConnections func(open int)
+	Log           *slog.Logger
 }
 
 // Agent serves one pod. Make one with New and run Run.
@@ -205,7 +208,9 @@ func New(cfg Config) (*Agent, error) {
 		Forward:    a,
 		Register:   a.registerCSDS,
 		Log:        cfg.Log,
-		Observer:   a.metrics.Downstream(),
+
+		OnConnections: cfg.OnConnections,
+		Observer:      a.metrics.Downstream(),
 	})
 	return a, nil
 }

@@ -22,6 +22,7 @@ type mux struct {
 	net.Listener
 	grpc, rest *half
 	sniffing   sync.WaitGroup
+	count      func(change int) // told of each connection that is handed on, and closed
 }
 
 // half is the listener of one of the two kinds. Its channel is never closed.
@@ -31,8 +32,8 @@ type half struct {
 	done  chan struct{} // closed when the mux has ended
 }
 
-func newMux(lis net.Listener) *mux {
-	m := &mux{Listener: lis}
+func newMux(lis net.Listener, count func(change int)) *mux {
+	m := &mux{Listener: lis, count: count}
 	done := make(chan struct{})
 	m.grpc = &half{m, make(chan net.Conn), done}
 	m.rest = &half{m, make(chan net.Conn), done}
@@ -85,10 +86,12 @@ func (m *mux) sniff(c net.Conn) {
 		}
 	}
 	_ = c.SetReadDeadline(time.Time{})
+	m.count(1)
+	handed := &sniffed{Conn: c, head: head, closed: sync.OnceFunc(func() { m.count(-1) })}
 	select {
-	case to.conns <- &sniffed{Conn: c, head: head}:
+	case to.conns <- handed:
 	case <-to.done:
-		_ = c.Close()
+		_ = handed.Close()
 	}
 }
 
@@ -117,6 +120,14 @@ func (h *half) Addr() net.Addr { return h.mux.Listener.Addr() }
 type sniffed struct {
 	net.Conn
 	head []byte // read by one goroutine, as Conn's Read
+	// closed says so once.
+	closed func()
+}
+
+// Close closes the connection, however often it is called.
+func (c *sniffed) Close() error {
+	c.closed()
+	return c.Conn.Close()
 }
 
 func (c *sniffed) Read(p []byte) (int, error) {

@@ -61,8 +61,11 @@ type Config struct {
 	Forward Forwarder
 	// Register adds further services; nil for none.
 	Register func(grpc.ServiceRegistrar)
-	Log      *slog.Logger
-	Observer Observer
+	// OnConnections, if set, is told how many connections there are, each time that one comes
+	// or goes; by one goroutine at a time.
+	OnConnections func(open int)
+	Log           *slog.Logger
+	Observer      Observer
 }
 
 // Server serves the discovery services. Make one with New and run Serve.
@@ -78,6 +81,9 @@ type Server struct {
 	mu      sync.Mutex
 	streams map[*stream]struct{}
 	last    uint64
+
+	connected   sync.Mutex
+	connections int
 }
 
 // New returns a server; it does no I/O.
@@ -116,7 +122,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		grpc.UnknownServiceHandler(s.forward),
 	)
 	s.register(g)
-	split := newMux(lis)
+	split := newMux(lis, s.connection)
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error {
 		<-ctx.Done()
@@ -140,6 +146,16 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	err := eg.Wait()
 	s.streaming.Wait()
 	return err
+}
+
+// connection counts connections that came, or went.
+func (s *Server) connection(change int) {
+	s.connected.Lock()
+	defer s.connected.Unlock()
+	s.connections += change
+	if s.cfg.OnConnections != nil {
+		s.cfg.OnConnections(s.connections)
+	}
 }
 
 // StreamState is what is known of an open stream.

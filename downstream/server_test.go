@@ -3,8 +3,10 @@ package downstream_test
 import (
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -319,6 +321,45 @@ func TestServeReturnsThoughSomebodyIsConnectedAndSilent(t *testing.T) {
 			s.Error("the connection is still open")
 		}
 		_ = idle.Close()
+	})
+}
+
+// Of gRPC and of REST; one that has not said yet which it is does not count.
+func TestConnectionsAreCountedUntilTheyAreClosed(t *testing.T) {
+	var open atomic.Int64
+	inBothForms(t, downstream.Config{OnConnections: func(n int) { open.Store(int64(n)) }}, func(s *service) {
+		want := func(when string, n int64) {
+			s.Helper()
+			s.quiet()
+			if got := open.Load(); got != n {
+				s.Errorf("%s: %d connections, want %d", when, got, n)
+			}
+		}
+		connect := func(first string) net.Conn {
+			conn, err := s.pipe.DialContext(s.Context(), "")
+			if err != nil {
+				s.Fatal(err)
+			}
+			if _, err := conn.Write([]byte(first)); err != nil {
+				s.Fatal(err)
+			}
+			return conn
+		}
+		one, two := s.dial(), s.dial()
+		for range 3 {
+			s.client(one)
+		}
+		s.client(two)
+		want("three streams on one and one on another", 2)
+		silent, rest := connect("PRI"), connect("GET /")
+		want("with one of REST, and one that may be of either", 3)
+		_, _ = silent.Close(), rest.Close()
+		want("without these", 2)
+		_ = two.Close()
+		want("one of gRPC closed", 1)
+		connect("GET /")
+		s.end()
+		want("at the end", 0)
 	})
 }
 

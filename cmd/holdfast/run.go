@@ -24,6 +24,7 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/memory"
+	"github.com/holdfast-xds/holdfast/internal/procs"
 	"github.com/holdfast-xds/holdfast/upstream"
 	"github.com/holdfast-xds/holdfast/upstream/session"
 )
@@ -113,6 +114,7 @@ func newRun(p process) *command {
 			return failed(err)
 		}
 		cfg.Hurry, cfg.Signals = p.hurry, p.signals
+		cfg.OnConnections = procs.New(os.Getenv).Serve
 		a, err := agent.New(cfg)
 		if err != nil {
 			return err

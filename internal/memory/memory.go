@@ -25,19 +25,12 @@ const (
 // harder; the rest is for what it does not count, and for an Envoy in the container.
 const heapShare = 0.8
 
-// maxProcs is how many threads run Go at once at most. Go would take all CPUs of the node
-// where the container has no limit, and each has caches of its own.
-const maxProcs = 4
-
-// Limit sets how Go's collector and scheduler work, unless the environment says it, as it
-// does for every Go program: GOGC, GOMEMLIMIT and GOMAXPROCS. container is the memory of
-// the container in bytes, 0 for no limit.
+// Limit sets how Go's collector works, unless the environment says it, as it may for every Go
+// program: GOGC and GOMEMLIMIT. container is the memory of the container in bytes, 0 for no
+// limit.
 func Limit(environ func(string) string, container uint64, log *slog.Logger) {
 	if environ("GOGC") == "" {
 		tune()
-	}
-	if environ("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) > maxProcs {
-		runtime.GOMAXPROCS(maxProcs)
 	}
 	if environ("GOMEMLIMIT") == "" && container > 0 {
 		limit := int64(heapShare * float64(container))
@@ -60,7 +53,8 @@ func tune() {
 	after(&collection{})
 }
 
-// collection is garbage at once, and so finalized by each collection.
+// collection is garbage at once, and so finalized by each collection. Smaller ones share a
+// block with others that may be held.
 type collection struct{ _ [16]byte }
 
 // percentOf returns GOGC for what is held, in steps: to change it stops the process.

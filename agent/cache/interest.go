@@ -205,7 +205,7 @@ func (c *Cache) unasked(t *table) bool {
 func (c *Cache) file(t *table, name string, e *entry) {
 	k := key{t.url, name}
 	if e.unasked || c.wants(t, xds.Wildcard) || c.wantsResource(t, name, e.res) {
-		if c.unreferenced.Contains(k) {
+		if c.unreferenced.Len() > 0 {
 			c.unreferenced.Remove(k)
 		}
 		c.follow(e, e.res)

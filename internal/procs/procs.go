@@ -9,6 +9,7 @@ package procs
 import (
 	"runtime"
 	"sync"
+	"time"
 )
 
 const (
@@ -16,24 +17,35 @@ const (
 	limit = 4
 	// clientsFor is how many clients are worth another processor.
 	clientsFor = 8
+	// start is how long all are used at first: there may be state to read.
+	start = time.Second
 )
 
 // Procs sets GOMAXPROCS. Make one with New.
 type Procs struct {
-	mu   sync.Mutex
 	most int // 0: the environment says how many
-	now  int
+
+	mu      sync.Mutex
+	started bool
+	clients int
+	now     int
 }
 
-// New uses as many as there are, at most four, until the first client comes: there may be state
-// to read. Go knows of the CPU limit of the container. Nothing is done, now and later, if
-// the environment sets GOMAXPROCS, as it may for every Go program.
+// New uses as many as there are, at most four, for a second, and then as many as the clients
+// need. Go knows of the CPU limit of the container. Nothing is done, now and later, if the
+// environment sets GOMAXPROCS, as it may for every Go program.
 func New(environ func(string) string) *Procs {
-	p := &Procs{}
-	if environ("GOMAXPROCS") == "" {
-		p.most = min(runtime.GOMAXPROCS(0), limit)
-		p.use(p.most)
+	if environ("GOMAXPROCS") != "" {
+		return &Procs{}
 	}
+	p := &Procs{most: min(runtime.GOMAXPROCS(0), limit)}
+	p.use()
+	time.AfterFunc(start, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.started = true
+		p.use()
+	})
 	return p
 }
 
@@ -41,13 +53,16 @@ func New(environ func(string) string) *Procs {
 func (p *Procs) Serve(clients int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.most > 0 {
-		p.use(min(1+clients/clientsFor, p.most))
-	}
+	p.clients = clients
+	p.use()
 }
 
-// use sets how many are used. To do so stops the process for a moment.
-func (p *Procs) use(n int) {
+// use sets how many are used, if that changes: it stops the process for a moment.
+func (p *Procs) use() {
+	n := p.most
+	if p.started {
+		n = min(n, 1+p.clients/clientsFor)
+	}
 	if n != p.now {
 		p.now = n
 		runtime.GOMAXPROCS(n)

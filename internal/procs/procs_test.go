@@ -3,34 +3,52 @@ package procs
 import (
 	"runtime"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 func TestOneProcessorServesOneClientAndMoreServeMany(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(64))
-	p := New(func(string) string { return "" })
-	uses := func(when string, want int) {
+	uses := func(t *testing.T, when string, want int) {
 		t.Helper()
 		if n := runtime.GOMAXPROCS(0); n != want {
 			t.Errorf("%s: %d processors, want %d", when, n, want)
 		}
 	}
-	uses("before the first client", limit)
-	for _, tc := range []struct{ clients, want int }{{1, 1}, {7, 1}, {8, 2}, {20, 3}, {1000, limit}, {1, 1}, {0, 1}} {
-		p.Serve(tc.clients)
-		uses("with clients", tc.want)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		p := New(func(string) string { return "" })
+		p.Serve(20)
+		p.Serve(1)
+		uses(t, "at the start", limit)
+		time.Sleep(start)
+		synctest.Wait()
+		uses(t, "with the client that came meanwhile", 1)
+		for _, tc := range []struct{ clients, want int }{{7, 1}, {8, 2}, {20, 3}, {1000, limit}, {1, 1}, {0, 1}} {
+			p.Serve(tc.clients)
+			uses(t, "with clients", tc.want)
+		}
+	})
 	runtime.GOMAXPROCS(2)
-	p = New(func(string) string { return "" })
-	p.Serve(1000)
-	uses("with two that there are", 2)
+	synctest.Test(t, func(t *testing.T) {
+		p := New(func(string) string { return "" })
+		time.Sleep(start)
+		synctest.Wait()
+		uses(t, "without a client", 1)
+		p.Serve(1000)
+		uses(t, "with as many as there are", 2)
+	})
 }
 
 func TestTheEnvironmentHasTheLastWord(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(7))
-	p := New(func(name string) string { return map[string]string{"GOMAXPROCS": "7"}[name] })
-	for _, clients := range []int{1, 100} {
-		if p.Serve(clients); runtime.GOMAXPROCS(0) != 7 {
-			t.Errorf("%d processors", runtime.GOMAXPROCS(0))
+	synctest.Test(t, func(t *testing.T) {
+		p := New(func(name string) string { return map[string]string{"GOMAXPROCS": "7"}[name] })
+		time.Sleep(2 * start)
+		synctest.Wait()
+		for _, clients := range []int{1, 100} {
+			if p.Serve(clients); runtime.GOMAXPROCS(0) != 7 {
+				t.Errorf("%d processors", runtime.GOMAXPROCS(0))
+			}
 		}
-	}
+	})
 }

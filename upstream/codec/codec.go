@@ -30,10 +30,10 @@ import (
 // smaller one costs more than copying it.
 const shareFrom = 64
 
-// releaseFrom is the size of the smallest message, in bytes, of which the buffers are let
-// go as they are read, so that it is not there twice as a whole, as message and as resources.
-// Those of a smaller one return to gRPC's pool, and the next has them.
-const releaseFrom = 32 << 20
+// releaseFrom is the size of the smallest message, in bytes, of which buffers are let go as
+// they are read: as much as is copied meanwhile, so that it is not there twice as a whole, as
+// message and as resources. The others return to gRPC's pool, and the next message has them.
+const releaseFrom = 1 << 20
 
 // maxTypes bounds the types of which anything is remembered.
 const maxTypes = 64
@@ -52,6 +52,7 @@ type Codec struct {
 	urls   map[string]string // of types
 	// scratch holds what is not in one piece.
 	scratch []byte
+	copied  int // bytes of resources, of the message under way
 	// releaseFrom is the constant, but in tests.
 	releaseFrom int
 }
@@ -64,7 +65,7 @@ func New(held Held) *Codec {
 	}
 }
 
-// Unmarshal reads a message. Of a large response nothing is in data afterwards.
+// Unmarshal reads a message. Not all of a large response is in data afterwards.
 func (c *Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch m := v.(type) {
 	case *discoveryv3.DiscoveryResponse:
@@ -123,7 +124,8 @@ func (c *Codec) delta(data mem.BufferSlice, m *discoveryv3.DeltaDiscoveryRespons
 // and to append the second to the first, is to read it.
 func (c *Codec) split(data mem.BufferSlice, one func(reader) bool) (rest []byte) {
 	release := data.Len() >= c.releaseFrom
-	released := 0
+	c.copied = 0
+	released, bytes := 0, 0
 	r := newReader(data)
 	for r.left > 0 {
 		start := r
@@ -140,7 +142,8 @@ func (c *Codec) split(data mem.BufferSlice, one func(reader) bool) (rest []byte)
 			return start.appendTo(rest, start.left)
 		}
 		if release {
-			for ; released < r.passed(data); released++ {
+			for ; released < r.passed(data) && bytes < c.copied; released++ {
+				bytes += data[released].Len()
 				data[released] = nothing // which gRPC frees again
 			}
 		}
@@ -245,6 +248,7 @@ func (c *Codec) any(r, name reader, before *order) (*anypb.Any, bool) {
 	if a := c.held(typeURL, name.bytes(&c.scratch)); a != nil && same(a) {
 		return a, true
 	}
+	c.copied += value.left
 	return &anypb.Any{TypeUrl: typeURL, Value: value.appendTo(make([]byte, 0, value.left), value.left)}, true
 }
 

@@ -18,7 +18,7 @@ const (
 	// clientsFor is how many clients are worth another processor.
 	clientsFor = 8
 	// start is how long all are used at first: there may be state to read.
-	start = time.Second
+	start = 250 * time.Millisecond
 )
 
 // Procs sets GOMAXPROCS. Make one with New.
@@ -31,7 +31,7 @@ type Procs struct {
 	now     int
 }
 
-// New uses as many as there are, at most four, for a second, and then as many as the clients
+// New uses as many as there are, at most four, for a quarter of a second, and then as many as the clients
 // need. Go knows of the CPU limit of the container. Nothing is done, now and later, if the
 // environment sets GOMAXPROCS, as it may for every Go program.
 func New(environ func(string) string) *Procs {

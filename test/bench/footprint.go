@@ -70,7 +70,7 @@ func memoryOf(n, part int) func(context.Context, *plan, target) ([]sample, error
 // cpuOfUpdates measures CPU time per 1,000 Delta updates, one after another.
 func cpuOfUpdates(ctx context.Context, p *plan, t target) ([]sample, error) {
 	const resources = 100
-	used, err := cpuOf(ctx, t, setup{upstream: delta, resources: resources}, delta, p.warmUp, p.cpuUpdates)
+	used, err := cpuOf(ctx, p, t, setup{upstream: delta, resources: resources}, delta, p.warmUp, p.cpuUpdates)
 	return []sample{{"per-1000", "s", used.Seconds() / float64(p.cpuUpdates) * 1000}}, err
 }
 
@@ -79,16 +79,17 @@ func cpuOfPushes(ctx context.Context, p *plan, t target) ([]sample, error) {
 	entry, _ := encodeEntry(clusterType, sotw, nameOf(0), marker(0))
 	bytes := p.cpuPush * len(entry)
 	n := max(1, p.cpuBytes/bytes)
-	used, err := cpuOf(ctx, t, setup{upstream: sotw, resources: p.cpuPush}, sotw, p.warmUpPushes(p.cpuPush), n)
+	used, err := cpuOf(ctx, p, t, setup{upstream: sotw, resources: p.cpuPush}, sotw, p.warmUpPushes(p.cpuPush), n)
 	return []sample{{"per-100MB", "s", used.Seconds() / float64(n*bytes) * 100e6}}, err
 }
 
-func cpuOf(ctx context.Context, t target, s setup, f form, warmUp, n int) (time.Duration, error) {
+func cpuOf(ctx context.Context, p *plan, t target, s setup, f form, warmUp, n int) (time.Duration, error) {
 	r, c, err := filled(ctx, t, s, f)
 	if err != nil {
 		return 0, err
 	}
 	defer r.close()
+	time.Sleep(p.rest)
 	if _, err := r.latencies(ctx, c, 0, warmUp, 0); err != nil {
 		return 0, err
 	}

@@ -31,12 +31,13 @@ func latencyCases(p *plan) []measurement {
 // message to gRPC until its last byte is at the client. With a pause before each,
 // as changes come in life, every process must be woken; without, they are awake.
 func latencyOf(s setup, f form, warmUp, n int, pause time.Duration) func(context.Context, *plan, target) ([]sample, error) {
-	return func(ctx context.Context, _ *plan, t target) ([]sample, error) {
+	return func(ctx context.Context, p *plan, t target) ([]sample, error) {
 		r, c, err := filled(ctx, t, s, f)
 		if err != nil {
 			return nil, err
 		}
 		defer r.close()
+		time.Sleep(p.rest)
 		took, err := r.latencies(ctx, c, warmUp, n, pause)
 		if err != nil {
 			return nil, err
@@ -54,6 +55,7 @@ func deltaRate(ctx context.Context, p *plan, t target) ([]sample, error) {
 		return nil, err
 	}
 	defer r.close()
+	time.Sleep(p.rest)
 	warmUp := p.rate / 10
 	slots := make(chan struct{}, p.inFlight)
 	failed := make(chan error, 1)

@@ -35,6 +35,9 @@ const shareFrom = 64
 // message and as resources. The others return to gRPC's pool, and the next message has them.
 const releaseFrom = 1 << 20
 
+// maxRest is how many bytes of a message that are no resources have room in the next one.
+const maxRest = 4 << 10
+
 // maxTypes bounds the types of which anything is remembered.
 const maxTypes = 64
 
@@ -50,9 +53,10 @@ type Codec struct {
 	// orders are the resources of the last SotW response of each type, as they came.
 	orders map[string][]*anypb.Any
 	urls   map[string]string // of types
-	// scratch holds what is not in one piece.
-	scratch []byte
-	copied  int // bytes of resources, of the message under way
+	// Of the message under way: what is not in one piece, the fields that are no resources,
+	// and how many bytes of resources were copied.
+	scratch, rest []byte
+	copied        int
 	// releaseFrom is the constant, but in tests.
 	releaseFrom int
 }
@@ -121,8 +125,14 @@ func (c *Codec) delta(data mem.BufferSlice, m *discoveryv3.DeltaDiscoveryRespons
 // split calls one with each resource of a response, and returns the other fields as they
 // are on the wire. If a resource is not for one, which says so by false, or something is
 // malformed, what it returns has all that follows, too: to read a message in two parts,
-// and to append the second to the first, is to read it.
+// and to append the second to the first, is to read it. It is valid until the next message.
 func (c *Codec) split(data mem.BufferSlice, one func(reader) bool) (rest []byte) {
+	rest = c.rest[:0]
+	defer func() {
+		if c.rest = rest; cap(rest) > maxRest {
+			c.rest = nil
+		}
+	}()
 	release := data.Len() >= c.releaseFrom
 	c.copied = 0
 	released, bytes := 0, 0

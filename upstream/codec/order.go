@@ -4,7 +4,7 @@ import "google.golang.org/protobuf/types/known/anypb"
 
 // order is a place in the resources of a response, in the order in which they came. Many
 // control planes send them in the same one each time: then the next is most likely that
-// which came next before, and one comparison finds it, without a hash.
+// which came next before, and one comparison finds it.
 type order struct {
 	of []*anypb.Any
 	at int

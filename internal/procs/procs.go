@@ -2,8 +2,9 @@
 //
 // A change costs microseconds of work in each of five goroutines, one after another. Where there
 // is another processor each hand-over wakes a thread on it, which costs more than the work: with
-// one client, one processor needs a third less CPU time than two, and is faster (docs/performance.md).
-// Envoy has better uses for the other. Only clients are served in parallel to advantage.
+// one client, one processor needs a fifth less CPU time than two, and is not slower
+// (docs/performance.md). Envoy has better uses for the other. Only clients are served in parallel
+// to advantage.
 package procs
 
 import (

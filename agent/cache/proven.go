@@ -64,28 +64,29 @@ func (c *Cache) judge(now time.Time) (next time.Time) {
 		return c.judgeAt
 	}
 	for _, t := range c.tables {
-		for name, e := range t.entries {
-			if !e.trial {
-				continue
+		opened := c.livesSince(t)
+		if opened.IsZero() {
+			continue
+		}
+		proven := func(since time.Time) bool {
+			if opened.After(since) {
+				since = opened
 			}
-			switch left, lives := c.left(t, c.began.Add(e.acceptedAt), now); {
-			case !lives:
-			case left > 0:
-				next = earliest(next, now.Add(left))
-			default:
+			at := since.Add(ProvenAfter)
+			if at.After(now) {
+				next = earliest(next, at)
+				return false
+			}
+			return true
+		}
+		for name, e := range t.entries {
+			if e.trial && proven(c.began.Add(e.acceptedAt)) {
 				e.trial, e.proven = false, e.good
 				c.log(t, name)
 			}
 		}
 		for name, f := range t.former {
-			if !f.trial {
-				continue
-			}
-			switch left, lives := c.left(t, f.since, now); {
-			case !lives:
-			case left > 0:
-				next = earliest(next, now.Add(left))
-			default:
+			if f.trial && proven(f.since) {
 				delete(t.former, name)
 				c.log(t, name)
 			}
@@ -98,22 +99,15 @@ func (c *Cache) judge(now time.Time) (next time.Time) {
 	return next
 }
 
-// left returns how long a client must still live with a type for what is of it since a
-// time to be proven; lives tells whether there is any client that does.
-func (c *Cache) left(t *table, since, now time.Time) (left time.Duration, lives bool) {
+// livesSince returns when the client came that has lived with a type for longest; the zero
+// time for none.
+func (c *Cache) livesSince(t *table) (opened time.Time) {
 	for w := range c.watches {
-		if w.types[t.url] == nil {
-			continue
-		}
-		from := since
-		if w.opened.After(from) {
-			from = w.opened
-		}
-		if of := ProvenAfter - now.Sub(from); !lives || of < left {
-			left, lives = of, true
+		if w.types[t.url] != nil {
+			opened = earliest(opened, w.opened)
 		}
 	}
-	return left, lives
+	return opened
 }
 
 // FallBack serves what proved itself instead of what is accepted: new content made

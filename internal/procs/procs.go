@@ -29,12 +29,11 @@ type Procs struct {
 	mu      sync.Mutex
 	started bool
 	clients int
-	now     int
 }
 
-// New uses as many as there are, at most four, for a quarter of a second, and then as many as the clients
-// need. Go knows of the CPU limit of the container. Nothing is done, now and later, if the
-// environment sets GOMAXPROCS, as it may for every Go program.
+// New uses as many as there are, at most four, for a quarter of a second, and then as many as
+// the clients need. Go knows of the CPU limit of the container. Nothing is done, now and later,
+// if the environment sets GOMAXPROCS, as it may for every Go program.
 func New(environ func(string) string) *Procs {
 	if environ("GOMAXPROCS") != "" {
 		return &Procs{}
@@ -58,14 +57,11 @@ func (p *Procs) Serve(clients int) {
 	p.use()
 }
 
-// use sets how many are used, if that changes: it stops the process for a moment.
+// use sets how many are used, which stops the process for a moment if that changes.
 func (p *Procs) use() {
 	n := p.most
 	if p.started {
 		n = min(n, 1+p.clients/clientsFor)
 	}
-	if n != p.now {
-		p.now = n
-		runtime.GOMAXPROCS(n)
-	}
+	runtime.GOMAXPROCS(n) // 0 changes nothing
 }

@@ -144,8 +144,6 @@ func FromWrapper(typeURL string, w *discoveryv3.Resource, now time.Time) (*Resou
 		UpstreamVersion: w.GetVersion(),
 		Body:            w.GetResource(),
 	}
-	extra := Extra{Aliases: CanonicalNames(w.GetAliases()), CacheControl: w.GetCacheControl(), Metadata: w.GetMetadata()}
-	r.setExtra(extra)
 	if w.GetResourceName().GetDynamicParameterConstraints() != nil {
 		// Two variants of one name cannot be told apart by name (protocol.md 8.8).
 		return r, fmt.Errorf("%s %q: dynamic parameter constraints are not supported", Short(typeURL), r.Name)
@@ -171,14 +169,15 @@ func FromWrapper(typeURL string, w *discoveryv3.Resource, now time.Time) (*Resou
 	if _, err := CheckName(r.Name); err != nil {
 		return nil, fmt.Errorf("%s resource: %w", Short(typeURL), err)
 	}
+	extra := Extra{Aliases: CanonicalNames(w.GetAliases()), CacheControl: w.GetCacheControl(), Metadata: w.GetMetadata()}
 	if ttl := w.GetTtl(); ttl != nil {
 		if err := ttl.CheckValid(); err != nil || ttl.AsDuration() <= 0 {
 			return r, fmt.Errorf("%s %q: ttl of %d.%09d s: want a positive duration", Short(typeURL), r.Name, ttl.GetSeconds(), ttl.GetNanos())
 		}
 		extra.TTL = ttl.AsDuration()
 		extra.Deadline = now.Add(extra.TTL)
-		r.setExtra(extra)
 	}
+	r.setExtra(extra)
 	// A body-less VirtualHost resolves an alias to nothing, in every other type
 	// it is a heartbeat unless it lists aliases (protocol.md 3.15, 6.7).
 	if r.Body == nil && typeURL != VirtualHostType && len(extra.Aliases) == 0 {

@@ -6,34 +6,41 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	"google.golang.org/protobuf/reflect/protopath"
 	"google.golang.org/protobuf/reflect/protorange"
+	"google.golang.org/protobuf/types/dynamicpb"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/redact"
 )
 
-// Check applies all rules of Envoy's API to b: those of Validate, also to what is inside an Any, and that static clusters,
-// static listeners and layers of the runtime have names of their own. It reports every field that breaks one.
-func Check(b *bootstrapv3.Bootstrap) error {
+// Check applies the rules of Envoy's API to b: those of Validate, also to what is inside an Any, as far as they are known,
+// and that static clusters, static listeners and layers of the runtime have names of their own. It reports every field that
+// breaks one, and the types of messages whose own rules nobody but Envoy knows.
+func Check(b *bootstrapv3.Bootstrap) (unknown []string, err error) {
 	var broken []error
 	if err := Validate(b); err != nil {
 		broken = append(broken, unprefixed(err))
 	}
-	err := protorange.Options{Stable: true}.Range(b.ProtoReflect(), func(p protopath.Values) error {
+	err = protorange.Options{Stable: true, Resolver: envoytypes.Resolver}.Range(b.ProtoReflect(), func(p protopath.Values) error {
 		if p.Index(-1).Step.Kind() != protopath.AnyExpandStep {
 			return nil
 		}
-		if inside, ok := p.Index(-1).Value.Message().Interface().(message); ok {
+		switch inside := p.Index(-1).Value.Message().Interface().(type) {
+		case message:
 			if err := inside.ValidateAll(); err != nil {
 				eachViolation(placeOf(p), err, func(path, reason string) {
 					broken = append(broken, fmt.Errorf("%s: %s", path, reason))
 				})
 			}
+		case *dynamicpb.Message:
+			unknown = append(unknown, string(inside.Descriptor().FullName()))
 		}
 		return nil
 	}, nil)
@@ -48,9 +55,10 @@ func Check(b *bootstrapv3.Bootstrap) error {
 		broken = append(broken, fmt.Errorf("layered_runtime.layers: %q is there twice", l))
 	}
 	if err := errors.Join(broken...); err != nil {
-		return fmt.Errorf("bootstrap: %w", err)
+		return nil, fmt.Errorf("bootstrap: %w", err)
 	}
-	return nil
+	slices.Sort(unknown)
+	return slices.Compact(unknown), nil
 }
 
 // placeOf is the path of a value in the file.

@@ -3,6 +3,7 @@ package bootstrap
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,21 +24,21 @@ static_resources:
           stat_prefix: x
           route_config:
             virtual_hosts: [{name: x}]
-          http_filters: [{name: f, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault, delay: {percentage: {denominator: 7}}}}]
+          http_filters: [{name: f, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router, strict_check_headers: [x]}}]
 layered_runtime:
   layers: [{name: admin, admin_layer: {}}]
 `))
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = Check(b)
+	_, err = Check(b)
 	if err == nil {
 		t.Fatal("accepted")
 	}
 	const filter = "static_resources.listeners[2].filter_chains[0].filters[0].typed_config."
 	for _, want := range []string{
 		filter + "route_config.virtual_hosts[0].domains: value must contain at least 1 item",
-		filter + "http_filters[0].typed_config.delay.",
+		filter + "http_filters[0].typed_config.strict_check_headers[0]: value must be in list",
 		`static_resources.clusters: "xds" is there twice`,
 		`static_resources.listeners: "envoy-ready" is there twice`,
 		`layered_runtime.layers: "admin" is there twice`,
@@ -45,6 +46,50 @@ layered_runtime:
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in\n%v", want, err)
 		}
+	}
+}
+
+// The rules of a filter that this program has no code of are Envoy's alone; what is in it is decoded all the same.
+func TestTypesWhoseRulesOnlyEnvoyKnowsAreNamed(t *testing.T) {
+	b, err := Apply(mustBuild(t, minimal()), overlay(Merge, `
+static_resources:
+  listeners:
+  - name: a
+    filter_chains:
+    - filters:
+      - name: a
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: x
+          route_config: {}
+          http_filters:
+          - {name: f, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault, delay: {percentage: {denominator: 7}}}}
+          - {name: r, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	unknown, err := Check(b)
+	if err != nil {
+		t.Error(err)
+	}
+	if want := []string{"envoy.extensions.filters.http.fault.v3.HTTPFault"}; !slices.Equal(unknown, want) {
+		t.Errorf("only Envoy knows the rules of %q, want %q", unknown, want)
+	}
+	if text := string(mustEncode(t, b, YAML)); !strings.Contains(text, "denominator: 7") {
+		t.Errorf("the filter is not in\n%s", text)
+	}
+	_, err = Apply(b, overlay(Merge, `
+static_resources:
+  listeners:
+  - name: b
+    filter_chains:
+    - filters:
+      - name: b
+        typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.mongo_proxy.v3.MongoProxy, stat_perfix: x}
+`))
+	if err == nil || !strings.Contains(err.Error(), `unknown field "stat_perfix"`) {
+		t.Errorf("a field that is not there: %v", err)
 	}
 }
 

@@ -17,8 +17,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 	sigsyaml "sigs.k8s.io/yaml"
 
-	// What an overlay says in JSON or YAML can be read only if its type is linked.
-	_ "github.com/holdfast-xds/holdfast/internal/envoytypes"
+	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 )
 
 // toJSON returns a document of either format as JSON. YAML with several documents is refused, and so is what is empty.
@@ -69,7 +68,7 @@ func decodeBootstrap(text []byte, f Format) (*bootstrapv3.Bootstrap, error) {
 		return nil, errors.New("is no mapping of fields of a bootstrap (a list of operations is a JSON patch, whose name ends in .patch.yaml or .patch.json)")
 	}
 	b := &bootstrapv3.Bootstrap{}
-	types := &resolver{Types: protoregistry.GlobalTypes}
+	types := &resolver{ExtensionTypeResolver: envoytypes.Resolver}
 	err = protojson.UnmarshalOptions{Resolver: types}.Unmarshal(tree, b)
 	if err == nil {
 		return b, nil
@@ -91,14 +90,18 @@ func decodeBootstrap(text []byte, f Format) (*bootstrapv3.Bootstrap, error) {
 	return nil, errors.New(reason)
 }
 
-// resolver finds types among those that are linked and remembers the one that it did not find.
+// resolver finds types and remembers the one that it did not find.
 type resolver struct {
-	*protoregistry.Types
+	protoregistry.ExtensionTypeResolver
 	missing string
 }
 
+func (r *resolver) FindMessageByName(name protoreflect.FullName) (protoreflect.MessageType, error) {
+	return envoytypes.Resolver.FindMessageByName(name)
+}
+
 func (r *resolver) FindMessageByURL(url string) (protoreflect.MessageType, error) {
-	found, err := r.Types.FindMessageByURL(url)
+	found, err := envoytypes.Resolver.FindMessageByURL(url)
 	if err != nil {
 		r.missing = url
 	}

@@ -8,6 +8,8 @@ import (
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 )
 
 // Format is a text form of a bootstrap. Envoy tells them apart by the extension of the file.
@@ -37,7 +39,7 @@ func FormatOf(path string) (Format, error) {
 // on which bare words are numbers and booleans.
 func Encode(b *bootstrapv3.Bootstrap, f Format) ([]byte, error) {
 	// protojson changes its white space from build to build on purpose, so that nobody relies on its bytes.
-	raw, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(b)
+	raw, err := protojson.MarshalOptions{UseProtoNames: true, Resolver: envoytypes.Resolver}.Marshal(b)
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap: encode: %w", err)
 	}

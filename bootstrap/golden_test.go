@@ -174,8 +174,8 @@ func TestEveryBootstrapIsItsGoldenFile(t *testing.T) {
 	}
 	for name, b := range all {
 		t.Run(name, func(t *testing.T) {
-			if err := Check(b); err != nil {
-				t.Error(err)
+			if unknown, err := Check(b); err != nil || len(unknown) > 0 {
+				t.Error(unknown, err)
 			}
 			got := mustEncode(t, b, YAML)
 			golden := filepath.Join(goldenDir, name+".yaml")

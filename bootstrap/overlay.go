@@ -14,6 +14,8 @@ import (
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 )
 
 // OverlayKind is how an overlay changes a bootstrap.
@@ -107,7 +109,7 @@ func (o Overlay) apply(b *bootstrapv3.Bootstrap) (*bootstrapv3.Bootstrap, error)
 	if err != nil {
 		return nil, err
 	}
-	document, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(b)
+	document, err := protojson.MarshalOptions{UseProtoNames: true, Resolver: envoytypes.Resolver}.Marshal(b)
 	if err != nil {
 		return nil, err
 	}

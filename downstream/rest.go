@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/walk"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -79,7 +80,7 @@ func (s *Server) rest(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var in discoveryv3.DiscoveryRequest
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(body, &in); err != nil {
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true, Resolver: envoytypes.Resolver}).Unmarshal(body, &in); err != nil {
 		http.Error(w, "not a DiscoveryRequest in JSON: "+err.Error(), http.StatusBadRequest)
 		return
 	}
@@ -120,7 +121,7 @@ func nestedWithin(m protoreflect.Message, depth int) bool {
 		if depth == 0 {
 			return false
 		}
-		inner, err := holder.UnmarshalNew()
+		inner, err := envoytypes.Unpack(holder)
 		return err != nil || nestedWithin(inner.ProtoReflect(), depth-1)
 	}
 	for inner := range walk.Messages(m) {
@@ -159,7 +160,7 @@ func (s *Server) restJSON(resp *discoveryv3.DiscoveryResponse) ([]byte, error) {
 			return nil, s.exhausted("any_depth", "%s %q cannot be written as JSON: more than %d Anys are nested in it (--max-any-depth)", xds.Short(resp.GetTypeUrl()), name, s.cfg.Limits.AnyDepth)
 		}
 	}
-	opts := protojson.MarshalOptions{UseProtoNames: true}
+	opts := protojson.MarshalOptions{UseProtoNames: true, Resolver: envoytypes.Resolver}
 	body, err := opts.Marshal(resp)
 	if err == nil {
 		return body, nil

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/holdfast-xds/holdfast/internal/dial"
+	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream/session"
 )
@@ -252,7 +253,7 @@ type answerError struct{ error }
 
 // post polls once. It returns nil for 304.
 func (w *restWire) post(ctx context.Context, kind string, msg *discoveryv3.DiscoveryRequest) (*discoveryv3.DiscoveryResponse, error) {
-	body, err := protojson.Marshal(msg)
+	body, err := protojson.MarshalOptions{Resolver: envoytypes.Resolver}.Marshal(msg)
 	if err != nil {
 		return nil, fmt.Errorf("writing the request as JSON: %w", err)
 	}
@@ -282,7 +283,7 @@ func (w *restWire) post(ctx context.Context, kind string, msg *discoveryv3.Disco
 	}
 	var out discoveryv3.DiscoveryResponse
 	// Strictly: a field that is not known here would be lost on the way.
-	if err := protojson.Unmarshal(body, &out); err != nil {
+	if err := (protojson.UnmarshalOptions{Resolver: envoytypes.Resolver}).Unmarshal(body, &out); err != nil {
 		return nil, &answerError{fmt.Errorf("not a DiscoveryResponse in JSON: %w", err)}
 	}
 	if out.GetTypeUrl() == "" && out.GetVersionInfo() == "" && len(out.GetResources()) == 0 {

@@ -7,8 +7,8 @@
 // file that is missing is fatal to Envoy and a listener without its routes is of no
 // use. What cannot be had that way is told in Result.Missing, and left as it is.
 //
-// It decodes everything, and so knows only the types that are linked into this
-// program; what it does not know it passes on byte for byte, with whatever that
+// It decodes everything, and so knows only the types that internal/envoytypes does;
+// what it does not know it passes on byte for byte, with whatever that
 // refers to. It reads no disk and keeps no state.
 package export
 
@@ -24,8 +24,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	// What is not linked cannot be looked into.
-	_ "github.com/holdfast-xds/holdfast/internal/envoytypes"
+	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -146,7 +145,7 @@ func (w *writer) all(typeURL string) ([]*anypb.Any, error) {
 // written so, binary.
 func (w *writer) file(name, typeURL string, resources []*anypb.Any, secret bool) (string, error) {
 	resp := &discoveryv3.DiscoveryResponse{VersionInfo: "last-known-good", TypeUrl: typeURL, Resources: resources}
-	data, err := protojson.MarshalOptions{Multiline: true, UseProtoNames: true}.Marshal(resp)
+	data, err := protojson.MarshalOptions{Multiline: true, UseProtoNames: true, Resolver: envoytypes.Resolver}.Marshal(resp)
 	name += ".json"
 	if err != nil {
 		name = strings.TrimSuffix(name, ".json") + ".pb"

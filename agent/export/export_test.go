@@ -16,8 +16,10 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
@@ -53,7 +55,7 @@ func build(t *testing.T, cfg Config, messages ...proto.Message) (*Result, map[st
 		if strings.HasSuffix(f.Name, ".pb") {
 			err = proto.Unmarshal(f.Data, &resp)
 		} else {
-			err = protojson.Unmarshal(f.Data, &resp)
+			err = protojson.UnmarshalOptions{Resolver: envoytypes.Resolver}.Unmarshal(f.Data, &resp)
 		}
 		if err != nil {
 			t.Fatalf("%s: %v", f.Name, err)
@@ -218,6 +220,35 @@ func TestSecretsAreWrittenWhenAskedFor(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// The filter is of a type that is not linked into this program, but it is known.
+func TestWhatAFilterRefersToIsReplacedThoughItIsNotLinked(t *testing.T) {
+	const url = "type.googleapis.com/envoy.extensions.filters.http.oauth2.v3.OAuth2"
+	if _, err := protoregistry.GlobalTypes.FindMessageByURL(url); err == nil {
+		t.Fatal("it is linked: take another")
+	}
+	var filter anypb.Any
+	err := protojson.UnmarshalOptions{Resolver: envoytypes.Resolver}.Unmarshal([]byte(`{"@type": "`+url+`", "config": {
+		"token_endpoint": {"uri": "https://a", "cluster": "b", "timeout": "1s"},
+		"credentials": {"client_id": "c", "token_secret": {"name": "s", "sds_config": {"ads": {}}}}}}`), &filter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := withManager(t, func(m *hcmv3.HttpConnectionManager) {
+		m.HttpFilters = []*hcmv3.HttpFilter{{Name: "f", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: &filter}}}
+	})
+	res, files := build(t, Config{Secrets: true}, l, xdstest.Route("r", "c"), xdstest.Secret("s", []byte("cert"), []byte("key")))
+	got := managerOf(t, files["listeners.json"][0]).GetHttpFilters()[0].GetTypedConfig()
+	text := protojson.MarshalOptions{Resolver: envoytypes.Resolver}.Format(got)
+	for _, want := range []string{`"/lkg/secrets/s.json"`, `"https://a"`, `"client`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s in %s", want, text)
+		}
+	}
+	if strings.Contains(text, `"ads"`) || len(files["secrets/s.json"]) != 1 || len(res.Missing) > 0 {
+		t.Errorf("%s\n%d secrets, missing %q", text, len(files["secrets/s.json"]), res.Missing)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/walk"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -24,9 +25,9 @@ import (
 // maxDepth bounds the nesting of messages that are looked through.
 const maxDepth = 100
 
-// inAny replaces what an Any refers to. A type that is not linked stays as it is.
+// inAny replaces what an Any refers to. A type that is not known stays as it is.
 func (w *writer) inAny(a *anypb.Any, depth int) error {
-	inner, err := a.UnmarshalNew()
+	inner, err := envoytypes.Unpack(a)
 	if err != nil {
 		if a.GetTypeUrl() != "" {
 			w.lacks("%s is not known here: what it refers to, if anything, is not in the files", strings.TrimPrefix(a.GetTypeUrl(), "type.googleapis.com/"))
@@ -48,6 +49,12 @@ func (w *writer) inAny(a *anypb.Any, depth int) error {
 func (w *writer) message(m protoreflect.Message, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("nested more than %d deep", maxDepth)
+	}
+	if linked := envoytypes.Linked(m); linked != nil {
+		err := w.message(linked.ProtoReflect(), depth)
+		proto.Reset(m.Interface())
+		proto.Merge(m.Interface(), linked)
+		return err
 	}
 	var err error
 	switch body := m.Interface().(type) {

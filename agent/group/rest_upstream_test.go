@@ -7,6 +7,11 @@ import (
 	"testing"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/known/anypb"
+
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
@@ -61,6 +66,25 @@ func TestAControlPlaneIsPolledOverREST(t *testing.T) {
 		r.holds(c, xds.ListenerType, "l2")
 		if got := c.Of(xds.RouteType); len(got) != 2 {
 			r.Errorf("want two versions of the route:\n%s", lines(got))
+		}
+	})
+}
+
+// Most of Envoy's messages are not linked into this program, and JSON cannot be written or read without knowing the type.
+func TestTypesThatAreNotLinkedPassOverREST(t *testing.T) {
+	behindREST(t, func(r *rig, _ *xdstest.Pipe) {
+		const lua = "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua"
+		if _, err := protoregistry.GlobalTypes.FindMessageByURL(lua); err == nil {
+			r.Fatal("it is linked: take another")
+		}
+		want := &corev3.TypedExtensionConfig{Name: "e", TypedConfig: &anypb.Any{TypeUrl: lua, Value: []byte("\n\x01x")}}
+		r.cp.Set(want)
+		c := r.client(xdstest.ClientConfig{})
+		c.Subscribe(xds.ExtensionConfigType, "e")
+		r.pass(10 * time.Second)
+		r.holds(c, xds.ExtensionConfigType, "e")
+		if got := c.Held(xds.ExtensionConfigType)["e"].GetResource(); !proto.Equal(got, xdstest.Pack(want)) {
+			r.Errorf("the client holds %v", got)
 		}
 	})
 }

@@ -8,8 +8,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	// What holds a route may be nested in anything that Envoy has.
-	_ "github.com/holdfast-xds/holdfast/internal/envoytypes"
+	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/walk"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -37,7 +36,7 @@ func (refs *references) look(m protoreflect.Message, depth int) {
 	}
 	switch body := m.Interface().(type) {
 	case *anypb.Any:
-		if inner, err := body.UnmarshalNew(); err == nil {
+		if inner, err := envoytypes.Unpack(body); err == nil {
 			refs.look(inner.ProtoReflect(), depth+1)
 		}
 		return

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"strings"
 	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
@@ -180,6 +181,13 @@ func (f *bootstrapFlags) run(ctx context.Context, c *command, environ []string) 
 	if err != nil {
 		return err
 	}
+	unknown, err := bootstrap.Check(made)
+	if err != nil {
+		return err
+	}
+	if len(unknown) > 0 && !f.validate {
+		warn(c, []string{fmt.Sprintf("only Envoy knows the rules of %s: --validate asks it whether they are kept", strings.Join(unknown, ", "))})
+	}
 	if f.heap.auto && limits.Memory == 0 {
 		warn(c, []string{"--heap-limit auto: no memory limit is known, so that Envoy's heap gets none: give --memory-limit"})
 	}
@@ -255,7 +263,7 @@ func (f *bootstrapFlags) config(limits cgroup.Limits) bootstrap.Config {
 	}
 }
 
-// build returns the checked bootstrap. It sets the node of cfg.
+// build returns the bootstrap. It sets the node of cfg.
 func (f *bootstrapFlags) build(id bootstrap.Identity, cfg *bootstrap.Config) (*bootstrapv3.Bootstrap, error) {
 	made, err := f.base(id, cfg)
 	if err != nil {
@@ -269,10 +277,7 @@ func (f *bootstrapFlags) build(id bootstrap.Identity, cfg *bootstrap.Config) (*b
 		}
 		overlays = append(overlays, overlay)
 	}
-	if made, err = bootstrap.Apply(made, overlays...); err != nil {
-		return nil, err
-	}
-	return made, bootstrap.Check(made)
+	return bootstrap.Apply(made, overlays...)
 }
 
 // base returns the bootstrap before any overlay.

@@ -3,9 +3,7 @@ package envoytypes_test
 import (
 	"testing"
 
-	"google.golang.org/protobuf/reflect/protoregistry"
-
-	_ "github.com/holdfast-xds/holdfast/internal/envoytypes"
+	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -19,6 +17,7 @@ func TestUsualMessagesAreKnown(t *testing.T) {
 	)
 	for _, message := range []string{
 		"access_loggers.file.v3.FileAccessLog",
+		"access_loggers.open_telemetry.v3.OpenTelemetryAccessLogConfig",
 		"access_loggers.stream.v3.StdoutAccessLog",
 		"clusters.aggregate.v3.ClusterConfig",
 		"clusters.dynamic_forward_proxy.v3.ClusterConfig",
@@ -60,7 +59,7 @@ func TestUsualMessagesAreKnown(t *testing.T) {
 		urls = append(urls, extensions+message)
 	}
 	for _, url := range urls {
-		if _, err := protoregistry.GlobalTypes.FindMessageByURL(url); err != nil {
+		if _, err := envoytypes.Resolver.FindMessageByURL(url); err != nil {
 			t.Errorf("%s: %v", url, err)
 		}
 	}

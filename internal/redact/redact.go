@@ -3,7 +3,7 @@
 // wherever it is nested, is shown as "[redacted]".
 //
 // It promises that nothing of the value of such a field is in the output, that a
-// type which is not linked into this program is shown by its name and size only
+// type which internal/envoytypes does not know is shown by its name and size only
 // (its sensitive fields cannot be known), that equal messages give equal bytes,
 // and that it never fails: what cannot be decoded is shown as a placeholder that
 // says so. It never changes what it is given.
@@ -32,11 +32,9 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
 
-	// What is not linked is shown by its name only.
-	_ "github.com/holdfast-xds/holdfast/internal/envoytypes"
+	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 )
 
 // Marker stands for the value of a sensitive field.
@@ -163,16 +161,16 @@ func (e *encoder) any(m protoreflect.Message) {
 	}
 	o.key("@type")
 	e.text(url)
-	linked, err := protoregistry.GlobalTypes.FindMessageByURL(url)
+	known, err := envoytypes.Resolver.FindMessageByURL(url)
 	if err != nil {
 		o.size(len(value))
 		return
 	}
-	inner := linked.New()
+	inner := known.New()
 	if err := proto.Unmarshal(value, inner.Interface()); err != nil {
 		o.size(len(value))
 		o.key("error")
-		e.text("not shown: the bytes are not a valid " + string(linked.Descriptor().FullName()))
+		e.text("not shown: the bytes are not a valid " + string(known.Descriptor().FullName()))
 		return
 	}
 	e.inside(inner, &o)
@@ -212,21 +210,21 @@ func (e *encoder) typedStruct(m protoreflect.Message) {
 	o.key("type_url")
 	e.text(url)
 	o.key("value")
-	linked, err := protoregistry.GlobalTypes.FindMessageByURL(url)
+	known, err := envoytypes.Resolver.FindMessageByURL(url)
 	if err != nil {
 		in := object{e: e}
 		in.size(proto.Size(body))
 		in.end()
 		return
 	}
-	inner := linked.New()
+	inner := known.New()
 	b, err := protojson.Marshal(body)
 	if err == nil {
-		err = (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(b, inner.Interface())
+		err = (protojson.UnmarshalOptions{DiscardUnknown: true, Resolver: envoytypes.Resolver}).Unmarshal(b, inner.Interface())
 	}
 	if err != nil {
 		// The error quotes the value: it is not shown.
-		e.text("not shown: not a valid " + string(linked.Descriptor().FullName()))
+		e.text("not shown: not a valid " + string(known.Descriptor().FullName()))
 		return
 	}
 	e.message(inner)

@@ -19,7 +19,6 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -187,27 +186,24 @@ func TestTheInputIsNotChanged(t *testing.T) {
 	}
 }
 
-// Every message type that is linked is filled: sensitive fields, and all below
+// Every message type is filled: sensitive fields, and all below
 // them, with the key, the rest with harmless text. Then nothing of the key may
 // be shown, in no encoding.
-func TestNoSensitiveFieldOfAnyLinkedTypeIsShown(t *testing.T) {
+func TestNoSensitiveFieldOfAnyTypeIsShown(t *testing.T) {
 	var checked int
-	protoregistry.GlobalTypes.RangeMessages(func(mt protoreflect.MessageType) bool {
+	for mt := range everyType(t) {
 		name := mt.Descriptor().FullName()
-		if strings.HasPrefix(string(name), "google.") {
-			return true
-		}
 		f := &filler{t: t}
 		m := mt.New()
 		f.fill(m, false, 0)
 		if f.planted == 0 {
-			return true
+			continue
 		}
 		checked++
 		inner, err := anypb.New(m.Interface())
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
-			return true
+			continue
 		}
 		wrapped := &corev3.TypedExtensionConfig{Name: "x", TypedConfig: inner}
 		for _, shown := range []string{string(JSON(m.Interface())), string(JSON(wrapped))} {
@@ -218,10 +214,9 @@ func TestNoSensitiveFieldOfAnyLinkedTypeIsShown(t *testing.T) {
 				t.Errorf("%s: no JSON with the marker: %.200s", name, shown)
 			}
 		}
-		return true
-	})
+	}
 	if checked < 50 {
-		t.Errorf("only %d types with sensitive fields were found: are the types of Envoy linked?", checked)
+		t.Errorf("only %d types with sensitive fields were found", checked)
 	}
 	t.Logf("%d types that hold sensitive fields", checked)
 }

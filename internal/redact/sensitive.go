@@ -9,9 +9,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 )
 
 // Finder finds secrets in messages. The zero value is ready; it remembers of each
@@ -24,7 +25,7 @@ type Finder struct {
 // that is annotated with udpa.annotations.sensitive, wherever it is nested, also
 // through Anys and TypedStructs, unless it only names a file or a variable; or a private key in PEM, or in base64 of PEM,
 // anywhere in the bytes, which is all that can be looked for in a type that is not
-// linked into this program. What cannot be decoded counts as secret.
+// known. What cannot be decoded counts as secret.
 //
 // It walks the wire form, and only into fields from which a sensitive one can be
 // reached. The answer names fields and types, never a value.
@@ -181,11 +182,11 @@ func (f *Finder) inAny(url string, value []byte, depth int) string {
 	case url == "":
 		return "an Any that does not say its type"
 	}
-	linked, err := protoregistry.GlobalTypes.FindMessageByURL(url)
+	known, err := envoytypes.Resolver.FindMessageByURL(url)
 	if err != nil {
 		return "" // no private key is in it: that was looked for in all bytes
 	}
-	return f.message(linked.Descriptor(), value, depth)
+	return f.message(known.Descriptor(), value, depth)
 }
 
 // inTypedStruct looks through a message that was written as a Struct.
@@ -194,11 +195,11 @@ func (f *Finder) inTypedStruct(name protoreflect.FullName, b []byte, depth int) 
 	if !ok {
 		return notDecoded + string(name)
 	}
-	linked, err := protoregistry.GlobalTypes.FindMessageByURL(url)
+	known, err := envoytypes.Resolver.FindMessageByURL(url)
 	if err != nil {
 		return "" // as in inAny
 	}
-	inner := linked.New().Interface()
+	inner := known.New().Interface()
 	var written structpb.Struct
 	err = proto.Unmarshal(value, &written)
 	var encoded []byte
@@ -206,19 +207,19 @@ func (f *Finder) inTypedStruct(name protoreflect.FullName, b []byte, depth int) 
 		encoded, err = protojson.Marshal(&written)
 	}
 	if err == nil {
-		err = (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(encoded, inner)
+		err = (protojson.UnmarshalOptions{DiscardUnknown: true, Resolver: envoytypes.Resolver}).Unmarshal(encoded, inner)
 	}
 	if err == nil {
 		encoded, err = proto.Marshal(inner)
 	}
 	if err != nil {
 		// The error quotes the value: it is not shown.
-		return notDecoded + string(linked.Descriptor().FullName())
+		return notDecoded + string(known.Descriptor().FullName())
 	}
 	if hasPrivateKey(encoded) {
 		return "a private key in PEM"
 	}
-	return f.message(linked.Descriptor(), encoded, depth)
+	return f.message(known.Descriptor(), encoded, depth)
 }
 
 // pair reads fields 1, a string, and 2, bytes: an Any or a TypedStruct.

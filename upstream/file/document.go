@@ -67,7 +67,7 @@ func document(tree *node, format string) ([]source, error) {
 func unmarshal(tree *node, format string, into proto.Message) error {
 	w := &writer{}
 	w.value(tree, nil)
-	types := &resolver{}
+	types := newResolver()
 	err := protojson.UnmarshalOptions{Resolver: types}.Unmarshal(w.out.Bytes(), into)
 	if err == nil {
 		return nil

@@ -14,8 +14,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	// Resources in YAML, JSON and text can be read only if their type is known.
-	_ "github.com/holdfast-xds/holdfast/internal/envoytypes"
+	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -171,13 +170,13 @@ func responseSources(response *discoveryv3.DiscoveryResponse) []source {
 // parseText reads a DiscoveryResponse or an Any in protobuf's text form.
 func parseText(data []byte) ([]source, error) {
 	var response discoveryv3.DiscoveryResponse
-	types := &resolver{}
+	types := newResolver()
 	err := prototext.UnmarshalOptions{Resolver: types}.Unmarshal(data, &response)
 	if err == nil {
 		return responseSources(&response), nil
 	}
 	var body anypb.Any
-	anyTypes := &resolver{}
+	anyTypes := newResolver()
 	anyErr := prototext.UnmarshalOptions{Resolver: anyTypes}.Unmarshal(data, &body)
 	if anyErr == nil {
 		return []source{{body: &body}}, nil
@@ -203,13 +202,16 @@ func looksLikeAny(text string) bool {
 	return false
 }
 
-// resolver is protobuf's registry, remembering the type that it lacked.
+// resolver finds types and remembers the one that it did not find.
 type resolver struct {
+	protoregistry.ExtensionTypeResolver
 	missing string
 }
 
+func newResolver() *resolver { return &resolver{ExtensionTypeResolver: envoytypes.Resolver} }
+
 func (r *resolver) FindMessageByURL(url string) (protoreflect.MessageType, error) {
-	t, err := protoregistry.GlobalTypes.FindMessageByURL(url)
+	t, err := envoytypes.Resolver.FindMessageByURL(url)
 	if err != nil {
 		r.missing = url
 	}
@@ -217,19 +219,11 @@ func (r *resolver) FindMessageByURL(url string) (protoreflect.MessageType, error
 }
 
 func (r *resolver) FindMessageByName(name protoreflect.FullName) (protoreflect.MessageType, error) {
-	t, err := protoregistry.GlobalTypes.FindMessageByName(name)
+	t, err := envoytypes.Resolver.FindMessageByName(name)
 	if err != nil {
 		r.missing = string(name)
 	}
 	return t, err
-}
-
-func (r *resolver) FindExtensionByName(name protoreflect.FullName) (protoreflect.ExtensionType, error) {
-	return protoregistry.GlobalTypes.FindExtensionByName(name)
-}
-
-func (r *resolver) FindExtensionByNumber(message protoreflect.FullName, number protoreflect.FieldNumber) (protoreflect.ExtensionType, error) {
-	return protoregistry.GlobalTypes.FindExtensionByNumber(message, number)
 }
 
 func unknownType(url, format string) error {

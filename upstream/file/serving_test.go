@@ -12,8 +12,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -404,6 +406,26 @@ func route1() proto.Message {
 	r := xdstest.Route("r", "")
 	r.VirtualHosts[0].Name, r.VirtualHosts[0].Routes = "v", nil
 	return r
+}
+
+// Most of Envoy's messages are not linked into this program.
+func TestTypesThatAreNotLinkedAreReadFromText(t *testing.T) {
+	const lua = "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua"
+	if _, err := protoregistry.GlobalTypes.FindMessageByURL(lua); err == nil {
+		t.Fatal("it is linked: take another")
+	}
+	want := xdstest.Pack(&corev3.TypedExtensionConfig{Name: "e", TypedConfig: &anypb.Any{TypeUrl: lua, Value: []byte("\n\x01x")}})
+	for name, content := range map[string]string{
+		"a.yaml":  "\"@type\": " + xds.ExtensionConfigType + "\nname: e\ntyped_config: {\"@type\": " + lua + ", inline_code: x}\n",
+		"a.json":  `{"@type": "` + xds.ExtensionConfigType + `", "name": "e", "typedConfig": {"@type": "` + lua + `", "inlineCode": "x"}}`,
+		"a.txtpb": "[" + xds.ExtensionConfigType + `] { name: "e" typed_config { [` + lua + `] { inline_code: "x" } } }`,
+	} {
+		entries, err := parse(name, []byte(content), time.Now())
+		check(t, err)
+		if len(entries) != 1 || !proto.Equal(entries[0].resource.Body, want) {
+			t.Errorf("%s: got %+v", name, entries)
+		}
+	}
 }
 
 func TestBinaryCarriesUnknownTypesByteForByte(t *testing.T) {

@@ -13,8 +13,6 @@ import (
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
 	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
@@ -68,14 +66,14 @@ func decodeBootstrap(text []byte, f Format) (*bootstrapv3.Bootstrap, error) {
 		return nil, errors.New("is no mapping of fields of a bootstrap (a list of operations is a JSON patch, whose name ends in .patch.yaml or .patch.json)")
 	}
 	b := &bootstrapv3.Bootstrap{}
-	types := &resolver{ExtensionTypeResolver: envoytypes.Resolver}
+	types := envoytypes.NewLookup()
 	err = protojson.UnmarshalOptions{Resolver: types}.Unmarshal(tree, b)
 	if err == nil {
 		return b, nil
 	}
-	line, column, reason := position(err)
-	if types.missing != "" {
-		reason = fmt.Sprintf("type %q is not known to this build, which cannot read what is in it: it knows the types of Envoy's API without contrib", types.missing)
+	line, column, reason := envoytypes.Position(err)
+	if types.Missing != "" {
+		reason = fmt.Sprintf("type %q is not known to this build, which cannot read what is in it: it knows the types of Envoy's API without contrib", types.Missing)
 	}
 	at := pathAt(tree, line, column)
 	if f == YAML {
@@ -88,37 +86,6 @@ func decodeBootstrap(text []byte, f Format) (*bootstrapv3.Bootstrap, error) {
 		reason = fmt.Sprintf("line %d: %s", line, reason)
 	}
 	return nil, errors.New(reason)
-}
-
-// resolver finds types and remembers the one that it did not find.
-type resolver struct {
-	protoregistry.ExtensionTypeResolver
-	missing string
-}
-
-func (r *resolver) FindMessageByName(name protoreflect.FullName) (protoreflect.MessageType, error) {
-	return envoytypes.Resolver.FindMessageByName(name)
-}
-
-func (r *resolver) FindMessageByURL(url string) (protoreflect.MessageType, error) {
-	found, err := envoytypes.Resolver.FindMessageByURL(url)
-	if err != nil {
-		r.missing = url
-	}
-	return found, err
-}
-
-// position takes line and column, from 1 on, out of an error of protojson, which has no other way to say them:
-// "proto: (line 3:5): text", or "(line 3:5)" at another place. They are 0 where there are none.
-func position(err error) (line, column int, text string) {
-	// The space after "proto:" is sometimes another one, so that nobody relies on the text.
-	text = strings.TrimLeft(strings.TrimPrefix(err.Error(), "proto:"), " \u00a0")
-	before, after, found := strings.Cut(text, "(line ")
-	at, rest, closed := strings.Cut(after, ")")
-	if n, _ := fmt.Sscanf(at, "%d:%d", &line, &column); !found || !closed || n != 2 {
-		return 0, 0, text
-	}
-	return line, column, strings.TrimSpace(before) + strings.TrimPrefix(rest, ": ")
 }
 
 // pathAt returns the keys and indexes that lead to what stands at a place of a JSON document; nil where it cannot tell.

@@ -9,6 +9,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 )
 
 // parseYAML reads documents of either shape (see document).
@@ -67,15 +69,15 @@ func document(tree *node, format string) ([]source, error) {
 func unmarshal(tree *node, format string, into proto.Message) error {
 	w := &writer{}
 	w.value(tree, nil)
-	types := newResolver()
+	types := envoytypes.NewLookup()
 	err := protojson.UnmarshalOptions{Resolver: types}.Unmarshal(w.out.Bytes(), into)
 	if err == nil {
 		return nil
 	}
-	line, text := position(err)
+	line, _, text := envoytypes.Position(err)
 	at := &ParseError{Line: tree.line, Err: errors.New(text)}
-	if types.missing != "" {
-		at.Err = unknownType(types.missing, format)
+	if types.Missing != "" {
+		at.Err = unknownType(types.Missing, format)
 	}
 	if line > 0 && line <= len(w.lines) {
 		token := w.lines[line-1]

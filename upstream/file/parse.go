@@ -10,8 +10,6 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
@@ -170,13 +168,13 @@ func responseSources(response *discoveryv3.DiscoveryResponse) []source {
 // parseText reads a DiscoveryResponse or an Any in protobuf's text form.
 func parseText(data []byte) ([]source, error) {
 	var response discoveryv3.DiscoveryResponse
-	types := newResolver()
+	types := envoytypes.NewLookup()
 	err := prototext.UnmarshalOptions{Resolver: types}.Unmarshal(data, &response)
 	if err == nil {
 		return responseSources(&response), nil
 	}
 	var body anypb.Any
-	anyTypes := newResolver()
+	anyTypes := envoytypes.NewLookup()
 	anyErr := prototext.UnmarshalOptions{Resolver: anyTypes}.Unmarshal(data, &body)
 	if anyErr == nil {
 		return []source{{body: &body}}, nil
@@ -186,9 +184,9 @@ func parseText(data []byte) ([]source, error) {
 	if looksLikeAny(string(data)) {
 		err, types = anyErr, anyTypes
 	}
-	line, text := position(err)
-	if types.missing != "" {
-		text = unknownType(types.missing, "text").Error()
+	line, _, text := envoytypes.Position(err)
+	if types.Missing != "" {
+		text = unknownType(types.Missing, "text").Error()
 	}
 	return nil, &ParseError{Line: line, Err: errors.New(text)}
 }
@@ -202,51 +200,6 @@ func looksLikeAny(text string) bool {
 	return false
 }
 
-// resolver finds types and remembers the one that it did not find.
-type resolver struct {
-	protoregistry.ExtensionTypeResolver
-	missing string
-}
-
-func newResolver() *resolver { return &resolver{ExtensionTypeResolver: envoytypes.Resolver} }
-
-func (r *resolver) FindMessageByURL(url string) (protoreflect.MessageType, error) {
-	t, err := envoytypes.Resolver.FindMessageByURL(url)
-	if err != nil {
-		r.missing = url
-	}
-	return t, err
-}
-
-func (r *resolver) FindMessageByName(name protoreflect.FullName) (protoreflect.MessageType, error) {
-	t, err := envoytypes.Resolver.FindMessageByName(name)
-	if err != nil {
-		r.missing = string(name)
-	}
-	return t, err
-}
-
 func unknownType(url, format string) error {
 	return fmt.Errorf("type %q is not known to this build and cannot be read from %s: write it as a DiscoveryResponse in a .pb file, which can carry any type", url, format)
-}
-
-// position takes the line out of an error of protojson or prototext, which have
-// no other way to say it: "proto: (line 3:5): text", or "(line 3:5)" at another
-// place in the text. The line is 0 where there is none.
-func position(err error) (line int, text string) {
-	text = err.Error()
-	// The space after "proto:" is sometimes another one, so that nobody relies
-	// on the text; what follows is for people anyway.
-	text = strings.TrimPrefix(text, "proto:")
-	text = strings.TrimLeft(text, " \u00a0")
-	before, after, found := strings.Cut(text, "(line ")
-	if !found {
-		return 0, text
-	}
-	at, rest, found := strings.Cut(after, ")")
-	var column int
-	if n, _ := fmt.Sscanf(at, "%d:%d", &line, &column); !found || n != 2 {
-		return 0, text
-	}
-	return line, strings.TrimSpace(before) + strings.TrimPrefix(rest, ": ")
 }

@@ -60,13 +60,17 @@ type registry struct {
 	read protoregistry.Files
 }
 
+// maxName is longer than any name in Envoy's API, in bytes: a longer one is not looked for in
+// each of its parents.
+const maxName = 256
+
 func (r *registry) FindMessageByURL(url string) (protoreflect.MessageType, error) {
 	return r.FindMessageByName(protoreflect.FullName(url[strings.LastIndexByte(url, '/')+1:]))
 }
 
 func (r *registry) FindMessageByName(name protoreflect.FullName) (protoreflect.MessageType, error) {
 	found, err := r.Types.FindMessageByName(name)
-	if !errors.Is(err, protoregistry.NotFound) {
+	if !errors.Is(err, protoregistry.NotFound) || len(name) > maxName {
 		return found, err
 	}
 	r.mu.Lock()

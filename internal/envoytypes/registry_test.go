@@ -77,10 +77,10 @@ func TestNamesThatAreNotOfAMessageAreNotFound(t *testing.T) {
 	r := with(t, nothing)
 	for _, name := range []string{
 		"", ".", "..", "/", "Envoy", "vendor.Thing", "envoy.config.core.v3", "envoy.config.core.v3.Unheard", "envoy.config.core.v3.Address.Unheard",
-		"envoy.config.core.v3/address.proto", "..envoy.config.core.v3.Address", "envoy.config.core.v3.Address.",
+		"a" + strings.Repeat(".a", 1<<20), "envoy.config.core.v3/address.proto", "..envoy.config.core.v3.Address", "envoy.config.core.v3.Address.",
 	} {
 		if found, err := r.FindMessageByURL("x/" + name); !errors.Is(err, protoregistry.NotFound) {
-			t.Errorf("%q: %v, %v", name, found, err)
+			t.Errorf("%.100q: %v, %v", name, found, err)
 		}
 	}
 	for _, name := range []protoreflect.FullName{

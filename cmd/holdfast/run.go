@@ -98,6 +98,8 @@ func newRun(p process) *command {
 	f.add(c)
 	c.run = func(ctx context.Context, warnings []string) error {
 		log := f.log.logger(p.stderr, warnings)
+		limits := containerLimits(log)
+		memory.Limit(os.Getenv, limits.Memory, log) // first of all: there is no need to collect what a start leaves
 		cfg, err := f.config(log)
 		if err != nil {
 			return err
@@ -106,7 +108,6 @@ func newRun(p process) *command {
 		if cfg.Node == nil && file != "" {
 			cfg.Node = nodeOf(file, log)
 		}
-		limits := containerLimits(log)
 		if cfg.Envoy, err = f.envoy.config(c.child, file, filepath.Dir(f.socket), limits, p.stderr, log); err != nil {
 			return err
 		}
@@ -123,7 +124,6 @@ func newRun(p process) *command {
 			runtime.MemProfileRate = 0 // samples of the heap cost memory, and nobody could read them
 		}
 		harden(log)
-		memory.Limit(os.Getenv, limits.Memory, log)
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		go memory.GiveBack(ctx, log)

@@ -112,9 +112,9 @@ func TestASecondAgentOnTheSocketIsRefused(t *testing.T) {
 }
 
 // startAgentWith starts holdfast with one of its arguments replaced.
-func (w *world) startAgentWith(old, replacement string) {
+func (w *world) startAgentWith(old, replacement string, extra ...string) {
 	w.Helper()
-	w.startAgent()
+	w.startAgent(extra...)
 	w.check(w.agent.Stop(limit))
 	at := slices.Index(w.agentArgs, old)
 	w.agentArgs[at] = replacement

@@ -75,14 +75,13 @@ func (r *registry) FindMessageByName(name protoreflect.FullName) (protoreflect.M
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for parent := name.Parent(); parent != ""; parent = parent.Parent() {
-		for _, f := range descriptors()[strings.ReplaceAll(string(parent), ".", "/")] {
-			if _, err := r.FindFileByPath(f.path); err != nil {
-				return nil, err
-			}
-		}
-	}
 	d, err := r.read.FindDescriptorByName(name)
+	if errors.Is(err, protoregistry.NotFound) {
+		if err := r.readPackage(name.Parent()); err != nil {
+			return nil, err
+		}
+		d, err = r.read.FindDescriptorByName(name)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -90,6 +89,18 @@ func (r *registry) FindMessageByName(name protoreflect.FullName) (protoreflect.M
 		return dynamicpb.NewMessageType(md), nil
 	}
 	return nil, fmt.Errorf("%s is no message", name)
+}
+
+// readPackage reads the files of a package, given its name or that of a message in it.
+func (r *registry) readPackage(name protoreflect.FullName) error {
+	for ; name != ""; name = name.Parent() {
+		for _, f := range descriptors()[strings.ReplaceAll(string(name), ".", "/")] {
+			if _, err := r.FindFileByPath(f.path); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // FindFileByPath returns a file, which it reads, with all that it imports, if it has not yet.

@@ -314,7 +314,7 @@ func (k *keeper) dormant(g *keptGroup) []store.Record {
 		e := store.Entry{Kept: s.Kept, Source: s.Source, Accepted: s.Accepted, Proven: s.Proven, Previous: s.Previous}
 		for _, rec := range e.Records(key) {
 			if put, ok := rec.(store.Put); ok {
-				out = append(out, k.put(key, put)...)
+				out = k.put(key, put, out)
 			} else {
 				out = append(out, rec)
 			}
@@ -326,16 +326,16 @@ func (k *keeper) dormant(g *keptGroup) []store.Record {
 	return append(out, contact(g))
 }
 
-// put returns what writes a content down; for one that must not be written, what
+// put appends what writes a content down; for one that must not be written, what
 // takes its predecessors away. Called under mu.
-func (k *keeper) put(key store.Key, put store.Put) []store.Record {
+func (k *keeper) put(key store.Key, put store.Put, out []store.Record) []store.Record {
 	ok, why := store.Storable(put.Resource, k.encrypted, k.finder.Sensitive)
 	if ok {
 		delete(k.notStored, key)
-		return []store.Record{put}
+		return append(out, put)
 	}
 	k.notStored[key] = why
-	return []store.Record{store.Delete{Key: key}, store.Prove{Key: key}}
+	return append(out, store.Delete{Key: key}, store.Prove{Key: key})
 }
 
 func note(group string, f cache.Fact, is bool) store.Record {
@@ -367,7 +367,7 @@ func (k *keeper) records(group string, told []cache.Record) []store.Record {
 		key := store.Key{Group: group, Type: r.Type, Name: r.Name}
 		switch r.Op {
 		case cache.Put:
-			out = append(out, k.put(key, store.Put{Group: group, Resource: r.Resource, Source: r.Source, Accepted: r.Accepted})...)
+			out = k.put(key, store.Put{Group: group, Resource: r.Resource, Source: r.Source, Accepted: r.Accepted}, out)
 		case cache.Accept:
 			out = append(out, store.Accept{Key: key})
 		case cache.Prove:

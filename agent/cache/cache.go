@@ -25,7 +25,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-	"unique"
 
 	lru "github.com/hashicorp/golang-lru/v2"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -146,6 +145,7 @@ type Cache struct {
 	tables    map[string]*table
 	watches   map[*Watch]struct{}
 	interests map[*Interest]struct{}
+	sources   sources
 	leases    map[key]time.Time
 	// doubts are names that clients which went may hold without telling, until when
 	// they may be back; the zero time for one that does not run yet.
@@ -206,7 +206,7 @@ type table struct {
 }
 
 // entry is what is held under one name. There are as many as resources, so that its
-// size counts: 80 bytes.
+// size counts: 64 bytes.
 type entry struct {
 	res, good *xds.Resource
 	// proven is what a client lived with, nil for none; trial: good is on trial,
@@ -218,27 +218,27 @@ type entry struct {
 	reasons map[string]string
 	// follows is the cluster because of which the endpoints that it names are wanted,
 	// nil for none.
-	follows *xds.Resource
-	// source is that of res, as are unasked and local; goodSource that of good. See origin.
-	source, goodSource unique.Handle[string]
-	acceptedAt         time.Duration
+	follows    *xds.Resource
+	acceptedAt time.Duration
+	// source is that of res, as is unasked; goodSource that of good. See origin.
+	source, goodSource sourceID
 	standing           xds.Standing
 	trial              bool
-	unasked, local     bool
+	unasked            bool
 	// restored: it was on disk, and no source has spoken of it since.
 	restored bool
 }
 
+// local: the agent itself made it.
+func (e *entry) local() bool { return e.source == localSource }
+
 // origin is where a resource is from.
 type origin struct {
-	source  unique.Handle[string]
+	source  sourceID
 	unasked bool // see Update
-	local   bool // made by the agent itself
 }
 
-func (u Update) origin() origin {
-	return origin{unique.Make(u.Source), u.Unasked, u.Source == LocalSource}
-}
+func (c *Cache) origin(u Update) origin { return origin{c.sources.id(u.Source), u.Unasked} }
 
 // New returns an empty cache, in which everything is unknown.
 func New(cfg Config) *Cache {
@@ -261,6 +261,7 @@ func New(cfg Config) *Cache {
 		tables:    make(map[string]*table),
 		watches:   make(map[*Watch]struct{}),
 		interests: make(map[*Interest]struct{}),
+		sources:   newSources(),
 		leases:    make(map[key]time.Time),
 		doubts:    make(map[key]time.Time),
 	}
@@ -325,9 +326,12 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 	c.release1(t)
 	c.revision++
 	ch := newChanges(t)
-	t.grow(len(u.News))
+	if len(t.entries) == 0 {
+		t.grow(len(u.News))
+		ch.names = make([]string, 0, len(u.News))
+	}
 	var refused error
-	from := u.origin()
+	from := c.origin(u)
 	removed := c.doubtRemovals(t, u)
 	if t.mark = u.Mark; !u.Complete && xds.FullState(t.url) {
 		t.mark = nil // what it left out stays, until a complete one leaves it out
@@ -493,8 +497,12 @@ func (c *Cache) SetConnected(connected bool) {
 // changes are the names of one type that one update changed.
 type changes struct {
 	table *table
-	// names maps what changed, by its name or by an alias, to the resource's name.
-	names map[string]string
+	// names are those of the resources that changed, perhaps more than once; aliases are
+	// those by which they are also known, with the resource's name, nil for none.
+	names   []string
+	aliases map[string]string
+	// index is what lookup looks into, once it was asked.
+	index map[string]string
 	// all: what is known of the wildcard changed.
 	all bool
 }
@@ -505,18 +513,42 @@ func newChanges(t *table) *changes {
 
 // add records a name, and the aliases under which the resource is also known.
 func (ch *changes) add(name string, versions ...*xds.Resource) {
-	if ch.names == nil {
-		ch.names = make(map[string]string)
-	}
-	ch.names[name] = name
+	ch.names = append(ch.names, name)
 	for _, r := range versions {
 		if r == nil {
 			continue
 		}
 		for _, a := range r.Aliases() {
-			ch.names[a] = name
+			if ch.aliases == nil {
+				ch.aliases = make(map[string]string)
+			}
+			ch.aliases[a] = name
 		}
 	}
+}
+
+// each yields the names and aliases that changed, with the resource's name.
+func (ch *changes) each(yield func(name, resource string) bool) {
+	for _, name := range ch.names {
+		if !yield(name, name) {
+			return
+		}
+	}
+	for alias, name := range ch.aliases {
+		if !yield(alias, name) {
+			return
+		}
+	}
+}
+
+// lookup returns the resource's name of a name or alias that changed. Nothing may be added
+// afterwards.
+func (ch *changes) lookup(name string) (resource string, ok bool) {
+	if ch.index == nil {
+		ch.index = maps.Collect(ch.each)
+	}
+	resource, ok = ch.index[name]
+	return resource, ok
 }
 
 // grow makes an empty table as large as it will be.
@@ -543,7 +575,7 @@ func (c *Cache) put(t *table, from origin, r *xds.Resource, ch *changes) (reason
 	// What comes again as it was is on disk as it is.
 	news := e.res == nil || e.res.Version != r.Version || e.res.UpstreamVersion != r.UpstreamVersion ||
 		!e.res.Deadline().Equal(r.Deadline()) || e.source != from.source
-	e.source, e.unasked, e.local, e.restored = from.source, from.unasked, from.local, false
+	e.source, e.unasked, e.restored = from.source, from.unasked, false
 	if e.res != nil && e.res.Version == r.Version {
 		c.replaceSame(e, r, ch)
 	} else {
@@ -726,13 +758,14 @@ func (c *Cache) Held(source, typeURL string) map[string]string {
 		return nil
 	}
 	all := c.wants(t, xds.Wildcard)
+	from := c.sources.id(source)
 	held := make(map[string]string)
 	for name, e := range t.entries {
-		if e.local || !all && !c.wantsResource(t, name, e.res) {
+		if e.local() || !all && !c.wantsResource(t, name, e.res) {
 			continue
 		}
 		held[name] = ""
-		if e.source.Value() == source {
+		if e.source == from && from != nowhere {
 			held[name] = e.res.UpstreamVersion
 		}
 	}

@@ -43,7 +43,7 @@ func (c *Cache) doubtRemovals(t *table, u Update) (names []string) {
 			present[r.Name] = struct{}{}
 		}
 		for name, e := range t.entries {
-			if _, ok := present[name]; !ok && !e.local {
+			if _, ok := present[name]; !ok && !e.local() {
 				names = append(names, name)
 			}
 		}
@@ -116,8 +116,9 @@ func (c *Cache) confirm(now time.Time) (next time.Time) {
 				next = earliest(next, at)
 			} else {
 				t.pruneAt = time.Time{}
+				told := c.sources.id(t.told)
 				for name, e := range t.entries {
-					if e.source.Value() != t.told && !e.unasked {
+					if e.source != told && !e.unasked {
 						c.remove(t, name, ch)
 					}
 				}
@@ -135,8 +136,9 @@ func (c *Cache) confirm(now time.Time) (next time.Time) {
 // itself and was asked about with its own version, it confirms by saying nothing of
 // it; the rest is pruned in time, if at all.
 func (c *Cache) confirmed(t *table, source string) {
+	from := c.sources.id(source)
 	for _, e := range t.entries {
-		if e.source.Value() == source {
+		if e.source == from {
 			e.restored = false
 		}
 	}

@@ -196,7 +196,7 @@ func (c *Cache) unasked(t *table) bool {
 		if !e.unasked {
 			return false
 		}
-		some = some || !e.local
+		some = some || !e.local()
 	}
 	return some
 }

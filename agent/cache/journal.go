@@ -8,7 +8,7 @@ import (
 )
 
 // Op is what a Record does with what is on disk under a name.
-type Op int
+type Op uint8
 
 // The operations of Record. They read as agent/store defines them.
 const (
@@ -30,15 +30,15 @@ const (
 
 // Record is one change of what should be on disk.
 type Record struct {
-	Op         Op
-	Type, Name string
-	// Resource and Source are those of Put and Touch, Accepted that of Put.
+	Op Op
+	// Accepted is that of Put, Is that of Note.
+	Accepted, Is bool
+	Type, Name   string
+	// Resource and Source are those of Put and Touch.
 	Resource *xds.Resource
 	Source   string
-	Accepted bool
-	// Fact and Is are those of Note.
+	// Fact is that of Note.
 	Fact Fact
-	Is   bool
 }
 
 // FactKind is what a Fact says.
@@ -80,12 +80,13 @@ type Journal struct {
 // fullBytes is how much may change before it should be written at once.
 const fullBytes = 256 << 10
 
-// keeping is what is on disk under one name.
+// keeping is what is on disk under one name. There are as many as resources, so that its
+// size counts: 32 bytes.
 type keeping struct {
 	kept             *xds.Resource // nil for none
-	source           string
+	previous         string        // version of what proved itself before; "" for none
+	source           sourceID
 	accepted, proven bool
-	previous         string // version of what proved itself before; "" for none
 }
 
 // Journal opens the journal, before anything is applied. There is one at most.
@@ -139,11 +140,11 @@ func signal(to chan<- struct{}) {
 func (j *Journal) Take() []Record {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
-	var out []Record
+	out := make([]Record, 0, len(j.names)+len(j.facts)) // one for most
 	for k := range j.names {
 		out = j.resource(k, out)
 	}
-	clear(j.names)
+	xds.ResetNames(&j.names)
 	j.pending = 0
 	for f := range j.facts {
 		_, was := j.told[f]
@@ -156,7 +157,7 @@ func (j *Journal) Take() []Record {
 			}
 		}
 	}
-	clear(j.facts)
+	xds.ResetNames(&j.facts)
 	return out
 }
 
@@ -166,11 +167,15 @@ func (j *Journal) All() []Record {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
 	j.pending = 0
-	clear(j.names)
-	clear(j.facts)
+	xds.ResetNames(&j.names)
+	xds.ResetNames(&j.facts)
 	clear(j.told)
 	clear(j.gone)
-	var out []Record
+	size := 0
+	for _, t := range j.c.tables {
+		size += len(t.entries)
+	}
+	out := make([]Record, 0, size)
 	for _, t := range j.c.tables {
 		for name, e := range t.entries {
 			e.told = nil
@@ -199,7 +204,7 @@ func (j *Journal) Saved() (saved []Saved, facts []Fact) {
 			return
 		}
 		saved = append(saved, Saved{
-			Type: t.url, Name: name, Kept: want.kept, Source: want.source,
+			Type: t.url, Name: name, Kept: want.kept, Source: j.c.sources.name(want.source),
 			Accepted: want.accepted, Proven: want.proven, Previous: previous,
 		})
 	}
@@ -229,7 +234,7 @@ func (j *Journal) resource(k key, out []Record) []Record {
 		told = &keeping{}
 	}
 	want, previous := t.keep(k.name)
-	p := &plan{key: k, told: told, out: out}
+	p := &plan{key: k, sources: &j.c.sources, told: told, out: out}
 	p.bring(want, previous)
 	delete(j.gone, k)
 	switch {
@@ -249,15 +254,15 @@ func (t *table) keep(name string) (want keeping, previous *xds.Resource) {
 	switch {
 	case e == nil:
 		return keeping{}, t.former[name].res
-	case e.local:
+	case e.local():
 		return keeping{}, nil // what it is made of is kept by whoever made it
 	}
-	want.source = e.source.Value()
+	want.source = e.source
 	switch {
 	case e.good != nil:
 		want.kept, want.accepted = e.good, true
 		if e.good != e.res {
-			want.source = e.goodSource.Value()
+			want.source = e.goodSource
 		}
 	case e.standing != xds.Rejected:
 		want.kept = e.res
@@ -271,17 +276,18 @@ func (t *table) keep(name string) (want keeping, previous *xds.Resource) {
 
 // plan brings what is on disk under one name to what should be.
 type plan struct {
-	key  key
-	told *keeping
-	out  []Record
+	key     key
+	sources *sources
+	told    *keeping
+	out     []Record
 }
 
 func (p *plan) add(op Op) {
 	p.out = append(p.out, Record{Op: op, Type: p.key.typeURL, Name: p.key.name})
 }
 
-func (p *plan) put(r *xds.Resource, source string, accepted bool) {
-	p.out = append(p.out, Record{Op: Put, Type: p.key.typeURL, Name: p.key.name, Resource: r, Source: source, Accepted: accepted})
+func (p *plan) put(r *xds.Resource, source sourceID, accepted bool) {
+	p.out = append(p.out, Record{Op: Put, Type: p.key.typeURL, Name: p.key.name, Resource: r, Source: p.sources.name(source), Accepted: accepted})
 	p.retire()
 	p.told.kept, p.told.source, p.told.accepted = r, source, accepted
 }
@@ -350,7 +356,7 @@ func (p *plan) amend(want keeping, previous *xds.Resource) {
 		p.prove()
 	}
 	if told.source != want.source || told.kept.UpstreamVersion != want.kept.UpstreamVersion || moved(told.kept, want.kept) {
-		p.out = append(p.out, Record{Op: Touch, Type: p.key.typeURL, Name: p.key.name, Resource: want.kept, Source: want.source})
+		p.out = append(p.out, Record{Op: Touch, Type: p.key.typeURL, Name: p.key.name, Resource: want.kept, Source: p.sources.name(want.source)})
 		told.kept, told.source = want.kept, want.source
 	}
 }

@@ -60,7 +60,7 @@ func (c *Cache) Publish(resources []*xds.Resource, verdict func(error)) {
 	t.updated = time.Now()
 	ch := newChanges(t)
 	var refused error
-	from := Update{Source: LocalSource, Unasked: true}.origin()
+	from := origin{localSource, true}
 	for _, r := range resources {
 		if reason, ok := c.put(t, from, r, ch); !ok && refused == nil {
 			refused = reason

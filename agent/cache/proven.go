@@ -32,7 +32,7 @@ const judgeEvery = time.Second
 // try puts what is held under a name, or its absence, on trial from a time on.
 func (c *Cache) try(t *table, name string, from time.Time) {
 	if e := t.entries[name]; e != nil {
-		if e.local || e.trial || e.good == nil || e.proven != nil && e.proven.Version == e.good.Version {
+		if e.local() || e.trial || e.good == nil || e.proven != nil && e.proven.Version == e.good.Version {
 			return
 		}
 		e.trial = true
@@ -125,7 +125,7 @@ func (c *Cache) FallBack() (suspected []Fact) {
 			continue
 		}
 		for name, e := range t.entries {
-			if e.local {
+			if e.local() {
 				continue
 			}
 			proven[t.url] = proven[t.url] || e.proven != nil
@@ -192,7 +192,7 @@ func (c *Cache) served(t *table, e *entry) xds.Item {
 	switch {
 	case e.restored && t.sealed:
 		return xds.Item{}
-	case c.suspects != nil && t.url != xds.EndpointType && !e.local:
+	case c.suspects != nil && t.url != xds.EndpointType && !e.local():
 		return xds.Item{Current: e.proven, Good: e.proven, Standing: xds.Accepted}
 	}
 	return e.item()

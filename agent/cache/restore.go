@@ -2,7 +2,6 @@ package cache
 
 import (
 	"time"
-	"unique"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -84,7 +83,8 @@ func (c *Cache) restoreFact(f Fact) {
 
 func (c *Cache) restore(s Saved, now time.Time) {
 	t := c.table(s.Type)
-	told := &keeping{kept: s.Kept, source: s.Source, accepted: s.Accepted, proven: s.Proven}
+	source := c.sources.id(s.Source)
+	told := &keeping{kept: s.Kept, source: source, accepted: s.Accepted, proven: s.Proven}
 	if s.Previous != nil {
 		told.previous = s.Previous.Version
 	}
@@ -111,7 +111,10 @@ func (c *Cache) restore(s Saved, now time.Time) {
 		// Without the monotonic clock's reading, which a loaded time has not.
 		r = r.WithLifetime(r.TTL(), now.Add(min(r.Deadline().Sub(now), r.TTL())))
 	}
-	e = &entry{res: r, source: unique.Make(s.Source), restored: true, told: told}
+	if source == localSource {
+		source = nowhere // the agent makes it no more, or local would be true
+	}
+	e = &entry{res: r, source: source, restored: true, told: told}
 	if s.Accepted {
 		e.good, e.goodSource, e.standing = r, e.source, xds.Accepted
 	}

@@ -90,7 +90,7 @@ func (c *Cache) Resources(typeURL string) []ResourceStatus {
 	}
 	out := make([]ResourceStatus, 0, len(t.entries))
 	for name, e := range t.entries {
-		out = append(out, ResourceStatus{Name: name, Item: e.item(), Source: e.source.Value(), Reason: e.reasons[e.res.Version], Err: t.errors[name]})
+		out = append(out, ResourceStatus{Name: name, Item: e.item(), Source: c.sources.name(e.source), Reason: e.reasons[e.res.Version], Err: t.errors[name]})
 	}
 	for name, err := range t.errors {
 		if t.entries[name] == nil {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"unique"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -110,7 +109,7 @@ func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []strin
 			// Overtaken, and still the best known. Whether it came from the source
 			// of what overtook it is not known, so none is told that it gave it.
 			if e.good == nil || e.good.Version != r.Version {
-				e.acceptedAt, e.goodSource = c.clock(), unique.Make("")
+				e.acceptedAt, e.goodSource = c.clock(), nowhere
 				ch.add(r.Name, e.res) // for clients that have nothing better
 			}
 			e.good = sameLifetime(r, e.res)

@@ -192,33 +192,33 @@ func (wt *watched) mark(ch *changes) bool {
 		if ch.all && len(wt.names) == 0 && ch.table.url != xds.VirtualHostType {
 			return len(ch.names) > 0 // all of them are looked at
 		}
-		for name := range ch.names {
+		for name := range ch.each {
 			wt.dirty[name] = struct{}{}
 		}
 		return len(ch.names) > 0
 	}
 	hit := false
-	found := func(name string) {
+	found := func(name, resource string) {
 		wt.dirty[name] = struct{}{}
 		// What is subscribed to by an alias is held under its own name.
-		wt.dirty[ch.names[name]] = struct{}{}
+		wt.dirty[resource] = struct{}{}
 		hit = true
 	}
 	if len(wt.names) < len(ch.names) {
 		for name := range wt.names {
-			if _, ok := ch.names[name]; ok {
-				found(name)
+			if resource, ok := ch.lookup(name); ok {
+				found(name, resource)
 			}
 		}
 	} else {
-		for name := range ch.names {
+		for name, resource := range ch.each {
 			if _, ok := wt.names[name]; ok {
-				found(name)
+				found(name, resource)
 			}
 		}
 	}
 	if wt.collections > 0 {
-		for name := range ch.names {
+		for name := range ch.each {
 			if _, ok := wt.names[xds.CollectionOf(name)]; ok {
 				wt.dirty[name] = struct{}{}
 				hit = true
@@ -275,7 +275,7 @@ func (s Snapshot) Lookup(typeURL, name string) xds.Item {
 // lookupLocal returns what the agent makes itself, which is never too old.
 func (s Snapshot) lookupLocal(typeURL, name string) xds.Item {
 	if t := s.c.tables[typeURL]; t != nil {
-		if e := t.entries[name]; e != nil && e.local {
+		if e := t.entries[name]; e != nil && e.local() {
 			return e.item()
 		}
 	}
@@ -303,6 +303,15 @@ func (s Snapshot) All(typeURL string) iter.Seq[xds.Item] {
 			}
 		}
 	}
+}
+
+// Count returns how many All yields at most.
+func (s Snapshot) Count(typeURL string) int {
+	t := s.table(typeURL)
+	if t == nil {
+		return 0
+	}
+	return len(t.entries) + len(t.former)
 }
 
 // Collection yields everything held of a glob collection, in no order.

@@ -5,9 +5,9 @@ const smallSet = 256
 
 // ResetNames empties a set of names. The memory of a large one is left to the collector: a
 // map never shrinks, and bursts are rare.
-func ResetNames(set *map[string]struct{}) {
+func ResetNames[K comparable](set *map[K]struct{}) {
 	if len(*set) > smallSet {
-		*set = make(map[string]struct{})
+		*set = make(map[K]struct{})
 		return
 	}
 	clear(*set)

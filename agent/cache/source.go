@@ -1,0 +1,37 @@
+package cache
+
+import "math"
+
+// sourceID stands for a source, in two bytes: each entry says of two contents where they
+// are from.
+type sourceID uint16
+
+// The sources that every cache has. Of what is from nowhere it is not known which source
+// gave it.
+const (
+	nowhere sourceID = iota
+	localSource
+)
+
+// sources are all that there were, by their ID.
+type sources struct {
+	names []string
+	ids   map[string]sourceID
+}
+
+func newSources() sources {
+	return sources{[]string{"", LocalSource}, map[string]sourceID{"": nowhere, LocalSource: localSource}}
+}
+
+// id returns that of a source. There are few; of one too many it is not known what it gave.
+func (s *sources) id(name string) sourceID {
+	id, ok := s.ids[name]
+	if !ok && len(s.names) <= math.MaxUint16 {
+		id = sourceID(len(s.names))
+		s.names, s.ids[name] = append(s.names, name), id
+	}
+	return id
+}
+
+// name returns the name of a source.
+func (s *sources) name(id sourceID) string { return s.names[id] }

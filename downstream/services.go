@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
 
+	"github.com/holdfast-xds/holdfast/downstream/codec"
 	"github.com/holdfast-xds/holdfast/downstream/session"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -154,5 +155,5 @@ func (w deltaWire) recv() (*session.Request, *corev3.Node, error) {
 }
 
 func (w deltaWire) send(resp *session.Response, from *corev3.ControlPlane) error {
-	return w.g.SendMsg(resp.Delta(from))
+	return w.g.SendMsg(&codec.Delta{Rest: resp.DeltaRest(from), Size: resp.Size(), Resource: resp.DeltaResource})
 }

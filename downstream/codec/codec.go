@@ -6,9 +6,10 @@
 // the bodies is written, and the bodies are sent from where they are.
 //
 // The message is that of proto.Marshal, with the resources behind all other fields: their
-// order means nothing in protobuf. What is not a discovery response is left to gRPC's own
-// codec, and so is what is rare or cannot be written, and so are its errors. Nobody may
-// change a message that was handed to Marshal, nor what it refers to.
+// order means nothing in protobuf. What is neither a SotW response nor a Delta is left to
+// gRPC's own codec, and so is what is rare or cannot be written, and so are its errors.
+// Nobody may change a message that was handed to Marshal, nor what it refers to: the pieces
+// refer to it.
 package codec
 
 import (
@@ -34,6 +35,9 @@ const (
 	chunk      = 8 << 10
 )
 
+// block is how many pieces that are no bodies are allocated at once.
+const block = 256
+
 // Codec is gRPC's codec for protobuf, which sends resources from where they are. Its
 // methods may be called concurrently.
 type Codec struct{ encoding.CodecV2 }
@@ -41,20 +45,41 @@ type Codec struct{ encoding.CodecV2 }
 // New returns a codec.
 func New() Codec { return Codec{encoding.GetCodecV2("proto")} }
 
-// Marshal writes a message.
+// Delta is a Delta response whose resources are made while it is written, one in the place
+// of another: all at once, 100,000 are 14 MB.
+type Delta struct {
+	// Rest is the response without its resources.
+	Rest *discoveryv3.DeltaDiscoveryResponse
+	// Size is how many there are. Resource makes the i-th: it sets all known fields of to.
+	Size     int
+	Resource func(i int, to *discoveryv3.Resource)
+}
+
+// whole returns the response as one message.
+func (d *Delta) whole() *discoveryv3.DeltaDiscoveryResponse {
+	m := proto.CloneOf(d.Rest)
+	for i := range d.Size {
+		r := &discoveryv3.Resource{}
+		d.Resource(i, r)
+		m.Resources = append(m.Resources, r)
+	}
+	return m
+}
+
+// Marshal writes a message, or a *Delta.
 func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
-	var out mem.BufferSlice
-	ok := false
 	switch m := v.(type) {
 	case *discoveryv3.DiscoveryResponse:
-		out, ok = sotw(m)
-	case *discoveryv3.DeltaDiscoveryResponse:
-		out, ok = delta(m)
+		if out, ok := sotw(m); ok {
+			return out, nil
+		}
+	case *Delta:
+		if out, ok := delta(m); ok {
+			return out, nil
+		}
+		v = m.whole()
 	}
-	if !ok {
-		return c.CodecV2.Marshal(v)
-	}
-	return out, nil
+	return c.CodecV2.Marshal(v)
 }
 
 // The numbers of the fields that are written here.
@@ -69,7 +94,7 @@ func sotw(m *discoveryv3.DiscoveryResponse) (mem.BufferSlice, bool) {
 	if len(m.ProtoReflect().GetUnknown()) > 0 {
 		return nil, false
 	}
-	w := newWriter(2 * len(m.GetResources()))
+	w := newWriter(len(m.GetResources()))
 	rest := &discoveryv3.DiscoveryResponse{
 		VersionInfo: m.GetVersionInfo(), Canary: m.GetCanary(), TypeUrl: m.GetTypeUrl(), Nonce: m.GetNonce(),
 		ControlPlane: m.GetControlPlane(), ResourceErrors: m.GetResourceErrors(),
@@ -88,41 +113,31 @@ func sotw(m *discoveryv3.DiscoveryResponse) (mem.BufferSlice, bool) {
 	return w.done(), true
 }
 
-func delta(m *discoveryv3.DeltaDiscoveryResponse) (mem.BufferSlice, bool) {
-	if len(m.ProtoReflect().GetUnknown()) > 0 {
+func delta(d *Delta) (mem.BufferSlice, bool) {
+	w := newWriter(d.Size)
+	if !w.message(d.Rest, proto.Size(d.Rest)) {
 		return nil, false
 	}
-	w := newWriter(2 * len(m.GetResources()))
-	rest := &discoveryv3.DeltaDiscoveryResponse{
-		SystemVersionInfo: m.GetSystemVersionInfo(), TypeUrl: m.GetTypeUrl(), RemovedResources: m.GetRemovedResources(),
-		RemovedResourceNames: m.GetRemovedResourceNames(), Nonce: m.GetNonce(), ControlPlane: m.GetControlPlane(), ResourceErrors: m.GetResourceErrors(),
-	}
-	if !w.message(rest, proto.Size(rest)) {
-		return nil, false
-	}
-	for _, r := range m.GetResources() {
-		if len(r.ProtoReflect().GetUnknown()) > 0 {
-			return nil, false
-		}
-		around := &discoveryv3.Resource{
-			Name: r.GetName(), ResourceName: r.GetResourceName(), Aliases: r.GetAliases(), Version: r.GetVersion(),
-			Ttl: r.GetTtl(), CacheControl: r.GetCacheControl(), Metadata: r.GetMetadata(),
-		}
-		own := proto.Size(around)
+	r := &discoveryv3.Resource{}
+	for i := range d.Size {
+		d.Resource(i, r)
+		body := r.Resource
+		r.Resource = nil // what is around it
+		own := proto.Size(r)
 		size, inner, ok := own, 0, true
-		if r.GetResource() != nil {
-			if inner, ok = w.sizeAny(r.GetResource()); !ok {
+		if body != nil {
+			if inner, ok = w.sizeAny(body); !ok {
 				return nil, false
 			}
 			size += protowire.SizeTag(bodyField) + protowire.SizeBytes(inner)
 		}
 		w.field(resourcesField, size)
-		if !w.message(around, own) {
+		if !w.message(r, own) {
 			return nil, false
 		}
-		if r.GetResource() != nil {
+		if body != nil {
 			w.field(bodyField, inner)
-			w.any(r.GetResource())
+			w.any(body)
 		}
 	}
 	return w.done(), true
@@ -131,6 +146,9 @@ func delta(m *discoveryv3.DeltaDiscoveryResponse) (mem.BufferSlice, bool) {
 // writer gathers pieces.
 type writer struct {
 	out mem.BufferSlice
+	// between are the last pieces of out that are no bodies; it grows within its capacity
+	// only, since out refers to them where they are.
+	between []mem.SliceBuffer
 	// open is what is written and not yet a piece; it grows within its capacity only.
 	open []byte
 	// chunk is how large the next is at least.
@@ -139,8 +157,13 @@ type writer struct {
 	valid string
 }
 
-func newWriter(pieces int) *writer {
-	return &writer{out: make(mem.BufferSlice, 0, pieces+1), chunk: firstChunk}
+// newWriter makes room for two pieces for each resource: its body, and what is before it.
+func newWriter(resources int) *writer {
+	return &writer{
+		out:     make(mem.BufferSlice, 0, 2*resources+1),
+		between: make([]mem.SliceBuffer, 0, min(resources+1, block)),
+		chunk:   firstChunk,
+	}
 }
 
 // room makes n bytes fit behind what is open.
@@ -155,7 +178,11 @@ func (w *writer) room(n int) {
 // cut makes what is open a piece.
 func (w *writer) cut() {
 	if len(w.open) > 0 {
-		w.out = append(w.out, mem.SliceBuffer(w.open[:len(w.open):len(w.open)]))
+		if len(w.between) == cap(w.between) {
+			w.between = make([]mem.SliceBuffer, 0, block)
+		}
+		w.between = append(w.between, w.open[:len(w.open):len(w.open)])
+		w.out = append(w.out, &w.between[len(w.between)-1])
 		w.open = w.open[len(w.open):]
 	}
 }
@@ -210,7 +237,7 @@ func (w *writer) any(a *anypb.Any) {
 		return
 	}
 	w.cut()
-	w.out = append(w.out, mem.SliceBuffer(value))
+	w.out = append(w.out, (*mem.SliceBuffer)(&a.Value)) // which is there already, and need not be made
 }
 
 // done returns the pieces.

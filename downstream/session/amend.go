@@ -33,7 +33,7 @@ func (s *Session) amendFullState(sub *subscription, v View) *Response {
 		r := sub.choose(item)
 		switch {
 		case r != nil:
-			if h == nil || h.version != r.Version {
+			if h == nil || h.version() != r.Version {
 				news.add(r)
 			}
 		case h == nil || !sub.absent(v, name, item):

@@ -25,7 +25,7 @@ func (sub *subscription) choose(item xds.Item) *xds.Resource {
 	case xds.Rejected:
 		return sub.instead(item)
 	case xds.Suspect:
-		if h != nil && h.version == cur.Version {
+		if h != nil && h.version() == cur.Version {
 			return cur // it was sent this and may have applied it
 		}
 		if item.Good != nil && !h.refuses(item.Good.Version) {
@@ -49,8 +49,8 @@ func (sub *subscription) instead(item xds.Item) *xds.Resource {
 		return item.Good
 	case sub.sendsAlone():
 		return nil
-	case h != nil && h.acked == nil && h.unjudged != nil && h.unjudged.Version != cur.Version && !h.refuses(h.unjudged.Version):
-		return h.unjudged
+	case h != nil && h.acked == nil && h.unjudged() != nil && h.unjudged().Version != cur.Version && !h.refuses(h.unjudged().Version):
+		return h.unjudged()
 	case sub.inherited:
 		return cur
 	}
@@ -100,7 +100,7 @@ type collector struct {
 }
 
 func newCollector(size int) *collector {
-	return &collector{has: make(map[string]struct{}, size)}
+	return &collector{resources: make([]*xds.Resource, 0, size), has: make(map[string]struct{}, size)}
 }
 
 // addNew adds a resource that is not there yet. It must not be called after add.
@@ -162,7 +162,7 @@ func (s *Session) considerAll(sub *subscription, v View, out *collector) (remove
 			// What it claims is what it ACKed. What it applied of a response that it
 			// refused since, it does not tell (protocol.md V6).
 			if h := sub.hold(name); h.last == nil {
-				h.version = ""
+				h.has = nil
 			}
 		}
 	}
@@ -172,6 +172,7 @@ func (s *Session) considerAll(sub *subscription, v View, out *collector) (remove
 		}
 	}
 	if sub.wildcard {
+		out.resources = make([]*xds.Resource, 0, max(v.Count(sub.url)-len(sub.sent), 0))
 		for item := range v.All(sub.url) {
 			if item.Current != nil {
 				removed = s.considerItem(sub, v, item.Current.Name, item, false, out.addNew, removed)
@@ -224,7 +225,7 @@ func (s *Session) considerItem(sub *subscription, v View, name string, item xds.
 	// Of what the client brings along it is not known whether it is about to drop it:
 	// its timers run on between two streams (protocol.md 6.6).
 	timed := h != nil && h.last == nil && sub.passesTTL() && v.HadTTL(sub.url)
-	if !due && h != nil && h.version == r.Version && !timed {
+	if !due && h != nil && h.version() == r.Version && !timed {
 		switch sub.extend(h, r, s.now) {
 		case notNeeded:
 			return removed
@@ -247,7 +248,7 @@ func (sub *subscription) unresolved(name string) *xds.Resource {
 		return nil
 	}
 	r, err := xds.FromWrapper(sub.url, &discoveryv3.Resource{Name: name, Aliases: []string{name}}, time.Time{})
-	if h := sub.sent[name]; err != nil || h != nil && h.version != r.Version {
+	if h := sub.sent[name]; err != nil || h != nil && h.version() != r.Version {
 		return nil // it has one, which is to be removed
 	}
 	return r
@@ -372,7 +373,11 @@ func (set *fullSet) response() *Response {
 
 func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 	sub.rejections = v.Rejections(sub.url)
-	set := &fullSet{collector: *newCollector(len(sub.sent))}
+	size := len(sub.sent)
+	if sub.wildcard {
+		size = max(size, v.Count(sub.url))
+	}
+	set := &fullSet{collector: *newCollector(size)}
 	add := func(item xds.Item) {
 		if item.Current != nil {
 			delete(sub.leaving, item.Current.Name) // it is back, though perhaps nothing of it may be sent
@@ -382,7 +387,7 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 			return
 		}
 		set.add(r)
-		if h := sub.sent[r.Name]; h == nil || h.version != r.Version && !h.refuses(r.Version) {
+		if h := sub.sent[r.Name]; h == nil || h.version() != r.Version && !h.refuses(r.Version) {
 			set.differs = true
 		}
 	}
@@ -451,7 +456,7 @@ func (s *Session) buildNamed(sub *subscription, v View) *Response {
 				continue
 			}
 			found = true
-			if h := sub.sent[r.Name]; due || h == nil || h.version != r.Version {
+			if h := sub.sent[r.Name]; due || h == nil || h.version() != r.Version {
 				out.add(r)
 			}
 		}
@@ -459,7 +464,7 @@ func (s *Session) buildNamed(sub *subscription, v View) *Response {
 			// Absence cannot be said, so a layer that is removed becomes empty
 			// (protocol.md 1.13, 6.3).
 			r := xds.EmptyRuntime(name)
-			if h := sub.sent[name]; h != nil && h.version != r.Version {
+			if h := sub.sent[name]; h != nil && h.version() != r.Version {
 				out.add(r)
 			}
 			return
@@ -490,7 +495,7 @@ func (s *Session) probe(sub *subscription, v View) *Response {
 		suspect := sub.alone[0]
 		sub.alone = sub.alone[1:]
 		r, h := sub.choose(v.Lookup(sub.url, suspect.Name)), sub.sent[suspect.Name]
-		if r == nil || r.Version != suspect.Version || h == nil || h.version != r.Version || h.refuses(r.Version) {
+		if r == nil || r.Version != suspect.Version || h == nil || h.version() != r.Version || h.refuses(r.Version) {
 			continue // overtaken
 		}
 		resp := s.commit(sub, &Response{Resources: []*xds.Resource{r}}, 0)

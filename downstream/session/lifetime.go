@@ -58,7 +58,7 @@ func (s *Session) buildHeartbeats(sub *subscription, v View) *Response {
 		delete(sub.beats, name)
 		r := sub.choose(v.Lookup(sub.url, name))
 		h := sub.sent[name]
-		if r == nil || h == nil || h.version != r.Version {
+		if r == nil || h == nil || h.version() != r.Version {
 			continue // overtaken, and dirty
 		}
 		if sub.extend(h, r, s.now) == byHeartbeat {
@@ -76,7 +76,7 @@ func (s *Session) buildHeartbeats(sub *subscription, v View) *Response {
 // again.
 func (sub *subscription) missedBeats(f flight) {
 	for _, r := range f.beats {
-		if h := sub.sent[r.Name]; h != nil && h.version == r.Version {
+		if h := sub.sent[r.Name]; h != nil && h.version() == r.Version {
 			h.expireAt(time.Time{})
 			sub.dirty[r.Name] = struct{}{}
 		}

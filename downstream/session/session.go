@@ -49,8 +49,9 @@ type View interface {
 	Wildcard(typeURL string) xds.Knowledge
 	// Lookup returns what is held under a name or an alias.
 	Lookup(typeURL, name string) xds.Item
-	// All yields everything held of a type.
+	// All yields everything held of a type, Count is how much that is at most.
 	All(typeURL string) iter.Seq[xds.Item]
+	Count(typeURL string) int
 	// Collection yields everything held of a glob collection (protocol.md 8.7).
 	Collection(typeURL, glob string) iter.Seq[xds.Item]
 	// Doubtful lists names that a client of this kind may hold without telling:

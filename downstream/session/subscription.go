@@ -69,19 +69,16 @@ type subscription struct {
 }
 
 // holding is what a client has under one name. There are as many as resources, for each
-// client, so that its size counts: 64 bytes.
+// client, so that its size counts: 48 bytes.
 type holding struct {
-	// version is that of what the client is believed to have: sent last, or
-	// claimed in initial_resource_versions; "" when it may have anything.
-	version string
+	// has is the version of what the client is believed to have: sent last, or
+	// claimed in initial_resource_versions; nil when it may have anything.
+	has *string
 	// since is how many responses were sent before: what the client says of those is
 	// of something that it had to drop in between.
 	since uint64
 	// last was sent last on this stream, acked was ACKed last; nil for none.
 	last, acked *xds.Resource
-	// unjudged was sent after acked and superseded before it was answered, or refused
-	// together with others: the client may have it (protocol.md 1.8, V6).
-	unjudged *xds.Resource
 	// rare is nil for most.
 	rare *rare
 	// at is the place in subscription.whole.
@@ -95,6 +92,18 @@ type rare struct {
 	// expires is when the client drops it by itself, as it was told last; the
 	// zero time for never.
 	expires time.Time
+	// unjudged was sent after acked and superseded before it was answered, or refused
+	// together with others: the client may have it (protocol.md 1.8, V6).
+	unjudged *xds.Resource
+}
+
+// version returns that of what the client is believed to have; "" when it may have
+// anything.
+func (h *holding) version() string {
+	if h.has == nil {
+		return ""
+	}
+	return *h.has
 }
 
 // odd returns what is rare about a holding, to be changed.
@@ -117,6 +126,14 @@ func (h *holding) expireAt(at time.Time) {
 	if !h.expires().Equal(at) {
 		h.odd().expires = at
 	}
+}
+
+// unjudged returns what the client may have beside what it ACKed; nil for none.
+func (h *holding) unjudged() *xds.Resource {
+	if h.rare == nil {
+		return nil
+	}
+	return h.rare.unjudged
 }
 
 // disputed reports whether the client refused a version.
@@ -145,9 +162,14 @@ func (h *holding) refuse(version string) {
 
 // accept remembers an ACK: it is known again what the client has.
 func (h *holding) accept(r *xds.Resource) {
-	h.acked, h.unjudged = r, nil
-	if h.disputed() {
-		h.rare.refused = slices.DeleteFunc(h.rare.refused, func(version string) bool { return version == r.Version })
+	h.acked = r
+	if h.rare == nil {
+		return
+	}
+	h.rare.unjudged = nil
+	h.rare.refused = slices.DeleteFunc(h.rare.refused, func(version string) bool { return version == r.Version })
+	if len(h.rare.refused) == 0 && h.rare.expires.IsZero() {
+		h.rare = nil
 	}
 }
 
@@ -195,7 +217,7 @@ func (sub *subscription) requestDelta(req *Request, first bool) *Interest {
 		// The versions may come from before a restart; they are content hashes
 		// and so stay meaningful (protocol.md 7.5).
 		for name, version := range req.Initial {
-			sub.hold(name).version = version
+			sub.hold(name).has = &version
 			sub.dirty[name] = struct{}{} // it may be gone (protocol.md 3.5)
 		}
 	}
@@ -427,8 +449,8 @@ func (sub *subscription) setSent(r *xds.Resource) (h *holding, changed bool) {
 		}
 	}
 	sub.served.Add(r)
-	changed = h.version != r.Version
-	h.last, h.version = r, r.Version
+	changed = h.version() != r.Version
+	h.last, h.has = r, &r.Version
 	if sub.passesTTL() {
 		h.expireAt(r.Deadline())
 	}

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"testing"
 	"time"
+	"unsafe"
 
 	"google.golang.org/protobuf/types/known/anypb"
 
@@ -62,8 +63,8 @@ func (u *unanswering) remembered() int {
 		}
 	}
 	for _, h := range sub.sent {
-		if h.unjudged != nil {
-			of[h.unjudged] = struct{}{}
+		if h.unjudged() != nil {
+			of[h.unjudged()] = struct{}{}
 		}
 		delete(of, h.last)
 	}
@@ -124,5 +125,12 @@ func TestWhatIsLeftOfARefusedResponseIsSuspected(t *testing.T) {
 	v := u.s.Request(&Request{Type: u.url, Nonce: first, NACK: true, Error: "no"}).Verdict
 	if v == nil || v.Rejected != nil || len(v.Suspects) != 1 || v.Suspects[0].Name != "stands" {
 		t.Errorf("the verdict is %+v", v)
+	}
+}
+
+// There are as many as resources, for each client.
+func TestAHoldingIsSmall(t *testing.T) {
+	if size := unsafe.Sizeof(holding{}); size > 48 {
+		t.Errorf("%d bytes", size)
 	}
 }

@@ -532,6 +532,8 @@ func (s *fakeState) Lookup(typeURL, name string) xds.Item {
 
 func (s *fakeState) All(typeURL string) iter.Seq[xds.Item] { return maps.Values(s.items[typeURL]) }
 
+func (s *fakeState) Count(typeURL string) int { return len(s.items[typeURL]) }
+
 func (s *fakeState) Collection(typeURL, glob string) iter.Seq[xds.Item] {
 	return func(yield func(xds.Item) bool) {
 		for name, item := range s.items[typeURL] {

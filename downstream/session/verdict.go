@@ -63,7 +63,7 @@ func (sub *subscription) ack(f flight, v *Verdict) {
 func (sub *subscription) mayHave(f *flight, resources []*xds.Resource) {
 	for _, r := range resources {
 		if h := sub.heldFrom(f, r.Name); h != nil && (h.acked == nil || h.acked.Version != r.Version) {
-			h.unjudged = r
+			h.odd().unjudged = r
 		}
 	}
 }
@@ -98,7 +98,7 @@ func (sub *subscription) nack(f flight, v *Verdict) {
 	sub.mayHave(&f, blamed)
 	for _, r := range blamed {
 		h := sub.sent[r.Name]
-		if h == nil || h.version != r.Version {
+		if h == nil || h.version() != r.Version {
 			continue
 		}
 		if h.acked == nil {
@@ -131,18 +131,18 @@ func (sub *subscription) reject(r *xds.Resource) {
 		return
 	}
 	h.refuse(r.Version)
-	if h.version != r.Version {
+	if h.version() != r.Version {
 		return // something newer is on its way
 	}
 	sub.served.Remove(h.last)
-	h.last, h.version = h.acked, ""
+	h.last, h.has = h.acked, nil
 	if h.acked == nil {
 		sub.bare[r.Name] = struct{}{}
 		return
 	}
 	sub.served.Add(h.acked)
-	if h.unjudged == nil {
-		h.version = h.acked.Version
+	if h.unjudged() == nil {
+		h.has = &h.acked.Version
 	}
 }
 
@@ -158,21 +158,21 @@ func (sub *subscription) offer(v View) {
 	}
 	suspects := 0
 	for name := range sub.bare {
-		if h := sub.sent[name]; h != nil && h.version != "" && v.Lookup(sub.url, name).Standing == xds.Suspect {
+		if h := sub.sent[name]; h != nil && h.version() != "" && v.Lookup(sub.url, name).Standing == xds.Suspect {
 			suspects++
 		}
 	}
 	for name := range sub.bare {
 		delete(sub.bare, name)
 		h, item := sub.sent[name], v.Lookup(sub.url, name)
-		if h == nil || item.Good == nil || h.version == item.Good.Version || h.refuses(item.Good.Version) {
+		if h == nil || item.Good == nil || h.version() == item.Good.Version || h.refuses(item.Good.Version) {
 			continue
 		}
-		suspect := h.version != "" && item.Standing == xds.Suspect
+		suspect := h.version() != "" && item.Standing == xds.Suspect
 		if suspect && (suspects > 1 || sub.sendsAlone()) {
 			continue
 		}
-		h.version = "" // of a suspect it is not known whether the client has it
+		h.has = nil // of a suspect it is not known whether the client has it
 		sub.dirty[name] = struct{}{}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/types/known/anypb"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -59,23 +58,39 @@ func (r *Response) SotW(from *corev3.ControlPlane) (*discoveryv3.DiscoveryRespon
 
 // Delta writes the response in Delta form. The bodies are shared, not copied.
 func (r *Response) Delta(from *corev3.ControlPlane) *discoveryv3.DeltaDiscoveryResponse {
-	out := &discoveryv3.DeltaDiscoveryResponse{
+	out := r.DeltaRest(from)
+	for i := range r.Size() {
+		w := &discoveryv3.Resource{}
+		r.DeltaResource(i, w)
+		out.Resources = append(out.Resources, w)
+	}
+	return out
+}
+
+// DeltaRest writes the response in Delta form, without its resources.
+func (r *Response) DeltaRest(from *corev3.ControlPlane) *discoveryv3.DeltaDiscoveryResponse {
+	return &discoveryv3.DeltaDiscoveryResponse{
 		SystemVersionInfo: r.Version,
 		TypeUrl:           r.Type,
 		Nonce:             r.Nonce,
 		ControlPlane:      from,
 		RemovedResources:  r.Removed,
-		Resources:         make([]*discoveryv3.Resource, 0, len(r.Resources)),
 	}
-	for _, res := range r.Resources {
-		out.Resources = append(out.Resources, res.Wrapper(r.remaining(res)))
+}
+
+// Size returns how many resources the response has in Delta form.
+func (r *Response) Size() int { return len(r.Resources) + len(r.Heartbeats) }
+
+// DeltaResource makes w the i-th of them. The body is shared, not copied.
+func (r *Response) DeltaResource(i int, w *discoveryv3.Resource) {
+	if i < len(r.Resources) {
+		res := r.Resources[i]
+		res.Wrap(w, r.remaining(res))
+		return
 	}
-	for _, res := range r.Heartbeats {
-		out.Resources = append(out.Resources, &discoveryv3.Resource{
-			Name: res.Name, Version: res.Version, Ttl: durationpb.New(r.remaining(res)),
-		})
-	}
-	return out
+	res := r.Heartbeats[i-len(r.Resources)]
+	heartbeat := xds.Resource{Name: res.Name, Version: res.Version}
+	heartbeat.Wrap(w, r.remaining(res))
 }
 
 // remaining returns how long a resource lives from the moment that the response

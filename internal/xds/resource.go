@@ -249,20 +249,22 @@ func contentHash(r *Resource) string {
 	return hexSum(h.Sum64())
 }
 
-// Wrapper returns the resource as an entry of a Delta response. ttl is what
-// remains of its lifetime, 0 to send none. The body is shared, not copied.
-func (r *Resource) Wrapper(ttl time.Duration) *discoveryv3.Resource {
-	w := &discoveryv3.Resource{
-		Name:         r.Name,
-		Version:      r.Version,
-		Resource:     r.Body,
-		Aliases:      r.Aliases(),
-		CacheControl: r.CacheControl(),
-		Metadata:     r.Metadata(),
-	}
+// Wrap makes w the resource as an entry of a Delta response. ttl is what remains of its
+// lifetime, 0 to send none. The body is shared, not copied.
+func (r *Resource) Wrap(w *discoveryv3.Resource, ttl time.Duration) {
+	w.Name, w.Version = r.Name, r.Version
+	w.Resource = r.Body
+	w.Aliases, w.CacheControl, w.Metadata = r.Aliases(), r.CacheControl(), r.Metadata()
+	w.Ttl = nil
 	if ttl > 0 {
 		w.Ttl = durationpb.New(ttl)
 	}
+}
+
+// Wrapper is Wrap in a message of its own.
+func (r *Resource) Wrapper(ttl time.Duration) *discoveryv3.Resource {
+	w := &discoveryv3.Resource{}
+	r.Wrap(w, ttl)
 	return w
 }
 

@@ -203,6 +203,23 @@ func TestSotWCarriesAWrapperWhereTheBodyAloneLosesTheName(t *testing.T) {
 	}
 }
 
+// One message serves for many resources.
+func TestNothingOfOneResourceIsLeftInTheWrapperOfTheNext(t *testing.T) {
+	full := mustWrapper(t, RouteType, &discoveryv3.Resource{
+		Name: "full", Aliases: []string{"a"}, Resource: route(t, "r"), CacheControl: &discoveryv3.Resource_CacheControl{},
+		Metadata: &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"f": {}}},
+	})
+	plain := &Resource{Name: "plain"}
+	w := &discoveryv3.Resource{}
+	full.Wrap(w, time.Second)
+	if want := full.Wrapper(time.Second); !proto.Equal(w, want) || w.GetMetadata() == nil || w.GetCacheControl() == nil {
+		t.Errorf("got %v, want %v", w, want)
+	}
+	if plain.Wrap(w, 0); !proto.Equal(w, &discoveryv3.Resource{Name: "plain"}) {
+		t.Errorf("got %v", w)
+	}
+}
+
 // protocol.md 6.4: a TTL in SotW crashes Envoy; 6.5: in Delta it is what remains.
 func TestATTLIsPassedOnInDeltaOnly(t *testing.T) {
 	r := mustWrapper(t, RouteType, &discoveryv3.Resource{Name: "s", Resource: route(t, "r"), Ttl: durationpb.New(time.Minute)})

@@ -240,7 +240,7 @@ func TestBatchesThatDoNotAddUpAreNotUsed(t *testing.T) {
 			build(e)
 			e.record(put("c", "1"))
 			e.commit(0, time.Now())
-			must(t, writeAndSync(s.file, e.buf))
+			must(t, e.flush(s.file))
 			im := loadBytes(t, cfg, readLog(t, cfg.Dir))
 			same(t, im.loaded, model([]Record{put("a", "1")}))
 			if im.damage == nil {

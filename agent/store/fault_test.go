@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -262,6 +263,42 @@ func TestABatchWhoseFsyncFailedIsCutOff(t *testing.T) {
 	}
 	if !slices.Equal(readLog(t, dir), before) {
 		t.Error("the batch is still there")
+	}
+}
+
+// A batch that is too large for one write counts as a whole, or not at all: whichever
+// write fails, and whether or not what was written can be cut off.
+func TestALargeBatchThatFailsMidwayDoesNotCount(t *testing.T) {
+	var batch []Record
+	for i := range 8 {
+		batch = append(batch, put(strconv.Itoa(i), strings.Repeat("x", chunk/2)))
+	}
+	for _, tc := range []struct {
+		op      string
+		lasting bool
+	}{{"write", false}, {"", true}} { // an error, and a death
+		for n := 1; ; n++ {
+			dir := stateDir(t)
+			f := &faultFS{}
+			cfg := config(dir)
+			cfg.FS = f
+			s, _ := start(t, cfg)
+			must(t, rewriteTo(s, []Record{put("a", "1")}))
+			before := onDisk(t, dir)
+			f.op, f.nth, f.err, f.lasting = tc.op, n, errStopped, tc.lasting
+			err := s.Append(batch)
+			if !f.fired {
+				if err != nil || n < 5 {
+					t.Fatalf("%d writes, %v", n-1, err)
+				}
+				break
+			}
+			if got := onDisk(t, dir); !errors.Is(err, errStopped) || got != before && !(tc.lasting && got == text(model([]Record{put("a", "1")}, batch))) {
+				t.Fatalf("call %d of %q: %v, on disk is\n%.200s", n, tc.op, err, got)
+			}
+			f.heal()
+			must(t, s.Close())
+		}
 	}
 }
 

@@ -222,6 +222,14 @@ func (e *encoder) commit(flags byte, now time.Time) {
 	e.count = 0
 }
 
+// flush writes what was encoded since the last one.
+func (e *encoder) flush(to io.Writer) error {
+	_, err := to.Write(e.buf)
+	e.base += int64(len(e.buf))
+	e.buf = e.buf[:0]
+	return err
+}
+
 // framer finds the records of a log and compares their checksums, so that no length
 // is believed that was not written. Nothing is allocated for one before it is
 // checked against the bound and against what is left of the file.

@@ -163,7 +163,7 @@ func longLog(t testing.TB, cfg Config) []byte {
 	e.frame(kindPut, recordKey{group, xds.EndpointType, "n"}, []byte("no put"))
 	e.record(put("b", "1"))
 	e.commit(0, time.Now())
-	must(t, writeAndSync(s.file, e.buf))
+	must(t, e.flush(s.file))
 	must(t, s.Close())
 	return readLog(t, cfg.Dir)
 }

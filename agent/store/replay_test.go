@@ -231,7 +231,7 @@ func TestARecordOfAKindToComeIsPassedOver(t *testing.T) {
 	e.frame(kind(200), recordKey{group, "t", "n"}, []byte("whatever"))
 	e.record(put("b", "1"))
 	e.commit(0, time.Now())
-	must(t, writeAndSync(s.file, e.buf))
+	must(t, e.flush(s.file))
 	must(t, s.Close())
 	got, _ := stored(t, cfg)
 	same(t, got, model([]Record{put("a", "1"), put("b", "1")}))

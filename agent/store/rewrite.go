@@ -87,10 +87,7 @@ func (s *Store) writeState(f File, e *encoder, state iter.Seq[Record]) (at time.
 	flush := func(flags byte) error {
 		at = time.Now()
 		e.commit(flags, at)
-		_, err := f.Write(e.buf)
-		e.base += int64(len(e.buf))
-		e.buf = e.buf[:0]
-		return err
+		return e.flush(f)
 	}
 	var last Key
 	for rec := range state {

@@ -67,8 +67,8 @@ const (
 
 	// maxAside bounds the files that are kept though they are not used.
 	maxAside = 3
-	// chunk is the size of the batches of a Rewrite: a damaged byte costs what
-	// follows it, and the chunk that it is in.
+	// chunk is how much is written at once, and the size of the batches of a Rewrite:
+	// a damaged byte costs what follows it, and the chunk that it is in.
 	chunk = 256 << 10
 	// slack is what may be appended before a small generation is due.
 	slack = 1 << 20
@@ -167,23 +167,40 @@ func (s *Store) Append(batch []Record) error {
 		return s.stop(err)
 	}
 	e := &encoder{form: s.file.form, buf: s.buf[:0], base: s.file.size}
-	for _, rec := range batch {
-		s.skipped(e.record(rec))
-	}
 	now := time.Now()
-	e.commit(0, now)
+	err := s.writeBatch(e, batch, now)
 	if s.buf = e.buf; cap(s.buf) > maxBuffer {
 		s.buf = nil
 	}
-	if err := writeAndSync(s.file, e.buf); err != nil {
+	if err != nil {
 		// The pages of a failed fsync may count as clean. Cut off, they cannot be
 		// taken for durable by whoever reads the file next; nothing depends on it.
 		_ = s.file.Truncate(s.file.size)
 		return s.stop(err)
 	}
-	s.file.size += int64(len(e.buf))
-	s.appended(int64(len(e.buf)), now)
+	grown := e.base - s.file.size
+	s.file.size = e.base
+	s.appended(grown, now)
 	return nil
+}
+
+// writeBatch writes a batch in pieces, so that a large one is not in memory twice: without the
+// mark at its end none of it counts.
+func (s *Store) writeBatch(e *encoder, batch []Record, now time.Time) error {
+	for _, rec := range batch {
+		s.skipped(e.record(rec))
+		if len(e.buf) < chunk {
+			continue
+		}
+		if err := e.flush(s.file); err != nil {
+			return err
+		}
+	}
+	e.commit(0, now)
+	if err := e.flush(s.file); err != nil {
+		return err
+	}
+	return s.file.Sync()
 }
 
 // stop gives the log up after an error.
@@ -351,14 +368,6 @@ func (s *Store) check() error {
 }
 
 func (s *Store) path(name string) string { return filepath.Join(s.cfg.Dir, name) }
-
-// writeAndSync writes a whole buffer and waits until it is durable.
-func writeAndSync(f File, b []byte) error {
-	if _, err := f.Write(b); err != nil {
-		return err
-	}
-	return f.Sync()
-}
 
 // hint adds what to do about an error of the disk, where that is known.
 func hint(err error) error {

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// giveBackProgram gives back the pages of the program that only its start needed: the
-// descriptors of Envoy's messages are 15 MB that are touched once. They are read again from
-// the file if they are needed after all. It counts, since there is an agent in every pod.
+// giveBackProgram gives back the pages of the program, of which most are not needed again:
+// a start touches 15 MB, the tables of protobuf's messages above all. What is needed is
+// mapped again from the file. It counts, since there is an agent in every pod.
 func giveBackProgram(log *slog.Logger) {
 	maps, err := os.Open("/proc/self/maps")
 	if err != nil {

@@ -21,10 +21,13 @@ import (
 	"google.golang.org/grpc/health"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
+	reflectiongrpc "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	alphareflectiongrpc "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-xds/holdfast/downstream/codec"
 	"github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -51,7 +54,10 @@ var services = []struct {
 // and what the configuration adds.
 func (s *Server) register(g *grpc.Server) {
 	healthgrpc.RegisterHealthServer(g, health.NewServer()) // "" is SERVING
-	reflection.Register(g)
+	// As reflection.Register does, but with all of Envoy's messages.
+	known := reflection.ServerOptions{Services: g, DescriptorResolver: envoytypes.Resolver}
+	reflectiongrpc.RegisterServerReflectionServer(g, reflection.NewServerV1(known))
+	alphareflectiongrpc.RegisterServerReflectionServer(g, reflection.NewServer(known))
 	if s.cfg.Register != nil {
 		s.cfg.Register(g)
 	}

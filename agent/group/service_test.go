@@ -12,8 +12,10 @@ import (
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	reflectiongrpc "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -259,6 +261,48 @@ func TestFetchIsAnsweredOnce(t *testing.T) {
 		err = conn.Invoke(r.Context(), "/envoy.service.cluster.v3.ClusterDiscoveryService/FetchClusters", r.poll(""), &resp)
 		if err != nil || len(resp.Resources) != 1 {
 			r.Fatalf("%v %v", &resp, err)
+		}
+	})
+}
+
+// With reflection grpcurl shows what is in an answer, though hardly any of Envoy's messages
+// is linked into the agent.
+func TestReflectionKnowsTheServicesAndWhatIsInTheirAnswers(t *testing.T) {
+	inAllForms(t, xdstest.Config{}, func(r *rig) {
+		conn, err := r.down.Dial()
+		if err != nil {
+			r.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		stream, err := reflectiongrpc.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
+		if err != nil {
+			r.Fatal(err)
+		}
+		for symbol, file := range map[string]string{
+			"envoy.service.discovery.v3.AggregatedDiscoveryService": "envoy/service/discovery/v3/ads.proto",
+			"envoy.extensions.filters.http.lua.v3.Lua":              "envoy/extensions/filters/http/lua/v3/lua.proto",
+		} {
+			ask := &reflectiongrpc.ServerReflectionRequest{MessageRequest: &reflectiongrpc.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: symbol}}
+			if err := stream.Send(ask); err != nil {
+				r.Fatal(err)
+			}
+			resp, err := stream.Recv()
+			if err != nil {
+				r.Fatal(err)
+			}
+			var paths []string
+			for _, raw := range resp.GetFileDescriptorResponse().GetFileDescriptorProto() {
+				var decoded descriptorpb.FileDescriptorProto
+				if err := proto.Unmarshal(raw, &decoded); err != nil {
+					r.Fatal(err)
+				}
+				paths = append(paths, decoded.GetName())
+			}
+			if !slices.Contains(paths, file) {
+				r.Errorf("%s: got %v, %v", symbol, paths, resp.GetErrorResponse())
+			}
 		}
 	})
 }

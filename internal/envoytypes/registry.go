@@ -21,12 +21,14 @@ import (
 )
 
 // Resolver finds messages by their type URL or name, those that are linked and those that are
-// not: for proto, protojson and prototext, whose own resolver knows only the former. The
-// error for what it does not find is protoregistry.NotFound. Extensions it knows as far as they are
-// linked: Envoy's messages have none.
+// not: for proto, protojson and prototext, whose own resolver knows only the former. It
+// finds descriptors, too, for gRPC's reflection. The error for what it does not find is
+// protoregistry.NotFound. Extensions it knows as far as they are linked: Envoy's messages
+// have none.
 var Resolver interface {
 	protoregistry.MessageTypeResolver
 	protoregistry.ExtensionTypeResolver
+	protodesc.Resolver
 } = &registry{Types: protoregistry.GlobalTypes, linked: protoregistry.GlobalFiles}
 
 // Unpack decodes what an Any holds.
@@ -60,28 +62,16 @@ type registry struct {
 	read protoregistry.Files
 }
 
-// maxName is longer than any name in Envoy's API, in bytes: a longer one is not looked for in
-// each of its parents.
-const maxName = 256
-
 func (r *registry) FindMessageByURL(url string) (protoreflect.MessageType, error) {
 	return r.FindMessageByName(protoreflect.FullName(url[strings.LastIndexByte(url, '/')+1:]))
 }
 
 func (r *registry) FindMessageByName(name protoreflect.FullName) (protoreflect.MessageType, error) {
 	found, err := r.Types.FindMessageByName(name)
-	if !errors.Is(err, protoregistry.NotFound) || len(name) > maxName {
+	if !errors.Is(err, protoregistry.NotFound) {
 		return found, err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	d, err := r.read.FindDescriptorByName(name)
-	if errors.Is(err, protoregistry.NotFound) {
-		if err := r.readPackage(name.Parent()); err != nil {
-			return nil, err
-		}
-		d, err = r.read.FindDescriptorByName(name)
-	}
+	d, err := r.FindDescriptorByName(name)
 	if err != nil {
 		return nil, err
 	}
@@ -91,24 +81,46 @@ func (r *registry) FindMessageByName(name protoreflect.FullName) (protoreflect.M
 	return nil, fmt.Errorf("%s is no message", name)
 }
 
-// readPackage reads the files of a package, given its name or that of a message in it.
-func (r *registry) readPackage(name protoreflect.FullName) error {
-	for ; name != ""; name = name.Parent() {
-		for _, f := range descriptors()[strings.ReplaceAll(string(name), ".", "/")] {
-			if _, err := r.FindFileByPath(f.path); err != nil {
-				return err
+// maxName is longer than any name in Envoy's API, in bytes: a longer one is not looked for in
+// each of its parents.
+const maxName = 256
+
+func (r *registry) FindDescriptorByName(name protoreflect.FullName) (protoreflect.Descriptor, error) {
+	linked, err := r.linked.FindDescriptorByName(name)
+	if err == nil || len(name) > maxName {
+		return linked, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known, err := r.read.FindDescriptorByName(name)
+	if !errors.Is(err, protoregistry.NotFound) {
+		return known, err
+	}
+	for parent := name.Parent(); parent != ""; parent = parent.Parent() {
+		for _, f := range descriptors()[strings.ReplaceAll(string(parent), ".", "/")] {
+			if _, err := (reader{r}).FindFileByPath(f.path); err != nil {
+				return nil, err
 			}
 		}
 	}
-	return nil
+	return r.read.FindDescriptorByName(name)
 }
 
-// FindFileByPath returns a file, which it reads, with all that it imports, if it has not yet.
 func (r *registry) FindFileByPath(name string) (protoreflect.FileDescriptor, error) {
-	if linked, err := r.linked.FindFileByPath(name); err == nil {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return reader{r}.FindFileByPath(name)
+}
+
+// reader is the registry for a file that is being read, while mu is held.
+type reader struct{ r *registry }
+
+// FindFileByPath returns a file, which it reads, with all that it imports, if need be.
+func (in reader) FindFileByPath(name string) (protoreflect.FileDescriptor, error) {
+	if linked, err := in.r.linked.FindFileByPath(name); err == nil {
 		return linked, nil
 	}
-	if known, err := r.read.FindFileByPath(name); err == nil {
+	if known, err := in.r.read.FindFileByPath(name); err == nil {
 		return known, nil
 	}
 	for _, f := range descriptors()[path.Dir(name)] {
@@ -119,22 +131,21 @@ func (r *registry) FindFileByPath(name string) (protoreflect.FileDescriptor, err
 		if err := proto.Unmarshal(f.wire, &decoded); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		file, err := protodesc.NewFile(&decoded, r)
+		file, err := protodesc.NewFile(&decoded, in)
 		if err != nil {
 			return nil, err
 		}
-		return file, r.read.RegisterFile(file)
+		return file, in.r.read.RegisterFile(file)
 	}
 	return nil, protoregistry.NotFound
 }
 
-// FindDescriptorByName finds what a file that is being read refers to: what it imports was
-// read before.
-func (r *registry) FindDescriptorByName(name protoreflect.FullName) (protoreflect.Descriptor, error) {
-	if linked, err := r.linked.FindDescriptorByName(name); err == nil {
+// FindDescriptorByName finds what a file refers to: what it imports was read before.
+func (in reader) FindDescriptorByName(name protoreflect.FullName) (protoreflect.Descriptor, error) {
+	if linked, err := in.r.linked.FindDescriptorByName(name); err == nil {
 		return linked, nil
 	}
-	return r.read.FindDescriptorByName(name)
+	return in.r.read.FindDescriptorByName(name)
 }
 
 // descriptorSet is a FileDescriptorSet: the files of Envoy's API, and all that they import.

@@ -92,6 +92,28 @@ func TestNamesThatAreNotOfAMessageAreNotFound(t *testing.T) {
 	}
 }
 
+// gRPC's reflection looks for files and for whatever has a name.
+func TestFilesAndDescriptorsAreFoundToo(t *testing.T) {
+	r := with(t, nothing)
+	for _, name := range []protoreflect.FullName{
+		"envoy.extensions.filters.http.lua.v3.Lua", "envoy.extensions.filters.http.lua.v3.Lua.inline_code",
+		"envoy.config.core.v3.RequestMethod", "envoy.service.discovery.v3.AggregatedDiscoveryService",
+	} {
+		if d, err := r.FindDescriptorByName(name); err != nil || d.FullName() != name {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	const path = "envoy/extensions/filters/http/buffer/v3/buffer.proto"
+	if f, err := r.FindFileByPath(path); err != nil || f.Path() != path || f.Imports().Len() == 0 || f.Imports().Get(0).IsPlaceholder() {
+		t.Errorf("%v: %v", f, err)
+	}
+	for _, path := range []string{"", "/", "envoy", "envoy/unheard.proto", "envoy/config/core/v3/unheard.proto"} {
+		if f, err := r.FindFileByPath(path); !errors.Is(err, protoregistry.NotFound) {
+			t.Errorf("%q: %v, %v", path, f, err)
+		}
+	}
+}
+
 // A part of a message that is not linked may be of a type that is.
 func TestPartsOfAMessageAreCopiedToTheTypesThatAreLinked(t *testing.T) {
 	const filter = "envoy/extensions/filters/http/oauth2/"

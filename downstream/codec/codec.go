@@ -102,13 +102,19 @@ func sotw(m *discoveryv3.DiscoveryResponse) (mem.BufferSlice, bool) {
 	if !w.message(rest, proto.Size(rest)) {
 		return nil, false
 	}
-	for _, a := range m.GetResources() {
+	// The bodies lie wherever there was room, and hardly any is in the processor's cache: a
+	// loop that does nothing else waits for many at a time, and gRPC then for none.
+	bodies := make([]mem.SliceBuffer, len(m.GetResources()))
+	for i, a := range m.GetResources() {
+		bodies[i] = a.GetValue()
+	}
+	for i, a := range m.GetResources() {
 		n, ok := w.sizeAny(a)
 		if !ok {
 			return nil, false
 		}
 		w.field(resourcesField, n)
-		w.any(a)
+		w.any(a, &bodies[i])
 	}
 	return w.done(), true
 }
@@ -137,7 +143,7 @@ func delta(d *Delta) (mem.BufferSlice, bool) {
 		}
 		if body != nil {
 			w.field(bodyField, inner)
-			w.any(body)
+			w.any(body, (*mem.SliceBuffer)(&body.Value)) // which is there already, and need not be made
 		}
 	}
 	return w.done(), true
@@ -219,25 +225,24 @@ func (w *writer) sizeAny(a *anypb.Any) (n int, ok bool) {
 	return n, true
 }
 
-// any writes an Any.
-func (w *writer) any(a *anypb.Any) {
+// any writes an Any, whose value is a buffer.
+func (w *writer) any(a *anypb.Any, value *mem.SliceBuffer) {
 	if url := a.GetTypeUrl(); url != "" {
 		w.field(typeField, len(url))
 		w.room(len(url))
 		w.open = append(w.open, url...)
 	}
-	value := a.GetValue()
-	if len(value) == 0 {
+	if len(*value) == 0 {
 		return
 	}
-	w.field(valueField, len(value))
-	if len(value) < pieceFrom {
-		w.room(len(value))
-		w.open = append(w.open, value...)
+	w.field(valueField, len(*value))
+	if len(*value) < pieceFrom {
+		w.room(len(*value))
+		w.open = append(w.open, *value...)
 		return
 	}
 	w.cut()
-	w.out = append(w.out, (*mem.SliceBuffer)(&a.Value)) // which is there already, and need not be made
+	w.out = append(w.out, value)
 }
 
 // done returns the pieces.

@@ -5,11 +5,14 @@ import (
 	"strings"
 	"testing"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/anypb"
 	_ "google.golang.org/protobuf/types/known/emptypb" // the innermost
 
@@ -93,14 +96,35 @@ func TestTheDefaultLimitsLeaveRoomForALargeMesh(t *testing.T) {
 // Writing JSON decodes every level of nested Anys anew, so that a small resource
 // could cost without end.
 func TestARESTAnswerIsHeldToTheNestingOfAnys(t *testing.T) {
+	marshal := func(m proto.Message) []byte {
+		value, err := proto.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+	for name, around := range map[string]func(*anypb.Any) *anypb.Any{
+		"at once": func(body *anypb.Any) *anypb.Any {
+			return &anypb.Any{TypeUrl: "type.googleapis.com/google.protobuf.Any", Value: marshal(body)}
+		},
+		"each within a message that is not linked": func(body *anypb.Any) *anypb.Any {
+			const action = "type.googleapis.com/envoy.extensions.filters.http.composite.v3.ExecuteFilterAction"
+			if _, err := protoregistry.GlobalTypes.FindMessageByURL(action); err == nil {
+				t.Fatal("it is linked: take another")
+			}
+			config := marshal(&corev3.TypedExtensionConfig{Name: "f", TypedConfig: body})
+			return &anypb.Any{TypeUrl: action, Value: protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), config)}
+		},
+	} {
+		t.Run(name, func(t *testing.T) { nestingIsBounded(t, around) })
+	}
+}
+
+func nestingIsBounded(t *testing.T, around func(*anypb.Any) *anypb.Any) {
 	nested := func(levels int) *discoveryv3.DiscoveryResponse {
 		body := &anypb.Any{TypeUrl: "type.googleapis.com/google.protobuf.Empty"}
 		for range levels - 2 {
-			value, err := proto.Marshal(body)
-			if err != nil {
-				t.Fatal(err)
-			}
-			body = &anypb.Any{TypeUrl: "type.googleapis.com/google.protobuf.Any", Value: value}
+			body = around(body)
 		}
 		l := xdstest.Listener("l", 1, "r")
 		l.ListenerFilters = []*listenerv3.ListenerFilter{{Name: "f", ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: body}}}

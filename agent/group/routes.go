@@ -34,6 +34,9 @@ func (refs *references) look(m protoreflect.Message, depth int) {
 	if depth > prefetchDepth {
 		return
 	}
+	if linked := envoytypes.Linked(m); linked != nil {
+		m = linked.ProtoReflect()
+	}
 	switch body := m.Interface().(type) {
 	case *anypb.Any:
 		if inner, err := envoytypes.Unpack(body); err == nil {

@@ -67,8 +67,11 @@ func TestWhatWasFetchedAndNobodyWantsIsReleased(t *testing.T) {
 // asked tells whether the control plane has a subscription to a route, from what the
 // newest requests said.
 func asked(r *rig, name string) (is bool) {
-	for _, e := range r.cp.Requests(xds.RouteType) {
+	for _, e := range r.cp.Events() {
 		switch {
+		case e.Kind == xdstest.Opened:
+			is = false // until this stream has said so, too
+		case e.Type != xds.RouteType:
 		case r.above == xdstest.SotW:
 			is = slices.Contains(e.Names, name)
 		case slices.Contains(e.Subscribe, name):

@@ -117,9 +117,7 @@ func (s *Server) rest(w http.ResponseWriter, r *http.Request) {
 // nestedWithin reports whether no more than depth Anys are nested in a message. What
 // cannot be decoded counts as one: writing it fails anyway.
 func nestedWithin(m protoreflect.Message, depth int) bool {
-	if linked := envoytypes.Linked(m); linked != nil {
-		m = linked.ProtoReflect()
-	}
+	m = envoytypes.Linked(m)
 	if holder, ok := m.Interface().(*anypb.Any); ok {
 		if depth == 0 {
 			return false

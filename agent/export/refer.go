@@ -50,10 +50,10 @@ func (w *writer) message(m protoreflect.Message, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("nested more than %d deep", maxDepth)
 	}
-	if linked := envoytypes.Linked(m); linked != nil {
-		err := w.message(linked.ProtoReflect(), depth)
+	if linked := envoytypes.Linked(m); linked != m {
+		err := w.message(linked, depth)
 		proto.Reset(m.Interface())
-		proto.Merge(m.Interface(), linked)
+		proto.Merge(m.Interface(), linked.Interface())
 		return err
 	}
 	var err error

@@ -34,9 +34,7 @@ func (refs *references) look(m protoreflect.Message, depth int) {
 	if depth > prefetchDepth {
 		return
 	}
-	if linked := envoytypes.Linked(m); linked != nil {
-		m = linked.ProtoReflect()
-	}
+	m = envoytypes.Linked(m)
 	switch body := m.Interface().(type) {
 	case *anypb.Any:
 		if inner, err := envoytypes.Unpack(body); err == nil {

@@ -1,9 +1,8 @@
-package envoytypes_test
+package envoytypes
 
 import (
 	"testing"
 
-	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -58,8 +57,9 @@ func TestUsualMessagesAreKnown(t *testing.T) {
 	} {
 		urls = append(urls, extensions+message)
 	}
+	r := with(t, nothing)
 	for _, url := range urls {
-		if _, err := envoytypes.Resolver.FindMessageByURL(url); err != nil {
+		if _, err := r.FindMessageByURL(url); err != nil {
 			t.Errorf("%s: %v", url, err)
 		}
 	}

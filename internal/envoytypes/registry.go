@@ -36,19 +36,18 @@ func Unpack(a *anypb.Any) (proto.Message, error) {
 	return anypb.UnmarshalNew(a, proto.UnmarshalOptions{Resolver: Resolver})
 }
 
-// Linked returns a copy, of the type that is linked, of a message that is part of one that is
-// not: for code that tells messages apart by their types in Go. It returns nil for any
-// other message.
-func Linked(m protoreflect.Message) proto.Message {
+// Linked returns m or, if it is part of a message that is not linked and yet of a type that is,
+// a copy of that type: for code that tells messages apart by their types in Go.
+func Linked(m protoreflect.Message) protoreflect.Message {
 	if _, dynamic := m.Interface().(*dynamicpb.Message); !dynamic {
-		return nil
+		return m
 	}
 	known, err := protoregistry.GlobalTypes.FindMessageByName(m.Descriptor().FullName())
 	if err != nil {
-		return nil
+		return m
 	}
-	linked := known.New().Interface()
-	proto.Merge(linked, m.Interface())
+	linked := known.New()
+	proto.Merge(linked.Interface(), m.Interface())
 	return linked
 }
 
@@ -81,29 +80,29 @@ func (r *registry) FindMessageByName(name protoreflect.FullName) (protoreflect.M
 	return nil, fmt.Errorf("%s is no message", name)
 }
 
-// maxName is longer than any name in Envoy's API, in bytes: a longer one is not looked for in
-// each of its parents.
+// maxName is longer than any name in Envoy's API, in bytes: a longer one is not looked for, since
+// each of its parents would be, here and by protobuf.
 const maxName = 256
 
 func (r *registry) FindDescriptorByName(name protoreflect.FullName) (protoreflect.Descriptor, error) {
-	linked, err := r.linked.FindDescriptorByName(name)
-	if err == nil || len(name) > maxName {
-		return linked, err
+	if len(name) > maxName {
+		return nil, protoregistry.NotFound
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	known, err := r.read.FindDescriptorByName(name)
+	in := reader{r}
+	known, err := in.FindDescriptorByName(name)
 	if !errors.Is(err, protoregistry.NotFound) {
 		return known, err
 	}
 	for parent := name.Parent(); parent != ""; parent = parent.Parent() {
 		for _, f := range descriptors()[strings.ReplaceAll(string(parent), ".", "/")] {
-			if _, err := (reader{r}).FindFileByPath(f.path); err != nil {
+			if _, err := in.FindFileByPath(f.path); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return r.read.FindDescriptorByName(name)
+	return in.FindDescriptorByName(name)
 }
 
 func (r *registry) FindFileByPath(name string) (protoreflect.FileDescriptor, error) {
@@ -140,7 +139,7 @@ func (in reader) FindFileByPath(name string) (protoreflect.FileDescriptor, error
 	return nil, protoregistry.NotFound
 }
 
-// FindDescriptorByName finds what a file refers to: what it imports was read before.
+// FindDescriptorByName finds what is linked or was read, as all is that a file imports.
 func (in reader) FindDescriptorByName(name protoreflect.FullName) (protoreflect.Descriptor, error) {
 	if linked, err := in.r.linked.FindDescriptorByName(name); err == nil {
 		return linked, nil

@@ -55,8 +55,8 @@ type Delta struct {
 	Resource func(i int, to *discoveryv3.Resource)
 }
 
-// whole returns the response as one message.
-func (d *Delta) whole() *discoveryv3.DeltaDiscoveryResponse {
+// Message returns the response as one message.
+func (d *Delta) Message() *discoveryv3.DeltaDiscoveryResponse {
 	m := proto.CloneOf(d.Rest)
 	for i := range d.Size {
 		r := &discoveryv3.Resource{}
@@ -77,7 +77,7 @@ func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 		if out, ok := delta(m); ok {
 			return out, nil
 		}
-		v = m.whole()
+		v = m.Message()
 	}
 	return c.CodecV2.Marshal(v)
 }

@@ -56,17 +56,6 @@ func (r *Response) SotW(from *corev3.ControlPlane) (*discoveryv3.DiscoveryRespon
 	return out, nil
 }
 
-// Delta writes the response in Delta form. The bodies are shared, not copied.
-func (r *Response) Delta(from *corev3.ControlPlane) *discoveryv3.DeltaDiscoveryResponse {
-	out := r.DeltaRest(from)
-	for i := range r.Size() {
-		w := &discoveryv3.Resource{}
-		r.DeltaResource(i, w)
-		out.Resources = append(out.Resources, w)
-	}
-	return out
-}
-
 // DeltaRest writes the response in Delta form, without its resources.
 func (r *Response) DeltaRest(from *corev3.ControlPlane) *discoveryv3.DeltaDiscoveryResponse {
 	return &discoveryv3.DeltaDiscoveryResponse{

@@ -11,6 +11,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
 	"github.com/holdfast-xds/holdfast/agent/cache"
+	"github.com/holdfast-xds/holdfast/downstream/codec"
 	down "github.com/holdfast-xds/holdfast/downstream/session"
 	up "github.com/holdfast-xds/holdfast/upstream/session"
 )
@@ -454,7 +455,7 @@ func (s *stream) send(resp *down.Response) {
 	}
 	msg := downMessage{k: kindOf(resp.Type)}
 	if s.c.delta {
-		msg.delta = resp.Delta(nil)
+		msg.delta = deltaOf(resp)
 	} else {
 		var err error
 		if msg.sotw, err = resp.SotW(nil); err != nil {
@@ -467,4 +468,9 @@ func (s *stream) send(resp *down.Response) {
 	s.w.messages++
 	s.check(msg)
 	s.toClient = append(s.toClient, msg)
+}
+
+// deltaOf writes a response in Delta form, as the agent sends it.
+func deltaOf(resp *down.Response) *discoveryv3.DeltaDiscoveryResponse {
+	return (&codec.Delta{Rest: resp.DeltaRest(nil), Size: resp.Size(), Resource: resp.DeltaResource}).Message()
 }

@@ -325,7 +325,7 @@ func (c *ttlClient) take(resp *down.Response) {
 		c.takeSotW(k, resp, now)
 		return
 	}
-	wire := resp.Delta(nil)
+	wire := deltaOf(resp)
 	beats := 0
 	for _, r := range wire.GetResources() {
 		l, has := c.w.truth[k][r.GetName()]

@@ -90,7 +90,7 @@ func (f *bootstrapFlags) askEnvoy(ctx context.Context, c *command, text []byte, 
 		if f.envoy != "" {
 			return fmt.Errorf("--envoy-binary: %w", err)
 		}
-		warn(c, []string{"--validate: there is no envoy in PATH (name one with --envoy-binary): checked were the rules of its API only"})
+		warn(c, []string{"--validate: there is no envoy in PATH (name one with --envoy-binary): checked were the rules of its API only, as far as they are known without it"})
 		return nil
 	}
 	dir := ""

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/anypb"
 	_ "google.golang.org/protobuf/types/known/emptypb" // the innermost
 
@@ -108,10 +107,7 @@ func TestARESTAnswerIsHeldToTheNestingOfAnys(t *testing.T) {
 			return &anypb.Any{TypeUrl: "type.googleapis.com/google.protobuf.Any", Value: marshal(body)}
 		},
 		"each within a message that is not linked": func(body *anypb.Any) *anypb.Any {
-			const action = "type.googleapis.com/envoy.extensions.filters.http.composite.v3.ExecuteFilterAction"
-			if _, err := protoregistry.GlobalTypes.FindMessageByURL(action); err == nil {
-				t.Fatal("it is linked: take another")
-			}
+			action := xdstest.Unlinked(t, "envoy.extensions.filters.http.composite.v3.ExecuteFilterAction")
 			config := marshal(&corev3.TypedExtensionConfig{Name: "f", TypedConfig: body})
 			return &anypb.Any{TypeUrl: action, Value: protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), config)}
 		},

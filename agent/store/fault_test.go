@@ -179,6 +179,17 @@ func tear(t testing.TB, dir string) {
 
 var errStopped = errors.New("the process was killed")
 
+// faulty is a store that holds one resource, on a disk whose fault is to come.
+func faulty(t *testing.T) (dir string, f *faultFS, s *Store) {
+	t.Helper()
+	dir, f = stateDir(t), &faultFS{}
+	cfg := config(dir)
+	cfg.FS = f
+	s, _ = start(t, cfg)
+	must(t, rewriteTo(s, []Record{put("a", "1")}))
+	return dir, f, s
+}
+
 // A process can die between any two calls. What it does afterwards does not
 // happen, whatever its code says.
 func TestADeathBetweenAnyTwoStepsLeavesAReadableState(t *testing.T) {
@@ -250,12 +261,7 @@ func TestAGenerationIsDurableBeforeTheOlderOneGoes(t *testing.T) {
 // that are not on the disk. A process that reads them must not take them for
 // durable and write on behind them.
 func TestABatchWhoseFsyncFailedIsCutOff(t *testing.T) {
-	dir := stateDir(t)
-	f := &faultFS{}
-	cfg := config(dir)
-	cfg.FS = f
-	s, _ := start(t, cfg)
-	must(t, rewriteTo(s, []Record{put("a", "1")}))
+	dir, f, s := faulty(t)
 	before := readLog(t, dir)
 	f.op, f.nth, f.err = "fsync", 1, syscall.EIO
 	if err := s.Append([]Record{put("a", "2")}); !errors.Is(err, syscall.EIO) {
@@ -278,12 +284,7 @@ func TestALargeBatchThatFailsMidwayDoesNotCount(t *testing.T) {
 		lasting bool
 	}{{"write", false}, {"", true}} { // an error, and a death
 		for n := 1; ; n++ {
-			dir := stateDir(t)
-			f := &faultFS{}
-			cfg := config(dir)
-			cfg.FS = f
-			s, _ := start(t, cfg)
-			must(t, rewriteTo(s, []Record{put("a", "1")}))
+			dir, f, s := faulty(t)
 			before := onDisk(t, dir)
 			f.op, f.nth, f.err, f.lasting = tc.op, n, errStopped, tc.lasting
 			err := s.Append(batch)
@@ -304,12 +305,7 @@ func TestALargeBatchThatFailsMidwayDoesNotCount(t *testing.T) {
 
 // A full disk that has room for batches is still a disk.
 func TestAFailedCompactionDoesNotEndTheLog(t *testing.T) {
-	dir := stateDir(t)
-	f := &faultFS{}
-	cfg := config(dir)
-	cfg.FS = f
-	s, _ := start(t, cfg)
-	must(t, rewriteTo(s, []Record{put("a", "1")}))
+	dir, f, s := faulty(t)
 	f.op, f.nth, f.err = "open", 1, syscall.ENOSPC
 	err := rewriteTo(s, []Record{put("a", "1")})
 	if !errors.Is(err, syscall.ENOSPC) || !s.Status().Durable || s.Status().Err == nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"testing"
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -18,6 +19,7 @@ import (
 	runtimev3 "github.com/envoyproxy/go-control-plane/envoy/service/runtime/v3"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -242,4 +244,15 @@ func address(host string, port uint32) *corev3.Address {
 
 func inline(b []byte) *corev3.DataSource {
 	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: b}}
+}
+
+// Unlinked returns the URL of a type that is to be known by its descriptor only, once it has
+// seen that no code of it is in the test.
+func Unlinked(t testing.TB, name string) string {
+	t.Helper()
+	url := "type.googleapis.com/" + name
+	if _, err := protoregistry.GlobalTypes.FindMessageByURL(url); err == nil {
+		t.Fatalf("%s is linked: take another", name)
+	}
+	return url
 }

@@ -77,10 +77,10 @@ type Config struct {
 	// default.
 	Linger time.Duration
 	// StateDir is where the last known good is kept; "" for memory only.
-	// StateIdentity says whose it is, "" to take it from Node; StateKey, of 32 bytes,
-	// encrypts it.
+	// StateIdentity says whose it is, "" to take it from Node; StateKeys, of 32 bytes
+	// each, encrypt it: the first one writes, all of them read.
 	StateDir, StateIdentity string
-	StateKey                []byte
+	StateKeys               [][]byte
 	// RestoreAfter is when at the latest what was restored is served though no
 	// upstream has answered; MaxStale how long after the last contact with one who
 	// comes anew is served, 0 for ever.
@@ -91,6 +91,9 @@ type Config struct {
 	// StaleAfter is how long an upstream may say nothing before a second stream to
 	// it is tried; 0 for the default.
 	StaleAfter time.Duration
+	// FallbackFor is how long resources are held back with which Envoy, as the agent's
+	// child, crashed three times; 0 for the default.
+	FallbackFor time.Duration
 	// HoldTTL lists the types, by URL, whose TTLs are not enforced.
 	HoldTTL map[string]bool
 	// Certificates are made by the agent; without sources and directories none are.
@@ -182,7 +185,7 @@ func New(cfg Config) (*Agent, error) {
 	}
 	a.life.left = make(chan struct{})
 	if len(cfg.Envoy.Args) > 0 {
-		cfg.Envoy.Log, cfg.Envoy.Ready = cfg.Log, a.servable
+		cfg.Envoy.Log, cfg.Envoy.Ready, cfg.Envoy.Crashed = cfg.Log, a.servable, a.crashed
 		var err error
 		if a.life.envoy, err = envoy.New(cfg.Envoy); err != nil {
 			return nil, err
@@ -195,8 +198,8 @@ func New(cfg Config) (*Agent, error) {
 			a.cfg.StateIdentity = identity(cfg.Node)
 		}
 		a.keeper = newKeeper(store.New(store.Config{
-			Dir: cfg.StateDir, Identity: a.cfg.StateIdentity, Key: cfg.StateKey, Logger: cfg.Log,
-		}), len(cfg.StateKey) > 0, cfg.Log)
+			Dir: cfg.StateDir, Identity: a.cfg.StateIdentity, Keys: cfg.StateKeys, Logger: cfg.Log,
+		}), len(cfg.StateKeys) > 0, cfg.Log)
 	}
 	a.metrics = admin.NewMetrics(cfg.Version)
 	a.server = downstream.New(downstream.Config{
@@ -255,6 +258,7 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 			"drain":       func(ctx context.Context) error { a.Drain(ctx); return nil },
 			"hot-restart": a.HotRestart,
 			"takeover":    a.Handover,
+			"resume":      a.Resume,
 		},
 	})
 	// The end begins with ctx; Envoy, if it is the agent's child, drains and ends
@@ -397,7 +401,9 @@ func (a *Agent) add(node *corev3.Node) *member {
 			Linger: a.cfg.Linger, OnIdle: func() { a.leave(m) },
 			MaxResources: a.cfg.MaxResources, MaxBytes: a.cfg.MaxBytes,
 			HoldTTL: a.cfg.HoldTTL, Guard: a.cfg.Guard, OnWithheld: a.withheld,
+			Crashes: a.life.envoy != nil, FallbackFor: a.cfg.FallbackFor,
 		},
+		WatchLives:   a.life.envoy == nil,
 		Log:          a.cfg.Log.With("node", node.GetId()),
 		RestoreAfter: a.cfg.RestoreAfter, MaxStale: a.cfg.MaxStale,
 	}

@@ -17,12 +17,13 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/internal/redact"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
 const (
-	// saveAfter is how far behind the disk may be: changes within it are written
-	// together.
-	saveAfter = 200 * time.Millisecond
+	// syncAfter is how long what was written may wait for its fsync: what a power cut can
+	// lose.
+	syncAfter = 200 * time.Millisecond
 	// contactEvery is how often the time of the last contact is written while
 	// there is contact.
 	contactEvery = time.Minute
@@ -37,15 +38,17 @@ const (
 type disk interface {
 	Open() (*store.Loaded, error)
 	Append([]store.Record) error
+	Sync() error
 	Rewrite(state iter.Seq[store.Record]) error
 	Grown() bool
 	Close() error
 	Status() store.Status
 }
 
-// keeper writes down what the groups hold, and gives it back after a restart. The
-// groups' journals collect what changes while the disk works or does not: what it
-// does never stops serving.
+// keeper writes down what the groups hold, and gives it back after a restart. It writes as
+// soon as there is something to write and no write is under way: the groups' journals
+// collect what changes meanwhile, and hold back the ACKs that promise that it is on disk.
+// What the disk does never stops serving.
 type keeper struct {
 	log  *slog.Logger
 	disk disk
@@ -53,18 +56,22 @@ type keeper struct {
 	// them.
 	encrypted bool
 	finder    redact.Finder
-	// wake holds a value when there is something to write, full when there is so
-	// much that it should not wait for more.
-	wake, full chan struct{}
+	// wake holds a value when there is something to write, written when something was
+	// that needs an fsync.
+	wake, written chan struct{}
 
 	mu sync.Mutex
-	// opened says that what was on disk was read; late are the groups that began
-	// before.
+	// opened says that what was on disk was read.
 	opened bool
 	kept   map[string]*keptGroup
 	// notStored is what is not written, and so is missing after a restart without
 	// the control plane, with the reason.
 	notStored map[store.Key]string
+
+	// Owned by run: when a log that has grown is rewritten again after that failed, and
+	// the pause after the next failure.
+	rewriteAt    time.Time
+	rewritePause time.Duration
 }
 
 // keptGroup is a group that is written down, under a name that a restart does not
@@ -77,7 +84,7 @@ type keptGroup struct {
 	journal *cache.Journal
 	// saved, facts and contact are what is kept of a group that is not live.
 	saved   []cache.Saved
-	facts   []cache.Fact
+	facts   map[cache.Fact]string
 	contact time.Time
 	// pending is what a group that ended has left to write.
 	pending []store.Record
@@ -86,7 +93,10 @@ type keptGroup struct {
 }
 
 func newKeeper(d disk, encrypted bool, log *slog.Logger) *keeper {
-	return &keeper{log: log, disk: d, encrypted: encrypted, notStored: make(map[store.Key]string), wake: make(chan struct{}, 1), full: make(chan struct{}, 1), kept: make(map[string]*keptGroup)}
+	return &keeper{
+		log: log, disk: d, encrypted: encrypted, notStored: make(map[store.Key]string),
+		wake: make(chan struct{}, 1), written: make(chan struct{}, 1), kept: make(map[string]*keptGroup),
+	}
 }
 
 // contactNote is the name of the note with the time of a group's last contact.
@@ -111,16 +121,21 @@ func (k *keeper) take(loaded *store.Loaded) {
 	group := func(name string) *keptGroup {
 		g := read[name]
 		if g == nil {
-			g = &keptGroup{name: name}
+			g = &keptGroup{name: name, facts: make(map[cache.Fact]string)}
 			read[name] = g
 		}
 		return g
 	}
 	for key, e := range loaded.Entries {
+		if loaded.Damaged {
+			// Something newer may be missing. What a control plane did not issue, as far as
+			// is known, it sends again, or says that it does not exist.
+			e.Source = ""
+		}
 		g := group(key.Group)
 		g.saved = append(g.saved, cache.Saved{
-			Type: key.Type, Name: key.Name, Kept: e.Kept, Source: e.Source,
-			Accepted: e.Accepted, Proven: e.Proven, Previous: e.Previous,
+			Type: key.Type, Name: key.Name, Content: e.Content, Source: e.Source,
+			Accepted: e.Accepted, Stable: e.Stable, Previous: e.Previous,
 		})
 	}
 	for key, value := range loaded.Notes {
@@ -129,7 +144,7 @@ func (k *keeper) take(loaded *store.Loaded) {
 			g.contact, _ = time.Parse(time.RFC3339, value)
 			g.written = g.contact
 		} else if f, ok := parseFact(key.Name); ok {
-			g.facts = append(g.facts, f)
+			g.facts[f] = value
 		}
 	}
 	for name, g := range read {
@@ -173,7 +188,7 @@ func (k *keeper) adopt(m *member, name string) {
 		g = &keptGroup{name: name}
 		k.kept[name] = g
 	}
-	g.live, g.journal = m, m.Cache().Journal(k.wake, k.full)
+	g.live, g.journal = m, m.Cache().Journal(k.wake, k.opened && k.disk.Status().Durable)
 	m.Cache().Restore(g.saved, g.facts)
 	if !g.contact.IsZero() {
 		m.SetContact(g.contact)
@@ -191,6 +206,7 @@ func (k *keeper) leave(m *member) {
 			continue
 		}
 		left := &keptGroup{name: name, contact: m.Contact(), pending: append(g.pending, k.records(name, g.journal.Take())...)}
+		g.journal.Done(nil) // nobody watches, so that no ACK waits for it
 		left.pending = append(left.pending, contact(left))
 		left.written = left.contact
 		left.saved, left.facts = g.journal.Saved()
@@ -200,15 +216,23 @@ func (k *keeper) leave(m *member) {
 	k.forgetDormant()
 }
 
-func (k *keeper) poke() {
+func (k *keeper) poke() { signal(k.wake) }
+
+// signal puts a value into a channel that holds one.
+func signal(c chan<- struct{}) {
 	select {
-	case k.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
 
 // run writes until ctx ends, and then what is left.
 func (k *keeper) run(ctx context.Context) error {
+	var syncing sync.WaitGroup
+	defer syncing.Wait()
+	ended, end := context.WithCancel(context.Background())
+	defer end()
+	syncing.Go(func() { k.sync(ended) })
 	pause := minDiskPause
 	for ctx.Err() == nil {
 		if err := k.write(); err != nil {
@@ -218,15 +242,36 @@ func (k *keeper) run(ctx context.Context) error {
 		}
 		pause = minDiskPause
 		wait(ctx, contactEvery, k.wake)
-		wait(ctx, saveAfter, k.full) // what comes within a moment is written together
 	}
-	if err := k.write(); err != nil {
+	err := k.write()
+	if err == nil {
+		err = k.disk.Sync()
+	}
+	if err != nil {
 		k.log.Error("the last changes are not on disk", "err", err)
 	}
 	if err := k.disk.Close(); err != nil {
 		k.log.Warn("closing the state", "err", err)
 	}
 	return nil
+}
+
+// sync makes durable what was written, a moment after the first write, until ctx ends. It
+// keeps nobody from writing.
+func (k *keeper) sync(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.written:
+		}
+		if wait(ctx, syncAfter, nil); ctx.Err() != nil {
+			return // run does it
+		}
+		if err := k.disk.Sync(); err != nil {
+			k.poke() // everything is to be written again
+		}
+	}
 }
 
 // wait returns after d, or earlier when ctx ends or a signal comes.
@@ -253,53 +298,89 @@ func (k *keeper) write() error {
 		k.take(loaded)
 		return k.rewrite()
 	}
-	if !k.disk.Status().Durable || k.disk.Grown() {
+	if !k.disk.Status().Durable {
 		return k.rewrite()
 	}
-	k.mu.Lock()
-	var batches [][]store.Record
-	for name, g := range k.kept {
-		batch := g.pending
-		g.pending = nil
-		if g.live != nil {
-			batch = append(batch, k.records(name, g.journal.Take())...)
-			if at := g.live.Contact(); at.Sub(g.written) >= contactEvery {
-				g.contact, g.written = at, at
-				batch = append(batch, contact(g))
-			}
+	if k.disk.Grown() && !time.Now().Before(k.rewriteAt) {
+		err := k.rewrite()
+		if err == nil {
+			k.rewritePause = 0
+			return nil
 		}
-		if len(batch) > 0 {
-			batches = append(batches, batch)
-		}
-	}
-	k.mu.Unlock()
-	for _, batch := range batches {
-		if err := k.disk.Append(batch); err != nil {
+		// There may be no room for a second generation. The log takes more all the same.
+		k.rewritePause = min(max(2*k.rewritePause, minDiskPause), maxDiskPause)
+		k.rewriteAt = time.Now().Add(k.rewritePause)
+		if !k.disk.Status().Durable {
 			return err
 		}
 	}
-	return nil
+	return k.append()
+}
+
+// append writes what changed.
+func (k *keeper) append() (err error) {
+	k.mu.Lock()
+	var batch []store.Record
+	var journals []*cache.Journal
+	for name, g := range k.kept {
+		batch = append(batch, g.pending...)
+		g.pending = nil
+		if g.live == nil {
+			continue
+		}
+		batch = append(batch, k.records(name, g.journal.Take())...)
+		journals = append(journals, g.journal)
+		if at := g.live.Contact(); at.Sub(g.written) >= contactEvery {
+			g.contact, g.written = at, at
+			batch = append(batch, contact(g))
+		}
+	}
+	k.mu.Unlock()
+	if len(batch) > 0 {
+		if err = k.disk.Append(batch); err == nil {
+			signal(k.written)
+		}
+	}
+	for _, j := range journals {
+		j.Done(err)
+	}
+	return err
 }
 
 // rewrite writes everything anew.
 func (k *keeper) rewrite() error {
 	k.mu.Lock()
 	var all []store.Record
+	var journals []*cache.Journal
 	for _, name := range slices.Sorted(maps.Keys(k.kept)) {
 		g := k.kept[name]
-		g.pending = nil
 		if g.live == nil {
 			all = append(all, k.dormant(g)...)
 			continue
 		}
 		all = append(all, k.records(name, g.journal.All())...)
+		journals = append(journals, g.journal)
 		if at := g.live.Contact(); !at.IsZero() {
 			g.contact, g.written = at, at
 			all = append(all, contact(g))
 		}
 	}
 	k.mu.Unlock()
-	return k.disk.Rewrite(slices.Values(all))
+	err := k.disk.Rewrite(slices.Values(all))
+	for _, j := range journals {
+		j.Done(err)
+	}
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, g := range k.kept {
+		if g.live == nil {
+			g.pending = nil
+		}
+	}
+	return nil
 }
 
 func contact(g *keptGroup) store.Record {
@@ -308,42 +389,52 @@ func contact(g *keptGroup) store.Record {
 
 // dormant returns the records of a group that is not live. Called under mu.
 func (k *keeper) dormant(g *keptGroup) []store.Record {
-	var out []store.Record
-	for _, s := range g.saved {
-		key := store.Key{Group: g.name, Type: s.Type, Name: s.Name}
-		e := store.Entry{Kept: s.Kept, Source: s.Source, Accepted: s.Accepted, Proven: s.Proven, Previous: s.Previous}
-		for _, rec := range e.Records(key) {
-			if put, ok := rec.(store.Put); ok {
-				out = k.put(key, put, out)
+	return append(k.records(g.name, cache.Batch{Resources: g.saved, Facts: g.facts}), contact(g))
+}
+
+// records says in the words of the store what should be on disk of a group. A content
+// that must not be written is not, nor anything older in its place. Called under mu.
+func (k *keeper) records(group string, b cache.Batch) []store.Record {
+	out := make([]store.Record, 0, len(b.Resources)+len(b.Facts))
+	for _, s := range b.Resources {
+		key := store.Key{Group: group, Type: s.Type, Name: s.Name}
+		delete(k.notStored, key)
+		entry := store.Entry{Source: s.Source, Accepted: s.Accepted, Stable: s.Stable}
+		if s.Content != nil {
+			if ok, why := store.Storable(s.Content, k.encrypted, k.finder.Sensitive); ok {
+				entry.Content = s.Content
 			} else {
-				out = append(out, rec)
+				k.notStored[key] = why
 			}
 		}
+		if s.Previous != nil && (entry.Content != nil || s.Content == nil) {
+			if ok, _ := store.Storable(s.Previous, k.encrypted, k.finder.Sensitive); ok {
+				entry.Previous = s.Previous
+			}
+		}
+		out = append(out, store.Set{Key: key, Entry: entry})
 	}
-	for _, f := range g.facts {
-		out = append(out, note(g.name, f, true))
+	slices.SortStableFunc(out, inOrder)
+	for f, value := range b.Facts {
+		out = append(out, store.Note{Key: store.NoteKey{Group: group, Name: factName(f)}, Value: value})
 	}
-	return append(out, contact(g))
+	return out
 }
 
-// put appends what writes a content down; for one that must not be written, what
-// takes its predecessors away. Called under mu.
-func (k *keeper) put(key store.Key, put store.Put, out []store.Record) []store.Record {
-	ok, why := store.Storable(put.Resource, k.encrypted, k.finder.Sensitive)
-	if ok {
-		delete(k.notStored, key)
-		return append(out, put)
+// inOrder is the order in which resources are written: those that others refer to come
+// first, so that what is on disk after a write that was cut short is consistent.
+func inOrder(a, b store.Record) int {
+	x, y := a.(store.Set), b.(store.Set)
+	if gone := x.Entry.Content == nil; gone != (y.Entry.Content == nil) {
+		if gone {
+			return 1
+		}
+		return -1
 	}
-	k.notStored[key] = why
-	return append(out, store.Delete{Key: key}, store.Prove{Key: key})
-}
-
-func note(group string, f cache.Fact, is bool) store.Record {
-	value := ""
-	if is {
-		value = "yes"
+	if x.Entry.Content == nil {
+		x, y = y, x
 	}
-	return store.Note{Key: store.NoteKey{Group: group, Name: factName(f)}, Value: value}
+	return xds.CompareReferences(x.Key.Type, y.Key.Type)
 }
 
 // status says how the disk is, and what is not written.
@@ -356,33 +447,6 @@ func (k *keeper) status() *admin.Storage {
 			out.NotStored = make(map[string]int)
 		}
 		out.NotStored[why]++
-	}
-	return out
-}
-
-// records says what a journal told in the words of the store. Called under mu.
-func (k *keeper) records(group string, told []cache.Record) []store.Record {
-	out := make([]store.Record, 0, len(told))
-	for _, r := range told {
-		key := store.Key{Group: group, Type: r.Type, Name: r.Name}
-		switch r.Op {
-		case cache.Put:
-			out = k.put(key, store.Put{Group: group, Resource: r.Resource, Source: r.Source, Accepted: r.Accepted}, out)
-		case cache.Accept:
-			out = append(out, store.Accept{Key: key})
-		case cache.Prove:
-			out = append(out, store.Prove{Key: key})
-		case cache.Delete:
-			delete(k.notStored, key)
-			out = append(out, store.Delete{Key: key})
-		case cache.Touch:
-			out = append(out, store.Touch{
-				Key: key, Source: r.Source, UpstreamVersion: r.Resource.UpstreamVersion,
-				TTL: r.Resource.TTL(), Deadline: r.Resource.Deadline(),
-			})
-		case cache.Note:
-			out = append(out, note(group, r.Fact, r.Is))
-		}
 	}
 	return out
 }
@@ -400,7 +464,7 @@ func parseFact(s string) (f cache.Fact, ok bool) {
 	}
 	typeURL, name, ok := strings.Cut(rest, " ")
 	switch f = (cache.Fact{Kind: cache.FactKind(kind), Type: typeURL, Name: name}); f.Kind {
-	case cache.Wanted, cache.Doubtful, cache.Known:
+	case cache.Wanted, cache.Doubtful, cache.Known, cache.SuspectFact, cache.FallbackFact:
 		return f, ok
 	}
 	return f, false // of a later version

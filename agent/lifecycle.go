@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/envoy"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
 // lifecycle is what the agent does about its end, and Envoy's.
@@ -149,6 +150,28 @@ func (a *Agent) HotRestart(ctx context.Context) error {
 		return errors.New("hot restart: Envoy is not run by the agent: start it with `holdfast run -- envoy …`")
 	}
 	return a.life.envoy.HotRestart(ctx)
+}
+
+// crashed takes in that the Envoy which the agent ran as its child since started has
+// crashed.
+func (a *Agent) crashed(started time.Time) {
+	for _, m := range a.members() {
+		if m.kind.userAgent == xds.EnvoyUserAgent {
+			m.Crashed(started)
+		}
+	}
+}
+
+// Resume serves once more what is held back because Envoy crashed with it.
+func (a *Agent) Resume(context.Context) error {
+	held := false
+	for _, m := range a.members() {
+		held = m.Resume() || held
+	}
+	if !held {
+		return errors.New("resume: nothing is held back")
+	}
+	return nil
 }
 
 // takenWithin is how long a successor may take until its socket is in place.

@@ -41,7 +41,7 @@ func (a *Agent) Ready() []admin.Condition {
 	if a.draining() {
 		conditions = append(conditions, condition("draining", errors.New("the agent was asked to drain Envoy, and is about to end")))
 	}
-	return conditions
+	return append(conditions, a.heldBack()...)
 }
 
 // condition is one that holds if err is nil.
@@ -59,6 +59,18 @@ func (a *Agent) connected() error {
 		}
 	}
 	return errors.New("no upstream answers (--ready-requires upstream)")
+}
+
+// heldBack says, without making the agent not ready, that something is held back.
+func (a *Agent) heldBack() (conditions []admin.Condition) {
+	for _, m := range a.members() {
+		if f := m.Cache().Fallback(); f != nil {
+			conditions = append(conditions, admin.Condition{Name: "fallback", OK: true, Reason: fmt.Sprintf(
+				"Envoy crashed again and again: %d resources are held back until the control plane changes them, `holdfast resume`, or %s",
+				len(f.Suspects), f.Until.UTC().Format(time.RFC3339))})
+		}
+	}
+	return conditions
 }
 
 // servable reports whether there is something to give to an Envoy that starts.
@@ -123,7 +135,7 @@ func storage(s store.Status) *admin.Storage {
 		Dir: s.Dir, Encrypted: s.Encrypted, Durable: s.Durable, Generation: s.Generation, Bytes: s.Bytes,
 		Committed: s.Committed, Since: s.Since, Aside: s.Aside, NotStored: s.Skipped,
 	}
-	out.Error = text(s.Err)
+	out.Error, out.Damage = text(s.Err), text(s.Damage)
 	return out
 }
 

@@ -19,11 +19,11 @@ import (
 // control plane would serve. It changes nothing, and an agent may be running. node
 // says whose state it is unless identity does, and may be nil where only one kind of
 // Envoy was ever served.
-func Stored(dir, owner string, key []byte, node *corev3.Node) (held []*xds.Resource, contact time.Time, err error) {
+func Stored(dir, owner string, keys [][]byte, node *corev3.Node) (held []*xds.Resource, contact time.Time, err error) {
 	if owner == "" {
 		owner = identity(node)
 	}
-	loaded, err := store.Read(store.Config{Dir: dir, Identity: owner, Key: key, Logger: slog.New(slog.DiscardHandler)})
+	loaded, err := store.Read(store.Config{Dir: dir, Identity: owner, Keys: keys, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, contact, err
 	}
@@ -33,10 +33,10 @@ func Stored(dir, owner string, key []byte, node *corev3.Node) (held []*xds.Resou
 	}
 	now := time.Now()
 	for k, e := range loaded.Entries {
-		if k.Group != group || e.Kept == nil || !e.Kept.Deadline().IsZero() && !e.Kept.Deadline().After(now) {
+		if k.Group != group || e.Content == nil || !e.Content.Deadline().IsZero() && !e.Content.Deadline().After(now) {
 			continue
 		}
-		held = append(held, e.Kept)
+		held = append(held, e.Content)
 	}
 	contact, _ = time.Parse(time.RFC3339, loaded.Notes[store.NoteKey{Group: group, Name: contactNote}])
 	return held, contact, nil

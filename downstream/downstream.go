@@ -31,6 +31,8 @@ type Client struct {
 	Form session.Form
 	// Peer is the network address of the client, "" on a Unix socket.
 	Peer string
+	// Fetch says that it is one request without a stream.
+	Fetch bool
 }
 
 // View is the state as one stream sees it. Its methods may be called concurrently.
@@ -49,9 +51,18 @@ type View interface {
 	Verdict(v session.Verdict)
 	// Progress takes in how far the client has come.
 	Progress(p session.Progress)
-	// Close ends the view; unanswered lists, by type, the names in responses
-	// that the client has not answered.
-	Close(unanswered map[string][]string)
+	// Close ends the view.
+	Close(end End)
+}
+
+// End is how a stream ended.
+type End struct {
+	// Unanswered lists, by type, the names in responses that the client has not
+	// answered.
+	Unanswered map[string][]string
+	// ByServer says that the server ended the stream because of a request that it does
+	// not accept.
+	ByServer bool
 }
 
 // Change is what changed of one type.

@@ -38,8 +38,8 @@ func (s *Server) fetch(ctx context.Context, req *session.Request, node *corev3.N
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	view := s.cfg.State.Attach(Client{Stream: s.number(), Node: node, Form: session.SotW})
-	defer view.Close(nil)
+	view := s.cfg.State.Attach(Client{Stream: s.number(), Node: node, Form: session.SotW, Fetch: true})
+	defer view.Close(End{})
 	poll := strings.Join(append([]string{node.GetId(), req.Type}, req.Names...), "\x00")
 	if last, ok := s.polls.Peek(poll); ok && last.Version == req.Version {
 		// The version of a poll is the one that was last accepted (protocol.md 9.1).
@@ -85,6 +85,9 @@ func (s *Server) answer(view View, req *session.Request, node *corev3.Node, subs
 		view.Subscribe(*in)
 	}
 	view.Read(func(v session.View, _ []Change) { resp, _ = machine.Next(v, time.Now()) })
+	for _, claim := range machine.Claims() {
+		view.Verdict(claim)
+	}
 	return resp
 }
 

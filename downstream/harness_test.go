@@ -53,8 +53,8 @@ type closing struct {
 	c *counted
 }
 
-func (v closing) Close(unanswered map[string][]string) {
-	v.View.Close(unanswered)
+func (v closing) Close(end downstream.End) {
+	v.View.Close(end)
 	v.c.open.Add(-1)
 }
 

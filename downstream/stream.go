@@ -38,6 +38,9 @@ type stream struct {
 	// debug: it is worth while to make up what is logged for debugging only.
 	debug bool
 
+	// Owned by the receiver; read when it has ended.
+	refused bool // the stream ends because of a request
+
 	mu      sync.Mutex
 	node    string // the client's id; its Node is large, and the state has it
 	machine *session.Session
@@ -73,7 +76,7 @@ func (st *stream) run(ctx context.Context) error {
 	both.Go(func() { results <- st.sendAll(ctx) })
 	st.server.streaming.Go(func() {
 		both.Wait()
-		st.view.Close(st.machine.Unanswered())
+		st.view.Close(End{Unanswered: st.machine.Unanswered(), ByServer: st.refused})
 		st.log.Info("stream closed", "open_for", time.Since(st.since).Round(time.Millisecond))
 	})
 	return ended(<-results)
@@ -130,6 +133,7 @@ func (st *stream) receive(req *session.Request) error {
 		err = check(req)
 	}
 	if err != nil {
+		st.refused = true
 		st.log.Warn("request refused", "err", err)
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -138,6 +142,7 @@ func (st *stream) receive(req *session.Request) error {
 	st.mu.Lock()
 	if err := st.gate.admit(req, st.machine); err != nil {
 		st.mu.Unlock()
+		st.refused = true
 		st.log.Warn("request refused", "err", err)
 		return err
 	}
@@ -257,6 +262,9 @@ func (st *stream) next() (resp *session.Response, wake time.Time) {
 		interests := st.machine.Interests()
 		for _, in := range interests {
 			st.view.Subscribe(in)
+		}
+		for _, claim := range st.machine.Claims() {
+			st.view.Verdict(claim)
 		}
 		if resp != nil || len(interests) == 0 {
 			st.progress()

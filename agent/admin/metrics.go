@@ -188,6 +188,12 @@ var (
 		"Resources that were read from disk and that no upstream has spoken of since.", nil, nil)
 	fallenBackDesc = prometheus.NewDesc("holdfast_fallen_back",
 		"Whether what proved itself is served instead of what is newest, because that crashed the client, 1 or 0.", nil, nil)
+	suspectsDesc = prometheus.NewDesc("holdfast_fallback_suspects",
+		"Resources that are held back because Envoy crashed with them.", nil, nil)
+	shortLivesDesc = prometheus.NewDesc("holdfast_envoy_short_lives_total",
+		"Times that an Envoy which is no child of the agent disconnected within a minute of its start.", nil, nil)
+	damagedDesc = prometheus.NewDesc("holdfast_state_damaged",
+		"1 if the state on disk was damaged when the agent started, so that records of it are missing.", nil, nil)
 	durableDesc = prometheus.NewDesc("holdfast_state_durable",
 		"Whether the last known good goes to disk, 1 or 0.", nil, nil)
 	stateBytesDesc = prometheus.NewDesc("holdfast_state_bytes",
@@ -215,7 +221,7 @@ type stateCollector struct {
 // Describe tells the registry what Collect sends.
 func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{resourcesDesc, subscriptionsDesc, errorsDesc, connectedDesc, staleDesc, readyDesc, lastDesc, ageDesc,
-		withheldDesc, expiredDesc, contactDesc, restoredDesc, fallenBackDesc, durableDesc, stateBytesDesc, committedDesc, notStoredDesc,
+		withheldDesc, expiredDesc, contactDesc, restoredDesc, fallenBackDesc, suspectsDesc, shortLivesDesc, damagedDesc, durableDesc, stateBytesDesc, committedDesc, notStoredDesc,
 		certificateExpiryDesc, certificateNextDesc, certificateIssuedDesc, certificateFailedDesc, certificateFailingDesc, certificateValidDesc, rootsDesc, certificateFaultsDesc,
 		envoyLiveDesc, envoyCrashesDesc, envoyEpochDesc} {
 		ch <- d
@@ -234,10 +240,15 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	withheld := make(map[string]int)
 	expired := make(map[string]uint64)
 	restored, fallenBack, oldest := 0, false, time.Duration(-1)
+	suspects, shortLives := 0, uint64(0)
 	status := c.state.Status()
 	for _, g := range status.Groups {
 		restored += g.Restored
-		fallenBack = fallenBack || g.FallenBack
+		fallenBack = fallenBack || g.Fallback != nil
+		if g.Fallback != nil {
+			suspects += len(g.Fallback.Suspects)
+		}
+		shortLives += g.ShortLivesTotal
 		if !g.Contact.IsZero() {
 			oldest = max(oldest, time.Since(g.Contact))
 		}
@@ -273,6 +284,8 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(restoredDesc, float64(restored))
 	gauge(fallenBackDesc, number(fallenBack))
+	gauge(suspectsDesc, float64(suspects))
+	ch <- prometheus.MustNewConstMetric(shortLivesDesc, prometheus.CounterValue, float64(shortLives))
 	if oldest >= 0 {
 		gauge(contactDesc, oldest.Seconds())
 	}
@@ -314,6 +327,7 @@ func (c *stateCollector) collectStorage(ch chan<- prometheus.Metric, s *Storage)
 	if !s.Committed.IsZero() {
 		ch <- prometheus.MustNewConstMetric(committedDesc, prometheus.GaugeValue, seconds(s.Committed))
 	}
+	ch <- prometheus.MustNewConstMetric(damagedDesc, prometheus.GaugeValue, number(s.Damage != ""))
 	for reason, n := range s.NotStored {
 		ch <- prometheus.MustNewConstMetric(notStoredDesc, prometheus.CounterValue, float64(n), reason)
 	}

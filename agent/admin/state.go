@@ -113,6 +113,8 @@ type Storage struct {
 	// Aside lists files that are kept though they are not used: damaged, of
 	// another identity, of a later version, or encrypted with another key.
 	Aside []string `json:"aside,omitempty"`
+	// Damage says what was wrong with the state that was read at the start; "" for nothing.
+	Damage string `json:"damage,omitempty"`
 	// NotStored counts what is missing after a restart without the control plane,
 	// by the reason.
 	NotStored map[string]int `json:"not_stored,omitempty"`
@@ -130,9 +132,29 @@ type Group struct {
 	Contact time.Time `json:"contact,omitzero"`
 	// Restored counts what was read from disk and no upstream has spoken of since.
 	Restored int `json:"restored"`
-	// FallenBack says that what proved itself is served instead of what is newest,
-	// because the newest crashed the client.
-	FallenBack bool `json:"fallen_back"`
+	// Fallback says what is held back because Envoy crashed with it; nil for nothing.
+	Fallback *Fallback `json:"fallback,omitempty"`
+	// ShortLives counts the Envoys that, one after the other, disconnected within a minute
+	// of their start, 0 for fewer than three within ten minutes; ShortLivesTotal those of
+	// all time. Of an Envoy that is the agent's child, its exits are counted instead.
+	ShortLives      int    `json:"short_lives,omitempty"`
+	ShortLivesTotal uint64 `json:"short_lives_total"`
+}
+
+// Fallback is what is held back after crashes of Envoy. The stable version of each
+// suspect, which a client has lived with for a minute, is served in its place; where there
+// is none, nothing is.
+type Fallback struct {
+	Since    time.Time `json:"since"`
+	Until    time.Time `json:"until"`
+	Suspects []Suspect `json:"suspects"`
+}
+
+// Suspect is one resource that is held back.
+type Suspect struct {
+	// Type is the customary short name, "CDS".
+	Type string `json:"type"`
+	Name string `json:"name"`
 }
 
 // Upstream is one source of a group.

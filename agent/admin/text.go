@@ -70,8 +70,11 @@ func (s Status) wrong() []string {
 			lines = append(lines, fmt.Sprintf("upstream %s: not connected since %s ago, %s: %s",
 				u.Name, age(s.Now, u.Since), plural(u.Attempts, "attempt"), u.LastError))
 		}
-		if g.FallenBack {
-			lines = append(lines, fmt.Sprintf("node %q: its clients crashed again and again; they get what proved itself before, until the control plane changes what is suspected", g.NodeID))
+		if line := g.Fallback.line(s.Now); line != "" {
+			lines = append(lines, fmt.Sprintf("node %q: %s", g.NodeID, line))
+		}
+		if g.ShortLives > 0 {
+			lines = append(lines, fmt.Sprintf("node %q: Envoy disconnected %d times in a row within a minute of its start: if it crashes, look at its own log", g.NodeID, g.ShortLives))
 		}
 		for _, t := range g.Types {
 			if t.Withheld > 0 {
@@ -95,6 +98,23 @@ func (s Status) wrong() []string {
 		lines = append(lines, fmt.Sprintf("file %s: %s (the last good content stays in use)", f.Name, f.Error))
 	}
 	return lines
+}
+
+// line says what is held back, "" for nothing.
+func (f *Fallback) line(now time.Time) string {
+	if f == nil {
+		return ""
+	}
+	const most = 3
+	var names []string
+	for _, s := range f.Suspects[:min(most, len(f.Suspects))] {
+		names = append(names, s.Type+" "+s.Name)
+	}
+	if more := len(f.Suspects) - most; more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return fmt.Sprintf("Envoy crashed again and again; %s held back since %s ago, until the control plane changes it, `holdfast resume`, or %s: %s",
+		plural(len(f.Suspects), "resource"), age(now, f.Since), f.Until.UTC().Format(time.RFC3339), strings.Join(names, ", "))
 }
 
 // line says how Envoy is.
@@ -126,6 +146,9 @@ func (s *Storage) wrong(now time.Time) []string {
 		lines = append(lines, fmt.Sprintf("state on disk: what changes is in memory only, since %s: %s", ago(now, s.Since), s.Error))
 	case s.Error != "":
 		lines = append(lines, "state on disk: "+s.Error)
+	}
+	if s.Damage != "" {
+		lines = append(lines, "state on disk: it was damaged when the agent started; what could be read is used until a control plane says otherwise: "+s.Damage)
 	}
 	for _, name := range s.Aside {
 		lines = append(lines, fmt.Sprintf("state on disk: %s was set aside and is not used: look at it, then delete it", name))

@@ -16,7 +16,7 @@ func TestTheStatusSaysFirstWhatIsWrong(t *testing.T) {
 		Conditions: []Condition{{Name: "socket", OK: true}, {Name: "upstream", Reason: "no control plane answers"}},
 		Groups: []Group{{
 			NodeID: "web-1\x1b[2J", Cluster: "web", UserAgent: "envoy",
-			Contact: before(200 * time.Second), Restored: 3, FallenBack: true,
+			Contact: before(200 * time.Second), Restored: 3, Fallback: &Fallback{Since: before(10 * time.Second), Until: before(-time.Hour), Suspects: []Suspect{{"CDS", "a"}, {"LDS", "b"}, {"LDS", "c"}, {"RDS", "d"}}}, ShortLives: 3,
 			Upstreams: []Upstream{
 				{Name: "cp-a:18000", Active: true, Since: before(3 * time.Minute), LastMessage: before(200 * time.Second), Attempts: 7, LastError: "connection\nrefused"},
 				{Name: "cp-b:18000", Priority: 1},
@@ -38,7 +38,8 @@ func TestTheStatusSaysFirstWhatIsWrong(t *testing.T) {
 Wrong now
   upstream: no control plane answers
   upstream cp-a:18000: not connected since 3m ago, 7 attempts: connection refused
-  node "web-1\x1b[2J": its clients crashed again and again; they get what proved itself before, until the control plane changes what is suspected
+  node "web-1\x1b[2J": Envoy crashed again and again; 4 resources held back since 10s ago, until the control plane changes it, ` + "`holdfast resume`" + `, or 2026-11-21T13:00:00Z: CDS a, LDS b, LDS c, 1 more
+  node "web-1\x1b[2J": Envoy disconnected 3 times in a row within a minute of its start: if it crashes, look at its own log
   CDS: 5 removals held back because they look like an accident
   CDS: 1 resource rejected by clients of node "web-1\x1b[2J": ` + "`holdfast dump --type CDS`" + ` says why
   state on disk: what changes is in memory only, since 1m ago: no space left

@@ -81,6 +81,13 @@ type Config struct {
 	Stale func() bool
 	// Local, if set, tells which resources the agent makes itself (Publish).
 	Local func(typeURL, name string) bool
+	// Crashes says that Crashed is called, so that it is remembered what clients had that
+	// went. FallbackFor is how long suspects are held back then; 0 for
+	// DefaultFallbackFor. OnFallbackEnd, if set, is told under the cache's lock why that
+	// has ended.
+	Crashes       bool
+	FallbackFor   time.Duration
+	OnFallbackEnd func(why string)
 	// OnIdle, if set, is called by Run when nobody watches and the last lease
 	// has ended; more than once if that stays so.
 	OnIdle func()
@@ -156,11 +163,13 @@ type Cache struct {
 	resources int
 	bytes     int64
 	expiries  expiries // the deadlines of resources with a TTL
-	// judgeAt is when a trial may end next; the zero time for never.
+	// judgeAt is when something may be stable next; the zero time for never.
 	judgeAt time.Time
-	// suspects are, while what proved itself is served instead, what is suspected
-	// to crash clients, with its version, "" for an absence; nil otherwise.
-	suspects map[key]string
+	// fallback is nil while nothing is held back. crashes are those of the last ten
+	// minutes, gone what clients had that went; both oldest first.
+	fallback *fallback
+	crashes  []crash
+	gone     []crash
 	journal  *Journal // nil for none
 	released bool     // what is restored from now on is served at once
 	// unreferenced orders what nobody subscribes to by age.
@@ -206,24 +215,21 @@ type table struct {
 }
 
 // entry is what is held under one name. There are as many as resources, so that its
-// size counts: 64 bytes.
+// size counts: 56 bytes.
 type entry struct {
 	res, good *xds.Resource
-	// proven is what a client lived with, nil for none; trial: good is on trial,
-	// accepted since acceptedAt, as Cache.clock tells it.
-	proven *xds.Resource
-	// told is what is on disk, nil for nothing.
-	told *keeping
+	// stable is what a client has lived with for StableAfter; nil for none.
+	stable *xds.Resource
+	// disk is what is on disk, nil for nothing.
+	disk *onDisk
 	// reasons are what clients said of contents that they refused, by version.
 	reasons map[string]string
 	// follows is the cluster because of which the endpoints that it names are wanted,
 	// nil for none.
-	follows    *xds.Resource
-	acceptedAt time.Duration
+	follows *xds.Resource
 	// source is that of res, as is unasked; goodSource that of good. See origin.
 	source, goodSource sourceID
 	standing           xds.Standing
-	trial              bool
 	unasked            bool
 	// restored: it was on disk, and no source has spoken of it since.
 	restored bool
@@ -253,6 +259,9 @@ func New(cfg Config) *Cache {
 	}
 	if cfg.MaxBytes == 0 {
 		cfg.MaxBytes = DefaultMaxBytes
+	}
+	if cfg.FallbackFor == 0 {
+		cfg.FallbackFor = DefaultFallbackFor
 	}
 	c := &Cache{
 		cfg:       cfg,
@@ -581,14 +590,14 @@ func (c *Cache) put(t *table, from origin, r *xds.Resource, ch *changes) (reason
 	} else {
 		old := e.res
 		if f, ok := t.former[r.Name]; ok {
-			e.proven = f.res
+			e.stable = f.res
 			delete(t.former, r.Name)
 		}
 		e.replace(r)
 		c.expires(r)
 		t.indexAliases(old, r)
 		ch.add(r.Name, old, r)
-		c.cleared(t, r.Name)
+		c.changedSuspect(t, r.Name)
 	}
 	if news {
 		c.log(t, r.Name)
@@ -613,8 +622,8 @@ func (c *Cache) replaceSame(e *entry, r *xds.Resource, ch *changes) {
 		of.Body = e.res.Body
 		same = &of
 	}
-	if e.proven == e.res {
-		e.proven = same
+	if e.stable == e.res {
+		e.stable = same
 	}
 	if e.good == e.res {
 		e.good, e.goodSource = same, e.source
@@ -634,13 +643,13 @@ func (e *entry) replace(r *xds.Resource) {
 	e.res = r
 	switch {
 	case e.good != nil && e.good.Version == r.Version:
-		if e.proven == e.good {
-			e.proven = r
+		if e.stable == e.good {
+			e.stable = r
 		}
 		e.good, e.goodSource, e.standing = r, e.source, xds.Accepted
 		return
-	case e.proven != nil && e.proven.Version == r.Version:
-		e.proven, e.good, e.goodSource, e.standing = r, r, e.source, xds.Accepted
+	case e.stable != nil && e.stable.Version == r.Version:
+		e.stable, e.good, e.goodSource, e.standing = r, r, e.source, xds.Accepted
 		return
 	case e.reasons[r.Version] != "":
 		e.standing = xds.Rejected
@@ -687,12 +696,11 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 	if e := t.entries[name]; e != nil {
 		was = e.res
 		ch.add(name, was)
-		if e.proven != nil {
-			t.retire(name, e.proven)
+		if e.stable != nil {
+			c.retire(t, name, e.stable, time.Now())
 		}
 		c.drop(t, name)
-		c.try(t, name, time.Now())
-		c.cleared(t, name)
+		c.changedSuspect(t, name)
 	}
 	if t.url == xds.VirtualHostType && len(t.doubtful) < maxReleases {
 		// A later client too must hear something, to end its wait (protocol.md V11).
@@ -724,8 +732,8 @@ func (c *Cache) drop(t *table, name string) {
 	t.mark = nil
 	delete(t.entries, name)
 	delete(t.errors, name)
-	if c.journal != nil && e.told != nil {
-		c.journal.gone[key{t.url, name}] = e.told
+	if c.journal != nil && e.disk != nil {
+		c.journal.gone[key{t.url, name}] = e.disk
 	}
 	c.log(t, name)
 	c.unreferenced.Remove(key{t.url, name})

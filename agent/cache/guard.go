@@ -167,3 +167,19 @@ func (c *Cache) Fresh() {
 		c.turn()
 	}
 }
+
+// turn makes every watch look at everything.
+func (c *Cache) turn() {
+	c.revision++
+	for _, t := range c.tables {
+		ch := newChanges(t)
+		ch.all = true
+		for name, e := range t.entries {
+			ch.add(name, e.res)
+		}
+		for name := range t.former {
+			ch.add(name)
+		}
+		c.notify(ch)
+	}
+}

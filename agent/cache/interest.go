@@ -432,7 +432,7 @@ func (c *Cache) Run(ctx context.Context) error {
 		}
 		next := c.expireLeases(time.Now())
 		c.mu.Lock()
-		next = earliest(next, c.expire(time.Now()), c.judge(time.Now()), c.confirm(time.Now()))
+		next = earliest(next, c.expire(time.Now()), c.judge(time.Now()), c.confirm(time.Now()), c.expireFallback(time.Now()))
 		c.mu.Unlock()
 		if next.IsZero() {
 			timer.Stop()

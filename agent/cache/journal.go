@@ -1,44 +1,27 @@
 package cache
 
 import (
+	"cmp"
 	"iter"
-	"slices"
+	"maps"
+	"strings"
+	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Op is what a Record does with what is on disk under a name.
-type Op uint8
-
-// The operations of Record. They read as agent/store defines them.
-const (
-	// Put makes Resource what is kept; what was kept before stays beside it if it
-	// had proved itself.
-	Put Op = iota
-	// Accept says that a client accepted what is kept.
-	Accept
-	// Prove says that what is kept proved itself, and so did the absence of what is
-	// not: nothing older is needed.
-	Prove
-	// Delete drops what is kept; if it had proved itself, it stays as what was.
-	Delete
-	// Touch updates source, version and lifetime of what is kept.
-	Touch
-	// Note keeps Fact, or forgets it.
-	Note
-)
-
-// Record is one change of what should be on disk.
-type Record struct {
-	Op Op
-	// Accepted is that of Put, Is that of Note.
-	Accepted, Is bool
-	Type, Name   string
-	// Resource and Source are those of Put and Touch.
-	Resource *xds.Resource
-	Source   string
-	// Fact is that of Note.
-	Fact Fact
+// Saved is what should be, or was, on disk under one name. Without Content and Previous
+// nothing should be.
+type Saved struct {
+	Type, Name string
+	// Content is what was accepted last, or what no client has answered yet; nil for
+	// nothing. Source is the upstream that its version is from.
+	Content *xds.Resource
+	Source  string
+	// Stable implies Accepted.
+	Accepted, Stable bool
+	// Previous is the stable content, if Content is another; nil for none.
+	Previous *xds.Resource
 }
 
 // FactKind is what a Fact says.
@@ -53,76 +36,111 @@ const (
 	// Known: something was said of everything of the type, so that what is held of
 	// it may be served.
 	Known FactKind = "known"
+	// SuspectFact: the content or absence that is the value is held back. FallbackFact:
+	// since when and until when.
+	SuspectFact  FactKind = "suspect"
+	FallbackFact FactKind = "fallback"
 )
 
-// Fact is a small thing to remember beside the resources.
+// yes is the value of a fact that has none of its own; suspectVersion precedes the
+// version of a suspect, which is empty for an absence.
+const (
+	yes            = "yes"
+	suspectVersion = "version="
+)
+
+// Fact is a small thing to remember beside the resources, with a value.
 type Fact struct {
 	Kind       FactKind
 	Type, Name string
 }
 
-// Journal says what of the cache should be on disk, as changes since it was last
-// asked. A slow disk costs a set of names: what changes twice is told once.
+func compareFacts(a, b Fact) int {
+	return cmp.Or(xds.CompareTypes(a.Type, b.Type), strings.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
+}
+
+// Batch is what should be on disk from now on. What it does not name is to stay.
+type Batch struct {
+	Resources []Saved
+	// Facts have values; "" is for one to be forgotten.
+	Facts map[Fact]string
+}
+
+// Empty reports whether there is nothing to write.
+func (b Batch) Empty() bool { return len(b.Resources)+len(b.Facts) == 0 }
+
+// Journal says what of the cache should be on disk, as changes since it was last asked. A
+// slow disk costs a set of names: what changes twice is written once. One goroutine at a
+// time calls Take or All, writes what it returned, and calls Done.
 type Journal struct {
 	c *Cache
-	// changed gets a value whenever Take has something new to say, full when it is
-	// more than fullBytes.
-	changed, full chan<- struct{}
+	// changed gets a value whenever Take has something new to say.
+	changed chan<- struct{}
 
 	// Under c.mu.
-	names   map[key]struct{}
-	pending int64
-	facts   map[Fact]struct{}
-	told    map[Fact]struct{} // what is on disk
-	gone    map[key]*keeping  // what is on disk of names without an entry
+	names map[key]struct{} // what may be different from what is on disk
+	dirty map[Fact]struct{}
+	facts map[Fact]string // what is on disk
+	gone  map[key]*onDisk // what is on disk of names without an entry
+	// all is what All returned and is being written; nil while nothing is.
+	all *rewriting
+	// An upstream ACK that clients caused waits here until what they accepted is on disk:
+	// waiting are those of what Take has not returned yet, writing those of what it has.
+	waiting, writing []func()
+	busy             bool // what Take or All returned is not written yet
+	broken           bool // the disk takes nothing: nothing waits
 }
 
-// fullBytes is how much may change before it should be written at once.
-const fullBytes = 256 << 10
+// rewriting is what becomes true when what All returned is on disk.
+type rewriting struct {
+	entries []rewritten
+	gone    map[key]*onDisk
+	facts   map[Fact]string
+	// names and dirty are what was not on disk before.
+	names map[key]struct{}
+	dirty map[Fact]struct{}
+}
 
-// keeping is what is on disk under one name. There are as many as resources, so that its
+type rewritten struct {
+	entry *entry
+	disk  *onDisk
+}
+
+// onDisk is what is on disk under one name. There are as many as resources, so that its
 // size counts: 32 bytes.
-type keeping struct {
-	kept             *xds.Resource // nil for none
-	previous         string        // version of what proved itself before; "" for none
+type onDisk struct {
+	content          *xds.Resource // nil for none
+	previous         string        // its version; "" for none
 	source           sourceID
-	accepted, proven bool
+	accepted, stable bool
 }
 
-// Journal opens the journal, before anything is applied. There is one at most.
-// changed and full, which hold one value each, get one when Take has something to
-// say, and when it has much.
-func (c *Cache) Journal(changed, full chan<- struct{}) *Journal {
+// Journal opens the journal, before anything is applied. There is one at most. changed,
+// which holds one value, gets one when Take has something to say. durable says whether
+// the disk can be written to: while it cannot, no ACK waits for it.
+func (c *Cache) Journal(changed chan<- struct{}, durable bool) *Journal {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.journal = &Journal{
-		c: c, changed: changed, full: full,
-		names: make(map[key]struct{}), facts: make(map[Fact]struct{}),
-		told: make(map[Fact]struct{}), gone: make(map[key]*keeping),
+		c: c, changed: changed, broken: !durable,
+		names: make(map[key]struct{}), dirty: make(map[Fact]struct{}),
+		facts: make(map[Fact]string), gone: make(map[key]*onDisk),
 	}
 	return c.journal
 }
 
-// log notes that what is held under a name, or its standing, changed.
+// log notes that what is held under a name, or its status, changed.
 func (c *Cache) log(t *table, name string) {
-	j := c.journal
-	if j == nil {
-		return
-	}
-	j.names[key{t.url, name}] = struct{}{}
-	signal(j.changed)
-	if e := t.entries[name]; e != nil {
-		j.pending += size(e.res)
-	}
-	if j.pending > fullBytes {
-		signal(j.full)
+	if c.journal != nil {
+		c.journal.names[key{t.url, name}] = struct{}{}
+		signal(c.journal.changed)
 	}
 }
 
 // logFact notes that a fact may have changed.
 func (c *Cache) logFact(kind FactKind, typeURL, name string) {
 	if c.journal != nil {
-		c.journal.facts[Fact{kind, typeURL, name}] = struct{}{}
+		c.journal.dirty[Fact{kind, typeURL, name}] = struct{}{}
 		signal(c.journal.changed)
 	}
 }
@@ -135,280 +153,313 @@ func signal(to chan<- struct{}) {
 	}
 }
 
-// Take returns what changed since the last call. The records are to be written
-// together and in this order.
-func (j *Journal) Take() []Record {
-	j.c.mu.Lock()
-	defer j.c.mu.Unlock()
-	out := make([]Record, 0, len(j.names)+len(j.facts)) // one for most
-	for k := range j.names {
-		out = j.resource(k, out)
+// maxWaiting bounds the ACKs that wait for the disk. A control plane that is owed more
+// has been answered for lack of time.
+const maxWaiting = 1 << 16
+
+// afterWrite takes upstream ACKs that clients caused, and returns those that are due now.
+// The others are called when what the clients accepted is on disk, or cannot be written.
+func (c *Cache) afterWrite(acks []func()) []func() {
+	j := c.journal
+	if j == nil || len(acks) == 0 {
+		return acks
 	}
-	xds.ResetNames(&j.names)
-	j.pending = 0
-	for f := range j.facts {
-		_, was := j.told[f]
-		if is := j.c.holdsFact(f); is != was {
-			out = append(out, Record{Op: Note, Fact: f, Is: is})
-			if is {
-				j.told[f] = struct{}{}
-			} else {
-				delete(j.told, f)
-			}
-		}
+	unwritten := len(j.names)+len(j.dirty) > 0
+	switch {
+	case j.broken, !unwritten && !j.busy, len(j.waiting)+len(j.writing) > maxWaiting:
+		return acks
+	case unwritten:
+		j.waiting = append(j.waiting, acks...)
+	default:
+		j.writing = append(j.writing, acks...)
 	}
-	xds.ResetNames(&j.facts)
-	return out
+	return nil
 }
 
-// All returns everything that should be on disk, for a disk on which there is
-// nothing, and counts it as told. What changes while it is written is for Take.
-func (j *Journal) All() []Record {
+// Take returns what changed since the last call. When it is written, or cannot be, Done
+// is to be called.
+func (j *Journal) Take() Batch {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
-	j.pending = 0
+	j.begin()
+	b := Batch{Resources: make([]Saved, 0, len(j.names)), Facts: make(map[Fact]string, len(j.dirty))}
+	for k := range j.names {
+		if s, differs := j.resource(k); differs {
+			b.Resources = append(b.Resources, s)
+		}
+	}
 	xds.ResetNames(&j.names)
-	xds.ResetNames(&j.facts)
-	clear(j.told)
-	clear(j.gone)
+	for f := range j.dirty {
+		value := j.c.fact(f)
+		if value == j.facts[f] {
+			continue
+		}
+		b.Facts[f] = value
+		if value == "" {
+			delete(j.facts, f)
+		} else {
+			j.facts[f] = value
+		}
+	}
+	xds.ResetNames(&j.dirty)
+	return b
+}
+
+func (j *Journal) begin() {
+	j.busy = true
+	j.writing = append(j.writing, j.waiting...)
+	j.waiting = nil
+}
+
+// All returns everything that should be on disk, in the place of what is there. When it
+// is written, or cannot be, Done is to be called.
+func (j *Journal) All() Batch {
+	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
+	j.begin()
 	size := 0
 	for _, t := range j.c.tables {
 		size += len(t.entries)
 	}
-	out := make([]Record, 0, size)
-	for _, t := range j.c.tables {
-		for name, e := range t.entries {
-			e.told = nil
-			out = j.resource(key{t.url, name}, out)
+	all := &rewriting{
+		entries: make([]rewritten, 0, size), gone: make(map[key]*onDisk), facts: maps.Collect(j.c.everyFact()),
+		names: j.names, dirty: j.dirty,
+	}
+	j.names, j.dirty, j.all = make(map[key]struct{}), make(map[Fact]struct{}), all
+	b := Batch{Resources: make([]Saved, 0, size), Facts: all.facts}
+	for k := range j.c.names() {
+		t := j.c.tables[k.typeURL]
+		want, previous := t.keep(k.name)
+		if want.content == nil && previous == nil {
+			continue
 		}
-		for name := range t.former {
-			if t.entries[name] == nil {
-				out = j.resource(key{t.url, name}, out)
-			}
-		}
-		for f := range j.c.facts(t) {
-			out = append(out, Record{Op: Note, Fact: f, Is: true})
-			j.told[f] = struct{}{}
+		b.Resources = append(b.Resources, j.saved(k, want, previous))
+		if e := t.entries[k.name]; e != nil {
+			all.entries = append(all.entries, rewritten{e, &want})
+		} else {
+			all.gone[k] = &want
 		}
 	}
-	return out
+	return b
+}
+
+// Done takes in whether what Take or All returned is on disk, and lets the ACKs go that
+// wait for it. After an error everything is to be written again, with All; until that
+// has succeeded no ACK waits.
+func (j *Journal) Done(err error) {
+	j.c.mu.Lock()
+	acks := j.writing
+	j.writing, j.busy, j.broken = nil, false, err != nil
+	if j.broken {
+		acks = append(acks, j.waiting...)
+		j.waiting = nil
+	}
+	if j.all != nil {
+		j.finishRewrite(err == nil)
+	}
+	j.c.mu.Unlock()
+	run(acks)
+}
+
+// finishRewrite makes what All returned what is on disk, or what still is not.
+func (j *Journal) finishRewrite(written bool) {
+	all := j.all
+	j.all = nil
+	if !written {
+		maps.Copy(j.names, all.names)
+		maps.Copy(j.dirty, all.dirty)
+		return
+	}
+	j.facts, j.gone = all.facts, all.gone
+	for _, t := range j.c.tables {
+		for _, e := range t.entries {
+			e.disk = nil
+		}
+	}
+	for _, r := range all.entries {
+		res := r.entry.res
+		if t := j.c.tables[res.Type]; t.entries[res.Name] != r.entry {
+			j.gone[key{res.Type, res.Name}] = r.disk // it went meanwhile
+			continue
+		}
+		r.entry.disk = r.disk
+	}
 }
 
 // Saved returns what should be on disk, as Restore takes it.
-func (j *Journal) Saved() (saved []Saved, facts []Fact) {
+func (j *Journal) Saved() (saved []Saved, facts map[Fact]string) {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
-	add := func(t *table, name string) {
-		want, previous := t.keep(name)
-		if want.kept == nil && previous == nil {
-			return
+	for k := range j.c.names() {
+		want, previous := j.c.tables[k.typeURL].keep(k.name)
+		if want.content != nil || previous != nil {
+			saved = append(saved, j.saved(k, want, previous))
 		}
-		saved = append(saved, Saved{
-			Type: t.url, Name: name, Kept: want.kept, Source: j.c.sources.name(want.source),
-			Accepted: want.accepted, Proven: want.proven, Previous: previous,
-		})
 	}
-	for _, t := range j.c.tables {
-		for name := range t.entries {
-			add(t, name)
-		}
-		for name := range t.former {
-			if t.entries[name] == nil {
-				add(t, name)
-			}
-		}
-		facts = slices.AppendSeq(facts, j.c.facts(t))
-	}
-	return saved, facts
+	return saved, maps.Collect(j.c.everyFact())
 }
 
-// resource appends what brings the disk up to date under one name.
-func (j *Journal) resource(k key, out []Record) []Record {
+// names yields the names of which something may be kept.
+func (c *Cache) names() iter.Seq[key] {
+	return func(yield func(key) bool) {
+		for _, t := range c.tables {
+			for name := range t.entries {
+				if !yield(key{t.url, name}) {
+					return
+				}
+			}
+			for name := range t.former {
+				if t.entries[name] == nil && !yield(key{t.url, name}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (j *Journal) saved(k key, want onDisk, previous *xds.Resource) Saved {
+	return Saved{
+		Type: k.typeURL, Name: k.name, Content: want.content, Source: j.c.sources.name(want.source),
+		Accepted: want.accepted, Stable: want.stable, Previous: previous,
+	}
+}
+
+// resource returns what should be on disk under one name, counts it as written, and
+// reports whether it is something else than what is there.
+func (j *Journal) resource(k key) (s Saved, differs bool) {
 	t := j.c.table(k.typeURL)
 	e := t.entries[k.name]
-	told := j.gone[k]
-	if e != nil && e.told != nil {
-		told = e.told
-	}
-	if told == nil {
-		told = &keeping{}
+	disk := j.gone[k]
+	delete(j.gone, k)
+	if e != nil && e.disk != nil {
+		disk = e.disk
 	}
 	want, previous := t.keep(k.name)
-	p := &plan{key: k, sources: &j.c.sources, told: told, out: out}
-	p.bring(want, previous)
-	delete(j.gone, k)
+	if disk != nil && !want.differs(disk) || disk == nil && want.content == nil && previous == nil {
+		if e != nil {
+			e.disk = disk
+		} else if disk != nil {
+			j.gone[k] = disk
+		}
+		return Saved{}, false
+	}
 	switch {
 	case e != nil:
-		e.told = told
-	case told.kept != nil || told.previous != "":
-		j.gone[k] = told
+		e.disk = &want
+	case previous != nil:
+		j.gone[k] = &want
 	}
-	return p.out
+	return j.saved(k, want, previous), true
+}
+
+// differs reports whether something else should be on disk than what is there.
+func (d *onDisk) differs(there *onDisk) bool {
+	if d.previous != there.previous || (d.content == nil) != (there.content == nil) {
+		return true
+	}
+	if d.content == nil {
+		return false
+	}
+	return d.accepted != there.accepted || d.stable != there.stable || d.source != there.source ||
+		d.content.Version != there.content.Version || d.content.UpstreamVersion != there.content.UpstreamVersion || moved(there.content, d.content)
 }
 
 // keep returns what of a name should be on disk: what was accepted last, else what
-// no client has judged yet, and what proved itself if that is something else. What
-// was rejected is never kept (design.md I7).
-func (t *table) keep(name string) (want keeping, previous *xds.Resource) {
+// no client has answered yet, and the stable content if that is something else. What
+// was rejected is never kept (protocol.md 7.1).
+func (t *table) keep(name string) (want onDisk, previous *xds.Resource) {
 	e := t.entries[name]
 	switch {
 	case e == nil:
-		return keeping{}, t.former[name].res
+		previous = t.former[name].res
 	case e.local():
-		return keeping{}, nil // what it is made of is kept by whoever made it
-	}
-	want.source = e.source
-	switch {
-	case e.good != nil:
-		want.kept, want.accepted = e.good, true
-		if e.good != e.res {
-			want.source = e.goodSource
+		return onDisk{}, nil // what it is made of is kept by whoever made it
+	default:
+		want.source, previous = e.source, e.stable
+		switch {
+		case e.good != nil:
+			want.content, want.accepted = e.good, true
+			if e.good != e.res {
+				want.source = e.goodSource
+			}
+		case e.standing != xds.Rejected:
+			want.content = e.res
 		}
-	case e.standing != xds.Rejected:
-		want.kept = e.res
+		if previous != nil && want.content != nil && previous.Version == want.content.Version {
+			want.stable, previous = true, nil
+		}
 	}
-	if e.proven != nil && want.kept != nil && e.proven.Version == want.kept.Version {
-		want.proven = true
-		return want, nil
-	}
-	return want, e.proven
-}
-
-// plan brings what is on disk under one name to what should be.
-type plan struct {
-	key     key
-	sources *sources
-	told    *keeping
-	out     []Record
-}
-
-func (p *plan) add(op Op) {
-	p.out = append(p.out, Record{Op: op, Type: p.key.typeURL, Name: p.key.name})
-}
-
-func (p *plan) put(r *xds.Resource, source sourceID, accepted bool) {
-	p.out = append(p.out, Record{Op: Put, Type: p.key.typeURL, Name: p.key.name, Resource: r, Source: p.sources.name(source), Accepted: accepted})
-	p.retire()
-	p.told.kept, p.told.source, p.told.accepted = r, source, accepted
-}
-
-// retire is what the log makes of what was kept when something takes its place.
-func (p *plan) retire() {
-	if p.told.proven {
-		p.told.previous = p.told.kept.Version
-	}
-	p.told.kept, p.told.accepted, p.told.proven = nil, false, false
-}
-
-func (p *plan) drop() {
-	p.add(Delete)
-	p.retire()
-}
-
-func (p *plan) prove() {
-	p.add(Prove)
-	p.told.previous = ""
-	p.told.proven = p.told.kept != nil
-	p.told.accepted = p.told.proven
-}
-
-// bring appends what makes the disk hold what is wanted: in few words where the log's
-// own rules lead there, else from nothing.
-func (p *plan) bring(want keeping, previous *xds.Resource) {
 	if previous != nil {
 		want.previous = previous.Version
 	}
-	begun, before := len(p.out), *p.told
-	p.amend(want, previous)
-	if p.told.previous == want.previous && p.told.proven == want.proven {
-		return
-	}
-	p.out, *p.told = p.out[:begun], before
-	if p.told.kept != nil {
-		p.drop()
-	}
-	p.prove()
-	p.amend(want, previous)
-}
-
-func (p *plan) amend(want keeping, previous *xds.Resource) {
-	told := p.told
-	if previous != nil && told.previous != previous.Version && !(told.proven && told.kept.Version == previous.Version) {
-		p.put(previous, want.source, true)
-		p.prove()
-	}
-	switch {
-	case want.kept == nil:
-		if told.kept != nil {
-			p.drop()
-		}
-		if previous == nil && told.previous != "" {
-			p.prove()
-		}
-		return
-	case told.kept == nil || told.kept.Version != want.kept.Version || told.accepted && !want.accepted:
-		p.put(want.kept, want.source, want.accepted)
-	case want.accepted && !told.accepted:
-		p.add(Accept)
-		told.accepted = true
-	}
-	if want.proven && !told.proven {
-		p.prove()
-	}
-	if told.source != want.source || told.kept.UpstreamVersion != want.kept.UpstreamVersion || moved(told.kept, want.kept) {
-		p.out = append(p.out, Record{Op: Touch, Type: p.key.typeURL, Name: p.key.name, Resource: want.kept, Source: p.sources.name(want.source)})
-		told.kept, told.source = want.kept, want.source
-	}
+	return want, previous
 }
 
 // moved reports whether a deadline moved by so much that it is worth writing: a
 // tenth of the TTL, by which a resource then expires early after a restart.
-func moved(told, now *xds.Resource) bool {
+func moved(there, now *xds.Resource) bool {
 	switch {
-	case told.TTL() != now.TTL() || told.Deadline().IsZero() != now.Deadline().IsZero():
+	case there.TTL() != now.TTL() || there.Deadline().IsZero() != now.Deadline().IsZero():
 		return true
 	case now.Deadline().IsZero():
 		return false
 	}
-	d := now.Deadline().Sub(told.Deadline())
+	d := now.Deadline().Sub(there.Deadline())
 	return d < 0 || d > now.TTL()/10
 }
 
-// facts yields what holds of a type beside its resources.
-func (c *Cache) facts(t *table) iter.Seq[Fact] {
-	return func(yield func(Fact) bool) {
-		for name := range t.refs {
-			if !c.local(t.url, name) && !yield(Fact{Wanted, t.url, name}) {
-				return
+// everyFact yields the facts that hold, with their values.
+func (c *Cache) everyFact() iter.Seq2[Fact, string] {
+	return func(yield func(Fact, string) bool) {
+		var facts []Fact
+		for url, t := range c.tables {
+			for name := range t.refs {
+				facts = append(facts, Fact{Wanted, url, name})
 			}
+			for name := range t.doubtful {
+				facts = append(facts, Fact{Doubtful, url, name})
+			}
+			facts = append(facts, Fact{Known, url, ""})
 		}
 		for k := range c.leases {
-			if k.typeURL == t.url && t.refs[k.name] == 0 && !c.local(t.url, k.name) && !yield(Fact{Wanted, t.url, k.name}) {
-				return
+			facts = append(facts, Fact{Wanted, k.typeURL, k.name})
+		}
+		if c.fallback != nil {
+			facts = append(facts, Fact{Kind: FallbackFact})
+			for k := range c.fallback.suspects {
+				facts = append(facts, Fact{SuspectFact, k.typeURL, k.name})
 			}
 		}
-		for name := range t.doubtful {
-			if !yield(Fact{Doubtful, t.url, name}) {
+		for _, f := range facts {
+			if value := c.fact(f); value != "" && !yield(f, value) {
 				return
 			}
-		}
-		if c.holdsFact(Fact{Known, t.url, ""}) {
-			yield(Fact{Known, t.url, ""})
 		}
 	}
 }
 
-// holdsFact tells whether a fact is one now.
-func (c *Cache) holdsFact(f Fact) bool {
-	t := c.table(f.Type)
-	switch f.Kind {
-	case Wanted:
+// fact returns the value that a fact has now, "" for one that does not hold.
+func (c *Cache) fact(f Fact) string {
+	t := c.tables[f.Type]
+	is := false
+	switch {
+	case f.Kind == FallbackFact && c.fallback != nil:
+		return c.fallback.since.UTC().Format(time.RFC3339) + " " + c.fallback.until.UTC().Format(time.RFC3339)
+	case f.Kind == SuspectFact && c.fallback != nil:
+		if version, ok := c.fallback.suspects[key{f.Type, f.Name}]; ok {
+			return suspectVersion + version
+		}
+	case t == nil:
+	case f.Kind == Wanted:
 		_, leased := c.leases[key{f.Type, f.Name}]
-		return (leased || t.refs[f.Name] > 0) && !c.local(f.Type, f.Name)
-	case Doubtful:
-		_, ok := t.doubtful[f.Name]
-		return ok
-	default:
-		return t.knowledge != xds.Unknown || t.restoredKnown
+		is = (leased || t.refs[f.Name] > 0) && !c.local(f.Type, f.Name)
+	case f.Kind == Doubtful:
+		_, is = t.doubtful[f.Name]
+	case f.Kind == Known:
+		is = t.knowledge != xds.Unknown || t.restoredKnown
 	}
+	if is {
+		return yes
+	}
+	return ""
 }

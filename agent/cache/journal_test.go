@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -12,77 +13,54 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// disk is what agent/store would read back of the records it was given.
+// disk is what agent/store would read back of the batches it was given.
 type disk struct {
-	entries map[key]*Saved
-	facts   map[Fact]struct{}
+	entries map[key]Saved
+	facts   map[Fact]string
 }
 
-func newDisk() *disk { return &disk{entries: make(map[key]*Saved), facts: make(map[Fact]struct{})} }
+func newDisk() *disk { return &disk{entries: make(map[key]Saved), facts: make(map[Fact]string)} }
 
-// retire is what becomes of what was kept when something takes its place.
-func retire(s *Saved) {
-	if s.Proven {
-		s.Previous = s.Kept
+func (d *disk) write(b Batch) {
+	for _, s := range b.Resources {
+		k := key{s.Type, s.Name}
+		if d.entries[k] = s; s.Content == nil && s.Previous == nil {
+			delete(d.entries, k)
+		}
 	}
-	s.Kept, s.Accepted, s.Proven = nil, false, false
-}
-
-func (d *disk) write(t *testing.T, records []Record) {
-	t.Helper()
-	for _, r := range records {
-		k := key{r.Type, r.Name}
-		s := d.entries[k]
-		if s == nil {
-			s = &Saved{Type: r.Type, Name: r.Name}
-			d.entries[k] = s
-		}
-		switch r.Op {
-		case Put:
-			retire(s)
-			s.Kept, s.Source, s.Accepted = r.Resource, r.Source, r.Accepted
-		case Accept:
-			if s.Kept == nil {
-				t.Fatalf("accept of nothing: %+v", r)
-			}
-			s.Accepted = true
-		case Prove:
-			s.Previous, s.Accepted, s.Proven = nil, s.Kept != nil, s.Kept != nil
-		case Delete:
-			retire(s)
-		case Touch:
-			if s.Kept == nil || s.Kept.Version != r.Resource.Version {
-				t.Fatalf("touch of what is not kept: %+v", r)
-			}
-			s.Kept, s.Source = r.Resource, r.Source
-		case Note:
-			delete(d.entries, k)
-			if r.Is {
-				d.facts[r.Fact] = struct{}{}
-			} else {
-				delete(d.facts, r.Fact)
-			}
-			continue
-		}
-		if s.Kept == nil && s.Previous == nil {
-			delete(d.entries, k)
+	for f, value := range b.Facts {
+		if d.facts[f] = value; value == "" {
+			delete(d.facts, f)
 		}
 	}
 }
 
-// lines says what is on disk: "CDS a@1 accepted proven previous=0 from=one".
+// take writes what changed.
+func (d *disk) take(j *Journal) {
+	d.write(j.Take())
+	j.Done(nil)
+}
+
+// all writes everything in the place of what is there.
+func (d *disk) all(j *Journal) {
+	*d = *newDisk()
+	d.write(j.All())
+	j.Done(nil)
+}
+
+// lines says what is on disk: "CDS a@1 accepted stable previous=0 from=one".
 func (d *disk) lines() []string {
 	var out []string
 	for k, s := range d.entries {
 		line := xds.Short(k.typeURL) + " " + k.name
-		if s.Kept != nil {
-			line += "@" + s.Kept.Version + " from=" + s.Source
+		if s.Content != nil {
+			line += "@" + s.Content.Version + " from=" + s.Source
 		}
 		if s.Accepted {
 			line += " accepted"
 		}
-		if s.Proven {
-			line += " proven"
+		if s.Stable {
+			line += " stable"
 		}
 		if s.Previous != nil {
 			line += " previous=" + s.Previous.Version
@@ -96,11 +74,8 @@ func (d *disk) lines() []string {
 	return out
 }
 
-func (d *disk) saved() (saved []Saved, facts []Fact) {
-	for _, s := range d.entries {
-		saved = append(saved, *s)
-	}
-	return saved, slices.Collect(maps.Keys(d.facts))
+func (d *disk) saved() ([]Saved, map[Fact]string) {
+	return slices.Collect(maps.Values(d.entries)), d.facts
 }
 
 func wantDisk(t *testing.T, d *disk, want ...string) {
@@ -116,12 +91,12 @@ func wantDisk(t *testing.T, d *disk, want ...string) {
 // version for its content, and never send it.
 func TestWhatIsAcceptedLateIsNotTheOtherServers(t *testing.T) {
 	c := New(Config{})
-	j, d := c.Journal(nil, nil), newDisk()
+	j, d := c.Journal(nil, true), newDisk()
 	w := watch(c, "a", xds.ClusterType, "*")
 	put(c, xds.ClusterType, "a@1")
 	apply(c, Update{Source: "two", Type: xds.ClusterType, Put: resources(xds.ClusterType, []string{"a@2"})})
 	w.Accept(xds.ClusterType, resources(xds.ClusterType, []string{"a@1"}), nil)
-	d.write(t, j.Take())
+	d.take(j)
 	wantDisk(t, d, "CDS a@1 from= accepted", "known CDS ", "wanted CDS *")
 }
 
@@ -129,11 +104,11 @@ func TestWhatIsAcceptedLateIsNotTheOtherServers(t *testing.T) {
 // judged yet only where there is nothing better.
 func TestTheJournalKeepsWhatIsGood(t *testing.T) {
 	running(t, Config{}, func(t *testing.T, c *Cache) {
-		j, d := c.Journal(nil, nil), newDisk()
+		j, d := c.Journal(nil, true), newDisk()
 		w := watch(c, "a", xds.ClusterType, "*")
 		take := func(want ...string) {
 			t.Helper()
-			d.write(t, j.Take())
+			d.take(j)
 			wantDisk(t, d, append(want, "wanted CDS *")...)
 		}
 		take()
@@ -146,33 +121,146 @@ func TestTheJournalKeepsWhatIsGood(t *testing.T) {
 		take("CDS a@1 from=one accepted", "doubtful CDS b", "known CDS ")
 		w.Accept(xds.ClusterType, resources(xds.ClusterType, []string{"a@2"}), nil)
 		take("CDS a@2 from=one accepted", "doubtful CDS b", "known CDS ")
-		pass(ProvenAfter)
-		take("CDS a@2 from=one accepted proven", "doubtful CDS b", "known CDS ")
+		pass(StableAfter)
+		take("CDS a@2 from=one accepted stable", "doubtful CDS b", "known CDS ")
 		apply(c, Update{Source: "two", Type: xds.ClusterType, Put: resources(xds.ClusterType, []string{"a@3"})})
 		w.Accept(xds.ClusterType, resources(xds.ClusterType, []string{"a@3"}), nil)
 		take("CDS a@3 from=two accepted previous=2", "doubtful CDS b", "known CDS ")
 		apply(c, Update{Type: xds.ClusterType, Remove: []string{"a"}})
 		take("CDS a previous=2", "doubtful CDS b", "known CDS ")
-		pass(ProvenAfter)
+		pass(StableAfter)
 		take("doubtful CDS b", "known CDS ")
-		if got := j.Take(); len(got) != 0 {
-			t.Errorf("nothing changed, and %+v is told", got)
+		if got := j.Take(); !got.Empty() {
+			t.Errorf("nothing changed, and %+v is to be written", got)
 		}
 	})
+}
+
+// An upstream ACK that clients caused promises that what they accepted is on disk.
+func TestAnACKThatClientsCauseWaitsForTheDisk(t *testing.T) {
+	c := New(Config{})
+	signalled := make(chan struct{}, 1)
+	j := c.Journal(signalled, true)
+	w := watch(c, "a", xds.ClusterType, "*")
+	accepts := func(content string) *verdicts {
+		v := put(c, xds.ClusterType, content)
+		accept(w, xds.ClusterType, content)
+		w.Progress(xds.ClusterType, c.revision)
+		return v
+	}
+	first := accepts("a@1")
+	if len(signalled) != 1 {
+		t.Error("nobody is told to write")
+	}
+	first.want(t)
+	if b := j.Take(); len(b.Resources) != 1 || !b.Resources[0].Accepted {
+		t.Errorf("to be written is %+v", b)
+	}
+	second := accepts("a@2") // while the first is being written
+	first.want(t)
+	j.Done(nil)
+	first.want(t, "ack")
+	second.want(t)
+	j.All() // a whole new generation is as good
+	second.want(t)
+	j.Done(nil)
+	second.want(t, "ack")
+	// What repeats what is on disk waits for nothing.
+	accepts("a@2").want(t, "ack")
+	// A client that goes leaves no ACK behind.
+	third := put(c, xds.ClusterType, "a@3")
+	w.Close(nil)
+	third.want(t)
+	j.Take()
+	j.Done(nil)
+	third.want(t, "ack")
+	// Where nobody subscribes nothing is promised.
+	put(c, xds.EndpointType, "e@1").want(t, "ack")
+}
+
+// A NACK promises nothing, and goes at once.
+func TestANACKDoesNotWaitForTheDisk(t *testing.T) {
+	c := New(Config{})
+	c.Journal(nil, true)
+	w := watch(c, "a", xds.ClusterType, "*")
+	v := put(c, xds.ClusterType, "a@1")
+	w.Refuse(xds.ClusterType, c.revision, "no", res(xds.ClusterType, "a@1"), nil)
+	v.want(t, "nack: a: no")
+}
+
+// A disk that is known to be broken holds no ACK back, from the moment that it is known
+// until it has taken everything again.
+func TestNoACKWaitsForADiskThatIsBroken(t *testing.T) {
+	c := New(Config{})
+	j := c.Journal(nil, false)
+	w := watch(c, "a", xds.ClusterType, "*")
+	accepts := func(content string) *verdicts {
+		v := put(c, xds.ClusterType, content)
+		accept(w, xds.ClusterType, content)
+		w.Progress(xds.ClusterType, c.revision)
+		return v
+	}
+	accepts("a@1").want(t, "ack")
+	j.All()
+	j.Done(nil)
+	waits := accepts("a@2")
+	waits.want(t)
+	j.Take()
+	also := accepts("a@3")
+	j.Done(errors.New("the disk is full"))
+	waits.want(t, "ack")
+	also.want(t, "ack")
+	accepts("a@4").want(t, "ack")
+	j.All()
+	j.Done(errors.New("the disk is full"))
+	accepts("a@5").want(t, "ack")
+	j.All()
+	j.Done(nil)
+	accepts("a@6").want(t)
+}
+
+// What could not be written is to be written again, whatever became of it since; and what
+// changed while everything was written is written after it.
+func TestNothingIsLostWhenEverythingIsWrittenAndThatFails(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		t.Run(fmt.Sprintf("fails %v", fails), func(t *testing.T) {
+			c := New(Config{})
+			j, d := c.Journal(nil, true), newDisk()
+			watch(c, "a", xds.ClusterType, "*")
+			put(c, xds.ClusterType, "a@1", "b@1", "c@1")
+			d.take(j)
+			put(c, xds.ClusterType, "a@2")
+			all := j.All()
+			put(c, xds.ClusterType, "b@2", "d@1")
+			apply(c, Update{Type: xds.ClusterType, Remove: []string{"a", "c"}})
+			put(c, xds.ClusterType, "c@1")
+			if fails {
+				j.Done(errors.New("the disk is full"))
+			} else {
+				d = newDisk()
+				d.write(all)
+				j.Done(nil)
+			}
+			d.take(j)
+			wantDisk(t, d, "CDS b@2 from=one", "CDS c@1 from=one", "CDS d@1 from=one", "known CDS ", "wanted CDS *")
+		})
+	}
 }
 
 // A heartbeat is worth a line only when it moves the deadline by much.
 func TestHeartbeatsAreWrittenWhenTheyMatter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(Config{})
-		j := c.Journal(nil, nil)
+		j := c.Journal(nil, true)
 		apply(c, Update{Type: xds.ClusterType, Put: []*xds.Resource{lasting(xds.ClusterType, "a@1", time.Minute)}})
 		j.Take()
+		j.Done(nil)
 		written := 0
 		for range 60 {
 			time.Sleep(time.Second)
 			beat(c, xds.ClusterType, "a", "u1", time.Minute)
-			written += len(j.Take())
+			written += len(j.Take().Resources)
+			j.Done(nil)
 		}
 		if written == 0 || written > 10 {
 			t.Errorf("%d records of 60 heartbeats in a minute", written)
@@ -189,12 +277,12 @@ func TestTheJournalAndTheCacheAgree(t *testing.T) {
 	for run := range uint64(300) {
 		rnd := rand.New(rand.NewPCG(seed, run))
 		running(t, Config{}, func(t *testing.T, c *Cache) {
-			j, d := c.Journal(nil, nil), newDisk()
+			j, d := c.Journal(nil, true), newDisk()
 			w := watch(c, "a", xds.ClusterType, "*")
 			for range 60 {
 				name := string(rune('a' + rnd.IntN(3)))
 				current := item(c, xds.ClusterType, name).Current
-				switch rnd.IntN(9) {
+				switch rnd.IntN(10) {
 				case 0, 1:
 					r := res(xds.ClusterType, fmt.Sprintf("%s@%d", name, rnd.IntN(4)))
 					r.UpstreamVersion = fmt.Sprint(rnd.IntN(3))
@@ -212,28 +300,30 @@ func TestTheJournalAndTheCacheAgree(t *testing.T) {
 				case 6:
 					pass(time.Duration(rnd.IntN(70)) * time.Second)
 				case 7:
-					d.write(t, j.Take())
+					d.take(j)
 				case 8:
-					d = newDisk()
-					d.write(t, j.All())
+					d.all(j)
+				case 9:
+					j.All()
+					j.Done(errors.New("the disk is full"))
 				}
 				if t.Failed() {
 					t.Fatalf("run %d", run)
 				}
 			}
-			d.write(t, j.Take())
+			d.take(j)
 			anew := newDisk()
-			anew.write(t, j.All())
+			anew.all(j)
 			wantDisk(t, d, anew.lines()...)
 
 			again := New(Config{})
-			told := again.Journal(nil, nil)
+			told := again.Journal(nil, true)
 			again.Restore(d.saved())
-			if got := told.Take(); len(got) != 0 {
+			if got := told.Take(); !got.Empty() {
 				t.Errorf("restored, and %+v is to be written", got)
 			}
-			anew = newDisk()
-			anew.write(t, told.All())
+			told.Done(nil)
+			anew.all(told)
 			wantDisk(t, anew, d.lines()...)
 			if t.Failed() {
 				t.Fatalf("run %d", run)

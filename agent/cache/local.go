@@ -28,7 +28,8 @@ func (c *Cache) foreign(t *table, u Update) Update {
 	}
 	mine := func(name string) bool { return c.local(t.url, name) }
 	some := slices.ContainsFunc(u.Put, func(r *xds.Resource) bool { return mine(r.Name) }) || slices.ContainsFunc(u.Remove, mine) ||
-		slices.ContainsFunc(u.Errors, func(e ResourceError) bool { return mine(e.Name) })
+		slices.ContainsFunc(u.Errors, func(e ResourceError) bool { return mine(e.Name) }) ||
+		slices.ContainsFunc(u.Refresh, func(r Refresh) bool { return mine(r.Name) })
 	if !some {
 		return u
 	}
@@ -42,6 +43,7 @@ func (c *Cache) foreign(t *table, u Update) Update {
 		}
 		return true
 	})
+	u.Refresh = slices.DeleteFunc(slices.Clone(u.Refresh), func(r Refresh) bool { return mine(r.Name) })
 	u.Remove = slices.DeleteFunc(slices.Clone(u.Remove), mine)
 	u.Errors = slices.DeleteFunc(slices.Clone(u.Errors), func(e ResourceError) bool { return mine(e.Name) })
 	return u

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -65,22 +66,43 @@ func TestNoUpstreamHasASayInWhatTheAgentMakes(t *testing.T) {
 	}
 }
 
+// A heartbeat whose version is empty would fit what the agent made, which has none from
+// an upstream.
+func TestNoUpstreamGivesWhatTheAgentMakesALifetime(t *testing.T) {
+	running(t, mine(Config{}), func(t *testing.T, c *Cache) {
+		w := watch(c, "x", xds.SecretType, "my-cert")
+		made := res(xds.SecretType, "my-cert@1")
+		made.UpstreamVersion = ""
+		c.Publish([]*xds.Resource{made}, nil)
+		changed(w)
+		apply(c, Update{Type: xds.SecretType, Refresh: []Refresh{{Name: "my-cert", TTL: time.Second, Deadline: time.Now().Add(time.Second)}}})
+		pass(2 * time.Second)
+		serves(t, c, xds.SecretType, "my-cert", "1")
+	})
+}
+
 func TestWhatTheAgentMakesIsNotWrittenToDisk(t *testing.T) {
 	c := New(mine(Config{}))
-	j := c.Journal(nil, nil)
+	j := c.Journal(nil, true)
 	w := watch(c, "x", xds.SecretType, "my-cert", "other")
 	publish(c, "my-cert@1")
 	put(c, xds.SecretType, "other@1")
 	accept(w, xds.SecretType, "my-cert@1", "other@1")
-	check := func(what string, records []Record) {
-		if len(records) == 0 {
+	check := func(what string, b Batch) {
+		if b.Empty() {
 			t.Errorf("%s: nothing", what)
 		}
-		for _, r := range records {
-			if strings.HasPrefix(r.Name+r.Fact.Name, "my") {
+		for _, r := range b.Resources {
+			if strings.HasPrefix(r.Name, "my") {
 				t.Errorf("%s: %+v", what, r)
 			}
 		}
+		for f := range b.Facts {
+			if strings.HasPrefix(f.Name, "my") {
+				t.Errorf("%s: %+v", what, f)
+			}
+		}
+		j.Done(nil)
 	}
 	check("changes", j.Take())
 	check("everything", j.All())
@@ -88,7 +110,7 @@ func TestWhatTheAgentMakesIsNotWrittenToDisk(t *testing.T) {
 	if len(saved) != 1 || saved[0].Name != "other" {
 		t.Errorf("saved %+v", saved)
 	}
-	for _, f := range facts {
+	for f := range facts {
 		if f.Name == "my-cert" {
 			t.Errorf("saved %+v", f)
 		}
@@ -99,14 +121,14 @@ func TestWhatTheAgentMakesIsNotWrittenToDisk(t *testing.T) {
 func TestWhatWasOnDiskOfANameThatTheAgentMakesByNowIsDropped(t *testing.T) {
 	c := New(mine(Config{}))
 	d := newDisk()
-	j := c.Journal(nil, nil)
+	j := c.Journal(nil, true)
 	c.Restore([]Saved{kept(xds.SecretType, "my-cert@1"), {Type: xds.SecretType, Name: "my-old", Previous: res(xds.SecretType, "my-old@1")}},
-		[]Fact{{Wanted, xds.SecretType, "my-cert"}})
-	d.entries[key{xds.SecretType, "my-cert"}] = &Saved{Type: xds.SecretType, Name: "my-cert", Kept: res(xds.SecretType, "my-cert@1"), Accepted: true}
+		facts(Fact{Wanted, xds.SecretType, "my-cert"}))
+	d.entries[key{xds.SecretType, "my-cert"}] = Saved{Type: xds.SecretType, Name: "my-cert", Content: res(xds.SecretType, "my-cert@1"), Accepted: true}
 	c.Release()
 	serves(t, c, xds.SecretType, "my-cert", "")
-	d.write(t, j.Take())
-	if s := d.entries[key{xds.SecretType, "my-cert"}]; s != nil && s.Kept != nil {
+	d.take(j)
+	if s, ok := d.entries[key{xds.SecretType, "my-cert"}]; ok {
 		t.Errorf("on disk is still %+v", s)
 	}
 	wantTaken(t, c.Interest())
@@ -115,7 +137,7 @@ func TestWhatWasOnDiskOfANameThatTheAgentMakesByNowIsDropped(t *testing.T) {
 // An old certificate is no way back after a crash, and it is never too old to be
 // served, however long the control plane has been away.
 func TestWhatTheAgentMakesIsServedAsItIs(t *testing.T) {
-	running(t, mine(Config{Stale: func() bool { return true }}), func(t *testing.T, c *Cache) {
+	running(t, mine(Config{Crashes: true, Stale: func() bool { return true }}), func(t *testing.T, c *Cache) {
 		w := watch(c, "x", xds.ClusterType, "*")
 		subscribe(w, xds.SecretType, "my-cert", "other")
 		serve := func(name string) (version string) {
@@ -135,13 +157,20 @@ func TestWhatTheAgentMakesIsServedAsItIs(t *testing.T) {
 		put(c, xds.ClusterType, "a@1")
 		accept(w, xds.ClusterType, "a@1")
 		accept(w, xds.SecretType, "my-cert@1")
-		pass(ProvenAfter)
+		pass(StableAfter)
 		put(c, xds.ClusterType, "a@2")
 		publish(c, "my-cert@2")
 		accept(w, xds.ClusterType, "a@2")
 		accept(w, xds.SecretType, "my-cert@2")
-		if got := c.FallBack(); len(got) != 2 { // the cluster, and other, which nobody accepted
-			t.Errorf("suspected: %v", got)
+		for range 3 {
+			crashed(c, func(w *Watch) {
+				subscribe(w, xds.SecretType, "my-cert")
+				accept(w, xds.ClusterType, "a@2")
+				accept(w, xds.SecretType, "my-cert@2")
+			})
+		}
+		if f := c.Fallback(); f == nil || len(f.Suspects) != 1 {
+			t.Errorf("suspected: %+v", f)
 		}
 		if got := serve("my-cert"); got != "2" {
 			t.Errorf("served %q", got)

@@ -1,20 +1,11 @@
 package cache
 
 import (
+	"strings"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
-
-// Saved is what was on disk under one name. Kept or Previous is nil where there
-// was none.
-type Saved struct {
-	Type, Name       string
-	Kept             *xds.Resource
-	Source           string
-	Accepted, Proven bool
-	Previous         *xds.Resource
-}
 
 // Restore takes in what was on disk, before or after a source answered: what is
 // known already stays. It is not served before Release or the first answer of a
@@ -22,17 +13,18 @@ type Saved struct {
 // comes, as by Prefetch. What has outlived its TTL is dropped, and none lives
 // longer than its TTL from now, should the clock have been set back (protocol.md
 // 6.2).
-func (c *Cache) Restore(saved []Saved, facts []Fact) {
+func (c *Cache) Restore(saved []Saved, facts map[Fact]string) {
 	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, f := range facts {
-		c.restoreFact(f)
+	for f, value := range facts {
+		c.restoreFact(f, value, now)
 	}
 	c.makeRoom(saved)
 	for _, s := range saved {
 		c.restore(s, now)
 	}
+	c.restoredFallback()
 	// Only now is it known what is wanted.
 	for _, t := range c.tables {
 		for name, e := range t.entries {
@@ -58,7 +50,14 @@ func (c *Cache) makeRoom(saved []Saved) {
 	}
 }
 
-func (c *Cache) restoreFact(f Fact) {
+func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
+	if c.journal != nil {
+		c.journal.facts[f] = value
+	}
+	if f.Kind == FallbackFact || f.Kind == SuspectFact {
+		c.restoreSuspect(f, value, now)
+		return
+	}
 	t := c.table(f.Type)
 	switch f.Kind {
 	case Wanted:
@@ -76,37 +75,33 @@ func (c *Cache) restoreFact(f Fact) {
 	case Known:
 		t.restoredKnown = true
 	}
-	if c.journal != nil {
-		c.journal.told[f] = struct{}{}
-	}
 }
 
 func (c *Cache) restore(s Saved, now time.Time) {
 	t := c.table(s.Type)
 	source := c.sources.id(s.Source)
-	told := &keeping{kept: s.Kept, source: source, accepted: s.Accepted, proven: s.Proven}
+	disk := &onDisk{content: s.Content, source: source, accepted: s.Accepted, stable: s.Stable}
 	if s.Previous != nil {
-		told.previous = s.Previous.Version
+		disk.previous = s.Previous.Version
 	}
 	e := t.entries[s.Name]
-	expired := s.Kept != nil && !s.Kept.Deadline().IsZero() && !s.Kept.Deadline().After(now)
+	expired := s.Content != nil && !s.Content.Deadline().IsZero() && !s.Content.Deadline().After(now)
 	local := c.local(s.Type, s.Name) // by now
-	if e != nil || s.Kept == nil || expired || local {
+	if e != nil || s.Content == nil || expired || local {
 		if c.journal != nil {
 			if e != nil {
-				e.told = told
+				e.disk = disk
 			} else {
-				c.journal.gone[key{s.Type, s.Name}] = told
+				c.journal.gone[key{s.Type, s.Name}] = disk
 			}
 			c.log(t, s.Name)
 		}
-		if e == nil && s.Kept == nil && s.Previous != nil && !local {
-			t.retire(s.Name, s.Previous)
-			c.try(t, s.Name, now)
+		if e == nil && s.Content == nil && s.Previous != nil && !local {
+			c.retire(t, s.Name, s.Previous, now)
 		}
 		return
 	}
-	r := c.lifetime(s.Kept)
+	r := c.lifetime(s.Content)
 	if !r.Deadline().IsZero() {
 		// Without the monotonic clock's reading, which a loaded time has not.
 		r = r.WithLifetime(r.TTL(), now.Add(min(r.Deadline().Sub(now), r.TTL())))
@@ -114,15 +109,15 @@ func (c *Cache) restore(s Saved, now time.Time) {
 	if source == localSource {
 		source = nowhere // the agent makes it no more, or local would be true
 	}
-	e = &entry{res: r, source: source, restored: true, told: told}
+	e = &entry{res: r, source: source, restored: true, disk: disk}
 	if s.Accepted {
 		e.good, e.goodSource, e.standing = r, e.source, xds.Accepted
 	}
 	switch {
-	case s.Proven:
-		e.proven = r
+	case s.Stable:
+		e.stable = r
 	case s.Previous != nil:
-		e.proven = s.Previous
+		e.stable = s.Previous
 	}
 	t.entries[s.Name], t.mark = e, nil
 	t.indexAliases(nil, r)
@@ -177,4 +172,41 @@ func (c *Cache) Restored() (n int) {
 		}
 	}
 	return n
+}
+
+// restoreSuspect takes in what was held back when the process ended before this one.
+func (c *Cache) restoreSuspect(f Fact, value string, now time.Time) {
+	if c.fallback == nil {
+		c.fallback = &fallback{since: now, suspects: make(map[key]string)}
+	}
+	switch f.Kind {
+	case SuspectFact:
+		version, _ := strings.CutPrefix(value, suspectVersion)
+		c.fallback.suspects[key{f.Type, f.Name}] = version
+	case FallbackFact:
+		since, until, _ := strings.Cut(value, " ")
+		c.fallback.since, _ = time.Parse(time.RFC3339, since)
+		c.fallback.until, _ = time.Parse(time.RFC3339, until)
+	}
+}
+
+// restoredFallback forgets the suspects that are not held any more. Run ends a fallback
+// whose time is over.
+func (c *Cache) restoredFallback() {
+	if c.fallback == nil {
+		return
+	}
+	for k, version := range c.fallback.suspects {
+		t := c.table(k.typeURL)
+		e := t.entries[k.name]
+		if e != nil && e.res.Version == version || e == nil && version == "" && t.former[k.name].res != nil {
+			continue
+		}
+		delete(c.fallback.suspects, k)
+		c.logFact(SuspectFact, k.typeURL, k.name)
+	}
+	if len(c.fallback.suspects) == 0 {
+		c.fallback = nil
+		c.logFact(FallbackFact, "", "")
+	}
 }

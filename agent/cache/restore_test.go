@@ -11,10 +11,19 @@ import (
 // kept is what was on disk: accepted by a client.
 func kept(typeURL, nameVersion string) Saved {
 	r := res(typeURL, nameVersion)
-	return Saved{Type: typeURL, Name: r.Name, Kept: r, Source: "one", Accepted: true}
+	return Saved{Type: typeURL, Name: r.Name, Content: r, Source: "one", Accepted: true}
 }
 
-var meshFacts = []Fact{{Wanted, xds.ClusterType, "*"}, {Known, xds.ClusterType, ""}}
+var meshFacts = facts(Fact{Wanted, xds.ClusterType, "*"}, Fact{Known, xds.ClusterType, ""})
+
+// facts are facts without a value of their own.
+func facts(list ...Fact) map[Fact]string {
+	out := make(map[Fact]string)
+	for _, f := range list {
+		out[f] = yes
+	}
+	return out
+}
 
 // design.md I1, section 4: what was restored is not served before it is known that
 // nobody answers.
@@ -107,7 +116,7 @@ func TestWhatWasRestoredAndNobodyWantsIsBounded(t *testing.T) {
 		saved = append(saved, kept(xds.EndpointType, name+"@1"))
 	}
 	saved = append(saved, kept(xds.RouteType, "r@1"))
-	c.Restore(saved, []Fact{{Wanted, xds.RouteType, "r"}})
+	c.Restore(saved, facts(Fact{Wanted, xds.RouteType, "r"}))
 	if n := len(c.Resources(xds.EndpointType)); n != 10 {
 		t.Errorf("%d endpoints are held that nobody wants, want 10", n)
 	}
@@ -121,7 +130,7 @@ func TestDeadlinesSurviveARestart(t *testing.T) {
 		c := New(Config{})
 		ended, living, strange := kept(xds.ClusterType, "a@1"), kept(xds.ClusterType, "b@1"), kept(xds.ClusterType, "c@1")
 		for s, d := range map[*Saved]time.Duration{&ended: 0, &living: 10 * time.Second, &strange: time.Hour} {
-			s.Kept = s.Kept.WithLifetime(time.Minute, time.Unix(0, time.Now().Add(d).UnixNano()))
+			s.Content = s.Content.WithLifetime(time.Minute, time.Unix(0, time.Now().Add(d).UnixNano()))
 		}
 		c.Restore([]Saved{ended, living, strange}, meshFacts)
 		c.Release()
@@ -140,7 +149,7 @@ func TestDeadlinesSurviveARestart(t *testing.T) {
 // restart.
 func TestDoubtsAreRestored(t *testing.T) {
 	c := New(Config{})
-	c.Restore(nil, []Fact{{Doubtful, xds.ListenerType, "l"}})
+	c.Restore(nil, facts(Fact{Doubtful, xds.ListenerType, "l"}))
 	look(c, func(s Snapshot) {
 		if got := s.Doubtful(xds.ListenerType); len(got) != 1 || got[0] != "l" {
 			t.Errorf("in doubt are %v", got)

@@ -109,7 +109,7 @@ func newPair(t *testing.T, bits byte) *pair {
 	for i := range p.caches {
 		c := New(cfg)
 		p.caches[i] = c
-		p.journals[i] = c.Journal(make(chan struct{}, 1), make(chan struct{}, 1))
+		p.journals[i] = c.Journal(make(chan struct{}, 1), true)
 		p.sources[i] = c.Interest()
 		c.SetConnected(true)
 		go func() { p.ended <- c.Run(ctx) }()
@@ -397,13 +397,13 @@ func (p *pair) refuse(n int, url, name, version string, arg byte) {
 // restore brings what was on disk.
 func (p *pair) restore(source, url, name, version string, kind byte) {
 	p.say("restore %s %s@%s of %s, %d", xds.Short(url), name, version, source, kind)
-	saved := []Saved{{Type: url, Name: name, Kept: content(source, url, name, offer{version: version, ttl: kind == 3}), Source: source, Accepted: kind > 0}}
-	var facts []Fact
+	saved := []Saved{{Type: url, Name: name, Content: content(source, url, name, offer{version: version, ttl: kind == 3}), Source: source, Accepted: kind > 0}}
+	var said map[Fact]string
 	if kind == 2 {
-		facts = []Fact{{Wanted, url, xds.Wildcard}, {Known, url, ""}}
+		said = facts(Fact{Wanted, url, xds.Wildcard}, Fact{Known, url, ""})
 	}
 	p.each(func(_ int, c *Cache) {
-		c.Restore(saved, facts)
+		c.Restore(saved, said)
 		if kind&1 == 1 {
 			c.Release()
 		}
@@ -419,15 +419,20 @@ func (p *pair) look(n int, arg byte) {
 			got[i] = changed(p.watches[i][n])
 		case 1:
 			var records []string
-			for _, r := range p.journals[i].Take() {
-				records = append(records, fmt.Sprint(r.Op, xds.Short(r.Type), r.Name, lived(r.Resource), r.Source, r.Accepted, r.Fact, r.Is))
+			batch := p.journals[i].Take()
+			for _, s := range batch.Resources {
+				records = append(records, fmt.Sprint(xds.Short(s.Type), s.Name, lived(s.Content), s.Source, s.Accepted, s.Stable, lived(s.Previous)))
 			}
+			for f, value := range batch.Facts {
+				records = append(records, fmt.Sprint(f, value))
+			}
+			p.journals[i].Done(nil)
 			slices.Sort(records)
 			got[i] = records
 		case 2:
 			got[i] = taken(p.sources[i])
 		case 3:
-			got[i] = len(c.FallBack())
+			got[i] = len(c.Crashed(time.Time{}))
 		}
 	})
 	p.same("seen", got[0], got[1])
@@ -464,7 +469,7 @@ func (p *pair) state(i int) (out []string) {
 			say("verdict on update %d: %q", n, v.said)
 		}
 	}
-	say("status %+v, restored %d, lacking %v, fallen back %v, room %d %d", c.Status(), c.Restored(), c.Lacking(), c.FallenBack(), c.resources, c.bytes)
+	say("status %+v, restored %d, lacking %v, fallback %+v, room %d %d", c.Status(), c.Restored(), c.Lacking(), c.Fallback(), c.resources, c.bytes)
 	for _, url := range pairTypes {
 		for _, name := range pairNames {
 			for _, r := range c.Resources(url) {
@@ -487,10 +492,10 @@ func (p *pair) state(i int) (out []string) {
 	saved, facts := p.journals[i].Saved()
 	var disk []string
 	for _, s := range saved {
-		disk = append(disk, fmt.Sprintf("%s %s %s of %s %v %v, before %s", xds.Short(s.Type), s.Name, lived(s.Kept), s.Source, s.Accepted, s.Proven, lived(s.Previous)))
+		disk = append(disk, fmt.Sprintf("%s %s %s of %s %v %v, before %s", xds.Short(s.Type), s.Name, lived(s.Content), s.Source, s.Accepted, s.Stable, lived(s.Previous)))
 	}
-	for _, f := range facts {
-		disk = append(disk, fmt.Sprint(f))
+	for f, value := range facts {
+		disk = append(disk, fmt.Sprint(f, value))
 	}
 	slices.Sort(disk)
 	say("on disk: %q", disk)

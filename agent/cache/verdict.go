@@ -48,7 +48,7 @@ func (c *Cache) open(t *table, verdict func(error), concerned []*Watch, refused 
 // update of a type up to a revision.
 func (w *Watch) Progress(typeURL string, revision uint64) {
 	w.c.mu.Lock()
-	settled := w.pass(w.c.table(typeURL), revision)
+	settled := w.c.afterWrite(w.pass(w.c.table(typeURL), revision))
 	w.c.mu.Unlock()
 	run(settled)
 }
@@ -77,7 +77,7 @@ func (c *Cache) forgetWatch(w *Watch) []func() {
 	for _, t := range c.tables {
 		settled = append(settled, w.pass(t, c.revision)...)
 	}
-	return settled
+	return c.afterWrite(settled)
 }
 
 // Accept takes in an ACK: contents that the client now has, and names whose
@@ -92,16 +92,13 @@ func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []strin
 		w.settle(t, r.Name)
 		e := t.entries[r.Name]
 		switch {
-		case e == nil:
-			continue
+		case e == nil, c.holdsBack(t, r.Name):
+			continue // it accepted the stable version that was served instead
 		case e.res.Version == r.Version:
 			if e.standing == xds.Rejected || e.standing == xds.Suspect {
 				// Another client refused it and was given something else; what
 				// any accepts is accepted (I7).
 				ch.add(r.Name, e.res)
-			}
-			if e.good == nil || e.good.Version != r.Version {
-				e.acceptedAt = c.clock()
 			}
 			e.standing, e.good, e.goodSource = xds.Accepted, e.res, e.source
 			delete(e.reasons, r.Version)
@@ -109,13 +106,15 @@ func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []strin
 			// Overtaken, and still the best known. Whether it came from the source
 			// of what overtook it is not known, so none is told that it gave it.
 			if e.good == nil || e.good.Version != r.Version {
-				e.acceptedAt, e.goodSource = c.clock(), nowhere
+				e.goodSource = nowhere
 				ch.add(r.Name, e.res) // for clients that have nothing better
 			}
 			e.good = sameLifetime(r, e.res)
 		}
 		c.log(t, r.Name)
-		c.try(t, r.Name, c.began.Add(e.acceptedAt))
+		if e.good.Version == r.Version {
+			w.onProbation(t, e)
+		}
 	}
 	for _, name := range removed {
 		if t.entries[name] == nil && t.url != xds.VirtualHostType {
@@ -175,7 +174,7 @@ func (w *Watch) Refuse(typeURL string, revision uint64, reason string, rejected 
 				break
 			}
 		}
-		settled = append(settled, w.pass(t, revision)...)
+		settled = append(settled, c.afterWrite(w.pass(t, revision))...)
 	}
 	c.mu.Unlock()
 	run(settled)

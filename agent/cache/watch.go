@@ -32,6 +32,8 @@ type watched struct {
 	collections int
 	dirty       map[string]struct{}
 	all         bool
+	// probation lists what the client accepted and is not stable, oldest first.
+	probation []probation
 }
 
 // Change is what changed of one type since the last Read.
@@ -71,7 +73,7 @@ func (w *Watch) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 	if wt == nil {
 		wt = &watched{names: make(map[string]struct{}), dirty: make(map[string]struct{})}
 		w.types[typeURL] = wt
-		w.c.judgeBy(w.opened.Add(ProvenAfter))
+		w.c.judgeBy(w.opened.Add(StableAfter))
 	}
 	switch {
 	case wildcard && !wt.wildcard:
@@ -137,6 +139,9 @@ func (w *Watch) Close(unanswered map[string][]string) {
 	}
 	w.closed = true
 	delete(w.c.watches, w)
+	if w.c.cfg.Crashes {
+		w.c.went(w.unstable(unanswered))
+	}
 	for url, wt := range w.types {
 		t := w.c.table(url)
 		if wt.wildcard {
@@ -294,7 +299,7 @@ func (s Snapshot) All(typeURL string) iter.Seq[xds.Item] {
 				return
 			}
 		}
-		if s.c.suspects == nil {
+		if s.c.fallback == nil {
 			return
 		}
 		for name := range t.former {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -20,10 +21,12 @@ type child struct {
 	process *os.Process
 	exited  chan struct{} // closed when it has ended, and its output was passed on
 	code    int           // after exited
+	ended   time.Time     // after exited
 	served  bool          // it said once that it serves; under the supervisor's mu
 	// expected: it is to end, and its end is no crash.
 	mu       sync.Mutex
 	expected bool
+	signals  []syscall.Signal // that were sent from here
 }
 
 // start starts a process whose output goes to out, line by line. It ends with the
@@ -58,7 +61,7 @@ func start(argv []string, epoch int, out func(line []byte)) (*child, error) {
 			close(read)
 		}()
 		_ = cmd.Wait() // what it says is in ProcessState
-		c.code = exitCode(cmd.ProcessState)
+		c.code, c.ended = exitCode(cmd.ProcessState), time.Now()
 		select {
 		case <-read:
 		case <-time.After(time.Second): // a child of the child has the pipe
@@ -102,7 +105,23 @@ func lines(r io.Reader, out func([]byte)) {
 }
 
 // signal sends a signal; an error says that the process has ended.
-func (c *child) signal(s syscall.Signal) { _ = c.process.Signal(s) }
+func (c *child) signal(s syscall.Signal) {
+	c.mu.Lock()
+	if !slices.Contains(c.signals, s) {
+		c.signals = append(c.signals, s)
+	}
+	c.mu.Unlock()
+	_ = c.process.Signal(s)
+}
+
+// crashed reports, of a child that has ended, whether its configuration may be the cause:
+// it ended soon, and neither with code 0 nor by a signal that was sent from here.
+func (c *child) crashed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ours := slices.ContainsFunc(c.signals, func(s syscall.Signal) bool { return c.code == 128+int(s) })
+	return c.code != 0 && !c.expected && !ours && c.ended.Sub(c.began) < CrashedWithin
+}
 
 // ends notes that the end of the process is wanted.
 func (c *child) ends() {

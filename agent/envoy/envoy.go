@@ -32,6 +32,10 @@ const (
 	settled        = 30 * time.Second
 )
 
+// CrashedWithin is how soon after its start an Envoy must end for its configuration to be
+// a likely cause.
+const CrashedWithin = time.Minute
+
 // hotRestartTimeout bounds how long the successor may take until it serves.
 const hotRestartTimeout = time.Minute
 
@@ -60,6 +64,10 @@ type Config struct {
 	// Envoy is started at the latest though it cannot.
 	Ready      func() bool
 	StartAfter time.Duration
+	// Crashed, if set, is told before Envoy is started again that one has crashed within
+	// CrashedWithin of its start, and when that was: it ended with a code other than 0, or
+	// by a signal that was not sent from here.
+	Crashed func(started time.Time)
 	// Draining is how Envoy is drained before it ends, Grace how long it has from
 	// SIGTERM to SIGKILL.
 	Draining Draining
@@ -199,6 +207,9 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		s.stopAll() // what is left of a hot restart has its successor's shared memory
 		if !sleep(ctx, pause) {
 			return nil
+		}
+		if s.cfg.Crashed != nil && last.crashed() {
+			s.cfg.Crashed(last.began)
 		}
 		pause = min(2*pause, maxPause)
 	}

@@ -82,7 +82,7 @@ func (s secrets) Take() (add, drop []string) {
 type view struct {
 	watch *cache.Watch
 	cache *cache.Cache
-	gone  func() // called when the stream has ended; nil for nothing
+	left  func(byServer bool) // called when the stream has ended; nil for nothing
 }
 
 var _ downstream.View = view{}
@@ -115,9 +115,9 @@ func (v view) Verdict(verdict session.Verdict) {
 
 func (v view) Progress(p session.Progress) { v.watch.Progress(p.Type, p.Revision) }
 
-func (v view) Close(unanswered map[string][]string) {
-	v.watch.Close(unanswered)
-	if v.gone != nil {
-		v.gone()
+func (v view) Close(end downstream.End) {
+	v.watch.Close(end.Unanswered)
+	if v.left != nil {
+		v.left(end.ByServer)
 	}
 }

@@ -42,6 +42,9 @@ type Config struct {
 	Secrets Secrets
 	// Log tells what an operator must know; nil for nobody.
 	Log *slog.Logger
+	// WatchLives warns of Envoys that live for less than a minute: where the agent does
+	// not run Envoy as its child, and so does not see why it ends.
+	WatchLives bool
 	// RestoreAfter is after which time at the latest what was restored is served
 	// though no source has answered; 0 for DefaultRestoreAfter.
 	RestoreAfter time.Duration
@@ -112,6 +115,9 @@ func New(cfg Config) *Group {
 	cfg.Cache.Stale = func() bool { return g.Stale() > 0 }
 	if cfg.Secrets != nil {
 		cfg.Cache.Local = func(typeURL, name string) bool { return typeURL == xds.SecretType && cfg.Secrets.Owns(name) }
+	}
+	cfg.Cache.OnFallbackEnd = func(why string) {
+		g.cfg.Log.Info("what was held back after Envoy's crashes is served again", "why", why)
 	}
 	g.cache = cache.New(cfg.Cache)
 	g.current = g.feeding()
@@ -341,9 +347,10 @@ func (g *Group) succeed(f *feeding) {
 // Attach opens the view of a stream.
 func (g *Group) Attach(c downstream.Client) downstream.View {
 	v := view{watch: g.cache.Watch(c.Node.GetId()), cache: g.cache}
-	if c.Node.GetUserAgentName() == xds.EnvoyUserAgent { // others may be short-lived by nature
+	// A fetch is over in a moment, and other clients may be short-lived by nature.
+	if g.cfg.WatchLives && !c.Fetch && c.Node.GetUserAgentName() == xds.EnvoyUserAgent {
 		g.lives.begin(time.Now())
-		v.gone = g.gone
+		v.left = g.left
 	}
 	return v
 }

@@ -37,6 +37,7 @@ type rig struct {
 	stops        []func()
 	restHold     time.Duration
 	stopAgent    func()
+	change       func(*group.Config) // of the configuration; nil for none
 }
 
 // inAllForms runs a test in the four combinations of wire forms.
@@ -81,11 +82,15 @@ func (r *rig) startAgent() {
 // serve starts a group that is fed by a source and serves it at a pipe.
 func (r *rig) serve(source upstream.Source, at *xdstest.Pipe, log *slog.Logger) (g *group.Group, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	g = group.New(group.Config{
+	cfg := group.Config{
 		Node:      &corev3.Node{Id: "xdstest", Cluster: "xdstest"},
 		Upstreams: func() *upstream.Failover { return &upstream.Failover{Sources: []upstream.Source{source}, Log: log} },
 		Cache:     cache.Config{},
-	})
+	}
+	if r.change != nil {
+		r.change(&cfg)
+	}
+	g = group.New(cfg)
 	server := downstream.New(downstream.Config{
 		State: g, Identifier: "holdfast/test", Log: log,
 		Forward: g, RESTHold: r.restHold,
@@ -108,6 +113,12 @@ func (r *rig) serve(source upstream.Source, at *xdstest.Pipe, log *slog.Logger) 
 func (r *rig) restartAgent() {
 	r.stopAgent()
 	r.startAgent()
+}
+
+// restartAgentAs replaces the agent by one that is configured differently.
+func (r *rig) restartAgentAs(change func(*group.Config)) {
+	r.change = change
+	r.restartAgent()
 }
 
 func (r *rig) close() {

@@ -2,6 +2,7 @@ package group
 
 import (
 	"iter"
+	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/downstream"
@@ -14,8 +15,15 @@ func (g *Group) Status() admin.Group {
 	node := g.Node()
 	out := admin.Group{
 		NodeID: node.GetId(), Cluster: node.GetCluster(), UserAgent: node.GetUserAgentName(),
-		Contact: g.Contact(), Restored: g.cache.Restored(), FallenBack: g.cache.FallenBack(),
+		Contact: g.Contact(), Restored: g.cache.Restored(), 
 	}
+	if f := g.cache.Fallback(); f != nil {
+		out.Fallback = &admin.Fallback{Since: f.Since, Until: f.Until}
+		for _, s := range f.Suspects {
+			out.Fallback.Suspects = append(out.Fallback.Suspects, admin.Suspect{Type: xds.Short(s.Type), Name: s.Name})
+		}
+	}
+	out.ShortLives, out.ShortLivesTotal = g.lives.state(time.Now())
 	for _, t := range g.cache.Status() {
 		row := admin.Type{
 			Type: xds.Short(t.Type), TypeURL: t.Type, Knowledge: t.Knowledge.String(),

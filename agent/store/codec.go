@@ -19,13 +19,21 @@ import (
 // maxAliases bounds the aliases of a resource.
 const maxAliases = 1 << 16
 
-// Flags of the content of a Put.
+// Flags of the content of a Set.
 const (
-	putAccepted = 1 << iota
-	putWrapped
-	putBody
-	putCacheControl
-	putMetadata
+	setContent = 1 << iota
+	setAccepted
+	setStable
+	setPrevious
+)
+
+// Flags of an encoded resource. The first bit is not used: in format 1 it said that a
+// client had accepted the resource.
+const (
+	resourceWrapped = 1 << (iota + 1)
+	resourceBody
+	resourceCacheControl
+	resourceMetadata
 )
 
 // Why a record is not used. They are keys of Status.Skipped and Loaded.Skipped.
@@ -80,50 +88,61 @@ func cutBytes(b []byte) (s, rest []byte, ok bool) {
 	return b[:length], b[length:], true
 }
 
-// record appends a record. A resource that cannot be stored is stored as deleted,
-// since nothing may pass for its content; why says so.
+// record appends a record. An entry whose content cannot be stored is stored as a
+// tombstone, since nothing older may pass for it; why says so. An entry whose previous
+// content cannot be stored, or does not fit beside the content, is stored without it.
 func (e *encoder) record(rec Record) (why string) {
 	switch rec := rec.(type) {
-	case Put:
-		r := rec.Resource
-		key := recordKey{rec.Group, r.Type, r.Name}
-		content, why := appendPut(e.content[:0], rec)
-		e.content = content
-		if why == "" && e.form.aead == nil && r.Type == xds.SecretType {
-			why = whySecret // the caller asks Storable; no mistake of its writes a Secret
-		}
-		if why == "" && !e.frame(kindPut, key, content) {
+	case Set:
+		key := recordKey{rec.Key.Group, rec.Key.Type, rec.Key.Name}
+		content, why := e.set(&rec.Entry)
+		if why == "" && !e.frame(kindSet, key, content) {
 			why = whyTooLarge
 		}
-		if why != "" {
-			e.frame(kindDelete, key, nil)
+		switch {
+		case why == "":
+		case rec.Entry.Content != nil && rec.Entry.Previous != nil:
+			rec.Entry.Previous, rec.Entry.PreviousSource = nil, ""
+			e.record(rec)
+		default:
+			e.frame(kindSet, key, []byte{0})
 		}
 		return why
-	case Accept:
-		e.plain(kindAccept, rec.Key, nil)
-	case Prove:
-		e.plain(kindProve, rec.Key, nil)
-	case Delete:
-		e.plain(kindDelete, rec.Key, nil)
-	case Touch:
-		b := appendString(e.content[:0], rec.Source)
-		b = appendString(b, rec.UpstreamVersion)
-		e.content = appendTTL(b, rec.TTL, rec.Deadline)
-		e.plain(kindTouch, rec.Key, e.content)
 	case Note:
 		e.content = append(e.content[:0], rec.Value...)
-		e.plain(kindNote, Key{Group: rec.Key.Group, Name: rec.Key.Name}, e.content)
+		e.frame(kindNote, recordKey{group: rec.Key.Group, name: rec.Key.Name}, e.content)
 	}
 	return ""
 }
 
-func (e *encoder) plain(k kind, key Key, content []byte) {
-	e.frame(k, recordKey{group: key.Group, typ: key.Type, name: key.Name}, content)
+// set encodes an entry, or says why it cannot be stored.
+func (e *encoder) set(entry *Entry) (_ []byte, why string) {
+	var flags byte
+	set := func(flag byte, on bool) {
+		if on {
+			flags |= flag
+		}
+	}
+	set(setContent, entry.Content != nil)
+	set(setAccepted, entry.Accepted)
+	set(setStable, entry.Stable)
+	set(setPrevious, entry.Previous != nil)
+	b := append(e.content[:0], flags)
+	defer func() { e.content = b }()
+	if entry.Previous != nil {
+		if e.previous, why = e.resource(e.previous[:0], entry.Previous, entry.PreviousSource); why != "" {
+			return nil, why
+		}
+		b = appendString(b, e.previous)
+	}
+	if entry.Content != nil {
+		b, why = e.resource(b, entry.Content, entry.Source)
+	}
+	return b, why
 }
 
-// appendPut encodes the content of a Put, or says why it cannot be stored.
-func appendPut(b []byte, rec Put) (_ []byte, why string) {
-	r := rec.Resource
+// resource encodes a resource, or says why it cannot be stored.
+func (e *encoder) resource(b []byte, r *xds.Resource, source string) (_ []byte, why string) {
 	switch {
 	case r.CacheControl().GetDoNotCache():
 		return b, whyCache
@@ -131,6 +150,8 @@ func appendPut(b []byte, rec Put) (_ []byte, why string) {
 		return b, whyType
 	case len(r.Body.GetValue()) > maxPayload || len(r.Aliases()) > maxAliases:
 		return b, whyTooLarge
+	case e.form.aead == nil && r.Type == xds.SecretType:
+		return b, whySecret // the caller asks Storable; no mistake of its writes a Secret
 	}
 	var flags byte
 	set := func(flag byte, on bool) {
@@ -138,14 +159,13 @@ func appendPut(b []byte, rec Put) (_ []byte, why string) {
 			flags |= flag
 		}
 	}
-	set(putAccepted, rec.Accepted)
-	set(putWrapped, r.Wrapped)
-	set(putBody, r.Body != nil)
-	set(putCacheControl, r.CacheControl() != nil)
-	set(putMetadata, r.Metadata() != nil)
+	set(resourceWrapped, r.Wrapped)
+	set(resourceBody, r.Body != nil)
+	set(resourceCacheControl, r.CacheControl() != nil)
+	set(resourceMetadata, r.Metadata() != nil)
 	b = append(b, flags)
 	b = appendString(b, r.Version)
-	b = appendString(b, rec.Source)
+	b = appendString(b, source)
 	b = appendString(b, r.UpstreamVersion)
 	b = appendTTL(b, r.TTL(), r.Deadline())
 	b = binary.AppendUvarint(b, uint64(len(r.Aliases())))
@@ -215,30 +235,16 @@ func (in interned) get(b []byte) string {
 }
 
 // decode makes a Record of what was read, which it does not keep. Its error is an
-// unusable; for a Put it also returns the Delete that stands for it.
+// unusable; of a resource it also returns the tombstone that stands for it.
 func decode(raw rawRecord, in interned) (Record, error) {
 	key := Key{Group: in.get(raw.key.group), Type: in.get(raw.key.typ), Name: string(raw.key.name)}
 	switch raw.kind {
-	case kindPut:
-		put, err := decodePut(raw, key, in)
+	case kindSet:
+		entry, err := decodeEntry(raw.content, key, in)
 		if err != nil {
-			return Delete{key}, err
+			return Set{Key: key}, err
 		}
-		return put, nil
-	case kindAccept:
-		return Accept{key}, nil
-	case kindProve:
-		return Prove{key}, nil
-	case kindDelete:
-		return Delete{key}, nil
-	case kindTouch:
-		source, b, ok1 := cutBytes(raw.content)
-		upstream, b, ok2 := cutBytes(b)
-		ttl, deadline, _, ok3 := cutTTL(b)
-		if !ok1 || !ok2 || !ok3 {
-			return nil, unusable(whyMalformed)
-		}
-		return Touch{Key: key, Source: in.get(source), UpstreamVersion: in.get(upstream), TTL: ttl, Deadline: deadline}, nil
+		return Set{key, entry}, nil
 	case kindNote:
 		return Note{Key: NoteKey{key.Group, key.Name}, Value: string(raw.content)}, nil
 	default:
@@ -246,52 +252,81 @@ func decode(raw rawRecord, in interned) (Record, error) {
 	}
 }
 
-// decodePut makes a resource as it was made when it came from its upstream, and
-// compares the hashes of the contents.
-func decodePut(raw rawRecord, key Key, in interned) (Put, error) {
-	malformed := unusable(whyMalformed)
-	if len(raw.content) == 0 {
-		return Put{}, malformed
+// decodeEntry makes an entry of the content of a Set.
+func decodeEntry(b []byte, key Key, in interned) (e Entry, err error) {
+	if len(b) == 0 {
+		return e, unusable(whyMalformed)
 	}
-	flags := raw.content[0]
-	version, b, ok0 := cutBytes(raw.content[1:])
-	source, b, ok1 := cutBytes(b)
+	flags, b := b[0], b[1:]
+	if flags&setPrevious != 0 {
+		previous, rest, ok := cutBytes(b)
+		if !ok {
+			return e, unusable(whyMalformed)
+		}
+		b = rest
+		if e.Previous, e.PreviousSource, _, err = decodeResource(previous, key, in); err != nil {
+			return Entry{}, err
+		}
+	}
+	if flags&setContent == 0 {
+		if len(b) > 0 {
+			return Entry{}, unusable(whyMalformed)
+		}
+		return e, nil
+	}
+	if e.Content, e.Source, _, err = decodeResource(b, key, in); err != nil {
+		return Entry{}, err
+	}
+	e.Stable = flags&setStable != 0
+	e.Accepted = e.Stable || flags&setAccepted != 0
+	return e, nil
+}
+
+// decodeResource makes a resource as it was made when it came from its upstream, and
+// compares the hashes of the contents. flags are those of the resource.
+func decodeResource(b []byte, key Key, in interned) (r *xds.Resource, source string, flags byte, err error) {
+	malformed := unusable(whyMalformed)
+	if len(b) == 0 {
+		return nil, "", 0, malformed
+	}
+	flags = b[0]
+	version, b, ok0 := cutBytes(b[1:])
+	from, b, ok1 := cutBytes(b)
 	upstream, b, ok2 := cutBytes(b)
 	ttl, deadline, b, ok3 := cutTTL(b)
 	aliases, b, ok4 := cutAliases(b)
 	if !ok0 || !ok1 || !ok2 || !ok3 || !ok4 {
-		return Put{}, malformed
+		return nil, "", 0, malformed
 	}
 	w := &discoveryv3.Resource{Name: key.Name, Version: in.get(upstream), Aliases: aliases}
-	var err error
-	if flags&putCacheControl != 0 {
+	if flags&resourceCacheControl != 0 {
 		w.CacheControl = &discoveryv3.Resource_CacheControl{}
 		b, err = cutMessage(b, w.CacheControl)
 	}
-	if flags&putMetadata != 0 && err == nil {
+	if flags&resourceMetadata != 0 && err == nil {
 		w.Metadata = &corev3.Metadata{}
 		b, err = cutMessage(b, w.Metadata)
 	}
-	if err != nil || (flags&putBody == 0 && len(b) > 0) {
-		return Put{}, malformed
+	if err != nil || (flags&resourceBody == 0 && len(b) > 0) {
+		return nil, "", 0, malformed
 	}
-	if flags&putBody != 0 {
+	if flags&resourceBody != 0 {
 		w.Resource = &anypb.Any{TypeUrl: key.Type, Value: bytes.Clone(b)}
 	}
-	r, err := xds.FromWrapper(key.Type, w, time.Time{})
+	r, err = xds.FromWrapper(key.Type, w, time.Time{})
 	switch {
 	case err != nil:
-		return Put{}, malformed
+		return nil, "", 0, malformed
 	case r.CacheControl().GetDoNotCache():
-		return Put{}, unusable(whyCache)
+		return nil, "", 0, unusable(whyCache)
 	case r.Version != string(version) || r.Name != key.Name:
-		return Put{}, unusable(whyHash)
+		return nil, "", 0, unusable(whyHash)
 	}
 	if ttl != 0 || !deadline.IsZero() {
 		r = r.WithLifetime(ttl, deadline)
 	}
-	r.Wrapped = flags&putWrapped != 0
-	return Put{Group: key.Group, Resource: r, Source: in.get(source), Accepted: flags&putAccepted != 0}, nil
+	r.Wrapped = flags&resourceWrapped != 0
+	return r, in.get(from), flags, nil
 }
 
 func cutAliases(b []byte) (aliases []string, rest []byte, ok bool) {
@@ -323,20 +358,29 @@ func cutMessage(b []byte, m proto.Message) (rest []byte, err error) {
 	return rest, nil
 }
 
-// mark is what a commit mark says.
+// mark ends a batch. It says when the batch was written, and changes nothing: the
+// records of a batch without one count as well.
 type mark struct {
-	flags byte
-	count uint32
+	// begun: it ends the state that the generation began with.
+	begun bool
 	at    time.Time
 }
 
-func decodeMark(content []byte) (mark, bool) {
-	if len(content) != commitContent {
-		return mark{}, false
+const markContent = 1 + 8
+
+// mark appends a mark.
+func (e *encoder) mark(m mark) {
+	b := append(e.content[:0], 0)
+	if m.begun {
+		b[0] = 1
 	}
-	return mark{
-		flags: content[0],
-		count: binary.LittleEndian.Uint32(content[1:]),
-		at:    time.Unix(0, int64(binary.LittleEndian.Uint64(content[5:]))),
-	}, true
+	e.content = binary.LittleEndian.AppendUint64(b, uint64(m.at.UnixNano()))
+	e.frame(kindMark, recordKey{}, e.content) // always fits
+}
+
+func decodeMark(b []byte) (m mark, ok bool) {
+	if len(b) != markContent {
+		return m, false
+	}
+	return mark{begun: b[0]&1 != 0, at: time.Unix(0, int64(binary.LittleEndian.Uint64(b[1:])))}, true
 }

@@ -203,7 +203,7 @@ func (s *Store) readNewest(found inventory) (*image, error) {
 				s.refuse(logName(best.loaded.Generation), asideCorrupt, best.damage)
 			}
 			return im, nil
-		case best == nil && im.batches > 0:
+		case best == nil && im.frames > 0:
 			best = im
 		default:
 			s.refuse(name, asideCorrupt, im.damage)
@@ -241,7 +241,7 @@ func (s *Store) readFile(name string, generation uint64) (*image, error) {
 		return nil, hint(err)
 	}
 	from := &watchedReader{from: f}
-	im, err := load(from, info.Size(), generation, openWith{s.cfg.Identity, s.cfg.Key})
+	im, err := load(from, info.Size(), generation, openWith{s.cfg.Identity, s.cfg.Keys})
 	if from.err != nil && !s.unreadable[name] {
 		// The disk may come to itself: the next Open makes do with what it gives.
 		s.unreadable[name] = true

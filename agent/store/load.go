@@ -1,8 +1,6 @@
 package store
 
 import (
-	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -12,24 +10,39 @@ import (
 type image struct {
 	loaded *Loaded
 	form   *form
-	// committed is the size up to the end of the last intact batch, base that up
-	// to the end of the state that the generation began with, size that of the
-	// file.
-	committed, base, size int64
-	batches               int
-	// complete: all of the state that the generation began with was read. Only
-	// then was the file ever a generation.
+	// end is where the last whole frame ends, base where the state ends that the
+	// generation began with, size that of the file. sequence is the number of the last
+	// frame, frames how many there were.
+	end, base, size int64
+	sequence        uint64
+	frames          int
+	// lostBytes hold no frame and stand before the last one, from lostAt on;
+	// lostFrames are missing. lostAt is -1 for none.
+	lostAt, lostBytes int64
+	lostFrames        uint64
+	// altered: the last frame does not open.
+	altered bool
+	// disorder: a frame stands behind one of a higher number. order is nil unless the
+	// frames are read a second time because of that.
+	disorder bool
+	order    *order
+	// complete: the end of the state that the generation began with was read. Only
+	// then is it known that the file was ever a generation.
 	complete bool
-	// damage says what is wrong with the file, nil for nothing. A last batch that
-	// was not finished is not wrong, it is torn.
+	// damage says what is wrong with the file, nil for nothing. Bytes at its end that
+	// are no frame are not wrong: they were being written when a process died.
 	damage error
-	torn   bool
+	// obsolete: it is of an older format, or not encrypted with the first key.
+	obsolete bool
 }
+
+// torn returns how many bytes of an unfinished write are at the end.
+func (im *image) torn() int64 { return im.size - im.end }
 
 // openWith are the two things that make a file readable.
 type openWith struct {
 	identity string
-	key      []byte
+	keys     [][]byte
 }
 
 // Errors of files that are whole and yet not for us.
@@ -39,13 +52,13 @@ var (
 )
 
 // load reads a file of a size. Only the header's error is returned; whatever is
-// wrong further on is in image.damage, and what was committed before it is used.
+// wrong further on is in image.damage, and every record that can be read is used.
 func load(r io.ReaderAt, size int64, generation uint64, with openWith) (*image, error) {
 	h, offset, sum, err := readHeader(io.NewSectionReader(r, 0, size))
 	if err != nil {
 		return nil, err
 	}
-	key, err := whichKey(h, with)
+	key, first, err := whichKey(h, with)
 	if err != nil {
 		return nil, err
 	}
@@ -57,21 +70,48 @@ func load(r io.ReaderAt, size int64, generation uint64, with openWith) (*image, 
 		return nil, err
 	}
 	foreseen := int(min(size/perResource, maxForeseen))
-	im := &image{loaded: newLoaded(generation, foreseen), form: f, committed: offset, size: size}
-	at, end := im.replay(&framer{form: f, r: r, offset: offset, size: size})
-	switch {
-	case !im.complete:
-		im.damage = errSnapshot
-		if end != io.EOF {
-			im.damage = fmt.Errorf("%w: byte %d: %w", errSnapshot, at, end)
+	fresh := func() *image {
+		return &image{
+			loaded: newLoaded(generation, foreseen), form: f, end: offset, size: size, lostAt: -1,
+			obsolete: !first || h.format < formatVersion,
 		}
-	case end == io.EOF && im.committed == size:
-	case !errors.Is(end, errSealed) && !f.commitAfter(r, at, size):
-		im.torn = true
-	default:
-		im.damage = fmt.Errorf("byte %d: %w", at, end)
+	}
+	im := fresh()
+	if h.format == 1 {
+		im.loadFormat1(r, h)
+		return im, nil
+	}
+	im.readFrames(r)
+	if im.disorder {
+		im = fresh()
+		im.order = newOrder()
+		im.readFrames(r)
 	}
 	return im, nil
+}
+
+// readFrames reads what follows the header.
+func (im *image) readFrames(r io.ReaderAt) {
+	f := &framer{form: im.form, r: r, offset: im.end, size: im.size}
+	end := im.replay(f)
+	if im.order != nil {
+		im.lostFrames = im.sequence - uint64(len(im.order.seen))
+	}
+	switch {
+	case im.altered:
+		im.lose(im.end, im.torn(), 1)
+	case f.failed > 0 && im.torn() > 0: // it is not known to be an unfinished write
+		im.lose(im.end, im.torn(), 0)
+	}
+	switch {
+	case end != io.EOF:
+		im.damage = end
+	case im.lostAt >= 0:
+		im.damage = fmt.Errorf("from byte %d on %d bytes cannot be read, and %d records are missing", im.lostAt, im.lostBytes, im.lostFrames)
+	case !im.complete:
+		im.damage = errSnapshot
+	}
+	im.loaded.Damaged = im.damage != nil
 }
 
 // How many resources a log is thought to have: one for so many bytes, but not more than so
@@ -81,49 +121,23 @@ const (
 	maxForeseen = 100_000
 )
 
-// whichKey returns the key that the file is read with, nil for plain text.
-func whichKey(h *header, with openWith) ([]byte, error) {
+// whichKey returns the key that the file is read with, nil for plain text, and whether it is
+// what a new file would be written with.
+func whichKey(h *header, with openWith) (key []byte, first bool, err error) {
 	if h.identity != with.identity {
-		return nil, fmt.Errorf("%w: %q, this one is %q", errIdentity, h.identity, with.identity)
+		return nil, false, fmt.Errorf("%w: %q, this one is %q", errIdentity, h.identity, with.identity)
 	}
 	if h.keyID == ([keyIDSize]byte{}) {
-		return nil, nil
+		return nil, len(with.keys) == 0, nil
 	}
-	id, err := keyID(with.key)
-	if err != nil {
-		return nil, err
-	}
-	if h.keyID != id {
-		return nil, errKey
-	}
-	return with.key, nil
-}
-
-// commitAfter looks for an intact commit mark from an offset on. There is none
-// after a batch that was not finished: what does not read is its remains. If
-// there is one, a batch that was reported durable has been damaged.
-func (f *form) commitAfter(r io.ReaderAt, offset, size int64) bool {
-	const window = 1 << 20
-	whole := commitPlain + f.overhead()
-	var length [4]byte
-	binary.LittleEndian.PutUint32(length[:], uint32(whole-recordHeader))
-	buf := make([]byte, min(size-offset, window))
-	for ; size-offset >= int64(whole); offset += int64(len(buf) - whole + 1) {
-		buf = buf[:min(size-offset, int64(len(buf)))]
-		if _, err := r.ReadAt(buf, offset); err != nil && err != io.EOF {
-			return true // it cannot be told: better to keep the file
+	for i, key := range with.keys {
+		id, err := keyID(key)
+		if err != nil {
+			return nil, false, err
 		}
-		for at := 0; at+whole <= len(buf); at++ {
-			next := bytes.Index(buf[at:], length[:])
-			if next < 0 || at+next+whole > len(buf) {
-				break
-			}
-			at += next
-			rec := buf[at : at+whole]
-			if kind(rec[8]) == kindCommit && f.checksum(rec, rec[recordHeader:]) == binary.LittleEndian.Uint32(rec[4:]) {
-				return true
-			}
+		if h.keyID == id {
+			return key, i == 0, nil
 		}
 	}
-	return false
+	return nil, false, errKey
 }

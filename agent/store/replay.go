@@ -13,43 +13,36 @@ const (
 	maxOpeners = 4
 )
 
-// piece is a row of records on the way from the disk to the state.
+// piece is a row of frames on the way from the disk to the state.
 type piece struct {
-	offset  int64 // of the first one
-	records []byte
-	// end says why nothing follows, at which byte; nil if there is more.
+	offset int64 // of the first one
+	frames []byte
+	// end says why nothing follows; nil if there is more.
 	end error
-	at  int64
-	// steps are the records decoded; ready gets a value when they are.
+	// steps are the frames decoded; ready gets a value when they are.
 	steps []step
 	ready chan struct{}
 }
 
-// step is what one record does.
+// step is what one frame does.
 type step struct {
-	record Record // nil for none
-	err    error  // why it is not, or not as it stands, used
-	// Of a commit mark: what it says, nil if it says nothing, and where it ends.
-	commit bool
-	mark   *mark
-	end    int64
+	sequence uint64
+	end      int64  // where the frame ends
+	record   Record // nil for none
+	err      error  // why it is not, or not as it stands, used
+	mark     *mark  // nil for none
+	// altered: the frame does not open.
+	altered bool
 }
 
-// batch is what was read since the last commit mark.
-type batch struct {
-	records []Record
-	skipped []string
-	count   uint32
-}
-
-// replay applies batch after batch until the end or what cannot be read, and returns
-// where and why it ends.
+// replay applies every frame that can be read, in the order of the file. It returns io.EOF,
+// or why the disk gave nothing more.
 //
-// Most of the work is to decrypt and decode, which a record needs no other for: all
+// Most of the work is to decrypt and decode, which a frame needs no other for: all
 // processors do it, while this goroutine applies in the order of the file what is
 // ready. There is a fixed number of pieces, so that what was read and not applied is
 // bounded, and no send waits. When it returns all goroutines have ended.
-func (im *image) replay(f *framer) (at int64, end error) {
+func (im *image) replay(f *framer) (end error) {
 	openers := min(runtime.GOMAXPROCS(0), maxOpeners)
 	pieces := openers + 2                // one is read and one applied meanwhile
 	free := make(chan *piece, pieces)    // closed here, which ends the reading
@@ -81,12 +74,12 @@ func (im *image) replay(f *framer) (at int64, end error) {
 			}
 		})
 	}
-	var b batch
 	for {
 		p := <-ordered
 		<-p.ready
-		if at, end = im.apply(p, &b); end != nil {
-			return at, end
+		im.apply(p)
+		if p.end != nil {
+			return p.end
 		}
 		free <- p
 	}
@@ -94,76 +87,108 @@ func (im *image) replay(f *framer) (at int64, end error) {
 
 // read fills the piece. It reports whether there are more.
 func (p *piece) read(f *framer) (more bool) {
-	p.offset = f.offset
-	p.records, p.end = f.next(p.records)
-	p.at = f.offset
+	p.frames, p.offset, p.end = f.next(p.frames)
 	return p.end == nil
 }
 
-// decode makes steps of the records. One that does not open is the end.
+// decode makes steps of the frames.
 func (p *piece) decode(o *opener, in interned) {
 	p.steps = p.steps[:0]
-	for at := int64(0); at < int64(len(p.records)); {
-		record := p.records[at:][:frameSize(p.records[at:])]
-		raw, err := o.open(record, p.offset+at)
-		if err != nil {
-			p.at, p.end = p.offset+at, err
-			return
-		}
-		at += int64(len(record))
-		if raw.kind != kindCommit {
-			rec, err := decode(raw, in)
-			p.steps = append(p.steps, step{record: rec, err: err})
-			continue
-		}
-		s := step{commit: true, end: p.offset + at}
-		if m, ok := decodeMark(raw.content); ok {
-			s.mark = &m
+	for at := int64(0); at < int64(len(p.frames)); {
+		frame := p.frames[at:][:frameSize(p.frames[at:])]
+		at += int64(len(frame))
+		raw, ok := o.open(frame)
+		s := step{sequence: raw.sequence, end: p.offset + at, altered: !ok}
+		switch {
+		case !ok:
+		case raw.kind == kindMark:
+			if m, ok := decodeMark(raw.content); ok {
+				s.mark = &m
+			}
+		default:
+			s.record, s.err = decode(raw, in)
 		}
 		p.steps = append(p.steps, s)
 	}
 }
 
-// apply takes the steps of a piece, and applies the batches that end in it.
-func (im *image) apply(p *piece, b *batch) (at int64, end error) {
+// apply takes the steps of a piece.
+func (im *image) apply(p *piece) {
+	at := p.offset
 	for _, s := range p.steps {
-		if !s.commit {
-			b.add(s)
+		begins := at
+		at = s.end
+		if im.altered = s.altered; s.altered {
+			continue // a gap in the row of whole frames, which the next one shows
+		}
+		switch {
+		case s.sequence <= im.sequence: // it was moved here, or stands here a second time
+			im.lose(begins, s.end-begins, 0)
+			im.disorder = true
+		case begins != im.end || s.sequence != im.sequence+1:
+			im.lose(im.end, begins-im.end, s.sequence-im.sequence-1)
+		}
+		im.end, im.sequence = s.end, max(im.sequence, s.sequence)
+		if im.order != nil && !im.order.first(s.sequence) {
 			continue
 		}
-		m := s.mark
-		if m == nil || m.count != b.count || im.complete == (m.flags&flagSnapshot != 0) {
-			return im.committed, errRecord
+		im.frames++
+		if s.err != nil {
+			im.loaded.Skipped[s.err.Error()]++
 		}
-		im.loaded.applyAll(b)
-		im.committed, im.loaded.Committed = s.end, m.at
-		im.batches++
-		if m.flags&flagComplete != 0 {
+		newer := im.order == nil || im.order.newer(s)
+		if newer && s.record != nil {
+			im.loaded.apply(s.record)
+		}
+		if newer && s.mark != nil {
+			im.loaded.Committed = s.mark.at
+		}
+		if s.mark != nil && s.mark.begun {
 			im.complete, im.base = true, s.end
 		}
 	}
 	clear(p.steps) // what is replaced later is not kept alive from here
-	return p.at, p.end
 }
 
-func (b *batch) add(s step) {
-	if s.err != nil {
-		b.skipped = append(b.skipped, s.err.Error())
-	}
-	if s.record != nil {
-		b.records = append(b.records, s.record)
-	}
-	b.count++
+// order knows which frames were applied, so that frames that do not stand in the order
+// of their numbers come to the state that they had in it.
+type order struct {
+	seen   map[uint64]bool
+	newest map[any]uint64 // by what a record is about; nil is for a mark
 }
 
-// applyAll applies a batch, and empties it.
-func (l *Loaded) applyAll(b *batch) {
-	for _, rec := range b.records {
-		l.apply(rec)
+func newOrder() *order {
+	return &order{seen: make(map[uint64]bool), newest: make(map[any]uint64)}
+}
+
+// first reports whether a frame does not stand here a second time.
+func (o *order) first(sequence uint64) bool {
+	first := !o.seen[sequence]
+	o.seen[sequence] = true
+	return first
+}
+
+// newer reports whether a frame is newer than all about the same that were applied.
+func (o *order) newer(s step) bool {
+	var about any
+	switch {
+	case s.record != nil:
+		about = s.record.about()
+	case s.mark == nil:
+		return false
 	}
-	for _, why := range b.skipped {
-		l.Skipped[why]++
+	newer := s.sequence > o.newest[about]
+	if newer {
+		o.newest[about] = s.sequence
 	}
-	clear(b.records)
-	*b = batch{records: b.records[:0], skipped: b.skipped[:0]}
+	return newer
+}
+
+// lose notes bytes that hold no frame in its place, and frames that are missing there.
+func (im *image) lose(at, bytes int64, frames uint64) {
+	if im.lostAt < 0 {
+		im.lostAt = at
+	}
+	im.lostBytes += bytes
+	im.lostFrames += frames
 }

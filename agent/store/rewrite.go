@@ -60,12 +60,16 @@ func (s *Store) write(state iter.Seq[Record]) (_ *logFile, at time.Time, err err
 			_ = s.fs.Remove(temporary)
 		}
 	}()
-	h, err := newHeader(generation, s.cfg.Identity, s.cfg.Key)
+	var key []byte
+	if len(s.cfg.Keys) > 0 {
+		key = s.cfg.Keys[0]
+	}
+	h, err := newHeader(generation, s.cfg.Identity, key)
 	if err != nil {
 		return nil, at, err
 	}
 	encoded := h.append(nil)
-	fm, err := newForm(h, binary.LittleEndian.Uint32(encoded[len(encoded)-4:]), s.cfg.Key)
+	fm, err := newForm(h, binary.LittleEndian.Uint32(encoded[len(encoded)-4:]), key)
 	if err != nil {
 		return nil, at, err
 	}
@@ -76,31 +80,26 @@ func (s *Store) write(state iter.Seq[Record]) (_ *logFile, at time.Time, err err
 	if err != nil {
 		return nil, at, fmt.Errorf("new generation: %w", hint(err))
 	}
-	out := &logFile{File: f, name: logName(generation), form: fm, size: e.base, base: e.base}
+	out := &logFile{File: f, name: logName(generation), form: fm, size: e.written, base: e.written, sequence: e.sequence}
 	f = nil
 	return out, at, nil
 }
 
-// writeState writes the header, which is in the encoder, and the state in batches.
-// Between two of them the key changes, so that the records of one stay together.
+// writeState writes the header, which is in the encoder, and the state, with a mark at
+// its end.
 func (s *Store) writeState(f File, e *encoder, state iter.Seq[Record]) (at time.Time, err error) {
-	flush := func(flags byte) error {
-		at = time.Now()
-		e.commit(flags, at)
-		return e.flush(f)
-	}
-	var last Key
 	for rec := range state {
-		key := keyOf(rec)
-		if len(e.buf) >= chunk && key != last {
-			if err := flush(flagSnapshot); err != nil {
-				return at, err
-			}
-		}
-		last = key
 		s.skipped(e.record(rec))
+		if len(e.buf) < chunk {
+			continue
+		}
+		if err := e.flush(f); err != nil {
+			return at, err
+		}
 	}
-	return at, flush(flagSnapshot | flagComplete)
+	at = time.Now()
+	e.mark(mark{begun: true, at: at})
+	return at, e.flush(f)
 }
 
 // publish gives the new generation its name. From here on the older one is not
@@ -120,22 +119,4 @@ func (s *Store) publish(next *logFile) error {
 		return errors.Join(fmt.Errorf("fsync of the directory: %w", hint(err)), next.Close())
 	}
 	return nil
-}
-
-func keyOf(rec Record) Key {
-	switch rec := rec.(type) {
-	case Put:
-		return Key{rec.Group, rec.Resource.Type, rec.Resource.Name}
-	case Accept:
-		return rec.Key
-	case Prove:
-		return rec.Key
-	case Delete:
-		return rec.Key
-	case Touch:
-		return rec.Key
-	case Note:
-		return Key{Group: rec.Key.Group, Name: rec.Key.Name}
-	}
-	return Key{}
 }

@@ -16,11 +16,19 @@ import (
 // KeySize is the size of a key in bytes: AES-256.
 const KeySize = 32
 
-// What the two derived values are for (HKDF's info).
+// What the derived values are for (HKDF's info). No key is used for two formats.
 const (
-	infoKeyID  = "holdfast state: key id"
-	infoSealer = "holdfast state: records of one generation"
+	infoKeyID   = "holdfast state: key id"
+	infoSealer1 = "holdfast state: records of one generation"
+	infoSealer2 = "holdfast state: frames of one generation, format 2"
 )
+
+func sealerInfo(format uint32) string {
+	if format == 1 {
+		return infoSealer1
+	}
+	return infoSealer2
+}
 
 // keyID is a fingerprint of a key that reveals nothing of it; zeros for none.
 func keyID(key []byte) (id [keyIDSize]byte, err error) {
@@ -38,11 +46,11 @@ func keyID(key []byte) (id [keyIDSize]byte, err error) {
 // newSealer returns the cipher for the records of one generation, nil without a
 // key. Its key is derived for the salt of the file, so that random nonces do not
 // run out: they are counted for one generation, not for the life of the key.
-func newSealer(key, salt []byte) (cipher.AEAD, error) {
+func newSealer(key, salt []byte, info string) (cipher.AEAD, error) {
 	if len(key) == 0 {
 		return nil, nil
 	}
-	derived, err := hkdf.Key(sha256.New, key, salt, infoSealer, KeySize)
+	derived, err := hkdf.Key(sha256.New, key, salt, info, KeySize)
 	if err != nil {
 		return nil, fmt.Errorf("key of the generation: %w", err)
 	}
@@ -65,7 +73,7 @@ func keyMode(owner, user int) fs.FileMode {
 	return 0o600
 }
 
-// LoadKey reads a key for Config.Key: a regular file of exactly 32 bytes that
+// LoadKey reads a key for Config.Keys: a regular file of exactly 32 bytes that
 // nobody may read but its owner, who is this user or root, and of root's a group. path
 // may be a symbolic link, as the files of a mounted Secret are. No error quotes the
 // content.

@@ -31,9 +31,12 @@ type Status struct {
 	// Skipped counts the records that could not be stored or, at Open, not be
 	// used, by the reason.
 	Skipped map[string]int
-	// Torn is how many bytes of an unfinished last batch Open dropped: what was
+	// Torn is how many bytes of an unfinished last write Open dropped: what was
 	// being written when the process before this one died.
 	Torn int64
+	// Damage says what was wrong with the state that Open read, nil for nothing. It stays
+	// when the state was written again: what is missing may be missing still.
+	Damage error
 }
 
 // view is what Status and Grown see: it has a lock of its own, since the other is
@@ -134,14 +137,15 @@ func (s *Store) count(skipped map[string]int) {
 func (s *Store) loaded(im *image) {
 	s.view.mu.Lock()
 	st := &s.view.status
-	st.Generation, st.Bytes, st.Appended, st.Committed, st.Torn = 0, 0, 0, time.Time{}, 0
+	st.Generation, st.Bytes, st.Appended, st.Committed, st.Torn, st.Damage = 0, 0, 0, time.Time{}, 0, nil
 	s.view.base = 0
 	if im != nil {
 		st.Generation, st.Committed = im.loaded.Generation, im.loaded.Committed
-		st.Bytes, st.Appended = im.committed, im.committed-im.base
+		st.Bytes, st.Appended = im.end, im.end-im.base
 		s.view.base = im.base
-		if im.torn {
-			st.Torn = im.size - im.committed
+		st.Damage = im.damage
+		if im.damage == nil {
+			st.Torn = im.torn()
 		}
 	}
 	s.view.mu.Unlock()

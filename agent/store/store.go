@@ -2,14 +2,14 @@
 // generations, of which FORMAT.md gives every byte.
 //
 // It promises:
-//   - when Append or Rewrite returned nil, what it was given survives the death of
-//     the process and of the node;
-//   - what is loaded is a prefix of the batches that were written, each whole or
-//     not at all, whatever became of the bytes since: a damaged file costs its
-//     end, never a panic and never a resource that was not stored;
+//   - when Append returned nil, what it was given survives the death of the process;
+//     when Sync or Rewrite did, what was written before survives that of the node;
+//   - every record that can still be read is loaded, whatever became of the bytes
+//     around it: damage costs the records that it hits, never a panic and never a
+//     resource that was not stored. Loaded.Damaged says that some are missing;
 //   - no damaged, foreign or newer file is overwritten: it is set aside under
 //     another name;
-//   - after an error nothing more is written to that file; Rewrite begins anew and
+//   - after an error nothing more is written to that file; Rewrite begins a new one and
 //     may be tried as often as one likes, so that the state comes back to disk when
 //     the disk does;
 //   - with a key, no content is on disk unencrypted, nor a hash of it. Groups, types
@@ -20,7 +20,7 @@
 // and no goroutine: those of Open have ended when it returns.
 //
 // All methods may be called concurrently. Open, Append, Rewrite and Close wait for
-// the disk, one at a time; Status and Grown never do.
+// the disk, one at a time; Sync waits for it beside them; Status and Grown never do.
 package store
 
 import (
@@ -35,11 +35,12 @@ import (
 	"time"
 )
 
-// Errors of Open, Append and Rewrite.
+// Errors of Open, Append, Sync and Rewrite.
 var (
 	// ErrLocked says that another process uses the directory.
 	ErrLocked = errors.New("another process uses this state directory: give each its own, or end the other")
-	// ErrRewrite says that the log takes no more records until Rewrite succeeded.
+	// ErrRewrite says that the log takes no more records, and makes none durable, until
+	// Rewrite succeeded.
 	ErrRewrite = errors.New("the log takes nothing until it is written anew")
 	// ErrUnread says that Rewrite found a state that was never read: Open first.
 	ErrUnread = errors.New("there is a state that was not read yet")
@@ -53,8 +54,9 @@ type Config struct {
 	// Identity says whose state it is, in at most 4096 bytes. Another's is set
 	// aside, not read.
 	Identity string
-	// Key encrypts what is written: 32 bytes, or nil for none. See LoadKey.
-	Key []byte
+	// Keys encrypt what is written, 32 bytes each: the first one writes, all of them
+	// read. None is plain text. See LoadKey.
+	Keys [][]byte
 	// FS is the file system; nil is the real one.
 	FS FS
 	// Logger gets changes of state; nil is slog.Default().
@@ -67,8 +69,7 @@ const (
 
 	// maxAside bounds the files that are kept though they are not used.
 	maxAside = 3
-	// chunk is how much is written at once, and the size of the batches of a Rewrite:
-	// a damaged byte costs what follows it, and the chunk that it is in.
+	// chunk is how much is written at once.
 	chunk = 256 << 10
 	// slack is what may be appended before a small generation is due.
 	slack = 1 << 20
@@ -81,6 +82,10 @@ type Store struct {
 	cfg Config
 	fs  FS
 	log *slog.Logger
+
+	// syncing is held during an fsync of Sync, and taken before mu: the kernel reports that
+	// data was lost to one fsync only, and a second one beside it must not succeed.
+	syncing sync.Mutex
 
 	mu   sync.Mutex // held while waiting for the disk
 	lock Lock       // nil when not held
@@ -105,8 +110,9 @@ type logFile struct {
 	File
 	name string
 	form *form
-	// size is what is durable, base what of it the generation began with.
+	// size is what was written, base what of it the generation began with.
 	size, base int64
+	sequence   uint64 // of the last frame
 }
 
 // New returns a store. It does no I/O.
@@ -119,7 +125,7 @@ func New(cfg Config) *Store {
 		s.log = slog.Default()
 	}
 	s.log = s.log.With("dir", cfg.Dir)
-	s.view.status = Status{Dir: cfg.Dir, Encrypted: len(cfg.Key) > 0}
+	s.view.status = Status{Dir: cfg.Dir, Encrypted: len(cfg.Keys) > 0}
 	return s
 }
 
@@ -148,12 +154,12 @@ func (s *Store) Open() (*Loaded, error) {
 	return loaded, nil
 }
 
-// Append writes one batch: when it returns nil the batch is durable, and it is
-// loaded as a whole or not at all. A resource that cannot be stored is written as
-// deleted, and counted in Status.Skipped.
+// Append writes one batch: when it returns nil the batch survives the death of the
+// process, and after the next Sync that of the node. A resource that cannot be stored is
+// written as deleted, and counted in Status.Skipped.
 //
-// After an error nothing is known of the batch, and Append fails with ErrRewrite
-// until a Rewrite succeeded.
+// After an error it is not known which records of the batch are on disk, and Append fails
+// with ErrRewrite until a Rewrite succeeded.
 func (s *Store) Append(batch []Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,28 +170,25 @@ func (s *Store) Append(batch []Record) error {
 		return nil
 	}
 	if err := s.inPlace(); err != nil {
-		return s.stop(err)
+		return s.stop("append", s.file, err)
 	}
-	e := &encoder{form: s.file.form, buf: s.buf[:0], base: s.file.size}
+	e := &encoder{form: s.file.form, buf: s.buf[:0], sequence: s.file.sequence}
 	now := time.Now()
 	err := s.writeBatch(e, batch, now)
 	if s.buf = e.buf; cap(s.buf) > maxBuffer {
 		s.buf = nil
 	}
 	if err != nil {
-		// The pages of a failed fsync may count as clean. Cut off, they cannot be
-		// taken for durable by whoever reads the file next; nothing depends on it.
-		_ = s.file.Truncate(s.file.size)
-		return s.stop(err)
+		_ = s.file.Truncate(s.file.size) // a part of a frame would be there for nothing
+		return s.stop("append", s.file, err)
 	}
-	grown := e.base - s.file.size
-	s.file.size = e.base
-	s.appended(grown, now)
+	s.file.size += e.written
+	s.file.sequence = e.sequence
+	s.appended(e.written, now)
 	return nil
 }
 
-// writeBatch writes a batch in pieces, so that a large one is not in memory twice: without the
-// mark at its end none of it counts.
+// writeBatch writes a batch in pieces, so that a large one is not in memory twice.
 func (s *Store) writeBatch(e *encoder, batch []Record, now time.Time) error {
 	for _, rec := range batch {
 		s.skipped(e.record(rec))
@@ -196,16 +199,45 @@ func (s *Store) writeBatch(e *encoder, batch []Record, now time.Time) error {
 			return err
 		}
 	}
-	e.commit(0, now)
-	if err := e.flush(s.file); err != nil {
-		return err
+	e.mark(mark{at: now})
+	return e.flush(s.file)
+}
+
+// Sync makes durable what was appended before it was called. It keeps nobody from
+// appending. After an error it is not known what of that would survive the death of the
+// node, and Append and Sync fail with ErrRewrite until a Rewrite succeeded.
+func (s *Store) Sync() error {
+	s.syncing.Lock()
+	defer s.syncing.Unlock()
+	s.mu.Lock()
+	file := s.file
+	s.mu.Unlock()
+	if file == nil {
+		return s.unsynced()
 	}
-	return s.file.Sync()
+	err := file.Sync()
+	if err == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch s.file {
+	case file:
+		return s.stop("fsync", file, err)
+	case nil:
+		return s.unsynced() // an Append failed meanwhile, or the store was closed
+	}
+	return nil // a newer generation is durable
+}
+
+// unsynced is the error of Sync while there is no log to make durable.
+func (s *Store) unsynced() error {
+	return fmt.Errorf("store: fsync of the state in %s: %w", s.cfg.Dir, ErrRewrite)
 }
 
 // stop gives the log up after an error.
-func (s *Store) stop(err error) error {
-	err = fmt.Errorf("store: append: %w", hint(err))
+func (s *Store) stop(what string, file *logFile, err error) error {
+	err = fmt.Errorf("store: %s %s: %w", what, s.path(file.name), hint(err))
 	_ = s.dropFile()
 	s.failed(err)
 	return err
@@ -248,8 +280,8 @@ func (s *Store) Rewrite(state iter.Seq[Record]) error {
 	return nil
 }
 
-// Close ends the use of the directory; Open begins it again. What Append reported
-// durable is on disk already.
+// Close ends the use of the directory; Open begins it again. It makes nothing durable:
+// Sync does.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -315,10 +347,10 @@ func (s *Store) open() (*Loaded, error) {
 	switch {
 	case best.damage != nil:
 		s.fate[name] = asideCorrupt
-		s.failed(fmt.Errorf("store: %s: %w; what comes before is used", s.path(name), best.damage))
+		s.failed(fmt.Errorf("store: %s: %w; what can be read is used until a control plane says otherwise", s.path(name), best.damage))
 	case readOnly != nil:
-	case best.form.aead == nil && len(s.cfg.Key) > 0:
-		s.log.Info("the stored state is in plain text: it is to be written anew, encrypted", "file", name)
+	case best.obsolete:
+		s.log.Info("the stored state is of an older format, or not encrypted with the first key: it is written again", "file", name)
 	default:
 		if err := s.resume(name, best); err != nil {
 			s.failed(fmt.Errorf("store: %w", err))
@@ -336,8 +368,8 @@ func (s *Store) resume(name string, im *image) error {
 	if err != nil {
 		return hint(err)
 	}
-	if im.torn {
-		err = f.Truncate(im.committed)
+	if im.torn() > 0 {
+		err = f.Truncate(im.end)
 	}
 	// What was read may have been written by a process that died before its fsync,
 	// and renamed by one that died before that of the directory.
@@ -351,7 +383,7 @@ func (s *Store) resume(name string, im *image) error {
 		_ = f.Close()
 		return fmt.Errorf("make ready for more: %w", hint(err))
 	}
-	s.file = &logFile{File: f, name: name, form: im.form, size: im.committed, base: im.base}
+	s.file = &logFile{File: f, name: name, form: im.form, size: im.end, base: im.base, sequence: im.sequence}
 	s.appending()
 	return nil
 }
@@ -361,8 +393,11 @@ func (s *Store) check() error {
 	switch {
 	case len(s.cfg.Identity) > maxIdentity:
 		return fmt.Errorf("the identity has %d bytes: at most %d fit", len(s.cfg.Identity), maxIdentity)
-	case len(s.cfg.Key) != 0 && len(s.cfg.Key) != KeySize:
-		return fmt.Errorf("the key has %d bytes: want %d", len(s.cfg.Key), KeySize)
+	}
+	for _, key := range s.cfg.Keys {
+		if len(key) != KeySize {
+			return fmt.Errorf("the key has %d bytes: want %d", len(key), KeySize)
+		}
 	}
 	return nil
 }

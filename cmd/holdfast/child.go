@@ -16,6 +16,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
+	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/internal/cgroup"
@@ -27,6 +28,7 @@ type envoyFlags struct {
 	startAfter time.Duration
 	draining   envoy.Draining
 	grace      time.Duration
+	fallback   time.Duration
 	log        *choice
 	admin      string
 }
@@ -39,6 +41,7 @@ func (f *envoyFlags) add(c *command) {
 	flags.DurationVar(&f.draining.Timeout, "drain-timeout", 30*time.Second, "how long Envoy's connections may take to end after SIGTERM, or after the command drain (`DURATION`)")
 	flags.DurationVar(&f.draining.Min, "drain-min", 5*time.Second, "how long Envoy goes on at least, until whoever sends requests has noticed (`DURATION`)")
 	flags.DurationVar(&f.grace, "kill-after", envoy.DefaultGrace, "how long Envoy has from SIGTERM to SIGKILL, when it has drained (`DURATION`)")
+	flags.DurationVar(&f.fallback, "fallback-for", cache.DefaultFallbackFor, "how long what changed before Envoy crashed three times within ten minutes, each time within a minute of its start, is held back (`DURATION`); then it is served once more")
 	flags.Var(f.log, "envoy-log", "how Envoy's output is passed on to standard error: as it is, or each line in a JSON object")
 	flags.StringVar(&f.admin, "envoy-admin", "", "`ADDR` of Envoy's admin, host:port or unix:PATH; empty: that of the bootstrap (--bootstrap, or -c after --)")
 }
@@ -78,6 +81,9 @@ func (f *envoyFlags) config(child []string, file, dir string, limits cgroup.Limi
 		if d.set < 0 {
 			return envoy.Config{}, fmt.Errorf("%s %s: want 0 or a positive duration", d.flag, d.set)
 		}
+	}
+	if f.fallback <= 0 {
+		return envoy.Config{}, fmt.Errorf("--fallback-for %s: want a positive duration", f.fallback)
 	}
 	cfg := envoy.Config{
 		Args: child, Admin: f.admin, Dir: dir, Exit: f.onExit.value == "exit",

@@ -32,6 +32,26 @@ func newDrain() *command {
 	return c
 }
 
+const resumeLong = `Serve once more what is held back because Envoy crashed with it: after Envoy, run by
+the agent as its child, has crashed three times within ten minutes, each time within a
+minute of its start, the agent serves the last stable version of what changed before
+(see "holdfast status"). It is an error if nothing is held back.`
+
+func newResume() *command {
+	c := newCommand("resume", "serve what is held back after crashes of Envoy", resumeLong, "\nholdfast resume")
+	var addr string
+	addAdmin(c.section("Which agent"), &addr)
+	c.run = func(ctx context.Context, warnings []string) error {
+		warn(c, warnings)
+		client, err := newClient(addr)
+		if err != nil {
+			return err
+		}
+		return failed(client.Do(ctx, "resume"))
+	}
+	return c
+}
+
 func newWait() *command {
 	c := newCommand("wait", "wait until the agent is ready: for postStart", waitLong, "\nholdfast wait --timeout 30s")
 	var (

@@ -38,11 +38,12 @@ holdfast export --state-dir /var/lib/holdfast --node-id web-1 --node-cluster web
 
 // exportFlags are those of `holdfast export`.
 type exportFlags struct {
-	stateDir, identity, keyFile string
-	out, envoyDir, admin        string
-	bootstrap                   string
-	node                        nodeFlags
-	secrets                     bool
+	stateDir, identity   string
+	keyFiles             []string
+	out, envoyDir, admin string
+	bootstrap            string
+	node                 nodeFlags
+	secrets              bool
 }
 
 func newExport() *command {
@@ -51,7 +52,7 @@ func newExport() *command {
 	flags := c.section("The state (--state-dir is required)")
 	flags.StringVar(&f.stateDir, "state-dir", "", "`DIR` that --state-dir of the agent names")
 	flags.StringVar(&f.identity, "state-identity", "", "`NAME` that --state-identity of the agent gives, if it does")
-	flags.StringVar(&f.keyFile, "state-key-file", "", "`FILE` of the key that it is encrypted with")
+	flags.StringArrayVar(&f.keyFiles, "state-key-file", nil, "`FILE` of the key that it is encrypted with; repeatable")
 	flags = c.section("Output (--out is required)")
 	flags.StringVar(&f.out, "out", "", "`DIR` to write the files to; it is made if it is missing")
 	flags.StringVar(&f.envoyDir, "envoy-dir", "", "`DIR` under which Envoy will see it, if that is another")
@@ -65,6 +66,19 @@ func newExport() *command {
 		return f.run(c)
 	}
 	return c
+}
+
+// stateKeys reads the keys of the state.
+func stateKeys(files []string) ([][]byte, error) {
+	var keys [][]byte
+	for _, file := range files {
+		key, err := store.LoadKey(file)
+		if err != nil {
+			return nil, fmt.Errorf("--state-key-file: %w", err)
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
 }
 
 func (f *exportFlags) run(c *command) error {
@@ -81,11 +95,9 @@ func (f *exportFlags) run(c *command) error {
 	if node == nil {
 		return errors.New("who Envoy is is missing: give --bootstrap, or --node-id and --node-cluster")
 	}
-	var key []byte
-	if f.keyFile != "" {
-		if key, err = store.LoadKey(f.keyFile); err != nil {
-			return fmt.Errorf("--state-key-file: %w", err)
-		}
+	keys, err := stateKeys(f.keyFiles)
+	if err != nil {
+		return err
 	}
 	seen := f.envoyDir
 	if seen == "" {
@@ -94,7 +106,7 @@ func (f *exportFlags) run(c *command) error {
 	if seen, err = filepath.Abs(seen); err != nil {
 		return failed(err)
 	}
-	held, contact, err := agent.Stored(f.stateDir, f.identity, key, node)
+	held, contact, err := agent.Stored(f.stateDir, f.identity, keys, node)
 	if err != nil {
 		return failed(err)
 	}

@@ -19,7 +19,6 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/agent/group"
-	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/dial"
@@ -72,7 +71,8 @@ type runFlags struct {
 	resources   int
 	bytes       int64
 
-	stateDir, stateIdentity, stateKey                 string
+	stateDir, stateIdentity                           string
+	stateKeys                                         []string
 	restoreAfter, maxStale, failoverAfter, staleAfter time.Duration
 	ttl                                               ttlPolicy
 	maxRemoval                                        int
@@ -173,7 +173,7 @@ func (f *runFlags) add(c *command) {
 	flags = c.section("Last known good")
 	flags.StringVar(&f.stateDir, "state-dir", "", "`DIR` where what Envoy accepted is kept for a restart without the control plane; it is made, private. Empty: in memory only")
 	flags.StringVar(&f.stateIdentity, "state-identity", "", "`NAME` of whose state it is; another's is set aside. Empty: the node's cluster and id, without IP addresses")
-	flags.StringVar(&f.stateKey, "state-key-file", "", "`FILE` of a key of 32 bytes, mode 0600, to encrypt it; without one, secrets are not written")
+	flags.StringArrayVar(&f.stateKeys, "state-key-file", nil, "`FILE` of a key of 32 bytes, mode 0600, to encrypt it; without one, secrets are not written. Repeatable: the first key writes, all of them read")
 	flags.DurationVar(&f.restoreAfter, "restore-after", group.DefaultRestoreAfter, "when at the latest what was kept is served though no control plane has answered (`DURATION`); as soon as all have failed, it is anyway")
 	flags.DurationVar(&f.maxStale, "max-stale", 0, "how long after the last contact with a control plane an Envoy that comes anew is served (`DURATION`, such as 72h); 0 for ever")
 	flags.Var(&f.ttl, "ttl-policy", "`TYPE=expire|hold`: whether resources of a type (LDS, CDS, …, or a type URL) go when their TTL ends without a word from the control plane. All expire unless told otherwise")
@@ -241,7 +241,7 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		return agent.Config{}, errors.New("--max-stale and --prune-unconfirmed-after: want 0 or a positive duration")
 	case f.maxRemoval < 0 || f.maxRemoval > 100:
 		return agent.Config{}, fmt.Errorf("--max-removal-percent %d: want 0 to 100", f.maxRemoval)
-	case f.stateDir == "" && (f.stateKey != "" || f.stateIdentity != ""):
+	case f.stateDir == "" && (len(f.stateKeys) > 0 || f.stateIdentity != ""):
 		return agent.Config{}, errors.New("--state-key-file and --state-identity need --state-dir")
 	}
 	uids, err := f.allowedUsers()
@@ -252,11 +252,9 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 	if err != nil {
 		return agent.Config{}, err
 	}
-	var key []byte
-	if f.stateKey != "" {
-		if key, err = store.LoadKey(f.stateKey); err != nil {
-			return agent.Config{}, fmt.Errorf("--state-key-file: %w", err)
-		}
+	keys, err := stateKeys(f.stateKeys)
+	if err != nil {
+		return agent.Config{}, err
 	}
 	form := session.Delta
 	if f.form.value == "sotw" {
@@ -284,9 +282,10 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		Linger:        f.linger,
 		StateDir:      f.stateDir,
 		StateIdentity: f.stateIdentity,
-		StateKey:      key,
+		StateKeys:     keys,
 		RestoreAfter:  f.restoreAfter,
 		MaxStale:      f.maxStale,
+		FallbackFor:   f.envoy.fallback,
 		FailoverAfter: f.failoverAfter,
 		StaleAfter:    f.staleAfter,
 		HoldTTL:       f.ttl,

@@ -214,6 +214,9 @@ func (s *Session) considerItem(sub *subscription, v View, name string, item xds.
 	if item.Current != nil {
 		delete(sub.leaving, item.Current.Name) // it is back, though perhaps nothing of it may be sent
 	}
+	if sub.claims(h, item.Current) {
+		sub.claim(h, item.Current)
+	}
 	r := sub.choose(item)
 	if r == nil || !sub.covers(r) {
 		if due {
@@ -222,6 +225,9 @@ func (s *Session) considerItem(sub *subscription, v View, name string, item xds.
 		return removed
 	}
 	h = sub.sent[r.Name]
+	if sub.claims(h, r) {
+		sub.claim(h, r)
+	}
 	// Of what the client brings along it is not known whether it is about to drop it:
 	// its timers run on between two streams (protocol.md 6.6).
 	timed := h != nil && h.last == nil && sub.passesTTL() && v.HadTTL(sub.url)

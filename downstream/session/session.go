@@ -311,6 +311,20 @@ func (s *Session) Interests() []Interest {
 	return out
 }
 
+// Claims returns what clients say that they have, as the ACKs that it stands for: what
+// is held under a name of initial_resource_versions with the version given there, and
+// everything in the set that a first version_info names. It is to be called after Next.
+func (s *Session) Claims() []Verdict {
+	var out []Verdict
+	for _, sub := range s.ordered {
+		if len(sub.claimed) > 0 {
+			out = append(out, Verdict{Type: sub.url, Accepted: sub.claimed})
+			sub.claimed = nil
+		}
+	}
+	return out
+}
+
 // build returns the response that is due for one type now, or nil.
 func (s *Session) build(sub *subscription, v View) *Response {
 	sub.offer(v)
@@ -367,6 +381,9 @@ func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Re
 	}
 	s.clustersMoved = s.clustersMoved || sub.url == xds.ClusterType
 	resp.Version = sub.served.String()
+	if sub.version != "" && resp.Version == sub.version {
+		sub.claimAll()
+	}
 	if sub.passesTTL() {
 		resp.At = s.now
 	}

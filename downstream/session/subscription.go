@@ -39,6 +39,11 @@ type subscription struct {
 	resumed bool
 	// inherited: it came with configuration, whatever was sent since.
 	inherited bool
+	// version is the version_info of a SotW client's first request: the set that it
+	// has accepted; "" for none, and when that set was found.
+	version string
+	// claimed are contents that the client says it has, and has so accepted.
+	claimed []*xds.Resource
 
 	// What the client is owed.
 	answerDue bool                // a response, also an empty one
@@ -271,6 +276,7 @@ func (sub *subscription) requestSotW(req *Request, first bool) *Interest {
 	if first {
 		sub.resumed = req.Version != ""
 		sub.inherited = sub.resumed
+		sub.version = req.Version
 	}
 	for name := range sub.names {
 		if _, ok := names[name]; !ok {
@@ -442,6 +448,9 @@ func (sub *subscription) heldFrom(f *flight, name string) *holding {
 // from what the client had.
 func (sub *subscription) setSent(r *xds.Resource) (h *holding, changed bool) {
 	h = sub.hold(r.Name)
+	if h.last == nil && sub.passesTTL() {
+		h.acked = nil // its timer is not known before it ACKs this one
+	}
 	if h.last != nil {
 		sub.served.Remove(h.last)
 		if h.last != h.acked && h.last.Version != r.Version {

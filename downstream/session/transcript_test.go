@@ -40,6 +40,8 @@ import (
 //	after D         time passes
 //	wants T         says what the client is subscribed to
 //	progress T      says up to which update it has answered
+//
+// "has NAME@V" is a content that the client says it has, as good as an ACK.
 func TestTranscripts(t *testing.T) {
 	for _, file := range []struct {
 		name  string
@@ -307,16 +309,20 @@ func (tk *talk) request(req *Request) {
 	if eff.Interest != nil {
 		tk.subscribed(eff.Interest)
 	}
-	v := eff.Verdict
-	if v == nil {
-		return
+	if eff.Verdict != nil {
+		tk.heard(eff.Verdict, "accepted")
 	}
+}
+
+// heard notes what the machine found out, and tells it to the state. accepted is the word
+// for contents that the client has.
+func (tk *talk) heard(v *Verdict, accepted string) {
 	note := func(word string, list []*xds.Resource) {
 		if len(list) > 0 {
 			tk.got = append(tk.got, word+" "+show(&Response{}, list))
 		}
 	}
-	note("accepted", v.Accepted)
+	note(accepted, v.Accepted)
 	note("suspects", v.Suspects)
 	if v.Rejected != nil {
 		note("rejected", []*xds.Resource{v.Rejected})
@@ -347,7 +353,14 @@ func (tk *talk) drain() {
 		for _, in := range interests {
 			tk.subscribed(&in)
 		}
+		claims := tk.machine.Claims()
+		claimed := func() {
+			for _, v := range claims {
+				tk.heard(&v, "has")
+			}
+		}
 		if resp == nil {
+			claimed()
 			if len(interests) > 0 {
 				continue
 			}
@@ -370,6 +383,7 @@ func (tk *talk) drain() {
 			text += " nothing"
 		}
 		tk.got = append(tk.got, text)
+		claimed()
 	}
 }
 

@@ -176,3 +176,26 @@ func (sub *subscription) offer(v View) {
 		sub.dirty[name] = struct{}{}
 	}
 }
+
+// claims tells whether a Delta client said at the beginning of the stream that it has this
+// content (initial_resource_versions), and nothing was heard of it since.
+func (sub *subscription) claims(h *holding, r *xds.Resource) bool {
+	return r != nil && h != nil && h.last == nil && h.acked == nil && h.version() == r.Version
+}
+
+// claim takes in that the client has a content, which is as good as an ACK of it.
+func (sub *subscription) claim(h *holding, r *xds.Resource) {
+	h.accept(r)
+	sub.claimed = append(sub.claimed, r)
+}
+
+// claimAll takes in that a SotW client has everything that it was sent on this stream: its
+// first version_info names that set.
+func (sub *subscription) claimAll() {
+	sub.version = ""
+	for _, h := range sub.sent {
+		if h.last != nil && h.acked == nil {
+			sub.claim(h, h.last)
+		}
+	}
+}

@@ -97,6 +97,28 @@ func CompareTypes(a, b string) int {
 	}
 }
 
+// CompareReferences orders type URLs so that what others refer to comes first: endpoints
+// and secrets, the clusters that name them, the routes that lead to those, listeners at
+// the end. Types that nobody knows come first, too.
+func CompareReferences(a, b string) int { return depth(a) - depth(b) }
+
+// depth returns how many types may stand between a type and what refers to nothing.
+func depth(typeURL string) int {
+	switch typeURL {
+	case ClusterType:
+		return 1
+	case ExtensionConfigType, VirtualHostType:
+		return 2
+	case RouteType:
+		return 3
+	case ScopedRouteType:
+		return 4
+	case ListenerType:
+		return 5
+	}
+	return 0
+}
+
 // FullState reports whether a SotW response of the type is the complete set, so
 // that absence is deletion: LDS, CDS and SRDS (design.md I3, protocol.md 1.13).
 func FullState(typeURL string) bool { return knownTypes[typeURL].fullState }

@@ -442,6 +442,9 @@ func (s *stream) next() (resp *down.Response, wake time.Time) {
 		for _, in := range interests {
 			s.watch.Subscribe(in.Type, in.Wildcard, in.Add, in.Drop)
 		}
+		for _, claim := range s.machine.Claims() {
+			s.watch.Accept(claim.Type, claim.Accepted, nil)
+		}
 		if resp != nil || len(interests) == 0 {
 			return resp, wake
 		}

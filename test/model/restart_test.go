@@ -14,69 +14,46 @@ import (
 // source.
 const restoreAfter = 2 * time.Second
 
-// disk is what agent/store makes of the records of the journal.
+// disk is what agent/store makes of the batches of the journal.
 type disk struct {
-	saved map[diskKey]*cache.Saved
-	facts map[cache.Fact]bool
+	saved map[diskKey]cache.Saved
+	facts map[cache.Fact]string
 }
 
 type diskKey struct{ typeURL, name string }
 
 func (d *disk) init() {
-	d.saved, d.facts = make(map[diskKey]*cache.Saved), make(map[cache.Fact]bool)
+	d.saved, d.facts = make(map[diskKey]cache.Saved), make(map[cache.Fact]string)
 }
 
-// write takes in records, in the order in which they were given.
-func (d *disk) write(records []cache.Record) {
-	for _, r := range records {
-		if r.Op == cache.Note {
-			if d.facts[r.Fact] = r.Is; !r.Is {
-				delete(d.facts, r.Fact)
-			}
-			continue
-		}
-		k := diskKey{r.Type, r.Name}
-		s := d.saved[k]
-		if s == nil {
-			s = &cache.Saved{Type: r.Type, Name: r.Name}
-			d.saved[k] = s
-		}
-		retire := func() {
-			if s.Proven {
-				s.Previous = s.Kept
-			}
-			s.Kept, s.Accepted, s.Proven = nil, false, false
-		}
-		switch r.Op {
-		case cache.Put:
-			retire()
-			s.Kept, s.Source, s.Accepted = r.Resource, r.Source, r.Accepted
-		case cache.Accept:
-			s.Accepted = true
-		case cache.Prove:
-			s.Previous = nil
-			s.Proven = s.Kept != nil
-			s.Accepted = s.Proven
-		case cache.Delete:
-			retire()
-		case cache.Touch:
-			s.Kept, s.Source = r.Resource, r.Source
-		}
-		if s.Kept == nil && s.Previous == nil {
+// write takes in what should be on disk.
+func (d *disk) write(b cache.Batch) {
+	for _, s := range b.Resources {
+		k := diskKey{s.Type, s.Name}
+		if d.saved[k] = s; s.Content == nil && s.Previous == nil {
 			delete(d.saved, k)
 		}
 	}
+	for f, value := range b.Facts {
+		if d.facts[f] = value; value == "" {
+			delete(d.facts, f)
+		}
+	}
+}
+
+// writeDisk is what the keeper does: it reports whether there was anything to write.
+func (w *world) writeDisk() (wrote bool) {
+	b := w.journal.Take()
+	w.disk.write(b)
+	w.journal.Done(nil)
+	return !b.Empty()
 }
 
 // newCache makes the cache of an agent that was just started.
 func (w *world) newCache() {
 	w.cache = cache.New(cache.Config{})
-	w.journal = w.cache.Journal(make(chan struct{}, 1), make(chan struct{}, 1))
-	saved := make([]cache.Saved, 0, len(w.disk.saved))
-	for _, s := range w.disk.saved {
-		saved = append(saved, *s)
-	}
-	w.cache.Restore(saved, slices.Collect(maps.Keys(w.disk.facts)))
+	w.journal = w.cache.Journal(make(chan struct{}, 1), true)
+	w.cache.Restore(slices.Collect(maps.Values(w.disk.saved)), w.disk.facts)
 }
 
 // restart ends the agent and starts another, which finds what the first wrote to
@@ -95,9 +72,9 @@ func (w *world) restart(how byte) {
 		}
 	}
 	w.stop()
-	w.disk.write(w.journal.Take())
+	w.writeDisk()
 	for _, c := range w.clients {
-		if c.envoy && !c.delta && !w.disk.facts[cache.Fact{Kind: cache.Wanted, Type: cds.url(), Name: xds.Wildcard}] {
+		if c.envoy && !c.delta && w.disk.facts[cache.Fact{Kind: cache.Wanted, Type: cds.url(), Name: xds.Wildcard}] == "" {
 			// That it asks for everything when it names clusters only is
 			// remembered over a restart with its lease (protocol.md V9).
 			clear(c.types[cds].names)
@@ -112,11 +89,11 @@ func (w *world) restart(how byte) {
 			clear(w.ackedAt[i][k]) // an ACK that was under way is lost
 		}
 		for name := range w.history[k] {
-			if s := w.disk.saved[diskKey{k.url(), name}]; s == nil || s.Kept == nil {
+			if w.disk.saved[diskKey{k.url(), name}].Content == nil {
 				delete(w.history[k], name) // the agent never heard of it
 			}
 		}
-		w.told[k] = w.disk.facts[cache.Fact{Kind: cache.Known, Type: k.url()}]
+		w.told[k] = w.disk.facts[cache.Fact{Kind: cache.Known, Type: k.url()}] != ""
 	}
 	w.releaseAt = time.Now().Add(restoreAfter)
 	if online {

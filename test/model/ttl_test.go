@@ -307,6 +307,9 @@ func (c *ttlClient) drain() {
 		for _, in := range c.machine.Interests() {
 			c.watch.Subscribe(in.Type, in.Wildcard, in.Add, in.Drop)
 		}
+		for _, claim := range c.machine.Claims() {
+			c.watch.Accept(claim.Type, claim.Accepted, nil)
+		}
 		for _, p := range c.machine.Progress() {
 			c.watch.Progress(p.Type, p.Revision)
 		}

@@ -126,6 +126,7 @@ func (w *world) pump() {
 			return
 		}
 		busy := w.up != nil && w.pumpUpstream()
+		busy = w.writeDisk() || busy
 		for _, c := range w.clients {
 			if c.stream != nil && w.violation == nil {
 				busy = w.pumpClient(c) || busy

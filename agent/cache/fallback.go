@@ -1,0 +1,290 @@
+package cache
+
+import (
+	"slices"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+const (
+	// crashLoop is how many Envoys must have crashed within crashWindow for what they all
+	// had to be suspected.
+	crashLoop   = 3
+	crashWindow = 10 * time.Minute
+	// DefaultFallbackFor is how long suspects are held back.
+	DefaultFallbackFor = time.Hour
+)
+
+// fallback is the time in which suspects are held back: their stable versions are
+// served in their place. Everything else goes on changing.
+type fallback struct {
+	since, until time.Time
+	// suspects are the contents that are held back, by their version; "" is an absence.
+	suspects map[key]string
+}
+
+// crash is what an Envoy had that crashed and that was not stable: accepted, or sent
+// and not answered, or removed.
+type crash struct {
+	at  time.Time
+	had map[key]struct{}
+}
+
+// Fallback says what is held back.
+type Fallback struct {
+	Since, Until time.Time
+	// Suspects are in alphabetical order, Kind is SuspectFact.
+	Suspects []Fact
+}
+
+// holdsBack reports whether a name is a suspect.
+func (c *Cache) holdsBack(t *table, name string) bool {
+	if c.fallback == nil {
+		return false
+	}
+	_, ok := c.fallback.suspects[key{t.url, name}]
+	return ok
+}
+
+// unstable returns what the client has, or may have, that is not stable. Endpoints are
+// not counted: old ones lead nowhere.
+func (w *Watch) unstable(unanswered map[string][]string) map[key]struct{} {
+	had := make(map[key]struct{})
+	for url, wt := range w.types {
+		if url == xds.EndpointType {
+			continue
+		}
+		t := w.c.tables[url]
+		for _, p := range wt.probation {
+			if e := t.entries[p.res.Name]; e == nil || !e.isStable() || e.good.Version != p.res.Version {
+				had[key{url, p.res.Name}] = struct{}{}
+			}
+		}
+		for _, name := range unanswered[url] {
+			if e := t.entries[name]; e == nil || e.stable == nil || e.stable.Version != e.res.Version {
+				had[key{url, name}] = struct{}{}
+			}
+		}
+		for name := range t.former {
+			had[key{url, name}] = struct{}{}
+		}
+	}
+	return had
+}
+
+// maxGoneClients bounds the clients that went of which it is remembered what they had.
+const maxGoneClients = 64
+
+// went remembers what a client had that went, in case it was an Envoy that crashed.
+func (c *Cache) went(had map[key]struct{}) {
+	if len(had) == 0 {
+		return
+	}
+	if len(c.gone) == maxGoneClients {
+		c.gone = slices.Delete(c.gone, 0, 1)
+	}
+	c.gone = append(c.gone, crash{time.Now(), had})
+}
+
+// Crashed takes in that an Envoy that was started at a time has crashed: it counts as
+// having had what the clients had that went since. After the third crash within ten
+// minutes what all three had and what is not stable is held back for Config.FallbackFor,
+// and returned. None says that nothing is held back: there is nothing that all of them
+// had, or nothing stable to serve in its place.
+func (c *Cache) Crashed(started time.Time) (suspects []Fact) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	had := make(map[key]struct{})
+	for _, gone := range c.gone {
+		if gone.at.Before(started) {
+			continue
+		}
+		for k := range gone.had {
+			had[k] = struct{}{}
+		}
+	}
+	c.gone = nil
+	c.crashes = slices.DeleteFunc(c.crashes, func(old crash) bool { return now.Sub(old.at) > crashWindow })
+	c.crashes = append(c.crashes, crash{now, had})
+	if len(c.crashes) < crashLoop {
+		return nil
+	}
+	versions := make(map[key]string)
+	for k := range had {
+		if slices.ContainsFunc(c.crashes, func(other crash) bool { _, too := other.had[k]; return !too }) || c.cfg.Local != nil && c.local(k.typeURL, k.name) {
+			continue
+		}
+		t := c.table(k.typeURL)
+		if c.holdsBack(t, k.name) {
+			continue
+		}
+		switch e := t.entries[k.name]; {
+		case e != nil && (e.stable == nil || e.stable.Version != e.res.Version):
+			versions[k] = e.res.Version
+		case e == nil && t.former[k.name].res != nil:
+			versions[k] = ""
+		}
+	}
+	c.crashes = c.crashes[1:]
+	if len(versions) == 0 || !c.somethingStable() {
+		return nil
+	}
+	c.crashes = nil
+	if c.fallback == nil {
+		c.fallback = &fallback{since: now, suspects: make(map[key]string)}
+		defer c.logFact(FallbackFact, "", "")
+	}
+	c.fallback.until = now.Add(c.cfg.FallbackFor)
+	for k, version := range versions {
+		c.fallback.suspects[k] = version
+		c.logFact(SuspectFact, k.typeURL, k.name)
+		suspects = append(suspects, Fact{SuspectFact, k.typeURL, k.name})
+	}
+	slices.SortFunc(suspects, compareFacts)
+	c.serveAgain(versions)
+	c.poke()
+	return suspects
+}
+
+// somethingStable reports whether a client ever lived with a listener or a cluster:
+// otherwise an Envoy is better served with what there is.
+func (c *Cache) somethingStable() bool {
+	for _, url := range []string{xds.ListenerType, xds.ClusterType} {
+		t := c.tables[url]
+		if t == nil {
+			continue
+		}
+		if len(t.former) > 0 {
+			return true
+		}
+		for _, e := range t.entries {
+			if e.stable != nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Fallback returns what is held back; nil for nothing.
+func (c *Cache) Fallback() *Fallback {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fallback == nil {
+		return nil
+	}
+	f := &Fallback{Since: c.fallback.since, Until: c.fallback.until}
+	for k := range c.fallback.suspects {
+		f.Suspects = append(f.Suspects, Fact{SuspectFact, k.typeURL, k.name})
+	}
+	slices.SortFunc(f.Suspects, compareFacts)
+	return f
+}
+
+// Resume serves what is held back once more. It reports whether anything was.
+func (c *Cache) Resume() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fallback == nil {
+		return false
+	}
+	c.endFallback("it was resumed by hand")
+	return true
+}
+
+// endFallback serves the suspects again.
+func (c *Cache) endFallback(why string) {
+	suspects := c.fallback.suspects
+	c.fallback = nil
+	c.logFact(FallbackFact, "", "")
+	for k := range suspects {
+		c.logFact(SuspectFact, k.typeURL, k.name)
+	}
+	c.serveAgain(suspects)
+	if c.cfg.OnFallbackEnd != nil {
+		c.cfg.OnFallbackEnd(why)
+	}
+}
+
+// expireFallback ends the fallback when its time has come, and returns when that is;
+// the zero time for never.
+func (c *Cache) expireFallback(now time.Time) (next time.Time) {
+	switch {
+	case c.fallback == nil:
+		return time.Time{}
+	case c.fallback.until.After(now):
+		return c.fallback.until
+	}
+	c.endFallback("its time is over")
+	return time.Time{}
+}
+
+// changedSuspect takes in that the upstream changed what is held under a name. A suspect
+// that has changed is served as it is now. The content that was suspected is not one to
+// go back to.
+func (c *Cache) changedSuspect(t *table, name string) {
+	if c.fallback == nil {
+		return
+	}
+	k := key{t.url, name}
+	version, ok := c.fallback.suspects[k]
+	if !ok {
+		return
+	}
+	e := t.entries[name]
+	if e != nil && e.res.Version == version || e == nil && version == "" {
+		return // the same again
+	}
+	if e != nil && e.good != nil && e.good.Version == version {
+		e.good, e.goodSource = e.stable, nowhere
+	}
+	delete(c.fallback.suspects, k)
+	c.logFact(SuspectFact, k.typeURL, k.name)
+	if len(c.fallback.suspects) == 0 {
+		c.endFallback("the control plane has changed everything that was held back")
+	}
+}
+
+// serveAgain makes every watch look again at some names.
+func (c *Cache) serveAgain(names map[key]string) {
+	c.revision++
+	changed := make(map[string]*changes)
+	for k := range names {
+		ch := changed[k.typeURL]
+		if ch == nil {
+			ch = newChanges(c.table(k.typeURL))
+			changed[k.typeURL] = ch
+		}
+		var r *xds.Resource
+		if e := ch.table.entries[k.name]; e != nil {
+			r = e.res
+		}
+		ch.add(k.name, r)
+	}
+	for _, ch := range changed {
+		c.notify(ch)
+	}
+}
+
+// served returns what of an entry is served, which may be nothing.
+func (c *Cache) served(t *table, e *entry) xds.Item {
+	switch {
+	case e.restored && t.sealed:
+		return xds.Item{}
+	case c.holdsBack(t, e.res.Name):
+		return xds.Item{Current: e.stable, Good: e.stable, Standing: xds.Accepted}
+	}
+	return e.item()
+}
+
+// formerly returns what is served of a name that does not exist any more: its stable
+// content, if its absence is suspected.
+func (c *Cache) formerly(t *table, name string) xds.Item {
+	if !c.holdsBack(t, name) {
+		return xds.Item{}
+	}
+	f := t.former[name]
+	return xds.Item{Current: f.res, Good: f.res, Standing: xds.Accepted}
+}

@@ -1,0 +1,273 @@
+package cache
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// crashed is an Envoy that is started, does something, and crashes within seconds.
+func crashed(c *Cache, does func(w *Watch)) (suspects []Fact) {
+	pass(time.Second)
+	started := time.Now()
+	w := watch(c, "x", xds.ClusterType, "*")
+	subscribe(w, xds.ListenerType, "*")
+	does(w)
+	pass(time.Second)
+	w.Close(nil)
+	return c.Crashed(started)
+}
+
+// deadly is a cache in which a@1 and b@1 are stable, and then a@2 and c@1 come, b goes,
+// and Envoy has crashed three times with that.
+func deadly(t *testing.T, test func(t *testing.T, c *Cache)) {
+	t.Helper()
+	running(t, Config{Crashes: true}, func(t *testing.T, c *Cache) {
+		fallBack(t, c)
+		test(t, c)
+	})
+}
+
+func fallBack(t *testing.T, c *Cache) {
+	t.Helper()
+	w := watch(c, "x", xds.ClusterType, "*")
+	subscribe(w, xds.ListenerType, "*")
+	complete(c, xds.ClusterType, "a@1", "b@1", "d@1")
+	accept(w, xds.ClusterType, "a@1", "b@1", "d@1")
+	pass(StableAfter)
+	complete(c, xds.ClusterType, "a@2", "c@1", "d@1")
+	accept(w, xds.ClusterType, "a@2", "c@1")
+	w.Close(nil)
+	for n := range 3 {
+		suspects := crashed(c, func(w *Watch) { accept(w, xds.ClusterType, "a@2", "c@1", "d@1") })
+		if want := (n == 2); (len(suspects) > 0) != want {
+			t.Fatalf("crash %d: %v is suspected", n+1, suspects)
+		}
+	}
+}
+
+func suspected(t *testing.T, c *Cache, want ...string) {
+	t.Helper()
+	var got []string
+	if f := c.Fallback(); f != nil {
+		for _, s := range f.Suspects {
+			got = append(got, xds.Short(s.Type)+" "+s.Name)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("suspected: %q, want %q", got, want)
+	}
+}
+
+func servesClusters(t *testing.T, c *Cache, a, b, other string) {
+	t.Helper()
+	for name, version := range map[string]string{"a": a, "b": b, "c": other} {
+		serves(t, c, xds.ClusterType, name, version)
+	}
+}
+
+func TestAfterThreeCrashesWhatAllOfThemHadIsHeldBack(t *testing.T) {
+	deadly(t, func(t *testing.T, c *Cache) {
+		suspected(t, c, "CDS a", "CDS b", "CDS c")
+		servesClusters(t, c, "1", "1", "")
+		serves(t, c, xds.ClusterType, "d", "1")
+	})
+}
+
+// An Envoy that lives on with the stable versions was not sent what is held back: it
+// proves nothing about that, however often it comes back.
+func TestLivingWithTheStableVersionsDoesNotMakeTheSuspectsStable(t *testing.T) {
+	deadly(t, func(t *testing.T, c *Cache) {
+		for range 3 {
+			w := watch(c, "x", xds.ClusterType, "*")
+			accept(w, xds.ClusterType, "a@1", "b@1", "d@1")
+			pass(5 * StableAfter)
+			servesClusters(t, c, "1", "1", "")
+			isStable(t, c, "1")
+			w.Close(nil)
+		}
+		suspected(t, c, "CDS a", "CDS b", "CDS c")
+	})
+}
+
+// Endpoints, other names and types that came since are no suspects.
+func TestWhatIsNotSuspectedGoesOnChanging(t *testing.T) {
+	deadly(t, func(t *testing.T, c *Cache) {
+		w := watch(c, "x", xds.ClusterType, "*")
+		subscribe(w, xds.ListenerType, "*")
+		subscribe(w, xds.EndpointType, "a")
+		changed(w)
+		put(c, xds.ClusterType, "d@2", "e@1")
+		put(c, xds.ListenerType, "l@1")
+		put(c, xds.EndpointType, "a@7")
+		wantChanged(t, w, "CDS d e", "EDS a", "LDS *")
+		serves(t, c, xds.ClusterType, "d", "2")
+		serves(t, c, xds.ClusterType, "e", "1")
+		serves(t, c, xds.ListenerType, "l", "1")
+		serves(t, c, xds.EndpointType, "a", "7")
+		servesClusters(t, c, "1", "1", "")
+	})
+}
+
+func TestAFallbackEndsWithTheLastSuspectThatTheControlPlaneChanges(t *testing.T) {
+	deadly(t, func(t *testing.T, c *Cache) {
+		complete(c, xds.ClusterType, "a@2", "c@1", "d@1") // the same again
+		suspected(t, c, "CDS a", "CDS b", "CDS c")
+		v := put(c, xds.ClusterType, "a@3")
+		serves(t, c, xds.ClusterType, "a", "3")
+		suspected(t, c, "CDS b", "CDS c")
+		// The next client refuses the new one: it does not get the suspected one instead.
+		w := watch(c, "x", xds.ClusterType, "*")
+		w.Refuse(xds.ClusterType, 1_000, "no", res(xds.ClusterType, "a@3"), nil)
+		v.want(t, "ack")
+		standing(t, c, xds.ClusterType, "a", xds.Rejected, "1")
+		put(c, xds.ClusterType, "b@2")
+		apply(c, Update{Type: xds.ClusterType, Remove: []string{"c"}})
+		suspected(t, c)
+		if c.Fallback() != nil {
+			t.Error("it has not ended")
+		}
+		servesClusters(t, c, "3", "2", "")
+	})
+}
+
+func TestAFallbackEndsByHandAndByItself(t *testing.T) {
+	for name, end := range map[string]func(c *Cache) bool{
+		"by hand":   func(c *Cache) bool { return c.Resume() },
+		"by itself": func(*Cache) bool { pass(DefaultFallbackFor); return true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			why := ""
+			running(t, Config{Crashes: true, OnFallbackEnd: func(s string) { why = s }}, func(t *testing.T, c *Cache) {
+				fallBack(t, c)
+				w := watch(c, "x", xds.ClusterType, "*")
+				accept(w, xds.ClusterType, "a@1", "b@1", "d@1")
+				changed(w)
+				if c.Fallback() == nil || !end(c) || c.Fallback() != nil || why == "" {
+					t.Errorf("it has not ended, or nobody is told why (%q)", why)
+				}
+				wantChanged(t, w, "CDS a b c")
+				servesClusters(t, c, "2", "", "1")
+				if c.Resume() {
+					t.Error("it ends twice")
+				}
+				w.Close(nil)
+				// The suspects get one more chance, and are held back again if they fail.
+				for range 3 {
+					crashed(c, func(w *Watch) { accept(w, xds.ClusterType, "a@2", "c@1", "d@1") })
+				}
+				servesClusters(t, c, "1", "1", "")
+			})
+		})
+	}
+}
+
+// A client that lives with the suspects after their second chance ends their probation.
+func TestSuspectsThatAClientLivesWithAreStable(t *testing.T) {
+	deadly(t, func(t *testing.T, c *Cache) {
+		c.Resume()
+		w := watch(c, "x", xds.ClusterType, "*")
+		accept(w, xds.ClusterType, "a@2", "c@1", "d@1")
+		pass(StableAfter)
+		isStable(t, c, "2")
+	})
+}
+
+func TestAFallbackSurvivesARestart(t *testing.T) {
+	running(t, Config{Crashes: true}, func(t *testing.T, c *Cache) {
+		j, d := c.Journal(nil, true), newDisk()
+		fallBack(t, c)
+		d.take(j)
+		again := New(Config{Crashes: true})
+		again.Journal(nil, true)
+		again.Restore(d.saved())
+		again.Release()
+		suspected(t, again, "CDS a", "CDS b", "CDS c")
+		servesClusters(t, again, "1", "1", "")
+		if got, want := again.Fallback().Until, c.Fallback().Until.Truncate(time.Second); !got.Equal(want) {
+			t.Errorf("it ends at %s, before the restart at %s", got, want)
+		}
+		complete(again, xds.ClusterType, "a@2", "c@1", "d@1") // the control plane is back
+		servesClusters(t, again, "1", "1", "")
+		put(c, xds.ClusterType, "a@3", "b@3", "c@3")
+		d.take(j)
+		if c.Fallback() != nil || slices.ContainsFunc(d.lines(), func(l string) bool { return l[:4] == "susp" || l[:4] == "fall" }) {
+			t.Errorf("it is over, and on disk is %q", d.lines())
+		}
+	})
+}
+
+func TestWhatIsNoEvidenceHoldsNothingBack(t *testing.T) {
+	type step struct {
+		does  func(w *Watch)
+		after time.Duration
+	}
+	accepts := func(list ...string) func(w *Watch) {
+		return func(w *Watch) { accept(w, xds.ClusterType, list...) }
+	}
+	for name, steps := range map[string][]step{
+		"two crashes":                        {{accepts("a@2"), 0}, {accepts("a@2"), 0}},
+		"three crashes in more than ten min": {{accepts("a@2"), 0}, {accepts("a@2"), 6 * time.Minute}, {accepts("a@2"), 5 * time.Minute}},
+		"an Envoy that never got anything":   {{accepts(), 0}, {accepts(), 0}, {accepts(), 0}},
+		"one of three had nothing new":       {{accepts("a@2"), 0}, {accepts("a@1"), 0}, {accepts("a@2"), 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			running(t, Config{Crashes: true}, func(t *testing.T, c *Cache) {
+				put(c, xds.ClusterType, "a@1")
+				w := watch(c, "x", xds.ClusterType, "*")
+				accept(w, xds.ClusterType, "a@1")
+				pass(StableAfter)
+				w.Close(nil)
+				put(c, xds.ClusterType, "a@2")
+				for _, s := range steps {
+					pass(s.after)
+					if got := crashed(c, s.does); got != nil {
+						t.Errorf("%v is held back", got)
+					}
+				}
+				serves(t, c, xds.ClusterType, "a", "2")
+			})
+		})
+	}
+	t.Run("nothing was ever stable", func(t *testing.T) {
+		running(t, Config{Crashes: true}, func(t *testing.T, c *Cache) {
+			put(c, xds.ClusterType, "a@1")
+			for range 4 {
+				if got := crashed(c, accepts("a@1")); got != nil {
+					t.Errorf("%v is held back, and nothing is left to serve", got)
+				}
+			}
+		})
+	})
+}
+
+// A client that went long before the crash was no part of it; one whose answer was under
+// way may have died of what it was sent.
+func TestWhatACrashedEnvoyHadIsWhatItWasSent(t *testing.T) {
+	running(t, Config{Crashes: true}, func(t *testing.T, c *Cache) {
+		put(c, xds.ClusterType, "a@1", "b@1")
+		w := watch(c, "x", xds.ClusterType, "*")
+		accept(w, xds.ClusterType, "a@1", "b@1")
+		pass(StableAfter)
+		put(c, xds.ClusterType, "a@2", "b@2")
+		accept(w, xds.ClusterType, "b@2")
+		w.Close(nil)
+		var got []Fact
+		for range 3 {
+			pass(time.Second)
+			started := time.Now()
+			w := watch(c, "x", xds.ClusterType, "*")
+			pass(time.Second)
+			w.Close(map[string][]string{xds.ClusterType: {"a"}})
+			got = c.Crashed(started)
+		}
+		if fmt.Sprint(got) != fmt.Sprint([]Fact{{SuspectFact, xds.ClusterType, "a"}}) {
+			t.Errorf("suspected: %v, want a", got)
+		}
+		serves(t, c, xds.ClusterType, "a", "1")
+		serves(t, c, xds.ClusterType, "b", "2")
+	})
+}

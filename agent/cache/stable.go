@@ -1,0 +1,142 @@
+package cache
+
+import (
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// StableAfter is how long a client must live with a content that it accepted, or with
+// the absence of one, for that to count as stable: what crashes an Envoy mostly does so
+// at once.
+const StableAfter = time.Minute
+
+// stablePoll is how long there is at least between two looks at what became stable.
+const stablePoll = time.Second
+
+// former is the stable content of a name that does not exist any more, until its
+// absence is stable too.
+type former struct {
+	res *xds.Resource
+	// since is when the name went.
+	since time.Time
+}
+
+// probation is a content that a client accepted and has not lived with for long enough.
+type probation struct {
+	res *xds.Resource
+	at  time.Duration // when it was accepted, as Cache.clock tells it
+}
+
+// onProbation notes that the client accepted what is held under a name. Only a client
+// that was sent a content, or says that it has it, can make it stable.
+func (w *Watch) onProbation(t *table, e *entry) {
+	wt := w.types[t.url]
+	if wt == nil || e.local() || e.good == nil || e.isStable() {
+		return
+	}
+	wt.probation = append(wt.probation, probation{e.good, w.c.clock()})
+	if len(wt.probation) == 1 {
+		w.c.judgeBy(time.Now().Add(StableAfter))
+	}
+}
+
+// isStable reports whether the accepted content is stable.
+func (e *entry) isStable() bool {
+	return e.good != nil && e.stable != nil && e.stable.Version == e.good.Version
+}
+
+// retire keeps the stable content of a name that goes.
+func (c *Cache) retire(t *table, name string, stable *xds.Resource, now time.Time) {
+	t.former[name] = former{res: stable, since: now}
+	c.judgeBy(now.Add(StableAfter))
+}
+
+// judgeBy makes judge look at a time.
+func (c *Cache) judgeBy(at time.Time) {
+	if c.judgeAt.IsZero() || at.Before(c.judgeAt) {
+		c.judgeAt = at
+		c.poke()
+	}
+}
+
+// judge makes stable what clients have lived with for long enough, and returns when it
+// is to look again; the zero time for never.
+func (c *Cache) judge(now time.Time) (next time.Time) {
+	if c.judgeAt.IsZero() || c.judgeAt.After(now) {
+		return c.judgeAt
+	}
+	long := c.clock() - StableAfter
+	for w := range c.watches {
+		for url, wt := range w.types {
+			passed := 0
+			for passed < len(wt.probation) && wt.probation[passed].at <= long {
+				c.makeStable(c.tables[url], wt.probation[passed].res)
+				passed++
+			}
+			if wt.probation = wt.probation[passed:]; len(wt.probation) == 0 {
+				wt.probation = nil
+				continue
+			}
+			next = earliest(next, c.began.Add(wt.probation[0].at+StableAfter))
+		}
+	}
+	for _, t := range c.tables {
+		next = earliest(next, c.judgeAbsences(t, now))
+	}
+	if soonest := now.Add(stablePoll); !next.IsZero() && next.Before(soonest) {
+		next = soonest
+	}
+	c.judgeAt = next
+	return next
+}
+
+// makeStable makes a content stable that a client has lived with, if it is still the accepted
+// one and is not held back.
+func (c *Cache) makeStable(t *table, r *xds.Resource) {
+	e := t.entries[r.Name]
+	if e == nil || e.good == nil || e.good.Version != r.Version || e.isStable() || c.holdsBack(t, r.Name) {
+		return
+	}
+	e.stable = e.good
+	c.log(t, r.Name)
+}
+
+// judgeAbsences forgets the former contents that a client has lived without for long
+// enough. While there is no client their time does not run.
+func (c *Cache) judgeAbsences(t *table, now time.Time) (next time.Time) {
+	if len(t.former) == 0 {
+		return time.Time{}
+	}
+	opened := c.watchedSince(t)
+	if opened.IsZero() {
+		return time.Time{}
+	}
+	for name, f := range t.former {
+		if c.holdsBack(t, name) {
+			continue
+		}
+		since := f.since
+		if opened.After(since) {
+			since = opened
+		}
+		if at := since.Add(StableAfter); at.After(now) {
+			next = earliest(next, at)
+			continue
+		}
+		delete(t.former, name)
+		c.log(t, name)
+	}
+	return next
+}
+
+// watchedSince returns when the client came that has watched a type for longest; the
+// zero time for none.
+func (c *Cache) watchedSince(t *table) (opened time.Time) {
+	for w := range c.watches {
+		if w.types[t.url] != nil {
+			opened = earliest(opened, w.opened)
+		}
+	}
+	return opened
+}

@@ -1,0 +1,265 @@
+package store
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// Format 1 is read and never written: a state of it is written again, in the present
+// format, as soon as it was read. Its records change what is there, in batches that end
+// with a commit mark and count as a whole; the first that cannot be read ends the
+// reading. FORMAT.md gives its bytes.
+//
+// What cannot be read is an unfinished write unless a whole commit mark follows.
+
+const (
+	header1 = 9 // of a record: length, checksum, kind
+
+	put1    = 1
+	accept1 = 2
+	prove1  = 3
+	delete1 = 4
+	touch1  = 5
+	note1   = 6
+	commit1 = 7
+
+	accepted1 = 1 // flag of a put
+	snapshot1 = 1 // flags of a commit: part of the beginning of a generation, and
+	complete1 = 2 // its last part
+
+	commitContent1 = 1 + 4 + 8                    // flags, count and time
+	commitPlain1   = header1 + 3 + commitContent1 // three empty strings are the key
+)
+
+var (
+	errRecord1 = errors.New("a record is damaged")
+	errSealed1 = errors.New("a record does not open with the key")
+	errCount1  = errors.New("a commit mark counts other records than there are")
+)
+
+// reader1 reads the records of a file of format 1.
+type reader1 struct {
+	form       *form
+	generation uint64
+	r          io.ReaderAt
+	offset     int64
+	size       int64
+	opened     []byte // scratch
+}
+
+// next returns the next record: io.EOF at the end of the file, io.ErrUnexpectedEOF for a
+// record that was not finished.
+func (r *reader1) next() (kind byte, key rawKey, content []byte, err error) {
+	var head [header1]byte
+	if r.offset == r.size {
+		return 0, key, nil, io.EOF
+	}
+	if _, err := io.ReadFull(io.NewSectionReader(r.r, r.offset, r.size-r.offset), head[:]); err != nil {
+		return 0, key, nil, readError(io.ErrUnexpectedEOF, err)
+	}
+	length := int64(binary.LittleEndian.Uint32(head[:]))
+	if length > maxPayload {
+		return 0, key, nil, errRecord1
+	}
+	if length > r.size-r.offset-header1 {
+		return 0, key, nil, io.ErrUnexpectedEOF
+	}
+	payload := make([]byte, length)
+	if _, err := r.r.ReadAt(payload, r.offset+header1); err != nil && err != io.EOF {
+		return 0, key, nil, err
+	}
+	if r.checksum(head[:], payload) != binary.LittleEndian.Uint32(head[4:]) {
+		return 0, key, nil, errRecord1
+	}
+	key, content, ok := cutKey(payload)
+	if !ok {
+		return 0, key, nil, errRecord1
+	}
+	if r.form.aead != nil {
+		ad := binary.LittleEndian.AppendUint64(nil, r.generation)
+		ad = binary.LittleEndian.AppendUint64(ad, uint64(r.offset))
+		ad = append(append(ad, head[8]), payload[:len(payload)-len(content)]...)
+		if r.opened, err = r.form.aead.Open(r.opened[:0], nil, content, ad); err != nil {
+			return 0, key, nil, errSealed1
+		}
+		content = r.opened
+	}
+	r.offset += header1 + length
+	return head[8], key, content, nil
+}
+
+// change1 is what one record does to the state.
+type change1 func(l *Loaded)
+
+// loadFormat1 reads the batches of a file of format 1.
+func (im *image) loadFormat1(from io.ReaderAt, h *header) {
+	r := &reader1{form: im.form, generation: h.generation, r: from, offset: im.end, size: im.size}
+	in := make(interned)
+	var batch []change1
+	var skipped []string
+	for {
+		kind, key, content, err := r.next()
+		if err != nil {
+			im.ended1(r, err)
+			return
+		}
+		if kind != commit1 {
+			change, err := decode1(kind, Key{in.get(key.group), in.get(key.typ), string(key.name)}, content, in)
+			if err != nil {
+				skipped = append(skipped, err.Error())
+			}
+			batch = append(batch, change)
+			continue
+		}
+		if len(content) != commitContent1 || binary.LittleEndian.Uint32(content[1:]) != uint32(len(batch)) {
+			im.ended1(r, errCount1)
+			return
+		}
+		for _, change := range batch {
+			if change != nil {
+				change(im.loaded)
+			}
+		}
+		for _, why := range skipped {
+			im.loaded.Skipped[why]++
+		}
+		batch, skipped = batch[:0], skipped[:0]
+		im.frames++
+		im.end = r.offset
+		im.loaded.Committed = time.Unix(0, int64(binary.LittleEndian.Uint64(content[5:])))
+		if content[0]&complete1 != 0 {
+			im.complete, im.base = true, r.offset
+		}
+	}
+}
+
+// ended1 says what it means that the reading ended.
+func (im *image) ended1(r *reader1, why error) {
+	switch {
+	case !im.complete:
+		im.damage = fmt.Errorf("%w: byte %d: %w", errSnapshot, r.offset, why)
+	case errors.Is(why, errCount1), errors.Is(why, errSealed1), r.commitFollows():
+		im.damage = fmt.Errorf("byte %d: %w; what follows is lost", r.offset, why)
+	}
+	im.loaded.Damaged = im.damage != nil
+}
+
+// commitFollows looks for a whole commit mark from the offset on. There is none after a
+// batch that was not finished. If there is one, a batch that was durable is damaged.
+func (r *reader1) commitFollows() bool {
+	const window = 1 << 20
+	size := commitPlain1 + r.form.overhead()
+	var length [4]byte
+	binary.LittleEndian.PutUint32(length[:], uint32(size-header1))
+	buf := make([]byte, min(r.size-r.offset, window))
+	for at := r.offset; r.size-at >= int64(size); at += int64(len(buf) - size + 1) {
+		buf = buf[:min(r.size-at, int64(len(buf)))]
+		if _, err := r.r.ReadAt(buf, at); err != nil && err != io.EOF {
+			return true // it cannot be told: better to keep the file
+		}
+		for b := buf; ; b = b[1:] {
+			next := bytes.Index(b, length[:])
+			if next < 0 || next+size > len(b) {
+				break
+			}
+			b = b[next:]
+			if b[8] == commit1 && r.checksum(b, b[header1:size]) == binary.LittleEndian.Uint32(b[4:]) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// checksum is over the length, the kind and the payload.
+func (r *reader1) checksum(head, payload []byte) uint32 {
+	sum := crc32.Update(crc32.Update(r.form.seed, castagnoli, head[:4]), castagnoli, head[8:header1])
+	return crc32.Update(sum, castagnoli, payload)
+}
+
+// decode1 says what a record does; nil for nothing.
+func decode1(kind byte, key Key, content []byte, in interned) (change1, error) {
+	switch kind {
+	case put1:
+		r, source, flags, err := decodeResource(content, key, in)
+		if err != nil {
+			return func(l *Loaded) { l.retire1(key) }, err
+		}
+		return func(l *Loaded) { l.put1(key, r, source, flags&accepted1 != 0) }, nil
+	case accept1:
+		return func(l *Loaded) {
+			if e := l.Entries[key]; e != nil && e.Content != nil {
+				e.Accepted = true
+			}
+		}, nil
+	case prove1:
+		return func(l *Loaded) { l.prove1(key) }, nil
+	case delete1:
+		return func(l *Loaded) { l.retire1(key) }, nil
+	case touch1:
+		source, b, ok1 := cutBytes(content)
+		upstream, b, ok2 := cutBytes(b)
+		ttl, deadline, _, ok3 := cutTTL(b)
+		if !ok1 || !ok2 || !ok3 {
+			return nil, unusable(whyMalformed)
+		}
+		from, version := in.get(source), in.get(upstream)
+		return func(l *Loaded) {
+			if e := l.Entries[key]; e != nil && e.Content != nil {
+				e.Source = from
+				e.Content = e.Content.WithLifetime(ttl, deadline)
+				e.Content.UpstreamVersion = version
+			}
+		}, nil
+	case note1:
+		note := Note{NoteKey{key.Group, key.Name}, string(content)}
+		return func(l *Loaded) { l.apply(note) }, nil
+	default:
+		return nil, unusable(whyKind)
+	}
+}
+
+func (l *Loaded) put1(key Key, r *xds.Resource, source string, accepted bool) {
+	l.retire1(key)
+	e := l.Entries[key]
+	if e == nil {
+		e = &Entry{}
+		l.Entries[key] = e
+	}
+	e.Content, e.Source, e.Accepted = r, source, accepted
+}
+
+// prove1 makes the content stable or, where there is none, its absence.
+func (l *Loaded) prove1(key Key) {
+	e := l.Entries[key]
+	if e == nil {
+		return
+	}
+	e.Previous, e.PreviousSource = nil, ""
+	e.Accepted, e.Stable = e.Content != nil, e.Content != nil
+	if e.empty() {
+		delete(l.Entries, key)
+	}
+}
+
+// retire1 takes the content away; a stable one becomes the previous one.
+func (l *Loaded) retire1(key Key) {
+	e := l.Entries[key]
+	if e == nil {
+		return
+	}
+	if e.Stable {
+		e.Previous, e.PreviousSource = e.Content, e.Source
+	}
+	e.Content, e.Source, e.Accepted, e.Stable = nil, "", false, false
+	if e.empty() {
+		delete(l.Entries, key)
+	}
+}

@@ -54,6 +54,8 @@ func (s *state) Synced(_, typeURL string) {
 
 func (s *state) Held(string, string) map[string]string { return s.held }
 
+func (s *state) Rejected(string, string) []string { return nil }
+
 func (s *state) Body(typeURL string, name []byte) *anypb.Any {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -42,6 +42,9 @@ type server struct {
 	// versions are the version_info of SotW, by type, over all streams. A stream
 	// works on a copy, since another may be open beside it.
 	versions map[string]session.Version
+	// rechecks count, by type, how often the control plane was asked again for what clients
+	// refused.
+	rechecks map[string]int
 	open     int // streams
 	last     time.Time
 }
@@ -55,7 +58,7 @@ func newServer(name string, form session.Form, ackTimeout time.Duration, log *sl
 	}
 	return &server{
 		name: name, form: form, ackTimeout: ackTimeout,
-		log: log.With("upstream", name), observer: observer, versions: make(map[string]session.Version),
+		log: log.With("upstream", name), observer: observer, versions: make(map[string]session.Version), rechecks: make(map[string]int),
 	}
 }
 
@@ -89,7 +92,7 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, fee
 	defer interest.Close()
 	s.mu.Lock()
 	s.open++
-	versions := maps.Clone(s.versions)
+	versions, rechecks := maps.Clone(s.versions), maps.Clone(s.rechecks)
 	s.mu.Unlock()
 	st := &stream{
 		server: s, feed: feed, interest: interest, wire: w, answered: answered, identity: &identity{},
@@ -99,12 +102,14 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, fee
 			AckTimeout: s.ackTimeout,
 			Versions:   versions,
 			Held:       func(typeURL string) map[string]string { return feed.Held(s.name, typeURL) },
+			Rejected:   func(typeURL string) []string { return feed.Rejected(s.name, typeURL) },
+			Rechecks:   rechecks,
 		}),
 	}
 	err := st.run(ctx, cancel)
 	s.mu.Lock()
 	s.open--
-	s.versions = versions
+	s.versions, s.rechecks = versions, rechecks
 	s.mu.Unlock()
 	return err
 }

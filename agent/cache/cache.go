@@ -387,6 +387,9 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 // complain takes in the errors of an update.
 func (c *Cache) complain(t *table, u Update, ch *changes) {
 	for _, e := range u.Errors {
+		if e.Name != "" && t.entries[e.Name] == nil && !c.asked(t, e.Name) && !c.asked(t, xds.Wildcard) {
+			continue // nobody subscribes to it any more
+		}
 		if errors.Is(e.Err, xds.ErrNotFound) && t.entries[e.Name] == nil {
 			c.remove(t, e.Name, ch) // as good as a removal, of what is not held (protocol.md 3.14)
 		}
@@ -757,7 +760,8 @@ func (c *Cache) refresh(t *table, h Refresh, ch *changes) error {
 }
 
 // Held lists what is held and still subscribed of a type, with the version that
-// a source issued for it, "" for what came from another source (I2).
+// a source issued for it, "" for what came from another source (I2), and for what clients
+// refused: to say that it is held would say that it was accepted.
 func (c *Cache) Held(source, typeURL string) map[string]string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -773,11 +777,30 @@ func (c *Cache) Held(source, typeURL string) map[string]string {
 			continue
 		}
 		held[name] = ""
-		if e.source == from && from != nowhere {
+		if e.source == from && from != nowhere && e.standing != xds.Rejected {
 			held[name] = e.res.UpstreamVersion
 		}
 	}
 	return held
+}
+
+// Rejected lists what a source gave of a type, and is held, and clients refused, in
+// alphabetical order.
+func (c *Cache) Rejected(source, typeURL string) (names []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.tables[typeURL]
+	if t == nil || t.rejections == 0 {
+		return nil
+	}
+	from := c.sources.id(source)
+	for name, e := range t.entries {
+		if e.standing == xds.Rejected && e.source == from {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // Body returns the body that is held under a name, nil for none.

@@ -161,7 +161,13 @@ func (c *Cache) wantChanged(t *table, name string) {
 		for n, e := range t.entries {
 			c.file(t, n, e)
 		}
+		if !wanted {
+			maps.DeleteFunc(t.errors, func(n string, _ error) bool { return n != "" && t.entries[n] == nil && !c.wants(t, n) })
+		}
 		return
+	}
+	if !wanted && t.entries[name] == nil && !c.wants(t, xds.Wildcard) {
+		delete(t.errors, name) // a problem of nobody's
 	}
 	if !c.asked(t, name) {
 		delete(t.gone, name)

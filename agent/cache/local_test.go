@@ -50,7 +50,7 @@ func TestWhatTheAgentMakesIsAskedOfNoUpstream(t *testing.T) {
 // certificates would be the workload.
 func TestNoUpstreamHasASayInWhatTheAgentMakes(t *testing.T) {
 	c := New(mine(Config{}))
-	w := watch(c, "x", xds.SecretType, "my-cert")
+	w := watch(c, "x", xds.SecretType, "my-cert", "my-early")
 	publish(c, "my-cert@1")
 	changed(w)
 	put(c, xds.SecretType, "my-cert@evil", "my-early@evil")

@@ -52,12 +52,16 @@ func (c *Cache) Status() []TypeStatus {
 			Subscribed: len(t.refs),
 			Leased:     leased[url],
 			Updated:    t.updated,
-			Errors:     len(t.errors),
 			Expired:    t.expired,
 			Withheld:   len(t.withheld),
 		}
 		if t.refs[xds.Wildcard] > 0 {
 			s.Subscribed--
+		}
+		for name := range t.errors {
+			if c.concerns(t, name) {
+				s.Errors++
+			}
 		}
 		for _, e := range t.entries {
 			s.Resources[e.standing]++
@@ -65,6 +69,12 @@ func (c *Cache) Status() []TypeStatus {
 		out = append(out, s)
 	}
 	return out
+}
+
+// concerns reports whether an error about a name is one for somebody: it is held, a client
+// subscribes to it, or no client is there at all.
+func (c *Cache) concerns(t *table, name string) bool {
+	return len(c.watches) == 0 || name == "" || t.entries[name] != nil || t.refs[name] > 0 || t.refs[xds.Wildcard] > 0 || t.followed[name] > 0
 }
 
 // ResourceStatus is what is held under one name.
@@ -93,7 +103,7 @@ func (c *Cache) Resources(typeURL string) []ResourceStatus {
 		out = append(out, ResourceStatus{Name: name, Item: e.item(), Source: c.sources.name(e.source), Reason: e.reasons[e.res.Version], Err: t.errors[name]})
 	}
 	for name, err := range t.errors {
-		if t.entries[name] == nil {
+		if t.entries[name] == nil && c.concerns(t, name) {
 			out = append(out, ResourceStatus{Name: name, Err: err})
 		}
 	}

@@ -43,6 +43,10 @@ func (f feed) Held(source, typeURL string) map[string]string {
 	return f.g.cache.Held(source, typeURL)
 }
 
+func (f feed) Rejected(source, typeURL string) []string {
+	return f.g.cache.Rejected(source, typeURL)
+}
+
 func (f feed) Body(typeURL string, name []byte) *anypb.Any { return f.g.cache.Body(typeURL, name) }
 
 func (f feed) Interest() upstream.Interest { return interest{f.g.cache.Interest()} }

@@ -35,6 +35,8 @@ type feed struct {
 func (f *feed) Node() *corev3.Node          { return nil }
 func (f *feed) Interest() upstream.Interest { return nil }
 
+func (f *feed) Rejected(string, string) []string { return nil }
+
 func (f *feed) Held(_, typeURL string) map[string]string { return f.earlier[typeURL] }
 
 func (f *feed) Body(string, []byte) *anypb.Any { return nil }

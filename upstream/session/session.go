@@ -41,6 +41,14 @@ const (
 	maxNackPause = 30 * time.Second
 )
 
+// A server that goes back to what was ACKed before says nothing of that to a client that
+// refused what came in between. So it is asked again for what is held and refused, after a
+// pause that grows.
+const (
+	minRecheckPause = 5 * time.Second
+	maxRecheckPause = 10 * time.Minute
+)
+
 // maxReasonBytes bounds the reason of a NACK that this side makes up: an
 // error_detail travels in one message and in logs.
 const maxReasonBytes = 4 << 10
@@ -62,6 +70,12 @@ type Config struct {
 	// Held returns what is held and still subscribed of a type, with the version
 	// that this server issued, "" for none.
 	Held func(typeURL string) map[string]string
+	// Rejected returns the names of what this server gave, and is held, and clients refused;
+	// nil for a session that never asks again. Rechecks counts, by type, how often the
+	// server was asked again for such names. The session keeps it up to date, so that the
+	// next stream goes on with it.
+	Rejected func(typeURL string) []string
+	Rechecks map[string]int
 }
 
 // Version is a version_info, and what it stands for: the names of the request that
@@ -115,6 +129,9 @@ type subscription struct {
 	// Responses without an answer, oldest first.
 	answers []*answer
 	nacks   int // in a row
+	// recheckAt is when the server is asked again for what was refused; the zero time for
+	// never.
+	recheckAt time.Time
 	// answered maps nonces that were ACKed for lack of time to nothing; a NACK
 	// that comes late is told in Delta.
 	timedOut map[string]struct{}
@@ -169,6 +186,12 @@ func New(cfg Config) *Session {
 	}
 	if cfg.Versions == nil {
 		cfg.Versions = make(map[string]Version)
+	}
+	if cfg.Rejected == nil {
+		cfg.Rejected = func(string) []string { return nil }
+	}
+	if cfg.Rechecks == nil {
+		cfg.Rechecks = make(map[string]int)
 	}
 	if cfg.Held == nil {
 		cfg.Held = func(string) map[string]string { return nil }
@@ -234,11 +257,12 @@ func (s *Session) Forget(typeURL string) { delete(s.cfg.Versions, typeURL) }
 
 // Reopen reports whether the stream should be ended and another opened, whose first
 // request of each type tells the server all that is wanted, and in Delta what is
-// held. There are two causes. A wildcard is wanted of which this stream was told
+// held. There are three causes. A wildcard is wanted of which this stream was told
 // later than first: its answer could not be told from those that were under way, and
 // would not speak of what went while it was not wanted. Or the server was asked
 // late, in SotW, for something that is held, and seems not to have it: what is held
-// goes by an answer only that cannot be older than the request (design.md I2).
+// goes by an answer only that cannot be older than the request (design.md I2). Or clients
+// refuse what is held, and the server may have gone back to what it sent before.
 func (s *Session) Reopen() bool {
 	return slices.ContainsFunc(s.ordered, func(sub *subscription) bool {
 		return sub.unsure || sub.wildcard && sub.started && !sub.toldAll
@@ -277,6 +301,7 @@ func (s *Session) Verdict(typeURL, nonce string, err error, now time.Time) (late
 		a.known, a.at = true, now
 		if err != nil {
 			sub.refuse(a, err.Error(), now)
+			s.recheckLater(sub, now)
 		}
 		return false
 	}
@@ -285,6 +310,7 @@ func (s *Session) Verdict(typeURL, nonce string, err error, now time.Time) (late
 		return false
 	}
 	delete(sub.timedOut, nonce)
+	s.recheckLater(sub, now)
 	if s.cfg.Form == Delta {
 		a := &answer{nonce: nonce, known: true, at: now}
 		sub.refuse(a, err.Error(), now)
@@ -303,6 +329,46 @@ func (sub *subscription) refuse(a *answer, reason string, now time.Time) {
 		a.at = now.Add(min(minNackPause<<min(sub.nacks-1, 5), maxNackPause))
 	}
 	sub.nacks++
+}
+
+// recheckLater makes the server be asked again for what is refused, after a pause.
+func (s *Session) recheckLater(sub *subscription, now time.Time) {
+	if sub.recheckAt.IsZero() {
+		sub.recheckAt = now.Add(min(minRecheckPause<<min(s.cfg.Rechecks[sub.url], 10), maxRecheckPause))
+	}
+}
+
+// recheck asks the server again for what is held and refused, if there still is anything
+// and its time has come: in Delta by a request that gives the names up, after which they
+// are subscribed to again; where that does not work, because a wildcard covers them or
+// SotW knows no such request, by a new stream that says nothing of an accepted version.
+func (s *Session) recheck(sub *subscription, now time.Time) (req *Request, wake time.Time) {
+	if sub.recheckAt.IsZero() || sub.recheckAt.After(now) {
+		return nil, sub.recheckAt
+	}
+	sub.recheckAt = time.Time{}
+	names := s.cfg.Rejected(sub.url)
+	if len(names) == 0 {
+		delete(s.cfg.Rechecks, sub.url)
+		return nil, time.Time{}
+	}
+	s.cfg.Rechecks[sub.url]++
+	s.recheckLater(sub, now)
+	byName := s.cfg.Form == Delta && !sub.toldAll
+	for _, name := range names {
+		_, wanted := sub.names[name]
+		byName = byName && wanted
+	}
+	if !byName {
+		s.Forget(sub.url)
+		sub.unsure = true
+		return nil, now
+	}
+	for _, name := range names {
+		sub.add[name] = struct{}{}
+	}
+	slices.Sort(names)
+	return &Request{Unsubscribe: names}, time.Time{}
 }
 
 // Settled returns the types whose wildcard the server has told completely, each
@@ -471,6 +537,9 @@ func (s *Session) nextDelta(sub *subscription, now time.Time) (*Request, time.Ti
 			return nil, time.Time{}
 		}
 		sub.started, sub.toldAll = true, sub.wildcard
+		if s.cfg.Rechecks[sub.url] > 0 {
+			s.recheckLater(sub, now)
+		}
 		req := &Request{Subscribe: sub.wanted(), Initial: s.cfg.Held(sub.url)}
 		for name, version := range req.Initial {
 			if version == "" {
@@ -490,7 +559,8 @@ func (s *Session) nextDelta(sub *subscription, now time.Time) (*Request, time.Ti
 	}
 	a, wake := sub.due(now)
 	if a == nil {
-		return nil, wake
+		req, at := s.recheck(sub, now)
+		return req, earlier(wake, at)
 	}
 	return &Request{Nonce: a.nonce, NACK: a.nack}, time.Time{}
 }
@@ -504,6 +574,9 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 		}
 		sub.started, sub.toldAll = true, sub.wildcard
 		req.Names = sub.wanted()
+		if s.cfg.Rechecks[sub.url] > 0 {
+			s.recheckLater(sub, now)
+		}
 		held := s.cfg.Held(sub.url)
 		if !s.cfg.Versions[sub.url].standsFor(sub, req.Names, held) {
 			req.Version = ""
@@ -523,7 +596,8 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 		}
 	}
 	if a == nil && !sub.renamed {
-		return nil, wake
+		req, at := s.recheck(sub, now)
+		return req, earlier(wake, at)
 	}
 	if len(sub.add) > 0 {
 		s.ask(sub, sorted(sub.add), nil, now)

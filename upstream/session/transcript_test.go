@@ -33,6 +33,7 @@ import (
 //	drop T NAMES      less is
 //	hold T NAME@V …   what is held, with the version that this server issued; NAME
 //	                  alone came from elsewhere
+//	reject T NAMES    what is held of this server's, and clients refused
 //	forget T          what is held of it was not followed all the time
 //	open              a new stream begins
 //	resp T PART …     the server sends a response, with the nonce n1, n2, … and, in
@@ -90,6 +91,8 @@ type talk struct {
 	wake     time.Time // when the machine wants to be asked again
 	versions map[string]Version
 	held     map[string]map[string]string
+	rejected map[string][]string
+	rechecks map[string]int
 	wanted   map[string]map[string]bool
 	// The server: what it believes is subscribed to, and its nonces by type.
 	server map[string]*serverType
@@ -115,6 +118,8 @@ func newTalk(form Form, verbatim bool) *talk {
 		held:     make(map[string]map[string]string),
 		wanted:   make(map[string]map[string]bool),
 		contents: make(map[string]string),
+		rejected: make(map[string][]string),
+		rechecks: make(map[string]int),
 	}
 	tk.open()
 	return tk
@@ -127,6 +132,8 @@ func (tk *talk) open() {
 		Form:     tk.form,
 		Versions: tk.versions,
 		Held:     func(typeURL string) map[string]string { return maps.Clone(tk.held[typeURL]) },
+		Rejected: func(typeURL string) []string { return slices.Clone(tk.rejected[typeURL]) },
+		Rechecks: tk.rechecks,
 	})
 	for url, names := range tk.wanted {
 		list := slices.Collect(maps.Keys(names))
@@ -171,6 +178,9 @@ func (tk *talk) do(words []string) error {
 		tk.want(typeURL, verb == "want", args)
 	case "hold":
 		tk.hold(typeURL, args)
+		return nil
+	case "reject":
+		tk.rejected[typeURL] = args
 		return nil
 	case "forget":
 		tk.machine.Forget(typeURL)

@@ -23,7 +23,7 @@ endif
 export ENVOY PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help build envoy test test-unit test-e2e e2e-matrix race lint bench bench-check bench-go fuzz demo image image-check clean
+.PHONY: help build envoy previous test test-unit test-e2e e2e-matrix race lint bench bench-check bench-go fuzz demo image image-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -45,18 +45,26 @@ $(CURDIR)/.envoy/envoy-%: test/envoy/%.txt
 test/envoy/%.txt:
 	@echo "Envoy $* is not pinned: $@ does not exist (see test/envoy/fetch)" >&2; exit 1
 
+# The last version that wrote format 1 of the state.
+previous := 96c94e4
+
+previous: bin/holdfast-$(previous) ## build the version before, for the tests of upgrades and downgrades
+
+bin/holdfast-$(previous):
+	test/previous/build $(previous) $@
+
 # The model plays fewer sequences under the race detector than it owes, and all of them without.
-test: build envoy ## every test, with the race detector: units, real Envoy, end to end
+test: build envoy previous ## every test, with the race detector: units, real Envoy, end to end
 	go test -race -timeout 30m $(GOTESTFLAGS) ./...
 	go test -timeout 30m $(GOTESTFLAGS) ./test/model
 
 test-unit: envoy ## the tests of the packages, without test/e2e and without the race detector
 	go test $(GOTESTFLAGS) $$(go list ./... | grep -v /test/)
 
-test-e2e: build envoy ## the end-to-end tests alone, never from the test cache
+test-e2e: build envoy previous ## the end-to-end tests alone, never from the test cache
 	go test -count=1 -timeout 30m $(GOTESTFLAGS) ./test/e2e/...
 
-e2e-matrix: build ## the end-to-end tests with every Envoy of ENVOY_MATRIX
+e2e-matrix: build previous ## the end-to-end tests with every Envoy of ENVOY_MATRIX
 	@set -e; for v in $(ENVOY_MATRIX); do \
 	  $(MAKE) --no-print-directory envoy ENVOY= ENVOY_VERSION=$$v; \
 	  echo "end to end with Envoy $$v"; \

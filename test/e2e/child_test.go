@@ -370,14 +370,14 @@ func TestATakeoverWithoutAControlPlaneKeepsEverything(t *testing.T) {
 }
 
 // A configuration that kills Envoy as soon as it is read: the agent serves what Envoy
-// lived with, which takes a minute to count as proven.
-func TestAConfigurationThatKillsEnvoyIsReplacedByTheProvenOne(t *testing.T) {
+// lived with, which takes a minute to count as stable.
+func TestAConfigurationThatKillsEnvoyIsReplacedByTheStableOne(t *testing.T) {
 	w := newWorld(t, xdstest.Delta, xdstest.Delta)
 	w.startWithChild()
-	proven := time.Now().Add(70 * time.Second)
+	stable := time.Now().Add(70 * time.Second)
 	w.check(w.agent.Wait(100*time.Second, func() error {
-		if time.Now().Before(proven) {
-			return errors.New("nothing is proven yet")
+		if time.Now().Before(stable) {
+			return errors.New("nothing is stable yet")
 		}
 		return nil
 	}))
@@ -391,7 +391,7 @@ func TestAConfigurationThatKillsEnvoyIsReplacedByTheProvenOne(t *testing.T) {
 	w.serves("v1")
 	status, err := w.client().Status(t.Context())
 	w.check(err)
-	if status.Groups[0].Fallback == nil || !strings.Contains(w.log(), "what proved itself before is served now") {
+	if status.Groups[0].Fallback == nil || !strings.Contains(w.log(), "the last stable configuration is served") {
 		b, _ := json.Marshal(status.Groups)
 		t.Errorf("%s\n%s", b, w.agent.Tail(20))
 	}

@@ -1,0 +1,139 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/envoytest"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
+	"github.com/holdfast-xds/holdfast/test/testbed"
+)
+
+// previous is the commit of the last version that wrote format 1 of the state.
+const previous = "96c94e4"
+
+// previousBinary returns holdfast as it was at that commit.
+func previousBinary(t T) string {
+	t.Helper()
+	path := filepath.Join(envoytest.Root(t), "bin", "holdfast-"+previous)
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("%v: run `make previous` in a clone that has the commit %s", err, previous)
+	}
+	return path
+}
+
+// replaceAgent kills the agent and starts another version of it, with the same flags.
+func (w *world) replaceAgent(binary string) {
+	w.Helper()
+	w.agent.Kill()
+	w.agentArgs = slices.Clone(w.agentArgs)
+	w.agentArgs[0] = binary
+	w.runAgent()
+}
+
+// The state that the version before wrote is read, and written again in the format of
+// today, with no control plane to ask; in plain text and encrypted.
+func TestAnUpgradeKeepsTheState(t *testing.T) {
+	inFormat1(t, func(w *world) {
+		w.replaceAgent(holdfast(w.T))
+		w.envoy.Kill()
+		w.envoy = w.startEnvoy()
+		w.serves("v2")
+		w.neverWaited()
+		if strings.Contains(w.log(), "set aside") || len(w.files("*")) != 1 {
+			w.Errorf("the state of the version before is not read as it should be: %q\n%s", w.files("*"), w.agent.Tail(20))
+		}
+		w.agent.Kill()
+		w.runAgent()
+		c := w.scripted()
+		c.Subscribe(xds.RouteType, "ingress")
+		w.leadsTo(c, "c2")
+	})
+}
+
+// The version before does not take the state of today for damage, nor overwrites it: it
+// says that a later version wrote it, sets it aside and begins with nothing. Under its old
+// name this version reads it again.
+func TestADowngradeSetsTheStateAside(t *testing.T) {
+	inFormat1(t, func(w *world) {
+		w.replaceAgent(holdfast(w.T))
+		w.check(testbed.Eventually(limit, func() error { return w.format(2) }))
+		w.replaceAgent(previousBinary(w.T))
+		future := w.files("*.future")
+		if len(future) != 1 || !strings.Contains(w.log(), "written by a later version of holdfast: its format is 2, this one reads 1") {
+			w.Fatalf("the version before leaves %q\n%s", w.files("*"), w.agent.Tail(20))
+		}
+		c := w.scripted()
+		c.Subscribe(xds.RouteType, "ingress")
+		time.Sleep(time.Second) // nothing can be shown to come but by waiting
+		if n := len(c.Names(xds.RouteType)); n > 0 {
+			w.Error("the version before serves something of it")
+		}
+		c.Disconnect()
+		w.agent.Kill()
+		for _, name := range w.files("*.log") {
+			w.check(os.Remove(name))
+		}
+		w.check(os.Rename(future[0], strings.TrimSuffix(future[0], ".future")))
+		w.replaceAgent(holdfast(w.T))
+		w.envoy.Kill()
+		w.envoy = w.startEnvoy()
+		w.serves("v2")
+	})
+}
+
+// inFormat1 runs a test on a state that the version before wrote, which serves it to an
+// Envoy; the control plane has gone.
+func inFormat1(t *testing.T, test func(w *world)) {
+	old := previousBinary(t)
+	for _, encrypted := range []bool{false, true} {
+		name := "plain"
+		if encrypted {
+			name = "encrypted"
+		}
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, xdstest.Delta, xdstest.Delta)
+			extra := []string{"--state-dir", w.path("state")}
+			if encrypted {
+				w.check(os.WriteFile(w.path("key"), []byte(strings.Repeat("k", 32)), 0o600))
+				extra = append(extra, "--state-key-file", w.path("key"))
+			}
+			w.startAgent(extra...)
+			w.agent.Kill()
+			w.check(os.RemoveAll(w.path("state")))
+			w.replaceAgent(old)
+			w.envoy = w.startEnvoy()
+			w.setRoute("v2")
+			w.serves("v2")
+			w.saved()
+			w.cp.Stop()
+			w.check(w.format(1))
+			test(w)
+		})
+	}
+}
+
+// files are the logs of the state that match a pattern.
+func (w *world) files(pattern string) []string {
+	w.Helper()
+	found, err := filepath.Glob(filepath.Join(w.path("state"), "state-"+pattern))
+	w.check(err)
+	return found
+}
+
+// format returns nil if the state on disk is of a format.
+func (w *world) format(want byte) error {
+	for _, name := range w.files("*.log") {
+		b, err := os.ReadFile(name)
+		if err == nil && len(b) > 8 && b[8] == want {
+			return nil
+		}
+	}
+	return fmt.Errorf("no state of format %d: there are %q", want, w.files("*"))
+}

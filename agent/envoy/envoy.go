@@ -64,9 +64,9 @@ type Config struct {
 	// Envoy is started at the latest though it cannot.
 	Ready      func() bool
 	StartAfter time.Duration
-	// Crashed, if set, is told before Envoy is started again that one has crashed within
-	// CrashedWithin of its start, and when that was: it ended with a code other than 0, or
-	// by a signal that was not sent from here.
+	// Crashed, if set, is told, before Envoy is started again, of each one that has crashed
+	// within CrashedWithin of its start, and when it was started: it ended with a code other
+	// than 0, or by a signal that was not sent from here.
 	Crashed func(started time.Time)
 	// Draining is how Envoy is drained before it ends, Grace how long it has from
 	// SIGTERM to SIGKILL.
@@ -208,10 +208,15 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		if !sleep(ctx, pause) {
 			return nil
 		}
-		if s.cfg.Crashed != nil && last.crashed() {
-			s.cfg.Crashed(last.began)
-		}
+		s.report(last)
 		pause = min(2*pause, maxPause)
+	}
+}
+
+// report says of an Envoy that has ended if it has crashed.
+func (s *Supervisor) report(c *child) {
+	if s.cfg.Crashed != nil && c.crashed() {
+		s.cfg.Crashed(c.began)
 	}
 }
 
@@ -355,6 +360,8 @@ func (s *Supervisor) replace(ctx context.Context) error {
 		case c := <-s.exits:
 			s.forget(c)
 			if c == next {
+				sleep(ctx, minPause) // until its streams have ended, too
+				s.report(c)
 				return fmt.Errorf("hot restart: the new Envoy ended with code %d; the old one goes on", c.code)
 			}
 			s.cfg.Log.Warn("Envoy ended before its successor serves", "epoch", c.epoch, "code", c.code)

@@ -140,6 +140,65 @@ func TestACrashedEnvoyIsStartedAgain(t *testing.T) {
 	}
 }
 
+// What Envoy was configured with is a likely cause of its end only if it ended soon, by
+// itself, and not well.
+func TestOnlyACrashSoonAfterTheStartIsReported(t *testing.T) {
+	var mu sync.Mutex
+	var reported []time.Time
+	count := func() int { mu.Lock(); defer mu.Unlock(); return len(reported) }
+	report := func(c *Config) {
+		reported = nil
+		c.Crashed = func(started time.Time) { mu.Lock(); defer mu.Unlock(); reported = append(reported, started) }
+	}
+	b := running(t, "exit=7", report)
+	b.until("reported twice", func() bool { return count() >= 2 })
+	b.end()
+	_ = b.result()
+	for _, started := range reported {
+		if age := time.Since(started); age < 0 || age > limit {
+			t.Errorf("it was started %s ago", age)
+		}
+	}
+
+	b = running(t, "serve", report)
+	next := func(signal func(pid int), crash bool) {
+		t.Helper()
+		b.live()
+		before, pid := count(), b.s.Status().PID
+		signal(pid)
+		b.until("another", func() bool { p := b.s.Status().PID; return p != 0 && p != pid })
+		if got := count() - before; got != map[bool]int{true: 1, false: 0}[crash] {
+			t.Errorf("%d crashes are reported, want one: %v", got, crash)
+		}
+	}
+	next(func(pid int) { _ = syscall.Kill(pid, syscall.SIGKILL) }, true)
+	next(func(int) { b.s.Signal(syscall.SIGKILL) }, false)
+	b.end()
+	if err := b.result(); err != nil {
+		t.Error(err)
+	}
+	if n := count(); n != 1 {
+		t.Errorf("%d crashes after an end that was wanted", n)
+	}
+
+	b = running(t, "exit=0", report)
+	b.exits(0)
+	if count() != 0 {
+		t.Error("an end with code 0 is a crash")
+	}
+
+	b = running(t, "serve=once", report)
+	b.live()
+	if err := b.s.HotRestart(t.Context()); err == nil || count() != 1 {
+		t.Errorf("%d crashes, hot restart: %v", count(), err)
+	}
+
+	now := time.Now()
+	if (&child{began: now.Add(-CrashedWithin), ended: now, code: 7}).crashed() {
+		t.Error("an Envoy that lived for a minute counts")
+	}
+}
+
 func TestTheEndOfEnvoyIsTheEndWhereThatIsWanted(t *testing.T) {
 	for _, tc := range []struct {
 		name string

@@ -47,12 +47,15 @@ func (c *Cache) holdsBack(t *table, name string) bool {
 	return ok
 }
 
-// unstable returns what the client has, or may have, that is not stable. Endpoints are
-// not counted: old ones lead nowhere.
+// heldBack reports whether resources of a type are ever held back, so that it matters which
+// of them are stable. Endpoints are not: old ones lead nowhere.
+func heldBack(typeURL string) bool { return typeURL != xds.EndpointType }
+
+// unstable returns what the client has, or may have, that is not stable.
 func (w *Watch) unstable(unanswered map[string][]string) map[key]struct{} {
 	had := make(map[key]struct{})
 	for url, wt := range w.types {
-		if url == xds.EndpointType {
+		if !heldBack(url) {
 			continue
 		}
 		t := w.c.tables[url]

@@ -96,7 +96,7 @@ func (c *Cache) restore(s Saved, now time.Time) {
 			}
 			c.log(t, s.Name)
 		}
-		if e == nil && s.Content == nil && s.Previous != nil && !local {
+		if e == nil && s.Content == nil && s.Previous != nil && !local && heldBack(t.url) {
 			c.retire(t, s.Name, s.Previous, now)
 		}
 		return
@@ -114,6 +114,7 @@ func (c *Cache) restore(s Saved, now time.Time) {
 		e.good, e.goodSource, e.standing = r, e.source, xds.Accepted
 	}
 	switch {
+	case !heldBack(t.url):
 	case s.Stable:
 		e.stable = r
 	case s.Previous != nil:

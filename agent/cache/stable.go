@@ -32,7 +32,7 @@ type probation struct {
 // that was sent a content, or says that it has it, can make it stable.
 func (w *Watch) onProbation(t *table, e *entry) {
 	wt := w.types[t.url]
-	if wt == nil || e.local() || e.good == nil || e.isStable() {
+	if wt == nil || e.local() || !heldBack(t.url) || e.good == nil || e.isStable() {
 		return
 	}
 	wt.probation = append(wt.probation, probation{e.good, w.c.clock()})

@@ -85,8 +85,9 @@ func (s *Server) answer(view View, req *session.Request, node *corev3.Node, subs
 		view.Subscribe(*in)
 	}
 	view.Read(func(v session.View, _ []Change) { resp, _ = machine.Next(v, time.Now()) })
-	for _, claim := range machine.Claims() {
-		view.Verdict(claim)
+	if resp != nil && resp.Version == req.Version {
+		// It is what the client accepted last, whoever remembers that it was sent.
+		view.Verdict(session.Verdict{Type: req.Type, Accepted: resp.Resources})
 	}
 	return resp
 }

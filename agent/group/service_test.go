@@ -142,6 +142,34 @@ func (r *rig) poll(version string, names ...string) *discoveryv3.DiscoveryReques
 	}
 }
 
+// protocol.md 9.1: an agent that remembers nothing believes the version of a poll, of a type
+// of any kind.
+func TestAPollSaysWhatItAcceptedToAnAgentThatForgot(t *testing.T) {
+	inAllForms(t, xdstest.Config{}, func(r *rig) {
+		if r.below == xdstest.Delta {
+			return // REST has one form
+		}
+		r.mesh()
+		for kind, typeURL := range map[string]string{"clusters": xds.ClusterType, "routes": xds.RouteType} {
+			names := map[string][]string{"routes": {"r1"}}[kind]
+			r.pass(time.Second)
+			_, body := r.post(kind, r.poll("", names...))
+			var resp discoveryv3.DiscoveryResponse
+			if err := protojson.Unmarshal(body, &resp); err != nil {
+				r.Fatalf("%s %v", body, err)
+			}
+			r.restartAgent()
+			r.pass(time.Second)
+			if status, body := r.post(kind, r.poll(resp.VersionInfo, names...)); status != http.StatusNotModified {
+				r.Fatalf("%s: the version is current: %d %s", kind, status, body)
+			}
+			if got := r.group.Cache().Resources(typeURL); got[0].Standing != xds.Accepted {
+				r.Errorf("%s: %v", kind, got[0].Standing)
+			}
+		}
+	})
+}
+
 // protocol.md 9.2 to 9.4.
 func TestRESTIsAnsweredOnTheSameSocket(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {

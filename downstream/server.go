@@ -19,6 +19,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/downstream/codec"
 	"github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -72,6 +73,8 @@ type Config struct {
 type Server struct {
 	cfg  Config
 	from *corev3.ControlPlane
+	// secrets finds what is secret in resources, for what clients say of them and for REST on TCP.
+	secrets redact.Finder
 
 	// streaming waits for the goroutines of all streams.
 	streaming sync.WaitGroup

@@ -29,6 +29,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/dial"
+	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
 	"github.com/holdfast-xds/holdfast/upstream"
@@ -465,7 +466,7 @@ func (a *Agent) sources() ([]upstream.Source, error) {
 	var out []upstream.Source
 	for _, addr := range a.cfg.Upstreams {
 		if seen[addr] {
-			return nil, fmt.Errorf("--upstream %s is given twice", addr)
+			return nil, fmt.Errorf("--upstream %s is given twice", redact.MaskURL(addr))
 		}
 		seen[addr] = true
 		s, err := a.source(addr)

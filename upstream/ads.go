@@ -109,6 +109,10 @@ func NewADS(cfg ADSConfig) (*ADS, error) {
 // Run opens one stream and feeds from it until it ends, and returns why: never
 // nil. All goroutines that it started have ended then.
 func (a *ADS) Run(ctx context.Context, feed Feed, answered func() error) error {
+	return a.secrets.hide(a.attempt(ctx, feed, answered))
+}
+
+func (a *ADS) attempt(ctx context.Context, feed Feed, answered func() error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	conn, err := a.dial()
@@ -186,6 +190,7 @@ func (a *ADS) headers(ctx context.Context) (context.Context, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.secrets.send(token, a.cfg.Headers)
 	for k, v := range a.cfg.Headers {
 		ctx = metadata.AppendToOutgoingContext(ctx, k, v)
 	}

@@ -302,10 +302,10 @@ func TestWhatIsWrongWithSettingsIsSaid(t *testing.T) {
 		{"an empty upstream", "upstream: ['']", nil, nil, "upstream: is empty"},
 		{"a header without value", "", []string{"HOLDFAST_UPSTREAM_HEADER=secret-token"}, up, "HOLDFAST_UPSTREAM_HEADER: want NAME=VALUE"},
 		{"a header of gRPC", "upstream-header: {grpc-timeout: '1'}", nil, up, "headers that begin with grpc- belong to gRPC"},
-		{"a header with a bad name", "upstream-header: {':path': x}", nil, up, `":path" is no name of a header`},
+		{"a header with a bad name", "upstream-header: {':path': x}", nil, up, "what is before the first '=' is no name of a header"},
 		{"a header with a line break", "upstream-header: {a: \"x\\ny\"}", nil, up, `the value of "a" has characters that are not printable ASCII`},
 		{"a header twice", "upstream-header: [a=1, A=2]", nil, up, `"A" is given twice`},
-		{"a header that is no text", "upstream-header: {a: 1}", nil, up, "a: want text: put 1 into quotes"},
+		{"a header that is no text", "upstream-header: {a: 1}", nil, up, "a: want text: put the value into quotes"},
 		{"metadata without a value", "", []string{"HOLDFAST_NODE_METADATA=a"}, up, `"a": want NAME=TEXT or NAME:=JSON`},
 		{"metadata that is no JSON", "node-metadata: ['a:={']", nil, up, "a: no JSON: unexpected EOF"},
 		{"metadata of two values", "node-metadata: ['a:=1 2']", nil, up, "a: more than one JSON value"},
@@ -349,6 +349,57 @@ func TestWhatIsWrongWithSettingsIsSaid(t *testing.T) {
 			}
 			if err != nil && strings.Contains(err.Error(), "secret-token") {
 				t.Error("the error shows a value that may be a token")
+			}
+		})
+	}
+}
+
+// A token that is given in a wrong way is not repeated where everybody can read it.
+func TestWhatIsWrongIsSaidWithoutTheSecretInIt(t *testing.T) {
+	const planted = "PLANTED0123456789"
+	up := []string{"run", "--upstream", "127.0.0.1:1"}
+	for _, tc := range []struct {
+		name    string
+		file    string
+		environ []string
+		args    []string
+	}{
+		{"a header with a colon", "", nil, append(up, "--upstream-header", "authorization: Bearer "+planted+"==")},
+		{"a header without a name", "", nil, append(up, "--upstream-header", planted)},
+		{"a header without quotes", "", nil, append(up, "--upstream-header", "authorization=Bearer", planted)},
+		{"a header of the CA without quotes", "", nil, append(up, "--istio-header", "authorization=Bearer", planted)},
+		{"a header in the environment", "", []string{"HOLDFAST_UPSTREAM_HEADER=authorization: " + planted + "=="}, up},
+		{"headers in the environment", "", []string{"HOLDFAST_UPSTREAM_HEADER=a=b,x " + planted + "=="}, up},
+		{"a header in JSON", "", []string{`HOLDFAST_UPSTREAM_HEADER={"a": "` + planted + `}`}, up},
+		{"a header in the file", "upstream-header: ['authorization: " + planted + "==']", nil, up},
+		{"a header that is no text", "upstream-header: {authorization: 8123456789}", nil, up},
+		{"a header with a line break", "", nil, append(up, "--upstream-header", "authorization="+planted+"\n")},
+		{"a password in a URL", "", nil, []string{"run", "--upstream", "https://user:" + planted + "@127.0.0.1:1"}},
+		{"a password in a URL without TLS", "", nil, []string{"run", "--upstream", "http://user:" + planted + "@127.0.0.1:1"}},
+		{"a password in a URL with a bad port", "", nil, []string{"run", "--upstream", "https://user:" + planted + "@127.0.0.1:x"}},
+		{"a password with a slash", "", nil, []string{"run", "--upstream", "https://user:" + planted + "/x@127.0.0.1:1"}},
+		{"a token in a URL", "", nil, []string{"run", "--upstream", "https://" + planted + "@127.0.0.1:1"}},
+		{"a token in the query of a URL", "", nil, []string{"run", "--upstream", "https://127.0.0.1:1/?token=" + planted}},
+		{"a password in an address", "", nil, []string{"run", "--upstream", "user:" + planted + "@127.0.0.1:1"}},
+		{"a password in a target", "", nil, []string{"run", "--upstream", "dns:///user:" + planted + "@xds.test:1"}},
+		{"a password in a URL of another scheme", "", nil, []string{"run", "--upstream", "grpc://user:" + planted + "@xds.test:1"}},
+		{"a password twice", "", nil, []string{"run", "--upstream", "https://u:" + planted + "@h:1", "--upstream", "https://u:" + planted + "@h:1"}},
+		{"a password in the environment", "", []string{"HOLDFAST_UPSTREAM=https://user:" + planted + "@127.0.0.1:1"}, []string{"run"}},
+		{"a password in the address of the CA", "", nil, []string{"run", "--ca", "istio:user:" + planted + "@ca.test:1", "--identity", "spiffe://test/x"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			args := tc.args
+			if tc.file != "" {
+				args = append(slices.Clone(args), "--config", write(t, "holdfast.yaml", tc.file))
+			}
+			got := call(t, tc.environ, args...)
+			if got.code != exitUsage || strings.Count(got.errors, "\n") != 1 {
+				t.Errorf("code %d: %s", got.code, got.errors)
+			}
+			for _, secret := range []string{planted, "8123456789"} {
+				if strings.Contains(got.errors, secret) {
+					t.Errorf("the secret is shown: %s", got.errors)
+				}
 			}
 		})
 	}

@@ -100,7 +100,8 @@ func (h *headers) add(name, value string) error {
 	lower := strings.ToLower(name)
 	switch {
 	case name == "" || strings.ContainsFunc(name, func(r rune) bool { return !valid(r) }):
-		return fmt.Errorf("%q is no name of a header: want letters, digits, '-', '_' and '.'", name)
+		// What was given is not repeated: it may be a token that was written in another form.
+		return errors.New("what is before the first '=' is no name of a header: want NAME=VALUE, and in the name letters, digits, '-', '_' and '.'")
 	case strings.HasPrefix(lower, "grpc-"):
 		return fmt.Errorf("%q: headers that begin with grpc- belong to gRPC", name)
 	case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }) && !strings.HasSuffix(lower, "-bin"):
@@ -125,7 +126,7 @@ func eachText(m map[string]any, add func(name, value string) error) error {
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		text, ok := m[name].(string)
 		if !ok {
-			return fmt.Errorf("%s: want text: put %v into quotes", name, m[name])
+			return fmt.Errorf("%s: want text: put the value into quotes", name) // which is not shown: it may be a token
 		}
 		if err := add(name, text); err != nil {
 			return err

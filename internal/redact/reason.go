@@ -60,12 +60,43 @@ func (f *Finder) Reason(said string, resources iter.Seq[*anypb.Any]) string {
 	return shorten(text)
 }
 
-// Line returns a text of a peer as one line of at most MaxReason bytes, in valid UTF-8 and without
-// control characters: for logs and terminals.
-func Line(said string) string { return shorten(oneLine(bounded(said))) }
+// Line returns a text of a peer, without some secrets, as one line of at most MaxReason bytes, in
+// valid UTF-8 and without control characters: for logs and terminals.
+func Line(said string, secrets ...[]byte) string {
+	shown := len(said)
+	if shown > maxExamined {
+		said, shown = said[:maxExamined], maxExamined-examinedMargin
+	}
+	if len(secrets) == 0 {
+		return shorten(oneLine(said[:shown]))
+	}
+	s := newSearch(said)
+	for _, secret := range secrets {
+		s.hide(secret)
+	}
+	return shorten(oneLine(s.result(shown)))
+}
 
-// bounded cuts a text that may be very long before it is worked on.
-func bounded(text string) string { return text[:min(len(text), maxExamined)] }
+// Error returns an error whose text is that of Line: for errors that may say what a peer said. What
+// the error is stays as it was: one that needs no change is returned itself, and so is nil.
+func Error(err error, secrets ...[]byte) error {
+	if err == nil {
+		return nil
+	}
+	if text := Line(err.Error(), secrets...); text != err.Error() {
+		return &told{err, text}
+	}
+	return err
+}
+
+// told is an error as it may be shown.
+type told struct {
+	err  error
+	text string
+}
+
+func (e *told) Error() string { return e.text }
+func (e *told) Unwrap() error { return e.err }
 
 // shorten cuts a text in its middle: the beginning says what failed, and the end why.
 func shorten(text string) string {

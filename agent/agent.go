@@ -64,6 +64,9 @@ type Config struct {
 	// for none. RESTHold is how long a poll waits for a change.
 	REST     string
 	RESTHold time.Duration
+	// PassThrough lists the gRPC services that are passed through to the upstream, by their full
+	// names; nil for downstream.DefaultPassThrough, empty for none.
+	PassThrough []string
 	// Limits bound what clients may cost; MaxResources and MaxBytes what one
 	// control plane may make the agent hold for one kind of client. Zeros take the
 	// defaults.
@@ -200,6 +203,10 @@ func New(cfg Config) (*Agent, error) {
 		}), len(cfg.StateKey) > 0, cfg.Log)
 	}
 	a.metrics = admin.NewMetrics(cfg.Version)
+	if a.cfg.PassThrough == nil {
+		a.cfg.PassThrough = downstream.DefaultPassThrough
+	}
+	a.metrics.Downstream().PassThrough(a.cfg.PassThrough)
 	a.server = downstream.New(downstream.Config{
 		State:      a,
 		Identifier: "holdfast/" + cfg.Version,
@@ -207,8 +214,11 @@ func New(cfg Config) (*Agent, error) {
 		RESTHold:   cfg.RESTHold,
 		Limits:     cfg.Limits,
 		Forward:    a,
-		Register:   a.registerCSDS,
-		Log:        cfg.Log,
+
+		PassThrough: a.cfg.PassThrough,
+
+		Register: a.registerCSDS,
+		Log:      cfg.Log,
 
 		OnConnections: cfg.OnConnections,
 		Observer:      a.metrics.Downstream(),

@@ -57,9 +57,11 @@ type Config struct {
 	// 0 answers at once. A client's request timeout must exceed it (protocol.md
 	// 9.3).
 	RESTHold time.Duration
-	// Forward takes the streams of services that are not served here; nil
-	// refuses them.
-	Forward Forwarder
+	// Forward takes the streams of the services in PassThrough, full names such as
+	// "envoy.service.load_stats.v3.LoadReportingService"; nil refuses them. PassThrough is
+	// DefaultPassThrough where it is nil.
+	Forward     Forwarder
+	PassThrough []string
 	// Register adds further services; nil for none.
 	Register func(grpc.ServiceRegistrar)
 	// OnConnections, if set, is told how many connections there are, each time that one comes
@@ -95,6 +97,9 @@ func New(cfg Config) *Server {
 		cfg.MaxMessage = DefaultMaxMessage
 	}
 	cfg.Limits = cfg.Limits.orDefault()
+	if cfg.PassThrough == nil {
+		cfg.PassThrough = DefaultPassThrough
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}

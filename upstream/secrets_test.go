@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -99,5 +100,23 @@ func presentable(t *testing.T, where, said, want string) {
 		if strings.Contains(said, planted[:16]) {
 			t.Errorf("%s shows what was sent: %.300q", where, said)
 		}
+	}
+}
+
+// Of two values of a header the server may believe the client's.
+func TestWhatAClientSaysDoesNotStandBesideWhatTheAgentSays(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte(plantedToken), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ads := source(t, ADSConfig{Addr: "192.0.2.1:1", Security: dial.Security{Plaintext: true, TokenFile: token}, Headers: map[string]string{"ClusterID": "mine"}})
+	ctx, err := ads.headers(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer attacker", "clusterid", "theirs", "x-acme", "kept"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	md, _ := metadata.FromOutgoingContext(ctx)
+	want := metadata.Pairs("authorization", "Bearer "+plantedToken, "clusterid", "mine", "x-acme", "kept")
+	if !reflect.DeepEqual(md, want) {
+		t.Errorf("got %v, want %v", md, want)
 	}
 }

@@ -66,6 +66,7 @@ type runFlags struct {
 	allowUIDs   list
 	allowGIDs   list
 	linger      time.Duration
+	passThrough serviceNames
 	rest        string
 	restHold    time.Duration
 	limits      downstream.Limits
@@ -158,6 +159,8 @@ func (f *runFlags) add(c *command) {
 	flags.Var(&f.allowGIDs, "allow-gid", "`GROUP`, by name or number, whose members may use the socket")
 	flags.BoolVar(&f.takeover, "takeover", false, "take over from an agent that serves the socket, to exchange it by another version: it leaves its state, and Envoy comes over and loses nothing. Without it a second agent on a socket is refused")
 	flags.DurationVar(&f.linger, "client-linger", cache.DefaultLinger, "how long the subscriptions of an Envoy that went away are kept (`DURATION`, such as 10m), so that it finds its configuration when it comes back")
+	f.passThrough.names = downstream.DefaultPassThrough
+	flags.Var(&f.passThrough, "pass-through", "full name of a gRPC `SERVICE`, repeatable, whose calls are passed through to the control plane, with the token and the headers of the agent; none for none. Calls of other services are refused. Unless it is given: envoy.service.load_stats.v3.LoadReportingService, envoy.service.health.v3.HealthDiscoveryService, envoy.service.accesslog.v3.AccessLogService and envoy.service.metrics.v3.MetricsService")
 	flags.StringVar(&f.rest, "rest", "", "`ADDR`, host:port, where REST-JSON xDS is served too, in plaintext and without secrets; empty for none. On the socket it always is")
 	flags.DurationVar(&f.restHold, "rest-hold", 0, "how long a REST request whose version is current waits for a change (`DURATION`, such as 30s); Envoy's request_timeout must be longer. 0 answers at once")
 	flags = c.section("Limits on clients and control plane (a mesh of 20,000 clusters stays below the defaults)")
@@ -277,6 +280,7 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		RESTRefresh:   f.refresh,
 		REST:          f.rest,
 		RESTHold:      f.restHold,
+		PassThrough:   f.passThrough.names,
 		Socket:        downstream.SocketConfig{Path: f.socket, Mode: fs.FileMode(f.socketMode), Group: f.socketGroup},
 		AllowUIDs:     uids,
 		AllowGIDs:     gids,

@@ -111,7 +111,7 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 		"--cert-lifetime", "12h", "--root-overlap", "13h", "--root-lead", "14s", "--istio-ca", "ica", "--istio-token-file", "itok",
 		"--istio-header", "ClusterID=K", "--istio-cert-signer", "signer", "--istio-cert", "icert", "--istio-key", "ikey", "--istio-server-name", "isn", "--istio-san", "isan",
 		"--certificates", `{"ca": "files:/tls", "root-secret": "other"}`, "--identity-dir", "/identity", "--secret-dir", "/etc/a", "--secret-dir", "/etc/b", "--secret-alias", "x=web",
-		"--ready-requires", "upstream", "--takeover", "--client-linger", "5m", "--rest", "127.0.0.1:1", "--rest-hold", "30s", "--upstream-rest-refresh", "7s",
+		"--ready-requires", "upstream", "--takeover", "--client-linger", "5m", "--pass-through", "envoy.service.ratelimit.v3.RateLimitService", "--pass-through", "a.B", "--rest", "127.0.0.1:1", "--rest-hold", "30s", "--upstream-rest-refresh", "7s",
 		"--max-streams", "1", "--max-types", "2", "--max-subscriptions", "3", "--max-request-rate", "4", "--max-request-burst", "5", "--max-any-depth", "8", "--max-resources", "6", "--max-resource-bytes", "7",
 		"--state-dir", "/state", "--state-identity", "web", "--state-key-file", keyFile, "--restore-after", "3s", "--max-stale", "4h", "--failover-after", "6s", "--stale-after", "11m",
 		"--ttl-policy", "cds=hold", "--ttl-policy", "LDS=hold", "--ttl-policy", "LDS=expire", "--ttl-policy", "type.googleapis.com/x.Y=hold",
@@ -131,8 +131,9 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 		Version: "dev", Upstreams: []string{"a:1", "file:/x"}, UpstreamForm: session.SotW,
 		Security: dial.Security{Plaintext: true, CA: "ca", Cert: "cert", Key: "key", ServerName: "sn", SANs: []string{"s1,x", "s2"}, TokenFile: "tok"},
 		Headers:  map[string]string{"ClusterID": "K=1"}, MaxMessage: 5, AckTimeout: 2 * time.Second,
-		Socket: downstream.SocketConfig{Path: "/s", Mode: 0o600, Group: "g"},
-		REST:   "127.0.0.1:1", RESTHold: 30 * time.Second, RESTRefresh: 7 * time.Second,
+		Socket:      downstream.SocketConfig{Path: "/s", Mode: 0o600, Group: "g"},
+		PassThrough: []string{"envoy.service.ratelimit.v3.RateLimitService", "a.B"},
+		REST:        "127.0.0.1:1", RESTHold: 30 * time.Second, RESTRefresh: 7 * time.Second,
 		Limits:       downstream.Limits{Streams: 1, Types: 2, Subscriptions: 3, RequestRate: 4, RequestBurst: 5, AnyDepth: 8},
 		MaxResources: 6, MaxBytes: 7,
 		AllowUIDs: []uint32{101, 0}, AllowGIDs: []uint32{4294967294, 0},
@@ -309,6 +310,7 @@ func TestWhatIsWrongWithSettingsIsSaid(t *testing.T) {
 		{"metadata without a value", "", []string{"HOLDFAST_NODE_METADATA=a"}, up, `"a": want NAME=TEXT or NAME:=JSON`},
 		{"metadata that is no JSON", "node-metadata: ['a:={']", nil, up, "a: no JSON: unexpected EOF"},
 		{"metadata of two values", "node-metadata: ['a:=1 2']", nil, up, "a: more than one JSON value"},
+		{"a method for a service", "", nil, and("--pass-through", "/a.B/C"), `"/a.B/C" is no gRPC service: want its full name`},
 		{"metadata twice", "node-metadata: [a=1, 'a:=2']", nil, up, `"a" is given twice`},
 		{"metadata that would be rounded", "node-metadata: {a: 9007199254740993}", nil, and("--node-id", "i", "--node-cluster", "c"), "protobuf would round"},
 		{"metadata beyond numbers", "node-metadata: {a: 99999999999999999999}", nil, up, "too large for a number"},
@@ -351,6 +353,23 @@ func TestWhatIsWrongWithSettingsIsSaid(t *testing.T) {
 				t.Error("the error shows a value that may be a token")
 			}
 		})
+	}
+}
+
+func TestTheServicesThatArePassedThroughReplaceTheDefault(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		args []string
+		want []string
+	}{
+		{"the default", nil, downstream.DefaultPassThrough},
+		{"one", []string{"--pass-through", "a.B"}, []string{"a.B"}},
+		{"none", []string{"--pass-through", "none"}, []string{}},
+	} {
+		cfg, _, err := settled(t, "", nil, append([]string{"--upstream", "a:1"}, tc.args...)...)
+		if err != nil || !reflect.DeepEqual(cfg.PassThrough, tc.want) {
+			t.Errorf("%s: %q, %v", tc.name, cfg.PassThrough, err)
+		}
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"google.golang.org/protobuf/reflect/protoreflect"
+
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -33,6 +35,39 @@ func (l *list) Set(s string) error {
 func (l *list) String() string { return strings.Join(*l, ",") }
 func (*list) Type() string     { return "TEXT" }
 func (*list) repeatable()      {}
+
+// serviceNames is a repeatable flag of names of gRPC services, with a default that the first value
+// replaces; "none" is none.
+type serviceNames struct {
+	names []string
+	set   bool
+}
+
+func (s *serviceNames) Set(name string) error {
+	if !s.set {
+		s.names, s.set = []string{}, true
+	}
+	switch {
+	case name == "none":
+		return nil
+	case !strings.Contains(name, ".") || !protoreflect.FullName(name).IsValid():
+		return fmt.Errorf("%q is no gRPC service: want its full name, such as envoy.service.load_stats.v3.LoadReportingService, or none", name)
+	}
+	if !slices.Contains(s.names, name) {
+		s.names = append(s.names, name)
+	}
+	return nil
+}
+
+// String returns "" for the default, which is too long for the help.
+func (s *serviceNames) String() string {
+	if !s.set {
+		return ""
+	}
+	return strings.Join(s.names, ",")
+}
+func (*serviceNames) Type() string { return "SERVICE" }
+func (*serviceNames) repeatable()  {}
 
 // ttlPolicy is a repeatable flag of TYPE=expire|hold pairs: the types, by URL, that
 // are held.

@@ -13,6 +13,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
@@ -77,6 +78,8 @@ type Server struct {
 	from *corev3.ControlPlane
 	// secrets finds what is secret in resources, for what clients say of them and for REST on TCP.
 	secrets redact.Finder
+	// secretsRefused limits the warnings about secrets that REST refused: clients poll.
+	secretsRefused rate.Sometimes
 
 	// streaming waits for the goroutines of all streams.
 	streaming sync.WaitGroup
@@ -108,9 +111,12 @@ func New(cfg Config) *Server {
 	}
 	polls, _ := lru.New[string, *session.Response](maxPolls) // the size is positive
 	return &Server{
-		cfg:     cfg,
-		from:    &corev3.ControlPlane{Identifier: cfg.Identifier},
-		polls:   polls,
+		cfg:   cfg,
+		from:  &corev3.ControlPlane{Identifier: cfg.Identifier},
+		polls: polls,
+
+		secretsRefused: rate.Sometimes{Interval: time.Minute},
+
 		streams: make(map[*stream]struct{}),
 	}
 }
@@ -150,7 +156,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		}
 		return nil
 	})
-	eg.Go(func() error { return s.ServeREST(ctx, split.rest) })
+	eg.Go(func() error { return s.serveREST(ctx, split.rest, anything) })
 	err := eg.Wait()
 	s.streaming.Wait()
 	return err

@@ -161,7 +161,7 @@ func (f *runFlags) add(c *command) {
 	flags.DurationVar(&f.linger, "client-linger", cache.DefaultLinger, "how long the subscriptions of an Envoy that went away are kept (`DURATION`, such as 10m), so that it finds its configuration when it comes back")
 	f.passThrough.names = downstream.DefaultPassThrough
 	flags.Var(&f.passThrough, "pass-through", "full name of a gRPC `SERVICE`, repeatable, whose calls are passed through to the control plane, with the token and the headers of the agent; none for none. Calls of other services are refused. Unless it is given: envoy.service.load_stats.v3.LoadReportingService, envoy.service.health.v3.HealthDiscoveryService, envoy.service.accesslog.v3.AccessLogService and envoy.service.metrics.v3.MetricsService")
-	flags.StringVar(&f.rest, "rest", "", "`ADDR`, host:port, where REST-JSON xDS is served too, in plaintext and without secrets; empty for none. On the socket it always is")
+	flags.StringVar(&f.rest, "rest", "", "`ADDR`, host:port, where REST-JSON xDS is served too, in plaintext; a response with a secret in it (a key, a password, a header with credentials) is refused there. Empty for none. On the socket REST is always served, and whole")
 	flags.DurationVar(&f.restHold, "rest-hold", 0, "how long a REST request whose version is current waits for a change (`DURATION`, such as 30s); Envoy's request_timeout must be longer. 0 answers at once")
 	flags = c.section("Limits on clients and control plane (a mesh of 20,000 clusters stays below the defaults)")
 	def := downstream.DefaultLimits

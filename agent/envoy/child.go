@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/environ"
 )
 
 // child is one process.
@@ -27,7 +29,8 @@ type child struct {
 }
 
 // start starts a process whose output goes to out, line by line. It ends with the
-// process that started it, however that ends.
+// process that started it, however that ends, and gets its environment but for the settings of
+// holdfast.
 func start(argv []string, epoch int, out func(line []byte)) (*child, error) {
 	c := &child{epoch: epoch, exited: make(chan struct{})}
 	r, w, err := os.Pipe()
@@ -36,6 +39,7 @@ func start(argv []string, epoch int, out func(line []byte)) (*child, error) {
 	}
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr = w, w
+	cmd.Env = environ.ForChild()
 	cmd.SysProcAttr = attributes()
 	started := make(chan error)
 	go func() {

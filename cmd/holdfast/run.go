@@ -99,6 +99,7 @@ func newRun(p process) *command {
 	f.add(c)
 	c.run = func(ctx context.Context, warnings []string) error {
 		log := f.log.logger(p.stderr, warnings)
+		harden(log)
 		limits := containerLimits(log)
 		memory.Limit(os.Getenv, limits.Memory, log) // first of all: there is no need to collect what a start leaves
 		cfg, err := f.config(log)
@@ -124,7 +125,6 @@ func newRun(p process) *command {
 		if !f.pprof {
 			runtime.MemProfileRate = 0 // samples of the heap cost memory, and nobody could read them
 		}
-		harden(log)
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		go memory.GiveBack(ctx, log)

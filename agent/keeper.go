@@ -65,6 +65,8 @@ type keeper struct {
 	// notStored is what is not written, and so is missing after a restart without
 	// the control plane, with the reason.
 	notStored map[store.Key]string
+	// warned are the resources of which the log says so, by reason.
+	warned map[string][]store.Key
 }
 
 // keptGroup is a group that is written down, under a name that a restart does not
@@ -335,6 +337,7 @@ func (k *keeper) put(key store.Key, put store.Put, out []store.Record) []store.R
 		return append(out, put)
 	}
 	k.notStored[key] = why
+	k.warnNotStored(key, put.Resource, why)
 	return append(out, store.Delete{Key: key}, store.Prove{Key: key})
 }
 
@@ -357,6 +360,7 @@ func (k *keeper) status() *admin.Storage {
 		}
 		out.NotStored[why]++
 	}
+	out.Missing = named(k.notStored)
 	return out
 }
 

@@ -58,9 +58,6 @@ func TestHeadersWithCredentials(t *testing.T) {
 			if (why != "") != tc.secret || strings.Contains(why, planted) {
 				t.Errorf("%s: %q of %s: found %q", form, tc.value, tc.header, why)
 			}
-			if tc.secret && !strings.Contains(why, tc.header) {
-				t.Errorf("%s: the header %s is not named: %q", form, tc.header, why)
-			}
 			if got := string(JSON(m)); strings.Contains(got, Marker) != tc.secret || tc.secret && strings.Contains(got, planted) {
 				t.Errorf("%s: %q of %s is shown as %s", form, tc.value, tc.header, got)
 			}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/base64"
 	"iter"
-	"strconv"
 	"sync"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -230,7 +229,7 @@ func held(md protoreflect.MessageDescriptor, b []byte, tell found) bool {
 	}
 	for _, name := range credentials(m) {
 		fd := md.Fields().ByName(name)
-		why := "the field " + string(fd.FullName()) + " of " + quoted(m) + ", which holds a credential"
+		why := "the field " + string(fd.FullName()) + ", which holds a credential"
 		var values [][]byte
 		if fd.Message() == nil {
 			values = secretsOf([]byte(text(m, name)))
@@ -247,16 +246,6 @@ func held(md protoreflect.MessageDescriptor, b []byte, tell found) bool {
 		}
 	}
 	return true
-}
-
-// quoted returns the name of the header in a message of holders, or what else tells it from others.
-func quoted(m protoreflect.Message) string {
-	for _, field := range []protoreflect.Name{"key", "name"} {
-		if name := text(m, field); name != "" {
-			return strconv.Quote(name[:min(len(name), 100)])
-		}
-	}
-	return "a URL"
 }
 
 // dataSource is what holds keys, or says where they are.

@@ -131,8 +131,10 @@ type Agent struct {
 	keeper  *keeper // nil for memory only
 	// certificates is nil where none are made.
 	certificates *sds.Manager
-	life         lifecycle
-	socket       *downstream.Socket // nil before Run
+	// secrets finds what must not be written of what Envoy says.
+	secrets redact.Finder
+	life    lifecycle
+	socket  *downstream.Socket // nil before Run
 	// dial replaces the connections to ADS upstreams in tests.
 	dial []grpc.DialOption
 
@@ -186,7 +188,7 @@ func New(cfg Config) (*Agent, error) {
 	}
 	a.life.left = make(chan struct{})
 	if len(cfg.Envoy.Args) > 0 {
-		cfg.Envoy.Log, cfg.Envoy.Ready = cfg.Log, a.servable
+		cfg.Envoy.Log, cfg.Envoy.Ready, cfg.Envoy.Clean = cfg.Log, a.servable, a.cleaned
 		var err error
 		if a.life.envoy, err = envoy.New(cfg.Envoy); err != nil {
 			return nil, err

@@ -29,9 +29,9 @@ type child struct {
 }
 
 // start starts a process whose output goes to out, line by line. It ends with the
-// process that started it, however that ends, and gets its environment but for the settings of
+// process that started it, however that ends; clean is as in Config. It gets its environment but for the settings of
 // holdfast.
-func start(argv []string, epoch int, out func(line []byte)) (*child, error) {
+func start(argv []string, epoch int, out func(line []byte), clean func(string) string) (*child, error) {
 	c := &child{epoch: epoch, exited: make(chan struct{})}
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -58,7 +58,13 @@ func start(argv []string, epoch int, out func(line []byte)) (*child, error) {
 		started <- nil
 		read := make(chan struct{})
 		go func() {
-			lines(r, out)
+			if clean == nil {
+				lines(r, out)
+			} else {
+				said := &messages{clean: clean, out: out}
+				lines(r, said.line)
+				said.flush()
+			}
 			close(read)
 		}()
 		_ = cmd.Wait() // what it says is in ProcessState

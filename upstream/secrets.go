@@ -22,8 +22,10 @@ func (s *secrets) send(token string, headers map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.note(token)
-	for _, value := range headers {
-		s.note(value)
+	for name, value := range headers {
+		if redact.IsCredential(name, value) {
+			s.note(value)
+		}
 	}
 }
 

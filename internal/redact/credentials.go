@@ -106,6 +106,16 @@ func namesCredential(header string) bool {
 	return strings.EqualFold(header, "x-auth")
 }
 
+// longValue is how long the value of a header is, in bytes, that may be a credential whatever the
+// name of the header is.
+const longValue = 20
+
+// IsCredential says whether a header that is sent may carry a credential: by its name, or because
+// its value is long. ClusterID, which says which cluster asks, does not.
+func IsCredential(header, value string) bool {
+	return namesCredential(header) || len(value) >= longValue
+}
+
 // isLiteral says whether a value says anything beyond a scheme ("Bearer ") and what Envoy puts in
 // its place ("%REQ(x-token)%").
 func isLiteral(value string) bool {

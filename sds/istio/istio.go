@@ -170,8 +170,10 @@ func (c *CA) call(ctx context.Context, req *pb.IstioCertificateRequest) (*pb.Ist
 	if err != nil {
 		// The CA may repeat what it was sent.
 		secrets := [][]byte{[]byte(token)}
-		for _, value := range c.cfg.Headers {
-			secrets = append(secrets, []byte(value))
+		for name, value := range c.cfg.Headers {
+			if redact.IsCredential(name, value) {
+				secrets = append(secrets, []byte(value))
+			}
 		}
 		return nil, c.failed(redact.Error(err, secrets...), header != nil)
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// cleaned returns what may be written of a message in which the child says why it refused
-// configuration: it says the same on its standard error as in its NACK, and that is the agent's.
+// cleaned returns what may be written of a message in which the child says why it NACKed
+// configuration: it says the same on its standard error, which is the agent's.
 func (a *Agent) cleaned(message string) string { return a.secrets.Reason(message, a.bodies()) }
 
 // bodies yields everything that the clients of all groups may have been sent.

@@ -67,7 +67,7 @@ type Config struct {
 	// Out gets each line that Envoy writes, without its end; it is not kept.
 	Out func(line []byte)
 	// Clean, if set, returns what may be written of a message in which Envoy says why it
-	// refused configuration, with lines in it; Out gets it as one line.
+	// NACKed configuration, with lines in it; Out gets it as one line.
 	Clean func(message string) string
 	Log   *slog.Logger
 }

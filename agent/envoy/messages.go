@@ -9,8 +9,8 @@ import (
 // maxMessage bounds a message of several lines, in bytes. What comes after it is left out.
 const maxMessage = 1 << 20
 
-// refusals are what a line has in it in which Envoy may dump or quote configuration that it refused.
-var refusals = [][]byte{
+// nackTexts are what a line has in it in which Envoy may dump or quote configuration that it NACKs.
+var nackTexts = [][]byte{
 	[]byte(dumpBegins), []byte("rejected"), []byte("Error adding/updating"), []byte("onstraint validation failed"), []byte("Unable to "),
 }
 
@@ -41,7 +41,7 @@ func (m *messages) line(line []byte) {
 			return
 		}
 	}
-	if !refuses(line) {
+	if !tellsOfNACK(line) {
 		m.out(line)
 		return
 	}
@@ -55,8 +55,8 @@ func (m *messages) line(line []byte) {
 	}
 }
 
-func refuses(line []byte) bool {
-	for _, text := range refusals {
+func tellsOfNACK(line []byte) bool {
+	for _, text := range nackTexts {
 		if bytes.Contains(line, text) {
 			return true
 		}
@@ -79,7 +79,7 @@ func (m *messages) inJSON(line []byte) []byte {
 		return []byte(m.clean(string(line)))
 	}
 	for key, value := range tree {
-		if text, ok := value.(string); ok && refuses([]byte(text)) {
+		if text, ok := value.(string); ok && tellsOfNACK([]byte(text)) {
 			tree[key] = m.clean(text)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 // The lines are Envoy's.
-func TestWhatEnvoySaysOfARefusalIsCleanedAsAWhole(t *testing.T) {
+func TestWhatEnvoyWritesOfANACKIsCleanedAsAWhole(t *testing.T) {
 	const prefix = "[2026-11-22 09:26:50.175][5551][warning][config] "
 	for _, tc := range []struct {
 		name, in string

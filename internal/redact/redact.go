@@ -14,7 +14,7 @@
 // meant to be read, not to be parsed back: a placeholder is not a message.
 //
 // A Finder says whether there is such a value in a message, for those who must not write it
-// down, and takes such values out of the text in which a client says why it refused a resource.
+// down, and takes such values out of the text in which a client says why it NACKed a resource.
 //
 // JSON keeps no state, a Finder remembers types only; all functions may be called
 // concurrently.

@@ -74,7 +74,7 @@ func (p plants) shown(output string) (found []string) {
 }
 
 // No key, token or password of any kind is in what the agent writes, answers, stores and dumps; also
-// not where Envoy says why it refused a resource, which it does with the whole resource.
+// not where Envoy says why it NACKed a resource, which it does with the whole resource.
 func TestNothingThatIsSecretIsShownAnywhere(t *testing.T) {
 	w := newWorld(t, xdstest.Delta, xdstest.Delta)
 	p := make(plants)
@@ -120,8 +120,8 @@ func TestNothingThatIsSecretIsShownAnywhere(t *testing.T) {
 	w.cp.Set(accepted, bySDS(listener("by-sds"), "good"), xdstest.Secret("good", certificate, private), route)
 	w.stat("listener_manager.total_listeners_active", 3)
 
-	// What it refuses, in its own words.
-	refused := func(want string, resources ...proto.Message) {
+	// What it NACKs, in its own words.
+	nacked := func(want string, resources ...proto.Message) {
 		t.Helper()
 		w.cp.Set(resources...)
 		w.asked("of a NACK with "+want, func(e xdstest.Event) bool {
@@ -131,14 +131,14 @@ func TestNothingThatIsSecretIsShownAnywhere(t *testing.T) {
 	cluster := xdstest.StaticCluster("bad-cluster", w.v1.Addr)
 	cluster.ConnectTimeout = durationpb.New(0)
 	cluster.TransportSocket = socket(&tlsv3.UpstreamTlsContext{CommonTlsContext: key("refused cluster")})
-	refused(`"bad-cluster": Proto constraint validation failed (ClusterValidationError.ConnectTimeout: value must be greater than 0s)`, cluster)
+	nacked(`"bad-cluster": Proto constraint validation failed (ClusterValidationError.ConnectTimeout: value must be greater than 0s)`, cluster)
 	nested := xdstest.StaticCluster("nested", w.v1.Addr)
 	nested.TransportSocket = socket(&tlsv3.UpstreamTlsContext{CommonTlsContext: key("part of a cluster"), Sni: strings.Repeat("x", 300)})
-	refused("Error adding/updating cluster(s) nested: Proto constraint validation failed (", nested)
+	nacked("Error adding/updating cluster(s) nested: Proto constraint validation failed (", nested)
 	bad := listener("bad-listener")
 	bad.FilterChains[0].TransportSocket = socket(&tlsv3.DownstreamTlsContext{CommonTlsContext: key("refused listener")})
 	bad.FilterChains[0].Filters[0].Name = ""
-	refused(`"bad-listener": Proto constraint validation failed (`, bad)
+	nacked(`"bad-listener": Proto constraint validation failed (`, bad)
 	users, err := structpb.NewStruct(map[string]any{"users": p.text("basic authentication")})
 	w.check(err)
 	manager := &hcmv3.HttpConnectionManager{StatPrefix: "x", HttpFilters: []*hcmv3.HttpFilter{{Name: "basic", ConfigType: &hcmv3.HttpFilter_TypedConfig{
@@ -146,15 +146,15 @@ func TestNothingThatIsSecretIsShownAnywhere(t *testing.T) {
 	}}}, RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: xdstest.Route("inline", "c1")}}
 	basic := listener("basic")
 	basic.FilterChains[0].Filters[0].ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: xdstest.Pack(manager)}
-	refused("Error adding/updating listener(s) basic: Unable to parse JSON as proto (", basic)
+	nacked("Error adding/updating listener(s) basic: Unable to parse JSON as proto (", basic)
 	badRoute := xdstest.Route("ingress", "c1")
 	badRoute.RequestHeadersToAdd = header("Bearer " + p.text("refused route") + " %BAD(")
-	refused("Incorrect configuration: [redacted]", badRoute)
+	nacked("Incorrect configuration: [redacted]", badRoute)
 	staple := xdstest.Secret("staple", certificate, private)
 	staple.GetTlsCertificate().OcspStaple = &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: []byte("no staple")}}
-	refused("OCSP", bySDS(listener("with-staple"), "staple"), staple)
+	nacked("OCSP", bySDS(listener("with-staple"), "staple"), staple)
 
-	// What other clients refuse, with the whole resource in several forms.
+	// What other clients NACK, with the whole resource in several forms.
 	secrets := []*tlsv3.Secret{
 		{Name: "generic", Type: &tlsv3.Secret_GenericSecret{GenericSecret: &tlsv3.GenericSecret{Secret: inline(p.text("generic secret"))}}},
 		{Name: "tickets", Type: &tlsv3.Secret_SessionTicketKeys{SessionTicketKeys: &tlsv3.TlsSessionTicketKeys{Keys: []*corev3.DataSource{inline(p.text("ticket key"))}}}},
@@ -239,7 +239,7 @@ func (w *world) everything(rest, health string, conn *grpc.ClientConn) map[strin
 	outputs["the environment of Envoy"] = string(environ)
 	log, err := os.ReadFile(w.agent.Log)
 	w.check(err)
-	if !bytes.Contains(log, []byte("client refused a resource")) || !bytes.Contains(log, []byte("level=DEBUG")) {
+	if !bytes.Contains(log, []byte("level=WARN")) || !bytes.Contains(log, []byte("level=DEBUG")) {
 		w.Errorf("the log does not tell of NACKs:\n%.2000s", log)
 	}
 	outputs["what the agent writes"] = string(log)

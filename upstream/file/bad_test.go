@@ -114,7 +114,7 @@ func TestBadFileIsNamedWithLineAndField(t *testing.T) {
 		},
 		"an unknown alias in YAML": {
 			"a.yaml", "resources: *there\n",
-			"a.yaml: unknown anchor 'there' referenced",
+			"a.yaml: unknown anchor (its name is not shown: a text that begins with * must be in quotes, and may be a password)",
 		},
 		"an alias of itself in YAML": {
 			"a.yaml", "resources: &a\n- *a\n",

@@ -8,6 +8,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
@@ -44,7 +45,8 @@ func TestHeadersWithCredentials(t *testing.T) {
 		exact := &routev3.HeaderMatcher{Name: tc.header, HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{
 			StringMatch: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: tc.value}},
 		}}
-		old := &routev3.HeaderMatcher{Name: tc.header, HeaderMatchSpecifier: &routev3.HeaderMatcher_PrefixMatch{PrefixMatch: tc.value}}
+		old := &routev3.HeaderMatcher{Name: tc.header} // Envoy's older form, which is deprecated in Go
+		old.ProtoReflect().Set(old.ProtoReflect().Descriptor().Fields().ByName("prefix_match"), protoreflect.ValueOfString(tc.value))
 		var finder Finder
 		for form, m := range map[string]proto.Message{
 			"a header":        &routev3.RouteConfiguration{RequestHeadersToAdd: []*corev3.HeaderValueOption{option}},
@@ -69,7 +71,7 @@ func TestHeadersWithCredentials(t *testing.T) {
 func TestAPatternIsNoCredential(t *testing.T) {
 	pattern := &matcherv3.RegexMatcher{Regex: "^(.*?;)?(user=jason)(;.*)?$"}
 	m := &routev3.RouteMatch{Headers: []*routev3.HeaderMatcher{
-		{Name: "cookie", HeaderMatchSpecifier: &routev3.HeaderMatcher_SafeRegexMatch{SafeRegexMatch: pattern}},
+		{Name: "cookie", HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: pattern}}}},
 		{Name: "authorization", HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true}},
 		{Name: "authorization", HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: "Bearer "}}}},
 	}}

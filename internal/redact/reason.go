@@ -36,7 +36,7 @@ func (f *Finder) Reason(said string, resources iter.Seq[*anypb.Any]) string {
 	if cut {
 		text = text[:maxExamined]
 	}
-	for range 2 { // a second time, since white space in the midst of a value may have become another
+	for range 2 { // a second time if white space in the midst of a value has become another
 		s := newSearch(text)
 		for m := range resources {
 			for value := range f.Values(m) {
@@ -52,7 +52,11 @@ func (f *Finder) Reason(said string, resources iter.Seq[*anypb.Any]) string {
 		} else {
 			text = s.result(len(text))
 		}
-		text = oneLine(text)
+		shown := oneLine(text)
+		if shown == text {
+			break
+		}
+		text = shown
 	}
 	if text == "" {
 		return noReason

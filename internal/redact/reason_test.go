@@ -191,6 +191,18 @@ func TestWhatIsSecretInTheResourceIsTakenOutOfTheText(t *testing.T) {
 	}
 }
 
+func TestTheFieldThatIsWrongIsNamed(t *testing.T) {
+	written, err := structpb.NewStruct(map[string]any{"private_key": planted, "password": map[string]any{"inline_string": 5, "x": []any{"0123456789", "another"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := &xdstypev3.TypedStruct{TypeUrl: "t/envoy.extensions.transport_sockets.tls.v3.TlsCertificate", Value: written}
+	got := reason(t, "invalid JSON @ private_key, password.inline_string: "+planted+" 0123456789 another", in)
+	if got != "invalid JSON @ private_key, password.inline_string: [redacted] [redacted] [redacted]" {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestWordsThatAreNoSecretStay(t *testing.T) {
 	in := &tlsv3.GenericSecret{Secret: inline("ad")}
 	if got := reason(t, "Error adding a bad one: 'ad' is wrong", in); got != "Error adding a bad one: '[redacted]' is wrong" {

@@ -317,16 +317,35 @@ func (f *Finder) inTypedStruct(name protoreflect.FullName, b []byte, depth int, 
 		// The error quotes the value: it is not shown. Which of the texts are secret is not known.
 		why := notDecoded + string(known.Descriptor().FullName())
 		told := false
-		more := leaves(written.ProtoReflect().Descriptor(), value, 0, func(leaf []byte) bool {
-			told = true
-			return tell(why, leaf)
-		})
-		if !told {
-			return tell(why, nil)
+		for leaf := range texts(structpb.NewStructValue(&written)) {
+			if told = true; !tell(why, []byte(leaf)) {
+				return false
+			}
 		}
-		return more
+		return told || tell(why, nil)
 	}
 	return privateKeys(encoded, tell) && f.message(known.Descriptor(), encoded, depth, tell)
+}
+
+// texts yields the texts in a value, at any depth: not the names of its fields.
+func texts(v *structpb.Value) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		var walk func(*structpb.Value) bool
+		walk = func(v *structpb.Value) bool {
+			for _, inner := range v.GetStructValue().GetFields() {
+				if !walk(inner) {
+					return false
+				}
+			}
+			for _, inner := range v.GetListValue().GetValues() {
+				if !walk(inner) {
+					return false
+				}
+			}
+			return v.GetStringValue() == "" || yield(v.GetStringValue())
+		}
+		walk(v)
+	}
 }
 
 // pair reads fields 1, a string, and 2, bytes: an Any or a TypedStruct.

@@ -29,6 +29,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/dial"
+	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
 	"github.com/holdfast-xds/holdfast/upstream"
@@ -63,6 +64,9 @@ type Config struct {
 	// for none. RESTHold is how long a poll waits for a change.
 	REST     string
 	RESTHold time.Duration
+	// PassThrough lists the gRPC services that are passed through to the upstream, by their full
+	// names; nil for downstream.DefaultPassThrough, empty for none.
+	PassThrough []string
 	// Limits bound what clients may cost; MaxResources and MaxBytes what one
 	// control plane may make the agent hold for one kind of client. Zeros take the
 	// defaults.
@@ -130,8 +134,10 @@ type Agent struct {
 	keeper  *keeper // nil for memory only
 	// certificates is nil where none are made.
 	certificates *sds.Manager
-	life         lifecycle
-	socket       *downstream.Socket // nil before Run
+	// secrets finds what must not be written of what Envoy says.
+	secrets redact.Finder
+	life    lifecycle
+	socket  *downstream.Socket // nil before Run
 	// dial replaces the connections to ADS upstreams in tests.
 	dial []grpc.DialOption
 
@@ -185,7 +191,7 @@ func New(cfg Config) (*Agent, error) {
 	}
 	a.life.left = make(chan struct{})
 	if len(cfg.Envoy.Args) > 0 {
-		cfg.Envoy.Log, cfg.Envoy.Ready, cfg.Envoy.Crashed = cfg.Log, a.servable, a.crashed
+		cfg.Envoy.Log, cfg.Envoy.Ready, cfg.Envoy.Crashed, cfg.Envoy.Clean = cfg.Log, a.servable, a.crashed, a.cleaned
 		var err error
 		if a.life.envoy, err = envoy.New(cfg.Envoy); err != nil {
 			return nil, err
@@ -202,6 +208,10 @@ func New(cfg Config) (*Agent, error) {
 		}), len(cfg.StateKeys) > 0, cfg.Log)
 	}
 	a.metrics = admin.NewMetrics(cfg.Version)
+	if a.cfg.PassThrough == nil {
+		a.cfg.PassThrough = downstream.DefaultPassThrough
+	}
+	a.metrics.Downstream().PassThrough(a.cfg.PassThrough)
 	a.server = downstream.New(downstream.Config{
 		State:      a,
 		Identifier: "holdfast/" + cfg.Version,
@@ -209,8 +219,11 @@ func New(cfg Config) (*Agent, error) {
 		RESTHold:   cfg.RESTHold,
 		Limits:     cfg.Limits,
 		Forward:    a,
-		Register:   a.registerCSDS,
-		Log:        cfg.Log,
+
+		PassThrough: a.cfg.PassThrough,
+
+		Register: a.registerCSDS,
+		Log:      cfg.Log,
 
 		OnConnections: cfg.OnConnections,
 		Observer:      a.metrics.Downstream(),
@@ -471,7 +484,7 @@ func (a *Agent) sources() ([]upstream.Source, error) {
 	var out []upstream.Source
 	for _, addr := range a.cfg.Upstreams {
 		if seen[addr] {
-			return nil, fmt.Errorf("--upstream %s is given twice", addr)
+			return nil, fmt.Errorf("--upstream %s is given twice", redact.MaskURL(addr))
 		}
 		seen[addr] = true
 		s, err := a.source(addr)

@@ -67,6 +67,8 @@ type keeper struct {
 	// notStored is what is not written, and so is missing after a restart without
 	// the control plane, with the reason.
 	notStored map[store.Key]string
+	// warned are the resources of which the log says so, by reason.
+	warned map[string][]store.Key
 
 	// Owned by run: when a log that has grown is rewritten again after that failed, and
 	// the pause after the next failure.
@@ -398,17 +400,29 @@ func (k *keeper) records(group string, b cache.Batch) []store.Record {
 	out := make([]store.Record, 0, len(b.Resources)+len(b.Facts))
 	for _, s := range b.Resources {
 		key := store.Key{Group: group, Type: s.Type, Name: s.Name}
+		_, refused := k.notStored[key]
 		delete(k.notStored, key)
 		entry := store.Entry{Source: s.Source, Accepted: s.Accepted, Stable: s.Stable}
 		if s.Content != nil {
-			if ok, why := store.Storable(s.Content, k.encrypted, k.finder.Sensitive); ok {
+			// To look for a secret costs more than to write, and most contents come three
+			// times: when they are new, when a client ACKs them, and when they are stable.
+			ok, why := s.ContentKnown && !refused, ""
+			if !ok {
+				ok, why = store.Storable(s.Content, k.encrypted, k.finder.Sensitive)
+			}
+			if ok {
 				entry.Content = s.Content
 			} else {
 				k.notStored[key] = why
+				k.warnNotStored(key, s.Content, why)
 			}
 		}
 		if s.Previous != nil && (entry.Content != nil || s.Content == nil) {
-			if ok, _ := store.Storable(s.Previous, k.encrypted, k.finder.Sensitive); ok {
+			ok := s.PreviousKnown && !refused
+			if !ok {
+				ok, _ = store.Storable(s.Previous, k.encrypted, k.finder.Sensitive)
+			}
+			if ok {
 				entry.Previous = s.Previous
 			}
 		}
@@ -448,6 +462,7 @@ func (k *keeper) status() *admin.Storage {
 		}
 		out.NotStored[why]++
 	}
+	out.Missing = named(k.notStored)
 	return out
 }
 

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/internal/environ"
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/redact"
 )
@@ -125,6 +126,7 @@ func CheckWithEnvoy(ctx context.Context, binary string, text []byte, f Format, d
 	envoy := exec.CommandContext(ctx, binary, "--mode", "validate", "-c", file.Name(),
 		"--disable-hot-restart", "--concurrency", "1", "--log-level", "error")
 	envoy.WaitDelay = time.Second
+	envoy.Env = environ.ForChild()
 	out, err := envoy.CombinedOutput()
 	if err != nil {
 		said := strings.ReplaceAll(strings.TrimSpace(string(out)), file.Name(), "the bootstrap")

@@ -86,7 +86,7 @@ func TestABadOverlayIsAnErrorThatNamesItAndThePlace(t *testing.T) {
 		{"an unknown field", Merge, "admin: {}\nstatic_resources:\n  clusters:\n  - name: a\n    nmae: b\n", `overlay mine.yaml (merge): line 5: static_resources.clusters[0].nmae: unknown field "nmae"`},
 		{"a wrong value", Merge, "static_resources:\n  clusters:\n  - name: a\n  - connect_timeout: 5\n", `line 4: static_resources.clusters[1].connect_timeout: `},
 		{"a wrong value behind text that is no ASCII", Merge, "node:\n  id: \"日本🙂\"\n  cluster: [x]\n", `line 3: node.cluster: `},
-		{"a wrong value of an anchor", Merge, "node: &n\n  id: 7\n", `line 2: node.id: invalid value for string field id: 7`},
+		{"a wrong value of an anchor", Merge, "node: &n\n  id: 7\n", `line 2: node.id: invalid value for string field id (the value is not shown)`},
 		{"a wrong enum", Merge, "static_resources:\n  clusters:\n  - type: STATTIC", `line 3: static_resources.clusters[0].type: `},
 		{"a list for a message", Merge, "admin:\n- a", `line 1: admin: `},
 		{"an unknown type", Merge, "bootstrap_extensions:\n- name: x\n  typed_config:\n    \"@type\": type.googleapis.com/vendor.Heard.Of\n", `line 4: bootstrap_extensions[0].typed_config.@type: type "type.googleapis.com/vendor.Heard.Of" is not known to this build`},

@@ -81,6 +81,9 @@ type Observer interface {
 	Answered(typeURL, form string, nack bool)
 	// Refused counts what went beyond a limit.
 	Refused(limit string)
+	// PassedThrough counts a call of a service that is not served here when it ends, with
+	// PassedOK, PassedError or NotPassed. service is one of Config.PassThrough, or "other".
+	PassedThrough(service, result string)
 }
 
 type nobody struct{}
@@ -90,3 +93,4 @@ func (nobody) StreamClosed(string)           {}
 func (nobody) Pushed(string, string, int)    {}
 func (nobody) Answered(string, string, bool) {}
 func (nobody) Refused(string)                {}
+func (nobody) PassedThrough(string, string)  {}

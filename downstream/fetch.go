@@ -78,6 +78,7 @@ func (s *Server) answer(view View, req *session.Request, node *corev3.Node, subs
 		KeepWildcard: node.GetUserAgentName() == xds.EnvoyUserAgent,
 		TTL:          enforcesTTL(node),
 		HadWildcard:  view.HadWildcard,
+		Secrets:      &s.secrets,
 	})
 	opening := *req
 	opening.Nonce = ""

@@ -4,33 +4,99 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/holdfast-xds/holdfast/internal/redact"
 )
 
-// Forwarder opens a stream to the current upstream, for a service that holdfast
-// does not serve itself: load reports, health checks, access logs, rate limits.
+// Forwarder opens a stream to the current upstream, for a service that holdfast does not serve
+// itself.
 type Forwarder interface {
-	// Forward opens a stream of a full method name, "/package.Service/Method". It
-	// fails with UNAVAILABLE while no upstream is there.
+	// Forward opens a stream of a full method name, "/package.Service/Method", with the outgoing
+	// metadata of ctx and what the upstream asks for. What the upstream asks for replaces what
+	// the client says under the same name. It fails with UNAVAILABLE while no upstream is there.
 	Forward(ctx context.Context, method string) (grpc.ClientStream, error)
 }
 
-// forward passes a stream of an unknown service through, message by message and
-// without decoding them (protocol.md 8.5). ADS does not notice if it fails.
+// DefaultPassThrough lists the services that are passed through to the upstream unless others are
+// named: those that Envoy speaks with a control plane beside xDS.
+var DefaultPassThrough = []string{
+	"envoy.service.load_stats.v3.LoadReportingService",
+	"envoy.service.health.v3.HealthDiscoveryService",
+	"envoy.service.accesslog.v3.AccessLogService",
+	"envoy.service.metrics.v3.MetricsService",
+}
+
+// The results of calls that are passed through, as Observer.PassedThrough is told.
+const (
+	// PassedOK and PassedError are how the upstream ended the call.
+	PassedOK    = "ok"
+	PassedError = "error"
+	// NotPassed is a call of a service that is not passed through.
+	NotPassed = "refused"
+)
+
+// notListed stands for all services that are not passed through: clients may call any.
+const notListed = "other"
+
+// forward passes a stream of a service that is in Config.PassThrough through, message by message
+// and without decoding them (protocol.md 8.5). ADS does not notice if it fails. The call is made
+// with the agent's own credentials, so that any other service is UNIMPLEMENTED.
 func (s *Server) forward(_ any, down grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(down)
-	if s.cfg.Forward == nil {
-		return status.Errorf(codes.Unimplemented, "%s is not served here", method)
+	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
+	if s.cfg.Forward == nil || !slices.Contains(s.cfg.PassThrough, service) {
+		s.cfg.Observer.PassedThrough(notListed, NotPassed)
+		s.cfg.Log.Debug("call refused: the service is not passed through", "method", clip(method))
+		return status.Errorf(codes.Unimplemented, "%s is not served here, and its service is not passed through (--pass-through)", clip(method))
 	}
+	s.cfg.Log.Debug("call passed through", "method", method)
+	err := s.pass(down, method)
+	result := PassedOK
+	if err != nil {
+		result = PassedError
+	}
+	s.cfg.Observer.PassedThrough(service, result)
+	s.cfg.Log.Debug("call passed through has ended", "method", method, "err", redact.Error(err))
+	return err
+}
+
+// clip bounds a text that a client makes up.
+func clip(text string) string { return text[:min(len(text), 200)] }
+
+// passedMetadata returns what is passed on of a client's metadata. Its credentials are for the
+// agent, if for anybody, and what belongs to the connection ends with it.
+func passedMetadata(from metadata.MD) metadata.MD {
+	to := make(metadata.MD, len(from))
+	for key, values := range from {
+		if !strings.HasPrefix(key, ":") && !strings.HasPrefix(key, "grpc-") && !slices.Contains(keptMetadata, key) {
+			to[key] = slices.Clone(values)
+		}
+	}
+	return to
+}
+
+// keptMetadata are names of metadata that are not passed on.
+var keptMetadata = []string{
+	"authorization", "proxy-authorization", "proxy-authenticate", "www-authenticate", "cookie", "set-cookie",
+	"x-forwarded-client-cert", "x-forwarded-for", "forwarded",
+	"accept-encoding", "connection", "content-length", "content-type", "host", "keep-alive", "proxy-connection",
+	"te", "trailer", "transfer-encoding", "upgrade", "user-agent",
+}
+
+// pass passes one stream through until it ends.
+func (s *Server) pass(down grpc.ServerStream, method string) error {
 	ctx, cancel := context.WithCancel(down.Context())
 	defer cancel()
 	if md, ok := metadata.FromIncomingContext(ctx); ok {
-		ctx = metadata.NewOutgoingContext(ctx, md.Copy())
+		ctx = metadata.NewOutgoingContext(ctx, passedMetadata(md))
 	}
 	up, err := s.cfg.Forward.Forward(ctx, method)
 	if err != nil {

@@ -2,7 +2,6 @@ package downstream_test
 
 import (
 	"context"
-	"log/slog"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -78,7 +77,7 @@ func start(t *testing.T, form xdstest.Protocol, cfg downstream.Config) *service 
 	s.state = &counted{Group: group.New(group.Config{
 		Node: &corev3.Node{Id: "xdstest"}, Upstreams: func() *upstream.Failover { return &upstream.Failover{} }, Cache: cache.Config{},
 	})}
-	cfg.State, cfg.Log = s.state, slog.New(slog.DiscardHandler)
+	cfg.State = s.state
 	s.server = downstream.New(cfg)
 	s.serve(s.pipe.Listen())
 	return s

@@ -42,10 +42,17 @@ var restTypes = map[string]string{
 const maxRESTRequest = 16 << 20
 
 // ServeREST serves REST, and nothing else, on lis until ctx ends. It returns nil
-// then; lis is closed.
+// then; lis is closed. Who connects is not checked and what is sent can be read on the way, so that
+// nothing is served that has a secret in it: such an answer is refused as a whole, since one without
+// the resource would delete it.
 func (s *Server) ServeREST(ctx context.Context, lis net.Listener) error {
+	return s.serveREST(ctx, lis, s.refuseSecrets)
+}
+
+// serveREST serves REST. check returns why a response must not be served, nil if it may.
+func (s *Server) serveREST(ctx context.Context, lis net.Listener, check func(*discoveryv3.DiscoveryResponse) error) error {
 	srv := &http.Server{
-		Handler:           http.HandlerFunc(s.rest),
+		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.rest(w, r, check) }),
 		ReadHeaderTimeout: sniffTimeout,
 		ReadTimeout:       time.Minute,
 		IdleTimeout:       5 * time.Minute,
@@ -69,7 +76,7 @@ func (s *Server) ServeREST(ctx context.Context, lis net.Listener) error {
 // rest answers one poll: 200 with what is new, 304 if that is nothing, 503 while
 // nothing is known. An answer of "{}" would wipe Envoy, so there is none
 // (protocol.md 9.2 to 9.4).
-func (s *Server) rest(w http.ResponseWriter, r *http.Request) {
+func (s *Server) rest(w http.ResponseWriter, r *http.Request, check func(*discoveryv3.DiscoveryResponse) error) {
 	typeURL, ok := restType(w, r)
 	if !ok {
 		return
@@ -103,6 +110,11 @@ func (s *Server) rest(w http.ResponseWriter, r *http.Request) {
 	}
 	out, err := resp.SotW(s.from)
 	if err == nil {
+		if refused := check(out); refused != nil {
+			s.secretsRefused.Do(func() { s.cfg.Log.Warn("REST refused to serve a secret", "type", xds.Short(typeURL), "err", refused) })
+			http.Error(w, refused.Error(), http.StatusForbidden)
+			return
+		}
 		body, err = s.restJSON(out)
 	}
 	if err != nil {
@@ -113,6 +125,23 @@ func (s *Server) rest(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(body)
 }
+
+// refuseSecrets refuses a response with a secret in it, whatever type the resource is of.
+func (s *Server) refuseSecrets(resp *discoveryv3.DiscoveryResponse) error {
+	for _, res := range resp.GetResources() {
+		if why := s.secrets.Sensitive(res); why != "" {
+			name := "?"
+			if r, err := xds.FromAny(resp.GetTypeUrl(), "", res, time.Time{}); err == nil {
+				name = r.Name
+			}
+			return fmt.Errorf("%s %q is not served on TCP, since it holds a secret: %s: take it over the Unix socket", xds.Short(resp.GetTypeUrl()), name, why)
+		}
+	}
+	return nil
+}
+
+// anything admits every response: who connects was checked.
+func anything(*discoveryv3.DiscoveryResponse) error { return nil }
 
 // nestedWithin reports whether no more than depth Anys are nested in a message. What
 // cannot be decoded counts as one: writing it fails anyway.

@@ -13,12 +13,14 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
 
 	"github.com/holdfast-xds/holdfast/downstream/codec"
 	"github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -56,9 +58,11 @@ type Config struct {
 	// 0 answers at once. A client's request timeout must exceed it (protocol.md
 	// 9.3).
 	RESTHold time.Duration
-	// Forward takes the streams of services that are not served here; nil
-	// refuses them.
-	Forward Forwarder
+	// Forward takes the streams of the services in PassThrough, full names such as
+	// "envoy.service.load_stats.v3.LoadReportingService"; nil refuses them. PassThrough is
+	// DefaultPassThrough where it is nil.
+	Forward     Forwarder
+	PassThrough []string
 	// Register adds further services; nil for none.
 	Register func(grpc.ServiceRegistrar)
 	// OnConnections, if set, is told how many connections there are, each time that one comes
@@ -72,6 +76,10 @@ type Config struct {
 type Server struct {
 	cfg  Config
 	from *corev3.ControlPlane
+	// secrets finds what is secret in resources, for what clients say of them and for REST on TCP.
+	secrets redact.Finder
+	// secretsRefused limits the warnings about secrets that REST refused: clients poll.
+	secretsRefused rate.Sometimes
 
 	// streaming waits for the goroutines of all streams.
 	streaming sync.WaitGroup
@@ -92,6 +100,9 @@ func New(cfg Config) *Server {
 		cfg.MaxMessage = DefaultMaxMessage
 	}
 	cfg.Limits = cfg.Limits.orDefault()
+	if cfg.PassThrough == nil {
+		cfg.PassThrough = DefaultPassThrough
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -100,9 +111,12 @@ func New(cfg Config) *Server {
 	}
 	polls, _ := lru.New[string, *session.Response](maxPolls) // the size is positive
 	return &Server{
-		cfg:     cfg,
-		from:    &corev3.ControlPlane{Identifier: cfg.Identifier},
-		polls:   polls,
+		cfg:   cfg,
+		from:  &corev3.ControlPlane{Identifier: cfg.Identifier},
+		polls: polls,
+
+		secretsRefused: rate.Sometimes{Interval: time.Minute},
+
 		streams: make(map[*stream]struct{}),
 	}
 }
@@ -142,7 +156,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		}
 		return nil
 	})
-	eg.Go(func() error { return s.ServeREST(ctx, split.rest) })
+	eg.Go(func() error { return s.serveREST(ctx, split.rest, anything) })
 	err := eg.Wait()
 	s.streaming.Wait()
 	return err

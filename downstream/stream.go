@@ -109,6 +109,7 @@ func (st *stream) attach(node *corev3.Node) {
 		KeepWildcard: node.GetUserAgentName() == xds.EnvoyUserAgent,
 		TTL:          enforcesTTL(node),
 		HadWildcard:  st.view.HadWildcard,
+		Secrets:      &st.server.secrets,
 	})
 	st.gate = newGate(st.server)
 	st.log.Info("stream opened", "peer", st.peer)

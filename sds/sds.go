@@ -28,6 +28,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds/files"
 	"github.com/holdfast-xds/holdfast/sds/keystore"
@@ -95,7 +96,7 @@ func New(cfg Config) (*Manager, error) {
 	for _, c := range cfg.Sources {
 		s, err := m.source(c)
 		if err != nil {
-			return nil, fmt.Errorf("--ca %s: %w", c.CA, err)
+			return nil, fmt.Errorf("--ca %s: %w", redact.MaskURL(c.CA), err)
 		}
 		m.sources = append(m.sources, s)
 	}

@@ -109,6 +109,10 @@ func NewADS(cfg ADSConfig) (*ADS, error) {
 // Run opens one stream and feeds from it until it ends, and returns why: never
 // nil. All goroutines that it started have ended then.
 func (a *ADS) Run(ctx context.Context, feed Feed, answered func() error) error {
+	return a.secrets.hide(a.attempt(ctx, feed, answered))
+}
+
+func (a *ADS) attempt(ctx context.Context, feed Feed, answered func() error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	conn, err := a.dial()
@@ -138,7 +142,7 @@ func (a *ADS) Run(ctx context.Context, feed Feed, answered func() error) error {
 }
 
 // Forward opens a stream of another service to the same server, on the connection
-// of the ADS stream and with the same headers. It fails with UNAVAILABLE while
+// of the ADS stream and with the same headers, which replace those of ctx. It fails with UNAVAILABLE while
 // there is none.
 func (a *ADS) Forward(ctx context.Context, method string) (grpc.ClientStream, error) {
 	a.mu.Lock()
@@ -186,13 +190,19 @@ func (a *ADS) headers(ctx context.Context) (context.Context, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.secrets.send(token, a.cfg.Headers)
+	md, _ := metadata.FromOutgoingContext(ctx) // a copy; of a client whose call is passed through
+	if md == nil {
+		md = make(metadata.MD)
+	}
+	// Set, not Append: of two values the server may believe the client's.
 	for k, v := range a.cfg.Headers {
-		ctx = metadata.AppendToOutgoingContext(ctx, k, v)
+		md.Set(k, v)
 	}
 	if token != "" {
-		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+		md.Set("authorization", "Bearer "+token)
 	}
-	return ctx, nil
+	return metadata.NewOutgoingContext(ctx, md), nil
 }
 
 type sotwWire struct {

@@ -64,8 +64,16 @@ type REST struct {
 
 // NewREST checks the configuration; it does no I/O.
 func NewREST(cfg RESTConfig) (*REST, error) {
+	if err := dial.CheckCredentials("upstream", cfg.URL); err != nil {
+		return nil, err
+	}
 	u, err := url.Parse(cfg.URL)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" {
+	if err == nil && (u.RawQuery != "" || u.Fragment != "") { // which may be a token, and is not shown
+		shown, _, _ := strings.Cut(cfg.URL, "?")
+		shown, _, _ = strings.Cut(shown, "#")
+		return nil, fmt.Errorf("upstream %q: a query or a fragment follows: want http://HOST[:PORT][/PREFIX] or https://…", shown)
+	}
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, fmt.Errorf("upstream %q: want http://HOST[:PORT][/PREFIX] or https://…", cfg.URL)
 	}
 	if err := cfg.Check(); err != nil {
@@ -125,7 +133,7 @@ func (r *REST) Run(ctx context.Context, feed Feed, answered func() error) error 
 	err = r.run(ctx, cancel, w, feed, answered)
 	cancel()
 	w.polling.Wait()
-	return err
+	return r.secrets.hide(err)
 }
 
 // restWire makes polls look like a stream.
@@ -203,7 +211,7 @@ func (w *restWire) keep(ctx context.Context, p *poll) {
 		case ctx.Err() != nil:
 			return
 		case errors.As(err, &answer):
-			w.rest.log.Warn("poll refused", "type", p.kind, "err", err)
+			w.rest.log.Warn("poll refused", "type", p.kind, "err", w.rest.secrets.hide(err))
 		case err != nil:
 			w.failed <- err
 			return
@@ -284,7 +292,8 @@ func (w *restWire) post(ctx context.Context, kind string, msg *discoveryv3.Disco
 	var out discoveryv3.DiscoveryResponse
 	// Strictly: a field that is not known here would be lost on the way.
 	if err := (protojson.UnmarshalOptions{Resolver: envoytypes.Resolver}).Unmarshal(body, &out); err != nil {
-		return nil, &answerError{fmt.Errorf("not a DiscoveryResponse in JSON: %w", err)}
+		line, column, text := envoytypes.Position(err) // protojson quotes values, and one may be a key
+		return nil, &answerError{fmt.Errorf("not a DiscoveryResponse in JSON: line %d, column %d: %s", line, column, text)}
 	}
 	if out.GetTypeUrl() == "" && out.GetVersionInfo() == "" && len(out.GetResources()) == 0 {
 		// "{}" would delete every listener and cluster (protocol.md 9.2).
@@ -301,6 +310,7 @@ func (w *restWire) headers(req *http.Request) error {
 	if err != nil {
 		return err
 	}
+	w.rest.secrets.send(token, w.rest.cfg.Headers)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "holdfast")
 	for k, v := range w.rest.cfg.Headers {

@@ -37,6 +37,7 @@ type server struct {
 	ackTimeout time.Duration
 	log        *slog.Logger
 	observer   Observer
+	secrets    secrets
 
 	mu sync.Mutex
 	// versions are the version_info of SotW, by type, over all streams. A stream

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -25,6 +26,7 @@ type Metrics struct {
 	answers       *prometheus.CounterVec
 	refused       *prometheus.CounterVec
 	peersRefused  prometheus.Counter
+	passed        *prometheus.CounterVec
 
 	responses       *prometheus.CounterVec
 	received        *prometheus.CounterVec
@@ -51,6 +53,7 @@ func NewMetrics(version string) *Metrics {
 		pushed:          counter("holdfast_pushed_resources_total", "Resources and removals in responses sent to clients.", "type", "form"),
 		answers:         counter("holdfast_answers_total", "Answers of clients to responses; result is ack or nack.", "type", "form", "result"),
 		refused:         counter("holdfast_refused_total", "Streams and requests of clients that went beyond a limit.", "limit"),
+		passed:          counter("holdfast_pass_through_calls_total", "Calls of services that are passed through to an upstream, when they ended; result is ok, error, or refused for one of another service.", "service", "result"),
 		responses:       counter("holdfast_upstream_responses_total", "Responses received from an upstream.", "upstream", "type"),
 		received:        counter("holdfast_upstream_resources_total", "Resources in responses received from an upstream.", "upstream", "type"),
 		upstreamAnswers: counter("holdfast_upstream_answers_total", "Answers sent to an upstream; result is ack or nack.", "upstream", "type", "result"),
@@ -64,7 +67,7 @@ func NewMetrics(version string) *Metrics {
 		Name: "holdfast_build_info", Help: "Constant 1; the labels say what is running.",
 		ConstLabels: prometheus.Labels{"version": version, "go_version": runtime.Version()},
 	}, func() float64 { return 1 })
-	m.registry.MustRegister(m.streams, m.streamsOpened, m.pushes, m.pushed, m.answers, m.refused, m.peersRefused,
+	m.registry.MustRegister(m.streams, m.streamsOpened, m.pushes, m.pushed, m.answers, m.refused, m.peersRefused, m.passed,
 		m.responses, m.received, m.upstreamAnswers, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, form := range []string{"delta", "sotw"} { // there from the start: a rate needs a first value
@@ -152,6 +155,20 @@ func (d DownstreamMetrics) Answered(typeURL, form string, nack bool) {
 
 // Refused counts what went beyond a limit.
 func (d DownstreamMetrics) Refused(limit string) { d.m.refused.WithLabelValues(limit).Inc() }
+
+// PassedThrough counts a call of a service that is not served here.
+func (d DownstreamMetrics) PassedThrough(service, result string) {
+	d.m.passed.WithLabelValues(service, result).Inc()
+}
+
+// PassThrough says which services are passed through, so that their counters are there from the
+// start.
+func (d DownstreamMetrics) PassThrough(services []string) {
+	for _, service := range services {
+		d.m.passed.WithLabelValues(service, downstream.PassedOK)
+		d.m.passed.WithLabelValues(service, downstream.PassedError)
+	}
+}
 
 // PeerRefused counts a connection that the socket refused.
 func (d DownstreamMetrics) PeerRefused() { d.m.peersRefused.Inc() }

@@ -159,3 +159,22 @@ func TestTypesOfClientsCannotFillTheMemory(t *testing.T) {
 		t.Errorf("what calls itself like a known type is %q", got)
 	}
 }
+
+// A rate needs a first value: what may be passed through is there before the first call.
+func TestCallsThatArePassedThroughAreCountedFromTheStart(t *testing.T) {
+	m := NewMetrics("v1")
+	down := m.Downstream()
+	down.PassThrough([]string{"a.B"})
+	down.PassedThrough("a.B", downstream.PassedError)
+	down.PassedThrough("other", downstream.NotPassed)
+	want := `
+# HELP holdfast_pass_through_calls_total Calls of services that are passed through to an upstream, when they ended; result is ok, error, or refused for one of another service.
+# TYPE holdfast_pass_through_calls_total counter
+holdfast_pass_through_calls_total{result="error",service="a.B"} 1
+holdfast_pass_through_calls_total{result="ok",service="a.B"} 0
+holdfast_pass_through_calls_total{result="refused",service="other"} 1
+`
+	if err := testutil.GatherAndCompare(m.registry, strings.NewReader(want), "holdfast_pass_through_calls_total"); err != nil {
+		t.Error(err)
+	}
+}

@@ -118,6 +118,15 @@ type Storage struct {
 	// NotStored counts what is missing after a restart without the control plane,
 	// by the reason.
 	NotStored map[string]int `json:"not_stored,omitempty"`
+	// Missing names what is missing for the reasons in NotStored, not all where it is much.
+	Missing []NotStored `json:"missing,omitempty"`
+}
+
+// NotStored is a resource that is missing after a restart without the control plane.
+type NotStored struct {
+	Type   string `json:"type"`
+	Name   string `json:"name"`
+	Reason string `json:"reason"`
 }
 
 // Group is the clients of one kind and what is held for them (design.md section 3).

@@ -44,6 +44,10 @@ func (s Status) WriteText(w io.Writer) error {
 		fmt.Fprintf(&b, "\nLast known good in %s: generation %d, %d bytes, written %s\n", printable(st.Dir), st.Generation, st.Bytes, ago(s.Now, st.Committed))
 		for _, reason := range slices.Sorted(maps.Keys(st.NotStored)) {
 			fmt.Fprintf(&b, "  not stored, and missing after a restart without the control plane: %s: %s\n", plural(st.NotStored[reason], "record"), printable(reason))
+			st.writeMissing(&b, reason)
+		}
+		if !st.Encrypted && len(st.Missing) > 0 {
+			b.WriteString("  with --state-key-file, resources that hold a secret are stored too, encrypted\n")
 		}
 	}
 	if len(s.Groups) == 0 {
@@ -133,6 +137,27 @@ func (e *Envoy) line(now time.Time) string {
 		line += fmt.Sprintf("; crashed %d times, last with code %d", e.Restarts, e.LastExit)
 	}
 	return line
+}
+
+// maxMissing bounds how many resources a line names.
+const maxMissing = 5
+
+// writeMissing names the resources that are not stored for one reason.
+func (s *Storage) writeMissing(b *bytes.Buffer, reason string) {
+	var names []string
+	for _, r := range s.Missing {
+		if r.Reason == reason {
+			names = append(names, r.Type+" "+strconv.Quote(r.Name))
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	more := ""
+	if n := max(s.NotStored[reason], len(names)); n > maxMissing {
+		names, more = names[:min(maxMissing, len(names))], ", …"
+	}
+	fmt.Fprintf(b, "    %s%s\n", strings.Join(names, ", "), more)
 }
 
 // wrong lists what is wrong with the disk; s may be nil.

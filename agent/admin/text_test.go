@@ -31,6 +31,7 @@ func TestTheStatusSaysFirstWhatIsWrong(t *testing.T) {
 		Storage: &Storage{
 			Dir: "/state", Generation: 7, Bytes: 1234, Committed: before(time.Minute), Since: before(time.Minute), Error: "no space left",
 			Aside: []string{"state-6.log.corrupt"}, NotStored: map[string]int{"it holds a secret": 2},
+			Missing: []NotStored{{Type: "RDS", Name: "a\x1b", Reason: "it holds a secret"}, {Type: "SDS", Name: "b", Reason: "it holds a secret"}},
 		},
 	}
 	const want = `holdfast v1, up 2d2h: NOT READY
@@ -58,6 +59,8 @@ Node "web-1\x1b[2J", cluster "web", envoy
 
 Last known good in /state: generation 7, 1234 bytes, written 1m ago
   not stored, and missing after a restart without the control plane: 2 records: it holds a secret
+    RDS "a\x1b", SDS "b"
+  with --state-key-file, resources that hold a secret are stored too, encrypted
 
 Clients
   STREAM  NODE   FROM    PROTOCOL  SINCE  SUBSCRIBED  TYPES

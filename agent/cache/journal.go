@@ -22,6 +22,9 @@ type Saved struct {
 	Accepted, Stable bool
 	// Previous is the stable content, if Content is another; nil for none.
 	Previous *xds.Resource
+	// ContentKnown and PreviousKnown say, of what Take returns, that the journal returned
+	// that content before, as what is to be on disk under this name.
+	ContentKnown, PreviousKnown bool
 }
 
 // FactKind is what a Fact says.
@@ -113,6 +116,7 @@ type onDisk struct {
 	previous         string        // its version; "" for none
 	source           sourceID
 	accepted, stable bool
+	restored         bool // it was there when the agent started
 }
 
 // Journal opens the journal, before anything is applied. There is one at most. changed,
@@ -349,7 +353,15 @@ func (j *Journal) resource(k key) (s Saved, differs bool) {
 	case previous != nil:
 		j.gone[k] = &want
 	}
-	return j.saved(k, want, previous), true
+	s = j.saved(k, want, previous)
+	s.ContentKnown = want.content != nil && disk.has(want.content.Version)
+	s.PreviousKnown = previous != nil && disk.has(previous.Version)
+	return s, true
+}
+
+// has reports whether a content was returned before as what is to be on disk; d may be nil.
+func (d *onDisk) has(version string) bool {
+	return d != nil && !d.restored && (d.content != nil && d.content.Version == version || d.previous == version)
 }
 
 // differs reports whether something else should be on disk than what is there.

@@ -80,7 +80,7 @@ func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
 func (c *Cache) restore(s Saved, now time.Time) {
 	t := c.table(s.Type)
 	source := c.sources.id(s.Source)
-	disk := &onDisk{content: s.Content, source: source, accepted: s.Accepted, stable: s.Stable}
+	disk := &onDisk{content: s.Content, source: source, accepted: s.Accepted, stable: s.Stable, restored: true}
 	if s.Previous != nil {
 		disk.previous = s.Previous.Version
 	}

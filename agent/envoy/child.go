@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/environ"
 )
 
 // child is one process.
@@ -30,8 +32,9 @@ type child struct {
 }
 
 // start starts a process whose output goes to out, line by line. It ends with the
-// process that started it, however that ends.
-func start(argv []string, epoch int, out func(line []byte)) (*child, error) {
+// process that started it, however that ends; clean is as in Config. It gets its environment but for the settings of
+// holdfast.
+func start(argv []string, epoch int, out func(line []byte), clean func(string) string) (*child, error) {
 	c := &child{epoch: epoch, exited: make(chan struct{})}
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -39,6 +42,7 @@ func start(argv []string, epoch int, out func(line []byte)) (*child, error) {
 	}
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr = w, w
+	cmd.Env = environ.ForChild()
 	cmd.SysProcAttr = attributes()
 	started := make(chan error)
 	go func() {
@@ -57,7 +61,13 @@ func start(argv []string, epoch int, out func(line []byte)) (*child, error) {
 		started <- nil
 		read := make(chan struct{})
 		go func() {
-			lines(r, out)
+			if clean == nil {
+				lines(r, out)
+			} else {
+				said := &messages{clean: clean, out: out}
+				lines(r, said.line)
+				said.flush()
+			}
 			close(read)
 		}()
 		_ = cmd.Wait() // what it says is in ProcessState

@@ -74,7 +74,10 @@ type Config struct {
 	Grace    time.Duration
 	// Out gets each line that Envoy writes, without its end; it is not kept.
 	Out func(line []byte)
-	Log *slog.Logger
+	// Clean, if set, returns what may be written of a message in which Envoy says why it
+	// NACKed configuration, with lines in it; Out gets it as one line.
+	Clean func(message string) string
+	Log   *slog.Logger
 }
 
 // ExitError says that Envoy has ended, and the agent with it.
@@ -253,7 +256,7 @@ func (s *Supervisor) launch(epoch int) error {
 	if err != nil {
 		return err
 	}
-	c, err := start(argv, epoch, s.cfg.Out)
+	c, err := start(argv, epoch, s.cfg.Out, s.cfg.Clean)
 	if err != nil {
 		return err
 	}

@@ -369,3 +369,19 @@ func TestVersionsAreCheckedAgainstThoseThatWereTested(t *testing.T) {
 		t.Error("a binary that is not there")
 	}
 }
+
+// A setting may be a secret, and what Envoy has in its environment is also what a program has that
+// takes Envoy over.
+func TestEnvoyGetsTheEnvironmentWithoutTheSettingsOfTheAgent(t *testing.T) {
+	t.Setenv("HOLDFAST_UPSTREAM_HEADER", "x-token=PLANTED")
+	t.Setenv("HOLDFAST_UPSTREAM", "PLANTED")
+	t.Setenv("ENVOY_UID", "101")
+	b := running(t, "environ", func(c *Config) { c.Exit = true })
+	b.exits(3)
+	said := b.lines.all()
+	if !slices.Contains(said, "ENVOY_UID=101") || slices.ContainsFunc(said, func(line string) bool {
+		return strings.Contains(line, "PLANTED") || strings.HasPrefix(line, "HOLDFAST_")
+	}) {
+		t.Errorf("%q", said)
+	}
+}

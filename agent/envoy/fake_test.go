@@ -44,6 +44,9 @@ func fake(mode string) {
 	case "say":
 		fmt.Print(arg)
 		os.Exit(0)
+	case "environ":
+		fmt.Println(strings.Join(os.Environ(), "\n"))
+		os.Exit(3)
 	case "args":
 		fmt.Println(strings.Join(os.Args[1:], " "))
 		os.Exit(3)

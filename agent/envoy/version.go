@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/environ"
 )
 
 // Oldest and Newest are the minor releases of Envoy 1 that the end-to-end tests
@@ -25,7 +27,9 @@ const versionTimeout = 10 * time.Second
 func CheckVersion(ctx context.Context, binary string) (release, warning string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, binary, "--version").CombinedOutput()
+	ask := exec.CommandContext(ctx, binary, "--version")
+	ask.Env = environ.ForChild()
+	out, err := ask.CombinedOutput()
 	if err != nil {
 		return "", "", fmt.Errorf("%s --version: %w: %s", binary, err, strings.TrimSpace(string(out)))
 	}

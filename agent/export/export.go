@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
+	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -33,7 +34,7 @@ type File struct {
 	// Name is relative to the directory.
 	Name string
 	Data []byte
-	// Secret says that nobody else may read it.
+	// Secret says that it holds a key or a credential, and is for its owner only.
 	Secret bool
 }
 
@@ -104,6 +105,7 @@ type writer struct {
 	// secrets are the names that something refers to.
 	secrets map[string]struct{}
 	result  *Result
+	finder  redact.Finder
 	// within says what is being written, for messages.
 	within string
 }
@@ -152,6 +154,9 @@ func (w *writer) file(name, typeURL string, resources []*anypb.Any, secret bool)
 		if data, err = (proto.MarshalOptions{Deterministic: true}).Marshal(resp); err != nil {
 			return "", fmt.Errorf("export: %s: %w", name, err)
 		}
+	}
+	for _, r := range resources {
+		secret = secret || w.finder.Sensitive(r) != "" // Envoy needs it, and nobody else
 	}
 	w.result.Files = append(w.result.Files, File{Name: name, Data: data, Secret: secret})
 	return name, nil

@@ -269,3 +269,25 @@ func TestNothingMakesTwoEmptyFiles(t *testing.T) {
 		t.Errorf("%+v", res)
 	}
 }
+
+// Envoy needs what is secret in a listener, and so the export has it: for its owner only.
+func TestAFileWithACredentialIsForItsOwnerOnly(t *testing.T) {
+	route := xdstest.Route("r", "c")
+	route.RequestHeadersToAdd = []*corev3.HeaderValueOption{{Header: &corev3.HeaderValue{Key: "authorization", Value: "Bearer token-0123456789"}}}
+	res, err := Build(held(t, xdstest.StaticCluster("c", "127.0.0.1:1"), xdstest.Listener("l", 1, "r"), route), Config{Dir: "/lkg"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := make(map[string]bool)
+	for _, f := range res.Files {
+		secret[f.Name] = f.Secret
+		if f.Name == res.Listeners && !strings.Contains(string(f.Data), "Bearer token-0123456789") {
+			t.Error("the credential is missing: Envoy could not start as it was")
+		}
+	}
+	for name, want := range map[string]bool{res.Clusters: false, res.Listeners: true} {
+		if secret[name] != want {
+			t.Errorf("%s is secret: %v, want %v", name, !want, want)
+		}
+	}
+}

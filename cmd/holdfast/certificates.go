@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/holdfast-xds/holdfast/internal/dial"
+	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/sds"
 	"github.com/holdfast-xds/holdfast/sds/istio"
 	"github.com/holdfast-xds/holdfast/sds/pki"
@@ -49,7 +50,7 @@ func (f *certificateFlags) config() (sds.Config, error) {
 	for _, s := range sources {
 		c, err := s.config()
 		if err != nil {
-			return sds.Config{}, fmt.Errorf("--ca %s: %w", s.ca, err)
+			return sds.Config{}, fmt.Errorf("--ca %s: %w", redact.MaskURL(s.ca), err)
 		}
 		cfg.Sources = append(cfg.Sources, c)
 	}

@@ -154,6 +154,16 @@ func explainFlag(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("%w%s (`%s --help` lists the flags)", err, didYouMean("--", unknown.GetSpecifiedName(), known), cmd.CommandPath())
 }
 
+// headerFlag returns the name of a flag of headers that was given, "" for none.
+func headerFlag(flags *pflag.FlagSet) (name string) {
+	flags.Visit(func(f *pflag.Flag) {
+		if _, ok := f.Value.(*headers); ok {
+			name = f.Name
+		}
+	})
+	return name
+}
+
 // command is a command whose flags stand in sections.
 type command struct {
 	*cobra.Command
@@ -212,6 +222,10 @@ func (c *command) finish(p process, keys map[string]bool) {
 			return nil
 		}
 		if len(args) > 0 {
+			if flag := headerFlag(cmd.Flags()); flag != "" {
+				// It may be the second word of a value that was not put into quotes.
+				return fmt.Errorf("unexpected argument (not shown, since it may be part of the value of --%s; put that into quotes): `%s` takes flags only", flag, c.CommandPath())
+			}
 			return fmt.Errorf("unexpected argument %q: `%s` takes flags only", args[0], c.CommandPath())
 		}
 		return nil

@@ -36,7 +36,9 @@ func newControlPlane(p process) *command {
 	f := &controlPlaneFlags{log: newLogFlags()}
 	f.add(c)
 	c.run = func(ctx context.Context, warnings []string) error {
-		cfg, err := f.config(f.log.logger(p.stderr, warnings))
+		log := f.log.logger(p.stderr, warnings)
+		harden(log)
+		cfg, err := f.config(log)
 		if err != nil {
 			return err
 		}

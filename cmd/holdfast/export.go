@@ -153,7 +153,10 @@ func writeFiles(dir string, files []export.File) error {
 		path := filepath.Join(dir, file.Name)
 		mode, dirMode := fs.FileMode(0o644), fs.FileMode(0o755)
 		if file.Secret {
-			mode, dirMode = 0o600, 0o700
+			mode = 0o600
+		}
+		if filepath.Dir(file.Name) != "." { // nothing but certificates is in a directory of its own
+			dirMode = 0o700
 		}
 		if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
 			return err

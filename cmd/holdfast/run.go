@@ -65,6 +65,7 @@ type runFlags struct {
 	allowUIDs   list
 	allowGIDs   list
 	linger      time.Duration
+	passThrough serviceNames
 	rest        string
 	restHold    time.Duration
 	limits      downstream.Limits
@@ -98,6 +99,7 @@ func newRun(p process) *command {
 	f.add(c)
 	c.run = func(ctx context.Context, warnings []string) error {
 		log := f.log.logger(p.stderr, warnings)
+		harden(log)
 		limits := containerLimits(log)
 		memory.Limit(os.Getenv, limits.Memory, log) // first of all: there is no need to collect what a start leaves
 		cfg, err := f.config(log)
@@ -123,7 +125,6 @@ func newRun(p process) *command {
 		if !f.pprof {
 			runtime.MemProfileRate = 0 // samples of the heap cost memory, and nobody could read them
 		}
-		harden(log)
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		go memory.GiveBack(ctx, log)
@@ -158,7 +159,9 @@ func (f *runFlags) add(c *command) {
 	flags.Var(&f.allowGIDs, "allow-gid", "`GROUP`, by name or number, whose members may use the socket")
 	flags.BoolVar(&f.takeover, "takeover", false, "take over from an agent that serves the socket, to exchange it by another version: it leaves its state, and Envoy comes over and loses nothing. Without it a second agent on a socket is refused")
 	flags.DurationVar(&f.linger, "client-linger", cache.DefaultLinger, "how long the subscriptions of an Envoy that went away are kept (`DURATION`, such as 10m), so that it finds its configuration when it comes back")
-	flags.StringVar(&f.rest, "rest", "", "`ADDR`, host:port, where REST-JSON xDS is served too, in plaintext and without secrets; empty for none. On the socket it always is")
+	f.passThrough.names = downstream.DefaultPassThrough
+	flags.Var(&f.passThrough, "pass-through", "full name of a gRPC `SERVICE`, repeatable, whose calls are passed through to the control plane, with the token and the headers of the agent; none for none. Calls of other services are refused. Unless it is given: envoy.service.load_stats.v3.LoadReportingService, envoy.service.health.v3.HealthDiscoveryService, envoy.service.accesslog.v3.AccessLogService and envoy.service.metrics.v3.MetricsService")
+	flags.StringVar(&f.rest, "rest", "", "`ADDR`, host:port, where REST-JSON xDS is served too, in plaintext; a response with a secret in it (a key, a password, a header with credentials) is refused there. Empty for none. On the socket REST is always served, and whole")
 	flags.DurationVar(&f.restHold, "rest-hold", 0, "how long a REST request whose version is current waits for a change (`DURATION`, such as 30s); Envoy's request_timeout must be longer. 0 answers at once")
 	flags = c.section("Limits on clients and control plane (a mesh of 20,000 clusters stays below the defaults)")
 	def := downstream.DefaultLimits
@@ -275,6 +278,7 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		RESTRefresh:   f.refresh,
 		REST:          f.rest,
 		RESTHold:      f.restHold,
+		PassThrough:   f.passThrough.names,
 		Socket:        downstream.SocketConfig{Path: f.socket, Mode: fs.FileMode(f.socketMode), Group: f.socketGroup},
 		AllowUIDs:     uids,
 		AllowGIDs:     gids,

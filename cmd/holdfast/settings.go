@@ -12,11 +12,13 @@ import (
 
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-xds/holdfast/internal/environ"
 )
 
 const (
 	configFlag = "config"
-	envPrefix  = "HOLDFAST_"
+	envPrefix  = environ.Prefix
 )
 
 const listsHelp = `A repeatable flag takes several values: in a variable separated by commas or, if

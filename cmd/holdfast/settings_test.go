@@ -111,7 +111,7 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 		"--cert-lifetime", "12h", "--root-overlap", "13h", "--root-lead", "14s", "--istio-ca", "ica", "--istio-token-file", "itok",
 		"--istio-header", "ClusterID=K", "--istio-cert-signer", "signer", "--istio-cert", "icert", "--istio-key", "ikey", "--istio-server-name", "isn", "--istio-san", "isan",
 		"--certificates", `{"ca": "files:/tls", "root-secret": "other"}`, "--identity-dir", "/identity", "--secret-dir", "/etc/a", "--secret-dir", "/etc/b", "--secret-alias", "x=web",
-		"--ready-requires", "upstream", "--takeover", "--client-linger", "5m", "--rest", "127.0.0.1:1", "--rest-hold", "30s", "--upstream-rest-refresh", "7s",
+		"--ready-requires", "upstream", "--takeover", "--client-linger", "5m", "--pass-through", "envoy.service.ratelimit.v3.RateLimitService", "--pass-through", "a.B", "--rest", "127.0.0.1:1", "--rest-hold", "30s", "--upstream-rest-refresh", "7s",
 		"--max-streams", "1", "--max-types", "2", "--max-subscriptions", "3", "--max-request-rate", "4", "--max-request-burst", "5", "--max-any-depth", "8", "--max-resources", "6", "--max-resource-bytes", "7",
 		"--state-dir", "/state", "--state-identity", "web", "--state-key-file", keyFile, "--state-key-file", keyFile, "--fallback-for", "20m", "--restore-after", "3s", "--max-stale", "4h", "--failover-after", "6s", "--stale-after", "11m",
 		"--ttl-policy", "cds=hold", "--ttl-policy", "LDS=hold", "--ttl-policy", "LDS=expire", "--ttl-policy", "type.googleapis.com/x.Y=hold",
@@ -131,8 +131,9 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 		Version: "dev", Upstreams: []string{"a:1", "file:/x"}, UpstreamForm: session.SotW,
 		Security: dial.Security{Plaintext: true, CA: "ca", Cert: "cert", Key: "key", ServerName: "sn", SANs: []string{"s1,x", "s2"}, TokenFile: "tok"},
 		Headers:  map[string]string{"ClusterID": "K=1"}, MaxMessage: 5, AckTimeout: 2 * time.Second,
-		Socket: downstream.SocketConfig{Path: "/s", Mode: 0o600, Group: "g"},
-		REST:   "127.0.0.1:1", RESTHold: 30 * time.Second, RESTRefresh: 7 * time.Second,
+		Socket:      downstream.SocketConfig{Path: "/s", Mode: 0o600, Group: "g"},
+		PassThrough: []string{"envoy.service.ratelimit.v3.RateLimitService", "a.B"},
+		REST:        "127.0.0.1:1", RESTHold: 30 * time.Second, RESTRefresh: 7 * time.Second,
 		Limits:       downstream.Limits{Streams: 1, Types: 2, Subscriptions: 3, RequestRate: 4, RequestBurst: 5, AnyDepth: 8},
 		MaxResources: 6, MaxBytes: 7,
 		AllowUIDs: []uint32{101, 0}, AllowGIDs: []uint32{4294967294, 0},
@@ -302,13 +303,14 @@ func TestWhatIsWrongWithSettingsIsSaid(t *testing.T) {
 		{"an empty upstream", "upstream: ['']", nil, nil, "upstream: is empty"},
 		{"a header without value", "", []string{"HOLDFAST_UPSTREAM_HEADER=secret-token"}, up, "HOLDFAST_UPSTREAM_HEADER: want NAME=VALUE"},
 		{"a header of gRPC", "upstream-header: {grpc-timeout: '1'}", nil, up, "headers that begin with grpc- belong to gRPC"},
-		{"a header with a bad name", "upstream-header: {':path': x}", nil, up, `":path" is no name of a header`},
+		{"a header with a bad name", "upstream-header: {':path': x}", nil, up, "what is before the first '=' is no name of a header"},
 		{"a header with a line break", "upstream-header: {a: \"x\\ny\"}", nil, up, `the value of "a" has characters that are not printable ASCII`},
 		{"a header twice", "upstream-header: [a=1, A=2]", nil, up, `"A" is given twice`},
-		{"a header that is no text", "upstream-header: {a: 1}", nil, up, "a: want text: put 1 into quotes"},
+		{"a header that is no text", "upstream-header: {a: 1}", nil, up, "a: want text: put the value into quotes"},
 		{"metadata without a value", "", []string{"HOLDFAST_NODE_METADATA=a"}, up, `"a": want NAME=TEXT or NAME:=JSON`},
 		{"metadata that is no JSON", "node-metadata: ['a:={']", nil, up, "a: no JSON: unexpected EOF"},
 		{"metadata of two values", "node-metadata: ['a:=1 2']", nil, up, "a: more than one JSON value"},
+		{"a method for a service", "", nil, and("--pass-through", "/a.B/C"), `"/a.B/C" is no gRPC service: want its full name`},
 		{"metadata twice", "node-metadata: [a=1, 'a:=2']", nil, up, `"a" is given twice`},
 		{"metadata that would be rounded", "node-metadata: {a: 9007199254740993}", nil, and("--node-id", "i", "--node-cluster", "c"), "protobuf would round"},
 		{"metadata beyond numbers", "node-metadata: {a: 99999999999999999999}", nil, up, "too large for a number"},
@@ -349,6 +351,74 @@ func TestWhatIsWrongWithSettingsIsSaid(t *testing.T) {
 			}
 			if err != nil && strings.Contains(err.Error(), "secret-token") {
 				t.Error("the error shows a value that may be a token")
+			}
+		})
+	}
+}
+
+func TestTheServicesThatArePassedThroughReplaceTheDefault(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		args []string
+		want []string
+	}{
+		{"the default", nil, downstream.DefaultPassThrough},
+		{"one", []string{"--pass-through", "a.B"}, []string{"a.B"}},
+		{"none", []string{"--pass-through", "none"}, []string{}},
+	} {
+		cfg, _, err := settled(t, "", nil, append([]string{"--upstream", "a:1"}, tc.args...)...)
+		if err != nil || !reflect.DeepEqual(cfg.PassThrough, tc.want) {
+			t.Errorf("%s: %q, %v", tc.name, cfg.PassThrough, err)
+		}
+	}
+}
+
+// A token that is given in a wrong way is not repeated where everybody can read it.
+func TestWhatIsWrongIsSaidWithoutTheSecretInIt(t *testing.T) {
+	const planted = "PLANTED0123456789"
+	up := []string{"run", "--upstream", "127.0.0.1:1"}
+	for _, tc := range []struct {
+		name    string
+		file    string
+		environ []string
+		args    []string
+	}{
+		{"a header with a colon", "", nil, append(up, "--upstream-header", "authorization: Bearer "+planted+"==")},
+		{"a header without a name", "", nil, append(up, "--upstream-header", planted)},
+		{"a header without quotes", "", nil, append(up, "--upstream-header", "authorization=Bearer", planted)},
+		{"a header of the CA without quotes", "", nil, append(up, "--istio-header", "authorization=Bearer", planted)},
+		{"a header in the environment", "", []string{"HOLDFAST_UPSTREAM_HEADER=authorization: " + planted + "=="}, up},
+		{"headers in the environment", "", []string{"HOLDFAST_UPSTREAM_HEADER=a=b,x " + planted + "=="}, up},
+		{"a header in JSON", "", []string{`HOLDFAST_UPSTREAM_HEADER={"a": "` + planted + `}`}, up},
+		{"a header in the file", "upstream-header: ['authorization: " + planted + "==']", nil, up},
+		{"a header that is no text", "upstream-header: {authorization: 8123456789}", nil, up},
+		{"a header with a line break", "", nil, append(up, "--upstream-header", "authorization="+planted+"\n")},
+		{"a password in a URL", "", nil, []string{"run", "--upstream", "https://user:" + planted + "@127.0.0.1:1"}},
+		{"a password in a URL without TLS", "", nil, []string{"run", "--upstream", "http://user:" + planted + "@127.0.0.1:1"}},
+		{"a password in a URL with a bad port", "", nil, []string{"run", "--upstream", "https://user:" + planted + "@127.0.0.1:x"}},
+		{"a password with a slash", "", nil, []string{"run", "--upstream", "https://user:" + planted + "/x@127.0.0.1:1"}},
+		{"a token in a URL", "", nil, []string{"run", "--upstream", "https://" + planted + "@127.0.0.1:1"}},
+		{"a token in the query of a URL", "", nil, []string{"run", "--upstream", "https://127.0.0.1:1/?token=" + planted}},
+		{"a password in an address", "", nil, []string{"run", "--upstream", "user:" + planted + "@127.0.0.1:1"}},
+		{"a password in a target", "", nil, []string{"run", "--upstream", "dns:///user:" + planted + "@xds.test:1"}},
+		{"a password in a URL of another scheme", "", nil, []string{"run", "--upstream", "grpc://user:" + planted + "@xds.test:1"}},
+		{"a password twice", "", nil, []string{"run", "--upstream", "https://u:" + planted + "@h:1", "--upstream", "https://u:" + planted + "@h:1"}},
+		{"a password in the environment", "", []string{"HOLDFAST_UPSTREAM=https://user:" + planted + "@127.0.0.1:1"}, []string{"run"}},
+		{"a password in the address of the CA", "", nil, []string{"run", "--ca", "istio:user:" + planted + "@ca.test:1", "--identity", "spiffe://test/x"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			args := tc.args
+			if tc.file != "" {
+				args = append(slices.Clone(args), "--config", write(t, "holdfast.yaml", tc.file))
+			}
+			got := call(t, tc.environ, args...)
+			if got.code != exitUsage || strings.Count(got.errors, "\n") != 1 {
+				t.Errorf("code %d: %s", got.code, got.errors)
+			}
+			for _, secret := range []string{planted, "8123456789"} {
+				if strings.Contains(got.errors, secret) {
+					t.Errorf("the secret is shown: %s", got.errors)
+				}
 			}
 		})
 	}

@@ -49,8 +49,11 @@ func newStatus() *command {
 }
 
 const dumpLong = `Show the resources that the running agent holds, as JSON: their names, versions and
-content, where they came from, and why Envoy refused one. Keys and other secrets
-are replaced by [redacted].`
+content, where they came from, and why Envoy refused one. Replaced by [redacted] are
+fields that Envoy's API marks as sensitive (keys, passwords), literal values of
+headers that carry credentials (authorization, cookie, x-api-key, …-token), URLs
+with a password, and private keys in PEM wherever they are. What else may be secret
+in a configuration cannot be known.`
 
 const dumpExample = `
 # everything

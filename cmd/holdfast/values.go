@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"google.golang.org/protobuf/reflect/protoreflect"
+
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -33,6 +35,39 @@ func (l *list) Set(s string) error {
 func (l *list) String() string { return strings.Join(*l, ",") }
 func (*list) Type() string     { return "TEXT" }
 func (*list) repeatable()      {}
+
+// serviceNames is a repeatable flag of names of gRPC services, with a default that the first value
+// replaces; "none" is none.
+type serviceNames struct {
+	names []string
+	set   bool
+}
+
+func (s *serviceNames) Set(name string) error {
+	if !s.set {
+		s.names, s.set = []string{}, true
+	}
+	switch {
+	case name == "none":
+		return nil
+	case !strings.Contains(name, ".") || !protoreflect.FullName(name).IsValid():
+		return fmt.Errorf("%q is no gRPC service: want its full name, such as envoy.service.load_stats.v3.LoadReportingService, or none", name)
+	}
+	if !slices.Contains(s.names, name) {
+		s.names = append(s.names, name)
+	}
+	return nil
+}
+
+// String returns "" for the default, which is too long for the help.
+func (s *serviceNames) String() string {
+	if !s.set {
+		return ""
+	}
+	return strings.Join(s.names, ",")
+}
+func (*serviceNames) Type() string { return "SERVICE" }
+func (*serviceNames) repeatable()  {}
 
 // ttlPolicy is a repeatable flag of TYPE=expire|hold pairs: the types, by URL, that
 // are held.
@@ -100,7 +135,8 @@ func (h *headers) add(name, value string) error {
 	lower := strings.ToLower(name)
 	switch {
 	case name == "" || strings.ContainsFunc(name, func(r rune) bool { return !valid(r) }):
-		return fmt.Errorf("%q is no name of a header: want letters, digits, '-', '_' and '.'", name)
+		// What was given is not repeated: it may be a token that was written in another form.
+		return errors.New("what is before the first '=' is no name of a header: want NAME=VALUE, and in the name letters, digits, '-', '_' and '.'")
 	case strings.HasPrefix(lower, "grpc-"):
 		return fmt.Errorf("%q: headers that begin with grpc- belong to gRPC", name)
 	case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }) && !strings.HasSuffix(lower, "-bin"):
@@ -125,7 +161,7 @@ func eachText(m map[string]any, add func(name, value string) error) error {
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		text, ok := m[name].(string)
 		if !ok {
-			return fmt.Errorf("%s: want text: put %v into quotes", name, m[name])
+			return fmt.Errorf("%s: want text: put the value into quotes", name) // which is not shown: it may be a token
 		}
 		if err := add(name, text); err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -82,6 +83,9 @@ type Config struct {
 	// TTL says that the client enforces the TTL of resources: an Envoy, which
 	// does not say so, and clients that do (protocol.md 6.8).
 	TTL bool
+	// Secrets finds what must not be told on of what a client says of a response. Several
+	// machines may share one; nil for one of its own.
+	Secrets *redact.Finder
 }
 
 // Session is the machine of one stream.
@@ -109,6 +113,9 @@ func New(cfg Config) *Session {
 	if cfg.WarmingHold == 0 {
 		cfg.WarmingHold = DefaultWarmingHold
 	}
+	if cfg.Secrets == nil {
+		cfg.Secrets = &redact.Finder{}
+	}
 	return &Session{cfg: cfg, types: make(map[string]*subscription), awaited: make(map[string]time.Time)}
 }
 
@@ -116,7 +123,8 @@ func New(cfg Config) *Session {
 type Request struct {
 	Type  string
 	Nonce string
-	// Error is the client's reason for a NACK; "" for none.
+	// Error is the client's reason for a NACK, as it said it; "" for none. It may have
+	// secrets in it, and is for the machine only.
 	Error string
 	// NACK says that the request carries an error_detail: the only sign of one
 	// (protocol.md 1.3).
@@ -176,7 +184,8 @@ type Verdict struct {
 	// client has seen every update up to it. 0 for a response that was a probe
 	// of one suspect and so says nothing of later updates.
 	Revision uint64
-	// NACK says that the response was refused, for the reason Error.
+	// NACK says that the response was refused, for the reason Error: what the client said,
+	// bounded and without the secrets of what it was sent.
 	NACK  bool
 	Error string
 	// Accepted lists contents that the client has not ACKed before; Suspects

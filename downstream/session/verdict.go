@@ -27,8 +27,9 @@ func (sub *subscription) answer(req *Request) *Verdict {
 	if len(sub.flights) == 0 {
 		sub.superseded = 0
 	}
-	v := &Verdict{Type: sub.url, Revision: f.revision, NACK: req.NACK, Error: req.Error}
+	v := &Verdict{Type: sub.url, Revision: f.revision, NACK: req.NACK}
 	if req.NACK {
+		v.Error = sub.reason(req.Error, &f)
 		sub.missedBeats(f)
 		sub.nack(f, v)
 	} else {

@@ -17,6 +17,8 @@ import (
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/holdfast-xds/holdfast/internal/redact"
 )
 
 // Security says how a server is spoken to and who it must be. Files are read
@@ -166,10 +168,23 @@ func (s Security) Token() (string, error) {
 	return token, nil
 }
 
+// CheckCredentials refuses an address with a user and password in it: addresses are shown in logs,
+// metrics and status. The error does not repeat them.
+func CheckCredentials(what, addr string) error {
+	masked := redact.MaskURL(addr)
+	if masked == addr {
+		return nil
+	}
+	return fmt.Errorf("%s %q: a user or password in the address would be shown in logs and metrics: leave it out, and send it as a header (--upstream-header, --istio-header) or as a token (--upstream-token-file, --istio-token-file)", what, masked)
+}
+
 // Target turns an address into a gRPC target, and says whether it is a Unix socket.
 // what names the kind of server in errors, such as "upstream", and want the
 // addresses that the caller takes.
 func Target(what, want, addr string) (target string, unix bool, err error) {
+	if err := CheckCredentials(what, addr); err != nil {
+		return "", false, err
+	}
 	switch {
 	case strings.HasPrefix(addr, "unix:"):
 		path := strings.TrimPrefix(strings.TrimPrefix(addr, "unix:"), "//")

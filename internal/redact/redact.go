@@ -1,8 +1,10 @@
 // Package redact renders protobuf messages as JSON for people, without their
 // secrets: every field that the API annotates with udpa.annotations.sensitive,
-// wherever it is nested, is shown as "[redacted]".
+// wherever it is nested, is shown as "[redacted]". So are the literal values of headers
+// that carry credentials (authorization, cookie, x-api-key, names that end in -token, and the
+// like), URLs with a password, and text that has a private key in PEM in it.
 //
-// It promises that nothing of the value of such a field is in the output, that a
+// It promises that nothing of such a value is in the output, that a
 // type which internal/envoytypes does not know is shown by its name and size only
 // (its sensitive fields cannot be known), that equal messages give equal bytes,
 // and that it never fails: what cannot be decoded is shown as a placeholder that
@@ -11,8 +13,8 @@
 // The output is close to protojson with the names of the proto file, but is
 // meant to be read, not to be parsed back: a placeholder is not a message.
 //
-// A Finder says whether there is such a field, or a private key, in a message, for
-// those who must not write it down.
+// A Finder says whether there is such a value in a message, for those who must not write it
+// down, and takes such values out of the text in which a client says why it NACKed a resource.
 //
 // JSON keeps no state, a Finder remembers types only; all functions may be called
 // concurrently.
@@ -146,6 +148,10 @@ func (e *encoder) wellKnown(m protoreflect.Message) {
 		e.text("not shown: no valid " + string(m.Descriptor().FullName()))
 		return
 	}
+	if hasPrivateKey(compact.Bytes()) {
+		e.text(Marker)
+		return
+	}
 	e.out = append(e.out, compact.Bytes()...)
 }
 
@@ -243,10 +249,11 @@ func (e *encoder) fields(m protoreflect.Message, o *object) {
 			cmp.Compare(a.Index(), b.Index()),
 			cmp.Compare(a.FullName(), b.FullName()))
 	})
+	held := credentials(m)
 	for _, fd := range set {
 		o.key(fd.TextName())
 		v := m.Get(fd)
-		hide := sensitive(fd)
+		hide := sensitive(fd) || slices.Contains(held, fd.Name())
 		switch {
 		case fd.IsMap():
 			e.mapping(fd, v.Map(), hide)
@@ -330,8 +337,16 @@ func (e *encoder) value(fd protoreflect.FieldDescriptor, v protoreflect.Value, h
 func (e *encoder) scalar(fd protoreflect.FieldDescriptor, v protoreflect.Value) {
 	switch fd.Kind() {
 	case protoreflect.StringKind:
+		if hasPrivateKey([]byte(v.String())) {
+			e.text(Marker)
+			return
+		}
 		e.text(v.String())
 	case protoreflect.BytesKind:
+		if hasPrivateKey(v.Bytes()) {
+			e.text(Marker)
+			return
+		}
 		e.text(base64.StdEncoding.EncodeToString(v.Bytes()))
 	case protoreflect.EnumKind:
 		if known := fd.Enum().Values().ByNumber(v.Enum()); known != nil {

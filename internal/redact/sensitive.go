@@ -3,12 +3,14 @@ package redact
 import (
 	"bytes"
 	"encoding/base64"
+	"iter"
 	"sync"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -23,30 +25,52 @@ type Finder struct {
 
 // Sensitive says what is secret in a message, "" for nothing: the first set field
 // that is annotated with udpa.annotations.sensitive, wherever it is nested, also
-// through Anys and TypedStructs, unless it only names a file or a variable; or a private key in PEM, or in base64 of PEM,
+// through Anys and TypedStructs, unless it only names a file or a variable; the literal value of
+// a header that carries credentials, such as authorization; or a private key in PEM, or in base64 of PEM,
 // anywhere in the bytes, which is all that can be looked for in a type that is not
 // known. What cannot be decoded counts as secret.
 //
 // It walks the wire form, and only into fields from which a sensitive one can be
 // reached. The answer names fields and types, never a value.
 func (f *Finder) Sensitive(m *anypb.Any) (why string) {
-	if hasPrivateKey(m.GetValue()) {
-		return "a private key in PEM"
+	f.each(m, func(found string, _ []byte) bool {
+		why = found
+		return false
+	})
+	return why
+}
+
+// Values yields everything that Sensitive would find in a message, as it is there: text, bytes,
+// or the whole of what cannot be decoded. The slices belong to the message and must not be changed.
+func (f *Finder) Values(m *anypb.Any) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		f.each(m, func(_ string, value []byte) bool { return len(value) == 0 || yield(value) })
 	}
-	return f.inAny(m.GetTypeUrl(), m.GetValue(), 0)
+}
+
+// found is told of a secret value, with what it is. It returns false to end the walk.
+type found func(why string, value []byte) bool
+
+// each tells of everything that is secret in a message.
+func (f *Finder) each(m *anypb.Any, tell found) {
+	if privateKeys(m.GetValue(), tell) {
+		f.inAny(m.GetTypeUrl(), m.GetValue(), 0, tell)
+	}
 }
 
 // plan is where to look in one type of message.
 type plan struct {
 	// fields has the sensitive fields, and those that lead to one.
 	fields map[protowire.Number]protoreflect.FieldDescriptor
+	// holder: what is secret depends on what the message says.
+	holder bool
 }
 
 func (f *Finder) plan(md protoreflect.MessageDescriptor) *plan {
 	if p, ok := f.plans.Load(md.FullName()); ok {
 		return p.(*plan)
 	}
-	p := &plan{fields: make(map[protowire.Number]protoreflect.FieldDescriptor)}
+	p := &plan{fields: make(map[protowire.Number]protoreflect.FieldDescriptor), holder: holders[md.FullName()] != nil}
 	fields := md.Fields()
 	for i := range fields.Len() {
 		fd := fields.Get(i)
@@ -64,7 +88,7 @@ func leads(md protoreflect.MessageDescriptor) bool {
 	seen := map[protoreflect.FullName]bool{md.FullName(): true}
 	for queue := []protoreflect.MessageDescriptor{md}; len(queue) > 0; queue = queue[1:] {
 		at := queue[0]
-		if holdsAny(at.FullName()) {
+		if holdsAny(at.FullName()) || holders[at.FullName()] != nil {
 			return true
 		}
 		fields := at.Fields()
@@ -91,59 +115,137 @@ const (
 	notDecoded = "it cannot be decoded as the type that it says: "
 )
 
-// message looks through the wire form of a message.
-func (f *Finder) message(md protoreflect.MessageDescriptor, b []byte, depth int) string {
+// message looks through the wire form of a message. Like all that it calls, it returns false once
+// the walk has been ended.
+func (f *Finder) message(md protoreflect.MessageDescriptor, b []byte, depth int, tell found) bool {
 	switch name := md.FullName(); {
 	case depth > maxDepth:
-		return tooDeep
+		return tell(tooDeep, b)
 	case name == "google.protobuf.Any":
 		url, value, ok := pair(b)
 		if !ok {
-			return notDecoded + string(name)
+			return tell(notDecoded+string(name), b)
 		}
-		return f.inAny(url, value, depth+1)
+		return f.inAny(url, value, depth+1, tell)
 	case typedStruct(name):
-		return f.inTypedStruct(name, b, depth+1)
+		return f.inTypedStruct(name, b, depth+1, tell)
 	}
-	fields := f.plan(md).fields
-	for len(b) > 0 && len(fields) > 0 {
+	p := f.plan(md)
+	if p.holder && !held(md, b, tell) {
+		return false
+	}
+	for len(b) > 0 && len(p.fields) > 0 {
 		num, typ, n := protowire.ConsumeTag(b)
 		if n < 0 {
-			return notDecoded + string(md.FullName())
+			return tell(notDecoded+string(md.FullName()), b)
 		}
-		b = b[n:]
-		if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
-			return notDecoded + string(md.FullName())
+		rest := b[n:]
+		if n = protowire.ConsumeFieldValue(num, typ, rest); n < 0 {
+			return tell(notDecoded+string(md.FullName()), b)
 		}
-		value := b[:n]
-		b = b[n:]
-		fd, ok := fields[num]
+		value := rest[:n]
+		b = rest[n:]
+		fd, ok := p.fields[num]
 		if !ok {
 			continue
 		}
 		if typ == protowire.BytesType {
 			value, _ = protowire.ConsumeBytes(value)
 		}
-		if sensitive(fd) {
-			if fd.Message() != nil && fd.Message().FullName() == dataSource && elsewhere(value) {
-				continue
+		switch {
+		case sensitive(fd):
+			if !marked(fd, typ, value, tell) {
+				return false
 			}
-			if len(value) == 0 && typ == protowire.BytesType && fd.Message() == nil {
-				continue // an empty string is none
+		case fd.Kind() == protoreflect.GroupKind: // the API has no groups
+			if !tell(notDecoded+string(md.FullName()), value) {
+				return false
 			}
-			return "the field " + string(fd.FullName()) + ", which the API marks as sensitive"
-		}
-		if fd.Kind() == protoreflect.GroupKind {
-			return notDecoded + string(md.FullName()) // the API has no groups
-		}
-		if typ != protowire.BytesType {
-			continue // no message
-		}
-		if why := f.message(fd.Message(), value, depth+1); why != "" {
-			return why
+		case typ == protowire.BytesType: // else it is no message
+			if !f.message(fd.Message(), value, depth+1, tell) {
+				return false
+			}
 		}
 	}
-	return ""
+	return true
+}
+
+// marked tells of the value of a field that the API marks as sensitive.
+func marked(fd protoreflect.FieldDescriptor, typ protowire.Type, value []byte, tell found) bool {
+	why := "the field " + string(fd.FullName()) + ", which the API marks as sensitive"
+	switch {
+	case fd.Message() == nil:
+		// An empty string is none.
+		return len(value) == 0 && typ == protowire.BytesType || tell(why, value)
+	case fd.Message().FullName() == dataSource && elsewhere(value):
+		return true
+	}
+	told := false
+	more := leaves(fd.Message(), value, 0, func(leaf []byte) bool {
+		told = true
+		return tell(why, leaf)
+	})
+	if !told { // it is set, and that is enough
+		return tell(why, nil)
+	}
+	return more
+}
+
+// leaves yields the texts and bytes in the wire form of a message, at any depth; what cannot be
+// decoded as a whole.
+func leaves(md protoreflect.MessageDescriptor, b []byte, depth int, yield func([]byte) bool) bool {
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 || depth > maxDepth {
+			return yield(b)
+		}
+		rest := b[n:]
+		if n = protowire.ConsumeFieldValue(num, typ, rest); n < 0 {
+			return yield(b)
+		}
+		value := rest[:n]
+		b = rest[n:]
+		if typ != protowire.BytesType {
+			continue
+		}
+		value, _ = protowire.ConsumeBytes(value)
+		fd := md.Fields().ByNumber(num)
+		if fd != nil && fd.Message() != nil {
+			if !leaves(fd.Message(), value, depth+1, yield) {
+				return false
+			}
+		} else if len(value) > 0 && !yield(value) {
+			return false
+		}
+	}
+	return true
+}
+
+// held tells of the credentials in a message whose type is one of holders.
+func held(md protoreflect.MessageDescriptor, b []byte, tell found) bool {
+	m := dynamicpb.NewMessage(md)
+	if err := (proto.UnmarshalOptions{Resolver: envoytypes.Resolver}).Unmarshal(b, m); err != nil {
+		return tell(notDecoded+string(md.FullName()), b)
+	}
+	for _, name := range credentials(m) {
+		fd := md.Fields().ByName(name)
+		why := "the field " + string(fd.FullName()) + ", which holds a credential"
+		var values [][]byte
+		if fd.Message() == nil {
+			values = secretsOf([]byte(text(m, name)))
+		} else if inner, err := proto.Marshal(m.Get(fd).Message().Interface()); err == nil {
+			leaves(fd.Message(), inner, 0, func(leaf []byte) bool {
+				values = append(values, secretsOf(leaf)...)
+				return true
+			})
+		}
+		for _, value := range values {
+			if !tell(why, value) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // dataSource is what holds keys, or says where they are.
@@ -175,37 +277,36 @@ func elsewhere(b []byte) bool {
 }
 
 // inAny looks through what an Any holds.
-func (f *Finder) inAny(url string, value []byte, depth int) string {
+func (f *Finder) inAny(url string, value []byte, depth int, tell found) bool {
 	switch {
 	case len(value) == 0:
-		return ""
+		return true
 	case url == "":
-		return "an Any that does not say its type"
+		return tell("an Any that does not say its type", value)
 	}
 	known, err := envoytypes.Resolver.FindMessageByURL(url)
 	if err != nil {
-		return "" // no private key is in it: that was looked for in all bytes
+		return true // private keys were looked for in all bytes
 	}
-	return f.message(known.Descriptor(), value, depth)
+	return f.message(known.Descriptor(), value, depth, tell)
 }
 
 // inTypedStruct looks through a message that was written as a Struct.
-func (f *Finder) inTypedStruct(name protoreflect.FullName, b []byte, depth int) string {
+func (f *Finder) inTypedStruct(name protoreflect.FullName, b []byte, depth int, tell found) bool {
 	url, value, ok := pair(b)
 	if !ok {
-		return notDecoded + string(name)
+		return tell(notDecoded+string(name), b)
 	}
 	known, err := envoytypes.Resolver.FindMessageByURL(url)
 	if err != nil {
-		return "" // as in inAny
+		return true // as in inAny
+	}
+	var written structpb.Struct
+	if err := proto.Unmarshal(value, &written); err != nil {
+		return tell(notDecoded+string(known.Descriptor().FullName()), value)
 	}
 	inner := known.New().Interface()
-	var written structpb.Struct
-	err = proto.Unmarshal(value, &written)
-	var encoded []byte
-	if err == nil {
-		encoded, err = protojson.Marshal(&written)
-	}
+	encoded, err := protojson.Marshal(&written)
 	if err == nil {
 		err = (protojson.UnmarshalOptions{DiscardUnknown: true, Resolver: envoytypes.Resolver}).Unmarshal(encoded, inner)
 	}
@@ -213,13 +314,38 @@ func (f *Finder) inTypedStruct(name protoreflect.FullName, b []byte, depth int) 
 		encoded, err = proto.Marshal(inner)
 	}
 	if err != nil {
-		// The error quotes the value: it is not shown.
-		return notDecoded + string(known.Descriptor().FullName())
+		// The error quotes the value: it is not shown. Which of the texts are secret is not known.
+		why := notDecoded + string(known.Descriptor().FullName())
+		told := false
+		for leaf := range texts(structpb.NewStructValue(&written)) {
+			if told = true; !tell(why, []byte(leaf)) {
+				return false
+			}
+		}
+		return told || tell(why, nil)
 	}
-	if hasPrivateKey(encoded) {
-		return "a private key in PEM"
+	return privateKeys(encoded, tell) && f.message(known.Descriptor(), encoded, depth, tell)
+}
+
+// texts yields the texts in a value, at any depth: not the names of its fields.
+func texts(v *structpb.Value) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		var walk func(*structpb.Value) bool
+		walk = func(v *structpb.Value) bool {
+			for _, inner := range v.GetStructValue().GetFields() {
+				if !walk(inner) {
+					return false
+				}
+			}
+			for _, inner := range v.GetListValue().GetValues() {
+				if !walk(inner) {
+					return false
+				}
+			}
+			return v.GetStringValue() == "" || yield(v.GetStringValue())
+		}
+		walk(v)
 	}
-	return f.message(known.Descriptor(), encoded, depth)
 }
 
 // pair reads fields 1, a string, and 2, bytes: an Any or a TypedStruct.
@@ -272,4 +398,110 @@ func hasPrivateKey(b []byte) bool {
 		}
 	}
 	return false
+}
+
+// privateKeys tells of the private keys in PEM that are anywhere in b, also in base64.
+func privateKeys(b []byte, tell found) bool {
+	if !hasPrivateKey(b) {
+		return true
+	}
+	const why = "a private key in PEM"
+	for from := 0; ; {
+		i := bytes.Index(b[from:], []byte(privateKey))
+		if i < 0 {
+			break
+		}
+		block, end := pemBlock(b, from+i)
+		if !tell(why, block) {
+			return false
+		}
+		from = end
+	}
+	for _, encoded := range privateKeyBase64 {
+		for from := 0; ; {
+			i := bytes.Index(b[from:], encoded)
+			if i < 0 {
+				break
+			}
+			start, end := from+i, from+i
+			for start > 0 && inBase64(b[start-1]) {
+				start--
+			}
+			for end < len(b) && inBase64(b[end]) {
+				end++
+			}
+			if !tell(why, b[start:end]) {
+				return false
+			}
+			for align := range 4 {
+				if !tell(why, decodeBase64(b[min(start+align, end):end])) {
+					return false
+				}
+			}
+			from = end
+		}
+	}
+	return true
+}
+
+// pemBlock returns the PEM block whose first line ends with what is at i, and where it ends: with
+// its last line or, if it has none, with b.
+func pemBlock(b []byte, i int) (block []byte, end int) {
+	start := max(bytes.LastIndex(b[:i], []byte("-----BEGIN")), 0)
+	end = i + len(privateKey)
+	if last := bytes.Index(b[end:], []byte("-----END")); last >= 0 {
+		end += last + len("-----END")
+		if tail := bytes.Index(b[end:], []byte("-----")); tail >= 0 && tail < 100 {
+			end += tail + len("-----")
+		}
+	} else {
+		end = len(b)
+	}
+	return b[start:end], end
+}
+
+func inBase64(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
+		c == '+' || c == '/' || c == '-' || c == '_' || c == '=' || c == '\n' || c == '\r'
+}
+
+// decodeBase64 decodes as much as there are whole groups, in either alphabet.
+func decodeBase64(b []byte) []byte {
+	var out []byte
+	var group, n uint32
+	for _, c := range b {
+		digit, ok := base64Digit(c)
+		if !ok {
+			continue // padding, and ends of lines
+		}
+		group = group<<6 | digit
+		if n++; n == 4 {
+			out = append(out, byte(group>>16), byte(group>>8), byte(group))
+			group, n = 0, 0
+		}
+	}
+	switch n {
+	case 2:
+		out = append(out, byte(group>>4))
+	case 3:
+		out = append(out, byte(group>>10), byte(group>>2))
+	}
+	return out
+}
+
+// base64Digit returns the value of a character in either alphabet.
+func base64Digit(c byte) (uint32, bool) {
+	switch {
+	case c >= 'A' && c <= 'Z':
+		return uint32(c - 'A'), true
+	case c >= 'a' && c <= 'z':
+		return uint32(c-'a') + 26, true
+	case c >= '0' && c <= '9':
+		return uint32(c-'0') + 52, true
+	case c == '+', c == '-':
+		return 62, true
+	case c == '/', c == '_':
+		return 63, true
+	}
+	return 0, false
 }

@@ -29,6 +29,7 @@ import (
 	pb "istio.io/api/security/v1alpha1"
 
 	"github.com/holdfast-xds/holdfast/internal/dial"
+	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
@@ -167,7 +168,14 @@ func (c *CA) call(ctx context.Context, req *pb.IstioCertificateRequest) (*pb.Ist
 	var header metadata.MD
 	response, err := pb.NewIstioCertificateServiceClient(conn).CreateCertificate(metadata.NewOutgoingContext(ctx, md), req, grpc.Header(&header))
 	if err != nil {
-		return nil, c.failed(err, header != nil)
+		// The CA may repeat what it was sent.
+		secrets := [][]byte{[]byte(token)}
+		for name, value := range c.cfg.Headers {
+			if redact.IsCredential(name, value) {
+				secrets = append(secrets, []byte(value))
+			}
+		}
+		return nil, c.failed(redact.Error(err, secrets...), header != nil)
 	}
 	return response, nil
 }

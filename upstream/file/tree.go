@@ -209,6 +209,9 @@ func yamlTrees(data []byte) ([]*node, error) {
 // parser, unlike its scanner, reports from 0.
 func yamlError(err error) error {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	if strings.HasPrefix(text, "unknown anchor ") {
+		text = "unknown anchor (its name is not shown: a text that begins with * must be in quotes, and may be a password)"
+	}
 	rest, found := strings.CutPrefix(text, "line ")
 	if !found {
 		return &ParseError{Err: errors.New(text)}

@@ -12,6 +12,7 @@ import (
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 
+	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -201,7 +202,7 @@ func (in *ingest) report(sub *subscription, errs []*discoveryv3.ResourceError) {
 		}
 		in.update.Errors = append(in.update.Errors, ResourceError{
 			Name: name,
-			Err:  &reported{codes.Code(e.GetErrorDetail().GetCode()), e.GetErrorDetail().GetMessage()},
+			Err:  &reported{codes.Code(e.GetErrorDetail().GetCode()), redact.Line(e.GetErrorDetail().GetMessage())},
 		})
 	}
 }
@@ -362,7 +363,7 @@ func (s *Session) receive(sub *subscription, in *ingest, version string, now tim
 		a.holds = sub.holds
 	}
 	if len(in.bad) > 0 {
-		sub.refuse(a, strings.Join(in.bad, "; "), now)
+		sub.refuse(a, redact.Line(strings.Join(in.bad, "; ")), now)
 	}
 	sub.answers = append(sub.answers, a)
 	in.update.Wake = earlier(a.at, sub.settleAt)

@@ -1,0 +1,60 @@
+package agent
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/agent/store"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// maxNamed bounds how many resources are named that are not stored for one reason, in the log and
+// in status; all are counted.
+const maxNamed = 20
+
+// warnNotStored tells of a resource that is not written down, and what to do about it: once, and of
+// the first maxNamed for each reason. Called under mu.
+func (k *keeper) warnNotStored(key store.Key, r *xds.Resource, why string) {
+	if len(k.warned[why]) >= maxNamed || slices.Contains(k.warned[why], key) {
+		return
+	}
+	if k.warned == nil {
+		k.warned = make(map[string][]store.Key)
+	}
+	k.warned[why] = append(k.warned[why], key)
+	todo := "nothing can be done about it here"
+	if k.needsKey(r) {
+		todo = "give --state-key-file: with it, what is secret is stored, encrypted"
+	}
+	k.log.Warn("a resource is not stored, and is missing after a restart without the control plane",
+		"type", xds.Short(key.Type), "name", key.Name, "reason", why, "todo", todo)
+	if len(k.warned[why]) == maxNamed {
+		k.log.Warn("more resources that are not stored for this reason are counted in status only", "reason", why)
+	}
+}
+
+// needsKey reports whether a resource would be stored if what is stored were encrypted.
+func (k *keeper) needsKey(r *xds.Resource) bool {
+	if k.encrypted {
+		return false
+	}
+	ok, _ := store.Storable(r, true, k.finder.Sensitive)
+	return ok
+}
+
+// named lists the resources that are not stored, at most maxNamed for each reason.
+func named(notStored map[store.Key]string) []admin.NotStored {
+	var all []admin.NotStored
+	for key, why := range notStored {
+		all = append(all, admin.NotStored{Type: xds.Short(key.Type), Name: key.Name, Reason: why})
+	}
+	slices.SortFunc(all, func(a, b admin.NotStored) int {
+		return cmp.Or(cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Type, b.Type), cmp.Compare(a.Name, b.Name))
+	})
+	n := make(map[string]int)
+	return slices.DeleteFunc(slices.Compact(all), func(r admin.NotStored) bool {
+		n[r.Reason]++
+		return n[r.Reason] > maxNamed
+	})
+}

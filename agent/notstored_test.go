@@ -1,0 +1,91 @@
+package agent
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
+)
+
+// A credential in a header is as secret as a key, though Envoy's API does not say so. Which
+// resource is missing for it, and what helps, is said.
+func TestARouteWithACredentialIsWrittenEncryptedOnly(t *testing.T) {
+	const planted = "PLANTED-TOKEN-0123456789"
+	route := xdstest.Route("r1", "c1")
+	route.RequestHeadersToAdd = []*corev3.HeaderValueOption{{Header: &corev3.HeaderValue{Key: "authorization", Value: "Bearer " + planted}}}
+	for _, key := range [][]byte{nil, slices.Repeat([]byte{7}, 32)} {
+		inBothForms(t, func(r *rig) {
+			var log bytes.Buffer
+			dir := t.TempDir()
+			r.keepIn(dir)
+			r.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+			if key != nil {
+				r.cfg.StateKeys = [][]byte{key}
+			}
+			r.start()
+			r.whole(r.cfg.Node)
+			r.pass(time.Second) // the route without the credential is on disk
+			r.cp.Set(route)
+			r.pass(time.Second)
+			storage := r.agent.Status().Storage
+			var want []admin.NotStored
+			if key == nil {
+				want = []admin.NotStored{{Type: "RDS", Name: "r1", Reason: "the field envoy.config.core.v3.HeaderValue.value, which holds a credential"}}
+			}
+			if !slices.Equal(storage.Missing, want) || len(storage.NotStored) != len(want) {
+				t.Errorf("missing: %+v, %v", storage.Missing, storage.NotStored)
+			}
+			r.stop()
+			if grep(t, dir, planted) {
+				t.Error("the credential is on disk in the clear")
+			}
+			said := log.String()
+			if n := strings.Count(said, `msg="a resource is not stored, and is missing after a restart without the control plane" type=RDS name=r1`); n != len(want) || key == nil && !strings.Contains(said, "--state-key-file") || strings.Contains(said, planted) {
+				t.Errorf("%d warnings:\n%s", n, said)
+			}
+			r.cp.Stop()
+			r.start()
+			again := r.whole(r.cfg.Node)
+			r.pass(10 * time.Second)
+			if key == nil { // neither it nor the one before it
+				r.holds(again, xds.RouteType)
+			} else {
+				r.holds(again, xds.RouteType, "r1")
+			}
+			r.holds(again, xds.ClusterType, "c1")
+		})
+	}
+}
+
+// A mesh may have thousands of them.
+func TestFewOfManyThatAreNotStoredAreNamed(t *testing.T) {
+	inBothForms(t, func(r *rig) {
+		var log bytes.Buffer
+		r.keepIn(t.TempDir())
+		r.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+		for i := range 3 * maxNamed {
+			c := xdstest.StaticCluster(fmt.Sprintf("s%02d", i), "127.0.0.1:1")
+			c.AltStatName = "-----BEGIN PRIVATE KEY-----"
+			r.cp.Set(c)
+		}
+		r.start()
+		r.whole(r.cfg.Node)
+		r.pass(time.Second)
+		storage := r.agent.Status().Storage
+		if n := storage.NotStored["a private key in PEM"]; n != 3*maxNamed || len(storage.Missing) != maxNamed {
+			t.Errorf("%d counted, %d named", n, len(storage.Missing))
+		}
+		if n := strings.Count(log.String(), "a resource is not stored"); n != maxNamed || !strings.Contains(log.String(), "counted in status only") {
+			t.Errorf("%d warnings", n)
+		}
+	})
+}

@@ -1,0 +1,124 @@
+package downstream_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/holdfast-xds/holdfast/downstream"
+)
+
+// upstreams notes what is passed to it, and refuses it.
+type upstreams struct {
+	mu    sync.Mutex
+	calls []string
+	with  metadata.MD
+}
+
+func (u *upstreams) Forward(ctx context.Context, method string) (grpc.ClientStream, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.calls = append(u.calls, method)
+	u.with, _ = metadata.FromOutgoingContext(ctx)
+	return nil, status.Error(codes.DataLoss, "that was all")
+}
+
+// passes counts calls that are passed through.
+type passes struct {
+	downstream.Observer
+	mu    sync.Mutex
+	calls map[string]int
+}
+
+func (p *passes) PassedThrough(service, result string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.calls[service+" "+result]++
+}
+
+// The control plane believes the agent's token: a client does not get to use it for whatever else
+// the control plane serves.
+func TestOnlyListedServicesArePassedThrough(t *testing.T) {
+	const acme = "acme.v1.Telemetry"
+	for _, tc := range []struct {
+		name    string
+		listed  []string
+		method  string
+		passed  bool
+		counted string
+	}{
+		{"load reports", nil, "/envoy.service.load_stats.v3.LoadReportingService/StreamLoadStats", true, "envoy.service.load_stats.v3.LoadReportingService error"},
+		{"health checks", nil, "/envoy.service.health.v3.HealthDiscoveryService/StreamHealthCheck", true, "envoy.service.health.v3.HealthDiscoveryService error"},
+		{"access logs", nil, "/envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs", true, "envoy.service.accesslog.v3.AccessLogService error"},
+		{"metrics", nil, "/envoy.service.metrics.v3.MetricsService/StreamMetrics", true, "envoy.service.metrics.v3.MetricsService error"},
+		{"another", nil, "/istio.v1.auth.IstioCertificateService/CreateCertificate", false, "other refused"},
+		{"rate limits, which are not in the default", nil, "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", false, "other refused"},
+		{"a name that begins alike", nil, "/envoy.service.metrics.v3.MetricsServiceAdmin/Delete", false, "other refused"},
+		{"a longer path", nil, "/envoy.service.metrics.v3/MetricsService/StreamMetrics", false, "other refused"},
+		{"one that is named", []string{acme}, "/" + acme + "/Send", true, acme + " error"},
+		{"one of the default, where others are named", []string{acme}, "/envoy.service.metrics.v3.MetricsService/StreamMetrics", false, "other refused"},
+		{"none", []string{}, "/envoy.service.metrics.v3.MetricsService/StreamMetrics", false, "other refused"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			up, count := &upstreams{}, &passes{Observer: nowhere{}, calls: make(map[string]int)}
+			var log bytes.Buffer
+			inBothForms(t, downstream.Config{
+				Forward: up, PassThrough: tc.listed, Observer: count,
+				Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+			}, func(s *service) {
+				up.calls = nil
+				clear(count.calls)
+				err := s.dial().Invoke(s.Context(), tc.method, &emptypb.Empty{}, &emptypb.Empty{})
+				want := codes.Unimplemented
+				if tc.passed {
+					want = codes.DataLoss
+				}
+				if status.Code(err) != want || (len(up.calls) == 1) != tc.passed {
+					t.Errorf("%v; passed on: %q", err, up.calls)
+				}
+				if fmt.Sprint(count.calls) != fmt.Sprint(map[string]int{tc.counted: 1}) {
+					t.Errorf("counted %v, want %s", count.calls, tc.counted)
+				}
+			})
+			if !strings.Contains(log.String(), "level=DEBUG") || !strings.Contains(log.String(), "method="+tc.method) {
+				t.Errorf("the log does not name the call:\n%s", log.String())
+			}
+		})
+	}
+}
+
+// nowhere is told everything, and remembers nothing.
+type nowhere struct{}
+
+func (nowhere) StreamOpened(string)           {}
+func (nowhere) StreamClosed(string)           {}
+func (nowhere) Pushed(string, string, int)    {}
+func (nowhere) Answered(string, string, bool) {}
+func (nowhere) Refused(string)                {}
+func (nowhere) PassedThrough(string, string)  {}
+
+// What a client says of itself to the agent is not for the control plane.
+func TestAClientsCredentialsGoNowhere(t *testing.T) {
+	up := &upstreams{}
+	inBothForms(t, downstream.Config{Forward: up}, func(s *service) {
+		ctx := metadata.AppendToOutgoingContext(s.Context(),
+			"authorization", "Bearer PLANTED", "Proxy-Authorization", "Basic PLANTED", "cookie", "a=PLANTED", "x-forwarded-client-cert", "PLANTED",
+			"x-forwarded-for", "PLANTED", "x-acme", "one", "x-acme", "two", "trace-bin", "\x00\xff")
+		_ = s.dial().Invoke(ctx, "/envoy.service.metrics.v3.MetricsService/StreamMetrics", &emptypb.Empty{}, &emptypb.Empty{})
+		if names := slices.Sorted(maps.Keys(up.with)); !slices.Equal(names, []string{"trace-bin", "x-acme"}) || len(up.with["x-acme"]) != 2 {
+			t.Errorf("passed on: %v", up.with)
+		}
+	})
+}

@@ -1,0 +1,49 @@
+package session
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
+)
+
+// What the client was sent may have been forgotten when it answers: then nobody can say what of its
+// text is secret.
+func TestAReasonIsNotShownWhereWhatItIsAboutIsForgotten(t *testing.T) {
+	s := New(Config{Form: Delta})
+	s.Request(&Request{Type: xds.ClusterType})
+	sub := s.types[xds.ClusterType]
+	r := xdstest.Resource(xdstest.StaticCluster("c", "127.0.0.1:1"), "1")
+	const said = "c: the key PLANTED is wrong"
+	for _, tc := range []struct {
+		partly bool
+		want   string
+	}{{false, said}, {true, unknownReason}} {
+		sub.flights = []flight{{nonce: "1", revision: 1, resources: []*xds.Resource{r}, partly: tc.partly}}
+		v := s.Request(&Request{Type: xds.ClusterType, Nonce: "1", NACK: true, Error: said}).Verdict
+		if v == nil || v.Error != tc.want {
+			t.Errorf("partly %v: %+v", tc.partly, v)
+		}
+	}
+}
+
+// A client may NACK an older response of a resource, whose content was another.
+func TestAReasonMayBeAboutAnyContentThatTheClientHas(t *testing.T) {
+	s := New(Config{Form: SotW})
+	s.Request(&Request{Type: xds.ClusterType})
+	sub := s.types[xds.ClusterType]
+	with := func(secret string) *xds.Resource {
+		c := xdstest.StaticCluster("c", "127.0.0.1:1")
+		c.AltStatName = "-----BEGIN PRIVATE KEY-----\n" + secret + "\n-----END PRIVATE KEY-----"
+		return xdstest.Resource(c, "1")
+	}
+	sub.hold("c")
+	h := sub.sent["c"]
+	h.acked, h.last, h.odd().unjudged = with("PLANTED-ACKED-0123456789"), with("PLANTED-SENT-0123456789"), with("PLANTED-UNJUDGED-0123456789")
+	sub.flights = []flight{{nonce: "1", revision: 1, resources: []*xds.Resource{with("PLANTED-FLIGHT-0123456789")}}}
+	v := s.Request(&Request{Type: xds.ClusterType, Nonce: "1", NACK: true, Error: "PLANTED-ACKED-0123456789, PLANTED-SENT-0123456789, PLANTED-UNJUDGED-0123456789, PLANTED-FLIGHT-0123456789"}).Verdict
+	if strings.Contains(v.Error, "PLANTED") || strings.Count(v.Error, "[redacted]") != 4 {
+		t.Errorf("%q", v.Error)
+	}
+}

@@ -1,0 +1,198 @@
+package redact
+
+import (
+	"bytes"
+	"encoding/base64"
+	"net/url"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// holders are the types of messages that may hold a credential though the API marks none of
+// their fields as sensitive: whether they do depends on what they say. Each function returns the
+// names of the fields to hide, nil for none.
+var holders = map[protoreflect.FullName]func(protoreflect.Message) []protoreflect.Name{
+	"envoy.config.core.v3.HeaderValue":    inHeader,
+	"envoy.config.route.v3.HeaderMatcher": inHeaderMatcher,
+	"envoy.config.core.v3.HttpUri":        inURI,
+}
+
+// credentials returns the fields of a message that hold a credential, beside those that the API
+// marks as sensitive.
+func credentials(m protoreflect.Message) []protoreflect.Name {
+	if find := holders[m.Descriptor().FullName()]; find != nil {
+		return find(m)
+	}
+	return nil
+}
+
+// inHeader finds the literal value of a header that carries credentials. A value that Envoy makes
+// of the request, such as "%REQ(x-token)%", is none.
+func inHeader(m protoreflect.Message) (hide []protoreflect.Name) {
+	if !namesCredential(text(m, "key")) {
+		return nil
+	}
+	for _, field := range []protoreflect.Name{"value", "raw_value"} {
+		if isLiteral(text(m, field)) {
+			hide = append(hide, field)
+		}
+	}
+	return hide
+}
+
+// inHeaderMatcher finds a credential that a request is compared with. A regular expression says
+// what a value looks like, and does not count.
+func inHeaderMatcher(m protoreflect.Message) (hide []protoreflect.Name) {
+	if !namesCredential(text(m, "name")) {
+		return nil
+	}
+	for _, field := range []protoreflect.Name{"exact_match", "prefix_match", "suffix_match", "contains_match"} {
+		if isLiteral(text(m, field)) {
+			hide = append(hide, field)
+		}
+	}
+	if fd := m.Descriptor().Fields().ByName("string_match"); fd != nil && m.Has(fd) {
+		matcher := m.Get(fd).Message()
+		for _, field := range []protoreflect.Name{"exact", "prefix", "suffix", "contains"} {
+			if isLiteral(text(matcher, field)) {
+				return append(hide, "string_match")
+			}
+		}
+	}
+	return hide
+}
+
+func inURI(m protoreflect.Message) []protoreflect.Name {
+	if uri := text(m, "uri"); MaskURL(uri) != uri {
+		return []protoreflect.Name{"uri"}
+	}
+	return nil
+}
+
+// text returns a field of text or bytes, "" if there is none of the name.
+func text(m protoreflect.Message, field protoreflect.Name) string {
+	fd := m.Descriptor().Fields().ByName(field)
+	switch {
+	case fd == nil:
+		return ""
+	case fd.Kind() == protoreflect.BytesKind:
+		return string(m.Get(fd).Bytes())
+	case fd.Kind() == protoreflect.StringKind:
+		return m.Get(fd).String()
+	}
+	return ""
+}
+
+// credentialWords are the words in the name of a header, between '-', '_' and '.', that say that
+// its value is a credential.
+var credentialWords = []string{
+	"apikey", "authorization", "bearer", "cookie", "cookie2", "credential", "credentials", "jwt",
+	"passphrase", "passwd", "password", "pwd", "secret", "token",
+}
+
+// namesCredential says whether the value of a header of this name is a credential.
+func namesCredential(header string) bool {
+	words := strings.FieldsFunc(strings.ToLower(header), func(r rune) bool { return r == '-' || r == '_' || r == '.' })
+	for i, word := range words {
+		switch {
+		case slices.Contains(credentialWords, word), strings.HasSuffix(word, "token"), strings.HasSuffix(word, "authorization"):
+			return true
+		case word == "key" && i > 0 && slices.Contains([]string{"api", "access", "auth", "private", "session", "shared", "subscription"}, words[i-1]):
+			return true
+		}
+	}
+	return strings.EqualFold(header, "x-auth")
+}
+
+// longValue is how long the value of a header is, in bytes, that may be a credential whatever the
+// name of the header is.
+const longValue = 20
+
+// IsCredential says whether a header that is sent may carry a credential: by its name, or because
+// its value is long. ClusterID, which says which cluster asks, does not.
+func IsCredential(header, value string) bool {
+	return namesCredential(header) || len(value) >= longValue
+}
+
+// isLiteral says whether a value says anything beyond a scheme ("Bearer ") and what Envoy puts in
+// its place ("%REQ(x-token)%").
+func isLiteral(value string) bool {
+	rest := value
+	for {
+		before, command, found := strings.Cut(rest, "%")
+		if !found {
+			break
+		}
+		_, after, closed := strings.Cut(command, "%")
+		if !closed {
+			break
+		}
+		rest = before + after
+	}
+	return withoutScheme(rest) != ""
+}
+
+// withoutScheme returns the credentials of a value without the scheme before them.
+func withoutScheme(value string) string {
+	value = strings.TrimSpace(value)
+	for _, scheme := range []string{"basic", "bearer", "token", "apikey", "digest", "negotiate"} {
+		if len(value) >= len(scheme) && strings.EqualFold(value[:len(scheme)], scheme) {
+			if rest := value[len(scheme):]; rest == "" || rest[0] == ' ' || rest[0] == '=' {
+				return strings.TrimLeft(rest, " =")
+			}
+		}
+	}
+	return value
+}
+
+// secretsOf returns what a credential may be cited as: itself, the part after its scheme, what
+// that is in base64, and the user and password of a URL.
+func secretsOf(value []byte) [][]byte {
+	all := [][]byte{value}
+	bare := withoutScheme(string(value))
+	if bare != string(value) {
+		all = append(all, []byte(bare))
+	}
+	if pair, err := base64.StdEncoding.DecodeString(bare); err == nil {
+		if _, password, ok := bytes.Cut(pair, []byte(":")); ok {
+			all = append(all, pair, password)
+		}
+	}
+	if u, err := url.Parse(string(value)); err == nil && u.User != nil {
+		all = append(all, []byte(u.User.String()))
+		if password, ok := u.User.Password(); ok {
+			all = append(all, []byte(password))
+		}
+	}
+	return all
+}
+
+// MaskURL returns an address or a URL without the user and password before its host: they are
+// replaced by Marker. A text without them, and the path of a Unix socket or a directory, is
+// returned as it is.
+func MaskURL(s string) string {
+	if strings.HasPrefix(s, "unix:") || strings.HasPrefix(s, "file:") {
+		return s
+	}
+	start := 0
+	if i := strings.Index(s, "://"); i >= 0 {
+		start = len(s) - len(strings.TrimLeft(s[i+1:], "/"))
+	}
+	end := len(s)
+	if i := strings.IndexAny(s[start:], "/?#"); i >= 0 {
+		end = start + i
+	}
+	at := strings.LastIndexByte(s[start:end], '@')
+	if at < 0 {
+		// A password with one of "/?#" in it makes the URL invalid, and is hidden all the same.
+		if _, err := url.Parse(s); err == nil {
+			return s
+		}
+		if at = strings.LastIndexByte(s[start:], '@'); at < 0 {
+			return s
+		}
+	}
+	return s[:start] + Marker + s[start+at:]
+}

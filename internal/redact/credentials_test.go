@@ -1,0 +1,137 @@
+package redact
+
+import (
+	"strings"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+func TestHeadersWithCredentials(t *testing.T) {
+	for _, tc := range []struct {
+		header, value string
+		secret        bool
+	}{
+		{"authorization", "Bearer " + planted, true},
+		{"Proxy-Authorization", "Basic " + planted, true},
+		{"cookie", "session=" + planted, true},
+		{"set-cookie", "session=" + planted, true},
+		{"x-api-key", planted, true},
+		{"X-Goog-Api-Key", planted, true},
+		{"apikey", planted, true},
+		{"x-consul-token", planted, true},
+		{"x_vault_token", planted, true},
+		{"x-amz-security-token", planted, true},
+		{"x-authtoken", planted, true},
+		{"client-secret", planted, true},
+		{"x-user-password", planted, true},
+		{"ocp-apim-subscription-key", planted, true},
+		{"authorization", planted + " %REQ(x-a)%", true},
+		{"authorization", "Bearer %REQ(x-token)%", false},
+		{"authorization", "Bearer ", false},
+		{"x-token", "", false},
+		{"x-request-id", planted, false},
+		{"x-routing-key", planted, false},
+		{"x-authority", planted, false},
+		{"content-type", planted, false},
+	} {
+		option := &corev3.HeaderValueOption{Header: &corev3.HeaderValue{Key: tc.header, Value: tc.value}}
+		raw := &corev3.HeaderValueOption{Header: &corev3.HeaderValue{Key: tc.header, RawValue: []byte(tc.value)}}
+		exact := &routev3.HeaderMatcher{Name: tc.header, HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{
+			StringMatch: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: tc.value}},
+		}}
+		old := &routev3.HeaderMatcher{Name: tc.header} // Envoy's older form, which is deprecated in Go
+		old.ProtoReflect().Set(old.ProtoReflect().Descriptor().Fields().ByName("prefix_match"), protoreflect.ValueOfString(tc.value))
+		var finder Finder
+		for form, m := range map[string]proto.Message{
+			"a header":        &routev3.RouteConfiguration{RequestHeadersToAdd: []*corev3.HeaderValueOption{option}},
+			"a raw header":    &routev3.VirtualHost{ResponseHeadersToAdd: []*corev3.HeaderValueOption{raw}},
+			"metadata":        &corev3.GrpcService{InitialMetadata: []*corev3.HeaderValue{option.Header}},
+			"a matcher":       &routev3.RouteMatch{Headers: []*routev3.HeaderMatcher{exact}},
+			"a prefix":        &routev3.RouteMatch{Headers: []*routev3.HeaderMatcher{old}},
+			"an inner header": &routev3.VirtualHost{Routes: []*routev3.Route{{RequestHeadersToAdd: []*corev3.HeaderValueOption{option}}}},
+		} {
+			why := finder.Sensitive(pack(t, m))
+			if (why != "") != tc.secret || strings.Contains(why, planted) {
+				t.Errorf("%s: %q of %s: found %q", form, tc.value, tc.header, why)
+			}
+			if got := string(JSON(m)); strings.Contains(got, Marker) != tc.secret || tc.secret && strings.Contains(got, planted) {
+				t.Errorf("%s: %q of %s is shown as %s", form, tc.value, tc.header, got)
+			}
+		}
+	}
+}
+
+// A pattern says what a credential looks like: routes by cookie are common, and no secret.
+func TestAPatternIsNoCredential(t *testing.T) {
+	pattern := &matcherv3.RegexMatcher{Regex: "^(.*?;)?(user=jason)(;.*)?$"}
+	m := &routev3.RouteMatch{Headers: []*routev3.HeaderMatcher{
+		{Name: "cookie", HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: pattern}}}},
+		{Name: "authorization", HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true}},
+		{Name: "authorization", HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: "Bearer "}}}},
+	}}
+	var finder Finder
+	if why := finder.Sensitive(pack(t, m)); why != "" {
+		t.Error(why)
+	}
+}
+
+func TestAPasswordInAURLIsHidden(t *testing.T) {
+	m := &corev3.HttpUri{Uri: "https://user:" + planted + "@keys.example.com/jwks?x=a@b"}
+	var finder Finder
+	if why := finder.Sensitive(pack(t, m)); why == "" || strings.Contains(why, planted) {
+		t.Errorf("%q", why)
+	}
+	if got := string(JSON(m)); strings.Contains(got, planted) {
+		t.Error(got)
+	}
+	m.Uri = "https://keys.example.com/jwks?x=a@b:c"
+	if why := finder.Sensitive(pack(t, m)); why != "" {
+		t.Errorf("%q", why)
+	}
+}
+
+func TestAddressesAreMasked(t *testing.T) {
+	for in, want := range map[string]string{
+		"xds.example.com:443":             "xds.example.com:443",
+		"unix:/run/a@b.sock":              "unix:/run/a@b.sock",
+		"unix:a@b.sock":                   "unix:a@b.sock",
+		"file:/etc/xds@1":                 "file:/etc/xds@1",
+		"https://h/p@q":                   "https://h/p@q",
+		"https://user:p4ss@h:1/p":         "https://[redacted]@h:1/p",
+		"https://user:p4/ss@h:1/p":        "https://[redacted]@h:1/p",
+		"https://user:p4@ss@h:1/p":        "https://[redacted]@h:1/p",
+		"https://token@h":                 "https://[redacted]@h",
+		"user:p4ss@xds.example.com:443":   "[redacted]@xds.example.com:443",
+		"dns:///user:p4ss@example.com:44": "dns:///[redacted]@example.com:44",
+		"https://user:%zz@h":              "https://[redacted]@h",
+		"":                                "",
+	} {
+		if got := MaskURL(in); got != want {
+			t.Errorf("%s: got %s, want %s", in, got, want)
+		}
+	}
+}
+
+// A private key is hidden in a dump wherever it is: the API does not mark every field that may hold one.
+func TestAPrivateKeyIsHiddenInAnyField(t *testing.T) {
+	const pem = "-----BEGIN PRIVATE KEY-----\n" + planted + "\n-----END PRIVATE KEY-----\n"
+	layer, err := structpb.NewStruct(map[string]any{"a": map[string]any{"b": pem}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, m := range map[string]proto.Message{
+		"text":   &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: "local key = [[" + pem + "]]"}},
+		"bytes":  inline(pem),
+		"struct": &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"x": layer}},
+	} {
+		if got := string(JSON(m)); leak(got) != "" || !strings.Contains(got, Marker) {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}

@@ -64,14 +64,14 @@ func TestWhatIsNotForThisStoreIsSetAside(t *testing.T) {
 			if got := s.Status().Aside; !slices.Equal(got, []string{aside}) {
 				t.Fatalf("set aside: %q, want %s", got, aside)
 			}
-			must(t, rewriteTo(s, []Record{put("new", "1")}))
+			must(t, rewriteTo(s, []Record{set("new", "1")}))
 			must(t, s.Close())
 			wantNames(t, cfg.Dir, aside, "state-2.log")
 			if kept, err := os.ReadFile(filepath.Join(cfg.Dir, aside)); err != nil || !bytes.Equal(kept, unwanted) {
 				t.Errorf("what was set aside is not what was there (%v)", err)
 			}
 			again, status := stored(t, cfg)
-			same(t, again, model([]Record{put("new", "1")}))
+			same(t, again, model([]Record{set("new", "1")}))
 			if status.Err != nil || !slices.Equal(status.Aside, []string{aside}) {
 				t.Errorf("status %+v", status)
 			}
@@ -79,55 +79,116 @@ func TestWhatIsNotForThisStoreIsSetAside(t *testing.T) {
 	}
 }
 
-func TestDamageInTheMiddleCostsWhatFollowsAndKeepsTheFile(t *testing.T) {
+func TestDamageInTheMiddleCostsItsRecordAndKeepsTheFile(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
 		write(t, cfg, history()...)
 		log := readLog(t, cfg.Dir)
-		log[ends(t, cfg, log)[3]+20] ^= 1
+		log[frameEnds(t, log)[12]+20] ^= 1 // the tombstone of b
 		must(t, os.WriteFile(logPath(t, cfg.Dir), log, fileMode))
-		for range 2 { // until something new is written, it is the state
+		want := model(history()...)
+		want.apply(history()[2][1]) // what b was before
+		for range 2 {               // until something new is written, it is the state
 			l, status := stored(t, cfg)
-			same(t, l, model(history()[:3]...))
-			if !l.Rewrite || status.Durable || status.Err == nil || !strings.Contains(status.Err.Error(), logPath(t, cfg.Dir)) {
-				t.Fatalf("rewrite %v, status %+v", l.Rewrite, status)
+			same(t, l, want)
+			if !l.Rewrite || !l.Damaged || status.Durable || status.Err == nil || !strings.Contains(status.Err.Error(), logPath(t, cfg.Dir)) {
+				t.Fatalf("rewrite %v, damaged %v, status %+v", l.Rewrite, l.Damaged, status)
+			}
+			if status.Damage == nil || !strings.Contains(status.Damage.Error(), "1 records are missing") || status.Torn != 0 {
+				t.Fatalf("the damage is %v, %d bytes are torn", status.Damage, status.Torn)
 			}
 		}
 		s, l := start(t, cfg)
-		if err := s.Append([]Record{put("b", "9")}); err == nil {
+		if err := s.Append([]Record{set("b", "9")}); err == nil {
 			t.Fatal("a damaged file is appended to")
 		}
 		must(t, rewriteTo(s, records(l)))
+		if status := s.Status(); status.Err != nil || status.Damage == nil {
+			t.Errorf("what is missing is missing still, and the status is %+v", status)
+		}
 		must(t, s.Close())
 		wantNames(t, cfg.Dir, "state-1.log.corrupt", "state-2.log")
 		again, status := stored(t, cfg)
 		same(t, again, l)
-		if status.Err != nil {
-			t.Error(status.Err)
+		if status.Err != nil || status.Damage != nil || again.Damaged {
+			t.Errorf("damaged %v, status %+v", again.Damaged, status)
 		}
 	})
 }
 
 func TestTheOlderGenerationIsReadWhenTheNewestIsNotWhole(t *testing.T) {
 	for name, damage := range map[string]func(log []byte) []byte{
-		"damaged header":    func(log []byte) []byte { log[12] ^= 1; return log },
-		"damaged beginning": func(log []byte) []byte { log[200] ^= 1; return log },
-		"cut short":         func(log []byte) []byte { return log[:len(log)-1] },
+		"damaged header":          func(log []byte) []byte { log[12] ^= 1; return log },
+		"no end of its beginning": func(log []byte) []byte { log[len(log)-1] ^= 1; return log },
+		"cut short":               func(log []byte) []byte { return log[:len(log)-1] },
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := config(stateDir(t))
 			write(t, cfg, history()...)
 			older := readLog(t, cfg.Dir)
-			write(t, cfg, records(model([]Record{put("x", strings.Repeat("y", 500))})))
+			write(t, cfg, records(model([]Record{set("x", strings.Repeat("y", 500))})))
 			newer := damage(readLog(t, cfg.Dir))
 			must(t, os.WriteFile(filepath.Join(cfg.Dir, "state-1.log"), older, fileMode))
 			must(t, os.WriteFile(filepath.Join(cfg.Dir, "state-2.log"), newer, fileMode))
 			s, l := start(t, cfg)
 			same(t, l, model(history()...))
+			if l.Generation != 1 || l.Rewrite || l.Damaged || s.Status().Err == nil {
+				t.Errorf("generation %d, rewrite %v, damaged %v, status %+v", l.Generation, l.Rewrite, l.Damaged, s.Status())
+			}
 			wantNames(t, cfg.Dir, "state-1.log", "state-2.log.corrupt")
 			must(t, s.Append([]Record{note("x", "1")}))
 			must(t, rewriteTo(s, records(l)))
 			wantNames(t, cfg.Dir, "state-2.log.corrupt", "state-3.log")
 		})
+	}
+}
+
+// Whose end of the beginning is there is a generation, whatever it has lost: what is older
+// is not the state.
+func TestADamagedGenerationThatIsOneGoesBeforeAnOlderOne(t *testing.T) {
+	cfg := config(stateDir(t))
+	write(t, cfg, history()...)
+	older := readLog(t, cfg.Dir)
+	write(t, cfg, []Record{set("x", "1"), set("y", "1"), set("z", "1")})
+	newer := readLog(t, cfg.Dir)
+	newer[frameEnds(t, newer)[1]+30] ^= 1 // y
+	must(t, os.WriteFile(filepath.Join(cfg.Dir, "state-1.log"), older, fileMode))
+	must(t, os.WriteFile(filepath.Join(cfg.Dir, "state-2.log"), newer, fileMode))
+	s, l := start(t, cfg)
+	same(t, l, model([]Record{set("x", "1"), set("z", "1")}))
+	if !l.Damaged || !l.Rewrite || l.Generation != 2 {
+		t.Errorf("damaged %v, rewrite %v, generation %d", l.Damaged, l.Rewrite, l.Generation)
+	}
+	must(t, rewriteTo(s, records(l)))
+	wantNames(t, cfg.Dir, "state-2.log.corrupt", "state-3.log")
+}
+
+// Alone, a generation of which the end of the beginning is missing is better than nothing.
+func TestAGenerationWithoutTheEndOfItsBeginningIsReadWhenThereIsNoOther(t *testing.T) {
+	modes(t, func(t *testing.T, cfg Config) {
+		write(t, cfg, history()...)
+		log := readLog(t, cfg.Dir)
+		header, frames := framesOf(t, log)
+		log = slices.Concat(append([][]byte{header}, slices.Delete(slices.Clone(frames), 2, 3)...)...)
+		must(t, os.WriteFile(logPath(t, cfg.Dir), log, fileMode))
+		s, l := start(t, cfg)
+		same(t, l, model(history()...))
+		if !l.Damaged || !l.Rewrite || s.Status().Err == nil {
+			t.Errorf("damaged %v, rewrite %v, status %+v", l.Damaged, l.Rewrite, s.Status())
+		}
+		must(t, rewriteTo(s, records(l)))
+		wantNames(t, cfg.Dir, "state-1.log.corrupt", "state-2.log")
+	})
+}
+
+func TestALaterFormatSaysWhichOneItIs(t *testing.T) {
+	cfg := config(stateDir(t))
+	write(t, cfg, history()...)
+	log := readLog(t, cfg.Dir)
+	log[len(magic)] = formatVersion + 1
+	must(t, os.WriteFile(logPath(t, cfg.Dir), log, fileMode))
+	_, status := stored(t, cfg)
+	if want := "written by a later version of holdfast: its format is 3, this one reads 2"; status.Err == nil || !strings.Contains(status.Err.Error(), want) {
+		t.Errorf("%v, want %s", status.Err, want)
 	}
 }
 
@@ -176,7 +237,7 @@ func TestAGenerationThatAppearsMeanwhileIsNotDeleted(t *testing.T) {
 	write(t, other, history()...)
 	s, _ := start(t, cfg)
 	must(t, os.WriteFile(filepath.Join(cfg.Dir, "state-1.log"), readLog(t, other.Dir), fileMode))
-	must(t, rewriteTo(s, []Record{put("a", "1")}))
+	must(t, rewriteTo(s, []Record{set("a", "1")}))
 	wantNames(t, cfg.Dir, "state-1.log.foreign", "state-2.log")
 }
 
@@ -259,8 +320,9 @@ func TestAConfigurationThatCannotWorkIsRefused(t *testing.T) {
 	must(t, os.WriteFile(file, nil, fileMode))
 	for want, cfg := range map[string]Config{
 		"identity":               {Dir: stateDir(t), Identity: strings.Repeat("x", maxIdentity+1)},
-		"key":                    {Dir: stateDir(t), Key: []byte("short")},
+		"key":                    {Dir: stateDir(t), Keys: [][]byte{[]byte("short")}},
 		"is not a directory":     {Dir: file},
+		"the key has 31 bytes":   {Dir: stateDir(t), Keys: [][]byte{testKey, testKey[1:]}},
 		"below: not a directory": {Dir: filepath.Join(file, "below")},
 	} {
 		cfg.Logger = quiet()

@@ -3,12 +3,17 @@ package store
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
 func logPath(t testing.TB, dir string) string {
@@ -30,65 +35,377 @@ func readLog(t testing.TB, dir string) []byte {
 
 func fileSize(t testing.TB, dir string) int { return len(readLog(t, dir)) }
 
+func tryLoad(cfg Config, b []byte) (*image, error) {
+	return load(bytes.NewReader(b), int64(len(b)), 1, openWith{cfg.Identity, cfg.Keys})
+}
+
 // loadBytes loads the bytes of generation 1.
 func loadBytes(t testing.TB, cfg Config, b []byte) *image {
 	t.Helper()
-	im, err := load(bytes.NewReader(b), int64(len(b)), 1, openWith{cfg.Identity, cfg.Key})
+	im, err := tryLoad(cfg, b)
 	must(t, err)
 	return im
 }
 
-// prefixes are the states of a history, from nothing on.
-func prefixes(batches [][]Record) []string {
-	var out []string
-	for n := range len(batches) + 1 {
-		out = append(out, text(model(batches[:n]...)))
-	}
-	return out
-}
-
-// ends are the sizes at which the batches of a log end, from the header on.
-func ends(t *testing.T, cfg Config, log []byte) []int64 {
+// frameEnds are the sizes at which a log has one more frame: that of the header first.
+func frameEnds(t testing.TB, log []byte) (ends []int) {
 	t.Helper()
-	var out []int64
-	for size := range len(log) + 1 {
-		im, err := load(bytes.NewReader(log[:size]), int64(size), 1, openWith{cfg.Identity, cfg.Key})
-		if err == nil && im.committed == int64(size) {
-			out = append(out, im.committed)
-		}
+	_, size, _, err := readHeader(bytes.NewReader(log))
+	must(t, err)
+	for at := int(size); at < len(log); at += int(frameSize(log[at:])) {
+		ends = append(ends, at)
 	}
-	return out
+	return append(ends, len(log))
 }
 
-func TestALogThatIsCutAnywhereIsAPrefixOfItsHistory(t *testing.T) {
-	modes(t, func(t *testing.T, cfg Config) {
-		cfg.FS = unsynced{}
-		write(t, cfg, history()...)
-		log := readLog(t, cfg.Dir)
-		want := prefixes(history())
-		marks := ends(t, cfg, log)
-		if len(marks) != len(want) {
-			t.Fatalf("%d batches, want %d", len(marks), len(want))
+// framesOf cuts a log into its header and its frames.
+func framesOf(t testing.TB, log []byte) (header []byte, frames [][]byte) {
+	t.Helper()
+	ends := frameEnds(t, log)
+	for n := range len(ends) - 1 {
+		frames = append(frames, log[ends[n]:ends[n+1]])
+	}
+	return log[:ends[0]], frames
+}
+
+// damageCase is a log, and what each of its frames says.
+type damageCase struct {
+	cfg    Config
+	log    []byte
+	header []byte
+	frames [][]byte
+	says   []Record // nil for a mark
+	begun  int      // the frame that ends the beginning
+}
+
+// newDamageCase writes a log of many small records, a mix of everything: entries that are
+// accepted, stable, with a previous content and without, tombstones and notes, in several
+// batches. Their content is filled up to a size.
+func newDamageCase(t *testing.T, cfg Config, records, filling int) *damageCase {
+	t.Helper()
+	cfg.FS = unsynced{}
+	random := rand.New(rand.NewPCG(7, 8))
+	small := func(name string, n int) *xds.Resource {
+		r, err := xds.FromAny("t", fmt.Sprint(n), body("t", name, fmt.Sprint(n)+strings.Repeat("x", filling)), time.Time{})
+		must(t, err)
+		return r
+	}
+	c := &damageCase{cfg: cfg, begun: records / 3}
+	var batch []Record
+	s, _ := start(t, cfg)
+	for n := range records {
+		name := fmt.Sprint("r", random.IntN(records/3))
+		rec := Set{Key: Key{"g", "t", name}, Entry: Entry{Content: small(name, n), Source: "s"}}
+		switch n % 7 {
+		case 1:
+			rec.Entry.Accepted = true
+		case 2, 3:
+			rec.Entry.Accepted, rec.Entry.Stable = true, true
+		case 4:
+			rec.Entry.Previous, rec.Entry.PreviousSource = small(name, n-1), "p"
+		case 5:
+			rec.Entry = Entry{} // a tombstone
 		}
-		here := cfg
-		here.Dir = stateDir(t)
-		for size := range len(log) + 1 {
-			batches := 0
-			for batches+1 < len(marks) && marks[batches+1] <= int64(size) {
-				batches++
+		batch = append(batch, rec)
+		if n%7 == 6 {
+			batch[len(batch)-1] = Note{NoteKey{"g", name}, fmt.Sprint(n)}
+		}
+		if n%14 == 13 {
+			batch[len(batch)-1] = Note{NoteKey{"g", name}, ""}
+		}
+		switch {
+		case n == c.begun-1:
+			must(t, rewriteTo(s, batch))
+		case n > c.begun && n%6 == 0, n == records-1:
+			must(t, s.Append(batch))
+		default:
+			continue
+		}
+		c.says = append(append(c.says, batch...), nil)
+		batch = nil
+	}
+	must(t, s.Close())
+	c.log = readLog(t, cfg.Dir)
+	c.header, c.frames = framesOf(t, c.log)
+	if len(c.frames) != len(c.says) || c.says[c.begun] != nil {
+		t.Fatalf("%d frames, want %d", len(c.frames), len(c.says))
+	}
+	return c
+}
+
+// wholeIn finds the frames that are whole in a damaged log: a byte that none begins with is
+// passed over. row is how many of them stand in order and without a gap behind the header,
+// and end is where these end.
+func (c *damageCase) wholeIn(damaged []byte) (found []int, row, end int) {
+	end = len(c.header)
+	marker := c.frames[0][:4]
+	for at := end; at+frameHeader <= len(damaged); {
+		n := len(c.frames)
+		if bytes.Equal(damaged[at:at+4], marker) {
+			n = int(binary.LittleEndian.Uint64(damaged[at+8:])) - 1
+		}
+		if n < 0 || n >= len(c.frames) || !bytes.HasPrefix(damaged[at:], c.frames[n]) {
+			at++
+			continue
+		}
+		found = append(found, n)
+		if at == end && n == row {
+			row, end = n+1, at+len(c.frames[n])
+		}
+		at += len(c.frames[n])
+	}
+	return found, row, end
+}
+
+// check loads a damaged log. The frames that are whole in it must be the state, applied in
+// the order in which they were written, and nothing else may be. It returns which are not.
+func (c *damageCase) check(t *testing.T, what string, damaged []byte) (lost []int) {
+	t.Helper()
+	found, row, end := c.wholeIn(damaged)
+	whole := make([]bool, len(c.frames))
+	for _, n := range found {
+		whole[n] = true
+	}
+	want := newLoaded(1, 0)
+	for n, rec := range c.says {
+		if !whole[n] {
+			lost = append(lost, n)
+		} else if rec != nil {
+			want.apply(rec)
+		}
+	}
+	im, err := tryLoad(c.cfg, damaged)
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	if !sameState(im.loaded, want) {
+		t.Fatalf("%s: the state is\n%s\nwant\n%s", what, text(im.loaded), text(want))
+	}
+	if len(im.loaded.Skipped) > 0 {
+		t.Fatalf("%s: skipped %v", what, im.loaded.Skipped)
+	}
+	// Frames in order and without a gap are what an unfinished write leaves, if no whole
+	// frame follows. Anything else is damage.
+	damage := row <= c.begun || len(found) > row
+	if im.loaded.Damaged != damage || (im.damage != nil) != damage {
+		t.Fatalf("%s: damaged %v, %v; want %v", what, im.loaded.Damaged, im.damage, damage)
+	}
+	if !damage && im.torn() != int64(len(damaged)-end) {
+		t.Fatalf("%s: %d bytes are torn, want %d", what, im.torn(), len(damaged)-end)
+	}
+	return lost
+}
+
+// within fails if a frame was lost that is not between two others. A byte that is missing
+// at the end of one may be found in the next one.
+func within(t *testing.T, what string, lost []int, from, to int) {
+	t.Helper()
+	for _, n := range lost {
+		if n < from || n > to {
+			t.Fatalf("%s: the frames %v are lost, and only those from %d to %d were touched", what, lost, from, to)
+		}
+	}
+}
+
+// sameState compares two states faster than their texts do.
+func sameState(a, b *Loaded) bool {
+	if len(a.Entries) != len(b.Entries) || len(a.Notes) != len(b.Notes) {
+		return false
+	}
+	content := func(a, b *xds.Resource) bool {
+		return (a == nil) == (b == nil) && (a == nil || a.Version == b.Version && a.UpstreamVersion == b.UpstreamVersion &&
+			a.Name == b.Name && bytes.Equal(a.Body.Value, b.Body.Value))
+	}
+	for key, e := range a.Entries {
+		other := b.Entries[key]
+		if other == nil || e.Accepted != other.Accepted || e.Stable != other.Stable || e.Source != other.Source || e.PreviousSource != other.PreviousSource ||
+			!content(e.Content, other.Content) || !content(e.Previous, other.Previous) {
+			return false
+		}
+	}
+	for key, value := range a.Notes {
+		if b.Notes[key] != value {
+			return false
+		}
+	}
+	return true
+}
+
+// at returns the frame that a byte is in.
+func (c *damageCase) at(byte int) int {
+	end := len(c.header)
+	for n, frame := range c.frames {
+		if end += len(frame); byte < end {
+			return n
+		}
+	}
+	return len(c.frames)
+}
+
+// spoiled are a log with one byte changed in each way in which that can be.
+func spoiled(log []byte, at, bit int) map[string][]byte {
+	flipped, zeroed := bytes.Clone(log), bytes.Clone(log)
+	flipped[at] ^= 1 << bit
+	zeroed[at] = 0
+	return map[string][]byte{
+		"with a bit flipped":   flipped,
+		"with the byte zeroed": zeroed,
+		"without the byte":     append(bytes.Clone(log[:at]), log[at+1:]...),
+		"with a byte inserted": slices.Concat(log[:at], []byte{byte(bit * 31)}, log[at:]),
+	}
+}
+
+func TestAByteThatIsDamagedCostsTheRecordThatItIsInAndNoOther(t *testing.T) {
+	modes(t, func(t *testing.T, cfg Config) {
+		c := newDamageCase(t, cfg, 50, 0)
+		c.check(t, "whole", c.log)
+		for at := len(c.header); at < len(c.log); at++ {
+			for how, damaged := range spoiled(c.log, at, at%8) {
+				what := fmt.Sprintf("byte %d %s", at, how)
+				lost := c.check(t, what, damaged)
+				if len(lost) > 1 {
+					t.Fatalf("%s: the frames %v are lost", what, lost)
+				}
+				within(t, what, lost, c.at(at), c.at(at)+1)
 			}
-			withLog(t, here.Dir, log[:size])
-			l, status := stored(t, here)
-			if got := text(l); got != want[batches] {
-				t.Fatalf("%d bytes: the state is\n%s\nwant that of %d batches\n%s", size, got, batches, want[batches])
-			}
+		}
+		c.check(t, "a byte at the end", append(bytes.Clone(c.log), 1))
+	})
+}
+
+func TestAnyBitThatIsFlippedIsFoundOut(t *testing.T) {
+	modes(t, func(t *testing.T, cfg Config) {
+		write(t, cfg, history()[:2]...)
+		log := readLog(t, cfg.Dir)
+		header, frames := framesOf(t, log)
+		for bit := range len(log) * 8 {
+			damaged := bytes.Clone(log)
+			damaged[bit/8] ^= 1 << (bit % 8)
+			im, err := tryLoad(cfg, damaged)
 			switch {
-			case batches == 0: // not even what it began with: never a generation
-				wantNames(t, here.Dir, "state-1.log"+asideCorrupt)
-			case status.Torn != int64(size)-marks[batches] || status.Err != nil || l.Rewrite:
-				t.Fatalf("%d bytes: an unfinished batch is not normal: %+v", size, status)
-			default:
-				wantNames(t, here.Dir, "state-1.log")
+			case bit/8 < len(header):
+				if err == nil {
+					t.Fatalf("bit %d of the header is damaged, and it is read", bit)
+				}
+			case err != nil:
+				t.Fatalf("bit %d: %v", bit, err)
+			case im.frames != len(frames)-1 || len(im.loaded.Skipped) > 0:
+				t.Fatalf("bit %d: %d frames of %d, skipped %v", bit, im.frames, len(frames), im.loaded.Skipped)
+			case (im.damage == nil) != (bit/8 >= len(log)-len(frames[len(frames)-1])):
+				t.Fatalf("bit %d: damage %v", bit, im.damage)
+			}
+		}
+	})
+}
+
+// Without its header it is not known whose a file is, nor where a frame begins.
+func TestALogWhoseHeaderIsDamagedIsNotRead(t *testing.T) {
+	modes(t, func(t *testing.T, cfg Config) {
+		c := newDamageCase(t, cfg, 50, 0)
+		for at := range c.header {
+			for how, damaged := range spoiled(c.log, at, at%8) {
+				if bytes.Equal(damaged[:len(c.header)], c.header) {
+					continue // a zero was zeroed, or a byte was like its neighbour
+				}
+				if im, err := tryLoad(cfg, damaged); err == nil {
+					t.Fatalf("byte %d %s: it is read\n%s", at, how, text(im.loaded))
+				}
+			}
+		}
+	})
+}
+
+// What a process that dies leaves of a batch is a part of it, and is no damage: each
+// whole record of it counts.
+func TestALogThatIsCutAnywhereHasEveryRecordThatIsWhole(t *testing.T) {
+	modes(t, func(t *testing.T, cfg Config) {
+		c := newDamageCase(t, cfg, 50, 0)
+		for size := len(c.header); size < len(c.log); size++ {
+			what := fmt.Sprintf("%d bytes", size)
+			within(t, what, c.check(t, what, c.log[:size]), c.at(size), len(c.frames)-1)
+		}
+	})
+}
+
+func TestRecordsThatAreMissingOrMovedCostNoOther(t *testing.T) {
+	modes(t, func(t *testing.T, cfg Config) {
+		c := newDamageCase(t, cfg, 50, 0)
+		put := func(order []int) []byte {
+			log := bytes.Clone(c.header)
+			for _, n := range order {
+				log = append(log, c.frames[n]...)
+			}
+			return log
+		}
+		var all []int
+		for n := range c.frames {
+			all = append(all, n)
+		}
+		check := func(what string, order []int) {
+			t.Helper()
+			lost := c.check(t, fmt.Sprint(what, " ", order), put(order))
+			for _, n := range lost {
+				if slices.Contains(order, n) {
+					t.Fatalf("%s %v: frame %d is lost, and it is there", what, order, n)
+				}
+			}
+		}
+		random := rand.New(rand.NewPCG(1, 2))
+		for n := range all {
+			check("without one", slices.Delete(slices.Clone(all), n, n+1))
+			check("one twice", slices.Insert(slices.Clone(all), n, n))
+			for range 5 {
+				m := random.IntN(len(all))
+				swapped := slices.Clone(all)
+				swapped[n], swapped[m] = swapped[m], swapped[n]
+				check("two swapped", swapped)
+				check("one twice, far from itself", slices.Insert(slices.Clone(all), m, n))
+				check("one moved", slices.Insert(slices.Delete(slices.Clone(all), n, n+1), min(m, len(all)-1), n))
+				check("without many", slices.Delete(slices.Clone(all), min(n, m), max(n, m)))
+				replaced := slices.Clone(all)
+				copy(replaced[m:], all[n:min(n+5, len(all))])
+				check("some in the place of others", replaced)
+			}
+		}
+		for range 20 {
+			shuffled := slices.Clone(all)
+			random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+			check("shuffled", shuffled)
+		}
+	})
+}
+
+// A disk loses, repeats and misplaces its blocks.
+func TestABlockThatIsDamagedCostsTheRecordsThatAreInIt(t *testing.T) {
+	const block = 4 << 10
+	modes(t, func(t *testing.T, cfg Config) {
+		c := newDamageCase(t, cfg, 250, 200)
+		random := rand.New(rand.NewPCG(3, 4))
+		blocks := len(c.log) / block
+		if blocks < 15 {
+			t.Fatalf("%d blocks: the log is too small for this test", blocks)
+		}
+		for n := range blocks + 40 {
+			at := n * block
+			if n >= blocks || n == 0 { // anywhere behind the header
+				at = len(c.header) + random.IntN(len(c.log)-len(c.header)-block)
+			}
+			from := len(c.header) + random.IntN(len(c.log)-len(c.header)-block)
+			zeroed, scrambled, misplaced := bytes.Clone(c.log), bytes.Clone(c.log), bytes.Clone(c.log)
+			clear(zeroed[at : at+block])
+			for i := range block {
+				scrambled[at+i] = byte(random.Uint32())
+			}
+			copy(misplaced[at:at+block], c.log[from:])
+			for what, damaged := range map[string][]byte{
+				"zeros":               zeroed,
+				"anything":            scrambled,
+				"nothing":             append(bytes.Clone(c.log[:at]), c.log[at+block:]...),
+				"bytes of its own":    misplaced,
+				"bytes of it as well": slices.Concat(c.log[:at], c.log[from:from+block], c.log[at:]),
+			} {
+				what = fmt.Sprintf("%s at byte %d, perhaps from byte %d", what, at, from)
+				within(t, what, c.check(t, what, damaged), c.at(at), c.at(at+block-1)+1)
 			}
 		}
 	})
@@ -106,44 +423,12 @@ func withLog(t testing.TB, dir string, log []byte) {
 	must(t, os.WriteFile(filepath.Join(dir, logName(1)), log, fileMode))
 }
 
-func TestALogWithAnyBitFlippedIsAPrefixOfItsHistory(t *testing.T) {
-	modes(t, func(t *testing.T, cfg Config) {
-		write(t, cfg, history()...)
-		log := readLog(t, cfg.Dir)
-		want := prefixes(history())
-		marks := ends(t, cfg, log)
-		for bit := range len(log) * 8 {
-			damaged := bytes.Clone(log)
-			damaged[bit/8] ^= 1 << (bit % 8)
-			batches := -1 // the header
-			for batches+1 < len(marks) && marks[batches+1] <= int64(bit/8) {
-				batches++
-			}
-			im, err := load(bytes.NewReader(damaged), int64(len(damaged)), 1, openWith{cfg.Identity, cfg.Key})
-			if (err != nil) != (batches < 0) {
-				t.Fatalf("bit %d: %v, in batch %d", bit, err, batches)
-			}
-			if err != nil {
-				continue
-			}
-			if got := text(im.loaded); got != want[batches] || len(im.loaded.Skipped) > 0 {
-				t.Fatalf("bit %d: the state is\n%s\nwant that of %d batches\n%s", bit, got, batches, want[batches])
-			}
-			// A last commit mark that does not read is one that was not written.
-			last := batches == len(want)-2
-			if im.torn && !last || (im.damage == nil) != im.torn {
-				t.Fatalf("bit %d, batch %d: torn %v, damage %v", bit, batches, im.torn, im.damage)
-			}
-		}
-	})
-}
-
 func TestAStoreWithAnyByteFlippedGoesOn(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
 		cfg.FS = unsynced{}
 		write(t, cfg, history()[:3]...)
 		log := readLog(t, cfg.Dir)
-		want := prefixes(history()[:3])
+		ends := frameEnds(t, log)
 		here := cfg
 		here.Dir = stateDir(t)
 		for at := range log {
@@ -151,14 +436,18 @@ func TestAStoreWithAnyByteFlippedGoesOn(t *testing.T) {
 			damaged[at] ^= 0xff
 			withLog(t, here.Dir, damaged)
 			s, l := start(t, here)
-			if !slices.Contains(want, text(l)) {
-				t.Fatalf("byte %d: the state is\n%s", at, text(l))
+			status := s.Status()
+			header, torn := at < ends[0], at >= ends[len(ends)-2]
+			if l.Damaged != (!torn && !header) || (status.Damage != nil) != l.Damaged || (status.Torn > 0) != torn {
+				t.Fatalf("byte %d: damaged %v, status %+v", at, l.Damaged, status)
 			}
-			torn := s.Status().Torn > 0
-			if l.Rewrite == torn || (s.Status().Err == nil) != torn {
-				t.Fatalf("byte %d: rewrite %v, status %+v", at, l.Rewrite, s.Status())
+			if l.Rewrite == torn || (status.Err == nil) != torn {
+				t.Fatalf("byte %d: rewrite %v, status %+v", at, l.Rewrite, status)
 			}
-			must(t, rewriteTo(s, append(records(l), put("new", "1"))))
+			must(t, rewriteTo(s, append(records(l), set("new", "1"))))
+			if after := s.Status(); after.Err != nil || (after.Damage != nil) != l.Damaged {
+				t.Fatalf("byte %d: it was written again, and the status is %+v", at, after)
+			}
 			must(t, s.Close())
 			// Nothing was overwritten but what was never finished.
 			if kept := len(names(t, here.Dir)); (kept == 1) != torn || kept > 2 {
@@ -171,52 +460,98 @@ func TestAStoreWithAnyByteFlippedGoesOn(t *testing.T) {
 				}
 			}
 			again, _ := stored(t, here)
-			if again.Entries[key("new")] == nil || again.Rewrite {
+			if again.Entries[key("new")] == nil || again.Rewrite || again.Damaged {
 				t.Fatalf("byte %d: what was written afterwards is not there", at)
 			}
 		}
 	})
 }
 
-func TestAHostileLengthAllocatesNothing(t *testing.T) {
-	cfg := config(stateDir(t))
-	write(t, cfg, []Record{put("a", "1")})
-	log := readLog(t, cfg.Dir)
-	h, size, sum, err := readHeader(bytes.NewReader(log))
+// A log goes on where the last whole frame ends, and numbers what follows from there.
+func TestWhatIsAppendedBehindATornEndIsRead(t *testing.T) {
+	modes(t, func(t *testing.T, cfg Config) {
+		cfg.FS = unsynced{}
+		write(t, cfg, history()...)
+		log := readLog(t, cfg.Dir)
+		ends := frameEnds(t, log)
+		here := cfg
+		here.Dir = stateDir(t)
+		for size := ends[len(ends)-4]; size < len(log); size++ {
+			withLog(t, here.Dir, log[:size])
+			s, l := start(t, here)
+			must(t, s.Append([]Record{set("new", "1"), tombstone("a")}))
+			must(t, s.Close())
+			l.apply(set("new", "1"))
+			l.apply(tombstone("a"))
+			again, status := stored(t, here)
+			same(t, again, l)
+			if again.Damaged || status.Torn > 0 || status.Err != nil {
+				t.Fatalf("cut at byte %d: damaged %v, status %+v", size, again.Damaged, status)
+			}
+			wantNames(t, here.Dir, "state-1.log")
+		}
+	})
+}
+
+// intact makes a frame whose checksum is right.
+func intact(f *form, sequence uint64, k kind, payload ...byte) []byte {
+	b := append(bytes.Clone(f.marker[:]), make([]byte, frameHeader-len(f.marker), frameHeader+len(payload))...)
+	binary.LittleEndian.PutUint32(b[4:], uint32(len(payload)))
+	binary.LittleEndian.PutUint64(b[8:], sequence)
+	b[20] = byte(k)
+	binary.LittleEndian.PutUint32(b[16:], f.checksum(b, payload))
+	return append(b, payload...)
+}
+
+// plainForm returns the form of a log in plain text.
+func plainForm(t testing.TB, log []byte) *form {
+	t.Helper()
+	h, _, sum, err := readHeader(bytes.NewReader(log))
 	must(t, err)
 	f, err := newForm(h, sum, nil)
 	must(t, err)
-	// intact makes a record whose checksum is right.
-	intact := func(k kind, payload ...byte) []byte {
-		b := make([]byte, recordHeader, recordHeader+len(payload))
-		binary.LittleEndian.PutUint32(b, uint32(len(payload)))
-		b[8] = byte(k)
-		binary.LittleEndian.PutUint32(b[4:], f.checksum(b, payload))
-		return append(b, payload...)
+	return f
+}
+
+func TestAHostileLengthAllocatesNothing(t *testing.T) {
+	cfg := config(stateDir(t))
+	write(t, cfg, []Record{set("a", "1")})
+	log := readLog(t, cfg.Dir)
+	f := plainForm(t, log)
+	start := bytes.Clone(log[:frameEnds(t, log)[0]])
+	// ofLength is the beginning of a frame that says how long it is, and no more.
+	ofLength := func(length uint32) []byte {
+		b := intact(f, 1, kindSet)
+		binary.LittleEndian.PutUint32(b[4:], length)
+		return b
 	}
+	content := func(b ...byte) []byte { return intact(f, 1, kindSet, append([]byte{0, 0, 0}, b...)...) } // no key
 	huge := binary.AppendUvarint(nil, 1<<60)
-	head := make([]byte, 3+16) // version, source, upstream version, TTL, deadline
-	for name, record := range map[string][]byte{
-		"a record of 4 GiB":                      {0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 1},
-		"a record at the bound":                  {0, 0, 0, 4, 0, 0, 0, 0, 1},
-		"a record just above the bound":          {1, 0, 0, 4, 0, 0, 0, 0, 1},
-		"a group of 2^60 bytes":                  intact(kindPut, huge...),
-		"a version of 2^60 bytes":                intact(kindPut, append([]byte{0, 0, 0, putBody}, huge...)...),
-		"2^60 aliases":                           intact(kindPut, append(append([]byte{0, 0, 0, putBody}, head...), huge...)...),
-		"as many aliases as are allowed":         intact(kindPut, append(append([]byte{0, 0, 0, putBody}, head...), binary.AppendUvarint(nil, maxAliases)...)...),
-		"metadata of 2^60 bytes":                 intact(kindPut, append(append(append([]byte{0, 0, 0, putMetadata}, head...), 0), huge...)...),
-		"an upstream version of 2^60 bytes":      intact(kindTouch, append([]byte{0, 0, 0, 0}, huge...)...),
-		"a commit mark of 2^32 records":          intact(kindCommit, append([]byte{0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff}, make([]byte, 8)...)...),
-		"a record that ends within its checksum": {4, 0, 0, 0, 0},
+	head := append([]byte{setContent, resourceBody}, make([]byte, 3+16)...) // version, source, upstream version, TTL, deadline
+	for name, frame := range map[string][]byte{
+		"a frame of 4 GiB":                  ofLength(1<<32 - 1),
+		"a frame at the bound":              ofLength(maxPayload),
+		"a frame just above the bound":      ofLength(maxPayload + 1),
+		"a group of 2^60 bytes":             intact(f, 1, kindSet, huge...),
+		"a previous content of 2^60 bytes":  content(append([]byte{setPrevious}, huge...)...),
+		"a version of 2^60 bytes":           content(append([]byte{setContent, resourceBody}, huge...)...),
+		"2^60 aliases":                      content(append(bytes.Clone(head), huge...)...),
+		"as many aliases as are allowed":    content(append(bytes.Clone(head), binary.AppendUvarint(nil, maxAliases)...)...),
+		"metadata of 2^60 bytes":            content(append([]byte{setContent, resourceMetadata}, append(make([]byte, 3+16+1), huge...)...)...),
+		"a mark of another size":            intact(f, 1, kindMark, make([]byte, 3+5)...),
+		"a frame that ends in its checksum": intact(f, 1, kindSet)[:18],
+		"the highest number there is":       intact(f, 1<<64-1, kindSet, 0, 0, 0, 0),
+		"the number 0":                      intact(f, 0, kindSet, 0, 0, 0, 0),
+		"a marker again and again":          bytes.Repeat(f.marker[:], 100),
 	} {
 		t.Run(name, func(t *testing.T) {
-			hostile := append(bytes.Clone(log[:size]), record...)
+			hostile := append(bytes.Clone(start), frame...)
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			im := loadBytes(t, cfg, hostile)
 			runtime.ReadMemStats(&after)
-			if im.batches != 0 || len(im.loaded.Entries) != 0 {
-				t.Errorf("%d batches", im.batches)
+			if im.complete || im.damage == nil || len(im.loaded.Entries) != 0 {
+				t.Errorf("complete %v, damage %v, %d entries", im.complete, im.damage, len(im.loaded.Entries))
 			}
 			if got := after.TotalAlloc - before.TotalAlloc; got > 128<<10 {
 				t.Errorf("%d bytes were allocated", got)
@@ -225,29 +560,48 @@ func TestAHostileLengthAllocatesNothing(t *testing.T) {
 	}
 }
 
-// What is wrong in a way that only a mistake or an attack can make it.
-func TestBatchesThatDoNotAddUpAreNotUsed(t *testing.T) {
-	for name, build := range map[string]func(e *encoder){
-		"the mark counts other records": func(e *encoder) { e.record(put("b", "1")); e.count = 7; e.commit(0, time.Now()) },
-		"a second beginning":            func(e *encoder) { e.record(put("b", "1")); e.commit(flagSnapshot, time.Now()) },
-		"a mark of another size":        func(e *encoder) { e.frame(kindCommit, recordKey{}, make([]byte, 5)) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			cfg := config(stateDir(t))
-			s, _ := start(t, cfg)
-			must(t, rewriteTo(s, []Record{put("a", "1")}))
-			e := &encoder{form: s.file.form, base: s.file.size}
-			build(e)
-			e.record(put("c", "1"))
-			e.commit(0, time.Now())
-			must(t, e.flush(s.file))
-			im := loadBytes(t, cfg, readLog(t, cfg.Dir))
-			same(t, im.loaded, model([]Record{put("a", "1")}))
-			if im.damage == nil {
-				t.Error("nothing is wrong")
-			}
-		})
+// A frame that is larger than a piece is read as a whole only when the file is as large.
+func TestALengthThatIsDamagedCostsOnlyItsFrame(t *testing.T) {
+	cfg := config(stateDir(t))
+	cfg.FS = unsynced{}
+	s, _ := start(t, cfg)
+	must(t, rewriteTo(s, []Record{set("a", "1")}))
+	must(t, s.Append([]Record{set("a", "2"), set("large", strings.Repeat("x", 3*pieceSize)), set("b", "1")}))
+	must(t, s.Close())
+	log := readLog(t, cfg.Dir)
+	at := frameEnds(t, log)[2]
+	for _, length := range []int{0, 1, 100, pieceSize, 2 * pieceSize, 3 * pieceSize, len(log) - at - frameHeader, len(log), maxPayload} {
+		damaged := bytes.Clone(log)
+		binary.LittleEndian.PutUint32(damaged[at+4:], uint32(length))
+		im := loadBytes(t, cfg, damaged)
+		same(t, im.loaded, model([]Record{set("a", "1"), set("large", strings.Repeat("x", 3*pieceSize)), set("b", "1")}))
+		if !im.loaded.Damaged {
+			t.Errorf("a length of %d is no damage", length)
+		}
 	}
+}
+
+// checkImage sees to what is true of every file.
+func checkImage(t *testing.T, im *image, size int) {
+	t.Helper()
+	if im.end > int64(size) || im.base > im.end || im.torn() < 0 || im.loaded.Damaged != (im.damage != nil) || im.complete != (im.base > 0) {
+		t.Fatalf("end %d, base %d of %d bytes; complete %v, damage %v", im.end, im.base, size, im.complete, im.damage)
+	}
+	for key, e := range im.loaded.Entries {
+		if e.empty() || e.Stable && !e.Accepted || e.Accepted && e.Content == nil {
+			t.Fatalf("%q is %+v", key, e)
+		}
+	}
+}
+
+// isWritable writes what was read, and reads it: it must be the same.
+func isWritable(t *testing.T, im *image) {
+	t.Helper()
+	cfg := encrypted(config(stateDir(t)), testKey) // it may hold a Secret
+	cfg.FS = unsynced{}
+	write(t, cfg, records(im.loaded))
+	l, _ := stored(t, cfg)
+	same(t, l, im.loaded)
 }
 
 func FuzzLoad(f *testing.F) {
@@ -256,77 +610,57 @@ func FuzzLoad(f *testing.F) {
 		f.Add(readLog(f, cfg.Dir))
 	}
 	f.Fuzz(func(t *testing.T, file []byte) {
-		for _, key := range [][]byte{nil, testKey} {
-			replays(t, Config{Identity: "node one", Key: key}, bytes.NewReader(file), int64(len(file)))
-			im, err := load(bytes.NewReader(file), int64(len(file)), 1, openWith{"node one", key})
+		for _, keys := range [][][]byte{nil, {testKey}, {otherKey, testKey}} {
+			cfg := Config{Identity: "node one", Keys: keys}
+			replays(t, cfg, bytes.NewReader(file), int64(len(file)))
+			im, err := tryLoad(cfg, file)
 			if err != nil {
 				continue
 			}
-			if im.committed > int64(len(file)) || im.base > im.committed || im.torn && im.damage != nil {
-				t.Fatalf("committed %d, base %d of %d bytes; torn %v, damage %v", im.committed, im.base, len(file), im.torn, im.damage)
-			}
-			// What was read can be written, and is the same when it is read again.
-			cfg := encrypted(config(stateDir(t)), testKey) // it may hold a Secret
-			cfg.FS = unsynced{}
-			if im.batches > 0 {
-				write(t, cfg, records(im.loaded))
-				again, _ := stored(t, cfg)
-				same(t, again, im.loaded)
+			checkImage(t, im, len(file))
+			if im.frames > 0 {
+				isWritable(t, im)
 			}
 		}
 	})
 }
 
-// FuzzReplay reads records whose checksums are right: what FuzzLoad does not get
-// behind. The input is a row of kind, size and payload.
+// FuzzReplay reads frames whose checksums are right: what FuzzLoad does not get behind.
+// The input is a row of kind, a step of the number, size and payload.
 func FuzzReplay(f *testing.F) {
 	cfg := config(stateDir(f))
 	write(f, cfg, history()...)
-	h, _, sum, err := readHeader(bytes.NewReader(readLog(f, cfg.Dir)))
-	must(f, err)
-	fm, err := newForm(h, sum, nil)
-	must(f, err)
+	log := readLog(f, cfg.Dir)
+	fm := plainForm(f, log)
+	start := bytes.Clone(log[:frameEnds(f, log)[0]])
 	for _, batch := range history() {
 		e := &encoder{form: fm}
 		var row []byte
 		for _, rec := range batch {
 			start := len(e.buf)
 			e.record(rec)
-			payload := e.buf[start+recordHeader:]
-			row = binary.LittleEndian.AppendUint16(append(row, e.buf[start+8]), uint16(len(payload)))
+			payload := e.buf[start+frameHeader:]
+			row = binary.LittleEndian.AppendUint16(append(row, e.buf[start+20], 1), uint16(len(payload)))
 			row = append(row, payload...)
 		}
 		f.Add(row)
 	}
 	f.Fuzz(func(t *testing.T, row []byte) {
-		file := h.append(nil)
-		first := &encoder{form: fm, base: int64(len(file))}
-		first.commit(flagSnapshot|flagComplete, time.Unix(1, 0))
-		file = append(file, first.buf...)
-		for len(row) > 3 {
-			size := min(int(binary.LittleEndian.Uint16(row[1:])), len(row)-3)
-			start := len(file)
-			file = append(file, make([]byte, recordHeader)...)
-			binary.LittleEndian.PutUint32(file[start:], uint32(size))
-			file[start+8] = row[0]
-			file = append(file, row[3:3+size]...)
-			binary.LittleEndian.PutUint32(file[start+4:], fm.checksum(file[start:], file[start+recordHeader:]))
-			row = row[3+size:]
+		first := &encoder{form: fm}
+		first.mark(mark{begun: true, at: time.Unix(1, 0)})
+		file := append(bytes.Clone(start), first.buf...)
+		for sequence := uint64(1); len(row) > 4; {
+			size := min(int(binary.LittleEndian.Uint16(row[2:])), len(row)-4)
+			sequence += uint64(int8(row[1])) // mostly it is 1
+			file = append(file, intact(fm, sequence, kind(row[0]), row[4:4+size]...)...)
+			row = row[4+size:]
 		}
-		last := &encoder{form: fm, base: int64(len(file))}
-		last.commit(0, time.Unix(2, 0))
-		file = append(file, last.buf...)
 		replays(t, cfg, bytes.NewReader(file), int64(len(file)))
 		im := loadBytes(t, cfg, file)
-		for key, e := range im.loaded.Entries {
-			if e.Kept == nil && e.Previous == nil || e.Proven && !e.Accepted || e.Proven && e.Previous != nil || e.Accepted && e.Kept == nil {
-				t.Fatalf("%q is %+v", key, e)
-			}
+		if !im.complete || im.torn() > 0 && im.damage == nil {
+			t.Fatalf("complete %v, %d bytes torn, damage %v", im.complete, im.torn(), im.damage)
 		}
-		again := encrypted(config(stateDir(t)), testKey) // it may hold a Secret
-		again.FS = unsynced{}
-		write(t, again, records(im.loaded))
-		l, _ := stored(t, again)
-		same(t, l, im.loaded)
+		checkImage(t, im, len(file))
+		isWritable(t, im)
 	})
 }

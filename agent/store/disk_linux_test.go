@@ -88,7 +88,7 @@ func onAFullDisk(args []string) error {
 	}
 	var state []Record
 	for n := range 100 {
-		state = append(state, put("first"+strconv.Itoa(n), strings.Repeat("x", 2000)))
+		state = append(state, set("first"+strconv.Itoa(n), strings.Repeat("x", 2000)))
 	}
 	for _, rec := range state {
 		mem.apply(rec)
@@ -96,21 +96,22 @@ func onAFullDisk(args []string) error {
 	if err := rewriteTo(s, state); err != nil {
 		return err
 	}
-	durable := model(state)
+	written := model(state)
 	for n := 0; err == nil; n++ {
-		batch := []Record{put("more"+strconv.Itoa(n), strings.Repeat("y", 3000))}
+		batch := []Record{set("more"+strconv.Itoa(n), strings.Repeat("y", 3000))}
 		for _, rec := range batch {
 			mem.apply(rec)
 		}
 		if err = s.Append(batch); err == nil {
 			state = append(state, batch...)
-			durable = model(state)
+			written = model(state)
 		}
 	}
 	if err := errors.Join(
 		expect(errors.Is(err, syscall.ENOSPC) && strings.Contains(err.Error(), "make room"), "append: %v", err),
 		expect(!s.Status().Durable && errors.Is(s.Status().Err, syscall.ENOSPC), "status %+v", s.Status()),
-		s.Close(), isStored(dir, durable),
+		expect(errors.Is(s.Sync(), ErrRewrite), "what was written before counts as durable"),
+		s.Close(), isStored(dir, written),
 	); err != nil {
 		return err
 	}
@@ -123,8 +124,8 @@ func onAFullDisk(args []string) error {
 			return err
 		}
 	}
-	if err := errors.Join(s.Close(), isStored(dir, durable), os.Remove(ballast), rewriteTo(s, records(mem)),
-		s.Append([]Record{note("room", "again")})); err != nil {
+	if err := errors.Join(s.Close(), isStored(dir, written), os.Remove(ballast), rewriteTo(s, records(mem)),
+		s.Append([]Record{note("room", "again")}), s.Sync()); err != nil {
 		return err
 	}
 	mem.apply(note("room", "again"))
@@ -144,7 +145,7 @@ func onADiskThatTakesNoWrites(args []string) error {
 	if _, err := s.Open(); err != nil {
 		return err
 	}
-	state := []Record{put("a", "1"), note("x", "1")}
+	state := []Record{set("a", "1"), note("x", "1")}
 	if err := errors.Join(rewriteTo(s, state), s.Close(), os.Mkdir(empty, dirMode)); err != nil {
 		return err
 	}
@@ -180,11 +181,11 @@ func onADiskThatTakesNoWrites(args []string) error {
 			expect(nothing.Rewrite && errors.Is(fresh.Status().Err, syscall.EROFS), "an empty directory: %+v", fresh.Status()),
 			expect(errors.Is(errMissing, syscall.EROFS), "a missing directory: %v", errMissing),
 			remount(args[0], 0), rewriteTo(missing, state), missing.Close(), isStored(missing.cfg.Dir, model(state)),
-			os.RemoveAll(missing.cfg.Dir), rewriteTo(s, state), s.Append([]Record{put("b", "1")}), s.Close(),
+			os.RemoveAll(missing.cfg.Dir), rewriteTo(s, state), s.Append([]Record{set("b", "1")}), s.Close(),
 		); err != nil {
 			return fmt.Errorf("lock %s: %w", lock, err)
 		}
-		state = append(state, put("b", "1"))
+		state = append(state, set("b", "1"))
 		if err := isStored(dir, model(state)); err != nil {
 			return err
 		}

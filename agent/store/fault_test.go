@@ -32,10 +32,17 @@ func onDisk(t testing.TB, dir string) string {
 	if _, err := os.Stat(dir); err != nil {
 		return ""
 	}
-	cfg := copyOf(t, dir)
-	l, _ := stored(t, cfg)
-	must(t, os.RemoveAll(cfg.Dir))
-	return text(l)
+	return text(onDiskOf(t, config(dir)))
+}
+
+// onDiskOf is what another process would read.
+func onDiskOf(t testing.TB, cfg Config) *Loaded {
+	t.Helper()
+	there := copyOf(t, cfg.Dir)
+	there.Keys = cfg.Keys
+	l, _ := stored(t, there)
+	must(t, os.RemoveAll(there.Dir))
+	return l
 }
 
 // caller is what the agent does: it has the state in memory, saves what changes,
@@ -46,17 +53,17 @@ type caller struct {
 	fs  *faultFS
 	dir string
 	mem *Loaded
-	// durable is what was last reported to be on disk.
-	durable string
+	// reported is what was last said to survive the death of the process.
+	reported string
 }
 
 func (c *caller) check(what string, err error, possible ...string) {
 	c.t.Helper()
 	if err == nil {
-		c.durable = text(c.mem)
-		possible = []string{c.durable}
+		c.reported = text(c.mem)
+		possible = []string{c.reported}
 	} else {
-		possible = append(possible, c.durable)
+		possible = append(possible, c.reported)
 		if status := c.s.Status(); status.Err == nil || status.Since.IsZero() {
 			c.t.Fatalf("%s: %v, and the status says nothing: %+v", what, err, status)
 		}
@@ -81,8 +88,8 @@ func (c *caller) open() {
 		c.t.Fatalf("it is open, and the status is %+v", status)
 	}
 	c.mem = l
-	if got := text(l); got != c.durable {
-		c.t.Fatalf("loaded\n%s\nwant\n%s", got, c.durable)
+	if got := text(l); got != c.reported || l.Damaged {
+		c.t.Fatalf("damaged %v, loaded\n%s\nwant\n%s", l.Damaged, got, c.reported)
 	}
 	if l.Rewrite {
 		c.rewrite()
@@ -90,17 +97,32 @@ func (c *caller) open() {
 }
 
 func (c *caller) append(batch []Record) {
+	var possible []string // any part of the batch
 	for _, rec := range batch {
 		c.mem.apply(rec)
+		possible = append(possible, text(c.mem))
 	}
 	err := c.s.Append(batch)
-	c.check("append", err, text(c.mem))
-	if err != nil {
-		if c.s.Status().Durable || !errors.Is(c.s.Append(batch), ErrRewrite) {
-			c.t.Fatal("the log is still used")
-		}
-		c.rewrite()
+	c.check("append", err, possible...)
+	c.givenUp(err)
+}
+
+// sync makes durable what was appended. If that fails, another process still reads it.
+func (c *caller) sync() {
+	err := c.s.Sync()
+	c.check("sync", err)
+	c.givenUp(err)
+}
+
+// givenUp sees that the log is not used after an error, and begins a new one.
+func (c *caller) givenUp(err error) {
+	if err == nil {
+		return
 	}
+	if c.s.Status().Durable || !errors.Is(c.s.Append([]Record{note("x", "1")}), ErrRewrite) || !errors.Is(c.s.Sync(), ErrRewrite) {
+		c.t.Fatal("the log is still used")
+	}
+	c.rewrite()
 }
 
 func (c *caller) rewrite() {
@@ -134,7 +156,7 @@ func TestEveryFaultOfTheDiskPasses(t *testing.T) {
 						c := &caller{t: t, fs: f, dir: stateDir(t)}
 						if op != "mkdir" {
 							write(t, config(c.dir), first...)
-							c.durable = text(model(first...))
+							c.reported = text(model(first...))
 							tear(t, c.dir)
 							must(t, os.Chmod(c.dir, 0o750))
 						}
@@ -143,9 +165,11 @@ func TestEveryFaultOfTheDiskPasses(t *testing.T) {
 						c.s = New(cfg)
 						c.open()
 						c.append(history()[3])
+						c.sync()
 						c.append(history()[4])
 						c.rewrite()
 						c.append(history()[5])
+						c.sync()
 						f.heal()
 						c.rewrite()
 						must(t, c.s.Close())
@@ -167,7 +191,7 @@ func TestEveryFaultOfTheDiskPasses(t *testing.T) {
 	}
 }
 
-// tear leaves the beginning of a batch at the end of the log.
+// tear leaves what is no frame at the end of the log.
 func tear(t testing.TB, dir string) {
 	t.Helper()
 	f, err := os.OpenFile(logPath(t, dir), os.O_WRONLY|os.O_APPEND, 0)
@@ -186,7 +210,7 @@ func faulty(t *testing.T) (dir string, f *faultFS, s *Store) {
 	cfg := config(dir)
 	cfg.FS = f
 	s, _ = start(t, cfg)
-	must(t, rewriteTo(s, []Record{put("a", "1")}))
+	must(t, rewriteTo(s, []Record{set("a", "1")}))
 	return dir, f, s
 }
 
@@ -206,7 +230,8 @@ func TestADeathBetweenAnyTwoStepsLeavesAReadableState(t *testing.T) {
 		if _, err := s.Open(); err == nil && rewriteTo(s, records(model(history()...))) == nil {
 			reported = all
 			// A batch that changes nothing: any part of it gives the same state.
-			_ = s.Append([]Record{note("x", "")})
+			_ = s.Append([]Record{note("x", ""), tombstone("x")})
+			_ = s.Sync()
 		}
 		for _, l := range f.locks {
 			must(t, l.Close())
@@ -215,7 +240,7 @@ func TestADeathBetweenAnyTwoStepsLeavesAReadableState(t *testing.T) {
 		if got := text(l); got != reported && (reported != old || got != all) {
 			t.Fatalf("after call %d (%s) the state is\n%s", n, f.trace[len(f.trace)-1], got)
 		}
-		if status.Err != nil || l.Rewrite || len(names(t, dir)) != 1 {
+		if status.Err != nil || l.Rewrite || l.Damaged || len(names(t, dir)) != 1 {
 			t.Fatalf("after call %d: %+v, %q", n, status, names(t, dir))
 		}
 		if !f.fired {
@@ -231,13 +256,13 @@ func TestADeathBetweenAnyTwoStepsLeavesAReadableState(t *testing.T) {
 // only when it is durable, and the older one goes only when the name is.
 func TestAGenerationIsDurableBeforeTheOlderOneGoes(t *testing.T) {
 	dir := stateDir(t)
-	write(t, config(dir), []Record{put("a", "1")})
+	write(t, config(dir), []Record{set("a", "1")})
 	f := &faultFS{}
 	cfg := config(dir)
 	cfg.FS = f
 	s, _ := start(t, cfg)
 	f.trace = nil
-	must(t, rewriteTo(s, []Record{put("a", "2")}))
+	must(t, rewriteTo(s, []Record{set("a", "2")}))
 	var got []string
 	for _, call := range f.trace {
 		op, _, _ := strings.Cut(call, " ")
@@ -250,56 +275,142 @@ func TestAGenerationIsDurableBeforeTheOlderOneGoes(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("the calls are\n%q, want\n%q", got, want)
 	}
-	must(t, s.Append([]Record{put("a", "3")}))
-	// The file was opened under its temporary name.
-	if end := f.trace[len(f.trace)-2:]; !slices.Equal(end, []string{"write state-2.log.tmp", "fsync state-2.log.tmp"}) {
-		t.Errorf("a batch ends with the calls %q", end)
+	// An Append writes, and a Sync makes it durable. The file was opened under its
+	// temporary name.
+	f.trace = nil
+	must(t, s.Append([]Record{set("a", "3")}))
+	if last := f.trace[len(f.trace)-1]; last != "write state-2.log.tmp" || slices.Contains(f.trace, "fsync state-2.log.tmp") {
+		t.Errorf("the calls of a batch are %q", f.trace)
+	}
+	f.trace = nil
+	must(t, s.Sync())
+	if !slices.Equal(f.trace, []string{"fsync state-2.log.tmp"}) {
+		t.Errorf("the calls of a sync are %q", f.trace)
 	}
 }
 
-// After a failed fsync the kernel may hold pages that it counts as written and
-// that are not on the disk. A process that reads them must not take them for
-// durable and write on behind them.
-func TestABatchWhoseFsyncFailedIsCutOff(t *testing.T) {
+// What a process that died had not made durable is made so before it is appended to: the
+// next Sync answers for it too.
+func TestWhatIsReadIsDurableBeforeItIsAppendedTo(t *testing.T) {
+	dir := stateDir(t)
+	write(t, config(dir), history()...)
+	tear(t, dir)
+	f := &faultFS{}
+	cfg := config(dir)
+	cfg.FS = f
+	start(t, cfg)
+	if end := f.trace[len(f.trace)-3:]; !slices.Equal(end, []string{"truncate state-1.log", "fsync state-1.log", "syncdir state"}) {
+		t.Errorf("open ends with the calls %q", end)
+	}
+}
+
+// After a failed fsync the kernel may hold pages that it counts as written and that are
+// not on the disk. No later fsync of that file may be believed, and nothing is written to
+// it any more. What was appended is still read if only the process dies.
+func TestALogWhoseFsyncFailedIsGivenUp(t *testing.T) {
 	dir, f, s := faulty(t)
+	must(t, s.Append([]Record{set("a", "2")}))
 	before := readLog(t, dir)
 	f.op, f.nth, f.err = "fsync", 1, syscall.EIO
-	if err := s.Append([]Record{put("a", "2")}); !errors.Is(err, syscall.EIO) {
-		t.Fatalf("append: %v", err)
+	if err := s.Sync(); !errors.Is(err, syscall.EIO) || !strings.Contains(err.Error(), logPath(t, dir)) {
+		t.Fatalf("sync: %v", err)
+	}
+	if status := s.Status(); status.Durable || !errors.Is(status.Err, syscall.EIO) {
+		t.Errorf("status %+v", status)
+	}
+	for range 2 {
+		if err := s.Sync(); !errors.Is(err, ErrRewrite) {
+			t.Errorf("the next sync: %v", err)
+		}
+		if err := s.Append([]Record{set("a", "3")}); !errors.Is(err, ErrRewrite) {
+			t.Errorf("append: %v", err)
+		}
 	}
 	if !slices.Equal(readLog(t, dir), before) {
-		t.Error("the batch is still there")
+		t.Error("the file was changed")
+	}
+	must(t, rewriteTo(s, []Record{set("a", "3")}))
+	must(t, s.Append([]Record{set("b", "3")}))
+	must(t, s.Sync())
+	if status := s.Status(); !status.Durable || status.Err != nil {
+		t.Errorf("it is written again, and the status is %+v", status)
+	}
+	if got, want := onDisk(t, dir), text(model([]Record{set("a", "3"), set("b", "3")})); got != want {
+		t.Errorf("on disk is\n%s", got)
 	}
 }
 
-// A batch that is too large for one write counts as a whole, or not at all: whichever
-// write fails, and whether or not what was written can be cut off.
-func TestALargeBatchThatFailsMidwayDoesNotCount(t *testing.T) {
+// What was appended before an Append that failed is not durable by that.
+func TestASyncAfterAnAppendThatFailedSaysThatNothingIsDurable(t *testing.T) {
+	_, f, s := faulty(t)
+	must(t, s.Append([]Record{set("a", "2")}))
+	f.op, f.nth, f.err = "write", 1, syscall.ENOSPC
+	if err := s.Append([]Record{set("a", "3")}); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("append: %v", err)
+	}
+	if err := s.Sync(); !errors.Is(err, ErrRewrite) {
+		t.Errorf("sync: %v", err)
+	}
+	must(t, rewriteTo(s, []Record{set("a", "3")}))
+	must(t, s.Sync())
+}
+
+func TestWithoutALogThereIsNothingToMakeDurable(t *testing.T) {
+	s := New(config(stateDir(t)))
+	if err := s.Sync(); !errors.Is(err, ErrRewrite) {
+		t.Errorf("before Open: %v", err)
+	}
+	_, err := s.Open()
+	must(t, err)
+	if err := s.Sync(); !errors.Is(err, ErrRewrite) {
+		t.Errorf("before Rewrite: %v", err)
+	}
+	must(t, rewriteTo(s, nil))
+	must(t, s.Sync())
+	must(t, s.Close())
+	if err := s.Sync(); !errors.Is(err, ErrRewrite) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// A batch that is too large for one write is cut off when a write fails. When the process
+// dies in it, its records count up to there.
+func TestALargeBatchThatFailsMidwayIsCutOffAndOneOfADeadProcessIsNot(t *testing.T) {
 	var batch []Record
 	for i := range 8 {
-		batch = append(batch, put(strconv.Itoa(i), strings.Repeat("x", chunk/2)))
+		batch = append(batch, set(strconv.Itoa(i), strings.Repeat("x", chunk/2)))
+	}
+	var parts []string
+	for n := range len(batch) + 1 {
+		parts = append(parts, text(model([]Record{set("a", "1")}, batch[:n])))
 	}
 	for _, tc := range []struct {
-		op      string
-		lasting bool
-	}{{"write", false}, {"", true}} { // an error, and a death
-		for n := 1; ; n++ {
-			dir, f, s := faulty(t)
-			before := onDisk(t, dir)
-			f.op, f.nth, f.err, f.lasting = tc.op, n, errStopped, tc.lasting
-			err := s.Append(batch)
-			if !f.fired {
-				if err != nil || n < 5 {
-					t.Fatalf("%d writes, %v", n-1, err)
+		name, op string
+		lasting  bool
+	}{{"an error", "write", false}, {"a death", "", true}} {
+		t.Run(tc.name, func(t *testing.T) {
+			partly := 0
+			for n := 1; ; n++ {
+				dir, f, s := faulty(t)
+				f.op, f.nth, f.err, f.lasting = tc.op, n, errStopped, tc.lasting
+				err := s.Append(batch)
+				if !f.fired {
+					if err != nil || n < 5 || (partly > 0) != tc.lasting {
+						t.Fatalf("%d calls, %v, %d times a part of the batch was there", n-1, err, partly)
+					}
+					break
 				}
-				break
+				count := slices.Index(parts, onDisk(t, dir))
+				if !errors.Is(err, errStopped) || count < 0 || count > 0 && !tc.lasting {
+					t.Fatalf("call %d: %v, and %d records of the batch are on disk", n, err, count)
+				}
+				if count > 0 && count < len(batch) {
+					partly++
+				}
+				f.heal()
+				must(t, s.Close())
 			}
-			if got := onDisk(t, dir); !errors.Is(err, errStopped) || got != before && !(tc.lasting && got == text(model([]Record{put("a", "1")}, batch))) {
-				t.Fatalf("call %d of %q: %v, on disk is\n%.200s", n, tc.op, err, got)
-			}
-			f.heal()
-			must(t, s.Close())
-		}
+		})
 	}
 }
 
@@ -307,31 +418,31 @@ func TestALargeBatchThatFailsMidwayDoesNotCount(t *testing.T) {
 func TestAFailedCompactionDoesNotEndTheLog(t *testing.T) {
 	dir, f, s := faulty(t)
 	f.op, f.nth, f.err = "open", 1, syscall.ENOSPC
-	err := rewriteTo(s, []Record{put("a", "1")})
+	err := rewriteTo(s, []Record{set("a", "1")})
 	if !errors.Is(err, syscall.ENOSPC) || !s.Status().Durable || s.Status().Err == nil {
 		t.Fatalf("%v, %+v", err, s.Status())
 	}
-	must(t, s.Append([]Record{put("a", "2")}))
+	must(t, s.Append([]Record{set("a", "2")}))
 	must(t, s.Close())
 	l, _ := stored(t, config(dir))
-	same(t, l, model([]Record{put("a", "2")}))
+	same(t, l, model([]Record{set("a", "2")}))
 }
 
 func TestADirectoryThatDisappearsComesBack(t *testing.T) {
 	dir := stateDir(t)
 	s, _ := start(t, config(dir))
-	must(t, rewriteTo(s, []Record{put("a", "1")}))
+	must(t, rewriteTo(s, []Record{set("a", "1")}))
 	must(t, os.RemoveAll(dir))
-	if err := s.Append([]Record{put("b", "1")}); err == nil {
+	if err := s.Append([]Record{set("b", "1")}); err == nil {
 		t.Fatal("a batch was written to a file that is gone")
 	}
-	must(t, rewriteTo(s, []Record{put("a", "1"), put("b", "1")}))
+	must(t, rewriteTo(s, []Record{set("a", "1"), set("b", "1")}))
 	if _, err := New(config(dir)).Open(); !errors.Is(err, ErrLocked) {
 		t.Errorf("the new directory is not locked: %v", err)
 	}
 	must(t, s.Close())
 	l, _ := stored(t, config(dir))
-	same(t, l, model([]Record{put("a", "1"), put("b", "1")}))
+	same(t, l, model([]Record{set("a", "1"), set("b", "1")}))
 }
 
 // A read that fails may be a cable: the first time nothing is decided.
@@ -354,7 +465,7 @@ func TestAFileThatCannotBeReadIsKeptAndTheNextOpenMakesDo(t *testing.T) {
 	if !l.Rewrite || s.Status().Err == nil || len(l.Entries) > 0 {
 		t.Fatalf("%+v, %+v", l, s.Status())
 	}
-	must(t, rewriteTo(s, []Record{put("a", "1")}))
+	must(t, rewriteTo(s, []Record{set("a", "1")}))
 	wantNames(t, dir, "state-1.log.corrupt", "state-2.log")
 	must(t, s.Close())
 }

@@ -36,10 +36,10 @@ const filling = 1500
 
 var bulk = strings.Repeat("0123456789", filling/10)
 
-func bulky(n, version int) Put {
-	p := put(fmt.Sprintf("outbound|80||service-%06d.default.svc.cluster.local", n), fmt.Sprintf("%08d", version)+bulk)
-	p.Resource.UpstreamVersion = fmt.Sprintf("2026-11-21T14:00:00Z/%d", version)
-	return p
+func bulky(n, version int) Set {
+	s := set(fmt.Sprintf("outbound|80||service-%06d.default.svc.cluster.local", n), fmt.Sprintf("%08d", version)+bulk)
+	s.Entry.Content.UpstreamVersion = fmt.Sprintf("2026-11-21T14:00:00Z/%d", version)
+	return s
 }
 
 func bulkyState(n int, versions []int) iter.Seq[Record] {
@@ -70,9 +70,9 @@ func amplification(t testing.TB, resources, generations int) float64 {
 		for range 50 {
 			n := random.IntN(resources)
 			versions[n]++
-			p := bulky(n, versions[n])
-			changed += int64(len(p.Resource.Body.Value))
-			batch = append(batch, p)
+			next := bulky(n, versions[n])
+			changed += int64(len(next.Entry.Content.Body.Value))
+			batch = append(batch, next)
 		}
 		must(t, s.Append(batch))
 		if s.Grown() {
@@ -83,8 +83,8 @@ func amplification(t testing.TB, resources, generations int) float64 {
 	must(t, s.Close())
 	l, _ := stored(t, config(cfg.Dir))
 	for n, version := range versions {
-		r := bulky(n, version).Resource
-		if e := l.Entries[key(r.Name)]; e == nil || e.Kept.Version != r.Version {
+		r := bulky(n, version).Entry.Content
+		if e := l.Entries[key(r.Name)]; e == nil || e.Content.Version != r.Version {
 			t.Fatalf("%s is not what was written last", r.Name)
 		}
 	}

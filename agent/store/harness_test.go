@@ -48,8 +48,34 @@ func endpoints(name, content string) *xds.Resource {
 	return r
 }
 
-func put(name, content string) Put {
-	return Put{Group: group, Resource: endpoints(name, content), Source: "one"}
+// set makes a content the one of a key. No client ACKed it yet.
+func set(name, content string) Set {
+	return Set{key(name), Entry{Content: endpoints(name, content), Source: "one"}}
+}
+
+func accepted(name, content string) Set {
+	s := set(name, content)
+	s.Entry.Accepted = true
+	return s
+}
+
+func stable(name, content string) Set {
+	s := accepted(name, content)
+	s.Entry.Stable = true
+	return s
+}
+
+// after is a Set with the content that was stable before it.
+func after(previous string, s Set) Set {
+	s.Entry.Previous, s.Entry.PreviousSource = endpoints(s.Key.Name, previous), "one"
+	return s
+}
+
+func tombstone(name string) Set { return Set{Key: key(name)} }
+
+// of is a Set of a resource that is not of the usual type.
+func of(r *xds.Resource, source string) Set {
+	return Set{Key{group, r.Type, r.Name}, Entry{Content: r, Source: source}}
 }
 
 func key(name string) Key { return Key{group, xds.EndpointType, name} }
@@ -84,8 +110,8 @@ func text(l *Loaded) string {
 	compare := func(a, b Key) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) }
 	for _, key := range slices.SortedFunc(maps.Keys(l.Entries), compare) {
 		e := l.Entries[key]
-		fmt.Fprintf(&b, "%q accepted=%v proven=%v\n  kept %s of %q\n  previous %s of %q\n", key, e.Accepted, e.Proven,
-			resourceText(e.Kept), e.Source, resourceText(e.Previous), e.PreviousSource)
+		fmt.Fprintf(&b, "%q accepted=%v stable=%v\n  content %s of %q\n  previous %s of %q\n", key, e.Accepted, e.Stable,
+			resourceText(e.Content), e.Source, resourceText(e.Previous), e.PreviousSource)
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(l.Notes), func(a, b NoteKey) int { return strings.Compare(a.Group+a.Name, b.Group+b.Name) }) {
 		fmt.Fprintf(&b, "%q = %q\n", key, l.Notes[key])
@@ -120,11 +146,6 @@ func model(batches ...[]Record) *Loaded {
 	l := newLoaded(0, 0)
 	for _, batch := range batches {
 		for _, rec := range batch {
-			if p, ok := rec.(Put); ok { // apply changes what it is given
-				r := *p.Resource
-				p.Resource = &r
-				rec = p
-			}
 			l.apply(rec)
 		}
 	}
@@ -135,7 +156,7 @@ func model(batches ...[]Record) *Loaded {
 func records(l *Loaded) []Record {
 	var out []Record
 	for key, e := range l.Entries {
-		out = append(out, e.Records(key)...)
+		out = append(out, Set{key, *e})
 	}
 	for key, value := range l.Notes {
 		out = append(out, Note{key, value})
@@ -151,8 +172,9 @@ func config(dir string) Config {
 	return Config{Dir: dir, Identity: "node one", Logger: quiet()}
 }
 
-func encrypted(cfg Config, key []byte) Config {
-	cfg.Key = key
+// encrypted is a configuration with keys, of which the first one writes.
+func encrypted(cfg Config, keys ...[]byte) Config {
+	cfg.Keys = keys
 	return cfg
 }
 
@@ -244,14 +266,19 @@ func wantNames(t testing.TB, dir string, want ...string) {
 	}
 }
 
-// history is a small log with one of each kind of record.
+// history is a small log with one of each kind of record and entry.
 func history() [][]Record {
+	whole := of(everything(), "two")
+	whole.Entry.Accepted = true
+	refreshed := set("b", "1")
+	refreshed.Entry.Content = refreshed.Entry.Content.WithLifetime(time.Second, time.Unix(5, 6))
+	refreshed.Entry.Content.UpstreamVersion, refreshed.Entry.Source = "9", "two"
 	return [][]Record{
-		{put("a", "1"), Accept{key("a")}, note("subscribed", "a b")},
-		{put("b", "1"), Put{Group: group, Resource: everything(), Source: "two", Accepted: true}},
-		{Prove{key("a")}, Touch{Key: key("b"), Source: "two", UpstreamVersion: "9", TTL: time.Second, Deadline: time.Unix(5, 6)}},
-		{put("a", "2"), note("last contact", "12:00")},
-		{Delete{key("b")}, note("subscribed", "a")},
-		{Accept{key("a")}, put("c", "1")},
+		{accepted("a", "1"), note("subscribed", "a b")},
+		{set("b", "1"), whole},
+		{stable("a", "1"), refreshed},
+		{after("1", set("a", "2")), note("last contact", "12:00")},
+		{tombstone("b"), note("subscribed", "a")},
+		{after("1", accepted("a", "2")), set("c", "1")},
 	}
 }

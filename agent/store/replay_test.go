@@ -49,41 +49,38 @@ func TestEveryKindOfResourceComesBackWhole(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
 		var batch []Record
 		for _, r := range []*xds.Resource{bare, structured, nothing, alias, distant, large, everything()} {
-			batch = append(batch, Put{Group: group, Resource: r, Source: "s"})
+			batch = append(batch, of(r, "s"))
 		}
 		write(t, cfg, nil, batch)
 		got, _ := stored(t, cfg)
 		// The end of 64 bits of nanoseconds is as late as it gets.
-		batch[4] = Put{Group: group, Resource: distant.WithLifetime(distant.TTL(), time.Unix(0, math.MaxInt64)), Source: "s"}
+		batch[4] = of(distant.WithLifetime(distant.TTL(), time.Unix(0, math.MaxInt64)), "s")
 		same(t, got, model(batch))
 	})
 }
 
-func TestReplayKeepsWhatProvedItself(t *testing.T) {
+func TestTheNewestEntryOfAKeyIsTheOneThatCounts(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		records []Record
-		want    string // kept, its standing, previous
+		want    string // content, its standing, previous
 	}{
-		{"a put is kept", []Record{put("a", "1")}, "1 pending -"},
-		{"accepted when put", []Record{Put{Group: group, Resource: endpoints("a", "1"), Accepted: true}}, "1 accepted -"},
-		{"accepted later", []Record{put("a", "1"), Accept{key("a")}}, "1 accepted -"},
-		{"proven", []Record{put("a", "1"), Accept{key("a")}, Prove{key("a")}}, "1 proven -"},
-		{"to prove is to accept", []Record{put("a", "1"), Prove{key("a")}}, "1 proven -"},
-		{"an unproven content is dropped", []Record{put("a", "1"), Accept{key("a")}, put("a", "2")}, "2 pending -"},
-		{"a proven one becomes the previous", []Record{put("a", "1"), Prove{key("a")}, put("a", "2")}, "2 pending 1"},
-		{"the standing is that of the content", []Record{put("a", "1"), Prove{key("a")}, put("a", "2"), Accept{key("a")}}, "2 accepted 1"},
-		{"an earlier previous stays", []Record{put("a", "1"), Prove{key("a")}, put("a", "2"), put("a", "3")}, "3 pending 1"},
-		{"the next proof drops the previous", []Record{put("a", "1"), Prove{key("a")}, put("a", "2"), Prove{key("a")}}, "2 proven -"},
-		{"deleted unproven", []Record{put("a", "1"), Delete{key("a")}}, "nothing"},
-		{"deleted proven", []Record{put("a", "1"), Prove{key("a")}, Delete{key("a")}}, "- deleted 1"},
-		{"deleted with an earlier previous", []Record{put("a", "1"), Prove{key("a")}, put("a", "2"), Delete{key("a")}}, "- deleted 1"},
-		{"the deletion proved itself", []Record{put("a", "1"), Prove{key("a")}, Delete{key("a")}, Prove{key("a")}}, "nothing"},
-		{"put again after a deletion", []Record{put("a", "1"), Prove{key("a")}, Delete{key("a")}, put("a", "2")}, "2 pending 1"},
-		{"deleted twice", []Record{put("a", "1"), Prove{key("a")}, Delete{key("a")}, Delete{key("a")}}, "- deleted 1"},
-		{"accepted when deleted", []Record{put("a", "1"), Prove{key("a")}, Delete{key("a")}, Accept{key("a")}}, "- deleted 1"},
-		{"what is not there", []Record{Accept{key("a")}, Prove{key("a")}, Delete{key("a")}, Touch{Key: key("a")}}, "nothing"},
-		{"another group is another key", []Record{put("a", "1"), Delete{Key{"other", xds.EndpointType, "a"}}}, "1 pending -"},
+		{"a content", []Record{set("a", "1")}, "1 pending -"},
+		{"an accepted one", []Record{accepted("a", "1")}, "1 accepted -"},
+		{"a stable one", []Record{stable("a", "1")}, "1 stable -"},
+		{"to be stable is to be accepted", []Record{Set{key("a"), Entry{Content: endpoints("a", "1"), Stable: true}}}, "1 stable -"},
+		{"another content", []Record{stable("a", "1"), set("a", "2")}, "2 pending -"},
+		{"another standing", []Record{stable("a", "1"), accepted("a", "1")}, "1 accepted -"},
+		{"a content with a previous one", []Record{after("1", set("a", "2"))}, "2 pending 1"},
+		{"an accepted one with a previous one", []Record{after("1", accepted("a", "2"))}, "2 accepted 1"},
+		{"a stable one with a previous one", []Record{after("1", stable("a", "2"))}, "2 stable 1"},
+		{"the previous content goes when it is not said again", []Record{after("1", set("a", "2")), set("a", "2")}, "2 pending -"},
+		{"nothing but a previous content", []Record{set("a", "2"), after("1", tombstone("a"))}, "- deleted 1"},
+		{"a tombstone", []Record{after("1", set("a", "2")), tombstone("a")}, "nothing"},
+		{"a tombstone of what is not there", []Record{tombstone("a")}, "nothing"},
+		{"a content after a tombstone", []Record{stable("a", "1"), tombstone("a"), set("a", "2")}, "2 pending -"},
+		{"another group is another key", []Record{set("a", "1"), Set{Key: Key{"other", xds.EndpointType, "a"}}}, "1 pending -"},
+		{"another type is another key", []Record{set("a", "1"), Set{Key: Key{group, xds.ClusterType, "a"}}}, "1 pending -"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			cfg := config(stateDir(t))
@@ -112,14 +109,16 @@ func standing(e *Entry) string {
 	}
 	how := "pending"
 	switch {
-	case e.Kept == nil:
+	case e.Content == nil:
 		how = "deleted"
-	case e.Proven:
-		how = "proven"
+	case e.Stable && e.Accepted:
+		how = "stable"
+	case e.Stable:
+		how = "stable and not accepted"
 	case e.Accepted:
 		how = "accepted"
 	}
-	return content(e.Kept) + " " + how + " " + content(e.Previous)
+	return content(e.Content) + " " + how + " " + content(e.Previous)
 }
 
 func TestTheNewestNoteWinsAndAnEmptyOneDeletes(t *testing.T) {
@@ -131,35 +130,41 @@ func TestTheNewestNoteWinsAndAnEmptyOneDeletes(t *testing.T) {
 	}
 }
 
-func TestATouchChangesWhatIsKnownOfTheContentAndNotTheContent(t *testing.T) {
-	cfg := config(stateDir(t))
-	write(t, cfg, []Record{put("a", "1")}, []Record{Touch{key("a"), "two", "v9", time.Minute, time.Unix(9, 9)}})
-	got, _ := stored(t, cfg)
-	e := got.Entries[key("a")]
-	if r := e.Kept; r.UpstreamVersion != "v9" || r.TTL() != time.Minute || !r.Deadline().Equal(time.Unix(9, 9)) || e.Source != "two" ||
-		r.Version != endpoints("a", "1").Version {
-		t.Errorf("a is %+v of %q", e.Kept, e.Source)
-	}
+func TestEachContentOfAnEntryHasItsSource(t *testing.T) {
+	modes(t, func(t *testing.T, cfg Config) {
+		s := after("1", set("a", "2"))
+		s.Entry.Source, s.Entry.PreviousSource = "two", "one"
+		write(t, cfg, nil, []Record{s})
+		got, _ := stored(t, cfg)
+		if e := got.Entries[key("a")]; e.Source != "two" || e.PreviousSource != "one" || e.Previous.UpstreamVersion != "u-1" {
+			t.Errorf("a is of %q, before of %q", e.Source, e.PreviousSource)
+		}
+	})
 }
 
-// A batch is what one answer of an upstream changed: half of it is no state that
-// anybody ever had.
-func TestABatchIsLoadedWholeOrNotAtAll(t *testing.T) {
-	first := []Record{put("a", "1"), put("b", "1")}
-	second := []Record{put("a", "2"), Delete{key("b")}, put("c", "2"), note("x", "2")}
+// A process that dies within a batch has stored a part of it. Each record of that part is
+// the newest of its key, and counts.
+func TestTheRecordsOfABatchThatIsNotFinishedCount(t *testing.T) {
+	first := []Record{set("a", "1"), set("b", "1")}
+	second := []Record{set("a", "2"), tombstone("b"), set("c", "2"), note("x", "2")}
 	modes(t, func(t *testing.T, cfg Config) {
 		write(t, cfg, first)
 		before := fileSize(t, cfg.Dir)
 		s, _ := start(t, cfg)
 		must(t, s.Append(second))
 		must(t, s.Close())
-		after := fileSize(t, cfg.Dir)
-		for size := before; size <= after; size++ {
-			want := model(first)
-			if size == after {
-				want = model(first, second)
+		log := readLog(t, cfg.Dir)
+		ends := frameEnds(t, log)
+		for size := before; size <= len(log); size++ {
+			whole := 0 // of the second batch, without its mark
+			for whole < len(second) && ends[4+whole] <= size {
+				whole++
 			}
-			same(t, loadBytes(t, cfg, readLog(t, cfg.Dir)[:size]).loaded, want)
+			im := loadBytes(t, cfg, log[:size])
+			same(t, im.loaded, model(first, second[:whole]))
+			if im.damage != nil {
+				t.Fatalf("%d bytes: an unfinished write is damage: %v", size, im.damage)
+			}
 		}
 	})
 }
@@ -196,17 +201,50 @@ func TestAResourceThatCannotBeStoredIsStoredAsDeleted(t *testing.T) {
 			s, _ := start(t, cfg)
 			old := *endpoints("a", "old")
 			old.Type, old.Body = tc.resource.Type, body(tc.resource.Type, "a", "old")
-			must(t, rewriteTo(s, []Record{put("b", "1")}))
+			must(t, rewriteTo(s, []Record{set("b", "1")}))
 			if tc.why != whySecret {
-				must(t, s.Append([]Record{Put{Group: group, Resource: &old}}))
+				must(t, s.Append([]Record{of(&old, "")}))
 			}
-			must(t, s.Append([]Record{put("b", "2"), Put{Group: group, Resource: tc.resource}, put("c", "2")}))
+			must(t, s.Append([]Record{set("b", "2"), of(tc.resource, ""), set("c", "2")}))
 			if got := s.Status().Skipped; got[tc.why] != 1 || len(got) != 1 {
 				t.Errorf("skipped %v", got)
 			}
 			must(t, s.Close())
 			got, _ := stored(t, cfg)
-			same(t, got, model([]Record{put("b", "2"), put("c", "2")}))
+			same(t, got, model([]Record{set("b", "2"), set("c", "2")}))
+		})
+	}
+}
+
+// What serves is worth more than what could come back.
+func TestAContentIsStoredWithoutAPreviousOneThatCannotBe(t *testing.T) {
+	third := strings.Repeat("x", maxPayload/3) // it is in the body and in the upstream version
+	uncached := *endpoints("a", "0")
+	uncached.Extra = &xds.Extra{CacheControl: &discoveryv3.Resource_CacheControl{DoNotCache: true}}
+	for _, tc := range []struct {
+		name, content, why string
+		previous           *xds.Resource
+	}{
+		{"it must not be cached", "1", whyCache, &uncached},
+		{"the two are too large together", third, whyTooLarge, endpoints("a", third+"y")},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cfg := config(stateDir(t))
+			cfg.FS = unsynced{}
+			s, _ := start(t, cfg)
+			want := accepted("a", tc.content)
+			with := want
+			with.Entry.Previous, with.Entry.PreviousSource = tc.previous, "one"
+			must(t, rewriteTo(s, []Record{set("b", "1")}))
+			must(t, s.Append([]Record{with}))
+			if got := s.Status().Skipped; got[tc.why] != 1 || len(got) != 1 {
+				t.Errorf("skipped %v", got)
+			}
+			must(t, s.Close())
+			got, _ := stored(t, cfg)
+			if e := got.Entries[key("a")]; e == nil || e.Content.Version != want.Entry.Content.Version || !e.Accepted || e.Previous != nil {
+				t.Errorf("a is %q", standing(e))
+			}
 		})
 	}
 }
@@ -215,9 +253,9 @@ func TestAResourceWithAnotherHashIsNotUsed(t *testing.T) {
 	cfg := config(stateDir(t))
 	wrong := *endpoints("a", "2")
 	wrong.Version = endpoints("a", "3").Version
-	write(t, cfg, []Record{put("a", "1")}, []Record{Put{Group: group, Resource: &wrong}, put("b", "1")})
+	write(t, cfg, []Record{set("a", "1")}, []Record{of(&wrong, ""), set("b", "1")})
 	got, status := stored(t, cfg)
-	same(t, got, model([]Record{put("b", "1")}))
+	same(t, got, model([]Record{set("b", "1")}))
 	if got.Skipped[whyHash] != 1 || status.Skipped[whyHash] != 1 {
 		t.Errorf("skipped %v, in the status %v", got.Skipped, status.Skipped)
 	}
@@ -226,38 +264,56 @@ func TestAResourceWithAnotherHashIsNotUsed(t *testing.T) {
 func TestARecordOfAKindToComeIsPassedOver(t *testing.T) {
 	cfg := config(stateDir(t))
 	s, _ := start(t, cfg)
-	must(t, rewriteTo(s, []Record{put("a", "1")}))
-	e := &encoder{form: s.file.form, base: s.file.size}
+	must(t, rewriteTo(s, []Record{set("a", "1")}))
+	e := &encoder{form: s.file.form, sequence: s.file.sequence}
 	e.frame(kind(200), recordKey{group, "t", "n"}, []byte("whatever"))
-	e.record(put("b", "1"))
-	e.commit(0, time.Now())
+	e.record(set("b", "1"))
+	e.mark(mark{at: time.Now()})
 	must(t, e.flush(s.file))
 	must(t, s.Close())
 	got, _ := stored(t, cfg)
-	same(t, got, model([]Record{put("a", "1"), put("b", "1")}))
+	same(t, got, model([]Record{set("a", "1"), set("b", "1")}))
 	if got.Skipped[whyKind] != 1 || got.Rewrite {
 		t.Errorf("skipped %v, rewrite %v", got.Skipped, got.Rewrite)
 	}
 }
 
-func TestALargeStateIsWrittenInBatchesThatDoNotDivideAKey(t *testing.T) {
+// A generation is written in pieces. Cut anywhere, each key that is there has all of its
+// entry.
+func TestALargeStateIsWrittenInPiecesThatDoNotDivideAnEntry(t *testing.T) {
 	var state []Record
 	for i := range 200 {
 		name := string(rune('A' + i))
-		state = append(state, put(name, strings.Repeat("old", 2000)), Prove{key(name)}, put(name, strings.Repeat("new", 2000)))
+		s := set(name, strings.Repeat("new", 2000))
+		s.Entry.Previous, s.Entry.PreviousSource = endpoints(name, strings.Repeat("old", 2000)), "two"
+		state = append(state, s)
 	}
 	cfg := config(stateDir(t))
+	f := &faultFS{}
+	cfg.FS = f
 	write(t, cfg, state)
-	im := loadBytes(t, cfg, readLog(t, cfg.Dir))
-	if im.batches < 5 || !im.complete {
-		t.Fatalf("%d batches, complete %v", im.batches, im.complete)
+	pieces := 0
+	for _, call := range f.trace {
+		if strings.HasPrefix(call, "write ") {
+			pieces++
+		}
 	}
-	same(t, im.loaded, model(state))
-	// Cut anywhere, each key that is there has both of its contents.
+	if pieces < 5 {
+		t.Fatalf("%d writes: the state is too small for this test", pieces)
+	}
 	log := readLog(t, cfg.Dir)
+	im := loadBytes(t, cfg, log)
+	same(t, im.loaded, model(state))
+	if !im.complete || im.damage != nil {
+		t.Fatalf("complete %v, damage %v", im.complete, im.damage)
+	}
 	for _, part := range []int{2, 3, 5} {
-		for key, e := range loadBytes(t, cfg, log[:len(log)/part]).loaded.Entries {
-			if e.Kept == nil || e.Previous == nil {
+		half := loadBytes(t, cfg, log[:len(log)/part])
+		if half.complete || half.damage == nil || len(half.loaded.Entries) == 0 {
+			t.Fatalf("complete %v, damage %v, %d entries", half.complete, half.damage, len(half.loaded.Entries))
+		}
+		for key, e := range half.loaded.Entries {
+			if e.Content == nil || e.Previous == nil {
 				t.Fatalf("%q is divided", key.Name)
 			}
 		}
@@ -268,12 +324,12 @@ func TestLoadedStringsAreSharedAndBodiesAreNot(t *testing.T) {
 	cfg := config(stateDir(t))
 	var batch []Record
 	for _, name := range strings.Fields("a b c d") {
-		batch = append(batch, put(name, "x"))
+		batch = append(batch, set(name, "x"))
 	}
 	write(t, cfg, batch)
 	got, _ := stored(t, cfg)
 	for _, e := range got.Entries {
-		value := e.Kept.Body.Value
+		value := e.Content.Body.Value
 		if waste := cap(value) - len(value); waste > 64 {
 			t.Errorf("a body of %d bytes holds %d more", len(value), waste)
 		}
@@ -282,5 +338,33 @@ func TestLoadedStringsAreSharedAndBodiesAreNot(t *testing.T) {
 	one, two := in.get([]byte("type")), in.get([]byte("type"))
 	if !slices.Equal([]string{one}, []string{two}) || len(in) != 1 {
 		t.Errorf("%d strings", len(in))
+	}
+}
+
+// An older content must not pass for one that cannot be read.
+func TestASetThatIsMalformedIsATombstone(t *testing.T) {
+	for name, content := range map[string][]byte{
+		"without flags":                              {},
+		"with bytes behind a tombstone":              {0, 1},
+		"with a content of no bytes":                 {setContent},
+		"with a content that is cut":                 {setContent, resourceBody, 0, 0},
+		"with a previous content that is cut":        {setPrevious, 9, 1},
+		"with a previous content that is none":       {setPrevious, 0},
+		"with a content behind a malformed previous": {setContent | setPrevious, 1, 0, resourceBody},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := config(stateDir(t))
+			s, _ := start(t, cfg)
+			must(t, rewriteTo(s, []Record{set("a", "1"), set("b", "1")}))
+			e := &encoder{form: s.file.form, sequence: s.file.sequence}
+			e.frame(kindSet, recordKey{group, xds.EndpointType, "a"}, content)
+			must(t, e.flush(s.file))
+			must(t, s.Close())
+			got, _ := stored(t, cfg)
+			same(t, got, model([]Record{set("b", "1")}))
+			if got.Skipped[whyMalformed] != 1 || got.Damaged {
+				t.Errorf("skipped %v, damaged %v", got.Skipped, got.Damaged)
+			}
+		})
 	}
 }

@@ -148,7 +148,7 @@ func BenchmarkStorable(b *testing.B) {
 	body := pack(b, cluster(b, socket))
 	withSocket, err := xds.FromAny(body.TypeUrl, "1", body, time.Time{})
 	must(b, err)
-	for name, r := range map[string]*xds.Resource{"endpoints": bulky(1, 1).Resource, "cluster": withSocket} {
+	for name, r := range map[string]*xds.Resource{"endpoints": bulky(1, 1).Entry.Content, "cluster": withSocket} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(int64(len(r.Body.Value)))

@@ -9,6 +9,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 )
 
@@ -28,15 +29,22 @@ type SocketConfig struct {
 	Group string
 }
 
-// Socket is a listening Unix socket.
+// Socket is a listening Unix socket. It can be made anew at its path while it is
+// being served. All methods may be called concurrently.
 type Socket struct {
-	*net.UnixListener
-	path  string
-	made  os.FileInfo
-	lock  *os.File
+	cfg   SocketConfig
 	gid   int    // that SocketConfig.Group names, -1 for none
 	guard *guard // nil lets in whoever the permissions do
+
+	mu     sync.Mutex
+	lis    *net.UnixListener // the newest one
+	made   os.FileInfo       // the file of lis
+	lock   *os.File          // nil after Release
+	closed bool
 }
+
+// ErrServed says that another process has the lock of a socket's path.
+var ErrServed = errors.New("another holdfast serves this path")
 
 // Listen makes the socket: under a temporary name first, then renamed, so that a
 // client never meets one that does not listen, and one left by an agent that died
@@ -69,32 +77,32 @@ func Listen(cfg SocketConfig) (*Socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := listen(cfg, gid)
+	lis, made, err := listen(cfg, gid)
 	if err != nil {
 		_ = lock.Close()
 		return nil, fmt.Errorf("socket %s: %w", cfg.Path, err)
 	}
-	s.lock, s.gid = lock, gid
-	return s, nil
+	return &Socket{cfg: cfg, gid: gid, lis: lis, made: made, lock: lock}, nil
 }
 
-func listen(cfg SocketConfig, gid int) (*Socket, error) {
+// listen makes a listening socket at the path, in place of whatever socket is there.
+func listen(cfg SocketConfig, gid int) (*net.UnixListener, os.FileInfo, error) {
 	if info, err := os.Lstat(cfg.Path); err == nil && info.Mode().Type() != fs.ModeSocket {
-		return nil, fmt.Errorf("there is a %s at this path, not a socket: remove it or choose another path", kind(info))
+		return nil, nil, fmt.Errorf("there is a %s at this path, not a socket: remove it or choose another path", kind(info))
 	}
 	tmp := temporaryName(cfg.Path)
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+		return nil, nil, err
 	}
 	lis, err := net.ListenUnix("unix", &net.UnixAddr{Name: tmp, Net: "unix"})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	lis.SetUnlinkOnClose(false) // it will have another name
-	fail := func(err error) (*Socket, error) {
+	fail := func(err error) (*net.UnixListener, os.FileInfo, error) {
 		_ = lis.Close()
 		_ = os.Remove(tmp)
-		return nil, err
+		return nil, nil, err
 	}
 	if gid >= 0 {
 		if err := os.Chown(tmp, -1, gid); err != nil {
@@ -111,18 +119,19 @@ func listen(cfg SocketConfig, gid int) (*Socket, error) {
 	if err := os.Rename(tmp, cfg.Path); err != nil {
 		return fail(err)
 	}
-	return &Socket{UnixListener: lis, path: cfg.Path, made: made}, nil
+	return lis, made, nil
 }
 
 // Addr returns the path where clients find the socket: the listener itself knows
 // only the temporary name.
-func (s *Socket) Addr() net.Addr { return &net.UnixAddr{Name: s.path, Net: "unix"} }
+func (s *Socket) Addr() net.Addr { return &net.UnixAddr{Name: s.cfg.Path, Net: "unix"} }
 
 // Accept returns the next connection whose peer is allowed, and closes those before
-// it whose peer is not. Its errors are those of the listener.
+// it whose peer is not. Its errors are those of the listener; that the socket was made
+// anew is none.
 func (s *Socket) Accept() (net.Conn, error) {
 	for {
-		c, err := s.AcceptUnix()
+		c, err := s.acceptAny()
 		if err != nil {
 			return nil, err
 		}
@@ -133,30 +142,104 @@ func (s *Socket) Accept() (net.Conn, error) {
 	}
 }
 
+// acceptAny returns the next connection, whoever its peer is.
+func (s *Socket) acceptAny() (*net.UnixConn, error) {
+	for {
+		lis := s.listener()
+		c, err := lis.AcceptUnix()
+		if err == nil || s.listener() == lis {
+			return c, err
+		}
+	}
+}
+
+func (s *Socket) listener() *net.UnixListener {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lis
+}
+
 // Close stops listening and removes the socket, unless another has taken its
 // path meanwhile.
 func (s *Socket) Close() error {
-	err := s.UnixListener.Close()
-	if now, statErr := os.Lstat(s.path); statErr == nil && os.SameFile(now, s.made) {
-		_ = os.Remove(s.path)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	err := s.lis.Close()
+	if s.present() == nil {
+		_ = os.Remove(s.cfg.Path)
 	}
-	_ = s.lock.Close()
+	s.unlock()
 	return err
 }
 
-// Release gives the path free for another process, which may listen there from now
-// on. This one goes on until its socket is replaced.
-func (s *Socket) Release() error {
-	if err := s.lock.Close(); err != nil {
-		return fmt.Errorf("socket %s: %w", s.path, err)
+// Release lets another process listen at the path from now on. This one goes on
+// serving whoever still finds it, until Restore takes the path back or Close ends it.
+func (s *Socket) Release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unlock()
+}
+
+// unlock gives the lock up. Called under mu.
+func (s *Socket) unlock() {
+	if s.lock != nil {
+		_ = s.lock.Close()
+		s.lock = nil
+	}
+}
+
+// Present returns nil if the path leads to this socket, and else what is there instead.
+func (s *Socket) Present() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.present()
+}
+
+func (s *Socket) present() error {
+	switch now, err := os.Lstat(s.cfg.Path); {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("socket %s: it was deleted", s.cfg.Path)
+	case err != nil:
+		return fmt.Errorf("socket %s: %w", s.cfg.Path, err)
+	case !os.SameFile(now, s.made):
+		return fmt.Errorf("socket %s: another file is in its place", s.cfg.Path)
 	}
 	return nil
 }
 
-// Replaced reports whether the path leads to another socket by now.
-func (s *Socket) Replaced() bool {
-	now, err := os.Lstat(s.path)
-	return err == nil && !os.SameFile(now, s.made)
+// Restore sees that this process has the lock of the path, and that the path leads to
+// this socket; where it does not, the socket is made anew, under the conditions of
+// Listen. Connections that were accepted before stay. The error wraps ErrServed while
+// another process has the lock.
+func (s *Socket) Restore() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return net.ErrClosed
+	}
+	if err := privateDir(filepath.Dir(s.cfg.Path), s.gid); err != nil {
+		return fmt.Errorf("socket %s: %w", s.cfg.Path, err)
+	}
+	if !locked(s.lock, s.cfg.Path) {
+		s.unlock() // of a lock file that is not there any more
+		lock, err := lockPath(s.cfg.Path)
+		if err != nil {
+			return err
+		}
+		s.lock = lock
+	}
+	if s.present() == nil {
+		return nil
+	}
+	lis, made, err := listen(s.cfg, s.gid)
+	if err != nil {
+		return fmt.Errorf("socket %s: %w", s.cfg.Path, err)
+	}
+	old := s.lis
+	s.lis, s.made = lis, made
+	_ = old.Close()
+	return nil
 }
 
 // temporaryName returns a name in the same directory that is no longer.
@@ -168,10 +251,25 @@ func temporaryName(path string) string {
 	return dir + "~" + base[1:]
 }
 
+func lockName(path string) string { return path + ".lock" }
+
+// locked reports whether a lock, which may be nil, is still that of the path.
+func locked(lock *os.File, path string) bool {
+	if lock == nil {
+		return false
+	}
+	mine, err := lock.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Lstat(lockName(path))
+	return err == nil && os.SameFile(mine, there)
+}
+
 // lockPath makes sure that one process at a time serves a path. The lock goes
 // with the process, however it ends.
 func lockPath(path string) (*os.File, error) {
-	name := path + ".lock"
+	name := lockName(path)
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("socket %s: %w", path, err)
@@ -179,7 +277,7 @@ func lockPath(path string) (*os.File, error) {
 	switch err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
 	case errors.Is(err, syscall.EWOULDBLOCK):
 		_ = f.Close()
-		return nil, fmt.Errorf("socket %s: another holdfast serves this path (it holds %s): stop it or choose another path", path, name)
+		return nil, fmt.Errorf("socket %s: %w (it holds %s): stop it or choose another path", path, ErrServed, name)
 	case err != nil:
 		_ = f.Close()
 		return nil, fmt.Errorf("socket %s: locking %s: %w", path, name, err)

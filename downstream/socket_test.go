@@ -39,10 +39,10 @@ func listening(t *testing.T, cfg SocketConfig) *Socket {
 // listens any more, and the file stays.
 func (s *Socket) die(t *testing.T) {
 	t.Helper()
-	if err := s.UnixListener.Close(); err != nil {
+	if err := s.lis.Close(); err != nil {
 		t.Fatal(err)
 	}
-	_ = s.lock.Close()
+	s.Release()
 }
 
 // answers reports whether somebody listens at a path.
@@ -272,5 +272,102 @@ func TestCloseLeavesTheSocketOfAnother(t *testing.T) {
 	}
 	if err := answers(path); err != nil {
 		t.Errorf("the other's socket: %v", err)
+	}
+}
+
+// What is accepted before stays, and who serves the socket does not notice.
+func TestASocketThatIsGoneIsMadeAnewWhileItIsServed(t *testing.T) {
+	for name, spoil := range map[string]func(path string) error{
+		"deleted":                os.Remove,
+		"deleted with the lock":  func(path string) error { return errors.Join(os.Remove(path), os.Remove(path+".lock")) },
+		"replaced by a socket":   func(path string) error { return replacedBySocket(path) },
+		"deleted with directory": func(path string) error { return os.RemoveAll(filepath.Dir(path)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(socketDir(t), "made", "xds.sock")
+			s := listening(t, SocketConfig{Path: path})
+			accepted := make(chan net.Conn, 3)
+			ended := make(chan error, 1)
+			go func() {
+				for {
+					c, err := s.Accept()
+					if err != nil {
+						ended <- err
+						return
+					}
+					accepted <- c
+				}
+			}()
+			before, err := net.Dial("unix", path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			first := <-accepted
+			if err := s.Present(); err != nil {
+				t.Fatal(err)
+			}
+			if err := spoil(path); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Present(); err == nil || !strings.HasPrefix(err.Error(), "socket "+path+": ") {
+				t.Errorf("%v", err)
+			}
+			if err := s.Restore(); err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(s.Present(), answers(path)); err != nil {
+				t.Error(err)
+			}
+			refused(t, SocketConfig{Path: path}, ErrServed.Error())
+			if _, err := first.Write([]byte("!")); err != nil {
+				t.Error(err)
+			}
+			if n, err := before.Read(make([]byte, 1)); n != 1 {
+				t.Errorf("the connection from before: %v", err)
+			}
+			_ = s.Close()
+			if err := <-ended; !errors.Is(err, net.ErrClosed) {
+				t.Errorf("Accept ended with %v", err)
+			}
+			if err := s.Restore(); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("a closed socket: %v", err)
+			}
+			close(accepted)
+			for c := range accepted {
+				_ = c.Close()
+			}
+			_, _ = first.Close(), before.Close()
+		})
+	}
+}
+
+// replacedBySocket puts a socket of another in place of what is at a path.
+func replacedBySocket(path string) error {
+	lis, err := net.ListenUnix("unix", &net.UnixAddr{Name: path + "x", Net: "unix"})
+	if err != nil {
+		return err
+	}
+	lis.SetUnlinkOnClose(false)
+	return errors.Join(os.Rename(path+"x", path), lis.Close())
+}
+
+// A successor that ends before it has taken over leaves a socket that nobody serves.
+func TestAPathThatWasReleasedIsTakenBackWhenTheOtherIsGone(t *testing.T) {
+	path := filepath.Join(socketDir(t), "xds.sock")
+	mine := listening(t, SocketConfig{Path: path})
+	mine.Release()
+	other := listening(t, SocketConfig{Path: path})
+	if err := mine.Restore(); !errors.Is(err, ErrServed) {
+		t.Errorf("while the other has it: %v", err)
+	}
+	if err := mine.Present(); err == nil {
+		t.Error("the other's socket is taken for one's own")
+	}
+	other.die(t)
+	if err := mine.Restore(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(mine.Present(), answers(path)); err != nil {
+		t.Error(err)
 	}
 }

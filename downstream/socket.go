@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -27,6 +28,9 @@ type SocketConfig struct {
 	Mode fs.FileMode
 	// Group, a name or a number, owns the socket; "" leaves the process's.
 	Group string
+	// Passable makes a missing directory so that everybody may pass through it, where the
+	// kernel is asked who connects.
+	Passable bool
 }
 
 // Socket is a listening Unix socket. It can be made anew at its path while it is
@@ -57,21 +61,10 @@ var ErrServed = errors.New("another holdfast serves this path")
 // Who may connect is for the permissions of the socket and of its directory alone
 // to say; ListenTo looks at each peer too.
 func Listen(cfg SocketConfig) (*Socket, error) {
-	if cfg.Mode == 0 {
-		cfg.Mode = DefaultSocketMode
-	}
-	if cfg.Path == "" {
-		return nil, errors.New("socket: no path")
-	}
-	if n := len(cfg.Path); n > MaxSocketPath {
-		return nil, fmt.Errorf("socket %s: the path has %d bytes, and a Unix socket's at most %d: choose a shorter one", cfg.Path, n, MaxSocketPath)
-	}
-	gid, err := groupID(cfg.Group)
+	cfg.Mode = cmp.Or(cfg.Mode, DefaultSocketMode)
+	gid, err := cfg.prepare()
 	if err != nil {
-		return nil, fmt.Errorf("socket %s: %w", cfg.Path, err)
-	}
-	if err := privateDir(filepath.Dir(cfg.Path), gid); err != nil {
-		return nil, fmt.Errorf("socket %s: %w", cfg.Path, err)
+		return nil, err
 	}
 	lock, err := lockPath(cfg.Path)
 	if err != nil {
@@ -85,8 +78,71 @@ func Listen(cfg SocketConfig) (*Socket, error) {
 	return &Socket{cfg: cfg, gid: gid, lis: lis, made: made, lock: lock}, nil
 }
 
+// Check reports what is wrong with a configuration, and does no I/O but to look a group
+// up.
+func (c SocketConfig) Check() error {
+	_, err := c.check()
+	return err
+}
+
+// check is Check; it returns the number of the group, -1 for none.
+func (c SocketConfig) check() (gid int, err error) {
+	if c.Path == "" {
+		return -1, errors.New("socket: no path")
+	}
+	if n := len(c.Path); n > MaxSocketPath {
+		return -1, fmt.Errorf("socket %s: the path has %d bytes, and a Unix socket's at most %d: choose a shorter one", c.Path, n, MaxSocketPath)
+	}
+	if gid, err = groupID(c.Group); err != nil {
+		return -1, fmt.Errorf("socket %s: %w", c.Path, err)
+	}
+	return gid, nil
+}
+
+// prepare checks the configuration and makes the directory.
+func (c SocketConfig) prepare() (gid int, err error) {
+	if gid, err = c.check(); err != nil {
+		return -1, err
+	}
+	if err := privateDir(filepath.Dir(c.Path), gid, c.Passable); err != nil {
+		return -1, fmt.Errorf("socket %s: %w", c.Path, err)
+	}
+	return gid, nil
+}
+
+// Try does what Listen does while another process serves the path: it makes the socket
+// under the temporary name, and removes it again.
+func Try(cfg SocketConfig) error {
+	cfg.Mode = cmp.Or(cfg.Mode, DefaultSocketMode)
+	gid, err := cfg.prepare()
+	if err != nil {
+		return err
+	}
+	lis, _, err := listenTemporary(cfg, gid)
+	if err != nil {
+		return fmt.Errorf("socket %s: %w", cfg.Path, err)
+	}
+	return errors.Join(lis.Close(), os.Remove(temporaryName(cfg.Path)))
+}
+
 // listen makes a listening socket at the path, in place of whatever socket is there.
 func listen(cfg SocketConfig, gid int) (*net.UnixListener, os.FileInfo, error) {
+	lis, made, err := listenTemporary(cfg, gid)
+	if err != nil {
+		return nil, nil, err
+	}
+	tmp := temporaryName(cfg.Path)
+	if err := os.Rename(tmp, cfg.Path); err != nil {
+		_ = lis.Close()
+		_ = os.Remove(tmp)
+		return nil, nil, err
+	}
+	return lis, made, nil
+}
+
+// listenTemporary makes a listening socket under the temporary name, with the mode and the
+// group that the socket shall have.
+func listenTemporary(cfg SocketConfig, gid int) (*net.UnixListener, os.FileInfo, error) {
 	if info, err := os.Lstat(cfg.Path); err == nil && info.Mode().Type() != fs.ModeSocket {
 		return nil, nil, fmt.Errorf("there is a %s at this path, not a socket: remove it or choose another path", kind(info))
 	}
@@ -99,27 +155,26 @@ func listen(cfg SocketConfig, gid int) (*net.UnixListener, os.FileInfo, error) {
 		return nil, nil, err
 	}
 	lis.SetUnlinkOnClose(false) // it will have another name
-	fail := func(err error) (*net.UnixListener, os.FileInfo, error) {
+	made, err := furnish(tmp, cfg, gid)
+	if err != nil {
 		_ = lis.Close()
 		_ = os.Remove(tmp)
 		return nil, nil, err
 	}
+	return lis, made, nil
+}
+
+// furnish gives the file of a socket its group and mode, and describes it.
+func furnish(file string, cfg SocketConfig, gid int) (os.FileInfo, error) {
 	if gid >= 0 {
-		if err := os.Chown(tmp, -1, gid); err != nil {
-			return fail(fmt.Errorf("giving it to group %s: %w", cfg.Group, err))
+		if err := os.Chown(file, -1, gid); err != nil {
+			return nil, fmt.Errorf("giving it to group %s: %w", cfg.Group, err)
 		}
 	}
-	if err := os.Chmod(tmp, cfg.Mode); err != nil {
-		return fail(err)
+	if err := os.Chmod(file, cfg.Mode); err != nil {
+		return nil, err
 	}
-	made, err := os.Lstat(tmp)
-	if err != nil {
-		return fail(err)
-	}
-	if err := os.Rename(tmp, cfg.Path); err != nil {
-		return fail(err)
-	}
-	return lis, made, nil
+	return os.Lstat(file)
 }
 
 // Addr returns the path where clients find the socket: the listener itself knows
@@ -218,7 +273,7 @@ func (s *Socket) Restore() error {
 	if s.closed {
 		return net.ErrClosed
 	}
-	if err := privateDir(filepath.Dir(s.cfg.Path), s.gid); err != nil {
+	if err := privateDir(filepath.Dir(s.cfg.Path), s.gid, s.cfg.Passable); err != nil {
 		return fmt.Errorf("socket %s: %w", s.cfg.Path, err)
 	}
 	if !locked(s.lock, s.cfg.Path) {
@@ -287,9 +342,12 @@ func lockPath(path string) (*os.File, error) {
 
 // privateDir makes the directory of a socket if it is missing, and refuses one in
 // which anybody could put another socket in its place.
-func privateDir(dir string, gid int) error {
+func privateDir(dir string, gid int, passable bool) error {
 	mode := fs.FileMode(0o700)
-	if gid >= 0 {
+	switch {
+	case passable:
+		mode = 0o711
+	case gid >= 0:
 		mode = 0o750
 	}
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -300,6 +358,8 @@ func privateDir(dir string, gid int) error {
 			if err := os.Chown(dir, -1, gid); err != nil {
 				return err
 			}
+		}
+		if mode != 0o700 {
 			if err := os.Chmod(dir, mode); err != nil { // whatever the umask
 				return err
 			}

@@ -60,9 +60,15 @@ func server(t *testing.T, cfg Config) *Server {
 	return New(cfg)
 }
 
+// ask asks as the agent's own user.
 func ask(h http.Handler, method, target string) *httptest.ResponseRecorder {
+	return askAs(h, true, method, target)
+}
+
+func askAs(h http.Handler, owner bool, method, target string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest(method, target, nil))
+	r := httptest.NewRequest(method, target, nil)
+	h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), ownerKey{}, owner)))
 	return w
 }
 
@@ -287,7 +293,7 @@ func TestASocketIsServedAndGoneAfterwards(t *testing.T) {
 	}
 	addrs, stop := running(t, Config{State: state, Addr: "unix:" + path, Health: "127.0.0.1:0"}, 2)
 	socket, err := os.Lstat(path)
-	if err != nil || socket.Mode().Perm() != 0o660 {
+	if err != nil || socket.Mode().Perm() != 0o600 {
 		t.Errorf("socket %v, %v", socket, err)
 	}
 	if dir, err := os.Stat(filepath.Dir(path)); err != nil || dir.Mode().Perm()&0o007 != 0 {

@@ -26,23 +26,27 @@ func (s *Server) health() *http.ServeMux {
 }
 
 // full is everything; what changes the process, and profiles, only on a Unix socket.
-func (s *Server) full(unix bool) *http.ServeMux {
+func (s *Server) full(unix bool) http.Handler {
 	mux := s.health()
 	mux.HandleFunc("GET /{$}", s.page)
 	mux.HandleFunc("GET /status.json", s.status)
 	mux.HandleFunc("GET /dump", s.dump)
-	if unix && s.cfg.Quit != nil {
+	if !unix {
+		return mux
+	}
+	if s.cfg.Quit != nil {
 		mux.HandleFunc("POST /quit", s.quit)
 	}
-	if unix && s.cfg.Pprof {
+	if s.cfg.Pprof {
 		profiles(mux)
 	}
 	for name, do := range s.cfg.Actions {
-		if unix {
-			mux.HandleFunc("POST /"+name, s.action(name, do))
-		}
+		mux.HandleFunc("POST /"+name, s.action(name, do))
 	}
-	return mux
+	if s.cfg.Takeover != nil {
+		mux.HandleFunc("POST /takeover", s.takeover)
+	}
+	return readOnly(mux)
 }
 
 func (s *Server) metrics() http.Handler {

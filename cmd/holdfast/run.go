@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent"
@@ -87,6 +88,7 @@ type runFlags struct {
 	node      nodeFlags
 
 	admin, health string
+	adminReaders  list
 	pprof         bool
 	log           logFlags
 }
@@ -187,6 +189,7 @@ func (f *runFlags) add(c *command) {
 	f.node.add(flags)
 	flags = c.section("Watching the agent")
 	flags.StringVar(&f.admin, "admin", admin.DefaultAddr, "`ADDR` for health, metrics, status and dump: unix:PATH or host:port; '' for none. `holdfast status` and `holdfast dump` ask there")
+	flags.Var(&f.adminReaders, "admin-readers", "`uid:USER or gid:GROUP`, by name or number, repeatable, who may read what --admin serves on a Unix socket: status, dump, health and metrics. Everything else, such as drain, quit and takeover, is for the agent's own user and root")
 	f.requires = oneOf("nothing", "upstream")
 	flags.Var(f.requires, "ready-requires", "what else /readyz asks for: nothing, or that a control plane answers; without it an agent that serves what it has is ready")
 	flags.StringVar(&f.health, "health", admin.DefaultHealth, "`ADDR`, host:port, for the kubelet and Prometheus: /livez, /readyz, /startupz and /metrics only; '' for none")
@@ -244,11 +247,15 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 	case f.stateDir == "" && (f.stateKey != "" || f.stateIdentity != ""):
 		return agent.Config{}, errors.New("--state-key-file and --state-identity need --state-dir")
 	}
-	uids, err := f.allowedUsers()
+	uids, err := numbers("--allow-uid", f.allowUIDs, userNumber)
 	if err != nil {
 		return agent.Config{}, err
 	}
-	gids, err := f.allowedGroups()
+	gids, err := numbers("--allow-gid", f.allowGIDs, groupNumber)
+	if err != nil {
+		return agent.Config{}, err
+	}
+	readerUIDs, readerGIDs, err := f.readers()
 	if err != nil {
 		return agent.Config{}, err
 	}
@@ -297,31 +304,52 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		Guard:                 cache.Guard{MaxRemovalPercent: f.maxRemoval, ConfirmAfter: f.removalConfirm, PruneAfter: f.prune},
 		Admin:                 f.admin,
 		Health:                f.health,
+		AdminReaderUIDs:       readerUIDs,
+		AdminReaderGIDs:       readerGIDs,
 		Pprof:                 f.pprof,
 		Log:                   log,
 	}, nil
 }
 
-// allowedUsers returns the numbers of --allow-uid.
-func (f *runFlags) allowedUsers() ([]uint32, error) {
-	return numbers("--allow-uid", f.allowUIDs, func(name string) (string, error) {
-		u, err := user.Lookup(name)
-		if err != nil {
-			return "", err
-		}
-		return u.Uid, nil
-	})
+// userNumber and groupNumber find a user, or a group, by its name.
+func userNumber(name string) (string, error) {
+	u, err := user.Lookup(name)
+	if err != nil {
+		return "", err
+	}
+	return u.Uid, nil
 }
 
-// allowedGroups returns the numbers of --allow-gid.
-func (f *runFlags) allowedGroups() ([]uint32, error) {
-	return numbers("--allow-gid", f.allowGIDs, func(name string) (string, error) {
-		g, err := user.LookupGroup(name)
-		if err != nil {
-			return "", err
+func groupNumber(name string) (string, error) {
+	g, err := user.LookupGroup(name)
+	if err != nil {
+		return "", err
+	}
+	return g.Gid, nil
+}
+
+// readers returns the numbers of --admin-readers.
+func (f *runFlags) readers() (uids, gids []uint32, err error) {
+	const flag = "--admin-readers"
+	if _, unix := strings.CutPrefix(f.admin, "unix:"); !unix && len(f.adminReaders) > 0 {
+		return nil, nil, fmt.Errorf("%s needs --admin unix:PATH: on a TCP address nobody is known", flag)
+	}
+	var users, groups []string
+	for _, text := range f.adminReaders {
+		switch kind, id, _ := strings.Cut(text, ":"); {
+		case kind == "uid" && id != "":
+			users = append(users, id)
+		case kind == "gid" && id != "":
+			groups = append(groups, id)
+		default:
+			return nil, nil, fmt.Errorf("%s %q: want uid:USER or gid:GROUP, such as uid:1000 or gid:monitoring", flag, text)
 		}
-		return g.Gid, nil
-	})
+	}
+	if uids, err = numbers(flag, users, userNumber); err != nil {
+		return nil, nil, err
+	}
+	gids, err = numbers(flag, groups, groupNumber)
+	return uids, gids, err
 }
 
 // numbers returns the numbers of users or groups, of which lookup finds those that

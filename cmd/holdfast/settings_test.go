@@ -117,7 +117,7 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 		"--ttl-policy", "cds=hold", "--ttl-policy", "LDS=hold", "--ttl-policy", "LDS=expire", "--ttl-policy", "type.googleapis.com/x.Y=hold",
 		"--max-removal-percent", "30", "--removal-confirm-after", "8m", "--prune-unconfirmed-after", "9m",
 		"--node-id", "i", "--node-cluster", "c", "--node-locality", "r/z", "--node-metadata", "a=1",
-		"--node-metadata", "b:=1", "--admin", "unix:/a", "--pprof", "--health", ":9", "--log-level", "debug", "--log-format", "json")
+		"--node-metadata", "b:=1", "--admin", "unix:/a", "--admin-readers", "uid:root", "--admin-readers", "gid:4294967294", "--admin-readers", "uid:7", "--pprof", "--health", ":9", "--log-level", "debug", "--log-format", "json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 			}},
 			IdentityDir: "/identity", SecretDirs: []string{"/etc/a", "/etc/b"}, Aliases: map[string]string{"x": "web"},
 		},
-		Linger: 5 * time.Minute, Admin: "unix:/a", Pprof: true, Health: ":9",
+		Linger: 5 * time.Minute, Admin: "unix:/a", AdminReaderUIDs: []uint32{0, 7}, AdminReaderGIDs: []uint32{4294967294}, Pprof: true, Health: ":9",
 	}
 	if !reflect.DeepEqual(cfg, want) {
 		t.Errorf("got  %+v\nwant %+v", cfg, want)
@@ -298,6 +298,10 @@ func TestWhatIsWrongWithSettingsIsSaid(t *testing.T) {
 		{"the number that is no user's", "", nil, and("--allow-uid", "4294967295"), "--allow-uid 4294967295: want a name, or a number from 0 to"},
 		{"a group beyond all", "", []string{"HOLDFAST_ALLOW_GID=1,4294967296"}, up, "--allow-gid 4294967296: want a name, or a number from 0 to"},
 		{"no user", "", nil, and("--allow-uid", ""), "--allow-uid"},
+		{"a reader of no kind", "", nil, and("--admin-readers", "1000"), `--admin-readers "1000": want uid:USER or gid:GROUP, such as uid:1000 or gid:monitoring`},
+		{"a reader without a name", "admin-readers: ['gid:']", nil, up, `--admin-readers "gid:": want uid:USER or gid:GROUP`},
+		{"an unknown reader", "", []string{"HOLDFAST_ADMIN_READERS=uid:0,gid:no such group"}, up, "--admin-readers: group: unknown group no such group on this machine: give the number"},
+		{"readers of a TCP address", "", nil, and("--admin", "127.0.0.1:1", "--admin-readers", "uid:0"), "--admin-readers needs --admin unix:PATH"},
 		{"a bad choice", "upstream-protocol: rest", nil, up, `upstream-protocol: "rest": want delta or sotw`},
 		{"an empty upstream", "upstream: ['']", nil, nil, "upstream: is empty"},
 		{"a header without value", "", []string{"HOLDFAST_UPSTREAM_HEADER=secret-token"}, up, "HOLDFAST_UPSTREAM_HEADER: want NAME=VALUE"},

@@ -7,8 +7,10 @@
 package listener
 
 import (
+	"errors"
 	"net"
 	"sync"
+	"syscall"
 )
 
 // TCP is a listener on a TCP address. Make one with Listen.
@@ -28,6 +30,18 @@ func Listen(addr string) (*TCP, error) {
 		return nil, err
 	}
 	return &TCP{addr: lis.Addr(), lis: lis}, nil
+}
+
+// Try returns why nobody could listen on an address; that somebody does is no reason.
+func Try(addr string) error {
+	lis, err := net.Listen("tcp", addr)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil
+	case err != nil:
+		return err
+	}
+	return lis.Close()
 }
 
 // Addr returns the address; it says which port was taken where 0 was asked for.

@@ -223,6 +223,11 @@ func (a *Agent) try() error {
 	if err := downstream.Try(a.cfg.Socket); err != nil {
 		return err
 	}
+	if a.certificates != nil {
+		if err := a.certificates.Open(); err != nil {
+			return err
+		}
+	}
 	if err := a.surface.Try(); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net"
 	"os"
 	"os/user"
@@ -12,6 +13,8 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+
+	"github.com/holdfast-xds/holdfast/internal/owndir"
 )
 
 // MaxSocketPath is the longest path of a Unix socket on Linux, in bytes.
@@ -55,8 +58,8 @@ var ErrServed = errors.New("another holdfast serves this path")
 // is replaced (protocol.md 11.3).
 //
 // It fails when the path is longer than MaxSocketPath, when another process
-// serves it, when something else than a socket is there, and when everybody may
-// write to its directory.
+// serves it, when something else than a socket is there, and when somebody else than
+// root could put another socket in its place (package owndir).
 //
 // Who may connect is for the permissions of the socket and of its directory alone
 // to say; ListenTo looks at each peer too.
@@ -104,10 +107,21 @@ func (c SocketConfig) prepare() (gid int, err error) {
 	if gid, err = c.check(); err != nil {
 		return -1, err
 	}
-	if err := privateDir(filepath.Dir(c.Path), gid, c.Passable); err != nil {
+	if err := c.vacant(); err != nil {
+		return -1, fmt.Errorf("socket %s: %w", c.Path, err)
+	}
+	if err := privateDir(c.Path, gid, c.Passable); err != nil {
 		return -1, fmt.Errorf("socket %s: %w", c.Path, err)
 	}
 	return gid, nil
+}
+
+// vacant refuses a path at which there is something else than a socket.
+func (c SocketConfig) vacant() error {
+	if info, err := os.Lstat(c.Path); err == nil && info.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("there is a %s at this path, not a socket: remove it or choose another path", kind(info))
+	}
+	return nil
 }
 
 // Try does what Listen does while another process serves the path: it makes the socket
@@ -143,8 +157,8 @@ func listen(cfg SocketConfig, gid int) (*net.UnixListener, os.FileInfo, error) {
 // listenTemporary makes a listening socket under the temporary name, with the mode and the
 // group that the socket shall have.
 func listenTemporary(cfg SocketConfig, gid int) (*net.UnixListener, os.FileInfo, error) {
-	if info, err := os.Lstat(cfg.Path); err == nil && info.Mode().Type() != fs.ModeSocket {
-		return nil, nil, fmt.Errorf("there is a %s at this path, not a socket: remove it or choose another path", kind(info))
+	if err := cfg.vacant(); err != nil {
+		return nil, nil, err
 	}
 	tmp := temporaryName(cfg.Path)
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -273,7 +287,7 @@ func (s *Socket) Restore() error {
 	if s.closed {
 		return net.ErrClosed
 	}
-	if err := privateDir(filepath.Dir(s.cfg.Path), s.gid, s.cfg.Passable); err != nil {
+	if err := privateDir(s.cfg.Path, s.gid, s.cfg.Passable); err != nil {
 		return fmt.Errorf("socket %s: %w", s.cfg.Path, err)
 	}
 	if !locked(s.lock, s.cfg.Path) {
@@ -341,40 +355,21 @@ func lockPath(path string) (*os.File, error) {
 }
 
 // privateDir makes the directory of a socket if it is missing, and refuses one in
-// which anybody could put another socket in its place.
-func privateDir(dir string, gid int, passable bool) error {
-	mode := fs.FileMode(0o700)
+// which anybody else could put another socket in its place. The path is what Envoy's
+// bootstrap names, so that no other directory can stand in for it.
+func privateDir(path string, gid int, passable bool) error {
+	use := owndir.Use{Name: "its directory cannot be used", Group: gid}
 	switch {
 	case passable:
-		mode = 0o711
+		use.Mode = 0o711
 	case gid >= 0:
-		mode = 0o750
+		use.Mode = 0o750
 	}
-	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		if err := os.MkdirAll(dir, mode); err != nil {
-			return err
-		}
-		if gid >= 0 {
-			if err := os.Chown(dir, -1, gid); err != nil {
-				return err
-			}
-		}
-		if mode != 0o700 {
-			if err := os.Chmod(dir, mode); err != nil { // whatever the umask
-				return err
-			}
-		}
-	}
-	info, err := os.Stat(dir)
-	switch {
-	case err != nil:
+	dir, err := owndir.Open(filepath.Dir(path), use)
+	if err != nil {
 		return err
-	case !info.IsDir():
-		return fmt.Errorf("%s is not a directory", dir)
-	case info.Mode().Perm()&0o002 != 0 && info.Mode()&fs.ModeSticky == 0:
-		return fmt.Errorf("everybody may write to %s and so replace the socket: use a directory of the agent's own, or chmod o-w it", dir)
 	}
-	return nil
+	return dir.Root.Close()
 }
 
 // groupID returns the number of a group, -1 for "".
@@ -382,14 +377,19 @@ func groupID(group string) (int, error) {
 	if group == "" {
 		return -1, nil
 	}
-	if gid, err := strconv.Atoi(group); err == nil && gid >= 0 {
-		return gid, nil
+	number := group
+	if _, err := strconv.Atoi(group); err != nil {
+		g, err := user.LookupGroup(group)
+		if err != nil {
+			return -1, fmt.Errorf("--socket-group: %w", err)
+		}
+		number = g.Gid
 	}
-	g, err := user.LookupGroup(group)
-	if err != nil {
-		return 0, fmt.Errorf("--socket-group: %w", err)
+	gid, err := strconv.ParseUint(number, 10, 32)
+	if err != nil || gid == math.MaxUint32 { // which the kernel takes for none
+		return -1, fmt.Errorf("--socket-group %s: want a name, or a number from 0 to %d", group, uint32(math.MaxUint32-1))
 	}
-	return strconv.Atoi(g.Gid)
+	return int(gid), nil
 }
 
 func kind(info os.FileInfo) string {

@@ -234,28 +234,50 @@ func TestWhatIsNoSocketIsNotReplaced(t *testing.T) {
 	refused(t, SocketConfig{Path: filepath.Join(dir, "file", "xds.sock")}, "file")
 }
 
-func TestADirectoryThatEverybodyMayWriteToIsRefused(t *testing.T) {
+// Who could put another socket in place of the agent's would own Envoy (package owndir has
+// every case).
+func TestADirectoryThatOthersMayWriteToIsRefused(t *testing.T) {
 	dir := filepath.Join(socketDir(t), "run")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, "xds.sock")
-	chmod := func(mode fs.FileMode) {
+	for mode, want := range map[fs.FileMode]bool{
+		0o777: false, 0o777 | fs.ModeSticky: false, 0o775: false, 0o755: true, 0o700: true,
+	} {
 		if err := os.Chmod(dir, mode); err != nil {
 			t.Fatal(err)
 		}
-	}
-	chmod(0o777)
-	refused(t, SocketConfig{Path: path}, "everybody may write to "+dir)
-	// In a sticky directory nobody can take away what is another's.
-	for _, mode := range []fs.FileMode{0o777 | fs.ModeSticky, 0o775, 0o755} {
-		chmod(mode)
+		if !want {
+			refused(t, SocketConfig{Path: path}, "others may write to "+dir)
+			continue
+		}
 		s, err := Listen(SocketConfig{Path: path})
 		if err != nil {
 			t.Errorf("%s: %v", mode, err)
 			continue
 		}
 		_ = s.Close()
+	}
+	if os.Geteuid() == 0 {
+		if err := errors.Join(os.Chmod(dir, 0o755), os.Chown(dir, somebody, somebody)); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, SocketConfig{Path: path}, fmt.Sprintf("%s belongs to uid %d", dir, somebody))
+	}
+}
+
+// The kernel's numbers have 32 bits; what is longer would be that of another group.
+func TestAGroupIsANumberOf32Bits(t *testing.T) {
+	for group, want := range map[string]int{"": -1, "0": 0, "1234": 1234, "4294967294": 4294967294} {
+		if gid, err := groupID(group); err != nil || gid != want {
+			t.Errorf("%q: %d, %v", group, gid, err)
+		}
+	}
+	for _, group := range []string{"4294967295", "4294968530", "99999999999", "-1"} {
+		if _, err := groupID(group); err == nil || !strings.Contains(err.Error(), "--socket-group "+group+": want a name, or a number from 0 to 4294967294") {
+			t.Errorf("%q: %v", group, err)
+		}
 	}
 }
 

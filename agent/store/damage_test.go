@@ -62,7 +62,7 @@ func ends(t *testing.T, cfg Config, log []byte) []int64 {
 
 func TestALogThatIsCutAnywhereIsAPrefixOfItsHistory(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
-		cfg.FS = unsynced{}
+		cfg.FS = &unsynced{}
 		write(t, cfg, history()...)
 		log := readLog(t, cfg.Dir)
 		want := prefixes(history())
@@ -140,7 +140,7 @@ func TestALogWithAnyBitFlippedIsAPrefixOfItsHistory(t *testing.T) {
 
 func TestAStoreWithAnyByteFlippedGoesOn(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
-		cfg.FS = unsynced{}
+		cfg.FS = &unsynced{}
 		write(t, cfg, history()[:3]...)
 		log := readLog(t, cfg.Dir)
 		want := prefixes(history()[:3])
@@ -267,7 +267,7 @@ func FuzzLoad(f *testing.F) {
 			}
 			// What was read can be written, and is the same when it is read again.
 			cfg := encrypted(config(stateDir(t)), testKey) // it may hold a Secret
-			cfg.FS = unsynced{}
+			cfg.FS = &unsynced{}
 			if im.batches > 0 {
 				write(t, cfg, records(im.loaded))
 				again, _ := stored(t, cfg)
@@ -324,7 +324,7 @@ func FuzzReplay(f *testing.F) {
 			}
 		}
 		again := encrypted(config(stateDir(t)), testKey) // it may hold a Secret
-		again.FS = unsynced{}
+		again.FS = &unsynced{}
 		write(t, again, records(im.loaded))
 		l, _ := stored(t, again)
 		same(t, l, im.loaded)

@@ -47,8 +47,9 @@ var (
 
 // Config configures a Store.
 type Config struct {
-	// Dir is the state directory. It is made if it is missing, with mode 0700, and
-	// must belong to this user.
+	// Dir is the state directory. It is made if it is missing, with mode 0700, and must
+	// belong to this user or root. In one that root made for others too, the directory
+	// Sub is made and used.
 	Dir string
 	// Identity says whose state it is, in at most 4096 bytes. Another's is set
 	// aside, not read.
@@ -82,6 +83,9 @@ type Store struct {
 	fs  FS
 	log *slog.Logger
 
+	dir    string // where Config.Dir was opened: there, or in Sub below it
+	warned bool   // of a directory that its group may write to
+
 	mu   sync.Mutex // held while waiting for the disk
 	lock Lock       // nil when not held
 	file *logFile   // the generation that is appended to; nil while there is none
@@ -113,12 +117,13 @@ type logFile struct {
 func New(cfg Config) *Store {
 	s := &Store{cfg: cfg, fs: cfg.FS, log: cfg.Logger, fate: make(map[string]string), unreadable: make(map[string]bool)}
 	if s.fs == nil {
-		s.fs = osFS{}
+		s.fs = &osFS{}
 	}
 	if s.log == nil {
 		s.log = slog.Default()
 	}
 	s.log = s.log.With("dir", cfg.Dir)
+	s.dir = cfg.Dir
 	s.view.status = Status{Dir: cfg.Dir, Encrypted: len(cfg.Key) > 0}
 	return s
 }
@@ -258,6 +263,7 @@ func (s *Store) Close() error {
 		err = errors.Join(err, s.lock.Close())
 		s.lock = nil
 	}
+	err = errors.Join(err, s.fs.Close())
 	if err != nil {
 		return fmt.Errorf("store: close %s: %w", s.cfg.Dir, err)
 	}
@@ -345,7 +351,7 @@ func (s *Store) resume(name string, im *image) error {
 		err = f.Sync()
 	}
 	if err == nil {
-		err = s.fs.SyncDir(s.cfg.Dir)
+		err = s.fs.SyncDir(s.dir)
 	}
 	if err != nil {
 		_ = f.Close()
@@ -367,7 +373,7 @@ func (s *Store) check() error {
 	return nil
 }
 
-func (s *Store) path(name string) string { return filepath.Join(s.cfg.Dir, name) }
+func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }
 
 // hint adds what to do about an error of the disk, where that is known.
 func hint(err error) error {

@@ -460,7 +460,7 @@ func TestTheAgentAndItsEnvoyGiveUpWhatTheyHaveNoNeedOf(t *testing.T) {
 	open := w.path("open")
 	w.check(os.Mkdir(open, 0o700))
 	w.check(os.Chmod(open, 0o777))
-	if code, out := run(t, "run", "--upstream", "127.0.0.1:1", "--upstream-plaintext", "--socket", open+"/x.sock", "--admin", "", "--health", ""); code != 1 || !strings.Contains(out, "everybody may write to") {
+	if code, out := run(t, "run", "--upstream", "127.0.0.1:1", "--upstream-plaintext", "--socket", open+"/x.sock", "--admin", "", "--health", ""); code != 1 || !strings.Contains(out, "others may write to") {
 		t.Errorf("%d %s", code, out)
 	}
 }

@@ -292,6 +292,9 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 	})
 	eg.Go(func() error { return a.watch(failed) })
 	eg.Go(func() error { return a.surface.Run(late) })
+	if a.socket != nil {
+		eg.Go(func() error { return a.keepSockets(failed) })
+	}
 	if a.certificates != nil {
 		eg.Go(func() error { return a.certificates.Run(groups) })
 	}

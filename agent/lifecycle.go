@@ -21,9 +21,10 @@ type lifecycle struct {
 
 	mu      sync.Mutex
 	drained chan struct{} // made when a drain begins, closed when it is over
-	// leaving: another agent takes over. It is handed over through successors; over is
+	// leaving: another agent takes over. released: what it needs was given to it. It is handed over through successors; over is
 	// closed when nobody takes it any more.
 	leaving    bool
+	released   bool
 	successors chan net.Conn
 	over       chan struct{}
 	beat       time.Time // when the watchdog last came round

@@ -97,6 +97,7 @@ func (a *Agent) handOver(ctx context.Context, conn net.Conn) (over bool) {
 	defer func() { _ = conn.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	a.cfg.Log.Info("another agent takes over")
+	a.setReleased(true)
 	if a.keeper != nil {
 		a.keeper.release()
 	}
@@ -115,6 +116,7 @@ func (a *Agent) handOver(ctx context.Context, conn net.Conn) (over bool) {
 	}
 	a.cfg.Log.Warn("the other agent has not taken over: this one takes back its state, sockets and addresses, and serves on", "err", err)
 	_ = conn.Close()
+	a.setReleased(false)
 	a.takeBack(ctx)
 	a.stay()
 	return false

@@ -258,10 +258,14 @@ func (s *Socket) unlock() {
 	}
 }
 
-// Present returns nil if the path leads to this socket, and else what is there instead.
+// Present returns nil if the path leads to this socket and, unless Release gave it up, this
+// process has its lock; and else what is wrong.
 func (s *Socket) Present() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.lock != nil && !locked(s.lock, s.cfg.Path) {
+		return fmt.Errorf("socket %s: %s was deleted or replaced", s.cfg.Path, lockName(s.cfg.Path))
+	}
 	return s.present()
 }
 

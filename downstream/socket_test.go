@@ -303,6 +303,7 @@ func TestASocketThatIsGoneIsMadeAnewWhileItIsServed(t *testing.T) {
 		"deleted":                os.Remove,
 		"deleted with the lock":  func(path string) error { return errors.Join(os.Remove(path), os.Remove(path+".lock")) },
 		"replaced by a socket":   func(path string) error { return replacedBySocket(path) },
+		"its lock deleted":       func(path string) error { return os.Remove(path + ".lock") },
 		"deleted with directory": func(path string) error { return os.RemoveAll(filepath.Dir(path)) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -177,9 +177,6 @@ func New(cfg Config) (*Agent, error) {
 	if _, err := a.sources(); err != nil {
 		return nil, err
 	}
-	if cfg.Security.Plaintext && cfg.Security.TokenFile != "" {
-		cfg.Log.Warn("the upstream token is sent in the clear: leave out --upstream-plaintext, unless the way is private")
-	}
 	if len(cfg.Certificates.Sources) > 0 || len(cfg.Certificates.SecretDirs) > 0 {
 		cfg.Certificates.Log = cfg.Log
 		var err error
@@ -211,6 +208,7 @@ func New(cfg Config) (*Agent, error) {
 		Identifier: "holdfast/" + cfg.Version,
 		MaxMessage: cfg.MaxMessage,
 		RESTHold:   cfg.RESTHold,
+		RESTHost:   hostOf(cfg.REST),
 		Limits:     cfg.Limits,
 		Forward:    a,
 		Register:   a.registerCSDS,
@@ -337,6 +335,12 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 	}
 	a.cfg.Log.Info("stopped")
 	return nil
+}
+
+// hostOf returns the host of an address host:port; "" for none.
+func hostOf(addr string) string {
+	host, _, _ := net.SplitHostPort(addr)
+	return host
 }
 
 // stop notes that nobody is served any more.

@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream/session"
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/walk"
+	"github.com/holdfast-xds/holdfast/internal/webguard"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -42,10 +43,16 @@ var restTypes = map[string]string{
 const maxRESTRequest = 16 << 20
 
 // ServeREST serves REST, and nothing else, on lis until ctx ends. It returns nil
-// then; lis is closed.
+// then; lis is closed. Where lis is no Unix socket, what a web page could send is not
+// answered (package webguard).
 func (s *Server) ServeREST(ctx context.Context, lis net.Listener) error {
+	handler := http.Handler(http.HandlerFunc(s.rest))
+	if lis.Addr().Network() != "unix" {
+		// Envoy sends the name of its cluster as Host.
+		handler = webguard.Guard{Host: s.cfg.RESTHost, PlainNames: true}.Wrap(handler)
+	}
 	srv := &http.Server{
-		Handler:           http.HandlerFunc(s.rest),
+		Handler:           handler,
 		ReadHeaderTimeout: sniffTimeout,
 		ReadTimeout:       time.Minute,
 		IdleTimeout:       5 * time.Minute,

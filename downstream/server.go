@@ -56,6 +56,8 @@ type Config struct {
 	// 0 answers at once. A client's request timeout must exceed it (protocol.md
 	// 9.3).
 	RESTHold time.Duration
+	// RESTHost is the name of the host, if any, where REST is served on a TCP address.
+	RESTHost string
 	// Forward takes the streams of services that are not served here; nil
 	// refuses them.
 	Forward Forwarder

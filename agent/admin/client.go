@@ -101,7 +101,11 @@ func (c Client) request(ctx context.Context, method, path string, query url.Valu
 		return nil, err
 	}
 	// The host is not looked up: dial goes to the address.
-	target := url.URL{Scheme: "http", Host: "holdfast", Path: path, RawQuery: query.Encode()}
+	host := "holdfast"
+	if _, unix := socketPath(c.addr()); !unix {
+		host = c.addr()
+	}
+	target := url.URL{Scheme: "http", Host: host, Path: path, RawQuery: query.Encode()}
 	req, err := http.NewRequestWithContext(ctx, method, target.String(), nil)
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/holdfast-xds/holdfast/internal/redact"
+	"github.com/holdfast-xds/holdfast/internal/webguard"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -32,7 +34,8 @@ func (s *Server) full(unix bool) http.Handler {
 	mux.HandleFunc("GET /status.json", s.status)
 	mux.HandleFunc("GET /dump", s.dump)
 	if !unix {
-		return mux
+		host, _, _ := net.SplitHostPort(s.cfg.Addr)
+		return webguard.Guard{Host: host}.Wrap(mux)
 	}
 	if s.cfg.Quit != nil {
 		mux.HandleFunc("POST /quit", s.quit)

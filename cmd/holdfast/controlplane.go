@@ -36,7 +36,8 @@ func newControlPlane(p process) *command {
 	f := &controlPlaneFlags{log: newLogFlags()}
 	f.add(c)
 	c.run = func(ctx context.Context, warnings []string) error {
-		cfg, err := f.config(f.log.logger(p.stderr, warnings))
+		log := f.log.logger(p.stderr, warnings)
+		cfg, err := f.config(log)
 		if err != nil {
 			return err
 		}
@@ -44,6 +45,8 @@ func newControlPlane(p process) *command {
 		if err != nil {
 			return err
 		}
+		f.warnExposed(log)
+		harden(log)
 		return failed(cp.Run(ctx))
 	}
 	return c

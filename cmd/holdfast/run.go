@@ -122,6 +122,7 @@ func newRun(p process) *command {
 		if err != nil {
 			return err
 		}
+		f.warnExposed(log)
 		if !f.pprof {
 			runtime.MemProfileRate = 0 // samples of the heap cost memory, and nobody could read them
 		}

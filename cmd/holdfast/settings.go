@@ -6,12 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
 const (
@@ -96,7 +97,7 @@ func readFile(path string, keys map[string]bool) (map[string]any, error) {
 	if path == "" {
 		return nil, nil
 	}
-	data, err := os.ReadFile(path)
+	data, err := userfile.Read(path)
 	if err != nil {
 		return nil, fmt.Errorf("--%s: %w", configFlag, err)
 	}

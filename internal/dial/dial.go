@@ -10,13 +10,14 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
 // Security says how a server is spoken to and who it must be. Files are read
@@ -90,7 +91,7 @@ func (s Security) TLS() (*tls.Config, error) {
 	}
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: s.ServerName}
 	if s.CA != "" {
-		pem, err := os.ReadFile(s.CA)
+		pem, err := userfile.Read(s.CA)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s.flag("ca"), err)
 		}
@@ -100,7 +101,7 @@ func (s Security) TLS() (*tls.Config, error) {
 		}
 	}
 	if s.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(s.Cert, s.Key)
+		pair, err := KeyPair(s.Cert, s.Key)
 		if err != nil {
 			return nil, fmt.Errorf("%s, %s: %w", s.flag("cert"), s.flag("key"), err)
 		}
@@ -113,6 +114,19 @@ func (s Security) TLS() (*tls.Config, error) {
 		cfg.VerifyConnection = s.verify(cfg.RootCAs)
 	}
 	return cfg, nil
+}
+
+// KeyPair reads a certificate with its chain, and its key.
+func KeyPair(cert, key string) (tls.Certificate, error) {
+	chain, err := userfile.Read(cert)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	private, err := userfile.ReadSecret(key)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(chain, private)
 }
 
 func (s Security) verify(roots *x509.CertPool) func(tls.ConnectionState) error {
@@ -152,7 +166,7 @@ func (s Security) Token() (string, error) {
 	if s.TokenFile == "" {
 		return "", nil
 	}
-	b, err := os.ReadFile(s.TokenFile)
+	b, err := userfile.ReadSecret(s.TokenFile)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", s.flag("token-file"), err)
 	}

@@ -30,6 +30,7 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/listener"
+	"github.com/holdfast-xds/holdfast/internal/reaper"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
 	"github.com/holdfast-xds/holdfast/upstream"
@@ -132,6 +133,7 @@ type Agent struct {
 	// certificates is nil where none are made.
 	certificates *sds.Manager
 	life         lifecycle
+	orphans      *reaper.Reaper
 	// What Run has bound: rest is nil where it is not served.
 	surface *admin.Server
 	socket  *downstream.Socket
@@ -167,10 +169,11 @@ func New(cfg Config) (*Agent, error) {
 		return nil, err
 	}
 	a := &Agent{
-		cfg:    cfg,
-		born:   time.Now(),
-		groups: make(map[kind]*member),
-		start:  make(chan *member),
+		cfg:     cfg,
+		born:    time.Now(),
+		orphans: reaper.New(),
+		groups:  make(map[kind]*member),
+		start:   make(chan *member),
 	}
 	// The sources are made anew for each group; what is wrong with them is said
 	// now.
@@ -186,7 +189,7 @@ func New(cfg Config) (*Agent, error) {
 	}
 	a.life.successors, a.life.over = make(chan net.Conn), make(chan struct{})
 	if len(cfg.Envoy.Args) > 0 {
-		cfg.Envoy.Log, cfg.Envoy.Ready = cfg.Log, a.servable
+		cfg.Envoy.Log, cfg.Envoy.Ready, cfg.Envoy.Orphans = cfg.Log, a.servable, a.orphans
 		var err error
 		if a.life.envoy, err = envoy.New(cfg.Envoy); err != nil {
 			return nil, err
@@ -289,6 +292,7 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		return nil
 	})
 	eg.Go(func() error { return a.watch(failed) })
+	eg.Go(func() error { a.orphans.Run(failed); return nil })
 	eg.Go(func() error { return a.surface.Run(late) })
 	if a.socket != nil {
 		eg.Go(func() error { return a.keepSockets(failed) })

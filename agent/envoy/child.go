@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/reaper"
 )
 
 // child is one process.
@@ -27,8 +29,9 @@ type child struct {
 }
 
 // start starts a process whose output goes to out, line by line. It ends with the
-// process that started it, however that ends.
-func start(argv []string, epoch int, out func(line []byte)) (*child, error) {
+// process that started it, however that ends. orphans, which may be nil, leaves its exit
+// status alone.
+func start(argv []string, epoch int, out func(line []byte), orphans *reaper.Reaper) (*child, error) {
 	c := &child{epoch: epoch, exited: make(chan struct{})}
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -43,7 +46,7 @@ func start(argv []string, epoch int, out func(line []byte)) (*child, error) {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		c.began = time.Now()
-		err := cmd.Start()
+		err := orphans.Start(cmd)
 		_ = w.Close()
 		if err != nil {
 			_ = r.Close()
@@ -58,6 +61,7 @@ func start(argv []string, epoch int, out func(line []byte)) (*child, error) {
 			close(read)
 		}()
 		_ = cmd.Wait() // what it says is in ProcessState
+		orphans.Done(cmd)
 		c.code = exitCode(cmd.ProcessState)
 		select {
 		case <-read:

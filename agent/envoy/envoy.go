@@ -20,6 +20,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/reaper"
 )
 
 // Bounds of the pause before Envoy is started again. It doubles with each crash of an
@@ -66,7 +68,9 @@ type Config struct {
 	Grace    time.Duration
 	// Out gets each line that Envoy writes, without its end; it is not kept.
 	Out func(line []byte)
-	Log *slog.Logger
+	// Orphans takes away other processes that end as children of this one; nil for nobody.
+	Orphans *reaper.Reaper
+	Log     *slog.Logger
 }
 
 // ExitError says that Envoy has ended, and the agent with it.
@@ -237,7 +241,7 @@ func (s *Supervisor) launch(epoch int) error {
 	if err != nil {
 		return err
 	}
-	c, err := start(argv, epoch, s.cfg.Out)
+	c, err := start(argv, epoch, s.cfg.Out, s.cfg.Orphans)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func TestABadConfigurationIsRefusedBeforeAnythingStarts(t *testing.T) {
 	}{
 		"no upstream":               {Config{}, "no upstream: name at least one with --upstream"},
 		"one twice":                 {Config{Upstreams: []string{"a:1", "b:1", "a:1"}}, "--upstream a:1 is given twice"},
-		"a bad address":             {Config{Upstreams: []string{"a:1", "nonsense"}}, `upstream "nonsense": want host:port, unix:PATH, dns:///HOST:PORT or file:DIR`},
+		"a bad address":             {Config{Upstreams: []string{"a:1", "nonsense"}}, `upstream "nonsense": want host:port, unix:PATH, dns:///HOST:PORT, http(s)://HOST or file:DIR`},
 		"a bad port":                {Config{Upstreams: []string{"a:http"}}, `upstream "a:http": port "http" is not a number`},
 		"an unknown scheme":         {Config{Upstreams: []string{"ftp://a:1"}}, "unknown scheme"},
 		"file: without a directory": {Config{Upstreams: []string{"file:"}}, `upstream "file:": the directory is missing`},

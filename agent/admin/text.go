@@ -67,8 +67,11 @@ func (s Status) wrong() []string {
 			if u.LastError == "" || u.Connected {
 				continue
 			}
-			lines = append(lines, fmt.Sprintf("upstream %s: not connected since %s ago, %s: %s",
-				u.Name, age(s.Now, u.Since), plural(u.Attempts, "attempt"), u.LastError))
+			since := "never connected"
+			if !u.Since.IsZero() {
+				since = fmt.Sprintf("not connected since %s ago", age(s.Now, u.Since))
+			}
+			lines = append(lines, fmt.Sprintf("upstream %s: %s, %s: %s", u.Name, since, plural(u.Attempts, "attempt"), u.LastError))
 		}
 		if g.FallenBack {
 			lines = append(lines, fmt.Sprintf("node %q: its clients crashed again and again; they get what proved itself before, until the control plane changes what is suspected", g.NodeID))

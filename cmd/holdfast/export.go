@@ -96,7 +96,7 @@ func (f *exportFlags) run(c *command) error {
 	}
 	held, contact, err := agent.Stored(f.stateDir, f.identity, key, node)
 	if err != nil {
-		return failed(err)
+		return failed(fmt.Errorf("--state-dir: %w", err))
 	}
 	made, err := export.Build(held, export.Config{Dir: seen, Secrets: f.secrets})
 	if err != nil {

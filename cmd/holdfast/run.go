@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"math"
+	"net"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -104,6 +105,9 @@ func newRun(p process) *command {
 		memory.Limit(os.Getenv, limits.Memory, log) // first of all: there is no need to collect what a start leaves
 		cfg, err := f.config(log)
 		if err != nil {
+			return err
+		}
+		if err := f.checkPlaces(cfg); err != nil {
 			return err
 		}
 		file := cmp.Or(f.bootstrap, configFile(c.child))
@@ -310,6 +314,34 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		Pprof:                 f.pprof,
 		Log:                   log,
 	}, nil
+}
+
+// checkPlaces refuses addresses and paths that cannot be, or that contradict each other.
+func (f *runFlags) checkPlaces(cfg agent.Config) error {
+	if err := cfg.Socket.Check(); err != nil {
+		if f.socket == "" {
+			return errors.New("--socket is empty: name the path of the socket, such as " + bootstrap.DefaultSocket)
+		}
+		return fmt.Errorf("--socket: %w", err)
+	}
+	admin, unix := strings.CutPrefix(f.admin, "unix:")
+	switch {
+	case unix && filepath.Clean(admin) == filepath.Clean(f.socket):
+		return fmt.Errorf("--admin and --socket are both %s: give each a path of its own", admin)
+	case f.takeover && !unix:
+		return errors.New("--takeover needs --admin unix:PATH, the same as that of the agent that is taken over from: it is asked there")
+	}
+	if f.rest == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(f.rest)
+	if err != nil || strings.HasPrefix(f.rest, "unix:") {
+		return fmt.Errorf("--rest: %q: want host:port, or '' for none; on the socket REST always is", f.rest)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("--rest: %q: port %q is not a number from 0 to 65535", f.rest, port)
+	}
+	return nil
 }
 
 // userNumber and groupNumber find a user, or a group, by its name.

@@ -287,8 +287,8 @@ func (s *sandbox) mount(d deployment, v corev1.Volume, at string) {
 		s.must(unix.Chmod(filepath.Join(dir, name), mode))
 	}
 	switch {
-	case v.Name == "state-key": // what the container state-key does
-		file("state.key", strings.Repeat("k", 32), 0o400, 65532)
+	case v.Secret != nil:
+		file(v.Secret.Items[0].Path, strings.Repeat("k", 32), uint32(*v.Secret.DefaultMode), 0)
 	case v.EmptyDir != nil:
 	case v.ConfigMap != nil && v.ConfigMap.Name == "istio-ca-root-cert":
 		file("root-cert.pem", authority(s.t), 0o644, 0)
@@ -379,7 +379,7 @@ func startPod(t *testing.T, d deployment) {
 	var agent, envoy *corev1.Container
 	for _, c := range containers(pod) {
 		switch {
-		case c.Name == "application" || c.Name == "state-key":
+		case c.Name == "application":
 			continue
 		case runs(c):
 			agent = &c

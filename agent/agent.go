@@ -237,9 +237,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	if a.rest != nil {
-		return a.serve(ctx, a.socket, a.rest)
+		return a.serve(ctx, listener.Told(a.socket, a.cfg.Log), listener.Told(a.rest, a.cfg.Log))
 	}
-	return a.serve(ctx, a.socket, nil)
+	return a.serve(ctx, listener.Told(a.socket, a.cfg.Log), nil)
 }
 
 // newSurface makes the admin surface, which ends the agent with quit.

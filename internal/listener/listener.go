@@ -1,5 +1,6 @@
 // Package listener has a TCP listener whose address can be given to another process
-// and taken back while a server accepts connections from it.
+// and taken back while a server accepts connections from it, and one of any kind that
+// tells when there is no room for connections.
 //
 // It promises that a server notices nothing of that: Accept waits while the address is
 // given away, and connections that were accepted before stay. All methods may be called

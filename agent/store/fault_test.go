@@ -355,3 +355,24 @@ func TestAFileThatCannotBeReadIsKeptAndTheNextOpenMakesDo(t *testing.T) {
 	wantNames(t, dir, "state-1.log.corrupt", "state-2.log")
 	must(t, s.Close())
 }
+
+// The file has its own name by then, and an operator would look for the other in vain.
+func TestAnErrorOfAppendNamesTheFileAsItIsCalled(t *testing.T) {
+	for _, op := range []string{"write", "fsync"} {
+		f := &faultFS{}
+		cfg := config(stateDir(t))
+		cfg.FS = f
+		s := New(cfg)
+		_, err := s.Open()
+		must(t, err)
+		must(t, rewriteTo(s, nil))
+		f.mu.Lock()
+		f.op, f.nth, f.err, f.seen = op, 1, syscall.ENOSPC, 0
+		f.mu.Unlock()
+		err = s.Append(history()[0])
+		if err == nil || !strings.Contains(err.Error(), filepath.Join(cfg.Dir, "state-1.log: ")) || strings.Contains(err.Error(), ".tmp") || !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("%s: %v", op, err)
+		}
+		_ = s.Close()
+	}
+}

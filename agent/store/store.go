@@ -26,6 +26,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"log/slog"
 	"os"
@@ -210,6 +211,10 @@ func (s *Store) writeBatch(e *encoder, batch []Record, now time.Time) error {
 
 // stop gives the log up after an error.
 func (s *Store) stop(err error) error {
+	if at, ok := errors.AsType[*fs.PathError](err); ok && s.file != nil {
+		// The file was opened under the temporary name, by which its errors call it.
+		err = &fs.PathError{Op: at.Op, Path: s.path(s.file.name), Err: at.Err}
+	}
 	err = fmt.Errorf("store: append: %w", hint(err))
 	_ = s.dropFile()
 	s.failed(err)

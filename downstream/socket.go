@@ -390,7 +390,7 @@ func groupID(group string) (int, error) {
 		number = g.Gid
 	}
 	gid, err := strconv.ParseUint(number, 10, 32)
-	if err != nil || gid == math.MaxUint32 { // which the kernel takes for none
+	if err != nil || gid == math.MaxUint32 || int(gid) < 0 { // the kernel takes the highest for none
 		return -1, fmt.Errorf("--socket-group %s: want a name, or a number from 0 to %d", group, uint32(math.MaxUint32-1))
 	}
 	return int(gid), nil

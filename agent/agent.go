@@ -29,6 +29,8 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/dial"
+	"github.com/holdfast-xds/holdfast/internal/listener"
+	"github.com/holdfast-xds/holdfast/internal/reaper"
 	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
@@ -106,6 +108,9 @@ type Config struct {
 	Guard cache.Guard
 	// Admin and Health are addresses: unix:PATH, host:port, or "" for none.
 	Admin, Health string
+	// AdminReaderUIDs and AdminReaderGIDs may read what Admin serves, where that is a Unix
+	// socket. All else is for the agent's own user and root.
+	AdminReaderUIDs, AdminReaderGIDs []uint32
 	// Pprof serves profiles on Admin, which must be a Unix socket then.
 	Pprof bool
 	// Envoy is run as a child if it has a command; otherwise its Admin, if set, is
@@ -137,7 +142,11 @@ type Agent struct {
 	// secrets finds what must not be written of what Envoy says.
 	secrets redact.Finder
 	life    lifecycle
-	socket  *downstream.Socket // nil before Run
+	orphans *reaper.Reaper
+	// What Run has bound: rest is nil where it is not served.
+	surface *admin.Server
+	socket  *downstream.Socket
+	rest    *listener.TCP
 	// dial replaces the connections to ADS upstreams in tests.
 	dial []grpc.DialOption
 
@@ -169,18 +178,16 @@ func New(cfg Config) (*Agent, error) {
 		return nil, err
 	}
 	a := &Agent{
-		cfg:    cfg,
-		born:   time.Now(),
-		groups: make(map[kind]*member),
-		start:  make(chan *member),
+		cfg:     cfg,
+		born:    time.Now(),
+		orphans: reaper.New(),
+		groups:  make(map[kind]*member),
+		start:   make(chan *member),
 	}
 	// The sources are made anew for each group; what is wrong with them is said
 	// now.
 	if _, err := a.sources(); err != nil {
 		return nil, err
-	}
-	if cfg.Security.Plaintext && cfg.Security.TokenFile != "" {
-		cfg.Log.Warn("the upstream token is sent in the clear: leave out --upstream-plaintext, unless the way is private")
 	}
 	if len(cfg.Certificates.Sources) > 0 || len(cfg.Certificates.SecretDirs) > 0 {
 		cfg.Certificates.Log = cfg.Log
@@ -189,9 +196,10 @@ func New(cfg Config) (*Agent, error) {
 			return nil, err
 		}
 	}
-	a.life.left = make(chan struct{})
+	a.life.successors, a.life.over = make(chan net.Conn), make(chan struct{})
 	if len(cfg.Envoy.Args) > 0 {
-		cfg.Envoy.Log, cfg.Envoy.Ready, cfg.Envoy.Crashed, cfg.Envoy.Clean = cfg.Log, a.servable, a.crashed, a.cleaned
+		cfg.Envoy.Log, cfg.Envoy.Ready, cfg.Envoy.Orphans = cfg.Log, a.servable, a.orphans
+		cfg.Envoy.Crashed, cfg.Envoy.Clean = a.crashed, a.cleaned
 		var err error
 		if a.life.envoy, err = envoy.New(cfg.Envoy); err != nil {
 			return nil, err
@@ -217,6 +225,7 @@ func New(cfg Config) (*Agent, error) {
 		Identifier: "holdfast/" + cfg.Version,
 		MaxMessage: cfg.MaxMessage,
 		RESTHold:   cfg.RESTHold,
+		RESTHost:   hostOf(cfg.REST),
 		Limits:     cfg.Limits,
 		Forward:    a,
 
@@ -234,46 +243,45 @@ func New(cfg Config) (*Agent, error) {
 // Run serves until ctx ends and returns nil then, or returns why it cannot. The
 // streams of clients are cut first; they keep what they have.
 func (a *Agent) Run(ctx context.Context) error {
-	if a.cfg.Takeover {
-		if err := a.takeOver(ctx); err != nil {
-			return err
+	ctx, quit := context.WithCancel(ctx)
+	defer quit()
+	a.surface = a.newSurface(quit)
+	defer a.unbind()
+	if err := a.bind(ctx); err != nil {
+		if a.keeper != nil {
+			a.keeper.release()
 		}
-	}
-	socket, err := downstream.ListenTo(a.cfg.Socket, downstream.Peers{
-		UIDs: a.cfg.AllowUIDs, GIDs: a.cfg.AllowGIDs, Log: a.cfg.Log, Observer: a.metrics.Downstream(),
-	})
-	if err != nil {
 		return err
 	}
-	defer func() { _ = socket.Close() }()
-	a.socket = socket
-	uids, gids := socket.Admitted()
-	a.cfg.Log.Info("serving xDS", "socket", a.cfg.Socket.Path, "uids", fmt.Sprint(uids), "gids", fmt.Sprint(gids))
-	var rest net.Listener
-	if a.cfg.REST != "" {
-		if rest, err = a.listen(ctx, a.cfg.REST); err != nil {
-			return fmt.Errorf("--rest: %w", err)
-		}
-		defer func() { _ = rest.Close() }()
-		a.cfg.Log.Info("serving REST", "addr", rest.Addr().String())
+	if a.rest != nil {
+		return a.serve(ctx, listener.Told(a.socket, a.cfg.Log), listener.Told(a.rest, a.cfg.Log))
 	}
-	return a.serve(ctx, socket, rest)
+	return a.serve(ctx, listener.Told(a.socket, a.cfg.Log), nil)
+}
+
+// newSurface makes the admin surface, which ends the agent with quit.
+func (a *Agent) newSurface(quit func()) *admin.Server {
+	return admin.New(admin.Config{
+		Addr: a.cfg.Admin, Health: a.cfg.Health, Pprof: a.cfg.Pprof,
+		ReaderUIDs: a.cfg.AdminReaderUIDs, ReaderGIDs: a.cfg.AdminReaderGIDs,
+		State: a, Metrics: a.metrics, Log: a.cfg.Log, Quit: quit,
+		Actions: map[string]func(context.Context) error{
+			"drain":       func(ctx context.Context) error { a.Drain(ctx); return nil },
+			"hot-restart": a.HotRestart,
+			"resume":      a.Resume,
+		},
+		Takeover: a.Handover,
+	})
 }
 
 // serve serves on listeners, of which rest may be nil, until ctx ends.
 func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
-	surface := admin.New(admin.Config{
-		Addr: a.cfg.Admin, Health: a.cfg.Health, Pprof: a.cfg.Pprof,
-		State: a, Metrics: a.metrics, Log: a.cfg.Log, Quit: quit,
-		Actions: map[string]func(context.Context) error{
-			"drain":       func(ctx context.Context) error { a.Drain(ctx); return nil },
-			"hot-restart": a.HotRestart,
-			"takeover":    a.Handover,
-			"resume":      a.Resume,
-		},
-	})
+	defer close(a.life.over)
+	if a.surface == nil {
+		a.surface = a.newSurface(quit)
+	}
 	// The end begins with ctx; Envoy, if it is the agent's child, drains and ends
 	// before anybody is served no more.
 	serving, endServing := context.WithCancel(context.WithoutCancel(ctx))
@@ -286,8 +294,10 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 	defer endLate()
 	keeping, endKeeping := context.WithCancel(context.WithoutCancel(ctx))
 	defer endKeeping()
-	if a.keeper != nil {
-		a.keeper.open() // before the first group, which would begin with nothing
+	if a.keeper != nil && !a.keeper.isOpen() { // before the first group, which would begin with nothing
+		if err := a.keeper.open(); err != nil {
+			a.cfg.Log.Error("nothing is restored; what is held is kept in memory only until the disk can be used", "err", err)
+		}
 	}
 
 	eg, failed := errgroup.WithContext(serving)
@@ -296,17 +306,15 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		if a.life.envoy != nil {
 			return a.runEnvoy(ctx, failed)
 		}
-		select {
-		case <-ctx.Done():
-		case <-failed.Done():
-		case <-a.life.left:
-			endKeeping() // the admin surface follows when the state is written
-			return a.awaitSuccessor(failed)
-		}
+		a.awaitEnd(ctx, failed)
 		return nil
 	})
 	eg.Go(func() error { return a.watch(failed) })
-	eg.Go(func() error { return surface.Run(late) })
+	eg.Go(func() error { a.orphans.Run(failed); return nil })
+	eg.Go(func() error { return a.surface.Run(late) })
+	if a.socket != nil {
+		eg.Go(func() error { return a.keepSockets(failed) })
+	}
 	if a.certificates != nil {
 		eg.Go(func() error { return a.certificates.Run(groups) })
 	}
@@ -349,6 +357,12 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 	}
 	a.cfg.Log.Info("stopped")
 	return nil
+}
+
+// hostOf returns the host of an address host:port; "" for none.
+func hostOf(addr string) string {
+	host, _, _ := net.SplitHostPort(addr)
+	return host
 }
 
 // stop notes that nobody is served any more.

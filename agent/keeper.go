@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"log/slog"
 	"maps"
@@ -60,6 +61,11 @@ type keeper struct {
 	// that needs an fsync.
 	wake, written chan struct{}
 
+	// writing is held while the disk is written to, and before mu. released says that
+	// another agent has the directory, reread that it had it.
+	writing          sync.Mutex
+	released, reread bool
+
 	mu sync.Mutex
 	// opened says that what was on disk was read.
 	opened bool
@@ -104,14 +110,67 @@ func newKeeper(d disk, encrypted bool, log *slog.Logger) *keeper {
 // contactNote is the name of the note with the time of a group's last contact.
 const contactNote = "contact"
 
-// open reads what is on disk. An error is no reason not to serve: Run tries again.
-func (k *keeper) open() {
+// open reads what is on disk. An error is no reason not to serve: run tries again.
+func (k *keeper) open() error {
 	loaded, err := k.disk.Open()
 	if err != nil {
-		k.log.Error("nothing is restored; what is held is kept in memory only until the disk can be used", "err", err)
-		return
+		return err
 	}
 	k.take(loaded)
+	return nil
+}
+
+// isOpen reports whether what was on disk was read.
+func (k *keeper) isOpen() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.opened
+}
+
+// release writes what is left and gives the directory to another agent. Nothing is
+// written from then on, until takeBack.
+func (k *keeper) release() {
+	k.writing.Lock()
+	defer k.writing.Unlock()
+	k.finish()
+	k.released = true
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, g := range k.kept {
+		if g.live != nil {
+			g.journal.Take()
+			g.journal.Done(errReleased) // no ACK waits for a disk that is another's
+		}
+	}
+}
+
+// errReleased says that another agent has the state directory.
+var errReleased = errors.New("another agent has the state directory")
+
+// takeBack ends release: the state in memory is written anew, over what the other agent
+// may have written, as soon as the directory is free.
+func (k *keeper) takeBack() {
+	k.writing.Lock()
+	k.released, k.reread = false, true
+	k.writing.Unlock()
+	k.poke()
+}
+
+// finish writes what is left and closes the disk. Called under writing.
+func (k *keeper) finish() {
+	if k.released {
+		return
+	}
+	err := k.write()
+	if err == nil {
+		err = k.disk.Sync()
+	}
+	if err != nil {
+		k.log.Error("the last changes are not on disk", "err", err)
+	}
+	if err := k.disk.Close(); err != nil {
+		k.log.Warn("closing the state", "err", err)
+	}
 }
 
 // take hands what was read to the groups, or keeps it until they come.
@@ -237,7 +296,7 @@ func (k *keeper) run(ctx context.Context) error {
 	syncing.Go(func() { k.sync(ended) })
 	pause := minDiskPause
 	for ctx.Err() == nil {
-		if err := k.write(); err != nil {
+		if err := k.turn(); err != nil {
 			wait(ctx, pause, nil)
 			pause = min(2*pause, maxDiskPause)
 			continue
@@ -245,17 +304,20 @@ func (k *keeper) run(ctx context.Context) error {
 		pause = minDiskPause
 		wait(ctx, contactEvery, k.wake)
 	}
-	err := k.write()
-	if err == nil {
-		err = k.disk.Sync()
-	}
-	if err != nil {
-		k.log.Error("the last changes are not on disk", "err", err)
-	}
-	if err := k.disk.Close(); err != nil {
-		k.log.Warn("closing the state", "err", err)
-	}
+	k.writing.Lock()
+	defer k.writing.Unlock()
+	k.finish()
 	return nil
+}
+
+// turn writes once, unless another agent has the directory.
+func (k *keeper) turn() error {
+	k.writing.Lock()
+	defer k.writing.Unlock()
+	if k.released {
+		return nil
+	}
+	return k.write()
 }
 
 // sync makes durable what was written, a moment after the first write, until ctx ends. It
@@ -292,6 +354,18 @@ func (k *keeper) write() error {
 	k.mu.Lock()
 	opened := k.opened
 	k.mu.Unlock()
+	if k.reread {
+		// What is there is older than what is in memory, or another agent's that has not
+		// taken over: it is read for the store only, which overwrites nothing unread.
+		if _, err := k.disk.Open(); err != nil {
+			return err
+		}
+		if err := k.rewrite(); err != nil {
+			return err
+		}
+		k.reread = false
+		return nil
+	}
 	if !opened {
 		loaded, err := k.disk.Open()
 		if err != nil {

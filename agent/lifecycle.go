@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
-	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -24,9 +22,13 @@ type lifecycle struct {
 
 	mu      sync.Mutex
 	drained chan struct{} // made when a drain begins, closed when it is over
-	// left is closed when another agent takes over.
-	left chan struct{}
-	beat time.Time // when the watchdog last came round
+	// leaving: another agent takes over. released: what it needs was given to it. It is handed over through successors; over is
+	// closed when nobody takes it any more.
+	leaving    bool
+	released   bool
+	successors chan net.Conn
+	over       chan struct{}
+	beat       time.Time // when the watchdog last came round
 }
 
 // watchdogEvery is how often every lock of the agent is taken to see whether it can
@@ -171,133 +173,5 @@ func (a *Agent) Resume(context.Context) error {
 	if !held {
 		return errors.New("resume: nothing is held back")
 	}
-	return nil
-}
-
-// takenWithin is how long a successor may take until its socket is in place.
-const takenWithin = 30 * time.Second
-
-// Handover leaves what there can be only one of to another agent, which asks for it:
-// the lock of the state, that of the socket, the addresses of admin and health. What
-// clients have goes on until the successor's socket is there. Then this agent ends.
-func (a *Agent) Handover(context.Context) error {
-	a.life.mu.Lock()
-	defer a.life.mu.Unlock()
-	switch {
-	case a.life.envoy != nil:
-		return errors.New("takeover: this agent runs Envoy as its child, which would end with it")
-	case a.socket == nil:
-		return errors.New("takeover: this agent has no socket")
-	}
-	select {
-	case <-a.life.left:
-		return errors.New("takeover: another agent is taking over")
-	default:
-		close(a.life.left)
-	}
-	a.cfg.Log.Info("another agent takes over")
-	return nil
-}
-
-// handoverRetry is how often, and handoverWithin how long, what another agent leaves
-// is tried for.
-const (
-	handoverRetry  = 20 * time.Millisecond
-	handoverWithin = 10 * time.Second
-)
-
-// takeOver asks the agent that serves the admin address to leave, and waits until it has
-// left what is needed first: its state, then the addresses of admin and health. Without
-// one there is nothing to take over.
-func (a *Agent) takeOver(ctx context.Context) error {
-	path, unix := strings.CutPrefix(a.cfg.Admin, "unix:")
-	if !unix {
-		return errors.New("--takeover needs --admin unix:PATH, the same as that of the agent that is taken over from: it is asked there")
-	}
-	serves := func() bool {
-		conn, err := net.Dial("unix", path)
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err == nil
-	}
-	if !serves() {
-		a.cfg.Log.Info("nobody to take over from", "admin", a.cfg.Admin)
-		return nil
-	}
-	if err := (admin.Client{Addr: a.cfg.Admin}).Do(ctx, "takeover"); err != nil {
-		return fmt.Errorf("--takeover: %w", err)
-	}
-	a.cfg.Log.Info("taking over from another agent")
-	left := retry(ctx, func() error {
-		if serves() {
-			return errors.New("it still serves its admin address")
-		}
-		return nil
-	})
-	if left == nil && a.cfg.Health != "" {
-		var lis net.Listener
-		if lis, left = a.listen(ctx, a.cfg.Health); left == nil {
-			_ = lis.Close()
-		}
-	}
-	if left != nil {
-		return fmt.Errorf("--takeover: the other agent has not left within %s: %w", handoverWithin, left)
-	}
-	return nil
-}
-
-// listen listens on a TCP address. One that takes over waits for the other agent to give
-// it free.
-func (a *Agent) listen(ctx context.Context, addr string) (lis net.Listener, err error) {
-	try := func() (err error) {
-		lis, err = net.Listen("tcp", addr)
-		return err
-	}
-	if a.cfg.Takeover {
-		err = retry(ctx, try)
-	} else {
-		err = try()
-	}
-	return lis, err
-}
-
-// retry tries until it works, handoverWithin has passed or ctx ends, and returns the last
-// error.
-func retry(ctx context.Context, try func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, handoverWithin)
-	defer cancel()
-	for {
-		err := try()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(handoverRetry):
-		}
-	}
-}
-
-// awaitSuccessor waits until the socket of another agent is in place of this one's.
-func (a *Agent) awaitSuccessor(ctx context.Context) error {
-	if err := a.socket.Release(); err != nil {
-		return err
-	}
-	poll := time.NewTicker(20 * time.Millisecond)
-	defer poll.Stop()
-	late := time.NewTimer(takenWithin)
-	defer late.Stop()
-	for !a.socket.Replaced() {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-late.C:
-			return fmt.Errorf("another agent was to take over, and its socket is not there after %s: this one ends, since it has given away the locks", takenWithin)
-		case <-poll.C:
-		}
-	}
-	a.cfg.Log.Info("another agent has taken over")
 	return nil
 }

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"errors"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -69,11 +71,20 @@ func TestADrainingAgentIsNotReadyAndServes(t *testing.T) {
 func TestATakeoverIsRefusedWhereItWouldCostSomething(t *testing.T) {
 	inBothForms(t, func(r *rig) {
 		r.start()
-		if err := r.agent.Handover(r.Context()); err == nil || !strings.Contains(err.Error(), "no socket") {
+		admit := func() (net.Conn, error) {
+			r.Error("admitted")
+			return nil, errors.New("no connection")
+		}
+		if err := r.agent.Handover(admit); err == nil || !strings.Contains(err.Error(), "no socket") {
 			t.Error(err)
 		}
-		r.cfg.Takeover, r.cfg.Admin = true, "127.0.0.1:0"
-		if err := r.agent.takeOver(r.Context()); err == nil || !strings.Contains(err.Error(), "--takeover needs --admin unix:PATH") {
+		other := r.cfg
+		other.Takeover, other.Admin = true, "127.0.0.1:0"
+		successor, err := New(other)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := successor.Run(r.Context()); err == nil || !strings.Contains(err.Error(), "--takeover needs --admin unix:PATH") {
 			t.Error(err)
 		}
 		if err := r.agent.HotRestart(r.Context()); err == nil || !strings.Contains(err.Error(), "not run by the agent") {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
@@ -17,18 +18,21 @@ import (
 
 var _ admin.State = (*Agent)(nil)
 
-// Started reports whether the socket is there.
+// Started reports whether the sockets are there.
 func (a *Agent) Started() bool {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.listening
+	listening := a.listening
+	a.mu.Unlock()
+	return listening && a.sockets() == nil
 }
 
 // Ready returns whether clients are served: that the socket is there, and that
 // for one kind of client there is a configuration to give.
 func (a *Agent) Ready() []admin.Condition {
 	socket := admin.Condition{Name: "socket", OK: a.Started()}
-	if !socket.OK {
+	if err := a.sockets(); err != nil {
+		socket.OK, socket.Reason = false, strings.ReplaceAll(err.Error(), "\n", "; ")
+	} else if !socket.OK {
 		socket.Reason = "not listening on " + a.cfg.Socket.Path
 	}
 	conditions := append([]admin.Condition{socket}, a.available()...)

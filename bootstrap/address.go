@@ -10,6 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 )
 
@@ -87,4 +88,17 @@ func loopback(host string) (netip.Addr, error) {
 		return netip.Addr{}, fmt.Errorf("host %q is not loopback", host)
 	}
 	return ip, nil
+}
+
+// OpenAdmin returns the address of the admin interface in a bootstrap if others than processes of this machine reach it,
+// which only a template or an overlay can bring about; "" otherwise.
+func OpenAdmin(b *bootstrapv3.Bootstrap) string {
+	socket := b.GetAdmin().GetAddress().GetSocketAddress()
+	if socket == nil {
+		return ""
+	}
+	if _, err := loopback(socket.GetAddress()); err == nil {
+		return ""
+	}
+	return net.JoinHostPort(socket.GetAddress(), strconv.Itoa(int(socket.GetPortValue())))
 }

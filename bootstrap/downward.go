@@ -2,14 +2,15 @@ package bootstrap
 
 import (
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
+
+	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
 // ReadDownward returns the labels or annotations in a file of Kubernetes' downward API. Errors name file and line.
 func ReadDownward(path string) (map[string]string, error) {
-	data, err := os.ReadFile(path)
+	data, err := userfile.Read(path)
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap: %w", err)
 	}

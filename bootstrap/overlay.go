@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
+	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
 // OverlayKind is how an overlay changes a bootstrap.
@@ -59,13 +59,13 @@ func KindOf(path string) OverlayKind {
 
 // ReadOverlay reads the overlay at path.
 func ReadOverlay(path string) (Overlay, error) {
+	data, err := userfile.Read(path)
+	if err != nil {
+		return Overlay{}, fmt.Errorf("bootstrap: overlay: %w", err)
+	}
 	format, err := FormatOf(path)
 	if err != nil {
 		return Overlay{}, err
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return Overlay{}, fmt.Errorf("bootstrap: overlay: %w", err)
 	}
 	return Overlay{Name: path, Kind: KindOf(path), Format: format, Data: data}, nil
 }

@@ -6,24 +6,25 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
 // ReadNode returns the node of the Envoy bootstrap at path, JSON or YAML by its extension. Only node is looked at, so a
 // file with fields and extensions that this build has never heard of is read too. A node without id or cluster is an error:
 // Envoy refuses it as well, unless its command line names them. Errors name the file and the field.
 func ReadNode(path string) (*corev3.Node, error) {
+	data, err := userfile.Read(path)
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: read node: %w", err)
+	}
 	format, err := FormatOf(path)
 	if err != nil {
 		return nil, err
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("bootstrap: read node: %w", err)
 	}
 	node, err := decodeNode(data, format)
 	if err != nil {

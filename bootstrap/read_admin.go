@@ -4,23 +4,24 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"os"
 	"strconv"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
 // ReadAdmin returns the address of the admin interface in the Envoy bootstrap at path, JSON or YAML by its extension: host:port
 // or unix:PATH, "" for none. Nothing else is looked at.
 func ReadAdmin(path string) (string, error) {
+	data, err := userfile.Read(path)
+	if err != nil {
+		return "", fmt.Errorf("bootstrap: read admin: %w", err)
+	}
 	format, err := FormatOf(path)
 	if err != nil {
 		return "", err
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return "", fmt.Errorf("bootstrap: read admin: %w", err)
 	}
 	if data, err = toJSON(data, format); err != nil {
 		return "", fmt.Errorf("bootstrap: %s: %w", path, err)

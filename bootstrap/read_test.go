@@ -112,7 +112,14 @@ func TestAnUnreadableFileIsAnErrorThatNamesIt(t *testing.T) {
 	if _, err := ReadNode(missing); err == nil || !strings.Contains(err.Error(), missing) {
 		t.Errorf("%v", err)
 	}
-	if _, err := ReadNode("envoy.toml"); err == nil || !strings.Contains(err.Error(), ".yaml") {
+	if _, err := ReadNode(writeFile(t, "envoy.toml", "")); err == nil || !strings.Contains(err.Error(), ".yaml") {
+		t.Errorf("%v", err)
+	}
+	// What it is counts before how it is called.
+	if _, err := ReadNode("/nope"); err == nil || !strings.Contains(err.Error(), "/nope: no such file") {
+		t.Errorf("%v", err)
+	}
+	if _, err := ReadNode(t.TempDir()); err == nil || !strings.Contains(err.Error(), "it is a directory: name a regular file") {
 		t.Errorf("%v", err)
 	}
 }

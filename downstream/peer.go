@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"cmp"
 	"errors"
 	"log/slog"
 	"net"
@@ -28,7 +29,11 @@ type Peers struct {
 	// uid, which always is. Where both are empty, the group of the socket is let in,
 	// if SocketConfig.Group names one.
 	UIDs, GIDs []uint32
-	Log        *slog.Logger
+	// Root lets root in as well.
+	Root bool
+	Log  *slog.Logger
+	// Flags says in the log what lets somebody in; "" for the flags of the xDS socket.
+	Flags string
 	// Observer is told of whoever is refused; nil for nobody.
 	Observer PeerObserver
 }
@@ -45,7 +50,7 @@ type PeerObserver interface {
 // socket alone decide, and UIDs or GIDs are an error.
 func ListenTo(cfg SocketConfig, peers Peers) (*Socket, error) {
 	if !peersAreKnown && len(peers.UIDs)+len(peers.GIDs) > 0 {
-		return nil, errors.New("socket: --allow-uid and --allow-gid need Linux: elsewhere the permissions of the socket decide, --socket-group and --socket-mode")
+		return nil, errors.New("socket: --allow-uid, --allow-gid and --admin-readers need Linux: elsewhere the permissions of the socket decide")
 	}
 	s, err := Listen(cfg)
 	if err != nil || !peersAreKnown {
@@ -62,11 +67,22 @@ type credentials struct {
 	pid      int32 // 0 where it is not visible from here
 }
 
+// PeerUID returns the user of who connected, as the kernel tells it; on systems that
+// do not tell, the user of this process.
+func PeerUID(c *net.UnixConn) (uint32, error) {
+	if !peersAreKnown {
+		return uint32(os.Geteuid()), nil
+	}
+	p, err := credentialsOf(c)
+	return p.uid, err
+}
+
 // guard lets peers in, or not. Its fields are immutable.
 type guard struct {
 	uids, gids []uint32
 	identify   func(*net.UnixConn) (credentials, error)
 	log        *slog.Logger
+	flags      string
 	observer   PeerObserver // may be nil
 	warnings   *rate.Limiter
 }
@@ -79,8 +95,12 @@ func newGuard(p Peers, own uint32, group int) *guard {
 		gids:     p.GIDs,
 		identify: credentialsOf,
 		log:      p.Log,
+		flags:    cmp.Or(p.Flags, "--allow-uid or --allow-gid, or share a group with it, with --socket-group"),
 		observer: p.Observer,
 		warnings: rate.NewLimiter(rate.Every(warnRefusedEvery), warnRefusedBurst),
+	}
+	if p.Root {
+		g.uids = append(g.uids, 0)
 	}
 	if len(p.UIDs)+len(p.GIDs) == 0 && group >= 0 {
 		g.gids = []uint32{uint32(group)}
@@ -120,7 +140,7 @@ func (g *guard) admits(c *net.UnixConn) bool {
 	case err != nil:
 		g.log.Warn("connection refused: who is at its other end cannot be told", "err", err)
 	default:
-		g.log.Warn("connection refused: its user may not use the socket: let it in by its number, with --allow-uid or --allow-gid, or share a group with it, with --socket-group",
+		g.log.Warn("connection refused: its user may not use the socket: let it in by its number, with "+g.flags,
 			"uid", p.uid, "gid", p.gid, "pid", p.pid)
 	}
 	return false

@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream/session"
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/walk"
+	"github.com/holdfast-xds/holdfast/internal/webguard"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -42,17 +43,23 @@ var restTypes = map[string]string{
 const maxRESTRequest = 16 << 20
 
 // ServeREST serves REST, and nothing else, on lis until ctx ends. It returns nil
-// then; lis is closed. Who connects is not checked and what is sent can be read on the way, so that
-// nothing is served that has a secret in it: such an answer is refused as a whole, since one without
-// the resource would delete it.
+// then; lis is closed. Where lis is no Unix socket, what a web page could send is not
+// answered (package webguard). Who connects is not checked and what is sent can be read on
+// the way, so that nothing is served that has a secret in it: such an answer is refused as
+// a whole, since one without the resource would delete it.
 func (s *Server) ServeREST(ctx context.Context, lis net.Listener) error {
 	return s.serveREST(ctx, lis, s.refuseSecrets)
 }
 
 // serveREST serves REST. check returns why a response must not be served, nil if it may.
 func (s *Server) serveREST(ctx context.Context, lis net.Listener, check func(*discoveryv3.DiscoveryResponse) error) error {
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.rest(w, r, check) }))
+	if lis.Addr().Network() != "unix" {
+		// Envoy sends the name of its cluster as Host.
+		handler = webguard.Guard{Host: s.cfg.RESTHost, PlainNames: true}.Wrap(handler)
+	}
 	srv := &http.Server{
-		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.rest(w, r, check) }),
+		Handler:           handler,
 		ReadHeaderTimeout: sniffTimeout,
 		ReadTimeout:       time.Minute,
 		IdleTimeout:       5 * time.Minute,

@@ -58,6 +58,8 @@ type Config struct {
 	// 0 answers at once. A client's request timeout must exceed it (protocol.md
 	// 9.3).
 	RESTHold time.Duration
+	// RESTHost is the name of the host, if any, where REST is served on a TCP address.
+	RESTHost string
 	// Forward takes the streams of the services in PassThrough, full names such as
 	// "envoy.service.load_stats.v3.LoadReportingService"; nil refuses them. PassThrough is
 	// DefaultPassThrough where it is nil.

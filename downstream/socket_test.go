@@ -39,10 +39,10 @@ func listening(t *testing.T, cfg SocketConfig) *Socket {
 // listens any more, and the file stays.
 func (s *Socket) die(t *testing.T) {
 	t.Helper()
-	if err := s.UnixListener.Close(); err != nil {
+	if err := s.lis.Close(); err != nil {
 		t.Fatal(err)
 	}
-	_ = s.lock.Close()
+	s.Release()
 }
 
 // answers reports whether somebody listens at a path.
@@ -234,28 +234,50 @@ func TestWhatIsNoSocketIsNotReplaced(t *testing.T) {
 	refused(t, SocketConfig{Path: filepath.Join(dir, "file", "xds.sock")}, "file")
 }
 
-func TestADirectoryThatEverybodyMayWriteToIsRefused(t *testing.T) {
+// Who could put another socket in place of the agent's would own Envoy (package owndir has
+// every case).
+func TestADirectoryThatOthersMayWriteToIsRefused(t *testing.T) {
 	dir := filepath.Join(socketDir(t), "run")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, "xds.sock")
-	chmod := func(mode fs.FileMode) {
+	for mode, want := range map[fs.FileMode]bool{
+		0o777: false, 0o777 | fs.ModeSticky: false, 0o775: false, 0o755: true, 0o700: true,
+	} {
 		if err := os.Chmod(dir, mode); err != nil {
 			t.Fatal(err)
 		}
-	}
-	chmod(0o777)
-	refused(t, SocketConfig{Path: path}, "everybody may write to "+dir)
-	// In a sticky directory nobody can take away what is another's.
-	for _, mode := range []fs.FileMode{0o777 | fs.ModeSticky, 0o775, 0o755} {
-		chmod(mode)
+		if !want {
+			refused(t, SocketConfig{Path: path}, "others may write to "+dir)
+			continue
+		}
 		s, err := Listen(SocketConfig{Path: path})
 		if err != nil {
 			t.Errorf("%s: %v", mode, err)
 			continue
 		}
 		_ = s.Close()
+	}
+	if os.Geteuid() == 0 {
+		if err := errors.Join(os.Chmod(dir, 0o755), os.Chown(dir, somebody, somebody)); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, SocketConfig{Path: path}, fmt.Sprintf("%s belongs to uid %d", dir, somebody))
+	}
+}
+
+// The kernel's numbers have 32 bits; what is longer would be that of another group.
+func TestAGroupIsANumberOf32Bits(t *testing.T) {
+	for group, want := range map[string]int{"": -1, "0": 0, "1234": 1234, "2147483647": 2147483647} {
+		if gid, err := groupID(group); err != nil || gid != want {
+			t.Errorf("%q: %d, %v", group, gid, err)
+		}
+	}
+	for _, group := range []string{"4294967295", "4294968530", "99999999999", "-1"} {
+		if _, err := groupID(group); err == nil || !strings.Contains(err.Error(), "--socket-group "+group+": want a name, or a number from 0 to 4294967294") {
+			t.Errorf("%q: %v", group, err)
+		}
 	}
 }
 
@@ -272,5 +294,103 @@ func TestCloseLeavesTheSocketOfAnother(t *testing.T) {
 	}
 	if err := answers(path); err != nil {
 		t.Errorf("the other's socket: %v", err)
+	}
+}
+
+// What is accepted before stays, and who serves the socket does not notice.
+func TestASocketThatIsGoneIsMadeAnewWhileItIsServed(t *testing.T) {
+	for name, spoil := range map[string]func(path string) error{
+		"deleted":                os.Remove,
+		"deleted with the lock":  func(path string) error { return errors.Join(os.Remove(path), os.Remove(path+".lock")) },
+		"replaced by a socket":   func(path string) error { return replacedBySocket(path) },
+		"its lock deleted":       func(path string) error { return os.Remove(path + ".lock") },
+		"deleted with directory": func(path string) error { return os.RemoveAll(filepath.Dir(path)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(socketDir(t), "made", "xds.sock")
+			s := listening(t, SocketConfig{Path: path})
+			accepted := make(chan net.Conn, 3)
+			ended := make(chan error, 1)
+			go func() {
+				for {
+					c, err := s.Accept()
+					if err != nil {
+						ended <- err
+						return
+					}
+					accepted <- c
+				}
+			}()
+			before, err := net.Dial("unix", path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			first := <-accepted
+			if err := s.Present(); err != nil {
+				t.Fatal(err)
+			}
+			if err := spoil(path); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Present(); err == nil || !strings.HasPrefix(err.Error(), "socket "+path+": ") {
+				t.Errorf("%v", err)
+			}
+			if err := s.Restore(); err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(s.Present(), answers(path)); err != nil {
+				t.Error(err)
+			}
+			refused(t, SocketConfig{Path: path}, ErrServed.Error())
+			if _, err := first.Write([]byte("!")); err != nil {
+				t.Error(err)
+			}
+			if n, err := before.Read(make([]byte, 1)); n != 1 {
+				t.Errorf("the connection from before: %v", err)
+			}
+			_ = s.Close()
+			if err := <-ended; !errors.Is(err, net.ErrClosed) {
+				t.Errorf("Accept ended with %v", err)
+			}
+			if err := s.Restore(); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("a closed socket: %v", err)
+			}
+			close(accepted)
+			for c := range accepted {
+				_ = c.Close()
+			}
+			_, _ = first.Close(), before.Close()
+		})
+	}
+}
+
+// replacedBySocket puts a socket of another in place of what is at a path.
+func replacedBySocket(path string) error {
+	lis, err := net.ListenUnix("unix", &net.UnixAddr{Name: path + "x", Net: "unix"})
+	if err != nil {
+		return err
+	}
+	lis.SetUnlinkOnClose(false)
+	return errors.Join(os.Rename(path+"x", path), lis.Close())
+}
+
+// A successor that ends before it has taken over leaves a socket that nobody serves.
+func TestAPathThatWasReleasedIsTakenBackWhenTheOtherIsGone(t *testing.T) {
+	path := filepath.Join(socketDir(t), "xds.sock")
+	mine := listening(t, SocketConfig{Path: path})
+	mine.Release()
+	other := listening(t, SocketConfig{Path: path})
+	if err := mine.Restore(); !errors.Is(err, ErrServed) {
+		t.Errorf("while the other has it: %v", err)
+	}
+	if err := mine.Present(); err == nil {
+		t.Error("the other's socket is taken for one's own")
+	}
+	other.die(t)
+	if err := mine.Restore(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(mine.Present(), answers(path)); err != nil {
+		t.Error(err)
 	}
 }

@@ -136,7 +136,7 @@ func TestWhatCannotBeKeptIsUsedAllTheSame(t *testing.T) {
 // Others could put keys of their own there.
 func TestAnIdentityDirectoryThatOthersMayWriteToStopsTheStart(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o777); err != nil {
+	if err := os.Chmod(dir, 0o770); err != nil {
 		t.Fatal(err)
 	}
 	m, err := New(Config{Sources: []SourceConfig{{CA: "dev"}}, IdentityDir: dir})

@@ -107,6 +107,18 @@ func New(cfg Config) (*Manager, error) {
 	return m, nil
 }
 
+// Open opens the directory of identities, if there is one, and returns the error with which
+// Run would end: that others could put keys of their own into it.
+func (m *Manager) Open() error {
+	if m.store == nil {
+		return nil
+	}
+	if err := m.store.Open(); errors.Is(err, keystore.ErrUnsafe) {
+		return err
+	}
+	return nil
+}
+
 // Run makes and renews certificates until ctx ends; it returns nil then.
 func (m *Manager) Run(ctx context.Context) error {
 	if m.store != nil {

@@ -16,7 +16,7 @@ import (
 )
 
 func TestABadAddressIsRefusedWithWhatIsWanted(t *testing.T) {
-	const wanted = "want host:port, unix:PATH, dns:///HOST:PORT or file:DIR"
+	const wanted = "want host:port, unix:PATH, dns:///HOST:PORT, http(s)://HOST or file:DIR"
 	for addr, want := range map[string]string{
 		"":                "upstream \"\": " + wanted,
 		"xds.test":        "upstream \"xds.test\": " + wanted,

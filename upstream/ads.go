@@ -45,7 +45,7 @@ const (
 )
 
 // addresses says which addresses of an upstream there are, for errors.
-const addresses = "host:port, unix:PATH, dns:///HOST:PORT or file:DIR"
+const addresses = "host:port, unix:PATH, dns:///HOST:PORT, http(s)://HOST or file:DIR"
 
 // connectTimeout bounds one attempt at one address.
 const connectTimeout = 5 * time.Second

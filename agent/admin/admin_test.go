@@ -60,9 +60,16 @@ func server(t *testing.T, cfg Config) *Server {
 	return New(cfg)
 }
 
+// ask asks as the agent's own user.
 func ask(h http.Handler, method, target string) *httptest.ResponseRecorder {
+	return askAs(h, true, method, target)
+}
+
+func askAs(h http.Handler, owner bool, method, target string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest(method, target, nil))
+	r := httptest.NewRequest(method, "http://127.0.0.1"+target, nil)
+	r.Header.Set("Content-Type", "application/json")
+	h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), ownerKey{}, owner)))
 	return w
 }
 
@@ -287,7 +294,7 @@ func TestASocketIsServedAndGoneAfterwards(t *testing.T) {
 	}
 	addrs, stop := running(t, Config{State: state, Addr: "unix:" + path, Health: "127.0.0.1:0"}, 2)
 	socket, err := os.Lstat(path)
-	if err != nil || socket.Mode().Perm() != 0o660 {
+	if err != nil || socket.Mode().Perm() != 0o600 {
 		t.Errorf("socket %v, %v", socket, err)
 	}
 	if dir, err := os.Stat(filepath.Dir(path)); err != nil || dir.Mode().Perm()&0o007 != 0 {
@@ -375,5 +382,34 @@ func TestWhatAnswersButIsNoHoldfastIsNamed(t *testing.T) {
 	_, err := (Client{Addr: other.Listener.Addr().String()}).Status(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "is no holdfast") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// A page of another site, whose name was made to lead here, reads nothing; the kubelet
+// and Prometheus may use names (--health has nothing to hide).
+func TestTheAdminAddressDoesNotAnswerPagesOfOthers(t *testing.T) {
+	s := server(t, Config{State: &agent{started: true}, Addr: "node1.example:15000"})
+	for _, tc := range []struct {
+		host, origin string
+		want         int
+	}{
+		{"127.0.0.1:15000", "", 200},
+		{"node1.example:15000", "", 200},
+		{"evil.example", "", 403},
+		{"127.0.0.1:15000", "http://evil.example", 403},
+	} {
+		for i, h := range []http.Handler{s.full(false), s.health()} {
+			want := []int{tc.want, 200}[i]
+			r := httptest.NewRequest("GET", "/startupz", nil)
+			r.Host = tc.host
+			if tc.origin != "" {
+				r.Header.Set("Origin", tc.origin)
+			}
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if w.Code != want {
+				t.Errorf("%+v: %d, want %d", tc, w.Code, want)
+			}
+		}
 	}
 }

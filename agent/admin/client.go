@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -100,7 +101,11 @@ func (c Client) request(ctx context.Context, method, path string, query url.Valu
 		return nil, err
 	}
 	// The host is not looked up: dial goes to the address.
-	target := url.URL{Scheme: "http", Host: "holdfast", Path: path, RawQuery: query.Encode()}
+	host := "holdfast"
+	if _, unix := socketPath(c.addr()); !unix {
+		host = c.addr()
+	}
+	target := url.URL{Scheme: "http", Host: host, Path: path, RawQuery: query.Encode()}
 	req, err := http.NewRequestWithContext(ctx, method, target.String(), nil)
 	if err != nil {
 		return nil, err
@@ -142,8 +147,10 @@ func (c Client) unreachable(err error) error {
 	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
 		err = wrapped.Err // without the made-up host
 	}
-	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("no access to the agent on %s: run this as the agent's user or group (%w)", c.addr(), err)
+	_, unix := socketPath(c.addr())
+	closed := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	if errors.Is(err, fs.ErrPermission) || unix && closed {
+		return fmt.Errorf("no access to the agent on %s: run this as the agent's user or root; others may read if the agent's --admin-readers names them (%w)", c.addr(), err)
 	}
 	return fmt.Errorf("no agent answers on %s: is `holdfast run` running, and with this --admin? (%w)", c.addr(), err)
 }

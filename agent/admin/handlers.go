@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/holdfast-xds/holdfast/internal/redact"
+	"github.com/holdfast-xds/holdfast/internal/webguard"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -26,23 +28,28 @@ func (s *Server) health() *http.ServeMux {
 }
 
 // full is everything; what changes the process, and profiles, only on a Unix socket.
-func (s *Server) full(unix bool) *http.ServeMux {
+func (s *Server) full(unix bool) http.Handler {
 	mux := s.health()
 	mux.HandleFunc("GET /{$}", s.page)
 	mux.HandleFunc("GET /status.json", s.status)
 	mux.HandleFunc("GET /dump", s.dump)
-	if unix && s.cfg.Quit != nil {
+	if !unix {
+		host, _, _ := net.SplitHostPort(s.cfg.Addr)
+		return webguard.Guard{Host: host}.Wrap(mux)
+	}
+	if s.cfg.Quit != nil {
 		mux.HandleFunc("POST /quit", s.quit)
 	}
-	if unix && s.cfg.Pprof {
+	if s.cfg.Pprof {
 		profiles(mux)
 	}
 	for name, do := range s.cfg.Actions {
-		if unix {
-			mux.HandleFunc("POST /"+name, s.action(name, do))
-		}
+		mux.HandleFunc("POST /"+name, s.action(name, do))
 	}
-	return mux
+	if s.cfg.Takeover != nil {
+		mux.HandleFunc("POST /takeover", s.takeover)
+	}
+	return readOnly(mux)
 }
 
 func (s *Server) metrics() http.Handler {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/listener"
 )
 
 // Defaults of the flags --admin and --health.
@@ -48,6 +49,14 @@ type Config struct {
 	// Actions are what else can be asked for with POST /NAME, on a Unix socket only.
 	// They may take long; the answer says how they ended.
 	Actions map[string]func(context.Context) error
+	// Takeover is called when another agent asks to take over, on a Unix socket only;
+	// nil: that is not offered. It calls admit once when nothing speaks against it, and
+	// then owns the connection to the other agent, which has been told that it is
+	// admitted. An error from before that is the answer.
+	Takeover func(admit func() (net.Conn, error)) error
+	// ReaderUIDs and ReaderGIDs may read, with GET, what a Unix socket serves. Everything
+	// else is for this process's own user and root.
+	ReaderUIDs, ReaderGIDs []uint32
 	// Pprof serves Go's profiles under /debug/pprof/ on Addr, which must be a Unix
 	// socket then.
 	Pprof bool
@@ -59,6 +68,11 @@ type Server struct {
 	cfg Config
 	// listening, in tests, is told the address of a listener.
 	listening func(what string, addr net.Addr)
+
+	// What Listen made.
+	surfaces []surface
+	socket   *downstream.Socket // that of Addr; nil where it is none
+	tcp      []*listener.TCP
 }
 
 // New returns a server; Run checks its configuration.
@@ -120,27 +134,68 @@ func checkAddr(addr string) error {
 // socketPath returns the path of a "unix:PATH".
 func socketPath(addr string) (path string, unix bool) { return strings.CutPrefix(addr, "unix:") }
 
-// Run listens and serves until ctx ends, which is no error. When it returns, all
-// that it started has ended and the socket is gone.
-func (s *Server) Run(ctx context.Context) error {
+// Listen binds the addresses, for Run to serve on. It is called once, if at all, and
+// before Run.
+func (s *Server) Listen() error {
 	if err := s.cfg.Check(); err != nil {
 		return err
 	}
-	surfaces, err := s.listen()
-	if err != nil {
+	if err := s.listen(); err != nil {
+		s.Close()
 		return err
+	}
+	return nil
+}
+
+// Try returns why Listen could not succeed whoever has the addresses now.
+func (s *Server) Try() error {
+	if err := s.cfg.Check(); err != nil {
+		return err
+	}
+	if path, unix := socketPath(s.cfg.Addr); unix {
+		if err := downstream.Try(socketConfig(path, s.cfg.ReaderUIDs, s.cfg.ReaderGIDs)); err != nil {
+			return fmt.Errorf("--admin: %w", err)
+		}
+	} else if s.cfg.Addr != "" {
+		if err := listener.Try(s.cfg.Addr); err != nil {
+			return fmt.Errorf("--admin: %w", err)
+		}
+	}
+	if s.cfg.Health != "" {
+		if err := listener.Try(s.cfg.Health); err != nil {
+			return fmt.Errorf("--health: %w", err)
+		}
+	}
+	return nil
+}
+
+// Close gives up what Listen bound, where Run is not to be called.
+func (s *Server) Close() {
+	for _, f := range s.surfaces {
+		_ = f.lis.Close()
+	}
+	s.surfaces, s.socket, s.tcp = nil, nil, nil
+}
+
+// Run serves until ctx ends, which is no error; it listens first unless Listen did. When
+// it returns, all that it started has ended and the socket is gone.
+func (s *Server) Run(ctx context.Context) error {
+	if s.surfaces == nil {
+		if err := s.Listen(); err != nil {
+			return err
+		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	ended := make(chan error, len(surfaces)) // each surface sends once
-	for _, f := range surfaces {
+	ended := make(chan error, len(s.surfaces)) // each surface sends once
+	for _, f := range s.surfaces {
 		go func() { ended <- f.serve(ctx) }()
 	}
-	if len(surfaces) == 0 {
+	if len(s.surfaces) == 0 {
 		<-ctx.Done()
 	}
 	var errs []error
-	for range surfaces {
+	for range s.surfaces {
 		if err := <-ended; err != nil {
 			errs = append(errs, err)
 			cancel()
@@ -149,43 +204,89 @@ func (s *Server) Run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// Release lets another process have the addresses: who is connected is served on, and so
+// is who still finds the Unix socket. Only after Listen.
+func (s *Server) Release() {
+	if s.socket != nil {
+		s.socket.Release()
+	}
+	for _, lis := range s.tcp {
+		lis.Release()
+	}
+}
+
+// Restore takes the addresses back after Release, and makes the Unix socket anew if it
+// is gone. It may be tried as often as one likes. Only after Listen.
+func (s *Server) Restore() error {
+	var errs []error
+	if s.socket != nil {
+		if err := s.socket.Restore(); err != nil {
+			errs = append(errs, fmt.Errorf("--admin: %w", err))
+		}
+	}
+	for _, lis := range s.tcp {
+		errs = append(errs, lis.Restore())
+	}
+	return errors.Join(errs...)
+}
+
+// Present returns nil if the Unix socket, where there is one, is in its place. Only after
+// Listen.
+func (s *Server) Present() error {
+	if s.socket == nil {
+		return nil
+	}
+	if err := s.socket.Present(); err != nil {
+		return fmt.Errorf("--admin: %w", err)
+	}
+	return nil
+}
+
 // surface is one listener with what it serves.
 type surface struct {
 	lis    net.Listener
 	server *http.Server
 }
 
-func (s *Server) listen() (surfaces []surface, err error) {
-	defer func() {
-		if err != nil {
-			for _, f := range surfaces {
-				_ = f.lis.Close()
-			}
-		}
-	}()
+func (s *Server) listen() error {
 	if s.cfg.Addr != "" {
 		lis, err := s.listenAdmin()
 		if err != nil {
-			return surfaces, fmt.Errorf("--admin: %w", err)
+			return fmt.Errorf("--admin: %w", err)
 		}
 		_, unix := socketPath(s.cfg.Addr)
-		surfaces = append(surfaces, s.surface("admin", lis, s.full(unix)))
+		s.surfaces = append(s.surfaces, s.surface("admin", lis, s.full(unix)))
 	}
 	if s.cfg.Health != "" {
-		lis, err := net.Listen("tcp", s.cfg.Health)
+		lis, err := s.listenTCP(s.cfg.Health)
 		if err != nil {
-			return surfaces, fmt.Errorf("--health: %w", err)
+			return fmt.Errorf("--health: %w", err)
 		}
-		surfaces = append(surfaces, s.surface("health", lis, s.health()))
+		s.surfaces = append(s.surfaces, s.surface("health", lis, s.health()))
 	}
-	return surfaces, nil
+	return nil
 }
 
 func (s *Server) listenAdmin() (net.Listener, error) {
-	if path, unix := socketPath(s.cfg.Addr); unix {
-		return downstream.Listen(downstream.SocketConfig{Path: path})
+	path, unix := socketPath(s.cfg.Addr)
+	if !unix {
+		return s.listenTCP(s.cfg.Addr)
 	}
-	return net.Listen("tcp", s.cfg.Addr)
+	socket, err := listenUnix(path, s.cfg.ReaderUIDs, s.cfg.ReaderGIDs, s.cfg.Log)
+	if err != nil {
+		return nil, err // and no typed nil
+	}
+	s.socket = socket
+	return socket, nil
+}
+
+func (s *Server) listenTCP(addr string) (net.Listener, error) {
+	lis, err := listener.Listen(addr)
+	if err != nil {
+		return nil, err
+	}
+	s.tcp = append(s.tcp, lis)
+	return lis, nil
 }
 
 func (s *Server) surface(what string, lis net.Listener, handler http.Handler) surface {
@@ -195,7 +296,8 @@ func (s *Server) surface(what string, lis net.Listener, handler http.Handler) su
 	}
 	s.cfg.Log.Info("serving HTTP", "surface", what, "addr", addr)
 	s.listening(what, lis.Addr())
-	return surface{lis: lis, server: &http.Server{
+	return surface{lis: listener.Told(lis, s.cfg.Log), server: &http.Server{
+		ConnContext:       withOwner,
 		Handler:           handler,
 		ReadHeaderTimeout: readTimeout,
 		ReadTimeout:       readTimeout,

@@ -71,8 +71,11 @@ func (s Status) wrong() []string {
 			if u.LastError == "" || u.Connected {
 				continue
 			}
-			lines = append(lines, fmt.Sprintf("upstream %s: not connected since %s ago, %s: %s",
-				u.Name, age(s.Now, u.Since), plural(u.Attempts, "attempt"), u.LastError))
+			since := "never connected"
+			if !u.Since.IsZero() {
+				since = fmt.Sprintf("not connected since %s ago", age(s.Now, u.Since))
+			}
+			lines = append(lines, fmt.Sprintf("upstream %s: %s, %s: %s", u.Name, since, plural(u.Attempts, "attempt"), u.LastError))
 		}
 		if line := g.Fallback.line(s.Now); line != "" {
 			lines = append(lines, fmt.Sprintf("node %q: %s", g.NodeID, line))

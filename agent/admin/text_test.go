@@ -86,3 +86,18 @@ func TestAnEmptyStatusIsSaidInWords(t *testing.T) {
 		t.Errorf("got\n%s", b.String())
 	}
 }
+
+// An upstream that was never there has no time since when it is not.
+func TestAnUpstreamThatNeverConnectedIsSaidInWords(t *testing.T) {
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	for want, since := range map[string]time.Time{
+		"upstream a:1: never connected, 2 attempts: refused":            {},
+		"upstream a:1: not connected since 5s ago, 2 attempts: refused": now.Add(-5 * time.Second),
+	} {
+		var b strings.Builder
+		s := Status{Now: now, Groups: []Group{{Upstreams: []Upstream{{Name: "a:1", Attempts: 2, LastError: "refused", Since: since}}}}}
+		if err := s.WriteText(&b); err != nil || !strings.Contains(b.String(), want+"\n") {
+			t.Errorf("no %q in\n%s%v", want, b.String(), err)
+		}
+	}
+}

@@ -28,6 +28,8 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/dial"
+	"github.com/holdfast-xds/holdfast/internal/userfile"
 	"github.com/holdfast-xds/holdfast/upstream"
 	"github.com/holdfast-xds/holdfast/upstream/file"
 )
@@ -125,13 +127,13 @@ func transport(cfg Config) (*tls.Config, error) {
 		}
 		return nil, nil
 	}
-	pair, err := tls.LoadX509KeyPair(cfg.TLSCert, cfg.TLSKey)
+	pair, err := dial.KeyPair(cfg.TLSCert, cfg.TLSKey)
 	if err != nil {
 		return nil, fmt.Errorf("--tls-cert, --tls-key: %w", err)
 	}
 	conf := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}}
 	if cfg.TLSClientCA != "" {
-		pem, err := os.ReadFile(cfg.TLSClientCA)
+		pem, err := userfile.Read(cfg.TLSClientCA)
 		if err != nil {
 			return nil, fmt.Errorf("--tls-client-ca: %w", err)
 		}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/environ"
+	"github.com/holdfast-xds/holdfast/internal/reaper"
 )
 
 // child is one process.
@@ -32,9 +33,10 @@ type child struct {
 }
 
 // start starts a process whose output goes to out, line by line. It ends with the
-// process that started it, however that ends; clean is as in Config. It gets its environment but for the settings of
-// holdfast.
-func start(argv []string, epoch int, out func(line []byte), clean func(string) string) (*child, error) {
+// process that started it, however that ends; clean is as in Config. It gets its
+// environment but for the settings of holdfast. orphans, which may be nil, leaves its exit
+// status alone.
+func start(argv []string, epoch int, out func(line []byte), clean func(string) string, orphans *reaper.Reaper) (*child, error) {
 	c := &child{epoch: epoch, exited: make(chan struct{})}
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -50,7 +52,7 @@ func start(argv []string, epoch int, out func(line []byte), clean func(string) s
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		c.began = time.Now()
-		err := cmd.Start()
+		err := orphans.Start(cmd)
 		_ = w.Close()
 		if err != nil {
 			_ = r.Close()
@@ -71,6 +73,7 @@ func start(argv []string, epoch int, out func(line []byte), clean func(string) s
 			close(read)
 		}()
 		_ = cmd.Wait() // what it says is in ProcessState
+		orphans.Done(cmd)
 		c.code, c.ended = exitCode(cmd.ProcessState), time.Now()
 		select {
 		case <-read:

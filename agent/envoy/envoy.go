@@ -20,6 +20,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/reaper"
 )
 
 // Bounds of the pause before Envoy is started again. It doubles with each crash of an
@@ -77,7 +79,9 @@ type Config struct {
 	// Clean, if set, returns what may be written of a message in which Envoy says why it
 	// NACKed configuration, with lines in it; Out gets it as one line.
 	Clean func(message string) string
-	Log   *slog.Logger
+	// Orphans takes away other processes that end as children of this one; nil for nobody.
+	Orphans *reaper.Reaper
+	Log     *slog.Logger
 }
 
 // ExitError says that Envoy has ended, and the agent with it.
@@ -256,7 +260,7 @@ func (s *Supervisor) launch(epoch int) error {
 	if err != nil {
 		return err
 	}
-	c, err := start(argv, epoch, s.cfg.Out, s.cfg.Clean)
+	c, err := start(argv, epoch, s.cfg.Out, s.cfg.Clean, s.cfg.Orphans)
 	if err != nil {
 		return err
 	}

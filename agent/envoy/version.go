@@ -31,7 +31,8 @@ func CheckVersion(ctx context.Context, binary string) (release, warning string, 
 	ask.Env = environ.ForChild()
 	out, err := ask.CombinedOutput()
 	if err != nil {
-		return "", "", fmt.Errorf("%s --version: %w: %s", binary, err, strings.TrimSpace(string(out)))
+		said, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+		return "", "", fmt.Errorf("%s --version: %w: %.200q: is it Envoy?", binary, err, said)
 	}
 	_, version, ok := strings.Cut(string(out), "version: ")
 	if !ok {

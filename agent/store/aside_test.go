@@ -305,25 +305,39 @@ func TestTheDirectoryIsMadeForItsOwnerAlone(t *testing.T) {
 	}
 }
 
-func TestAWiderDirectoryIsTightened(t *testing.T) {
-	cfg := config(stateDir(t))
-	must(t, os.Mkdir(cfg.Dir, dirMode))
-	must(t, os.Chmod(cfg.Dir, 0o777))
-	write(t, cfg, history()...)
-	if info, err := os.Stat(cfg.Dir); err != nil || info.Mode().Perm() != dirMode {
-		t.Errorf("mode %v, %v", info.Mode(), err)
+// A directory that others use too, such as the root of a volume or one of the system's,
+// stays as it is.
+func TestTheModeOfADirectoryIsNotChanged(t *testing.T) {
+	for _, mode := range []os.FileMode{0o700, 0o755, 0o770, 0o777 | os.ModeSticky} {
+		cfg := config(stateDir(t))
+		must(t, os.Mkdir(cfg.Dir, dirMode))
+		must(t, os.Chmod(cfg.Dir, mode))
+		write(t, cfg, history()...)
+		if info, err := os.Stat(cfg.Dir); err != nil || info.Mode()&^os.ModeDir != mode {
+			t.Errorf("mode %v, %v; it was %v", info.Mode(), err, mode)
+		}
+		at := cfg.Dir
+		if mode&0o002 != 0 {
+			at = filepath.Join(cfg.Dir, Sub)
+			if info, err := os.Stat(at); err != nil || info.Mode().Perm() != dirMode {
+				t.Errorf("%s: %v, %v", at, info, err)
+			}
+		}
+		if found := names(t, at); len(found) != 1 {
+			t.Errorf("mode %v: %q in %s", mode, found, at)
+		}
+		// Whoever reads looks in the same place.
+		l, err := Read(cfg)
+		must(t, err)
+		same(t, l, model(history()...))
 	}
 }
 
 func TestAConfigurationThatCannotWorkIsRefused(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "file")
-	must(t, os.WriteFile(file, nil, fileMode))
 	for want, cfg := range map[string]Config{
-		"identity":               {Dir: stateDir(t), Identity: strings.Repeat("x", maxIdentity+1)},
-		"key":                    {Dir: stateDir(t), Keys: [][]byte{[]byte("short")}},
-		"is not a directory":     {Dir: file},
-		"the key has 31 bytes":   {Dir: stateDir(t), Keys: [][]byte{testKey, testKey[1:]}},
-		"below: not a directory": {Dir: filepath.Join(file, "below")},
+		"identity":             {Dir: stateDir(t), Identity: strings.Repeat("x", maxIdentity+1)},
+		"key":                  {Dir: stateDir(t), Keys: [][]byte{[]byte("short")}},
+		"the key has 31 bytes": {Dir: stateDir(t), Keys: [][]byte{testKey, testKey[1:]}},
 	} {
 		cfg.Logger = quiet()
 		s := New(cfg)
@@ -337,5 +351,15 @@ func TestAConfigurationThatCannotWorkIsRefused(t *testing.T) {
 		if s.Status().Err == nil {
 			t.Errorf("%s: the status does not say so", want)
 		}
+	}
+}
+
+func TestNothingIsMadeForWhoReads(t *testing.T) {
+	cfg := config(filepath.Join(t.TempDir(), "nope"))
+	if _, err := Read(cfg); err == nil || !strings.Contains(err.Error(), "state directory "+cfg.Dir+": does not exist") {
+		t.Errorf("%v", err)
+	}
+	if _, err := os.Stat(cfg.Dir); err == nil {
+		t.Error("it was made")
 	}
 }

@@ -179,7 +179,7 @@ func TestASyncBesideOneThatFailsDoesNotSucceed(t *testing.T) {
 
 func TestAllMethodsMayBeCalledAtOnce(t *testing.T) {
 	cfg := config(stateDir(t))
-	cfg.FS = unsynced{}
+	cfg.FS = &unsynced{}
 	s, _ := start(t, cfg)
 	var wg sync.WaitGroup
 	for range 4 {

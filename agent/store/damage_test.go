@@ -83,7 +83,7 @@ type damageCase struct {
 // batches. Their content is filled up to a size.
 func newDamageCase(t *testing.T, cfg Config, records, filling int) *damageCase {
 	t.Helper()
-	cfg.FS = unsynced{}
+	cfg.FS = &unsynced{}
 	random := rand.New(rand.NewPCG(7, 8))
 	small := func(name string, n int) *xds.Resource {
 		r, err := xds.FromAny("t", fmt.Sprint(n), body("t", name, fmt.Sprint(n)+strings.Repeat("x", filling)), time.Time{})
@@ -425,7 +425,7 @@ func withLog(t testing.TB, dir string, log []byte) {
 
 func TestAStoreWithAnyByteFlippedGoesOn(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
-		cfg.FS = unsynced{}
+		cfg.FS = &unsynced{}
 		write(t, cfg, history()[:3]...)
 		log := readLog(t, cfg.Dir)
 		ends := frameEnds(t, log)
@@ -470,7 +470,7 @@ func TestAStoreWithAnyByteFlippedGoesOn(t *testing.T) {
 // A log goes on where the last whole frame ends, and numbers what follows from there.
 func TestWhatIsAppendedBehindATornEndIsRead(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
-		cfg.FS = unsynced{}
+		cfg.FS = &unsynced{}
 		write(t, cfg, history()...)
 		log := readLog(t, cfg.Dir)
 		ends := frameEnds(t, log)
@@ -563,7 +563,7 @@ func TestAHostileLengthAllocatesNothing(t *testing.T) {
 // A frame that is larger than a piece is read as a whole only when the file is as large.
 func TestALengthThatIsDamagedCostsOnlyItsFrame(t *testing.T) {
 	cfg := config(stateDir(t))
-	cfg.FS = unsynced{}
+	cfg.FS = &unsynced{}
 	s, _ := start(t, cfg)
 	must(t, rewriteTo(s, []Record{set("a", "1")}))
 	must(t, s.Append([]Record{set("a", "2"), set("large", strings.Repeat("x", 3*pieceSize)), set("b", "1")}))
@@ -598,7 +598,7 @@ func checkImage(t *testing.T, im *image, size int) {
 func isWritable(t *testing.T, im *image) {
 	t.Helper()
 	cfg := encrypted(config(stateDir(t)), testKey) // it may hold a Secret
-	cfg.FS = unsynced{}
+	cfg.FS = &unsynced{}
 	write(t, cfg, records(im.loaded))
 	l, _ := stored(t, cfg)
 	same(t, l, im.loaded)

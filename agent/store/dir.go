@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,7 +47,7 @@ type inventory struct {
 // business.
 func (s *Store) list() (inventory, error) {
 	var found inventory
-	names, err := s.fs.ReadDir(s.cfg.Dir)
+	names, err := s.fs.ReadDir(s.dir)
 	if err != nil {
 		return found, fmt.Errorf("list the state directory: %w", hint(err))
 	}
@@ -108,55 +107,17 @@ func compareAge(a, b string) int {
 	return strings.Compare(a, b)
 }
 
-// directory makes the directory, or sees that it is ours alone.
+// directory opens the directory, which it makes if it is missing, and sees that it is
+// ours alone.
 func (s *Store) directory() error {
-	dir := s.cfg.Dir
-	info, err := s.fs.Stat(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err := s.makeDirectory(); err != nil {
-			return fmt.Errorf("make the state directory: %w", hint(err))
-		}
-		info, err = s.fs.Stat(dir)
-	}
+	dir, groupWrites, err := s.fs.Directory(s.cfg.Dir, false)
 	if err != nil {
-		return fmt.Errorf("state directory: %w", hint(err))
+		return hint(err)
 	}
-	uid, known := owner(info)
-	switch mode := info.Mode().Perm(); {
-	case !info.IsDir():
-		return fmt.Errorf("state directory %s: is not a directory", dir)
-	case !known || uid != os.Geteuid():
-		return fmt.Errorf("state directory %s: belongs to uid %d, holdfast runs as %d: name a directory below it, which is then made, or chown it", dir, uid, os.Geteuid())
-	case mode != dirMode:
-		err := s.fs.Chmod(dir, dirMode)
-		if err != nil && mode&0o022 != 0 {
-			return fmt.Errorf("state directory %s: others may write to it (mode %04o): %w", dir, mode, hint(err))
-		}
-		if err == nil {
-			s.log.Warn("the state directory had another mode: it is 0700 now", "mode", fmt.Sprintf("%04o", mode))
-		}
-	}
-	return nil
-}
-
-// makeDirectory makes the directory, and what is missing above it, durably.
-func (s *Store) makeDirectory() error {
-	var above []string // of each one that is made
-	for dir := filepath.Clean(s.cfg.Dir); ; dir = filepath.Dir(dir) {
-		if _, err := s.fs.Stat(dir); !errors.Is(err, fs.ErrNotExist) || dir == filepath.Dir(dir) {
-			break
-		}
-		above = append(above, filepath.Dir(dir))
-	}
-	if err := s.fs.MkdirAll(s.cfg.Dir, dirMode); err != nil {
-		return err
-	}
-	for _, dir := range above {
-		// A directory that may not be read cannot be synced either; what is in it
-		// then lasts as long as the node does.
-		if err := s.fs.SyncDir(dir); err != nil && !errors.Is(err, fs.ErrPermission) {
-			return err
-		}
+	s.dir = dir
+	if groupWrites && !s.warned {
+		s.warned = true
+		s.log.Warn("the group of the state directory may write to it, and so delete what is stored: chmod go-w it", "path", dir)
 	}
 	return nil
 }

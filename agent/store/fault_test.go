@@ -23,7 +23,7 @@ func copyOf(t testing.TB, dir string) Config {
 		must(t, os.WriteFile(filepath.Join(to, name), b, fileMode))
 	}
 	cfg := config(to)
-	cfg.FS = unsynced{}
+	cfg.FS = &unsynced{}
 	return cfg
 }
 
@@ -145,7 +145,7 @@ func (c *caller) rewrite() {
 // Whatever fails, and whenever: the old state or the new one is on disk, the
 // status says what is wrong, and it is over when the disk works again.
 func TestEveryFaultOfTheDiskPasses(t *testing.T) {
-	ops := []string{"mkdir", "chmod", "stat", "lstat", "readdir", "open", "read", "write", "fsync", "truncate", "fstat", "rename", "remove", "syncdir", "lock"}
+	ops := []string{"directory", "lstat", "readdir", "open", "read", "write", "fsync", "truncate", "fstat", "rename", "remove", "syncdir", "lock"}
 	first := history()[:3]
 	for _, op := range ops {
 		for _, errno := range []syscall.Errno{syscall.EIO, syscall.ENOSPC, syscall.EROFS} {
@@ -154,12 +154,9 @@ func TestEveryFaultOfTheDiskPasses(t *testing.T) {
 					for n := 1; ; n++ {
 						f := &faultFS{op: op, nth: n, err: errno, lasting: lasting}
 						c := &caller{t: t, fs: f, dir: stateDir(t)}
-						if op != "mkdir" {
-							write(t, config(c.dir), first...)
-							c.reported = text(model(first...))
-							tear(t, c.dir)
-							must(t, os.Chmod(c.dir, 0o750))
-						}
+						write(t, config(c.dir), first...)
+						c.reported = text(model(first...))
+						tear(t, c.dir)
 						cfg := config(c.dir)
 						cfg.FS = f
 						c.s = New(cfg)
@@ -468,4 +465,27 @@ func TestAFileThatCannotBeReadIsKeptAndTheNextOpenMakesDo(t *testing.T) {
 	must(t, rewriteTo(s, []Record{set("a", "1")}))
 	wantNames(t, dir, "state-1.log.corrupt", "state-2.log")
 	must(t, s.Close())
+}
+
+// The file has its own name by then, and an operator would look for the other in vain.
+func TestAnErrorOfAppendNamesTheFileAsItIsCalled(t *testing.T) {
+	for _, op := range []string{"write", "fsync"} {
+		f := &faultFS{}
+		cfg := config(stateDir(t))
+		cfg.FS = f
+		s := New(cfg)
+		_, err := s.Open()
+		must(t, err)
+		must(t, rewriteTo(s, nil))
+		f.mu.Lock()
+		f.op, f.nth, f.err, f.seen = op, 1, syscall.ENOSPC, 0
+		f.mu.Unlock()
+		if err = s.Append(history()[0]); err == nil {
+			err = s.Sync()
+		}
+		if err == nil || !strings.Contains(err.Error(), filepath.Join(cfg.Dir, "state-1.log: ")) || strings.Contains(err.Error(), ".tmp") || !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("%s: %v", op, err)
+		}
+		_ = s.Close()
+	}
 }

@@ -44,25 +44,11 @@ func (f *faultFS) heal() {
 	f.err = nil
 }
 
-func (f *faultFS) MkdirAll(name string, mode fs.FileMode) error {
-	if err := f.call("mkdir", name); err != nil {
-		return err
+func (f *faultFS) Directory(path string, mustExist bool) (string, bool, error) {
+	if err := f.call("directory", path); err != nil {
+		return "", false, err
 	}
-	return f.osFS.MkdirAll(name, mode)
-}
-
-func (f *faultFS) Chmod(name string, mode fs.FileMode) error {
-	if err := f.call("chmod", name); err != nil {
-		return err
-	}
-	return f.osFS.Chmod(name, mode)
-}
-
-func (f *faultFS) Stat(name string) (fs.FileInfo, error) {
-	if err := f.call("stat", name); err != nil {
-		return nil, err
-	}
-	return f.osFS.Stat(name)
+	return f.osFS.Directory(path, mustExist)
 }
 
 func (f *faultFS) Lstat(name string) (fs.FileInfo, error) {

@@ -6,17 +6,25 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
+	"sync"
 	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-xds/holdfast/internal/owndir"
 )
 
 // FS is what the store asks of the operating system. Errors wrap those of
-// package syscall; names are paths.
+// package syscall; names are paths below the directory that Directory returned.
 type FS interface {
-	// MkdirAll makes a directory and what is missing above it.
-	MkdirAll(name string, mode fs.FileMode) error
-	Chmod(name string, mode fs.FileMode) error
-	// Stat follows symbolic links, Lstat does not.
-	Stat(name string) (fs.FileInfo, error)
+	// Directory opens the state directory, and makes it if it is missing, unless it must
+	// exist. It returns where the directory is, and whether its group may write to it.
+	Directory(path string, mustExist bool) (dir string, groupWrites bool, err error)
+	// Close closes the directory; Directory opens it again.
+	Close() error
+	// Lstat does not follow symbolic links.
 	Lstat(name string) (fs.FileInfo, error)
 	// ReadDir returns the names in a directory.
 	ReadDir(name string) ([]string, error)
@@ -48,45 +56,151 @@ type Lock interface {
 	Held() bool
 }
 
-// osFS is the real one.
-type osFS struct{}
+// Sub is the directory that is made in one which root made for others too.
+const Sub = "holdfast"
 
-func (osFS) MkdirAll(name string, mode fs.FileMode) error { return os.MkdirAll(name, mode) }
-func (osFS) Chmod(name string, mode fs.FileMode) error    { return os.Chmod(name, mode) }
-func (osFS) Stat(name string) (fs.FileInfo, error)        { return os.Stat(name) }
-func (osFS) Lstat(name string) (fs.FileInfo, error)       { return os.Lstat(name) }
-func (osFS) Rename(from, to string) error                 { return os.Rename(from, to) }
-func (osFS) Remove(name string) error                     { return os.Remove(name) }
+// osFS is the real one. It works in the directory that it has opened, whatever becomes of
+// the path.
+type osFS struct {
+	mu  sync.Mutex
+	own *owndir.Dir // nil before Directory
+	at  *os.File    // the same directory, for what owndir.Dir.Root cannot do
+}
 
-func (osFS) ReadDir(name string) ([]string, error) {
-	d, err := os.Open(name)
+func (o *osFS) Directory(path string, mustExist bool) (string, bool, error) {
+	own, err := owndir.Open(path, owndir.Use{Name: "state directory", Sub: Sub, GroupWrites: true, Group: -1, Existing: mustExist})
+	if err != nil {
+		return "", false, err
+	}
+	at, err := own.Root.Open(".")
+	if err != nil {
+		_ = own.Root.Close()
+		return "", false, err
+	}
+	_ = o.Close()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.own, o.at = own, at
+	return own.Path, own.Mode.Perm()&0o020 != 0, nil
+}
+
+func (o *osFS) Close() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.own == nil {
+		return nil
+	}
+	err := errors.Join(o.at.Close(), o.own.Root.Close())
+	o.own, o.at = nil, nil
+	return err
+}
+
+// in returns the open directory and the name in it.
+func (o *osFS) in(name string) (root *os.Root, at *os.File, rel string, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.own == nil {
+		return nil, nil, "", &fs.PathError{Op: "open", Path: name, Err: fs.ErrClosed}
+	}
+	if name == o.own.Path {
+		return o.own.Root, o.at, ".", nil
+	}
+	rel, ok := strings.CutPrefix(name, strings.TrimSuffix(o.own.Path, "/")+"/")
+	if !ok {
+		return nil, nil, "", &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
+	}
+	return o.own.Root, o.at, rel, nil
+}
+
+// whole makes an error say the whole path.
+func whole(op, name string, err error) error {
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
+		err = at.Err
+	} else if at, ok := errors.AsType[*os.LinkError](err); ok {
+		err = at.Err
+	}
+	if err == nil {
+		return nil
+	}
+	return &fs.PathError{Op: op, Path: name, Err: err}
+}
+
+func (o *osFS) Lstat(name string) (fs.FileInfo, error) {
+	root, _, rel, err := o.in(name)
 	if err != nil {
 		return nil, err
+	}
+	info, err := root.Lstat(rel)
+	return info, whole("lstat", name, err)
+}
+
+func (o *osFS) Rename(from, to string) error {
+	root, _, rel, err := o.in(from)
+	if err != nil {
+		return err
+	}
+	return whole("rename", to, root.Rename(rel, filepath.Base(to)))
+}
+
+func (o *osFS) Remove(name string) error {
+	root, _, rel, err := o.in(name)
+	if err != nil {
+		return err
+	}
+	return whole("remove", name, root.Remove(rel))
+}
+
+func (o *osFS) ReadDir(name string) ([]string, error) {
+	root, _, rel, err := o.in(name)
+	if err != nil {
+		return nil, err
+	}
+	d, err := root.Open(rel)
+	if err != nil {
+		return nil, whole("open", name, err)
 	}
 	names, err := d.Readdirnames(-1)
 	return names, errors.Join(err, d.Close())
 }
 
-func (osFS) OpenFile(name string, flag int, mode fs.FileMode) (File, error) {
-	f, err := os.OpenFile(name, flag|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, mode)
+func (o *osFS) OpenFile(name string, flag int, mode fs.FileMode) (File, error) {
+	f, err := o.open(name, flag, mode)
 	if err != nil {
-		return nil, err
+		return nil, err // and no typed nil
 	}
 	return f, nil
 }
 
-func (osFS) SyncDir(name string) error {
-	d, err := os.Open(name)
+// open opens a file in the directory. os.Root would follow a symbolic link.
+func (o *osFS) open(name string, flag int, mode fs.FileMode) (*os.File, error) {
+	_, at, rel, err := o.in(name)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		fd, err := unix.Openat(int(at.Fd()), rel, flag|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, uint32(mode.Perm()))
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case err != nil:
+			return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+		default:
+			return os.NewFile(uintptr(fd), name), nil
+		}
+	}
+}
+
+func (o *osFS) SyncDir(name string) error {
+	_, at, _, err := o.in(name)
 	if err != nil {
 		return err
 	}
-	return errors.Join(d.Sync(), d.Close())
+	return whole("fsync", name, at.Sync())
 }
 
-func (osFS) Lock(name string) (Lock, error) {
+func (o *osFS) Lock(name string) (Lock, error) {
 	// For reading only: an existing lock file can be locked on a disk that takes
 	// no writes.
-	f, err := os.OpenFile(name, os.O_RDONLY|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, fileMode)
+	f, err := o.open(name, os.O_RDONLY|os.O_CREATE, fileMode)
 	if err != nil {
 		return nil, err
 	}
@@ -111,6 +225,8 @@ type fileLock struct {
 	name string
 }
 
+// Held looks at the path, not at the directory that is open: a directory which nobody
+// finds any more keeps nobody out.
 func (l *fileLock) Held() bool {
 	mine, err := l.f.Stat()
 	if err != nil {

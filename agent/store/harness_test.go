@@ -182,9 +182,9 @@ func encrypted(cfg Config, keys ...[]byte) Config {
 // nothing durable, and is fast.
 type unsynced struct{ osFS }
 
-func (unsynced) SyncDir(string) error { return nil }
+func (*unsynced) SyncDir(string) error { return nil }
 
-func (u unsynced) OpenFile(name string, flag int, mode fs.FileMode) (File, error) {
+func (u *unsynced) OpenFile(name string, flag int, mode fs.FileMode) (File, error) {
 	f, err := u.osFS.OpenFile(name, flag, mode)
 	if err != nil {
 		return nil, err

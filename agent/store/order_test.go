@@ -152,7 +152,7 @@ func replays(t testing.TB, cfg Config, r io.ReaderAt, size int64) {
 // no use.
 func longLog(t testing.TB, cfg Config) []byte {
 	t.Helper()
-	cfg.FS = unsynced{}
+	cfg.FS = &unsynced{}
 	s, _ := start(t, cfg)
 	const resources = 100
 	must(t, s.Rewrite(bulkyState(resources, make([]int, resources))))

@@ -261,7 +261,7 @@ func TestADirectoryThatIsNotOursIsRefused(t *testing.T) {
 	t.Cleanup(func() { _ = os.RemoveAll(open) })
 	must(t, os.Chmod(open, 0o777|os.ModeSticky))
 	cases := map[string]string{
-		"/":                            "belongs to uid 0",
+		"/":                            "permission denied",
 		"/holdfast-cannot-make-this":   "permission denied",
 		filepath.Join(open, "of-ours"): "open",
 	}
@@ -270,8 +270,13 @@ func TestADirectoryThatIsNotOursIsRefused(t *testing.T) {
 			dir := filepath.Join(open, name)
 			must(t, os.Mkdir(dir, dirMode))
 			must(t, os.Chmod(dir, mode))
-			cases[dir] = "belongs to uid 0"
+			cases[dir] = "permission denied"
 		}
+		cases[filepath.Join(open, "writable")] = "open" // in a directory below it
+		stranger := filepath.Join(open, "another's")
+		must(t, os.Mkdir(stranger, dirMode))
+		must(t, os.Chown(stranger, 1234, 1234))
+		cases[stranger] = "belongs to uid 1234"
 		cases[filepath.Join(open, "closed", "below")] = "permission denied"
 		foreign := filepath.Join(open, "foreign-file")
 		must(t, os.Mkdir(foreign, dirMode))

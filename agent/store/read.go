@@ -10,12 +10,13 @@ import (
 func Read(cfg Config) (*Loaded, error) {
 	under := cfg.FS
 	if under == nil {
-		under = osFS{}
+		under = &osFS{}
 	}
 	cfg.FS = readOnly{under}
 	s := New(cfg)
 	loaded, err := s.Open()
 	if err != nil {
+		_ = s.Close()
 		return nil, err
 	}
 	return loaded, s.Close()
@@ -24,12 +25,9 @@ func Read(cfg Config) (*Loaded, error) {
 // readOnly is a file system that takes no writes.
 type readOnly struct{ FS }
 
-func (r readOnly) MkdirAll(name string, _ fs.FileMode) error {
-	return &fs.PathError{Op: "mkdir", Path: name, Err: syscall.EROFS}
-}
-
-func (r readOnly) Chmod(name string, _ fs.FileMode) error {
-	return &fs.PathError{Op: "chmod", Path: name, Err: syscall.EROFS}
+func (r readOnly) Directory(path string, _ bool) (string, bool, error) {
+	dir, groupWrites, err := r.FS.Directory(path, true)
+	return dir, groupWrites, err
 }
 
 func (r readOnly) Rename(from, _ string) error {

@@ -230,7 +230,7 @@ func TestAContentIsStoredWithoutAPreviousOneThatCannotBe(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			cfg := config(stateDir(t))
-			cfg.FS = unsynced{}
+			cfg.FS = &unsynced{}
 			s, _ := start(t, cfg)
 			want := accepted("a", tc.content)
 			with := want

@@ -114,7 +114,7 @@ func (s *Store) publish(next *logFile) error {
 		_ = s.fs.Remove(temporary)
 		return errors.Join(hint(err), next.Close())
 	}
-	if err := s.fs.SyncDir(s.cfg.Dir); err != nil {
+	if err := s.fs.SyncDir(s.dir); err != nil {
 		_ = s.fs.Remove(name)
 		return errors.Join(fmt.Errorf("fsync of the directory: %w", hint(err)), next.Close())
 	}

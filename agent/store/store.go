@@ -26,6 +26,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"log/slog"
 	"os"
@@ -48,8 +49,9 @@ var (
 
 // Config configures a Store.
 type Config struct {
-	// Dir is the state directory. It is made if it is missing, with mode 0700, and
-	// must belong to this user.
+	// Dir is the state directory. It is made if it is missing, with mode 0700, and must
+	// belong to this user or root. In one that root made for others too, the directory
+	// Sub is made and used.
 	Dir string
 	// Identity says whose state it is, in at most 4096 bytes. Another's is set
 	// aside, not read.
@@ -86,6 +88,8 @@ type Store struct {
 	// syncing is held during an fsync of Sync, and taken before mu: the kernel reports that
 	// data was lost to one fsync only, and a second one beside it must not succeed.
 	syncing sync.Mutex
+	dir     string // where Config.Dir was opened: there, or in Sub below it
+	warned  bool   // of a directory that its group may write to
 
 	mu   sync.Mutex // held while waiting for the disk
 	lock Lock       // nil when not held
@@ -119,12 +123,13 @@ type logFile struct {
 func New(cfg Config) *Store {
 	s := &Store{cfg: cfg, fs: cfg.FS, log: cfg.Logger, fate: make(map[string]string), unreadable: make(map[string]bool)}
 	if s.fs == nil {
-		s.fs = osFS{}
+		s.fs = &osFS{}
 	}
 	if s.log == nil {
 		s.log = slog.Default()
 	}
 	s.log = s.log.With("dir", cfg.Dir)
+	s.dir = cfg.Dir
 	s.view.status = Status{Dir: cfg.Dir, Encrypted: len(cfg.Keys) > 0}
 	return s
 }
@@ -237,7 +242,11 @@ func (s *Store) unsynced() error {
 
 // stop gives the log up after an error.
 func (s *Store) stop(what string, file *logFile, err error) error {
-	err = fmt.Errorf("store: %s %s: %w", what, s.path(file.name), hint(err))
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
+		// The file was opened under the temporary name, by which its errors call it.
+		err = &fs.PathError{Op: at.Op, Path: s.path(file.name), Err: at.Err}
+	}
+	err = fmt.Errorf("store: %s: %w", what, hint(err))
 	_ = s.dropFile()
 	s.failed(err)
 	return err
@@ -290,6 +299,7 @@ func (s *Store) Close() error {
 		err = errors.Join(err, s.lock.Close())
 		s.lock = nil
 	}
+	err = errors.Join(err, s.fs.Close())
 	if err != nil {
 		return fmt.Errorf("store: close %s: %w", s.cfg.Dir, err)
 	}
@@ -377,7 +387,7 @@ func (s *Store) resume(name string, im *image) error {
 		err = f.Sync()
 	}
 	if err == nil {
-		err = s.fs.SyncDir(s.cfg.Dir)
+		err = s.fs.SyncDir(s.dir)
 	}
 	if err != nil {
 		_ = f.Close()
@@ -402,7 +412,7 @@ func (s *Store) check() error {
 	return nil
 }
 
-func (s *Store) path(name string) string { return filepath.Join(s.cfg.Dir, name) }
+func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }
 
 // hint adds what to do about an error of the disk, where that is known.
 func hint(err error) error {

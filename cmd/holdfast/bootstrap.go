@@ -188,6 +188,9 @@ func (f *bootstrapFlags) run(ctx context.Context, c *command, environ []string) 
 	if len(unknown) > 0 && !f.validate {
 		warn(c, []string{fmt.Sprintf("only Envoy knows the rules of %s: --validate asks it whether they are kept", strings.Join(unknown, ", "))})
 	}
+	if addr := bootstrap.OpenAdmin(made); addr != "" {
+		warn(c, []string{fmt.Sprintf("a template or an overlay puts Envoy's admin on %s: whoever reaches it can stop Envoy and read its configuration; leave it on loopback or a Unix socket", addr)})
+	}
 	if f.heap.auto && limits.Memory == 0 {
 		warn(c, []string{"--heap-limit auto: no memory limit is known, so that Envoy's heap gets none: give --memory-limit"})
 	}

@@ -281,3 +281,22 @@ func TestDefaultsOfBootstrapAreThoseOfThePackage(t *testing.T) {
 		t.Errorf("%v\n%s", err, bootstrap.Diff("package", "command", string(text), got.out))
 	}
 }
+
+// --envoy-admin takes loopback only; a template or an overlay is the user's word.
+func TestAnAdminThatOthersReachIsWarnedOf(t *testing.T) {
+	for text, want := range map[string]string{
+		"admin: {address: {socket_address: {address: 0.0.0.0, port_value: 15000}}}":   "puts Envoy's admin on 0.0.0.0:15000: whoever reaches it can stop Envoy",
+		"admin: {address: {socket_address: {address: '::', port_value: 1}}}":          "puts Envoy's admin on [::]:1",
+		"admin: {address: {socket_address: {address: 127.0.0.1, port_value: 15002}}}": "",
+		"admin: {address: {socket_address: null, pipe: {path: /x.sock}}}":             "",
+	} {
+		overlay := filepath.Join(t.TempDir(), "admin.merge.yaml")
+		if err := os.WriteFile(overlay, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got := running(t, "--print", "--overlay", overlay)
+		if got.code != 0 || !strings.Contains(got.errors, want) || want == "" && strings.Contains(got.errors, "admin") {
+			t.Errorf("%s: exit %d, %q, want %q", text, got.code, got.errors, want)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/internal/cgroup"
+	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
 // write puts out what was made, in the forms that were asked for. Nothing is
@@ -103,7 +104,7 @@ func (f *bootstrapFlags) askEnvoy(ctx context.Context, c *command, text []byte, 
 // showDiff says what would change in the file that is there.
 func (f *bootstrapFlags) showDiff(c *command, text string) error {
 	name := f.out
-	before, err := os.ReadFile(f.out)
+	before, err := userfile.Read(f.out)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		name = os.DevNull

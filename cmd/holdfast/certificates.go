@@ -273,6 +273,9 @@ func (a *aliases) add(name, secret string) error {
 func (a *aliases) setMap(m map[string]any) error { return eachText(m, a.add) }
 
 func (a *aliases) String() string {
+	if len(*a) == 0 {
+		return ""
+	}
 	b, _ := json.Marshal(*a) // of texts, which always marshals
 	return string(b)
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -158,4 +160,34 @@ func TestWaitAndDrainSayThatNobodyAnswers(t *testing.T) {
 	if got := ask(t, "wait", "--timeout", "-1s"); got.code != exitUsage || !strings.Contains(got.errors, "--timeout -1s: want 0 or a positive duration") {
 		t.Errorf("%+v", got)
 	}
+}
+
+// The last poll may run into the end of the time, which says nothing of the agent.
+func TestWaitSaysWhyTheAgentIsNotReady(t *testing.T) {
+	dir, err := os.MkdirTemp("", "holdfast-") // t.TempDir may be too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	lis, err := net.Listen("unix", filepath.Join(dir, "a.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := 0
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked++; asked > 1 {
+			<-r.Context().Done() // until the time is over
+			return
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = w.Write([]byte("draining: it is about to end\n"))
+	})}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(lis) }()
+	got := ask(t, "wait", "--admin", "unix:"+filepath.Join(dir, "a.sock"), "--timeout", "400ms")
+	if got.code != exitFailed || got.errors != "holdfast: not ready in time: draining: it is about to end\n" {
+		t.Errorf("exit %d, %q", got.code, got.errors)
+	}
+	_ = server.Close()
+	<-ended
 }

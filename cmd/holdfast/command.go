@@ -69,12 +69,16 @@ func newRoot(p process) *cobra.Command {
 		SilenceUsage:  true,
 		Args:          cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if asked, _ := cmd.Flags().GetBool("version"); asked {
+				return printVersion(p.stdout, "text")
+			}
 			if len(args) == 0 {
 				return errors.New("no command: `holdfast help` lists them")
 			}
 			return unknownCommand(cmd, args[0])
 		},
 	}
+	root.Flags().BoolP("version", "v", false, "as `holdfast version`")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)
@@ -143,7 +147,7 @@ func names(commands []*cobra.Command) []string {
 func explainFlag(cmd *cobra.Command, err error) error {
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {
-		return fmt.Errorf("--%s: %w", invalid.GetFlag().Name, invalid.Unwrap())
+		return fmt.Errorf("--%s: %w", invalid.GetFlag().Name, plainValue(invalid.GetFlag(), invalid.GetValue(), invalid.Unwrap()))
 	}
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {

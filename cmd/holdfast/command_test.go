@@ -37,7 +37,7 @@ func TestExitCodesAndErrors(t *testing.T) {
 		{"TLS that contradicts itself", run("--upstream", "a:1", "--upstream-plaintext", "--upstream-ca", "x"), 2, "--upstream-ca has no meaning with --upstream-plaintext"},
 		{"half a client certificate", run("--upstream", "a:1", "--upstream-cert", "x"), 2, "--upstream-cert and --upstream-key go together"},
 		{"a socket path that is taken", run("--upstream", "a:1", "--socket", taken), 1, "there is a file at this path, not a socket"},
-		{"a socket path that is too long", run("--upstream", "a:1", "--socket", "/"+strings.Repeat("x", 107)), 1, "at most 107"},
+		{"a socket path that is too long", run("--upstream", "a:1", "--socket", "/"+strings.Repeat("x", 107)), 2, "at most 107"},
 		{"no directory", []string{"controlplane"}, 2, "--dir is missing"},
 		{"half a certificate", []string{"controlplane", "--dir", dir, "--tls-cert", "x"}, 2, "--tls-cert and --tls-key go together"},
 		{"a bad listen address", []string{"controlplane", "--dir", dir, "--listen", "nope"}, 2, `--listen "nope": want host:port or unix:PATH`},

@@ -46,6 +46,7 @@ func newControlPlane(p process) *command {
 		if err != nil {
 			return err
 		}
+		f.warnExposed(log)
 		return failed(cp.Run(ctx))
 	}
 	return c

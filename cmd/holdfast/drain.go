@@ -83,21 +83,24 @@ func newWait() *command {
 func awaitReady(ctx context.Context, client admin.Client) error {
 	poll := time.NewTicker(200 * time.Millisecond)
 	defer poll.Stop()
+	var last error // why it was not ready
 	for {
 		missing, err := client.Ready(ctx)
-		if err == nil && missing == "" {
+		switch {
+		case err == nil && missing == "":
 			return nil
+		case err == nil:
+			last = errors.New(missing)
+		case last == nil || ctx.Err() == nil: // what the end of the time cuts off says nothing of the agent
+			last = err
 		}
-		if ctx.Err() == nil {
-			select {
-			case <-poll.C:
+		select {
+		case <-poll.C:
+			if ctx.Err() == nil {
 				continue
-			case <-ctx.Done():
 			}
+		case <-ctx.Done():
 		}
-		if err != nil {
-			return fmt.Errorf("not ready in time: %w", err)
-		}
-		return errors.New("not ready in time: " + missing)
+		return fmt.Errorf("not ready in time: %w", last)
 	}
 }

@@ -39,7 +39,7 @@ holdfast export --state-dir /var/lib/holdfast --node-id web-1 --node-cluster web
 // exportFlags are those of `holdfast export`.
 type exportFlags struct {
 	stateDir, identity   string
-	keyFiles             []string
+	keyFiles             list
 	out, envoyDir, admin string
 	bootstrap            string
 	node                 nodeFlags
@@ -52,7 +52,7 @@ func newExport() *command {
 	flags := c.section("The state (--state-dir is required)")
 	flags.StringVar(&f.stateDir, "state-dir", "", "`DIR` that --state-dir of the agent names")
 	flags.StringVar(&f.identity, "state-identity", "", "`NAME` that --state-identity of the agent gives, if it does")
-	flags.StringArrayVar(&f.keyFiles, "state-key-file", nil, "`FILE` of the key that it is encrypted with; repeatable")
+	flags.Var(&f.keyFiles, "state-key-file", "`FILE` of the key that it is encrypted with")
 	flags = c.section("Output (--out is required)")
 	flags.StringVar(&f.out, "out", "", "`DIR` to write the files to; it is made if it is missing")
 	flags.StringVar(&f.envoyDir, "envoy-dir", "", "`DIR` under which Envoy will see it, if that is another")
@@ -108,7 +108,7 @@ func (f *exportFlags) run(c *command) error {
 	}
 	held, contact, err := agent.Stored(f.stateDir, f.identity, keys, node)
 	if err != nil {
-		return failed(err)
+		return failed(fmt.Errorf("--state-dir: %w", err))
 	}
 	made, err := export.Build(held, export.Config{Dir: seen, Secrets: f.secrets})
 	if err != nil {

@@ -8,11 +8,13 @@ import (
 	"io/fs"
 	"log/slog"
 	"math"
+	"net"
 	"os"
 	"os/user"
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent"
@@ -73,7 +75,7 @@ type runFlags struct {
 	bytes       int64
 
 	stateDir, stateIdentity                           string
-	stateKeys                                         []string
+	stateKeys                                         list
 	restoreAfter, maxStale, failoverAfter, staleAfter time.Duration
 	ttl                                               ttlPolicy
 	maxRemoval                                        int
@@ -88,6 +90,7 @@ type runFlags struct {
 	node      nodeFlags
 
 	admin, health string
+	adminReaders  list
 	pprof         bool
 	log           logFlags
 }
@@ -106,6 +109,9 @@ func newRun(p process) *command {
 		if err != nil {
 			return err
 		}
+		if err := f.checkPlaces(cfg); err != nil {
+			return err
+		}
 		file := cmp.Or(f.bootstrap, configFile(c.child))
 		if cfg.Node == nil && file != "" {
 			cfg.Node = nodeOf(file, log)
@@ -122,6 +128,7 @@ func newRun(p process) *command {
 		if err != nil {
 			return err
 		}
+		f.warnExposed(log)
 		if !f.pprof {
 			runtime.MemProfileRate = 0 // samples of the heap cost memory, and nobody could read them
 		}
@@ -176,7 +183,7 @@ func (f *runFlags) add(c *command) {
 	flags = c.section("Last known good")
 	flags.StringVar(&f.stateDir, "state-dir", "", "`DIR` where what Envoy accepted is kept for a restart without the control plane; it is made, private. Empty: in memory only")
 	flags.StringVar(&f.stateIdentity, "state-identity", "", "`NAME` of whose state it is; another's is set aside. Empty: the node's cluster and id, without IP addresses")
-	flags.StringArrayVar(&f.stateKeys, "state-key-file", nil, "`FILE` of a key of 32 bytes, mode 0600, to encrypt it; without one, secrets are not written. Repeatable: the first key writes, all of them read")
+	flags.Var(&f.stateKeys, "state-key-file", "`FILE` of a key of 32 bytes, mode 0600, to encrypt it; without one, secrets are not written. Of several the first writes, and all of them read")
 	flags.DurationVar(&f.restoreAfter, "restore-after", group.DefaultRestoreAfter, "when at the latest what was kept is served though no control plane has answered (`DURATION`); as soon as all have failed, it is anyway")
 	flags.DurationVar(&f.maxStale, "max-stale", 0, "how long after the last contact with a control plane an Envoy that comes anew is served (`DURATION`, such as 72h); 0 for ever")
 	flags.Var(&f.ttl, "ttl-policy", "`TYPE=expire|hold`: whether resources of a type (LDS, CDS, …, or a type URL) go when their TTL ends without a word from the control plane. All expire unless told otherwise")
@@ -190,6 +197,7 @@ func (f *runFlags) add(c *command) {
 	f.node.add(flags)
 	flags = c.section("Watching the agent")
 	flags.StringVar(&f.admin, "admin", admin.DefaultAddr, "`ADDR` for health, metrics, status and dump: unix:PATH or host:port; '' for none. `holdfast status` and `holdfast dump` ask there")
+	flags.Var(&f.adminReaders, "admin-readers", "`uid:USER or gid:GROUP`, by name or number, repeatable, who may read what --admin serves on a Unix socket: status, dump, health and metrics. Everything else, such as drain, quit and takeover, is for the agent's own user and root")
 	f.requires = oneOf("nothing", "upstream")
 	flags.Var(f.requires, "ready-requires", "what else /readyz asks for: nothing, or that a control plane answers; without it an agent that serves what it has is ready")
 	flags.StringVar(&f.health, "health", admin.DefaultHealth, "`ADDR`, host:port, for the kubelet and Prometheus: /livez, /readyz, /startupz and /metrics only; '' for none")
@@ -247,11 +255,15 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 	case f.stateDir == "" && (len(f.stateKeys) > 0 || f.stateIdentity != ""):
 		return agent.Config{}, errors.New("--state-key-file and --state-identity need --state-dir")
 	}
-	uids, err := f.allowedUsers()
+	uids, err := numbers("--allow-uid", f.allowUIDs, userNumber)
 	if err != nil {
 		return agent.Config{}, err
 	}
-	gids, err := f.allowedGroups()
+	gids, err := numbers("--allow-gid", f.allowGIDs, groupNumber)
+	if err != nil {
+		return agent.Config{}, err
+	}
+	readerUIDs, readerGIDs, err := f.readers()
 	if err != nil {
 		return agent.Config{}, err
 	}
@@ -300,31 +312,80 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		Guard:                 cache.Guard{MaxRemovalPercent: f.maxRemoval, ConfirmAfter: f.removalConfirm, PruneAfter: f.prune},
 		Admin:                 f.admin,
 		Health:                f.health,
+		AdminReaderUIDs:       readerUIDs,
+		AdminReaderGIDs:       readerGIDs,
 		Pprof:                 f.pprof,
 		Log:                   log,
 	}, nil
 }
 
-// allowedUsers returns the numbers of --allow-uid.
-func (f *runFlags) allowedUsers() ([]uint32, error) {
-	return numbers("--allow-uid", f.allowUIDs, func(name string) (string, error) {
-		u, err := user.Lookup(name)
-		if err != nil {
-			return "", err
+// checkPlaces refuses addresses and paths that cannot be, or that contradict each other.
+func (f *runFlags) checkPlaces(cfg agent.Config) error {
+	if err := cfg.Socket.Check(); err != nil {
+		if f.socket == "" {
+			return errors.New("--socket is empty: name the path of the socket, such as " + bootstrap.DefaultSocket)
 		}
-		return u.Uid, nil
-	})
+		return fmt.Errorf("--socket: %w", err)
+	}
+	admin, unix := strings.CutPrefix(f.admin, "unix:")
+	switch {
+	case unix && filepath.Clean(admin) == filepath.Clean(f.socket):
+		return fmt.Errorf("--admin and --socket are both %s: give each a path of its own", admin)
+	case f.takeover && !unix:
+		return errors.New("--takeover needs --admin unix:PATH, the same as that of the agent that is taken over from: it is asked there")
+	}
+	if f.rest == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(f.rest)
+	if err != nil || strings.HasPrefix(f.rest, "unix:") {
+		return fmt.Errorf("--rest: %q: want host:port, or '' for none; on the socket REST always is", f.rest)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("--rest: %q: port %q is not a number from 0 to 65535", f.rest, port)
+	}
+	return nil
 }
 
-// allowedGroups returns the numbers of --allow-gid.
-func (f *runFlags) allowedGroups() ([]uint32, error) {
-	return numbers("--allow-gid", f.allowGIDs, func(name string) (string, error) {
-		g, err := user.LookupGroup(name)
-		if err != nil {
-			return "", err
+// userNumber and groupNumber find a user, or a group, by its name.
+func userNumber(name string) (string, error) {
+	u, err := user.Lookup(name)
+	if err != nil {
+		return "", err
+	}
+	return u.Uid, nil
+}
+
+func groupNumber(name string) (string, error) {
+	g, err := user.LookupGroup(name)
+	if err != nil {
+		return "", err
+	}
+	return g.Gid, nil
+}
+
+// readers returns the numbers of --admin-readers.
+func (f *runFlags) readers() (uids, gids []uint32, err error) {
+	const flag = "--admin-readers"
+	if _, unix := strings.CutPrefix(f.admin, "unix:"); !unix && len(f.adminReaders) > 0 {
+		return nil, nil, fmt.Errorf("%s needs --admin unix:PATH: on a TCP address nobody is known", flag)
+	}
+	var users, groups []string
+	for _, text := range f.adminReaders {
+		switch kind, id, _ := strings.Cut(text, ":"); {
+		case kind == "uid" && id != "":
+			users = append(users, id)
+		case kind == "gid" && id != "":
+			groups = append(groups, id)
+		default:
+			return nil, nil, fmt.Errorf("%s %q: want uid:USER or gid:GROUP, such as uid:1000 or gid:monitoring", flag, text)
 		}
-		return g.Gid, nil
-	})
+	}
+	if uids, err = numbers(flag, users, userNumber); err != nil {
+		return nil, nil, err
+	}
+	gids, err = numbers(flag, groups, groupNumber)
+	return uids, gids, err
 }
 
 // numbers returns the numbers of users or groups, of which lookup finds those that

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 
@@ -14,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/holdfast-xds/holdfast/internal/environ"
+	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
 const (
@@ -98,13 +98,16 @@ func readFile(path string, keys map[string]bool) (map[string]any, error) {
 	if path == "" {
 		return nil, nil
 	}
-	data, err := os.ReadFile(path)
+	data, err := userfile.Read(path)
 	if err != nil {
 		return nil, fmt.Errorf("--%s: %w", configFlag, err)
 	}
+	if line := secondDocument(data); line > 0 {
+		return nil, fmt.Errorf("%s: line %d: a second YAML document begins: want one", path, line)
+	}
 	tree, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %s", path, oneLine(err))
 	}
 	decoder := json.NewDecoder(bytes.NewReader(tree))
 	decoder.UseNumber()
@@ -120,6 +123,33 @@ func readFile(path string, keys map[string]bool) (map[string]any, error) {
 	return settings, nil
 }
 
+// secondDocument returns the line with which a second YAML document begins, 0 for none.
+func secondDocument(data []byte) int {
+	content, number := false, 0
+	for line := range bytes.Lines(data) {
+		number++
+		line = bytes.TrimRight(line, "\r\n\t ")
+		marker := bytes.Equal(line, []byte("---")) || bytes.HasPrefix(line, []byte("--- "))
+		if marker && content {
+			return number
+		}
+		// Nothing has begun with comments, directives and the first marker.
+		content = content || marker || len(line) > 0 && line[0] != '#' && line[0] != '%'
+	}
+	return 0
+}
+
+// oneLine is what an error of the YAML decoder says, without its heading.
+func oneLine(err error) string {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	text = strings.TrimPrefix(text, "unmarshal errors:\n")
+	var parts []string
+	for line := range strings.Lines(text) {
+		parts = append(parts, strings.TrimSpace(line))
+	}
+	return strings.ReplaceAll(strings.Join(parts, "; "), "already set in map", "is there twice")
+}
+
 // setText sets a flag from a variable.
 func setText(f *pflag.Flag, text string) error {
 	if pairs, ok := f.Value.(mapping); ok && strings.HasPrefix(strings.TrimSpace(text), "{") {
@@ -130,7 +160,7 @@ func setText(f *pflag.Flag, text string) error {
 		return pairs.setMap(tree.(map[string]any)) // it begins with {
 	}
 	if _, ok := f.Value.(multiple); !ok {
-		return f.Value.Set(text)
+		return set(f, text)
 	}
 	separator := ","
 	if strings.Contains(text, "\n") {
@@ -140,7 +170,7 @@ func setText(f *pflag.Flag, text string) error {
 		if value = strings.TrimSpace(value); value == "" {
 			continue
 		}
-		if err := f.Value.Set(value); err != nil {
+		if err := set(f, value); err != nil {
 			return err
 		}
 	}
@@ -166,7 +196,7 @@ func setYAML(f *pflag.Flag, value any) error {
 			if !ok {
 				return fmt.Errorf("want a list of texts: put %v into quotes", element)
 			}
-			if err := f.Value.Set(text); err != nil {
+			if err := set(f, text); err != nil {
 				return err
 			}
 		}
@@ -178,14 +208,19 @@ func setYAML(f *pflag.Flag, value any) error {
 		}
 		return pairs.setMap(value)
 	case string:
-		return f.Value.Set(value)
+		return set(f, value)
 	case bool:
 		if f.Value.Type() == "bool" {
-			return f.Value.Set(fmt.Sprint(value))
+			return set(f, fmt.Sprint(value))
 		}
 	case json.Number:
-		if f.Value.Type() == "int" {
-			return f.Value.Set(value.String())
+		switch f.Value.Type() {
+		case "int", "int64":
+			return set(f, value.String())
+		case "duration":
+			return fmt.Errorf("%s: want a duration with its unit, such as 500ms, 5s or 10m", value)
+		case "OCTAL":
+			return errors.New("put the permissions into quotes, such as '0660': YAML takes digits for another number")
 		}
 	case nil:
 		return errors.New("has no value: write '' for the empty one")

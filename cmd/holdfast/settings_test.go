@@ -117,7 +117,7 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 		"--ttl-policy", "cds=hold", "--ttl-policy", "LDS=hold", "--ttl-policy", "LDS=expire", "--ttl-policy", "type.googleapis.com/x.Y=hold",
 		"--max-removal-percent", "30", "--removal-confirm-after", "8m", "--prune-unconfirmed-after", "9m",
 		"--node-id", "i", "--node-cluster", "c", "--node-locality", "r/z", "--node-metadata", "a=1",
-		"--node-metadata", "b:=1", "--admin", "unix:/a", "--pprof", "--health", ":9", "--log-level", "debug", "--log-format", "json")
+		"--node-metadata", "b:=1", "--admin", "unix:/a", "--admin-readers", "uid:root", "--admin-readers", "gid:4294967294", "--admin-readers", "uid:7", "--pprof", "--health", ":9", "--log-level", "debug", "--log-format", "json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 			}},
 			IdentityDir: "/identity", SecretDirs: []string{"/etc/a", "/etc/b"}, Aliases: map[string]string{"x": "web"},
 		},
-		Linger: 5 * time.Minute, Admin: "unix:/a", Pprof: true, Health: ":9",
+		Linger: 5 * time.Minute, Admin: "unix:/a", AdminReaderUIDs: []uint32{0, 7}, AdminReaderGIDs: []uint32{4294967294}, Pprof: true, Health: ":9",
 	}
 	if !reflect.DeepEqual(cfg, want) {
 		t.Errorf("got  %+v\nwant %+v", cfg, want)
@@ -275,20 +275,20 @@ func TestWhatIsWrongWithSettingsIsSaid(t *testing.T) {
 		{"an unknown key with underscores", "upstream_ca: a", nil, nil, `unknown key "upstream_ca", did you mean upstream-ca?`},
 		{"an unknown key like no other", "zzz: a", nil, nil, `holdfast.yaml: unknown key "zzz"`},
 		{"a key of another command", "dir: a", nil, up, ""},
-		{"a key twice", "socket: a\nsocket: b", nil, nil, `key "socket" already set`},
-		{"no YAML", "socket: [", nil, nil, "holdfast.yaml: yaml: line 1"},
+		{"a key twice", "socket: a\nsocket: b", nil, nil, `key "socket" is there twice`},
+		{"no YAML", "socket: [", nil, nil, "holdfast.yaml: line 1"},
 		{"no mapping", "- a", nil, nil, "holdfast.yaml: want a mapping of flag names to values"},
 		{"an empty file", "", nil, up, ""},
 		{"no such file", "", nil, and("--config", "/does/not/exist.yaml"), "--config: open /does/not/exist.yaml: no such file"},
 		{"no such file of a variable", "", []string{"HOLDFAST_CONFIG=/does/not/exist.yaml"}, up, "--config: open /does/not/exist.yaml"},
-		{"a number for a mode", "socket-mode: 0660", nil, up, "holdfast.yaml: socket-mode: want text: put 432 into quotes"},
+		{"a number for a mode", "socket-mode: 0660", nil, up, "holdfast.yaml: socket-mode: put the permissions into quotes"},
 		{"a number for text", "node-id: 1.10", nil, up, "node-id: want text: put 1.1 into quotes"},
 		{"a list for one value", "socket: [a]", nil, up, "socket: want one value, not a list"},
 		{"a mapping for one value", "socket: {a: b}", nil, up, "socket: want a value, not a mapping"},
 		{"numbers in a list", "upstream: [1]", nil, nil, "upstream: want a list of texts: put 1 into quotes"},
 		{"no value", "socket:", nil, up, "socket: has no value: write ''"},
-		{"a bad duration in the file", "ack-timeout: 5", nil, up, "ack-timeout: want text: put 5 into quotes"},
-		{"a bad duration in a variable", "", []string{"HOLDFAST_ACK_TIMEOUT=5"}, up, `HOLDFAST_ACK_TIMEOUT: time: missing unit in duration "5"`},
+		{"a bad duration in the file", "ack-timeout: 5", nil, up, "ack-timeout: 5: want a duration with its unit"},
+		{"a bad duration in a variable", "", []string{"HOLDFAST_ACK_TIMEOUT=5"}, up, `HOLDFAST_ACK_TIMEOUT: "5": want a duration with its unit`},
 		{"a negative duration", "", nil, and("--ack-timeout", "-1s"), "--ack-timeout -1s: want a positive duration"},
 		{"no linger", "", nil, and("--client-linger", "0"), "--client-linger 0s: want a positive duration"},
 		{"no message fits", "", nil, and("--upstream-max-message-bytes", "0"), "--upstream-max-message-bytes 0: want a positive number"},
@@ -299,6 +299,10 @@ func TestWhatIsWrongWithSettingsIsSaid(t *testing.T) {
 		{"the number that is no user's", "", nil, and("--allow-uid", "4294967295"), "--allow-uid 4294967295: want a name, or a number from 0 to"},
 		{"a group beyond all", "", []string{"HOLDFAST_ALLOW_GID=1,4294967296"}, up, "--allow-gid 4294967296: want a name, or a number from 0 to"},
 		{"no user", "", nil, and("--allow-uid", ""), "--allow-uid"},
+		{"a reader of no kind", "", nil, and("--admin-readers", "1000"), `--admin-readers "1000": want uid:USER or gid:GROUP, such as uid:1000 or gid:monitoring`},
+		{"a reader without a name", "admin-readers: ['gid:']", nil, up, `--admin-readers "gid:": want uid:USER or gid:GROUP`},
+		{"an unknown reader", "", []string{"HOLDFAST_ADMIN_READERS=uid:0,gid:no such group"}, up, "--admin-readers: group: unknown group no such group on this machine: give the number"},
+		{"readers of a TCP address", "", nil, and("--admin", "127.0.0.1:1", "--admin-readers", "uid:0"), "--admin-readers needs --admin unix:PATH"},
 		{"a bad choice", "upstream-protocol: rest", nil, up, `upstream-protocol: "rest": want delta or sotw`},
 		{"an empty upstream", "upstream: ['']", nil, nil, "upstream: is empty"},
 		{"a header without value", "", []string{"HOLDFAST_UPSTREAM_HEADER=secret-token"}, up, "HOLDFAST_UPSTREAM_HEADER: want NAME=VALUE"},
@@ -333,7 +337,7 @@ func TestWhatIsWrongWithSettingsIsSaid(t *testing.T) {
 		{"a source that is a list", "", nil, and("--certificates", "[]"), "want an object"},
 		{"a source without its place", "certificates: [{identity: spiffe://td/a}]", nil, up, "certificates: ca is missing"},
 		{"an unknown key of a source", "certificates: [{ca: dev, identiy: x}]", nil, up, `certificates: unknown key "identiy", did you mean identity?`},
-		{"a bad value of a source", "certificates: [{ca: dev, cert-lifetime: 5}]", nil, up, "certificates: cert-lifetime: want text: put 5 into quotes"},
+		{"a bad value of a source", "certificates: [{ca: dev, cert-lifetime: 5}]", nil, up, "certificates: cert-lifetime: 5: want a duration with its unit"},
 		{"a node without cluster", "", nil, and("--node-id", "i"), "--node-cluster is required"},
 		{"two nodes", "", nil, and("--node-id", "i", "--bootstrap", "x.yaml"), "--bootstrap and --node-… both say who Envoy is"},
 		{"no such bootstrap", "", nil, and("--bootstrap", "/does/not/exist.yaml"), "bootstrap: read node: open /does/not/exist.yaml"},

@@ -11,10 +11,35 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
+
+// plainValue says in words what is wrong with the value of a flag of Go's own types.
+func plainValue(f *pflag.Flag, value string, err error) error {
+	number, isNumber := errors.AsType[*strconv.NumError](err)
+	switch kind := f.Value.Type(); {
+	case isNumber && errors.Is(number, strconv.ErrRange):
+		return fmt.Errorf("%q: the number is too large", value)
+	case kind == "int" || kind == "int64":
+		return fmt.Errorf("%q: want a whole number, such as 100", value)
+	case kind == "bool":
+		return fmt.Errorf("%q: want true or false", value)
+	case kind == "duration":
+		return fmt.Errorf("%q: want a duration with its unit, such as 500ms, 5s or 10m", value)
+	}
+	return err
+}
+
+// set sets a flag from text, and says in words what is wrong with it.
+func set(f *pflag.Flag, text string) error {
+	if err := f.Value.Set(text); err != nil {
+		return plainValue(f, text, err)
+	}
+	return nil
+}
 
 // multiple is a flag that may be given several times.
 type multiple interface{ repeatable() }

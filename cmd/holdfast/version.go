@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"runtime"
 	"runtime/debug"
 )
@@ -20,18 +21,23 @@ func newVersion() *command {
 	c.section("Output").VarP(output, "output", "o", "for a person or for a program")
 	c.run = func(_ context.Context, warnings []string) error {
 		warn(c, warnings)
-		v := struct {
-			Version  string `json:"version"`
-			Go       string `json:"go"`
-			EnvoyAPI string `json:"envoy_api"`
-		}{version, runtime.Version(), apiVersion()}
-		if output.value == "json" {
-			return failed(writeJSON(c.OutOrStdout(), v))
-		}
-		_, err := fmt.Fprintf(c.OutOrStdout(), "holdfast %s\ngo       %s\nEnvoy API (go-control-plane) %s\n", v.Version, v.Go, v.EnvoyAPI)
-		return failed(err)
+		return printVersion(c.OutOrStdout(), output.value)
 	}
 	return c
+}
+
+// printVersion writes the versions, as text or json.
+func printVersion(w io.Writer, form string) error {
+	v := struct {
+		Version  string `json:"version"`
+		Go       string `json:"go"`
+		EnvoyAPI string `json:"envoy_api"`
+	}{version, runtime.Version(), apiVersion()}
+	if form == "json" {
+		return failed(writeJSON(w, v))
+	}
+	_, err := fmt.Fprintf(w, "holdfast %s\ngo       %s\nEnvoy API (go-control-plane) %s\n", v.Version, v.Go, v.EnvoyAPI)
+	return failed(err)
 }
 
 // apiVersion is that of the module which was linked; "unknown" in a build without

@@ -14,7 +14,7 @@ var siblings = []string{"upstream", "downstream", "sds", "bootstrap"}
 var onlyTheseOfOurs = map[string][]string{
 	"internal/xds": nil,
 	"agent/cache":  {"internal/xds"},
-	"agent/store":  {"internal/xds"},
+	"agent/store":  {"internal/xds", "internal/owndir"},
 	"sds/pki":      nil,
 	"sds/files":    nil,
 }

@@ -10,7 +10,6 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/holdfast-xds/holdfast/internal/redact"
+	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
 // Security says how a server is spoken to and who it must be. Files are read
@@ -92,7 +92,7 @@ func (s Security) TLS() (*tls.Config, error) {
 	}
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: s.ServerName}
 	if s.CA != "" {
-		pem, err := os.ReadFile(s.CA)
+		pem, err := userfile.Read(s.CA)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s.flag("ca"), err)
 		}
@@ -102,7 +102,7 @@ func (s Security) TLS() (*tls.Config, error) {
 		}
 	}
 	if s.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(s.Cert, s.Key)
+		pair, err := KeyPair(s.Cert, s.Key)
 		if err != nil {
 			return nil, fmt.Errorf("%s, %s: %w", s.flag("cert"), s.flag("key"), err)
 		}
@@ -115,6 +115,19 @@ func (s Security) TLS() (*tls.Config, error) {
 		cfg.VerifyConnection = s.verify(cfg.RootCAs)
 	}
 	return cfg, nil
+}
+
+// KeyPair reads a certificate with its chain, and its key.
+func KeyPair(cert, key string) (tls.Certificate, error) {
+	chain, err := userfile.Read(cert)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	private, err := userfile.ReadSecret(key)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(chain, private)
 }
 
 func (s Security) verify(roots *x509.CertPool) func(tls.ConnectionState) error {
@@ -154,7 +167,7 @@ func (s Security) Token() (string, error) {
 	if s.TokenFile == "" {
 		return "", nil
 	}
-	b, err := os.ReadFile(s.TokenFile)
+	b, err := userfile.ReadSecret(s.TokenFile)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", s.flag("token-file"), err)
 	}

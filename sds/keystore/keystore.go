@@ -31,8 +31,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/owndir"
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
@@ -58,7 +60,10 @@ const (
 var ErrNone = errors.New("nothing is kept")
 
 // ErrUnsafe says that others could put keys of their own into the directory.
-var ErrUnsafe = errors.New("others than the owner may write to it")
+var ErrUnsafe = owndir.ErrUnsafe
+
+// Sub is the directory that is made in one which root made for others too.
+const Sub = "holdfast"
 
 // Record is what is kept of one identity.
 type Record struct {
@@ -88,7 +93,10 @@ type anchor struct {
 
 // Store is a directory of identities. Make one with New and call Open.
 type Store struct {
-	dir string
+	dir string // that was named
+
+	mu  sync.Mutex
+	own *owndir.Dir // nil until it could be opened
 }
 
 // New returns the store in a directory, which must be absolute; it does no I/O.
@@ -99,59 +107,74 @@ func New(dir string) (*Store, error) {
 	return &Store{dir: filepath.Clean(dir)}, nil
 }
 
-// Open makes the directory, private, if it is missing. It fails with ErrUnsafe
-// where others may write to it.
+// Open makes the directory, private, if it is missing; in a directory that root made for
+// others too it makes Sub. It fails with ErrUnsafe where others may write to it or could
+// replace it. After another error, Load and Save try again.
 func (s *Store) Open() error {
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		return fmt.Errorf("identity directory: %w", err)
+	_, err := s.root()
+	return err
+}
+
+// root returns the directory, which is opened once.
+func (s *Store) root() (*os.Root, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.own != nil {
+		if now, err := os.Stat(s.own.Path); err == nil {
+			if mine, err := s.own.Root.Stat("."); err == nil && os.SameFile(now, mine) {
+				return s.own.Root, nil
+			}
+		}
+		_ = s.own.Root.Close() // it was removed, or another is in its place
+		s.own = nil
 	}
-	info, err := os.Stat(s.dir)
-	switch {
-	case err != nil:
-		return fmt.Errorf("identity directory: %w", err)
-	case !info.IsDir():
-		return fmt.Errorf("identity directory %s: not a directory", s.dir)
-	case info.Mode().Perm()&0o022 != 0:
-		return fmt.Errorf("identity directory %s has mode %04o: %w: chmod go-w it, or name a directory below it, which is made private", s.dir, info.Mode().Perm(), ErrUnsafe)
+	own, err := owndir.Open(s.dir, owndir.Use{Name: "identity directory", Sub: Sub, Group: -1})
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	s.own = own
+	return own.Root, nil
 }
 
 // place returns the directory of a name, which may hold characters that a file's
 // cannot, or be longer. Each name has one of its own.
-func (s *Store) place(name string) string {
+func place(name string) string {
 	escaped := url.PathEscape(name)
 	switch {
 	case escaped == "", len(escaped) > 200, strings.HasPrefix(escaped, "."), strings.HasPrefix(escaped, hashed):
 		sum := sha256.Sum256([]byte(name))
 		escaped = hashed + hex.EncodeToString(sum[:])
 	}
-	return filepath.Join(s.dir, escaped)
+	return escaped
 }
 
 // Load returns what is kept under a name, or ErrNone. The key is that of the
 // certificate; whether that still holds is for the caller to verify.
 func (s *Store) Load(name string) (Record, error) {
-	place := s.place(name)
+	root, err := s.root()
+	if err != nil {
+		return Record{}, fmt.Errorf("identity %q: %w", name, err)
+	}
+	place := place(name)
 	// All are read from one generation.
-	generation, err := os.Readlink(filepath.Join(place, current))
+	generation, err := root.Readlink(filepath.Join(place, current))
 	if errors.Is(err, fs.ErrNotExist) {
 		return Record{}, ErrNone
 	}
 	if err != nil {
 		return Record{}, fmt.Errorf("identity %q: %w", name, err)
 	}
-	r, err := load(filepath.Join(place, filepath.Base(generation)))
+	r, err := load(root, filepath.Join(place, filepath.Base(generation)))
 	if err != nil {
-		return Record{}, fmt.Errorf("identity %q in %s: %w", name, place, err)
+		return Record{}, fmt.Errorf("identity %q in %s: %w", name, filepath.Join(s.dir, place), err)
 	}
 	return r, nil
 }
 
-func load(dir string) (Record, error) {
+func load(root *os.Root, dir string) (Record, error) {
 	content := make(map[string][]byte)
 	for _, file := range []string{KeyFile, CertFile, stateFile} {
-		b, err := os.ReadFile(filepath.Join(dir, file))
+		b, err := root.ReadFile(filepath.Join(dir, file))
 		if err != nil {
 			return Record{}, err
 		}
@@ -198,7 +221,11 @@ func (s *Store) Save(name string, r Record) error {
 	if err != nil {
 		return fmt.Errorf("identity %q: %w", name, err)
 	}
-	err = s.save(s.place(name), map[string][]byte{
+	root, err := s.root()
+	if err != nil {
+		return fmt.Errorf("identity %q: %w", name, err)
+	}
+	err = save(root, place(name), map[string][]byte{
 		KeyFile: r.Pair.KeyPEM(), CertFile: r.Pair.ChainPEM(), RootsFile: pki.EncodeCerts(roots), stateFile: encoded,
 	})
 	if err != nil {
@@ -208,12 +235,12 @@ func (s *Store) Save(name string, r Record) error {
 }
 
 // save writes a new generation of files and puts it into place.
-func (s *Store) save(place string, content map[string][]byte) error {
-	if err := os.MkdirAll(place, 0o700); err != nil {
+func save(root *os.Root, place string, content map[string][]byte) error {
+	if err := root.MkdirAll(place, 0o700); err != nil {
 		return err
 	}
-	before, _ := os.Readlink(filepath.Join(place, current)) // "" for none
-	generation, err := begin(place)
+	before, _ := root.Readlink(filepath.Join(place, current)) // "" for none
+	generation, err := begin(root, place)
 	if err != nil {
 		return err
 	}
@@ -221,44 +248,44 @@ func (s *Store) save(place string, content map[string][]byte) error {
 	placed := false
 	defer func() {
 		if !placed {
-			_ = os.RemoveAll(dir)
+			_ = root.RemoveAll(dir)
 		}
 	}()
 	for file, b := range content {
-		if err := write(filepath.Join(dir, file), b); err != nil {
+		if err := write(root, filepath.Join(dir, file), b); err != nil {
 			return err
 		}
 	}
-	if err := syncDir(dir); err != nil {
+	if err := syncDir(root, dir); err != nil {
 		return err
 	}
 	for file := range content {
 		// They lead through current, so they are made once. Until it is there they lead
 		// nowhere: what fails here must leave what was there before.
-		if target, err := os.Readlink(filepath.Join(place, file)); err == nil && target == filepath.Join(current, file) {
+		if target, err := root.Readlink(filepath.Join(place, file)); err == nil && target == filepath.Join(current, file) {
 			continue
 		}
-		if err := link(filepath.Join(current, file), filepath.Join(place, file)); err != nil {
+		if err := link(root, filepath.Join(current, file), filepath.Join(place, file)); err != nil {
 			return err
 		}
 	}
-	if err := link(generation, filepath.Join(place, current)); err != nil {
+	if err := link(root, generation, filepath.Join(place, current)); err != nil {
 		return err
 	}
 	placed = true
-	if err := syncDir(place); err != nil {
+	if err := syncDir(root, place); err != nil {
 		return err
 	}
-	prune(place, generation, before)
+	prune(root, place, generation, before)
 	return nil
 }
 
 // begin makes the directory of a new generation and returns its name. A clock that
 // stands still, or was set back, has names that are taken.
-func begin(place string) (generation string, err error) {
+func begin(root *os.Root, place string) (generation string, err error) {
 	for now := time.Now().UTC(); ; now = now.Add(1) {
 		generation = now.Format(stamp)
-		if err = os.Mkdir(filepath.Join(place, generation), 0o700); !errors.Is(err, fs.ErrExist) {
+		if err = root.Mkdir(filepath.Join(place, generation), 0o700); !errors.Is(err, fs.ErrExist) {
 			return generation, err
 		}
 	}
@@ -266,22 +293,22 @@ func begin(place string) (generation string, err error) {
 
 // prune removes the generations but those that are named. What cannot be removed
 // now is tried again with the next.
-func prune(place string, keep ...string) {
-	entries, err := os.ReadDir(place)
+func prune(root *os.Root, place string, keep ...string) {
+	entries, err := fs.ReadDir(root.FS(), place)
 	if err != nil {
 		return
 	}
 	for _, e := range entries {
 		if e.IsDir() && strings.HasPrefix(e.Name(), "..") && !slices.Contains(keep, e.Name()) {
-			_ = os.RemoveAll(filepath.Join(place, e.Name()))
+			_ = root.RemoveAll(filepath.Join(place, e.Name()))
 		}
 	}
 }
 
 // write makes a file that only the owner may read, and that is on disk when it
 // returns.
-func write(path string, content []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+func write(root *os.Root, path string, content []byte) error {
+	f, err := root.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
@@ -293,19 +320,19 @@ func write(path string, content []byte) error {
 }
 
 // link makes a symbolic link, in place of whatever has its name.
-func link(target, path string) error {
+func link(root *os.Root, target, path string) error {
 	tmp := path + ".tmp"
-	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := root.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := os.Symlink(target, tmp); err != nil {
+	if err := root.Symlink(target, tmp); err != nil {
 		return err
 	}
-	return os.Rename(tmp, path)
+	return root.Rename(tmp, path)
 }
 
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
+func syncDir(root *os.Root, dir string) error {
+	d, err := root.Open(dir)
 	if err != nil {
 		return err
 	}

@@ -110,8 +110,8 @@ func (s *sandbox) link(file, at string) {
 	s.must(os.WriteFile(s.path(at), data, 0o755))
 }
 
-// network starts the thread that is in the pod's network. It ends with the test, and the
-// network with it.
+// network starts the thread that is in the pod's network and has the pod's mounts. It ends
+// with the test, and both with it.
 func (s *sandbox) network() {
 	s.t.Helper()
 	type work struct {
@@ -121,7 +121,10 @@ func (s *sandbox) network() {
 	queue, ready := make(chan work), make(chan error)
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread is of no use to anybody else
-		err := unix.Unshare(unix.CLONE_NEWNET)
+		err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS)
+		if err == nil {
+			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+		}
 		if err == nil {
 			err = loopbackUp()
 		}
@@ -277,14 +280,15 @@ func (s *sandbox) mount(d deployment, v corev1.Volume, at string) {
 	s.must(os.MkdirAll(dir, 0o755))
 	s.must(os.Chown(dir, 0, int(s.group)))
 	s.must(unix.Chmod(dir, 0o2777))
+	s.do(func() { s.must(unix.Mount(dir, dir, "", unix.MS_BIND, "")) }) // so that it is the root of a volume
 	file := func(name, text string, mode uint32, uid int) {
 		s.must(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 		s.must(os.Chown(filepath.Join(dir, name), uid, int(s.group)))
 		s.must(unix.Chmod(filepath.Join(dir, name), mode))
 	}
 	switch {
-	case v.Name == "state-key": // what the container state-key does
-		file("state.key", strings.Repeat("k", 32), 0o400, 65532)
+	case v.Secret != nil:
+		file(v.Secret.Items[0].Path, strings.Repeat("k", 32), uint32(*v.Secret.DefaultMode), 0)
 	case v.EmptyDir != nil:
 	case v.ConfigMap != nil && v.ConfigMap.Name == "istio-ca-root-cert":
 		file("root-cert.pem", authority(s.t), 0o644, 0)
@@ -375,7 +379,7 @@ func startPod(t *testing.T, d deployment) {
 	var agent, envoy *corev1.Container
 	for _, c := range containers(pod) {
 		switch {
-		case c.Name == "application" || c.Name == "state-key":
+		case c.Name == "application":
 			continue
 		case runs(c):
 			agent = &c

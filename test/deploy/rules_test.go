@@ -273,9 +273,7 @@ func TestSidecarsStartInOrder(t *testing.T) {
 		pod := d.pod(t).Spec.Template.Spec
 		var order []string
 		for _, c := range containers(pod) {
-			if c.Name != "state-key" {
-				order = append(order, c.Name)
-			}
+			order = append(order, c.Name)
 		}
 		got := strings.Join(order, " ")
 		switch got {
@@ -284,7 +282,7 @@ func TestSidecarsStartInOrder(t *testing.T) {
 			t.Errorf("%s: containers start in the order %s", d.name, got)
 		}
 		for _, c := range containers(pod) {
-			if want := c.Name != "bootstrap" && c.Name != "state-key"; always(pod, c) != want {
+			if want := c.Name != "bootstrap"; always(pod, c) != want {
 				t.Errorf("%s: container %s: lives as long as the pod: %t, want %t", d.name, c.Name, always(pod, c), want)
 			}
 		}
@@ -300,7 +298,7 @@ func TestVolumesThatAreMountedExistAndAreMounted(t *testing.T) {
 			if v.EmptyDir != nil && v.EmptyDir.SizeLimit == nil {
 				t.Errorf("%s: volume %s may grow without limit", d.name, v.Name)
 			}
-			if memory := v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumMemory; memory != slices.Contains([]string{"socket", "identity", "state-key"}, v.Name) {
+			if memory := v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumMemory; memory != slices.Contains([]string{"socket", "identity"}, v.Name) {
 				t.Errorf("%s: volume %s: in memory: %t", d.name, v.Name, memory)
 			}
 		}
@@ -370,8 +368,10 @@ func TestTheHardenedComponentReachesTheAgent(t *testing.T) {
 	for _, d := range built(t) {
 		pod := d.pod(t).Spec.Template.Spec
 		hardened := strings.HasSuffix(d.name, "+ hardened")
-		if got := pod.InitContainers[0].Name == "state-key"; got != hardened {
-			t.Errorf("%s: the key is copied first: %t", d.name, got)
+		for _, v := range pod.Volumes {
+			if v.Name == "state-key" && (v.Secret == nil || v.Secret.DefaultMode == nil || *v.Secret.DefaultMode != 0o440) {
+				t.Errorf("%s: volume %s: want a Secret that only root and the fsGroup may read: %+v", d.name, v.Name, v.Secret)
+			}
 		}
 		for _, c := range containers(pod) {
 			if !runs(c) {

@@ -77,12 +77,12 @@ func TestWhatIsWrongWithTheSettingsIsSaidInOneLine(t *testing.T) {
 		"an unknown key":        {agent("--config", file("key.yaml", "upstreem: a:1\n")), 2, `unknown key "upstreem", did you mean upstream?`},
 		"no file of settings":   {agent("--config", missing), 2, "--config: open " + missing},
 		"a file that is broken": {agent("--config", file("broken.yaml", "upstream: [a:1\n")), 2, "broken.yaml: "},
-		"a directory as a file": {agent("--config", dir), 2, "--config: read " + dir},
+		"a directory as a file": {agent("--config", dir), 2, "--config: " + dir + ": it is a directory: name a regular file"},
 		"a bad address":         {agent("--upstream", "nonsense"), 2, `upstream "nonsense": want host:port`},
 		"a bad port":            {agent("--upstream", "xds.test:70000"), 2, `port "70000" is not a number from 1 to 65535`},
 		"a missing bootstrap":   {agent("--upstream", "a:1", "--bootstrap", missing+".yaml"), 2, "open " + missing},
 		"a socket in a file":    {agent("--upstream", "a:1", "--socket", file("file", "")+"/xds.sock"), 1, "file"},
-		"a long socket path":    {agent("--upstream", "a:1", "--socket", filepath.Join(dir, strings.Repeat("x", 107))), 1, "at most 107"},
+		"a long socket path":    {agent("--upstream", "a:1", "--socket", filepath.Join(dir, strings.Repeat("x", 107))), 2, "at most 107"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, out := run(t, tc.args...)

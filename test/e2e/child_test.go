@@ -438,6 +438,49 @@ func TestEnvoyIsStartedWhenThereIsSomethingToServe(t *testing.T) {
 	}
 }
 
+// The control plane may hold a TLS key.
+func TestTheControlPlaneGivesUpWhatItHasNoNeedOf(t *testing.T) {
+	w := newWorld(t, xdstest.Delta, xdstest.Delta)
+	socket := w.path("cp.sock")
+	p, err := testbed.Start("control plane", w.path("cp.log"), holdfast(t), "controlplane", "--dir", t.TempDir(), "--listen", "unix:"+socket)
+	w.check(err)
+	t.Cleanup(p.Kill)
+	w.check(p.Wait(limit, func() error { return testbed.Dial("unix", socket) }))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
+	w.check(err)
+	limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", p.PID()))
+	w.check(err)
+	if !strings.Contains(string(limits), "Max core file size        0                    0") {
+		t.Errorf("it may dump its core:\n%s", limits)
+	}
+	for _, want := range []string{"\nUmask:\t0077\n", "\nNoNewPrivs:\t1\n"} {
+		if !strings.Contains(string(status), want) {
+			t.Errorf("no %q:\n%s", want, status)
+		}
+	}
+}
+
+// A file that cannot be read is no reason not to end.
+func TestAFileOfTLSThatIsAPipeHoldsNothingUp(t *testing.T) {
+	w := newWorld(t, xdstest.Delta, xdstest.Delta)
+	pipe := w.path("pipe")
+	w.check(syscall.Mkfifo(pipe, 0o600))
+	for _, flag := range []string{"--upstream-ca=" + pipe, "--upstream-ca=/dev/zero", "--upstream-token-file=" + pipe} {
+		w.startAgentWith("--upstream-plaintext", flag)
+		w.check(w.agent.Wait(limit, func() error {
+			s, err := w.client().Status(t.Context())
+			if err != nil {
+				return err
+			}
+			if len(s.Groups) == 0 || len(s.Groups[0].Upstreams) == 0 || !strings.Contains(s.Groups[0].Upstreams[0].LastError, "name a regular file") {
+				return fmt.Errorf("%+v", s.Groups)
+			}
+			return nil
+		}))
+		w.check(w.agent.Stop(5 * time.Second))
+	}
+}
+
 // Core dumps would hold keys; an Envoy that the agent runs has no more than it.
 func TestTheAgentAndItsEnvoyGiveUpWhatTheyHaveNoNeedOf(t *testing.T) {
 	w := newWorld(t, xdstest.Delta, xdstest.Delta)
@@ -460,7 +503,7 @@ func TestTheAgentAndItsEnvoyGiveUpWhatTheyHaveNoNeedOf(t *testing.T) {
 	open := w.path("open")
 	w.check(os.Mkdir(open, 0o700))
 	w.check(os.Chmod(open, 0o777))
-	if code, out := run(t, "run", "--upstream", "127.0.0.1:1", "--upstream-plaintext", "--socket", open+"/x.sock", "--admin", "", "--health", ""); code != 1 || !strings.Contains(out, "everybody may write to") {
+	if code, out := run(t, "run", "--upstream", "127.0.0.1:1", "--upstream-plaintext", "--socket", open+"/x.sock", "--admin", "", "--health", ""); code != 1 || !strings.Contains(out, "others may write to") {
 		t.Errorf("%d %s", code, out)
 	}
 }

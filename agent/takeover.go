@@ -1,0 +1,312 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/listener"
+)
+
+const (
+	// takenWithin is how long a successor may take until it serves on everything.
+	takenWithin = 30 * time.Second
+	// restoreEvery is how often it is tried to take back what a successor was given.
+	restoreEvery = time.Second
+	// handoverRetry is how often, and handoverWithin how long, a successor tries for what
+	// the other agent has released.
+	handoverRetry  = 20 * time.Millisecond
+	handoverWithin = 10 * time.Second
+)
+
+// Handover begins to leave what there can be only one of to another agent, which asks
+// for it. What clients have goes on meanwhile; see handOver.
+func (a *Agent) Handover(admit func() (net.Conn, error)) error {
+	a.life.mu.Lock()
+	var why error
+	switch {
+	case a.life.envoy != nil:
+		why = errors.New("takeover: this agent runs Envoy as its child, which would end with it")
+	case a.socket == nil:
+		why = errors.New("takeover: this agent has no socket")
+	case a.life.leaving:
+		why = errors.New("takeover: another agent is taking over")
+	default:
+		a.life.leaving = true
+	}
+	a.life.mu.Unlock()
+	if why != nil {
+		return why
+	}
+	conn, err := admit()
+	if err != nil {
+		a.stay()
+		return err
+	}
+	select {
+	case a.life.successors <- conn:
+	case <-a.life.over:
+		_ = conn.Close() // this agent ends, so that there is nothing to wait for
+	}
+	return nil
+}
+
+// stay notes that no other agent is taking over any more.
+func (a *Agent) stay() {
+	a.life.mu.Lock()
+	defer a.life.mu.Unlock()
+	a.life.leaving = false
+}
+
+// leaving reports whether another agent is taking over.
+func (a *Agent) leaving() bool {
+	a.life.mu.Lock()
+	defer a.life.mu.Unlock()
+	return a.life.leaving
+}
+
+// awaitEnd returns when ctx or serving ends, or when another agent has taken over.
+func (a *Agent) awaitEnd(ctx, serving context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(serving, cancel)()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case conn := <-a.life.successors:
+			if a.handOver(ctx, conn) {
+				return
+			}
+		}
+	}
+}
+
+// handOver releases the lock of the state, those of the sockets and the TCP addresses,
+// and reports whether the successor has confirmed that it serves on all of them. If it
+// has not, because it ended, or for too long, they are taken back. Both sockets are served
+// until the successor puts its own in their place.
+func (a *Agent) handOver(ctx context.Context, conn net.Conn) (over bool) {
+	defer func() { _ = conn.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	a.cfg.Log.Info("another agent takes over")
+	a.setReleased(true)
+	if a.keeper != nil {
+		a.keeper.release()
+	}
+	a.socket.Release()
+	a.surface.Release()
+	if a.rest != nil {
+		a.rest.Release()
+	}
+	err := confirmed(conn)
+	switch {
+	case ctx.Err() != nil:
+		return true // this agent ends in any case, and the successor goes on
+	case err == nil:
+		a.cfg.Log.Info("another agent has taken over")
+		return true
+	}
+	a.cfg.Log.Warn("the other agent has not taken over: this one takes back its state, sockets and addresses, and serves on", "err", err)
+	_ = conn.Close()
+	a.setReleased(false)
+	a.takeBack(ctx)
+	a.stay()
+	return false
+}
+
+// confirmed tells a successor what it waits for, and returns nil when it has confirmed and
+// was told that this agent ends.
+func confirmed(conn net.Conn) error {
+	_ = conn.SetDeadline(time.Now().Add(takenWithin))
+	if _, err := fmt.Fprintln(conn, admin.Released); err != nil {
+		return err
+	}
+	said, err := admin.ReadLine(conn)
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		_ = conn.SetDeadline(time.Now().Add(time.Second))
+		_, _ = fmt.Fprintln(conn, admin.Withdrawn) // it may be stopped, and read this later
+		return fmt.Errorf("it has not confirmed within %s", takenWithin)
+	case err != nil:
+		return fmt.Errorf("it has ended: %w", err)
+	case said != admin.Confirmed:
+		return fmt.Errorf("it says %q: want %q", said, admin.Confirmed)
+	}
+	_, err = fmt.Fprintln(conn, admin.Ended)
+	return err
+}
+
+// takeBack takes back what was released. It returns when that is done, or ctx ends.
+func (a *Agent) takeBack(ctx context.Context) {
+	if a.keeper != nil {
+		a.keeper.takeBack()
+	}
+	ticker := time.NewTicker(restoreEvery)
+	defer ticker.Stop()
+	last := ""
+	for {
+		errs := []error{a.socket.Restore(), a.surface.Restore()}
+		if a.rest != nil {
+			errs = append(errs, a.rest.Restore())
+		}
+		err := errors.Join(errs...)
+		if err == nil {
+			a.cfg.Log.Info("the sockets and addresses are taken back")
+			return
+		}
+		if text := err.Error(); text != last { // not once a second
+			a.cfg.Log.Warn("a socket or an address cannot be taken back: it is tried again every second", "err", err)
+			last = text
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// bind binds everything that the agent serves on. With --takeover, what can be tried
+// while another agent serves is tried first; then that one is asked to release it; and
+// when all is bound it is told so, and ends.
+func (a *Agent) bind(ctx context.Context) error {
+	if !a.cfg.Takeover {
+		return a.bindAll(ctx, a.bindSocket, a.bindREST, a.bindSurface)
+	}
+	if !strings.HasPrefix(a.cfg.Admin, "unix:") {
+		return errTakeoverNeedsSocket
+	}
+	if err := a.try(); err != nil {
+		return err
+	}
+	other, err := admin.Client{Addr: a.cfg.Admin}.Takeover(ctx)
+	if errors.Is(err, admin.ErrNoAgent) {
+		a.cfg.Log.Info("nobody to take over from", "admin", a.cfg.Admin)
+		return a.bindAll(ctx, a.bindSocket, a.bindREST, a.bindSurface)
+	}
+	if err != nil {
+		return fmt.Errorf("--takeover: %w", err)
+	}
+	defer other.Abandon()
+	a.cfg.Log.Info("taking over from another agent")
+	// The socket comes last: as soon as it is in place, clients find this agent only.
+	if err := a.bindAll(ctx, a.openState, a.bindSurface, a.bindREST, a.bindSocket); err != nil {
+		return fmt.Errorf("%w (the other agent serves on)", err)
+	}
+	if err := other.Confirm(); err != nil {
+		return fmt.Errorf("--takeover: %w", err)
+	}
+	return nil
+}
+
+// errTakeoverNeedsSocket says where another agent is asked.
+var errTakeoverNeedsSocket = errors.New("--takeover needs --admin unix:PATH, the same as that of the agent that is taken over from: it is asked there")
+
+func (a *Agent) bindAll(ctx context.Context, steps ...func(context.Context) error) error {
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// try binds what the agent needs for a moment. That somebody has it is no error: it may be
+// the agent that is to be taken over from.
+func (a *Agent) try() error {
+	if err := downstream.Try(a.cfg.Socket); err != nil {
+		return err
+	}
+	if a.certificates != nil {
+		if err := a.certificates.Open(); err != nil {
+			return err
+		}
+	}
+	if err := a.surface.Try(); err != nil {
+		return err
+	}
+	if a.cfg.REST == "" {
+		return nil
+	}
+	if err := listener.Try(a.cfg.REST); err != nil {
+		return fmt.Errorf("--rest: %w", err)
+	}
+	return nil
+}
+
+func (a *Agent) openState(context.Context) error {
+	if a.keeper == nil {
+		return nil
+	}
+	if err := a.keeper.open(); err != nil {
+		return fmt.Errorf("--takeover: this agent would begin with nothing: %w", err)
+	}
+	return nil
+}
+
+func (a *Agent) bindSocket(context.Context) error {
+	socket, err := downstream.ListenTo(a.cfg.Socket, downstream.Peers{
+		UIDs: a.cfg.AllowUIDs, GIDs: a.cfg.AllowGIDs, Log: a.cfg.Log, Observer: a.metrics.Downstream(),
+	})
+	if err != nil {
+		return err
+	}
+	a.socket = socket
+	uids, gids := socket.Admitted()
+	a.cfg.Log.Info("serving xDS", "socket", a.cfg.Socket.Path, "uids", fmt.Sprint(uids), "gids", fmt.Sprint(gids))
+	return nil
+}
+
+func (a *Agent) bindREST(ctx context.Context) error {
+	if a.cfg.REST == "" {
+		return nil
+	}
+	err := a.free(ctx, func() (err error) {
+		a.rest, err = listener.Listen(a.cfg.REST)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("--rest: %w", err)
+	}
+	a.cfg.Log.Info("serving REST", "addr", a.rest.Addr().String())
+	return nil
+}
+
+func (a *Agent) bindSurface(ctx context.Context) error { return a.free(ctx, a.surface.Listen) }
+
+// free listens on TCP addresses. One that takes over waits a while for an address that is
+// still in use.
+func (a *Agent) free(ctx context.Context, listen func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, handoverWithin)
+	defer cancel()
+	for {
+		err := listen()
+		if err == nil || !a.cfg.Takeover || !errors.Is(err, syscall.EADDRINUSE) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(handoverRetry):
+		}
+	}
+}
+
+// unbind gives up what was bound, where it is not served.
+func (a *Agent) unbind() {
+	a.surface.Close()
+	if a.socket != nil {
+		_ = a.socket.Close()
+	}
+	if a.rest != nil {
+		_ = a.rest.Close()
+	}
+}

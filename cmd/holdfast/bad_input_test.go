@@ -1,0 +1,112 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// What is wrong is said in one line: what it is, where, and what to do.
+func TestBadInputIsExplainedInOneLine(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, content string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	pipe := filepath.Join(dir, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run := func(args ...string) []string {
+		return append([]string{"run", "--upstream", "a:1", "--health", "", "--admin", "", "--socket", filepath.Join(dir, "run", "xds.sock")}, args...)
+	}
+	config := func(name, content string) []string { return run("--config", file(name+".yaml", content)) }
+	socket := filepath.Join(dir, "x.sock")
+	for _, tc := range []struct {
+		name    string
+		environ []string
+		args    []string
+		code    int
+		want    string // the whole line, "DIR" for the directory
+	}{
+		{"a number that is none", nil, run("--max-streams", "x"), 2, `--max-streams: "x": want a whole number, such as 100`},
+		{"a number that is too large", nil, run("--max-streams", "99999999999999999999"), 2, `--max-streams: "99999999999999999999": the number is too large`},
+		{"no number in a variable", []string{"HOLDFAST_MAX_STREAMS="}, run(), 2, `HOLDFAST_MAX_STREAMS: "": want a whole number, such as 100`},
+		{"no boolean in a variable", []string{"HOLDFAST_PPROF=perhaps"}, run(), 2, `HOLDFAST_PPROF: "perhaps": want true or false`},
+		{"no boolean", nil, run("--pprof=perhaps"), 2, `--pprof: "perhaps": want true or false`},
+		{"a duration without a unit", nil, run("--drain-min", "5"), 2, `--drain-min: "5": want a duration with its unit, such as 500ms, 5s or 10m`},
+		{"a mode in YAML", nil, config("mode", "socket-mode: 0660\n"), 2, "DIR/mode.yaml: socket-mode: put the permissions into quotes, such as '0660': YAML takes digits for another number"},
+		{"a duration in YAML", nil, config("duration", "drain-min: 5\n"), 2, "DIR/duration.yaml: drain-min: 5: want a duration with its unit, such as 500ms, 5s or 10m"},
+		{"a key twice", nil, config("twice", "admin: ''\nlinger: 1\nadmin: ''\n"), 2, `DIR/twice.yaml: line 3: key "admin" is there twice`},
+		{"two keys twice", nil, config("two", "admin: ''\nrest: ''\nadmin: ''\nrest: ''\n"), 2, `DIR/two.yaml: line 3: key "admin" is there twice; line 4: key "rest" is there twice`},
+		{"a second document", nil, config("second", "# first\n---\nadmin: ''\n---\nadmin: unix:/x\n"), 2, "DIR/second.yaml: line 4: a second YAML document begins: want one"},
+		{"a second document that is empty", nil, config("empty", "admin: ''\n---\n"), 2, "DIR/empty.yaml: line 2: a second YAML document begins: want one"},
+		{"settings in a pipe", nil, run("--config", pipe), 2, "--config: DIR/pipe: it is a named pipe: name a regular file"},
+		{"endless settings", nil, run("--config", "/dev/zero"), 2, "--config: /dev/zero: it is a device: name a regular file"},
+		{"an upstream that is none", nil, run("--upstream", "x"), 2, `upstream "x": want host:port, unix:PATH, dns:///HOST:PORT, http(s)://HOST or file:DIR`},
+		{"REST on a socket", nil, run("--rest", "unix:/x/rest.sock"), 2, `--rest: "unix:/x/rest.sock": want host:port, or '' for none; on the socket REST always is`},
+		{"REST on a port alone", nil, run("--rest", "1234"), 2, `--rest: "1234": want host:port, or '' for none; on the socket REST always is`},
+		{"REST on a port that is none", nil, run("--rest", "127.0.0.1:70000"), 2, `--rest: "127.0.0.1:70000": port "70000" is not a number from 0 to 65535`},
+		{"one path for both", nil, run("--socket", socket, "--admin", "unix:"+socket), 2, "--admin and --socket are both DIR/x.sock: give each a path of its own"},
+		{"an unknown group", nil, run("--socket-group", "no-such-group"), 2, "--socket: socket DIR/run/xds.sock: --socket-group: group: unknown group no-such-group"},
+		{"no socket", nil, run("--socket", ""), 2, "--socket is empty: name the path of the socket, such as /run/holdfast/xds.sock"},
+		{"a socket path that is too long", nil, run("--socket", "/"+strings.Repeat("x", 107)), 2, "--socket: socket /" + strings.Repeat("x", 107) + ": the path has 108 bytes, and a Unix socket's at most 107: choose a shorter one"},
+		{"a takeover without a socket", nil, run("--takeover", "--admin", "127.0.0.1:1"), 2, "--takeover needs --admin unix:PATH, the same as that of the agent that is taken over from: it is asked there"},
+		{"a missing bootstrap", nil, run("--bootstrap", "/nope"), 2, "bootstrap: read node: open /nope: no such file or directory"},
+		{"a bootstrap that is a pipe", nil, run("--bootstrap", pipe), 2, "bootstrap: read node: DIR/pipe: it is a named pipe: name a regular file"},
+		{"a bootstrap that is a directory", nil, run("--bootstrap", dir), 2, "bootstrap: read node: DIR: it is a directory: name a regular file"},
+		{"a state that is not there", nil, []string{"export", "--state-dir", "/nope", "--out", filepath.Join(dir, "out"), "--node-id", "a", "--node-cluster", "b"}, 1, "--state-dir: store: open: state directory /nope: does not exist"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := call(t, tc.environ, tc.args...)
+			if got.code != tc.code {
+				t.Errorf("exit %d, want %d", got.code, tc.code)
+			}
+			want := "holdfast: " + strings.ReplaceAll(tc.want, "DIR", dir) + "\n"
+			want = strings.ReplaceAll(want, "file:"+dir, "file:DIR")
+			if tc.want != "" && got.errors != want {
+				t.Errorf("got  %swant %s", got.errors, want)
+			}
+			if lines := strings.Split(strings.TrimSpace(got.errors), "\n"); !strings.HasPrefix(lines[len(lines)-1], "holdfast: ") || tc.code == 2 && len(lines) > 1 {
+				t.Errorf("not one line:\n%s", got.errors)
+			}
+		})
+	}
+}
+
+// A program that prints its own version in many lines.
+func TestACommandThatIsNoEnvoyIsSaidInOneLine(t *testing.T) {
+	dir := t.TempDir()
+	other := filepath.Join(dir, "other")
+	if err := os.WriteFile(other, []byte("#!/bin/sh\nprintf 'other 9.1\\nlicense\\nmore\\n'\nexit 1\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	got := ask(t, "run", "--upstream", "file:"+dir, "--health", "", "--admin", "", "--socket", filepath.Join(dir, "x.sock"), "--envoy-admin", "127.0.0.1:1", "--", other)
+	want := `holdfast: the command after --: ` + other + ` --version: exit status 1: "other 9.1": is it Envoy?`
+	if got.code != 1 || !strings.HasSuffix(got.errors, want+"\n") || strings.Contains(got.errors, "license") {
+		t.Errorf("exit %d\n%s\nwant %s", got.code, got.errors, want)
+	}
+}
+
+func TestTheVersionIsAFlagToo(t *testing.T) {
+	want := call(t, nil, "version").out
+	for _, flag := range []string{"--version", "-v"} {
+		if got := call(t, nil, flag); got.code != 0 || got.out != want || got.errors != "" {
+			t.Errorf("%s: %+v", flag, got)
+		}
+	}
+}
+
+// What is not given has no default, and "null" is nobody's value.
+func TestTheHelpNamesNoDefaultThatIsNone(t *testing.T) {
+	for _, command := range []string{"run", "bootstrap", "controlplane", "export"} {
+		if got := call(t, nil, command, "--help"); got.code != 0 || strings.Contains(got.out, "default null") || strings.Contains(got.out, "default []") {
+			t.Errorf("%s: exit %d\n%s", command, got.code, got.out)
+		}
+	}
+}

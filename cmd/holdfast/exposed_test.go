@@ -1,0 +1,100 @@
+package main
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestWhatIsOpenToOthersIsSaidOnceAtTheStart(t *testing.T) {
+	loose, tight := filepath.Join(t.TempDir(), "loose"), filepath.Join(t.TempDir(), "tight")
+	for path, mode := range map[string]os.FileMode{loose: 0o644, tight: 0o600} {
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	caDir := t.TempDir()
+	if err := os.Symlink(loose, filepath.Join(caDir, "ca-key.pem")); err != nil {
+		t.Fatal(err)
+	}
+	const clear, credentials = "can be read and changed on the way", "credentials are sent in the clear"
+	for _, tc := range []struct {
+		name string
+		args []string
+		want []string // one line each
+	}{
+		{"TLS", []string{"--upstream", "192.0.2.1:443", "--upstream-header", "authorization=x"}, nil},
+		{"plaintext on this machine", []string{"--upstream", "127.0.0.1:1", "--upstream", "[::1]:1", "--upstream", "localhost:1", "--upstream", "unix:/x", "--upstream", "http://127.0.0.1:1/x",
+			"--upstream", "dns:///localhost:1", "--upstream-plaintext", "--upstream-header", "authorization=x"}, nil},
+		{"plaintext", []string{"--upstream", "192.0.2.1:80", "--upstream", "127.0.0.1:1", "--upstream-plaintext"}, []string{clear + `|upstreams=192.0.2.1:80`}},
+		{"plaintext, by name", []string{"--upstream", "http://xds.test/x", "--upstream", "dns:///xds.test:1", "--upstream-plaintext"}, []string{clear + `|upstreams="http://xds.test/x, dns:///xds.test:1"`}},
+		{"credentials", []string{"--upstream", "xds.test:80", "--upstream-plaintext", "--upstream-header", "x-consul-token=TOPSECRET", "--upstream-header", "Authorization=TOPSECRET", "--upstream-header", "ClusterID=x", "--upstream-token-file", tight},
+			[]string{clear, credentials + `|credentials="--upstream-token-file, --upstream-header Authorization, --upstream-header x-consul-token"`}},
+		{"an open admin", []string{"--admin", "0.0.0.0:1"}, []string{"status and all resources|flag=--admin|addr=0.0.0.0:1"}},
+		{"an admin on all addresses", []string{"--admin", ":1"}, []string{"status and all resources"}},
+		{"a closed admin", []string{"--admin", "127.0.0.1:1"}, nil},
+		{"an open REST", []string{"--rest", "[::]:1"}, []string{"the configuration can be read, in the clear|flag=--rest"}},
+		{"a closed REST", []string{"--rest", "[::1]:1"}, nil},
+		{"a loose key", []string{"--upstream-cert", tight, "--upstream-key", loose}, []string{"every user of this machine may read|flag=--upstream-key|file=" + loose}},
+		{"a tight key", []string{"--upstream-cert", loose, "--upstream-key", tight}, nil},
+		{"a loose CA key", []string{"--ca", "dir:" + caDir}, []string{"every user of this machine may read|flag=--ca|file=" + caDir + "/ca-key.pem"}},
+		{"a loose token", []string{"--upstream-token-file", loose}, []string{"every user of this machine may read|flag=--upstream-token-file"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newCommand("run", "", "", "")
+			f := &runFlags{form: oneOf("delta", "sotw"), log: newLogFlags()}
+			f.add(c)
+			for _, s := range c.sections {
+				c.Flags().AddFlagSet(s.flags)
+			}
+			if err := c.Flags().Parse(tc.args); err != nil {
+				t.Fatal(err)
+			}
+			var log bytes.Buffer
+			f.warnExposed(slog.New(slog.NewTextHandler(&log, nil)))
+			wantLines(t, log.String(), tc.want)
+		})
+	}
+	for _, tc := range []struct {
+		name string
+		f    controlPlaneFlags
+		want []string
+	}{
+		{"on this machine", controlPlaneFlags{listen: defaultListen}, nil},
+		{"on a socket", controlPlaneFlags{listen: "unix:/x"}, nil},
+		{"for all, in the clear", controlPlaneFlags{listen: ":18000"}, []string{"the resources can be read, in the clear|flag=--listen|addr=:18000"}},
+		{"for all, with TLS", controlPlaneFlags{listen: ":18000", tlsCert: tight, tlsKey: loose}, []string{"every user of this machine may read|flag=--tls-key"}},
+		{"an open admin", controlPlaneFlags{listen: defaultListen, admin: "192.0.2.1:1"}, []string{"status and all resources|flag=--admin"}},
+	} {
+		t.Run("the control plane "+tc.name, func(t *testing.T) {
+			var log bytes.Buffer
+			tc.f.warnExposed(slog.New(slog.NewTextHandler(&log, nil)))
+			wantLines(t, log.String(), tc.want)
+		})
+	}
+}
+
+// wantLines sees that a log has these lines, each with all its parts, and no secret.
+func wantLines(t *testing.T, log string, want []string) {
+	t.Helper()
+	lines := strings.Split(strings.TrimSuffix(log, "\n"), "\n")
+	if log == "" {
+		lines = nil
+	}
+	if len(lines) != len(want) || strings.Contains(log, "TOPSECRET") {
+		t.Fatalf("%d lines, want %d:\n%s", len(lines), len(want), log)
+	}
+	for i, parts := range want {
+		for part := range strings.SplitSeq(parts, "|") {
+			if !strings.Contains(lines[i], part) || !strings.Contains(lines[i], "level=WARN") {
+				t.Errorf("no %q in %s", part, lines[i])
+			}
+		}
+	}
+}

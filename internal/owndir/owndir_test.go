@@ -1,0 +1,225 @@
+package owndir
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// stranger is a user and a group that no test runs as.
+const stranger = 54321
+
+// kind is what a directory of a test is.
+type kind struct {
+	mode     fs.FileMode
+	stranger bool // belongs to somebody else, which only root can arrange
+}
+
+func (k kind) make(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	uid, gid := -1, -1
+	if k.stranger {
+		if os.Geteuid() != 0 {
+			t.Skip("only root can give a directory to somebody else")
+		}
+		uid = stranger
+	}
+	if err := errors.Join(os.Chown(dir, uid, gid), os.Chmod(dir, k.mode)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mode(t *testing.T, path string) fs.FileMode {
+	t.Helper()
+	info, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Mode() & (fs.ModePerm | fs.ModeSticky | fs.ModeSetgid)
+}
+
+func TestADirectoryIsTakenOnlyIfItIsOnesOwn(t *testing.T) {
+	const sticky = fs.ModeSticky
+	ofRoot := "sub"
+	if os.Geteuid() != 0 {
+		ofRoot = "others may write to " // and so could replace the one below
+	}
+	for _, tc := range []struct {
+		name        string
+		above, here kind
+		use         Use
+		want        string // "": the directory; "sub": the one below; else part of the error
+	}{
+		{"own", kind{0o755, false}, kind{0o700, false}, Use{Sub: "sub"}, ""},
+		{"own, readable", kind{0o755, false}, kind{0o755, false}, Use{Sub: "sub"}, ""},
+		{"own, its group may write", kind{0o755, false}, kind{0o770, false}, Use{Sub: "sub"}, "others may write to "},
+		{"own, its group may write, as in a volume", kind{0o755, false}, kind{0o770, false}, Use{Sub: "sub", GroupWrites: true}, ""},
+		{"own, everybody may write", kind{0o755, false}, kind{0o777, false}, Use{}, "others may write to "},
+		{"sticky, for everybody", kind{0o755, false}, kind{0o777 | sticky, false}, Use{}, "others may write to "},
+		{"sticky, for everybody, with one below", kind{0o755, false}, kind{0o777 | sticky, false}, Use{Sub: "sub"}, "sub"},
+		{"another's", kind{0o755, false}, kind{0o755, true}, Use{Sub: "sub"}, "belongs to uid 54321"},
+		{"another's, for everybody", kind{0o755, false}, kind{0o777, true}, Use{Sub: "sub"}, "belongs to uid 54321, who could replace "},
+		{"below another's", kind{0o755, true}, kind{0o700, false}, Use{Sub: "sub"}, "belongs to uid 54321, who could replace "},
+		{"below one for everybody", kind{0o777, false}, kind{0o700, false}, Use{}, "others may write to "},
+		{"root's, for everybody", kind{0o755, false}, kind{0o777, false}, Use{Sub: "sub"}, ofRoot},
+		{"below one for a group", kind{0o775, false}, kind{0o700, false}, Use{}, "others may write to "},
+		{"below a sticky one", kind{0o777 | sticky, false}, kind{0o700, false}, Use{}, ""},
+		{"another's below a sticky one", kind{0o777 | sticky, false}, kind{0o700, true}, Use{}, "belongs to uid 54321"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			above := filepath.Join(t.TempDir(), "above")
+			dir := filepath.Join(above, "dir")
+			tc.above.make(t, above)
+			if tc.above.mode != 0o755 {
+				must(t, os.Chmod(above, 0o755))
+			}
+			tc.here.make(t, dir)
+			must(t, os.Chmod(above, tc.above.mode))
+			tc.use.Name, tc.use.Group = "state directory", -1
+			d, err := Open(dir, tc.use)
+			if m := mode(t, dir); m != tc.here.mode {
+				t.Errorf("its mode is %s now, it was %s", m, tc.here.mode)
+			}
+			if tc.want != "" && tc.want != "sub" {
+				if !errors.Is(err, ErrUnsafe) || !strings.HasPrefix(err.Error(), "state directory: ") || strings.Count(err.Error(), dir) > 2 || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "\n") {
+					t.Errorf("%v, want %q", err, tc.want)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = d.Root.Close() }()
+			want := filepath.Join(dir, tc.want)
+			if d.Path != want {
+				t.Errorf("%s, want %s", d.Path, want)
+			}
+			if tc.want == "sub" && mode(t, want) != 0o700 {
+				t.Errorf("%s has mode %s", want, mode(t, want))
+			}
+		})
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Somebody who was faster, in a directory for everybody, gets nothing.
+func TestADirectoryBelowThatIsAnothersIsRefused(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "shared")
+	kind{0o777 | fs.ModeSticky, false}.make(t, dir)
+	kind{0o700, true}.make(t, filepath.Join(dir, "sub"))
+	if _, err := Open(dir, Use{Name: "state directory", Sub: "sub", Group: -1}); !errors.Is(err, ErrUnsafe) || !strings.Contains(err.Error(), "sub belongs to uid 54321") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestAMissingDirectoryIsMadeAsItShallBe(t *testing.T) {
+	defer syscall.Umask(syscall.Umask(0o077))
+	for _, tc := range []struct {
+		use  Use
+		want fs.FileMode
+	}{
+		{Use{Group: -1}, 0o700}, {Use{Mode: 0o750, Group: os.Getegid()}, 0o750}, {Use{Mode: 0o711, Group: -1}, 0o711},
+	} {
+		dir := filepath.Join(t.TempDir(), "some", "where")
+		d, err := Open(dir, tc.use)
+		must(t, err)
+		_ = d.Root.Close()
+		for _, made := range []string{dir, filepath.Dir(dir)} {
+			if m := mode(t, made); m != tc.want {
+				t.Errorf("%s has mode %s, want %s", made, m, tc.want)
+			}
+		}
+	}
+}
+
+func TestNothingIsMadeForWhoOnlyReads(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "none")
+	_, err := Open(dir, Use{Name: "state directory", Group: -1, Existing: true})
+	if err == nil || err.Error() != "state directory "+dir+": does not exist" {
+		t.Errorf("%v", err)
+	}
+	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("it was made")
+	}
+}
+
+func TestNothingIsMadeWhereItWouldBeRefused(t *testing.T) {
+	for name, above := range map[string]kind{"for everybody": {0o777, false}, "another's": {0o755, true}, "another's, for everybody": {0o777, true}} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "above")
+			above.make(t, dir)
+			for _, use := range []Use{{Group: -1}, {Group: -1, Sub: "sub"}} {
+				if above == (kind{0o777, false}) && use.Sub != "" {
+					continue // where it is root's it is taken
+				}
+				if _, err := Open(filepath.Join(dir, "below", "deeper"), use); !errors.Is(err, ErrUnsafe) {
+					t.Errorf("%+v: %v", use, err)
+				}
+				if _, err := Open(dir, use); !errors.Is(err, ErrUnsafe) {
+					t.Errorf("%+v: %v", use, err)
+				}
+			}
+			if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+				t.Errorf("made: %v, %v", entries, err)
+			}
+		})
+	}
+}
+
+func TestWhatIsNoDirectoryIsRefused(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	must(t, os.WriteFile(file, nil, 0o600))
+	for _, path := range []string{file, filepath.Join(file, "dir")} {
+		if _, err := Open(path, Use{Name: "state directory", Group: -1}); err == nil || !strings.Contains(err.Error(), "not a directory") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+// A link counts as what it leads to, and whoever may replace the link decides too.
+func TestTheWayThroughLinksIsLookedAt(t *testing.T) {
+	base := t.TempDir()
+	own, open := filepath.Join(base, "own"), filepath.Join(base, "open")
+	kind{0o700, false}.make(t, own)
+	kind{0o777, false}.make(t, open)
+	must(t, os.Symlink(own, filepath.Join(base, "good")))
+	must(t, os.Symlink(own, filepath.Join(open, "bad")))
+	must(t, os.Symlink("loop", filepath.Join(base, "loop")))
+	d, err := Open(filepath.Join(base, "good"), Use{Name: "directory", Group: -1})
+	must(t, err)
+	_ = d.Root.Close()
+	if _, err := Open(filepath.Join(open, "bad"), Use{Name: "directory", Group: -1}); !errors.Is(err, ErrUnsafe) {
+		t.Errorf("%v", err)
+	}
+	if _, err := Open(filepath.Join(base, "loop"), Use{Name: "directory", Group: -1}); err == nil || !strings.Contains(err.Error(), "too many") {
+		t.Errorf("%v", err)
+	}
+}
+
+// Whoever exchanges the directory later does not get what is written.
+func TestWhatIsOpenStaysTheSameDirectory(t *testing.T) {
+	base := t.TempDir()
+	dir := filepath.Join(base, "dir")
+	d, err := Open(dir, Use{Name: "directory", Group: -1})
+	must(t, err)
+	defer func() { _ = d.Root.Close() }()
+	must(t, os.Rename(dir, filepath.Join(base, "moved")))
+	must(t, os.Mkdir(dir, 0o700))
+	must(t, d.Root.WriteFile("x", nil, 0o600))
+	if _, err := os.Lstat(filepath.Join(base, "moved", "x")); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,101 @@
+// Package userfile reads the files that a user names: settings, bootstraps, certificates,
+// keys and tokens.
+//
+// It promises that a wrong name costs neither memory nor time: what is read is a regular
+// file of a bounded size, and a file system that hangs is waited for a few seconds at
+// most. Its functions may be called concurrently.
+package userfile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+	"time"
+)
+
+// The largest files that are read, in bytes: of Read and of ReadSecret.
+const (
+	Max       = 16 << 20
+	MaxSecret = 64 << 10
+)
+
+// patience is how long a file system may take to give a file.
+const patience = 5 * time.Second
+
+// Read returns the content of a regular file of at most Max bytes. Symbolic links are
+// followed. Errors name the file; that of a file which does not exist satisfies
+// errors.Is(err, fs.ErrNotExist).
+func Read(path string) ([]byte, error) { return readWithin(path, Max, patience) }
+
+// ReadSecret is Read for keys and tokens, of at most MaxSecret bytes.
+func ReadSecret(path string) ([]byte, error) { return readWithin(path, MaxSecret, patience) }
+
+// OthersMayRead reports whether every user of the machine may read a file.
+func OthersMayRead(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().Perm()&0o004 != 0
+}
+
+// readWithin reads in a goroutine of its own. One that the file system does not answer stays
+// until it does: nothing else can be done about it.
+func readWithin(path string, limit int, within time.Duration) ([]byte, error) {
+	type result struct {
+		data []byte
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		data, err := read(path, limit)
+		done <- result{data, err}
+	}()
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	select {
+	case r := <-done:
+		return r.data, r.err
+	case <-timer.C:
+		return nil, fmt.Errorf("%s: not read within %s: is it on a volume that hangs?", path, within)
+	}
+}
+
+func read(path string, limit int) (_ []byte, err error) {
+	// Without O_NONBLOCK a named pipe would wait here for its other end.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, syscall.ENXIO) {
+		return nil, fmt.Errorf("%s: it is a socket: name a regular file", path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // only read
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: it is %s: name a regular file", path, kind(info.Mode()))
+	}
+	data, err := io.ReadAll(io.LimitReader(f, int64(limit)+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case len(data) > limit:
+		return nil, fmt.Errorf("%s: it is larger than the limit of %d KiB: is it the right file?", path, limit>>10)
+	}
+	return data, nil
+}
+
+func kind(mode fs.FileMode) string {
+	switch {
+	case mode.IsDir():
+		return "a directory"
+	case mode&fs.ModeNamedPipe != 0:
+		return "a named pipe"
+	case mode&fs.ModeDevice != 0:
+		return "a device"
+	}
+	return "a special file"
+}

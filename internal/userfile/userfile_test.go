@@ -1,0 +1,99 @@
+package userfile
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestARegularFileIsReadAsAWhole(t *testing.T) {
+	dir := t.TempDir()
+	path, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
+	must(t, os.WriteFile(path, []byte("text"), 0o600))
+	must(t, os.Symlink(path, link))
+	for _, name := range []string{path, link} {
+		for _, read := range []func(string) ([]byte, error){Read, ReadSecret} {
+			if b, err := read(name); err != nil || string(b) != "text" {
+				t.Errorf("%s: %q, %v", name, b, err)
+			}
+		}
+	}
+}
+
+// None of them waits, and none fills the memory.
+func TestWhatIsNoRegularFileIsRefused(t *testing.T) {
+	dir, err := os.MkdirTemp("", "holdfast-") // t.TempDir may be too long for a socket
+	must(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	pipe, socket := filepath.Join(dir, "pipe"), filepath.Join(dir, "socket")
+	must(t, syscall.Mkfifo(pipe, 0o600))
+	lis, err := net.Listen("unix", socket)
+	must(t, err)
+	t.Cleanup(func() { _ = lis.Close() })
+	for path, want := range map[string]string{
+		pipe: "it is a named pipe: name a regular file", dir: "it is a directory: name a regular file",
+		"/dev/zero": "it is a device: name a regular file", socket: "it is a socket: name a regular file",
+	} {
+		if _, err := Read(path); err == nil || err.Error() != path+": "+want {
+			t.Errorf("%s: %v, want %q", path, err, want)
+		}
+	}
+	if _, err := Read(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "none: no such file") {
+		t.Errorf("a missing file: %v", err)
+	}
+}
+
+func TestWhatIsTooLargeIsRefused(t *testing.T) {
+	for _, tc := range []struct {
+		read func(string) ([]byte, error)
+		size int
+		want string
+	}{
+		{Read, Max, ""}, {Read, Max + 1, "it is larger than the limit of 16384 KiB"},
+		{ReadSecret, MaxSecret, ""}, {ReadSecret, MaxSecret + 1, "it is larger than the limit of 64 KiB"},
+	} {
+		path := filepath.Join(t.TempDir(), "file")
+		must(t, os.WriteFile(path, bytes.Repeat([]byte{'x'}, tc.size), 0o600))
+		b, err := tc.read(path)
+		if tc.want == "" && (err != nil || len(b) != tc.size) || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+			t.Errorf("%d bytes: read %d, %v, want %q", tc.size, len(b), err, tc.want)
+		}
+	}
+}
+
+// A network file system that hangs is as one that needs longer than anybody waits.
+func TestAFileSystemThatHangsIsNotWaitedFor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	must(t, os.WriteFile(path, bytes.Repeat([]byte{'x'}, Max), 0o600))
+	if _, err := readWithin(path, Max, time.Nanosecond); err == nil || !strings.Contains(err.Error(), "is it on a volume that hangs?") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestAFileForEverybodyIsNoticed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	must(t, os.WriteFile(path, nil, 0o600))
+	for mode, want := range map[fs.FileMode]bool{0o600: false, 0o640: false, 0o644: true} {
+		must(t, os.Chmod(path, mode))
+		if got := OthersMayRead(path); got != want {
+			t.Errorf("%s: %v", mode, got)
+		}
+	}
+	if OthersMayRead(path + "x") {
+		t.Error("a missing file")
+	}
+}

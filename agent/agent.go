@@ -249,7 +249,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer a.unbind()
 	if err := a.bind(ctx); err != nil {
 		if a.keeper != nil {
-			a.keeper.release()
+			a.keeper.abandon()
 		}
 		return err
 	}

@@ -147,6 +147,15 @@ func (k *keeper) release() {
 // errReleased says that another agent has the state directory.
 var errReleased = errors.New("another agent has the state directory")
 
+// abandon closes the disk without writing: nothing has changed since open, if that was
+// called at all.
+func (k *keeper) abandon() {
+	k.writing.Lock()
+	defer k.writing.Unlock()
+	k.released = true
+	_ = k.disk.Close()
+}
+
 // takeBack ends release: the state in memory is written anew, over what the other agent
 // may have written, as soon as the directory is free.
 func (k *keeper) takeBack() {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,6 +16,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/downstream"
 )
 
 // What two agents say to each other, from the side of the one that is taken over from.
@@ -144,3 +147,26 @@ func TestASuccessorGoesOnUnlessTheOtherAgentDoes(t *testing.T) {
 
 // errAny stands for an error that is none of those which are exported.
 var errAny = errors.New("any")
+
+// A successor that cannot start has not touched the state of the agent that serves.
+func TestAnAgentThatCannotBindLeavesTheStateAlone(t *testing.T) {
+	dir := t.TempDir()
+	state := filepath.Join(dir, "state")
+	log := &recorded{}
+	a, err := New(Config{
+		Upstreams: []string{"file:" + dir}, StateDir: state, REST: "203.0.113.1:1",
+		Socket: downstream.SocketConfig{Path: filepath.Join(dir, "xds.sock")}, Log: slog.New(slog.NewTextHandler(log, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "--rest: ") {
+		t.Errorf("ended with %v", err)
+	}
+	if _, err := os.Stat(state); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the state directory was made: %v", err)
+	}
+	if strings.Contains(log.String(), "level=ERROR") {
+		t.Errorf("logged:\n%s", log)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-xds/holdfast/internal/userfile"
+	"github.com/holdfast-xds/holdfast/sds/keystore"
 )
 
 // warnExposed warns, once at the start, of what others can read or reach, by the flags that
@@ -32,6 +33,13 @@ func (f *runFlags) warnExposed(log *slog.Logger) {
 	warnAddress(log, "--rest", f.rest, "the configuration can be read, in the clear, by whoever reaches this address: use an address of loopback, or the socket")
 	warnReadable(log, "--upstream-key", f.security.Key)
 	warnReadable(log, "--upstream-token-file", f.security.TokenFile)
+	if dir := f.certificates.identityDir; dir != "" {
+		kept, _ := filepath.Glob(filepath.Join(dir, "*", keystore.KeyFile)) // the pattern is well formed
+		below, _ := filepath.Glob(filepath.Join(dir, keystore.Sub, "*", keystore.KeyFile))
+		for _, key := range append(kept, below...) {
+			warnReadable(log, "--identity-dir", key)
+		}
+	}
 	for _, source := range append(moreSources{&f.certificates.sourceFlags}, f.certificates.more...) {
 		warnReadable(log, "--istio-key", source.security.Key)
 		warnReadable(log, "--istio-token-file", source.security.TokenFile)

@@ -23,6 +23,13 @@ func TestWhatIsOpenToOthersIsSaidOnceAtTheStart(t *testing.T) {
 	if err := os.Symlink(loose, filepath.Join(caDir, "ca-key.pem")); err != nil {
 		t.Fatal(err)
 	}
+	identityDir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(identityDir, "default"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(loose, filepath.Join(identityDir, "default", "tls.key")); err != nil {
+		t.Fatal(err)
+	}
 	const clear, credentials = "can be read and changed on the way", "credentials are sent in the clear"
 	for _, tc := range []struct {
 		name string
@@ -44,6 +51,7 @@ func TestWhatIsOpenToOthersIsSaidOnceAtTheStart(t *testing.T) {
 		{"a loose key", []string{"--upstream-cert", tight, "--upstream-key", loose}, []string{"every user of this machine may read|flag=--upstream-key|file=" + loose}},
 		{"a tight key", []string{"--upstream-cert", loose, "--upstream-key", tight}, nil},
 		{"a loose CA key", []string{"--ca", "dir:" + caDir}, []string{"every user of this machine may read|flag=--ca|file=" + caDir + "/ca-key.pem"}},
+		{"a loose key of an identity", []string{"--ca", "dev", "--identity-dir", identityDir}, []string{"every user of this machine may read|flag=--identity-dir|default/tls.key"}},
 		{"a loose token", []string{"--upstream-token-file", loose}, []string{"every user of this machine may read|flag=--upstream-token-file"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -30,14 +30,33 @@ type knowledge struct {
 	// doubt names that a client may have without telling.
 	nacked map[item]bool
 	doubt  [kinds]map[string]bool
+	// acks are, by name, the ACKs of clients that the agent heard, and tick counts what it
+	// heard. promised is what the control plane was told last that clients accepted it.
+	acks     [kinds]map[string][]clientACK
+	tick     int
+	promised [kinds]map[string]promise
 	// ackedAt is, by client, the place in the history of what it accepted.
 	ackedAt [maxClients][kinds]map[string]int
+}
+
+// clientACK is the ACK of a content by a client, by its place in the history.
+type clientACK struct {
+	by          *stream
+	tick, place int
+}
+
+// promise is a content that was ACKed to the control plane because a client accepted it,
+// and its place in the history.
+type promise struct {
+	item
+	place int
 }
 
 func (kn *knowledge) init() {
 	kn.good, kn.nacked = make(map[item]bool), make(map[item]bool)
 	for k := range kinds {
 		kn.history[k], kn.doubt[k] = make(map[string][]int), make(map[string]bool)
+		kn.acks[k], kn.promised[k] = make(map[string][]clientACK), make(map[string]promise)
 		kn.deaf[k], kn.accepted[k] = make(map[string]bool), make(map[string]int)
 		for i := range kn.ackedAt {
 			kn.ackedAt[i][k] = make(map[string]int)
@@ -66,6 +85,17 @@ func (w *world) hear(msg upMessage) {
 		w.complete[msg.k] = true
 	}
 	w.told[msg.k] = w.told[msg.k] || msg.told
+	w.tick++
+	msg.rec.tick, msg.rec.at, msg.rec.places = w.tick, time.Now(), make(map[string]int)
+	msg.rec.awaits = make(map[string][]*stream)
+	for _, it := range msg.items {
+		msg.rec.places[it.name] = len(w.history[it.k][it.name]) - 1
+		for _, c := range w.clients {
+			if s := c.stream; s != nil && s.seen[it.k].covers(it.name) {
+				msg.rec.awaits[it.name] = append(msg.rec.awaits[it.name], s)
+			}
+		}
+	}
 }
 
 func (w *world) note(it item) {
@@ -77,7 +107,14 @@ func (w *world) note(it item) {
 	if it.content == 0 {
 		maps.DeleteFunc(w.good, func(g item, _ bool) bool { return g.k == it.k && g.name == it.name })
 		delete(w.accepted[it.k], it.name)
+		delete(w.promised[it.k], it.name)
 	}
+}
+
+// noteAccepted notes that the agent hears that a client accepted a content.
+func (s *stream) noteAccepted(it item, place int) {
+	s.w.tick++
+	s.w.acks[it.k][it.name] = append(s.w.acks[it.k][it.name], clientACK{s, s.w.tick, place})
 }
 
 // settled notes that a Delta wildcard has told everything.
@@ -189,6 +226,7 @@ func (s *stream) noteRequest(req *down.Request) {
 	if !req.NACK && !v.judged[req.Nonce] && (s.c.delta || req.Nonce == v.nonce) {
 		for _, it := range v.sent[req.Nonce] {
 			s.w.accepted[it.k][it.name] = it.content
+			s.noteAccepted(it, v.places[req.Nonce][it.name])
 		}
 	}
 	if req.Nonce != "" && !req.NACK && !v.judged[req.Nonce] {

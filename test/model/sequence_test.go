@@ -3,6 +3,7 @@ package model
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -17,22 +18,45 @@ type sequence struct {
 	steps []step
 }
 
-// step is one thing that happens; its bytes choose what, to whom and how. restart
-// says that it is a restart of the agent.
+// step is one thing that happens; its bytes choose what, to whom and how.
 type step struct {
+	act                act
 	op, who, what, how byte
-	restart            bool
 }
 
-// withRestarts is the sequence of a seed, with restarts of the agent between.
-func withRestarts(seed uint64) *sequence {
+// act is a sort of step. Those but the first are inserted into the sequence of a seed, so
+// that this stays what it was.
+type act byte
+
+const (
+	ordinary     act = iota
+	restartAgent     // how says how
+	holdDisk         // writes are held up from here, or let go
+)
+
+// withDisk is the sequence of a seed, with writes that are held up.
+func withDisk(seed uint64) *sequence {
 	seq := newSequence(seed)
 	random := newRandom(^seed)
-	for range 1 + random.IntN(3) {
-		at := random.IntN(len(seq.steps) + 1)
-		seq.steps = slices.Insert(seq.steps, at, step{how: byte(random.Uint32()), restart: true})
+	for range 2 * random.IntN(4) {
+		seq.insert(random, step{act: holdDisk})
 	}
 	return seq
+}
+
+// withRestarts is the same, with restarts of the agent between.
+func withRestarts(seed uint64) *sequence {
+	seq := withDisk(seed)
+	random := newRandom(seed ^ 1<<63)
+	for range 1 + random.IntN(3) {
+		seq.insert(random, step{act: restartAgent, how: byte(random.Uint32())})
+	}
+	return seq
+}
+
+// insert puts a step anywhere.
+func (seq *sequence) insert(random *rand.Rand, st step) {
+	seq.steps = slices.Insert(seq.steps, random.IntN(len(seq.steps)+1), st)
 }
 
 func newSequence(seed uint64) *sequence {
@@ -136,8 +160,12 @@ var pauses = []time.Duration{10 * time.Millisecond, 300 * time.Millisecond, time
 
 // step does one thing.
 func (w *world) step(st step) {
-	if st.restart {
+	switch st.act {
+	case restartAgent:
 		w.restart(st.how)
+		return
+	case holdDisk:
+		w.hold(diskLink, !w.held[diskLink])
 		return
 	}
 	c := w.clients[int(st.who)%len(w.clients)]

@@ -11,11 +11,12 @@ import (
 )
 
 // The links that a step can hold up: requests to the control plane, responses of
-// it, and the same of each client.
+// it, and the same of each client; last what is being written to disk.
 const (
 	upRequests = iota
 	upResponses
 	downLinks // two for each client from here
+	diskLink  = downLinks + 2*maxClients
 )
 
 const maxClients = 3
@@ -27,8 +28,10 @@ type world struct {
 	cache   *cache.Cache
 	disk    disk
 	journal *cache.Journal
-	run     func() (stop func()) // runs the cache
-	stop    func()
+	// unwritten holds a value when the journal has something to write.
+	unwritten chan struct{}
+	run       func() (stop func()) // runs the cache
+	stop      func()
 	// releaseAt is when what was restored is served, though no source answered.
 	releaseAt time.Time
 	servers   []*controlPlane
@@ -39,7 +42,7 @@ type world struct {
 	up        *upstream // nil while none is reachable
 	versions  map[string]map[string]up.Version
 	clients   []*client
-	held      [downLinks + 2*maxClients]bool
+	held      [diskLink + 1]bool
 	streams   int
 	messages  int
 	fault     fault
@@ -127,6 +130,7 @@ func (w *world) pump() {
 		}
 		busy := w.up != nil && w.pumpUpstream()
 		busy = w.writeDisk() || busy
+		busy = w.up != nil && w.up.poked || busy // an ACK had waited for the disk
 		for _, c := range w.clients {
 			if c.stream != nil && w.violation == nil {
 				busy = w.pumpClient(c) || busy

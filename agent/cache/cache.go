@@ -597,7 +597,9 @@ func (c *Cache) put(t *table, from origin, r *xds.Resource, ch *changes) (reason
 		c.expires(r)
 		t.indexAliases(old, r)
 		ch.add(r.Name, old, r)
-		c.changedSuspect(t, r.Name)
+	}
+	if c.changedSuspect(t, r.Name) {
+		ch.add(r.Name, r)
 	}
 	if news {
 		c.log(t, r.Name)
@@ -700,6 +702,7 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 			c.retire(t, name, e.stable, time.Now())
 		}
 		c.drop(t, name)
+		c.interrupt(t, name)
 		c.changedSuspect(t, name)
 	}
 	if t.url == xds.VirtualHostType && len(t.doubtful) < maxReleases {

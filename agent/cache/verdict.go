@@ -92,7 +92,9 @@ func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []strin
 		w.settle(t, r.Name)
 		e := t.entries[r.Name]
 		switch {
-		case e == nil, c.holdsBack(t, r.Name):
+		case e == nil:
+			continue
+		case c.holdsBack(t, r.Name) && e.res.Version != r.Version:
 			continue // it accepted the stable version that was served instead
 		case e.res.Version == r.Version:
 			if e.standing == xds.Rejected || e.standing == xds.Suspect {
@@ -112,7 +114,7 @@ func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []strin
 			e.good = sameLifetime(r, e.res)
 		}
 		c.log(t, r.Name)
-		if e.good.Version == r.Version {
+		if e.good.Version == r.Version && !c.holdsBack(t, r.Name) {
 			w.onProbation(t, e)
 		}
 	}

@@ -105,6 +105,9 @@ func (u *upstream) receive(msg upMessage) {
 		}
 	}
 	typeURL, nonce := upd.Type, upd.Nonce
+	if w.fault == freezes && len(w.suspects) > 0 {
+		in.Put, in.News, in.Remove, in.Complete, in.Mark, in.Since = nil, nil, nil, false, nil, nil
+	}
 	w.cache.Apply(in, func(verdict error) {
 		switch {
 		case u.ended:
@@ -372,6 +375,7 @@ func (w *world) openStream(c *client) *stream {
 }
 
 func (s *stream) close() {
+	s.w.endTrials(s)
 	s.watch.Close(s.machine.Unanswered())
 }
 
@@ -476,6 +480,8 @@ func (s *stream) next() (resp *down.Response, wake time.Time) {
 func (s *stream) noteClaim(claim down.Verdict) {
 	for _, r := range claim.Accepted {
 		if it, ok := hashed(kindOf(claim.Type), r.Name, r.Version); ok && s.w.place(it) >= 0 {
+			s.seen[it.k].claimed[it] = true
+			s.w.tried(s, it, true)
 			s.noteAccepted(it, s.w.place(it))
 		}
 	}

@@ -19,6 +19,8 @@ const (
 	nackUnasked         // or that somebody refused, and nobody did
 	askForever          // names are asked for again as soon as they come
 	ackBeforeDisk       // what is being written counts as written
+	endsEarly           // a fallback ends after a minute
+	freezes             // during a fallback nothing changes
 	loseDisk            // an agent that is killed loses what is on disk
 )
 
@@ -43,6 +45,8 @@ func TestTheModelFindsPlantedFaults(t *testing.T) {
 		"names are asked for without end":                  {askForever, 7, newSequence},
 		"an ACK does not wait for the disk":                {ackBeforeDisk, 10, withDisk},
 		"what was ACKed is lost when the agent is killed":  {loseDisk, 9, withRestarts},
+		"a fallback ends after a minute":                   {endsEarly, 11, withCrashes},
+		"a fallback freezes everything":                    {freezes, 11, withCrashes},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/cache"
@@ -90,6 +91,7 @@ func (w *world) take() {
 		b = w.journal.Take()
 	}
 	d.writing = &b
+	w.checkStable(b.Resources)
 	w.say("  %d resources and %d facts are being written, everything: %v", len(b.Resources), len(b.Facts), d.rewrites)
 }
 
@@ -113,7 +115,7 @@ func (w *world) stopDisk(killed, written bool) {
 
 // newCache makes the cache of an agent that was just started.
 func (w *world) newCache() {
-	w.cache = cache.New(cache.Config{})
+	w.cache = cache.New(cache.Config{Crashes: true})
 	w.unwritten = make(chan struct{}, 1)
 	w.journal = w.cache.Journal(w.unwritten, w.fault != ackBeforeDisk)
 	w.cache.Restore(slices.Collect(maps.Values(w.disk.saved)), w.disk.facts)
@@ -149,6 +151,7 @@ func (w *world) restart(how byte) {
 	if how&killed == 0 {
 		w.stopDisk(false, false)
 	} else {
+		clear(w.surely)
 		w.forgetUnwritten()
 	}
 	for _, c := range w.clients {
@@ -167,6 +170,9 @@ func (w *world) restart(how byte) {
 			clear(w.ackedAt[i][k]) // an ACK that was under way is lost
 		}
 		for name := range w.history[k] {
+			if content, suspect := w.suspected(k, name); suspect && content == 0 {
+				continue // that it is gone is on disk
+			}
 			if w.disk.saved[diskKey{k.url(), name}].Content == nil {
 				delete(w.history[k], name) // the agent never heard of it
 			}
@@ -174,6 +180,7 @@ func (w *world) restart(how byte) {
 		clear(w.acks[k])
 		w.told[k] = w.disk.facts[cache.Fact{Kind: cache.Known, Type: k.url()}] != ""
 	}
+	w.restartFallback(how&killed != 0)
 	w.releaseAt = time.Now().Add(restoreAfter)
 	if online {
 		w.reach(w.delta)
@@ -226,6 +233,27 @@ func (w *world) forgetUnwritten() {
 	})
 }
 
+// restartFallback reads from disk what is held back: what was before, unless the agent was
+// killed before it was written that this began or ended.
+func (w *world) restartFallback(killed bool) {
+	before := w.suspects
+	w.suspects = make(map[resource]int)
+	for f, value := range w.disk.facts {
+		switch f.Kind {
+		case cache.FallbackFact:
+			_, until, _ := strings.Cut(value, " ")
+			w.until, _ = time.Parse(time.RFC3339, until)
+		case cache.SuspectFact:
+			k := kindOf(f.Type)
+			it, _ := hashed(k, f.Name, strings.TrimPrefix(value, "version="))
+			w.suspects[resource{k, f.Name}] = it.content
+		}
+	}
+	if !killed && !maps.Equal(before, w.suspects) {
+		w.fail(11, "suspected was %v, and after a restart %v", before, w.suspects)
+	}
+}
+
 // forgetDoubt notes the clients that have something without telling, of which the agent
 // knew and had not written it down.
 func (w *world) forgetDoubt(k kind, name string) {
@@ -268,8 +296,8 @@ func (w *world) onDisk(it promise) bool {
 
 // checkPromise is invariant 10, when the agent ACKs a response: what clients accepted of
 // it since it came, or of what came after it under the same name, is on disk. The clients
-// are those that subscribed to the name when it came: the ACK waits for no others. It does
-// not hold where the ACK does not wait for clients: after the ACK timeout, and in SotW where
+// are those that subscribed to the name when it came and whose first answer was no NACK: the
+// ACK waits for nothing else. It does not hold where the ACK does not wait for clients: after the ACK timeout, and in SotW where
 // the request for other names takes the newest nonce with it (protocol.md 1.3).
 func (w *world) checkPromise(rec *serverNonce) {
 	for _, it := range rec.items {
@@ -278,7 +306,7 @@ func (w *world) checkPromise(rec *serverNonce) {
 			continue
 		}
 		accepted := slices.ContainsFunc(w.acks[it.k][it.name], func(a clientACK) bool {
-			return a.tick > rec.tick && a.tick <= rec.judged && a.place >= at && slices.Contains(rec.awaits[it.name], a.by)
+			return a.tick > rec.tick && a.tick <= rec.judged && a.refused <= rec.tick && a.place >= at && slices.Contains(rec.awaits[it.name], a.by)
 		})
 		if !accepted {
 			continue
@@ -307,6 +335,9 @@ func (w *world) checkOffline(c *client) {
 		for _, name := range names {
 			content, _ := w.word(k, name)
 			is := item{k, name, content}
+			if _, suspect := w.suspected(k, name); suspect {
+				continue // its stable content is served
+			}
 			if !t.covers(name) || content == 0 || w.accepted[k][name] != content || w.disputed(k, name) || c.dislikes[is] {
 				continue
 			}

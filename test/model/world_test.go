@@ -49,6 +49,7 @@ type world struct {
 	known     known
 
 	knowledge
+	oracle
 	violation *violation
 	verbose   bool
 	log       []string
@@ -65,6 +66,7 @@ func (v *violation) String() string { return fmt.Sprintf("invariant %d: %s", v.i
 func newWorld(f fault, kn known, onlyDelta bool) *world {
 	w := &world{onlyDelta: onlyDelta, versions: make(map[string]map[string]up.Version), fault: f, known: kn}
 	w.knowledge.init()
+	w.oracle.init()
 	w.disk.init()
 	w.newCache()
 	return w
@@ -119,6 +121,8 @@ func (w *world) reach(delta bool) {
 // pump moves messages until nothing moves any more but what is held up.
 func (w *world) pump() {
 	synctest.Wait()
+	w.ripen()
+	w.expireFallback()
 	if !w.releaseAt.IsZero() && !w.releaseAt.After(time.Now()) {
 		w.releaseAt = time.Time{}
 		w.cache.Release()
@@ -196,6 +200,9 @@ func (w *world) pumpClient(c *client) (busy bool) {
 // next is when something happens by itself; the zero time for never.
 func (w *world) next() (at time.Time) {
 	at = w.releaseAt
+	if len(w.suspects) > 0 {
+		at = earliest(at, w.until)
+	}
 	if w.up != nil {
 		at = earliest(at, w.up.wake)
 	}
@@ -229,7 +236,8 @@ func (w *world) sleep(d time.Duration) {
 	}
 }
 
-// quiesce brings everything back and waits until nothing happens any more.
+// quiesce brings everything back and waits until nothing happens any more but the end of
+// a fallback.
 func (w *world) quiesce() {
 	w.say("quiescence")
 	w.held = [len(w.held)]bool{}
@@ -248,7 +256,7 @@ func (w *world) quiesce() {
 	w.pump()
 	for n := 0; w.violation == nil; n++ {
 		at := w.next()
-		if at.IsZero() {
+		if at.IsZero() || len(w.suspects) > 0 && at.Equal(w.until) {
 			break
 		}
 		if n > 300 || w.messages-before > 1000 {

@@ -702,7 +702,6 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 			c.retire(t, name, e.stable, time.Now())
 		}
 		c.drop(t, name)
-		c.interrupt(t, name)
 		c.changedSuspect(t, name)
 	}
 	if t.url == xds.VirtualHostType && len(t.doubtful) < maxReleases {

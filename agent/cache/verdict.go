@@ -119,6 +119,9 @@ func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []strin
 		}
 	}
 	for _, name := range removed {
+		if wt := w.types[typeURL]; wt != nil {
+			delete(wt.since, name) // should it come back, its minute begins again
+		}
 		if t.entries[name] == nil && t.url != xds.VirtualHostType {
 			w.settle(t, name)
 		}

@@ -38,6 +38,7 @@ type oracle struct {
 	// suspects maps what is held back to its suspected content, 0 for an absence, until
 	// when; fellBack is when that began, fallbacks counts how often it did.
 	suspects  map[resource]int
+	heldBack  map[resource]bool // those that ever were
 	until     time.Time
 	fellBack  time.Time
 	fallbacks int
@@ -62,6 +63,7 @@ type life struct {
 }
 
 func (o *oracle) init() {
+	o.heldBack = make(map[resource]bool)
 	o.stable, o.surely, o.suspects = make(map[item]bool), make(map[resource]int), make(map[resource]int)
 }
 
@@ -76,6 +78,11 @@ func (o *oracle) suspected(k kind, name string) (content int, is bool) {
 func (w *world) tried(s *stream, it item, newest bool) {
 	if s.seen[it.k].last[it.name] == it.content {
 		w.untried(s, it.k, it.name, it.content)
+	}
+	if w.heldBack[resource{it.k, it.name}] && w.stable[it] {
+		// The stable content is now the one that was accepted last, though it is older.
+		delete(w.promised[it.k], it.name)
+		delete(w.acks[it.k], it.name)
 	}
 	w.trial = append(w.trial, trial{s, it, time.Now(), len(w.history[it.k][it.name]), newest})
 }
@@ -123,6 +130,15 @@ func (w *world) endTrials(s *stream) {
 		}
 		for it := range v.claimed {
 			had[it] = true
+		}
+		// Of what was not answered the agent knows the name, and takes it for what it
+		// holds, though that may wait to be sent.
+		for nonce, items := range v.sent {
+			for _, it := range items {
+				if content, ok := w.word(it.k, it.name); ok && v.order[nonce] > v.answered {
+					had[item{it.k, it.name, content}] = true
+				}
+			}
 		}
 		for _, name := range names {
 			content, _ := w.word(kind(k), name)
@@ -193,6 +209,12 @@ func (w *world) fallBack(suspects []cache.Fact) {
 		w.say("  %s is suspected", it)
 		w.checkSuspect(it)
 		w.suspects[resource{k, f.Name}] = it.content
+		w.heldBack[resource{k, f.Name}] = true
+		for i, t := range w.trial {
+			if t.k == k && t.name == f.Name {
+				w.trial[i].newest = false // its minute is interrupted, or may be
+			}
+		}
 	}
 	w.fallbacks++
 	w.fellBack = time.Now()
@@ -279,7 +301,9 @@ func (s *stream) checkServed(it item) (suspect bool) {
 	}
 	switch last := s.seen[it.k].last[it.name]; {
 	case it.k == cds && !s.c.delta && last == it.content:
-		// A SotW client keeps a cluster for a moment until it is removed (protocol.md 4.2).
+		// A SotW client keeps a cluster for a moment until it is removed (protocol.md 4.7).
+	case s.c.dislikesStable(it.k, it.name):
+		// It NACKs what is served instead, and keeps what it ACKed (design.md I7).
 	case content == it.content:
 		w.fail(11, "client %d is sent %s, which is suspected", s.c.id, it)
 	case !w.stable[it]:
@@ -292,7 +316,7 @@ func (s *stream) checkServed(it item) (suspect bool) {
 // reports whether the name is a suspect.
 func (s *stream) checkAbsence(k kind, name string) (suspect bool) {
 	content, is := s.w.suspected(k, name)
-	if is && content == 0 {
+	if is && content == 0 && !s.c.dislikesStable(k, name) {
 		s.w.fail(11, "client %d is told that %s %s is gone, which is suspected", s.c.id, k, name)
 	}
 	return is
@@ -314,4 +338,14 @@ func (w *world) checkStable(saved []cache.Saved) {
 			w.fail(11, "%s is stable, and no client lived with it", it)
 		}
 	}
+}
+
+// dislikesStable reports whether a client NACKs a stable content of a name.
+func (c *client) dislikesStable(k kind, name string) bool {
+	for it := range c.dislikes {
+		if it.k == k && it.name == name && c.w.stable[it] {
+			return true
+		}
+	}
+	return false
 }

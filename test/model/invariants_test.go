@@ -223,10 +223,7 @@ func (w *world) checkHeld(c *client, k kind, name string) {
 	if _, suspect := w.suspected(k, name); suspect {
 		// That nothing is served cannot be said of all types in SotW, and a client may NACK
 		// what is served.
-		said := c.delta || k.full()
-		for it := range c.dislikes {
-			said = said && (it.k != k || it.name != name)
-		}
+		said := (c.delta || k.full()) && !c.dislikesStable(k, name)
 		if said && has != 0 && !w.stable[item{k, name, has}] {
 			w.fail(11, "at rest %s has %s of a suspect, and no client lived with it", c, item{k, name, has})
 		}
@@ -243,6 +240,8 @@ func (w *world) checkHeld(c *client, k kind, name string) {
 	case is.content == 0 && k.full() && t.names[name] && w.deaf[k][name]:
 		// It was asked for again before the server knew that it was not any more,
 		// and so is not told again; that it is missing was told to nobody.
+	case k.full() && c.awaitsDeaf(k):
+		// The same of another name, without which a SotW client gets no complete set.
 	case c.delta && c.unsaid[k][name]:
 		// Doubts end with the leases.
 	case is.content == 0:
@@ -290,4 +289,18 @@ func (s *stream) older(resp *down.Response) {
 			}
 		}
 	}
+}
+
+// awaitsDeaf reports whether a SotW client that came back names something of which the
+// agent knows nothing and the server is deaf.
+func (c *client) awaitsDeaf(k kind) bool {
+	if c.delta || c.stream == nil || !c.stream.seen[k].resumed {
+		return false
+	}
+	for name := range c.types[k].names {
+		if c.w.deaf[k][name] && c.w.server().truth[k][name] == 0 {
+			return true
+		}
+	}
+	return false
 }

@@ -482,6 +482,9 @@ func (s *stream) noteClaim(claim down.Verdict) {
 		if it, ok := hashed(kindOf(claim.Type), r.Name, r.Version); ok && s.w.place(it) >= 0 {
 			s.seen[it.k].claimed[it] = true
 			s.w.tried(s, it, true)
+			if content, _ := s.w.word(it.k, it.name); content == it.content {
+				s.w.good[it], s.w.accepted[it.k][it.name] = true, content
+			}
 			s.noteAccepted(it, s.w.place(it))
 		}
 	}

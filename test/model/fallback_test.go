@@ -84,7 +84,8 @@ func (w *world) tried(s *stream, it item, newest bool) {
 		delete(w.promised[it.k], it.name)
 		delete(w.acks[it.k], it.name)
 	}
-	w.trial = append(w.trial, trial{s, it, time.Now(), len(w.history[it.k][it.name]), newest})
+	_, suspect := w.suspected(it.k, it.name) // its ACK was late
+	w.trial = append(w.trial, trial{s, it, time.Now(), len(w.history[it.k][it.name]), newest && !suspect})
 }
 
 // untried notes that a client lives with no other content of a name than one.

@@ -480,6 +480,9 @@ func (s *stream) next() (resp *down.Response, wake time.Time) {
 func (s *stream) noteClaim(claim down.Verdict) {
 	for _, r := range claim.Accepted {
 		if it, ok := hashed(kindOf(claim.Type), r.Name, r.Version); ok && s.w.place(it) >= 0 {
+			if s.c.dislikes[it] {
+				s.w.fail(6, "client %d is taken to have accepted %s, which it NACKs", s.c.id, it)
+			}
 			s.seen[it.k].claimed[it] = true
 			s.w.tried(s, it, true)
 			if content, _ := s.w.word(it.k, it.name); content == it.content {

@@ -16,7 +16,8 @@
 //  4. Nothing older than what a client accepted is sent to it, but after a rejection.
 //  5. No complete set of what is unknown, nor one that leaves out what is known.
 //  6. Each nonce of the control plane gets one verdict, a NACK only for what a client
-//     refused; of several in SotW the newest.
+//     refused; of several in SotW the newest. No client is taken to have accepted what it
+//     refuses.
 //  7. It comes to rest: a bounded number of messages and timers.
 //  8. Long after, the control plane is asked for what clients want, and no more.
 //  9. An agent that was restarted without a control plane serves what was accepted.

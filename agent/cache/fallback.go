@@ -169,7 +169,6 @@ func (c *Cache) Crashed(started time.Time) (suspects []Fact) {
 	c.fallback.until = now.Add(c.cfg.FallbackFor)
 	for k, version := range versions {
 		c.fallback.suspects[k] = version
-		c.interrupt(c.tables[k.typeURL], k.name)
 		c.logFact(SuspectFact, k.typeURL, k.name)
 		suspects = append(suspects, Fact{SuspectFact, k.typeURL, k.name})
 	}

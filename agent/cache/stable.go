@@ -73,13 +73,11 @@ func (wt *watched) ends(p probation) bool {
 	return true
 }
 
-// interrupt notes that the clients do not live any longer with what they have under a name.
+// interrupt notes that the client does not live any longer with what it has under a name.
 // Should it come back, its minute begins again.
-func (c *Cache) interrupt(t *table, name string) {
-	for w := range c.watches {
-		if wt := w.types[t.url]; wt != nil {
-			delete(wt.since, name)
-		}
+func (w *Watch) interrupt(t *table, name string) {
+	if wt := w.types[t.url]; wt != nil {
+		delete(wt.since, name)
 	}
 }
 

@@ -95,6 +95,7 @@ func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []strin
 		case e == nil:
 			continue
 		case c.holdsBack(t, r.Name) && e.res.Version != r.Version:
+			w.interrupt(t, r.Name)
 			continue // it accepted the stable version that was served instead
 		case e.res.Version == r.Version:
 			if e.standing == xds.Rejected || e.standing == xds.Suspect {
@@ -119,9 +120,7 @@ func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []strin
 		}
 	}
 	for _, name := range removed {
-		if wt := w.types[typeURL]; wt != nil {
-			delete(wt.since, name) // should it come back, its minute begins again
-		}
+		w.interrupt(t, name)
 		if t.entries[name] == nil && t.url != xds.VirtualHostType {
 			w.settle(t, name)
 		}

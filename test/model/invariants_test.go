@@ -149,7 +149,6 @@ func (s *stream) checkPart(msg downMessage, set map[string]int) {
 		case v.last[name] == 0 && !v.may[name] && !w.doubt[k][name]:
 			w.fail(3, "client %d is told that %s %s is gone, and never had it", c.id, k, name)
 		}
-		w.untried(s, k, name, 0)
 		if v.last[name] == 0 {
 			delete(v.may, name) // of what it had, the answer to a request may follow
 		}

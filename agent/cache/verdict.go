@@ -115,7 +115,10 @@ func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []strin
 			e.good = sameLifetime(r, e.res)
 		}
 		c.log(t, r.Name)
-		if e.good.Version == r.Version && !c.holdsBack(t, r.Name) {
+		switch {
+		case e.good.Version != r.Version:
+			w.interrupt(t, r.Name) // it has something else than what could be stable
+		case !c.holdsBack(t, r.Name):
 			w.onProbation(t, e)
 		}
 	}

@@ -480,7 +480,7 @@ func (s *stream) next() (resp *down.Response, wake time.Time) {
 func (s *stream) noteClaim(claim down.Verdict) {
 	for _, r := range claim.Accepted {
 		if it, ok := hashed(kindOf(claim.Type), r.Name, r.Version); ok && s.w.place(it) >= 0 {
-			if s.c.dislikes[it] && s.c.types[it.k].covers(it.name) { // what it does not subscribe to it ignores
+			if s.c.dislikes[it] && s.w.nacked[it] { // it may have ignored it before it subscribed
 				s.w.fail(6, "client %d is taken to have accepted %s, which it NACKs", s.c.id, it)
 			}
 			s.seen[it.k].claimed[it] = true

@@ -600,7 +600,9 @@ func (c *Cache) put(t *table, from origin, r *xds.Resource, ch *changes) (reason
 		c.expires(r)
 		t.indexAliases(old, r)
 		ch.add(r.Name, old, r)
-		c.changedSuspect(t, r.Name)
+	}
+	if c.changedSuspect(t, r.Name) {
+		ch.add(r.Name, r)
 	}
 	if news {
 		c.log(t, r.Name)

@@ -20,7 +20,9 @@ const (
 // served in their place. Everything else goes on changing.
 type fallback struct {
 	since, until time.Time
-	// suspects are the contents that are held back, by their version; "" is an absence.
+	// suspects are the names that are held back, with the version that the control plane
+	// said last; "" is an absence. It is another one than the suspected where that takes
+	// the place of a rejected one.
 	suspects map[key]string
 }
 
@@ -28,7 +30,13 @@ type fallback struct {
 // and not answered, or removed.
 type crash struct {
 	at  time.Time
-	had map[key]struct{}
+	had map[versioned]struct{}
+}
+
+// versioned is one version of a resource; "" is its absence.
+type versioned struct {
+	key
+	version string
 }
 
 // Fallback says what is held back.
@@ -52,8 +60,8 @@ func (c *Cache) holdsBack(t *table, name string) bool {
 func heldBack(typeURL string) bool { return typeURL != xds.EndpointType }
 
 // unstable returns what the client has, or may have, that is not stable.
-func (w *Watch) unstable(unanswered map[string][]string) map[key]struct{} {
-	had := make(map[key]struct{})
+func (w *Watch) unstable(unanswered map[string][]string) map[versioned]struct{} {
+	had := make(map[versioned]struct{})
 	for url, wt := range w.types {
 		if !heldBack(url) {
 			continue
@@ -61,26 +69,46 @@ func (w *Watch) unstable(unanswered map[string][]string) map[key]struct{} {
 		t := w.c.tables[url]
 		for _, p := range wt.probation {
 			if e := t.entries[p.res.Name]; e == nil || !e.isStable() || e.good.Version != p.res.Version {
-				had[key{url, p.res.Name}] = struct{}{}
+				had[versioned{key{url, p.res.Name}, p.res.Version}] = struct{}{}
 			}
 		}
 		for _, name := range unanswered[url] {
-			if e := t.entries[name]; e == nil || e.stable == nil || e.stable.Version != e.res.Version {
-				had[key{url, name}] = struct{}{}
+			if r := t.sent(name); r != nil && !t.isStable(r) && !w.c.holdsBack(t, name) {
+				had[versioned{key{url, name}, r.Version}] = struct{}{}
 			}
 		}
 		for name := range t.former {
-			had[key{url, name}] = struct{}{}
+			if !w.c.holdsBack(t, name) {
+				had[versioned{key{url, name}, ""}] = struct{}{}
+			}
 		}
 	}
 	return had
+}
+
+// sent returns what clients are sent of a name, nil for nothing.
+func (t *table) sent(name string) *xds.Resource {
+	e := t.entries[name]
+	switch {
+	case e == nil:
+		return nil
+	case e.standing == xds.Rejected, e.standing == xds.Suspect && e.good != nil:
+		return e.good
+	}
+	return e.res
+}
+
+// isStable reports whether a content is the stable one of its name.
+func (t *table) isStable(r *xds.Resource) bool {
+	e := t.entries[r.Name]
+	return e != nil && e.stable != nil && e.stable.Version == r.Version
 }
 
 // maxGoneClients bounds the clients that went of which it is remembered what they had.
 const maxGoneClients = 64
 
 // went remembers what a client had that went, in case it was an Envoy that crashed.
-func (c *Cache) went(had map[key]struct{}) {
+func (c *Cache) went(had map[versioned]struct{}) {
 	if len(had) == 0 {
 		return
 	}
@@ -99,7 +127,7 @@ func (c *Cache) Crashed(started time.Time) (suspects []Fact) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	had := make(map[key]struct{})
+	had := make(map[versioned]struct{})
 	for _, gone := range c.gone {
 		if gone.at.Before(started) {
 			continue
@@ -115,18 +143,20 @@ func (c *Cache) Crashed(started time.Time) (suspects []Fact) {
 		return nil
 	}
 	versions := make(map[key]string)
-	for k := range had {
-		if slices.ContainsFunc(c.crashes, func(other crash) bool { _, too := other.had[k]; return !too }) || c.cfg.Local != nil && c.local(k.typeURL, k.name) {
+	for of := range had {
+		k := of.key
+		if slices.ContainsFunc(c.crashes, func(other crash) bool { _, too := other.had[of]; return !too }) || c.cfg.Local != nil && c.local(k.typeURL, k.name) {
 			continue
 		}
 		t := c.table(k.typeURL)
 		if c.holdsBack(t, k.name) {
 			continue
 		}
-		switch e := t.entries[k.name]; {
-		case e != nil && (e.stable == nil || e.stable.Version != e.res.Version):
-			versions[k] = e.res.Version
-		case e == nil && t.former[k.name].res != nil:
+		// What has changed since is not what they had.
+		switch r := t.sent(k.name); {
+		case r != nil && r.Version == of.version && !t.isStable(r):
+			versions[k] = t.entries[k.name].res.Version
+		case t.entries[k.name] == nil && of.version == "" && t.former[k.name].res != nil:
 			versions[k] = ""
 		}
 	}
@@ -226,19 +256,19 @@ func (c *Cache) expireFallback(now time.Time) (next time.Time) {
 
 // changedSuspect takes in that the upstream changed what is held under a name. A suspect
 // that has changed is served as it is now. The content that was suspected is not one to
-// go back to.
-func (c *Cache) changedSuspect(t *table, name string) {
+// go back to. It reports whether that was so.
+func (c *Cache) changedSuspect(t *table, name string) bool {
 	if c.fallback == nil {
-		return
+		return false
 	}
 	k := key{t.url, name}
 	version, ok := c.fallback.suspects[k]
 	if !ok {
-		return
+		return false
 	}
 	e := t.entries[name]
 	if e != nil && e.res.Version == version || e == nil && version == "" {
-		return // the same again
+		return false // the same again
 	}
 	if e != nil && e.good != nil && e.good.Version == version {
 		e.good, e.goodSource = e.stable, nowhere
@@ -248,6 +278,7 @@ func (c *Cache) changedSuspect(t *table, name string) {
 	if len(c.fallback.suspects) == 0 {
 		c.endFallback("the control plane has changed everything that was held back")
 	}
+	return true
 }
 
 // serveAgain makes every watch look again at some names.
@@ -277,7 +308,8 @@ func (c *Cache) served(t *table, e *entry) xds.Item {
 	case e.restored && t.sealed:
 		return xds.Item{}
 	case c.holdsBack(t, e.res.Name):
-		return xds.Item{Current: e.stable, Good: e.stable, Standing: xds.Accepted}
+		// Without a stable version the name is served as one that does not exist.
+		return xds.Item{Current: e.stable, Good: e.stable, Standing: xds.Accepted, Gone: e.stable == nil}
 	}
 	return e.item()
 }

@@ -191,16 +191,16 @@ func (c *Cache) restoreSuspect(f Fact, value string, now time.Time) {
 	}
 }
 
-// restoredFallback forgets the suspects that are not held any more. Run ends a fallback
-// whose time is over.
+// restoredFallback forgets the absences of which there is nothing to serve instead. A
+// suspect that nobody had accepted is not on disk: it stays one, since the control plane
+// is about to send it again. Run ends a fallback whose time is over.
 func (c *Cache) restoredFallback() {
 	if c.fallback == nil {
 		return
 	}
 	for k, version := range c.fallback.suspects {
 		t := c.table(k.typeURL)
-		e := t.entries[k.name]
-		if e != nil && e.res.Version == version || e == nil && version == "" && t.former[k.name].res != nil {
+		if version != "" || t.entries[k.name] != nil || t.former[k.name].res != nil {
 			continue
 		}
 		delete(c.fallback.suspects, k)

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"slices"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -32,12 +33,51 @@ type probation struct {
 // that was sent a content, or says that it has it, can make it stable.
 func (w *Watch) onProbation(t *table, e *entry) {
 	wt := w.types[t.url]
-	if wt == nil || e.local() || !heldBack(t.url) || e.good == nil || e.isStable() {
+	if wt == nil || e.local() || !heldBack(t.url) || e.good == nil || !wt.covers(e.good) {
 		return
 	}
-	wt.probation = append(wt.probation, probation{e.good, w.c.clock()})
+	if e.isStable() {
+		delete(wt.since, e.good.Name)
+		return
+	}
+	if last, ok := wt.since[e.good.Name]; ok && last.res.Version == e.good.Version {
+		return // it has had it since then
+	}
+	if wt.since == nil {
+		wt.since = make(map[string]probation)
+	}
+	p := probation{e.good, w.c.clock()}
+	wt.since[e.good.Name] = p
+	wt.probation = append(wt.probation, p)
 	if len(wt.probation) == 1 {
 		w.c.judgeBy(time.Now().Add(StableAfter))
+	}
+}
+
+// covers reports whether the watch subscribes to a resource.
+func (wt *watched) covers(r *xds.Resource) bool {
+	has := func(name string) bool {
+		_, ok := wt.names[name]
+		return ok
+	}
+	return wt.wildcard || has(r.Name) || slices.ContainsFunc(r.Aliases(), has) || wt.collections > 0 && has(xds.CollectionOf(r.Name))
+}
+
+// ends takes a probation off the list, and reports whether the client had nothing else
+// under the name meanwhile.
+func (wt *watched) ends(p probation) bool {
+	if wt.since[p.res.Name] != p {
+		return false
+	}
+	delete(wt.since, p.res.Name)
+	return true
+}
+
+// interrupt notes that the client does not live any longer with what it has under a name.
+// Should it come back, its minute begins again.
+func (w *Watch) interrupt(t *table, name string) {
+	if wt := w.types[t.url]; wt != nil {
+		delete(wt.since, name)
 	}
 }
 
@@ -71,11 +111,13 @@ func (c *Cache) judge(now time.Time) (next time.Time) {
 		for url, wt := range w.types {
 			passed := 0
 			for passed < len(wt.probation) && wt.probation[passed].at <= long {
-				c.makeStable(c.tables[url], wt.probation[passed].res)
+				if p := wt.probation[passed]; wt.ends(p) {
+					c.makeStable(c.tables[url], p.res)
+				}
 				passed++
 			}
 			if wt.probation = wt.probation[passed:]; len(wt.probation) == 0 {
-				wt.probation = nil
+				wt.probation, wt.since = nil, nil
 				continue
 			}
 			next = earliest(next, c.began.Add(wt.probation[0].at+StableAfter))

@@ -92,7 +92,10 @@ func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []strin
 		w.settle(t, r.Name)
 		e := t.entries[r.Name]
 		switch {
-		case e == nil, c.holdsBack(t, r.Name):
+		case e == nil:
+			continue
+		case c.holdsBack(t, r.Name) && e.res.Version != r.Version:
+			w.interrupt(t, r.Name)
 			continue // it accepted the stable version that was served instead
 		case e.res.Version == r.Version:
 			if e.standing == xds.Rejected || e.standing == xds.Suspect {
@@ -112,11 +115,15 @@ func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []strin
 			e.good = sameLifetime(r, e.res)
 		}
 		c.log(t, r.Name)
-		if e.good.Version == r.Version {
+		switch {
+		case e.good.Version != r.Version:
+			w.interrupt(t, r.Name) // it has something else than what could be stable
+		case !c.holdsBack(t, r.Name):
 			w.onProbation(t, e)
 		}
 	}
 	for _, name := range removed {
+		w.interrupt(t, name)
 		if t.entries[name] == nil && t.url != xds.VirtualHostType {
 			w.settle(t, name)
 		}

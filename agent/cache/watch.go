@@ -2,6 +2,7 @@ package cache
 
 import (
 	"iter"
+	"maps"
 	"slices"
 	"time"
 
@@ -32,8 +33,10 @@ type watched struct {
 	collections int
 	dirty       map[string]struct{}
 	all         bool
-	// probation lists what the client accepted and is not stable, oldest first.
+	// probation lists what the client accepted and is not stable, oldest first; since are,
+	// by name, those that it has had ever since.
 	probation []probation
+	since     map[string]probation
 }
 
 // Change is what changed of one type since the last Read.
@@ -75,11 +78,12 @@ func (w *Watch) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 		w.types[typeURL] = wt
 		w.c.judgeBy(w.opened.Add(StableAfter))
 	}
+	stopped := wt.wildcard && !wildcard
 	switch {
 	case wildcard && !wt.wildcard:
 		t.hadWildcard = true
 		w.c.reference(t, xds.Wildcard)
-	case !wildcard && wt.wildcard:
+	case stopped:
 		w.c.release(t, xds.Wildcard)
 	}
 	wt.wildcard = wildcard
@@ -100,6 +104,10 @@ func (w *Watch) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 			}
 			w.c.release(t, name)
 		}
+	}
+	if stopped || len(drop) > 0 {
+		// It does not live any longer with what it unsubscribed from.
+		maps.DeleteFunc(wt.since, func(_ string, p probation) bool { return !wt.covers(p.res) })
 	}
 }
 

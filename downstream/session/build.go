@@ -18,6 +18,13 @@ func (sub *subscription) choose(item xds.Item) *xds.Resource {
 		return nil
 	}
 	h := sub.sent[cur.Name]
+	if item.Standing == xds.Pending && h.accepts(cur.Version) {
+		// It went and came back before the client was told that it went. The client
+		// ACKed it then, and is not asked again.
+		if n := len(sub.claimed); n == 0 || sub.claimed[n-1] != cur {
+			sub.claimed = append(sub.claimed, cur)
+		}
+	}
 	if h.refuses(cur.Version) {
 		return sub.instead(item) // this client refused it, whoever else accepted it
 	}

@@ -390,7 +390,9 @@ func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Re
 	}
 	s.clustersMoved = s.clustersMoved || sub.url == xds.ClusterType
 	resp.Version = sub.served.String()
-	if sub.version != "" && resp.Version == sub.version {
+	if sub.version != "" && resp.Version == sub.version && xds.FullState(sub.url) {
+		// Of other types the version is that of the last response that the client ACKed,
+		// and it may have NACKed one before, of which the version counts a part.
 		sub.claimAll()
 	}
 	if sub.passesTTL() {

@@ -178,6 +178,11 @@ func (h *holding) accept(r *xds.Resource) {
 	}
 }
 
+// accepts reports whether the client ACKed a version last.
+func (h *holding) accepts(version string) bool {
+	return h != nil && h.acked != nil && h.acked.Version == version
+}
+
 // flight is a response that the client has not answered.
 type flight struct {
 	nonce    string

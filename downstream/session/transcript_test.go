@@ -467,7 +467,13 @@ func (s *fakeState) do(verb, typeURL string, args []string, changed func(names [
 				names = append(names, alias)
 			}
 		}
-		item = xds.Item{Current: r, Good: item.Good}
+		was := item
+		switch item = (xds.Item{Current: r, Good: was.Good}); { // as the cache does
+		case was.Current != nil && was.Current.Version == r.Version:
+			item.Standing = was.Standing
+		case was.Good != nil && was.Good.Version == r.Version:
+			item.Standing = xds.Accepted
+		}
 	case "del", "lose":
 		if item.Current != nil {
 			names = append(names, item.Current.Aliases()...)

@@ -37,6 +37,8 @@ type upstream struct {
 	// asked are, by type, the names of the last request; late those that were not in
 	// the first, and of which no response spoke.
 	asked [kinds][]string
+	// named are, by type, the names of the last SotW request.
+	named [kinds][]string
 	late  [kinds]map[string]lateName
 }
 
@@ -103,6 +105,9 @@ func (u *upstream) receive(msg upMessage) {
 		}
 	}
 	typeURL, nonce := upd.Type, upd.Nonce
+	if w.fault == freezes && len(w.suspects) > 0 {
+		in.Put, in.News, in.Remove, in.Complete, in.Mark, in.Since = nil, nil, nil, false, nil, nil
+	}
 	w.cache.Apply(in, func(verdict error) {
 		switch {
 		case u.ended:
@@ -110,6 +115,7 @@ func (u *upstream) receive(msg upMessage) {
 		case w.fault == nackUnasked && verdict == nil:
 			verdict = errors.New("no reason")
 		}
+		msg.rec.judged = w.tick
 		u.machine.Verdict(typeURL, nonce, verdict, time.Now())
 		u.poked = true
 	})
@@ -204,11 +210,27 @@ func (u *upstream) flush() bool {
 		if u.w.fault == dropVerdicts && req.Nonce != "" && len(req.Names)+len(req.Subscribe) == 0 {
 			continue
 		}
+		u.noteSent(req, now)
 		u.noteAsked(req, now)
 		u.toServer = append(u.toServer, req)
 		if u.w.fault == ackTwice && req.Nonce != "" && req.NACK == "" {
 			u.toServer = append(u.toServer, req)
 		}
+	}
+}
+
+// noteSent holds an ACK against invariant 10 when it is sent.
+func (u *upstream) noteSent(req *up.Request, now time.Time) {
+	k := kindOf(req.Type)
+	others := !slices.Equal(req.Names, u.named[k])
+	u.named[k] = req.Names
+	rec := u.server.nonce(u.server.types[k], req.Nonce)
+	if rec == nil || rec.acked || req.NACK != "" {
+		return
+	}
+	rec.acked = true
+	if now.Sub(rec.at) < up.DefaultAckTimeout && !others {
+		u.w.checkPromise(rec)
 	}
 }
 
@@ -353,6 +375,7 @@ func (w *world) openStream(c *client) *stream {
 }
 
 func (s *stream) close() {
+	s.w.endTrials(s)
 	s.watch.Close(s.machine.Unanswered())
 }
 
@@ -444,9 +467,28 @@ func (s *stream) next() (resp *down.Response, wake time.Time) {
 		}
 		for _, claim := range s.machine.Claims() {
 			s.watch.Accept(claim.Type, claim.Accepted, nil)
+			s.noteClaim(claim)
 		}
 		if resp != nil || len(interests) == 0 {
 			return resp, wake
+		}
+	}
+}
+
+// noteClaim notes what the agent takes for accepted because the client said at first that
+// it has it.
+func (s *stream) noteClaim(claim down.Verdict) {
+	for _, r := range claim.Accepted {
+		if it, ok := hashed(kindOf(claim.Type), r.Name, r.Version); ok && s.w.place(it) >= 0 {
+			if s.c.dislikes[it] && s.w.nacked[it] { // it may have ignored it before it subscribed
+				s.w.fail(6, "client %d is taken to have accepted %s, which it NACKs", s.c.id, it)
+			}
+			s.seen[it.k].claimed[it] = true
+			s.w.tried(s, it, true)
+			if content, _ := s.w.word(it.k, it.name); content == it.content {
+				s.w.good[it], s.w.accepted[it.k][it.name] = true, content
+			}
+			s.noteAccepted(it, s.w.place(it))
 		}
 	}
 }

@@ -22,6 +22,7 @@ const warmingTime = 15 * time.Second
 type client struct {
 	w        *world
 	id       int
+	started  time.Time
 	delta    bool
 	envoy    bool
 	dislikes map[item]bool
@@ -64,7 +65,7 @@ func newClient(w *world, id int, delta, envoy bool) *client {
 
 // forgetAll makes it a client that was just started.
 func (c *client) forgetAll() {
-	c.warming = make(map[string]string)
+	c.warming, c.started = make(map[string]string), time.Now()
 	for k := range kinds {
 		was := c.types[k]
 		c.unsaid[k] = make(map[string]bool)

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
@@ -71,6 +72,14 @@ type serverNonce struct {
 	items       []item
 	delivered   bool
 	acks, nacks int
+	// tick and at are when the agent heard it, places the places of its items in the
+	// history, awaits the streams that subscribed to them. judged is when the verdict of
+	// the clients was given, 0 for not yet; acked says that the agent sent an ACK.
+	tick, judged int
+	at           time.Time
+	places       map[string]int
+	awaits       map[string][]*stream
+	acked        bool
 }
 
 // upMessage is a response of the control plane, with what it means: the names to

@@ -22,65 +22,83 @@ func TestWhatTheModelFound(t *testing.T) {
 		name string
 		seed uint64
 		mend func(*known)
+		draw func(seed uint64) *sequence // nil for newSequence
 	}{
 		// downstream/session, giveUpEndpoints: what is expected and no cluster names that
 		// the client has is dropped, whether that was removed, refused or changed.
-		{"endpoints of what a cluster was before are given up", 1099511628950, mended},
+		{"endpoints of what a cluster was before are given up", 1099511628950, mended, nil},
 		// cache, Take: Complete becomes Partial when the source is told that nobody
 		// wants the wildcard, and not before.
-		{"a wildcard that comes back at once is as known as before", 1099511627852, mended},
+		{"a wildcard that comes back at once is as known as before", 1099511627852, mended, nil},
 		// upstream/session, kept: a legacy wildcard cannot be given up by an empty
 		// list; nothing is sent, and a new stream is opened when it is wanted again.
-		{"a SotW wildcard can be given up", 1099511628238, mended},
+		{"a SotW wildcard can be given up", 1099511628238, mended, nil},
 		// upstream/session, standsFor and Forget: versions outlive what they stand for.
 		// A type begins with one only where just what came with it is held.
-		{"a version_info stands for what is held", 1099511633632, mended},
+		{"a version_info stands for what is held", 1099511633632, mended, nil},
 		// upstream/session, late: a name asked for after the first request is missing
 		// by the second complete answer, or after 15 s; cache, asked: gone is kept as
 		// long as a source is asked, also for names that are not held.
-		{"a name that a complete answer leaves out is gone", 1099511629385, mended},
+		{"a name that a complete answer leaves out is gone", 1099511629385, mended, nil},
 		// upstream/session, Reopen: entries that nobody wanted for a while would be taken
 		// for members again, and no server speaks of them; on a new stream it does.
-		{"what went while nobody wanted it is gone", 1099511630936, mended},
+		{"what went while nobody wanted it is gone", 1099511630936, mended, nil},
 		// downstream/session, offer: what a client refused before it accepted anything
 		// under the name is looked at again, for item.Good.
-		{"a client that has nothing gets what another accepted", 1099511629962, mended},
+		{"a client that has nothing gets what another accepted", 1099511629962, mended, nil},
 		// downstream/session, markAll: of what is doubtful the claimed version is not
 		// believed either.
-		{"what a client may have is not what it claims", 4294968417, mended},
+		{"what a client may have is not what it claims", 4294968417, mended, nil},
 		// cache, Watch.doubts: an ACK ends the doubt about that stream's client only;
 		// about one that went it lasts as long as the leases.
-		{"each client's doubt is its own", 4295057830, mended},
+		{"each client's doubt is its own", 4295057830, mended, nil},
 		// upstream/session, toldAll and Reopen: what the server was told when it answered
 		// is not known, but of a stream's first request.
-		{"an answer speaks of what was asked for before it", 4294994747, mended},
+		{"an answer speaks of what was asked for before it", 4294994747, mended, nil},
 		// downstream/session, consider and fullSet: leaving ends as soon as something is
 		// held, also where choose finds nothing to send.
-		{"a cluster that is back does not leave", 1099511630242, mended},
+		{"a cluster that is back does not leave", 1099511630242, mended, nil},
 		// downstream/session, removeClusters: in SotW it waits for complete.
-		{"a delayed removal does not answer an unknown wildcard", 8590014887, mended},
+		{"a delayed removal does not answer an unknown wildcard", 8590014887, mended, nil},
 		// downstream/session, probing: what is to be sent alone, or is under way alone, is
 		// not sent alone again.
-		{"a suspect is sent once more", 12884903056, mended},
+		{"a suspect is sent once more", 12884903056, mended, nil},
 		// downstream/session, mayHave and reject: a superseded content that differs from
 		// acked makes version unknown.
-		{"a client has what it was sent last before what it refused", 1099511628969, mended},
+		{"a client has what it was sent last before what it refused", 1099511628969, mended, nil},
 		// cache, Update.Silent: what upstream/stream.go applies of Overdue is no answer.
-		{"a silent control plane has not answered a wildcard", 4295004875, mended},
+		{"a silent control plane has not answered a wildcard", 4295004875, mended, nil},
 		// upstream/session, standsFor: of what another server took away the one before
 		// says nothing while its version is current.
-		{"what another source took away is asked for", 8589938874, mended},
+		{"what another source took away is asked for", 8589938874, mended, nil},
 		// cache, Want.Complete: a version_info was not followed while nobody wanted the
 		// wildcard, and the server that it goes back to is silent.
-		{"a wildcard that nobody followed is asked for as a whole", 8589989250, mended},
+		{"a wildcard that nobody followed is asked for as a whole", 8589989250, mended, nil},
 		// cache, Watch.doubts: while one client is away, another is the only one.
-		{"a client that was away is told what went", 4295058145, mended},
+		{"a client that was away is told what went", 4295058145, mended, nil},
+		// downstream/session, choose: what a client ACKed and the cache holds anew, since it
+		// went and came back before the client was told, is claimed.
+		{"what came back unnoticed is accepted", 4294968101, mended, withRestarts},
+		// downstream/session, commit: the version_info of a type whose responses are
+		// partial claims nothing.
+		{"a version does not claim what was NACKed", 4294969326, mended, withRestarts},
+		// cache, onProbation and Subscribe: only a client that still subscribes makes
+		// stable, and only what it has had for the whole minute.
+		{"a client makes nothing stable that it unsubscribed from", 4294967320, mended, withDisk},
+		// cache, crash: what the lives had is compared by version.
+		{"what is suspected is what all lives had", 4294967587, mended, withCrashes},
+		// cache, restoredFallback: a suspect that nobody accepted is not on disk.
+		{"a fallback survives a restart", 4294967928, mended, withCrashes},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 			kn := overlooked
 			row.mend(&kn)
-			if seq := newSequence(row.seed); play(t, seq, noFault, kn, false).violation != nil {
+			draw := row.draw
+			if draw == nil {
+				draw = newSequence
+			}
+			if seq := draw(row.seed); play(t, seq, noFault, kn, false).violation != nil {
 				report(t, seq, kn)
 			}
 		})

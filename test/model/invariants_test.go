@@ -40,13 +40,24 @@ func (s *stream) check(msg downMessage) {
 		v.answer = false
 	}
 	v.nonce = msg.nonce()
+	v.order[v.nonce] = len(v.order) + 1
 	v.sent[v.nonce], v.places[v.nonce] = items, places
 }
 
 // checkAge is invariant 4.
 func (s *stream) checkAge(it item) {
 	w, c := s.w, s.c
+	if s.checkServed(it) {
+		return
+	}
 	at := w.place(it)
+	switch {
+	case w.fallbacks == 0 || !w.stable[it]:
+	case at < 0:
+		return // it stood for an absence, of which the agent knows no more after a restart
+	case it.k == cds && !c.delta && w.gone(it.k, it.name) && s.seen[it.k].last[it.name] == it.content:
+		return // it stood for an absence, and goes after a moment
+	}
 	if at < 0 {
 		w.fail(4, "the control plane never said %s, which client %d is sent", it, c.id)
 		return
@@ -70,6 +81,9 @@ func (s *stream) checkSet(k kind, set map[string]int) {
 	}
 	for name, content := range s.willHold(k) {
 		word, _ := w.word(k, name)
+		if v.covers(name) && set[name] == 0 && s.checkAbsence(k, name) {
+			continue
+		}
 		if !v.resumed && (w.nacked[item{k, name, word}] || w.nacked[item{k, name, content}]) {
 			continue // a client without a version does not say that it has anything
 		}
@@ -78,6 +92,9 @@ func (s *stream) checkSet(k kind, set map[string]int) {
 		}
 	}
 	for _, name := range names {
+		if v.covers(name) && set[name] == 0 && s.checkAbsence(k, name) {
+			continue
+		}
 		content, ok := w.word(k, name)
 		if ok && content != 0 && set[name] == 0 && v.covers(name) && !w.nacked[item{k, name, content}] {
 			w.fail(5, "client %d is sent all of %s without %s", c.id, k, item{k, name, content})
@@ -126,6 +143,7 @@ func (s *stream) checkPart(msg downMessage, set map[string]int) {
 		switch {
 		case set[name] != 0:
 			w.fail(3, "client %d is sent %s, and that it is gone", c.id, name)
+		case s.checkAbsence(k, name):
 		case !w.gone(k, name):
 			w.fail(2, "client %d is told that %s %s is gone, which the control plane did not say", c.id, k, name)
 		case v.last[name] == 0 && !v.may[name] && !w.doubt[k][name]:
@@ -195,7 +213,20 @@ func (w *world) checkHeld(c *client, k kind, name string) {
 	t := c.types[k]
 	has, is := t.holds[name], item{k, name, w.server().truth[k][name]}
 	fail := func(why string) {
-		w.fail(1, "at rest %s has %s, and it is %s: %s", c, item{k, name, has}, is, why)
+		invariant := 1
+		if len(w.suspects) > 0 {
+			invariant = 11 // what is not suspected goes on changing
+		}
+		w.fail(invariant, "at rest %s has %s, and it is %s: %s", c, item{k, name, has}, is, why)
+	}
+	if _, suspect := w.suspected(k, name); suspect {
+		// That nothing is served cannot be said of all types in SotW, and a client may NACK
+		// what is served.
+		said := (c.delta || k.full()) && !c.dislikesStable(k, name)
+		if said && has != 0 && !w.stable[item{k, name, has}] {
+			w.fail(11, "at rest %s has %s of a suspect, and no client lived with it", c, item{k, name, has})
+		}
+		return
 	}
 	if !t.covers(name) {
 		if has != 0 {
@@ -208,6 +239,8 @@ func (w *world) checkHeld(c *client, k kind, name string) {
 	case is.content == 0 && k.full() && t.names[name] && w.deaf[k][name]:
 		// It was asked for again before the server knew that it was not any more,
 		// and so is not told again; that it is missing was told to nobody.
+	case k.full() && c.awaitsDeaf(k):
+		// The same of another name, without which a SotW client gets no complete set.
 	case c.delta && c.unsaid[k][name]:
 		// Doubts end with the leases.
 	case is.content == 0:
@@ -255,4 +288,18 @@ func (s *stream) older(resp *down.Response) {
 			}
 		}
 	}
+}
+
+// awaitsDeaf reports whether a SotW client that came back names something of which the
+// agent knows nothing and the server is deaf.
+func (c *client) awaitsDeaf(k kind) bool {
+	if c.delta || c.stream == nil || !c.stream.seen[k].resumed {
+		return false
+	}
+	for name := range c.types[k].names {
+		if c.w.deaf[k][name] && c.w.server().truth[k][name] == 0 {
+			return true
+		}
+	}
+	return false
 }

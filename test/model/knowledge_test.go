@@ -30,14 +30,34 @@ type knowledge struct {
 	// doubt names that a client may have without telling.
 	nacked map[item]bool
 	doubt  [kinds]map[string]bool
+	// acks are, by name, the ACKs of clients that the agent heard, and tick counts what it
+	// heard. promised is what the control plane was told last that clients accepted it.
+	acks     [kinds]map[string][]clientACK
+	tick     int
+	promised [kinds]map[string]promise
 	// ackedAt is, by client, the place in the history of what it accepted.
 	ackedAt [maxClients][kinds]map[string]int
+}
+
+// clientACK is the ACK of a content by a client, by its place in the history. refused is
+// when the client last NACKed a response with the name, 0 for never.
+type clientACK struct {
+	by                   *stream
+	tick, place, refused int
+}
+
+// promise is a content that was ACKed to the control plane because a client accepted it,
+// and its place in the history.
+type promise struct {
+	item
+	place int
 }
 
 func (kn *knowledge) init() {
 	kn.good, kn.nacked = make(map[item]bool), make(map[item]bool)
 	for k := range kinds {
 		kn.history[k], kn.doubt[k] = make(map[string][]int), make(map[string]bool)
+		kn.acks[k], kn.promised[k] = make(map[string][]clientACK), make(map[string]promise)
 		kn.deaf[k], kn.accepted[k] = make(map[string]bool), make(map[string]int)
 		for i := range kn.ackedAt {
 			kn.ackedAt[i][k] = make(map[string]int)
@@ -66,10 +86,22 @@ func (w *world) hear(msg upMessage) {
 		w.complete[msg.k] = true
 	}
 	w.told[msg.k] = w.told[msg.k] || msg.told
+	w.tick++
+	msg.rec.tick, msg.rec.at, msg.rec.places = w.tick, time.Now(), make(map[string]int)
+	msg.rec.awaits = make(map[string][]*stream)
+	for _, it := range msg.items {
+		msg.rec.places[it.name] = len(w.history[it.k][it.name]) - 1
+		for _, c := range w.clients {
+			if s := c.stream; s != nil && s.seen[it.k].covers(it.name) {
+				msg.rec.awaits[it.name] = append(msg.rec.awaits[it.name], s)
+			}
+		}
+	}
 }
 
 func (w *world) note(it item) {
 	h := w.history[it.k][it.name]
+	w.changedSuspect(it)
 	if len(h) > 0 && h[len(h)-1] == it.content {
 		return
 	}
@@ -77,7 +109,15 @@ func (w *world) note(it item) {
 	if it.content == 0 {
 		maps.DeleteFunc(w.good, func(g item, _ bool) bool { return g.k == it.k && g.name == it.name })
 		delete(w.accepted[it.k], it.name)
+		delete(w.promised[it.k], it.name)
+		delete(w.surely, resource{it.k, it.name})
 	}
+}
+
+// noteAccepted notes that the agent hears that a client accepted a content.
+func (s *stream) noteAccepted(it item, place int) {
+	s.w.tick++
+	s.w.acks[it.k][it.name] = append(s.w.acks[it.k][it.name], clientACK{s, s.w.tick, place, s.seen[it.k].refused[it.name]})
 }
 
 // settled notes that a Delta wildcard has told everything.
@@ -154,6 +194,13 @@ type streamView struct {
 	removed map[string]bool
 	nonce   string
 	judged  map[string]bool
+	// nacked are the nonces that were refused, refused when their names were; claimed what the client said that it has.
+	nacked  map[string]bool
+	refused map[string]int
+	claimed map[item]bool
+	// order numbers the nonces from 1, answered is the newest that was answered.
+	order    map[string]int
+	answered int
 	// sent are the items of each response, places their places in the history.
 	sent   map[string][]item
 	places map[string]map[string]int
@@ -162,6 +209,7 @@ type streamView struct {
 func newStreamView() *streamView {
 	return &streamView{
 		names: make(map[string]bool), last: make(map[string]int), may: make(map[string]bool), probes: make(map[string]int), removed: make(map[string]bool),
+		nacked: make(map[string]bool), refused: make(map[string]int), order: make(map[string]int), claimed: make(map[item]bool),
 		judged: make(map[string]bool), sent: make(map[string][]item), places: make(map[string]map[string]int),
 	}
 }
@@ -189,6 +237,16 @@ func (s *stream) noteRequest(req *down.Request) {
 	if !req.NACK && !v.judged[req.Nonce] && (s.c.delta || req.Nonce == v.nonce) {
 		for _, it := range v.sent[req.Nonce] {
 			s.w.accepted[it.k][it.name] = it.content
+			s.w.tried(s, it, true)
+			s.noteAccepted(it, v.places[req.Nonce][it.name])
+		}
+	}
+	if at, ok := v.order[req.Nonce]; ok && at > v.answered {
+		v.answered = at
+		for _, it := range v.sent[req.Nonce] {
+			if !req.NACK {
+				s.w.tried(s, it, false)
+			}
 		}
 	}
 	if req.Nonce != "" && !req.NACK && !v.judged[req.Nonce] {
@@ -199,7 +257,10 @@ func (s *stream) noteRequest(req *down.Request) {
 		}
 	}
 	if req.NACK {
+		v.nacked[req.Nonce] = true
+		s.w.tick++
 		for _, it := range v.sent[req.Nonce] {
+			v.refused[it.name] = s.w.tick
 			v.probes[it.name] = 1
 		}
 		for _, name := range names {
@@ -219,6 +280,7 @@ func (s *stream) noteRequest(req *down.Request) {
 	}
 	for name := range v.last {
 		if before[name] && !v.covers(name) {
+			s.w.untried(s, k, name, 0)
 			delete(v.last, name)
 		}
 	}

@@ -6,18 +6,22 @@ import "testing"
 type fault int
 
 const (
-	noFault      fault = iota
-	dropRemovals       // the cache never hears that something is gone
-	dropUpdates        // nor of one of several changes
-	removeOnLoss       // the loss of the control plane removes a route
-	forgetOnLoss       // and all clusters
-	answerAcks         // an ACK is answered
-	sendOld            // what was current before is sent
-	answerEmpty        // a wildcard is answered before anything is known
-	ackTwice           // the control plane is told twice
-	dropVerdicts       // or never
-	nackUnasked        // or that somebody refused, and nobody did
-	askForever         // names are asked for again as soon as they come
+	noFault       fault = iota
+	dropRemovals        // the cache never hears that something is gone
+	dropUpdates         // nor of one of several changes
+	removeOnLoss        // the loss of the control plane removes a route
+	forgetOnLoss        // and all clusters
+	answerAcks          // an ACK is answered
+	sendOld             // what was current before is sent
+	answerEmpty         // a wildcard is answered before anything is known
+	ackTwice            // the control plane is told twice
+	dropVerdicts        // or never
+	nackUnasked         // or that somebody refused, and nobody did
+	askForever          // names are asked for again as soon as they come
+	ackBeforeDisk       // what is being written counts as written
+	endsEarly           // a fallback ends after a minute
+	freezes             // during a fallback nothing changes
+	loseDisk            // an agent that is killed loses what is on disk
 )
 
 // TestTheModelFindsPlantedFaults shows that each invariant can fail.
@@ -26,23 +30,28 @@ func TestTheModelFindsPlantedFaults(t *testing.T) {
 	for name, row := range map[string]struct {
 		fault     fault
 		invariant int
+		draw      func(seed uint64) *sequence
 	}{
-		"removals are dropped":                             {dropRemovals, 1},
-		"changes are dropped":                              {dropUpdates, 1},
-		"a route is removed when the upstream is lost":     {removeOnLoss, 2},
-		"clusters are removed when the upstream is lost":   {forgetOnLoss, 2},
-		"an ACK is answered":                               {answerAcks, 3},
-		"an old version is sent":                           {sendOld, 4},
-		"a wildcard of which nothing is known is answered": {answerEmpty, 5},
-		"a response is ACKed twice":                        {ackTwice, 6},
-		"a response is not answered":                       {dropVerdicts, 6},
-		"a response is refused without a reason":           {nackUnasked, 6},
-		"names are asked for without end":                  {askForever, 7},
+		"removals are dropped":                             {dropRemovals, 1, newSequence},
+		"changes are dropped":                              {dropUpdates, 1, newSequence},
+		"a route is removed when the upstream is lost":     {removeOnLoss, 2, newSequence},
+		"clusters are removed when the upstream is lost":   {forgetOnLoss, 2, newSequence},
+		"an ACK is answered":                               {answerAcks, 3, newSequence},
+		"an old version is sent":                           {sendOld, 4, newSequence},
+		"a wildcard of which nothing is known is answered": {answerEmpty, 5, newSequence},
+		"a response is ACKed twice":                        {ackTwice, 6, newSequence},
+		"a response is not answered":                       {dropVerdicts, 6, newSequence},
+		"a response is refused without a reason":           {nackUnasked, 6, newSequence},
+		"names are asked for without end":                  {askForever, 7, newSequence},
+		"an ACK does not wait for the disk":                {ackBeforeDisk, 10, withDisk},
+		"what was ACKed is lost when the agent is killed":  {loseDisk, 9, withRestarts},
+		"a fallback ends after a minute":                   {endsEarly, 11, withCrashes},
+		"a fallback freezes everything":                    {freezes, 11, withCrashes},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for seed := range uint64(enough) {
-				w := play(t, newSequence(seed), row.fault, overlooked, false)
+				w := play(t, row.draw(seed), row.fault, overlooked, false)
 				if w.violation == nil {
 					continue
 				}

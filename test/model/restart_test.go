@@ -1,8 +1,10 @@
 package model
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/cache"
@@ -14,10 +16,18 @@ import (
 // source.
 const restoreAfter = 2 * time.Second
 
+// rewriteEvery is how many writes there are from one rewrite to the next.
+const rewriteEvery = 5
+
 // disk is what agent/store makes of the batches of the journal.
 type disk struct {
 	saved map[diskKey]cache.Saved
 	facts map[cache.Fact]string
+	// writing is the batch that is being written, nil for none; rewrites says that it
+	// takes the place of everything. writes counts the batches there were.
+	writing  *cache.Batch
+	rewrites bool
+	writes   int
 }
 
 type diskKey struct{ typeURL, name string }
@@ -27,7 +37,12 @@ func (d *disk) init() {
 }
 
 // write takes in what should be on disk.
-func (d *disk) write(b cache.Batch) {
+func (d *disk) write() {
+	b := *d.writing
+	d.writing = nil
+	if d.rewrites {
+		d.init()
+	}
 	for _, s := range b.Resources {
 		k := diskKey{s.Type, s.Name}
 		if d.saved[k] = s; s.Content == nil && s.Previous == nil {
@@ -41,27 +56,88 @@ func (d *disk) write(b cache.Batch) {
 	}
 }
 
-// writeDisk is what the keeper does: it reports whether there was anything to write.
-func (w *world) writeDisk() (wrote bool) {
-	b := w.journal.Take()
-	w.disk.write(b)
-	w.journal.Done(nil)
-	return !b.Empty()
+// writeDisk is what the keeper does: it takes what there is to write as soon as nothing
+// else is being written, writes it unless the disk is held up, and reports whether it did
+// anything. Now and then it rewrites everything.
+func (w *world) writeDisk() (busy bool) {
+	if w.disk.writing == nil {
+		select {
+		case <-w.unwritten:
+		default:
+			return false
+		}
+		w.take()
+		busy = true
+	}
+	if w.held[diskLink] {
+		return busy
+	}
+	w.disk.write()
+	if w.fault != ackBeforeDisk {
+		w.journal.Done(nil)
+	}
+	return true
+}
+
+// take begins to write what the journal has to say.
+func (w *world) take() {
+	d := &w.disk
+	d.writes++
+	d.rewrites = d.writes%rewriteEvery == 0
+	var b cache.Batch
+	if d.rewrites {
+		b = w.journal.All()
+	} else {
+		b = w.journal.Take()
+	}
+	d.writing = &b
+	w.checkStable(b.Resources)
+	w.say("  %d resources and %d facts are being written, everything: %v", len(b.Resources), len(b.Facts), d.rewrites)
+}
+
+// stopDisk ends the writing with the agent. What was not written is written if it is
+// stopped in an orderly way. If it is killed, it is lost, but perhaps for what was being
+// written.
+func (w *world) stopDisk(killed, written bool) {
+	if w.disk.writing != nil && (!killed || written) {
+		w.disk.write()
+		w.journal.Done(nil)
+	}
+	w.disk.writing = nil
+	if killed && w.fault == loseDisk {
+		clear(w.disk.saved)
+	}
+	if !killed {
+		w.take()
+		w.disk.write()
+	}
 }
 
 // newCache makes the cache of an agent that was just started.
 func (w *world) newCache() {
-	w.cache = cache.New(cache.Config{})
-	w.journal = w.cache.Journal(make(chan struct{}, 1), true)
+	w.cache = cache.New(cache.Config{Crashes: true})
+	w.unwritten = make(chan struct{}, 1)
+	w.journal = w.cache.Journal(w.unwritten, w.fault != ackBeforeDisk)
 	w.cache.Restore(slices.Collect(maps.Values(w.disk.saved)), w.disk.facts)
 }
 
+// The bits that say how the agent is restarted.
+const (
+	withoutUpstream = 1 << iota // no control plane is there from then on
+	clientsStay                 // the clients are not restarted with it
+	killed                      // it has no time to write what was not written
+	wroteLast                   // what was being written when it was killed is on disk
+)
+
 // restart ends the agent and starts another, which finds what the first wrote to
-// disk; the streams of both sides end. how says whether a control plane is there
-// from then on, and whether its clients are restarted too.
+// disk; the streams of both sides end.
 func (w *world) restart(how byte) {
-	w.say("the agent is restarted")
-	online := w.up != nil && how&1 == 0
+	w.say("the agent is restarted, killed: %v", how&killed != 0)
+	online := w.up != nil && how&withoutUpstream == 0
+	if how&killed != 0 {
+		// What it learns from the ends of its streams is not written either.
+		w.stopDisk(true, how&wroteLast != 0)
+	}
 	w.lose()
 	var back []*client
 	for _, c := range w.clients {
@@ -72,7 +148,12 @@ func (w *world) restart(how byte) {
 		}
 	}
 	w.stop()
-	w.writeDisk()
+	if how&killed == 0 {
+		w.stopDisk(false, false)
+	} else {
+		clear(w.surely)
+		w.forgetUnwritten()
+	}
 	for _, c := range w.clients {
 		if c.envoy && !c.delta && w.disk.facts[cache.Fact{Kind: cache.Wanted, Type: cds.url(), Name: xds.Wildcard}] == "" {
 			// That it asks for everything when it names clusters only is
@@ -89,30 +170,154 @@ func (w *world) restart(how byte) {
 			clear(w.ackedAt[i][k]) // an ACK that was under way is lost
 		}
 		for name := range w.history[k] {
+			if content, suspect := w.suspected(k, name); suspect && content == 0 {
+				continue // that it is gone is on disk
+			}
 			if w.disk.saved[diskKey{k.url(), name}].Content == nil {
 				delete(w.history[k], name) // the agent never heard of it
 			}
 		}
+		clear(w.acks[k])
 		w.told[k] = w.disk.facts[cache.Fact{Kind: cache.Known, Type: k.url()}] != ""
 	}
+	w.restartFallback(how&killed != 0)
 	w.releaseAt = time.Now().Add(restoreAfter)
 	if online {
 		w.reach(w.delta)
 	}
 	for _, c := range back {
-		if how&2 == 0 && !online {
+		if how&clientsStay == 0 && !online {
 			w.say("client %d was restarted", c.id)
 			c.forgetAll()
 		}
 		c.connect()
 	}
-	if how&2 != 0 || online {
+	if how&clientsStay != 0 || online {
 		return
 	}
 	w.held = [len(w.held)]bool{}
 	w.sleep(2 * restoreAfter)
 	for _, c := range back {
 		w.checkOffline(c)
+	}
+}
+
+// forgetUnwritten makes what was said what a killed agent had on disk. What the control
+// plane was told that clients accepted must be there.
+func (w *world) forgetUnwritten() {
+	for k := range kinds {
+		for name, it := range w.promised[k] {
+			if !w.onDisk(it) {
+				w.fail(9, "%s was ACKed because a client accepted it, the agent was killed, and on disk is %s", it, w.diskString(k, name))
+			}
+		}
+		for name, h := range w.history[k] {
+			content, is := w.saved(k, name)
+			if content == 0 {
+				continue // the new agent never heard of it
+			}
+			w.history[k][name] = h[:w.place(item{k, name, content})+1]
+			// What was rejected is not kept, and comes before what is on disk otherwise.
+			delete(w.accepted[k], name)
+			if is {
+				w.accepted[k][name] = content
+			}
+		}
+		for _, name := range names {
+			w.forgetDoubt(k, name)
+		}
+	}
+	maps.DeleteFunc(w.good, func(it item, _ bool) bool {
+		_, accepted := w.saved(it.k, it.name)
+		return !accepted || w.place(it) < 0
+	})
+}
+
+// restartFallback reads from disk what is held back: what was before, unless the agent was
+// killed before it was written that this began or ended.
+func (w *world) restartFallback(killed bool) {
+	before := w.suspects
+	w.suspects = make(map[resource]int)
+	for f, value := range w.disk.facts {
+		switch f.Kind {
+		case cache.FallbackFact:
+			_, until, _ := strings.Cut(value, " ")
+			w.until, _ = time.Parse(time.RFC3339, until)
+		case cache.SuspectFact:
+			k := kindOf(f.Type)
+			it, _ := hashed(k, f.Name, strings.TrimPrefix(value, "version="))
+			w.suspects[resource{k, f.Name}] = it.content
+		}
+	}
+	if !killed && !maps.Equal(before, w.suspects) {
+		w.fail(11, "suspected was %v, and after a restart %v", before, w.suspects)
+	}
+}
+
+// forgetDoubt notes the clients that have something without telling, of which the agent
+// knew and had not written it down.
+func (w *world) forgetDoubt(k kind, name string) {
+	if w.disk.facts[cache.Fact{Kind: cache.Doubtful, Type: k.url(), Name: name}] != "" {
+		return
+	}
+	for _, c := range w.clients {
+		if t := c.types[k]; t.holds[name] != t.acked[name] {
+			c.unsaid[k][name] = true
+		}
+	}
+}
+
+// saved returns the content of a name that is on disk, 0 for none, and whether it is
+// noted as accepted.
+func (w *world) saved(k kind, name string) (content int, accepted bool) {
+	s := w.disk.saved[diskKey{k.url(), name}]
+	if s.Content == nil {
+		return 0, false
+	}
+	it, _ := hashed(k, name, s.Content.Version)
+	return it.content, s.Accepted
+}
+
+func (w *world) diskString(k kind, name string) string {
+	content, accepted := w.saved(k, name)
+	return fmt.Sprintf("%s, accepted: %v", item{k, name, content}, accepted)
+}
+
+// onDisk reports whether an accepted content is on disk, or something that the agent was
+// told later, with the absence of the resource.
+func (w *world) onDisk(it promise) bool {
+	h := w.history[it.k][it.name]
+	if slices.Contains(h[it.place:], 0) {
+		return true
+	}
+	content, accepted := w.saved(it.k, it.name)
+	return accepted && (content == it.content || slices.Contains(h[it.place:], content))
+}
+
+// checkPromise is invariant 10, when the agent ACKs a response: what clients accepted of
+// it since it came, or of what came after it under the same name, is on disk. The clients
+// are those that subscribed to the name when it came and whose first answer was no NACK: the
+// ACK waits for nothing else. It does not hold where the ACK does not wait for clients: after the ACK timeout, and in SotW where
+// the request for other names takes the newest nonce with it (protocol.md 1.3).
+func (w *world) checkPromise(rec *serverNonce) {
+	for _, it := range rec.items {
+		at, ok := rec.places[it.name]
+		if !ok || at >= len(w.history[it.k][it.name]) {
+			continue
+		}
+		accepted := slices.ContainsFunc(w.acks[it.k][it.name], func(a clientACK) bool {
+			return a.tick > rec.tick && a.tick <= rec.judged && a.refused <= rec.tick && a.place >= at && slices.Contains(rec.awaits[it.name], a.by)
+		})
+		if !accepted {
+			continue
+		}
+		p := promise{it, at}
+		if !w.onDisk(p) {
+			w.fail(10, "%s nonce %s is ACKed, a client accepted %s, and on disk is %s", it.k, rec.nonce, it, w.diskString(it.k, it.name))
+		}
+		if !slices.Contains(w.history[it.k][it.name][at:], 0) {
+			w.promised[it.k][it.name] = p
+		}
 	}
 }
 
@@ -130,6 +335,9 @@ func (w *world) checkOffline(c *client) {
 		for _, name := range names {
 			content, _ := w.word(k, name)
 			is := item{k, name, content}
+			if _, suspect := w.suspected(k, name); suspect {
+				continue // its stable content is served
+			}
 			if !t.covers(name) || content == 0 || w.accepted[k][name] != content || w.disputed(k, name) || c.dislikes[is] {
 				continue
 			}

@@ -3,6 +3,7 @@ package model
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -17,22 +18,87 @@ type sequence struct {
 	steps []step
 }
 
-// step is one thing that happens; its bytes choose what, to whom and how. restart
-// says that it is a restart of the agent.
+// step is one thing that happens; its bytes choose what, to whom and how.
 type step struct {
+	act                act
 	op, who, what, how byte
-	restart            bool
 }
 
-// withRestarts is the sequence of a seed, with restarts of the agent between.
-func withRestarts(seed uint64) *sequence {
+// act is a sort of step. Those but the first are inserted into the sequence of a seed, so
+// that this stays what it was.
+type act byte
+
+const (
+	ordinary     act = iota
+	restartAgent     // how says how
+	holdDisk         // writes are held up from here, or let go
+	crashEnvoy       // the Envoy that is the agent's child crashes
+	resumeAll        // what is held back is served again
+	passTime         // how says how much
+)
+
+// withDisk is the sequence of a seed, with writes that are held up.
+func withDisk(seed uint64) *sequence {
 	seq := newSequence(seed)
 	random := newRandom(^seed)
-	for range 1 + random.IntN(3) {
-		at := random.IntN(len(seq.steps) + 1)
-		seq.steps = slices.Insert(seq.steps, at, step{how: byte(random.Uint32()), restart: true})
+	for range 2 * random.IntN(4) {
+		seq.insert(random, step{act: holdDisk})
 	}
 	return seq
+}
+
+// withRestarts is the same, with restarts of the agent between.
+func withRestarts(seed uint64) *sequence {
+	seq := withDisk(seed)
+	random := newRandom(seed ^ 1<<63)
+	for range 1 + random.IntN(3) {
+		seq.insert(random, step{act: restartAgent, how: byte(random.Uint32())})
+	}
+	return seq
+}
+
+// withCrashes is the sequence of a seed, with an Envoy that is the agent's child and
+// crashes, mostly often enough in a row that a fallback begins; sometimes with restarts of
+// the agent.
+func withCrashes(seed uint64) *sequence {
+	seq := withDisk(seed)
+	if seed%3 == 0 {
+		seq = withRestarts(seed)
+	}
+	random := newRandom(seed ^ 1<<62)
+	seq.setup[7] |= 1  // the first client is an Envoy
+	seq.setup[14] |= 2 // with a control plane
+	seq.setup[15] |= 1
+	for range 1 + random.IntN(3) {
+		// Something is stable, something changes, and the Envoy crashes.
+		at := random.IntN(len(seq.steps) + 1)
+		if random.IntN(4) > 0 {
+			seq.steps = slices.Insert(seq.steps, at, step{act: passTime, how: byte(random.IntN(2))})
+			at = min(at+1+random.IntN(3), len(seq.steps))
+		}
+		if random.IntN(4) > 0 {
+			k := []kind{cds, lds}[random.IntN(2)]
+			put := step{what: byte(k) | byte(random.IntN(len(names)))<<2, how: byte(random.Uint32())}
+			seq.steps = slices.Insert(seq.steps, at, put)
+			at = min(at+1+random.IntN(3), len(seq.steps))
+		}
+		for range 2 + random.IntN(3) {
+			seq.steps = slices.Insert(seq.steps, at, step{act: crashEnvoy})
+		}
+	}
+	for range random.IntN(3) {
+		seq.insert(random, step{act: passTime, how: byte(random.Uint32())})
+	}
+	if random.IntN(2) == 0 {
+		seq.insert(random, step{act: resumeAll})
+	}
+	seq.insert(random, step{act: crashEnvoy})
+	return seq
+}
+
+// insert puts a step anywhere.
+func (seq *sequence) insert(random *rand.Rand, st step) {
+	seq.steps = slices.Insert(seq.steps, random.IntN(len(seq.steps)+1), st)
 }
 
 func newSequence(seed uint64) *sequence {
@@ -85,6 +151,9 @@ func (seq *sequence) play(ctx context.Context, f fault, kn known, verbose bool) 
 	if w.violation == nil {
 		w.checkQuiet()
 	}
+	if len(w.suspects) > 0 && w.violation == nil {
+		w.endFallback(seq.seed&1 == 0)
+	}
 	if w.violation == nil {
 		w.checkLater()
 	}
@@ -132,12 +201,45 @@ func (seq *sequence) begin(w *world) {
 	w.pump()
 }
 
+// endFallback lets a fallback end by hand or by itself, after which nothing is suspected
+// and all invariants are as always.
+func (w *world) endFallback(byHand bool) {
+	w.say("the fallback ends by hand: %v", byHand)
+	if byHand {
+		w.resume()
+	} else {
+		w.sleep(time.Until(w.until))
+	}
+	w.quiesce()
+	if w.violation == nil {
+		w.checkQuiet()
+	}
+}
+
 var pauses = []time.Duration{10 * time.Millisecond, 300 * time.Millisecond, time.Second, 2 * time.Second, 20 * time.Second, 31 * time.Minute}
+
+var longPauses = []time.Duration{62 * time.Second, 3 * time.Minute, 59 * time.Minute, 62 * time.Minute}
 
 // step does one thing.
 func (w *world) step(st step) {
-	if st.restart {
+	switch st.act {
+	case restartAgent:
 		w.restart(st.how)
+		return
+	case holdDisk:
+		w.hold(diskLink, !w.held[diskLink])
+		return
+	case crashEnvoy:
+		w.crash()
+		return
+	case resumeAll:
+		w.say("resume")
+		w.resume()
+		return
+	case passTime:
+		pause := longPauses[int(st.how)%len(longPauses)]
+		w.say("after %v", pause)
+		w.sleep(pause)
 		return
 	}
 	c := w.clients[int(st.who)%len(w.clients)]

@@ -11,11 +11,12 @@ import (
 )
 
 // The links that a step can hold up: requests to the control plane, responses of
-// it, and the same of each client.
+// it, and the same of each client; last what is being written to disk.
 const (
 	upRequests = iota
 	upResponses
 	downLinks // two for each client from here
+	diskLink  = downLinks + 2*maxClients
 )
 
 const maxClients = 3
@@ -27,8 +28,10 @@ type world struct {
 	cache   *cache.Cache
 	disk    disk
 	journal *cache.Journal
-	run     func() (stop func()) // runs the cache
-	stop    func()
+	// unwritten holds a value when the journal has something to write.
+	unwritten chan struct{}
+	run       func() (stop func()) // runs the cache
+	stop      func()
 	// releaseAt is when what was restored is served, though no source answered.
 	releaseAt time.Time
 	servers   []*controlPlane
@@ -39,13 +42,14 @@ type world struct {
 	up        *upstream // nil while none is reachable
 	versions  map[string]map[string]up.Version
 	clients   []*client
-	held      [downLinks + 2*maxClients]bool
+	held      [diskLink + 1]bool
 	streams   int
 	messages  int
 	fault     fault
 	known     known
 
 	knowledge
+	oracle
 	violation *violation
 	verbose   bool
 	log       []string
@@ -62,6 +66,7 @@ func (v *violation) String() string { return fmt.Sprintf("invariant %d: %s", v.i
 func newWorld(f fault, kn known, onlyDelta bool) *world {
 	w := &world{onlyDelta: onlyDelta, versions: make(map[string]map[string]up.Version), fault: f, known: kn}
 	w.knowledge.init()
+	w.oracle.init()
 	w.disk.init()
 	w.newCache()
 	return w
@@ -116,6 +121,8 @@ func (w *world) reach(delta bool) {
 // pump moves messages until nothing moves any more but what is held up.
 func (w *world) pump() {
 	synctest.Wait()
+	w.ripen()
+	w.expireFallback()
 	if !w.releaseAt.IsZero() && !w.releaseAt.After(time.Now()) {
 		w.releaseAt = time.Time{}
 		w.cache.Release()
@@ -127,6 +134,7 @@ func (w *world) pump() {
 		}
 		busy := w.up != nil && w.pumpUpstream()
 		busy = w.writeDisk() || busy
+		busy = w.up != nil && w.up.poked || busy // an ACK had waited for the disk
 		for _, c := range w.clients {
 			if c.stream != nil && w.violation == nil {
 				busy = w.pumpClient(c) || busy
@@ -192,6 +200,9 @@ func (w *world) pumpClient(c *client) (busy bool) {
 // next is when something happens by itself; the zero time for never.
 func (w *world) next() (at time.Time) {
 	at = w.releaseAt
+	if len(w.suspects) > 0 {
+		at = earliest(at, w.until)
+	}
 	if w.up != nil {
 		at = earliest(at, w.up.wake)
 	}
@@ -225,7 +236,8 @@ func (w *world) sleep(d time.Duration) {
 	}
 }
 
-// quiesce brings everything back and waits until nothing happens any more.
+// quiesce brings everything back and waits until nothing happens any more but the end of
+// a fallback.
 func (w *world) quiesce() {
 	w.say("quiescence")
 	w.held = [len(w.held)]bool{}
@@ -244,7 +256,7 @@ func (w *world) quiesce() {
 	w.pump()
 	for n := 0; w.violation == nil; n++ {
 		at := w.next()
-		if at.IsZero() {
+		if at.IsZero() || len(w.suspects) > 0 && at.Equal(w.until) {
 			break
 		}
 		if n > 300 || w.messages-before > 1000 {

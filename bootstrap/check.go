@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp/syntax"
 	"slices"
 	"strings"
 	"time"
@@ -22,7 +23,8 @@ import (
 )
 
 // Check applies the rules of Envoy's API to b: those of Validate, also to what is inside an Any, as far as they are known,
-// and that static clusters, static listeners and layers of the runtime have names of their own. It reports every field that
+// that there is a node with an id and a cluster, which Envoy needs for xDS, that the regular expressions of stats tags are
+// closed, and that static clusters, static listeners and layers of the runtime have names of their own. It reports every field that
 // breaks one, and the types of messages whose own rules nobody but Envoy knows.
 func Check(b *bootstrapv3.Bootstrap) (unknown []string, err error) {
 	var broken []error
@@ -46,6 +48,14 @@ func Check(b *bootstrapv3.Bootstrap) (unknown []string, err error) {
 		return nil
 	}, nil)
 	broken = append(broken, err)
+	if b.GetNode().GetId() == "" || b.GetNode().GetCluster() == "" {
+		broken = append(broken, errors.New("node: id and cluster are needed for xDS: does an overlay or a patch take them away?"))
+	}
+	for n, tag := range b.GetStatsConfig().GetStatsTags() {
+		if err := unclosed(tag.GetRegex()); err != nil {
+			broken = append(broken, fmt.Errorf("stats_config.stats_tags[%d].regex: %w", n, err))
+		}
+	}
 	for _, c := range twice(b.GetStaticResources().GetClusters()) {
 		broken = append(broken, fmt.Errorf("static_resources.clusters: %q is there twice", c))
 	}
@@ -60,6 +70,20 @@ func Check(b *bootstrapv3.Bootstrap) (unknown []string, err error) {
 	}
 	slices.Sort(unknown)
 	return slices.Compact(unknown), nil
+}
+
+// unclosed says what is not closed in a regular expression, nil for nothing. It looks for that alone: Envoy's expressions
+// are not those of Go.
+func unclosed(regex string) error {
+	var bad *syntax.Error
+	if _, err := syntax.Parse(regex, syntax.Perl); !errors.As(err, &bad) {
+		return nil
+	}
+	switch bad.Code {
+	case syntax.ErrMissingParen, syntax.ErrUnexpectedParen, syntax.ErrMissingBracket, syntax.ErrTrailingBackslash:
+		return fmt.Errorf("%q: %s", regex, bad.Code)
+	}
+	return nil
 }
 
 // placeOf is the path of a value in the file.

@@ -27,10 +27,13 @@ static_resources:
           http_filters: [{name: f, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router, strict_check_headers: [x]}}]
 layered_runtime:
   layers: [{name: admin, admin_layer: {}}]
+stats_config:
+  stats_tags: [{tag_name: open, regex: "a("}, {tag_name: ahead, regex: "(?=a)"}]
 `))
 	if err != nil {
 		t.Fatal(err)
 	}
+	b.Node.Cluster = ""
 	_, err = Check(b)
 	if err == nil {
 		t.Fatal("accepted")
@@ -42,10 +45,15 @@ layered_runtime:
 		`static_resources.clusters: "xds" is there twice`,
 		`static_resources.listeners: "envoy-ready" is there twice`,
 		`layered_runtime.layers: "admin" is there twice`,
+		`.regex: "a(": missing closing )`,
+		"node: id and cluster are needed for xDS",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in\n%v", want, err)
 		}
+	}
+	if strings.Contains(err.Error(), "(?=a)") { // Go has no such expression, and Envoy does
+		t.Error(err)
 	}
 }
 

@@ -336,9 +336,7 @@ func (s *Session) buildFullState(sub *subscription, v View) *Response {
 	if !differs {
 		return nil
 	}
-	for _, name := range set.dropped {
-		sub.forget(name)
-	}
+	sub.drop(set)
 	sub.resumed = false
 	return set.response()
 }
@@ -378,6 +376,14 @@ type fullSet struct {
 	// disputed says that the client refused something, or has something of which it is
 	// not known what: what it should have is not for the state alone to say.
 	disputed bool
+}
+
+// drop forgets what a set that is sent takes away at once.
+func (sub *subscription) drop(set *fullSet) {
+	for _, name := range set.dropped {
+		sub.forget(name)
+		delete(sub.leaving, name)
+	}
 }
 
 func (set *fullSet) response() *Response {

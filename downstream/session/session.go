@@ -488,7 +488,9 @@ func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Tim
 	for _, name := range gone {
 		sub.forget(name)
 	}
-	return s.commit(sub, s.fullSet(sub, v).response(), 0), time.Time{}
+	set := s.fullSet(sub, v)
+	sub.drop(set)
+	return s.commit(sub, set.response(), 0), time.Time{}
 }
 
 // Idle reports whether Next would return no response of the state as it was when Next

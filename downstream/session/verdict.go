@@ -145,6 +145,11 @@ func (sub *subscription) reject(r *xds.Resource) {
 	if h.unjudged() == nil {
 		h.has = &h.acked.Version
 	}
+	if sub.url == xds.EndpointType && !h.refuses(h.acked.Version) {
+		// A cluster that changed with its endpoints still waits for an EDS message, and
+		// what the client had may be gone with the cluster before (protocol.md V1, 4.1).
+		sub.owe(r.Name)
+	}
 }
 
 // offer makes dirty what the client refused before it accepted anything under the

@@ -104,7 +104,7 @@ func (s *stream) checkSet(k kind, set map[string]int) {
 	for _, name := range names {
 		// That what it may have of a refused response is gone is said at once
 		// (protocol.md V6).
-		cause = cause || set[name] != 0 && v.may[name] || w.doubt[k][name] && set[name] == 0 && w.gone(k, name)
+		cause = cause || set[name] != 0 && v.may[name] || w.doubt[k][name] && set[name] == 0 && (w.gone(k, name) || s.checkAbsence(k, name))
 	}
 	if !cause {
 		w.fail(3, "client %d is sent all of %s again: %v", c.id, k, set)

@@ -18,18 +18,7 @@ certificates to give; if it runs Envoy, until that serves. For the postStart hoo
 that what starts after it finds the mesh.`
 
 func newDrain() *command {
-	c := newCommand("drain", "let Envoy end its connections: for preStop", drainLong, "\nholdfast drain")
-	var addr string
-	addAdmin(c.section("Which agent"), &addr)
-	c.run = func(ctx context.Context, warnings []string) error {
-		warn(c, warnings)
-		client, err := newClient(addr)
-		if err != nil {
-			return err
-		}
-		return failed(client.Do(ctx, "drain"))
-	}
-	return c
+	return newAction("drain", "let Envoy end its connections: for preStop", drainLong)
 }
 
 const resumeLong = `Serve once more what is held back because Envoy crashed with it: after Envoy, run by
@@ -38,7 +27,12 @@ minute of its start, the agent serves the last stable version of what changed be
 (see "holdfast status"). It is an error if nothing is held back.`
 
 func newResume() *command {
-	c := newCommand("resume", "serve what is held back after crashes of Envoy", resumeLong, "\nholdfast resume")
+	return newAction("resume", "serve what is held back after crashes of Envoy", resumeLong)
+}
+
+// newAction makes a command that asks the agent to do something, and waits until it is done.
+func newAction(name, short, long string) *command {
+	c := newCommand(name, short, long, "\nholdfast "+name)
 	var addr string
 	addAdmin(c.section("Which agent"), &addr)
 	c.run = func(ctx context.Context, warnings []string) error {
@@ -47,7 +41,7 @@ func newResume() *command {
 		if err != nil {
 			return err
 		}
-		return failed(client.Do(ctx, "resume"))
+		return failed(client.Do(ctx, name))
 	}
 	return c
 }

@@ -204,7 +204,7 @@ var (
 	restoredDesc = prometheus.NewDesc("holdfast_restored_resources",
 		"Resources that were read from disk and that no upstream has spoken of since.", nil, nil)
 	fallenBackDesc = prometheus.NewDesc("holdfast_fallen_back",
-		"Whether what proved itself is served instead of what is newest, because that crashed the client, 1 or 0.", nil, nil)
+		"1 while resources are held back because Envoy crashed with them, 0 otherwise.", nil, nil)
 	suspectsDesc = prometheus.NewDesc("holdfast_fallback_suspects",
 		"Resources that are held back because Envoy crashed with them.", nil, nil)
 	shortLivesDesc = prometheus.NewDesc("holdfast_envoy_short_lives_total",

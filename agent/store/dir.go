@@ -251,6 +251,9 @@ func describe(info fs.FileInfo) string {
 // refuse sets a file aside from which nothing is used.
 func (s *Store) refuse(name, end string, why error) {
 	s.failed(fmt.Errorf("store: %s is not used: %w", s.path(name), why))
+	if end == asideCorrupt {
+		s.damaged(fmt.Errorf("%s: %w", name, why))
+	}
 	s.fate[name] = end // for what cannot be renamed now
 	s.aside(name, end)
 }

@@ -34,7 +34,7 @@ type Status struct {
 	// Torn is how many bytes of an unfinished last write Open dropped: what was
 	// being written when the process before this one died.
 	Torn int64
-	// Damage says what was wrong with the state that Open read, nil for nothing. It stays
+	// Damage says what was wrong with the state that Open found, nil for nothing. It stays
 	// when the state was written again: what is missing may be missing still.
 	Damage error
 }
@@ -133,18 +133,26 @@ func (s *Store) count(skipped map[string]int) {
 	}
 }
 
+// damaged notes that a file was damaged.
+func (s *Store) damaged(why error) {
+	s.view.mu.Lock()
+	defer s.view.mu.Unlock()
+	s.view.status.Damage = why
+}
+
 // loaded notes what Open read; im is nil if there was nothing.
 func (s *Store) loaded(im *image) {
 	s.view.mu.Lock()
 	st := &s.view.status
-	st.Generation, st.Bytes, st.Appended, st.Committed, st.Torn, st.Damage = 0, 0, 0, time.Time{}, 0, nil
+	st.Generation, st.Bytes, st.Appended, st.Committed, st.Torn = 0, 0, 0, time.Time{}, 0
 	s.view.base = 0
 	if im != nil {
 		st.Generation, st.Committed = im.loaded.Generation, im.loaded.Committed
 		st.Bytes, st.Appended = im.end, im.end-im.base
 		s.view.base = im.base
-		st.Damage = im.damage
-		if im.damage == nil {
+		if im.damage != nil {
+			st.Damage = im.damage
+		} else {
 			st.Torn = im.torn()
 		}
 	}

@@ -36,10 +36,8 @@ func TestWhatTheControlPlaneWasToldIsAcceptedSurvivesAKill(t *testing.T) {
 				c.Subscribe(xds.ClusterType)
 				c.Subscribe(xds.RouteType, "ingress")
 				w.leadsTo(c, last) // from the disk or, to begin with, from the control plane
-				before := len(w.cp.Events())
 				last = fmt.Sprint("number-", n)
-				w.cp.Set(xdstest.Route("ingress", last))
-				w.acked(before)
+				w.setAndAcked(xdstest.Route("ingress", last))
 				time.Sleep(time.Duration(random.IntN(50_000)) * time.Microsecond)
 				w.agent.Kill()
 				c.Disconnect()
@@ -87,12 +85,20 @@ func (w *world) leadsTo(c *xdstest.Client, want string) {
 	}))
 }
 
-// acked waits until the control plane hears of an ACK of routes, after so many events.
-func (w *world) acked(before int) {
+// setAndAcked changes a route, and waits until the control plane hears of an ACK of it: one
+// of an answer that was made before is none.
+func (w *world) setAndAcked(route *routev3.RouteConfiguration) {
 	w.Helper()
+	before := len(w.cp.Answers())
+	w.cp.Set(route)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	w.check(w.cp.Wait(ctx, func() bool {
-		return slices.ContainsFunc(w.cp.Events()[before:], func(e xdstest.Event) bool { return e.Kind == xdstest.Ack && e.Type == xds.RouteType })
+		nonces := make(map[string]bool)
+		for _, a := range w.cp.Answers()[before:] {
+			nonces[a.Nonce] = a.Type == xds.RouteType
+		}
+		events := w.cp.Events()
+		return slices.ContainsFunc(events[max(0, len(events)-10):], func(e xdstest.Event) bool { return e.Kind == xdstest.Ack && nonces[e.Nonce] })
 	}))
 }

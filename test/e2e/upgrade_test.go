@@ -63,7 +63,12 @@ func TestAnUpgradeKeepsTheState(t *testing.T) {
 func TestADowngradeSetsTheStateAside(t *testing.T) {
 	inFormat1(t, func(w *world) {
 		w.replaceAgent(holdfast(w.T))
-		w.check(testbed.Eventually(limit, func() error { return w.format(2) }))
+		w.check(testbed.Eventually(limit, func() error {
+			if names := w.files("*"); len(names) != 1 {
+				return fmt.Errorf("there are %q", names)
+			}
+			return w.format(2)
+		}))
 		w.replaceAgent(previousBinary(w.T))
 		future := w.files("*.future")
 		if len(future) != 1 || !strings.Contains(w.log(), "written by a later version of holdfast: its format is 2, this one reads 1") {

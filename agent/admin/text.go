@@ -179,7 +179,7 @@ func (s *Storage) wrong(now time.Time) []string {
 		lines = append(lines, "state on disk: it was damaged when the agent started; what could be read is used until a control plane says otherwise: "+s.Damage)
 	}
 	for _, name := range s.Aside {
-		lines = append(lines, fmt.Sprintf("state on disk: %s was set aside and is not used: look at it, then delete it", name))
+		lines = append(lines, fmt.Sprintf("state on disk: %s was set aside and is not used: delete it, or stop holdfast and give it its name back", name))
 	}
 	return lines
 }

@@ -44,7 +44,7 @@ Wrong now
   CDS: 5 removals held back because they look like an accident
   CDS: 1 resource rejected by clients of node "web-1\x1b[2J": ` + "`holdfast dump --type CDS`" + ` says why
   state on disk: what changes is in memory only, since 1m ago: no space left
-  state on disk: state-6.log.corrupt was set aside and is not used: look at it, then delete it
+  state on disk: state-6.log.corrupt was set aside and is not used: delete it, or stop holdfast and give it its name back
   file a.yaml: line 3: unknown field (the last good content stays in use)
 
 Node "web-1\x1b[2J", cluster "web", envoy

@@ -373,7 +373,7 @@ func TestATakeoverWithoutAControlPlaneKeepsEverything(t *testing.T) {
 // lived with, which takes a minute to count as stable.
 func TestAConfigurationThatKillsEnvoyIsReplacedByTheStableOne(t *testing.T) {
 	w := newWorld(t, xdstest.Delta, xdstest.Delta)
-	w.startWithChild()
+	w.startWithChild("--state-dir", w.path("state"))
 	stable := time.Now().Add(70 * time.Second)
 	w.check(w.agent.Wait(100*time.Second, func() error {
 		if time.Now().Before(stable) {
@@ -389,16 +389,34 @@ func TestAConfigurationThatKillsEnvoyIsReplacedByTheStableOne(t *testing.T) {
 		return nil
 	}))
 	w.serves("v1")
-	status, err := w.client().Status(t.Context())
-	w.check(err)
-	if status.Groups[0].Fallback == nil || !strings.Contains(w.log(), "the last stable configuration is served") {
-		b, _ := json.Marshal(status.Groups)
-		t.Errorf("%s\n%s", b, w.agent.Tail(20))
+	if !strings.Contains(w.log(), "the last stable configuration is served") {
+		t.Error(w.agent.Tail(20))
+	}
+	w.fallenBack()
+	// An agent that starts again does not feed it to the next Envoy.
+	w.agent.Kill()
+	w.runAgent()
+	w.envoy = &testbed.Envoy{Process: w.agent, Admin: w.envoy.Admin}
+	w.serves("v1")
+	w.fallenBack()
+	if e := w.child(); e.Restarts != 0 {
+		t.Errorf("Envoy: %+v\n%s", e, w.agent.Tail(20))
 	}
 	// The next change gets a chance.
 	w.cp.Set(w.mesh("c2")...)
 	w.cp.Remove(xds.ListenerType, "deadly")
 	w.serves("v2")
+}
+
+// fallenBack checks that something is held back.
+func (w *world) fallenBack() {
+	w.Helper()
+	status, err := w.client().Status(w.Context())
+	w.check(err)
+	if status.Groups[0].Fallback == nil {
+		b, _ := json.Marshal(status.Groups)
+		w.Errorf("nothing is held back: %s\n%s", b, w.agent.Tail(20))
+	}
 }
 
 // deadly is a listener whose Lua code ends the process that reads it.

@@ -26,7 +26,8 @@ type Finder struct {
 // Sensitive says what is secret in a message, "" for nothing: the first set field
 // that is annotated with udpa.annotations.sensitive, wherever it is nested, also
 // through Anys and TypedStructs, unless it only names a file or a variable; the literal value of
-// a header that carries credentials, such as authorization; or a private key in PEM, or in base64 of PEM,
+// a header that carries credentials, such as authorization, and what such a header is compared
+// with; or a private key in PEM, or in base64 of PEM,
 // anywhere in the bytes, which is all that can be looked for in a type that is not
 // known. What cannot be decoded counts as secret.
 //
@@ -233,6 +234,12 @@ func held(md protoreflect.MessageDescriptor, b []byte, tell found) bool {
 		var values [][]byte
 		if fd.Message() == nil {
 			values = secretsOf([]byte(text(m, name)))
+		} else if keyed[fd.Message().FullName()] {
+			for _, key := range keysOf(m.Get(fd).Message()) {
+				if isLiteral(key) {
+					values = append(values, secretsOf([]byte(key))...)
+				}
+			}
 		} else if inner, err := proto.Marshal(m.Get(fd).Message().Interface()); err == nil {
 			leaves(fd.Message(), inner, 0, func(leaf []byte) bool {
 				values = append(values, secretsOf(leaf)...)

@@ -48,7 +48,7 @@ func credentials(m protoreflect.Message) []protoreflect.Name {
 // inHeader finds the literal value of a header that carries credentials. A value that Envoy makes
 // of the request, such as "%REQ(x-token)%", is none.
 func inHeader(m protoreflect.Message) (hide []protoreflect.Name) {
-	if !namesCredential(text(m, "key")) {
+	if !NamesCredential(text(m, "key")) {
 		return nil
 	}
 	for _, field := range []protoreflect.Name{"value", "raw_value"} {
@@ -62,7 +62,7 @@ func inHeader(m protoreflect.Message) (hide []protoreflect.Name) {
 // inHeaderMatcher finds a credential that a request is compared with. A regular expression says
 // what a value looks like, and does not count.
 func inHeaderMatcher(m protoreflect.Message) (hide []protoreflect.Name) {
-	if !namesCredential(text(m, "name")) {
+	if !NamesCredential(text(m, "name")) {
 		return nil
 	}
 	for _, field := range []protoreflect.Name{"exact_match", "prefix_match", "suffix_match", "contains_match"} {
@@ -93,7 +93,7 @@ func comparesLiteral(m protoreflect.Message, field protoreflect.Name) bool {
 
 // inPredicate finds a credential that a generic matcher compares a header with.
 func inPredicate(m protoreflect.Message) []protoreflect.Name {
-	if namesCredential(inputHeader(m)) && comparesLiteral(m, "value_match") {
+	if NamesCredential(inputHeader(m)) && comparesLiteral(m, "value_match") {
 		return []protoreflect.Name{"value_match"}
 	}
 	return nil
@@ -102,7 +102,7 @@ func inPredicate(m protoreflect.Message) []protoreflect.Name {
 // inMatcherTree finds the maps of a generic matcher whose keys are credentials, since a header is
 // looked up in them.
 func inMatcherTree(m protoreflect.Message) (hide []protoreflect.Name) {
-	if !namesCredential(inputHeader(m)) {
+	if !NamesCredential(inputHeader(m)) {
 		return nil
 	}
 	for _, field := range []protoreflect.Name{"exact_match_map", "prefix_match_map"} {
@@ -194,9 +194,10 @@ var credentialWords = []string{
 	"passphrase", "passwd", "password", "pwd", "secret", "token",
 }
 
-// namesCredential says whether the value of a header of this name is a credential.
-func namesCredential(header string) bool {
-	words := strings.FieldsFunc(strings.ToLower(header), func(r rune) bool { return r == '-' || r == '_' || r == '.' })
+// NamesCredential says whether the value of a header of this name is a credential.
+func NamesCredential(header string) bool {
+	header = strings.TrimSuffix(strings.ToLower(header), "-bin") // as gRPC's names of bytes end
+	words := strings.FieldsFunc(header, func(r rune) bool { return r == '-' || r == '_' || r == '.' })
 	for i, word := range words {
 		switch {
 		case slices.Contains(credentialWords, word), strings.HasSuffix(word, "token"), strings.HasSuffix(word, "authorization"):
@@ -205,7 +206,7 @@ func namesCredential(header string) bool {
 			return true
 		}
 	}
-	return strings.EqualFold(header, "x-auth")
+	return header == "x-auth"
 }
 
 // longValue is how long the value of a header is, in bytes, that may be a credential whatever the
@@ -215,7 +216,7 @@ const longValue = 20
 // IsCredential says whether a header that is sent may carry a credential: by its name, or because
 // its value is long. ClusterID, which says which cluster asks, does not.
 func IsCredential(header, value string) bool {
-	return namesCredential(header) || len(value) >= longValue
+	return NamesCredential(header) || len(value) >= longValue
 }
 
 // isLiteral says whether a value says anything beyond a scheme ("Bearer ") and what Envoy puts in

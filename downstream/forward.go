@@ -51,8 +51,8 @@ const notListed = "other"
 // with the agent's own credentials, so that any other service is UNIMPLEMENTED.
 func (s *Server) forward(_ any, down grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(down)
-	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
-	if s.cfg.Forward == nil || !slices.Contains(s.cfg.PassThrough, service) {
+	service, ok := serviceOf(method)
+	if s.cfg.Forward == nil || !ok || !slices.Contains(s.cfg.PassThrough, service) {
 		s.cfg.Observer.PassedThrough(notListed, NotPassed)
 		s.cfg.Log.Debug("call refused: the service is not passed through", "method", clip(method))
 		return status.Errorf(codes.Unimplemented, "%s is not served here, and its service is not passed through (--pass-through)", clip(method))
@@ -68,6 +68,19 @@ func (s *Server) forward(_ any, down grpc.ServerStream) error {
 	return err
 }
 
+// serviceOf returns the service of a full method name. It is ok only if it is "/service/method", and
+// nothing that a proxy on the way to the upstream may take for a path of another service.
+func serviceOf(full string) (service string, ok bool) {
+	path, ok := strings.CutPrefix(full, "/")
+	service, method, _ := strings.Cut(path, "/")
+	for _, part := range []string{service, method} {
+		if part == "" || part == "." || part == ".." || strings.ContainsAny(part, "/\\%?#;") {
+			return "", false
+		}
+	}
+	return service, ok
+}
+
 // clip bounds a text that a client makes up.
 func clip(text string) string { return text[:min(len(text), 200)] }
 
@@ -76,19 +89,31 @@ func clip(text string) string { return text[:min(len(text), 200)] }
 func passedMetadata(from metadata.MD) metadata.MD {
 	to := make(metadata.MD, len(from))
 	for key, values := range from {
-		if !strings.HasPrefix(key, ":") && !strings.HasPrefix(key, "grpc-") && !slices.Contains(keptMetadata, key) {
+		if !isKept(key) {
 			to[key] = slices.Clone(values)
 		}
 	}
 	return to
 }
 
-// keptMetadata are names of metadata that are not passed on.
+// isKept says whether metadata of a name is not passed on.
+func isKept(key string) bool {
+	key = strings.ToLower(key)
+	for _, prefix := range []string{":", "grpc-", "x-forwarded-"} {
+		if strings.HasPrefix(key, prefix) {
+			return true
+		}
+	}
+	return slices.Contains(keptMetadata, key) || redact.NamesCredential(key)
+}
+
+// keptMetadata are names of metadata that are not passed on, beside those of credentials: what
+// belongs to the connection, and what tells a proxy who asks for what.
 var keptMetadata = []string{
-	"authorization", "proxy-authorization", "proxy-authenticate", "www-authenticate", "cookie", "set-cookie",
-	"x-forwarded-client-cert", "x-forwarded-for", "forwarded",
-	"accept-encoding", "connection", "content-length", "content-type", "host", "keep-alive", "proxy-connection",
-	"te", "trailer", "transfer-encoding", "upgrade", "user-agent",
+	"proxy-authenticate", "www-authenticate",
+	"forwarded", "via", "x-real-ip", "x-original-url", "x-http-method-override",
+	"accept-encoding", "connection", "content-length", "content-type", "expect", "host", "http2-settings", "keep-alive",
+	"proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "user-agent",
 }
 
 // pass passes one stream through until it ends.

@@ -67,6 +67,13 @@ func TestOnlyListedServicesArePassedThrough(t *testing.T) {
 		{"rate limits, which are not in the default", nil, "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", false, "other refused"},
 		{"a name that begins alike", nil, "/envoy.service.metrics.v3.MetricsServiceAdmin/Delete", false, "other refused"},
 		{"a longer path", nil, "/envoy.service.metrics.v3/MetricsService/StreamMetrics", false, "other refused"},
+		{"a path that leaves its service", []string{acme}, "/" + acme + "/../other/X", false, "other refused"},
+		{"a path that may leave its service", []string{acme}, "/" + acme + "/%2e%2e%2fother%2fX", false, "other refused"},
+		{"a path that ends in its parent", []string{acme}, "/" + acme + "/..", false, "other refused"},
+		{"no method", []string{acme}, "/" + acme + "/", false, "other refused"},
+		{"an empty part", []string{acme}, "/" + acme + "//x", false, "other refused"},
+		{"a part too many", []string{acme}, "/" + acme + "/a/b", false, "other refused"},
+		{"a part too many, of a service that is named", []string{acme + "/a"}, "/" + acme + "/a/b", false, "other refused"},
 		{"one that is named", []string{acme}, "/" + acme + "/Send", true, acme + " error"},
 		{"one of the default, where others are named", []string{acme}, "/envoy.service.metrics.v3.MetricsService/StreamMetrics", false, "other refused"},
 		{"none", []string{}, "/envoy.service.metrics.v3.MetricsService/StreamMetrics", false, "other refused"},
@@ -115,7 +122,9 @@ func TestAClientsCredentialsGoNowhere(t *testing.T) {
 	inBothForms(t, downstream.Config{Forward: up}, func(s *service) {
 		ctx := metadata.AppendToOutgoingContext(s.Context(),
 			"authorization", "Bearer PLANTED", "Proxy-Authorization", "Basic PLANTED", "cookie", "a=PLANTED", "x-forwarded-client-cert", "PLANTED",
-			"x-forwarded-for", "PLANTED", "x-acme", "one", "x-acme", "two", "trace-bin", "\x00\xff")
+			"x-forwarded-for", "PLANTED", "x-forwarded-host", "PLANTED", "x-real-ip", "PLANTED", "x-original-url", "PLANTED", "via", "PLANTED",
+			"x-http-method-override", "PLANTED", "expect", "PLANTED", "http2-settings", "PLANTED", "X-Api-Key", "PLANTED", "x-consul-token", "PLANTED",
+			"x-goog-api-key", "PLANTED", "authorization-bin", "PLANTED", "x-auth-bin", "PLANTED", "cookie2", "PLANTED", "set-cookie", "PLANTED", "x-acme", "one", "x-acme", "two", "trace-bin", "\x00\xff")
 		_ = s.dial().Invoke(ctx, "/envoy.service.metrics.v3.MetricsService/StreamMetrics", &emptypb.Empty{}, &emptypb.Empty{})
 		if names := slices.Sorted(maps.Keys(up.with)); !slices.Equal(names, []string{"trace-bin", "x-acme"}) || len(up.with["x-acme"]) != 2 {
 			t.Errorf("passed on: %v", up.with)

@@ -66,7 +66,7 @@ func start(argv []string, epoch int, out func(line []byte), clean func(string) s
 			if clean == nil {
 				lines(r, out)
 			} else {
-				said := &messages{clean: clean, out: out}
+				said := &messages{clean: clean, out: out, pause: pause}
 				lines(r, said.line)
 				said.flush()
 			}

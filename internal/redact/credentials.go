@@ -2,12 +2,17 @@ package redact
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"net/url"
 	"slices"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 )
 
 // holders are the types of messages that may hold a credential though the API marks none of
@@ -17,6 +22,18 @@ var holders = map[protoreflect.FullName]func(protoreflect.Message) []protoreflec
 	"envoy.config.core.v3.HeaderValue":    inHeader,
 	"envoy.config.route.v3.HeaderMatcher": inHeaderMatcher,
 	"envoy.config.core.v3.HttpUri":        inURI,
+
+	"xds.type.matcher.v3.Matcher.MatcherTree":                                      inMatcherTree,
+	"envoy.config.common.matcher.v3.Matcher.MatcherTree":                           inMatcherTree,
+	"xds.type.matcher.v3.Matcher.MatcherList.Predicate.SinglePredicate":            inPredicate,
+	"envoy.config.common.matcher.v3.Matcher.MatcherList.Predicate.SinglePredicate": inPredicate,
+}
+
+// keyed are the types of messages whose secret, where a holder names a field of them, is the keys
+// of their map and not its values.
+var keyed = map[protoreflect.FullName]bool{
+	"xds.type.matcher.v3.Matcher.MatcherTree.MatchMap":            true,
+	"envoy.config.common.matcher.v3.Matcher.MatcherTree.MatchMap": true,
 }
 
 // credentials returns the fields of a message that hold a credential, beside those that the API
@@ -31,7 +48,7 @@ func credentials(m protoreflect.Message) []protoreflect.Name {
 // inHeader finds the literal value of a header that carries credentials. A value that Envoy makes
 // of the request, such as "%REQ(x-token)%", is none.
 func inHeader(m protoreflect.Message) (hide []protoreflect.Name) {
-	if !namesCredential(text(m, "key")) {
+	if !NamesCredential(text(m, "key")) {
 		return nil
 	}
 	for _, field := range []protoreflect.Name{"value", "raw_value"} {
@@ -45,7 +62,7 @@ func inHeader(m protoreflect.Message) (hide []protoreflect.Name) {
 // inHeaderMatcher finds a credential that a request is compared with. A regular expression says
 // what a value looks like, and does not count.
 func inHeaderMatcher(m protoreflect.Message) (hide []protoreflect.Name) {
-	if !namesCredential(text(m, "name")) {
+	if !NamesCredential(text(m, "name")) {
 		return nil
 	}
 	for _, field := range []protoreflect.Name{"exact_match", "prefix_match", "suffix_match", "contains_match"} {
@@ -53,15 +70,100 @@ func inHeaderMatcher(m protoreflect.Message) (hide []protoreflect.Name) {
 			hide = append(hide, field)
 		}
 	}
-	if fd := m.Descriptor().Fields().ByName("string_match"); fd != nil && m.Has(fd) {
-		matcher := m.Get(fd).Message()
-		for _, field := range []protoreflect.Name{"exact", "prefix", "suffix", "contains"} {
-			if isLiteral(text(matcher, field)) {
-				return append(hide, "string_match")
-			}
+	if comparesLiteral(m, "string_match") {
+		hide = append(hide, "string_match")
+	}
+	return hide
+}
+
+// comparesLiteral says whether a field is a StringMatcher that compares with a literal.
+func comparesLiteral(m protoreflect.Message, field protoreflect.Name) bool {
+	fd := m.Descriptor().Fields().ByName(field)
+	if fd == nil || !m.Has(fd) {
+		return false
+	}
+	matcher := m.Get(fd).Message()
+	for _, field := range []protoreflect.Name{"exact", "prefix", "suffix", "contains"} {
+		if isLiteral(text(matcher, field)) {
+			return true
+		}
+	}
+	return false
+}
+
+// inPredicate finds a credential that a generic matcher compares a header with.
+func inPredicate(m protoreflect.Message) []protoreflect.Name {
+	if NamesCredential(inputHeader(m)) && comparesLiteral(m, "value_match") {
+		return []protoreflect.Name{"value_match"}
+	}
+	return nil
+}
+
+// inMatcherTree finds the maps of a generic matcher whose keys are credentials, since a header is
+// looked up in them.
+func inMatcherTree(m protoreflect.Message) (hide []protoreflect.Name) {
+	if !NamesCredential(inputHeader(m)) {
+		return nil
+	}
+	for _, field := range []protoreflect.Name{"exact_match_map", "prefix_match_map"} {
+		fd := m.Descriptor().Fields().ByName(field)
+		if fd != nil && m.Has(fd) && slices.ContainsFunc(keysOf(m.Get(fd).Message()), isLiteral) {
+			hide = append(hide, field)
 		}
 	}
 	return hide
+}
+
+// keysOf returns the keys of the map in a message of a type that is keyed.
+func keysOf(m protoreflect.Message) (keys []string) {
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		if fd.IsMap() {
+			v.Map().Range(func(k protoreflect.MapKey, _ protoreflect.Value) bool {
+				keys = append(keys, k.String())
+				return true
+			})
+		}
+		return true
+	})
+	return keys
+}
+
+// inputHeader returns the name of the header that is the input of a generic matcher, "" if the
+// input is something else.
+func inputHeader(m protoreflect.Message) string {
+	config := field(field(m, "input"), "typed_config")
+	if config == nil {
+		return ""
+	}
+	value := []byte(text(config, "value"))
+	known, err := envoytypes.Resolver.FindMessageByURL(text(config, "type_url"))
+	if err != nil {
+		return ""
+	}
+	if typedStruct(known.Descriptor().FullName()) {
+		var written structpb.Struct
+		if _, body, ok := pair(value); !ok || proto.Unmarshal(body, &written) != nil {
+			return ""
+		}
+		return cmp.Or(written.GetFields()["header_name"].GetStringValue(), written.GetFields()["headerName"].GetStringValue())
+	}
+	inner := known.New()
+	if err := proto.Unmarshal(value, inner.Interface()); err != nil {
+		return ""
+	}
+	return text(inner, "header_name")
+}
+
+// field returns a message in a field, nil if it is not set.
+func field(m protoreflect.Message, name protoreflect.Name) protoreflect.Message {
+	if m == nil {
+		return nil
+	}
+	fd := m.Descriptor().Fields().ByName(name)
+	if fd == nil || fd.Message() == nil || !m.Has(fd) {
+		return nil
+	}
+	return m.Get(fd).Message()
 }
 
 func inURI(m protoreflect.Message) []protoreflect.Name {
@@ -92,9 +194,10 @@ var credentialWords = []string{
 	"passphrase", "passwd", "password", "pwd", "secret", "token",
 }
 
-// namesCredential says whether the value of a header of this name is a credential.
-func namesCredential(header string) bool {
-	words := strings.FieldsFunc(strings.ToLower(header), func(r rune) bool { return r == '-' || r == '_' || r == '.' })
+// NamesCredential says whether the value of a header of this name is a credential.
+func NamesCredential(header string) bool {
+	header = strings.TrimSuffix(strings.ToLower(header), "-bin") // as gRPC's names of bytes end
+	words := strings.FieldsFunc(header, func(r rune) bool { return r == '-' || r == '_' || r == '.' })
 	for i, word := range words {
 		switch {
 		case slices.Contains(credentialWords, word), strings.HasSuffix(word, "token"), strings.HasSuffix(word, "authorization"):
@@ -103,7 +206,7 @@ func namesCredential(header string) bool {
 			return true
 		}
 	}
-	return strings.EqualFold(header, "x-auth")
+	return header == "x-auth"
 }
 
 // longValue is how long the value of a header is, in bytes, that may be a credential whatever the
@@ -113,7 +216,7 @@ const longValue = 20
 // IsCredential says whether a header that is sent may carry a credential: by its name, or because
 // its value is long. ClusterID, which says which cluster asks, does not.
 func IsCredential(header, value string) bool {
-	return namesCredential(header) || len(value) >= longValue
+	return NamesCredential(header) || len(value) >= longValue
 }
 
 // isLiteral says whether a value says anything beyond a scheme ("Bearer ") and what Envoy puts in

@@ -1,14 +1,19 @@
 package redact
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
+	xdscorev3 "github.com/cncf/xds/go/xds/core/v3"
+	xdsmatcherv3 "github.com/cncf/xds/go/xds/type/matcher/v3"
+	xdstypev3 "github.com/cncf/xds/go/xds/type/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
@@ -133,5 +138,80 @@ func TestAPrivateKeyIsHiddenInAnyField(t *testing.T) {
 		if got := string(JSON(m)); leak(got) != "" || !strings.Contains(got, Marker) {
 			t.Errorf("%s: %s", name, got)
 		}
+	}
+}
+
+// In a generic matcher it is the input that says which header a value is compared with.
+func TestWhatAGenericMatcherComparesACredentialWithIsHidden(t *testing.T) {
+	typed := func(m proto.Message) *xdscorev3.TypedExtensionConfig {
+		return &xdscorev3.TypedExtensionConfig{Name: "x", TypedConfig: pack(t, m)}
+	}
+	written, err := structpb.NewStruct(map[string]any{"headerName": "X-Api-Key"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	onMatch := &xdsmatcherv3.Matcher_OnMatch{OnMatch: &xdsmatcherv3.Matcher_OnMatch_Action{Action: typed(&routev3.Route{Name: "the-route"})}}
+	tokens := &xdsmatcherv3.Matcher_MatcherTree_MatchMap{Map: map[string]*xdsmatcherv3.Matcher_OnMatch{"Bearer " + planted: onMatch, "Bearer " + planted + "2": onMatch}}
+	var finder Finder
+	for name, tc := range map[string]struct {
+		input  proto.Message
+		secret bool
+	}{
+		"authorization":  {&matcherv3.HttpRequestHeaderMatchInput{HeaderName: "authorization"}, true},
+		"a response":     {&matcherv3.HttpResponseHeaderMatchInput{HeaderName: "set-cookie"}, true},
+		"a TypedStruct":  {&xdstypev3.TypedStruct{TypeUrl: "type.googleapis.com/envoy.type.matcher.v3.HttpRequestHeaderMatchInput", Value: written}, true},
+		"another header": {&matcherv3.HttpRequestHeaderMatchInput{HeaderName: "x-tenant"}, false},
+		"a parameter":    {&matcherv3.HttpRequestQueryParamMatchInput{QueryParam: "q"}, false},
+	} {
+		predicate := func(of *xdsmatcherv3.StringMatcher) proto.Message {
+			single := &xdsmatcherv3.Matcher_MatcherList_Predicate{MatchType: &xdsmatcherv3.Matcher_MatcherList_Predicate_SinglePredicate_{
+				SinglePredicate: &xdsmatcherv3.Matcher_MatcherList_Predicate_SinglePredicate{
+					Input:   typed(tc.input),
+					Matcher: &xdsmatcherv3.Matcher_MatcherList_Predicate_SinglePredicate_ValueMatch{ValueMatch: of},
+				},
+			}}
+			not := &xdsmatcherv3.Matcher_MatcherList_Predicate{MatchType: &xdsmatcherv3.Matcher_MatcherList_Predicate_NotMatcher{NotMatcher: single}}
+			return &routev3.VirtualHost{Matcher: &xdsmatcherv3.Matcher{MatcherType: &xdsmatcherv3.Matcher_MatcherList_{MatcherList: &xdsmatcherv3.Matcher_MatcherList{
+				Matchers: []*xdsmatcherv3.Matcher_MatcherList_FieldMatcher{{Predicate: not, OnMatch: onMatch}},
+			}}}}
+		}
+		tree := func(of *xdsmatcherv3.Matcher_MatcherTree) proto.Message {
+			of.Input = typed(tc.input)
+			return &routev3.VirtualHost{Matcher: &xdsmatcherv3.Matcher{MatcherType: &xdsmatcherv3.Matcher_MatcherTree_{MatcherTree: of}}}
+		}
+		for form, m := range map[string]proto.Message{
+			"exact":      predicate(&xdsmatcherv3.StringMatcher{MatchPattern: &xdsmatcherv3.StringMatcher_Exact{Exact: planted}}),
+			"prefix":     predicate(&xdsmatcherv3.StringMatcher{MatchPattern: &xdsmatcherv3.StringMatcher_Prefix{Prefix: planted}}),
+			"suffix":     predicate(&xdsmatcherv3.StringMatcher{MatchPattern: &xdsmatcherv3.StringMatcher_Suffix{Suffix: planted}}),
+			"contains":   predicate(&xdsmatcherv3.StringMatcher{MatchPattern: &xdsmatcherv3.StringMatcher_Contains{Contains: planted}}),
+			"exact map":  tree(&xdsmatcherv3.Matcher_MatcherTree{TreeType: &xdsmatcherv3.Matcher_MatcherTree_ExactMatchMap{ExactMatchMap: tokens}}),
+			"prefix map": tree(&xdsmatcherv3.Matcher_MatcherTree{TreeType: &xdsmatcherv3.Matcher_MatcherTree_PrefixMatchMap{PrefixMatchMap: tokens}}),
+		} {
+			if why := finder.Sensitive(pack(t, m)); (why != "") != tc.secret || strings.Contains(why, planted) {
+				t.Errorf("%s, %s: found %q", name, form, why)
+			}
+			if got := string(JSON(m)); strings.Contains(got, planted) == tc.secret || strings.Contains(got, Marker) != tc.secret || !strings.Contains(got, "the-route") {
+				t.Errorf("%s, %s: shown as %s", name, form, got)
+			}
+			said := "Incorrect configuration: " + planted + ". Couldn't find the-route"
+			if got := finder.Reason(said, slices.Values([]*anypb.Any{pack(t, m)})); strings.Contains(got, planted) == tc.secret || !strings.Contains(got, "the-route") {
+				t.Errorf("%s, %s: the reason is %s", name, form, got)
+			}
+		}
+		public := tree(&xdsmatcherv3.Matcher_MatcherTree{TreeType: &xdsmatcherv3.Matcher_MatcherTree_PrefixMatchMap{
+			PrefixMatchMap: &xdsmatcherv3.Matcher_MatcherTree_MatchMap{Map: map[string]*xdsmatcherv3.Matcher_OnMatch{"Bearer ": onMatch}},
+		}})
+		if why := finder.Sensitive(pack(t, public)); why != "" {
+			t.Errorf("%s, a scheme: found %q", name, why)
+		}
+	}
+}
+
+func TestAPrivateKeyIsHiddenInTheKeysOfAMap(t *testing.T) {
+	const pem = "-----BEGIN PRIVATE KEY-----\n" + planted + "\n-----END PRIVATE KEY-----\n"
+	m := &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{pem: {}, "x" + pem: {}, "other": {}}}
+	got := string(JSON(m))
+	if leak(got) != "" || !strings.Contains(got, `"`+Marker+`": `) || !strings.Contains(got, `"`+Marker+` 2": `) || !strings.Contains(got, `"other"`) {
+		t.Error(got)
 	}
 }

@@ -251,3 +251,20 @@ func FuzzReason(f *testing.F) {
 		}
 	})
 }
+
+// Some word of each sentence can be read as the base64 or the hexadecimal digits of a byte or two.
+func TestAShortSecretIsNotLookedForInBase64OrHex(t *testing.T) {
+	const said = "Error adding/updating listener(s) one: Couldn't find valid command"
+	var finder Finder
+	for a := range 256 {
+		for _, value := range []string{string([]byte{byte(a)}), string([]byte{byte(a), ')'}), string([]byte{byte(a), '(', 0xa7})} {
+			if strings.Contains(said, strings.TrimSpace(value)) {
+				continue
+			}
+			m := &corev3.HeaderValue{Key: "authorization", RawValue: []byte(value)}
+			if got := finder.Reason(said, slices.Values([]*anypb.Any{pack(t, m)})); got != said {
+				t.Errorf("%q: %s", value, got)
+			}
+		}
+	}
+}

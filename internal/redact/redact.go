@@ -2,7 +2,7 @@
 // secrets: every field that the API annotates with udpa.annotations.sensitive,
 // wherever it is nested, is shown as "[redacted]". So are the literal values of headers
 // that carry credentials (authorization, cookie, x-api-key, names that end in -token, and the
-// like), URLs with a password, and text that has a private key in PEM in it.
+// like), what such a header is compared with, URLs with a password, and text that has a private key in PEM in it.
 //
 // It promises that nothing of such a value is in the output, that a
 // type which internal/envoytypes does not know is shown by its name and size only
@@ -255,6 +255,8 @@ func (e *encoder) fields(m protoreflect.Message, o *object) {
 		v := m.Get(fd)
 		hide := sensitive(fd) || slices.Contains(held, fd.Name())
 		switch {
+		case hide && fd.Message() != nil && keyed[fd.Message().FullName()]:
+			e.withoutKeys(v.Message())
 		case fd.IsMap():
 			e.mapping(fd, v.Map(), hide)
 		case fd.IsList():
@@ -302,6 +304,28 @@ func (e *encoder) mapping(fd protoreflect.FieldDescriptor, m protoreflect.Map, h
 		e.text(Marker)
 		return
 	}
+	e.entries(&o, fd, m, func(key string) bool { return hasPrivateKey([]byte(key)) })
+}
+
+// withoutKeys appends a message that is keyed: the values of its maps are shown.
+func (e *encoder) withoutKeys(m protoreflect.Message) {
+	o := object{e: e}
+	defer o.end()
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		if fd.IsMap() {
+			o.key(fd.TextName())
+			inner := object{e: e}
+			e.entries(&inner, fd, v.Map(), isLiteral)
+			inner.end()
+		}
+		return true
+	})
+}
+
+// entries appends the entries of a map by their sorted keys. Those keys that hide says are
+// replaced by Marker, with a number from the second on.
+func (e *encoder) entries(o *object, fd protoreflect.FieldDescriptor, m protoreflect.Map, hide func(key string) bool) {
+	hidden := 0
 	keys := make([]protoreflect.MapKey, 0, m.Len())
 	m.Range(func(k protoreflect.MapKey, _ protoreflect.Value) bool {
 		keys = append(keys, k)
@@ -309,7 +333,14 @@ func (e *encoder) mapping(fd protoreflect.FieldDescriptor, m protoreflect.Map, h
 	})
 	slices.SortFunc(keys, func(a, b protoreflect.MapKey) int { return strings.Compare(a.String(), b.String()) })
 	for _, k := range keys {
-		o.key(k.String())
+		key := k.String()
+		if hide(key) {
+			key = Marker
+			if hidden++; hidden > 1 {
+				key += " " + strconv.Itoa(hidden)
+			}
+		}
+		o.key(key)
 		e.value(fd.MapValue(), m.Get(k), sensitive(fd.MapValue()))
 	}
 }

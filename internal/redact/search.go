@@ -23,6 +23,8 @@ type search struct {
 	text   string
 	hidden []bool // by byte of the text
 	views  []reading
+	// guesses has, for each of views, whether it is base64 or hexadecimal, as which words can be read.
+	guesses []bool
 	// grams are the places of all sequences of gram bytes, the newest of each; next leads to
 	// the one before, -1 for none. may has a bit for the first bytes of each, since most
 	// sequences of a value are nowhere.
@@ -57,12 +59,12 @@ func newSearch(text string) *search {
 		}
 	}
 	for _, r := range texts {
-		s.views = append(s.views, r)
+		s.views, s.guesses = append(s.views, r), append(s.guesses, false)
 		for align := range 2 {
-			s.views = append(s.views, hexDecoded(r, align))
+			s.views, s.guesses = append(s.views, hexDecoded(r, align)), append(s.guesses, true)
 		}
 		for align := range 4 {
-			s.views = append(s.views, base64Decoded(r, align))
+			s.views, s.guesses = append(s.views, base64Decoded(r, align)), append(s.guesses, true)
 		}
 	}
 	for v, r := range s.views {
@@ -120,7 +122,10 @@ func (s *search) hideWhole(value []byte, alone bool) {
 	if len(value) == 0 {
 		return
 	}
-	for _, r := range s.views {
+	for v, r := range s.views {
+		if s.guesses[v] && len(value) < 4 {
+			continue // a word of nearly any sentence would be read as it
+		}
 		for from := 0; ; {
 			i := bytes.Index(r.b[from:], value)
 			if i < 0 {
@@ -291,7 +296,7 @@ func base64Decoded(of reading, align int) (out reading) {
 		var group uint32
 		var at []int // of the characters in group
 		for skip := align; i < len(of.b); i++ {
-			if of.b[i] == '\n' || of.b[i] == '\r' {
+			if isBreak(of.b[i]) {
 				continue
 			}
 			digit, ok := base64Digit(of.b[i])

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/base64"
 	"iter"
+	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -26,7 +28,8 @@ type Finder struct {
 // Sensitive says what is secret in a message, "" for nothing: the first set field
 // that is annotated with udpa.annotations.sensitive, wherever it is nested, also
 // through Anys and TypedStructs, unless it only names a file or a variable; the literal value of
-// a header that carries credentials, such as authorization; or a private key in PEM, or in base64 of PEM,
+// a header that carries credentials, such as authorization, and what such a header is compared
+// with; or a private key in PEM, or in base64 of PEM,
 // anywhere in the bytes, which is all that can be looked for in a type that is not
 // known. What cannot be decoded counts as secret.
 //
@@ -233,6 +236,12 @@ func held(md protoreflect.MessageDescriptor, b []byte, tell found) bool {
 		var values [][]byte
 		if fd.Message() == nil {
 			values = secretsOf([]byte(text(m, name)))
+		} else if keyed[fd.Message().FullName()] {
+			for _, key := range keysOf(m.Get(fd).Message()) {
+				if isLiteral(key) {
+					values = append(values, secretsOf([]byte(key))...)
+				}
+			}
 		} else if inner, err := proto.Marshal(m.Get(fd).Message().Interface()); err == nil {
 			leaves(fd.Message(), inner, 0, func(leaf []byte) bool {
 				values = append(values, secretsOf(leaf)...)
@@ -392,12 +401,32 @@ func hasPrivateKey(b []byte) bool {
 	if bytes.Contains(b, []byte(privateKey)) {
 		return true
 	}
+	joined := withoutBreaks(b)
 	for _, encoded := range privateKeyBase64 {
-		if bytes.Contains(b, encoded) {
+		if bytes.Contains(joined, encoded) {
 			return true
 		}
 	}
 	return false
+}
+
+// breaks are what base64 is wrapped with.
+const breaks = "\r\n\t "
+
+func isBreak(c byte) bool { return strings.IndexByte(breaks, c) >= 0 }
+
+// withoutBreaks returns b without breaks; b itself if it has none.
+func withoutBreaks(b []byte) []byte {
+	if !bytes.ContainsAny(b, breaks) {
+		return b
+	}
+	joined := make([]byte, 0, len(b))
+	for _, c := range b {
+		if !isBreak(c) {
+			joined = append(joined, c)
+		}
+	}
+	return joined
 }
 
 // privateKeys tells of the private keys in PEM that are anywhere in b, also in base64.
@@ -417,19 +446,16 @@ func privateKeys(b []byte, tell found) bool {
 		}
 		from = end
 	}
+	joined := withoutBreaks(b)
 	for _, encoded := range privateKeyBase64 {
-		for from := 0; ; {
-			i := bytes.Index(b[from:], encoded)
+		// at is where joined[from] is in b.
+		for from, at := 0, 0; ; {
+			i := bytes.Index(joined[from:], encoded)
 			if i < 0 {
 				break
 			}
-			start, end := from+i, from+i
-			for start > 0 && inBase64(b[start-1]) {
-				start--
-			}
-			for end < len(b) && inBase64(b[end]) {
-				end++
-			}
+			at = after(b, at, i)
+			start, end := base64Run(b, at, after(b, at, len(encoded)))
 			if !tell(why, b[start:end]) {
 				return false
 			}
@@ -438,11 +464,62 @@ func privateKeys(b []byte, tell found) bool {
 					return false
 				}
 			}
-			from = end
+			for from += i; at < end; at++ {
+				if !isBreak(b[at]) {
+					from++
+				}
+			}
 		}
 	}
 	return true
 }
+
+// after returns the place in b after so many bytes that are no breaks, from a place on.
+func after(b []byte, at, n int) int {
+	for ; n > 0; at++ {
+		if !isBreak(b[at]) {
+			n--
+		}
+	}
+	return at
+}
+
+// lineOfBase64 is how long a line of base64 is at least, in bytes, that a blank parts from another:
+// a word of a sentence beside it is shorter.
+const lineOfBase64 = 20
+
+// base64Run returns the base64 in b that the part from start to end belongs to.
+func base64Run(b []byte, start, end int) (int, int) {
+	for {
+		for start > 0 && inBase64(b[start-1]) {
+			start--
+		}
+		next := start
+		for next > 0 && isBreak(b[next-1]) {
+			next--
+		}
+		if next == start || next < lineOfBase64 || bytes.ContainsFunc(b[next-lineOfBase64:next], notBase64) {
+			break
+		}
+		start = next
+	}
+	for {
+		for end < len(b) && inBase64(b[end]) {
+			end++
+		}
+		next := end
+		for next < len(b) && isBreak(b[next]) {
+			next++
+		}
+		if next == end || next+lineOfBase64 > len(b) || bytes.ContainsFunc(b[next:next+lineOfBase64], notBase64) {
+			break
+		}
+		end = next
+	}
+	return start, end
+}
+
+func notBase64(r rune) bool { return r >= utf8.RuneSelf || !inBase64(byte(r)) }
 
 // pemBlock returns the PEM block whose first line ends with what is at i, and where it ends: with
 // its last line or, if it has none, with b.

@@ -2,6 +2,7 @@ package redact
 
 import (
 	"encoding/base64"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -74,6 +75,39 @@ func TestAPrivateKeyIsFoundAtAnyPlaceInBase64(t *testing.T) {
 	public := base64.StdEncoding.EncodeToString([]byte("-----BEGIN CERTIFICATE-----\nPRIVATE KEYS"))
 	if why := finder.Sensitive(&anypb.Any{TypeUrl: "x/vendor.Unknown", Value: []byte(public)}); why != "" {
 		t.Error(why)
+	}
+}
+
+func TestAPrivateKeyIsFoundInBase64ThatIsWrapped(t *testing.T) {
+	pem := "-----BEGIN PRIVATE KEY-----\n" + strings.Repeat(planted+"\n", 12) + "-----END PRIVATE KEY-----\n"
+	for _, width := range []int{5, 20, 64, 76} {
+		for _, brk := range []string{"\n", "\r\n", " ", "\n  "} {
+			for shift := range width {
+				encoded := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("x", shift) + pem))
+				var wrapped strings.Builder
+				for len(encoded) > width {
+					wrapped.WriteString(encoded[:width] + brk)
+					encoded = encoded[width:]
+				}
+				wrapped.WriteString(encoded)
+				var finder Finder
+				if finder.Sensitive(&anypb.Any{TypeUrl: "x/vendor.Unknown", Value: []byte(wrapped.String())}) == "" {
+					t.Errorf("lines of %d that end with %q, after %d bytes: not found", width, brk, shift)
+				}
+				if width < lineOfBase64 {
+					continue
+				}
+				got := finder.Reason("the key: "+wrapped.String()+" : is bad", slices.Values([]*anypb.Any{}))
+				for line := range strings.SplitSeq(wrapped.String(), brk) {
+					if len(line) >= lineOfBase64 && strings.Contains(got, line) {
+						t.Fatalf("lines of %d that end with %q, after %d bytes: %s", width, brk, shift, got)
+					}
+				}
+				if !strings.HasPrefix(got, "the key:") || !strings.HasSuffix(got, ": is bad") {
+					t.Fatalf("lines of %d that end with %q, after %d bytes: %s", width, brk, shift, got)
+				}
+			}
+		}
 	}
 }
 

@@ -46,7 +46,13 @@ var ErrOutside = errors.New("outside the allowed directories")
 // allowed directory itself, from the one above it, decides what is allowed.
 type Dirs struct {
 	paths []string
+	// owned refuses files of other users than this process's and root.
+	owned bool
 }
+
+// Owned returns the same directories, from which only files of this process's user and of
+// root are read.
+func (d *Dirs) Owned() *Dirs { return &Dirs{paths: d.paths, owned: true} }
 
 // NewDirs returns the directories of these paths, which must be absolute and
 // clean. Without any, nothing may be read. It does no I/O.

@@ -58,6 +58,11 @@ func (d *Dirs) attempt(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close() //nolint:errcheck // only read
+	if d.owned {
+		if err := own(f); err != nil {
+			return nil, err
+		}
+	}
 	return content(f)
 }
 
@@ -125,6 +130,22 @@ func content(f *os.File) ([]byte, error) {
 		return nil, fmt.Errorf("it is larger than the limit of %d bytes: is it the right file?", MaxFile)
 	}
 	return data, nil
+}
+
+// own refuses a file of another user, who could have put it there.
+func own(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if sys, ok := info.Sys().(*syscall.Stat_t); !ok || int(sys.Uid) != os.Geteuid() && sys.Uid != 0 {
+		uid := "another user"
+		if ok {
+			uid = fmt.Sprintf("uid %d", sys.Uid)
+		}
+		return fmt.Errorf("it belongs to %s, and holdfast runs as uid %d: remove it", uid, os.Geteuid())
+	}
+	return nil
 }
 
 // regular says what something is if it is no regular file.

@@ -325,3 +325,20 @@ func TestExchangeAfterTheCheckLeadsNowhere(t *testing.T) {
 		})
 	}
 }
+
+func TestFilesOfOthersAreRefusedWhereThatIsAskedFor(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give files to somebody else")
+	}
+	tr := newTree(t)
+	tr.write("a/own", "own")
+	tr.write("a/other", "other")
+	tr.check(os.Chown(tr.at("a/other"), 54321, -1))
+	dirs := tr.allow("a").Owned()
+	if b, err := dirs.Read(tr.at("a/own")); err != nil || string(b) != "own" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if _, err := dirs.Read(tr.at("a/other")); err == nil || !strings.Contains(err.Error(), "it belongs to uid 54321, and holdfast runs as uid 0: remove it") {
+		t.Errorf("%v", err)
+	}
+}

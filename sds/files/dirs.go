@@ -35,6 +35,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // ErrOutside says that a path lies, or leads, outside the allowed directories.
@@ -48,6 +49,11 @@ type Dirs struct {
 	paths []string
 	// owned refuses files of other users than this process's and root.
 	owned bool
+
+	mu sync.Mutex
+	// hung are the reads that were given up and have not ended, by path. No other is begun
+	// meanwhile: each holds a thread.
+	hung map[string]bool
 }
 
 // Owned returns the same directories, from which only files of this process's user and of

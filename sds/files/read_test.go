@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -341,4 +342,23 @@ func TestFilesOfOthersAreRefusedWhereThatIsAskedFor(t *testing.T) {
 	if _, err := dirs.Read(tr.at("a/other")); err == nil || !strings.Contains(err.Error(), "it belongs to uid 54321, and holdfast runs as uid 0: remove it") {
 		t.Errorf("%v", err)
 	}
+}
+
+// A read that hangs holds a thread: there is one of each file at most.
+func TestAReadThatHangsIsGivenUpAndNotRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, hang := allow(t, "/certs"), make(chan struct{})
+		begun := 0
+		read := func() ([]byte, error) { begun++; <-hang; return []byte("x"), nil }
+		for _, want := range []string{"read /certs/a: not read within 5s: ", "read /certs/a: an earlier read of it has not ended: "} {
+			if _, err := d.bounded("/certs/a", read); err == nil || !strings.HasPrefix(err.Error(), want) {
+				t.Errorf("%v, want %q", err, want)
+			}
+		}
+		close(hang)
+		synctest.Wait()
+		if b, err := d.bounded("/certs/a", read); err != nil || string(b) != "x" || begun != 2 {
+			t.Errorf("when it has ended: %q, %v, %d reads", b, err, begun)
+		}
+	})
 }

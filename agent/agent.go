@@ -119,7 +119,7 @@ type Config struct {
 	// ReadyRequiresUpstream makes an agent without a control plane not ready, though
 	// it serves what it has.
 	ReadyRequiresUpstream bool
-	// Hurry, if set, ends a drain when it is closed. Signals are passed on to Envoy.
+	// Hurry, if set, ends a drain when it has a value or is closed. Signals are passed on to Envoy.
 	Hurry   <-chan struct{}
 	Signals <-chan os.Signal
 	// Takeover takes over from an agent that serves the socket, if there is one.

@@ -67,6 +67,8 @@ type keeper struct {
 	released, reread bool
 
 	mu sync.Mutex
+	// away is since when another agent has the directory, zero if it has not.
+	away time.Time
 	// opened says that what was on disk was read.
 	opened bool
 	kept   map[string]*keptGroup
@@ -136,6 +138,7 @@ func (k *keeper) release() {
 	k.released = true
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.away = time.Now()
 	for _, g := range k.kept {
 		if g.live != nil {
 			g.journal.Take()
@@ -162,6 +165,9 @@ func (k *keeper) takeBack() {
 	k.writing.Lock()
 	k.released, k.reread = false, true
 	k.writing.Unlock()
+	k.mu.Lock()
+	k.away = time.Time{}
+	k.mu.Unlock()
 	k.poke()
 }
 
@@ -539,6 +545,9 @@ func (k *keeper) status() *admin.Storage {
 	out := storage(k.disk.Status())
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if !k.away.IsZero() {
+		out.Durable, out.Error, out.Since = false, errReleased.Error(), k.away
+	}
 	for _, why := range k.notStored {
 		if out.NotStored == nil {
 			out.NotStored = make(map[string]int)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -662,4 +663,20 @@ func TestAnUnknownTypeIsKept(t *testing.T) {
 		r.pass(10 * time.Second)
 		r.holds(again, gizmo, "g")
 	})
+}
+
+// While another agent takes over, a person is told why nothing is written.
+func TestAStateDirectoryThatAnotherAgentHasIsSaid(t *testing.T) {
+	k := newKeeper(&fakeDisk{}, false, slog.New(slog.DiscardHandler))
+	if err := k.open(); err != nil {
+		t.Fatal(err)
+	}
+	k.release()
+	if s := k.status(); s.Durable || s.Error != "another agent has the state directory" || s.Since.IsZero() {
+		t.Errorf("%+v", s)
+	}
+	k.takeBack()
+	if s := k.status(); s.Error != "" || !s.Since.IsZero() {
+		t.Errorf("taken back: %+v", s)
+	}
 }

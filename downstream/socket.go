@@ -385,7 +385,10 @@ func groupID(group string) (int, error) {
 	if _, err := strconv.Atoi(group); err != nil {
 		g, err := user.LookupGroup(group)
 		if err != nil {
-			return -1, fmt.Errorf("--socket-group: %w", err)
+			if _, ok := errors.AsType[user.UnknownGroupError](err); ok {
+				return -1, fmt.Errorf("--socket-group %q: unknown group", group)
+			}
+			return -1, fmt.Errorf("--socket-group %q: %q", group, err)
 		}
 		number = g.Gid
 	}

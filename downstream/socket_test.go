@@ -182,7 +182,7 @@ func TestASocketHasItsModeAndGroup(t *testing.T) {
 			}
 		}
 	}
-	refused(t, SocketConfig{Path: filepath.Join(socketDir(t), "xds.sock"), Group: "no such group"}, "--socket-group: group: unknown group no such group")
+	refused(t, SocketConfig{Path: filepath.Join(socketDir(t), "xds.sock"), Group: "no such\ngroup"}, `--socket-group "no such\ngroup": unknown group`)
 }
 
 // MaxSocketPath is the kernel's limit, less the NUL.

@@ -1,6 +1,9 @@
 package sds
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -146,4 +149,53 @@ func TestAnIdentityDirectoryThatOthersMayWriteToStopsTheStart(t *testing.T) {
 	if err := m.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "chmod go-w it") {
 		t.Errorf("%v", err)
 	}
+}
+
+// Another user may be faster in a directory for everybody, with an authority of its own.
+func TestTheAuthorityForDevelopmentIsKeptWhereNobodyElseCanPlantOne(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give files to somebody else")
+	}
+	const stranger = 54321
+	for _, mode := range []os.FileMode{0o777, 0o777 | os.ModeSticky} {
+		dir := filepath.Join(t.TempDir(), "shared")
+		planted := filepath.Join(dir, ".dev-ca")
+		if err := errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, mode), os.Mkdir(planted, 0o755), os.Chown(planted, stranger, -1)); err != nil {
+			t.Fatal(err)
+		}
+		place := runDev(t, dir, filepath.Join(dir, "holdfast", ".dev-ca"))
+		if entries, err := os.ReadDir(planted); err != nil || len(entries) > 0 {
+			t.Errorf("%v, %v", entries, err)
+		}
+		if info, err := os.Lstat(place); err != nil || info.Mode() != os.ModeDir|0o700 {
+			t.Errorf("%v, %v", info, err)
+		}
+	}
+}
+
+// runDev runs an authority for development until it has its files in place.
+func runDev(t *testing.T, dir, place string) string {
+	t.Helper()
+	m, err := New(Config{Sources: []SourceConfig{{CA: "dev"}}, IdentityDir: dir, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	for ctx.Err() == nil {
+		if _, err := os.Lstat(filepath.Join(place, "ca-cert.pem")); err == nil {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if ctx.Err() != nil {
+		t.Errorf("no authority in %s", place)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	return place
 }

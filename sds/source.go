@@ -165,13 +165,15 @@ func (s *source) open() (err error) {
 	case "dir":
 		s.authority, err = local.NewDir(rest, s.m.now, log)
 	case "dev":
-		if rest == "" && s.m.cfg.IdentityDir != "" {
-			rest = filepath.Join(s.m.cfg.IdentityDir, ".dev-ca") // no secret is kept under such a name
-		}
 		if len(s.cfg.Identities) == 0 {
 			s.cfg.Identities = []Identity{{Names: pki.Names{ID: pki.SPIFFE + "holdfast.dev/workload"}}}
 		}
 		domain, _ := pki.TrustDomain(s.cfg.Identities[0].Names.ID)
+		if rest == "" && s.m.store != nil {
+			place := func() (string, error) { return s.m.store.Below(".dev-ca") } // no secret is kept under such a name
+			s.authority = local.OpenDevIn(place, domain, s.m.now, log)
+			break
+		}
 		s.authority, err = local.OpenDev(rest, domain, s.m.now, log)
 	case "istio":
 		s.authority, err = istio.New(rest, s.cfg.Istio)

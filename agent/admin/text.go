@@ -170,6 +170,8 @@ func (s *Storage) wrong(now time.Time) []string {
 	}
 	var lines []string
 	switch {
+	case !s.Durable && s.Error == "":
+		lines = append(lines, "state on disk: what changes is in memory only until the state directory is open")
 	case !s.Durable:
 		lines = append(lines, fmt.Sprintf("state on disk: what changes is in memory only, since %s: %s", ago(now, s.Since), s.Error))
 	case s.Error != "":

@@ -101,3 +101,10 @@ func TestAnUpstreamThatNeverConnectedIsSaidInWords(t *testing.T) {
 		}
 	}
 }
+
+func TestAStateDirectoryThatIsNotOpenNeedsNoReason(t *testing.T) {
+	want := "state on disk: what changes is in memory only until the state directory is open"
+	if got := (&Storage{}).wrong(time.Now()); len(got) != 1 || got[0] != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

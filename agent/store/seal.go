@@ -11,6 +11,8 @@ import (
 	"io/fs"
 	"os"
 	"syscall"
+
+	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
 // KeySize is the size of a key in bytes: AES-256.
@@ -76,8 +78,12 @@ func keyMode(owner, user int) fs.FileMode {
 // LoadKey reads a key for Config.Keys: a regular file of exactly 32 bytes that
 // nobody may read but its owner, who is this user or root, and of root's a group. path
 // may be a symbolic link, as the files of a mounted Secret are. No error quotes the
-// content.
+// content. A file that cannot be read within a few seconds is given up.
 func LoadKey(path string) ([]byte, error) {
+	return userfile.Within("state key "+path, func() ([]byte, error) { return loadKey(path) })
+}
+
+func loadKey(path string) ([]byte, error) {
 	// Without O_NONBLOCK a pipe would wait here for its other end.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -53,7 +53,7 @@ func TestBadInputIsExplainedInOneLine(t *testing.T) {
 		{"REST on a port alone", nil, run("--rest", "1234"), 2, `--rest: "1234": want host:port, or '' for none; on the socket REST always is`},
 		{"REST on a port that is none", nil, run("--rest", "127.0.0.1:70000"), 2, `--rest: "127.0.0.1:70000": port "70000" is not a number from 0 to 65535`},
 		{"one path for both", nil, run("--socket", socket, "--admin", "unix:"+socket), 2, "--admin and --socket are both DIR/x.sock: give each a path of its own"},
-		{"an unknown group", nil, run("--socket-group", "no-such-group"), 2, "--socket: socket DIR/run/xds.sock: --socket-group: group: unknown group no-such-group"},
+		{"an unknown group", nil, run("--socket-group", "no-such-group"), 2, `--socket: socket DIR/run/xds.sock: --socket-group "no-such-group": unknown group`},
 		{"no socket", nil, run("--socket", ""), 2, "--socket is empty: name the path of the socket, such as /run/holdfast/xds.sock"},
 		{"a socket path that is too long", nil, run("--socket", "/"+strings.Repeat("x", 107)), 2, "--socket: socket /" + strings.Repeat("x", 107) + ": the path has 108 bytes, and a Unix socket's at most 107: choose a shorter one"},
 		{"a takeover without a socket", nil, run("--takeover", "--admin", "127.0.0.1:1"), 2, "--takeover needs --admin unix:PATH, the same as that of the agent that is taken over from: it is asked there"},

@@ -23,7 +23,7 @@ const (
 type process struct {
 	stdout, stderr io.Writer
 	environ        []string
-	// hurry is closed when a second signal asks to end at once, signals are those for
+	// hurry has a value when a second signal asks to end at once, signals are those for
 	// Envoy; nil for neither.
 	hurry   <-chan struct{}
 	signals <-chan os.Signal

@@ -27,7 +27,8 @@ of the flag in capitals, dashes as underscores) and as a key of the YAML file
 that --config names. A flag beats the variable, which beats the file.`
 
 const exitHelp = `Exit codes
-  0  done, or ended as asked by SIGTERM or SIGINT (a second signal ends at once, with 143 or 130)
+  0  done, or ended as asked by SIGTERM or SIGINT (a second signal ends at once, with 143 or 130;
+     with Envoy as child it ends the drain, and after 10 s the agent; a third ends at once)
   1  it did not work; the reason is on standard error
   2  a flag, a variable, a key or a command is wrong`
 

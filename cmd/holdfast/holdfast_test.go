@@ -18,7 +18,14 @@ func TestMain(m *testing.M) {
 		main()
 	case "stuck":
 		ctx, cancel := context.WithCancel(context.Background())
-		stopOnSignal(cancel, make(chan struct{}), 0)
+		hurry := make(chan struct{})
+		if len(os.Args) > 1 { // it can be hurried
+			go func() {
+				<-hurry
+				_, _ = os.Stderr.WriteString("hurried\n")
+			}()
+		}
+		stopOnSignal(cancel, hurry, time.Minute)
 		_, _ = os.Stderr.WriteString("running\n")
 		<-ctx.Done()
 		_, _ = os.Stderr.WriteString("ending\n")

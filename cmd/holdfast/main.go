@@ -16,13 +16,16 @@ import (
 // version is set by the linker: -ldflags '-X main.version=v1.2.3'.
 var version = "dev"
 
-// hurried is how long the process may take after a second signal.
+// hurried is how long the process may take after a second signal that hurries a drain.
 const hurried = 10 * time.Second
+
+// ready is how long who can be hurried may be busy with another signal.
+const ready = 100 * time.Millisecond
 
 func main() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	hurry := make(chan struct{}) // closed by stopOnSignal
+	hurry := make(chan struct{}) // for stopOnSignal
 	stopOnSignal(cancel, hurry, hurried)
 	forEnvoy := make(chan os.Signal, 8) // never closed
 	signal.Notify(forEnvoy, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2)
@@ -31,9 +34,10 @@ func main() {
 	}, os.Args[1:]))
 }
 
-// stopOnSignal ends the context at the first SIGTERM or SIGINT. The second one hurries,
-// and ends the process, as a shell reports it (143 or 130), should it not do so itself
-// within a while; a third ends it at once.
+// stopOnSignal ends the context at the first SIGTERM or SIGINT. The second one ends the
+// process at once, as a shell reports it (143 or 130). Where somebody receives from hurry,
+// which is while Envoy runs as a child, it hurries the drain instead, and ends the process
+// should it not do so itself within a while; a third ends it at once.
 func stopOnSignal(stop context.CancelFunc, hurry chan<- struct{}, within time.Duration) {
 	signals := make(chan os.Signal, 3) // never closed
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
@@ -44,10 +48,13 @@ func stopOnSignal(stop context.CancelFunc, hurry chan<- struct{}, within time.Du
 		if <-signals == os.Interrupt {
 			code = 130
 		}
-		close(hurry)
 		select {
-		case <-signals:
-		case <-time.After(within):
+		case hurry <- struct{}{}:
+			select {
+			case <-signals:
+			case <-time.After(within):
+			}
+		case <-time.After(ready):
 		}
 		os.Exit(code)
 	}()

@@ -111,3 +111,17 @@ func TestASecondSignalEndsTheProcessAtOnce(t *testing.T) {
 		}
 	}
 }
+
+func TestASecondSignalHurriesADrainAndAThirdEndsTheProcess(t *testing.T) {
+	c := start(t, "stuck", "hurry")
+	c.await(t, "running")
+	for _, said := range []string{"ending", "hurried"} {
+		if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		c.await(t, said)
+	}
+	if code := c.end(t, syscall.SIGTERM); code != 143 {
+		t.Errorf("exit %d", code)
+	}
+}

@@ -388,6 +388,18 @@ func (f *runFlags) readers() (uids, gids []uint32, err error) {
 	return uids, gids, err
 }
 
+// unknown says why a user or a group was not found, without its name, which may hold
+// anything.
+func unknown(err error) string {
+	if _, ok := errors.AsType[user.UnknownUserError](err); ok {
+		return "unknown user"
+	}
+	if _, ok := errors.AsType[user.UnknownGroupError](err); ok {
+		return "unknown group"
+	}
+	return fmt.Sprintf("not found (%q)", err)
+}
+
 // numbers returns the numbers of users or groups, of which lookup finds those that
 // are given by name.
 func numbers(flag string, given []string, lookup func(name string) (string, error)) ([]uint32, error) {
@@ -396,7 +408,7 @@ func numbers(flag string, given []string, lookup func(name string) (string, erro
 		number := text
 		if _, err := strconv.Atoi(text); err != nil {
 			if number, err = lookup(text); err != nil {
-				return nil, fmt.Errorf("%s: %w on this machine: give the number", flag, err)
+				return nil, fmt.Errorf("%s %q: %s on this machine: give the number", flag, text, unknown(err))
 			}
 		}
 		id, err := strconv.ParseUint(number, 10, 32)

@@ -14,9 +14,9 @@ var siblings = []string{"upstream", "downstream", "sds", "bootstrap"}
 var onlyTheseOfOurs = map[string][]string{
 	"internal/xds": nil,
 	"agent/cache":  {"internal/xds"},
-	"agent/store":  {"internal/xds", "internal/owndir"},
+	"agent/store":  {"internal/xds", "internal/owndir", "internal/userfile"},
 	"sds/pki":      nil,
-	"sds/files":    nil,
+	"sds/files":    {"internal/userfile"},
 }
 
 // forTests are packages that no program contains.

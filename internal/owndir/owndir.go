@@ -29,8 +29,8 @@ type Use struct {
 	// Name is what messages begin with, such as "state directory".
 	Name string
 	// Sub is the name of the directory that is made in one which root made for others too,
-	// or to which everybody may write; "" refuses such a one. With it, do everything by
-	// Dir.Root.
+	// or to which everybody may write; "" refuses such a one. It must be this user's, and
+	// nobody else's to look into. With it, do everything by Dir.Root.
 	Sub string
 	// GroupWrites takes a directory of this user's to which its group may write: the kubelet
 	// lets the group of a pod write to whatever is in a volume.
@@ -81,22 +81,18 @@ func open(path string, use Use) (*Dir, error) {
 	}
 	info, err := os.Stat(dir)
 	if err == nil && info.IsDir() && use.Sub != "" && forOthers(info) {
-		dir = filepath.Join(dir, use.Sub)
-		_, err = os.Lstat(dir)
+		return use.openSub(dir)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		if use.Existing {
-			return nil, errors.New("does not exist")
+			return nil, errMissing
 		}
 		err = use.make(dir)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err := use.checkAbove(dir); err != nil {
-		return nil, err
-	}
-	root, err := os.OpenRoot(dir)
+	root, err := use.openChecked(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -110,6 +106,170 @@ func open(path string, use Use) (*Dir, error) {
 		return nil, err
 	}
 	return d, nil
+}
+
+var errMissing = errors.New("does not exist")
+
+// openSub opens Use.Sub in a directory that was made for others too.
+func (use Use) openSub(dir string) (*Dir, error) {
+	real, _, err := use.checkAbove(dir)
+	if err != nil {
+		return nil, err
+	}
+	// Whose the entry is will be looked at in the directory that is open.
+	if err := use.checkStep(real, filepath.Join(real, use.Sub), os.Geteuid()); err != nil {
+		return nil, err
+	}
+	root, err := use.openChecked(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close() //nolint:errcheck // nothing was written to it
+	return use.below(root, dir, use.Sub)
+}
+
+// Below opens the directory of that name in d, and makes it if it is missing. It must be
+// a directory of this process's user, no link to one, and nobody else's to look into.
+func (d *Dir) Below(name string) (*Dir, error) {
+	return Use{Group: -1}.below(d.Root, d.Path, name)
+}
+
+// below makes and opens a directory in one that is open, whatever becomes of the path of
+// that. It follows no link: another user could have made it.
+func (use Use) below(root *os.Root, dir, name string) (*Dir, error) {
+	path := filepath.Join(dir, name)
+	entry, err := root.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		if use.Existing {
+			return nil, errMissing
+		}
+		if err = use.makeBelow(root, name); err == nil {
+			entry, err = root.Lstat(name)
+		}
+	}
+	if err == nil {
+		err = use.checkBelow(path, entry)
+	}
+	if err != nil {
+		return nil, err
+	}
+	opened, err := openEntry(root, path, name, entry)
+	if err != nil {
+		return nil, err
+	}
+	info, err := opened.Stat(".")
+	if err == nil {
+		err = use.checkBelow(path, info)
+	}
+	if err != nil {
+		_ = opened.Close()
+		return nil, err
+	}
+	return &Dir{Path: path, Root: opened, Mode: info.Mode()}, nil
+}
+
+func (use Use) makeBelow(root *os.Root, name string) error {
+	if err := root.Mkdir(name, 0o700); errors.Is(err, fs.ErrExist) {
+		return nil // somebody was faster: what it is will be looked at
+	} else if err != nil {
+		return err
+	}
+	at, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	return errors.Join(at.Sync(), at.Close())
+}
+
+// checkBelow refuses what is not a directory of this process's user and nobody else's.
+func (use Use) checkBelow(path string, info fs.FileInfo) error {
+	refused := fs.FileMode(0o077)
+	if use.GroupWrites {
+		refused = 0o007
+	}
+	switch uid, perm := owner(info), info.Mode().Perm(); {
+	case !info.IsDir():
+		return unsafe(fmt.Sprintf("%s is no directory of holdfast's, but a %s: another user may have made it: remove it, or name another path", path, what(info.Mode())))
+	case uid != os.Geteuid():
+		return unsafe(fmt.Sprintf("%s belongs to uid %d, and holdfast runs as uid %d: remove it, or name another path", path, uid, os.Geteuid()))
+	case perm&refused != 0:
+		return unsafe(fmt.Sprintf("others may look into %s (mode %04o): chmod 0700 it, or name another path", path, perm))
+	}
+	return nil
+}
+
+func what(mode fs.FileMode) string {
+	switch {
+	case mode&fs.ModeSymlink != 0:
+		return "symbolic link"
+	case mode.IsRegular():
+		return "file"
+	}
+	return "special file"
+}
+
+// openChecked opens a directory if checkAbove allows it. From the first directory on in
+// which others could exchange an entry, it goes from one to the next without links, so
+// that it arrives where checkAbove has looked, or nowhere.
+func (use Use) openChecked(dir string) (*os.Root, error) {
+	real, loose, err := use.checkAbove(dir)
+	if err != nil {
+		return nil, err
+	}
+	if loose == "" {
+		return os.OpenRoot(dir)
+	}
+	root, err := os.OpenRoot(loose)
+	if err != nil {
+		return nil, err
+	}
+	rel, err := filepath.Rel(loose, real)
+	if err != nil || rel == "." {
+		return root, err
+	}
+	at := loose
+	for step := range strings.SplitSeq(rel, "/") {
+		at = filepath.Join(at, step)
+		var next *os.Root
+		entry, err := root.Lstat(step)
+		if err == nil && !trusted(owner(entry)) {
+			err = unsafe(fmt.Sprintf("%s belongs to uid %d, and holdfast runs as uid %d: name another path", at, owner(entry), os.Geteuid()))
+		}
+		if err == nil {
+			next, err = openEntry(root, at, step, entry)
+		}
+		_ = root.Close()
+		if err != nil {
+			return nil, err
+		}
+		root = next
+	}
+	return root, nil
+}
+
+// openEntry opens the directory that Lstat has found under a name in root, and nothing
+// that was put in its place since, nor what a link leads to.
+func openEntry(root *os.Root, path, name string, entry fs.FileInfo) (*os.Root, error) {
+	if entry.Mode()&fs.ModeSymlink != 0 {
+		return nil, linkError(path)
+	}
+	opened, err := root.OpenRoot(name)
+	if err != nil {
+		return nil, err
+	}
+	info, err := opened.Stat(".")
+	if err == nil && !os.SameFile(entry, info) {
+		err = unsafe(fmt.Sprintf("%s was exchanged for something else while it was opened: use a directory to which nobody else may write", path))
+	}
+	if err != nil {
+		_ = opened.Close()
+		return nil, err
+	}
+	return opened, nil
+}
+
+func linkError(path string) error {
+	return unsafe(fmt.Sprintf("%s is a symbolic link in a directory to which others may write: remove it, or name the directory that it leads to", path))
 }
 
 // forOthers reports whether a directory was made for others too: everybody may write to
@@ -139,8 +299,10 @@ func (use Use) check(dir string, info fs.FileInfo) error {
 const maxLinks = 40
 
 // checkAbove looks at every directory on the way to dir, and refuses one in which others
-// could put something else in place of the next step.
-func (use Use) checkAbove(dir string) error {
+// could put something else in place of the next step. It returns where dir is, without
+// links, and the first directory on the way there to which others may write and that is
+// allowed for all that; "" for none.
+func (use Use) checkAbove(dir string) (real, loose string, _ error) {
 	at, rest := "/", strings.Split(strings.Trim(dir, "/"), "/")
 	for links := 0; len(rest) > 0; {
 		step := rest[0]
@@ -155,28 +317,53 @@ func (use Use) checkAbove(dir string) error {
 		next := filepath.Join(at, step)
 		info, err := os.Lstat(next)
 		if err != nil {
-			return err
+			return "", "", err
 		}
 		if err := use.checkStep(at, next, owner(info)); err != nil {
-			return err
+			return "", "", err
+		}
+		open, err := othersReplace(at)
+		if err != nil {
+			return "", "", err
+		}
+		if open && (loose == "" || !below(loose, at)) {
+			loose = at
 		}
 		if info.Mode()&fs.ModeSymlink == 0 {
 			at = next
 			continue
 		}
+		if open {
+			return "", "", linkError(next)
+		}
 		if links++; links > maxLinks {
-			return fmt.Errorf("%s: too many symbolic links", next)
+			return "", "", fmt.Errorf("%s: too many symbolic links", next)
 		}
 		target, err := os.Readlink(next)
 		if err != nil {
-			return err
+			return "", "", err
 		}
 		if filepath.IsAbs(target) {
 			at = "/"
 		}
 		rest = append(strings.Split(strings.Trim(target, "/"), "/"), rest...)
 	}
-	return nil
+	return at, loose, nil
+}
+
+// othersReplace reports whether others could exchange an entry of a directory.
+func othersReplace(dir string) (bool, error) {
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return false, err
+	}
+	return info.Mode().Perm()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0, nil
+}
+
+// below reports whether a directory is another one or lies in it.
+func below(above, dir string) bool {
+	rel, err := filepath.Rel(above, dir)
+	return err == nil && filepath.IsLocal(rel)
 }
 
 // checkStep refuses a directory in which others could replace the entry next, which
@@ -201,7 +388,7 @@ func (use Use) checkStep(dir, next string, entry int) error {
 	case use.GroupWrites && perm&0o002 == 0 && uid == os.Geteuid():
 		return nil
 	case use.Sub != "" && trusted(uid) && (uid != os.Geteuid() || uid == 0):
-		return nil // what is done stays in the directory that was opened, and another owner's is refused
+		return nil // openChecked follows no link there, and refuses another owner's
 	case isVolume(dir):
 		return nil
 	}
@@ -235,11 +422,8 @@ func (use Use) make(dir string) error {
 
 // checkFor refuses a directory, to make missing ones in, whose lowest comes first.
 func (use Use) checkFor(dir string, missing []string) error {
-	if err := use.checkAbove(dir); err != nil || len(missing) == 0 {
-		return err
-	}
-	real, err := filepath.EvalSymlinks(dir)
-	if err != nil {
+	real, _, err := use.checkAbove(dir)
+	if err != nil || len(missing) == 0 {
 		return err
 	}
 	return use.checkStep(real, missing[len(missing)-1], os.Geteuid())

@@ -223,3 +223,67 @@ func TestWhatIsOpenStaysTheSameDirectory(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Another user may be faster in a directory for everybody, with a link to a directory of
+// the agent's or of root's: nothing is put there.
+func TestWhatAnotherPlantedInADirectoryForEverybodyIsRefused(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root may use a directory of its own that is for everybody")
+	}
+	link := func(uid int) func(t *testing.T, entry, other string) {
+		return func(t *testing.T, entry, other string) {
+			must(t, os.Symlink(other, entry))
+			must(t, os.Lchown(entry, uid, -1))
+		}
+	}
+	for _, tc := range []struct {
+		name  string
+		plant func(t *testing.T, entry, other string)
+		want  string
+	}{
+		{"a link of another's", link(stranger), "symbolic link"},
+		{"a link of one's own", link(0), "symbolic link"},
+		{"a directory of another's", func(t *testing.T, entry, _ string) { kind{0o700, true}.make(t, entry) }, "belongs to uid 54321"},
+		{"a file", func(t *testing.T, entry, _ string) { must(t, os.WriteFile(entry, nil, 0o600)) }, ""},
+		{"one that others may look into", func(t *testing.T, entry, _ string) { kind{0o755, false}.make(t, entry) }, "chmod 0700"},
+	} {
+		for _, mode := range []fs.FileMode{0o777, 0o777 | fs.ModeSticky} {
+			for _, named := range []string{"", "sub", "sub/deeper"} {
+				if named != "" && (mode != 0o777 || tc.want != "symbolic link") {
+					continue // these are looked at as every directory is
+				}
+				t.Run(tc.name+" "+mode.String()+" "+named, func(t *testing.T) {
+					base := t.TempDir()
+					shared, other := filepath.Join(base, "shared"), filepath.Join(base, "other")
+					kind{mode, false}.make(t, shared)
+					kind{0o700, false}.make(t, other)
+					tc.plant(t, filepath.Join(shared, "sub"), other)
+					_, err := Open(filepath.Join(shared, named), Use{Name: "state directory", Sub: "sub", GroupWrites: true, Group: -1})
+					if !errors.Is(err, ErrUnsafe) || !strings.Contains(err.Error(), filepath.Join(shared, "sub")) || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "\n") {
+						t.Errorf("%v, want %q", err, tc.want)
+					}
+					if entries, err := os.ReadDir(other); err != nil || len(entries) > 0 {
+						t.Errorf("the other directory has %v, %v", entries, err)
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestADirectoryBelowIsMadeInTheOneThatIsOpen(t *testing.T) {
+	base := t.TempDir()
+	d, err := Open(filepath.Join(base, "dir"), Use{Name: "directory", Group: -1})
+	must(t, err)
+	defer func() { _ = d.Root.Close() }()
+	below, err := d.Below("below")
+	must(t, err)
+	_ = below.Root.Close()
+	if m := mode(t, below.Path); below.Path != filepath.Join(base, "dir", "below") || m != 0o700 {
+		t.Errorf("%s has mode %s", below.Path, m)
+	}
+	must(t, os.Symlink(base, filepath.Join(base, "dir", "link")))
+	if _, err := d.Below("link"); !errors.Is(err, ErrUnsafe) {
+		t.Errorf("a link: %v", err)
+	}
+}

@@ -39,16 +39,26 @@ func OthersMayRead(path string) bool {
 	return err == nil && info.Mode().Perm()&0o004 != 0
 }
 
-// readWithin reads in a goroutine of its own. One that the file system does not answer stays
-// until it does: nothing else can be done about it.
 func readWithin(path string, limit int, within time.Duration) ([]byte, error) {
+	return wait(path, within, func() ([]byte, error) { return read(path, limit) })
+}
+
+// Within returns what read does, which reads the file of that name, or an error if that
+// takes too long. A read that the file system does not answer stays until it does: nothing
+// else can be done about it.
+func Within(path string, read func() ([]byte, error)) ([]byte, error) {
+	return wait(path, patience, read)
+}
+
+// wait lets a goroutine of its own read.
+func wait(path string, within time.Duration, read func() ([]byte, error)) ([]byte, error) {
 	type result struct {
 		data []byte
 		err  error
 	}
 	done := make(chan result, 1)
 	go func() {
-		data, err := read(path, limit)
+		data, err := read()
 		done <- result{data, err}
 	}()
 	timer := time.NewTimer(within)

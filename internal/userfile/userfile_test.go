@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -96,4 +97,15 @@ func TestAFileForEverybodyIsNoticed(t *testing.T) {
 	if OthersMayRead(path + "x") {
 		t.Error("a missing file")
 	}
+}
+
+func TestAReadThatHangsIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		defer close(hang)
+		_, err := Within("key /k", func() ([]byte, error) { <-hang; return nil, nil })
+		if err == nil || err.Error() != "key /k: not read within 5s: is it on a volume that hangs?" {
+			t.Errorf("%v", err)
+		}
+	})
 }

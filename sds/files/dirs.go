@@ -35,6 +35,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // ErrOutside says that a path lies, or leads, outside the allowed directories.
@@ -46,7 +47,18 @@ var ErrOutside = errors.New("outside the allowed directories")
 // allowed directory itself, from the one above it, decides what is allowed.
 type Dirs struct {
 	paths []string
+	// owned refuses files of other users than this process's and root.
+	owned bool
+
+	mu sync.Mutex
+	// hung are the reads that were given up and have not ended, by path. No other is begun
+	// meanwhile: each holds a thread.
+	hung map[string]bool
 }
+
+// Owned returns the same directories, from which only files of this process's user and of
+// root are read.
+func (d *Dirs) Owned() *Dirs { return &Dirs{paths: d.paths, owned: true} }
 
 // NewDirs returns the directories of these paths, which must be absolute and
 // clean. Without any, nothing may be read. It does no I/O.

@@ -36,7 +36,8 @@ type Poller struct {
 
 // Run polls until ctx ends and then returns nil; it returns an error only, and at
 // once, if there is nothing to poll. It makes its calls one after the other and
-// waits for them. A file system that blocks holds it up beyond the end of ctx.
+// waits for them. A file system that blocks holds it up for a few seconds beyond the end of
+// ctx.
 //
 // use is called with the contents, which are the callee's, when two passes in a
 // row found the same and it is not what was last used. If some of the files do not

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
 // MaxFile is the largest file that is read, in bytes: what the API server of
@@ -26,7 +28,8 @@ const attempts = 3
 // errors.Is(err, fs.ErrNotExist). More than MaxFile bytes are refused, and so is
 // what is no regular file, without being opened.
 //
-// It blocks as long as the file system does, a dead network mount for ever.
+// It gives up after a few seconds what the file system does not answer, such as a dead
+// network mount.
 func (d *Dirs) Read(path string) ([]byte, error) {
 	if err := check(path); err != nil {
 		return nil, fmt.Errorf("read %q: %w", path, err)
@@ -34,6 +37,39 @@ func (d *Dirs) Read(path string) ([]byte, error) {
 	if !d.Contains(path) {
 		return nil, fmt.Errorf("read %s: %w", path, d.outside(path))
 	}
+	return d.bounded(path, func() ([]byte, error) { return d.read(path) })
+}
+
+// bounded reads a file unless an earlier read of it hangs still.
+func (d *Dirs) bounded(path string, read func() ([]byte, error)) ([]byte, error) {
+	d.mu.Lock()
+	hung := d.hung[path]
+	if d.hung == nil {
+		d.hung = make(map[string]bool)
+	}
+	d.mu.Unlock()
+	if hung {
+		return nil, fmt.Errorf("read %s: an earlier read of it has not ended: is it on a volume that hangs?", path)
+	}
+	var ended, left bool // under d.mu
+	data, err := userfile.Within("read "+path, func() ([]byte, error) {
+		data, err := read()
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if ended = true; left {
+			delete(d.hung, path)
+		}
+		return data, err
+	})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !ended {
+		left, d.hung[path] = true, true
+	}
+	return data, err
+}
+
+func (d *Dirs) read(path string) ([]byte, error) {
 	var err error
 	for range attempts {
 		var data []byte
@@ -58,6 +94,11 @@ func (d *Dirs) attempt(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close() //nolint:errcheck // only read
+	if d.owned {
+		if err := own(f); err != nil {
+			return nil, err
+		}
+	}
 	return content(f)
 }
 
@@ -125,6 +166,22 @@ func content(f *os.File) ([]byte, error) {
 		return nil, fmt.Errorf("it is larger than the limit of %d bytes: is it the right file?", MaxFile)
 	}
 	return data, nil
+}
+
+// own refuses a file of another user, who could have put it there.
+func own(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if sys, ok := info.Sys().(*syscall.Stat_t); !ok || int(sys.Uid) != os.Geteuid() && sys.Uid != 0 {
+		uid := "another user"
+		if ok {
+			uid = fmt.Sprintf("uid %d", sys.Uid)
+		}
+		return fmt.Errorf("it belongs to %s, and holdfast runs as uid %d: remove it", uid, os.Geteuid())
+	}
+	return nil
 }
 
 // regular says what something is if it is no regular file.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -324,4 +325,40 @@ func TestExchangeAfterTheCheckLeadsNowhere(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestFilesOfOthersAreRefusedWhereThatIsAskedFor(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give files to somebody else")
+	}
+	tr := newTree(t)
+	tr.write("a/own", "own")
+	tr.write("a/other", "other")
+	tr.check(os.Chown(tr.at("a/other"), 54321, -1))
+	dirs := tr.allow("a").Owned()
+	if b, err := dirs.Read(tr.at("a/own")); err != nil || string(b) != "own" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if _, err := dirs.Read(tr.at("a/other")); err == nil || !strings.Contains(err.Error(), "it belongs to uid 54321, and holdfast runs as uid 0: remove it") {
+		t.Errorf("%v", err)
+	}
+}
+
+// A read that hangs holds a thread: there is one of each file at most.
+func TestAReadThatHangsIsGivenUpAndNotRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, hang := allow(t, "/certs"), make(chan struct{})
+		begun := 0
+		read := func() ([]byte, error) { begun++; <-hang; return []byte("x"), nil }
+		for _, want := range []string{"read /certs/a: not read within 5s: ", "read /certs/a: an earlier read of it has not ended: "} {
+			if _, err := d.bounded("/certs/a", read); err == nil || !strings.HasPrefix(err.Error(), want) {
+				t.Errorf("%v, want %q", err, want)
+			}
+		}
+		close(hang)
+		synctest.Wait()
+		if b, err := d.bounded("/certs/a", read); err != nil || string(b) != "x" || begun != 2 {
+			t.Errorf("when it has ended: %q, %v, %d reads", b, err, begun)
+		}
+	})
 }

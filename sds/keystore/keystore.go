@@ -115,6 +115,22 @@ func (s *Store) Open() error {
 	return err
 }
 
+// Below opens a directory of that name for other files beside the identities, makes it if
+// it is missing, and returns where it is. Others can neither look into it nor have made
+// it; who could exchange the directory that was named for Open could exchange it too.
+func (s *Store) Below(name string) (path string, err error) {
+	if err := s.Open(); err != nil {
+		return "", err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d, err := s.own.Below(name)
+	if err != nil {
+		return "", fmt.Errorf("identity directory: %w", err)
+	}
+	return d.Path, d.Root.Close()
+}
+
 // root returns the directory, which is opened once.
 func (s *Store) root() (*os.Root, error) {
 	s.mu.Lock()

@@ -58,12 +58,14 @@ func NewDev(domain string, now time.Time) (*Authority, error) {
 // Dev is an authority for development, made when it is first run. Make one with
 // OpenDev and run Run.
 type Dev struct {
-	dir    *Dir // where it is kept, so that a restart and others find it; nil for memory only
+	// place returns the directory where it is kept, which is this user's alone; nil for dir.
+	place  func() (string, error)
 	domain string
 	now    func() time.Time
 	log    *slog.Logger
 
 	mu        sync.Mutex
+	dir       *Dir       // where it is kept, so that a restart and others find it; nil for memory only, and before Run with place
 	authority *Authority // for memory only; nil before Run
 	made      chan struct{}
 }
@@ -82,14 +84,24 @@ func OpenDev(dir, domain string, now func() time.Time, log *slog.Logger) (*Dev, 
 	return d, nil
 }
 
+// OpenDevIn is OpenDev for the directory that place returns when Run begins. What another
+// user put there is refused.
+func OpenDevIn(place func() (string, error), domain string, now func() time.Time, log *slog.Logger) *Dev {
+	return &Dev{place: place, domain: domain, now: now, log: log, made: make(chan struct{})}
+}
+
 // Run makes the authority where there is none, and follows it, as Dir.Run does.
 func (d *Dev) Run(ctx context.Context, roots func([]*x509.Certificate), fault func(error)) error {
 	d.log.Warn("certificates are signed by an authority made for development: whoever reads its key can be anyone. Use --ca dir:, istio: or spire: in production")
-	if d.dir != nil {
-		if err := d.keep(d.dir.path); err != nil {
-			return fmt.Errorf("development authority in %s: %w", d.dir.path, err)
+	dir, err := d.directory()
+	if err != nil {
+		return fmt.Errorf("development authority: %w", err)
+	}
+	if dir != nil {
+		if err := d.keep(dir.path); err != nil {
+			return fmt.Errorf("development authority in %s: %w", dir.path, err)
 		}
-		return d.dir.Run(ctx, roots, fault)
+		return dir.Run(ctx, roots, fault)
 	}
 	a, err := NewDev(d.domain, d.now())
 	if err != nil {
@@ -104,10 +116,34 @@ func (d *Dev) Run(ctx context.Context, roots func([]*x509.Certificate), fault fu
 	return nil
 }
 
+// directory returns where the authority is kept, nil for in memory only.
+func (d *Dev) directory() (*Dir, error) {
+	if d.place == nil {
+		return d.dir, nil
+	}
+	path, err := d.place()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := NewDir(path, d.now, d.log)
+	if err != nil {
+		return nil, err
+	}
+	dir.dirs = dir.dirs.Owned()
+	d.mu.Lock()
+	d.dir = dir
+	d.mu.Unlock()
+	close(d.made)
+	return dir, nil
+}
+
 // Issue signs a certificate.
 func (d *Dev) Issue(ctx context.Context, r pki.Request) (pki.Answer, error) {
-	if d.dir != nil {
-		return d.dir.Issue(ctx, r)
+	d.mu.Lock()
+	dir := d.dir
+	d.mu.Unlock()
+	if dir != nil {
+		return dir.Issue(ctx, r)
 	}
 	select {
 	case <-d.made:
@@ -115,8 +151,11 @@ func (d *Dev) Issue(ctx context.Context, r pki.Request) (pki.Answer, error) {
 		return pki.Answer{}, ctx.Err()
 	}
 	d.mu.Lock()
-	a := d.authority
+	a, dir := d.authority, d.dir
 	d.mu.Unlock()
+	if dir != nil {
+		return dir.Issue(ctx, r)
+	}
 	return a.Sign(r, d.now())
 }
 

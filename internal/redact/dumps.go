@@ -17,6 +17,9 @@ const (
 	maxGroups = 1000
 )
 
+// maxUnmarked bounds how many places of a text are tried for a dump that has no marker.
+const maxUnmarked = 100
+
 // withoutDumps returns a text without the messages that are dumped in it in protobuf's text format
 // or as JSON. Of one with a name the name stays, in quotes. What is cut off is taken for the dump
 // up to the end of the text.
@@ -25,8 +28,10 @@ const (
 //
 //	goo.gle/debugproto    ⏎name: "c1"⏎connect_timeout {⏎}⏎: Proto constraint validation failed (…)
 //
-// and several resources of one response one after the other, in lines of their own.
+// and several resources of one response one after the other, in lines of their own. Envoy 1.36
+// writes the same without the marker.
 func withoutDumps(text string) string {
+	text = withMarkers(text)
 	var out strings.Builder
 	for range maxDumps {
 		before, rest, found := strings.Cut(text, dumpMarker)
@@ -49,6 +54,34 @@ func withoutDumps(text string) string {
 			text = strings.TrimLeft(text, ": ") // what is before ends with them
 		}
 	}
+	return out.String()
+}
+
+// withMarkers returns a text with a marker before the dumps that have none. What begins a text, or what
+// is behind ": ", is such a dump if it has the fields of a message up to a line that begins with a
+// colon, or if it is an Any.
+func withMarkers(text string) string {
+	if !strings.Contains(text, "\n:") && !strings.Contains(text, "type_url:") {
+		return text
+	}
+	var out strings.Builder
+	for range maxUnmarked {
+		d := dump{text: text}
+		d.skip()
+		colon := strings.HasPrefix(strings.TrimLeft(text[d.at:], " "), "\n:")
+		if d.at > 0 && (colon || strings.HasPrefix(text, "type_url:")) {
+			out.WriteString(dumpMarker + " ")
+			out.WriteString(text[:d.at])
+			text = text[d.at:]
+		}
+		i := strings.Index(text, ": ")
+		if i < 0 {
+			break
+		}
+		out.WriteString(text[:i+2])
+		text = text[i+2:]
+	}
+	out.WriteString(text)
 	return out.String()
 }
 

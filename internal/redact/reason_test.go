@@ -60,6 +60,12 @@ func TestEnvoysSentenceIsKeptAndTheDumpIsNot(t *testing.T) {
 		{"a dump that is cut off in its name", `goo.gle/debugproto name: "bad`, `"bad`},
 		{"nothing but a dump", "goo.gle/debugproto \ntype: STATIC\n", noReason},
 		{"a dump without its marker", "wrong: " + strings.TrimPrefix(cluster, "goo.gle/debugproto    \n"), `wrong: name: "bad1"; type: STATIC; connect_timeout {…}; transport_socket {…}`},
+		{"a constraint in Envoy 1.36", strings.TrimPrefix(cluster, "goo.gle/debugproto    \n") + ": Proto constraint validation failed (Y)", `"bad1": Proto constraint validation failed (Y)`},
+		{"a constraint of a part in Envoy 1.36", "Error adding/updating cluster(s) bad3: common_tls_context {\n}\nsni: \"\\000\\000\"\n: Proto constraint validation failed (Z), bad4: sni: \"x: y\"\n: Proto constraint validation failed (Z)",
+			"Error adding/updating cluster(s) bad3: Proto constraint validation failed (Z), bad4: Proto constraint validation failed (Z)"},
+		{"lines of several resources in Envoy 1.36", "Error adding/updating listener(s) badl7: Unable to unpack as envoy.X: type_url: \"t/envoy.X\"\nvalue: \"\\n\\377BYTES\"\n\nbadl8: Failed to load private key\n",
+			"Error adding/updating listener(s) badl7: Unable to unpack as envoy.X; badl8: Failed to load private key"},
+		{"a sentence in lines", "Error adding/updating listener(s) a: Failed: x\nb: no: \"y\"\n", "Error adding/updating listener(s) a: Failed: x; b: no: \"y\""},
 		{"few characters in braces", "basic auth: unsupported htpasswd format: please use {SHA}", "basic auth: unsupported htpasswd format: please use {SHA}"},
 		{"control characters", "a\x1b[31mb\x00c\xff\td", "a [31mb c\uFFFD d"},
 	} {
@@ -78,6 +84,7 @@ func TestAReasonIsBounded(t *testing.T) {
 		"a dump":          "goo.gle/debugproto \nname: \"n\"\n" + strings.Repeat("a { b: \"c\" }\n", 200_000) + ": why",
 		"braces":          strings.Repeat("{", 100_000),
 		"quotes":          strings.Repeat(`goo.gle/debug x: "`, 10_000),
+		"no markers":      strings.Repeat(": a {", 100_000) + "\n: end",
 		"backslashes":     strings.Repeat(`\`, 20_000),
 	} {
 		got := reason(t, said, secret())

@@ -261,7 +261,7 @@ func (a *Agent) bindSocket(context.Context) error {
 	}
 	a.socket = socket
 	uids, gids := socket.Admitted()
-	a.cfg.Log.Info("serving xDS", "socket", a.cfg.Socket.Path, "uids", fmt.Sprint(uids), "gids", fmt.Sprint(gids))
+	a.cfg.Log.Info("serving xDS", "socket", a.cfg.Socket.Path, "uids", uids, "gids", gids)
 	return nil
 }
 

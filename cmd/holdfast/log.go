@@ -30,6 +30,7 @@ func (l logFlags) logger(w io.Writer, warnings []string) *slog.Logger {
 	options := &slog.HandlerOptions{Level: level}
 	handler := slog.Handler(slog.NewTextHandler(w, options))
 	if l.format.value == "json" {
+		options.ReplaceAttr = withUnit
 		handler = slog.NewJSONHandler(w, options)
 	}
 	log := slog.New(handler)
@@ -37,6 +38,14 @@ func (l logFlags) logger(w io.Writer, warnings []string) *slog.Logger {
 		log.Warn("unknown setting", "err", warning)
 	}
 	return log
+}
+
+// withUnit writes a duration as the text format does: slog's JSON has bare nanoseconds.
+func withUnit(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	}
+	return a
 }
 
 // warn tells warnings where there is no log.

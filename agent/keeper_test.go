@@ -464,17 +464,23 @@ func TestAGroupThatWentBeforeTheDiskWasReadIsWritten(t *testing.T) {
 	})
 }
 
+// servesFrom runs the agent with a disk until a client has all of the mesh.
+func (r *rig) servesFrom(d *fakeDisk) *fakeDisk {
+	r.Helper()
+	r.make()
+	r.agent.keeper = newKeeper(d, false, r.cfg.Log)
+	r.run()
+	r.whole(r.cfg.Node)
+	r.pass(10 * time.Second)
+	return d
+}
+
 // What changed is written at once, what changes while that is under way together, and
 // nothing when nothing changes. The fsync follows within a fifth of a second.
 func TestWhatChangesIsWrittenAtOnceAndSyncedSoon(t *testing.T) {
 	inBothForms(t, func(r *rig) {
 		r.cfg.Node = node("web-1")
-		r.make()
-		d := &fakeDisk{}
-		r.agent.keeper = newKeeper(d, false, r.cfg.Log)
-		r.run()
-		r.whole(r.cfg.Node)
-		r.pass(10 * time.Second)
+		d := r.servesFrom(&fakeDisk{})
 		before, _ := d.written()
 		_, synced := d.counts()
 		d.slow(30 * time.Millisecond)
@@ -507,12 +513,7 @@ func TestWhatChangesIsWrittenAtOnceAndSyncedSoon(t *testing.T) {
 func TestTheControlPlaneHearsOfAnACKWhenItIsOnDisk(t *testing.T) {
 	inBothForms(t, func(r *rig) {
 		r.cfg.Node, r.cfg.AckTimeout = node("web-1"), time.Second
-		r.make()
-		d := &fakeDisk{}
-		r.agent.keeper = newKeeper(d, false, r.cfg.Log)
-		r.run()
-		r.whole(r.cfg.Node)
-		r.pass(10 * time.Second)
+		d := r.servesFrom(&fakeDisk{})
 		acks := func() (n int) {
 			for _, e := range r.cp.Events() {
 				if e.Kind == xdstest.Ack && e.Type == xds.ClusterType {
@@ -562,12 +563,7 @@ func TestTheControlPlaneHearsOfAnACKWhenItIsOnDisk(t *testing.T) {
 func TestADiskWithoutRoomForASecondGenerationTakesWhatChanges(t *testing.T) {
 	inBothForms(t, func(r *rig) {
 		r.cfg.Node = node("web-1")
-		r.make()
-		d := &fakeDisk{}
-		r.agent.keeper = newKeeper(d, false, r.cfg.Log)
-		r.run()
-		r.whole(r.cfg.Node)
-		r.pass(10 * time.Second)
+		d := r.servesFrom(&fakeDisk{})
 		d.set(func(d *fakeDisk, err error) { d.rewriteErr, d.grown = err, true }, errors.New("no space left on device"))
 		before, _ := d.written()
 		for i := range 100 {

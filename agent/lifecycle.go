@@ -22,10 +22,12 @@ type lifecycle struct {
 
 	mu      sync.Mutex
 	drained chan struct{} // made when a drain begins, closed when it is over
-	// leaving: another agent takes over. released: what it needs was given to it. It is handed over through successors; over is
-	// closed when nobody takes it any more.
-	leaving    bool
-	released   bool
+	// leaving says that another agent takes over, and released that the locks and the
+	// addresses which it needs were given up.
+	leaving  bool
+	released bool
+	// successors passes the connection of that agent to awaitEnd. over is closed when
+	// the agent has ended, and nobody receives from successors any more.
 	successors chan net.Conn
 	over       chan struct{}
 	beat       time.Time // when the watchdog last came round

@@ -49,7 +49,7 @@ func (a *Agent) keepSockets(ctx context.Context) error {
 			last = ""
 			continue
 		}
-		err := errors.Join(a.socket.Restore(), a.surface.Restore())
+		err := a.restoreListeners()
 		switch {
 		case err == nil:
 			a.cfg.Log.Warn("a socket was not in its place and was made anew: nobody else should delete or replace it", "err", missing)
@@ -59,4 +59,14 @@ func (a *Agent) keepSockets(ctx context.Context) error {
 			last = err.Error()
 		}
 	}
+}
+
+// restoreListeners listens again wherever the agent does not: on sockets that were deleted
+// or replaced, and on all that another agent was given. The rest stays as it is.
+func (a *Agent) restoreListeners() error {
+	errs := []error{a.socket.Restore(), a.surface.Restore()}
+	if a.rest != nil {
+		errs = append(errs, a.rest.Restore())
+	}
+	return errors.Join(errs...)
 }

@@ -153,11 +153,7 @@ func (a *Agent) takeBack(ctx context.Context) {
 	defer ticker.Stop()
 	last := ""
 	for {
-		errs := []error{a.socket.Restore(), a.surface.Restore()}
-		if a.rest != nil {
-			errs = append(errs, a.rest.Restore())
-		}
-		err := errors.Join(errs...)
+		err := a.restoreListeners()
 		if err == nil {
 			a.cfg.Log.Info("the sockets and addresses are taken back")
 			return

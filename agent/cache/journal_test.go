@@ -136,18 +136,21 @@ func TestTheJournalKeepsWhatIsGood(t *testing.T) {
 	})
 }
 
+// putAndAccept puts clusters, which a client accepts, and has the ACK of it due.
+func putAndAccept(c *Cache, w *Watch, content string) *verdicts {
+	v := put(c, xds.ClusterType, content)
+	accept(w, xds.ClusterType, content)
+	w.Progress(xds.ClusterType, c.revision)
+	return v
+}
+
 // An upstream ACK that clients caused promises that what they accepted is on disk.
 func TestAnACKThatClientsCauseWaitsForTheDisk(t *testing.T) {
 	c := New(Config{})
 	signalled := make(chan struct{}, 1)
 	j := c.Journal(signalled, true)
 	w := watch(c, "a", xds.ClusterType, "*")
-	accepts := func(content string) *verdicts {
-		v := put(c, xds.ClusterType, content)
-		accept(w, xds.ClusterType, content)
-		w.Progress(xds.ClusterType, c.revision)
-		return v
-	}
+	accepts := func(content string) *verdicts { return putAndAccept(c, w, content) }
 	first := accepts("a@1")
 	if len(signalled) != 1 {
 		t.Error("nobody is told to write")
@@ -194,12 +197,7 @@ func TestNoACKWaitsForADiskThatIsBroken(t *testing.T) {
 	c := New(Config{})
 	j := c.Journal(nil, false)
 	w := watch(c, "a", xds.ClusterType, "*")
-	accepts := func(content string) *verdicts {
-		v := put(c, xds.ClusterType, content)
-		accept(w, xds.ClusterType, content)
-		w.Progress(xds.ClusterType, c.revision)
-		return v
-	}
+	accepts := func(content string) *verdicts { return putAndAccept(c, w, content) }
 	accepts("a@1").want(t, "ack")
 	j.All()
 	j.Done(nil)

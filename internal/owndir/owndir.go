@@ -117,7 +117,7 @@ func (use Use) openSub(dir string) (*Dir, error) {
 		return nil, err
 	}
 	// Whose the entry is will be looked at in the directory that is open.
-	if err := use.checkStep(real, filepath.Join(real, use.Sub), os.Geteuid()); err != nil {
+	if _, err := use.checkStep(real, filepath.Join(real, use.Sub), os.Geteuid()); err != nil {
 		return nil, err
 	}
 	root, err := use.openChecked(dir)
@@ -319,10 +319,7 @@ func (use Use) checkAbove(dir string) (real, loose string, _ error) {
 		if err != nil {
 			return "", "", err
 		}
-		if err := use.checkStep(at, next, owner(info)); err != nil {
-			return "", "", err
-		}
-		open, err := othersReplace(at)
+		open, err := use.checkStep(at, next, owner(info))
 		if err != nil {
 			return "", "", err
 		}
@@ -351,15 +348,6 @@ func (use Use) checkAbove(dir string) (real, loose string, _ error) {
 	return at, loose, nil
 }
 
-// othersReplace reports whether others could exchange an entry of a directory.
-func othersReplace(dir string) (bool, error) {
-	info, err := os.Lstat(dir)
-	if err != nil {
-		return false, err
-	}
-	return info.Mode().Perm()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0, nil
-}
-
 // below reports whether a directory is another one or lies in it.
 func below(above, dir string) bool {
 	rel, err := filepath.Rel(above, dir)
@@ -367,32 +355,33 @@ func below(above, dir string) bool {
 }
 
 // checkStep refuses a directory in which others could replace the entry next, which
-// belongs to the user entry.
-func (use Use) checkStep(dir, next string, entry int) error {
+// belongs to the user entry. It reports whether they could do so for all that, in one
+// that is allowed.
+func (use Use) checkStep(dir, next string, entry int) (open bool, _ error) {
 	info, err := os.Lstat(dir)
 	if err != nil {
-		return err
+		return false, err
 	}
 	uid, perm := owner(info), info.Mode().Perm()
 	if !trusted(uid) {
-		return unsafe(fmt.Sprintf("%s belongs to uid %d, who could replace %s: use a directory below one of root's or of uid %d", dir, uid, next, os.Geteuid()))
+		return false, unsafe(fmt.Sprintf("%s belongs to uid %d, who could replace %s: use a directory below one of root's or of uid %d", dir, uid, next, os.Geteuid()))
 	}
 	switch {
 	case perm&0o022 == 0:
-		return nil
+		return false, nil
 	case info.Mode()&fs.ModeSticky != 0: // there one may replace what is one's own only
 		if !trusted(entry) {
-			return unsafe(fmt.Sprintf("%s belongs to uid %d, and holdfast runs as uid %d: name another path", next, entry, os.Geteuid()))
+			return false, unsafe(fmt.Sprintf("%s belongs to uid %d, and holdfast runs as uid %d: name another path", next, entry, os.Geteuid()))
 		}
-		return nil
+		return false, nil
 	case use.GroupWrites && perm&0o002 == 0 && uid == os.Geteuid():
-		return nil
-	case use.Sub != "" && trusted(uid) && (uid != os.Geteuid() || uid == 0):
-		return nil // openChecked follows no link there, and refuses another owner's
+		return true, nil
+	case use.Sub != "" && (uid != os.Geteuid() || uid == 0):
+		return true, nil // openChecked follows no link there, and refuses another owner's
 	case isVolume(dir):
-		return nil
+		return true, nil
 	}
-	return unsafe(fmt.Sprintf("others may write to %s (mode %04o) and so replace %s: chmod go-w it, or use another directory", dir, perm, next))
+	return false, unsafe(fmt.Sprintf("others may write to %s (mode %04o) and so replace %s: chmod go-w it, or use another directory", dir, perm, next))
 }
 
 // make makes a directory and what is missing above it, durably.
@@ -426,7 +415,8 @@ func (use Use) checkFor(dir string, missing []string) error {
 	if err != nil || len(missing) == 0 {
 		return err
 	}
-	return use.checkStep(real, missing[len(missing)-1], os.Geteuid())
+	_, err = use.checkStep(real, missing[len(missing)-1], os.Geteuid())
+	return err
 }
 
 func (use Use) mkdir(dir string) error {

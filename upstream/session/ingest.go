@@ -227,6 +227,7 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Upd
 	if sub == nil || !sub.started {
 		return nil, unsolicited(resp.GetTypeUrl())
 	}
+	s.heard = true
 	in := newIngest(sub, resp.GetNonce(), len(resp.GetResources()))
 	before := sub.read.plain
 	plain := true
@@ -313,6 +314,7 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 	if sub == nil || !sub.started {
 		return nil, unsolicited(resp.GetTypeUrl())
 	}
+	s.heard = true
 	in := newIngest(sub, resp.GetNonce(), len(resp.GetResources()))
 	in.seen.size = len(resp.GetResources())
 	for _, entry := range resp.GetResources() {

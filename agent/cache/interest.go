@@ -472,7 +472,7 @@ func (c *Cache) Run(ctx context.Context) error {
 func (c *Cache) expireLeases(now time.Time) (next time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.connected {
+	if c.connected.IsZero() {
 		return time.Time{}
 	}
 	for k, until := range c.leases {

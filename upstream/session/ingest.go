@@ -343,7 +343,10 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 	in.finish(sub)
 	if sub.toldAll {
 		in.update.Wildcard = true
-		sub.settleAt = now.Add(s.cfg.Settle)
+		if sub.settleBy.IsZero() {
+			sub.settleBy = now.Add(max(maxSettle, s.cfg.Settle))
+		}
+		sub.settleAt = earlier(now.Add(s.cfg.Settle), sub.settleBy)
 	}
 	s.receive(sub, in, "", now)
 	return in.update, nil

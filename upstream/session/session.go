@@ -29,6 +29,9 @@ const (
 	// DefaultSettle is how long a Delta wildcard must be quiet after a response
 	// to count as complete (design.md section 3, protocol.md 7.7).
 	DefaultSettle = 500 * time.Millisecond
+	// maxSettle is after how long it counts as complete though it was never quiet: where
+	// something changes all the time.
+	maxSettle = 2 * time.Second
 	// DefaultAnswerTimeout is how long a server has for a name that it was asked
 	// for, before that counts as not existing (gRFC A57, protocol.md 5.3).
 	DefaultAnswerTimeout = 15 * time.Second
@@ -130,10 +133,11 @@ type subscription struct {
 	asked map[string]time.Time
 
 	// What the server said.
-	nonce    string
-	late     map[string]late     // SotW, full-state: names that were told later than first, and were in no response
-	broken   map[string]struct{} // names that came malformed and not yet well
-	settleAt time.Time           // Delta wildcard: complete when this passes
+	nonce  string
+	late   map[string]late     // SotW, full-state: names that were told later than first, and were in no response
+	broken map[string]struct{} // names that came malformed and not yet well
+	// Delta wildcard: complete when settleAt passes, which is settleBy at the latest.
+	settleAt, settleBy time.Time
 
 	// read is what the last response was read as: SotW. updates counts the responses,
 	// and holds are the sorted names of the last, for Version.
@@ -401,7 +405,7 @@ func (s *Session) Settled(now time.Time) (types []string, wake time.Time) {
 			wake = earlier(wake, sub.settleAt)
 			continue
 		}
-		sub.settleAt = time.Time{}
+		sub.settleAt, sub.settleBy = time.Time{}, time.Time{}
 		if sub.wildcard && sub.toldAll && len(sub.broken) == 0 {
 			types = append(types, sub.url)
 		}

@@ -107,11 +107,11 @@ func (g *gate) admit(req *session.Request, machine *session.Session) bool {
 	left := machine.Limit(req, l.Subscriptions)
 	if left.Surplus > 0 {
 		g.beyond("subscriptions", "a client subscribes to more names than it may (--max-subscriptions): the others are left out",
-			"type", xds.Short(req.Type), "left_out", left.Surplus, "such_as", shortened(left.Example))
+			"type", xds.Short(req.Type), "left_out", left.Surplus, "such_as", shortened(left.ASurplus))
 	}
 	if left.Invalid > 0 {
 		g.beyond("names", "a client subscribes to names that no resource can have: they are left out",
-			"type", xds.Short(req.Type), "left_out", left.Invalid, "such_as", shortened(left.Example), "bytes", len(left.Example))
+			"type", xds.Short(req.Type), "left_out", left.Invalid, "such_as", shortened(left.AnInvalid), "bytes", len(left.AnInvalid))
 	}
 	return true
 }

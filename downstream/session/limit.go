@@ -2,6 +2,7 @@ package session
 
 import (
 	"hash/maphash"
+	"slices"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -10,8 +11,8 @@ import (
 type LeftOut struct {
 	// Invalid counts names that no resource can have, Surplus those beyond the limit.
 	Invalid, Surplus int
-	// Example is one of them, "" for none.
-	Example string
+	// AnInvalid and ASurplus are one of each, "" for none.
+	AnInvalid, ASurplus string
 }
 
 // Any reports whether there is anything.
@@ -21,9 +22,10 @@ func (l LeftOut) Any() bool { return l.Invalid+l.Surplus > 0 }
 // that no resource can have (xds.CheckName), and new names with which it would subscribe to more
 // than most. Envoy repeats its subscriptions on each stream, and with on-demand discovery their
 // names come from requests of strangers: to end the stream because of one would end all
-// configuration. Request answers those names where the client waits for an answer that takes
-// nothing away: of clusters and virtual hosts it is said that they do not exist. Of other types
-// nothing is said, since an empty answer would be believed (protocol.md V5).
+// configuration. What is held is served all the same, so that strangers push nothing out. Of the
+// rest Next answers the names where the client waits for an answer that takes nothing away: of
+// clusters and virtual hosts it says that they do not exist. Of other types it says nothing,
+// since an empty answer would be believed (protocol.md V5).
 func (s *Session) Limit(req *Request, most int) LeftOut {
 	var left LeftOut
 	_, total := s.Subscriptions()
@@ -43,6 +45,7 @@ func (s *Session) Limit(req *Request, most int) LeftOut {
 			switch known := has(name); {
 			case err != nil:
 				left.Invalid++
+				left.AnInvalid = name
 			case known || room > 0:
 				if !known {
 					room--
@@ -53,9 +56,7 @@ func (s *Session) Limit(req *Request, most int) LeftOut {
 				continue
 			default:
 				left.Surplus++
-			}
-			if left.Example == "" {
-				left.Example = name
+				left.ASurplus = name
 			}
 			if kept == nil { // the first that is left out
 				kept = append(make([]string, 0, len(names)), names[:i]...)
@@ -90,52 +91,57 @@ var deniedSeed = maphash.MakeSeed()
 
 // deny takes in names that the stream will not be served.
 func (sub *subscription) deny(req *Request) {
-	switch {
-	case sub.cfg.Form == Delta && (sub.url == xds.ClusterType || sub.url == xds.VirtualHostType):
-		for _, name := range req.denied {
-			if name != "" {
-				sub.denied = append(sub.denied, name)
-			}
+	for _, name := range req.denied {
+		if len(name) > 0 {
+			sub.denied = append(sub.denied, name)
 		}
-	case sub.cfg.Form == SotW && sub.url == xds.ClusterType:
-		// Each request repeats all names: only others than before are owed an answer.
-		var sum uint64
-		for _, name := range req.denied {
-			sum += maphash.String(deniedSeed, name)
-		}
-		if sum != sub.deniedSum && len(req.denied) > 0 {
-			sub.answerDue = true
-		}
-		sub.deniedSum = sum
 	}
+	if sub.cfg.Form != SotW || sub.url != xds.ClusterType {
+		return
+	}
+	// Each request repeats all names: only others than before are owed an answer.
+	var sum uint64
+	for _, name := range req.denied {
+		sum += maphash.String(deniedSeed, name)
+	}
+	if sum != sub.deniedSum && len(req.denied) > 0 {
+		sub.answerDue = true
+	}
+	sub.deniedSum = sum
 }
 
 // buildDenied answers names that the stream is not served, each once; nothing is remembered of
-// them. What is held under such a name and covered by a wildcard is sent as if it were asked for.
+// them. It subscribes to those under which something is held.
 func (s *Session) buildDenied(sub *subscription, v View) *Response {
 	if len(sub.denied) == 0 {
 		return nil
 	}
-	resp := &Response{}
-	said := make(map[string]struct{}, len(sub.denied))
+	denied := make(map[string]struct{}, len(sub.denied))
 	for _, name := range sub.denied {
-		if _, ok := said[name]; ok {
-			continue
-		}
-		said[name] = struct{}{}
-		switch item := v.Lookup(sub.url, name); {
-		case item.Current != nil && sub.covers(item.Current):
-			sub.owe(item.Current.Name)
+		denied[name] = struct{}{}
+	}
+	sub.denied = nil
+	resp := &Response{}
+	in := &Interest{Type: sub.url, Wildcard: sub.wildcard}
+	for name := range denied {
+		switch {
+		case v.Lookup(sub.url, name).Current != nil:
+			sub.subscribe(name, in)
+			delete(sub.due, name) // until the state knows of it
+		case sub.cfg.Form == SotW:
 		case sub.url == xds.VirtualHostType:
 			resp.Resources = append(resp.Resources, xds.Unresolved(sub.url, name))
-		default:
+		case sub.url == xds.ClusterType:
 			resp.Removed = append(resp.Removed, name)
 		}
 	}
-	sub.denied = nil
+	if len(in.Add) > 0 {
+		s.interests = append(s.interests, *in)
+	}
 	if resp.Size()+len(resp.Removed) == 0 {
 		return nil
 	}
+	slices.Sort(resp.Removed)
 	s.address(sub, resp)
 	sub.launch(flight{nonce: resp.Nonce})
 	return resp

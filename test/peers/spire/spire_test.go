@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"testing"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/envoytest"
@@ -153,4 +154,15 @@ func (m *mesh) register(id string, ttl time.Duration) (entry string) {
 func (m *mesh) unregister(entry string) {
 	m.Helper()
 	m.ask("entry", "delete", "-entryID", entry)
+}
+
+func TestTheVersionIsThatOfTheMakefile(t *testing.T) {
+	makefile, err := os.ReadFile(filepath.Join(envoytest.Root(t), "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pinned := regexp.MustCompile(`(?m)^SPIRE_VERSION\s*\?=\s*(\S+)$`).FindSubmatch(makefile)
+	if pinned == nil || string(pinned[1]) != version {
+		t.Errorf("the Makefile says %q, this package %q", pinned, version)
+	}
 }

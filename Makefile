@@ -76,10 +76,11 @@ test-e2e: build envoy previous ## the end-to-end tests alone, never from the tes
 	go test -count=1 -timeout 30m $(GOTESTFLAGS) ./test/e2e/...
 
 test-peers: build envoy spire ## holdfast between programs of others: go-control-plane, grpc-go, SPIRE; never from the test cache
-	@set -e; for dir in $(peers); do \
+	@failed=; for dir in $(peers); do \
 	  echo "(cd $$dir && go test ./...)"; \
-	  (cd $$dir && go test -count=1 -timeout 15m $(GOTESTFLAGS) ./...); \
-	done
+	  (cd $$dir && go test -count=1 -timeout 15m $(GOTESTFLAGS) ./...) || failed="$$failed $$dir"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
 e2e-matrix: build previous ## the end-to-end tests with every Envoy of ENVOY_MATRIX
 	@set -e; for v in $(ENVOY_MATRIX); do \

@@ -140,7 +140,7 @@ func header(name, value string) []*corev3.HeaderValueOption {
 
 // tlsContext builds what either side has: the certificate and the roots that holdfast serves, and whom the peer must be.
 func tlsContext(peer string) *tlsv3.CommonTlsContext {
-	// A stream of its own: Envoy 1.40 crashes (SIGSEGV) on a static cluster whose secrets come from ADS.
+	// A stream of its own: Envoy 1.40 crashes on a static cluster whose secrets come from ADS (envoyproxy/envoy#15517).
 	source := &corev3.ConfigSource{
 		ConfigSourceSpecifier: &corev3.ConfigSource_ApiConfigSource{ApiConfigSource: &corev3.ApiConfigSource{
 			ApiType: corev3.ApiConfigSource_DELTA_GRPC, TransportApiVersion: corev3.ApiVersion_V3,

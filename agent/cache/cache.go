@@ -234,6 +234,8 @@ type entry struct {
 	unasked            bool
 	// restored: it was on disk, and no source has spoken of it since.
 	restored bool
+	// late: a source had begun to answer the type when it was read from disk.
+	late bool
 }
 
 // local: the agent itself made it.
@@ -484,6 +486,7 @@ func (c *Cache) Synced(source, typeURL string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.table(typeURL)
+	late := c.late(t)
 	c.confirmed(t, source)
 	c.told(t, source)
 	unheard := t.knowledge == xds.Unknown && !(t.answered && c.asked(t, xds.Wildcard))
@@ -495,6 +498,9 @@ func (c *Cache) Synced(source, typeURL string) {
 	c.revision++
 	ch := newChanges(t)
 	ch.all = true
+	for _, name := range late {
+		c.remove(t, name, ch)
+	}
 	c.notify(ch)
 }
 

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -31,8 +32,9 @@ const (
 	// A disk that takes nothing is tried again after a pause that doubles.
 	minDiskPause = time.Second
 	maxDiskPause = time.Minute
-	// maxDormant bounds the stored groups that no client has asked for.
-	maxDormant = 8
+	// maxDormant bounds the bytes of the resources in stored groups that no client has asked
+	// for.
+	maxDormant = 64 << 20
 )
 
 // disk is what the keeper asks of the store.
@@ -235,8 +237,8 @@ func (k *keeper) take(loaded *store.Loaded) {
 	k.forgetDormant()
 }
 
-// forgetDormant drops the groups that were left for longest, where there are many:
-// of nodes whose names change. The next rewrite leaves them out.
+// forgetDormant drops the groups that were left for longest, where what they held is more than
+// maxDormant: of nodes whose names change. The next rewrite leaves them out.
 func (k *keeper) forgetDormant() {
 	var dormant []*keptGroup
 	for _, g := range k.kept {
@@ -244,10 +246,35 @@ func (k *keeper) forgetDormant() {
 			dormant = append(dormant, g)
 		}
 	}
-	slices.SortFunc(dormant, func(a, b *keptGroup) int { return b.contact.Compare(a.contact) })
-	for _, g := range dormant[min(maxDormant, len(dormant)):] {
-		delete(k.kept, g.name)
+	slices.SortFunc(dormant, func(a, b *keptGroup) int {
+		return cmp.Or(b.contact.Compare(a.contact), cmp.Compare(a.name, b.name))
+	})
+	held, dropped := 0, 0
+	for _, g := range dormant {
+		if held += g.size(); held > maxDormant {
+			delete(k.kept, g.name)
+			dropped++
+		}
 	}
+	if dropped > 0 {
+		k.log.Warn("what was stored of clients that were away for longest is dropped, since all of it is too much",
+			"groups", dropped, "kept", len(dormant)-dropped, "max_bytes", maxDormant)
+	}
+}
+
+// size returns the bytes of the resources of a group that is not live.
+func (g *keptGroup) size() (bytes int) {
+	for _, s := range g.saved {
+		bytes += len(s.Name) + bodySize(s.Content) + bodySize(s.Previous)
+	}
+	return bytes
+}
+
+func bodySize(r *xds.Resource) int {
+	if r == nil {
+		return 0
+	}
+	return len(r.Body.GetValue())
 }
 
 // adopt begins to keep a group, and restores what is there of it. It is called

@@ -18,8 +18,9 @@ import (
 
 // State is what a Server serves.
 type State interface {
-	// Attach opens the view of a stream whose client has said who it is.
-	Attach(c Client) View
+	// Attach opens the view of a stream whose client has said who it is. Its error, a gRPC
+	// status, is what the client gets where it cannot be served.
+	Attach(c Client) (View, error)
 }
 
 // Client is who is at the other end of a stream.

@@ -238,6 +238,13 @@ func (g *Group) SetNode(node *corev3.Node) {
 	signal(g.renewed)
 }
 
+// AdoptNode changes who the clients are for the next stream upstream; those that are open go on.
+func (g *Group) AdoptNode(node *corev3.Node) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.node = withFeatures(node)
+}
+
 // Run feeds the group until ctx ends; it returns nil then, and every goroutine
 // that it started has ended.
 func (g *Group) Run(ctx context.Context) error {
@@ -355,15 +362,15 @@ func (g *Group) succeed(f *feeding) {
 	g.mu.Unlock()
 }
 
-// Attach opens the view of a stream.
-func (g *Group) Attach(c downstream.Client) downstream.View {
+// Attach opens the view of a stream; it never fails.
+func (g *Group) Attach(c downstream.Client) (downstream.View, error) {
 	v := view{watch: g.cache.Watch(c.Node.GetId()), cache: g.cache}
 	// A fetch is over in a moment, and other clients may be short-lived by nature.
 	if g.cfg.WatchLives && !c.Fetch && c.Node.GetUserAgentName() == xds.EnvoyUserAgent {
 		g.lives.begin(time.Now())
 		v.left = g.left
 	}
-	return v
+	return v, nil
 }
 
 // Forward opens a stream of a service that is not served here to the upstream

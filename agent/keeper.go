@@ -77,6 +77,9 @@ type keeper struct {
 	// notStored is what is not written, and so is missing after a restart without
 	// the control plane, with the reason.
 	notStored map[store.Key]string
+	// lost is what an agent before this one did not write, and that no upstream has been there
+	// since to give again, with the reason.
+	lost map[store.Key]string
 	// warned are the resources of which the log says so, by reason.
 	warned map[string][]store.Key
 
@@ -106,7 +109,7 @@ type keptGroup struct {
 
 func newKeeper(d disk, encrypted bool, log *slog.Logger) *keeper {
 	return &keeper{
-		log: log, disk: d, encrypted: encrypted, notStored: make(map[store.Key]string),
+		log: log, disk: d, encrypted: encrypted, notStored: make(map[store.Key]string), lost: make(map[store.Key]string),
 		wake: make(chan struct{}, 1), written: make(chan struct{}, 1), kept: make(map[string]*keptGroup),
 	}
 }
@@ -221,10 +224,13 @@ func (k *keeper) take(loaded *store.Loaded) {
 		if key.Name == contactNote {
 			g.contact, _ = time.Parse(time.RFC3339, value)
 			g.written = g.contact
+		} else if typeURL, name, ok := parseNotStored(key.Name); ok {
+			k.lost[store.Key{Group: key.Group, Type: typeURL, Name: name}] = value
 		} else if f, ok := parseFact(key.Name); ok {
 			g.facts[f] = value
 		}
 	}
+	k.warnLost()
 	for name, g := range read {
 		switch there := k.kept[name]; {
 		case there == nil:
@@ -447,6 +453,7 @@ func (k *keeper) append() (err error) {
 			continue
 		}
 		batch = append(batch, k.records(name, g.journal.Take())...)
+		batch = append(batch, k.found(g)...)
 		journals = append(journals, g.journal)
 		if at := g.live.Contact(); at.Sub(g.written) >= contactEvery {
 			g.contact, g.written = at, at
@@ -472,6 +479,8 @@ func (k *keeper) rewrite() error {
 	var journals []*cache.Journal
 	for _, name := range slices.Sorted(maps.Keys(k.kept)) {
 		g := k.kept[name]
+		k.found(g)
+		all = append(all, k.lostOf(name)...)
 		if g.live == nil {
 			all = append(all, k.dormant(g)...)
 			continue
@@ -514,10 +523,13 @@ func (k *keeper) dormant(g *keptGroup) []store.Record {
 // that must not be written is not, nor anything older in its place. Called under mu.
 func (k *keeper) records(group string, b cache.Batch) []store.Record {
 	out := make([]store.Record, 0, len(b.Resources)+len(b.Facts))
+	var notes []store.Record
 	for _, s := range b.Resources {
 		key := store.Key{Group: group, Type: s.Type, Name: s.Name}
 		_, refused := k.notStored[key]
+		_, lost := k.lost[key]
 		delete(k.notStored, key)
+		delete(k.lost, key)
 		entry := store.Entry{Source: s.Source, Accepted: s.Accepted, Stable: s.Stable}
 		if s.Content != nil {
 			// To look for a secret costs more than to write, and most contents come three
@@ -533,6 +545,9 @@ func (k *keeper) records(group string, b cache.Batch) []store.Record {
 				k.warnNotStored(key, s.Content, why)
 			}
 		}
+		if _, now := k.notStored[key]; now || refused || lost {
+			notes = append(notes, notStoredNote(key, k.notStored[key]))
+		}
 		if s.Previous != nil && (entry.Content != nil || s.Content == nil) {
 			ok := s.PreviousKnown && !refused
 			if !ok {
@@ -545,6 +560,7 @@ func (k *keeper) records(group string, b cache.Batch) []store.Record {
 		out = append(out, store.Set{Key: key, Entry: entry})
 	}
 	slices.SortStableFunc(out, inOrder)
+	out = append(out, notes...)
 	for f, value := range b.Facts {
 		out = append(out, store.Note{Key: store.NoteKey{Group: group, Name: factName(f)}, Value: value})
 	}
@@ -581,7 +597,7 @@ func (k *keeper) status() *admin.Storage {
 		}
 		out.NotStored[why]++
 	}
-	out.Missing = named(k.notStored)
+	out.Missing, out.Lost = named(k.notStored), named(k.lost)
 	return out
 }
 

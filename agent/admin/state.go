@@ -120,6 +120,9 @@ type Storage struct {
 	NotStored map[string]int `json:"not_stored,omitempty"`
 	// Missing names what is missing for the reasons in NotStored, not all where it is much.
 	Missing []NotStored `json:"missing,omitempty"`
+	// Lost names what was there before this agent started, was not stored, and is missing until
+	// an upstream answers.
+	Lost []NotStored `json:"lost,omitempty"`
 }
 
 // NotStored is a resource that is missing after a restart without the control plane.

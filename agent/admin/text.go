@@ -66,6 +66,15 @@ func (s Status) wrong() []string {
 			lines = append(lines, c.Name+": "+c.Reason)
 		}
 	}
+	if s.Storage != nil {
+		for i, r := range s.Storage.Lost {
+			if i == maxMissing {
+				lines = append(lines, fmt.Sprintf("… and %d more of them", len(s.Storage.Lost)-i))
+				break
+			}
+			lines = append(lines, fmt.Sprintf("%s %s is missing until a control plane answers: it was not stored (%s)", r.Type, r.Name, r.Reason))
+		}
+	}
 	for _, g := range s.Groups {
 		for _, u := range g.Upstreams {
 			if u.LastError == "" || u.Connected {

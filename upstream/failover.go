@@ -33,7 +33,8 @@ const stableAfter = 10 * time.Second
 //
 // A source that nobody serves (connections are refused, or time out) is tried again each half
 // second, so that it is found soon after it is back. One that fails later is tried again after a
-// backoff with full jitter, which begins anew when a stream has lived for a while. The next one takes over after one failed attempt if something
+// backoff with full jitter, which begins anew when a stream has lived for a while, or when it was
+// the connection that failed before it. The next one takes over after one failed attempt if something
 // that is subscribed to is not held, else after FailoverAfter. Whatever runs, the
 // sources before it are tried on; the first to answer takes over, and only then
 // the one that ran is ended.
@@ -208,6 +209,7 @@ func (f *Failover) keep(ctx context.Context, i int, feed Feed) {
 	again := false // it was the active one, and is to be run once more at once
 	// Failures in a row: of attempts of any kind, and of streams of a server that was reached.
 	failures, broken := 0, 0
+	connection := false // it was the connection that failed last
 	for ctx.Err() == nil {
 		if i > 0 && !again && !f.turn(ctx, i, failedSince) {
 			return
@@ -219,10 +221,11 @@ func (f *Failover) keep(ctx context.Context, i int, feed Feed) {
 		}
 		if answered {
 			failures, failedSince = 0, time.Now()
-			if time.Since(begun) >= stableAfter {
+			if connection || time.Since(begun) >= stableAfter {
 				broken = 0
 			}
 		}
+		connection = false
 		again = answered && errors.Is(err, errReopen)
 		if errors.Is(err, errPreferred) {
 			continue // wait for the turn
@@ -233,7 +236,9 @@ func (f *Failover) keep(ctx context.Context, i int, feed Feed) {
 		}
 		failures++
 		var away *unreachable
-		if errors.As(err, &away) {
+		var gone *lost
+		connection = errors.As(err, &away) || errors.As(err, &gone)
+		if away != nil {
 			f.logFailure(i, failures, false, err)
 			if away.again(ctx, reached) && f.ReconnectSpread > 0 {
 				sleep(ctx, rand.N(f.ReconnectSpread))

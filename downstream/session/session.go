@@ -158,6 +158,7 @@ type Response struct {
 	// amended that it was made so, and that only news were not sent before.
 	whole, amended bool
 	news           []*xds.Resource
+	dropped        []string // from the amended set
 }
 
 // Effect is what a request says beyond asking for a response.
@@ -398,7 +399,7 @@ func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Re
 	if sub.passesTTL() {
 		resp.At = s.now
 	}
-	sub.launch(flight{nonce: resp.Nonce, revision: revision, resources: sub.unacked(resp), removed: resp.Removed, beats: resp.Heartbeats})
+	sub.launch(flight{nonce: resp.Nonce, revision: revision, resources: resp.news, amends: resp.amended, dropped: resp.dropped, removed: resp.Removed, beats: resp.Heartbeats})
 	return resp
 }
 

@@ -61,6 +61,8 @@ type subscription struct {
 	// What the client was sent and has not answered, oldest first.
 	flights  []flight
 	launched uint64
+	// crowded is how many flights there may be before some are put together or forgotten.
+	crowded int
 	// superseded are the bytes of contents in flights that something newer was sent of.
 	superseded int
 	// nonce is that of the last response, answered whether the client has
@@ -181,22 +183,6 @@ func (h *holding) accept(r *xds.Resource) {
 // accepts reports whether the client ACKed a version last.
 func (h *holding) accepts(version string) bool {
 	return h != nil && h.acked != nil && h.acked.Version == version
-}
-
-// flight is a response that the client has not answered.
-type flight struct {
-	nonce    string
-	number   uint64 // counts the responses of the type
-	revision uint64
-	// resources are those of the response; of a complete set perhaps only those that the
-	// client has not ACKed.
-	resources []*xds.Resource
-	removed   []string
-	beats     []*xds.Resource
-	// probe: a suspect that was sent alone.
-	probe bool
-	// partly: resources does not hold all any more.
-	partly bool
 }
 
 func newSubscription(url string, cfg Config) *subscription {
@@ -493,42 +479,4 @@ func (sub *subscription) looked(revision uint64) {
 	if len(sub.flights) == 0 {
 		sub.progress = max(sub.progress, sub.seen)
 	}
-}
-
-func (sub *subscription) launch(f flight) {
-	sub.launched++
-	f.number = sub.launched
-	sub.nonce, sub.answered = f.nonce, false
-	if len(sub.flights) == maxFlights {
-		sub.flights = slices.Delete(sub.flights, 0, 1)
-	}
-	sub.flights = append(sub.flights, f)
-	if sub.superseded > maxSuperseded {
-		sub.forgetSuperseded()
-	}
-}
-
-// maxSuperseded bounds the bytes of what is remembered only because the client may still
-// say what it makes of it: one that answers late, or never, has it in each response.
-const maxSuperseded = 4 << 20
-
-// forgetSuperseded forgets the contents of responses without an answer that something
-// newer was sent of. It is still owed a verdict on the rest.
-func (sub *subscription) forgetSuperseded() {
-	for i := range sub.flights {
-		f := &sub.flights[i]
-		var stand, gone []*xds.Resource
-		for _, r := range f.resources {
-			if h := sub.sent[r.Name]; h != nil && h.last == r {
-				stand = append(stand, r)
-			} else {
-				gone = append(gone, r)
-			}
-		}
-		if len(gone) > 0 {
-			sub.mayHave(f, gone)
-			f.resources, f.partly = stand, true
-		}
-	}
-	sub.superseded = 0
 }

@@ -17,16 +17,8 @@ func (sub *subscription) answer(req *Request) *Verdict {
 	if at < 0 {
 		return nil
 	}
-	f := sub.flights[at]
-	// What was sent before is superseded, its verdict unknown: SotW clients
-	// answer only the newest (protocol.md 1.8), Delta clients in order (3.12).
-	for _, superseded := range sub.flights[:at] {
-		sub.mayHave(&superseded, superseded.resources)
-	}
-	sub.flights = slices.Delete(sub.flights, 0, at+1)
-	if len(sub.flights) == 0 {
-		sub.superseded = 0
-	}
+	carried := at+1 < len(sub.flights) && sub.flights[at+1].amends
+	f := sub.land(at)
 	v := &Verdict{Type: sub.url, Revision: f.revision, NACK: req.NACK}
 	if req.NACK {
 		v.Error = sub.reason(req.Error, &f)
@@ -34,6 +26,9 @@ func (sub *subscription) answer(req *Request) *Verdict {
 		sub.nack(f, v)
 	} else {
 		sub.ack(f, v)
+		if carried {
+			sub.leaveOutAcked()
+		}
 	}
 	if !f.probe {
 		sub.progress = max(sub.progress, f.revision)

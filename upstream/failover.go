@@ -104,8 +104,9 @@ func (f *Failover) States() []SourceState {
 	return states
 }
 
-// Forward opens a stream of another service to the source that answers. It fails
-// with UNAVAILABLE when there is none, or it is no server.
+// Forward opens a stream of another service to the source that answers or, if there is none, or
+// it is no server, to the first in order of priority that is one and can be reached. It fails
+// with UNAVAILABLE when there is none.
 func (f *Failover) Forward(ctx context.Context, method string) (grpc.ClientStream, error) {
 	f.mu.Lock()
 	active := -1
@@ -113,14 +114,25 @@ func (f *Failover) Forward(ctx context.Context, method string) (grpc.ClientStrea
 		active = f.active
 	}
 	f.mu.Unlock()
-	if active >= 0 {
-		if to, ok := f.Sources[active].(interface {
-			Forward(context.Context, string) (grpc.ClientStream, error)
-		}); ok {
-			return to.Forward(ctx, method)
-		}
+	sources := f.Sources
+	if active > 0 {
+		sources = slices.Concat(sources[active:active+1], sources[:active], sources[active+1:])
 	}
-	return nil, status.Errorf(codes.Unavailable, "no upstream for %s", method)
+	failed := status.Errorf(codes.Unavailable, "no upstream for %s", method)
+	for _, s := range sources {
+		to, ok := s.(interface {
+			Forward(context.Context, string) (grpc.ClientStream, error)
+		})
+		if !ok || ctx.Err() != nil {
+			continue
+		}
+		stream, err := to.Forward(ctx, method)
+		if err == nil {
+			return stream, nil
+		}
+		failed = err
+	}
+	return nil, failed
 }
 
 func (f *Failover) init() {

@@ -150,3 +150,24 @@ func TestAClientThatNeverAnswersCostsLittleMemory(t *testing.T) {
 		runtime.KeepAlive(u)
 	})
 }
+
+// A stream without listeners and routes holds nothing back for endpoints, and must not remember
+// each name that it ever sent.
+func TestNamesThatNothingWaitsForAreForgotten(t *testing.T) {
+	both(t, func(t *testing.T, form Form) {
+		u := newUnanswering(t, form, xds.ClusterType)
+		u.s.Request(&Request{Type: xds.EndpointType, Subscribe: []string{"x"}, Names: []string{"x"}})
+		now := time.Unix(1e9, 0)
+		for i, name := range named(500) {
+			u.state.items[u.url] = map[string]xds.Item{name: {Current: &xds.Resource{Type: u.url, Name: name, Version: "1", EDSName: name}}}
+			u.state.revision++
+			u.s.Changed(u.url, []string{name}, false)
+			now = now.Add(time.Second)
+			for resp, _ := u.s.Next(u.state, now); resp != nil; resp, _ = u.s.Next(u.state, now) {
+			}
+			if n := len(u.s.awaited); n > 2 {
+				t.Fatalf("%d names are remembered after %d clusters", n, i+1)
+			}
+		}
+	})
+}

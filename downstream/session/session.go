@@ -2,6 +2,7 @@ package session
 
 import (
 	"iter"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -372,6 +373,10 @@ func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Re
 	}
 	if len(sub.sent) == 0 {
 		sub.sent = make(map[string]*holding, len(resp.news))
+	}
+	if sub.url == xds.ClusterType {
+		// A stream without listeners and routes never looks at what they would wait for.
+		maps.DeleteFunc(s.awaited, func(_ string, until time.Time) bool { return !until.After(s.now) })
 	}
 	for i, r := range resp.news {
 		h, changed := sub.setSent(r)

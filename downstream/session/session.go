@@ -168,6 +168,9 @@ type Effect struct {
 	Interest *Interest
 	// Verdict is nil where the request answers no response.
 	Verdict *Verdict
+	// Culprit is a further verdict, to be taken in after Verdict: what an ACK says of a response
+	// that was NACKed before. nil for most.
+	Culprit *Verdict
 }
 
 // Interest is a change of one type's subscription.
@@ -222,7 +225,8 @@ func (s *Session) Request(req *Request) Effect {
 		s.ordered = slices.Insert(s.ordered, at, sub)
 	}
 	s.clustersMoved = s.clustersMoved || req.Type == xds.ClusterType
-	eff := Effect{Verdict: sub.answer(req)}
+	var eff Effect
+	eff.Verdict, eff.Culprit = sub.answer(req)
 	if s.cfg.Form == Delta {
 		eff.Interest = sub.requestDelta(req, !known)
 	} else {

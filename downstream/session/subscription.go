@@ -57,6 +57,8 @@ type subscription struct {
 	alone      []*xds.Resource      // suspects to be sent once more, alone
 	bare       map[string]struct{}  // names of which it refused the first that it was sent
 	beats      map[string]struct{}  // names whose TTL started again
+	trial      *trial               // nil for none
+	pardoned   []*xds.Resource      // those of a trial that failed, to be put back
 
 	// What the client was sent and has not answered, oldest first.
 	flights  []flight
@@ -165,6 +167,13 @@ func (h *holding) refuse(version string) {
 		odd.refused = odd.refused[1:]
 	}
 	odd.refused = append(odd.refused, version)
+}
+
+// pardon forgets a refusal.
+func (h *holding) pardon(version string) {
+	if h.refuses(version) {
+		h.rare.refused = slices.DeleteFunc(h.rare.refused, func(v string) bool { return v == version })
+	}
 }
 
 // accept remembers an ACK: it is known again what the client has.

@@ -266,7 +266,8 @@ func (a *Agent) newSurface(quit func()) *admin.Server {
 		ReaderUIDs: a.cfg.AdminReaderUIDs, ReaderGIDs: a.cfg.AdminReaderGIDs,
 		State: a, Metrics: a.metrics, Log: a.cfg.Log, Quit: quit,
 		Actions: map[string]func(context.Context) error{
-			"drain":       func(ctx context.Context) error { a.Drain(ctx); return nil },
+			"drain":       a.Drain,
+			"undrain":     a.Undrain,
 			"hot-restart": a.HotRestart,
 			"resume":      a.Resume,
 		},
@@ -300,6 +301,8 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		}
 	}
 
+	defer context.AfterFunc(ctx, a.end)()
+
 	eg, failed := errgroup.WithContext(serving)
 	eg.Go(func() error {
 		defer endServing()
@@ -310,6 +313,7 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		return nil
 	})
 	eg.Go(func() error { return a.watch(failed) })
+	eg.Go(func() error { a.undoDrain(failed); return nil })
 	eg.Go(func() error { a.orphans.Run(failed); return nil })
 	eg.Go(func() error { return a.surface.Run(late) })
 	if a.socket != nil {

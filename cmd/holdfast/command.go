@@ -84,7 +84,7 @@ func newRoot(p process) *cobra.Command {
 	root.SetErr(p.stderr)
 	root.SetFlagErrorFunc(explainFlag)
 	commands := []*command{
-		newBootstrap(p), newRun(p), newControlPlane(p), newStatus(), newDump(), newExport(), newDrain(), newResume(), newWait(), newVersion(),
+		newBootstrap(p), newRun(p), newControlPlane(p), newStatus(), newDump(), newExport(), newDrain(), newUndrain(), newResume(), newWait(), newVersion(),
 	}
 	keys := make(map[string]bool) // of all commands: one file serves them all
 	for _, c := range commands {

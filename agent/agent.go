@@ -216,10 +216,14 @@ func New(cfg Config) (*Agent, error) {
 		}), len(cfg.StateKeys) > 0, cfg.Log)
 	}
 	a.metrics = admin.NewMetrics(cfg.Version)
+	a.cfg.Security.Shown = a.metrics.UpstreamCertificate
 	if a.cfg.PassThrough == nil {
 		a.cfg.PassThrough = downstream.DefaultPassThrough
 	}
 	a.metrics.Downstream().PassThrough(a.cfg.PassThrough)
+	for _, addr := range a.cfg.Upstreams {
+		a.metrics.Upstream().Known(addr)
+	}
 	a.server = downstream.New(downstream.Config{
 		State:      a,
 		Identifier: "holdfast/" + cfg.Version,
@@ -234,8 +238,13 @@ func New(cfg Config) (*Agent, error) {
 		Register: a.registerCSDS,
 		Log:      cfg.Log,
 
-		OnConnections: cfg.OnConnections,
-		Observer:      a.metrics.Downstream(),
+		OnConnections: func(open int) {
+			a.metrics.Connections(open)
+			if cfg.OnConnections != nil {
+				cfg.OnConnections(open)
+			}
+		},
+		Observer: a.metrics.Downstream(),
 	})
 	return a, nil
 }
@@ -425,7 +434,7 @@ func (a *Agent) add(node *corev3.Node) *member {
 		Upstreams: func() *upstream.Failover {
 			sources, _ := a.sources() // New has made the same before
 			return &upstream.Failover{
-				Sources: sources, FailoverAfter: a.cfg.FailoverAfter, StaleAfter: a.cfg.StaleAfter, Log: a.cfg.Log.With("node", node.GetId()),
+				Sources: sources, FailoverAfter: a.cfg.FailoverAfter, StaleAfter: a.cfg.StaleAfter, Events: a.metrics.Upstream(), Log: a.cfg.Log.With("node", node.GetId()),
 			}
 		},
 		Cache: cache.Config{
@@ -436,7 +445,7 @@ func (a *Agent) add(node *corev3.Node) *member {
 		},
 		WatchLives:   a.life.envoy == nil,
 		Log:          a.cfg.Log.With("node", node.GetId()),
-		RestoreAfter: a.cfg.RestoreAfter, MaxStale: a.cfg.MaxStale,
+		RestoreAfter: a.cfg.RestoreAfter, MaxStale: a.cfg.MaxStale, Answered: a.metrics.Latency,
 	}
 	if a.certificates != nil {
 		conf.Secrets = a.certificates

@@ -139,8 +139,13 @@ func (a *Agent) HotRestart(ctx context.Context) error {
 // crashed.
 func (a *Agent) crashed(started time.Time) {
 	for _, m := range a.members() {
-		if m.kind.userAgent == xds.EnvoyUserAgent {
-			m.Crashed(started)
+		if m.kind.userAgent != xds.EnvoyUserAgent {
+			continue
+		}
+		before := m.Cache().Fallback()
+		m.Crashed(started)
+		if before == nil && m.Cache().Fallback() != nil {
+			a.metrics.FellBack()
 		}
 	}
 }

@@ -52,6 +52,8 @@ type Failover struct {
 	// Failed, if set, is told when every source has failed an attempt and none
 	// answers; more than once if that stays so.
 	Failed func()
+	// Events, if set, counts what becomes of the sources.
+	Events Events
 	Log    *slog.Logger
 
 	mu      sync.Mutex
@@ -60,6 +62,21 @@ type Failover struct {
 	current *run // of the active source; nil for none
 	// changed is closed and made anew with every change of states.
 	changed chan struct{}
+}
+
+// Events counts, by the name of a source, attempts at it, how often it answered and so came into
+// use, and attempts that failed or had no answer. The methods must not block.
+type Events interface {
+	Attempted(source string)
+	Connected(source string)
+	Failed(source string)
+}
+
+// count tells Events, if it is set.
+func (f *Failover) count(event func(Events, string), i int) {
+	if f.Events != nil {
+		event(f.Events, f.Sources[i].Name())
+	}
 }
 
 // SourceState is what is known of one source.
@@ -203,6 +220,7 @@ func (f *Failover) keep(ctx context.Context, i int, feed Feed) {
 			f.Log.Info("opening another stream", "upstream", f.Sources[i].Name(), "reason", err)
 			continue // it is no failure
 		}
+		f.count(Events.Failed, i)
 		attempt++
 		pause := f.pause(attempt)
 		f.Log.Warn("upstream attempt ended", "upstream", f.Sources[i].Name(), "answered", answered, "retry_in", pause, "err", err)
@@ -288,6 +306,7 @@ type run struct {
 func (f *Failover) start(ctx context.Context, i int, feed Feed) *run {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &run{cancel: cancel, ended: make(chan struct{})}
+	f.count(Events.Attempted, i)
 	go func() {
 		defer close(r.ended)
 		defer cancel()
@@ -385,6 +404,7 @@ func (f *Failover) note(i int, err error) {
 	f.mu.Lock()
 	f.states[i].Attempts++
 	f.states[i].LastError = err
+	f.count(Events.Failed, i)
 	failed := f.allFailed()
 	f.announce()
 	f.mu.Unlock()
@@ -439,6 +459,7 @@ func (f *Failover) activate(i int, r *run) bool {
 		f.states[j].Stale = false
 	}
 	f.states[i].Attempts, f.states[i].LastError = 0, nil
+	f.count(Events.Connected, i)
 	f.announce()
 	f.mu.Unlock()
 	if before != nil {

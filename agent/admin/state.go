@@ -118,6 +118,10 @@ type Storage struct {
 	// NotStored counts what is missing after a restart without the control plane,
 	// by the reason.
 	NotStored map[string]int `json:"not_stored,omitempty"`
+	// Skipped counts, by the reason, what was ever not stored or not used since the start, also
+	// what is no longer missing; WriteErrors the writes that failed.
+	Skipped     map[string]int `json:"skipped,omitempty"`
+	WriteErrors uint64         `json:"write_errors"`
 	// Missing names what is missing for the reasons in NotStored, not all where it is much.
 	Missing []NotStored `json:"missing,omitempty"`
 }
@@ -139,6 +143,8 @@ type Group struct {
 	// Contact is when an upstream last answered; the zero time for never, also
 	// before the last restart.
 	Contact time.Time `json:"contact,omitzero"`
+	// Opened is when the group began.
+	Opened time.Time `json:"opened,omitzero"`
 	// Restored counts what was read from disk and no upstream has spoken of since.
 	Restored int `json:"restored"`
 	// Fallback says what is held back because Envoy crashed with it; nil for nothing.

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -454,9 +453,13 @@ func (sub *subscription) lost(name string, holds func(string) bool) bool {
 // holder returns a function that reports whether a name is held. What is held is listed at its
 // first call, and once only: there may be as many names to look up.
 func (s *Session) holder(sub *subscription) func(name string) bool {
-	held := sync.OnceValue(func() map[string]string { return s.cfg.Held(sub.url) })
+	var held map[string]string
+	listed := false
 	return func(name string) bool {
-		_, ok := held()[name]
+		if !listed {
+			held, listed = s.cfg.Held(sub.url), true
+		}
+		_, ok := held[name]
 		return ok
 	}
 }

@@ -1,0 +1,50 @@
+package upstream
+
+import (
+	"fmt"
+	"maps"
+	"sync"
+	"testing"
+	"time"
+)
+
+// tally counts events by "event source".
+type tally struct {
+	mu sync.Mutex
+	n  map[string]int
+}
+
+func (c *tally) add(event, source string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n[event+" "+source]++
+}
+
+func (c *tally) Attempted(source string) { c.add("attempted", source) }
+func (c *tally) Connected(source string) { c.add("connected", source) }
+func (c *tally) Failed(source string)    { c.add("failed", source) }
+
+func TestAttemptsAnswersAndFailuresAreCounted(t *testing.T) {
+	among(t, func(r *trial) {
+		c := &tally{n: make(map[string]int)}
+		r.failover.Events = c
+		r.failover.MinBackoff, r.failover.MaxBackoff = time.Second, time.Second
+		r.run()
+		r.active("a")
+		want := func(when string, want map[string]int) {
+			t.Helper()
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if !maps.Equal(c.n, want) {
+				t.Errorf("%s: %v, want %v", when, fmt.Sprint(c.n), fmt.Sprint(want))
+			}
+		}
+		want("at the start", map[string]int{"attempted a": 1, "connected a": 1})
+		r.sources[0].ends(errDown)
+		r.pass(2 * time.Second)
+		r.active("a")
+		want("after one stream ended", map[string]int{"attempted a": 2, "connected a": 2, "failed a": 1})
+		r.stop()
+		want("at the end", map[string]int{"attempted a": 2, "connected a": 2, "failed a": 1})
+	}, up)
+}

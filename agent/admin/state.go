@@ -63,6 +63,9 @@ func (f Filter) Admits(typeURL, name string) bool {
 
 // Status is what the agent knows, without the resources themselves.
 type Status struct {
+	// Admin is the --admin that a command needs to ask this agent; "" for the default. It is set
+	// by whoever writes text of it.
+	Admin   string    `json:"-"`
 	Version string    `json:"version"`
 	Started time.Time `json:"started"`
 	// Now is when the status was taken; the server sets it.

@@ -154,7 +154,8 @@ func (a *Agent) passHealth(ctx context.Context, unless func() bool) (undone bool
 		return false, err
 	}
 	const precision = 2 * time.Second // of Started
-	if info.State == envoy.StateDraining && !info.Started.After(at.Add(precision)) {
+	// While it starts, its state does not tell whether its health checks fail.
+	if info.State != envoy.StateLive && !info.Started.After(at.Add(precision)) {
 		if err := a.life.admin.PassHealth(ctx); err != nil {
 			return false, err
 		}

@@ -23,9 +23,11 @@ import (
 type otherEnvoy struct {
 	mu     sync.Mutex
 	failed bool
-	uptime time.Duration
-	posts  []string
-	told   chan struct{} // closed when its health checks fail first; nil for nobody to know
+	// starting: its state does not tell whether its health checks fail.
+	starting bool
+	uptime   time.Duration
+	posts    []string
+	told     chan struct{} // closed when its health checks fail first; nil for nobody to know
 }
 
 func (e *otherEnvoy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -44,8 +46,10 @@ func (e *otherEnvoy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/healthcheck/ok":
 		e.failed = false
 	case "/server_info":
-		state := "LIVE"
-		if e.failed {
+		state := envoy.StateLive
+		if e.starting {
+			state = "PRE_INITIALIZING"
+		} else if e.failed {
 			state = envoy.StateDraining
 		}
 		_, _ = fmt.Fprintf(w, `{"state": %q, "uptime_current_epoch": "%ds"}`, state, int(e.uptime.Seconds()))
@@ -84,6 +88,10 @@ func TestOnlyWhatAnAgentMadeFailIsMadeToPassAgain(t *testing.T) {
 		passes bool // in the end
 	}{
 		{"the agent before drained it", func(t *testing.T, e *otherEnvoy, dir string) { _ = e.beside(t, dir).Drain(t.Context()) }, true},
+		{"the agent before drained it while it started", func(t *testing.T, e *otherEnvoy, dir string) {
+			e.starting = true
+			_ = e.beside(t, dir).Drain(t.Context())
+		}, true},
 		{"an operator did, and no agent", func(_ *testing.T, e *otherEnvoy, _ string) { e.failed = true }, false},
 		{"an operator did, and then the agent before", func(t *testing.T, e *otherEnvoy, dir string) {
 			e.failed = true

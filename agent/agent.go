@@ -19,7 +19,6 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
@@ -94,6 +93,12 @@ type Config struct {
 	// FailoverAfter is how long an upstream may be away before the next takes over
 	// though nothing is missing; 0 for the default.
 	FailoverAfter time.Duration
+	// ReconnectSpread is over how long the reconnects of many agents to an upstream that is back
+	// are spread; 0 for not at all.
+	ReconnectSpread time.Duration
+	// KeepaliveTime is how often an ADS upstream is pinged that says nothing, KeepaliveTimeout how
+	// long its answer may take; 0 for the defaults.
+	KeepaliveTime, KeepaliveTimeout time.Duration
 	// StaleAfter is how long an upstream may say nothing before a second stream to
 	// it is tried; 0 for the default.
 	StaleAfter time.Duration
@@ -148,7 +153,7 @@ type Agent struct {
 	socket  *downstream.Socket
 	rest    *listener.TCP
 	// dial replaces the connections to ADS upstreams in tests.
-	dial []grpc.DialOption
+	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
 	mu        sync.Mutex
 	listening bool
@@ -434,7 +439,8 @@ func (a *Agent) add(node *corev3.Node) *member {
 		Upstreams: func() *upstream.Failover {
 			sources, _ := a.sources() // New has made the same before
 			return &upstream.Failover{
-				Sources: sources, FailoverAfter: a.cfg.FailoverAfter, StaleAfter: a.cfg.StaleAfter, Events: a.metrics.Upstream(), Log: a.cfg.Log.With("node", node.GetId()),
+				Sources: sources, FailoverAfter: a.cfg.FailoverAfter, StaleAfter: a.cfg.StaleAfter,
+				ReconnectSpread: a.cfg.ReconnectSpread, Events: a.metrics.Upstream(), Log: a.cfg.Log.With("node", node.GetId()),
 			}
 		},
 		Cache: cache.Config{

@@ -67,7 +67,7 @@ func (r *rig) make() {
 	if err != nil {
 		r.Fatal(err)
 	}
-	a.dial = r.up.DialOptions()
+	a.dial = r.up.Connect
 	r.agent = a
 }
 

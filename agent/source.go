@@ -39,8 +39,12 @@ func (a *Agent) source(addr string) (upstream.Source, error) {
 		Headers:    a.cfg.Headers,
 		MaxMessage: a.cfg.MaxMessage,
 		AckTimeout: a.cfg.AckTimeout,
-		Log:        a.cfg.Log,
-		Observer:   observer,
-		Dial:       a.dial,
+
+		KeepaliveTime:    a.cfg.KeepaliveTime,
+		KeepaliveTimeout: a.cfg.KeepaliveTimeout,
+
+		Log:      a.cfg.Log,
+		Observer: observer,
+		Dial:     a.dial,
 	})
 }

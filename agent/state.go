@@ -56,10 +56,8 @@ func condition(name string, err error) admin.Condition {
 // connected returns nil if an upstream answers for one kind of client at least.
 func (a *Agent) connected() error {
 	for _, m := range a.members() {
-		for _, u := range m.Upstreams() {
-			if u.Active && u.Open {
-				return nil
-			}
+		if m.Connected() {
+			return nil
 		}
 	}
 	return errors.New("no upstream answers (--ready-requires upstream)")

@@ -1,16 +1,22 @@
 package downstream
 
 import (
+	"context"
+	"log/slog"
+	"strings"
+
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
 // Limits bound what a client may cost. A mesh of 20,000 clusters stays below the
-// defaults, which take the place of zeros. What goes beyond is refused with
-// RESOURCE_EXHAUSTED.
+// defaults, which take the place of zeros. A stream too many, and JSON that is nested too deep,
+// are refused with RESOURCE_EXHAUSTED. Else what goes beyond is left out and its stream stays:
+// a client repeats what it asks for on its next stream.
 type Limits struct {
 	// Streams is how many may be open. Envoy opens one for each EDS cluster and
 	// each secret where it does not use ADS (protocol.md V10).
@@ -18,8 +24,8 @@ type Limits struct {
 	// Types is how many types one stream may ask for, Subscriptions how many
 	// names.
 	Types, Subscriptions int
-	// RequestRate is how many requests one stream may send in a second, after a
-	// first RequestBurst of them.
+	// RequestRate is how many requests of one stream are read in a second, after a
+	// first RequestBurst of them; the others wait.
 	RequestRate, RequestBurst int
 	// AnyDepth is how deep Anys may be nested in a resource that is written as
 	// JSON, for REST: each level is decoded anew. Nothing else decodes them.
@@ -54,7 +60,7 @@ func (l Limits) orDefault() Limits {
 
 // LimitNames lists the limits that Observer.Refused is told of.
 func LimitNames() []string {
-	return []string{"streams", "types", "subscriptions", "request_rate", "any_depth"}
+	return []string{"streams", "types", "subscriptions", "names", "request_rate", "any_depth"}
 }
 
 // exhausted counts what a limit refused and returns the status for it.
@@ -66,33 +72,60 @@ func (s *Server) exhausted(limit, format string, args ...any) error {
 // gate holds one stream to the limits. It is used by the receiver only.
 type gate struct {
 	server *Server
+	log    *slog.Logger
 	rate   *rate.Limiter
+	// told are the limits that were logged.
+	told map[string]bool
 }
 
-func newGate(s *Server) gate {
+func newGate(s *Server, log *slog.Logger) *gate {
 	l := s.cfg.Limits
-	return gate{s, rate.NewLimiter(rate.Limit(l.RequestRate), l.RequestBurst)}
+	return &gate{s, log, rate.NewLimiter(rate.Limit(l.RequestRate), l.RequestBurst), make(map[string]bool)}
 }
 
-// admit refuses a request that goes beyond the limits; machine is the stream's,
-// under its lock.
-func (g gate) admit(req *session.Request, machine *session.Session) error {
+// beyond counts what goes beyond a limit, and logs it once on a stream.
+func (g *gate) beyond(limit, message string, args ...any) {
+	g.server.cfg.Observer.Refused(limit)
+	if !g.told[limit] {
+		g.told[limit] = true
+		g.log.Warn(message+"; it is counted, and not said again of this stream", args...)
+	}
+}
+
+// wait lets the client wait whose requests come too fast. It fails when ctx ends.
+func (g *gate) wait(ctx context.Context) error {
+	if g.rate.Allow() {
+		return nil
+	}
+	g.beyond("request_rate", "a client sends requests faster than they are read (--max-request-rate)", "rate", g.server.cfg.Limits.RequestRate)
+	return g.rate.Wait(ctx)
+}
+
+// admit takes out of a request what goes beyond the limits, and reports whether the rest is to
+// be served; machine is the stream's, under its lock.
+func (g *gate) admit(req *session.Request, machine *session.Session) bool {
 	l := g.server.cfg.Limits
-	if !g.rate.Allow() {
-		return g.server.exhausted("request_rate", "more than %d requests a second on one stream", l.RequestRate)
+	if types, _ := machine.Subscriptions(); machine.New(req.Type) && len(types) >= l.Types {
+		g.beyond("types", "a client asks for more types than it may (--max-types): the others are not answered", "type", shortened(req.Type))
+		return false
 	}
-	types, names := machine.Subscriptions()
-	if machine.New(req.Type) && len(types) >= l.Types {
-		return g.server.exhausted("types", "more than %d types on one stream", l.Types)
+	left := machine.Limit(req, l.Subscriptions)
+	if left.Surplus > 0 {
+		g.beyond("subscriptions", "a client subscribes to more names than it may (--max-subscriptions): the others are left out",
+			"type", xds.Short(req.Type), "left_out", left.Surplus, "such_as", shortened(left.ASurplus))
 	}
-	// SotW repeats the names of a type, which are then counted once too often;
-	// what one request names is bounded by itself.
-	more := len(req.Subscribe)
-	if len(req.Names) > l.Subscriptions {
-		more += len(req.Names)
+	if left.Invalid > 0 {
+		g.beyond("names", "a client subscribes to names that no resource can have: they are left out",
+			"type", xds.Short(req.Type), "left_out", left.Invalid, "such_as", shortened(left.AnInvalid), "bytes", len(left.AnInvalid))
 	}
-	if names+more > l.Subscriptions {
-		return g.server.exhausted("subscriptions", "more than %d names on one stream", l.Subscriptions)
+	return true
+}
+
+// shortened returns the beginning of a name, for the log.
+func shortened(name string) string {
+	const most = 128
+	if len(name) <= most {
+		return name
 	}
-	return nil
+	return strings.ToValidUTF8(name[:most], "") + "…"
 }

@@ -1,9 +1,14 @@
 package downstream
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -36,59 +41,114 @@ func names(n int) []string {
 	return out
 }
 
+// What goes beyond a limit is left out, counted, and logged once.
 func TestAClientIsHeldToItsLimits(t *testing.T) {
 	limits := Limits{Types: 2, Subscriptions: 10, RequestRate: 1, RequestBurst: 5}
 	request := func(typeURL string, n int) *session.Request {
 		return &session.Request{Type: typeURL, Subscribe: names(n), Names: names(n)}
 	}
+	long := strings.Repeat("x", xds.MaxNameBytes+1)
 	for _, tc := range []struct {
 		name     string
 		requests []*session.Request
 		limit    string // that the last request meets; "" for none
+		types    int
+		names    int // that are subscribed to at the end
 	}{
-		{"within them all", []*session.Request{request(xds.EndpointType, 10)}, ""},
-		{"types", []*session.Request{request("a", 1), request("b", 1), request("c", 1)}, "types"},
-		{"an asked type again", []*session.Request{request("a", 1), request("b", 1), request("a", 1)}, ""},
-		{"names of one request", []*session.Request{request(xds.EndpointType, 11)}, "subscriptions"},
-		{"names of several requests", []*session.Request{request("a", 6), {Type: "b", Subscribe: names(6)}}, "subscriptions"},
-		{"requests at once", []*session.Request{{Type: "a"}, {Type: "a"}, {Type: "a"}, {Type: "a"}, {Type: "a"}, {Type: "a"}}, "request_rate"},
+		{"within them all", []*session.Request{request(xds.EndpointType, 10)}, "", 1, 10},
+		{"types", []*session.Request{request("a", 1), request("b", 1), request("c", 1)}, "types", 2, 2},
+		{"an asked type again", []*session.Request{request("a", 1), request("b", 1), request("a", 1)}, "", 2, 2},
+		{"names of one request", []*session.Request{request(xds.EndpointType, 11)}, "subscriptions", 1, 10},
+		{"names of several requests", []*session.Request{request("a", 6), {Type: "b", Subscribe: names(6)}}, "subscriptions", 2, 10},
+		{"a name that is too long", []*session.Request{{Type: "a", Subscribe: []string{"b", long, "c"}}}, "names", 1, 2},
+		{"an empty one", []*session.Request{{Type: "a", Subscribe: []string{""}}}, "names", 1, 0},
+		{"versions of what it has", []*session.Request{{Type: "a", Initial: versions(11)}}, "subscriptions", 1, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			var log bytes.Buffer
 			seen := refusals{of: make(map[string]int)}
 			s := New(Config{Limits: limits, Observer: seen})
-			g, machine := newGate(s), session.New(session.Config{Form: session.Delta})
-			for i, req := range tc.requests {
-				err := g.admit(req, machine)
-				last := i == len(tc.requests)-1
-				switch {
-				case last && tc.limit != "":
-					if status.Code(err) != codes.ResourceExhausted || seen.of[tc.limit] != 1 {
-						t.Errorf("got %v, counted %v", err, seen.of)
-					}
-				case err != nil:
-					t.Fatalf("request %d: %v", i, err)
+			g, machine := newGate(s, slog.New(slog.NewTextHandler(&log, nil))), session.New(session.Config{Form: session.Delta})
+			feed := func(req *session.Request) {
+				again := *req
+				if g.admit(&again, machine) {
+					machine.Request(&again)
 				}
-				machine.Request(req)
+			}
+			for i, req := range tc.requests {
+				if i == len(tc.requests)-1 && len(seen.of) > 0 {
+					t.Errorf("before the last request: %v", seen.of)
+				}
+				feed(req)
+			}
+			types, n := machine.Subscriptions()
+			if len(types) != tc.types || n != tc.names {
+				t.Errorf("subscribed to %d names of %d types, want %d of %d", n, len(types), tc.names, tc.types)
+			}
+			if tc.limit == "" {
+				if len(seen.of) > 0 || log.Len() > 0 {
+					t.Errorf("counted %v, logged %s", seen.of, &log)
+				}
+				return
+			}
+			feed(tc.requests[len(tc.requests)-1])
+			if len(seen.of) != 1 || seen.of[tc.limit] != 2 {
+				t.Errorf("counted %v", seen.of)
+			}
+			if lines := strings.Count(log.String(), "\n"); lines != 1 || log.Len() > 1000 {
+				t.Errorf("logged %d lines, %d bytes: %s", lines, log.Len(), &log)
 			}
 		})
 	}
 }
 
+func versions(n int) map[string]string {
+	out := make(map[string]string)
+	for _, name := range names(n) {
+		out[name] = "1"
+	}
+	return out
+}
+
+// Requests that come too fast wait.
+func TestRequestsThatComeTooFastWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seen := refusals{of: make(map[string]int)}
+		g := newGate(New(Config{Limits: Limits{RequestRate: 10, RequestBurst: 5}, Observer: seen}), slog.New(slog.DiscardHandler))
+		begun := time.Now()
+		for range 25 {
+			if err := g.wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(begun); took < 1900*time.Millisecond || took > 2100*time.Millisecond || seen.of["request_rate"] != 20 {
+			t.Errorf("25 requests took %s, counted %v", took, seen.of)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := g.wait(ctx); err == nil {
+			t.Error("it waits though the stream ends")
+		}
+	})
+}
+
 // A mesh of 20,000 clusters, with endpoints, secrets and routes for each.
 func TestTheDefaultLimitsLeaveRoomForALargeMesh(t *testing.T) {
-	s := New(Config{})
-	g, machine := newGate(s), session.New(session.Config{Form: session.Delta})
+	seen := refusals{of: make(map[string]int)}
+	s := New(Config{Observer: seen})
+	g, machine := newGate(s, slog.New(slog.DiscardHandler)), session.New(session.Config{Form: session.Delta})
 	for _, typeURL := range xds.Types()[:4] {
-		req := &session.Request{Type: typeURL, Subscribe: names(20_000)}
-		if err := g.admit(req, machine); err != nil {
-			t.Fatal(err)
-		}
+		req := &session.Request{Type: typeURL, Subscribe: names(20_000), Initial: versions(20_000)}
+		g.admit(req, machine)
 		machine.Request(req)
 	}
 	for range 10_000 { // ACKs in a burst
-		if err := g.admit(&session.Request{Type: xds.EndpointType, Nonce: "1"}, machine); err != nil {
+		if err := g.wait(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if _, n := machine.Subscriptions(); n != 80_000 || len(seen.of) > 0 {
+		t.Errorf("%d names, counted %v", n, seen.of)
 	}
 }
 

@@ -50,14 +50,6 @@ func TestABadRequestEndsItsOwnStreamAndSaysWhy(t *testing.T) {
 			func(s *service) proto.Message { return s.ask(&corev3.Node{Cluster: "c"}, cluster) },
 			codes.InvalidArgument, "the first request of a stream must carry a node with an id",
 		},
-		"an empty name": {
-			func(s *service) proto.Message { return s.ask(node, cluster, "c1", "") },
-			codes.InvalidArgument, "CDS request: resource has no name",
-		},
-		"a name that is too long": {
-			func(s *service) proto.Message { return s.ask(node, cluster, strings.Repeat("x", xds.MaxNameBytes+1)) },
-			codes.InvalidArgument, "CDS request: resource name of 8193 bytes: at most 8192 are accepted",
-		},
 		"a request that is too large": {
 			func(s *service) proto.Message {
 				return s.ask(node, cluster, slices.Repeat([]string{strings.Repeat("x", 1<<10)}, 65)...)

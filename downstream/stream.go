@@ -34,7 +34,7 @@ type stream struct {
 	// Set by the receiver before the sender starts.
 	view View
 	log  *slog.Logger
-	gate gate
+	gate *gate
 	// debug: it is worth while to make up what is logged for debugging only.
 	debug bool
 
@@ -72,7 +72,7 @@ func (st *stream) run(ctx context.Context) error {
 	defer cancel()
 	results := make(chan error, 2)
 	var both sync.WaitGroup
-	both.Go(func() { results <- st.receiveAll(req) })
+	both.Go(func() { results <- st.receiveAll(ctx, req) })
 	both.Go(func() { results <- st.sendAll(ctx) })
 	st.server.streaming.Go(func() {
 		both.Wait()
@@ -111,13 +111,13 @@ func (st *stream) attach(node *corev3.Node) {
 		HadWildcard:  st.view.HadWildcard,
 		Secrets:      &st.server.secrets,
 	})
-	st.gate = newGate(st.server)
+	st.gate = newGate(st.server, st.log)
 	st.log.Info("stream opened", "peer", st.peer)
 }
 
-func (st *stream) receiveAll(req *session.Request) error {
+func (st *stream) receiveAll(ctx context.Context, req *session.Request) error {
 	for {
-		if err := st.receive(req); err != nil {
+		if err := st.receive(ctx, req); err != nil {
 			return err
 		}
 		var err error
@@ -128,24 +128,21 @@ func (st *stream) receiveAll(req *session.Request) error {
 }
 
 // receive feeds one request to the machine, and what it says to the state.
-func (st *stream) receive(req *session.Request) error {
-	err := implyType(req, st.typeURL)
-	if err == nil {
-		err = check(req)
-	}
-	if err != nil {
+func (st *stream) receive(ctx context.Context, req *session.Request) error {
+	if err := implyType(req, st.typeURL); err != nil {
 		st.refused = true
 		st.log.Warn("request refused", "err", err)
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
+	if err := st.gate.wait(ctx); err != nil {
+		return err
+	}
 	// The state hears of it before the sender looks again: else a change between
 	// the two would be missed, and a NACK be told after the progress it makes.
 	st.mu.Lock()
-	if err := st.gate.admit(req, st.machine); err != nil {
+	if !st.gate.admit(req, st.machine) {
 		st.mu.Unlock()
-		st.refused = true
-		st.log.Warn("request refused", "err", err)
-		return err
+		return nil
 	}
 	eff := st.machine.Request(req)
 	if eff.Interest != nil {

@@ -93,7 +93,7 @@ func TestTheAddressesOfANameAreTriedInTurn(t *testing.T) {
 	}})
 	err = attempt(t, ADSConfig{
 		Addr: "dns:///xds.example.com:443", Security: dial.Security{Plaintext: true},
-		Dial: []grpc.DialOption{grpc.WithResolvers(names)},
+		options: []grpc.DialOption{grpc.WithResolvers(names)},
 	})
 	if err != nil {
 		t.Error(err)

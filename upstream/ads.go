@@ -66,8 +66,10 @@ type ADSConfig struct {
 	KeepaliveTimeout time.Duration
 	Log              *slog.Logger
 	Observer         Observer
-	// Dial replaces the connection in tests.
-	Dial []grpc.DialOption
+	// Dial replaces the connection in tests; network is tcp or unix.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// options are further ones, for tests.
+	options []grpc.DialOption
 }
 
 // ADS is a control plane that speaks the aggregated discovery service, SotW or
@@ -76,7 +78,7 @@ type ADS struct {
 	*server
 	cfg    ADSConfig
 	target string
-	unix   bool
+	dialer *dialer
 
 	mu   sync.Mutex
 	conn *grpc.ClientConn // of the newest stream; nil for none
@@ -103,19 +105,20 @@ func NewADS(cfg ADSConfig) (*ADS, error) {
 	if cfg.KeepaliveTimeout == 0 {
 		cfg.KeepaliveTimeout = DefaultKeepaliveTimeout
 	}
-	return &ADS{server: newServer(cfg.Addr, cfg.Form, cfg.AckTimeout, cfg.Log, cfg.Observer), cfg: cfg, target: t, unix: unix}, nil
+	return &ADS{server: newServer(cfg.Addr, cfg.Form, cfg.AckTimeout, cfg.Log, cfg.Observer), cfg: cfg, target: t, dialer: newDialer(cfg.Dial)}, nil
 }
 
 // Run opens one stream and feeds from it until it ends, and returns why: never
 // nil. All goroutines that it started have ended then.
 func (a *ADS) Run(ctx context.Context, feed Feed, answered func() error) error {
-	return a.secrets.hide(a.attempt(ctx, feed, answered))
+	dialing := a.dialer.dialing()
+	return dialing.why(a.secrets.hide(a.attempt(ctx, dialing, feed, answered)))
 }
 
-func (a *ADS) attempt(ctx context.Context, feed Feed, answered func() error) error {
+func (a *ADS) attempt(ctx context.Context, dialing *dialing, feed Feed, answered func() error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	conn, err := a.dial()
+	conn, err := a.dial(dialing)
 	if err != nil {
 		return err
 	}
@@ -150,7 +153,7 @@ func (a *ADS) Forward(ctx context.Context, method string) (grpc.ClientStream, er
 	conn := a.conn
 	a.mu.Unlock()
 	if conn == nil {
-		own, err := a.dial()
+		own, err := a.dial(a.dialer.dialing())
 		if err != nil {
 			return nil, status.Error(codes.Unavailable, err.Error())
 		}
@@ -166,7 +169,7 @@ func (a *ADS) Forward(ctx context.Context, method string) (grpc.ClientStream, er
 
 // dial makes the connection of one attempt: a fresh one each time, so that
 // names are looked up and files read again.
-func (a *ADS) dial() (*grpc.ClientConn, error) {
+func (a *ADS) dial(dialing *dialing) (*grpc.ClientConn, error) {
 	creds, err := a.cfg.Transport()
 	if err != nil {
 		return nil, err
@@ -177,17 +180,12 @@ func (a *ADS) dial() (*grpc.ClientConn, error) {
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: a.cfg.KeepaliveTime, Timeout: a.cfg.KeepaliveTimeout}),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTimeout}),
 		grpc.WithUserAgent("holdfast"),
+		grpc.WithContextDialer(dialing.grpc),
+		// It would be looked up in a TXT record, and a name server that drops such
+		// questions costs 10 s.
+		grpc.WithDisableServiceConfig(),
 	}
-	if !a.unix {
-		opts = append(opts, grpc.WithContextDialer(dialTCP))
-	}
-	return grpc.NewClient(a.target, append(opts, a.cfg.Dial...)...)
-}
-
-// dialTCP connects with the kernel's keepalive on.
-func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
-	d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: tcpIdle, Interval: tcpInterval, Count: tcpProbes}}
-	return d.DialContext(ctx, "tcp", addr)
+	return grpc.NewClient(a.target, append(opts, a.cfg.options...)...)
 }
 
 // headers puts the token and the configured metadata on the stream.

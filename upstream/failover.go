@@ -24,11 +24,16 @@ const (
 	DefaultStaleAfter    = 30 * time.Minute
 )
 
+// stableAfter is how long a stream must have lived for its end to be the first failure
+// again: a control plane that answers and ends each stream is asked less and less often.
+const stableAfter = 10 * time.Second
+
 // Failover runs the first of several sources that answers, in order of priority
 // (design.md section 4, protocol.md 7.12).
 //
-// A source that fails is tried again after a backoff with full jitter, reset by
-// its first answer. The next one takes over after one failed attempt if something
+// A source that nobody serves (connections are refused, or time out) is tried again each half
+// second, so that it is found soon after it is back. One that fails later is tried again after a
+// backoff with full jitter, which begins anew when a stream has lived for a while. The next one takes over after one failed attempt if something
 // that is subscribed to is not held, else after FailoverAfter. Whatever runs, the
 // sources before it are tried on; the first to answer takes over, and only then
 // the one that ran is ended.
@@ -45,9 +50,14 @@ type Failover struct {
 	// stream to it is tried; what answers first, that or the next source, takes
 	// over.
 	StaleAfter time.Duration
-	// Lacking reports whether something is subscribed to that is not held.
-	Lacking func() bool
-	// Connected is told whether a source answers.
+	// ReconnectSpread, if it is not 0, is over how long the reconnects of many agents are spread
+	// when a control plane is back: each waits for a time that is drawn from it.
+	ReconnectSpread time.Duration
+	// Lacking reports whether something is subscribed to that is not held, Holding whether
+	// anything is held that a source could confirm. Without Holding all sources must answer.
+	Lacking, Holding func() bool
+	// Connected is told whether a source answers; or has a stream open and says nothing, where
+	// nothing is held, so that there may be nothing to say.
 	Connected func(bool)
 	// Failed, if set, is told when every source has failed an attempt and none
 	// answers; more than once if that stays so.
@@ -60,6 +70,9 @@ type Failover struct {
 	states  []SourceState
 	active  int  // index of the source that answered last; -1 for none
 	current *run // of the active source; nil for none
+	// presumed is a run whose stream is open, without an answer, while nothing is held; nil
+	// for none.
+	presumed *run
 	// changed is closed and made anew with every change of states.
 	changed chan struct{}
 }
@@ -72,8 +85,8 @@ type Events interface {
 	Failed(source string)
 }
 
-// count tells Events, if it is set.
-func (f *Failover) count(event func(Events, string), i int) {
+// tell tells Events, if it is set.
+func (f *Failover) tell(event func(Events, string), i int) {
 	if f.Events != nil {
 		event(f.Events, f.Sources[i].Name())
 	}
@@ -119,6 +132,27 @@ func (f *Failover) States() []SourceState {
 		}
 	}
 	return states
+}
+
+// Contact returns when a source last answered: now, if one does and is not stale; the zero
+// time if none does.
+func (f *Failover) Contact() time.Time {
+	f.mu.Lock()
+	active, stale := -1, false
+	if f.states != nil && f.active >= 0 {
+		active, stale = f.active, f.states[f.active].Stale
+	}
+	presumed := f.presumed != nil
+	f.mu.Unlock()
+	switch {
+	case active < 0 && !presumed:
+		return time.Time{}
+	case stale:
+		if m, ok := f.Sources[active].(interface{ LastMessage() time.Time }); ok {
+			return m.LastMessage()
+		}
+	}
+	return time.Now()
 }
 
 // Forward opens a stream of another service to the source that answers or, if there is none, or
@@ -199,18 +233,24 @@ func (f *Failover) Run(ctx context.Context, feed Feed) error {
 // keep attempts one source whenever its turn has come: as long as no source of
 // higher priority answers.
 func (f *Failover) keep(ctx context.Context, i int, feed Feed) {
-	failedSince := time.Now()
+	failedSince, reached := time.Now(), time.Now()
 	again := false // it was the active one, and is to be run once more at once
-	for attempt := 0; ctx.Err() == nil; {
+	// Failures in a row: of attempts of any kind, and of streams of a server that was reached.
+	failures, broken := 0, 0
+	for ctx.Err() == nil {
 		if i > 0 && !again && !f.turn(ctx, i, failedSince) {
 			return
 		}
+		begun := time.Now()
 		answered, err := f.attempt(ctx, i, feed)
 		if ctx.Err() != nil {
 			return
 		}
 		if answered {
-			attempt, failedSince = 0, time.Now()
+			failures, failedSince = 0, time.Now()
+			if time.Since(begun) >= stableAfter {
+				broken = 0
+			}
 		}
 		again = answered && errors.Is(err, errReopen)
 		if errors.Is(err, errPreferred) {
@@ -220,14 +260,37 @@ func (f *Failover) keep(ctx context.Context, i int, feed Feed) {
 			f.Log.Info("opening another stream", "upstream", f.Sources[i].Name(), "reason", err)
 			continue // it is no failure
 		}
-		f.count(Events.Failed, i)
-		attempt++
-		pause := f.pause(attempt)
-		f.Log.Warn("upstream attempt ended", "upstream", f.Sources[i].Name(), "answered", answered, "retry_in", pause, "err", err)
+		f.tell(Events.Failed, i)
+		failures++
+		var away *unreachable
+		if errors.As(err, &away) {
+			f.logFailure(i, failures, false, err)
+			if away.again(ctx, reached) && f.ReconnectSpread > 0 {
+				sleep(ctx, rand.N(f.ReconnectSpread))
+			}
+			continue
+		}
+		reached = time.Now()
+		if broken++; answered && broken > 1 {
+			f.count(i, err) // each of its streams ends soon
+		}
+		pause := f.pause(broken)
+		f.logFailure(i, failures, answered, err, "retry_in", pause)
 		if !sleep(ctx, pause) {
 			return
 		}
 	}
+}
+
+// logFailure logs the end of an attempt. Of those that fail for long it logs the 1st, 2nd, 4th,
+// 8th, and so on: an outage of hours is no news each few seconds.
+func (f *Failover) logFailure(i, failures int, answered bool, err error, more ...any) {
+	level := slog.LevelWarn
+	if failures&(failures-1) != 0 {
+		level = slog.LevelDebug
+	}
+	f.Log.Log(context.Background(), level, "upstream attempt ended",
+		append([]any{"upstream", f.Sources[i].Name(), "answered", answered, "attempts", failures, "err", err}, more...)...)
 }
 
 // pause draws the wait before attempt n+1: full jitter below a bound that doubles
@@ -237,7 +300,7 @@ func (f *Failover) pause(n int) time.Duration {
 	if bound <= 0 || bound > f.MaxBackoff {
 		bound = f.MaxBackoff
 	}
-	return rand.N(bound) + time.Millisecond
+	return rand.N(max(bound, f.ReconnectSpread)) + time.Millisecond
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {
@@ -306,7 +369,7 @@ type run struct {
 func (f *Failover) start(ctx context.Context, i int, feed Feed) *run {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &run{cancel: cancel, ended: make(chan struct{})}
-	f.count(Events.Attempted, i)
+	f.tell(Events.Attempted, i)
 	go func() {
 		defer close(r.ended)
 		defer cancel()
@@ -359,14 +422,18 @@ func (f *Failover) attempt(ctx context.Context, i int, feed Feed) (answered bool
 		case now := <-timer.C:
 			switch next := f.quiet(i, first, begun); {
 			case next.After(now):
+				f.spoke(i)
 				timer.Reset(next.Sub(now))
 			case !f.hasAnswered(first):
-				f.note(i, fmt.Errorf("no answer for %s", f.FirstAnswer))
+				f.unanswered(i, first)
 				timer.Reset(f.FirstAnswer)
-			case second == nil && !retry.After(now):
+			case second != nil:
+				f.note(i, fmt.Errorf("a second stream, since nothing has come for %s: no answer for %s", f.StaleAfter, f.FirstAnswer))
+				timer.Reset(f.FirstAnswer)
+			case !retry.After(now):
 				f.stale(i)
 				second = f.start(ctx, i, feed)
-				timer.Reset(f.StaleAfter)
+				timer.Reset(f.FirstAnswer)
 			default:
 				timer.Reset(f.FirstAnswer)
 			}
@@ -399,18 +466,59 @@ func (f *Failover) hasAnswered(r *run) bool {
 	return r.answered
 }
 
-// note counts a failure of a source that goes on.
+// unanswered takes in that a source which was reached has said nothing for FirstAnswer. While
+// nothing is held it may be right to.
+func (f *Failover) unanswered(i int, r *run) {
+	if f.Holding == nil || f.Holding() {
+		f.note(i, fmt.Errorf("no answer for %s", f.FirstAnswer))
+		return
+	}
+	f.mu.Lock()
+	presume := f.active < 0 && f.presumed == nil
+	if presume {
+		f.presumed = r
+	}
+	f.mu.Unlock()
+	f.note(i, fmt.Errorf("no answer for %s; nothing is held that it could confirm", f.FirstAnswer))
+	if presume && f.Connected != nil {
+		f.Connected(true)
+	}
+}
+
+// note counts a failure of a source that goes on, and logs it.
 func (f *Failover) note(i int, err error) {
+	f.tell(Events.Failed, i)
+	n := f.count(i, err)
+	level := slog.LevelWarn
+	if n&(n-1) != 0 {
+		level = slog.LevelDebug
+	}
+	f.Log.Log(context.Background(), level, "upstream does not answer", "upstream", f.Sources[i].Name(), "attempts", n, "err", err)
+}
+
+// count counts a failure of a source, and returns how many there have been since it last
+// answered.
+func (f *Failover) count(i int, err error) int {
 	f.mu.Lock()
 	f.states[i].Attempts++
 	f.states[i].LastError = err
-	f.count(Events.Failed, i)
+	n := f.states[i].Attempts
 	failed := f.allFailed()
 	f.announce()
 	f.mu.Unlock()
-	f.Log.Warn("upstream does not answer", "upstream", f.Sources[i].Name(), "err", err)
 	if failed && f.Failed != nil {
 		f.Failed()
+	}
+	return n
+}
+
+// spoke takes in that the active source has been heard in time.
+func (f *Failover) spoke(i int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.active == i && f.states[i].Stale {
+		f.states[i].Stale = false
+		f.announce()
 	}
 }
 
@@ -450,7 +558,7 @@ func (f *Failover) activate(i int, r *run) bool {
 		return false
 	}
 	before := f.current
-	f.active, f.current, r.answered = i, r, true
+	f.active, f.current, f.presumed, r.answered = i, r, nil, true
 	now := time.Now()
 	for j := range f.states {
 		if s := &f.states[j]; s.Active != (j == i) {
@@ -459,7 +567,7 @@ func (f *Failover) activate(i int, r *run) bool {
 		f.states[j].Stale = false
 	}
 	f.states[i].Attempts, f.states[i].LastError = 0, nil
-	f.count(Events.Connected, i)
+	f.tell(Events.Connected, i)
 	f.announce()
 	f.mu.Unlock()
 	if before != nil {
@@ -485,6 +593,10 @@ func (f *Failover) deactivate(i int, r *run, err error) {
 		s.Attempts++
 		s.LastError = err
 	}
+	gone := f.presumed == r
+	if gone {
+		f.presumed = nil
+	}
 	lost := f.current == r
 	if lost {
 		f.active, f.current = -1, nil
@@ -493,7 +605,7 @@ func (f *Failover) deactivate(i int, r *run, err error) {
 	failed := f.allFailed()
 	f.announce()
 	f.mu.Unlock()
-	if lost && f.Connected != nil {
+	if (lost || gone) && f.Connected != nil {
 		f.Connected(false)
 	}
 	if failed && f.Failed != nil {

@@ -23,6 +23,8 @@ type scripted struct {
 	answered int // times that its answer was taken
 	refused  int // times that it was not needed
 	end      context.CancelCauseFunc
+	// away is how it fails when it is down; nil for errDown.
+	away *unreachable
 	// slow is how long it takes to end.
 	slow time.Duration
 	last time.Time
@@ -46,7 +48,7 @@ func (s *scripted) Run(ctx context.Context, feed Feed, answered func() error) er
 	s.starts = append(s.starts, time.Now())
 	s.end = cancel
 	s.running++
-	now, slow := s.mode, s.slow
+	now, slow, away := s.mode, s.slow, s.away
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
@@ -55,6 +57,9 @@ func (s *scripted) Run(ctx context.Context, feed Feed, answered func() error) er
 	}()
 	switch now {
 	case down:
+		if away != nil {
+			return away
+		}
 		return errDown
 	case up:
 		if err := answered(); err != nil {
@@ -273,13 +278,14 @@ func TestASourceThatFailsIsTriedAgainWithinTheBounds(t *testing.T) {
 	}, down)
 }
 
-func TestTheFirstAnswerResetsTheBackoff(t *testing.T) {
+// A stream that has lived for a while makes its end the first failure again.
+func TestAStreamThatLivesResetsTheBackoff(t *testing.T) {
 	among(t, func(r *trial) {
 		r.run()
 		for range 50 {
 			r.pass(5 * time.Minute) // the bound is 30 s now
 			r.sources[0].set(up)
-			r.pass(DefaultMaxBackoff + time.Second)
+			r.pass(DefaultMaxBackoff + stableAfter + time.Second)
 			r.active("a")
 			before := len(r.sources[0].attempts())
 			r.sources[0].set(up) // the stream ends
@@ -291,6 +297,133 @@ func TestTheFirstAnswerResetsTheBackoff(t *testing.T) {
 			r.sources[0].set(down)
 		}
 	}, down)
+}
+
+// Finding F4: a control plane that answers and then ends each stream is not asked six times a
+// second, with everything pushed each time.
+func TestAServerThatAnswersAndEndsEachStreamIsAskedLessAndLess(t *testing.T) {
+	among(t, func(r *trial) {
+		r.run()
+		for range 5 * 60 * 10 {
+			r.sources[0].set(up) // ends the stream, if there is one
+			r.pass(100 * time.Millisecond)
+		}
+		// 6 attempts while the bound doubles to 8 s, then one each 15 s in the mean: 20 or so.
+		if n := len(r.sources[0].attempts()); n > 60 {
+			r.Errorf("%d streams in 5 minutes", n)
+		}
+	}, up)
+}
+
+// … and the next source gets its turn meanwhile.
+func TestTheNextSourceTakesOverFromAServerThatEndsEachStream(t *testing.T) {
+	among(t, func(r *trial) {
+		r.run()
+		took := false
+		for range 5 * 60 * 10 {
+			if r.sources[0].count() > 0 {
+				r.sources[0].set(up)
+			}
+			r.pass(100 * time.Millisecond)
+			took = took || r.failover.States()[1].Active
+		}
+		if !took {
+			r.Error("the second source never took over")
+		}
+	}, up, up)
+}
+
+// A server at which nobody accepts is waited for at its address, and asked again at once when
+// somebody does, however long it was away.
+func TestAServerThatAcceptsAgainIsAskedAtOnce(t *testing.T) {
+	among(t, func(r *trial) {
+		accepts := make(chan struct{})
+		r.sources[0].away = &unreachable{errDown, func(ctx context.Context, _ time.Time) bool {
+			ctx, cancel := context.WithTimeout(ctx, lookupInterval)
+			defer cancel()
+			select {
+			case <-ctx.Done():
+				return false
+			case <-accepts:
+				return true
+			}
+		}}
+		r.run()
+		r.pass(time.Hour + lookupInterval/2)
+		if n, want := len(r.sources[0].attempts()), int(time.Hour/lookupInterval)+1; n != want {
+			r.Errorf("%d attempts in an hour, want one each %s: %d", n, lookupInterval, want)
+		}
+		r.sources[0].then(up)
+		close(accepts)
+		r.pass(0)
+		r.active("a")
+		r.sources[0].set(up) // and its back-off begins anew
+		r.pass(DefaultMinBackoff + time.Millisecond)
+		r.active("a")
+	}, down)
+}
+
+func TestReconnectsAreSpread(t *testing.T) {
+	const spread, agents = time.Minute, 200
+	var after []time.Duration
+	for range agents {
+		among(t, func(r *trial) {
+			r.failover.ReconnectSpread = spread
+			r.sources[0].away = &unreachable{errDown, func(context.Context, time.Time) bool { return true }}
+			r.run()
+			r.sources[0].then(up)
+			for r.failover.States()[0].Active == false {
+				r.pass(100 * time.Millisecond)
+			}
+			after = append(after, time.Since(r.begun))
+		}, down)
+	}
+	slices.Sort(after)
+	if first, last := after[0], after[agents-1]; first > spread/10 || last < spread-spread/10 || last > spread+time.Second {
+		t.Errorf("they come from %s to %s, want all of 0 to %s", first, last, spread)
+	}
+	if median := after[agents/2]; median < spread/3 || median > spread*2/3 {
+		t.Errorf("half of them have come after %s, want about %s", median, spread/2)
+	}
+}
+
+// Where nothing is held, a source may have nothing to say: its open stream counts as contact,
+// but the others get their turn.
+func TestAnOpenStreamIsContactWhereNothingIsHeld(t *testing.T) {
+	among(t, func(r *trial) {
+		r.failover.Holding = func() bool { return false }
+		r.run()
+		r.pass(DefaultFirstAnswer - time.Second)
+		if len(r.told) != 0 || !r.failover.Contact().IsZero() {
+			r.Errorf("before its time: connected %v", r.told)
+		}
+		r.pass(2 * time.Second)
+		if !slices.Equal(r.told, []bool{true}) || time.Since(r.failover.Contact()) != 0 {
+			r.Errorf("connected %v, contact %s", r.told, r.failover.Contact())
+		}
+		r.active("")
+		r.sources[0].then(down)
+		r.sources[0].ends(errDown)
+		r.pass(time.Second)
+		if !slices.Equal(r.told, []bool{true, false}) || !r.failover.Contact().IsZero() {
+			r.Errorf("after its end: connected %v", r.told)
+		}
+	}, silent)
+	among(t, func(r *trial) {
+		r.failover.Holding = func() bool { return false }
+		r.lack(true)
+		r.run()
+		r.pass(DefaultFirstAnswer + time.Second)
+		r.active("b")
+	}, silent, up)
+	among(t, func(r *trial) {
+		r.failover.Holding = func() bool { return true }
+		r.run()
+		r.pass(time.Hour)
+		if len(r.told) != 0 {
+			r.Errorf("connected %v, though it confirms nothing of what is held", r.told)
+		}
+	}, silent)
 }
 
 // protocol.md 7.12.

@@ -50,7 +50,7 @@ type RESTConfig struct {
 	AckTimeout time.Duration
 	Log        *slog.Logger
 	Observer   Observer
-	// Dial replaces the connection in tests.
+	// Dial replaces the connection in tests; network is tcp.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
@@ -59,7 +59,8 @@ type RESTConfig struct {
 // newest request of its type, and an answer is a response.
 type REST struct {
 	*server
-	cfg RESTConfig
+	cfg    RESTConfig
+	dialer *dialer
 }
 
 // NewREST checks the configuration; it does no I/O.
@@ -95,7 +96,7 @@ func NewREST(cfg RESTConfig) (*REST, error) {
 		cfg.MaxMessage = DefaultMaxMessage
 	}
 	cfg.URL = strings.TrimSuffix(cfg.URL, "/")
-	return &REST{server: newServer(cfg.URL, session.SotW, cfg.AckTimeout, cfg.Log, cfg.Observer), cfg: cfg}, nil
+	return &REST{server: newServer(cfg.URL, session.SotW, cfg.AckTimeout, cfg.Log, cfg.Observer), cfg: cfg, dialer: newDialer(cfg.Dial)}, nil
 }
 
 // restKinds are the last parts of the paths, by type. There is no path for other
@@ -118,37 +119,49 @@ func (r *REST) Run(ctx context.Context, feed Feed, answered func() error) error 
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	dialing := r.dialer.dialing()
 	transport := &http.Transport{
 		TLSClientConfig: tlsConfig, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute,
-		DialContext: r.cfg.Dial, Proxy: http.ProxyFromEnvironment,
+		DialContext: dialing.dial, Proxy: http.ProxyFromEnvironment,
 	}
 	defer transport.CloseIdleConnections()
 	w := &restWire{
-		rest:      r,
-		client:    &http.Client{Transport: transport, Timeout: r.cfg.Timeout},
-		responses: make(chan *discoveryv3.DiscoveryResponse),
-		failed:    make(chan error, len(restKinds)),
-		polls:     make(map[string]*poll),
+		rest:    r,
+		client:  &http.Client{Transport: transport, Timeout: r.cfg.Timeout},
+		answers: make(chan message),
+		failed:  make(chan error, len(restKinds)),
+		polls:   make(map[string]*poll),
+		refused: make(map[string]bool),
 	}
 	err = r.run(ctx, cancel, w, feed, answered)
 	cancel()
 	w.polling.Wait()
-	return r.secrets.hide(err)
+	return dialing.why(r.secrets.hide(err))
 }
 
 // restWire makes polls look like a stream.
 type restWire struct {
 	// Set at the start.
-	rest      *REST
-	client    *http.Client
-	responses chan *discoveryv3.DiscoveryResponse
-	failed    chan error
-	polling   sync.WaitGroup
+	rest    *REST
+	client  *http.Client
+	answers chan message
+	failed  chan error
+	polling sync.WaitGroup
 
 	// Owned by the sender.
 	node  *corev3.Node
 	polls map[string]*poll
+
+	mu sync.Mutex
+	// asked is how many types are polled, refused those whose last poll was refused, and
+	// usable when one last was not; the zero time for never.
+	asked   int
+	refused map[string]bool
+	usable  time.Time
 }
+
+// unmodified is a 304: what is held is what the server has.
+type unmodified struct{ *discoveryv3.DiscoveryResponse }
 
 // poll is the repeated request of one type.
 type poll struct {
@@ -185,6 +198,9 @@ func (w *restWire) send(ctx context.Context, req *session.Request, node *corev3.
 	}
 	p = &poll{kind: kind, wake: make(chan struct{}, 1), request: msg}
 	w.polls[req.Type] = p
+	w.mu.Lock()
+	w.asked++
+	w.mu.Unlock()
 	w.polling.Go(func() { w.keep(ctx, p) })
 	return nil
 }
@@ -192,8 +208,8 @@ func (w *restWire) send(ctx context.Context, req *session.Request, node *corev3.
 // recv returns the next answer.
 func (w *restWire) recv(ctx context.Context) (message, error) {
 	select {
-	case resp := <-w.responses:
-		return resp, nil
+	case answer := <-w.answers:
+		return answer, nil
 	case err := <-w.failed:
 		return nil, err
 	case <-ctx.Done():
@@ -201,24 +217,40 @@ func (w *restWire) recv(ctx context.Context) (message, error) {
 	}
 }
 
-// keep polls one type until the stream ends or the server cannot be reached.
+// Of a server that refuses the polls of every type it is to be said that it does not answer:
+// at once, but for a moment in which all types can be polled, if it never did, or else after
+// refusedFor.
+const (
+	refusedAtFirst = 250 * time.Millisecond
+	refusedFor     = DefaultFirstAnswer
+)
+
+// keep polls one type until the stream ends or the server cannot be reached, or
+// refuses everything.
 func (w *restWire) keep(ctx context.Context, p *poll) {
 	for n := 1; ; n++ {
 		req := p.current()
-		resp, err := w.post(ctx, p.kind, req)
-		var answer *answerError
+		answer, err := w.post(ctx, p.kind, req)
+		var refusal *answerError
 		switch {
 		case ctx.Err() != nil:
 			return
-		case errors.As(err, &answer):
+		case errors.As(err, &refusal):
 			w.rest.log.Warn("poll refused", "type", p.kind, "err", w.rest.secrets.hide(err))
+			if w.refuses(ctx, p.kind) {
+				w.failed <- err
+				return
+			}
 		case err != nil:
 			w.failed <- err
 			return
-		case resp != nil:
-			resp.Nonce = p.kind + "-" + strconv.Itoa(n)
+		default:
+			w.answered(p.kind)
+			if resp, ok := answer.(*discoveryv3.DiscoveryResponse); ok {
+				resp.Nonce = p.kind + "-" + strconv.Itoa(n)
+			}
 			select {
-			case w.responses <- resp:
+			case w.answers <- answer:
 			case <-ctx.Done():
 				return
 			}
@@ -227,6 +259,28 @@ func (w *restWire) keep(ctx context.Context, p *poll) {
 			return
 		}
 	}
+}
+
+// answered notes that a poll was answered.
+func (w *restWire) answered(kind string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.refused, kind)
+	w.usable = time.Now()
+}
+
+// refuses notes that a poll was refused, and reports whether the server refuses all.
+func (w *restWire) refuses(ctx context.Context, kind string) bool {
+	w.mu.Lock()
+	w.refused[kind] = true
+	never := w.usable.IsZero()
+	w.mu.Unlock()
+	if never && !sleep(ctx, refusedAtFirst) {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.refused) == w.asked && (w.usable.IsZero() || time.Since(w.usable) >= refusedFor)
 }
 
 func (p *poll) current() *discoveryv3.DiscoveryRequest {
@@ -259,8 +313,8 @@ func (p *poll) pause(ctx context.Context, refresh time.Duration, last *discovery
 // stays (protocol.md 9.2).
 type answerError struct{ error }
 
-// post polls once. It returns nil for 304.
-func (w *restWire) post(ctx context.Context, kind string, msg *discoveryv3.DiscoveryRequest) (*discoveryv3.DiscoveryResponse, error) {
+// post polls once. It returns unmodified for 304.
+func (w *restWire) post(ctx context.Context, kind string, msg *discoveryv3.DiscoveryRequest) (message, error) {
 	body, err := protojson.MarshalOptions{Resolver: envoytypes.Resolver}.Marshal(msg)
 	if err != nil {
 		return nil, fmt.Errorf("writing the request as JSON: %w", err)
@@ -283,7 +337,7 @@ func (w *restWire) post(ctx context.Context, kind string, msg *discoveryv3.Disco
 	case err != nil:
 		return nil, err
 	case resp.StatusCode == http.StatusNotModified:
-		return nil, nil
+		return unmodified{}, nil
 	case resp.StatusCode != http.StatusOK:
 		return nil, &answerError{fmt.Errorf("%s: %s", resp.Status, strings.TrimSpace(string(body[:min(len(body), 512)])))}
 	case int64(len(body)) > limit:

@@ -64,6 +64,27 @@ func TestTheNextSourceTakesOverFromAQuietStream(t *testing.T) {
 	}, up, up)
 }
 
+// Finding P7: a second stream that is accepted and says nothing is a failed attempt, too.
+func TestTheNextSourceTakesOverFromOneThatHangs(t *testing.T) {
+	among(t, func(r *trial) {
+		r.failover.StaleAfter = 10 * time.Minute
+		r.lack(true)
+		r.run()
+		r.active("a")
+		r.sources[0].then(silent)
+		r.pass(10*time.Minute + DefaultFirstAnswer - time.Second)
+		r.active("a")
+		if at := r.failover.Contact(); time.Since(at) < 10*time.Minute {
+			r.Errorf("contact %s ago, though nothing has come", time.Since(at))
+		}
+		r.pass(2 * time.Second)
+		r.active("b")
+		if slices.Contains(r.told, false) {
+			r.Errorf("connected %v: want never lost", r.told)
+		}
+	}, up, up)
+}
+
 // A source that is reached and says nothing has failed as one that is not reached
 // has; it is waited for all the same.
 func TestASourceThatNeverAnswersLetsTheNextTry(t *testing.T) {

@@ -7,11 +7,14 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -47,8 +50,16 @@ type server struct {
 	// rechecks count, by type, how often the control plane was asked again for what clients
 	// refused.
 	rechecks map[string]int
-	open     int // streams
-	last     time.Time
+	// refused are the types for which the control plane ended the stream.
+	refused map[string]refusal
+	open    int // streams
+	last    time.Time
+}
+
+// refusal is that a control plane ends the stream when it is asked for a type.
+type refusal struct {
+	times int       // in a row
+	until time.Time // it is not asked again before
 }
 
 func newServer(name string, form session.Form, ackTimeout time.Duration, log *slog.Logger, observer Observer) *server {
@@ -61,6 +72,7 @@ func newServer(name string, form session.Form, ackTimeout time.Duration, log *sl
 	return &server{
 		name: name, form: form, ackTimeout: ackTimeout,
 		log: log.With("upstream", name), observer: observer, versions: make(map[string]session.Version), rechecks: make(map[string]int),
+		refused: make(map[string]refusal),
 	}
 }
 
@@ -95,6 +107,10 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, fee
 	s.mu.Lock()
 	s.open++
 	versions, rechecks := maps.Clone(s.versions), maps.Clone(s.rechecks)
+	notBefore := make(map[string]time.Time, len(s.refused))
+	for typeURL, r := range s.refused {
+		notBefore[typeURL] = r.until
+	}
 	s.mu.Unlock()
 	st := &stream{
 		server: s, feed: feed, interest: interest, wire: w, answered: answered, identity: &identity{},
@@ -106,6 +122,7 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, fee
 			Held:       func(typeURL string) map[string]string { return feed.Held(s.name, typeURL) },
 			Rejected:   func(typeURL string) []string { return feed.Rejected(s.name, typeURL) },
 			Rechecks:   rechecks,
+			NotBefore:  notBefore,
 		}),
 	}
 	err := st.run(ctx, cancel)
@@ -113,7 +130,75 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, fee
 	s.open--
 	s.versions, s.rechecks = versions, rechecks
 	s.mu.Unlock()
+	s.blame(st, err)
 	return err
+}
+
+// A control plane may end the whole stream because of one type, each time that it is asked
+// for it (istiod does so for istio.io/debug). It is left out of the streams that follow, for a
+// time that doubles.
+const (
+	minLeftOut = 30 * time.Second
+	maxLeftOut = time.Hour
+	// blamedFor is how long after the first request for a type the end of the stream may
+	// be put down to it.
+	blamedFor = 5 * time.Second
+)
+
+// blames reports whether a status that ends a stream may be said because of one request:
+// not that the server or the connection goes, nor that the client is not who it should be.
+func blames(code codes.Code) bool {
+	switch code {
+	case codes.PermissionDenied, codes.InvalidArgument, codes.Unimplemented, codes.NotFound, codes.FailedPrecondition, codes.OutOfRange, codes.Unknown:
+		return true
+	}
+	return false
+}
+
+// blame finds the type because of which a control plane has ended a stream, if it is one,
+// and leaves it out. It has answered others, so that it is not the client that it refuses.
+func (s *server) blame(st *stream, err error) {
+	end, ok := status.FromError(err)
+	if err == nil || !ok || !blames(end.Code()) {
+		return
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	unanswered, others := st.machine.Unanswered(time.Now().Add(-blamedFor))
+	if !others || len(unanswered) == 0 {
+		return
+	}
+	// Servers take requests in their order: it is the one that was asked for last, if the
+	// server does not name another.
+	culprit := unanswered[0]
+	for _, typeURL := range unanswered {
+		if strings.Contains(end.Message(), typeURL) {
+			culprit = typeURL
+			break
+		}
+	}
+	s.mu.Lock()
+	r := s.refused[culprit]
+	pause := min(minLeftOut<<min(r.times, 10), maxLeftOut)
+	s.refused[culprit] = refusal{times: r.times + 1, until: time.Now().Add(pause)}
+	s.mu.Unlock()
+	s.log.Warn("the control plane ended the stream when it was asked for a type; that is left out for now, and the others go on",
+		"type", xds.Short(culprit), "left_out_for", pause, "err", s.secrets.hide(err))
+	if names := st.machine.Wanted(culprit); len(names) > 0 {
+		u := Update{Source: s.name, Type: culprit, Silent: true}
+		why := fmt.Errorf("the control plane ended the stream when it was asked for this type; it is asked again in %s: %w", pause, s.secrets.hide(err))
+		for _, name := range names {
+			u.Errors = append(u.Errors, ResourceError{Name: name, Err: why})
+		}
+		st.feed.Apply(u, nil)
+	}
+}
+
+// accepted takes in that the control plane has answered for a type.
+func (s *server) accepted(typeURL string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.refused, typeURL)
 }
 
 // wire is a stream in either form. One goroutine sends and another receives; ctx is
@@ -184,6 +269,13 @@ func (st *stream) receiveAll(ctx context.Context) error {
 			}
 			st.started = true
 		}
+		if _, ok := msg.(unmodified); ok {
+			st.server.heard(time.Now())
+			st.mu.Lock()
+			st.machine.Heard()
+			st.mu.Unlock()
+			continue
+		}
 		st.receive(msg)
 	}
 }
@@ -206,6 +298,9 @@ func (st *stream) receive(msg message) {
 	st.logResponse(msg, u, err)
 	if err != nil {
 		return
+	}
+	if u.Number == 1 {
+		st.server.accepted(u.Type)
 	}
 	st.server.observer.Received(st.server.name, u.Type, len(u.Put))
 	typeURL, nonce := u.Type, u.Nonce

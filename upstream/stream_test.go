@@ -44,7 +44,7 @@ func inBothForms(t *testing.T, test func(*conversation)) {
 				c.cp.Set(xdstest.Cluster("c1", ""))
 				c.cp.Serve(pipe.Listen())
 				defer c.cp.Stop()
-				c.cfg = ADSConfig{Addr: "192.0.2.1:1", Form: form, Security: dial.Security{Plaintext: true}, Dial: pipe.DialOptions()}
+				c.cfg = ADSConfig{Addr: "192.0.2.1:1", Form: form, Security: dial.Security{Plaintext: true}, Dial: pipe.Connect}
 				test(c)
 			})
 		})

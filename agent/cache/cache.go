@@ -159,8 +159,9 @@ type Cache struct {
 	// doubts are names that clients which went may hold without telling, until when
 	// they may be back; the zero time for one that does not run yet.
 	doubts map[key]time.Time
-	// connected: an upstream answers, so leases run out.
-	connected bool
+	// connected is since when an upstream answers, so that leases run out; the zero time for
+	// none.
+	connected time.Time
 	// resources and bytes count what the entries of all tables hold.
 	resources int
 	bytes     int64
@@ -511,7 +512,15 @@ func (c *Cache) Synced(source, typeURL string) {
 // not run out (I11).
 func (c *Cache) SetConnected(connected bool) {
 	c.mu.Lock()
-	c.connected = connected
+	switch {
+	case !connected:
+		c.connected = time.Time{}
+	case c.connected.IsZero():
+		c.connected = time.Now()
+		for w := range c.watches {
+			signal(w.changed) // what an upstream does not have, it will have said soon
+		}
+	}
 	c.mu.Unlock()
 	c.poke()
 }

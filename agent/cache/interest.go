@@ -132,6 +132,21 @@ func (c *Cache) Lacking() bool {
 	return false
 }
 
+// Holding reports whether anything is held that is wanted and that a source gave.
+func (c *Cache) Holding() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, t := range c.tables {
+		all := c.wants(t, xds.Wildcard)
+		for name, e := range t.entries {
+			if !e.local() && (all || c.wantsResource(t, name, e.res)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func (c *Cache) lacks(t *table, name string) bool {
 	if c.local(t.url, name) {
 		return false // no upstream is asked for it
@@ -457,7 +472,7 @@ func (c *Cache) Run(ctx context.Context) error {
 func (c *Cache) expireLeases(now time.Time) (next time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.connected {
+	if c.connected.IsZero() {
 		return time.Time{}
 	}
 	for k, until := range c.leases {

@@ -357,6 +357,9 @@ func (s Snapshot) Doubtful(typeURL string) []string {
 	return names
 }
 
+// Connected returns since when an upstream answers; the zero time if none does.
+func (s Snapshot) Connected() time.Time { return s.c.connected }
+
 // HadTTL reports whether any resource of a type ever had a TTL.
 func (s Snapshot) HadTTL(typeURL string) bool {
 	t := s.c.tables[typeURL]

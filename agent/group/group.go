@@ -132,7 +132,7 @@ func New(cfg Config) *Group {
 // feeding makes the sources; begin runs them.
 func (g *Group) feeding() *feeding {
 	f := &feeding{upstreams: g.cfg.Upstreams(), cancel: func() {}, done: make(chan struct{})}
-	f.upstreams.Lacking = g.cache.Lacking
+	f.upstreams.Lacking, f.upstreams.Holding = g.cache.Lacking, g.cache.Holding
 	f.upstreams.Failed = func() { signal(g.failed) }
 	f.upstreams.Connected = func(connected bool) {
 		if connected {
@@ -160,15 +160,26 @@ func signal(c chan struct{}) {
 	}
 }
 
-// Contact returns when a source last answered: now, if one does; the zero time if
-// none ever did.
-func (g *Group) Contact() time.Time {
+// Connected reports whether a source answers, or has a stream open while nothing is held that it
+// could confirm.
+func (g *Group) Connected() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.connected {
-		return time.Now()
+	return g.connected
+}
+
+// Contact returns when a source last answered: now, if one does and is not stale; the zero time
+// if none ever did.
+func (g *Group) Contact() time.Time {
+	g.mu.Lock()
+	upstreams, connected, contact := g.current.upstreams, g.connected, g.contact
+	g.mu.Unlock()
+	if connected {
+		if at := upstreams.Contact(); !at.IsZero() {
+			return at
+		}
 	}
-	return g.contact
+	return contact
 }
 
 // SetContact takes in when a source last answered before this process began. It is

@@ -29,7 +29,7 @@ func behindAServerThatCountsACKs(t *testing.T, test func(r *rig, agent *group.Gr
 		}
 		ads, err := upstream.NewADS(upstream.ADSConfig{
 			Addr: "192.0.2.2:15010", Form: form, Security: dial.Security{Plaintext: true},
-			Log: slog.New(slog.DiscardHandler), Dial: r.down.DialOptions(),
+			Log: slog.New(slog.DiscardHandler), Dial: r.down.Connect,
 		})
 		if err != nil {
 			r.Fatal(err)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
+	upsession "github.com/holdfast-xds/holdfast/upstream/session"
 )
 
 func TestAClientThatComesBackIsServedWithoutTheControlPlane(t *testing.T) {
@@ -101,7 +102,8 @@ func TestChangesDuringAnOutageArriveAfterIt(t *testing.T) {
 	})
 }
 
-// protocol.md 7.10: Delta says what is held, SotW the version it last accepted.
+// protocol.md 7.10: Delta says what is held, SotW the version it last accepted. Of one resource
+// Delta says another version, so that the server has something to answer.
 func TestAReconnectSaysWhatIsHeld(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()
@@ -114,8 +116,13 @@ func TestAReconnectSaysWhatIsHeld(t *testing.T) {
 			if e.Stream != 2 || e.Kind != xdstest.Subscribe {
 				continue
 			}
-			if r.above == xdstest.Delta && e.Initial["c1"] != "1" || r.above == xdstest.SotW && (e.Version == "" || e.Nonce != "") {
+			if r.above == xdstest.Delta && e.Initial["c1"] != upsession.Unissued || r.above == xdstest.SotW && (e.Version == "" || e.Nonce != "") {
 				r.Fatalf("first request of the new stream: %s", e)
+			}
+			for _, e := range r.cp.Requests(xds.RouteType) {
+				if e.Stream == 2 && e.Kind == xdstest.Subscribe && r.above == xdstest.Delta && e.Initial["r1"] != "1" {
+					r.Errorf("the second request of the new stream: %s", e)
+				}
 			}
 			return
 		}

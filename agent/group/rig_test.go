@@ -71,7 +71,7 @@ func (r *rig) startAgent() {
 	}
 	ads, err := upstream.NewADS(upstream.ADSConfig{
 		Addr: "192.0.2.1:15010", Form: form, Security: dial.Security{Plaintext: true},
-		Log: log, Dial: r.up.DialOptions(),
+		Log: log, Dial: r.up.Connect,
 	})
 	if err != nil {
 		r.Fatal(err)

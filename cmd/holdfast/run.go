@@ -77,6 +77,7 @@ type runFlags struct {
 	stateDir, stateIdentity                           string
 	stateKeys                                         list
 	restoreAfter, maxStale, failoverAfter, staleAfter time.Duration
+	reconnectSpread, keepalive, keepaliveTimeout      time.Duration
 	ttl                                               ttlPolicy
 	maxRemoval                                        int
 	removalConfirm, prune                             time.Duration
@@ -149,6 +150,9 @@ func (f *runFlags) add(c *command) {
 	flags.DurationVar(&f.ackTimeout, "ack-timeout", session.DefaultAckTimeout, "how long an acknowledgement to the control plane waits for what Envoy says (`DURATION`, such as 500ms or 2s); then it is given without")
 	flags.DurationVar(&f.failoverAfter, "failover-after", upstream.DefaultFailoverAfter, "how long an upstream may be away before the next takes over though nothing is missing (`DURATION`); where something is, one failed attempt is enough")
 	flags.DurationVar(&f.staleAfter, "stale-after", upstream.DefaultStaleAfter, "how long an upstream may say nothing before a second stream to it is tried, which takes over when it answers (`DURATION`)")
+	flags.DurationVar(&f.reconnectSpread, "reconnect-spread", 0, "over how long the reconnects of many agents are spread when a control plane is back: each waits for a part of it that is drawn at random (`DURATION`); 0 to reconnect at once. For fleets of thousands")
+	flags.DurationVar(&f.keepalive, "upstream-keepalive-time", upstream.DefaultKeepaliveTime, "how often a control plane that says nothing is asked whether it is there, by an HTTP/2 ping (`DURATION`, at least 10s). A gRPC server that does not allow it ends connections on which pings come more often than every 5 minutes; istiod allows 30s")
+	flags.DurationVar(&f.keepaliveTimeout, "upstream-keepalive-timeout", upstream.DefaultKeepaliveTimeout, "how long it may take to answer such a ping, before its connection is given up (`DURATION`)")
 	flags.DurationVar(&f.refresh, "upstream-rest-refresh", upstream.DefaultRESTRefresh, "the pause between two polls of a type, for REST (`DURATION`); up to as much again is added at random")
 	flags = c.section("Security of the control plane (TLS, unless it is a Unix socket)")
 	flags.StringVar(&f.security.CA, "upstream-ca", "", "PEM `FILE` of the authorities that its certificate must lead to; empty: those of the system")
@@ -205,6 +209,9 @@ func (f *runFlags) add(c *command) {
 	f.log.add(flags)
 }
 
+// minKeepalive is the least time between two pings: gRPC does not ping more often.
+const minKeepalive = 10 * time.Second
+
 // config wires the flags to the agent.
 func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 	node, err := f.node.identity(f.bootstrap)
@@ -228,6 +235,12 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		return agent.Config{}, errors.New("--max-resources and --max-resource-bytes: want positive numbers")
 	case f.refresh <= 0:
 		return agent.Config{}, fmt.Errorf("--upstream-rest-refresh %s: want a positive duration", f.refresh)
+	case f.keepalive < minKeepalive:
+		return agent.Config{}, fmt.Errorf("--upstream-keepalive-time %s: want at least %s", f.keepalive, minKeepalive)
+	case f.keepaliveTimeout <= 0:
+		return agent.Config{}, fmt.Errorf("--upstream-keepalive-timeout %s: want a positive duration", f.keepaliveTimeout)
+	case f.reconnectSpread < 0:
+		return agent.Config{}, fmt.Errorf("--reconnect-spread %s: want 0 or a positive duration", f.reconnectSpread)
 	case f.restHold < 0:
 		return agent.Config{}, fmt.Errorf("--rest-hold %s: want 0 or a positive duration", f.restHold)
 	case f.linger <= 0:
@@ -304,9 +317,14 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		FallbackFor:   f.envoy.fallback,
 		FailoverAfter: f.failoverAfter,
 		StaleAfter:    f.staleAfter,
-		HoldTTL:       f.ttl,
-		Certificates:  certificates,
-		Takeover:      f.takeover,
+
+		ReconnectSpread:  f.reconnectSpread,
+		KeepaliveTime:    f.keepalive,
+		KeepaliveTimeout: f.keepaliveTimeout,
+
+		HoldTTL:      f.ttl,
+		Certificates: certificates,
+		Takeover:     f.takeover,
 
 		ReadyRequiresUpstream: f.requires.value == "upstream",
 		Guard:                 cache.Guard{MaxRemovalPercent: f.maxRemoval, ConfirmAfter: f.removalConfirm, PruneAfter: f.prune},

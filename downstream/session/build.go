@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -260,8 +258,8 @@ func (sub *subscription) unresolved(name string) *xds.Resource {
 	if _, asked := sub.names[name]; !asked || sub.url != xds.VirtualHostType {
 		return nil
 	}
-	r, err := xds.FromWrapper(sub.url, &discoveryv3.Resource{Name: name, Aliases: []string{name}}, time.Time{})
-	if h := sub.sent[name]; err != nil || h != nil && h.version() != r.Version {
+	r := xds.Unresolved(sub.url, name)
+	if h := sub.sent[name]; h != nil && h.version() != r.Version {
 		return nil // it has one, which is to be removed
 	}
 	return r
@@ -315,7 +313,7 @@ func (s *Session) leave(sub *subscription, name string) {
 // buildFullState collects the complete set of LDS, CDS or SRDS for SotW, if it
 // differs from what the client has.
 func (s *Session) buildFullState(sub *subscription, v View) *Response {
-	if !sub.complete(v) {
+	if !s.complete(sub, v) {
 		return nil // held back: what is owed stays owed
 	}
 	if sub.amendable(v) {
@@ -324,8 +322,8 @@ func (s *Session) buildFullState(sub *subscription, v View) *Response {
 	set := s.fullSet(sub, v)
 	differs := sub.answerDue || set.differs
 	for name := range sub.due {
-		if _, ok := set.has[name]; ok {
-			differs = true
+		if _, ok := set.has[name]; ok || v.Lookup(sub.url, name).Gone {
+			differs = true // that it does not exist is an answer
 		} else {
 			sub.unanswered[name] = struct{}{}
 		}
@@ -343,27 +341,59 @@ func (s *Session) buildFullState(sub *subscription, v View) *Response {
 
 // complete tells whether a full-state SotW response may be sent: one that leaves
 // out what is merely not known yet would delete it (design.md I1, I2;
-// protocol.md 7.7).
-func (sub *subscription) complete(v View) bool {
+// protocol.md 7.7). A name that the client cannot hold may be left out. One that it may
+// hold is waited for until an upstream that answers was asked for it and has had time.
+func (s *Session) complete(sub *subscription, v View) bool {
+	sub.completeAt = time.Time{}
 	if sub.wildcard {
 		knowledge := v.Wildcard(sub.url)
 		if knowledge == xds.Unknown || knowledge == xds.Partial && sub.resumed {
 			return false
 		}
-		if !sub.resumed {
+	}
+	some := sub.wildcard
+	for name := range sub.names {
+		switch {
+		case sub.knows(v, name):
+			some = true
+		case sub.resumed:
+			if at := sub.missing(v, s.now); at.IsZero() || at.After(s.now) {
+				sub.completeAt = at
+				return false
+			}
+		}
+	}
+	return some
+}
+
+// knows tells whether something is known of a name: what it stands for, that it does not
+// exist, or what the client was sent of it.
+func (sub *subscription) knows(v View, name string) bool {
+	if sub.sent[name] != nil && sub.sent[name].last != nil || v.Lookup(sub.url, name).Gone {
+		return true
+	}
+	for item := range members(sub, v, name) {
+		if item.Current != nil {
 			return true
 		}
 	}
-	for name := range sub.names {
-		known := v.Lookup(sub.url, name).Gone
-		for item := range members(sub, v, name) {
-			known = known || item.Current != nil
-		}
-		if !known {
-			return false
-		}
+	return false
+}
+
+// missing returns when a name that a returning client asked for, and of which nothing is known,
+// counts as one that the upstream does not have; the zero time while none answers.
+func (sub *subscription) missing(v View, now time.Time) time.Time {
+	if sub.resumedAt.IsZero() {
+		sub.resumedAt = now
 	}
-	return sub.wildcard || len(sub.names) > 0
+	asked := v.Connected()
+	if asked.IsZero() {
+		return asked
+	}
+	if asked.Before(sub.resumedAt) {
+		asked = sub.resumedAt
+	}
+	return asked.Add(DefaultMissingAfter)
 }
 
 // fullSet is the complete set that a SotW client should have now.

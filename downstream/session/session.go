@@ -2,7 +2,6 @@ package session
 
 import (
 	"iter"
-	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -33,10 +32,15 @@ func (f Form) String() string {
 // is sent (design.md I4).
 const DefaultRemovalDelay = time.Second
 
-// DefaultWarmingHold is how long listeners and routes are held back for the
-// endpoints of a cluster that was just sent: a route that leads to a cluster
-// which Envoy is still warming fails requests.
+// DefaultWarmingHold is how long listeners and routes are held back at most for what
+// they need: the endpoints of a cluster that was just sent, and clusters that nobody
+// knows yet. A route that leads to a cluster which Envoy is still warming, or does not
+// have, fails requests.
 const DefaultWarmingHold = 500 * time.Millisecond
+
+// DefaultMissingAfter is how long after an upstream was asked for a name the complete set of a
+// client that may hold it waits for the answer (protocol.md 5.3: gRPC gives up after 15 s).
+const DefaultMissingAfter = 10 * time.Second
 
 // maxFlights bounds the responses of one type whose answer is remembered. A
 // client that answers none of so many is owed no verdict for the oldest.
@@ -59,6 +63,8 @@ type View interface {
 	// Doubtful lists names that a client of this kind may hold without telling:
 	// what was in a response that it NACKed or never answered (protocol.md 3.6).
 	Doubtful(typeURL string) []string
+	// Connected returns since when an upstream answers; the zero time if none does.
+	Connected() time.Time
 	// HadTTL reports whether any resource of a type ever had a TTL, of which a
 	// client's timer may still run.
 	HadTTL(typeURL string) bool
@@ -96,9 +102,7 @@ type Session struct {
 	ordered []*subscription // by xds.CompareTypes
 	nonces  uint64
 	now     time.Time
-	// awaited are the endpoints of clusters that were sent and that are not known,
-	// each with the time until which listeners and routes wait for them.
-	awaited map[string]time.Time
+	hold    hold
 	// interests are changes of the subscription that the machine made itself.
 	interests []Interest
 	// clustersMoved: the client was sent clusters, or gave some up or refused them,
@@ -117,7 +121,7 @@ func New(cfg Config) *Session {
 	if cfg.Secrets == nil {
 		cfg.Secrets = &redact.Finder{}
 	}
-	return &Session{cfg: cfg, types: make(map[string]*subscription), awaited: make(map[string]time.Time)}
+	return &Session{cfg: cfg, types: make(map[string]*subscription)}
 }
 
 // Request is a DiscoveryRequest or a DeltaDiscoveryRequest.
@@ -138,6 +142,10 @@ type Request struct {
 	// Subscribe, Unsubscribe and Initial are Delta's.
 	Subscribe, Unsubscribe []string
 	Initial                map[string]string
+
+	// denied are names that Limit took out; trimmed says that it took out any.
+	denied  []string
+	trimmed bool
 }
 
 // Response is a DiscoveryResponse or a DeltaDiscoveryResponse.
@@ -232,6 +240,9 @@ func (s *Session) Request(req *Request) Effect {
 	} else {
 		eff.Interest = sub.requestSotW(req, !known)
 	}
+	if req.trimmed {
+		sub.deny(req)
+	}
 	return eff
 }
 
@@ -251,6 +262,8 @@ func (s *Session) Changed(typeURL string, names []string, all bool) {
 		clear(sub.unanswered)
 	}
 	for _, n := range names {
+		s.hold.changed(resource{typeURL, n})
+		s.move(sub, n)
 		if _, ok := sub.unanswered[n]; ok {
 			delete(sub.unanswered, n)
 			sub.due[n] = struct{}{}
@@ -269,10 +282,11 @@ func (s *Session) Next(v View, now time.Time) (*Response, time.Time) {
 		s.clustersMoved = false
 		s.giveUpEndpoints()
 	}
+	s.holding(v) // also where nothing is held back: it forgets what came
 	var hold time.Time
 	for _, sub := range s.ordered {
 		if leadsToClusters[sub.url] {
-			if hold = s.warming(v); !hold.IsZero() {
+			if hold = s.holding(v); !hold.IsZero() {
 				continue
 			}
 		}
@@ -280,36 +294,30 @@ func (s *Session) Next(v View, now time.Time) (*Response, time.Time) {
 			return resp, time.Time{}
 		}
 	}
+	wake := s.wake()
 	clusters := s.types[xds.ClusterType]
 	if !hold.IsZero() || clusters == nil || len(clusters.leaving) == 0 {
-		return nil, hold
+		return nil, earlier(hold, wake)
 	}
-	return s.removeClusters(clusters, v)
+	resp, removal := s.removeClusters(clusters, v)
+	return resp, earlier(removal, wake)
 }
 
-// leadsToClusters are the types that are held back while a cluster warms.
-var leadsToClusters = map[string]bool{
-	xds.ListenerType:    true,
-	xds.RouteType:       true,
-	xds.ScopedRouteType: true,
-	xds.VirtualHostType: true,
+// wake returns when a set is complete that waits for the answer to a name; the zero time if
+// none does.
+func (s *Session) wake() (at time.Time) {
+	for _, sub := range s.ordered {
+		at = earlier(at, sub.completeAt)
+	}
+	return at
 }
 
-// warming returns until when listeners and routes are held back, the zero time
-// for not at all: a cluster was sent whose endpoints nobody knows yet, and an
-// upstream may be about to tell.
-func (s *Session) warming(v View) (until time.Time) {
-	for name, at := range s.awaited {
-		item := v.Lookup(xds.EndpointType, name)
-		if !at.After(s.now) || item.Current != nil || item.Gone {
-			delete(s.awaited, name)
-			continue
-		}
-		if until.IsZero() || at.Before(until) {
-			until = at
-		}
+// earlier returns the earlier of two times; a zero one is never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
 	}
-	return until
+	return a
 }
 
 // Interests returns what the machine subscribes to on the client's behalf since
@@ -342,6 +350,9 @@ func (s *Session) Claims() []Verdict {
 
 // build returns the response that is due for one type now, or nil.
 func (s *Session) build(sub *subscription, v View) *Response {
+	if resp := s.buildDenied(sub, v); resp != nil {
+		return resp
+	}
 	sub.offer(v)
 	if sub.lookAtAll || sub.answerDue || len(sub.dirty) > 0 || len(sub.due) > 0 {
 		var resp *Response
@@ -367,20 +378,22 @@ func (s *Session) build(sub *subscription, v View) *Response {
 	return nil
 }
 
-// commit records a response as sent.
-func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Response {
+// address gives a response its type, nonce and version, which is that of what was sent before.
+func (s *Session) address(sub *subscription, resp *Response) {
 	s.nonces++
 	resp.Type = sub.url
 	resp.Nonce = s.cfg.NoncePrefix + strconv.FormatUint(s.nonces, 10)
+	resp.Version = sub.served.String()
+}
+
+// commit records a response as sent.
+func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Response {
+	s.address(sub, resp)
 	if !resp.amended {
 		resp.news = resp.Resources
 	}
 	if len(sub.sent) == 0 {
 		sub.sent = make(map[string]*holding, len(resp.news))
-	}
-	if sub.url == xds.ClusterType {
-		// A stream without listeners and routes never looks at what they would wait for.
-		maps.DeleteFunc(s.awaited, func(_ string, until time.Time) bool { return !until.After(s.now) })
 	}
 	for i, r := range resp.news {
 		h, changed := sub.setSent(r)
@@ -429,7 +442,7 @@ func (s *Session) oweEndpoints(name string) {
 		}
 	}
 	eds.owe(name)
-	s.awaited[name] = s.now.Add(s.cfg.WarmingHold)
+	s.hold.await(resource{eds.url, name}, s.now, s.cfg.WarmingHold)
 }
 
 // giveUpEndpoints ends the subscription to endpoints that the client never asked for
@@ -483,7 +496,7 @@ func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Tim
 	if len(gone) == 0 {
 		return nil, wake
 	}
-	if s.cfg.Form == SotW && !sub.complete(v) {
+	if s.cfg.Form == SotW && !s.complete(sub, v) {
 		// The set without them would be one of what is not known (design.md I1). What
 		// makes it known calls Changed, so there is no time to wake at.
 		return nil, time.Time{}
@@ -507,7 +520,7 @@ func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Tim
 // last looked at it: a request that was but an answer leaves it so.
 func (s *Session) Idle() bool {
 	for _, sub := range s.ordered {
-		if sub.lookAtAll || sub.answerDue || len(sub.dirty)+len(sub.due)+len(sub.alone)+len(sub.beats)+len(sub.bare) > 0 {
+		if sub.lookAtAll || sub.answerDue || len(sub.dirty)+len(sub.due)+len(sub.alone)+len(sub.beats)+len(sub.bare)+len(sub.denied) > 0 {
 			return false
 		}
 	}

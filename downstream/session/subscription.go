@@ -37,6 +37,9 @@ type subscription struct {
 	// resumed: the client came with configuration of an earlier stream, so a
 	// SotW response that is not complete would delete some of it.
 	resumed bool
+	// resumedAt is when it was first looked at whether the set of a client that came so is
+	// complete, completeAt when it will count as that; the zero time for never.
+	resumedAt, completeAt time.Time
 	// inherited: it came with configuration, whatever was sent since.
 	inherited bool
 	// version is the version_info of a SotW client's first request: the set that it
@@ -59,6 +62,8 @@ type subscription struct {
 	beats      map[string]struct{}  // names whose TTL started again
 	trial      *trial               // nil for none
 	pardoned   []*xds.Resource      // those of a trial that failed, to be put back
+	denied     []string             // names beyond a limit, to be answered as such
+	deniedSum  uint64               // SotW: of those in the last request
 
 	// What the client was sent and has not answered, oldest first.
 	flights  []flight
@@ -216,7 +221,7 @@ func (sub *subscription) requestDelta(req *Request, first bool) *Interest {
 	in := &Interest{Type: sub.url}
 	was := sub.wildcard
 	if first {
-		if len(req.Subscribe) == 0 && len(req.Unsubscribe) == 0 && xds.LegacyWildcard(sub.url) {
+		if len(req.Subscribe) == 0 && len(req.Unsubscribe) == 0 && !req.trimmed && xds.LegacyWildcard(sub.url) {
 			sub.startWildcard()
 		}
 		// The versions may come from before a restart; they are content hashes
@@ -272,7 +277,7 @@ func (sub *subscription) requestSotW(req *Request, first bool) *Interest {
 		}
 		names[name] = struct{}{}
 	}
-	sub.explicit = sub.explicit || len(names) > 0
+	sub.explicit = sub.explicit || len(names) > 0 || req.trimmed
 	if first {
 		sub.resumed = req.Version != ""
 		sub.inherited = sub.resumed
@@ -317,13 +322,13 @@ func (sub *subscription) wantsWildcard(req *Request, first bool) bool {
 			return true
 		}
 	}
-	if len(req.Names) == 0 && xds.LegacyWildcard(sub.url) && (first || !sub.explicit) {
+	if len(req.Names) == 0 && !req.trimmed && xds.LegacyWildcard(sub.url) && (first || !sub.explicit) {
 		return true // 2.1; later requests of the kind keep it
 	}
 	if sub.kept {
 		return true
 	}
-	if sub.url == xds.ClusterType && sub.cfg.KeepWildcard && len(req.Names) > 0 {
+	if sub.url == xds.ClusterType && sub.cfg.KeepWildcard && (len(req.Names) > 0 || req.trimmed) {
 		// 2.4: Envoy leaves out the "*" when on-demand names come, and after a
 		// reconnect names them alone.
 		legacy := sub.wildcard && !sub.explicit

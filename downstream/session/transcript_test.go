@@ -38,6 +38,8 @@ import (
 //	                for reject and suspect, "good=V" is what was accepted before
 //	doubt T NAME    a client of this kind may hold the name without telling
 //	after D         time passes
+//	upstream up     an upstream answers, or (down) none does any more
+//	limit N         from now on the client may subscribe to N names
 //	wants T         says what the client is subscribed to
 //	progress T      says up to which update it has answered
 //
@@ -67,6 +69,7 @@ type talk struct {
 	now     time.Time
 	streams int
 	envoy   bool
+	limit   int // of names; 0 for none
 	// The client: its subscription, what it was sent, and what it holds.
 	types map[string]*clientType
 	// got is what the current command brought about.
@@ -134,6 +137,15 @@ func (tk *talk) do(words []string) error {
 		d, err := time.ParseDuration(args[0])
 		tk.now = tk.now.Add(d)
 		tk.state.now = tk.now
+		return err
+	case "upstream":
+		tk.state.connected = time.Time{}
+		if args[0] == "up" {
+			tk.state.connected = tk.now
+		}
+		return nil
+	case "limit":
+		_, err := fmt.Sscan(args[0], &tk.limit)
 		return err
 	case "client":
 		tk.envoy = args[0] == "envoy"
@@ -309,6 +321,11 @@ func (tk *talk) raw(typeURL string, args []string) error {
 
 // request feeds a request to the machine and notes what it found out.
 func (tk *talk) request(req *Request) {
+	if tk.limit > 0 {
+		if left := tk.machine.Limit(req, tk.limit); left.Any() {
+			tk.got = append(tk.got, fmt.Sprintf("left out %d", left.Invalid+left.Surplus))
+		}
+	}
 	eff := tk.machine.Request(req)
 	if eff.Interest != nil {
 		tk.subscribed(eff.Interest)
@@ -411,6 +428,7 @@ func show(resp *Response, list []*xds.Resource) string {
 // fakeState is a View that does as it is told.
 type fakeState struct {
 	timed     bool // something had a TTL
+	connected time.Time
 	now       time.Time
 	revision  uint64
 	items     map[string]map[string]xds.Item
@@ -430,6 +448,7 @@ func newFakeState() *fakeState {
 	}
 }
 
+func (s *fakeState) Connected() time.Time     { return s.connected }
 func (s *fakeState) HadTTL(string) bool       { return s.timed }
 func (s *fakeState) Rejections(string) uint64 { return s.rejections }
 

@@ -56,7 +56,10 @@ func fetchCommand(version string) string {
 	return "make envoy ENVOY= ENVOY_VERSION=" + version
 }
 
-// Root returns the root directory of the module that the test belongs to.
+// module begins the go.mod in the root of the repository. The modules of test/peers have a go.mod of their own.
+const module = "module github.com/holdfast-xds/holdfast\n"
+
+// Root returns the root directory of the repository that the test belongs to.
 func Root(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd() // go test starts a test in the directory of its package
@@ -64,12 +67,12 @@ func Root(t testing.TB) string {
 		t.Fatal(err)
 	}
 	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+		if mod, err := os.ReadFile(filepath.Join(dir, "go.mod")); err == nil && strings.HasPrefix(string(mod), module) {
 			return dir
 		}
 		parent := filepath.Dir(dir)
 		if parent == dir {
-			t.Fatal("no go.mod above the directory of the test")
+			t.Fatal("no go.mod of holdfast above the directory of the test")
 		}
 		dir = parent
 	}

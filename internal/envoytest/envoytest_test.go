@@ -89,3 +89,20 @@ func TestWithoutENVOYItIsThePinnedOne(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
+
+func TestTheRootIsThatOfTheRepositoryInAModuleOfItsOwnToo(t *testing.T) {
+	root := t.TempDir()
+	nested := filepath.Join(root, "test", "peers", "one")
+	if err := os.MkdirAll(nested, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for dir, text := range map[string]string{root: module, nested: strings.TrimSpace(module) + "/test/peers/one\n"} {
+		if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(nested)
+	if got := Root(t); got != root {
+		t.Errorf("the root is %s, want %s", got, root)
+	}
+}

@@ -297,6 +297,14 @@ func (r *Resource) Answers(name string) bool {
 	return false
 }
 
+// Unresolved returns what stands for a name of which a client is told that nothing is known by
+// it: a resource without a body whose alias it is (protocol.md 3.15).
+func Unresolved(typeURL, name string) *Resource {
+	r := &Resource{Type: typeURL, Name: name, Extra: &Extra{Aliases: []string{name}}}
+	r.Version = contentHash(r)
+	return r
+}
+
 // EmptyRuntime returns a runtime layer without values: what a client that cannot
 // be told of a removal gets instead (protocol.md 6.3).
 func EmptyRuntime(name string) *Resource {

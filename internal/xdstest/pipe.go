@@ -46,6 +46,11 @@ func (p *Pipe) DialContext(ctx context.Context, _ string) (net.Conn, error) {
 	return lis.DialContext(ctx)
 }
 
+// Connect is DialContext for what dials networks.
+func (p *Pipe) Connect(ctx context.Context, _, addr string) (net.Conn, error) {
+	return p.DialContext(ctx, addr)
+}
+
 // DialOptions are what grpc.NewClient needs, with any target of the passthrough
 // scheme, to connect through the pipe in plaintext.
 func (p *Pipe) DialOptions() []grpc.DialOption {

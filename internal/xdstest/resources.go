@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -86,6 +87,14 @@ func CLA(cluster string, endpoints ...string) *endpointv3.ClusterLoadAssignment 
 	return cla
 }
 
+// LocalizedCLA builds endpoints as CLA does, at least one, with the locality and the weight that gRPC asks for.
+func LocalizedCLA(cluster string, endpoints ...string) *endpointv3.ClusterLoadAssignment {
+	cla := CLA(cluster, endpoints...)
+	cla.Endpoints[0].Locality = &corev3.Locality{Region: "here"}
+	cla.Endpoints[0].LoadBalancingWeight = wrapperspb.UInt32(1)
+	return cla
+}
+
 // Listener builds an HTTP listener on the loopback address that takes the route
 // configuration routeName from ADS. Its stat prefix is its name.
 func Listener(name string, port uint32, routeName string) *listenerv3.Listener {
@@ -95,10 +104,7 @@ func Listener(name string, port uint32, routeName string) *listenerv3.Listener {
 		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{
 			Rds: &hcmv3.Rds{ConfigSource: ADS(), RouteConfigName: routeName},
 		},
-		HttpFilters: []*hcmv3.HttpFilter{{
-			Name:       "envoy.filters.http.router",
-			ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: Pack(&routerv3.Router{})},
-		}},
+		HttpFilters: RouterOnly(),
 	}
 	return &listenerv3.Listener{
 		Name:    name,
@@ -110,6 +116,24 @@ func Listener(name string, port uint32, routeName string) *listenerv3.Listener {
 			}},
 		}},
 	}
+}
+
+// RouterOnly builds the filters of an HTTP connection manager that only routes.
+func RouterOnly() []*hcmv3.HttpFilter {
+	return []*hcmv3.HttpFilter{{
+		Name:       "envoy.filters.http.router",
+		ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: Pack(&routerv3.Router{})},
+	}}
+}
+
+// APIListener builds the listener that a gRPC client asks for by the name of a service, with the route configuration
+// routeName from ADS.
+func APIListener(service, routeName string) *listenerv3.Listener {
+	return &listenerv3.Listener{Name: service, ApiListener: &listenerv3.ApiListener{ApiListener: Pack(&hcmv3.HttpConnectionManager{
+		StatPrefix:     service,
+		HttpFilters:    RouterOnly(),
+		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: ADS(), RouteConfigName: routeName}},
+	})}}
 }
 
 // BadListener builds a listener that Envoy NACKs for its address, with a message

@@ -9,17 +9,14 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/xds"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
@@ -41,8 +38,8 @@ func TestProxylessGRPCIsServedBesideEnvoy(t *testing.T) {
 			w.check(err)
 			w.cp.Set(
 				serverListener(lis.Addr().(*net.TCPAddr)),
-				apiListener("echo", "echo-route"), grpcRoute("echo-route", "echo", "echo-cluster"),
-				xdstest.Cluster("echo-cluster", "echo-endpoints"), grpcEndpoints("echo-endpoints", lis.Addr().String()),
+				xdstest.APIListener("echo", "echo-route"), grpcRoute("echo-route", "echo", "echo-cluster"),
+				xdstest.Cluster("echo-cluster", "echo-endpoints"), xdstest.LocalizedCLA("echo-endpoints", lis.Addr().String()),
 			)
 			go func() { _ = server.Serve(lis) }()
 			defer server.Stop()
@@ -91,22 +88,6 @@ func (w *world) grpcBootstrap() []byte {
 	return b
 }
 
-func router() []*hcmv3.HttpFilter {
-	return []*hcmv3.HttpFilter{{
-		Name:       "router",
-		ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: xdstest.Pack(&routerv3.Router{})},
-	}}
-}
-
-// apiListener is what a gRPC client asks for by the name of a service.
-func apiListener(name, route string) *listenerv3.Listener {
-	return &listenerv3.Listener{Name: name, ApiListener: &listenerv3.ApiListener{ApiListener: xdstest.Pack(&hcmv3.HttpConnectionManager{
-		StatPrefix:     name,
-		HttpFilters:    router(),
-		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: xdstest.ADS(), RouteConfigName: route}},
-	})}}
-}
-
 func grpcRoute(name, domain, cluster string) *routev3.RouteConfiguration {
 	r := xdstest.Route(name, cluster)
 	r.VirtualHosts[0].Domains = []string{domain}
@@ -114,19 +95,11 @@ func grpcRoute(name, domain, cluster string) *routev3.RouteConfiguration {
 	return r
 }
 
-// grpcEndpoints are endpoints with the locality and the weight that gRPC asks for.
-func grpcEndpoints(name, addr string) *endpointv3.ClusterLoadAssignment {
-	cla := xdstest.CLA(name, addr)
-	cla.Endpoints[0].Locality = &corev3.Locality{Region: "here"}
-	cla.Endpoints[0].LoadBalancingWeight = wrapperspb.UInt32(1)
-	return cla
-}
-
 // serverListener is what a gRPC server asks for by its address.
 func serverListener(addr *net.TCPAddr) *listenerv3.Listener {
 	manager := &hcmv3.HttpConnectionManager{
 		StatPrefix:  "inbound",
-		HttpFilters: router(),
+		HttpFilters: xdstest.RouterOnly(),
 		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
 			Name: "inbound",
 			VirtualHosts: []*routev3.VirtualHost{{

@@ -233,6 +233,7 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Upd
 	if sub == nil || !sub.started {
 		return nil, unsolicited(resp.GetTypeUrl())
 	}
+	s.heard = true
 	in := newIngest(sub, resp.GetNonce(), len(resp.GetResources()))
 	in.accepted = s.accepts(sub, resp.GetVersionInfo())
 	before := sub.read.plain
@@ -333,6 +334,7 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 	if sub == nil || !sub.started {
 		return nil, unsolicited(resp.GetTypeUrl())
 	}
+	s.heard = true
 	in := newIngest(sub, resp.GetNonce(), len(resp.GetResources()))
 	in.seen.size = len(resp.GetResources())
 	for _, entry := range resp.GetResources() {
@@ -362,7 +364,10 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 	in.finish(sub)
 	if sub.toldAll {
 		in.update.Wildcard = true
-		sub.settleAt = now.Add(s.cfg.Settle)
+		if sub.settleBy.IsZero() {
+			sub.settleBy = now.Add(max(maxSettle, s.cfg.Settle))
+		}
+		sub.settleAt = earlier(now.Add(s.cfg.Settle), sub.settleBy)
 	}
 	s.receive(sub, in, "", now)
 	return in.update, nil

@@ -29,9 +29,15 @@ const (
 	// DefaultSettle is how long a Delta wildcard must be quiet after a response
 	// to count as complete (design.md section 3, protocol.md 7.7).
 	DefaultSettle = 500 * time.Millisecond
+	// maxSettle is after how long it counts as complete though it was never quiet: where
+	// something changes all the time.
+	maxSettle = 2 * time.Second
 	// DefaultAnswerTimeout is how long a server has for a name that it was asked
 	// for, before that counts as not existing (gRFC A57, protocol.md 5.3).
 	DefaultAnswerTimeout = 15 * time.Second
+	// DefaultSilence is how long a SotW server may say nothing on a new stream that has
+	// told it the versions of everything, before it is asked on another without one.
+	DefaultSilence = 5 * time.Second
 )
 
 // A control plane that answers a NACK with what was refused is answered after a
@@ -63,6 +69,10 @@ type Config struct {
 	AckTimeout    time.Duration
 	Settle        time.Duration
 	AnswerTimeout time.Duration
+	Silence       time.Duration
+	// NotBefore are times before which the server is not asked for a type, by type; nil for
+	// none.
+	NotBefore map[string]time.Time
 	// Versions holds, by type, what this server's SotW responses last had as
 	// version_info when they were ACKed. The session keeps it up to date, so that
 	// the next stream can start with it.
@@ -92,6 +102,13 @@ type Session struct {
 	cfg     Config
 	types   map[string]*subscription
 	ordered []*subscription // by xds.CompareTypes
+	begun   []*subscription // in the order in which the server was first asked
+
+	// heard says that the server has said something; must that it was asked for something
+	// that it must answer, whatever it believes this side to hold; and silentAt is when it is
+	// asked in another way if neither holds, the zero time for never.
+	heard, must bool
+	silentAt    time.Time
 }
 
 // subscription is one type on the stream.
@@ -101,7 +118,8 @@ type subscription struct {
 	names    map[string]struct{}
 	wildcard bool
 	started  bool
-	explicit bool // the server was told names, or "*"
+	begunAt  time.Time // of the first request
+	explicit bool      // the server was told names, or "*"
 	// toldAll: the server was told that everything is wanted. kept: SotW's legacy
 	// wildcard, which cannot be given up, since to name nothing is to say it again.
 	toldAll, kept bool
@@ -115,10 +133,11 @@ type subscription struct {
 	asked map[string]time.Time
 
 	// What the server said.
-	nonce    string
-	late     map[string]late     // SotW, full-state: names that were told later than first, and were in no response
-	broken   map[string]struct{} // names that came malformed and not yet well
-	settleAt time.Time           // Delta wildcard: complete when this passes
+	nonce  string
+	late   map[string]late     // SotW, full-state: names that were told later than first, and were in no response
+	broken map[string]struct{} // names that came malformed and not yet well
+	// Delta wildcard: complete when settleAt passes, which is settleBy at the latest.
+	settleAt, settleBy time.Time
 
 	// read is what the last response was read as: SotW. updates counts the responses,
 	// and holds are the sorted names of the last, for Version.
@@ -183,6 +202,9 @@ func New(cfg Config) *Session {
 	}
 	if cfg.AnswerTimeout == 0 {
 		cfg.AnswerTimeout = DefaultAnswerTimeout
+	}
+	if cfg.Silence == 0 {
+		cfg.Silence = DefaultSilence
 	}
 	if cfg.Versions == nil {
 		cfg.Versions = make(map[string]Version)
@@ -257,12 +279,13 @@ func (s *Session) Forget(typeURL string) { delete(s.cfg.Versions, typeURL) }
 
 // Reopen reports whether the stream should be ended and another opened, whose first
 // request of each type tells the server all that is wanted, and in Delta what is
-// held. There are three causes. A wildcard is wanted of which this stream was told
+// held. There are several causes. A wildcard is wanted of which this stream was told
 // later than first: its answer could not be told from those that were under way, and
 // would not speak of what went while it was not wanted. Or the server was asked
 // late, in SotW, for something that is held, and seems not to have it: what is held
 // goes by an answer only that cannot be older than the request (design.md I2). Or clients
-// refuse what is held, and the server may have gone back to what it sent before.
+// refuse what is held, and the server may have gone back to what it sent before. Or a SotW
+// server that was told only what is current has said nothing.
 func (s *Session) Reopen() bool {
 	return slices.ContainsFunc(s.ordered, func(sub *subscription) bool {
 		return sub.unsure || sub.wildcard && sub.started && !sub.toldAll
@@ -382,7 +405,7 @@ func (s *Session) Settled(now time.Time) (types []string, wake time.Time) {
 			wake = earlier(wake, sub.settleAt)
 			continue
 		}
-		sub.settleAt = time.Time{}
+		sub.settleAt, sub.settleBy = time.Time{}, time.Time{}
 		if sub.wildcard && sub.toldAll && len(sub.broken) == 0 {
 			types = append(types, sub.url)
 		}
@@ -503,7 +526,87 @@ func (s *Session) Next(now time.Time) (*Request, time.Time) {
 		}
 		wake = earlier(wake, at)
 	}
-	return nil, wake
+	return nil, earlier(wake, s.doubt(now))
+}
+
+// doubt makes a SotW server be asked again, on another stream, that has said nothing: some
+// servers do not answer a request with a version that is current (protocol.md 7.10), which
+// cannot be told from one that hangs. One type is asked for without a version there, which
+// must be answered (protocol.md 1.1).
+func (s *Session) doubt(now time.Time) (wake time.Time) {
+	if s.heard || s.must || s.silentAt.IsZero() {
+		return time.Time{}
+	}
+	if s.silentAt.After(now) {
+		return s.silentAt
+	}
+	s.silentAt = time.Time{}
+	s.Forget(s.begun[0].url)
+	s.begun[0].unsure = true
+	return now
+}
+
+// Heard takes in that the server has answered without a response: what it was told is
+// current.
+func (s *Session) Heard() { s.heard = true }
+
+// begin notes that a type is asked for the first time. It returns false while the server
+// must not be asked, and then until when.
+func (s *Session) begin(sub *subscription, now time.Time) (bool, time.Time) {
+	if !sub.wildcard && len(sub.names) == 0 {
+		return false, time.Time{} // in SotW that would ask for everything (protocol.md 7.9)
+	}
+	if at := s.cfg.NotBefore[sub.url]; at.After(now) {
+		return false, at
+	}
+	sub.started, sub.begunAt, sub.toldAll = true, now, sub.wildcard
+	s.begun = append(s.begun, sub)
+	if s.cfg.Rechecks[sub.url] > 0 {
+		s.recheckLater(sub, now)
+	}
+	return true, time.Time{}
+}
+
+// Unanswered returns the types that the server was first asked for since a time and has not
+// answered, the last one first; and whether it has answered any other.
+func (s *Session) Unanswered(since time.Time) (types []string, others bool) {
+	for _, sub := range slices.Backward(s.begun) {
+		if sub.updates > 0 {
+			others = true
+		} else if !sub.begunAt.Before(since) {
+			types = append(types, sub.url)
+		}
+	}
+	return types, others
+}
+
+// Wanted returns the names of a type that are wanted, sorted, without a wildcard.
+func (s *Session) Wanted(typeURL string) []string {
+	if sub := s.types[typeURL]; sub != nil {
+		return slices.Sorted(maps.Keys(sub.names))
+	}
+	return nil
+}
+
+// demand makes a first Delta request one that the server must answer: of one resource that
+// is held it is told a version that it did not issue. A server that agrees with everything
+// else may be silent for ever, which could not be told from one that hangs (protocol.md
+// 3.2, 7.10).
+func (s *Session) demand(held map[string]string) {
+	if s.must || len(held) == 0 {
+		return
+	}
+	s.must = true
+	first := ""
+	for name, version := range held {
+		if version == Unissued {
+			return
+		}
+		if first == "" || name < first {
+			first = name
+		}
+	}
+	held[first] = Unissued
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -543,12 +646,8 @@ func (sub *subscription) timeOut(a *answer) {
 // nextDelta returns the next Delta request of a type.
 func (s *Session) nextDelta(sub *subscription, now time.Time) (*Request, time.Time) {
 	if !sub.started {
-		if !sub.wildcard && len(sub.names) == 0 {
-			return nil, time.Time{}
-		}
-		sub.started, sub.toldAll = true, sub.wildcard
-		if s.cfg.Rechecks[sub.url] > 0 {
-			s.recheckLater(sub, now)
+		if begun, until := s.begin(sub, now); !begun {
+			return nil, until
 		}
 		req := &Request{Subscribe: sub.wanted(), Initial: s.cfg.Held(sub.url)}
 		for name, version := range req.Initial {
@@ -556,6 +655,7 @@ func (s *Session) nextDelta(sub *subscription, now time.Time) (*Request, time.Ti
 				req.Initial[name] = Unissued
 			}
 		}
+		s.demand(req.Initial)
 		s.ask(sub, req.Subscribe, req.Initial, now)
 		return req, time.Time{}
 	}
@@ -579,17 +679,18 @@ func (s *Session) nextDelta(sub *subscription, now time.Time) (*Request, time.Ti
 func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Time) {
 	req := &Request{Version: s.cfg.Versions[sub.url].Info, Nonce: sub.nonce}
 	if !sub.started {
-		if !sub.wildcard && len(sub.names) == 0 {
-			return nil, time.Time{} // an empty first request would ask for everything (7.9)
+		if begun, until := s.begin(sub, now); !begun {
+			return nil, until
 		}
-		sub.started, sub.toldAll = true, sub.wildcard
 		req.Names = sub.wanted()
-		if s.cfg.Rechecks[sub.url] > 0 {
-			s.recheckLater(sub, now)
-		}
 		held := s.cfg.Held(sub.url)
 		if !s.cfg.Versions[sub.url].standsFor(sub, req.Names, held) {
 			req.Version = ""
+		}
+		if req.Version == "" {
+			s.must = true
+		} else if s.silentAt.IsZero() {
+			s.silentAt = now.Add(s.cfg.Silence)
 		}
 		s.ask(sub, req.Names, held, now)
 		return req, time.Time{}

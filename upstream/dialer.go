@@ -1,0 +1,192 @@
+package upstream
+
+import (
+	"context"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"time"
+)
+
+// How an address is tried again at which nobody accepts.
+const (
+	// redialInterval is the mean time between two attempts to connect; each is drawn
+	// from half of it to one and a half. redialLate is that interval after redialEarly.
+	redialInterval = 500 * time.Millisecond
+	redialEarly    = time.Hour
+	redialLate     = 5 * time.Second
+	// redialTimeout bounds one such attempt.
+	redialTimeout = 2 * time.Second
+	// lookupInterval is the mean time after which the name is looked up again, and files are
+	// read again, though no address has accepted; each is drawn from a fifth less to a fifth
+	// more, so that a fleet does not do that at once.
+	lookupInterval = 5 * time.Second
+	// maxRedialed is how many addresses of one server are tried at once.
+	maxRedialed = 8
+	// spareFor is how long a connection that such an attempt has made may wait for its
+	// stream.
+	spareFor = time.Second
+)
+
+// address is one of a server: "tcp" and host:port, or "unix" and a path.
+type address struct{ network, addr string }
+
+// dialer makes the connections to one server.
+type dialer struct {
+	// connect replaces the connection in tests.
+	connect func(ctx context.Context, network, addr string) (net.Conn, error)
+
+	mu sync.Mutex
+	// spare is a connection that was made while the server was waited for, to spareTo at
+	// spareAt; nil for none.
+	spare   net.Conn
+	spareTo address
+	spareAt time.Time
+}
+
+func newDialer(connect func(context.Context, string, string) (net.Conn, error)) *dialer {
+	if connect == nil {
+		connect = (&net.Dialer{
+			Timeout:         connectTimeout,
+			KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: tcpIdle, Interval: tcpInterval, Count: tcpProbes},
+		}).DialContext
+	}
+	return &dialer{connect: connect}
+}
+
+// dialing are the connections of one attempt.
+type dialing struct {
+	*dialer
+
+	mu      sync.Mutex
+	reached bool
+	closed  []address // at which nobody accepted
+}
+
+// dialing begins an attempt.
+func (d *dialer) dialing() *dialing { return &dialing{dialer: d} }
+
+// grpc connects for gRPC, which writes a Unix socket as a URL.
+func (d *dialing) grpc(ctx context.Context, addr string) (net.Conn, error) {
+	if path, ok := strings.CutPrefix(addr, "unix://"); ok {
+		return d.dial(ctx, "unix", path)
+	}
+	return d.dial(ctx, "tcp", addr)
+}
+
+func (d *dialing) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	to := address{network, addr}
+	conn, err := d.take(to), error(nil)
+	if conn == nil {
+		conn, err = d.connect(ctx, network, addr)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err == nil {
+		d.reached = true
+	} else if len(d.closed) < maxRedialed {
+		d.closed = append(d.closed, to)
+	}
+	return conn, err
+}
+
+// why returns why an attempt has ended: as an *unreachable if no address accepted a
+// connection.
+func (d *dialing) why(err error) error {
+	d.drop()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err == nil || d.reached || len(d.closed) == 0 {
+		return err
+	}
+	closed := d.closed
+	return &unreachable{error: err, again: func(ctx context.Context, since time.Time) bool { return d.await(ctx, closed, since) }}
+}
+
+// unreachable is why an attempt ended that has met nobody: no address of the server has
+// accepted a connection.
+type unreachable struct {
+	error
+	// again waits until one does, and reports that, or until the name is to be looked up
+	// again; since is when the server was last reached.
+	again func(ctx context.Context, since time.Time) bool
+}
+
+func (u *unreachable) Unwrap() error { return u.error }
+
+// await tries addresses again until one accepts, and keeps that connection for the next
+// attempt; until lookupInterval has passed or ctx ends. It reports whether one accepted.
+func (d *dialer) await(ctx context.Context, addrs []address, since time.Time) bool {
+	interval := redialInterval
+	if time.Since(since) > redialEarly {
+		interval = redialLate
+	}
+	lookup := max(lookupInterval, 2*interval)
+	ctx, cancel := context.WithTimeout(ctx, lookup*4/5+rand.N(lookup*2/5))
+	defer cancel()
+	var trying sync.WaitGroup
+	for _, to := range addrs {
+		trying.Go(func() {
+			for sleep(ctx, interval/2+rand.N(interval)) {
+				if conn := d.try(ctx, to); conn != nil {
+					d.keep(conn, to)
+					cancel()
+				}
+			}
+		})
+	}
+	trying.Wait()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.spare != nil
+}
+
+// try connects; it returns nil if nobody accepts.
+func (d *dialer) try(ctx context.Context, to address) net.Conn {
+	ctx, cancel := context.WithTimeout(ctx, redialTimeout)
+	defer cancel()
+	conn, err := d.connect(ctx, to.network, to.addr)
+	if err != nil {
+		return nil
+	}
+	return conn
+}
+
+// keep makes a connection the spare one; if there is one, it is closed.
+func (d *dialer) keep(conn net.Conn, to address) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.spare != nil {
+		_ = conn.Close()
+		return
+	}
+	d.spare, d.spareTo, d.spareAt = conn, to, time.Now()
+}
+
+// take returns the spare connection if it leads to an address and has not waited for
+// long, else nil.
+func (d *dialer) take(to address) net.Conn {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	conn := d.spare
+	if conn == nil || d.spareTo != to {
+		return nil
+	}
+	d.spare = nil
+	if time.Since(d.spareAt) > spareFor {
+		_ = conn.Close() // the server may have given up waiting
+		return nil
+	}
+	return conn
+}
+
+// drop closes the spare connection, if there is one.
+func (d *dialer) drop() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.spare != nil {
+		_ = d.spare.Close()
+		d.spare = nil
+	}
+}

@@ -1,0 +1,139 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
+)
+
+// port is an address at which somebody accepts or not.
+type port struct {
+	open    atomic.Bool
+	attempt atomic.Int64
+	server  atomic.Pointer[net.Conn] // the newest connection, as the server has it
+}
+
+func (p *port) connect(context.Context, string, string) (net.Conn, error) {
+	p.attempt.Add(1)
+	if !p.open.Load() {
+		return nil, errDown
+	}
+	client, server := net.Pipe()
+	p.server.Store(&server)
+	return client, nil
+}
+
+func TestAClosedPortIsTriedEachHalfSecondAndTheConnectionKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &port{}
+		d := newDialer(p.connect)
+		attempt := d.dialing()
+		if _, err := attempt.grpc(t.Context(), "192.0.2.1:1"); err == nil {
+			t.Fatal("nobody accepts")
+		}
+		var away *unreachable
+		if err := attempt.why(errDown); !errors.As(err, &away) || !errors.Is(err, errDown) {
+			t.Fatalf("the reason is %v", err)
+		}
+		begun := time.Now()
+		if away.again(t.Context(), begun) {
+			t.Error("nobody accepts, and it says so")
+		}
+		if took := time.Since(begun); (took - lookupInterval).Abs() > lookupInterval/5 {
+			t.Errorf("the name is looked up after %s, want about %s", took, lookupInterval)
+		}
+		if n := p.attempt.Load(); n < 7 || n > 20 {
+			t.Errorf("%d attempts in %s", n, lookupInterval)
+		}
+		p.open.Store(true)
+		begun = time.Now()
+		if !away.again(t.Context(), begun) {
+			t.Fatal("it is not found")
+		}
+		if took := time.Since(begun); took > redialInterval*3/2 {
+			t.Errorf("found after %s", took)
+		}
+		// The stream uses that connection: the server sees one.
+		n := p.attempt.Load()
+		attempt = d.dialing()
+		conn, err := attempt.grpc(t.Context(), "192.0.2.1:1")
+		if err != nil || p.attempt.Load() != n {
+			t.Errorf("%v after %d further attempts", err, p.attempt.Load()-n)
+		}
+		_ = conn.Close()
+		if err := attempt.why(errDown); err != errDown {
+			t.Errorf("of a server that was reached: %v", err)
+		}
+	})
+}
+
+// One that has waited for long is not used, nor one for another address.
+func TestASpareConnectionIsNotUsedForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &port{}
+		p.open.Store(true)
+		d := newDialer(p.connect)
+		to := address{"tcp", "192.0.2.1:1"}
+		if !d.await(t.Context(), []address{to}, time.Now()) {
+			t.Fatal("nobody accepts")
+		}
+		spare := *p.server.Load()
+		if c := d.take(address{"unix", "/x"}); c != nil {
+			t.Error("it is taken for another address")
+		}
+		time.Sleep(spareFor + 1)
+		if c := d.take(to); c != nil {
+			t.Error("it is taken though it has waited for long")
+		}
+		if _, err := spare.Read(make([]byte, 1)); err == nil {
+			t.Error("it is not closed")
+		}
+	})
+}
+
+// After an hour it is tried less often.
+func TestAPortThatIsClosedForLongIsTriedLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &port{}
+		d := newDialer(p.connect)
+		long := time.Now()
+		time.Sleep(redialEarly + 1)
+		d.await(t.Context(), []address{{"tcp", "192.0.2.1:1"}}, long)
+		if n := p.attempt.Load(); n > 3 {
+			t.Errorf("%d attempts", n)
+		}
+	})
+}
+
+// With the real client: the port is closed for an hour, and the stream is there within a second
+// of its opening, in both forms; nobody is asked again because of it.
+func TestAfterAnHourAControlPlaneIsFoundWithinASecond(t *testing.T) {
+	inBothForms(t, func(c *conversation) {
+		c.cp.Stop()
+		pipe := &xdstest.Pipe{}
+		c.cfg.Dial = pipe.Connect
+		ctx, cancel := context.WithCancel(c.Context())
+		defer cancel()
+		f := &Failover{Sources: []Source{source(c.T, c.cfg)}}
+		ended := make(chan error)
+		go func() { ended <- f.Run(ctx, c.state) }()
+		time.Sleep(time.Hour - time.Second)
+		cp := xdstest.New(xdstest.Config{})
+		cp.Set(xdstest.Cluster("c1", ""))
+		cp.Serve(pipe.Listen())
+		defer cp.Stop()
+		time.Sleep(redialInterval * 3 / 2)
+		synctest.Wait()
+		if !f.States()[0].Active {
+			c.Errorf("%+v", f.States()[0])
+		}
+		cancel()
+		<-ended
+	})
+}

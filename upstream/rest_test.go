@@ -1,0 +1,125 @@
+package upstream
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/dial"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
+)
+
+// polledServer is a control plane that is polled, and answers with a status.
+type polledServer struct {
+	status atomic.Int64
+	polls  atomic.Int64
+}
+
+func (s *polledServer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	s.polls.Add(1)
+	switch code := int(s.status.Load()); code {
+	case http.StatusOK:
+		_, _ = w.Write([]byte(`{"version_info":"1","type_url":"` + xds.ClusterType + `","resources":[{"@type":"` + xds.ClusterType + `","name":"c1"}]}`))
+	default:
+		w.WriteHeader(code)
+	}
+}
+
+// polled runs a Failover over two control planes that are polled.
+func polled(t *testing.T, test func(f *Failover, a, b *polledServer, feed *state)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		servers := []*polledServer{{}, {}}
+		feed := everyCluster()
+		f := &Failover{}
+		var stops []func()
+		for i, s := range servers {
+			s.status.Store(http.StatusOK)
+			pipe := &xdstest.Pipe{}
+			server, lis := &http.Server{Handler: s}, pipe.Listen()
+			served := make(chan error)
+			go func() { served <- server.Serve(lis) }()
+			rest, err := NewREST(RESTConfig{
+				URL: "http://192.0.2." + string(rune('1'+i)), Security: dial.Security{Plaintext: true}, Refresh: time.Second,
+				Dial: func(ctx context.Context, _, addr string) (net.Conn, error) { return pipe.DialContext(ctx, addr) },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.Sources = append(f.Sources, rest)
+			stops = append(stops, func() { _ = server.Close(); <-served })
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- f.Run(ctx, feed) }()
+		synctest.Wait()
+		test(f, servers[0], servers[1], feed)
+		cancel()
+		<-ended
+		for _, stop := range stops {
+			stop()
+		}
+	})
+}
+
+// Finding P6: 304 is an answer, also the first one of an attempt.
+func TestAControlPlaneThatHasNothingNewAnswers(t *testing.T) {
+	polled(t, func(f *Failover, a, b *polledServer, _ *state) {
+		a.status.Store(http.StatusNotModified)
+		b.status.Store(http.StatusNotModified)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		s := f.States()[0]
+		if !s.Active || s.Attempts != 0 || time.Since(s.LastMessage) > 3*time.Second || b.polls.Load() != 0 {
+			t.Errorf("%+v, %d polls of the other", s, b.polls.Load())
+		}
+		n := a.polls.Load()
+		time.Sleep(time.Hour)
+		// One type, each 1 to 2 s.
+		if more := a.polls.Load() - n; more < 1800 || more > 3600 {
+			t.Errorf("%d polls in an hour", more)
+		}
+	})
+	polled(t, func(f *Failover, a, b *polledServer, _ *state) {
+		a.status.Store(http.StatusServiceUnavailable)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if !f.States()[1].Active {
+			t.Fatalf("%+v", f.States())
+		}
+		a.status.Store(http.StatusNotModified)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if s := f.States()[0]; !s.Active {
+			t.Errorf("it is back, and has nothing new: %+v", s)
+		}
+	})
+}
+
+// Finding P7: a control plane that only says 503 is left for the next one.
+func TestAPolledControlPlaneThatRefusesEverythingIsLeft(t *testing.T) {
+	polled(t, func(f *Failover, a, b *polledServer, _ *state) {
+		a.status.Store(http.StatusServiceUnavailable)
+		time.Sleep(refusedFor - 4*time.Second)
+		synctest.Wait()
+		if !f.States()[0].Active {
+			t.Errorf("left at once: %+v", f.States()[0])
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if s := f.States(); s[0].Active || !s[1].Active || s[0].LastError == nil || b.polls.Load() == 0 {
+			t.Errorf("%+v", s)
+		}
+		a.status.Store(http.StatusOK)
+		time.Sleep(DefaultMaxBackoff + time.Second)
+		synctest.Wait()
+		if !f.States()[0].Active {
+			t.Errorf("it is well again: %+v", f.States()[0])
+		}
+	})
+}

@@ -215,10 +215,14 @@ func New(cfg Config) (*Agent, error) {
 		}), len(cfg.StateKeys) > 0, cfg.Log)
 	}
 	a.metrics = admin.NewMetrics(cfg.Version)
+	a.cfg.Security.Shown = a.metrics.UpstreamCertificate
 	if a.cfg.PassThrough == nil {
 		a.cfg.PassThrough = downstream.DefaultPassThrough
 	}
 	a.metrics.Downstream().PassThrough(a.cfg.PassThrough)
+	for _, addr := range a.cfg.Upstreams {
+		a.metrics.Upstream().Known(addr)
+	}
 	a.server = downstream.New(downstream.Config{
 		State:      a,
 		NodeID:     cfg.Node.GetId(),
@@ -234,8 +238,13 @@ func New(cfg Config) (*Agent, error) {
 		Register: a.registerCSDS,
 		Log:      cfg.Log,
 
-		OnConnections: cfg.OnConnections,
-		Observer:      a.metrics.Downstream(),
+		OnConnections: func(open int) {
+			a.metrics.Connections(open)
+			if cfg.OnConnections != nil {
+				cfg.OnConnections(open)
+			}
+		},
+		Observer: a.metrics.Downstream(),
 	})
 	return a, nil
 }
@@ -266,7 +275,8 @@ func (a *Agent) newSurface(quit func()) *admin.Server {
 		ReaderUIDs: a.cfg.AdminReaderUIDs, ReaderGIDs: a.cfg.AdminReaderGIDs,
 		State: a, Metrics: a.metrics, Log: a.cfg.Log, Quit: quit,
 		Actions: map[string]func(context.Context) error{
-			"drain":       func(ctx context.Context) error { a.Drain(ctx); return nil },
+			"drain":       a.Drain,
+			"undrain":     a.Undrain,
 			"hot-restart": a.HotRestart,
 			"resume":      a.Resume,
 		},
@@ -300,6 +310,8 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		}
 	}
 
+	defer context.AfterFunc(ctx, a.end)()
+
 	eg, failed := errgroup.WithContext(serving)
 	eg.Go(func() error {
 		defer endServing()
@@ -310,6 +322,7 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		return nil
 	})
 	eg.Go(func() error { return a.watch(failed) })
+	eg.Go(func() error { a.undoDrain(failed); return nil })
 	eg.Go(func() error { a.orphans.Run(failed); return nil })
 	eg.Go(func() error { return a.surface.Run(late) })
 	if a.socket != nil {

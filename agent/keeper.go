@@ -80,6 +80,10 @@ type keeper struct {
 	// lost is what an agent before this one did not write, and that no upstream has been there
 	// since to give again, with the reason.
 	lost map[store.Key]string
+	// skipped counts, by the reason, what ever came into notStored; writeErrors the writes
+	// that failed.
+	skipped     map[string]int
+	writeErrors uint64
 	// warned are the resources of which the log says so, by reason.
 	warned map[string][]store.Key
 
@@ -109,7 +113,8 @@ type keptGroup struct {
 
 func newKeeper(d disk, encrypted bool, log *slog.Logger) *keeper {
 	return &keeper{
-		log: log, disk: d, encrypted: encrypted, notStored: make(map[store.Key]string), lost: make(map[store.Key]string),
+		log: log, disk: d, encrypted: encrypted,
+		notStored: make(map[store.Key]string), lost: make(map[store.Key]string), skipped: make(map[string]int),
 		wake: make(chan struct{}, 1), written: make(chan struct{}, 1), kept: make(map[string]*keptGroup),
 	}
 }
@@ -399,6 +404,16 @@ func wait(ctx context.Context, d time.Duration, signal <-chan struct{}) {
 
 // write brings the disk up to date.
 func (k *keeper) write() error {
+	err := k.writeOnce()
+	if err != nil {
+		k.mu.Lock()
+		k.writeErrors++
+		k.mu.Unlock()
+	}
+	return err
+}
+
+func (k *keeper) writeOnce() error {
 	k.mu.Lock()
 	opened := k.opened
 	k.mu.Unlock()
@@ -542,6 +557,9 @@ func (k *keeper) records(group string, b cache.Batch) []store.Record {
 				entry.Content = s.Content
 			} else {
 				k.notStored[key] = why
+				if !refused {
+					k.skipped[why]++
+				}
 				k.warnNotStored(key, s.Content, why)
 			}
 		}
@@ -585,7 +603,8 @@ func inOrder(a, b store.Record) int {
 
 // status says how the disk is, and what is not written.
 func (k *keeper) status() *admin.Storage {
-	out := storage(k.disk.Status())
+	stored := k.disk.Status()
+	out := storage(stored)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.away.IsZero() {
@@ -598,6 +617,11 @@ func (k *keeper) status() *admin.Storage {
 		out.NotStored[why]++
 	}
 	out.Missing, out.Lost = named(k.notStored), named(k.lost)
+	out.WriteErrors = k.writeErrors
+	out.Skipped = maps.Clone(k.skipped)
+	for why, n := range stored.Skipped {
+		out.Skipped[why] += n
+	}
 	return out
 }
 

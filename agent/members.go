@@ -107,7 +107,7 @@ func (a *Agent) add(node *corev3.Node) *member {
 			sources, _ := a.sources() // New has made the same before
 			return &upstream.Failover{
 				Sources: sources, FailoverAfter: a.cfg.FailoverAfter, StaleAfter: a.cfg.StaleAfter,
-				ReconnectSpread: a.cfg.ReconnectSpread, Log: a.cfg.Log.With("node", node.GetId()),
+				ReconnectSpread: a.cfg.ReconnectSpread, Events: a.metrics.Upstream(), Log: a.cfg.Log.With("node", node.GetId()),
 			}
 		},
 		Cache: cache.Config{
@@ -118,7 +118,7 @@ func (a *Agent) add(node *corev3.Node) *member {
 		},
 		WatchLives:   a.life.envoy == nil,
 		Log:          a.cfg.Log.With("node", node.GetId()),
-		RestoreAfter: a.cfg.RestoreAfter, MaxStale: a.cfg.MaxStale,
+		RestoreAfter: a.cfg.RestoreAfter, MaxStale: a.cfg.MaxStale, Answered: a.metrics.Latency,
 	}
 	if a.certificates != nil {
 		conf.Secrets = a.certificates
@@ -139,7 +139,7 @@ func (a *Agent) leave(m *member) {
 	if a.groups[m.kind] != m || !m.Cache().Idle() {
 		return // a client came meanwhile
 	}
-	a.end(m)
+	a.drop(m)
 	a.cfg.Log.Info("group closed: no client since the linger time", "node", m.kind.node)
 }
 
@@ -245,13 +245,13 @@ func (a *Agent) evict() bool {
 	if least == nil {
 		return false
 	}
-	a.end(least)
+	a.drop(least)
 	a.cfg.Log.Warn("group closed before its linger time: there are more kinds of clients than --max-groups", "node", least.kind.node, "max", a.cfg.MaxGroups)
 	return true
 }
 
-// end ends a group. Called under mu.
-func (a *Agent) end(m *member) {
+// drop ends a group. Called under mu.
+func (a *Agent) drop(m *member) {
 	delete(a.groups, m.kind)
 	if a.keeper != nil {
 		a.keeper.leave(m)

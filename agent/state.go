@@ -43,7 +43,7 @@ func (a *Agent) Ready() []admin.Condition {
 		conditions = append(conditions, condition("upstream", a.connected()))
 	}
 	if a.draining() {
-		conditions = append(conditions, condition("draining", errors.New("the agent was asked to drain Envoy, and is about to end")))
+		conditions = append(conditions, condition("draining", errors.New("the agent was asked to drain Envoy, by `holdfast drain` or because it is about to end")))
 	}
 	return append(conditions, a.heldBack()...)
 }

@@ -74,6 +74,10 @@ type Change struct {
 	All bool
 }
 
+// Fetched is the form, as Observer is told, of what a client that polls is sent: it does not
+// answer.
+const Fetched = "fetch"
+
 // Observer counts what passes between a server and its clients.
 type Observer interface {
 	StreamOpened(form string)

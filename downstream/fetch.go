@@ -55,7 +55,7 @@ func (s *Server) fetch(ctx context.Context, req *session.Request, node *corev3.N
 		resp := s.answer(view, req, node, first)
 		if resp != nil && resp.Version != req.Version {
 			s.polls.Add(poll, resp)
-			s.cfg.Observer.Pushed(resp.Type, "fetch", len(resp.Resources))
+			s.cfg.Observer.Pushed(resp.Type, Fetched, len(resp.Resources))
 			return resp, nil
 		}
 		if resp != nil && hold == 0 {

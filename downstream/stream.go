@@ -156,12 +156,19 @@ func (st *stream) receive(ctx context.Context, req *session.Request) error {
 	}
 	if eff.Verdict != nil {
 		st.view.Verdict(*eff.Verdict)
+		if eff.Culprit != nil {
+			st.view.Verdict(*eff.Culprit)
+		}
 		st.progress()
 	}
 	idle := st.machine.Idle()
 	st.mu.Unlock()
 	if eff.Verdict != nil {
 		st.report(req, eff.Verdict)
+		if v := eff.Culprit; v != nil {
+			st.log.Warn("resource found to be the cause of a NACK", "type", xds.Short(v.Type), "name", v.Rejected.Name,
+				"version", v.Rejected.Version, "err", v.Error)
+		}
 	}
 	if st.debug {
 		st.log.Debug("request", "type", xds.Short(req.Type), "nonce", req.Nonce, "nack", req.NACK,

@@ -129,8 +129,10 @@ func (u Update) anew() bool { return u.Complete && u.Since == nil }
 // Refresh is a heartbeat for one resource. It holds if Version is what the
 // upstream called the content that is held (protocol.md 6.1).
 type Refresh struct {
-	Name     string
-	Version  string
+	Name    string
+	Version string
+	// Accepted says that it holds for whatever content of this source is held.
+	Accepted bool
 	TTL      time.Duration
 	Deadline time.Time
 }
@@ -369,7 +371,7 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 		c.told(t, u.Source)
 	}
 	for _, h := range u.Refresh {
-		if err := c.refresh(t, h, ch); err != nil && refused == nil {
+		if err := c.refresh(t, from, h, ch); err != nil && refused == nil {
 			refused = err
 		}
 	}
@@ -430,7 +432,8 @@ func (c *Cache) awaited(t *table, u Update) []*Watch {
 	return nil
 }
 
-// room reports whether an update fits within the limits.
+// room returns nil if an update fits within the limits. So does one that makes what is held no
+// more, where that is beyond the limits already: it was restored, or a limit was lowered.
 func (c *Cache) room(t *table, u Update) error {
 	resources, bytes := c.resources, c.bytes
 	leaves := func(e *entry) {
@@ -450,7 +453,14 @@ func (c *Cache) room(t *table, u Update) error {
 		resources++
 		bytes += size(r)
 	}
+	for _, name := range u.Remove {
+		if e := t.entries[name]; e != nil && !all {
+			leaves(e)
+		}
+	}
 	switch {
+	case resources <= c.resources && bytes <= c.bytes:
+		return nil
 	case resources > c.cfg.MaxResources:
 		return fmt.Errorf("refused: it would make %d resources, and at most %d are held (--max-resources)", resources, c.cfg.MaxResources)
 	case bytes > c.cfg.MaxBytes:
@@ -761,12 +771,12 @@ func (c *Cache) drop(t *table, name string) {
 
 // refresh takes in a heartbeat. One for a content that is not held refreshes
 // nothing, and the error says so to the upstream (protocol.md 6.1).
-func (c *Cache) refresh(t *table, h Refresh, ch *changes) error {
+func (c *Cache) refresh(t *table, from origin, h Refresh, ch *changes) error {
 	e := t.entries[h.Name]
 	switch {
 	case e == nil:
 		return fmt.Errorf("%s %q: a heartbeat for what is not held", xds.Short(t.url), h.Name)
-	case e.res.UpstreamVersion != h.Version:
+	case e.res.UpstreamVersion != h.Version && !(h.Accepted && e.source == from.source):
 		return fmt.Errorf("%s %q: a heartbeat of version %q, and %q is held", xds.Short(t.url), h.Name, h.Version, e.res.UpstreamVersion)
 	case c.cfg.HoldTTL[t.url]:
 		return nil

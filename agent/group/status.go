@@ -15,7 +15,7 @@ func (g *Group) Status() admin.Group {
 	node := g.Node()
 	out := admin.Group{
 		NodeID: node.GetId(), Cluster: node.GetCluster(), UserAgent: node.GetUserAgentName(),
-		Contact: g.Contact(), Restored: g.cache.Restored(),
+		Contact: g.Contact(), Opened: g.opened, Restored: g.cache.Restored(),
 	}
 	if f := g.cache.Fallback(); f != nil {
 		out.Fallback = &admin.Fallback{Since: f.Since, Until: f.Until}

@@ -107,3 +107,28 @@ func TestARouteWaitsForAClusterThatNobodyKnowsYet(t *testing.T) {
 		}
 	})
 }
+
+// A cluster that the control plane removes goes when nothing leads to it any more, and 10 s later
+// at most.
+func TestAClusterThatARouteLeadsToGoesLater(t *testing.T) {
+	inAllForms(t, xdstest.Config{}, func(r *rig) {
+		r.mesh()
+		r.cp.Set(xdstest.Cluster("c2", ""), xdstest.CLA("c2", "127.0.0.1:1"), xdstest.Cluster("unused", ""), xdstest.CLA("unused", "127.0.0.1:1"))
+		c := r.client(xdstest.ClientConfig{})
+		r.envoy(c)
+		c.Subscribe(xds.EndpointType, "c2", "unused")
+		r.pass(time.Second)
+		r.cp.Remove(xds.ClusterType, "c1")
+		r.cp.Remove(xds.ClusterType, "unused")
+		r.pass(4 * time.Second)
+		r.holds(c, xds.ClusterType, "c1", "c2")
+		r.cp.Set(xdstest.Route("r1", "c2"))
+		r.pass(1500 * time.Millisecond)
+		r.holds(c, xds.ClusterType, "c2")
+		r.cp.Remove(xds.ClusterType, "c2")
+		r.pass(9 * time.Second)
+		r.holds(c, xds.ClusterType, "c2")
+		r.pass(2 * time.Second)
+		r.holds(c, xds.ClusterType)
+	})
+}

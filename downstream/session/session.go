@@ -29,8 +29,12 @@ func (f Form) String() string {
 }
 
 // DefaultRemovalDelay is how long after everything else the removal of a cluster
-// is sent (design.md I4).
-const DefaultRemovalDelay = time.Second
+// is sent (design.md I4); maxRemovalDelay how long at most while something that the client
+// has leads to it: a control plane may take its time to send the route that leaves it.
+const (
+	DefaultRemovalDelay = time.Second
+	maxRemovalDelay     = 10 * time.Second
+)
 
 // DefaultWarmingHold is how long listeners and routes are held back at most for what
 // they need: the endpoints of a cluster that was just sent, and clusters that nobody
@@ -482,13 +486,23 @@ func (s *Session) giveUpEndpoints() {
 func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Time) {
 	var wake time.Time
 	var gone []string
+	var needed map[string]struct{} // nil while not looked at
 	for name, at := range sub.leaving {
 		if at.IsZero() {
 			at = s.now.Add(s.cfg.RemovalDelay)
 			sub.leaving[name] = at
 		}
-		if !at.After(s.now) {
+		if !at.After(s.now) && !at.Add(maxRemovalDelay-s.cfg.RemovalDelay).After(s.now) {
 			gone = append(gone, name)
+		} else if !at.After(s.now) {
+			if needed == nil {
+				needed = s.needed()
+			}
+			if _, ok := needed[name]; !ok {
+				gone = append(gone, name)
+			} else {
+				wake = earlier(wake, s.now.Add(s.cfg.RemovalDelay))
+			}
 		} else if wake.IsZero() || at.Before(wake) {
 			wake = at
 		}
@@ -514,6 +528,22 @@ func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Tim
 	set := s.fullSet(sub, v)
 	sub.drop(set)
 	return s.commit(sub, set.response(), 0), time.Time{}
+}
+
+// needed returns the clusters that something leads to which the client was sent.
+func (s *Session) needed() map[string]struct{} {
+	needed := make(map[string]struct{})
+	for _, sub := range s.ordered {
+		if !leadsToClusters[sub.url] {
+			continue
+		}
+		for _, h := range sub.sent {
+			if h.last != nil {
+				xds.LeadsToClusters(h.last, func(cluster string) { needed[cluster] = struct{}{} })
+			}
+		}
+	}
+	return needed
 }
 
 // Idle reports whether Next would return no response of the state as it was when Next

@@ -25,6 +25,7 @@ func (c *Cache) Restore(saved []Saved, facts map[Fact]string) {
 		c.restore(s, now)
 	}
 	c.restoredFallback()
+	c.restoredAccident()
 	// Only now is it known what is wanted.
 	for _, t := range c.tables {
 		for name, e := range t.entries {
@@ -74,6 +75,14 @@ func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
 		}
 	case Known:
 		t.restoredKnown = true
+	case WithheldFact:
+		if t.entries[f.Name] == nil {
+			t.withheld[f.Name] = time.Time{}
+		} else {
+			c.logFact(WithheldFact, t.url, f.Name) // a source has put it since
+		}
+	case AccidentFact:
+		c.restoreAccident(value, now)
 	}
 }
 

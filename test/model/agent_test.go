@@ -192,7 +192,7 @@ func (u *upstream) flush() bool {
 		}
 		u.noteOverdue(now)
 		for _, typeURL := range settled {
-			u.w.cache.Synced(u.source, typeURL)
+			u.w.cache.Synced(u.source, typeURL, time.Time{})
 			u.w.settled(kindOf(typeURL))
 		}
 		for _, o := range overdue {

@@ -66,9 +66,9 @@ func (c *Cache) unwithhold(t *table, name string) {
 	}
 }
 
-// heldBack counts the removals that are held back, without those that only wait for
+// countWithheld counts the removals that are held back, without those that only wait for
 // removalGrace.
-func (t *table) heldBack() (n int) {
+func (t *table) countWithheld() (n int) {
 	for _, until := range t.withheld {
 		if until.IsZero() {
 			n++
@@ -197,7 +197,7 @@ func (c *Cache) holdBack(t *table, names []string, anew bool) {
 // tellWithheld tells how much is held back of a guarded type, when that has at least
 // doubled: a control plane may remove name by name.
 func (c *Cache) tellWithheld(t *table) {
-	n := t.heldBack()
+	n := t.countWithheld()
 	if !guarded(t.url) || n < 2*t.toldWithheld {
 		return
 	}
@@ -235,14 +235,26 @@ func (c *Cache) AskAgain() time.Time {
 	return c.accident.since.Add(c.confirmAfter())
 }
 
+// awaitsAnswer reports whether a removal of a type is held back of which a source is to say
+// whether it stands. Of what nobody wants any more none is asked.
+func (c *Cache) awaitsAnswer(t *table) bool {
+	all := c.wants(t, xds.Wildcard)
+	for name, until := range t.withheld {
+		if until.IsZero() && (!c.accident.asking || all || c.wantsResource(t, name, t.entries[name].res)) {
+			return true
+		}
+	}
+	return false
+}
+
 // endAccident ends an accident of which no listener or cluster is held back any more. What
 // else was removed meanwhile has removalGrace to be put again.
 func (c *Cache) endAccident(now time.Time) {
 	if c.accident == nil {
 		return
 	}
-	for url, t := range c.tables {
-		if guarded(url) && t.heldBack() > 0 {
+	for _, url := range []string{xds.ListenerType, xds.ClusterType} {
+		if c.awaitsAnswer(c.table(url)) {
 			return
 		}
 	}
@@ -270,7 +282,6 @@ func (c *Cache) endAccident(now time.Time) {
 // all it has did not confirm for long enough; and it makes the sources be asked again
 // for what is held back. It returns when there is more to do; the zero time for never.
 func (c *Cache) confirm(now time.Time) (next time.Time) {
-	c.endAccident(now) // a TTL may have ended it
 	if a := c.accident; a != nil && !a.asking {
 		if at := a.since.Add(c.confirmAfter()); at.After(now) {
 			next = at
@@ -284,6 +295,7 @@ func (c *Cache) confirm(now time.Time) (next time.Time) {
 			}
 		}
 	}
+	c.endAccident(now) // a TTL may have ended it, or nobody wants it any more
 	for _, t := range c.tables {
 		ch := newChanges(t)
 		for name, at := range t.withheld {

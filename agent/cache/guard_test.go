@@ -207,6 +207,7 @@ func TestWhatBelongsToWhatIsHeldBackIsHeldWithIt(t *testing.T) {
 // More that is missing when the source is asked again begins anew, with its own time.
 func TestWhatAlsoGoesWhenAskedAgainHasItsOwnTime(t *testing.T) {
 	running(t, Config{Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}}, func(t *testing.T, c *Cache) {
+		watch(c, "x", xds.ClusterType, "*")
 		complete(c, xds.ClusterType, numbered("c", 20)...)
 		names := numbered("c", 20)
 		complete(c, xds.ClusterType, names[:8]...)
@@ -220,6 +221,23 @@ func TestWhatAlsoGoesWhenAskedAgainHasItsOwnTime(t *testing.T) {
 		pass(time.Second)
 		askedNow(c, Update{Type: xds.ClusterType, Complete: true})
 		holds(t, c, xds.ClusterType)
+	})
+}
+
+// Of what clients gave up no source is asked, and so it does not wait for an answer.
+func TestWhatNobodyWantsIsNotHeldBackForEver(t *testing.T) {
+	running(t, Config{Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}}, func(t *testing.T, c *Cache) {
+		w := watch(c, "x", xds.ListenerType, "a", "b")
+		put(c, xds.ListenerType, "a@1", "b@1")
+		apply(c, Update{Type: xds.ListenerType, Remove: []string{"a", "b"}})
+		w.Subscribe(xds.ListenerType, false, nil, []string{"a"})
+		pass(time.Minute)
+		withheldOf(t, c, xds.ListenerType, 2)
+		w.Subscribe(xds.ListenerType, false, nil, []string{"b"})
+		pass(time.Second)
+		withheldOf(t, c, xds.ListenerType, 0)
+		pass(removalGrace)
+		holds(t, c, xds.ListenerType)
 	})
 }
 

@@ -171,6 +171,9 @@ func (c *Cache) wantChanged(t *table, name string) {
 		in.mark(t.url, name)
 	}
 	c.logFact(Wanted, t.url, name)
+	if c.accident != nil {
+		c.poke() // of what nobody wants nobody is asked
+	}
 	wanted := c.wants(t, name)
 	if name == xds.Wildcard {
 		for n, e := range t.entries {

@@ -1,6 +1,10 @@
 package group_test
 
 import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -225,4 +229,124 @@ func TestAControlPlaneThatIsAwayIsAskedWhenItIsBack(t *testing.T) {
 		r.pass(time.Minute)
 		r.goneAfter(c)
 	})
+}
+
+// accidents plays random accidents: everything goes, in any order and with pauses, the control
+// plane comes and goes, starts anew with nothing or gets some of it back, and Envoys restart.
+type accidents struct {
+	*rig
+	*rand.Rand
+	names []string
+}
+
+// has puts a cluster, its endpoints, a listener and its route of each name.
+func (a *accidents) has(names ...string) {
+	for i, n := range names {
+		a.cp.Set(xdstest.Cluster(n, ""), xdstest.CLA(n, "127.0.0.1:1"), xdstest.Listener(n, uint32(1+i), n), xdstest.Route(n, n))
+	}
+}
+
+// newEnvoy subscribes as an Envoy that starts: to everything, and to all that this refers to.
+func (a *accidents) newEnvoy() *xdstest.Client {
+	c := a.client(xdstest.ClientConfig{})
+	for list, refers := range map[string]string{xds.ClusterType: xds.EndpointType, xds.ListenerType: xds.RouteType} {
+		c.Subscribe(list)
+		a.quiet()
+		if names := slices.Sorted(maps.Keys(c.Held(list))); len(names) > 0 {
+			c.Subscribe(refers, names...)
+		}
+	}
+	a.pass(time.Second)
+	return c
+}
+
+// isWhole fails unless a new Envoy gets everything.
+func (a *accidents) isWhole(when string) {
+	a.Helper()
+	c := a.newEnvoy()
+	for _, typeURL := range []string{xds.ClusterType, xds.EndpointType, xds.ListenerType, xds.RouteType} {
+		if got := slices.Sorted(maps.Keys(c.Held(typeURL))); !slices.Equal(got, a.names) {
+			a.Fatalf("%s: a new Envoy gets %s %v, want %v", when, xds.Short(typeURL), got, a.names)
+		}
+	}
+	c.Close()
+}
+
+// play removes everything, lets other things happen, and checks the whole time. It ends
+// with some of the resources, and then clients have these.
+func (a *accidents) play() {
+	a.has(a.names...)
+	a.pass(time.Second)
+	c := a.newEnvoy()
+	order := []string{xds.ClusterType, xds.EndpointType, xds.ListenerType, xds.RouteType}
+	a.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+	for _, typeURL := range order {
+		a.cp.Remove(typeURL, a.names...)
+		a.pass(time.Duration(a.IntN(1000)) * time.Millisecond)
+	}
+	begun := time.Now()
+	for time.Since(begun) < confirmAfter-2*time.Minute { // what happens takes more than one
+		what := ""
+		switch a.IntN(5) {
+		case 0:
+			what = "a cut stream"
+			a.cp.Cut(nil)
+		case 1:
+			what = "a control plane that starts anew with nothing"
+			a.cp.Stop()
+			a.pass(time.Duration(a.IntN(60)) * time.Second)
+			a.cp = xdstest.New(xdstest.Config{})
+			a.cp.Serve(a.up.Listen())
+		case 2:
+			what = "some being back for a while"
+			some := a.names[:1+a.IntN(len(a.names)-1)]
+			a.has(some...)
+			a.pass(time.Second)
+			for _, typeURL := range order {
+				a.cp.Remove(typeURL, some...)
+			}
+		case 3:
+			what = "an Envoy that restarts"
+			c.Close()
+			a.pass(time.Second)
+			c = a.newEnvoy()
+		case 4:
+			what = "a while"
+			a.pass(time.Minute)
+		}
+		a.pass(5 * time.Second)
+		a.isWhole("after " + what)
+	}
+	left := a.names[:a.IntN(len(a.names)+1)]
+	a.has(left...)
+	a.pass(2*confirmAfter + time.Minute)
+	a.holds(c, xds.ClusterType, left...)
+	a.holds(c, xds.ListenerType, left...)
+	if n := a.withheld(); n != 0 {
+		a.Errorf("%d removals are held back in the end", n)
+	}
+	c.Close()
+	a.names = left
+	a.isWhole("in the end")
+}
+
+func TestNoAccidentLeavesANewEnvoyWithLess(t *testing.T) {
+	for seed := range uint64(8) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			inAllForms(t, xdstest.Config{}, func(r *rig) {
+				r.restartAgentAs(func(cfg *group.Config) {
+					cfg.Cache.Linger = time.Minute
+					cfg.Cache.Guard = cache.Guard{MaxRemovalPercent: 50, ConfirmAfter: confirmAfter}
+				})
+				a := &accidents{rig: r, Rand: rand.New(rand.NewPCG(seed, 0))}
+				for i := range 1 + a.IntN(12) {
+					a.names = append(a.names, fmt.Sprintf("n%02d", i))
+				}
+				if len(a.names) == 1 {
+					a.names = append(a.names, "n01")
+				}
+				a.play()
+			})
+		})
+	}
 }

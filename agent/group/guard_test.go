@@ -2,16 +2,24 @@ package group_test
 
 import (
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
+	"github.com/holdfast-xds/holdfast/upstream/file"
 )
 
 // confirmAfter is --removal-confirm-after in these tests, below the time after which a
@@ -159,21 +167,107 @@ func (r *rig) goneAfter(c *xdstest.Client) {
 // After the time the control plane is asked anew, on a stream of its own, and only what it
 // says then confirms the removals.
 func TestRemovalsTakeEffectWhenTheControlPlaneConfirmsThem(t *testing.T) {
+	for name, cfg := range map[string]xdstest.Config{"usual": {}, "as Istio does": {EmptyVersions: true, ResendAll: true}} {
+		t.Run(name, func(t *testing.T) {
+			underGuard(t, cfg, func(r *rig, c *xdstest.Client) {
+				r.removeAll(clustersFirst, 0)
+				r.pass(time.Second)
+				_, before := r.cp.Streams()
+				r.pass(confirmAfter - 2*time.Second)
+				r.holdsMesh(c)
+				if _, now := r.cp.Streams(); now != before {
+					r.Errorf("%d streams upstream, want %d: it is not asked again before the time", now, before)
+				}
+				r.pass(time.Minute)
+				r.goneAfter(c)
+				if _, now := r.cp.Streams(); now != before+1 {
+					r.Errorf("%d streams upstream, want one more than %d", now, before)
+				}
+			})
+		})
+	}
+}
+
+// Of one listener of two that goes alone nothing is held back, and its route goes too.
+func TestWhatIsNoAccidentGoes(t *testing.T) {
 	underGuard(t, xdstest.Config{}, func(r *rig, c *xdstest.Client) {
-		r.removeAll(clustersFirst, 0)
+		r.cp.Set(xdstest.Cluster("c2", ""), xdstest.CLA("c2", "127.0.0.1:1"), xdstest.Listener("l2", 2, "r1"))
 		r.pass(time.Second)
-		_, before := r.cp.Streams()
-		r.pass(confirmAfter - 2*time.Second)
-		r.holdsMesh(c)
-		if _, now := r.cp.Streams(); now != before {
-			r.Errorf("%d streams upstream, want %d: it is not asked again before the time", now, before)
+		c.Subscribe(xds.EndpointType, "c1", "c2")
+		r.pass(time.Second)
+		r.cp.Remove(xds.EndpointType, "c1")
+		r.cp.Remove(xds.ListenerType, "l1")
+		r.cp.Remove(xds.ClusterType, "c1")
+		r.pass(10 * time.Second)
+		r.holds(c, xds.ListenerType, "l2")
+		r.holds(c, xds.ClusterType, "c2")
+		if n := r.withheld(); n != 0 {
+			r.Errorf("%d removals are said to be held back", n)
 		}
-		r.pass(time.Minute)
-		r.goneAfter(c)
-		if _, now := r.cp.Streams(); now != before+1 {
-			r.Errorf("%d streams upstream, want one more than %d", now, before)
+		if r.above == xdstest.Delta {
+			for _, s := range r.group.Cache().Resources(xds.EndpointType) {
+				if s.Current != nil && s.Name == "c1" {
+					r.Error("the endpoints of c1 are still held")
+				}
+			}
 		}
 	})
+}
+
+// A directory in the place of a control plane is guarded in the same way: it is read anew after
+// the time.
+func TestADirectoryIsAskedAgainToo(t *testing.T) {
+	for _, back := range []bool{false, true} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "all.pb")
+		resp := &discoveryv3.DiscoveryResponse{}
+		for _, m := range []proto.Message{xdstest.Cluster("c1", ""), xdstest.CLA("c1", "127.0.0.1:1"), xdstest.Listener("l1", 1, "r1"), xdstest.Route("r1", "c1")} {
+			resp.Resources = append(resp.Resources, xdstest.Pack(m))
+		}
+		content, err := proto.Marshal(resp)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write := func() {
+			if err := os.WriteFile(path, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write()
+		synctest.Test(t, func(t *testing.T) {
+			r := &rig{T: t, below: xdstest.Delta, down: &xdstest.Pipe{}, cp: xdstest.New(xdstest.Config{})}
+			r.change = func(cfg *group.Config) {
+				cfg.Cache.Guard = cache.Guard{MaxRemovalPercent: 50, ConfirmAfter: confirmAfter}
+			}
+			log := slog.New(slog.DiscardHandler)
+			r.group, r.stopAgent = r.serve(file.New(file.Config{Dir: dir, Logger: log}), r.down, log)
+			defer r.close()
+			r.pass(time.Second)
+			c := r.client(xdstest.ClientConfig{})
+			r.envoy(c)
+			r.holdsMesh(c)
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			r.pass(confirmAfter - time.Second)
+			r.holdsMesh(c)
+			r.aNewEnvoyIsServed()
+			if back {
+				write()
+			}
+			r.pass(time.Minute)
+			if back {
+				r.holdsMesh(c)
+				r.aNewEnvoyIsServed()
+			} else {
+				r.holds(c, xds.ClusterType)
+				r.holds(c, xds.ListenerType)
+			}
+			if n := r.withheld(); n != 0 {
+				r.Errorf("%d removals are said to be held back", n)
+			}
+		})
+	}
 }
 
 // A control plane that is asked again and has everything again ends it, with nothing removed.

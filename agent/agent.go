@@ -19,12 +19,10 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/agent/envoy"
-	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/dial"
@@ -78,6 +76,8 @@ type Config struct {
 	// before it asks, and fills what an Envoy with that id leaves out; nil to wait
 	// for what it says.
 	Node *corev3.Node
+	// MaxGroups is how many kinds of clients are served at once; 0 for DefaultMaxGroups.
+	MaxGroups int
 	// Linger is how long the subscriptions of a gone client are kept; 0 for the
 	// default.
 	Linger time.Duration
@@ -162,15 +162,6 @@ type Agent struct {
 	start chan *member
 }
 
-// member is a group of the agent.
-type member struct {
-	*group.Group
-	kind kind
-	// prefetched: no client has come yet; the first of its kind adopts it.
-	prefetched bool
-	idle       chan struct{} // closed when the group has been left
-}
-
 // New checks the configuration; it does no I/O.
 func New(cfg Config) (*Agent, error) {
 	if cfg.Log == nil {
@@ -181,6 +172,9 @@ func New(cfg Config) (*Agent, error) {
 	}
 	if err := (admin.Config{Addr: cfg.Admin, Health: cfg.Health, Pprof: cfg.Pprof}).Check(); err != nil {
 		return nil, err
+	}
+	if cfg.MaxGroups == 0 {
+		cfg.MaxGroups = DefaultMaxGroups
 	}
 	a := &Agent{
 		cfg:     cfg,
@@ -221,12 +215,17 @@ func New(cfg Config) (*Agent, error) {
 		}), len(cfg.StateKeys) > 0, cfg.Log)
 	}
 	a.metrics = admin.NewMetrics(cfg.Version)
+	a.cfg.Security.Shown = a.metrics.UpstreamCertificate
 	if a.cfg.PassThrough == nil {
 		a.cfg.PassThrough = downstream.DefaultPassThrough
 	}
 	a.metrics.Downstream().PassThrough(a.cfg.PassThrough)
+	for _, addr := range a.cfg.Upstreams {
+		a.metrics.Upstream().Known(addr)
+	}
 	a.server = downstream.New(downstream.Config{
 		State:      a,
+		NodeID:     cfg.Node.GetId(),
 		Identifier: "holdfast/" + cfg.Version,
 		MaxMessage: cfg.MaxMessage,
 		RESTHold:   cfg.RESTHold,
@@ -239,8 +238,13 @@ func New(cfg Config) (*Agent, error) {
 		Register: a.registerCSDS,
 		Log:      cfg.Log,
 
-		OnConnections: cfg.OnConnections,
-		Observer:      a.metrics.Downstream(),
+		OnConnections: func(open int) {
+			a.metrics.Connections(open)
+			if cfg.OnConnections != nil {
+				cfg.OnConnections(open)
+			}
+		},
+		Observer: a.metrics.Downstream(),
 	})
 	return a, nil
 }
@@ -271,7 +275,8 @@ func (a *Agent) newSurface(quit func()) *admin.Server {
 		ReaderUIDs: a.cfg.AdminReaderUIDs, ReaderGIDs: a.cfg.AdminReaderGIDs,
 		State: a, Metrics: a.metrics, Log: a.cfg.Log, Quit: quit,
 		Actions: map[string]func(context.Context) error{
-			"drain":       func(ctx context.Context) error { a.Drain(ctx); return nil },
+			"drain":       a.Drain,
+			"undrain":     a.Undrain,
 			"hot-restart": a.HotRestart,
 			"resume":      a.Resume,
 		},
@@ -305,6 +310,8 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		}
 	}
 
+	defer context.AfterFunc(ctx, a.end)()
+
 	eg, failed := errgroup.WithContext(serving)
 	eg.Go(func() error {
 		defer endServing()
@@ -315,6 +322,7 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		return nil
 	})
 	eg.Go(func() error { return a.watch(failed) })
+	eg.Go(func() error { a.undoDrain(failed); return nil })
 	eg.Go(func() error { a.orphans.Run(failed); return nil })
 	eg.Go(func() error { return a.surface.Run(late) })
 	if a.socket != nil {
@@ -377,125 +385,10 @@ func (a *Agent) stop() {
 	a.listening = false
 }
 
-// runGroups runs each group that is handed to it until ctx ends.
-func (a *Agent) runGroups(ctx context.Context) error {
-	eg, ctx := errgroup.WithContext(ctx)
-	for {
-		select {
-		case <-ctx.Done():
-			return eg.Wait()
-		case m := <-a.start:
-			eg.Go(func() error {
-				ctx, cancel := context.WithCancel(ctx)
-				defer cancel()
-				go func() {
-					select {
-					case <-m.idle:
-						cancel()
-					case <-ctx.Done():
-					}
-				}()
-				return m.Run(ctx)
-			})
-		}
-	}
-}
-
-// prefetch subscribes with the configured node before any client asks.
-func (a *Agent) prefetch() {
-	node := proto.CloneOf(a.cfg.Node)
-	if node.GetUserAgentName() == "" {
-		node.UserAgentName = xds.EnvoyUserAgent
-	}
-	a.mu.Lock()
-	m := a.add(node)
-	m.prefetched = true
-	a.mu.Unlock()
-	for _, typeURL := range []string{xds.ClusterType, xds.ListenerType} {
-		m.Cache().Prefetch(typeURL, xds.Wildcard)
-	}
-	a.start <- m
-}
-
-// add makes a group for clients like this one; called under mu. The caller hands
-// it to start.
-func (a *Agent) add(node *corev3.Node) *member {
-	m := &member{kind: kindOf(node), idle: make(chan struct{})}
-	conf := group.Config{
-		Node: node,
-		Upstreams: func() *upstream.Failover {
-			sources, _ := a.sources() // New has made the same before
-			return &upstream.Failover{
-				Sources: sources, FailoverAfter: a.cfg.FailoverAfter, StaleAfter: a.cfg.StaleAfter,
-				ReconnectSpread: a.cfg.ReconnectSpread, Log: a.cfg.Log.With("node", node.GetId()),
-			}
-		},
-		Cache: cache.Config{
-			Linger: a.cfg.Linger, OnIdle: func() { a.leave(m) },
-			MaxResources: a.cfg.MaxResources, MaxBytes: a.cfg.MaxBytes,
-			HoldTTL: a.cfg.HoldTTL, Guard: a.cfg.Guard, OnWithheld: a.withheld,
-			Crashes: a.life.envoy != nil, FallbackFor: a.cfg.FallbackFor,
-		},
-		WatchLives:   a.life.envoy == nil,
-		Log:          a.cfg.Log.With("node", node.GetId()),
-		RestoreAfter: a.cfg.RestoreAfter, MaxStale: a.cfg.MaxStale,
-	}
-	if a.certificates != nil {
-		conf.Secrets = a.certificates
-	}
-	m.Group = group.New(conf)
-	if a.keeper != nil {
-		a.keeper.adopt(m, groupName(m.kind, a.cfg.Node))
-	}
-	a.groups[m.kind] = m
-	a.cfg.Log.Info("group opened", "node", node.GetId(), "user_agent", node.GetUserAgentName())
-	return m
-}
-
-// leave ends a group that no client has used for the linger time.
-func (a *Agent) leave(m *member) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.groups[m.kind] != m || !m.Cache().Idle() {
-		return // a client came meanwhile
-	}
-	delete(a.groups, m.kind)
-	if a.keeper != nil {
-		a.keeper.leave(m)
-	}
-	close(m.idle)
-	a.cfg.Log.Info("group closed: no client since the linger time", "node", m.kind.node)
-}
-
 // withheld tells of removals that were held back (design.md I10).
 func (a *Agent) withheld(typeURL string, withheld, held int) {
 	a.cfg.Log.Error("the control plane removes so much that it looks like an accident: these removals, and those of what goes with them, are held back until --removal-confirm-after has passed and the control plane, asked again, confirms them",
 		"type", xds.Short(typeURL), "withheld", withheld, "held", held)
-}
-
-// Attach opens the view of a stream: of the group of its kind, or of a new one.
-func (a *Agent) Attach(c downstream.Client) downstream.View {
-	c.Node = completed(c.Node, a.cfg.Node)
-	k := kindOf(c.Node)
-	a.mu.Lock()
-	m := a.groups[k]
-	isNew := m == nil
-	if isNew {
-		m = a.add(c.Node)
-	}
-	if m.prefetched {
-		m.prefetched = false
-		if !sameNode(a.cfg.Node, c.Node) {
-			a.cfg.Log.Info("the client's node differs from the configured one and replaces it", "node", k.node)
-			m.SetNode(c.Node)
-		}
-	}
-	view := m.Attach(c)
-	a.mu.Unlock()
-	if isNew {
-		a.start <- m // the groups outlive the server, so somebody receives
-	}
-	return view
 }
 
 // sources makes the upstreams, in order of priority.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/upstream"
 )
 
 // registerCSDS adds the client status discovery service: what the clients of each
@@ -112,12 +113,21 @@ func withoutResource(typeURL string, r cache.ResourceStatus) *statusv3.ClientCon
 	return row
 }
 
-// Forward opens a stream of a service that is not served here, to the upstream of
-// the first group that has one. A pass-through stream does not say of which node
-// it is, and every group has the same upstreams.
+// Forward opens a stream of a service that is not served here, to an upstream of the first group
+// that reaches one. A pass-through stream does not say of which node it is, and every group has
+// the same upstreams. It may come before there is a group: Envoy opens the stream of its health
+// checks before ADS (protocol.md 8.5).
 func (a *Agent) Forward(ctx context.Context, method string) (grpc.ClientStream, error) {
 	err := status.Errorf(codes.Unavailable, "no upstream for %s", method)
-	for _, m := range a.members() {
+	members := a.members()
+	if len(members) == 0 {
+		sources, err := a.sources()
+		if err != nil {
+			return nil, status.Error(codes.Unavailable, err.Error())
+		}
+		return (&upstream.Failover{Sources: sources}).Forward(ctx, method)
+	}
+	for _, m := range members {
 		stream, failed := m.Forward(ctx, method)
 		if failed == nil {
 			return stream, nil

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -31,8 +32,9 @@ const (
 	// A disk that takes nothing is tried again after a pause that doubles.
 	minDiskPause = time.Second
 	maxDiskPause = time.Minute
-	// maxDormant bounds the stored groups that no client has asked for.
-	maxDormant = 8
+	// maxDormant bounds the bytes of the resources in stored groups that no client has asked
+	// for.
+	maxDormant = 64 << 20
 )
 
 // disk is what the keeper asks of the store.
@@ -75,6 +77,13 @@ type keeper struct {
 	// notStored is what is not written, and so is missing after a restart without
 	// the control plane, with the reason.
 	notStored map[store.Key]string
+	// lost is what an agent before this one did not write, and that no upstream has been there
+	// since to give again, with the reason.
+	lost map[store.Key]string
+	// skipped counts, by the reason, what ever came into notStored; writeErrors the writes
+	// that failed.
+	skipped     map[string]int
+	writeErrors uint64
 	// warned are the resources of which the log says so, by reason.
 	warned map[string][]store.Key
 
@@ -104,7 +113,8 @@ type keptGroup struct {
 
 func newKeeper(d disk, encrypted bool, log *slog.Logger) *keeper {
 	return &keeper{
-		log: log, disk: d, encrypted: encrypted, notStored: make(map[store.Key]string),
+		log: log, disk: d, encrypted: encrypted,
+		notStored: make(map[store.Key]string), lost: make(map[store.Key]string), skipped: make(map[string]int),
 		wake: make(chan struct{}, 1), written: make(chan struct{}, 1), kept: make(map[string]*keptGroup),
 	}
 }
@@ -219,10 +229,13 @@ func (k *keeper) take(loaded *store.Loaded) {
 		if key.Name == contactNote {
 			g.contact, _ = time.Parse(time.RFC3339, value)
 			g.written = g.contact
+		} else if typeURL, name, ok := parseNotStored(key.Name); ok {
+			k.lost[store.Key{Group: key.Group, Type: typeURL, Name: name}] = value
 		} else if f, ok := parseFact(key.Name); ok {
 			g.facts[f] = value
 		}
 	}
+	k.warnLost()
 	for name, g := range read {
 		switch there := k.kept[name]; {
 		case there == nil:
@@ -235,8 +248,8 @@ func (k *keeper) take(loaded *store.Loaded) {
 	k.forgetDormant()
 }
 
-// forgetDormant drops the groups that were left for longest, where there are many:
-// of nodes whose names change. The next rewrite leaves them out.
+// forgetDormant drops the groups that were left for longest, where what they held is more than
+// maxDormant: of nodes whose names change. The next rewrite leaves them out.
 func (k *keeper) forgetDormant() {
 	var dormant []*keptGroup
 	for _, g := range k.kept {
@@ -244,10 +257,35 @@ func (k *keeper) forgetDormant() {
 			dormant = append(dormant, g)
 		}
 	}
-	slices.SortFunc(dormant, func(a, b *keptGroup) int { return b.contact.Compare(a.contact) })
-	for _, g := range dormant[min(maxDormant, len(dormant)):] {
-		delete(k.kept, g.name)
+	slices.SortFunc(dormant, func(a, b *keptGroup) int {
+		return cmp.Or(b.contact.Compare(a.contact), cmp.Compare(a.name, b.name))
+	})
+	held, dropped := 0, 0
+	for _, g := range dormant {
+		if held += g.size(); held > maxDormant {
+			delete(k.kept, g.name)
+			dropped++
+		}
 	}
+	if dropped > 0 {
+		k.log.Warn("what was stored of clients that were away for longest is dropped, since all of it is too much",
+			"groups", dropped, "kept", len(dormant)-dropped, "max_bytes", maxDormant)
+	}
+}
+
+// size returns the bytes of the resources of a group that is not live.
+func (g *keptGroup) size() (bytes int) {
+	for _, s := range g.saved {
+		bytes += len(s.Name) + bodySize(s.Content) + bodySize(s.Previous)
+	}
+	return bytes
+}
+
+func bodySize(r *xds.Resource) int {
+	if r == nil {
+		return 0
+	}
+	return len(r.Body.GetValue())
 }
 
 // adopt begins to keep a group, and restores what is there of it. It is called
@@ -366,6 +404,16 @@ func wait(ctx context.Context, d time.Duration, signal <-chan struct{}) {
 
 // write brings the disk up to date.
 func (k *keeper) write() error {
+	err := k.writeOnce()
+	if err != nil {
+		k.mu.Lock()
+		k.writeErrors++
+		k.mu.Unlock()
+	}
+	return err
+}
+
+func (k *keeper) writeOnce() error {
 	k.mu.Lock()
 	opened := k.opened
 	k.mu.Unlock()
@@ -420,6 +468,7 @@ func (k *keeper) append() (err error) {
 			continue
 		}
 		batch = append(batch, k.records(name, g.journal.Take())...)
+		batch = append(batch, k.found(g)...)
 		journals = append(journals, g.journal)
 		if at := g.live.Contact(); at.Sub(g.written) >= contactEvery {
 			g.contact, g.written = at, at
@@ -445,6 +494,8 @@ func (k *keeper) rewrite() error {
 	var journals []*cache.Journal
 	for _, name := range slices.Sorted(maps.Keys(k.kept)) {
 		g := k.kept[name]
+		k.found(g)
+		all = append(all, k.lostOf(name)...)
 		if g.live == nil {
 			all = append(all, k.dormant(g)...)
 			continue
@@ -487,10 +538,13 @@ func (k *keeper) dormant(g *keptGroup) []store.Record {
 // that must not be written is not, nor anything older in its place. Called under mu.
 func (k *keeper) records(group string, b cache.Batch) []store.Record {
 	out := make([]store.Record, 0, len(b.Resources)+len(b.Facts))
+	var notes []store.Record
 	for _, s := range b.Resources {
 		key := store.Key{Group: group, Type: s.Type, Name: s.Name}
 		_, refused := k.notStored[key]
+		_, lost := k.lost[key]
 		delete(k.notStored, key)
+		delete(k.lost, key)
 		entry := store.Entry{Source: s.Source, Accepted: s.Accepted, Stable: s.Stable}
 		if s.Content != nil {
 			// To look for a secret costs more than to write, and most contents come three
@@ -503,8 +557,14 @@ func (k *keeper) records(group string, b cache.Batch) []store.Record {
 				entry.Content = s.Content
 			} else {
 				k.notStored[key] = why
+				if !refused {
+					k.skipped[why]++
+				}
 				k.warnNotStored(key, s.Content, why)
 			}
+		}
+		if _, now := k.notStored[key]; now || refused || lost {
+			notes = append(notes, notStoredNote(key, k.notStored[key]))
 		}
 		if s.Previous != nil && (entry.Content != nil || s.Content == nil) {
 			ok := s.PreviousKnown && !refused
@@ -518,6 +578,7 @@ func (k *keeper) records(group string, b cache.Batch) []store.Record {
 		out = append(out, store.Set{Key: key, Entry: entry})
 	}
 	slices.SortStableFunc(out, inOrder)
+	out = append(out, notes...)
 	for f, value := range b.Facts {
 		out = append(out, store.Note{Key: store.NoteKey{Group: group, Name: factName(f)}, Value: value})
 	}
@@ -542,7 +603,8 @@ func inOrder(a, b store.Record) int {
 
 // status says how the disk is, and what is not written.
 func (k *keeper) status() *admin.Storage {
-	out := storage(k.disk.Status())
+	stored := k.disk.Status()
+	out := storage(stored)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.away.IsZero() {
@@ -554,7 +616,12 @@ func (k *keeper) status() *admin.Storage {
 		}
 		out.NotStored[why]++
 	}
-	out.Missing = named(k.notStored)
+	out.Missing, out.Lost = named(k.notStored), named(k.lost)
+	out.WriteErrors = k.writeErrors
+	out.Skipped = maps.Clone(k.skipped)
+	for why, n := range stored.Skipped {
+		out.Skipped[why] += n
+	}
 	return out
 }
 

@@ -20,8 +20,14 @@ type lifecycle struct {
 	envoy *envoy.Supervisor
 	admin *envoy.Admin
 
-	mu      sync.Mutex
-	drained chan struct{} // made when a drain begins, closed when it is over
+	// health is held while Envoy's health checks are made to fail or to pass, with the mark of
+	// that.
+	health sync.Mutex
+
+	mu    sync.Mutex
+	drain *drain // under way or over; nil for none
+	// ending says that the agent was asked to end.
+	ending bool
 	// leaving says that another agent takes over, and released that the locks and the
 	// addresses which it needs were given up.
 	leaving  bool
@@ -76,38 +82,11 @@ func (a *Agent) Live() error {
 	return nil
 }
 
-// Drain lets Envoy end its connections, and makes the agent not ready, for good. It
-// returns when Envoy may be ended. Those who ask while a drain is under way wait for
-// it.
-func (a *Agent) Drain(ctx context.Context) {
-	a.life.mu.Lock()
-	under := a.life.drained
-	if under == nil {
-		a.life.drained = make(chan struct{})
-	}
-	a.life.mu.Unlock()
-	if under != nil {
-		select {
-		case <-under:
-		case <-ctx.Done():
-		}
-		return
-	}
-	defer close(a.life.drained)
-	a.cfg.Log.Info("draining: not ready from now on")
-	switch {
-	case a.life.envoy != nil:
-		a.life.envoy.Drain(ctx)
-	case a.life.admin != nil:
-		envoy.Drain(ctx, a.life.admin, a.cfg.Envoy.Draining, a.cfg.Log)
-	}
-}
-
-// draining reports whether a drain has begun.
-func (a *Agent) draining() bool {
+// end notes that the agent was asked to end.
+func (a *Agent) end() {
 	a.life.mu.Lock()
 	defer a.life.mu.Unlock()
-	return a.life.drained != nil
+	a.life.ending = true
 }
 
 // runEnvoy runs Envoy until ctx ends, and drains it then; or until Envoy ends, which
@@ -123,7 +102,7 @@ func (a *Agent) runEnvoy(ctx, serving context.Context) error {
 	wg.Go(func() {
 		select {
 		case <-ctx.Done():
-			a.Drain(drain)
+			_ = a.Drain(drain) // nobody undoes it now
 			end()
 		case <-running.Done():
 		}
@@ -160,8 +139,13 @@ func (a *Agent) HotRestart(ctx context.Context) error {
 // crashed.
 func (a *Agent) crashed(started time.Time) {
 	for _, m := range a.members() {
-		if m.kind.userAgent == xds.EnvoyUserAgent {
-			m.Crashed(started)
+		if m.kind.userAgent != xds.EnvoyUserAgent {
+			continue
+		}
+		before := m.Cache().Fallback()
+		m.Crashed(started)
+		if before == nil && m.Cache().Fallback() != nil {
+			a.metrics.FellBack()
 		}
 	}
 }

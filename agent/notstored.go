@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/store"
@@ -57,4 +58,54 @@ func named(notStored map[store.Key]string) []admin.NotStored {
 		n[r.Reason]++
 		return n[r.Reason] > maxNamed
 	})
+}
+
+// notStoredKind begins the name of the note that a resource is not written; its type URL and name,
+// which may hold anything, follow. The value is the reason, "" once it is written, or gone.
+const notStoredKind = "notstored "
+
+func notStoredNote(key store.Key, why string) store.Record {
+	return store.Note{Key: store.NoteKey{Group: key.Group, Name: notStoredKind + key.Type + " " + key.Name}, Value: why}
+}
+
+func parseNotStored(note string) (typeURL, name string, ok bool) {
+	rest, ok := strings.CutPrefix(note, notStoredKind)
+	if !ok {
+		return "", "", false
+	}
+	return strings.Cut(rest, " ")
+}
+
+// found forgets what a group had lost, once an upstream has answered: it has given it again, or is
+// about to. It returns what is to be written of that. Called under mu.
+func (k *keeper) found(g *keptGroup) (out []store.Record) {
+	if len(k.lost) == 0 || g.live == nil || !g.live.Connected() {
+		return nil
+	}
+	for key := range k.lost {
+		if key.Group == g.name {
+			delete(k.lost, key)
+			out = append(out, notStoredNote(key, ""))
+		}
+	}
+	return out
+}
+
+// lostOf returns what is to be written of what a group has lost. Called under mu.
+func (k *keeper) lostOf(group string) (out []store.Record) {
+	for key, why := range k.lost {
+		if key.Group == group {
+			out = append(out, notStoredNote(key, why))
+		}
+	}
+	return out
+}
+
+// warnLost tells what is missing because it was not stored, until an upstream answers. Called under
+// mu.
+func (k *keeper) warnLost() {
+	for _, r := range named(k.lost) {
+		k.log.Warn("a resource that was there before the restart was not stored, and is missing until a control plane answers",
+			"type", r.Type, "name", r.Name, "reason", r.Reason, "todo", "give --state-key-file: with it, what is secret is stored, encrypted")
+	}
 }

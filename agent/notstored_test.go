@@ -62,6 +62,29 @@ func TestARouteWithACredentialIsWrittenEncryptedOnly(t *testing.T) {
 				r.holds(again, xds.RouteType, "r1")
 			}
 			r.holds(again, xds.ClusterType, "c1")
+			// Finding F9: what is missing now is said, until a control plane answers.
+			lost := r.agent.Status().Storage.Lost
+			if !slices.Equal(lost, want) {
+				t.Errorf("missing after the restart: %+v", lost)
+			}
+			conditions := r.agent.Ready()
+			if last := conditions[len(conditions)-1]; (last.Name == "state") != (key == nil) || !last.OK {
+				t.Errorf("conditions %+v", conditions)
+			}
+			r.stop() // and by the next agent as well
+			r.start()
+			r.quiet()
+			if lost := r.agent.Status().Storage.Lost; !slices.Equal(lost, want) {
+				t.Errorf("missing after another restart: %+v", lost)
+			}
+			if n := strings.Count(log.String(), "was not stored, and is missing until a control plane answers"); n != 2*len(want) {
+				t.Errorf("%d warnings:\n%s", n, &log)
+			}
+			r.cp.Serve(r.up.Listen())
+			r.pass(10 * time.Second)
+			if lost := r.agent.Status().Storage.Lost; len(lost) != 0 {
+				t.Errorf("still missing: %+v", lost)
+			}
 		})
 	}
 }

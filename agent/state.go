@@ -43,7 +43,7 @@ func (a *Agent) Ready() []admin.Condition {
 		conditions = append(conditions, condition("upstream", a.connected()))
 	}
 	if a.draining() {
-		conditions = append(conditions, condition("draining", errors.New("the agent was asked to drain Envoy, and is about to end")))
+		conditions = append(conditions, condition("draining", errors.New("the agent was asked to drain Envoy, by `holdfast drain` or because it is about to end")))
 	}
 	return append(conditions, a.heldBack()...)
 }
@@ -70,6 +70,13 @@ func (a *Agent) heldBack() (conditions []admin.Condition) {
 			conditions = append(conditions, admin.Condition{Name: "fallback", OK: true, Reason: fmt.Sprintf(
 				"Envoy crashed again and again: %d resources are held back until the control plane changes them, `holdfast resume`, or %s",
 				len(f.Suspects), f.Until.UTC().Format(time.RFC3339))})
+		}
+	}
+	if a.keeper != nil {
+		if lost := a.keeper.status().Lost; len(lost) > 0 {
+			conditions = append(conditions, admin.Condition{Name: "state", OK: true, Reason: fmt.Sprintf(
+				"%s %s, which was there before the restart, was not stored (%s), and is missing until an upstream answers: %d resources in all, see holdfast status",
+				lost[0].Type, lost[0].Name, lost[0].Reason, len(lost))})
 		}
 	}
 	return conditions

@@ -82,7 +82,9 @@ func (a *Agent) awaitEnd(ctx, serving context.Context) {
 		case <-ctx.Done():
 			return
 		case conn := <-a.life.successors:
-			if a.handOver(ctx, conn) {
+			over := a.handOver(ctx, conn)
+			a.metrics.TakenOver(over && ctx.Err() == nil)
+			if over {
 				return
 			}
 		}

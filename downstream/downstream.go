@@ -18,8 +18,9 @@ import (
 
 // State is what a Server serves.
 type State interface {
-	// Attach opens the view of a stream whose client has said who it is.
-	Attach(c Client) View
+	// Attach opens the view of a stream whose client has said who it is. Its error, a gRPC
+	// status, is what the client gets where it cannot be served.
+	Attach(c Client) (View, error)
 }
 
 // Client is who is at the other end of a stream.
@@ -72,6 +73,10 @@ type Change struct {
 	// All says that what is known of the wildcard changed.
 	All bool
 }
+
+// Fetched is the form, as Observer is told, of what a client that polls is sent: it does not
+// answer.
+const Fetched = "fetch"
 
 // Observer counts what passes between a server and its clients.
 type Observer interface {

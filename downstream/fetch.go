@@ -34,11 +34,15 @@ func (s *Server) fetch(ctx context.Context, req *session.Request, node *corev3.N
 	if err := check(req); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	node, err := nodeOf(node)
+	node, err := s.nodeOf(node)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	view := s.cfg.State.Attach(Client{Stream: s.number(), Node: node, Form: session.SotW, Fetch: true})
+	view, err := s.cfg.State.Attach(Client{Stream: s.number(), Node: node, Form: session.SotW, Fetch: true})
+	if err != nil {
+		s.cfg.Observer.Refused("groups")
+		return nil, err
+	}
 	defer view.Close(End{})
 	poll := strings.Join(append([]string{node.GetId(), req.Type}, req.Names...), "\x00")
 	if last, ok := s.polls.Peek(poll); ok && last.Version == req.Version {
@@ -51,7 +55,7 @@ func (s *Server) fetch(ctx context.Context, req *session.Request, node *corev3.N
 		resp := s.answer(view, req, node, first)
 		if resp != nil && resp.Version != req.Version {
 			s.polls.Add(poll, resp)
-			s.cfg.Observer.Pushed(resp.Type, "fetch", len(resp.Resources))
+			s.cfg.Observer.Pushed(resp.Type, Fetched, len(resp.Resources))
 			return resp, nil
 		}
 		if resp != nil && hold == 0 {

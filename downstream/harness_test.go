@@ -42,9 +42,10 @@ type counted struct {
 	open atomic.Int64
 }
 
-func (c *counted) Attach(client downstream.Client) downstream.View {
+func (c *counted) Attach(client downstream.Client) (downstream.View, error) {
 	c.open.Add(1)
-	return closing{c.Group.Attach(client), c}
+	view, err := c.Group.Attach(client)
+	return closing{view, c}, err
 }
 
 type closing struct {

@@ -58,6 +58,11 @@ func (l Limits) orDefault() Limits {
 	return l
 }
 
+// LimitNames lists the limits that Observer.Refused is told of.
+func LimitNames() []string {
+	return []string{"streams", "types", "subscriptions", "names", "request_rate", "any_depth"}
+}
+
 // exhausted counts what a limit refused and returns the status for it.
 func (s *Server) exhausted(limit, format string, args ...any) error {
 	s.cfg.Observer.Refused(limit)

@@ -56,13 +56,13 @@ func TestAClientIsHeldToItsLimits(t *testing.T) {
 		names    int // that are subscribed to at the end
 	}{
 		{"within them all", []*session.Request{request(xds.EndpointType, 10)}, "", 1, 10},
-		{"types", []*session.Request{request("a", 1), request("b", 1), request("c", 1)}, "types", 2, 2},
-		{"an asked type again", []*session.Request{request("a", 1), request("b", 1), request("a", 1)}, "", 2, 2},
+		{"types", []*session.Request{request(xds.EndpointType, 1), request(xds.RouteType, 1), request(xds.SecretType, 1)}, "types", 2, 2},
+		{"an asked type again", []*session.Request{request(xds.EndpointType, 1), request(xds.RouteType, 1), request(xds.EndpointType, 1)}, "", 2, 2},
 		{"names of one request", []*session.Request{request(xds.EndpointType, 11)}, "subscriptions", 1, 10},
-		{"names of several requests", []*session.Request{request("a", 6), {Type: "b", Subscribe: names(6)}}, "subscriptions", 2, 10},
-		{"a name that is too long", []*session.Request{{Type: "a", Subscribe: []string{"b", long, "c"}}}, "names", 1, 2},
-		{"an empty one", []*session.Request{{Type: "a", Subscribe: []string{""}}}, "names", 1, 0},
-		{"versions of what it has", []*session.Request{{Type: "a", Initial: versions(11)}}, "subscriptions", 1, 0},
+		{"names of several requests", []*session.Request{request(xds.EndpointType, 6), {Type: xds.RouteType, Subscribe: names(6)}}, "subscriptions", 2, 10},
+		{"a name that is too long", []*session.Request{{Type: xds.EndpointType, Subscribe: []string{"b", long, "c"}}}, "names", 1, 2},
+		{"an empty one", []*session.Request{{Type: xds.EndpointType, Subscribe: []string{""}}}, "names", 1, 0},
+		{"versions of what it has", []*session.Request{{Type: xds.EndpointType, Initial: versions(11)}}, "subscriptions", 1, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var log bytes.Buffer

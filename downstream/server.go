@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/downstream/codec"
 	"github.com/holdfast-xds/holdfast/downstream/session"
@@ -60,6 +61,8 @@ type Config struct {
 	RESTHold time.Duration
 	// RESTHost is the name of the host, if any, where REST is served on a TCP address.
 	RESTHost string
+	// NodeID is who a client is that does not say so; "" to refuse it.
+	NodeID string
 	// Forward takes the streams of the services in PassThrough, full names such as
 	// "envoy.service.load_stats.v3.LoadReportingService"; nil refuses them. PassThrough is
 	// DefaultPassThrough where it is nil.
@@ -226,7 +229,7 @@ func (s *Server) serve(ctx context.Context, form session.Form, typeURL string, w
 
 // errNoNode refuses a stream whose client does not say who it is: the state it
 // should see depends on that.
-var errNoNode = errors.New("the first request of a stream must carry a node with an id")
+var errNoNode = errors.New("the first request of a stream must carry a node with an id (or --node-id say who clients without one are)")
 
 // enforcesTTL tells whether a client drops a resource when its TTL has passed.
 // Envoy does, and does not say so (protocol.md V12, 6.8).
@@ -235,10 +238,17 @@ func enforcesTTL(node *corev3.Node) bool {
 		slices.Contains(node.GetClientFeatures(), xds.FeatureResourceTTL)
 }
 
-// nodeOf checks the Node of a first request.
-func nodeOf(node *corev3.Node) (*corev3.Node, error) {
-	if node.GetId() == "" {
+// nodeOf checks the Node of a first request. One without an id is who Config.NodeID says.
+func (s *Server) nodeOf(node *corev3.Node) (*corev3.Node, error) {
+	switch {
+	case node.GetId() != "":
+		return node, nil
+	case s.cfg.NodeID == "":
 		return nil, errNoNode
+	case node == nil:
+		return &corev3.Node{Id: s.cfg.NodeID}, nil
 	}
+	node = proto.CloneOf(node)
+	node.Id = s.cfg.NodeID
 	return node, nil
 }

@@ -2,6 +2,8 @@ package downstream
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -315,13 +317,16 @@ func (s *Socket) Restore() error {
 	return nil
 }
 
-// temporaryName returns a name in the same directory that is no longer.
+// temporaryName returns a name in the same directory that belongs to this path alone: the lock of
+// the path is what keeps others from it. It is no longer than a socket's path may be.
 func temporaryName(path string) string {
 	dir, base := filepath.Split(path)
-	if base[0] == '~' {
-		return dir + "_" + base[1:]
+	if name := dir + "." + base + ".new"; len(name) <= MaxSocketPath {
+		return name
 	}
-	return dir + "~" + base[1:]
+	sum := sha256.Sum256([]byte(base))
+	name := "." + hex.EncodeToString(sum[:])
+	return dir + name[:min(len(name), max(len(base), 2))]
 }
 
 func lockName(path string) string { return path + ".lock" }

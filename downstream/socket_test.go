@@ -133,6 +133,25 @@ func TestAStaleSocketAndItsTemporaryAreReplaced(t *testing.T) {
 	}
 }
 
+// Two agents that start together, each with its own socket in one directory, must not take each
+// other's for what is left of an earlier start.
+func TestTwoSocketsInOneDirectoryHaveTheirOwnTemporaryNames(t *testing.T) {
+	long := "/" + strings.Repeat("d", MaxSocketPath-len("/xds-1.sock")-1) + "/"
+	for _, dir := range []string{"/run/holdfast/", long} {
+		of := make(map[string]string)
+		for _, base := range []string{"xds.sock", "ads.sock", "~ds.sock", "_ds.sock", ".xds.sock", "xds-1.sock", "xds-2.sock", "x"} {
+			tmp := temporaryName(dir + base)
+			if other, taken := of[tmp]; taken || tmp == dir+base {
+				t.Errorf("%s%s and %s: both %s", dir, base, other, tmp)
+			}
+			of[tmp] = base
+			if filepath.Dir(tmp) != filepath.Clean(dir) || len(tmp) > MaxSocketPath {
+				t.Errorf("%s%s: %s, of %d bytes", dir, base, tmp, len(tmp))
+			}
+		}
+	}
+}
+
 func TestASecondAgentOnThePathIsRefused(t *testing.T) {
 	path := filepath.Join(socketDir(t), "xds.sock")
 	first := listening(t, SocketConfig{Path: path})

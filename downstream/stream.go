@@ -64,10 +64,12 @@ func (st *stream) run(ctx context.Context) error {
 	if err != nil {
 		return ended(err)
 	}
-	if node, err = nodeOf(node); err != nil {
+	if node, err = st.server.nodeOf(node); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
-	st.attach(node)
+	if err := st.attach(node); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	results := make(chan error, 2)
@@ -94,9 +96,12 @@ func ended(err error) error {
 }
 
 // attach opens the view once the client has said who it is.
-func (st *stream) attach(node *corev3.Node) {
+func (st *stream) attach(node *corev3.Node) (err error) {
 	client := Client{Stream: st.number, Node: node, Form: st.form, Peer: st.peer}
-	st.view = st.server.cfg.State.Attach(client)
+	if st.view, err = st.server.cfg.State.Attach(client); err != nil {
+		st.server.cfg.Observer.Refused("groups")
+		return err
+	}
 	st.log = st.server.cfg.Log.With("stream", st.number, "node", node.GetId(), "form", st.form.String())
 	st.debug = st.log.Enabled(context.Background(), slog.LevelDebug)
 	st.mu.Lock()
@@ -113,6 +118,7 @@ func (st *stream) attach(node *corev3.Node) {
 	})
 	st.gate = newGate(st.server, st.log)
 	st.log.Info("stream opened", "peer", st.peer)
+	return nil
 }
 
 func (st *stream) receiveAll(ctx context.Context, req *session.Request) error {
@@ -150,12 +156,19 @@ func (st *stream) receive(ctx context.Context, req *session.Request) error {
 	}
 	if eff.Verdict != nil {
 		st.view.Verdict(*eff.Verdict)
+		if eff.Culprit != nil {
+			st.view.Verdict(*eff.Culprit)
+		}
 		st.progress()
 	}
 	idle := st.machine.Idle()
 	st.mu.Unlock()
 	if eff.Verdict != nil {
 		st.report(req, eff.Verdict)
+		if v := eff.Culprit; v != nil {
+			st.log.Warn("resource found to be the cause of a NACK", "type", xds.Short(v.Type), "name", v.Rejected.Name,
+				"version", v.Rejected.Version, "err", v.Error)
+		}
 	}
 	if st.debug {
 		st.log.Debug("request", "type", xds.Short(req.Type), "nonce", req.Nonce, "nack", req.NACK,

@@ -144,15 +144,21 @@ func (a *ADS) attempt(ctx context.Context, dialing *dialing, feed Feed, answered
 	return a.server.run(ctx, cancel, wire, feed, answered)
 }
 
-// Forward opens a stream of another service to the same server, on the connection
-// of the ADS stream and with the same headers, which replace those of ctx. It fails with UNAVAILABLE while
-// there is none.
+// Forward opens a stream of another service to the same server, with the headers of the ADS
+// stream, which replace those of ctx. It uses the connection of the ADS stream; while there is
+// none it makes one, which is closed when ctx ends. It fails with UNAVAILABLE if the server
+// cannot be reached.
 func (a *ADS) Forward(ctx context.Context, method string) (grpc.ClientStream, error) {
 	a.mu.Lock()
 	conn := a.conn
 	a.mu.Unlock()
 	if conn == nil {
-		return nil, status.Errorf(codes.Unavailable, "upstream %s is away", a.Name())
+		own, err := a.dial(a.dialer.dialing())
+		if err != nil {
+			return nil, status.Error(codes.Unavailable, err.Error())
+		}
+		context.AfterFunc(ctx, func() { _ = own.Close() })
+		conn = own
 	}
 	ctx, err := a.headers(ctx)
 	if err != nil {

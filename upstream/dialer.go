@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -61,7 +62,30 @@ type dialing struct {
 
 	mu      sync.Mutex
 	reached bool
+	lost    bool      // the other side has closed a connection, or it broke
 	closed  []address // at which nobody accepted
+}
+
+// connection is one of an attempt, which notes that it was lost.
+type connection struct {
+	net.Conn
+	of     *dialing
+	closed atomic.Bool // by this side
+}
+
+func (c *connection) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if err != nil && !c.closed.Load() {
+		c.of.mu.Lock()
+		c.of.lost = true
+		c.of.mu.Unlock()
+	}
+	return n, err
+}
+
+func (c *connection) Close() error {
+	c.closed.Store(true)
+	return c.Conn.Close()
 }
 
 // dialing begins an attempt.
@@ -85,19 +109,26 @@ func (d *dialing) dial(ctx context.Context, network, addr string) (net.Conn, err
 	defer d.mu.Unlock()
 	if err == nil {
 		d.reached = true
-	} else if len(d.closed) < maxRedialed {
+		return &connection{Conn: conn, of: d}, nil
+	}
+	if len(d.closed) < maxRedialed {
 		d.closed = append(d.closed, to)
 	}
-	return conn, err
+	return nil, err
 }
 
 // why returns why an attempt has ended: as an *unreachable if no address accepted a
-// connection.
+// connection, as a *lost if the connection went.
 func (d *dialing) why(err error) error {
 	d.drop()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err == nil || d.reached || len(d.closed) == 0 {
+	switch {
+	case err == nil:
+		return nil
+	case d.lost:
+		return &lost{err}
+	case d.reached || len(d.closed) == 0:
 		return err
 	}
 	closed := d.closed
@@ -114,6 +145,11 @@ type unreachable struct {
 }
 
 func (u *unreachable) Unwrap() error { return u.error }
+
+// lost is why an attempt ended whose connection the other side closed, or which broke.
+type lost struct{ error }
+
+func (l *lost) Unwrap() error { return l.error }
 
 // await tries addresses again until one accepts, and keeps that connection for the next
 // attempt; until lookupInterval has passed or ctx ends. It reports whether one accepted.

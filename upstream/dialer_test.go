@@ -67,8 +67,20 @@ func TestAClosedPortIsTriedEachHalfSecondAndTheConnectionKept(t *testing.T) {
 			t.Errorf("%v after %d further attempts", err, p.attempt.Load()-n)
 		}
 		_ = conn.Close()
+		_, _ = conn.Read(make([]byte, 1))
 		if err := attempt.why(errDown); err != errDown {
 			t.Errorf("of a server that was reached: %v", err)
+		}
+		// One that the server closes is lost.
+		attempt = d.dialing()
+		if conn, err = attempt.grpc(t.Context(), "192.0.2.1:1"); err != nil {
+			t.Fatal(err)
+		}
+		_ = (*p.server.Load()).Close()
+		_, _ = conn.Read(make([]byte, 1))
+		var gone *lost
+		if err := attempt.why(errDown); !errors.As(err, &gone) || !errors.Is(err, errDown) {
+			t.Errorf("of a connection that is lost: %v", err)
 		}
 	})
 }

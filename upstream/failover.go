@@ -33,7 +33,8 @@ const stableAfter = 10 * time.Second
 //
 // A source that nobody serves (connections are refused, or time out) is tried again each half
 // second, so that it is found soon after it is back. One that fails later is tried again after a
-// backoff with full jitter, which begins anew when a stream has lived for a while. The next one takes over after one failed attempt if something
+// backoff with full jitter, which begins anew when a stream has lived for a while, or when it was
+// the connection that failed before it. The next one takes over after one failed attempt if something
 // that is subscribed to is not held, else after FailoverAfter. Whatever runs, the
 // sources before it are tried on; the first to answer takes over, and only then
 // the one that ran is ended.
@@ -62,6 +63,8 @@ type Failover struct {
 	// Failed, if set, is told when every source has failed an attempt and none
 	// answers; more than once if that stays so.
 	Failed func()
+	// Events, if set, counts what becomes of the sources.
+	Events Events
 	Log    *slog.Logger
 
 	mu      sync.Mutex
@@ -73,6 +76,21 @@ type Failover struct {
 	presumed *run
 	// changed is closed and made anew with every change of states.
 	changed chan struct{}
+}
+
+// Events counts, by the name of a source, attempts at it, how often it answered and so came into
+// use, and attempts that failed or had no answer. The methods must not block.
+type Events interface {
+	Attempted(source string)
+	Connected(source string)
+	Failed(source string)
+}
+
+// tell tells Events, if it is set.
+func (f *Failover) tell(event func(Events, string), i int) {
+	if f.Events != nil {
+		event(f.Events, f.Sources[i].Name())
+	}
 }
 
 // SourceState is what is known of one source.
@@ -138,8 +156,9 @@ func (f *Failover) Contact() time.Time {
 	return time.Now()
 }
 
-// Forward opens a stream of another service to the source that answers. It fails
-// with UNAVAILABLE when there is none, or it is no server.
+// Forward opens a stream of another service to the source that answers or, if there is none, or
+// it is no server, to the first in order of priority that is one and can be reached. It fails
+// with UNAVAILABLE when there is none.
 func (f *Failover) Forward(ctx context.Context, method string) (grpc.ClientStream, error) {
 	f.mu.Lock()
 	active := -1
@@ -147,14 +166,25 @@ func (f *Failover) Forward(ctx context.Context, method string) (grpc.ClientStrea
 		active = f.active
 	}
 	f.mu.Unlock()
-	if active >= 0 {
-		if to, ok := f.Sources[active].(interface {
-			Forward(context.Context, string) (grpc.ClientStream, error)
-		}); ok {
-			return to.Forward(ctx, method)
-		}
+	sources := f.Sources
+	if active > 0 {
+		sources = slices.Concat(sources[active:active+1], sources[:active], sources[active+1:])
 	}
-	return nil, status.Errorf(codes.Unavailable, "no upstream for %s", method)
+	failed := status.Errorf(codes.Unavailable, "no upstream for %s", method)
+	for _, s := range sources {
+		to, ok := s.(interface {
+			Forward(context.Context, string) (grpc.ClientStream, error)
+		})
+		if !ok || ctx.Err() != nil {
+			continue
+		}
+		stream, err := to.Forward(ctx, method)
+		if err == nil {
+			return stream, nil
+		}
+		failed = err
+	}
+	return nil, failed
 }
 
 func (f *Failover) init() {
@@ -208,6 +238,7 @@ func (f *Failover) keep(ctx context.Context, i int, feed Feed) {
 	again := false // it was the active one, and is to be run once more at once
 	// Failures in a row: of attempts of any kind, and of streams of a server that was reached.
 	failures, broken := 0, 0
+	connection := false // it was the connection that failed last
 	for ctx.Err() == nil {
 		if i > 0 && !again && !f.turn(ctx, i, failedSince) {
 			return
@@ -219,10 +250,11 @@ func (f *Failover) keep(ctx context.Context, i int, feed Feed) {
 		}
 		if answered {
 			failures, failedSince = 0, time.Now()
-			if time.Since(begun) >= stableAfter {
+			if connection || time.Since(begun) >= stableAfter {
 				broken = 0
 			}
 		}
+		connection = false
 		again = answered && errors.Is(err, errReopen)
 		if errors.Is(err, errPreferred) {
 			continue // wait for the turn
@@ -231,9 +263,12 @@ func (f *Failover) keep(ctx context.Context, i int, feed Feed) {
 			f.Log.Info("opening another stream", "upstream", f.Sources[i].Name(), "reason", err)
 			continue // it is no failure
 		}
+		f.tell(Events.Failed, i)
 		failures++
 		var away *unreachable
-		if errors.As(err, &away) {
+		var gone *lost
+		connection = errors.As(err, &away) || errors.As(err, &gone)
+		if away != nil {
 			f.logFailure(i, failures, false, err)
 			if away.again(ctx, reached) && f.ReconnectSpread > 0 {
 				sleep(ctx, rand.N(f.ReconnectSpread))
@@ -339,6 +374,7 @@ type run struct {
 func (f *Failover) start(ctx context.Context, i int, feed Feed) *run {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &run{cancel: cancel, ended: make(chan struct{})}
+	f.tell(Events.Attempted, i)
 	go func() {
 		defer close(r.ended)
 		defer cancel()
@@ -456,6 +492,7 @@ func (f *Failover) unanswered(i int, r *run) {
 
 // note counts a failure of a source that goes on, and logs it.
 func (f *Failover) note(i int, err error) {
+	f.tell(Events.Failed, i)
 	n := f.count(i, err)
 	level := slog.LevelWarn
 	if n&(n-1) != 0 {
@@ -535,6 +572,7 @@ func (f *Failover) activate(i int, r *run) bool {
 		f.states[j].Stale = false
 	}
 	f.states[i].Attempts, f.states[i].LastError = 0, nil
+	f.tell(Events.Connected, i)
 	f.announce()
 	f.mu.Unlock()
 	if before != nil {

@@ -363,6 +363,38 @@ func TestAServerThatAcceptsAgainIsAskedAtOnce(t *testing.T) {
 	}, down)
 }
 
+// A control plane that is restarted again and again, and lives for a second each time, is asked at
+// once: what failed before was the connection.
+func TestAServerThatIsRestartedAgainAndAgainIsAskedAtOnce(t *testing.T) {
+	among(t, func(r *trial) {
+		r.sources[0].away = &unreachable{errDown, func(ctx context.Context, _ time.Time) bool {
+			return sleep(ctx, redialInterval)
+		}}
+		r.run()
+		for range 50 {
+			r.sources[0].set(down)
+			r.pass(5 * time.Second)
+			r.sources[0].then(up)
+			r.pass(DefaultMinBackoff + redialInterval)
+			r.active("a")
+			r.pass(time.Second)
+		}
+	}, up)
+}
+
+// Nor does it count against one whose connections are lost, one after the other.
+func TestAServerWhoseConnectionsAreLostIsAskedAtOnce(t *testing.T) {
+	among(t, func(r *trial) {
+		r.run()
+		for range 50 {
+			r.sources[0].ends(&lost{errDown})
+			r.pass(DefaultMinBackoff + time.Millisecond)
+			r.active("a")
+			r.pass(time.Second)
+		}
+	}, up)
+}
+
 func TestReconnectsAreSpread(t *testing.T) {
 	const spread, agents = time.Minute, 200
 	var after []time.Duration

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -438,7 +439,7 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 		}
 		for _, u := range overdue {
 			st.server.log.Warn("the control plane says nothing of names that it was asked for",
-				"type", xds.Short(u.Type), "silent", len(u.Errors), "missing", len(u.Remove))
+				"type", xds.Short(u.Type), "silent", len(u.Errors), "missing", len(u.Remove), "names", someNames(u))
 			st.feed.Apply(st.update(u), nil)
 		}
 		if reopen {
@@ -453,6 +454,19 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 		*node = nil
 		st.log(req)
 	}
+}
+
+// someNames lists the names that an update of silence is about, or the first of them.
+func someNames(u *session.Update) []string {
+	const most = 5
+	names := slices.Clone(u.Remove)
+	for _, e := range u.Errors {
+		names = append(names, e.Name)
+	}
+	if len(names) > most {
+		names = append(names[:most:most], fmt.Sprintf("… and %d more", len(names)-most))
+	}
+	return names
 }
 
 // earliest returns the earliest of times; a zero one is never.

@@ -62,8 +62,10 @@ type Update struct {
 // Refresh is a heartbeat for one resource (xDS specification, "TTL"). It holds
 // if Version is what the upstream called the content that is held.
 type Refresh struct {
-	Name     string
-	Version  string
+	Name    string
+	Version string
+	// Accepted says that it holds for whatever content of this source is held.
+	Accepted bool
 	TTL      time.Duration
 	Deadline time.Time
 }

@@ -65,8 +65,14 @@ func (c Client) addr() string {
 	return c.Addr
 }
 
-// Do asks for an action, such as "drain", and returns when it is done.
+// Do asks for an action, such as "drain", and returns when it is done. That may take long, so an
+// agent that says nothing at all is found out first: it fails after 5 s.
 func (c Client) Do(ctx context.Context, action string) error {
+	alive, err := c.request(ctx, http.MethodGet, "/livez", nil, connectTimeout)
+	if err != nil {
+		return err
+	}
+	_ = alive.Body.Close()
 	resp, err := c.request(ctx, http.MethodPost, "/"+action, nil, 0)
 	if err != nil {
 		return err
@@ -112,6 +118,9 @@ func (c Client) request(ctx context.Context, method, path string, query url.Valu
 	}
 	transport := &http.Transport{DialContext: c.dial, DisableKeepAlives: true, ResponseHeaderTimeout: wait}
 	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() && ctx.Err() == nil {
+		return nil, fmt.Errorf("the agent on %s has said nothing for %s: it hangs or is stopped (%w)", c.addr(), connectTimeout, err)
+	}
 	if err != nil {
 		return nil, c.unreachable(err)
 	}

@@ -131,7 +131,9 @@ func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
 // page is the status for a person, as `holdfast status` prints it.
 func (s *Server) page(w http.ResponseWriter, _ *http.Request) {
 	var b strings.Builder
-	_ = s.snapshot().WriteText(&b) // a Builder takes everything
+	st := s.snapshot()
+	st.Admin = s.cfg.Addr
+	_ = st.WriteText(&b) // a Builder takes everything
 	b.WriteString("\nMore: /livez /readyz?verbose /startupz /metrics /status.json /dump?type=CDS&name=NAME\n")
 	text(w, http.StatusOK, b.String())
 }

@@ -31,6 +31,14 @@ type Metrics struct {
 	responses       *prometheus.CounterVec
 	received        *prometheus.CounterVec
 	upstreamAnswers *prometheus.CounterVec
+	attempts        *prometheus.CounterVec
+	connects        *prometheus.CounterVec
+	failures        *prometheus.CounterVec
+	latency         *prometheus.HistogramVec
+	takeovers       *prometheus.CounterVec
+	fallbacks       prometheus.Counter
+	connections     prometheus.Gauge
+	certificateEnd  prometheus.Gauge
 
 	mu     sync.Mutex
 	others map[string]struct{} // labels beyond the known types
@@ -57,8 +65,25 @@ func NewMetrics(version string) *Metrics {
 		responses:       counter("holdfast_upstream_responses_total", "Responses received from an upstream.", "upstream", "type"),
 		received:        counter("holdfast_upstream_resources_total", "Resources in responses received from an upstream.", "upstream", "type"),
 		upstreamAnswers: counter("holdfast_upstream_answers_total", "Answers sent to an upstream; result is ack or nack.", "upstream", "type", "result"),
-		others:          make(map[string]struct{}),
-		last:            make(map[[2]string]time.Time),
+		attempts:        counter("holdfast_upstream_attempts_total", "Attempts at an upstream, second streams included.", "upstream"),
+		connects:        counter("holdfast_upstream_connects_total", "Attempts at an upstream that were answered, so that it came into use.", "upstream"),
+		failures:        counter("holdfast_upstream_failures_total", "Attempts at an upstream that failed or were not answered in time, and streams that ended.", "upstream"),
+		takeovers:       counter("holdfast_takeovers_total", "Other agents that began to take over from this one; result is done or failed.", "result"),
+		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "holdfast_push_latency_seconds",
+			Help:    "From a message of an upstream to the answer of the last client that it concerned, with what was accepted on disk; --ack-timeout does not shorten it.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15, 30},
+		}, []string{"type"}),
+		fallbacks: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "holdfast_fallbacks_total", Help: "Times that resources began to be held back because Envoy crashed with them.",
+		}),
+		connections: prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_connections", Help: "Open connections of clients, of gRPC and REST."}),
+		certificateEnd: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_upstream_certificate_expiry_timestamp_seconds",
+			Help: "When the certificate of --upstream-cert ends that the last attempt used, in seconds since 1970; absent before the first.",
+		}),
+		others: make(map[string]struct{}),
+		last:   make(map[[2]string]time.Time),
 		peersRefused: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "holdfast_socket_refused_total", Help: "Connections to the socket that were refused because of their user and groups.",
 		}),
@@ -68,13 +93,56 @@ func NewMetrics(version string) *Metrics {
 		ConstLabels: prometheus.Labels{"version": version, "go_version": runtime.Version()},
 	}, func() float64 { return 1 })
 	m.registry.MustRegister(m.streams, m.streamsOpened, m.pushes, m.pushed, m.answers, m.refused, m.peersRefused, m.passed,
+		m.attempts, m.connects, m.failures, m.latency, m.takeovers, m.fallbacks, m.connections,
 		m.responses, m.received, m.upstreamAnswers, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, form := range []string{"delta", "sotw"} { // there from the start: a rate needs a first value
 		m.streams.WithLabelValues(form)
 		m.streamsOpened.WithLabelValues(form)
 	}
+	for _, result := range []string{takeoverDone, takeoverFailed} {
+		m.takeovers.WithLabelValues(result)
+	}
+	for _, url := range xds.Types() {
+		for _, nack := range []bool{false, true} {
+			for _, form := range []string{"delta", "sotw"} {
+				m.answers.WithLabelValues(xds.Short(url), form, result(nack))
+			}
+		}
+	}
+	for _, limit := range downstream.LimitNames() {
+		m.refused.WithLabelValues(limit)
+	}
 	return m
+}
+
+const takeoverDone, takeoverFailed = "done", "failed"
+
+// TakenOver counts an agent that began to take over from this one, and whether it did.
+func (m *Metrics) TakenOver(done bool) {
+	result := takeoverFailed
+	if done {
+		result = takeoverDone
+	}
+	m.takeovers.WithLabelValues(result).Inc()
+}
+
+// FellBack counts that resources began to be held back because Envoy crashed with them.
+func (m *Metrics) FellBack() { m.fallbacks.Inc() }
+
+// Connections notes how many connections clients have.
+func (m *Metrics) Connections(n int) { m.connections.Set(float64(n)) }
+
+// Latency takes in how long after a message of an upstream the last client that it concerned had
+// answered.
+func (m *Metrics) Latency(typeURL string, took time.Duration) {
+	m.latency.WithLabelValues(m.label(typeURL)).Observe(took.Seconds())
+}
+
+// UpstreamCertificate notes when the certificate ends that the agent shows its upstreams.
+func (m *Metrics) UpstreamCertificate(end time.Time) {
+	m.certificateEnd.Set(seconds(end))
+	_ = m.registry.Register(m.certificateEnd) // the second time it is there
 }
 
 // label is the value of the label "type" for a type URL: the short name, or
@@ -111,11 +179,35 @@ type UpstreamMetrics struct{ m *Metrics }
 // Upstream returns the observer of the sources.
 func (m *Metrics) Upstream() UpstreamMetrics { return UpstreamMetrics{m} }
 
+// Known says that there is an upstream, so that its counters are there from the start: a rate
+// needs a first value.
+func (u UpstreamMetrics) Known(source string) {
+	u.m.attempts.WithLabelValues(source)
+	u.m.connects.WithLabelValues(source)
+	u.m.failures.WithLabelValues(source)
+	for _, url := range xds.Types() {
+		u.answers(source, xds.Short(url))
+	}
+}
+
+// answers makes the counters of the answers to a type, by its label.
+func (u UpstreamMetrics) answers(source, label string) {
+	for _, nack := range []bool{false, true} {
+		u.m.upstreamAnswers.WithLabelValues(source, label, result(nack))
+	}
+}
+
+// Attempted counts an attempt, Connected one that was answered, Failed one that was not.
+func (u UpstreamMetrics) Attempted(source string) { u.m.attempts.WithLabelValues(source).Inc() }
+func (u UpstreamMetrics) Connected(source string) { u.m.connects.WithLabelValues(source).Inc() }
+func (u UpstreamMetrics) Failed(source string)    { u.m.failures.WithLabelValues(source).Inc() }
+
 // Received counts a response.
 func (u UpstreamMetrics) Received(source, typeURL string, resources int) {
 	label := u.m.label(typeURL)
 	u.m.responses.WithLabelValues(source, label).Inc()
 	u.m.received.WithLabelValues(source, label).Add(float64(resources))
+	u.answers(source, label) // of a type that was not known before
 	u.m.mu.Lock()
 	defer u.m.mu.Unlock()
 	u.m.last[[2]string{source, label}] = time.Now()
@@ -146,6 +238,11 @@ func (d DownstreamMetrics) Pushed(typeURL, form string, resources int) {
 	label := d.m.label(typeURL)
 	d.m.pushes.WithLabelValues(label, form).Inc()
 	d.m.pushed.WithLabelValues(label, form).Add(float64(resources))
+	if form != downstream.Fetched {
+		for _, nack := range []bool{false, true} { // its answers are there before the first
+			d.m.answers.WithLabelValues(label, form, result(nack))
+		}
+	}
 }
 
 // Answered counts an ACK or a NACK.
@@ -199,8 +296,16 @@ var (
 		"Removals that are held back because they look like an accident.", []string{"type"}, nil)
 	expiredDesc = prometheus.NewDesc("holdfast_expired_resources_total",
 		"Resources that outlived their TTL.", []string{"type"}, nil)
+	groupsDesc = prometheus.NewDesc("holdfast_groups",
+		"Groups: kinds of clients, each with resources and an upstream subscription of its own.", nil, nil)
+	activeDesc = prometheus.NewDesc("holdfast_upstream_active",
+		"Whether a group takes its resources from the upstream, 1 or 0.", []string{"upstream"}, nil)
+	writeErrorsDesc = prometheus.NewDesc("holdfast_state_write_errors_total",
+		"Writes of the last known good that failed; they are tried again.", nil, nil)
+	missingDesc = prometheus.NewDesc("holdfast_state_not_stored",
+		"Resources that would be missing now after a restart without the control plane, by the reason.", []string{"reason"}, nil)
 	contactDesc = prometheus.NewDesc("holdfast_last_contact_age_seconds",
-		"How long ago an upstream last answered: how stale what is served may be. The largest of all groups that ever had contact.", nil, nil)
+		"How long ago an upstream last answered: how stale what is served may be. The largest of all groups; of one that never had contact, since it began. Absent without groups.", nil, nil)
 	restoredDesc = prometheus.NewDesc("holdfast_restored_resources",
 		"Resources that were read from disk and that no upstream has spoken of since.", nil, nil)
 	fallenBackDesc = prometheus.NewDesc("holdfast_fallen_back",
@@ -218,7 +323,7 @@ var (
 	committedDesc = prometheus.NewDesc("holdfast_state_last_write_timestamp_seconds",
 		"When the last known good was last written, in seconds since 1970.", nil, nil)
 	notStoredDesc = prometheus.NewDesc("holdfast_state_skipped_records_total",
-		"Records that were not stored, or not used.", []string{"reason"}, nil)
+		"Records that were not stored, or not used, since the start.", []string{"reason"}, nil)
 	envoyLiveDesc = prometheus.NewDesc("holdfast_envoy_live",
 		"Whether the Envoy that the agent runs says that it serves, 1 or 0.", nil, nil)
 	envoyEpochDesc = prometheus.NewDesc("holdfast_envoy_epoch",
@@ -238,7 +343,7 @@ type stateCollector struct {
 // Describe tells the registry what Collect sends.
 func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{resourcesDesc, subscriptionsDesc, errorsDesc, connectedDesc, staleDesc, readyDesc, lastDesc, ageDesc,
-		withheldDesc, expiredDesc, contactDesc, restoredDesc, fallenBackDesc, suspectsDesc, shortLivesDesc, damagedDesc, durableDesc, stateBytesDesc, committedDesc, notStoredDesc,
+		withheldDesc, expiredDesc, contactDesc, groupsDesc, activeDesc, writeErrorsDesc, missingDesc, restoredDesc, fallenBackDesc, suspectsDesc, shortLivesDesc, damagedDesc, durableDesc, stateBytesDesc, committedDesc, notStoredDesc,
 		certificateExpiryDesc, certificateNextDesc, certificateIssuedDesc, certificateFailedDesc, certificateFailingDesc, certificateValidDesc, rootsDesc, certificateFaultsDesc,
 		envoyLiveDesc, envoyCrashesDesc, envoyEpochDesc} {
 		ch <- d
@@ -253,7 +358,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	resources := make(map[[2]string]int)
 	subscriptions := make(map[string]int)
 	errored := make(map[string]int)
-	connected, stale := make(map[string]float64), make(map[string]float64)
+	connected, stale, active := make(map[string]float64), make(map[string]float64), make(map[string]float64)
 	withheld := make(map[string]int)
 	expired := make(map[string]uint64)
 	restored, fallenBack, oldest := 0, false, time.Duration(-1)
@@ -266,8 +371,12 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 			suspects += len(g.Fallback.Suspects)
 		}
 		shortLives += g.ShortLivesTotal
-		if !g.Contact.IsZero() {
-			oldest = max(oldest, time.Since(g.Contact))
+		contact := g.Contact
+		if contact.IsZero() {
+			contact = g.Opened
+		}
+		if !contact.IsZero() {
+			oldest = max(oldest, time.Since(contact))
 		}
 		for _, t := range g.Types {
 			label := c.metrics.label(t.TypeURL)
@@ -282,6 +391,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		for _, u := range g.Upstreams {
 			connected[u.Name] = max(connected[u.Name], number(u.Connected))
 			stale[u.Name] = max(stale[u.Name], number(u.Stale))
+			active[u.Name] = max(active[u.Name], number(u.Active))
 		}
 	}
 	for labels, n := range resources {
@@ -299,6 +409,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	for label, n := range expired {
 		ch <- prometheus.MustNewConstMetric(expiredDesc, prometheus.CounterValue, float64(n), label)
 	}
+	gauge(groupsDesc, float64(len(status.Groups)))
 	gauge(restoredDesc, float64(restored))
 	gauge(fallenBackDesc, number(fallenBack))
 	gauge(suspectsDesc, float64(suspects))
@@ -316,6 +427,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	for name, v := range connected {
 		gauge(connectedDesc, v, name)
 		gauge(staleDesc, stale[name], name)
+		gauge(activeDesc, active[name], name)
 	}
 	ready := make(map[string]float64)
 	for _, cond := range c.state.Ready() {
@@ -345,8 +457,10 @@ func (c *stateCollector) collectStorage(ch chan<- prometheus.Metric, s *Storage)
 		ch <- prometheus.MustNewConstMetric(committedDesc, prometheus.GaugeValue, seconds(s.Committed))
 	}
 	ch <- prometheus.MustNewConstMetric(damagedDesc, prometheus.GaugeValue, number(s.Damage != ""))
-	for reason, n := range s.NotStored {
+	ch <- prometheus.MustNewConstMetric(writeErrorsDesc, prometheus.CounterValue, float64(s.WriteErrors))
+	for reason, n := range s.Skipped {
 		ch <- prometheus.MustNewConstMetric(notStoredDesc, prometheus.CounterValue, float64(n), reason)
+		ch <- prometheus.MustNewConstMetric(missingDesc, prometheus.GaugeValue, float64(s.NotStored[reason]), reason)
 	}
 }
 

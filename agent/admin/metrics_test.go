@@ -51,10 +51,6 @@ func TestMetricsCountWhatPasses(t *testing.T) {
 		count(m)
 		time.Sleep(90 * time.Second)
 		want := `
-# HELP holdfast_answers_total Answers of clients to responses; result is ack or nack.
-# TYPE holdfast_answers_total counter
-holdfast_answers_total{form="delta",result="ack",type="CDS"} 1
-holdfast_answers_total{form="delta",result="nack",type="CDS"} 1
 # HELP holdfast_pushed_resources_total Resources and removals in responses sent to clients.
 # TYPE holdfast_pushed_resources_total counter
 holdfast_pushed_resources_total{form="delta",type="CDS"} 3
@@ -87,6 +83,7 @@ holdfast_streams_opened_total{form="sotw"} 0
 holdfast_subscriptions{type="CDS"} 2
 # HELP holdfast_upstream_answers_total Answers sent to an upstream; result is ack or nack.
 # TYPE holdfast_upstream_answers_total counter
+holdfast_upstream_answers_total{result="ack",type="CDS",upstream="cp:1"} 0
 holdfast_upstream_answers_total{result="nack",type="CDS",upstream="cp:1"} 1
 # HELP holdfast_upstream_connected Whether a stream to the upstream is open, 1 or 0.
 # TYPE holdfast_upstream_connected gauge
@@ -112,6 +109,74 @@ holdfast_upstream_responses_total{type="CDS",upstream="cp:1"} 1
 			}
 		}
 		if err := testutil.GatherAndCompare(m.gatherer(busy()), strings.NewReader(want), names...); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// increase() of a counter that begins with 1 is 0: the first NACK would not be seen.
+func TestCountersWithLabelsBeginWithZero(t *testing.T) {
+	m := NewMetrics("v1")
+	m.Upstream().Known("cp:1")
+	begin := strings.Join([]string{
+		`holdfast_answers_total{form="delta",result="nack",type="LDS"} 0`,
+		`holdfast_answers_total{form="sotw",result="nack",type="CDS"} 0`,
+		`holdfast_refused_total{limit="streams"} 0`,
+		`holdfast_upstream_answers_total{result="nack",type="RDS",upstream="cp:1"} 0`,
+		`holdfast_upstream_attempts_total{upstream="cp:1"} 0`,
+		`holdfast_upstream_connects_total{upstream="cp:1"} 0`,
+		`holdfast_upstream_failures_total{upstream="cp:1"} 0`,
+		`holdfast_takeovers_total{result="done"} 0`,
+		`holdfast_takeovers_total{result="failed"} 0`,
+		`holdfast_fallbacks_total 0`,
+	}, "\n")
+	scrape := func() string {
+		return ask(server(t, Config{State: busy(), Metrics: m}).health(), "GET", "/metrics").Body.String()
+	}
+	body := scrape()
+	for line := range strings.Lines(begin) {
+		if line = strings.TrimSpace(line); !strings.Contains(body, line+"\n") {
+			t.Errorf("before anything happened there is no %s", line)
+		}
+	}
+	count(m)
+	m.Upstream().Attempted("cp:1")
+	m.Upstream().Failed("cp:1")
+	m.TakenOver(false)
+	m.FellBack()
+	m.Connections(3)
+	m.Latency(xds.ClusterType, 20*time.Millisecond)
+	m.UpstreamCertificate(time.Unix(1e9, 0))
+	m.UpstreamCertificate(time.Unix(2e9, 0))
+	body = scrape()
+	for _, line := range []string{
+		`holdfast_answers_total{form="delta",result="nack",type="CDS"} 1`,
+		`holdfast_upstream_attempts_total{upstream="cp:1"} 1`,
+		`holdfast_upstream_failures_total{upstream="cp:1"} 1`,
+		`holdfast_takeovers_total{result="failed"} 1`,
+		`holdfast_fallbacks_total 1`,
+		`holdfast_connections 3`,
+		`holdfast_groups 2`,
+		`holdfast_push_latency_seconds_bucket{type="CDS",le="0.025"} 1`,
+		`holdfast_upstream_certificate_expiry_timestamp_seconds 2e+09`,
+	} {
+		if !strings.Contains(body, line+"\n") {
+			t.Errorf("there is no %s", line)
+		}
+	}
+}
+
+// An agent that never reached a control plane is the one that an alert must find.
+func TestTheAgeOfTheLastContactIsThereWithoutAny(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		state := busy()
+		state.status.Groups[0].Opened = time.Now()
+		state.status.Groups[1].Opened, state.status.Groups[1].Contact = time.Now(), time.Now().Add(time.Hour)
+		time.Sleep(2 * time.Hour)
+		want := "# HELP holdfast_last_contact_age_seconds " +
+			"How long ago an upstream last answered: how stale what is served may be. The largest of all groups; of one that never had contact, since it began. Absent without groups.\n" +
+			"# TYPE holdfast_last_contact_age_seconds gauge\nholdfast_last_contact_age_seconds 7200\n"
+		if err := testutil.GatherAndCompare(NewMetrics("v1").gatherer(state), strings.NewReader(want), "holdfast_last_contact_age_seconds"); err != nil {
 			t.Error(err)
 		}
 	})

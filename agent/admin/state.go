@@ -63,6 +63,9 @@ func (f Filter) Admits(typeURL, name string) bool {
 
 // Status is what the agent knows, without the resources themselves.
 type Status struct {
+	// Admin is the --admin that a command needs to ask this agent; "" for the default. It is set
+	// by whoever writes text of it.
+	Admin   string    `json:"-"`
 	Version string    `json:"version"`
 	Started time.Time `json:"started"`
 	// Now is when the status was taken; the server sets it.
@@ -118,8 +121,15 @@ type Storage struct {
 	// NotStored counts what is missing after a restart without the control plane,
 	// by the reason.
 	NotStored map[string]int `json:"not_stored,omitempty"`
+	// Skipped counts, by the reason, what was ever not stored or not used since the start, also
+	// what is no longer missing; WriteErrors the writes that failed.
+	Skipped     map[string]int `json:"skipped,omitempty"`
+	WriteErrors uint64         `json:"write_errors"`
 	// Missing names what is missing for the reasons in NotStored, not all where it is much.
 	Missing []NotStored `json:"missing,omitempty"`
+	// Lost names what was there before this agent started, was not stored, and is missing until
+	// an upstream answers.
+	Lost []NotStored `json:"lost,omitempty"`
 }
 
 // NotStored is a resource that is missing after a restart without the control plane.
@@ -139,6 +149,8 @@ type Group struct {
 	// Contact is when an upstream last answered; the zero time for never, also
 	// before the last restart.
 	Contact time.Time `json:"contact,omitzero"`
+	// Opened is when the group began.
+	Opened time.Time `json:"opened,omitzero"`
 	// Restored counts what was read from disk and no upstream has spoken of since.
 	Restored int `json:"restored"`
 	// Fallback says what is held back because Envoy crashed with it; nil for nothing.

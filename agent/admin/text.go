@@ -66,6 +66,15 @@ func (s Status) wrong() []string {
 			lines = append(lines, c.Name+": "+c.Reason)
 		}
 	}
+	if s.Storage != nil {
+		for i, r := range s.Storage.Lost {
+			if i == maxMissing {
+				lines = append(lines, fmt.Sprintf("… and %d more of them", len(s.Storage.Lost)-i))
+				break
+			}
+			lines = append(lines, fmt.Sprintf("%s %s is missing until a control plane answers: it was not stored (%s)", r.Type, r.Name, r.Reason))
+		}
+	}
 	for _, g := range s.Groups {
 		for _, u := range g.Upstreams {
 			if u.LastError == "" || u.Connected {
@@ -77,7 +86,7 @@ func (s Status) wrong() []string {
 			}
 			lines = append(lines, fmt.Sprintf("upstream %s: %s, %s: %s", u.Name, since, plural(u.Attempts, "attempt"), u.LastError))
 		}
-		if line := g.Fallback.line(s.Now); line != "" {
+		if line := g.Fallback.line(s.Now, s.at()); line != "" {
 			lines = append(lines, fmt.Sprintf("node %q: %s", g.NodeID, line))
 		}
 		if g.ShortLives > 0 {
@@ -88,13 +97,13 @@ func (s Status) wrong() []string {
 				lines = append(lines, fmt.Sprintf("%s: %s held back because they look like an accident", t.Type, plural(t.Withheld, "removal")))
 			}
 			if t.Errors > 0 {
-				lines = append(lines, fmt.Sprintf("%s: %s with an error from above: `holdfast dump --type %s` says which",
-					t.Type, plural(t.Errors, "name"), t.Type))
+				lines = append(lines, fmt.Sprintf("%s: %s with an error from above: `holdfast dump%s --type %s` says which",
+					t.Type, plural(t.Errors, "name"), s.at(), t.Type))
 			}
 			for _, standing := range []xds.Standing{xds.Rejected, xds.Suspect} {
 				if n := t.Resources[standing.String()]; n > 0 {
-					lines = append(lines, fmt.Sprintf("%s: %s %s by clients of node %q: `holdfast dump --type %s` says why",
-						t.Type, plural(n, "resource"), standing, g.NodeID, t.Type))
+					lines = append(lines, fmt.Sprintf("%s: %s %s by clients of node %q: `holdfast dump%s --type %s` says why",
+						t.Type, plural(n, "resource"), standing, g.NodeID, s.at(), t.Type))
 				}
 			}
 		}
@@ -107,8 +116,16 @@ func (s Status) wrong() []string {
 	return lines
 }
 
-// line says what is held back, "" for nothing.
-func (f *Fallback) line(now time.Time) string {
+// at returns what a command must be given to ask this agent, with a space before it.
+func (s Status) at() string {
+	if s.Admin == "" || s.Admin == DefaultAddr {
+		return ""
+	}
+	return " --admin " + s.Admin
+}
+
+// line says what is held back, "" for nothing. at is as in Status.
+func (f *Fallback) line(now time.Time, at string) string {
 	if f == nil {
 		return ""
 	}
@@ -120,8 +137,8 @@ func (f *Fallback) line(now time.Time) string {
 	if more := len(f.Suspects) - most; more > 0 {
 		names = append(names, fmt.Sprintf("%d more", more))
 	}
-	return fmt.Sprintf("Envoy crashed again and again; %s held back since %s ago, until the control plane changes it, `holdfast resume`, or %s: %s",
-		plural(len(f.Suspects), "resource"), age(now, f.Since), f.Until.UTC().Format(time.RFC3339), strings.Join(names, ", "))
+	return fmt.Sprintf("Envoy crashed again and again; %s held back since %s ago, until the control plane changes it, `holdfast resume%s`, or %s: %s",
+		plural(len(f.Suspects), "resource"), age(now, f.Since), at, f.Until.UTC().Format(time.RFC3339), strings.Join(names, ", "))
 }
 
 // line says how Envoy is.
@@ -200,7 +217,7 @@ func (s Status) writeGroup(b *bytes.Buffer, g Group) {
 	}
 	t := newTable(b, "UPSTREAM", "PRIORITY", "STATE", "SINCE", "LAST MESSAGE")
 	for _, u := range g.Upstreams {
-		t.row(u.Name, strconv.Itoa(u.Priority), u.state(), age(s.Now, u.Since), ago(s.Now, u.LastMessage))
+		t.row(u.Name, strconv.Itoa(u.Priority), u.state(), age(s.Now, u.Since), u.lastMessage(s.Now))
 	}
 	t.end()
 	b.WriteByte('\n')
@@ -295,6 +312,14 @@ func plural(n int, what string) string {
 		return "1 " + what
 	}
 	return strconv.Itoa(n) + " " + what + "s"
+}
+
+// lastMessage says when the upstream last said anything. A directory of files does not tell.
+func (u Upstream) lastMessage(now time.Time) string {
+	if u.Active && u.LastMessage.IsZero() {
+		return "-"
+	}
+	return ago(now, u.LastMessage)
 }
 
 func ago(now, at time.Time) string {

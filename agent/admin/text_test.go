@@ -108,3 +108,32 @@ func TestAStateDirectoryThatIsNotOpenNeedsNoReason(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
+
+// What a line says to type must work as it stands.
+func TestHintsNameTheAgentThatTheyAreAbout(t *testing.T) {
+	s := Status{Groups: []Group{{
+		Types:     []Type{{Type: "CDS", Resources: map[string]int{"rejected": 1}, Errors: 1, LastUpdate: time.Unix(1, 0)}},
+		Fallback:  &Fallback{Suspects: []Suspect{{"CDS", "a"}}},
+		Upstreams: []Upstream{{Name: "file:/conf", Active: true, Connected: true}},
+	}}}
+	text := func(addr string) string {
+		var b strings.Builder
+		s.Admin = addr
+		_ = s.WriteText(&b)
+		return b.String()
+	}
+	for addr, hints := range map[string][]string{
+		"":            {"`holdfast dump --type CDS` says why", "`holdfast dump --type CDS` says which", "`holdfast resume`"},
+		DefaultAddr:   {"`holdfast dump --type CDS` says why", "`holdfast dump --type CDS` says which", "`holdfast resume`"},
+		"unix:/x/y.s": {"`holdfast dump --admin unix:/x/y.s --type CDS` says why", "`holdfast dump --admin unix:/x/y.s --type CDS` says which", "`holdfast resume --admin unix:/x/y.s`"},
+	} {
+		for _, hint := range hints {
+			if got := text(addr); !strings.Contains(got, hint) {
+				t.Errorf("--admin %q: no %s in\n%s", addr, hint, got)
+			}
+		}
+	}
+	if strings.Contains(text(""), "never") {
+		t.Errorf("a directory that is in use has never said anything:\n%s", text(""))
+	}
+}

@@ -137,8 +137,10 @@ func (u Update) anew() bool { return u.Complete && u.Since == nil }
 // Refresh is a heartbeat for one resource. It holds if Version is what the
 // upstream called the content that is held (protocol.md 6.1).
 type Refresh struct {
-	Name     string
-	Version  string
+	Name    string
+	Version string
+	// Accepted says that it holds for whatever content of this source is held.
+	Accepted bool
 	TTL      time.Duration
 	Deadline time.Time
 }
@@ -248,6 +250,8 @@ type entry struct {
 	unasked            bool
 	// restored: it was on disk, and no source has spoken of it since.
 	restored bool
+	// late: a source had begun to answer the type when it was read from disk.
+	late bool
 }
 
 // local: the agent itself made it.
@@ -381,7 +385,7 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 		c.told(t, u.Source)
 	}
 	for _, h := range u.Refresh {
-		if err := c.refresh(t, h, ch); err != nil && refused == nil {
+		if err := c.refresh(t, from, h, ch); err != nil && refused == nil {
 			refused = err
 		}
 	}
@@ -443,15 +447,15 @@ func (c *Cache) awaited(t *table, u Update) []*Watch {
 	return nil
 }
 
-// room reports whether an update fits within the limits.
+// room returns nil if an update fits within the limits. So does one that makes what is held no
+// more, where that is beyond the limits already: it was restored, or a limit was lowered.
 func (c *Cache) room(t *table, u Update) error {
 	resources, bytes := c.resources, c.bytes
 	leaves := func(e *entry) {
 		resources--
 		bytes -= size(e.res)
 	}
-	// What a guard holds back does not leave.
-	all := u.anew() && c.cfg.Guard.MaxRemovalPercent == 0 && c.accident == nil
+	all := u.anew() && !c.guards() // what a guard holds back does not leave
 	if all {
 		for _, e := range t.entries {
 			leaves(e)
@@ -464,7 +468,14 @@ func (c *Cache) room(t *table, u Update) error {
 		resources++
 		bytes += size(r)
 	}
+	for _, name := range u.Remove {
+		if e := t.entries[name]; e != nil && !all && !c.guards() {
+			leaves(e)
+		}
+	}
 	switch {
+	case resources <= c.resources && bytes <= c.bytes:
+		return nil
 	case resources > c.cfg.MaxResources:
 		return fmt.Errorf("refused: it would make %d resources, and at most %d are held (--max-resources)", resources, c.cfg.MaxResources)
 	case bytes > c.cfg.MaxBytes:
@@ -501,6 +512,7 @@ func (c *Cache) Synced(source, typeURL string, asked time.Time) {
 	defer c.mu.Unlock()
 	t := c.table(typeURL)
 	c.confirmAbsent(t, asked)
+	late := c.doubt(t, c.late(t), asked, true)
 	c.confirmed(t, source)
 	c.told(t, source)
 	unheard := t.knowledge == xds.Unknown && !(t.answered && c.asked(t, xds.Wildcard))
@@ -512,6 +524,9 @@ func (c *Cache) Synced(source, typeURL string, asked time.Time) {
 	c.revision++
 	ch := newChanges(t)
 	ch.all = true
+	for _, name := range late {
+		c.remove(t, name, ch)
+	}
 	c.notify(ch)
 }
 
@@ -773,12 +788,12 @@ func (c *Cache) drop(t *table, name string) {
 
 // refresh takes in a heartbeat. One for a content that is not held refreshes
 // nothing, and the error says so to the upstream (protocol.md 6.1).
-func (c *Cache) refresh(t *table, h Refresh, ch *changes) error {
+func (c *Cache) refresh(t *table, from origin, h Refresh, ch *changes) error {
 	e := t.entries[h.Name]
 	switch {
 	case e == nil:
 		return fmt.Errorf("%s %q: a heartbeat for what is not held", xds.Short(t.url), h.Name)
-	case e.res.UpstreamVersion != h.Version:
+	case e.res.UpstreamVersion != h.Version && !(h.Accepted && e.source == from.source):
 		return fmt.Errorf("%s %q: a heartbeat of version %q, and %q is held", xds.Short(t.url), h.Name, h.Version, e.res.UpstreamVersion)
 	case c.cfg.HoldTTL[t.url]:
 		return nil

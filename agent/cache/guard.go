@@ -96,7 +96,7 @@ func (c *Cache) removals(t *table, u Update) []string {
 }
 
 // doubtRemovals returns which of the removals of an update take effect now, and makes the
-// others wait.
+// others wait. What the update puts does not wait to be removed any more.
 func (c *Cache) doubtRemovals(t *table, u Update) (now []string) {
 	names := c.removals(t, u)
 	if len(t.withheld) > 0 {
@@ -104,10 +104,19 @@ func (c *Cache) doubtRemovals(t *table, u Update) (now []string) {
 			c.unwithhold(t, r.Name) // it is there again
 		}
 	}
-	if c.cfg.Guard.MaxRemovalPercent == 0 && c.accident == nil {
+	return c.doubt(t, names, u.Asked, len(u.Put) > 0)
+}
+
+// guards reports whether removals may have to wait.
+func (c *Cache) guards() bool { return c.cfg.Guard.MaxRemovalPercent > 0 || c.accident != nil }
+
+// doubt returns which removals of a type take effect now, and makes the others wait. A source
+// said them that was asked at a time; others: in an answer that had other resources.
+func (c *Cache) doubt(t *table, names []string, asked time.Time, others bool) (now []string) {
+	if !c.guards() {
 		return names
 	}
-	confirms := guarded(t.url) && c.askedAgain(u.Asked)
+	confirms := guarded(t.url) && c.askedAgain(asked)
 	var doubted []string
 	for _, name := range names {
 		until, waits := t.withheld[name]
@@ -130,7 +139,7 @@ func (c *Cache) doubtRemovals(t *table, u Update) (now []string) {
 			c.withhold(t, name, time.Time{})
 		}
 		c.tellWithheld(t)
-	case c.removedAtOnce(t, u):
+	case c.removedAtOnce(t, others):
 		now = append(now, doubted...)
 	default:
 		until := time.Now().Add(removalGrace)
@@ -147,8 +156,8 @@ func (c *Cache) doubtRemovals(t *table, u Update) (now []string) {
 // removedAtOnce reports whether removals that nothing speaks against do not wait for
 // removalGrace. A listener or scope that waited could collide with the one that replaces
 // it: it has the same address, or key.
-func (c *Cache) removedAtOnce(t *table, u Update) bool {
-	return c.cfg.Guard.MaxRemovalPercent == 0 || t.url == xds.ListenerType || t.url == xds.ScopedRouteType && len(u.Put) > 0
+func (c *Cache) removedAtOnce(t *table, others bool) bool {
+	return c.cfg.Guard.MaxRemovalPercent == 0 || t.url == xds.ListenerType || t.url == xds.ScopedRouteType && others
 }
 
 // tooMany reports whether so many would go that it looks like an accident, together with
@@ -363,14 +372,23 @@ func (c *Cache) restoreAccident(value string, now time.Time) {
 }
 
 // restoredAccident forgets what was held back when the process ended before this one, and
-// is not on disk.
-func (c *Cache) restoredAccident() {
+// is not on disk. gone is what was on disk, and of which a source has said before it was
+// read that it does not exist: that is held back like any other removal.
+func (c *Cache) restoredAccident(gone map[*table][]string) {
 	for _, t := range c.tables {
 		for name, until := range t.withheld {
 			if until.IsZero() && (c.accident == nil || t.entries[name] == nil) {
 				c.unwithhold(t, name)
 			}
 		}
+	}
+	for t, names := range gone {
+		ch := newChanges(t)
+		for _, name := range c.doubt(t, names, time.Time{}, false) {
+			c.remove(t, name, ch)
+		}
+		c.revision++
+		c.notify(ch)
 	}
 	c.endAccident(time.Now())
 }

@@ -334,6 +334,37 @@ func TestWhatASourcePutBeforeTheRestoreIsNotHeldBack(t *testing.T) {
 	})
 }
 
+// A control plane that has nothing and answers before a slow disk was read is guarded against too.
+func TestWhatWasToldGoneBeforeTheRestoreIsGuarded(t *testing.T) {
+	saved := []Saved{kept(xds.ClusterType, "a@1"), kept(xds.ClusterType, "b@1"), kept(xds.EndpointType, "a@1")}
+	for name, before := range map[string]func(c *Cache){
+		"an empty answer": func(c *Cache) { complete(c, xds.ClusterType) },
+		"nothing yet": func(c *Cache) {
+			apply(c, Update{Type: xds.ClusterType})
+		},
+		"removals": func(c *Cache) { apply(c, Update{Type: xds.ClusterType, Remove: []string{"a", "b"}}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			running(t, Config{Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}}, func(t *testing.T, c *Cache) {
+				w := watch(c, "x", xds.ClusterType, "*")
+				subscribe(w, xds.EndpointType, "a")
+				apply(c, Update{Type: xds.EndpointType, Remove: []string{"a"}})
+				before(c)
+				c.Restore(saved, meshFacts)
+				c.Synced("one", xds.ClusterType, time.Time{})
+				pass(time.Minute)
+				holds(t, c, xds.ClusterType, "a@1", "b@1")
+				holds(t, c, xds.EndpointType, "a@1")
+				withheldOf(t, c, xds.ClusterType, 2)
+				askedNow(c, Update{Type: xds.ClusterType, Remove: []string{"a", "b"}})
+				pass(removalGrace)
+				holds(t, c, xds.ClusterType)
+				holds(t, c, xds.EndpointType)
+			})
+		})
+	}
+}
+
 // What a guard holds back counts against the limits.
 func TestWhatIsHeldBackCountsAgainstTheLimits(t *testing.T) {
 	running(t, Config{MaxResources: 3, Guard: Guard{MaxRemovalPercent: 50}}, func(t *testing.T, c *Cache) {

@@ -132,6 +132,35 @@ func (c *Cache) Lacking() bool {
 	return false
 }
 
+// Missing returns what is wanted and not known to be there or not, nor was asked for in vain;
+// none says that nothing is wanted at all.
+func (c *Cache) Missing() (typeURL string, names []string, none bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	none = len(c.leases) == 0
+	missing := make(map[string][]string)
+	look := func(t *table, name string) {
+		if c.lacks(t, name) && t.errors[name] == nil {
+			missing[t.url] = append(missing[t.url], name)
+		}
+	}
+	for _, t := range c.tables {
+		none = none && len(t.refs) == 0
+		for name := range t.refs {
+			look(t, name)
+		}
+	}
+	for k := range c.leases {
+		look(c.table(k.typeURL), k.name)
+	}
+	if len(missing) == 0 {
+		return "", nil, none
+	}
+	typeURL = slices.SortedFunc(maps.Keys(missing), xds.CompareTypes)[0]
+	slices.Sort(missing[typeURL])
+	return typeURL, missing[typeURL], none
+}
+
 // Holding reports whether anything is held that is wanted and that a source gave.
 func (c *Cache) Holding() bool {
 	c.mu.Lock()

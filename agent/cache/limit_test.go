@@ -52,6 +52,41 @@ func TestAnUpdateBeyondTheLimitsIsRefusedAsAWhole(t *testing.T) {
 	}
 }
 
+// The state may be beyond a limit that is lower than when it was written.
+func TestBeyondALimitWhatMakesItLessIsTakenIn(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		u    Update
+		ok   bool
+	}{
+		{"a removal", Update{Type: xds.EndpointType, Remove: []string{"a"}}, true},
+		{"a removal of another type", Update{Type: xds.RouteType, Remove: []string{"x"}}, true},
+		{"one for another", Update{Type: xds.EndpointType, Put: []*xds.Resource{sized("d", 10)}, Remove: []string{"a"}}, true},
+		{"a smaller one", Update{Type: xds.EndpointType, Put: []*xds.Resource{sized("a", 5)}}, true},
+		{"one more", Update{Type: xds.EndpointType, Put: []*xds.Resource{sized("d", 1)}}, false},
+		{"a larger one", Update{Type: xds.EndpointType, Put: []*xds.Resource{sized("a", 12)}}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := New(Config{})
+			w := c.Watch("client")
+			w.Subscribe(xds.EndpointType, false, []string{"a", "b", "c", "d"}, nil)
+			c.Apply(Update{Source: "s", Type: xds.EndpointType, Put: []*xds.Resource{sized("a", 10), sized("b", 10), sized("c", 10)}}, nil)
+			c.cfg.MaxResources, c.cfg.MaxBytes = 2, 20
+			tc.u.Source = "s"
+			var verdict error
+			c.Apply(tc.u, func(err error) { verdict = err })
+			if ok := verdict == nil; ok != tc.ok {
+				t.Errorf("verdict %v", verdict)
+			}
+			for _, name := range tc.u.Remove {
+				if tc.ok && item(c, tc.u.Type, name).Current != nil {
+					t.Errorf("%s is still held", name)
+				}
+			}
+		})
+	}
+}
+
 func TestWhatGoesMakesRoom(t *testing.T) {
 	c := New(Config{MaxResources: 1, MaxBytes: 10})
 	w := c.Watch("client")

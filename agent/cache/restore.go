@@ -8,7 +8,7 @@ import (
 )
 
 // Restore takes in what was on disk, before or after a source answered: what is
-// known already stays. It is not served before Release or the first answer of a
+// known already stays, and what a source said to be gone stays gone. It is not served before Release or the first answer of a
 // source to its type, and what it says is wanted is leased until the first client
 // comes, as by Prefetch. What has outlived its TTL is dropped, and none lives
 // longer than its TTL from now, should the clock have been set back (protocol.md
@@ -21,11 +21,18 @@ func (c *Cache) Restore(saved []Saved, facts map[Fact]string) {
 		c.restoreFact(f, value, now)
 	}
 	c.makeRoom(saved)
+	gone := make(map[*table][]string)
+	for _, s := range saved {
+		if t := c.table(s.Type); c.guards() && t.entries[s.Name] == nil && c.toldGone(t, s.Name) {
+			delete(t.gone, s.Name)
+			gone[t] = append(gone[t], s.Name)
+		}
+	}
 	for _, s := range saved {
 		c.restore(s, now)
 	}
 	c.restoredFallback()
-	c.restoredAccident()
+	c.restoredAccident(gone)
 	// Only now is it known what is wanted.
 	for _, t := range c.tables {
 		for name, e := range t.entries {
@@ -74,7 +81,7 @@ func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
 			c.doubts[key{f.Type, f.Name}] = time.Time{}
 		}
 	case Known:
-		t.restoredKnown = true
+		t.restoredKnown = !t.answered
 	case WithheldFact:
 		if t.entries[f.Name] == nil {
 			t.withheld[f.Name] = time.Time{}
@@ -96,7 +103,7 @@ func (c *Cache) restore(s Saved, now time.Time) {
 	e := t.entries[s.Name]
 	expired := s.Content != nil && !s.Content.Deadline().IsZero() && !s.Content.Deadline().After(now)
 	local := c.local(s.Type, s.Name) // by now
-	if e != nil || s.Content == nil || expired || local {
+	if e != nil || s.Content == nil || expired || local || !c.guards() && c.toldGone(t, s.Name) {
 		if c.journal != nil {
 			if e != nil {
 				e.disk = disk
@@ -118,7 +125,7 @@ func (c *Cache) restore(s Saved, now time.Time) {
 	if source == localSource {
 		source = nowhere // the agent makes it no more, or local would be true
 	}
-	e = &entry{res: r, source: source, restored: true, disk: disk}
+	e = &entry{res: r, source: source, restored: true, late: t.answered, disk: disk}
 	if s.Accepted {
 		e.good, e.goodSource, e.standing = r, e.source, xds.Accepted
 	}
@@ -137,6 +144,30 @@ func (c *Cache) restore(s Saved, now time.Time) {
 	if !t.answered {
 		t.sealed = true
 	}
+}
+
+// toldGone reports whether a source has said that a name does not exist, before what was on disk
+// was read: by its name, or by an answer with everything that there is.
+func (c *Cache) toldGone(t *table, name string) bool {
+	if _, gone := t.gone[name]; gone {
+		return true
+	}
+	return t.answered && t.knowledge == xds.Complete && xds.FullState(t.url)
+}
+
+// late lists what was restored after a source had begun to answer a wildcard, and which it has
+// not spoken of by the time that it has told everything: it was not told that this is held,
+// and so does not say that it is gone.
+func (c *Cache) late(t *table) (names []string) {
+	if !xds.FullState(t.url) {
+		return nil
+	}
+	for name, e := range t.entries {
+		if e.late && e.restored {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // Release lets what was restored be served: no source answered in time.

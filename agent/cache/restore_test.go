@@ -182,3 +182,37 @@ func TestWhatIsTooOldIsNotServedToWhoComesAnew(t *testing.T) {
 		t.Errorf("afterwards it sees %+v, %s", it, k)
 	}
 }
+
+// Finding P3: what is read after a source has answered brings back nothing that the source has
+// said to be gone, by its name or by an answer that has everything.
+func TestWhatIsRestoredLateBringsBackNothingThatIsGone(t *testing.T) {
+	late := []Saved{kept(xds.ClusterType, "a@1"), kept(xds.ClusterType, "old@1"), kept(xds.EndpointType, "e@1"), kept(xds.EndpointType, "olde@1")}
+	t.Run("by name", func(t *testing.T) {
+		c := New(Config{})
+		watch(c, "x", xds.EndpointType, "e", "olde")
+		apply(c, Update{Source: "one", Type: xds.EndpointType, Remove: []string{"olde"}})
+		c.Restore(late, meshFacts)
+		c.Release()
+		holds(t, c, xds.EndpointType, "e@1")
+	})
+	t.Run("by everything", func(t *testing.T) {
+		c := New(Config{})
+		w := watch(c, "x", xds.ClusterType, "*")
+		complete(c, xds.ClusterType, "a@1")
+		changed(w)
+		c.Restore(late, meshFacts)
+		c.Release()
+		holds(t, c, xds.ClusterType, "a@1")
+		knows(t, c, xds.ClusterType, xds.Complete)
+		wantChanged(t, w)
+	})
+	t.Run("by everything, when all of it was told", func(t *testing.T) {
+		c := New(Config{})
+		watch(c, "x", xds.ClusterType, "*")
+		apply(c, Update{Source: "one", Type: xds.ClusterType, Put: resources(xds.ClusterType, []string{"a@1"}), Wildcard: true})
+		c.Restore(late, meshFacts)
+		holds(t, c, xds.ClusterType, "a@1", "old@1")
+		c.Synced("one", xds.ClusterType, time.Time{})
+		holds(t, c, xds.ClusterType, "a@1")
+	})
+}

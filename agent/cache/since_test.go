@@ -589,7 +589,7 @@ func TestWhatWasRestoredAndIsNotThereGoesWithTheNextPush(t *testing.T) {
 	c := New(Config{})
 	watch(c, "x", xds.ClusterType, "*")
 	list := resources(xds.ClusterType, []string{"a@1"})
-	push(c, 1, nil, xds.ClusterType, list)
+	apply(c, Update{Type: xds.ClusterType, Put: list, Mark: 1, Wildcard: true})
 	c.Restore([]Saved{kept(xds.ClusterType, "b@1")}, nil)
 	holds(t, c, xds.ClusterType, "a@1", "b@1")
 	push(c, 2, 1, xds.ClusterType, list)

@@ -50,6 +50,24 @@ func TestAHeartbeatMovesTheDeadlineOfTheVersionThatItNames(t *testing.T) {
 	})
 }
 
+// protocol.md 6.1: SotW's version_info says by itself that the source means what it gave.
+func TestAHeartbeatOfTheAcceptedVersionMovesTheDeadlineOfWhatItsSourceGave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(Config{})
+		watch(c, "a", xds.ClusterType, "*")
+		apply(c, Update{Type: xds.ClusterType, Put: []*xds.Resource{lasting(xds.ClusterType, "a@1", time.Minute)}})
+		refresh := func(source string) *verdicts {
+			ends := time.Now().Add(time.Hour)
+			return apply(c, Update{Source: source, Type: xds.ClusterType, Refresh: []Refresh{{Name: "a", Version: "other", Accepted: true, TTL: time.Hour, Deadline: ends}}})
+		}
+		refresh("two").want(t, `nack: CDS "a": a heartbeat of version "other", and "u1" is held`)
+		refresh("one")
+		if got := item(c, xds.ClusterType, "a").Current.Deadline(); !got.Equal(time.Now().Add(time.Hour)) {
+			t.Errorf("it ends at %v", got)
+		}
+	})
+}
+
 // protocol.md 6.2, 6.3: some types are removed, others dropped without a word.
 func TestWhatOutlivesItsTTLIsNotServed(t *testing.T) {
 	for _, typeURL := range xds.Types() {

@@ -75,7 +75,16 @@ type Info struct {
 	Version string
 	// Epoch counts hot restarts.
 	Epoch int
+	// Started is when this epoch began, to a second or two.
+	Started time.Time
 }
+
+// StateLive is the State of an Envoy that serves, StateDraining of one that would, but that its
+// health checks fail because it was told so.
+const (
+	StateLive     = "LIVE"
+	StateDraining = "DRAINING"
+)
 
 // Info asks an Envoy what it is and does.
 func (a *Admin) Info(ctx context.Context) (Info, error) {
@@ -86,6 +95,7 @@ func (a *Admin) Info(ctx context.Context) (Info, error) {
 	var said struct {
 		Version string `json:"version"`
 		State   string `json:"state"`
+		Uptime  string `json:"uptime_current_epoch"`
 		Options struct {
 			RestartEpoch int `json:"restart_epoch"`
 		} `json:"command_line_options"`
@@ -93,12 +103,22 @@ func (a *Admin) Info(ctx context.Context) (Info, error) {
 	if err := json.Unmarshal([]byte(body), &said); err != nil {
 		return Info{}, fmt.Errorf("the admin of Envoy at %s: /server_info: %w", a.addr, err)
 	}
-	return Info{State: said.State, Version: releaseOf(said.Version), Epoch: said.Options.RestartEpoch}, nil
+	info := Info{State: said.State, Version: releaseOf(said.Version), Epoch: said.Options.RestartEpoch}
+	if up, err := time.ParseDuration(said.Uptime); err == nil {
+		info.Started = time.Now().Add(-up)
+	}
+	return info, nil
 }
 
 // FailHealth makes Envoy's health check filter fail, and its /ready say DRAINING.
 func (a *Admin) FailHealth(ctx context.Context) error {
 	_, err := a.ask(ctx, http.MethodPost, "/healthcheck/fail")
+	return err
+}
+
+// PassHealth undoes FailHealth.
+func (a *Admin) PassHealth(ctx context.Context) error {
+	_, err := a.ask(ctx, http.MethodPost, "/healthcheck/ok")
 	return err
 }
 

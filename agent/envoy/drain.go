@@ -17,15 +17,14 @@ type Draining struct {
 	Min, Timeout time.Duration
 }
 
-// Drain lets an Envoy end its connections: its health checks fail, so that nobody
-// new is sent to it, and its listeners drain. It returns when no connection is left
-// and Min has passed, after Timeout, when Envoy is away, or when ctx ends.
+// ErrUndone is the cause with which a context ends that of AwaitDrained because the drain was
+// undone.
+var ErrUndone = errors.New("the drain was undone")
+
+// Drain lets an Envoy that is to end end its connections: its health checks fail, so that nobody
+// new is sent to it, and its listeners drain, which cannot be undone. It returns as AwaitDrained
+// does.
 func Drain(ctx context.Context, a *Admin, d Draining, log *slog.Logger) {
-	began := time.Now()
-	least := time.NewTimer(d.Min)
-	defer least.Stop()
-	most := time.NewTimer(max(d.Min, d.Timeout))
-	defer most.Stop()
 	if err := a.FailHealth(ctx); err != nil {
 		log.Warn("Envoy cannot be drained", "err", err)
 		return
@@ -33,6 +32,17 @@ func Drain(ctx context.Context, a *Admin, d Draining, log *slog.Logger) {
 	if err := a.Drain(ctx); err != nil {
 		log.Warn("Envoy's listeners do not drain", "err", err)
 	}
+	AwaitDrained(ctx, a, d, log)
+}
+
+// AwaitDrained waits for an Envoy whose health checks fail. It returns when no connection is left
+// and Min has passed, after Timeout, when Envoy is away, or when ctx ends.
+func AwaitDrained(ctx context.Context, a *Admin, d Draining, log *slog.Logger) {
+	began := time.Now()
+	least := time.NewTimer(d.Min)
+	defer least.Stop()
+	most := time.NewTimer(max(d.Min, d.Timeout))
+	defer most.Stop()
 	log.Info("Envoy drains", "min", d.Min.String(), "timeout", d.Timeout.String())
 	poll := time.NewTicker(drainPoll)
 	defer poll.Stop()
@@ -40,6 +50,9 @@ func Drain(ctx context.Context, a *Admin, d Draining, log *slog.Logger) {
 	for {
 		select {
 		case <-ctx.Done():
+			if errors.Is(context.Cause(ctx), ErrUndone) {
+				return
+			}
 			log.Warn("Envoy is not drained: it was to end at once")
 			return
 		case <-most.C:

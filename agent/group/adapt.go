@@ -1,6 +1,8 @@
 package group
 
 import (
+	"sync"
+	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -32,7 +34,21 @@ func (f feed) Apply(u upstream.Update, verdict func(error)) {
 	for _, e := range u.Errors {
 		in.Errors = append(in.Errors, cache.ResourceError(e))
 	}
+	var applied atomic.Bool
+	if f.g.cfg.Answered != nil && verdict != nil {
+		began, answered := time.Now(), verdict
+		var once sync.Once
+		verdict = func(err error) {
+			once.Do(func() {
+				if applied.Load() { // else no client was concerned
+					f.g.cfg.Answered(u.Type, time.Since(began))
+				}
+			})
+			answered(err)
+		}
+	}
 	f.g.cache.Apply(in, verdict)
+	applied.Store(true)
 	if u.Since != nil {
 		u.Put = u.News
 	}

@@ -125,9 +125,9 @@ func TestOnlyTheStreamsOfAnEnvoyAreItsLife(t *testing.T) {
 		r.restartAgentAs(func(cfg *group.Config) { cfg.WatchLives = true })
 		r.mesh()
 		for range 5 {
-			view := r.group.Attach(downstream.Client{Node: envoyNode, Fetch: true})
+			view, _ := r.group.Attach(downstream.Client{Node: envoyNode, Fetch: true})
 			view.Close(downstream.End{})
-			view = r.group.Attach(downstream.Client{Node: &corev3.Node{Id: "xdstest", UserAgentName: "gRPC Go"}})
+			view, _ = r.group.Attach(downstream.Client{Node: &corev3.Node{Id: "xdstest", UserAgentName: "gRPC Go"}})
 			view.Close(downstream.End{})
 			c := r.client(xdstest.ClientConfig{Node: envoyNode})
 			c.Subscribe(xds.ClusterType, strings.Repeat("x", xds.MaxNameBytes+1))

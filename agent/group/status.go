@@ -15,7 +15,7 @@ func (g *Group) Status() admin.Group {
 	node := g.Node()
 	out := admin.Group{
 		NodeID: node.GetId(), Cluster: node.GetCluster(), UserAgent: node.GetUserAgentName(),
-		Contact: g.Contact(), Restored: g.cache.Restored(),
+		Contact: g.Contact(), Opened: g.opened, Restored: g.cache.Restored(),
 	}
 	if f := g.cache.Fallback(); f != nil {
 		out.Fallback = &admin.Fallback{Since: f.Since, Until: f.Until}
@@ -127,27 +127,41 @@ func Streams(s *downstream.Server) []admin.Stream {
 }
 
 // HasConfiguration reports whether the group can answer the wildcards with which
-// every Envoy begins, and what is missing otherwise.
+// every Envoy begins, or what its clients asked for where they are others, and what is missing
+// otherwise.
 func (g *Group) HasConfiguration() (ok bool, reason string) {
+	node := g.Node()
+	if node.GetUserAgentName() != "" && node.GetUserAgentName() != xds.EnvoyUserAgent {
+		switch typeURL, names, none := g.cache.Missing(); {
+		case none:
+			return false, "node " + node.GetId() + " has asked for nothing yet"
+		case len(names) > 0:
+			return false, "nothing is known yet of " + xds.Short(typeURL) + " " + names[0] + " for node " + node.GetId() + g.silent()
+		}
+		return true, ""
+	}
 	known := make(map[string]bool)
 	for _, t := range g.cache.Status() {
 		known[t.Type] = t.Knowledge != xds.Unknown
 	}
 	for _, typeURL := range []string{xds.ClusterType, xds.ListenerType} {
-		if known[typeURL] {
-			continue
+		if !known[typeURL] {
+			return false, "nothing is known yet of " + xds.Short(typeURL) + " for node " + node.GetId() + g.silent()
 		}
-		reason = "nothing is known yet of " + xds.Short(typeURL) + " for node " + g.Node().GetId()
-		for _, s := range g.Upstreams() {
-			switch {
-			case s.Active:
-			case s.LastError != nil:
-				reason += "; upstream " + s.Name + ": " + s.LastError.Error()
-			default:
-				reason += "; upstream " + s.Name + " has not answered"
-			}
-		}
-		return false, reason
 	}
 	return true, ""
+}
+
+// silent says which sources do not answer, and why.
+func (g *Group) silent() (text string) {
+	for _, s := range g.Upstreams() {
+		switch {
+		case s.Active:
+		case s.LastError != nil:
+			text += "; upstream " + s.Name + ": " + s.LastError.Error()
+		default:
+			text += "; upstream " + s.Name + " has not answered"
+		}
+	}
+	return text
 }

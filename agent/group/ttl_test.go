@@ -1,6 +1,7 @@
 package group_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -72,6 +73,39 @@ func TestAResourceThatIsNotRefreshedGoes(t *testing.T) {
 		r.cp.Set(with(time.Hour, xdstest.Route("r1", "c1"), "r1"))
 		r.quiet()
 		r.holds(again, xds.RouteType, "r1")
+	})
+}
+
+// protocol.md 6.1: of a SotW response Envoy compares version_info with what it accepted, not the
+// version of the wrapper. A control plane that puts something else there must not lose what it
+// keeps alive.
+func TestHeartbeatsOfTheAcceptedResponseKeepAResource(t *testing.T) {
+	inAllForms(t, xdstest.Config{}, func(r *rig) {
+		if r.above != xdstest.SotW {
+			return
+		}
+		r.mesh()
+		c := r.client(xdstest.ClientConfig{})
+		r.envoy(c)
+		r.cp.Silent(true)
+		say := func(nonce string, entries ...*anypb.Any) {
+			r.cp.SendRaw(0, &discoveryv3.DiscoveryResponse{TypeUrl: xds.ListenerType, Nonce: nonce, VersionInfo: "7", Resources: entries})
+			r.quiet()
+		}
+		say("b1", xdstest.Pack(&discoveryv3.Resource{
+			Name: "l1", Version: "of the listener", Resource: xdstest.Pack(xdstest.Listener("l1", 99, "r1")), Ttl: durationpb.New(10 * time.Second),
+		}))
+		r.holds(c, xds.ListenerType, "l1")
+		for i := range 10 {
+			r.pass(5 * time.Second)
+			say(fmt.Sprintf("h%d", i), xdstest.Pack(&discoveryv3.Resource{Name: "l1", Version: fmt.Sprint(i), Ttl: durationpb.New(10 * time.Second)}))
+		}
+		r.holds(c, xds.ListenerType, "l1")
+		if n := r.count(xdstest.Nack, xds.ListenerType); n != 0 {
+			t.Errorf("%d NACKs", n)
+		}
+		r.pass(11 * time.Second)
+		r.holds(c, xds.ListenerType)
 	})
 }
 

@@ -6,6 +6,9 @@ import (
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
@@ -64,6 +67,47 @@ func TestACollectionIsServed(t *testing.T) {
 			r.holds(c, xds.EndpointType, a)
 		}
 		r.pass(time.Second)
+		if n := r.count(xdstest.Nack, xds.EndpointType); n != 0 {
+			r.Errorf("%d NACKs", n)
+		}
+	})
+}
+
+// protocol.md 8.7: what a control plane removes, keeps alive or reports under a name whose
+// parameters are in another order is the same resource.
+func TestEverythingThatIsSaidOfANameIsSaidInAnyOrderOfItsParameters(t *testing.T) {
+	inDelta(t, func(r *rig) {
+		glob, ours, theirs := endpointsPath+"*?k=1&l=2", endpointsPath+"a?k=1&l=2", endpointsPath+"a?l=2&k=1"
+		c := r.client(xdstest.ClientConfig{})
+		c.Subscribe(xds.EndpointType, glob)
+		r.quiet()
+		w := member(theirs)
+		w.Ttl = durationpb.New(10 * time.Second)
+		r.tell("n1", []*discoveryv3.Resource{w})
+		r.holds(c, xds.EndpointType, ours)
+		r.pass(8 * time.Second)
+		r.tell("n2", []*discoveryv3.Resource{{Name: theirs, Version: "1", Ttl: durationpb.New(10 * time.Second)}})
+		r.pass(8 * time.Second)
+		r.holds(c, xds.EndpointType, ours)
+		if len(r.group.Cache().Resources(xds.EndpointType)) != 1 {
+			r.Errorf("the heartbeat did not keep it")
+		}
+		r.cp.SendRaw(0, &discoveryv3.DeltaDiscoveryResponse{TypeUrl: xds.EndpointType, Nonce: "n3", ResourceErrors: []*discoveryv3.ResourceError{{
+			ResourceName: &discoveryv3.ResourceName{Name: theirs},
+			ErrorDetail:  &statuspb.Status{Code: int32(codes.Unavailable), Message: "busy"},
+		}}})
+		r.quiet()
+		if got := r.group.Cache().Resources(xds.EndpointType); len(got) != 1 || got[0].Err == nil {
+			r.Errorf("what is reported of it is not known of it: %+v", got)
+		}
+		r.tell("n4", nil, theirs)
+		r.pass(time.Second)
+		if got := r.group.Cache().Resources(xds.EndpointType); len(got) != 0 {
+			r.Errorf("after the removal %d are held: %s", len(got), got[0].Name)
+		}
+		if r.below == xdstest.Delta {
+			r.holds(c, xds.EndpointType)
+		}
 		if n := r.count(xdstest.Nack, xds.EndpointType); n != 0 {
 			r.Errorf("%d NACKs", n)
 		}

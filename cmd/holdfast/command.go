@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -84,7 +85,7 @@ func newRoot(p process) *cobra.Command {
 	root.SetErr(p.stderr)
 	root.SetFlagErrorFunc(explainFlag)
 	commands := []*command{
-		newBootstrap(p), newRun(p), newControlPlane(p), newStatus(), newDump(), newExport(), newDrain(), newResume(), newWait(), newVersion(),
+		newBootstrap(p), newRun(p), newControlPlane(p), newStatus(), newDump(), newExport(), newDrain(), newUndrain(), newResume(), newWait(), newVersion(),
 	}
 	keys := make(map[string]bool) // of all commands: one file serves them all
 	for _, c := range commands {
@@ -94,7 +95,12 @@ func newRoot(p process) *cobra.Command {
 		c.finish(p, keys)
 		root.AddCommand(c.Command)
 	}
+	completion(root)
 	help := func(cmd *cobra.Command, _ []string) {
+		if cmd != nil && cmd.HasParent() && cmd.Long != "" && !slices.ContainsFunc(commands, func(c *command) bool { return c.Command == cmd }) {
+			_, _ = fmt.Fprintf(p.stdout, "%s\n", strings.TrimSpace(cmd.Long)) // a shell's completion
+			return
+		}
 		for _, c := range commands {
 			if c.Command == cmd {
 				c.writeHelp(p.stdout)
@@ -106,6 +112,23 @@ func newRoot(p process) *cobra.Command {
 	root.SetHelpFunc(help)
 	root.SetHelpCommand(newHelp(root, help))
 	return root
+}
+
+// completion adds the command of that name, which writes a script for a shell that is named.
+func completion(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" {
+			c.Args = cobra.ArbitraryArgs
+			c.RunE = func(cmd *cobra.Command, args []string) error {
+				want := strings.Join(names(cmd.Commands()), ", ")
+				if len(args) > 0 {
+					return fmt.Errorf("completion: unknown shell %q: want one of %s", args[0], want)
+				}
+				return fmt.Errorf("completion: name a shell: %s", want)
+			}
+		}
+	}
 }
 
 // newHelp makes `holdfast help [COMMAND]`.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -31,6 +32,10 @@ func TestExitCodesAndErrors(t *testing.T) {
 		{"an unknown flag", run("--upstrem", "x"), 2, "unknown flag: --upstrem, did you mean --upstream? (`holdfast run --help` lists the flags)"},
 		{"a bad value", run("--log-level", "loud"), 2, `--log-level: "loud": want debug, info, warn or error`},
 		{"an argument", run("extra"), 2, "unexpected argument \"extra\": `holdfast run` takes flags only"},
+		{"a completion for no shell", []string{"completion"}, 2, "completion: name a shell: bash, "},
+		{"a completion for an unknown shell", []string{"completion", "tcsh"}, 2, `completion: unknown shell "tcsh": want one of bash, `},
+		{"a completion", []string{"completion", "bash"}, 0, ""},
+		{"undrain, and nobody answers", []string{"undrain", "--admin", "unix:" + filepath.Join(dir, "none.sock")}, 1, "canceled"},
 		{"no upstream", run(), 2, "--upstream is missing"},
 		{"a bad upstream", run("--upstream", "nonsense"), 2, `upstream "nonsense": want host:port`},
 		{"an upstream twice", run("--upstream", "a:1", "--upstream", "a:1"), 2, "--upstream a:1 is given twice"},
@@ -84,6 +89,20 @@ func TestTheVersionIsShown(t *testing.T) {
 	var v map[string]string
 	if err := json.Unmarshal([]byte(call(t, nil, "version", "-o", "json").out), &v); err != nil || v["version"] != "dev" || v["go"] == "" || v["envoy_api"] == "" {
 		t.Errorf("got %v, %v", v, err)
+	}
+}
+
+// `go install …@v1.2.3` links nothing in.
+func TestTheVersionIsThatOfTheModuleUnlessOneIsLinkedIn(t *testing.T) {
+	for _, tc := range []struct{ linked, module, want string }{
+		{"dev", "v1.2.3", "v1.2.3"},
+		{"dev", "(devel)", "dev"},
+		{"dev", "", "dev"},
+		{"v1.2.4", "v1.2.3", "v1.2.4"},
+	} {
+		if got := versionOf(tc.linked, &debug.BuildInfo{Main: debug.Module{Version: tc.module}}); got != tc.want {
+			t.Errorf("linked %q, module %q: %q, want %q", tc.linked, tc.module, got, tc.want)
+		}
 	}
 }
 

@@ -9,9 +9,19 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/admin"
 )
 
-const drainLong = `Let Envoy end its connections: the agent is not ready any more, Envoy's health checks
-fail, and its listeners drain. It returns when no connection is left (and --drain-min
-of the agent has passed), or after the agent's --drain-timeout. For the preStop hook.`
+const drainLong = `Let Envoy end its connections: the agent is not ready any more, and Envoy's health
+checks fail. It returns when no connection is left (and --drain-min of the agent has
+passed), or after the agent's --drain-timeout. For the preStop hook.
+
+An Envoy that the agent does not run serves on, and "holdfast undrain" or the next
+agent on the same socket undoes it. One that the agent runs drains its listeners,
+too, and is to be ended.
+
+It fails if the agent says nothing for 5 s.`
+
+const undrainLong = `Undo "holdfast drain": Envoy's health checks pass, and the agent is ready again. What
+somebody else has made fail before (POST /healthcheck/fail) goes on failing. It is an
+error if nothing is drained, if the agent is about to end, or if it runs Envoy.`
 
 const waitLong = `Wait until the agent is ready: its socket is there, and it has a configuration and
 certificates to give; if it runs Envoy, until that serves. For the postStart hook, so
@@ -19,6 +29,10 @@ that what starts after it finds the mesh.`
 
 func newDrain() *command {
 	return newAction("drain", "let Envoy end its connections: for preStop", drainLong)
+}
+
+func newUndrain() *command {
+	return newAction("undrain", "undo a drain", undrainLong)
 }
 
 const resumeLong = `Serve once more what is held back because Envoy crashed with it: after Envoy, run by

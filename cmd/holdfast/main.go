@@ -9,11 +9,13 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 	"time"
 )
 
-// version is set by the linker: -ldflags '-X main.version=v1.2.3'.
+// version is set by the linker: -ldflags '-X main.version=v1.2.3'. Otherwise it is that of the
+// module, see versionOf.
 var version = "dev"
 
 // hurried is how long the process may take after a second signal that hurries a drain.
@@ -23,6 +25,9 @@ const hurried = 10 * time.Second
 const ready = 100 * time.Millisecond
 
 func main() {
+	if build, ok := debug.ReadBuildInfo(); ok {
+		version = versionOf(version, build)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	hurry := make(chan struct{}) // for stopOnSignal

@@ -61,18 +61,18 @@ type runFlags struct {
 	ackTimeout time.Duration
 	refresh    time.Duration
 
-	socket      string
-	socketMode  mode
-	socketGroup string
-	allowUIDs   list
-	allowGIDs   list
-	linger      time.Duration
-	passThrough serviceNames
-	rest        string
-	restHold    time.Duration
-	limits      downstream.Limits
-	resources   int
-	bytes       int64
+	socket            string
+	socketMode        mode
+	socketGroup       string
+	allowUIDs         list
+	allowGIDs         list
+	linger            time.Duration
+	passThrough       serviceNames
+	rest              string
+	restHold          time.Duration
+	limits            downstream.Limits
+	groups, resources int
+	bytes             int64
 
 	stateDir, stateIdentity                           string
 	stateKeys                                         list
@@ -176,11 +176,12 @@ func (f *runFlags) add(c *command) {
 	flags.DurationVar(&f.restHold, "rest-hold", 0, "how long a REST request whose version is current waits for a change (`DURATION`, such as 30s); Envoy's request_timeout must be longer. 0 answers at once")
 	flags = c.section("Limits on clients and control plane (a mesh of 20,000 clusters stays below the defaults)")
 	def := downstream.DefaultLimits
+	flags.IntVar(&f.groups, "max-groups", agent.DefaultMaxGroups, "`NUMBER` of kinds of clients (node ids, mostly) that are served at once; each costs a stream to the control plane. Of those without a client the one that was used least recently gives way")
 	flags.IntVar(&f.limits.Streams, "max-streams", def.Streams, "`NUMBER` of streams that may be open")
-	flags.IntVar(&f.limits.Types, "max-types", def.Types, "`NUMBER` of types that one stream may ask for")
-	flags.IntVar(&f.limits.Subscriptions, "max-subscriptions", def.Subscriptions, "`NUMBER` of names that one stream may subscribe to")
-	flags.IntVar(&f.limits.RequestRate, "max-request-rate", def.RequestRate, "`NUMBER` of requests that one stream may send in a second, after a first --max-request-burst")
-	flags.IntVar(&f.limits.RequestBurst, "max-request-burst", def.RequestBurst, "`NUMBER` of requests that one stream may send at once")
+	flags.IntVar(&f.limits.Types, "max-types", def.Types, "`NUMBER` of types that one stream may ask for; the others are not answered")
+	flags.IntVar(&f.limits.Subscriptions, "max-subscriptions", def.Subscriptions, "`NUMBER` of names that one stream may subscribe to; of others it is served what is held")
+	flags.IntVar(&f.limits.RequestRate, "max-request-rate", def.RequestRate, "`NUMBER` of requests of one stream that are read in a second, after a first --max-request-burst")
+	flags.IntVar(&f.limits.RequestBurst, "max-request-burst", def.RequestBurst, "`NUMBER` of requests of one stream that are read at once")
 	flags.IntVar(&f.limits.AnyDepth, "max-any-depth", def.AnyDepth, "`NUMBER` of Anys that may be nested in a resource that is served over REST")
 	flags.IntVar(&f.resources, "max-resources", cache.DefaultMaxResources, "`NUMBER` of resources that are held for clients of one kind; what goes beyond is refused")
 	flags.Int64Var(&f.bytes, "max-resource-bytes", cache.DefaultMaxBytes, "how much all their bodies together may be, in `BYTES`; the default is 1 GiB")
@@ -231,6 +232,8 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		return agent.Config{}, fmt.Errorf("--ack-timeout %s: want a positive duration", f.ackTimeout)
 	case min(f.limits.Streams, f.limits.Types, f.limits.Subscriptions, f.limits.RequestRate, f.limits.RequestBurst, f.limits.AnyDepth) <= 0:
 		return agent.Config{}, errors.New("a limit (--max-streams, --max-types, --max-subscriptions, --max-request-rate, --max-request-burst, --max-any-depth) is not positive")
+	case f.groups <= 0:
+		return agent.Config{}, fmt.Errorf("--max-groups %d: want a positive number", f.groups)
 	case f.resources <= 0 || f.bytes <= 0:
 		return agent.Config{}, errors.New("--max-resources and --max-resource-bytes: want positive numbers")
 	case f.refresh <= 0:
@@ -298,6 +301,7 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 		MaxMessage:    f.maxMessage,
 		AckTimeout:    f.ackTimeout,
 		Limits:        f.limits,
+		MaxGroups:     f.groups,
 		MaxResources:  f.resources,
 		MaxBytes:      f.bytes,
 		RESTRefresh:   f.refresh,

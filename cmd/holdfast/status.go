@@ -43,6 +43,7 @@ func newStatus() *command {
 		if output.value == "json" {
 			return failed(writeJSON(c.OutOrStdout(), status))
 		}
+		status.Admin = addr
 		return failed(status.WriteText(c.OutOrStdout()))
 	}
 	return c

@@ -40,6 +40,15 @@ func printVersion(w io.Writer, form string) error {
 	return failed(err)
 }
 
+// versionOf returns the version that was linked in or, for want of one, that of the module: `go
+// install …@v1.2.3` sets nothing else.
+func versionOf(linked string, build *debug.BuildInfo) string {
+	if of := build.Main.Version; linked == "dev" && of != "" && of != "(devel)" {
+		return of
+	}
+	return linked
+}
+
 // apiVersion is that of the module which was linked; "unknown" in a build without
 // module information, such as a test's.
 func apiVersion() string {

@@ -64,26 +64,5 @@ func (s *Session) amendFullState(sub *subscription, v View) *Response {
 		sub.hold(r.Name).at = int32(len(set))
 		set = append(set, r)
 	}
-	return &Response{Resources: set, whole: true, amended: true, news: news.resources}
-}
-
-// unacked returns what of a response that was just sent the client has not ACKed, or more.
-// Of an amended set that is the news, and what was news in responses without an answer:
-// the answer to this one is about all of them.
-func (sub *subscription) unacked(resp *Response) []*xds.Resource {
-	if !resp.amended || len(sub.flights) == 0 {
-		return resp.news
-	}
-	is := make(map[*xds.Resource]struct{}, len(resp.news))
-	for _, r := range resp.news {
-		is[r] = struct{}{}
-	}
-	out := slices.Clone(resp.news)
-	for _, r := range sub.flights[len(sub.flights)-1].resources {
-		_, has := is[r]
-		if h := sub.sent[r.Name]; !has && h != nil && h.last == r {
-			out = append(out, r)
-		}
-	}
-	return out
+	return &Response{Resources: set, whole: true, amended: true, news: news.resources, dropped: dropped}
 }

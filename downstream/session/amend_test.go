@@ -322,7 +322,7 @@ func (am *amending) answer(url string, but int, nack bool) {
 	resp := c.unanswered[min(but, len(c.unanswered)-1)]
 	req := am.full(url, resp.Nonce)
 	if req.NACK = nack; nack {
-		req.Error = "no good"
+		req.Error = fuzzReason(resp)
 	} else {
 		c.version = resp.Version
 		req.Version = resp.Version

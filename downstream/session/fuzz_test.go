@@ -216,12 +216,27 @@ func (fz *fuzzTalk) request(req *Request) Effect {
 	if v := eff.Verdict; v != nil {
 		fz.state.hear(v)
 	}
+	if v := eff.Culprit; v != nil {
+		fz.state.hear(v)
+	}
 	if fz.machine.Idle() { // nobody is woken for it
 		if resp, wake := fz.machine.Next(fz.state, fz.now); resp != nil {
 			fz.fail("idle, and owes %+v, next at %v", resp, wake)
 		}
 	}
 	return eff
+}
+
+// fuzzReason is a client's reason to NACK a response. It may name some of what is in it, and need
+// not be right.
+func fuzzReason(resp *Response) string {
+	reason := "no good"
+	for i, r := range resp.Resources {
+		if (len(resp.Nonce)+int(resp.Nonce[len(resp.Nonce)-1])+i)%3 == 0 {
+			reason += ", " + r.Name + ": no"
+		}
+	}
+	return reason
 }
 
 // change puts or deletes a resource.
@@ -324,7 +339,7 @@ func (fz *fuzzTalk) process(c *fuzzClient, nack bool) {
 	req := &Request{Type: c.url, Nonce: resp.Nonce, NACK: nack}
 	if nack {
 		fz.nacked = true
-		req.Error = "no good"
+		req.Error = fuzzReason(resp)
 		for _, r := range resp.Resources {
 			// Nothing is left to give it if it refuses what it has, or something
 			// newer than what it has and never ACKed.

@@ -167,6 +167,7 @@ type Response struct {
 	// amended that it was made so, and that only news were not sent before.
 	whole, amended bool
 	news           []*xds.Resource
+	dropped        []string // from the amended set
 }
 
 // Effect is what a request says beyond asking for a response.
@@ -175,6 +176,9 @@ type Effect struct {
 	Interest *Interest
 	// Verdict is nil where the request answers no response.
 	Verdict *Verdict
+	// Culprit is a further verdict, to be taken in after Verdict: what an ACK says of a response
+	// that was NACKed before. nil for most.
+	Culprit *Verdict
 }
 
 // Interest is a change of one type's subscription.
@@ -229,7 +233,8 @@ func (s *Session) Request(req *Request) Effect {
 		s.ordered = slices.Insert(s.ordered, at, sub)
 	}
 	s.clustersMoved = s.clustersMoved || req.Type == xds.ClusterType
-	eff := Effect{Verdict: sub.answer(req)}
+	var eff Effect
+	eff.Verdict, eff.Culprit = sub.answer(req)
 	if s.cfg.Form == Delta {
 		eff.Interest = sub.requestDelta(req, !known)
 	} else {
@@ -416,7 +421,7 @@ func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Re
 	if sub.passesTTL() {
 		resp.At = s.now
 	}
-	sub.launch(flight{nonce: resp.Nonce, revision: revision, resources: sub.unacked(resp), removed: resp.Removed, beats: resp.Heartbeats})
+	sub.launch(flight{nonce: resp.Nonce, revision: revision, resources: resp.news, amends: resp.amended, dropped: resp.dropped, removed: resp.Removed, beats: resp.Heartbeats})
 	return resp
 }
 

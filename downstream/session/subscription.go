@@ -60,12 +60,16 @@ type subscription struct {
 	alone      []*xds.Resource      // suspects to be sent once more, alone
 	bare       map[string]struct{}  // names of which it refused the first that it was sent
 	beats      map[string]struct{}  // names whose TTL started again
+	trial      *trial               // nil for none
+	pardoned   []*xds.Resource      // those of a trial that failed, to be put back
 	denied     []string             // names beyond a limit, to be answered as such
 	deniedSum  uint64               // SotW: of those in the last request
 
 	// What the client was sent and has not answered, oldest first.
 	flights  []flight
 	launched uint64
+	// crowded is how many flights there may be before some are put together or forgotten.
+	crowded int
 	// superseded are the bytes of contents in flights that something newer was sent of.
 	superseded int
 	// nonce is that of the last response, answered whether the client has
@@ -170,6 +174,13 @@ func (h *holding) refuse(version string) {
 	odd.refused = append(odd.refused, version)
 }
 
+// pardon forgets a refusal.
+func (h *holding) pardon(version string) {
+	if h.refuses(version) {
+		h.rare.refused = slices.DeleteFunc(h.rare.refused, func(v string) bool { return v == version })
+	}
+}
+
 // accept remembers an ACK: it is known again what the client has.
 func (h *holding) accept(r *xds.Resource) {
 	h.acked = r
@@ -186,22 +197,6 @@ func (h *holding) accept(r *xds.Resource) {
 // accepts reports whether the client ACKed a version last.
 func (h *holding) accepts(version string) bool {
 	return h != nil && h.acked != nil && h.acked.Version == version
-}
-
-// flight is a response that the client has not answered.
-type flight struct {
-	nonce    string
-	number   uint64 // counts the responses of the type
-	revision uint64
-	// resources are those of the response; of a complete set perhaps only those that the
-	// client has not ACKed.
-	resources []*xds.Resource
-	removed   []string
-	beats     []*xds.Resource
-	// probe: a suspect that was sent alone.
-	probe bool
-	// partly: resources does not hold all any more.
-	partly bool
 }
 
 func newSubscription(url string, cfg Config) *subscription {
@@ -498,42 +493,4 @@ func (sub *subscription) looked(revision uint64) {
 	if len(sub.flights) == 0 {
 		sub.progress = max(sub.progress, sub.seen)
 	}
-}
-
-func (sub *subscription) launch(f flight) {
-	sub.launched++
-	f.number = sub.launched
-	sub.nonce, sub.answered = f.nonce, false
-	if len(sub.flights) == maxFlights {
-		sub.flights = slices.Delete(sub.flights, 0, 1)
-	}
-	sub.flights = append(sub.flights, f)
-	if sub.superseded > maxSuperseded {
-		sub.forgetSuperseded()
-	}
-}
-
-// maxSuperseded bounds the bytes of what is remembered only because the client may still
-// say what it makes of it: one that answers late, or never, has it in each response.
-const maxSuperseded = 4 << 20
-
-// forgetSuperseded forgets the contents of responses without an answer that something
-// newer was sent of. It is still owed a verdict on the rest.
-func (sub *subscription) forgetSuperseded() {
-	for i := range sub.flights {
-		f := &sub.flights[i]
-		var stand, gone []*xds.Resource
-		for _, r := range f.resources {
-			if h := sub.sent[r.Name]; h != nil && h.last == r {
-				stand = append(stand, r)
-			} else {
-				gone = append(gone, r)
-			}
-		}
-		if len(gone) > 0 {
-			sub.mayHave(f, gone)
-			f.resources, f.partly = stand, true
-		}
-	}
-	sub.superseded = 0
 }

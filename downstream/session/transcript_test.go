@@ -26,7 +26,7 @@ import (
 //	unsub T NAMES   … to fewer
 //	raw T K=V …     a request word by word: names, sub, unsub, irv, version, nonce
 //	ack T, nack T   the client answers its newest response of the type;
-//	                "ack T -1" the one before it
+//	                "ack T -1" the one before it; "nack T : WORDS" gives its reason
 //	again T         SotW: the client repeats its last request
 //	cut             a new stream begins; the client says what it has
 //	put T NAME@V    the state gets a new version ("eds=NAME": a cluster of type
@@ -233,6 +233,10 @@ func (c *clientType) sotwNames() []string {
 func (tk *talk) answer(typeURL string, nack bool, args []string) error {
 	c := tk.client(typeURL)
 	at := len(c.received) - 1
+	said := "no good"
+	if i := slices.Index(args, ":"); i >= 0 {
+		args, said = args[:i], strings.Join(args[i+1:], " ")
+	}
 	if len(args) > 0 {
 		var back int
 		if _, err := fmt.Sscan(args[0], &back); err != nil {
@@ -249,7 +253,7 @@ func (tk *talk) answer(typeURL string, nack bool, args []string) error {
 		req.Names = c.sotwNames()
 	}
 	if nack {
-		req.Error = "no good"
+		req.Error = said
 	} else {
 		req.Version, c.version = resp.Version, resp.Version
 		if tk.form == SotW && xds.FullState(typeURL) {
@@ -328,6 +332,9 @@ func (tk *talk) request(req *Request) {
 	}
 	if eff.Verdict != nil {
 		tk.heard(eff.Verdict, "accepted")
+	}
+	if eff.Culprit != nil {
+		tk.heard(eff.Culprit, "")
 	}
 }
 

@@ -9,31 +9,31 @@ import (
 
 // answer matches a request with the response it answers, and returns what the
 // client made of it; nil if the request answers none that is remembered.
-func (sub *subscription) answer(req *Request) *Verdict {
+// culprit, which is nil for most, is what an ACK says of a response that was NACKed before.
+func (sub *subscription) answer(req *Request) (v, culprit *Verdict) {
 	if req.Nonce == "" {
-		return nil
+		return nil, nil
 	}
 	at := slices.IndexFunc(sub.flights, func(f flight) bool { return f.nonce == req.Nonce })
 	if at < 0 {
-		return nil
+		return nil, nil
 	}
-	f := sub.flights[at]
-	// What was sent before is superseded, its verdict unknown: SotW clients
-	// answer only the newest (protocol.md 1.8), Delta clients in order (3.12).
-	for _, superseded := range sub.flights[:at] {
-		sub.mayHave(&superseded, superseded.resources)
-	}
-	sub.flights = slices.Delete(sub.flights, 0, at+1)
-	if len(sub.flights) == 0 {
-		sub.superseded = 0
-	}
-	v := &Verdict{Type: sub.url, Revision: f.revision, NACK: req.NACK}
+	carried := at+1 < len(sub.flights) && sub.flights[at+1].amends
+	f := sub.land(at)
+	v = &Verdict{Type: sub.url, Revision: f.revision, NACK: req.NACK}
 	if req.NACK {
 		v.Error = sub.reason(req.Error, &f)
 		sub.missedBeats(f)
-		sub.nack(f, v)
+		again := sub.failed(&f)
+		if suspects := sub.nack(f, v); !again {
+			sub.try(suspects, req.Error, v.Error)
+		}
 	} else {
 		sub.ack(f, v)
+		culprit = sub.passed(&f)
+		if carried {
+			sub.leaveOutAcked()
+		}
 	}
 	if !f.probe {
 		sub.progress = max(sub.progress, f.revision)
@@ -41,7 +41,7 @@ func (sub *subscription) answer(req *Request) *Verdict {
 	if len(sub.flights) == 0 {
 		sub.progress = max(sub.progress, sub.seen)
 	}
-	return v
+	return v, culprit
 }
 
 func (sub *subscription) ack(f flight, v *Verdict) {
@@ -70,8 +70,9 @@ func (sub *subscription) mayHave(f *flight, resources []*xds.Resource) {
 }
 
 // nack finds which contents are to blame: those that the client had not ACKed
-// before. One alone is rejected, several are suspects (design.md I7).
-func (sub *subscription) nack(f flight, v *Verdict) {
+// before. One alone is rejected, several are suspects (design.md I7), which it returns where it
+// is known that they are all.
+func (sub *subscription) nack(f flight, v *Verdict) (suspects []*xds.Resource) {
 	sub.whole = nil
 	var blamed []*xds.Resource
 	for _, r := range f.resources {
@@ -93,7 +94,7 @@ func (sub *subscription) nack(f flight, v *Verdict) {
 	if len(blamed) == 1 && !f.partly {
 		v.Rejected = blamed[0]
 		sub.reject(blamed[0])
-		return
+		return nil
 	}
 	v.Suspects = blamed
 	sub.mayHave(&f, blamed)
@@ -111,6 +112,10 @@ func (sub *subscription) nack(f flight, v *Verdict) {
 	}
 	// In an order that can be told.
 	slices.SortStableFunc(sub.alone, func(a, b *xds.Resource) int { return strings.Compare(a.Name, b.Name) })
+	if f.partly {
+		return nil
+	}
+	return blamed
 }
 
 // sendsAlone tells whether a resource can be sent without the others: not where that
@@ -159,6 +164,7 @@ func (sub *subscription) reject(r *xds.Resource) {
 // set, where it cannot be, it gives way if it is the only one: of several some are
 // good, and the client may have them.
 func (sub *subscription) offer(v View) {
+	sub.putBack(v)
 	if len(sub.bare) == 0 {
 		return
 	}

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -44,6 +45,9 @@ type Security struct {
 	SANs []string
 	// TokenFile holds a bearer token; "" for none.
 	TokenFile string
+	// Shown, if set, is told when the certificate of Cert ends, each time that it is read for
+	// an attempt.
+	Shown func(end time.Time)
 }
 
 // flag returns the name of a flag.
@@ -107,6 +111,9 @@ func (s Security) TLS() (*tls.Config, error) {
 			return nil, fmt.Errorf("%s, %s: %w", s.flag("cert"), s.flag("key"), err)
 		}
 		cfg.Certificates = []tls.Certificate{pair}
+		if s.Shown != nil {
+			s.Shown(pair.Leaf.NotAfter)
+		}
 	}
 	if len(s.SANs) > 0 {
 		// The standard check knows one host name; this one verifies the chain

@@ -127,7 +127,7 @@ func FromAny(typeURL, version string, entry *anypb.Any, now time.Time) (*Resourc
 	if err := checkType(typeURL, entry); err != nil {
 		return nil, err
 	}
-	name, err := ScanName(entry.GetValue())
+	name, err := nameIn(typeURL, entry)
 	if err != nil {
 		return nil, fmt.Errorf("%s resource: %w", Short(typeURL), err)
 	}
@@ -153,7 +153,7 @@ func FromWrapper(typeURL string, w *discoveryv3.Resource, now time.Time) (*Resou
 			return r, fmt.Errorf("%q: %w", r.Name, err)
 		}
 		if r.Name == "" {
-			name, err := ScanName(r.Body.GetValue())
+			name, err := nameIn(typeURL, r.Body)
 			if err != nil {
 				return nil, fmt.Errorf("%s resource: %w", Short(typeURL), err)
 			}
@@ -166,9 +166,10 @@ func FromWrapper(typeURL string, w *discoveryv3.Resource, now time.Time) (*Resou
 			r.Wrapped = err != nil || string(inBody) != r.Name
 		}
 	}
-	if _, err := CheckName(r.Name); err != nil {
+	if _, err := CheckName(r.Name); err != nil && (r.Name != "" || !Nameless(typeURL)) {
 		return nil, fmt.Errorf("%s resource: %w", Short(typeURL), err)
 	}
+	r.Name = CanonicalName(r.Name) // a heartbeat's too: finish does not see it
 	extra := Extra{Aliases: CanonicalNames(w.GetAliases()), CacheControl: w.GetCacheControl(), Metadata: w.GetMetadata()}
 	if ttl := w.GetTtl(); ttl != nil {
 		if err := ttl.CheckValid(); err != nil || ttl.AsDuration() <= 0 {

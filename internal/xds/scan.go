@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/types/known/anypb"
 )
 
 // MaxNameBytes is the longest resource name that is accepted. Names of real
@@ -39,6 +40,25 @@ func ScanName(body []byte) (string, error) {
 		return "", fmt.Errorf("%w: field 1 is absent or empty", ErrNoName)
 	}
 	return CheckName(name)
+}
+
+// namelessTypes are the types of which Nameless holds: field 1 of their bodies is something else
+// than a name. That cannot be told from the bytes, so they are listed.
+var namelessTypes = map[string]bool{
+	googleapis + "istio.networking.nds.v1.NameTable": true, // field 1 is a map
+	googleapis + "istio.mesh.v1alpha1.ProxyConfig":   true, // field 1 is config_path
+}
+
+// Nameless reports whether the resources of a type have no name. There is one of the type at
+// most, under the name "".
+func Nameless(typeURL string) bool { return namelessTypes[typeURL] }
+
+// nameIn returns the name that a body of a type has: see ScanName; "" for a type without names.
+func nameIn(typeURL string, body *anypb.Any) (string, error) {
+	if !Nameless(typeURL) {
+		return ScanName(body.GetValue())
+	}
+	return "", scanFields(body.GetValue(), func(protowire.Number, protowire.Type, []byte) error { return nil })
 }
 
 // scanName returns what stands in field 1, where it is and unchecked.

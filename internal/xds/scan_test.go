@@ -5,11 +5,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 )
 
 func TestTheNameOfEveryNamedTypeIsReadFromItsBytes(t *testing.T) {
@@ -173,4 +176,23 @@ func edsNameOf(name string, c *clusterv3.Cluster) string {
 		return service
 	}
 	return name
+}
+
+func TestAResourceOfATypeWithoutNamesHasTheEmptyName(t *testing.T) {
+	const url = googleapis + "istio.networking.nds.v1.NameTable"
+	body := &anypb.Any{TypeUrl: url, Value: append(text(1, "an entry of a map"), text(1, "another")...)}
+	for form, read := range map[string]func(*anypb.Any) (*Resource, error){
+		"bare": func(b *anypb.Any) (*Resource, error) { return FromAny(url, "1", b, time.Time{}) },
+		"in a Delta entry": func(b *anypb.Any) (*Resource, error) {
+			return FromWrapper(url, &discoveryv3.Resource{Resource: b}, time.Time{})
+		},
+	} {
+		r, err := read(body)
+		if err != nil || r.Name != "" || r.Wrapped {
+			t.Errorf("%s: %+v, %v", form, r, err)
+		}
+		if _, err := read(&anypb.Any{TypeUrl: url, Value: []byte{0x0a, 9}}); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s and malformed: %v", form, err)
+		}
+	}
 }

@@ -124,9 +124,14 @@ func depth(typeURL string) int {
 func FullState(typeURL string) bool { return knownTypes[typeURL].fullState }
 
 // LegacyWildcard reports whether a first request of the type that names nothing
-// means everything: LDS, CDS and SRDS, and VHDS, which exists in Delta only
-// (protocol.md 2.1, V8, V11).
+// means everything. The xDS specification says so of all types; of Envoy's it is true of LDS,
+// CDS and SRDS, and VHDS, which exists in Delta only: of others Envoy sends such requests to
+// say that it wants nothing (protocol.md 2.1, V8, V11). So it is true of types that are not
+// Envoy's, such as Istio's.
 func LegacyWildcard(typeURL string) bool {
+	if _, known := knownTypes[typeURL]; !known {
+		return typeURL != "" && !strings.HasPrefix(typeURL, googleapis+"envoy.")
+	}
 	return typeURL == VirtualHostType || knownTypes[typeURL].fullState
 }
 

@@ -59,7 +59,17 @@ func TestOnlyAFewTypesAreCompleteSetsOrHaveALegacyWildcard(t *testing.T) {
 		if got, want := FullState(url), slices.Contains(full, url); got != want {
 			t.Errorf("FullState(%s) = %v", Short(url), got)
 		}
-		if got, want := LegacyWildcard(url), slices.Contains(full, url) || url == VirtualHostType; got != want {
+		if got, want := LegacyWildcard(url), slices.Contains(full, url) || url == VirtualHostType || url == unknownType; got != want {
+			t.Errorf("LegacyWildcard(%s) = %v", Short(url), got)
+		}
+	}
+	// What Envoy has beside the known types is named, and Istio's types are not.
+	for url, want := range map[string]bool{
+		googleapis + "envoy.config.endpoint.v3.LbEndpoint": false,
+		googleapis + "istio.networking.nds.v1.NameTable":   true,
+		"istio.io/debug": true,
+	} {
+		if got := LegacyWildcard(url); got != want {
 			t.Errorf("LegacyWildcard(%s) = %v", Short(url), got)
 		}
 	}

@@ -128,7 +128,7 @@ func (v *view) judge(p Protocol, r Received, reject func(string, *discoveryv3.Re
 	for _, w := range r.Resources {
 		name := w.GetName()
 		switch {
-		case name == "":
+		case name == "" && !xds.Nameless(r.Type):
 			bad[""] = errors.New("resource without a name")
 		case p == Delta && seen[name]:
 			bad[""] = fmt.Errorf("duplicate name %s found among added/updated resources", name)
@@ -219,7 +219,10 @@ func (v *view) apply(p Protocol, r Received, bad rejected) {
 // is "" where there is none.
 func unwrap(body *anypb.Any) *discoveryv3.Resource {
 	if body.GetTypeUrl() != xds.WrapperType {
-		name, _ := xds.ScanName(body.GetValue())
+		name := ""
+		if !xds.Nameless(body.GetTypeUrl()) {
+			name, _ = xds.ScanName(body.GetValue())
+		}
 		return &discoveryv3.Resource{Name: name, Resource: body}
 	}
 	var w discoveryv3.Resource

@@ -1,8 +1,12 @@
 package e2e
 
 import (
+	"fmt"
+	"net/http"
 	"strings"
 	"testing"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
@@ -44,4 +48,80 @@ func TestAFreshEnvoyGetsWhatWasAccepted(t *testing.T) {
 		w.serves("v1")
 		w.stat("listener_manager.lds.update_rejected", 0)
 	})
+}
+
+// design.md I7: of five listeners that change in one SotW response one is bad. The four are
+// accepted, so that an Envoy that starts anew has them, also without the control plane.
+func TestOneBadListenerOfFiveDoesNotTakeTheOthersBack(t *testing.T) {
+	for _, known := range []bool{true, false} {
+		name := "Envoy had it before"
+		if !known {
+			name = "it is new"
+		}
+		t.Run(name, func(t *testing.T) {
+			const bad = 2
+			w := newWorld(t, xdstest.SotW, xdstest.SotW)
+			w.start("--state-dir", t.TempDir())
+			listeners := func(ports []int) (out []proto.Message) {
+				for i, port := range ports {
+					out = append(out, xdstest.Listener(fmt.Sprintf("l%d", i), uint32(port), "ingress"))
+				}
+				return out
+			}
+			five := func() (ports []int) {
+				for range 5 {
+					ports = append(ports, w.freePort())
+				}
+				return ports
+			}
+			active, before := 5, 0
+			if known {
+				active = 6
+				first := five()
+				before = first[bad]
+				w.cp.Set(listeners(first)...)
+				w.stat("listener_manager.total_listeners_active", active)
+			}
+			accepted := w.value("listener_manager.lds.update_success")
+			ports := five()
+			change := listeners(ports)
+			change[bad] = xdstest.BadListener(fmt.Sprintf("l%d", bad))
+			w.cp.Set(change...)
+			w.asked("of the NACK", func(e xdstest.Event) bool { return e.Kind == xdstest.Nack && e.Type == xds.ListenerType })
+			w.stat("listener_manager.lds.update_success", accepted+1) // of the set without the bad one
+
+			ports[bad] = before
+			serves := func(when string) {
+				t.Helper()
+				for i, port := range ports {
+					if port == 0 {
+						continue
+					}
+					w.check(w.envoy.Wait(limit, func() error {
+						status, body, err := testbed.Get(fmt.Sprintf("http://127.0.0.1:%d/", port))
+						if err == nil && status != http.StatusOK {
+							err = fmt.Errorf("%d %q", status, body)
+						}
+						if err != nil {
+							err = fmt.Errorf("%s: listener l%d: %w", when, i, err)
+						}
+						return err
+					}))
+				}
+				w.stat("listener_manager.total_listeners_active", active)
+			}
+			serves("the Envoy that NACKed")
+			w.envoy.Kill()
+			w.envoy = w.startEnvoy()
+			serves("an Envoy that starts anew")
+			w.stat("listener_manager.lds.update_rejected", 0)
+			w.cp.Stop()
+			w.envoy.Kill()
+			w.check(w.agent.Stop(limit))
+			w.runAgent()
+			w.envoy = w.startEnvoy()
+			serves("an agent and an Envoy that start without the control plane")
+			w.stat("listener_manager.lds.update_rejected", 0)
+		})
+	}
 }

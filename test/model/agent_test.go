@@ -400,6 +400,9 @@ func (s *stream) receive(req *down.Request) {
 			s.watch.Accept(v.Type, v.Accepted, v.Removed)
 		}
 	}
+	if v := eff.Culprit; v != nil {
+		s.watch.Refuse(v.Type, v.Revision, v.Error, v.Rejected, v.Suspects)
+	}
 	s.poked = true
 	if s.w.fault == answerAcks && eff.Verdict != nil && !eff.Verdict.NACK && len(eff.Verdict.Accepted) > 0 {
 		s.send(&down.Response{Type: req.Type, Nonce: "again", Version: "again", Resources: eff.Verdict.Accepted})

@@ -232,19 +232,19 @@ func (c *client) take(msg downMessage) {
 	}
 	t.nonce, t.nacked = msg.nonce(), ""
 	put := make(map[string]int)
-	var bad []string
+	var bad []string // as Envoy lists them
 	for _, it := range msg.items() {
 		if !t.covers(it.name) {
 			continue
 		}
 		if c.dislikes[it] {
-			bad = append(bad, it.String())
+			bad = append(bad, it.name+": "+it.String()+" is refused")
 			continue
 		}
 		put[it.name] = it.content
 	}
 	if len(bad) > 0 {
-		t.nacked = "refused: " + strings.Join(bad, ", ")
+		t.nacked = "Error adding/updating resource(s) " + strings.Join(bad, "\n")
 		c.w.noteNACK(msg)
 	}
 	changed := c.apply(msg, put, len(bad) == 0)

@@ -41,9 +41,11 @@ type Update struct {
 	Errors []ResourceError
 }
 
-// Refresh is a heartbeat: the TTL of a resource starts again.
+// Refresh is a heartbeat: the TTL of a resource starts again. It is one of the content that
+// this server calls Version; if Accepted, of whatever content this server gave.
 type Refresh struct {
 	Name, Version string
+	Accepted      bool
 	TTL           time.Duration
 	Deadline      time.Time
 }
@@ -57,24 +59,28 @@ type ResourceError struct {
 // ingest gathers the resources of one response.
 type ingest struct {
 	update *Update
+	// accepted: SotW, a response whose version_info is that of the accepted one.
+	accepted bool
 	// seen counts how often a name came: all names, but for those in Put that are not in
 	// News, which came once.
 	seen counts
 	bad  []string // reasons to NACK
 }
 
-// counts counts names. Most responses of a Delta server have one, for which no map is made.
+// counts counts names, of which "" is one (xds.FromAny). Most responses of a Delta server have
+// one, for which no map is made.
 type counts struct {
-	size int    // how many names there may be
-	one  string // "" for none
+	size int // how many names there may be
+	some bool
+	one  string // the first, if there is some
 	more map[string]int
 }
 
 // add counts a name and returns how often it was.
 func (c *counts) add(name string) int {
 	switch {
-	case c.one == "" && c.more == nil:
-		c.one = name
+	case !c.some:
+		c.some, c.one = true, name
 		return 1
 	case c.more == nil:
 		c.more = make(map[string]int, c.size)
@@ -86,14 +92,14 @@ func (c *counts) add(name string) int {
 
 // of returns how often a name was counted.
 func (c *counts) of(name string) int {
-	if c.more == nil && c.one == name {
+	if c.more == nil && c.some && c.one == name {
 		return 1
 	}
 	return c.more[name]
 }
 
 // none reports whether nothing was counted, repeated whether a name was more than once.
-func (c *counts) none() bool { return c.one == "" }
+func (c *counts) none() bool { return !c.some }
 
 func (c *counts) repeated() bool {
 	for _, n := range c.more {
@@ -120,11 +126,11 @@ func (in *ingest) take(sub *subscription, r *xds.Resource, err error) {
 		name = r.Name
 	}
 	if errors.Is(err, xds.ErrHeartbeat) && r.TTL() > 0 {
-		in.update.Refresh = append(in.update.Refresh, Refresh{Name: name, Version: r.UpstreamVersion, TTL: r.TTL(), Deadline: r.Deadline()})
+		in.update.Refresh = append(in.update.Refresh, Refresh{Name: name, Version: r.UpstreamVersion, Accepted: in.accepted, TTL: r.TTL(), Deadline: r.Deadline()})
 		return
 	}
 	times := 1
-	if name != "" {
+	if name != "" || err == nil {
 		times = in.seen.add(name) // malformed or not
 	}
 	switch {
@@ -196,7 +202,7 @@ func (in *ingest) countSame() {
 // 3.14).
 func (in *ingest) report(sub *subscription, errs []*discoveryv3.ResourceError) {
 	for _, e := range errs {
-		name := e.GetResourceName().GetName()
+		name := xds.CanonicalName(e.GetResourceName().GetName())
 		if name != "" {
 			sub.broken[name] = struct{}{}
 		}
@@ -229,6 +235,7 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Upd
 	}
 	s.heard = true
 	in := newIngest(sub, resp.GetNonce(), len(resp.GetResources()))
+	in.accepted = s.accepts(sub, resp.GetVersionInfo())
 	before := sub.read.plain
 	plain := true
 	sub.read.begin(len(resp.GetResources()))
@@ -269,6 +276,18 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Upd
 	return in.update, nil
 }
 
+// accepts reports whether a SotW version_info is that of the response that was accepted last, or
+// of one that came later and is not NACKed. In such a response a wrapper without a body is a
+// heartbeat, whatever version the wrapper has: Envoy 1.40 compares version_info only
+// (protocol.md 6.1).
+func (s *Session) accepts(sub *subscription, version string) bool {
+	if version == "" {
+		return false
+	}
+	newer := func(a *answer) bool { return a.version == version && a.nack == "" }
+	return s.cfg.Versions[sub.url].Info == version || slices.ContainsFunc(sub.answers, newer)
+}
+
 // absent notes what a full-state response does not hold: everything else under a
 // wildcard, and names that were asked for before it was made. Of those that were
 // asked for late that cannot be known of the first such response.
@@ -288,6 +307,7 @@ func (s *Session) absent(sub *subscription, u *Update, now time.Time) {
 			present[alias] = struct{}{}
 		}
 	}
+	holds := s.holder(sub)
 	for name := range sub.names {
 		if _, here := present[name]; here {
 			continue
@@ -297,9 +317,9 @@ func (s *Session) absent(sub *subscription, u *Update, now time.Time) {
 		switch {
 		case isLate && !l.missed && !overdue:
 			sub.late[name] = late{until: l.until, missed: true}
-		case isLate && !overdue && s.holds(sub, name):
+		case isLate && !overdue && holds(name):
 			// The response that it is in may still come.
-		case !isLate || s.lost(sub, name):
+		case !isLate || sub.lost(name, holds):
 			u.Remove = append(u.Remove, name)
 			delete(sub.asked, name)
 		}
@@ -332,6 +352,7 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 			in.refuse(sub, "", fmt.Errorf("removed resource: %w", err))
 			continue
 		}
+		name = xds.CanonicalName(name) // protocol.md 8.7
 		if in.seen.of(name) > 0 {
 			// Both added and removed: neither is believed.
 			in.seen.add(name)

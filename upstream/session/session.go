@@ -426,6 +426,7 @@ func (s *Session) Settled(now time.Time) (types []string, wake time.Time) {
 func (s *Session) Overdue(now time.Time) (updates []*Update, wake time.Time) {
 	for _, sub := range s.ordered {
 		var u *Update
+		holds := s.holder(sub)
 		for name, at := range sub.asked {
 			if at.After(now) {
 				wake = earlier(wake, at)
@@ -437,7 +438,7 @@ func (s *Session) Overdue(now time.Time) (updates []*Update, wake time.Time) {
 			}
 			if !sub.late[name].missed {
 				u.Errors = append(u.Errors, ResourceError{Name: name, Err: xds.ErrNoAnswer})
-			} else if s.lost(sub, name) {
+			} else if sub.lost(name, holds) {
 				u.Remove = append(u.Remove, name)
 			}
 		}
@@ -469,8 +470,8 @@ func (s *Session) ask(sub *subscription, names []string, held map[string]string,
 // lost takes in that a name which was told late was missing from a response, and the
 // server has had its time. It reports whether the name counts as not existing; of
 // what is held a new stream must tell.
-func (s *Session) lost(sub *subscription, name string) bool {
-	if s.holds(sub, name) {
+func (sub *subscription) lost(name string, holds func(string) bool) bool {
+	if holds(name) {
 		sub.unsure = true
 		return false
 	}
@@ -479,9 +480,18 @@ func (s *Session) lost(sub *subscription, name string) bool {
 	return true
 }
 
-func (s *Session) holds(sub *subscription, name string) bool {
-	_, ok := s.cfg.Held(sub.url)[name]
-	return ok
+// holder returns a function that reports whether a name is held. What is held is listed at its
+// first call, and once only: there may be as many names to look up.
+func (s *Session) holder(sub *subscription) func(name string) bool {
+	var held map[string]string
+	listed := false
+	return func(name string) bool {
+		if !listed {
+			held, listed = s.cfg.Held(sub.url), true
+		}
+		_, ok := held[name]
+		return ok
+	}
 }
 
 // spoke ends the wait for a resource, by its name, by an alias or as a member
@@ -701,6 +711,9 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 		sub.answers = nil
 		if !a.known {
 			sub.timeOut(a)
+		}
+		if a.nack == "" {
+			sub.nacks = 0
 		}
 	}
 	if a == nil && !sub.renamed {

@@ -510,7 +510,11 @@ func (tk *talk) update(u *Update) {
 		put = append(put, word)
 	}
 	for _, r := range u.Refresh {
-		refresh = append(refresh, fmt.Sprintf("%s@%s until +%v", r.Name, r.Version, r.Deadline.Sub(tk.now)))
+		which := r.Name + "@" + r.Version
+		if r.Accepted {
+			which = r.Name + " as accepted"
+		}
+		refresh = append(refresh, fmt.Sprintf("%s until +%v", which, r.Deadline.Sub(tk.now)))
 	}
 	say("put", put)
 	say("remove", slices.Clone(u.Remove))

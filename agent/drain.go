@@ -1,0 +1,209 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/agent/envoy"
+)
+
+// drain is one drain.
+type drain struct {
+	begun  chan struct{} // closed when Envoy was told
+	done   chan struct{} // closed when it is over; err is set then
+	err    error
+	cancel context.CancelCauseFunc
+}
+
+// Drain lets Envoy end its connections, and makes the agent not ready: for good, or until
+// Undrain. It returns when Envoy may be ended, or an error if the drain was undone. Those who ask
+// while a drain is under way wait for it.
+//
+// A child drains its listeners, too, and is ended afterwards. An Envoy that the agent does not
+// run stays when the agent goes: its health checks fail, which also makes it end its connections,
+// and which can be undone.
+func (a *Agent) Drain(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	a.life.mu.Lock()
+	under := a.life.drain
+	d := &drain{begun: make(chan struct{}), done: make(chan struct{}), cancel: cancel}
+	if under == nil {
+		a.life.drain = d
+	}
+	a.life.mu.Unlock()
+	if under != nil {
+		select {
+		case <-under.done:
+			return under.err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	defer close(d.done)
+	a.cfg.Log.Info("draining: not ready from now on")
+	var told error
+	if a.life.envoy == nil && a.life.admin != nil {
+		if told = a.failHealth(ctx); told != nil {
+			a.cfg.Log.Warn("Envoy cannot be drained", "err", told)
+		}
+	}
+	close(d.begun)
+	switch {
+	case a.life.envoy != nil:
+		a.life.envoy.Drain(ctx)
+	case a.life.admin != nil && told == nil:
+		envoy.AwaitDrained(ctx, a.life.admin, a.cfg.Envoy.Draining, a.cfg.Log)
+	}
+	if errors.Is(context.Cause(ctx), envoy.ErrUndone) {
+		d.err = envoy.ErrUndone
+	}
+	return d.err
+}
+
+// draining reports whether a drain has begun, and was not undone.
+func (a *Agent) draining() bool {
+	a.life.mu.Lock()
+	defer a.life.mu.Unlock()
+	return a.life.drain != nil
+}
+
+// Undrain undoes a drain that was asked for: Envoy's health checks pass, and the agent is ready
+// again. A child's cannot be undone, since its listeners have drained, nor one of an agent that
+// was asked to end.
+func (a *Agent) Undrain(ctx context.Context) error {
+	a.life.mu.Lock()
+	d, ending := a.life.drain, a.life.ending
+	a.life.mu.Unlock()
+	switch {
+	case ending:
+		return errors.New("undrain: the agent is about to end")
+	case d == nil:
+		return errors.New("undrain: nothing is drained")
+	case a.life.envoy != nil:
+		return errors.New("undrain: Envoy is run by the agent, and its listeners have drained: ask for a hot restart, or restart the agent")
+	}
+	select {
+	case <-d.begun:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if a.life.admin != nil {
+		if _, err := a.passHealth(ctx, nil); err != nil {
+			return err
+		}
+	}
+	a.life.mu.Lock()
+	if a.life.drain == d {
+		a.life.drain = nil
+	}
+	a.life.mu.Unlock()
+	d.cancel(envoy.ErrUndone)
+	a.cfg.Log.Info("the drain is undone")
+	return nil
+}
+
+// markPath is the file that says that Envoy's health checks fail because this agent, or one
+// before it, made them. It stands beside the socket, where the next agent finds it: in a directory
+// of the agent's own that outlives its container.
+func (a *Agent) markPath() string { return a.cfg.Socket.Path + ".drained" }
+
+// marked returns when the mark was made; false if there is none.
+func (a *Agent) marked() (time.Time, bool) {
+	info, err := os.Lstat(a.markPath())
+	if err != nil || !info.Mode().IsRegular() {
+		return time.Time{}, false
+	}
+	return info.ModTime(), true
+}
+
+// failHealth makes the health checks of an Envoy that runs elsewhere fail. What somebody else has
+// made fail before is not marked, so that it is not undone either.
+func (a *Agent) failHealth(ctx context.Context) error {
+	a.life.health.Lock()
+	defer a.life.health.Unlock()
+	info, err := a.life.admin.Info(ctx)
+	if err != nil {
+		return err
+	}
+	if info.State == envoy.StateDraining {
+		return nil
+	}
+	// Before it is done, and also if that fails: what is marked and was not done is harmless.
+	if err := os.WriteFile(a.markPath(), nil, 0o600); err != nil {
+		a.cfg.Log.Warn("the next agent will not know that this one has drained Envoy, and not undo it", "err", err)
+	}
+	return a.life.admin.FailHealth(ctx)
+}
+
+// passHealth undoes failHealth, of this agent or one before it, unless unless, which may be nil,
+// holds. It reports whether there was anything to undo: an Envoy that was started since has
+// forgotten it.
+func (a *Agent) passHealth(ctx context.Context, unless func() bool) (undone bool, err error) {
+	a.life.health.Lock()
+	defer a.life.health.Unlock()
+	at, marked := a.marked()
+	if !marked || unless != nil && unless() {
+		return false, nil
+	}
+	info, err := a.life.admin.Info(ctx)
+	if err != nil {
+		return false, err
+	}
+	const precision = 2 * time.Second // of Started
+	// While it starts, its state does not tell whether its health checks fail.
+	if info.State != envoy.StateLive && !info.Started.After(at.Add(precision)) {
+		if err := a.life.admin.PassHealth(ctx); err != nil {
+			return false, err
+		}
+		undone = true
+	}
+	if err := os.Remove(a.markPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		a.cfg.Log.Warn("the mark of a drain stays", "err", err)
+	}
+	return undone, nil
+}
+
+// undoEvery is how often it is tried to undo the drain of an agent before this one.
+const undoEvery = 200 * time.Millisecond
+
+// undoDrain undoes what an agent before this one did to an Envoy that runs elsewhere, as soon as
+// there is a configuration to give: the kubelet may replace the agent's container alone, and runs
+// its preStop hook then, too. It returns when that is done, or ctx ends.
+func (a *Agent) undoDrain(ctx context.Context) {
+	if a.life.admin == nil {
+		return
+	}
+	if _, marked := a.marked(); !marked {
+		return
+	}
+	tick := time.NewTicker(undoEvery)
+	defer tick.Stop()
+	warned := false
+	for {
+		if a.draining() {
+			return // it is drained anew, and the mark is now this agent's
+		}
+		if a.servable() {
+			undone, err := a.passHealth(ctx, a.draining)
+			if undone {
+				a.cfg.Log.Info("Envoy serves again: the agent before this one had drained it")
+			}
+			if err == nil {
+				return
+			}
+			if !warned {
+				warned = true
+				a.cfg.Log.Warn("Envoy was drained by the agent before this one, and cannot be told to serve again; it is tried on", "err", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,259 @@
+package agent
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
+)
+
+// job is a client that makes up an id for itself.
+func job(i int) *corev3.Node {
+	n := node(fmt.Sprintf("job-%d", i))
+	n.UserAgentName = "gRPC Go"
+	return n
+}
+
+// Finding P12: clients with ids of their own come and go; there are --max-groups kinds at most,
+// also where no upstream answers and so nobody's time runs out.
+func TestKindsOfClientsAreBounded(t *testing.T) {
+	for _, upstream := range []string{"there", "away"} {
+		t.Run("upstream "+upstream, func(t *testing.T) {
+			inBothForms(t, func(r *rig) {
+				r.cfg.MaxGroups, r.cfg.Node = 5, node("web-1")
+				if upstream == "away" {
+					r.cp.Stop()
+				}
+				r.start()
+				stays := r.client(xdstest.ClientConfig{Node: job(1000)})
+				stays.Subscribe(xds.ClusterType, "c1")
+				for i := range 30 {
+					c := r.client(xdstest.ClientConfig{Node: job(i)})
+					c.Subscribe(xds.ClusterType, "c1")
+					r.pass(100 * time.Millisecond)
+					if err := c.Err(); err != nil {
+						r.Fatalf("client %d: %v", i, err)
+					}
+					c.Close()
+				}
+				r.quiet()
+				if n := len(r.agent.members()); n != 5 {
+					r.Errorf("%d groups, want 5", n)
+				}
+				for _, m := range r.agent.members() {
+					switch id := m.Node().GetId(); id {
+					case "web-1", "job-1000", "job-27", "job-28", "job-29":
+					default:
+						r.Errorf("the group of %s was kept", id)
+					}
+				}
+				if upstream == "there" {
+					r.streams(5, 32)
+				}
+				if err := stays.Err(); err != nil {
+					r.Errorf("the client that stays: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// Where all have clients, one more is refused, and served when there is room.
+func TestOneKindOfClientsTooManyIsRefused(t *testing.T) {
+	inBothForms(t, func(r *rig) {
+		r.cfg.MaxGroups = 2
+		r.start()
+		a, b := r.client(xdstest.ClientConfig{Node: job(1)}), r.client(xdstest.ClientConfig{Node: job(2)})
+		a.Subscribe(xds.ClusterType, "c1")
+		b.Subscribe(xds.ClusterType, "c1")
+		r.quiet()
+		c := r.client(xdstest.ClientConfig{Node: job(3)})
+		c.Subscribe(xds.ClusterType, "c1")
+		r.quiet()
+		if err := c.Err(); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "--max-groups") {
+			r.Errorf("the third: %v", err)
+		}
+		a.Close()
+		r.quiet()
+		c = r.client(xdstest.ClientConfig{Node: job(3)})
+		c.Subscribe(xds.ClusterType, "c1")
+		r.pass(time.Second)
+		r.holds(c, xds.ClusterType, "c1")
+		r.holds(b, xds.ClusterType, "c1")
+	})
+}
+
+// lastNode returns the Node that the control plane heard last.
+func (r *rig) lastNode() (last *corev3.Node) {
+	for _, e := range r.cp.Events() {
+		if e.Node != nil {
+			last = e.Node
+		}
+	}
+	return last
+}
+
+func version(n *corev3.Node) string {
+	return n.GetMetadata().GetFields()["VERSION"].GetStringValue()
+}
+
+// Finding P8: an Envoy that is restarted with another Node of the same id is seen as that, by a
+// new stream upstream that takes over when it is answered. Nothing is sent to the client again.
+func TestAnEnvoyThatComesBackWithAnotherNodeIsSeen(t *testing.T) {
+	for _, prefetched := range []bool{false, true} {
+		inBothForms(t, func(r *rig) {
+			before, after := node("web-1", "VERSION", "1"), node("web-1", "VERSION", "2")
+			after.Locality = &corev3.Locality{Region: "moved"}
+			if prefetched {
+				r.cfg.Node = before
+			}
+			r.start()
+			c := r.client(xdstest.ClientConfig{Node: before})
+			c.Subscribe(xds.ClusterType)
+			r.pass(time.Minute)
+			c.Close()
+			r.pass(time.Minute)
+			r.streams(1, 1)
+			c = r.client(xdstest.ClientConfig{Node: after})
+			c.Subscribe(xds.ClusterType)
+			r.pass(2 * time.Second)
+			if got := r.lastNode(); version(got) != "2" || got.GetLocality().GetRegion() != "moved" {
+				r.Errorf("prefetched %t: the control plane sees %v", prefetched, got)
+			}
+			r.streams(1, 2)
+			r.holds(c, xds.ClusterType, "c1")
+			if n := len(c.Of(xds.ClusterType)); n != 1 {
+				r.Errorf("%d answers", n)
+			}
+			// The same again is no news.
+			c.Close()
+			c = r.client(xdstest.ClientConfig{Node: after})
+			c.Subscribe(xds.ClusterType)
+			r.pass(2 * time.Second)
+			r.streams(1, 2)
+		})
+	}
+}
+
+// While one Envoy replaces another both are there: the control plane sees the first until it has
+// gone, and then the second.
+func TestTheNodeOfTheEnvoyThatStaysIsSeen(t *testing.T) {
+	inBothForms(t, func(r *rig) {
+		r.start()
+		before, after := node("web-1", "VERSION", "1"), node("web-1", "VERSION", "2")
+		old := r.client(xdstest.ClientConfig{Node: before})
+		old.Subscribe(xds.ClusterType)
+		r.pass(time.Second)
+		c := r.client(xdstest.ClientConfig{Node: after})
+		c.Subscribe(xds.ClusterType)
+		r.pass(time.Minute)
+		if got := version(r.lastNode()); got != "1" {
+			r.Errorf("while both are there the control plane sees %s", got)
+		}
+		r.streams(1, 1)
+		old.Close()
+		r.pass(2 * time.Second)
+		if got := version(r.lastNode()); got != "2" {
+			r.Errorf("the control plane sees %s", got)
+		}
+		r.streams(1, 2)
+		r.holds(c, xds.ClusterType, "c1")
+	})
+}
+
+// A stream that is opened for another reason presents what the client's Node has that the
+// configured one could not: its version and extensions.
+func TestTheNextStreamPresentsTheNodeOfTheClient(t *testing.T) {
+	inBothForms(t, func(r *rig) {
+		r.cfg.Node = node("web-1")
+		r.start()
+		full := node("web-1")
+		full.Extensions = []*corev3.Extension{{Name: "x"}}
+		c := r.client(xdstest.ClientConfig{Node: full})
+		c.Subscribe(xds.ClusterType)
+		r.pass(time.Second)
+		r.streams(1, 1)
+		r.cp.Cut(nil)
+		r.pass(2 * time.Second)
+		if got := r.lastNode(); len(got.GetExtensions()) != 1 {
+			r.Errorf("the control plane sees %v", got)
+		}
+	})
+}
+
+// Finding P18: a client without a node id is who --node-id says.
+func TestAClientWithoutAnIDIsTheConfiguredOne(t *testing.T) {
+	inBothForms(t, func(r *rig) {
+		r.cfg.Node = node("web-1")
+		r.start()
+		c := r.client(xdstest.ClientConfig{Node: &corev3.Node{UserAgentName: "envoy"}})
+		c.Subscribe(xds.ClusterType)
+		r.quiet()
+		r.holds(c, xds.ClusterType, "c1")
+		if n := len(r.agent.members()); n != 1 {
+			r.Errorf("%d groups, want that of the configured node alone", n)
+		}
+	})
+	inBothForms(t, func(r *rig) {
+		r.start()
+		c := r.client(xdstest.ClientConfig{Node: &corev3.Node{UserAgentName: "envoy"}})
+		c.Subscribe(xds.ClusterType)
+		r.quiet()
+		if err := c.Err(); status.Code(err) != codes.InvalidArgument {
+			r.Errorf("nobody says who it is: %v", err)
+		}
+	})
+}
+
+// Finding F7: an agent beside proxyless gRPC alone is ready when what that asked for is there.
+func TestAnAgentBesideGRPCAloneIsReady(t *testing.T) {
+	inBothForms(t, func(r *rig) {
+		r.cp.Hold(xds.RouteType)
+		r.start()
+		c := r.client(xdstest.ClientConfig{Node: job(1)})
+		r.quiet()
+		c.Subscribe(xds.ListenerType, "l1", "later")
+		r.quiet()
+		c.Subscribe(xds.ClusterType, "c1")
+		r.quiet()
+		c.Subscribe(xds.RouteType, "r1")
+		r.quiet()
+		r.ready(map[string]string{"socket": "", "configuration": "nothing is known yet of RDS r1 for node job-1"})
+		r.cp.Release(xds.RouteType)
+		r.pass(20 * time.Second) // "later" counts as not there by then
+		r.ready(map[string]string{"socket": "", "configuration": ""})
+	})
+}
+
+// Finding P11: all stored groups come back, not the eight that were there last.
+func TestManyNodesAreServedAfterARestart(t *testing.T) {
+	inBothForms(t, func(r *rig) {
+		r.keepIn(t.TempDir())
+		r.start()
+		const nodes = 20
+		named := func(i int) *corev3.Node { return node(fmt.Sprintf("web-%c", 'a'+i)) }
+		for i := range nodes {
+			c := r.whole(named(i))
+			r.pass(time.Second)
+			r.holdsMesh(c)
+			c.Close()
+		}
+		r.stop()
+		r.cp.Stop()
+		r.start()
+		r.pass(10 * time.Second)
+		for i := range nodes {
+			c := r.whole(named(i))
+			r.pass(10 * time.Second)
+			r.holdsMesh(c)
+			c.Close()
+		}
+	})
+}

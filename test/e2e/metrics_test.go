@@ -1,0 +1,37 @@
+package e2e
+
+import (
+	"regexp"
+	"testing"
+
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
+)
+
+// What alerts are made of is there, with a real Envoy behind it.
+func TestMetricsOfAServingAgent(t *testing.T) {
+	w := newWorld(t, xdstest.Delta, xdstest.Delta)
+	w.start("--state-dir", w.path("state"))
+	w.cp.Set(xdstest.Route("ingress", "c2"))
+	w.serves("v2")
+	got, err := w.ask("/metrics")
+	w.check(err)
+	for _, want := range []string{
+		`holdfast_push_latency_seconds_count\{type="RDS"\} [1-9]`,
+		`holdfast_upstream_connects_total\{upstream="[^"]+"\} [1-9]`,
+		`holdfast_upstream_attempts_total\{upstream="[^"]+"\} [1-9]`,
+		`holdfast_upstream_failures_total\{upstream="[^"]+"\} 0`,
+		`holdfast_upstream_active\{upstream="[^"]+"\} 1`,
+		`holdfast_connections 1`,
+		`holdfast_groups [1-9]`,
+		`holdfast_last_contact_age_seconds [0-9]`,
+		`holdfast_state_write_errors_total 0`,
+		`holdfast_answers_total\{form="delta",result="nack",type="LDS"\} 0`,
+	} {
+		if !regexp.MustCompile(`(?m)^` + want).MatchString(got.body) {
+			t.Errorf("there is no %s", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(got.body)
+	}
+}

@@ -1,0 +1,45 @@
+package session
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// What is held is a map of everything, made under the lock of the state. To look up many names
+// must not make as many.
+func TestWhatIsHeldIsListedOnceForAllNamesThatAreLate(t *testing.T) {
+	const names = 1000
+	held := make(map[string]string)
+	var late []string
+	for i := range names {
+		name := fmt.Sprintf("c%d", i)
+		held[name] = "1"
+		late = append(late, name)
+	}
+	listed := 0
+	now := time.Unix(1e9, 0)
+	s := New(Config{Form: SotW, Held: func(string) map[string]string { listed++; return held }})
+	s.Want(xds.ClusterType, false, []string{"first"}, nil)
+	s.Next(now)
+	s.Want(xds.ClusterType, false, late, nil)
+	s.Next(now)
+	for range 3 {
+		listed = 0
+		if _, err := s.SotW(&discoveryv3.DiscoveryResponse{TypeUrl: xds.ClusterType, Nonce: "n", VersionInfo: "1"}, now); err != nil {
+			t.Fatal(err)
+		}
+		if listed > 1 {
+			t.Errorf("a response without %d names that are held: listed %d times", names, listed)
+		}
+	}
+	listed = 0
+	s.Overdue(now.Add(time.Hour))
+	if listed > 1 {
+		t.Errorf("when %d names are overdue: listed %d times", names, listed)
+	}
+}

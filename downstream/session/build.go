@@ -322,8 +322,8 @@ func (s *Session) buildFullState(sub *subscription, v View) *Response {
 	set := s.fullSet(sub, v)
 	differs := sub.answerDue || set.differs
 	for name := range sub.due {
-		if _, ok := set.has[name]; ok || v.Lookup(sub.url, name).Gone {
-			differs = true // that it does not exist is an answer
+		if _, ok := set.has[name]; ok {
+			differs = true
 		} else {
 			sub.unanswered[name] = struct{}{}
 		}

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"hash/maphash"
 	"slices"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -24,8 +23,9 @@ func (l LeftOut) Any() bool { return l.Invalid+l.Surplus > 0 }
 // names come from requests of strangers: to end the stream because of one would end all
 // configuration. What is held is served all the same, so that strangers push nothing out. Of the
 // rest Next answers the names where the client waits for an answer that takes nothing away: of
-// clusters and virtual hosts it says that they do not exist. Of other types it says nothing,
-// since an empty answer would be believed (protocol.md V5).
+// clusters and virtual hosts it says in Delta that they do not exist. Of other types it says nothing,
+// since an empty answer would be believed (protocol.md V5), nor in SotW, where it would have to
+// send everything again.
 func (s *Session) Limit(req *Request, most int) LeftOut {
 	var left LeftOut
 	_, total := s.Subscriptions()
@@ -87,8 +87,6 @@ func (s *Session) Limit(req *Request, most int) LeftOut {
 	return left
 }
 
-var deniedSeed = maphash.MakeSeed()
-
 // deny takes in names that the stream will not be served.
 func (sub *subscription) deny(req *Request) {
 	for _, name := range req.denied {
@@ -96,18 +94,6 @@ func (sub *subscription) deny(req *Request) {
 			sub.denied = append(sub.denied, name)
 		}
 	}
-	if sub.cfg.Form != SotW || sub.url != xds.ClusterType {
-		return
-	}
-	// Each request repeats all names: only others than before are owed an answer.
-	var sum uint64
-	for _, name := range req.denied {
-		sum += maphash.String(deniedSeed, name)
-	}
-	if sum != sub.deniedSum && len(req.denied) > 0 {
-		sub.answerDue = true
-	}
-	sub.deniedSum = sum
 }
 
 // buildDenied answers names that the stream is not served, each once; nothing is remembered of

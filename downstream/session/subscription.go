@@ -63,7 +63,6 @@ type subscription struct {
 	trial      *trial               // nil for none
 	pardoned   []*xds.Resource      // those of a trial that failed, to be put back
 	denied     []string             // names beyond a limit, to be answered as such
-	deniedSum  uint64               // SotW: of those in the last request
 
 	// What the client was sent and has not answered, oldest first.
 	flights  []flight

@@ -97,8 +97,12 @@ func (s *stream) checkSet(k kind, set map[string]int) {
 		}
 		content, ok := w.word(k, name)
 		// What is held may be older than what was said, after a restart: a client that refuses
-		// that in its first set is sent the set without it, as its reason says.
-		refused := w.nacked[item{k, name, content}] || v.last[name] != 0 && w.nacked[item{k, name, v.last[name]}]
+		// that in its first set is sent the set without it, as its reason says, until there is
+		// something else.
+		if v.last[name] != 0 {
+			v.spurned[name] = w.nacked[item{k, name, v.last[name]}]
+		}
+		refused := w.nacked[item{k, name, content}] || v.spurned[name]
 		if ok && content != 0 && set[name] == 0 && v.covers(name) && !refused {
 			w.fail(5, "client %d is sent all of %s without %s", c.id, k, item{k, name, content})
 		}

@@ -180,7 +180,9 @@ type streamView struct {
 	names                       map[string]bool
 	// last is what was sent, or what the client said that it has.
 	last map[string]int
-	set  bool // a complete set was sent
+	// spurned are the names of which it was sent something last that it refused.
+	spurned map[string]bool
+	set     bool // a complete set was sent
 	// resumed: the client said that it has a version of an earlier stream.
 	resumed bool
 	// may are names that may be sent though unchanged; answer: so may anything.
@@ -208,7 +210,7 @@ type streamView struct {
 
 func newStreamView() *streamView {
 	return &streamView{
-		names: make(map[string]bool), last: make(map[string]int), may: make(map[string]bool), probes: make(map[string]int), removed: make(map[string]bool),
+		names: make(map[string]bool), last: make(map[string]int), spurned: make(map[string]bool), may: make(map[string]bool), probes: make(map[string]int), removed: make(map[string]bool),
 		nacked: make(map[string]bool), refused: make(map[string]int), order: make(map[string]int), claimed: make(map[item]bool),
 		judged: make(map[string]bool), sent: make(map[string][]item), places: make(map[string]map[string]int),
 	}

@@ -184,6 +184,11 @@ func (w *world) restart(how byte) {
 		clear(w.acks[k])
 		w.told[k] = w.disk.facts[cache.Fact{Kind: cache.Known, Type: k.url()}] != ""
 	}
+	for f, value := range w.disk.facts {
+		if f.Kind == cache.WithheldFact && value != "" && w.disk.saved[diskKey{f.Type, f.Name}].Content != nil {
+			w.note(item{kindOf(f.Type), f.Name, 0}) // that it is gone is on disk, beside it
+		}
+	}
 	w.restartFallback(how&killed != 0)
 	w.releaseAt = time.Now().Add(restoreAfter)
 	if online {

@@ -196,13 +196,38 @@ func (a *Agent) bind(ctx context.Context) error {
 	defer other.Abandon()
 	a.cfg.Log.Info("taking over from another agent")
 	// The socket comes last: as soon as it is in place, clients find this agent only.
-	if err := a.bindAll(ctx, a.openState, a.bindSurface, a.bindREST, a.bindSocket); err != nil {
+	steps := []func(context.Context) error{a.openState, a.bindSurface, a.bindREST, a.bindSocket}
+	if other.Before() {
+		a.cfg.Log.Info("the other agent is of an earlier version, and releases what it has in its own time")
+		for i, step := range steps {
+			steps[i] = func(ctx context.Context) error { return patiently(ctx, step) }
+		}
+		return a.bindAll(ctx, steps...)
+	}
+	if err := a.bindAll(ctx, steps...); err != nil {
 		return fmt.Errorf("%w (the other agent serves on)", err)
 	}
 	if err := other.Confirm(); err != nil {
 		return fmt.Errorf("--takeover: %w", err)
 	}
 	return nil
+}
+
+// patiently tries until it works or handoverWithin has passed.
+func patiently(ctx context.Context, try func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, handoverWithin)
+	defer cancel()
+	for {
+		err := try(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(handoverRetry):
+		}
+	}
 }
 
 // errTakeoverNeedsSocket says where another agent is asked.

@@ -81,6 +81,8 @@ type Takeover struct {
 	addr string
 	conn net.Conn
 	r    *bufio.Reader
+	// before: the other agent does not know this conversation.
+	before bool
 }
 
 // Takeover asks an agent to be taken over from, and returns when it has released its
@@ -118,6 +120,14 @@ func (t *Takeover) ask() error {
 	if err != nil {
 		return fmt.Errorf("%w on %s any more: %w", ErrNoAgent, t.addr, err)
 	}
+	if resp.StatusCode == http.StatusOK {
+		// An agent from before this conversation: it has released everything, and ends when it
+		// finds another's sockets in the place of its own, whatever else is said.
+		t.before = true
+		_ = resp.Body.Close()
+		t.Abandon() // it waits for its connections to end
+		return nil
+	}
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		defer func() { _ = resp.Body.Close() }()
 		said, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
@@ -131,6 +141,10 @@ func (t *Takeover) ask() error {
 	}
 	return nil
 }
+
+// Before reports whether the other agent is of a version that does not know this conversation: it
+// is about to release what it has, and does not say when it has.
+func (t *Takeover) Before() bool { return t.before }
 
 // maxSaid bounds a line of the conversation.
 const maxSaid = 64
@@ -157,6 +171,9 @@ func ReadLine(r io.Reader) (string, error) {
 // may be ErrWithdrawn, the other agent serves on and this one must not.
 func (t *Takeover) Confirm() error {
 	defer t.Abandon()
+	if t.before {
+		return nil
+	}
 	_, _ = io.WriteString(t.conn, Confirmed+"\n") // if nobody reads it, what follows says why
 	switch said, err := t.read(); {
 	case err != nil, said == Ended:

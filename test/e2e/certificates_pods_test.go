@@ -103,19 +103,27 @@ func (p *pods) identify(server, client origin, extra ...string) {
 // start starts both and waits until the one reaches the other.
 func (p *pods) start() {
 	p.Helper()
-	p.launch()
+	p.configure()
+	p.server.launch()
+	// Else the client may find nobody there yet, which counts as a connection that failed.
+	p.check(p.server.envoy.Wait(limit, p.server.envoy.Ready))
+	time.Sleep(p.apart)
+	p.client.launch()
 	p.trust()
 }
 
 // launch starts agents and Envoys, and waits for nothing.
 func (p *pods) launch() {
 	p.Helper()
+	p.configure()
+	p.server.launch()
+	p.client.launch()
+}
+
+func (p *pods) configure() {
 	p.server.cp.Set(p.ingressWithMTLS()...)
 	p.client.cp.Set(p.egressWithMTLS()...)
 	p.client.url += serverCluster
-	p.server.launch()
-	time.Sleep(p.apart)
-	p.client.launch()
 }
 
 func (p *pod) launch() {

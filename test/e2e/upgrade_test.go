@@ -142,3 +142,69 @@ func (w *world) format(want byte) error {
 	}
 	return fmt.Errorf("no state of format %d: there are %q", want, w.files("*"))
 }
+
+// Versions are exchanged under load: the new one by taking over from the one before, with a state
+// directory and without, and by a restart on one state directory, both ways. No request fails.
+func TestVersionsAreExchangedUnderLoad(t *testing.T) {
+	old := previousBinary(t)
+	for _, kept := range []bool{false, true} {
+		t.Run(fmt.Sprintf("with state %t", kept), func(t *testing.T) {
+			inAllForms(t, func(w *world) {
+				var extra []string
+				if kept {
+					extra = []string{"--state-dir", w.path("state")}
+				}
+				w.startAgent(extra...)
+				if kept {
+					w.agent.Kill()
+					w.check(os.RemoveAll(w.path("state")))
+				}
+				w.replaceAgent(old)
+				w.envoy = w.startEnvoy()
+				w.serves("v1")
+				traffic := testbed.StartTraffic(w.url, requestInterval)
+				// Up, by taking over.
+				w.agentArgs = append(slices.Clone(w.agentArgs), "--takeover")
+				w.agentArgs[0] = holdfast(w.T)
+				w.runNextAgent()
+				w.setRoute("v2")
+				w.serves("v2")
+				// Down and up, by a restart.
+				w.agentArgs = slices.DeleteFunc(w.agentArgs, func(arg string) bool { return arg == "--takeover" })
+				for i, binary := range []string{old, holdfast(w.T)} {
+					w.replaceAgent(binary)
+					text := []string{"v1", "v2"}[i]
+					w.setRoute(text)
+					w.serves(text)
+				}
+				w.check(traffic.Stop())
+				w.neverRemoved()
+			})
+		})
+	}
+}
+
+// The version before cannot take over from this one: it says so, and this one serves on.
+func TestTheVersionBeforeCannotTakeOver(t *testing.T) {
+	old := previousBinary(t)
+	w := newWorld(t, xdstest.Delta, xdstest.Delta)
+	w.start()
+	traffic := testbed.StartTraffic(w.url, requestInterval)
+	args := append(slices.Clone(w.agentArgs), "--takeover")
+	args[0] = old
+	next, err := testbed.Start("successor", w.path("successor.log"), args...)
+	w.check(err)
+	w.Cleanup(next.Kill)
+	select {
+	case <-next.Exited():
+	case <-time.After(limit):
+		t.Fatalf("it has not ended:\n%s", next.Tail(20))
+	}
+	if said := next.Tail(20); !strings.Contains(said, "takeover") && !strings.Contains(said, "take over") {
+		t.Errorf("it says %s", said)
+	}
+	w.setRoute("v2")
+	w.serves("v2")
+	w.check(traffic.Stop())
+	w.neverRemoved()
+}

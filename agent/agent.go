@@ -387,7 +387,7 @@ func (a *Agent) stop() {
 
 // withheld tells of removals that were held back (design.md I10).
 func (a *Agent) withheld(typeURL string, withheld, held int) {
-	a.cfg.Log.Error("the control plane removes so much that it looks like an accident: these removals are held back until it says them again, or --removal-confirm-after has passed",
+	a.cfg.Log.Error("the control plane removes so much that it looks like an accident: these removals, and those of what goes with them, are held back until --removal-confirm-after has passed and the control plane, asked again, confirms them",
 		"type", xds.Short(typeURL), "withheld", withheld, "held", held)
 }
 

@@ -638,7 +638,7 @@ func parseFact(s string) (f cache.Fact, ok bool) {
 	}
 	typeURL, name, ok := strings.Cut(rest, " ")
 	switch f = (cache.Fact{Kind: cache.FactKind(kind), Type: typeURL, Name: name}); f.Kind {
-	case cache.Wanted, cache.Doubtful, cache.Known, cache.SuspectFact, cache.FallbackFact:
+	case cache.Wanted, cache.Doubtful, cache.Known, cache.SuspectFact, cache.FallbackFact, cache.WithheldFact, cache.AccidentFact:
 		return f, ok
 	}
 	return f, false // of a later version

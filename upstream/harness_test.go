@@ -46,11 +46,13 @@ func (s *state) Apply(u Update, verdict func(error)) {
 	}
 }
 
-func (s *state) Synced(_, typeURL string) {
+func (s *state) Synced(_, typeURL string, _ time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.synced = append(s.synced, typeURL)
 }
+
+func (s *state) AskAgain() time.Time { return time.Time{} }
 
 func (s *state) Held(string, string) map[string]string { return s.held }
 

@@ -104,6 +104,8 @@ func (s *server) heard(now time.Time) {
 func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, feed Feed, answered func() error) error {
 	interest := feed.Interest()
 	defer interest.Close()
+	// After the Interest was opened, which so hears of each later AskAgain.
+	opened := time.Now()
 	s.mu.Lock()
 	s.open++
 	versions, rechecks := maps.Clone(s.versions), maps.Clone(s.rechecks)
@@ -113,7 +115,7 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, fee
 	}
 	s.mu.Unlock()
 	st := &stream{
-		server: s, feed: feed, interest: interest, wire: w, answered: answered, identity: &identity{},
+		server: s, feed: feed, interest: interest, wire: w, answered: answered, identity: &identity{}, opened: opened,
 		poke: make(chan struct{}, 1),
 		machine: session.New(session.Config{
 			Form:       s.form,
@@ -227,6 +229,7 @@ type stream struct {
 	answered func() error
 	poke     chan struct{} // the sender has something to do
 	identity *identity
+	opened   time.Time // before the first request
 	// armed is when the sender looks again by itself; the zero time for never. Under mu.
 	armed time.Time
 
@@ -304,7 +307,7 @@ func (st *stream) receive(msg message) {
 	}
 	st.server.observer.Received(st.server.name, u.Type, len(u.Put))
 	typeURL, nonce := u.Type, u.Nonce
-	in := st.server.update(u)
+	in := st.update(u)
 	in.News, in.Mark = u.News, mark{st.identity, u.Number}
 	if u.Since > 0 {
 		in.Since = mark{st.identity, u.Since}
@@ -362,8 +365,8 @@ func (st *stream) wakeSender() {
 }
 
 // update says what the machine read in the words of the Feed.
-func (s *server) update(u *session.Update) Update {
-	out := Update{Source: s.name, Type: u.Type, Put: u.Put, Remove: u.Remove, Complete: u.Complete, Wildcard: u.Wildcard, Silent: u.Silent}
+func (st *stream) update(u *session.Update) Update {
+	out := Update{Source: st.server.name, Type: u.Type, Asked: st.opened, Put: u.Put, Remove: u.Remove, Complete: u.Complete, Wildcard: u.Wildcard, Silent: u.Silent}
 	for _, r := range u.Refresh {
 		out.Refresh = append(out.Refresh, Refresh(r))
 	}
@@ -386,7 +389,11 @@ func (st *stream) sendAll(ctx context.Context) error {
 		case <-timer.C:
 		case <-st.poke:
 		case <-st.interest.Changed():
+			again := st.opened.Before(st.feed.AskAgain())
 			st.mu.Lock()
+			if again {
+				st.machine.AskAgain()
+			}
 			for _, w := range st.interest.Take() {
 				if w.Wildcard && !w.Complete {
 					st.machine.Forget(w.Type)
@@ -428,12 +435,12 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 		}
 		st.mu.Unlock()
 		for _, typeURL := range settled {
-			st.feed.Synced(st.server.name, typeURL)
+			st.feed.Synced(st.server.name, typeURL, st.opened)
 		}
 		for _, u := range overdue {
 			st.server.log.Warn("the control plane says nothing of names that it was asked for",
 				"type", xds.Short(u.Type), "silent", len(u.Errors), "missing", len(u.Remove), "names", someNames(u))
-			st.feed.Apply(st.server.update(u), nil)
+			st.feed.Apply(st.update(u), nil)
 		}
 		if reopen {
 			return time.Time{}, errReopen

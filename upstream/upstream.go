@@ -28,6 +28,9 @@ type Update struct {
 	Source string
 	// Type is the type URL of everything in the update.
 	Type string
+	// Asked is when the stream was opened, before its first request, or the directory
+	// read, of which this is an answer.
+	Asked time.Time
 	// Put lists new and unchanged resources, each name once.
 	Put []*xds.Resource
 	// Mark stands for this update, nil for nothing. Since, if it is not nil, is the Mark of
@@ -85,8 +88,14 @@ type Feed interface {
 	// and must not call the Feed.
 	Apply(u Update, verdict func(error))
 	// Synced says that the source has told all it has of a wildcard type: from
-	// now on what is absent is known to be absent (design.md section 3).
-	Synced(source, typeURL string)
+	// now on what is absent is known to be absent (design.md section 3). asked is as
+	// in Update.
+	Synced(source, typeURL string, asked time.Time)
+	// AskAgain returns since when a source is to ask anew for everything, on a new
+	// stream, because what it removed is held back until it confirms it; the zero time
+	// for no need to. A source that has asked since need not. The channel of each
+	// Interest gets a value when it changes.
+	AskAgain() time.Time
 	// Held lists what is held and still subscribed of a type, with the version
 	// that this source issued for it, "" where it issued none (design.md I2).
 	Held(source, typeURL string) map[string]string

@@ -71,10 +71,14 @@ type Config struct {
 	// HoldTTL holds the types, by URL, whose TTLs are not enforced nor passed on
 	// (design.md I8, policy "hold").
 	HoldTTL map[string]bool
-	// Guard holds removals back; OnWithheld, if set, is told, under the cache's
-	// lock, how many of how many are.
-	Guard      Guard
-	OnWithheld func(typeURL string, withheld, held int)
+	// Guard holds removals back; OnWithheld, if set, is told how many of how many are.
+	// OnAskAgain, if set, is called when sources are asked again for these; OnWithheldEnd
+	// when no listener or cluster is held back any more, with how many of them went. All
+	// are called under the cache's lock.
+	Guard         Guard
+	OnWithheld    func(typeURL string, withheld, held int)
+	OnAskAgain    func()
+	OnWithheldEnd func(confirmed int)
 	// Stale, if set, tells whether what is held is too old to be served: nobody has
 	// confirmed it for too long. Who has it keeps it; who comes then gets nothing
 	// until Fresh.
@@ -97,6 +101,10 @@ type Config struct {
 type Update struct {
 	Source string
 	Type   string
+	// Asked is when the stream was opened, or the directory read, of which this is an
+	// answer: only one that was asked after Guard.ConfirmAfter confirms removals that are
+	// held back. The zero time for not known.
+	Asked time.Time
 	// Put lists resources, each name once; Remove names that do not exist.
 	Put    []*xds.Resource
 	Remove []string
@@ -166,6 +174,8 @@ type Cache struct {
 	resources int
 	bytes     int64
 	expiries  expiries // the deadlines of resources with a TTL
+	// accident is nil while no removal is held back.
+	accident *accident
 	// judgeAt is when something may be stable next; the zero time for never.
 	judgeAt time.Time
 	// fallback is nil while nothing is held back. crashes are those of the last ten
@@ -205,11 +215,15 @@ type table struct {
 	expired     uint64 // resources that outlived their TTL
 	hadTTL      bool   // a resource ever had one
 	former      map[string]former
-	// withheld are removals that are held back, and until when; told is the source
-	// that last told all it has, pruneAt when what it did not confirm goes.
-	withheld map[string]time.Time
-	told     string
-	pruneAt  time.Time
+	// withheld are removals that have not taken effect, and when they will; the zero time
+	// while they are held back (Cache.accident). toldWithheld is how many OnWithheld was
+	// last told of.
+	withheld     map[string]time.Time
+	toldWithheld int
+	// told is the source that last told all it has, pruneAt when what it did not confirm
+	// goes.
+	told    string
+	pruneAt time.Time
 	// answered: a source said something of the type. sealed: what was restored is
 	// not served yet; restoredKnown: nor that something was known of the wildcard.
 	answered, sealed, restoredKnown bool
@@ -378,6 +392,7 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 	c.complain(t, u, ch)
 	c.learn(t, u, ch)
 	concerned := c.notify(ch)
+	c.endAccident(time.Now())
 	if len(concerned) == 0 {
 		concerned = c.awaited(t, u)
 	}
@@ -440,7 +455,7 @@ func (c *Cache) room(t *table, u Update) error {
 		resources--
 		bytes -= size(e.res)
 	}
-	all := u.anew()
+	all := u.anew() && !c.guards() // what a guard holds back does not leave
 	if all {
 		for _, e := range t.entries {
 			leaves(e)
@@ -454,7 +469,7 @@ func (c *Cache) room(t *table, u Update) error {
 		bytes += size(r)
 	}
 	for _, name := range u.Remove {
-		if e := t.entries[name]; e != nil && !all {
+		if e := t.entries[name]; e != nil && !all && !c.guards() {
 			leaves(e)
 		}
 	}
@@ -491,12 +506,13 @@ func (c *Cache) learn(t *table, u Update, ch *changes) {
 }
 
 // Synced takes in that a source has told all it has of a type's wildcard, or of
-// one that it was not asked about.
-func (c *Cache) Synced(source, typeURL string) {
+// one that it was not asked about. asked is as Update.Asked.
+func (c *Cache) Synced(source, typeURL string, asked time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.table(typeURL)
-	late := c.late(t)
+	c.confirmAbsent(t, asked)
+	late := c.doubt(t, c.late(t), asked, true)
 	c.confirmed(t, source)
 	c.told(t, source)
 	unheard := t.knowledge == xds.Unknown && !(t.answered && c.asked(t, xds.Wildcard))
@@ -755,6 +771,7 @@ func (c *Cache) drop(t *table, name string) {
 	if e == nil {
 		return
 	}
+	c.unwithhold(t, name)
 	t.indexAliases(e.res, nil)
 	c.follow(e, nil)
 	c.resources--
@@ -787,8 +804,9 @@ func (c *Cache) refresh(t *table, from origin, h Refresh, ch *changes) error {
 }
 
 // Held lists what is held and still subscribed of a type, with the version that
-// a source issued for it, "" for what came from another source (I2), and for what clients
-// refused: to say that it is held would say that it was accepted.
+// a source issued for it, "" for what came from another source (I2), for what clients
+// refused, since to say that it is held would say that it was accepted, and for what was
+// removed and is held back: the source is to say whether it has it again.
 func (c *Cache) Held(source, typeURL string) map[string]string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -804,7 +822,7 @@ func (c *Cache) Held(source, typeURL string) map[string]string {
 			continue
 		}
 		held[name] = ""
-		if e.source == from && from != nowhere && e.standing != xds.Rejected {
+		if _, waits := t.withheld[name]; !waits && e.source == from && from != nowhere && e.standing != xds.Rejected {
 			held[name] = e.res.UpstreamVersion
 		}
 	}

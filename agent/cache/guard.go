@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"slices"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -10,106 +11,310 @@ import (
 // much to remove at once; to remove all is too much of any number (design.md I10).
 const guardedFrom = 10
 
+// removalGrace is how long, under a guard, the removal waits of what listeners and clusters
+// refer to, and of clusters themselves: a control plane that removes everything may say it
+// of endpoints and routes some messages before it says it of clusters and listeners.
+const removalGrace = 5 * time.Second
+
 // Guard holds removals back that look like an accident: a control plane that
 // restarted with nothing, or lost sight of its source. The zero value holds none.
 type Guard struct {
 	// MaxRemovalPercent is the share of the listeners, or of the clusters, that one
 	// answer may remove, in percent; 0 for no limit.
 	MaxRemovalPercent int
-	// ConfirmAfter is after which time removals that were held back count; 0 for
-	// DefaultConfirmAfter. A later complete answer that still omits them confirms
-	// them at once.
+	// ConfirmAfter is how long removals are held back before the sources are asked again,
+	// on new streams; 0 for DefaultConfirmAfter. Only an answer to that confirms them.
 	ConfirmAfter time.Duration
 	// PruneAfter is how long what a source neither confirms nor removes is kept
 	// after it told all it has; 0 for ever (protocol.md 7.7).
 	PruneAfter time.Duration
 }
 
-// DefaultConfirmAfter is when removals count that were held back.
+// DefaultConfirmAfter is when sources are asked again for what they removed.
 const DefaultConfirmAfter = 5 * time.Minute
+
+// accident is a removal of too much. It is held back, together with every removal of any
+// type that came since, or up to removalGrace before, so that all that the listeners and
+// clusters refer to stays with them. It ends when each of these listeners and clusters is
+// there again, or a source that was asked again lacks it.
+type accident struct {
+	// since is when the first removals were held back; also on disk.
+	since time.Time
+	// asking: the time has passed, and the sources are to be asked again.
+	asking bool
+	// confirmed counts the removals of listeners and clusters that were confirmed.
+	confirmed int
+}
 
 // guarded are the types whose removals are guarded.
 func guarded(typeURL string) bool {
 	return typeURL == xds.ListenerType || typeURL == xds.ClusterType
 }
 
-// doubtRemovals returns which of the removals of an update count, and holds the
-// others back.
-func (c *Cache) doubtRemovals(t *table, u Update) (names []string) {
-	names = u.Remove
-	if u.anew() {
-		present := make(map[string]struct{}, len(u.Put))
-		for _, r := range u.Put {
-			present[r.Name] = struct{}{}
-		}
-		for name, e := range t.entries {
-			if _, ok := present[name]; !ok && !e.local() {
-				names = append(names, name)
-			}
+// withhold makes a removal wait: until a time or, with the zero time, as long as there is
+// an accident.
+func (c *Cache) withhold(t *table, name string, until time.Time) {
+	t.withheld[name] = until
+	c.logFact(WithheldFact, t.url, name)
+}
+
+// unwithhold forgets a removal that waits, if there is one under that name.
+func (c *Cache) unwithhold(t *table, name string) {
+	if _, waits := t.withheld[name]; waits {
+		delete(t.withheld, name)
+		c.logFact(WithheldFact, t.url, name)
+	}
+}
+
+// countWithheld counts the removals that are held back, without those that only wait for
+// removalGrace.
+func (t *table) countWithheld() (n int) {
+	for _, until := range t.withheld {
+		if until.IsZero() {
+			n++
 		}
 	}
-	for _, r := range u.News {
-		delete(t.withheld, r.Name) // it is there again
+	return n
+}
+
+// removals returns the names that an update removes.
+func (c *Cache) removals(t *table, u Update) []string {
+	if !u.anew() {
+		return u.Remove
 	}
-	if c.cfg.Guard.MaxRemovalPercent == 0 || !guarded(t.url) {
+	names := slices.Clone(u.Remove)
+	present := make(map[string]struct{}, len(u.Put))
+	for _, r := range u.Put {
+		present[r.Name] = struct{}{}
+	}
+	for name, e := range t.entries {
+		if _, ok := present[name]; !ok && !e.local() {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// doubtRemovals returns which of the removals of an update take effect now, and makes the
+// others wait. What the update puts does not wait to be removed any more.
+func (c *Cache) doubtRemovals(t *table, u Update) (now []string) {
+	names := c.removals(t, u)
+	if len(t.withheld) > 0 {
+		for _, r := range u.News {
+			c.unwithhold(t, r.Name) // it is there again
+		}
+	}
+	return c.doubt(t, names, u.Asked, len(u.Put) > 0)
+}
+
+// guards reports whether removals may have to wait.
+func (c *Cache) guards() bool { return c.cfg.Guard.MaxRemovalPercent > 0 || c.accident != nil }
+
+// doubt returns which removals of a type take effect now, and makes the others wait. A source
+// said them that was asked at a time; others: in an answer that had other resources.
+func (c *Cache) doubt(t *table, names []string, asked time.Time, others bool) (now []string) {
+	if !c.guards() {
 		return names
 	}
-	held, going := len(t.entries), 0
+	confirms := guarded(t.url) && c.askedAgain(asked)
+	var doubted []string
 	for _, name := range names {
-		if _, waits := t.withheld[name]; t.entries[name] != nil && !waits {
+		until, waits := t.withheld[name]
+		switch {
+		case t.entries[name] == nil:
+			now = append(now, name)
+		case !waits || !until.IsZero():
+			doubted = append(doubted, name)
+		case confirms:
+			c.accident.confirmed++
+			now = append(now, name)
+		}
+	}
+	switch {
+	case len(doubted) == 0:
+	case guarded(t.url) && c.tooMany(t, doubted):
+		c.holdBack(t, doubted, confirms)
+	case c.accident != nil && !confirms:
+		for _, name := range doubted {
+			c.withhold(t, name, time.Time{})
+		}
+		c.tellWithheld(t)
+	case c.removedAtOnce(t, others):
+		now = append(now, doubted...)
+	default:
+		until := time.Now().Add(removalGrace)
+		for _, name := range doubted {
+			if _, waits := t.withheld[name]; !waits {
+				c.withhold(t, name, until)
+			}
+		}
+		c.poke()
+	}
+	return now
+}
+
+// removedAtOnce reports whether removals that nothing speaks against do not wait for
+// removalGrace. A listener or scope that waited could collide with the one that replaces
+// it: it has the same address, or key.
+func (c *Cache) removedAtOnce(t *table, others bool) bool {
+	return c.cfg.Guard.MaxRemovalPercent == 0 || t.url == xds.ListenerType || t.url == xds.ScopedRouteType && others
+}
+
+// tooMany reports whether so many would go that it looks like an accident, together with
+// what goes within removalGrace.
+func (c *Cache) tooMany(t *table, names []string) bool {
+	if c.cfg.Guard.MaxRemovalPercent == 0 {
+		return false
+	}
+	held, going := len(t.entries), 0
+	for _, until := range t.withheld {
+		if until.IsZero() {
+			held-- // held back already
+		} else {
 			going++
 		}
 	}
-	tooMany := held >= guardedFrom && going*100 > held*c.cfg.Guard.MaxRemovalPercent || going > 0 && going == held
-	if going == 0 || !tooMany {
-		// What was held back before and is still missing is confirmed; so is, in
-		// Delta, what is removed once more.
-		for _, name := range names {
-			delete(t.withheld, name)
-		}
-		return names
-	}
-	var counts []string
-	until := time.Now().Add(c.confirmAfter())
 	for _, name := range names {
-		if t.entries[name] == nil {
-			counts = append(counts, name)
-			continue
+		if _, waits := t.withheld[name]; !waits {
+			going++
 		}
-		if _, waits := t.withheld[name]; waits && u.Complete {
-			delete(t.withheld, name)
-			counts = append(counts, name)
-			continue
+	}
+	return held >= guardedFrom && going*100 > held*c.cfg.Guard.MaxRemovalPercent || going == held
+}
+
+// holdBack begins an accident, or adds to the one that there is. anew: these were removed in
+// the answer that confirmed others, so that their time begins now.
+func (c *Cache) holdBack(t *table, names []string, anew bool) {
+	if c.accident == nil || anew {
+		c.accident = &accident{since: time.Now()}
+		c.logFact(AccidentFact, "", "")
+	}
+	for _, name := range names {
+		c.withhold(t, name, time.Time{})
+	}
+	for _, other := range c.tables { // what came shortly before
+		for name, until := range other.withheld {
+			if !until.IsZero() {
+				c.withhold(other, name, time.Time{})
+			}
 		}
-		t.withheld[name] = until
 	}
-	if c.cfg.OnWithheld != nil {
-		c.cfg.OnWithheld(t.url, len(t.withheld), held)
-	}
+	c.tellWithheld(t)
 	c.poke()
-	return counts
+}
+
+// tellWithheld tells how much is held back of a guarded type, when that has at least
+// doubled: a control plane may remove name by name.
+func (c *Cache) tellWithheld(t *table) {
+	n := t.countWithheld()
+	if !guarded(t.url) || n < 2*t.toldWithheld {
+		return
+	}
+	t.toldWithheld = n
+	if c.cfg.OnWithheld != nil {
+		c.cfg.OnWithheld(t.url, n, len(t.entries))
+	}
 }
 
 func (c *Cache) confirmAfter() time.Duration {
-	if c.cfg.Guard.ConfirmAfter == 0 {
+	switch {
+	case c.cfg.Guard.MaxRemovalPercent == 0:
+		return 0 // held back by an agent before, which had a guard
+	case c.cfg.Guard.ConfirmAfter == 0:
 		return DefaultConfirmAfter
 	}
 	return c.cfg.Guard.ConfirmAfter
 }
 
-// confirm removes what was held back for long enough, and what a source that told
-// all it has did not confirm for long enough. It returns when there is more to do;
-// the zero time for never.
+// askedAgain reports whether what a source was asked at a time was asked after the time
+// for which removals are held back, so that its answer confirms them.
+func (c *Cache) askedAgain(asked time.Time) bool {
+	return c.accident != nil && !asked.Before(c.accident.since.Add(c.confirmAfter()))
+}
+
+// AskAgain returns since when sources are to be asked anew, as if nothing had been asked
+// before, what there is: the zero time for no need to. A source that has asked since is
+// done. The channel of each Interest gets a value when it changes.
+func (c *Cache) AskAgain() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.accident == nil || !c.accident.asking {
+		return time.Time{}
+	}
+	return c.accident.since.Add(c.confirmAfter())
+}
+
+// awaitsAnswer reports whether a removal of a type is held back of which a source is to say
+// whether it stands. Of what nobody wants any more none is asked.
+func (c *Cache) awaitsAnswer(t *table) bool {
+	all := c.wants(t, xds.Wildcard)
+	for name, until := range t.withheld {
+		if until.IsZero() && (!c.accident.asking || all || c.wantsResource(t, name, t.entries[name].res)) {
+			return true
+		}
+	}
+	return false
+}
+
+// endAccident ends an accident of which no listener or cluster is held back any more. What
+// else was removed meanwhile has removalGrace to be put again.
+func (c *Cache) endAccident(now time.Time) {
+	if c.accident == nil {
+		return
+	}
+	for _, url := range []string{xds.ListenerType, xds.ClusterType} {
+		if c.awaitsAnswer(c.table(url)) {
+			return
+		}
+	}
+	confirmed := c.accident.confirmed
+	c.accident = nil
+	c.logFact(AccidentFact, "", "")
+	for _, t := range c.tables {
+		t.toldWithheld = 0
+		for name, until := range t.withheld {
+			if until.IsZero() {
+				c.withhold(t, name, now.Add(removalGrace))
+			}
+		}
+		for name, e := range t.entries {
+			c.file(t, name, e) // what nobody wants may be evicted again
+		}
+	}
+	c.poke()
+	if c.cfg.OnWithheldEnd != nil {
+		c.cfg.OnWithheldEnd(confirmed)
+	}
+}
+
+// confirm removes what has waited for long enough, and what a source that told
+// all it has did not confirm for long enough; and it makes the sources be asked again
+// for what is held back. It returns when there is more to do; the zero time for never.
 func (c *Cache) confirm(now time.Time) (next time.Time) {
+	if a := c.accident; a != nil && !a.asking {
+		if at := a.since.Add(c.confirmAfter()); at.After(now) {
+			next = at
+		} else {
+			a.asking = true
+			for in := range c.interests {
+				signal(in.changed)
+			}
+			if c.cfg.OnAskAgain != nil {
+				c.cfg.OnAskAgain()
+			}
+		}
+	}
+	c.endAccident(now) // a TTL may have ended it, or nobody wants it any more
 	for _, t := range c.tables {
 		ch := newChanges(t)
 		for name, at := range t.withheld {
-			if at.After(now) {
+			switch {
+			case at.IsZero():
+			case at.After(now):
 				next = earliest(next, at)
-				continue
+			default:
+				c.remove(t, name, ch)
 			}
-			delete(t.withheld, name)
-			c.remove(t, name, ch)
 		}
 		if at := t.pruneAt; !at.IsZero() {
 			if at.After(now) {
@@ -118,7 +323,7 @@ func (c *Cache) confirm(now time.Time) (next time.Time) {
 				t.pruneAt = time.Time{}
 				told := c.sources.id(t.told)
 				for name, e := range t.entries {
-					if e.source != told && !e.unasked {
+					if _, waits := t.withheld[name]; e.source != told && !e.unasked && !waits {
 						c.remove(t, name, ch)
 					}
 				}
@@ -130,6 +335,62 @@ func (c *Cache) confirm(now time.Time) (next time.Time) {
 		}
 	}
 	return next
+}
+
+// confirmAbsent removes what is held back of a type, since a source that was asked again
+// has told all it has, and did not put it.
+func (c *Cache) confirmAbsent(t *table, asked time.Time) {
+	if !guarded(t.url) || !c.askedAgain(asked) {
+		return
+	}
+	ch := newChanges(t)
+	for name, until := range t.withheld {
+		if until.IsZero() {
+			c.accident.confirmed++
+			c.remove(t, name, ch)
+		}
+	}
+	if len(ch.names) > 0 {
+		c.revision++
+		c.notify(ch)
+	}
+	c.endAccident(time.Now())
+}
+
+// restoreAccident takes in since when removals were held back when the process ended before
+// this one: their time goes on.
+func (c *Cache) restoreAccident(value string, now time.Time) {
+	since, err := time.Parse(time.RFC3339, value)
+	if err != nil || since.After(now) {
+		since = now // the clock was set back
+	}
+	if c.accident == nil {
+		c.accident = &accident{since: since}
+	} else if since.Before(c.accident.since) {
+		c.accident.since = since
+	}
+}
+
+// restoredAccident forgets what was held back when the process ended before this one, and
+// is not on disk. gone is what was on disk, and of which a source has said before it was
+// read that it does not exist: that is held back like any other removal.
+func (c *Cache) restoredAccident(gone map[*table][]string) {
+	for _, t := range c.tables {
+		for name, until := range t.withheld {
+			if until.IsZero() && (c.accident == nil || t.entries[name] == nil) {
+				c.unwithhold(t, name)
+			}
+		}
+	}
+	for t, names := range gone {
+		ch := newChanges(t)
+		for _, name := range c.doubt(t, names, time.Time{}, false) {
+			c.remove(t, name, ch)
+		}
+		c.revision++
+		c.notify(ch)
+	}
+	c.endAccident(time.Now())
 }
 
 // confirmed takes in that a source has told all it has of a type. What it issued

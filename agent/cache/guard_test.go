@@ -1,11 +1,33 @@
 package cache
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
+
+// askedNow applies an answer of a stream that is opened now.
+func askedNow(c *Cache, u Update) *verdicts {
+	u.Asked = time.Now()
+	return apply(c, u)
+}
+
+// withheldOf fails unless so many removals of a type are held back.
+func withheldOf(t *testing.T, c *Cache, typeURL string, want int) {
+	t.Helper()
+	got := 0
+	for _, s := range c.Status() {
+		if s.Type == typeURL {
+			got = s.Withheld
+		}
+	}
+	if got != want {
+		t.Errorf("%d removals of %s are held back, want %d", got, xds.Short(typeURL), want)
+	}
+}
 
 // design.md I10.
 func TestRemovalsThatLookLikeAnAccidentAreHeldBack(t *testing.T) {
@@ -15,7 +37,7 @@ func TestRemovalsThatLookLikeAnAccidentAreHeldBack(t *testing.T) {
 		typeURL string
 		before  []string
 		answers [][]string // complete answers
-		want    []string   // what is held after the last
+		want    []string   // what is held a minute after the last
 	}{
 		{"a share below the limit", xds.ClusterType, ten, [][]string{ten[:5]}, ten[:5]},
 		{"one above", xds.ClusterType, ten, [][]string{ten[:4]}, ten},
@@ -24,45 +46,333 @@ func TestRemovalsThatLookLikeAnAccidentAreHeldBack(t *testing.T) {
 		{"of few any share but all", xds.ClusterType, ten[:9], [][]string{ten[:1]}, ten[:1]},
 		{"all of few", xds.ClusterType, ten[:2], [][]string{{}}, ten[:2]},
 		{"all of few, for others", xds.ListenerType, ten[:2], [][]string{{"z@1"}}, []string{"a@1", "b@1", "z@1"}},
-		{"a second answer confirms", xds.ClusterType, ten, [][]string{ten[:4], ten[:4]}, ten[:4]},
-		{"of what comes back nothing is held back", xds.ClusterType, ten, [][]string{ten[:4], ten[:8], ten[:8]}, ten[:8]},
+		{"clusters that go one soon after the other", xds.ClusterType, ten, [][]string{ten[:7], ten[:4]}, ten},
+		{"a second answer confirms nothing", xds.ClusterType, ten, [][]string{ten[:4], ten[:4]}, ten},
+		{"what goes later is held back too", xds.ClusterType, ten, [][]string{ten[:4], ten[:3]}, ten},
+		{"what comes back goes again like anything else", xds.ClusterType, ten, [][]string{ten[:4], ten, ten[:8]}, ten[:8]},
 		{"scopes are not guarded", xds.ScopedRouteType, ten, [][]string{{}}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			c := New(Config{Guard: Guard{MaxRemovalPercent: 50}})
-			complete(c, tc.typeURL, tc.before...)
-			for _, answer := range tc.answers {
-				complete(c, tc.typeURL, answer...).want(t, "ack")
-			}
-			holds(t, c, tc.typeURL, tc.want...)
+			running(t, Config{Guard: Guard{MaxRemovalPercent: 50}}, func(t *testing.T, c *Cache) {
+				complete(c, tc.typeURL, tc.before...)
+				for _, answer := range tc.answers {
+					complete(c, tc.typeURL, answer...).want(t, "ack")
+				}
+				pass(time.Minute)
+				holds(t, c, tc.typeURL, tc.want...)
+			})
 		})
 	}
 }
 
-func TestWhatWasHeldBackGoesInTime(t *testing.T) {
+// A listener goes at once: it may have the address of the one that replaces it. What a
+// listener or cluster may refer to goes some seconds later.
+func TestRemovalsThatAreNoAccidentTakeEffectSoon(t *testing.T) {
+	running(t, Config{Guard: Guard{MaxRemovalPercent: 50}}, func(t *testing.T, c *Cache) {
+		types := []string{xds.ListenerType, xds.ClusterType, xds.EndpointType, xds.RouteType, xds.SecretType, xds.ScopedRouteType, xds.VirtualHostType, xds.ExtensionConfigType}
+		for _, url := range types {
+			watch(c, "x", url, "a", "b")
+			put(c, url, "a@1", "b@1")
+			apply(c, Update{Type: url, Remove: []string{"b"}})
+			withheldOf(t, c, url, 0)
+		}
+		holds(t, c, xds.ListenerType, "a@1")
+		apply(c, Update{Type: xds.ScopedRouteType, Put: resources(xds.ScopedRouteType, []string{"c@1"}), Remove: []string{"a"}})
+		holds(t, c, xds.ScopedRouteType, "b@1", "c@1") // c may have a's key
+		pass(removalGrace - time.Second)
+		put(c, xds.ScopedRouteType, "a@1")
+		for _, url := range types[1:] {
+			holds := len(c.Resources(url))
+			if url != xds.ScopedRouteType && holds != 2 {
+				t.Errorf("%d of %s are held, want 2", holds, xds.Short(url))
+			}
+		}
+		put(c, xds.RouteType, "b@1") // it is there again
+		pass(time.Second)
+		for _, url := range types {
+			switch url {
+			case xds.RouteType:
+				holds(t, c, url, "a@1", "b@1")
+			case xds.ScopedRouteType:
+				holds(t, c, url, "a@1", "c@1")
+			default:
+				holds(t, c, url, "a@1")
+			}
+		}
+	})
+}
+
+// What is held back goes when the time has passed and a source that was asked since does not
+// have it; neither the time nor an answer alone is enough.
+func TestWhatIsHeldBackGoesWhenASourceIsAskedAgainAndConfirmsIt(t *testing.T) {
 	for _, delta := range []bool{false, true} {
 		running(t, Config{Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}}, func(t *testing.T, c *Cache) {
-			told := 0
-			c.cfg.OnWithheld = func(_ string, withheld, _ int) { told = withheld }
+			var told, asked, ended atomic.Int32
+			c.cfg.OnWithheld = func(_ string, withheld, _ int) { told.Store(int32(withheld)) }
+			c.cfg.OnAskAgain = func() { asked.Add(1) }
+			c.cfg.OnWithheldEnd = func(confirmed int) { ended.Store(int32(confirmed)) }
 			w := watch(c, "x", xds.ClusterType, "*")
+			in := c.Interest()
+			<-in.Changed()
+			in.Take()
 			complete(c, xds.ClusterType, "a@1", "b@1")
-			if delta {
-				apply(c, Update{Type: xds.ClusterType, Remove: []string{"a", "b"}}).want(t, "ack")
-			} else {
-				complete(c, xds.ClusterType).want(t, "ack")
+			lacks := func(u Update) {
+				if u.Type = xds.ClusterType; delta {
+					u.Remove = []string{"a", "b"}
+				} else {
+					u.Complete = true
+				}
+				apply(c, u).want(t, "ack")
 			}
+			old := time.Now()
+			lacks(Update{Asked: old})
 			changed(w)
-			if told != 2 {
-				t.Errorf("%d are said to be held back, want 2", told)
+			if n := told.Load(); n != 2 {
+				t.Errorf("%d are said to be held back, want 2", n)
 			}
 			pass(time.Minute - time.Second)
+			lacks(Update{Asked: time.Now()}) // a reconnect
+			c.Synced("one", xds.ClusterType, time.Now())
 			holds(t, c, xds.ClusterType, "a@1", "b@1")
-			put(c, xds.ClusterType, "b@1")
+			if !c.AskAgain().IsZero() || asked.Load() != 0 || len(in.Changed()) > 0 {
+				t.Error("sources are asked again before the time")
+			}
 			pass(time.Second)
+			if at := c.AskAgain(); at.IsZero() || !at.Equal(time.Now()) || asked.Load() != 1 || len(in.Changed()) != 1 {
+				t.Errorf("asked again since %v, %d times; want now, once", at, asked.Load())
+			}
+			put(c, xds.ClusterType, "b@1")
+			pass(time.Minute)
+			lacks(Update{Asked: old}) // of the stream before
+			put(c, xds.ClusterType, "b@1")
+			withheldOf(t, c, xds.ClusterType, 1)
+			held(t, c, "one", xds.ClusterType, map[string]string{"a": "", "b": "u1"})
+			u := Update{Type: xds.ClusterType, Put: resources(xds.ClusterType, []string{"b@1"}), Complete: !delta}
+			askedNow(c, u)
+			if delta {
+				holds(t, c, xds.ClusterType, "a@1", "b@1") // nothing was said of a yet
+				c.Synced("one", xds.ClusterType, time.Now())
+			}
 			holds(t, c, xds.ClusterType, "b@1")
 			wantChanged(t, w, "CDS a")
+			if n := ended.Load(); n != 1 || !c.AskAgain().IsZero() {
+				t.Errorf("ended with %d confirmed, want 1; to be asked again: %v", n, c.AskAgain())
+			}
 		})
 	}
+}
+
+// What is removed while listeners or clusters are held back is held back with them, and so
+// is what was removed shortly before; it goes after them.
+func TestWhatBelongsToWhatIsHeldBackIsHeldWithIt(t *testing.T) {
+	running(t, Config{Unreferenced: 1, Linger: time.Second, Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}}, func(t *testing.T, c *Cache) {
+		c.SetConnected(true)
+		w := watch(c, "x", xds.ClusterType, "*")
+		subscribe(w, xds.EndpointType, "a", "b")
+		subscribe(w, xds.SecretType, "a", "b", "c")
+		complete(c, xds.ClusterType, "a@1", "b@1")
+		put(c, xds.EndpointType, "a@1", "b@1")
+		put(c, xds.SecretType, "a@1", "b@1", "c@1")
+		apply(c, Update{Type: xds.EndpointType, Remove: []string{"a"}})
+		pass(removalGrace - time.Second)
+		complete(c, xds.ClusterType)
+		apply(c, Update{Type: xds.SecretType, Remove: []string{"b"}})
+		w.Close(nil)
+		pass(40 * time.Second) // nothing is evicted, though nobody wants it any more
+		apply(c, Update{Type: xds.EndpointType, Remove: []string{"b"}})
+		withheldOf(t, c, xds.ClusterType, 2)
+		withheldOf(t, c, xds.EndpointType, 2)
+		withheldOf(t, c, xds.SecretType, 1)
+		pass(time.Minute)
+		holds(t, c, xds.EndpointType, "a@1", "b@1")
+		holds(t, c, xds.SecretType, "a@1", "b@1", "c@1")
+		w = watch(c, "x", xds.ClusterType, "*")
+		askedNow(c, Update{Type: xds.SecretType, Remove: []string{"b"}})
+		askedNow(c, Update{Type: xds.ClusterType, Complete: true})
+		holds(t, c, xds.ClusterType)
+		withheldOf(t, c, xds.EndpointType, 0)
+		put(c, xds.EndpointType, "b@1")
+		pass(removalGrace)
+		// Of what nobody wants one thing is kept, and nothing that was removed.
+		if n := len(c.Resources(xds.EndpointType)) + len(c.Resources(xds.SecretType)); n > 1 {
+			t.Errorf("%d resources are held that nobody wants, want at most 1", n)
+		}
+		if item(c, xds.EndpointType, "a").Current != nil || item(c, xds.SecretType, "b").Current != nil {
+			t.Error("what was removed is still held")
+		}
+		w.Close(nil)
+	})
+}
+
+// More that is missing when the source is asked again begins anew, with its own time.
+func TestWhatAlsoGoesWhenAskedAgainHasItsOwnTime(t *testing.T) {
+	running(t, Config{Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}}, func(t *testing.T, c *Cache) {
+		watch(c, "x", xds.ClusterType, "*")
+		complete(c, xds.ClusterType, numbered("c", 20)...)
+		names := numbered("c", 20)
+		complete(c, xds.ClusterType, names[:8]...)
+		withheldOf(t, c, xds.ClusterType, 12)
+		pass(time.Minute)
+		askedNow(c, Update{Type: xds.ClusterType, Complete: true})
+		withheldOf(t, c, xds.ClusterType, 8)
+		pass(time.Minute - time.Second)
+		askedNow(c, Update{Type: xds.ClusterType, Complete: true})
+		withheldOf(t, c, xds.ClusterType, 8)
+		pass(time.Second)
+		askedNow(c, Update{Type: xds.ClusterType, Complete: true})
+		holds(t, c, xds.ClusterType)
+	})
+}
+
+// Of what clients gave up no source is asked, and so it does not wait for an answer.
+func TestWhatNobodyWantsIsNotHeldBackForEver(t *testing.T) {
+	running(t, Config{Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}}, func(t *testing.T, c *Cache) {
+		w := watch(c, "x", xds.ListenerType, "a", "b")
+		put(c, xds.ListenerType, "a@1", "b@1")
+		apply(c, Update{Type: xds.ListenerType, Remove: []string{"a", "b"}})
+		w.Subscribe(xds.ListenerType, false, nil, []string{"a"})
+		pass(time.Minute)
+		withheldOf(t, c, xds.ListenerType, 2)
+		w.Subscribe(xds.ListenerType, false, nil, []string{"b"})
+		pass(time.Second)
+		withheldOf(t, c, xds.ListenerType, 0)
+		pass(removalGrace)
+		holds(t, c, xds.ListenerType)
+	})
+}
+
+// What has a TTL expires all the same, which ends it (protocol.md 6.2).
+func TestWhatIsHeldBackOutlivesNoTTL(t *testing.T) {
+	running(t, Config{Guard: Guard{MaxRemovalPercent: 50}}, func(t *testing.T, c *Cache) {
+		var ended atomic.Int32
+		ended.Store(-1)
+		c.cfg.OnWithheldEnd = func(confirmed int) { ended.Store(int32(confirmed)) }
+		r := res(xds.ClusterType, "a@1").WithLifetime(time.Minute, time.Now().Add(time.Minute))
+		apply(c, Update{Type: xds.ClusterType, Put: []*xds.Resource{r}, Complete: true})
+		complete(c, xds.ClusterType)
+		withheldOf(t, c, xds.ClusterType, 1)
+		pass(time.Minute)
+		holds(t, c, xds.ClusterType)
+		withheldOf(t, c, xds.ClusterType, 0)
+		if n := ended.Load(); n != 0 {
+			t.Errorf("ended with %d confirmed, want 0", n)
+		}
+	})
+}
+
+// A restart of the agent is no way around it: what is held back stays so, and its time
+// goes on, also with an agent that has no guard, which asks at once.
+func TestWhatIsHeldBackStaysSoAcrossARestart(t *testing.T) {
+	for _, percent := range []int{50, 0} {
+		guard := Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Hour}
+		running(t, Config{Guard: guard}, func(t *testing.T, c *Cache) {
+			j := c.Journal(make(chan struct{}, 1), true)
+			watch(c, "x", xds.ClusterType, "*")
+			complete(c, xds.ClusterType, "a@1", "b@1")
+			put(c, xds.EndpointType, "a@1")
+			complete(c, xds.ClusterType)
+			apply(c, Update{Type: xds.EndpointType, Remove: []string{"a"}})
+			pass(40 * time.Minute)
+			saved, facts := j.Saved()
+
+			guard.MaxRemovalPercent = percent
+			again := New(Config{Guard: guard})
+			j = again.Journal(make(chan struct{}, 1), true)
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error)
+			go func() { ended <- again.Run(ctx) }()
+			again.Restore(saved, facts)
+			pass(time.Second)
+			if !j.Take().Empty() {
+				t.Error("something is to be written after a restart")
+			}
+			withheldOf(t, again, xds.ClusterType, 2)
+			withheldOf(t, again, xds.EndpointType, 1)
+			held(t, again, "one", xds.ClusterType, map[string]string{"a": "", "b": ""})
+			if percent > 0 {
+				askedNow(again, Update{Type: xds.ClusterType, Complete: true})
+				holds(t, again, xds.ClusterType, "a@1", "b@1")
+				pass(20 * time.Minute)
+			}
+			if again.AskAgain().IsZero() {
+				t.Error("the source is not to be asked again an hour after the removals")
+			}
+			askedNow(again, Update{Type: xds.ClusterType, Complete: true})
+			holds(t, again, xds.ClusterType)
+			pass(removalGrace)
+			holds(t, again, xds.EndpointType)
+			for f := range j.Take().Facts {
+				if f.Kind == WithheldFact || f.Kind == AccidentFact {
+					_, facts = j.Saved()
+					if value := facts[f]; value != "" {
+						t.Errorf("%v is still %q", f, value)
+					}
+				}
+			}
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// What a source put before the state was read from disk is not held back by what is there.
+func TestWhatASourcePutBeforeTheRestoreIsNotHeldBack(t *testing.T) {
+	running(t, Config{Guard: Guard{MaxRemovalPercent: 50}}, func(t *testing.T, c *Cache) {
+		c.Journal(make(chan struct{}, 1), true)
+		watch(c, "x", xds.ClusterType, "*")
+		complete(c, xds.ClusterType, "a@2")
+		c.Restore([]Saved{kept(xds.ClusterType, "a@1"), kept(xds.ClusterType, "b@1")}, map[Fact]string{
+			{Kind: AccidentFact}: time.Now().UTC().Format(time.RFC3339),
+			{Kind: WithheldFact, Type: xds.ClusterType, Name: "a"}: yes,
+			{Kind: WithheldFact, Type: xds.ClusterType, Name: "b"}: yes,
+			{Kind: WithheldFact, Type: xds.ClusterType, Name: "c"}: yes, // not on disk
+		})
+		withheldOf(t, c, xds.ClusterType, 1)
+		held(t, c, "one", xds.ClusterType, map[string]string{"a": "u2", "b": ""})
+	})
+}
+
+// A control plane that has nothing and answers before a slow disk was read is guarded against too.
+func TestWhatWasToldGoneBeforeTheRestoreIsGuarded(t *testing.T) {
+	saved := []Saved{kept(xds.ClusterType, "a@1"), kept(xds.ClusterType, "b@1"), kept(xds.EndpointType, "a@1")}
+	for name, before := range map[string]func(c *Cache){
+		"an empty answer": func(c *Cache) { complete(c, xds.ClusterType) },
+		"nothing yet": func(c *Cache) {
+			apply(c, Update{Type: xds.ClusterType})
+		},
+		"removals": func(c *Cache) { apply(c, Update{Type: xds.ClusterType, Remove: []string{"a", "b"}}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			running(t, Config{Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}}, func(t *testing.T, c *Cache) {
+				w := watch(c, "x", xds.ClusterType, "*")
+				subscribe(w, xds.EndpointType, "a")
+				apply(c, Update{Type: xds.EndpointType, Remove: []string{"a"}})
+				before(c)
+				c.Restore(saved, meshFacts)
+				c.Synced("one", xds.ClusterType, time.Time{})
+				pass(time.Minute)
+				holds(t, c, xds.ClusterType, "a@1", "b@1")
+				holds(t, c, xds.EndpointType, "a@1")
+				withheldOf(t, c, xds.ClusterType, 2)
+				askedNow(c, Update{Type: xds.ClusterType, Remove: []string{"a", "b"}})
+				pass(removalGrace)
+				holds(t, c, xds.ClusterType)
+				holds(t, c, xds.EndpointType)
+			})
+		})
+	}
+}
+
+// What a guard holds back counts against the limits.
+func TestWhatIsHeldBackCountsAgainstTheLimits(t *testing.T) {
+	running(t, Config{MaxResources: 3, Guard: Guard{MaxRemovalPercent: 50}}, func(t *testing.T, c *Cache) {
+		complete(c, xds.ClusterType, "a@1", "b@1")
+		complete(c, xds.ClusterType, "c@1").want(t, "ack")
+		complete(c, xds.ClusterType, "d@1").want(t, "nack: refused: it would make 4 resources, and at most 3 are held (--max-resources)")
+		holds(t, c, xds.ClusterType, "a@1", "b@1", "c@1")
+	})
 }
 
 // protocol.md 7.7: what a source neither confirms nor removes is kept, or, asked
@@ -78,7 +388,7 @@ func TestWhatNobodyConfirmsIsPrunedIfAskedFor(t *testing.T) {
 			c.Restore([]Saved{foreign, kept(xds.ClusterType, "own@1")}, meshFacts)
 			watch(c, "x", xds.ClusterType, "*")
 			put(c, xds.ClusterType, "told@1")
-			c.Synced("one", xds.ClusterType)
+			c.Synced("one", xds.ClusterType, time.Time{})
 			pass(time.Minute - time.Second)
 			holds(t, c, xds.ClusterType, "own@1", "restored@1", "told@1")
 			pass(time.Hour)

@@ -200,6 +200,9 @@ func (c *Cache) wantChanged(t *table, name string) {
 		in.mark(t.url, name)
 	}
 	c.logFact(Wanted, t.url, name)
+	if c.accident != nil {
+		c.poke() // of what nobody wants nobody is asked
+	}
 	wanted := c.wants(t, name)
 	if name == xds.Wildcard {
 		for n, e := range t.entries {
@@ -251,7 +254,8 @@ func (c *Cache) unasked(t *table) bool {
 	return some
 }
 
-// file puts an entry into the LRU if nobody wants it, and takes it out otherwise.
+// file puts an entry into the LRU if nobody wants it, but not while removals are held back,
+// and takes it out otherwise.
 func (c *Cache) file(t *table, name string, e *entry) {
 	k := key{t.url, name}
 	if e.unasked || c.wants(t, xds.Wildcard) || c.wantsResource(t, name, e.res) {
@@ -262,6 +266,9 @@ func (c *Cache) file(t *table, name string, e *entry) {
 		return
 	}
 	c.follow(e, nil)
+	if c.accident != nil {
+		return // nothing is evicted that goes with what is held back; endAccident files it
+	}
 	c.unreferenced.Add(k, struct{}{})
 }
 
@@ -497,11 +504,12 @@ func (c *Cache) Run(ctx context.Context) error {
 
 // expireLeases ends the leases, and the doubts about clients that went, that have run
 // out and returns when the next one does; the zero time for none. Without an upstream
-// none ends (I11).
+// none ends (I11), nor while removals are held back, which would take what the held
+// listeners and clusters refer to away from an Envoy that restarts.
 func (c *Cache) expireLeases(now time.Time) (next time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.connected.IsZero() {
+	if c.connected.IsZero() || c.accident != nil {
 		return time.Time{}
 	}
 	for k, until := range c.leases {

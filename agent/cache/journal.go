@@ -43,6 +43,10 @@ const (
 	// since when and until when.
 	SuspectFact  FactKind = "suspect"
 	FallbackFact FactKind = "fallback"
+	// WithheldFact: the removal of the resource is held back by the guard. AccidentFact:
+	// since when removals are.
+	WithheldFact FactKind = "withheld"
+	AccidentFact FactKind = "accident"
 )
 
 // yes is the value of a fact that has none of its own; suspectVersion precedes the
@@ -431,8 +435,12 @@ func (c *Cache) everyFact() iter.Seq2[Fact, string] {
 			for name := range t.doubtful {
 				facts = append(facts, Fact{Doubtful, url, name})
 			}
+			for name := range t.withheld {
+				facts = append(facts, Fact{WithheldFact, url, name})
+			}
 			facts = append(facts, Fact{Known, url, ""})
 		}
+		facts = append(facts, Fact{Kind: AccidentFact})
 		for k := range c.leases {
 			facts = append(facts, Fact{Wanted, k.typeURL, k.name})
 		}
@@ -461,7 +469,12 @@ func (c *Cache) fact(f Fact) string {
 		if version, ok := c.fallback.suspects[key{f.Type, f.Name}]; ok {
 			return suspectVersion + version
 		}
+	case f.Kind == AccidentFact && c.accident != nil:
+		return c.accident.since.UTC().Format(time.RFC3339)
 	case t == nil:
+	case f.Kind == WithheldFact:
+		until, waits := t.withheld[f.Name]
+		is = waits && until.IsZero()
 	case f.Kind == Wanted:
 		_, leased := c.leases[key{f.Type, f.Name}]
 		is = (leased || t.refs[f.Name] > 0) && !c.local(f.Type, f.Name)

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"testing"
+	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -15,10 +16,10 @@ func TestAWildcardIsUnknownUntilSomethingCame(t *testing.T) {
 	put(c, xds.ClusterType)
 	knows(t, c, xds.ClusterType, xds.Partial)
 	wantChanged(t, w, "CDS *")
-	c.Synced("one", xds.ClusterType)
+	c.Synced("one", xds.ClusterType, time.Time{})
 	knows(t, c, xds.ClusterType, xds.Complete)
 	wantChanged(t, w, "CDS *")
-	c.Synced("one", xds.ClusterType)
+	c.Synced("one", xds.ClusterType, time.Time{})
 	wantChanged(t, w)
 	knows(t, c, xds.ListenerType, xds.Unknown)
 }
@@ -27,7 +28,7 @@ func TestAWildcardIsUnknownUntilSomethingCame(t *testing.T) {
 func TestSyncingWhatWasNeverToldKnowsNothing(t *testing.T) {
 	c := New(Config{})
 	watch(c, "a", xds.ClusterType, "*")
-	c.Synced("one", xds.ClusterType)
+	c.Synced("one", xds.ClusterType, time.Time{})
 	knows(t, c, xds.ClusterType, xds.Unknown)
 }
 
@@ -91,7 +92,7 @@ func TestOnlyItsAnswerMakesAWildcardKnown(t *testing.T) {
 	c.Apply(Update{Source: "one", Type: xds.ClusterType, Put: resources(xds.ClusterType, []string{"a@1"})}, nil)
 	knows(t, c, xds.ClusterType, xds.Unknown)
 	wantChanged(t, w, "CDS a")
-	c.Synced("one", xds.ClusterType)
+	c.Synced("one", xds.ClusterType, time.Time{})
 	knows(t, c, xds.ClusterType, xds.Complete)
 }
 

@@ -54,7 +54,7 @@ func TestAbsenceRemovesInACompleteAnswerOnly(t *testing.T) {
 	complete(c, xds.ClusterType, "a@1", "b@1", "odc@1")
 	wantChanged(t, w, "CDS a b odc *")
 	put(c, xds.ClusterType, "a@2")
-	c.Synced("one", xds.ClusterType)
+	c.Synced("one", xds.ClusterType, time.Time{})
 	holds(t, c, xds.ClusterType, "a@2", "b@1", "odc@1")
 	wantChanged(t, w, "CDS a")
 	complete(c, xds.ClusterType, "b@1")

@@ -21,10 +21,18 @@ func (c *Cache) Restore(saved []Saved, facts map[Fact]string) {
 		c.restoreFact(f, value, now)
 	}
 	c.makeRoom(saved)
+	gone := make(map[*table][]string)
+	for _, s := range saved {
+		if t := c.table(s.Type); c.guards() && t.entries[s.Name] == nil && c.toldGone(t, s.Name) {
+			delete(t.gone, s.Name)
+			gone[t] = append(gone[t], s.Name)
+		}
+	}
 	for _, s := range saved {
 		c.restore(s, now)
 	}
 	c.restoredFallback()
+	c.restoredAccident(gone)
 	// Only now is it known what is wanted.
 	for _, t := range c.tables {
 		for name, e := range t.entries {
@@ -74,6 +82,14 @@ func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
 		}
 	case Known:
 		t.restoredKnown = !t.answered
+	case WithheldFact:
+		if t.entries[f.Name] == nil {
+			t.withheld[f.Name] = time.Time{}
+		} else {
+			c.logFact(WithheldFact, t.url, f.Name) // a source has put it since
+		}
+	case AccidentFact:
+		c.restoreAccident(value, now)
 	}
 }
 
@@ -87,7 +103,7 @@ func (c *Cache) restore(s Saved, now time.Time) {
 	e := t.entries[s.Name]
 	expired := s.Content != nil && !s.Content.Deadline().IsZero() && !s.Content.Deadline().After(now)
 	local := c.local(s.Type, s.Name) // by now
-	if e != nil || s.Content == nil || expired || local || c.toldGone(t, s.Name) {
+	if e != nil || s.Content == nil || expired || local || !c.guards() && c.toldGone(t, s.Name) {
 		if c.journal != nil {
 			if e != nil {
 				e.disk = disk

@@ -101,7 +101,7 @@ func TestASourceIsToldWhatWasRestored(t *testing.T) {
 	wantTaken(t, c.Interest(), "CDS *")
 	// By saying nothing of its own, and all it has, the source confirms it.
 	put(c, xds.ClusterType, "c@1")
-	c.Synced("one", xds.ClusterType)
+	c.Synced("one", xds.ClusterType, time.Time{})
 	if n := c.Restored(); n != 1 {
 		t.Errorf("%d are unconfirmed, want b", n)
 	}
@@ -212,7 +212,7 @@ func TestWhatIsRestoredLateBringsBackNothingThatIsGone(t *testing.T) {
 		apply(c, Update{Source: "one", Type: xds.ClusterType, Put: resources(xds.ClusterType, []string{"a@1"}), Wildcard: true})
 		c.Restore(late, meshFacts)
 		holds(t, c, xds.ClusterType, "a@1", "old@1")
-		c.Synced("one", xds.ClusterType)
+		c.Synced("one", xds.ClusterType, time.Time{})
 		holds(t, c, xds.ClusterType, "a@1")
 	})
 }

@@ -196,7 +196,7 @@ func (p *pair) step(op, arg byte) {
 		p.odd(source, url, name, version, arg>>6)
 	case 11:
 		p.say("synced %s %s", source, xds.Short(url))
-		p.each(func(_ int, c *Cache) { c.Synced(source, url) })
+		p.each(func(_ int, c *Cache) { c.Synced(source, url, time.Time{}) })
 	case 12:
 		p.accept(n, url, name, version, bare)
 	case 13, 14:

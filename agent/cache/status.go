@@ -53,7 +53,7 @@ func (c *Cache) Status() []TypeStatus {
 			Leased:     leased[url],
 			Updated:    t.updated,
 			Expired:    t.expired,
-			Withheld:   len(t.withheld),
+			Withheld:   t.countWithheld(),
 		}
 		if t.refs[xds.Wildcard] > 0 {
 			s.Subscribed--

@@ -25,7 +25,7 @@ func (f feed) Node() *corev3.Node { return f.g.Node() }
 
 func (f feed) Apply(u upstream.Update, verdict func(error)) {
 	in := cache.Update{
-		Source: u.Source, Type: u.Type,
+		Source: u.Source, Type: u.Type, Asked: u.Asked,
 		Put: u.Put, Mark: u.Mark, Since: u.Since, News: u.News, Remove: u.Remove, Complete: u.Complete, Wildcard: u.Wildcard, Silent: u.Silent, Unasked: u.Unasked,
 	}
 	for _, r := range u.Refresh {
@@ -55,7 +55,11 @@ func (f feed) Apply(u upstream.Update, verdict func(error)) {
 	f.g.foresee(u.Put)
 }
 
-func (f feed) Synced(source, typeURL string) { f.g.cache.Synced(source, typeURL) }
+func (f feed) Synced(source, typeURL string, asked time.Time) {
+	f.g.cache.Synced(source, typeURL, asked)
+}
+
+func (f feed) AskAgain() time.Time { return f.g.cache.AskAgain() }
 
 func (f feed) Held(source, typeURL string) map[string]string {
 	return f.g.cache.Held(source, typeURL)

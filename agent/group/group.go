@@ -124,6 +124,16 @@ func New(cfg Config) *Group {
 	cfg.Cache.OnFallbackEnd = func(why string) {
 		g.cfg.Log.Info("what was held back after Envoy's crashes is served again", "why", why)
 	}
+	cfg.Cache.OnAskAgain = func() {
+		g.cfg.Log.Warn("the control plane is asked again for the listeners and clusters whose removal is held back")
+	}
+	cfg.Cache.OnWithheldEnd = func(confirmed int) {
+		if confirmed > 0 {
+			g.cfg.Log.Error("the control plane was asked again, and still lacks what it had removed: the removals that were held back take effect", "removed", confirmed)
+			return
+		}
+		g.cfg.Log.Info("nothing is held back any more: the control plane has again what it had removed")
+	}
 	g.cache = cache.New(cfg.Cache)
 	g.current = g.feeding()
 	return g

@@ -28,6 +28,7 @@ type upstream struct {
 	interest *cache.Interest
 	server   *serverStream
 	source   string
+	opened   time.Time
 	versions map[string]up.Version
 	answered bool
 	poked    bool
@@ -57,7 +58,7 @@ func (w *world) openUpstream(cp *controlPlane, delta bool) *upstream {
 		form, source = up.Delta, cp.name+"/delta"
 	}
 	u := &upstream{
-		w: w, interest: w.cache.Interest(), server: cp.open(delta), source: source,
+		w: w, interest: w.cache.Interest(), server: cp.open(delta), source: source, opened: time.Now(),
 		versions: maps.Clone(w.versions[source]), poked: true,
 	}
 	if u.versions == nil {
@@ -138,7 +139,7 @@ type mark struct {
 
 // update is server.update and feed.Apply of the product.
 func (u *upstream) update(upd *up.Update) cache.Update {
-	in := cache.Update{Source: u.source, Type: upd.Type, Put: upd.Put, News: upd.News, Remove: upd.Remove, Complete: upd.Complete, Wildcard: upd.Wildcard, Silent: upd.Silent}
+	in := cache.Update{Source: u.source, Type: upd.Type, Asked: u.opened, Put: upd.Put, News: upd.News, Remove: upd.Remove, Complete: upd.Complete, Wildcard: upd.Wildcard, Silent: upd.Silent}
 	in.Mark = mark{u.machine, upd.Number}
 	if upd.Since > 0 {
 		in.Since = mark{u.machine, upd.Since}
@@ -169,6 +170,9 @@ func (u *upstream) flush() bool {
 	due := !u.wake.IsZero() && !u.wake.After(now)
 	select {
 	case <-u.interest.Changed():
+		if u.opened.Before(u.w.cache.AskAgain()) {
+			u.machine.AskAgain()
+		}
 		for _, want := range u.interest.Take() {
 			if want.Wildcard && !want.Complete {
 				u.machine.Forget(want.Type)
@@ -192,7 +196,7 @@ func (u *upstream) flush() bool {
 		}
 		u.noteOverdue(now)
 		for _, typeURL := range settled {
-			u.w.cache.Synced(u.source, typeURL)
+			u.w.cache.Synced(u.source, typeURL, u.opened)
 			u.w.settled(kindOf(typeURL))
 		}
 		for _, o := range overdue {

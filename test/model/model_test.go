@@ -71,6 +71,10 @@ func TestRandomSequencesWithRestartsAgainstTheModel(t *testing.T) { playRandom(t
 // agent's child and crashes now and then, mostly several times in a row.
 func TestRandomSequencesWithCrashesAgainstTheModel(t *testing.T) { playRandom(t, withCrashes) }
 
+// TestRandomSequencesUnderAGuardAgainstTheModel is the same with a guard, and a control plane
+// that loses all now and then: at rest clients have what it confirms.
+func TestRandomSequencesUnderAGuardAgainstTheModel(t *testing.T) { playRandom(t, withAccidents) }
+
 func playRandom(t *testing.T, draw func(seed uint64) *sequence) {
 	base := number(t, "HOLDFAST_SEED", 1)
 	n := sequences

@@ -115,7 +115,11 @@ func (w *world) stopDisk(killed, written bool) {
 
 // newCache makes the cache of an agent that was just started.
 func (w *world) newCache() {
-	w.cache = cache.New(cache.Config{Crashes: true})
+	cfg := cache.Config{Crashes: true}
+	if w.guarded {
+		cfg.Guard = cache.Guard{MaxRemovalPercent: 50, ConfirmAfter: confirmAfter}
+	}
+	w.cache = cache.New(cfg)
 	w.unwritten = make(chan struct{}, 1)
 	w.journal = w.cache.Journal(w.unwritten, w.fault != ackBeforeDisk)
 	w.cache.Restore(slices.Collect(maps.Values(w.disk.saved)), w.disk.facts)
@@ -179,6 +183,11 @@ func (w *world) restart(how byte) {
 		}
 		clear(w.acks[k])
 		w.told[k] = w.disk.facts[cache.Fact{Kind: cache.Known, Type: k.url()}] != ""
+	}
+	for f, value := range w.disk.facts {
+		if f.Kind == cache.WithheldFact && value != "" && w.disk.saved[diskKey{f.Type, f.Name}].Content != nil {
+			w.note(item{kindOf(f.Type), f.Name, 0}) // that it is gone is on disk, beside it
+		}
 	}
 	w.restartFallback(how&killed != 0)
 	w.releaseAt = time.Now().Add(restoreAfter)

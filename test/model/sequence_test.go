@@ -16,6 +16,8 @@ type sequence struct {
 	seed  uint64
 	setup [16]byte
 	steps []step
+	// guarded: removals that look like an accident are held back.
+	guarded bool
 }
 
 // step is one thing that happens; its bytes choose what, to whom and how.
@@ -35,6 +37,7 @@ const (
 	crashEnvoy       // the Envoy that is the agent's child crashes
 	resumeAll        // what is held back is served again
 	passTime         // how says how much
+	loseAll          // the control plane has nothing any more, and may start anew
 )
 
 // withDisk is the sequence of a seed, with writes that are held up.
@@ -96,6 +99,21 @@ func withCrashes(seed uint64) *sequence {
 	return seq
 }
 
+// withAccidents is the sequence of a seed, under a guard, with a control plane that loses
+// all now and then; sometimes with restarts of the agent.
+func withAccidents(seed uint64) *sequence {
+	seq := withDisk(seed)
+	if seed%3 == 0 {
+		seq = withRestarts(seed)
+	}
+	seq.guarded = true
+	random := newRandom(seed ^ 1<<61)
+	for range 1 + random.IntN(3) {
+		seq.insert(random, step{act: loseAll, how: byte(random.Uint32())})
+	}
+	return seq
+}
+
 // insert puts a step anywhere.
 func (seq *sequence) insert(random *rand.Rand, st step) {
 	seq.steps = slices.Insert(seq.steps, random.IntN(len(seq.steps)+1), st)
@@ -123,7 +141,7 @@ func (seq *sequence) without(at, size int) *sequence {
 
 // play plays the sequence to its end, or to the first broken invariant.
 func (seq *sequence) play(ctx context.Context, f fault, kn known, verbose bool) *world {
-	w := newWorld(f, kn, seq.setup[14]&4 != 0)
+	w := newWorld(f, kn, seq.setup[14]&4 != 0, seq.guarded)
 	w.verbose = verbose
 	w.run = func() (stop func()) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -148,6 +166,12 @@ func (seq *sequence) play(ctx context.Context, f fault, kn known, verbose bool) 
 		}
 	}
 	w.quiesce()
+	if w.guarded {
+		for _, pause := range []time.Duration{confirmAfter, confirmed} {
+			w.sleep(pause)
+			w.quiesce()
+		}
+	}
 	if w.violation == nil {
 		w.checkQuiet()
 	}
@@ -235,6 +259,19 @@ func (w *world) step(st step) {
 	case resumeAll:
 		w.say("resume")
 		w.resume()
+		return
+	case loseAll:
+		cp := w.server()
+		w.say("%s loses all", cp.name)
+		for k := range kinds {
+			for _, n := range names {
+				cp.set(k, n, 0)
+			}
+		}
+		if st.how&1 != 0 {
+			w.pump()
+			w.reach(w.delta)
+		}
 		return
 	case passTime:
 		pause := longPauses[int(st.how)%len(longPauses)]

@@ -175,7 +175,7 @@ func (w *ttlWorld) put(k kind, name string, ttl time.Duration) {
 	w.say("%s with a TTL of %s", it, ttl)
 	w.truth[k][name] = l
 	w.cache.Apply(cache.Update{Source: "cp", Type: k.url(), Put: []*xds.Resource{r}, Wildcard: true}, nil)
-	w.cache.Synced("cp", k.url())
+	w.cache.Synced("cp", k.url(), time.Time{})
 }
 
 // beat sends a heartbeat; one for what has ended is refused.

@@ -39,6 +39,7 @@ type world struct {
 	delta     bool
 	// onlyDelta: the control planes speak nothing else.
 	onlyDelta bool
+	guarded   bool
 	up        *upstream // nil while none is reachable
 	versions  map[string]map[string]up.Version
 	clients   []*client
@@ -63,8 +64,8 @@ type violation struct {
 
 func (v *violation) String() string { return fmt.Sprintf("invariant %d: %s", v.invariant, v.what) }
 
-func newWorld(f fault, kn known, onlyDelta bool) *world {
-	w := &world{onlyDelta: onlyDelta, versions: make(map[string]map[string]up.Version), fault: f, known: kn}
+func newWorld(f fault, kn known, onlyDelta, guarded bool) *world {
+	w := &world{onlyDelta: onlyDelta, guarded: guarded, versions: make(map[string]map[string]up.Version), fault: f, known: kn}
 	w.knowledge.init()
 	w.oracle.init()
 	w.disk.init()
@@ -235,6 +236,13 @@ func (w *world) sleep(d time.Duration) {
 		}
 	}
 }
+
+// confirmAfter is how long a guard holds removals back, and confirmed in which time after
+// that all of them have taken effect that the control plane confirms.
+const (
+	confirmAfter = 2 * time.Second
+	confirmed    = 10 * time.Second
+)
 
 // quiesce brings everything back and waits until nothing happens any more but the end of
 // a fallback.

@@ -108,6 +108,14 @@ func TestBadFileIsNamedWithLineAndField(t *testing.T) {
 			"a.yaml", "version_info: a\nresources: [\n- a\n",
 			"a.yaml:3: did not find expected node content",
 		},
+		"an empty file in YAML":               {"a.yaml", "", "a.yaml: the file is empty, or holds comments only"},
+		"an empty file with the other ending": {"a.yml", " \n\n", "a.yml: the file is empty, or holds comments only"},
+		"only comments in YAML":               {"a.yaml", "# nothing\n---\n# yet\n", "a.yaml: the file is empty, or holds comments only"},
+		"only empty documents in YAML":        {"a.yaml", "---\nnull\n---\n", "a.yaml: the file is empty, or holds comments only"},
+		"an empty file in JSON":               {"a.json", "", "a.json:1: the document ends early"},
+		"an empty file in binary":             {"a.pb", "", "a.pb: the file is empty, or holds comments only"},
+		"an empty file in text":               {"a.txtpb", "", "a.txtpb: the file is empty, or holds comments only"},
+		"only comments in text":               {"a.txtpb", "# nothing\n\n  # yet\n", "a.txtpb: the file is empty, or holds comments only"},
 		"an open list in YAML": {
 			"a.yaml", "version_info: a\nresources: [a, b\nother: c\n",
 			"a.yaml:2: did not find expected ',' or ']'",
@@ -183,6 +191,20 @@ func TestBadFileIsNamedWithLineAndField(t *testing.T) {
 				t.Fatalf("got  %s\nwant %s", err, test.want)
 			}
 		})
+	}
+}
+
+// Who says that there are no resources is believed.
+func TestAFileMaySayThatItHasNoResources(t *testing.T) {
+	wire, err := proto.Marshal(&discoveryv3.DiscoveryResponse{TypeUrl: xds.ClusterType})
+	check(t, err)
+	for name, content := range map[string]string{
+		"a.yaml": "resources: []\n", "b.yaml": "# none\nresources:\n", "c.json": `{"resources": []}`,
+		"d.txtpb": "type_url: '" + xds.ClusterType + "'\n", "e.pb": string(wire),
+	} {
+		if entries, err := parse(name, []byte(content), time.Now()); err != nil || len(entries) > 0 {
+			t.Errorf("%s: %v, %v", name, entries, err)
+		}
 	}
 }
 

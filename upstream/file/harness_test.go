@@ -27,6 +27,7 @@ type feed struct {
 	earlier map[string]map[string]string // what Held returns
 
 	mu       sync.Mutex
+	askAgain time.Time
 	lines    []string
 	updates  []upstream.Update
 	verdicts []func(error)
@@ -34,6 +35,13 @@ type feed struct {
 
 func (f *feed) Node() *corev3.Node          { return nil }
 func (f *feed) Interest() upstream.Interest { return nil }
+
+// AskAgain returns askAgain.
+func (f *feed) AskAgain() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.askAgain
+}
 
 func (f *feed) Rejected(string, string) []string { return nil }
 
@@ -63,7 +71,7 @@ func (f *feed) Apply(u upstream.Update, verdict func(error)) {
 	f.verdicts = append(f.verdicts, verdict)
 }
 
-func (f *feed) Synced(_, typeURL string) {
+func (f *feed) Synced(_, typeURL string, _ time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lines = append(f.lines, xds.Short(typeURL)+" synced")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -93,6 +94,9 @@ func parse(name string, data []byte, now time.Time) ([]entry, error) {
 		at.File = name
 		return nil, at
 	}
+	if len(sources) == 0 && blank(name, data) {
+		return nil, &ParseError{File: name, Err: errEmpty}
+	}
 	entries := make([]entry, 0, len(sources))
 	first := make(map[key]source, len(sources))
 	for _, s := range sources {
@@ -108,6 +112,27 @@ func parse(name string, data []byte, now time.Time) ([]entry, error) {
 		entries = append(entries, entry{resource: r, line: s.line, field: s.field})
 	}
 	return entries, nil
+}
+
+// errEmpty is what is wrong with a file that holds nothing: most are what an editor, a shell
+// or a full disk left of one that was to be written.
+var errEmpty = errors.New("the file is empty, or holds comments only: delete it to remove its resources, or say that there are none, in YAML and JSON with an empty list of \"resources\"")
+
+// blank reports whether a file holds nothing but white space and comments. JSON has neither
+// comments nor a document of nothing.
+func blank(name string, data []byte) bool {
+	switch ext := strings.ToLower(filepath.Ext(name)); ext {
+	case ".pb", ".bin", ".binpb":
+		return len(data) == 0
+	case ".yaml", ".yml":
+		trees, err := yamlTrees(data)
+		return err == nil && len(trees) == 0
+	default:
+		return !slices.ContainsFunc(strings.Split(string(data), "\n"), func(line string) bool {
+			line = strings.TrimSpace(line)
+			return line != "" && line[0] != '#'
+		})
+	}
 }
 
 func (s source) where() string {

@@ -137,6 +137,65 @@ func TestFileThatNeverSettlesDoesNotHoldBackTheOthers(t *testing.T) {
 	})
 }
 
+// A file that became empty is what a full disk or a shell's ">" left of it. To remove what was
+// in a file it is deleted, or says that it has nothing.
+func TestAFileThatBecameEmptyKeepsItsLastGoodContent(t *testing.T) {
+	for name, content := range map[string]string{"empty": "", "comments only": "# was here\n"} {
+		t.Run(name, func(t *testing.T) {
+			started(t, func(b *bench) {
+				b.write("a.yaml", content)
+				b.write("r.yaml", content)
+				b.told()
+				b.errors(map[string]string{"a.yaml": "a.yaml: " + errEmpty.Error(), "r.yaml": "r.yaml: " + errEmpty.Error()})
+				if !strings.Contains(b.log.String(), "its last good content stays") {
+					b.Fatal(b.log)
+				}
+				b.write("a.yaml", "resources: []\n")
+				b.told("CDS complete")
+				b.remove("r.yaml")
+				b.told("RDS remove [r]")
+				b.errors(nil)
+				for _, line := range []string{"type=CDS put=0 removed=1 complete=true", "type=RDS put=0 removed=1 complete=false"} {
+					if !strings.Contains(b.log.String(), line) {
+						b.Errorf("no %q in\n%s", line, b.log)
+					}
+				}
+			})
+		})
+	}
+}
+
+// One that is empty from the start may have become so before: the other files are served, and
+// nothing is said to be gone.
+func TestAFileThatIsEmptyFromTheStartRemovesNothing(t *testing.T) {
+	on(t, map[string]string{"a.yaml": cluster("a"), "b.yaml": ""}, func(b *bench) {
+		b.run()
+		b.told("answered", "CDS put [a]")
+		b.errors(map[string]string{"b.yaml": "b.yaml: " + errEmpty.Error()})
+		b.write("b.yaml", "resources: []\n")
+		b.told("CDS put [a] complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
+	})
+}
+
+// What it removed is held back by who it feeds, until it is asked again: then it looks at the
+// directory, and tells all of it.
+func TestADirectoryThatIsAskedAgainIsToldOnceMore(t *testing.T) {
+	started(t, func(b *bench) {
+		asked := b.feed.updates[0].Asked
+		if asked.IsZero() {
+			b.Error("an update does not say when the directory was read")
+		}
+		b.feed.mu.Lock()
+		b.feed.askAgain = time.Now()
+		b.feed.mu.Unlock()
+		b.told("CDS put [a] complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
+		if u := b.feed.updates[len(b.feed.updates)-1]; u.Asked.Before(b.feed.askAgain) {
+			b.Errorf("asked at %v, want not before %v", u.Asked, b.feed.askAgain)
+		}
+		b.told() // once
+	})
+}
+
 func TestBrokenFileKeepsItsLastGoodContent(t *testing.T) {
 	started(t, func(b *bench) {
 		b.write("r.yaml", route("r")+"bogus: 1\n")

@@ -156,6 +156,8 @@ type run struct {
 	current, previous pass
 	loadedOnce        bool
 	unsettled         int
+	// asked is when the look began of which the feed was last told.
+	asked time.Time
 	// applied is what the feed has from this run: type URL → name → version.
 	applied map[string]map[string]string
 	// recalled holds the types whose applied has what earlier runs left.
@@ -168,6 +170,7 @@ type run struct {
 // long to look again.
 func (r *run) look() (time.Duration, error) {
 	s := r.source
+	asked := time.Now()
 	p, ignored, err := r.scanner.scan()
 	s.directory(ignored, err)
 	if err != nil {
@@ -182,6 +185,11 @@ func (r *run) look() (time.Duration, error) {
 	switch {
 	case r.loadedOnce && p.same(r.current):
 		r.unsettled = 0
+		if r.told && r.asked.Before(r.feed.AskAgain()) {
+			clear(r.synced) // so that everything is told once more
+			r.asked = asked
+			r.apply(s.files.resources(), s.files.complete(), asked)
+		}
 		return s.config.Interval, nil
 	case previous != nil && p.same(previous):
 	case r.unsettled >= unsettledLooks && previous != nil:
@@ -191,7 +199,7 @@ func (r *run) look() (time.Duration, error) {
 		return s.config.Interval / settleShare, nil
 	}
 	r.unsettled = 0
-	r.current, r.loadedOnce = p, true
+	r.current, r.loadedOnce, r.asked = p, true, asked
 	return s.config.Interval, r.load(p)
 }
 
@@ -293,9 +301,10 @@ func (r *run) applyType(typeURL string, resources []*xds.Resource, complete bool
 	name := r.source.Name()
 	full := xds.FullState(typeURL) && complete
 	held := r.held(typeURL, complete)
-	u := upstream.Update{Source: name, Type: typeURL, Complete: full, Unasked: true}
+	u := upstream.Update{Source: name, Type: typeURL, Asked: r.asked, Complete: full, Unasked: true}
 	there := make(map[string]string, len(resources))
 	changed := full && !r.synced[typeURL]
+	removed := 0
 	for _, resource := range resources {
 		there[resource.Name] = resource.Version
 		differs := held[resource.Name] != resource.Version
@@ -309,11 +318,12 @@ func (r *run) applyType(typeURL string, resources []*xds.Resource, complete bool
 		case stays:
 		case !complete:
 			there[name] = held[name]
-		case full:
-			changed = true
 		default:
 			changed = true
-			u.Remove = append(u.Remove, name)
+			removed++
+			if !full { // of a complete state absence says it
+				u.Remove = append(u.Remove, name)
+			}
 		}
 	}
 	slices.Sort(u.Remove)
@@ -325,9 +335,9 @@ func (r *run) applyType(typeURL string, resources []*xds.Resource, complete bool
 	r.feed.Apply(u, func(err error) { r.source.reject(typeURL, err) })
 	if full && !r.synced[typeURL] {
 		r.synced[typeURL] = true
-		r.feed.Synced(name, typeURL)
+		r.feed.Synced(name, typeURL, r.asked)
 	}
-	r.source.log.Info("configuration loaded", "type", xds.Short(typeURL), "put", len(u.Put), "removed", len(u.Remove), "complete", full)
+	r.source.log.Info("configuration loaded", "type", xds.Short(typeURL), "put", len(u.Put), "removed", removed, "complete", full)
 }
 
 // held returns what the feed has of a type: from this run and, once all content is

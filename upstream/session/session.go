@@ -109,6 +109,8 @@ type Session struct {
 	// asked in another way if neither holds, the zero time for never.
 	heard, must bool
 	silentAt    time.Time
+	// again: the server is to be asked for everything on another stream.
+	again bool
 }
 
 // subscription is one type on the stream.
@@ -285,12 +287,17 @@ func (s *Session) Forget(typeURL string) { delete(s.cfg.Versions, typeURL) }
 // late, in SotW, for something that is held, and seems not to have it: what is held
 // goes by an answer only that cannot be older than the request (design.md I2). Or clients
 // refuse what is held, and the server may have gone back to what it sent before. Or a SotW
-// server that was told only what is current has said nothing.
+// server that was told only what is current has said nothing. Or AskAgain was called.
 func (s *Session) Reopen() bool {
-	return slices.ContainsFunc(s.ordered, func(sub *subscription) bool {
+	return s.again || slices.ContainsFunc(s.ordered, func(sub *subscription) bool {
 		return sub.unsure || sub.wildcard && sub.started && !sub.toldAll
 	})
 }
+
+// AskAgain makes Reopen hold: what the server has removed is to be asked for once more, of
+// which it says nothing on a stream on which it has said that (protocol.md 3.5). Config.Held
+// gives no version of it, so that the next stream does not say that it is held as it is.
+func (s *Session) AskAgain() { s.again = true }
 
 // told notes what the server must be told; before the first request that is
 // everything.

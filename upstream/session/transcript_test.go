@@ -35,6 +35,7 @@ import (
 //	                  alone came from elsewhere
 //	reject T NAMES    what is held of this server's, and clients refused
 //	forget T          what is held of it was not followed all the time
+//	again             everything is to be asked for once more
 //	open              a new stream begins
 //	resp T PART …     the server sends a response, with the nonce n1, n2, … and, in
 //	                  SotW, the version v1, v2, …. A PART is
@@ -161,6 +162,10 @@ func (tk *talk) do(words []string) error {
 	switch verb {
 	case "open":
 		tk.open()
+		tk.drain()
+		return nil
+	case "again":
+		tk.machine.AskAgain()
 		tk.drain()
 		return nil
 	case "after":

@@ -282,6 +282,9 @@ func (s *Session) Changed(typeURL string, names []string, all bool) {
 // else (design.md I4).
 func (s *Session) Next(v View, now time.Time) (*Response, time.Time) {
 	s.now = now
+	for _, sub := range s.ordered {
+		sub.putBack(v)
+	}
 	if s.clustersMoved {
 		s.clustersMoved = false
 		s.giveUpEndpoints()

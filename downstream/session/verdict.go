@@ -164,7 +164,6 @@ func (sub *subscription) reject(r *xds.Resource) {
 // set, where it cannot be, it gives way if it is the only one: of several some are
 // good, and the client may have them.
 func (sub *subscription) offer(v View) {
-	sub.putBack(v)
 	if len(sub.bare) == 0 {
 		return
 	}

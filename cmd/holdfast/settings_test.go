@@ -134,7 +134,7 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 		Socket:      downstream.SocketConfig{Path: "/s", Mode: 0o600, Group: "g"},
 		PassThrough: []string{"envoy.service.ratelimit.v3.RateLimitService", "a.B"},
 		REST:        "127.0.0.1:1", RESTHold: 30 * time.Second, RESTRefresh: 7 * time.Second,
-		Limits:       downstream.Limits{Streams: 1, Types: 2, Subscriptions: 3, RequestRate: 4, RequestBurst: 5, AnyDepth: 8},
+		Limits:    downstream.Limits{Streams: 1, Types: 2, Subscriptions: 3, RequestRate: 4, RequestBurst: 5, AnyDepth: 8},
 		MaxGroups: 33, MaxResources: 6, MaxBytes: 7,
 		AllowUIDs: []uint32{101, 0}, AllowGIDs: []uint32{4294967294, 0},
 		StateDir: "/state", StateIdentity: "web", StateKeys: [][]byte{key, key}, FallbackFor: 20 * time.Minute, RestoreAfter: 3 * time.Second, MaxStale: 4 * time.Hour, FailoverAfter: 6 * time.Second, StaleAfter: 11 * time.Minute,

@@ -129,7 +129,8 @@ func implyType(req *session.Request, typeURL string) error {
 // wire is a stream in either form.
 type wire interface {
 	recv() (req *session.Request, node *corev3.Node, err error)
-	send(resp *session.Response, from *corev3.ControlPlane) error
+	// send calls written as codec.Tracked does.
+	send(resp *session.Response, from *corev3.ControlPlane, written func()) error
 }
 
 type sotwWire struct{ g grpc.ServerStream }
@@ -142,12 +143,12 @@ func (w sotwWire) recv() (*session.Request, *corev3.Node, error) {
 	return session.FromSotW(&req), req.GetNode(), nil
 }
 
-func (w sotwWire) send(resp *session.Response, from *corev3.ControlPlane) error {
+func (w sotwWire) send(resp *session.Response, from *corev3.ControlPlane, written func()) error {
 	out, err := resp.SotW(from)
 	if err != nil {
 		return err
 	}
-	return w.g.SendMsg(out)
+	return w.g.SendMsg(&codec.Tracked{Message: out, Written: written})
 }
 
 type deltaWire struct{ g grpc.ServerStream }
@@ -160,6 +161,7 @@ func (w deltaWire) recv() (*session.Request, *corev3.Node, error) {
 	return session.FromDelta(&req), req.GetNode(), nil
 }
 
-func (w deltaWire) send(resp *session.Response, from *corev3.ControlPlane) error {
-	return w.g.SendMsg(&codec.Delta{Rest: resp.DeltaRest(from), Size: resp.Size(), Resource: resp.DeltaResource})
+func (w deltaWire) send(resp *session.Response, from *corev3.ControlPlane, written func()) error {
+	delta := &codec.Delta{Rest: resp.DeltaRest(from), Size: resp.Size(), Resource: resp.DeltaResource}
+	return w.g.SendMsg(&codec.Tracked{Message: delta, Written: written})
 }

@@ -2,6 +2,7 @@ package downstream_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -61,15 +62,24 @@ type reader struct {
 
 func (s *service) reader() *reader {
 	s.Helper()
-	client, node := discoveryv3.NewAggregatedDiscoveryServiceClient(s.dial()), &corev3.Node{Id: "reader"}
-	r := &reader{s: s}
+	r, _ := s.readerOn(s.dial())
+	return r
+}
+
+// readerOn opens the stream of a reader on a connection; end resets it.
+func (s *service) readerOn(conn *grpc.ClientConn) (r *reader, end func()) {
+	s.Helper()
+	client, node := discoveryv3.NewAggregatedDiscoveryServiceClient(conn), &corev3.Node{Id: "reader"}
+	r = &reader{s: s}
+	ctx, end := context.WithCancel(s.Context())
+	s.stops = append(s.stops, end)
 	var err error
 	if s.form == xdstest.Delta {
-		if r.delta, err = client.DeltaAggregatedResources(s.Context(), grpc.MaxCallRecvMsgSize(1<<30)); err == nil {
+		if r.delta, err = client.DeltaAggregatedResources(ctx, grpc.MaxCallRecvMsgSize(1<<30)); err == nil {
 			err = r.delta.Send(&discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: xds.ClusterType})
 		}
 	} else {
-		if r.sotw, err = client.StreamAggregatedResources(s.Context(), grpc.MaxCallRecvMsgSize(1<<30)); err == nil {
+		if r.sotw, err = client.StreamAggregatedResources(ctx, grpc.MaxCallRecvMsgSize(1<<30)); err == nil {
 			err = r.sotw.Send(&discoveryv3.DiscoveryRequest{Node: node, TypeUrl: xds.ClusterType})
 		}
 	}
@@ -77,7 +87,7 @@ func (s *service) reader() *reader {
 		s.Fatal(err)
 	}
 	s.quiet()
-	return r
+	return r, end
 }
 
 // read returns the generation of the clusters of the next response.
@@ -135,21 +145,24 @@ func TestAClientThatDoesNotReadHoldsOneLargeResponse(t *testing.T) {
 	})
 }
 
-// A client that ends, or a server, while a large response waits leaves nothing behind; goleak and
-// service.end look.
+// Streams that clients end, and those that the server does, while a large response waits and there is
+// more to send leave nothing behind; goleak and service.end look.
 func TestAStreamEndsWhileALargeResponseWaits(t *testing.T) {
 	inBothForms(t, downstream.Config{}, func(s *service) {
-		s.puts(4<<20, 0)
-		s.reader()
-		gone := s.reader()
-		if gone.delta != nil {
-			_ = gone.delta.CloseSend()
-		} else {
-			_ = gone.sotw.CloseSend()
+		s.puts(512<<10, 0)
+		conn := s.dial()
+		var ends []func()
+		for range 30 {
+			_, end := s.readerOn(conn)
+			ends = append(ends, end)
+		}
+		s.puts(512<<10, 1)
+		for _, end := range ends[:20] {
+			end()
 		}
 		s.quiet()
-		if n := len(s.server.Streams()); n != 1 {
-			s.Errorf("%d streams are open, want that which did not end", n)
+		if n := len(s.server.Streams()); n != 10 {
+			s.Errorf("%d streams are open, want those that did not end", n)
 		}
 		s.end()
 	})

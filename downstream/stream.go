@@ -233,8 +233,11 @@ func (st *stream) sendAll(ctx context.Context) error {
 		case <-st.view.Changed():
 		}
 		wake, err := st.flush(ctx)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
+		case ctx.Err() != nil:
+			return nil // nothing more is sent, though there may be something to send
 		}
 		if wake.IsZero() {
 			timer.Stop()
@@ -249,7 +252,12 @@ func (st *stream) sendAll(ctx context.Context) error {
 // large one waits for the client to read, no other is built: it would be held, and
 // would be old when its turn comes.
 func (st *stream) flush(ctx context.Context) (time.Time, error) {
-	written := func() { st.written <- struct{}{} }
+	written := func() {
+		select {
+		case st.written <- struct{}{}:
+		default:
+		}
+	}
 	for {
 		resp, wake := st.next()
 		if resp == nil {

@@ -31,7 +31,7 @@ type stream struct {
 	since   time.Time
 	wire    wire
 	poke    chan struct{} // the sender has something to do
-	written chan struct{} // the response that was sent last has been written
+	written chan struct{} // the large response that was sent last has been written
 
 	// Set by the receiver before the sender starts.
 	view View
@@ -252,12 +252,6 @@ func (st *stream) sendAll(ctx context.Context) error {
 // large one waits for the client to read, no other is built: it would be held, and
 // would be old when its turn comes.
 func (st *stream) flush(ctx context.Context) (time.Time, error) {
-	written := func() {
-		select {
-		case st.written <- struct{}{}:
-		default:
-		}
-	}
 	for {
 		resp, wake := st.next()
 		if resp == nil {
@@ -267,15 +261,28 @@ func (st *stream) flush(ctx context.Context) (time.Time, error) {
 			st.log.Debug("response", "type", xds.Short(resp.Type), "nonce", resp.Nonce, "version", resp.Version,
 				"resources", len(resp.Resources), "removed", len(resp.Removed))
 		}
-		if err := st.wire.send(resp, st.server.from, written); err != nil {
+		large, err := st.wire.send(resp, st.server.from, st.wasWritten)
+		if err != nil {
 			return time.Time{}, err
 		}
 		st.server.cfg.Observer.Pushed(resp.Type, st.form.String(), len(resp.Resources))
+		if !large {
+			continue
+		}
 		select {
 		case <-st.written:
 		case <-ctx.Done():
 			return time.Time{}, nil
 		}
+	}
+}
+
+// wasWritten notes that a large response has been written. It never blocks: when the stream ends,
+// nobody may wait for it.
+func (st *stream) wasWritten() {
+	select {
+	case st.written <- struct{}{}:
+	default:
 	}
 }
 

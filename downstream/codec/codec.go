@@ -69,8 +69,10 @@ func (d *Delta) Message() *discoveryv3.DeltaDiscoveryResponse {
 // Tracked is a message, or a *Delta, of which it is told when it has been written.
 type Tracked struct {
 	Message any
-	// Written is called once, when the client's flow control has let all of a large message through,
-	// and while it is marshalled for a small one; perhaps never if the stream ends. It must not block.
+	// Large is set while the message is marshalled, if it is so large that gRPC may hold it for long.
+	Large bool
+	// Written is called once, when the client's flow control has let all of a large message through;
+	// perhaps never if the stream ends. It must not block. It is not called for a small message.
 	Written func()
 }
 
@@ -83,11 +85,7 @@ func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch m := v.(type) {
 	case *Tracked:
 		out, err := c.Marshal(m.Message)
-		switch {
-		case err != nil:
-		case out.Len() < trackedFrom:
-			m.Written()
-		default:
+		if m.Large = err == nil && out.Len() >= trackedFrom; m.Large {
 			out = append(out, mem.NewBuffer(&nothing, told(m.Written)))
 		}
 		return out, err

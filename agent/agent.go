@@ -23,6 +23,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/agent/envoy"
+	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/dial"
@@ -155,11 +156,11 @@ type Agent struct {
 	// dial replaces the connections to ADS upstreams in tests.
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
+	// groups are those of all kinds of clients.
+	groups *group.Set
+
 	mu        sync.Mutex
 	listening bool
-	groups    map[kind]*member
-	// start hands groups to Run, which owns what they run.
-	start chan *member
 }
 
 // New checks the configuration; it does no I/O.
@@ -180,8 +181,6 @@ func New(cfg Config) (*Agent, error) {
 		cfg:     cfg,
 		born:    time.Now(),
 		orphans: reaper.New(),
-		groups:  make(map[kind]*member),
-		start:   make(chan *member),
 	}
 	// The sources are made anew for each group; what is wrong with them is said
 	// now.
@@ -223,6 +222,7 @@ func New(cfg Config) (*Agent, error) {
 	for _, addr := range a.cfg.Upstreams {
 		a.metrics.Upstream().Known(addr)
 	}
+	a.groups = a.newGroups()
 	a.server = downstream.New(downstream.Config{
 		State:      a,
 		NodeID:     cfg.Node.GetId(),
@@ -333,7 +333,7 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 	}
 	eg.Go(func() error {
 		defer endKeeping()
-		return a.runGroups(groups)
+		return a.groups.Run(groups)
 	})
 	eg.Go(func() error {
 		defer endLate()

@@ -15,7 +15,7 @@ func (a *Agent) cleaned(message string) string { return a.secrets.Reason(message
 // bodies yields everything that the clients of all groups may have been sent.
 func (a *Agent) bodies() iter.Seq[*anypb.Any] {
 	return func(yield func(*anypb.Any) bool) {
-		for _, m := range a.members() {
+		for _, m := range a.groups.Members() {
 			for _, t := range m.Cache().Status() {
 				for _, held := range m.Cache().Resources(t.Type) {
 					for _, r := range []*xds.Resource{held.Current, held.Good} {

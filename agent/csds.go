@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/holdfast-xds/holdfast/agent/cache"
+	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream"
 )
@@ -35,7 +36,7 @@ func (c csds) FetchClientStatus(_ context.Context, req *statusv3.ClientStatusReq
 		return nil, status.Error(codes.InvalidArgument, "node matchers are not supported: every group is reported")
 	}
 	resp := &statusv3.ClientStatusResponse{}
-	for _, m := range c.agent.members() {
+	for _, m := range c.agent.groups.Members() {
 		resp.Config = append(resp.Config, clientConfig(m))
 	}
 	return resp, nil
@@ -61,7 +62,7 @@ func (c csds) StreamClientStatus(stream statusv3.ClientStatusDiscoveryService_St
 	}
 }
 
-func clientConfig(m *member) *statusv3.ClientConfig {
+func clientConfig(m *group.Member) *statusv3.ClientConfig {
 	conf := &statusv3.ClientConfig{Node: m.Node()}
 	for _, t := range m.Cache().Status() {
 		for _, r := range m.Cache().Resources(t.Type) {
@@ -119,7 +120,7 @@ func withoutResource(typeURL string, r cache.ResourceStatus) *statusv3.ClientCon
 // checks before ADS (protocol.md 8.5).
 func (a *Agent) Forward(ctx context.Context, method string) (grpc.ClientStream, error) {
 	err := status.Errorf(codes.Unavailable, "no upstream for %s", method)
-	members := a.members()
+	members := a.groups.Members()
 	if len(members) == 0 {
 		sources, err := a.sources()
 		if err != nil {

@@ -42,7 +42,7 @@ func TestClientsOfOneKindShareAnUpstreamStreamAndOthersDoNot(t *testing.T) {
 				r.holds(a, xds.ClusterType, "c1")
 				r.holds(b, xds.ClusterType, "c1")
 				r.streams(tc.streams, tc.streams)
-				if got := len(r.agent.members()); got != tc.streams {
+				if got := len(r.agent.groups.Members()); got != tc.streams {
 					r.Errorf("%d groups, want %d", got, tc.streams)
 				}
 			})
@@ -97,7 +97,7 @@ func TestTheAgentSubscribesBeforeAnyClient(t *testing.T) {
 		r.quiet()
 		r.holds(c, xds.ClusterType, "c1")
 		r.holds(c, xds.ListenerType, "l1")
-		if got := len(r.agent.members()); got != 1 {
+		if got := len(r.agent.groups.Members()); got != 1 {
 			r.Errorf("%d groups, want the adopted one alone", got)
 		}
 	})
@@ -246,7 +246,7 @@ func TestAGroupClosesAfterTheLingerTime(t *testing.T) {
 		goes.Disconnect()
 		r.pass(11 * time.Minute)
 		r.streams(1, 2)
-		if got := r.agent.members(); len(got) != 1 || got[0].kind.node != "stays" {
+		if got := r.agent.groups.Members(); len(got) != 1 || got[0].Kind().Node != "stays" {
 			r.Errorf("%d groups", len(got))
 		}
 		// It comes back as a new one.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/cache"
+	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -99,7 +100,7 @@ type keptGroup struct {
 	name string
 	// live is the group, nil while no client of the kind is there; journal is its
 	// cache's.
-	live    *member
+	live    *group.Member
 	journal *cache.Journal
 	// saved, facts and contact are what is kept of a group that is not live.
 	saved   []cache.Saved
@@ -290,12 +291,12 @@ func bodySize(r *xds.Resource) int {
 
 // adopt begins to keep a group, and restores what is there of it. It is called
 // before the group runs.
-func (k *keeper) adopt(m *member, name string) {
+func (k *keeper) adopt(m *group.Member, name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	g := k.kept[name]
 	if g != nil && g.live != nil {
-		k.log.Warn("two nodes differ by their addresses only: what is held for the second is not written down", "node", m.kind.node)
+		k.log.Warn("two nodes differ by their addresses only: what is held for the second is not written down", "node", m.Kind().Node)
 		return
 	}
 	if g == nil {
@@ -312,7 +313,7 @@ func (k *keeper) adopt(m *member, name string) {
 }
 
 // leave keeps what a group held that ends, until a client of its kind comes again.
-func (k *keeper) leave(m *member) {
+func (k *keeper) leave(m *group.Member) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for name, g := range k.kept {
@@ -647,12 +648,12 @@ func parseFact(s string) (f cache.Fact, ok bool) {
 // groupName is what a group is stored under: its kind, with the addresses in the
 // node's id masked, since a pod that moves gets others. The agent's own node has no
 // name there: whose state it is, the identity of the store says.
-func groupName(k kind, own *corev3.Node) string {
-	node := maskAddresses(k.node)
-	if own != nil && k.node == own.GetId() {
+func groupName(k group.Kind, own *corev3.Node) string {
+	node := maskAddresses(k.Node)
+	if own != nil && k.Node == own.GetId() {
 		node = ""
 	}
-	return strings.Join([]string{node, k.userAgent, k.generator}, "\n")
+	return strings.Join([]string{node, k.UserAgent, k.Generator}, "\n")
 }
 
 // identity is whose state the agent keeps unless a name is given: the role of its

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/agent/cache"
+	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
@@ -445,7 +446,7 @@ func TestAGroupThatWentBeforeTheDiskWasReadIsWritten(t *testing.T) {
 		r.make()
 		d := &fakeDisk{openErr: errors.New("input/output error")}
 		d.entries = map[store.Key]*store.Entry{
-			{Group: groupName(kindOf(node("a")), nil), Type: xds.ClusterType, Name: "older"}: {
+			{Group: groupName(group.KindOf(node("a")), nil), Type: xds.ClusterType, Name: "older"}: {
 				Content: &xds.Resource{Type: xds.ClusterType, Name: "older", Body: &anypb.Any{TypeUrl: xds.ClusterType}}, Accepted: true,
 			},
 		}
@@ -587,7 +588,7 @@ func TestADamagedStateYieldsToAnyControlPlane(t *testing.T) {
 	inBothForms(t, func(r *rig) {
 		r.cfg.Node = node("web-1")
 		r.make()
-		group := groupName(kindOf(r.cfg.Node), r.cfg.Node)
+		group := groupName(group.KindOf(r.cfg.Node), r.cfg.Node)
 		entry := func(name string) *store.Entry {
 			c, err := xds.FromAny(xds.ClusterType, "7", xdstest.Pack(xdstest.Cluster(name, "")), time.Time{})
 			if err != nil {

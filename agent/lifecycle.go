@@ -51,7 +51,7 @@ func (a *Agent) watch(ctx context.Context) error {
 	ticker := time.NewTicker(watchdogEvery)
 	defer ticker.Stop()
 	for {
-		for _, m := range a.members() {
+		for _, m := range a.groups.Members() {
 			m.Cache().Idle()
 		}
 		if a.certificates != nil {
@@ -138,8 +138,8 @@ func (a *Agent) HotRestart(ctx context.Context) error {
 // crashed takes in that the Envoy which the agent ran as its child since started has
 // crashed.
 func (a *Agent) crashed(started time.Time) {
-	for _, m := range a.members() {
-		if m.kind.userAgent != xds.EnvoyUserAgent {
+	for _, m := range a.groups.Members() {
+		if m.Kind().UserAgent != xds.EnvoyUserAgent {
 			continue
 		}
 		before := m.Cache().Fallback()
@@ -153,7 +153,7 @@ func (a *Agent) crashed(started time.Time) {
 // Resume serves once more what is held back because Envoy crashed with it.
 func (a *Agent) Resume(context.Context) error {
 	held := false
-	for _, m := range a.members() {
+	for _, m := range a.groups.Members() {
 		held = m.Resume() || held
 	}
 	if !held {

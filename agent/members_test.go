@@ -44,10 +44,10 @@ func TestKindsOfClientsAreBounded(t *testing.T) {
 					c.Close()
 				}
 				r.quiet()
-				if n := len(r.agent.members()); n != 5 {
+				if n := len(r.agent.groups.Members()); n != 5 {
 					r.Errorf("%d groups, want 5", n)
 				}
-				for _, m := range r.agent.members() {
+				for _, m := range r.agent.groups.Members() {
 					switch id := m.Node().GetId(); id {
 					case "web-1", "job-1000", "job-27", "job-28", "job-29":
 					default:
@@ -197,7 +197,7 @@ func TestAClientWithoutAnIDIsTheConfiguredOne(t *testing.T) {
 		c.Subscribe(xds.ClusterType)
 		r.quiet()
 		r.holds(c, xds.ClusterType, "c1")
-		if n := len(r.agent.members()); n != 1 {
+		if n := len(r.agent.groups.Members()); n != 1 {
 			r.Errorf("%d groups, want that of the configured node alone", n)
 		}
 	})

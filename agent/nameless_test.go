@@ -50,7 +50,7 @@ func TestAResourceWithoutANameStaysTheSameOne(t *testing.T) {
 		say("t1", nameTable("a", "b"))
 		second := nameTable("a", "c")
 		say("t2", second)
-		held := r.agent.members()[0].Cache().Resources(table)
+		held := r.agent.groups.Members()[0].Cache().Resources(table)
 		if len(held) != 1 || held[0].Name != "" || string(held[0].Current.Body.GetValue()) != string(second.GetValue()) {
 			t.Fatalf("held: %+v", held)
 		}

@@ -6,22 +6,6 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// kind is what makes clients see the same: who they are, and by which generator
-// a control plane makes their configuration (design.md section 3).
-type kind struct{ node, userAgent, generator string }
-
-func kindOf(n *corev3.Node) kind {
-	return kind{n.GetId(), n.GetUserAgentName(), n.GetMetadata().GetFields()["GENERATOR"].GetStringValue()}
-}
-
-// sameNode tells whether a control plane would tell two nodes of one kind the
-// same: cluster, locality and metadata are what it generates from.
-func sameNode(a, b *corev3.Node) bool {
-	return a.GetCluster() == b.GetCluster() &&
-		proto.Equal(a.GetLocality(), b.GetLocality()) &&
-		proto.Equal(a.GetMetadata(), b.GetMetadata())
-}
-
 // completed returns the Node of a client with what it leaves out taken from the
 // configured one, which may be nil: the id, the cluster, the locality, and names in
 // its metadata. A client with another id is somebody else, and gets nothing.

@@ -1,11 +1,9 @@
 package agent
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"iter"
-	"slices"
 	"strings"
 	"time"
 
@@ -55,7 +53,7 @@ func condition(name string, err error) admin.Condition {
 
 // connected returns nil if an upstream answers for one kind of client at least.
 func (a *Agent) connected() error {
-	for _, m := range a.members() {
+	for _, m := range a.groups.Members() {
 		if m.Connected() {
 			return nil
 		}
@@ -65,7 +63,7 @@ func (a *Agent) connected() error {
 
 // heldBack says, without making the agent not ready, that something is held back.
 func (a *Agent) heldBack() (conditions []admin.Condition) {
-	for _, m := range a.members() {
+	for _, m := range a.groups.Members() {
 		if f := m.Cache().Fallback(); f != nil {
 			conditions = append(conditions, admin.Condition{Name: "fallback", OK: true, Reason: fmt.Sprintf(
 				"Envoy crashed again and again: %d resources are held back until the control plane changes them, `holdfast resume`, or %s",
@@ -102,7 +100,7 @@ func (a *Agent) available() []admin.Condition {
 		return conditions // no configuration is to be had
 	}
 	conf := admin.Condition{Name: "configuration"}
-	members := a.members()
+	members := a.groups.Members()
 	if len(members) == 0 {
 		conf.Reason = "no client has connected, and the node to fetch a configuration for is not known: give --bootstrap, or --node-id and --node-cluster, or start Envoy"
 	}
@@ -123,7 +121,7 @@ func (a *Agent) available() []admin.Condition {
 // Status returns what the agent knows.
 func (a *Agent) Status() admin.Status {
 	s := admin.Status{Version: a.cfg.Version, Started: a.born, Streams: group.Streams(a.server)}
-	for _, m := range a.members() {
+	for _, m := range a.groups.Members() {
 		s.Groups = append(s.Groups, m.Status())
 		s.Files = append(s.Files, m.Files()...)
 	}
@@ -188,7 +186,7 @@ func text(err error) string {
 // Resources visits what the groups hold and the filter admits.
 func (a *Agent) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 	return func(yield func(admin.Resource) bool) {
-		for _, m := range a.members() {
+		for _, m := range a.groups.Members() {
 			for r := range m.Resources(f) {
 				if !yield(r) {
 					return
@@ -196,19 +194,4 @@ func (a *Agent) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 			}
 		}
 	}
-}
-
-// members returns the groups in a stable order.
-func (a *Agent) members() []*member {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	out := make([]*member, 0, len(a.groups))
-	for _, m := range a.groups {
-		out = append(out, m)
-	}
-	slices.SortFunc(out, func(x, y *member) int {
-		return cmp.Or(cmp.Compare(x.kind.node, y.kind.node), cmp.Compare(x.kind.userAgent, y.kind.userAgent),
-			cmp.Compare(x.kind.generator, y.kind.generator))
-	})
-	return out
 }

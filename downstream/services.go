@@ -129,7 +129,9 @@ func implyType(req *session.Request, typeURL string) error {
 // wire is a stream in either form.
 type wire interface {
 	recv() (req *session.Request, node *corev3.Node, err error)
-	send(resp *session.Response, from *corev3.ControlPlane) error
+	// send sends a response, and reports whether it is large: written is called then, as
+	// codec.Tracked does.
+	send(resp *session.Response, from *corev3.ControlPlane, written func()) (large bool, err error)
 }
 
 type sotwWire struct{ g grpc.ServerStream }
@@ -142,12 +144,12 @@ func (w sotwWire) recv() (*session.Request, *corev3.Node, error) {
 	return session.FromSotW(&req), req.GetNode(), nil
 }
 
-func (w sotwWire) send(resp *session.Response, from *corev3.ControlPlane) error {
+func (w sotwWire) send(resp *session.Response, from *corev3.ControlPlane, written func()) (large bool, err error) {
 	out, err := resp.SotW(from)
 	if err != nil {
-		return err
+		return false, err
 	}
-	return w.g.SendMsg(out)
+	return sendTracked(w.g, out, written)
 }
 
 type deltaWire struct{ g grpc.ServerStream }
@@ -160,6 +162,13 @@ func (w deltaWire) recv() (*session.Request, *corev3.Node, error) {
 	return session.FromDelta(&req), req.GetNode(), nil
 }
 
-func (w deltaWire) send(resp *session.Response, from *corev3.ControlPlane) error {
-	return w.g.SendMsg(&codec.Delta{Rest: resp.DeltaRest(from), Size: resp.Size(), Resource: resp.DeltaResource})
+func (w deltaWire) send(resp *session.Response, from *corev3.ControlPlane, written func()) (large bool, err error) {
+	delta := &codec.Delta{Rest: resp.DeltaRest(from), Size: resp.Size(), Resource: resp.DeltaResource}
+	return sendTracked(w.g, delta, written)
+}
+
+func sendTracked(g grpc.ServerStream, m any, written func()) (large bool, err error) {
+	tracked := codec.Tracked{Message: m, Written: written}
+	err = g.SendMsg(&tracked)
+	return tracked.Large, err
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -30,6 +31,7 @@ type stream struct {
 	since   time.Time
 	wire    wire
 	poke    chan struct{} // the sender has something to do
+	written chan struct{} // the large response that was sent last has been written
 
 	// Set by the receiver before the sender starts.
 	view View
@@ -73,14 +75,16 @@ func (st *stream) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	results := make(chan error, 2)
-	var both sync.WaitGroup
-	both.Go(func() { results <- st.receiveAll(ctx, req) })
-	both.Go(func() { results <- st.sendAll(ctx) })
-	st.server.streaming.Go(func() {
-		both.Wait()
-		st.view.Close(End{Unanswered: st.machine.Unanswered(), ByServer: st.refused})
-		st.log.Info("stream closed", "open_for", time.Since(st.since).Round(time.Millisecond))
-	})
+	var over atomic.Int32
+	ends := func(err error) {
+		results <- err
+		if over.Add(1) == 2 {
+			st.view.Close(End{Unanswered: st.machine.Unanswered(), ByServer: st.refused})
+			st.log.Info("stream closed", "open_for", time.Since(st.since).Round(time.Millisecond))
+		}
+	}
+	st.server.streaming.Go(func() { ends(st.receiveAll(ctx, req)) })
+	st.server.streaming.Go(func() { ends(st.sendAll(ctx)) })
 	return ended(<-results)
 }
 
@@ -228,9 +232,12 @@ func (st *stream) sendAll(ctx context.Context) error {
 		case <-st.poke:
 		case <-st.view.Changed():
 		}
-		wake, err := st.flush()
-		if err != nil {
+		wake, err := st.flush(ctx)
+		switch {
+		case err != nil:
 			return err
+		case ctx.Err() != nil:
+			return nil // nothing more is sent, though there may be something to send
 		}
 		if wake.IsZero() {
 			timer.Stop()
@@ -241,8 +248,10 @@ func (st *stream) sendAll(ctx context.Context) error {
 }
 
 // flush sends everything that is due now and returns when more will be. Each
-// response is built from the state as it is then, and sent without a lock.
-func (st *stream) flush() (time.Time, error) {
+// response is built from the state as it is then, and sent without a lock. While a
+// large one waits for the client to read, no other is built: it would be held, and
+// would be old when its turn comes.
+func (st *stream) flush(ctx context.Context) (time.Time, error) {
 	for {
 		resp, wake := st.next()
 		if resp == nil {
@@ -252,10 +261,28 @@ func (st *stream) flush() (time.Time, error) {
 			st.log.Debug("response", "type", xds.Short(resp.Type), "nonce", resp.Nonce, "version", resp.Version,
 				"resources", len(resp.Resources), "removed", len(resp.Removed))
 		}
-		if err := st.wire.send(resp, st.server.from); err != nil {
+		large, err := st.wire.send(resp, st.server.from, st.wasWritten)
+		if err != nil {
 			return time.Time{}, err
 		}
 		st.server.cfg.Observer.Pushed(resp.Type, st.form.String(), len(resp.Resources))
+		if !large {
+			continue
+		}
+		select {
+		case <-st.written:
+		case <-ctx.Done():
+			return time.Time{}, nil
+		}
+	}
+}
+
+// wasWritten notes that a large response has been written. It never blocks: when the stream ends,
+// nobody may wait for it.
+func (st *stream) wasWritten() {
+	select {
+	case st.written <- struct{}{}:
+	default:
 	}
 }
 

@@ -52,7 +52,7 @@ Certificates
   mesh.test     istio:ca:1  CN=root  b1      in 2d  -
   mesh.test     istio:ca:1  CN=old   b2      in 1d  1m ago
 
-Nothing is held: no client has come, and no node is known to ask for.
+No client has come, and no node is known to ask for.
 
 No client is connected.
 `

@@ -51,7 +51,7 @@ func (s Status) WriteText(w io.Writer) error {
 		}
 	}
 	if len(s.Groups) == 0 {
-		b.WriteString("\nNothing is held: no client has come, and no node is known to ask for.\n")
+		b.WriteString("\nNo client has come, and no node is known to ask for.\n")
 	}
 	s.writeStreams(&b)
 	_, err := w.Write(b.Bytes())

@@ -81,7 +81,7 @@ func TestAnEmptyStatusIsSaidInWords(t *testing.T) {
 	if err := (Status{Version: "v1", Started: now, Now: now}).WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
-	const want = "holdfast v1, up 0s: ready\n\nNothing is held: no client has come, and no node is known to ask for.\n\nNo client is connected.\n"
+	const want = "holdfast v1, up 0s: ready\n\nNo client has come, and no node is known to ask for.\n\nNo client is connected.\n"
 	if b.String() != want {
 		t.Errorf("got\n%s", b.String())
 	}

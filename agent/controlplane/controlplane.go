@@ -1,10 +1,12 @@
 // Package controlplane is the built-in control plane: a directory of files served
 // over ADS, SotW and Delta, by the agent's own parts assembled in another way.
-// Every client sees the same.
+// Every node is given the same, and has a group of its own (package group): what one
+// machine refuses is kept from that machine alone, and it goes on with what it accepted.
+// The files are read once for all of them.
 //
 // It is small, but real: what the agent promises of versions, order and warming
 // holds here too, since the same server and the same state serve it. It does not
-// generate configuration, and it does not know one client from another.
+// generate configuration.
 package controlplane
 
 import (
@@ -30,13 +32,21 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream"
-	"github.com/holdfast-xds/holdfast/upstream/file"
 )
 
-// linger is how long the names of a gone client are remembered. Here nothing is
-// asked for on their behalf, so that they would only take room.
-const linger = time.Second
+// DefaultMaxNodes is how many nodes are served at once. Each costs what is remembered of it: a
+// few hundred bytes for each resource.
+const DefaultMaxNodes = 1024
+
+// linger is how long a node's group stays when its last client has gone: an Envoy that is
+// restarted after it refused something is given what it had accepted.
+const linger = time.Hour
+
+// patience is how long a group waits for the directory to be read before that is worth a warning:
+// for ever, since the directory's own reader warns.
+const patience = 100 * 365 * 24 * time.Hour
 
 // Config configures a ControlPlane.
 type Config struct {
@@ -52,15 +62,17 @@ type Config struct {
 	TLSCert, TLSKey, TLSClientCA string
 	// Admin and Health are as in the agent.
 	Admin, Health string
-	Log           *slog.Logger
+	// MaxNodes is how many nodes are served at once; 0 for DefaultMaxNodes.
+	MaxNodes int
+	Log      *slog.Logger
 }
 
 // ControlPlane serves a directory. Make one with New and run Run.
 type ControlPlane struct {
 	cfg       Config
 	tls       *tls.Config // nil for plaintext
-	group     *group.Group
-	source    *file.Source
+	directory *directory
+	groups    *group.Set
 	server    *downstream.Server
 	metrics   *admin.Metrics
 	born      time.Time
@@ -85,22 +97,31 @@ func New(cfg Config) (*ControlPlane, error) {
 	if err != nil {
 		return nil, err
 	}
+	if cfg.MaxNodes == 0 {
+		cfg.MaxNodes = DefaultMaxNodes
+	}
 	cp := &ControlPlane{cfg: cfg, tls: conf, metrics: admin.NewMetrics(cfg.Version), born: time.Now()}
-	cp.source = file.New(file.Config{Dir: cfg.Dir, Logger: cfg.Log})
-	cp.group = group.New(group.Config{
-		Node: &corev3.Node{Id: "controlplane"},
-		Upstreams: func() *upstream.Failover {
-			return &upstream.Failover{Sources: []upstream.Source{cp.source}, Log: cfg.Log}
-		},
-		Cache: cache.Config{Linger: linger},
-	})
+	cp.directory = newDirectory(cfg.Dir, cfg.Log)
+	cp.groups = group.NewSet(group.SetConfig{Max: cfg.MaxNodes, Flag: "--max-nodes", Group: cp.groupConfig, Log: cfg.Log})
 	cp.server = downstream.New(downstream.Config{
-		State:      cp.group,
+		State:      cp.groups,
 		Identifier: "holdfast-controlplane/" + cfg.Version,
 		Log:        cfg.Log,
 		Observer:   cp.metrics.Downstream(),
 	})
 	return cp, nil
+}
+
+// groupConfig configures the group of a node.
+func (cp *ControlPlane) groupConfig(node *corev3.Node) group.Config {
+	return group.Config{
+		Node: node,
+		Upstreams: func() *upstream.Failover {
+			return &upstream.Failover{Sources: []upstream.Source{source{cp.directory}}, FirstAnswer: patience}
+		},
+		Cache: cache.Config{Linger: linger},
+		Log:   cp.cfg.Log.With("node", node.GetId()),
+	}
 }
 
 func checkListen(addr string, tls bool) error {
@@ -170,10 +191,17 @@ func (cp *ControlPlane) serve(ctx context.Context, lis net.Listener) error {
 	})
 	cp.listening.Store(true)
 	defer cp.listening.Store(false)
+	// The groups outlive the server.
+	groups, endGroups := context.WithCancel(context.WithoutCancel(ctx))
+	defer endGroups()
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error { return surface.Run(ctx) })
-	eg.Go(func() error { return cp.group.Run(ctx) })
-	eg.Go(func() error { return cp.server.Serve(ctx, lis) })
+	eg.Go(func() error { return cp.directory.Run(ctx) })
+	eg.Go(func() error { return cp.groups.Run(groups) })
+	eg.Go(func() error {
+		defer endGroups()
+		return cp.server.Serve(ctx, lis)
+	})
 	return eg.Wait()
 }
 
@@ -201,22 +229,52 @@ func (cp *ControlPlane) Started() bool { return cp.listening.Load() }
 
 // Ready returns whether the directory was read.
 func (cp *ControlPlane) Ready() []admin.Condition {
-	c := admin.Condition{Name: "configuration"}
-	c.OK, c.Reason = cp.group.HasConfiguration()
+	c := admin.Condition{Name: "configuration", OK: true}
+	if err := cp.directory.ready(); err != nil {
+		c.OK, c.Reason = false, err.Error()
+	}
 	return []admin.Condition{c}
 }
 
-// Status returns what the control plane knows.
+// Status returns what the control plane knows: of each node, and of the files.
 func (cp *ControlPlane) Status() admin.Status {
-	return admin.Status{
+	s := admin.Status{
 		Version: cp.cfg.Version, Started: cp.born,
-		Groups:  []admin.Group{cp.group.Status()},
 		Streams: group.Streams(cp.server),
-		Files:   cp.group.Files(),
+		Files:   group.FilesOf(cp.directory.files),
 	}
+	for _, m := range cp.groups.Members() {
+		s.Groups = append(s.Groups, m.Status())
+	}
+	return s
 }
 
-// Resources visits what the directory holds and the filter admits.
+// Resources visits what the nodes are given and the filter admits; what the directory holds, as
+// pending and of no node, while there is none.
 func (cp *ControlPlane) Resources(f admin.Filter) iter.Seq[admin.Resource] {
-	return cp.group.Resources(f)
+	return func(yield func(admin.Resource) bool) {
+		members := cp.groups.Members()
+		for _, m := range members {
+			for r := range m.Resources(f) {
+				if !yield(r) {
+					return
+				}
+			}
+		}
+		if len(members) > 0 {
+			return
+		}
+		for _, r := range cp.directory.resources() {
+			if !f.Admits(r.Type, r.Name) {
+				continue
+			}
+			row := admin.Resource{
+				Type: r.Type, Name: r.Name, Source: cp.directory.files.Name(), Standing: xds.Pending,
+				Version: r.Version, Deadline: r.Deadline(), Body: r.Body,
+			}
+			if !yield(row) {
+				return
+			}
+		}
+	}
 }

@@ -33,38 +33,70 @@ type served struct {
 	*testing.T
 	form xdstest.Protocol
 	dir  string
+	cfg  Config
 	cp   *ControlPlane
 	pipe *xdstest.Pipe
+	// stop ends the control plane; closers end what was connected to it.
+	stop    func()
+	closers []func()
 }
 
 // on runs a test with the clusters a and b, in both forms.
 func on(t *testing.T, test func(*served)) {
 	t.Helper()
+	onWith(t, Config{}, test)
+}
+
+// onWith is on with a configuration, for which directory and address are made.
+func onWith(t *testing.T, cfg Config, test func(*served)) {
+	t.Helper()
 	for _, form := range xdstest.Protocols() {
 		t.Run(string(form), func(t *testing.T) {
 			dir := t.TempDir()
 			synctest.Test(t, func(t *testing.T) {
-				s := &served{T: t, form: form, dir: dir, pipe: &xdstest.Pipe{}}
+				s := &served{T: t, form: form, dir: dir, cfg: cfg, pipe: &xdstest.Pipe{}}
+				s.cfg.Dir, s.cfg.Listen, s.cfg.Log = dir, "127.0.0.1:0", slog.New(slog.DiscardHandler)
 				s.write("a.yaml", cluster("a", "1s")+endpoints("a"))
 				s.write("b.yaml", cluster("b", "1s"))
-				cp, err := New(Config{Dir: dir, Listen: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler)})
-				if err != nil {
-					t.Fatal(err)
-				}
-				s.cp = cp
-				ctx, cancel := context.WithCancel(context.Background())
-				ended := make(chan error, 1)
-				lis := s.pipe.Listen()
-				go func() { ended <- cp.serve(ctx, lis) }()
-				s.settle()
+				s.start()
 				test(s)
-				cancel()
-				if err := <-ended; err != nil {
-					t.Errorf("ended with %v", err)
+				for _, end := range s.closers {
+					end()
 				}
+				s.stop()
 			})
 		})
 	}
+}
+
+// start runs the control plane.
+func (s *served) start() {
+	s.Helper()
+	cp, err := New(s.cfg)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.cp = cp
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	lis := s.pipe.Listen()
+	go func() { ended <- cp.serve(ctx, lis) }()
+	s.stop = func() {
+		s.Helper()
+		cancel()
+		if err := <-ended; err != nil {
+			s.Errorf("ended with %v", err)
+		}
+	}
+	s.settle()
+}
+
+// restart ends the control plane, does something, and starts another one.
+func (s *served) restart(between func()) {
+	s.Helper()
+	s.stop()
+	between()
+	s.start()
 }
 
 func (s *served) write(name, content string) {

@@ -36,12 +36,13 @@ func (f feed) Apply(u upstream.Update, verdict func(error)) {
 	}
 	var applied atomic.Bool
 	if f.g.cfg.Answered != nil && verdict != nil {
-		began, answered := time.Now(), verdict
+		// The update itself is not held by the verdict that it waits for.
+		began, answered, typeURL := time.Now(), verdict, u.Type
 		var once sync.Once
 		verdict = func(err error) {
 			once.Do(func() {
 				if applied.Load() { // else no client was concerned
-					f.g.cfg.Answered(u.Type, time.Since(began))
+					f.g.cfg.Answered(typeURL, time.Since(began))
 				}
 			})
 			answered(err)

@@ -198,7 +198,7 @@ func TestWhatIsNoAccidentGoes(t *testing.T) {
 		r.cp.Remove(xds.EndpointType, "c1")
 		r.cp.Remove(xds.ListenerType, "l1")
 		r.cp.Remove(xds.ClusterType, "c1")
-		r.pass(10 * time.Second)
+		r.pass(20 * time.Second) // the route leads to it, which waits for 10 s
 		r.holds(c, xds.ListenerType, "l2")
 		r.holds(c, xds.ClusterType, "c2")
 		if n := r.withheld(); n != 0 {

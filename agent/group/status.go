@@ -59,18 +59,23 @@ func (g *Group) Status() admin.Group {
 func (g *Group) Files() []admin.FileError {
 	var out []admin.FileError
 	for _, s := range g.upstreams().Sources {
-		src, ok := s.(*file.Source)
-		if !ok {
-			continue
+		if src, ok := s.(*file.Source); ok {
+			out = append(out, FilesOf(src)...)
 		}
-		status := src.Status()
-		if status.Err != nil {
-			out = append(out, admin.FileError{Name: src.Name(), Error: status.Err.Error()})
-		}
-		for _, f := range status.Files {
-			if f.Err != nil {
-				out = append(out, admin.FileError{Name: f.Name, Error: f.Err.Error()})
-			}
+	}
+	return out
+}
+
+// FilesOf lists what a file source could not use.
+func FilesOf(src *file.Source) []admin.FileError {
+	var out []admin.FileError
+	status := src.Status()
+	if status.Err != nil {
+		out = append(out, admin.FileError{Name: src.Name(), Error: status.Err.Error()})
+	}
+	for _, f := range status.Files {
+		if f.Err != nil {
+			out = append(out, admin.FileError{Name: f.Name, Error: f.Err.Error()})
 		}
 	}
 	return out

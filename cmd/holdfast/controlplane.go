@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 
 	"github.com/holdfast-xds/holdfast/agent/controlplane"
@@ -14,7 +15,9 @@ const defaultListen = "127.0.0.1:18000"
 const controlPlaneLong = `Serve xDS (SotW and Delta) from a directory of resources, in YAML, JSON or protobuf:
 a small control plane for a try, for tests, and for a fleet that needs no more.
 Files are read again when they change; one that does not parse keeps its last good
-content.`
+content. Every node is given the same. What the Envoy of one node refuses is kept from
+that node alone, which goes on with what it accepted until the files say something else,
+also over a restart of that Envoy (for an hour), not over one of the control plane.`
 
 const controlPlaneExample = `
 # on this machine, without TLS
@@ -27,6 +30,7 @@ holdfast controlplane --dir /etc/xds --listen :18000 --tls-cert cert.pem --tls-k
 type controlPlaneFlags struct {
 	dir, listen            string
 	tlsCert, tlsKey, tlsCA string
+	maxNodes               int
 	admin, health          string
 	log                    logFlags
 }
@@ -56,6 +60,7 @@ func (f *controlPlaneFlags) add(c *command) {
 	flags := c.section("What is served, and where")
 	flags.StringVar(&f.dir, "dir", "", "`DIR` of the resources. Required")
 	flags.StringVar(&f.listen, "listen", defaultListen, "`ADDR` where xDS is served: host:port or unix:PATH")
+	flags.IntVar(&f.maxNodes, "max-nodes", controlplane.DefaultMaxNodes, "`NUMBER` of nodes (ids, mostly) that are served at once. What each accepted and refused is remembered, for an hour after its last client has gone; of those without a client the one that was used least recently gives way")
 	flags = c.section("Security (without these flags everything is sent in the clear)")
 	flags.StringVar(&f.tlsCert, "tls-cert", "", "PEM `FILE` of the certificate and its chain; with --tls-key")
 	flags.StringVar(&f.tlsKey, "tls-key", "", "PEM `FILE` of the key of --tls-cert")
@@ -71,6 +76,8 @@ func (f *controlPlaneFlags) config(log *slog.Logger) (controlplane.Config, error
 	switch {
 	case f.dir == "":
 		return controlplane.Config{}, errors.New("--dir is missing: name the directory of the resources, such as --dir ./examples")
+	case f.maxNodes < 1:
+		return controlplane.Config{}, fmt.Errorf("--max-nodes %d: want a positive number", f.maxNodes)
 	case (f.tlsCert == "") != (f.tlsKey == ""):
 		return controlplane.Config{}, errors.New("--tls-cert and --tls-key go together: give both or none")
 	}
@@ -81,6 +88,7 @@ func (f *controlPlaneFlags) config(log *slog.Logger) (controlplane.Config, error
 		TLSCert:     f.tlsCert,
 		TLSKey:      f.tlsKey,
 		TLSClientCA: f.tlsCA,
+		MaxNodes:    f.maxNodes,
 		Admin:       f.admin,
 		Health:      f.health,
 		Log:         log,

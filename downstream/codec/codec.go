@@ -66,9 +66,29 @@ func (d *Delta) Message() *discoveryv3.DeltaDiscoveryResponse {
 	return m
 }
 
-// Marshal writes a message, or a *Delta.
+// Tracked is a message, or a *Delta, of which it is told when it has been written.
+type Tracked struct {
+	Message any
+	// Large is set while the message is marshalled, if it is so large that gRPC may hold it for long.
+	Large bool
+	// Written is called once, when the client's flow control has let all of a large message through;
+	// perhaps never if the stream ends. It must not block. It is not called for a small message.
+	Written func()
+}
+
+// trackedFrom is the size of the smallest message that is large, in bytes. Of one stream gRPC takes
+// messages of so many bytes before it has written them, and then one more.
+const trackedFrom = 64 << 10
+
+// Marshal writes a message, a *Delta, or a *Tracked.
 func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch m := v.(type) {
+	case *Tracked:
+		out, err := c.Marshal(m.Message)
+		if m.Large = err == nil && out.Len() >= trackedFrom; m.Large {
+			out = append(out, mem.NewBuffer(&nothing, told(m.Written)))
+		}
+		return out, err
 	case *discoveryv3.DiscoveryResponse:
 		if out, ok := sotw(m); ok {
 			return out, nil
@@ -81,6 +101,24 @@ func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 	}
 	return c.CodecV2.Marshal(v)
 }
+
+// told is a pool whose only buffer, which is empty, is the last piece of a message: gRPC gives it back
+// when it has written the message.
+type told func()
+
+var _ mem.BufferPool = told(nil)
+
+// nothing is no bytes, with as much room as gRPC asks of a buffer that is to be given back.
+var nothing = make([]byte, 0, 4<<10)
+
+// Get is not called: nothing is taken out of the pool.
+func (t told) Get(length int) *[]byte {
+	b := make([]byte, length)
+	return &b
+}
+
+// Put is called when the message has been written.
+func (t told) Put(*[]byte) { t() }
 
 // The numbers of the fields that are written here.
 const (
@@ -163,10 +201,11 @@ type writer struct {
 	valid string
 }
 
-// newWriter makes room for two pieces for each resource: its body, and what is before it.
+// newWriter makes room for two pieces for each resource, its body and what is before it, and for
+// what is behind them all.
 func newWriter(resources int) *writer {
 	return &writer{
-		out:     make(mem.BufferSlice, 0, 2*resources+1),
+		out:     make(mem.BufferSlice, 0, 2*resources+2),
 		between: make([]mem.SliceBuffer, 0, min(resources+1, block)),
 		chunk:   firstChunk,
 	}

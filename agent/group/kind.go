@@ -1,0 +1,39 @@
+package group
+
+import (
+	"hash/maphash"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/proto"
+)
+
+// Kind is what makes clients see the same: who they are, and by which generator
+// a control plane makes their configuration (design.md section 3).
+type Kind struct{ Node, UserAgent, Generator string }
+
+// KindOf returns the kind of the clients with a Node.
+func KindOf(n *corev3.Node) Kind {
+	return Kind{n.GetId(), n.GetUserAgentName(), n.GetMetadata().GetFields()["GENERATOR"].GetStringValue()}
+}
+
+// sameNode tells whether a control plane would tell two nodes of one kind the
+// same: cluster, locality and metadata are what it generates from.
+func sameNode(a, b *corev3.Node) bool {
+	return a.GetCluster() == b.GetCluster() &&
+		proto.Equal(a.GetLocality(), b.GetLocality()) &&
+		proto.Equal(a.GetMetadata(), b.GetMetadata())
+}
+
+// nodeKey is a hash of a Node: what makes a control plane tell two clients of one kind different
+// things, and more.
+type nodeKey uint64
+
+var nodeSeed = maphash.MakeSeed()
+
+func keyOf(node *corev3.Node) nodeKey {
+	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(node)
+	if err != nil {
+		return 0 // it was just unmarshalled
+	}
+	return nodeKey(maphash.Bytes(nodeSeed, wire))
+}

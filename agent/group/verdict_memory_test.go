@@ -1,0 +1,50 @@
+package group
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+	"weak"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
+	"github.com/holdfast-xds/holdfast/upstream"
+)
+
+// An update that waits for the verdict of a client that never answers does not hold what it brought:
+// up to 256 wait, and of each the bodies would be held.
+func TestWaitingForAVerdictHoldsNoBodies(t *testing.T) {
+	g := New(Config{
+		Node: &corev3.Node{Id: "n"}, Upstreams: func() *upstream.Failover { return &upstream.Failover{} },
+		Answered: func(string, time.Duration) {},
+	})
+	w := g.cache.Watch("n")
+	defer w.Close(nil)
+	w.Subscribe(xds.ClusterType, true, nil, nil)
+	verdicts := 0
+	apply := func(generation int) weak.Pointer[anypb.Any] {
+		c := xdstest.Cluster("c", "")
+		c.AltStatName = fmt.Sprint(generation)
+		r := xdstest.Resource(c, fmt.Sprint(generation))
+		feed{g}.Apply(upstream.Update{Source: "s", Type: xds.ClusterType, Put: []*xds.Resource{r}, Complete: true}, func(error) { verdicts++ })
+		return weak.Make(r.Body)
+	}
+	first := apply(0)
+	for generation := range 5 {
+		apply(generation + 1)
+	}
+	for len(g.foreseen) > 0 {
+		<-g.foreseen
+	}
+	runtime.GC()
+	if first.Value() != nil {
+		t.Error("the body of an update that was overtaken is held")
+	}
+	if verdicts != 0 {
+		t.Errorf("%d verdicts without an answer", verdicts)
+	}
+}

@@ -135,6 +135,7 @@ func (a *Agent) failHealth(ctx context.Context) error {
 	// Before it is done, and also if that fails: what is marked and was not done is harmless.
 	if err := os.WriteFile(a.markPath(), nil, 0o600); err != nil {
 		a.cfg.Log.Warn("the next agent will not know that this one has drained Envoy, and not undo it", "err", err)
+		a.life.failedAt = time.Now()
 	}
 	return a.life.admin.FailHealth(ctx)
 }
@@ -146,6 +147,9 @@ func (a *Agent) passHealth(ctx context.Context, unless func() bool) (undone bool
 	a.life.health.Lock()
 	defer a.life.health.Unlock()
 	at, marked := a.marked()
+	if !marked && !a.life.failedAt.IsZero() { // the mark could not be made
+		at, marked = a.life.failedAt, true
+	}
 	if !marked || unless != nil && unless() {
 		return false, nil
 	}
@@ -161,6 +165,7 @@ func (a *Agent) passHealth(ctx context.Context, unless func() bool) (undone bool
 		}
 		undone = true
 	}
+	a.life.failedAt = time.Time{}
 	if err := os.Remove(a.markPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		a.cfg.Log.Warn("the mark of a drain stays", "err", err)
 	}

@@ -36,6 +36,13 @@ const (
 	// maxDormant bounds the bytes of the resources in stored groups that no client has asked
 	// for.
 	maxDormant = 64 << 20
+	// minDormant is how many of them are kept whatever they hold, those first that had contact
+	// last: after a restart all groups are such, also that of the agent's own node.
+	minDormant = 8
+	// dormantResource and dormantGroup are what a resource, and a group, cost in memory beside
+	// the bodies, about.
+	dormantResource = 800
+	dormantGroup    = 64 << 10
 )
 
 // disk is what the keeper asks of the store.
@@ -110,6 +117,8 @@ type keptGroup struct {
 	pending []store.Record
 	// written is the contact that is on disk.
 	written time.Time
+	// cost is what size returned, 0 before.
+	cost int
 }
 
 func newKeeper(d disk, encrypted bool, log *slog.Logger) *keeper {
@@ -259,27 +268,43 @@ func (k *keeper) forgetDormant() {
 		}
 	}
 	slices.SortFunc(dormant, func(a, b *keptGroup) int {
-		return cmp.Or(b.contact.Compare(a.contact), cmp.Compare(a.name, b.name))
+		// That of the agent's own node comes first: its name begins without an id (groupName).
+		own := func(g *keptGroup) int {
+			if strings.HasPrefix(g.name, "\n") {
+				return 0
+			}
+			return 1
+		}
+		return cmp.Or(own(a)-own(b), b.contact.Compare(a.contact), cmp.Compare(a.name, b.name))
 	})
-	held, dropped := 0, 0
-	for _, g := range dormant {
-		if held += g.size(); held > maxDormant {
+	held, dropped := 0, make(map[string]bool)
+	for i, g := range dormant {
+		if held += g.size(); held > maxDormant && i >= minDormant {
 			delete(k.kept, g.name)
-			dropped++
+			dropped[g.name] = true
 		}
 	}
-	if dropped > 0 {
+	if len(dropped) > 0 {
+		of := func(key store.Key, _ string) bool { return dropped[key.Group] }
+		maps.DeleteFunc(k.notStored, of)
+		maps.DeleteFunc(k.lost, of)
 		k.log.Warn("what was stored of clients that were away for longest is dropped, since all of it is too much",
-			"groups", dropped, "kept", len(dormant)-dropped, "max_bytes", maxDormant)
+			"groups", len(dropped), "kept", len(dormant)-len(dropped), "max_bytes", maxDormant)
 	}
 }
 
-// size returns the bytes of the resources of a group that is not live.
-func (g *keptGroup) size() (bytes int) {
-	for _, s := range g.saved {
-		bytes += len(s.Name) + bodySize(s.Content) + bodySize(s.Previous)
+// size returns the bytes that a group costs which is not live, about.
+func (g *keptGroup) size() int {
+	if g.cost == 0 {
+		g.cost = dormantGroup
+		for _, s := range g.saved {
+			g.cost += dormantResource + len(s.Name) + bodySize(s.Content) + bodySize(s.Previous)
+		}
+		for f, value := range g.facts {
+			g.cost += len(f.Name) + len(value)
+		}
 	}
-	return bytes
+	return g.cost
 }
 
 func bodySize(r *xds.Resource) int {
@@ -308,7 +333,7 @@ func (k *keeper) adopt(m *group.Member, name string) {
 	if !g.contact.IsZero() {
 		m.SetContact(g.contact)
 	}
-	g.saved, g.facts = nil, nil
+	g.saved, g.facts, g.cost = nil, nil, 0
 	k.poke()
 }
 

@@ -257,3 +257,48 @@ func TestManyNodesAreServedAfterARestart(t *testing.T) {
 		}
 	})
 }
+
+// Clients that change their Node in a loop cost a stream to the control plane each ten seconds, and
+// the last one is seen.
+func TestNodesThatChangeInALoopAreToldNowAndThen(t *testing.T) {
+	inBothForms(t, func(r *rig) {
+		r.start()
+		for i := range 100 {
+			c := r.client(xdstest.ClientConfig{Node: node("web-1", "VERSION", fmt.Sprint(i))})
+			c.Subscribe(xds.ClusterType)
+			r.pass(100 * time.Millisecond)
+			c.Close()
+		}
+		c := r.client(xdstest.ClientConfig{Node: node("web-1", "VERSION", "last")})
+		c.Subscribe(xds.ClusterType)
+		r.pass(20 * time.Second)
+		if got := version(r.lastNode()); got != "last" {
+			r.Errorf("the control plane sees %s", got)
+		}
+		if _, ever := r.cp.Streams(); ever > 5 {
+			r.Errorf("%d streams upstream", ever)
+		}
+		r.holds(c, xds.ClusterType, "c1")
+	})
+}
+
+// The agent's own Envoy has its place, whoever else is there.
+func TestTheConfiguredNodeAlwaysHasItsPlace(t *testing.T) {
+	inBothForms(t, func(r *rig) {
+		r.cfg.MaxGroups, r.cfg.Node, r.cfg.Linger = 2, node("web-1"), time.Minute
+		r.start()
+		own := r.client(xdstest.ClientConfig{Node: node("web-1")})
+		own.Subscribe(xds.ClusterType)
+		r.pass(time.Second)
+		own.Close()
+		r.pass(10 * time.Minute) // its group has been closed
+		for i := range 2 {
+			r.client(xdstest.ClientConfig{Node: job(i)}).Subscribe(xds.ClusterType, "c1")
+		}
+		r.pass(time.Second)
+		own = r.client(xdstest.ClientConfig{Node: node("web-1")})
+		own.Subscribe(xds.ClusterType)
+		r.pass(time.Second)
+		r.holds(own, xds.ClusterType, "c1")
+	})
+}

@@ -28,13 +28,19 @@ const (
 // again: a control plane that answers and ends each stream is asked less and less often.
 const stableAfter = 10 * time.Second
 
+// maxShort is how many streams in a row may be lost with their connection, soon after they were
+// answered, before that counts as the server's doing: a load balancer that closes each
+// connection, or a control plane that crashes at what it is asked. One that is restarted again
+// and again is asked at once each time.
+const maxShort = 30
+
 // Failover runs the first of several sources that answers, in order of priority
 // (design.md section 4, protocol.md 7.12).
 //
 // A source that nobody serves (connections are refused, or time out) is tried again each half
 // second, so that it is found soon after it is back. One that fails later is tried again after a
 // backoff with full jitter, which begins anew when a stream has lived for a while, or when it was
-// the connection that failed before it. The next one takes over after one failed attempt if something
+// the connection that failed before it, unless that goes on. The next one takes over after one failed attempt if something
 // that is subscribed to is not held, else after FailoverAfter. Whatever runs, the
 // sources before it are tried on; the first to answer takes over, and only then
 // the one that ran is ended.
@@ -239,6 +245,7 @@ func (f *Failover) keep(ctx context.Context, i int, feed Feed) {
 	// Failures in a row: of attempts of any kind, and of streams of a server that was reached.
 	failures, broken := 0, 0
 	connection := false // it was the connection that failed last
+	short := 0          // streams in a row that answered and were lost soon after
 	for ctx.Err() == nil {
 		if i > 0 && !again && !f.turn(ctx, i, failedSince) {
 			return
@@ -250,9 +257,13 @@ func (f *Failover) keep(ctx context.Context, i int, feed Feed) {
 		}
 		if answered {
 			failures, failedSince = 0, time.Now()
-			if connection || time.Since(begun) >= stableAfter {
+			switch {
+			case time.Since(begun) >= stableAfter:
+				broken, short = 0, 0
+			case connection && short < maxShort:
 				broken = 0
 			}
+			short++
 		}
 		connection = false
 		again = answered && errors.Is(err, errReopen)
@@ -269,6 +280,7 @@ func (f *Failover) keep(ctx context.Context, i int, feed Feed) {
 		var gone *lost
 		connection = errors.As(err, &away) || errors.As(err, &gone)
 		if away != nil {
+			short = 0
 			f.logFailure(i, failures, false, err)
 			if away.again(ctx, reached) && f.ReconnectSpread > 0 {
 				sleep(ctx, rand.N(f.ReconnectSpread))

@@ -386,7 +386,7 @@ func TestAServerThatIsRestartedAgainAndAgainIsAskedAtOnce(t *testing.T) {
 func TestAServerWhoseConnectionsAreLostIsAskedAtOnce(t *testing.T) {
 	among(t, func(r *trial) {
 		r.run()
-		for range 50 {
+		for range maxShort {
 			r.sources[0].ends(&lost{errDown})
 			r.pass(DefaultMinBackoff + time.Millisecond)
 			r.active("a")

@@ -235,7 +235,7 @@ func (w *restWire) keep(ctx context.Context, p *poll) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case errors.As(err, &refusal):
+		case errors.As(err, &refusal), timedOut(err): // others may be answered
 			w.rest.log.Warn("poll refused", "type", p.kind, "err", w.rest.secrets.hide(err))
 			if w.refuses(ctx, p.kind) {
 				w.failed <- err
@@ -259,6 +259,13 @@ func (w *restWire) keep(ctx context.Context, p *poll) {
 			return
 		}
 	}
+}
+
+// timedOut reports whether a server that was reached took too long to answer.
+func timedOut(err error) bool {
+	var slow interface{ Timeout() bool }
+	var op *net.OpError
+	return errors.As(err, &slow) && slow.Timeout() && !(errors.As(err, &op) && op.Op == "dial")
 }
 
 // answered notes that a poll was answered.

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/http"
 	"sync/atomic"
@@ -20,9 +21,12 @@ type polledServer struct {
 	polls  atomic.Int64
 }
 
-func (s *polledServer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+func (s *polledServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.polls.Add(1)
 	switch code := int(s.status.Load()); code {
+	case 0: // it hangs
+		_, _ = io.Copy(io.Discard, r.Body) // or nobody hears that the client has gone
+		<-r.Context().Done()
 	case http.StatusOK:
 		_, _ = w.Write([]byte(`{"version_info":"1","type_url":"` + xds.ClusterType + `","resources":[{"@type":"` + xds.ClusterType + `","name":"c1"}]}`))
 	default:
@@ -120,6 +124,23 @@ func TestAPolledControlPlaneThatRefusesEverythingIsLeft(t *testing.T) {
 		synctest.Wait()
 		if !f.States()[0].Active {
 			t.Errorf("it is well again: %+v", f.States()[0])
+		}
+	})
+}
+
+// One that hangs is left as well, and not at its first slow answer.
+func TestAPolledControlPlaneThatHangsIsLeft(t *testing.T) {
+	polled(t, func(f *Failover, a, _ *polledServer, _ *state) {
+		a.status.Store(0)
+		time.Sleep(DefaultRESTTimeout + 2*time.Second)
+		synctest.Wait()
+		if !f.States()[0].Active {
+			t.Errorf("left at its first slow answer: %+v", f.States()[0])
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if s := f.States(); s[0].Active || !s[1].Active {
+			t.Errorf("%+v", s)
 		}
 	})
 }

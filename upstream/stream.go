@@ -52,8 +52,12 @@ type server struct {
 	rechecks map[string]int
 	// refused are the types for which the control plane ended the stream.
 	refused map[string]refusal
-	open    int // streams
-	last    time.Time
+	// answered are the types that the control plane has ever answered, suspect one of them for
+	// which the last stream seemed to end, "" for none.
+	answered map[string]bool
+	suspect  string
+	open     int // streams
+	last     time.Time
 }
 
 // refusal is that a control plane ends the stream when it is asked for a type.
@@ -72,7 +76,7 @@ func newServer(name string, form session.Form, ackTimeout time.Duration, log *sl
 	return &server{
 		name: name, form: form, ackTimeout: ackTimeout,
 		log: log.With("upstream", name), observer: observer, versions: make(map[string]session.Version), rechecks: make(map[string]int),
-		refused: make(map[string]refusal),
+		refused: make(map[string]refusal), answered: make(map[string]bool),
 	}
 }
 
@@ -182,6 +186,15 @@ func (s *server) blame(st *stream, err error) {
 	s.mu.Lock()
 	r := s.refused[culprit]
 	pause := min(minLeftOut<<min(r.times, 10), maxLeftOut)
+	if s.answered[culprit] {
+		// It does serve this type: what ails it passes, and clients need what comes then.
+		if s.suspect != culprit {
+			s.suspect = culprit
+			s.mu.Unlock()
+			return
+		}
+		pause = minLeftOut
+	}
 	s.refused[culprit] = refusal{times: r.times + 1, until: time.Now().Add(pause)}
 	s.mu.Unlock()
 	s.log.Warn("the control plane ended the stream when it was asked for a type; that is left out for now, and the others go on",
@@ -201,6 +214,10 @@ func (s *server) accepted(typeURL string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.refused, typeURL)
+	s.answered[typeURL] = true
+	if s.suspect == typeURL {
+		s.suspect = ""
+	}
 }
 
 // wire is a stream in either form. One goroutine sends and another receives; ctx is

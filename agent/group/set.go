@@ -40,7 +40,8 @@ type Set struct {
 
 	mu      sync.Mutex
 	members map[Kind]*Member
-	// own is the kind whose group is not closed to make room for another; the zero Kind for none.
+	// own is the kind whose group is not closed to make room for another, and always has its
+	// place; the zero Kind for none.
 	own Kind
 }
 
@@ -55,6 +56,9 @@ type Member struct {
 	// replaced by another. seen is the one that the control plane sees.
 	nodes map[nodeKey]*presence
 	seen  nodeKey
+	// told is when the control plane was last told of another one; pending tells it later.
+	told    time.Time
+	pending *time.Timer
 	// used is when a stream last came or went.
 	used time.Time
 }
@@ -148,7 +152,7 @@ func (s *Set) Attach(c downstream.Client) (downstream.View, error) {
 	m := s.members[k]
 	isNew := m == nil
 	if isNew {
-		if len(s.members) >= s.cfg.Max && !s.evict() {
+		if len(s.members) >= s.cfg.Max && k != s.own && !s.evict() {
 			s.mu.Unlock()
 			return nil, status.Errorf(codes.ResourceExhausted, "clients of %d kinds are connected, and no more are served at once (%s)", s.cfg.Max, s.cfg.Flag)
 		}
@@ -198,11 +202,31 @@ func (s *Set) come(m *Member, node *corev3.Node, key nodeKey) {
 	m.nodes[key].streams++
 }
 
+// tellAgain is how long after one change of a Node the next one is told at the earliest: each
+// costs a stream to the control plane, and clients may change theirs in a loop.
+const tellAgain = 10 * time.Second
+
 // see makes the control plane see another Node. Called under mu.
 func (s *Set) see(m *Member, node *corev3.Node, key nodeKey) {
-	s.cfg.Log.Info("the client's node has changed: a new stream tells the control plane", "node", m.kind.Node)
 	m.seen = key
-	m.SetNode(node)
+	wait := time.Until(m.told.Add(tellAgain))
+	if wait <= 0 {
+		s.cfg.Log.Info("the client's node has changed: a new stream tells the control plane", "node", m.kind.Node)
+		m.told = time.Now()
+		m.SetNode(node)
+		return
+	}
+	m.AdoptNode(node)
+	if m.pending != nil {
+		return
+	}
+	s.cfg.Log.Info("the client's node has changed again: the control plane is told later", "node", m.kind.Node, "in", wait)
+	m.pending = time.AfterFunc(wait, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		m.pending, m.told = nil, time.Now()
+		m.SetNode(m.Node())
+	})
 }
 
 // leaves takes in that a stream has ended. Of two Envoys, one of which replaces the other, the one
@@ -249,6 +273,9 @@ func (s *Set) evict() bool {
 // drop ends a group. Called under mu.
 func (s *Set) drop(m *Member) {
 	delete(s.members, m.kind)
+	if m.pending != nil {
+		m.pending.Stop()
+	}
 	if s.cfg.Closed != nil {
 		s.cfg.Closed(m)
 	}

@@ -121,6 +121,7 @@ type subscription struct {
 	wildcard bool
 	started  bool
 	begunAt  time.Time // of the first request
+	certain  bool      // SotW: the server must answer it, if it says no version
 	explicit bool      // the server was told names, or "*"
 	// toldAll: the server was told that everything is wanted. kept: SotW's legacy
 	// wildcard, which cannot be given up, since to name nothing is to say it again.
@@ -548,9 +549,14 @@ func (s *Session) doubt(now time.Time) (wake time.Time) {
 		return s.silentAt
 	}
 	s.silentAt = time.Time{}
-	s.Forget(s.begun[0].url)
-	s.begun[0].unsure = true
-	return now
+	for _, sub := range s.begun {
+		if sub.certain {
+			s.Forget(sub.url)
+			sub.unsure = true
+			return now
+		}
+	}
+	return time.Time{}
 }
 
 // Heard takes in that the server has answered without a response: what it was told is
@@ -694,7 +700,7 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 		if !s.cfg.Versions[sub.url].standsFor(sub, req.Names, held) {
 			req.Version = ""
 		}
-		if req.Version == "" {
+		if sub.certain = allHeld(req.Names, held); req.Version == "" && sub.certain {
 			s.must = true
 		} else if s.silentAt.IsZero() {
 			s.silentAt = now.Add(s.cfg.Silence)
@@ -741,6 +747,17 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 		s.cfg.Versions[sub.url] = Version{a.version, req.Names, a.holds}
 	}
 	return req, time.Time{}
+}
+
+// allHeld reports whether a server must answer a SotW request without a version: of a name that
+// it does not have it may be silent.
+func allHeld(names []string, held map[string]string) bool {
+	for _, name := range names {
+		if _, ok := held[name]; !ok && name != xds.Wildcard {
+			return false
+		}
+	}
+	return true
 }
 
 // standsFor reports whether a server that skips what is current may be told a

@@ -1,0 +1,216 @@
+package upstream
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/holdfast-xds/holdfast/internal/dial"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
+	"github.com/holdfast-xds/holdfast/upstream/session"
+)
+
+// A load balancer, or a control plane that crashes, closes each connection soon after the first
+// answer.
+func TestTheNextSourceTakesOverFromAServerThatLosesEachConnection(t *testing.T) {
+	among(t, func(r *trial) {
+		r.run()
+		took := false
+		for range 5 * 60 * 10 {
+			if r.sources[0].count() > 0 {
+				r.sources[0].ends(&lost{errDown})
+			}
+			r.pass(100 * time.Millisecond)
+			took = took || r.failover.States()[1].Active
+		}
+		if !took {
+			r.Errorf("the second source never took over; %d streams to the first in 5 minutes", len(r.sources[0].attempts()))
+		}
+	}, up, up)
+}
+
+func TestAServerThatLosesEachConnectionIsAskedLessAndLess(t *testing.T) {
+	among(t, func(r *trial) {
+		r.run()
+		for range 5 * 60 * 10 {
+			if r.sources[0].count() > 0 {
+				r.sources[0].ends(&lost{errDown})
+			}
+			r.pass(100 * time.Millisecond)
+		}
+		if n := len(r.sources[0].attempts()); n > 100 {
+			r.Errorf("%d streams in 5 minutes", n)
+		}
+	}, up)
+}
+
+// moody is a Delta or SotW control plane with c1 and its endpoints that says nothing of what is
+// current.
+type moody struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+	mu      sync.Mutex
+	minds   string    // type for which it ends the stream with Unknown
+	end     chan bool // ends the streams
+	asked   map[string][]time.Time
+	streams int
+}
+
+func (s *moody) takes(typeURL string, first bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if first {
+		s.asked[typeURL] = append(s.asked[typeURL], time.Now())
+	}
+	if first && typeURL == s.minds {
+		return status.Error(codes.Unknown, "the registry is away")
+	}
+	return nil
+}
+
+func moodyBody(typeURL string) (string, *anypb.Any) {
+	if typeURL == xds.ClusterType {
+		b, _ := anypb.New(&clusterv3.Cluster{Name: "c1"})
+		return "c1", b
+	}
+	b, _ := anypb.New(&endpointv3.ClusterLoadAssignment{ClusterName: "c1"})
+	return "c1", b
+}
+
+func (s *moody) DeltaAggregatedResources(stream grpc.BidiStreamingServer[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse]) error {
+	s.mu.Lock()
+	s.streams++
+	end := s.end
+	s.mu.Unlock()
+	failed := make(chan error, 1)
+	go func() {
+		for {
+			req, err := stream.Recv()
+			if err != nil {
+				failed <- err
+				return
+			}
+			if err := s.takes(req.GetTypeUrl(), req.GetResponseNonce() == ""); err != nil {
+				failed <- err
+				return
+			}
+			if req.GetResponseNonce() != "" || req.GetInitialResourceVersions()["c1"] == "1" {
+				continue // current
+			}
+			name, b := moodyBody(req.GetTypeUrl())
+			_ = stream.Send(&discoveryv3.DeltaDiscoveryResponse{TypeUrl: req.GetTypeUrl(), Nonce: "n",
+				Resources: []*discoveryv3.Resource{{Name: name, Version: "1", Resource: b}}})
+		}
+	}()
+	select {
+	case err := <-failed:
+		return err
+	case <-end:
+		return status.Error(codes.Unknown, "server shutting down")
+	}
+}
+
+// SotW: skips what is current; of names says nothing while it has not all of them.
+func (s *moody) StreamAggregatedResources(stream grpc.BidiStreamingServer[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse]) error {
+	for {
+		req, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if err := s.takes(req.GetTypeUrl(), req.GetResponseNonce() == ""); err != nil {
+			return err
+		}
+		if req.GetVersionInfo() == "1" || req.GetTypeUrl() != xds.ClusterType {
+			continue
+		}
+		_, b := moodyBody(req.GetTypeUrl())
+		_ = stream.Send(&discoveryv3.DiscoveryResponse{TypeUrl: req.GetTypeUrl(), Nonce: "n", VersionInfo: "1", Resources: []*anypb.Any{b}})
+	}
+}
+
+func behindMoody(t *testing.T, form session.Form, test func(t *testing.T, s *moody, feed *state, f *Failover, pipe *xdstest.Pipe)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s, pipe := &moody{asked: map[string][]time.Time{}, end: make(chan bool)}, &xdstest.Pipe{}
+		server := grpc.NewServer()
+		discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, s)
+		served := make(chan error)
+		go func() { served <- server.Serve(pipe.Listen()) }()
+		feed := everyCluster()
+		feed.wants = append(feed.wants, Want{Type: xds.EndpointType, Add: []string{"c1"}})
+		f := &Failover{StaleAfter: 1000 * time.Hour, Holding: func() bool { return true }, Sources: []Source{source(t, ADSConfig{
+			Addr: "192.0.2.1:1", Form: form, Security: dial.Security{Plaintext: true}, Dial: pipe.Connect,
+		})}}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- f.Run(ctx, feed) }()
+		test(t, s, feed, f, pipe)
+		cancel()
+		<-ended
+		server.Stop()
+		<-served
+	})
+}
+
+// Endpoints that were served before are asked for again soon after an incident of an hour, during
+// which the server ended each stream with Unknown.
+func TestEndpointsAreAskedForSoonAfterAnIncident(t *testing.T) {
+	behindMoody(t, session.Delta, func(t *testing.T, s *moody, _ *state, _ *Failover, _ *xdstest.Pipe) {
+		time.Sleep(20 * time.Second) // all is well, and EDS was answered
+		s.mu.Lock()
+		s.minds = xds.EndpointType
+		close(s.end)
+		s.end = make(chan bool)
+		s.mu.Unlock()
+		time.Sleep(65 * time.Minute)
+		s.mu.Lock()
+		s.minds = ""
+		s.mu.Unlock()
+		healed := time.Now()
+		time.Sleep(2 * time.Hour)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, at := range s.asked[xds.EndpointType] {
+			if at.After(healed) {
+				if d := at.Sub(healed); d > 2*time.Minute {
+					t.Errorf("endpoints are asked for %s after the server was well again", d)
+				}
+				return
+			}
+		}
+		t.Error("never asked again")
+	})
+}
+
+// A SotW server that is silent of what is current, and of an endpoint that it does not have, is alive.
+func TestASotWServerThatLacksAnEndpointIsAlive(t *testing.T) {
+	behindMoody(t, session.SotW, func(t *testing.T, s *moody, feed *state, f *Failover, pipe *xdstest.Pipe) {
+		feed.wants[1].Add[0] = "absent"
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if !f.States()[0].Active {
+			t.Fatalf("never active: %+v", f.States()[0])
+		}
+		feed.mu.Lock()
+		feed.held = map[string]string{"c1": "1"} // CDS is held
+		feed.mu.Unlock()
+		f.Sources[0].(*ADS).mu.Lock()
+		_ = f.Sources[0].(*ADS).conn.Close()
+		f.Sources[0].(*ADS).mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if st := f.States()[0]; !st.Active {
+			t.Errorf("a minute after the stream was lost: %+v", st)
+		}
+	})
+}

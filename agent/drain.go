@@ -135,8 +135,8 @@ func (a *Agent) failHealth(ctx context.Context) error {
 	// Before it is done, and also if that fails: what is marked and was not done is harmless.
 	if err := os.WriteFile(a.markPath(), nil, 0o600); err != nil {
 		a.cfg.Log.Warn("the next agent will not know that this one has drained Envoy, and not undo it", "err", err)
-		a.life.failedAt = time.Now()
 	}
+	a.life.failedAt = time.Now()
 	return a.life.admin.FailHealth(ctx)
 }
 
@@ -147,7 +147,7 @@ func (a *Agent) passHealth(ctx context.Context, unless func() bool) (undone bool
 	a.life.health.Lock()
 	defer a.life.health.Unlock()
 	at, marked := a.marked()
-	if !marked && !a.life.failedAt.IsZero() { // the mark could not be made
+	if !marked && !a.life.failedAt.IsZero() { // the mark could not be made, or is gone
 		at, marked = a.life.failedAt, true
 	}
 	if !marked || unless != nil && unless() {

@@ -156,6 +156,31 @@ func TestADrainIsUndoneOnlyWhereItCanBe(t *testing.T) {
 	}
 }
 
+// An agent that cannot mark what it has done, or whose mark is gone, undoes it all the same.
+func TestADrainIsUndoneWithoutAMark(t *testing.T) {
+	for name, between := range map[string]struct{ before, after func(mark string) error }{
+		"it cannot be made": {func(mark string) error { return os.Mkdir(mark, 0o700) }, func(string) error { return nil }},
+		"it is gone":        {func(string) error { return nil }, os.Remove},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := &otherEnvoy{uptime: time.Hour}
+			a := e.beside(t, t.TempDir())
+			if err := between.before(a.markPath()); err != nil {
+				t.Fatal(err)
+			}
+			if err := a.Drain(t.Context()); err != nil || !e.failed {
+				t.Fatalf("%v, its health checks fail %v", err, e.failed)
+			}
+			if err := between.after(a.markPath()); err != nil {
+				t.Fatal(err)
+			}
+			if err := a.Undrain(t.Context()); err != nil || e.failed || a.draining() {
+				t.Errorf("%v, its health checks fail %v, draining %v", err, e.failed, a.draining())
+			}
+		})
+	}
+}
+
 // Who waits for a drain is told that it will not come.
 func TestADrainThatIsUndoneSaysSo(t *testing.T) {
 	told := make(chan struct{})

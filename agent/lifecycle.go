@@ -23,7 +23,7 @@ type lifecycle struct {
 	// health is held while Envoy's health checks are made to fail or to pass, with the mark of
 	// that.
 	health sync.Mutex
-	// failedAt is when this agent made the checks fail without a mark, zero if there is one.
+	// failedAt is when this agent made the checks fail, zero if it did not, or has undone it.
 	failedAt time.Time
 
 	mu    sync.Mutex

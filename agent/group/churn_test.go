@@ -96,6 +96,21 @@ func TestARouteWaitsForAClusterThatNobodyKnowsYet(t *testing.T) {
 		if got := leads(); got != "never" {
 			t.Errorf("half a second later the route leads to %q", got)
 		}
+		// The endpoints of a cluster that comes late are waited for in the same half second.
+		r.cp.Hold(xds.EndpointType)
+		r.cp.Set(xdstest.Route("r1", "slow"))
+		r.pass(400 * time.Millisecond)
+		r.cp.Set(xdstest.Cluster("slow", ""))
+		r.pass(50 * time.Millisecond)
+		if got := leads(); got != "never" {
+			t.Errorf("the route leads to %q before the endpoints are there", got)
+		}
+		r.pass(100 * time.Millisecond)
+		if got := leads(); got != "slow" {
+			t.Errorf("more than half a second later the route leads to %q", got)
+		}
+		r.cp.Set(xdstest.Route("r1", "never"))
+		r.pass(time.Second)
 		// It is not waited for again.
 		before := len(c.Of(xds.RouteType))
 		route := xdstest.Route("r1", "never")

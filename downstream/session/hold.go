@@ -1,6 +1,7 @@
 package session
 
 import (
+	"slices"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -52,32 +53,46 @@ func (h *hold) await(r resource, now time.Time, most time.Duration) {
 // changed takes in that something of a name did: it may be waited for again.
 func (h *hold) changed(r resource) { delete(h.vain, r) }
 
-// holding returns until when listeners and routes are held back, the zero time for not at all.
-func (s *Session) holding(v View) time.Time {
+// arrived forgets what was waited for and came.
+func (s *Session) arrived(v View) {
 	s.lookAtMoved(v)
-	h := &s.hold
-	for r := range h.awaited {
+	for r := range s.hold.awaited {
 		// Of endpoints an upstream may say that there are none; that a cluster is gone is
 		// said before it comes again.
 		if item := v.Lookup(r.url, r.name); item.Current != nil || item.Gone && r.url == xds.EndpointType {
-			delete(h.awaited, r)
+			delete(s.hold.awaited, r)
 		}
 	}
-	if len(h.awaited) == 0 {
+	if !s.leads() && !s.hold.until.After(s.now) { // it holds nothing back
+		clear(s.hold.awaited)
+		s.hold.until = time.Time{}
+	}
+}
+
+// leads reports whether the client asked for anything that is held back.
+func (s *Session) leads() bool {
+	return slices.ContainsFunc(s.ordered, func(sub *subscription) bool { return leadsToClusters[sub.url] })
+}
+
+// holding returns until when listeners and routes are held back, the zero time for not at all. It
+// is to be called when all clusters and endpoints were sent: what they make the client wait for
+// belongs to the same half second.
+func (s *Session) holding(v View) time.Time {
+	s.arrived(v)
+	h := &s.hold
+	switch {
+	case len(h.awaited) == 0:
 		h.until = time.Time{}
-		return h.until
+	case !h.until.After(s.now):
+		if h.vain == nil || len(h.vain) >= maxVain {
+			h.vain = make(map[resource]struct{})
+		}
+		for r := range h.awaited {
+			h.vain[r] = struct{}{}
+		}
+		clear(h.awaited)
+		h.until = time.Time{}
 	}
-	if h.until.After(s.now) {
-		return h.until
-	}
-	if h.vain == nil || len(h.vain) >= maxVain {
-		h.vain = make(map[resource]struct{})
-	}
-	for r := range h.awaited {
-		h.vain[r] = struct{}{}
-	}
-	clear(h.awaited)
-	h.until = time.Time{}
 	return h.until
 }
 

@@ -289,7 +289,7 @@ func (s *Session) Next(v View, now time.Time) (*Response, time.Time) {
 		s.clustersMoved = false
 		s.giveUpEndpoints()
 	}
-	s.holding(v) // also where nothing is held back: it forgets what came
+	s.arrived(v)
 	var hold time.Time
 	for _, sub := range s.ordered {
 		if leadsToClusters[sub.url] {

@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -54,7 +55,11 @@ func (s *state) Synced(_, typeURL string, _ time.Time) {
 
 func (s *state) AskAgain() time.Time { return time.Time{} }
 
-func (s *state) Held(string, string) map[string]string { return s.held }
+func (s *state) Held(string, string) map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.held)
+}
 
 func (s *state) Rejected(string, string) []string { return nil }
 

@@ -138,7 +138,7 @@ func (s *moody) StreamAggregatedResources(stream grpc.BidiStreamingServer[discov
 	}
 }
 
-func behindMoody(t *testing.T, form session.Form, test func(t *testing.T, s *moody, feed *state, f *Failover, pipe *xdstest.Pipe)) {
+func behindMoody(t *testing.T, form session.Form, endpoints string, test func(t *testing.T, s *moody, feed *state, f *Failover, pipe *xdstest.Pipe)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s, pipe := &moody{asked: map[string][]time.Time{}, end: make(chan bool)}, &xdstest.Pipe{}
@@ -147,7 +147,7 @@ func behindMoody(t *testing.T, form session.Form, test func(t *testing.T, s *moo
 		served := make(chan error)
 		go func() { served <- server.Serve(pipe.Listen()) }()
 		feed := everyCluster()
-		feed.wants = append(feed.wants, Want{Type: xds.EndpointType, Add: []string{"c1"}})
+		feed.wants = append(feed.wants, Want{Type: xds.EndpointType, Add: []string{endpoints}})
 		f := &Failover{StaleAfter: 1000 * time.Hour, Holding: func() bool { return true }, Sources: []Source{source(t, ADSConfig{
 			Addr: "192.0.2.1:1", Form: form, Security: dial.Security{Plaintext: true}, Dial: pipe.Connect,
 		})}}
@@ -165,7 +165,7 @@ func behindMoody(t *testing.T, form session.Form, test func(t *testing.T, s *moo
 // Endpoints that were served before are asked for again soon after an incident of an hour, during
 // which the server ended each stream with Unknown.
 func TestEndpointsAreAskedForSoonAfterAnIncident(t *testing.T) {
-	behindMoody(t, session.Delta, func(t *testing.T, s *moody, _ *state, _ *Failover, _ *xdstest.Pipe) {
+	behindMoody(t, session.Delta, "c1", func(t *testing.T, s *moody, _ *state, _ *Failover, _ *xdstest.Pipe) {
 		time.Sleep(20 * time.Second) // all is well, and EDS was answered
 		s.mu.Lock()
 		s.minds = xds.EndpointType
@@ -194,8 +194,7 @@ func TestEndpointsAreAskedForSoonAfterAnIncident(t *testing.T) {
 
 // A SotW server that is silent of what is current, and of an endpoint that it does not have, is alive.
 func TestASotWServerThatLacksAnEndpointIsAlive(t *testing.T) {
-	behindMoody(t, session.SotW, func(t *testing.T, s *moody, feed *state, f *Failover, pipe *xdstest.Pipe) {
-		feed.wants[1].Add[0] = "absent"
+	behindMoody(t, session.SotW, "absent", func(t *testing.T, s *moody, feed *state, f *Failover, pipe *xdstest.Pipe) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if !f.States()[0].Active {

@@ -70,9 +70,15 @@ func TestADowngradeSetsTheStateAside(t *testing.T) {
 			return w.format(2)
 		}))
 		w.replaceAgent(previousBinary(w.T))
-		future := w.files("*.future")
-		if len(future) != 1 || !strings.Contains(w.log(), "written by a later version of holdfast: its format is 2, this one reads 1") {
-			w.Fatalf("the version before leaves %q\n%s", w.files("*"), w.agent.Tail(20))
+		var future []string
+		w.check(testbed.Eventually(limit, func() error { // it reads the state when its socket is there
+			if future = w.files("*.future"); len(future) != 1 {
+				return fmt.Errorf("there are %q", w.files("*"))
+			}
+			return nil
+		}))
+		if !strings.Contains(w.log(), "written by a later version of holdfast: its format is 2, this one reads 1") {
+			w.Fatalf("the version before says nothing of it\n%s", w.agent.Tail(20))
 		}
 		c := w.scripted()
 		c.Subscribe(xds.RouteType, "ingress")

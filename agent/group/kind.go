@@ -31,7 +31,17 @@ type nodeKey uint64
 var nodeSeed = maphash.MakeSeed()
 
 func keyOf(node *corev3.Node) nodeKey {
-	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(node)
+	rest := proto.CloneOf(node)
+	rest.Extensions = nil
+	key := hashOf(rest)
+	for _, e := range node.GetExtensions() {
+		key += hashOf(e) // Envoy 1.36 lists them in another order each time that it starts
+	}
+	return key
+}
+
+func hashOf(m proto.Message) nodeKey {
+	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
 		return 0 // it was just unmarshalled
 	}

@@ -38,9 +38,8 @@ func (s *Server) fetch(ctx context.Context, req *session.Request, node *corev3.N
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	view, err := s.cfg.State.Attach(Client{Stream: s.number(), Node: node, Form: session.SotW, Fetch: true})
+	view, err := s.attach(Client{Stream: s.number(), Node: node, Form: session.SotW, Fetch: true})
 	if err != nil {
-		s.cfg.Observer.Refused("groups")
 		return nil, err
 	}
 	defer view.Close(End{})

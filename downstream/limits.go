@@ -60,7 +60,17 @@ func (l Limits) orDefault() Limits {
 
 // LimitNames lists the limits that Observer.Refused is told of.
 func LimitNames() []string {
-	return []string{"streams", "types", "subscriptions", "names", "request_rate", "any_depth"}
+	return []string{"streams", "types", "subscriptions", "names", "request_rate", "any_depth", "groups"}
+}
+
+// attach opens the view of a client, and counts one that is refused because there are too
+// many kinds of them.
+func (s *Server) attach(client Client) (View, error) {
+	view, err := s.cfg.State.Attach(client)
+	if err != nil {
+		s.cfg.Observer.Refused("groups")
+	}
+	return view, err
 }
 
 // exhausted counts what a limit refused and returns the status for it.

@@ -102,8 +102,7 @@ func ended(err error) error {
 // attach opens the view once the client has said who it is.
 func (st *stream) attach(node *corev3.Node) (err error) {
 	client := Client{Stream: st.number, Node: node, Form: st.form, Peer: st.peer}
-	if st.view, err = st.server.cfg.State.Attach(client); err != nil {
-		st.server.cfg.Observer.Refused("groups")
+	if st.view, err = st.server.attach(client); err != nil {
 		return err
 	}
 	st.log = st.server.cfg.Log.With("stream", st.number, "node", node.GetId(), "form", st.form.String())

@@ -299,14 +299,18 @@ func (f *Failover) keep(ctx context.Context, i int, feed Feed) {
 	}
 }
 
-// logFailure logs the end of an attempt. Of those that fail for long it logs the 1st, 2nd, 4th,
-// 8th, and so on: an outage of hours is no news each few seconds.
-func (f *Failover) logFailure(i, failures int, answered bool, err error, more ...any) {
-	level := slog.LevelWarn
-	if failures&(failures-1) != 0 {
-		level = slog.LevelDebug
+// levelOf returns the level of the n-th failure in a row. Only the 1st, 2nd, 4th, 8th, and so on
+// are warnings: an outage of hours is no news each few seconds.
+func levelOf(n int) slog.Level {
+	if n&(n-1) != 0 {
+		return slog.LevelDebug
 	}
-	f.Log.Log(context.Background(), level, "upstream attempt ended",
+	return slog.LevelWarn
+}
+
+// logFailure logs the end of an attempt.
+func (f *Failover) logFailure(i, failures int, answered bool, err error, more ...any) {
+	f.Log.Log(context.Background(), levelOf(failures), "upstream attempt ended",
 		append([]any{"upstream", f.Sources[i].Name(), "answered", answered, "attempts", failures, "err", err}, more...)...)
 }
 
@@ -506,11 +510,7 @@ func (f *Failover) unanswered(i int, r *run) {
 func (f *Failover) note(i int, err error) {
 	f.tell(Events.Failed, i)
 	n := f.count(i, err)
-	level := slog.LevelWarn
-	if n&(n-1) != 0 {
-		level = slog.LevelDebug
-	}
-	f.Log.Log(context.Background(), level, "upstream does not answer", "upstream", f.Sources[i].Name(), "attempts", n, "err", err)
+	f.Log.Log(context.Background(), levelOf(n), "upstream does not answer", "upstream", f.Sources[i].Name(), "attempts", n, "err", err)
 }
 
 // count counts a failure of a source, and returns how many there have been since it last

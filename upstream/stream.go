@@ -168,20 +168,9 @@ func (s *server) blame(st *stream, err error) {
 	if err == nil || !ok || !blames(end.Code()) {
 		return
 	}
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	unanswered, others := st.machine.Unanswered(time.Now().Add(-blamedFor))
-	if !others || len(unanswered) == 0 {
+	culprit, names := st.culprit(end.Message())
+	if culprit == "" {
 		return
-	}
-	// Servers take requests in their order: it is the one that was asked for last, if the
-	// server does not name another.
-	culprit := unanswered[0]
-	for _, typeURL := range unanswered {
-		if strings.Contains(end.Message(), typeURL) {
-			culprit = typeURL
-			break
-		}
 	}
 	s.mu.Lock()
 	r := s.refused[culprit]
@@ -199,7 +188,7 @@ func (s *server) blame(st *stream, err error) {
 	s.mu.Unlock()
 	s.log.Warn("the control plane ended the stream when it was asked for a type; that is left out for now, and the others go on",
 		"type", xds.Short(culprit), "left_out_for", pause, "err", s.secrets.hide(err))
-	if names := st.machine.Wanted(culprit); len(names) > 0 {
+	if len(names) > 0 {
 		u := Update{Source: s.name, Type: culprit, Silent: true}
 		why := fmt.Errorf("the control plane ended the stream when it was asked for this type; it is asked again in %s: %w", pause, s.secrets.hide(err))
 		for _, name := range names {
@@ -207,6 +196,27 @@ func (s *server) blame(st *stream, err error) {
 		}
 		st.feed.Apply(u, nil)
 	}
+}
+
+// culprit returns the type because of which the server may have ended the stream, saying
+// why, and the names of it that are wanted; "" if there is none.
+func (st *stream) culprit(why string) (culprit string, names []string) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	unanswered, others := st.machine.Unanswered(time.Now().Add(-blamedFor))
+	if !others || len(unanswered) == 0 {
+		return "", nil
+	}
+	// Servers take requests in their order: it is the one that was asked for last, if the
+	// server does not name another.
+	culprit = unanswered[0]
+	for _, typeURL := range unanswered {
+		if strings.Contains(why, typeURL) {
+			culprit = typeURL
+			break
+		}
+	}
+	return culprit, st.machine.Wanted(culprit)
 }
 
 // accepted takes in that the control plane has answered for a type.

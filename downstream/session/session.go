@@ -112,6 +112,8 @@ type Session struct {
 	// clustersMoved: the client was sent clusters, or gave some up or refused them,
 	// since it was last counted whose endpoints it is about to ask for.
 	clustersMoved bool
+	// needed are the clusters that needs found; nil where it has to look again.
+	needed map[string]struct{}
 }
 
 // New returns the machine of a stream on which nothing was said yet.
@@ -237,6 +239,7 @@ func (s *Session) Request(req *Request) Effect {
 		s.ordered = slices.Insert(s.ordered, at, sub)
 	}
 	s.clustersMoved = s.clustersMoved || req.Type == xds.ClusterType
+	s.led(req.Type)
 	var eff Effect
 	eff.Verdict, eff.Culprit = sub.answer(req)
 	if s.cfg.Form == Delta {
@@ -291,9 +294,13 @@ func (s *Session) Next(v View, now time.Time) (*Response, time.Time) {
 	}
 	s.arrived(v)
 	var hold time.Time
+	looked := false
 	for _, sub := range s.ordered {
 		if leadsToClusters[sub.url] {
-			if hold = s.holding(v); !hold.IsZero() {
+			if !looked {
+				hold, looked = s.holding(v), true
+			}
+			if !hold.IsZero() {
 				continue
 			}
 		}
@@ -419,6 +426,7 @@ func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Re
 		sub.whole = resp.Resources
 	}
 	s.clustersMoved = s.clustersMoved || sub.url == xds.ClusterType
+	s.led(sub.url)
 	resp.Version = sub.served.String()
 	if sub.version != "" && resp.Version == sub.version && xds.FullState(sub.url) {
 		// Of other types the version is that of the last response that the client ACKed,
@@ -489,25 +497,19 @@ func (s *Session) giveUpEndpoints() {
 func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Time) {
 	var wake time.Time
 	var gone []string
-	var needed map[string]struct{} // nil while not looked at
+	latest := s.now.Add(s.cfg.RemovalDelay - maxRemovalDelay)
 	for name, at := range sub.leaving {
 		if at.IsZero() {
 			at = s.now.Add(s.cfg.RemovalDelay)
 			sub.leaving[name] = at
 		}
-		if !at.After(s.now) && !at.Add(maxRemovalDelay-s.cfg.RemovalDelay).After(s.now) {
+		switch {
+		case at.After(s.now):
+			wake = earlier(wake, at)
+		case at.After(latest) && s.needs(name):
+			wake = earlier(wake, s.now.Add(s.cfg.RemovalDelay))
+		default:
 			gone = append(gone, name)
-		} else if !at.After(s.now) {
-			if needed == nil {
-				needed = s.needed()
-			}
-			if _, ok := needed[name]; !ok {
-				gone = append(gone, name)
-			} else {
-				wake = earlier(wake, s.now.Add(s.cfg.RemovalDelay))
-			}
-		} else if wake.IsZero() || at.Before(wake) {
-			wake = at
 		}
 	}
 	if len(gone) == 0 {
@@ -521,6 +523,9 @@ func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Tim
 	for _, name := range gone {
 		delete(sub.leaving, name)
 	}
+	if len(sub.leaving) == 0 {
+		s.needed = nil
+	}
 	if s.cfg.Form == Delta {
 		slices.Sort(gone)
 		return s.commit(sub, &Response{Removed: gone}, 0), time.Time{}
@@ -533,20 +538,30 @@ func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Tim
 	return s.commit(sub, set.response(), 0), time.Time{}
 }
 
-// needed returns the clusters that something leads to which the client was sent.
-func (s *Session) needed() map[string]struct{} {
-	needed := make(map[string]struct{})
-	for _, sub := range s.ordered {
-		if !leadsToClusters[sub.url] {
-			continue
-		}
-		for _, h := range sub.sent {
-			if h.last != nil {
-				xds.LeadsToClusters(h.last, func(cluster string) { needed[cluster] = struct{}{} })
+// needs reports whether something leads to a cluster which the client was sent.
+func (s *Session) needs(cluster string) bool {
+	if s.needed == nil {
+		s.needed = make(map[string]struct{})
+		for _, sub := range s.ordered {
+			if !leadsToClusters[sub.url] {
+				continue
+			}
+			for _, h := range sub.sent {
+				if h.last != nil {
+					xds.LeadsToClusters(h.last, func(cluster string) { s.needed[cluster] = struct{}{} })
+				}
 			}
 		}
 	}
-	return needed
+	_, ok := s.needed[cluster]
+	return ok
+}
+
+// led forgets what needs found: the client says or is sent something of a type.
+func (s *Session) led(typeURL string) {
+	if leadsToClusters[typeURL] {
+		s.needed = nil
+	}
 }
 
 // Idle reports whether Next would return no response of the state as it was when Next

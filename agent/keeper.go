@@ -627,6 +627,13 @@ func inOrder(a, b store.Record) int {
 	return xds.CompareReferences(x.Key.Type, y.Key.Type)
 }
 
+// missing returns what was there before the restart and was not stored.
+func (k *keeper) missing() []admin.NotStored {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return named(k.lost)
+}
+
 // status says how the disk is, and what is not written.
 func (k *keeper) status() *admin.Storage {
 	stored := k.disk.Status()

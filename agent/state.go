@@ -71,7 +71,7 @@ func (a *Agent) heldBack() (conditions []admin.Condition) {
 		}
 	}
 	if a.keeper != nil {
-		if lost := a.keeper.status().Lost; len(lost) > 0 {
+		if lost := a.keeper.missing(); len(lost) > 0 {
 			conditions = append(conditions, admin.Condition{Name: "state", OK: true, Reason: fmt.Sprintf(
 				"%s %s, which was there before the restart, was not stored (%s), and is missing until an upstream answers: %d resources in all, see holdfast status",
 				lost[0].Type, lost[0].Name, lost[0].Reason, len(lost))})

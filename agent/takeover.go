@@ -200,7 +200,9 @@ func (a *Agent) bind(ctx context.Context) error {
 	if other.Before() {
 		a.cfg.Log.Info("the other agent is of an earlier version, and releases what it has in its own time")
 		for i, step := range steps {
-			steps[i] = func(ctx context.Context) error { return patiently(ctx, step) }
+			steps[i] = func(ctx context.Context) error {
+				return patiently(ctx, step, func(error) bool { return true })
+			}
 		}
 		return a.bindAll(ctx, steps...)
 	}
@@ -213,14 +215,15 @@ func (a *Agent) bind(ctx context.Context) error {
 	return nil
 }
 
-// patiently tries until it works or handoverWithin has passed.
-func patiently(ctx context.Context, try func(context.Context) error) error {
+// patiently tries until it works, fails in a way that does not pass, or handoverWithin has
+// passed.
+func patiently(ctx context.Context, try func(context.Context) error, passes func(error) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, handoverWithin)
 	defer cancel()
 	for {
 		err := try(ctx)
-		if err == nil {
-			return nil
+		if err == nil || !passes(err) {
+			return err
 		}
 		select {
 		case <-ctx.Done():
@@ -292,7 +295,7 @@ func (a *Agent) bindREST(ctx context.Context) error {
 	if a.cfg.REST == "" {
 		return nil
 	}
-	err := a.free(ctx, func() (err error) {
+	err := a.free(ctx, func(context.Context) (err error) {
 		a.rest, err = listener.Listen(a.cfg.REST)
 		return err
 	})
@@ -303,24 +306,14 @@ func (a *Agent) bindREST(ctx context.Context) error {
 	return nil
 }
 
-func (a *Agent) bindSurface(ctx context.Context) error { return a.free(ctx, a.surface.Listen) }
+func (a *Agent) bindSurface(ctx context.Context) error {
+	return a.free(ctx, func(context.Context) error { return a.surface.Listen() })
+}
 
 // free listens on TCP addresses. One that takes over waits a while for an address that is
 // still in use.
-func (a *Agent) free(ctx context.Context, listen func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, handoverWithin)
-	defer cancel()
-	for {
-		err := listen()
-		if err == nil || !a.cfg.Takeover || !errors.Is(err, syscall.EADDRINUSE) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(handoverRetry):
-		}
-	}
+func (a *Agent) free(ctx context.Context, listen func(context.Context) error) error {
+	return patiently(ctx, listen, func(err error) bool { return a.cfg.Takeover && errors.Is(err, syscall.EADDRINUSE) })
 }
 
 // unbind gives up what was bound, where it is not served.

@@ -166,14 +166,11 @@ func ReadLine(r io.Reader) (string, error) {
 	return "", fmt.Errorf("more than %d bytes without an end of line", maxSaid)
 }
 
-// Confirm says that this process serves on everything that was released, and returns nil
-// when the other agent has accepted that, or has ended by itself. After an error, which
-// may be ErrWithdrawn, the other agent serves on and this one must not.
+// Confirm says, to an agent that is not Before, that this process serves on everything that
+// was released, and returns nil when that agent has accepted it, or has ended by itself. After
+// an error, which may be ErrWithdrawn, the other agent serves on and this one must not.
 func (t *Takeover) Confirm() error {
 	defer t.Abandon()
-	if t.before {
-		return nil
-	}
 	_, _ = io.WriteString(t.conn, Confirmed+"\n") // if nobody reads it, what follows says why
 	switch said, err := t.read(); {
 	case err != nil, said == Ended:

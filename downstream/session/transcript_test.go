@@ -30,7 +30,8 @@ import (
 //	again T         SotW: the client repeats its last request
 //	cut             a new stream begins; the client says what it has
 //	put T NAME@V    the state gets a new version ("eds=NAME": a cluster of type
-//	                EDS; "alias=NAME"; "ttl=60s": it ends 60 s from now)
+//	                EDS; "alias=NAME"; "leads=NAME": a route to a cluster;
+//	                "ttl=60s": it ends 60 s from now)
 //	del T NAME      an upstream says that it does not exist
 //	lose T NAME     the state no longer knows
 //	know T K        what is known of the wildcard is K; complete unless said
@@ -478,6 +479,11 @@ func (s *fakeState) do(verb, typeURL string, args []string, changed func(names [
 		for _, arg := range args[1:] {
 			if eds, ok := strings.CutPrefix(arg, "eds="); ok {
 				r.EDSName = eds
+			}
+			if cluster, ok := strings.CutPrefix(arg, "leads="); ok {
+				if err := r.Body.MarshalFrom(xdstest.Route(name, cluster)); err != nil {
+					return err
+				}
 			}
 			if text, ok := strings.CutPrefix(arg, "ttl="); ok {
 				ttl, err := time.ParseDuration(text)

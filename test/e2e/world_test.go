@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -184,7 +185,10 @@ func (w *world) runAgent() {
 			w.Logf("end of the agent's log:\n%s", p.Tail(60))
 		}
 	})
-	w.check(p.Wait(limit, func() error { return testbed.Dial("unix", w.path("xds.sock")) }))
+	// The admin socket is listened on a moment after the first.
+	w.check(p.Wait(limit, func() error {
+		return errors.Join(testbed.Dial("unix", w.path("xds.sock")), testbed.Dial("unix", w.path("admin.sock")))
+	}))
 }
 
 // startEnvoy writes a bootstrap with `holdfast bootstrap` and starts an Envoy on

@@ -7,6 +7,7 @@
 package rig
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -150,7 +151,9 @@ func (r *Rig) StartAgent(name string, flags ...string) *Agent {
 func (a *Agent) Restart() {
 	a.rig.Helper()
 	a.Process = a.rig.Start(a.name, a.args...)
-	a.rig.Check(a.Wait(Limit, func() error { return testbed.Dial("unix", a.Socket()) }))
+	a.rig.Check(a.Wait(Limit, func() error {
+		return errors.Join(testbed.Dial("unix", a.Socket()), testbed.Dial("unix", a.rig.Path(a.name+"-admin.sock")))
+	}))
 }
 
 // Socket is where the agent serves xDS.

@@ -28,17 +28,6 @@ import (
 // (protocol.md 9.1).
 const restPrefix = "/v3/discovery:"
 
-// restTypes are the kinds that REST serves. Secrets are not among them.
-var restTypes = map[string]string{
-	"clusters":          xds.ClusterType,
-	"endpoints":         xds.EndpointType,
-	"listeners":         xds.ListenerType,
-	"routes":            xds.RouteType,
-	"scoped-routes":     xds.ScopedRouteType,
-	"runtime":           xds.RuntimeType,
-	"extension_configs": xds.ExtensionConfigType,
-}
-
 // maxRESTRequest is the largest REST request: a Node of 77 KB, and names.
 const maxRESTRequest = 16 << 20
 
@@ -172,7 +161,7 @@ func nestedWithin(m protoreflect.Message, depth int) bool {
 // restType finds the type that a request is for, or answers what is wrong with it.
 func restType(w http.ResponseWriter, r *http.Request) (typeURL string, ok bool) {
 	kind, isDiscovery := strings.CutPrefix(r.URL.Path, restPrefix)
-	typeURL, known := restTypes[kind]
+	typeURL, known := xds.TypeByRESTName(kind)
 	switch {
 	case isDiscovery && kind == "secrets":
 		http.Error(w, "secrets are not served over REST: use SDS over gRPC on this socket", http.StatusForbidden)

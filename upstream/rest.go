@@ -99,18 +99,6 @@ func NewREST(cfg RESTConfig) (*REST, error) {
 	return &REST{server: newServer(cfg.URL, session.SotW, cfg.AckTimeout, cfg.Log, cfg.Observer), cfg: cfg, dialer: newDialer(cfg.Dial)}, nil
 }
 
-// restKinds are the last parts of the paths, by type. There is no path for other
-// types, and none for secrets: they do not belong into plain JSON.
-var restKinds = map[string]string{
-	xds.ClusterType:         "clusters",
-	xds.EndpointType:        "endpoints",
-	xds.ListenerType:        "listeners",
-	xds.RouteType:           "routes",
-	xds.ScopedRouteType:     "scoped-routes",
-	xds.RuntimeType:         "runtime",
-	xds.ExtensionConfigType: "extension_configs",
-}
-
 // Run polls until ctx ends or the server cannot be reached, and returns why.
 func (r *REST) Run(ctx context.Context, feed Feed, answered func() error) error {
 	tlsConfig, err := r.cfg.TLS()
@@ -129,7 +117,7 @@ func (r *REST) Run(ctx context.Context, feed Feed, answered func() error) error 
 		rest:    r,
 		client:  &http.Client{Transport: transport, Timeout: r.cfg.Timeout},
 		answers: make(chan message),
-		failed:  make(chan error, len(restKinds)),
+		failed:  make(chan error, len(xds.Types())),
 		polls:   make(map[string]*poll),
 		refused: make(map[string]bool),
 	}
@@ -191,8 +179,8 @@ func (w *restWire) send(ctx context.Context, req *session.Request, node *corev3.
 		}
 		return nil
 	}
-	kind, ok := restKinds[req.Type]
-	if !ok {
+	kind := xds.Info(req.Type).RESTName
+	if kind == "" {
 		w.rest.log.Warn("type is not served over REST and so not asked for", "type", xds.Short(req.Type))
 		return nil
 	}

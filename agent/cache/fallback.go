@@ -55,15 +55,11 @@ func (c *Cache) holdsBack(t *table, name string) bool {
 	return ok
 }
 
-// heldBack reports whether resources of a type are ever held back, so that it matters which
-// of them are stable. Endpoints are not: old ones lead nowhere.
-func heldBack(typeURL string) bool { return typeURL != xds.EndpointType }
-
 // unstable returns what the client has, or may have, that is not stable.
 func (w *Watch) unstable(unanswered map[string][]string) map[versioned]struct{} {
 	had := make(map[versioned]struct{})
 	for url, wt := range w.types {
-		if !heldBack(url) {
+		if !xds.Info(url).FallBack {
 			continue
 		}
 		t := w.c.tables[url]
@@ -184,10 +180,9 @@ func (c *Cache) Crashed(started time.Time) (suspects []Fact) {
 // somethingStable reports whether a client ever lived with a listener or a cluster:
 // otherwise an Envoy is better served with what there is.
 func (c *Cache) somethingStable() bool {
-	for _, url := range []string{xds.ListenerType, xds.ClusterType} {
-		t := c.tables[url]
-		if t == nil {
-			continue
+	for url, t := range c.tables {
+		if !xds.Info(url).GuardRemovals {
+			continue // only what Envoy cannot serve without
 		}
 		if len(t.former) > 0 {
 			return true

@@ -46,11 +46,6 @@ type accident struct {
 	confirmed int
 }
 
-// guarded are the types whose removals are guarded.
-func guarded(typeURL string) bool {
-	return typeURL == xds.ListenerType || typeURL == xds.ClusterType
-}
-
 // withhold makes a removal wait: until a time or, with the zero time, as long as there is
 // an accident.
 func (c *Cache) withhold(t *table, name string, until time.Time) {
@@ -116,7 +111,7 @@ func (c *Cache) doubt(t *table, names []string, asked time.Time, others bool) (n
 	if !c.guards() {
 		return names
 	}
-	confirms := guarded(t.url) && c.askedAgain(asked)
+	confirms := xds.Info(t.url).GuardRemovals && c.askedAgain(asked)
 	var doubted []string
 	for _, name := range names {
 		until, waits := t.withheld[name]
@@ -132,7 +127,7 @@ func (c *Cache) doubt(t *table, names []string, asked time.Time, others bool) (n
 	}
 	switch {
 	case len(doubted) == 0:
-	case guarded(t.url) && c.tooMany(t, doubted):
+	case xds.Info(t.url).GuardRemovals && c.tooMany(t, doubted):
 		c.holdBack(t, doubted, confirms)
 	case c.accident != nil && !confirms:
 		for _, name := range doubted {
@@ -207,7 +202,7 @@ func (c *Cache) holdBack(t *table, names []string, anew bool) {
 // doubled: a control plane may remove name by name.
 func (c *Cache) tellWithheld(t *table) {
 	n := t.countWithheld()
-	if !guarded(t.url) || n < 2*t.toldWithheld {
+	if !xds.Info(t.url).GuardRemovals || n < 2*t.toldWithheld {
 		return
 	}
 	t.toldWithheld = n
@@ -262,8 +257,8 @@ func (c *Cache) endAccident(now time.Time) {
 	if c.accident == nil {
 		return
 	}
-	for _, url := range []string{xds.ListenerType, xds.ClusterType} {
-		if c.awaitsAnswer(c.table(url)) {
+	for url, t := range c.tables {
+		if xds.Info(url).GuardRemovals && c.awaitsAnswer(t) {
 			return
 		}
 	}
@@ -340,7 +335,7 @@ func (c *Cache) confirm(now time.Time) (next time.Time) {
 // confirmAbsent removes what is held back of a type, since a source that was asked again
 // has told all it has, and did not put it.
 func (c *Cache) confirmAbsent(t *table, asked time.Time) {
-	if !guarded(t.url) || !c.askedAgain(asked) {
+	if !xds.Info(t.url).GuardRemovals || !c.askedAgain(asked) {
 		return
 	}
 	ch := newChanges(t)

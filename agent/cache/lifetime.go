@@ -86,18 +86,6 @@ func sameLifetime(r, as *xds.Resource) *xds.Resource {
 	return r.WithLifetime(as.TTL(), as.Deadline())
 }
 
-// removedByExpiry are the types whose expiry is told to clients as a removal. Of
-// the others Envoy ignores it, or, for extension configurations, answers every
-// request with 500 (protocol.md 6.3, V5): they are dropped here and nothing is
-// said.
-func removedByExpiry(typeURL string) bool {
-	switch typeURL {
-	case xds.EndpointType, xds.RouteType, xds.VirtualHostType, xds.SecretType, xds.ExtensionConfigType:
-		return false
-	}
-	return true
-}
-
 // expire drops what has outlived its deadline and returns when the next one does;
 // the zero time for none.
 func (c *Cache) expire(now time.Time) (next time.Time) {
@@ -113,7 +101,7 @@ func (c *Cache) expire(now time.Time) (next time.Time) {
 		}
 		t := x.table
 		t.expired++
-		if !removedByExpiry(t.url) {
+		if !xds.Info(t.url).RemoveExpired {
 			c.drop(t, x.name)
 			continue
 		}

@@ -112,7 +112,7 @@ func (c *Cache) restore(s Saved, now time.Time) {
 			}
 			c.log(t, s.Name)
 		}
-		if e == nil && s.Content == nil && s.Previous != nil && !local && heldBack(t.url) {
+		if e == nil && s.Content == nil && s.Previous != nil && !local && xds.Info(t.url).FallBack {
 			c.retire(t, s.Name, s.Previous, now)
 		}
 		return
@@ -130,7 +130,7 @@ func (c *Cache) restore(s Saved, now time.Time) {
 		e.good, e.goodSource, e.standing = r, e.source, xds.Accepted
 	}
 	switch {
-	case !heldBack(t.url):
+	case !xds.Info(t.url).FallBack:
 	case s.Stable:
 		e.stable = r
 	case s.Previous != nil:

@@ -33,7 +33,7 @@ type probation struct {
 // that was sent a content, or says that it has it, can make it stable.
 func (w *Watch) onProbation(t *table, e *entry) {
 	wt := w.types[t.url]
-	if wt == nil || e.local() || !heldBack(t.url) || e.good == nil || !wt.covers(e.good) {
+	if wt == nil || e.local() || !xds.Info(t.url).FallBack || e.good == nil || !wt.covers(e.good) {
 		return
 	}
 	if e.isStable() {

@@ -71,7 +71,7 @@ func TestAHeartbeatOfTheAcceptedVersionMovesTheDeadlineOfWhatItsSourceGave(t *te
 // protocol.md 6.2, 6.3: some types are removed, others dropped without a word.
 func TestWhatOutlivesItsTTLIsNotServed(t *testing.T) {
 	for _, typeURL := range xds.Types() {
-		told := removedByExpiry(typeURL)
+		told := xds.Info(typeURL).RemoveExpired
 		t.Run(xds.Short(typeURL), func(t *testing.T) {
 			running(t, Config{}, func(t *testing.T, c *Cache) {
 				w := watch(c, "a", typeURL, "a", "b", "c")

@@ -56,7 +56,7 @@ func TestEveryServiceServesItsType(t *testing.T) {
 				r.cp.Set(&discoveryv3.Resource{Name: "n", Resource: xdstest.Unknown(s.typeURL, "n")})
 				c := r.client(xdstest.ClientConfig{Method: s.method(r.below)})
 				name := "n"
-				if xds.LegacyWildcard(s.typeURL) {
+				if xds.Info(s.typeURL).LegacyWildcard {
 					c.Subscribe(s.typeURL)
 				} else {
 					c.Subscribe(s.typeURL, name)

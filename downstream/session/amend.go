@@ -38,7 +38,7 @@ func (s *Session) amendFullState(sub *subscription, v View) *Response {
 			}
 		case h == nil || !sub.absent(v, name, item):
 			// Nobody said that it is gone.
-		case sub.url == xds.ClusterType:
+		case xds.Info(sub.url).RemoveLate:
 			s.leave(sub, name)
 		default:
 			dropped = append(dropped, name)

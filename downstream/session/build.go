@@ -209,7 +209,7 @@ func (s *Session) considerItem(sub *subscription, v View, name string, item xds.
 		case h == nil && !due && (sub.url != xds.VirtualHostType || !sub.wildcard):
 			// Of virtual hosts Envoy waits at its start for a word, and one about
 			// what it never had is enough (protocol.md V11).
-		case h != nil && sub.url == xds.ClusterType:
+		case h != nil && xds.Info(sub.url).RemoveLate:
 			s.leave(sub, name)
 		default:
 			removed = append(removed, name)
@@ -463,7 +463,7 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 		if !gone && h.last == nil {
 			continue // refused before it was ever accepted: the client has none
 		}
-		if gone && (sub.url != xds.ClusterType || h.last == nil) {
+		if gone && (!xds.Info(sub.url).RemoveLate || h.last == nil) {
 			set.dropped = append(set.dropped, name)
 			set.differs = true
 			continue

@@ -170,7 +170,7 @@ func (fz *fuzzTalk) subscribe(c *fuzzClient, name string, more bool) {
 	switch {
 	case fz.form == SotW:
 		fz.request(fz.full(c))
-	case !c.requested && name == "*" && xds.LegacyWildcard(c.url):
+	case !c.requested && name == "*" && xds.Info(c.url).LegacyWildcard:
 		fz.request(&Request{Type: c.url})
 	case more:
 		c.explicit = true
@@ -191,7 +191,7 @@ func (fz *fuzzTalk) resource(typeURL, name string) *xds.Resource {
 // full is the SotW request that names everything that the client wants.
 func (fz *fuzzTalk) full(c *fuzzClient) *Request {
 	names := slices.Sorted(maps.Keys(c.names))
-	if slices.Equal(names, []string{"*"}) && !c.explicit && xds.LegacyWildcard(c.url) {
+	if slices.Equal(names, []string{"*"}) && !c.explicit && xds.Info(c.url).LegacyWildcard {
 		names = nil
 	}
 	c.explicit = c.explicit || len(names) > 0

@@ -7,14 +7,6 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// leadsToClusters are the types that are held back while a cluster is not ready for them.
-var leadsToClusters = map[string]bool{
-	xds.ListenerType:    true,
-	xds.RouteType:       true,
-	xds.ScopedRouteType: true,
-	xds.VirtualHostType: true,
-}
-
 // hold keeps listeners and routes back while what they need is about to come: the endpoints of
 // a cluster that was sent, since requests to one that Envoy is warming fail; and a cluster that
 // a changed route leads to and that nobody knows, since control planes without an order among
@@ -71,7 +63,7 @@ func (s *Session) arrived(v View) {
 
 // leads reports whether the client asked for anything that is held back.
 func (s *Session) leads() bool {
-	return slices.ContainsFunc(s.ordered, func(sub *subscription) bool { return leadsToClusters[sub.url] })
+	return slices.ContainsFunc(s.ordered, func(sub *subscription) bool { return xds.Info(sub.url).LeadsToClusters })
 }
 
 // holding returns until when listeners and routes are held back, the zero time for not at all. It
@@ -124,7 +116,7 @@ func (s *Session) lookAtMoved(v View) {
 
 // move notes that a resource changed that the client has and that may lead to other clusters.
 func (s *Session) move(sub *subscription, name string) {
-	if !leadsToClusters[sub.url] || sub.sent[name] == nil {
+	if !xds.Info(sub.url).LeadsToClusters || sub.sent[name] == nil {
 		return
 	}
 	if s.hold.moved == nil {

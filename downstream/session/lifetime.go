@@ -6,17 +6,9 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// carriesTTL are the types whose TTL means something to Envoy. In SotW none does:
-// there its expiry crashes Envoy 1.40 (protocol.md V4, 6.4, 6.5).
-var carriesTTL = map[string]bool{
-	xds.ListenerType: true,
-	xds.ClusterType:  true,
-	xds.RuntimeType:  true,
-}
-
 // passesTTL tells whether the client is told how long resources live.
 func (sub *subscription) passesTTL() bool {
-	return sub.cfg.Form == Delta && sub.cfg.TTL && carriesTTL[sub.url]
+	return sub.cfg.Form == Delta && sub.cfg.TTL && xds.Info(sub.url).PassTTL
 }
 
 // beatMargin is how much must remain of the lifetime that the client was told for

@@ -296,7 +296,7 @@ func (s *Session) Next(v View, now time.Time) (*Response, time.Time) {
 	var hold time.Time
 	looked := false
 	for _, sub := range s.ordered {
-		if leadsToClusters[sub.url] {
+		if xds.Info(sub.url).LeadsToClusters {
 			if !looked {
 				hold, looked = s.holding(v), true
 			}
@@ -543,7 +543,7 @@ func (s *Session) needs(cluster string) bool {
 	if s.needed == nil {
 		s.needed = make(map[string]struct{})
 		for _, sub := range s.ordered {
-			if !leadsToClusters[sub.url] {
+			if !xds.Info(sub.url).LeadsToClusters {
 				continue
 			}
 			for _, h := range sub.sent {
@@ -559,7 +559,7 @@ func (s *Session) needs(cluster string) bool {
 
 // led forgets what needs found: the client says or is sent something of a type.
 func (s *Session) led(typeURL string) {
-	if leadsToClusters[typeURL] {
+	if xds.Info(typeURL).LeadsToClusters {
 		s.needed = nil
 	}
 }

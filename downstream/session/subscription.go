@@ -220,7 +220,7 @@ func (sub *subscription) requestDelta(req *Request, first bool) *Interest {
 	in := &Interest{Type: sub.url}
 	was := sub.wildcard
 	if first {
-		if len(req.Subscribe) == 0 && len(req.Unsubscribe) == 0 && !req.trimmed && xds.LegacyWildcard(sub.url) {
+		if len(req.Subscribe) == 0 && len(req.Unsubscribe) == 0 && !req.trimmed && xds.Info(sub.url).LegacyWildcard {
 			sub.startWildcard()
 		}
 		// The versions may come from before a restart; they are content hashes
@@ -321,7 +321,7 @@ func (sub *subscription) wantsWildcard(req *Request, first bool) bool {
 			return true
 		}
 	}
-	if len(req.Names) == 0 && !req.trimmed && xds.LegacyWildcard(sub.url) && (first || !sub.explicit) {
+	if len(req.Names) == 0 && !req.trimmed && xds.Info(sub.url).LegacyWildcard && (first || !sub.explicit) {
 		return true // 2.1; later requests of the kind keep it
 	}
 	if sub.kept {

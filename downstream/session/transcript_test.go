@@ -192,7 +192,7 @@ func (tk *talk) subscribe(typeURL string, add bool, names []string) {
 			delete(c.names, n)
 		}
 	}
-	legacy := xds.LegacyWildcard(typeURL) && slices.Equal(names, []string{"*"}) && c.first
+	legacy := xds.Info(typeURL).LegacyWildcard && slices.Equal(names, []string{"*"}) && c.first
 	switch {
 	case tk.form == SotW:
 		req.Names = slices.Sorted(maps.Keys(c.names))

@@ -1,6 +1,9 @@
 package xds
 
-import "strings"
+import (
+	"cmp"
+	"strings"
+)
 
 const googleapis = "type.googleapis.com/"
 
@@ -33,122 +36,138 @@ const (
 	WrapperType = googleapis + "envoy.service.discovery.v3.Resource"
 )
 
-// typeInfo is what the protocol says of one type.
-type typeInfo struct {
-	short string
-	// order is the place in a push (design.md I4).
-	order int
-	// fullState: a SotW response is the complete set, and absence is deletion
+// TypeInfo says how holdfast treats the resources of one type. Whatever depends on the type of a
+// resource, and not on its content, is a field here.
+type TypeInfo struct {
+	// Short is the customary abbreviation; of a type that is not in the table, the name of its
+	// message.
+	Short string
+	// RESTName ends the path at which the type is fetched over REST ("/v3/discovery:clusters");
+	// "" if it cannot be. Secrets do not belong into plain JSON.
+	RESTName string
+	// FullState says that a SotW response is the complete set, so that absence is deletion
 	// (protocol.md 1.13; design.md I3).
-	fullState bool
+	FullState bool
+	// LegacyWildcard says that a first request that names nothing means everything. The xDS
+	// specification says so of all types; of Envoy's it is true of LDS, CDS and SRDS, and VHDS,
+	// which exists in Delta only: of others Envoy sends such requests to say that it wants
+	// nothing (protocol.md 2.1, V8, V11). Of types that are not Envoy's, such as Istio's, it is
+	// true.
+	LegacyWildcard bool
+	// PassTTL says that Envoy enforces the TTL of a Delta resource. In SotW it enforces none:
+	// there an expiry crashes Envoy 1.40 (protocol.md V4, 6.4, 6.5).
+	PassTTL bool
+	// RemoveExpired says that clients are told of a resource that has outlived its TTL as of a
+	// removal. Of other types Envoy ignores that or, for extension configurations, answers
+	// every request with 500 (protocol.md 6.3, V5).
+	RemoveExpired bool
+	// GuardRemovals says that the removal guard counts the removals of the type (design.md I10).
+	GuardRemovals bool
+	// FallBack says that after a crash loop the stable version may be served in place of the
+	// newest. Old endpoints lead nowhere.
+	FallBack bool
+	// LeadsToClusters says that the resources send requests to clusters, which must be there
+	// before them (design.md I4; see LeadsToClusters).
+	LeadsToClusters bool
+	// RemoveLate says that a removal is sent last of all: what else was sent may have led to
+	// the resource (design.md I4).
+	RemoveLate bool
+	// OnDemand says that Envoy subscribes to a name because of a request, which waits until the
+	// server speaks of that name (protocol.md 3.15, V11).
+	OnDemand bool
+
+	order     int // the place in a push (design.md I4)
+	reference int // see CompareReferences
 }
 
-// pushOrder is design.md I4: a cluster before its endpoints, both before the
-// listeners and routes that lead to them; what a listener needs after it, since
-// a client asks for it only then.
-var pushOrder = []struct {
+// types is in push order (design.md I4): a cluster before its endpoints, both before the
+// listeners and routes that lead to them; what a listener needs after it, since a client asks
+// for it only then.
+var types = []struct {
 	url  string
-	info typeInfo
+	info TypeInfo
 }{
-	{ClusterType, typeInfo{short: "CDS", fullState: true}},
-	{EndpointType, typeInfo{short: "EDS"}},
-	{ListenerType, typeInfo{short: "LDS", fullState: true}},
-	{RouteType, typeInfo{short: "RDS"}},
-	{ScopedRouteType, typeInfo{short: "SRDS", fullState: true}},
-	{VirtualHostType, typeInfo{short: "VHDS"}},
-	{ThriftRouteType, typeInfo{short: "TRDS"}},
-	{SecretType, typeInfo{short: "SDS"}},
-	{RuntimeType, typeInfo{short: "RTDS"}},
-	{ExtensionConfigType, typeInfo{short: "ECDS"}},
+	{ClusterType, TypeInfo{Short: "CDS", RESTName: "clusters", FullState: true, LegacyWildcard: true, PassTTL: true, RemoveExpired: true, GuardRemovals: true, FallBack: true, RemoveLate: true, reference: 1}},
+	{EndpointType, TypeInfo{Short: "EDS", RESTName: "endpoints"}},
+	{ListenerType, TypeInfo{Short: "LDS", RESTName: "listeners", FullState: true, LegacyWildcard: true, PassTTL: true, RemoveExpired: true, GuardRemovals: true, FallBack: true, LeadsToClusters: true, reference: 5}},
+	{RouteType, TypeInfo{Short: "RDS", RESTName: "routes", FallBack: true, LeadsToClusters: true, reference: 3}},
+	{ScopedRouteType, TypeInfo{Short: "SRDS", RESTName: "scoped-routes", FullState: true, LegacyWildcard: true, RemoveExpired: true, FallBack: true, LeadsToClusters: true, reference: 4}},
+	{VirtualHostType, TypeInfo{Short: "VHDS", LegacyWildcard: true, FallBack: true, LeadsToClusters: true, OnDemand: true, reference: 2}},
+	{ThriftRouteType, TypeInfo{Short: "TRDS", RemoveExpired: true, FallBack: true}},
+	{SecretType, TypeInfo{Short: "SDS", FallBack: true}},
+	{RuntimeType, TypeInfo{Short: "RTDS", RESTName: "runtime", PassTTL: true, RemoveExpired: true, FallBack: true}},
+	{ExtensionConfigType, TypeInfo{Short: "ECDS", RESTName: "extension_configs", FallBack: true, reference: 2}},
 }
 
-var knownTypes = func() map[string]typeInfo {
-	m := make(map[string]typeInfo, len(pushOrder))
-	for i, t := range pushOrder {
-		t.info.order = i
-		m[t.url] = t.info
+var infos = func() map[string]*TypeInfo {
+	m := make(map[string]*TypeInfo, len(types))
+	for i := range types {
+		types[i].info.order = i
+		m[types[i].url] = &types[i].info
 	}
 	return m
 }()
 
-// Types returns the known type URLs in push order.
-func Types() []string {
-	urls := make([]string, len(pushOrder))
-	for i, t := range pushOrder {
-		urls[i] = t.url
+// Info returns how a type is treated, never nil. Callers must not change it.
+func Info(typeURL string) *TypeInfo {
+	if info, known := infos[typeURL]; known {
+		return info
+	}
+	return &TypeInfo{
+		Short:          typeURL[strings.LastIndexByte(typeURL, '/')+1:],
+		LegacyWildcard: typeURL != "" && !strings.HasPrefix(typeURL, googleapis+"envoy."),
+		RemoveExpired:  true,
+		FallBack:       true,
+		order:          len(types),
+	}
+}
+
+// Types returns the type URLs of the table in push order.
+func Types() []string { return TypesWhere(func(*TypeInfo) bool { return true }) }
+
+// TypesWhere returns the type URLs of the table for which holds is true, in push order.
+func TypesWhere(holds func(*TypeInfo) bool) (urls []string) {
+	for i := range types {
+		if holds(&types[i].info) {
+			urls = append(urls, types[i].url)
+		}
 	}
 	return urls
 }
 
-// CompareTypes orders type URLs as they are pushed (design.md I4): the known
-// ones in their order, then the others alphabetically.
+// CompareTypes orders type URLs as they are pushed (design.md I4): those of the table in its
+// order, then the others alphabetically.
 func CompareTypes(a, b string) int {
-	ia, oka := knownTypes[a]
-	ib, okb := knownTypes[b]
-	switch {
-	case oka && okb:
-		return ia.order - ib.order
-	case oka:
-		return -1
-	case okb:
-		return 1
-	default:
-		return strings.Compare(a, b)
-	}
+	return cmp.Or(Info(a).order-Info(b).order, strings.Compare(a, b))
 }
 
 // CompareReferences orders type URLs so that what others refer to comes first: endpoints
 // and secrets, the clusters that name them, the routes that lead to those, listeners at
-// the end. Types that nobody knows come first, too.
-func CompareReferences(a, b string) int { return depth(a) - depth(b) }
+// the end. Types that are not in the table come first, too.
+func CompareReferences(a, b string) int { return Info(a).reference - Info(b).reference }
 
-// depth returns how many types may stand between a type and what refers to nothing.
-func depth(typeURL string) int {
-	switch typeURL {
-	case ClusterType:
-		return 1
-	case ExtensionConfigType, VirtualHostType:
-		return 2
-	case RouteType:
-		return 3
-	case ScopedRouteType:
-		return 4
-	case ListenerType:
-		return 5
-	}
-	return 0
-}
+// FullState reports whether a SotW response of the type is the complete set.
+func FullState(typeURL string) bool { return Info(typeURL).FullState }
 
-// FullState reports whether a SotW response of the type is the complete set, so
-// that absence is deletion: LDS, CDS and SRDS (design.md I3, protocol.md 1.13).
-func FullState(typeURL string) bool { return knownTypes[typeURL].fullState }
+// Short returns the customary abbreviation of a type URL of the table ("CDS"), and of any other
+// the message name after the last slash.
+func Short(typeURL string) string { return Info(typeURL).Short }
 
-// LegacyWildcard reports whether a first request of the type that names nothing
-// means everything. The xDS specification says so of all types; of Envoy's it is true of LDS,
-// CDS and SRDS, and VHDS, which exists in Delta only: of others Envoy sends such requests to
-// say that it wants nothing (protocol.md 2.1, V8, V11). So it is true of types that are not
-// Envoy's, such as Istio's.
-func LegacyWildcard(typeURL string) bool {
-	if _, known := knownTypes[typeURL]; !known {
-		return typeURL != "" && !strings.HasPrefix(typeURL, googleapis+"envoy.")
-	}
-	return typeURL == VirtualHostType || knownTypes[typeURL].fullState
-}
-
-// Short returns the customary abbreviation of a known type URL ("CDS"), and of
-// any other the message name after the last slash.
-func Short(typeURL string) string {
-	if info, ok := knownTypes[typeURL]; ok {
-		return info.short
-	}
-	return typeURL[strings.LastIndexByte(typeURL, '/')+1:]
-}
-
-// TypeByShort is the inverse of Short for the known types; ok is false for
+// TypeByShort is the inverse of Short for the types of the table; ok is false for
 // anything else. Letter case is ignored.
 func TypeByShort(short string) (typeURL string, ok bool) {
-	for _, t := range pushOrder {
-		if strings.EqualFold(t.info.short, short) {
+	for _, t := range types {
+		if strings.EqualFold(t.info.Short, short) {
+			return t.url, true
+		}
+	}
+	return "", false
+}
+
+// TypeByRESTName returns the type that is fetched under a name over REST; ok is false for none.
+func TypeByRESTName(name string) (typeURL string, ok bool) {
+	for _, t := range types {
+		if name != "" && t.info.RESTName == name {
 			return t.url, true
 		}
 	}

@@ -59,7 +59,7 @@ func TestOnlyAFewTypesAreCompleteSetsOrHaveALegacyWildcard(t *testing.T) {
 		if got, want := FullState(url), slices.Contains(full, url); got != want {
 			t.Errorf("FullState(%s) = %v", Short(url), got)
 		}
-		if got, want := LegacyWildcard(url), slices.Contains(full, url) || url == VirtualHostType || url == unknownType; got != want {
+		if got, want := Info(url).LegacyWildcard, slices.Contains(full, url) || url == VirtualHostType || url == unknownType; got != want {
 			t.Errorf("LegacyWildcard(%s) = %v", Short(url), got)
 		}
 	}
@@ -69,7 +69,7 @@ func TestOnlyAFewTypesAreCompleteSetsOrHaveALegacyWildcard(t *testing.T) {
 		googleapis + "istio.networking.nds.v1.NameTable":   true,
 		"istio.io/debug": true,
 	} {
-		if got := LegacyWildcard(url); got != want {
+		if got := Info(url).LegacyWildcard; got != want {
 			t.Errorf("LegacyWildcard(%s) = %v", Short(url), got)
 		}
 	}

@@ -239,7 +239,7 @@ func (cp *ControlPlane) rename(st *stream, sub *subscription, typeURL string, fi
 	switch {
 	case star:
 		sub.wildcard, sub.legacy = true, false
-	case first && len(names) == 0 && xds.LegacyWildcard(typeURL):
+	case first && len(names) == 0 && xds.Info(typeURL).LegacyWildcard:
 		sub.wildcard, sub.legacy = true, true
 	case first && envoy && cp.wildcardNodes[st.node.GetId()]:
 		sub.wildcard, sub.legacy = true, true // 2.4: names only, after a reconnect
@@ -284,7 +284,7 @@ func (cp *ControlPlane) handleDelta(st *stream, req *discoveryv3.DeltaDiscoveryR
 		if cp.config.ResendAll || cp.config.EmptyVersions {
 			sub.distrust()
 		}
-		if len(req.GetResourceNamesSubscribe()) == 0 && xds.LegacyWildcard(typeURL) {
+		if len(req.GetResourceNamesSubscribe()) == 0 && xds.Info(typeURL).LegacyWildcard {
 			sub.wildcard, sub.owed = true, true // 2.1, 2.7
 		}
 	}

@@ -44,7 +44,7 @@ func newView(typeURL string) *view {
 }
 
 func (v *view) subscribe(names []string) {
-	if len(names) == 0 && xds.LegacyWildcard(v.typeURL) && len(v.names) == 0 {
+	if len(names) == 0 && xds.Info(v.typeURL).LegacyWildcard && len(v.names) == 0 {
 		v.wildcard = true
 	}
 	for _, name := range names {

@@ -193,7 +193,7 @@ func (fz *fuzzTalk) take() {
 }
 
 func (fz *fuzzTalk) hear(req *Request) {
-	if !fz.serverType(req.Type).asked && !xds.LegacyWildcard(req.Type) && len(req.Names)+len(req.Subscribe) == 0 && req.Nonce == "" {
+	if !fz.serverType(req.Type).asked && !xds.Info(req.Type).LegacyWildcard && len(req.Names)+len(req.Subscribe) == 0 && req.Nonce == "" {
 		fz.fail("%s: the first request names nothing", xds.Short(req.Type))
 	}
 	if slices.ContainsFunc(req.Subscribe, func(n string) bool { return slices.Contains(req.Unsubscribe, n) }) {

@@ -797,7 +797,7 @@ func (sub *subscription) tellAll() {
 // nothing was ever named (protocol.md 2.1, 2.3).
 func (sub *subscription) wanted() []string {
 	names := slices.Sorted(maps.Keys(sub.names))
-	if sub.wildcard && (len(names) > 0 || sub.explicit || !xds.LegacyWildcard(sub.url)) {
+	if sub.wildcard && (len(names) > 0 || sub.explicit || !xds.Info(sub.url).LegacyWildcard) {
 		names = slices.Insert(names, 0, xds.Wildcard)
 	}
 	sub.explicit = sub.explicit || len(names) > 0

@@ -303,7 +303,7 @@ func (st *serverType) last() string {
 // subscribe takes in the subscription of a request, as a server does
 // (protocol.md section 2).
 func (st *serverType) subscribe(form Form, req *Request) {
-	legacy := !st.asked && xds.LegacyWildcard(req.Type)
+	legacy := !st.asked && xds.Info(req.Type).LegacyWildcard
 	st.asked = true
 	if form == Delta {
 		st.explicit = st.explicit || len(req.Subscribe) > 0
@@ -319,7 +319,7 @@ func (st *serverType) subscribe(form Form, req *Request) {
 		return
 	}
 	st.explicit = st.explicit || len(req.Names) > 0
-	if len(req.Names) == 0 && !st.explicit && xds.LegacyWildcard(req.Type) {
+	if len(req.Names) == 0 && !st.explicit && xds.Info(req.Type).LegacyWildcard {
 		st.names[xds.Wildcard] = true
 		return
 	}

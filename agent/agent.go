@@ -33,7 +33,6 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
 	"github.com/holdfast-xds/holdfast/upstream"
-	upstreamsession "github.com/holdfast-xds/holdfast/upstream/session"
 )
 
 // Config configures an Agent.
@@ -44,7 +43,7 @@ type Config struct {
 	// dns:///host:port, file:DIR or http(s)://host. At least one, unless there are
 	// certificates to serve.
 	Upstreams    []string
-	UpstreamForm upstreamsession.Form
+	UpstreamForm xds.Form
 	// RESTRefresh is the pause between two polls of an http(s):// upstream; 0 for
 	// the default.
 	RESTRefresh time.Duration

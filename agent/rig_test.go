@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
-	upstreamsession "github.com/holdfast-xds/holdfast/upstream/session"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -43,13 +43,13 @@ func inBothForms(t *testing.T, test func(*rig)) {
 			synctest.Test(t, func(t *testing.T) {
 				r := &rig{T: t, form: form, cp: xdstest.New(xdstest.Config{}), up: &xdstest.Pipe{}, down: &xdstest.Pipe{}}
 				r.cfg = Config{
-					Version: "test", Upstreams: []string{upstreamAddr}, UpstreamForm: upstreamsession.Delta,
+					Version: "test", Upstreams: []string{upstreamAddr}, UpstreamForm: xds.Delta,
 					Socket: downstream.SocketConfig{Path: "xds.sock"}, Log: slog.New(slog.DiscardHandler),
 					StaleAfter: 10_000 * time.Hour, // so that streams are not replaced in tests that let days pass
 				}
 				r.cfg.Security.Plaintext = true
 				if form == xdstest.SotW {
-					r.cfg.UpstreamForm = upstreamsession.SotW
+					r.cfg.UpstreamForm = xds.SotW
 				}
 				r.cp.Set(xdstest.Cluster("c1", ""), xdstest.CLA("c1", "127.0.0.1:1"), xdstest.Listener("l1", 1, "r1"), xdstest.Route("r1", "c1"))
 				r.cp.Serve(r.up.Listen())

@@ -14,6 +14,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
 // State is what a Server serves.
@@ -29,7 +30,7 @@ type Client struct {
 	Stream uint64
 	// Node is what the client said on its first request; never nil.
 	Node *corev3.Node
-	Form session.Form
+	Form xds.Form
 	// Peer is the network address of the client, "" on a Unix socket.
 	Peer string
 	// Fetch says that it is one request without a stream.

@@ -38,7 +38,7 @@ func (s *Server) fetch(ctx context.Context, req *session.Request, node *corev3.N
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	view, err := s.attach(Client{Stream: s.number(), Node: node, Form: session.SotW, Fetch: true})
+	view, err := s.attach(Client{Stream: s.number(), Node: node, Form: xds.SotW, Fetch: true})
 	if err != nil {
 		return nil, err
 	}
@@ -78,6 +78,7 @@ func (s *Server) fetch(ctx context.Context, req *session.Request, node *corev3.N
 // from a machine of its own.
 func (s *Server) answer(view View, req *session.Request, node *corev3.Node, subscribe bool) (resp *session.Response) {
 	machine := session.New(session.Config{
+		Form:         xds.SotW,
 		KeepWildcard: node.GetUserAgentName() == xds.EnvoyUserAgent,
 		TTL:          enforcesTTL(node),
 		HadWildcard:  view.HadWildcard,

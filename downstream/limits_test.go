@@ -68,7 +68,7 @@ func TestAClientIsHeldToItsLimits(t *testing.T) {
 			var log bytes.Buffer
 			seen := refusals{of: make(map[string]int)}
 			s := New(Config{Limits: limits, Observer: seen})
-			g, machine := newGate(s, slog.New(slog.NewTextHandler(&log, nil))), session.New(session.Config{Form: session.Delta})
+			g, machine := newGate(s, slog.New(slog.NewTextHandler(&log, nil))), session.New(session.Config{Form: xds.Delta})
 			feed := func(req *session.Request) {
 				again := *req
 				if g.admit(&again, machine) {
@@ -136,7 +136,7 @@ func TestRequestsThatComeTooFastWait(t *testing.T) {
 func TestTheDefaultLimitsLeaveRoomForALargeMesh(t *testing.T) {
 	seen := refusals{of: make(map[string]int)}
 	s := New(Config{Observer: seen})
-	g, machine := newGate(s, slog.New(slog.DiscardHandler)), session.New(session.Config{Form: session.Delta})
+	g, machine := newGate(s, slog.New(slog.DiscardHandler)), session.New(session.Config{Form: xds.Delta})
 	for _, typeURL := range xds.Types()[:4] {
 		req := &session.Request{Type: typeURL, Subscribe: names(20_000), Initial: versions(20_000)}
 		g.admit(req, machine)

@@ -181,7 +181,7 @@ func (s *Server) connection(change int) {
 type StreamState struct {
 	Stream uint64
 	NodeID string // "" before the first request
-	Form   session.Form
+	Form   xds.Form
 	Peer   string
 	Since  time.Time
 	// Types lists the types that were asked for, in push order.
@@ -202,7 +202,7 @@ func (s *Server) Streams() []StreamState {
 }
 
 // serve serves one stream: of all types, or of the one that typeURL names.
-func (s *Server) serve(ctx context.Context, form session.Form, typeURL string, w wire) error {
+func (s *Server) serve(ctx context.Context, form xds.Form, typeURL string, w wire) error {
 	st := &stream{server: s, form: form, typeURL: typeURL, wire: w, since: time.Now(), poke: make(chan struct{}, 1), written: make(chan struct{}, 1)}
 	if p, ok := peer.FromContext(ctx); ok && p.Addr.Network() != "unix" {
 		st.peer = p.Addr.String()

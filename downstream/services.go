@@ -78,13 +78,13 @@ func (s *Server) register(g *grpc.Server) {
 
 // streamHandler serves the streaming methods, which are named Delta… and Stream….
 func (s *Server) streamHandler(method, typeURL string) grpc.StreamHandler {
-	form := session.SotW
+	form := xds.SotW
 	if strings.HasPrefix(method, "Delta") {
-		form = session.Delta
+		form = xds.Delta
 	}
 	return func(_ any, g grpc.ServerStream) error {
 		w := wire(sotwWire{g})
-		if form == session.Delta {
+		if form == xds.Delta {
 			w = deltaWire{g}
 		}
 		return s.serve(g.Context(), form, typeURL, w)

@@ -24,7 +24,7 @@ type stream struct {
 	// Set at the start.
 	server *Server
 	number uint64
-	form   session.Form
+	form   xds.Form
 	// typeURL is the only type of the stream; "" for ADS.
 	typeURL string
 	peer    string

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-xds/holdfast/internal/dial"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream/codec"
 	"github.com/holdfast-xds/holdfast/upstream/session"
 )
@@ -55,7 +56,8 @@ const connectTimeout = 5 * time.Second
 type ADSConfig struct {
 	// Addr is host:port, unix:PATH or dns:///host:port.
 	Addr string
-	Form session.Form
+	// Form is that of the streams; 0 for xds.Delta.
+	Form xds.Form
 	dial.Security
 	// Headers is sent as metadata of every stream.
 	Headers map[string]string
@@ -104,6 +106,9 @@ func NewADS(cfg ADSConfig) (*ADS, error) {
 	}
 	if cfg.KeepaliveTimeout == 0 {
 		cfg.KeepaliveTimeout = DefaultKeepaliveTimeout
+	}
+	if cfg.Form == 0 {
+		cfg.Form = xds.Delta
 	}
 	return &ADS{server: newServer(cfg.Addr, cfg.Form, cfg.AckTimeout, cfg.Log, cfg.Observer), cfg: cfg, target: t, dialer: newDialer(cfg.Dial)}, nil
 }
@@ -230,7 +235,7 @@ func (w deltaWire) recv(context.Context) (message, error) { return w.stream.Recv
 func (a *ADS) dialStream(ctx context.Context, conn *grpc.ClientConn, feed Feed) (wire, error) {
 	client := discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
 	shared := grpc.ForceCodecV2(codec.New(feed.Body))
-	if a.cfg.Form == session.SotW {
+	if a.cfg.Form == xds.SotW {
 		s, err := client.StreamAggregatedResources(ctx, shared)
 		return sotwWire{s}, err
 	}

@@ -18,7 +18,6 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
-	"github.com/holdfast-xds/holdfast/upstream/session"
 )
 
 // A load balancer, or a control plane that crashes, closes each connection soon after the first
@@ -138,7 +137,7 @@ func (s *moody) StreamAggregatedResources(stream grpc.BidiStreamingServer[discov
 	}
 }
 
-func behindMoody(t *testing.T, form session.Form, endpoints string, test func(t *testing.T, s *moody, feed *state, f *Failover, pipe *xdstest.Pipe)) {
+func behindMoody(t *testing.T, form xds.Form, endpoints string, test func(t *testing.T, s *moody, feed *state, f *Failover, pipe *xdstest.Pipe)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s, pipe := &moody{asked: map[string][]time.Time{}, end: make(chan bool)}, &xdstest.Pipe{}
@@ -165,7 +164,7 @@ func behindMoody(t *testing.T, form session.Form, endpoints string, test func(t 
 // Endpoints that were served before are asked for again soon after an incident of an hour, during
 // which the server ended each stream with Unknown.
 func TestEndpointsAreAskedForSoonAfterAnIncident(t *testing.T) {
-	behindMoody(t, session.Delta, "c1", func(t *testing.T, s *moody, _ *state, _ *Failover, _ *xdstest.Pipe) {
+	behindMoody(t, xds.Delta, "c1", func(t *testing.T, s *moody, _ *state, _ *Failover, _ *xdstest.Pipe) {
 		time.Sleep(20 * time.Second) // all is well, and EDS was answered
 		s.mu.Lock()
 		s.minds = xds.EndpointType
@@ -194,7 +193,7 @@ func TestEndpointsAreAskedForSoonAfterAnIncident(t *testing.T) {
 
 // A SotW server that is silent of what is current, and of an endpoint that it does not have, is alive.
 func TestASotWServerThatLacksAnEndpointIsAlive(t *testing.T) {
-	behindMoody(t, session.SotW, "absent", func(t *testing.T, s *moody, feed *state, f *Failover, pipe *xdstest.Pipe) {
+	behindMoody(t, xds.SotW, "absent", func(t *testing.T, s *moody, feed *state, f *Failover, pipe *xdstest.Pipe) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if !f.States()[0].Active {

@@ -18,7 +18,6 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
-	"github.com/holdfast-xds/holdfast/upstream/session"
 )
 
 // debugType is one that istiod refuses by ending the stream.
@@ -119,7 +118,7 @@ func (s *touchy) DeltaAggregatedResources(stream grpc.BidiStreamingServer[discov
 // behindTouchy feeds a state that wants all clusters and two names of debugType.
 func behindTouchy(t *testing.T, test func(t *testing.T, s *touchy, feed *state, f *Failover)) {
 	t.Helper()
-	for name, form := range map[string]session.Form{"sotw": session.SotW, "delta": session.Delta} {
+	for name, form := range map[string]xds.Form{"sotw": xds.SotW, "delta": xds.Delta} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, pipe := &touchy{minds: true}, &xdstest.Pipe{}

@@ -96,7 +96,7 @@ func NewREST(cfg RESTConfig) (*REST, error) {
 		cfg.MaxMessage = DefaultMaxMessage
 	}
 	cfg.URL = strings.TrimSuffix(cfg.URL, "/")
-	return &REST{server: newServer(cfg.URL, session.SotW, cfg.AckTimeout, cfg.Log, cfg.Observer), cfg: cfg, dialer: newDialer(cfg.Dial)}, nil
+	return &REST{server: newServer(cfg.URL, xds.SotW, cfg.AckTimeout, cfg.Log, cfg.Observer), cfg: cfg, dialer: newDialer(cfg.Dial)}, nil
 }
 
 // Run polls until ctx ends or the server cannot be reached, and returns why.

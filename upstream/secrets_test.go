@@ -20,7 +20,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/redact"
-	"github.com/holdfast-xds/holdfast/upstream/session"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
 const (
@@ -56,7 +56,7 @@ func TestWhatAnUpstreamSaysIsOneLineWithoutTheTokenItWasSent(t *testing.T) {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, echo{})
 	go func() { _ = server.Serve(lis) }()
 	t.Cleanup(server.Stop)
-	ads := source(t, ADSConfig{Addr: lis.Addr().String(), Form: session.Delta, Security: security, Headers: headers})
+	ads := source(t, ADSConfig{Addr: lis.Addr().String(), Form: xds.Delta, Security: security, Headers: headers})
 	failed := ads.Run(t.Context(), everyCluster(), func() error { return nil })
 	presentable(t, "ADS", failed.Error(), "PermissionDenied")
 	if status.Code(failed) != codes.PermissionDenied {

@@ -37,7 +37,7 @@ func (nobody) Answered(string, string, bool) {}
 // remembered of it from one stream to the next.
 type server struct {
 	name       string
-	form       session.Form
+	form       xds.Form
 	ackTimeout time.Duration
 	log        *slog.Logger
 	observer   Observer
@@ -66,7 +66,7 @@ type refusal struct {
 	until time.Time // it is not asked again before
 }
 
-func newServer(name string, form session.Form, ackTimeout time.Duration, log *slog.Logger, observer Observer) *server {
+func newServer(name string, form xds.Form, ackTimeout time.Duration, log *slog.Logger, observer Observer) *server {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
@@ -119,7 +119,7 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, fee
 	}
 	s.mu.Unlock()
 	st := &stream{
-		server: s, feed: feed, interest: interest, wire: w, answered: answered, identity: &identity{}, opened: opened,
+		server: s, feed: feed, interest: interest, wire: w, answered: answered, opened: opened,
 		poke: make(chan struct{}, 1),
 		machine: session.New(session.Config{
 			Form:       s.form,
@@ -255,8 +255,7 @@ type stream struct {
 	wire     wire
 	answered func() error
 	poke     chan struct{} // the sender has something to do
-	identity *identity
-	opened   time.Time // before the first request
+	opened   time.Time     // before the first request
 	// armed is when the sender looks again by itself; the zero time for never. Under mu.
 	armed time.Time
 
@@ -329,17 +328,12 @@ func (st *stream) receive(msg message) {
 	if err != nil {
 		return
 	}
-	if u.Number == 1 {
+	if u.First {
 		st.server.accepted(u.Type)
 	}
 	st.server.observer.Received(st.server.name, u.Type, len(u.Put))
 	typeURL, nonce := u.Type, u.Nonce
-	in := st.update(u)
-	in.News, in.Mark = u.News, mark{st.identity, u.Number}
-	if u.Since > 0 {
-		in.Since = mark{st.identity, u.Since}
-	}
-	st.feed.Apply(in, func(verdict error) { st.verdict(typeURL, nonce, verdict) })
+	st.feed.Apply(st.update(u), func(verdict error) { st.verdict(typeURL, nonce, verdict) })
 	if late {
 		st.wakeSender()
 	}
@@ -362,16 +356,6 @@ func (st *stream) logResponse(msg message, u *session.Update, err error) {
 		log.Warn("resource not usable; what is held of it stays in use", "name", e.Name, "err", e.Err)
 	}
 }
-
-// mark stands for one update of a type. It may outlive the stream by long, and so holds
-// nothing of it.
-type mark struct {
-	of     *identity
-	number uint64
-}
-
-// identity is one for each stream; not empty, or two might be the same.
-type identity struct{ _ byte }
 
 // verdict takes in what the clients made of a response.
 func (st *stream) verdict(typeURL, nonce string, err error) {

@@ -36,7 +36,7 @@ type conversation struct {
 // inBothForms runs a test in SotW and in Delta.
 func inBothForms(t *testing.T, test func(*conversation)) {
 	t.Helper()
-	for name, form := range map[string]session.Form{"sotw": session.SotW, "delta": session.Delta} {
+	for name, form := range map[string]xds.Form{"sotw": xds.SotW, "delta": xds.Delta} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				pipe := &xdstest.Pipe{}
@@ -198,7 +198,7 @@ func TestAnOversizedMessageEndsTheStreamAndRemovesNothing(t *testing.T) {
 		c.state.held = map[string]string{"c1": "1"}
 		c.run()
 		c.stop()
-		if got := c.opened(2); c.cfg.Form == session.SotW && got.Version == "" {
+		if got := c.opened(2); c.cfg.Form == xds.SotW && got.Version == "" {
 			c.Errorf("the version was lost: %s", got)
 		}
 	})

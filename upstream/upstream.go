@@ -33,11 +33,6 @@ type Update struct {
 	Asked time.Time
 	// Put lists new and unchanged resources, each name once.
 	Put []*xds.Resource
-	// Mark stands for this update, nil for nothing. Since, if it is not nil, is the Mark of
-	// an earlier one: what is in Put and not in News is just as it was there, and of a
-	// full-state type nothing that was there is missing.
-	Mark, Since any
-	News        []*xds.Resource
 	// Remove lists names that the source says do not exist.
 	Remove []string
 	// Complete says that Put is all there is: whatever else is held of the type

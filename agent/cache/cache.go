@@ -83,6 +83,9 @@ type Config struct {
 	// confirmed it for too long. Who has it keeps it; who comes then gets nothing
 	// until Fresh.
 	Stale func() bool
+	// OnContent, if set, is called under the cache's lock with each resource of an upstream
+	// whose content is new since the start.
+	OnContent func(*xds.Resource)
 	// Local, if set, tells which resources the agent makes itself (Publish).
 	Local func(typeURL, name string) bool
 	// Crashes says that Crashed is called, so that it is remembered what clients had that
@@ -108,11 +111,6 @@ type Update struct {
 	// Put lists resources, each name once; Remove names that do not exist.
 	Put    []*xds.Resource
 	Remove []string
-	// Mark stands for this update, nil for nothing. Since, if it is not nil, is the Mark of
-	// an earlier one: what is in Put and not in News is just as it was there, and if it is
-	// Complete nothing that was there is missing.
-	Mark, Since any
-	News        []*xds.Resource
 	// Complete says that Put is all there is of the type (I3).
 	Complete bool
 	// Wildcard says that it answers, in part or as a whole, the request for
@@ -129,10 +127,6 @@ type Update struct {
 	// Errors lists what could not be used; Name may be "".
 	Errors []ResourceError
 }
-
-// anew reports whether everything that is not in Put is gone, and nothing is known of it to be
-// as it was.
-func (u Update) anew() bool { return u.Complete && u.Since == nil }
 
 // Refresh is a heartbeat for one resource. It holds if Version is what the
 // upstream called the content that is held (protocol.md 6.1).
@@ -227,12 +221,12 @@ type table struct {
 	// answered: a source said something of the type. sealed: what was restored is
 	// not served yet; restoredKnown: nor that something was known of the wildcard.
 	answered, sealed, restoredKnown bool
-	// mark is that of the last update, if everything is as that said; nil otherwise.
-	mark any
+	// updates counts the updates that were applied, for entry.update.
+	updates uint32
 }
 
 // entry is what is held under one name. There are as many as resources, so that its
-// size counts: 56 bytes.
+// size counts: 64 bytes.
 type entry struct {
 	res, good *xds.Resource
 	// stable is what a client has lived with for StableAfter; nil for none.
@@ -252,6 +246,8 @@ type entry struct {
 	restored bool
 	// late: a source had begun to answer the type when it was read from disk.
 	late bool
+	// update is the last update that had it, as table.updates counts them.
+	update uint32
 }
 
 // local: the agent itself made it.
@@ -340,7 +336,6 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 		return
 	}
 	t.updated = time.Now()
-	u = t.news(u)
 	if err := c.room(t, u); err != nil {
 		t.errors[""] = err
 		c.mu.Unlock()
@@ -355,33 +350,24 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 	c.revision++
 	ch := newChanges(t)
 	if len(t.entries) == 0 {
-		t.grow(len(u.News))
-		ch.names = make([]string, 0, len(u.News))
+		t.grow(len(u.Put))
+		ch.names = make([]string, 0, len(u.Put))
 	}
 	var refused error
 	from := c.origin(u)
-	removed := c.doubtRemovals(t, u)
-	if t.mark = u.Mark; !u.Complete && xds.FullState(t.url) {
-		t.mark = nil // what it left out stays, until a complete one leaves it out
-	}
-	for _, r := range u.News {
+	held := len(t.entries)
+	t.updates++
+	for _, r := range u.Put {
 		if reason, ok := c.put(t, from, c.lifetime(r), ch); !ok && refused == nil {
 			refused = reason
 		}
 	}
-	mark := t.mark // nil if it pushed out some of its own
-	for _, name := range removed {
+	for _, name := range c.doubt(t, c.removals(t, u), held, u.Asked, len(u.Put) > 0) {
 		c.remove(t, name, ch)
-	}
-	if t.mark = mark; refused != nil {
-		t.mark = nil // it is to be refused again if it comes again
 	}
 	if u.Complete {
 		// From now on absence itself says that a name of the wildcard is gone.
 		maps.DeleteFunc(t.gone, func(name string, _ struct{}) bool { return !c.asked(t, name) })
-		if u.anew() {
-			c.confirmed(t, u.Source)
-		}
 		c.told(t, u.Source)
 	}
 	for _, h := range u.Refresh {
@@ -422,16 +408,6 @@ func (c *Cache) complain(t *table, u Update, ch *changes) {
 	}
 }
 
-// news returns an update with what there is to look at in News: everything, unless it is
-// known that the rest is held as it is. A push of everything to change one resource is
-// thereby as cheap as that one.
-func (t *table) news(u Update) Update {
-	if u.Since == nil || t.mark != u.Since || len(t.errors)+len(t.withheld) > 0 {
-		u.Since, u.News = nil, u.Put
-	}
-	return u
-}
-
 // awaited returns the watches that an update concerns which repeats, unchanged, what
 // they have not judged yet: its verdict is that of the first.
 func (c *Cache) awaited(t *table, u Update) []*Watch {
@@ -450,23 +426,27 @@ func (c *Cache) awaited(t *table, u Update) []*Watch {
 // room returns nil if an update fits within the limits. So does one that makes what is held no
 // more, where that is beyond the limits already: it was restored, or a limit was lowered.
 func (c *Cache) room(t *table, u Update) error {
-	resources, bytes := c.resources, c.bytes
+	resources, bytes := c.resources+len(u.Put), c.bytes
+	for _, r := range u.Put {
+		bytes += size(r)
+	}
+	if resources <= c.cfg.MaxResources && bytes <= c.cfg.MaxBytes {
+		return nil // though some of them replace others
+	}
 	leaves := func(e *entry) {
 		resources--
 		bytes -= size(e.res)
 	}
-	all := u.anew() && !c.guards() // what a guard holds back does not leave
+	all := u.Complete && !c.guards() // what a guard holds back does not leave
 	if all {
 		for _, e := range t.entries {
 			leaves(e)
 		}
 	}
-	for _, r := range u.News {
+	for _, r := range u.Put {
 		if e := t.entries[r.Name]; e != nil && !all {
 			leaves(e)
 		}
-		resources++
-		bytes += size(r)
 	}
 	for _, name := range u.Remove {
 		if e := t.entries[name]; e != nil && !all && !c.guards() {
@@ -512,7 +492,7 @@ func (c *Cache) Synced(source, typeURL string, asked time.Time) {
 	defer c.mu.Unlock()
 	t := c.table(typeURL)
 	c.confirmAbsent(t, asked)
-	late := c.doubt(t, c.late(t), asked, true)
+	late := c.doubt(t, c.late(t), len(t.entries), asked, true)
 	c.confirmed(t, source)
 	c.told(t, source)
 	unheard := t.knowledge == xds.Unknown && !(t.answered && c.asked(t, xds.Wildcard))
@@ -614,9 +594,14 @@ func (t *table) grow(n int) {
 // put stores one resource. ok is false when a client has refused this content
 // before, and reason says why.
 func (c *Cache) put(t *table, from origin, r *xds.Resource, ch *changes) (reason error, ok bool) {
-	delete(t.gone, r.Name)
 	delete(t.errors, r.Name)
+	c.unwithhold(t, r.Name)
 	e := t.entries[r.Name]
+	if e != nil && e.res == r && e.source == from.source && e.unasked == from.unasked {
+		e.restored, e.update = false, t.updates
+		return e.refused()
+	}
+	delete(t.gone, r.Name)
 	if e == nil {
 		e = &entry{}
 		t.entries[r.Name] = e
@@ -628,8 +613,12 @@ func (c *Cache) put(t *table, from origin, r *xds.Resource, ch *changes) (reason
 	// What comes again as it was is on disk as it is.
 	news := e.res == nil || e.res.Version != r.Version || e.res.UpstreamVersion != r.UpstreamVersion ||
 		!e.res.Deadline().Equal(r.Deadline()) || e.source != from.source
-	e.source, e.unasked, e.restored = from.source, from.unasked, false
-	if e.res != nil && e.res.Version == r.Version {
+	same := e.res != nil && e.res.Version == r.Version
+	if c.cfg.OnContent != nil && from.source != localSource && (!same || e.restored) {
+		c.cfg.OnContent(r)
+	}
+	e.source, e.unasked, e.restored, e.update = from.source, from.unasked, false, t.updates
+	if same {
 		c.replaceSame(e, r, ch)
 	} else {
 		old := e.res
@@ -649,8 +638,13 @@ func (c *Cache) put(t *table, from origin, r *xds.Resource, ch *changes) (reason
 		c.log(t, r.Name)
 	}
 	c.file(t, r.Name, e)
+	return e.refused()
+}
+
+// refused returns why clients refused what is held; ok if they did not.
+func (e *entry) refused() (reason error, ok bool) {
 	if e.standing == xds.Rejected {
-		return refusal(e.reasons[r.Version]), false
+		return refusal(e.reasons[e.res.Version]), false
 	}
 	return nil, true
 }
@@ -659,7 +653,7 @@ func (c *Cache) put(t *table, from origin, r *xds.Resource, ch *changes) (reason
 // held stays the one that every stream shares.
 func (c *Cache) replaceSame(e *entry, r *xds.Resource, ch *changes) {
 	lifetime := !e.res.Deadline().Equal(r.Deadline())
-	if e.res.UpstreamVersion == r.UpstreamVersion && !lifetime {
+	if e.res.UpstreamVersion == r.UpstreamVersion && !lifetime && r.Body != e.res.Body {
 		return
 	}
 	same := r
@@ -776,7 +770,6 @@ func (c *Cache) drop(t *table, name string) {
 	c.follow(e, nil)
 	c.resources--
 	c.bytes -= size(e.res)
-	t.mark = nil
 	delete(t.entries, name)
 	delete(t.errors, name)
 	if c.journal != nil && e.disk != nil {

@@ -72,42 +72,32 @@ func (t *table) countWithheld() (n int) {
 	return n
 }
 
-// removals returns the names that an update removes.
+// removals returns the names that an update removes, after what it puts was taken in.
 func (c *Cache) removals(t *table, u Update) []string {
-	if !u.anew() {
+	if !u.Complete {
 		return u.Remove
 	}
 	names := slices.Clone(u.Remove)
-	present := make(map[string]struct{}, len(u.Put))
-	for _, r := range u.Put {
-		present[r.Name] = struct{}{}
-	}
+	from := c.sources.id(u.Source)
 	for name, e := range t.entries {
-		if _, ok := present[name]; !ok && !e.local() {
-			names = append(names, name)
+		if e.update == t.updates || e.local() {
+			continue
 		}
+		if e.source == from {
+			e.restored = false // its source has told all it has
+		}
+		names = append(names, name)
 	}
 	return names
-}
-
-// doubtRemovals returns which of the removals of an update take effect now, and makes the
-// others wait. What the update puts does not wait to be removed any more.
-func (c *Cache) doubtRemovals(t *table, u Update) (now []string) {
-	names := c.removals(t, u)
-	if len(t.withheld) > 0 {
-		for _, r := range u.News {
-			c.unwithhold(t, r.Name) // it is there again
-		}
-	}
-	return c.doubt(t, names, u.Asked, len(u.Put) > 0)
 }
 
 // guards reports whether removals may have to wait.
 func (c *Cache) guards() bool { return c.cfg.Guard.MaxRemovalPercent > 0 || c.accident != nil }
 
 // doubt returns which removals of a type take effect now, and makes the others wait. A source
-// said them that was asked at a time; others: in an answer that had other resources.
-func (c *Cache) doubt(t *table, names []string, asked time.Time, others bool) (now []string) {
+// said them that was asked at a time; others: in an answer that had other resources. held is
+// how many resources of the type were held before.
+func (c *Cache) doubt(t *table, names []string, held int, asked time.Time, others bool) (now []string) {
 	if !c.guards() {
 		return names
 	}
@@ -127,7 +117,7 @@ func (c *Cache) doubt(t *table, names []string, asked time.Time, others bool) (n
 	}
 	switch {
 	case len(doubted) == 0:
-	case xds.Info(t.url).GuardRemovals && c.tooMany(t, doubted):
+	case xds.Info(t.url).GuardRemovals && c.tooMany(t, doubted, held):
 		c.holdBack(t, doubted, confirms)
 	case c.accident != nil && !confirms:
 		for _, name := range doubted {
@@ -157,11 +147,11 @@ func (c *Cache) removedAtOnce(t *table, others bool) bool {
 
 // tooMany reports whether so many would go that it looks like an accident, together with
 // what goes within removalGrace.
-func (c *Cache) tooMany(t *table, names []string) bool {
+func (c *Cache) tooMany(t *table, names []string, held int) bool {
 	if c.cfg.Guard.MaxRemovalPercent == 0 {
 		return false
 	}
-	held, going := len(t.entries), 0
+	going := 0
 	for _, until := range t.withheld {
 		if until.IsZero() {
 			held-- // held back already
@@ -379,7 +369,7 @@ func (c *Cache) restoredAccident(gone map[*table][]string) {
 	}
 	for t, names := range gone {
 		ch := newChanges(t)
-		for _, name := range c.doubt(t, names, time.Time{}, false) {
+		for _, name := range c.doubt(t, names, len(t.entries), time.Time{}, false) {
 			c.remove(t, name, ch)
 		}
 		c.revision++

@@ -33,7 +33,6 @@ func (c *Cache) foreign(t *table, u Update) Update {
 	if !some {
 		return u
 	}
-	u.Since = nil
 	u.Put = slices.DeleteFunc(slices.Clone(u.Put), func(r *xds.Resource) bool {
 		if !mine(r.Name) {
 			return false

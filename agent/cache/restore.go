@@ -136,7 +136,7 @@ func (c *Cache) restore(s Saved, now time.Time) {
 	case s.Previous != nil:
 		e.stable = s.Previous
 	}
-	t.entries[s.Name], t.mark = e, nil
+	t.entries[s.Name] = e
 	t.indexAliases(nil, r)
 	c.resources++
 	c.bytes += size(r)

@@ -216,7 +216,7 @@ func (c *Cache) reject(t *table, r *xds.Resource, reason string) {
 	}
 	e.reasons[r.Version] = reason
 	if e.res.Version == r.Version {
-		e.standing, t.mark = xds.Rejected, nil
+		e.standing = xds.Rejected
 		t.rejections++
 		c.log(t, r.Name)
 	}

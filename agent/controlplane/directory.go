@@ -38,36 +38,23 @@ type content struct {
 	resources map[string]*xds.Resource
 	// complete and synced are what the file source has said of the type once.
 	complete, synced bool
-	// mark is that of the last update, if it was a complete one; nil otherwise.
-	mark any
 	// verdict is told which nodes refuse the newest content.
 	verdict func(error)
 }
 
-// replace takes in a complete update, and returns it with a mark and with what is news in it: for
-// a group that has the one before, the rest costs nothing.
+// replace takes in a complete update, and returns it with the resources of before where they are
+// as they were: each group has those already.
 func (t *content) replace(u upstream.Update) upstream.Update {
 	before := t.resources
 	t.resources = make(map[string]*xds.Resource, len(u.Put))
 	put := make([]*xds.Resource, len(u.Put))
-	kept := 0
 	for i, r := range u.Put {
-		was := before[r.Name]
-		if was != nil {
-			kept++
-		}
-		if was != nil && was.Version == r.Version && was.TTL() == 0 && r.TTL() == 0 {
+		if was := before[r.Name]; was != nil && was.Version == r.Version && was.TTL() == 0 && r.TTL() == 0 {
 			r = was // its file was read again
-		} else {
-			u.News = append(u.News, r)
 		}
 		put[i], t.resources[r.Name] = r, r
 	}
-	u.Put = put
-	if u.Mark = new(byte); kept == len(before) { // nothing is missing
-		u.Since = t.mark
-	}
-	t.mark, t.complete = u.Mark, true
+	u.Put, t.complete = put, true
 	return u
 }
 
@@ -147,7 +134,6 @@ func (d *directory) Apply(u upstream.Update, verdict func(error)) {
 		for _, name := range u.Remove {
 			delete(t.resources, name)
 		}
-		t.mark = nil
 	}
 	t.verdict = verdict
 	d.tell(told{update: u, verdict: verdict})
@@ -292,7 +278,7 @@ func (d *directory) join() *reader {
 	defer d.mu.Unlock()
 	for _, typeURL := range slices.SortedFunc(maps.Keys(d.types), xds.CompareTypes) {
 		t := d.types[typeURL]
-		u := upstream.Update{Source: d.files.Name(), Type: typeURL, Complete: t.complete, Mark: t.mark, Unasked: true}
+		u := upstream.Update{Source: d.files.Name(), Type: typeURL, Complete: t.complete, Unasked: true}
 		u.Put = make([]*xds.Resource, 0, len(t.resources))
 		for _, res := range t.resources {
 			if end := res.Deadline(); end.IsZero() || end.After(now) {

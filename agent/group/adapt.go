@@ -26,7 +26,7 @@ func (f feed) Node() *corev3.Node { return f.g.Node() }
 func (f feed) Apply(u upstream.Update, verdict func(error)) {
 	in := cache.Update{
 		Source: u.Source, Type: u.Type, Asked: u.Asked,
-		Put: u.Put, Mark: u.Mark, Since: u.Since, News: u.News, Remove: u.Remove, Complete: u.Complete, Wildcard: u.Wildcard, Silent: u.Silent, Unasked: u.Unasked,
+		Put: u.Put, Remove: u.Remove, Complete: u.Complete, Wildcard: u.Wildcard, Silent: u.Silent, Unasked: u.Unasked,
 	}
 	for _, r := range u.Refresh {
 		in.Refresh = append(in.Refresh, cache.Refresh(r))
@@ -50,10 +50,6 @@ func (f feed) Apply(u upstream.Update, verdict func(error)) {
 	}
 	f.g.cache.Apply(in, verdict)
 	applied.Store(true)
-	if u.Since != nil {
-		u.Put = u.News
-	}
-	f.g.foresee(u.Put)
 }
 
 func (f feed) Synced(source, typeURL string, asked time.Time) {

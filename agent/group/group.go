@@ -117,6 +117,7 @@ func New(cfg Config) *Group {
 		foreseen: make(chan *xds.Resource, maxPending),
 		node:     withFeatures(cfg.Node),
 	}
+	cfg.Cache.OnContent = g.foresee
 	cfg.Cache.Stale = func() bool { return g.Stale() > 0 }
 	if cfg.Secrets != nil {
 		cfg.Cache.Local = func(typeURL, name string) bool { return typeURL == xds.SecretType && cfg.Secrets.Owns(name) }

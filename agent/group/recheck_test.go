@@ -15,7 +15,6 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 	"github.com/holdfast-xds/holdfast/upstream"
-	upsession "github.com/holdfast-xds/holdfast/upstream/session"
 )
 
 // behindAServerThatCountsACKs puts an agent between the clients and a server that
@@ -23,9 +22,9 @@ import (
 func behindAServerThatCountsACKs(t *testing.T, test func(r *rig, agent *group.Group)) {
 	t.Helper()
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
-		form := upsession.Delta
+		form := xds.Delta
 		if r.below == xdstest.SotW {
-			form = upsession.SotW
+			form = xds.SotW
 		}
 		ads, err := upstream.NewADS(upstream.ADSConfig{
 			Addr: "192.0.2.2:15010", Form: form, Security: dial.Security{Plaintext: true},

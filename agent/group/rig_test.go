@@ -23,7 +23,6 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 	"github.com/holdfast-xds/holdfast/upstream"
-	upsession "github.com/holdfast-xds/holdfast/upstream/session"
 )
 
 // rig is a group between a scripted control plane and scripted clients, in a
@@ -65,9 +64,9 @@ func (r *rig) startAgent() {
 	if os.Getenv("HOLDFAST_TEST_LOG") != "" {
 		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	form := upsession.Delta
+	form := xds.Delta
 	if r.above == xdstest.SotW {
-		form = upsession.SotW
+		form = xds.SotW
 	}
 	ads, err := upstream.NewADS(upstream.ADSConfig{
 		Addr: "192.0.2.1:15010", Form: form, Security: dial.Security{Plaintext: true},

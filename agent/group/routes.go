@@ -59,18 +59,15 @@ func (refs *references) look(m protoreflect.Message, depth int) {
 	}
 }
 
-// foresee hands what an update brings to who looks for the routes that it needs,
-// beside the data path.
-func (g *Group) foresee(put []*xds.Resource) {
-	for _, r := range put {
-		if r.Type != xds.ListenerType && r.Type != xds.ScopedRouteType || r.Body == nil {
-			return // an update is of one type
-		}
-		select {
-		case g.foreseen <- r:
-		default:
-			return
-		}
+// foresee hands a resource to who looks for the routes that it needs, beside the data path. It
+// never blocks.
+func (g *Group) foresee(r *xds.Resource) {
+	if r.Type != xds.ListenerType && r.Type != xds.ScopedRouteType || r.Body == nil {
+		return
+	}
+	select {
+	case g.foreseen <- r:
+	default:
 	}
 }
 
@@ -78,7 +75,6 @@ func (g *Group) foresee(put []*xds.Resource) {
 // that a slow control plane costs its latency once and not once for each of Envoy's
 // phases.
 func (g *Group) prefetchRoutes(ctx context.Context) error {
-	seen := make(map[string]string) // versions that were looked into, by type and name
 	for {
 		var r *xds.Resource
 		select {
@@ -86,14 +82,6 @@ func (g *Group) prefetchRoutes(ctx context.Context) error {
 			return nil
 		case r = <-g.foreseen:
 		}
-		k := r.Type + " " + r.Name
-		if seen[k] == r.Version {
-			continue
-		}
-		if len(seen) == maxPending {
-			clear(seen)
-		}
-		seen[k] = r.Version
 		var refs references
 		refs.look(r.Body.ProtoReflect(), 0)
 		if len(refs.routes) > 0 {

@@ -26,6 +26,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/memory"
 	"github.com/holdfast-xds/holdfast/internal/procs"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream"
 	"github.com/holdfast-xds/holdfast/upstream/session"
 )
@@ -287,9 +288,9 @@ func (f *runFlags) config(log *slog.Logger) (agent.Config, error) {
 	if err != nil {
 		return agent.Config{}, err
 	}
-	form := session.Delta
+	form := xds.Delta
 	if f.form.value == "sotw" {
-		form = session.SotW
+		form = xds.SotW
 	}
 	f.security.SANs = f.sans
 	return agent.Config{

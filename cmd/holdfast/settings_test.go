@@ -25,7 +25,6 @@ import (
 	"github.com/holdfast-xds/holdfast/sds"
 	"github.com/holdfast-xds/holdfast/sds/istio"
 	"github.com/holdfast-xds/holdfast/sds/pki"
-	"github.com/holdfast-xds/holdfast/upstream/session"
 )
 
 // settled returns the agent's configuration that `holdfast run` makes of flags,
@@ -128,7 +127,7 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 	}
 	cfg.Node, cfg.Log = nil, nil
 	want := agent.Config{
-		Version: "dev", Upstreams: []string{"a:1", "file:/x"}, UpstreamForm: session.SotW,
+		Version: "dev", Upstreams: []string{"a:1", "file:/x"}, UpstreamForm: xds.SotW,
 		Security: dial.Security{Plaintext: true, CA: "ca", Cert: "cert", Key: "key", ServerName: "sn", SANs: []string{"s1,x", "s2"}, TokenFile: "tok"},
 		Headers:  map[string]string{"ClusterID": "K=1"}, MaxMessage: 5, AckTimeout: 2 * time.Second,
 		Socket:      downstream.SocketConfig{Path: "/s", Mode: 0o600, Group: "g"},

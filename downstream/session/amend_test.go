@@ -188,7 +188,7 @@ func newAmending(t *testing.T) *amending {
 func (am *amending) open() {
 	am.streams++
 	am.say("stream %d", am.streams)
-	cfg := Config{NoncePrefix: fmt.Sprintf("s%d.", am.streams)}
+	cfg := Config{Form: xds.SotW, NoncePrefix: fmt.Sprintf("s%d.", am.streams)}
 	am.amends, am.anew = New(cfg), New(cfg)
 	for _, url := range amendTypes {
 		c := am.clients[url]

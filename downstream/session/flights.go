@@ -103,7 +103,7 @@ const newestFlights = maxFlights / 4
 func (sub *subscription) makeRoom() {
 	older := len(sub.flights) - newestFlights
 	switch {
-	case sub.cfg.Form == Delta:
+	case sub.cfg.Form == xds.Delta:
 		sub.forgetOvertaken(older)
 	case xds.FullState(sub.url):
 		// Each set has the news of those before, which no client answers after it.

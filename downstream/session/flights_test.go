@@ -43,7 +43,7 @@ func named(n int) []string {
 func TestTheACKsOfManyResponsesAreAllTakenIn(t *testing.T) {
 	for _, behind := range []int{1, maxFlights, 5 * maxFlights} {
 		t.Run(fmt.Sprint(behind, " responses later"), func(t *testing.T) {
-			u := newUnanswering(t, Delta, xds.ClusterType)
+			u := newUnanswering(t, xds.Delta, xds.ClusterType)
 			nonces := []string{u.pushSmall(0, "a", "b", "c")}
 			for v := range behind {
 				nonces = append(nonces, u.pushSmall(v+1, "churns"))
@@ -68,7 +68,7 @@ func TestTheACKsOfManyResponsesAreAllTakenIn(t *testing.T) {
 // The same, when each response has something that nothing newer was sent of.
 func TestNoACKIsForgottenOfWhatStillStands(t *testing.T) {
 	const n = 3 * maxFlights
-	u := newUnanswering(t, Delta, xds.ClusterType)
+	u := newUnanswering(t, xds.Delta, xds.ClusterType)
 	var nonces []string
 	for _, name := range named(n) {
 		nonces = append(nonces, u.pushSmall(1, name))
@@ -86,7 +86,7 @@ func TestNoACKIsForgottenOfWhatStillStands(t *testing.T) {
 
 // A SotW client that answers only the newest of many sets has accepted all that is in it.
 func TestTheACKOfTheNewestOfManySetsIsOneOfAllThatIsInIt(t *testing.T) {
-	u := newUnanswering(t, SotW, xds.ClusterType)
+	u := newUnanswering(t, xds.SotW, xds.ClusterType)
 	u.pushSmall(0, "a", "b", "c")
 	last := ""
 	for v := range 3 * maxFlights {
@@ -106,7 +106,7 @@ func TestTheACKOfTheNewestOfManySetsIsOneOfAllThatIsInIt(t *testing.T) {
 // Of a NACKed set everything that was not ACKed may be to blame, whichever set brought it; of
 // the next, which has it too, again.
 func TestTheNACKOfASetIsAboutTheNewsOfTheSetsBeforeItToo(t *testing.T) {
-	u := newUnanswering(t, SotW, xds.ClusterType)
+	u := newUnanswering(t, xds.SotW, xds.ClusterType)
 	u.pushSmall(0, "a", "b")
 	second := u.pushSmall(1, "c")
 	third := u.pushSmall(1, "d")
@@ -130,7 +130,7 @@ func TestTheNACKOfASetIsAboutTheNewsOfTheSetsBeforeItToo(t *testing.T) {
 // is remembered up to 4 MiB.
 func TestAClientThatNeverAnswersCostsLittleMemory(t *testing.T) {
 	const n = 20_000
-	both(t, func(t *testing.T, form Form) {
+	both(t, func(t *testing.T, form xds.Form) {
 		u := newUnanswering(t, form, xds.ClusterType)
 		all := named(n)
 		u.pushSmall(0, all...)
@@ -154,7 +154,7 @@ func TestAClientThatNeverAnswersCostsLittleMemory(t *testing.T) {
 // A stream without listeners and routes holds nothing back for endpoints, and must not remember
 // each name that it ever sent.
 func TestNamesThatNothingWaitsForAreForgotten(t *testing.T) {
-	both(t, func(t *testing.T, form Form) {
+	both(t, func(t *testing.T, form xds.Form) {
 		u := newUnanswering(t, form, xds.ClusterType)
 		u.s.Request(&Request{Type: xds.EndpointType, Subscribe: []string{"x"}, Names: []string{"x"}})
 		now := time.Unix(1e9, 0)

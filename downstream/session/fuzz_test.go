@@ -30,9 +30,9 @@ func FuzzConversation(f *testing.F) {
 	f.Add(false, []byte("\x02\x00\x00\x03\x05\x00\x03\x00\x05\x00\x07\x03"))
 	f.Add(true, []byte("\x02\x00\x02\x10\x00\x03\x00\x10\x02\x04\x05\x00\x03\x00\x07\x03"))
 	f.Fuzz(func(t *testing.T, delta bool, input []byte) {
-		form := SotW
+		form := xds.SotW
 		if delta {
-			form = Delta
+			form = xds.Delta
 		}
 		fz := newFuzzTalk(t, form)
 		for op, arg := range xdstest.Steps(input, 300) {
@@ -73,7 +73,7 @@ func (c *fuzzClient) covers(r *xds.Resource) bool {
 
 type fuzzTalk struct {
 	*testing.T
-	form    Form
+	form    xds.Form
 	machine *Session
 	state   *fakeState
 	now     time.Time
@@ -85,7 +85,7 @@ type fuzzTalk struct {
 	log     []string
 }
 
-func newFuzzTalk(t *testing.T, form Form) *fuzzTalk {
+func newFuzzTalk(t *testing.T, form xds.Form) *fuzzTalk {
 	fz := &fuzzTalk{T: t, form: form, state: newFakeState(), now: time.Unix(1e9, 0), clients: make(map[string]*fuzzClient),
 		gone: make(map[string]map[string]bool), nonces: make(map[string]bool)}
 	for _, url := range fuzzTypes {
@@ -151,13 +151,13 @@ func (fz *fuzzTalk) step(op, arg byte) {
 
 // subscribe changes what the client wants by one name.
 func (fz *fuzzTalk) subscribe(c *fuzzClient, name string, more bool) {
-	if c.names[name] == more && (!more || fz.form == SotW) {
+	if c.names[name] == more && (!more || fz.form == xds.SotW) {
 		return
 	}
-	if fz.form == SotW && !more && !c.explicit {
+	if fz.form == xds.SotW && !more && !c.explicit {
 		return // naming nothing means everything until something was named (protocol.md 2.1)
 	}
-	if fz.form == SotW && len(c.inbox) > 0 {
+	if fz.form == xds.SotW && len(c.inbox) > 0 {
 		fz.process(c, false) // a request with its nonce answers the newest response
 	}
 	if more {
@@ -168,7 +168,7 @@ func (fz *fuzzTalk) subscribe(c *fuzzClient, name string, more bool) {
 	maps.DeleteFunc(c.holds, func(n, _ string) bool { return !c.covers(fz.resource(c.url, n)) })
 	fz.say("subscribe %s %s %v", xds.Short(c.url), name, more)
 	switch {
-	case fz.form == SotW:
+	case fz.form == xds.SotW:
 		fz.request(fz.full(c))
 	case !c.requested && name == "*" && xds.Info(c.url).LegacyWildcard:
 		fz.request(&Request{Type: c.url})
@@ -304,17 +304,17 @@ func (fz *fuzzTalk) odd(c *fuzzClient, arg byte) {
 			fz.fail("a request without a type: %+v", eff)
 		}
 	case 1: // a nonce that was never given, or is not the newest
-		if fz.form == SotW && len(c.nonces) > 0 {
+		if fz.form == xds.SotW && len(c.nonces) > 0 {
 			if eff := fz.request(&Request{Type: c.url, Nonce: "stale", Names: []string{"b"}}); eff != (Effect{}) {
 				fz.fail("a stale nonce: %+v", eff)
 			}
 		}
 	case 2:
-		if fz.form == Delta && c.requested {
+		if fz.form == xds.Delta && c.requested {
 			fz.request(&Request{Type: c.url, Nonce: "stale", NACK: true, Unsubscribe: []string{"never"}})
 		}
 	case 3: // the client repeats itself
-		if c.requested && len(c.inbox) == 0 && fz.form == SotW {
+		if c.requested && len(c.inbox) == 0 && fz.form == xds.SotW {
 			fz.request(fz.full(c))
 		}
 	}
@@ -327,7 +327,7 @@ func (fz *fuzzTalk) process(c *fuzzClient, nack bool) {
 		return
 	}
 	last := 0
-	if fz.form == SotW {
+	if fz.form == xds.SotW {
 		last = len(c.inbox) - 1
 	}
 	for _, resp := range c.inbox[:last] {
@@ -354,7 +354,7 @@ func (fz *fuzzTalk) process(c *fuzzClient, nack bool) {
 			c.acked[r.Name] = r.Version
 		}
 	}
-	if fz.form == SotW {
+	if fz.form == xds.SotW {
 		full := fz.full(c)
 		req.Names, req.Version = full.Names, full.Version
 	}
@@ -363,7 +363,7 @@ func (fz *fuzzTalk) process(c *fuzzClient, nack bool) {
 
 // apply takes a response in as a client does.
 func (fz *fuzzTalk) apply(c *fuzzClient, resp *Response) {
-	if fz.form == SotW && xds.FullState(c.url) {
+	if fz.form == xds.SotW && xds.FullState(c.url) {
 		clear(c.holds)
 	}
 	for _, r := range resp.Resources {
@@ -403,12 +403,12 @@ func (fz *fuzzTalk) reconnect() {
 			continue
 		}
 		req := fz.full(c)
-		if fz.form == SotW && c.version == "" {
+		if fz.form == xds.SotW && c.version == "" {
 			for name := range c.holds {
 				fz.gone[url][name] = true // it does not say that it has anything (protocol.md 7.7)
 			}
 		}
-		if fz.form == Delta {
+		if fz.form == xds.Delta {
 			req = &Request{Type: url, Subscribe: req.Names, Initial: maps.Clone(c.holds)}
 			for name := range c.holds {
 				c.claimed[name] = true
@@ -483,10 +483,10 @@ func (fz *fuzzTalk) check(resp *Response) {
 			fz.fail("%s resolves to nothing and is not gone", r.Name)
 		}
 	}
-	if fz.form == SotW && len(resp.Removed) > 0 {
+	if fz.form == xds.SotW && len(resp.Removed) > 0 {
 		fz.fail("SotW cannot say removals")
 	}
-	if fz.form == SotW && xds.FullState(c.url) {
+	if fz.form == xds.SotW && xds.FullState(c.url) {
 		for name := range fz.willHold(c) {
 			item := fz.state.items[c.url][name]
 			if rejected := item.Standing == xds.Rejected && item.Good == nil; !seen[name] && !fz.gone[c.url][name] && !rejected {
@@ -561,7 +561,7 @@ func (fz *fuzzTalk) converged() {
 		if !c.requested || !fz.answerable(c) {
 			continue
 		}
-		exact := fz.form == SotW && xds.FullState(url)
+		exact := fz.form == xds.SotW && xds.FullState(url)
 		for _, name := range []string{"a", "b", "c", "d"} {
 			item, has := fz.state.items[url][name], c.holds[name]
 			known := c.names["*"] && fz.state.Wildcard(url) == xds.Complete && !c.names[name]
@@ -571,7 +571,7 @@ func (fz *fuzzTalk) converged() {
 					fz.fail("at the end %s %s is %q, want %q", xds.Short(url), name, has, item.Current.Version)
 				}
 			case has == "":
-			case exact, fz.form == Delta && (item.Gone || known):
+			case exact, fz.form == xds.Delta && (item.Gone || known):
 				fz.fail("at the end the client still has %s %s@%s", xds.Short(url), name, has)
 			}
 		}
@@ -583,7 +583,7 @@ func (fz *fuzzTalk) answerable(c *fuzzClient) bool {
 	if c.names["*"] && fz.state.Wildcard(c.url) != xds.Complete {
 		return false
 	}
-	if fz.form == Delta || !xds.FullState(c.url) {
+	if fz.form == xds.Delta || !xds.FullState(c.url) {
 		return true
 	}
 	for name := range c.names {

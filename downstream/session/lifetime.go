@@ -8,7 +8,7 @@ import (
 
 // passesTTL tells whether the client is told how long resources live.
 func (sub *subscription) passesTTL() bool {
-	return sub.cfg.Form == Delta && sub.cfg.TTL && xds.Info(sub.url).PassTTL
+	return sub.cfg.Form == xds.Delta && sub.cfg.TTL && xds.Info(sub.url).PassTTL
 }
 
 // beatMargin is how much must remain of the lifetime that the client was told for

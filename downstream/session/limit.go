@@ -69,7 +69,7 @@ func (s *Session) Limit(req *Request, most int) LeftOut {
 		req.trimmed = true
 		return kept
 	}
-	if s.cfg.Form == Delta {
+	if s.cfg.Form == xds.Delta {
 		req.Subscribe = keep(req.Subscribe)
 	} else {
 		req.Names = keep(req.Names)
@@ -114,7 +114,7 @@ func (s *Session) buildDenied(sub *subscription, v View) *Response {
 		case v.Lookup(sub.url, name).Current != nil:
 			sub.subscribe(name, in)
 			delete(sub.due, name) // until the state knows of it
-		case sub.cfg.Form == SotW:
+		case sub.cfg.Form == xds.SotW:
 		case sub.url == xds.VirtualHostType:
 			resp.Resources = append(resp.Resources, xds.Unresolved(sub.url, name))
 		case sub.url == xds.ClusterType:

@@ -2,6 +2,7 @@ package session
 
 import (
 	"fmt"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -29,7 +30,7 @@ func TestRandomConversationsKeepTheInvariants(t *testing.T) {
 		n /= 20
 	}
 	t.Logf("%d conversations from HOLDFAST_SEED=%d", n, base)
-	for _, form := range []Form{SotW, Delta} {
+	for _, form := range []xds.Form{xds.SotW, xds.Delta} {
 		t.Run(form.String(), func(t *testing.T) {
 			t.Parallel()
 			for i := range n / 2 {
@@ -43,7 +44,7 @@ func TestRandomConversationsKeepTheInvariants(t *testing.T) {
 }
 
 // playRandom plays the conversation of one seed and reports whether it held.
-func playRandom(t *testing.T, form Form, seed uint64) bool {
+func playRandom(t *testing.T, form xds.Form, seed uint64) bool {
 	random := rand.New(rand.NewPCG(seed, uint64(form)))
 	fz := newFuzzTalk(t, form)
 	defer func() {

@@ -11,7 +11,7 @@ import (
 // What the client was sent may have been forgotten when it answers: then nobody can say what of its
 // text is secret.
 func TestAReasonIsNotShownWhereWhatItIsAboutIsForgotten(t *testing.T) {
-	s := New(Config{Form: Delta})
+	s := New(Config{Form: xds.Delta})
 	s.Request(&Request{Type: xds.ClusterType})
 	sub := s.types[xds.ClusterType]
 	r := xdstest.Resource(xdstest.StaticCluster("c", "127.0.0.1:1"), "1")
@@ -30,7 +30,7 @@ func TestAReasonIsNotShownWhereWhatItIsAboutIsForgotten(t *testing.T) {
 
 // A client may NACK an older response of a resource, whose content was another.
 func TestAReasonMayBeAboutAnyContentThatTheClientHas(t *testing.T) {
-	s := New(Config{Form: SotW})
+	s := New(Config{Form: xds.SotW})
 	s.Request(&Request{Type: xds.ClusterType})
 	sub := s.types[xds.ClusterType]
 	with := func(secret string) *xds.Resource {

@@ -10,24 +10,6 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Form is the wire form of a stream.
-type Form int
-
-const (
-	// SotW is the state-of-the-world form: a request names everything it wants.
-	SotW Form = iota
-	// Delta is the incremental form: a request names what it wants more and less.
-	Delta
-)
-
-// String returns "sotw" or "delta".
-func (f Form) String() string {
-	if f == Delta {
-		return "delta"
-	}
-	return "sotw"
-}
-
 // DefaultRemovalDelay is how long after everything else the removal of a cluster
 // is sent (design.md I4); maxRemovalDelay how long at most while something that the client
 // has leads to it: a control plane may take its time to send the route that leaves it.
@@ -79,7 +61,7 @@ type View interface {
 
 // Config configures a Session. The zero value serves SotW.
 type Config struct {
-	Form Form
+	Form xds.Form
 	// NoncePrefix makes the nonces differ from those of every other stream.
 	NoncePrefix string
 	// RemovalDelay is DefaultRemovalDelay where it is 0.
@@ -118,6 +100,9 @@ type Session struct {
 
 // New returns the machine of a stream on which nothing was said yet.
 func New(cfg Config) *Session {
+	if cfg.Form == 0 {
+		panic("session: Config.Form is not set")
+	}
 	if cfg.RemovalDelay == 0 {
 		cfg.RemovalDelay = DefaultRemovalDelay
 	}
@@ -242,7 +227,7 @@ func (s *Session) Request(req *Request) Effect {
 	s.led(req.Type)
 	var eff Effect
 	eff.Verdict, eff.Culprit = sub.answer(req)
-	if s.cfg.Form == Delta {
+	if s.cfg.Form == xds.Delta {
 		eff.Interest = sub.requestDelta(req, !known)
 	} else {
 		eff.Interest = sub.requestSotW(req, !known)
@@ -371,7 +356,7 @@ func (s *Session) build(sub *subscription, v View) *Response {
 	if sub.lookAtAll || sub.answerDue || len(sub.dirty) > 0 || len(sub.due) > 0 {
 		var resp *Response
 		switch {
-		case s.cfg.Form == Delta:
+		case s.cfg.Form == xds.Delta:
 			resp = s.buildDelta(sub, v)
 		case xds.FullState(sub.url):
 			resp = s.buildFullState(sub, v)
@@ -515,7 +500,7 @@ func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Tim
 	if len(gone) == 0 {
 		return nil, wake
 	}
-	if s.cfg.Form == SotW && !s.complete(sub, v) {
+	if s.cfg.Form == xds.SotW && !s.complete(sub, v) {
 		// The set without them would be one of what is not known (design.md I1). What
 		// makes it known calls Changed, so there is no time to wake at.
 		return nil, time.Time{}
@@ -526,7 +511,7 @@ func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Tim
 	if len(sub.leaving) == 0 {
 		s.needed = nil
 	}
-	if s.cfg.Form == Delta {
+	if s.cfg.Form == xds.Delta {
 		slices.Sort(gone)
 		return s.commit(sub, &Response{Removed: gone}, 0), time.Time{}
 	}

@@ -357,7 +357,7 @@ func (sub *subscription) startWildcard() {
 		// What is under way to the client it will have, though it was forgotten.
 		for _, f := range sub.flights {
 			for _, r := range f.resources {
-				if sub.sent[r.Name] == nil && sub.cfg.Form == Delta {
+				if sub.sent[r.Name] == nil && sub.cfg.Form == xds.Delta {
 					sub.hold(r.Name)
 				}
 			}

@@ -26,12 +26,12 @@ type unanswering struct {
 	url   string
 }
 
-func newUnanswering(t *testing.T, form Form, url string) *unanswering {
+func newUnanswering(t *testing.T, form xds.Form, url string) *unanswering {
 	u := &unanswering{t: t, state: newFakeState(), s: New(Config{Form: form}), url: url}
 	u.state.items[url] = make(map[string]xds.Item)
 	u.state.knowledge[url] = xds.Complete
 	req := &Request{Type: url}
-	if form == Delta {
+	if form == xds.Delta {
 		req.Subscribe = []string{xds.Wildcard}
 	}
 	u.s.Request(req)
@@ -71,15 +71,15 @@ func (u *unanswering) remembered() int {
 	return len(of)
 }
 
-func both(t *testing.T, f func(t *testing.T, form Form)) {
-	for _, form := range []Form{SotW, Delta} {
+func both(t *testing.T, f func(t *testing.T, form xds.Form)) {
+	for _, form := range []xds.Form{xds.SotW, xds.Delta} {
 		t.Run(form.String(), func(t *testing.T) { f(t, form) })
 	}
 }
 
 // A client that never answers costs little more than one that does.
 func TestWhatIsSupersededIsNotRememberedForEver(t *testing.T) {
-	both(t, func(t *testing.T, form Form) {
+	both(t, func(t *testing.T, form xds.Form) {
 		u := newUnanswering(t, form, xds.ClusterType)
 		for version := range 100 {
 			u.push(version, "a", "b")
@@ -94,7 +94,7 @@ func TestWhatIsSupersededIsNotRememberedForEver(t *testing.T) {
 
 // An Envoy may take long over its first answer.
 func TestALateAnswerIsAVerdictOnWhatStillStands(t *testing.T) {
-	both(t, func(t *testing.T, form Form) {
+	both(t, func(t *testing.T, form xds.Form) {
 		u := newUnanswering(t, form, xds.ClusterType)
 		first := u.push(0, "a", "stands")
 		var last string
@@ -102,14 +102,14 @@ func TestALateAnswerIsAVerdictOnWhatStillStands(t *testing.T) {
 			last = u.push(1+version, "a")
 		}
 		nonce := first
-		if form == SotW {
+		if form == xds.SotW {
 			nonce = last // it answers the newest, which holds everything
 		}
 		v := u.s.Request(&Request{Type: u.url, Nonce: nonce}).Verdict
 		if v == nil || !slices.ContainsFunc(v.Accepted, func(r *xds.Resource) bool { return r.Name == "stands" }) {
 			t.Errorf("the verdict is %+v", v)
 		}
-		if form == Delta && slices.ContainsFunc(v.Accepted, func(r *xds.Resource) bool { return r.Name == "a" }) {
+		if form == xds.Delta && slices.ContainsFunc(v.Accepted, func(r *xds.Resource) bool { return r.Name == "a" }) {
 			t.Error("what is not remembered was accepted")
 		}
 	})
@@ -117,7 +117,7 @@ func TestALateAnswerIsAVerdictOnWhatStillStands(t *testing.T) {
 
 // Of a response that is remembered in part nobody knows what was wrong with it.
 func TestWhatIsLeftOfARefusedResponseIsSuspected(t *testing.T) {
-	u := newUnanswering(t, Delta, xds.ClusterType)
+	u := newUnanswering(t, xds.Delta, xds.ClusterType)
 	first := u.push(0, "a", "stands")
 	for version := range 20 {
 		u.push(1+version, "a")

@@ -48,11 +48,11 @@ import (
 func TestTranscripts(t *testing.T) {
 	for _, file := range []struct {
 		name  string
-		forms []Form
+		forms []xds.Form
 	}{
-		{"both.txt", []Form{SotW, Delta}},
-		{"sotw.txt", []Form{SotW}},
-		{"delta.txt", []Form{Delta}},
+		{"both.txt", []xds.Form{xds.SotW, xds.Delta}},
+		{"sotw.txt", []xds.Form{xds.SotW}},
+		{"delta.txt", []xds.Form{xds.Delta}},
 	} {
 		for _, tr := range xdstest.Transcripts(t, filepath.Join("testdata", file.name)) {
 			for _, form := range file.forms {
@@ -64,7 +64,7 @@ func TestTranscripts(t *testing.T) {
 
 // talk is a client, a machine and a state.
 type talk struct {
-	form    Form
+	form    xds.Form
 	machine *Session
 	state   *fakeState
 	now     time.Time
@@ -86,7 +86,7 @@ type clientType struct {
 	interest map[string]bool
 }
 
-func newTalk(form Form) *talk {
+func newTalk(form xds.Form) *talk {
 	tk := &talk{form: form, state: newFakeState(), now: time.Unix(1e9, 0), types: make(map[string]*clientType), envoy: true}
 	tk.state.now = tk.now
 	tk.open()
@@ -194,7 +194,7 @@ func (tk *talk) subscribe(typeURL string, add bool, names []string) {
 	}
 	legacy := xds.Info(typeURL).LegacyWildcard && slices.Equal(names, []string{"*"}) && c.first
 	switch {
-	case tk.form == SotW:
+	case tk.form == xds.SotW:
 		req.Names = slices.Sorted(maps.Keys(c.names))
 		if legacy || slices.Equal(req.Names, []string{"*"}) {
 			req.Names = nil
@@ -250,14 +250,14 @@ func (tk *talk) answer(typeURL string, nack bool, args []string) error {
 	}
 	resp := c.received[at]
 	req := &Request{Type: typeURL, Nonce: resp.Nonce, NACK: nack, Version: c.version}
-	if tk.form == SotW {
+	if tk.form == xds.SotW {
 		req.Names = c.sotwNames()
 	}
 	if nack {
 		req.Error = said
 	} else {
 		req.Version, c.version = resp.Version, resp.Version
-		if tk.form == SotW && xds.FullState(typeURL) {
+		if tk.form == xds.SotW && xds.FullState(typeURL) {
 			clear(c.holds)
 		}
 		for _, r := range resp.Resources {
@@ -279,7 +279,7 @@ func (tk *talk) reconnect() error {
 		c := tk.types[url]
 		c.first = false
 		req := &Request{Type: url, Version: c.version, Names: c.sotwNames()}
-		if tk.form == Delta {
+		if tk.form == xds.Delta {
 			req = &Request{Type: url, Subscribe: c.sotwNames(), Initial: maps.Clone(c.holds)}
 		}
 		tk.request(req)

@@ -120,7 +120,9 @@ func (sub *subscription) nack(f flight, v *Verdict) (suspects []*xds.Resource) {
 
 // sendsAlone tells whether a resource can be sent without the others: not where that
 // would delete them. There a suspect is sent again only with the next change.
-func (sub *subscription) sendsAlone() bool { return sub.cfg.Form == Delta || !xds.FullState(sub.url) }
+func (sub *subscription) sendsAlone() bool {
+	return sub.cfg.Form == xds.Delta || !xds.FullState(sub.url)
+}
 
 // probing tells whether a content is sent alone already: once more is enough, in
 // however many responses it was refused (design.md I7).

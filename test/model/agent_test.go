@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/downstream/codec"
 	down "github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 	up "github.com/holdfast-xds/holdfast/upstream/session"
 )
 
@@ -53,9 +54,9 @@ type lateName struct {
 // openUpstream opens a stream. A source is a server in one form, as in the
 // product: the versions that it gave in the other say nothing.
 func (w *world) openUpstream(cp *controlPlane, delta bool) *upstream {
-	form, source := up.SotW, cp.name+"/sotw"
+	form, source := xds.SotW, cp.name+"/sotw"
 	if delta {
-		form, source = up.Delta, cp.name+"/delta"
+		form, source = xds.Delta, cp.name+"/delta"
 	}
 	u := &upstream{
 		w: w, interest: w.cache.Interest(), server: cp.open(delta), source: source, opened: time.Now(),
@@ -107,7 +108,7 @@ func (u *upstream) receive(msg upMessage) {
 	}
 	typeURL, nonce := upd.Type, upd.Nonce
 	if w.fault == freezes && len(w.suspects) > 0 {
-		in.Put, in.News, in.Remove, in.Complete, in.Mark, in.Since = nil, nil, nil, false, nil, nil
+		in.Put, in.Remove, in.Complete = nil, nil, false
 	}
 	w.cache.Apply(in, func(verdict error) {
 		switch {
@@ -131,19 +132,9 @@ func (u *upstream) receive(msg upMessage) {
 	u.poked = true
 }
 
-// mark is that of the product's streams, each of which has a machine.
-type mark struct {
-	of     *up.Session
-	number uint64
-}
-
 // update is server.update and feed.Apply of the product.
 func (u *upstream) update(upd *up.Update) cache.Update {
-	in := cache.Update{Source: u.source, Type: upd.Type, Asked: u.opened, Put: upd.Put, News: upd.News, Remove: upd.Remove, Complete: upd.Complete, Wildcard: upd.Wildcard, Silent: upd.Silent}
-	in.Mark = mark{u.machine, upd.Number}
-	if upd.Since > 0 {
-		in.Since = mark{u.machine, upd.Since}
-	}
+	in := cache.Update{Source: u.source, Type: upd.Type, Asked: u.opened, Put: upd.Put, Remove: upd.Remove, Complete: upd.Complete, Wildcard: upd.Wildcard, Silent: upd.Silent}
 	for _, r := range upd.Refresh {
 		in.Refresh = append(in.Refresh, cache.Refresh(r))
 	}
@@ -364,9 +355,9 @@ func (m downMessage) String() string {
 
 func (w *world) openStream(c *client) *stream {
 	w.streams++
-	form := down.SotW
+	form := xds.SotW
 	if c.delta {
-		form = down.Delta
+		form = xds.Delta
 	}
 	s := &stream{w: w, c: c, watch: w.cache.Watch("client-" + strconv.Itoa(c.id))}
 	s.machine = down.New(down.Config{

@@ -71,7 +71,7 @@ type ttlWorld struct {
 // ttlClient is a client that subscribes to everything and ACKs when it is told to.
 type ttlClient struct {
 	w       *ttlWorld
-	form    down.Form
+	form    xds.Form
 	watch   *cache.Watch
 	machine *down.Session
 	streams int
@@ -98,7 +98,7 @@ func (w *ttlWorld) play(t *testing.T) {
 	for k := range kinds {
 		w.truth[k] = make(map[string]lifetime)
 	}
-	for _, form := range []down.Form{down.Delta, down.SotW} {
+	for _, form := range []xds.Form{xds.Delta, xds.SotW} {
 		c := &ttlClient{w: w, form: form}
 		for k := range kinds {
 			c.holds[k] = make(map[string]lifetime)
@@ -241,7 +241,7 @@ func (c *ttlClient) open() {
 		if !k.full() {
 			req.Names, req.Subscribe = names, names
 		}
-		if c.form == down.Delta {
+		if c.form == xds.Delta {
 			req.Names = nil
 			req.Initial = make(map[string]string)
 			for name, l := range c.holds[k] {
@@ -274,7 +274,7 @@ func (c *ttlClient) ack() {
 	for _, resp := range c.unacked {
 		k := kindOf(resp.Type)
 		req := &down.Request{Type: resp.Type, Nonce: resp.Nonce, Version: resp.Version}
-		if c.form == down.SotW && !k.full() {
+		if c.form == xds.SotW && !k.full() {
 			req.Names = names
 		}
 		c.request(req)
@@ -324,7 +324,7 @@ func (c *ttlClient) drain() {
 func (c *ttlClient) take(resp *down.Response) {
 	k, now := kindOf(resp.Type), time.Now()
 	c.unacked = append(c.unacked, resp)
-	if c.form == down.SotW {
+	if c.form == xds.SotW {
 		c.takeSotW(k, resp, now)
 		return
 	}

@@ -28,9 +28,9 @@ func FuzzConversation(f *testing.F) {
 	f.Add(false, []byte("\x00\x00\x01\x04\x03\x06\x05\x00"))
 	f.Add(true, []byte("\x02\x00\x04\x00\x44\x00\x06\x02\x07\x00\x00\x02"))
 	f.Fuzz(func(t *testing.T, sotw bool, input []byte) {
-		form := Delta
+		form := xds.Delta
 		if sotw {
-			form = SotW
+			form = xds.SotW
 		}
 		fz := &fuzzTalk{T: t, talk: newTalk(form, true), asked: make(map[string]*question), newest: make(map[string]string)}
 		for op, arg := range xdstest.Steps(input, 200) {
@@ -174,7 +174,7 @@ func (fz *fuzzTalk) take() {
 	for range 1000 {
 		settled, wake := fz.machine.Settled(fz.now)
 		for _, url := range settled {
-			if fz.form == SotW || !fz.wanted[url][xds.Wildcard] {
+			if fz.form == xds.SotW || !fz.wanted[url][xds.Wildcard] {
 				fz.fail("%s: settled", xds.Short(url))
 			}
 		}
@@ -209,20 +209,20 @@ func (fz *fuzzTalk) hear(req *Request) {
 	if q == nil || q.typeURL != req.Type {
 		fz.fail("%s: nonce %s was not given", xds.Short(req.Type), req.Nonce)
 	}
-	if fz.form == SotW && req.NACK == "" && len(q.answers) > 0 {
+	if fz.form == xds.SotW && req.NACK == "" && len(q.answers) > 0 {
 		return // a change of names, and no answer
 	}
 	nack := req.NACK != ""
 	q.answers = append(q.answers, nack)
 	switch {
-	case len(q.answers) == 2 && q.late && nack && fz.form == Delta:
+	case len(q.answers) == 2 && q.late && nack && fz.form == xds.Delta:
 	case len(q.answers) > 1:
 		fz.fail("%s: answered %v", req.Nonce, q.answers)
 	case q.malformed != nack && !q.heard:
 		fz.fail("%s: malformed %v, answered with a NACK %v", req.Nonce, q.malformed, nack)
 	case q.heard && nack != (q.verdict != nil):
 		fz.fail("%s: verdict %v, answered with a NACK %v", req.Nonce, q.verdict, nack)
-	case !q.heard && !q.malformed && fz.form == Delta && fz.now.Before(q.at.Add(DefaultAckTimeout)):
+	case !q.heard && !q.malformed && fz.form == xds.Delta && fz.now.Before(q.at.Add(DefaultAckTimeout)):
 		fz.fail("%s: ACKed before its time, without a verdict", req.Nonce)
 	}
 }
@@ -231,9 +231,9 @@ func (fz *fuzzTalk) hear(req *Request) {
 func (fz *fuzzTalk) finish() {
 	fz.pause(2 * time.Hour)
 	for nonce, q := range fz.asked {
-		due := fz.form == Delta || fz.newest[q.typeURL] == nonce
+		due := fz.form == xds.Delta || fz.newest[q.typeURL] == nonce
 		want := 1
-		if q.late && fz.form == Delta {
+		if q.late && fz.form == xds.Delta {
 			want = 2
 		}
 		if due && len(q.answers) != want {
@@ -242,7 +242,7 @@ func (fz *fuzzTalk) finish() {
 	}
 	for url, wanted := range fz.wanted {
 		st := fz.serverType(url)
-		if fz.form == SotW && len(wanted) == 0 && !st.explicit {
+		if fz.form == xds.SotW && len(wanted) == 0 && !st.explicit {
 			continue // a legacy wildcard cannot be taken back by naming nothing (protocol.md 2.1)
 		}
 		if !maps.Equal(st.names, wanted) {

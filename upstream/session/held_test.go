@@ -23,7 +23,7 @@ func TestWhatIsHeldIsListedOnceForAllNamesThatAreLate(t *testing.T) {
 	}
 	listed := 0
 	now := time.Unix(1e9, 0)
-	s := New(Config{Form: SotW, Held: func(string) map[string]string { listed++; return held }})
+	s := New(Config{Form: xds.SotW, Held: func(string) map[string]string { listed++; return held }})
 	s.Want(xds.ClusterType, false, []string{"first"}, nil)
 	s.Next(now)
 	s.Want(xds.ClusterType, false, late, nil)

@@ -23,11 +23,8 @@ type Update struct {
 	// names that the server says do not exist.
 	Put    []*xds.Resource
 	Remove []string
-	// Number counts the updates of the type, from 1. Since, if it is not 0, is the
-	// number of an earlier one: what is in Put and not in News is just as it was there,
-	// and of a full-state type nothing that was there is missing.
-	Number, Since uint64
-	News          []*xds.Resource
+	// First says that it is the first response of the type on the stream.
+	First bool
 	// Wake is when Next must be called at the latest because of it.
 	Wake time.Time
 	// Complete says that Put is everything of the type (design.md I3).
@@ -61,8 +58,11 @@ type ingest struct {
 	update *Update
 	// accepted: SotW, a response whose version_info is that of the accepted one.
 	accepted bool
-	// seen counts how often a name came: all names, but for those in Put that are not in
-	// News, which came once.
+	// changed lists the resources of the update that were read from this response, and not
+	// found to be as they were in the one before.
+	changed []*xds.Resource
+	// seen counts how often a name came: all names, but for those of resources that are not in
+	// changed, which came once.
 	seen counts
 	bad  []string // reasons to NACK
 }
@@ -138,7 +138,7 @@ func (in *ingest) take(sub *subscription, r *xds.Resource, err error) {
 		in.refuse(sub, name, err)
 	case times == 1:
 		in.update.Put = append(in.update.Put, r)
-		in.update.News = append(in.update.News, r)
+		in.changed = append(in.changed, r)
 	}
 }
 
@@ -162,7 +162,6 @@ func (in *ingest) finish(sub *subscription) {
 			}
 		}
 		in.update.Put = slices.DeleteFunc(in.update.Put, twice)
-		in.update.News = slices.DeleteFunc(in.update.News, twice)
 	}
 	if len(sub.broken)+len(sub.asked)+len(sub.late) > 0 {
 		for _, r := range in.update.Put {
@@ -182,13 +181,13 @@ func (in *ingest) finish(sub *subscription) {
 // countSame counts the names of resources that are as they were among those that are
 // not: there are few of these in a push of everything.
 func (in *ingest) countSame() {
-	news := in.update.News
-	if in.seen.none() || len(news) == len(in.update.Put) {
+	changed := in.changed
+	if in.seen.none() || len(changed) == len(in.update.Put) {
 		return
 	}
 	for _, r := range in.update.Put {
-		if len(news) > 0 && news[0] == r {
-			news = news[1:]
+		if len(changed) > 0 && changed[0] == r {
+			changed = changed[1:]
 			continue
 		}
 		if in.seen.of(r.Name) > 0 {
@@ -236,8 +235,6 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Upd
 	s.heard = true
 	in := newIngest(sub, resp.GetNonce(), len(resp.GetResources()))
 	in.accepted = s.accepts(sub, resp.GetVersionInfo())
-	before := sub.read.plain
-	plain := true
 	sub.read.begin(len(resp.GetResources()))
 	for _, entry := range resp.GetResources() {
 		if r, again := sub.read.find(entry); again {
@@ -247,14 +244,13 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Upd
 		} else if entry.GetTypeUrl() == xds.WrapperType {
 			r, err := xds.FromAny(sub.url, resp.GetVersionInfo(), entry, now)
 			in.take(sub, r, err)
-			plain = false
 		} else {
 			r, err := xds.FromAny(sub.url, xds.OfResponse, entry, now)
 			in.take(sub, r, err)
 			sub.read.add(entry, r, err)
 		}
 	}
-	replaced := sub.read.end(&in.seen) || !xds.FullState(sub.url)
+	sub.read.end()
 	in.report(sub, resp.GetResourceErrors())
 	in.finish(sub)
 	if xds.FullState(sub.url) && len(in.update.Errors) == 0 && len(in.update.Refresh) == 0 {
@@ -263,13 +259,9 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Upd
 		s.absent(sub, in.update, now)
 	}
 	in.update.Wildcard = sub.toldAll
-	switch {
-	case len(in.update.Errors) > 0:
+	if len(in.update.Errors) > 0 {
 		sub.read = readings{}
-	case before && plain && replaced:
-		in.update.Since = sub.updates
 	}
-	sub.read.plain = plain && len(in.update.Errors) == 0
 	// Only the newest response of a type can be answered (protocol.md 1.6).
 	sub.answers = sub.answers[:0]
 	s.receive(sub, in, resp.GetVersionInfo(), now)
@@ -377,16 +369,12 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 // refused at once, with every reason (protocol.md 7.3).
 func (s *Session) receive(sub *subscription, in *ingest, version string, now time.Time) {
 	sub.nonce = in.update.Nonce
-	sub.updates++
-	in.update.Number = sub.updates
+	in.update.First, sub.answered = !sub.answered, true
 	a := &answer{nonce: sub.nonce, version: version, at: now.Add(s.cfg.AckTimeout)}
-	if version == "" {
-		sub.holds = nil
-	} else if xds.FullState(sub.url) {
-		if in.update.Since == 0 || len(sub.holds) != len(in.update.Put) { // others, or more
-			sub.holds = names(in.update.Put)
+	if version != "" && xds.FullState(sub.url) {
+		for _, r := range in.update.Put {
+			a.holds.Add(r.Name)
 		}
-		a.holds = sub.holds
 	}
 	if len(in.bad) > 0 {
 		sub.refuse(a, redact.Line(strings.Join(in.bad, "; ")), now)
@@ -396,16 +384,6 @@ func (s *Session) receive(sub *subscription, in *ingest, version string, now tim
 	if s.Reopen() {
 		in.update.Wake = now
 	}
-}
-
-// names returns the names of resources, sorted.
-func names(resources []*xds.Resource) []string {
-	names := make([]string, len(resources))
-	for i, r := range resources {
-		names[i] = r.Name
-	}
-	slices.Sort(names)
-	return names
 }
 
 // SotW writes the request in SotW form, with a Node or nil.

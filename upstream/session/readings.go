@@ -16,8 +16,6 @@ type readings struct {
 	// response counts the responses; found counts the entries of the last that are in it.
 	response uint64
 	found    int
-	// plain: it was made of nothing else.
-	plain bool
 }
 
 // reading is what an entry was read as, and the last response that had it.
@@ -58,20 +56,9 @@ func (rs *readings) add(entry *anypb.Any, r *xds.Resource, err error) {
 	}
 }
 
-// end forgets what the response did not have, and reports whether each name of that is
-// among those that came instead.
-func (rs *readings) end(instead *counts) bool {
-	replaced := true
+// end forgets what the response did not have.
+func (rs *readings) end() {
 	if len(rs.of) > rs.found {
-		maps.DeleteFunc(rs.of, func(_ *anypb.Any, is *reading) bool {
-			if is.response == rs.response {
-				return false
-			}
-			if instead.of(is.res.Name) == 0 {
-				replaced = false
-			}
-			return true
-		})
+		maps.DeleteFunc(rs.of, func(_ *anypb.Any, is *reading) bool { return is.response != rs.response })
 	}
-	return replaced
 }

@@ -22,12 +22,7 @@ import (
 // FuzzReadingsAreAsIfReadAnew holds two SotW machines through one conversation. The
 // responses of one share what is as it was, to the pointer, as package upstream/codec
 // makes them; of the other each is a deep clone, so that nothing is ever found again.
-// Both find the same and ask for the same, and what is marked is true:
-//
-//   - what is in Put and not in News was in the update that Since numbers, the same to
-//     the pointer;
-//   - of a full-state type nothing of that update is missing (design.md I3).
-//
+// Both find the same and ask for the same.
 // More seeds are in testdata/fuzz.
 func FuzzReadingsAreAsIfReadAnew(f *testing.F) {
 	f.Add([]byte("\x04\x00\x00\x00\x05\x00\x00\x00"))
@@ -62,8 +57,6 @@ type twins struct {
 	failed  map[string][]*discoveryv3.ResourceError
 	version map[string]string
 	newest  map[string]string
-	// updates are those of the machine that is given shared entries, by type.
-	updates map[string][]*Update
 	log     []string
 }
 
@@ -72,12 +65,12 @@ func newTwins(t *testing.T) *twins {
 		T: t, now: time.Unix(1e9, 0),
 		wanted: make(map[string]map[string]bool), held: make(map[string]map[string]string),
 		next: make(map[string][]*anypb.Any), made: make(map[string]*anypb.Any), failed: make(map[string][]*discoveryv3.ResourceError),
-		version: make(map[string]string), newest: make(map[string]string), updates: make(map[string][]*Update),
+		version: make(map[string]string), newest: make(map[string]string),
 	}
 	for i, s := range []**Session{&tw.shared, &tw.cloned} {
 		tw.versions[i] = make(map[string]Version)
 		*s = New(Config{
-			Form: SotW, Versions: tw.versions[i],
+			Form: xds.SotW, Versions: tw.versions[i],
 			Held: func(typeURL string) map[string]string { return maps.Clone(tw.held[typeURL]) },
 		})
 	}
@@ -250,9 +243,12 @@ func (tw *twins) respond(url string) {
 	if g, w := said(got), said(want); !reflect.DeepEqual(g, w) {
 		tw.fail("got  %q\nwant %q", g, w)
 	}
-	tw.updates[url] = append(tw.updates[url], got)
-	if why := dishonest(got, tw.updates[url]); why != "" {
-		tw.fail("%s: since %d: %s", m.Nonce, got.Since, why)
+	once := make(map[string]bool)
+	for _, r := range got.Put {
+		if once[r.Name] {
+			tw.fail("%s: %s is put twice", m.Nonce, r.Name)
+		}
+		once[r.Name] = true
 	}
 	tw.held[url] = make(map[string]string)
 	for _, r := range got.Put {
@@ -261,11 +257,10 @@ func (tw *twins) respond(url string) {
 	tw.take()
 }
 
-// said is all that an update says, but for its marks and for how often, and why, it says
-// that something is wrong with a name: of one that came twice either may be found first.
+// said is all that an update says, but for how often, and why, it says that something is wrong with a name: of one that came twice either may be found first.
 func said(u *Update) []string {
-	out := []string{fmt.Sprintf("%s %s remove %v complete %v wildcard %v silent %v number %d", u.Type, u.Nonce, u.Remove, u.Complete, u.Wildcard, u.Silent, u.Number)}
-	for _, r := range u.Put { // none twice: see dishonest
+	out := []string{fmt.Sprintf("%s %s remove %v complete %v wildcard %v silent %v first %v", u.Type, u.Nonce, u.Remove, u.Complete, u.Wildcard, u.Silent, u.First)}
+	for _, r := range u.Put {
 		out = append(out, fmt.Sprintf("put %s@%s %s %v %v %s", r.Name, r.Version, r.UpstreamVersion, r.Aliases(), r.Deadline(), r.EDSName))
 	}
 	for _, r := range u.Refresh {
@@ -276,44 +271,6 @@ func said(u *Update) []string {
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
-}
-
-// dishonest tells what of an update's marks is not so; "" for nothing. all are the
-// updates of the type up to this one.
-func dishonest(u *Update, all []*Update) string {
-	if u.Number != uint64(len(all)) {
-		return fmt.Sprintf("it is number %d, want %d", u.Number, len(all))
-	}
-	put := make(map[string]*xds.Resource)
-	for _, r := range u.Put {
-		if put[r.Name] != nil {
-			return r.Name + " is put twice"
-		}
-		put[r.Name] = r
-	}
-	for _, r := range u.News {
-		if put[r.Name] != r {
-			return r.Name + " is news and not put"
-		}
-	}
-	if u.Since == 0 {
-		return ""
-	}
-	if u.Since >= u.Number {
-		return "that is no earlier update"
-	}
-	before := all[u.Since-1]
-	for _, r := range u.Put {
-		if !slices.Contains(u.News, r) && !slices.Contains(before.Put, r) {
-			return r.Name + " is no news and was not put then"
-		}
-	}
-	for _, r := range before.Put {
-		if put[r.Name] == nil && xds.FullState(u.Type) {
-			return r.Name + " was put then and is missing"
-		}
-	}
-	return ""
 }
 
 // take takes everything that the machines ask for.
@@ -349,11 +306,11 @@ func (tw *twins) take() {
 	tw.fail("a hundred requests at once")
 }
 
-// marked sends responses to a machine that wants everything of a type, and returns the
+// answered sends responses to a machine that wants everything of a type, and returns the
 // update of the last.
-func marked(t *testing.T, url string, responses ...[]*anypb.Any) *Update {
+func answered(t *testing.T, url string, responses ...[]*anypb.Any) *Update {
 	t.Helper()
-	s := New(Config{Form: SotW})
+	s := New(Config{Form: xds.SotW})
 	s.Want(url, true, nil, nil)
 	s.Next(time.Unix(1e9, 0))
 	var last *Update
@@ -373,52 +330,11 @@ func entry(url, nameContent string) *anypb.Any {
 	return &anypb.Any{TypeUrl: url, Value: body(name, content)}
 }
 
-// wrapped is a resource that lives for a minute; without a content, a heartbeat.
-func wrapped(t *testing.T, url, nameContent string) *anypb.Any {
-	t.Helper()
-	name, content, _ := strings.Cut(nameContent, "@")
-	w := &discoveryv3.Resource{Name: name, Version: "w", Ttl: durationpb.New(time.Minute)}
-	if content != "" {
-		w.Resource = entry(url, nameContent)
-	}
-	value, err := proto.Marshal(w)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &anypb.Any{TypeUrl: xds.WrapperType, Value: value}
-}
-
 func named(list []*xds.Resource) (out []string) {
 	for _, r := range list {
 		out = append(out, r.Name)
 	}
 	return out
-}
-
-func wantMarks(t *testing.T, u *Update, since uint64, news ...string) {
-	t.Helper()
-	if got := named(u.News); u.Since != since || !slices.Equal(got, news) {
-		t.Errorf("since %d, news %v; want %d, %v", u.Since, got, since, news)
-	}
-}
-
-func TestAChangedOneAmongUnchangedIsTheOnlyNews(t *testing.T) {
-	for _, url := range []string{xds.ClusterType, xds.EndpointType} {
-		a, b, c := entry(url, "a@1"), entry(url, "b@1"), entry(url, "c@1")
-		u := marked(t, url, []*anypb.Any{a, b, c}, []*anypb.Any{a, entry(url, "b@2"), c})
-		wantMarks(t, u, 1, "b")
-		if len(u.Put) != 3 {
-			t.Errorf("put %v", named(u.Put))
-		}
-	}
-}
-
-// design.md I3: absence is deletion for full-state types only.
-func TestWithOneRemovedTheRestIsMarkedOnlyWhereAbsenceSaysNothing(t *testing.T) {
-	for url, since := range map[string]uint64{xds.ClusterType: 0, xds.EndpointType: 1} {
-		a, b := entry(url, "a@1"), entry(url, "b@1")
-		wantMarks(t, marked(t, url, []*anypb.Any{a, b}, []*anypb.Any{a}), since)
-	}
 }
 
 // protocol.md 1.10: which of them is meant cannot be told.
@@ -436,29 +352,9 @@ func TestADuplicateIsRefusedThoughItIsUnchanged(t *testing.T) {
 		{"of another, a second time", [][]*anypb.Any{{a, b, again}, {a, b, again}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			u := marked(t, url, tc.responses...)
-			if u.Since != 0 || len(u.Errors) == 0 || u.Errors[0].Name != "a" || !slices.Equal(named(u.Put), []string{"b"}) || u.Complete {
-				t.Errorf("since %d, put %v, errors %v, complete %v", u.Since, named(u.Put), u.Errors, u.Complete)
-			}
-		})
-	}
-}
-
-// An update says what is as it was in another only if that held it.
-func TestNothingIsMarkedSinceAnUpdateThatDidNotHoldIt(t *testing.T) {
-	url := xds.ClusterType
-	a, b := entry(url, "a@1"), entry(url, "b@1")
-	for _, tc := range []struct {
-		name      string
-		responses [][]*anypb.Any
-	}{
-		{"a duplicate that is one now", [][]*anypb.Any{{a, b, a}, {a, b}}},
-		{"a wrapper that is missing now", [][]*anypb.Any{{a, wrapped(t, url, "b@1")}, {a}}},
-		{"beside a wrapper of the name", [][]*anypb.Any{{b, a, wrapped(t, url, "a@1")}, {b, a}}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			if u := marked(t, url, tc.responses...); u.Since != 0 {
-				t.Errorf("put %v, news %v, since %d", named(u.Put), named(u.News), u.Since)
+			u := answered(t, url, tc.responses...)
+			if len(u.Errors) == 0 || u.Errors[0].Name != "a" || !slices.Equal(named(u.Put), []string{"b"}) || u.Complete {
+				t.Errorf("put %v, errors %v, complete %v", named(u.Put), u.Errors, u.Complete)
 			}
 		})
 	}
@@ -467,7 +363,7 @@ func TestNothingIsMarkedSinceAnUpdateThatDidNotHoldIt(t *testing.T) {
 // What a version_info stands for is what came with it (Version), whatever came without.
 func TestAVersionStandsForTheNamesOfItsOwnResponse(t *testing.T) {
 	url, versions := xds.ClusterType, make(map[string]Version)
-	s := New(Config{Form: SotW, Versions: versions})
+	s := New(Config{Form: xds.SotW, Versions: versions})
 	s.Want(url, true, nil, nil)
 	now := time.Unix(1e9, 0)
 	s.Next(now)
@@ -484,7 +380,7 @@ func TestAVersionStandsForTheNamesOfItsOwnResponse(t *testing.T) {
 		s.Verdict(url, m.Nonce, nil, now)
 		s.Next(now)
 	}
-	if got := versions[url]; got.Info != "3" || !slices.Equal(got.Holds, []string{"a", "c"}) {
+	if got := versions[url]; got.Info != "3" || got.Holds != xds.NamesOf(slices.Values([]string{"a", "c"})) {
 		t.Errorf("version %q stands for %v", got.Info, got.Holds)
 	}
 }
@@ -494,20 +390,20 @@ func TestAResponseSaysWhenTheMachineMustBeAskedAgain(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for _, tc := range []struct {
 		name  string
-		form  Form
+		form  xds.Form
 		entry *anypb.Any
 		want  time.Time
 	}{
-		{"an ACK waits for the clients", SotW, entry(xds.ClusterType, "a=1"), now.Add(DefaultAckTimeout)},
-		{"a NACK does not", SotW, &anypb.Any{TypeUrl: xds.ListenerType}, now},
-		{"a wildcard settles", Delta, entry(xds.ClusterType, "a=1"), now.Add(DefaultSettle)},
+		{"an ACK waits for the clients", xds.SotW, entry(xds.ClusterType, "a=1"), now.Add(DefaultAckTimeout)},
+		{"a NACK does not", xds.SotW, &anypb.Any{TypeUrl: xds.ListenerType}, now},
+		{"a wildcard settles", xds.Delta, entry(xds.ClusterType, "a=1"), now.Add(DefaultSettle)},
 	} {
 		s := New(Config{Form: tc.form})
 		s.Want(xds.ClusterType, true, nil, nil)
 		s.Next(now)
 		var u *Update
 		var err error
-		if tc.form == SotW {
+		if tc.form == xds.SotW {
 			u, err = s.SotW(&discoveryv3.DiscoveryResponse{TypeUrl: xds.ClusterType, Nonce: "1", VersionInfo: "1", Resources: []*anypb.Any{tc.entry}}, now)
 		} else {
 			u, err = s.Delta(&discoveryv3.DeltaDiscoveryResponse{TypeUrl: xds.ClusterType, Nonce: "1", Resources: []*discoveryv3.Resource{{Name: "a", Resource: tc.entry}}}, now)
@@ -518,7 +414,7 @@ func TestAResponseSaysWhenTheMachineMustBeAskedAgain(t *testing.T) {
 		if req, _ := s.Next(u.Wake.Add(-1)); req != nil {
 			t.Errorf("%s: before, a request is due: %+v", tc.name, req)
 		}
-		if req, _ := s.Next(u.Wake); req == nil && tc.form == SotW {
+		if req, _ := s.Next(u.Wake); req == nil && tc.form == xds.SotW {
 			t.Errorf("%s: then no request is due", tc.name)
 		}
 	}

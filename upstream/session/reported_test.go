@@ -16,7 +16,7 @@ import (
 // What a control plane says of a resource goes to logs and terminals, and so does what is said of
 // a response of which nothing can be read.
 func TestWhatAControlPlaneSaysIsOneBoundedLine(t *testing.T) {
-	s := New(Config{})
+	s := New(Config{Form: xds.Delta})
 	s.Want(xds.EndpointType, false, []string{"a"}, nil)
 	s.Next(time.Time{})
 	bad := make([]*anypb.Any, 5000)

@@ -11,16 +11,6 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Form is the wire form of a stream.
-type Form int
-
-const (
-	// Delta is the incremental form.
-	Delta Form = iota
-	// SotW is the state-of-the-world form.
-	SotW
-)
-
 // Defaults of Config.
 const (
 	// DefaultAckTimeout is how long an ACK waits for the clients' verdict:
@@ -65,7 +55,7 @@ const Unissued = "holdfast:not-from-this-server"
 
 // Config configures a Session; zero values take the defaults.
 type Config struct {
-	Form          Form
+	Form          xds.Form
 	AckTimeout    time.Duration
 	Settle        time.Duration
 	AnswerTimeout time.Duration
@@ -94,7 +84,7 @@ type Config struct {
 type Version struct {
 	Info  string
 	Names []string
-	Holds []string
+	Holds xds.NameSet
 }
 
 // Session is the machine of one stream.
@@ -142,11 +132,9 @@ type subscription struct {
 	// Delta wildcard: complete when settleAt passes, which is settleBy at the latest.
 	settleAt, settleBy time.Time
 
-	// read is what the last response was read as: SotW. updates counts the responses,
-	// and holds are the sorted names of the last, for Version.
-	read    readings
-	updates uint64
-	holds   []string
+	// read is what the last response was read as: SotW.
+	read     readings
+	answered bool // there has been one
 
 	// Responses without an answer, oldest first.
 	answers []*answer
@@ -171,7 +159,7 @@ type late struct {
 // answer is what a response will get.
 type answer struct {
 	nonce, version string
-	holds          []string // see Version
+	holds          xds.NameSet // see Version
 	known          bool
 	nack           string // the reason; "" for an ACK
 	// at is when the answer is due at the latest or, once it is known, at the
@@ -197,6 +185,9 @@ type Request struct {
 
 // New returns the machine of a stream that was just opened.
 func New(cfg Config) *Session {
+	if cfg.Form == 0 {
+		panic("session: Config.Form is not set")
+	}
 	if cfg.AckTimeout == 0 {
 		cfg.AckTimeout = DefaultAckTimeout
 	}
@@ -265,7 +256,7 @@ func (s *Session) Want(typeURL string, wildcard bool, add, drop []string) {
 	}
 	sub.wildcard = wildcard
 	switch {
-	case s.cfg.Form == SotW && sub.toldAll && !sub.explicit && !wildcard:
+	case s.cfg.Form == xds.SotW && sub.toldAll && !sub.explicit && !wildcard:
 		sub.kept = true
 	case sub.kept:
 		// What came while nobody wanted it need not be held any more.
@@ -342,7 +333,7 @@ func (s *Session) Verdict(typeURL, nonce string, err error, now time.Time) (late
 	}
 	delete(sub.timedOut, nonce)
 	s.recheckLater(sub, now)
-	if s.cfg.Form == Delta {
+	if s.cfg.Form == xds.Delta {
 		a := &answer{nonce: nonce, known: true, at: now}
 		sub.refuse(a, err.Error(), now)
 		sub.answers = append(sub.answers, a)
@@ -385,7 +376,7 @@ func (s *Session) recheck(sub *subscription, now time.Time) (req *Request, wake 
 	}
 	s.cfg.Rechecks[sub.url]++
 	s.recheckLater(sub, now)
-	byName := s.cfg.Form == Delta && !sub.toldAll
+	byName := s.cfg.Form == xds.Delta && !sub.toldAll
 	for _, name := range names {
 		_, wanted := sub.names[name]
 		byName = byName && wanted
@@ -523,7 +514,7 @@ func (s *Session) Next(now time.Time) (*Request, time.Time) {
 	for _, sub := range s.ordered {
 		var req *Request
 		var at time.Time
-		if s.cfg.Form == Delta {
+		if s.cfg.Form == xds.Delta {
 			req, at = s.nextDelta(sub, now)
 		} else {
 			req, at = s.nextSotW(sub, now)
@@ -584,7 +575,7 @@ func (s *Session) begin(sub *subscription, now time.Time) (bool, time.Time) {
 // answered, the last one first; and whether it has answered any other.
 func (s *Session) Unanswered(since time.Time) (types []string, others bool) {
 	for _, sub := range slices.Backward(s.begun) {
-		if sub.updates > 0 {
+		if sub.answered {
 			others = true
 		} else if !sub.begunAt.Before(since) {
 			types = append(types, sub.url)
@@ -768,7 +759,7 @@ func (v Version) standsFor(sub *subscription, names []string, held map[string]st
 	if v.Info == "" || len(held) == 0 || !slices.Equal(v.Names, names) {
 		return false
 	}
-	if xds.FullState(sub.url) && !slices.Equal(v.Holds, slices.Sorted(maps.Keys(held))) {
+	if xds.FullState(sub.url) && v.Holds != xds.NamesOf(maps.Keys(held)) {
 		return false
 	}
 	for _, name := range names {

@@ -31,7 +31,7 @@ func push(t *testing.T, n int) *discoveryv3.DiscoveryResponse {
 }
 
 func subscribed() *Session {
-	s := New(Config{Form: SotW})
+	s := New(Config{Form: xds.SotW})
 	s.Want(xds.ClusterType, true, nil, nil)
 	s.Next(time.Now())
 	return s

@@ -60,11 +60,11 @@ import (
 func TestTranscripts(t *testing.T) {
 	for _, file := range []struct {
 		name  string
-		forms []Form
+		forms []xds.Form
 	}{
-		{"both.txt", []Form{SotW, Delta}},
-		{"sotw.txt", []Form{SotW}},
-		{"delta.txt", []Form{Delta}},
+		{"both.txt", []xds.Form{xds.SotW, xds.Delta}},
+		{"sotw.txt", []xds.Form{xds.SotW}},
+		{"delta.txt", []xds.Form{xds.Delta}},
 	} {
 		for _, tr := range xdstest.Transcripts(t, filepath.Join("testdata", file.name)) {
 			for _, form := range file.forms {
@@ -76,8 +76,8 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-func formName(f Form) string {
-	if f == Delta {
+func formName(f xds.Form) string {
+	if f == xds.Delta {
 		return "delta"
 	}
 	return "sotw"
@@ -85,7 +85,7 @@ func formName(f Form) string {
 
 // talk is a server, a machine, and what is wanted and held.
 type talk struct {
-	form     Form
+	form     xds.Form
 	verbatim bool
 	machine  *Session
 	now      time.Time
@@ -112,7 +112,7 @@ type serverType struct {
 	nonces   []string
 }
 
-func newTalk(form Form, verbatim bool) *talk {
+func newTalk(form xds.Form, verbatim bool) *talk {
 	tk := &talk{
 		form: form, verbatim: verbatim, now: time.Unix(1e9, 0),
 		versions: make(map[string]Version),
@@ -302,10 +302,10 @@ func (st *serverType) last() string {
 
 // subscribe takes in the subscription of a request, as a server does
 // (protocol.md section 2).
-func (st *serverType) subscribe(form Form, req *Request) {
+func (st *serverType) subscribe(form xds.Form, req *Request) {
 	legacy := !st.asked && xds.Info(req.Type).LegacyWildcard
 	st.asked = true
-	if form == Delta {
+	if form == xds.Delta {
 		st.explicit = st.explicit || len(req.Subscribe) > 0
 		if legacy && len(req.Subscribe) == 0 {
 			st.names[xds.Wildcard] = true
@@ -371,7 +371,7 @@ func (tk *talk) wordByWord(req *Request) []string {
 	}
 	word("version", req.Version)
 	word("nonce", req.Nonce)
-	if tk.form == SotW {
+	if tk.form == xds.SotW {
 		words = append(words, "names="+strings.Join(req.Names, ";"))
 	}
 	word("sub", strings.Join(req.Subscribe, ";"))
@@ -427,7 +427,7 @@ func (tk *talk) respond(typeURL string, parts []string) error {
 	}
 	var u *Update
 	var err error
-	if tk.form == Delta {
+	if tk.form == xds.Delta {
 		u, err = tk.machine.Delta(delta, tk.now)
 	} else {
 		u, err = tk.machine.SotW(sotw, tk.now)
@@ -529,7 +529,7 @@ func (tk *talk) update(u *Update) {
 
 // A Delta request says what became different, not what came and went.
 func TestWhatComesAndGoesBetweenTwoRequestsIsNotTold(t *testing.T) {
-	tk := newTalk(Delta, true)
+	tk := newTalk(xds.Delta, true)
 	tk.want(xds.EndpointType, true, []string{"a"})
 	tk.drain()
 	tk.want(xds.EndpointType, true, []string{"b"})

@@ -11,23 +11,24 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// FuzzSinceIsAsIfNothingWereMarked holds two caches through one history. One is told, as
-// the upstream session does, what of an update is news since which; the other has to look
-// at everything. Whatever comes in between (other sources, verdicts, evictions, expiry,
-// what was restored, removals that are held back, limits), both hold the same, say the
-// same to every watch and source, and would write the same to disk; and after an update
-// what is wanted of it is held as it says (design.md I4).
+// FuzzUnchangedIsAsIfItCameAnew holds two caches through one history. A resource that an update
+// repeats is the same pointer in one of them, as upstreams hand it on, and a copy in the other.
+// Whatever comes in between (other sources, verdicts, evictions, expiry, what was restored,
+// removals that are held back, limits), both hold the same, say the same to every watch and
+// source, and would write the same to disk; and after an update what is wanted of it is held as
+// it says (design.md I4).
 //
-// Which of what nobody wants is evicted first may differ: a push no longer makes it
-// young. So it is evicted by the input; where the LRU does so, only the last is looked at.
-// More seeds are in testdata/fuzz.
-func FuzzSinceIsAsIfNothingWereMarked(f *testing.F) {
+// Which of the resources that nobody wants is evicted first may differ: a repeated pointer does
+// not make its entry young. So they are evicted by the input; where the LRU does so, only the
+// last is looked at. More seeds are in testdata/fuzz.
+func FuzzUnchangedIsAsIfItCameAnew(f *testing.F) {
 	f.Add([]byte("\x00\x00\x04\x00\x05\x00\x00\x00"))
 	f.Fuzz(func(t *testing.T, input []byte) {
 		if len(input) == 0 {
@@ -63,16 +64,10 @@ type teller struct {
 	last *Update
 	// partly: its answers are not all there is, though of the type they could be.
 	partly bool
-	number int
 }
 
-// pairMark is the mark of an update.
-type pairMark struct {
-	*teller
-	number int
-}
-
-// pair is a cache that is told what is news, and one that is not.
+// pair is a cache to which unchanged resources come as the same pointers, and one to which they
+// come as copies.
 type pair struct {
 	*testing.T
 	caches   [2]*Cache
@@ -252,26 +247,17 @@ func content(source, url, name string, o offer) *xds.Resource {
 	return r
 }
 
-// update lets a source tell what it has, and what else u says: with marks, which hold,
-// and without.
+// update lets a source tell what it has, and what else u says.
 func (p *pair) update(source, url string, u Update) {
 	t := p.teller(source, url)
-	t.number++
-	u.Source, u.Type, u.Mark = source, url, pairMark{t, t.number}
+	u.Source, u.Type = source, url
 	u.Wildcard = url == xds.ClusterType && !t.partly
 	u.Complete = u.Wildcard && len(u.Errors)+len(u.Refresh) == 0
 	before := make(map[string]*xds.Resource)
 	if t.last != nil {
-		u.Since = t.last.Mark
 		for _, r := range t.last.Put {
 			before[r.Name] = r
-			if _, has := t.has[r.Name]; !has && xds.FullState(url) {
-				u.Since = nil
-			}
 		}
-	}
-	if len(u.Errors)+len(u.Refresh) > 0 {
-		u.Since = nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.has)) {
 		o := t.has[name]
@@ -282,10 +268,6 @@ func (p *pair) update(source, url string, u Update) {
 		r := before[name]
 		if r == nil || r.Version != o.version || o.again || o.ttl || r.TTL() > 0 {
 			r = content(source, url, name, o)
-			u.News = append(u.News, r)
-		}
-		if o.ttl {
-			u.Since = nil
 		}
 		u.Put = append(u.Put, r)
 	}
@@ -302,11 +284,10 @@ func (p *pair) update(source, url string, u Update) {
 // apply applies an update to both, and fails unless what is wanted of it is held then. It
 // reports whether the limits left room for it.
 func (p *pair) apply(u Update) (fits bool) {
-	p.say("%s %s%v put%s news%s remove%v refresh%v errors%v complete %v, since %v of %v", u.Source, xds.Short(u.Type), u.Mark, listed(u.Put), listed(u.News),
-		u.Remove, u.Refresh, u.Errors, u.Complete, u.Since, p.caches[0].table(u.Type).mark)
+	p.say("%s %s put%s remove%v refresh%v errors%v complete %v", u.Source, xds.Short(u.Type), listed(u.Put), u.Remove, u.Refresh, u.Errors, u.Complete)
 	for i, c := range p.caches {
 		if i == 1 {
-			u.Mark, u.Since, u.News = nil, nil, nil
+			u.Put = copies(u.Put)
 		}
 		v := &verdicts{}
 		c.Apply(u, v.say)
@@ -328,6 +309,17 @@ func (p *pair) apply(u Update) (fits bool) {
 		}
 	}
 	return fits
+}
+
+// copies returns resources that share nothing with others.
+func copies(list []*xds.Resource) []*xds.Resource {
+	out := make([]*xds.Resource, len(list))
+	for i, r := range list {
+		of := *r
+		of.Body = proto.CloneOf(r.Body)
+		out[i] = &of
+	}
+	return out
 }
 
 func listed(list []*xds.Resource) (out string) {
@@ -438,9 +430,9 @@ func (p *pair) look(n int, arg byte) {
 	p.same("seen", got[0], got[1])
 }
 
-func (p *pair) same(what string, marked, plain any) {
+func (p *pair) same(what string, shared, copied any) {
 	p.Helper()
-	if g, w := fmt.Sprintf("%+v", marked), fmt.Sprintf("%+v", plain); g != w && !p.evicts {
+	if g, w := fmt.Sprintf("%+v", shared), fmt.Sprintf("%+v", copied); g != w && !p.evicts {
 		p.fail("%s:\n got %s\nwant %s", what, g, w)
 	}
 }
@@ -509,14 +501,9 @@ func lived(r *xds.Resource) string {
 	return fmt.Sprintf("%s (%s until %v)", r.Version, r.UpstreamVersion, r.Deadline())
 }
 
-// push applies an update of "one" of which nothing is news since another; nil for one of
-// which everything is. It is complete for a full-state type.
-func push(c *Cache, mark, since any, typeURL string, list []*xds.Resource) *verdicts {
-	u := Update{Type: typeURL, Put: list, Mark: mark, Since: since, Complete: xds.FullState(typeURL)}
-	if since == nil {
-		u.News = list
-	}
-	return apply(c, u)
+// push applies an update. It is complete for a full-state type.
+func push(c *Cache, typeURL string, list []*xds.Resource) *verdicts {
+	return apply(c, Update{Type: typeURL, Put: list, Complete: xds.FullState(typeURL)})
 }
 
 // design.md I4: whatever is in an update is held after it.
@@ -532,7 +519,7 @@ func TestWhatIsUnchangedAndWasDroppedInBetweenComesBack(t *testing.T) {
 		}},
 		{"by expiry", xds.ClusterType, func(c *Cache, _ *Watch) {
 			soon := time.Now().Add(time.Second)
-			apply(c, Update{Type: xds.ClusterType, Mark: 1, Refresh: []Refresh{{Name: "a", Version: "u1", TTL: time.Second, Deadline: soon}}})
+			apply(c, Update{Type: xds.ClusterType, Refresh: []Refresh{{Name: "a", Version: "u1", TTL: time.Second, Deadline: soon}}})
 			pass(2 * time.Second)
 		}},
 		{"by another source", xds.ClusterType, func(c *Cache, _ *Watch) {
@@ -547,10 +534,10 @@ func TestWhatIsUnchangedAndWasDroppedInBetweenComesBack(t *testing.T) {
 				w := watch(c, "x", xds.EndpointType, "a", "b")
 				subscribe(w, xds.ClusterType, "*")
 				list := resources(tc.typeURL, []string{"a@1", "b@1"})
-				push(c, 1, nil, tc.typeURL, list)
+				push(c, tc.typeURL, list)
 				tc.dropped(c, w)
 				holds(t, c, tc.typeURL, "b@1")
-				push(c, 2, 1, tc.typeURL, list)
+				push(c, tc.typeURL, list)
 				holds(t, c, tc.typeURL, "a@1", "b@1")
 			})
 		})
@@ -561,10 +548,10 @@ func TestWhatIsUnchangedAndWasDroppedInBetweenComesBack(t *testing.T) {
 func TestWhatAnUpdateEvictedOfItsOwnComesBackWhenItIsWanted(t *testing.T) {
 	c := New(Config{Unreferenced: 1})
 	list := resources(xds.EndpointType, []string{"a@1", "b@1"})
-	push(c, 1, nil, xds.EndpointType, list)
+	push(c, xds.EndpointType, list)
 	holds(t, c, xds.EndpointType, "b@1")
 	watch(c, "x", xds.EndpointType, "a")
-	push(c, 2, 1, xds.EndpointType, list)
+	push(c, xds.EndpointType, list)
 	holds(t, c, xds.EndpointType, "a@1", "b@1")
 }
 
@@ -573,14 +560,14 @@ func TestAPushThatRepeatsWhatWasRejectedIsRefusedAgain(t *testing.T) {
 	c := New(Config{})
 	w := watch(c, "x", xds.ClusterType, "*")
 	list := resources(xds.ClusterType, []string{"a@1", "b@1"})
-	first := push(c, 1, nil, xds.ClusterType, list)
+	first := push(c, xds.ClusterType, list)
 	w.Refuse(xds.ClusterType, c.revision, "no good", list[0], nil)
 	first.want(t, "nack: x: no good")
-	for mark := 2; mark < 5; mark++ {
-		push(c, mark, mark-1, xds.ClusterType, list).want(t, "nack: x: no good")
+	for range 3 {
+		push(c, xds.ClusterType, list).want(t, "nack: x: no good")
 	}
 	// What is good beside it is not held up for long: with other content there is peace.
-	push(c, 5, nil, xds.ClusterType, []*xds.Resource{res(xds.ClusterType, "a@2"), list[1]})
+	push(c, xds.ClusterType, []*xds.Resource{res(xds.ClusterType, "a@2"), list[1]})
 	standing(t, c, xds.ClusterType, "a", xds.Pending, "")
 }
 
@@ -589,10 +576,10 @@ func TestWhatWasRestoredAndIsNotThereGoesWithTheNextPush(t *testing.T) {
 	c := New(Config{})
 	watch(c, "x", xds.ClusterType, "*")
 	list := resources(xds.ClusterType, []string{"a@1"})
-	apply(c, Update{Type: xds.ClusterType, Put: list, Mark: 1, Wildcard: true})
+	apply(c, Update{Type: xds.ClusterType, Put: list, Wildcard: true})
 	c.Restore([]Saved{kept(xds.ClusterType, "b@1")}, nil)
 	holds(t, c, xds.ClusterType, "a@1", "b@1")
-	push(c, 2, 1, xds.ClusterType, list)
+	push(c, xds.ClusterType, list)
 	holds(t, c, xds.ClusterType, "a@1")
 }
 
@@ -602,9 +589,9 @@ func TestACompletePushRemovesWhatAPartialOneBeforeItLeftOut(t *testing.T) {
 	c := New(Config{})
 	watch(c, "x", xds.ClusterType, "*")
 	list := resources(xds.ClusterType, []string{"a@1", "b@1"})
-	push(c, 1, nil, xds.ClusterType, list)
-	apply(c, Update{Type: xds.ClusterType, Put: list[:1], Mark: 2})
+	push(c, xds.ClusterType, list)
+	apply(c, Update{Type: xds.ClusterType, Put: list[:1]})
 	holds(t, c, xds.ClusterType, "a@1", "b@1")
-	push(c, 3, 2, xds.ClusterType, list[:1])
+	push(c, xds.ClusterType, list[:1])
 	holds(t, c, xds.ClusterType, "a@1")
 }

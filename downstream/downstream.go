@@ -43,12 +43,12 @@ type View interface {
 	Changed() <-chan struct{}
 	// Read calls f with the state at one moment and with what changed since the
 	// last Read. f must not block.
-	Read(f func(v session.View, changed []Change))
+	Read(f func(v session.View, changed []xds.Change))
 	// HadWildcard reports whether a client of this kind ever subscribed to
 	// everything of a type (protocol.md V9).
 	HadWildcard(typeURL string) bool
 	// Subscribe takes in a change of the subscription.
-	Subscribe(in session.Interest)
+	Subscribe(in xds.SubscriptionChange)
 	// Verdict takes in what the client made of a response.
 	Verdict(v session.Verdict)
 	// Progress takes in how far the client has come.
@@ -65,14 +65,6 @@ type End struct {
 	// ByServer says that the server ended the stream because of a request that it does
 	// not accept.
 	ByServer bool
-}
-
-// Change is what changed of one type.
-type Change struct {
-	Type  string
-	Names []string
-	// All says that what is known of the wildcard changed.
-	All bool
 }
 
 // Fetched is the form, as Observer is told, of what a client that polls is sent: it does not

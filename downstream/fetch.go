@@ -89,7 +89,7 @@ func (s *Server) answer(view View, req *session.Request, node *corev3.Node, subs
 	if in := machine.Request(&opening).Interest; in != nil && subscribe {
 		view.Subscribe(*in)
 	}
-	view.Read(func(v session.View, _ []Change) { resp, _ = machine.Next(v, time.Now()) })
+	view.Read(func(v session.View, _ []xds.Change) { resp, _ = machine.Next(v, time.Now()) })
 	if resp != nil && resp.Version == req.Version {
 		// It is what the client accepted last, whoever remembers that it was sent.
 		view.Verdict(session.Verdict{Type: req.Type, Accepted: resp.Resources})

@@ -143,11 +143,11 @@ func (s *service) client(conn grpc.ClientConnInterface) *xdstest.Client {
 
 // put applies resources of one type, all there are of it.
 func (s *service) put(resources ...proto.Message) {
-	u := cache.Update{Source: "test", Complete: true}
+	u := xds.Update{Source: "test", Complete: true}
 	for _, m := range resources {
 		r := xdstest.Resource(m, "1")
 		u.Type = r.Type
-		u.Put = append(u.Put, r)
+		u.Resources = append(u.Resources, r)
 	}
 	u.Complete = xds.FullState(u.Type)
 	s.state.Cache().Apply(u, nil)

@@ -11,7 +11,6 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/encoding/prototext"
 
-	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -39,7 +38,7 @@ func TestWhatAClientSaysOfASecretIsKeptWithoutTheKey(t *testing.T) {
 			inBothForms(t, cfg, func(s *service) {
 				var upstream error
 				r := xdstest.Resource(secret, "1")
-				s.state.Cache().Apply(cache.Update{Source: "test", Type: r.Type, Put: []*xds.Resource{r}}, nil)
+				s.state.Cache().Apply(xds.Update{Source: "test", Type: r.Type, Resources: []*xds.Resource{r}}, nil)
 				c := xdstest.NewClient(s.dial(), xdstest.ClientConfig{Protocol: s.form, Reject: func(string, *discoveryv3.Resource) error { return errors.New(said) }})
 				if err := c.Connect(s.Context()); err != nil {
 					t.Fatal(err)
@@ -48,7 +47,7 @@ func TestWhatAClientSaysOfASecretIsKeptWithoutTheKey(t *testing.T) {
 				c.Subscribe(xds.SecretType, "s")
 				s.quiet()
 				// What comes again is NACKed again, in the words of the client.
-				s.state.Cache().Apply(cache.Update{Source: "test", Type: r.Type, Put: []*xds.Resource{r}}, func(err error) { upstream = err })
+				s.state.Cache().Apply(xds.Update{Source: "test", Type: r.Type, Resources: []*xds.Resource{r}}, func(err error) { upstream = err })
 				s.quiet()
 				held := s.state.Cache().Resources(xds.SecretType)
 				if len(held) != 1 || held[0].Standing != xds.Rejected {

@@ -290,7 +290,7 @@ func (st *stream) next() (resp *session.Response, wake time.Time) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for {
-		st.view.Read(func(v session.View, changed []Change) {
+		st.view.Read(func(v session.View, changed []xds.Change) {
 			for _, ch := range changed {
 				st.machine.Changed(ch.Type, ch.Names, ch.All)
 			}

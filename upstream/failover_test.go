@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"errors"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 	"slices"
 	"sync"
 	"testing"
@@ -72,7 +73,7 @@ func (s *scripted) Run(ctx context.Context, feed Feed, answered func() error) er
 		s.answered++
 		s.last = time.Now()
 		s.mu.Unlock()
-		feed.Apply(Update{Source: s.name}, nil)
+		feed.Apply(xds.Update{Source: s.name}, nil)
 	}
 	<-ctx.Done()
 	time.Sleep(slow)

@@ -28,17 +28,17 @@ const limit = 20 * time.Second
 // state is a Feed that writes down what it is told. Its clients want some types.
 type state struct {
 	node  *corev3.Node
-	wants []Want
+	wants []xds.SubscriptionChange
 	held  map[string]string
 
 	mu      sync.Mutex
-	updates []Update
+	updates []xds.Update
 	synced  []string
 }
 
 func (s *state) Node() *corev3.Node { return s.node }
 
-func (s *state) Apply(u Update, verdict func(error)) {
+func (s *state) Apply(u xds.Update, verdict func(error)) {
 	s.mu.Lock()
 	s.updates = append(s.updates, u)
 	s.mu.Unlock()
@@ -67,7 +67,7 @@ func (s *state) Body(typeURL string, name []byte) *anypb.Any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, u := range slices.Backward(s.updates) {
-		for _, r := range u.Put {
+		for _, r := range u.Resources {
 			if r.Type == typeURL && r.Name == string(name) {
 				return r.Body
 			}
@@ -83,7 +83,7 @@ func (s *state) Interest() Interest {
 }
 
 // applied returns the updates so far.
-func (s *state) applied() []Update {
+func (s *state) applied() []xds.Update {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.updates)
@@ -91,17 +91,17 @@ func (s *state) applied() []Update {
 
 // wanted is an Interest that changes once: to what is wanted.
 type wanted struct {
-	wants   []Want
+	wants   []xds.SubscriptionChange
 	changed chan struct{}
 }
 
-func (w *wanted) Changed() <-chan struct{} { return w.changed }
-func (w *wanted) Take() []Want             { return w.wants }
-func (w *wanted) Close()                   {}
+func (w *wanted) Changed() <-chan struct{}       { return w.changed }
+func (w *wanted) Take() []xds.SubscriptionChange { return w.wants }
+func (w *wanted) Close()                         {}
 
 // everyCluster is a state whose clients want all clusters.
 func everyCluster() *state {
-	return &state{node: &corev3.Node{Id: "web-1"}, wants: []Want{{Type: xds.ClusterType, Wildcard: true, Complete: true}}}
+	return &state{node: &corev3.Node{Id: "web-1"}, wants: []xds.SubscriptionChange{{Type: xds.ClusterType, Wildcard: true, Complete: true}}}
 }
 
 // controlPlane serves the cluster c1 on loopback and returns its address.

@@ -146,7 +146,7 @@ func behindMoody(t *testing.T, form xds.Form, endpoints string, test func(t *tes
 		served := make(chan error)
 		go func() { served <- server.Serve(pipe.Listen()) }()
 		feed := everyCluster()
-		feed.wants = append(feed.wants, Want{Type: xds.EndpointType, Add: []string{endpoints}})
+		feed.wants = append(feed.wants, xds.SubscriptionChange{Type: xds.EndpointType, Subscribe: []string{endpoints}})
 		f := &Failover{StaleAfter: 1000 * time.Hour, Holding: func() bool { return true }, Sources: []Source{source(t, ADSConfig{
 			Addr: "192.0.2.1:1", Form: form, Security: dial.Security{Plaintext: true}, Dial: pipe.Connect,
 		})}}

@@ -127,7 +127,7 @@ func behindTouchy(t *testing.T, test func(t *testing.T, s *touchy, feed *state, 
 				served := make(chan error)
 				go func() { served <- server.Serve(pipe.Listen()) }()
 				feed := everyCluster()
-				feed.wants = append(feed.wants, Want{Type: debugType, Add: []string{"b", "a"}})
+				feed.wants = append(feed.wants, xds.SubscriptionChange{Type: debugType, Subscribe: []string{"b", "a"}})
 				f := &Failover{StaleAfter: 1000 * time.Hour, Sources: []Source{source(t, ADSConfig{
 					Addr: "192.0.2.1:1", Form: form, Security: dial.Security{Plaintext: true}, Dial: pipe.Connect,
 				})}}
@@ -155,7 +155,7 @@ func TestATypeForWhichTheStreamEndsIsLeftOut(t *testing.T) {
 		}
 		told := false
 		for _, u := range feed.applied() {
-			if u.Type == debugType && u.Silent && len(u.Errors) == 2 && u.Errors[0].Name == "a" && strings.Contains(u.Errors[0].Err.Error(), "not authorized") {
+			if u.Type == debugType && u.Timeout && len(u.Errors) == 2 && u.Errors[0].Name == "a" && strings.Contains(u.Errors[0].Err.Error(), "not authorized") {
 				told = true
 			}
 		}

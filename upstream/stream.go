@@ -189,10 +189,10 @@ func (s *server) blame(st *stream, err error) {
 	s.log.Warn("the control plane ended the stream when it was asked for a type; that is left out for now, and the others go on",
 		"type", xds.Short(culprit), "left_out_for", pause, "err", s.secrets.hide(err))
 	if len(names) > 0 {
-		u := Update{Source: s.name, Type: culprit, Silent: true}
+		u := xds.Update{Source: s.name, Type: culprit, Timeout: true}
 		why := fmt.Errorf("the control plane ended the stream when it was asked for this type; it is asked again in %s: %w", pause, s.secrets.hide(err))
 		for _, name := range names {
-			u.Errors = append(u.Errors, ResourceError{Name: name, Err: why})
+			u.Errors = append(u.Errors, xds.ResourceError{Name: name, Err: why})
 		}
 		st.feed.Apply(u, nil)
 	}
@@ -313,7 +313,7 @@ func (st *stream) receiveAll(ctx context.Context) error {
 func (st *stream) receive(msg message) {
 	now := time.Now()
 	st.server.heard(now)
-	var u *session.Update
+	var u *session.Response
 	var err error
 	st.mu.Lock()
 	switch m := msg.(type) {
@@ -331,9 +331,9 @@ func (st *stream) receive(msg message) {
 	if u.First {
 		st.server.accepted(u.Type)
 	}
-	st.server.observer.Received(st.server.name, u.Type, len(u.Put))
+	st.server.observer.Received(st.server.name, u.Type, len(u.Resources))
 	typeURL, nonce := u.Type, u.Nonce
-	st.feed.Apply(st.update(u), func(verdict error) { st.verdict(typeURL, nonce, verdict) })
+	st.apply(u.Update, func(verdict error) { st.verdict(typeURL, nonce, verdict) })
 	if late {
 		st.wakeSender()
 	}
@@ -341,7 +341,7 @@ func (st *stream) receive(msg message) {
 
 // logResponse logs a response. Most of what it could say is for debugging: only that it
 // is wanted makes it worth its price, as messages come by the thousand.
-func (st *stream) logResponse(msg message, u *session.Update, err error) {
+func (st *stream) logResponse(msg message, u *session.Response, err error) {
 	log := st.server.log
 	if err == nil && len(u.Errors) == 0 && !log.Enabled(context.Background(), slog.LevelDebug) {
 		return
@@ -351,7 +351,7 @@ func (st *stream) logResponse(msg message, u *session.Update, err error) {
 		log.Warn("response ignored", "err", err)
 		return
 	}
-	log.Debug("response", "resources", len(u.Put), "removed", len(u.Remove), "complete", u.Complete, "errors", len(u.Errors))
+	log.Debug("response", "resources", len(u.Resources), "removed", len(u.Removed), "complete", u.Complete, "errors", len(u.Errors))
 	for _, e := range u.Errors {
 		log.Warn("resource not usable; what is held of it stays in use", "name", e.Name, "err", e.Err)
 	}
@@ -375,16 +375,10 @@ func (st *stream) wakeSender() {
 	}
 }
 
-// update says what the machine read in the words of the Feed.
-func (st *stream) update(u *session.Update) Update {
-	out := Update{Source: st.server.name, Type: u.Type, Asked: st.opened, Put: u.Put, Remove: u.Remove, Complete: u.Complete, Wildcard: u.Wildcard, Silent: u.Silent}
-	for _, r := range u.Refresh {
-		out.Refresh = append(out.Refresh, Refresh(r))
-	}
-	for _, e := range u.Errors {
-		out.Errors = append(out.Errors, ResourceError(e))
-	}
-	return out
+// apply hands an update to the state.
+func (st *stream) apply(u xds.Update, verdict func(error)) {
+	u.Source, u.RequestedAt = st.server.name, st.opened
+	st.feed.Apply(u, verdict)
 }
 
 // sendAll sends what the machine owes the server until ctx ends or the stream
@@ -409,7 +403,7 @@ func (st *stream) sendAll(ctx context.Context) error {
 				if w.Wildcard && !w.Complete {
 					st.machine.Forget(w.Type)
 				}
-				st.machine.Want(w.Type, w.Wildcard, w.Add, w.Drop)
+				st.machine.Want(w.Type, w.Wildcard, w.Subscribe, w.Unsubscribe)
 			}
 			st.mu.Unlock()
 		}
@@ -450,8 +444,8 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 		}
 		for _, u := range overdue {
 			st.server.log.Warn("the control plane says nothing of names that it was asked for",
-				"type", xds.Short(u.Type), "silent", len(u.Errors), "missing", len(u.Remove), "names", someNames(u))
-			st.feed.Apply(st.update(u), nil)
+				"type", xds.Short(u.Type), "silent", len(u.Errors), "missing", len(u.Removed), "names", someNames(u))
+			st.apply(*u, nil)
 		}
 		if reopen {
 			return time.Time{}, errReopen
@@ -468,9 +462,9 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 }
 
 // someNames lists the names that an update of silence is about, or the first of them.
-func someNames(u *session.Update) []string {
+func someNames(u *xds.Update) []string {
 	const most = 5
-	names := slices.Clone(u.Remove)
+	names := slices.Clone(u.Removed)
 	for _, e := range u.Errors {
 		names = append(names, e.Name)
 	}

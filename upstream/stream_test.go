@@ -220,7 +220,7 @@ func TestAMessageOf8MiBPasses(t *testing.T) {
 		updates := c.state.applied()
 		last := updates[len(updates)-1]
 		size := 0
-		for _, r := range last.Put {
+		for _, r := range last.Resources {
 			size += len(r.Body.GetValue())
 		}
 		if size < 8<<20 {
@@ -240,10 +240,10 @@ func TestWhatComesAgainOnAnotherStreamSharesItsBody(t *testing.T) {
 			c.stop()
 		}
 		first, second := c.state.updates[0], c.state.updates[1]
-		for _, r := range first.Put {
-			at := slices.IndexFunc(second.Put, func(again *xds.Resource) bool { return again.Name == r.Name })
-			if at < 0 || r.Name != "c1" && second.Put[at].Body != r.Body {
-				c.Errorf("%s is not shared by %d resources", r.Name, len(second.Put))
+		for _, r := range first.Resources {
+			at := slices.IndexFunc(second.Resources, func(again *xds.Resource) bool { return again.Name == r.Name })
+			if at < 0 || r.Name != "c1" && second.Resources[at].Body != r.Body {
+				c.Errorf("%s is not shared by %d resources", r.Name, len(second.Resources))
 			}
 		}
 	})
@@ -302,7 +302,7 @@ func TestAStreamThatTheServerEndsSaysWhy(t *testing.T) {
 // mute is a state whose clients never say what they make of an update.
 type mute struct{ *state }
 
-func (m mute) Apply(u Update, _ func(error)) { m.state.Apply(u, nil) }
+func (m mute) Apply(u xds.Update, _ func(error)) { m.state.Apply(u, nil) }
 
 // design.md I6: the sender is not woken for each response, and still in time for its ACK.
 func TestAResponseWithoutAVerdictIsACKedInTime(t *testing.T) {

@@ -21,57 +21,6 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Update is what one answer of a source says about one type. It is applied
-// atomically (design.md I4).
-type Update struct {
-	// Source is the name of the source that answers.
-	Source string
-	// Type is the type URL of everything in the update.
-	Type string
-	// Asked is when the stream was opened, before its first request, or the directory
-	// read, of which this is an answer.
-	Asked time.Time
-	// Put lists new and unchanged resources, each name once.
-	Put []*xds.Resource
-	// Remove lists names that the source says do not exist.
-	Remove []string
-	// Complete says that Put is all there is: whatever else is held of the type
-	// was deleted. Only LDS, CDS and SRDS have it (design.md I3).
-	Complete bool
-	// Wildcard says that it answers, in part or as a whole, the request for
-	// everything of the type.
-	Wildcard bool
-	// Silent says that the source was asked for the names in Errors and says
-	// nothing of them: it is no answer.
-	Silent bool
-	// Unasked says that the source tells everything it has, whatever is
-	// subscribed to: it is kept though nobody wants it.
-	Unasked bool
-	// Refresh lists heartbeats: resources whose TTL starts again.
-	Refresh []Refresh
-	// Errors lists what the answer held that could not be used, and what the
-	// control plane reported as an error; for status and dump.
-	Errors []ResourceError
-}
-
-// Refresh is a heartbeat for one resource (xDS specification, "TTL"). It holds
-// if Version is what the upstream called the content that is held.
-type Refresh struct {
-	Name    string
-	Version string
-	// Accepted says that it holds for whatever content of this source is held.
-	Accepted bool
-	TTL      time.Duration
-	Deadline time.Time
-}
-
-// ResourceError is an error about one resource that leaves what is held of it
-// in use. Name is "" where it could not be read.
-type ResourceError struct {
-	Name string
-	Err  error
-}
-
 // Feed is the state of one group of clients, as a source sees it.
 type Feed interface {
 	// Node is the identity that the group presents to a control plane.
@@ -81,7 +30,7 @@ type Feed interface {
 	// I6). It is called at least once, possibly before Apply returns and from
 	// any goroutine; once more if a NACK comes after an ACK. It must not block
 	// and must not call the Feed.
-	Apply(u Update, verdict func(error))
+	Apply(u xds.Update, verdict func(error))
 	// Synced says that the source has told all it has of a wildcard type: from
 	// now on what is absent is known to be absent (design.md section 3). asked is as
 	// in Update.
@@ -109,19 +58,9 @@ type Interest interface {
 	Changed() <-chan struct{}
 	// Take returns what changed since the last Take, in push order; the first
 	// Take returns everything.
-	Take() []Want
+	Take() []xds.SubscriptionChange
 	// Close ends the view.
 	Close()
-}
-
-// Want is a change of interest in one type.
-type Want struct {
-	Type string
-	// Wildcard says whether everything of the type is wanted now, Complete that what
-	// is held is all that there was: a source that told it may say what changed only.
-	Wildcard, Complete bool
-	// Add lists the names that are wanted now and were not, Drop the opposite.
-	Add, Drop []string
 }
 
 // Source is one upstream.

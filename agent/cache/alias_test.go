@@ -18,7 +18,7 @@ func TestWhoSubscribesToAnAliasHearsOfTheResource(t *testing.T) {
 	w.Subscribe(xds.VirtualHostType, false, []string{"rc/host"}, nil)
 	heard := func() []string {
 		names := make(map[string]bool)
-		w.Read(func(_ Snapshot, changed []Change) {
+		w.Read(func(_ Snapshot, changed []xds.Change) {
 			for _, ch := range changed {
 				for _, n := range ch.Names {
 					names[n] = true
@@ -31,15 +31,15 @@ func TestWhoSubscribesToAnAliasHearsOfTheResource(t *testing.T) {
 		Type: xds.VirtualHostType, Name: "rc/vh", Version: "1", Extra: &xds.Extra{Aliases: []string{"rc/host"}},
 		Body: &anypb.Any{TypeUrl: xds.VirtualHostType},
 	}
-	c.Apply(Update{Source: "s", Type: xds.VirtualHostType, Put: []*xds.Resource{vh}}, nil)
+	c.Apply(xds.Update{Source: "s", Type: xds.VirtualHostType, Resources: []*xds.Resource{vh}}, nil)
 	if got := heard(); !slices.Equal(got, []string{"rc/host", "rc/vh"}) {
 		t.Errorf("when it comes: %v", got)
 	}
-	c.Apply(Update{Source: "s", Type: xds.VirtualHostType, Remove: []string{"rc/vh"}}, nil)
+	c.Apply(xds.Update{Source: "s", Type: xds.VirtualHostType, Removed: []string{"rc/vh"}}, nil)
 	if got := heard(); !slices.Equal(got, []string{"rc/host", "rc/vh"}) {
 		t.Errorf("when it goes: %v", got)
 	}
-	w.Read(func(s Snapshot, _ []Change) {
+	w.Read(func(s Snapshot, _ []xds.Change) {
 		if !s.Lookup(xds.VirtualHostType, "rc/vh").Gone {
 			t.Error("that it is gone must be known under its name")
 		}

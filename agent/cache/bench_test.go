@@ -26,7 +26,7 @@ func filled(b *testing.B) *Cache {
 	b.Helper()
 	c := New(Config{})
 	watch(c, "a", xds.ClusterType, "*")
-	c.Apply(Update{Source: "one", Type: xds.ClusterType, Put: clusters(many, "0"), Complete: true}, nil)
+	c.Apply(xds.Update{Source: "one", Type: xds.ClusterType, Resources: clusters(many, "0"), Complete: true}, nil)
 	return c
 }
 
@@ -36,7 +36,7 @@ func BenchmarkApplyOneOfMany(b *testing.B) {
 	versions := [][]*xds.Resource{clusters(1, "1"), clusters(1, "2")}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		c.Apply(Update{Source: "one", Type: xds.ClusterType, Put: versions[i%2]}, nil)
+		c.Apply(xds.Update{Source: "one", Type: xds.ClusterType, Resources: versions[i%2]}, nil)
 	}
 }
 
@@ -46,7 +46,7 @@ func BenchmarkApplyManyUnchanged(b *testing.B) {
 	same := clusters(many, "0")
 	b.ReportAllocs()
 	for b.Loop() {
-		c.Apply(Update{Source: "one", Type: xds.ClusterType, Put: same, Complete: true}, nil)
+		c.Apply(xds.Update{Source: "one", Type: xds.ClusterType, Resources: same, Complete: true}, nil)
 	}
 }
 
@@ -63,9 +63,9 @@ func BenchmarkReadWildcard(b *testing.B) {
 			versions := [][]*xds.Resource{clusters(1, "1"), clusters(1, "2")}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				c.Apply(Update{Source: "one", Type: xds.ClusterType, Put: versions[i%2]}, nil)
+				c.Apply(xds.Update{Source: "one", Type: xds.ClusterType, Resources: versions[i%2]}, nil)
 				for _, w := range watches {
-					w.Read(func(s Snapshot, changed []Change) {
+					w.Read(func(s Snapshot, changed []xds.Change) {
 						for _, ch := range changed {
 							for _, name := range ch.Names {
 								_ = s.Lookup(ch.Type, name)
@@ -80,17 +80,17 @@ func BenchmarkReadWildcard(b *testing.B) {
 
 // pushes returns complete updates of n clusters that differ in their version only, as a
 // SotW control plane sends them.
-func pushes(n, count int) []Update {
+func pushes(n, count int) []xds.Update {
 	bodies := make([]*anypb.Any, n)
 	for i := range bodies {
 		bodies[i] = &anypb.Any{TypeUrl: xds.ClusterType, Value: make([]byte, 1024)}
 	}
-	out := make([]Update, count)
+	out := make([]xds.Update, count)
 	for u := range out {
-		out[u] = Update{Source: "cp", Type: xds.ClusterType, Complete: true, Wildcard: true}
+		out[u] = xds.Update{Source: "cp", Type: xds.ClusterType, Complete: true, Wildcard: true}
 		for i, body := range bodies {
 			name := fmt.Sprintf("cluster-%05d", i)
-			out[u].Put = append(out[u].Put, &xds.Resource{Type: xds.ClusterType, Name: name, Version: name, UpstreamVersion: fmt.Sprint(u), Body: body})
+			out[u].Resources = append(out[u].Resources, &xds.Resource{Type: xds.ClusterType, Name: name, Version: name, UpstreamVersion: fmt.Sprint(u), Body: body})
 		}
 	}
 	return out

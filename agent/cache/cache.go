@@ -100,51 +100,6 @@ type Config struct {
 	OnIdle func()
 }
 
-// Update is what one answer of a source says about one type.
-type Update struct {
-	Source string
-	Type   string
-	// Asked is when the stream was opened, or the directory read, of which this is an
-	// answer: only one that was asked after Guard.ConfirmAfter confirms removals that are
-	// held back. The zero time for not known.
-	Asked time.Time
-	// Put lists resources, each name once; Remove names that do not exist.
-	Put    []*xds.Resource
-	Remove []string
-	// Complete says that Put is all there is of the type (I3).
-	Complete bool
-	// Wildcard says that it answers, in part or as a whole, the request for
-	// everything of the type.
-	Wildcard bool
-	// Silent says that the source says nothing of the names in Errors: it is no
-	// answer.
-	Silent bool
-	// Unasked says that the source tells everything it has, whatever is
-	// subscribed to: it is kept though nobody wants it.
-	Unasked bool
-	// Refresh lists resources whose TTL starts again.
-	Refresh []Refresh
-	// Errors lists what could not be used; Name may be "".
-	Errors []ResourceError
-}
-
-// Refresh is a heartbeat for one resource. It holds if Version is what the
-// upstream called the content that is held (protocol.md 6.1).
-type Refresh struct {
-	Name    string
-	Version string
-	// Accepted says that it holds for whatever content of this source is held.
-	Accepted bool
-	TTL      time.Duration
-	Deadline time.Time
-}
-
-// ResourceError is an error about one resource.
-type ResourceError struct {
-	Name string
-	Err  error
-}
-
 // Cache is the state of one group of clients. Make one with New and run Run.
 type Cache struct {
 	cfg   Config
@@ -241,7 +196,7 @@ type entry struct {
 	// source is that of res, as is unasked; goodSource that of good. See origin.
 	source, goodSource sourceID
 	standing           xds.Standing
-	unasked            bool
+	keepUnsubscribed   bool
 	// restored: it was on disk, and no source has spoken of it since.
 	restored bool
 	// late: a source had begun to answer the type when it was read from disk.
@@ -255,11 +210,13 @@ func (e *entry) local() bool { return e.source == localSource }
 
 // origin is where a resource is from.
 type origin struct {
-	source  sourceID
-	unasked bool // see Update
+	source           sourceID
+	keepUnsubscribed bool // see Update
 }
 
-func (c *Cache) origin(u Update) origin { return origin{c.sources.id(u.Source), u.Unasked} }
+func (c *Cache) origin(u xds.Update) origin {
+	return origin{c.sources.id(u.Source), u.KeepUnsubscribed}
+}
 
 // New returns an empty cache, in which everything is unknown.
 func New(cfg Config) *Cache {
@@ -323,11 +280,11 @@ func (c *Cache) table(typeURL string) *table {
 // the clients make of it: nil once every watch that it concerned has passed it,
 // or an error with the first client's reason to refuse it. It is called outside
 // of the cache's lock, from Apply or from a method of a watch.
-func (c *Cache) Apply(u Update, verdict func(error)) {
+func (c *Cache) Apply(u xds.Update, verdict func(error)) {
 	c.mu.Lock()
 	t := c.table(u.Type)
 	u = c.foreign(t, u)
-	if u.Silent {
+	if u.Timeout {
 		c.complain(t, u, newChanges(t))
 		c.mu.Unlock()
 		if verdict != nil {
@@ -350,19 +307,19 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 	c.revision++
 	ch := newChanges(t)
 	if len(t.entries) == 0 {
-		t.grow(len(u.Put))
-		ch.names = make([]string, 0, len(u.Put))
+		t.grow(len(u.Resources))
+		ch.names = make([]string, 0, len(u.Resources))
 	}
 	var refused error
 	from := c.origin(u)
 	held := len(t.entries)
 	t.updates++
-	for _, r := range u.Put {
+	for _, r := range u.Resources {
 		if reason, ok := c.put(t, from, c.lifetime(r), ch); !ok && refused == nil {
 			refused = reason
 		}
 	}
-	for _, name := range c.doubt(t, c.removals(t, u), held, u.Asked, len(u.Put) > 0) {
+	for _, name := range c.doubt(t, c.removals(t, u), held, u.RequestedAt, len(u.Resources) > 0) {
 		c.remove(t, name, ch)
 	}
 	if u.Complete {
@@ -370,7 +327,7 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 		maps.DeleteFunc(t.gone, func(name string, _ struct{}) bool { return !c.asked(t, name) })
 		c.told(t, u.Source)
 	}
-	for _, h := range u.Refresh {
+	for _, h := range u.Heartbeats {
 		if err := c.refresh(t, from, h, ch); err != nil && refused == nil {
 			refused = err
 		}
@@ -391,7 +348,7 @@ func (c *Cache) Apply(u Update, verdict func(error)) {
 }
 
 // complain takes in the errors of an update.
-func (c *Cache) complain(t *table, u Update, ch *changes) {
+func (c *Cache) complain(t *table, u xds.Update, ch *changes) {
 	for _, e := range u.Errors {
 		if e.Name != "" && t.entries[e.Name] == nil && !c.asked(t, e.Name) && !c.asked(t, xds.Wildcard) {
 			continue // nobody subscribes to it any more
@@ -410,11 +367,11 @@ func (c *Cache) complain(t *table, u Update, ch *changes) {
 
 // awaited returns the watches that an update concerns which repeats, unchanged, what
 // they have not judged yet: its verdict is that of the first.
-func (c *Cache) awaited(t *table, u Update) []*Watch {
+func (c *Cache) awaited(t *table, u xds.Update) []*Watch {
 	if len(t.tickets) == 0 {
 		return nil
 	}
-	for _, r := range u.Put {
+	for _, r := range u.Resources {
 		if e := t.entries[r.Name]; e != nil && e.standing == xds.Pending {
 			newest := t.tickets[len(t.tickets)-1]
 			return slices.Clone(newest.waiting)
@@ -425,9 +382,9 @@ func (c *Cache) awaited(t *table, u Update) []*Watch {
 
 // room returns nil if an update fits within the limits. So does one that makes what is held no
 // more, where that is beyond the limits already: it was restored, or a limit was lowered.
-func (c *Cache) room(t *table, u Update) error {
-	resources, bytes := c.resources+len(u.Put), c.bytes
-	for _, r := range u.Put {
+func (c *Cache) room(t *table, u xds.Update) error {
+	resources, bytes := c.resources+len(u.Resources), c.bytes
+	for _, r := range u.Resources {
 		bytes += size(r)
 	}
 	if resources <= c.cfg.MaxResources && bytes <= c.cfg.MaxBytes {
@@ -443,12 +400,12 @@ func (c *Cache) room(t *table, u Update) error {
 			leaves(e)
 		}
 	}
-	for _, r := range u.Put {
+	for _, r := range u.Resources {
 		if e := t.entries[r.Name]; e != nil && !all {
 			leaves(e)
 		}
 	}
-	for _, name := range u.Remove {
+	for _, name := range u.Removed {
 		if e := t.entries[name]; e != nil && !all && !c.guards() {
 			leaves(e)
 		}
@@ -469,14 +426,14 @@ func size(r *xds.Resource) int64 { return int64(len(r.Body.GetValue())) }
 
 // learn advances what is known of the wildcard. A Delta answer is served from the
 // first on; that it is all is known only later, from Synced.
-func (c *Cache) learn(t *table, u Update, ch *changes) {
+func (c *Cache) learn(t *table, u xds.Update, ch *changes) {
 	was := t.knowledge
 	switch {
-	case u.Complete && was != xds.Complete && !u.Unasked && !c.asked(t, xds.Wildcard):
+	case u.Complete && was != xds.Complete && !u.KeepUnsubscribed && !c.asked(t, xds.Wildcard):
 		t.knowledge = xds.Partial // what nobody wants is not kept for long, though a source tells it
 	case u.Complete:
 		t.knowledge = xds.Complete
-	case was == xds.Unknown && (u.Unasked || u.Wildcard && c.asked(t, xds.Wildcard)):
+	case was == xds.Unknown && (u.KeepUnsubscribed || u.Wildcard && c.asked(t, xds.Wildcard)):
 		t.knowledge = xds.Partial
 	}
 	if t.knowledge != was {
@@ -597,7 +554,7 @@ func (c *Cache) put(t *table, from origin, r *xds.Resource, ch *changes) (reason
 	delete(t.errors, r.Name)
 	c.unwithhold(t, r.Name)
 	e := t.entries[r.Name]
-	if e != nil && e.res == r && e.source == from.source && e.unasked == from.unasked {
+	if e != nil && e.res == r && e.source == from.source && e.keepUnsubscribed == from.keepUnsubscribed {
 		e.restored, e.update = false, t.updates
 		return e.refused()
 	}
@@ -617,7 +574,7 @@ func (c *Cache) put(t *table, from origin, r *xds.Resource, ch *changes) (reason
 	if c.cfg.OnContent != nil && from.source != localSource && (!same || e.restored) {
 		c.cfg.OnContent(r)
 	}
-	e.source, e.unasked, e.restored, e.update = from.source, from.unasked, false, t.updates
+	e.source, e.keepUnsubscribed, e.restored, e.update = from.source, from.keepUnsubscribed, false, t.updates
 	if same {
 		c.replaceSame(e, r, ch)
 	} else {
@@ -781,12 +738,12 @@ func (c *Cache) drop(t *table, name string) {
 
 // refresh takes in a heartbeat. One for a content that is not held refreshes
 // nothing, and the error says so to the upstream (protocol.md 6.1).
-func (c *Cache) refresh(t *table, from origin, h Refresh, ch *changes) error {
+func (c *Cache) refresh(t *table, from origin, h xds.Heartbeat, ch *changes) error {
 	e := t.entries[h.Name]
 	switch {
 	case e == nil:
 		return fmt.Errorf("%s %q: a heartbeat for what is not held", xds.Short(t.url), h.Name)
-	case e.res.UpstreamVersion != h.Version && !(h.Accepted && e.source == from.source):
+	case e.res.UpstreamVersion != h.Version && !(h.AnyVersion && e.source == from.source):
 		return fmt.Errorf("%s %q: a heartbeat of version %q, and %q is held", xds.Short(t.url), h.Name, h.Version, e.res.UpstreamVersion)
 	case c.cfg.HoldTTL[t.url]:
 		return nil

@@ -74,7 +74,7 @@ func TestWhatIsWantedIsNeverEvicted(t *testing.T) {
 func TestAnAliasKeepsItsResource(t *testing.T) {
 	c := New(Config{Unreferenced: 1})
 	w := watch(c, "a", xds.VirtualHostType, "host")
-	apply(c, Update{Type: xds.VirtualHostType, Put: []*xds.Resource{res(xds.VirtualHostType, "v@1", "host")}})
+	apply(c, xds.Update{Type: xds.VirtualHostType, Resources: []*xds.Resource{res(xds.VirtualHostType, "v@1", "host")}})
 	put(c, xds.VirtualHostType, "x@1", "y@1")
 	holds(t, c, xds.VirtualHostType, "v@1", "y@1")
 	w.Subscribe(xds.VirtualHostType, false, nil, []string{"host"})
@@ -89,7 +89,7 @@ func TestAnAliasKeepsItsResource(t *testing.T) {
 // What a source tells unasked cannot be asked for again.
 func TestWhatASourceTellsUnaskedIsNeverEvicted(t *testing.T) {
 	c := New(Config{Unreferenced: 1})
-	apply(c, Update{Type: xds.EndpointType, Put: resources(xds.EndpointType, []string{"a@1", "b@1", "c@1"}), Unasked: true})
+	apply(c, xds.Update{Type: xds.EndpointType, Resources: resources(xds.EndpointType, []string{"a@1", "b@1", "c@1"}), KeepUnsubscribed: true})
 	if n := c.unreferenced.Len(); n > 0 {
 		t.Errorf("%d are in the LRU", n)
 	}
@@ -119,7 +119,7 @@ func TestAWildcardThatIsGivenUpLeavesABoundedRest(t *testing.T) {
 func TestWhatIsRemovedLeavesTheLRU(t *testing.T) {
 	c := New(Config{Unreferenced: 2})
 	put(c, xds.EndpointType, "a@1", "b@1")
-	apply(c, Update{Type: xds.EndpointType, Remove: []string{"a"}})
+	apply(c, xds.Update{Type: xds.EndpointType, Removed: []string{"a"}})
 	put(c, xds.EndpointType, "c@1")
 	holds(t, c, xds.EndpointType, "b@1", "c@1")
 	if n := c.unreferenced.Len(); n != 2 {

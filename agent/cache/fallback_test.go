@@ -125,7 +125,7 @@ func TestAFallbackEndsWithTheLastSuspectThatTheControlPlaneChanges(t *testing.T)
 		v.want(t, "ack")
 		standing(t, c, xds.ClusterType, "a", xds.Rejected, "1")
 		put(c, xds.ClusterType, "b@2")
-		apply(c, Update{Type: xds.ClusterType, Remove: []string{"c"}})
+		apply(c, xds.Update{Type: xds.ClusterType, Removed: []string{"c"}})
 		suspected(t, c)
 		if c.Fallback() != nil {
 			t.Error("it has not ended")

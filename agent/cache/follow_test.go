@@ -27,7 +27,7 @@ func TestTheEndpointsOfAWantedClusterAreWanted(t *testing.T) {
 	told := func() (add, drop []string) {
 		for _, want := range in.Take() {
 			if want.Type == xds.EndpointType {
-				return want.Add, want.Drop
+				return want.Subscribe, want.Unsubscribe
 			}
 		}
 		return nil, nil
@@ -40,7 +40,7 @@ func TestTheEndpointsOfAWantedClusterAreWanted(t *testing.T) {
 		}
 	}
 	put := func(r *xds.Resource) {
-		c.Apply(Update{Source: "s", Type: xds.ClusterType, Put: []*xds.Resource{r}}, nil)
+		c.Apply(xds.Update{Source: "s", Type: xds.ClusterType, Resources: []*xds.Resource{r}}, nil)
 	}
 	put(edsCluster("1", "a"))
 	check("a cluster comes", "a", "")
@@ -50,7 +50,7 @@ func TestTheEndpointsOfAWantedClusterAreWanted(t *testing.T) {
 	check("its endpoints have another name", "b", "a")
 	w.Subscribe(xds.EndpointType, false, []string{"b"}, nil)
 	check("a client asks for them too", "", "")
-	c.Apply(Update{Source: "s", Type: xds.ClusterType, Remove: []string{"c"}}, nil)
+	c.Apply(xds.Update{Source: "s", Type: xds.ClusterType, Removed: []string{"c"}}, nil)
 	check("the cluster goes", "", "")
 	w.Subscribe(xds.EndpointType, false, nil, []string{"b"})
 	check("the client no longer asks", "", "b")
@@ -60,10 +60,10 @@ func TestTheEndpointsOfAClusterThatNobodyWantsAreNotWanted(t *testing.T) {
 	c := New(Config{})
 	w := c.Watch("client")
 	w.Subscribe(xds.ClusterType, true, nil, nil)
-	c.Apply(Update{Source: "s", Type: xds.ClusterType, Put: []*xds.Resource{edsCluster("1", "a")}}, nil)
+	c.Apply(xds.Update{Source: "s", Type: xds.ClusterType, Resources: []*xds.Resource{edsCluster("1", "a")}}, nil)
 	w.Subscribe(xds.ClusterType, false, nil, nil)
 	for _, want := range c.Interest().Take() {
-		if len(want.Add) > 0 {
+		if len(want.Subscribe) > 0 {
 			t.Errorf("wanted: %v", want)
 		}
 	}

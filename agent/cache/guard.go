@@ -73,11 +73,11 @@ func (t *table) countWithheld() (n int) {
 }
 
 // removals returns the names that an update removes, after what it puts was taken in.
-func (c *Cache) removals(t *table, u Update) []string {
+func (c *Cache) removals(t *table, u xds.Update) []string {
 	if !u.Complete {
-		return u.Remove
+		return u.Removed
 	}
-	names := slices.Clone(u.Remove)
+	names := slices.Clone(u.Removed)
 	from := c.sources.id(u.Source)
 	for name, e := range t.entries {
 		if e.update == t.updates || e.local() {
@@ -308,7 +308,7 @@ func (c *Cache) confirm(now time.Time) (next time.Time) {
 				t.pruneAt = time.Time{}
 				told := c.sources.id(t.told)
 				for name, e := range t.entries {
-					if _, waits := t.withheld[name]; e.source != told && !e.unasked && !waits {
+					if _, waits := t.withheld[name]; e.source != told && !e.keepUnsubscribed && !waits {
 						c.remove(t, name, ch)
 					}
 				}

@@ -10,8 +10,8 @@ import (
 )
 
 // askedNow applies an answer of a stream that is opened now.
-func askedNow(c *Cache, u Update) *verdicts {
-	u.Asked = time.Now()
+func askedNow(c *Cache, u xds.Update) *verdicts {
+	u.RequestedAt = time.Now()
 	return apply(c, u)
 }
 
@@ -73,11 +73,11 @@ func TestRemovalsThatAreNoAccidentTakeEffectSoon(t *testing.T) {
 		for _, url := range types {
 			watch(c, "x", url, "a", "b")
 			put(c, url, "a@1", "b@1")
-			apply(c, Update{Type: url, Remove: []string{"b"}})
+			apply(c, xds.Update{Type: url, Removed: []string{"b"}})
 			withheldOf(t, c, url, 0)
 		}
 		holds(t, c, xds.ListenerType, "a@1")
-		apply(c, Update{Type: xds.ScopedRouteType, Put: resources(xds.ScopedRouteType, []string{"c@1"}), Remove: []string{"a"}})
+		apply(c, xds.Update{Type: xds.ScopedRouteType, Resources: resources(xds.ScopedRouteType, []string{"c@1"}), Removed: []string{"a"}})
 		holds(t, c, xds.ScopedRouteType, "b@1", "c@1") // c may have a's key
 		pass(removalGrace - time.Second)
 		put(c, xds.ScopedRouteType, "a@1")
@@ -116,22 +116,22 @@ func TestWhatIsHeldBackGoesWhenASourceIsAskedAgainAndConfirmsIt(t *testing.T) {
 			<-in.Changed()
 			in.Take()
 			complete(c, xds.ClusterType, "a@1", "b@1")
-			lacks := func(u Update) {
+			lacks := func(u xds.Update) {
 				if u.Type = xds.ClusterType; delta {
-					u.Remove = []string{"a", "b"}
+					u.Removed = []string{"a", "b"}
 				} else {
 					u.Complete = true
 				}
 				apply(c, u).want(t, "ack")
 			}
 			old := time.Now()
-			lacks(Update{Asked: old})
+			lacks(xds.Update{RequestedAt: old})
 			changed(w)
 			if n := told.Load(); n != 2 {
 				t.Errorf("%d are said to be held back, want 2", n)
 			}
 			pass(time.Minute - time.Second)
-			lacks(Update{Asked: time.Now()}) // a reconnect
+			lacks(xds.Update{RequestedAt: time.Now()}) // a reconnect
 			c.Synced("one", xds.ClusterType, time.Now())
 			holds(t, c, xds.ClusterType, "a@1", "b@1")
 			if !c.AskAgain().IsZero() || asked.Load() != 0 || len(in.Changed()) > 0 {
@@ -143,11 +143,11 @@ func TestWhatIsHeldBackGoesWhenASourceIsAskedAgainAndConfirmsIt(t *testing.T) {
 			}
 			put(c, xds.ClusterType, "b@1")
 			pass(time.Minute)
-			lacks(Update{Asked: old}) // of the stream before
+			lacks(xds.Update{RequestedAt: old}) // of the stream before
 			put(c, xds.ClusterType, "b@1")
 			withheldOf(t, c, xds.ClusterType, 1)
 			held(t, c, "one", xds.ClusterType, map[string]string{"a": "", "b": "u1"})
-			u := Update{Type: xds.ClusterType, Put: resources(xds.ClusterType, []string{"b@1"}), Complete: !delta}
+			u := xds.Update{Type: xds.ClusterType, Resources: resources(xds.ClusterType, []string{"b@1"}), Complete: !delta}
 			askedNow(c, u)
 			if delta {
 				holds(t, c, xds.ClusterType, "a@1", "b@1") // nothing was said of a yet
@@ -173,13 +173,13 @@ func TestWhatBelongsToWhatIsHeldBackIsHeldWithIt(t *testing.T) {
 		complete(c, xds.ClusterType, "a@1", "b@1")
 		put(c, xds.EndpointType, "a@1", "b@1")
 		put(c, xds.SecretType, "a@1", "b@1", "c@1")
-		apply(c, Update{Type: xds.EndpointType, Remove: []string{"a"}})
+		apply(c, xds.Update{Type: xds.EndpointType, Removed: []string{"a"}})
 		pass(removalGrace - time.Second)
 		complete(c, xds.ClusterType)
-		apply(c, Update{Type: xds.SecretType, Remove: []string{"b"}})
+		apply(c, xds.Update{Type: xds.SecretType, Removed: []string{"b"}})
 		w.Close(nil)
 		pass(40 * time.Second) // nothing is evicted, though nobody wants it any more
-		apply(c, Update{Type: xds.EndpointType, Remove: []string{"b"}})
+		apply(c, xds.Update{Type: xds.EndpointType, Removed: []string{"b"}})
 		withheldOf(t, c, xds.ClusterType, 2)
 		withheldOf(t, c, xds.EndpointType, 2)
 		withheldOf(t, c, xds.SecretType, 1)
@@ -187,8 +187,8 @@ func TestWhatBelongsToWhatIsHeldBackIsHeldWithIt(t *testing.T) {
 		holds(t, c, xds.EndpointType, "a@1", "b@1")
 		holds(t, c, xds.SecretType, "a@1", "b@1", "c@1")
 		w = watch(c, "x", xds.ClusterType, "*")
-		askedNow(c, Update{Type: xds.SecretType, Remove: []string{"b"}})
-		askedNow(c, Update{Type: xds.ClusterType, Complete: true})
+		askedNow(c, xds.Update{Type: xds.SecretType, Removed: []string{"b"}})
+		askedNow(c, xds.Update{Type: xds.ClusterType, Complete: true})
 		holds(t, c, xds.ClusterType)
 		withheldOf(t, c, xds.EndpointType, 0)
 		put(c, xds.EndpointType, "b@1")
@@ -213,13 +213,13 @@ func TestWhatAlsoGoesWhenAskedAgainHasItsOwnTime(t *testing.T) {
 		complete(c, xds.ClusterType, names[:8]...)
 		withheldOf(t, c, xds.ClusterType, 12)
 		pass(time.Minute)
-		askedNow(c, Update{Type: xds.ClusterType, Complete: true})
+		askedNow(c, xds.Update{Type: xds.ClusterType, Complete: true})
 		withheldOf(t, c, xds.ClusterType, 8)
 		pass(time.Minute - time.Second)
-		askedNow(c, Update{Type: xds.ClusterType, Complete: true})
+		askedNow(c, xds.Update{Type: xds.ClusterType, Complete: true})
 		withheldOf(t, c, xds.ClusterType, 8)
 		pass(time.Second)
-		askedNow(c, Update{Type: xds.ClusterType, Complete: true})
+		askedNow(c, xds.Update{Type: xds.ClusterType, Complete: true})
 		holds(t, c, xds.ClusterType)
 	})
 }
@@ -229,7 +229,7 @@ func TestWhatNobodyWantsIsNotHeldBackForEver(t *testing.T) {
 	running(t, Config{Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}}, func(t *testing.T, c *Cache) {
 		w := watch(c, "x", xds.ListenerType, "a", "b")
 		put(c, xds.ListenerType, "a@1", "b@1")
-		apply(c, Update{Type: xds.ListenerType, Remove: []string{"a", "b"}})
+		apply(c, xds.Update{Type: xds.ListenerType, Removed: []string{"a", "b"}})
 		w.Subscribe(xds.ListenerType, false, nil, []string{"a"})
 		pass(time.Minute)
 		withheldOf(t, c, xds.ListenerType, 2)
@@ -248,7 +248,7 @@ func TestWhatIsHeldBackOutlivesNoTTL(t *testing.T) {
 		ended.Store(-1)
 		c.cfg.OnWithheldEnd = func(confirmed int) { ended.Store(int32(confirmed)) }
 		r := res(xds.ClusterType, "a@1").WithLifetime(time.Minute, time.Now().Add(time.Minute))
-		apply(c, Update{Type: xds.ClusterType, Put: []*xds.Resource{r}, Complete: true})
+		apply(c, xds.Update{Type: xds.ClusterType, Resources: []*xds.Resource{r}, Complete: true})
 		complete(c, xds.ClusterType)
 		withheldOf(t, c, xds.ClusterType, 1)
 		pass(time.Minute)
@@ -271,7 +271,7 @@ func TestWhatIsHeldBackStaysSoAcrossARestart(t *testing.T) {
 			complete(c, xds.ClusterType, "a@1", "b@1")
 			put(c, xds.EndpointType, "a@1")
 			complete(c, xds.ClusterType)
-			apply(c, Update{Type: xds.EndpointType, Remove: []string{"a"}})
+			apply(c, xds.Update{Type: xds.EndpointType, Removed: []string{"a"}})
 			pass(40 * time.Minute)
 			saved, facts := j.Saved()
 
@@ -290,14 +290,14 @@ func TestWhatIsHeldBackStaysSoAcrossARestart(t *testing.T) {
 			withheldOf(t, again, xds.EndpointType, 1)
 			held(t, again, "one", xds.ClusterType, map[string]string{"a": "", "b": ""})
 			if percent > 0 {
-				askedNow(again, Update{Type: xds.ClusterType, Complete: true})
+				askedNow(again, xds.Update{Type: xds.ClusterType, Complete: true})
 				holds(t, again, xds.ClusterType, "a@1", "b@1")
 				pass(20 * time.Minute)
 			}
 			if again.AskAgain().IsZero() {
 				t.Error("the source is not to be asked again an hour after the removals")
 			}
-			askedNow(again, Update{Type: xds.ClusterType, Complete: true})
+			askedNow(again, xds.Update{Type: xds.ClusterType, Complete: true})
 			holds(t, again, xds.ClusterType)
 			pass(removalGrace)
 			holds(t, again, xds.EndpointType)
@@ -340,15 +340,15 @@ func TestWhatWasToldGoneBeforeTheRestoreIsGuarded(t *testing.T) {
 	for name, before := range map[string]func(c *Cache){
 		"an empty answer": func(c *Cache) { complete(c, xds.ClusterType) },
 		"nothing yet": func(c *Cache) {
-			apply(c, Update{Type: xds.ClusterType})
+			apply(c, xds.Update{Type: xds.ClusterType})
 		},
-		"removals": func(c *Cache) { apply(c, Update{Type: xds.ClusterType, Remove: []string{"a", "b"}}) },
+		"removals": func(c *Cache) { apply(c, xds.Update{Type: xds.ClusterType, Removed: []string{"a", "b"}}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			running(t, Config{Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}}, func(t *testing.T, c *Cache) {
 				w := watch(c, "x", xds.ClusterType, "*")
 				subscribe(w, xds.EndpointType, "a")
-				apply(c, Update{Type: xds.EndpointType, Remove: []string{"a"}})
+				apply(c, xds.Update{Type: xds.EndpointType, Removed: []string{"a"}})
 				before(c)
 				c.Restore(saved, meshFacts)
 				c.Synced("one", xds.ClusterType, time.Time{})
@@ -356,7 +356,7 @@ func TestWhatWasToldGoneBeforeTheRestoreIsGuarded(t *testing.T) {
 				holds(t, c, xds.ClusterType, "a@1", "b@1")
 				holds(t, c, xds.EndpointType, "a@1")
 				withheldOf(t, c, xds.ClusterType, 2)
-				askedNow(c, Update{Type: xds.ClusterType, Remove: []string{"a", "b"}})
+				askedNow(c, xds.Update{Type: xds.ClusterType, Removed: []string{"a", "b"}})
 				pass(removalGrace)
 				holds(t, c, xds.ClusterType)
 				holds(t, c, xds.EndpointType)

@@ -31,12 +31,12 @@ func res(typeURL, nameVersion string, aliases ...string) *xds.Resource {
 
 // put applies an update of "one", and returns what was said of it.
 func put(c *Cache, typeURL string, list ...string) *verdicts {
-	return apply(c, Update{Type: typeURL, Put: resources(typeURL, list)})
+	return apply(c, xds.Update{Type: typeURL, Resources: resources(typeURL, list)})
 }
 
 // complete applies an answer that is all there is.
 func complete(c *Cache, typeURL string, list ...string) *verdicts {
-	return apply(c, Update{Type: typeURL, Put: resources(typeURL, list), Complete: true})
+	return apply(c, xds.Update{Type: typeURL, Resources: resources(typeURL, list), Complete: true})
 }
 
 func resources(typeURL string, list []string) []*xds.Resource {
@@ -47,7 +47,7 @@ func resources(typeURL string, list []string) []*xds.Resource {
 	return out
 }
 
-func apply(c *Cache, u Update) *verdicts {
+func apply(c *Cache, u xds.Update) *verdicts {
 	if u.Source == "" {
 		u.Source = "one"
 	}
@@ -104,7 +104,7 @@ func holds(t *testing.T, c *Cache, typeURL string, want ...string) {
 // look calls f with the state as it is now.
 func look(c *Cache, f func(Snapshot)) {
 	w := c.Watch("look")
-	w.Read(func(s Snapshot, _ []Change) { f(s) })
+	w.Read(func(s Snapshot, _ []xds.Change) { f(s) })
 	w.Close(nil)
 }
 
@@ -139,7 +139,7 @@ func standing(t *testing.T, c *Cache, typeURL, name string, want xds.Standing, g
 // changed reads a watch: "CDS a b" with "*" where what is known changed.
 func changed(w *Watch) []string {
 	var out []string
-	w.Read(func(_ Snapshot, list []Change) {
+	w.Read(func(_ Snapshot, list []xds.Change) {
 		for _, ch := range list {
 			slices.Sort(ch.Names)
 			words := append([]string{xds.Short(ch.Type)}, ch.Names...)
@@ -177,10 +177,10 @@ func taken(in *Interest) []string {
 		if w.Wildcard {
 			words = append(words, "*")
 		}
-		for _, n := range w.Add {
+		for _, n := range w.Subscribe {
 			words = append(words, "+"+n)
 		}
-		for _, n := range w.Drop {
+		for _, n := range w.Unsubscribe {
 			words = append(words, "-"+n)
 		}
 		out = append(out, strings.Join(words, " "))

@@ -246,7 +246,7 @@ func (c *Cache) collectionChanged(t *table, glob string, wanted bool) {
 func (c *Cache) unasked(t *table) bool {
 	some := false
 	for _, e := range t.entries {
-		if !e.unasked {
+		if !e.keepUnsubscribed {
 			return false
 		}
 		some = some || !e.local()
@@ -258,7 +258,7 @@ func (c *Cache) unasked(t *table) bool {
 // and takes it out otherwise.
 func (c *Cache) file(t *table, name string, e *entry) {
 	k := key{t.url, name}
-	if e.unasked || c.wants(t, xds.Wildcard) || c.wantsResource(t, name, e.res) {
+	if e.keepUnsubscribed || c.wants(t, xds.Wildcard) || c.wantsResource(t, name, e.res) {
 		if c.unreferenced.Len() > 0 {
 			c.unreferenced.Remove(k)
 		}
@@ -315,7 +315,7 @@ func edsName(r *xds.Resource) string {
 func (c *Cache) evicted(k key) {
 	t := c.tables[k.typeURL]
 	e := t.entries[k.name]
-	if e == nil || e.unasked || c.wants(t, xds.Wildcard) || c.wantsResource(t, k.name, e.res) {
+	if e == nil || e.keepUnsubscribed || c.wants(t, xds.Wildcard) || c.wantsResource(t, k.name, e.res) {
 		return
 	}
 	c.drop(t, k.name)
@@ -331,14 +331,6 @@ type Interest struct {
 	changed chan struct{}
 	dirty   map[key]struct{}               // under c.mu
 	told    map[string]map[string]struct{} // by type, under c.mu
-}
-
-// Want is a change of interest in one type. Wildcard says that everything of it is
-// wanted, Complete that what is held is all that there was.
-type Want struct {
-	Type               string
-	Wildcard, Complete bool
-	Add, Drop          []string
 }
 
 // Interest opens a view of what the watches and leases want of upstreams.
@@ -385,10 +377,10 @@ func (in *Interest) Changed() <-chan struct{} { return in.changed }
 
 // Take returns what changed since the last Take, in push order; the first
 // returns everything that is wanted.
-func (in *Interest) Take() []Want {
+func (in *Interest) Take() []xds.SubscriptionChange {
 	in.c.mu.Lock()
 	defer in.c.mu.Unlock()
-	wants := make(map[string]*Want)
+	wants := make(map[string]*xds.SubscriptionChange)
 	for k := range in.dirty {
 		told := in.told[k.typeURL]
 		if told == nil {
@@ -405,15 +397,15 @@ func (in *Interest) Take() []Want {
 		}
 		w := wants[k.typeURL]
 		if w == nil {
-			w = &Want{Type: k.typeURL}
+			w = &xds.SubscriptionChange{Type: k.typeURL}
 			wants[k.typeURL] = w
 		}
 		switch {
 		case k.name == xds.Wildcard:
 		case is:
-			w.Add = append(w.Add, k.name)
+			w.Subscribe = append(w.Subscribe, k.name)
 		default:
-			w.Drop = append(w.Drop, k.name)
+			w.Unsubscribe = append(w.Unsubscribe, k.name)
 		}
 		if is {
 			told[k.name] = struct{}{}
@@ -423,13 +415,13 @@ func (in *Interest) Take() []Want {
 		}
 	}
 	clear(in.dirty)
-	out := make([]Want, 0, len(wants))
+	out := make([]xds.SubscriptionChange, 0, len(wants))
 	for _, url := range slices.SortedFunc(maps.Keys(wants), xds.CompareTypes) {
 		w := wants[url]
 		_, w.Wildcard = in.told[url][xds.Wildcard]
 		w.Complete = in.c.table(url).knowledge == xds.Complete
-		slices.Sort(w.Add)
-		slices.Sort(w.Drop)
+		slices.Sort(w.Subscribe)
+		slices.Sort(w.Unsubscribe)
 		out = append(out, *w)
 	}
 	return out

@@ -98,12 +98,12 @@ func TestAClosedWatchSubscribesToNothing(t *testing.T) {
 func TestSomethingIsLackingUntilItIsHeldOrGone(t *testing.T) {
 	for _, test := range []struct {
 		name, typeURL, want string
-		update              Update
+		update              xds.Update
 	}{
-		{"a name, until it is held", xds.EndpointType, "x", Update{Put: []*xds.Resource{res(xds.EndpointType, "x@1")}}},
-		{"a name, until it is known under an alias", xds.VirtualHostType, "x", Update{Put: []*xds.Resource{res(xds.VirtualHostType, "v@1", "x")}}},
-		{"a name, until it is gone", xds.EndpointType, "x", Update{Remove: []string{"x"}}},
-		{"a wildcard, until something came", xds.ClusterType, "*", Update{}},
+		{"a name, until it is held", xds.EndpointType, "x", xds.Update{Resources: []*xds.Resource{res(xds.EndpointType, "x@1")}}},
+		{"a name, until it is known under an alias", xds.VirtualHostType, "x", xds.Update{Resources: []*xds.Resource{res(xds.VirtualHostType, "v@1", "x")}}},
+		{"a name, until it is gone", xds.EndpointType, "x", xds.Update{Removed: []string{"x"}}},
+		{"a wildcard, until something came", xds.ClusterType, "*", xds.Update{}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			for _, leased := range []bool{false, true} {

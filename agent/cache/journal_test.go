@@ -94,7 +94,7 @@ func TestWhatIsAcceptedLateIsNotTheOtherServers(t *testing.T) {
 	j, d := c.Journal(nil, true), newDisk()
 	w := watch(c, "a", xds.ClusterType, "*")
 	put(c, xds.ClusterType, "a@1")
-	apply(c, Update{Source: "two", Type: xds.ClusterType, Put: resources(xds.ClusterType, []string{"a@2"})})
+	apply(c, xds.Update{Source: "two", Type: xds.ClusterType, Resources: resources(xds.ClusterType, []string{"a@2"})})
 	w.Accept(xds.ClusterType, resources(xds.ClusterType, []string{"a@1"}), nil)
 	d.take(j)
 	wantDisk(t, d, "CDS a@1 from= accepted", "known CDS ", "wanted CDS *")
@@ -123,10 +123,10 @@ func TestTheJournalKeepsWhatIsGood(t *testing.T) {
 		take("CDS a@2 from=one accepted", "doubtful CDS b", "known CDS ")
 		pass(StableAfter)
 		take("CDS a@2 from=one accepted stable", "doubtful CDS b", "known CDS ")
-		apply(c, Update{Source: "two", Type: xds.ClusterType, Put: resources(xds.ClusterType, []string{"a@3"})})
+		apply(c, xds.Update{Source: "two", Type: xds.ClusterType, Resources: resources(xds.ClusterType, []string{"a@3"})})
 		w.Accept(xds.ClusterType, resources(xds.ClusterType, []string{"a@3"}), nil)
 		take("CDS a@3 from=two accepted previous=2", "doubtful CDS b", "known CDS ")
-		apply(c, Update{Type: xds.ClusterType, Remove: []string{"a"}})
+		apply(c, xds.Update{Type: xds.ClusterType, Removed: []string{"a"}})
 		take("CDS a previous=2", "doubtful CDS b", "known CDS ")
 		pass(StableAfter)
 		take("doubtful CDS b", "known CDS ")
@@ -230,7 +230,7 @@ func TestNothingIsLostWhenEverythingIsWrittenAndThatFails(t *testing.T) {
 			put(c, xds.ClusterType, "a@2")
 			all := j.All()
 			put(c, xds.ClusterType, "b@2", "d@1")
-			apply(c, Update{Type: xds.ClusterType, Remove: []string{"a", "c"}})
+			apply(c, xds.Update{Type: xds.ClusterType, Removed: []string{"a", "c"}})
 			put(c, xds.ClusterType, "c@1")
 			if fails {
 				j.Done(errors.New("the disk is full"))
@@ -250,7 +250,7 @@ func TestHeartbeatsAreWrittenWhenTheyMatter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(Config{})
 		j := c.Journal(nil, true)
-		apply(c, Update{Type: xds.ClusterType, Put: []*xds.Resource{lasting(xds.ClusterType, "a@1", time.Minute)}})
+		apply(c, xds.Update{Type: xds.ClusterType, Resources: []*xds.Resource{lasting(xds.ClusterType, "a@1", time.Minute)}})
 		j.Take()
 		j.Done(nil)
 		written := 0
@@ -284,9 +284,9 @@ func TestTheJournalAndTheCacheAgree(t *testing.T) {
 				case 0, 1:
 					r := res(xds.ClusterType, fmt.Sprintf("%s@%d", name, rnd.IntN(4)))
 					r.UpstreamVersion = fmt.Sprint(rnd.IntN(3))
-					apply(c, Update{Source: fmt.Sprint("s", rnd.IntN(2)), Type: xds.ClusterType, Put: []*xds.Resource{r}})
+					apply(c, xds.Update{Source: fmt.Sprint("s", rnd.IntN(2)), Type: xds.ClusterType, Resources: []*xds.Resource{r}})
 				case 2:
-					apply(c, Update{Type: xds.ClusterType, Remove: []string{name}})
+					apply(c, xds.Update{Type: xds.ClusterType, Removed: []string{name}})
 				case 3, 4:
 					if current != nil {
 						w.Accept(xds.ClusterType, []*xds.Resource{current}, nil)

@@ -37,7 +37,7 @@ func TestNamesThatWereAskedForSayNothingOfTheWildcard(t *testing.T) {
 	watch(c, "a", xds.ClusterType, "odc")
 	put(c, xds.ClusterType, "odc@1")
 	knows(t, c, xds.ClusterType, xds.Unknown)
-	apply(c, Update{Type: xds.ClusterType, Put: resources(xds.ClusterType, []string{"a@1"}), Unasked: true})
+	apply(c, xds.Update{Type: xds.ClusterType, Resources: resources(xds.ClusterType, []string{"a@1"}), KeepUnsubscribed: true})
 	knows(t, c, xds.ClusterType, xds.Partial)
 }
 
@@ -67,7 +67,7 @@ func TestAWildcardThatNobodyWantsIsPartialAgain(t *testing.T) {
 			c := New(Config{})
 			w, in := watch(c, "a", xds.ClusterType, "*"), c.Interest()
 			in.Take()
-			apply(c, Update{Type: xds.ClusterType, Put: resources(xds.ClusterType, []string{"a@1"}), Complete: true, Unasked: test.unasked})
+			apply(c, xds.Update{Type: xds.ClusterType, Resources: resources(xds.ClusterType, []string{"a@1"}), Complete: true, KeepUnsubscribed: test.unasked})
 			w.Subscribe(xds.ClusterType, false, nil, nil)
 			subscribe(w, xds.ClusterType, "*")
 			in.Take() // the source is told nothing, and so tells what goes
@@ -84,12 +84,12 @@ func TestAWildcardThatNobodyWantsIsPartialAgain(t *testing.T) {
 func TestOnlyItsAnswerMakesAWildcardKnown(t *testing.T) {
 	c := New(Config{})
 	w := watch(c, "a", xds.ClusterType, "*")
-	c.Apply(Update{Type: xds.ClusterType, Silent: true, Errors: []ResourceError{{Name: "a", Err: xds.ErrNoAnswer}}}, nil)
+	c.Apply(xds.Update{Type: xds.ClusterType, Timeout: true, Errors: []xds.ResourceError{{Name: "a", Err: xds.ErrNoAnswer}}}, nil)
 	knows(t, c, xds.ClusterType, xds.Unknown)
 	if err := problem(c, xds.ClusterType, "a"); err == nil {
 		t.Error("the silence is not told")
 	}
-	c.Apply(Update{Source: "one", Type: xds.ClusterType, Put: resources(xds.ClusterType, []string{"a@1"})}, nil)
+	c.Apply(xds.Update{Source: "one", Type: xds.ClusterType, Resources: resources(xds.ClusterType, []string{"a@1"})}, nil)
 	knows(t, c, xds.ClusterType, xds.Unknown)
 	wantChanged(t, w, "CDS a")
 	c.Synced("one", xds.ClusterType, time.Time{})
@@ -111,7 +111,7 @@ func TestASourceIsToldTheVersionsThatItGave(t *testing.T) {
 	held(t, c, "one", xds.EndpointType, nil)
 	w := watch(c, "a", xds.EndpointType, "x", "y", "host")
 	put(c, xds.EndpointType, "x@1", "other@1")
-	apply(c, Update{Source: "two", Type: xds.EndpointType, Put: []*xds.Resource{res(xds.EndpointType, "y@1"), res(xds.EndpointType, "v@1", "host")}})
+	apply(c, xds.Update{Source: "two", Type: xds.EndpointType, Resources: []*xds.Resource{res(xds.EndpointType, "y@1"), res(xds.EndpointType, "v@1", "host")}})
 	held(t, c, "one", xds.EndpointType, map[string]string{"x": "u1", "y": "", "v": ""})
 	held(t, c, "two", xds.EndpointType, map[string]string{"x": "", "y": "u1", "v": "u1"})
 	w.Close(nil) // leased
@@ -140,7 +140,7 @@ func TestTheSameContentOfAnotherSourceKeepsTheBody(t *testing.T) {
 	wantChanged(t, w, "EDS x")
 	same := res(xds.EndpointType, "x@1")
 	same.UpstreamVersion = "of two"
-	apply(c, Update{Source: "two", Type: xds.EndpointType, Put: []*xds.Resource{same}})
+	apply(c, xds.Update{Source: "two", Type: xds.EndpointType, Resources: []*xds.Resource{same}})
 	wantChanged(t, w)
 	held(t, c, "one", xds.EndpointType, map[string]string{"x": ""})
 	held(t, c, "two", xds.EndpointType, map[string]string{"x": "of two"})

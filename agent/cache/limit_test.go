@@ -30,9 +30,9 @@ func TestAnUpdateBeyondTheLimitsIsRefusedAsAWhole(t *testing.T) {
 			c := New(Config{MaxResources: 3, MaxBytes: 100})
 			w := c.Watch("client")
 			w.Subscribe(xds.EndpointType, false, []string{"a", "b", "c", "d"}, nil)
-			c.Apply(Update{Source: "s", Type: xds.EndpointType, Put: []*xds.Resource{sized("a", 10)}}, nil)
+			c.Apply(xds.Update{Source: "s", Type: xds.EndpointType, Resources: []*xds.Resource{sized("a", 10)}}, nil)
 			var verdict error
-			c.Apply(Update{Source: "s", Type: xds.EndpointType, Put: tc.update}, func(err error) { verdict = err })
+			c.Apply(xds.Update{Source: "s", Type: xds.EndpointType, Resources: tc.update}, func(err error) { verdict = err })
 			held := c.Resources(xds.EndpointType)
 			if tc.flag == "" {
 				if verdict != nil || len(held) < len(tc.update) {
@@ -56,21 +56,21 @@ func TestAnUpdateBeyondTheLimitsIsRefusedAsAWhole(t *testing.T) {
 func TestBeyondALimitWhatMakesItLessIsTakenIn(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		u    Update
+		u    xds.Update
 		ok   bool
 	}{
-		{"a removal", Update{Type: xds.EndpointType, Remove: []string{"a"}}, true},
-		{"a removal of another type", Update{Type: xds.RouteType, Remove: []string{"x"}}, true},
-		{"one for another", Update{Type: xds.EndpointType, Put: []*xds.Resource{sized("d", 10)}, Remove: []string{"a"}}, true},
-		{"a smaller one", Update{Type: xds.EndpointType, Put: []*xds.Resource{sized("a", 5)}}, true},
-		{"one more", Update{Type: xds.EndpointType, Put: []*xds.Resource{sized("d", 1)}}, false},
-		{"a larger one", Update{Type: xds.EndpointType, Put: []*xds.Resource{sized("a", 12)}}, false},
+		{"a removal", xds.Update{Type: xds.EndpointType, Removed: []string{"a"}}, true},
+		{"a removal of another type", xds.Update{Type: xds.RouteType, Removed: []string{"x"}}, true},
+		{"one for another", xds.Update{Type: xds.EndpointType, Resources: []*xds.Resource{sized("d", 10)}, Removed: []string{"a"}}, true},
+		{"a smaller one", xds.Update{Type: xds.EndpointType, Resources: []*xds.Resource{sized("a", 5)}}, true},
+		{"one more", xds.Update{Type: xds.EndpointType, Resources: []*xds.Resource{sized("d", 1)}}, false},
+		{"a larger one", xds.Update{Type: xds.EndpointType, Resources: []*xds.Resource{sized("a", 12)}}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := New(Config{})
 			w := c.Watch("client")
 			w.Subscribe(xds.EndpointType, false, []string{"a", "b", "c", "d"}, nil)
-			c.Apply(Update{Source: "s", Type: xds.EndpointType, Put: []*xds.Resource{sized("a", 10), sized("b", 10), sized("c", 10)}}, nil)
+			c.Apply(xds.Update{Source: "s", Type: xds.EndpointType, Resources: []*xds.Resource{sized("a", 10), sized("b", 10), sized("c", 10)}}, nil)
 			c.cfg.MaxResources, c.cfg.MaxBytes = 2, 20
 			tc.u.Source = "s"
 			var verdict error
@@ -78,7 +78,7 @@ func TestBeyondALimitWhatMakesItLessIsTakenIn(t *testing.T) {
 			if ok := verdict == nil; ok != tc.ok {
 				t.Errorf("verdict %v", verdict)
 			}
-			for _, name := range tc.u.Remove {
+			for _, name := range tc.u.Removed {
 				if tc.ok && item(c, tc.u.Type, name).Current != nil {
 					t.Errorf("%s is still held", name)
 				}
@@ -91,11 +91,11 @@ func TestWhatGoesMakesRoom(t *testing.T) {
 	c := New(Config{MaxResources: 1, MaxBytes: 10})
 	w := c.Watch("client")
 	w.Subscribe(xds.EndpointType, false, []string{"a", "b"}, nil)
-	for i, u := range []Update{
-		{Put: []*xds.Resource{sized("a", 10)}},
-		{Remove: []string{"a"}},
-		{Put: []*xds.Resource{sized("b", 10)}},
-		{Put: []*xds.Resource{sized("c", 10)}, Complete: true},
+	for i, u := range []xds.Update{
+		{Resources: []*xds.Resource{sized("a", 10)}},
+		{Removed: []string{"a"}},
+		{Resources: []*xds.Resource{sized("b", 10)}},
+		{Resources: []*xds.Resource{sized("c", 10)}, Complete: true},
 	} {
 		u.Source, u.Type = "s", xds.EndpointType
 		var verdict error

@@ -22,18 +22,18 @@ func (c *Cache) local(typeURL, name string) bool {
 }
 
 // foreign returns an update of a source without what is not its own to say.
-func (c *Cache) foreign(t *table, u Update) Update {
+func (c *Cache) foreign(t *table, u xds.Update) xds.Update {
 	if c.cfg.Local == nil {
 		return u
 	}
 	mine := func(name string) bool { return c.local(t.url, name) }
-	some := slices.ContainsFunc(u.Put, func(r *xds.Resource) bool { return mine(r.Name) }) || slices.ContainsFunc(u.Remove, mine) ||
-		slices.ContainsFunc(u.Errors, func(e ResourceError) bool { return mine(e.Name) }) ||
-		slices.ContainsFunc(u.Refresh, func(r Refresh) bool { return mine(r.Name) })
+	some := slices.ContainsFunc(u.Resources, func(r *xds.Resource) bool { return mine(r.Name) }) || slices.ContainsFunc(u.Removed, mine) ||
+		slices.ContainsFunc(u.Errors, func(e xds.ResourceError) bool { return mine(e.Name) }) ||
+		slices.ContainsFunc(u.Heartbeats, func(r xds.Heartbeat) bool { return mine(r.Name) })
 	if !some {
 		return u
 	}
-	u.Put = slices.DeleteFunc(slices.Clone(u.Put), func(r *xds.Resource) bool {
+	u.Resources = slices.DeleteFunc(slices.Clone(u.Resources), func(r *xds.Resource) bool {
 		if !mine(r.Name) {
 			return false
 		}
@@ -42,9 +42,9 @@ func (c *Cache) foreign(t *table, u Update) Update {
 		}
 		return true
 	})
-	u.Refresh = slices.DeleteFunc(slices.Clone(u.Refresh), func(r Refresh) bool { return mine(r.Name) })
-	u.Remove = slices.DeleteFunc(slices.Clone(u.Remove), mine)
-	u.Errors = slices.DeleteFunc(slices.Clone(u.Errors), func(e ResourceError) bool { return mine(e.Name) })
+	u.Heartbeats = slices.DeleteFunc(slices.Clone(u.Heartbeats), func(r xds.Heartbeat) bool { return mine(r.Name) })
+	u.Removed = slices.DeleteFunc(slices.Clone(u.Removed), mine)
+	u.Errors = slices.DeleteFunc(slices.Clone(u.Errors), func(e xds.ResourceError) bool { return mine(e.Name) })
 	return u
 }
 

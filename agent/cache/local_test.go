@@ -54,9 +54,9 @@ func TestNoUpstreamHasASayInWhatTheAgentMakes(t *testing.T) {
 	publish(c, "my-cert@1")
 	changed(w)
 	put(c, xds.SecretType, "my-cert@evil", "my-early@evil")
-	apply(c, Update{Type: xds.SecretType, Remove: []string{"my-cert"}})
-	apply(c, Update{Type: xds.SecretType, Errors: []ResourceError{{"my-cert", xds.ErrNotFound}, {"my-cert", errors.New("why")}}})
-	apply(c, Update{Source: "dir", Type: xds.SecretType, Complete: true, Unasked: true, Put: resources(xds.SecretType, []string{"other@1"})})
+	apply(c, xds.Update{Type: xds.SecretType, Removed: []string{"my-cert"}})
+	apply(c, xds.Update{Type: xds.SecretType, Errors: []xds.ResourceError{{Name: "my-cert", Err: xds.ErrNotFound}, {Name: "my-cert", Err: errors.New("why")}}})
+	apply(c, xds.Update{Source: "dir", Type: xds.SecretType, Complete: true, KeepUnsubscribed: true, Resources: resources(xds.SecretType, []string{"other@1"})})
 	wantChanged(t, w)
 	serves(t, c, xds.SecretType, "my-cert", "1")
 	serves(t, c, xds.SecretType, "my-early", "")
@@ -75,7 +75,7 @@ func TestNoUpstreamGivesWhatTheAgentMakesALifetime(t *testing.T) {
 		made.UpstreamVersion = ""
 		c.Publish([]*xds.Resource{made}, nil)
 		changed(w)
-		apply(c, Update{Type: xds.SecretType, Refresh: []Refresh{{Name: "my-cert", TTL: time.Second, Deadline: time.Now().Add(time.Second)}}})
+		apply(c, xds.Update{Type: xds.SecretType, Heartbeats: []xds.Heartbeat{{Name: "my-cert", TTL: time.Second, Deadline: time.Now().Add(time.Second)}}})
 		pass(2 * time.Second)
 		serves(t, c, xds.SecretType, "my-cert", "1")
 	})
@@ -141,7 +141,7 @@ func TestWhatTheAgentMakesIsServedAsItIs(t *testing.T) {
 		w := watch(c, "x", xds.ClusterType, "*")
 		subscribe(w, xds.SecretType, "my-cert", "other")
 		serve := func(name string) (version string) {
-			w.Read(func(s Snapshot, _ []Change) {
+			w.Read(func(s Snapshot, _ []xds.Change) {
 				if it := s.Lookup(xds.SecretType, name); it.Current != nil {
 					version = it.Current.Version
 				}

@@ -62,7 +62,7 @@ func TestConcurrentWatchesSeeEachUpdateAsAWhole(t *testing.T) {
 		readers.Go(func() {
 			for last := 0; last < updates; {
 				<-w.Changed()
-				w.Read(func(s Snapshot, list []Change) {
+				w.Read(func(s Snapshot, list []xds.Change) {
 					versions := make(map[string]int)
 					for it := range s.All(xds.ClusterType) {
 						versions[it.Current.Version]++
@@ -93,7 +93,7 @@ func TestConcurrentWatchesSeeEachUpdateAsAWhole(t *testing.T) {
 		for _, n := range names {
 			list = append(list, cds(fmt.Sprintf("%s@%d", n, v)))
 		}
-		c.Apply(Update{Source: "one", Type: xds.ClusterType, Put: list, Complete: true}, func(error) {
+		c.Apply(xds.Update{Source: "one", Type: xds.ClusterType, Resources: list, Complete: true}, func(error) {
 			mu.Lock()
 			defer mu.Unlock()
 			verdicts++

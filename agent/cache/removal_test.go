@@ -26,11 +26,11 @@ func TestWhatAnUpstreamRemovesIsGone(t *testing.T) {
 	w := watch(c, "a", xds.EndpointType, "x", "y", "z")
 	put(c, xds.EndpointType, "x@1", "y@1")
 	wantChanged(t, w, "EDS x y")
-	apply(c, Update{Type: xds.EndpointType, Remove: []string{"x", "z", "unwanted"}})
+	apply(c, xds.Update{Type: xds.EndpointType, Removed: []string{"x", "z", "unwanted"}})
 	holds(t, c, xds.EndpointType, "y@1")
 	wantChanged(t, w, "EDS x z")
 	gone(t, c, xds.EndpointType, map[string]bool{"x": true, "z": true, "y": false, "unwanted": false})
-	apply(c, Update{Type: xds.EndpointType, Remove: []string{"x"}})
+	apply(c, xds.Update{Type: xds.EndpointType, Removed: []string{"x"}})
 	wantChanged(t, w)
 	put(c, xds.EndpointType, "x@1")
 	wantChanged(t, w, "EDS x")
@@ -41,7 +41,7 @@ func TestWhatAnUpstreamRemovesIsGone(t *testing.T) {
 func TestThatSomethingIsGoneIsForgottenWithTheLastWhoWantsIt(t *testing.T) {
 	c := New(Config{})
 	w := watch(c, "a", xds.EndpointType, "x")
-	apply(c, Update{Type: xds.EndpointType, Remove: []string{"x"}})
+	apply(c, xds.Update{Type: xds.EndpointType, Removed: []string{"x"}})
 	gone(t, c, xds.EndpointType, map[string]bool{"x": true})
 	w.Subscribe(xds.EndpointType, false, nil, []string{"x"})
 	gone(t, c, xds.EndpointType, map[string]bool{"x": false})
@@ -69,7 +69,7 @@ func TestARemovalCountsWhileTheWildcardIsPartial(t *testing.T) {
 	c := New(Config{})
 	w := watch(c, "a", xds.ClusterType, "*")
 	put(c, xds.ClusterType, "a@1")
-	apply(c, Update{Type: xds.ClusterType, Remove: []string{"a", "never"}})
+	apply(c, xds.Update{Type: xds.ClusterType, Removed: []string{"a", "never"}})
 	gone(t, c, xds.ClusterType, map[string]bool{"a": true, "never": true, "other": false})
 	wantChanged(t, w, "CDS a never *")
 	complete(c, xds.ClusterType)
@@ -82,7 +82,7 @@ func TestAnErrorLeavesWhatIsHeld(t *testing.T) {
 	w := watch(c, "a", xds.EndpointType, "x")
 	put(c, xds.EndpointType, "x@1")
 	changed(w)
-	apply(c, Update{Type: xds.EndpointType, Errors: []ResourceError{{"x", errors.New("why")}, {"", errors.New("nameless")}}})
+	apply(c, xds.Update{Type: xds.EndpointType, Errors: []xds.ResourceError{{Name: "x", Err: errors.New("why")}, {Name: "", Err: errors.New("nameless")}}})
 	holds(t, c, xds.EndpointType, "x@1")
 	wantChanged(t, w)
 	for name, want := range map[string]string{"x": "why", "": "nameless"} {
@@ -100,18 +100,18 @@ func TestAnErrorLeavesWhatIsHeld(t *testing.T) {
 func TestAnAliasLeadsToItsResourceWhileThatIsHeld(t *testing.T) {
 	c := New(Config{})
 	w := watch(c, "a", xds.VirtualHostType, "host", "new")
-	apply(c, Update{Type: xds.VirtualHostType, Put: []*xds.Resource{res(xds.VirtualHostType, "v@1", "host")}})
+	apply(c, xds.Update{Type: xds.VirtualHostType, Resources: []*xds.Resource{res(xds.VirtualHostType, "v@1", "host")}})
 	wantChanged(t, w, "VHDS host v")
 	if r := item(c, xds.VirtualHostType, "host").Current; r == nil || r.Name != "v" {
 		t.Fatalf("host is %v", r)
 	}
 	// An alias that moves is news under both names.
-	apply(c, Update{Type: xds.VirtualHostType, Put: []*xds.Resource{res(xds.VirtualHostType, "v@2", "new")}})
+	apply(c, xds.Update{Type: xds.VirtualHostType, Resources: []*xds.Resource{res(xds.VirtualHostType, "v@2", "new")}})
 	wantChanged(t, w, "VHDS host new v")
 	if it := item(c, xds.VirtualHostType, "host"); it.Current != nil {
 		t.Errorf("host is still %v", it.Current)
 	}
-	apply(c, Update{Type: xds.VirtualHostType, Remove: []string{"v"}})
+	apply(c, xds.Update{Type: xds.VirtualHostType, Removed: []string{"v"}})
 	wantChanged(t, w, "VHDS new v")
 	if it := item(c, xds.VirtualHostType, "new"); it.Current != nil {
 		t.Errorf("new is still %v", it.Current)
@@ -144,7 +144,7 @@ func TestWhatAClientMayHoldWithoutTellingIsRemembered(t *testing.T) {
 	doubtful("b c")
 	w.Accept(xds.ListenerType, nil, []string{"b"}) // it is held: the removal was overtaken
 	doubtful("b c")
-	apply(c, Update{Type: xds.ListenerType, Remove: []string{"b"}})
+	apply(c, xds.Update{Type: xds.ListenerType, Removed: []string{"b"}})
 	w.Accept(xds.ListenerType, nil, []string{"b"})
 	doubtful("c")
 	w.Close(map[string][]string{xds.ListenerType: {"d"}, xds.EndpointType: {"e"}})

@@ -167,7 +167,7 @@ func TestWhatIsTooOldIsNotServedToWhoComesAnew(t *testing.T) {
 	stale = true
 	second := watch(c, "y", xds.ClusterType, "*")
 	sees := func(w *Watch) (it xds.Item, k xds.Knowledge) {
-		w.Read(func(s Snapshot, _ []Change) { it, k = s.Lookup(xds.ClusterType, "a"), s.Wildcard(xds.ClusterType) })
+		w.Read(func(s Snapshot, _ []xds.Change) { it, k = s.Lookup(xds.ClusterType, "a"), s.Wildcard(xds.ClusterType) })
 		return it, k
 	}
 	if it, _ := sees(first); it.Current == nil {
@@ -190,7 +190,7 @@ func TestWhatIsRestoredLateBringsBackNothingThatIsGone(t *testing.T) {
 	t.Run("by name", func(t *testing.T) {
 		c := New(Config{})
 		watch(c, "x", xds.EndpointType, "e", "olde")
-		apply(c, Update{Source: "one", Type: xds.EndpointType, Remove: []string{"olde"}})
+		apply(c, xds.Update{Source: "one", Type: xds.EndpointType, Removed: []string{"olde"}})
 		c.Restore(late, meshFacts)
 		c.Release()
 		holds(t, c, xds.EndpointType, "e@1")
@@ -209,7 +209,7 @@ func TestWhatIsRestoredLateBringsBackNothingThatIsGone(t *testing.T) {
 	t.Run("by everything, when all of it was told", func(t *testing.T) {
 		c := New(Config{})
 		watch(c, "x", xds.ClusterType, "*")
-		apply(c, Update{Source: "one", Type: xds.ClusterType, Put: resources(xds.ClusterType, []string{"a@1"}), Wildcard: true})
+		apply(c, xds.Update{Source: "one", Type: xds.ClusterType, Resources: resources(xds.ClusterType, []string{"a@1"}), Wildcard: true})
 		c.Restore(late, meshFacts)
 		holds(t, c, xds.ClusterType, "a@1", "old@1")
 		c.Synced("one", xds.ClusterType, time.Time{})

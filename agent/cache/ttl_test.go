@@ -16,7 +16,7 @@ func lasting(typeURL, nameVersion string, ttl time.Duration) *xds.Resource {
 
 // beat sends a heartbeat for a version.
 func beat(c *Cache, typeURL, name, version string, ttl time.Duration) *verdicts {
-	return apply(c, Update{Type: typeURL, Refresh: []Refresh{{Name: name, Version: version, TTL: ttl, Deadline: time.Now().Add(ttl)}}})
+	return apply(c, xds.Update{Type: typeURL, Heartbeats: []xds.Heartbeat{{Name: name, Version: version, TTL: ttl, Deadline: time.Now().Add(ttl)}}})
 }
 
 // protocol.md 6.1, design.md I8.
@@ -25,7 +25,7 @@ func TestAHeartbeatMovesTheDeadlineOfTheVersionThatItNames(t *testing.T) {
 		c := New(Config{})
 		w := watch(c, "a", xds.ClusterType, "*")
 		r := lasting(xds.ClusterType, "a@1", time.Minute)
-		apply(c, Update{Type: xds.ClusterType, Put: []*xds.Resource{r}})
+		apply(c, xds.Update{Type: xds.ClusterType, Resources: []*xds.Resource{r}})
 		changed(w)
 		time.Sleep(30 * time.Second)
 		beat(c, xds.ClusterType, "a", "u0", time.Hour).want(t, `nack: CDS "a": a heartbeat of version "u0", and "u1" is held`)
@@ -55,10 +55,10 @@ func TestAHeartbeatOfTheAcceptedVersionMovesTheDeadlineOfWhatItsSourceGave(t *te
 	synctest.Test(t, func(t *testing.T) {
 		c := New(Config{})
 		watch(c, "a", xds.ClusterType, "*")
-		apply(c, Update{Type: xds.ClusterType, Put: []*xds.Resource{lasting(xds.ClusterType, "a@1", time.Minute)}})
+		apply(c, xds.Update{Type: xds.ClusterType, Resources: []*xds.Resource{lasting(xds.ClusterType, "a@1", time.Minute)}})
 		refresh := func(source string) *verdicts {
 			ends := time.Now().Add(time.Hour)
-			return apply(c, Update{Source: source, Type: xds.ClusterType, Refresh: []Refresh{{Name: "a", Version: "other", Accepted: true, TTL: time.Hour, Deadline: ends}}})
+			return apply(c, xds.Update{Source: source, Type: xds.ClusterType, Heartbeats: []xds.Heartbeat{{Name: "a", Version: "other", AnyVersion: true, TTL: time.Hour, Deadline: ends}}})
 		}
 		refresh("two").want(t, `nack: CDS "a": a heartbeat of version "other", and "u1" is held`)
 		refresh("one")
@@ -75,7 +75,7 @@ func TestWhatOutlivesItsTTLIsNotServed(t *testing.T) {
 		t.Run(xds.Short(typeURL), func(t *testing.T) {
 			running(t, Config{}, func(t *testing.T, c *Cache) {
 				w := watch(c, "a", typeURL, "a", "b", "c")
-				apply(c, Update{Type: typeURL, Put: []*xds.Resource{
+				apply(c, xds.Update{Type: typeURL, Resources: []*xds.Resource{
 					lasting(typeURL, "a@1", time.Minute), lasting(typeURL, "b@1", time.Hour), res(typeURL, "c@1"),
 				}})
 				changed(w)
@@ -104,7 +104,7 @@ func TestAnExpiredResourceIsNotReadBeforeItIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(Config{})
 		w := watch(c, "a", xds.ClusterType, "*")
-		apply(c, Update{Type: xds.ClusterType, Put: []*xds.Resource{lasting(xds.ClusterType, "a@1", time.Minute)}})
+		apply(c, xds.Update{Type: xds.ClusterType, Resources: []*xds.Resource{lasting(xds.ClusterType, "a@1", time.Minute)}})
 		changed(w)
 		time.Sleep(time.Minute)
 		if got := changed(w); !slices.Equal(got, []string{"CDS a"}) {
@@ -120,14 +120,14 @@ func TestAnExpiredResourceIsNotReadBeforeItIsDropped(t *testing.T) {
 func TestATTLThatIsHeldIsNeitherEnforcedNorPassedOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(Config{HoldTTL: map[string]bool{xds.ClusterType: true}})
-		apply(c, Update{Type: xds.ClusterType, Put: []*xds.Resource{lasting(xds.ClusterType, "a@1", time.Minute)}})
-		apply(c, Update{Type: xds.ListenerType, Put: []*xds.Resource{lasting(xds.ListenerType, "a@1", time.Minute)}})
+		apply(c, xds.Update{Type: xds.ClusterType, Resources: []*xds.Resource{lasting(xds.ClusterType, "a@1", time.Minute)}})
+		apply(c, xds.Update{Type: xds.ListenerType, Resources: []*xds.Resource{lasting(xds.ListenerType, "a@1", time.Minute)}})
 		beat(c, xds.ClusterType, "a", "u1", time.Minute).want(t, "ack")
 		if got := item(c, xds.ClusterType, "a").Current; got.TTL() != 0 || !got.Deadline().IsZero() {
 			t.Errorf("%+v", got)
 		}
 		time.Sleep(time.Hour)
-		watch(c, "a", xds.ClusterType, "*").Read(func(Snapshot, []Change) {})
+		watch(c, "a", xds.ClusterType, "*").Read(func(Snapshot, []xds.Change) {})
 		holds(t, c, xds.ClusterType, "a@1")
 		holds(t, c, xds.ListenerType)
 	})
@@ -139,9 +139,9 @@ func TestTheAcceptedVersionLivesAsLongAsTheNewestSays(t *testing.T) {
 		c := New(Config{})
 		w := watch(c, "a", xds.ClusterType, "*")
 		first := lasting(xds.ClusterType, "a@1", time.Minute)
-		apply(c, Update{Type: xds.ClusterType, Put: []*xds.Resource{first}})
+		apply(c, xds.Update{Type: xds.ClusterType, Resources: []*xds.Resource{first}})
 		w.Accept(xds.ClusterType, []*xds.Resource{first}, nil)
-		apply(c, Update{Type: xds.ClusterType, Put: []*xds.Resource{lasting(xds.ClusterType, "a@2", time.Hour)}})
+		apply(c, xds.Update{Type: xds.ClusterType, Resources: []*xds.Resource{lasting(xds.ClusterType, "a@2", time.Hour)}})
 		if it := item(c, xds.ClusterType, "a"); it.Good.Version != "1" || it.Good.TTL() != time.Hour || !it.Good.Deadline().Equal(it.Current.Deadline()) {
 			t.Errorf("good is %+v", it.Good)
 		}
@@ -157,7 +157,7 @@ func TestTheAcceptedVersionLivesAsLongAsTheNewestSays(t *testing.T) {
 func TestHeartbeatsLeaveNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(Config{})
-		apply(c, Update{Type: xds.ClusterType, Put: []*xds.Resource{lasting(xds.ClusterType, "a@1", time.Hour)}})
+		apply(c, xds.Update{Type: xds.ClusterType, Resources: []*xds.Resource{lasting(xds.ClusterType, "a@1", time.Hour)}})
 		for range 10_000 {
 			time.Sleep(time.Second)
 			beat(c, xds.ClusterType, "a", "u1", time.Hour)

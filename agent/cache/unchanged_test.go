@@ -61,7 +61,7 @@ type offer struct {
 // teller is a source of one type, with what it told last on this stream.
 type teller struct {
 	has  map[string]offer
-	last *Update
+	last *xds.Update
 	// partly: its answers are not all there is, though of the type they could be.
 	partly bool
 }
@@ -118,7 +118,7 @@ func newPair(t *testing.T, bits byte) *pair {
 			for _, name := range pairNames[:3] {
 				p.teller("one", url).has[name] = offer{version: "1"}
 			}
-			p.update("one", url, Update{})
+			p.update("one", url, xds.Update{})
 			p.each(func(i int, c *Cache) { p.watches[i][1].Progress(url, c.revision) })
 		}
 	}
@@ -171,7 +171,7 @@ func (p *pair) step(op, arg byte) {
 	n, bare := int(arg>>1&1), arg>>6&1 == 0
 	switch t := p.teller(source, url); op % 22 {
 	case 0, 1, 2, 3:
-		p.update(source, url, Update{})
+		p.update(source, url, xds.Update{})
 	case 4, 5:
 		t.has[name] = offer{version: version, ttl: !bare}
 	case 6:
@@ -248,28 +248,28 @@ func content(source, url, name string, o offer) *xds.Resource {
 }
 
 // update lets a source tell what it has, and what else u says.
-func (p *pair) update(source, url string, u Update) {
+func (p *pair) update(source, url string, u xds.Update) {
 	t := p.teller(source, url)
 	u.Source, u.Type = source, url
 	u.Wildcard = url == xds.ClusterType && !t.partly
-	u.Complete = u.Wildcard && len(u.Errors)+len(u.Refresh) == 0
+	u.Complete = u.Wildcard && len(u.Errors)+len(u.Heartbeats) == 0
 	before := make(map[string]*xds.Resource)
 	if t.last != nil {
-		for _, r := range t.last.Put {
+		for _, r := range t.last.Resources {
 			before[r.Name] = r
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.has)) {
 		o := t.has[name]
 		t.has[name] = offer{version: o.version, ttl: o.ttl}
-		if slices.ContainsFunc(u.Refresh, func(h Refresh) bool { return h.Name == name }) {
+		if slices.ContainsFunc(u.Heartbeats, func(h xds.Heartbeat) bool { return h.Name == name }) {
 			continue
 		}
 		r := before[name]
 		if r == nil || r.Version != o.version || o.again || o.ttl || r.TTL() > 0 {
 			r = content(source, url, name, o)
 		}
-		u.Put = append(u.Put, r)
+		u.Resources = append(u.Resources, r)
 	}
 	t.last = &u
 	if p.apply(u) && u.Complete && !p.guarded { // removals may be held back (I10)
@@ -283,11 +283,11 @@ func (p *pair) update(source, url string, u Update) {
 
 // apply applies an update to both, and fails unless what is wanted of it is held then. It
 // reports whether the limits left room for it.
-func (p *pair) apply(u Update) (fits bool) {
-	p.say("%s %s put%s remove%v refresh%v errors%v complete %v", u.Source, xds.Short(u.Type), listed(u.Put), u.Remove, u.Refresh, u.Errors, u.Complete)
+func (p *pair) apply(u xds.Update) (fits bool) {
+	p.say("%s %s put%s remove%v refresh%v errors%v complete %v", u.Source, xds.Short(u.Type), listed(u.Resources), u.Removed, u.Heartbeats, u.Errors, u.Complete)
 	for i, c := range p.caches {
 		if i == 1 {
-			u.Put = copies(u.Put)
+			u.Resources = copies(u.Resources)
 		}
 		v := &verdicts{}
 		c.Apply(u, v.say)
@@ -296,7 +296,7 @@ func (p *pair) apply(u Update) (fits bool) {
 			continue
 		}
 		fits = true
-		for _, r := range u.Put {
+		for _, r := range u.Resources {
 			t := c.table(u.Type)
 			if !c.wants(t, xds.Wildcard) && !c.wantsResource(t, r.Name, r) {
 				continue
@@ -338,16 +338,16 @@ func (p *pair) odd(source, url, name, version string, kind byte) {
 	case 0:
 		t := p.teller(source, url)
 		if _, has := t.has[name]; !has {
-			p.update(source, url, Update{Remove: []string{name}})
+			p.update(source, url, xds.Update{Removed: []string{name}})
 		}
 	case 1:
-		p.update(source, url, Update{Refresh: []Refresh{{Name: name, Version: source + version, TTL: time.Minute, Deadline: time.Now().Add(time.Minute)}}})
+		p.update(source, url, xds.Update{Heartbeats: []xds.Heartbeat{{Name: name, Version: source + version, TTL: time.Minute, Deadline: time.Now().Add(time.Minute)}}})
 	case 2:
-		p.update(source, url, Update{Errors: []ResourceError{{Name: name, Err: errors.New("no good")}}})
+		p.update(source, url, xds.Update{Errors: []xds.ResourceError{{Name: name, Err: errors.New("no good")}}})
 	case 3:
-		u := Update{Source: source, Type: url, Silent: true, Errors: []ResourceError{{Name: name, Err: xds.ErrNoAnswer}}}
+		u := xds.Update{Source: source, Type: url, Timeout: true, Errors: []xds.ResourceError{{Name: name, Err: xds.ErrNoAnswer}}}
 		if version == "1" { // a source that marks nothing, and tells whatever it has
-			u = Update{Source: "file", Type: url, Unasked: true, Put: []*xds.Resource{content("file", url, name, offer{version: "4"})}}
+			u = xds.Update{Source: "file", Type: url, KeepUnsubscribed: true, Resources: []*xds.Resource{content("file", url, name, offer{version: "4"})}}
 		}
 		p.apply(u)
 	}
@@ -503,7 +503,7 @@ func lived(r *xds.Resource) string {
 
 // push applies an update. It is complete for a full-state type.
 func push(c *Cache, typeURL string, list []*xds.Resource) *verdicts {
-	return apply(c, Update{Type: typeURL, Put: list, Complete: xds.FullState(typeURL)})
+	return apply(c, xds.Update{Type: typeURL, Resources: list, Complete: xds.FullState(typeURL)})
 }
 
 // design.md I4: whatever is in an update is held after it.
@@ -519,14 +519,14 @@ func TestWhatIsUnchangedAndWasDroppedInBetweenComesBack(t *testing.T) {
 		}},
 		{"by expiry", xds.ClusterType, func(c *Cache, _ *Watch) {
 			soon := time.Now().Add(time.Second)
-			apply(c, Update{Type: xds.ClusterType, Refresh: []Refresh{{Name: "a", Version: "u1", TTL: time.Second, Deadline: soon}}})
+			apply(c, xds.Update{Type: xds.ClusterType, Heartbeats: []xds.Heartbeat{{Name: "a", Version: "u1", TTL: time.Second, Deadline: soon}}})
 			pass(2 * time.Second)
 		}},
 		{"by another source", xds.ClusterType, func(c *Cache, _ *Watch) {
-			apply(c, Update{Source: "two", Type: xds.ClusterType, Put: resources(xds.ClusterType, []string{"b@1"}), Complete: true})
+			apply(c, xds.Update{Source: "two", Type: xds.ClusterType, Resources: resources(xds.ClusterType, []string{"b@1"}), Complete: true})
 		}},
 		{"by a word of another source", xds.EndpointType, func(c *Cache, _ *Watch) {
-			apply(c, Update{Source: "two", Type: xds.EndpointType, Remove: []string{"a"}})
+			apply(c, xds.Update{Source: "two", Type: xds.EndpointType, Removed: []string{"a"}})
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -576,7 +576,7 @@ func TestWhatWasRestoredAndIsNotThereGoesWithTheNextPush(t *testing.T) {
 	c := New(Config{})
 	watch(c, "x", xds.ClusterType, "*")
 	list := resources(xds.ClusterType, []string{"a@1"})
-	apply(c, Update{Type: xds.ClusterType, Put: list, Wildcard: true})
+	apply(c, xds.Update{Type: xds.ClusterType, Resources: list, Wildcard: true})
 	c.Restore([]Saved{kept(xds.ClusterType, "b@1")}, nil)
 	holds(t, c, xds.ClusterType, "a@1", "b@1")
 	push(c, xds.ClusterType, list)
@@ -590,7 +590,7 @@ func TestACompletePushRemovesWhatAPartialOneBeforeItLeftOut(t *testing.T) {
 	watch(c, "x", xds.ClusterType, "*")
 	list := resources(xds.ClusterType, []string{"a@1", "b@1"})
 	push(c, xds.ClusterType, list)
-	apply(c, Update{Type: xds.ClusterType, Put: list[:1]})
+	apply(c, xds.Update{Type: xds.ClusterType, Resources: list[:1]})
 	holds(t, c, xds.ClusterType, "a@1", "b@1")
 	push(c, xds.ClusterType, list[:1])
 	holds(t, c, xds.ClusterType, "a@1")

@@ -24,7 +24,7 @@ func TestAnUpdateThatConcernsNobodyIsAckedAtOnce(t *testing.T) {
 	put(c, xds.ClusterType, "a@1").want(t, "ack") // nothing new
 	put(c, xds.EndpointType, "a@1").want(t, "ack")
 	put(c, xds.ClusterType, "a@2").want(t)
-	c.Apply(Update{Type: xds.ClusterType, Put: []*xds.Resource{cds("a@3")}}, nil)
+	c.Apply(xds.Update{Type: xds.ClusterType, Resources: []*xds.Resource{cds("a@3")}}, nil)
 }
 
 // design.md I6: ACK when every interested stream has ACKed a state at least that new.

@@ -39,15 +39,6 @@ type watched struct {
 	since     map[string]probation
 }
 
-// Change is what changed of one type since the last Read.
-type Change struct {
-	Type  string
-	Names []string
-	// All says that what is known of the wildcard changed: anything may be news. Names need
-	// not list what is held, or the watch may have been told of, then.
-	All bool
-}
-
 // Watch opens a view for a stream. client is how verdicts name who gave them: a
 // node id.
 func (c *Cache) Watch(client string) *Watch {
@@ -114,16 +105,16 @@ func (w *Watch) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 // Read calls f with the state at one moment and with what changed for this watch
 // since the last Read. f must not call the cache but through the snapshot, which
 // is valid only during the call.
-func (w *Watch) Read(f func(s Snapshot, changed []Change)) {
+func (w *Watch) Read(f func(s Snapshot, changed []xds.Change)) {
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
 	w.c.expire(time.Now())
-	var changed []Change
+	var changed []xds.Change
 	for url, wt := range w.types {
 		if len(wt.dirty) == 0 && !wt.all {
 			continue
 		}
-		ch := Change{Type: url, All: wt.all, Names: make([]string, 0, len(wt.dirty))}
+		ch := xds.Change{Type: url, All: wt.all, Names: make([]string, 0, len(wt.dirty))}
 		for name := range wt.dirty {
 			ch.Names = append(ch.Names, name)
 		}

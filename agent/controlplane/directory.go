@@ -44,17 +44,17 @@ type content struct {
 
 // replace takes in a complete update, and returns it with the resources of before where they are
 // as they were: each group has those already.
-func (t *content) replace(u upstream.Update) upstream.Update {
+func (t *content) replace(u xds.Update) xds.Update {
 	before := t.resources
-	t.resources = make(map[string]*xds.Resource, len(u.Put))
-	put := make([]*xds.Resource, len(u.Put))
-	for i, r := range u.Put {
+	t.resources = make(map[string]*xds.Resource, len(u.Resources))
+	put := make([]*xds.Resource, len(u.Resources))
+	for i, r := range u.Resources {
 		if was := before[r.Name]; was != nil && was.Version == r.Version && was.TTL() == 0 && r.TTL() == 0 {
 			r = was // its file was read again
 		}
 		put[i], t.resources[r.Name] = r, r
 	}
-	u.Put, t.complete = put, true
+	u.Resources, t.complete = put, true
 	return u
 }
 
@@ -69,7 +69,7 @@ type reader struct {
 // told is something that the file source told: that a type is synced, or an update.
 type told struct {
 	synced  string // the type; "" for an update
-	update  upstream.Update
+	update  xds.Update
 	verdict func(error)
 	// all: the update has everything there is of its type, though not all files could be read.
 	all bool
@@ -122,16 +122,16 @@ func (d *directory) AskAgain() time.Time { return time.Time{} }
 func (d *directory) Rejected(_, _ string) []string { return nil }
 
 // Apply keeps what changed and hands it on. verdict is told of each NACK, with the node.
-func (d *directory) Apply(u upstream.Update, verdict func(error)) {
+func (d *directory) Apply(u xds.Update, verdict func(error)) {
 	d.mu.Lock()
 	t := d.content(u.Type)
 	if u.Complete {
 		u = t.replace(u)
 	} else {
-		for _, r := range u.Put {
+		for _, r := range u.Resources {
 			t.resources[r.Name] = r
 		}
-		for _, name := range u.Remove {
+		for _, name := range u.Removed {
 			delete(t.resources, name)
 		}
 	}
@@ -252,13 +252,13 @@ func (s source) pass(feed upstream.Feed, what told) {
 	}
 	u := what.update
 	if what.all && !u.Complete {
-		there := make(map[string]bool, len(u.Put))
-		for _, r := range u.Put {
+		there := make(map[string]bool, len(u.Resources))
+		for _, r := range u.Resources {
 			there[r.Name] = true
 		}
 		for name, version := range feed.Held(s.Name(), u.Type) {
 			if version != "" && !there[name] {
-				u.Remove = append(u.Remove, name)
+				u.Removed = append(u.Removed, name)
 			}
 		}
 	}
@@ -278,11 +278,11 @@ func (d *directory) join() *reader {
 	defer d.mu.Unlock()
 	for _, typeURL := range slices.SortedFunc(maps.Keys(d.types), xds.CompareTypes) {
 		t := d.types[typeURL]
-		u := upstream.Update{Source: d.files.Name(), Type: typeURL, Complete: t.complete, Unasked: true}
-		u.Put = make([]*xds.Resource, 0, len(t.resources))
+		u := xds.Update{Source: d.files.Name(), Type: typeURL, Complete: t.complete, KeepUnsubscribed: true}
+		u.Resources = make([]*xds.Resource, 0, len(t.resources))
 		for _, res := range t.resources {
 			if end := res.Deadline(); end.IsZero() || end.After(now) {
-				u.Put = append(u.Put, res)
+				u.Resources = append(u.Resources, res)
 			}
 		}
 		r.queue = append(r.queue, told{update: u, verdict: t.verdict, all: true})

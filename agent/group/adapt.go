@@ -23,17 +23,7 @@ var _ upstream.Feed = feed{}
 
 func (f feed) Node() *corev3.Node { return f.g.Node() }
 
-func (f feed) Apply(u upstream.Update, verdict func(error)) {
-	in := cache.Update{
-		Source: u.Source, Type: u.Type, Asked: u.Asked,
-		Put: u.Put, Remove: u.Remove, Complete: u.Complete, Wildcard: u.Wildcard, Silent: u.Silent, Unasked: u.Unasked,
-	}
-	for _, r := range u.Refresh {
-		in.Refresh = append(in.Refresh, cache.Refresh(r))
-	}
-	for _, e := range u.Errors {
-		in.Errors = append(in.Errors, cache.ResourceError(e))
-	}
+func (f feed) Apply(u xds.Update, verdict func(error)) {
 	var applied atomic.Bool
 	if f.g.cfg.Answered != nil && verdict != nil {
 		// The update itself is not held by the verdict that it waits for.
@@ -48,7 +38,7 @@ func (f feed) Apply(u upstream.Update, verdict func(error)) {
 			answered(err)
 		}
 	}
-	f.g.cache.Apply(in, verdict)
+	f.g.cache.Apply(u, verdict)
 	applied.Store(true)
 }
 
@@ -68,19 +58,7 @@ func (f feed) Rejected(source, typeURL string) []string {
 
 func (f feed) Body(typeURL string, name []byte) *anypb.Any { return f.g.cache.Body(typeURL, name) }
 
-func (f feed) Interest() upstream.Interest { return interest{f.g.cache.Interest()} }
-
-// interest is what the clients want, as a source sees it.
-type interest struct{ *cache.Interest }
-
-func (in interest) Take() []upstream.Want {
-	taken := in.Interest.Take()
-	wants := make([]upstream.Want, len(taken))
-	for i, w := range taken {
-		wants[i] = upstream.Want(w)
-	}
-	return wants
-}
+func (f feed) Interest() upstream.Interest { return f.g.cache.Interest() }
 
 // secrets is the group as who makes certificates sees it.
 type secrets struct {
@@ -96,7 +74,7 @@ func (s secrets) Withdraw(names []string) { s.cache.Withdraw(xds.SecretType, nam
 
 func (s secrets) Take() (add, drop []string) {
 	for _, w := range s.Interest.Take() { // of secrets only: nothing else is local
-		add, drop = append(add, w.Add...), append(drop, w.Drop...)
+		add, drop = append(add, w.Subscribe...), append(drop, w.Unsubscribe...)
 	}
 	return add, drop
 }
@@ -112,20 +90,14 @@ var _ downstream.View = view{}
 
 func (v view) Changed() <-chan struct{} { return v.watch.Changed() }
 
-func (v view) Read(f func(session.View, []downstream.Change)) {
-	v.watch.Read(func(s cache.Snapshot, changed []cache.Change) {
-		out := make([]downstream.Change, len(changed))
-		for i, ch := range changed {
-			out[i] = downstream.Change(ch)
-		}
-		f(s, out)
-	})
+func (v view) Read(f func(session.View, []xds.Change)) {
+	v.watch.Read(func(s cache.Snapshot, changed []xds.Change) { f(s, changed) })
 }
 
 func (v view) HadWildcard(typeURL string) bool { return v.cache.HadWildcard(typeURL) }
 
-func (v view) Subscribe(in session.Interest) {
-	v.watch.Subscribe(in.Type, in.Wildcard, in.Add, in.Drop)
+func (v view) Subscribe(in xds.SubscriptionChange) {
+	v.watch.Subscribe(in.Type, in.Wildcard, in.Subscribe, in.Unsubscribe)
 }
 
 func (v view) Verdict(verdict session.Verdict) {

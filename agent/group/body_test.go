@@ -27,7 +27,7 @@ func (a asking) Run(ctx context.Context, feed upstream.Feed, answered func() err
 	if err := answered(); err != nil {
 		return err
 	}
-	feed.Apply(upstream.Update{Source: "asking", Type: a.put.Type, Put: []*xds.Resource{a.put}, Unasked: true}, nil)
+	feed.Apply(xds.Update{Source: "asking", Type: a.put.Type, Resources: []*xds.Resource{a.put}, KeepUnsubscribed: true}, nil)
 	a.got <- feed.Body(a.put.Type, []byte(a.put.Name))
 	<-ctx.Done()
 	return errors.New("the end")

@@ -410,11 +410,11 @@ func verdictOf(v *Verdict) string {
 	return text
 }
 
-func sortedInterest(in *Interest) Interest {
+func sortedInterest(in *xds.SubscriptionChange) xds.SubscriptionChange {
 	if in == nil {
-		return Interest{}
+		return xds.SubscriptionChange{}
 	}
-	return Interest{in.Type, in.Wildcard, slices.Sorted(slices.Values(in.Add)), slices.Sorted(slices.Values(in.Drop))}
+	return xds.SubscriptionChange{Type: in.Type, Wildcard: in.Wildcard, Subscribe: slices.Sorted(slices.Values(in.Subscribe)), Unsubscribe: slices.Sorted(slices.Values(in.Unsubscribe))}
 }
 
 // drain takes everything that the machines send.

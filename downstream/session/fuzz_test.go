@@ -209,7 +209,7 @@ func (fz *fuzzTalk) request(req *Request) Effect {
 	fz.say("  request %+v", *req)
 	eff := fz.machine.Request(req)
 	if in := eff.Interest; in != nil {
-		for _, name := range append(in.Add, in.Drop...) {
+		for _, name := range append(in.Subscribe, in.Unsubscribe...) {
 			delete(fz.clients[in.Type].expected, name)
 		}
 	}
@@ -443,16 +443,16 @@ func (fz *fuzzTalk) drain() time.Time {
 }
 
 // expect notes what the machine subscribes to by itself.
-func (fz *fuzzTalk) expect(in *Interest) {
-	fz.say("  expects %s +%v -%v", xds.Short(in.Type), in.Add, in.Drop)
+func (fz *fuzzTalk) expect(in *xds.SubscriptionChange) {
+	fz.say("  expects %s +%v -%v", xds.Short(in.Type), in.Subscribe, in.Unsubscribe)
 	c := fz.clients[in.Type]
-	for _, name := range in.Add {
+	for _, name := range in.Subscribe {
 		if c.names[name] || c.expected[name] {
 			fz.fail("%s was subscribed to already", name)
 		}
 		c.expected[name] = true
 	}
-	for _, name := range in.Drop {
+	for _, name := range in.Unsubscribe {
 		if c.names[name] {
 			fz.fail("%s was given up and is subscribed to", name)
 		}

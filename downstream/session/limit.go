@@ -108,7 +108,7 @@ func (s *Session) buildDenied(sub *subscription, v View) *Response {
 	}
 	sub.denied = nil
 	resp := &Response{}
-	in := &Interest{Type: sub.url, Wildcard: sub.wildcard}
+	in := &xds.SubscriptionChange{Type: sub.url, Wildcard: sub.wildcard}
 	for name := range denied {
 		switch {
 		case v.Lookup(sub.url, name).Current != nil:
@@ -121,7 +121,7 @@ func (s *Session) buildDenied(sub *subscription, v View) *Response {
 			resp.Removed = append(resp.Removed, name)
 		}
 	}
-	if len(in.Add) > 0 {
+	if len(in.Subscribe) > 0 {
 		s.interests = append(s.interests, *in)
 	}
 	if resp.Size()+len(resp.Removed) == 0 {

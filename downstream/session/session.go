@@ -90,7 +90,7 @@ type Session struct {
 	now     time.Time
 	hold    hold
 	// interests are changes of the subscription that the machine made itself.
-	interests []Interest
+	interests []xds.SubscriptionChange
 	// clustersMoved: the client was sent clusters, or gave some up or refused them,
 	// since it was last counted whose endpoints it is about to ask for.
 	clustersMoved bool
@@ -164,21 +164,12 @@ type Response struct {
 // Effect is what a request says beyond asking for a response.
 type Effect struct {
 	// Interest is nil where the subscription is as it was.
-	Interest *Interest
+	Interest *xds.SubscriptionChange
 	// Verdict is nil where the request answers no response.
 	Verdict *Verdict
 	// Culprit is a further verdict, to be taken in after Verdict: what an ACK says of a response
 	// that was NACKed before. nil for most.
 	Culprit *Verdict
-}
-
-// Interest is a change of one type's subscription.
-type Interest struct {
-	Type string
-	// Wildcard says whether everything is subscribed to now.
-	Wildcard bool
-	// Add and Drop list the names that came and went.
-	Add, Drop []string
 }
 
 // Verdict is what a client made of a response.
@@ -322,11 +313,11 @@ func earlier(a, b time.Time) time.Time {
 // Interests returns what the machine subscribes to on the client's behalf since
 // the last call: the endpoints of clusters that were sent, for which the client
 // is about to ask. The caller subscribes, and then calls Next again.
-func (s *Session) Interests() []Interest {
+func (s *Session) Interests() []xds.SubscriptionChange {
 	out := s.interests
 	s.interests = nil
 	for _, in := range out {
-		for _, name := range in.Add {
+		for _, name := range in.Subscribe {
 			s.types[in.Type].owe(name) // it may have come before the subscription
 		}
 	}
@@ -438,7 +429,7 @@ func (s *Session) oweEndpoints(name string) {
 	if _, ok := eds.names[name]; !ok && !eds.wildcard {
 		if _, ok := eds.expected[name]; !ok {
 			eds.expected[name] = struct{}{}
-			s.interests = append(s.interests, Interest{Type: eds.url, Wildcard: eds.wildcard, Add: []string{name}})
+			s.interests = append(s.interests, xds.SubscriptionChange{Type: eds.url, Wildcard: eds.wildcard, Subscribe: []string{name}})
 		}
 	}
 	eds.owe(name)
@@ -472,7 +463,7 @@ func (s *Session) giveUpEndpoints() {
 		}
 	}
 	if len(drop) > 0 {
-		s.interests = append(s.interests, Interest{Type: eds.url, Wildcard: eds.wildcard, Drop: drop})
+		s.interests = append(s.interests, xds.SubscriptionChange{Type: eds.url, Wildcard: eds.wildcard, Unsubscribe: drop})
 	}
 }
 

@@ -216,8 +216,8 @@ func newSubscription(url string, cfg Config) *subscription {
 
 // requestDelta applies the subscription of a Delta request, whatever its nonce
 // (protocol.md 3.1).
-func (sub *subscription) requestDelta(req *Request, first bool) *Interest {
-	in := &Interest{Type: sub.url}
+func (sub *subscription) requestDelta(req *Request, first bool) *xds.SubscriptionChange {
+	in := &xds.SubscriptionChange{Type: sub.url}
 	was := sub.wildcard
 	if first {
 		if len(req.Subscribe) == 0 && len(req.Unsubscribe) == 0 && !req.trimmed && xds.Info(sub.url).LegacyWildcard {
@@ -255,7 +255,7 @@ func (sub *subscription) requestDelta(req *Request, first bool) *Interest {
 }
 
 // requestSotW applies the subscription of a SotW request.
-func (sub *subscription) requestSotW(req *Request, first bool) *Interest {
+func (sub *subscription) requestSotW(req *Request, first bool) *xds.SubscriptionChange {
 	if !first && req.Nonce != "" && req.Nonce != sub.nonce {
 		// Sent before the client saw our last response; the right one follows
 		// (protocol.md 1.6).
@@ -265,7 +265,7 @@ func (sub *subscription) requestSotW(req *Request, first bool) *Interest {
 	if !first && req.Nonce != "" {
 		sub.answered = true
 	}
-	in := &Interest{Type: sub.url}
+	in := &xds.SubscriptionChange{Type: sub.url}
 	was := sub.wildcard
 	wildcard := sub.wantsWildcard(req, first)
 	names := make(map[string]struct{}, len(req.Names))
@@ -301,7 +301,7 @@ func (sub *subscription) requestSotW(req *Request, first bool) *Interest {
 	if first && len(names) > 0 {
 		sub.answerDue = true // protocol.md 1.1
 	}
-	if again && sub.url == xds.EndpointType && len(in.Add)+len(in.Drop) == 0 {
+	if again && sub.url == xds.EndpointType && len(in.Subscribe)+len(in.Unsubscribe) == 0 {
 		// An EDS request that repeats an answered nonce asks for the endpoints
 		// of a cluster that is warming (protocol.md V1, 1.4).
 		for name := range sub.names {
@@ -339,8 +339,8 @@ func (sub *subscription) wantsWildcard(req *Request, first bool) bool {
 }
 
 // changedInterest returns nil for an Interest that changes nothing.
-func changedInterest(in *Interest, was bool) *Interest {
-	if in.Wildcard == was && len(in.Add) == 0 && len(in.Drop) == 0 {
+func changedInterest(in *xds.SubscriptionChange, was bool) *xds.SubscriptionChange {
+	if in.Wildcard == was && len(in.Subscribe) == 0 && len(in.Unsubscribe) == 0 {
 		return nil
 	}
 	return in
@@ -384,10 +384,10 @@ func (sub *subscription) stopWildcard() {
 	maps.DeleteFunc(sub.leaving, func(name string, _ time.Time) bool { return uncovered(name, struct{}{}) })
 }
 
-func (sub *subscription) subscribe(name string, in *Interest) {
+func (sub *subscription) subscribe(name string, in *xds.SubscriptionChange) {
 	if _, ok := sub.names[name]; !ok {
 		sub.names[name] = struct{}{}
-		in.Add = append(in.Add, name)
+		in.Subscribe = append(in.Subscribe, name)
 		delete(sub.expected, name)
 	}
 	sub.explicit = true
@@ -396,14 +396,14 @@ func (sub *subscription) subscribe(name string, in *Interest) {
 
 // unsubscribe forgets what the client had, so that a name which comes back is
 // sent again (protocol.md 1.5). Unknown names are ignored (3.3).
-func (sub *subscription) unsubscribe(name string, in *Interest) {
+func (sub *subscription) unsubscribe(name string, in *xds.SubscriptionChange) {
 	if _, ok := sub.names[name]; !ok {
 		return
 	}
 	delete(sub.names, name)
 	delete(sub.due, name)
 	delete(sub.unanswered, name)
-	in.Drop = append(in.Drop, name)
+	in.Unsubscribe = append(in.Unsubscribe, name)
 	if sub.wildcard {
 		sub.dirty[name] = struct{}{} // whether it is gone is now for the wildcard to say
 		return

@@ -356,16 +356,16 @@ func (tk *talk) heard(v *Verdict, accepted string) {
 }
 
 // subscribed notes a change of the subscription.
-func (tk *talk) subscribed(in *Interest) {
+func (tk *talk) subscribed(in *xds.SubscriptionChange) {
 	c := tk.client(in.Type)
 	delete(c.interest, "*")
 	if in.Wildcard {
 		c.interest["*"] = true
 	}
-	for _, n := range in.Add {
+	for _, n := range in.Subscribe {
 		c.interest[n] = true
 	}
-	for _, n := range in.Drop {
+	for _, n := range in.Unsubscribe {
 		delete(c.interest, n)
 	}
 }

@@ -86,7 +86,7 @@ func (u *upstream) receive(msg upMessage) {
 		u.answered = true
 		w.connect(true)
 	}
-	var upd *up.Update
+	var upd *up.Response
 	var err error
 	if msg.delta != nil {
 		upd, err = u.machine.Delta(msg.delta, now)
@@ -97,18 +97,18 @@ func (u *upstream) receive(msg upMessage) {
 		w.fail(6, "a response was not expected: %v", err)
 		return
 	}
-	in := u.update(upd)
+	in := u.update(upd.Update)
 	switch w.fault {
 	case dropRemovals:
-		in.Remove, in.Complete = nil, false
+		in.Removed, in.Complete = nil, false
 	case dropUpdates:
-		if len(in.Put) > 1 {
-			in.Put = in.Put[1:]
+		if len(in.Resources) > 1 {
+			in.Resources = in.Resources[1:]
 		}
 	}
 	typeURL, nonce := upd.Type, upd.Nonce
 	if w.fault == freezes && len(w.suspects) > 0 {
-		in.Put, in.Remove, in.Complete = nil, nil, false
+		in.Resources, in.Removed, in.Complete = nil, nil, false
 	}
 	w.cache.Apply(in, func(verdict error) {
 		switch {
@@ -121,8 +121,8 @@ func (u *upstream) receive(msg upMessage) {
 		u.machine.Verdict(typeURL, nonce, verdict, time.Now())
 		u.poked = true
 	})
-	if w.fault == askForever && upd.Type == eds.url() && len(upd.Put) > 0 {
-		name := upd.Put[0].Name
+	if w.fault == askForever && upd.Type == eds.url() && len(upd.Resources) > 0 {
+		name := upd.Resources[0].Name
 		u.machine.Want(upd.Type, false, nil, []string{name})
 		u.machine.Want(upd.Type, false, []string{name}, nil)
 		if u.server.delta {
@@ -132,16 +132,10 @@ func (u *upstream) receive(msg upMessage) {
 	u.poked = true
 }
 
-// update is server.update and feed.Apply of the product.
-func (u *upstream) update(upd *up.Update) cache.Update {
-	in := cache.Update{Source: u.source, Type: upd.Type, Asked: u.opened, Put: upd.Put, Remove: upd.Remove, Complete: upd.Complete, Wildcard: upd.Wildcard, Silent: upd.Silent}
-	for _, r := range upd.Refresh {
-		in.Refresh = append(in.Refresh, cache.Refresh(r))
-	}
-	for _, e := range upd.Errors {
-		in.Errors = append(in.Errors, cache.ResourceError(e))
-	}
-	return in
+// update is what a stream of the product hands to the state.
+func (u *upstream) update(upd xds.Update) xds.Update {
+	upd.Source, upd.RequestedAt = u.source, u.opened
+	return upd
 }
 
 // earliest returns the earliest of times; a zero one is never.
@@ -168,7 +162,7 @@ func (u *upstream) flush() bool {
 			if want.Wildcard && !want.Complete {
 				u.machine.Forget(want.Type)
 			}
-			u.machine.Want(want.Type, want.Wildcard, want.Add, want.Drop)
+			u.machine.Want(want.Type, want.Wildcard, want.Subscribe, want.Unsubscribe)
 		}
 	default:
 		if !u.poked && !due {
@@ -191,7 +185,7 @@ func (u *upstream) flush() bool {
 			u.w.settled(kindOf(typeURL))
 		}
 		for _, o := range overdue {
-			u.w.cache.Apply(u.update(o), nil)
+			u.w.cache.Apply(u.update(*o), nil)
 		}
 		if reopen {
 			u.w.say("another stream is needed")
@@ -382,7 +376,7 @@ func (s *stream) receive(req *down.Request) {
 	s.noteRequest(req)
 	eff := s.machine.Request(req)
 	if in := eff.Interest; in != nil {
-		s.watch.Subscribe(in.Type, in.Wildcard, in.Add, in.Drop)
+		s.watch.Subscribe(in.Type, in.Wildcard, in.Subscribe, in.Unsubscribe)
 	}
 	if v := eff.Verdict; v != nil {
 		if v.NACK {
@@ -453,7 +447,7 @@ func (s *stream) flush() bool {
 
 func (s *stream) next() (resp *down.Response, wake time.Time) {
 	for {
-		s.watch.Read(func(v cache.Snapshot, changed []cache.Change) {
+		s.watch.Read(func(v cache.Snapshot, changed []xds.Change) {
 			for _, ch := range changed {
 				s.machine.Changed(ch.Type, ch.Names, ch.All)
 			}
@@ -461,7 +455,7 @@ func (s *stream) next() (resp *down.Response, wake time.Time) {
 		})
 		interests := s.machine.Interests()
 		for _, in := range interests {
-			s.watch.Subscribe(in.Type, in.Wildcard, in.Add, in.Drop)
+			s.watch.Subscribe(in.Type, in.Wildcard, in.Subscribe, in.Unsubscribe)
 		}
 		for _, claim := range s.machine.Claims() {
 			s.watch.Accept(claim.Type, claim.Accepted, nil)

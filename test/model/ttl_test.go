@@ -140,7 +140,7 @@ func (w *ttlWorld) step() {
 	case 5:
 		w.say("%s %s is removed", k, name)
 		delete(w.truth[k], name)
-		w.cache.Apply(cache.Update{Source: "cp", Type: k.url(), Remove: []string{name}}, nil)
+		w.cache.Apply(xds.Update{Source: "cp", Type: k.url(), Removed: []string{name}}, nil)
 	case 6, 7:
 		w.sleep(time.Duration(w.rnd.IntN(3000)) * time.Millisecond)
 	case 8:
@@ -174,7 +174,7 @@ func (w *ttlWorld) put(k kind, name string, ttl time.Duration) {
 	}
 	w.say("%s with a TTL of %s", it, ttl)
 	w.truth[k][name] = l
-	w.cache.Apply(cache.Update{Source: "cp", Type: k.url(), Put: []*xds.Resource{r}, Wildcard: true}, nil)
+	w.cache.Apply(xds.Update{Source: "cp", Type: k.url(), Resources: []*xds.Resource{r}, Wildcard: true}, nil)
 	w.cache.Synced("cp", k.url(), time.Time{})
 }
 
@@ -188,7 +188,7 @@ func (w *ttlWorld) beat(k kind, name string, ttl time.Duration) {
 	w.say("a heartbeat of %s for %s %s, which is there: %t", ttl, k, name, ok)
 	refused := false
 	ends := time.Now().Add(ttl)
-	w.cache.Apply(cache.Update{Source: "cp", Type: k.url(), Refresh: []cache.Refresh{{Name: name, Version: l.version, TTL: ttl, Deadline: ends}}},
+	w.cache.Apply(xds.Update{Source: "cp", Type: k.url(), Heartbeats: []xds.Heartbeat{{Name: name, Version: l.version, TTL: ttl, Deadline: ends}}},
 		func(err error) { refused = err != nil })
 	if refused == ok {
 		w.fail("the heartbeat was refused: %t", refused)
@@ -261,7 +261,7 @@ func (c *ttlClient) open() {
 func (c *ttlClient) request(req *down.Request) {
 	eff := c.machine.Request(req)
 	if in := eff.Interest; in != nil {
-		c.watch.Subscribe(in.Type, in.Wildcard, in.Add, in.Drop)
+		c.watch.Subscribe(in.Type, in.Wildcard, in.Subscribe, in.Unsubscribe)
 	}
 	if v := eff.Verdict; v != nil {
 		c.watch.Accept(v.Type, v.Accepted, v.Removed)
@@ -298,14 +298,14 @@ func (c *ttlClient) read(k kind, r *xds.Resource) item {
 func (c *ttlClient) drain() {
 	for c.w.wrong == "" {
 		var resp *down.Response
-		c.watch.Read(func(s cache.Snapshot, changed []cache.Change) {
+		c.watch.Read(func(s cache.Snapshot, changed []xds.Change) {
 			for _, ch := range changed {
 				c.machine.Changed(ch.Type, ch.Names, ch.All)
 			}
 			resp, _ = c.machine.Next(s, time.Now())
 		})
 		for _, in := range c.machine.Interests() {
-			c.watch.Subscribe(in.Type, in.Wildcard, in.Add, in.Drop)
+			c.watch.Subscribe(in.Type, in.Wildcard, in.Subscribe, in.Unsubscribe)
 		}
 		for _, claim := range c.machine.Claims() {
 			c.watch.Accept(claim.Type, claim.Accepted, nil)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/cache"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 	up "github.com/holdfast-xds/holdfast/upstream/session"
 )
 
@@ -97,10 +98,10 @@ func (w *world) connect(up bool) {
 	}
 	synctest.Wait()
 	if !up && w.fault == removeOnLoss {
-		w.cache.Apply(cache.Update{Type: rds.url(), Remove: []string{"a"}}, nil)
+		w.cache.Apply(xds.Update{Type: rds.url(), Removed: []string{"a"}}, nil)
 	}
 	if !up && w.fault == forgetOnLoss {
-		w.cache.Apply(cache.Update{Type: cds.url(), Complete: true}, nil)
+		w.cache.Apply(xds.Update{Type: cds.url(), Complete: true}, nil)
 	}
 }
 

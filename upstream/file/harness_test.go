@@ -29,7 +29,7 @@ type feed struct {
 	mu       sync.Mutex
 	askAgain time.Time
 	lines    []string
-	updates  []upstream.Update
+	updates  []xds.Update
 	verdicts []func(error)
 }
 
@@ -49,19 +49,19 @@ func (f *feed) Held(_, typeURL string) map[string]string { return f.earlier[type
 
 func (f *feed) Body(string, []byte) *anypb.Any { return nil }
 
-func (f *feed) Apply(u upstream.Update, verdict func(error)) {
+func (f *feed) Apply(u xds.Update, verdict func(error)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	line := xds.Short(u.Type)
 	var put []string
-	for _, r := range u.Put {
+	for _, r := range u.Resources {
 		put = append(put, r.Name)
 	}
 	if len(put) > 0 {
 		line += fmt.Sprintf(" put %s", put)
 	}
-	if len(u.Remove) > 0 {
-		line += fmt.Sprintf(" remove %s", u.Remove)
+	if len(u.Removed) > 0 {
+		line += fmt.Sprintf(" remove %s", u.Removed)
 	}
 	if u.Complete {
 		line += " complete"

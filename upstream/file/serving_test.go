@@ -42,7 +42,7 @@ func started(t *testing.T, test func(*bench)) {
 func TestDirectoryIsServedInPushOrder(t *testing.T) {
 	started(t, func(b *bench) {
 		u := b.feed.updates[0]
-		if r := u.Put[0]; u.Source != b.source.Name() || r.UpstreamVersion == "" || r.UpstreamVersion != r.Version {
+		if r := u.Resources[0]; u.Source != b.source.Name() || r.UpstreamVersion == "" || r.UpstreamVersion != r.Version {
 			b.Fatalf("got %+v with %+v", u, r)
 		}
 		if got, want := b.source.Name(), "file:"+b.dir; got != want {
@@ -181,7 +181,7 @@ func TestAFileThatIsEmptyFromTheStartRemovesNothing(t *testing.T) {
 // directory, and tells all of it.
 func TestADirectoryThatIsAskedAgainIsToldOnceMore(t *testing.T) {
 	started(t, func(b *bench) {
-		asked := b.feed.updates[0].Asked
+		asked := b.feed.updates[0].RequestedAt
 		if asked.IsZero() {
 			b.Error("an update does not say when the directory was read")
 		}
@@ -189,8 +189,8 @@ func TestADirectoryThatIsAskedAgainIsToldOnceMore(t *testing.T) {
 		b.feed.askAgain = time.Now()
 		b.feed.mu.Unlock()
 		b.told("CDS put [a] complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
-		if u := b.feed.updates[len(b.feed.updates)-1]; u.Asked.Before(b.feed.askAgain) {
-			b.Errorf("asked at %v, want not before %v", u.Asked, b.feed.askAgain)
+		if u := b.feed.updates[len(b.feed.updates)-1]; u.RequestedAt.Before(b.feed.askAgain) {
+			b.Errorf("asked at %v, want not before %v", u.RequestedAt, b.feed.askAgain)
 		}
 		b.told() // once
 	})
@@ -418,7 +418,7 @@ func TestTTLStartsWhenAResourceIsTold(t *testing.T) {
 		b.settle()
 		for _, u := range b.feed.updates {
 			if u.Type == xds.RuntimeType {
-				if got := u.Put[0].Deadline().Sub(before); got < time.Minute || got > time.Minute+time.Second {
+				if got := u.Resources[0].Deadline().Sub(before); got < time.Minute || got > time.Minute+time.Second {
 					b.Fatalf("expires after %v", got)
 				}
 				return

@@ -301,7 +301,7 @@ func (r *run) applyType(typeURL string, resources []*xds.Resource, complete bool
 	name := r.source.Name()
 	full := xds.FullState(typeURL) && complete
 	held := r.held(typeURL, complete)
-	u := upstream.Update{Source: name, Type: typeURL, Asked: r.asked, Complete: full, Unasked: true}
+	u := xds.Update{Source: name, Type: typeURL, RequestedAt: r.asked, Complete: full, KeepUnsubscribed: true}
 	there := make(map[string]string, len(resources))
 	changed := full && !r.synced[typeURL]
 	removed := 0
@@ -310,7 +310,7 @@ func (r *run) applyType(typeURL string, resources []*xds.Resource, complete bool
 		differs := held[resource.Name] != resource.Version
 		changed = changed || differs
 		if differs || full {
-			u.Put = append(u.Put, fresh(resource, now))
+			u.Resources = append(u.Resources, fresh(resource, now))
 		}
 	}
 	for name := range held {
@@ -322,11 +322,11 @@ func (r *run) applyType(typeURL string, resources []*xds.Resource, complete bool
 			changed = true
 			removed++
 			if !full { // of a complete state absence says it
-				u.Remove = append(u.Remove, name)
+				u.Removed = append(u.Removed, name)
 			}
 		}
 	}
-	slices.Sort(u.Remove)
+	slices.Sort(u.Removed)
 	r.applied[typeURL] = there
 	if !changed {
 		return
@@ -337,7 +337,7 @@ func (r *run) applyType(typeURL string, resources []*xds.Resource, complete bool
 		r.synced[typeURL] = true
 		r.feed.Synced(name, typeURL, r.asked)
 	}
-	r.source.log.Info("configuration loaded", "type", xds.Short(typeURL), "put", len(u.Put), "removed", removed, "complete", full)
+	r.source.log.Info("configuration loaded", "type", xds.Short(typeURL), "put", len(u.Resources), "removed", removed, "complete", full)
 }
 
 // held returns what the feed has of a type: from this run and, once all content is

@@ -16,46 +16,20 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Update is what one response says. Nonce, with Type, names it in Verdict.
-type Update struct {
-	Type, Nonce string
-	// Put lists the resources that are well-formed, each name once; Remove the
-	// names that the server says do not exist.
-	Put    []*xds.Resource
-	Remove []string
+// Response is what one response says, without the name of the source and RequestedAt. Nonce, with
+// Type, names it in Verdict.
+type Response struct {
+	xds.Update
+	Nonce string
 	// First says that it is the first response of the type on the stream.
 	First bool
 	// Wake is when Next must be called at the latest because of it.
 	Wake time.Time
-	// Complete says that Put is everything of the type (design.md I3).
-	Complete bool
-	// Wildcard says that it answers, in part or as a whole, the request for
-	// everything of the type; Silent that it is no response: the server said
-	// nothing of the names in Errors.
-	Wildcard, Silent bool
-	Refresh          []Refresh
-	// Errors lists what could not be used, and what the server reported.
-	Errors []ResourceError
-}
-
-// Refresh is a heartbeat: the TTL of a resource starts again. It is one of the content that
-// this server calls Version; if Accepted, of whatever content this server gave.
-type Refresh struct {
-	Name, Version string
-	Accepted      bool
-	TTL           time.Duration
-	Deadline      time.Time
-}
-
-// ResourceError is an error about one resource; Name is "" if it has none.
-type ResourceError struct {
-	Name string
-	Err  error
 }
 
 // ingest gathers the resources of one response.
 type ingest struct {
-	update *Update
+	update *Response
 	// accepted: SotW, a response whose version_info is that of the accepted one.
 	accepted bool
 	// changed lists the resources of the update that were read from this response, and not
@@ -112,12 +86,12 @@ func (c *counts) repeated() bool {
 
 func newIngest(sub *subscription, nonce string, size int) *ingest {
 	return &ingest{
-		update: &Update{Type: sub.url, Nonce: nonce, Put: make([]*xds.Resource, 0, size)},
+		update: &Response{Update: xds.Update{Type: sub.url, Resources: make([]*xds.Resource, 0, size)}, Nonce: nonce},
 	}
 }
 
 // same adds a resource that is as it was in the response before.
-func (in *ingest) same(r *xds.Resource) { in.update.Put = append(in.update.Put, r) }
+func (in *ingest) same(r *xds.Resource) { in.update.Resources = append(in.update.Resources, r) }
 
 // take adds one entry, as internal/xds read it.
 func (in *ingest) take(sub *subscription, r *xds.Resource, err error) {
@@ -126,7 +100,7 @@ func (in *ingest) take(sub *subscription, r *xds.Resource, err error) {
 		name = r.Name
 	}
 	if errors.Is(err, xds.ErrHeartbeat) && r.TTL() > 0 {
-		in.update.Refresh = append(in.update.Refresh, Refresh{Name: name, Version: r.UpstreamVersion, Accepted: in.accepted, TTL: r.TTL(), Deadline: r.Deadline()})
+		in.update.Heartbeats = append(in.update.Heartbeats, xds.Heartbeat{Name: name, Version: r.UpstreamVersion, AnyVersion: in.accepted, TTL: r.TTL(), Deadline: r.Deadline()})
 		return
 	}
 	times := 1
@@ -137,13 +111,13 @@ func (in *ingest) take(sub *subscription, r *xds.Resource, err error) {
 	case err != nil:
 		in.refuse(sub, name, err)
 	case times == 1:
-		in.update.Put = append(in.update.Put, r)
+		in.update.Resources = append(in.update.Resources, r)
 		in.changed = append(in.changed, r)
 	}
 }
 
 func (in *ingest) refuse(sub *subscription, name string, err error) {
-	in.update.Errors = append(in.update.Errors, ResourceError{Name: name, Err: err})
+	in.update.Errors = append(in.update.Errors, xds.ResourceError{Name: name, Err: err})
 	in.bad = append(in.bad, err.Error())
 	if name != "" {
 		sub.broken[name] = struct{}{}
@@ -156,20 +130,20 @@ func (in *ingest) finish(sub *subscription) {
 	in.countSame()
 	if in.seen.repeated() {
 		twice := func(r *xds.Resource) bool { return in.seen.of(r.Name) > 1 }
-		for _, r := range in.update.Put {
+		for _, r := range in.update.Resources {
 			if twice(r) {
 				in.refuse(sub, r.Name, fmt.Errorf("%s %q: %d times in one response", xds.Short(sub.url), r.Name, in.seen.of(r.Name)))
 			}
 		}
-		in.update.Put = slices.DeleteFunc(in.update.Put, twice)
+		in.update.Resources = slices.DeleteFunc(in.update.Resources, twice)
 	}
 	if len(sub.broken)+len(sub.asked)+len(sub.late) > 0 {
-		for _, r := range in.update.Put {
+		for _, r := range in.update.Resources {
 			delete(sub.broken, r.Name)
 			sub.spoke(r)
 		}
 	}
-	for _, name := range in.update.Remove {
+	for _, name := range in.update.Removed {
 		delete(sub.broken, name)
 		sub.heard(name)
 	}
@@ -182,10 +156,10 @@ func (in *ingest) finish(sub *subscription) {
 // not: there are few of these in a push of everything.
 func (in *ingest) countSame() {
 	changed := in.changed
-	if in.seen.none() || len(changed) == len(in.update.Put) {
+	if in.seen.none() || len(changed) == len(in.update.Resources) {
 		return
 	}
-	for _, r := range in.update.Put {
+	for _, r := range in.update.Resources {
 		if len(changed) > 0 && changed[0] == r {
 			changed = changed[1:]
 			continue
@@ -205,7 +179,7 @@ func (in *ingest) report(sub *subscription, errs []*discoveryv3.ResourceError) {
 		if name != "" {
 			sub.broken[name] = struct{}{}
 		}
-		in.update.Errors = append(in.update.Errors, ResourceError{
+		in.update.Errors = append(in.update.Errors, xds.ResourceError{
 			Name: name,
 			Err:  &reported{codes.Code(e.GetErrorDetail().GetCode()), redact.Line(e.GetErrorDetail().GetMessage())},
 		})
@@ -227,7 +201,7 @@ func (e *reported) Is(target error) bool {
 
 // SotW takes in a SotW response and returns what it says, or an error for one
 // that answers no subscription.
-func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Update, error) {
+func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Response, error) {
 	sub := s.types[resp.GetTypeUrl()]
 	if sub == nil || !sub.started {
 		return nil, unsolicited(resp.GetTypeUrl())
@@ -253,7 +227,7 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Upd
 	sub.read.end()
 	in.report(sub, resp.GetResourceErrors())
 	in.finish(sub)
-	if xds.FullState(sub.url) && len(in.update.Errors) == 0 && len(in.update.Refresh) == 0 {
+	if xds.FullState(sub.url) && len(in.update.Errors) == 0 && len(in.update.Heartbeats) == 0 {
 		// A response with a part that cannot be read, or that the server could
 		// not make, says nothing of what is missing from the rest.
 		s.absent(sub, in.update, now)
@@ -283,7 +257,7 @@ func (s *Session) accepts(sub *subscription, version string) bool {
 // absent notes what a full-state response does not hold: everything else under a
 // wildcard, and names that were asked for before it was made. Of those that were
 // asked for late that cannot be known of the first such response.
-func (s *Session) absent(sub *subscription, u *Update, now time.Time) {
+func (s *Session) absent(sub *subscription, u *Response, now time.Time) {
 	if sub.toldAll {
 		u.Complete = true
 		clear(sub.broken)
@@ -291,8 +265,8 @@ func (s *Session) absent(sub *subscription, u *Update, now time.Time) {
 	if len(sub.names) == 0 {
 		return
 	}
-	present := make(map[string]struct{}, len(u.Put))
-	for _, r := range u.Put {
+	present := make(map[string]struct{}, len(u.Resources))
+	for _, r := range u.Resources {
 		present[r.Name] = struct{}{}
 		present[xds.CollectionOf(r.Name)] = struct{}{}
 		for _, alias := range r.Aliases() {
@@ -312,16 +286,16 @@ func (s *Session) absent(sub *subscription, u *Update, now time.Time) {
 		case isLate && !overdue && holds(name):
 			// The response that it is in may still come.
 		case !isLate || sub.lost(name, holds):
-			u.Remove = append(u.Remove, name)
+			u.Removed = append(u.Removed, name)
 			delete(sub.asked, name)
 		}
 	}
-	slices.Sort(u.Remove)
+	slices.Sort(u.Removed)
 }
 
 // Delta takes in a Delta response and returns what it says, or an error for one
 // that answers no subscription.
-func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time) (*Update, error) {
+func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time) (*Response, error) {
 	sub := s.types[resp.GetTypeUrl()]
 	if sub == nil || !sub.started {
 		return nil, unsolicited(resp.GetTypeUrl())
@@ -350,7 +324,7 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 			in.seen.add(name)
 			continue
 		}
-		in.update.Remove = append(in.update.Remove, name)
+		in.update.Removed = append(in.update.Removed, name)
 	}
 	in.report(sub, resp.GetResourceErrors())
 	in.finish(sub)
@@ -372,7 +346,7 @@ func (s *Session) receive(sub *subscription, in *ingest, version string, now tim
 	in.update.First, sub.answered = !sub.answered, true
 	a := &answer{nonce: sub.nonce, version: version, at: now.Add(s.cfg.AckTimeout)}
 	if version != "" && xds.FullState(sub.url) {
-		for _, r := range in.update.Put {
+		for _, r := range in.update.Resources {
 			a.holds.Add(r.Name)
 		}
 	}

@@ -244,26 +244,26 @@ func (tw *twins) respond(url string) {
 		tw.fail("got  %q\nwant %q", g, w)
 	}
 	once := make(map[string]bool)
-	for _, r := range got.Put {
+	for _, r := range got.Resources {
 		if once[r.Name] {
 			tw.fail("%s: %s is put twice", m.Nonce, r.Name)
 		}
 		once[r.Name] = true
 	}
 	tw.held[url] = make(map[string]string)
-	for _, r := range got.Put {
+	for _, r := range got.Resources {
 		tw.held[url][r.Name] = r.UpstreamVersion
 	}
 	tw.take()
 }
 
 // said is all that an update says, but for how often, and why, it says that something is wrong with a name: of one that came twice either may be found first.
-func said(u *Update) []string {
-	out := []string{fmt.Sprintf("%s %s remove %v complete %v wildcard %v silent %v first %v", u.Type, u.Nonce, u.Remove, u.Complete, u.Wildcard, u.Silent, u.First)}
-	for _, r := range u.Put {
+func said(u *Response) []string {
+	out := []string{fmt.Sprintf("%s %s remove %v complete %v wildcard %v silent %v first %v", u.Type, u.Nonce, u.Removed, u.Complete, u.Wildcard, u.Timeout, u.First)}
+	for _, r := range u.Resources {
 		out = append(out, fmt.Sprintf("put %s@%s %s %v %v %s", r.Name, r.Version, r.UpstreamVersion, r.Aliases(), r.Deadline(), r.EDSName))
 	}
-	for _, r := range u.Refresh {
+	for _, r := range u.Heartbeats {
 		out = append(out, fmt.Sprintf("refresh %+v", r))
 	}
 	for _, e := range u.Errors {
@@ -308,12 +308,12 @@ func (tw *twins) take() {
 
 // answered sends responses to a machine that wants everything of a type, and returns the
 // update of the last.
-func answered(t *testing.T, url string, responses ...[]*anypb.Any) *Update {
+func answered(t *testing.T, url string, responses ...[]*anypb.Any) *Response {
 	t.Helper()
 	s := New(Config{Form: xds.SotW})
 	s.Want(url, true, nil, nil)
 	s.Next(time.Unix(1e9, 0))
-	var last *Update
+	var last *Response
 	for i, entries := range responses {
 		u, err := s.SotW(&discoveryv3.DiscoveryResponse{TypeUrl: url, VersionInfo: fmt.Sprint("v", i), Nonce: fmt.Sprint("n", i), Resources: entries}, time.Unix(1e9, 0))
 		if err != nil {
@@ -353,8 +353,8 @@ func TestADuplicateIsRefusedThoughItIsUnchanged(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			u := answered(t, url, tc.responses...)
-			if len(u.Errors) == 0 || u.Errors[0].Name != "a" || !slices.Equal(named(u.Put), []string{"b"}) || u.Complete {
-				t.Errorf("put %v, errors %v, complete %v", named(u.Put), u.Errors, u.Complete)
+			if len(u.Errors) == 0 || u.Errors[0].Name != "a" || !slices.Equal(named(u.Resources), []string{"b"}) || u.Complete {
+				t.Errorf("put %v, errors %v, complete %v", named(u.Resources), u.Errors, u.Complete)
 			}
 		})
 	}
@@ -401,7 +401,7 @@ func TestAResponseSaysWhenTheMachineMustBeAskedAgain(t *testing.T) {
 		s := New(Config{Form: tc.form})
 		s.Want(xds.ClusterType, true, nil, nil)
 		s.Next(now)
-		var u *Update
+		var u *Response
 		var err error
 		if tc.form == xds.SotW {
 			u, err = s.SotW(&discoveryv3.DiscoveryResponse{TypeUrl: xds.ClusterType, Nonce: "1", VersionInfo: "1", Resources: []*anypb.Any{tc.entry}}, now)

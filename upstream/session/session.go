@@ -415,9 +415,9 @@ func (s *Session) Settled(now time.Time) (types []string, wake time.Time) {
 // Overdue returns, for each type that has any, the names that the server was asked
 // for and has not spoken of in time, each once, and when Overdue should be asked
 // again; the zero time for never.
-func (s *Session) Overdue(now time.Time) (updates []*Update, wake time.Time) {
+func (s *Session) Overdue(now time.Time) (updates []*xds.Update, wake time.Time) {
 	for _, sub := range s.ordered {
-		var u *Update
+		var u *xds.Update
 		holds := s.holder(sub)
 		for name, at := range sub.asked {
 			if at.After(now) {
@@ -426,21 +426,21 @@ func (s *Session) Overdue(now time.Time) (updates []*Update, wake time.Time) {
 			}
 			delete(sub.asked, name)
 			if u == nil {
-				u = &Update{Type: sub.url}
+				u = &xds.Update{Type: sub.url}
 			}
 			if !sub.late[name].missed {
-				u.Errors = append(u.Errors, ResourceError{Name: name, Err: xds.ErrNoAnswer})
+				u.Errors = append(u.Errors, xds.ResourceError{Name: name, Err: xds.ErrNoAnswer})
 			} else if sub.lost(name, holds) {
-				u.Remove = append(u.Remove, name)
+				u.Removed = append(u.Removed, name)
 			}
 		}
 		if u == nil {
 			continue
 		}
-		u.Silent = len(u.Remove) == 0
-		slices.Sort(u.Remove)
-		if len(u.Errors)+len(u.Remove) > 0 {
-			slices.SortFunc(u.Errors, func(a, b ResourceError) int { return strings.Compare(a.Name, b.Name) })
+		u.Timeout = len(u.Removed) == 0
+		slices.Sort(u.Removed)
+		if len(u.Errors)+len(u.Removed) > 0 {
+			slices.SortFunc(u.Errors, func(a, b xds.ResourceError) int { return strings.Compare(a.Name, b.Name) })
 			updates = append(updates, u)
 		}
 	}

@@ -55,11 +55,11 @@ func TestAnEntryThatIsSharedIsReadAsAnewOne(t *testing.T) {
 		if err != nil || wantErr != nil {
 			t.Fatal(err, wantErr)
 		}
-		if len(got.Put) != len(want.Put) || len(got.Errors) != len(want.Errors) || !reflect.DeepEqual(got.Remove, want.Remove) || got.Complete != want.Complete {
+		if len(got.Resources) != len(want.Resources) || len(got.Errors) != len(want.Errors) || !reflect.DeepEqual(got.Removed, want.Removed) || got.Complete != want.Complete {
 			t.Fatalf("response %d: got %+v, want %+v", i, got, want)
 		}
-		for j, r := range got.Put {
-			w := want.Put[j]
+		for j, r := range got.Resources {
+			w := want.Resources[j]
 			if r.Name != w.Name || r.Version != w.Version || r.UpstreamVersion != w.UpstreamVersion || r.EDSName != w.EDSName || !proto.Equal(r.Body, w.Body) {
 				t.Errorf("response %d: got %+v, want %+v", i, r, w)
 			}

@@ -264,7 +264,7 @@ func (tk *talk) drain() {
 		}
 		overdue, miss := tk.machine.Overdue(tk.now)
 		for _, u := range overdue {
-			for _, name := range u.Remove {
+			for _, name := range u.Removed {
 				tk.got = append(tk.got, "gone "+xds.Short(u.Type)+" "+name)
 			}
 			for _, e := range u.Errors {
@@ -425,7 +425,7 @@ func (tk *talk) respond(typeURL string, parts []string) error {
 			sotw.Resources = append(sotw.Resources, entry)
 		}
 	}
-	var u *Update
+	var u *Response
 	var err error
 	if tk.form == xds.Delta {
 		u, err = tk.machine.Delta(delta, tk.now)
@@ -494,7 +494,7 @@ func body(name, content string) []byte {
 }
 
 // update notes what the machine read in a response.
-func (tk *talk) update(u *Update) {
+func (tk *talk) update(u *Response) {
 	say := func(word string, list []string) {
 		if len(list) > 0 {
 			slices.Sort(list)
@@ -502,22 +502,22 @@ func (tk *talk) update(u *Update) {
 		}
 	}
 	var put, refresh []string
-	for _, r := range u.Put {
+	for _, r := range u.Resources {
 		word := r.Name + "@" + tk.contents[string(r.Body.GetValue())]
 		if r.TTL() > 0 {
 			word += fmt.Sprintf(" until +%v", r.Deadline().Sub(tk.now))
 		}
 		put = append(put, word)
 	}
-	for _, r := range u.Refresh {
+	for _, r := range u.Heartbeats {
 		which := r.Name + "@" + r.Version
-		if r.Accepted {
+		if r.AnyVersion {
 			which = r.Name + " as accepted"
 		}
 		refresh = append(refresh, fmt.Sprintf("%s until +%v", which, r.Deadline.Sub(tk.now)))
 	}
 	say("put", put)
-	say("remove", slices.Clone(u.Remove))
+	say("remove", slices.Clone(u.Removed))
 	say("refresh", refresh)
 	if u.Complete {
 		tk.got = append(tk.got, "complete")

@@ -25,9 +25,19 @@ endif
 export ENVOY PYTHON
 
 # The modules of their own, beside the main one.
-peers := $(patsubst %/go.mod,%,$(wildcard test/peers/*/go.mod))
+modules := $(patsubst %/go.mod,%,$(wildcard test/*/go.mod test/peers/*/go.mod))
+peers   := $(filter test/peers/%,$(modules))
+tests   := $(filter-out $(peers),$(modules))
+
+# $(call in-each,MODULES,COMMAND) runs the command in each of the modules, also when it failed in another.
+in-each = @failed=; for dir in $(1); do \
+  (set -x; cd $$dir && $(2)) || failed="$$failed $$dir"; \
+done; \
+if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
 .DEFAULT_GOAL := help
+# Go knows itself what of it is to be built.
+.PHONY: bin/bench
 .PHONY: help build envoy previous spire test test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-check bench-go fuzz demo image image-check clean
 
 help: ## list the targets
@@ -63,9 +73,11 @@ spire: $(CURDIR)/.peers/spire-$(SPIRE_VERSION) ## build the pinned SPIRE into .p
 $(CURDIR)/.peers/spire-%:
 	test/peers/spire/build $* $@
 
-# The model plays fewer sequences under the race detector than it owes, and all of them without.
+# The model plays fewer sequences under the race detector than it owes, and all of them without. The test cache does not
+# know of files outside of a module: -count=1 for those that look at deploy/ and at the binary.
 test: build envoy previous ## every test, with the race detector: units, real Envoy, end to end; and test-peers
 	go test -race -timeout 30m $(GOTESTFLAGS) ./...
+	$(call in-each,$(tests),go test -race -count=1 -timeout 30m $(GOTESTFLAGS) ./...)
 	go test -timeout 30m $(GOTESTFLAGS) ./test/model
 	@$(MAKE) --no-print-directory test-peers
 
@@ -76,11 +88,7 @@ test-e2e: build envoy previous ## the end-to-end tests alone, never from the tes
 	go test -count=1 -timeout 30m $(GOTESTFLAGS) ./test/e2e/...
 
 test-peers: build envoy spire ## holdfast between programs of others: go-control-plane, grpc-go, SPIRE; never from the test cache
-	@failed=; for dir in $(peers); do \
-	  echo "(cd $$dir && go test ./...)"; \
-	  (cd $$dir && go test -count=1 -timeout 15m $(GOTESTFLAGS) ./...) || failed="$$failed $$dir"; \
-	done; \
-	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
+	$(call in-each,$(peers),go test -count=1 -timeout 15m $(GOTESTFLAGS) ./...)
 
 e2e-matrix: build previous ## the end-to-end tests with every Envoy of ENVOY_MATRIX
 	@set -e; for v in $(ENVOY_MATRIX); do \
@@ -92,26 +100,25 @@ e2e-matrix: build previous ## the end-to-end tests with every Envoy of ENVOY_MAT
 race: envoy ## the tests of the packages three times in random order, with the race detector
 	go test -race -shuffle=on -count=3 -timeout 30m $(GOTESTFLAGS) $$(go list ./... | grep -v /test/)
 
-lint: ## gofmt, go vet, staticcheck
+lint: ## gofmt, go vet, staticcheck, in every module
 	@unformatted=$$(gofmt -l .) || exit 1; if [ -n "$$unformatted" ]; then echo "not formatted by gofmt:"; echo "$$unformatted"; exit 1; fi
 	go vet ./...
 	go tool staticcheck ./...
 	go build -o bin/staticcheck honnef.co/go/tools/cmd/staticcheck
-	@set -e; for dir in $(peers); do \
-	  echo "(cd $$dir && go vet ./... && staticcheck ./...)"; \
-	  (cd $$dir && go vet ./... && '$(CURDIR)/bin/staticcheck' ./...); \
-	done
+	$(call in-each,$(modules),go vet ./... && '$(CURDIR)/bin/staticcheck' ./...)
 
 tidy: ## go mod tidy in every module; after a change of go.mod the others need it
 	go mod tidy
-	@set -e; for dir in $(peers); do echo "(cd $$dir && go mod tidy)"; (cd $$dir && go mod tidy); done
+	$(call in-each,$(modules),go mod tidy)
 
-bench: build ## what holdfast costs, against no agent, a byte pipe and a bare gRPC relay: a table, RESULTS, plots
-	go build -o bin/bench ./test/bench
+bin/bench:
+	@cd test/bench && go build -o '$(CURDIR)/$@' .
+
+bench: build bin/bench ## what holdfast costs, against no agent, a byte pipe and a bare gRPC relay: a table, RESULTS, plots
 	bin/bench -holdfast bin/holdfast -out '$(RESULTS)' -plots '$(PLOTS)' $(BENCHFLAGS)
 
-bench-check: ## how two results files of bench differ: OLD=file NEW=file
-	@go run ./test/bench -check '$(OLD)' '$(NEW)'
+bench-check: bin/bench ## how two results files of bench differ: OLD=file NEW=file
+	@bin/bench -check '$(OLD)' '$(NEW)'
 
 bench-go: ## the Go benchmarks that match BENCH
 	go test -run '^$$' -bench '$(BENCH)' -benchmem $(GOTESTFLAGS) ./...
@@ -120,7 +127,7 @@ fuzz: ## each fuzz target for FUZZTIME
 	@set -e; for dir in $$(grep -rlE --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do \
 	  for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]*' $$dir/*_test.go | cut -d' ' -f2); do \
 	    echo "$$dir $$target"; \
-	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $(GOTESTFLAGS) $$dir; \
+	    go test -C $$dir -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $(GOTESTFLAGS) .; \
 	  done; \
 	done
 
@@ -136,7 +143,7 @@ image: ## the images IMAGE:VERSION and, with Envoy inside, IMAGE-envoy:VERSION, 
 	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) --target with-envoy -t $(IMAGE)-envoy:$(VERSION) .
 
 image-check: ## what the Dockerfile does, without an engine, for amd64 and arm64; and the manifests of deploy/
-	go test -count=1 -timeout 30m $(GOTESTFLAGS) ./test/deploy
+	cd test/deploy && go test -count=1 -timeout 30m $(GOTESTFLAGS) .
 
 clean: ## remove what was built and fetched
 	rm -rf bin .envoy .peers

@@ -56,7 +56,7 @@ func fetchCommand(version string) string {
 	return "make envoy ENVOY= ENVOY_VERSION=" + version
 }
 
-// module begins the go.mod in the root of the repository. The modules of test/peers have a go.mod of their own.
+// module begins the go.mod in the root of the repository. Modules below test have a go.mod of their own.
 const module = "module github.com/holdfast-xds/holdfast\n"
 
 // Root returns the root directory of the repository that the test belongs to.

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/holdfast-xds/holdfast/internal/envoytest"
 )
 
 // The targets pipe and relay are this program again, also where this program is the
@@ -22,7 +24,8 @@ func TestMain(m *testing.M) {
 func buildHoldfast(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "holdfast")
-	build := exec.Command("go", "build", "-buildvcs=false", "-o", path, "github.com/holdfast-xds/holdfast/cmd/holdfast")
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", path, "./cmd/holdfast")
+	build.Dir = envoytest.Root(t) // in the module of the product, with what that requires
 	if said, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building holdfast: %v\n%s", err, said)
 	}

@@ -24,10 +24,11 @@ override ENVOY := $(envoy_pinned)
 endif
 export ENVOY PYTHON
 
-# The modules of their own, beside the main one.
+# The modules of their own, beside the main one, which has only what the product needs. test/lint is no code but tools.
 modules := $(patsubst %/go.mod,%,$(wildcard test/*/go.mod test/peers/*/go.mod))
-peers   := $(filter test/peers/%,$(modules))
-tests   := $(filter-out $(peers),$(modules))
+code    := $(filter-out test/lint,$(modules))
+peers   := $(filter test/peers/%,$(code))
+tests   := $(filter-out $(peers),$(code))
 
 # $(call in-each,MODULES,COMMAND) runs the command in each of the modules, also when it failed in another.
 in-each = @failed=; for dir in $(1); do \
@@ -36,8 +37,8 @@ done; \
 if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
 .DEFAULT_GOAL := help
-# Go knows itself what of it is to be built.
-.PHONY: bin/bench
+# Go knows itself what of these is to be built.
+.PHONY: bin/bench bin/staticcheck
 .PHONY: help build envoy previous spire test test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-check bench-go fuzz demo image image-check clean
 
 help: ## list the targets
@@ -100,12 +101,14 @@ e2e-matrix: build previous ## the end-to-end tests with every Envoy of ENVOY_MAT
 race: envoy ## the tests of the packages three times in random order, with the race detector
 	go test -race -shuffle=on -count=3 -timeout 30m $(GOTESTFLAGS) $$(go list ./... | grep -v /test/)
 
-lint: ## gofmt, go vet, staticcheck, in every module
+bin/staticcheck:
+	@cd test/lint && go build -o '$(CURDIR)/$@' honnef.co/go/tools/cmd/staticcheck
+
+lint: bin/staticcheck ## gofmt, go vet, staticcheck, in every module
 	@unformatted=$$(gofmt -l .) || exit 1; if [ -n "$$unformatted" ]; then echo "not formatted by gofmt:"; echo "$$unformatted"; exit 1; fi
 	go vet ./...
-	go tool staticcheck ./...
-	go build -o bin/staticcheck honnef.co/go/tools/cmd/staticcheck
-	$(call in-each,$(modules),go vet ./... && '$(CURDIR)/bin/staticcheck' ./...)
+	bin/staticcheck ./...
+	$(call in-each,$(code),go vet ./... && '$(CURDIR)/bin/staticcheck' ./...)
 
 tidy: ## go mod tidy in every module; after a change of go.mod the others need it
 	go mod tidy

@@ -1,22 +1,21 @@
 package architecture
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 )
 
-// ours loads the packages of this module.
+// ours loads the packages of this module, and of those below it.
 func ours(t *testing.T) []*pkg {
 	t.Helper()
 	root := filepath.Join("..", "..")
-	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.HasPrefix(string(mod), "module "+module+"\n") {
+	if !strings.HasPrefix(read(t, filepath.Join(root, "go.mod")), "module "+module+"\n") {
 		t.Fatalf("go.mod does not begin with module %s: the rules would judge nothing", module)
 	}
 	pkgs, err := load(root)
@@ -51,6 +50,23 @@ func TestProtocolMachinesHaveNoGoroutineAndNoClock(t *testing.T) {
 		for _, problem := range machineProblems(p) {
 			t.Error(problem)
 		}
+	}
+}
+
+func TestTheModuleRequiresOnlyWhatTheProductNeeds(t *testing.T) {
+	out, err := exec.Command("go", "mod", "edit", "-json").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mod goMod
+	if err := json.Unmarshal(out, &mod); err != nil {
+		t.Fatal(err)
+	}
+	if len(mod.Require) == 0 {
+		t.Fatalf("go.mod requires nothing: %s", out)
+	}
+	for _, problem := range requireProblems(mod, ours(t)) {
+		t.Error(problem)
 	}
 }
 
@@ -148,6 +164,29 @@ func TestTheCheckOfImportsCanFail(t *testing.T) {
 	}
 }
 
+func TestTheCheckOfWhatIsRequiredCanFail(t *testing.T) {
+	const imports = "package p\n\nimport _ \"example.com/a/v2/b\"\n"
+	for _, tc := range []struct {
+		from  string
+		mod   goMod
+		fails bool
+	}{
+		{"agent", goMod{Require: []required{{Path: "example.com/a/v2"}}}, false},
+		{"agent", goMod{Require: []required{{Path: "example.com/a/v2"}, {Path: "example.com/c"}}}, true},
+		{"agent", goMod{Require: []required{{Path: "example.com/c", Indirect: true}}}, false},
+		{"agent", goMod{Require: []required{{Path: "go.uber.org/goleak"}}}, false},
+		{"test/e2e", goMod{Require: []required{{Path: "example.com/a/v2"}}}, true},
+		{"internal/xdstest", goMod{Require: []required{{Path: "example.com/a/v2"}}}, true},
+		{"agent", goMod{Tool: []struct{ Path string }{{"example.com/a/v2/b"}}}, true},
+	} {
+		t.Run(fmt.Sprint(tc.from, tc.mod), func(t *testing.T) {
+			if problems := requireProblems(tc.mod, []*pkg{source(t, tc.from, imports)}); (len(problems) > 0) != tc.fails {
+				t.Errorf("problems %q, want some: %v", problems, tc.fails)
+			}
+		})
+	}
+}
+
 func TestTheCheckOfProtocolMachinesCanFail(t *testing.T) {
 	for body, fails := range map[string]bool{
 		"var d time.Duration; d = 3 * time.Second; _ = d": false,
@@ -186,6 +225,8 @@ func TestTheLoaderFindsWhatCountsAndNothingElse(t *testing.T) {
 		"_old/x.go":            "this is no Go",
 		"vendor/other/pack.go": "this is no Go",
 		"docs/page.md":         "no package",
+		"test/own/go.mod":      "module " + module + "/test/own\n",
+		"test/own/own.go":      "package own\n",
 	} {
 		file := filepath.Join(root, name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -203,10 +244,10 @@ func TestTheLoaderFindsWhatCountsAndNothingElse(t *testing.T) {
 	for _, p := range pkgs {
 		paths = append(paths, p.path)
 	}
-	if got := strings.Join(paths, " "); got != ". a t" {
+	if got := strings.Join(paths, " "); got != ". a t test/own" {
 		t.Fatalf("packages %s", got)
 	}
-	a, tests := pkgs[1], pkgs[2]
+	a, tests := pkgs[1], pkgs[2] // what is in a module of its own counts too
 	if len(a.imports) != 2 || a.imports["./b"] == nil || a.imports["net"] == nil || len(a.docs) != 0 || a.files != 2 {
 		t.Errorf("a is %+v", a)
 	}

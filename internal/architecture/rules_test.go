@@ -22,6 +22,10 @@ var onlyTheseOfOurs = map[string][]string{
 // forTests are packages that no program contains.
 var forTests = []string{"internal/xdstest", "internal/envoytest", "sds/pkitest"}
 
+// requiredForTests are the modules that go.mod requires although the product imports nothing of them. What brings others
+// along belongs into a module of its own, below test.
+var requiredForTests = []string{"go.uber.org/goleak"}
+
 // machines are the protocol's pure state machines: input in, outputs out.
 var machines = []string{"upstream/session", "downstream/session"}
 
@@ -58,6 +62,34 @@ func importProblems(p *pkg) []string {
 		}
 	}
 	return problems
+}
+
+// requireProblems returns what mod requires and the product, which is in pkgs, does not import.
+func requireProblems(mod goMod, pkgs []*pkg) []string {
+	var problems []string
+	for _, required := range mod.Require {
+		imports := func(p *pkg) bool { return productImports(p, required.Path) }
+		if !required.Indirect && !slices.Contains(requiredForTests, required.Path) && !slices.ContainsFunc(pkgs, imports) {
+			problems = append(problems, required.Path+": nothing but tests imports it")
+		}
+	}
+	for _, tool := range mod.Tool {
+		problems = append(problems, tool.Path+": a tool belongs into the go.mod of test/lint")
+	}
+	return problems
+}
+
+// productImports says whether p is part of the product and imports a package of the module named.
+func productImports(p *pkg, named string) bool {
+	if inTree(p.path, "test") || inAnyTree(p.path, forTests) {
+		return false
+	}
+	for imported := range p.imports {
+		if inTree(imported, named) {
+			return true
+		}
+	}
+	return false
 }
 
 // againstTheOrder says why the package from may not import the package to of the same module, or "".

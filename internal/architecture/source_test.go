@@ -27,6 +27,17 @@ type pkg struct {
 	machines []string            // where it starts goroutines, uses channels or asks the clock
 }
 
+// goMod is what `go mod edit -json` tells of a go.mod, as far as it is judged.
+type goMod struct {
+	Require []required
+	Tool    []struct{ Path string }
+}
+
+type required struct {
+	Path     string
+	Indirect bool
+}
+
 // load parses every package below the directory root.
 func load(root string) ([]*pkg, error) {
 	byDir := map[string]*pkg{}

@@ -29,6 +29,8 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/expiry"
+	"github.com/holdfast-xds/holdfast/agent/cache/pending"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -122,7 +124,7 @@ type Cache struct {
 	// resources and bytes count what the entries of all tables hold.
 	resources int
 	bytes     int64
-	expiries  expiries // the deadlines of resources with a TTL
+	deadlines *expiry.Deadlines[key] // of resources with a TTL
 	// accident is nil while no removal is held back.
 	accident *accident
 	// judgeAt is when something may be stable next; the zero time for never.
@@ -158,8 +160,8 @@ type table struct {
 	followed map[string]int
 	// hadWildcard: a client of this kind subscribed to everything once.
 	hadWildcard bool
-	tickets     []*ticket // updates without a verdict, oldest first
-	rejections  uint64    // of contents that were held
+	pending     pending.Updates[*Watch]
+	rejections  uint64 // of contents that were held
 	updated     time.Time
 	expired     uint64 // resources that outlived their TTL
 	hadTTL      bool   // a resource ever had one
@@ -246,6 +248,7 @@ func New(cfg Config) *Cache {
 		leases:    make(map[key]time.Time),
 		doubts:    make(map[key]time.Time),
 	}
+	c.deadlines = expiry.New(c.deadline)
 	// The size is positive, so there is no error.
 	c.unreferenced, _ = lru.NewWithEvict(cfg.Unreferenced, func(k key, _ struct{}) { c.evicted(k) })
 	return c
@@ -368,13 +371,13 @@ func (c *Cache) complain(t *table, u xds.Update, ch *changes) {
 // awaited returns the watches that an update concerns which repeats, unchanged, what
 // they have not judged yet: its verdict is that of the first.
 func (c *Cache) awaited(t *table, u xds.Update) []*Watch {
-	if len(t.tickets) == 0 {
+	newest := t.pending.Newest()
+	if len(newest) == 0 {
 		return nil
 	}
 	for _, r := range u.Resources {
 		if e := t.entries[r.Name]; e != nil && e.standing == xds.Pending {
-			newest := t.tickets[len(t.tickets)-1]
-			return slices.Clone(newest.waiting)
+			return newest
 		}
 	}
 	return nil

@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"container/heap"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -10,62 +9,23 @@ import (
 // A TTL is a deadline, fixed when the upstream last sent or refreshed the resource
 // (design.md I8). The cache enforces it: what has expired is never read.
 
-// expiry is a deadline that a resource had, as Cache.clock tells it. It holds if the
-// resource still has it.
-type expiry struct {
-	at    time.Duration
-	table *table
-	name  string
-}
-
-// expiries is a heap, the earliest first.
-type expiries []expiry
-
-func (x expiries) Len() int           { return len(x) }
-func (x expiries) Less(i, j int) bool { return x[i].at < x[j].at }
-func (x expiries) Swap(i, j int)      { x[i], x[j] = x[j], x[i] }
-func (x *expiries) Push(e any)        { *x = append(*x, e.(expiry)) }
-func (x *expiries) Pop() any {
-	last := len(*x) - 1
-	e := (*x)[last]
-	(*x)[last] = expiry{}
-	*x = (*x)[:last]
-	return e
-}
-
 // expires notes the deadline of a resource that was just taken in or refreshed.
 func (c *Cache) expires(r *xds.Resource) {
 	if r.Deadline().IsZero() {
 		return
 	}
-	t := c.table(r.Type)
-	t.hadTTL = true
-	if len(c.expiries) > 64+4*c.resources {
-		c.dropStaleExpiries()
-	}
-	at := r.Deadline().Sub(c.began)
-	heap.Push(&c.expiries, expiry{at, t, r.Name})
-	if c.expiries[0].at == at {
+	c.table(r.Type).hadTTL = true
+	if c.deadlines.Add(key{r.Type, r.Name}, r.Deadline(), c.resources) {
 		c.poke()
 	}
 }
 
-// dropStaleExpiries takes out what heartbeats have put off since.
-func (c *Cache) dropStaleExpiries() {
-	kept := c.expiries[:0]
-	for _, x := range c.expiries {
-		if c.holds(x) {
-			kept = append(kept, x)
-		}
+// deadline returns that of a resource; the zero time for none.
+func (c *Cache) deadline(k key) time.Time {
+	if e := c.table(k.typeURL).entries[k.name]; e != nil {
+		return e.res.Deadline()
 	}
-	c.expiries = kept
-	heap.Init(&c.expiries)
-}
-
-// holds reports whether a deadline is still that of the resource.
-func (c *Cache) holds(x expiry) bool {
-	e := x.table.entries[x.name]
-	return e != nil && !e.res.Deadline().IsZero() && e.res.Deadline().Sub(c.began) == x.at
+	return time.Time{}
 }
 
 // lifetime returns a resource with the TTL that its type is held to: under the
@@ -90,19 +50,16 @@ func sameLifetime(r, as *xds.Resource) *xds.Resource {
 // the zero time for none.
 func (c *Cache) expire(now time.Time) (next time.Time) {
 	changed := make(map[string]*changes)
-	for len(c.expiries) > 0 {
-		if at := c.began.Add(c.expiries[0].at); at.After(now) {
+	for {
+		k, at, ok := c.deadlines.Passed(now)
+		if !ok {
 			next = at
 			break
 		}
-		x := heap.Pop(&c.expiries).(expiry)
-		if !c.holds(x) {
-			continue
-		}
-		t := x.table
+		t := c.table(k.typeURL)
 		t.expired++
 		if !xds.Info(t.url).RemoveExpired {
-			c.drop(t, x.name)
+			c.drop(t, k.name)
 			continue
 		}
 		ch := changed[t.url]
@@ -110,7 +67,7 @@ func (c *Cache) expire(now time.Time) (next time.Time) {
 			ch = newChanges(t)
 			changed[t.url] = ch
 		}
-		c.remove(t, x.name, ch)
+		c.remove(t, k.name, ch)
 	}
 	if len(changed) > 0 {
 		c.revision++

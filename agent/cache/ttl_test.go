@@ -152,19 +152,3 @@ func TestTheAcceptedVersionLivesAsLongAsTheNewestSays(t *testing.T) {
 		}
 	})
 }
-
-// Heartbeats put deadlines off; what they leave behind is bounded.
-func TestHeartbeatsLeaveNothingBehind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := New(Config{})
-		apply(c, xds.Update{Type: xds.ClusterType, Resources: []*xds.Resource{lasting(xds.ClusterType, "a@1", time.Hour)}})
-		for range 10_000 {
-			time.Sleep(time.Second)
-			beat(c, xds.ClusterType, "a", "u1", time.Hour)
-		}
-		if n := len(c.expiries); n > 100 {
-			t.Errorf("%d deadlines are noted of one resource", n)
-		}
-		holds(t, c, xds.ClusterType, "a@1")
-	})
-}

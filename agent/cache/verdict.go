@@ -3,20 +3,9 @@ package cache
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
-
-// maxTickets bounds the updates of one type that wait for their verdict.
-const maxTickets = 256
-
-// ticket is an update that waits for its verdict.
-type ticket struct {
-	revision uint64
-	verdict  func(error)
-	waiting  []*Watch
-}
 
 // run calls what was collected under the lock.
 func run(calls []func()) {
@@ -34,48 +23,23 @@ func (c *Cache) open(t *table, verdict func(error), concerned []*Watch, refused 
 	if refused != nil || len(concerned) == 0 {
 		return []func(){func() { verdict(refused) }}
 	}
-	t.tickets = append(t.tickets, &ticket{revision: c.revision, verdict: verdict, waiting: concerned})
-	if len(t.tickets) <= maxTickets {
-		return nil
-	}
-	// A client that never answers is owed no verdict for so many.
-	oldest := t.tickets[0]
-	t.tickets = slices.Delete(t.tickets, 0, 1)
-	return []func(){func() { oldest.verdict(nil) }}
+	return t.pending.Add(c.revision, verdict, concerned)
 }
 
 // Progress takes in that the client has answered, or was not concerned by, every
 // update of a type up to a revision.
 func (w *Watch) Progress(typeURL string, revision uint64) {
 	w.c.mu.Lock()
-	settled := w.c.afterWrite(w.pass(w.c.table(typeURL), revision))
+	settled := w.c.afterWrite(w.c.table(typeURL).pending.Seen(w, revision))
 	w.c.mu.Unlock()
 	run(settled)
 }
 
-// pass takes a watch off the tickets up to a revision and returns the ACKs that
-// become due.
-func (w *Watch) pass(t *table, revision uint64) []func() {
-	var settled []func()
-	t.tickets = slices.DeleteFunc(t.tickets, func(tk *ticket) bool {
-		if tk.revision > revision {
-			return false
-		}
-		tk.waiting = slices.DeleteFunc(tk.waiting, func(o *Watch) bool { return o == w })
-		if len(tk.waiting) > 0 {
-			return false
-		}
-		settled = append(settled, func() { tk.verdict(nil) })
-		return true
-	})
-	return settled
-}
-
-// forgetWatch takes a closed watch off every ticket.
+// forgetWatch ends that updates wait for a closed watch.
 func (c *Cache) forgetWatch(w *Watch) []func() {
 	var settled []func()
 	for _, t := range c.tables {
-		settled = append(settled, w.pass(t, c.revision)...)
+		settled = append(settled, t.pending.Seen(w, c.revision)...)
 	}
 	return c.afterWrite(settled)
 }
@@ -174,14 +138,7 @@ func (w *Watch) Refuse(typeURL string, revision uint64, reason string, rejected 
 	}
 	var settled []func()
 	if revision > 0 {
-		for i, tk := range slices.Backward(t.tickets) {
-			if tk.revision <= revision && slices.Contains(tk.waiting, w) {
-				settled = append(settled, func() { tk.verdict(refusal(reason)) })
-				t.tickets = slices.Delete(t.tickets, i, i+1)
-				break
-			}
-		}
-		settled = append(settled, c.afterWrite(w.pass(t, revision))...)
+		settled = append(t.pending.Nack(w, revision, refusal(reason)), c.afterWrite(t.pending.Seen(w, revision))...)
 	}
 	c.mu.Unlock()
 	run(settled)

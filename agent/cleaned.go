@@ -18,7 +18,7 @@ func (a *Agent) bodies() iter.Seq[*anypb.Any] {
 		for _, m := range a.groups.Members() {
 			for _, t := range m.Cache().Status() {
 				for _, held := range m.Cache().Resources(t.Type) {
-					for _, r := range []*xds.Resource{held.Current, held.Good} {
+					for _, r := range []*xds.Resource{held.Current, held.Acked} {
 						if r != nil && r.Body != nil && !yield(r.Body) {
 							return
 						}

@@ -76,16 +76,16 @@ func clientConfig(m *group.Member) *statusv3.ClientConfig {
 				VersionInfo:  r.Current.Version,
 				ClientStatus: adminv3.ClientResourceStatus_ACKED,
 			}
-			switch r.Standing {
+			switch r.Status {
 			case xds.Pending:
 				row.ClientStatus = adminv3.ClientResourceStatus_REQUESTED
-			case xds.Suspect, xds.Rejected:
+			case xds.Suspect, xds.Nacked:
 				row.ClientStatus = adminv3.ClientResourceStatus_NACKED
 				row.ErrorState = &adminv3.UpdateFailureState{Details: r.Reason, VersionInfo: r.Current.Version}
-				if r.Good != nil {
-					row.VersionInfo = r.Good.Version
+				if r.Acked != nil {
+					row.VersionInfo = r.Acked.Version
 				}
-			case xds.Accepted:
+			case xds.Acked:
 			}
 			if !t.Updated.IsZero() {
 				row.LastUpdated = timestamppb.New(t.Updated)

@@ -93,20 +93,20 @@ func TestStatusAndDumpTellWhatWasRejectedAndWhatIsServedInstead(t *testing.T) {
 		r.cp.Set(bad)
 		answer()
 		good := row(r, "bad")
-		if good.Standing != xds.Accepted || good.Reason != "" || good.GoodVersion != "" || good.Good != nil || good.Group != "web-1" || good.Source != upstreamAddr {
+		if good.Standing != xds.Acked || good.Reason != "" || good.GoodVersion != "" || good.Good != nil || good.Group != "web-1" || good.Source != upstreamAddr {
 			r.Fatalf("accepted: %+v", good)
 		}
 		accept = false
 		r.cp.Set(xdstest.BadListener("bad"))
 		answer()
 		got := row(r, "bad")
-		if got.Standing != xds.Rejected || !strings.Contains(got.Reason, "malformed IP address") {
+		if got.Standing != xds.Nacked || !strings.Contains(got.Reason, "malformed IP address") {
 			r.Errorf("rejected: %+v", got)
 		}
 		if got.Version == good.Version || got.GoodVersion != good.Version || !bytes.Equal(got.Good.GetValue(), xdstest.Pack(bad).GetValue()) {
 			r.Errorf("good: %s, want %s; %+v", got.GoodVersion, good.Version, got)
 		}
-		if other := row(r, "l1"); other.Standing != xds.Accepted {
+		if other := row(r, "l1"); other.Standing != xds.Acked {
 			r.Errorf("its neighbour: %+v", other)
 		}
 		st := r.agent.Status()
@@ -114,7 +114,7 @@ func TestStatusAndDumpTellWhatWasRejectedAndWhatIsServedInstead(t *testing.T) {
 			r.Errorf("status %+v", st)
 		}
 		for _, row := range st.Groups[0].Types {
-			if row.Type == "LDS" && row.Resources[xds.Rejected.String()] != 1 {
+			if row.Type == "LDS" && row.Resources[xds.Nacked.String()] != 1 {
 				r.Errorf("LDS: %+v", row)
 			}
 		}

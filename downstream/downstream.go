@@ -49,8 +49,8 @@ type View interface {
 	HadWildcard(typeURL string) bool
 	// Subscribe takes in a change of the subscription.
 	Subscribe(in xds.SubscriptionChange)
-	// Verdict takes in what the client made of a response.
-	Verdict(v session.Verdict)
+	// Answer takes in what the client made of a response.
+	Answer(v session.Answer)
 	// Progress takes in how far the client has come.
 	Progress(p session.Progress)
 	// Close ends the view.

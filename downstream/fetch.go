@@ -46,7 +46,7 @@ func (s *Server) fetch(ctx context.Context, req *session.Request, node *corev3.N
 	poll := strings.Join(append([]string{node.GetId(), req.Type}, req.Names...), "\x00")
 	if last, ok := s.polls.Peek(poll); ok && last.Version == req.Version {
 		// The version of a poll is the one that was last accepted (protocol.md 9.1).
-		view.Verdict(session.Verdict{Type: req.Type, Accepted: last.Resources})
+		view.Answer(session.Answer{Type: req.Type, Acked: last.Resources})
 	}
 	deadline := time.NewTimer(max(hold, fetchWait))
 	defer deadline.Stop()
@@ -92,7 +92,7 @@ func (s *Server) answer(view View, req *session.Request, node *corev3.Node, subs
 	view.Read(func(v session.View, _ []xds.Change) { resp, _ = machine.Next(v, time.Now()) })
 	if resp != nil && resp.Version == req.Version {
 		// It is what the client accepted last, whoever remembers that it was sent.
-		view.Verdict(session.Verdict{Type: req.Type, Accepted: resp.Resources})
+		view.Answer(session.Answer{Type: req.Type, Acked: resp.Resources})
 	}
 	return resp
 }

@@ -50,7 +50,7 @@ func TestWhatAClientSaysOfASecretIsKeptWithoutTheKey(t *testing.T) {
 				s.state.Cache().Apply(xds.Update{Source: "test", Type: r.Type, Resources: []*xds.Resource{r}}, func(err error) { upstream = err })
 				s.quiet()
 				held := s.state.Cache().Resources(xds.SecretType)
-				if len(held) != 1 || held[0].Standing != xds.Rejected {
+				if len(held) != 1 || held[0].Status != xds.Nacked {
 					t.Fatalf("held: %+v", held)
 				}
 				for where, text := range map[string]string{"the state": held[0].Reason, "the control plane": errors.Join(upstream).Error()} {
@@ -98,7 +98,7 @@ func TestANACKMayBeAboutWhatWasAcceptedBefore(t *testing.T) {
 		s.quiet()
 		for _, r := range s.state.Cache().Resources(xds.ClusterType) {
 			if r.Name == "new" && r.Reason != "xdstest: new: old: [redacted]: limit reached; new: limit reached" {
-				t.Errorf("%s: %q", r.Standing, r.Reason)
+				t.Errorf("%s: %q", r.Status, r.Reason)
 			}
 		}
 	})

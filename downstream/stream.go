@@ -157,20 +157,20 @@ func (st *stream) receive(ctx context.Context, req *session.Request) error {
 	if eff.Interest != nil {
 		st.view.Subscribe(*eff.Interest)
 	}
-	if eff.Verdict != nil {
-		st.view.Verdict(*eff.Verdict)
+	if eff.Answer != nil {
+		st.view.Answer(*eff.Answer)
 		if eff.Culprit != nil {
-			st.view.Verdict(*eff.Culprit)
+			st.view.Answer(*eff.Culprit)
 		}
 		st.progress()
 	}
 	idle := st.machine.Idle()
 	st.mu.Unlock()
-	if eff.Verdict != nil {
-		st.report(req, eff.Verdict)
+	if eff.Answer != nil {
+		st.report(req, eff.Answer)
 		if v := eff.Culprit; v != nil {
-			st.log.Warn("resource found to be the cause of a NACK", "type", xds.Short(v.Type), "name", v.Rejected.Name,
-				"version", v.Rejected.Version, "err", v.Error)
+			st.log.Warn("resource found to be the cause of a NACK", "type", xds.Short(v.Type), "name", v.Nacked.Name,
+				"version", v.Nacked.Version, "err", v.Error)
 		}
 	}
 	if st.debug {
@@ -194,12 +194,12 @@ func (st *stream) progress() {
 	}
 }
 
-func (st *stream) report(req *session.Request, v *session.Verdict) {
+func (st *stream) report(req *session.Request, v *session.Answer) {
 	st.server.cfg.Observer.Answered(v.Type, st.form.String(), v.NACK)
 	switch {
-	case v.NACK && v.Rejected != nil:
-		st.log.Warn("client refused a resource", "type", xds.Short(v.Type), "name", v.Rejected.Name,
-			"version", v.Rejected.Version, "nonce", req.Nonce, "err", v.Error)
+	case v.NACK && v.Nacked != nil:
+		st.log.Warn("client refused a resource", "type", xds.Short(v.Type), "name", v.Nacked.Name,
+			"version", v.Nacked.Version, "nonce", req.Nonce, "err", v.Error)
 	case v.NACK:
 		st.log.Warn("client refused a response", "type", xds.Short(v.Type), "suspects", len(v.Suspects),
 			"nonce", req.Nonce, "err", v.Error)
@@ -301,7 +301,7 @@ func (st *stream) next() (resp *session.Response, wake time.Time) {
 			st.view.Subscribe(in)
 		}
 		for _, claim := range st.machine.Claims() {
-			st.view.Verdict(claim)
+			st.view.Answer(claim)
 		}
 		if resp != nil || len(interests) == 0 {
 			st.progress()

@@ -61,7 +61,7 @@ func (s *state) Held(string, string) map[string]string {
 	return maps.Clone(s.held)
 }
 
-func (s *state) Rejected(string, string) []string { return nil }
+func (s *state) Nacked(string, string) []string { return nil }
 
 func (s *state) Body(typeURL string, name []byte) *anypb.Any {
 	s.mu.Lock()

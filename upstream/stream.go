@@ -126,7 +126,7 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, fee
 			AckTimeout: s.ackTimeout,
 			Versions:   versions,
 			Held:       func(typeURL string) map[string]string { return feed.Held(s.name, typeURL) },
-			Rejected:   func(typeURL string) []string { return feed.Rejected(s.name, typeURL) },
+			Nacked:     func(typeURL string) []string { return feed.Nacked(s.name, typeURL) },
 			Rechecks:   rechecks,
 			NotBefore:  notBefore,
 		}),
@@ -360,7 +360,7 @@ func (st *stream) logResponse(msg message, u *session.Response, err error) {
 // verdict takes in what the clients made of a response.
 func (st *stream) verdict(typeURL, nonce string, err error) {
 	st.mu.Lock()
-	late := st.machine.Verdict(typeURL, nonce, err, time.Now())
+	late := st.machine.Answer(typeURL, nonce, err, time.Now())
 	st.mu.Unlock()
 	if late {
 		st.server.log.Warn("clients refused a response that was already ACKed", "type", xds.Short(typeURL), "nonce", nonce, "err", err)

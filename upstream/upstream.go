@@ -43,8 +43,8 @@ type Feed interface {
 	// Held lists what is held and still subscribed of a type, with the version
 	// that this source issued for it, "" where it issued none (design.md I2).
 	Held(source, typeURL string) map[string]string
-	// Rejected lists what this source gave of a type, and is held, and clients refused.
-	Rejected(source, typeURL string) []string
+	// Nacked lists what this source gave of a type, and is held, and clients refused.
+	Nacked(source, typeURL string) []string
 	// Body returns what is held of a type under a name, whoever sent it; nil for nothing. It
 	// is called with each resource that comes, to share the body with what came before.
 	Body(typeURL string, name []byte) *anypb.Any

@@ -180,8 +180,8 @@ func TestQuitCallsBackAfterItAnswered(t *testing.T) {
 func TestADumpIsRedactedAndFiltered(t *testing.T) {
 	body := secret(t)
 	state := &agent{resources: []Resource{
-		{Group: "n", Type: xds.ClusterType, Name: "c", Version: "1", Standing: xds.Rejected, Reason: "no such thing", GoodVersion: "0"},
-		{Group: "n", Type: xds.SecretType, Name: "s", Version: "2", UpstreamVersion: "u2", Standing: xds.Accepted, Body: body, Good: body,
+		{Group: "n", Type: xds.ClusterType, Name: "c", Version: "1", Standing: xds.Nacked, Reason: "no such thing", GoodVersion: "0"},
+		{Group: "n", Type: xds.SecretType, Name: "s", Version: "2", UpstreamVersion: "u2", Standing: xds.Acked, Body: body, Good: body,
 			Deadline: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
 		{Group: "n", Type: "type.googleapis.com/acme.New", Name: "x", Version: "3", Body: &anypb.Any{TypeUrl: "type.googleapis.com/acme.New", Value: []byte(planted)}},
 	}}

@@ -384,7 +384,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 			errored[label] += t.Errors
 			withheld[label] += t.Withheld
 			expired[label] += t.Expired
-			for _, s := range []xds.Standing{xds.Pending, xds.Accepted, xds.Suspect, xds.Rejected} {
+			for _, s := range []xds.Status{xds.Pending, xds.Acked, xds.Suspect, xds.Nacked} {
 				resources[[2]string{label, s.String()}] += t.Resources[s.String()]
 			}
 		}

@@ -253,7 +253,7 @@ type Resource struct {
 	// Version is the content hash, UpstreamVersion what Source called it.
 	Version, UpstreamVersion string
 	Source                   string
-	Standing                 xds.Standing
+	Standing                 xds.Status
 	// Reason is what the client said where it refused this content.
 	Reason string
 	// Error is what was last wrong with the resource above: an error that the

@@ -100,7 +100,7 @@ func (s Status) wrong() []string {
 				lines = append(lines, fmt.Sprintf("%s: %s with an error from above: `holdfast dump%s --type %s` says which",
 					t.Type, plural(t.Errors, "name"), s.at(), t.Type))
 			}
-			for _, standing := range []xds.Standing{xds.Rejected, xds.Suspect} {
+			for _, standing := range []xds.Status{xds.Nacked, xds.Suspect} {
 				if n := t.Resources[standing.String()]; n > 0 {
 					lines = append(lines, fmt.Sprintf("%s: %s %s by clients of node %q: `holdfast dump%s --type %s` says why",
 						t.Type, plural(n, "resource"), standing, g.NodeID, s.at(), t.Type))
@@ -227,9 +227,9 @@ func (s Status) writeGroup(b *bytes.Buffer, g Group) {
 		for _, n := range ty.Resources {
 			held += n
 		}
-		of := func(s xds.Standing) string { return strconv.Itoa(ty.Resources[s.String()]) }
+		of := func(s xds.Status) string { return strconv.Itoa(ty.Resources[s.String()]) }
 		t.row(ty.Type, ty.Knowledge, strconv.Itoa(held),
-			of(xds.Accepted), of(xds.Pending), of(xds.Suspect), of(xds.Rejected),
+			of(xds.Acked), of(xds.Pending), of(xds.Suspect), of(xds.Nacked),
 			strconv.Itoa(ty.Subscriptions), strconv.Itoa(ty.Leased), ago(s.Now, ty.LastUpdate))
 	}
 	t.end()

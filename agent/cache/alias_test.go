@@ -40,7 +40,7 @@ func TestWhoSubscribesToAnAliasHearsOfTheResource(t *testing.T) {
 		t.Errorf("when it goes: %v", got)
 	}
 	w.Read(func(s Snapshot, _ []xds.Change) {
-		if !s.Lookup(xds.VirtualHostType, "rc/vh").Gone {
+		if !s.Lookup(xds.VirtualHostType, "rc/vh").NotFound {
 			t.Error("that it is gone must be known under its name")
 		}
 	})

@@ -150,7 +150,7 @@ type table struct {
 	aliases map[string]string // alias to resource name
 	// collections are the names held of each glob collection.
 	collections map[string]map[string]struct{}
-	gone        map[string]struct{} // names that an upstream said do not exist
+	notFound    map[string]struct{} // names that an upstream said do not exist
 	doubtful    map[string]struct{} // see session.View
 	errors      map[string]error    // by name, the last error from above
 	knowledge   xds.Knowledge
@@ -161,7 +161,7 @@ type table struct {
 	// hadWildcard: a client of this kind subscribed to everything once.
 	hadWildcard bool
 	pending     pending.Updates[*Watch]
-	rejections  uint64 // of contents that were held
+	nacks       uint64 // of contents that were held
 	updated     time.Time
 	expired     uint64 // resources that outlived their TTL
 	hadTTL      bool   // a resource ever had one
@@ -185,7 +185,7 @@ type table struct {
 // entry is what is held under one name. There are as many as resources, so that its
 // size counts: 64 bytes.
 type entry struct {
-	res, good *xds.Resource
+	res, acked *xds.Resource
 	// stable is what a client has lived with for StableAfter; nil for none.
 	stable *xds.Resource
 	// disk is what is on disk, nil for nothing.
@@ -196,9 +196,9 @@ type entry struct {
 	// nil for none.
 	follows *xds.Resource
 	// source is that of res, as is unasked; goodSource that of good. See origin.
-	source, goodSource sourceID
-	standing           xds.Standing
-	keepUnsubscribed   bool
+	source, ackedSource sourceID
+	status              xds.Status
+	keepUnsubscribed    bool
 	// restored: it was on disk, and no source has spoken of it since.
 	restored bool
 	// late: a source had begun to answer the type when it was read from disk.
@@ -266,7 +266,7 @@ func (c *Cache) table(typeURL string) *table {
 			aliases: make(map[string]string),
 
 			collections: make(map[string]map[string]struct{}),
-			gone:        make(map[string]struct{}),
+			notFound:    make(map[string]struct{}),
 			doubtful:    make(map[string]struct{}),
 			errors:      make(map[string]error),
 			refs:        make(map[string]int),
@@ -327,7 +327,7 @@ func (c *Cache) Apply(u xds.Update, verdict func(error)) {
 	}
 	if u.Complete {
 		// From now on absence itself says that a name of the wildcard is gone.
-		maps.DeleteFunc(t.gone, func(name string, _ struct{}) bool { return !c.asked(t, name) })
+		maps.DeleteFunc(t.notFound, func(name string, _ struct{}) bool { return !c.asked(t, name) })
 		c.told(t, u.Source)
 	}
 	for _, h := range u.Heartbeats {
@@ -376,7 +376,7 @@ func (c *Cache) awaited(t *table, u xds.Update) []*Watch {
 		return nil
 	}
 	for _, r := range u.Resources {
-		if e := t.entries[r.Name]; e != nil && e.standing == xds.Pending {
+		if e := t.entries[r.Name]; e != nil && e.status == xds.Pending {
 			return newest
 		}
 	}
@@ -559,9 +559,9 @@ func (c *Cache) put(t *table, from origin, r *xds.Resource, ch *changes) (reason
 	e := t.entries[r.Name]
 	if e != nil && e.res == r && e.source == from.source && e.keepUnsubscribed == from.keepUnsubscribed {
 		e.restored, e.update = false, t.updates
-		return e.refused()
+		return e.nack()
 	}
-	delete(t.gone, r.Name)
+	delete(t.notFound, r.Name)
 	if e == nil {
 		e = &entry{}
 		t.entries[r.Name] = e
@@ -598,13 +598,13 @@ func (c *Cache) put(t *table, from origin, r *xds.Resource, ch *changes) (reason
 		c.log(t, r.Name)
 	}
 	c.file(t, r.Name, e)
-	return e.refused()
+	return e.nack()
 }
 
-// refused returns why clients refused what is held; ok if they did not.
-func (e *entry) refused() (reason error, ok bool) {
-	if e.standing == xds.Rejected {
-		return refusal(e.reasons[e.res.Version]), false
+// nack returns why clients refused what is held; ok if they did not.
+func (e *entry) nack() (reason error, ok bool) {
+	if e.status == xds.Nacked {
+		return nackError(e.reasons[e.res.Version]), false
 	}
 	return nil, true
 }
@@ -625,13 +625,13 @@ func (c *Cache) replaceSame(e *entry, r *xds.Resource, ch *changes) {
 	if e.stable == e.res {
 		e.stable = same
 	}
-	if e.good == e.res {
-		e.good, e.goodSource = same, e.source
+	if e.acked == e.res {
+		e.acked, e.ackedSource = same, e.source
 	}
 	e.res = same
 	if lifetime {
-		if e.good != nil {
-			e.good = sameLifetime(e.good, e.res)
+		if e.acked != nil {
+			e.acked = sameLifetime(e.acked, e.res)
 		}
 		c.expires(e.res)
 		ch.add(r.Name, e.res) // clients that enforce it too must hear of it
@@ -642,22 +642,22 @@ func (c *Cache) replaceSame(e *entry, r *xds.Resource, ch *changes) {
 func (e *entry) replace(r *xds.Resource) {
 	e.res = r
 	switch {
-	case e.good != nil && e.good.Version == r.Version:
-		if e.stable == e.good {
+	case e.acked != nil && e.acked.Version == r.Version:
+		if e.stable == e.acked {
 			e.stable = r
 		}
-		e.good, e.goodSource, e.standing = r, e.source, xds.Accepted
+		e.acked, e.ackedSource, e.status = r, e.source, xds.Acked
 		return
 	case e.stable != nil && e.stable.Version == r.Version:
-		e.stable, e.good, e.goodSource, e.standing = r, r, e.source, xds.Accepted
+		e.stable, e.acked, e.ackedSource, e.status = r, r, e.source, xds.Acked
 		return
 	case e.reasons[r.Version] != "":
-		e.standing = xds.Rejected
+		e.status = xds.Nacked
 	default:
-		e.standing = xds.Pending
+		e.status = xds.Pending
 	}
-	if e.good != nil {
-		e.good = sameLifetime(e.good, r)
+	if e.acked != nil {
+		e.acked = sameLifetime(e.acked, r)
 	}
 }
 
@@ -684,7 +684,7 @@ func (t *table) indexAliases(old, r *xds.Resource) {
 				t.collections[glob] = make(map[string]struct{})
 			}
 			t.collections[glob][r.Name] = struct{}{}
-			delete(t.gone, glob)
+			delete(t.notFound, glob)
 		}
 	}
 }
@@ -707,14 +707,14 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 		t.doubtful[name] = struct{}{}
 		c.logFact(Doubtful, t.url, name)
 	}
-	if _, ok := t.gone[name]; ok {
+	if _, ok := t.notFound[name]; ok {
 		return
 	}
 	if c.wantsResource(t, name, was) || c.asked(t, name) || t.knowledge != xds.Complete && c.asked(t, xds.Wildcard) {
-		if len(t.gone) == maxGone {
-			clear(t.gone)
+		if len(t.notFound) == maxGone {
+			clear(t.notFound)
 		}
-		t.gone[name] = struct{}{}
+		t.notFound[name] = struct{}{}
 		ch.add(name, was)
 	}
 }
@@ -775,25 +775,25 @@ func (c *Cache) Held(source, typeURL string) map[string]string {
 			continue
 		}
 		held[name] = ""
-		if _, waits := t.withheld[name]; !waits && e.source == from && from != nowhere && e.standing != xds.Rejected {
+		if _, waits := t.withheld[name]; !waits && e.source == from && from != nowhere && e.status != xds.Nacked {
 			held[name] = e.res.UpstreamVersion
 		}
 	}
 	return held
 }
 
-// Rejected lists what a source gave of a type, and is held, and clients refused, in
+// Nacked lists what a source gave of a type, and is held, and clients refused, in
 // alphabetical order.
-func (c *Cache) Rejected(source, typeURL string) (names []string) {
+func (c *Cache) Nacked(source, typeURL string) (names []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.tables[typeURL]
-	if t == nil || t.rejections == 0 {
+	if t == nil || t.nacks == 0 {
 		return nil
 	}
 	from := c.sources.id(source)
 	for name, e := range t.entries {
-		if e.standing == xds.Rejected && e.source == from {
+		if e.status == xds.Nacked && e.source == from {
 			names = append(names, name)
 		}
 	}

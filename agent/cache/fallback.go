@@ -64,7 +64,7 @@ func (w *Watch) unstable(unanswered map[string][]string) map[versioned]struct{} 
 		}
 		t := w.c.tables[url]
 		for _, p := range wt.probation {
-			if e := t.entries[p.res.Name]; e == nil || !e.isStable() || e.good.Version != p.res.Version {
+			if e := t.entries[p.res.Name]; e == nil || !e.isStable() || e.acked.Version != p.res.Version {
 				had[versioned{key{url, p.res.Name}, p.res.Version}] = struct{}{}
 			}
 		}
@@ -88,8 +88,8 @@ func (t *table) sent(name string) *xds.Resource {
 	switch {
 	case e == nil:
 		return nil
-	case e.standing == xds.Rejected, e.standing == xds.Suspect && e.good != nil:
-		return e.good
+	case e.status == xds.Nacked, e.status == xds.Suspect && e.acked != nil:
+		return e.acked
 	}
 	return e.res
 }
@@ -265,8 +265,8 @@ func (c *Cache) changedSuspect(t *table, name string) bool {
 	if e != nil && e.res.Version == version || e == nil && version == "" {
 		return false // the same again
 	}
-	if e != nil && e.good != nil && e.good.Version == version {
-		e.good, e.goodSource = e.stable, nowhere
+	if e != nil && e.acked != nil && e.acked.Version == version {
+		e.acked, e.ackedSource = e.stable, nowhere
 	}
 	delete(c.fallback.suspects, k)
 	c.logFact(SuspectFact, k.typeURL, k.name)
@@ -304,7 +304,7 @@ func (c *Cache) served(t *table, e *entry) xds.Item {
 		return xds.Item{}
 	case c.holdsBack(t, e.res.Name):
 		// Without a stable version the name is served as one that does not exist.
-		return xds.Item{Current: e.stable, Good: e.stable, Standing: xds.Accepted, Gone: e.stable == nil}
+		return xds.Item{Current: e.stable, Acked: e.stable, Status: xds.Acked, NotFound: e.stable == nil}
 	}
 	return e.item()
 }
@@ -316,5 +316,5 @@ func (c *Cache) formerly(t *table, name string) xds.Item {
 		return xds.Item{}
 	}
 	f := t.former[name]
-	return xds.Item{Current: f.res, Good: f.res, Standing: xds.Accepted}
+	return xds.Item{Current: f.res, Acked: f.res, Status: xds.Acked}
 }

@@ -125,14 +125,14 @@ func knows(t *testing.T, c *Cache, typeURL string, want xds.Knowledge) {
 
 // standing fails unless a name has this standing, and this version is good; ""
 // for none.
-func standing(t *testing.T, c *Cache, typeURL, name string, want xds.Standing, good string) {
+func standing(t *testing.T, c *Cache, typeURL, name string, want xds.Status, good string) {
 	t.Helper()
 	it, got := item(c, typeURL, name), ""
-	if it.Good != nil {
-		got = it.Good.Version
+	if it.Acked != nil {
+		got = it.Acked.Version
 	}
-	if it.Standing != want || got != good {
-		t.Errorf("%s is %s, good %q; want %s, %q", name, it.Standing, got, want, good)
+	if it.Status != want || got != good {
+		t.Errorf("%s is %s, good %q; want %s, %q", name, it.Status, got, want, good)
 	}
 }
 

@@ -186,7 +186,7 @@ func (c *Cache) lacks(t *table, name string) bool {
 	if t.entries[name] != nil || len(t.collections[name]) > 0 {
 		return false
 	}
-	if _, gone := t.gone[name]; gone {
+	if _, gone := t.notFound[name]; gone {
 		return false
 	}
 	_, alias := t.aliases[name]
@@ -217,7 +217,7 @@ func (c *Cache) wantChanged(t *table, name string) {
 		delete(t.errors, name) // a problem of nobody's
 	}
 	if !c.asked(t, name) {
-		delete(t.gone, name)
+		delete(t.notFound, name)
 	}
 	if xds.IsCollection(name) {
 		c.collectionChanged(t, name, wanted)
@@ -237,7 +237,7 @@ func (c *Cache) collectionChanged(t *table, glob string, wanted bool) {
 		c.file(t, name, t.entries[name])
 	}
 	if !c.asked(t, glob) {
-		maps.DeleteFunc(t.gone, func(name string, _ struct{}) bool { return xds.CollectionOf(name) == glob })
+		maps.DeleteFunc(t.notFound, func(name string, _ struct{}) bool { return xds.CollectionOf(name) == glob })
 	}
 }
 
@@ -434,9 +434,9 @@ func (c *Cache) forgetGone(k key) {
 	if c.asked(t, k.name) {
 		return
 	}
-	delete(t.gone, k.name)
+	delete(t.notFound, k.name)
 	if xds.IsCollection(k.name) {
-		maps.DeleteFunc(t.gone, func(name string, _ struct{}) bool { return xds.CollectionOf(name) == k.name })
+		maps.DeleteFunc(t.notFound, func(name string, _ struct{}) bool { return xds.CollectionOf(name) == k.name })
 	}
 }
 

@@ -393,12 +393,12 @@ func (t *table) keep(name string) (want onDisk, previous *xds.Resource) {
 	default:
 		want.source, previous = e.source, e.stable
 		switch {
-		case e.good != nil:
-			want.content, want.accepted = e.good, true
-			if e.good != e.res {
-				want.source = e.goodSource
+		case e.acked != nil:
+			want.content, want.accepted = e.acked, true
+			if e.acked != e.res {
+				want.source = e.ackedSource
 			}
-		case e.standing != xds.Rejected:
+		case e.status != xds.Nacked:
 			want.content = e.res
 		}
 		if previous != nil && want.content != nil && previous.Version == want.content.Version {

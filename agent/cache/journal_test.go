@@ -95,7 +95,7 @@ func TestWhatIsAcceptedLateIsNotTheOtherServers(t *testing.T) {
 	w := watch(c, "a", xds.ClusterType, "*")
 	put(c, xds.ClusterType, "a@1")
 	apply(c, xds.Update{Source: "two", Type: xds.ClusterType, Resources: resources(xds.ClusterType, []string{"a@2"})})
-	w.Accept(xds.ClusterType, resources(xds.ClusterType, []string{"a@1"}), nil)
+	w.Ack(xds.ClusterType, resources(xds.ClusterType, []string{"a@1"}), nil)
 	d.take(j)
 	wantDisk(t, d, "CDS a@1 from= accepted", "known CDS ", "wanted CDS *")
 }
@@ -114,17 +114,17 @@ func TestTheJournalKeepsWhatIsGood(t *testing.T) {
 		take()
 		put(c, xds.ClusterType, "a@1", "b@1")
 		take("CDS a@1 from=one", "CDS b@1 from=one", "known CDS ")
-		w.Accept(xds.ClusterType, resources(xds.ClusterType, []string{"a@1"}), nil)
-		w.Refuse(xds.ClusterType, 0, "no", res(xds.ClusterType, "b@1"), nil)
+		w.Ack(xds.ClusterType, resources(xds.ClusterType, []string{"a@1"}), nil)
+		w.Nack(xds.ClusterType, 0, "no", res(xds.ClusterType, "b@1"), nil)
 		take("CDS a@1 from=one accepted", "doubtful CDS b", "known CDS ")
 		put(c, xds.ClusterType, "a@2")
 		take("CDS a@1 from=one accepted", "doubtful CDS b", "known CDS ")
-		w.Accept(xds.ClusterType, resources(xds.ClusterType, []string{"a@2"}), nil)
+		w.Ack(xds.ClusterType, resources(xds.ClusterType, []string{"a@2"}), nil)
 		take("CDS a@2 from=one accepted", "doubtful CDS b", "known CDS ")
 		pass(StableAfter)
 		take("CDS a@2 from=one accepted stable", "doubtful CDS b", "known CDS ")
 		apply(c, xds.Update{Source: "two", Type: xds.ClusterType, Resources: resources(xds.ClusterType, []string{"a@3"})})
-		w.Accept(xds.ClusterType, resources(xds.ClusterType, []string{"a@3"}), nil)
+		w.Ack(xds.ClusterType, resources(xds.ClusterType, []string{"a@3"}), nil)
 		take("CDS a@3 from=two accepted previous=2", "doubtful CDS b", "known CDS ")
 		apply(c, xds.Update{Type: xds.ClusterType, Removed: []string{"a"}})
 		take("CDS a previous=2", "doubtful CDS b", "known CDS ")
@@ -187,7 +187,7 @@ func TestANACKDoesNotWaitForTheDisk(t *testing.T) {
 	c.Journal(nil, true)
 	w := watch(c, "a", xds.ClusterType, "*")
 	v := put(c, xds.ClusterType, "a@1")
-	w.Refuse(xds.ClusterType, c.revision, "no", res(xds.ClusterType, "a@1"), nil)
+	w.Nack(xds.ClusterType, c.revision, "no", res(xds.ClusterType, "a@1"), nil)
 	v.want(t, "nack: a: no")
 }
 
@@ -289,11 +289,11 @@ func TestTheJournalAndTheCacheAgree(t *testing.T) {
 					apply(c, xds.Update{Type: xds.ClusterType, Removed: []string{name}})
 				case 3, 4:
 					if current != nil {
-						w.Accept(xds.ClusterType, []*xds.Resource{current}, nil)
+						w.Ack(xds.ClusterType, []*xds.Resource{current}, nil)
 					}
 				case 5:
 					if current != nil {
-						w.Refuse(xds.ClusterType, 0, "no", current, nil)
+						w.Nack(xds.ClusterType, 0, "no", current, nil)
 					}
 				case 6:
 					pass(time.Duration(rnd.IntN(70)) * time.Second)

@@ -136,7 +136,7 @@ func TestTheSameContentOfAnotherSourceKeepsTheBody(t *testing.T) {
 	w := watch(c, "a", xds.EndpointType, "x")
 	put(c, xds.EndpointType, "x@1")
 	body := item(c, xds.EndpointType, "x").Current.Body
-	w.Accept(xds.EndpointType, []*xds.Resource{res(xds.EndpointType, "x@1")}, nil)
+	w.Ack(xds.EndpointType, []*xds.Resource{res(xds.EndpointType, "x@1")}, nil)
 	wantChanged(t, w, "EDS x")
 	same := res(xds.EndpointType, "x@1")
 	same.UpstreamVersion = "of two"
@@ -145,7 +145,7 @@ func TestTheSameContentOfAnotherSourceKeepsTheBody(t *testing.T) {
 	held(t, c, "one", xds.EndpointType, map[string]string{"x": ""})
 	held(t, c, "two", xds.EndpointType, map[string]string{"x": "of two"})
 	it := item(c, xds.EndpointType, "x")
-	if it.Current.Body != body || it.Good != it.Current {
+	if it.Current.Body != body || it.Acked != it.Current {
 		t.Errorf("the body was replaced, or what is good is another copy")
 	}
 }

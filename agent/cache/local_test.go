@@ -196,7 +196,7 @@ func TestARefusedCertificateDoesNotReplaceTheAcceptedOne(t *testing.T) {
 	publish(c, "my-cert@1")
 	accept(w, xds.SecretType, "my-cert@1")
 	v := publish(c, "my-cert@2")
-	w.Refuse(xds.SecretType, 1_000, "no key", res(xds.SecretType, "my-cert@2"), nil)
+	w.Nack(xds.SecretType, 1_000, "no key", res(xds.SecretType, "my-cert@2"), nil)
 	v.want(t, "nack: x: no key")
-	standing(t, c, xds.SecretType, "my-cert", xds.Rejected, "1")
+	standing(t, c, xds.SecretType, "my-cert", xds.Nacked, "1")
 }

@@ -110,7 +110,7 @@ func TestTheStatusCountsWhatIsKnown(t *testing.T) {
 	w := watch(c, "a", xds.ClusterType, "*", "x")
 	watch(c, "b", xds.ClusterType, "leased").Close(nil)
 	put(c, xds.ClusterType, "x@1", "y@1")
-	w.Accept(xds.ClusterType, []*xds.Resource{cds("x@1")}, nil)
+	w.Ack(xds.ClusterType, []*xds.Resource{cds("x@1")}, nil)
 	subscribe(w, xds.EndpointType, "e")
 	list := c.Status()
 	if len(list) != 2 || list[0].Type != xds.ClusterType || list[1].Type != xds.EndpointType {
@@ -118,7 +118,7 @@ func TestTheStatusCountsWhatIsKnown(t *testing.T) {
 	}
 	s := list[0]
 	if s.Knowledge != xds.Partial || !s.Wildcard || s.Subscribed != 1 || s.Leased != 1 || s.Updated.IsZero() ||
-		s.Resources[xds.Accepted] != 1 || s.Resources[xds.Pending] != 1 {
+		s.Resources[xds.Acked] != 1 || s.Resources[xds.Pending] != 1 {
 		t.Errorf("status: %+v", s)
 	}
 	if got := list[1]; got.Wildcard || got.Subscribed != 1 || !got.Updated.IsZero() {

@@ -14,7 +14,7 @@ import (
 func gone(t *testing.T, c *Cache, typeURL string, names map[string]bool) {
 	t.Helper()
 	for name, want := range names {
-		if got := item(c, typeURL, name).Gone; got != want {
+		if got := item(c, typeURL, name).NotFound; got != want {
 			t.Errorf("%s is gone: %v", name, got)
 		}
 	}
@@ -136,16 +136,16 @@ func TestWhatAClientMayHoldWithoutTellingIsRemembered(t *testing.T) {
 	subscribe(w, xds.EndpointType, "e")
 	put(c, xds.ListenerType, "a@1", "b@1", "c@1")
 	r := func(nameVersion string) *xds.Resource { return res(xds.ListenerType, nameVersion) }
-	w.Refuse(xds.ListenerType, 1, "no", nil, []*xds.Resource{r("a@1"), r("b@1")})
-	w.Refuse(xds.ListenerType, 1, "no", r("c@1"), nil)
-	w.Refuse(xds.EndpointType, 1, "no", res(xds.EndpointType, "e@1"), nil)
+	w.Nack(xds.ListenerType, 1, "no", nil, []*xds.Resource{r("a@1"), r("b@1")})
+	w.Nack(xds.ListenerType, 1, "no", r("c@1"), nil)
+	w.Nack(xds.EndpointType, 1, "no", res(xds.EndpointType, "e@1"), nil)
 	doubtful("a b c")
-	w.Accept(xds.ListenerType, []*xds.Resource{r("a@1")}, nil)
+	w.Ack(xds.ListenerType, []*xds.Resource{r("a@1")}, nil)
 	doubtful("b c")
-	w.Accept(xds.ListenerType, nil, []string{"b"}) // it is held: the removal was overtaken
+	w.Ack(xds.ListenerType, nil, []string{"b"}) // it is held: the removal was overtaken
 	doubtful("b c")
 	apply(c, xds.Update{Type: xds.ListenerType, Removed: []string{"b"}})
-	w.Accept(xds.ListenerType, nil, []string{"b"})
+	w.Ack(xds.ListenerType, nil, []string{"b"})
 	doubtful("c")
 	w.Close(map[string][]string{xds.ListenerType: {"d"}, xds.EndpointType: {"e"}})
 	doubtful("c d")
@@ -167,16 +167,16 @@ func TestTheDoubtAboutAClientThatWentLastsAsLongAsItsLeases(t *testing.T) {
 		away, other := watch(c, "x", xds.ClusterType, "*"), watch(c, "x", xds.ClusterType, "*")
 		put(c, xds.ClusterType, "a@1", "b@1")
 		b := []*xds.Resource{res(xds.ClusterType, "b@1")}
-		other.Refuse(xds.ClusterType, 1, "no", nil, b)
+		other.Nack(xds.ClusterType, 1, "no", nil, b)
 		away.Close(map[string][]string{xds.ClusterType: {"a", "b"}})
-		other.Accept(xds.ClusterType, []*xds.Resource{res(xds.ClusterType, "a@1"), b[0]}, nil)
+		other.Ack(xds.ClusterType, []*xds.Resource{res(xds.ClusterType, "a@1"), b[0]}, nil)
 		doubtful("a b")
 		pass(DefaultLinger - time.Second)
 		doubtful("a b")
 		c.SetConnected(false) // without an upstream no lease ends (I11)
 		pass(time.Hour)
 		doubtful("a b")
-		other.Refuse(xds.ClusterType, 1, "no", nil, b)
+		other.Nack(xds.ClusterType, 1, "no", nil, b)
 		c.SetConnected(true)
 		pass(time.Second)
 		doubtful("b") // that client is there

@@ -24,7 +24,7 @@ func (c *Cache) Restore(saved []Saved, facts map[Fact]string) {
 	gone := make(map[*table][]string)
 	for _, s := range saved {
 		if t := c.table(s.Type); c.guards() && t.entries[s.Name] == nil && c.toldGone(t, s.Name) {
-			delete(t.gone, s.Name)
+			delete(t.notFound, s.Name)
 			gone[t] = append(gone[t], s.Name)
 		}
 	}
@@ -127,7 +127,7 @@ func (c *Cache) restore(s Saved, now time.Time) {
 	}
 	e = &entry{res: r, source: source, restored: true, late: t.answered, disk: disk}
 	if s.Accepted {
-		e.good, e.goodSource, e.standing = r, e.source, xds.Accepted
+		e.acked, e.ackedSource, e.status = r, e.source, xds.Acked
 	}
 	switch {
 	case !xds.Info(t.url).FallBack:
@@ -149,7 +149,7 @@ func (c *Cache) restore(s Saved, now time.Time) {
 // toldGone reports whether a source has said that a name does not exist, before what was on disk
 // was read: by its name, or by an answer with everything that there is.
 func (c *Cache) toldGone(t *table, name string) bool {
-	if _, gone := t.gone[name]; gone {
+	if _, gone := t.notFound[name]; gone {
 		return true
 	}
 	return t.answered && t.knowledge == xds.Complete && xds.FullState(t.url)

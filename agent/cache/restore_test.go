@@ -40,7 +40,7 @@ func TestWhatWasRestoredIsServedOnRelease(t *testing.T) {
 	c.Release()
 	wantChanged(t, w, "CDS *", "EDS a")
 	knows(t, c, xds.ClusterType, xds.Partial)
-	if it := item(c, xds.ClusterType, "a"); it.Current == nil || it.Standing != xds.Accepted {
+	if it := item(c, xds.ClusterType, "a"); it.Current == nil || it.Status != xds.Acked {
 		t.Errorf("not served: %+v", it)
 	}
 	c.Release()
@@ -173,7 +173,7 @@ func TestWhatIsTooOldIsNotServedToWhoComesAnew(t *testing.T) {
 	if it, _ := sees(first); it.Current == nil {
 		t.Error("it was taken from who has it")
 	}
-	if it, k := sees(second); it.Current != nil || it.Gone || k != xds.Unknown {
+	if it, k := sees(second); it.Current != nil || it.NotFound || k != xds.Unknown {
 		t.Errorf("who comes anew sees %+v, %s", it, k)
 	}
 	c.Fresh()

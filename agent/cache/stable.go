@@ -33,21 +33,21 @@ type probation struct {
 // that was sent a content, or says that it has it, can make it stable.
 func (w *Watch) onProbation(t *table, e *entry) {
 	wt := w.types[t.url]
-	if wt == nil || e.local() || !xds.Info(t.url).FallBack || e.good == nil || !wt.covers(e.good) {
+	if wt == nil || e.local() || !xds.Info(t.url).FallBack || e.acked == nil || !wt.covers(e.acked) {
 		return
 	}
 	if e.isStable() {
-		delete(wt.since, e.good.Name)
+		delete(wt.since, e.acked.Name)
 		return
 	}
-	if last, ok := wt.since[e.good.Name]; ok && last.res.Version == e.good.Version {
+	if last, ok := wt.since[e.acked.Name]; ok && last.res.Version == e.acked.Version {
 		return // it has had it since then
 	}
 	if wt.since == nil {
 		wt.since = make(map[string]probation)
 	}
-	p := probation{e.good, w.c.clock()}
-	wt.since[e.good.Name] = p
+	p := probation{e.acked, w.c.clock()}
+	wt.since[e.acked.Name] = p
 	wt.probation = append(wt.probation, p)
 	if len(wt.probation) == 1 {
 		w.c.judgeBy(time.Now().Add(StableAfter))
@@ -83,7 +83,7 @@ func (w *Watch) interrupt(t *table, name string) {
 
 // isStable reports whether the accepted content is stable.
 func (e *entry) isStable() bool {
-	return e.good != nil && e.stable != nil && e.stable.Version == e.good.Version
+	return e.acked != nil && e.stable != nil && e.stable.Version == e.acked.Version
 }
 
 // retire keeps the stable content of a name that goes.
@@ -137,10 +137,10 @@ func (c *Cache) judge(now time.Time) (next time.Time) {
 // one and is not held back.
 func (c *Cache) makeStable(t *table, r *xds.Resource) {
 	e := t.entries[r.Name]
-	if e == nil || e.good == nil || e.good.Version != r.Version || e.isStable() || c.holdsBack(t, r.Name) {
+	if e == nil || e.acked == nil || e.acked.Version != r.Version || e.isStable() || c.holdsBack(t, r.Name) {
 		return
 	}
-	e.stable = e.good
+	e.stable = e.acked
 	c.log(t, r.Name)
 }
 

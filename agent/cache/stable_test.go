@@ -9,7 +9,7 @@ import (
 
 // accept is a client's ACK of contents.
 func accept(w *Watch, typeURL string, list ...string) {
-	w.Accept(typeURL, resources(typeURL, list), nil)
+	w.Ack(typeURL, resources(typeURL, list), nil)
 }
 
 // serves fails unless a watch may be given this version of a name; "" for none.

@@ -14,7 +14,7 @@ type TypeStatus struct {
 	Type      string
 	Knowledge xds.Knowledge
 	// Resources counts what is held by its standing.
-	Resources map[xds.Standing]int
+	Resources map[xds.Status]int
 	// Wildcard says that everything is wanted; Subscribed and Leased count the
 	// names that watches subscribe to and that are kept for closed ones.
 	Wildcard           bool
@@ -47,7 +47,7 @@ func (c *Cache) Status() []TypeStatus {
 		s := TypeStatus{
 			Type:       url,
 			Knowledge:  t.knowledge,
-			Resources:  make(map[xds.Standing]int),
+			Resources:  make(map[xds.Status]int),
 			Wildcard:   c.wants(t, xds.Wildcard),
 			Subscribed: len(t.refs),
 			Leased:     leased[url],
@@ -64,7 +64,7 @@ func (c *Cache) Status() []TypeStatus {
 			}
 		}
 		for _, e := range t.entries {
-			s.Resources[e.standing]++
+			s.Resources[e.status]++
 		}
 		out = append(out, s)
 	}

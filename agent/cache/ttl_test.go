@@ -89,8 +89,8 @@ func TestWhatOutlivesItsTTLIsNotServed(t *testing.T) {
 				} else {
 					wantChanged(t, w)
 				}
-				if it := item(c, typeURL, "a"); it.Gone != told {
-					t.Errorf("gone is %t, want %t", it.Gone, told)
+				if it := item(c, typeURL, "a"); it.NotFound != told {
+					t.Errorf("gone is %t, want %t", it.NotFound, told)
 				}
 				pass(time.Hour)
 				holds(t, c, typeURL, "c@1")
@@ -140,15 +140,15 @@ func TestTheAcceptedVersionLivesAsLongAsTheNewestSays(t *testing.T) {
 		w := watch(c, "a", xds.ClusterType, "*")
 		first := lasting(xds.ClusterType, "a@1", time.Minute)
 		apply(c, xds.Update{Type: xds.ClusterType, Resources: []*xds.Resource{first}})
-		w.Accept(xds.ClusterType, []*xds.Resource{first}, nil)
+		w.Ack(xds.ClusterType, []*xds.Resource{first}, nil)
 		apply(c, xds.Update{Type: xds.ClusterType, Resources: []*xds.Resource{lasting(xds.ClusterType, "a@2", time.Hour)}})
-		if it := item(c, xds.ClusterType, "a"); it.Good.Version != "1" || it.Good.TTL() != time.Hour || !it.Good.Deadline().Equal(it.Current.Deadline()) {
-			t.Errorf("good is %+v", it.Good)
+		if it := item(c, xds.ClusterType, "a"); it.Acked.Version != "1" || it.Acked.TTL() != time.Hour || !it.Acked.Deadline().Equal(it.Current.Deadline()) {
+			t.Errorf("good is %+v", it.Acked)
 		}
 		time.Sleep(30 * time.Minute)
 		beat(c, xds.ClusterType, "a", "u2", time.Hour)
-		if it := item(c, xds.ClusterType, "a"); !it.Good.Deadline().Equal(time.Now().Add(time.Hour)) {
-			t.Errorf("good is %+v", it.Good)
+		if it := item(c, xds.ClusterType, "a"); !it.Acked.Deadline().Equal(time.Now().Add(time.Hour)) {
+			t.Errorf("good is %+v", it.Acked)
 		}
 	})
 }

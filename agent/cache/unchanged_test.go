@@ -361,7 +361,7 @@ func (p *pair) accept(n int, url, name, version string, held bool) {
 		if e := c.table(url).entries[name]; e != nil && held {
 			r = e.res
 		}
-		p.watches[i][n].Accept(url, []*xds.Resource{r}, nil)
+		p.watches[i][n].Ack(url, []*xds.Resource{r}, nil)
 		p.watches[i][n].Progress(url, c.revision)
 	})
 }
@@ -382,7 +382,7 @@ func (p *pair) refuse(n int, url, name, version string, arg byte) {
 				suspects = append(suspects, e.res)
 			}
 		}
-		p.watches[i][n].Refuse(url, c.revision, "no good", rejected, suspects)
+		p.watches[i][n].Nack(url, c.revision, "no good", rejected, suspects)
 	})
 }
 
@@ -466,7 +466,7 @@ func (p *pair) state(i int) (out []string) {
 		for _, name := range pairNames {
 			for _, r := range c.Resources(url) {
 				if r.Name == name {
-					say("%s %s is %s %s, good %s, of %s, reason %q, error %v", xds.Short(url), name, lived(r.Current), r.Standing, lived(r.Good), r.Source, r.Reason, r.Err)
+					say("%s %s is %s %s, good %s, of %s, reason %q, error %v", xds.Short(url), name, lived(r.Current), r.Status, lived(r.Acked), r.Source, r.Reason, r.Err)
 				}
 			}
 		}
@@ -474,10 +474,10 @@ func (p *pair) state(i int) (out []string) {
 			say("held of %s: %v", source, c.Held(source, url))
 		}
 		look(c, func(s Snapshot) {
-			say("%s revision %d, %s, %d rejections, doubtful %v", xds.Short(url), s.Revision(), s.Wildcard(url), s.Rejections(url), s.Doubtful(url))
+			say("%s revision %d, %s, %d rejections, doubtful %v", xds.Short(url), s.Revision(), s.Wildcard(url), s.Nacks(url), s.Doubtful(url))
 			for _, name := range pairNames {
 				it := s.Lookup(url, name)
-				say("%s %s is served as %s %s, good %s, gone %v", xds.Short(url), name, lived(it.Current), it.Standing, lived(it.Good), it.Gone)
+				say("%s %s is served as %s %s, good %s, gone %v", xds.Short(url), name, lived(it.Current), it.Status, lived(it.Acked), it.NotFound)
 			}
 		})
 	}
@@ -561,7 +561,7 @@ func TestAPushThatRepeatsWhatWasRejectedIsRefusedAgain(t *testing.T) {
 	w := watch(c, "x", xds.ClusterType, "*")
 	list := resources(xds.ClusterType, []string{"a@1", "b@1"})
 	first := push(c, xds.ClusterType, list)
-	w.Refuse(xds.ClusterType, c.revision, "no good", list[0], nil)
+	w.Nack(xds.ClusterType, c.revision, "no good", list[0], nil)
 	first.want(t, "nack: x: no good")
 	for range 3 {
 		push(c, xds.ClusterType, list).want(t, "nack: x: no good")

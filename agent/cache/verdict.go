@@ -14,7 +14,7 @@ func run(calls []func()) {
 	}
 }
 
-func refusal(reason string) error { return errors.New(reason) }
+func nackError(reason string) error { return errors.New(reason) }
 
 // open begins to wait for the verdict on the update that was just applied, and
 // returns the call that is due at once: an ACK where nobody was concerned, a
@@ -44,9 +44,9 @@ func (c *Cache) forgetWatch(w *Watch) []func() {
 	return c.afterWrite(settled)
 }
 
-// Accept takes in an ACK: contents that the client now has, and names whose
+// Ack takes in an ACK: contents that the client now has, and names whose
 // removal it has seen.
-func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []string) {
+func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) {
 	c := w.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -62,25 +62,25 @@ func (w *Watch) Accept(typeURL string, accepted []*xds.Resource, removed []strin
 			w.interrupt(t, r.Name)
 			continue // it accepted the stable version that was served instead
 		case e.res.Version == r.Version:
-			if e.standing == xds.Rejected || e.standing == xds.Suspect {
+			if e.status == xds.Nacked || e.status == xds.Suspect {
 				// Another client refused it and was given something else; what
 				// any accepts is accepted (I7).
 				ch.add(r.Name, e.res)
 			}
-			e.standing, e.good, e.goodSource = xds.Accepted, e.res, e.source
+			e.status, e.acked, e.ackedSource = xds.Acked, e.res, e.source
 			delete(e.reasons, r.Version)
-		case e.standing != xds.Accepted:
+		case e.status != xds.Acked:
 			// Overtaken, and still the best known. Whether it came from the source
 			// of what overtook it is not known, so none is told that it gave it.
-			if e.good == nil || e.good.Version != r.Version {
-				e.goodSource = nowhere
+			if e.acked == nil || e.acked.Version != r.Version {
+				e.ackedSource = nowhere
 				ch.add(r.Name, e.res) // for clients that have nothing better
 			}
-			e.good = sameLifetime(r, e.res)
+			e.acked = sameLifetime(r, e.res)
 		}
 		c.log(t, r.Name)
 		switch {
-		case e.good.Version != r.Version:
+		case e.acked.Version != r.Version:
 			w.interrupt(t, r.Name) // it has something else than what could be stable
 		case !c.holdsBack(t, r.Name):
 			w.onProbation(t, e)
@@ -118,27 +118,27 @@ func (c *Cache) undoubt(t *table, name string) {
 	c.logFact(Doubtful, t.url, name)
 }
 
-// Refuse takes in a NACK, with the client's reason, of the response built at a
+// Nack takes in a NACK, with the client's reason, of the response built at a
 // revision, 0 for a probe of a suspect. The newest update that waits for this
 // client is refused; what came before it was superseded (I6).
-func (w *Watch) Refuse(typeURL string, revision uint64, reason string, rejected *xds.Resource, suspects []*xds.Resource) {
+func (w *Watch) Nack(typeURL string, revision uint64, reason string, rejected *xds.Resource, suspects []*xds.Resource) {
 	c := w.c
 	reason = fmt.Sprintf("%s: %s", w.client, reason)
 	c.mu.Lock()
 	t := c.table(typeURL)
 	for _, r := range suspects {
 		w.doubt(t, r.Name)
-		if e := t.entries[r.Name]; e != nil && e.res.Version == r.Version && e.standing == xds.Pending {
-			e.standing = xds.Suspect
+		if e := t.entries[r.Name]; e != nil && e.res.Version == r.Version && e.status == xds.Pending {
+			e.status = xds.Suspect
 		}
 	}
 	if rejected != nil {
 		w.doubt(t, rejected.Name)
-		c.reject(t, rejected, reason)
+		c.nack(t, rejected, reason)
 	}
 	var settled []func()
 	if revision > 0 {
-		settled = append(t.pending.Nack(w, revision, refusal(reason)), c.afterWrite(t.pending.Seen(w, revision))...)
+		settled = append(t.pending.Nack(w, revision, nackError(reason)), c.afterWrite(t.pending.Seen(w, revision))...)
 	}
 	c.mu.Unlock()
 	run(settled)
@@ -155,9 +155,9 @@ func (w *Watch) doubt(t *table, name string) {
 	}
 }
 
-func (c *Cache) reject(t *table, r *xds.Resource, reason string) {
+func (c *Cache) nack(t *table, r *xds.Resource, reason string) {
 	e := t.entries[r.Name]
-	if e == nil || e.good != nil && e.good.Version == r.Version {
+	if e == nil || e.acked != nil && e.acked.Version == r.Version {
 		return // gone, or accepted by another client
 	}
 	if e.reasons == nil {
@@ -173,8 +173,8 @@ func (c *Cache) reject(t *table, r *xds.Resource, reason string) {
 	}
 	e.reasons[r.Version] = reason
 	if e.res.Version == r.Version {
-		e.standing = xds.Rejected
-		t.rejections++
+		e.status = xds.Nacked
+		t.nacks++
 		c.log(t, r.Name)
 	}
 }

@@ -64,9 +64,9 @@ func TestOneRefusalIsTheVerdict(t *testing.T) {
 	c := New(Config{})
 	a, b := watch(c, "envoy-1", xds.ClusterType, "*"), watch(c, "envoy-2", xds.ClusterType, "*")
 	v := put(c, xds.ClusterType, "x@1")
-	a.Refuse(xds.ClusterType, revision(c), "malformed", cds("x@1"), nil)
+	a.Nack(xds.ClusterType, revision(c), "malformed", cds("x@1"), nil)
 	v.want(t, "nack: envoy-1: malformed")
-	b.Refuse(xds.ClusterType, revision(c), "malformed too", cds("x@1"), nil)
+	b.Nack(xds.ClusterType, revision(c), "malformed too", cds("x@1"), nil)
 	b.Progress(xds.ClusterType, revision(c))
 	v.want(t, "nack: envoy-1: malformed")
 }
@@ -78,7 +78,7 @@ func TestTheNewestOfSeveralUpdatesIsRefused(t *testing.T) {
 	first, second := put(c, xds.ClusterType, "x@1"), put(c, xds.ClusterType, "y@1")
 	seen := revision(c)
 	third := put(c, xds.ClusterType, "z@1")
-	a.Refuse(xds.ClusterType, seen, "no", nil, []*xds.Resource{cds("x@1"), cds("y@1")})
+	a.Nack(xds.ClusterType, seen, "no", nil, []*xds.Resource{cds("x@1"), cds("y@1")})
 	first.want(t, "ack")
 	second.want(t, "nack: a: no")
 	third.want(t)
@@ -89,9 +89,9 @@ func TestTheVerdictOnAProbeIsNotThatOnAnUpdate(t *testing.T) {
 	c := New(Config{})
 	a := watch(c, "a", xds.ClusterType, "*")
 	v := put(c, xds.ClusterType, "x@1")
-	a.Refuse(xds.ClusterType, 0, "no", cds("x@1"), nil)
+	a.Nack(xds.ClusterType, 0, "no", cds("x@1"), nil)
 	v.want(t)
-	standing(t, c, xds.ClusterType, "x", xds.Rejected, "")
+	standing(t, c, xds.ClusterType, "x", xds.Nacked, "")
 }
 
 // design.md I7.
@@ -99,23 +99,23 @@ func TestWhatWasRefusedIsRefusedWhenItComesAgain(t *testing.T) {
 	c := New(Config{})
 	a := watch(c, "a", xds.ClusterType, "*")
 	put(c, xds.ClusterType, "x@1")
-	a.Accept(xds.ClusterType, []*xds.Resource{cds("x@1")}, nil)
-	standing(t, c, xds.ClusterType, "x", xds.Accepted, "1")
+	a.Ack(xds.ClusterType, []*xds.Resource{cds("x@1")}, nil)
+	standing(t, c, xds.ClusterType, "x", xds.Acked, "1")
 	put(c, xds.ClusterType, "x@2")
 	standing(t, c, xds.ClusterType, "x", xds.Pending, "1")
-	a.Refuse(xds.ClusterType, revision(c), "no", cds("x@2"), nil)
-	standing(t, c, xds.ClusterType, "x", xds.Rejected, "1")
+	a.Nack(xds.ClusterType, revision(c), "no", cds("x@2"), nil)
+	standing(t, c, xds.ClusterType, "x", xds.Nacked, "1")
 	put(c, xds.ClusterType, "x@2").want(t, "nack: a: no")
 	put(c, xds.ClusterType, "x@3").want(t)
 	standing(t, c, xds.ClusterType, "x", xds.Pending, "1")
 	put(c, xds.ClusterType, "x@2").want(t, "nack: a: no")
-	standing(t, c, xds.ClusterType, "x", xds.Rejected, "1")
+	standing(t, c, xds.ClusterType, "x", xds.Nacked, "1")
 	if got := c.Resources(xds.ClusterType)[0].Reason; got != "a: no" {
 		t.Errorf("reason %q", got)
 	}
 	// And back to what was accepted.
 	put(c, xds.ClusterType, "x@1")
-	standing(t, c, xds.ClusterType, "x", xds.Accepted, "1")
+	standing(t, c, xds.ClusterType, "x", xds.Acked, "1")
 }
 
 // design.md I7: what any stream accepted is accepted.
@@ -124,10 +124,10 @@ func TestWhatOneClientAcceptsIsAccepted(t *testing.T) {
 		c := New(Config{})
 		a, b := watch(c, "a", xds.ClusterType, "*"), watch(c, "b", xds.ClusterType, "*")
 		put(c, xds.ClusterType, "x@1")
-		a.Refuse(xds.ClusterType, revision(c), "no", cds("x@1"), nil)
+		a.Nack(xds.ClusterType, revision(c), "no", cds("x@1"), nil)
 		changed(a)
-		b.Accept(xds.ClusterType, []*xds.Resource{cds("x@1")}, nil)
-		standing(t, c, xds.ClusterType, "x", xds.Accepted, "1")
+		b.Ack(xds.ClusterType, []*xds.Resource{cds("x@1")}, nil)
+		standing(t, c, xds.ClusterType, "x", xds.Acked, "1")
 		wantChanged(t, a, "CDS x") // it was given something else
 		put(c, xds.ClusterType, "x@1").want(t, "ack")
 	})
@@ -135,20 +135,20 @@ func TestWhatOneClientAcceptsIsAccepted(t *testing.T) {
 		c := New(Config{})
 		a, b := watch(c, "a", xds.ClusterType, "*"), watch(c, "b", xds.ClusterType, "*")
 		put(c, xds.ClusterType, "x@1")
-		b.Accept(xds.ClusterType, []*xds.Resource{cds("x@1")}, nil)
-		a.Refuse(xds.ClusterType, revision(c), "no", cds("x@1"), nil)
-		standing(t, c, xds.ClusterType, "x", xds.Accepted, "1")
+		b.Ack(xds.ClusterType, []*xds.Resource{cds("x@1")}, nil)
+		a.Nack(xds.ClusterType, revision(c), "no", cds("x@1"), nil)
+		standing(t, c, xds.ClusterType, "x", xds.Acked, "1")
 	})
 	t.Run("though a third ACKs an older one later", func(t *testing.T) {
 		c := New(Config{})
 		a, b := watch(c, "a", xds.ClusterType, "*"), watch(c, "b", xds.ClusterType, "*")
 		put(c, xds.ClusterType, "x@1")
 		put(c, xds.ClusterType, "x@2")
-		a.Accept(xds.ClusterType, []*xds.Resource{cds("x@2")}, nil)
-		b.Accept(xds.ClusterType, []*xds.Resource{cds("x@1")}, nil)
-		standing(t, c, xds.ClusterType, "x", xds.Accepted, "2")
-		b.Refuse(xds.ClusterType, revision(c), "no", cds("x@2"), nil)
-		standing(t, c, xds.ClusterType, "x", xds.Accepted, "2")
+		a.Ack(xds.ClusterType, []*xds.Resource{cds("x@2")}, nil)
+		b.Ack(xds.ClusterType, []*xds.Resource{cds("x@1")}, nil)
+		standing(t, c, xds.ClusterType, "x", xds.Acked, "2")
+		b.Nack(xds.ClusterType, revision(c), "no", cds("x@2"), nil)
+		standing(t, c, xds.ClusterType, "x", xds.Acked, "2")
 	})
 }
 
@@ -158,9 +158,9 @@ func TestAnOvertakenVersionThatWasAcceptedIsTheBestKnown(t *testing.T) {
 	a := watch(c, "a", xds.ClusterType, "*")
 	put(c, xds.ClusterType, "x@1")
 	put(c, xds.ClusterType, "x@2")
-	a.Accept(xds.ClusterType, []*xds.Resource{cds("x@1")}, nil)
+	a.Ack(xds.ClusterType, []*xds.Resource{cds("x@1")}, nil)
 	standing(t, c, xds.ClusterType, "x", xds.Pending, "1")
-	a.Accept(xds.ClusterType, []*xds.Resource{cds("gone@1")}, nil) // it is not held any more
+	a.Ack(xds.ClusterType, []*xds.Resource{cds("gone@1")}, nil) // it is not held any more
 	holds(t, c, xds.ClusterType, "x@2")
 }
 
@@ -169,12 +169,12 @@ func TestSuspectsAreNotRejected(t *testing.T) {
 	c := New(Config{})
 	a := watch(c, "a", xds.ClusterType, "*")
 	put(c, xds.ClusterType, "x@1", "y@1", "z@1")
-	a.Accept(xds.ClusterType, []*xds.Resource{cds("z@1")}, nil)
+	a.Ack(xds.ClusterType, []*xds.Resource{cds("z@1")}, nil)
 	put(c, xds.ClusterType, "y@2")
-	a.Refuse(xds.ClusterType, revision(c), "no", nil, []*xds.Resource{cds("x@1"), cds("y@1"), cds("z@1")})
+	a.Nack(xds.ClusterType, revision(c), "no", nil, []*xds.Resource{cds("x@1"), cds("y@1"), cds("z@1")})
 	standing(t, c, xds.ClusterType, "x", xds.Suspect, "")
 	standing(t, c, xds.ClusterType, "y", xds.Pending, "") // newer than what was refused
-	standing(t, c, xds.ClusterType, "z", xds.Accepted, "1")
+	standing(t, c, xds.ClusterType, "z", xds.Acked, "1")
 	put(c, xds.ClusterType, "x@1").want(t, "ack") // unchanged, and not known to be bad
 }
 
@@ -182,9 +182,9 @@ func TestTheMemoryOfRefusedContentsIsBounded(t *testing.T) {
 	c := New(Config{})
 	a := watch(c, "a", xds.ClusterType, "*")
 	put(c, xds.ClusterType, "x@current")
-	a.Refuse(xds.ClusterType, revision(c), "this one", cds("x@current"), nil)
+	a.Nack(xds.ClusterType, revision(c), "this one", cds("x@current"), nil)
 	for i := range 20 * maxReasons {
-		a.Refuse(xds.ClusterType, revision(c), "late", cds(fmt.Sprintf("x@%d", i)), nil)
+		a.Nack(xds.ClusterType, revision(c), "late", cds(fmt.Sprintf("x@%d", i)), nil)
 	}
 	e := c.tables[xds.ClusterType].entries["x"]
 	if len(e.reasons) > maxReasons {

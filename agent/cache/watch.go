@@ -272,8 +272,8 @@ func (s Snapshot) Lookup(typeURL, name string) xds.Item {
 	if item := s.c.formerly(t, name); item.Current != nil {
 		return item
 	}
-	_, gone := t.gone[name]
-	return xds.Item{Gone: gone}
+	_, gone := t.notFound[name]
+	return xds.Item{NotFound: gone}
 }
 
 // lookupLocal returns what the agent makes itself, which is never too old.
@@ -357,16 +357,16 @@ func (s Snapshot) HadTTL(typeURL string) bool {
 	return t != nil && t.hadTTL
 }
 
-// Rejections counts the contents of a type that clients refused alone.
-func (s Snapshot) Rejections(typeURL string) uint64 {
+// Nacks counts the contents of a type that clients refused alone.
+func (s Snapshot) Nacks(typeURL string) uint64 {
 	if t := s.c.tables[typeURL]; t != nil {
-		return t.rejections
+		return t.nacks
 	}
 	return 0
 }
 
 func (e *entry) item() xds.Item {
-	return xds.Item{Current: e.res, Good: e.good, Standing: e.standing}
+	return xds.Item{Current: e.res, Acked: e.acked, Status: e.status}
 }
 
 // HadWildcard reports whether a client of this group ever subscribed to

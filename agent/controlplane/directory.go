@@ -118,8 +118,8 @@ func (d *directory) Interest() upstream.Interest { return nil }
 // AskAgain returns the zero time: nothing is held back that the directory could confirm.
 func (d *directory) AskAgain() time.Time { return time.Time{} }
 
-// Rejected returns nothing: the file source does not ask.
-func (d *directory) Rejected(_, _ string) []string { return nil }
+// Nacked returns nothing: the file source does not ask.
+func (d *directory) Nacked(_, _ string) []string { return nil }
 
 // Apply keeps what changed and hands it on. verdict is told of each NACK, with the node.
 func (d *directory) Apply(u xds.Update, verdict func(error)) {

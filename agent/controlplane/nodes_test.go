@@ -73,7 +73,7 @@ func (s *served) rejected(id string) (n int) {
 	for _, g := range s.cp.Status().Groups {
 		for _, t := range g.Types {
 			if g.NodeID == id {
-				n += t.Resources[xds.Rejected.String()]
+				n += t.Resources[xds.Nacked.String()]
 			}
 		}
 	}

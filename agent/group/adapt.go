@@ -52,8 +52,8 @@ func (f feed) Held(source, typeURL string) map[string]string {
 	return f.g.cache.Held(source, typeURL)
 }
 
-func (f feed) Rejected(source, typeURL string) []string {
-	return f.g.cache.Rejected(source, typeURL)
+func (f feed) Nacked(source, typeURL string) []string {
+	return f.g.cache.Nacked(source, typeURL)
 }
 
 func (f feed) Body(typeURL string, name []byte) *anypb.Any { return f.g.cache.Body(typeURL, name) }
@@ -100,12 +100,12 @@ func (v view) Subscribe(in xds.SubscriptionChange) {
 	v.watch.Subscribe(in.Type, in.Wildcard, in.Subscribe, in.Unsubscribe)
 }
 
-func (v view) Verdict(verdict session.Verdict) {
+func (v view) Answer(verdict session.Answer) {
 	if verdict.NACK {
-		v.watch.Refuse(verdict.Type, verdict.Revision, verdict.Error, verdict.Rejected, verdict.Suspects)
+		v.watch.Nack(verdict.Type, verdict.Revision, verdict.Error, verdict.Nacked, verdict.Suspects)
 		return
 	}
-	v.watch.Accept(verdict.Type, verdict.Accepted, verdict.Removed)
+	v.watch.Ack(verdict.Type, verdict.Acked, verdict.Removed)
 }
 
 func (v view) Progress(p session.Progress) { v.watch.Progress(p.Type, p.Revision) }

@@ -66,7 +66,7 @@ func TestARejectionEndsWhenTheControlPlaneGoesBack(t *testing.T) {
 		rejected := func() (n int) {
 			for _, typeURL := range []string{xds.RouteType, xds.ClusterType} {
 				for _, s := range agent.Cache().Resources(typeURL) {
-					if s.Standing == xds.Rejected {
+					if s.Status == xds.Nacked {
 						n++
 					}
 				}

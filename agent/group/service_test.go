@@ -163,8 +163,8 @@ func TestAPollSaysWhatItAcceptedToAnAgentThatForgot(t *testing.T) {
 			if status, body := r.post(kind, r.poll(resp.VersionInfo, names...)); status != http.StatusNotModified {
 				r.Fatalf("%s: the version is current: %d %s", kind, status, body)
 			}
-			if got := r.group.Cache().Resources(typeURL); got[0].Standing != xds.Accepted {
-				r.Errorf("%s: %v", kind, got[0].Standing)
+			if got := r.group.Cache().Resources(typeURL); got[0].Status != xds.Acked {
+				r.Errorf("%s: %v", kind, got[0].Status)
 			}
 		}
 	})
@@ -195,8 +195,8 @@ func TestRESTIsAnsweredOnTheSameSocket(t *testing.T) {
 			r.Fatalf("the version is current: %d %s", status, body)
 		}
 		// Having polled with that version, the client has accepted it (9.1).
-		if got := r.group.Cache().Resources(xds.ClusterType); got[0].Standing != xds.Accepted {
-			r.Errorf("standing: %v", got[0].Standing)
+		if got := r.group.Cache().Resources(xds.ClusterType); got[0].Status != xds.Acked {
+			r.Errorf("standing: %v", got[0].Status)
 		}
 		r.cp.Set(xdstest.Cluster("c2", ""))
 		r.quiet()

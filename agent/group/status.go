@@ -93,7 +93,7 @@ func (g *Group) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 				if !f.Admits(t.Type, r.Name) {
 					continue
 				}
-				row := admin.Resource{Group: node, Type: t.Type, Name: r.Name, Source: r.Source, Standing: r.Standing, Reason: r.Reason}
+				row := admin.Resource{Group: node, Type: t.Type, Name: r.Name, Source: r.Source, Standing: r.Status, Reason: r.Reason}
 				if cur := r.Current; cur != nil {
 					row.Version = cur.Version
 					if cur.UpstreamVersion != xds.OfResponse {
@@ -104,8 +104,8 @@ func (g *Group) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 				if r.Err != nil {
 					row.Error = r.Err.Error()
 				}
-				if r.Good != nil && r.Good.Version != r.Current.Version {
-					row.GoodVersion, row.Good = r.Good.Version, r.Good.Body
+				if r.Acked != nil && r.Acked.Version != r.Current.Version {
+					row.GoodVersion, row.Good = r.Acked.Version, r.Acked.Body
 				}
 				if !yield(row) {
 					return

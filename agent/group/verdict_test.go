@@ -123,11 +123,11 @@ func TestTheBadOneOfSeveralIsFound(t *testing.T) {
 		r.cp.Set(xdstest.CLA("a", "127.0.0.1:1"), xdstest.CLA("b", "127.0.0.1:1"), xdstest.CLA("bad", "127.0.0.1:1"))
 		r.cp.Release(xds.EndpointType)
 		r.pass(time.Second)
-		standing := map[string]xds.Standing{}
+		standing := map[string]xds.Status{}
 		for _, res := range r.group.Cache().Resources(xds.EndpointType) {
-			standing[res.Current.Name] = res.Standing
+			standing[res.Current.Name] = res.Status
 		}
-		if standing["a"] != xds.Accepted || standing["b"] != xds.Accepted || standing["bad"] != xds.Rejected {
+		if standing["a"] != xds.Acked || standing["b"] != xds.Acked || standing["bad"] != xds.Nacked {
 			r.Fatalf("standing: %v\n%s", standing, lines(c.Responses()))
 		}
 		n := len(c.Responses())

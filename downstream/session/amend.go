@@ -15,7 +15,7 @@ import (
 // are dirty: nothing else may be owed, and nothing is in dispute with the client.
 func (sub *subscription) amendable(v View) bool {
 	return sub.whole != nil && sub.wildcard && !sub.lookAtAll && !sub.answerDue && len(sub.due) == 0 &&
-		sub.rejections == v.Rejections(sub.url)
+		sub.rejections == v.Nacks(sub.url)
 }
 
 // amendFullState makes the complete set that a client should have now from the one that

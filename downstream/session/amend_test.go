@@ -72,7 +72,7 @@ type verdictState struct {
 	reasons   map[string]bool // type name@version
 }
 
-func (s *verdictState) Rejections(url string) uint64 { return s.refused[url] }
+func (s *verdictState) Nacks(url string) uint64 { return s.refused[url] }
 
 func (s *verdictState) Lookup(url, name string) xds.Item {
 	if item, ok := s.items[url][name]; ok && item.Current != nil {
@@ -105,18 +105,18 @@ func (s *verdictState) put(r *xds.Resource) []string {
 	same := item.Current != nil && item.Current.Version == r.Version
 	var changed []string
 	if same { // another pointer
-		if item.Good == item.Current {
-			item.Good = r
+		if item.Acked == item.Current {
+			item.Acked = r
 		}
 		item.Current = r
 	} else {
 		changed = append(s.drop(r.Type, r.Name), r.Aliases()...)
-		item = xds.Item{Current: r, Good: item.Good}
+		item = xds.Item{Current: r, Acked: item.Acked}
 		switch {
-		case item.Good != nil && item.Good.Version == r.Version:
-			item.Standing = xds.Accepted
+		case item.Acked != nil && item.Acked.Version == r.Version:
+			item.Status = xds.Acked
 		case s.reasons[r.Type+r.Name+"@"+r.Version]:
-			item.Standing = xds.Rejected
+			item.Status = xds.Nacked
 		}
 		for _, alias := range r.Aliases() {
 			s.aliasesOf[r.Type][alias] = r.Name
@@ -132,16 +132,16 @@ func (s *verdictState) accept(r *xds.Resource) (changed []string) {
 	case !ok || item.Current == nil:
 		return nil
 	case item.Current.Version == r.Version:
-		if item.Standing == xds.Rejected || item.Standing == xds.Suspect {
+		if item.Status == xds.Nacked || item.Status == xds.Suspect {
 			changed = []string{r.Name}
 		}
-		item.Standing, item.Good = xds.Accepted, item.Current
+		item.Status, item.Acked = xds.Acked, item.Current
 		delete(s.reasons, r.Type+r.Name+"@"+r.Version)
-	case item.Standing != xds.Accepted:
-		if item.Good == nil || item.Good.Version != r.Version {
+	case item.Status != xds.Acked:
+		if item.Acked == nil || item.Acked.Version != r.Version {
 			changed = []string{r.Name}
 		}
-		item.Good = r
+		item.Acked = r
 	}
 	s.items[r.Type][r.Name] = item
 	return changed
@@ -149,20 +149,20 @@ func (s *verdictState) accept(r *xds.Resource) (changed []string) {
 
 func (s *verdictState) reject(r *xds.Resource) {
 	item := s.items[r.Type][r.Name]
-	if item.Current == nil || item.Good != nil && item.Good.Version == r.Version {
+	if item.Current == nil || item.Acked != nil && item.Acked.Version == r.Version {
 		return
 	}
 	s.reasons[r.Type+r.Name+"@"+r.Version] = true
 	if item.Current.Version == r.Version {
-		item.Standing = xds.Rejected
+		item.Status = xds.Nacked
 		s.refused[r.Type]++
 		s.items[r.Type][r.Name] = item
 	}
 }
 
 func (s *verdictState) suspect(r *xds.Resource) {
-	if item := s.items[r.Type][r.Name]; item.Current != nil && item.Current.Version == r.Version && item.Standing == xds.Pending {
-		item.Standing = xds.Suspect
+	if item := s.items[r.Type][r.Name]; item.Current != nil && item.Current.Version == r.Version && item.Status == xds.Pending {
+		item.Status = xds.Suspect
 		s.items[r.Type][r.Name] = item
 	}
 }
@@ -235,7 +235,7 @@ func (am *amending) step(op, arg byte) {
 	case 3, 4:
 		am.say("delete %s %s, gone %v", xds.Short(url), name, arg>>4&1 == 1)
 		names := am.state.drop(url, name)
-		am.state.items[url][name] = xds.Item{Gone: arg>>4&1 == 1}
+		am.state.items[url][name] = xds.Item{NotFound: arg>>4&1 == 1}
 		am.changed(url, names, true)
 	case 5:
 		r := item.Current
@@ -332,30 +332,30 @@ func (am *amending) answer(url string, but int, nack bool) {
 }
 
 // hear lets the state hear a verdict.
-func (am *amending) hear(v *Verdict) {
-	for _, r := range v.Accepted {
+func (am *amending) hear(v *Answer) {
+	for _, r := range v.Acked {
 		am.changed(v.Type, am.state.accept(r), false)
 	}
 	for _, r := range v.Suspects {
 		am.state.suspect(r)
 	}
-	if v.Rejected != nil {
-		am.state.reject(v.Rejected)
+	if v.Nacked != nil {
+		am.state.reject(v.Nacked)
 	}
 }
 
 // request lets both machines hear a request.
 func (am *amending) request(req *Request) {
 	got, want := am.amends.Request(req), am.anew.Request(req)
-	am.say("  %+v: %s", *req, verdictOf(got.Verdict))
+	am.say("  %+v: %s", *req, verdictOf(got.Answer))
 	if !reflect.DeepEqual(sortedInterest(got.Interest), sortedInterest(want.Interest)) {
 		am.fail("interest %+v, want %+v", got.Interest, want.Interest)
 	}
-	if g, w := verdictOf(got.Verdict), verdictOf(want.Verdict); g != w {
-		if w = verdictOf(am.withoutAcked(want.Verdict, got.Verdict)); g != w {
+	if g, w := verdictOf(got.Answer), verdictOf(want.Answer); g != w {
+		if w = verdictOf(am.withoutAcked(want.Answer, got.Answer)); g != w {
 			am.fail("verdict %s, want %s", g, w)
 		}
-		am.say("  anew: %s", verdictOf(want.Verdict))
+		am.say("  anew: %s", verdictOf(want.Answer))
 		am.parted = am.parted || req.NACK
 	}
 	c := am.clients[req.Type]
@@ -366,46 +366,46 @@ func (am *amending) request(req *Request) {
 		}
 	}
 	c.unanswered = c.unanswered[at+1:]
-	if got.Verdict != nil {
-		am.hear(got.Verdict)
+	if got.Answer != nil {
+		am.hear(got.Answer)
 	}
 }
 
 // withoutAcked is a verdict without what the client ACKed before, unless but has that.
-func (am *amending) withoutAcked(v, but *Verdict) *Verdict {
+func (am *amending) withoutAcked(v, but *Answer) *Answer {
 	if v == nil || but == nil {
 		return v
 	}
 	is := func(o *xds.Resource) func(*xds.Resource) bool {
 		return func(r *xds.Resource) bool { return r.Name == o.Name && r.Version == o.Version }
 	}
-	all := append(slices.Clone(but.Accepted), but.Suspects...)
-	if but.Rejected != nil {
-		all = append(all, but.Rejected)
+	all := append(slices.Clone(but.Acked), but.Suspects...)
+	if but.Nacked != nil {
+		all = append(all, but.Nacked)
 	}
 	acked := func(r *xds.Resource) bool {
 		return am.clients[v.Type].acked[r.Name+"@"+r.Version] && !slices.ContainsFunc(all, is(r))
 	}
 	less := *v
-	less.Accepted = slices.DeleteFunc(slices.Clone(v.Accepted), acked)
+	less.Acked = slices.DeleteFunc(slices.Clone(v.Acked), acked)
 	less.Suspects = slices.DeleteFunc(slices.Clone(v.Suspects), acked)
-	if v.Rejected != nil && acked(v.Rejected) {
-		less.Rejected = nil
+	if v.Nacked != nil && acked(v.Nacked) {
+		less.Nacked = nil
 	}
 	if len(less.Suspects) == 1 && len(v.Suspects) > 1 {
-		less.Rejected, less.Suspects = less.Suspects[0], nil
+		less.Nacked, less.Suspects = less.Suspects[0], nil
 	}
 	return &less
 }
 
-func verdictOf(v *Verdict) string {
+func verdictOf(v *Answer) string {
 	if v == nil {
 		return "no verdict"
 	}
 	text := fmt.Sprintf("%s at %d, nack %v %q, accepted [%s], suspects [%s], removed %v", xds.Short(v.Type), v.Revision, v.NACK, v.Error,
-		show(&Response{}, v.Accepted), show(&Response{}, v.Suspects), slices.Sorted(slices.Values(v.Removed)))
-	if v.Rejected != nil {
-		text += ", rejected " + show(&Response{}, []*xds.Resource{v.Rejected})
+		show(&Response{}, v.Acked), show(&Response{}, v.Suspects), slices.Sorted(slices.Values(v.Removed)))
+	if v.Nacked != nil {
+		text += ", rejected " + show(&Response{}, []*xds.Resource{v.Nacked})
 	}
 	return text
 }
@@ -519,8 +519,8 @@ func TestOfAnAmendedSetOnlyTheNewIsToBlame(t *testing.T) {
 	if got := show(resp, resp.Resources); !resp.amended || got != "a@0 b@1 c@0" {
 		t.Fatalf("amended %v: %s", resp.amended, got)
 	}
-	v := am.amends.Request(&Request{Type: xds.ListenerType, Nonce: resp.Nonce, NACK: true}).Verdict
-	if v.Rejected == nil || v.Rejected.Name != "b" || len(v.Suspects) > 0 {
+	v := am.amends.Request(&Request{Type: xds.ListenerType, Nonce: resp.Nonce, NACK: true}).Answer
+	if v.Nacked == nil || v.Nacked.Name != "b" || len(v.Suspects) > 0 {
 		t.Errorf("verdict %s", verdictOf(v))
 	}
 }
@@ -531,8 +531,8 @@ func TestTheAnswerToAnAmendedSetIsAboutThoseBeforeItThatHaveNone(t *testing.T) {
 	am.listener("a", "1")
 	am.listener("b", "1")
 	resp := am.listener("a", "2")
-	v := am.amends.Request(&Request{Type: xds.ListenerType, Nonce: resp.Nonce}).Verdict
-	if got := show(resp, v.Accepted); !resp.amended || got != "a@2 b@1" {
+	v := am.amends.Request(&Request{Type: xds.ListenerType, Nonce: resp.Nonce}).Answer
+	if got := show(resp, v.Acked); !resp.amended || got != "a@2 b@1" {
 		t.Errorf("amended %v, accepted %s", resp.amended, got)
 	}
 }

@@ -16,7 +16,7 @@ func (sub *subscription) choose(item xds.Item) *xds.Resource {
 		return nil
 	}
 	h := sub.sent[cur.Name]
-	if item.Standing == xds.Pending && h.accepts(cur.Version) {
+	if item.Status == xds.Pending && h.accepts(cur.Version) {
 		// It went and came back before the client was told that it went. The client
 		// ACKed it then, and is not asked again.
 		if n := len(sub.claimed); n == 0 || sub.claimed[n-1] != cur {
@@ -26,15 +26,15 @@ func (sub *subscription) choose(item xds.Item) *xds.Resource {
 	if h.refuses(cur.Version) {
 		return sub.instead(item) // this client refused it, whoever else accepted it
 	}
-	switch item.Standing {
-	case xds.Rejected:
+	switch item.Status {
+	case xds.Nacked:
 		return sub.instead(item)
 	case xds.Suspect:
 		if h != nil && h.version() == cur.Version {
 			return cur // it was sent this and may have applied it
 		}
-		if item.Good != nil && !h.refuses(item.Good.Version) {
-			return item.Good
+		if item.Acked != nil && !h.refuses(item.Acked.Version) {
+			return item.Acked
 		}
 	}
 	return cur
@@ -50,8 +50,8 @@ func (sub *subscription) instead(item xds.Item) *xds.Resource {
 	switch {
 	case h.refuses(cur.Version) && h.acked != nil:
 		return h.acked
-	case item.Good != nil && !h.refuses(item.Good.Version):
-		return item.Good
+	case item.Acked != nil && !h.refuses(item.Acked.Version):
+		return item.Acked
 	case sub.sendsAlone():
 		return nil
 	case h != nil && h.acked == nil && h.unjudged() != nil && h.unjudged().Version != cur.Version && !h.refuses(h.unjudged().Version):
@@ -68,7 +68,7 @@ func (sub *subscription) absent(v View, name string, item xds.Item) bool {
 	if item.Current != nil {
 		return false // held, though nothing of it may be sent
 	}
-	if item.Gone {
+	if item.NotFound {
 		return true
 	}
 	_, named := sub.names[name]
@@ -287,7 +287,7 @@ func (s *Session) considerCollection(sub *subscription, v View, glob string, due
 	}
 	switch {
 	case !empty:
-	case v.Lookup(sub.url, glob).Gone:
+	case v.Lookup(sub.url, glob).NotFound:
 		removed = append(removed, glob)
 	case due:
 		sub.unanswered[glob] = struct{}{}
@@ -369,7 +369,7 @@ func (s *Session) complete(sub *subscription, v View) bool {
 // knows tells whether something is known of a name: what it stands for, that it does not
 // exist, or what the client was sent of it.
 func (sub *subscription) knows(v View, name string) bool {
-	if sub.sent[name] != nil && sub.sent[name].last != nil || v.Lookup(sub.url, name).Gone {
+	if sub.sent[name] != nil && sub.sent[name].last != nil || v.Lookup(sub.url, name).NotFound {
 		return true
 	}
 	for item := range members(sub, v, name) {
@@ -421,7 +421,7 @@ func (set *fullSet) response() *Response {
 }
 
 func (s *Session) fullSet(sub *subscription, v View) *fullSet {
-	sub.rejections = v.Rejections(sub.url)
+	sub.rejections = v.Nacks(sub.url)
 	size := len(sub.sent)
 	if sub.wildcard {
 		size = max(size, v.Count(sub.url))
@@ -509,7 +509,7 @@ func (s *Session) buildNamed(sub *subscription, v View) *Response {
 				out.add(r)
 			}
 		}
-		if sub.url == xds.RuntimeType && !found && v.Lookup(sub.url, name).Gone {
+		if sub.url == xds.RuntimeType && !found && v.Lookup(sub.url, name).NotFound {
 			// Absence cannot be said, so a layer that is removed becomes empty
 			// (protocol.md 1.13, 6.3).
 			r := xds.EmptyRuntime(name)

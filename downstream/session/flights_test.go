@@ -50,8 +50,8 @@ func TestTheACKsOfManyResponsesAreAllTakenIn(t *testing.T) {
 			}
 			accepted := make(map[string]string)
 			for _, nonce := range nonces {
-				if v := u.s.Request(&Request{Type: u.url, Nonce: nonce}).Verdict; v != nil {
-					for _, r := range v.Accepted {
+				if v := u.s.Request(&Request{Type: u.url, Nonce: nonce}).Answer; v != nil {
+					for _, r := range v.Acked {
 						accepted[r.Name] = r.Version
 					}
 				}
@@ -75,8 +75,8 @@ func TestNoACKIsForgottenOfWhatStillStands(t *testing.T) {
 	}
 	accepted := 0
 	for _, nonce := range nonces {
-		if v := u.s.Request(&Request{Type: u.url, Nonce: nonce}).Verdict; v != nil {
-			accepted += len(v.Accepted)
+		if v := u.s.Request(&Request{Type: u.url, Nonce: nonce}).Answer; v != nil {
+			accepted += len(v.Acked)
 		}
 	}
 	if accepted != n {
@@ -92,9 +92,9 @@ func TestTheACKOfTheNewestOfManySetsIsOneOfAllThatIsInIt(t *testing.T) {
 	for v := range 3 * maxFlights {
 		last = u.pushSmall(v+1, "churns")
 	}
-	v := u.s.Request(&Request{Type: u.url, Nonce: last}).Verdict
+	v := u.s.Request(&Request{Type: u.url, Nonce: last}).Answer
 	var names []string
-	for _, r := range v.Accepted {
+	for _, r := range v.Acked {
 		names = append(names, r.Name+"@"+r.Version)
 	}
 	slices.Sort(names)
@@ -114,7 +114,7 @@ func TestTheNACKOfASetIsAboutTheNewsOfTheSetsBeforeItToo(t *testing.T) {
 		nonce string
 		want  []string
 	}{{second, []string{"a", "b", "c"}}, {third, []string{"a", "b", "c", "d"}}} {
-		v := u.s.Request(&Request{Type: u.url, Nonce: nack.nonce, NACK: true, Error: "no"}).Verdict
+		v := u.s.Request(&Request{Type: u.url, Nonce: nack.nonce, NACK: true, Error: "no"}).Answer
 		var names []string
 		for _, r := range v.Suspects {
 			names = append(names, r.Name)

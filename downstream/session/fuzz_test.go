@@ -213,7 +213,7 @@ func (fz *fuzzTalk) request(req *Request) Effect {
 			delete(fz.clients[in.Type].expected, name)
 		}
 	}
-	if v := eff.Verdict; v != nil {
+	if v := eff.Answer; v != nil {
 		fz.state.hear(v)
 	}
 	if v := eff.Culprit; v != nil {
@@ -289,7 +289,7 @@ func (fz *fuzzTalk) noteGone() {
 	for _, url := range fuzzTypes {
 		for _, name := range []string{"a", "b", "c", "d", "never", fuzzAlias} {
 			item := fz.state.Lookup(url, name)
-			if item.Gone || item.Current == nil && fz.state.Wildcard(url) == xds.Complete {
+			if item.NotFound || item.Current == nil && fz.state.Wildcard(url) == xds.Complete {
 				fz.gone[url][name] = true
 			}
 		}
@@ -489,7 +489,7 @@ func (fz *fuzzTalk) check(resp *Response) {
 	if fz.form == xds.SotW && xds.FullState(c.url) {
 		for name := range fz.willHold(c) {
 			item := fz.state.items[c.url][name]
-			if rejected := item.Standing == xds.Rejected && item.Good == nil; !seen[name] && !fz.gone[c.url][name] && !rejected {
+			if rejected := item.Status == xds.Nacked && item.Acked == nil; !seen[name] && !fz.gone[c.url][name] && !rejected {
 				fz.fail("%s is left out and is not gone", name)
 			}
 		}
@@ -571,7 +571,7 @@ func (fz *fuzzTalk) converged() {
 					fz.fail("at the end %s %s is %q, want %q", xds.Short(url), name, has, item.Current.Version)
 				}
 			case has == "":
-			case exact, fz.form == xds.Delta && (item.Gone || known):
+			case exact, fz.form == xds.Delta && (item.NotFound || known):
 				fz.fail("at the end the client still has %s %s@%s", xds.Short(url), name, has)
 			}
 		}
@@ -587,7 +587,7 @@ func (fz *fuzzTalk) answerable(c *fuzzClient) bool {
 		return true
 	}
 	for name := range c.names {
-		if item := fz.state.items[c.url][name]; name != "*" && item.Current == nil && !item.Gone {
+		if item := fz.state.items[c.url][name]; name != "*" && item.Current == nil && !item.NotFound {
 			return false
 		}
 	}

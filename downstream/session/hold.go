@@ -51,7 +51,7 @@ func (s *Session) arrived(v View) {
 	for r := range s.hold.awaited {
 		// Of endpoints an upstream may say that there are none; that a cluster is gone is
 		// said before it comes again.
-		if item := v.Lookup(r.url, r.name); item.Current != nil || item.Gone && r.url == xds.EndpointType {
+		if item := v.Lookup(r.url, r.name); item.Current != nil || item.NotFound && r.url == xds.EndpointType {
 			delete(s.hold.awaited, r)
 		}
 	}

@@ -54,9 +54,9 @@ type View interface {
 	// HadTTL reports whether any resource of a type ever had a TTL, of which a
 	// client's timer may still run.
 	HadTTL(typeURL string) bool
-	// Rejections counts the contents of a type that a client refused alone: others are
+	// Nacks counts the contents of a type that a client refused alone: others are
 	// given something else then, though nothing changed.
-	Rejections(typeURL string) uint64
+	Nacks(typeURL string) uint64
 }
 
 // Config configures a Session. The zero value serves SotW.
@@ -165,15 +165,15 @@ type Response struct {
 type Effect struct {
 	// Interest is nil where the subscription is as it was.
 	Interest *xds.SubscriptionChange
-	// Verdict is nil where the request answers no response.
-	Verdict *Verdict
+	// Answer is nil where the request answers no response.
+	Answer *Answer
 	// Culprit is a further verdict, to be taken in after Verdict: what an ACK says of a response
 	// that was NACKed before. nil for most.
-	Culprit *Verdict
+	Culprit *Answer
 }
 
-// Verdict is what a client made of a response.
-type Verdict struct {
+// Answer is what a client made of a response.
+type Answer struct {
 	Type string
 	// Revision is that of the state from which the response was built: the
 	// client has seen every update up to it. 0 for a response that was a probe
@@ -183,10 +183,10 @@ type Verdict struct {
 	// bounded and without the secrets of what it was sent.
 	NACK  bool
 	Error string
-	// Accepted lists contents that the client has not ACKed before; Suspects
+	// Acked lists contents that the client has not ACKed before; Suspects
 	// and Rejected those of a NACKed response (design.md I7).
-	Accepted, Suspects []*xds.Resource
-	Rejected           *xds.Resource
+	Acked, Suspects []*xds.Resource
+	Nacked          *xds.Resource
 	// Removed lists names whose removal was ACKed.
 	Removed []string
 }
@@ -217,7 +217,7 @@ func (s *Session) Request(req *Request) Effect {
 	s.clustersMoved = s.clustersMoved || req.Type == xds.ClusterType
 	s.led(req.Type)
 	var eff Effect
-	eff.Verdict, eff.Culprit = sub.answer(req)
+	eff.Answer, eff.Culprit = sub.answer(req)
 	if s.cfg.Form == xds.Delta {
 		eff.Interest = sub.requestDelta(req, !known)
 	} else {
@@ -327,11 +327,11 @@ func (s *Session) Interests() []xds.SubscriptionChange {
 // Claims returns what clients say that they have, as the ACKs that it stands for: what
 // is held under a name of initial_resource_versions with the version given there, and
 // everything in the set that a first version_info names. It is to be called after Next.
-func (s *Session) Claims() []Verdict {
-	var out []Verdict
+func (s *Session) Claims() []Answer {
+	var out []Answer
 	for _, sub := range s.ordered {
 		if len(sub.claimed) > 0 {
-			out = append(out, Verdict{Type: sub.url, Accepted: sub.claimed})
+			out = append(out, Answer{Type: sub.url, Acked: sub.claimed})
 			sub.claimed = nil
 		}
 	}

@@ -105,11 +105,11 @@ func TestALateAnswerIsAVerdictOnWhatStillStands(t *testing.T) {
 		if form == xds.SotW {
 			nonce = last // it answers the newest, which holds everything
 		}
-		v := u.s.Request(&Request{Type: u.url, Nonce: nonce}).Verdict
-		if v == nil || !slices.ContainsFunc(v.Accepted, func(r *xds.Resource) bool { return r.Name == "stands" }) {
+		v := u.s.Request(&Request{Type: u.url, Nonce: nonce}).Answer
+		if v == nil || !slices.ContainsFunc(v.Acked, func(r *xds.Resource) bool { return r.Name == "stands" }) {
 			t.Errorf("the verdict is %+v", v)
 		}
-		if form == xds.Delta && slices.ContainsFunc(v.Accepted, func(r *xds.Resource) bool { return r.Name == "a" }) {
+		if form == xds.Delta && slices.ContainsFunc(v.Acked, func(r *xds.Resource) bool { return r.Name == "a" }) {
 			t.Error("what is not remembered was accepted")
 		}
 	})
@@ -122,8 +122,8 @@ func TestWhatIsLeftOfARefusedResponseIsSuspected(t *testing.T) {
 	for version := range 20 {
 		u.push(1+version, "a")
 	}
-	v := u.s.Request(&Request{Type: u.url, Nonce: first, NACK: true, Error: "no"}).Verdict
-	if v == nil || v.Rejected != nil || len(v.Suspects) != 1 || v.Suspects[0].Name != "stands" {
+	v := u.s.Request(&Request{Type: u.url, Nonce: first, NACK: true, Error: "no"}).Answer
+	if v == nil || v.Nacked != nil || len(v.Suspects) != 1 || v.Suspects[0].Name != "stands" {
 		t.Errorf("the verdict is %+v", v)
 	}
 }

@@ -331,8 +331,8 @@ func (tk *talk) request(req *Request) {
 	if eff.Interest != nil {
 		tk.subscribed(eff.Interest)
 	}
-	if eff.Verdict != nil {
-		tk.heard(eff.Verdict, "accepted")
+	if eff.Answer != nil {
+		tk.heard(eff.Answer, "accepted")
 	}
 	if eff.Culprit != nil {
 		tk.heard(eff.Culprit, "")
@@ -341,16 +341,16 @@ func (tk *talk) request(req *Request) {
 
 // heard notes what the machine found out, and tells it to the state. accepted is the word
 // for contents that the client has.
-func (tk *talk) heard(v *Verdict, accepted string) {
+func (tk *talk) heard(v *Answer, accepted string) {
 	note := func(word string, list []*xds.Resource) {
 		if len(list) > 0 {
 			tk.got = append(tk.got, word+" "+show(&Response{}, list))
 		}
 	}
-	note(accepted, v.Accepted)
+	note(accepted, v.Acked)
 	note("suspects", v.Suspects)
-	if v.Rejected != nil {
-		note("rejected", []*xds.Resource{v.Rejected})
+	if v.Nacked != nil {
+		note("rejected", []*xds.Resource{v.Nacked})
 	}
 	tk.state.hear(v)
 }
@@ -449,9 +449,9 @@ func newFakeState() *fakeState {
 	}
 }
 
-func (s *fakeState) Connected() time.Time     { return s.connected }
-func (s *fakeState) HadTTL(string) bool       { return s.timed }
-func (s *fakeState) Rejections(string) uint64 { return s.rejections }
+func (s *fakeState) Connected() time.Time { return s.connected }
+func (s *fakeState) HadTTL(string) bool   { return s.timed }
+func (s *fakeState) Nacks(string) uint64  { return s.rejections }
 
 func (s *fakeState) do(verb, typeURL string, args []string, changed func(names []string, all bool)) error {
 	if verb == "know" {
@@ -500,11 +500,11 @@ func (s *fakeState) do(verb, typeURL string, args []string, changed func(names [
 			}
 		}
 		was := item
-		switch item = (xds.Item{Current: r, Good: was.Good}); { // as the cache does
+		switch item = (xds.Item{Current: r, Acked: was.Acked}); { // as the cache does
 		case was.Current != nil && was.Current.Version == r.Version:
-			item.Standing = was.Standing
-		case was.Good != nil && was.Good.Version == r.Version:
-			item.Standing = xds.Accepted
+			item.Status = was.Status
+		case was.Acked != nil && was.Acked.Version == r.Version:
+			item.Status = xds.Acked
 		}
 	case "del", "lose":
 		if item.Current != nil {
@@ -513,22 +513,22 @@ func (s *fakeState) do(verb, typeURL string, args []string, changed func(names [
 				delete(s.aliases, alias)
 			}
 		}
-		item = xds.Item{Gone: verb == "del"}
+		item = xds.Item{NotFound: verb == "del"}
 	case "doubt":
 		s.doubtful[typeURL] = append(s.doubtful[typeURL], name)
 		return nil
 	case "accept":
-		item.Standing, item.Good = xds.Accepted, item.Current
+		item.Status, item.Acked = xds.Acked, item.Current
 	case "reject", "suspect":
-		item.Standing = xds.Rejected
+		item.Status = xds.Nacked
 		s.rejections++
 		if verb == "suspect" {
-			item.Standing = xds.Suspect
+			item.Status = xds.Suspect
 		}
 		if len(args) > 1 {
 			good := *item.Current
 			good.Version = strings.TrimPrefix(args[1], "good=")
-			item.Good = &good
+			item.Acked = &good
 		}
 		names = nil // a verdict by itself is no change
 	default:
@@ -541,33 +541,33 @@ func (s *fakeState) do(verb, typeURL string, args []string, changed func(names [
 }
 
 // hear takes in the client's own verdict, as the cache does.
-func (s *fakeState) hear(v *Verdict) {
-	set := func(r *xds.Resource, standing xds.Standing) {
+func (s *fakeState) hear(v *Answer) {
+	set := func(r *xds.Resource, standing xds.Status) {
 		item := s.items[v.Type][r.Name]
 		switch {
 		case item.Current == nil:
 			return
-		case standing == xds.Suspect && item.Standing != xds.Pending:
+		case standing == xds.Suspect && item.Status != xds.Pending:
 			return // what others made of it says more
 		case item.Current.Version == r.Version:
-			item.Standing = standing
+			item.Status = standing
 			s.rejections++
-		case standing != xds.Accepted || item.Standing == xds.Accepted:
+		case standing != xds.Acked || item.Status == xds.Acked:
 			return
 		}
-		if standing == xds.Accepted {
-			item.Good = r
+		if standing == xds.Acked {
+			item.Acked = r
 		}
 		s.items[v.Type][r.Name] = item
 	}
-	for _, r := range v.Accepted {
-		set(r, xds.Accepted)
+	for _, r := range v.Acked {
+		set(r, xds.Acked)
 	}
 	for _, r := range v.Suspects {
 		set(r, xds.Suspect)
 	}
-	if v.Rejected != nil {
-		set(v.Rejected, xds.Rejected)
+	if v.Nacked != nil {
+		set(v.Nacked, xds.Nacked)
 	}
 }
 

@@ -101,7 +101,7 @@ func partOfName(c byte) bool {
 
 // passed takes in that the client ACKed a response: if it decides a trial, and the others are
 // accepted, the only content that it was sent without is to blame.
-func (sub *subscription) passed(f *flight) (culprit *Verdict) {
+func (sub *subscription) passed(f *flight) (culprit *Answer) {
 	tr := sub.trial
 	if tr == nil || f.number <= tr.number {
 		return nil
@@ -111,7 +111,7 @@ func (sub *subscription) passed(f *flight) (culprit *Verdict) {
 	switch {
 	case !slices.ContainsFunc(tr.others, func(r *xds.Resource) bool { return !accepted(r) }):
 		if len(tr.named) == 1 {
-			return &Verdict{Type: sub.url, NACK: true, Error: tr.reason, Rejected: tr.named[0]}
+			return &Answer{Type: sub.url, NACK: true, Error: tr.reason, Nacked: tr.named[0]}
 		}
 	default: // some changed meanwhile, and may have been to blame
 		for _, r := range tr.named {

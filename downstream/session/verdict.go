@@ -10,7 +10,7 @@ import (
 // answer matches a request with the response it answers, and returns what the
 // client made of it; nil if the request answers none that is remembered.
 // culprit, which is nil for most, is what an ACK says of a response that was NACKed before.
-func (sub *subscription) answer(req *Request) (v, culprit *Verdict) {
+func (sub *subscription) answer(req *Request) (v, culprit *Answer) {
 	if req.Nonce == "" {
 		return nil, nil
 	}
@@ -20,7 +20,7 @@ func (sub *subscription) answer(req *Request) (v, culprit *Verdict) {
 	}
 	carried := at+1 < len(sub.flights) && sub.flights[at+1].amends
 	f := sub.land(at)
-	v = &Verdict{Type: sub.url, Revision: f.revision, NACK: req.NACK}
+	v = &Answer{Type: sub.url, Revision: f.revision, NACK: req.NACK}
 	if req.NACK {
 		v.Error = sub.reason(req.Error, &f)
 		sub.missedBeats(f)
@@ -44,14 +44,14 @@ func (sub *subscription) answer(req *Request) (v, culprit *Verdict) {
 	return v, culprit
 }
 
-func (sub *subscription) ack(f flight, v *Verdict) {
+func (sub *subscription) ack(f flight, v *Answer) {
 	for _, r := range f.resources {
 		h := sub.heldFrom(&f, r.Name)
 		switch {
 		case h == nil: // accepted all the same
-			v.Accepted = append(v.Accepted, r)
+			v.Acked = append(v.Acked, r)
 		case h.acked == nil || h.acked.Version != r.Version:
-			v.Accepted = append(v.Accepted, r)
+			v.Acked = append(v.Acked, r)
 			fallthrough
 		default:
 			h.accept(r)
@@ -72,7 +72,7 @@ func (sub *subscription) mayHave(f *flight, resources []*xds.Resource) {
 // nack finds which contents are to blame: those that the client had not ACKed
 // before. One alone is rejected, several are suspects (design.md I7), which it returns where it
 // is known that they are all.
-func (sub *subscription) nack(f flight, v *Verdict) (suspects []*xds.Resource) {
+func (sub *subscription) nack(f flight, v *Answer) (suspects []*xds.Resource) {
 	sub.whole = nil
 	var blamed []*xds.Resource
 	for _, r := range f.resources {
@@ -92,7 +92,7 @@ func (sub *subscription) nack(f flight, v *Verdict) (suspects []*xds.Resource) {
 		}
 	}
 	if len(blamed) == 1 && !f.partly {
-		v.Rejected = blamed[0]
+		v.Nacked = blamed[0]
 		sub.reject(blamed[0])
 		return nil
 	}
@@ -171,17 +171,17 @@ func (sub *subscription) offer(v View) {
 	}
 	suspects := 0
 	for name := range sub.bare {
-		if h := sub.sent[name]; h != nil && h.version() != "" && v.Lookup(sub.url, name).Standing == xds.Suspect {
+		if h := sub.sent[name]; h != nil && h.version() != "" && v.Lookup(sub.url, name).Status == xds.Suspect {
 			suspects++
 		}
 	}
 	for name := range sub.bare {
 		delete(sub.bare, name)
 		h, item := sub.sent[name], v.Lookup(sub.url, name)
-		if h == nil || item.Good == nil || h.version() == item.Good.Version || h.refuses(item.Good.Version) {
+		if h == nil || item.Acked == nil || h.version() == item.Acked.Version || h.refuses(item.Acked.Version) {
 			continue
 		}
-		suspect := h.version() != "" && item.Standing == xds.Suspect
+		suspect := h.version() != "" && item.Status == xds.Suspect
 		if suspect && (suspects > 1 || sub.sendsAlone()) {
 			continue
 		}

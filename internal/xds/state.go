@@ -40,27 +40,27 @@ func (k Knowledge) String() string {
 	}
 }
 
-// Standing is what the clients made of the newest content of a resource
+// Status is what the clients made of the newest content of a resource
 // (design.md I7).
-type Standing uint8
+type Status uint8
 
 const (
 	// Pending: no client has answered yet.
-	Pending Standing = iota
+	Pending Status = iota
 	// Accepted: a client has ACKed it.
-	Accepted
+	Acked
 	// Suspect: it was new in a response that was NACKed, together with others.
 	Suspect
 	// Rejected: it was the only new resource in a response that was NACKed.
-	Rejected
+	Nacked
 )
 
 // String returns the standing in lower case.
-func (s Standing) String() string {
+func (s Status) String() string {
 	switch s {
 	case Pending:
 		return "pending"
-	case Accepted:
+	case Acked:
 		return "accepted"
 	case Suspect:
 		return "suspect"
@@ -73,11 +73,11 @@ func (s Standing) String() string {
 type Item struct {
 	// Current is the newest content, nil when nothing is held.
 	Current *Resource
-	// Good is the content that a client last accepted, nil when there is none.
-	Good *Resource
-	// Standing is that of Current.
-	Standing Standing
-	// Gone says that an upstream reported that the name does not exist: only
+	// Acked is the content that a client last accepted, nil when there is none.
+	Acked *Resource
+	// Status is that of Current.
+	Status Status
+	// NotFound says that an upstream reported that the name does not exist: only
 	// then may a client be told so (protocol.md 3.4).
-	Gone bool
+	NotFound bool
 }

@@ -78,7 +78,7 @@ func TestOnlyAFewTypesAreCompleteSetsOrHaveALegacyWildcard(t *testing.T) {
 func TestStatesAreNamedForPeople(t *testing.T) {
 	for got, want := range map[string]string{
 		Unknown.String(): "unknown", Partial.String(): "partial", Complete.String(): "complete",
-		Pending.String(): "pending", Accepted.String(): "accepted", Suspect.String(): "suspect", Rejected.String(): "rejected",
+		Pending.String(): "pending", Acked.String(): "accepted", Suspect.String(): "suspect", Nacked.String(): "rejected",
 	} {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)

@@ -79,7 +79,7 @@ func TestTheControlPlaneKeepsFromOneMachineWhatThatRefused(t *testing.T) {
 					for _, g := range s.Groups {
 						for _, ty := range g.Types {
 							if g.NodeID == node && ty.TypeURL == xds.ListenerType {
-								n += ty.Resources[xds.Rejected.String()]
+								n += ty.Resources[xds.Nacked.String()]
 							}
 						}
 					}

@@ -118,7 +118,7 @@ func (u *upstream) receive(msg upMessage) {
 			verdict = errors.New("no reason")
 		}
 		msg.rec.judged = w.tick
-		u.machine.Verdict(typeURL, nonce, verdict, time.Now())
+		u.machine.Answer(typeURL, nonce, verdict, time.Now())
 		u.poked = true
 	})
 	if w.fault == askForever && upd.Type == eds.url() && len(upd.Resources) > 0 {
@@ -378,19 +378,19 @@ func (s *stream) receive(req *down.Request) {
 	if in := eff.Interest; in != nil {
 		s.watch.Subscribe(in.Type, in.Wildcard, in.Subscribe, in.Unsubscribe)
 	}
-	if v := eff.Verdict; v != nil {
+	if v := eff.Answer; v != nil {
 		if v.NACK {
-			s.watch.Refuse(v.Type, v.Revision, v.Error, v.Rejected, v.Suspects)
+			s.watch.Nack(v.Type, v.Revision, v.Error, v.Nacked, v.Suspects)
 		} else {
-			s.watch.Accept(v.Type, v.Accepted, v.Removed)
+			s.watch.Ack(v.Type, v.Acked, v.Removed)
 		}
 	}
 	if v := eff.Culprit; v != nil {
-		s.watch.Refuse(v.Type, v.Revision, v.Error, v.Rejected, v.Suspects)
+		s.watch.Nack(v.Type, v.Revision, v.Error, v.Nacked, v.Suspects)
 	}
 	s.poked = true
-	if s.w.fault == answerAcks && eff.Verdict != nil && !eff.Verdict.NACK && len(eff.Verdict.Accepted) > 0 {
-		s.send(&down.Response{Type: req.Type, Nonce: "again", Version: "again", Resources: eff.Verdict.Accepted})
+	if s.w.fault == answerAcks && eff.Answer != nil && !eff.Answer.NACK && len(eff.Answer.Acked) > 0 {
+		s.send(&down.Response{Type: req.Type, Nonce: "again", Version: "again", Resources: eff.Answer.Acked})
 	}
 	if k := kindOf(req.Type); s.w.fault == answerEmpty && k.full() && req.Nonce == "" && s.c.types[k].wildcard {
 		s.send(&down.Response{Type: req.Type, Nonce: "empty", Version: "empty"})
@@ -458,7 +458,7 @@ func (s *stream) next() (resp *down.Response, wake time.Time) {
 			s.watch.Subscribe(in.Type, in.Wildcard, in.Subscribe, in.Unsubscribe)
 		}
 		for _, claim := range s.machine.Claims() {
-			s.watch.Accept(claim.Type, claim.Accepted, nil)
+			s.watch.Ack(claim.Type, claim.Acked, nil)
 			s.noteClaim(claim)
 		}
 		if resp != nil || len(interests) == 0 {
@@ -469,8 +469,8 @@ func (s *stream) next() (resp *down.Response, wake time.Time) {
 
 // noteClaim notes what the agent takes for accepted because the client said at first that
 // it has it.
-func (s *stream) noteClaim(claim down.Verdict) {
-	for _, r := range claim.Accepted {
+func (s *stream) noteClaim(claim down.Answer) {
+	for _, r := range claim.Acked {
 		if it, ok := hashed(kindOf(claim.Type), r.Name, r.Version); ok && s.w.place(it) >= 0 {
 			if s.c.dislikes[it] && s.w.nacked[it] { // it may have ignored it before it subscribed
 				s.w.fail(6, "client %d is taken to have accepted %s, which it NACKs", s.c.id, it)

@@ -263,8 +263,8 @@ func (c *ttlClient) request(req *down.Request) {
 	if in := eff.Interest; in != nil {
 		c.watch.Subscribe(in.Type, in.Wildcard, in.Subscribe, in.Unsubscribe)
 	}
-	if v := eff.Verdict; v != nil {
-		c.watch.Accept(v.Type, v.Accepted, v.Removed)
+	if v := eff.Answer; v != nil {
+		c.watch.Ack(v.Type, v.Acked, v.Removed)
 	}
 }
 
@@ -308,7 +308,7 @@ func (c *ttlClient) drain() {
 			c.watch.Subscribe(in.Type, in.Wildcard, in.Subscribe, in.Unsubscribe)
 		}
 		for _, claim := range c.machine.Claims() {
-			c.watch.Accept(claim.Type, claim.Accepted, nil)
+			c.watch.Ack(claim.Type, claim.Acked, nil)
 		}
 		for _, p := range c.machine.Progress() {
 			c.watch.Progress(p.Type, p.Revision)

@@ -43,7 +43,7 @@ func (f *feed) AskAgain() time.Time {
 	return f.askAgain
 }
 
-func (f *feed) Rejected(string, string) []string { return nil }
+func (f *feed) Nacked(string, string) []string { return nil }
 
 func (f *feed) Held(_, typeURL string) map[string]string { return f.earlier[typeURL] }
 

@@ -133,7 +133,7 @@ func (fz *fuzzTalk) answer(typeURL string, back int, nack bool) {
 	if nack {
 		verdict = errors.New("no good")
 	}
-	late := fz.machine.Verdict(typeURL, nonce, verdict, fz.now)
+	late := fz.machine.Answer(typeURL, nonce, verdict, fz.now)
 	fz.say("verdict %s %v, late %v", nonce, verdict, late)
 	q := fz.asked[nonce]
 	switch {

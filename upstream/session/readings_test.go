@@ -208,7 +208,7 @@ func (tw *twins) judge(url string, nack bool) {
 		verdict = errors.New("no good")
 	}
 	tw.say("verdict %s: %v", tw.newest[url], verdict)
-	got, want := tw.shared.Verdict(url, tw.newest[url], verdict, tw.now), tw.cloned.Verdict(url, tw.newest[url], verdict, tw.now)
+	got, want := tw.shared.Answer(url, tw.newest[url], verdict, tw.now), tw.cloned.Answer(url, tw.newest[url], verdict, tw.now)
 	if got != want {
 		tw.fail("late %v, want %v", got, want)
 	}
@@ -377,7 +377,7 @@ func TestAVersionStandsForTheNamesOfItsOwnResponse(t *testing.T) {
 		if _, err := s.SotW(m, now); err != nil {
 			t.Fatal(err)
 		}
-		s.Verdict(url, m.Nonce, nil, now)
+		s.Answer(url, m.Nonce, nil, now)
 		s.Next(now)
 	}
 	if got := versions[url]; got.Info != "3" || got.Holds != xds.NamesOf(slices.Values([]string{"a", "c"})) {

@@ -70,11 +70,11 @@ type Config struct {
 	// Held returns what is held and still subscribed of a type, with the version
 	// that this server issued, "" for none.
 	Held func(typeURL string) map[string]string
-	// Rejected returns the names of what this server gave, and is held, and clients refused;
+	// Nacked returns the names of what this server gave, and is held, and clients refused;
 	// nil for a session that never asks again. Rechecks counts, by type, how often the
 	// server was asked again for such names. The session keeps it up to date, so that the
 	// next stream goes on with it.
-	Rejected func(typeURL string) []string
+	Nacked   func(typeURL string) []string
 	Rechecks map[string]int
 }
 
@@ -203,8 +203,8 @@ func New(cfg Config) *Session {
 	if cfg.Versions == nil {
 		cfg.Versions = make(map[string]Version)
 	}
-	if cfg.Rejected == nil {
-		cfg.Rejected = func(string) []string { return nil }
+	if cfg.Nacked == nil {
+		cfg.Nacked = func(string) []string { return nil }
 	}
 	if cfg.Rechecks == nil {
 		cfg.Rechecks = make(map[string]int)
@@ -309,10 +309,10 @@ func (sub *subscription) told(name string, wanted bool) {
 	to[name] = struct{}{}
 }
 
-// Verdict takes in what the clients made of the response with a nonce: nil for
+// Answer takes in what the clients made of the response with a nonce: nil for
 // an ACK. It reports whether that comes after the response was ACKed for lack of
 // time, so that it can be told to the server only in Delta.
-func (s *Session) Verdict(typeURL, nonce string, err error, now time.Time) (late bool) {
+func (s *Session) Answer(typeURL, nonce string, err error, now time.Time) (late bool) {
 	sub := s.types[typeURL]
 	if sub == nil {
 		return false
@@ -369,7 +369,7 @@ func (s *Session) recheck(sub *subscription, now time.Time) (req *Request, wake 
 		return nil, sub.recheckAt
 	}
 	sub.recheckAt = time.Time{}
-	names := s.cfg.Rejected(sub.url)
+	names := s.cfg.Nacked(sub.url)
 	if len(names) == 0 {
 		delete(s.cfg.Rechecks, sub.url)
 		return nil, time.Time{}

@@ -133,7 +133,7 @@ func (tk *talk) open() {
 		Form:     tk.form,
 		Versions: tk.versions,
 		Held:     func(typeURL string) map[string]string { return maps.Clone(tk.held[typeURL]) },
-		Rejected: func(typeURL string) []string { return slices.Clone(tk.rejected[typeURL]) },
+		Nacked:   func(typeURL string) []string { return slices.Clone(tk.rejected[typeURL]) },
 		Rechecks: tk.rechecks,
 	})
 	for url, names := range tk.wanted {
@@ -203,7 +203,7 @@ func (tk *talk) do(words []string) error {
 		if verb == "no" {
 			verdict = errors.New("no good")
 		}
-		if tk.machine.Verdict(typeURL, nonce, verdict, tk.now) {
+		if tk.machine.Answer(typeURL, nonce, verdict, tk.now) {
 			tk.got = append(tk.got, "late")
 		}
 	default:

@@ -28,8 +28,8 @@ func TestNamesThatAreLeftOutEndNoStream(t *testing.T) {
 		if err := c.Err(); err != nil {
 			s.Fatalf("the stream ended: %v", err)
 		}
-		if got := s.server.Streams()[0].Subscriptions; got != 3 {
-			s.Errorf("%d subscriptions, want 3", got)
+		if got := s.server.Streams()[0].Subscriptions; got != 4 { // a wildcard, and three names
+			s.Errorf("%d subscriptions, want 4", got)
 		}
 		s.put(xdstest.Cluster("c1", ""), xdstest.Cluster("c2", ""))
 		s.pass(time.Second)

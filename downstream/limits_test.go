@@ -59,10 +59,14 @@ func TestAClientIsHeldToItsLimits(t *testing.T) {
 		{"types", []*session.Request{request(xds.EndpointType, 1), request(xds.RouteType, 1), request(xds.SecretType, 1)}, "types", 2, 2},
 		{"an asked type again", []*session.Request{request(xds.EndpointType, 1), request(xds.RouteType, 1), request(xds.EndpointType, 1)}, "", 2, 2},
 		{"names of one request", []*session.Request{request(xds.EndpointType, 11)}, "subscriptions", 1, 10},
-		{"names of several requests", []*session.Request{request(xds.EndpointType, 6), {Type: xds.RouteType, Subscribe: names(6)}}, "subscriptions", 2, 10},
+		{"names of several requests", []*session.Request{request(xds.EndpointType, 6), {Type: xds.EndpointType, Subscribe: names(11)[6:]}}, "subscriptions", 1, 10},
+		{"as many of another type", []*session.Request{request(xds.EndpointType, 10), request(xds.RouteType, 10)}, "", 2, 20},
+		{"a wildcard beyond them", []*session.Request{request(xds.ClusterType, 10), {Type: xds.ClusterType, Subscribe: []string{xds.Wildcard}}}, "", 1, 11},
+		{"others in their place", []*session.Request{request(xds.EndpointType, 10), {Type: xds.EndpointType, Subscribe: []string{"m1", "m2"}, Unsubscribe: names(2)}}, "", 1, 10},
 		{"a name that is too long", []*session.Request{{Type: xds.EndpointType, Subscribe: []string{"b", long, "c"}}}, "names", 1, 2},
 		{"an empty one", []*session.Request{{Type: xds.EndpointType, Subscribe: []string{""}}}, "names", 1, 0},
-		{"versions of what it has", []*session.Request{{Type: xds.EndpointType, Initial: versions(11)}}, "subscriptions", 1, 0},
+		{"versions of what it has", []*session.Request{{Type: xds.ClusterType, Initial: versions(11)}}, "", 1, 1},
+		{"versions without end", []*session.Request{{Type: xds.ClusterType, Initial: versions(200_001)}}, "subscriptions", 1, 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var log bytes.Buffer

@@ -180,7 +180,7 @@ func (f *runFlags) add(c *command) {
 	flags.IntVar(&f.groups, "max-groups", agent.DefaultMaxGroups, "`NUMBER` of kinds of clients (node ids, mostly) that are served at once; each costs a stream to the control plane. Of those without a client the one that was used least recently gives way")
 	flags.IntVar(&f.limits.Streams, "max-streams", def.Streams, "`NUMBER` of streams that may be open")
 	flags.IntVar(&f.limits.Types, "max-types", def.Types, "`NUMBER` of types that one stream may ask for; the others are not answered")
-	flags.IntVar(&f.limits.Subscriptions, "max-subscriptions", def.Subscriptions, "`NUMBER` of names that one stream may subscribe to; of others it is served what is held")
+	flags.IntVar(&f.limits.Subscriptions, "max-subscriptions", def.Subscriptions, "`NUMBER` of names of one type that one stream may subscribe to; of others it is served what is held")
 	flags.IntVar(&f.limits.RequestRate, "max-request-rate", def.RequestRate, "`NUMBER` of requests of one stream that are read in a second, after a first --max-request-burst")
 	flags.IntVar(&f.limits.RequestBurst, "max-request-burst", def.RequestBurst, "`NUMBER` of requests of one stream that are read at once")
 	flags.IntVar(&f.limits.AnyDepth, "max-any-depth", def.AnyDepth, "`NUMBER` of Anys that may be nested in a resource that is served over REST")

@@ -134,8 +134,8 @@ type Request struct {
 	Subscribe, Unsubscribe []string
 	Initial                map[string]string
 
-	// denied are names that Limit took out; trimmed says that it took out any.
-	denied  []string
+	// surplus are names that Limit took out, but for the empty one; trimmed says that it took out any.
+	surplus []string
 	trimmed bool
 }
 
@@ -224,7 +224,7 @@ func (s *Session) Request(req *Request) Effect {
 		eff.Interest = sub.requestSotW(req, !known)
 	}
 	if req.trimmed {
-		sub.deny(req)
+		sub.addSurplus(req.surplus)
 	}
 	return eff
 }
@@ -237,6 +237,7 @@ func (s *Session) Changed(typeURL string, names []string, all bool) {
 	if sub == nil {
 		return
 	}
+	sub.retrySurplus()
 	if all {
 		sub.lookAtAll = true
 		for n := range sub.unanswered {
@@ -340,7 +341,7 @@ func (s *Session) Claims() []Answer {
 
 // build returns the response that is due for one type now, or nil.
 func (s *Session) build(sub *subscription, v View) *Response {
-	if resp := s.buildDenied(sub, v); resp != nil {
+	if resp := s.refuseSurplus(sub, v); resp != nil {
 		return resp
 	}
 	sub.offer(v)
@@ -544,7 +545,7 @@ func (s *Session) led(typeURL string) {
 // last looked at it: a request that was but an answer leaves it so.
 func (s *Session) Idle() bool {
 	for _, sub := range s.ordered {
-		if sub.lookAtAll || sub.answerDue || len(sub.dirty)+len(sub.due)+len(sub.alone)+len(sub.beats)+len(sub.bare)+len(sub.denied) > 0 {
+		if sub.lookAtAll || sub.answerDue || len(sub.dirty)+len(sub.due)+len(sub.alone)+len(sub.beats)+len(sub.bare)+len(sub.surplus) > 0 {
 			return false
 		}
 	}

@@ -62,7 +62,9 @@ type subscription struct {
 	beats      map[string]struct{}  // names whose TTL started again
 	trial      *trial               // nil for none
 	pardoned   []*xds.Resource      // those of a trial that failed, to be put back
-	denied     []string             // names beyond a limit, to be answered as such
+	// surplus are names beyond the limit that are to be looked at; waiting are those that wait
+	// for a place. See refuseSurplus.
+	surplus, waiting map[string]struct{}
 
 	// What the client was sent and has not answered, oldest first.
 	flights  []flight

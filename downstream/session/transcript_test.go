@@ -40,7 +40,7 @@ import (
 //	doubt T NAME    a client of this kind may hold the name without telling
 //	after D         time passes
 //	upstream up     an upstream answers, or (down) none does any more
-//	limit N         from now on the client may subscribe to N names
+//	limit N         from now on the client may subscribe to N names of a type
 //	wants T         says what the client is subscribed to
 //	progress T      says up to which update it has answered
 //
@@ -70,7 +70,7 @@ type talk struct {
 	now     time.Time
 	streams int
 	envoy   bool
-	limit   int // of names; 0 for none
+	limit   int // of names of a type; -1 for none
 	// The client: its subscription, what it was sent, and what it holds.
 	types map[string]*clientType
 	// got is what the current command brought about.
@@ -87,7 +87,7 @@ type clientType struct {
 }
 
 func newTalk(form xds.Form) *talk {
-	tk := &talk{form: form, state: newFakeState(), now: time.Unix(1e9, 0), types: make(map[string]*clientType), envoy: true}
+	tk := &talk{form: form, state: newFakeState(), now: time.Unix(1e9, 0), types: make(map[string]*clientType), envoy: true, limit: -1}
 	tk.state.now = tk.now
 	tk.open()
 	return tk
@@ -322,7 +322,7 @@ func (tk *talk) raw(typeURL string, args []string) error {
 
 // request feeds a request to the machine and notes what it found out.
 func (tk *talk) request(req *Request) {
-	if tk.limit > 0 {
+	if tk.limit >= 0 {
 		if left := tk.machine.Limit(req, tk.limit); left.Any() {
 			tk.got = append(tk.got, fmt.Sprintf("left out %d", left.Invalid+left.Surplus))
 		}

@@ -322,7 +322,17 @@ func (c *Cache) Apply(u xds.Update, verdict func(error)) {
 			refused = reason
 		}
 	}
-	for _, name := range c.doubt(t, c.removals(t, u), held, u.RequestedAt, len(u.Resources) > 0) {
+	removed := c.removals(t, u)
+	if c.guards() {
+		replaced := c.replaced(t, removed, u.Resources)
+		for name := range replaced {
+			c.remove(t, name, ch)
+			held--
+		}
+		removed = slices.DeleteFunc(removed, func(name string) bool { _, gone := replaced[name]; return gone })
+		removed = c.doubt(t, removed, held, u.RequestedAt, len(u.Resources) > 0)
+	}
+	for _, name := range removed {
 		c.remove(t, name, ch)
 	}
 	if u.Complete {

@@ -91,6 +91,37 @@ func (c *Cache) removals(t *table, u xds.Update) []string {
 	return names
 }
 
+// replaced returns which of the names that go, or whose removal is held back, have lost their place
+// to a resource that was put: a listener whose address another has now, a scope whose key. Beside
+// that they cannot stay, since Envoy would refuse it, so that it is no accident that they go.
+func (c *Cache) replaced(t *table, removed []string, put []*xds.Resource) map[string]struct{} {
+	if len(removed)+len(t.withheld) == 0 {
+		return nil
+	}
+	taken := make(map[string]struct{})
+	for _, r := range put {
+		for _, place := range xds.Places(r) {
+			taken[place] = struct{}{}
+		}
+	}
+	if len(taken) == 0 {
+		return nil
+	}
+	replaced := make(map[string]struct{})
+	look := func(name string) {
+		if e := t.entries[name]; e != nil && slices.ContainsFunc(xds.Places(e.res), func(place string) bool { _, ok := taken[place]; return ok }) {
+			replaced[name] = struct{}{}
+		}
+	}
+	for _, name := range removed {
+		look(name)
+	}
+	for name := range t.withheld {
+		look(name)
+	}
+	return replaced
+}
+
 // guards reports whether removals may have to wait.
 func (c *Cache) guards() bool { return c.cfg.Guard.MaxRemovalPercent > 0 || c.accident != nil }
 

@@ -2,11 +2,13 @@ package cache
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
 // askedNow applies an answer of a stream that is opened now.
@@ -63,6 +65,43 @@ func TestRemovalsThatLookLikeAnAccidentAreHeldBack(t *testing.T) {
 			})
 		})
 	}
+}
+
+// listenerAt is a listener, as name@version, of a port.
+func listenerAt(nameVersion string, port uint32) *xds.Resource {
+	r := res(xds.ListenerType, nameVersion)
+	r.Body = xdstest.Pack(xdstest.Listener(r.Name, port, "route"))
+	return r
+}
+
+// design.md I10: Envoy refuses a second listener of an address, so that one whose address another
+// has now is not held back. Ten are renamed at once, and one while others are held back.
+func TestWhatIsReplacedInItsPlaceIsNotHeldBack(t *testing.T) {
+	running(t, Config{Guard: Guard{MaxRemovalPercent: 50}}, func(t *testing.T, c *Cache) {
+		push := func(first uint32, prefix string, n int) {
+			list := make([]*xds.Resource, n)
+			for i := range list {
+				list[i] = listenerAt(fmt.Sprintf("%s%d@1", prefix, i), first+uint32(i))
+			}
+			apply(c, xds.Update{Type: xds.ListenerType, Resources: list, Complete: true}).want(t, "ack")
+		}
+		push(1000, "blue", 10)
+		push(1000, "green", 10)
+		withheldOf(t, c, xds.ListenerType, 0)
+		if held := c.Resources(xds.ListenerType); len(held) != 10 || held[0].Name != "green0" {
+			t.Errorf("%d listeners are held, the first is %s", len(held), held[0].Name)
+		}
+		push(0, "", 0)
+		withheldOf(t, c, xds.ListenerType, 10)
+		push(1003, "yellow", 2)
+		withheldOf(t, c, xds.ListenerType, 8)
+		push(1000, "yellow", 10)
+		withheldOf(t, c, xds.ListenerType, 0)
+		pass(time.Minute)
+		if held := c.Resources(xds.ListenerType); len(held) != 10 {
+			t.Errorf("%d listeners are held", len(held))
+		}
+	})
 }
 
 // A listener goes at once: it may have the address of the one that replaces it. What a

@@ -43,7 +43,8 @@ type Feed interface {
 	// Held lists what is held and still subscribed of a type, with the version
 	// that this source issued for it, "" where it issued none (design.md I2).
 	Held(source, typeURL string) map[string]string
-	// Nacked lists what this source gave of a type, and is held, and clients refused.
+	// Nacked lists what this source is to be asked for again: what it gave of a type, and is
+	// held, and clients NACKed; xds.Wildcard if an update was refused as a whole.
 	Nacked(source, typeURL string) []string
 	// Body returns what is held of a type under a name, whoever sent it; nil for nothing. It
 	// is called with each resource that comes, to share the body with what came before.

@@ -178,6 +178,9 @@ type table struct {
 	// answered: a source said something of the type. sealed: what was restored is
 	// not served yet; restoredKnown: nor that something was known of the wildcard.
 	answered, sealed, restoredKnown bool
+	// refused is the source of an update for which there was no room, until it is asked anew:
+	// a Delta server says nothing of it again by itself. nowhere for none.
+	refused sourceID
 	// updates counts the updates that were applied, for entry.update.
 	updates uint32
 }
@@ -297,7 +300,7 @@ func (c *Cache) Apply(u xds.Update, verdict func(error)) {
 	}
 	t.updated = time.Now()
 	if err := c.room(t, u); err != nil {
-		t.errors[""] = err
+		t.errors[""], t.refused = err, c.sources.id(u.Source)
 		c.mu.Unlock()
 		if verdict != nil {
 			verdict(err)
@@ -305,7 +308,9 @@ func (c *Cache) Apply(u xds.Update, verdict func(error)) {
 		return
 	}
 	t.answered = true
-	delete(t.errors, "") // what was wrong with an answer before
+	if t.refused == nowhere {
+		delete(t.errors, "") // what was wrong with an answer before
+	}
 	c.release1(t)
 	c.revision++
 	ch := newChanges(t)
@@ -592,8 +597,13 @@ func (c *Cache) put(t *table, from origin, r *xds.Resource, ch *changes) (reason
 		c.replaceSame(e, r, ch)
 	} else {
 		old := e.res
+		if old != nil && e.blamed() {
+			defer c.retrySuspects(t, ch)
+		}
 		if f, ok := t.former[r.Name]; ok {
-			e.stable = f.res
+			if xds.Info(t.url).FallBack {
+				e.stable = f.res
+			}
 			delete(t.former, r.Name)
 		}
 		e.replace(r)
@@ -706,8 +716,14 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 	if e := t.entries[name]; e != nil {
 		was = e.res
 		ch.add(name, was)
-		if e.stable != nil {
+		if e.blamed() {
+			defer c.retrySuspects(t, ch)
+		}
+		switch {
+		case e.stable != nil:
 			c.retire(t, name, e.stable, time.Now())
+		case t.url == xds.EndpointType && c.cfg.Crashes && e.acked != nil:
+			c.retire(t, name, e.acked, time.Now()) // their cluster may be served again
 		}
 		c.drop(t, name)
 		c.changedSuspect(t, name)
@@ -779,6 +795,10 @@ func (c *Cache) Held(source, typeURL string) map[string]string {
 	}
 	all := c.wants(t, xds.Wildcard)
 	from := c.sources.id(source)
+	if t.refused == from && from != nowhere {
+		t.refused = nowhere // it is told what is held, and sends the rest
+		delete(t.errors, "")
+	}
 	held := make(map[string]string)
 	for name, e := range t.entries {
 		if e.local() || !all && !c.wantsResource(t, name, e.res) {
@@ -792,16 +812,23 @@ func (c *Cache) Held(source, typeURL string) map[string]string {
 	return held
 }
 
-// Nacked lists what a source gave of a type, and is held, and clients refused, in
-// alphabetical order.
+// Nacked lists what a source is to be asked for again, in alphabetical order: what it gave of a
+// type, and is held, and clients NACKed; or xds.Wildcard, if an update of it was refused as a
+// whole, so that it is not known what else there is.
 func (c *Cache) Nacked(source, typeURL string) (names []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.tables[typeURL]
-	if t == nil || t.nacks == 0 {
+	if t == nil {
 		return nil
 	}
 	from := c.sources.id(source)
+	if from != nowhere && t.refused == from {
+		return []string{xds.Wildcard}
+	}
+	if t.nacks == 0 {
+		return nil
+	}
 	for name, e := range t.entries {
 		if e.status == xds.Nacked && e.source == from {
 			names = append(names, name)

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -160,6 +161,7 @@ func (c *Cache) Crashed(started time.Time) (suspects []Fact) {
 	if len(versions) == 0 || !c.somethingStable() {
 		return nil
 	}
+	c.addDependents(versions)
 	c.crashes = nil
 	if c.fallback == nil {
 		c.fallback = &fallback{since: now, suspects: make(map[key]string)}
@@ -175,6 +177,61 @@ func (c *Cache) Crashed(started time.Time) (suspects []Fact) {
 	c.serveAgain(versions)
 	c.poke()
 	return suspects
+}
+
+// addDependents adds to suspects what has to go back with them, so that what is served fits
+// together. An Envoy that crashes at once has not asked for everything that changed with what
+// it crashes of:
+//
+//   - what leads to a cluster that is held back and has no stable version (a route that was
+//     changed in the same breath), if it has a stable version itself;
+//   - clusters that were removed and to which a stable version leads, and
+//   - their endpoints.
+func (c *Cache) addDependents(suspects map[key]string) {
+	held := func(typeURL, name string) bool {
+		_, is := suspects[key{typeURL, name}]
+		return is || c.holdsBack(c.table(typeURL), name)
+	}
+	clusters, endpoints := c.table(xds.ClusterType), c.table(xds.EndpointType)
+	withdrawn := func(cluster string) bool {
+		e := clusters.entries[cluster]
+		return e != nil && e.stable == nil && held(xds.ClusterType, cluster)
+	}
+	for _, typeURL := range xds.TypesWhere(func(info *xds.TypeInfo) bool { return info.LeadsToClusters }) {
+		for name, e := range c.table(typeURL).entries {
+			if e.stable == nil || e.stable.Version == e.res.Version || held(typeURL, name) {
+				continue
+			}
+			leads := false
+			xds.LeadsToClusters(e.res, func(cluster string) { leads = leads || withdrawn(cluster) })
+			if leads {
+				suspects[key{typeURL, name}] = e.res.Version
+			}
+		}
+	}
+	// absent adds what was removed and is needed by something that is served in its stable version.
+	absent := func(t *table, name string) {
+		if t.entries[name] == nil && t.former[name].res != nil && !held(t.url, name) {
+			suspects[key{t.url, name}] = ""
+		}
+	}
+	stable := func(k key) *xds.Resource {
+		t := c.table(k.typeURL)
+		if e := t.entries[k.name]; e != nil {
+			return e.stable
+		}
+		return t.former[k.name].res
+	}
+	for k := range maps.Clone(suspects) {
+		if r := stable(k); r != nil {
+			xds.LeadsToClusters(r, func(cluster string) { absent(clusters, cluster) })
+		}
+	}
+	for k := range maps.Clone(suspects) {
+		if r := stable(k); r != nil && r.EDSName != "" {
+			absent(endpoints, r.EDSName)
+		}
+	}
 }
 
 // somethingStable reports whether a client ever lived with a listener or a cluster:

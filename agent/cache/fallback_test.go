@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
 // crashed is an Envoy that is started, does something, and crashes within seconds.
@@ -269,5 +270,66 @@ func TestWhatACrashedEnvoyHadIsWhatItWasSent(t *testing.T) {
 		}
 		serves(t, c, xds.ClusterType, "a", "1")
 		serves(t, c, xds.ClusterType, "b", "2")
+	})
+}
+
+// routeTo is a route, as name@version, that leads to a cluster.
+func routeTo(nameVersion, cluster string) *xds.Resource {
+	r := res(xds.RouteType, nameVersion)
+	r.Body = xdstest.Pack(xdstest.Route(r.Name, cluster))
+	return r
+}
+
+// A cluster is renamed with its endpoints and the route to it, and an Envoy crashes of a listener
+// that came with that before it asks for the route. What is served then fits together: the route
+// goes back with the new cluster, and the old cluster with its endpoints comes back with the route.
+func TestWhatIsHeldBackTakesAlongWhatDependsOnIt(t *testing.T) {
+	running(t, Config{Crashes: true}, func(t *testing.T, c *Cache) {
+		w := watch(c, "x", xds.ClusterType, "*")
+		subscribe(w, xds.ListenerType, "*")
+		subscribe(w, xds.RouteType, "r", "other")
+		subscribe(w, xds.EndpointType, "old")
+		clusters := func(names ...string) []*xds.Resource {
+			list := resources(xds.ClusterType, names)
+			for _, r := range list {
+				r.EDSName = r.Name
+			}
+			return list
+		}
+		routes := func(version, to string) []*xds.Resource {
+			return []*xds.Resource{routeTo("r@"+version, to), routeTo("other@"+version, "kept")}
+		}
+		apply(c, xds.Update{Type: xds.ClusterType, Resources: clusters("old@1", "kept@1"), Complete: true})
+		put(c, xds.EndpointType, "old@1", "kept@1")
+		complete(c, xds.ListenerType, "l@1")
+		apply(c, xds.Update{Type: xds.RouteType, Resources: routes("1", "old")})
+		accept(w, xds.ClusterType, "old@1", "kept@1")
+		accept(w, xds.EndpointType, "old@1")
+		accept(w, xds.ListenerType, "l@1")
+		w.Ack(xds.RouteType, routes("1", "old"), nil)
+		pass(StableAfter)
+		apply(c, xds.Update{Type: xds.ClusterType, Resources: clusters("new@1", "kept@1"), Complete: true})
+		put(c, xds.EndpointType, "new@1")
+		apply(c, xds.Update{Type: xds.EndpointType, Removed: []string{"old"}})
+		complete(c, xds.ListenerType, "l@1", "deadly@1")
+		apply(c, xds.Update{Type: xds.RouteType, Resources: routes("2", "new")})
+		w.Close(nil)
+		for range 3 {
+			crashed(c, func(w *Watch) {
+				accept(w, xds.ClusterType, "new@1", "kept@1")
+				accept(w, xds.ListenerType, "deadly@1")
+			})
+		}
+		suspected(t, c, "CDS new", "CDS old", "EDS old", "LDS deadly", "RDS r")
+		serves(t, c, xds.RouteType, "r", "1")
+		serves(t, c, xds.RouteType, "other", "2")
+		serves(t, c, xds.ClusterType, "old", "1")
+		serves(t, c, xds.ClusterType, "new", "")
+		serves(t, c, xds.EndpointType, "old", "1")
+		put(c, xds.EndpointType, "old@2")
+		serves(t, c, xds.EndpointType, "old", "2")
+		c.Resume()
+		serves(t, c, xds.RouteType, "r", "2")
+		serves(t, c, xds.ClusterType, "new", "1")
 	})
 }

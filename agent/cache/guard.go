@@ -353,23 +353,20 @@ func (c *Cache) confirm(now time.Time) (next time.Time) {
 	return next
 }
 
-// confirmAbsent removes what is held back of a type, since a source that was asked again
-// has told all it has, and did not put it.
+// confirmAbsent confirms the removals of a type that are held back, since a source that was asked
+// again counts as having told all it has, and did not put them. A Delta source says so by being
+// quiet only, and may have more to tell: they have removalGrace to be put again.
 func (c *Cache) confirmAbsent(t *table, asked time.Time) {
 	if !xds.Info(t.url).GuardRemovals || !c.askedAgain(asked) {
 		return
 	}
-	ch := newChanges(t)
 	for name, until := range t.withheld {
 		if until.IsZero() {
 			c.accident.confirmed++
-			c.remove(t, name, ch)
+			c.withhold(t, name, time.Now().Add(removalGrace))
 		}
 	}
-	if len(ch.names) > 0 {
-		c.revision++
-		c.notify(ch)
-	}
+	c.poke()
 	c.endAccident(time.Now())
 }
 

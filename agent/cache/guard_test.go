@@ -191,6 +191,9 @@ func TestWhatIsHeldBackGoesWhenASourceIsAskedAgainAndConfirmsIt(t *testing.T) {
 			if delta {
 				holds(t, c, xds.ClusterType, "a@1", "b@1") // nothing was said of a yet
 				c.Synced("one", xds.ClusterType, time.Now())
+				pass(removalGrace - time.Second)
+				holds(t, c, xds.ClusterType, "a@1", "b@1") // there may be more to come
+				pass(time.Second)
 			}
 			holds(t, c, xds.ClusterType, "b@1")
 			wantChanged(t, w, "CDS a")
@@ -199,6 +202,22 @@ func TestWhatIsHeldBackGoesWhenASourceIsAskedAgainAndConfirmsIt(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A Delta control plane that tells what it has in parts counts as having told all when it pauses.
+func TestWhatADeltaSourceSaysAfterAPauseIsNotRemoved(t *testing.T) {
+	running(t, Config{Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}}, func(t *testing.T, c *Cache) {
+		watch(c, "x", xds.ClusterType, "*")
+		complete(c, xds.ClusterType, "a@1", "b@1")
+		apply(c, xds.Update{Type: xds.ClusterType, Removed: []string{"a", "b"}})
+		pass(time.Minute)
+		askedNow(c, xds.Update{Type: xds.ClusterType, Resources: resources(xds.ClusterType, []string{"a@1"})})
+		c.Synced("one", xds.ClusterType, time.Now())
+		pass(removalGrace - time.Second)
+		put(c, xds.ClusterType, "b@1")
+		pass(time.Minute)
+		holds(t, c, xds.ClusterType, "a@1", "b@1")
+	})
 }
 
 // What is removed while listeners or clusters are held back is held back with them, and so

@@ -62,8 +62,12 @@ func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
 	if c.journal != nil {
 		c.journal.facts[f] = value
 	}
-	if f.Kind == FallbackFact || f.Kind == SuspectFact {
+	switch f.Kind {
+	case FallbackFact, SuspectFact:
 		c.restoreSuspect(f, value, now)
+		return
+	case AccidentFact:
+		c.restoreAccident(value, now)
 		return
 	}
 	t := c.table(f.Type)
@@ -88,8 +92,6 @@ func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
 		} else {
 			c.logFact(WithheldFact, t.url, f.Name) // a source has put it since
 		}
-	case AccidentFact:
-		c.restoreAccident(value, now)
 	}
 }
 
@@ -112,7 +114,7 @@ func (c *Cache) restore(s Saved, now time.Time) {
 			}
 			c.log(t, s.Name)
 		}
-		if e == nil && s.Content == nil && s.Previous != nil && !local && xds.Info(t.url).FallBack {
+		if e == nil && s.Content == nil && s.Previous != nil && !local {
 			c.retire(t, s.Name, s.Previous, now)
 		}
 		return

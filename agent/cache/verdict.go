@@ -134,7 +134,9 @@ func (w *Watch) Nack(typeURL string, revision uint64, reason string, rejected *x
 	}
 	if rejected != nil {
 		w.doubt(t, rejected.Name)
-		c.nack(t, rejected, reason)
+		ch := newChanges(t)
+		c.nack(t, rejected, reason, ch)
+		c.notify(ch)
 	}
 	var settled []func()
 	if revision > 0 {
@@ -155,7 +157,7 @@ func (w *Watch) doubt(t *table, name string) {
 	}
 }
 
-func (c *Cache) nack(t *table, r *xds.Resource, reason string) {
+func (c *Cache) nack(t *table, r *xds.Resource, reason string, ch *changes) {
 	e := t.entries[r.Name]
 	if e == nil || e.acked != nil && e.acked.Version == r.Version {
 		return // gone, or accepted by another client
@@ -176,5 +178,25 @@ func (c *Cache) nack(t *table, r *xds.Resource, reason string) {
 		e.status = xds.Nacked
 		t.nacks++
 		c.log(t, r.Name)
+		c.retrySuspects(t, ch)
 	}
 }
+
+// retrySuspects lets clients try the suspects of a full-state type once more: one of those that
+// were NACKed together is known to be the cause now, or is not there any more as it was. Else,
+// where a set is complete and none can be sent alone, a suspect would stay one, and new clients
+// would be given what was before it, however long the cause is gone.
+func (c *Cache) retrySuspects(t *table, ch *changes) {
+	if !xds.FullState(t.url) {
+		return
+	}
+	for name, e := range t.entries {
+		if e.status == xds.Suspect {
+			e.status = xds.Pending
+			ch.add(name, e.res)
+		}
+	}
+}
+
+// blamed reports whether clients NACKed what is held, alone or together with others.
+func (e *entry) blamed() bool { return e.status == xds.Suspect || e.status == xds.Nacked }

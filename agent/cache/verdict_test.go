@@ -2,6 +2,7 @@ package cache
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -176,6 +177,56 @@ func TestSuspectsAreNotRejected(t *testing.T) {
 	standing(t, c, xds.ClusterType, "y", xds.Pending, "") // newer than what was refused
 	standing(t, c, xds.ClusterType, "z", xds.Acked, "1")
 	put(c, xds.ClusterType, "x@1").want(t, "ack") // unchanged, and not known to be bad
+}
+
+// design.md I7: once the cause of a NACK is known, or gone, the others that were NACKed with it are
+// tried again. In a complete set none can be sent alone, and they would stay suspects.
+func TestSuspectsAreTriedAgainWhenTheCauseIsKnownOrGone(t *testing.T) {
+	for name, ends := range map[string]func(c *Cache, w *Watch){
+		"known":   func(c *Cache, w *Watch) { w.Nack(xds.ListenerType, 0, "bad", res(xds.ListenerType, "bad@1"), nil) },
+		"changed": func(c *Cache, _ *Watch) { put(c, xds.ListenerType, "bad@2") },
+		"removed": func(c *Cache, _ *Watch) { apply(c, xds.Update{Type: xds.ListenerType, Removed: []string{"bad"}}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := New(Config{})
+			w := watch(c, "x", xds.ListenerType, "*")
+			complete(c, xds.ListenerType, "good@1")
+			accept(w, xds.ListenerType, "good@1")
+			complete(c, xds.ListenerType, "good@2", "bad@1")
+			w.Nack(xds.ListenerType, c.revision, "bad", nil, []*xds.Resource{res(xds.ListenerType, "good@2"), res(xds.ListenerType, "bad@1")})
+			standing(t, c, xds.ListenerType, "good", xds.Suspect, "1")
+			changed(w)
+			ends(c, w)
+			standing(t, c, xds.ListenerType, "good", xds.Pending, "1")
+			if got := changed(w); !slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, "good") }) {
+				t.Errorf("clients are told of %q", got)
+			}
+		})
+	}
+}
+
+// A Delta server says nothing again of an update for which there was no room: it is asked anew, and
+// until then the error stays.
+func TestASourceIsAskedAgainForAnUpdateThatDidNotFit(t *testing.T) {
+	c := New(Config{MaxResources: 2})
+	watch(c, "x", xds.ClusterType, "*")
+	put(c, xds.ClusterType, "a@1", "b@1")
+	apply(c, xds.Update{Source: "one", Type: xds.ClusterType, Resources: resources(xds.ClusterType, []string{"c@1", "d@1"}), Removed: []string{"a"}})
+	put(c, xds.ClusterType, "b@2")
+	if got := c.Nacked("one", xds.ClusterType); !slices.Equal(got, []string{xds.Wildcard}) {
+		t.Errorf("to be asked for again: %q", got)
+	}
+	if got := c.Nacked("two", xds.ClusterType); len(got) > 0 {
+		t.Errorf("another source is to be asked for %q", got)
+	}
+	problem := func() error { return c.tables[xds.ClusterType].errors[""] }
+	if problem() == nil {
+		t.Error("nothing is said of it any more")
+	}
+	held(t, c, "one", xds.ClusterType, map[string]string{"a": "u1", "b": "u2"})
+	if got := c.Nacked("one", xds.ClusterType); len(got) > 0 || problem() != nil {
+		t.Errorf("after it was told what is held: %q, %v", got, problem())
+	}
 }
 
 func TestTheMemoryOfRefusedContentsIsBounded(t *testing.T) {

@@ -46,6 +46,7 @@ var (
 
 	references = map[string]*reference{
 		RouteType:       routeConfiguration,
+		ScopedRouteType: {fields: map[protowire.Number]*reference{5: routeConfiguration}},
 		VirtualHostType: virtualHost,
 		ListenerType:    {fields: map[protowire.Number]*reference{3: filterChain, 25: filterChain}},
 	}

@@ -190,3 +190,23 @@ func TestAFileThatBecameEmptyRemovesNothing(t *testing.T) {
 	w.writeMesh()
 	w.anotherEnvoy()
 }
+
+// Envoy refuses a second listener of an address: under a guard, a listener that is replaced by one
+// of another name on its port was held back beside that, and after the time to confirm the removal
+// neither was there. An Envoy that starts afterwards gets the new one too.
+func TestAListenerThatIsRenamedUnderAGuardServes(t *testing.T) {
+	inAllForms(t, func(w *world) {
+		w.start("--max-removal-percent", "50", "--removal-confirm-after", "1s")
+		w.cp.Hold()
+		w.cp.Remove(xds.ListenerType, "ingress")
+		w.cp.Set(xdstest.Listener("green", uint32(w.port), "green"), xdstest.Route("green", "c2"))
+		w.cp.Release()
+		w.serves("v2")
+		w.stat("listener_manager.lds.update_rejected", 0)
+		time.Sleep(2 * time.Second) // longer than until what is held back would be confirmed
+		w.serves("v2")
+		w.envoy.Kill()
+		w.envoy = w.startEnvoy()
+		w.serves("v2")
+	})
+}

@@ -125,3 +125,23 @@ func TestOneBadListenerOfFiveDoesNotTakeTheOthersBack(t *testing.T) {
 		})
 	}
 }
+
+// A listener changes together with a bad one while the agent is away, so that Envoy NACKs both in one
+// set of a stream that goes on with what it had. When the cause is known the other is good again: an
+// Envoy that starts anew is given the change, and not what was before it.
+func TestAChangeBesideABadListenerReachesAFreshEnvoy(t *testing.T) {
+	w := newWorld(t, xdstest.SotW, xdstest.SotW)
+	w.start("--state-dir", w.path("state"))
+	w.saved()
+	w.agent.Kill()
+	w.cp.Set(xdstest.Route("other", "c2"), xdstest.Listener("ingress", uint32(w.port), "other"), xdstest.BadListener("bad"))
+	w.runAgent()
+	w.serves("v2")
+	w.agent.Kill()
+	w.runAgent()
+	w.standings("two are suspects", func(counts map[string]int) bool { return counts["suspect"] == 2 })
+	w.envoy.Kill()
+	w.envoy = w.startEnvoy()
+	w.serves("v2")
+	w.standings("the cause is found", func(counts map[string]int) bool { return counts["rejected"] == 1 && counts["suspect"] == 0 })
+}

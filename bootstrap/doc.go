@@ -2,7 +2,7 @@
 // configuration from the agent, and reads a node identity back out of any Envoy bootstrap.
 //
 // Build makes a bootstrap of a Config, Identity the node in it of what is known of a pod; Complete and Apply bring in
-// templates and overlays; Check and CheckWithEnvoy judge the result, Diff compares it, Encode and Write put it on disk.
+// templates and overlays; Check and CheckWithEnvoy judge the result; Encode and Write put it on disk.
 //
 // It promises that equal configurations give equal bytes, that what Build returns passes Envoy's own field rules, and
 // that text from outside (a node id, metadata, the name of a stat) stays the string that it was: nothing is assembled from

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/aymanbagabas/go-udiff"
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 )
@@ -97,7 +98,7 @@ func FuzzBuild(f *testing.F) {
 		for _, format := range formats {
 			text := mustEncode(t, built, format)
 			if got := tree(t, decode(t, text, format)); !same(got, want) {
-				t.Errorf("%s, field %d, %q:\n%s", format, n, s, Diff("want", "got", pretty(want), pretty(got)))
+				t.Errorf("%s, field %d, %q:\n%s", format, n, s, udiff.Unified("want", "got", pretty(want), pretty(got)))
 			}
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aymanbagabas/go-udiff"
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	"google.golang.org/protobuf/proto"
 )
@@ -189,7 +190,7 @@ func TestEveryBootstrapIsItsGoldenFile(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !bytes.Equal(got, want) {
-				t.Errorf("after looking at it, accept it with go test ./bootstrap -update\n%s", Diff(golden, "built", string(want), string(got)))
+				t.Errorf("after looking at it, accept it with go test ./bootstrap -update\n%s", udiff.Unified(golden, "built", string(want), string(got)))
 			}
 			if back := decode(t, got, YAML); !proto.Equal(back, b) {
 				t.Errorf("the text means something else than what was built:\n%v\n%v", back, b)
@@ -214,7 +215,7 @@ func TestEveryPartOfABootstrapIsTheSameAgain(t *testing.T) {
 			first := mustEncode(t, mustBuild(t, cfg), YAML)
 			for range 20 {
 				if next := mustEncode(t, mustBuild(t, goldenConfigs(t)[name]), YAML); !slices.Equal(first, next) {
-					t.Fatal(Diff("first", "next", string(first), string(next)))
+					t.Fatal(udiff.Unified("first", "next", string(first), string(next)))
 				}
 			}
 		})

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/aymanbagabas/go-udiff"
+
 	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/internal/envoytest"
 )
@@ -110,6 +112,33 @@ func TestABootstrapIsPrintedComparedAndWritten(t *testing.T) {
 	}
 	if after := bootstrapped(t, nil, "--diff", "--out", out); after.code != 0 {
 		t.Errorf("comparing has changed the file: %+v", after)
+	}
+}
+
+func TestADiffShowsWhatWouldChangeWithThreeLinesAround(t *testing.T) {
+	text := bootstrapped(t, nil, "--print").out
+	for _, tc := range []struct{ name, before, want string }{
+		{"a line that was changed by hand", strings.Replace(text, "  id: \"i\"\n", "  id: \"mine\"\n", 1),
+			"-  id: \"mine\"\n+  id: \"i\"\n"},
+		{"a line that was added by hand", strings.Replace(text, "  id: \"i\"\n", "  # mine\n  id: \"i\"\n", 1),
+			"-  # mine\n   id: \"i\"\n"},
+		{"no line break at the end", strings.TrimSuffix(text, "\n"), "\n\\ No newline at end of file\n+"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			out := filepath.Join(t.TempDir(), "envoy.yaml")
+			if err := os.WriteFile(out, []byte(tc.before), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			got := bootstrapped(t, nil, "--diff", "--out", out)
+			if got.code != 1 || !strings.HasPrefix(got.out, "--- "+out+"\n+++ "+out+"\n@@ -") || !strings.Contains(got.out, tc.want) {
+				t.Errorf("%+v", got)
+			}
+			_, hunk, _ := strings.Cut(got.out, " @@\n")
+			before, _, _ := strings.Cut(hunk, "\n-")
+			if strings.Count("\n"+before, "\n ") != 3 || strings.Contains(hunk, "\n@@") {
+				t.Errorf("it is not one hunk that begins with three lines of context:\n%s", got.out)
+			}
+		})
 	}
 }
 
@@ -278,7 +307,7 @@ func TestDefaultsOfBootstrapAreThoseOfThePackage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text, err := bootstrap.Encode(made, bootstrap.YAML); err != nil || string(text) != got.out {
-		t.Errorf("%v\n%s", err, bootstrap.Diff("package", "command", string(text), got.out))
+		t.Errorf("%v\n%s", err, udiff.Unified("package", "command", string(text), got.out))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
+	"github.com/aymanbagabas/go-udiff"
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 
 	"github.com/holdfast-xds/holdfast/bootstrap"
@@ -111,7 +112,7 @@ func (f *bootstrapFlags) showDiff(c *command, text string) error {
 	case err != nil:
 		return failed(fmt.Errorf("--diff: %w", err))
 	}
-	diff := bootstrap.Diff(name, f.out, string(before), text)
+	diff := udiff.Unified(name, f.out, string(before), text)
 	if diff == "" {
 		return nil
 	}

@@ -325,7 +325,7 @@ func TestWhatIsWrongWithSettingsIsSaid(t *testing.T) {
 		{"an alias without a source", "secret-alias: {a: b}", nil, up, "--secret-alias has no meaning without --ca or --secret-dir"},
 		{"an alias of nothing", "secret-alias: ['a=']", nil, up, "want NAME=SECRET, neither of them empty"},
 		{"an alias twice", "", nil, and("--secret-alias", "a=b", "--secret-alias", "a=c"), `"a" is given twice`},
-		{"no SPIFFE ID", "", nil, and("--ca", "dev", "--identity", "spiffe://TD/a"), `"spiffe://TD/a" is no SPIFFE ID: a trust domain has lower case`},
+		{"no SPIFFE ID", "", nil, and("--ca", "dev", "--identity", "spiffe://TD/a"), `"spiffe://TD/a" is no SPIFFE ID (spiffe://TRUST-DOMAIN/PATH): trust domain characters are limited to lowercase`},
 		{"an unknown word of an identity", "identity: ['spiffe://td/a uri=x']", nil, and("--ca", "dev"), `identity: "uri=x": want a SPIFFE ID, and after it dns=NAME, ip=ADDR or secret=NAME`},
 		{"no DNS name", "", nil, and("--ca", "dev", "--identity", "dns=a..b"), `"a..b" is no DNS name`},
 		{"no IP address", "", nil, and("--ca", "dev", "--identity", "ip=a"), `"a" is no IP address`},

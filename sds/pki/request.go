@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 // Names are the subject alternative names of a certificate.
@@ -72,29 +74,27 @@ func dnsName(name string) bool {
 // SPIFFE is the scheme of SPIFFE IDs.
 const SPIFFE = "spiffe://"
 
-// TrustDomain returns that of a SPIFFE ID, or of the ID of a trust domain itself:
-// spiffe://DOMAIN. It fails where the text is not what the SPIFFE ID
-// specification, section 2, allows.
+// The greatest lengths in bytes of a SPIFFE ID (SPIFFE ID specification, 2.3) and of a trust
+// domain (2.1). The library has none.
+const (
+	maxID          = 2048
+	maxTrustDomain = 255
+)
+
+// TrustDomain returns the trust domain of a SPIFFE ID, which may be that of a trust domain
+// itself: spiffe://DOMAIN. It fails where the text is not what the SPIFFE ID specification,
+// section 2, allows.
 func TrustDomain(id string) (string, error) {
-	rest, ok := strings.CutPrefix(id, SPIFFE)
-	if !ok {
-		return "", fmt.Errorf("%q is no SPIFFE ID: want spiffe://TRUST-DOMAIN/PATH", id)
+	if len(id) > maxID {
+		return "", fmt.Errorf("a SPIFFE ID of %d bytes: want %d or fewer", len(id), maxID)
 	}
-	if len(id) > 2048 {
-		return "", fmt.Errorf("a SPIFFE ID of %d bytes: want 2048 or fewer", len(id))
+	parsed, err := spiffeid.FromString(id)
+	if err != nil {
+		return "", fmt.Errorf("%q is no SPIFFE ID (spiffe://TRUST-DOMAIN/PATH): %w", id, err)
 	}
-	domain, path, hasPath := strings.Cut(rest, "/")
-	if domain == "" || len(domain) > 255 || strings.Trim(domain, "abcdefghijklmnopqrstuvwxyz0123456789-._") != "" {
-		return "", fmt.Errorf("%q is no SPIFFE ID: a trust domain has lower case letters, digits, '.', '-' and '_' only", id)
-	}
-	if !hasPath {
-		return domain, nil
-	}
-	for segment := range strings.SplitSeq(path, "/") {
-		if segment == "" || segment == "." || segment == ".." ||
-			strings.Trim(segment, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._") != "" {
-			return "", fmt.Errorf("%q is no SPIFFE ID: a segment of its path is empty, or '.' or '..', or has another character than letters, digits, '.', '-' and '_'", id)
-		}
+	domain := parsed.TrustDomain().Name()
+	if len(domain) > maxTrustDomain {
+		return "", fmt.Errorf("%q is no SPIFFE ID: its trust domain has %d bytes: want %d or fewer", id, len(domain), maxTrustDomain)
 	}
 	return domain, nil
 }
@@ -177,16 +177,13 @@ func (n Names) String() string {
 	return strings.Join(all, ", ")
 }
 
-// uris returns the URIs of a certificate with these names.
+// uris returns the URIs of a certificate with these names. It panics if the ID is one
+// that TrustDomain does not accept.
 func (n Names) uris() []*url.URL {
 	if n.ID == "" {
 		return nil
 	}
-	u, err := url.Parse(n.ID)
-	if err != nil {
-		panic("pki: a SPIFFE ID that is no URL") // TrustDomain admits no character that a URL does not
-	}
-	return []*url.URL{u}
+	return []*url.URL{spiffeid.RequireFromString(n.ID).URL()}
 }
 
 func (n Names) addresses() []net.IP {
@@ -197,7 +194,7 @@ func (n Names) addresses() []net.IP {
 	return out
 }
 
-// Request asks for a certificate.
+// Request asks for a certificate. The ID of its names must be one that TrustDomain accepts.
 type Request struct {
 	Key      crypto.Signer
 	Names    Names

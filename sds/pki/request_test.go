@@ -107,7 +107,12 @@ func TestNamesAreReadAndCompared(t *testing.T) {
 		{"the longest name", "", texts{long}, nil, long, ""},
 
 		{"none", "", nil, nil, "", "no name"},
-		{"no ID", "shop", nil, nil, "", "no SPIFFE ID"},
+		{"no ID", "shop", nil, nil, "", `"shop" is no SPIFFE ID (spiffe://TRUST-DOMAIN/PATH): scheme is missing`},
+		{"an ID with a character that a trust domain has not", "spiffe://TD/a", nil, nil, "", "trust domain characters are limited to lowercase letters"},
+		{"an ID with an empty segment", "spiffe://td//a", nil, nil, "", "path cannot contain empty segments"},
+		{"an ID with a slash at its end", "spiffe://td/", nil, nil, "", "path cannot have a trailing slash"},
+		{"too long an ID", "spiffe://td/" + strings.Repeat("p", 2048), nil, nil, "", "a SPIFFE ID of 2060 bytes: want 2048 or fewer"},
+		{"too long a trust domain", "spiffe://" + strings.Repeat("d", 256), nil, nil, "", "its trust domain has 256 bytes: want 255 or fewer"},
 		{"an empty DNS name", "", texts{""}, nil, "", `"" is no DNS name`},
 		{"a wildcard alone", "", texts{"*"}, nil, "", "no DNS name"},
 		{"a wildcard further down", "", texts{"a.*.shop"}, nil, "", "no DNS name"},

@@ -1,10 +1,10 @@
 package file
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -94,9 +94,6 @@ func parse(name string, data []byte, now time.Time) ([]entry, error) {
 		at.File = name
 		return nil, at
 	}
-	if len(sources) == 0 && blank(name, data) {
-		return nil, &ParseError{File: name, Err: errEmpty}
-	}
 	entries := make([]entry, 0, len(sources))
 	first := make(map[key]source, len(sources))
 	for _, s := range sources {
@@ -117,23 +114,6 @@ func parse(name string, data []byte, now time.Time) ([]entry, error) {
 // errEmpty is what is wrong with a file that holds nothing: most are what an editor, a shell
 // or a full disk left of one that was to be written.
 var errEmpty = errors.New("the file is empty, or holds comments only: delete it to remove its resources, or say that there are none, in YAML and JSON with an empty list of \"resources\"")
-
-// blank reports whether a file holds nothing but white space and comments. JSON has neither
-// comments nor a document of nothing.
-func blank(name string, data []byte) bool {
-	switch ext := strings.ToLower(filepath.Ext(name)); ext {
-	case ".pb", ".bin", ".binpb":
-		return len(data) == 0
-	case ".yaml", ".yml":
-		trees, err := yamlTrees(data)
-		return err == nil && len(trees) == 0
-	default:
-		return !slices.ContainsFunc(strings.Split(string(data), "\n"), func(line string) bool {
-			line = strings.TrimSpace(line)
-			return line != "" && line[0] != '#'
-		})
-	}
-}
 
 func (s source) where() string {
 	if s.line == 0 {
@@ -170,6 +150,9 @@ func resource(s source, now time.Time) (*xds.Resource, error) {
 // parseBinary reads a DiscoveryResponse in wire form. The bytes of its resources
 // stay as they are, so it can carry types that are not known here.
 func parseBinary(data []byte) ([]source, error) {
+	if len(data) == 0 {
+		return nil, errEmpty
+	}
 	var response discoveryv3.DiscoveryResponse
 	if err := proto.Unmarshal(data, &response); err != nil {
 		return nil, fmt.Errorf("no DiscoveryResponse in wire form: %w", err)
@@ -192,6 +175,10 @@ func responseSources(response *discoveryv3.DiscoveryResponse) []source {
 
 // parseText reads a DiscoveryResponse or an Any in protobuf's text form.
 func parseText(data []byte) ([]source, error) {
+	first := firstWord(data)
+	if first == 0 {
+		return nil, errEmpty
+	}
 	var response discoveryv3.DiscoveryResponse
 	types := envoytypes.NewLookup()
 	err := prototext.UnmarshalOptions{Resolver: types}.Unmarshal(data, &response)
@@ -206,7 +193,7 @@ func parseText(data []byte) ([]source, error) {
 	}
 	// An Any that is written out begins with its type in brackets, a response
 	// with a field's name.
-	if looksLikeAny(string(data)) {
+	if first == '[' {
 		err, types = anyErr, anyTypes
 	}
 	line, _, text := envoytypes.Position(err)
@@ -216,13 +203,14 @@ func parseText(data []byte) ([]source, error) {
 	return nil, &ParseError{Line: line, Err: errors.New(text)}
 }
 
-func looksLikeAny(text string) bool {
-	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
-			return line[0] == '['
+// firstWord returns the first character that is neither white space nor in a comment, 0 if there is none.
+func firstWord(text []byte) byte {
+	for line := range bytes.Lines(text) {
+		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {
+			return line[0]
 		}
 	}
-	return false
+	return 0
 }
 
 func unknownType(url, format string) error {

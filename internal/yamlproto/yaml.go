@@ -1,0 +1,210 @@
+package yamlproto
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// maxExpansion is by how many nodes the aliases of a YAML document may make it grow. A long
+// scalar counts as several.
+const maxExpansion = 1_000_000
+
+func readYAML(data []byte, booleans11 bool) ([]*Node, error) {
+	var documents []*Node
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	for {
+		var parsed yaml.Node
+		err := decoder.Decode(&parsed)
+		if errors.Is(err, io.EOF) {
+			return documents, nil
+		}
+		if err != nil {
+			return nil, placeYAML(err, data)
+		}
+		if len(parsed.Content) == 0 {
+			continue
+		}
+		document := &Node{}
+		r := &yamlReader{booleans11: booleans11, left: len(data) + maxExpansion}
+		if err := r.read(document, parsed.Content[0], 0); err != nil {
+			return nil, err
+		}
+		if document.json != "null" {
+			documents = append(documents, document)
+		}
+	}
+}
+
+// placeYAML takes the line out of an error of the YAML library, which says it in its text
+// only: "yaml: line 3: text". The library counts the lines of what its parser, unlike its
+// scanner, reports from 0, and reports what is wrong with the end of the data one line below.
+func placeYAML(err error, data []byte) error {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	if strings.HasPrefix(text, "unknown anchor ") {
+		text = "unknown anchor (its name is not shown: a text that begins with * must be in quotes, and may be a password)"
+	}
+	digits, what, _ := strings.Cut(strings.TrimPrefix(text, "line "), ": ")
+	line, err := strconv.Atoi(digits)
+	if err != nil {
+		return &Error{Err: errors.New(text)}
+	}
+	expected, byParser := strings.CutPrefix(what, "did not find expected ")
+	if byParser && slices.Contains([]string{"',' or ']'", "',' or '}'", "'-' indicator", "key", "node content", "<document start>"}, expected) {
+		line++
+	}
+	data = bytes.TrimSpace(data)
+	last := 1 + max(bytes.Count(data, []byte("\n")), bytes.Count(data, []byte("\r")))
+	return &Error{Line: min(line, last), Err: errors.New(what)}
+}
+
+type yamlReader struct {
+	booleans11 bool
+	// left is how many nodes may still come, so that aliases end.
+	left int
+}
+
+// enter counts a node against the bounds.
+func (r *yamlReader) enter(y *yaml.Node, depth int) error {
+	if r.left -= 1 + len(y.Value)/64; r.left < 0 {
+		return &Error{Line: y.Line, Err: errors.New("the aliases of this document expand to more than is accepted")}
+	}
+	if depth > maxDepth {
+		return &Error{Line: y.Line, Err: fmt.Errorf("nested deeper than %d, or an alias that contains itself", maxDepth)}
+	}
+	return nil
+}
+
+// read reads y into n, whose place is known.
+func (r *yamlReader) read(n *Node, y *yaml.Node, depth int) error {
+	if err := r.enter(y, depth); err != nil {
+		return err
+	}
+	n.Line = y.Line
+	switch y.Kind {
+	case yaml.AliasNode:
+		return r.read(n, y.Alias, depth+1)
+	case yaml.MappingNode:
+		n.kind = mapping
+		return r.pairs(n, y, depth, false)
+	case yaml.SequenceNode:
+		n.kind = list
+		for _, content := range y.Content {
+			element := &Node{parent: n, index: len(n.values)}
+			if err := r.read(element, content, depth+1); err != nil {
+				return err
+			}
+			n.values = append(n.values, element)
+		}
+		return nil
+	default:
+		var err error
+		n.json, err = r.scalar(y)
+		return err
+	}
+}
+
+// pairs adds the pairs of a mapping to n: first its own, then those that it merges ("<<").
+// A pair that is merged yields to one that n has already.
+func (r *yamlReader) pairs(n *Node, y *yaml.Node, depth int, merged bool) error {
+	var more []*yaml.Node
+	for i := 0; i+1 < len(y.Content); i += 2 {
+		name, content := y.Content[i], y.Content[i+1]
+		if name.Kind == yaml.AliasNode {
+			name = name.Alias
+		}
+		if err := r.enter(name, depth); err != nil {
+			return err
+		}
+		switch {
+		case name.ShortTag() == "!!merge":
+			more = append(more, content)
+			continue
+		case name.Kind != yaml.ScalarNode:
+			return &Error{Line: name.Line, Err: errors.New("a key must be a plain value")}
+		case merged && n.Get(name.Value) != nil:
+			continue
+		}
+		key := &Node{Line: name.Line, parent: n, key: name.Value, json: quoted(name.Value)}
+		value := &Node{parent: n, key: name.Value}
+		if err := r.read(value, content, depth+1); err != nil {
+			return err
+		}
+		if err := n.add(key, value); err != nil {
+			return err
+		}
+	}
+	for _, content := range more {
+		if err := r.merge(n, content, depth+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// merge merges into n a mapping, an alias of one, or a list of such.
+func (r *yamlReader) merge(n *Node, y *yaml.Node, depth int) error {
+	if err := r.enter(y, depth); err != nil {
+		return err
+	}
+	switch y.Kind {
+	case yaml.MappingNode:
+		return r.pairs(n, y, depth, true)
+	case yaml.AliasNode:
+		return r.merge(n, y.Alias, depth+1)
+	case yaml.SequenceNode:
+		for _, content := range y.Content {
+			if err := r.merge(n, content, depth+1); err != nil {
+				return err
+			}
+		}
+		return nil
+	default:
+		return &Error{Line: y.Line, Err: errors.New("a merge key wants a mapping or a list of mappings")}
+	}
+}
+
+// scalar returns a scalar as JSON: what YAML takes for a number, a boolean or null is that,
+// and everything else (dates, base64) a string.
+func (r *yamlReader) scalar(y *yaml.Node) (string, error) {
+	switch tag := y.ShortTag(); tag {
+	case "!!null":
+		return "null", nil
+	case "!!bool", "!!int", "!!float":
+		var v any
+		if err := y.Decode(&v); err != nil {
+			return "", &Error{Line: y.Line, Err: fmt.Errorf("%q is no %s", y.Value, strings.TrimPrefix(tag, "!!"))}
+		}
+		if f, ok := v.(float64); ok {
+			text, err := protojson.Marshal(wrapperspb.Double(f)) // which has infinity, unlike JSON
+			return string(text), err
+		}
+		return fmt.Sprint(v), nil
+	case "!!binary":
+		return quoted(strings.Join(strings.Fields(y.Value), "")), nil
+	default:
+		if r.booleans11 && y.Style == 0 {
+			switch y.Value {
+			case "y", "Y", "yes", "Yes", "YES", "on", "On", "ON":
+				return "true", nil
+			case "n", "N", "no", "No", "NO", "off", "Off", "OFF":
+				return "false", nil
+			}
+		}
+		return quoted(y.Value), nil
+	}
+}
+
+func quoted(s string) string {
+	text, _ := json.Marshal(s) // it fails for no string
+	return string(text)
+}

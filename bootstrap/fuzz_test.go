@@ -22,7 +22,11 @@ func FuzzEncodeThenReadNode(f *testing.F) {
 		}
 		for _, format := range formats {
 			text := mustEncode(t, b, format)
-			node, err := decodeNode(text, format)
+			document, err := parseDocument(text, format)
+			if err != nil {
+				t.Fatalf("%v in\n%s", err, text)
+			}
+			node, err := decodeNode(document)
 			if err != nil {
 				t.Fatalf("%v in\n%s", err, text)
 			}
@@ -47,7 +51,11 @@ func FuzzReadNode(f *testing.F) {
 		if isYAML {
 			format = YAML
 		}
-		node, err := decodeNode(data, format)
+		document, err := parseDocument(data, format)
+		if err != nil {
+			return
+		}
+		node, err := decodeNode(document)
 		if (node == nil) == (err == nil) {
 			t.Fatalf("node %v and error %v", node, err)
 		}

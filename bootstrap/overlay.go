@@ -1,7 +1,6 @@
 package bootstrap
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
+	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 )
 
 // OverlayKind is how an overlay changes a bootstrap.
@@ -97,42 +97,45 @@ func unprefixed(err error) error {
 
 // apply may change b.
 func (o Overlay) apply(b *bootstrapv3.Bootstrap) (*bootstrapv3.Bootstrap, error) {
+	document, err := parseDocument(o.Data, o.Format)
+	if err != nil {
+		return nil, err
+	}
 	if o.Kind == Merge {
-		part, err := decodeBootstrap(o.Data, o.Format)
+		part, err := decodeBootstrap(document)
 		if err != nil {
 			return nil, err
 		}
 		proto.Merge(b, part)
 		return b, nil
 	}
-	text, err := toJSON(o.Data, o.Format)
-	if err != nil {
-		return nil, err
-	}
-	document, err := protojson.MarshalOptions{UseProtoNames: true, Resolver: envoytypes.Resolver}.Marshal(b)
+	text, err := protojson.MarshalOptions{UseProtoNames: true, Resolver: envoytypes.Resolver}.Marshal(b)
 	if err != nil {
 		return nil, err
 	}
 	switch o.Kind {
 	case MergePatch:
-		if first := bytes.TrimSpace(text); first[0] != '{' {
+		if !document.IsMapping() {
 			return nil, errors.New("is no mapping of fields of a bootstrap")
 		}
-		document, err = jsonpatch.MergePatch(document, text)
+		text, err = jsonpatch.MergePatch(text, document.JSON())
 	case Patch:
-		document, err = patch(document, text)
+		text, err = patch(text, document.JSON())
 	default:
 		err = fmt.Errorf("%q is no kind of overlay", o.Kind)
 	}
 	if err != nil {
 		return nil, err
 	}
-	changed, err := decodeBootstrap(document, JSON)
+	result, err := parseDocument(text, JSON)
 	if err != nil {
-		// The line would be that of the result, which nobody sees.
-		return nil, errors.New(strings.TrimPrefix(err.Error(), "line 1: "))
+		return nil, err
 	}
-	return changed, nil
+	changed, err := decodeBootstrap(result)
+	if at := (*yamlproto.Error)(nil); errors.As(err, &at) {
+		at.Line = 0 // of the result, which nobody sees
+	}
+	return changed, err
 }
 
 // patch applies operations one after the other, so that an error can name the one. It does not quote it: what it adds may

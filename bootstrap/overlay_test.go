@@ -83,23 +83,24 @@ func TestABadOverlayIsAnErrorThatNamesItAndThePlace(t *testing.T) {
 		text string
 		want string
 	}{
-		{"an unknown field", Merge, "admin: {}\nstatic_resources:\n  clusters:\n  - name: a\n    nmae: b\n", `overlay mine.yaml (merge): line 5: static_resources.clusters[0].nmae: unknown field "nmae"`},
-		{"a wrong value", Merge, "static_resources:\n  clusters:\n  - name: a\n  - connect_timeout: 5\n", `line 4: static_resources.clusters[1].connect_timeout: `},
-		{"a wrong value behind text that is no ASCII", Merge, "node:\n  id: \"日本🙂\"\n  cluster: [x]\n", `line 3: node.cluster: `},
-		{"a wrong value of an anchor", Merge, "node: &n\n  id: 7\n", `line 2: node.id: invalid value for string field id (the value is not shown)`},
-		{"a wrong enum", Merge, "static_resources:\n  clusters:\n  - type: STATTIC", `line 3: static_resources.clusters[0].type: `},
-		{"a list for a message", Merge, "admin:\n- a", `line 1: admin: `},
-		{"an unknown type", Merge, "bootstrap_extensions:\n- name: x\n  typed_config:\n    \"@type\": type.googleapis.com/vendor.Heard.Of\n", `line 4: bootstrap_extensions[0].typed_config.@type: type "type.googleapis.com/vendor.Heard.Of" is not known to this build`},
-		{"an unknown field in an Any", Merge, "bootstrap_extensions:\n- typed_config:\n    \"@type\": type.googleapis.com/envoy.extensions.bootstrap.internal_listener.v3.InternalListener\n    buffer: 1", `line 4: bootstrap_extensions[0].typed_config.buffer: unknown field "buffer"`},
-		{"no YAML", Merge, "admin: [", "overlay mine.yaml (merge): yaml: line 1"},
-		{"a key twice", Merge, "admin: {}\nadmin: {}", `"admin" already`},
-		{"two documents", Merge, "admin: {}\n---\nnode: {}", "line 2: a second document"},
+		{"an unknown field", Merge, "admin: {}\nstatic_resources:\n  clusters:\n  - name: a\n    nmae: b\n", `overlay mine.yaml (merge): line 5: field static_resources.clusters[0].nmae: unknown field "nmae"`},
+		{"a wrong value", Merge, "static_resources:\n  clusters:\n  - name: a\n  - connect_timeout: 5\n", `line 4: field static_resources.clusters[1].connect_timeout: `},
+		{"a wrong value behind text that is no ASCII", Merge, "node:\n  id: \"日本🙂\"\n  cluster: [x]\n", `line 3: field node.cluster: `},
+		{"a wrong value of an anchor", Merge, "node: &n\n  id: 7\n", `line 2: field node.id: invalid value for string field id (the value is not shown)`},
+		{"a wrong enum", Merge, "static_resources:\n  clusters:\n  - type: STATTIC", `line 3: field static_resources.clusters[0].type: `},
+		{"a list for a message", Merge, "admin:\n- a", `line 2: field admin: `},
+		{"an unknown type", Merge, "bootstrap_extensions:\n- name: x\n  typed_config:\n    \"@type\": type.googleapis.com/vendor.Heard.Of\n", `line 4: field bootstrap_extensions[0].typed_config.@type: type "type.googleapis.com/vendor.Heard.Of" is not known to this build`},
+		{"an unknown field in an Any", Merge, "bootstrap_extensions:\n- typed_config:\n    \"@type\": type.googleapis.com/envoy.extensions.bootstrap.internal_listener.v3.InternalListener\n    buffer: 1", `line 4: field bootstrap_extensions[0].typed_config.buffer: unknown field "buffer"`},
+		{"no YAML", Merge, "admin: [", "overlay mine.yaml (merge): line 1: did not find expected node content"},
+		{"a key twice", Merge, "admin: {}\nadmin: {}", `line 2: field admin: duplicate field "admin": first on line 1`},
+		{"two documents", Merge, "admin: {}\n---\nnode: {}", "line 3: a second document"},
 		{"nothing", Merge, "# later", "is empty"},
 		{"a patch that is called a merge", Merge, "- op: remove\n  path: /admin", "whose name ends in .patch.yaml"},
 		{"a broken rule", Merge, "static_resources: {clusters: [{name: ''}]}", "static_resources.clusters[1].name: value length must be at least 1"},
-		{"not UTF-8", Merge, "node: {id: \xff}", "is not UTF-8 text"},
+		{"not UTF-8", Merge, "node: {id: \xff}", "line 1: not UTF-8 text"},
+		{"a merge patch with a key twice", MergePatch, "node:\n  id: a\n  id: b", `line 3: field node.id: duplicate field "id": first on line 2`},
 		{"a merge patch that is a list", MergePatch, "[]", "is no mapping"},
-		{"a merge patch with an unknown field", MergePatch, "node: {idd: x}", `overlay mine.yaml (JSON merge patch): node.idd: unknown field "idd"`},
+		{"a merge patch with an unknown field", MergePatch, "node: {idd: x}", `overlay mine.yaml (JSON merge patch): field node.idd: unknown field "idd"`},
 		{"a patch that is a mapping", Patch, "admin: null", "is no list of operations"},
 		{"an operation on nothing", Patch, "- {op: test, path: /node/id, value: web-0}\n- {op: remove, path: /static_resources/listeners/0}", "operation 2 (remove /static_resources/listeners/0): "},
 		{"a test that fails", Patch, "- {op: test, path: /node/id, value: x}", "operation 1 (test /node/id): "},
@@ -123,12 +124,12 @@ func TestABadOverlayIsAnErrorThatNamesItAndThePlace(t *testing.T) {
 
 func TestAnErrorInJSONNamesTheLineOfTheFile(t *testing.T) {
 	for text, want := range map[string]string{
-		"{\n\"node\": {\n  \"id\": 7}}": "line 3: node.id: ",
+		"{\n\"node\": {\n  \"id\": 7}}": "line 3: field node.id: ",
 		"{\n\n\"node\": {]}":            "line 3: ",
-		"{\"node\": {}} {}":             "something follows",
+		"{\"node\": {}} {}":             "line 1: a second document",
 		"":                              "is empty",
-		"{\"node\":\n":                  "line 2: the file ends inside",
-		"{\"node\": {\"id\": \"a\",\n\"id\": 1}}": "line 2: node.id: ",
+		"{\"node\":\n":                  "line 2: the document ends early",
+		"{\"node\": {\"id\": \"a\",\n\"id\": 1}}": "line 2: field node.id: duplicate field \"id\": first on line 1",
 	} {
 		o := Overlay{Name: "mine.json", Kind: Merge, Format: JSON, Data: []byte(text)}
 		if _, err := Apply(mustBuild(t, minimal()), o); err == nil || !strings.Contains(err.Error(), want) {

@@ -1,54 +1,32 @@
 package bootstrap
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"net"
+	"strconv"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	"google.golang.org/protobuf/encoding/protojson"
-	"sigs.k8s.io/yaml"
 
-	"github.com/holdfast-xds/holdfast/internal/userfile"
+	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 )
 
 // ReadNode returns the node of the Envoy bootstrap at path, JSON or YAML by its extension. Only node is looked at, so a
 // file with fields and extensions that this build has never heard of is read too. A node without id or cluster is an error:
-// Envoy refuses it as well, unless its command line names them. Errors name the file and the field.
-func ReadNode(path string) (*corev3.Node, error) {
-	data, err := userfile.Read(path)
-	if err != nil {
-		return nil, fmt.Errorf("bootstrap: read node: %w", err)
-	}
-	format, err := FormatOf(path)
-	if err != nil {
-		return nil, err
-	}
-	node, err := decodeNode(data, format)
-	if err != nil {
-		return nil, fmt.Errorf("bootstrap: %s: %w", path, err)
-	}
-	return node, nil
-}
+// Envoy refuses it as well, unless its command line names them. Errors name the file, the line and the field.
+func ReadNode(path string) (*corev3.Node, error) { return readFile("read node", path, decodeNode) }
 
-func decodeNode(data []byte, f Format) (*corev3.Node, error) {
-	origin := "node"
-	if f == YAML {
-		var err error
-		if data, err = yaml.YAMLToJSONStrict(data); err != nil {
-			return nil, err
-		}
-		origin = "node (as JSON on one line)" // what the positions in the decoder's errors count in
+func decodeNode(document *yamlproto.Node) (*corev3.Node, error) {
+	if !document.IsMapping() {
+		return nil, errors.New("is no mapping of fields of a bootstrap")
 	}
-	raw, err := nodeField(data)
-	if err != nil {
-		return nil, err
+	written := document.Get("node")
+	if written == nil {
+		return nil, errors.New("node is missing")
 	}
 	node := &corev3.Node{}
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(raw, node); err != nil {
-		return nil, fmt.Errorf("%s: %w", origin, err)
+	if err := written.UnmarshalKnown(node); err != nil {
+		return nil, err
 	}
 	for _, field := range []struct{ name, value string }{{"id", node.GetId()}, {"cluster", node.GetCluster()}} {
 		if field.value == "" {
@@ -58,65 +36,25 @@ func decodeNode(data []byte, f Format) (*corev3.Node, error) {
 	return node, nil
 }
 
-// nodeField returns the value of the top-level key "node", moved nowhere: white space stands for what is before it in the
-// file, so that positions in the errors of whoever decodes it are positions in the file.
-func nodeField(data []byte) ([]byte, error) {
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	if start, err := decoder.Token(); err != nil {
-		return nil, syntaxError(data, decoder, err)
-	} else if start != json.Delim('{') {
-		return nil, errors.New("is not an object: a bootstrap begins with {")
-	}
-	var node []byte
-	for decoder.More() {
-		key, err := decoder.Token()
-		if err != nil {
-			return nil, syntaxError(data, decoder, err)
-		}
-		var value json.RawMessage
-		if err := decoder.Decode(&value); err != nil {
-			return nil, syntaxError(data, decoder, err)
-		}
-		if key != "node" {
-			continue
-		}
-		if node != nil {
-			return nil, errors.New("node is there twice")
-		}
-		end := int(decoder.InputOffset())
-		node = append(blank(data[:end-len(value)]), value...)
-	}
-	if _, err := decoder.Token(); err != nil {
-		return nil, syntaxError(data, decoder, err)
-	}
-	if _, err := decoder.Token(); err != io.EOF {
-		return nil, errors.New("something follows the bootstrap's closing }")
-	}
-	if node == nil {
-		return nil, errors.New("node is missing")
-	}
-	return node, nil
-}
+// ReadAdmin returns the address of the admin interface in the Envoy bootstrap at path, JSON or YAML by its extension: host:port
+// or unix:PATH, "" for none. Nothing else is looked at.
+func ReadAdmin(path string) (string, error) { return readFile("read admin", path, decodeAdmin) }
 
-// syntaxError adds the line to an error of decoder, which reads data.
-func syntaxError(data []byte, decoder *json.Decoder, err error) error {
-	offset := decoder.InputOffset()
-	if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
-		offset = syntax.Offset
+func decodeAdmin(document *yamlproto.Node) (string, error) {
+	written := document.Get("admin").Get("address")
+	if written == nil {
+		return "", nil
 	}
-	offset = min(offset, int64(len(data)))
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		offset, err = int64(len(data)), errors.New("the file ends inside the bootstrap")
+	var addr corev3.Address
+	if err := written.UnmarshalKnown(&addr); err != nil {
+		return "", err
 	}
-	return fmt.Errorf("line %d: %w", 1+bytes.Count(data[:offset], []byte("\n")), err)
-}
-
-// blank replaces all but line breaks by spaces.
-func blank(data []byte) []byte {
-	return bytes.Map(func(r rune) rune {
-		if r == '\n' {
-			return r
-		}
-		return ' '
-	}, data)
+	if pipe := addr.GetPipe().GetPath(); pipe != "" {
+		return "unix:" + pipe, nil
+	}
+	socket := addr.GetSocketAddress()
+	if socket.GetPortValue() == 0 {
+		return "", nil // the system chooses the port
+	}
+	return net.JoinHostPort(socket.GetAddress(), strconv.Itoa(int(socket.GetPortValue()))), nil
 }

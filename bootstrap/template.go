@@ -1,7 +1,6 @@
 package bootstrap
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 
@@ -10,25 +9,11 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-
-	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
 // ReadTemplate returns the bootstrap at path, JSON or YAML by its extension. Errors name the file, the line and the field.
 func ReadTemplate(path string) (*bootstrapv3.Bootstrap, error) {
-	data, err := userfile.Read(path)
-	if err != nil {
-		return nil, fmt.Errorf("bootstrap: template: %w", err)
-	}
-	format, err := FormatOf(path)
-	if err != nil {
-		return nil, err
-	}
-	b, err := decodeBootstrap(data, format)
-	if err != nil {
-		return nil, fmt.Errorf("bootstrap: template %s: %w", path, err)
-	}
-	return b, nil
+	return readFile("template", path, decodeBootstrap)
 }
 
 // Complete returns template with what it does not have of Build(cfg), which must succeed: the parts of the node, the

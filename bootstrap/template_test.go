@@ -70,7 +70,7 @@ func TestAnEmptyTemplateBecomesTheBootstrap(t *testing.T) {
 
 func TestABadTemplateIsAnErrorThatNamesFileAndField(t *testing.T) {
 	for name, tc := range map[string]struct{ file, text, want string }{
-		"an unknown field": {"a.yaml", "node:\n  idd: x", "line 2: node.idd: unknown field"},
+		"an unknown field": {"a.yaml", "node:\n  idd: x", "line 2: field node.idd: unknown field"},
 		"an extension":     {"a.txt", "", ".yaml"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -93,7 +93,7 @@ func TestWhatIsWrongWithEnvoysCommandLineIsSaid(t *testing.T) {
 	}{
 		{"no such binary", "", []string{"/does/not/exist"}, nil, "the command after --:"},
 		{"no such bootstrap", missing, []string{"sh"}, nil, "bootstrap: read admin: open " + missing},
-		{"a broken bootstrap", broken, []string{"sh"}, nil, "admin.address:"},
+		{"a broken bootstrap", broken, []string{"sh"}, nil, "line 1: field admin.address.socket_address.port_value: "},
 		{"a negative drain", "", nil, []string{"--drain-min", "-1s"}, "--drain-min -1s: want 0 or a positive duration"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -12,7 +12,7 @@
 //  2. No removal reaches a client of what the control plane did not say to be gone:
 //     none because it was lost, reconnected or replaced.
 //  3. No response without a cause: none to an ACK, and nothing unchanged but where
-//     protocol.md wants it.
+//     the rules of docs/protocol-facts want it.
 //  4. Nothing older than what a client accepted is sent to it, but after a rejection.
 //  5. No complete set of what is unknown, nor one that leaves out what is known.
 //  6. Each nonce of the control plane gets one verdict, a NACK only for what a client

@@ -106,14 +106,14 @@ func (a *Agent) Undrain(ctx context.Context) error {
 	return nil
 }
 
-// markPath is the file that says that Envoy's health checks fail because this agent, or one
+// drainFile is the file that says that Envoy's health checks fail because this agent, or one
 // before it, made them. It stands beside the socket, where the next agent finds it: in a directory
 // of the agent's own that outlives its container.
-func (a *Agent) markPath() string { return a.cfg.Socket.Path + ".drained" }
+func (a *Agent) drainFile() string { return a.cfg.Socket.Path + ".drained" }
 
-// marked returns when the mark was made; false if there is none.
-func (a *Agent) marked() (time.Time, bool) {
-	info, err := os.Lstat(a.markPath())
+// drainFileExists returns when the mark was made; false if there is none.
+func (a *Agent) drainFileExists() (time.Time, bool) {
+	info, err := os.Lstat(a.drainFile())
 	if err != nil || !info.Mode().IsRegular() {
 		return time.Time{}, false
 	}
@@ -133,7 +133,7 @@ func (a *Agent) failHealth(ctx context.Context) error {
 		return nil
 	}
 	// Before it is done, and also if that fails: what is marked and was not done is harmless.
-	if err := os.WriteFile(a.markPath(), nil, 0o600); err != nil {
+	if err := os.WriteFile(a.drainFile(), nil, 0o600); err != nil {
 		a.cfg.Log.Warn("the next agent will not know that this one has drained Envoy, and not undo it", "err", err)
 	}
 	a.life.failedAt = time.Now()
@@ -146,7 +146,7 @@ func (a *Agent) failHealth(ctx context.Context) error {
 func (a *Agent) passHealth(ctx context.Context, unless func() bool) (undone bool, err error) {
 	a.life.health.Lock()
 	defer a.life.health.Unlock()
-	at, marked := a.marked()
+	at, marked := a.drainFileExists()
 	if !marked && !a.life.failedAt.IsZero() { // the mark could not be made, or is gone
 		at, marked = a.life.failedAt, true
 	}
@@ -166,7 +166,7 @@ func (a *Agent) passHealth(ctx context.Context, unless func() bool) (undone bool
 		undone = true
 	}
 	a.life.failedAt = time.Time{}
-	if err := os.Remove(a.markPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(a.drainFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		a.cfg.Log.Warn("the mark of a drain stays", "err", err)
 	}
 	return undone, nil
@@ -182,7 +182,7 @@ func (a *Agent) undoDrain(ctx context.Context) {
 	if a.life.admin == nil {
 		return
 	}
-	if _, marked := a.marked(); !marked {
+	if _, marked := a.drainFileExists(); !marked {
 		return
 	}
 	tick := time.NewTicker(undoEvery)

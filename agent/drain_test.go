@@ -109,7 +109,7 @@ func TestOnlyWhatAnAgentMadeFailIsMadeToPassAgain(t *testing.T) {
 			a := e.beside(t, dir)
 			_ = a.Drain(t.Context())
 			long := time.Now().Add(-time.Minute)
-			if err := os.Chtimes(a.markPath(), long, long); err != nil {
+			if err := os.Chtimes(a.drainFile(), long, long); err != nil {
 				t.Fatal(err)
 			}
 			e.uptime = 10 * time.Second
@@ -165,13 +165,13 @@ func TestADrainIsUndoneWithoutAMark(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := &otherEnvoy{uptime: time.Hour}
 			a := e.beside(t, t.TempDir())
-			if err := between.before(a.markPath()); err != nil {
+			if err := between.before(a.drainFile()); err != nil {
 				t.Fatal(err)
 			}
 			if err := a.Drain(t.Context()); err != nil || !e.failed {
 				t.Fatalf("%v, its health checks fail %v", err, e.failed)
 			}
-			if err := between.after(a.markPath()); err != nil {
+			if err := between.after(a.drainFile()); err != nil {
 				t.Fatal(err)
 			}
 			if err := a.Undrain(t.Context()); err != nil || e.failed || a.draining() {

@@ -81,7 +81,7 @@ type keeper struct {
 	away time.Time
 	// opened says that what was on disk was read.
 	opened bool
-	kept   map[string]*keptGroup
+	kept   map[string]*savedGroup
 	// notStored is what is not written, and so is missing after a restart without
 	// the control plane, with the reason.
 	notStored map[store.Key]string
@@ -101,9 +101,9 @@ type keeper struct {
 	rewritePause time.Duration
 }
 
-// keptGroup is a group that is written down, under a name that a restart does not
+// savedGroup is a group that is written down, under a name that a restart does not
 // change.
-type keptGroup struct {
+type savedGroup struct {
 	name string
 	// live is the group, nil while no client of the kind is there; journal is its
 	// cache's.
@@ -125,7 +125,7 @@ func newKeeper(d disk, encrypted bool, log *slog.Logger) *keeper {
 	return &keeper{
 		log: log, disk: d, encrypted: encrypted,
 		notStored: make(map[store.Key]string), lost: make(map[store.Key]string), skipped: make(map[string]int),
-		wake: make(chan struct{}, 1), written: make(chan struct{}, 1), kept: make(map[string]*keptGroup),
+		wake: make(chan struct{}, 1), written: make(chan struct{}, 1), kept: make(map[string]*savedGroup),
 	}
 }
 
@@ -149,9 +149,9 @@ func (k *keeper) isOpen() bool {
 	return k.opened
 }
 
-// release writes what is left and gives the directory to another agent. Nothing is
+// serveRestored writes what is left and gives the directory to another agent. Nothing is
 // written from then on, until takeBack.
-func (k *keeper) release() {
+func (k *keeper) serveRestored() {
 	k.writing.Lock()
 	defer k.writing.Unlock()
 	k.finish()
@@ -188,7 +188,7 @@ func (k *keeper) takeBack() {
 	k.mu.Lock()
 	k.away = time.Time{}
 	k.mu.Unlock()
-	k.poke()
+	k.wakeUp()
 }
 
 // finish writes what is left and closes the disk. Called under writing.
@@ -213,11 +213,11 @@ func (k *keeper) take(loaded *store.Loaded) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.opened = true
-	read := make(map[string]*keptGroup)
-	group := func(name string) *keptGroup {
+	read := make(map[string]*savedGroup)
+	group := func(name string) *savedGroup {
 		g := read[name]
 		if g == nil {
-			g = &keptGroup{name: name, facts: make(map[cache.Fact]string)}
+			g = &savedGroup{name: name, facts: make(map[cache.Fact]string)}
 			read[name] = g
 		}
 		return g
@@ -261,15 +261,15 @@ func (k *keeper) take(loaded *store.Loaded) {
 // forgetDormant drops the groups that were left for longest, where what they held is more than
 // maxDormant: of nodes whose names change. The next rewrite leaves them out.
 func (k *keeper) forgetDormant() {
-	var dormant []*keptGroup
+	var dormant []*savedGroup
 	for _, g := range k.kept {
 		if g.live == nil {
 			dormant = append(dormant, g)
 		}
 	}
-	slices.SortFunc(dormant, func(a, b *keptGroup) int {
+	slices.SortFunc(dormant, func(a, b *savedGroup) int {
 		// That of the agent's own node comes first: its name begins without an id (groupName).
-		own := func(g *keptGroup) int {
+		own := func(g *savedGroup) int {
 			if strings.HasPrefix(g.name, "\n") {
 				return 0
 			}
@@ -294,7 +294,7 @@ func (k *keeper) forgetDormant() {
 }
 
 // size returns the bytes that a group costs which is not live, about.
-func (g *keptGroup) size() int {
+func (g *savedGroup) size() int {
 	if g.cost == 0 {
 		g.cost = dormantGroup
 		for _, s := range g.saved {
@@ -325,7 +325,7 @@ func (k *keeper) adopt(m *group.Member, name string) {
 		return
 	}
 	if g == nil {
-		g = &keptGroup{name: name}
+		g = &savedGroup{name: name}
 		k.kept[name] = g
 	}
 	g.live, g.journal = m, m.Cache().Journal(k.wake, k.opened && k.disk.Status().Durable)
@@ -334,7 +334,7 @@ func (k *keeper) adopt(m *group.Member, name string) {
 		m.SetContact(g.contact)
 	}
 	g.saved, g.facts, g.cost = nil, nil, 0
-	k.poke()
+	k.wakeUp()
 }
 
 // leave keeps what a group held that ends, until a client of its kind comes again.
@@ -345,18 +345,18 @@ func (k *keeper) leave(m *group.Member) {
 		if g.live != m {
 			continue
 		}
-		left := &keptGroup{name: name, contact: m.Contact(), pending: append(g.pending, k.records(name, g.journal.Take())...)}
+		left := &savedGroup{name: name, contact: m.Contact(), pending: append(g.pending, k.records(name, g.journal.Take())...)}
 		g.journal.Done(nil) // nobody watches, so that no ACK waits for it
 		left.pending = append(left.pending, contact(left))
 		left.written = left.contact
 		left.saved, left.facts = g.journal.Saved()
 		k.kept[name] = left
-		k.poke()
+		k.wakeUp()
 	}
 	k.forgetDormant()
 }
 
-func (k *keeper) poke() { signal(k.wake) }
+func (k *keeper) wakeUp() { signal(k.wake) }
 
 // signal puts a value into a channel that holds one.
 func signal(c chan<- struct{}) {
@@ -412,7 +412,7 @@ func (k *keeper) sync(ctx context.Context) {
 			return // run does it
 		}
 		if err := k.disk.Sync(); err != nil {
-			k.poke() // everything is to be written again
+			k.wakeUp() // everything is to be written again
 		}
 	}
 }
@@ -551,12 +551,12 @@ func (k *keeper) rewrite() error {
 	return nil
 }
 
-func contact(g *keptGroup) store.Record {
+func contact(g *savedGroup) store.Record {
 	return store.Note{Key: store.NoteKey{Group: g.name, Name: contactNote}, Value: g.contact.UTC().Format(time.RFC3339)}
 }
 
 // dormant returns the records of a group that is not live. Called under mu.
-func (k *keeper) dormant(g *keptGroup) []store.Record {
+func (k *keeper) dormant(g *savedGroup) []store.Record {
 	return append(k.records(g.name, cache.Batch{Resources: g.saved, Facts: g.facts}), contact(g))
 }
 
@@ -671,7 +671,7 @@ func parseFact(s string) (f cache.Fact, ok bool) {
 	}
 	typeURL, name, ok := strings.Cut(rest, " ")
 	switch f = (cache.Fact{Kind: cache.FactKind(kind), Type: typeURL, Name: name}); f.Kind {
-	case cache.Wanted, cache.Doubtful, cache.Known, cache.SuspectFact, cache.FallbackFact, cache.WithheldFact, cache.AccidentFact:
+	case cache.Wanted, cache.MaybeHeldFact, cache.Known, cache.SuspectFact, cache.FallbackFact, cache.WithheldFact, cache.AccidentFact:
 		return f, ok
 	}
 	return f, false // of a later version

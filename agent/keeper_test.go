@@ -668,7 +668,7 @@ func TestAStateDirectoryThatAnotherAgentHasIsSaid(t *testing.T) {
 	if err := k.open(); err != nil {
 		t.Fatal(err)
 	}
-	k.release()
+	k.serveRestored()
 	if s := k.status(); s.Durable || s.Error != "another agent has the state directory" || s.Since.IsZero() {
 		t.Errorf("%+v", s)
 	}

@@ -78,7 +78,7 @@ func parseNotStored(note string) (typeURL, name string, ok bool) {
 
 // found forgets what a group had lost, once an upstream has answered: it has given it again, or is
 // about to. It returns what is to be written of that. Called under mu.
-func (k *keeper) found(g *keptGroup) (out []store.Record) {
+func (k *keeper) found(g *savedGroup) (out []store.Record) {
 	if len(k.lost) == 0 || g.live == nil || !g.live.Connected() {
 		return nil
 	}

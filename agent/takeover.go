@@ -101,7 +101,7 @@ func (a *Agent) handOver(ctx context.Context, conn net.Conn) (over bool) {
 	a.cfg.Log.Info("another agent takes over")
 	a.setReleased(true)
 	if a.keeper != nil {
-		a.keeper.release()
+		a.keeper.serveRestored()
 	}
 	a.socket.Release()
 	a.surface.Release()

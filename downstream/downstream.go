@@ -77,8 +77,8 @@ type Observer interface {
 	StreamClosed(form string)
 	Pushed(typeURL, form string, resources int)
 	Answered(typeURL, form string, nack bool)
-	// Refused counts what went beyond a limit.
-	Refused(limit string)
+	// LimitExceeded counts what went beyond a limit.
+	LimitExceeded(limit string)
 	// PassedThrough counts a call of a service that is not served here when it ends, with
 	// PassedOK, PassedError or NotPassed. service is one of Config.PassThrough, or "other".
 	PassedThrough(service, result string)
@@ -90,5 +90,5 @@ func (nobody) StreamOpened(string)           {}
 func (nobody) StreamClosed(string)           {}
 func (nobody) Pushed(string, string, int)    {}
 func (nobody) Answered(string, string, bool) {}
-func (nobody) Refused(string)                {}
+func (nobody) LimitExceeded(string)          {}
 func (nobody) PassedThrough(string, string)  {}

@@ -86,7 +86,7 @@ func (s *Server) answer(view View, req *session.Request, node *corev3.Node, subs
 	})
 	opening := *req
 	opening.Nonce = ""
-	if in := machine.Request(&opening).Interest; in != nil && subscribe {
+	if in := machine.Request(&opening).Subscription; in != nil && subscribe {
 		view.Subscribe(*in)
 	}
 	view.Read(func(v session.View, _ []xds.Change) { resp, _ = machine.Next(v, time.Now()) })

@@ -89,27 +89,27 @@ func clip(text string) string { return text[:min(len(text), 200)] }
 func passedMetadata(from metadata.MD) metadata.MD {
 	to := make(metadata.MD, len(from))
 	for key, values := range from {
-		if !isKept(key) {
+		if !isForwarded(key) {
 			to[key] = slices.Clone(values)
 		}
 	}
 	return to
 }
 
-// isKept says whether metadata of a name is not passed on.
-func isKept(key string) bool {
+// isForwarded says whether metadata of a name is not passed on.
+func isForwarded(key string) bool {
 	key = strings.ToLower(key)
 	for _, prefix := range []string{":", "grpc-", "x-forwarded-"} {
 		if strings.HasPrefix(key, prefix) {
 			return true
 		}
 	}
-	return slices.Contains(keptMetadata, key) || redact.NamesCredential(key)
+	return slices.Contains(forwardedMetadata, key) || redact.NamesCredential(key)
 }
 
-// keptMetadata are names of metadata that are not passed on, beside those of credentials: what
+// forwardedMetadata are names of metadata that are not passed on, beside those of credentials: what
 // belongs to the connection, and what tells a proxy who asks for what.
-var keptMetadata = []string{
+var forwardedMetadata = []string{
 	"proxy-authenticate", "www-authenticate",
 	"forwarded", "via", "x-real-ip", "x-original-url", "x-http-method-override",
 	"accept-encoding", "connection", "content-length", "content-type", "expect", "host", "http2-settings", "keep-alive",

@@ -68,14 +68,14 @@ func LimitNames() []string {
 func (s *Server) attach(client Client) (View, error) {
 	view, err := s.cfg.State.Attach(client)
 	if err != nil {
-		s.cfg.Observer.Refused("groups")
+		s.cfg.Observer.LimitExceeded("groups")
 	}
 	return view, err
 }
 
 // exhausted counts what a limit refused and returns the status for it.
 func (s *Server) exhausted(limit, format string, args ...any) error {
-	s.cfg.Observer.Refused(limit)
+	s.cfg.Observer.LimitExceeded(limit)
 	return status.Errorf(codes.ResourceExhausted, format, args...)
 }
 
@@ -84,8 +84,8 @@ type gate struct {
 	server *Server
 	log    *slog.Logger
 	rate   *rate.Limiter
-	// told are the limits that were logged.
-	told map[string]bool
+	// logged are the limits that were logged.
+	logged map[string]bool
 }
 
 func newGate(s *Server, log *slog.Logger) *gate {
@@ -95,9 +95,9 @@ func newGate(s *Server, log *slog.Logger) *gate {
 
 // beyond counts what goes beyond a limit, and logs it once on a stream.
 func (g *gate) beyond(limit, message string, args ...any) {
-	g.server.cfg.Observer.Refused(limit)
-	if !g.told[limit] {
-		g.told[limit] = true
+	g.server.cfg.Observer.LimitExceeded(limit)
+	if !g.logged[limit] {
+		g.logged[limit] = true
 		g.log.Warn(message+"; it is counted, and not said again of this stream", args...)
 	}
 }

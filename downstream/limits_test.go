@@ -31,7 +31,7 @@ type refusals struct {
 	of map[string]int
 }
 
-func (r refusals) Refused(limit string) { r.of[limit]++ }
+func (r refusals) LimitExceeded(limit string) { r.of[limit]++ }
 
 func names(n int) []string {
 	out := make([]string, n)

@@ -203,7 +203,7 @@ func (s *Server) Streams() []StreamState {
 
 // serve serves one stream: of all types, or of the one that typeURL names.
 func (s *Server) serve(ctx context.Context, form xds.Form, typeURL string, w wire) error {
-	st := &stream{server: s, form: form, typeURL: typeURL, wire: w, since: time.Now(), poke: make(chan struct{}, 1), written: make(chan struct{}, 1)}
+	st := &stream{server: s, form: form, typeURL: typeURL, wire: w, since: time.Now(), wake: make(chan struct{}, 1), written: make(chan struct{}, 1)}
 	if p, ok := peer.FromContext(ctx); ok && p.Addr.Network() != "unix" {
 		st.peer = p.Addr.String()
 	}

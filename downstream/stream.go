@@ -30,7 +30,7 @@ type stream struct {
 	peer    string
 	since   time.Time
 	wire    wire
-	poke    chan struct{} // the sender has something to do
+	wake    chan struct{} // the sender has something to do
 	written chan struct{} // the large response that was sent last has been written
 
 	// Set by the receiver before the sender starts.
@@ -41,7 +41,7 @@ type stream struct {
 	debug bool
 
 	// Owned by the receiver; read when it has ended.
-	refused bool // the stream ends because of a request
+	ended bool // the stream ends because of a request
 
 	mu      sync.Mutex
 	node    string // the client's id; its Node is large, and the state has it
@@ -79,7 +79,7 @@ func (st *stream) run(ctx context.Context) error {
 	ends := func(err error) {
 		results <- err
 		if over.Add(1) == 2 {
-			st.view.Close(End{Unanswered: st.machine.Unanswered(), ByServer: st.refused})
+			st.view.Close(End{Unanswered: st.machine.Unanswered(), ByServer: st.ended})
 			st.log.Info("stream closed", "open_for", time.Since(st.since).Round(time.Millisecond))
 		}
 	}
@@ -139,7 +139,7 @@ func (st *stream) receiveAll(ctx context.Context, req *session.Request) error {
 // receive feeds one request to the machine, and what it says to the state.
 func (st *stream) receive(ctx context.Context, req *session.Request) error {
 	if err := implyType(req, st.typeURL); err != nil {
-		st.refused = true
+		st.ended = true
 		st.log.Warn("request refused", "err", err)
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -154,8 +154,8 @@ func (st *stream) receive(ctx context.Context, req *session.Request) error {
 		return nil
 	}
 	eff := st.machine.Request(req)
-	if eff.Interest != nil {
-		st.view.Subscribe(*eff.Interest)
+	if eff.Subscription != nil {
+		st.view.Subscribe(*eff.Subscription)
 	}
 	if eff.Answer != nil {
 		st.view.Answer(*eff.Answer)
@@ -181,7 +181,7 @@ func (st *stream) receive(ctx context.Context, req *session.Request) error {
 		return nil // it was an ACK, and nobody need be woken for it
 	}
 	select {
-	case st.poke <- struct{}{}:
+	case st.wake <- struct{}{}:
 	default:
 	}
 	return nil
@@ -228,7 +228,7 @@ func (st *stream) sendAll(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
-		case <-st.poke:
+		case <-st.wake:
 		case <-st.view.Changed():
 		}
 		wake, err := st.flush(ctx)
@@ -296,7 +296,7 @@ func (st *stream) next() (resp *session.Response, wake time.Time) {
 			}
 			resp, wake = st.machine.Next(v, time.Now())
 		})
-		interests := st.machine.Interests()
+		interests := st.machine.SubscriptionChanges()
 		for _, in := range interests {
 			st.view.Subscribe(in)
 		}

@@ -115,12 +115,12 @@ func NewADS(cfg ADSConfig) (*ADS, error) {
 
 // Run opens one stream and feeds from it until it ends, and returns why: never
 // nil. All goroutines that it started have ended then.
-func (a *ADS) Run(ctx context.Context, feed Feed, answered func() error) error {
+func (a *ADS) Run(ctx context.Context, feed State, answered func() error) error {
 	dialing := a.dialer.dialing()
 	return dialing.why(a.secrets.hide(a.attempt(ctx, dialing, feed, answered)))
 }
 
-func (a *ADS) attempt(ctx context.Context, dialing *dialing, feed Feed, answered func() error) error {
+func (a *ADS) attempt(ctx context.Context, dialing *dialing, feed State, answered func() error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	conn, err := a.dial(dialing)
@@ -232,7 +232,7 @@ func (w deltaWire) send(_ context.Context, req *session.Request, node *corev3.No
 }
 func (w deltaWire) recv(context.Context) (message, error) { return w.stream.Recv() }
 
-func (a *ADS) dialStream(ctx context.Context, conn *grpc.ClientConn, feed Feed) (wire, error) {
+func (a *ADS) dialStream(ctx context.Context, conn *grpc.ClientConn, feed State) (wire, error) {
 	client := discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
 	shared := grpc.ForceCodecV2(codec.New(feed.Body))
 	if a.cfg.Form == xds.SotW {

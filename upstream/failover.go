@@ -222,7 +222,7 @@ func (f *Failover) init() {
 
 // Run feeds until ctx ends; it returns nil then. All goroutines that it started
 // have ended.
-func (f *Failover) Run(ctx context.Context, feed Feed) error {
+func (f *Failover) Run(ctx context.Context, feed State) error {
 	f.mu.Lock()
 	if f.states == nil {
 		f.init()
@@ -239,7 +239,7 @@ func (f *Failover) Run(ctx context.Context, feed Feed) error {
 
 // keep attempts one source whenever its turn has come: as long as no source of
 // higher priority answers.
-func (f *Failover) keep(ctx context.Context, i int, feed Feed) {
+func (f *Failover) keep(ctx context.Context, i int, feed State) {
 	failedSince, reached := time.Now(), time.Now()
 	again := false // it was the active one, and is to be run once more at once
 	// Failures in a row: of attempts of any kind, and of streams of a server that was reached.
@@ -387,7 +387,7 @@ type run struct {
 }
 
 // start runs source i. It becomes the active one with its first answer.
-func (f *Failover) start(ctx context.Context, i int, feed Feed) *run {
+func (f *Failover) start(ctx context.Context, i int, feed State) *run {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &run{cancel: cancel, ended: make(chan struct{})}
 	f.tell(Events.Attempted, i)
@@ -409,7 +409,7 @@ func (f *Failover) start(ctx context.Context, i int, feed Feed) *run {
 
 // attempt runs source i until it ends or another takes over. If it says nothing for
 // StaleAfter, it is run a second time beside, and that takes over when it answers.
-func (f *Failover) attempt(ctx context.Context, i int, feed Feed) (answered bool, err error) {
+func (f *Failover) attempt(ctx context.Context, i int, feed State) (answered bool, err error) {
 	first := f.start(ctx, i, feed)
 	var second *run
 	begun, retry := time.Now(), time.Time{}
@@ -443,7 +443,7 @@ func (f *Failover) attempt(ctx context.Context, i int, feed Feed) (answered bool
 		case now := <-timer.C:
 			switch next := f.quiet(i, first, begun); {
 			case next.After(now):
-				f.spoke(i)
+				f.notStale(i)
 				timer.Reset(next.Sub(now))
 			case !f.hasAnswered(first):
 				f.unanswered(i, first)
@@ -529,8 +529,8 @@ func (f *Failover) count(i int, err error) int {
 	return n
 }
 
-// spoke takes in that the active source has been heard in time.
-func (f *Failover) spoke(i int) {
+// notStale takes in that the active source has been heard in time.
+func (f *Failover) notStale(i int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.active == i && f.states[i].Stale {

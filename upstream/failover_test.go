@@ -42,7 +42,7 @@ const (
 
 func (s *scripted) Name() string { return s.name }
 
-func (s *scripted) Run(ctx context.Context, feed Feed, answered func() error) error {
+func (s *scripted) Run(ctx context.Context, feed State, answered func() error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	s.mu.Lock()
@@ -612,7 +612,7 @@ type slowly struct {
 	answer chan struct{}
 }
 
-func (s slowly) Run(ctx context.Context, feed Feed, answered func() error) error {
+func (s slowly) Run(ctx context.Context, feed State, answered func() error) error {
 	return s.scripted.Run(ctx, feed, func() error {
 		<-s.answer
 		return answered()

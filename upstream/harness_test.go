@@ -76,7 +76,7 @@ func (s *state) Body(typeURL string, name []byte) *anypb.Any {
 	return nil
 }
 
-func (s *state) Interest() Interest {
+func (s *state) Subscriptions() Subscriptions {
 	in := &wanted{wants: s.wants, changed: make(chan struct{}, 1)}
 	in.changed <- struct{}{}
 	return in
@@ -96,7 +96,7 @@ type wanted struct {
 }
 
 func (w *wanted) Changed() <-chan struct{}       { return w.changed }
-func (w *wanted) Take() []xds.SubscriptionChange { return w.wants }
+func (w *wanted) Changes() []xds.SubscriptionChange { return w.wants }
 func (w *wanted) Close()                         {}
 
 // everyCluster is a state whose clients want all clusters.

@@ -67,7 +67,7 @@ type ofFleet struct {
 
 func (*ofFleet) Name() string { return "control plane" }
 
-func (s *ofFleet) Run(ctx context.Context, _ Feed, answered func() error) error {
+func (s *ofFleet) Run(ctx context.Context, _ State, answered func() error) error {
 	dialing := s.dialer.dialing()
 	err := s.stream(ctx, dialing, answered)
 	if s.asWas {

@@ -100,7 +100,7 @@ func NewREST(cfg RESTConfig) (*REST, error) {
 }
 
 // Run polls until ctx ends or the server cannot be reached, and returns why.
-func (r *REST) Run(ctx context.Context, feed Feed, answered func() error) error {
+func (r *REST) Run(ctx context.Context, feed State, answered func() error) error {
 	tlsConfig, err := r.cfg.TLS()
 	if err != nil {
 		return err
@@ -114,12 +114,12 @@ func (r *REST) Run(ctx context.Context, feed Feed, answered func() error) error 
 	}
 	defer transport.CloseIdleConnections()
 	w := &restWire{
-		rest:    r,
-		client:  &http.Client{Transport: transport, Timeout: r.cfg.Timeout},
-		answers: make(chan message),
-		failed:  make(chan error, len(xds.Types())),
-		polls:   make(map[string]*poll),
-		refused: make(map[string]bool),
+		rest:     r,
+		client:   &http.Client{Transport: transport, Timeout: r.cfg.Timeout},
+		answers:  make(chan message),
+		failed:   make(chan error, len(xds.Types())),
+		polls:    make(map[string]*poll),
+		rejected: make(map[string]bool),
 	}
 	err = r.run(ctx, cancel, w, feed, answered)
 	cancel()
@@ -141,11 +141,11 @@ type restWire struct {
 	polls map[string]*poll
 
 	mu sync.Mutex
-	// asked is how many types are polled, refused those whose last poll was refused, and
+	// requested is how many types are polled, refused those whose last poll was refused, and
 	// usable when one last was not; the zero time for never.
-	asked   int
-	refused map[string]bool
-	usable  time.Time
+	requested int
+	rejected  map[string]bool
+	usable    time.Time
 }
 
 // unmodified is a 304: what is held is what the server has.
@@ -187,7 +187,7 @@ func (w *restWire) send(ctx context.Context, req *session.Request, node *corev3.
 	p = &poll{kind: kind, wake: make(chan struct{}, 1), request: msg}
 	w.polls[req.Type] = p
 	w.mu.Lock()
-	w.asked++
+	w.requested++
 	w.mu.Unlock()
 	w.polling.Go(func() { w.keep(ctx, p) })
 	return nil
@@ -209,8 +209,8 @@ func (w *restWire) recv(ctx context.Context) (message, error) {
 // at once, but for a moment in which all types can be polled, if it never did, or else after
 // refusedFor.
 const (
-	refusedAtFirst = 250 * time.Millisecond
-	refusedFor     = DefaultFirstAnswer
+	rejectedAtFirst = 250 * time.Millisecond
+	rejectedFor     = DefaultFirstAnswer
 )
 
 // keep polls one type until the stream ends or the server cannot be reached, or
@@ -225,7 +225,7 @@ func (w *restWire) keep(ctx context.Context, p *poll) {
 			return
 		case errors.As(err, &refusal), timedOut(err): // others may be answered
 			w.rest.log.Warn("poll refused", "type", p.kind, "err", w.rest.secrets.hide(err))
-			if w.refuses(ctx, p.kind) {
+			if w.rejects(ctx, p.kind) {
 				w.failed <- err
 				return
 			}
@@ -260,22 +260,22 @@ func timedOut(err error) bool {
 func (w *restWire) answered(kind string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.refused, kind)
+	delete(w.rejected, kind)
 	w.usable = time.Now()
 }
 
-// refuses notes that a poll was refused, and reports whether the server refuses all.
-func (w *restWire) refuses(ctx context.Context, kind string) bool {
+// rejects notes that a poll was refused, and reports whether the server refuses all.
+func (w *restWire) rejects(ctx context.Context, kind string) bool {
 	w.mu.Lock()
-	w.refused[kind] = true
+	w.rejected[kind] = true
 	never := w.usable.IsZero()
 	w.mu.Unlock()
-	if never && !sleep(ctx, refusedAtFirst) {
+	if never && !sleep(ctx, rejectedAtFirst) {
 		return false
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.refused) == w.asked && (w.usable.IsZero() || time.Since(w.usable) >= refusedFor)
+	return len(w.rejected) == w.requested && (w.usable.IsZero() || time.Since(w.usable) >= rejectedFor)
 }
 
 func (p *poll) current() *discoveryv3.DiscoveryRequest {

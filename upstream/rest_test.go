@@ -109,7 +109,7 @@ func TestAControlPlaneThatHasNothingNewAnswers(t *testing.T) {
 func TestAPolledControlPlaneThatRefusesEverythingIsLeft(t *testing.T) {
 	polled(t, func(f *Failover, a, b *polledServer, _ *state) {
 		a.status.Store(http.StatusServiceUnavailable)
-		time.Sleep(refusedFor - 4*time.Second)
+		time.Sleep(rejectedFor - 4*time.Second)
 		synctest.Wait()
 		if !f.States()[0].Active {
 			t.Errorf("left at once: %+v", f.States()[0])

@@ -50,8 +50,8 @@ type server struct {
 	// rechecks count, by type, how often the control plane was asked again for what clients
 	// refused.
 	rechecks map[string]int
-	// refused are the types for which the control plane ended the stream.
-	refused map[string]refusal
+	// leftOut are the types for which the control plane ended the stream.
+	leftOut map[string]exclusion
 	// answered are the types that the control plane has ever answered, suspect one of them for
 	// which the last stream seemed to end, "" for none.
 	answered map[string]bool
@@ -60,8 +60,8 @@ type server struct {
 	last     time.Time
 }
 
-// refusal is that a control plane ends the stream when it is asked for a type.
-type refusal struct {
+// exclusion is that a control plane ends the stream when it is asked for a type.
+type exclusion struct {
 	times int       // in a row
 	until time.Time // it is not asked again before
 }
@@ -76,7 +76,7 @@ func newServer(name string, form xds.Form, ackTimeout time.Duration, log *slog.L
 	return &server{
 		name: name, form: form, ackTimeout: ackTimeout,
 		log: log.With("upstream", name), observer: observer, versions: make(map[string]session.Version), rechecks: make(map[string]int),
-		refused: make(map[string]refusal), answered: make(map[string]bool),
+		leftOut: make(map[string]exclusion), answered: make(map[string]bool),
 	}
 }
 
@@ -97,7 +97,7 @@ func (s *server) LastMessage() time.Time {
 	return s.last
 }
 
-func (s *server) heard(now time.Time) {
+func (s *server) received(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last = now
@@ -105,22 +105,22 @@ func (s *server) heard(now time.Time) {
 
 // run feeds from an open stream until it ends, and returns why: never nil. ctx is
 // that of the stream, cancel ends it.
-func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, feed Feed, answered func() error) error {
-	interest := feed.Interest()
+func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, feed State, answered func() error) error {
+	interest := feed.Subscriptions()
 	defer interest.Close()
 	// After the Interest was opened, which so hears of each later AskAgain.
 	opened := time.Now()
 	s.mu.Lock()
 	s.open++
 	versions, rechecks := maps.Clone(s.versions), maps.Clone(s.rechecks)
-	notBefore := make(map[string]time.Time, len(s.refused))
-	for typeURL, r := range s.refused {
+	notBefore := make(map[string]time.Time, len(s.leftOut))
+	for typeURL, r := range s.leftOut {
 		notBefore[typeURL] = r.until
 	}
 	s.mu.Unlock()
 	st := &stream{
-		server: s, feed: feed, interest: interest, wire: w, answered: answered, opened: opened,
-		poke: make(chan struct{}, 1),
+		server: s, state: feed, subscriptions: interest, wire: w, onAnswer: answered, opened: opened,
+		wake: make(chan struct{}, 1),
 		machine: session.New(session.Config{
 			Form:       s.form,
 			AckTimeout: s.ackTimeout,
@@ -173,7 +173,7 @@ func (s *server) blame(st *stream, err error) {
 		return
 	}
 	s.mu.Lock()
-	r := s.refused[culprit]
+	r := s.leftOut[culprit]
 	pause := min(minLeftOut<<min(r.times, 10), maxLeftOut)
 	if s.answered[culprit] {
 		// It does serve this type: what ails it passes, and clients need what comes then.
@@ -184,7 +184,7 @@ func (s *server) blame(st *stream, err error) {
 		}
 		pause = minLeftOut
 	}
-	s.refused[culprit] = refusal{times: r.times + 1, until: time.Now().Add(pause)}
+	s.leftOut[culprit] = exclusion{times: r.times + 1, until: time.Now().Add(pause)}
 	s.mu.Unlock()
 	s.log.Warn("the control plane ended the stream when it was asked for a type; that is left out for now, and the others go on",
 		"type", xds.Short(culprit), "left_out_for", pause, "err", s.secrets.hide(err))
@@ -194,7 +194,7 @@ func (s *server) blame(st *stream, err error) {
 		for _, name := range names {
 			u.Errors = append(u.Errors, xds.ResourceError{Name: name, Err: why})
 		}
-		st.feed.Apply(u, nil)
+		st.state.Apply(u, nil)
 	}
 }
 
@@ -216,14 +216,14 @@ func (st *stream) culprit(why string) (culprit string, names []string) {
 			break
 		}
 	}
-	return culprit, st.machine.Wanted(culprit)
+	return culprit, st.machine.Subscribed(culprit)
 }
 
-// accepted takes in that the control plane has answered for a type.
-func (s *server) accepted(typeURL string) {
+// typeAnswered takes in that the control plane has answered for a type.
+func (s *server) typeAnswered(typeURL string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.refused, typeURL)
+	delete(s.leftOut, typeURL)
 	s.answered[typeURL] = true
 	if s.suspect == typeURL {
 		s.suspect = ""
@@ -249,13 +249,13 @@ type message interface {
 // stream is one open stream: a receiver and a sender around the machine.
 type stream struct {
 	// Set at the start.
-	server   *server
-	feed     Feed
-	interest Interest
-	wire     wire
-	answered func() error
-	poke     chan struct{} // the sender has something to do
-	opened   time.Time     // before the first request
+	server        *server
+	state         State
+	subscriptions Subscriptions
+	wire          wire
+	onAnswer      func() error
+	wake          chan struct{} // the sender has something to do
+	opened        time.Time     // before the first request
 	// armed is when the sender looks again by itself; the zero time for never. Under mu.
 	armed time.Time
 
@@ -293,15 +293,15 @@ func (st *stream) receiveAll(ctx context.Context) error {
 			return fmt.Errorf("receiving: %w", err)
 		}
 		if !st.started {
-			if err := st.answered(); err != nil {
+			if err := st.onAnswer(); err != nil {
 				return err
 			}
 			st.started = true
 		}
 		if _, ok := msg.(unmodified); ok {
-			st.server.heard(time.Now())
+			st.server.received(time.Now())
 			st.mu.Lock()
-			st.machine.Heard()
+			st.machine.NotModified()
 			st.mu.Unlock()
 			continue
 		}
@@ -312,7 +312,7 @@ func (st *stream) receiveAll(ctx context.Context) error {
 // receive feeds one response to the machine, and what it says to the state.
 func (st *stream) receive(msg message) {
 	now := time.Now()
-	st.server.heard(now)
+	st.server.received(now)
 	var u *session.Response
 	var err error
 	st.mu.Lock()
@@ -329,11 +329,11 @@ func (st *stream) receive(msg message) {
 		return
 	}
 	if u.First {
-		st.server.accepted(u.Type)
+		st.server.typeAnswered(u.Type)
 	}
 	st.server.observer.Received(st.server.name, u.Type, len(u.Resources))
 	typeURL, nonce := u.Type, u.Nonce
-	st.apply(u.Update, func(verdict error) { st.verdict(typeURL, nonce, verdict) })
+	st.apply(u.Update, func(verdict error) { st.answer(typeURL, nonce, verdict) })
 	if late {
 		st.wakeSender()
 	}
@@ -357,8 +357,8 @@ func (st *stream) logResponse(msg message, u *session.Response, err error) {
 	}
 }
 
-// verdict takes in what the clients made of a response.
-func (st *stream) verdict(typeURL, nonce string, err error) {
+// answer takes in what the clients made of a response.
+func (st *stream) answer(typeURL, nonce string, err error) {
 	st.mu.Lock()
 	late := st.machine.Answer(typeURL, nonce, err, time.Now())
 	st.mu.Unlock()
@@ -370,7 +370,7 @@ func (st *stream) verdict(typeURL, nonce string, err error) {
 
 func (st *stream) wakeSender() {
 	select {
-	case st.poke <- struct{}{}:
+	case st.wake <- struct{}{}:
 	default:
 	}
 }
@@ -378,13 +378,13 @@ func (st *stream) wakeSender() {
 // apply hands an update to the state.
 func (st *stream) apply(u xds.Update, verdict func(error)) {
 	u.Source, u.RequestedAt = st.server.name, st.opened
-	st.feed.Apply(u, verdict)
+	st.state.Apply(u, verdict)
 }
 
 // sendAll sends what the machine owes the server until ctx ends or the stream
 // breaks. It returns nil when ctx ended.
 func (st *stream) sendAll(ctx context.Context) error {
-	node := st.feed.Node()
+	node := st.state.Node()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -392,18 +392,18 @@ func (st *stream) sendAll(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
-		case <-st.poke:
-		case <-st.interest.Changed():
-			again := st.opened.Before(st.feed.AskAgain())
+		case <-st.wake:
+		case <-st.subscriptions.Changed():
+			again := st.opened.Before(st.state.AskAgain())
 			st.mu.Lock()
 			if again {
 				st.machine.AskAgain()
 			}
-			for _, w := range st.interest.Take() {
+			for _, w := range st.subscriptions.Changes() {
 				if w.Wildcard && !w.Complete {
 					st.machine.Forget(w.Type)
 				}
-				st.machine.Want(w.Type, w.Wildcard, w.Subscribe, w.Unsubscribe)
+				st.machine.Subscribe(w.Type, w.Wildcard, w.Subscribe, w.Unsubscribe)
 			}
 			st.mu.Unlock()
 		}
@@ -425,7 +425,7 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 	for {
 		now := time.Now()
 		st.mu.Lock()
-		settled, settle := st.machine.Settled(now)
+		settled, settle := st.machine.Completed(now)
 		overdue, miss := st.machine.Overdue(now)
 		var req *session.Request
 		var wake time.Time
@@ -440,7 +440,7 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 		}
 		st.mu.Unlock()
 		for _, typeURL := range settled {
-			st.feed.Synced(st.server.name, typeURL, st.opened)
+			st.state.Synced(st.server.name, typeURL, st.opened)
 		}
 		for _, u := range overdue {
 			st.server.log.Warn("the control plane says nothing of names that it was asked for",

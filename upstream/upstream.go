@@ -21,8 +21,8 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Feed is the state of one group of clients, as a source sees it.
-type Feed interface {
+// State is the state of one group of clients, as a source sees it.
+type State interface {
 	// Node is the identity that the group presents to a control plane.
 	Node() *corev3.Node
 	// Apply takes in one answer. verdict, which may be nil, is told what the
@@ -49,17 +49,17 @@ type Feed interface {
 	// Body returns what is held of a type under a name, whoever sent it; nil for nothing. It
 	// is called with each resource that comes, to share the body with what came before.
 	Body(typeURL string, name []byte) *anypb.Any
-	// Interest opens a view of what the clients subscribe to. Close it.
-	Interest() Interest
+	// Subscriptions opens a view of what the clients subscribe to. Close it.
+	Subscriptions() Subscriptions
 }
 
-// Interest is a view of the union of all subscriptions of a group.
-type Interest interface {
+// Subscriptions is a view of the union of all subscriptions of a group.
+type Subscriptions interface {
 	// Changed holds a value whenever Take has something new to say.
 	Changed() <-chan struct{}
-	// Take returns what changed since the last Take, in push order; the first
+	// Changes returns what changed since the last Take, in push order; the first
 	// Take returns everything.
-	Take() []xds.SubscriptionChange
+	Changes() []xds.SubscriptionChange
 	// Close ends the view.
 	Close()
 }
@@ -73,5 +73,5 @@ type Source interface {
 	// answered once, at the first answer and before that is applied; when
 	// answered fails, another source was preferred: Run returns its error and
 	// has applied nothing.
-	Run(ctx context.Context, feed Feed, answered func() error) error
+	Run(ctx context.Context, feed State, answered func() error) error
 }

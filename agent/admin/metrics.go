@@ -250,8 +250,8 @@ func (d DownstreamMetrics) Answered(typeURL, form string, nack bool) {
 	d.m.answers.WithLabelValues(d.m.label(typeURL), form, result(nack)).Inc()
 }
 
-// Refused counts what went beyond a limit.
-func (d DownstreamMetrics) Refused(limit string) { d.m.refused.WithLabelValues(limit).Inc() }
+// LimitExceeded counts what went beyond a limit.
+func (d DownstreamMetrics) LimitExceeded(limit string) { d.m.refused.WithLabelValues(limit).Inc() }
 
 // PassedThrough counts a call of a service that is not served here.
 func (d DownstreamMetrics) PassedThrough(service, result string) {

@@ -45,12 +45,12 @@ const DefaultUnreferenced = 4096
 // maxReasons bounds the rejected contents that are remembered of one name.
 const maxReasons = 8
 
-// maxReleases bounds the removed virtual hosts that later clients are told of.
-const maxReleases = 16
+// maxToldVirtualHosts bounds the removed virtual hosts that later clients are told of.
+const maxToldVirtualHosts = 16
 
-// maxGone bounds the names of one type that are remembered as not existing, should
+// maxNotFound bounds the names of one type that are remembered as not existing, should
 // what was found under aliases come and go without end.
-const maxGone = 100_000
+const maxNotFound = 100_000
 
 // maxErrors bounds the names of one type whose errors are remembered.
 const maxErrors = 1024
@@ -108,16 +108,16 @@ type Cache struct {
 	wake  chan struct{} // to Run: a deadline may have come nearer
 	began time.Time
 
-	mu        sync.Mutex
-	revision  uint64
-	tables    map[string]*table
-	watches   map[*Watch]struct{}
-	interests map[*Interest]struct{}
-	sources   sources
-	leases    map[key]time.Time
-	// doubts are names that clients which went may hold without telling, until when
+	mu            sync.Mutex
+	revision      uint64
+	tables        map[string]*table
+	watches       map[*Watch]struct{}
+	subscriptions map[*Subscriptions]struct{}
+	sources       sources
+	leases        map[key]time.Time
+	// maybeHeld are names that clients which went may hold without telling, until when
 	// they may be back; the zero time for one that does not run yet.
-	doubts map[key]time.Time
+	maybeHeld map[key]time.Time
 	// connected is since when an upstream answers, so that leases run out; the zero time for
 	// none.
 	connected time.Time
@@ -127,15 +127,15 @@ type Cache struct {
 	deadlines *expiry.Deadlines[key] // of resources with a TTL
 	// accident is nil while no removal is held back.
 	accident *accident
-	// judgeAt is when something may be stable next; the zero time for never.
-	judgeAt time.Time
+	// updateStableAt is when something may be stable next; the zero time for never.
+	updateStableAt time.Time
 	// fallback is nil while nothing is held back. crashes are those of the last ten
 	// minutes, gone what clients had that went; both oldest first.
-	fallback *fallback
-	crashes  []crash
-	gone     []crash
-	journal  *Journal // nil for none
-	released bool     // what is restored from now on is served at once
+	fallback       *fallback
+	crashes        []crash
+	departed       []crash
+	journal        *Journal // nil for none
+	restoredServed bool     // what is restored from now on is served at once
 	// unreferenced orders what nobody subscribes to by age.
 	unreferenced *lru.Cache[key, struct{}]
 }
@@ -151,7 +151,7 @@ type table struct {
 	// collections are the names held of each glob collection.
 	collections map[string]map[string]struct{}
 	notFound    map[string]struct{} // names that an upstream said do not exist
-	doubtful    map[string]struct{} // see session.View
+	maybeHeld   map[string]struct{} // see session.View
 	errors      map[string]error    // by name, the last error from above
 	knowledge   xds.Knowledge
 	refs        map[string]int // watches that subscribe, by name; xds.Wildcard too
@@ -169,12 +169,12 @@ type table struct {
 	// withheld are removals that have not taken effect, and when they will; the zero time
 	// while they are held back (Cache.accident). toldWithheld is how many OnWithheld was
 	// last told of.
-	withheld     map[string]time.Time
-	toldWithheld int
-	// told is the source that last told all it has, pruneAt when what it did not confirm
+	withheld         map[string]time.Time
+	withheldReported int
+	// completeFrom is the source that last told all it has, pruneAt when what it did not confirm
 	// goes.
-	told    string
-	pruneAt time.Time
+	completeFrom string
+	pruneAt      time.Time
 	// answered: a source said something of the type. sealed: what was restored is
 	// not served yet; restoredKnown: nor that something was known of the wildcard.
 	answered, sealed, restoredKnown bool
@@ -241,15 +241,15 @@ func New(cfg Config) *Cache {
 		cfg.FallbackFor = DefaultFallbackFor
 	}
 	c := &Cache{
-		cfg:       cfg,
-		wake:      make(chan struct{}, 1),
-		began:     time.Now(),
-		tables:    make(map[string]*table),
-		watches:   make(map[*Watch]struct{}),
-		interests: make(map[*Interest]struct{}),
-		sources:   newSources(),
-		leases:    make(map[key]time.Time),
-		doubts:    make(map[key]time.Time),
+		cfg:           cfg,
+		wake:          make(chan struct{}, 1),
+		began:         time.Now(),
+		tables:        make(map[string]*table),
+		watches:       make(map[*Watch]struct{}),
+		subscriptions: make(map[*Subscriptions]struct{}),
+		sources:       newSources(),
+		leases:        make(map[key]time.Time),
+		maybeHeld:     make(map[key]time.Time),
 	}
 	c.deadlines = expiry.New(c.deadline)
 	// The size is positive, so there is no error.
@@ -270,7 +270,7 @@ func (c *Cache) table(typeURL string) *table {
 
 			collections: make(map[string]map[string]struct{}),
 			notFound:    make(map[string]struct{}),
-			doubtful:    make(map[string]struct{}),
+			maybeHeld:   make(map[string]struct{}),
 			errors:      make(map[string]error),
 			refs:        make(map[string]int),
 			followed:    make(map[string]int),
@@ -311,7 +311,7 @@ func (c *Cache) Apply(u xds.Update, verdict func(error)) {
 	if t.refused == nowhere {
 		delete(t.errors, "") // what was wrong with an answer before
 	}
-	c.release1(t)
+	c.serveRestored(t)
 	c.revision++
 	ch := newChanges(t)
 	if len(t.entries) == 0 {
@@ -335,15 +335,15 @@ func (c *Cache) Apply(u xds.Update, verdict func(error)) {
 			held--
 		}
 		removed = slices.DeleteFunc(removed, func(name string) bool { _, gone := replaced[name]; return gone })
-		removed = c.doubt(t, removed, held, u.RequestedAt, len(u.Resources) > 0)
+		removed = c.deferRemovals(t, removed, held, u.RequestedAt, len(u.Resources) > 0)
 	}
 	for _, name := range removed {
 		c.remove(t, name, ch)
 	}
 	if u.Complete {
 		// From now on absence itself says that a name of the wildcard is gone.
-		maps.DeleteFunc(t.notFound, func(name string, _ struct{}) bool { return !c.asked(t, name) })
-		c.told(t, u.Source)
+		maps.DeleteFunc(t.notFound, func(name string, _ struct{}) bool { return !c.requested(t, name) })
+		c.noteComplete(t, u.Source)
 	}
 	for _, h := range u.Heartbeats {
 		if err := c.refresh(t, from, h, ch); err != nil && refused == nil {
@@ -368,7 +368,7 @@ func (c *Cache) Apply(u xds.Update, verdict func(error)) {
 // complain takes in the errors of an update.
 func (c *Cache) complain(t *table, u xds.Update, ch *changes) {
 	for _, e := range u.Errors {
-		if e.Name != "" && t.entries[e.Name] == nil && !c.asked(t, e.Name) && !c.asked(t, xds.Wildcard) {
+		if e.Name != "" && t.entries[e.Name] == nil && !c.requested(t, e.Name) && !c.requested(t, xds.Wildcard) {
 			continue // nobody subscribes to it any more
 		}
 		if errors.Is(e.Err, xds.ErrNotFound) && t.entries[e.Name] == nil {
@@ -447,11 +447,11 @@ func size(r *xds.Resource) int64 { return int64(len(r.Body.GetValue())) }
 func (c *Cache) learn(t *table, u xds.Update, ch *changes) {
 	was := t.knowledge
 	switch {
-	case u.Complete && was != xds.Complete && !u.KeepUnsubscribed && !c.asked(t, xds.Wildcard):
+	case u.Complete && was != xds.Complete && !u.KeepUnsubscribed && !c.requested(t, xds.Wildcard):
 		t.knowledge = xds.Partial // what nobody wants is not kept for long, though a source tells it
 	case u.Complete:
 		t.knowledge = xds.Complete
-	case was == xds.Unknown && (u.KeepUnsubscribed || u.Wildcard && c.asked(t, xds.Wildcard)):
+	case was == xds.Unknown && (u.KeepUnsubscribed || u.Wildcard && c.requested(t, xds.Wildcard)):
 		t.knowledge = xds.Partial
 	}
 	if t.knowledge != was {
@@ -467,10 +467,10 @@ func (c *Cache) Synced(source, typeURL string, asked time.Time) {
 	defer c.mu.Unlock()
 	t := c.table(typeURL)
 	c.confirmAbsent(t, asked)
-	late := c.doubt(t, c.late(t), len(t.entries), asked, true)
+	late := c.deferRemovals(t, c.late(t), len(t.entries), asked, true)
 	c.confirmed(t, source)
-	c.told(t, source)
-	unheard := t.knowledge == xds.Unknown && !(t.answered && c.asked(t, xds.Wildcard))
+	c.noteComplete(t, source)
+	unheard := t.knowledge == xds.Unknown && !(t.answered && c.requested(t, xds.Wildcard))
 	if unheard || t.knowledge == xds.Complete {
 		return // an open stream on which nothing came knows nothing (I2)
 	}
@@ -499,7 +499,7 @@ func (c *Cache) SetConnected(connected bool) {
 		}
 	}
 	c.mu.Unlock()
-	c.poke()
+	c.wakeRun()
 }
 
 // changes are the names of one type that one update changed.
@@ -721,23 +721,23 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 		}
 		switch {
 		case e.stable != nil:
-			c.retire(t, name, e.stable, time.Now())
+			c.keepFormer(t, name, e.stable, time.Now())
 		case t.url == xds.EndpointType && c.cfg.Crashes && e.acked != nil:
-			c.retire(t, name, e.acked, time.Now()) // their cluster may be served again
+			c.keepFormer(t, name, e.acked, time.Now()) // their cluster may be served again
 		}
 		c.drop(t, name)
 		c.changedSuspect(t, name)
 	}
-	if t.url == xds.VirtualHostType && len(t.doubtful) < maxReleases {
+	if t.url == xds.VirtualHostType && len(t.maybeHeld) < maxToldVirtualHosts {
 		// A later client too must hear something, to end its wait (protocol.md V11).
-		t.doubtful[name] = struct{}{}
-		c.logFact(Doubtful, t.url, name)
+		t.maybeHeld[name] = struct{}{}
+		c.logFact(MaybeHeldFact, t.url, name)
 	}
 	if _, ok := t.notFound[name]; ok {
 		return
 	}
-	if c.wantsResource(t, name, was) || c.asked(t, name) || t.knowledge != xds.Complete && c.asked(t, xds.Wildcard) {
-		if len(t.notFound) == maxGone {
+	if c.wantsResource(t, name, was) || c.requested(t, name) || t.knowledge != xds.Complete && c.requested(t, xds.Wildcard) {
+		if len(t.notFound) == maxNotFound {
 			clear(t.notFound)
 		}
 		t.notFound[name] = struct{}{}
@@ -759,7 +759,7 @@ func (c *Cache) drop(t *table, name string) {
 	delete(t.entries, name)
 	delete(t.errors, name)
 	if c.journal != nil && e.disk != nil {
-		c.journal.gone[key{t.url, name}] = e.disk
+		c.journal.removed[key{t.url, name}] = e.disk
 	}
 	c.log(t, name)
 	c.unreferenced.Remove(key{t.url, name})

@@ -25,18 +25,18 @@ func TestOfWhatNobodyWantsTheLeastRecentIsEvicted(t *testing.T) {
 // wildcard is wanted again.
 func TestWhatWasEvictedIsUnknownAndNotGone(t *testing.T) {
 	c := New(Config{Unreferenced: 2})
-	w, in := watch(c, "x", xds.ClusterType, "*"), c.Interest()
-	in.Take()
+	w, in := watch(c, "x", xds.ClusterType, "*"), c.Subscriptions()
+	in.Changes()
 	complete(c, xds.ClusterType, "a@1", "b@1", "c@1")
 	knows(t, c, xds.ClusterType, xds.Complete)
 	w.Subscribe(xds.ClusterType, false, nil, nil)
-	in.Take()
+	in.Changes()
 	// SotW's legacy wildcard is kept, so the source goes on telling everything.
 	complete(c, xds.ClusterType, "a@1", "b@1", "c@1")
 	holds(t, c, xds.ClusterType, "b@1", "c@1")
 	knows(t, c, xds.ClusterType, xds.Partial)
 	subscribe(w, xds.ClusterType, "*")
-	if got := in.Take(); len(got) != 1 || !got[0].Wildcard || got[0].Complete {
+	if got := in.Changes(); len(got) != 1 || !got[0].Wildcard || got[0].Complete {
 		t.Errorf("taken: %+v", got)
 	}
 }

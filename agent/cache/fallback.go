@@ -101,18 +101,18 @@ func (t *table) isStable(r *xds.Resource) bool {
 	return e != nil && e.stable != nil && e.stable.Version == r.Version
 }
 
-// maxGoneClients bounds the clients that went of which it is remembered what they had.
-const maxGoneClients = 64
+// maxDeparted bounds the clients that went of which it is remembered what they had.
+const maxDeparted = 64
 
 // went remembers what a client had that went, in case it was an Envoy that crashed.
 func (c *Cache) went(had map[versioned]struct{}) {
 	if len(had) == 0 {
 		return
 	}
-	if len(c.gone) == maxGoneClients {
-		c.gone = slices.Delete(c.gone, 0, 1)
+	if len(c.departed) == maxDeparted {
+		c.departed = slices.Delete(c.departed, 0, 1)
 	}
-	c.gone = append(c.gone, crash{time.Now(), had})
+	c.departed = append(c.departed, crash{time.Now(), had})
 }
 
 // Crashed takes in that an Envoy that was started at a time has crashed: it counts as
@@ -125,7 +125,7 @@ func (c *Cache) Crashed(started time.Time) (suspects []Fact) {
 	defer c.mu.Unlock()
 	now := time.Now()
 	had := make(map[versioned]struct{})
-	for _, gone := range c.gone {
+	for _, gone := range c.departed {
 		if gone.at.Before(started) {
 			continue
 		}
@@ -133,7 +133,7 @@ func (c *Cache) Crashed(started time.Time) (suspects []Fact) {
 			had[k] = struct{}{}
 		}
 	}
-	c.gone = nil
+	c.departed = nil
 	c.crashes = slices.DeleteFunc(c.crashes, func(old crash) bool { return now.Sub(old.at) > crashWindow })
 	c.crashes = append(c.crashes, crash{now, had})
 	if len(c.crashes) < crashLoop {
@@ -175,7 +175,7 @@ func (c *Cache) Crashed(started time.Time) (suspects []Fact) {
 	}
 	slices.SortFunc(suspects, compareFacts)
 	c.serveAgain(versions)
-	c.poke()
+	c.wakeRun()
 	return suspects
 }
 

@@ -185,7 +185,7 @@ func TestAFallbackSurvivesARestart(t *testing.T) {
 		again := New(Config{Crashes: true})
 		again.Journal(nil, true)
 		again.Restore(d.saved())
-		again.Release()
+		again.ServeRestored()
 		suspected(t, again, "CDS a", "CDS b", "CDS c")
 		servesClusters(t, again, "1", "1", "")
 		if got, want := again.Fallback().Until, c.Fallback().Until.Truncate(time.Second); !got.Equal(want) {

@@ -22,10 +22,10 @@ func TestTheEndpointsOfAWantedClusterAreWanted(t *testing.T) {
 	c := New(Config{})
 	w := c.Watch("client")
 	w.Subscribe(xds.ClusterType, true, nil, nil)
-	in := c.Interest()
-	in.Take()
+	in := c.Subscriptions()
+	in.Changes()
 	told := func() (add, drop []string) {
-		for _, want := range in.Take() {
+		for _, want := range in.Changes() {
 			if want.Type == xds.EndpointType {
 				return want.Subscribe, want.Unsubscribe
 			}
@@ -62,7 +62,7 @@ func TestTheEndpointsOfAClusterThatNobodyWantsAreNotWanted(t *testing.T) {
 	w.Subscribe(xds.ClusterType, true, nil, nil)
 	c.Apply(xds.Update{Source: "s", Type: xds.ClusterType, Resources: []*xds.Resource{edsCluster("1", "a")}}, nil)
 	w.Subscribe(xds.ClusterType, false, nil, nil)
-	for _, want := range c.Interest().Take() {
+	for _, want := range c.Subscriptions().Changes() {
 		if len(want.Subscribe) > 0 {
 			t.Errorf("wanted: %v", want)
 		}

@@ -125,14 +125,14 @@ func (c *Cache) replaced(t *table, removed []string, put []*xds.Resource) map[st
 // guards reports whether removals may have to wait.
 func (c *Cache) guards() bool { return c.cfg.Guard.MaxRemovalPercent > 0 || c.accident != nil }
 
-// doubt returns which removals of a type take effect now, and makes the others wait. A source
+// deferRemovals returns which removals of a type take effect now, and makes the others wait. A source
 // said them that was asked at a time; others: in an answer that had other resources. held is
 // how many resources of the type were held before.
-func (c *Cache) doubt(t *table, names []string, held int, asked time.Time, others bool) (now []string) {
+func (c *Cache) deferRemovals(t *table, names []string, held int, asked time.Time, others bool) (now []string) {
 	if !c.guards() {
 		return names
 	}
-	confirms := xds.Info(t.url).GuardRemovals && c.askedAgain(asked)
+	confirms := xds.Info(t.url).GuardRemovals && c.requestedAgain(asked)
 	var doubted []string
 	for _, name := range names {
 		until, waits := t.withheld[name]
@@ -154,7 +154,7 @@ func (c *Cache) doubt(t *table, names []string, held int, asked time.Time, other
 		for _, name := range doubted {
 			c.withhold(t, name, time.Time{})
 		}
-		c.tellWithheld(t)
+		c.reportWithheld(t)
 	case c.removedAtOnce(t, others):
 		now = append(now, doubted...)
 	default:
@@ -164,7 +164,7 @@ func (c *Cache) doubt(t *table, names []string, held int, asked time.Time, other
 				c.withhold(t, name, until)
 			}
 		}
-		c.poke()
+		c.wakeRun()
 	}
 	return now
 }
@@ -215,18 +215,18 @@ func (c *Cache) holdBack(t *table, names []string, anew bool) {
 			}
 		}
 	}
-	c.tellWithheld(t)
-	c.poke()
+	c.reportWithheld(t)
+	c.wakeRun()
 }
 
-// tellWithheld tells how much is held back of a guarded type, when that has at least
+// reportWithheld tells how much is held back of a guarded type, when that has at least
 // doubled: a control plane may remove name by name.
-func (c *Cache) tellWithheld(t *table) {
+func (c *Cache) reportWithheld(t *table) {
 	n := t.countWithheld()
-	if !xds.Info(t.url).GuardRemovals || n < 2*t.toldWithheld {
+	if !xds.Info(t.url).GuardRemovals || n < 2*t.withheldReported {
 		return
 	}
-	t.toldWithheld = n
+	t.withheldReported = n
 	if c.cfg.OnWithheld != nil {
 		c.cfg.OnWithheld(t.url, n, len(t.entries))
 	}
@@ -242,9 +242,9 @@ func (c *Cache) confirmAfter() time.Duration {
 	return c.cfg.Guard.ConfirmAfter
 }
 
-// askedAgain reports whether what a source was asked at a time was asked after the time
+// requestedAgain reports whether what a source was asked at a time was asked after the time
 // for which removals are held back, so that its answer confirms them.
-func (c *Cache) askedAgain(asked time.Time) bool {
+func (c *Cache) requestedAgain(asked time.Time) bool {
 	return c.accident != nil && !asked.Before(c.accident.since.Add(c.confirmAfter()))
 }
 
@@ -287,7 +287,7 @@ func (c *Cache) endAccident(now time.Time) {
 	c.accident = nil
 	c.logFact(AccidentFact, "", "")
 	for _, t := range c.tables {
-		t.toldWithheld = 0
+		t.withheldReported = 0
 		for name, until := range t.withheld {
 			if until.IsZero() {
 				c.withhold(t, name, now.Add(removalGrace))
@@ -297,22 +297,22 @@ func (c *Cache) endAccident(now time.Time) {
 			c.file(t, name, e) // what nobody wants may be evicted again
 		}
 	}
-	c.poke()
+	c.wakeRun()
 	if c.cfg.OnWithheldEnd != nil {
 		c.cfg.OnWithheldEnd(confirmed)
 	}
 }
 
-// confirm removes what has waited for long enough, and what a source that told
+// runGuard removes what has waited for long enough, and what a source that told
 // all it has did not confirm for long enough; and it makes the sources be asked again
 // for what is held back. It returns when there is more to do; the zero time for never.
-func (c *Cache) confirm(now time.Time) (next time.Time) {
+func (c *Cache) runGuard(now time.Time) (next time.Time) {
 	if a := c.accident; a != nil && !a.asking {
 		if at := a.since.Add(c.confirmAfter()); at.After(now) {
 			next = at
 		} else {
 			a.asking = true
-			for in := range c.interests {
+			for in := range c.subscriptions {
 				signal(in.changed)
 			}
 			if c.cfg.OnAskAgain != nil {
@@ -337,7 +337,7 @@ func (c *Cache) confirm(now time.Time) (next time.Time) {
 				next = earliest(next, at)
 			} else {
 				t.pruneAt = time.Time{}
-				told := c.sources.id(t.told)
+				told := c.sources.id(t.completeFrom)
 				for name, e := range t.entries {
 					if _, waits := t.withheld[name]; e.source != told && !e.keepUnsubscribed && !waits {
 						c.remove(t, name, ch)
@@ -357,7 +357,7 @@ func (c *Cache) confirm(now time.Time) (next time.Time) {
 // again counts as having told all it has, and did not put them. A Delta source says so by being
 // quiet only, and may have more to tell: they have removalGrace to be put again.
 func (c *Cache) confirmAbsent(t *table, asked time.Time) {
-	if !xds.Info(t.url).GuardRemovals || !c.askedAgain(asked) {
+	if !xds.Info(t.url).GuardRemovals || !c.requestedAgain(asked) {
 		return
 	}
 	for name, until := range t.withheld {
@@ -366,7 +366,7 @@ func (c *Cache) confirmAbsent(t *table, asked time.Time) {
 			c.withhold(t, name, time.Now().Add(removalGrace))
 		}
 	}
-	c.poke()
+	c.wakeRun()
 	c.endAccident(time.Now())
 }
 
@@ -397,7 +397,7 @@ func (c *Cache) restoredAccident(gone map[*table][]string) {
 	}
 	for t, names := range gone {
 		ch := newChanges(t)
-		for _, name := range c.doubt(t, names, len(t.entries), time.Time{}, false) {
+		for _, name := range c.deferRemovals(t, names, len(t.entries), time.Time{}, false) {
 			c.remove(t, name, ch)
 		}
 		c.revision++
@@ -418,12 +418,12 @@ func (c *Cache) confirmed(t *table, source string) {
 	}
 }
 
-// told notes which source last told all it has of a type.
-func (c *Cache) told(t *table, source string) {
-	t.told = source
+// noteComplete notes which source last told all it has of a type.
+func (c *Cache) noteComplete(t *table, source string) {
+	t.completeFrom = source
 	if c.cfg.Guard.PruneAfter > 0 && xds.FullState(t.url) {
 		t.pruneAt = time.Now().Add(c.cfg.Guard.PruneAfter)
-		c.poke()
+		c.wakeRun()
 	}
 }
 
@@ -434,8 +434,8 @@ func (c *Cache) Fresh() {
 	defer c.mu.Unlock()
 	withheld := false
 	for w := range c.watches {
-		withheld = withheld || w.withheld
-		w.withheld = false
+		withheld = withheld || w.tooStale
+		w.tooStale = false
 	}
 	if withheld {
 		c.turn()

@@ -151,9 +151,9 @@ func TestWhatIsHeldBackGoesWhenASourceIsAskedAgainAndConfirmsIt(t *testing.T) {
 			c.cfg.OnAskAgain = func() { asked.Add(1) }
 			c.cfg.OnWithheldEnd = func(confirmed int) { ended.Store(int32(confirmed)) }
 			w := watch(c, "x", xds.ClusterType, "*")
-			in := c.Interest()
+			in := c.Subscriptions()
 			<-in.Changed()
-			in.Take()
+			in.Changes()
 			complete(c, xds.ClusterType, "a@1", "b@1")
 			lacks := func(u xds.Update) {
 				if u.Type = xds.ClusterType; delta {

@@ -170,9 +170,9 @@ func wantChanged(t *testing.T, w *Watch, want ...string) {
 }
 
 // taken is what an Interest takes: "CDS * +a -b".
-func taken(in *Interest) []string {
+func taken(in *Subscriptions) []string {
 	var out []string
-	for _, w := range in.Take() {
+	for _, w := range in.Changes() {
 		words := []string{xds.Short(w.Type)}
 		if w.Wildcard {
 			words = append(words, "*")
@@ -188,7 +188,7 @@ func taken(in *Interest) []string {
 	return out
 }
 
-func wantTaken(t *testing.T, in *Interest, want ...string) {
+func wantTaken(t *testing.T, in *Subscriptions, want ...string) {
 	t.Helper()
 	if got := taken(in); !slices.Equal(got, want) {
 		t.Errorf("interest: %q, want %q", got, want)

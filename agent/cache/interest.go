@@ -18,14 +18,14 @@ func (c *Cache) wants(t *table, name string) bool {
 	return leased
 }
 
-// asked reports whether a source is asked for a name: it is wanted, or the source
+// requested reports whether a source is asked for a name: it is wanted, or the source
 // has not been told yet that it is not, and may be wanted again before it is.
-func (c *Cache) asked(t *table, name string) bool {
+func (c *Cache) requested(t *table, name string) bool {
 	if c.wants(t, name) {
 		return true
 	}
-	for in := range c.interests {
-		if _, ok := in.told[t.url][name]; ok {
+	for in := range c.subscriptions {
+		if _, ok := in.reported[t.url][name]; ok {
 			return true
 		}
 	}
@@ -57,8 +57,8 @@ func (c *Cache) reference(t *table, name string) {
 	}
 }
 
-// release takes a subscription away; what nobody wants any more enters the LRU.
-func (c *Cache) release(t *table, name string) {
+// unreference takes a subscription away; what nobody wants any more enters the LRU.
+func (c *Cache) unreference(t *table, name string) {
 	if t.refs[name]--; t.refs[name] <= 0 {
 		delete(t.refs, name)
 	}
@@ -85,7 +85,7 @@ func (c *Cache) Prefetch(typeURL string, names ...string) {
 	var until time.Time
 	if len(c.watches) > 0 {
 		until = time.Now().Add(c.cfg.Linger)
-		c.poke()
+		c.wakeRun()
 	}
 	for _, name := range names {
 		if !c.wants(t, name) {
@@ -97,7 +97,7 @@ func (c *Cache) Prefetch(typeURL string, names ...string) {
 
 // startLeases lets the leases of Prefetch run.
 func (c *Cache) startLeases() {
-	for _, of := range []map[key]time.Time{c.leases, c.doubts} {
+	for _, of := range []map[key]time.Time{c.leases, c.maybeHeld} {
 		for k, until := range of {
 			if until.IsZero() {
 				of[k] = time.Now().Add(c.cfg.Linger)
@@ -196,12 +196,12 @@ func (c *Cache) lacks(t *table, name string) bool {
 // wantChanged follows a change of what is wanted: the sources hear of it, and
 // what it covered enters or leaves the LRU.
 func (c *Cache) wantChanged(t *table, name string) {
-	for in := range c.interests {
-		in.mark(t.url, name)
+	for in := range c.subscriptions {
+		in.noteChanged(t.url, name)
 	}
 	c.logFact(Wanted, t.url, name)
 	if c.accident != nil {
-		c.poke() // of what nobody wants nobody is asked
+		c.wakeRun() // of what nobody wants nobody is asked
 	}
 	wanted := c.wants(t, name)
 	if name == xds.Wildcard {
@@ -216,7 +216,7 @@ func (c *Cache) wantChanged(t *table, name string) {
 	if !wanted && t.entries[name] == nil && !c.wants(t, xds.Wildcard) {
 		delete(t.errors, name) // a problem of nobody's
 	}
-	if !c.asked(t, name) {
+	if !c.requested(t, name) {
 		delete(t.notFound, name)
 	}
 	if xds.IsCollection(name) {
@@ -236,14 +236,14 @@ func (c *Cache) collectionChanged(t *table, glob string, wanted bool) {
 	for name := range t.collections[glob] {
 		c.file(t, name, t.entries[name])
 	}
-	if !c.asked(t, glob) {
+	if !c.requested(t, glob) {
 		maps.DeleteFunc(t.notFound, func(name string, _ struct{}) bool { return xds.CollectionOf(name) == glob })
 	}
 }
 
-// unasked reports whether everything of a table comes from sources that tell
+// allKeptUnsubscribed reports whether everything of a table comes from sources that tell
 // whatever they have.
-func (c *Cache) unasked(t *table) bool {
+func (c *Cache) allKeptUnsubscribed(t *table) bool {
 	some := false
 	for _, e := range t.entries {
 		if !e.keepUnsubscribed {
@@ -319,52 +319,52 @@ func (c *Cache) evicted(k key) {
 		return
 	}
 	c.drop(t, k.name)
-	if t.knowledge == xds.Complete && !c.unasked(t) {
+	if t.knowledge == xds.Complete && !c.allKeptUnsubscribed(t) {
 		t.knowledge = xds.Partial // no source said that it is gone
 	}
 }
 
-// Interest is a source's view of what is wanted.
-type Interest struct {
-	c       *Cache
-	of      func(typeURL, name string) bool // what it is about
-	changed chan struct{}
-	dirty   map[key]struct{}               // under c.mu
-	told    map[string]map[string]struct{} // by type, under c.mu
+// Subscriptions is a source's view of what is wanted.
+type Subscriptions struct {
+	c        *Cache
+	of       func(typeURL, name string) bool // what it is about
+	changed  chan struct{}
+	dirty    map[key]struct{}               // under c.mu
+	reported map[string]map[string]struct{} // by type, under c.mu
 }
 
-// Interest opens a view of what the watches and leases want of upstreams.
-func (c *Cache) Interest() *Interest {
-	return c.interest(func(typeURL, name string) bool { return !c.local(typeURL, name) })
+// Subscriptions opens a view of what the watches and leases want of upstreams.
+func (c *Cache) Subscriptions() *Subscriptions {
+	return c.newSubscriptions(func(typeURL, name string) bool { return !c.local(typeURL, name) })
 }
 
-func (c *Cache) interest(of func(typeURL, name string) bool) *Interest {
-	in := &Interest{
-		c:       c,
-		of:      of,
-		changed: make(chan struct{}, 1),
-		dirty:   make(map[key]struct{}),
-		told:    make(map[string]map[string]struct{}),
+func (c *Cache) newSubscriptions(of func(typeURL, name string) bool) *Subscriptions {
+	in := &Subscriptions{
+		c:        c,
+		of:       of,
+		changed:  make(chan struct{}, 1),
+		dirty:    make(map[key]struct{}),
+		reported: make(map[string]map[string]struct{}),
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for url, t := range c.tables {
-		in.mark(url, xds.Wildcard)
+		in.noteChanged(url, xds.Wildcard)
 		for name := range t.refs {
-			in.mark(url, name)
+			in.noteChanged(url, name)
 		}
 		for name := range t.followed {
-			in.mark(url, name)
+			in.noteChanged(url, name)
 		}
 	}
 	for k := range c.leases {
-		in.mark(k.typeURL, k.name)
+		in.noteChanged(k.typeURL, k.name)
 	}
-	c.interests[in] = struct{}{}
+	c.subscriptions[in] = struct{}{}
 	return in
 }
 
-func (in *Interest) mark(typeURL, name string) {
+func (in *Subscriptions) noteChanged(typeURL, name string) {
 	if !in.of(typeURL, name) {
 		return
 	}
@@ -373,23 +373,23 @@ func (in *Interest) mark(typeURL, name string) {
 }
 
 // Changed holds a value whenever Take has something new to say.
-func (in *Interest) Changed() <-chan struct{} { return in.changed }
+func (in *Subscriptions) Changed() <-chan struct{} { return in.changed }
 
-// Take returns what changed since the last Take, in push order; the first
+// Changes returns what changed since the last Take, in push order; the first
 // returns everything that is wanted.
-func (in *Interest) Take() []xds.SubscriptionChange {
+func (in *Subscriptions) Changes() []xds.SubscriptionChange {
 	in.c.mu.Lock()
 	defer in.c.mu.Unlock()
 	wants := make(map[string]*xds.SubscriptionChange)
 	for k := range in.dirty {
-		told := in.told[k.typeURL]
+		told := in.reported[k.typeURL]
 		if told == nil {
 			told = make(map[string]struct{})
-			in.told[k.typeURL] = told
+			in.reported[k.typeURL] = told
 		}
 		_, was := told[k.name]
 		is := in.c.wants(in.c.table(k.typeURL), k.name)
-		if t := in.c.table(k.typeURL); k.name == xds.Wildcard && !is && t.knowledge == xds.Complete && !in.c.unasked(t) {
+		if t := in.c.table(k.typeURL); k.name == xds.Wildcard && !is && t.knowledge == xds.Complete && !in.c.allKeptUnsubscribed(t) {
 			t.knowledge = xds.Partial // nobody tells us any more what goes
 		}
 		if was == is {
@@ -411,14 +411,14 @@ func (in *Interest) Take() []xds.SubscriptionChange {
 			told[k.name] = struct{}{}
 		} else {
 			delete(told, k.name)
-			in.c.forgetGone(k)
+			in.c.forgetNotFound(k)
 		}
 	}
 	clear(in.dirty)
 	out := make([]xds.SubscriptionChange, 0, len(wants))
 	for _, url := range slices.SortedFunc(maps.Keys(wants), xds.CompareTypes) {
 		w := wants[url]
-		_, w.Wildcard = in.told[url][xds.Wildcard]
+		_, w.Wildcard = in.reported[url][xds.Wildcard]
 		w.Complete = in.c.table(url).knowledge == xds.Complete
 		slices.Sort(w.Subscribe)
 		slices.Sort(w.Unsubscribe)
@@ -427,11 +427,11 @@ func (in *Interest) Take() []xds.SubscriptionChange {
 	return out
 }
 
-// forgetGone forgets that a name, or what a glob collection names, does not exist:
+// forgetNotFound forgets that a name, or what a glob collection names, does not exist:
 // no source is asked any more, and none says when it does again.
-func (c *Cache) forgetGone(k key) {
+func (c *Cache) forgetNotFound(k key) {
 	t := c.table(k.typeURL)
-	if c.asked(t, k.name) {
+	if c.requested(t, k.name) {
 		return
 	}
 	delete(t.notFound, k.name)
@@ -441,19 +441,19 @@ func (c *Cache) forgetGone(k key) {
 }
 
 // Close ends the view.
-func (in *Interest) Close() {
+func (in *Subscriptions) Close() {
 	in.c.mu.Lock()
 	defer in.c.mu.Unlock()
-	delete(in.c.interests, in)
-	for url, told := range in.told {
+	delete(in.c.subscriptions, in)
+	for url, told := range in.reported {
 		for name := range told {
-			in.c.forgetGone(key{url, name})
+			in.c.forgetNotFound(key{url, name})
 		}
 	}
 }
 
-// poke makes Run look at its deadlines again.
-func (c *Cache) poke() {
+// wakeRun makes Run look at its deadlines again.
+func (c *Cache) wakeRun() {
 	signal(c.wake)
 }
 
@@ -481,7 +481,7 @@ func (c *Cache) Run(ctx context.Context) error {
 		}
 		next := c.expireLeases(time.Now())
 		c.mu.Lock()
-		next = earliest(next, c.expire(time.Now()), c.judge(time.Now()), c.confirm(time.Now()), c.expireFallback(time.Now()))
+		next = earliest(next, c.expire(time.Now()), c.updateStable(time.Now()), c.runGuard(time.Now()), c.expireFallback(time.Now()))
 		c.mu.Unlock()
 		if next.IsZero() {
 			timer.Stop()
@@ -519,14 +519,14 @@ func (c *Cache) expireLeases(now time.Time) (next time.Time) {
 			c.wantChanged(t, k.name)
 		}
 	}
-	for k, until := range c.doubts {
+	for k, until := range c.maybeHeld {
 		switch {
 		case until.IsZero():
 		case until.After(now):
 			next = earliest(next, until)
 		default:
-			delete(c.doubts, k)
-			c.undoubt(c.table(k.typeURL), k.name)
+			delete(c.maybeHeld, k)
+			c.forgetMaybeHeld(c.table(k.typeURL), k.name)
 		}
 	}
 	return next

@@ -9,7 +9,7 @@ import (
 // design.md section 1: any number of streams cost one upstream subscription.
 func TestTheInterestIsTheUnionOfAllWatches(t *testing.T) {
 	c := New(Config{})
-	in := c.Interest()
+	in := c.Subscriptions()
 	a := watch(c, "a", xds.EndpointType, "x", "y")
 	b := watch(c, "b", xds.EndpointType, "y", "z")
 	wantTaken(t, in, "EDS +x +y +z")
@@ -26,7 +26,7 @@ func TestTheInterestIsTheUnionOfAllWatches(t *testing.T) {
 
 func TestAWildcardIsCountedLikeAName(t *testing.T) {
 	c := New(Config{})
-	in := c.Interest()
+	in := c.Subscriptions()
 	a := watch(c, "a", xds.ClusterType, "*")
 	b := watch(c, "b", xds.ClusterType, "*", "odc")
 	wantTaken(t, in, "CDS * +odc")
@@ -45,13 +45,13 @@ func TestInterestComesInPushOrder(t *testing.T) {
 	subscribe(w, "example.Gizmo", "g")
 	subscribe(w, xds.EndpointType, "e")
 	subscribe(w, xds.ClusterType, "*")
-	wantTaken(t, c.Interest(), "CDS *", "EDS +e", "LDS *", "RDS +r", "example.Gizmo +g")
+	wantTaken(t, c.Subscriptions(), "CDS *", "EDS +e", "LDS *", "RDS +r", "example.Gizmo +g")
 }
 
 func TestWhatComesAndGoesBetweenTwoTakesIsNotTold(t *testing.T) {
 	c := New(Config{})
 	w := watch(c, "a", xds.EndpointType, "x")
-	in := c.Interest()
+	in := c.Subscriptions()
 	wantTaken(t, in, "EDS +x")
 	w.Subscribe(xds.EndpointType, false, []string{"y"}, []string{"x"})
 	w.Subscribe(xds.EndpointType, false, []string{"x"}, []string{"y"})
@@ -63,10 +63,10 @@ func TestWhatComesAndGoesBetweenTwoTakesIsNotTold(t *testing.T) {
 
 func TestEveryViewOfTheInterestIsToldByItself(t *testing.T) {
 	c := New(Config{})
-	first := c.Interest()
+	first := c.Subscriptions()
 	w := watch(c, "a", xds.EndpointType, "x")
 	wantTaken(t, first, "EDS +x")
-	second := c.Interest()
+	second := c.Subscriptions()
 	if len(second.Changed()) == 0 {
 		t.Errorf("a new view is not signalled")
 	}
@@ -83,7 +83,7 @@ func TestEveryViewOfTheInterestIsToldByItself(t *testing.T) {
 
 func TestAClosedWatchSubscribesToNothing(t *testing.T) {
 	c := New(Config{})
-	in := c.Interest()
+	in := c.Subscriptions()
 	w := c.Watch("a")
 	w.Close(nil)
 	w.Close(nil)

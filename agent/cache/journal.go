@@ -35,7 +35,7 @@ const (
 	// Wanted: a client subscribes to the name, or did until lately.
 	Wanted FactKind = "wanted"
 	// Doubtful: a client may hold the name without telling (protocol.md 3.6).
-	Doubtful FactKind = "doubtful"
+	MaybeHeldFact FactKind = "doubtful"
 	// Known: something was said of everything of the type, so that what is held of
 	// it may be served.
 	Known FactKind = "known"
@@ -85,10 +85,10 @@ type Journal struct {
 	changed chan<- struct{}
 
 	// Under c.mu.
-	names map[key]struct{} // what may be different from what is on disk
-	dirty map[Fact]struct{}
-	facts map[Fact]string // what is on disk
-	gone  map[key]*onDisk // what is on disk of names without an entry
+	names   map[key]struct{} // what may be different from what is on disk
+	dirty   map[Fact]struct{}
+	facts   map[Fact]string // what is on disk
+	removed map[key]*onDisk // what is on disk of names without an entry
 	// all is what All returned and is being written; nil while nothing is.
 	all *rewriting
 	// An upstream ACK that clients caused waits here until what they accepted is on disk:
@@ -101,7 +101,7 @@ type Journal struct {
 // rewriting is what becomes true when what All returned is on disk.
 type rewriting struct {
 	entries []rewritten
-	gone    map[key]*onDisk
+	removed map[key]*onDisk
 	facts   map[Fact]string
 	// names and dirty are what was not on disk before.
 	names map[key]struct{}
@@ -132,7 +132,7 @@ func (c *Cache) Journal(changed chan<- struct{}, durable bool) *Journal {
 	c.journal = &Journal{
 		c: c, changed: changed, broken: !durable,
 		names: make(map[key]struct{}), dirty: make(map[Fact]struct{}),
-		facts: make(map[Fact]string), gone: make(map[key]*onDisk),
+		facts: make(map[Fact]string), removed: make(map[key]*onDisk),
 	}
 	return c.journal
 }
@@ -230,7 +230,7 @@ func (j *Journal) All() Batch {
 		size += len(t.entries)
 	}
 	all := &rewriting{
-		entries: make([]rewritten, 0, size), gone: make(map[key]*onDisk), facts: maps.Collect(j.c.everyFact()),
+		entries: make([]rewritten, 0, size), removed: make(map[key]*onDisk), facts: maps.Collect(j.c.everyFact()),
 		names: j.names, dirty: j.dirty,
 	}
 	j.names, j.dirty, j.all = make(map[key]struct{}), make(map[Fact]struct{}), all
@@ -245,7 +245,7 @@ func (j *Journal) All() Batch {
 		if e := t.entries[k.name]; e != nil {
 			all.entries = append(all.entries, rewritten{e, &want})
 		} else {
-			all.gone[k] = &want
+			all.removed[k] = &want
 		}
 	}
 	return b
@@ -278,7 +278,7 @@ func (j *Journal) finishRewrite(written bool) {
 		maps.Copy(j.dirty, all.dirty)
 		return
 	}
-	j.facts, j.gone = all.facts, all.gone
+	j.facts, j.removed = all.facts, all.removed
 	for _, t := range j.c.tables {
 		for _, e := range t.entries {
 			e.disk = nil
@@ -287,7 +287,7 @@ func (j *Journal) finishRewrite(written bool) {
 	for _, r := range all.entries {
 		res := r.entry.res
 		if t := j.c.tables[res.Type]; t.entries[res.Name] != r.entry {
-			j.gone[key{res.Type, res.Name}] = r.disk // it went meanwhile
+			j.removed[key{res.Type, res.Name}] = r.disk // it went meanwhile
 			continue
 		}
 		r.entry.disk = r.disk
@@ -337,8 +337,8 @@ func (j *Journal) saved(k key, want onDisk, previous *xds.Resource) Saved {
 func (j *Journal) resource(k key) (s Saved, differs bool) {
 	t := j.c.table(k.typeURL)
 	e := t.entries[k.name]
-	disk := j.gone[k]
-	delete(j.gone, k)
+	disk := j.removed[k]
+	delete(j.removed, k)
 	if e != nil && e.disk != nil {
 		disk = e.disk
 	}
@@ -347,7 +347,7 @@ func (j *Journal) resource(k key) (s Saved, differs bool) {
 		if e != nil {
 			e.disk = disk
 		} else if disk != nil {
-			j.gone[k] = disk
+			j.removed[k] = disk
 		}
 		return Saved{}, false
 	}
@@ -355,7 +355,7 @@ func (j *Journal) resource(k key) (s Saved, differs bool) {
 	case e != nil:
 		e.disk = &want
 	case previous != nil:
-		j.gone[k] = &want
+		j.removed[k] = &want
 	}
 	s = j.saved(k, want, previous)
 	s.ContentKnown = want.content != nil && disk.has(want.content.Version)
@@ -432,8 +432,8 @@ func (c *Cache) everyFact() iter.Seq2[Fact, string] {
 			for name := range t.refs {
 				facts = append(facts, Fact{Wanted, url, name})
 			}
-			for name := range t.doubtful {
-				facts = append(facts, Fact{Doubtful, url, name})
+			for name := range t.maybeHeld {
+				facts = append(facts, Fact{MaybeHeldFact, url, name})
 			}
 			for name := range t.withheld {
 				facts = append(facts, Fact{WithheldFact, url, name})
@@ -478,8 +478,8 @@ func (c *Cache) fact(f Fact) string {
 	case f.Kind == Wanted:
 		_, leased := c.leases[key{f.Type, f.Name}]
 		is = (leased || t.refs[f.Name] > 0) && !c.local(f.Type, f.Name)
-	case f.Kind == Doubtful:
-		_, is = t.doubtful[f.Name]
+	case f.Kind == MaybeHeldFact:
+		_, is = t.maybeHeld[f.Name]
 	case f.Kind == Known:
 		is = t.knowledge != xds.Unknown || t.restoredKnown
 	}

@@ -65,15 +65,15 @@ func TestAWildcardThatNobodyWantsIsPartialAgain(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := New(Config{})
-			w, in := watch(c, "a", xds.ClusterType, "*"), c.Interest()
-			in.Take()
+			w, in := watch(c, "a", xds.ClusterType, "*"), c.Subscriptions()
+			in.Changes()
 			apply(c, xds.Update{Type: xds.ClusterType, Resources: resources(xds.ClusterType, []string{"a@1"}), Complete: true, KeepUnsubscribed: test.unasked})
 			w.Subscribe(xds.ClusterType, false, nil, nil)
 			subscribe(w, xds.ClusterType, "*")
-			in.Take() // the source is told nothing, and so tells what goes
+			in.Changes() // the source is told nothing, and so tells what goes
 			knows(t, c, xds.ClusterType, xds.Complete)
 			w.Subscribe(xds.ClusterType, false, nil, nil)
-			in.Take()
+			in.Changes()
 			knows(t, c, xds.ClusterType, test.want)
 			holds(t, c, xds.ClusterType, "a@1")
 		})

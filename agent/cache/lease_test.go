@@ -13,7 +13,7 @@ import (
 func TestTheSubscriptionsOfAClosedWatchStayLeased(t *testing.T) {
 	running(t, Config{}, func(t *testing.T, c *Cache) {
 		c.SetConnected(true)
-		in := c.Interest()
+		in := c.Subscriptions()
 		w := watch(c, "a", xds.EndpointType, "x")
 		subscribe(w, xds.ClusterType, "*")
 		put(c, xds.EndpointType, "x@1")
@@ -31,7 +31,7 @@ func TestTheSubscriptionsOfAClosedWatchStayLeased(t *testing.T) {
 func TestAWatchThatComesBackTakesOverItsLease(t *testing.T) {
 	running(t, Config{Linger: time.Minute}, func(t *testing.T, c *Cache) {
 		c.SetConnected(true)
-		in := c.Interest()
+		in := c.Subscriptions()
 		watch(c, "a", xds.EndpointType, "x", "y", "z").Close(nil)
 		wantTaken(t, in, "EDS +x +y +z")
 		pass(30 * time.Second)
@@ -48,7 +48,7 @@ func TestAWatchThatComesBackTakesOverItsLease(t *testing.T) {
 func TestTheLeaseOfANameThatAnotherWatchHasEndsUnseen(t *testing.T) {
 	running(t, Config{Linger: time.Minute}, func(t *testing.T, c *Cache) {
 		c.SetConnected(true)
-		in := c.Interest()
+		in := c.Subscriptions()
 		watch(c, "b", xds.EndpointType, "x")
 		watch(c, "a", xds.EndpointType, "x").Close(nil)
 		wantTaken(t, in, "EDS +x")
@@ -60,7 +60,7 @@ func TestTheLeaseOfANameThatAnotherWatchHasEndsUnseen(t *testing.T) {
 // design.md I11: "and as long as no upstream answers".
 func TestNoLeaseEndsWithoutAnUpstream(t *testing.T) {
 	running(t, Config{Linger: time.Minute}, func(t *testing.T, c *Cache) {
-		in := c.Interest()
+		in := c.Subscriptions()
 		watch(c, "a", xds.EndpointType, "x").Close(nil)
 		wantTaken(t, in, "EDS +x")
 		pass(24 * time.Hour)
@@ -80,7 +80,7 @@ func TestNoLeaseEndsWithoutAnUpstream(t *testing.T) {
 func TestPrefetchedLeasesRunFromTheFirstWatchOn(t *testing.T) {
 	running(t, Config{Linger: time.Minute}, func(t *testing.T, c *Cache) {
 		c.SetConnected(true)
-		in := c.Interest()
+		in := c.Subscriptions()
 		c.Prefetch(xds.ClusterType, "*")
 		c.Prefetch(xds.EndpointType, "x", "y")
 		wantTaken(t, in, "CDS *", "EDS +x +y")

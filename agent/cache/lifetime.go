@@ -16,7 +16,7 @@ func (c *Cache) expires(r *xds.Resource) {
 	}
 	c.table(r.Type).hadTTL = true
 	if c.deadlines.Add(key{r.Type, r.Name}, r.Deadline(), c.resources) {
-		c.poke()
+		c.wakeRun()
 	}
 }
 

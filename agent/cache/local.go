@@ -89,5 +89,5 @@ func (c *Cache) Withdraw(typeURL string, names []string) {
 	}
 }
 
-// LocalInterest opens a view of what is wanted of what the agent makes itself.
-func (c *Cache) LocalInterest() *Interest { return c.interest(c.local) }
+// LocalSubscriptions opens a view of what is wanted of what the agent makes itself.
+func (c *Cache) LocalSubscriptions() *Subscriptions { return c.newSubscriptions(c.local) }

@@ -24,7 +24,7 @@ func publish(c *Cache, list ...string) *verdicts {
 
 func TestWhatTheAgentMakesIsAskedOfNoUpstream(t *testing.T) {
 	c := New(mine(Config{}))
-	up, local := c.Interest(), c.LocalInterest()
+	up, local := c.Subscriptions(), c.LocalSubscriptions()
 	w := watch(c, "x", xds.SecretType, "my-cert", "other")
 	wantTaken(t, up, "SDS +other")
 	wantTaken(t, local, "SDS +my-cert")
@@ -125,13 +125,13 @@ func TestWhatWasOnDiskOfANameThatTheAgentMakesByNowIsDropped(t *testing.T) {
 	c.Restore([]Saved{kept(xds.SecretType, "my-cert@1"), {Type: xds.SecretType, Name: "my-old", Previous: res(xds.SecretType, "my-old@1")}},
 		facts(Fact{Wanted, xds.SecretType, "my-cert"}))
 	d.entries[key{xds.SecretType, "my-cert"}] = Saved{Type: xds.SecretType, Name: "my-cert", Content: res(xds.SecretType, "my-cert@1"), Accepted: true}
-	c.Release()
+	c.ServeRestored()
 	serves(t, c, xds.SecretType, "my-cert", "")
 	d.take(j)
 	if s, ok := d.entries[key{xds.SecretType, "my-cert"}]; ok {
 		t.Errorf("on disk is still %+v", s)
 	}
-	wantTaken(t, c.Interest())
+	wantTaken(t, c.Subscriptions())
 }
 
 // An old certificate is no way back after a crash, and it is never too old to be

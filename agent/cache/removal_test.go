@@ -124,10 +124,10 @@ func TestWhatAClientMayHoldWithoutTellingIsRemembered(t *testing.T) {
 	doubtful := func(want string) {
 		t.Helper()
 		look(c, func(s Snapshot) {
-			if got := strings.Join(s.Doubtful(xds.ListenerType), " "); got != want {
+			if got := strings.Join(s.MaybeHeld(xds.ListenerType), " "); got != want {
 				t.Errorf("doubtful: %q, want %q", got, want)
 			}
-			if len(s.Doubtful(xds.EndpointType)) > 0 {
+			if len(s.MaybeHeld(xds.EndpointType)) > 0 {
 				t.Errorf("endpoints are never doubtful: nothing takes them away")
 			}
 		})
@@ -158,7 +158,7 @@ func TestTheDoubtAboutAClientThatWentLastsAsLongAsItsLeases(t *testing.T) {
 		doubtful := func(want string) {
 			t.Helper()
 			look(c, func(s Snapshot) {
-				if got := strings.Join(s.Doubtful(xds.ClusterType), " "); got != want {
+				if got := strings.Join(s.MaybeHeld(xds.ClusterType), " "); got != want {
 					t.Errorf("doubtful: %q, want %q", got, want)
 				}
 			})

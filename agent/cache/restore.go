@@ -23,7 +23,7 @@ func (c *Cache) Restore(saved []Saved, facts map[Fact]string) {
 	c.makeRoom(saved)
 	gone := make(map[*table][]string)
 	for _, s := range saved {
-		if t := c.table(s.Type); c.guards() && t.entries[s.Name] == nil && c.toldGone(t, s.Name) {
+		if t := c.table(s.Type); c.guards() && t.entries[s.Name] == nil && c.reportedRemoved(t, s.Name) {
 			delete(t.notFound, s.Name)
 			gone[t] = append(gone[t], s.Name)
 		}
@@ -40,11 +40,11 @@ func (c *Cache) Restore(saved []Saved, facts map[Fact]string) {
 				c.file(t, name, e)
 			}
 		}
-		if c.released {
-			c.release1(t)
+		if c.restoredServed {
+			c.serveRestored(t)
 		}
 	}
-	c.poke()
+	c.wakeRun()
 }
 
 // makeRoom makes the tables as large as they will be.
@@ -79,10 +79,10 @@ func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
 			c.leases[key{f.Type, f.Name}] = time.Time{}
 			c.wantChanged(t, f.Name)
 		}
-	case Doubtful:
-		t.doubtful[f.Name] = struct{}{}
+	case MaybeHeldFact:
+		t.maybeHeld[f.Name] = struct{}{}
 		if t.url != xds.VirtualHostType {
-			c.doubts[key{f.Type, f.Name}] = time.Time{}
+			c.maybeHeld[key{f.Type, f.Name}] = time.Time{}
 		}
 	case Known:
 		t.restoredKnown = !t.answered
@@ -105,17 +105,17 @@ func (c *Cache) restore(s Saved, now time.Time) {
 	e := t.entries[s.Name]
 	expired := s.Content != nil && !s.Content.Deadline().IsZero() && !s.Content.Deadline().After(now)
 	local := c.local(s.Type, s.Name) // by now
-	if e != nil || s.Content == nil || expired || local || !c.guards() && c.toldGone(t, s.Name) {
+	if e != nil || s.Content == nil || expired || local || !c.guards() && c.reportedRemoved(t, s.Name) {
 		if c.journal != nil {
 			if e != nil {
 				e.disk = disk
 			} else {
-				c.journal.gone[key{s.Type, s.Name}] = disk
+				c.journal.removed[key{s.Type, s.Name}] = disk
 			}
 			c.log(t, s.Name)
 		}
 		if e == nil && s.Content == nil && s.Previous != nil && !local {
-			c.retire(t, s.Name, s.Previous, now)
+			c.keepFormer(t, s.Name, s.Previous, now)
 		}
 		return
 	}
@@ -148,9 +148,9 @@ func (c *Cache) restore(s Saved, now time.Time) {
 	}
 }
 
-// toldGone reports whether a source has said that a name does not exist, before what was on disk
+// reportedRemoved reports whether a source has said that a name does not exist, before what was on disk
 // was read: by its name, or by an answer with everything that there is.
-func (c *Cache) toldGone(t *table, name string) bool {
+func (c *Cache) reportedRemoved(t *table, name string) bool {
 	if _, gone := t.notFound[name]; gone {
 		return true
 	}
@@ -172,18 +172,18 @@ func (c *Cache) late(t *table) (names []string) {
 	return names
 }
 
-// Release lets what was restored be served: no source answered in time.
-func (c *Cache) Release() {
+// ServeRestored lets what was restored be served: no source answered in time.
+func (c *Cache) ServeRestored() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.released = true
+	c.restoredServed = true
 	for _, t := range c.tables {
-		c.release1(t)
+		c.serveRestored(t)
 	}
 }
 
-// release1 lets what was restored of one type be served.
-func (c *Cache) release1(t *table) {
+// serveRestored lets what was restored of one type be served.
+func (c *Cache) serveRestored(t *table) {
 	if !t.sealed && !t.restoredKnown {
 		return
 	}

@@ -37,13 +37,13 @@ func TestWhatWasRestoredIsServedOnRelease(t *testing.T) {
 		t.Errorf("served before its time: %+v", it)
 	}
 	changed(w)
-	c.Release()
+	c.ServeRestored()
 	wantChanged(t, w, "CDS *", "EDS a")
 	knows(t, c, xds.ClusterType, xds.Partial)
 	if it := item(c, xds.ClusterType, "a"); it.Current == nil || it.Status != xds.Acked {
 		t.Errorf("not served: %+v", it)
 	}
-	c.Release()
+	c.ServeRestored()
 	wantChanged(t, w)
 	if n := c.Restored(); n != 2 {
 		t.Errorf("%d are unconfirmed, want 2", n)
@@ -79,7 +79,7 @@ func TestThatThereIsNothingIsRestored(t *testing.T) {
 	w := watch(c, "x", xds.ClusterType, "*")
 	knows(t, c, xds.ClusterType, xds.Unknown)
 	changed(w)
-	c.Release()
+	c.ServeRestored()
 	wantChanged(t, w, "CDS *")
 	knows(t, c, xds.ClusterType, xds.Partial)
 }
@@ -98,7 +98,7 @@ func TestASourceIsToldWhatWasRestored(t *testing.T) {
 	if !c.HadWildcard(xds.ClusterType) {
 		t.Error("that there was a wildcard is forgotten (protocol.md 2.4)")
 	}
-	wantTaken(t, c.Interest(), "CDS *")
+	wantTaken(t, c.Subscriptions(), "CDS *")
 	// By saying nothing of its own, and all it has, the source confirms it.
 	put(c, xds.ClusterType, "c@1")
 	c.Synced("one", xds.ClusterType, time.Time{})
@@ -133,7 +133,7 @@ func TestDeadlinesSurviveARestart(t *testing.T) {
 			s.Content = s.Content.WithLifetime(time.Minute, time.Unix(0, time.Now().Add(d).UnixNano()))
 		}
 		c.Restore([]Saved{ended, living, strange}, meshFacts)
-		c.Release()
+		c.ServeRestored()
 		w := watch(c, "x", xds.ClusterType, "*")
 		holds(t, c, xds.ClusterType, "b@1", "c@1")
 		time.Sleep(10 * time.Second)
@@ -149,9 +149,9 @@ func TestDeadlinesSurviveARestart(t *testing.T) {
 // restart.
 func TestDoubtsAreRestored(t *testing.T) {
 	c := New(Config{})
-	c.Restore(nil, facts(Fact{Doubtful, xds.ListenerType, "l"}))
+	c.Restore(nil, facts(Fact{MaybeHeldFact, xds.ListenerType, "l"}))
 	look(c, func(s Snapshot) {
-		if got := s.Doubtful(xds.ListenerType); len(got) != 1 || got[0] != "l" {
+		if got := s.MaybeHeld(xds.ListenerType); len(got) != 1 || got[0] != "l" {
 			t.Errorf("in doubt are %v", got)
 		}
 	})
@@ -192,7 +192,7 @@ func TestWhatIsRestoredLateBringsBackNothingThatIsGone(t *testing.T) {
 		watch(c, "x", xds.EndpointType, "e", "olde")
 		apply(c, xds.Update{Source: "one", Type: xds.EndpointType, Removed: []string{"olde"}})
 		c.Restore(late, meshFacts)
-		c.Release()
+		c.ServeRestored()
 		holds(t, c, xds.EndpointType, "e@1")
 	})
 	t.Run("by everything", func(t *testing.T) {
@@ -201,7 +201,7 @@ func TestWhatIsRestoredLateBringsBackNothingThatIsGone(t *testing.T) {
 		complete(c, xds.ClusterType, "a@1")
 		changed(w)
 		c.Restore(late, meshFacts)
-		c.Release()
+		c.ServeRestored()
 		holds(t, c, xds.ClusterType, "a@1")
 		knows(t, c, xds.ClusterType, xds.Complete)
 		wantChanged(t, w)

@@ -50,7 +50,7 @@ func (w *Watch) onProbation(t *table, e *entry) {
 	wt.since[e.acked.Name] = p
 	wt.probation = append(wt.probation, p)
 	if len(wt.probation) == 1 {
-		w.c.judgeBy(time.Now().Add(StableAfter))
+		w.c.updateStableBy(time.Now().Add(StableAfter))
 	}
 }
 
@@ -86,25 +86,25 @@ func (e *entry) isStable() bool {
 	return e.acked != nil && e.stable != nil && e.stable.Version == e.acked.Version
 }
 
-// retire keeps the stable content of a name that goes.
-func (c *Cache) retire(t *table, name string, stable *xds.Resource, now time.Time) {
+// keepFormer keeps the stable content of a name that goes.
+func (c *Cache) keepFormer(t *table, name string, stable *xds.Resource, now time.Time) {
 	t.former[name] = former{res: stable, since: now}
-	c.judgeBy(now.Add(StableAfter))
+	c.updateStableBy(now.Add(StableAfter))
 }
 
-// judgeBy makes judge look at a time.
-func (c *Cache) judgeBy(at time.Time) {
-	if c.judgeAt.IsZero() || at.Before(c.judgeAt) {
-		c.judgeAt = at
-		c.poke()
+// updateStableBy makes judge look at a time.
+func (c *Cache) updateStableBy(at time.Time) {
+	if c.updateStableAt.IsZero() || at.Before(c.updateStableAt) {
+		c.updateStableAt = at
+		c.wakeRun()
 	}
 }
 
-// judge makes stable what clients have lived with for long enough, and returns when it
+// updateStable makes stable what clients have lived with for long enough, and returns when it
 // is to look again; the zero time for never.
-func (c *Cache) judge(now time.Time) (next time.Time) {
-	if c.judgeAt.IsZero() || c.judgeAt.After(now) {
-		return c.judgeAt
+func (c *Cache) updateStable(now time.Time) (next time.Time) {
+	if c.updateStableAt.IsZero() || c.updateStableAt.After(now) {
+		return c.updateStableAt
 	}
 	long := c.clock() - StableAfter
 	for w := range c.watches {
@@ -124,12 +124,12 @@ func (c *Cache) judge(now time.Time) (next time.Time) {
 		}
 	}
 	for _, t := range c.tables {
-		next = earliest(next, c.judgeAbsences(t, now))
+		next = earliest(next, c.forgetFormer(t, now))
 	}
 	if soonest := now.Add(stablePoll); !next.IsZero() && next.Before(soonest) {
 		next = soonest
 	}
-	c.judgeAt = next
+	c.updateStableAt = next
 	return next
 }
 
@@ -144,9 +144,9 @@ func (c *Cache) makeStable(t *table, r *xds.Resource) {
 	c.log(t, r.Name)
 }
 
-// judgeAbsences forgets the former contents that a client has lived without for long
+// forgetFormer forgets the former contents that a client has lived without for long
 // enough. While there is no client their time does not run.
-func (c *Cache) judgeAbsences(t *table, now time.Time) (next time.Time) {
+func (c *Cache) forgetFormer(t *table, now time.Time) (next time.Time) {
 	if len(t.former) == 0 {
 		return time.Time{}
 	}

@@ -72,7 +72,7 @@ type pair struct {
 	*testing.T
 	caches   [2]*Cache
 	watches  [2][2]*Watch // by cache
-	sources  [2]*Interest
+	sources  [2]*Subscriptions
 	journals [2]*Journal
 	said     [2][]*verdicts
 	tellers  map[string]*teller
@@ -105,7 +105,7 @@ func newPair(t *testing.T, bits byte) *pair {
 		c := New(cfg)
 		p.caches[i] = c
 		p.journals[i] = c.Journal(make(chan struct{}, 1), true)
-		p.sources[i] = c.Interest()
+		p.sources[i] = c.Subscriptions()
 		c.SetConnected(true)
 		go func() { p.ended <- c.Run(ctx) }()
 		for n := range p.watches[i] {
@@ -397,7 +397,7 @@ func (p *pair) restore(source, url, name, version string, kind byte) {
 	p.each(func(_ int, c *Cache) {
 		c.Restore(saved, said)
 		if kind&1 == 1 {
-			c.Release()
+			c.ServeRestored()
 		}
 	})
 }
@@ -474,7 +474,7 @@ func (p *pair) state(i int) (out []string) {
 			say("held of %s: %v", source, c.Held(source, url))
 		}
 		look(c, func(s Snapshot) {
-			say("%s revision %d, %s, %d rejections, doubtful %v", xds.Short(url), s.Revision(), s.Wildcard(url), s.Nacks(url), s.Doubtful(url))
+			say("%s revision %d, %s, %d rejections, doubtful %v", xds.Short(url), s.Revision(), s.Wildcard(url), s.Nacks(url), s.MaybeHeld(url))
 			for _, name := range pairNames {
 				it := s.Lookup(url, name)
 				say("%s %s is served as %s %s, good %s, gone %v", xds.Short(url), name, lived(it.Current), it.Status, lived(it.Acked), it.NotFound)

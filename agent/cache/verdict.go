@@ -53,7 +53,7 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 	t := c.table(typeURL)
 	ch := newChanges(t)
 	for _, r := range accepted {
-		w.settle(t, r.Name)
+		w.knownToHold(t, r.Name)
 		e := t.entries[r.Name]
 		switch {
 		case e == nil:
@@ -89,33 +89,33 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 	for _, name := range removed {
 		w.interrupt(t, name)
 		if t.entries[name] == nil && t.url != xds.VirtualHostType {
-			w.settle(t, name)
+			w.knownToHold(t, name)
 		}
 	}
 	c.notify(ch)
 }
 
-// settle ends the doubt about a name of a client that has said what it has of it.
-func (w *Watch) settle(t *table, name string) {
-	if _, ok := w.doubts[key{t.url, name}]; ok || t.url == xds.VirtualHostType {
-		delete(w.doubts, key{t.url, name})
-		w.c.undoubt(t, name)
+// knownToHold ends the doubt about a name of a client that has said what it has of it.
+func (w *Watch) knownToHold(t *table, name string) {
+	if _, ok := w.maybeHeld[key{t.url, name}]; ok || t.url == xds.VirtualHostType {
+		delete(w.maybeHeld, key{t.url, name})
+		w.c.forgetMaybeHeld(t, name)
 	}
 }
 
-// undoubt forgets a doubt that no client is the cause of any more.
-func (c *Cache) undoubt(t *table, name string) {
+// forgetMaybeHeld forgets a doubt that no client is the cause of any more.
+func (c *Cache) forgetMaybeHeld(t *table, name string) {
 	k := key{t.url, name}
-	if _, ok := c.doubts[k]; ok {
+	if _, ok := c.maybeHeld[k]; ok {
 		return
 	}
 	for w := range c.watches {
-		if _, ok := w.doubts[k]; ok {
+		if _, ok := w.maybeHeld[k]; ok {
 			return
 		}
 	}
-	delete(t.doubtful, name)
-	c.logFact(Doubtful, t.url, name)
+	delete(t.maybeHeld, name)
+	c.logFact(MaybeHeldFact, t.url, name)
 }
 
 // Nack takes in a NACK, with the client's reason, of the response built at a
@@ -127,13 +127,13 @@ func (w *Watch) Nack(typeURL string, revision uint64, reason string, rejected *x
 	c.mu.Lock()
 	t := c.table(typeURL)
 	for _, r := range suspects {
-		w.doubt(t, r.Name)
+		w.mayHold(t, r.Name)
 		if e := t.entries[r.Name]; e != nil && e.res.Version == r.Version && e.status == xds.Pending {
 			e.status = xds.Suspect
 		}
 	}
 	if rejected != nil {
-		w.doubt(t, rejected.Name)
+		w.mayHold(t, rejected.Name)
 		ch := newChanges(t)
 		c.nack(t, rejected, reason, ch)
 		c.notify(ch)
@@ -146,14 +146,14 @@ func (w *Watch) Nack(typeURL string, revision uint64, reason string, rejected *x
 	run(settled)
 }
 
-// doubt remembers that the client may hold a full-state resource that it did not
+// mayHold remembers that the client may hold a full-state resource that it did not
 // ACK: Envoy applies the good ones of a NACKed response and forgets their
 // versions (protocol.md V6).
-func (w *Watch) doubt(t *table, name string) {
+func (w *Watch) mayHold(t *table, name string) {
 	if xds.FullState(t.url) {
-		w.doubts[key{t.url, name}] = struct{}{}
-		t.doubtful[name] = struct{}{}
-		w.c.logFact(Doubtful, t.url, name)
+		w.maybeHeld[key{t.url, name}] = struct{}{}
+		t.maybeHeld[name] = struct{}{}
+		w.c.logFact(MaybeHeldFact, t.url, name)
 	}
 }
 

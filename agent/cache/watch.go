@@ -15,14 +15,14 @@ type Watch struct {
 	c      *Cache
 	client string
 	// changed holds a value when Read has something new; closed never.
-	changed chan struct{}
-	types   map[string]*watched // under c.mu
-	doubts  map[key]struct{}    // what the client may hold without telling; under c.mu
-	closed  bool                // under c.mu
-	opened  time.Time
+	changed   chan struct{}
+	types     map[string]*watched // under c.mu
+	maybeHeld map[key]struct{}    // what the client may hold without telling; under c.mu
+	closed    bool                // under c.mu
+	opened    time.Time
 	// withheld: what is held was too old when the watch began, and nobody has
 	// confirmed it since.
-	withheld bool // under c.mu
+	tooStale bool // under c.mu
 }
 
 // watched is one type of a watch.
@@ -42,13 +42,13 @@ type watched struct {
 // Watch opens a view for a stream. client is how verdicts name who gave them: a
 // node id.
 func (c *Cache) Watch(client string) *Watch {
-	w := &Watch{c: c, client: client, changed: make(chan struct{}, 1), types: make(map[string]*watched), doubts: make(map[key]struct{}), opened: time.Now()}
-	w.withheld = c.cfg.Stale != nil && c.cfg.Stale()
+	w := &Watch{c: c, client: client, changed: make(chan struct{}, 1), types: make(map[string]*watched), maybeHeld: make(map[key]struct{}), opened: time.Now()}
+	w.tooStale = c.cfg.Stale != nil && c.cfg.Stale()
 	c.mu.Lock()
 	c.watches[w] = struct{}{}
 	c.startLeases()
 	c.mu.Unlock()
-	c.poke()
+	c.wakeRun()
 	return w
 }
 
@@ -67,7 +67,7 @@ func (w *Watch) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 	if wt == nil {
 		wt = &watched{names: make(map[string]struct{}), dirty: make(map[string]struct{})}
 		w.types[typeURL] = wt
-		w.c.judgeBy(w.opened.Add(StableAfter))
+		w.c.updateStableBy(w.opened.Add(StableAfter))
 	}
 	stopped := wt.wildcard && !wildcard
 	switch {
@@ -75,7 +75,7 @@ func (w *Watch) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 		t.hadWildcard = true
 		w.c.reference(t, xds.Wildcard)
 	case stopped:
-		w.c.release(t, xds.Wildcard)
+		w.c.unreference(t, xds.Wildcard)
 	}
 	wt.wildcard = wildcard
 	for _, name := range add {
@@ -93,7 +93,7 @@ func (w *Watch) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 			if xds.IsCollection(name) {
 				wt.collections--
 			}
-			w.c.release(t, name)
+			w.c.unreference(t, name)
 		}
 	}
 	if stopped || len(drop) > 0 {
@@ -122,7 +122,7 @@ func (w *Watch) Read(f func(s Snapshot, changed []xds.Change)) {
 		wt.all = false
 		changed = append(changed, ch)
 	}
-	f(Snapshot{w.c, w.withheld}, changed)
+	f(Snapshot{w.c, w.tooStale}, changed)
 }
 
 // Close ends the watch. What it subscribed to stays leased (I11); unanswered
@@ -145,25 +145,25 @@ func (w *Watch) Close(unanswered map[string][]string) {
 		t := w.c.table(url)
 		if wt.wildcard {
 			w.c.lease(t, xds.Wildcard)
-			w.c.release(t, xds.Wildcard)
+			w.c.unreference(t, xds.Wildcard)
 		}
 		for name := range wt.names {
 			w.c.lease(t, name)
-			w.c.release(t, name)
+			w.c.unreference(t, name)
 		}
 	}
 	for url, names := range unanswered {
 		for _, name := range names {
-			w.doubt(w.c.table(url), name)
+			w.mayHold(w.c.table(url), name)
 		}
 	}
-	for k := range w.doubts {
-		w.c.doubts[k] = time.Now().Add(w.c.cfg.Linger)
+	for k := range w.maybeHeld {
+		w.c.maybeHeld[k] = time.Now().Add(w.c.cfg.Linger)
 	}
 	settled := w.c.forgetWatch(w)
 	w.c.mu.Unlock()
 	run(settled)
-	w.c.poke()
+	w.c.wakeRun()
 }
 
 // notify marks the changed names in every watch that subscribes to them, and
@@ -178,7 +178,7 @@ func (c *Cache) notify(ch *changes) []*Watch {
 		if wt == nil {
 			continue
 		}
-		if wt.mark(ch) {
+		if wt.noteChanged(ch) {
 			concerned = append(concerned, w)
 		} else if !wt.all {
 			continue
@@ -188,9 +188,9 @@ func (c *Cache) notify(ch *changes) []*Watch {
 	return concerned
 }
 
-// mark adds the changed names that are subscribed to and reports whether there
+// noteChanged adds the changed names that are subscribed to and reports whether there
 // are any.
-func (wt *watched) mark(ch *changes) bool {
+func (wt *watched) noteChanged(ch *changes) bool {
 	if wt.wildcard {
 		wt.all = wt.all || ch.all
 		if ch.all && len(wt.names) == 0 && ch.table.url != xds.VirtualHostType {
@@ -235,12 +235,12 @@ func (wt *watched) mark(ch *changes) bool {
 // Snapshot is the state at one moment, during a Read.
 type Snapshot struct {
 	c        *Cache
-	withheld bool // nothing is served
+	tooStale bool // nothing is served
 }
 
 // table returns what is served of a type; nil for nothing.
 func (s Snapshot) table(typeURL string) *table {
-	if s.withheld {
+	if s.tooStale {
 		return nil
 	}
 	return s.c.tables[typeURL]
@@ -333,15 +333,15 @@ func (s Snapshot) Collection(typeURL, glob string) iter.Seq[xds.Item] {
 	}
 }
 
-// Doubtful lists names that a client of this group may hold without telling, in
+// MaybeHeld lists names that a client of this group may hold without telling, in
 // alphabetical order.
-func (s Snapshot) Doubtful(typeURL string) []string {
+func (s Snapshot) MaybeHeld(typeURL string) []string {
 	t := s.table(typeURL)
 	if t == nil {
 		return nil
 	}
-	names := make([]string, 0, len(t.doubtful))
-	for name := range t.doubtful {
+	names := make([]string, 0, len(t.maybeHeld))
+	for name := range t.maybeHeld {
 		names = append(names, name)
 	}
 	slices.Sort(names)

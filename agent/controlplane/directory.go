@@ -107,13 +107,13 @@ func (d *directory) ready() error {
 	return errors.New("the directory has not been read yet")
 }
 
-var _ upstream.Feed = (*directory)(nil)
+var _ upstream.State = (*directory)(nil)
 
 // Node returns nil: a directory has nobody to tell it to.
 func (d *directory) Node() *corev3.Node { return nil }
 
-// Interest returns nil: the file source tells everything it has.
-func (d *directory) Interest() upstream.Interest { return nil }
+// Subscriptions returns nil: the file source tells everything it has.
+func (d *directory) Subscriptions() upstream.Subscriptions { return nil }
 
 // AskAgain returns the zero time: nothing is held back that the directory could confirm.
 func (d *directory) AskAgain() time.Time { return time.Time{} }
@@ -220,7 +220,7 @@ var _ upstream.Source = source{}
 func (s source) Name() string { return s.files.Name() }
 
 // Run feeds a group until ctx ends: when the directory was read all there is, then what changes.
-func (s source) Run(ctx context.Context, feed upstream.Feed, answered func() error) error {
+func (s source) Run(ctx context.Context, feed upstream.State, answered func() error) error {
 	select {
 	case <-s.read:
 	case <-ctx.Done():
@@ -245,7 +245,7 @@ func (s source) Run(ctx context.Context, feed upstream.Feed, answered func() err
 
 // pass tells a group something. Of all there is that includes what is not there any more, and
 // that the group has of an earlier run.
-func (s source) pass(feed upstream.Feed, what told) {
+func (s source) pass(feed upstream.State, what told) {
 	if what.synced != "" {
 		feed.Synced(s.Name(), what.synced, time.Now())
 		return

@@ -16,14 +16,14 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream"
 )
 
-// feed is the group as its sources see it.
-type feed struct{ g *Group }
+// writer is the group as its sources see it.
+type writer struct{ g *Group }
 
-var _ upstream.Feed = feed{}
+var _ upstream.State = writer{}
 
-func (f feed) Node() *corev3.Node { return f.g.Node() }
+func (f writer) Node() *corev3.Node { return f.g.Node() }
 
-func (f feed) Apply(u xds.Update, verdict func(error)) {
+func (f writer) Apply(u xds.Update, verdict func(error)) {
 	var applied atomic.Bool
 	if f.g.cfg.Answered != nil && verdict != nil {
 		// The update itself is not held by the verdict that it waits for.
@@ -42,28 +42,28 @@ func (f feed) Apply(u xds.Update, verdict func(error)) {
 	applied.Store(true)
 }
 
-func (f feed) Synced(source, typeURL string, asked time.Time) {
+func (f writer) Synced(source, typeURL string, asked time.Time) {
 	f.g.cache.Synced(source, typeURL, asked)
 }
 
-func (f feed) AskAgain() time.Time { return f.g.cache.AskAgain() }
+func (f writer) AskAgain() time.Time { return f.g.cache.AskAgain() }
 
-func (f feed) Held(source, typeURL string) map[string]string {
+func (f writer) Held(source, typeURL string) map[string]string {
 	return f.g.cache.Held(source, typeURL)
 }
 
-func (f feed) Nacked(source, typeURL string) []string {
+func (f writer) Nacked(source, typeURL string) []string {
 	return f.g.cache.Nacked(source, typeURL)
 }
 
-func (f feed) Body(typeURL string, name []byte) *anypb.Any { return f.g.cache.Body(typeURL, name) }
+func (f writer) Body(typeURL string, name []byte) *anypb.Any { return f.g.cache.Body(typeURL, name) }
 
-func (f feed) Interest() upstream.Interest { return f.g.cache.Interest() }
+func (f writer) Subscriptions() upstream.Subscriptions { return f.g.cache.Subscriptions() }
 
 // secrets is the group as who makes certificates sees it.
 type secrets struct {
 	cache *cache.Cache
-	*cache.Interest
+	*cache.Subscriptions
 }
 
 var _ sds.Feed = secrets{}
@@ -73,7 +73,7 @@ func (s secrets) Publish(made []*xds.Resource, verdict func(error)) { s.cache.Pu
 func (s secrets) Withdraw(names []string) { s.cache.Withdraw(xds.SecretType, names) }
 
 func (s secrets) Take() (add, drop []string) {
-	for _, w := range s.Interest.Take() { // of secrets only: nothing else is local
+	for _, w := range s.Subscriptions.Changes() { // of secrets only: nothing else is local
 		add, drop = append(add, w.Subscribe...), append(drop, w.Unsubscribe...)
 	}
 	return add, drop

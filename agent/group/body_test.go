@@ -23,7 +23,7 @@ type asking struct {
 
 func (a asking) Name() string { return "asking" }
 
-func (a asking) Run(ctx context.Context, feed upstream.Feed, answered func() error) error {
+func (a asking) Run(ctx context.Context, feed upstream.State, answered func() error) error {
 	if err := answered(); err != nil {
 		return err
 	}

@@ -88,15 +88,15 @@ type Group struct {
 	mu   sync.Mutex
 	node *corev3.Node
 	// current feeds the group; successor, nil for none, will when it answers.
-	current, successor *feeding
+	current, successor *sourcesRun
 	// connected says that a source answers; contact is when one last did, if none
 	// does now, the zero time for never.
 	connected bool
 	contact   time.Time
 }
 
-// feeding is a run of the sources, with the node that the group had when it began.
-type feeding struct {
+// sourcesRun is a run of the sources, with the node that the group had when it began.
+type sourcesRun struct {
 	upstreams *upstream.Failover
 	cancel    context.CancelFunc
 	done      chan struct{} // closed when it has ended
@@ -136,13 +136,13 @@ func New(cfg Config) *Group {
 		g.cfg.Log.Info("nothing is held back any more: the control plane has again what it had removed")
 	}
 	g.cache = cache.New(cfg.Cache)
-	g.current = g.feeding()
+	g.current = g.running()
 	return g
 }
 
-// feeding makes the sources; begin runs them.
-func (g *Group) feeding() *feeding {
-	f := &feeding{upstreams: g.cfg.Upstreams(), cancel: func() {}, done: make(chan struct{})}
+// running makes the sources; begin runs them.
+func (g *Group) running() *sourcesRun {
+	f := &sourcesRun{upstreams: g.cfg.Upstreams(), cancel: func() {}, done: make(chan struct{})}
 	f.upstreams.Lacking, f.upstreams.Holding = g.cache.Lacking, g.cache.Holding
 	f.upstreams.Failed = func() { signal(g.failed) }
 	f.upstreams.Connected = func(connected bool) {
@@ -266,19 +266,19 @@ func (g *Group) AdoptNode(node *corev3.Node) {
 func (g *Group) Run(ctx context.Context) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error { return g.cache.Run(ctx) })
-	eg.Go(func() error { return g.feed(ctx) })
-	eg.Go(func() error { return g.release(ctx) })
+	eg.Go(func() error { return g.runSources(ctx) })
+	eg.Go(func() error { return g.serveRestored(ctx) })
 	eg.Go(func() error { return g.age(ctx) })
 	eg.Go(func() error { return g.prefetchRoutes(ctx) })
 	if g.cfg.Secrets != nil {
-		eg.Go(func() error { return g.cfg.Secrets.Serve(ctx, secrets{g.cache, g.cache.LocalInterest()}) })
+		eg.Go(func() error { return g.cfg.Secrets.Serve(ctx, secrets{g.cache, g.cache.LocalSubscriptions()}) })
 	}
 	return eg.Wait()
 }
 
-// release lets what was restored be served when every source has failed, or has had
+// serveRestored lets what was restored be served when every source has failed, or has had
 // time, and soon after one answered.
-func (g *Group) release(ctx context.Context) error {
+func (g *Group) serveRestored(ctx context.Context) error {
 	after := g.cfg.RestoreAfter
 	if after == 0 {
 		after = DefaultRestoreAfter
@@ -298,7 +298,7 @@ func (g *Group) release(ctx context.Context) error {
 		case <-g.failed:
 		case <-deadline.C:
 		}
-		g.cache.Release()
+		g.cache.ServeRestored()
 		return nil
 	}
 }
@@ -326,11 +326,11 @@ func (g *Group) age(ctx context.Context) error {
 	}
 }
 
-// feed runs the sources until ctx ends, and others beside them when the node has
+// runSources runs the sources until ctx ends, and others beside them when the node has
 // changed.
-func (g *Group) feed(ctx context.Context) error {
+func (g *Group) runSources(ctx context.Context) error {
 	eg, ctx := errgroup.WithContext(ctx)
-	begin := func(f *feeding) {
+	begin := func(f *sourcesRun) {
 		ctx, cancel := context.WithCancel(ctx)
 		g.mu.Lock()
 		f.cancel = cancel
@@ -338,7 +338,7 @@ func (g *Group) feed(ctx context.Context) error {
 		eg.Go(func() error {
 			defer close(f.done)
 			defer cancel()
-			return f.upstreams.Run(ctx, feed{g})
+			return f.upstreams.Run(ctx, writer{g})
 		})
 	}
 	begin(g.current)
@@ -348,7 +348,7 @@ func (g *Group) feed(ctx context.Context) error {
 			return eg.Wait()
 		case <-g.renewed:
 		}
-		next := g.feeding()
+		next := g.running()
 		g.mu.Lock()
 		obsolete := g.successor
 		g.successor = next
@@ -362,7 +362,7 @@ func (g *Group) feed(ctx context.Context) error {
 
 // succeed makes a run the one that feeds the group, after the one before it has
 // ended. It is called before the first answer of the run is applied.
-func (g *Group) succeed(f *feeding) {
+func (g *Group) succeed(f *sourcesRun) {
 	g.mu.Lock()
 	before := g.current
 	if before == f || g.successor != f {

@@ -141,7 +141,7 @@ func (g *Group) HasConfiguration() (ok bool, reason string) {
 		case none:
 			return false, "node " + node.GetId() + " has asked for nothing yet"
 		case len(names) > 0:
-			return false, "nothing is known yet of " + xds.Short(typeURL) + " " + names[0] + " for node " + node.GetId() + g.silent()
+			return false, "nothing is known yet of " + xds.Short(typeURL) + " " + names[0] + " for node " + node.GetId() + g.unansweredUpstreams()
 		}
 		return true, ""
 	}
@@ -151,14 +151,14 @@ func (g *Group) HasConfiguration() (ok bool, reason string) {
 	}
 	for _, typeURL := range []string{xds.ClusterType, xds.ListenerType} {
 		if !known[typeURL] {
-			return false, "nothing is known yet of " + xds.Short(typeURL) + " for node " + node.GetId() + g.silent()
+			return false, "nothing is known yet of " + xds.Short(typeURL) + " for node " + node.GetId() + g.unansweredUpstreams()
 		}
 	}
 	return true, ""
 }
 
-// silent says which sources do not answer, and why.
-func (g *Group) silent() (text string) {
+// unansweredUpstreams says which sources do not answer, and why.
+func (g *Group) unansweredUpstreams() (text string) {
 	for _, s := range g.Upstreams() {
 		switch {
 		case s.Active:

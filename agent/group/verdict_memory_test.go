@@ -30,7 +30,7 @@ func TestWaitingForAVerdictHoldsNoBodies(t *testing.T) {
 		c := xdstest.Cluster("c", "")
 		c.AltStatName = fmt.Sprint(generation)
 		r := xdstest.Resource(c, fmt.Sprint(generation))
-		feed{g}.Apply(xds.Update{Source: "s", Type: xds.ClusterType, Resources: []*xds.Resource{r}, Complete: true}, func(error) { verdicts++ })
+		writer{g}.Apply(xds.Update{Source: "s", Type: xds.ClusterType, Resources: []*xds.Resource{r}, Complete: true}, func(error) { verdicts++ })
 		return weak.Make(r.Body)
 	}
 	first := apply(0)

@@ -358,29 +358,29 @@ func cutMessage(b []byte, m proto.Message) (rest []byte, err error) {
 	return rest, nil
 }
 
-// mark ends a batch. It says when the batch was written, and changes nothing: the
+// commit ends a batch. It says when the batch was written, and changes nothing: the
 // records of a batch without one count as well.
-type mark struct {
+type commit struct {
 	// begun: it ends the state that the generation began with.
 	begun bool
 	at    time.Time
 }
 
-const markContent = 1 + 8
+const commitContent = 1 + 8
 
-// mark appends a mark.
-func (e *encoder) mark(m mark) {
+// commit appends a mark.
+func (e *encoder) commit(m commit) {
 	b := append(e.content[:0], 0)
 	if m.begun {
 		b[0] = 1
 	}
 	e.content = binary.LittleEndian.AppendUint64(b, uint64(m.at.UnixNano()))
-	e.frame(kindMark, recordKey{}, e.content) // always fits
+	e.frame(kindCommit, recordKey{}, e.content) // always fits
 }
 
-func decodeMark(b []byte) (m mark, ok bool) {
-	if len(b) != markContent {
+func decodeCommit(b []byte) (m commit, ok bool) {
+	if len(b) != commitContent {
 		return m, false
 	}
-	return mark{begun: b[0]&1 != 0, at: time.Unix(0, int64(binary.LittleEndian.Uint64(b[1:])))}, true
+	return commit{begun: b[0]&1 != 0, at: time.Unix(0, int64(binary.LittleEndian.Uint64(b[1:])))}, true
 }

@@ -540,7 +540,7 @@ func TestAHostileLengthAllocatesNothing(t *testing.T) {
 		"2^60 aliases":                      content(append(bytes.Clone(head), huge...)...),
 		"as many aliases as are allowed":    content(append(bytes.Clone(head), binary.AppendUvarint(nil, maxAliases)...)...),
 		"metadata of 2^60 bytes":            content(append([]byte{setContent, resourceMetadata}, append(make([]byte, 3+16+1), huge...)...)...),
-		"a mark of another size":            intact(f, 1, kindMark, make([]byte, 3+5)...),
+		"a mark of another size":            intact(f, 1, kindCommit, make([]byte, 3+5)...),
 		"a frame that ends in its checksum": intact(f, 1, kindSet)[:18],
 		"the highest number there is":       intact(f, 1<<64-1, kindSet, 0, 0, 0, 0),
 		"the number 0":                      intact(f, 0, kindSet, 0, 0, 0, 0),
@@ -649,7 +649,7 @@ func FuzzReplay(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, row []byte) {
 		first := &encoder{form: fm}
-		first.mark(mark{begun: true, at: time.Unix(1, 0)})
+		first.commit(commit{begun: true, at: time.Unix(1, 0)})
 		file := append(bytes.Clone(start), first.buf...)
 		for sequence := uint64(1); len(row) > 4; {
 			size := min(int(binary.LittleEndian.Uint16(row[2:])), len(row)-4)

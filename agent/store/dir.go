@@ -275,7 +275,7 @@ func (s *Store) aside(name, end string) {
 		return
 	}
 	s.log.Info("a file of the state directory is kept under another name", "file", to)
-	kept := append(s.keptAside(), to)
+	kept := append(s.setAside(), to)
 	slices.SortFunc(kept, compareAge)
 	if over := len(kept) - maxAside; over > 0 {
 		s.removeAll(kept[:over])

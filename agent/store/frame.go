@@ -34,7 +34,7 @@ type kind byte
 const (
 	kindSet kind = iota + 1
 	kindNote
-	kindMark
+	kindCommit
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

@@ -88,8 +88,8 @@ func inOrder(im *image, b []byte, offset int64, unread bool) {
 	in := make(interned)
 	for _, p := range places {
 		im.frames++
-		if p.kind == kindMark {
-			if m, ok := decodeMark(p.raw.content); ok {
+		if p.kind == kindCommit {
+			if m, ok := decodeCommit(p.raw.content); ok {
 				im.loaded.Committed = m.at
 				if m.begun {
 					im.complete, base = true, max(base, p.end)
@@ -189,7 +189,7 @@ func longLog(t testing.TB, cfg Config) []byte {
 	e.frame(kind(200), recordKey{group, "t", "n"}, []byte("whatever"))
 	e.frame(kindSet, recordKey{group, xds.EndpointType, "n"}, []byte("no entry"))
 	e.record(set("b", "1"))
-	e.mark(mark{at: time.Now()})
+	e.commit(commit{at: time.Now()})
 	must(t, e.flush(s.file))
 	must(t, s.Close())
 	return readLog(t, cfg.Dir)

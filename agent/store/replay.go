@@ -27,10 +27,10 @@ type piece struct {
 // step is what one frame does.
 type step struct {
 	sequence uint64
-	end      int64  // where the frame ends
-	record   Record // nil for none
-	err      error  // why it is not, or not as it stands, used
-	mark     *mark  // nil for none
+	end      int64   // where the frame ends
+	record   Record  // nil for none
+	err      error   // why it is not, or not as it stands, used
+	mark     *commit // nil for none
 	// altered: the frame does not open.
 	altered bool
 }
@@ -101,8 +101,8 @@ func (p *piece) decode(o *opener, in interned) {
 		s := step{sequence: raw.sequence, end: p.offset + at, altered: !ok}
 		switch {
 		case !ok:
-		case raw.kind == kindMark:
-			if m, ok := decodeMark(raw.content); ok {
+		case raw.kind == kindCommit:
+			if m, ok := decodeCommit(raw.content); ok {
 				s.mark = &m
 			}
 		default:

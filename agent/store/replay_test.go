@@ -268,7 +268,7 @@ func TestARecordOfAKindToComeIsPassedOver(t *testing.T) {
 	e := &encoder{form: s.file.form, sequence: s.file.sequence}
 	e.frame(kind(200), recordKey{group, "t", "n"}, []byte("whatever"))
 	e.record(set("b", "1"))
-	e.mark(mark{at: time.Now()})
+	e.commit(commit{at: time.Now()})
 	must(t, e.flush(s.file))
 	must(t, s.Close())
 	got, _ := stored(t, cfg)

@@ -98,7 +98,7 @@ func (s *Store) writeState(f File, e *encoder, state iter.Seq[Record]) (at time.
 		}
 	}
 	at = time.Now()
-	e.mark(mark{begun: true, at: at})
+	e.commit(commit{begun: true, at: at})
 	return at, e.flush(f)
 }
 

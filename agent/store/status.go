@@ -190,7 +190,7 @@ func (s *Store) rewritten(next *logFile, generation uint64, at time.Time) {
 	s.well()
 }
 
-func (s *Store) keptAside() []string {
+func (s *Store) setAside() []string {
 	s.view.mu.Lock()
 	defer s.view.mu.Unlock()
 	return slices.Clone(s.view.status.Aside)

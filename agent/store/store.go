@@ -204,7 +204,7 @@ func (s *Store) writeBatch(e *encoder, batch []Record, now time.Time) error {
 			return err
 		}
 	}
-	e.mark(mark{at: now})
+	e.commit(commit{at: now})
 	return e.flush(s.file)
 }
 

@@ -15,7 +15,7 @@ import (
 // are dirty: nothing else may be owed, and nothing is in dispute with the client.
 func (sub *subscription) amendable(v View) bool {
 	return sub.whole != nil && sub.wildcard && !sub.lookAtAll && !sub.answerDue && len(sub.due) == 0 &&
-		sub.rejections == v.Nacks(sub.url)
+		sub.nacks == v.Nacks(sub.url)
 }
 
 // amendFullState makes the complete set that a client should have now from the one that
@@ -64,5 +64,5 @@ func (s *Session) amendFullState(sub *subscription, v View) *Response {
 		sub.hold(r.Name).at = int32(len(set))
 		set = append(set, r)
 	}
-	return &Response{Resources: set, whole: true, amended: true, news: news.resources, dropped: dropped}
+	return &Response{Resources: set, whole: true, amended: true, changed: news.resources, dropped: dropped}
 }

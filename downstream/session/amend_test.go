@@ -348,8 +348,8 @@ func (am *amending) hear(v *Answer) {
 func (am *amending) request(req *Request) {
 	got, want := am.amends.Request(req), am.anew.Request(req)
 	am.say("  %+v: %s", *req, verdictOf(got.Answer))
-	if !reflect.DeepEqual(sortedInterest(got.Interest), sortedInterest(want.Interest)) {
-		am.fail("interest %+v, want %+v", got.Interest, want.Interest)
+	if !reflect.DeepEqual(sortedInterest(got.Subscription), sortedInterest(want.Subscription)) {
+		am.fail("interest %+v, want %+v", got.Subscription, want.Subscription)
 	}
 	if g, w := verdictOf(got.Answer), verdictOf(want.Answer); g != w {
 		if w = verdictOf(am.withoutAcked(want.Answer, got.Answer)); g != w {
@@ -460,7 +460,7 @@ func responseOf(r *Response) string {
 // interests fails unless the machines subscribe to the same; it reports whether to any.
 func (am *amending) interests() bool {
 	seen := func(s *Session) (out []string) {
-		for _, in := range s.Interests() {
+		for _, in := range s.SubscriptionChanges() {
 			out = append(out, fmt.Sprint(sortedInterest(&in)))
 		}
 		slices.Sort(out)

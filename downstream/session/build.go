@@ -16,14 +16,14 @@ func (sub *subscription) choose(item xds.Item) *xds.Resource {
 		return nil
 	}
 	h := sub.sent[cur.Name]
-	if item.Status == xds.Pending && h.accepts(cur.Version) {
+	if item.Status == xds.Pending && h.hasAcked(cur.Version) {
 		// It went and came back before the client was told that it went. The client
 		// ACKed it then, and is not asked again.
 		if n := len(sub.claimed); n == 0 || sub.claimed[n-1] != cur {
 			sub.claimed = append(sub.claimed, cur)
 		}
 	}
-	if h.refuses(cur.Version) {
+	if h.hasNacked(cur.Version) {
 		return sub.instead(item) // this client refused it, whoever else accepted it
 	}
 	switch item.Status {
@@ -33,7 +33,7 @@ func (sub *subscription) choose(item xds.Item) *xds.Resource {
 		if h != nil && h.version() == cur.Version {
 			return cur // it was sent this and may have applied it
 		}
-		if item.Acked != nil && !h.refuses(item.Acked.Version) {
+		if item.Acked != nil && !h.hasNacked(item.Acked.Version) {
 			return item.Acked
 		}
 	}
@@ -48,14 +48,14 @@ func (sub *subscription) choose(item xds.Item) *xds.Resource {
 func (sub *subscription) instead(item xds.Item) *xds.Resource {
 	cur, h := item.Current, sub.sent[item.Current.Name]
 	switch {
-	case h.refuses(cur.Version) && h.acked != nil:
+	case h.hasNacked(cur.Version) && h.acked != nil:
 		return h.acked
-	case item.Acked != nil && !h.refuses(item.Acked.Version):
+	case item.Acked != nil && !h.hasNacked(item.Acked.Version):
 		return item.Acked
 	case sub.sendsAlone():
 		return nil
-	case h != nil && h.acked == nil && h.unjudged() != nil && h.unjudged().Version != cur.Version && !h.refuses(h.unjudged().Version):
-		return h.unjudged()
+	case h != nil && h.acked == nil && h.unacked() != nil && h.unacked().Version != cur.Version && !h.hasNacked(h.unacked().Version):
+		return h.unacked()
 	case sub.inherited:
 		return cur
 	}
@@ -146,7 +146,7 @@ func (s *Session) buildDelta(sub *subscription, v View) *Response {
 	xds.ResetNames(&sub.dirty)
 	empty := sub.answerDue && known
 	if empty && sub.wildcard && sub.url == xds.VirtualHostType && len(out.resources) == 0 && len(removed) == 0 {
-		removed = releases(v)
+		removed = firstWord(v)
 	}
 	if len(out.resources) == 0 && len(removed) == 0 && !empty {
 		return nil
@@ -163,7 +163,7 @@ func (s *Session) buildDelta(sub *subscription, v View) *Response {
 // 3.6).
 func (s *Session) considerAll(sub *subscription, v View, out *collector) (removed []string) {
 	if sub.wildcard {
-		for _, name := range v.Doubtful(sub.url) {
+		for _, name := range v.MaybeHeld(sub.url) {
 			// What it claims is what it ACKed. What it applied of a response that it
 			// refused since, it does not tell (protocol.md V6).
 			if h := sub.hold(name); h.last == nil {
@@ -265,10 +265,10 @@ func (sub *subscription) unresolved(name string) *xds.Resource {
 	return r
 }
 
-// releases lists what ends an Envoy's wait for virtual hosts at its start: a word
+// firstWord lists what ends an Envoy's wait for virtual hosts at its start: a word
 // about any of each route configuration, even of one that it never had. An empty
 // answer is none (protocol.md V11).
-func releases(v View) (removed []string) {
+func firstWord(v View) (removed []string) {
 	for item := range v.All(xds.RouteType) {
 		if item.Current != nil {
 			removed = append(removed, item.Current.Name+"/"+xds.Wildcard)
@@ -421,7 +421,7 @@ func (set *fullSet) response() *Response {
 }
 
 func (s *Session) fullSet(sub *subscription, v View) *fullSet {
-	sub.rejections = v.Nacks(sub.url)
+	sub.nacks = v.Nacks(sub.url)
 	size := len(sub.sent)
 	if sub.wildcard {
 		size = max(size, v.Count(sub.url))
@@ -436,7 +436,7 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 			return
 		}
 		set.add(r)
-		if h := sub.sent[r.Name]; h == nil || h.version() != r.Version && !h.refuses(r.Version) {
+		if h := sub.sent[r.Name]; h == nil || h.version() != r.Version && !h.hasNacked(r.Version) {
 			set.differs = true
 		}
 	}
@@ -544,11 +544,11 @@ func (s *Session) probe(sub *subscription, v View) *Response {
 		suspect := sub.alone[0]
 		sub.alone = sub.alone[1:]
 		r, h := sub.choose(v.Lookup(sub.url, suspect.Name)), sub.sent[suspect.Name]
-		if r == nil || r.Version != suspect.Version || h == nil || h.version() != r.Version || h.refuses(r.Version) {
+		if r == nil || r.Version != suspect.Version || h == nil || h.version() != r.Version || h.hasNacked(r.Version) {
 			continue // overtaken
 		}
 		resp := s.commit(sub, &Response{Resources: []*xds.Resource{r}}, 0)
-		sub.flights[len(sub.flights)-1].probe = true
+		sub.inFlight[len(sub.inFlight)-1].probe = true
 		return resp
 	}
 	return nil

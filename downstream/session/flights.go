@@ -6,8 +6,8 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// flight is a response that the client has not answered.
-type flight struct {
+// sentResponse is a response that the client has not answered.
+type sentResponse struct {
 	nonce    string
 	number   uint64 // counts the responses of the type
 	revision uint64
@@ -25,16 +25,16 @@ type flight struct {
 	partly bool
 }
 
-// launch remembers a response that was sent.
-func (sub *subscription) launch(f flight) {
-	sub.launched++
-	f.number = sub.launched
-	f.amends = f.amends && len(sub.flights) > 0 // else the client has ACKed the rest
+// track remembers a response that was sent.
+func (sub *subscription) track(f sentResponse) {
+	sub.sentCount++
+	f.number = sub.sentCount
+	f.amends = f.amends && len(sub.inFlight) > 0 // else the client has ACKed the rest
 	sub.nonce, sub.answered = f.nonce, false
-	if len(sub.flights) >= max(sub.crowded, maxFlights) {
+	if len(sub.inFlight) >= max(sub.crowded, maxInFlight) {
 		sub.makeRoom()
 	}
-	sub.flights = append(sub.flights, f)
+	sub.inFlight = append(sub.inFlight, f)
 	if sub.superseded > maxSuperseded {
 		sub.forgetSuperseded()
 	}
@@ -44,13 +44,13 @@ func (sub *subscription) launch(f flight) {
 // Of an amended set that is its news, and of the sets before it, as far as they have no answer
 // either, what is still in it: the answer is about all of them.
 func (sub *subscription) contents(at int) []*xds.Resource {
-	if !sub.flights[at].amends {
-		return sub.flights[at].resources
+	if !sub.inFlight[at].amends {
+		return sub.inFlight[at].resources
 	}
 	var out []*xds.Resource
 	seen := make(map[string]struct{})
 	for i := at; ; i-- {
-		f := &sub.flights[i]
+		f := &sub.inFlight[i]
 		for _, r := range f.resources {
 			if _, newer := seen[r.Name]; !newer {
 				seen[r.Name] = struct{}{}
@@ -66,21 +66,21 @@ func (sub *subscription) contents(at int) []*xds.Resource {
 	}
 }
 
-// land takes the flights up to a place out, and returns the last of them with all that its
+// take takes the flights up to a place out, and returns the last of them with all that its
 // answer is about. What was sent before it is superseded, its verdict unknown: SotW clients
 // answer only the newest (protocol.md 1.8), Delta clients in order (3.12).
-func (sub *subscription) land(at int) flight {
-	f := sub.flights[at]
+func (sub *subscription) take(at int) sentResponse {
+	f := sub.inFlight[at]
 	f.resources, f.amends = sub.contents(at), false
 	for i := range at {
-		sub.mayHave(&sub.flights[i], sub.flights[i].resources)
+		sub.mayHave(&sub.inFlight[i], sub.inFlight[i].resources)
 	}
-	if next := at + 1; next < len(sub.flights) && sub.flights[next].amends {
+	if next := at + 1; next < len(sub.inFlight) && sub.inFlight[next].amends {
 		rest := sub.contents(next)
-		sub.flights[next].resources, sub.flights[next].amends = rest, false
+		sub.inFlight[next].resources, sub.inFlight[next].amends = rest, false
 	}
-	sub.flights = slices.Delete(sub.flights, 0, at+1)
-	if len(sub.flights) == 0 {
+	sub.inFlight = slices.Delete(sub.inFlight, 0, at+1)
+	if len(sub.inFlight) == 0 {
 		sub.superseded, sub.crowded = 0, 0
 	}
 	return f
@@ -88,47 +88,47 @@ func (sub *subscription) land(at int) flight {
 
 // leaveOutAcked takes out of the oldest flight what the client has ACKed since it was sent.
 func (sub *subscription) leaveOutAcked() {
-	f := &sub.flights[0]
+	f := &sub.inFlight[0]
 	f.resources = slices.DeleteFunc(slices.Clone(f.resources), func(r *xds.Resource) bool {
-		return sub.heldFrom(f, r.Name).accepts(r.Version)
+		return sub.heldFrom(f, r.Name).hasAcked(r.Version)
 	})
 }
 
-// newestFlights is how many flights are left alone when there are too many.
-const newestFlights = maxFlights / 4
+// newestInFlight is how many flights are left alone when there are too many.
+const newestInFlight = maxInFlight / 4
 
 // makeRoom bounds how many flights there are. The answer to an older one is owed as long as it
 // has something that the client was sent nothing newer of: Envoy withholds its ACKs of clusters
 // for 15 s, and then sends all of them (protocol.md V2).
 func (sub *subscription) makeRoom() {
-	older := len(sub.flights) - newestFlights
+	older := len(sub.inFlight) - newestInFlight
 	switch {
 	case sub.cfg.Form == xds.Delta:
 		sub.forgetOvertaken(older)
 	case xds.FullState(sub.url):
 		// Each set has the news of those before, which no client answers after it.
-		last := sub.flights[older-1]
+		last := sub.inFlight[older-1]
 		last.resources, last.amends = sub.contents(older-1), false
 		for i := range older - 1 {
-			sub.overtaken(&sub.flights[i])
+			sub.overtaken(&sub.inFlight[i])
 		}
-		sub.flights = slices.Replace(sub.flights, 0, older, last)
+		sub.inFlight = slices.Replace(sub.inFlight, 0, older, last)
 	default:
 		// A client answers the newest, so that of these it is not known.
 		for i := range older {
-			sub.mayHave(&sub.flights[i], sub.flights[i].resources)
+			sub.mayHave(&sub.inFlight[i], sub.inFlight[i].resources)
 		}
-		sub.flights = slices.Delete(sub.flights, 0, older)
+		sub.inFlight = slices.Delete(sub.inFlight, 0, older)
 	}
-	sub.crowded = 2 * len(sub.flights)
+	sub.crowded = 2 * len(sub.inFlight)
 }
 
 // forgetOvertaken forgets those of so many older flights of which everything was sent again, or
 // something newer.
 func (sub *subscription) forgetOvertaken(older int) {
 	again := make(map[*xds.Resource]struct{})
-	for i := len(sub.flights) - 1; i >= 0; i-- {
-		f := &sub.flights[i]
+	for i := len(sub.inFlight) - 1; i >= 0; i-- {
+		f := &sub.inFlight[i]
 		if i < older {
 			sub.overtaken(f)
 			f.resources = slices.DeleteFunc(slices.Clone(f.resources), func(r *xds.Resource) bool {
@@ -141,18 +141,18 @@ func (sub *subscription) forgetOvertaken(older int) {
 			again[r] = struct{}{}
 		}
 	}
-	kept := sub.flights[:0]
-	for i, f := range sub.flights {
+	kept := sub.inFlight[:0]
+	for i, f := range sub.inFlight {
 		if i >= older || len(f.resources) > 0 {
 			kept = append(kept, f)
 		}
 	}
-	clear(sub.flights[len(kept):])
-	sub.flights = kept
+	clear(sub.inFlight[len(kept):])
+	sub.inFlight = kept
 }
 
 // overtaken takes out of a flight what something newer was sent of. The client may have it.
-func (sub *subscription) overtaken(f *flight) {
+func (sub *subscription) overtaken(f *sentResponse) {
 	var stand, gone []*xds.Resource
 	for _, r := range f.resources {
 		if h := sub.sent[r.Name]; h != nil && h.last == r {
@@ -177,10 +177,10 @@ func (sub *subscription) forgetSuperseded() {
 	// A content is part of each set from the one that brought it to the one that has something
 	// else under its name, or that was made anew.
 	until := make(map[string]int)
-	missing := make([]int, len(sub.flights)+1) // how many more are missing than of the flight before
-	anew := len(sub.flights)
-	for i := len(sub.flights) - 1; i >= 0; i-- {
-		f := &sub.flights[i]
+	missing := make([]int, len(sub.inFlight)+1) // how many more are missing than of the flight before
+	anew := len(sub.inFlight)
+	for i := len(sub.inFlight) - 1; i >= 0; i-- {
+		f := &sub.inFlight[i]
 		before := f.resources
 		partly := f.partly
 		sub.overtaken(f)
@@ -205,9 +205,9 @@ func (sub *subscription) forgetSuperseded() {
 		}
 	}
 	n := 0
-	for i := range sub.flights {
+	for i := range sub.inFlight {
 		n += missing[i]
-		sub.flights[i].partly = sub.flights[i].partly || n > 0
+		sub.inFlight[i].partly = sub.inFlight[i].partly || n > 0
 	}
 	sub.superseded = 0
 }

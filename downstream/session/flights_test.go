@@ -41,7 +41,7 @@ func named(n int) []string {
 // protocol.md V2: Envoy withholds its ACKs of clusters while one warms, for up to 15 s, and then
 // sends all of them in order.
 func TestTheACKsOfManyResponsesAreAllTakenIn(t *testing.T) {
-	for _, behind := range []int{1, maxFlights, 5 * maxFlights} {
+	for _, behind := range []int{1, maxInFlight, 5 * maxInFlight} {
 		t.Run(fmt.Sprint(behind, " responses later"), func(t *testing.T) {
 			u := newUnanswering(t, xds.Delta, xds.ClusterType)
 			nonces := []string{u.pushSmall(0, "a", "b", "c")}
@@ -67,7 +67,7 @@ func TestTheACKsOfManyResponsesAreAllTakenIn(t *testing.T) {
 
 // The same, when each response has something that nothing newer was sent of.
 func TestNoACKIsForgottenOfWhatStillStands(t *testing.T) {
-	const n = 3 * maxFlights
+	const n = 3 * maxInFlight
 	u := newUnanswering(t, xds.Delta, xds.ClusterType)
 	var nonces []string
 	for _, name := range named(n) {
@@ -89,7 +89,7 @@ func TestTheACKOfTheNewestOfManySetsIsOneOfAllThatIsInIt(t *testing.T) {
 	u := newUnanswering(t, xds.SotW, xds.ClusterType)
 	u.pushSmall(0, "a", "b", "c")
 	last := ""
-	for v := range 3 * maxFlights {
+	for v := range 3 * maxInFlight {
 		last = u.pushSmall(v+1, "churns")
 	}
 	v := u.s.Request(&Request{Type: u.url, Nonce: last}).Answer
@@ -98,7 +98,7 @@ func TestTheACKOfTheNewestOfManySetsIsOneOfAllThatIsInIt(t *testing.T) {
 		names = append(names, r.Name+"@"+r.Version)
 	}
 	slices.Sort(names)
-	if want := []string{"a@0", "b@0", "c@0", "churns@" + strconv.Itoa(3*maxFlights)}; !slices.Equal(names, want) {
+	if want := []string{"a@0", "b@0", "c@0", "churns@" + strconv.Itoa(3*maxInFlight)}; !slices.Equal(names, want) {
 		t.Errorf("accepted are %v, want %v", names, want)
 	}
 }

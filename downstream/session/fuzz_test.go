@@ -208,7 +208,7 @@ func (fz *fuzzTalk) request(req *Request) Effect {
 	}
 	fz.say("  request %+v", *req)
 	eff := fz.machine.Request(req)
-	if in := eff.Interest; in != nil {
+	if in := eff.Subscription; in != nil {
 		for _, name := range append(in.Subscribe, in.Unsubscribe...) {
 			delete(fz.clients[in.Type].expected, name)
 		}
@@ -423,7 +423,7 @@ func (fz *fuzzTalk) reconnect() {
 func (fz *fuzzTalk) drain() time.Time {
 	for range 1000 {
 		resp, wake := fz.machine.Next(fz.state, fz.now)
-		interests := fz.machine.Interests()
+		interests := fz.machine.SubscriptionChanges()
 		for _, in := range interests {
 			fz.expect(&in)
 		}
@@ -516,8 +516,8 @@ func (fz *fuzzTalk) check(resp *Response) {
 	c.nonces = append(c.nonces, resp.Nonce)
 	c.inbox = append(c.inbox, resp)
 	for _, sub := range fz.machine.ordered {
-		if n := len(sub.dirty) + len(sub.due) + len(sub.unanswered) + len(sub.leaving); len(sub.flights) > maxFlights || n > 64 {
-			fz.fail("%d responses and %d names are remembered", len(sub.flights), n)
+		if n := len(sub.dirty) + len(sub.due) + len(sub.unanswered) + len(sub.leaving); len(sub.inFlight) > maxInFlight || n > 64 {
+			fz.fail("%d responses and %d names are remembered", len(sub.inFlight), n)
 		}
 	}
 }

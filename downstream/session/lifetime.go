@@ -66,7 +66,7 @@ func (s *Session) buildHeartbeats(sub *subscription, v View) *Response {
 
 // missedBeats takes in that heartbeats were refused: what they were for is sent
 // again.
-func (sub *subscription) missedBeats(f flight) {
+func (sub *subscription) missedBeats(f sentResponse) {
 	for _, r := range f.beats {
 		if h := sub.sent[r.Name]; h != nil && h.version() == r.Version {
 			h.expireAt(time.Time{})

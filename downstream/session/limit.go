@@ -160,14 +160,14 @@ func (s *Session) refuseSurplus(sub *subscription, v View) *Response {
 		}
 	}
 	if len(change.Subscribe)+len(change.Unsubscribe) > 0 {
-		s.interests = append(s.interests, *change)
+		s.subscriptionChanges = append(s.subscriptionChanges, *change)
 	}
 	if resp.Size()+len(resp.Removed) == 0 {
 		return nil
 	}
 	slices.Sort(resp.Removed)
 	s.address(sub, resp)
-	sub.launch(flight{nonce: resp.Nonce})
+	sub.track(sentResponse{nonce: resp.Nonce})
 	return resp
 }
 

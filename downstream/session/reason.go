@@ -15,7 +15,7 @@ const unknownReason = "the client's reason is not shown: what it was sent is not
 // reason returns why the client NACKed a response, without the secrets of what it was sent: Envoy
 // dumps the resource beside its sentence. Nothing outside the machine ever sees what the client
 // said as it said it.
-func (sub *subscription) reason(said string, f *flight) string {
+func (sub *subscription) reason(said string, f *sentResponse) string {
 	if f.partly {
 		return unknownReason
 	}
@@ -24,7 +24,7 @@ func (sub *subscription) reason(said string, f *flight) string {
 
 // bodies yields what the text of a NACK may be about: the contents of the response and, since of a
 // complete set not all is remembered as sent, whatever else the client was sent of the type.
-func (sub *subscription) bodies(f *flight) iter.Seq[*anypb.Any] {
+func (sub *subscription) bodies(f *sentResponse) iter.Seq[*anypb.Any] {
 	return func(yield func(*anypb.Any) bool) {
 		in := make(map[*xds.Resource]struct{}, len(f.resources))
 		more := func(r *xds.Resource) bool {
@@ -43,7 +43,7 @@ func (sub *subscription) bodies(f *flight) iter.Seq[*anypb.Any] {
 			}
 		}
 		for _, h := range sub.sent {
-			if !more(h.last) || !more(h.acked) || !more(h.unjudged()) {
+			if !more(h.last) || !more(h.acked) || !more(h.unacked()) {
 				return
 			}
 		}

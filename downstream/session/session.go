@@ -28,9 +28,9 @@ const DefaultWarmingHold = 500 * time.Millisecond
 // client that may hold it waits for the answer (protocol.md 5.3: gRPC gives up after 15 s).
 const DefaultMissingAfter = 10 * time.Second
 
-// maxFlights bounds the responses of one type whose answer is remembered. A
+// maxInFlight bounds the responses of one type whose answer is remembered. A
 // client that answers none of so many is owed no verdict for the oldest.
-const maxFlights = 128
+const maxInFlight = 128
 
 // View is the state that a stream serves, as it is at one moment: all reads
 // during one call of Next see the same revision.
@@ -46,9 +46,9 @@ type View interface {
 	Count(typeURL string) int
 	// Collection yields everything held of a glob collection (protocol.md 8.7).
 	Collection(typeURL, glob string) iter.Seq[xds.Item]
-	// Doubtful lists names that a client of this kind may hold without telling:
+	// MaybeHeld lists names that a client of this kind may hold without telling:
 	// what was in a response that it NACKed or never answered (protocol.md 3.6).
-	Doubtful(typeURL string) []string
+	MaybeHeld(typeURL string) []string
 	// Connected returns since when an upstream answers; the zero time if none does.
 	Connected() time.Time
 	// HadTTL reports whether any resource of a type ever had a TTL, of which a
@@ -89,8 +89,8 @@ type Session struct {
 	nonces  uint64
 	now     time.Time
 	hold    hold
-	// interests are changes of the subscription that the machine made itself.
-	interests []xds.SubscriptionChange
+	// subscriptionChanges are changes of the subscription that the machine made itself.
+	subscriptionChanges []xds.SubscriptionChange
 	// clustersMoved: the client was sent clusters, or gave some up or refused them,
 	// since it was last counted whose endpoints it is about to ask for.
 	clustersMoved bool
@@ -157,14 +157,14 @@ type Response struct {
 	// whole says that Resources is a complete set that can be amended by what changes;
 	// amended that it was made so, and that only news were not sent before.
 	whole, amended bool
-	news           []*xds.Resource
+	changed        []*xds.Resource
 	dropped        []string // from the amended set
 }
 
 // Effect is what a request says beyond asking for a response.
 type Effect struct {
-	// Interest is nil where the subscription is as it was.
-	Interest *xds.SubscriptionChange
+	// Subscription is nil where the subscription is as it was.
+	Subscription *xds.SubscriptionChange
 	// Answer is nil where the request answers no response.
 	Answer *Answer
 	// Culprit is a further verdict, to be taken in after Verdict: what an ACK says of a response
@@ -219,9 +219,9 @@ func (s *Session) Request(req *Request) Effect {
 	var eff Effect
 	eff.Answer, eff.Culprit = sub.answer(req)
 	if s.cfg.Form == xds.Delta {
-		eff.Interest = sub.requestDelta(req, !known)
+		eff.Subscription = sub.requestDelta(req, !known)
 	} else {
-		eff.Interest = sub.requestSotW(req, !known)
+		eff.Subscription = sub.requestSotW(req, !known)
 	}
 	if req.trimmed {
 		sub.addSurplus(req.surplus)
@@ -311,15 +311,15 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// Interests returns what the machine subscribes to on the client's behalf since
+// SubscriptionChanges returns what the machine subscribes to on the client's behalf since
 // the last call: the endpoints of clusters that were sent, for which the client
 // is about to ask. The caller subscribes, and then calls Next again.
-func (s *Session) Interests() []xds.SubscriptionChange {
-	out := s.interests
-	s.interests = nil
+func (s *Session) SubscriptionChanges() []xds.SubscriptionChange {
+	out := s.subscriptionChanges
+	s.subscriptionChanges = nil
 	for _, in := range out {
 		for _, name := range in.Subscribe {
-			s.types[in.Type].owe(name) // it may have come before the subscription
+			s.types[in.Type].answerName(name) // it may have come before the subscription
 		}
 	}
 	return out
@@ -381,15 +381,15 @@ func (s *Session) address(sub *subscription, resp *Response) {
 func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Response {
 	s.address(sub, resp)
 	if !resp.amended {
-		resp.news = resp.Resources
+		resp.changed = resp.Resources
 	}
 	if len(sub.sent) == 0 {
-		sub.sent = make(map[string]*holding, len(resp.news))
+		sub.sent = make(map[string]*holding, len(resp.changed))
 	}
-	for i, r := range resp.news {
+	for i, r := range resp.changed {
 		h, changed := sub.setSent(r)
 		if changed && r.EDSName != "" {
-			s.oweEndpoints(r.EDSName)
+			s.resendEndpoints(r.EDSName)
 		}
 		if resp.whole && !resp.amended {
 			h.at = int32(i)
@@ -413,16 +413,16 @@ func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Re
 	if sub.passesTTL() {
 		resp.At = s.now
 	}
-	sub.launch(flight{nonce: resp.Nonce, revision: revision, resources: resp.news, amends: resp.amended, dropped: resp.dropped, removed: resp.Removed, beats: resp.Heartbeats})
+	sub.track(sentResponse{nonce: resp.Nonce, revision: revision, resources: resp.changed, amends: resp.amended, dropped: resp.dropped, removed: resp.Removed, beats: resp.Heartbeats})
 	return resp
 }
 
-// oweEndpoints makes the endpoints of a cluster that is sent new or changed due
+// resendEndpoints makes the endpoints of a cluster that is sent new or changed due
 // again: Envoy warms it until an EDS message comes, even an identical one, and in
 // Delta does not ask for it (protocol.md V1, 4.1, 4.2). Endpoints that the client
 // has not asked for yet are subscribed to on its behalf: it will when it has the
 // cluster. On a stream that never asked for EDS there is nothing to owe.
-func (s *Session) oweEndpoints(name string) {
+func (s *Session) resendEndpoints(name string) {
 	eds := s.types[xds.EndpointType]
 	if eds == nil {
 		return
@@ -430,10 +430,10 @@ func (s *Session) oweEndpoints(name string) {
 	if _, ok := eds.names[name]; !ok && !eds.wildcard {
 		if _, ok := eds.expected[name]; !ok {
 			eds.expected[name] = struct{}{}
-			s.interests = append(s.interests, xds.SubscriptionChange{Type: eds.url, Wildcard: eds.wildcard, Subscribe: []string{name}})
+			s.subscriptionChanges = append(s.subscriptionChanges, xds.SubscriptionChange{Type: eds.url, Wildcard: eds.wildcard, Subscribe: []string{name}})
 		}
 	}
-	eds.owe(name)
+	eds.answerName(name)
 	s.hold.await(resource{eds.url, name}, s.now, s.cfg.WarmingHold)
 }
 
@@ -464,7 +464,7 @@ func (s *Session) giveUpEndpoints() {
 		}
 	}
 	if len(drop) > 0 {
-		s.interests = append(s.interests, xds.SubscriptionChange{Type: eds.url, Wildcard: eds.wildcard, Unsubscribe: drop})
+		s.subscriptionChanges = append(s.subscriptionChanges, xds.SubscriptionChange{Type: eds.url, Wildcard: eds.wildcard, Unsubscribe: drop})
 	}
 }
 
@@ -572,7 +572,7 @@ func (s *Session) Unanswered() map[string][]string {
 	out := make(map[string][]string)
 	for _, sub := range s.ordered {
 		names := make(map[string]struct{})
-		for _, f := range sub.flights {
+		for _, f := range sub.inFlight {
 			for _, r := range f.resources {
 				if h := sub.sent[r.Name]; h == nil || h.acked == nil || h.acked.Version != r.Version {
 					names[r.Name] = struct{}{}

@@ -25,15 +25,15 @@ type subscription struct {
 	// everything (protocol.md 2.3).
 	explicit bool
 	// kept: the wildcard is held on the client's behalf (protocol.md V9).
-	kept bool
+	keepsWildcard bool
 
 	// What the client has, by resource name.
 	sent   map[string]*holding
 	served xds.SetVersion
 	// whole is the complete set that was sent last, in SotW, nil if the next is to be made
 	// anew; rejections is View.Rejections of that time.
-	whole      []*xds.Resource
-	rejections uint64
+	whole []*xds.Resource
+	nacks uint64
 	// resumed: the client came with configuration of an earlier stream, so a
 	// SotW response that is not complete would delete some of it.
 	resumed bool
@@ -67,8 +67,8 @@ type subscription struct {
 	surplus, waiting map[string]struct{}
 
 	// What the client was sent and has not answered, oldest first.
-	flights  []flight
-	launched uint64
+	inFlight  []sentResponse
+	sentCount uint64
 	// crowded is how many flights there may be before some are put together or forgotten.
 	crowded int
 	// superseded are the bytes of contents in flights that something newer was sent of.
@@ -143,8 +143,8 @@ func (h *holding) expireAt(at time.Time) {
 	}
 }
 
-// unjudged returns what the client may have beside what it ACKed; nil for none.
-func (h *holding) unjudged() *xds.Resource {
+// unacked returns what the client may have beside what it ACKed; nil for none.
+func (h *holding) unacked() *xds.Resource {
 	if h.rare == nil {
 		return nil
 	}
@@ -154,22 +154,22 @@ func (h *holding) unjudged() *xds.Resource {
 // disputed reports whether the client refused a version.
 func (h *holding) disputed() bool { return h.rare != nil && len(h.rare.refused) > 0 }
 
-// maxRefused bounds the versions under one name of which it is remembered that the
+// maxNacked bounds the versions under one name of which it is remembered that the
 // client refused them: more than there can be to choose from at any time.
-const maxRefused = 8
+const maxNacked = 8
 
-// refuses tells whether the client refused a version.
-func (h *holding) refuses(version string) bool {
+// hasNacked tells whether the client refused a version.
+func (h *holding) hasNacked(version string) bool {
 	return h != nil && h.rare != nil && slices.Contains(h.rare.refused, version)
 }
 
-// refuse remembers a refusal.
-func (h *holding) refuse(version string) {
-	if h.refuses(version) {
+// nack remembers a refusal.
+func (h *holding) nack(version string) {
+	if h.hasNacked(version) {
 		return
 	}
 	odd := h.odd()
-	if len(odd.refused) == maxRefused {
+	if len(odd.refused) == maxNacked {
 		odd.refused = odd.refused[1:]
 	}
 	odd.refused = append(odd.refused, version)
@@ -177,13 +177,13 @@ func (h *holding) refuse(version string) {
 
 // pardon forgets a refusal.
 func (h *holding) pardon(version string) {
-	if h.refuses(version) {
+	if h.hasNacked(version) {
 		h.rare.refused = slices.DeleteFunc(h.rare.refused, func(v string) bool { return v == version })
 	}
 }
 
-// accept remembers an ACK: it is known again what the client has.
-func (h *holding) accept(r *xds.Resource) {
+// ack remembers an ACK: it is known again what the client has.
+func (h *holding) ack(r *xds.Resource) {
 	h.acked = r
 	if h.rare == nil {
 		return
@@ -195,8 +195,8 @@ func (h *holding) accept(r *xds.Resource) {
 	}
 }
 
-// accepts reports whether the client ACKed a version last.
-func (h *holding) accepts(version string) bool {
+// hasAcked reports whether the client ACKed a version last.
+func (h *holding) hasAcked(version string) bool {
 	return h != nil && h.acked != nil && h.acked.Version == version
 }
 
@@ -249,7 +249,7 @@ func (sub *subscription) requestDelta(req *Request, first bool) *xds.Subscriptio
 		sub.unsubscribe(name, in)
 		if sub.wildcard {
 			// It is still covered, and the client dropped it (protocol.md 2.5).
-			sub.owe(name)
+			sub.answerName(name)
 		}
 	}
 	in.Wildcard = sub.wildcard
@@ -307,7 +307,7 @@ func (sub *subscription) requestSotW(req *Request, first bool) *xds.Subscription
 		// An EDS request that repeats an answered nonce asks for the endpoints
 		// of a cluster that is warming (protocol.md V1, 1.4).
 		for name := range sub.names {
-			sub.owe(name)
+			sub.answerName(name)
 		}
 	}
 	in.Wildcard = sub.wildcard
@@ -319,14 +319,14 @@ func (sub *subscription) requestSotW(req *Request, first bool) *xds.Subscription
 func (sub *subscription) wantsWildcard(req *Request, first bool) bool {
 	for _, name := range req.Names {
 		if name == xds.Wildcard {
-			sub.kept = false
+			sub.keepsWildcard = false
 			return true
 		}
 	}
 	if len(req.Names) == 0 && !req.trimmed && xds.Info(sub.url).LegacyWildcard && (first || !sub.explicit) {
 		return true // 2.1; later requests of the kind keep it
 	}
-	if sub.kept {
+	if sub.keepsWildcard {
 		return true
 	}
 	if sub.url == xds.ClusterType && sub.cfg.KeepWildcard && (len(req.Names) > 0 || req.trimmed) {
@@ -334,8 +334,8 @@ func (sub *subscription) wantsWildcard(req *Request, first bool) bool {
 		// reconnect names them alone.
 		legacy := sub.wildcard && !sub.explicit
 		remembered := first && sub.cfg.HadWildcard != nil && sub.cfg.HadWildcard(sub.url)
-		sub.kept = legacy || remembered
-		return sub.kept
+		sub.keepsWildcard = legacy || remembered
+		return sub.keepsWildcard
 	}
 	return false
 }
@@ -357,7 +357,7 @@ func (sub *subscription) startWildcard() {
 			sub.forget(name) // sent before the client asked, and so perhaps ignored
 		}
 		// What is under way to the client it will have, though it was forgotten.
-		for _, f := range sub.flights {
+		for _, f := range sub.inFlight {
 			for _, r := range f.resources {
 				if sub.sent[r.Name] == nil && sub.cfg.Form == xds.Delta {
 					sub.hold(r.Name)
@@ -369,7 +369,7 @@ func (sub *subscription) startWildcard() {
 
 // stopWildcard forgets what only the wildcard covered.
 func (sub *subscription) stopWildcard() {
-	sub.wildcard, sub.kept = false, false
+	sub.wildcard, sub.keepsWildcard = false, false
 	for name, h := range sub.sent {
 		r := h.last
 		if r == nil {
@@ -393,7 +393,7 @@ func (sub *subscription) subscribe(name string, in *xds.SubscriptionChange) {
 		delete(sub.expected, name)
 	}
 	sub.explicit = true
-	sub.owe(name)
+	sub.answerName(name)
 }
 
 // unsubscribe forgets what the client had, so that a name which comes back is
@@ -424,8 +424,8 @@ func (sub *subscription) unsubscribe(name string, in *xds.SubscriptionChange) {
 	}
 }
 
-// owe makes a name due: it is answered even if it is unchanged.
-func (sub *subscription) owe(name string) {
+// answerName makes a name due: it is answered even if it is unchanged.
+func (sub *subscription) answerName(name string) {
 	delete(sub.unanswered, name)
 	sub.due[name] = struct{}{}
 }
@@ -435,7 +435,7 @@ func (sub *subscription) owe(name string) {
 func (sub *subscription) hold(name string) *holding {
 	h := sub.sent[name]
 	if h == nil {
-		h = &holding{since: sub.launched}
+		h = &holding{since: sub.sentCount}
 		sub.sent[name] = h
 	}
 	return h
@@ -443,7 +443,7 @@ func (sub *subscription) hold(name string) *holding {
 
 // heldFrom returns what the client has under a name of which a response spoke; nil
 // if that was removed or unsubscribed since, though it may be there again.
-func (sub *subscription) heldFrom(f *flight, name string) *holding {
+func (sub *subscription) heldFrom(f *sentResponse, name string) *holding {
 	if h := sub.sent[name]; h != nil && h.since < f.number {
 		return h
 	}
@@ -491,7 +491,7 @@ func (sub *subscription) looked(revision uint64) {
 		return // held back until more is known
 	}
 	sub.seen = revision
-	if len(sub.flights) == 0 {
+	if len(sub.inFlight) == 0 {
 		sub.progress = max(sub.progress, sub.seen)
 	}
 }

@@ -57,14 +57,14 @@ func (u *unanswering) push(version int, names ...string) string {
 func (u *unanswering) remembered() int {
 	of := make(map[*xds.Resource]struct{})
 	sub := u.s.types[u.url]
-	for _, f := range sub.flights {
+	for _, f := range sub.inFlight {
 		for _, r := range f.resources {
 			of[r] = struct{}{}
 		}
 	}
 	for _, h := range sub.sent {
-		if h.unjudged() != nil {
-			of[h.unjudged()] = struct{}{}
+		if h.unacked() != nil {
+			of[h.unacked()] = struct{}{}
 		}
 		delete(of, h.last)
 	}

@@ -328,8 +328,8 @@ func (tk *talk) request(req *Request) {
 		}
 	}
 	eff := tk.machine.Request(req)
-	if eff.Interest != nil {
-		tk.subscribed(eff.Interest)
+	if eff.Subscription != nil {
+		tk.subscribed(eff.Subscription)
 	}
 	if eff.Answer != nil {
 		tk.heard(eff.Answer, "accepted")
@@ -374,7 +374,7 @@ func (tk *talk) subscribed(in *xds.SubscriptionChange) {
 func (tk *talk) drain() {
 	for {
 		resp, _ := tk.machine.Next(tk.state, tk.now)
-		interests := tk.machine.Interests()
+		interests := tk.machine.SubscriptionChanges()
 		for _, in := range interests {
 			tk.subscribed(&in)
 		}
@@ -596,4 +596,4 @@ func (s *fakeState) Collection(typeURL, glob string) iter.Seq[xds.Item] {
 	}
 }
 
-func (s *fakeState) Doubtful(typeURL string) []string { return s.doubtful[typeURL] }
+func (s *fakeState) MaybeHeld(typeURL string) []string { return s.doubtful[typeURL] }

@@ -36,9 +36,9 @@ func (sub *subscription) try(blamed []*xds.Resource, said, reason string) {
 		return
 	}
 	for _, r := range named {
-		sub.reject(r)
+		sub.revert(r)
 	}
-	sub.trial = &trial{number: sub.launched, named: named, others: others, reason: reason}
+	sub.trial = &trial{number: sub.sentCount, named: named, others: others, reason: reason}
 	sub.answerDue = true
 }
 
@@ -101,13 +101,13 @@ func partOfName(c byte) bool {
 
 // passed takes in that the client ACKed a response: if it decides a trial, and the others are
 // accepted, the only content that it was sent without is to blame.
-func (sub *subscription) passed(f *flight) (culprit *Answer) {
+func (sub *subscription) passed(f *sentResponse) (culprit *Answer) {
 	tr := sub.trial
 	if tr == nil || f.number <= tr.number {
 		return nil
 	}
 	sub.trial = nil
-	accepted := func(r *xds.Resource) bool { return sub.sent[r.Name].accepts(r.Version) }
+	accepted := func(r *xds.Resource) bool { return sub.sent[r.Name].hasAcked(r.Version) }
 	switch {
 	case !slices.ContainsFunc(tr.others, func(r *xds.Resource) bool { return !accepted(r) }):
 		if len(tr.named) == 1 {
@@ -123,7 +123,7 @@ func (sub *subscription) passed(f *flight) (culprit *Answer) {
 
 // failed takes in that the client NACKed a response, and reports whether that decides a trial:
 // the hint was wrong, and everything is as if it had not been given.
-func (sub *subscription) failed(f *flight) bool {
+func (sub *subscription) failed(f *sentResponse) bool {
 	tr := sub.trial
 	if tr == nil || f.number <= tr.number {
 		return false

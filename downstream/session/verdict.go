@@ -14,12 +14,12 @@ func (sub *subscription) answer(req *Request) (v, culprit *Answer) {
 	if req.Nonce == "" {
 		return nil, nil
 	}
-	at := slices.IndexFunc(sub.flights, func(f flight) bool { return f.nonce == req.Nonce })
+	at := slices.IndexFunc(sub.inFlight, func(f sentResponse) bool { return f.nonce == req.Nonce })
 	if at < 0 {
 		return nil, nil
 	}
-	carried := at+1 < len(sub.flights) && sub.flights[at+1].amends
-	f := sub.land(at)
+	carried := at+1 < len(sub.inFlight) && sub.inFlight[at+1].amends
+	f := sub.take(at)
 	v = &Answer{Type: sub.url, Revision: f.revision, NACK: req.NACK}
 	if req.NACK {
 		v.Error = sub.reason(req.Error, &f)
@@ -38,13 +38,13 @@ func (sub *subscription) answer(req *Request) (v, culprit *Answer) {
 	if !f.probe {
 		sub.progress = max(sub.progress, f.revision)
 	}
-	if len(sub.flights) == 0 {
+	if len(sub.inFlight) == 0 {
 		sub.progress = max(sub.progress, sub.seen)
 	}
 	return v, culprit
 }
 
-func (sub *subscription) ack(f flight, v *Answer) {
+func (sub *subscription) ack(f sentResponse, v *Answer) {
 	for _, r := range f.resources {
 		h := sub.heldFrom(&f, r.Name)
 		switch {
@@ -54,14 +54,14 @@ func (sub *subscription) ack(f flight, v *Answer) {
 			v.Acked = append(v.Acked, r)
 			fallthrough
 		default:
-			h.accept(r)
+			h.ack(r)
 		}
 	}
 	v.Removed = f.removed
 }
 
 // mayHave notes contents of a response without a verdict on each.
-func (sub *subscription) mayHave(f *flight, resources []*xds.Resource) {
+func (sub *subscription) mayHave(f *sentResponse, resources []*xds.Resource) {
 	for _, r := range resources {
 		if h := sub.heldFrom(f, r.Name); h != nil && (h.acked == nil || h.acked.Version != r.Version) {
 			h.odd().unjudged = r
@@ -72,7 +72,7 @@ func (sub *subscription) mayHave(f *flight, resources []*xds.Resource) {
 // nack finds which contents are to blame: those that the client had not ACKed
 // before. One alone is rejected, several are suspects (design.md I7), which it returns where it
 // is known that they are all.
-func (sub *subscription) nack(f flight, v *Answer) (suspects []*xds.Resource) {
+func (sub *subscription) nack(f sentResponse, v *Answer) (suspects []*xds.Resource) {
 	sub.whole = nil
 	var blamed []*xds.Resource
 	for _, r := range f.resources {
@@ -93,7 +93,7 @@ func (sub *subscription) nack(f flight, v *Answer) (suspects []*xds.Resource) {
 	}
 	if len(blamed) == 1 && !f.partly {
 		v.Nacked = blamed[0]
-		sub.reject(blamed[0])
+		sub.revert(blamed[0])
 		return nil
 	}
 	v.Suspects = blamed
@@ -129,16 +129,16 @@ func (sub *subscription) sendsAlone() bool {
 func (sub *subscription) probing(r *xds.Resource) bool {
 	same := func(o *xds.Resource) bool { return o.Name == r.Name && o.Version == r.Version }
 	return slices.ContainsFunc(sub.alone, same) ||
-		slices.ContainsFunc(sub.flights, func(f flight) bool { return f.probe && slices.ContainsFunc(f.resources, same) })
+		slices.ContainsFunc(sub.inFlight, func(f sentResponse) bool { return f.probe && slices.ContainsFunc(f.resources, same) })
 }
 
-// reject goes back to what the client has instead of a version it refused.
-func (sub *subscription) reject(r *xds.Resource) {
+// revert goes back to what the client has instead of a version it refused.
+func (sub *subscription) revert(r *xds.Resource) {
 	h := sub.sent[r.Name]
 	if h == nil {
 		return
 	}
-	h.refuse(r.Version)
+	h.nack(r.Version)
 	if h.version() != r.Version {
 		return // something newer is on its way
 	}
@@ -149,13 +149,13 @@ func (sub *subscription) reject(r *xds.Resource) {
 		return
 	}
 	sub.served.Add(h.acked)
-	if h.unjudged() == nil {
+	if h.unacked() == nil {
 		h.has = &h.acked.Version
 	}
-	if sub.url == xds.EndpointType && !h.refuses(h.acked.Version) {
+	if sub.url == xds.EndpointType && !h.hasNacked(h.acked.Version) {
 		// A cluster that changed with its endpoints still waits for an EDS message, and
 		// what the client had may be gone with the cluster before (protocol.md V1, 4.1).
-		sub.owe(r.Name)
+		sub.answerName(r.Name)
 	}
 }
 
@@ -178,7 +178,7 @@ func (sub *subscription) offer(v View) {
 	for name := range sub.bare {
 		delete(sub.bare, name)
 		h, item := sub.sent[name], v.Lookup(sub.url, name)
-		if h == nil || item.Acked == nil || h.version() == item.Acked.Version || h.refuses(item.Acked.Version) {
+		if h == nil || item.Acked == nil || h.version() == item.Acked.Version || h.hasNacked(item.Acked.Version) {
 			continue
 		}
 		suspect := h.version() != "" && item.Status == xds.Suspect
@@ -198,7 +198,7 @@ func (sub *subscription) claims(h *holding, r *xds.Resource) bool {
 
 // claim takes in that the client has a content, which is as good as an ACK of it.
 func (sub *subscription) claim(h *holding, r *xds.Resource) {
-	h.accept(r)
+	h.ack(r)
 	sub.claimed = append(sub.claimed, r)
 }
 

@@ -26,7 +26,7 @@ import (
 type upstream struct {
 	w        *world
 	machine  *up.Session
-	interest *cache.Interest
+	interest *cache.Subscriptions
 	server   *serverStream
 	source   string
 	opened   time.Time
@@ -59,7 +59,7 @@ func (w *world) openUpstream(cp *controlPlane, delta bool) *upstream {
 		form, source = xds.Delta, cp.name+"/delta"
 	}
 	u := &upstream{
-		w: w, interest: w.cache.Interest(), server: cp.open(delta), source: source, opened: time.Now(),
+		w: w, interest: w.cache.Subscriptions(), server: cp.open(delta), source: source, opened: time.Now(),
 		versions: maps.Clone(w.versions[source]), poked: true,
 	}
 	if u.versions == nil {
@@ -123,8 +123,8 @@ func (u *upstream) receive(msg upMessage) {
 	})
 	if w.fault == askForever && upd.Type == eds.url() && len(upd.Resources) > 0 {
 		name := upd.Resources[0].Name
-		u.machine.Want(upd.Type, false, nil, []string{name})
-		u.machine.Want(upd.Type, false, []string{name}, nil)
+		u.machine.Subscribe(upd.Type, false, nil, []string{name})
+		u.machine.Subscribe(upd.Type, false, []string{name}, nil)
 		if u.server.delta {
 			u.toServer = append(u.toServer, &up.Request{Type: upd.Type, Subscribe: []string{name}})
 		}
@@ -158,11 +158,11 @@ func (u *upstream) flush() bool {
 		if u.opened.Before(u.w.cache.AskAgain()) {
 			u.machine.AskAgain()
 		}
-		for _, want := range u.interest.Take() {
+		for _, want := range u.interest.Changes() {
 			if want.Wildcard && !want.Complete {
 				u.machine.Forget(want.Type)
 			}
-			u.machine.Want(want.Type, want.Wildcard, want.Subscribe, want.Unsubscribe)
+			u.machine.Subscribe(want.Type, want.Wildcard, want.Subscribe, want.Unsubscribe)
 		}
 	default:
 		if !u.poked && !due {
@@ -171,7 +171,7 @@ func (u *upstream) flush() bool {
 	}
 	u.poked = false
 	for {
-		settled, settle := u.machine.Settled(now)
+		settled, settle := u.machine.Completed(now)
 		overdue, miss := u.machine.Overdue(now)
 		reopen := u.machine.Reopen()
 		var req *up.Request
@@ -375,7 +375,7 @@ func (s *stream) receive(req *down.Request) {
 	}
 	s.noteRequest(req)
 	eff := s.machine.Request(req)
-	if in := eff.Interest; in != nil {
+	if in := eff.Subscription; in != nil {
 		s.watch.Subscribe(in.Type, in.Wildcard, in.Subscribe, in.Unsubscribe)
 	}
 	if v := eff.Answer; v != nil {
@@ -453,7 +453,7 @@ func (s *stream) next() (resp *down.Response, wake time.Time) {
 			}
 			resp, wake = s.machine.Next(v, time.Now())
 		})
-		interests := s.machine.Interests()
+		interests := s.machine.SubscriptionChanges()
 		for _, in := range interests {
 			s.watch.Subscribe(in.Type, in.Wildcard, in.Subscribe, in.Unsubscribe)
 		}

@@ -266,7 +266,7 @@ func (w *world) restartFallback(killed bool) {
 // forgetDoubt notes the clients that have something without telling, of which the agent
 // knew and had not written it down.
 func (w *world) forgetDoubt(k kind, name string) {
-	if w.disk.facts[cache.Fact{Kind: cache.Doubtful, Type: k.url(), Name: name}] != "" {
+	if w.disk.facts[cache.Fact{Kind: cache.MaybeHeldFact, Type: k.url(), Name: name}] != "" {
 		return
 	}
 	for _, c := range w.clients {

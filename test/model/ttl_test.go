@@ -260,7 +260,7 @@ func (c *ttlClient) open() {
 
 func (c *ttlClient) request(req *down.Request) {
 	eff := c.machine.Request(req)
-	if in := eff.Interest; in != nil {
+	if in := eff.Subscription; in != nil {
 		c.watch.Subscribe(in.Type, in.Wildcard, in.Subscribe, in.Unsubscribe)
 	}
 	if v := eff.Answer; v != nil {
@@ -304,7 +304,7 @@ func (c *ttlClient) drain() {
 			}
 			resp, _ = c.machine.Next(s, time.Now())
 		})
-		for _, in := range c.machine.Interests() {
+		for _, in := range c.machine.SubscriptionChanges() {
 			c.watch.Subscribe(in.Type, in.Wildcard, in.Subscribe, in.Unsubscribe)
 		}
 		for _, claim := range c.machine.Claims() {

@@ -94,7 +94,7 @@ func (w *world) server() *controlPlane { return w.servers[w.current] }
 func (w *world) connect(up bool) {
 	w.cache.SetConnected(up)
 	if up {
-		w.cache.Release()
+		w.cache.ServeRestored()
 	}
 	synctest.Wait()
 	if !up && w.fault == removeOnLoss {
@@ -127,7 +127,7 @@ func (w *world) pump() {
 	w.expireFallback()
 	if !w.releaseAt.IsZero() && !w.releaseAt.After(time.Now()) {
 		w.releaseAt = time.Time{}
-		w.cache.Release()
+		w.cache.ServeRestored()
 	}
 	for rounds := 0; w.violation == nil; rounds++ {
 		if rounds > 300 {

@@ -33,8 +33,8 @@ type feed struct {
 	verdicts []func(error)
 }
 
-func (f *feed) Node() *corev3.Node          { return nil }
-func (f *feed) Interest() upstream.Interest { return nil }
+func (f *feed) Node() *corev3.Node               { return nil }
+func (f *feed) Subscriptions() upstream.Subscriptions { return nil }
 
 // AskAgain returns askAgain.
 func (f *feed) AskAgain() time.Time {

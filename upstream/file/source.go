@@ -118,7 +118,7 @@ func (s *Source) Name() string { return "file:" + s.config.Dir }
 // be preferred then, and the caller tries again. Later on such a failure is
 // logged and told by Status, what was fed stays, and Run keeps looking. What was
 // good is remembered from one Run to the next.
-func (s *Source) Run(ctx context.Context, feed upstream.Feed, answered func() error) error {
+func (s *Source) Run(ctx context.Context, feed upstream.State, answered func() error) error {
 	r := &run{
 		source: s, feed: feed, answered: answered,
 		scanner: &scanner{
@@ -147,7 +147,7 @@ func (s *Source) Run(ctx context.Context, feed upstream.Feed, answered func() er
 // run is the state of one Run.
 type run struct {
 	source   *Source
-	feed     upstream.Feed
+	feed     upstream.State
 	answered func() error
 	scanner  *scanner
 	// told says that answered was called.

@@ -172,7 +172,7 @@ func (fz *fuzzTalk) pause(d time.Duration) {
 // take lets the server hear every request that is due.
 func (fz *fuzzTalk) take() {
 	for range 1000 {
-		settled, wake := fz.machine.Settled(fz.now)
+		settled, wake := fz.machine.Completed(fz.now)
 		for _, url := range settled {
 			if fz.form == xds.SotW || !fz.wanted[url][xds.Wildcard] {
 				fz.fail("%s: settled", xds.Short(url))

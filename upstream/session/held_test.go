@@ -24,9 +24,9 @@ func TestWhatIsHeldIsListedOnceForAllNamesThatAreLate(t *testing.T) {
 	listed := 0
 	now := time.Unix(1e9, 0)
 	s := New(Config{Form: xds.SotW, Held: func(string) map[string]string { listed++; return held }})
-	s.Want(xds.ClusterType, false, []string{"first"}, nil)
+	s.Subscribe(xds.ClusterType, false, []string{"first"}, nil)
 	s.Next(now)
-	s.Want(xds.ClusterType, false, late, nil)
+	s.Subscribe(xds.ClusterType, false, late, nil)
 	s.Next(now)
 	for range 3 {
 		listed = 0

@@ -31,7 +31,7 @@ type Response struct {
 type ingest struct {
 	update *Response
 	// accepted: SotW, a response whose version_info is that of the accepted one.
-	accepted bool
+	ackedVersion bool
 	// changed lists the resources of the update that were read from this response, and not
 	// found to be as they were in the one before.
 	changed []*xds.Resource
@@ -100,7 +100,7 @@ func (in *ingest) take(sub *subscription, r *xds.Resource, err error) {
 		name = r.Name
 	}
 	if errors.Is(err, xds.ErrHeartbeat) && r.TTL() > 0 {
-		in.update.Heartbeats = append(in.update.Heartbeats, xds.Heartbeat{Name: name, Version: r.UpstreamVersion, AnyVersion: in.accepted, TTL: r.TTL(), Deadline: r.Deadline()})
+		in.update.Heartbeats = append(in.update.Heartbeats, xds.Heartbeat{Name: name, Version: r.UpstreamVersion, AnyVersion: in.ackedVersion, TTL: r.TTL(), Deadline: r.Deadline()})
 		return
 	}
 	times := 1
@@ -109,14 +109,14 @@ func (in *ingest) take(sub *subscription, r *xds.Resource, err error) {
 	}
 	switch {
 	case err != nil:
-		in.refuse(sub, name, err)
+		in.reject(sub, name, err)
 	case times == 1:
 		in.update.Resources = append(in.update.Resources, r)
 		in.changed = append(in.changed, r)
 	}
 }
 
-func (in *ingest) refuse(sub *subscription, name string, err error) {
+func (in *ingest) reject(sub *subscription, name string, err error) {
 	in.update.Errors = append(in.update.Errors, xds.ResourceError{Name: name, Err: err})
 	in.bad = append(in.bad, err.Error())
 	if name != "" {
@@ -132,23 +132,23 @@ func (in *ingest) finish(sub *subscription) {
 		twice := func(r *xds.Resource) bool { return in.seen.of(r.Name) > 1 }
 		for _, r := range in.update.Resources {
 			if twice(r) {
-				in.refuse(sub, r.Name, fmt.Errorf("%s %q: %d times in one response", xds.Short(sub.url), r.Name, in.seen.of(r.Name)))
+				in.reject(sub, r.Name, fmt.Errorf("%s %q: %d times in one response", xds.Short(sub.url), r.Name, in.seen.of(r.Name)))
 			}
 		}
 		in.update.Resources = slices.DeleteFunc(in.update.Resources, twice)
 	}
-	if len(sub.broken)+len(sub.asked)+len(sub.late) > 0 {
+	if len(sub.broken)+len(sub.awaited)+len(sub.late) > 0 {
 		for _, r := range in.update.Resources {
 			delete(sub.broken, r.Name)
-			sub.spoke(r)
+			sub.resolvedBy(r)
 		}
 	}
 	for _, name := range in.update.Removed {
 		delete(sub.broken, name)
-		sub.heard(name)
+		sub.resolved(name)
 	}
 	for _, e := range in.update.Errors {
-		delete(sub.asked, e.Name)
+		delete(sub.awaited, e.Name)
 	}
 }
 
@@ -206,9 +206,9 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Res
 	if sub == nil || !sub.started {
 		return nil, unsolicited(resp.GetTypeUrl())
 	}
-	s.heard = true
+	s.answered = true
 	in := newIngest(sub, resp.GetNonce(), len(resp.GetResources()))
-	in.accepted = s.accepts(sub, resp.GetVersionInfo())
+	in.ackedVersion = s.isAckedVersion(sub, resp.GetVersionInfo())
 	sub.read.begin(len(resp.GetResources()))
 	for _, entry := range resp.GetResources() {
 		if r, again := sub.read.find(entry); again {
@@ -232,7 +232,7 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Res
 		// not make, says nothing of what is missing from the rest.
 		s.absent(sub, in.update, now)
 	}
-	in.update.Wildcard = sub.toldAll
+	in.update.Wildcard = sub.sentWildcard
 	if len(in.update.Errors) > 0 {
 		sub.read = readings{}
 	}
@@ -242,11 +242,11 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Res
 	return in.update, nil
 }
 
-// accepts reports whether a SotW version_info is that of the response that was accepted last, or
+// isAckedVersion reports whether a SotW version_info is that of the response that was accepted last, or
 // of one that came later and is not NACKed. In such a response a wrapper without a body is a
 // heartbeat, whatever version the wrapper has: Envoy 1.40 compares version_info only
 // (protocol.md 6.1).
-func (s *Session) accepts(sub *subscription, version string) bool {
+func (s *Session) isAckedVersion(sub *subscription, version string) bool {
 	if version == "" {
 		return false
 	}
@@ -258,7 +258,7 @@ func (s *Session) accepts(sub *subscription, version string) bool {
 // wildcard, and names that were asked for before it was made. Of those that were
 // asked for late that cannot be known of the first such response.
 func (s *Session) absent(sub *subscription, u *Response, now time.Time) {
-	if sub.toldAll {
+	if sub.sentWildcard {
 		u.Complete = true
 		clear(sub.broken)
 	}
@@ -287,7 +287,7 @@ func (s *Session) absent(sub *subscription, u *Response, now time.Time) {
 			// The response that it is in may still come.
 		case !isLate || sub.lost(name, holds):
 			u.Removed = append(u.Removed, name)
-			delete(sub.asked, name)
+			delete(sub.awaited, name)
 		}
 	}
 	slices.Sort(u.Removed)
@@ -300,7 +300,7 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 	if sub == nil || !sub.started {
 		return nil, unsolicited(resp.GetTypeUrl())
 	}
-	s.heard = true
+	s.answered = true
 	in := newIngest(sub, resp.GetNonce(), len(resp.GetResources()))
 	in.seen.size = len(resp.GetResources())
 	for _, entry := range resp.GetResources() {
@@ -315,7 +315,7 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 	}
 	for _, name := range removed {
 		if _, err := xds.CheckName(name); err != nil {
-			in.refuse(sub, "", fmt.Errorf("removed resource: %w", err))
+			in.reject(sub, "", fmt.Errorf("removed resource: %w", err))
 			continue
 		}
 		name = xds.CanonicalName(name) // protocol.md 8.7
@@ -328,12 +328,12 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 	}
 	in.report(sub, resp.GetResourceErrors())
 	in.finish(sub)
-	if sub.toldAll {
+	if sub.sentWildcard {
 		in.update.Wildcard = true
-		if sub.settleBy.IsZero() {
-			sub.settleBy = now.Add(max(maxSettle, s.cfg.Settle))
+		if sub.completeBy.IsZero() {
+			sub.completeBy = now.Add(max(maxQuietTime, s.cfg.QuietTime))
 		}
-		sub.settleAt = earlier(now.Add(s.cfg.Settle), sub.settleBy)
+		sub.completeAt = earlier(now.Add(s.cfg.QuietTime), sub.completeBy)
 	}
 	s.receive(sub, in, "", now)
 	return in.update, nil
@@ -351,10 +351,10 @@ func (s *Session) receive(sub *subscription, in *ingest, version string, now tim
 		}
 	}
 	if len(in.bad) > 0 {
-		sub.refuse(a, redact.Line(strings.Join(in.bad, "; ")), now)
+		sub.nack(a, redact.Line(strings.Join(in.bad, "; ")), now)
 	}
 	sub.answers = append(sub.answers, a)
-	in.update.Wake = earlier(a.at, sub.settleAt)
+	in.update.Wake = earlier(a.at, sub.completeAt)
 	if s.Reopen() {
 		in.update.Wake = now
 	}

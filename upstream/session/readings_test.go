@@ -198,7 +198,7 @@ func (tw *twins) want(url string, more bool, name string) {
 		drop = []string{name}
 	}
 	for _, s := range []*Session{tw.shared, tw.cloned} {
-		s.Want(url, tw.wanted[url][xds.Wildcard], add, drop)
+		s.Subscribe(url, tw.wanted[url][xds.Wildcard], add, drop)
 	}
 }
 
@@ -276,8 +276,8 @@ func said(u *Response) []string {
 // take takes everything that the machines ask for.
 func (tw *twins) take() {
 	for range 100 {
-		wantTypes, wantAt := tw.cloned.Settled(tw.now)
-		if types, at := tw.shared.Settled(tw.now); !slices.Equal(types, wantTypes) || !at.Equal(wantAt) {
+		wantTypes, wantAt := tw.cloned.Completed(tw.now)
+		if types, at := tw.shared.Completed(tw.now); !slices.Equal(types, wantTypes) || !at.Equal(wantAt) {
 			tw.fail("settled %v %v, want %v %v", types, at, wantTypes, wantAt)
 		}
 		wantLate, wantAt := tw.cloned.Overdue(tw.now)
@@ -311,7 +311,7 @@ func (tw *twins) take() {
 func answered(t *testing.T, url string, responses ...[]*anypb.Any) *Response {
 	t.Helper()
 	s := New(Config{Form: xds.SotW})
-	s.Want(url, true, nil, nil)
+	s.Subscribe(url, true, nil, nil)
 	s.Next(time.Unix(1e9, 0))
 	var last *Response
 	for i, entries := range responses {
@@ -364,7 +364,7 @@ func TestADuplicateIsRefusedThoughItIsUnchanged(t *testing.T) {
 func TestAVersionStandsForTheNamesOfItsOwnResponse(t *testing.T) {
 	url, versions := xds.ClusterType, make(map[string]Version)
 	s := New(Config{Form: xds.SotW, Versions: versions})
-	s.Want(url, true, nil, nil)
+	s.Subscribe(url, true, nil, nil)
 	now := time.Unix(1e9, 0)
 	s.Next(now)
 	a, b, c := entry(url, "a@1"), entry(url, "b@1"), entry(url, "c@1")
@@ -396,10 +396,10 @@ func TestAResponseSaysWhenTheMachineMustBeAskedAgain(t *testing.T) {
 	}{
 		{"an ACK waits for the clients", xds.SotW, entry(xds.ClusterType, "a=1"), now.Add(DefaultAckTimeout)},
 		{"a NACK does not", xds.SotW, &anypb.Any{TypeUrl: xds.ListenerType}, now},
-		{"a wildcard settles", xds.Delta, entry(xds.ClusterType, "a=1"), now.Add(DefaultSettle)},
+		{"a wildcard settles", xds.Delta, entry(xds.ClusterType, "a=1"), now.Add(DefaultQuietTime)},
 	} {
 		s := New(Config{Form: tc.form})
-		s.Want(xds.ClusterType, true, nil, nil)
+		s.Subscribe(xds.ClusterType, true, nil, nil)
 		s.Next(now)
 		var u *Response
 		var err error

@@ -17,7 +17,7 @@ import (
 // a response of which nothing can be read.
 func TestWhatAControlPlaneSaysIsOneBoundedLine(t *testing.T) {
 	s := New(Config{Form: xds.Delta})
-	s.Want(xds.EndpointType, false, []string{"a"}, nil)
+	s.Subscribe(xds.EndpointType, false, []string{"a"}, nil)
 	s.Next(time.Time{})
 	bad := make([]*anypb.Any, 5000)
 	for i := range bad {

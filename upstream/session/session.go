@@ -16,12 +16,12 @@ const (
 	// DefaultAckTimeout is how long an ACK waits for the clients' verdict:
 	// Envoy withholds its own while a cluster warms (design.md I6, protocol.md V2).
 	DefaultAckTimeout = time.Second
-	// DefaultSettle is how long a Delta wildcard must be quiet after a response
+	// DefaultQuietTime is how long a Delta wildcard must be quiet after a response
 	// to count as complete (design.md section 3, protocol.md 7.7).
-	DefaultSettle = 500 * time.Millisecond
-	// maxSettle is after how long it counts as complete though it was never quiet: where
+	DefaultQuietTime = 500 * time.Millisecond
+	// maxQuietTime is after how long it counts as complete though it was never quiet: where
 	// something changes all the time.
-	maxSettle = 2 * time.Second
+	maxQuietTime = 2 * time.Second
 	// DefaultAnswerTimeout is how long a server has for a name that it was asked
 	// for, before that counts as not existing (gRFC A57, protocol.md 5.3).
 	DefaultAnswerTimeout = 15 * time.Second
@@ -57,7 +57,7 @@ const Unissued = "holdfast:not-from-this-server"
 type Config struct {
 	Form          xds.Form
 	AckTimeout    time.Duration
-	Settle        time.Duration
+	QuietTime     time.Duration
 	AnswerTimeout time.Duration
 	Silence       time.Duration
 	// NotBefore are times before which the server is not asked for a type, by type; nil for
@@ -94,11 +94,11 @@ type Session struct {
 	ordered []*subscription // by xds.CompareTypes
 	begun   []*subscription // in the order in which the server was first asked
 
-	// heard says that the server has said something; must that it was asked for something
+	// answered says that the server has said something; must that it was asked for something
 	// that it must answer, whatever it believes this side to hold; and silentAt is when it is
 	// asked in another way if neither holds, the zero time for never.
-	heard, must bool
-	silentAt    time.Time
+	answered, must bool
+	repeatAt       time.Time
 	// again: the server is to be asked for everything on another stream.
 	again bool
 }
@@ -115,22 +115,22 @@ type subscription struct {
 	explicit bool      // the server was told names, or "*"
 	// toldAll: the server was told that everything is wanted. kept: SotW's legacy
 	// wildcard, which cannot be given up, since to name nothing is to say it again.
-	toldAll, kept bool
-	add           map[string]struct{} // Delta: not told yet
-	drop          map[string]struct{}
-	renamed       bool // SotW: the names changed since they were told
+	sentWildcard, keepsLegacyWildcard bool
+	add                               map[string]struct{} // Delta: not told yet
+	drop                              map[string]struct{}
+	renamed                           bool // SotW: the names changed since they were told
 	// unsure: only a new stream can tell what became of something; see Reopen.
-	unsure bool
-	// asked are names that the server was told and has said nothing of, with the
+	needsNewStream bool
+	// awaited are names that the server was told and has said nothing of, with the
 	// time until which it should.
-	asked map[string]time.Time
+	awaited map[string]time.Time
 
 	// What the server said.
 	nonce  string
 	late   map[string]late     // SotW, full-state: names that were told later than first, and were in no response
 	broken map[string]struct{} // names that came malformed and not yet well
 	// Delta wildcard: complete when settleAt passes, which is settleBy at the latest.
-	settleAt, settleBy time.Time
+	completeAt, completeBy time.Time
 
 	// read is what the last response was read as: SotW.
 	read     readings
@@ -191,8 +191,8 @@ func New(cfg Config) *Session {
 	if cfg.AckTimeout == 0 {
 		cfg.AckTimeout = DefaultAckTimeout
 	}
-	if cfg.Settle == 0 {
-		cfg.Settle = DefaultSettle
+	if cfg.QuietTime == 0 {
+		cfg.QuietTime = DefaultQuietTime
 	}
 	if cfg.AnswerTimeout == 0 {
 		cfg.AnswerTimeout = DefaultAnswerTimeout
@@ -215,9 +215,9 @@ func New(cfg Config) *Session {
 	return &Session{cfg: cfg, types: make(map[string]*subscription)}
 }
 
-// Want takes in a change of interest: whether everything of a type is wanted,
+// Subscribe takes in a change of interest: whether everything of a type is wanted,
 // and the names that are wanted now and were not, and the opposite.
-func (s *Session) Want(typeURL string, wildcard bool, add, drop []string) {
+func (s *Session) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 	sub := s.types[typeURL]
 	if sub == nil {
 		sub = &subscription{
@@ -225,7 +225,7 @@ func (s *Session) Want(typeURL string, wildcard bool, add, drop []string) {
 			names:    make(map[string]struct{}),
 			add:      make(map[string]struct{}),
 			drop:     make(map[string]struct{}),
-			asked:    make(map[string]time.Time),
+			awaited:  make(map[string]time.Time),
 			late:     make(map[string]late),
 			broken:   make(map[string]struct{}),
 			timedOut: make(map[string]struct{}),
@@ -239,16 +239,16 @@ func (s *Session) Want(typeURL string, wildcard bool, add, drop []string) {
 	for _, name := range add {
 		if _, ok := sub.names[name]; !ok {
 			sub.names[name] = struct{}{}
-			sub.told(name, true)
+			sub.noteChange(name, true)
 		}
 	}
 	for _, name := range drop {
 		if _, ok := sub.names[name]; ok {
 			delete(sub.names, name)
 			delete(sub.broken, name)
-			delete(sub.asked, name)
+			delete(sub.awaited, name)
 			delete(sub.late, name)
-			sub.told(name, false)
+			sub.noteChange(name, false)
 		}
 	}
 	if wildcard == sub.wildcard {
@@ -256,13 +256,13 @@ func (s *Session) Want(typeURL string, wildcard bool, add, drop []string) {
 	}
 	sub.wildcard = wildcard
 	switch {
-	case s.cfg.Form == xds.SotW && sub.toldAll && !sub.explicit && !wildcard:
-		sub.kept = true
-	case sub.kept:
+	case s.cfg.Form == xds.SotW && sub.sentWildcard && !sub.explicit && !wildcard:
+		sub.keepsLegacyWildcard = true
+	case sub.keepsLegacyWildcard:
 		// What came while nobody wanted it need not be held any more.
-		sub.kept, sub.unsure = false, true
+		sub.keepsLegacyWildcard, sub.needsNewStream = false, true
 	default:
-		sub.told(xds.Wildcard, wildcard)
+		sub.noteChange(xds.Wildcard, wildcard)
 	}
 }
 
@@ -282,7 +282,7 @@ func (s *Session) Forget(typeURL string) { delete(s.cfg.Versions, typeURL) }
 // server that was told only what is current has said nothing. Or AskAgain was called.
 func (s *Session) Reopen() bool {
 	return s.again || slices.ContainsFunc(s.ordered, func(sub *subscription) bool {
-		return sub.unsure || sub.wildcard && sub.started && !sub.toldAll
+		return sub.needsNewStream || sub.wildcard && sub.started && !sub.sentWildcard
 	})
 }
 
@@ -291,9 +291,9 @@ func (s *Session) Reopen() bool {
 // gives no version of it, so that the next stream does not say that it is held as it is.
 func (s *Session) AskAgain() { s.again = true }
 
-// told notes what the server must be told; before the first request that is
+// noteChange notes what the server must be told; before the first request that is
 // everything.
-func (sub *subscription) told(name string, wanted bool) {
+func (sub *subscription) noteChange(name string, wanted bool) {
 	if !sub.started {
 		return
 	}
@@ -322,7 +322,7 @@ func (s *Session) Answer(typeURL, nonce string, err error, now time.Time) (late 
 		a := sub.answers[at]
 		a.known, a.at = true, now
 		if err != nil {
-			sub.refuse(a, err.Error(), now)
+			sub.nack(a, err.Error(), now)
 			s.recheckLater(sub, now)
 		}
 		return false
@@ -335,14 +335,14 @@ func (s *Session) Answer(typeURL, nonce string, err error, now time.Time) (late 
 	s.recheckLater(sub, now)
 	if s.cfg.Form == xds.Delta {
 		a := &answer{nonce: nonce, known: true, at: now}
-		sub.refuse(a, err.Error(), now)
+		sub.nack(a, err.Error(), now)
 		sub.answers = append(sub.answers, a)
 	}
 	return true
 }
 
-// refuse makes an answer a NACK. The second in a row and later ones wait.
-func (sub *subscription) refuse(a *answer, reason string, now time.Time) {
+// nack makes an answer a NACK. The second in a row and later ones wait.
+func (sub *subscription) nack(a *answer, reason string, now time.Time) {
 	a.known, a.nack, a.at = true, reason, now
 	if len(a.nack) > maxReasonBytes {
 		a.nack = strings.ToValidUTF8(a.nack[:maxReasonBytes], "") + "…"
@@ -376,14 +376,14 @@ func (s *Session) recheck(sub *subscription, now time.Time) (req *Request, wake 
 	}
 	s.cfg.Rechecks[sub.url]++
 	s.recheckLater(sub, now)
-	byName := s.cfg.Form == xds.Delta && !sub.toldAll
+	byName := s.cfg.Form == xds.Delta && !sub.sentWildcard
 	for _, name := range names {
 		_, wanted := sub.names[name]
 		byName = byName && wanted
 	}
 	if !byName {
 		s.Forget(sub.url)
-		sub.unsure = true
+		sub.needsNewStream = true
 		return nil, now
 	}
 	for _, name := range names {
@@ -393,19 +393,19 @@ func (s *Session) recheck(sub *subscription, now time.Time) (req *Request, wake 
 	return &Request{Unsubscribe: names}, time.Time{}
 }
 
-// Settled returns the types whose wildcard the server has told completely, each
+// Completed returns the types whose wildcard the server has told completely, each
 // once, and when Settled should be asked again; the zero time for never.
-func (s *Session) Settled(now time.Time) (types []string, wake time.Time) {
+func (s *Session) Completed(now time.Time) (types []string, wake time.Time) {
 	for _, sub := range s.ordered {
-		if sub.settleAt.IsZero() {
+		if sub.completeAt.IsZero() {
 			continue
 		}
-		if sub.settleAt.After(now) {
-			wake = earlier(wake, sub.settleAt)
+		if sub.completeAt.After(now) {
+			wake = earlier(wake, sub.completeAt)
 			continue
 		}
-		sub.settleAt, sub.settleBy = time.Time{}, time.Time{}
-		if sub.wildcard && sub.toldAll && len(sub.broken) == 0 {
+		sub.completeAt, sub.completeBy = time.Time{}, time.Time{}
+		if sub.wildcard && sub.sentWildcard && len(sub.broken) == 0 {
 			types = append(types, sub.url)
 		}
 	}
@@ -419,12 +419,12 @@ func (s *Session) Overdue(now time.Time) (updates []*xds.Update, wake time.Time)
 	for _, sub := range s.ordered {
 		var u *xds.Update
 		holds := s.holder(sub)
-		for name, at := range sub.asked {
+		for name, at := range sub.awaited {
 			if at.After(now) {
 				wake = earlier(wake, at)
 				continue
 			}
-			delete(sub.asked, name)
+			delete(sub.awaited, name)
 			if u == nil {
 				u = &xds.Update{Type: sub.url}
 			}
@@ -452,9 +452,9 @@ func (s *Session) Overdue(now time.Time) (updates []*xds.Update, wake time.Time)
 func (s *Session) ask(sub *subscription, names []string, held map[string]string, now time.Time) {
 	for _, name := range names {
 		_, has := held[name]
-		_, waits := sub.asked[name]
+		_, waits := sub.awaited[name]
 		if _, wanted := sub.names[name]; wanted && !has && !waits {
-			sub.asked[name] = now.Add(s.cfg.AnswerTimeout)
+			sub.awaited[name] = now.Add(s.cfg.AnswerTimeout)
 		}
 	}
 }
@@ -464,11 +464,11 @@ func (s *Session) ask(sub *subscription, names []string, held map[string]string,
 // what is held a new stream must tell.
 func (sub *subscription) lost(name string, holds func(string) bool) bool {
 	if holds(name) {
-		sub.unsure = true
+		sub.needsNewStream = true
 		return false
 	}
 	delete(sub.late, name)
-	delete(sub.asked, name)
+	delete(sub.awaited, name)
 	return true
 }
 
@@ -486,24 +486,24 @@ func (s *Session) holder(sub *subscription) func(name string) bool {
 	}
 }
 
-// spoke ends the wait for a resource, by its name, by an alias or as a member
+// resolvedBy ends the wait for a resource, by its name, by an alias or as a member
 // of a collection.
-func (sub *subscription) spoke(r *xds.Resource) {
-	if len(sub.asked)+len(sub.late) == 0 {
+func (sub *subscription) resolvedBy(r *xds.Resource) {
+	if len(sub.awaited)+len(sub.late) == 0 {
 		return
 	}
-	sub.heard(r.Name)
+	sub.resolved(r.Name)
 	for _, alias := range r.Aliases() {
-		sub.heard(alias)
+		sub.resolved(alias)
 	}
 	if glob := xds.CollectionOf(r.Name); glob != "" {
-		sub.heard(glob)
+		sub.resolved(glob)
 	}
 }
 
-// heard ends the wait for a name.
-func (sub *subscription) heard(name string) {
-	delete(sub.asked, name)
+// resolved ends the wait for a name.
+func (sub *subscription) resolved(name string) {
+	delete(sub.awaited, name)
 	delete(sub.late, name)
 }
 
@@ -525,34 +525,34 @@ func (s *Session) Next(now time.Time) (*Request, time.Time) {
 		}
 		wake = earlier(wake, at)
 	}
-	return nil, earlier(wake, s.doubt(now))
+	return nil, earlier(wake, s.repeatUnanswered(now))
 }
 
-// doubt makes a SotW server be asked again, on another stream, that has said nothing: some
+// repeatUnanswered makes a SotW server be asked again, on another stream, that has said nothing: some
 // servers do not answer a request with a version that is current (protocol.md 7.10), which
 // cannot be told from one that hangs. One type is asked for without a version there, which
 // must be answered (protocol.md 1.1).
-func (s *Session) doubt(now time.Time) (wake time.Time) {
-	if s.heard || s.must || s.silentAt.IsZero() {
+func (s *Session) repeatUnanswered(now time.Time) (wake time.Time) {
+	if s.answered || s.must || s.repeatAt.IsZero() {
 		return time.Time{}
 	}
-	if s.silentAt.After(now) {
-		return s.silentAt
+	if s.repeatAt.After(now) {
+		return s.repeatAt
 	}
-	s.silentAt = time.Time{}
+	s.repeatAt = time.Time{}
 	for _, sub := range s.begun {
 		if sub.certain {
 			s.Forget(sub.url)
-			sub.unsure = true
+			sub.needsNewStream = true
 			return now
 		}
 	}
 	return time.Time{}
 }
 
-// Heard takes in that the server has answered without a response: what it was told is
+// NotModified takes in that the server has answered without a response: what it was told is
 // current.
-func (s *Session) Heard() { s.heard = true }
+func (s *Session) NotModified() { s.answered = true }
 
 // begin notes that a type is asked for the first time. It returns false while the server
 // must not be asked, and then until when.
@@ -563,7 +563,7 @@ func (s *Session) begin(sub *subscription, now time.Time) (bool, time.Time) {
 	if at := s.cfg.NotBefore[sub.url]; at.After(now) {
 		return false, at
 	}
-	sub.started, sub.begunAt, sub.toldAll = true, now, sub.wildcard
+	sub.started, sub.begunAt, sub.sentWildcard = true, now, sub.wildcard
 	s.begun = append(s.begun, sub)
 	if s.cfg.Rechecks[sub.url] > 0 {
 		s.recheckLater(sub, now)
@@ -584,8 +584,8 @@ func (s *Session) Unanswered(since time.Time) (types []string, others bool) {
 	return types, others
 }
 
-// Wanted returns the names of a type that are wanted, sorted, without a wildcard.
-func (s *Session) Wanted(typeURL string) []string {
+// Subscribed returns the names of a type that are wanted, sorted, without a wildcard.
+func (s *Session) Subscribed(typeURL string) []string {
 	if sub := s.types[typeURL]; sub != nil {
 		return slices.Sorted(maps.Keys(sub.names))
 	}
@@ -653,7 +653,7 @@ func (s *Session) nextDelta(sub *subscription, now time.Time) (*Request, time.Ti
 		if begun, until := s.begin(sub, now); !begun {
 			return nil, until
 		}
-		req := &Request{Subscribe: sub.wanted(), Initial: s.cfg.Held(sub.url)}
+		req := &Request{Subscribe: sub.requestNames(), Initial: s.cfg.Held(sub.url)}
 		for name, version := range req.Initial {
 			if version == "" {
 				req.Initial[name] = Unissued
@@ -664,7 +664,7 @@ func (s *Session) nextDelta(sub *subscription, now time.Time) (*Request, time.Ti
 		return req, time.Time{}
 	}
 	if len(sub.add)+len(sub.drop) > 0 {
-		sub.tellAll()
+		sub.sendWildcard()
 		req := &Request{Subscribe: sorted(sub.add), Unsubscribe: sorted(sub.drop)}
 		s.ask(sub, req.Subscribe, nil, now)
 		clear(sub.add)
@@ -686,15 +686,15 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 		if begun, until := s.begin(sub, now); !begun {
 			return nil, until
 		}
-		req.Names = sub.wanted()
+		req.Names = sub.requestNames()
 		held := s.cfg.Held(sub.url)
 		if !s.cfg.Versions[sub.url].standsFor(sub, req.Names, held) {
 			req.Version = ""
 		}
 		if sub.certain = allHeld(req.Names, held); req.Version == "" && sub.certain {
 			s.must = true
-		} else if s.silentAt.IsZero() {
-			s.silentAt = now.Add(s.cfg.Silence)
+		} else if s.repeatAt.IsZero() {
+			s.repeatAt = now.Add(s.cfg.Silence)
 		}
 		s.ask(sub, req.Names, held, now)
 		return req, time.Time{}
@@ -725,7 +725,7 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 			}
 		}
 	}
-	sub.tellAll()
+	sub.sendWildcard()
 	sub.renamed = false
 	if a != nil {
 		req.Nonce, req.NACK = a.nonce, a.nack
@@ -733,7 +733,7 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 			req.Version = a.version
 		}
 	}
-	req.Names = sub.wanted()
+	req.Names = sub.requestNames()
 	if a != nil && a.nack == "" {
 		s.cfg.Versions[sub.url] = Version{a.version, req.Names, a.holds}
 	}
@@ -775,18 +775,18 @@ func (v Version) standsFor(sub *subscription, names []string, held map[string]st
 	return true
 }
 
-// tellAll notes whether the server is told now that everything is wanted.
-func (sub *subscription) tellAll() {
-	if sub.kept && len(sub.names) == 0 {
+// sendWildcard notes whether the server is told now that everything is wanted.
+func (sub *subscription) sendWildcard() {
+	if sub.keepsLegacyWildcard && len(sub.names) == 0 {
 		return // it cannot be told otherwise
 	}
-	sub.toldAll, sub.kept = sub.wildcard, false
+	sub.sentWildcard, sub.keepsLegacyWildcard = sub.wildcard, false
 }
 
-// wanted returns the names of a request that asks for all that is wanted. A
+// requestNames returns the names of a request that asks for all that is wanted. A
 // wildcard by itself is said by naming nothing, where the type has that and
 // nothing was ever named (protocol.md 2.1, 2.3).
-func (sub *subscription) wanted() []string {
+func (sub *subscription) requestNames() []string {
 	names := slices.Sorted(maps.Keys(sub.names))
 	if sub.wildcard && (len(names) > 0 || sub.explicit || !xds.Info(sub.url).LegacyWildcard) {
 		names = slices.Insert(names, 0, xds.Wildcard)

@@ -32,7 +32,7 @@ func push(t *testing.T, n int) *discoveryv3.DiscoveryResponse {
 
 func subscribed() *Session {
 	s := New(Config{Form: xds.SotW})
-	s.Want(xds.ClusterType, true, nil, nil)
+	s.Subscribe(xds.ClusterType, true, nil, nil)
 	s.Next(time.Now())
 	return s
 }

@@ -138,7 +138,7 @@ func (tk *talk) open() {
 	})
 	for url, names := range tk.wanted {
 		list := slices.Collect(maps.Keys(names))
-		tk.machine.Want(url, names[xds.Wildcard], slices.DeleteFunc(list, isWildcard), nil)
+		tk.machine.Subscribe(url, names[xds.Wildcard], slices.DeleteFunc(list, isWildcard), nil)
 	}
 }
 
@@ -233,7 +233,7 @@ func (tk *talk) want(typeURL string, more bool, names []string) {
 	} else {
 		drop = named
 	}
-	tk.machine.Want(typeURL, wanted[xds.Wildcard], add, drop)
+	tk.machine.Subscribe(typeURL, wanted[xds.Wildcard], add, drop)
 }
 
 func (tk *talk) hold(typeURL string, args []string) {
@@ -258,7 +258,7 @@ func (tk *talk) pass(d time.Duration) {
 // drain takes everything that the machine has to say now.
 func (tk *talk) drain() {
 	for said := false; ; {
-		settled, wake := tk.machine.Settled(tk.now)
+		settled, wake := tk.machine.Completed(tk.now)
 		for _, url := range settled {
 			tk.got = append(tk.got, "settled "+xds.Short(url))
 		}

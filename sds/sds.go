@@ -166,7 +166,7 @@ func (m *Manager) watchClock(ctx context.Context) error {
 	}
 }
 
-// rebuild makes the secrets anew and tells the feeds if any is another than
+// rebuild makes the secrets anew and tells the state if any is another than
 // before. It is called under mu.
 func (m *Manager) rebuild() {
 	secrets := m.build()
@@ -186,8 +186,8 @@ func (m *Manager) published() (map[string]secret, <-chan struct{}) {
 	return m.secrets, m.changed
 }
 
-// Feed is the state of one group of clients, as secrets are published into it.
-type Feed interface {
+// State is the state of one group of clients, as secrets are published into it.
+type State interface {
 	// Publish makes these what is held under their names. verdict is told what the
 	// clients make of it, as by the cache.
 	Publish(secrets []*xds.Resource, verdict func(error))
@@ -199,17 +199,17 @@ type Feed interface {
 	Take() (add, drop []string)
 }
 
-// Serve publishes what there is, and what comes, into a feed until ctx ends. It
+// Serve publishes what there is, and what comes, into a state until ctx ends. It
 // returns nil then, and every goroutine that it started has ended.
-func (m *Manager) Serve(ctx context.Context, feed Feed) error {
-	s := &serving{m: m, feed: feed, told: make(map[string]string), reading: make(map[string]context.CancelFunc), read: make(chan secret)}
+func (m *Manager) Serve(ctx context.Context, state State) error {
+	s := &serving{m: m, state: state, told: make(map[string]string), reading: make(map[string]context.CancelFunc), read: make(chan secret)}
 	return s.run(ctx)
 }
 
-// serving is one feed that is served.
+// serving is one state that is served.
 type serving struct {
 	m    *Manager
-	feed Feed
+	state State
 	told map[string]string // version, by name
 	// reading ends what reads the files of a name that clients ask for; read gets
 	// what they hold.
@@ -229,8 +229,8 @@ func (s *serving) run(ctx context.Context) error {
 			if s.reading[r.Name] != nil { // still asked for
 				s.publish(r)
 			}
-		case <-s.feed.Changed():
-			add, drop := s.feed.Take()
+		case <-s.state.Changed():
+			add, drop := s.state.Take()
 			for _, name := range add {
 				s.follow(ctx, eg, name)
 			}
@@ -240,7 +240,7 @@ func (s *serving) run(ctx context.Context) error {
 	return eg.Wait()
 }
 
-// publish publishes the secrets that the feed has not, roots before certificates.
+// publish publishes the secrets that the state has not, roots before certificates.
 func (s *serving) publish(secrets ...secret) {
 	var roots, certs []*xds.Resource
 	for _, r := range secrets {
@@ -256,7 +256,7 @@ func (s *serving) publish(secrets ...secret) {
 	}
 	for _, batch := range [][]*xds.Resource{roots, certs} {
 		if len(batch) > 0 {
-			s.feed.Publish(batch, func(err error) { s.judged(batch, err) })
+			s.state.Publish(batch, func(err error) { s.judged(batch, err) })
 		}
 	}
 }
@@ -300,6 +300,6 @@ func (s *serving) leave(names []string) {
 		}
 	}
 	if len(gone) > 0 {
-		s.feed.Withdraw(gone)
+		s.state.Withdraw(gone)
 	}
 }

@@ -113,14 +113,14 @@ func NewADS(cfg ADSConfig) (*ADS, error) {
 	return &ADS{server: newServer(cfg.Addr, cfg.Form, cfg.AckTimeout, cfg.Log, cfg.Observer), cfg: cfg, target: t, dialer: newDialer(cfg.Dial)}, nil
 }
 
-// Run opens one stream and feeds from it until it ends, and returns why: never
+// Run opens one stream and writes what comes to the state until it ends, and returns why: never
 // nil. All goroutines that it started have ended then.
-func (a *ADS) Run(ctx context.Context, feed State, answered func() error) error {
+func (a *ADS) Run(ctx context.Context, state State, answered func() error) error {
 	dialing := a.dialer.dialing()
-	return dialing.why(a.secrets.hide(a.attempt(ctx, dialing, feed, answered)))
+	return dialing.why(a.secrets.hide(a.attempt(ctx, dialing, state, answered)))
 }
 
-func (a *ADS) attempt(ctx context.Context, dialing *dialing, feed State, answered func() error) error {
+func (a *ADS) attempt(ctx context.Context, dialing *dialing, state State, answered func() error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	conn, err := a.dial(dialing)
@@ -132,7 +132,7 @@ func (a *ADS) attempt(ctx context.Context, dialing *dialing, feed State, answere
 	if err != nil {
 		return err
 	}
-	wire, err := a.dialStream(ctx, conn, feed)
+	wire, err := a.dialStream(ctx, conn, state)
 	if err != nil {
 		return fmt.Errorf("opening the ADS stream: %w", err)
 	}
@@ -146,7 +146,7 @@ func (a *ADS) attempt(ctx context.Context, dialing *dialing, feed State, answere
 			a.conn = nil
 		}
 	}()
-	return a.server.run(ctx, cancel, wire, feed, answered)
+	return a.server.run(ctx, cancel, wire, state, answered)
 }
 
 // Forward opens a stream of another service to the same server, with the headers of the ADS
@@ -232,9 +232,9 @@ func (w deltaWire) send(_ context.Context, req *session.Request, node *corev3.No
 }
 func (w deltaWire) recv(context.Context) (message, error) { return w.stream.Recv() }
 
-func (a *ADS) dialStream(ctx context.Context, conn *grpc.ClientConn, feed State) (wire, error) {
+func (a *ADS) dialStream(ctx context.Context, conn *grpc.ClientConn, state State) (wire, error) {
 	client := discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
-	shared := grpc.ForceCodecV2(codec.New(feed.Body))
+	shared := grpc.ForceCodecV2(codec.New(state.Body))
 	if a.cfg.Form == xds.SotW {
 		s, err := client.StreamAggregatedResources(ctx, shared)
 		return sotwWire{s}, err

@@ -220,9 +220,9 @@ func (f *Failover) init() {
 	}
 }
 
-// Run feeds until ctx ends; it returns nil then. All goroutines that it started
+// Run writes to the state until ctx ends; it returns nil then. All goroutines that it started
 // have ended.
-func (f *Failover) Run(ctx context.Context, feed State) error {
+func (f *Failover) Run(ctx context.Context, state State) error {
 	f.mu.Lock()
 	if f.states == nil {
 		f.init()
@@ -231,7 +231,7 @@ func (f *Failover) Run(ctx context.Context, feed State) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for i := range f.Sources {
-		wg.Go(func() { f.keep(ctx, i, feed) })
+		wg.Go(func() { f.keep(ctx, i, state) })
 	}
 	<-ctx.Done()
 	return nil
@@ -239,7 +239,7 @@ func (f *Failover) Run(ctx context.Context, feed State) error {
 
 // keep attempts one source whenever its turn has come: as long as no source of
 // higher priority answers.
-func (f *Failover) keep(ctx context.Context, i int, feed State) {
+func (f *Failover) keep(ctx context.Context, i int, state State) {
 	failedSince, reached := time.Now(), time.Now()
 	again := false // it was the active one, and is to be run once more at once
 	// Failures in a row: of attempts of any kind, and of streams of a server that was reached.
@@ -251,7 +251,7 @@ func (f *Failover) keep(ctx context.Context, i int, feed State) {
 			return
 		}
 		begun := time.Now()
-		answered, err := f.attempt(ctx, i, feed)
+		answered, err := f.attempt(ctx, i, state)
 		if ctx.Err() != nil {
 			return
 		}
@@ -387,14 +387,14 @@ type run struct {
 }
 
 // start runs source i. It becomes the active one with its first answer.
-func (f *Failover) start(ctx context.Context, i int, feed State) *run {
+func (f *Failover) start(ctx context.Context, i int, state State) *run {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &run{cancel: cancel, ended: make(chan struct{})}
 	f.tell(Events.Attempted, i)
 	go func() {
 		defer close(r.ended)
 		defer cancel()
-		r.err = f.Sources[i].Run(ctx, feed, func() error {
+		r.err = f.Sources[i].Run(ctx, state, func() error {
 			if !f.activate(i, r) {
 				return errPreferred
 			}
@@ -409,8 +409,8 @@ func (f *Failover) start(ctx context.Context, i int, feed State) *run {
 
 // attempt runs source i until it ends or another takes over. If it says nothing for
 // StaleAfter, it is run a second time beside, and that takes over when it answers.
-func (f *Failover) attempt(ctx context.Context, i int, feed State) (answered bool, err error) {
-	first := f.start(ctx, i, feed)
+func (f *Failover) attempt(ctx context.Context, i int, state State) (answered bool, err error) {
+	first := f.start(ctx, i, state)
 	var second *run
 	begun, retry := time.Now(), time.Time{}
 	timer := time.NewTimer(min(f.FirstAnswer, f.StaleAfter))
@@ -453,7 +453,7 @@ func (f *Failover) attempt(ctx context.Context, i int, feed State) (answered boo
 				timer.Reset(f.FirstAnswer)
 			case !retry.After(now):
 				f.stale(i)
-				second = f.start(ctx, i, feed)
+				second = f.start(ctx, i, state)
 				timer.Reset(f.FirstAnswer)
 			default:
 				timer.Reset(f.FirstAnswer)

@@ -100,7 +100,7 @@ func NewREST(cfg RESTConfig) (*REST, error) {
 }
 
 // Run polls until ctx ends or the server cannot be reached, and returns why.
-func (r *REST) Run(ctx context.Context, feed State, answered func() error) error {
+func (r *REST) Run(ctx context.Context, state State, answered func() error) error {
 	tlsConfig, err := r.cfg.TLS()
 	if err != nil {
 		return err
@@ -121,7 +121,7 @@ func (r *REST) Run(ctx context.Context, feed State, answered func() error) error
 		polls:    make(map[string]*poll),
 		rejected: make(map[string]bool),
 	}
-	err = r.run(ctx, cancel, w, feed, answered)
+	err = r.run(ctx, cancel, w, state, answered)
 	cancel()
 	w.polling.Wait()
 	return dialing.why(r.secrets.hide(err))

@@ -103,10 +103,10 @@ func (s *server) received(now time.Time) {
 	s.last = now
 }
 
-// run feeds from an open stream until it ends, and returns why: never nil. ctx is
+// run writes what an open stream brings to the state until it ends, and returns why: never nil. ctx is
 // that of the stream, cancel ends it.
-func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, feed State, answered func() error) error {
-	interest := feed.Subscriptions()
+func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, state State, answered func() error) error {
+	interest := state.Subscriptions()
 	defer interest.Close()
 	// After the Interest was opened, which so hears of each later AskAgain.
 	opened := time.Now()
@@ -119,14 +119,14 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, fee
 	}
 	s.mu.Unlock()
 	st := &stream{
-		server: s, state: feed, subscriptions: interest, wire: w, onAnswer: answered, opened: opened,
+		server: s, state: state, subscriptions: interest, wire: w, onAnswer: answered, opened: opened,
 		wake: make(chan struct{}, 1),
 		machine: session.New(session.Config{
 			Form:       s.form,
 			AckTimeout: s.ackTimeout,
 			Versions:   versions,
-			Held:       func(typeURL string) map[string]string { return feed.Held(s.name, typeURL) },
-			Nacked:     func(typeURL string) []string { return feed.Nacked(s.name, typeURL) },
+			Held:       func(typeURL string) map[string]string { return state.Held(s.name, typeURL) },
+			Nacked:     func(typeURL string) []string { return state.Nacked(s.name, typeURL) },
 			Rechecks:   rechecks,
 			NotBefore:  notBefore,
 		}),
@@ -235,7 +235,7 @@ func (s *server) typeAnswered(typeURL string) {
 type wire interface {
 	// send writes a request, with a Node on the first of the stream.
 	send(ctx context.Context, req *session.Request, node *corev3.Node) error
-	// recv blocks for a response; ingest feeds it to the machine.
+	// recv blocks for a response; ingest hands it to the machine.
 	recv(ctx context.Context) (message, error)
 }
 
@@ -309,7 +309,7 @@ func (st *stream) receiveAll(ctx context.Context) error {
 	}
 }
 
-// receive feeds one response to the machine, and what it says to the state.
+// receive hands one response to the machine, and what it says to the state.
 func (st *stream) receive(msg message) {
 	now := time.Now()
 	st.server.received(now)

@@ -1,11 +1,11 @@
-// Package upstream feeds the state: sources (an ADS server over SotW or Delta, a
-// directory of files) that turn what a control plane says into updates, and the
+// Package upstream holds the sources that write to the state (an ADS server over SotW or Delta, a
+// directory of files): they turn what a control plane says into updates, and the
 // Failover that chooses among several of them in order of priority.
 //
 // It promises that only well-formed resources reach the state, each with its
 // name and content hash; that a source which goes away removes nothing; and that
-// every nonce of a control plane gets one verdict. It does not decide what is
-// served: that is the state's, behind the interfaces Feed and Interest.
+// every nonce of a control plane gets one answer. It does not decide what is
+// served: that is the state's, behind the interfaces State and Subscriptions.
 //
 // Everything that runs is owned by a Run method, which returns when all its
 // goroutines have ended.
@@ -29,7 +29,7 @@ type State interface {
 	// clients make of it: nil for an ACK, their error for a NACK (design.md
 	// I6). It is called at least once, possibly before Apply returns and from
 	// any goroutine; once more if a NACK comes after an ACK. It must not block
-	// and must not call the Feed.
+	// and must not call the State.
 	Apply(u xds.Update, verdict func(error))
 	// Synced says that the source has told all it has of a wildcard type: from
 	// now on what is absent is known to be absent (design.md section 3). asked is as
@@ -69,9 +69,9 @@ type Source interface {
 	// Name identifies the source in logs, metrics and versions. Two sources of
 	// one agent have different names.
 	Name() string
-	// Run feeds until ctx ends or the source fails, and returns why. It calls
+	// Run writes to the state until ctx ends or the source fails, and returns why. It calls
 	// answered once, at the first answer and before that is applied; when
 	// answered fails, another source was preferred: Run returns its error and
 	// has applied nothing.
-	Run(ctx context.Context, feed State, answered func() error) error
+	Run(ctx context.Context, state State, answered func() error) error
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream/file"
 )
 
-// directory reads the files once for all nodes. It is the Feed of the one file source, keeps what
+// directory reads the files once for all nodes. It is the State of the one file source, keeps what
 // that said last of each type, and hands it to the source of each group: first all there is, then
 // what changes. Resources are shared, not copied. Run it; its methods may be called concurrently.
 type directory struct {
@@ -219,8 +219,8 @@ var _ upstream.Source = source{}
 // Name is that of the file source.
 func (s source) Name() string { return s.files.Name() }
 
-// Run feeds a group until ctx ends: when the directory was read all there is, then what changes.
-func (s source) Run(ctx context.Context, feed upstream.State, answered func() error) error {
+// Run writes to a group until ctx ends: when the directory was read all there is, then what changes.
+func (s source) Run(ctx context.Context, state upstream.State, answered func() error) error {
 	select {
 	case <-s.read:
 	case <-ctx.Done():
@@ -233,7 +233,7 @@ func (s source) Run(ctx context.Context, feed upstream.State, answered func() er
 	defer s.leave(r)
 	for {
 		for _, what := range s.take(r) {
-			s.pass(feed, what)
+			s.pass(state, what)
 		}
 		select {
 		case <-r.changed:
@@ -245,9 +245,9 @@ func (s source) Run(ctx context.Context, feed upstream.State, answered func() er
 
 // pass tells a group something. Of all there is that includes what is not there any more, and
 // that the group has of an earlier run.
-func (s source) pass(feed upstream.State, what told) {
+func (s source) pass(state upstream.State, what told) {
 	if what.synced != "" {
-		feed.Synced(s.Name(), what.synced, time.Now())
+		state.Synced(s.Name(), what.synced, time.Now())
 		return
 	}
 	u := what.update
@@ -256,14 +256,14 @@ func (s source) pass(feed upstream.State, what told) {
 		for _, r := range u.Resources {
 			there[r.Name] = true
 		}
-		for name, version := range feed.Held(s.Name(), u.Type) {
+		for name, version := range state.Held(s.Name(), u.Type) {
 			if version != "" && !there[name] {
 				u.Removed = append(u.Removed, name)
 			}
 		}
 	}
-	node := feed.Node().GetId()
-	feed.Apply(u, func(err error) {
+	node := state.Node().GetId()
+	state.Apply(u, func(err error) {
 		if err != nil && what.verdict != nil {
 			what.verdict(fmt.Errorf("node %q: %w", node, err))
 		}

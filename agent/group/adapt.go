@@ -66,7 +66,7 @@ type secrets struct {
 	*cache.Subscriptions
 }
 
-var _ sds.Feed = secrets{}
+var _ sds.State = secrets{}
 
 func (s secrets) Publish(made []*xds.Resource, verdict func(error)) { s.cache.Publish(made, verdict) }
 

@@ -1,5 +1,5 @@
 // Package group joins the parts that serve one kind of client: a cache, the
-// sources that feed it and the views that streams have of it. Clients are of one
+// sources that state it and the views that streams have of it. Clients are of one
 // kind when a control plane would tell them the same (design.md section 3).
 //
 // It is the only place where upstream and downstream meet the cache: each of
@@ -34,7 +34,7 @@ var Features = []string{xds.FeatureResourceInSotW, xds.FeatureResourceTTL}
 type Config struct {
 	// Node is who the clients are, as the control plane shall see it.
 	Node *corev3.Node
-	// Upstreams makes the sources that feed the group, as often as its node
+	// Upstreams makes the sources that state the group, as often as its node
 	// changes. Connected and Lacking of what it returns are set by the group.
 	Upstreams func() *upstream.Failover
 	Cache     cache.Config
@@ -59,8 +59,8 @@ type Config struct {
 // Secrets makes the secrets that it owns itself, whatever a control plane says.
 type Secrets interface {
 	Owns(name string) bool
-	// Serve publishes them into a feed until ctx ends.
-	Serve(ctx context.Context, feed sds.Feed) error
+	// Serve publishes them into a state until ctx ends.
+	Serve(ctx context.Context, state sds.State) error
 }
 
 // DefaultRestoreAfter is how long a slow control plane is waited for before what
@@ -87,7 +87,7 @@ type Group struct {
 
 	mu   sync.Mutex
 	node *corev3.Node
-	// current feeds the group; successor, nil for none, will when it answers.
+	// current writes to the group; successor, nil for none, will when it answers.
 	current, successor *sourcesRun
 	// connected says that a source answers; contact is when one last did, if none
 	// does now, the zero time for never.
@@ -261,7 +261,7 @@ func (g *Group) AdoptNode(node *corev3.Node) {
 	g.node = withFeatures(node)
 }
 
-// Run feeds the group until ctx ends; it returns nil then, and every goroutine
+// Run writes to the group until ctx ends; it returns nil then, and every goroutine
 // that it started has ended.
 func (g *Group) Run(ctx context.Context) error {
 	eg, ctx := errgroup.WithContext(ctx)
@@ -360,7 +360,7 @@ func (g *Group) runSources(ctx context.Context) error {
 	}
 }
 
-// succeed makes a run the one that feeds the group, after the one before it has
+// succeed makes a run the one that writes to the group, after the one before it has
 // ended. It is called before the first answer of the run is applied.
 func (g *Group) succeed(f *sourcesRun) {
 	g.mu.Lock()

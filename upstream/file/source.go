@@ -19,7 +19,7 @@
 // hashed, which sees every way of changing one, Kubernetes' exchange of "..data"
 // included. A change counts when two looks in a row found the same.
 //
-// A TTL starts whenever its resource is told to the feed.
+// A TTL starts whenever its resource is told to the state.
 //
 // A Source is run by one goroutine at a time; Name and Status may be called from
 // any.
@@ -113,14 +113,14 @@ func New(config Config) *Source {
 // Name is "file:" and the directory.
 func (s *Source) Name() string { return "file:" + s.config.Dir }
 
-// Run feeds until ctx ends. Before its first answer it also ends, with an error,
+// Run writes to the state until ctx ends. Before its first answer it also ends, with an error,
 // when the directory cannot be read or none of its files can: another source may
 // be preferred then, and the caller tries again. Later on such a failure is
 // logged and told by Status, what was fed stays, and Run keeps looking. What was
 // good is remembered from one Run to the next.
-func (s *Source) Run(ctx context.Context, feed upstream.State, answered func() error) error {
+func (s *Source) Run(ctx context.Context, state upstream.State, answered func() error) error {
 	r := &run{
-		source: s, feed: feed, answered: answered,
+		source: s, state: state, answered: answered,
 		scanner: &scanner{
 			dir: s.config.Dir, limit: s.config.MaxFileBytes,
 			parsed: func(name string) (uint64, bool) { return s.files.parsed(name) },
@@ -147,7 +147,7 @@ func (s *Source) Run(ctx context.Context, feed upstream.State, answered func() e
 // run is the state of one Run.
 type run struct {
 	source   *Source
-	feed     upstream.State
+	state     upstream.State
 	answered func() error
 	scanner  *scanner
 	// told says that answered was called.
@@ -156,9 +156,9 @@ type run struct {
 	current, previous pass
 	loadedOnce        bool
 	unsettled         int
-	// asked is when the look began of which the feed was last told.
+	// asked is when the look began of which the state was last told.
 	asked time.Time
-	// applied is what the feed has from this run: type URL → name → version.
+	// applied is what the state has from this run: type URL → name → version.
 	applied map[string]map[string]string
 	// recalled holds the types whose applied has what earlier runs left.
 	recalled map[string]bool
@@ -166,7 +166,7 @@ type run struct {
 	synced map[string]bool
 }
 
-// look looks at the directory once and feeds what changed. It returns after how
+// look looks at the directory once and writes what changed to the state. It returns after how
 // long to look again.
 func (r *run) look() (time.Duration, error) {
 	s := r.source
@@ -185,7 +185,7 @@ func (r *run) look() (time.Duration, error) {
 	switch {
 	case r.loadedOnce && p.same(r.current):
 		r.unsettled = 0
-		if r.told && r.asked.Before(r.feed.AskAgain()) {
+		if r.told && r.asked.Before(r.state.AskAgain()) {
 			clear(r.synced) // so that everything is told once more
 			r.asked = asked
 			r.apply(s.files.resources(), s.files.complete(), asked)
@@ -238,7 +238,7 @@ func (s *Source) directory(ignored map[string]string, err error) {
 	}
 }
 
-// load takes in a pass that is settled and feeds what it changed.
+// load takes in a pass that is settled and writes what it changed to the state.
 func (r *run) load(p pass) error {
 	s := r.source
 	now := time.Now()
@@ -280,7 +280,7 @@ func (s *Source) report(before, after *set) {
 	}
 }
 
-// apply feeds the difference to what the feed has, in push order.
+// apply writes the difference to what the state has, in push order.
 func (r *run) apply(resources map[string][]*xds.Resource, complete bool, now time.Time) {
 	types := make(map[string]bool)
 	for _, typeURL := range xds.Types() {
@@ -332,15 +332,15 @@ func (r *run) applyType(typeURL string, resources []*xds.Resource, complete bool
 		return
 	}
 	r.source.reject(typeURL, nil)
-	r.feed.Apply(u, func(err error) { r.source.reject(typeURL, err) })
+	r.state.Apply(u, func(err error) { r.source.reject(typeURL, err) })
 	if full && !r.synced[typeURL] {
 		r.synced[typeURL] = true
-		r.feed.Synced(name, typeURL, r.asked)
+		r.state.Synced(name, typeURL, r.asked)
 	}
 	r.source.log.Info("configuration loaded", "type", xds.Short(typeURL), "put", len(u.Resources), "removed", removed, "complete", full)
 }
 
-// held returns what the feed has of a type: from this run and, once all content is
+// held returns what the state has of a type: from this run and, once all content is
 // known, from earlier ones, whose resources are this source's own to remove.
 func (r *run) held(typeURL string, complete bool) map[string]string {
 	held := r.applied[typeURL]
@@ -349,7 +349,7 @@ func (r *run) held(typeURL string, complete bool) map[string]string {
 	}
 	r.recalled[typeURL] = true
 	all := make(map[string]string)
-	for name, version := range r.feed.Held(r.source.Name(), typeURL) {
+	for name, version := range r.state.Held(r.source.Name(), typeURL) {
 		if version != "" {
 			all[name] = ""
 		}

@@ -208,9 +208,9 @@ func (m *Manager) Serve(ctx context.Context, state State) error {
 
 // serving is one state that is served.
 type serving struct {
-	m    *Manager
+	m     *Manager
 	state State
-	told map[string]string // version, by name
+	told  map[string]string // version, by name
 	// reading ends what reads the files of a name that clients ask for; read gets
 	// what they hold.
 	reading map[string]context.CancelFunc

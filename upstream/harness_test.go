@@ -95,9 +95,9 @@ type wanted struct {
 	changed chan struct{}
 }
 
-func (w *wanted) Changed() <-chan struct{}       { return w.changed }
+func (w *wanted) Changed() <-chan struct{}          { return w.changed }
 func (w *wanted) Changes() []xds.SubscriptionChange { return w.wants }
-func (w *wanted) Close()                         {}
+func (w *wanted) Close()                            {}
 
 // everyCluster is a state whose clients want all clusters.
 func everyCluster() *state {

@@ -33,7 +33,7 @@ type feed struct {
 	verdicts []func(error)
 }
 
-func (f *feed) Node() *corev3.Node               { return nil }
+func (f *feed) Node() *corev3.Node                    { return nil }
 func (f *feed) Subscriptions() upstream.Subscriptions { return nil }
 
 // AskAgain returns askAgain.

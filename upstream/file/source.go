@@ -147,7 +147,7 @@ func (s *Source) Run(ctx context.Context, state upstream.State, answered func() 
 // run is the state of one Run.
 type run struct {
 	source   *Source
-	state     upstream.State
+	state    upstream.State
 	answered func() error
 	scanner  *scanner
 	// told says that answered was called.

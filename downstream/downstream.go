@@ -39,11 +39,12 @@ type Client struct {
 
 // View is the state as one stream sees it. Its methods may be called concurrently.
 type View interface {
-	// Changed holds a value whenever Read has something new to say.
+	// Changed holds a value whenever Begin has something new to return.
 	Changed() <-chan struct{}
-	// Read calls f with the state at one moment and with what changed since the
-	// last Read. f must not block.
-	Read(f func(v session.View, changed []xds.Change))
+	// Begin returns the state at one moment, and what changed since the last Begin. The state
+	// stays so until End, which the same goroutine calls soon: all other streams wait for it.
+	Begin() (v session.View, changed []xds.Change)
+	End()
 	// HadWildcard reports whether a client of this kind ever subscribed to
 	// everything of a type (protocol.md V9).
 	HadWildcard(typeURL string) bool

@@ -89,7 +89,9 @@ func (s *Server) answer(view View, req *session.Request, node *corev3.Node, subs
 	if in := machine.Request(&opening).Subscription; in != nil && subscribe {
 		view.Subscribe(*in)
 	}
-	view.Read(func(v session.View, _ []xds.Change) { resp, _ = machine.Next(v, time.Now()) })
+	v, _ := view.Begin()
+	resp, _ = machine.Next(v, time.Now())
+	view.End()
 	if resp != nil && resp.Version == req.Version {
 		// It is what the client accepted last, whoever remembers that it was sent.
 		view.Answer(session.Answer{Type: req.Type, Acked: resp.Resources})

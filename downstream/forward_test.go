@@ -113,7 +113,7 @@ func (nowhere) StreamOpened(string)           {}
 func (nowhere) StreamClosed(string)           {}
 func (nowhere) Pushed(string, string, int)    {}
 func (nowhere) Answered(string, string, bool) {}
-func (nowhere) LimitExceeded(string)                {}
+func (nowhere) LimitExceeded(string)          {}
 func (nowhere) PassedThrough(string, string)  {}
 
 // What a client says of itself to the agent is not for the control plane.

@@ -285,17 +285,22 @@ func (st *stream) wasWritten() {
 	}
 }
 
-// next asks the machine for a response, with the state at one moment.
+// build lets the machine build a response of the state at one moment.
+func (st *stream) build() (*session.Response, time.Time) {
+	v, changed := st.view.Begin()
+	defer st.view.End()
+	for _, ch := range changed {
+		st.machine.Changed(ch.Type, ch.Names, ch.All)
+	}
+	return st.machine.Next(v, time.Now())
+}
+
+// next returns the next response, or when there may be one.
 func (st *stream) next() (resp *session.Response, wake time.Time) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for {
-		st.view.Read(func(v session.View, changed []xds.Change) {
-			for _, ch := range changed {
-				st.machine.Changed(ch.Type, ch.Names, ch.All)
-			}
-			resp, wake = st.machine.Next(v, time.Now())
-		})
+		resp, wake = st.build()
 		interests := st.machine.SubscriptionChanges()
 		for _, in := range interests {
 			st.view.Subscribe(in)

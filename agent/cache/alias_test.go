@@ -18,7 +18,7 @@ func TestWhoSubscribesToAnAliasHearsOfTheResource(t *testing.T) {
 	w.Subscribe(xds.VirtualHostType, false, []string{"rc/host"}, nil)
 	heard := func() []string {
 		names := make(map[string]bool)
-		w.Read(func(_ Snapshot, changed []xds.Change) {
+		read(w, func(_ Snapshot, changed []xds.Change) {
 			for _, ch := range changed {
 				for _, n := range ch.Names {
 					names[n] = true
@@ -39,7 +39,7 @@ func TestWhoSubscribesToAnAliasHearsOfTheResource(t *testing.T) {
 	if got := heard(); !slices.Equal(got, []string{"rc/host", "rc/vh"}) {
 		t.Errorf("when it goes: %v", got)
 	}
-	w.Read(func(s Snapshot, _ []xds.Change) {
+	read(w, func(s Snapshot, _ []xds.Change) {
 		if !s.Lookup(xds.VirtualHostType, "rc/vh").NotFound {
 			t.Error("that it is gone must be known under its name")
 		}

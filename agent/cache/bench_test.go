@@ -65,7 +65,7 @@ func BenchmarkReadWildcard(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				c.Apply(xds.Update{Source: "one", Type: xds.ClusterType, Resources: versions[i%2]}, nil)
 				for _, w := range watches {
-					w.Read(func(s Snapshot, changed []xds.Change) {
+					read(w, func(s Snapshot, changed []xds.Change) {
 						for _, ch := range changed {
 							for _, name := range ch.Names {
 								_ = s.Lookup(ch.Type, name)

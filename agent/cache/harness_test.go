@@ -104,7 +104,7 @@ func holds(t *testing.T, c *Cache, typeURL string, want ...string) {
 // look calls f with the state as it is now.
 func look(c *Cache, f func(Snapshot)) {
 	w := c.Watch("look")
-	w.Read(func(s Snapshot, _ []xds.Change) { f(s) })
+	read(w, func(s Snapshot, _ []xds.Change) { f(s) })
 	w.Close(nil)
 }
 
@@ -139,7 +139,7 @@ func standing(t *testing.T, c *Cache, typeURL, name string, want xds.Status, goo
 // changed reads a watch: "CDS a b" with "*" where what is known changed.
 func changed(w *Watch) []string {
 	var out []string
-	w.Read(func(_ Snapshot, list []xds.Change) {
+	read(w, func(_ Snapshot, list []xds.Change) {
 		for _, ch := range list {
 			slices.Sort(ch.Names)
 			words := append([]string{xds.Short(ch.Type)}, ch.Names...)
@@ -240,4 +240,11 @@ func numbered(prefix string, n int) []string {
 		out[i] = fmt.Sprintf("%s%d", prefix, i)
 	}
 	return out
+}
+
+// read calls f between Begin and End.
+func read(w *Watch, f func(s Snapshot, changed []xds.Change)) {
+	s, changed := w.Begin()
+	defer w.End()
+	f(s, changed)
 }

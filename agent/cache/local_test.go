@@ -141,7 +141,7 @@ func TestWhatTheAgentMakesIsServedAsItIs(t *testing.T) {
 		w := watch(c, "x", xds.ClusterType, "*")
 		subscribe(w, xds.SecretType, "my-cert", "other")
 		serve := func(name string) (version string) {
-			w.Read(func(s Snapshot, _ []xds.Change) {
+			read(w, func(s Snapshot, _ []xds.Change) {
 				if it := s.Lookup(xds.SecretType, name); it.Current != nil {
 					version = it.Current.Version
 				}

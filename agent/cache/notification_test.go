@@ -62,7 +62,7 @@ func TestConcurrentWatchesSeeEachUpdateAsAWhole(t *testing.T) {
 		readers.Go(func() {
 			for last := 0; last < updates; {
 				<-w.Changed()
-				w.Read(func(s Snapshot, list []xds.Change) {
+				read(w, func(s Snapshot, list []xds.Change) {
 					versions := make(map[string]int)
 					for it := range s.All(xds.ClusterType) {
 						versions[it.Current.Version]++

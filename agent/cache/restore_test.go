@@ -167,7 +167,7 @@ func TestWhatIsTooOldIsNotServedToWhoComesAnew(t *testing.T) {
 	stale = true
 	second := watch(c, "y", xds.ClusterType, "*")
 	sees := func(w *Watch) (it xds.Item, k xds.Knowledge) {
-		w.Read(func(s Snapshot, _ []xds.Change) { it, k = s.Lookup(xds.ClusterType, "a"), s.Wildcard(xds.ClusterType) })
+		read(w, func(s Snapshot, _ []xds.Change) { it, k = s.Lookup(xds.ClusterType, "a"), s.Wildcard(xds.ClusterType) })
 		return it, k
 	}
 	if it, _ := sees(first); it.Current == nil {

@@ -127,7 +127,7 @@ func TestATTLThatIsHeldIsNeitherEnforcedNorPassedOn(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 		time.Sleep(time.Hour)
-		watch(c, "a", xds.ClusterType, "*").Read(func(Snapshot, []xds.Change) {})
+		read(watch(c, "a", xds.ClusterType, "*"), func(Snapshot, []xds.Change) {})
 		holds(t, c, xds.ClusterType, "a@1")
 		holds(t, c, xds.ListenerType)
 	})

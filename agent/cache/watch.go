@@ -10,11 +10,11 @@ import (
 )
 
 // Watch is the view of one stream. Its methods are called by that stream's
-// goroutines only; Changed, Read and the reports may be called concurrently.
+// goroutines only; Changed, Begin with End and the reports may be called concurrently.
 type Watch struct {
 	c      *Cache
 	client string
-	// changed holds a value when Read has something new; closed never.
+	// changed holds a value when Begin has something new; closed never.
 	changed   chan struct{}
 	types     map[string]*watched // under c.mu
 	maybeHeld map[key]struct{}    // what the client may hold without telling; under c.mu
@@ -52,7 +52,7 @@ func (c *Cache) Watch(client string) *Watch {
 	return w
 }
 
-// Changed holds a value whenever Read has something new to say.
+// Changed holds a value whenever Begin has something new to return.
 func (w *Watch) Changed() <-chan struct{} { return w.changed }
 
 // Subscribe changes what the watch subscribes to of one type.
@@ -102,14 +102,12 @@ func (w *Watch) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 	}
 }
 
-// Read calls f with the state at one moment and with what changed for this watch
-// since the last Read. f must not call the cache but through the snapshot, which
-// is valid only during the call.
-func (w *Watch) Read(f func(s Snapshot, changed []xds.Change)) {
+// Begin returns the state at one moment, and what changed for this watch since the last Begin. Until
+// End is called, by the same goroutine, nothing changes, and only the snapshot may be used of the
+// cache; afterwards the snapshot must not be.
+func (w *Watch) Begin() (s Snapshot, changed []xds.Change) {
 	w.c.mu.Lock()
-	defer w.c.mu.Unlock()
 	w.c.expire(time.Now())
-	var changed []xds.Change
 	for url, wt := range w.types {
 		if len(wt.dirty) == 0 && !wt.all {
 			continue
@@ -122,8 +120,11 @@ func (w *Watch) Read(f func(s Snapshot, changed []xds.Change)) {
 		wt.all = false
 		changed = append(changed, ch)
 	}
-	f(Snapshot{w.c, w.tooStale}, changed)
+	return Snapshot{w.c, w.tooStale}, changed
 }
+
+// End ends what Begin began.
+func (w *Watch) End() { w.c.mu.Unlock() }
 
 // Close ends the watch. What it subscribed to stays leased (I11); unanswered
 // lists names, by type, that the client may hold or not. The doubt about them lasts
@@ -232,7 +233,7 @@ func (wt *watched) noteChanged(ch *changes) bool {
 	return hit
 }
 
-// Snapshot is the state at one moment, during a Read.
+// Snapshot is the state at one moment, between Begin and End.
 type Snapshot struct {
 	c        *Cache
 	tooStale bool // nothing is served

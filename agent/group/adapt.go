@@ -90,9 +90,9 @@ var _ downstream.View = view{}
 
 func (v view) Changed() <-chan struct{} { return v.watch.Changed() }
 
-func (v view) Read(f func(session.View, []xds.Change)) {
-	v.watch.Read(func(s cache.Snapshot, changed []xds.Change) { f(s, changed) })
-}
+func (v view) Begin() (session.View, []xds.Change) { return v.watch.Begin() }
+
+func (v view) End() { v.watch.End() }
 
 func (v view) HadWildcard(typeURL string) bool { return v.cache.HadWildcard(typeURL) }
 

@@ -447,7 +447,7 @@ func (s *stream) flush() bool {
 
 func (s *stream) next() (resp *down.Response, wake time.Time) {
 	for {
-		s.watch.Read(func(v cache.Snapshot, changed []xds.Change) {
+		look(s.watch, func(v cache.Snapshot, changed []xds.Change) {
 			for _, ch := range changed {
 				s.machine.Changed(ch.Type, ch.Names, ch.All)
 			}
@@ -510,4 +510,11 @@ func (s *stream) send(resp *down.Response) {
 // deltaOf writes a response in Delta form, as the agent sends it.
 func deltaOf(resp *down.Response) *discoveryv3.DeltaDiscoveryResponse {
 	return (&codec.Delta{Rest: resp.DeltaRest(nil), Size: resp.Size(), Resource: resp.DeltaResource}).Message()
+}
+
+// look calls f between Begin and End.
+func look(w *cache.Watch, f func(s cache.Snapshot, changed []xds.Change)) {
+	s, changed := w.Begin()
+	defer w.End()
+	f(s, changed)
 }

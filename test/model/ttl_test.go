@@ -298,7 +298,7 @@ func (c *ttlClient) read(k kind, r *xds.Resource) item {
 func (c *ttlClient) drain() {
 	for c.w.wrong == "" {
 		var resp *down.Response
-		c.watch.Read(func(s cache.Snapshot, changed []xds.Change) {
+		look(c.watch, func(s cache.Snapshot, changed []xds.Change) {
 			for _, ch := range changed {
 				c.machine.Changed(ch.Type, ch.Names, ch.All)
 			}

@@ -30,6 +30,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/agent/cache/expiry"
+	"github.com/holdfast-xds/holdfast/agent/cache/history"
 	"github.com/holdfast-xds/holdfast/agent/cache/pending"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -41,9 +42,6 @@ const DefaultLinger = 30 * time.Minute
 // DefaultUnreferenced bounds how many resources are kept that nobody subscribes
 // to any more.
 const DefaultUnreferenced = 4096
-
-// maxReasons bounds the rejected contents that are remembered of one name.
-const maxReasons = 8
 
 // maxToldVirtualHosts bounds the removed virtual hosts that later clients are told of.
 const maxToldVirtualHosts = 16
@@ -188,20 +186,13 @@ type table struct {
 // entry is what is held under one name. There are as many as resources, so that its
 // size counts: 64 bytes.
 type entry struct {
-	res, acked *xds.Resource
-	// stable is what a client has lived with for StableAfter; nil for none.
-	stable *xds.Resource
+	history.History
 	// disk is what is on disk, nil for nothing.
 	disk *onDisk
-	// reasons are what clients said of contents that they refused, by version.
-	reasons map[string]string
 	// follows is the cluster because of which the endpoints that it names are wanted,
 	// nil for none.
-	follows *xds.Resource
-	// source is that of res, as is unasked; goodSource that of good. See origin.
-	source, ackedSource sourceID
-	status              xds.Status
-	keepUnsubscribed    bool
+	follows          *xds.Resource
+	keepUnsubscribed bool // see xds.Update
 	// restored: it was on disk, and no source has spoken of it since.
 	restored bool
 	// late: a source had begun to answer the type when it was read from disk.
@@ -211,7 +202,7 @@ type entry struct {
 }
 
 // local: the agent itself made it.
-func (e *entry) local() bool { return e.source == localSource }
+func (e *entry) local() bool { return e.Source() == localSource }
 
 // origin is where a resource is from.
 type origin struct {
@@ -391,7 +382,7 @@ func (c *Cache) awaited(t *table, u xds.Update) []*Watch {
 		return nil
 	}
 	for _, r := range u.Resources {
-		if e := t.entries[r.Name]; e != nil && e.status == xds.Pending {
+		if e := t.entries[r.Name]; e != nil && e.Status() == xds.Pending {
 			return newest
 		}
 	}
@@ -410,7 +401,7 @@ func (c *Cache) room(t *table, u xds.Update) error {
 	}
 	leaves := func(e *entry) {
 		resources--
-		bytes -= size(e.res)
+		bytes -= size(e.Current())
 	}
 	all := u.Complete && !c.guards() // what a guard holds back does not leave
 	if all {
@@ -572,7 +563,7 @@ func (c *Cache) put(t *table, from origin, r *xds.Resource, ch *changes) (reason
 	delete(t.errors, r.Name)
 	c.unwithhold(t, r.Name)
 	e := t.entries[r.Name]
-	if e != nil && e.res == r && e.source == from.source && e.keepUnsubscribed == from.keepUnsubscribed {
+	if e != nil && e.Current() == r && e.Source() == from.source && e.keepUnsubscribed == from.keepUnsubscribed {
 		e.restored, e.update = false, t.updates
 		return e.nack()
 	}
@@ -582,103 +573,49 @@ func (c *Cache) put(t *table, from origin, r *xds.Resource, ch *changes) (reason
 		t.entries[r.Name] = e
 		c.resources++
 	} else {
-		c.bytes -= size(e.res)
+		c.bytes -= size(e.Current())
 	}
 	c.bytes += size(r)
-	// What comes again as it was is on disk as it is.
-	news := e.res == nil || e.res.Version != r.Version || e.res.UpstreamVersion != r.UpstreamVersion ||
-		!e.res.Deadline().Equal(r.Deadline()) || e.source != from.source
-	same := e.res != nil && e.res.Version == r.Version
-	if c.cfg.OnContent != nil && from.source != localSource && (!same || e.restored) {
-		c.cfg.OnContent(r)
+	old, blamed, restored := e.Current(), e.Blamed(), e.restored
+	if f, ok := t.former[r.Name]; ok && old == nil {
+		if xds.Info(t.url).FallBack {
+			e.SetStable(f.res)
+		}
+		delete(t.former, r.Name)
 	}
-	e.source, e.keepUnsubscribed, e.restored, e.update = from.source, from.keepUnsubscribed, false, t.updates
-	if same {
-		c.replaceSame(e, r, ch)
-	} else {
-		old := e.res
-		if old != nil && e.blamed() {
-			defer c.retrySuspects(t, ch)
-		}
-		if f, ok := t.former[r.Name]; ok {
-			if xds.Info(t.url).FallBack {
-				e.stable = f.res
-			}
-			delete(t.former, r.Name)
-		}
-		e.replace(r)
+	e.keepUnsubscribed, e.restored, e.update = from.keepUnsubscribed, false, t.updates
+	change, rewrite := e.Put(r, from.source)
+	switch change {
+	case history.Content:
 		c.expires(r)
 		t.indexAliases(old, r)
 		ch.add(r.Name, old, r)
+		if blamed {
+			c.retrySuspects(t, ch)
+		}
+	case history.Lifetime:
+		c.expires(e.Current())
+		ch.add(r.Name, e.Current()) // clients that enforce it too must hear of it
+	}
+	if c.cfg.OnContent != nil && from.source != localSource && (change == history.Content || restored) {
+		c.cfg.OnContent(r)
 	}
 	if c.changedSuspect(t, r.Name) {
 		ch.add(r.Name, r)
 	}
-	if news {
-		c.log(t, r.Name)
+	if rewrite {
+		c.log(t, r.Name) // what comes again as it was is on disk as it is
 	}
 	c.file(t, r.Name, e)
 	return e.nack()
 }
 
-// nack returns why clients refused what is held; ok if they did not.
+// nack returns why clients NACKed what is held; ok if they did not.
 func (e *entry) nack() (reason error, ok bool) {
-	if e.status == xds.Nacked {
-		return nackError(e.reasons[e.res.Version]), false
+	if e.Status() == xds.Nacked {
+		return nackError(e.Reason()), false
 	}
 	return nil, true
-}
-
-// replaceSame takes over what may differ beside the content. The body that is
-// held stays the one that every stream shares.
-func (c *Cache) replaceSame(e *entry, r *xds.Resource, ch *changes) {
-	lifetime := !e.res.Deadline().Equal(r.Deadline())
-	if e.res.UpstreamVersion == r.UpstreamVersion && !lifetime && r.Body != e.res.Body {
-		return
-	}
-	same := r
-	if r.Body != e.res.Body { // what was read anew, and is not shared
-		of := *r
-		of.Body = e.res.Body
-		same = &of
-	}
-	if e.stable == e.res {
-		e.stable = same
-	}
-	if e.acked == e.res {
-		e.acked, e.ackedSource = same, e.source
-	}
-	e.res = same
-	if lifetime {
-		if e.acked != nil {
-			e.acked = sameLifetime(e.acked, e.res)
-		}
-		c.expires(e.res)
-		ch.add(r.Name, e.res) // clients that enforce it too must hear of it
-	}
-}
-
-// replace takes in new content, with the standing that it already has.
-func (e *entry) replace(r *xds.Resource) {
-	e.res = r
-	switch {
-	case e.acked != nil && e.acked.Version == r.Version:
-		if e.stable == e.acked {
-			e.stable = r
-		}
-		e.acked, e.ackedSource, e.status = r, e.source, xds.Acked
-		return
-	case e.stable != nil && e.stable.Version == r.Version:
-		e.stable, e.acked, e.ackedSource, e.status = r, r, e.source, xds.Acked
-		return
-	case e.reasons[r.Version] != "":
-		e.status = xds.Nacked
-	default:
-		e.status = xds.Pending
-	}
-	if e.acked != nil {
-		e.acked = sameLifetime(e.acked, r)
-	}
 }
 
 func (t *table) indexAliases(old, r *xds.Resource) {
@@ -714,16 +651,16 @@ func (t *table) indexAliases(old, r *xds.Resource) {
 func (c *Cache) remove(t *table, name string, ch *changes) {
 	var was *xds.Resource
 	if e := t.entries[name]; e != nil {
-		was = e.res
+		was = e.Current()
 		ch.add(name, was)
-		if e.blamed() {
+		if e.Blamed() {
 			defer c.retrySuspects(t, ch)
 		}
 		switch {
-		case e.stable != nil:
-			c.keepFormer(t, name, e.stable, time.Now())
-		case t.url == xds.EndpointType && c.cfg.Crashes && e.acked != nil:
-			c.keepFormer(t, name, e.acked, time.Now()) // their cluster may be served again
+		case e.Stable() != nil:
+			c.keepFormer(t, name, e.Stable(), time.Now())
+		case t.url == xds.EndpointType && c.cfg.Crashes && e.Acked() != nil:
+			c.keepFormer(t, name, e.Acked(), time.Now()) // their cluster may be served again
 		}
 		c.drop(t, name)
 		c.changedSuspect(t, name)
@@ -752,10 +689,10 @@ func (c *Cache) drop(t *table, name string) {
 		return
 	}
 	c.unwithhold(t, name)
-	t.indexAliases(e.res, nil)
+	t.indexAliases(e.Current(), nil)
 	c.follow(e, nil)
 	c.resources--
-	c.bytes -= size(e.res)
+	c.bytes -= size(e.Current())
 	delete(t.entries, name)
 	delete(t.errors, name)
 	if c.journal != nil && e.disk != nil {
@@ -772,12 +709,18 @@ func (c *Cache) refresh(t *table, from origin, h xds.Heartbeat, ch *changes) err
 	switch {
 	case e == nil:
 		return fmt.Errorf("%s %q: a heartbeat for what is not held", xds.Short(t.url), h.Name)
-	case e.res.UpstreamVersion != h.Version && !(h.AnyVersion && e.source == from.source):
-		return fmt.Errorf("%s %q: a heartbeat of version %q, and %q is held", xds.Short(t.url), h.Name, h.Version, e.res.UpstreamVersion)
+	case e.Current().UpstreamVersion != h.Version && !(h.AnyVersion && e.Source() == from.source):
+		return fmt.Errorf("%s %q: a heartbeat of version %q, and %q is held", xds.Short(t.url), h.Name, h.Version, e.Current().UpstreamVersion)
 	case c.cfg.HoldTTL[t.url]:
 		return nil
 	}
-	c.replaceSame(e, e.res.WithLifetime(h.TTL, h.Deadline), ch)
+	if change, rewrite := e.Put(e.Current().WithLifetime(h.TTL, h.Deadline), e.Source()); change == history.Lifetime {
+		c.expires(e.Current())
+		ch.add(h.Name, e.Current())
+		if rewrite {
+			c.log(t, h.Name)
+		}
+	}
 	c.log(t, h.Name)
 	return nil
 }
@@ -801,12 +744,12 @@ func (c *Cache) Held(source, typeURL string) map[string]string {
 	}
 	held := make(map[string]string)
 	for name, e := range t.entries {
-		if e.local() || !all && !c.wantsResource(t, name, e.res) {
+		if e.local() || !all && !c.wantsResource(t, name, e.Current()) {
 			continue
 		}
 		held[name] = ""
-		if _, waits := t.withheld[name]; !waits && e.source == from && from != nowhere && e.status != xds.Nacked {
-			held[name] = e.res.UpstreamVersion
+		if _, waits := t.withheld[name]; !waits && e.Source() == from && from != nowhere && e.Status() != xds.Nacked {
+			held[name] = e.Current().UpstreamVersion
 		}
 	}
 	return held
@@ -830,7 +773,7 @@ func (c *Cache) Nacked(source, typeURL string) (names []string) {
 		return nil
 	}
 	for name, e := range t.entries {
-		if e.status == xds.Nacked && e.source == from {
+		if e.Status() == xds.Nacked && e.Source() == from {
 			names = append(names, name)
 		}
 	}
@@ -853,5 +796,5 @@ func (c *Cache) Body(typeURL string, name []byte) *anypb.Any {
 	if e == nil {
 		return nil
 	}
-	return e.res.Body
+	return e.Current().Body
 }

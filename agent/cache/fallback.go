@@ -65,7 +65,7 @@ func (w *Watch) unstable(unanswered map[string][]string) map[versioned]struct{} 
 		}
 		t := w.c.tables[url]
 		for _, p := range wt.probation {
-			if e := t.entries[p.res.Name]; e == nil || !e.isStable() || e.acked.Version != p.res.Version {
+			if e := t.entries[p.res.Name]; e == nil || !e.IsStable() || e.Acked().Version != p.res.Version {
 				had[versioned{key{url, p.res.Name}, p.res.Version}] = struct{}{}
 			}
 		}
@@ -85,20 +85,16 @@ func (w *Watch) unstable(unanswered map[string][]string) map[versioned]struct{} 
 
 // sent returns what clients are sent of a name, nil for nothing.
 func (t *table) sent(name string) *xds.Resource {
-	e := t.entries[name]
-	switch {
-	case e == nil:
-		return nil
-	case e.status == xds.Nacked, e.status == xds.Suspect && e.acked != nil:
-		return e.acked
+	if e := t.entries[name]; e != nil {
+		return e.Sent()
 	}
-	return e.res
+	return nil
 }
 
 // isStable reports whether a content is the stable one of its name.
 func (t *table) isStable(r *xds.Resource) bool {
 	e := t.entries[r.Name]
-	return e != nil && e.stable != nil && e.stable.Version == r.Version
+	return e != nil && e.Stable() != nil && e.Stable().Version == r.Version
 }
 
 // maxDeparted bounds the clients that went of which it is remembered what they had.
@@ -152,7 +148,7 @@ func (c *Cache) Crashed(started time.Time) (suspects []Fact) {
 		// What has changed since is not what they had.
 		switch r := t.sent(k.name); {
 		case r != nil && r.Version == of.version && !t.isStable(r):
-			versions[k] = t.entries[k.name].res.Version
+			versions[k] = t.entries[k.name].Current().Version
 		case t.entries[k.name] == nil && of.version == "" && t.former[k.name].res != nil:
 			versions[k] = ""
 		}
@@ -195,17 +191,17 @@ func (c *Cache) addDependents(suspects map[key]string) {
 	clusters, endpoints := c.table(xds.ClusterType), c.table(xds.EndpointType)
 	withdrawn := func(cluster string) bool {
 		e := clusters.entries[cluster]
-		return e != nil && e.stable == nil && held(xds.ClusterType, cluster)
+		return e != nil && e.Stable() == nil && held(xds.ClusterType, cluster)
 	}
 	for _, typeURL := range xds.TypesWhere(func(info *xds.TypeInfo) bool { return info.LeadsToClusters }) {
 		for name, e := range c.table(typeURL).entries {
-			if e.stable == nil || e.stable.Version == e.res.Version || held(typeURL, name) {
+			if e.Stable() == nil || e.Stable().Version == e.Current().Version || held(typeURL, name) {
 				continue
 			}
 			leads := false
-			xds.LeadsToClusters(e.res, func(cluster string) { leads = leads || withdrawn(cluster) })
+			xds.LeadsToClusters(e.Current(), func(cluster string) { leads = leads || withdrawn(cluster) })
 			if leads {
-				suspects[key{typeURL, name}] = e.res.Version
+				suspects[key{typeURL, name}] = e.Current().Version
 			}
 		}
 	}
@@ -218,7 +214,7 @@ func (c *Cache) addDependents(suspects map[key]string) {
 	stable := func(k key) *xds.Resource {
 		t := c.table(k.typeURL)
 		if e := t.entries[k.name]; e != nil {
-			return e.stable
+			return e.Stable()
 		}
 		return t.former[k.name].res
 	}
@@ -245,7 +241,7 @@ func (c *Cache) somethingStable() bool {
 			return true
 		}
 		for _, e := range t.entries {
-			if e.stable != nil {
+			if e.Stable() != nil {
 				return true
 			}
 		}
@@ -319,11 +315,11 @@ func (c *Cache) changedSuspect(t *table, name string) bool {
 		return false
 	}
 	e := t.entries[name]
-	if e != nil && e.res.Version == version || e == nil && version == "" {
+	if e != nil && e.Current().Version == version || e == nil && version == "" {
 		return false // the same again
 	}
-	if e != nil && e.acked != nil && e.acked.Version == version {
-		e.acked, e.ackedSource = e.stable, nowhere
+	if e != nil {
+		e.GoBack(version)
 	}
 	delete(c.fallback.suspects, k)
 	c.logFact(SuspectFact, k.typeURL, k.name)
@@ -345,7 +341,7 @@ func (c *Cache) serveAgain(names map[key]string) {
 		}
 		var r *xds.Resource
 		if e := ch.table.entries[k.name]; e != nil {
-			r = e.res
+			r = e.Current()
 		}
 		ch.add(k.name, r)
 	}
@@ -359,11 +355,11 @@ func (c *Cache) served(t *table, e *entry) xds.Item {
 	switch {
 	case e.restored && t.sealed:
 		return xds.Item{}
-	case c.holdsBack(t, e.res.Name):
+	case c.holdsBack(t, e.Current().Name):
 		// Without a stable version the name is served as one that does not exist.
-		return xds.Item{Current: e.stable, Acked: e.stable, Status: xds.Acked, NotFound: e.stable == nil}
+		return xds.Item{Current: e.Stable(), Acked: e.Stable(), Status: xds.Acked, NotFound: e.Stable() == nil}
 	}
-	return e.item()
+	return e.Item()
 }
 
 // formerly returns what is served of a name that does not exist any more: its stable

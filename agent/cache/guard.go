@@ -83,7 +83,7 @@ func (c *Cache) removals(t *table, u xds.Update) []string {
 		if e.update == t.updates || e.local() {
 			continue
 		}
-		if e.source == from {
+		if e.Source() == from {
 			e.restored = false // its source has told all it has
 		}
 		names = append(names, name)
@@ -109,7 +109,7 @@ func (c *Cache) replaced(t *table, removed []string, put []*xds.Resource) map[st
 	}
 	replaced := make(map[string]struct{})
 	look := func(name string) {
-		if e := t.entries[name]; e != nil && slices.ContainsFunc(xds.Places(e.res), func(place string) bool { _, ok := taken[place]; return ok }) {
+		if e := t.entries[name]; e != nil && slices.ContainsFunc(xds.Places(e.Current()), func(place string) bool { _, ok := taken[place]; return ok }) {
 			replaced[name] = struct{}{}
 		}
 	}
@@ -265,7 +265,7 @@ func (c *Cache) AskAgain() time.Time {
 func (c *Cache) awaitsAnswer(t *table) bool {
 	all := c.wants(t, xds.Wildcard)
 	for name, until := range t.withheld {
-		if until.IsZero() && (!c.accident.asking || all || c.wantsResource(t, name, t.entries[name].res)) {
+		if until.IsZero() && (!c.accident.asking || all || c.wantsResource(t, name, t.entries[name].Current())) {
 			return true
 		}
 	}
@@ -339,7 +339,7 @@ func (c *Cache) runGuard(now time.Time) (next time.Time) {
 				t.pruneAt = time.Time{}
 				told := c.sources.id(t.completeFrom)
 				for name, e := range t.entries {
-					if _, waits := t.withheld[name]; e.source != told && !e.keepUnsubscribed && !waits {
+					if _, waits := t.withheld[name]; e.Source() != told && !e.keepUnsubscribed && !waits {
 						c.remove(t, name, ch)
 					}
 				}
@@ -412,7 +412,7 @@ func (c *Cache) restoredAccident(gone map[*table][]string) {
 func (c *Cache) confirmed(t *table, source string) {
 	from := c.sources.id(source)
 	for _, e := range t.entries {
-		if e.source == from {
+		if e.Source() == from {
 			e.restored = false
 		}
 	}
@@ -449,7 +449,7 @@ func (c *Cache) turn() {
 		ch := newChanges(t)
 		ch.all = true
 		for name, e := range t.entries {
-			ch.add(name, e.res)
+			ch.add(name, e.Current())
 		}
 		for name := range t.former {
 			ch.add(name)

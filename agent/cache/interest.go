@@ -168,7 +168,7 @@ func (c *Cache) Holding() bool {
 	for _, t := range c.tables {
 		all := c.wants(t, xds.Wildcard)
 		for name, e := range t.entries {
-			if !e.local() && (all || c.wantsResource(t, name, e.res)) {
+			if !e.local() && (all || c.wantsResource(t, name, e.Current())) {
 				return true
 			}
 		}
@@ -258,11 +258,11 @@ func (c *Cache) allKeptUnsubscribed(t *table) bool {
 // and takes it out otherwise.
 func (c *Cache) file(t *table, name string, e *entry) {
 	k := key{t.url, name}
-	if e.keepUnsubscribed || c.wants(t, xds.Wildcard) || c.wantsResource(t, name, e.res) {
+	if e.keepUnsubscribed || c.wants(t, xds.Wildcard) || c.wantsResource(t, name, e.Current()) {
 		if c.unreferenced.Len() > 0 {
 			c.unreferenced.Remove(k)
 		}
-		c.follow(e, e.res)
+		c.follow(e, e.Current())
 		return
 	}
 	c.follow(e, nil)
@@ -315,7 +315,7 @@ func edsName(r *xds.Resource) string {
 func (c *Cache) evicted(k key) {
 	t := c.tables[k.typeURL]
 	e := t.entries[k.name]
-	if e == nil || e.keepUnsubscribed || c.wants(t, xds.Wildcard) || c.wantsResource(t, k.name, e.res) {
+	if e == nil || e.keepUnsubscribed || c.wants(t, xds.Wildcard) || c.wantsResource(t, k.name, e.Current()) {
 		return
 	}
 	c.drop(t, k.name)

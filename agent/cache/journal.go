@@ -285,7 +285,7 @@ func (j *Journal) finishRewrite(written bool) {
 		}
 	}
 	for _, r := range all.entries {
-		res := r.entry.res
+		res := r.entry.Current()
 		if t := j.c.tables[res.Type]; t.entries[res.Name] != r.entry {
 			j.removed[key{res.Type, res.Name}] = r.disk // it went meanwhile
 			continue
@@ -380,9 +380,7 @@ func (d *onDisk) differs(there *onDisk) bool {
 		d.content.Version != there.content.Version || d.content.UpstreamVersion != there.content.UpstreamVersion || moved(there.content, d.content)
 }
 
-// keep returns what of a name should be on disk: what was accepted last, else what
-// no client has answered yet, and the stable content if that is something else. What
-// was rejected is never kept (protocol.md 7.1).
+// keep returns what of a name should be on disk, and the stable content if that is another.
 func (t *table) keep(name string) (want onDisk, previous *xds.Resource) {
 	e := t.entries[name]
 	switch {
@@ -391,19 +389,9 @@ func (t *table) keep(name string) (want onDisk, previous *xds.Resource) {
 	case e.local():
 		return onDisk{}, nil // what it is made of is kept by whoever made it
 	default:
-		want.source, previous = e.source, e.stable
-		switch {
-		case e.acked != nil:
-			want.content, want.accepted = e.acked, true
-			if e.acked != e.res {
-				want.source = e.ackedSource
-			}
-		case e.status != xds.Nacked:
-			want.content = e.res
-		}
-		if previous != nil && want.content != nil && previous.Version == want.content.Version {
-			want.stable, previous = true, nil
-		}
+		s := e.Save()
+		want = onDisk{content: s.Content, source: s.Source, accepted: s.Acked, stable: s.Stable}
+		previous = s.Previous
 	}
 	if previous != nil {
 		want.previous = previous.Version

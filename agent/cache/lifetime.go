@@ -23,7 +23,7 @@ func (c *Cache) expires(r *xds.Resource) {
 // deadline returns that of a resource; the zero time for none.
 func (c *Cache) deadline(k key) time.Time {
 	if e := c.table(k.typeURL).entries[k.name]; e != nil {
-		return e.res.Deadline()
+		return e.Current().Deadline()
 	}
 	return time.Time{}
 }
@@ -35,15 +35,6 @@ func (c *Cache) lifetime(r *xds.Resource) *xds.Resource {
 		return r
 	}
 	return r.WithLifetime(0, time.Time{})
-}
-
-// sameLifetime returns a content with the TTL of another of the same name: the
-// lifetime is the resource's, whichever version of it is served.
-func sameLifetime(r, as *xds.Resource) *xds.Resource {
-	if r.TTL() == as.TTL() && r.Deadline().Equal(as.Deadline()) {
-		return r
-	}
-	return r.WithLifetime(as.TTL(), as.Deadline())
 }
 
 // expire drops what has outlived its deadline and returns when the next one does;

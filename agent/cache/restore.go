@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/history"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -127,17 +128,11 @@ func (c *Cache) restore(s Saved, now time.Time) {
 	if source == localSource {
 		source = nowhere // the agent makes it no more, or local would be true
 	}
-	e = &entry{res: r, source: source, restored: true, late: t.answered, disk: disk}
-	if s.Accepted {
-		e.acked, e.ackedSource, e.status = r, e.source, xds.Acked
+	stable, previous := s.Stable, s.Previous
+	if !xds.Info(t.url).FallBack {
+		stable, previous = false, nil
 	}
-	switch {
-	case !xds.Info(t.url).FallBack:
-	case s.Stable:
-		e.stable = r
-	case s.Previous != nil:
-		e.stable = s.Previous
-	}
+	e = &entry{History: history.Restored(r, source, s.Accepted, stable, previous), restored: true, late: t.answered, disk: disk}
 	t.entries[s.Name] = e
 	t.indexAliases(nil, r)
 	c.resources++
@@ -191,7 +186,7 @@ func (c *Cache) serveRestored(t *table) {
 	ch := newChanges(t)
 	for name, e := range t.entries {
 		if e.restored {
-			ch.add(name, e.res)
+			ch.add(name, e.Current())
 		}
 	}
 	if t.restoredKnown && t.knowledge == xds.Unknown {

@@ -1,16 +1,20 @@
 package cache
 
-import "math"
+import (
+	"math"
+
+	"github.com/holdfast-xds/holdfast/agent/cache/history"
+)
 
 // sourceID stands for a source, in two bytes: each entry says of two contents where they
 // are from.
-type sourceID uint16
+type sourceID = history.Source
 
 // The sources that every cache has. Of what is from nowhere it is not known which source
 // gave it.
 const (
-	nowhere sourceID = iota
-	localSource
+	nowhere     = history.Unknown
+	localSource = history.Unknown + 1
 )
 
 // sources are all that there were, by their ID.

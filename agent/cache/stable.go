@@ -33,21 +33,21 @@ type probation struct {
 // that was sent a content, or says that it has it, can make it stable.
 func (w *Watch) onProbation(t *table, e *entry) {
 	wt := w.types[t.url]
-	if wt == nil || e.local() || !xds.Info(t.url).FallBack || e.acked == nil || !wt.covers(e.acked) {
+	if wt == nil || e.local() || !xds.Info(t.url).FallBack || e.Acked() == nil || !wt.covers(e.Acked()) {
 		return
 	}
-	if e.isStable() {
-		delete(wt.since, e.acked.Name)
+	if e.IsStable() {
+		delete(wt.since, e.Acked().Name)
 		return
 	}
-	if last, ok := wt.since[e.acked.Name]; ok && last.res.Version == e.acked.Version {
+	if last, ok := wt.since[e.Acked().Name]; ok && last.res.Version == e.Acked().Version {
 		return // it has had it since then
 	}
 	if wt.since == nil {
 		wt.since = make(map[string]probation)
 	}
-	p := probation{e.acked, w.c.clock()}
-	wt.since[e.acked.Name] = p
+	p := probation{e.Acked(), w.c.clock()}
+	wt.since[e.Acked().Name] = p
 	wt.probation = append(wt.probation, p)
 	if len(wt.probation) == 1 {
 		w.c.updateStableBy(time.Now().Add(StableAfter))
@@ -79,11 +79,6 @@ func (w *Watch) interrupt(t *table, name string) {
 	if wt := w.types[t.url]; wt != nil {
 		delete(wt.since, name)
 	}
-}
-
-// isStable reports whether the accepted content is stable.
-func (e *entry) isStable() bool {
-	return e.acked != nil && e.stable != nil && e.stable.Version == e.acked.Version
 }
 
 // keepFormer keeps the stable content of a name that goes.
@@ -137,11 +132,9 @@ func (c *Cache) updateStable(now time.Time) (next time.Time) {
 // one and is not held back.
 func (c *Cache) makeStable(t *table, r *xds.Resource) {
 	e := t.entries[r.Name]
-	if e == nil || e.acked == nil || e.acked.Version != r.Version || e.isStable() || c.holdsBack(t, r.Name) {
-		return
+	if e != nil && !c.holdsBack(t, r.Name) && e.MakeStable(r.Version) {
+		c.log(t, r.Name)
 	}
-	e.stable = e.acked
-	c.log(t, r.Name)
 }
 
 // forgetFormer forgets the former contents that a client has lived without for long

@@ -30,7 +30,7 @@ func isStable(t *testing.T, c *Cache, want string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	got := ""
-	if r := c.tables[xds.ClusterType].entries["a"].stable; r != nil {
+	if r := c.tables[xds.ClusterType].entries["a"].Stable(); r != nil {
 		got = r.Version
 	}
 	if got != want {

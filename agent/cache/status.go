@@ -64,7 +64,7 @@ func (c *Cache) Status() []TypeStatus {
 			}
 		}
 		for _, e := range t.entries {
-			s.Resources[e.status]++
+			s.Resources[e.Status()]++
 		}
 		out = append(out, s)
 	}
@@ -100,7 +100,7 @@ func (c *Cache) Resources(typeURL string) []ResourceStatus {
 	}
 	out := make([]ResourceStatus, 0, len(t.entries))
 	for name, e := range t.entries {
-		out = append(out, ResourceStatus{Name: name, Item: e.item(), Source: c.sources.name(e.source), Reason: e.reasons[e.res.Version], Err: t.errors[name]})
+		out = append(out, ResourceStatus{Name: name, Item: e.Item(), Source: c.sources.name(e.Source()), Reason: e.Reason(), Err: t.errors[name]})
 	}
 	for name, err := range t.errors {
 		if t.entries[name] == nil && c.concerns(t, name) {

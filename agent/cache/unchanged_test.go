@@ -359,7 +359,7 @@ func (p *pair) accept(n int, url, name, version string, held bool) {
 	p.each(func(i int, c *Cache) {
 		r := content("", url, name, offer{version: version})
 		if e := c.table(url).entries[name]; e != nil && held {
-			r = e.res
+			r = e.Current()
 		}
 		p.watches[i][n].Ack(url, []*xds.Resource{r}, nil)
 		p.watches[i][n].Progress(url, c.revision)
@@ -374,12 +374,12 @@ func (p *pair) refuse(n int, url, name, version string, arg byte) {
 		rejected := content("", url, name, offer{version: version})
 		var suspects []*xds.Resource
 		if e := c.table(url).entries[name]; e != nil && arg>>6&1 == 0 {
-			rejected = e.res
+			rejected = e.Current()
 		}
 		if arg>>6 > 1 {
 			rejected = nil
 			for _, e := range c.table(url).entries {
-				suspects = append(suspects, e.res)
+				suspects = append(suspects, e.Current())
 			}
 		}
 		p.watches[i][n].Nack(url, c.revision, "no good", rejected, suspects)

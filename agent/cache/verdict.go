@@ -58,29 +58,15 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 		switch {
 		case e == nil:
 			continue
-		case c.holdsBack(t, r.Name) && e.res.Version != r.Version:
+		case c.holdsBack(t, r.Name) && e.Current().Version != r.Version:
 			w.interrupt(t, r.Name)
 			continue // it accepted the stable version that was served instead
-		case e.res.Version == r.Version:
-			if e.status == xds.Nacked || e.status == xds.Suspect {
-				// Another client refused it and was given something else; what
-				// any accepts is accepted (I7).
-				ch.add(r.Name, e.res)
-			}
-			e.status, e.acked, e.ackedSource = xds.Acked, e.res, e.source
-			delete(e.reasons, r.Version)
-		case e.status != xds.Acked:
-			// Overtaken, and still the best known. Whether it came from the source
-			// of what overtook it is not known, so none is told that it gave it.
-			if e.acked == nil || e.acked.Version != r.Version {
-				e.ackedSource = nowhere
-				ch.add(r.Name, e.res) // for clients that have nothing better
-			}
-			e.acked = sameLifetime(r, e.res)
+		case e.Ack(r):
+			ch.add(r.Name, e.Current())
 		}
 		c.log(t, r.Name)
 		switch {
-		case e.acked.Version != r.Version:
+		case e.Acked().Version != r.Version:
 			w.interrupt(t, r.Name) // it has something else than what could be stable
 		case !c.holdsBack(t, r.Name):
 			w.onProbation(t, e)
@@ -128,8 +114,8 @@ func (w *Watch) Nack(typeURL string, revision uint64, reason string, rejected *x
 	t := c.table(typeURL)
 	for _, r := range suspects {
 		w.mayHold(t, r.Name)
-		if e := t.entries[r.Name]; e != nil && e.res.Version == r.Version && e.status == xds.Pending {
-			e.status = xds.Suspect
+		if e := t.entries[r.Name]; e != nil {
+			e.Suspect(r.Version)
 		}
 	}
 	if rejected != nil {
@@ -158,24 +144,7 @@ func (w *Watch) mayHold(t *table, name string) {
 }
 
 func (c *Cache) nack(t *table, r *xds.Resource, reason string, ch *changes) {
-	e := t.entries[r.Name]
-	if e == nil || e.acked != nil && e.acked.Version == r.Version {
-		return // gone, or accepted by another client
-	}
-	if e.reasons == nil {
-		e.reasons = make(map[string]string)
-	}
-	if len(e.reasons) == maxReasons {
-		for version := range e.reasons {
-			if version != e.res.Version { // what is held must not be ACKed for want of a reason
-				delete(e.reasons, version)
-				break
-			}
-		}
-	}
-	e.reasons[r.Version] = reason
-	if e.res.Version == r.Version {
-		e.status = xds.Nacked
+	if e := t.entries[r.Name]; e != nil && e.Nack(r.Version, reason) {
 		t.nacks++
 		c.log(t, r.Name)
 		c.retrySuspects(t, ch)
@@ -191,12 +160,8 @@ func (c *Cache) retrySuspects(t *table, ch *changes) {
 		return
 	}
 	for name, e := range t.entries {
-		if e.status == xds.Suspect {
-			e.status = xds.Pending
-			ch.add(name, e.res)
+		if e.Retry() {
+			ch.add(name, e.Current())
 		}
 	}
 }
-
-// blamed reports whether clients NACKed what is held, alone or together with others.
-func (e *entry) blamed() bool { return e.status == xds.Suspect || e.status == xds.Nacked }

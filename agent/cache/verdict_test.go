@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -226,25 +225,5 @@ func TestASourceIsAskedAgainForAnUpdateThatDidNotFit(t *testing.T) {
 	held(t, c, "one", xds.ClusterType, map[string]string{"a": "u1", "b": "u2"})
 	if got := c.Nacked("one", xds.ClusterType); len(got) > 0 || problem() != nil {
 		t.Errorf("after it was told what is held: %q, %v", got, problem())
-	}
-}
-
-func TestTheMemoryOfRefusedContentsIsBounded(t *testing.T) {
-	c := New(Config{})
-	a := watch(c, "a", xds.ClusterType, "*")
-	put(c, xds.ClusterType, "x@current")
-	a.Nack(xds.ClusterType, revision(c), "this one", cds("x@current"), nil)
-	for i := range 20 * maxReasons {
-		a.Nack(xds.ClusterType, revision(c), "late", cds(fmt.Sprintf("x@%d", i)), nil)
-	}
-	e := c.tables[xds.ClusterType].entries["x"]
-	if len(e.reasons) > maxReasons {
-		t.Errorf("%d reasons are remembered", len(e.reasons))
-	}
-	// That of what is held is the one that is needed: without a reason the
-	// control plane would hear an ACK.
-	v := put(c, xds.ClusterType, "x@current")
-	if len(v.said) != 1 || !strings.HasSuffix(v.said[0], "a: this one") {
-		t.Errorf("verdict %q", v.said)
 	}
 }

@@ -281,7 +281,7 @@ func (s Snapshot) Lookup(typeURL, name string) xds.Item {
 func (s Snapshot) lookupLocal(typeURL, name string) xds.Item {
 	if t := s.c.tables[typeURL]; t != nil {
 		if e := t.entries[name]; e != nil && e.local() {
-			return e.item()
+			return e.Item()
 		}
 	}
 	return xds.Item{}
@@ -364,10 +364,6 @@ func (s Snapshot) Nacks(typeURL string) uint64 {
 		return t.nacks
 	}
 	return 0
-}
-
-func (e *entry) item() xds.Item {
-	return xds.Item{Current: e.res, Acked: e.acked, Status: e.status}
 }
 
 // HadWildcard reports whether a client of this group ever subscribed to

@@ -226,7 +226,9 @@ func (w *world) fallBack(suspects []cache.Fact) {
 func (w *world) checkSuspect(it item) {
 	switch n := len(w.lives); {
 	case it.k == eds:
-		w.fail(11, "the endpoints %s are suspected", it)
+		if it.content != 0 || !w.namedByStable(it.name) {
+			w.fail(11, "the endpoints %s are suspected", it)
+		}
 	case n < crashLoop:
 		w.fail(11, "%s is suspected after %d crashes", it, n)
 	case time.Since(w.lives[n-crashLoop].at) > crashWindow:
@@ -241,6 +243,19 @@ func (w *world) checkSuspect(it item) {
 			w.fail(11, "%s is suspected, and not all of the last three lives had it", it)
 		}
 	}
+}
+
+// namedByStable reports whether the stable content of a suspected cluster has endpoints of a name: if
+// they were removed, they come back with it.
+func (w *world) namedByStable(endpoints string) bool {
+	for r := range w.suspects {
+		for content := 1; content <= contents && r.k == cds; content++ {
+			if it := (item{cds, r.name, content}); w.stable[it] && it.wire().eds == endpoints {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // candidates lists the contents of which one is suspected: what the control plane said
@@ -307,6 +322,7 @@ func (s *stream) checkServed(it item) (suspect bool) {
 		// It NACKs what is served instead, and keeps what it ACKed (design.md I7).
 	case content == it.content:
 		w.fail(11, "client %d is sent %s, which is suspected", s.c.id, it)
+	case it.k == eds: // what was removed was accepted, and need not be stable
 	case !w.stable[it]:
 		w.fail(11, "client %d is sent %s in the place of a suspect, and no client lived with it", s.c.id, it)
 	}
@@ -332,8 +348,8 @@ func (w *world) checkStable(saved []cache.Saved) {
 		if s.Stable {
 			stable = s.Content
 		}
-		if stable == nil {
-			continue
+		if stable == nil || k == eds && s.Content == nil {
+			continue // endpoints that were removed are kept for the cluster, stable or not
 		}
 		if it, _ := hashed(k, s.Name, stable.Version); !w.stable[it] {
 			w.fail(11, "%s is stable, and no client lived with it", it)

@@ -6,27 +6,28 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// A SotW response of a full-state type is the complete set, whatever changed. To make it
-// anew looks at each resource several times; where only the state decides what the client
-// should have, the set that it was sent last is amended instead. fullSet is what it stands
-// for: both make the same set of the same state.
+// A SotW response of a full-state type is always the complete set, whatever changed. Building it
+// from the whole state (fullSet) looks at each resource several times. Where the state alone
+// decides what the client should have, the previous set is amended instead. Both ways build the
+// same set from the same state.
 
-// amendable reports whether the set that was sent last can be amended by the names that
-// are dirty: nothing else may be owed, and nothing is in dispute with the client.
+// amendable reports whether the next set can be built by applying the names in dirty to the
+// previous set: nothing else must be sent, and the client has NACKed nothing that the state still
+// holds.
 func (sub *subscription) amendable(v View) bool {
 	return sub.whole != nil && sub.wildcard && !sub.lookAtAll && !sub.answerDue && len(sub.due) == 0 &&
 		sub.nacks == v.Nacks(sub.url)
 }
 
-// amendFullState makes the complete set that a client should have now from the one that
-// it was sent last; nil if that is the same.
+// amendFullState builds the complete set that the client should have now from the previous set.
+// It returns nil if they are equal.
 func (s *Session) amendFullState(sub *subscription, v View) *Response {
-	news := newCollector(len(sub.dirty))
+	updated := newCollector(len(sub.dirty))
 	var dropped []string
 	for name := range sub.dirty {
 		item := v.Lookup(sub.url, name)
 		if item.Current != nil {
-			name = item.Current.Name // not the alias
+			name = item.Current.Name // name may be an alias
 			delete(sub.leaving, name)
 		}
 		h := sub.sent[name]
@@ -34,10 +35,10 @@ func (s *Session) amendFullState(sub *subscription, v View) *Response {
 		switch {
 		case r != nil:
 			if h == nil || h.version() != r.Version {
-				news.add(r)
+				updated.add(r)
 			}
 		case h == nil || !sub.absent(v, name, item):
-			// Nobody said that it is gone.
+			// No upstream said that it was removed.
 		case xds.Info(sub.url).RemoveLate:
 			s.leave(sub, name)
 		default:
@@ -45,10 +46,10 @@ func (s *Session) amendFullState(sub *subscription, v View) *Response {
 		}
 	}
 	xds.ResetNames(&sub.dirty)
-	if len(news.resources)+len(dropped) == 0 {
+	if len(updated.resources)+len(dropped) == 0 {
 		return nil
 	}
-	set := slices.Clone(sub.whole) // the one before may still be on its way out
+	set := slices.Clone(sub.whole) // the previous set may still be in use by the sender
 	for _, name := range dropped {
 		at, last := sub.sent[name].at, len(set)-1
 		sub.sent[set[last].Name].at = at
@@ -56,7 +57,7 @@ func (s *Session) amendFullState(sub *subscription, v View) *Response {
 		set = set[:last]
 		sub.forget(name)
 	}
-	for _, r := range news.resources {
+	for _, r := range updated.resources {
 		if h := sub.sent[r.Name]; h != nil {
 			set[h.at] = r
 			continue
@@ -64,5 +65,5 @@ func (s *Session) amendFullState(sub *subscription, v View) *Response {
 		sub.hold(r.Name).at = int32(len(set))
 		set = append(set, r)
 	}
-	return &Response{Resources: set, whole: true, amended: true, changed: news.resources, dropped: dropped}
+	return &Response{Resources: set, whole: true, amended: true, changed: updated.resources, dropped: dropped}
 }

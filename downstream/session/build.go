@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// choose returns the version of an item that this client may be sent (design.md
-// I7), or nil when there is none.
+// choose returns the version of an item to send to this client (design.md I7), or nil if there is
+// none.
 func (sub *subscription) choose(item xds.Item) *xds.Resource {
 	cur := item.Current
 	if cur == nil {
@@ -17,21 +17,21 @@ func (sub *subscription) choose(item xds.Item) *xds.Resource {
 	}
 	h := sub.sent[cur.Name]
 	if item.Status == xds.Pending && h.hasAcked(cur.Version) {
-		// It went and came back before the client was told that it went. The client
-		// ACKed it then, and is not asked again.
+		// The resource was removed and came back before the client was told of the removal. The
+		// client ACKed this version then, and is not asked again.
 		if n := len(sub.claimed); n == 0 || sub.claimed[n-1] != cur {
 			sub.claimed = append(sub.claimed, cur)
 		}
 	}
 	if h.hasNacked(cur.Version) {
-		return sub.instead(item) // this client refused it, whoever else accepted it
+		return sub.instead(item) // this client NACKed it, whichever other client ACKed it
 	}
 	switch item.Status {
 	case xds.Nacked:
 		return sub.instead(item)
 	case xds.Suspect:
 		if h != nil && h.version() == cur.Version {
-			return cur // it was sent this and may have applied it
+			return cur // the client was sent this version and may have applied it
 		}
 		if item.Acked != nil && !h.hasNacked(item.Acked.Version) {
 			return item.Acked
@@ -40,11 +40,11 @@ func (sub *subscription) choose(item xds.Item) *xds.Resource {
 	return cur
 }
 
-// instead returns what a client gets in the place of a content that was refused:
-// what it has, or what was accepted. In a complete set, leaving a name out deletes
-// what the client may have of it without our knowing: a version that was superseded
-// before it was answered, or refused together with others, or one of an earlier
-// stream. Then that version, or the refused one, stands for it.
+// instead returns the version that a client is sent in place of a NACKed one: the version that
+// the client has, or one that another client ACKed. Leaving a name out of a complete set would
+// delete a version that the client may have without our knowing: one that was superseded before
+// the client answered, one that was NACKed together with others, or one of an earlier stream.
+// Then that version, or the NACKed one, is sent.
 func (sub *subscription) instead(item xds.Item) *xds.Resource {
 	cur, h := item.Current, sub.sent[item.Current.Name]
 	switch {
@@ -62,11 +62,11 @@ func (sub *subscription) instead(item xds.Item) *xds.Resource {
 	return nil
 }
 
-// absent tells whether a name may be said not to exist: an upstream said so, or
-// told everything there is (design.md I2, protocol.md 3.4).
+// absent reports whether the client may be told that a name does not exist: an upstream said so,
+// or the complete set of an upstream lacks it (design.md I2, protocol.md 3.4).
 func (sub *subscription) absent(v View, name string, item xds.Item) bool {
 	if item.Current != nil {
-		return false // held, though nothing of it may be sent
+		return false // it exists, even if no version of it may be sent
 	}
 	if item.NotFound {
 		return true
@@ -75,8 +75,8 @@ func (sub *subscription) absent(v View, name string, item xds.Item) bool {
 	return sub.wildcard && !named && v.Wildcard(sub.url) == xds.Complete
 }
 
-// covers tells whether the client subscribes to a resource, by its name, by an
-// alias or by the wildcard.
+// covers reports whether the client subscribes to a resource, by its name, by an alias, by a
+// collection or by the wildcard.
 func (sub *subscription) covers(r *xds.Resource) bool {
 	if sub.wildcard {
 		return true
@@ -97,8 +97,7 @@ func (sub *subscription) covers(r *xds.Resource) bool {
 	return ok && glob != ""
 }
 
-// collector gathers the resources of a response, each once (protocol.md 1.10,
-// 3.7).
+// collector collects the resources of a response, each once (protocol.md 1.10, 3.7).
 type collector struct {
 	resources []*xds.Resource
 	has       map[string]struct{} // nil while only addNew was called
@@ -108,7 +107,7 @@ func newCollector(size int) *collector {
 	return &collector{resources: make([]*xds.Resource, 0, size), has: make(map[string]struct{}, size)}
 }
 
-// addNew adds a resource that is not there yet. It must not be called after add.
+// addNew adds a resource that is known not to be there yet. It must not be called after add.
 func (c *collector) addNew(r *xds.Resource) {
 	c.resources = append(c.resources, r)
 }
@@ -126,7 +125,7 @@ func (c *collector) add(r *xds.Resource) {
 	}
 }
 
-// buildDelta collects what changed and what is due.
+// buildDelta builds the Delta response with what changed and what must be answered.
 func (s *Session) buildDelta(sub *subscription, v View) *Response {
 	known := !sub.wildcard || v.Wildcard(sub.url) != xds.Unknown
 	out := &collector{}
@@ -158,14 +157,15 @@ func (s *Session) buildDelta(sub *subscription, v View) *Response {
 	return &Response{Resources: out.resources, Removed: slices.Compact(removed)}
 }
 
-// considerAll adds what there is to say about everything that the wildcard covers, and
-// makes dirty what else the client has, or may have without telling (protocol.md 3.5,
+// considerAll adds every resource that the wildcard covers and the client lacks, and adds to
+// dirty the other names that the client has, or may have without saying so (protocol.md 3.5,
 // 3.6).
 func (s *Session) considerAll(sub *subscription, v View, out *collector) (removed []string) {
 	if sub.wildcard {
 		for _, name := range v.MaybeHeld(sub.url) {
-			// What it claims is what it ACKed. What it applied of a response that it
-			// refused since, it does not tell (protocol.md V6).
+			// initial_resource_versions names only versions that the client ACKed. It does not
+			// tell which resources of a response that it NACKed since it has applied (protocol.md
+			// V6).
 			if h := sub.hold(name); h.last == nil {
 				h.has = nil
 			}
@@ -187,7 +187,7 @@ func (s *Session) considerAll(sub *subscription, v View, out *collector) (remove
 	return removed
 }
 
-// consider adds to a Delta response what there is to say about one name.
+// consider adds to a Delta response what the client must be told about one name.
 func (s *Session) consider(sub *subscription, v View, name string, due bool, out *collector, removed []string) []string {
 	if xds.IsCollection(name) {
 		return s.considerCollection(sub, v, name, due, out, removed)
@@ -195,7 +195,7 @@ func (s *Session) consider(sub *subscription, v View, name string, due bool, out
 	return s.considerItem(sub, v, name, v.Lookup(sub.url, name), due, out.add, removed)
 }
 
-// considerItem is consider for a name and what the state holds of it.
+// considerItem does the work of consider for a name and its item in the state.
 func (s *Session) considerItem(sub *subscription, v View, name string, item xds.Item, due bool, add func(*xds.Resource), removed []string) []string {
 	h := sub.sent[name]
 	if sub.absent(v, name, item) {
@@ -207,8 +207,8 @@ func (s *Session) considerItem(sub *subscription, v View, name string, item xds.
 		}
 		switch {
 		case h == nil && !due && (sub.url != xds.VirtualHostType || !sub.wildcard):
-			// Of virtual hosts Envoy waits at its start for a word, and one about
-			// what it never had is enough (protocol.md V11).
+			// At its start, Envoy waits for any response about virtual hosts, and the removal of
+			// a virtual host that it never had is enough (protocol.md V11).
 		case h != nil && xds.Info(sub.url).RemoveLate:
 			s.leave(sub, name)
 		default:
@@ -217,7 +217,7 @@ func (s *Session) considerItem(sub *subscription, v View, name string, item xds.
 		return removed
 	}
 	if item.Current != nil {
-		delete(sub.leaving, item.Current.Name) // it is back, though perhaps nothing of it may be sent
+		delete(sub.leaving, item.Current.Name) // it exists again, even if not sent
 	}
 	if sub.claims(h, item.Current) {
 		sub.claim(h, item.Current)
@@ -233,8 +233,8 @@ func (s *Session) considerItem(sub *subscription, v View, name string, item xds.
 	if sub.claims(h, r) {
 		sub.claim(h, r)
 	}
-	// Of what the client brings along it is not known whether it is about to drop it:
-	// its timers run on between two streams (protocol.md 6.6).
+	// The client may be about to drop a resource that it brought along from an earlier stream,
+	// because its timers run on between two streams (protocol.md 6.6).
 	timed := h != nil && h.last == nil && sub.passesTTL() && v.HadTTL(sub.url)
 	if !due && h != nil && h.version() == r.Version && !timed {
 		switch sub.extend(h, r, s.now) {
@@ -250,24 +250,24 @@ func (s *Session) considerItem(sub *subscription, v View, name string, item xds.
 	return removed
 }
 
-// unresolved returns what stands for a virtual host that the client asked for and
-// that does not exist, nil for any other name. Of a name that is removed and that
-// it never had Envoy 1.40 takes no notice: the request that waits for it waits on
-// (protocol.md 3.15).
+// unresolved returns a resource without a body for a virtual host that the client subscribed to
+// and that does not exist; nil for any other name. Envoy 1.40 ignores the removal of a name that
+// it never had, so that the request that waits for the virtual host would wait on (protocol.md
+// 3.15).
 func (sub *subscription) unresolved(name string) *xds.Resource {
 	if _, asked := sub.names[name]; !asked || sub.url != xds.VirtualHostType {
 		return nil
 	}
 	r := xds.Unresolved(sub.url, name)
 	if h := sub.sent[name]; h != nil && h.version() != r.Version {
-		return nil // it has one, which is to be removed
+		return nil // the client has the virtual host, which must be removed
 	}
 	return r
 }
 
-// firstWord lists what ends an Envoy's wait for virtual hosts at its start: a word
-// about any of each route configuration, even of one that it never had. An empty
-// answer is none (protocol.md V11).
+// firstWord lists names whose removal ends an Envoy's wait for virtual hosts at its start. One
+// name of each route configuration is enough, even one that Envoy never had. An empty response
+// does not end the wait (protocol.md V11).
 func firstWord(v View) (removed []string) {
 	for item := range v.All(xds.RouteType) {
 		if item.Current != nil {
@@ -277,8 +277,8 @@ func firstWord(v View) (removed []string) {
 	return removed
 }
 
-// considerCollection adds to a Delta response the members of a glob collection,
-// or that it is empty, which is said by its own name (protocol.md 8.7).
+// considerCollection adds the members of a glob collection to a Delta response. An empty
+// collection is reported by the removal of its own name (protocol.md 8.7).
 func (s *Session) considerCollection(sub *subscription, v View, glob string, due bool, out *collector, removed []string) []string {
 	empty := true
 	for item := range v.Collection(sub.url, glob) {
@@ -295,7 +295,7 @@ func (s *Session) considerCollection(sub *subscription, v View, glob string, due
 	return removed
 }
 
-// members returns what a subscribed name stands for.
+// members returns the items that a subscribed name stands for.
 func members(sub *subscription, v View, name string) iter.Seq[xds.Item] {
 	if xds.IsCollection(name) {
 		return v.Collection(sub.url, name)
@@ -310,11 +310,11 @@ func (s *Session) leave(sub *subscription, name string) {
 	}
 }
 
-// buildFullState collects the complete set of LDS, CDS or SRDS for SotW, if it
-// differs from what the client has.
+// buildFullState builds the complete set of LDS, CDS or SRDS for SotW, if it differs from what
+// the client has.
 func (s *Session) buildFullState(sub *subscription, v View) *Response {
 	if !s.complete(sub, v) {
-		return nil // held back: what is owed stays owed
+		return nil // delayed: everything that must be sent stays scheduled
 	}
 	if sub.amendable(v) {
 		return s.amendFullState(sub, v)
@@ -339,10 +339,10 @@ func (s *Session) buildFullState(sub *subscription, v View) *Response {
 	return set.response()
 }
 
-// complete tells whether a full-state SotW response may be sent: one that leaves
-// out what is merely not known yet would delete it (design.md I1, I2;
-// protocol.md 7.7). A name that the client cannot hold may be left out. One that it may
-// hold is waited for until an upstream that answers was asked for it and has had time.
+// complete reports whether a full-state SotW response may be sent. A response without a resource
+// that is merely not known yet would delete it (design.md I1, I2; protocol.md 7.7). A name that
+// the client cannot hold may be left out. A name that it may hold delays the response until an
+// upstream that answers was asked for it and has had time to answer.
 func (s *Session) complete(sub *subscription, v View) bool {
 	sub.completeAt = time.Time{}
 	if sub.wildcard {
@@ -366,8 +366,8 @@ func (s *Session) complete(sub *subscription, v View) bool {
 	return some
 }
 
-// knows tells whether something is known of a name: what it stands for, that it does not
-// exist, or what the client was sent of it.
+// knows reports whether something is known of a name: the resources that it stands for, that it
+// does not exist, or what the client was sent under it.
 func (sub *subscription) knows(v View, name string) bool {
 	if sub.sent[name] != nil && sub.sent[name].last != nil || v.Lookup(sub.url, name).NotFound {
 		return true
@@ -380,35 +380,35 @@ func (sub *subscription) knows(v View, name string) bool {
 	return false
 }
 
-// missing returns when a name that a returning client asked for, and of which nothing is known,
-// counts as one that the upstream does not have; the zero time while none answers.
+// missing returns when an unknown name that a returning client subscribes to counts as one that
+// the upstream does not have; the zero time while no upstream answers.
 func (sub *subscription) missing(v View, now time.Time) time.Time {
 	if sub.resumedAt.IsZero() {
 		sub.resumedAt = now
 	}
-	asked := v.Connected()
-	if asked.IsZero() {
-		return asked
+	since := v.Connected()
+	if since.IsZero() {
+		return since
 	}
-	if asked.Before(sub.resumedAt) {
-		asked = sub.resumedAt
+	if since.Before(sub.resumedAt) {
+		since = sub.resumedAt
 	}
-	return asked.Add(DefaultMissingAfter)
+	return since.Add(DefaultMissingAfter)
 }
 
 // fullSet is the complete set that a SotW client should have now.
 type fullSet struct {
 	collector
-	// differs says that it is not what the client was sent last.
+	// differs is set if the set is not the one that the client was sent last.
 	differs bool
-	// dropped are the names that the client was sent and should lose.
+	// dropped lists the names that the client was sent and that must be removed.
 	dropped []string
-	// disputed says that the client refused something, or has something of which it is
-	// not known what: what it should have is not for the state alone to say.
+	// disputed is set if the client NACKed a resource, or may have a version that is not known.
+	// Then the state alone does not decide what the client should have.
 	disputed bool
 }
 
-// drop forgets what a set that is sent takes away at once.
+// drop forgets the resources that sending the set removes at once.
 func (sub *subscription) drop(set *fullSet) {
 	for _, name := range set.dropped {
 		sub.forget(name)
@@ -429,7 +429,7 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 	set := &fullSet{collector: *newCollector(size)}
 	add := func(item xds.Item) {
 		if item.Current != nil {
-			delete(sub.leaving, item.Current.Name) // it is back, though perhaps nothing of it may be sent
+			delete(sub.leaving, item.Current.Name) // it exists again, even if not sent
 		}
 		r := sub.choose(item)
 		if r == nil {
@@ -459,26 +459,26 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 		if _, ok := set.has[name]; ok {
 			continue
 		}
-		gone := sub.absent(v, name, item)
-		if !gone && h.last == nil {
-			continue // refused before it was ever accepted: the client has none
+		absent := sub.absent(v, name, item)
+		if !absent && h.last == nil {
+			continue // NACKed before any version was ACKed: the client has none
 		}
-		if gone && (!xds.Info(sub.url).RemoveLate || h.last == nil) {
+		if absent && (!xds.Info(sub.url).RemoveLate || h.last == nil) {
 			set.dropped = append(set.dropped, name)
 			set.differs = true
 			continue
 		}
-		if gone {
+		if absent {
 			s.leave(sub, name)
 		}
-		// Kept until its time comes, or because nobody said that it is gone.
+		// Keep it until its removal is due, or because no upstream said that it was removed.
 		set.add(h.last)
 	}
 	return set
 }
 
-// buildNamed collects what changed and what is due of a type whose SotW
-// responses may be partial (protocol.md 1.13). Absence cannot be said.
+// buildNamed builds a SotW response of a type whose responses may be partial (protocol.md 1.13),
+// with what changed and what must be answered. Such a response cannot express a removal.
 func (s *Session) buildNamed(sub *subscription, v View) *Response {
 	if sub.lookAtAll {
 		for name := range sub.names {
@@ -510,7 +510,7 @@ func (s *Session) buildNamed(sub *subscription, v View) *Response {
 			}
 		}
 		if sub.url == xds.RuntimeType && !found && v.Lookup(sub.url, name).NotFound {
-			// Absence cannot be said, so a layer that is removed becomes empty
+			// A removal cannot be expressed, so a layer that is removed becomes empty
 			// (protocol.md 1.13, 6.3).
 			r := xds.EmptyRuntime(name)
 			if h := sub.sent[name]; h != nil && h.version() != r.Version {
@@ -537,15 +537,15 @@ func (s *Session) buildNamed(sub *subscription, v View) *Response {
 	return &Response{Resources: out.resources}
 }
 
-// probe sends one suspect alone, so that the good ones of a NACKed response
-// advance and the bad one is known (design.md I7, protocol.md 3.10).
+// probe sends one suspect alone, so that the good resources of a NACKed response take effect and
+// the bad one is found (design.md I7, protocol.md 3.10).
 func (s *Session) probe(sub *subscription, v View) *Response {
 	for len(sub.alone) > 0 {
 		suspect := sub.alone[0]
 		sub.alone = sub.alone[1:]
 		r, h := sub.choose(v.Lookup(sub.url, suspect.Name)), sub.sent[suspect.Name]
 		if r == nil || r.Version != suspect.Version || h == nil || h.version() != r.Version || h.hasNacked(r.Version) {
-			continue // overtaken
+			continue // superseded
 		}
 		resp := s.commit(sub, &Response{Resources: []*xds.Resource{r}}, 0)
 		sub.inFlight[len(sub.inFlight)-1].probe = true

@@ -6,22 +6,24 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// sentResponse is a response that the client has not answered.
+// sentResponse is a response in flight: one that the client has neither ACKed nor NACKed yet.
 type sentResponse struct {
 	nonce    string
 	number   uint64 // counts the responses of the type
 	revision uint64
-	// resources are those of the response; of a complete set perhaps only those that the
-	// client has not ACKed. If it amends the flight before, they are what it has beside what that
-	// has, without the names in dropped: see contents.
+	// resources are the resources of the response. For a complete set it may list only those that
+	// the client has not ACKed. If amends is set, the response is the previous response in
+	// flight, without the names in dropped and with these resources added or replaced; see
+	// contents.
 	resources []*xds.Resource
 	amends    bool
 	dropped   []string
 	removed   []string
 	beats     []*xds.Resource
-	// probe: a suspect that was sent alone.
+	// probe is set if the response carries a single suspect, which is retried alone.
 	probe bool
-	// partly: contents does not return all any more.
+	// partly is set once some resources were deleted from this record, so that contents no longer
+	// returns all of them.
 	partly bool
 }
 
@@ -40,9 +42,10 @@ func (sub *subscription) track(f sentResponse) {
 	}
 }
 
-// contents returns what the response at a place has that the client has not ACKed, or more.
-// Of an amended set that is its news, and of the sets before it, as far as they have no answer
-// either, what is still in it: the answer is about all of them.
+// contents returns the resources of the response at index at which the client has not ACKed, and
+// perhaps more. For an amended set it merges the resources of that response with those of the
+// sets before it which are in flight too and are still part of it, because an ACK or NACK of the
+// set is about all of them.
 func (sub *subscription) contents(at int) []*xds.Resource {
 	if !sub.inFlight[at].amends {
 		return sub.inFlight[at].resources
@@ -66,9 +69,10 @@ func (sub *subscription) contents(at int) []*xds.Resource {
 	}
 }
 
-// take takes the flights up to a place out, and returns the last of them with all that its
-// answer is about. What was sent before it is superseded, its verdict unknown: SotW clients
-// answer only the newest (protocol.md 1.8), Delta clients in order (3.12).
+// take removes the responses in flight up to index at, and returns the last of them with all the
+// resources that its ACK or NACK is about. The responses before it are superseded without an ACK
+// or NACK of their own: SotW clients answer only the newest (protocol.md 1.8), Delta clients
+// answer in order (3.12).
 func (sub *subscription) take(at int) sentResponse {
 	f := sub.inFlight[at]
 	f.resources, f.amends = sub.contents(at), false
@@ -86,7 +90,8 @@ func (sub *subscription) take(at int) sentResponse {
 	return f
 }
 
-// leaveOutAcked takes out of the oldest flight what the client has ACKed since it was sent.
+// leaveOutAcked removes from the oldest response in flight the resources that the client has
+// ACKed since it was sent.
 func (sub *subscription) leaveOutAcked() {
 	f := &sub.inFlight[0]
 	f.resources = slices.DeleteFunc(slices.Clone(f.resources), func(r *xds.Resource) bool {
@@ -94,19 +99,21 @@ func (sub *subscription) leaveOutAcked() {
 	})
 }
 
-// newestInFlight is how many flights are left alone when there are too many.
+// newestInFlight is the number of newest responses in flight that makeRoom leaves as they are.
 const newestInFlight = maxInFlight / 4
 
-// makeRoom bounds how many flights there are. The answer to an older one is owed as long as it
-// has something that the client was sent nothing newer of: Envoy withholds its ACKs of clusters
-// for 15 s, and then sends all of them (protocol.md V2).
+// makeRoom bounds the number of responses in flight. An older response is kept as long as it
+// contains a resource of which the client was sent nothing newer, because its ACK or NACK may
+// still come: Envoy withholds its ACKs of clusters for 15 s, and then sends all of them
+// (protocol.md V2).
 func (sub *subscription) makeRoom() {
 	older := len(sub.inFlight) - newestInFlight
 	switch {
 	case sub.cfg.Form == xds.Delta:
 		sub.forgetOvertaken(older)
 	case xds.FullState(sub.url):
-		// Each set has the news of those before, which no client answers after it.
+		// Each set includes the changes of the sets before it, and no client answers an older set
+		// after a newer one.
 		last := sub.inFlight[older-1]
 		last.resources, last.amends = sub.contents(older-1), false
 		for i := range older - 1 {
@@ -114,7 +121,8 @@ func (sub *subscription) makeRoom() {
 		}
 		sub.inFlight = slices.Replace(sub.inFlight, 0, older, last)
 	default:
-		// A client answers the newest, so that of these it is not known.
+		// A client answers only the newest response, so that it stays unknown whether it accepted
+		// these.
 		for i := range older {
 			sub.mayHave(&sub.inFlight[i], sub.inFlight[i].resources)
 		}
@@ -123,22 +131,23 @@ func (sub *subscription) makeRoom() {
 	sub.crowded = 2 * len(sub.inFlight)
 }
 
-// forgetOvertaken forgets those of so many older flights of which everything was sent again, or
-// something newer.
+// forgetOvertaken removes, from the given number of oldest responses in flight, the resources
+// that a later response contains again or in a newer version. Responses that are left empty are
+// removed.
 func (sub *subscription) forgetOvertaken(older int) {
-	again := make(map[*xds.Resource]struct{})
+	resent := make(map[*xds.Resource]struct{})
 	for i := len(sub.inFlight) - 1; i >= 0; i-- {
 		f := &sub.inFlight[i]
 		if i < older {
 			sub.overtaken(f)
 			f.resources = slices.DeleteFunc(slices.Clone(f.resources), func(r *xds.Resource) bool {
-				_, sent := again[r]
+				_, sent := resent[r]
 				f.partly = f.partly || sent
 				return sent
 			})
 		}
 		for _, r := range f.resources {
-			again[r] = struct{}{}
+			resent[r] = struct{}{}
 		}
 	}
 	kept := sub.inFlight[:0]
@@ -151,34 +160,37 @@ func (sub *subscription) forgetOvertaken(older int) {
 	sub.inFlight = kept
 }
 
-// overtaken takes out of a flight what something newer was sent of. The client may have it.
+// overtaken removes from a response the resources of which a newer version, or a removal, was
+// sent later. It notes them with mayHave, because the client may have applied them.
 func (sub *subscription) overtaken(f *sentResponse) {
-	var stand, gone []*xds.Resource
+	var current, superseded []*xds.Resource
 	for _, r := range f.resources {
 		if h := sub.sent[r.Name]; h != nil && h.last == r {
-			stand = append(stand, r)
+			current = append(current, r)
 		} else {
-			gone = append(gone, r)
+			superseded = append(superseded, r)
 		}
 	}
-	if len(gone) > 0 {
-		sub.mayHave(f, gone)
-		f.resources, f.partly = stand, true
+	if len(superseded) > 0 {
+		sub.mayHave(f, superseded)
+		f.resources, f.partly = current, true
 	}
 }
 
-// maxSuperseded bounds the bytes of what is remembered only because the client may still
-// say what it makes of it: one that answers late, or never, has it in each response.
+// maxSuperseded bounds the bytes of superseded resources that are remembered only because the
+// client may still ACK or NACK the response they were in. For a client that answers late, or
+// never, they would add up with each response.
 const maxSuperseded = 4 << 20
 
-// forgetSuperseded forgets the contents of responses without an answer that something
-// newer was sent of. It is still owed a verdict on the rest.
+// forgetSuperseded removes superseded resources from all responses in flight. The client can
+// still ACK or NACK the rest of those responses.
 func (sub *subscription) forgetSuperseded() {
-	// A content is part of each set from the one that brought it to the one that has something
-	// else under its name, or that was made anew.
+	// A resource is part of every set from the response that brought it up to the response that
+	// has another version under its name, drops it, or is not an amendment (amends is not set).
 	until := make(map[string]int)
-	missing := make([]int, len(sub.inFlight)+1) // how many more are missing than of the flight before
-	anew := len(sub.inFlight)
+	// missing[i] is the number of resources missing from response i minus that of response i-1.
+	missing := make([]int, len(sub.inFlight)+1)
+	unamended := len(sub.inFlight)
 	for i := len(sub.inFlight) - 1; i >= 0; i-- {
 		f := &sub.inFlight[i]
 		before := f.resources
@@ -189,7 +201,7 @@ func (sub *subscription) forgetSuperseded() {
 			if h := sub.sent[r.Name]; h == nil || h.last != r {
 				end, ok := until[r.Name]
 				if !ok {
-					end = anew
+					end = unamended
 				}
 				missing[i]++
 				missing[end]--
@@ -200,7 +212,7 @@ func (sub *subscription) forgetSuperseded() {
 			until[name] = i
 		}
 		if !f.amends {
-			anew = i
+			unamended = i
 			clear(until)
 		}
 	}

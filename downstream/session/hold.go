@@ -7,29 +7,31 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// hold keeps listeners and routes back while what they need is about to come: the endpoints of
-// a cluster that was sent, since requests to one that Envoy is warming fail; and a cluster that
-// a changed route leads to and that nobody knows, since control planes without an order among
-// types send the route first. It lasts DefaultWarmingHold at most, whatever comes meanwhile,
-// and nothing is waited for twice that was waited for in vain.
+// hold delays listeners and routes until the resources that they need have come. Those are the
+// endpoints of a cluster that was just sent, because requests to a cluster that Envoy is warming
+// fail; and an unknown cluster that a changed route leads to, because control planes that do not
+// order the types send the route first. The delay is DefaultWarmingHold at most, however many
+// more resources are awaited meanwhile. A resource for which the delay ran out is not awaited
+// again until it changes.
 type hold struct {
-	// until is when it ends; the zero time for none.
+	// until is when the delay ends; the zero time if there is none.
 	until   time.Time
 	awaited map[resource]struct{}
-	// vain are what was waited for and did not come.
+	// vain holds the resources that were awaited and did not come in time.
 	vain map[resource]struct{}
-	// moved are routes and listeners that changed since Next looked at what they lead to.
+	// moved holds the routes and listeners that changed since Next last looked which clusters
+	// they lead to.
 	moved map[resource]struct{}
 }
 
-// resource names one by type URL and name.
+// resource identifies a resource by type URL and name.
 type resource struct{ url, name string }
 
-// maxVain bounds what is remembered of waits in vain.
+// maxVain bounds the number of names in hold.vain.
 const maxVain = 4096
 
-// await begins to wait for something, or waits for it too.
-func (h *hold) await(r resource, now time.Time, most time.Duration) {
+// await adds a resource to those that are awaited, and starts the delay if there is none yet.
+func (h *hold) await(r resource, now time.Time, limit time.Duration) {
 	if _, ok := h.vain[r]; ok {
 		return
 	}
@@ -38,37 +40,37 @@ func (h *hold) await(r resource, now time.Time, most time.Duration) {
 	}
 	h.awaited[r] = struct{}{}
 	if h.until.IsZero() {
-		h.until = now.Add(most)
+		h.until = now.Add(limit)
 	}
 }
 
-// changed takes in that something of a name did: it may be waited for again.
+// changed records that a resource changed, so that it may be awaited again.
 func (h *hold) changed(r resource) { delete(h.vain, r) }
 
-// arrived forgets what was waited for and came.
+// arrived stops awaiting the resources that have come.
 func (s *Session) arrived(v View) {
 	s.lookAtMoved(v)
 	for r := range s.hold.awaited {
-		// Of endpoints an upstream may say that there are none; that a cluster is gone is
-		// said before it comes again.
+		// For endpoints, "not found" ends the wait too. A cluster that is not found is still
+		// awaited, because it may be removed and added again.
 		if item := v.Lookup(r.url, r.name); item.Current != nil || item.NotFound && r.url == xds.EndpointType {
 			delete(s.hold.awaited, r)
 		}
 	}
-	if !s.leads() && !s.hold.until.After(s.now) { // it holds nothing back
+	if !s.leads() && !s.hold.until.After(s.now) { // nothing is delayed
 		clear(s.hold.awaited)
 		s.hold.until = time.Time{}
 	}
 }
 
-// leads reports whether the client asked for anything that is held back.
+// leads reports whether the client subscribes to a type that is delayed: listeners or routes.
 func (s *Session) leads() bool {
 	return slices.ContainsFunc(s.ordered, func(sub *subscription) bool { return xds.Info(sub.url).LeadsToClusters })
 }
 
-// holding returns until when listeners and routes are held back, the zero time for not at all. It
-// is to be called when all clusters and endpoints were sent: what they make the client wait for
-// belongs to the same half second.
+// holding returns until when listeners and routes are delayed, or the zero time if they are not.
+// It must be called after all clusters and endpoints were sent, so that what those make the
+// client wait for shares one delay.
 func (s *Session) holding(v View) time.Time {
 	s.arrived(v)
 	h := &s.hold
@@ -88,9 +90,9 @@ func (s *Session) holding(v View) time.Time {
 	return h.until
 }
 
-// lookAtMoved begins to wait for clusters that nobody knows and that routes and listeners lead
-// to which the client has and which changed. On a stream that never asked for all clusters there
-// is nothing to wait for: it asks for those that it is led to.
+// lookAtMoved awaits the unknown clusters that changed routes and listeners of the client lead
+// to. On a stream without the wildcard of clusters nothing is awaited: its client subscribes to
+// the clusters by name when a route leads to them.
 func (s *Session) lookAtMoved(v View) {
 	moved := s.hold.moved
 	if len(moved) == 0 {
@@ -114,7 +116,8 @@ func (s *Session) lookAtMoved(v View) {
 	}
 }
 
-// move notes that a resource changed that the client has and that may lead to other clusters.
+// move records that a resource which the client has, and which may lead to other clusters,
+// changed.
 func (s *Session) move(sub *subscription, name string) {
 	if !xds.Info(sub.url).LeadsToClusters || sub.sent[name] == nil {
 		return

@@ -6,19 +6,19 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// passesTTL tells whether the client is told how long resources live.
+// passesTTL reports whether the TTLs of the type are passed on to the client.
 func (sub *subscription) passesTTL() bool {
 	return sub.cfg.Form == xds.Delta && sub.cfg.TTL && xds.Info(sub.url).PassTTL
 }
 
-// beatMargin is how much must remain of the lifetime that the client was told for
-// a heartbeat to put it off: to one that comes after its end Envoy answers with a
-// NACK (protocol.md 6.5).
+// beatMargin is how much of the lifetime that the client knows must remain for a heartbeat to
+// extend it. A heartbeat that comes after the lifetime ended is NACKed by Envoy (protocol.md
+// 6.5).
 func beatMargin(ttl time.Duration) time.Duration {
 	return min(max(ttl/10, 100*time.Millisecond), 5*time.Second)
 }
 
-// extension is how a client that has a content hears of another lifetime of it.
+// extension is how a client that has a resource is told of a new lifetime of it.
 type extension int
 
 const (
@@ -27,7 +27,7 @@ const (
 	byBody
 )
 
-// extend tells how a client hears of the lifetime of a content that it has.
+// extend returns how the client must be told of the lifetime of a resource that it has.
 func (sub *subscription) extend(h *holding, r *xds.Resource, now time.Time) extension {
 	if !sub.passesTTL() || h.expires().Equal(r.Deadline()) {
 		return notNeeded
@@ -39,8 +39,8 @@ func (sub *subscription) extend(h *holding, r *xds.Resource, now time.Time) exte
 	return byBody
 }
 
-// buildHeartbeats returns the heartbeats that are due, by themselves: a NACK of
-// one would take the rest of the response along.
+// buildHeartbeats returns a response with the heartbeats to be sent. They are sent in a response
+// of their own, so that a NACK of a heartbeat does not concern other resources.
 func (s *Session) buildHeartbeats(sub *subscription, v View) *Response {
 	if len(sub.beats) == 0 {
 		return nil
@@ -51,7 +51,7 @@ func (s *Session) buildHeartbeats(sub *subscription, v View) *Response {
 		r := sub.choose(v.Lookup(sub.url, name))
 		h := sub.sent[name]
 		if r == nil || h == nil || h.version() != r.Version {
-			continue // overtaken, and dirty
+			continue // superseded: the name is in dirty
 		}
 		if sub.extend(h, r, s.now) == byHeartbeat {
 			h.expireAt(r.Deadline())
@@ -64,8 +64,8 @@ func (s *Session) buildHeartbeats(sub *subscription, v View) *Response {
 	return s.commit(sub, resp, 0)
 }
 
-// missedBeats takes in that heartbeats were refused: what they were for is sent
-// again.
+// missedBeats records that heartbeats were NACKed: their resources are sent again with their
+// bodies.
 func (sub *subscription) missedBeats(f sentResponse) {
 	for _, r := range f.beats {
 		if h := sub.sent[r.Name]; h != nil && h.version() == r.Version {

@@ -7,26 +7,27 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// LeftOut is what Limit took out of a request.
+// LeftOut counts the names that Limit removed from a request.
 type LeftOut struct {
-	// Invalid counts names that no resource can have, Surplus those beyond the limit.
+	// Invalid counts names that no resource can have, Surplus counts names beyond the limit.
 	Invalid, Surplus int
-	// AnInvalid and ASurplus are one of each, "" for none.
+	// AnInvalid and ASurplus are one name of each kind as an example; "" if there is none.
 	AnInvalid, ASurplus string
 }
 
-// Any reports whether there is anything.
+// Any reports whether any name was removed.
 func (l LeftOut) Any() bool { return l.Invalid+l.Surplus > 0 }
 
-// Limit takes out of a request, before Request has it, what the stream will not be served: names
-// that no resource can have (xds.CheckName), and new names with which it would subscribe to more
-// than most of one type. A wildcard is always served.
+// Limit removes names from a request, before the request is passed to Request: names that no
+// resource can have (xds.CheckName), and new names that would bring the stream to more than most
+// subscriptions of one type. A wildcard is always served.
 //
 // Envoy repeats its subscriptions on each stream, and with on-demand discovery their names come
-// from requests of strangers: to end the stream because of one would end all configuration. So
-// that strangers push nothing out, each type has room of its own, what the client says that it
-// has (initial_resource_versions) comes first, and what is held is served whatever the limit.
-// Of the rest see refuseSurplus.
+// from requests of strangers. Ending the stream because of one name would end all configuration.
+// So that strangers cannot displace other subscriptions, each type has a limit of its own, names
+// that the client says it has (initial_resource_versions) come first, and a name that is held in
+// the state is served whatever the limit. refuseSurplus describes how the other names are
+// answered.
 func (s *Session) Limit(req *Request, most int) LeftOut {
 	sub := s.types[req.Type]
 	subscribed := func(name string) bool {
@@ -56,70 +57,75 @@ func (s *Session) Limit(req *Request, most int) LeftOut {
 			}
 		}
 	}
-	var left LeftOut
-	had := most // what the client has is at most as much as it may subscribe to
+	var removed LeftOut
+	claimable := most // a client has at most as many resources as it may subscribe to
 	kept := slices.DeleteFunc(slices.Clone(*list), func(name string) bool {
-		_, has := req.Initial[name]
+		_, claimed := req.Initial[name]
 		_, err := xds.CheckName(name)
 		switch {
 		case err != nil:
-			left.Invalid++
-			left.AnInvalid = name
+			removed.Invalid++
+			removed.AnInvalid = name
 			if name != "" {
 				req.surplus = append(req.surplus, name)
 			}
 		case name == xds.Wildcard, subscribed(name):
 			return false
-		case has && had > 0:
-			had--
+		case claimed && claimable > 0:
+			claimable--
 			room--
 			return false
 		case room > 0:
 			room--
 			return false
 		default:
-			left.Surplus++
-			left.ASurplus = name
+			removed.Surplus++
+			removed.ASurplus = name
 			req.surplus = append(req.surplus, name)
 		}
 		return true
 	})
-	if left.Any() {
+	if removed.Any() {
 		*list, req.trimmed = kept, true
 	}
 	if surplus := len(req.Initial) - max(most, maxVersions); surplus > 0 {
 		req.Initial = maps.Clone(req.Initial)
-		left.Surplus += surplus
+		removed.Surplus += surplus
 		for name := range req.Initial {
 			if surplus--; surplus < 0 {
 				break
 			}
-			left.ASurplus = name
+			removed.ASurplus = name
 			delete(req.Initial, name)
 		}
 	}
-	return left
+	return removed
 }
 
-// maxVersions bounds the versions that a client may say that it has (initial_resource_versions).
-// A wildcard covers any number of them, and what is left out is never said to be gone.
+// maxVersions bounds the number of initial_resource_versions of a request. A wildcard covers any
+// number of them. Those beyond the limit are ignored, and never reported as removed.
 const maxVersions = 200_000
 
-// maxReplaced bounds the names that are looked at for one whose place another can take.
+// maxReplaced bounds how many names are searched for a subscription that can be replaced, and how
+// many names wait for a place.
 const maxReplaced = 1024
 
-// refuseSurplus answers names for which there is no room, where something is known of them:
+// refuseSurplus answers names beyond the limit as far as something is known of them:
 //
-//   - what is held is served;
-//   - a name takes the place of another of which an upstream has said that it does not exist, so
-//     that the names of strangers push out one another (Delta, where a client does not repeat them);
-//   - of a cluster it is said that it does not exist if that is known, as of a name that nothing
-//     can have. Else it waits for a place, and the client gives up in time;
-//   - of a virtual host it is said that it does not exist: nothing ends the wait of a request for
-//     one (protocol.md 3.15), and the next request asks again.
+//   - A resource that is held in the state is served.
+//   - A name replaces another subscription of which an upstream has said that it does not exist, so
 //
-// Of other types nothing is said, since an empty answer would be believed (protocol.md V5), nor
-// in SotW, where everything would have to be sent again.
+// that the names of strangers displace only one another. This is done in Delta only, where a
+// client does not repeat its names.
+//   - A cluster is reported as removed if it is known not to exist, or if its name is invalid.
+//
+// Otherwise the name waits for a place, and the client's timeout ends its request.
+//   - A virtual host is reported as not existing, because nothing else ends the wait of a request
+//
+// for it (protocol.md 3.15). The next request asks again.
+//
+// Names of other types are not answered, since the client would believe an empty answer
+// (protocol.md V5), nor are names in SotW, where everything would have to be sent again.
 func (s *Session) refuseSurplus(sub *subscription, v View) *Response {
 	if len(sub.surplus) == 0 {
 		return nil
@@ -135,11 +141,11 @@ func (s *Session) refuseSurplus(sub *subscription, v View) *Response {
 		}
 		item := v.Lookup(sub.url, name)
 		_, err := xds.CheckName(name)
-		item.NotFound = item.NotFound || err != nil // nobody can have it
+		item.NotFound = item.NotFound || err != nil // no resource can have an invalid name
 		switch {
 		case item.Current != nil:
 			sub.subscribe(name, change)
-			delete(sub.due, name) // until the state knows of it
+			delete(sub.due, name) // until the state knows the subscription
 			delete(sub.dirty, name)
 		case s.cfg.Form == xds.SotW:
 		case sub.url == xds.ClusterType && sub.absent(v, name, item):
@@ -171,7 +177,7 @@ func (s *Session) refuseSurplus(sub *subscription, v View) *Response {
 	return resp
 }
 
-// replaceable returns names that the client subscribes to and that do not exist, as it was told.
+// replaceable returns subscribed names that do not exist, which the client was told.
 func (sub *subscription) replaceable(v View) (names []string) {
 	if sub.cfg.Form == xds.SotW {
 		return nil
@@ -189,7 +195,7 @@ func (sub *subscription) replaceable(v View) (names []string) {
 	return names
 }
 
-// addSurplus takes in names for which there was no room.
+// addSurplus remembers names beyond the limit until the next response is built.
 func (sub *subscription) addSurplus(names []string) {
 	if sub.surplus == nil {
 		sub.surplus = make(map[string]struct{}, len(names))
@@ -199,7 +205,8 @@ func (sub *subscription) addSurplus(names []string) {
 	}
 }
 
-// retrySurplus looks again at the names that wait for a place: something has changed.
+// retrySurplus schedules another attempt for the names that wait for a place, after the state
+// changed.
 func (sub *subscription) retrySurplus() {
 	if len(sub.waiting) > 0 {
 		sub.addSurplus(slices.Collect(maps.Keys(sub.waiting)))

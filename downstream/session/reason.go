@@ -8,33 +8,34 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// unknownReason stands for what a client says of a response that is not remembered as a whole:
-// whether there is a secret in it cannot be known.
+// unknownReason replaces the reason of a NACK if the NACKed response is no longer remembered as a
+// whole, because then it is not known whether the reason contains a secret.
 const unknownReason = "the client's reason is not shown: what it was sent is not remembered any more"
 
-// reason returns why the client NACKed a response, without the secrets of what it was sent: Envoy
-// dumps the resource beside its sentence. Nothing outside the machine ever sees what the client
-// said as it said it.
-func (sub *subscription) reason(said string, f *sentResponse) string {
+// reason returns the reason of a client's NACK with the secrets of what the client was sent
+// removed, since Envoy dumps the resource next to its sentence. The client's own words never
+// leave the Session.
+func (sub *subscription) reason(text string, f *sentResponse) string {
 	if f.partly {
 		return unknownReason
 	}
-	return sub.cfg.Secrets.Reason(said, sub.bodies(f))
+	return sub.cfg.Secrets.Reason(text, sub.bodies(f))
 }
 
-// bodies yields what the text of a NACK may be about: the contents of the response and, since of a
-// complete set not all is remembered as sent, whatever else the client was sent of the type.
+// bodies yields the bodies that the reason of a NACK may quote: those of the response and, since
+// not all resources of a complete set are remembered with the response, everything else of the
+// type that the client was sent.
 func (sub *subscription) bodies(f *sentResponse) iter.Seq[*anypb.Any] {
 	return func(yield func(*anypb.Any) bool) {
-		in := make(map[*xds.Resource]struct{}, len(f.resources))
+		seen := make(map[*xds.Resource]struct{}, len(f.resources))
 		more := func(r *xds.Resource) bool {
 			if r == nil || r.Body == nil {
 				return true
 			}
-			if _, seen := in[r]; seen {
+			if _, found := seen[r]; found {
 				return true
 			}
-			in[r] = struct{}{}
+			seen[r] = struct{}{}
 			return yield(r.Body)
 		}
 		for _, r := range f.resources {

@@ -10,52 +10,52 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// DefaultRemovalDelay is how long after everything else the removal of a cluster
-// is sent (design.md I4); maxRemovalDelay how long at most while something that the client
-// has leads to it: a control plane may take its time to send the route that leaves it.
+// DefaultRemovalDelay is how long after everything else the removal of a cluster is sent
+// (design.md I4). maxRemovalDelay is how long the removal is delayed at most while something that
+// the client has leads to the cluster, since a control plane may send the route that no longer
+// leads to it later.
 const (
 	DefaultRemovalDelay = time.Second
 	maxRemovalDelay     = 10 * time.Second
 )
 
-// DefaultWarmingHold is how long listeners and routes are held back at most for what
-// they need: the endpoints of a cluster that was just sent, and clusters that nobody
-// knows yet. A route that leads to a cluster which Envoy is still warming, or does not
-// have, fails requests.
+// DefaultWarmingHold is how long listeners and routes are delayed at most for the resources that
+// they need: the endpoints of a cluster that was just sent, and clusters that are unknown. A
+// route that leads to a cluster which Envoy is still warming, or does not have, fails requests.
 const DefaultWarmingHold = 500 * time.Millisecond
 
-// DefaultMissingAfter is how long after an upstream was asked for a name the complete set of a
-// client that may hold it waits for the answer (protocol.md 5.3: gRPC gives up after 15 s).
+// DefaultMissingAfter is how long the complete set of a client that may hold a name waits for an
+// upstream that was asked for the name (protocol.md 5.3: gRPC's timeout is 15 s).
 const DefaultMissingAfter = 10 * time.Second
 
-// maxInFlight bounds the responses of one type whose answer is remembered. A
-// client that answers none of so many is owed no verdict for the oldest.
+// maxInFlight bounds the responses in flight of one type. The ACK or NACK of an older one is lost
+// for a client that answers none of so many.
 const maxInFlight = 128
 
-// View is the state that a stream serves, as it is at one moment: all reads
-// during one call of Next see the same revision.
+// View is the state that a stream serves at one moment: all reads during one call of Next see the
+// same revision.
 type View interface {
-	// Revision counts the updates that the state has taken in.
+	// Revision counts the updates that were applied to the state.
 	Revision() uint64
-	// Wildcard says how much is known of everything of a type.
+	// Wildcard returns how much is known of the set of all resources of a type.
 	Wildcard(typeURL string) xds.Knowledge
-	// Lookup returns what is held under a name or an alias.
+	// Lookup returns the item held under a name or an alias.
 	Lookup(typeURL, name string) xds.Item
-	// All yields everything held of a type, Count is how much that is at most.
+	// All yields every item held of a type. Count is an upper bound of how many there are.
 	All(typeURL string) iter.Seq[xds.Item]
 	Count(typeURL string) int
-	// Collection yields everything held of a glob collection (protocol.md 8.7).
+	// Collection yields every item held of a glob collection (protocol.md 8.7).
 	Collection(typeURL, glob string) iter.Seq[xds.Item]
-	// MaybeHeld lists names that a client of this kind may hold without telling:
-	// what was in a response that it NACKed or never answered (protocol.md 3.6).
+	// MaybeHeld lists names that a client of this kind may hold without saying so: those in a
+	// response that it NACKed or never answered (protocol.md 3.6).
 	MaybeHeld(typeURL string) []string
 	// Connected returns since when an upstream answers; the zero time if none does.
 	Connected() time.Time
-	// HadTTL reports whether any resource of a type ever had a TTL, of which a
-	// client's timer may still run.
+	// HadTTL reports whether any resource of a type ever had a TTL, so that a timer of a client
+	// may still run.
 	HadTTL(typeURL string) bool
-	// Nacks counts the contents of a type that a client refused alone: others are
-	// given something else then, though nothing changed.
+	// Nacks counts the resources of a type that a client NACKed as the only new one in a
+	// response. Other clients are then sent another version, though the state has not changed.
 	Nacks(typeURL string) uint64
 }
 
@@ -64,24 +64,24 @@ type Config struct {
 	Form xds.Form
 	// NoncePrefix makes the nonces differ from those of every other stream.
 	NoncePrefix string
-	// RemovalDelay is DefaultRemovalDelay where it is 0.
+	// RemovalDelay delays the removal of clusters; 0 means DefaultRemovalDelay.
 	RemovalDelay time.Duration
-	// WarmingHold is DefaultWarmingHold where it is 0.
+	// WarmingHold delays listeners and routes; 0 means DefaultWarmingHold.
 	WarmingHold time.Duration
-	// KeepWildcard says that the client is an Envoy, whose SotW requests for
-	// clusters lose their wildcard when on-demand names come (protocol.md V9,
-	// 2.4): HadWildcard then reports whether its kind had one before.
+	// KeepWildcard is set if the client is an Envoy, whose SotW requests for clusters lose their
+	// wildcard when on-demand names come (protocol.md V9, 2.4). HadWildcard then reports whether
+	// clients of its kind had the wildcard before.
 	KeepWildcard bool
 	HadWildcard  func(typeURL string) bool
-	// TTL says that the client enforces the TTL of resources: an Envoy, which
-	// does not say so, and clients that do (protocol.md 6.8).
+	// TTL is set if the client enforces the TTL of resources: Envoy does, without saying so, and
+	// other clients say so (protocol.md 6.8).
 	TTL bool
-	// Secrets finds what must not be told on of what a client says of a response. Several
-	// machines may share one; nil for one of its own.
+	// Secrets finds the secrets to be removed from the reasons of NACKs. Several Sessions may
+	// share one; nil creates one for this Session.
 	Secrets *redact.Finder
 }
 
-// Session is the machine of one stream.
+// Session is the state machine of one stream.
 type Session struct {
 	cfg     Config
 	types   map[string]*subscription
@@ -89,16 +89,17 @@ type Session struct {
 	nonces  uint64
 	now     time.Time
 	hold    hold
-	// subscriptionChanges are changes of the subscription that the machine made itself.
+	// subscriptionChanges are the changes that SubscriptionChanges will return.
 	subscriptionChanges []xds.SubscriptionChange
-	// clustersMoved: the client was sent clusters, or gave some up or refused them,
-	// since it was last counted whose endpoints it is about to ask for.
+	// clustersMoved is set if the client was sent clusters, or unsubscribed from or NACKed some,
+	// since giveUpEndpoints last ran.
 	clustersMoved bool
-	// needed are the clusters that needs found; nil where it has to look again.
+	// needed caches the clusters that something leads to (see needs); nil if it must be computed
+	// again.
 	needed map[string]struct{}
 }
 
-// New returns the machine of a stream on which nothing was said yet.
+// New returns the state machine of a stream that has had no request yet.
 func New(cfg Config) *Session {
 	if cfg.Form == 0 {
 		panic("session: Config.Form is not set")
@@ -119,10 +120,10 @@ func New(cfg Config) *Session {
 type Request struct {
 	Type  string
 	Nonce string
-	// Error is the client's reason for a NACK, as it said it; "" for none. It may have
-	// secrets in it, and is for the machine only.
+	// Error is the client's reason for a NACK in its own words; "" for none. It may contain
+	// secrets and must not leave the Session.
 	Error string
-	// NACK says that the request carries an error_detail: the only sign of one
+	// NACK is set if the request carries an error_detail, which is the only sign of a NACK
 	// (protocol.md 1.3).
 	NACK bool
 
@@ -130,11 +131,13 @@ type Request struct {
 	Version string
 	Names   []string
 
-	// Subscribe, Unsubscribe and Initial are Delta's.
+	// Subscribe, Unsubscribe and Initial are Delta's resource_names_subscribe,
+	// resource_names_unsubscribe and initial_resource_versions.
 	Subscribe, Unsubscribe []string
 	Initial                map[string]string
 
-	// surplus are names that Limit took out, but for the empty one; trimmed says that it took out any.
+	// surplus lists the names that Limit removed, except the empty name. trimmed is set if it
+	// removed any.
 	surplus []string
 	trimmed bool
 }
@@ -148,61 +151,61 @@ type Response struct {
 	Resources []*xds.Resource
 	// Removed is Delta's removed_resources.
 	Removed []string
-	// Heartbeats lists resources of which only the TTL starts again; there is
-	// nothing else in the response then.
+	// Heartbeats lists resources of which only the TTL starts again. A response with heartbeats
+	// contains nothing else.
 	Heartbeats []*xds.Resource
-	// At is when the response was made, if it says how long resources live; the
-	// zero time if it does not.
+	// At is when the response was built, if it passes on TTLs; otherwise the zero time.
 	At time.Time
-	// whole says that Resources is a complete set that can be amended by what changes;
-	// amended that it was made so, and that only news were not sent before.
+	// whole is set if Resources is a complete set that later changes can amend. amended is set if
+	// the set was built by amending the previous one; then changed lists the resources that
+	// differ from it.
 	whole, amended bool
 	changed        []*xds.Resource
-	dropped        []string // from the amended set
+	dropped        []string // names that the amended set no longer has
 }
 
-// Effect is what a request says beyond asking for a response.
+// Effect is what a request means apart from asking for a response.
 type Effect struct {
-	// Subscription is nil where the subscription is as it was.
+	// Subscription is the change of the subscription; nil if there is none.
 	Subscription *xds.SubscriptionChange
-	// Answer is nil where the request answers no response.
+	// Answer is the ACK or NACK; nil if the request answers no response in flight.
 	Answer *Answer
-	// Culprit is a further verdict, to be taken in after Verdict: what an ACK says of a response
-	// that was NACKed before. nil for most.
+	// Culprit is a second answer, to be processed after Answer: an ACK may show which resource of
+	// an earlier NACKed response is to blame. It is nil for most requests.
 	Culprit *Answer
 }
 
-// Answer is what a client made of a response.
+// Answer is a client's ACK or NACK of a response.
 type Answer struct {
 	Type string
-	// Revision is that of the state from which the response was built: the
-	// client has seen every update up to it. 0 for a response that was a probe
-	// of one suspect and so says nothing of later updates.
+	// Revision is the revision of the state from which the response was built: the client has
+	// seen every update up to it. It is 0 for a probe, a response with a single suspect, which
+	// says nothing of later updates.
 	Revision uint64
-	// NACK says that the response was refused, for the reason Error: what the client said,
-	// bounded and without the secrets of what it was sent.
+	// NACK is set if the client NACKed the response. Error is its reason, bounded in length and
+	// with the secrets of what the client was sent removed.
 	NACK  bool
 	Error string
-	// Acked lists contents that the client has not ACKed before; Suspects
-	// and Rejected those of a NACKed response (design.md I7).
+	// Acked lists resources that the client has not ACKed before. Suspects and Nacked are those
+	// of a NACKed response (design.md I7).
 	Acked, Suspects []*xds.Resource
 	Nacked          *xds.Resource
-	// Removed lists names whose removal was ACKed.
+	// Removed lists the names whose removal the client ACKed.
 	Removed []string
 }
 
-// Progress says that the client has answered, or was not concerned by, every
-// update of a type up to a revision.
+// Progress reports that the client has answered, or was not concerned by, every update of a type
+// up to a revision.
 type Progress struct {
 	Type     string
 	Revision uint64
 }
 
-// Request takes in a message of the client.
+// Request processes a request of the client.
 func (s *Session) Request(req *Request) Effect {
 	if req.Type == "" {
-		// Envoy answers so a response of a type that it never asked for; the
-		// stream must survive it (protocol.md 1.12).
+		// Envoy sends an empty type URL when it answers a response of a type that it never asked
+		// for. The stream must survive that (protocol.md 1.12).
 		return Effect{}
 	}
 	sub, known := s.types[req.Type]
@@ -229,9 +232,9 @@ func (s *Session) Request(req *Request) Effect {
 	return eff
 }
 
-// Changed takes in that something under these names changed. all says that
-// anything of the type may have: what is known of its wildcard did. What is held need
-// not be named then.
+// Changed records that the resources with these names changed in the state. all is set if any
+// resource of the type may have changed, because what is known of its wildcard changed. Names
+// that are held in the state need not be listed then.
 func (s *Session) Changed(typeURL string, names []string, all bool) {
 	sub := s.types[typeURL]
 	if sub == nil {
@@ -256,10 +259,10 @@ func (s *Session) Changed(typeURL string, names []string, all bool) {
 	}
 }
 
-// Next returns the next response that the client is owed, or nil, and then the
-// time at which Next must be called again though nothing came in; the zero time
-// for none. Types go in push order, and the removal of clusters after everything
-// else (design.md I4).
+// Next returns the next response to send to the client. If there is none it returns nil, and the
+// time at which Next must be called again even if nothing else happens; the zero time if it need
+// not be. Types are sent in push order, and the removal of clusters after everything else
+// (design.md I4).
 func (s *Session) Next(v View, now time.Time) (*Response, time.Time) {
 	s.now = now
 	for _, sub := range s.ordered {
@@ -294,8 +297,8 @@ func (s *Session) Next(v View, now time.Time) (*Response, time.Time) {
 	return resp, earlier(removal, wake)
 }
 
-// wake returns when a set is complete that waits for the answer to a name; the zero time if
-// none does.
+// wake returns the earliest time at which a set that waits for a missing name counts as complete;
+// the zero time if none waits.
 func (s *Session) wake() (at time.Time) {
 	for _, sub := range s.ordered {
 		at = earlier(at, sub.completeAt)
@@ -303,7 +306,7 @@ func (s *Session) wake() (at time.Time) {
 	return at
 }
 
-// earlier returns the earlier of two times; a zero one is never.
+// earlier returns the earlier of two times. The zero time means never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -311,23 +314,23 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// SubscriptionChanges returns what the machine subscribes to on the client's behalf since
-// the last call: the endpoints of clusters that were sent, for which the client
-// is about to ask. The caller subscribes, and then calls Next again.
+// SubscriptionChanges returns the changes that the Session made to the subscription on the
+// client's behalf since the last call. They concern the endpoints of clusters that were sent, to
+// which the client is about to subscribe. The caller passes them on, and then calls Next again.
 func (s *Session) SubscriptionChanges() []xds.SubscriptionChange {
 	out := s.subscriptionChanges
 	s.subscriptionChanges = nil
-	for _, in := range out {
-		for _, name := range in.Subscribe {
-			s.types[in.Type].answerName(name) // it may have come before the subscription
+	for _, change := range out {
+		for _, name := range change.Subscribe {
+			s.types[change.Type].answerName(name) // it may have come before the subscription
 		}
 	}
 	return out
 }
 
-// Claims returns what clients say that they have, as the ACKs that it stands for: what
-// is held under a name of initial_resource_versions with the version given there, and
-// everything in the set that a first version_info names. It is to be called after Next.
+// Claims returns, as ACKs, the resources that the client says it has: those held with the version
+// that initial_resource_versions gives for their name, and everything in the set that the first
+// version_info names. It must be called after Next.
 func (s *Session) Claims() []Answer {
 	var out []Answer
 	for _, sub := range s.ordered {
@@ -339,7 +342,7 @@ func (s *Session) Claims() []Answer {
 	return out
 }
 
-// build returns the response that is due for one type now, or nil.
+// build returns the next response of one type, or nil.
 func (s *Session) build(sub *subscription, v View) *Response {
 	if resp := s.refuseSurplus(sub, v); resp != nil {
 		return resp
@@ -369,7 +372,8 @@ func (s *Session) build(sub *subscription, v View) *Response {
 	return nil
 }
 
-// address gives a response its type, nonce and version, which is that of what was sent before.
+// address sets the type, nonce and version of a response. The version is that of all resources
+// sent before.
 func (s *Session) address(sub *subscription, resp *Response) {
 	s.nonces++
 	resp.Type = sub.url
@@ -406,8 +410,8 @@ func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Re
 	s.led(sub.url)
 	resp.Version = sub.served.String()
 	if sub.version != "" && resp.Version == sub.version && xds.FullState(sub.url) {
-		// Of other types the version is that of the last response that the client ACKed,
-		// and it may have NACKed one before, of which the version counts a part.
+		// The version_info of other types is that of the last response that the client ACKed. It
+		// also covers resources of earlier responses, which the client may have NACKed.
 		sub.claimAll()
 	}
 	if sub.passesTTL() {
@@ -417,11 +421,11 @@ func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Re
 	return resp
 }
 
-// resendEndpoints makes the endpoints of a cluster that is sent new or changed due
-// again: Envoy warms it until an EDS message comes, even an identical one, and in
-// Delta does not ask for it (protocol.md V1, 4.1, 4.2). Endpoints that the client
-// has not asked for yet are subscribed to on its behalf: it will when it has the
-// cluster. On a stream that never asked for EDS there is nothing to owe.
+// resendEndpoints schedules the endpoints of a cluster that is sent new or changed to be sent
+// again: Envoy warms the cluster until an EDS message comes, even an identical one, and in Delta
+// does not ask for it (protocol.md V1, 4.1, 4.2). Endpoints that the client has not subscribed to
+// yet are subscribed to on its behalf, because the client will do so when it has the cluster. On
+// a stream that never asked for EDS nothing is scheduled.
 func (s *Session) resendEndpoints(name string) {
 	eds := s.types[xds.EndpointType]
 	if eds == nil {
@@ -437,8 +441,8 @@ func (s *Session) resendEndpoints(name string) {
 	s.hold.await(resource{eds.url, name}, s.now, s.cfg.WarmingHold)
 }
 
-// giveUpEndpoints ends the subscription to endpoints that the client never asked for
-// and no longer will: none of the clusters that it has names them any more.
+// giveUpEndpoints ends the subscription to endpoints to which the client never subscribed and no
+// longer will, because none of the clusters that it has names them any more.
 func (s *Session) giveUpEndpoints() {
 	eds, clusters := s.types[xds.EndpointType], s.types[xds.ClusterType]
 	if eds == nil || clusters == nil || len(eds.expected) == 0 {
@@ -468,12 +472,12 @@ func (s *Session) giveUpEndpoints() {
 	}
 }
 
-// removeClusters sends the removals that have waited long enough. Their delay
-// begins when everything else was sent: control planes send the routes that
-// leave a cluster later than its removal (design.md I4, protocol.md 4.7).
+// removeClusters sends the removals of clusters whose delay has passed. The delay begins when
+// everything else was sent, because control planes send the routes that no longer lead to a
+// cluster later than its removal (design.md I4, protocol.md 4.7).
 func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Time) {
 	var wake time.Time
-	var gone []string
+	var removed []string
 	latest := s.now.Add(s.cfg.RemovalDelay - maxRemovalDelay)
 	for name, at := range sub.leaving {
 		if at.IsZero() {
@@ -486,28 +490,28 @@ func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Tim
 		case at.After(latest) && s.needs(name):
 			wake = earlier(wake, s.now.Add(s.cfg.RemovalDelay))
 		default:
-			gone = append(gone, name)
+			removed = append(removed, name)
 		}
 	}
-	if len(gone) == 0 {
+	if len(removed) == 0 {
 		return nil, wake
 	}
 	if s.cfg.Form == xds.SotW && !s.complete(sub, v) {
-		// The set without them would be one of what is not known (design.md I1). What
-		// makes it known calls Changed, so there is no time to wake at.
+		// A set without them would claim to be complete while the state is not known (design.md
+		// I1). Changed is called when it is known, so there is no time to wake at.
 		return nil, time.Time{}
 	}
-	for _, name := range gone {
+	for _, name := range removed {
 		delete(sub.leaving, name)
 	}
 	if len(sub.leaving) == 0 {
 		s.needed = nil
 	}
 	if s.cfg.Form == xds.Delta {
-		slices.Sort(gone)
-		return s.commit(sub, &Response{Removed: gone}, 0), time.Time{}
+		slices.Sort(removed)
+		return s.commit(sub, &Response{Removed: removed}, 0), time.Time{}
 	}
-	for _, name := range gone {
+	for _, name := range removed {
 		sub.forget(name)
 	}
 	set := s.fullSet(sub, v)
@@ -515,7 +519,7 @@ func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Tim
 	return s.commit(sub, set.response(), 0), time.Time{}
 }
 
-// needs reports whether something leads to a cluster which the client was sent.
+// needs reports whether a resource that the client was sent leads to the cluster.
 func (s *Session) needs(cluster string) bool {
 	if s.needed == nil {
 		s.needed = make(map[string]struct{})
@@ -534,15 +538,15 @@ func (s *Session) needs(cluster string) bool {
 	return ok
 }
 
-// led forgets what needs found: the client says or is sent something of a type.
+// led clears the cache of needs after a request or response of a type that leads to clusters.
 func (s *Session) led(typeURL string) {
 	if xds.Info(typeURL).LeadsToClusters {
 		s.needed = nil
 	}
 }
 
-// Idle reports whether Next would return no response of the state as it was when Next
-// last looked at it: a request that was but an answer leaves it so.
+// Idle reports whether Next would return no response for the state that Next last saw. That is
+// the case if the requests since then did no more than ACK or NACK.
 func (s *Session) Idle() bool {
 	for _, sub := range s.ordered {
 		if sub.lookAtAll || sub.answerDue || len(sub.dirty)+len(sub.due)+len(sub.alone)+len(sub.beats)+len(sub.bare)+len(sub.surplus) > 0 {
@@ -553,8 +557,8 @@ func (s *Session) Idle() bool {
 	return !s.clustersMoved || eds == nil || len(eds.expected) == 0
 }
 
-// Progress returns, for each type, up to which revision the client has answered
-// every update, where that advanced since the last call.
+// Progress returns, for each type, the revision up to which the client has answered every update,
+// if it advanced since the last call.
 func (s *Session) Progress() []Progress {
 	var out []Progress
 	for _, sub := range s.ordered {
@@ -566,8 +570,8 @@ func (s *Session) Progress() []Progress {
 	return out
 }
 
-// Unanswered returns, by type, the names in responses that the client has not
-// answered: after the stream ended it may hold them or not (protocol.md 3.6).
+// Unanswered returns, by type, the names in responses in flight. After the stream ended the
+// client may hold them or not (protocol.md 3.6).
 func (s *Session) Unanswered() map[string][]string {
 	out := make(map[string][]string)
 	for _, sub := range s.ordered {
@@ -590,11 +594,11 @@ func (s *Session) Unanswered() map[string][]string {
 	return out
 }
 
-// New reports whether a type was not asked for before.
+// New reports whether the client has not asked for a type yet.
 func (s *Session) New(typeURL string) bool { return s.types[typeURL] == nil }
 
-// Subscriptions returns the types that the client asked for, in push order, and
-// the number of names that it subscribes to, counting a wildcard as one.
+// Subscriptions returns the types that the client asked for, in push order, and the number of
+// names that it subscribes to, counting a wildcard as one.
 func (s *Session) Subscriptions() (types []string, names int) {
 	for _, sub := range s.ordered {
 		types = append(types, sub.url)

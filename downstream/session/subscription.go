@@ -8,112 +8,115 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// subscription is one type on one stream: what the client wants, what it has,
-// and what it is owed. Nonces, names and versions are never mixed across types
+// subscription is the state of one type on one stream: what the client subscribes to, what it
+// has, and what it must be sent. Nonces, names and versions are never mixed across types
 // (protocol.md 1.9).
 type subscription struct {
 	url string
 	cfg Config
 
-	// What the client wants.
+	// What the client subscribes to.
 	names    map[string]struct{}
 	wildcard bool
-	// expected are names that the client is about to ask for: the endpoints of
-	// clusters that it was sent.
+	// expected are names that the client is about to subscribe to: the endpoints of clusters that
+	// it was sent.
 	expected map[string]struct{}
-	// explicit: a name or "*" was seen, so an empty list no longer means
+	// explicit is set once the client sent a name or "*", so that an empty list no longer means
 	// everything (protocol.md 2.3).
 	explicit bool
-	// kept: the wildcard is held on the client's behalf (protocol.md V9).
+	// keepsWildcard is set if the wildcard is kept on the client's behalf (protocol.md V9).
 	keepsWildcard bool
 
 	// What the client has, by resource name.
 	sent   map[string]*holding
 	served xds.SetVersion
-	// whole is the complete set that was sent last, in SotW, nil if the next is to be made
-	// anew; rejections is View.Rejections of that time.
+	// whole is the complete SotW set that was sent last; nil if the next set must be built from
+	// the whole state. nacks is View.Nacks at the time the last set was built from the whole
+	// state.
 	whole []*xds.Resource
 	nacks uint64
-	// resumed: the client came with configuration of an earlier stream, so a
-	// SotW response that is not complete would delete some of it.
+	// resumed is set if the client came with configuration of an earlier stream, so that a SotW
+	// response that is not complete would delete some of it. The first complete response clears
+	// it.
 	resumed bool
-	// resumedAt is when it was first looked at whether the set of a client that came so is
-	// complete, completeAt when it will count as that; the zero time for never.
+	// resumedAt is when a name was first found missing from the set of a resumed client.
+	// completeAt is when the set will count as complete nevertheless; the zero time for never.
 	resumedAt, completeAt time.Time
-	// inherited: it came with configuration, whatever was sent since.
+	// inherited is set if the client came with configuration of an earlier stream. It stays set.
 	inherited bool
-	// version is the version_info of a SotW client's first request: the set that it
-	// has accepted; "" for none, and when that set was found.
+	// version is the version_info of a SotW client's first request: the version of the set that
+	// the client has accepted; "" for none, and once that set was sent.
 	version string
-	// claimed are contents that the client says it has, and has so accepted.
+	// claimed are resources that the client says it has, which counts as an ACK.
 	claimed []*xds.Resource
 
-	// What the client is owed.
+	// What must be sent to the client.
 	answerDue bool                // a response, also an empty one
 	lookAtAll bool                // anything may have changed
 	dirty     map[string]struct{} // names that changed
-	due       map[string]struct{} // names to be answered also when unchanged
-	// unanswered are due names of which nothing is known: a debt that is paid
-	// when Changed names them (protocol.md 4.2).
+	due       map[string]struct{} // names to be answered even if unchanged
+	// unanswered are subscribed names of which nothing is known yet. They are answered when
+	// Changed names them (protocol.md 4.2).
 	unanswered map[string]struct{}
-	leaving    map[string]time.Time // clusters to be removed, and not before when
-	alone      []*xds.Resource      // suspects to be sent once more, alone
-	bare       map[string]struct{}  // names of which it refused the first that it was sent
+	leaving    map[string]time.Time // clusters to be removed, and the earliest time
+	alone      []*xds.Resource      // suspects to be retried alone
+	bare       map[string]struct{}  // names NACKed before any version was ACKed
 	beats      map[string]struct{}  // names whose TTL started again
-	trial      *trial               // nil for none
-	pardoned   []*xds.Resource      // those of a trial that failed, to be put back
-	// surplus are names beyond the limit that are to be looked at; waiting are those that wait
-	// for a place. See refuseSurplus.
+	trial      *trial               // nil if no trial is in progress
+	pardoned   []*xds.Resource      // resources of a failed trial, to be put back
+	// surplus are names beyond the limit that are still to be answered; waiting are those that
+	// wait for a place. See refuseSurplus.
 	surplus, waiting map[string]struct{}
 
-	// What the client was sent and has not answered, oldest first.
+	// The responses that the client has not answered, oldest first.
 	inFlight  []sentResponse
 	sentCount uint64
-	// crowded is how many flights there may be before some are put together or forgotten.
+	// crowded is the number of responses in flight from which some are merged or removed; see
+	// makeRoom.
 	crowded int
-	// superseded are the bytes of contents in flights that something newer was sent of.
+	// superseded counts the bytes of superseded resources in responses in flight.
 	superseded int
-	// nonce is that of the last response, answered whether the client has
-	// answered it.
+	// nonce is the nonce of the last response; answered is set once the client has answered that
+	// response.
 	nonce    string
 	answered bool
 
-	// seen is the revision up to which everything was looked at, progress that
-	// up to which it is also answered, reported the last progress told.
+	// seen is the revision up to which everything was considered. progress is the revision up to
+	// which the client has also answered. reported is the progress that was returned last.
 	seen, progress, reported uint64
 }
 
-// holding is what a client has under one name. There are as many as resources, for each
-// client, so that its size counts: 48 bytes.
+// holding is what a client has under one name. There is one for each resource of each client, so
+// that its size of 48 bytes matters.
 type holding struct {
-	// has is the version of what the client is believed to have: sent last, or
-	// claimed in initial_resource_versions; nil when it may have anything.
+	// has is the version that the client is believed to have: the one sent last, or claimed in
+	// initial_resource_versions; nil if the client may have any version.
 	has *string
-	// since is how many responses were sent before: what the client says of those is
-	// of something that it had to drop in between.
+	// since is the number of responses sent before this holding was created. An ACK or NACK of
+	// one of those responses is about a copy that the client has dropped since.
 	since uint64
-	// last was sent last on this stream, acked was ACKed last; nil for none.
+	// last is the resource that was sent last on this stream, acked the one that was ACKed last;
+	// nil if there is none.
 	last, acked *xds.Resource
-	// rare is nil for most.
+	// rare is nil for most holdings.
 	rare *rare
-	// at is the place in subscription.whole.
+	// at is the index in subscription.whole.
 	at int32
 }
 
-// rare is what there is to say of few holdings.
+// rare are the fields that few holdings need.
 type rare struct {
-	// refused are the versions that the client refused, at most maxRefused.
+	// refused are the versions that the client NACKed, at most maxNacked.
 	refused []string
-	// expires is when the client drops it by itself, as it was told last; the
-	// zero time for never.
+	// expires is when the client drops the resource by itself, according to the TTL that it was
+	// sent last; the zero time for never.
 	expires time.Time
-	// unjudged was sent after acked and superseded before it was answered, or refused
-	// together with others: the client may have it (protocol.md 1.8, V6).
+	// unjudged was sent after acked, and superseded before it was answered or NACKed together
+	// with others: the client may have it (protocol.md 1.8, V6).
 	unjudged *xds.Resource
 }
 
-// version returns that of what the client is believed to have; "" when it may have
-// anything.
+// version returns the version that the client is believed to have; "" if the client may have any.
 func (h *holding) version() string {
 	if h.has == nil {
 		return ""
@@ -121,7 +124,7 @@ func (h *holding) version() string {
 	return *h.has
 }
 
-// odd returns what is rare about a holding, to be changed.
+// odd returns the rare fields of a holding for writing.
 func (h *holding) odd() *rare {
 	if h.rare == nil {
 		h.rare = &rare{}
@@ -129,7 +132,7 @@ func (h *holding) odd() *rare {
 	return h.rare
 }
 
-// expires returns when the client drops it by itself; the zero time for never.
+// expires returns when the client drops the resource by itself; the zero time for never.
 func (h *holding) expires() time.Time {
 	if h.rare == nil {
 		return time.Time{}
@@ -143,7 +146,7 @@ func (h *holding) expireAt(at time.Time) {
 	}
 }
 
-// unacked returns what the client may have beside what it ACKed; nil for none.
+// unacked returns a version that the client may have instead of the one it ACKed; nil for none.
 func (h *holding) unacked() *xds.Resource {
 	if h.rare == nil {
 		return nil
@@ -151,19 +154,19 @@ func (h *holding) unacked() *xds.Resource {
 	return h.rare.unjudged
 }
 
-// disputed reports whether the client refused a version.
+// disputed reports whether the client NACKed any version.
 func (h *holding) disputed() bool { return h.rare != nil && len(h.rare.refused) > 0 }
 
-// maxNacked bounds the versions under one name of which it is remembered that the
-// client refused them: more than there can be to choose from at any time.
+// maxNacked bounds the NACKed versions that are remembered under one name. There are never more
+// versions to choose from.
 const maxNacked = 8
 
-// hasNacked tells whether the client refused a version.
+// hasNacked reports whether the client NACKed a version.
 func (h *holding) hasNacked(version string) bool {
 	return h != nil && h.rare != nil && slices.Contains(h.rare.refused, version)
 }
 
-// nack remembers a refusal.
+// nack records that the client NACKed a version.
 func (h *holding) nack(version string) {
 	if h.hasNacked(version) {
 		return
@@ -175,14 +178,14 @@ func (h *holding) nack(version string) {
 	odd.refused = append(odd.refused, version)
 }
 
-// pardon forgets a refusal.
+// pardon forgets the NACK of a version.
 func (h *holding) pardon(version string) {
 	if h.hasNacked(version) {
 		h.rare.refused = slices.DeleteFunc(h.rare.refused, func(v string) bool { return v == version })
 	}
 }
 
-// ack remembers an ACK: it is known again what the client has.
+// ack records that the client ACKed a version, so that it is known again what the client has.
 func (h *holding) ack(r *xds.Resource) {
 	h.acked = r
 	if h.rare == nil {
@@ -195,7 +198,7 @@ func (h *holding) ack(r *xds.Resource) {
 	}
 }
 
-// hasAcked reports whether the client ACKed a version last.
+// hasAcked reports whether the version that the client ACKed last is this one.
 func (h *holding) hasAcked(version string) bool {
 	return h != nil && h.acked != nil && h.acked.Version == version
 }
@@ -216,20 +219,19 @@ func newSubscription(url string, cfg Config) *subscription {
 	}
 }
 
-// requestDelta applies the subscription of a Delta request, whatever its nonce
-// (protocol.md 3.1).
+// requestDelta applies the subscription of a Delta request, whatever its nonce (protocol.md 3.1).
 func (sub *subscription) requestDelta(req *Request, first bool) *xds.SubscriptionChange {
-	in := &xds.SubscriptionChange{Type: sub.url}
-	was := sub.wildcard
+	change := &xds.SubscriptionChange{Type: sub.url}
+	hadWildcard := sub.wildcard
 	if first {
 		if len(req.Subscribe) == 0 && len(req.Unsubscribe) == 0 && !req.trimmed && xds.Info(sub.url).LegacyWildcard {
 			sub.startWildcard()
 		}
-		// The versions may come from before a restart; they are content hashes
-		// and so stay meaningful (protocol.md 7.5).
+		// The versions may be older than a restart of the agent. They are content hashes and so
+		// stay meaningful (protocol.md 7.5).
 		for name, version := range req.Initial {
 			sub.hold(name).has = &version
-			sub.dirty[name] = struct{}{} // it may be gone (protocol.md 3.5)
+			sub.dirty[name] = struct{}{} // it may be removed (protocol.md 3.5)
 		}
 	}
 	for _, name := range req.Subscribe {
@@ -237,38 +239,38 @@ func (sub *subscription) requestDelta(req *Request, first bool) *xds.Subscriptio
 			sub.startWildcard()
 			continue
 		}
-		// Answered even if subscribed before and unchanged: the client may have
+		// Answer it even if the client subscribed before and it is unchanged: the client may have
 		// forgotten it (protocol.md 3.2).
-		sub.subscribe(name, in)
+		sub.subscribe(name, change)
 	}
 	for _, name := range req.Unsubscribe {
 		if name == xds.Wildcard {
 			sub.stopWildcard()
 			continue
 		}
-		sub.unsubscribe(name, in)
+		sub.unsubscribe(name, change)
 		if sub.wildcard {
-			// It is still covered, and the client dropped it (protocol.md 2.5).
+			// The wildcard still covers it, and the client dropped it (protocol.md 2.5).
 			sub.answerName(name)
 		}
 	}
-	in.Wildcard = sub.wildcard
-	return changedInterest(in, was)
+	change.Wildcard = sub.wildcard
+	return changedInterest(change, hadWildcard)
 }
 
 // requestSotW applies the subscription of a SotW request.
 func (sub *subscription) requestSotW(req *Request, first bool) *xds.SubscriptionChange {
 	if !first && req.Nonce != "" && req.Nonce != sub.nonce {
-		// Sent before the client saw our last response; the right one follows
-		// (protocol.md 1.6).
+		// The client sent this request before it saw our last response. Its answer to that
+		// response follows (protocol.md 1.6).
 		return nil
 	}
-	again := !first && req.Nonce != "" && !req.NACK && sub.answered
+	repeated := !first && req.Nonce != "" && !req.NACK && sub.answered
 	if !first && req.Nonce != "" {
 		sub.answered = true
 	}
-	in := &xds.SubscriptionChange{Type: sub.url}
-	was := sub.wildcard
+	change := &xds.SubscriptionChange{Type: sub.url}
+	hadWildcard := sub.wildcard
 	wildcard := sub.wantsWildcard(req, first)
 	names := make(map[string]struct{}, len(req.Names))
 	for _, name := range req.Names {
@@ -286,12 +288,12 @@ func (sub *subscription) requestSotW(req *Request, first bool) *xds.Subscription
 	}
 	for name := range sub.names {
 		if _, ok := names[name]; !ok {
-			sub.unsubscribe(name, in)
+			sub.unsubscribe(name, change)
 		}
 	}
 	for name := range names {
 		if _, ok := sub.names[name]; !ok {
-			sub.subscribe(name, in)
+			sub.subscribe(name, change)
 		}
 	}
 	switch {
@@ -303,19 +305,18 @@ func (sub *subscription) requestSotW(req *Request, first bool) *xds.Subscription
 	if first && len(names) > 0 {
 		sub.answerDue = true // protocol.md 1.1
 	}
-	if again && sub.url == xds.EndpointType && len(in.Subscribe)+len(in.Unsubscribe) == 0 {
-		// An EDS request that repeats an answered nonce asks for the endpoints
-		// of a cluster that is warming (protocol.md V1, 1.4).
+	if repeated && sub.url == xds.EndpointType && len(change.Subscribe)+len(change.Unsubscribe) == 0 {
+		// An EDS request that repeats an answered nonce asks for the endpoints of a cluster that
+		// is warming (protocol.md V1, 1.4).
 		for name := range sub.names {
 			sub.answerName(name)
 		}
 	}
-	in.Wildcard = sub.wildcard
-	return changedInterest(in, was)
+	change.Wildcard = sub.wildcard
+	return changedInterest(change, hadWildcard)
 }
 
-// wantsWildcard tells whether a SotW request asks for everything (protocol.md
-// section 2).
+// wantsWildcard reports whether a SotW request subscribes to everything (protocol.md section 2).
 func (sub *subscription) wantsWildcard(req *Request, first bool) bool {
 	for _, name := range req.Names {
 		if name == xds.Wildcard {
@@ -324,14 +325,14 @@ func (sub *subscription) wantsWildcard(req *Request, first bool) bool {
 		}
 	}
 	if len(req.Names) == 0 && !req.trimmed && xds.Info(sub.url).LegacyWildcard && (first || !sub.explicit) {
-		return true // 2.1; later requests of the kind keep it
+		return true // 2.1; later requests without names keep it
 	}
 	if sub.keepsWildcard {
 		return true
 	}
 	if sub.url == xds.ClusterType && sub.cfg.KeepWildcard && (len(req.Names) > 0 || req.trimmed) {
-		// 2.4: Envoy leaves out the "*" when on-demand names come, and after a
-		// reconnect names them alone.
+		// 2.4: Envoy leaves out the "*" when on-demand names come, and after a reconnect sends
+		// only those names.
 		legacy := sub.wildcard && !sub.explicit
 		remembered := first && sub.cfg.HadWildcard != nil && sub.cfg.HadWildcard(sub.url)
 		sub.keepsWildcard = legacy || remembered
@@ -340,23 +341,24 @@ func (sub *subscription) wantsWildcard(req *Request, first bool) bool {
 	return false
 }
 
-// changedInterest returns nil for an Interest that changes nothing.
-func changedInterest(in *xds.SubscriptionChange, was bool) *xds.SubscriptionChange {
-	if in.Wildcard == was && len(in.Subscribe) == 0 && len(in.Unsubscribe) == 0 {
+// changedInterest returns nil for a SubscriptionChange that changes nothing.
+func changedInterest(change *xds.SubscriptionChange, hadWildcard bool) *xds.SubscriptionChange {
+	if change.Wildcard == hadWildcard && len(change.Subscribe) == 0 && len(change.Unsubscribe) == 0 {
 		return nil
 	}
-	return in
+	return change
 }
 
 func (sub *subscription) startWildcard() {
 	if !sub.wildcard {
 		sub.wildcard = true
 		sub.lookAtAll = true
-		sub.answerDue = true // also when the set is empty (protocol.md 2.7)
+		sub.answerDue = true // also if the set is empty (protocol.md 2.7)
 		for name := range sub.expected {
-			sub.forget(name) // sent before the client asked, and so perhaps ignored
+			sub.forget(name) // sent before the client subscribed, so that it may have ignored it
 		}
-		// What is under way to the client it will have, though it was forgotten.
+		// The client will have the resources of the responses in flight, even if they were
+		// forgotten here.
 		for _, f := range sub.inFlight {
 			for _, r := range f.resources {
 				if sub.sent[r.Name] == nil && sub.cfg.Form == xds.Delta {
@@ -367,7 +369,7 @@ func (sub *subscription) startWildcard() {
 	}
 }
 
-// stopWildcard forgets what only the wildcard covered.
+// stopWildcard forgets the resources that only the wildcard covered.
 func (sub *subscription) stopWildcard() {
 	sub.wildcard, sub.keepsWildcard = false, false
 	for name, h := range sub.sent {
@@ -386,28 +388,28 @@ func (sub *subscription) stopWildcard() {
 	maps.DeleteFunc(sub.leaving, func(name string, _ time.Time) bool { return uncovered(name, struct{}{}) })
 }
 
-func (sub *subscription) subscribe(name string, in *xds.SubscriptionChange) {
+func (sub *subscription) subscribe(name string, change *xds.SubscriptionChange) {
 	if _, ok := sub.names[name]; !ok {
 		sub.names[name] = struct{}{}
-		in.Subscribe = append(in.Subscribe, name)
+		change.Subscribe = append(change.Subscribe, name)
 		delete(sub.expected, name)
 	}
 	sub.explicit = true
 	sub.answerName(name)
 }
 
-// unsubscribe forgets what the client had, so that a name which comes back is
-// sent again (protocol.md 1.5). Unknown names are ignored (3.3).
-func (sub *subscription) unsubscribe(name string, in *xds.SubscriptionChange) {
+// unsubscribe forgets what the client had under a name, so that the resource is sent again if the
+// client subscribes again (protocol.md 1.5). Unknown names are ignored (3.3).
+func (sub *subscription) unsubscribe(name string, change *xds.SubscriptionChange) {
 	if _, ok := sub.names[name]; !ok {
 		return
 	}
 	delete(sub.names, name)
 	delete(sub.due, name)
 	delete(sub.unanswered, name)
-	in.Unsubscribe = append(in.Unsubscribe, name)
+	change.Unsubscribe = append(change.Unsubscribe, name)
 	if sub.wildcard {
-		sub.dirty[name] = struct{}{} // whether it is gone is now for the wildcard to say
+		sub.dirty[name] = struct{}{} // the wildcard now decides whether it was removed
 		return
 	}
 	delete(sub.dirty, name)
@@ -416,7 +418,7 @@ func (sub *subscription) unsubscribe(name string, in *xds.SubscriptionChange) {
 		sub.forget(name)
 		return
 	}
-	// An alias: what was found under it goes, unless another name covers it.
+	// The name is an alias: forget its resource, unless another name covers it.
 	for actual, h := range sub.sent {
 		if h.last != nil && h.last.Answers(name) && !sub.covers(h.last) {
 			sub.forget(actual)
@@ -424,14 +426,14 @@ func (sub *subscription) unsubscribe(name string, in *xds.SubscriptionChange) {
 	}
 }
 
-// answerName makes a name due: it is answered even if it is unchanged.
+// answerName schedules a name to be answered even if it is unchanged.
 func (sub *subscription) answerName(name string) {
 	delete(sub.unanswered, name)
 	sub.due[name] = struct{}{}
 }
 
-// hold returns what the client has under a name; of what was not known to be there
-// it may be anything.
+// hold returns what the client has under a name. If nothing was recorded it adds a holding of
+// which the client may have any version.
 func (sub *subscription) hold(name string) *holding {
 	h := sub.sent[name]
 	if h == nil {
@@ -441,8 +443,8 @@ func (sub *subscription) hold(name string) *holding {
 	return h
 }
 
-// heldFrom returns what the client has under a name of which a response spoke; nil
-// if that was removed or unsubscribed since, though it may be there again.
+// heldFrom returns what the client has under a name of the response f; nil if the name was
+// removed or unsubscribed since f was sent, even if it has been sent again.
 func (sub *subscription) heldFrom(f *sentResponse, name string) *holding {
 	if h := sub.sent[name]; h != nil && h.since < f.number {
 		return h
@@ -450,12 +452,12 @@ func (sub *subscription) heldFrom(f *sentResponse, name string) *holding {
 	return nil
 }
 
-// setSent records a resource as sent and reports whether its content differs
-// from what the client had.
+// setSent records a resource as sent and reports whether its content differs from what the client
+// had.
 func (sub *subscription) setSent(r *xds.Resource) (h *holding, changed bool) {
 	h = sub.hold(r.Name)
 	if h.last == nil && sub.passesTTL() {
-		h.acked = nil // its timer is not known before it ACKs this one
+		h.acked = nil // the client's timer is unknown until it ACKs this response
 	}
 	if h.last != nil {
 		sub.served.Remove(h.last)
@@ -472,7 +474,7 @@ func (sub *subscription) setSent(r *xds.Resource) (h *holding, changed bool) {
 	return h, changed
 }
 
-// forget drops what the client had under a name.
+// forget drops the record of what the client has under a name.
 func (sub *subscription) forget(name string) {
 	h := sub.sent[name]
 	if h == nil {
@@ -485,10 +487,10 @@ func (sub *subscription) forget(name string) {
 	delete(sub.sent, name)
 }
 
-// looked records that nothing is owed of what the state held at a revision.
+// looked records that nothing must be sent for the updates up to a revision.
 func (sub *subscription) looked(revision uint64) {
 	if sub.lookAtAll || sub.answerDue || len(sub.dirty) > 0 {
-		return // held back until more is known
+		return // delayed until more is known
 	}
 	sub.seen = revision
 	if len(sub.inFlight) == 0 {

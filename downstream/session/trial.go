@@ -7,31 +7,32 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// trial is under way after a SotW client NACKed several new contents of a complete set together,
-// and its reason names some of them. Nothing of such a set can be sent alone (design.md I7), but
-// the set can be sent without what is named: with what the client had before in its place, or
-// nothing. If the client ACKs that, the others are good and the named are not. The reason is
-// free text and no more than a hint, so that nothing is rejected because of it alone.
+// trial is in progress after a SotW client NACKed several new resources of a complete set
+// together, and the reason of the NACK names some of them. No resource of such a set can be sent
+// alone (design.md I7), but the set can be sent without the named ones: each is replaced by the
+// version that the client had before, or left out. If the client ACKs that set, the others are
+// good and the named ones are bad. The reason is free text and no more than a hint, so that no
+// resource counts as NACKed because of the reason alone.
 type trial struct {
-	// number is that of the newest response when the trial began: the answer to a later one
-	// decides.
+	// number is that of the newest response when the trial began. The ACK or NACK of a later
+	// response decides the trial.
 	number uint64
-	// named are the contents that the set is sent without, others those that were NACKed with
-	// them.
+	// named lists the resources that the set is sent without; others lists those that were NACKed
+	// together with them.
 	named, others []*xds.Resource
-	reason        string // without secrets
+	reason        string // with secrets removed
 }
 
-// maxHint bounds how much of a reason is searched for names.
+// maxHint bounds how many bytes of a reason are searched for names.
 const maxHint = 4 << 10
 
-// try begins a trial of contents that were NACKed together, if the client's reason names some of
-// them, but not all.
-func (sub *subscription) try(blamed []*xds.Resource, said, reason string) {
+// try begins a trial for resources that were NACKed together, if the client's reason names some
+// of them, but not all.
+func (sub *subscription) try(blamed []*xds.Resource, text, reason string) {
 	if sub.sendsAlone() || sub.trial != nil {
 		return
 	}
-	named, others := sub.named(said, blamed)
+	named, others := sub.named(text, blamed)
 	if len(named) == 0 || len(others) == 0 {
 		return
 	}
@@ -42,18 +43,18 @@ func (sub *subscription) try(blamed []*xds.Resource, said, reason string) {
 	sub.answerDue = true
 }
 
-// named divides contents into those that a reason names and the others. Envoy lists what it did
-// not take as "listener(s) NAME: why", one in each line, and "cluster(s) NAME: why, NAME: why". A
-// name in such a place is meant. Elsewhere it may be a word of the sentence, and counts only for
-// what the client has something to go back to.
-func (sub *subscription) named(said string, blamed []*xds.Resource) (named, others []*xds.Resource) {
-	said = said[:min(len(said), maxHint)]
+// named splits resources into those that a reason names and the others. Envoy lists the resources
+// that it did not accept as "listener(s) NAME: why", one on each line, or as "cluster(s) NAME:
+// why, NAME: why". A name at such a place counts as named. Elsewhere it may be an ordinary word
+// of the sentence, and counts only if the client has a previous version to go back to.
+func (sub *subscription) named(text string, blamed []*xds.Resource) (named, others []*xds.Resource) {
+	text = text[:min(len(text), maxHint)]
 	listed := make(map[*xds.Resource]bool, len(blamed))
-	some := false
+	anyListed := false
 	for _, r := range blamed {
-		if isWord, isListed := findName(said, r.Name); isWord {
+		if isWord, isListed := findName(text, r.Name); isWord {
 			listed[r] = isListed
-			some = some || isListed
+			anyListed = anyListed || isListed
 		}
 	}
 	for _, r := range blamed {
@@ -61,9 +62,9 @@ func (sub *subscription) named(said string, blamed []*xds.Resource) (named, othe
 		h := sub.sent[r.Name]
 		hadBefore := h != nil && h.acked != nil
 		switch {
-		case !isWord || h == nil || h.version() != r.Version: // not meant, or something newer was sent
+		case !isWord || h == nil || h.version() != r.Version: // not named, or superseded
 			others = append(others, r)
-		case isListed && (hadBefore || !sub.inherited), !some && hadBefore:
+		case isListed && (hadBefore || !sub.inherited), !anyListed && hadBefore:
 			named = append(named, r)
 		default:
 			others = append(others, r)
@@ -72,19 +73,19 @@ func (sub *subscription) named(said string, blamed []*xds.Resource) (named, othe
 	return named, others
 }
 
-// findName reports whether a name occurs in a text as a whole word, and whether in a place where
-// Envoy lists what it did not take.
+// findName reports whether a name occurs in a text as a whole word, and whether it does so where
+// Envoy lists a resource that it did not accept.
 func findName(text, name string) (isWord, isListed bool) {
 	if name == "" {
 		return false, false
 	}
-	for from := 0; ; {
-		at := strings.Index(text[from:], name)
+	for start := 0; ; {
+		at := strings.Index(text[start:], name)
 		if at < 0 {
 			return isWord, isListed
 		}
-		before, after := text[:from+at], text[from+at+len(name):]
-		from += at + 1
+		before, after := text[:start+at], text[start+at+len(name):]
+		start += at + 1
 		if before != "" && partOfName(before[len(before)-1]) || after != "" && partOfName(after[0]) {
 			continue
 		}
@@ -94,13 +95,14 @@ func findName(text, name string) (isWord, isListed bool) {
 	}
 }
 
-// partOfName reports whether a character next to a name makes another name of it.
+// partOfName reports whether a character before or after a name makes it part of a longer name.
 func partOfName(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= 0x80 || strings.IndexByte("_-./|", c) >= 0
 }
 
-// passed takes in that the client ACKed a response: if it decides a trial, and the others are
-// accepted, the only content that it was sent without is to blame.
+// passed records that the client ACKed a response. If that decides a trial, and the client has
+// accepted all the others, then the only resource that the set was sent without is to blame: the
+// culprit that passed returns.
 func (sub *subscription) passed(f *sentResponse) (culprit *Answer) {
 	tr := sub.trial
 	if tr == nil || f.number <= tr.number {
@@ -113,7 +115,7 @@ func (sub *subscription) passed(f *sentResponse) (culprit *Answer) {
 		if len(tr.named) == 1 {
 			return &Answer{Type: sub.url, NACK: true, Error: tr.reason, Nacked: tr.named[0]}
 		}
-	default: // some changed meanwhile, and may have been to blame
+	default: // some of the others changed meanwhile, and may have been to blame
 		for _, r := range tr.named {
 			sub.sent[r.Name].pardon(r.Version)
 		}
@@ -121,8 +123,8 @@ func (sub *subscription) passed(f *sentResponse) (culprit *Answer) {
 	return nil
 }
 
-// failed takes in that the client NACKed a response, and reports whether that decides a trial:
-// the hint was wrong, and everything is as if it had not been given.
+// failed records that the client NACKed a response, and reports whether that decides a trial. If
+// it does, the hint was wrong, and the state before the trial is restored.
 func (sub *subscription) failed(f *sentResponse) bool {
 	tr := sub.trial
 	if tr == nil || f.number <= tr.number {
@@ -138,8 +140,9 @@ func (sub *subscription) failed(f *sentResponse) bool {
 	return true
 }
 
-// putBack makes contents of a failed trial what was sent last under their names, as before it:
-// they are suspects, to be sent again with the next change. What changed since is left alone.
+// putBack makes each resource of a failed trial again the version that was sent last under its
+// name, as it was before the trial: they are suspects, and are sent again with the next change.
+// Resources that changed since are left alone.
 func (sub *subscription) putBack(v View) {
 	for _, r := range sub.pardoned {
 		h, item := sub.sent[r.Name], v.Lookup(sub.url, r.Name)

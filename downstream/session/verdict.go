@@ -7,31 +7,31 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// answer matches a request with the response it answers, and returns what the
-// client made of it; nil if the request answers none that is remembered.
-// culprit, which is nil for most, is what an ACK says of a response that was NACKed before.
-func (sub *subscription) answer(req *Request) (v, culprit *Answer) {
+// answer finds the response in flight that a request answers, and returns the client's ACK or
+// NACK; nil if no such response is remembered. culprit, which is nil for most requests, is a
+// resource of an earlier NACKed response that the ACK shows to be to blame.
+func (sub *subscription) answer(req *Request) (answer, culprit *Answer) {
 	if req.Nonce == "" {
 		return nil, nil
 	}
-	at := slices.IndexFunc(sub.inFlight, func(f sentResponse) bool { return f.nonce == req.Nonce })
-	if at < 0 {
+	index := slices.IndexFunc(sub.inFlight, func(f sentResponse) bool { return f.nonce == req.Nonce })
+	if index < 0 {
 		return nil, nil
 	}
-	carried := at+1 < len(sub.inFlight) && sub.inFlight[at+1].amends
-	f := sub.take(at)
-	v = &Answer{Type: sub.url, Revision: f.revision, NACK: req.NACK}
+	nextAmends := index+1 < len(sub.inFlight) && sub.inFlight[index+1].amends
+	f := sub.take(index)
+	answer = &Answer{Type: sub.url, Revision: f.revision, NACK: req.NACK}
 	if req.NACK {
-		v.Error = sub.reason(req.Error, &f)
+		answer.Error = sub.reason(req.Error, &f)
 		sub.missedBeats(f)
-		again := sub.failed(&f)
-		if suspects := sub.nack(f, v); !again {
-			sub.try(suspects, req.Error, v.Error)
+		trialFailed := sub.failed(&f)
+		if suspects := sub.nack(f, answer); !trialFailed {
+			sub.try(suspects, req.Error, answer.Error)
 		}
 	} else {
-		sub.ack(f, v)
+		sub.ack(f, answer)
 		culprit = sub.passed(&f)
-		if carried {
+		if nextAmends {
 			sub.leaveOutAcked()
 		}
 	}
@@ -41,26 +41,27 @@ func (sub *subscription) answer(req *Request) (v, culprit *Answer) {
 	if len(sub.inFlight) == 0 {
 		sub.progress = max(sub.progress, sub.seen)
 	}
-	return v, culprit
+	return answer, culprit
 }
 
-func (sub *subscription) ack(f sentResponse, v *Answer) {
+func (sub *subscription) ack(f sentResponse, answer *Answer) {
 	for _, r := range f.resources {
 		h := sub.heldFrom(&f, r.Name)
 		switch {
-		case h == nil: // accepted all the same
-			v.Acked = append(v.Acked, r)
+		case h == nil: // removed meanwhile, but ACKed all the same
+			answer.Acked = append(answer.Acked, r)
 		case h.acked == nil || h.acked.Version != r.Version:
-			v.Acked = append(v.Acked, r)
+			answer.Acked = append(answer.Acked, r)
 			fallthrough
 		default:
 			h.ack(r)
 		}
 	}
-	v.Removed = f.removed
+	answer.Removed = f.removed
 }
 
-// mayHave notes contents of a response without a verdict on each.
+// mayHave records that the client may have applied resources of which it is not known whether it
+// accepted them.
 func (sub *subscription) mayHave(f *sentResponse, resources []*xds.Resource) {
 	for _, r := range resources {
 		if h := sub.heldFrom(f, r.Name); h != nil && (h.acked == nil || h.acked.Version != r.Version) {
@@ -69,10 +70,10 @@ func (sub *subscription) mayHave(f *sentResponse, resources []*xds.Resource) {
 	}
 }
 
-// nack finds which contents are to blame: those that the client had not ACKed
-// before. One alone is rejected, several are suspects (design.md I7), which it returns where it
-// is known that they are all.
-func (sub *subscription) nack(f sentResponse, v *Answer) (suspects []*xds.Resource) {
+// nack finds the resources of a NACKed response that may be to blame: those that the client had
+// not ACKed before. A single one is NACKed. Several are suspects (design.md I7); nack returns
+// them if it is certain that there are no others.
+func (sub *subscription) nack(f sentResponse, answer *Answer) (suspects []*xds.Resource) {
 	sub.whole = nil
 	var blamed []*xds.Resource
 	for _, r := range f.resources {
@@ -81,8 +82,8 @@ func (sub *subscription) nack(f sentResponse, v *Answer) (suspects []*xds.Resour
 		}
 	}
 	if len(f.removed) > 0 && len(f.resources) > 0 {
-		// Whether the removals were applied is not known; they are said again,
-		// by themselves (protocol.md V6).
+		// It is not known whether the removals were applied. They are sent again, by themselves
+		// (protocol.md V6).
 		for _, name := range f.removed {
 			if !sub.covers(&xds.Resource{Name: name}) {
 				continue // unsubscribed meanwhile
@@ -92,11 +93,11 @@ func (sub *subscription) nack(f sentResponse, v *Answer) (suspects []*xds.Resour
 		}
 	}
 	if len(blamed) == 1 && !f.partly {
-		v.Nacked = blamed[0]
+		answer.Nacked = blamed[0]
 		sub.revert(blamed[0])
 		return nil
 	}
-	v.Suspects = blamed
+	answer.Suspects = blamed
 	sub.mayHave(&f, blamed)
 	for _, r := range blamed {
 		h := sub.sent[r.Name]
@@ -110,7 +111,7 @@ func (sub *subscription) nack(f sentResponse, v *Answer) (suspects []*xds.Resour
 			sub.alone = append(sub.alone, r)
 		}
 	}
-	// In an order that can be told.
+	// Sort them, so that the order of the probes is deterministic.
 	slices.SortStableFunc(sub.alone, func(a, b *xds.Resource) int { return strings.Compare(a.Name, b.Name) })
 	if f.partly {
 		return nil
@@ -118,21 +119,22 @@ func (sub *subscription) nack(f sentResponse, v *Answer) (suspects []*xds.Resour
 	return blamed
 }
 
-// sendsAlone tells whether a resource can be sent without the others: not where that
-// would delete them. There a suspect is sent again only with the next change.
+// sendsAlone reports whether a resource can be sent without the others. In a complete SotW set it
+// cannot, because that would delete the others. There a suspect is sent again only with the next
+// change.
 func (sub *subscription) sendsAlone() bool {
 	return sub.cfg.Form == xds.Delta || !xds.FullState(sub.url)
 }
 
-// probing tells whether a content is sent alone already: once more is enough, in
-// however many responses it was refused (design.md I7).
+// probing reports whether a resource is being retried alone already. One retry is enough, in
+// however many responses the resource was NACKed (design.md I7).
 func (sub *subscription) probing(r *xds.Resource) bool {
 	same := func(o *xds.Resource) bool { return o.Name == r.Name && o.Version == r.Version }
 	return slices.ContainsFunc(sub.alone, same) ||
 		slices.ContainsFunc(sub.inFlight, func(f sentResponse) bool { return f.probe && slices.ContainsFunc(f.resources, same) })
 }
 
-// revert goes back to what the client has instead of a version it refused.
+// revert replaces a version that the client NACKed by the version that the client has.
 func (sub *subscription) revert(r *xds.Resource) {
 	h := sub.sent[r.Name]
 	if h == nil {
@@ -140,7 +142,7 @@ func (sub *subscription) revert(r *xds.Resource) {
 	}
 	h.nack(r.Version)
 	if h.version() != r.Version {
-		return // something newer is on its way
+		return // a newer version is in flight
 	}
 	sub.served.Remove(h.last)
 	h.last, h.has = h.acked, nil
@@ -153,18 +155,19 @@ func (sub *subscription) revert(r *xds.Resource) {
 		h.has = &h.acked.Version
 	}
 	if sub.url == xds.EndpointType && !h.hasNacked(h.acked.Version) {
-		// A cluster that changed with its endpoints still waits for an EDS message, and
-		// what the client had may be gone with the cluster before (protocol.md V1, 4.1).
+		// A cluster that changed together with its endpoints still waits for an EDS message, and
+		// the endpoints that the client had may be lost with the old cluster (protocol.md V1,
+		// 4.1).
 		sub.answerName(r.Name)
 	}
 }
 
-// offer makes dirty what the client refused before it accepted anything under the
-// name, if another client did accept something: it gets that as on a new stream, and
-// what it refused never again (design.md I7). Where there is no such version, nothing
-// is sent until the content changes. A suspect is sent once more first; in a complete
-// set, where it cannot be, it gives way if it is the only one: of several some are
-// good, and the client may have them.
+// offer looks at names of which the client NACKed a version before it ACKed any. If another
+// client ACKed a version, offer schedules that version, as on a new stream; a version that this
+// client NACKed is never sent to it again (design.md I7). If there is no such version, nothing is
+// sent until the resource changes. A suspect is first retried alone. In a complete set, where
+// that is impossible, it is replaced if it is the only suspect. If there are several, some of
+// them are good, and the client may have them.
 func (sub *subscription) offer(v View) {
 	if len(sub.bare) == 0 {
 		return
@@ -185,25 +188,26 @@ func (sub *subscription) offer(v View) {
 		if suspect && (suspects > 1 || sub.sendsAlone()) {
 			continue
 		}
-		h.has = nil // of a suspect it is not known whether the client has it
+		h.has = nil // it is not known whether the client has a suspect
 		sub.dirty[name] = struct{}{}
 	}
 }
 
-// claims tells whether a Delta client said at the beginning of the stream that it has this
-// content (initial_resource_versions), and nothing was heard of it since.
+// claims reports whether a Delta client said at the beginning of the stream that it has this
+// version of a resource (initial_resource_versions), and has neither been sent the resource since
+// nor ACKed it.
 func (sub *subscription) claims(h *holding, r *xds.Resource) bool {
 	return r != nil && h != nil && h.last == nil && h.acked == nil && h.version() == r.Version
 }
 
-// claim takes in that the client has a content, which is as good as an ACK of it.
+// claim records that the client has a resource, which counts as an ACK of it.
 func (sub *subscription) claim(h *holding, r *xds.Resource) {
 	h.ack(r)
 	sub.claimed = append(sub.claimed, r)
 }
 
-// claimAll takes in that a SotW client has everything that it was sent on this stream: its
-// first version_info names that set.
+// claimAll records that a SotW client has everything that it was sent on this stream, because its
+// first version_info is the version of that set.
 func (sub *subscription) claimAll() {
 	sub.version = ""
 	for _, h := range sub.sent {

@@ -10,8 +10,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// FromSotW reads a SotW request. The Node is not part of it: it belongs to the
-// stream.
+// FromSotW converts a SotW request. The Node is left out: it belongs to the stream.
 func FromSotW(req *discoveryv3.DiscoveryRequest) *Request {
 	return &Request{
 		Type:    req.GetTypeUrl(),
@@ -23,7 +22,7 @@ func FromSotW(req *discoveryv3.DiscoveryRequest) *Request {
 	}
 }
 
-// FromDelta reads a Delta request.
+// FromDelta converts a Delta request.
 func FromDelta(req *discoveryv3.DeltaDiscoveryRequest) *Request {
 	return &Request{
 		Type:        req.GetTypeUrl(),
@@ -36,8 +35,8 @@ func FromDelta(req *discoveryv3.DeltaDiscoveryRequest) *Request {
 	}
 }
 
-// SotW writes the response in SotW form. The bodies are shared, not copied, and
-// no TTL is passed on: its expiry crashes Envoy 1.40 (protocol.md V4, 6.4).
+// SotW returns the response in SotW form. The bodies are shared, not copied, and no TTL is passed
+// on, because its expiry crashes Envoy 1.40 (protocol.md V4, 6.4).
 func (r *Response) SotW(from *corev3.ControlPlane) (*discoveryv3.DiscoveryResponse, error) {
 	out := &discoveryv3.DiscoveryResponse{
 		VersionInfo:  r.Version,
@@ -56,7 +55,7 @@ func (r *Response) SotW(from *corev3.ControlPlane) (*discoveryv3.DiscoveryRespon
 	return out, nil
 }
 
-// DeltaRest writes the response in Delta form, without its resources.
+// DeltaRest returns the response in Delta form, without its resources.
 func (r *Response) DeltaRest(from *corev3.ControlPlane) *discoveryv3.DeltaDiscoveryResponse {
 	return &discoveryv3.DeltaDiscoveryResponse{
 		SystemVersionInfo: r.Version,
@@ -70,7 +69,8 @@ func (r *Response) DeltaRest(from *corev3.ControlPlane) *discoveryv3.DeltaDiscov
 // Size returns how many resources the response has in Delta form.
 func (r *Response) Size() int { return len(r.Resources) + len(r.Heartbeats) }
 
-// DeltaResource makes w the i-th of them. The body is shared, not copied.
+// DeltaResource writes the i-th resource of the Delta form into w. The body is shared, not
+// copied.
 func (r *Response) DeltaResource(i int, w *discoveryv3.Resource) {
 	if i < len(r.Resources) {
 		res := r.Resources[i]
@@ -82,8 +82,8 @@ func (r *Response) DeltaResource(i int, w *discoveryv3.Resource) {
 	heartbeat.Wrap(w, r.remaining(res))
 }
 
-// remaining returns how long a resource lives from the moment that the response
-// was made; 0 to say nothing of it.
+// remaining returns the time from the moment the response was built until the resource expires; 0
+// if no TTL is passed on to the client.
 func (r *Response) remaining(res *xds.Resource) time.Duration {
 	if r.At.IsZero() || res.Deadline().IsZero() {
 		return 0

@@ -16,41 +16,41 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Response is what one response says, without the name of the source and RequestedAt. Nonce, with
-// Type, names it in Verdict.
+// Response is the update that one response contains, without the name of the source and
+// RequestedAt. Type and Nonce identify the response in Answer.
 type Response struct {
 	xds.Update
 	Nonce string
-	// First says that it is the first response of the type on the stream.
+	// First is set for the first response of the type on the stream.
 	First bool
-	// Wake is when Next must be called at the latest because of it.
+	// Wake is when Next must be called at the latest because of this response.
 	Wake time.Time
 }
 
-// ingest gathers the resources of one response.
+// ingest collects the resources of one response.
 type ingest struct {
 	update *Response
-	// accepted: SotW, a response whose version_info is that of the accepted one.
+	// ackedVersion is set for a SotW response with the version_info of an ACKed response.
 	ackedVersion bool
-	// changed lists the resources of the update that were read from this response, and not
-	// found to be as they were in the one before.
+	// changed lists the resources of the update that were read from this response, and were not
+	// found to be the same as in the previous one.
 	changed []*xds.Resource
-	// seen counts how often a name came: all names, but for those of resources that are not in
-	// changed, which came once.
+	// seen counts how often each name occurred in the response. A name of a resource that is not
+	// in changed is left out as long as it occurred once.
 	seen counts
 	bad  []string // reasons to NACK
 }
 
-// counts counts names, of which "" is one (xds.FromAny). Most responses of a Delta server have
-// one, for which no map is made.
+// counts counts names, including the name "" (xds.FromAny). Most responses of a Delta server have
+// one name, for which no map is made.
 type counts struct {
 	size int // how many names there may be
 	some bool
-	one  string // the first, if there is some
+	one  string // the first name, if some is set
 	more map[string]int
 }
 
-// add counts a name and returns how often it was.
+// add counts a name and returns how often it has occurred.
 func (c *counts) add(name string) int {
 	switch {
 	case !c.some:
@@ -72,7 +72,7 @@ func (c *counts) of(name string) int {
 	return c.more[name]
 }
 
-// none reports whether nothing was counted, repeated whether a name was more than once.
+// none reports whether no name was counted, repeated whether a name was counted more than once.
 func (c *counts) none() bool { return !c.some }
 
 func (c *counts) repeated() bool {
@@ -90,10 +90,10 @@ func newIngest(sub *subscription, nonce string, size int) *ingest {
 	}
 }
 
-// same adds a resource that is as it was in the response before.
+// same adds a resource that is the same as in the previous response.
 func (in *ingest) same(r *xds.Resource) { in.update.Resources = append(in.update.Resources, r) }
 
-// take adds one entry, as internal/xds read it.
+// take adds an entry, as internal/xds read it.
 func (in *ingest) take(sub *subscription, r *xds.Resource, err error) {
 	name := ""
 	if r != nil {
@@ -124,7 +124,7 @@ func (in *ingest) reject(sub *subscription, name string, err error) {
 	}
 }
 
-// finish takes out what came twice: which of them is meant cannot be told
+// finish removes resources whose name occurs twice, because it is unknown which one is meant
 // (protocol.md 1.10, 3.7).
 func (in *ingest) finish(sub *subscription) {
 	in.countSame()
@@ -152,8 +152,8 @@ func (in *ingest) finish(sub *subscription) {
 	}
 }
 
-// countSame counts the names of resources that are as they were among those that are
-// not: there are few of these in a push of everything.
+// countSame counts the names of unchanged resources that are also names of changed ones. In a
+// push of everything there are few of the latter.
 func (in *ingest) countSame() {
 	changed := in.changed
 	if in.seen.none() || len(changed) == len(in.update.Resources) {
@@ -170,9 +170,9 @@ func (in *ingest) countSame() {
 	}
 }
 
-// report takes in what the server says went wrong with single resources. What is
-// held of them stays in use, and that they are missing says nothing (protocol.md
-// 3.14).
+// report processes the errors that the server reports for single resources. A resource that is
+// held stays in use, and its absence from the response does not mean that it was removed
+// (protocol.md 3.14).
 func (in *ingest) report(sub *subscription, errs []*discoveryv3.ResourceError) {
 	for _, e := range errs {
 		name := xds.CanonicalName(e.GetResourceName().GetName())
@@ -186,9 +186,8 @@ func (in *ingest) report(sub *subscription, errs []*discoveryv3.ResourceError) {
 	}
 }
 
-// reported is what a server says is wrong with a resource. One with NOT_FOUND is
-// xds.ErrNotFound; no other code says that a resource does not exist (protocol.md
-// 3.14).
+// reported is an error that a server reports for a resource. One with the code NOT_FOUND is
+// xds.ErrNotFound; no other code means that a resource does not exist (protocol.md 3.14).
 type reported struct {
 	code    codes.Code
 	message string
@@ -199,8 +198,8 @@ func (e *reported) Is(target error) bool {
 	return target == xds.ErrNotFound && e.code == codes.NotFound
 }
 
-// SotW takes in a SotW response and returns what it says, or an error for one
-// that answers no subscription.
+// SotW processes a SotW response and returns the update in it, or an error if the response
+// belongs to no subscription.
 func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Response, error) {
 	sub := s.types[resp.GetTypeUrl()]
 	if sub == nil || !sub.started {
@@ -228,8 +227,8 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Res
 	in.report(sub, resp.GetResourceErrors())
 	in.finish(sub)
 	if xds.FullState(sub.url) && len(in.update.Errors) == 0 && len(in.update.Heartbeats) == 0 {
-		// A response with a part that cannot be read, or that the server could
-		// not make, says nothing of what is missing from the rest.
+		// If a part of a response cannot be read, or the server could not make it, resources
+		// missing from the rest do not count as removed.
 		s.absent(sub, in.update, now)
 	}
 	in.update.Wildcard = sub.sentWildcard
@@ -242,10 +241,9 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Res
 	return in.update, nil
 }
 
-// isAckedVersion reports whether a SotW version_info is that of the response that was accepted last, or
-// of one that came later and is not NACKed. In such a response a wrapper without a body is a
-// heartbeat, whatever version the wrapper has: Envoy 1.40 compares version_info only
-// (protocol.md 6.1).
+// isAckedVersion reports whether a SotW version_info is that of the last ACKed response, or of a
+// later response that is not NACKed. In such a response a wrapper without a body is a heartbeat,
+// whatever version the wrapper has: Envoy 1.40 compares version_info only (protocol.md 6.1).
 func (s *Session) isAckedVersion(sub *subscription, version string) bool {
 	if version == "" {
 		return false
@@ -254,19 +252,19 @@ func (s *Session) isAckedVersion(sub *subscription, version string) bool {
 	return s.cfg.Versions[sub.url].Info == version || slices.ContainsFunc(sub.answers, newer)
 }
 
-// absent notes what a full-state response does not hold: everything else under a
-// wildcard, and names that were asked for before it was made. Of those that were
-// asked for late that cannot be known of the first such response.
-func (s *Session) absent(sub *subscription, u *Response, now time.Time) {
+// absent records what is missing from a full-state response: every other resource if the wildcard
+// is subscribed, and subscribed names that were requested before the response was made. For names
+// that were requested late, the first such response may have been made before the request.
+func (s *Session) absent(sub *subscription, update *Response, now time.Time) {
 	if sub.sentWildcard {
-		u.Complete = true
+		update.Complete = true
 		clear(sub.broken)
 	}
 	if len(sub.names) == 0 {
 		return
 	}
-	present := make(map[string]struct{}, len(u.Resources))
-	for _, r := range u.Resources {
+	present := make(map[string]struct{}, len(update.Resources))
+	for _, r := range update.Resources {
 		present[r.Name] = struct{}{}
 		present[xds.CollectionOf(r.Name)] = struct{}{}
 		for _, alias := range r.Aliases() {
@@ -275,7 +273,7 @@ func (s *Session) absent(sub *subscription, u *Response, now time.Time) {
 	}
 	holds := s.holder(sub)
 	for name := range sub.names {
-		if _, here := present[name]; here {
+		if _, found := present[name]; found {
 			continue
 		}
 		l, isLate := sub.late[name]
@@ -284,17 +282,17 @@ func (s *Session) absent(sub *subscription, u *Response, now time.Time) {
 		case isLate && !l.missed && !overdue:
 			sub.late[name] = late{until: l.until, missed: true}
 		case isLate && !overdue && holds(name):
-			// The response that it is in may still come.
+			// A response that contains the resource may still come.
 		case !isLate || sub.lost(name, holds):
-			u.Removed = append(u.Removed, name)
+			update.Removed = append(update.Removed, name)
 			delete(sub.awaited, name)
 		}
 	}
-	slices.Sort(u.Removed)
+	slices.Sort(update.Removed)
 }
 
-// Delta takes in a Delta response and returns what it says, or an error for one
-// that answers no subscription.
+// Delta processes a Delta response and returns the update in it, or an error if the response
+// belongs to no subscription.
 func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time) (*Response, error) {
 	sub := s.types[resp.GetTypeUrl()]
 	if sub == nil || !sub.started {
@@ -320,7 +318,7 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 		}
 		name = xds.CanonicalName(name) // protocol.md 8.7
 		if in.seen.of(name) > 0 {
-			// Both added and removed: neither is believed.
+			// The name is both added and removed: both are ignored.
 			in.seen.add(name)
 			continue
 		}
@@ -339,8 +337,8 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 	return in.update, nil
 }
 
-// receive begins to wait for the verdict on a response. One that is malformed is
-// refused at once, with every reason (protocol.md 7.3).
+// receive starts to wait for the clients' ACK or NACK of a response. A malformed response is
+// NACKed at once, with every reason (protocol.md 7.3).
 func (s *Session) receive(sub *subscription, in *ingest, version string, now time.Time) {
 	sub.nonce = in.update.Nonce
 	in.update.First, sub.answered = !sub.answered, true
@@ -360,7 +358,7 @@ func (s *Session) receive(sub *subscription, in *ingest, version string, now tim
 	}
 }
 
-// SotW writes the request in SotW form, with a Node or nil.
+// SotW returns the request in SotW form. node may be nil.
 func (r *Request) SotW(node *corev3.Node) *discoveryv3.DiscoveryRequest {
 	return &discoveryv3.DiscoveryRequest{
 		Node:          node,
@@ -372,7 +370,7 @@ func (r *Request) SotW(node *corev3.Node) *discoveryv3.DiscoveryRequest {
 	}
 }
 
-// Delta writes the request in Delta form, with a Node or nil.
+// Delta returns the request in Delta form. node may be nil.
 func (r *Request) Delta(node *corev3.Node) *discoveryv3.DeltaDiscoveryRequest {
 	return &discoveryv3.DeltaDiscoveryRequest{
 		Node:                     node,

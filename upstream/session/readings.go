@@ -8,23 +8,25 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// readings remembers what the bare entries of a SotW response were read as. A push of
-// everything is mostly what the one before was, to the pointer, since what is held is
-// shared (package upstream/codec): it need not be read, hashed and compared again.
+// readings caches the resources that the bare entries of the last SotW response were read as. A
+// push of everything has mostly the same entries as the previous push, at the same addresses,
+// because package upstream/codec shares entries that are held. Those need not be read, hashed and
+// compared again.
 type readings struct {
 	of map[*anypb.Any]*reading
-	// response counts the responses; found counts the entries of the last that are in it.
+	// response counts the responses; found counts the entries of this response that are in of.
 	response uint64
 	found    int
 }
 
-// reading is what an entry was read as, and the last response that had it.
+// reading is the resource that an entry was read as, and the number of the last response that
+// contained the entry.
 type reading struct {
 	res      *xds.Resource
 	response uint64
 }
 
-// begin begins a response of size entries.
+// begin starts a response of size entries.
 func (rs *readings) begin(size int) {
 	if rs.of == nil {
 		rs.of = make(map[*anypb.Any]*reading, size)
@@ -33,22 +35,22 @@ func (rs *readings) begin(size int) {
 	rs.found = 0
 }
 
-// find returns what an entry was read as in the response before, nil for one that was
-// not in it. again: this response has it already.
+// find returns the resource that an entry was read as in the previous response; nil if the entry
+// was not in it. again is set if the entry has occurred in this response already.
 func (rs *readings) find(entry *anypb.Any) (r *xds.Resource, again bool) {
-	is := rs.of[entry]
-	if is == nil {
+	known := rs.of[entry]
+	if known == nil {
 		return nil, false
 	}
-	if is.response == rs.response {
-		return is.res, true
+	if known.response == rs.response {
+		return known.res, true
 	}
-	is.response = rs.response
+	known.response = rs.response
 	rs.found++
-	return is.res, false
+	return known.res, false
 }
 
-// add remembers what an entry was read as, unless it is malformed.
+// add remembers the resource that an entry was read as, unless the entry is malformed.
 func (rs *readings) add(entry *anypb.Any, r *xds.Resource, err error) {
 	if err == nil {
 		rs.of[entry] = &reading{r, rs.response}
@@ -56,7 +58,7 @@ func (rs *readings) add(entry *anypb.Any, r *xds.Resource, err error) {
 	}
 }
 
-// end forgets what the response did not have.
+// end forgets the entries that are not in this response.
 func (rs *readings) end() {
 	if len(rs.of) > rs.found {
 		maps.DeleteFunc(rs.of, func(_ *anypb.Any, is *reading) bool { return is.response != rs.response })

@@ -13,44 +13,44 @@ import (
 
 // Defaults of Config.
 const (
-	// DefaultAckTimeout is how long an ACK waits for the clients' verdict:
-	// Envoy withholds its own while a cluster warms (design.md I6, protocol.md V2).
+	// DefaultAckTimeout is how long a response waits for the clients' ACK or NACK before it is
+	// ACKed: Envoy withholds its own ACK while a cluster warms (design.md I6, protocol.md V2).
 	DefaultAckTimeout = time.Second
-	// DefaultQuietTime is how long a Delta wildcard must be quiet after a response
-	// to count as complete (design.md section 3, protocol.md 7.7).
+	// DefaultQuietTime is how long a Delta server must send nothing after a response for a
+	// wildcard to count as complete (design.md section 3, protocol.md 7.7).
 	DefaultQuietTime = 500 * time.Millisecond
-	// maxQuietTime is after how long it counts as complete though it was never quiet: where
-	// something changes all the time.
+	// maxQuietTime is after how long a wildcard counts as complete even if the server never
+	// stopped sending, because something changes all the time.
 	maxQuietTime = 2 * time.Second
-	// DefaultAnswerTimeout is how long a server has for a name that it was asked
-	// for, before that counts as not existing (gRFC A57, protocol.md 5.3).
+	// DefaultAnswerTimeout is how long a server has to answer for a name before the name counts
+	// as not existing (gRFC A57, protocol.md 5.3).
 	DefaultAnswerTimeout = 15 * time.Second
-	// DefaultSilence is how long a SotW server may say nothing on a new stream that has
-	// told it the versions of everything, before it is asked on another without one.
+	// DefaultSilence is how long a SotW server may be silent on a new stream whose requests named
+	// the version of everything, before it is asked on another stream without a version.
 	DefaultSilence = 5 * time.Second
 )
 
-// A control plane that answers a NACK with what was refused is answered after a
+// A control plane that answers a NACK with the NACKed content again gets its next NACK after a
 // growing pause, not in a loop (design.md I6).
 const (
 	minNackPause = time.Second
 	maxNackPause = 30 * time.Second
 )
 
-// A server that goes back to what was ACKed before says nothing of that to a client that
-// refused what came in between. So it is asked again for what is held and refused, after a
-// pause that grows.
+// A server that goes back to the version that was ACKed before sends nothing to a client that
+// NACKed the version in between. So the server is asked again for resources that are held and
+// NACKed, after a growing pause.
 const (
 	minRecheckPause = 5 * time.Second
 	maxRecheckPause = 10 * time.Minute
 )
 
-// maxReasonBytes bounds the reason of a NACK that this side makes up: an
-// error_detail travels in one message and in logs.
+// maxReasonBytes bounds the reason of a NACK, because an error_detail travels in one message and
+// in logs.
 const maxReasonBytes = 4 << 10
 
-// Unissued is the version that tells a server that it did not give what is held:
-// it then sends the resource again, or reports it removed (design.md I2).
+// Unissued is a version that tells a server that it did not issue the resource that is held. The
+// server then sends the resource again, or reports it removed (design.md I2).
 const Unissued = "holdfast:not-from-this-server"
 
 // Config configures a Session; zero values take the defaults.
@@ -60,26 +60,25 @@ type Config struct {
 	QuietTime     time.Duration
 	AnswerTimeout time.Duration
 	Silence       time.Duration
-	// NotBefore are times before which the server is not asked for a type, by type; nil for
-	// none.
+	// NotBefore holds, by type, the time before which the server is not asked for the type; nil
+	// for none.
 	NotBefore map[string]time.Time
-	// Versions holds, by type, what this server's SotW responses last had as
-	// version_info when they were ACKed. The session keeps it up to date, so that
-	// the next stream can start with it.
+	// Versions holds, by type, the version_info of the last SotW response of this server that was
+	// ACKed. The session keeps it up to date, so that the next stream can start with it.
 	Versions map[string]Version
-	// Held returns what is held and still subscribed of a type, with the version
-	// that this server issued, "" for none.
+	// Held returns the held and still subscribed resources of a type, with the version that this
+	// server issued, "" if it issued none.
 	Held func(typeURL string) map[string]string
-	// Nacked returns the names of what this server gave, and is held, and clients refused;
-	// nil for a session that never asks again. Rechecks counts, by type, how often the
-	// server was asked again for such names. The session keeps it up to date, so that the
-	// next stream goes on with it.
+	// Nacked returns the names of held resources that this server sent and clients NACKed; nil
+	// for a session that never asks again. Rechecks counts, by type, how often the server was
+	// asked again for such names. The session keeps Rechecks up to date, so that the next stream
+	// continues with it.
 	Nacked   func(typeURL string) []string
 	Rechecks map[string]int
 }
 
-// Version is a version_info, and what it stands for: the names of the request that
-// it answered, for others it says nothing; and, of a full-state type, the names of
+// Version is a version_info with what it is valid for: Names are those of the request that it
+// answered, and it is valid for no other request. Holds are, for a full-state type, the names of
 // the resources that it came with.
 type Version struct {
 	Info  string
@@ -87,88 +86,90 @@ type Version struct {
 	Holds xds.NameSet
 }
 
-// Session is the machine of one stream.
+// Session is the state machine of one stream.
 type Session struct {
 	cfg     Config
 	types   map[string]*subscription
 	ordered []*subscription // by xds.CompareTypes
 	begun   []*subscription // in the order in which the server was first asked
 
-	// answered says that the server has said something; must that it was asked for something
-	// that it must answer, whatever it believes this side to hold; and silentAt is when it is
-	// asked in another way if neither holds, the zero time for never.
+	// answered is set once the server has answered anything. must is set once the server was
+	// asked for something that it must answer, whatever it believes this side to hold. repeatAt
+	// is when the server is asked again, on another stream, if neither is set; the zero time for
+	// never.
 	answered, must bool
 	repeatAt       time.Time
-	// again: the server is to be asked for everything on another stream.
+	// again is set if the server must be asked for everything on another stream.
 	again bool
 }
 
-// subscription is one type on the stream.
+// subscription is the state of one type on the stream.
 type subscription struct {
 	url string
-	// What is wanted, and what the server was told of it.
+	// What is subscribed, and what of that the server was sent.
 	names    map[string]struct{}
 	wildcard bool
 	started  bool
 	begunAt  time.Time // of the first request
-	certain  bool      // SotW: the server must answer it, if it says no version
-	explicit bool      // the server was told names, or "*"
-	// toldAll: the server was told that everything is wanted. kept: SotW's legacy
-	// wildcard, which cannot be given up, since to name nothing is to say it again.
+	certain  bool      // SotW: the server must answer the first request if it has no version
+	explicit bool      // the server was sent names, or "*"
+	// sentWildcard is set if the server was sent a subscription to everything.
+	// keepsLegacyWildcard is set while the legacy wildcard of SotW cannot be dropped, because a
+	// request without names would subscribe to it again.
 	sentWildcard, keepsLegacyWildcard bool
-	add                               map[string]struct{} // Delta: not told yet
+	add                               map[string]struct{} // Delta: not sent yet
 	drop                              map[string]struct{}
-	renamed                           bool // SotW: the names changed since they were told
-	// unsure: only a new stream can tell what became of something; see Reopen.
+	renamed                           bool // SotW: the names changed since they were sent
+	// needsNewStream is set if only a new stream can show what became of a resource; see Reopen.
 	needsNewStream bool
-	// awaited are names that the server was told and has said nothing of, with the
-	// time until which it should.
+	// awaited holds the names that the server was asked for and has not answered yet, with the
+	// timeout of each.
 	awaited map[string]time.Time
 
-	// What the server said.
-	nonce  string
-	late   map[string]late     // SotW, full-state: names that were told later than first, and were in no response
-	broken map[string]struct{} // names that came malformed and not yet well
-	// Delta wildcard: complete when settleAt passes, which is settleBy at the latest.
+	// What the server sent.
+	nonce string
+	// late holds, for full-state types in SotW, the names that were requested after the first
+	// request of the type and that no response has contained yet.
+	late   map[string]late
+	broken map[string]struct{} // names that came malformed and not yet well-formed
+	// Delta wildcard: complete when completeAt passes, which is never later than completeBy.
 	completeAt, completeBy time.Time
 
-	// read is what the last response was read as: SotW.
+	// read caches the resources of the last SotW response.
 	read     readings
-	answered bool // there has been one
+	answered bool // there was a response
 
-	// Responses without an answer, oldest first.
+	// Responses that were not ACKed or NACKed yet, oldest first.
 	answers []*answer
 	nacks   int // in a row
-	// recheckAt is when the server is asked again for what was refused; the zero time for
-	// never.
+	// recheckAt is when the server is asked again for NACKed resources; the zero time for never.
 	recheckAt time.Time
-	// answered maps nonces that were ACKed for lack of time to nothing; a NACK
-	// that comes late is told in Delta.
+	// timedOut holds the nonces of responses that were ACKed because of the timeout. In Delta, a
+	// NACK that comes later is still sent.
 	timedOut map[string]struct{}
 }
 
-// late is a name that the server was told later than in the first request of its
-// type: a response that it is missing from may have been made before that.
+// late is a name that was requested after the first request of its type. A response that it is
+// missing from may have been made before the server saw the name.
 type late struct {
-	// until is when the server should have answered; missed: a complete response
-	// came without it.
+	// until is when the server should have answered. missed is set once a complete response came
+	// without the name.
 	until  time.Time
 	missed bool
 }
 
-// answer is what a response will get.
+// answer is the ACK or NACK that a response will get.
 type answer struct {
 	nonce, version string
 	holds          xds.NameSet // see Version
 	known          bool
 	nack           string // the reason; "" for an ACK
-	// at is when the answer is due at the latest or, once it is known, at the
-	// earliest.
+	// at is when the answer is sent at the latest or, once it is known, at the earliest.
 	at time.Time
 }
 
-// Request is a DiscoveryRequest or a DeltaDiscoveryRequest without its Node,
-// which belongs to the stream.
+// Request is a DiscoveryRequest or a DeltaDiscoveryRequest without its Node, which belongs to the
+// stream.
 type Request struct {
 	Type  string
 	Nonce string
@@ -183,7 +184,7 @@ type Request struct {
 	Initial                map[string]string
 }
 
-// New returns the machine of a stream that was just opened.
+// New returns the state machine of a stream that was just opened.
 func New(cfg Config) *Session {
 	if cfg.Form == 0 {
 		panic("session: Config.Form is not set")
@@ -215,8 +216,8 @@ func New(cfg Config) *Session {
 	return &Session{cfg: cfg, types: make(map[string]*subscription)}
 }
 
-// Subscribe takes in a change of interest: whether everything of a type is wanted,
-// and the names that are wanted now and were not, and the opposite.
+// Subscribe changes the subscription of a type: whether it includes the wildcard, the names that
+// are added to it, and the names that are dropped from it.
 func (s *Session) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 	sub := s.types[typeURL]
 	if sub == nil {
@@ -259,47 +260,54 @@ func (s *Session) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 	case s.cfg.Form == xds.SotW && sub.sentWildcard && !sub.explicit && !wildcard:
 		sub.keepsLegacyWildcard = true
 	case sub.keepsLegacyWildcard:
-		// What came while nobody wanted it need not be held any more.
+		// Resources that came while nobody subscribed to them need not be held any more.
 		sub.keepsLegacyWildcard, sub.needsNewStream = false, true
 	default:
 		sub.noteChange(xds.Wildcard, wildcard)
 	}
 }
 
-// Forget drops the version_info of a type, before its first request: what it stood
-// for was not followed all the time since. A server that skips what is current would
-// leave that unknown.
+// Forget drops the version_info of a type before its first request, because changes of the held
+// resources were not tracked without a gap. A server that does not answer a request with a
+// current version would hide such changes.
 func (s *Session) Forget(typeURL string) { delete(s.cfg.Versions, typeURL) }
 
-// Reopen reports whether the stream should be ended and another opened, whose first
-// request of each type tells the server all that is wanted, and in Delta what is
-// held. There are several causes. A wildcard is wanted of which this stream was told
-// later than first: its answer could not be told from those that were under way, and
-// would not speak of what went while it was not wanted. Or the server was asked
-// late, in SotW, for something that is held, and seems not to have it: what is held
-// goes by an answer only that cannot be older than the request (design.md I2). Or clients
-// refuse what is held, and the server may have gone back to what it sent before. Or a SotW
-// server that was told only what is current has said nothing. Or AskAgain was called.
+// Reopen reports whether the stream should be ended and another one opened, whose first request
+// of each type tells the server the whole subscription and, in Delta, the held resources. The
+// causes are:
+//
+//   - A wildcard was added after the first request of its type. Responses already under way cannot
+//
+// be told from its answer, and the answer would not report resources that were removed while the
+// wildcard was not subscribed.
+//   - In SotW, the server was asked late for a resource that is held, and seems not to have it. A
+//
+// held resource is removed only by an answer that cannot be older than the request (design.md
+// I2).
+//   - Clients NACKed a held resource, and the server may have gone back to the version before.
+//   - A SotW server that was sent only current versions has answered nothing.
+//   - AskAgain was called.
 func (s *Session) Reopen() bool {
 	return s.again || slices.ContainsFunc(s.ordered, func(sub *subscription) bool {
 		return sub.needsNewStream || sub.wildcard && sub.started && !sub.sentWildcard
 	})
 }
 
-// AskAgain makes Reopen hold: what the server has removed is to be asked for once more, of
-// which it says nothing on a stream on which it has said that (protocol.md 3.5). Config.Held
-// gives no version of it, so that the next stream does not say that it is held as it is.
+// AskAgain makes Reopen return true: the server must be asked once more for resources that it
+// removed, since it does not repeat a removal on the same stream (protocol.md 3.5). Config.Held
+// returns no version for them, so that the next stream does not claim to hold what the server
+// sent.
 func (s *Session) AskAgain() { s.again = true }
 
-// noteChange notes what the server must be told; before the first request that is
-// everything.
-func (sub *subscription) noteChange(name string, wanted bool) {
+// noteChange records a change that the server must be told. Before the first request nothing is
+// recorded, since that request contains the whole subscription.
+func (sub *subscription) noteChange(name string, added bool) {
 	if !sub.started {
 		return
 	}
 	sub.renamed = true
 	to, from := sub.add, sub.drop
-	if !wanted {
+	if !added {
 		to, from = from, to
 	}
 	if _, ok := from[name]; ok {
@@ -309,9 +317,9 @@ func (sub *subscription) noteChange(name string, wanted bool) {
 	to[name] = struct{}{}
 }
 
-// Answer takes in what the clients made of the response with a nonce: nil for
-// an ACK. It reports whether that comes after the response was ACKed for lack of
-// time, so that it can be told to the server only in Delta.
+// Answer processes the clients' ACK or NACK of the response with a nonce; err is nil for an ACK.
+// It reports whether the answer comes after the response was ACKed because of the timeout, so
+// that a NACK can be sent to the server only in Delta.
 func (s *Session) Answer(typeURL, nonce string, err error, now time.Time) (late bool) {
 	sub := s.types[typeURL]
 	if sub == nil {
@@ -341,7 +349,7 @@ func (s *Session) Answer(typeURL, nonce string, err error, now time.Time) (late 
 	return true
 }
 
-// nack makes an answer a NACK. The second in a row and later ones wait.
+// nack makes an answer a NACK. The second NACK in a row and later ones are delayed.
 func (sub *subscription) nack(a *answer, reason string, now time.Time) {
 	a.known, a.nack, a.at = true, reason, now
 	if len(a.nack) > maxReasonBytes {
@@ -353,17 +361,17 @@ func (sub *subscription) nack(a *answer, reason string, now time.Time) {
 	sub.nacks++
 }
 
-// recheckLater makes the server be asked again for what is refused, after a pause.
+// recheckLater schedules another request for NACKed resources, after a pause.
 func (s *Session) recheckLater(sub *subscription, now time.Time) {
 	if sub.recheckAt.IsZero() {
 		sub.recheckAt = now.Add(min(minRecheckPause<<min(s.cfg.Rechecks[sub.url], 10), maxRecheckPause))
 	}
 }
 
-// recheck asks the server again for what is held and refused, if there still is anything
-// and its time has come: in Delta by a request that gives the names up, after which they
-// are subscribed to again; where that does not work, because a wildcard covers them or
-// SotW knows no such request, by a new stream that says nothing of an accepted version.
+// recheck asks the server again for held resources that clients NACKed, if there are any and
+// their time has come. In Delta it returns a request that unsubscribes from the names, after
+// which they are subscribed to again. That is impossible if a wildcard covers the names, and in
+// SotW; then it requests a new stream that names no ACKed version.
 func (s *Session) recheck(sub *subscription, now time.Time) (req *Request, wake time.Time) {
 	if sub.recheckAt.IsZero() || sub.recheckAt.After(now) {
 		return nil, sub.recheckAt
@@ -378,8 +386,8 @@ func (s *Session) recheck(sub *subscription, now time.Time) (req *Request, wake 
 	s.recheckLater(sub, now)
 	byName := s.cfg.Form == xds.Delta && !sub.sentWildcard
 	for _, name := range names {
-		_, wanted := sub.names[name]
-		byName = byName && wanted
+		_, subscribed := sub.names[name]
+		byName = byName && subscribed
 	}
 	if !byName {
 		s.Forget(sub.url)
@@ -393,8 +401,8 @@ func (s *Session) recheck(sub *subscription, now time.Time) (req *Request, wake 
 	return &Request{Unsubscribe: names}, time.Time{}
 }
 
-// Completed returns the types whose wildcard the server has told completely, each
-// once, and when Settled should be asked again; the zero time for never.
+// Completed returns the types whose wildcard has become complete, each once, and when Completed
+// must be called again; the zero time for never.
 func (s *Session) Completed(now time.Time) (types []string, wake time.Time) {
 	for _, sub := range s.ordered {
 		if sub.completeAt.IsZero() {
@@ -412,9 +420,8 @@ func (s *Session) Completed(now time.Time) (types []string, wake time.Time) {
 	return types, wake
 }
 
-// Overdue returns, for each type that has any, the names that the server was asked
-// for and has not spoken of in time, each once, and when Overdue should be asked
-// again; the zero time for never.
+// Overdue returns, for each type that has any, the names that the server was asked for and did
+// not answer in time, each once, and when Overdue must be called again; the zero time for never.
 func (s *Session) Overdue(now time.Time) (updates []*xds.Update, wake time.Time) {
 	for _, sub := range s.ordered {
 		var u *xds.Update
@@ -447,21 +454,21 @@ func (s *Session) Overdue(now time.Time) (updates []*xds.Update, wake time.Time)
 	return updates, wake
 }
 
-// ask begins to wait for what a request asks for. Of what is held a server may say
-// nothing on a new stream; names that are new to it it must answer.
+// ask starts to wait for the answer to each name of a request that is not held. A server may be
+// silent about held resources on a new stream, but must answer names that are new to it.
 func (s *Session) ask(sub *subscription, names []string, held map[string]string, now time.Time) {
 	for _, name := range names {
-		_, has := held[name]
-		_, waits := sub.awaited[name]
-		if _, wanted := sub.names[name]; wanted && !has && !waits {
+		_, isHeld := held[name]
+		_, isAwaited := sub.awaited[name]
+		if _, subscribed := sub.names[name]; subscribed && !isHeld && !isAwaited {
 			sub.awaited[name] = now.Add(s.cfg.AnswerTimeout)
 		}
 	}
 }
 
-// lost takes in that a name which was told late was missing from a response, and the
-// server has had its time. It reports whether the name counts as not existing; of
-// what is held a new stream must tell.
+// lost handles a name that was requested late, was missing from a response, and whose timeout has
+// passed. It reports whether the name counts as not existing. If the name is held, only a new
+// stream can tell.
 func (sub *subscription) lost(name string, holds func(string) bool) bool {
 	if holds(name) {
 		sub.needsNewStream = true
@@ -472,8 +479,8 @@ func (sub *subscription) lost(name string, holds func(string) bool) bool {
 	return true
 }
 
-// holder returns a function that reports whether a name is held. What is held is listed at its
-// first call, and once only: there may be as many names to look up.
+// holder returns a function that reports whether a name is held. It calls Config.Held once, at
+// its first call, because there may be as many names to look up as are held.
 func (s *Session) holder(sub *subscription) func(name string) bool {
 	var held map[string]string
 	listed := false
@@ -486,8 +493,8 @@ func (s *Session) holder(sub *subscription) func(name string) bool {
 	}
 }
 
-// resolvedBy ends the wait for a resource, by its name, by an alias or as a member
-// of a collection.
+// resolvedBy ends the wait for a resource, by its name, by an alias or as a member of a
+// collection.
 func (sub *subscription) resolvedBy(r *xds.Resource) {
 	if len(sub.awaited)+len(sub.late) == 0 {
 		return
@@ -507,8 +514,8 @@ func (sub *subscription) resolved(name string) {
 	delete(sub.late, name)
 }
 
-// Next returns the next request that the server is owed, or nil, and then when
-// Next must be called again though nothing came in; the zero time for never.
+// Next returns the next request to send to the server, or nil, and then when Next must be called
+// again even if nothing else happens; the zero time for never.
 func (s *Session) Next(now time.Time) (*Request, time.Time) {
 	var wake time.Time
 	for _, sub := range s.ordered {
@@ -528,10 +535,10 @@ func (s *Session) Next(now time.Time) (*Request, time.Time) {
 	return nil, earlier(wake, s.repeatUnanswered(now))
 }
 
-// repeatUnanswered makes a SotW server be asked again, on another stream, that has said nothing: some
-// servers do not answer a request with a version that is current (protocol.md 7.10), which
-// cannot be told from one that hangs. One type is asked for without a version there, which
-// must be answered (protocol.md 1.1).
+// repeatUnanswered requests another stream for a SotW server that has answered nothing. Some
+// servers do not answer a request with a current version (protocol.md 7.10), and such a server
+// cannot be told from one that hangs. On the new stream one type is requested without a version,
+// which the server must answer (protocol.md 1.1).
 func (s *Session) repeatUnanswered(now time.Time) (wake time.Time) {
 	if s.answered || s.must || s.repeatAt.IsZero() {
 		return time.Time{}
@@ -550,12 +557,12 @@ func (s *Session) repeatUnanswered(now time.Time) (wake time.Time) {
 	return time.Time{}
 }
 
-// NotModified takes in that the server has answered without a response: what it was told is
-// current.
+// NotModified records that the server answered without a response, because the version in the
+// request is current.
 func (s *Session) NotModified() { s.answered = true }
 
-// begin notes that a type is asked for the first time. It returns false while the server
-// must not be asked, and then until when.
+// begin records the first request of a type. It returns false if the server must not be asked
+// yet, and then until when.
 func (s *Session) begin(sub *subscription, now time.Time) (bool, time.Time) {
 	if !sub.wildcard && len(sub.names) == 0 {
 		return false, time.Time{} // in SotW that would ask for everything (protocol.md 7.9)
@@ -571,8 +578,8 @@ func (s *Session) begin(sub *subscription, now time.Time) (bool, time.Time) {
 	return true, time.Time{}
 }
 
-// Unanswered returns the types that the server was first asked for since a time and has not
-// answered, the last one first; and whether it has answered any other.
+// Unanswered returns the types that the server was first asked for at or after since and has not
+// answered, the last one first; and whether it has answered any other type.
 func (s *Session) Unanswered(since time.Time) (types []string, others bool) {
 	for _, sub := range slices.Backward(s.begun) {
 		if sub.answered {
@@ -584,7 +591,7 @@ func (s *Session) Unanswered(since time.Time) (types []string, others bool) {
 	return types, others
 }
 
-// Subscribed returns the names of a type that are wanted, sorted, without a wildcard.
+// Subscribed returns the subscribed names of a type, sorted, without a wildcard.
 func (s *Session) Subscribed(typeURL string) []string {
 	if sub := s.types[typeURL]; sub != nil {
 		return slices.Sorted(maps.Keys(sub.names))
@@ -592,10 +599,9 @@ func (s *Session) Subscribed(typeURL string) []string {
 	return nil
 }
 
-// demand makes a first Delta request one that the server must answer: of one resource that
-// is held it is told a version that it did not issue. A server that agrees with everything
-// else may be silent for ever, which could not be told from one that hangs (protocol.md
-// 3.2, 7.10).
+// demand makes a first Delta request one that the server must answer: it replaces the version of
+// one held resource by Unissued. A server that agrees with everything that is held may be silent
+// for ever, and could not be told from one that hangs (protocol.md 3.2, 7.10).
 func (s *Session) demand(held map[string]string) {
 	if s.must || len(held) == 0 {
 		return
@@ -620,7 +626,8 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// due takes the answer out that is due first, or returns when one will be.
+// due removes and returns the first answer that must be sent now; if there is none, it returns
+// when the next one must be sent.
 func (sub *subscription) due(now time.Time) (a *answer, wake time.Time) {
 	for i, a := range sub.answers {
 		if a.at.After(now) {
@@ -639,7 +646,7 @@ func (sub *subscription) due(now time.Time) (a *answer, wake time.Time) {
 	return nil, wake
 }
 
-// timeOut remembers a response that is ACKed before its verdict is known.
+// timeOut remembers a response that is ACKed before the clients have answered it.
 func (sub *subscription) timeOut(a *answer) {
 	if len(sub.timedOut) >= 64 {
 		clear(sub.timedOut)
@@ -679,7 +686,7 @@ func (s *Session) nextDelta(sub *subscription, now time.Time) (*Request, time.Ti
 	return &Request{Nonce: a.nonce, NACK: a.nack}, time.Time{}
 }
 
-// nextSotW returns the next SotW request of a type. Each one names everything.
+// nextSotW returns the next SotW request of a type, which always contains all names.
 func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Time) {
 	req := &Request{Version: s.cfg.Versions[sub.url].Info, Nonce: sub.nonce}
 	if !sub.started {
@@ -701,9 +708,9 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 	}
 	a, wake := sub.due(now)
 	if a == nil && sub.renamed && len(sub.answers) > 0 {
-		// The request for other names carries the newest nonce, and so is its
-		// answer: the ACK, or the NACK that waits for its time, since only
-		// error_detail tells them apart (design.md I6, protocol.md 1.3).
+		// A request with other names carries the newest nonce, and so answers that response: with
+		// an ACK, or with the NACK that is being delayed, since only error_detail tells them
+		// apart (design.md I6, protocol.md 1.3).
 		a = sub.answers[len(sub.answers)-1]
 		sub.answers = nil
 		if !a.known {
@@ -740,8 +747,8 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 	return req, time.Time{}
 }
 
-// allHeld reports whether a server must answer a SotW request without a version: of a name that
-// it does not have it may be silent.
+// allHeld reports whether a server must answer a SotW request without a version. It may be silent
+// about a name that it does not have, so all names must be held.
 func allHeld(names []string, held map[string]string) bool {
 	for _, name := range names {
 		if _, ok := held[name]; !ok && name != xds.Wildcard {
@@ -751,10 +758,10 @@ func allHeld(names []string, held map[string]string) bool {
 	return true
 }
 
-// standsFor reports whether a server that skips what is current may be told a
-// version with a request for names: it must stand for just these, nothing that is
-// held may have come or gone by another source since, and everything that is asked
-// for must be held, since of what does not exist it would not say that again.
+// standsFor reports whether a request for names may carry the version, given that some servers do
+// not answer a request with a current version. The version must be valid for exactly these names,
+// no held resource may have been added or removed by another source since, and every requested
+// name must be held, since the server would not repeat that a name does not exist.
 func (v Version) standsFor(sub *subscription, names []string, held map[string]string) bool {
 	if v.Info == "" || len(held) == 0 || !slices.Equal(v.Names, names) {
 		return false
@@ -775,17 +782,17 @@ func (v Version) standsFor(sub *subscription, names []string, held map[string]st
 	return true
 }
 
-// sendWildcard notes whether the server is told now that everything is wanted.
+// sendWildcard records whether the request that is being built includes the wildcard.
 func (sub *subscription) sendWildcard() {
 	if sub.keepsLegacyWildcard && len(sub.names) == 0 {
-		return // it cannot be told otherwise
+		return // a request without names still includes it
 	}
 	sub.sentWildcard, sub.keepsLegacyWildcard = sub.wildcard, false
 }
 
-// requestNames returns the names of a request that asks for all that is wanted. A
-// wildcard by itself is said by naming nothing, where the type has that and
-// nothing was ever named (protocol.md 2.1, 2.3).
+// requestNames returns the names of a request for the whole subscription. A wildcard alone is
+// expressed by no names, if the type has a legacy wildcard and no name was ever sent (protocol.md
+// 2.1, 2.3).
 func (sub *subscription) requestNames() []string {
 	names := slices.Sorted(maps.Keys(sub.names))
 	if sub.wildcard && (len(names) > 0 || sub.explicit || !xds.Info(sub.url).LegacyWildcard) {
@@ -804,8 +811,8 @@ func sorted(set map[string]struct{}) []string {
 	return slices.Sorted(maps.Keys(set))
 }
 
-// Unsolicited says that a server sent a type that was not asked for. It is not
-// applied, and has no subscription to NACK it on.
+// errUnsolicited is returned for a response of a type that was not asked for. The response is not
+// applied, and there is no subscription on which it could be NACKed.
 var errUnsolicited = errors.New("response of a type that was not asked for")
 
 func unsolicited(typeURL string) error {

@@ -1,13 +1,12 @@
-// Package downstream serves a state to xDS clients: the aggregated discovery
-// service and those of single types, SotW and Delta, on a Unix socket or on TCP. It is the one server of
-// holdfast: the agent serves its state with it, and the built-in control plane
-// its directory.
+// Package downstream serves a state to xDS clients: the aggregated discovery service and the
+// services of single types, SotW and Delta, on a Unix socket or on TCP. It is the only xDS server
+// of holdfast: the agent serves its state with it, and the built-in control plane serves its
+// directory.
 //
-// It promises that a stream is a view of the state and not a queue: a slow client
-// costs the names that changed, and sees the newest; that no lock is held while
-// sending; and that what a client says of a response reaches the state. What is
-// known and what may be sent is the state's affair, behind the interface State;
-// the protocol of one stream is that of the package session.
+// It guarantees that a stream is a view of the state and not a queue: a slow client costs only
+// the names that changed, and gets the newest versions. It holds no lock while sending, and
+// passes each ACK and NACK of a client to the state. The State behind the interface decides what
+// is known and which versions may be sent; package session implements the protocol of one stream.
 package downstream
 
 import (
@@ -17,71 +16,71 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// State is what a Server serves.
+// State is the state that a Server serves.
 type State interface {
-	// Attach opens the view of a stream whose client has said who it is. Its error, a gRPC
-	// status, is what the client gets where it cannot be served.
+	// Attach opens the view of a stream after the client sent its Node. If the client cannot be
+	// served, the error is a gRPC status, which the client receives.
 	Attach(c Client) (View, error)
 }
 
-// Client is who is at the other end of a stream.
+// Client describes the client of a stream.
 type Client struct {
-	// Stream numbers the streams of a server.
+	// Stream is the number of the stream in this server.
 	Stream uint64
-	// Node is what the client said on its first request; never nil.
+	// Node is the Node of the client's first request; never nil.
 	Node *corev3.Node
 	Form xds.Form
 	// Peer is the network address of the client, "" on a Unix socket.
 	Peer string
-	// Fetch says that it is one request without a stream.
+	// Fetch is set for a single request without a stream.
 	Fetch bool
 }
 
 // View is the state as one stream sees it. Its methods may be called concurrently.
 type View interface {
-	// Changed holds a value whenever Begin has something new to return.
+	// Changed receives a value whenever Begin would return a change.
 	Changed() <-chan struct{}
 	// Begin returns the state at one moment, and what changed since the last Begin. The state
-	// stays so until End, which the same goroutine calls soon: all other streams wait for it.
+	// does not change until the same goroutine calls End, which it must do soon, because all
+	// other streams wait for it.
 	Begin() (v session.View, changed []xds.Change)
 	End()
-	// HadWildcard reports whether a client of this kind ever subscribed to
-	// everything of a type (protocol.md V9).
+	// HadWildcard reports whether a client of this kind ever subscribed to everything of a type
+	// (protocol.md V9).
 	HadWildcard(typeURL string) bool
-	// Subscribe takes in a change of the subscription.
+	// Subscribe applies a change of the subscription.
 	Subscribe(in xds.SubscriptionChange)
-	// Answer takes in what the client made of a response.
+	// Answer processes the client's ACK or NACK of a response.
 	Answer(v session.Answer)
-	// Progress takes in how far the client has come.
+	// Progress records up to which revision the client has answered.
 	Progress(p session.Progress)
 	// Close ends the view.
 	Close(end End)
 }
 
-// End is how a stream ended.
+// End describes how a stream ended.
 type End struct {
-	// Unanswered lists, by type, the names in responses that the client has not
-	// answered.
+	// Unanswered lists, by type, the names in responses in flight.
 	Unanswered map[string][]string
-	// ByServer says that the server ended the stream because of a request that it does
-	// not accept.
+	// ByServer is set if the server ended the stream because it rejected a request.
 	ByServer bool
 }
 
-// Fetched is the form, as Observer is told, of what a client that polls is sent: it does not
-// answer.
+// Fetched is the form that is passed to Observer for responses to polls. A client that polls does
+// not answer with an ACK or NACK.
 const Fetched = "fetch"
 
-// Observer counts what passes between a server and its clients.
+// Observer counts the events between a server and its clients.
 type Observer interface {
 	StreamOpened(form string)
 	StreamClosed(form string)
 	Pushed(typeURL, form string, resources int)
 	Answered(typeURL, form string, nack bool)
-	// LimitExceeded counts what went beyond a limit.
+	// LimitExceeded counts an event that exceeded a limit.
 	LimitExceeded(limit string)
-	// PassedThrough counts a call of a service that is not served here when it ends, with
-	// PassedOK, PassedError or NotPassed. service is one of Config.PassThrough, or "other".
+	// PassedThrough counts a call of a service that holdfast does not serve itself, when the call
+	// ends. result is PassedOK, PassedError or NotPassed. service is one of Config.PassThrough,
+	// or "other".
 	PassedThrough(service, result string)
 }
 

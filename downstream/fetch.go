@@ -14,22 +14,21 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// fetchWait is how long a request without a stream waits at least for something
-// to be known. Envoy's REST client gives up after a second by itself.
+// fetchWait is how long a request without a stream waits at least until something is known. The
+// timeout of Envoy's REST client is a second.
 const fetchWait = 900 * time.Millisecond
 
-// maxPolls bounds the answers that are remembered until the next poll says
-// whether they were accepted.
+// maxPolls bounds the responses that are remembered until the next poll shows whether they were
+// accepted.
 const maxPolls = 1024
 
-// errCurrent says that the client has what it asked for.
+// errCurrent is returned if the client has the current version.
 var errCurrent = errors.New("the version is current")
 
-// fetch answers one request without a stream, as the first answer of a stream
-// would be. If the client has that version already, it waits for a change for at
-// most hold, and then fails with errCurrent. It fails with UNAVAILABLE while
-// nothing is known. What was asked for stays leased, so that the next request
-// finds it.
+// fetch answers one request without a stream with the response that would be the first on a
+// stream. If the client has that version already, it waits for a change for at most hold, and
+// then fails with errCurrent. It fails with UNAVAILABLE while nothing is known. The subscription
+// stays leased after the request, so that the next request finds the resources.
 func (s *Server) fetch(ctx context.Context, req *session.Request, node *corev3.Node, hold time.Duration) (*session.Response, error) {
 	if err := check(req); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
@@ -45,7 +44,7 @@ func (s *Server) fetch(ctx context.Context, req *session.Request, node *corev3.N
 	defer view.Close(End{})
 	poll := strings.Join(append([]string{node.GetId(), req.Type}, req.Names...), "\x00")
 	if last, ok := s.polls.Peek(poll); ok && last.Version == req.Version {
-		// The version of a poll is the one that was last accepted (protocol.md 9.1).
+		// A poll carries the version that was accepted last (protocol.md 9.1).
 		view.Answer(session.Answer{Type: req.Type, Acked: last.Resources})
 	}
 	deadline := time.NewTimer(max(hold, fetchWait))
@@ -73,9 +72,9 @@ func (s *Server) fetch(ctx context.Context, req *session.Request, node *corev3.N
 	}
 }
 
-// answer returns what a stream that began with the request would be sent first,
-// nil if that is nothing yet. Each answer is complete by itself, so each comes
-// from a machine of its own.
+// answer returns the response that a stream beginning with this request would be sent first, or
+// nil if there is none yet. Each response is complete by itself, so each is built by a new
+// Session.
 func (s *Server) answer(view View, req *session.Request, node *corev3.Node, subscribe bool) (resp *session.Response) {
 	machine := session.New(session.Config{
 		Form:         xds.SotW,
@@ -86,14 +85,14 @@ func (s *Server) answer(view View, req *session.Request, node *corev3.Node, subs
 	})
 	opening := *req
 	opening.Nonce = ""
-	if in := machine.Request(&opening).Subscription; in != nil && subscribe {
-		view.Subscribe(*in)
+	if change := machine.Request(&opening).Subscription; change != nil && subscribe {
+		view.Subscribe(*change)
 	}
 	v, _ := view.Begin()
 	resp, _ = machine.Next(v, time.Now())
 	view.End()
 	if resp != nil && resp.Version == req.Version {
-		// It is what the client accepted last, whoever remembers that it was sent.
+		// The client accepted this version, even if no earlier poll for it is remembered.
 		view.Answer(session.Answer{Type: req.Type, Acked: resp.Resources})
 	}
 	return resp

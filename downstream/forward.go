@@ -16,17 +16,18 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/redact"
 )
 
-// Forwarder opens a stream to the current upstream, for a service that holdfast does not serve
+// Forwarder opens streams to the current upstream, for services that holdfast does not serve
 // itself.
 type Forwarder interface {
 	// Forward opens a stream of a full method name, "/package.Service/Method", with the outgoing
-	// metadata of ctx and what the upstream asks for. What the upstream asks for replaces what
-	// the client says under the same name. It fails with UNAVAILABLE while no upstream is there.
+	// metadata of ctx and the metadata that is configured for the upstream. The latter replaces
+	// metadata of the client under the same name. It fails with UNAVAILABLE while no upstream is
+	// connected.
 	Forward(ctx context.Context, method string) (grpc.ClientStream, error)
 }
 
-// DefaultPassThrough lists the services that are passed through to the upstream unless others are
-// named: those that Envoy speaks with a control plane beside xDS.
+// DefaultPassThrough lists the services that are passed through to the upstream if
+// Config.PassThrough is nil: those that Envoy uses with a control plane besides xDS.
 var DefaultPassThrough = []string{
 	"envoy.service.load_stats.v3.LoadReportingService",
 	"envoy.service.health.v3.HealthDiscoveryService",
@@ -34,21 +35,22 @@ var DefaultPassThrough = []string{
 	"envoy.service.metrics.v3.MetricsService",
 }
 
-// The results of calls that are passed through, as Observer.PassedThrough is told.
+// Results of calls that are passed through, for Observer.PassedThrough.
 const (
-	// PassedOK and PassedError are how the upstream ended the call.
+	// PassedOK and PassedError mean that the upstream ended the call without or with an error.
 	PassedOK    = "ok"
 	PassedError = "error"
-	// NotPassed is a call of a service that is not passed through.
+	// NotPassed means that the service of the call is not passed through.
 	NotPassed = "refused"
 )
 
-// notListed stands for all services that are not passed through: clients may call any.
+// notListed replaces the names of all services that are not passed through, because clients can
+// call any.
 const notListed = "other"
 
-// forward passes a stream of a service that is in Config.PassThrough through, message by message
-// and without decoding them (protocol.md 8.5). ADS does not notice if it fails. The call is made
-// with the agent's own credentials, so that any other service is UNIMPLEMENTED.
+// forward passes a stream through to the upstream if its service is in Config.PassThrough,
+// message by message and without decoding them (protocol.md 8.5). A failure does not affect ADS.
+// The call is made with the agent's own credentials, so that any other service is UNIMPLEMENTED.
 func (s *Server) forward(_ any, down grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(down)
 	service, ok := serviceOf(method)
@@ -68,8 +70,9 @@ func (s *Server) forward(_ any, down grpc.ServerStream) error {
 	return err
 }
 
-// serviceOf returns the service of a full method name. It is ok only if it is "/service/method", and
-// nothing that a proxy on the way to the upstream may take for a path of another service.
+// serviceOf returns the service of a full method name. ok is set only if the name is
+// "/service/method", without anything that a proxy on the way to the upstream may take for the
+// path of another service.
 func serviceOf(full string) (service string, ok bool) {
 	path, ok := strings.CutPrefix(full, "/")
 	service, method, _ := strings.Cut(path, "/")
@@ -81,11 +84,12 @@ func serviceOf(full string) (service string, ok bool) {
 	return service, ok
 }
 
-// clip bounds a text that a client makes up.
+// clip bounds the length of a text that a client chose.
 func clip(text string) string { return text[:min(len(text), 200)] }
 
-// passedMetadata returns what is passed on of a client's metadata. Its credentials are for the
-// agent, if for anybody, and what belongs to the connection ends with it.
+// passedMetadata returns the part of a client's metadata that is passed on. The client's
+// credentials are meant for the agent, and metadata of the connection is meant for its two ends
+// only.
 func passedMetadata(from metadata.MD) metadata.MD {
 	to := make(metadata.MD, len(from))
 	for key, values := range from {
@@ -96,7 +100,7 @@ func passedMetadata(from metadata.MD) metadata.MD {
 	return to
 }
 
-// isForwarded says whether metadata of a name is not passed on.
+// isForwarded reports whether metadata of this name is left out.
 func isForwarded(key string) bool {
 	key = strings.ToLower(key)
 	for _, prefix := range []string{":", "grpc-", "x-forwarded-"} {
@@ -107,8 +111,8 @@ func isForwarded(key string) bool {
 	return slices.Contains(forwardedMetadata, key) || redact.NamesCredential(key)
 }
 
-// forwardedMetadata are names of metadata that are not passed on, beside those of credentials: what
-// belongs to the connection, and what tells a proxy who asks for what.
+// forwardedMetadata are names of metadata that is left out, besides credentials: metadata of the
+// connection, and metadata that tells a proxy who sends a request and for what.
 var forwardedMetadata = []string{
 	"proxy-authenticate", "www-authenticate",
 	"forwarded", "via", "x-real-ip", "x-original-url", "x-http-method-override",
@@ -134,8 +138,8 @@ func (s *Server) pass(down grpc.ServerStream, method string) error {
 		}
 	}
 	for {
-		// A message without a field of its own keeps all of another's as they
-		// are, so that nothing is decoded and the bytes stay the same.
+		// A message without fields of its own keeps all fields of another message as unknown
+		// fields, so that nothing is decoded and the bytes stay the same.
 		var msg emptypb.Empty
 		if err := up.RecvMsg(&msg); err != nil {
 			down.SetTrailer(up.Trailer())
@@ -150,7 +154,7 @@ func (s *Server) pass(down grpc.ServerStream, method string) error {
 	}
 }
 
-// pump passes on what the client says, until it has said everything or one side
+// pump passes on the messages of the client until the client has sent all of them or one side
 // ends.
 func pump(down grpc.ServerStream, up grpc.ClientStream, cancel context.CancelFunc) {
 	for {
@@ -164,7 +168,7 @@ func pump(down grpc.ServerStream, up grpc.ClientStream, cancel context.CancelFun
 			return
 		}
 		if up.SendMsg(&msg) != nil {
-			return // the reason comes from RecvMsg
+			return // RecvMsg returns the reason
 		}
 	}
 }

@@ -13,26 +13,26 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Limits bound what a client may cost. A mesh of 20,000 clusters stays below the
-// defaults, which take the place of zeros. A stream too many, and JSON that is nested too deep,
-// are refused with RESOURCE_EXHAUSTED. Else what goes beyond is left out and its stream stays:
-// a client repeats what it asks for on its next stream.
+// Limits bound the cost of clients. A mesh of 20,000 clusters stays below the defaults, which
+// replace zeros. A stream beyond the limit, and JSON that is nested too deeply, are rejected with
+// RESOURCE_EXHAUSTED. Anything else beyond a limit is left out and the stream stays open, because
+// a client would repeat its subscriptions on its next stream.
 type Limits struct {
-	// Streams is how many may be open. Envoy opens one for each EDS cluster and
-	// each secret where it does not use ADS (protocol.md V10).
+	// Streams bounds the open streams. Envoy opens one for each EDS cluster and each secret if it
+	// does not use ADS (protocol.md V10).
 	Streams int
-	// Types is how many types one stream may ask for, Subscriptions how many
-	// names.
+	// Types bounds the types that one stream may subscribe to, Subscriptions the names of one
+	// type.
 	Types, Subscriptions int
-	// RequestRate is how many requests of one stream are read in a second, after a
-	// first RequestBurst of them; the others wait.
+	// RequestRate bounds the requests of one stream that are read in a second, after a first
+	// RequestBurst of them; further requests wait.
 	RequestRate, RequestBurst int
-	// AnyDepth is how deep Anys may be nested in a resource that is written as
-	// JSON, for REST: each level is decoded anew. Nothing else decodes them.
+	// AnyDepth bounds the nesting of Anys in a resource that is written as JSON for REST, because
+	// each level is decoded. Nothing else decodes them.
 	AnyDepth int
 }
 
-// DefaultLimits are the limits where none are set.
+// DefaultLimits replace limits that are 0.
 var DefaultLimits = Limits{
 	Streams:       65536,
 	Types:         64,
@@ -58,13 +58,13 @@ func (l Limits) orDefault() Limits {
 	return l
 }
 
-// LimitNames lists the limits that Observer.Refused is told of.
+// LimitNames lists the names of limits that are passed to Observer.LimitExceeded.
 func LimitNames() []string {
 	return []string{"streams", "types", "subscriptions", "names", "request_rate", "any_depth", "groups"}
 }
 
-// attach opens the view of a client, and counts one that is refused because there are too
-// many kinds of them.
+// attach opens the view of a client. It counts a client that is rejected because there would be
+// too many groups.
 func (s *Server) attach(client Client) (View, error) {
 	view, err := s.cfg.State.Attach(client)
 	if err != nil {
@@ -73,13 +73,13 @@ func (s *Server) attach(client Client) (View, error) {
 	return view, err
 }
 
-// exhausted counts what a limit refused and returns the status for it.
+// exhausted counts an event that a limit rejected and returns the status for it.
 func (s *Server) exhausted(limit, format string, args ...any) error {
 	s.cfg.Observer.LimitExceeded(limit)
 	return status.Errorf(codes.ResourceExhausted, format, args...)
 }
 
-// gate holds one stream to the limits. It is used by the receiver only.
+// gate enforces the limits on one stream. It is used by the receiver only.
 type gate struct {
 	server *Server
 	log    *slog.Logger
@@ -93,7 +93,7 @@ func newGate(s *Server, log *slog.Logger) *gate {
 	return &gate{s, log, rate.NewLimiter(rate.Limit(l.RequestRate), l.RequestBurst), make(map[string]bool)}
 }
 
-// beyond counts what goes beyond a limit, and logs it once on a stream.
+// beyond counts an event that exceeds a limit, and logs the first one of a stream.
 func (g *gate) beyond(limit, message string, args ...any) {
 	g.server.cfg.Observer.LimitExceeded(limit)
 	if !g.logged[limit] {
@@ -102,7 +102,7 @@ func (g *gate) beyond(limit, message string, args ...any) {
 	}
 }
 
-// wait lets the client wait whose requests come too fast. It fails when ctx ends.
+// wait delays a client whose requests come too fast. It fails when ctx ends.
 func (g *gate) wait(ctx context.Context) error {
 	if g.rate.Allow() {
 		return nil
@@ -111,31 +111,31 @@ func (g *gate) wait(ctx context.Context) error {
 	return g.rate.Wait(ctx)
 }
 
-// admit takes out of a request what goes beyond the limits, and reports whether the rest is to
-// be served; machine is the stream's, under its lock.
+// admit removes from a request what exceeds the limits, and reports whether the rest must be
+// served. machine is the stream's Session; its lock must be held.
 func (g *gate) admit(req *session.Request, machine *session.Session) bool {
 	l := g.server.cfg.Limits
 	if types, _ := machine.Subscriptions(); machine.New(req.Type) && len(types) >= l.Types {
 		g.beyond("types", "a client asks for more types than it may (--max-types): the others are not answered", "type", shortened(req.Type))
 		return false
 	}
-	left := machine.Limit(req, l.Subscriptions)
-	if left.Surplus > 0 {
+	removed := machine.Limit(req, l.Subscriptions)
+	if removed.Surplus > 0 {
 		g.beyond("subscriptions", "a client subscribes to more names than it may (--max-subscriptions): the others are left out",
-			"type", xds.Short(req.Type), "left_out", left.Surplus, "such_as", shortened(left.ASurplus))
+			"type", xds.Short(req.Type), "left_out", removed.Surplus, "such_as", shortened(removed.ASurplus))
 	}
-	if left.Invalid > 0 {
+	if removed.Invalid > 0 {
 		g.beyond("names", "a client subscribes to names that no resource can have: they are left out",
-			"type", xds.Short(req.Type), "left_out", left.Invalid, "such_as", shortened(left.AnInvalid), "bytes", len(left.AnInvalid))
+			"type", xds.Short(req.Type), "left_out", removed.Invalid, "such_as", shortened(removed.AnInvalid), "bytes", len(removed.AnInvalid))
 	}
 	return true
 }
 
 // shortened returns the beginning of a name, for the log.
 func shortened(name string) string {
-	const most = 128
-	if len(name) <= most {
+	const limit = 128
+	if len(name) <= limit {
 		return name
 	}
-	return strings.ToValidUTF8(name[:most], "") + "…"
+	return strings.ToValidUTF8(name[:limit], "") + "…"
 }

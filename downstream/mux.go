@@ -8,24 +8,23 @@ import (
 	"time"
 )
 
-// preface is how every HTTP/2 connection with prior knowledge begins, and so
-// every gRPC connection (RFC 9113, section 3.4).
+// preface is the beginning of every HTTP/2 connection with prior knowledge, and so of every gRPC
+// connection (RFC 9113, section 3.4).
 const preface = "PRI * HTTP/2.0"
 
-// sniffTimeout is how long a new connection may take to say its first bytes.
+// sniffTimeout is how long a new connection may take to send its first bytes.
 const sniffTimeout = 10 * time.Second
 
-// mux splits the connections of one listener into those of gRPC and those of
-// REST, by their first bytes: Envoy speaks HTTP/2 for the one and HTTP/1.1 for
-// the other (protocol.md 9.1, 9.6).
+// mux splits the connections of one listener into gRPC and REST connections by their first bytes:
+// Envoy uses HTTP/2 for gRPC and HTTP/1.1 for REST (protocol.md 9.1, 9.6).
 type mux struct {
 	net.Listener
 	grpc, rest *half
 	sniffing   sync.WaitGroup
-	count      func(change int) // told of each connection that is handed on, and closed
+	count      func(change int) // called for each connection that is handed on, and closed
 }
 
-// half is the listener of one of the two kinds. Its channel is never closed.
+// half is the listener of gRPC or of REST connections. Its channel is never closed.
 type half struct {
 	mux   *mux
 	conns chan net.Conn
@@ -40,8 +39,8 @@ func newMux(lis net.Listener, count func(change int)) *mux {
 	return m
 }
 
-// run accepts until the listener is closed, and returns when every connection
-// was handed on or closed.
+// run accepts connections until the listener is closed, and returns when every connection was
+// handed on or closed.
 func (m *mux) run() {
 	for {
 		c, err := m.Accept()
@@ -59,7 +58,7 @@ func (m *mux) run() {
 	m.sniffing.Wait()
 }
 
-// sniff reads until the kind of a connection is known, and hands it on.
+// sniff reads from a connection until it is known to be gRPC or REST, and hands it on.
 func (m *mux) sniff(c net.Conn) {
 	known := make(chan struct{}) // closed when the kind is known
 	defer close(known)
@@ -67,7 +66,7 @@ func (m *mux) sniff(c net.Conn) {
 		select {
 		case <-known:
 		case <-m.grpc.done:
-			_ = c.Close() // its client need not be waited for
+			_ = c.Close() // do not wait for its client
 		}
 	})
 	_ = c.SetReadDeadline(time.Now().Add(sniffTimeout))
@@ -95,7 +94,7 @@ func (m *mux) sniff(c net.Conn) {
 	}
 }
 
-// Accept returns the next connection of the kind.
+// Accept returns the next connection of this kind.
 func (h *half) Accept() (net.Conn, error) {
 	select {
 	case c := <-h.conns:
@@ -105,7 +104,7 @@ func (h *half) Accept() (net.Conn, error) {
 	}
 }
 
-// Close closes the listener of both kinds.
+// Close closes the common listener of both kinds.
 func (h *half) Close() error {
 	if err := h.mux.Listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		return err
@@ -116,15 +115,15 @@ func (h *half) Close() error {
 // Addr returns the address of the listener.
 func (h *half) Addr() net.Addr { return h.mux.Listener.Addr() }
 
-// sniffed is a connection of which the first bytes were read.
+// sniffed is a connection whose first bytes were already read.
 type sniffed struct {
 	net.Conn
-	head []byte // read by one goroutine, as Conn's Read
-	// closed says so once.
+	head []byte // read by one goroutine, like Conn
+	// closed runs its function once.
 	closed func()
 }
 
-// Close closes the connection, however often it is called.
+// Close closes the connection. It may be called several times.
 func (c *sniffed) Close() error {
 	c.closed()
 	return c.Conn.Close()
@@ -139,7 +138,7 @@ func (c *sniffed) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// WriteTo lets the rest of the connection take its fast path.
+// WriteTo lets io.Copy use the fast path of the underlying connection.
 func (c *sniffed) WriteTo(w io.Writer) (int64, error) {
 	n, err := w.Write(c.head)
 	if c.head = c.head[n:]; err != nil {

@@ -12,42 +12,42 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A refused client mostly tries again, several times a second.
+// A rejected client usually tries again several times a second, so the warnings are limited.
 const (
 	warnRefusedEvery = time.Minute
 	warnRefusedBurst = 3
 )
 
-// Peers says which processes may use a socket, beyond what its permissions say.
+// Peers restricts which processes may use a socket, in addition to the permissions of the socket.
 //
-// What counts is who a process was when it connected, as the kernel tells it: its
-// effective uid, its effective gid and its supplementary groups. One that is not
-// mapped into the user namespace of this process shows as 65534: to let that one
-// in, or to run as it, lets in everybody who is not mapped.
+// Peers checks the identity of a process when it connected, as the kernel reports it: its
+// effective uid, its effective gid and its supplementary groups. A process whose ids are not
+// mapped into the user namespace of this process has the id 65534. To allow that id, or to run
+// this process with it, allows every process that is not mapped.
 type Peers struct {
-	// UIDs and GIDs are let in, and nobody else but this process's own effective
-	// uid, which always is. Where both are empty, the group of the socket is let in,
-	// if SocketConfig.Group names one.
+	// UIDs and GIDs are allowed, and nobody else except this process's own effective uid, which
+	// always is. If both are empty, the group of the socket is allowed, if SocketConfig.Group
+	// names one.
 	UIDs, GIDs []uint32
-	// Root lets root in as well.
+	// Root allows root too.
 	Root bool
 	Log  *slog.Logger
-	// Flags says in the log what lets somebody in; "" for the flags of the xDS socket.
+	// Flags names in the log the flags that allow a client; "" for the flags of the xDS socket.
 	Flags string
-	// Observer is told of whoever is refused; nil for nobody.
+	// Observer counts rejected connections; it may be nil.
 	Observer PeerObserver
 }
 
-// PeerObserver counts the connections that a socket refuses.
+// PeerObserver counts the connections that a socket rejects.
 type PeerObserver interface {
 	PeerRefused()
 }
 
-// ListenTo is Listen for a socket that takes connections of these peers only. What
-// others send is never read: their connections are closed at once.
+// ListenTo is Listen for a socket that accepts connections of these peers only. Connections of
+// others are closed at once, and what they send is never read.
 //
-// On systems other than Linux the peers are not known: there the permissions of the
-// socket alone decide, and UIDs or GIDs are an error.
+// On systems other than Linux the peers cannot be identified: there only the permissions of the
+// socket restrict them, and UIDs or GIDs are an error.
 func ListenTo(cfg SocketConfig, peers Peers) (*Socket, error) {
 	if !peersAreKnown && len(peers.UIDs)+len(peers.GIDs) > 0 {
 		return nil, errors.New("socket: --allow-uid, --allow-gid and --admin-readers need Linux: elsewhere the permissions of the socket decide")
@@ -60,15 +60,15 @@ func ListenTo(cfg SocketConfig, peers Peers) (*Socket, error) {
 	return s, nil
 }
 
-// credentials say who is at the other end of a connection.
+// credentials identify the process at the other end of a connection.
 type credentials struct {
 	uid, gid uint32
 	groups   []uint32
-	pid      int32 // 0 where it is not visible from here
+	pid      int32 // 0 if it is not visible in this pid namespace
 }
 
-// PeerUID returns the user of who connected, as the kernel tells it; on systems that
-// do not tell, the user of this process.
+// PeerUID returns the uid of the process that connected, as the kernel reports it; on systems
+// that do not report it, the uid of this process.
 func PeerUID(c *net.UnixConn) (uint32, error) {
 	if !peersAreKnown {
 		return uint32(os.Geteuid()), nil
@@ -77,7 +77,7 @@ func PeerUID(c *net.UnixConn) (uint32, error) {
 	return p.uid, err
 }
 
-// guard lets peers in, or not. Its fields are immutable.
+// guard accepts or rejects the peers of a socket. Its fields are immutable.
 type guard struct {
 	uids, gids []uint32
 	identify   func(*net.UnixConn) (credentials, error)
@@ -87,8 +87,8 @@ type guard struct {
 	warnings   *rate.Limiter
 }
 
-// newGuard makes the guard of a process with the uid own, for a socket whose group
-// is -1 where none is named.
+// newGuard returns the guard of a process with the uid own, for a socket that belongs to group;
+// -1 if SocketConfig names no group.
 func newGuard(p Peers, own uint32, group int) *guard {
 	g := &guard{
 		uids:     append(slices.Clone(p.UIDs), own),
@@ -111,14 +111,14 @@ func newGuard(p Peers, own uint32, group int) *guard {
 	return g
 }
 
-// allows decides.
+// allows reports whether a process with these credentials may use the socket.
 func (g *guard) allows(p credentials) bool {
 	return slices.Contains(g.uids, p.uid) || slices.Contains(g.gids, p.gid) ||
 		slices.ContainsFunc(p.groups, func(gid uint32) bool { return slices.Contains(g.gids, gid) })
 }
 
-// Admitted returns the users and groups that may use the socket; nothing where its
-// permissions alone decide.
+// Admitted returns the users and groups that may use the socket; nil if only its permissions
+// restrict access.
 func (s *Socket) Admitted() (uids, gids []uint32) {
 	if s.guard == nil {
 		return nil, nil
@@ -126,7 +126,7 @@ func (s *Socket) Admitted() (uids, gids []uint32) {
 	return s.guard.uids, s.guard.gids
 }
 
-// admits decides on a connection, counts it if it is refused, and tells why.
+// admits reports whether a connection is accepted. It counts a rejected one and logs the reason.
 func (g *guard) admits(c *net.UnixConn) bool {
 	p, err := g.identify(c)
 	if err == nil && g.allows(p) {

@@ -11,10 +11,10 @@ import (
 
 const peersAreKnown = true
 
-// usualGroups is room for the groups of most processes, to ask once.
+// usualGroups is a buffer size that suffices for the groups of most processes with one call.
 const usualGroups = 32
 
-// credentialsOf returns who connected.
+// credentialsOf returns the credentials of the process that connected.
 func credentialsOf(c *net.UnixConn) (p credentials, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -35,14 +35,13 @@ func credentialsOf(c *net.UnixConn) (p credentials, err error) {
 	return p, err
 }
 
-// peerGroups returns the supplementary groups of who connected; none on a kernel
-// that does not tell them (before 4.13, or gVisor). It makes room for so many at
-// first.
+// peerGroups returns the supplementary groups of the process that connected; none on a kernel
+// that does not report them (before 4.13, or gVisor). room is the size of the first buffer.
 //
-// The call is made by hand because x/sys/unix has helpers for options of a fixed
-// size and for texts only, which end at the first zero.
+// The call is made directly because x/sys/unix has helpers only for options of a fixed size and
+// for strings, which end at the first zero byte.
 func peerGroups(fd uintptr, room int) ([]uint32, error) {
-	for range 2 { // the second time there is room: who connected does not change
+	for range 2 { // room suffices the second time, since the groups at connect time do not change
 		gids := make([]uint32, room)
 		size := uint32(room) * uint32(unsafe.Sizeof(gids[0]))
 		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_PEERGROUPS,
@@ -52,7 +51,7 @@ func peerGroups(fd uintptr, room int) ([]uint32, error) {
 		case 0:
 			return gids[:n], nil
 		case unix.ERANGE:
-			room = n // size says how much there is
+			room = n // size is the size that is needed
 		case unix.ENOPROTOOPT, unix.ENOSYS:
 			return nil, nil
 		default:

@@ -24,23 +24,24 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// restPrefix begins the path of every REST request; the kind of resource follows
+// restPrefix is the beginning of the path of every REST request; the kind of resource follows
 // (protocol.md 9.1).
 const restPrefix = "/v3/discovery:"
 
-// maxRESTRequest is the largest REST request: a Node of 77 KB, and names.
+// maxRESTRequest is the maximum size of a REST request in bytes. A Node is 77 KB, and names
+// follow.
 const maxRESTRequest = 16 << 20
 
-// ServeREST serves REST, and nothing else, on lis until ctx ends. It returns nil
-// then; lis is closed. Where lis is no Unix socket, what a web page could send is not
-// answered (package webguard). Who connects is not checked and what is sent can be read on
-// the way, so that nothing is served that has a secret in it: such an answer is refused as
-// a whole, since one without the resource would delete it.
+// ServeREST serves only REST on lis until ctx ends, and then returns nil; lis is closed. If lis
+// is not a Unix socket, requests that a web page could send are rejected (package webguard).
+// Clients are not authenticated and the traffic can be read on the way, so that no response with
+// a secret in it is served. The whole response is rejected, because a response without the
+// resource would delete it.
 func (s *Server) ServeREST(ctx context.Context, lis net.Listener) error {
 	return s.serveREST(ctx, lis, s.refuseSecrets)
 }
 
-// serveREST serves REST. check returns why a response must not be served, nil if it may.
+// serveREST serves REST. check returns an error if a response must not be served.
 func (s *Server) serveREST(ctx context.Context, lis net.Listener, check func(*discoveryv3.DiscoveryResponse) error) error {
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.rest(w, r, check) }))
 	if lis.Addr().Network() != "unix" {
@@ -69,9 +70,8 @@ func (s *Server) serveREST(ctx context.Context, lis net.Listener, check func(*di
 	return err
 }
 
-// rest answers one poll: 200 with what is new, 304 if that is nothing, 503 while
-// nothing is known. An answer of "{}" would wipe Envoy, so there is none
-// (protocol.md 9.2 to 9.4).
+// rest answers one poll: 200 with a new version, 304 if the version is current, 503 while nothing
+// is known. The answer "{}" would wipe Envoy, so it is never sent (protocol.md 9.2 to 9.4).
 func (s *Server) rest(w http.ResponseWriter, r *http.Request, check func(*discoveryv3.DiscoveryResponse) error) {
 	typeURL, ok := restType(w, r)
 	if !ok {
@@ -82,17 +82,17 @@ func (s *Server) rest(w http.ResponseWriter, r *http.Request, check func(*discov
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	var in discoveryv3.DiscoveryRequest
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true, Resolver: envoytypes.Resolver}).Unmarshal(body, &in); err != nil {
+	var msg discoveryv3.DiscoveryRequest
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true, Resolver: envoytypes.Resolver}).Unmarshal(body, &msg); err != nil {
 		http.Error(w, "not a DiscoveryRequest in JSON: "+err.Error(), http.StatusBadRequest)
 		return
 	}
-	req := session.FromSotW(&in)
+	req := session.FromSotW(&msg)
 	if err := implyType(req, typeURL); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	resp, err := s.fetch(r.Context(), req, in.GetNode(), s.cfg.RESTHold)
+	resp, err := s.fetch(r.Context(), req, msg.GetNode(), s.cfg.RESTHold)
 	switch {
 	case errors.Is(err, errCurrent):
 		w.WriteHeader(http.StatusNotModified)
@@ -122,7 +122,7 @@ func (s *Server) rest(w http.ResponseWriter, r *http.Request, check func(*discov
 	_, _ = w.Write(body)
 }
 
-// refuseSecrets refuses a response with a secret in it, whatever type the resource is of.
+// refuseSecrets returns an error for a response with a secret in it, in a resource of any type.
 func (s *Server) refuseSecrets(resp *discoveryv3.DiscoveryResponse) error {
 	for _, res := range resp.GetResources() {
 		if why := s.secrets.Sensitive(res); why != "" {
@@ -136,11 +136,11 @@ func (s *Server) refuseSecrets(resp *discoveryv3.DiscoveryResponse) error {
 	return nil
 }
 
-// anything admits every response: who connects was checked.
+// anything accepts every response, for listeners whose clients were authenticated.
 func anything(*discoveryv3.DiscoveryResponse) error { return nil }
 
-// nestedWithin reports whether no more than depth Anys are nested in a message. What
-// cannot be decoded counts as one: writing it fails anyway.
+// nestedWithin reports whether at most depth Anys are nested in a message. An Any that cannot be
+// decoded counts as one level; writing it as JSON fails anyway.
 func nestedWithin(m protoreflect.Message, depth int) bool {
 	m = envoytypes.Linked(m)
 	if holder, ok := m.Interface().(*anypb.Any); ok {
@@ -158,7 +158,7 @@ func nestedWithin(m protoreflect.Message, depth int) bool {
 	return true
 }
 
-// restType finds the type that a request is for, or answers what is wrong with it.
+// restType returns the type that a request asks for, or responds with an error.
 func restType(w http.ResponseWriter, r *http.Request) (typeURL string, ok bool) {
 	kind, isDiscovery := strings.CutPrefix(r.URL.Path, restPrefix)
 	typeURL, known := xds.TypeByRESTName(kind)
@@ -176,9 +176,9 @@ func restType(w http.ResponseWriter, r *http.Request) (typeURL string, ok bool) 
 	return "", false
 }
 
-// restJSON writes a response as JSON. A resource that holds a type which this
-// build does not know cannot be expressed; to leave it out would delete it, so
-// that the error names it instead (protocol.md 9.5).
+// restJSON encodes a response as JSON. A resource that contains a type which this build does not
+// know cannot be encoded. Leaving it out would delete it, so restJSON fails with an error that
+// names it instead (protocol.md 9.5).
 func (s *Server) restJSON(resp *discoveryv3.DiscoveryResponse) ([]byte, error) {
 	for _, res := range resp.GetResources() {
 		if !nestedWithin(res.ProtoReflect(), s.cfg.Limits.AnyDepth) {

@@ -25,20 +25,20 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// DefaultMaxMessage is the largest request that is taken from a client, in
-// bytes. An Envoy's Node alone is 77 KB, and the versions it brings along on a
-// reconnect grow with the mesh.
+// DefaultMaxMessage is the maximum size of a client's request in bytes. An Envoy's Node alone is
+// 77 KB, and the versions that it sends on a reconnect grow with the mesh.
 const DefaultMaxMessage = 256 << 20
 
-// writeBuffer is how much is written at once, in bytes. gRPC's own 32 KiB is a system call
-// and a wakeup of the client every two frames. An idle connection has no buffer.
+// writeBuffer is the size of gRPC's write buffer in bytes. gRPC's default of 32 KiB costs a
+// system call and a wakeup of the client every two frames. An idle connection has no buffer.
 const writeBuffer = 128 << 10
 
-// Envoy is told to ping every 30 s; gRPC's own limit for clients is one ping in
-// 5 minutes, after which it closes the connection.
+// minClientPing is the shortest interval of pings that clients may send. Envoy is configured to
+// ping every 30 s. gRPC's default allows clients one ping in 5 minutes, and closes the connection
+// of a client that pings more often.
 const minClientPing = 5 * time.Second
 
-// Idle clients over TCP are pinged, so that streams of dead ones end.
+// Idle clients over TCP are pinged, so that streams of dead clients end.
 const (
 	serverPingTime    = 30 * time.Second
 	serverPingTimeout = 10 * time.Second
@@ -49,46 +49,46 @@ type Config struct {
 	State State
 	// Identifier is sent as control_plane.identifier.
 	Identifier string
-	// MaxMessage is DefaultMaxMessage where it is 0.
+	// MaxMessage bounds the size of a request in bytes; 0 means DefaultMaxMessage.
 	MaxMessage int
-	// RemovalDelay is session.DefaultRemovalDelay where it is 0.
+	// RemovalDelay delays the removal of clusters; 0 means session.DefaultRemovalDelay.
 	RemovalDelay time.Duration
-	// Limits bound what a client may cost.
+	// Limits bound the cost of clients.
 	Limits Limits
-	// RESTHold is how long a poll whose version is current waits for a change;
-	// 0 answers at once. A client's request timeout must exceed it (protocol.md
-	// 9.3).
+	// RESTHold is how long a poll whose version is current waits for a change; 0 answers at once.
+	// A client's request timeout must exceed it (protocol.md 9.3).
 	RESTHold time.Duration
-	// RESTHost is the name of the host, if any, where REST is served on a TCP address.
+	// RESTHost is the name of the host, if any, under which REST is served on a TCP address.
 	RESTHost string
-	// NodeID is who a client is that does not say so; "" to refuse it.
+	// NodeID is the node id of clients that send none; "" rejects them.
 	NodeID string
-	// Forward takes the streams of the services in PassThrough, full names such as
-	// "envoy.service.load_stats.v3.LoadReportingService"; nil refuses them. PassThrough is
-	// DefaultPassThrough where it is nil.
+	// Forward opens the upstream streams of the services in PassThrough, which has full names
+	// such as "envoy.service.load_stats.v3.LoadReportingService". If Forward is nil, no service
+	// is passed through. If PassThrough is nil, it is DefaultPassThrough.
 	Forward     Forwarder
 	PassThrough []string
-	// Register adds further services; nil for none.
+	// Register adds further services; it may be nil.
 	Register func(grpc.ServiceRegistrar)
-	// OnConnections, if set, is told how many connections there are, each time that one comes
-	// or goes; by one goroutine at a time.
+	// OnConnections, if set, is called with the number of open connections each time that one is
+	// opened or closed; by one goroutine at a time.
 	OnConnections func(open int)
 	Log           *slog.Logger
 	Observer      Observer
 }
 
-// Server serves the discovery services. Make one with New and run Serve.
+// Server serves the discovery services. Create one with New and run Serve.
 type Server struct {
 	cfg  Config
 	from *corev3.ControlPlane
-	// secrets finds what is secret in resources, for what clients say of them and for REST on TCP.
+	// secrets finds secrets in resources, for the reasons of NACKs and for REST on TCP.
 	secrets redact.Finder
-	// secretsRefused limits the warnings about secrets that REST refused: clients poll.
+	// secretsRefused limits the warnings about secrets that REST did not serve, because clients
+	// poll.
 	secretsRefused rate.Sometimes
 
 	// streaming waits for the goroutines of all streams.
 	streaming sync.WaitGroup
-	// polls remembers the last answers over REST, by client and names.
+	// polls remembers the last REST responses, by client and names.
 	polls *lru.Cache[string, *session.Response]
 
 	mu      sync.Mutex
@@ -126,10 +126,10 @@ func New(cfg Config) *Server {
 	}
 }
 
-// Serve serves gRPC and REST on lis until ctx ends, then cuts the streams: clients
-// keep what they have and come back to whoever listens next (protocol.md 11.1). It
-// returns when every stream has ended, with nil after ctx ended. lis is closed. It
-// may be called for several listeners at once.
+// Serve serves gRPC and REST on lis until ctx ends, and then ends the streams: clients keep what
+// they have and reconnect to the server that listens next (protocol.md 11.1). It returns when
+// every stream has ended, with nil if ctx ended. lis is closed. Serve may be called for several
+// listeners at once.
 func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	g := grpc.NewServer(
 		grpc.ForceServerCodecV2(codec.New()),
@@ -167,7 +167,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	return err
 }
 
-// connection counts connections that came, or went.
+// connection changes the number of open connections.
 func (s *Server) connection(change int) {
 	s.connected.Lock()
 	defer s.connected.Unlock()
@@ -177,14 +177,14 @@ func (s *Server) connection(change int) {
 	}
 }
 
-// StreamState is what is known of an open stream.
+// StreamState describes an open stream.
 type StreamState struct {
 	Stream uint64
 	NodeID string // "" before the first request
 	Form   xds.Form
 	Peer   string
 	Since  time.Time
-	// Types lists the types that were asked for, in push order.
+	// Types lists the types that the client asked for, in push order.
 	Types         []string
 	Subscriptions int
 }
@@ -201,7 +201,7 @@ func (s *Server) Streams() []StreamState {
 	return states
 }
 
-// serve serves one stream: of all types, or of the one that typeURL names.
+// serve serves one stream: of all types, or only of typeURL if that is set.
 func (s *Server) serve(ctx context.Context, form xds.Form, typeURL string, w wire) error {
 	st := &stream{server: s, form: form, typeURL: typeURL, wire: w, since: time.Now(), wake: make(chan struct{}, 1), written: make(chan struct{}, 1)}
 	if p, ok := peer.FromContext(ctx); ok && p.Addr.Network() != "unix" {
@@ -227,18 +227,18 @@ func (s *Server) serve(ctx context.Context, form xds.Form, typeURL string, w wir
 	return st.run(ctx)
 }
 
-// errNoNode refuses a stream whose client does not say who it is: the state it
-// should see depends on that.
+// errNoNode is returned for a client without a node id, because the state that it should see
+// depends on the id.
 var errNoNode = errors.New("the first request of a stream must carry a node with an id (or --node-id say who clients without one are)")
 
-// enforcesTTL tells whether a client drops a resource when its TTL has passed.
-// Envoy does, and does not say so (protocol.md V12, 6.8).
+// enforcesTTL reports whether a client drops a resource when its TTL has passed. Envoy does,
+// without saying so (protocol.md V12, 6.8).
 func enforcesTTL(node *corev3.Node) bool {
 	return node.GetUserAgentName() == xds.EnvoyUserAgent ||
 		slices.Contains(node.GetClientFeatures(), xds.FeatureResourceTTL)
 }
 
-// nodeOf checks the Node of a first request. One without an id is who Config.NodeID says.
+// nodeOf checks the Node of a first request. Config.NodeID replaces a missing id.
 func (s *Server) nodeOf(node *corev3.Node) (*corev3.Node, error) {
 	switch {
 	case node.GetId() != "":

@@ -31,9 +31,9 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// services are the discovery services, each with the one type that it serves, ""
-// for ADS. Their messages are the same, so that one implementation serves all
-// of them; the generated descriptions give the names of their methods.
+// services are the discovery services, each with the only type that it serves, or "" for ADS.
+// Their messages are the same, so that one implementation serves all of them; the generated
+// descriptions contain the names of their methods.
 var services = []struct {
 	desc    *grpc.ServiceDesc
 	typeURL string
@@ -50,11 +50,10 @@ var services = []struct {
 	{&extensionservice.ExtensionConfigDiscoveryService_ServiceDesc, xds.ExtensionConfigType},
 }
 
-// register adds to a gRPC server the discovery services, health and reflection,
-// and what the configuration adds.
+// register adds the discovery services, health, reflection, and Config.Register to a gRPC server.
 func (s *Server) register(g *grpc.Server) {
 	healthgrpc.RegisterHealthServer(g, health.NewServer()) // "" is SERVING
-	// As reflection.Register does, but with all of Envoy's messages.
+	// Like reflection.Register, but with all of Envoy's messages.
 	known := reflection.ServerOptions{Services: g, DescriptorResolver: envoytypes.Resolver}
 	reflectiongrpc.RegisterServerReflectionServer(g, reflection.NewServerV1(known))
 	alphareflectiongrpc.RegisterServerReflectionServer(g, reflection.NewServer(known))
@@ -91,18 +90,18 @@ func (s *Server) streamHandler(method, typeURL string) grpc.StreamHandler {
 	}
 }
 
-// fetchHandler serves the unary methods: one answer, when there is one.
+// fetchHandler serves the unary methods, which return a single response.
 func (s *Server) fetchHandler(typeURL string) grpc.MethodHandler {
 	return func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-		var in discoveryv3.DiscoveryRequest
-		if err := decode(&in); err != nil {
+		var msg discoveryv3.DiscoveryRequest
+		if err := decode(&msg); err != nil {
 			return nil, err
 		}
-		req := session.FromSotW(&in)
+		req := session.FromSotW(&msg)
 		if err := implyType(req, typeURL); err != nil {
 			return nil, status.Error(codes.InvalidArgument, err.Error())
 		}
-		resp, err := s.fetch(ctx, req, in.GetNode(), s.cfg.RESTHold)
+		resp, err := s.fetch(ctx, req, msg.GetNode(), s.cfg.RESTHold)
 		if errors.Is(err, errCurrent) {
 			err = status.Error(codes.Aborted, err.Error())
 		}
@@ -113,8 +112,8 @@ func (s *Server) fetchHandler(typeURL string) grpc.MethodHandler {
 	}
 }
 
-// implyType fills in the type of a request on a service of one type, where the
-// client need not say it, and refuses another.
+// implyType sets the type of a request on a service of a single type, where the client may leave
+// it out, and rejects any other type.
 func implyType(req *session.Request, typeURL string) error {
 	switch {
 	case typeURL == "" || req.Type == typeURL:
@@ -129,8 +128,8 @@ func implyType(req *session.Request, typeURL string) error {
 // wire is a stream in either form.
 type wire interface {
 	recv() (req *session.Request, node *corev3.Node, err error)
-	// send sends a response, and reports whether it is large: written is called then, as
-	// codec.Tracked does.
+	// send sends a response and reports whether it is large. If it is, written is called when it
+	// was written, as with codec.Tracked.
 	send(resp *session.Response, from *corev3.ControlPlane, written func()) (large bool, err error)
 }
 

@@ -19,31 +19,31 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/owndir"
 )
 
-// MaxSocketPath is the longest path of a Unix socket on Linux, in bytes.
+// MaxSocketPath is the maximum length of the path of a Unix socket on Linux, in bytes.
 const MaxSocketPath = 107
 
-// DefaultSocketMode lets the owner and the group of a socket connect.
+// DefaultSocketMode allows the owner and the group of a socket to connect.
 const DefaultSocketMode fs.FileMode = 0o660
 
-// SocketConfig says where clients find the server.
+// SocketConfig configures the socket on which clients reach the server.
 type SocketConfig struct {
-	// Path of the Unix socket. Its directory is made, private, if it is missing.
+	// Path is the path of the Unix socket. Its directory is created, private, if it is missing.
 	Path string
-	// Mode is DefaultSocketMode where it is 0.
+	// Mode is the file mode of the socket; 0 means DefaultSocketMode.
 	Mode fs.FileMode
-	// Group, a name or a number, owns the socket; "" leaves the process's.
+	// Group, a name or a number, owns the socket; "" leaves the group of the process.
 	Group string
-	// Passable makes a missing directory so that everybody may pass through it, where the
-	// kernel is asked who connects.
+	// Passable creates a missing directory so that everybody may traverse it, for sockets whose
+	// peers are checked by ListenTo.
 	Passable bool
 }
 
-// Socket is a listening Unix socket. It can be made anew at its path while it is
-// being served. All methods may be called concurrently.
+// Socket is a listening Unix socket. It can be created again at its path while it is being
+// served. All methods may be called concurrently.
 type Socket struct {
 	cfg   SocketConfig
-	gid   int    // that SocketConfig.Group names, -1 for none
-	guard *guard // nil lets in whoever the permissions do
+	gid   int    // the group of SocketConfig.Group, -1 for none
+	guard *guard // nil if only the permissions restrict access
 
 	mu     sync.Mutex
 	lis    *net.UnixListener // the newest one
@@ -52,19 +52,19 @@ type Socket struct {
 	closed bool
 }
 
-// ErrServed says that another process has the lock of a socket's path.
+// ErrServed is returned if another process has the lock of a socket's path.
 var ErrServed = errors.New("another holdfast serves this path")
 
-// Listen makes the socket: under a temporary name first, then renamed, so that a
-// client never meets one that does not listen, and one left by an agent that died
-// is replaced (protocol.md 11.3).
+// Listen creates the socket under a temporary name and then renames it, so that a client never
+// finds a socket that does not listen, and a socket left by an agent that died is replaced
+// (protocol.md 11.3).
 //
-// It fails when the path is longer than MaxSocketPath, when another process
-// serves it, when something else than a socket is there, and when somebody else than
-// root could put another socket in its place (package owndir).
+// It fails if the path is longer than MaxSocketPath, if another process serves it, if something
+// other than a socket is there, and if a user other than root could put another socket in its
+// place (package owndir).
 //
-// Who may connect is for the permissions of the socket and of its directory alone
-// to say; ListenTo looks at each peer too.
+// Only the permissions of the socket and of its directory restrict who may connect; ListenTo
+// checks each peer too.
 func Listen(cfg SocketConfig) (*Socket, error) {
 	cfg.Mode = cmp.Or(cfg.Mode, DefaultSocketMode)
 	gid, err := cfg.prepare()
@@ -83,14 +83,13 @@ func Listen(cfg SocketConfig) (*Socket, error) {
 	return &Socket{cfg: cfg, gid: gid, lis: lis, made: made, lock: lock}, nil
 }
 
-// Check reports what is wrong with a configuration, and does no I/O but to look a group
-// up.
+// Check returns an error if the configuration is invalid. Its only I/O is to look up the group.
 func (c SocketConfig) Check() error {
 	_, err := c.check()
 	return err
 }
 
-// check is Check; it returns the number of the group, -1 for none.
+// check does the work of Check; it returns the number of the group, -1 for none.
 func (c SocketConfig) check() (gid int, err error) {
 	if c.Path == "" {
 		return -1, errors.New("socket: no path")
@@ -104,7 +103,7 @@ func (c SocketConfig) check() (gid int, err error) {
 	return gid, nil
 }
 
-// prepare checks the configuration and makes the directory.
+// prepare checks the configuration and creates the directory.
 func (c SocketConfig) prepare() (gid int, err error) {
 	if gid, err = c.check(); err != nil {
 		return -1, err
@@ -118,7 +117,7 @@ func (c SocketConfig) prepare() (gid int, err error) {
 	return gid, nil
 }
 
-// vacant refuses a path at which there is something else than a socket.
+// vacant returns an error if there is something other than a socket at the path.
 func (c SocketConfig) vacant() error {
 	if info, err := os.Lstat(c.Path); err == nil && info.Mode().Type() != fs.ModeSocket {
 		return fmt.Errorf("there is a %s at this path, not a socket: remove it or choose another path", kind(info))
@@ -126,8 +125,8 @@ func (c SocketConfig) vacant() error {
 	return nil
 }
 
-// Try does what Listen does while another process serves the path: it makes the socket
-// under the temporary name, and removes it again.
+// Try tests whether Listen would succeed, even while another process serves the path: it creates
+// the socket under the temporary name, and removes it again.
 func Try(cfg SocketConfig) error {
 	cfg.Mode = cmp.Or(cfg.Mode, DefaultSocketMode)
 	gid, err := cfg.prepare()
@@ -141,7 +140,7 @@ func Try(cfg SocketConfig) error {
 	return errors.Join(lis.Close(), os.Remove(temporaryName(cfg.Path)))
 }
 
-// listen makes a listening socket at the path, in place of whatever socket is there.
+// listen creates a listening socket at the path and replaces any socket there.
 func listen(cfg SocketConfig, gid int) (*net.UnixListener, os.FileInfo, error) {
 	lis, made, err := listenTemporary(cfg, gid)
 	if err != nil {
@@ -156,8 +155,8 @@ func listen(cfg SocketConfig, gid int) (*net.UnixListener, os.FileInfo, error) {
 	return lis, made, nil
 }
 
-// listenTemporary makes a listening socket under the temporary name, with the mode and the
-// group that the socket shall have.
+// listenTemporary creates a listening socket under the temporary name, with the mode and the
+// group that the socket will have.
 func listenTemporary(cfg SocketConfig, gid int) (*net.UnixListener, os.FileInfo, error) {
 	if err := cfg.vacant(); err != nil {
 		return nil, nil, err
@@ -170,7 +169,7 @@ func listenTemporary(cfg SocketConfig, gid int) (*net.UnixListener, os.FileInfo,
 	if err != nil {
 		return nil, nil, err
 	}
-	lis.SetUnlinkOnClose(false) // it will have another name
+	lis.SetUnlinkOnClose(false) // it will be renamed
 	made, err := furnish(tmp, cfg, gid)
 	if err != nil {
 		_ = lis.Close()
@@ -180,7 +179,7 @@ func listenTemporary(cfg SocketConfig, gid int) (*net.UnixListener, os.FileInfo,
 	return lis, made, nil
 }
 
-// furnish gives the file of a socket its group and mode, and describes it.
+// furnish sets the group and mode of the file of a socket, and returns its FileInfo.
 func furnish(file string, cfg SocketConfig, gid int) (os.FileInfo, error) {
 	if gid >= 0 {
 		if err := os.Chown(file, -1, gid); err != nil {
@@ -193,13 +192,13 @@ func furnish(file string, cfg SocketConfig, gid int) (os.FileInfo, error) {
 	return os.Lstat(file)
 }
 
-// Addr returns the path where clients find the socket: the listener itself knows
-// only the temporary name.
+// Addr returns the path where clients find the socket: the listener itself knows only the
+// temporary name.
 func (s *Socket) Addr() net.Addr { return &net.UnixAddr{Name: s.cfg.Path, Net: "unix"} }
 
-// Accept returns the next connection whose peer is allowed, and closes those before
-// it whose peer is not. Its errors are those of the listener; that the socket was made
-// anew is none.
+// Accept returns the next connection whose peer is allowed. It closes connections whose peer is
+// not. Its errors are those of the listener, except that it continues with the new listener when
+// the socket was created again.
 func (s *Socket) Accept() (net.Conn, error) {
 	for {
 		c, err := s.acceptAny()
@@ -213,7 +212,7 @@ func (s *Socket) Accept() (net.Conn, error) {
 	}
 }
 
-// acceptAny returns the next connection, whoever its peer is.
+// acceptAny returns the next connection of any peer.
 func (s *Socket) acceptAny() (*net.UnixConn, error) {
 	for {
 		lis := s.listener()
@@ -230,8 +229,8 @@ func (s *Socket) listener() *net.UnixListener {
 	return s.lis
 }
 
-// Close stops listening and removes the socket, unless another has taken its
-// path meanwhile.
+// Close stops listening and removes the socket, unless another one was created at its path
+// meanwhile.
 func (s *Socket) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,15 +243,16 @@ func (s *Socket) Close() error {
 	return err
 }
 
-// Release lets another process listen at the path from now on. This one goes on
-// serving whoever still finds it, until Restore takes the path back or Close ends it.
+// Release gives up the lock, so that another process can listen at the path. This process
+// continues to serve clients that still find its socket, until Restore takes the path back or
+// Close ends it.
 func (s *Socket) Release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unlock()
 }
 
-// unlock gives the lock up. Called under mu.
+// unlock gives up the lock. Called with mu held.
 func (s *Socket) unlock() {
 	if s.lock != nil {
 		_ = s.lock.Close()
@@ -261,7 +261,7 @@ func (s *Socket) unlock() {
 }
 
 // Present returns nil if the path leads to this socket and, unless Release gave it up, this
-// process has its lock; and else what is wrong.
+// process has its lock; otherwise an error that describes the problem.
 func (s *Socket) Present() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -272,21 +272,21 @@ func (s *Socket) Present() error {
 }
 
 func (s *Socket) present() error {
-	switch now, err := os.Lstat(s.cfg.Path); {
+	switch info, err := os.Lstat(s.cfg.Path); {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("socket %s: it was deleted", s.cfg.Path)
 	case err != nil:
 		return fmt.Errorf("socket %s: %w", s.cfg.Path, err)
-	case !os.SameFile(now, s.made):
+	case !os.SameFile(info, s.made):
 		return fmt.Errorf("socket %s: another file is in its place", s.cfg.Path)
 	}
 	return nil
 }
 
-// Restore sees that this process has the lock of the path, and that the path leads to
-// this socket; where it does not, the socket is made anew, under the conditions of
-// Listen. Connections that were accepted before stay. The error wraps ErrServed while
-// another process has the lock.
+// Restore makes sure that this process has the lock of the path and that the path leads to this
+// socket. If it does not, the socket is created again, under the conditions of Listen.
+// Connections that were accepted before stay open. The error wraps ErrServed while another
+// process has the lock.
 func (s *Socket) Restore() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -297,7 +297,7 @@ func (s *Socket) Restore() error {
 		return fmt.Errorf("socket %s: %w", s.cfg.Path, err)
 	}
 	if !locked(s.lock, s.cfg.Path) {
-		s.unlock() // of a lock file that is not there any more
+		s.unlock() // the lock file was deleted or replaced
 		lock, err := lockPath(s.cfg.Path)
 		if err != nil {
 			return err
@@ -317,8 +317,8 @@ func (s *Socket) Restore() error {
 	return nil
 }
 
-// temporaryName returns a name in the same directory that belongs to this path alone: the lock of
-// the path is what keeps others from it. It is no longer than a socket's path may be.
+// temporaryName returns a name in the same directory that is used for this path only; the lock of
+// the path keeps other processes from using it. It is no longer than MaxSocketPath.
 func temporaryName(path string) string {
 	dir, base := filepath.Split(path)
 	if name := dir + "." + base + ".new"; len(name) <= MaxSocketPath {
@@ -331,21 +331,21 @@ func temporaryName(path string) string {
 
 func lockName(path string) string { return path + ".lock" }
 
-// locked reports whether a lock, which may be nil, is still that of the path.
+// locked reports whether lock, which may be nil, is still the lock of the path.
 func locked(lock *os.File, path string) bool {
 	if lock == nil {
 		return false
 	}
-	mine, err := lock.Stat()
+	lockInfo, err := lock.Stat()
 	if err != nil {
 		return false
 	}
-	there, err := os.Lstat(lockName(path))
-	return err == nil && os.SameFile(mine, there)
+	pathInfo, err := os.Lstat(lockName(path))
+	return err == nil && os.SameFile(lockInfo, pathInfo)
 }
 
-// lockPath makes sure that one process at a time serves a path. The lock goes
-// with the process, however it ends.
+// lockPath makes sure that only one process at a time serves a path. The kernel releases the lock
+// when the process ends in any way.
 func lockPath(path string) (*os.File, error) {
 	name := lockName(path)
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
@@ -363,9 +363,9 @@ func lockPath(path string) (*os.File, error) {
 	return f, nil
 }
 
-// privateDir makes the directory of a socket if it is missing, and refuses one in
-// which anybody else could put another socket in its place. The path is what Envoy's
-// bootstrap names, so that no other directory can stand in for it.
+// privateDir creates the directory of a socket if it is missing. It returns an error if another
+// user could put another socket in the directory. Envoy's bootstrap names the path, so that no
+// other directory can be used instead.
 func privateDir(path string, gid int, passable bool) error {
 	use := owndir.Use{Name: "its directory cannot be used", Group: gid}
 	switch {
@@ -398,7 +398,7 @@ func groupID(group string) (int, error) {
 		number = g.Gid
 	}
 	gid, err := strconv.ParseUint(number, 10, 32)
-	if err != nil || gid == math.MaxUint32 || int(gid) < 0 { // the kernel takes the highest for none
+	if err != nil || gid == math.MaxUint32 || int(gid) < 0 { // MaxUint32 means none
 		return -1, fmt.Errorf("--socket-group %s: want a name, or a number from 0 to %d", group, uint32(math.MaxUint32-1))
 	}
 	return int(gid), nil

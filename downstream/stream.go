@@ -19,9 +19,9 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// stream is one open stream: a receiver and a sender around a session machine.
+// stream is one open stream: a receiver and a sender that share a session.Session.
 type stream struct {
-	// Set at the start.
+	// Set when the stream is opened.
 	server *Server
 	number uint64
 	form   xds.Form
@@ -30,21 +30,21 @@ type stream struct {
 	peer    string
 	since   time.Time
 	wire    wire
-	wake    chan struct{} // the sender has something to do
-	written chan struct{} // the large response that was sent last has been written
+	wake    chan struct{} // wakes the sender
+	written chan struct{} // the last large response has been written
 
 	// Set by the receiver before the sender starts.
 	view View
 	log  *slog.Logger
 	gate *gate
-	// debug: it is worth while to make up what is logged for debugging only.
+	// debug is set if debug messages are logged, so that it is worth building them.
 	debug bool
 
 	// Owned by the receiver; read when it has ended.
-	ended bool // the stream ends because of a request
+	ended bool // the stream ends because of a rejected request
 
 	mu      sync.Mutex
-	node    string // the client's id; its Node is large, and the state has it
+	node    string // the client's id; the Node itself is large, and the state has it
 	machine *session.Session
 }
 
@@ -58,9 +58,9 @@ func (st *stream) state() StreamState {
 	return s
 }
 
-// run serves the stream until either side ends it. It is gRPC's handler: a Recv or
-// Send that is blocked returns only after the handler has, so the receiver and the
-// sender may outlive it; the server waits for them.
+// run serves the stream until either side ends it. It is gRPC's handler. A Recv or Send that
+// blocks returns only after the handler has returned, so the receiver and the sender may outlive
+// it; the server waits for them.
 func (st *stream) run(ctx context.Context) error {
 	req, node, err := st.wire.recv()
 	if err != nil {
@@ -88,7 +88,7 @@ func (st *stream) run(ctx context.Context) error {
 	return ended(<-results)
 }
 
-// ended turns the end of a stream into the status that the client gets.
+// ended converts the error that ended a stream into the status that the client gets.
 func ended(err error) error {
 	switch {
 	case err == nil, errors.Is(err, io.EOF), errors.Is(err, context.Canceled):
@@ -99,7 +99,7 @@ func ended(err error) error {
 	return status.Error(codes.Internal, err.Error())
 }
 
-// attach opens the view once the client has said who it is.
+// attach opens the view once the client has sent its Node.
 func (st *stream) attach(node *corev3.Node) (err error) {
 	client := Client{Stream: st.number, Node: node, Form: st.form, Peer: st.peer}
 	if st.view, err = st.server.attach(client); err != nil {
@@ -136,7 +136,7 @@ func (st *stream) receiveAll(ctx context.Context, req *session.Request) error {
 	}
 }
 
-// receive feeds one request to the machine, and what it says to the state.
+// receive passes one request to the session, and the result to the state.
 func (st *stream) receive(ctx context.Context, req *session.Request) error {
 	if err := implyType(req, st.typeURL); err != nil {
 		st.ended = true
@@ -146,8 +146,8 @@ func (st *stream) receive(ctx context.Context, req *session.Request) error {
 	if err := st.gate.wait(ctx); err != nil {
 		return err
 	}
-	// The state hears of it before the sender looks again: else a change between
-	// the two would be missed, and a NACK be told after the progress it makes.
+	// The state must get the result before the sender looks again. Otherwise a change in between
+	// would be missed, and a NACK would arrive after the progress that it causes.
 	st.mu.Lock()
 	if !st.gate.admit(req, st.machine) {
 		st.mu.Unlock()
@@ -168,9 +168,9 @@ func (st *stream) receive(ctx context.Context, req *session.Request) error {
 	st.mu.Unlock()
 	if eff.Answer != nil {
 		st.report(req, eff.Answer)
-		if v := eff.Culprit; v != nil {
-			st.log.Warn("resource found to be the cause of a NACK", "type", xds.Short(v.Type), "name", v.Nacked.Name,
-				"version", v.Nacked.Version, "err", v.Error)
+		if culprit := eff.Culprit; culprit != nil {
+			st.log.Warn("resource found to be the cause of a NACK", "type", xds.Short(culprit.Type), "name", culprit.Nacked.Name,
+				"version", culprit.Nacked.Version, "err", culprit.Error)
 		}
 	}
 	if st.debug {
@@ -178,7 +178,7 @@ func (st *stream) receive(ctx context.Context, req *session.Request) error {
 			"names", len(req.Names)+len(req.Subscribe), "unsubscribed", len(req.Unsubscribe), "versions", len(req.Initial))
 	}
 	if idle {
-		return nil // it was an ACK, and nobody need be woken for it
+		return nil // it was an ACK that leaves nothing to send
 	}
 	select {
 	case st.wake <- struct{}{}:
@@ -187,26 +187,26 @@ func (st *stream) receive(ctx context.Context, req *session.Request) error {
 	return nil
 }
 
-// progress tells the state what the client has answered.
+// progress reports to the state up to which revision the client has answered.
 func (st *stream) progress() {
 	for _, p := range st.machine.Progress() {
 		st.view.Progress(p)
 	}
 }
 
-func (st *stream) report(req *session.Request, v *session.Answer) {
-	st.server.cfg.Observer.Answered(v.Type, st.form.String(), v.NACK)
+func (st *stream) report(req *session.Request, answer *session.Answer) {
+	st.server.cfg.Observer.Answered(answer.Type, st.form.String(), answer.NACK)
 	switch {
-	case v.NACK && v.Nacked != nil:
-		st.log.Warn("client refused a resource", "type", xds.Short(v.Type), "name", v.Nacked.Name,
-			"version", v.Nacked.Version, "nonce", req.Nonce, "err", v.Error)
-	case v.NACK:
-		st.log.Warn("client refused a response", "type", xds.Short(v.Type), "suspects", len(v.Suspects),
-			"nonce", req.Nonce, "err", v.Error)
+	case answer.NACK && answer.Nacked != nil:
+		st.log.Warn("client refused a resource", "type", xds.Short(answer.Type), "name", answer.Nacked.Name,
+			"version", answer.Nacked.Version, "nonce", req.Nonce, "err", answer.Error)
+	case answer.NACK:
+		st.log.Warn("client refused a response", "type", xds.Short(answer.Type), "suspects", len(answer.Suspects),
+			"nonce", req.Nonce, "err", answer.Error)
 	}
 }
 
-// check refuses what no client means to send.
+// check returns an error for a request with a name that no resource can have.
 func check(req *session.Request) error {
 	for _, names := range [][]string{req.Names, req.Subscribe, req.Unsubscribe} {
 		for _, name := range names {
@@ -218,8 +218,8 @@ func check(req *session.Request) error {
 	return nil
 }
 
-// sendAll sends what the machine owes the client until ctx ends, with nil, or the
-// stream breaks.
+// sendAll sends responses to the client until ctx ends, and then returns nil, or until the stream
+// breaks.
 func (st *stream) sendAll(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -236,7 +236,7 @@ func (st *stream) sendAll(ctx context.Context) error {
 		case err != nil:
 			return err
 		case ctx.Err() != nil:
-			return nil // nothing more is sent, though there may be something to send
+			return nil // nothing more is sent, even if a response is due
 		}
 		if wake.IsZero() {
 			timer.Stop()
@@ -246,10 +246,10 @@ func (st *stream) sendAll(ctx context.Context) error {
 	}
 }
 
-// flush sends everything that is due now and returns when more will be. Each
-// response is built from the state as it is then, and sent without a lock. While a
-// large one waits for the client to read, no other is built: it would be held, and
-// would be old when its turn comes.
+// flush sends all responses that are due now and returns when the next one will be. Each response
+// is built from the state at that moment, and sent without a lock. While a large response waits
+// for the client to read it, no other is built, because that one would use memory and be outdated
+// when it can be sent.
 func (st *stream) flush(ctx context.Context) (time.Time, error) {
 	for {
 		resp, wake := st.next()
@@ -276,8 +276,8 @@ func (st *stream) flush(ctx context.Context) (time.Time, error) {
 	}
 }
 
-// wasWritten notes that a large response has been written. It never blocks: when the stream ends,
-// nobody may wait for it.
+// wasWritten signals that a large response has been written. It never blocks, because nobody
+// waits for the signal once the stream has ended.
 func (st *stream) wasWritten() {
 	select {
 	case st.written <- struct{}{}:
@@ -285,12 +285,12 @@ func (st *stream) wasWritten() {
 	}
 }
 
-// build lets the machine build a response of the state at one moment.
+// build builds a response from the state at one moment.
 func (st *stream) build() (*session.Response, time.Time) {
 	v, changed := st.view.Begin()
 	defer st.view.End()
-	for _, ch := range changed {
-		st.machine.Changed(ch.Type, ch.Names, ch.All)
+	for _, change := range changed {
+		st.machine.Changed(change.Type, change.Names, change.All)
 	}
 	return st.machine.Next(v, time.Now())
 }
@@ -301,14 +301,14 @@ func (st *stream) next() (resp *session.Response, wake time.Time) {
 	defer st.mu.Unlock()
 	for {
 		resp, wake = st.build()
-		interests := st.machine.SubscriptionChanges()
-		for _, in := range interests {
-			st.view.Subscribe(in)
+		changes := st.machine.SubscriptionChanges()
+		for _, change := range changes {
+			st.view.Subscribe(change)
 		}
 		for _, claim := range st.machine.Claims() {
 			st.view.Answer(claim)
 		}
-		if resp != nil || len(interests) == 0 {
+		if resp != nil || len(changes) == 0 {
 			st.progress()
 			return resp, wake
 		}

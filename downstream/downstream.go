@@ -43,15 +43,15 @@ type View interface {
 	// Begin returns the state at one moment, and what changed since the last Begin. The state
 	// does not change until the same goroutine calls End, which it must do soon, because all
 	// other streams wait for it.
-	Begin() (v session.View, changed []xds.Change)
+	Begin() (state session.View, changed []xds.Change)
 	End()
 	// HadWildcard reports whether a client of this kind ever subscribed to everything of a type
 	// (protocol.md V9).
 	HadWildcard(typeURL string) bool
 	// Subscribe applies a change of the subscription.
-	Subscribe(in xds.SubscriptionChange)
+	Subscribe(change xds.SubscriptionChange)
 	// Answer processes the client's ACK or NACK of a response.
-	Answer(v session.Answer)
+	Answer(answer session.Answer)
 	// Progress records up to which revision the client has answered.
 	Progress(p session.Progress)
 	// Close ends the view.

@@ -23,43 +23,41 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream/session"
 )
 
-// DefaultMaxMessage is the largest message that is taken from a control plane,
-// in bytes. gRPC's own limit of 4 MiB is below what a mesh of 5,000 clusters
-// sends (protocol.md 7.11).
+// DefaultMaxMessage is the largest message that is accepted from a control plane, in bytes.
+// gRPC's default limit of 4 MiB is below what a mesh of 5,000 clusters sends (protocol.md 7.11).
 const DefaultMaxMessage = 256 << 20
 
-// A peer that is gone without a word is noticed by the kernel's keepalive, which
-// no server can object to: after tcpIdle plus tcpProbes times tcpInterval, 30 s.
+// A peer that disappears without closing the connection is detected by the kernel's keepalive,
+// which no server can reject, after tcpIdle plus tcpProbes times tcpInterval: 30 s.
 const (
 	tcpIdle     = 15 * time.Second
 	tcpInterval = 5 * time.Second
 	tcpProbes   = 3
 )
 
-// One whose process hangs, or that hides behind a proxy, is noticed by HTTP/2
-// pings. A gRPC server that is not told otherwise closes a connection on which
-// they come more often than every 5 minutes, so the default is longer; most
-// control planes allow 15 s to 60 s, where ADSConfig.KeepaliveTime may be set.
+// A server whose process hangs, or that is behind a proxy, is detected by HTTP/2 pings. A gRPC
+// server with default settings closes a connection on which pings come more often than every 5
+// minutes, so the default is longer. Most control planes allow 15 s to 60 s; then
+// ADSConfig.KeepaliveTime may be set.
 const (
 	DefaultKeepaliveTime    = 6 * time.Minute
 	DefaultKeepaliveTimeout = 10 * time.Second
 )
 
-// addresses says which addresses of an upstream there are, for errors.
+// addresses lists the forms of upstream addresses, for errors.
 const addresses = "host:port, unix:PATH, dns:///HOST:PORT, http(s)://HOST or file:DIR"
 
-// connectTimeout bounds one attempt at one address.
+// connectTimeout bounds one attempt to connect to one address.
 const connectTimeout = 5 * time.Second
 
-// ADSConfig configures an ADS source. Zero durations and sizes take the defaults
-// above.
+// ADSConfig configures an ADS source. Zero durations and sizes take the defaults above.
 type ADSConfig struct {
 	// Addr is host:port, unix:PATH or dns:///host:port.
 	Addr string
-	// Form is that of the streams; 0 for xds.Delta.
+	// Form is the form of the streams; 0 means xds.Delta.
 	Form xds.Form
 	dial.Security
-	// Headers is sent as metadata of every stream.
+	// Headers are sent as metadata of every stream.
 	Headers map[string]string
 	// MaxMessage is the largest message that is accepted, in bytes.
 	MaxMessage       int
@@ -70,12 +68,12 @@ type ADSConfig struct {
 	Observer         Observer
 	// Dial replaces the connection in tests; network is tcp or unix.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// options are further ones, for tests.
+	// options are further options, for tests.
 	options []grpc.DialOption
 }
 
-// ADS is a control plane that speaks the aggregated discovery service, SotW or
-// Delta. It keeps what the server must be told again on its next stream.
+// ADS is a control plane that serves the aggregated discovery service, SotW or Delta. It
+// remembers what the server must be sent again on its next stream.
 type ADS struct {
 	*server
 	cfg    ADSConfig
@@ -113,8 +111,8 @@ func NewADS(cfg ADSConfig) (*ADS, error) {
 	return &ADS{server: newServer(cfg.Addr, cfg.Form, cfg.AckTimeout, cfg.Log, cfg.Observer), cfg: cfg, target: t, dialer: newDialer(cfg.Dial)}, nil
 }
 
-// Run opens one stream and writes what comes to the state until it ends, and returns why: never
-// nil. All goroutines that it started have ended then.
+// Run opens one stream and writes its responses to the state until it ends, and returns why:
+// never nil. All goroutines that it started have ended by then.
 func (a *ADS) Run(ctx context.Context, state State, answered func() error) error {
 	dialing := a.dialer.dialing()
 	return dialing.why(a.secrets.hide(a.attempt(ctx, dialing, state, answered)))
@@ -150,8 +148,8 @@ func (a *ADS) attempt(ctx context.Context, dialing *dialing, state State, answer
 }
 
 // Forward opens a stream of another service to the same server, with the headers of the ADS
-// stream, which replace those of ctx. It uses the connection of the ADS stream; while there is
-// none it makes one, which is closed when ctx ends. It fails with UNAVAILABLE if the server
+// stream, which replace those of ctx. It uses the connection of the ADS stream. If there is none,
+// Forward makes one, which is closed when ctx ends. It fails with UNAVAILABLE if the server
 // cannot be reached.
 func (a *ADS) Forward(ctx context.Context, method string) (grpc.ClientStream, error) {
 	a.mu.Lock()
@@ -172,8 +170,8 @@ func (a *ADS) Forward(ctx context.Context, method string) (grpc.ClientStream, er
 	return conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
 }
 
-// dial makes the connection of one attempt: a fresh one each time, so that
-// names are looked up and files read again.
+// dial makes the connection of one attempt. Each attempt has a new one, so that names are looked
+// up and files read again.
 func (a *ADS) dial(dialing *dialing) (*grpc.ClientConn, error) {
 	creds, err := a.cfg.Transport()
 	if err != nil {
@@ -186,25 +184,25 @@ func (a *ADS) dial(dialing *dialing) (*grpc.ClientConn, error) {
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTimeout}),
 		grpc.WithUserAgent("holdfast"),
 		grpc.WithContextDialer(dialing.grpc),
-		// It would be looked up in a TXT record, and a name server that drops such
-		// questions costs 10 s.
+		// A service config would be looked up in a TXT record, and a name server that drops such
+		// queries costs 10 s.
 		grpc.WithDisableServiceConfig(),
 	}
 	return grpc.NewClient(a.target, append(opts, a.cfg.options...)...)
 }
 
-// headers puts the token and the configured metadata on the stream.
+// headers adds the token and the configured metadata to the outgoing metadata.
 func (a *ADS) headers(ctx context.Context) (context.Context, error) {
 	token, err := a.cfg.Token()
 	if err != nil {
 		return nil, err
 	}
 	a.secrets.send(token, a.cfg.Headers)
-	md, _ := metadata.FromOutgoingContext(ctx) // a copy; of a client whose call is passed through
+	md, _ := metadata.FromOutgoingContext(ctx) // a copy; not nil for a call that is passed through
 	if md == nil {
 		md = make(metadata.MD)
 	}
-	// Set, not Append: of two values the server may believe the client's.
+	// Set, not Append: of two values the server might use the client's.
 	for k, v := range a.cfg.Headers {
 		md.Set(k, v)
 	}

@@ -10,27 +10,26 @@ import (
 	"time"
 )
 
-// How an address is tried again at which nobody accepts.
+// Timing of the attempts to reconnect to an address that accepts no connection.
 const (
-	// redialInterval is the mean time between two attempts to connect; each is drawn
-	// from half of it to one and a half. redialLate is that interval after redialEarly.
+	// redialInterval is the mean time between two attempts to connect; each pause is random, from
+	// half of it to one and a half. redialLate is the mean after redialEarly.
 	redialInterval = 500 * time.Millisecond
 	redialEarly    = time.Hour
 	redialLate     = 5 * time.Second
 	// redialTimeout bounds one such attempt.
 	redialTimeout = 2 * time.Second
-	// lookupInterval is the mean time after which the name is looked up again, and files are
-	// read again, though no address has accepted; each is drawn from a fifth less to a fifth
-	// more, so that a fleet does not do that at once.
+	// lookupInterval is the mean time after which the name is looked up again and files are read
+	// again, if no address has accepted a connection. Each interval is random, from a fifth less
+	// to a fifth more, so that a fleet does not do this at once.
 	lookupInterval = 5 * time.Second
 	// maxRedialed is how many addresses of one server are tried at once.
 	maxRedialed = 8
-	// spareFor is how long a connection that such an attempt has made may wait for its
-	// stream.
+	// spareFor is how long a connection that such an attempt has made may wait for its stream.
 	spareFor = time.Second
 )
 
-// address is one of a server: "tcp" and host:port, or "unix" and a path.
+// address is an address of a server: "tcp" and host:port, or "unix" and a path.
 type address struct{ network, addr string }
 
 // dialer makes the connections to one server.
@@ -39,8 +38,8 @@ type dialer struct {
 	connect func(ctx context.Context, network, addr string) (net.Conn, error)
 
 	mu sync.Mutex
-	// spare is a connection that was made while the server was waited for, to spareTo at
-	// spareAt; nil for none.
+	// spare is a connection to spareTo that an attempt to reconnect made at spareAt; nil for
+	// none.
 	spare   net.Conn
 	spareTo address
 	spareAt time.Time
@@ -56,21 +55,21 @@ func newDialer(connect func(context.Context, string, string) (net.Conn, error)) 
 	return &dialer{connect: connect}
 }
 
-// dialing are the connections of one attempt.
+// dialing tracks the connections of one attempt to open a stream.
 type dialing struct {
 	*dialer
 
 	mu      sync.Mutex
 	reached bool
 	lost    bool      // the other side has closed a connection, or it broke
-	closed  []address // at which nobody accepted
+	closed  []address // addresses that accepted no connection
 }
 
-// connection is one of an attempt, which notes that it was lost.
+// connection is a connection of an attempt. It records whether it was lost.
 type connection struct {
 	net.Conn
 	of     *dialing
-	closed atomic.Bool // by this side
+	closed atomic.Bool // closed by this side
 }
 
 func (c *connection) Read(b []byte) (int, error) {
@@ -91,7 +90,7 @@ func (c *connection) Close() error {
 // dialing begins an attempt.
 func (d *dialer) dialing() *dialing { return &dialing{dialer: d} }
 
-// grpc connects for gRPC, which writes a Unix socket as a URL.
+// grpc connects for gRPC, which passes a Unix socket as a URL.
 func (d *dialing) grpc(ctx context.Context, addr string) (net.Conn, error) {
 	if path, ok := strings.CutPrefix(addr, "unix://"); ok {
 		return d.dial(ctx, "unix", path)
@@ -117,8 +116,8 @@ func (d *dialing) dial(ctx context.Context, network, addr string) (net.Conn, err
 	return nil, err
 }
 
-// why returns why an attempt has ended: as an *unreachable if no address accepted a
-// connection, as a *lost if the connection went.
+// why returns the error that ended an attempt: as an *unreachable if no address accepted a
+// connection, as a *lost if the connection was lost.
 func (d *dialing) why(err error) error {
 	d.drop()
 	d.mu.Lock()
@@ -135,24 +134,25 @@ func (d *dialing) why(err error) error {
 	return &unreachable{error: err, again: func(ctx context.Context, since time.Time) bool { return d.await(ctx, closed, since) }}
 }
 
-// unreachable is why an attempt ended that has met nobody: no address of the server has
-// accepted a connection.
+// unreachable is the error of an attempt in which no address of the server accepted a connection.
 type unreachable struct {
 	error
-	// again waits until one does, and reports that, or until the name is to be looked up
-	// again; since is when the server was last reached.
+	// again waits until an address accepts a connection, and then returns true, or until the name
+	// must be looked up again; since is when the server was last reached.
 	again func(ctx context.Context, since time.Time) bool
 }
 
 func (u *unreachable) Unwrap() error { return u.error }
 
-// lost is why an attempt ended whose connection the other side closed, or which broke.
+// lost is the error of an attempt whose connection the other side closed, or whose connection
+// broke.
 type lost struct{ error }
 
 func (l *lost) Unwrap() error { return l.error }
 
-// await tries addresses again until one accepts, and keeps that connection for the next
-// attempt; until lookupInterval has passed or ctx ends. It reports whether one accepted.
+// await tries to connect to the addresses until one accepts, and keeps that connection for the
+// next attempt. It gives up when lookupInterval has passed or ctx ends. It reports whether one
+// accepted.
 func (d *dialer) await(ctx context.Context, addrs []address, since time.Time) bool {
 	interval := redialInterval
 	if time.Since(since) > redialEarly {
@@ -178,7 +178,7 @@ func (d *dialer) await(ctx context.Context, addrs []address, since time.Time) bo
 	return d.spare != nil
 }
 
-// try connects; it returns nil if nobody accepts.
+// try connects; it returns nil if that fails.
 func (d *dialer) try(ctx context.Context, to address) net.Conn {
 	ctx, cancel := context.WithTimeout(ctx, redialTimeout)
 	defer cancel()
@@ -189,7 +189,7 @@ func (d *dialer) try(ctx context.Context, to address) net.Conn {
 	return conn
 }
 
-// keep makes a connection the spare one; if there is one, it is closed.
+// keep makes a connection the spare one; if there is one already, it closes the new one.
 func (d *dialer) keep(conn net.Conn, to address) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -200,8 +200,8 @@ func (d *dialer) keep(conn net.Conn, to address) {
 	d.spare, d.spareTo, d.spareAt = conn, to, time.Now()
 }
 
-// take returns the spare connection if it leads to an address and has not waited for
-// long, else nil.
+// take returns the spare connection if it leads to the address and is not older than spareFor,
+// else nil.
 func (d *dialer) take(to address) net.Conn {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -211,7 +211,7 @@ func (d *dialer) take(to address) net.Conn {
 	}
 	d.spare = nil
 	if time.Since(d.spareAt) > spareFor {
-		_ = conn.Close() // the server may have given up waiting
+		_ = conn.Close() // the server may have closed it after a timeout
 		return nil
 	}
 	return conn

@@ -24,52 +24,54 @@ const (
 	DefaultStaleAfter    = 30 * time.Minute
 )
 
-// stableAfter is how long a stream must have lived for its end to be the first failure
-// again: a control plane that answers and ends each stream is asked less and less often.
+// stableAfter is how long a stream must have lived for its end to count as a first failure. A
+// control plane that answers and then ends each stream is asked less and less often.
 const stableAfter = 10 * time.Second
 
-// maxShort is how many streams in a row may be lost with their connection, soon after they were
-// answered, before that counts as the server's doing: a load balancer that closes each
-// connection, or a control plane that crashes at what it is asked. One that is restarted again
-// and again is asked at once each time.
+// maxShort is how many streams in a row may lose their connection soon after they were answered
+// before that counts as a failure of the server: a load balancer that closes each connection, or
+// a control plane that crashes on the requests. Up to that number the server is asked again at
+// once each time, since it may have been restarted.
 const maxShort = 30
 
-// Failover runs the first of several sources that answers, in order of priority
-// (design.md section 4, protocol.md 7.12).
+// Failover runs the first of several sources that answers, in order of priority (design.md
+// section 4, protocol.md 7.12).
 //
-// A source that nobody serves (connections are refused, or time out) is tried again each half
-// second, so that it is found soon after it is back. One that fails later is tried again after a
-// backoff with full jitter, which begins anew when a stream has lived for a while, or when it was
-// the connection that failed before it, unless that goes on. The next one takes over after one failed attempt if something
-// that is subscribed to is not held, else after FailoverAfter. Whatever runs, the
-// sources before it are tried on; the first to answer takes over, and only then
-// the one that ran is ended.
+// A source that accepts no connection (it refuses them, or they time out) is tried again every
+// half second, so that it is used soon after it is back. One that fails later is tried again
+// after a backoff with full jitter. The backoff starts over when a stream has lived for
+// stableAfter, or when the previous stream lost its connection, up to maxShort times in a row.
+// The next source takes over after one failed attempt if something that is subscribed to is not
+// held, else after FailoverAfter. Whichever source is active, the sources before it are still
+// tried. The first of them to answer takes over, and only then the run of the previous source is
+// ended.
 type Failover struct {
-	// Sources is in order of priority; without any nothing is ever known.
+	// Sources are in order of priority. Without any source nothing is ever known.
 	Sources []Source
-	// MinBackoff and MaxBackoff bound the pause before a further attempt.
+	// MinBackoff and MaxBackoff bound the pause before another attempt.
 	MinBackoff, MaxBackoff time.Duration
 	FailoverAfter          time.Duration
-	// FirstAnswer is how long a source that was reached may take to say anything
-	// before that counts as a failed attempt; it is waited for all the same.
+	// FirstAnswer is how long a source that was reached may take to answer before that counts as
+	// a failed attempt. The attempt continues nevertheless.
 	FirstAnswer time.Duration
-	// StaleAfter is how long the active source may say nothing before a second
-	// stream to it is tried; what answers first, that or the next source, takes
-	// over.
+	// StaleAfter is how long the active source may be silent before a second stream to it is
+	// tried. Whichever answers first, that stream or the next source, takes over.
 	StaleAfter time.Duration
-	// ReconnectSpread, if it is not 0, is over how long the reconnects of many agents are spread
-	// when a control plane is back: each waits for a time that is drawn from it.
+	// ReconnectSpread, if it is not 0, spreads the reconnects of many agents over this duration
+	// when a control plane is back: each agent waits for a random part of it.
 	ReconnectSpread time.Duration
-	// Lacking reports whether something is subscribed to that is not held, Holding whether
-	// anything is held that a source could confirm. Without Holding all sources must answer.
+	// Lacking reports whether something is subscribed to that is not held; Holding reports
+	// whether anything is held that a source could confirm. If Holding is nil, all sources must
+	// answer.
 	Lacking, Holding func() bool
-	// Connected is told whether a source answers; or has a stream open and says nothing, where
-	// nothing is held, so that there may be nothing to say.
+	// Connected is called with true when a source answers, and with false when it is lost. If
+	// nothing is held, a source with an open stream may have nothing to send, and counts as
+	// connected after FirstAnswer without an answer.
 	Connected func(bool)
-	// Failed, if set, is told when every source has failed an attempt and none
-	// answers; more than once if that stays so.
+	// Failed, if set, is called when every source has failed an attempt and none answers; more
+	// than once if that does not change.
 	Failed func()
-	// Events, if set, counts what becomes of the sources.
+	// Events, if set, counts events of the sources.
 	Events Events
 	Log    *slog.Logger
 
@@ -77,51 +79,51 @@ type Failover struct {
 	states  []SourceState
 	active  int  // index of the source that answered last; -1 for none
 	current *run // of the active source; nil for none
-	// presumed is a run whose stream is open, without an answer, while nothing is held; nil
-	// for none.
+	// presumed is a run with an open stream that counts as connected without an answer, because
+	// nothing is held; nil for none.
 	presumed *run
-	// changed is closed and made anew with every change of states.
+	// changed is closed and replaced with every change of states.
 	changed chan struct{}
 }
 
-// Events counts, by the name of a source, attempts at it, how often it answered and so came into
-// use, and attempts that failed or had no answer. The methods must not block.
+// Events counts, by the name of a source, the attempts to run it, how often it answered and so
+// became active, and the attempts that failed or got no answer. The methods must not block.
 type Events interface {
 	Attempted(source string)
 	Connected(source string)
 	Failed(source string)
 }
 
-// tell tells Events, if it is set.
+// tell calls a method of Events, if that is set.
 func (f *Failover) tell(event func(Events, string), i int) {
 	if f.Events != nil {
 		event(f.Events, f.Sources[i].Name())
 	}
 }
 
-// SourceState is what is known of one source.
+// SourceState describes one source.
 type SourceState struct {
 	Name string
-	// Active says that the state is fed from it, Open that a stream to it is
-	// open, on which it may not have answered yet.
+	// Active is set if the source writes to the state. Open is set if a stream to it is open, on
+	// which it may not have answered yet.
 	Active, Open bool
-	// Stale says that it is active and has said nothing for too long.
+	// Stale is set if the source is active and has been silent for StaleAfter.
 	Stale bool
-	// Since is when Active last changed; Attempts counts those since it last
-	// answered.
+	// Since is when Active last changed. Attempts counts the failed attempts since the source
+	// last answered.
 	Since    time.Time
 	Attempts int
-	// LastMessage is when the source last said anything; the zero time for never
-	// and for sources that do not tell.
+	// LastMessage is when the source last sent anything; the zero time for never and for sources
+	// that do not record it.
 	LastMessage time.Time
-	// LastError says why the last attempt ended; nil for none.
+	// LastError is why the last attempt ended; nil for none.
 	LastError error
 }
 
-// errPreferred ends an attempt whose answer nobody needs.
+// errPreferred ends an attempt whose source is not needed, because another one is active.
 var errPreferred = errors.New("another upstream was preferred")
 
-// States returns what is known of each source, in order of priority.
+// States returns the state of each source, in order of priority.
 func (f *Failover) States() []SourceState {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -141,8 +143,8 @@ func (f *Failover) States() []SourceState {
 	return states
 }
 
-// Contact returns when a source last answered: now, if one does and is not stale; the zero
-// time if none does.
+// Contact returns when a source last answered: now, if one is connected and not stale; the zero
+// time if none is connected.
 func (f *Failover) Contact() time.Time {
 	f.mu.Lock()
 	active, stale := -1, false
@@ -162,9 +164,9 @@ func (f *Failover) Contact() time.Time {
 	return time.Now()
 }
 
-// Forward opens a stream of another service to the source that answers or, if there is none, or
-// it is no server, to the first in order of priority that is one and can be reached. It fails
-// with UNAVAILABLE when there is none.
+// Forward opens a stream of another service to the active source or, if there is none, or it
+// cannot forward, to the first one in order of priority that can and is reachable. It fails with
+// UNAVAILABLE if there is none.
 func (f *Failover) Forward(ctx context.Context, method string) (grpc.ClientStream, error) {
 	f.mu.Lock()
 	active := -1
@@ -220,8 +222,8 @@ func (f *Failover) init() {
 	}
 }
 
-// Run writes to the state until ctx ends; it returns nil then. All goroutines that it started
-// have ended.
+// Run writes to the state until ctx ends, and then returns nil after all goroutines that it
+// started have ended.
 func (f *Failover) Run(ctx context.Context, state State) error {
 	f.mu.Lock()
 	if f.states == nil {
@@ -237,15 +239,14 @@ func (f *Failover) Run(ctx context.Context, state State) error {
 	return nil
 }
 
-// keep attempts one source whenever its turn has come: as long as no source of
-// higher priority answers.
+// keep attempts one source whenever it is its turn: while no source of higher priority is active.
 func (f *Failover) keep(ctx context.Context, i int, state State) {
 	failedSince, reached := time.Now(), time.Now()
-	again := false // it was the active one, and is to be run once more at once
+	again := false // it was the active source and must be run once more at once
 	// Failures in a row: of attempts of any kind, and of streams of a server that was reached.
 	failures, broken := 0, 0
-	connection := false // it was the connection that failed last
-	short := 0          // streams in a row that answered and were lost soon after
+	connection := false // the last failure was that of the connection
+	short := 0          // streams in a row that were answered and soon lost
 	for ctx.Err() == nil {
 		if i > 0 && !again && !f.turn(ctx, i, failedSince) {
 			return
@@ -272,17 +273,17 @@ func (f *Failover) keep(ctx context.Context, i int, state State) {
 		}
 		if errors.Is(err, errReopen) {
 			f.Log.Info("opening another stream", "upstream", f.Sources[i].Name(), "reason", err)
-			continue // it is no failure
+			continue // this is not a failure
 		}
 		f.tell(Events.Failed, i)
 		failures++
-		var away *unreachable
-		var gone *lost
-		connection = errors.As(err, &away) || errors.As(err, &gone)
-		if away != nil {
+		var unreached *unreachable
+		var dropped *lost
+		connection = errors.As(err, &unreached) || errors.As(err, &dropped)
+		if unreached != nil {
 			short = 0
 			f.logFailure(i, failures, false, err)
-			if away.again(ctx, reached) && f.ReconnectSpread > 0 {
+			if unreached.again(ctx, reached) && f.ReconnectSpread > 0 {
 				sleep(ctx, rand.N(f.ReconnectSpread))
 			}
 			continue
@@ -299,8 +300,8 @@ func (f *Failover) keep(ctx context.Context, i int, state State) {
 	}
 }
 
-// levelOf returns the level of the n-th failure in a row. Only the 1st, 2nd, 4th, 8th, and so on
-// are warnings: an outage of hours is no news each few seconds.
+// levelOf returns the log level of the n-th failure in a row. Only the 1st, 2nd, 4th, 8th, and so
+// on are warnings, so that an outage of hours does not log a warning every few seconds.
 func levelOf(n int) slog.Level {
 	if n&(n-1) != 0 {
 		return slog.LevelDebug
@@ -314,8 +315,8 @@ func (f *Failover) logFailure(i, failures int, answered bool, err error, more ..
 		append([]any{"upstream", f.Sources[i].Name(), "answered", answered, "attempts", failures, "err", err}, more...)...)
 }
 
-// pause draws the wait before attempt n+1: full jitter below a bound that doubles
-// from MinBackoff to MaxBackoff.
+// pause returns a random wait before attempt n+1: full jitter below a bound that doubles from
+// MinBackoff to MaxBackoff.
 func (f *Failover) pause(n int) time.Duration {
 	bound := f.MinBackoff << min(n-1, 20)
 	if bound <= 0 || bound > f.MaxBackoff {
@@ -335,12 +336,12 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// lackingPoll is how often a source whose turn it is but for FailoverAfter asks
-// whether something is missing by now.
+// lackingPoll is how often a source that waits for FailoverAfter only checks whether something is
+// missing by now.
 const lackingPoll = 100 * time.Millisecond
 
-// turn waits until source i should be tried: none of higher priority is active,
-// each has failed, and either something is missing or it has been long enough.
+// turn waits until source i should be tried: no source of higher priority is active, each of them
+// has failed, and either something is missing or FailoverAfter has passed.
 func (f *Failover) turn(ctx context.Context, i int, since time.Time) bool {
 	for {
 		f.mu.Lock()
@@ -369,7 +370,7 @@ func (f *Failover) turn(ctx context.Context, i int, since time.Time) bool {
 	}
 }
 
-// announce wakes who waits for a change of states; called under mu.
+// announce wakes the goroutines that wait for a change of states; called with mu held.
 func (f *Failover) announce() {
 	close(f.changed)
 	f.changed = make(chan struct{})
@@ -382,7 +383,7 @@ type run struct {
 	cancel context.CancelFunc
 	ended  chan struct{} // closed when Run has returned; err is set then
 	err    error
-	// answered says that it became the active one; under mu of the Failover.
+	// answered is set once this run became the active one; guarded by the Failover's mu.
 	answered bool
 }
 
@@ -407,8 +408,8 @@ func (f *Failover) start(ctx context.Context, i int, state State) *run {
 	return r
 }
 
-// attempt runs source i until it ends or another takes over. If it says nothing for
-// StaleAfter, it is run a second time beside, and that takes over when it answers.
+// attempt runs source i until it ends or another source takes over. If it is silent for
+// StaleAfter, a second run is started beside it, which takes over when it answers.
 func (f *Failover) attempt(ctx context.Context, i int, state State) (answered bool, err error) {
 	first := f.start(ctx, i, state)
 	var second *run
@@ -434,7 +435,7 @@ func (f *Failover) attempt(ctx context.Context, i int, state State) (answered bo
 			if !f.hasAnswered(second) {
 				return f.finish(i, first)
 			}
-			// It answered while it was ended.
+			// It answered while it was being ended.
 			first, second = second, nil
 		case <-secondEnded:
 			f.note(i, fmt.Errorf("a second stream, since nothing has come for %s: %w", f.StaleAfter, second.err))
@@ -462,8 +463,8 @@ func (f *Failover) attempt(ctx context.Context, i int, state State) (answered bo
 	}
 }
 
-// quiet returns when a run will have been quiet for so long that something is to be
-// done about it.
+// quiet returns the time at which a run will have been silent for FirstAnswer or, once it has
+// answered, for StaleAfter.
 func (f *Failover) quiet(i int, r *run, begun time.Time) time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -472,13 +473,13 @@ func (f *Failover) quiet(i int, r *run, begun time.Time) time.Time {
 	}
 	m, ok := f.Sources[i].(interface{ LastMessage() time.Time })
 	if !ok {
-		return time.Now().Add(f.StaleAfter) // it does not tell
+		return time.Now().Add(f.StaleAfter) // it does not record messages
 	}
-	heard := m.LastMessage()
-	if since := f.states[i].Since; since.After(heard) {
-		heard = since
+	last := m.LastMessage()
+	if since := f.states[i].Since; since.After(last) {
+		last = since
 	}
-	return heard.Add(f.StaleAfter)
+	return last.Add(f.StaleAfter)
 }
 
 func (f *Failover) hasAnswered(r *run) bool {
@@ -487,8 +488,8 @@ func (f *Failover) hasAnswered(r *run) bool {
 	return r.answered
 }
 
-// unanswered takes in that a source which was reached has said nothing for FirstAnswer. While
-// nothing is held it may be right to.
+// unanswered handles a source that was reached and has been silent for FirstAnswer. If nothing is
+// held, the source may have nothing to send, and counts as connected.
 func (f *Failover) unanswered(i int, r *run) {
 	if f.Holding == nil || f.Holding() {
 		f.note(i, fmt.Errorf("no answer for %s", f.FirstAnswer))
@@ -506,7 +507,7 @@ func (f *Failover) unanswered(i int, r *run) {
 	}
 }
 
-// note counts a failure of a source that goes on, and logs it.
+// note counts a failure of a source whose run continues, and logs it.
 func (f *Failover) note(i int, err error) {
 	f.tell(Events.Failed, i)
 	n := f.count(i, err)
@@ -529,7 +530,7 @@ func (f *Failover) count(i int, err error) int {
 	return n
 }
 
-// notStale takes in that the active source has been heard in time.
+// notStale records that the active source has sent something in time.
 func (f *Failover) notStale(i int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -539,7 +540,7 @@ func (f *Failover) notStale(i int) {
 	}
 }
 
-// stale takes in that the active source has been quiet for StaleAfter: whichever
+// stale records that the active source has been silent for StaleAfter, so that any source that
 // answers may take over from it.
 func (f *Failover) stale(i int) {
 	f.mu.Lock()
@@ -550,12 +551,12 @@ func (f *Failover) stale(i int) {
 	}
 }
 
-// allFailed reports whether no source answers and each has failed; called under mu.
+// allFailed reports whether no source answers and each has failed; called with mu held.
 func (f *Failover) allFailed() bool {
 	return f.active < 0 && !slices.ContainsFunc(f.states, func(s SourceState) bool { return s.Attempts == 0 })
 }
 
-// finish notes the end of a source's last run.
+// finish handles the end of a source's last run.
 func (f *Failover) finish(i int, r *run) (answered bool, err error) {
 	err = r.err
 	answered = f.hasAnswered(r)
@@ -566,15 +567,15 @@ func (f *Failover) finish(i int, r *run) (answered bool, err error) {
 	return answered, err
 }
 
-// activate makes source i the active one, after the one that was has ended. It
-// reports false when one of higher priority is active.
+// activate makes source i the active one, and ends the run of the previous one first. It returns
+// false if a source of higher priority is active.
 func (f *Failover) activate(i int, r *run) bool {
 	f.mu.Lock()
 	if f.active >= 0 && f.active < i && !f.states[f.active].Stale {
 		f.mu.Unlock()
 		return false
 	}
-	before := f.current
+	previous := f.current
 	f.active, f.current, f.presumed, r.answered = i, r, nil, true
 	now := time.Now()
 	for j := range f.states {
@@ -587,9 +588,9 @@ func (f *Failover) activate(i int, r *run) bool {
 	f.tell(Events.Connected, i)
 	f.announce()
 	f.mu.Unlock()
-	if before != nil {
-		before.cancel()
-		<-before.ended
+	if previous != nil {
+		previous.cancel()
+		<-previous.ended
 	}
 	f.Log.Info("upstream answers", "upstream", f.Sources[i].Name())
 	if f.Connected != nil {
@@ -598,7 +599,7 @@ func (f *Failover) activate(i int, r *run) bool {
 	return true
 }
 
-// deactivate notes the end of an attempt.
+// deactivate records the end of an attempt.
 func (f *Failover) deactivate(i int, r *run, err error) {
 	f.mu.Lock()
 	s := &f.states[i]
@@ -610,19 +611,19 @@ func (f *Failover) deactivate(i int, r *run, err error) {
 		s.Attempts++
 		s.LastError = err
 	}
-	gone := f.presumed == r
-	if gone {
+	wasPresumed := f.presumed == r
+	if wasPresumed {
 		f.presumed = nil
 	}
 	lost := f.current == r
 	if lost {
 		f.active, f.current = -1, nil
-		s.Active, s.Since, s.Attempts = false, time.Now(), 0 // the loss is no failed attempt
+		s.Active, s.Since, s.Attempts = false, time.Now(), 0 // the loss is not a failed attempt
 	}
 	failed := f.allFailed()
 	f.announce()
 	f.mu.Unlock()
-	if (lost || gone) && f.Connected != nil {
+	if (lost || wasPresumed) && f.Connected != nil {
 		f.Connected(false)
 	}
 	if failed && f.Failed != nil {

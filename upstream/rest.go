@@ -35,16 +35,15 @@ const (
 
 // RESTConfig configures a REST source. Zero durations and sizes take the defaults.
 type RESTConfig struct {
-	// URL is http(s)://host[:port][/prefix]; /v3/discovery:… follows it.
+	// URL is http(s)://host[:port][/prefix]; /v3/discovery:… is appended.
 	URL string
 	dial.Security
-	// Headers is sent with every request.
+	// Headers are sent with every request.
 	Headers map[string]string
-	// Refresh is the pause between two polls of a type; up to as much again is
-	// added at random, as Envoy does (protocol.md 9.3).
+	// Refresh is the pause between two polls of a type; a random duration of up to the same
+	// length is added, as Envoy does (protocol.md 9.3).
 	Refresh time.Duration
-	// Timeout bounds one poll; it must exceed the hold of a server that answers
-	// late on purpose.
+	// Timeout bounds one poll. It must exceed the time for which a server holds a long poll.
 	Timeout    time.Duration
 	MaxMessage int
 	AckTimeout time.Duration
@@ -54,9 +53,9 @@ type RESTConfig struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
-// REST is a control plane that is polled over REST-JSON, one type at a time
-// (protocol.md section 9). To the rest it is a SotW stream: a poll repeats the
-// newest request of its type, and an answer is a response.
+// REST is a control plane that is polled over REST-JSON, one type at a time (protocol.md section
+// 9). It is treated like a SotW stream: a poll repeats the newest request of its type, and its
+// answer is a response.
 type REST struct {
 	*server
 	cfg    RESTConfig
@@ -69,7 +68,7 @@ func NewREST(cfg RESTConfig) (*REST, error) {
 		return nil, err
 	}
 	u, err := url.Parse(cfg.URL)
-	if err == nil && (u.RawQuery != "" || u.Fragment != "") { // which may be a token, and is not shown
+	if err == nil && (u.RawQuery != "" || u.Fragment != "") { // it may be a token, and is not shown
 		shown, _, _ := strings.Cut(cfg.URL, "?")
 		shown, _, _ = strings.Cut(shown, "#")
 		return nil, fmt.Errorf("upstream %q: a query or a fragment follows: want http://HOST[:PORT][/PREFIX] or https://…", shown)
@@ -141,14 +140,14 @@ type restWire struct {
 	polls map[string]*poll
 
 	mu sync.Mutex
-	// requested is how many types are polled, refused those whose last poll was refused, and
-	// usable when one last was not; the zero time for never.
+	// requested is how many types are polled, rejected are those whose last poll the server
+	// rejected, and usable is when a poll was last answered; the zero time for never.
 	requested int
 	rejected  map[string]bool
 	usable    time.Time
 }
 
-// unmodified is a 304: what is held is what the server has.
+// unmodified is a 304: the server has no newer version than the request names.
 type unmodified struct{ *discoveryv3.DiscoveryResponse }
 
 // poll is the repeated request of one type.
@@ -160,13 +159,13 @@ type poll struct {
 	request *discoveryv3.DiscoveryRequest
 }
 
-// send takes a request as the one that is polled with from now on.
+// send sets the request for the following polls of its type.
 func (w *restWire) send(ctx context.Context, req *session.Request, node *corev3.Node) error {
 	if node != nil {
 		w.node = node
 	}
 	msg := req.SotW(w.node)
-	// REST knows no nonces; the version of a poll is the one that was accepted.
+	// REST has no nonces; the version of a poll is the one that was accepted.
 	msg.ResponseNonce = ""
 	p := w.polls[req.Type]
 	if p != nil {
@@ -193,7 +192,7 @@ func (w *restWire) send(ctx context.Context, req *session.Request, node *corev3.
 	return nil
 }
 
-// recv returns the next answer.
+// recv returns the next response.
 func (w *restWire) recv(ctx context.Context) (message, error) {
 	select {
 	case answer := <-w.answers:
@@ -205,25 +204,25 @@ func (w *restWire) recv(ctx context.Context) (message, error) {
 	}
 }
 
-// Of a server that refuses the polls of every type it is to be said that it does not answer:
-// at once, but for a moment in which all types can be polled, if it never did, or else after
-// refusedFor.
+// A server that rejects the polls of every type counts as not answering. If it never answered a
+// poll, it does so after rejectedAtFirst, in which all types can be polled; otherwise after
+// rejectedFor.
 const (
 	rejectedAtFirst = 250 * time.Millisecond
 	rejectedFor     = DefaultFirstAnswer
 )
 
-// keep polls one type until the stream ends or the server cannot be reached, or
-// refuses everything.
+// keep polls one type until the stream ends, the server cannot be reached, or it rejects the
+// polls of every type.
 func (w *restWire) keep(ctx context.Context, p *poll) {
 	for n := 1; ; n++ {
 		req := p.current()
 		answer, err := w.post(ctx, p.kind, req)
-		var refusal *answerError
+		var rejected *answerError
 		switch {
 		case ctx.Err() != nil:
 			return
-		case errors.As(err, &refusal), timedOut(err): // others may be answered
+		case errors.As(err, &rejected), timedOut(err): // polls of other types may be answered
 			w.rest.log.Warn("poll refused", "type", p.kind, "err", w.rest.secrets.hide(err))
 			if w.rejects(ctx, p.kind) {
 				w.failed <- err
@@ -256,7 +255,7 @@ func timedOut(err error) bool {
 	return errors.As(err, &slow) && slow.Timeout() && !(errors.As(err, &op) && op.Op == "dial")
 }
 
-// answered notes that a poll was answered.
+// answered records that a poll was answered.
 func (w *restWire) answered(kind string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -264,7 +263,7 @@ func (w *restWire) answered(kind string) {
 	w.usable = time.Now()
 }
 
-// rejects notes that a poll was refused, and reports whether the server refuses all.
+// rejects records that a poll was rejected, and reports whether the server rejects all polls.
 func (w *restWire) rejects(ctx context.Context, kind string) bool {
 	w.mu.Lock()
 	w.rejected[kind] = true
@@ -284,9 +283,8 @@ func (p *poll) current() *discoveryv3.DiscoveryRequest {
 	return p.request
 }
 
-// pause waits for the time of the next poll, or until other names are wanted than
-// the last one asked for: a verdict alone can wait. It reports false when ctx
-// ended.
+// pause waits for the time of the next poll, or until the request has other names than the last
+// one. A changed ACK or NACK alone can wait. It returns false when ctx ended.
 func (p *poll) pause(ctx context.Context, refresh time.Duration, last *discoveryv3.DiscoveryRequest) bool {
 	timer := time.NewTimer(refresh + rand.N(refresh))
 	defer timer.Stop()
@@ -304,11 +302,11 @@ func (p *poll) pause(ctx context.Context, refresh time.Duration, last *discovery
 	}
 }
 
-// answerError is an answer of the server that is no configuration. What is held
-// stays (protocol.md 9.2).
+// answerError is an answer of the server that is not a response. The resources that are held stay
+// (protocol.md 9.2).
 type answerError struct{ error }
 
-// post polls once. It returns unmodified for 304.
+// post sends one poll. It returns unmodified for 304.
 func (w *restWire) post(ctx context.Context, kind string, msg *discoveryv3.DiscoveryRequest) (message, error) {
 	body, err := protojson.MarshalOptions{Resolver: envoytypes.Resolver}.Marshal(msg)
 	if err != nil {
@@ -339,9 +337,9 @@ func (w *restWire) post(ctx context.Context, kind string, msg *discoveryv3.Disco
 		return nil, &answerError{fmt.Errorf("the answer is larger than %d bytes: raise --upstream-max-message-bytes", limit)}
 	}
 	var out discoveryv3.DiscoveryResponse
-	// Strictly: a field that is not known here would be lost on the way.
+	// Unknown fields are an error here, because they would be lost.
 	if err := (protojson.UnmarshalOptions{Resolver: envoytypes.Resolver}).Unmarshal(body, &out); err != nil {
-		line, column, text := envoytypes.Position(err) // protojson quotes values, and one may be a key
+		line, column, text := envoytypes.Position(err) // err quotes values, perhaps a key
 		return nil, &answerError{fmt.Errorf("not a DiscoveryResponse in JSON: line %d, column %d: %s", line, column, text)}
 	}
 	if out.GetTypeUrl() == "" && out.GetVersionInfo() == "" && len(out.GetResources()) == 0 {

@@ -7,17 +7,18 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/redact"
 )
 
-// secrets is what is sent to a server so that it believes who asks: its token and the values of
+// secrets remembers the credentials that were sent to a server: its token and the values of
 // headers. A server may repeat them in an error.
 type secrets struct {
 	mu   sync.Mutex
 	sent [][]byte
 }
 
-// maxSecrets bounds how many values are remembered, since a token may be rotated for ever.
+// maxSecrets bounds how many values are remembered, since a token may be rotated any number of
+// times.
 const maxSecrets = 64
 
-// send notes what is sent.
+// send remembers the credentials that are sent.
 func (s *secrets) send(token string, headers map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -30,7 +31,7 @@ func (s *secrets) send(token string, headers map[string]string) {
 }
 
 func (s *secrets) note(value string) {
-	if value == "" || slices.ContainsFunc(s.sent, func(have []byte) bool { return string(have) == value }) {
+	if value == "" || slices.ContainsFunc(s.sent, func(sent []byte) bool { return string(sent) == value }) {
 		return
 	}
 	if len(s.sent) == maxSecrets {
@@ -39,7 +40,7 @@ func (s *secrets) note(value string) {
 	s.sent = append(s.sent, []byte(value))
 }
 
-// hide returns an error without what was sent, as redact.Error does.
+// hide returns an error without the credentials that were sent, as redact.Error does.
 func (s *secrets) hide(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

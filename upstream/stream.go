@@ -21,9 +21,9 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream/session"
 )
 
-// Observer counts what passes between a source and its control plane.
+// Observer counts the messages between a source and its control plane.
 type Observer interface {
-	// Received counts a response; Answered an ACK, or a NACK with its reason.
+	// Received counts a response; Answered counts an ACK or a NACK.
 	Received(source, typeURL string, resources int)
 	Answered(source, typeURL string, nack bool)
 }
@@ -33,8 +33,8 @@ type nobody struct{}
 func (nobody) Received(string, string, int)  {}
 func (nobody) Answered(string, string, bool) {}
 
-// server is what sources have in common that speak to a control plane: what is
-// remembered of it from one stream to the next.
+// server is the common part of sources that connect to a control plane: what is remembered of the
+// server from one stream to the next.
 type server struct {
 	name       string
 	form       xds.Form
@@ -44,26 +44,26 @@ type server struct {
 	secrets    secrets
 
 	mu sync.Mutex
-	// versions are the version_info of SotW, by type, over all streams. A stream
-	// works on a copy, since another may be open beside it.
+	// versions are the version_info of SotW, by type, over all streams. A stream works on a copy,
+	// since another stream may be open at the same time.
 	versions map[string]session.Version
-	// rechecks count, by type, how often the control plane was asked again for what clients
-	// refused.
+	// rechecks counts, by type, how often the control plane was asked again for resources that
+	// clients NACKed.
 	rechecks map[string]int
 	// leftOut are the types for which the control plane ended the stream.
 	leftOut map[string]exclusion
-	// answered are the types that the control plane has ever answered, suspect one of them for
-	// which the last stream seemed to end, "" for none.
+	// answered are the types for which the control plane has ever sent a response. suspect is the
+	// one of them because of which the last stream seemed to end; "" for none.
 	answered map[string]bool
 	suspect  string
-	open     int // streams
+	open     int // number of open streams
 	last     time.Time
 }
 
-// exclusion is that a control plane ends the stream when it is asked for a type.
+// exclusion is a type that is not requested, because the control plane ends the stream for it.
 type exclusion struct {
 	times int       // in a row
-	until time.Time // it is not asked again before
+	until time.Time // the type is not requested before
 }
 
 func newServer(name string, form xds.Form, ackTimeout time.Duration, log *slog.Logger, observer Observer) *server {
@@ -83,7 +83,7 @@ func newServer(name string, form xds.Form, ackTimeout time.Duration, log *slog.L
 // Name returns the address.
 func (s *server) Name() string { return s.name }
 
-// Open reports whether a stream is open, answered or not.
+// Open reports whether a stream is open, whether or not it was answered.
 func (s *server) Open() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,12 +103,12 @@ func (s *server) received(now time.Time) {
 	s.last = now
 }
 
-// run writes what an open stream brings to the state until it ends, and returns why: never nil. ctx is
-// that of the stream, cancel ends it.
+// run writes the responses of an open stream to the state until the stream ends, and returns why:
+// never nil. ctx is the context of the stream; cancel ends it.
 func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, state State, answered func() error) error {
-	interest := state.Subscriptions()
-	defer interest.Close()
-	// After the Interest was opened, which so hears of each later AskAgain.
+	subscriptions := state.Subscriptions()
+	defer subscriptions.Close()
+	// This follows the call of Subscriptions, whose channel reports every later AskAgain.
 	opened := time.Now()
 	s.mu.Lock()
 	s.open++
@@ -119,7 +119,7 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, sta
 	}
 	s.mu.Unlock()
 	st := &stream{
-		server: s, state: state, subscriptions: interest, wire: w, onAnswer: answered, opened: opened,
+		server: s, state: state, subscriptions: subscriptions, wire: w, onAnswer: answered, opened: opened,
 		wake: make(chan struct{}, 1),
 		machine: session.New(session.Config{
 			Form:       s.form,
@@ -140,19 +140,20 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, sta
 	return err
 }
 
-// A control plane may end the whole stream because of one type, each time that it is asked
-// for it (istiod does so for istio.io/debug). It is left out of the streams that follow, for a
-// time that doubles.
+// A control plane may end the whole stream because of one type, each time that the type is
+// requested (istiod does so for istio.io/debug). The type is left out of the streams that follow,
+// for a duration that doubles.
 const (
 	minLeftOut = 30 * time.Second
 	maxLeftOut = time.Hour
-	// blamedFor is how long after the first request for a type the end of the stream may
-	// be put down to it.
+	// blamedFor is how long after the first request for a type the end of the stream may be
+	// attributed to it.
 	blamedFor = 5 * time.Second
 )
 
-// blames reports whether a status that ends a stream may be said because of one request:
-// not that the server or the connection goes, nor that the client is not who it should be.
+// blames reports whether a status that ends a stream may be caused by one request. It is not if
+// the status means that the server or the connection ends, or that the client is not
+// authenticated.
 func blames(code codes.Code) bool {
 	switch code {
 	case codes.PermissionDenied, codes.InvalidArgument, codes.Unimplemented, codes.NotFound, codes.FailedPrecondition, codes.OutOfRange, codes.Unknown:
@@ -161,8 +162,9 @@ func blames(code codes.Code) bool {
 	return false
 }
 
-// blame finds the type because of which a control plane has ended a stream, if it is one,
-// and leaves it out. It has answered others, so that it is not the client that it refuses.
+// blame leaves out the type because of which a control plane has ended a stream, if there is one.
+// The control plane must have answered other types, so that it does not reject the client as
+// such.
 func (s *server) blame(st *stream, err error) {
 	end, ok := status.FromError(err)
 	if err == nil || !ok || !blames(end.Code()) {
@@ -173,10 +175,11 @@ func (s *server) blame(st *stream, err error) {
 		return
 	}
 	s.mu.Lock()
-	r := s.leftOut[culprit]
-	pause := min(minLeftOut<<min(r.times, 10), maxLeftOut)
+	excluded := s.leftOut[culprit]
+	pause := min(minLeftOut<<min(excluded.times, 10), maxLeftOut)
 	if s.answered[culprit] {
-		// It does serve this type: what ails it passes, and clients need what comes then.
+		// It does serve this type: the problem is temporary, and clients need the type
+		// afterwards.
 		if s.suspect != culprit {
 			s.suspect = culprit
 			s.mu.Unlock()
@@ -184,22 +187,22 @@ func (s *server) blame(st *stream, err error) {
 		}
 		pause = minLeftOut
 	}
-	s.leftOut[culprit] = exclusion{times: r.times + 1, until: time.Now().Add(pause)}
+	s.leftOut[culprit] = exclusion{times: excluded.times + 1, until: time.Now().Add(pause)}
 	s.mu.Unlock()
 	s.log.Warn("the control plane ended the stream when it was asked for a type; that is left out for now, and the others go on",
 		"type", xds.Short(culprit), "left_out_for", pause, "err", s.secrets.hide(err))
 	if len(names) > 0 {
-		u := xds.Update{Source: s.name, Type: culprit, Timeout: true}
+		update := xds.Update{Source: s.name, Type: culprit, Timeout: true}
 		why := fmt.Errorf("the control plane ended the stream when it was asked for this type; it is asked again in %s: %w", pause, s.secrets.hide(err))
 		for _, name := range names {
-			u.Errors = append(u.Errors, xds.ResourceError{Name: name, Err: why})
+			update.Errors = append(update.Errors, xds.ResourceError{Name: name, Err: why})
 		}
-		st.state.Apply(u, nil)
+		st.state.Apply(update, nil)
 	}
 }
 
-// culprit returns the type because of which the server may have ended the stream, saying
-// why, and the names of it that are wanted; "" if there is none.
+// culprit returns the type because of which the server may have ended the stream with the message
+// why, and the subscribed names of the type; "" if there is none.
 func (st *stream) culprit(why string) (culprit string, names []string) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -207,8 +210,8 @@ func (st *stream) culprit(why string) (culprit string, names []string) {
 	if !others || len(unanswered) == 0 {
 		return "", nil
 	}
-	// Servers take requests in their order: it is the one that was asked for last, if the
-	// server does not name another.
+	// Servers process requests in order: it is the type that was requested last, unless the
+	// message names another.
 	culprit = unanswered[0]
 	for _, typeURL := range unanswered {
 		if strings.Contains(why, typeURL) {
@@ -219,7 +222,7 @@ func (st *stream) culprit(why string) (culprit string, names []string) {
 	return culprit, st.machine.Subscribed(culprit)
 }
 
-// typeAnswered takes in that the control plane has answered for a type.
+// typeAnswered records that the control plane has sent a response for a type.
 func (s *server) typeAnswered(typeURL string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -230,23 +233,23 @@ func (s *server) typeAnswered(typeURL string) {
 	}
 }
 
-// wire is a stream in either form. One goroutine sends and another receives; ctx is
-// that of the stream.
+// wire is a stream in either form. One goroutine sends and another one receives; ctx is the
+// context of the stream.
 type wire interface {
-	// send writes a request, with a Node on the first of the stream.
+	// send sends a request, with a Node if it is the first one of the stream.
 	send(ctx context.Context, req *session.Request, node *corev3.Node) error
-	// recv blocks for a response; ingest hands it to the machine.
+	// recv blocks until a response comes.
 	recv(ctx context.Context) (message, error)
 }
 
-// message is a response that was received, in either form.
+// message is a received response in either form.
 type message interface {
 	GetTypeUrl() string
 	GetNonce() string
 	proto.Message
 }
 
-// stream is one open stream: a receiver and a sender around the machine.
+// stream is one open stream: a receiver and a sender that share a session.Session.
 type stream struct {
 	// Set at the start.
 	server        *server
@@ -254,9 +257,9 @@ type stream struct {
 	subscriptions Subscriptions
 	wire          wire
 	onAnswer      func() error
-	wake          chan struct{} // the sender has something to do
+	wake          chan struct{} // wakes the sender
 	opened        time.Time     // before the first request
-	// armed is when the sender looks again by itself; the zero time for never. Under mu.
+	// armed is when the sender wakes by itself; the zero time for never. Guarded by mu.
 	armed time.Time
 
 	// Owned by the receiver.
@@ -270,7 +273,7 @@ type stream struct {
 func (st *stream) run(ctx context.Context, cancel context.CancelFunc) error {
 	sent := make(chan error, 1) // holds a value when the sender has ended
 	go func() {
-		// A failed Send ends the stream, and the receiver is told why.
+		// A failed send ends the stream, and the receiver returns the reason.
 		err := st.sendAll(ctx)
 		cancel()
 		sent <- err
@@ -283,7 +286,7 @@ func (st *stream) run(ctx context.Context, cancel context.CancelFunc) error {
 	return err
 }
 
-// errReopen ends a stream in favour of another to the same server.
+// errReopen ends a stream so that another one to the same server is opened.
 var errReopen = errors.New("a new stream is needed to learn what there is of a type")
 
 func (st *stream) receiveAll(ctx context.Context) error {
@@ -309,38 +312,38 @@ func (st *stream) receiveAll(ctx context.Context) error {
 	}
 }
 
-// receive hands one response to the machine, and what it says to the state.
+// receive passes one response to the session, and the resulting update to the state.
 func (st *stream) receive(msg message) {
 	now := time.Now()
 	st.server.received(now)
-	var u *session.Response
+	var update *session.Response
 	var err error
 	st.mu.Lock()
 	switch m := msg.(type) {
 	case *discoveryv3.DiscoveryResponse:
-		u, err = st.machine.SotW(m, now)
+		update, err = st.machine.SotW(m, now)
 	case *discoveryv3.DeltaDiscoveryResponse:
-		u, err = st.machine.Delta(m, now)
+		update, err = st.machine.Delta(m, now)
 	}
-	late := err == nil && (st.armed.IsZero() || u.Wake.Before(st.armed))
+	late := err == nil && (st.armed.IsZero() || update.Wake.Before(st.armed))
 	st.mu.Unlock()
-	st.logResponse(msg, u, err)
+	st.logResponse(msg, update, err)
 	if err != nil {
 		return
 	}
-	if u.First {
-		st.server.typeAnswered(u.Type)
+	if update.First {
+		st.server.typeAnswered(update.Type)
 	}
-	st.server.observer.Received(st.server.name, u.Type, len(u.Resources))
-	typeURL, nonce := u.Type, u.Nonce
-	st.apply(u.Update, func(verdict error) { st.answer(typeURL, nonce, verdict) })
+	st.server.observer.Received(st.server.name, update.Type, len(update.Resources))
+	typeURL, nonce := update.Type, update.Nonce
+	st.apply(update.Update, func(nack error) { st.answer(typeURL, nonce, nack) })
 	if late {
 		st.wakeSender()
 	}
 }
 
-// logResponse logs a response. Most of what it could say is for debugging: only that it
-// is wanted makes it worth its price, as messages come by the thousand.
+// logResponse logs a response. The debug message is built only if debug messages are logged,
+// because there are thousands of responses.
 func (st *stream) logResponse(msg message, u *session.Response, err error) {
 	log := st.server.log
 	if err == nil && len(u.Errors) == 0 && !log.Enabled(context.Background(), slog.LevelDebug) {
@@ -357,7 +360,7 @@ func (st *stream) logResponse(msg message, u *session.Response, err error) {
 	}
 }
 
-// answer takes in what the clients made of a response.
+// answer processes the clients' ACK or NACK of a response.
 func (st *stream) answer(typeURL, nonce string, err error) {
 	st.mu.Lock()
 	late := st.machine.Answer(typeURL, nonce, err, time.Now())
@@ -375,14 +378,14 @@ func (st *stream) wakeSender() {
 	}
 }
 
-// apply hands an update to the state.
-func (st *stream) apply(u xds.Update, verdict func(error)) {
+// apply passes an update to the state.
+func (st *stream) apply(u xds.Update, answer func(error)) {
 	u.Source, u.RequestedAt = st.server.name, st.opened
-	st.state.Apply(u, verdict)
+	st.state.Apply(u, answer)
 }
 
-// sendAll sends what the machine owes the server until ctx ends or the stream
-// breaks. It returns nil when ctx ended.
+// sendAll sends the requests of the session until ctx ends or the stream breaks. It returns nil
+// when ctx ended.
 func (st *stream) sendAll(ctx context.Context) error {
 	node := st.state.Node()
 	timer := time.NewTimer(0)
@@ -394,16 +397,16 @@ func (st *stream) sendAll(ctx context.Context) error {
 		case <-timer.C:
 		case <-st.wake:
 		case <-st.subscriptions.Changed():
-			again := st.opened.Before(st.state.AskAgain())
+			askAgain := st.opened.Before(st.state.AskAgain())
 			st.mu.Lock()
-			if again {
+			if askAgain {
 				st.machine.AskAgain()
 			}
-			for _, w := range st.subscriptions.Changes() {
-				if w.Wildcard && !w.Complete {
-					st.machine.Forget(w.Type)
+			for _, change := range st.subscriptions.Changes() {
+				if change.Wildcard && !change.Complete {
+					st.machine.Forget(change.Type)
 				}
-				st.machine.Subscribe(w.Type, w.Wildcard, w.Subscribe, w.Unsubscribe)
+				st.machine.Subscribe(change.Type, change.Wildcard, change.Subscribe, change.Unsubscribe)
 			}
 			st.mu.Unlock()
 		}
@@ -419,27 +422,27 @@ func (st *stream) sendAll(ctx context.Context) error {
 	}
 }
 
-// flush sends everything that is due now and returns when more will be. The Node
-// goes with the first request of the stream (protocol.md 7.10).
+// flush sends all requests that are due now and returns when the next one will be. The Node is
+// sent with the first request of the stream (protocol.md 7.10).
 func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, error) {
 	for {
 		now := time.Now()
 		st.mu.Lock()
-		settled, settle := st.machine.Completed(now)
-		overdue, miss := st.machine.Overdue(now)
+		completed, completedWake := st.machine.Completed(now)
+		overdue, overdueWake := st.machine.Overdue(now)
 		var req *session.Request
 		var wake time.Time
 		reopen := st.machine.Reopen()
 		if !reopen {
 			req, wake = st.machine.Next(now)
 		}
-		wake = earliest(wake, settle, miss)
+		wake = earliest(wake, completedWake, overdueWake)
 		st.armed = wake
 		if req != nil {
 			st.armed = time.Time{}
 		}
 		st.mu.Unlock()
-		for _, typeURL := range settled {
+		for _, typeURL := range completed {
 			st.state.Synced(st.server.name, typeURL, st.opened)
 		}
 		for _, u := range overdue {
@@ -461,20 +464,20 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 	}
 }
 
-// someNames lists the names that an update of silence is about, or the first of them.
+// someNames lists the first few names that an update of Overdue is about.
 func someNames(u *xds.Update) []string {
-	const most = 5
+	const limit = 5
 	names := slices.Clone(u.Removed)
 	for _, e := range u.Errors {
 		names = append(names, e.Name)
 	}
-	if len(names) > most {
-		names = append(names[:most:most], fmt.Sprintf("… and %d more", len(names)-most))
+	if len(names) > limit {
+		names = append(names[:limit:limit], fmt.Sprintf("… and %d more", len(names)-limit))
 	}
 	return names
 }
 
-// earliest returns the earliest of times; a zero one is never.
+// earliest returns the earliest of the times. The zero time means never.
 func earliest(times ...time.Time) (first time.Time) {
 	for _, t := range times {
 		if first.IsZero() || !t.IsZero() && t.Before(first) {

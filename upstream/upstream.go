@@ -1,14 +1,13 @@
-// Package upstream holds the sources that write to the state (an ADS server over SotW or Delta, a
-// directory of files): they turn what a control plane says into updates, and the
-// Failover that chooses among several of them in order of priority.
+// Package upstream contains the sources that write to the state (an ADS server over SotW or
+// Delta, a directory of files). They convert what a control plane sends into updates. Its
+// Failover chooses among several sources in order of priority.
 //
-// It promises that only well-formed resources reach the state, each with its
-// name and content hash; that a source which goes away removes nothing; and that
-// every nonce of a control plane gets one answer. It does not decide what is
-// served: that is the state's, behind the interfaces State and Subscriptions.
+// It guarantees that only well-formed resources reach the state, each with its name and content
+// hash; that a source that becomes unreachable removes nothing; and that every nonce of a control
+// plane gets one ACK or NACK. It does not decide what is served: the state does, behind the
+// interfaces State and Subscriptions.
 //
-// Everything that runs is owned by a Run method, which returns when all its
-// goroutines have ended.
+// Every goroutine is owned by a Run method, which returns when all its goroutines have ended.
 package upstream
 
 import (
@@ -23,42 +22,41 @@ import (
 
 // State is the state of one group of clients, as a source sees it.
 type State interface {
-	// Node is the identity that the group presents to a control plane.
+	// Node returns the Node that the group presents to a control plane.
 	Node() *corev3.Node
-	// Apply takes in one answer. verdict, which may be nil, is told what the
-	// clients make of it: nil for an ACK, their error for a NACK (design.md
-	// I6). It is called at least once, possibly before Apply returns and from
-	// any goroutine; once more if a NACK comes after an ACK. It must not block
-	// and must not call the State.
-	Apply(u xds.Update, verdict func(error))
-	// Synced says that the source has told all it has of a wildcard type: from
-	// now on what is absent is known to be absent (design.md section 3). asked is as
-	// in Update.
-	Synced(source, typeURL string, asked time.Time)
-	// AskAgain returns since when a source is to ask anew for everything, on a new
-	// stream, because what it removed is held back until it confirms it; the zero time
-	// for no need to. A source that has asked since need not. The channel of each
-	// Interest gets a value when it changes.
+	// Apply applies one update. answer, which may be nil, is called with the clients' answer:
+	// nil for an ACK, their error for a NACK (design.md I6). It is called at least once, possibly
+	// before Apply returns and from any goroutine; once more if a NACK comes after an ACK. It
+	// must not block and must not call the State.
+	Apply(update xds.Update, answer func(error))
+	// Synced records that the source has sent all resources of a wildcard type: from now on a
+	// missing resource is known not to exist (design.md section 3). requestedAt is
+	// Update.RequestedAt.
+	Synced(source, typeURL string, requestedAt time.Time)
+	// AskAgain returns the time since when a source must ask for everything again, on a new
+	// stream, because its removals are held back until it confirms them; the zero time if it need
+	// not. A source that has asked since then need not either. The channel of all Subscriptions
+	// receives a value when the time changes.
 	AskAgain() time.Time
-	// Held lists what is held and still subscribed of a type, with the version
-	// that this source issued for it, "" where it issued none (design.md I2).
+	// Held returns the held and still subscribed resources of a type, with the version that this
+	// source issued for each, "" if it issued none (design.md I2).
 	Held(source, typeURL string) map[string]string
-	// Nacked lists what this source is to be asked for again: what it gave of a type, and is
-	// held, and clients NACKed; xds.Wildcard if an update was refused as a whole.
+	// Nacked lists the names for which this source must be asked again: held resources of a type
+	// that it sent and clients NACKed; xds.Wildcard if an update was NACKed as a whole.
 	Nacked(source, typeURL string) []string
-	// Body returns what is held of a type under a name, whoever sent it; nil for nothing. It
-	// is called with each resource that comes, to share the body with what came before.
+	// Body returns the held body of a type and name, whichever source sent it; nil if there is
+	// none. It is called for each resource that is received, to share an unchanged body.
 	Body(typeURL string, name []byte) *anypb.Any
-	// Subscriptions opens a view of what the clients subscribe to. Close it.
+	// Subscriptions opens a view of the clients' subscriptions. The caller must close it.
 	Subscriptions() Subscriptions
 }
 
 // Subscriptions is a view of the union of all subscriptions of a group.
 type Subscriptions interface {
-	// Changed holds a value whenever Take has something new to say.
+	// Changed receives a value whenever Changes would return a change.
 	Changed() <-chan struct{}
-	// Changes returns what changed since the last Take, in push order; the first
-	// Take returns everything.
+	// Changes returns what changed since the last call, in push order; the first call returns
+	// everything.
 	Changes() []xds.SubscriptionChange
 	// Close ends the view.
 	Close()
@@ -66,12 +64,11 @@ type Subscriptions interface {
 
 // Source is one upstream.
 type Source interface {
-	// Name identifies the source in logs, metrics and versions. Two sources of
-	// one agent have different names.
+	// Name identifies the source in logs, metrics and versions. Two sources of one agent have
+	// different names.
 	Name() string
 	// Run writes to the state until ctx ends or the source fails, and returns why. It calls
-	// answered once, at the first answer and before that is applied; when
-	// answered fails, another source was preferred: Run returns its error and
-	// has applied nothing.
+	// answered once, at the first response and before that is applied. If answered fails, another
+	// source was preferred: Run then returns its error and has applied nothing.
 	Run(ctx context.Context, state State, answered func() error) error
 }

@@ -1,17 +1,16 @@
-// Package codec reads discovery responses out of gRPC's buffers, and copies only what
-// is not held already.
+// Package codec decodes discovery responses from gRPC's buffers, and copies only resources that
+// are not held already.
 //
-// A control plane in SotW sends everything when one resource changes, and many in Delta
-// send everything on each new stream. Unmarshalling such a message makes a copy of each
-// resource that is thrown away when it turns out to be what is held: 10,000 clusters of
-// 1 KiB cost 10.6 ms and 12.5 MB of garbage (design.md section 1). So the bytes of each
-// resource are compared where they are, in pieces as they came, with the one that came in
-// its place in the response before, and with what is held under its name. What is the
-// same is shared.
+// A SotW control plane sends everything when one resource changes, and many Delta control planes
+// send everything on each new stream. Unmarshalling such a message makes a copy of each resource,
+// which becomes garbage when it equals the held one: 10,000 clusters of 1 KiB cost 10.6 ms and
+// 12.5 MB of garbage (design.md section 1). So the bytes of each resource are compared inside
+// gRPC's buffers, which may split them into pieces, with the resource at the same place of the
+// previous response, and with the held resource of the same name. An equal resource is shared.
 //
-// The result is what proto.Unmarshal would make, but for the identity of the Anys, which
-// nobody may change. What is rare or malformed is left to proto.Unmarshal, and so are its
-// errors.
+// The result is the same as that of proto.Unmarshal, except for the identity of the Anys, which
+// nobody may change. Rare and malformed messages are left to proto.Unmarshal, which also returns
+// the errors.
 package codec
 
 import (
@@ -19,45 +18,46 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // the codec that reads the rest
+	_ "google.golang.org/grpc/encoding/proto" // the codec for all other messages
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// shareFrom is the size of the smallest resource that is shared, in bytes: looking for a
-// smaller one costs more than copying it.
+// shareFrom is the size of the smallest resource that is shared, in bytes: looking for a smaller
+// one costs more than copying it.
 const shareFrom = 64
 
-// releaseFrom is the size of the smallest message, in bytes, of which buffers are let go as
-// they are read: as much as is copied meanwhile, so that it is not there twice as a whole, as
-// message and as resources. The others return to gRPC's pool, and the next message has them.
+// releaseFrom is the size of the smallest message, in bytes, whose buffers are released while it
+// is read: as many bytes as were copied, so that the message and its resources are not both in
+// memory as a whole. The buffers of smaller messages return to gRPC's pool for the next message.
 const releaseFrom = 1 << 20
 
-// maxRest is how many bytes of a message that are no resources have room in the next one.
+// maxRest is how many bytes of fields that are not resources keep their buffer for the next
+// message.
 const maxRest = 4 << 10
 
-// maxTypes bounds the types of which anything is remembered.
+// maxTypes bounds the number of types that a Codec remembers.
 const maxTypes = 64
 
-// Held returns what is held of a type under a name, nil for nothing.
+// Held returns the held resource of a type under a name, nil if there is none.
 type Held func(typeURL string, name []byte) *anypb.Any
 
-// Codec is gRPC's codec for protobuf, which shares the resources of responses. It belongs
-// to one stream, whose receiver alone calls Unmarshal.
+// Codec is gRPC's codec for protobuf, except that it shares the resources of responses. It
+// belongs to one stream, and only the receiver of the stream calls Unmarshal.
 type Codec struct {
 	encoding.CodecV2
 
 	held Held
-	// orders are the resources of the last SotW response of each type, as they came.
+	// orders holds the resources of the last SotW response of each type, in their order.
 	orders map[string][]*anypb.Any
 	urls   map[string]string // of types
-	// Of the message under way: what is not in one piece, the fields that are no resources,
-	// and how many bytes of resources were copied.
+	// Buffers for the current message: scratch for data that is not in one piece, rest for the
+	// fields that are not resources. copied is how many bytes of resources were copied.
 	scratch, rest []byte
 	copied        int
-	// releaseFrom is the constant, but in tests.
+	// releaseFrom is the constant, except in tests.
 	releaseFrom int
 }
 
@@ -69,7 +69,7 @@ func New(held Held) *Codec {
 	}
 }
 
-// Unmarshal reads a message. Not all of a large response is in data afterwards.
+// Unmarshal decodes a message. It may release the buffers in data of a large response.
 func (c *Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch m := v.(type) {
 	case *discoveryv3.DiscoveryResponse:
@@ -122,10 +122,11 @@ func (c *Codec) delta(data mem.BufferSlice, m *discoveryv3.DeltaDiscoveryRespons
 	return nil
 }
 
-// split calls one with each resource of a response, and returns the other fields as they
-// are on the wire. If a resource is not for one, which says so by false, or something is
-// malformed, what it returns has all that follows, too: to read a message in two parts,
-// and to append the second to the first, is to read it. It is valid until the next message.
+// split calls one with each resource of a response, and returns the other fields in wire form. If
+// one returns false for a resource, or something is malformed, the result also contains
+// everything from there on. That is correct because decoding two parts of a message, and
+// appending the second result to the first, decodes the whole message. The result is valid until
+// the next message.
 func (c *Codec) split(data mem.BufferSlice, one func(reader) bool) (rest []byte) {
 	rest = c.rest[:0]
 	defer func() {
@@ -154,23 +155,23 @@ func (c *Codec) split(data mem.BufferSlice, one func(reader) bool) (rest []byte)
 		if release {
 			for ; released < r.passed(data) && bytes < c.copied; released++ {
 				bytes += data[released].Len()
-				data[released] = nothing // which gRPC frees again
+				data[released] = nothing // gRPC frees it again
 			}
 		}
 	}
 	return rest
 }
 
-// nothing stands for a buffer that was let go. It does not return to gRPC's pool, which would
-// keep it until the collector has run twice.
+// nothing replaces a buffer that was released. The buffer does not return to gRPC's pool, which
+// would keep it until the garbage collector has run twice.
 var nothing mem.Buffer = mem.SliceBuffer(nil)
 
-// resource reads the wrapper of a resource in Delta. What is in most is read here: name,
-// version and body; the rest by protobuf.
+// resource decodes the wrapper of a resource in Delta. It decodes the common fields itself: name,
+// version and body; protobuf decodes the others.
 func (c *Codec) resource(r reader) (*discoveryv3.Resource, bool) {
 	out := &discoveryv3.Resource{}
 	var body, name reader
-	var has bool // a body
+	var hasBody bool // a body
 	var rest []byte
 	for r.left > 0 {
 		start := r
@@ -191,8 +192,8 @@ func (c *Codec) resource(r reader) (*discoveryv3.Resource, bool) {
 				name = inner
 				out.Name, ok = inner.text()
 			case bodyField:
-				ok = !has // twice is to be merged
-				body, has = inner, true
+				ok = !hasBody // two bodies must be merged
+				body, hasBody = inner, true
 			}
 			if !ok {
 				return nil, false
@@ -204,7 +205,7 @@ func (c *Codec) resource(r reader) (*discoveryv3.Resource, bool) {
 		}
 		rest = start.appendTo(rest, start.left-r.left)
 	}
-	if has {
+	if hasBody {
 		var ok bool
 		if out.Resource, ok = c.any(body, name, nil); !ok {
 			return nil, false
@@ -216,8 +217,9 @@ func (c *Codec) resource(r reader) (*discoveryv3.Resource, bool) {
 	return out, true
 }
 
-// any reads an Any; false for one that is malformed. name is that of the resource, empty
-// for the one in it; before in which order they came last time, nil for none.
+// any decodes an Any; false for a malformed one. name is the name of the resource; if it is
+// empty, the name is taken from the resource. before has the resources of the previous response;
+// nil for none.
 func (c *Codec) any(r, name reader, before *order) (*anypb.Any, bool) {
 	whole := r
 	var fields [2]reader // the type and the value
@@ -262,7 +264,8 @@ func (c *Codec) any(r, name reader, before *order) (*anypb.Any, bool) {
 	return &anypb.Any{TypeUrl: typeURL, Value: value.appendTo(make([]byte, 0, value.left), value.left)}, true
 }
 
-// url reads a type URL; what is equal is one string. It is false for one that is not valid.
+// url decodes a type URL, and returns the same string for equal URLs. It returns false for
+// invalid UTF-8.
 func (c *Codec) url(r reader) (string, bool) {
 	b := r.bytes(&c.scratch)
 	if url, ok := c.urls[string(b)]; ok {

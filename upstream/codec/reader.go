@@ -9,23 +9,23 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// reader is a place in a message that came in pieces. Copying it remembers the place.
+// reader is a position in a message that is split into pieces. A copy of it keeps the position.
 type reader struct {
-	piece []byte          // what is left of the piece under way
+	piece []byte          // the unread part of the current piece
 	next  mem.BufferSlice // the pieces after it
-	left  int             // bytes until the end of the message, which may be nested in another
+	left  int             // bytes until the end of the message, which may be nested in another one
 }
 
 func newReader(data mem.BufferSlice) reader { return reader{next: data, left: data.Len()} }
 
-// fill makes the piece under way one of which something is left.
+// fill moves to the next piece that is not empty if the current one has been read.
 func (r *reader) fill() {
 	for len(r.piece) == 0 && len(r.next) > 0 {
 		r.piece, r.next = r.next[0].ReadOnlyData(), r.next[1:]
 	}
 }
 
-// varint reads one; false if there is none.
+// varint reads a varint; false if there is no valid one.
 func (r *reader) varint() (uint64, bool) {
 	var v uint64
 	for shift := 0; shift < 64 && r.left > 0; shift += 7 {
@@ -53,7 +53,7 @@ func (r *reader) tag() (protowire.Number, protowire.Type, bool) {
 	return num, typ, num >= protowire.MinValidNumber
 }
 
-// message goes past a field with a length, and returns a reader of what is in it.
+// message moves past a length-delimited field, and returns a reader of its content.
 func (r *reader) message() (reader, bool) {
 	n, ok := r.varint()
 	if !ok || n > uint64(r.left) {
@@ -63,7 +63,7 @@ func (r *reader) message() (reader, bool) {
 	return inner, r.advance(int(n))
 }
 
-// skip goes past the value of a field; false for what is malformed, and for groups.
+// skip moves past the value of a field; false for a malformed value, and for groups.
 func (r *reader) skip(typ protowire.Type) bool {
 	switch typ {
 	case protowire.VarintType:
@@ -93,7 +93,7 @@ func (r *reader) advance(n int) bool {
 	return true
 }
 
-// take returns the next bytes that are left and in one piece; none at the end.
+// take returns the unread bytes of the current piece; none at the end.
 func (r *reader) take() []byte {
 	if r.left == 0 {
 		return nil
@@ -114,13 +114,13 @@ func (r reader) appendTo(b []byte, n int) []byte {
 	return b
 }
 
-// equals reports whether what is left of r is s.
+// equals reports whether the unread bytes of r equal s.
 func equals[S string | []byte](r reader, s S) bool {
 	if r.left != len(s) {
 		return false
 	}
 	for piece := r.take(); piece != nil; piece = r.take() {
-		if string(piece) != string(s[:len(piece)]) { // compared where they are
+		if string(piece) != string(s[:len(piece)]) { // compared without a copy
 			return false
 		}
 		s = s[len(piece):]
@@ -128,8 +128,8 @@ func equals[S string | []byte](r reader, s S) bool {
 	return true
 }
 
-// bytes returns what is left: where it is if that is one piece, otherwise copied to scratch,
-// which grows as it must.
+// bytes returns the unread bytes: without a copy if they are in one piece, otherwise copied to
+// scratch, which grows as needed.
 func (r reader) bytes(scratch *[]byte) []byte {
 	if r.fill(); len(r.piece) >= r.left {
 		return r.piece[:r.left]
@@ -138,14 +138,14 @@ func (r reader) bytes(scratch *[]byte) []byte {
 	return *scratch
 }
 
-// text returns what is left as a string; false if it is not valid.
+// text returns the unread bytes as a string; false if it is not valid UTF-8.
 func (r reader) text() (string, bool) {
 	s := string(r.bytes(new([]byte)))
 	return s, utf8.ValidString(s)
 }
 
-// first returns what is in the first field, if that is number 1 and has a length: the name in
-// every type of resource (package xds). Otherwise nothing is left of it.
+// first returns a reader of the first field, if that has number 1 and is length-delimited: it is
+// the name in every type of resource (package xds). Otherwise the returned reader is empty.
 func (r reader) first() reader {
 	if num, typ, ok := r.tag(); !ok || num != 1 || typ != protowire.BytesType {
 		return reader{}
@@ -154,12 +154,12 @@ func (r reader) first() reader {
 	return inner
 }
 
-// passed returns how many of the buffers of a message nothing is left of.
+// passed returns how many of the buffers of a message have been read completely.
 func (r reader) passed(data mem.BufferSlice) int {
 	return max(len(data)-len(r.next)-1, 0)
 }
 
-// unmarshal reads all that is left as an Any.
+// unmarshal decodes the unread bytes as an Any.
 func (r reader) unmarshal() (*anypb.Any, bool) {
 	a := &anypb.Any{}
 	err := proto.Unmarshal(r.appendTo(make([]byte, 0, r.left), r.left), a)

@@ -1,15 +1,15 @@
-// Package codec writes discovery responses as pieces, without copying the resources.
+// Package codec encodes discovery responses as pieces, without copying the resources.
 //
-// A response is mostly resources that every stream shares. Marshalling it copies them into
-// one buffer as large as all of them, for each client: 10,000 clusters of 1 KiB are 10 MB,
-// and 3 ms of a push that takes 15. gRPC writes pieces as well: so only what stands between
-// the bodies is written, and the bodies are sent from where they are.
+// A response consists mostly of resources that every stream shares. Marshalling it copies them
+// into one buffer as large as all of them, for each client: 10,000 clusters of 1 KiB are 10 MB,
+// and 3 ms of a push that takes 15. gRPC accepts a message in pieces. So only the bytes between
+// the bodies are encoded, and the bodies are sent without a copy.
 //
-// The message is that of proto.Marshal, with the resources behind all other fields: their
-// order means nothing in protobuf. What is neither a SotW response nor a Delta is left to
-// gRPC's own codec, and so is what is rare or cannot be written, and so are its errors.
-// Nobody may change a message that was handed to Marshal, nor what it refers to: the pieces
-// refer to it.
+// The message is the same as that of proto.Marshal, with the resources after all other fields,
+// whose order has no meaning in protobuf. Other messages than SotW and Delta responses are left
+// to gRPC's own codec, and so are rare messages and those that cannot be encoded, for which it
+// returns the errors. Nobody may change a message after it was passed to Marshal, nor anything
+// that it refers to, because the pieces refer to it.
 package codec
 
 import (
@@ -17,40 +17,40 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // the codec that writes the rest
+	_ "google.golang.org/grpc/encoding/proto" // the codec for all other messages
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// pieceFrom is the size of the smallest body that is a piece of its own, in bytes: a
-// smaller one is copied, which costs less.
+// pieceFrom is the size of the smallest body that is a piece of its own, in bytes. Copying a
+// smaller one costs less.
 const pieceFrom = 256
 
-// What stands between the bodies is allocated in chunks: first one for a response of one
-// resource, then larger ones, in bytes.
+// Sizes in bytes of the chunks for what is between the bodies: the first one suffices for a
+// response with one resource, later ones are larger.
 const (
 	firstChunk = 256
 	chunk      = 8 << 10
 )
 
-// block is how many pieces that are no bodies are allocated at once.
+// block is how many pieces that are not bodies are allocated at once.
 const block = 256
 
-// Codec is gRPC's codec for protobuf, which sends resources from where they are. Its
-// methods may be called concurrently.
+// Codec is gRPC's codec for protobuf, except that it sends resources without a copy. Its methods
+// may be called concurrently.
 type Codec struct{ encoding.CodecV2 }
 
 // New returns a codec.
 func New() Codec { return Codec{encoding.GetCodecV2("proto")} }
 
-// Delta is a Delta response whose resources are made while it is written, one in the place
-// of another: all at once, 100,000 are 14 MB.
+// Delta is a Delta response whose resources are built while it is encoded, one after the other in
+// the same message: 100,000 at once would take 14 MB.
 type Delta struct {
 	// Rest is the response without its resources.
 	Rest *discoveryv3.DeltaDiscoveryResponse
-	// Size is how many there are. Resource makes the i-th: it sets all known fields of to.
+	// Size is the number of resources. Resource builds the i-th: it sets all known fields of to.
 	Size     int
 	Resource func(i int, to *discoveryv3.Resource)
 }
@@ -66,21 +66,21 @@ func (d *Delta) Message() *discoveryv3.DeltaDiscoveryResponse {
 	return m
 }
 
-// Tracked is a message, or a *Delta, of which it is told when it has been written.
+// Tracked is a message, or a *Delta, with a callback for when it has been written.
 type Tracked struct {
 	Message any
-	// Large is set while the message is marshalled, if it is so large that gRPC may hold it for long.
+	// Large is set by Marshal if the message is so large that gRPC may hold it for long.
 	Large bool
-	// Written is called once, when the client's flow control has let all of a large message through;
+	// Written is called once, when the client's flow control has accepted all of a large message;
 	// perhaps never if the stream ends. It must not block. It is not called for a small message.
 	Written func()
 }
 
-// trackedFrom is the size of the smallest message that is large, in bytes. Of one stream gRPC takes
-// messages of so many bytes before it has written them, and then one more.
+// trackedFrom is the size of the smallest large message, in bytes. gRPC accepts this many bytes
+// of messages of one stream before it has written them, and then one more message.
 const trackedFrom = 64 << 10
 
-// Marshal writes a message, a *Delta, or a *Tracked.
+// Marshal encodes a message, a *Delta, or a *Tracked.
 func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch m := v.(type) {
 	case *Tracked:
@@ -102,25 +102,26 @@ func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
-// told is a pool whose only buffer, which is empty, is the last piece of a message: gRPC gives it back
-// when it has written the message.
+// told is a pool with a single, empty buffer, which is the last piece of a message: gRPC returns
+// it to the pool when it has written the message.
 type told func()
 
 var _ mem.BufferPool = told(nil)
 
-// nothing is no bytes, with as much room as gRPC asks of a buffer that is to be given back.
+// nothing is an empty buffer with the capacity that gRPC requires of a buffer that is returned to
+// a pool.
 var nothing = make([]byte, 0, 4<<10)
 
-// Get is not called: nothing is taken out of the pool.
+// Get implements mem.BufferPool. It is not called, because nothing is taken out of the pool.
 func (t told) Get(length int) *[]byte {
 	b := make([]byte, length)
 	return &b
 }
 
-// Put is called when the message has been written.
+// Put calls the function: the message has been written.
 func (t told) Put(*[]byte) { t() }
 
-// The numbers of the fields that are written here.
+// Numbers of the fields that are encoded here.
 const (
 	resourcesField = 2 // of both kinds of response
 	bodyField      = 2 // of a Resource
@@ -140,8 +141,8 @@ func sotw(m *discoveryv3.DiscoveryResponse) (mem.BufferSlice, bool) {
 	if !w.message(rest, proto.Size(rest)) {
 		return nil, false
 	}
-	// The bodies lie wherever there was room, and hardly any is in the processor's cache: a
-	// loop that does nothing else waits for many at a time, and gRPC then for none.
+	// The bodies are scattered in memory, and few are in the processor's cache. A loop that does
+	// nothing else loads many at a time, so that gRPC need not wait for each.
 	bodies := make([]mem.SliceBuffer, len(m.GetResources()))
 	for i, a := range m.GetResources() {
 		bodies[i] = a.GetValue()
@@ -166,7 +167,7 @@ func delta(d *Delta) (mem.BufferSlice, bool) {
 	for i := range d.Size {
 		d.Resource(i, r)
 		body := r.Resource
-		r.Resource = nil // what is around it
+		r.Resource = nil // leaves the fields around the body
 		own := proto.Size(r)
 		size, inner, ok := own, 0, true
 		if body != nil {
@@ -181,28 +182,28 @@ func delta(d *Delta) (mem.BufferSlice, bool) {
 		}
 		if body != nil {
 			w.field(bodyField, inner)
-			w.any(body, (*mem.SliceBuffer)(&body.Value)) // which is there already, and need not be made
+			w.any(body, (*mem.SliceBuffer)(&body.Value)) // the body is already a buffer
 		}
 	}
 	return w.done(), true
 }
 
-// writer gathers pieces.
+// writer collects pieces.
 type writer struct {
 	out mem.BufferSlice
-	// between are the last pieces of out that are no bodies; it grows within its capacity
-	// only, since out refers to them where they are.
+	// between holds the last pieces of out that are not bodies. It grows within its capacity
+	// only, since out has pointers to them.
 	between []mem.SliceBuffer
-	// open is what is written and not yet a piece; it grows within its capacity only.
+	// open is encoded and not yet a piece. It grows within its capacity only.
 	open []byte
-	// chunk is how large the next is at least.
+	// chunk is the minimum size of the next chunk.
 	chunk int
-	// valid is the type URL that was last found to be valid.
+	// valid is the type URL that was last found to be valid UTF-8.
 	valid string
 }
 
-// newWriter makes room for two pieces for each resource, its body and what is before it, and for
-// what is behind them all.
+// newWriter allocates two pieces for each resource, its body and what is before it, and one for
+// what is after them all.
 func newWriter(resources int) *writer {
 	return &writer{
 		out:     make(mem.BufferSlice, 0, 2*resources+2),
@@ -211,7 +212,7 @@ func newWriter(resources int) *writer {
 	}
 }
 
-// room makes n bytes fit behind what is open.
+// room makes sure that n bytes fit into open.
 func (w *writer) room(n int) {
 	if cap(w.open)-len(w.open) < n {
 		w.cut()
@@ -220,7 +221,7 @@ func (w *writer) room(n int) {
 	}
 }
 
-// cut makes what is open a piece.
+// cut makes open a piece.
 func (w *writer) cut() {
 	if len(w.open) > 0 {
 		if len(w.between) == cap(w.between) {
@@ -232,13 +233,13 @@ func (w *writer) cut() {
 	}
 }
 
-// field begins a field of n bytes.
+// field starts a field of n bytes.
 func (w *writer) field(number protowire.Number, n int) {
 	w.room(protowire.SizeTag(number) + protowire.SizeVarint(uint64(n)))
 	w.open = protowire.AppendVarint(protowire.AppendTag(w.open, number, protowire.BytesType), uint64(n))
 }
 
-// message writes a message, whose size was just asked for; false if it cannot be.
+// message encodes a message, whose size was just computed; false if it cannot be encoded.
 func (w *writer) message(m proto.Message, size int) bool {
 	w.room(size)
 	open, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(w.open, m)
@@ -246,7 +247,7 @@ func (w *writer) message(m proto.Message, size int) bool {
 	return err == nil
 }
 
-// sizeAny returns how long an Any is; false for one that only protobuf can write.
+// sizeAny returns the encoded size of an Any; false for one that only protobuf can encode.
 func (w *writer) sizeAny(a *anypb.Any) (n int, ok bool) {
 	if a == nil || len(a.ProtoReflect().GetUnknown()) > 0 {
 		return 0, false
@@ -264,7 +265,7 @@ func (w *writer) sizeAny(a *anypb.Any) (n int, ok bool) {
 	return n, true
 }
 
-// any writes an Any, whose value is a buffer.
+// any encodes an Any with the given value.
 func (w *writer) any(a *anypb.Any, value *mem.SliceBuffer) {
 	if url := a.GetTypeUrl(); url != "" {
 		w.field(typeField, len(url))

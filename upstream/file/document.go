@@ -13,8 +13,8 @@ func parseYAML(data []byte) ([]source, error) { return parseDocuments(data, yaml
 
 func parseJSON(data []byte) ([]source, error) { return parseDocuments(data, yamlproto.JSON) }
 
-// parseDocuments reads the documents of a file (see document): one in JSON, and any number
-// in YAML.
+// parseDocuments decodes the documents of a file (see document): one in JSON, and any number in
+// YAML.
 func parseDocuments(data []byte, format yamlproto.Format) ([]source, error) {
 	documents, err := yamlproto.Read(data, format)
 	switch {
@@ -27,17 +27,17 @@ func parseDocuments(data []byte, format yamlproto.Format) ([]source, error) {
 	}
 	var sources []source
 	for _, d := range documents {
-		of, err := document(d)
+		resources, err := document(d)
 		if err != nil {
 			return nil, placed(err, format)
 		}
-		sources = append(sources, of...)
+		sources = append(sources, resources...)
 	}
 	return sources, nil
 }
 
-// document reads a DiscoveryResponse, whose resources may be of several types if
-// it has no type_url, or a plain resource, which has "@type".
+// document decodes a DiscoveryResponse, whose resources may be of several types if it has no
+// type_url, or a plain resource, which has "@type".
 func document(d *yamlproto.Node) ([]source, error) {
 	if d.Get("@type") != nil {
 		body := &anypb.Any{}
@@ -58,15 +58,15 @@ func document(d *yamlproto.Node) ([]source, error) {
 	return sources, nil
 }
 
-// placed returns an error of package yamlproto as a *ParseError.
+// placed converts an error of package yamlproto to a *ParseError.
 func placed(err error, format yamlproto.Format) error {
 	var at *yamlproto.Error
 	if !errors.As(err, &at) {
 		return err
 	}
-	what := at.Err
+	cause := at.Err
 	if at.UnknownType != "" {
-		what = unknownType(at.UnknownType, string(format))
+		cause = unknownType(at.UnknownType, string(format))
 	}
-	return &ParseError{Line: at.Line, Field: at.Field, Err: what}
+	return &ParseError{Line: at.Line, Field: at.Field, Err: cause}
 }

@@ -17,20 +17,19 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// ParseError says what is wrong with a file, and where.
+// ParseError is an error in a file, with its place.
 type ParseError struct {
 	// File is the name of the file inside its directory.
 	File string
-	// Line counts from 1; 0 where there is none: in a binary file, or where the
-	// parser does not say.
+	// Line counts from 1. It is 0 in a binary file, and if the parser does not report the line.
 	Line int
-	// Field is the path of the field from the top of its document, as the file
-	// spells it ("resources[1].filter_chains[0]"); "" for none.
+	// Field is the path of the field from the top of its document, as the file spells it
+	// ("resources[1].filter_chains[0]"); "" for none.
 	Field string
 	Err   error
 }
 
-// Error is FILE:LINE: field FIELD: what is wrong.
+// Error returns "FILE:LINE: field FIELD: error".
 func (e *ParseError) Error() string {
 	s := e.File
 	if e.Line > 0 {
@@ -42,31 +41,31 @@ func (e *ParseError) Error() string {
 	return s + ": " + e.Err.Error()
 }
 
-// Unwrap returns what is wrong, without where.
+// Unwrap returns the error without its place.
 func (e *ParseError) Unwrap() error { return e.Err }
 
-// entry is one resource of a file, and where it stands.
+// entry is one resource of a file, and its place in the file.
 type entry struct {
 	resource *xds.Resource
 	line     int
 	field    string
 }
 
-// parser reads one format. It returns the resources of a file's content in their
-// order; its errors are *ParseErrors without a file.
+// parser decodes one format. It returns the resources of a file in their order; its errors are
+// *ParseErrors without a file.
 type parser func(data []byte) ([]source, error)
 
-// source is a resource before its name is known.
+// source is a resource whose name is not known yet.
 type source struct {
-	// typeURL is the type of the response that the resource is in, "" if that
-	// does not say.
+	// typeURL is the type of the response that contains the resource, "" if the response names
+	// none.
 	typeURL string
 	body    *anypb.Any
 	line    int
 	field   string
 }
 
-// parsers lists the formats by the extension of a file's name.
+// parsers holds the parser of each file name extension.
 var parsers = map[string]parser{
 	".yaml":      parseYAML,
 	".yml":       parseYAML,
@@ -80,12 +79,11 @@ var parsers = map[string]parser{
 	".pb_text":   parseText,
 }
 
-// parserFor returns the parser for a file's name, nil for none.
+// parserFor returns the parser for a file's name, nil if there is none.
 func parserFor(name string) parser { return parsers[strings.ToLower(filepath.Ext(name))] }
 
-// parse reads the resources of a file. Its error is a *ParseError: of the first
-// thing that is wrong, since what follows is often a consequence. now starts the
-// TTLs.
+// parse decodes the resources of a file. Its error is a *ParseError for the first error in the
+// file, since later ones are often consequences of it. now is the start of the TTLs.
 func parse(name string, data []byte, now time.Time) ([]entry, error) {
 	sources, err := parserFor(name)(data)
 	if err != nil {
@@ -111,8 +109,8 @@ func parse(name string, data []byte, now time.Time) ([]entry, error) {
 	return entries, nil
 }
 
-// errEmpty is what is wrong with a file that holds nothing: most are what an editor, a shell
-// or a full disk left of one that was to be written.
+// errEmpty is the error of a file without content. Most such files were left behind by an editor,
+// a shell or a full disk when a file should have been written.
 var errEmpty = errors.New("the file is empty, or holds comments only: delete it to remove its resources, or say that there are none, in YAML and JSON with an empty list of \"resources\"")
 
 func (s source) where() string {
@@ -122,7 +120,7 @@ func (s source) where() string {
 	return fmt.Sprintf("first on line %d", s.line)
 }
 
-// resource reads what holdfast must know of a resource.
+// resource decodes the parts of a resource that holdfast needs.
 func resource(s source, now time.Time) (*xds.Resource, error) {
 	typeURL := s.typeURL
 	if typeURL == "" {
@@ -147,8 +145,8 @@ func resource(s source, now time.Time) (*xds.Resource, error) {
 	return r, nil
 }
 
-// parseBinary reads a DiscoveryResponse in wire form. The bytes of its resources
-// stay as they are, so it can carry types that are not known here.
+// parseBinary decodes a DiscoveryResponse in wire form. The bytes of its resources stay as they
+// are, so it can contain types that are not known here.
 func parseBinary(data []byte) ([]source, error) {
 	if len(data) == 0 {
 		return nil, errEmpty
@@ -157,14 +155,14 @@ func parseBinary(data []byte) ([]source, error) {
 	if err := proto.Unmarshal(data, &response); err != nil {
 		return nil, fmt.Errorf("no DiscoveryResponse in wire form: %w", err)
 	}
-	// Nearly any message reads as any other; this tells a bare resource.
+	// Nearly any message can be decoded as any other; this detects a bare resource.
 	if unknown := response.ProtoReflect().GetUnknown(); len(unknown) > 0 {
 		return nil, errors.New("no DiscoveryResponse in wire form: it has fields that a DiscoveryResponse has not; a binary file holds its resources in a DiscoveryResponse")
 	}
 	return responseSources(&response), nil
 }
 
-// responseSources takes a response apart, without lines.
+// responseSources returns the resources of a response, without lines.
 func responseSources(response *discoveryv3.DiscoveryResponse) []source {
 	sources := make([]source, len(response.GetResources()))
 	for i, body := range response.GetResources() {
@@ -173,7 +171,7 @@ func responseSources(response *discoveryv3.DiscoveryResponse) []source {
 	return sources
 }
 
-// parseText reads a DiscoveryResponse or an Any in protobuf's text form.
+// parseText decodes a DiscoveryResponse or an Any in protobuf's text form.
 func parseText(data []byte) ([]source, error) {
 	first := firstWord(data)
 	if first == 0 {
@@ -191,8 +189,8 @@ func parseText(data []byte) ([]source, error) {
 	if anyErr == nil {
 		return []source{{body: &body}}, nil
 	}
-	// An Any that is written out begins with its type in brackets, a response
-	// with a field's name.
+	// In text form an expanded Any begins with its type in brackets, a response with the name of
+	// a field.
 	if first == '[' {
 		err, types = anyErr, anyTypes
 	}
@@ -203,7 +201,8 @@ func parseText(data []byte) ([]source, error) {
 	return nil, &ParseError{Line: line, Err: errors.New(text)}
 }
 
-// firstWord returns the first character that is neither white space nor in a comment, 0 if there is none.
+// firstWord returns the first character that is neither white space nor in a comment, 0 if there
+// is none.
 func firstWord(text []byte) byte {
 	for line := range bytes.Lines(text) {
 		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {

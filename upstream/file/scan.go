@@ -14,18 +14,18 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// observed is a file as one pass saw it.
+// observed is a file as one pass found it.
 type observed struct {
 	name string
 	info fs.FileInfo
 	hash uint64
-	// data is the content, nil where it was parsed already.
+	// data is the content; nil if it was parsed already.
 	data []byte
-	// err says why the file could not be read.
+	// err is why the file could not be read.
 	err error
 }
 
-// same reports whether two passes saw the same content.
+// same reports whether two passes found the same content.
 func (o observed) same(other observed) bool {
 	if o.err != nil || other.err != nil {
 		return o.err != nil && other.err != nil && o.name == other.name && o.err.Error() == other.err.Error()
@@ -33,7 +33,7 @@ func (o observed) same(other observed) bool {
 	return o.name == other.name && o.hash == other.hash
 }
 
-// pass is what a look at the directory found, in order of name; not nil.
+// pass is the result of one scan of the directory, in order of name; not nil.
 type pass []observed
 
 func (p pass) same(other pass) bool {
@@ -48,31 +48,30 @@ func (p pass) same(other pass) bool {
 	return true
 }
 
-// scanner looks at a directory, again and again.
+// scanner scans a directory repeatedly.
 type scanner struct {
 	dir   string
 	limit int64
-	// parsed returns the hash of what was parsed of a file last, false for
-	// nothing. Content of that hash is not kept.
+	// parsed returns the hash of the content of a file that was parsed last; false if there is
+	// none. Content with that hash is not kept.
 	parsed func(name string) (hash uint64, ok bool)
 
 	passes int
-	// last is what was read of each file last, without its data.
+	// last holds each file as it was read last, without its data.
 	last map[string]observed
 }
 
 const (
-	// rereadEvery is after how many passes a file is read although its size and
-	// time did not change, for file systems that do not keep their times.
+	// rereadEvery is after how many passes a file is read even if its size and time did not
+	// change, for file systems that do not update the time.
 	rereadEvery = 20
-	// settledTime is longer than any file system's clock takes to tick: of a
-	// file that changed longer ago, a later change shows in its time.
+	// settledTime is longer than the resolution of any file system's clock. If a file changed
+	// longer ago than that, a later change gives it another time.
 	settledTime = 3 * time.Second
 )
 
-// scan looks at the directory once. ignored lists the files that are not read,
-// with the reason. The error says that the directory could not be read; what is
-// wrong with one file is in its entry.
+// scan scans the directory once. ignored lists the files that are not read, with the reason. The
+// error means that the directory could not be read; an error of one file is in its entry.
 func (s *scanner) scan() (p pass, ignored map[string]string, err error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -98,8 +97,8 @@ func (s *scanner) scan() (p pass, ignored map[string]string, err error) {
 	return p, ignored, nil
 }
 
-// observe looks at one file; there is false for what is no configuration.
-func (s *scanner) observe(name string, ignored map[string]string) (o observed, there bool) {
+// observe examines one file; isConfig is false if it is not a configuration file.
+func (s *scanner) observe(name string, ignored map[string]string) (o observed, isConfig bool) {
 	o.name = name
 	path := filepath.Join(s.dir, name)
 	info, err := os.Stat(path)
@@ -132,16 +131,16 @@ func (s *scanner) observe(name string, ignored map[string]string) (o observed, t
 	return o, true
 }
 
-// unchanged reports whether a file need not be read again: it is the same file
-// of the same size and time, and that time is long enough ago.
-func (s *scanner) unchanged(before, now fs.FileInfo) bool {
+// unchanged reports whether a file need not be read again: it is the same file with the same size
+// and time, and that time is long enough ago.
+func (s *scanner) unchanged(previous, current fs.FileInfo) bool {
 	return s.passes%rereadEvery != 0 &&
-		os.SameFile(before, now) && before.Size() == now.Size() && before.ModTime().Equal(now.ModTime()) &&
-		time.Since(now.ModTime()) > settledTime
+		os.SameFile(previous, current) && previous.Size() == current.Size() && previous.ModTime().Equal(current.ModTime()) &&
+		time.Since(current.ModTime()) > settledTime
 }
 
 func (s *scanner) read(path string) ([]byte, fs.FileInfo, error) {
-	// A file that became a pipe since it was looked at must not block.
+	// If the file became a pipe since it was examined, the open must not block.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, reason(err)
@@ -171,7 +170,7 @@ func (s *scanner) oversized() error {
 	return fmt.Errorf("larger than the limit of %d bytes", s.limit)
 }
 
-// reason takes the path off an error: the file is named beside it.
+// reason removes the path from an error, because the caller adds the file name.
 func reason(err error) error {
 	var at *fs.PathError
 	if errors.As(err, &at) {

@@ -12,7 +12,7 @@ import (
 // key identifies a resource.
 type key struct{ typeURL, name string }
 
-// content is what a file said in one version.
+// content is one version of a file's content.
 type content struct {
 	hash    uint64
 	entries []entry
@@ -21,29 +21,29 @@ type content struct {
 // member is a file of the directory.
 type member struct {
 	seen observed
-	// parsed is the content as it is now, nil if that is bad.
+	// parsed is the current content, nil if that is bad.
 	parsed *content
-	// good is the content that counts: parsed, or the last one that was good;
-	// nil if none ever was.
+	// good is the content that is served: parsed, or the last good content; nil if there never
+	// was any.
 	good *content
-	// err says why good is not what the file says now.
+	// err is why good is not the current content.
 	err error
 }
 
-// set is the content of a directory: all its files, the last good content of
-// each. No resource is in the good contents of two files.
+// set is the content of a directory: the last good content of all its files. No resource is in
+// the good contents of two files.
 type set struct {
 	members map[string]*member
 }
 
-// load returns the set after a pass: with what changed read, without what is gone,
-// and with the contents that count. The set itself stays as it is.
+// load returns the set after a pass: changed files are read, deleted files are left out, and the
+// contents to be served are chosen. The receiver does not change.
 func (s *set) load(p pass, now time.Time) *set {
 	next := &set{members: make(map[string]*member, len(p))}
 	for _, o := range p {
 		m := &member{}
-		if before := s.members[o.name]; before != nil {
-			*m = *before
+		if previous := s.members[o.name]; previous != nil {
+			*m = *previous
 		}
 		m.read(o, now)
 		next.members[o.name] = m
@@ -52,7 +52,7 @@ func (s *set) load(p pass, now time.Time) *set {
 	return next
 }
 
-// parsed returns the hash of what was read of a file last, good or bad.
+// parsed returns the hash of the content of a file that was read last, good or bad.
 func (s *set) parsed(name string) (hash uint64, ok bool) {
 	m := s.members[name]
 	if m == nil || m.seen.err != nil {
@@ -61,7 +61,7 @@ func (s *set) parsed(name string) (hash uint64, ok bool) {
 	return m.seen.hash, true
 }
 
-// read takes in what a file says now. Content without data is what was parsed.
+// read records the current content of a file. Content without data equals the parsed content.
 func (m *member) read(o observed, now time.Time) {
 	data := o.data
 	o.data = nil
@@ -79,10 +79,10 @@ func (m *member) read(o observed, now time.Time) {
 	}
 }
 
-// settle decides which contents count. One that would be a second owner of a
-// resource does not: a file that changed yields to those that did not, and of
-// two that changed the later in order of name yields. It then keeps its last
-// good content, which conflicts with no other's.
+// settle chooses the contents to be served. A content with a resource that another file has
+// already is not chosen: a file that did not change has precedence over one that did, and of two
+// changed files the first in order of name. The other file keeps its last good content, which
+// conflicts with no other file's.
 func (s *set) settle() {
 	var changed []*member
 	fixed := make(map[*member]bool)
@@ -94,7 +94,7 @@ func (s *set) settle() {
 			fixed[m] = true
 		}
 	}
-	// Each round without success lets one more file yield.
+	// Each failed round fixes one more file at its last good content.
 	for !s.claim(changed, fixed) {
 	}
 	for _, m := range changed {
@@ -104,9 +104,8 @@ func (s *set) settle() {
 	}
 }
 
-// claim gives every resource its owner: first those of the files that stay as
-// they are, then those of the changed ones. It reports false, with one more file
-// fixed, if a changed one conflicts.
+// claim assigns every resource to its file: first the resources of the fixed files, then those of
+// the changed ones. If a changed file conflicts, claim fixes it and returns false.
 func (s *set) claim(changed []*member, fixed map[*member]bool) bool {
 	owners := make(map[key]*owner)
 	for _, name := range s.names() {
@@ -122,8 +121,8 @@ func (s *set) claim(changed []*member, fixed map[*member]bool) bool {
 		}
 		for _, e := range m.parsed.entries {
 			k := key{e.resource.Type, e.resource.Name}
-			if other := owners[k]; other != nil && other.member != m {
-				m.err = &ParseError{File: m.seen.name, Line: e.line, Field: e.field, Err: fmt.Errorf("%s %q is in %s too", xds.Short(k.typeURL), k.name, other)}
+			if existing := owners[k]; existing != nil && existing.member != m {
+				m.err = &ParseError{File: m.seen.name, Line: e.line, Field: e.field, Err: fmt.Errorf("%s %q is in %s too", xds.Short(k.typeURL), k.name, existing)}
 				fixed[m] = true
 				return false
 			}
@@ -133,7 +132,7 @@ func (s *set) claim(changed []*member, fixed map[*member]bool) bool {
 	return true
 }
 
-// owner is the file that a resource comes from.
+// owner is the file that contains a resource.
 type owner struct {
 	member *member
 	entry  entry
@@ -155,8 +154,8 @@ func (s *set) names() []string {
 	return names
 }
 
-// complete reports whether the good contents are all there is: no file's content
-// is wholly unknown.
+// complete reports whether the good contents are the complete state: every file has a good
+// content.
 func (s *set) complete() bool {
 	for _, m := range s.members {
 		if m.good == nil {
@@ -179,7 +178,7 @@ func (s *set) resources() map[string][]*xds.Resource {
 	return byType
 }
 
-// errors lists what is wrong, in order of file.
+// errors lists the errors of the files, in order of file.
 func (s *set) errors() []error {
 	var errs []error
 	for _, name := range s.names() {

@@ -1,28 +1,25 @@
-// Package file is the file source: an upstream that takes its resources from the
-// files of one directory, as they are now and whenever they change.
+// Package file implements the file source: an upstream that takes its resources from the files of
+// one directory and applies their changes.
 //
-// All files of the directory together are one complete state; there is nothing
-// below it, and names that begin with a dot are passed over. A file holds plain
-// resources, each with "@type", or DiscoveryResponses: YAML (.yaml, .yml; several
-// documents, or a list under "resources"), JSON (.json), protobuf's wire form
-// (.pb, .bin, .binpb; a DiscoveryResponse) and its text form (.txtpb, .textproto,
-// .pbtext, .pb_text; a DiscoveryResponse or an Any). Only the wire form can carry
-// types that are not known to this build, and carries every body byte for byte.
+// All files of the directory together are one complete state. Subdirectories are ignored, as are
+// names that begin with a dot. A file contains plain resources, each with "@type", or
+// DiscoveryResponses: YAML (.yaml, .yml; several documents, or a list under "resources"), JSON
+// (.json), protobuf's wire form (.pb, .bin, .binpb; a DiscoveryResponse) and its text form
+// (.txtpb, .textproto, .pbtext, .pb_text; a DiscoveryResponse or an Any). Only the wire form can
+// contain types that are not known to this build, and it keeps every body byte for byte.
 //
-// It tells everything it has, whatever is subscribed to.
+// The source sends everything it has, whether or not it is subscribed to.
 //
-// It promises that a file which cannot be read, or which repeats a resource of
-// another file, changes nothing: its last good content stays, and its error says
-// where and why. It promises that a directory which cannot be read removes
-// nothing, and that nothing is removed while the content of some file is wholly
-// unknown. It does not watch but look: a directory is polled and its files
-// hashed, which sees every way of changing one, Kubernetes' exchange of "..data"
-// included. A change counts when two looks in a row found the same.
+// A file that cannot be read, or that repeats a resource of another file, changes nothing: its
+// last good content stays, and its error says where and why. A directory that cannot be read
+// removes nothing, and nothing is removed while some file has never had good content. The source
+// does not watch the directory, but polls it and hashes its files, which detects every way of
+// changing a file, including Kubernetes' exchange of "..data". A change is loaded when two scans
+// in a row found the same content.
 //
-// A TTL starts whenever its resource is told to the state.
+// A TTL starts whenever its resource is sent to the state.
 //
-// A Source is run by one goroutine at a time; Name and Status may be called from
-// any.
+// A Source is run by one goroutine at a time; Name and Status may be called from any.
 package file
 
 import (
@@ -47,22 +44,22 @@ const (
 )
 
 const (
-	// settleShare is which share of the interval passes between the two looks
-	// that must agree.
+	// settleShare divides the interval: the result is the pause between the two scans that must
+	// agree.
 	settleShare = 10
-	// unsettledLooks is how many looks in a row may disagree before the files
-	// that do agree are loaded without the one that keeps changing.
+	// unsettledLooks is how many scans in a row may differ before the files that do not change
+	// are loaded without the one that keeps changing.
 	unsettledLooks = 40
 )
 
-// Config says which directory a Source reads, and how.
+// Config configures a Source.
 type Config struct {
 	// Dir is the directory.
 	Dir string
-	// Interval is how often it is looked at; DefaultInterval if 0. A change is
-	// served after at most 1.1 intervals and the time that reading takes.
+	// Interval is how often the directory is scanned; DefaultInterval if 0. A change is served
+	// after at most 1.1 intervals and the time that reading takes.
 	Interval time.Duration
-	// MaxFileBytes is the largest file that is read; DefaultMaxFileBytes if 0.
+	// MaxFileBytes is the maximum size of a file; DefaultMaxFileBytes if 0.
 	MaxFileBytes int64
 	// Logger is slog.Default() if nil.
 	Logger *slog.Logger
@@ -73,23 +70,23 @@ type Source struct {
 	config Config
 	log    *slog.Logger
 
-	// mu guards what Status tells. Only Run writes files, whose content does not
-	// change any more once it is here.
+	// mu guards the fields that Status reads. Only Run writes files, and a set does not change
+	// after it is stored there.
 	mu    sync.Mutex
 	files *set
-	// dirErr says why the directory cannot be read, nil if it can.
+	// dirErr is why the directory cannot be read, nil if it can.
 	dirErr error
-	// loaded is when a content was loaded last.
+	// loaded is when content was loaded last.
 	loaded time.Time
 	// ignored holds the names of files that are not read, with the reason.
 	ignored map[string]string
-	// rejected holds what clients said of the newest content: type URL → error.
+	// rejected holds the clients' NACKs of the newest content: type URL → error.
 	rejected map[string]error
 }
 
 var _ upstream.Source = (*Source)(nil)
 
-// New returns the source. It does not look at the directory yet.
+// New returns the source. It does not read the directory yet.
 func New(config Config) *Source {
 	if config.Interval <= 0 {
 		config.Interval = DefaultInterval
@@ -110,14 +107,14 @@ func New(config Config) *Source {
 	return s
 }
 
-// Name is "file:" and the directory.
+// Name returns "file:" and the directory.
 func (s *Source) Name() string { return "file:" + s.config.Dir }
 
-// Run writes to the state until ctx ends. Before its first answer it also ends, with an error,
-// when the directory cannot be read or none of its files can: another source may
-// be preferred then, and the caller tries again. Later on such a failure is
-// logged and told by Status, what was fed stays, and Run keeps looking. What was
-// good is remembered from one Run to the next.
+// Run writes to the state until ctx ends. Before it has called answered it also ends, with an
+// error, if the directory or all of its files cannot be read: then another source may be
+// preferred, and the caller tries again. Later such a failure is logged and returned by Status,
+// the resources in the state stay, and Run keeps scanning. Good contents are remembered from one
+// Run to the next.
 func (s *Source) Run(ctx context.Context, state upstream.State, answered func() error) error {
 	r := &run{
 		source: s, state: state, answered: answered,
@@ -150,24 +147,24 @@ type run struct {
 	state    upstream.State
 	answered func() error
 	scanner  *scanner
-	// told says that answered was called.
+	// told is set once answered was called.
 	told bool
-	// current is the pass that was loaded last, previous the one before this.
+	// current is the pass that was loaded last, previous the last pass, loaded or not.
 	current, previous pass
 	loadedOnce        bool
 	unsettled         int
-	// asked is when the look began of which the state was last told.
+	// asked is the start of the last scan whose result was sent to the state.
 	asked time.Time
-	// applied is what the state has from this run: type URL → name → version.
+	// applied holds the resources that this run applied: type URL → name → version.
 	applied map[string]map[string]string
-	// recalled holds the types whose applied has what earlier runs left.
+	// recalled holds the types whose applied includes the resources of earlier runs.
 	recalled map[string]bool
-	// synced holds the types that were told to be complete.
+	// synced holds the types for which Synced was called.
 	synced map[string]bool
 }
 
-// look looks at the directory once and writes what changed to the state. It returns after how
-// long to look again.
+// look scans the directory once and writes changes to the state. It returns the pause until the
+// next scan.
 func (r *run) look() (time.Duration, error) {
 	s := r.source
 	asked := time.Now()
@@ -186,7 +183,7 @@ func (r *run) look() (time.Duration, error) {
 	case r.loadedOnce && p.same(r.current):
 		r.unsettled = 0
 		if r.told && r.asked.Before(r.state.AskAgain()) {
-			clear(r.synced) // so that everything is told once more
+			clear(r.synced) // so that everything is sent once more
 			r.asked = asked
 			r.apply(s.files.resources(), s.files.complete(), asked)
 		}
@@ -203,23 +200,23 @@ func (r *run) look() (time.Duration, error) {
 	return s.config.Interval, r.load(p)
 }
 
-// onlySettled marks the files that changed since the former pass as unreadable.
-func (p pass) onlySettled(former pass) pass {
+// onlySettled returns the pass with the files that changed since the previous pass marked as
+// unreadable.
+func (p pass) onlySettled(previous pass) pass {
 	marked := slices.Clone(p)
 	for i, o := range marked {
-		j, found := slices.BinarySearchFunc(former, o.name, func(f observed, name string) int { return strings.Compare(f.name, name) })
-		if !found || !former[j].same(o) {
+		j, found := slices.BinarySearchFunc(previous, o.name, func(f observed, name string) int { return strings.Compare(f.name, name) })
+		if !found || !previous[j].same(o) {
 			marked[i] = observed{name: o.name, info: o.info, err: errors.New("it keeps changing while it is read")}
 		}
 	}
 	return marked
 }
 
-// directory notes what a look at the directory found besides its content, and
-// logs a change of that.
+// directory records the ignored files and the error of a scan, and logs changes of them.
 func (s *Source) directory(ignored map[string]string, err error) {
 	s.mu.Lock()
-	before, known := s.dirErr, s.ignored
+	previous, known := s.dirErr, s.ignored
 	s.dirErr = err
 	if err == nil {
 		s.ignored = ignored
@@ -231,14 +228,14 @@ func (s *Source) directory(ignored map[string]string, err error) {
 		}
 	}
 	switch {
-	case err != nil && text(before) != err.Error():
+	case err != nil && text(previous) != err.Error():
 		s.log.Error("directory cannot be read; what was loaded from it stays", "err", err)
-	case err == nil && before != nil:
+	case err == nil && previous != nil:
 		s.log.Info("directory can be read again")
 	}
 }
 
-// load takes in a pass that is settled and writes what it changed to the state.
+// load loads a settled pass and writes its changes to the state.
 func (r *run) load(p pass) error {
 	s := r.source
 	now := time.Now()
@@ -261,12 +258,12 @@ func (r *run) load(p pass) error {
 	return nil
 }
 
-// report logs what became good or bad.
+// report logs which files became good or bad.
 func (s *Source) report(before, after *set) {
 	for _, name := range after.names() {
 		m, was := after.members[name], ""
-		if former := before.members[name]; former != nil {
-			was = text(former.err)
+		if previous := before.members[name]; previous != nil {
+			was = text(previous.err)
 		}
 		switch {
 		case text(m.err) == was:
@@ -280,7 +277,7 @@ func (s *Source) report(before, after *set) {
 	}
 }
 
-// apply writes the difference to what the state has, in push order.
+// apply writes the changes to the state, in push order.
 func (r *run) apply(resources map[string][]*xds.Resource, complete bool, now time.Time) {
 	types := make(map[string]bool)
 	for _, typeURL := range xds.Types() {
@@ -301,47 +298,47 @@ func (r *run) applyType(typeURL string, resources []*xds.Resource, complete bool
 	name := r.source.Name()
 	full := xds.FullState(typeURL) && complete
 	held := r.held(typeURL, complete)
-	u := xds.Update{Source: name, Type: typeURL, RequestedAt: r.asked, Complete: full, KeepUnsubscribed: true}
-	there := make(map[string]string, len(resources))
+	update := xds.Update{Source: name, Type: typeURL, RequestedAt: r.asked, Complete: full, KeepUnsubscribed: true}
+	versions := make(map[string]string, len(resources))
 	changed := full && !r.synced[typeURL]
 	removed := 0
 	for _, resource := range resources {
-		there[resource.Name] = resource.Version
+		versions[resource.Name] = resource.Version
 		differs := held[resource.Name] != resource.Version
 		changed = changed || differs
 		if differs || full {
-			u.Resources = append(u.Resources, fresh(resource, now))
+			update.Resources = append(update.Resources, fresh(resource, now))
 		}
 	}
 	for name := range held {
-		switch _, stays := there[name]; {
+		switch _, stays := versions[name]; {
 		case stays:
 		case !complete:
-			there[name] = held[name]
+			versions[name] = held[name]
 		default:
 			changed = true
 			removed++
-			if !full { // of a complete state absence says it
-				u.Removed = append(u.Removed, name)
+			if !full { // a complete update removes it by leaving it out
+				update.Removed = append(update.Removed, name)
 			}
 		}
 	}
-	slices.Sort(u.Removed)
-	r.applied[typeURL] = there
+	slices.Sort(update.Removed)
+	r.applied[typeURL] = versions
 	if !changed {
 		return
 	}
 	r.source.reject(typeURL, nil)
-	r.state.Apply(u, func(err error) { r.source.reject(typeURL, err) })
+	r.state.Apply(update, func(err error) { r.source.reject(typeURL, err) })
 	if full && !r.synced[typeURL] {
 		r.synced[typeURL] = true
 		r.state.Synced(name, typeURL, r.asked)
 	}
-	r.source.log.Info("configuration loaded", "type", xds.Short(typeURL), "put", len(u.Resources), "removed", removed, "complete", full)
+	r.source.log.Info("configuration loaded", "type", xds.Short(typeURL), "put", len(update.Resources), "removed", removed, "complete", full)
 }
 
-// held returns what the state has of a type: from this run and, once all content is
-// known, from earlier ones, whose resources are this source's own to remove.
+// held returns the resources of a type that the state has from this run and, once all contents
+// are known, from earlier runs, since this source may remove those too.
 func (r *run) held(typeURL string, complete bool) map[string]string {
 	held := r.applied[typeURL]
 	if !complete || r.recalled[typeURL] {
@@ -366,16 +363,16 @@ func fresh(resource *xds.Resource, now time.Time) *xds.Resource {
 	return resource.WithLifetime(resource.TTL(), now.Add(resource.TTL()))
 }
 
-// reject notes the clients' verdict on the newest content of a type.
+// reject records the clients' ACK or NACK of the newest content of a type.
 func (s *Source) reject(typeURL string, err error) {
 	s.mu.Lock()
-	before := s.rejected[typeURL]
+	previous := s.rejected[typeURL]
 	s.rejected[typeURL] = err
 	if err == nil {
 		delete(s.rejected, typeURL)
 	}
 	s.mu.Unlock()
-	if err != nil && text(before) != err.Error() {
+	if err != nil && text(previous) != err.Error() {
 		s.log.Warn("clients rejected the configuration", "type", xds.Short(typeURL), "err", err)
 	}
 }

@@ -7,38 +7,37 @@ import (
 	"time"
 )
 
-// Status is what a Source knows, for an operator.
+// Status is the state of a Source, for an operator.
 type Status struct {
-	// Dir is the directory, Err why it cannot be read; nil if it can.
+	// Dir is the directory. Err is why it cannot be read; nil if it can.
 	Dir string
 	Err error
 	// Loaded is when a change was loaded last; the zero time for never.
 	Loaded time.Time
-	// Complete says that each file has good content, so that what is in none of
-	// them is removed.
+	// Complete is set if each file has good content, so that resources in none of the files are
+	// removed.
 	Complete bool
-	// Files lists the files in order of name, ignored ones included.
+	// Files lists the files in order of name, including ignored ones.
 	Files []FileStatus
-	// Rejected holds the clients' errors about the newest content of a type, by
-	// type URL.
+	// Rejected holds the clients' NACKs of the newest content of each type, by type URL.
 	Rejected map[string]error
 }
 
-// FileStatus is what a Source knows of one file.
+// FileStatus is the state of one file of a Source.
 type FileStatus struct {
 	Name string
-	// Size is in bytes, as last read; 0 for a file that could not be.
+	// Size is in bytes, as last read; 0 for a file that could not be read.
 	Size int64
-	// Resources counts what is served of the file.
+	// Resources counts the resources of the file that are served.
 	Resources int
-	// Err is a *ParseError that says why the file's content, as it is now, is
-	// not served; nil if it is. The last good one is, if Resources is not 0.
+	// Err is a *ParseError that says why the current content of the file is not served; nil if it
+	// is. If Resources is not 0, the last good content is served.
 	Err error
-	// Ignored says why the file is not read at all; "" if it is.
+	// Ignored is why the file is not read at all; "" if it is.
 	Ignored string
 }
 
-// Status returns what is known now.
+// Status returns the current state.
 func (s *Source) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()

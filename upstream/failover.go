@@ -34,8 +34,8 @@ const stableAfter = 10 * time.Second
 // once each time, since it may have been restarted.
 const maxShort = 30
 
-// Failover runs the first of several sources that answers, in order of priority (design.md
-// section 4, protocol.md 7.12).
+// Failover runs the first of several sources that answers, in order of priority
+// (design.md section 4, protocol.md 7.12).
 //
 // A source that accepts no connection (it refuses them, or they time out) is tried again every
 // half second, so that it is used soon after it is back. One that fails later is tried again

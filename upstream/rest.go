@@ -53,9 +53,9 @@ type RESTConfig struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
-// REST is a control plane that is polled over REST-JSON, one type at a time (protocol.md section
-// 9). It is treated like a SotW stream: a poll repeats the newest request of its type, and its
-// answer is a response.
+// REST is a control plane that is polled over REST-JSON, one type at a time
+// (protocol.md section 9). It is treated like a SotW stream: a poll repeats the newest request of
+// its type, and its answer is a response.
 type REST struct {
 	*server
 	cfg    RESTConfig

@@ -12,8 +12,8 @@ import (
 // same set from the same state.
 
 // amendable reports whether the next set can be built by applying the names in dirty to the
-// previous set: nothing else must be sent, and the client has NACKed nothing that the state still
-// holds.
+// previous set: nothing else must be sent, the client has NACKed nothing in that set, and
+// View.Nacks has not changed since a set was last built from the whole state.
 func (sub *subscription) amendable(v View) bool {
 	return sub.whole != nil && sub.wildcard && !sub.lookAtAll && !sub.answerDue && len(sub.due) == 0 &&
 		sub.nacks == v.Nacks(sub.url)

@@ -164,8 +164,8 @@ func (s *Session) considerAll(sub *subscription, v View, out *collector) (remove
 	if sub.wildcard {
 		for _, name := range v.MaybeHeld(sub.url) {
 			// initial_resource_versions names only versions that the client ACKed. It does not
-			// tell which resources of a response that it NACKed since it has applied (protocol.md
-			// V6).
+			// tell which resources of a response that it NACKed since it has applied
+			// (protocol.md V6).
 			if h := sub.hold(name); h.last == nil {
 				h.has = nil
 			}
@@ -252,8 +252,8 @@ func (s *Session) considerItem(sub *subscription, v View, name string, item xds.
 
 // unresolved returns a resource without a body for a virtual host that the client subscribed to
 // and that does not exist; nil for any other name. Envoy 1.40 ignores the removal of a name that
-// it never had, so that the request that waits for the virtual host would wait on (protocol.md
-// 3.15).
+// it never had, so that the request that waits for the virtual host would wait on
+// (protocol.md 3.15).
 func (sub *subscription) unresolved(name string) *xds.Resource {
 	if _, asked := sub.names[name]; !asked || sub.url != xds.VirtualHostType {
 		return nil

@@ -12,8 +12,8 @@ func (sub *subscription) passesTTL() bool {
 }
 
 // beatMargin is how much of the lifetime that the client knows must remain for a heartbeat to
-// extend it. A heartbeat that comes after the lifetime ended is NACKed by Envoy (protocol.md
-// 6.5).
+// extend it. A heartbeat that comes after the lifetime ended is NACKed by Envoy
+// (protocol.md 6.5).
 func beatMargin(ttl time.Duration) time.Duration {
 	return min(max(ttl/10, 100*time.Millisecond), 5*time.Second)
 }

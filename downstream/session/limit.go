@@ -113,16 +113,13 @@ const maxReplaced = 1024
 // refuseSurplus answers names beyond the limit as far as something is known of them:
 //
 //   - A resource that is held in the state is served.
-//   - A name replaces another subscription of which an upstream has said that it does not exist, so
-//
-// that the names of strangers displace only one another. This is done in Delta only, where a
-// client does not repeat its names.
+//   - A name replaces another subscription of which an upstream has said that it does not exist,
+//     so that the names of strangers displace only one another. This is done in Delta only,
+//     where a client does not repeat its names.
 //   - A cluster is reported as removed if it is known not to exist, or if its name is invalid.
-//
-// Otherwise the name waits for a place, and the client's timeout ends its request.
+//     Otherwise the name waits for a place, and the client's timeout ends its request.
 //   - A virtual host is reported as not existing, because nothing else ends the wait of a request
-//
-// for it (protocol.md 3.15). The next request asks again.
+//     for it (protocol.md 3.15). The next request asks again.
 //
 // Names of other types are not answered, since the client would believe an empty answer
 // (protocol.md V5), nor are names in SotW, where everything would have to be sent again.

@@ -54,8 +54,8 @@ type View interface {
 	// HadTTL reports whether any resource of a type ever had a TTL, so that a timer of a client
 	// may still run.
 	HadTTL(typeURL string) bool
-	// Nacks counts the resources of a type that a client NACKed as the only new one in a
-	// response. Other clients are then sent another version, though the state has not changed.
+	// Nacks counts the resources of a type that clients NACKed, without suspects. Each of them
+	// may change the version that other clients are sent, though no update was applied.
 	Nacks(typeURL string) uint64
 }
 
@@ -497,8 +497,8 @@ func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Tim
 		return nil, wake
 	}
 	if s.cfg.Form == xds.SotW && !s.complete(sub, v) {
-		// A set without them would claim to be complete while the state is not known (design.md
-		// I1). Changed is called when it is known, so there is no time to wake at.
+		// A set without them would claim to be complete while the state is not known
+		// (design.md I1). Changed is called when it is known, so there is no time to wake at.
 		return nil, time.Time{}
 	}
 	for _, name := range removed {

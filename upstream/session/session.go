@@ -276,14 +276,12 @@ func (s *Session) Forget(typeURL string) { delete(s.cfg.Versions, typeURL) }
 // of each type tells the server the whole subscription and, in Delta, the held resources. The
 // causes are:
 //
-//   - A wildcard was added after the first request of its type. Responses already under way cannot
-//
-// be told from its answer, and the answer would not report resources that were removed while the
-// wildcard was not subscribed.
-//   - In SotW, the server was asked late for a resource that is held, and seems not to have it. A
-//
-// held resource is removed only by an answer that cannot be older than the request (design.md
-// I2).
+//   - A wildcard was added after the first request of its type. Responses that the server sent
+//     before it read the request cannot be distinguished from its answer, and the answer would
+//     not report resources that were removed while the wildcard was not subscribed.
+//   - In SotW, the server was asked late for a resource that is held, and seems not to have it.
+//     A held resource is removed only by an answer that cannot be older than the request
+//     (design.md I2).
 //   - Clients NACKed a held resource, and the server may have gone back to the version before.
 //   - A SotW server that was sent only current versions has answered nothing.
 //   - AskAgain was called.
@@ -537,8 +535,8 @@ func (s *Session) Next(now time.Time) (*Request, time.Time) {
 
 // repeatUnanswered requests another stream for a SotW server that has answered nothing. Some
 // servers do not answer a request with a current version (protocol.md 7.10), and such a server
-// cannot be told from one that hangs. On the new stream one type is requested without a version,
-// which the server must answer (protocol.md 1.1).
+// cannot be distinguished from one that hangs. On the new stream one type is requested without a
+// version, which the server must answer (protocol.md 1.1).
 func (s *Session) repeatUnanswered(now time.Time) (wake time.Time) {
 	if s.answered || s.must || s.repeatAt.IsZero() {
 		return time.Time{}
@@ -601,7 +599,7 @@ func (s *Session) Subscribed(typeURL string) []string {
 
 // demand makes a first Delta request one that the server must answer: it replaces the version of
 // one held resource by Unissued. A server that agrees with everything that is held may be silent
-// for ever, and could not be told from one that hangs (protocol.md 3.2, 7.10).
+// for ever, and could not be distinguished from one that hangs (protocol.md 3.2, 7.10).
 func (s *Session) demand(held map[string]string) {
 	if s.must || len(held) == 0 {
 		return
@@ -791,8 +789,8 @@ func (sub *subscription) sendWildcard() {
 }
 
 // requestNames returns the names of a request for the whole subscription. A wildcard alone is
-// expressed by no names, if the type has a legacy wildcard and no name was ever sent (protocol.md
-// 2.1, 2.3).
+// expressed by no names, if the type has a legacy wildcard and no name was ever sent
+// (protocol.md 2.1, 2.3).
 func (sub *subscription) requestNames() []string {
 	names := slices.Sorted(maps.Keys(sub.names))
 	if sub.wildcard && (len(names) > 0 || sub.explicit || !xds.Info(sub.url).LegacyWildcard) {

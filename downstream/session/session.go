@@ -59,7 +59,7 @@ type View interface {
 	Nacks(typeURL string) uint64
 }
 
-// Config configures a Session. The zero value serves SotW.
+// Config configures a Session. Form must be set; other zero values take the defaults.
 type Config struct {
 	Form xds.Form
 	// NoncePrefix makes the nonces differ from those of every other stream.

@@ -9,10 +9,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
@@ -97,7 +97,7 @@ func TestAnAgentThatCannotServeEndsWithTheReason(t *testing.T) {
 // A directory that is not there yet is a reason not to be ready, and no more.
 func TestADirectoryMayComeLater(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "later")
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := &rig{T: t, form: xdstest.Delta, cp: xdstest.New(xdstest.Config{}), down: &xdstest.Pipe{}, up: &xdstest.Pipe{}}
 		r.cfg = Config{Upstreams: []string{"file:" + dir}, Node: node("web-1")}
 		r.start()

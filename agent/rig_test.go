@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
@@ -40,7 +41,7 @@ func inBothForms(t *testing.T, test func(*rig)) {
 	t.Helper()
 	for _, form := range xdstest.Protocols() {
 		t.Run(string(form), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				r := &rig{T: t, form: form, cp: xdstest.New(xdstest.Config{}), up: &xdstest.Pipe{}, down: &xdstest.Pipe{}}
 				r.cfg = Config{
 					Version: "test", Upstreams: []string{upstreamAddr}, UpstreamForm: xds.Delta,

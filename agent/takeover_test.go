@@ -12,11 +12,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 )
 
 // What two agents say to each other, from the side of the one that is taken over from.
@@ -36,7 +36,7 @@ func TestAnAgentEndsOnlyWhenItsSuccessorHasConfirmed(t *testing.T) {
 		{"nothing for too long", func(io.WriteCloser) {}, "withdrawn\n", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				mine, theirs := net.Pipe()
 				var heard string
 				done := make(chan struct{})

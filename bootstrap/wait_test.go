@@ -9,8 +9,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 )
 
 // there is missing until the time has passed.
@@ -25,7 +26,7 @@ func there(name string, after time.Duration) Condition {
 }
 
 func TestWaitReturnsWhenEverythingIsThere(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		start := time.Now()
 		var told []string
 		err := Wait(t.Context(), []Condition{there("a", time.Second), there("b", 0), there("c", 2*time.Second)}, func(name string, missing error) {
@@ -41,7 +42,7 @@ func TestWaitReturnsWhenEverythingIsThere(t *testing.T) {
 }
 
 func TestWaitNamesWhatIsMissingAtTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		err := Wait(ctx, []Condition{there("a", time.Second), there("b", time.Hour), there("c", time.Hour)}, nil)
@@ -53,7 +54,7 @@ func TestWaitNamesWhatIsMissingAtTheEnd(t *testing.T) {
 
 // What was there and goes again is waited for again.
 func TestEverythingIsThereAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		start := time.Now()
 		flaps := Condition{"flaps", func(context.Context) error {
 			if since := time.Since(start); since > time.Second && since < 3*time.Second {

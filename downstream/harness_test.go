@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 	"github.com/holdfast-xds/holdfast/upstream"
@@ -63,7 +64,7 @@ func inBothForms(t *testing.T, cfg downstream.Config, test func(*service)) {
 	t.Helper()
 	for _, form := range xdstest.Protocols() {
 		t.Run(string(form), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				s := start(t, form, cfg)
 				test(s)
 				s.close()

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -21,6 +20,7 @@ import (
 	_ "google.golang.org/protobuf/types/known/emptypb" // the innermost
 
 	"github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
@@ -116,7 +116,7 @@ func versions(n int) map[string]string {
 
 // Requests that come too fast wait.
 func TestRequestsThatComeTooFastWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		seen := refusals{of: make(map[string]int)}
 		g := newGate(New(Config{Limits: Limits{RequestRate: 10, RequestBurst: 5}, Observer: seen}), slog.New(slog.DiscardHandler))
 		begun := time.Now()

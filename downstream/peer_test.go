@@ -10,8 +10,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 )
 
 // somebody is a user and a group that no test runs as.
@@ -167,7 +168,7 @@ func TestWhoCannotBeToldIsRefused(t *testing.T) {
 
 // A refused Envoy tries again several times a second.
 func TestRefusalsAreAllCountedAndSeldomLogged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		refused, log := &refusedPeers{}, &bytes.Buffer{}
 		g := newGuard(Peers{Observer: refused, Log: slog.New(slog.NewTextHandler(log, nil))}, 1000, -1)
 		g.identify = func(*net.UnixConn) (credentials, error) { return credentials{uid: 101, gid: 102, pid: 103}, nil }

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -17,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
@@ -45,7 +45,7 @@ func TestRESTOnTCPRefusesEverySecret(t *testing.T) {
 		{"routes", `, "resource_names": ["r"]`, "RDS \"r\"", route, xdstest.Route("r", "c")},
 	} {
 		t.Run(tc.kind, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				var log bytes.Buffer
 				s := start(t, xdstest.SotW, downstream.Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
 				defer s.close()

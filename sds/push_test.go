@@ -15,6 +15,7 @@ import (
 
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/sds/local"
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
@@ -34,7 +35,7 @@ func (p *pushes) Run(ctx context.Context, update func(pki.Update), fault func(er
 // pushed runs a test with a source whose certificates are pushed as SPIRE does.
 func pushed(t *testing.T, ids []Identity, change func(*Config), test func(*rig, *pushes)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := &rig{T: t, log: new(buffer)}
 		cfg := Config{Sources: []SourceConfig{{CA: "spire:unix:/run/spire.sock", Identities: ids}}, Now: r.now, Log: r.log.logger()}
 		if change != nil {
@@ -183,7 +184,7 @@ func TestWhatWasPushedSurvivesARestart(t *testing.T) {
 
 // A certificate that others make, in the form of a Kubernetes secret.
 func TestACertificateOfFilesIsServedAndFollowed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		r := &rig{T: t, log: new(buffer)}
 		ca := r.authority()

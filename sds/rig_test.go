@@ -16,6 +16,7 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds/local"
 	"github.com/holdfast-xds/holdfast/sds/pki"
@@ -57,7 +58,7 @@ func (r *rig) set(by time.Duration) {
 // signs.
 func signing(t *testing.T, change func(*Config), test func(*rig)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := &rig{T: t, log: new(buffer)}
 		r.ca = &scripted{r: r, authority: r.authority()}
 		r.prepare = func(m *Manager) { m.sources[0].authority = r.ca }

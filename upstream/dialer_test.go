@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
@@ -30,7 +31,7 @@ func (p *port) connect(context.Context, string, string) (net.Conn, error) {
 }
 
 func TestAClosedPortIsTriedEachHalfSecondAndTheConnectionKept(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := &port{}
 		d := newDialer(p.connect)
 		attempt := d.dialing()
@@ -87,7 +88,7 @@ func TestAClosedPortIsTriedEachHalfSecondAndTheConnectionKept(t *testing.T) {
 
 // One that has waited for long is not used, nor one for another address.
 func TestASpareConnectionIsNotUsedForLong(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := &port{}
 		p.open.Store(true)
 		d := newDialer(p.connect)
@@ -111,7 +112,7 @@ func TestASpareConnectionIsNotUsedForLong(t *testing.T) {
 
 // After an hour it is tried less often.
 func TestAPortThatIsClosedForLongIsTriedLessOften(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := &port{}
 		d := newDialer(p.connect)
 		long := time.Now()

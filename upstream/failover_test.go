@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"errors"
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"slices"
 	"sync"
@@ -148,7 +149,7 @@ type trial struct {
 // among runs a test with sources in these modes.
 func among(t *testing.T, test func(*trial), modes ...mode) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := &trial{T: t, state: &state{}}
 		r.failover = &Failover{
 			StaleAfter: 1000 * time.Hour,
@@ -700,7 +701,7 @@ func TestAFailoverRunsAgain(t *testing.T) {
 
 // An agent that only makes certificates has no control plane.
 func TestAFailoverWithoutSourcesWaitsForItsEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := &Failover{}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
@@ -139,7 +140,7 @@ func (s *moody) StreamAggregatedResources(stream grpc.BidiStreamingServer[discov
 
 func behindMoody(t *testing.T, form xds.Form, endpoints string, test func(t *testing.T, s *moody, feed *state, f *Failover, pipe *xdstest.Pipe)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, pipe := &moody{asked: map[string][]time.Time{}, end: make(chan bool)}, &xdstest.Pipe{}
 		server := grpc.NewServer()
 		discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, s)

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 )
 
 // balancer is the address of a control plane that all agents of a fleet use. It counts what it
@@ -100,7 +102,7 @@ func (s *ofFleet) stream(ctx context.Context, dialing *dialing, answered func() 
 func outage(t *testing.T, agents int, away, spread time.Duration, asWas bool) *balancer {
 	t.Helper()
 	b := &balancer{}
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		*b = balancer{open: true, begun: time.Now(), syns: make(map[int]int), accepted: make(map[int]int), streams: make(map[int]int)}
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
@@ -120,7 +121,7 @@ func behindTouchy(t *testing.T, test func(t *testing.T, s *touchy, feed *state, 
 	t.Helper()
 	for name, form := range map[string]xds.Form{"sotw": xds.SotW, "delta": xds.Delta} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				s, pipe := &touchy{minds: true}, &xdstest.Pipe{}
 				server := grpc.NewServer()
 				discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, s)

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
@@ -37,7 +38,7 @@ func (s *polledServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // polled runs a Failover over two control planes that are polled.
 func polled(t *testing.T, test func(f *Failover, a, b *polledServer, feed *state)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		servers := []*polledServer{{}, {}}
 		feed := everyCluster()
 		f := &Failover{}

@@ -14,6 +14,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
@@ -38,7 +39,7 @@ func inBothForms(t *testing.T, test func(*conversation)) {
 	t.Helper()
 	for name, form := range map[string]xds.Form{"sotw": xds.SotW, "delta": xds.Delta} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				pipe := &xdstest.Pipe{}
 				c := &conversation{T: t, cp: xdstest.New(xdstest.Config{}), state: everyCluster()}
 				c.cp.Set(xdstest.Cluster("c1", ""))

@@ -3,10 +3,11 @@ package admin
 import (
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 )
 
 // certified is a status with certificates of every kind.
@@ -66,7 +67,7 @@ No client is connected.
 }
 
 func TestCertificatesAreMeasured(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // at the beginning of the year 2000
+	bubble.Test(t, func(t *testing.T) { // at the beginning of the year 2000
 		const want = `# HELP holdfast_certificate_expiry_timestamp_seconds When the certificate in use ends, in seconds since 1970; absent while there is none.
 # TYPE holdfast_certificate_expiry_timestamp_seconds gauge
 holdfast_certificate_expiry_timestamp_seconds{ca="istio:ca:1",secret="default"} 9.466902e+08

@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream"
 )
@@ -46,7 +46,7 @@ func count(m *Metrics) {
 }
 
 func TestMetricsCountWhatPasses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // the age is exact
+	bubble.Test(t, func(t *testing.T) { // the age is exact
 		m := NewMetrics("v1")
 		count(m)
 		time.Sleep(90 * time.Second)
@@ -168,7 +168,7 @@ func TestCountersWithLabelsBeginWithZero(t *testing.T) {
 
 // An agent that never reached a control plane is the one that an alert must find.
 func TestTheAgeOfTheLastContactIsThereWithoutAny(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		state := busy()
 		state.status.Groups[0].Opened = time.Now()
 		state.status.Groups[1].Opened, state.status.Groups[1].Contact = time.Now(), time.Now().Add(time.Hour)

@@ -9,10 +9,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 )
 
 func TestProfilesAreServedOnAUnixSocketAndNowhereElse(t *testing.T) {
@@ -68,7 +69,7 @@ func TestProfilesWithoutAUnixSocketAreRefused(t *testing.T) {
 // Of all profiles this one leaves nothing behind in the runtime that belongs to the
 // bubble; the others wait in the same way.
 func TestAProfileMayTakeLongerThanAnyTimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		lis := bufconn.Listen(64 << 10)
 		s := server(t, Config{State: &agent{}, Pprof: true})
 		ctx, cancel := context.WithCancel(t.Context())

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -215,7 +216,7 @@ func held(t *testing.T, c *Cache, source, typeURL string, want map[string]string
 // running runs a test in a synctest bubble with a cache that runs.
 func running(t *testing.T, cfg Config, test func(*testing.T, *Cache)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := New(cfg)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)

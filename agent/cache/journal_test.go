@@ -7,9 +7,9 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -247,7 +247,7 @@ func TestNothingIsLostWhenEverythingIsWrittenAndThatFails(t *testing.T) {
 
 // A heartbeat is worth a line only when it moves the deadline by much.
 func TestHeartbeatsAreWrittenWhenTheyMatter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := New(Config{})
 		j := c.Journal(nil, true)
 		apply(c, xds.Update{Type: xds.ClusterType, Resources: []*xds.Resource{lasting(xds.ClusterType, "a@1", time.Minute)}})

@@ -2,9 +2,9 @@ package cache
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -126,7 +126,7 @@ func TestWhatWasRestoredAndNobodyWantsIsBounded(t *testing.T) {
 // protocol.md 6.2: a deadline is a time of day; what has passed is not restored,
 // and a clock that was set back makes nothing live longer than its TTL.
 func TestDeadlinesSurviveARestart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := New(Config{})
 		ended, living, strange := kept(xds.ClusterType, "a@1"), kept(xds.ClusterType, "b@1"), kept(xds.ClusterType, "c@1")
 		for s, d := range map[*Saved]time.Duration{&ended: 0, &living: 10 * time.Second, &strange: time.Hour} {

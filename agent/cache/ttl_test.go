@@ -3,9 +3,9 @@ package cache
 import (
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -21,7 +21,7 @@ func beat(c *Cache, typeURL, name, version string, ttl time.Duration) *verdicts 
 
 // protocol.md 6.1, design.md I8.
 func TestAHeartbeatMovesTheDeadlineOfTheVersionThatItNames(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := New(Config{})
 		w := watch(c, "a", xds.ClusterType, "*")
 		r := lasting(xds.ClusterType, "a@1", time.Minute)
@@ -52,7 +52,7 @@ func TestAHeartbeatMovesTheDeadlineOfTheVersionThatItNames(t *testing.T) {
 
 // protocol.md 6.1: SotW's version_info says by itself that the source means what it gave.
 func TestAHeartbeatOfTheAcceptedVersionMovesTheDeadlineOfWhatItsSourceGave(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := New(Config{})
 		watch(c, "a", xds.ClusterType, "*")
 		apply(c, xds.Update{Type: xds.ClusterType, Resources: []*xds.Resource{lasting(xds.ClusterType, "a@1", time.Minute)}})
@@ -101,7 +101,7 @@ func TestWhatOutlivesItsTTLIsNotServed(t *testing.T) {
 
 // What is read has not expired, though Run has had no time to drop it.
 func TestAnExpiredResourceIsNotReadBeforeItIsDropped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := New(Config{})
 		w := watch(c, "a", xds.ClusterType, "*")
 		apply(c, xds.Update{Type: xds.ClusterType, Resources: []*xds.Resource{lasting(xds.ClusterType, "a@1", time.Minute)}})
@@ -118,7 +118,7 @@ func TestAnExpiredResourceIsNotReadBeforeItIsDropped(t *testing.T) {
 
 // design.md I8, policy "hold".
 func TestATTLThatIsHeldIsNeitherEnforcedNorPassedOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := New(Config{HoldTTL: map[string]bool{xds.ClusterType: true}})
 		apply(c, xds.Update{Type: xds.ClusterType, Resources: []*xds.Resource{lasting(xds.ClusterType, "a@1", time.Minute)}})
 		apply(c, xds.Update{Type: xds.ListenerType, Resources: []*xds.Resource{lasting(xds.ListenerType, "a@1", time.Minute)}})
@@ -135,7 +135,7 @@ func TestATTLThatIsHeldIsNeitherEnforcedNorPassedOn(t *testing.T) {
 
 // The lifetime is the resource's, whichever version of it is served.
 func TestTheAcceptedVersionLivesAsLongAsTheNewestSays(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := New(Config{})
 		w := watch(c, "a", xds.ClusterType, "*")
 		first := lasting(xds.ClusterType, "a@1", time.Minute)

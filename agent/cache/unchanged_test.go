@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
@@ -34,7 +35,7 @@ func FuzzUnchangedIsAsIfItCameAnew(f *testing.F) {
 		if len(input) == 0 {
 			return
 		}
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			p := newPair(t, input[0])
 			for op, arg := range xdstest.Steps(input[1:], 150) {
 				p.step(op, arg)

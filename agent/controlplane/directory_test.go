@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
@@ -53,7 +54,7 @@ func onWith(t *testing.T, cfg Config, test func(*served)) {
 	for _, form := range xdstest.Protocols() {
 		t.Run(string(form), func(t *testing.T) {
 			dir := t.TempDir()
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				s := &served{T: t, form: form, dir: dir, cfg: cfg, pipe: &xdstest.Pipe{}}
 				s.cfg.Dir, s.cfg.Listen, s.cfg.Log = dir, "127.0.0.1:0", slog.New(slog.DiscardHandler)
 				s.write("a.yaml", cluster("a", "1s")+endpoints("a"))

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/agent/group"
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream"
 )
@@ -34,7 +34,7 @@ func (a asking) Run(ctx context.Context, feed upstream.State, answered func() er
 }
 
 func TestASourceIsToldWhatIsHeldToShareItsBody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		source := asking{
 			put: &xds.Resource{Type: xds.ClusterType, Name: "c", Version: "1", Body: &anypb.Any{TypeUrl: xds.ClusterType}},
 			got: make(chan *anypb.Any, 1),

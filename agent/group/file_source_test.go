@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/agent/group"
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 	"github.com/holdfast-xds/holdfast/upstream"
@@ -38,7 +39,7 @@ func TestADirectoryLargerThanTheLRUIsKeptWithoutSubscribers(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "endpoints.pb"), content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		source := file.New(file.Config{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
 		g := group.New(group.Config{
 			Node:      &corev3.Node{Id: "web-1"},

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/agent/group"
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 	"github.com/holdfast-xds/holdfast/upstream/file"
@@ -234,7 +234,7 @@ func TestADirectoryIsAskedAgainToo(t *testing.T) {
 			}
 		}
 		write()
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			r := &rig{T: t, below: xdstest.Delta, down: &xdstest.Pipe{}, cp: xdstest.New(xdstest.Config{})}
 			r.change = func(cfg *group.Config) {
 				cfg.Cache.Guard = cache.Guard{MaxRemovalPercent: 50, ConfirmAfter: confirmAfter}

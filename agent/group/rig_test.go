@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
@@ -45,7 +46,7 @@ func inAllForms(t *testing.T, cfg xdstest.Config, test func(*rig)) {
 	for _, above := range xdstest.Protocols() {
 		for _, below := range xdstest.Protocols() {
 			t.Run(fmt.Sprintf("%s above, %s below", above, below), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					r := &rig{T: t, above: above, below: below, up: &xdstest.Pipe{}, down: &xdstest.Pipe{}}
 					r.cp = xdstest.New(cfg)
 					r.cp.Serve(r.up.Listen())

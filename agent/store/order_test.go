@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -376,7 +377,7 @@ func TestNothingIsLeftOfALoadThatReturned(t *testing.T) {
 	for name, takes := range map[string]time.Duration{"a fast disk": 0, "a slow disk": time.Millisecond} {
 		for what, log := range map[string][]byte{"a whole log": log, "one out of order": moved} {
 			t.Run(name+", "+what, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					w := &watchedLog{Reader: bytes.NewReader(log), takes: takes}
 					im, err := load(w, int64(len(log)), 1, openWith{cfg.Identity, cfg.Keys})
 					w.over.Store(true)

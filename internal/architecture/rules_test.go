@@ -20,7 +20,7 @@ var onlyTheseOfOurs = map[string][]string{
 }
 
 // forTests are packages that no program contains.
-var forTests = []string{"internal/xdstest", "internal/envoytest", "sds/pkitest"}
+var forTests = []string{"internal/xdstest", "internal/bubble", "internal/envoytest", "sds/pkitest"}
 
 // requiredForTests are the modules that go.mod requires although the product imports nothing of them. What brings others
 // along belongs into a module of its own, below test.

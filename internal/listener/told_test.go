@@ -8,8 +8,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 )
 
 // failing is a listener that only fails.
@@ -20,7 +21,7 @@ func (failing) Close() error                { return nil }
 func (failing) Addr() net.Addr              { return &net.UnixAddr{Name: "/x.sock", Net: "unix"} }
 
 func TestThatTooManyFilesAreOpenIsToldNowAndThen(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		lines := func() int { return strings.Count(log.String(), "level=ERROR") }
 		lis := Told(failing{&net.OpError{Op: "accept", Err: syscall.EMFILE}}, slog.New(slog.NewTextHandler(&log, nil)))

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 )
 
 func TestTheCollectorFollowsTheContainerUnlessTheEnvironmentSaysOtherwise(t *testing.T) {
@@ -46,7 +48,7 @@ func TestWhatABurstLeftIsGivenBackWhenAllIsQuiet(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc + m.HeapIdle - m.HeapReleased
 	}
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		garbage := make([][]byte, size>>20)

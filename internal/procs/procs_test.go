@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 )
 
 func TestOneProcessorServesOneClientAndMoreServeMany(t *testing.T) {
@@ -15,7 +17,7 @@ func TestOneProcessorServesOneClientAndMoreServeMany(t *testing.T) {
 			t.Errorf("%s: %d processors, want %d", when, n, want)
 		}
 	}
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := New(func(string) string { return "" })
 		p.Serve(20)
 		p.Serve(1)
@@ -29,7 +31,7 @@ func TestOneProcessorServesOneClientAndMoreServeMany(t *testing.T) {
 		}
 	})
 	runtime.GOMAXPROCS(2)
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := New(func(string) string { return "" })
 		time.Sleep(start)
 		synctest.Wait()
@@ -41,7 +43,7 @@ func TestOneProcessorServesOneClientAndMoreServeMany(t *testing.T) {
 
 func TestTheEnvironmentHasTheLastWord(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(7))
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := New(func(name string) string { return map[string]string{"GOMAXPROCS": "7"}[name] })
 		time.Sleep(2 * start)
 		synctest.Wait()

@@ -10,8 +10,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 )
 
 func must(t *testing.T, err error) {
@@ -100,7 +101,7 @@ func TestAFileForEverybodyIsNoticed(t *testing.T) {
 }
 
 func TestAReadThatHangsIsGivenUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
 		defer close(hang)
 		_, err := Within("key /k", func() ([]byte, error) { <-hang; return nil, nil })

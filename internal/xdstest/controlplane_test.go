@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
@@ -340,7 +341,7 @@ func TestEmptyVersionsNeverMatch(t *testing.T) {
 }
 
 func TestMetadataAndNodeAreLogged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var pipe xdstest.Pipe
 		cp := xdstest.New(xdstest.Config{})
 		cp.Serve(pipe.Listen())

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
@@ -23,7 +24,7 @@ type conversation struct {
 // converse runs a test of both ends, connected, inside a bubble.
 func converse(t *testing.T, server xdstest.Config, client xdstest.ClientConfig, test func(*conversation)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		pipe := &xdstest.Pipe{}
 		cp := xdstest.New(server)
 		cp.Serve(pipe.Listen())

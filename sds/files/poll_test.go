@@ -14,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 )
 
 // bench is a poller of the volume "v" of a tree that writes down its calls, in
@@ -34,7 +36,7 @@ type bench struct {
 // on prepares a bench that polls these files of the volume, and the directory.
 func on(t *testing.T, names []string, test func(*bench)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		tr := newTree(t)
 		tr.check(os.Mkdir(tr.at("v"), 0o755))
 		b := &bench{tree: tr, poller: &Poller{Dirs: tr.allow("v")}}

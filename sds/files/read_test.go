@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 )
 
 // tree is a temporary directory, given by its real path.
@@ -346,7 +348,7 @@ func TestFilesOfOthersAreRefusedWhereThatIsAskedFor(t *testing.T) {
 
 // A read that hangs holds a thread: there is one of each file at most.
 func TestAReadThatHangsIsGivenUpAndNotRepeated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		d, hang := allow(t, "/certs"), make(chan struct{})
 		begun := 0
 		read := func() ([]byte, error) { begun++; <-hang; return []byte("x"), nil }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/status"
 
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
@@ -158,7 +159,7 @@ func (d deaf) ResolveNow(resolver.ResolveNowOptions) {}
 func (d deaf) Close()                                { <-d.released }
 
 func TestALookupThatDoesNotEndIsLeftBehind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		d := deaf{make(chan struct{})}
 		defer close(d.released)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -183,7 +184,7 @@ func (eager) Build(_ resolver.Target, cc resolver.ClientConn, _ resolver.BuildOp
 }
 
 func TestDNSDoesNotSayHowOftenTheCAIsAsked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		pipe := &xdstest.Pipe{}
 		s := &service{answer: refuse(status.Error(codes.Unavailable, "later"))}
 		s.serve(t, pipe.Listen())
@@ -209,7 +210,7 @@ func TestAHandshakeThatHangsIsTold(t *testing.T) {
 		{"of HTTP/2", dial.Security{Plaintext: true}, "server preface"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				pipe := &xdstest.Pipe{}
 				lis := pipe.Listen()
 				defer func() { _ = lis.Close() }()
@@ -233,7 +234,7 @@ func TestAHandshakeThatHangsIsTold(t *testing.T) {
 }
 
 func TestACAThatTakesTheRequestAndIsSilentIsWaitedForAsLongAsTheContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		pipe := &xdstest.Pipe{}
 		s := &service{answer: func(ctx context.Context, _ received) ([]string, error) {
 			<-ctx.Done()
@@ -253,7 +254,7 @@ func TestACAThatTakesTheRequestAndIsSilentIsWaitedForAsLongAsTheContext(t *testi
 }
 
 func TestARequestEndsWhenItsContextIsCancelled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		pipe := &xdstest.Pipe{}
 		ctx, cancel := context.WithCancel(t.Context())
 		s := &service{answer: func(serving context.Context, _ received) ([]string, error) {
@@ -268,7 +269,7 @@ func TestARequestEndsWhenItsContextIsCancelled(t *testing.T) {
 }
 
 func TestRunEndsWithItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- newCA(t, "istiod:15012", Config{}).Run(ctx, nil, nil) }()

@@ -13,9 +13,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/sds/keystore"
 	"github.com/holdfast-xds/holdfast/sds/pki"
 	"github.com/holdfast-xds/holdfast/sds/pkitest"
@@ -266,7 +266,7 @@ func TestStoreIsADirectoryNamedFromTheTop(t *testing.T) {
 // A clock that is too coarse, or is set back to an instant that it was at before, has
 // the same effect as one that stands still.
 func TestSavesAtOneInstantFollowOneAnother(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, _ := newStore(t)
 		for i := range 5 {
 			r := record(t, i)

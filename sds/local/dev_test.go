@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/sds/local"
 	"github.com/holdfast-xds/holdfast/sds/pki"
 	"github.com/holdfast-xds/holdfast/sds/pkitest"
@@ -37,7 +38,7 @@ func dev(t *testing.T, dir string) *bench {
 }
 
 func TestAuthorityForDevelopmentIsMadeInMemory(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := dev(t, "")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -83,7 +84,7 @@ func TestAuthorityForDevelopmentIsSharedByAllWhoNameItsDirectory(t *testing.T) {
 	} {
 		for round := range 5 {
 			t.Run(fmt.Sprint(tc.name, " ", round), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					dir := filepath.Join(pkitest.NewVolume(t).Dir, "above", "ca")
 					tc.prepare(t, dir)
 					var agents []*bench
@@ -130,7 +131,7 @@ func TestAuthorityForDevelopmentLeavesFilesOfOthersAlone(t *testing.T) {
 		{"a hidden file", ".hidden"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				dir := pkitest.NewVolume(t).Dir
 				check(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, tc.file)), 0o755))
 				check(t, os.WriteFile(filepath.Join(dir, tc.file), nil, 0o600))
@@ -162,7 +163,7 @@ func TestAuthorityThatIsThereIsUsedForDevelopmentAsItIs(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				v, root := pkitest.NewVolume(t), pkitest.Root(t, "root", time.Now())
 				// Without a chain, which must not be added: the volume may be read-only.
 				tc.publish(t, v, but(istio(root), "cert-chain.pem", nil))
@@ -181,7 +182,7 @@ func TestAuthorityThatIsThereIsUsedForDevelopmentAsItIs(t *testing.T) {
 }
 
 func TestAuthorityForDevelopmentThatCannotBeKeptEndsItsRun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		file := filepath.Join(pkitest.NewVolume(t).Dir, "file")
 		check(t, os.WriteFile(file, nil, 0o600))
 		b := dev(t, filepath.Join(file, "ca"))
@@ -194,7 +195,7 @@ func TestAuthorityForDevelopmentThatCannotBeKeptEndsItsRun(t *testing.T) {
 }
 
 func TestKeyOfAnAuthorityIsInNoLog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		v, root := pkitest.NewVolume(t), pkitest.Root(t, "root", time.Now())
 		v.Publish(t, istio(root))
 		b := dev(t, v.Dir)

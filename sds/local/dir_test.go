@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/sds/files"
 	"github.com/holdfast-xds/holdfast/sds/local"
 	"github.com/holdfast-xds/holdfast/sds/pki"
@@ -138,7 +139,7 @@ func (b *bench) issue(roots []*x509.Certificate) pki.Answer {
 // onDir runs a test with an authority in a volume, which is not run yet.
 func onDir(t *testing.T, test func(b *bench, v *pkitest.Volume)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b, v := &bench{T: t}, pkitest.NewVolume(t)
 		dir, err := local.NewDir(v.Dir, time.Now, b.logger())
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/sds/files"
 	"github.com/holdfast-xds/holdfast/sds/mounted"
 	"github.com/holdfast-xds/holdfast/sds/pki"
@@ -36,7 +37,7 @@ type bench struct {
 // follow runs a test with a source that follows a volume of these files.
 func follow(t *testing.T, files func(b *bench) content, test func(b *bench)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := &bench{T: t, volume: pkitest.NewVolume(t), root: pkitest.Root(t, "root", time.Now())}
 		b.mid = b.root.Intermediate(t, "mid")
 		b.publish(files(b))

@@ -19,7 +19,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/proto/spiffe/workload"
@@ -29,6 +28,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
@@ -219,7 +219,7 @@ func atSocket(t *testing.T) *rig {
 // pipe.
 func inBubble(t *testing.T, test func(*rig)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.limit = patience
 		pipe := &xdstest.Pipe{}

@@ -3,13 +3,13 @@ package spire
 import (
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
@@ -55,7 +55,7 @@ func TestAddressesAreChecked(t *testing.T) {
 func TestKeysThatPassANetworkAreWarnedOf(t *testing.T) {
 	for addr, want := range map[string]bool{"tcp:127.0.0.1:8081": false, "tcp:[::1]:8081": false, "tcp:10.0.0.1:8081": true, "unix:/run/agent.sock": false} {
 		t.Run(addr, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				r := newRig(t)
 				r.limit = patience
 				pipe := &xdstest.Pipe{}

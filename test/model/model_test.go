@@ -46,7 +46,8 @@ import (
 	"os"
 	"strconv"
 	"testing"
-	"testing/synctest"
+
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 )
 
 // sequences is how many TestRandomSequencesAgainstTheModel plays. The race detector
@@ -127,7 +128,7 @@ func search(t *testing.T, draw func(uint64) *sequence, seed uint64, n int) *sequ
 
 // play plays a sequence in a bubble of its own.
 func play(t *testing.T, seq *sequence, f fault, kn known, verbose bool) (w *world) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w = seq.play(t.Context(), f, kn, verbose)
 	})
 	return w

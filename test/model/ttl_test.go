@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	down "github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -41,7 +42,7 @@ func TestRandomSequencesWithTTLs(t *testing.T) {
 	t.Logf("%d sequences from HOLDFAST_SEED=%d", n, base)
 	for i := range n {
 		tw := &ttlWorld{rnd: newRandom(uint64(base)<<32 + uint64(i))}
-		synctest.Test(t, func(t *testing.T) { tw.play(t) })
+		bubble.Test(t, func(t *testing.T) { tw.play(t) })
 		if tw.wrong != "" {
 			t.Fatalf("sequence %d: %s\n%s", i, tw.wrong, strings.Join(tw.log, "\n"))
 		}
@@ -414,7 +415,7 @@ func (w *ttlWorld) check(atRest bool) {
 func TestALostHeartbeatIsFound(t *testing.T) {
 	for i := range 200 {
 		tw := &ttlWorld{rnd: newRandom(uint64(i))}
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			tw.play(t)
 			if tw.wrong != "" {
 				return

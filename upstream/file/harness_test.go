@@ -18,6 +18,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream"
 )
@@ -120,7 +121,7 @@ func on(t *testing.T, files map[string]string, test func(*bench)) {
 	for name, content := range files {
 		write(t, filepath.Join(dir, name), content)
 	}
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := &bench{T: t, dir: dir, feed: &feed{}, log: &lines{}}
 		b.source = New(Config{Dir: dir, Logger: slog.New(slog.NewTextHandler(b.log, nil))})
 		test(b)

@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 )
 
 // held are resources with the deadlines that they have now.
@@ -33,7 +34,7 @@ func passed(d *Deadlines[string]) (names []string, next time.Time) {
 
 // protocol.md 6.1: a heartbeat puts the end off.
 func TestADeadlinePassesOnceAndNotWhenItWasPutOff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := held{}
 		d := h.deadlines()
 		if !h.put(d, "a", time.Second) || h.put(d, "b", 2*time.Second) || h.put(d, "c", 3*time.Second) || !h.put(d, "gone", time.Millisecond) {
@@ -57,7 +58,7 @@ func TestADeadlinePassesOnceAndNotWhenItWasPutOff(t *testing.T) {
 }
 
 func TestWhatWasPutOffIsForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := held{}
 		d := h.deadlines()
 		for i := range 10_000 {

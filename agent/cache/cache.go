@@ -32,6 +32,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/cache/expiry"
 	"github.com/holdfast-xds/holdfast/agent/cache/history"
 	"github.com/holdfast-xds/holdfast/agent/cache/pending"
+	"github.com/holdfast-xds/holdfast/agent/cache/subscriptions"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -106,13 +107,12 @@ type Cache struct {
 	wake  chan struct{} // to Run: a deadline may have come nearer
 	began time.Time
 
-	mu            sync.Mutex
-	revision      uint64
-	tables        map[string]*table
-	watches       map[*Watch]struct{}
-	subscriptions map[*Subscriptions]struct{}
-	sources       sources
-	leases        map[key]time.Time
+	mu       sync.Mutex
+	revision uint64
+	tables   map[string]*table
+	watches  map[*Watch]struct{}
+	union    *subscriptions.Union
+	sources  sources
 	// maybeHeld are names that clients which went may hold without telling, until when
 	// they may be back; the zero time for one that does not run yet.
 	maybeHeld map[key]time.Time
@@ -152,10 +152,7 @@ type table struct {
 	maybeHeld   map[string]struct{} // see session.View
 	errors      map[string]error    // by name, the last error from above
 	knowledge   xds.Knowledge
-	refs        map[string]int // watches that subscribe, by name; xds.Wildcard too
-	// followed counts the clusters that take their endpoints under a name; only
-	// the table of EDS has any.
-	followed map[string]int
+	names       *subscriptions.Names // that are subscribed to
 	// hadWildcard: a client of this kind subscribed to everything once.
 	hadWildcard bool
 	pending     pending.Updates[*Watch]
@@ -232,17 +229,16 @@ func New(cfg Config) *Cache {
 		cfg.FallbackFor = DefaultFallbackFor
 	}
 	c := &Cache{
-		cfg:           cfg,
-		wake:          make(chan struct{}, 1),
-		began:         time.Now(),
-		tables:        make(map[string]*table),
-		watches:       make(map[*Watch]struct{}),
-		subscriptions: make(map[*Subscriptions]struct{}),
-		sources:       newSources(),
-		leases:        make(map[key]time.Time),
-		maybeHeld:     make(map[key]time.Time),
+		cfg:       cfg,
+		wake:      make(chan struct{}, 1),
+		began:     time.Now(),
+		tables:    make(map[string]*table),
+		watches:   make(map[*Watch]struct{}),
+		sources:   newSources(),
+		maybeHeld: make(map[key]time.Time),
 	}
 	c.deadlines = expiry.New(c.deadline)
+	c.union = subscriptions.New(cfg.Linger, func(typeURL, name string) { c.wantChanged(c.table(typeURL), name) })
 	// The size is positive, so there is no error.
 	c.unreferenced, _ = lru.NewWithEvict(cfg.Unreferenced, func(k key, _ struct{}) { c.evicted(k) })
 	return c
@@ -263,8 +259,7 @@ func (c *Cache) table(typeURL string) *table {
 			notFound:    make(map[string]struct{}),
 			maybeHeld:   make(map[string]struct{}),
 			errors:      make(map[string]error),
-			refs:        make(map[string]int),
-			followed:    make(map[string]int),
+			names:       c.union.Of(typeURL),
 			former:      make(map[string]former),
 			withheld:    make(map[string]time.Time),
 		}

@@ -312,9 +312,7 @@ func (c *Cache) runGuard(now time.Time) (next time.Time) {
 			next = at
 		} else {
 			a.asking = true
-			for in := range c.subscriptions {
-				signal(in.changed)
-			}
+			c.union.Wake()
 			if c.cfg.OnAskAgain != nil {
 				c.cfg.OnAskAgain()
 			}

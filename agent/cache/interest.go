@@ -2,35 +2,20 @@ package cache
 
 import (
 	"context"
+	"iter"
 	"maps"
 	"slices"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/subscriptions"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// wants reports whether a name, or xds.Wildcard, is subscribed to or leased.
-func (c *Cache) wants(t *table, name string) bool {
-	if t.refs[name] > 0 || t.followed[name] > 0 {
-		return true
-	}
-	_, leased := c.leases[key{t.url, name}]
-	return leased
-}
+// wants reports whether a name, or xds.Wildcard, is subscribed to.
+func (c *Cache) wants(t *table, name string) bool { return t.names.Has(name) }
 
-// requested reports whether a source is asked for a name: it is wanted, or the source
-// has not been told yet that it is not, and may be wanted again before it is.
-func (c *Cache) requested(t *table, name string) bool {
-	if c.wants(t, name) {
-		return true
-	}
-	for in := range c.subscriptions {
-		if _, ok := in.reported[t.url][name]; ok {
-			return true
-		}
-	}
-	return false
-}
+// requested reports whether a source is asked for a name.
+func (c *Cache) requested(t *table, name string) bool { return t.names.Requested(name) }
 
 // wantsResource reports whether a resource is wanted by its name, by an alias or
 // as a member of a glob collection.
@@ -47,61 +32,27 @@ func (c *Cache) wantsResource(t *table, name string, r *xds.Resource) bool {
 	return false
 }
 
-// reference adds a subscription.
-func (c *Cache) reference(t *table, name string) {
-	wanted := c.wants(t, name)
-	t.refs[name]++
-	delete(c.leases, key{t.url, name})
-	if !wanted {
-		c.wantChanged(t, name)
-	}
-}
-
-// unreference takes a subscription away; what nobody wants any more enters the LRU.
-func (c *Cache) unreference(t *table, name string) {
-	if t.refs[name]--; t.refs[name] <= 0 {
-		delete(t.refs, name)
-	}
-	if !c.wants(t, name) {
-		c.wantChanged(t, name)
-	}
-}
-
-// lease keeps a subscription alive for the linger time.
-func (c *Cache) lease(t *table, name string) {
-	wanted := c.wants(t, name)
-	c.leases[key{t.url, name}] = time.Now().Add(c.cfg.Linger)
-	if !wanted {
-		c.wantChanged(t, name)
-	}
-}
-
 // Prefetch leases subscriptions before any client has them. The leases begin to
 // run with the first watch: what no client wants by then is released.
 func (c *Cache) Prefetch(typeURL string, names ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.table(typeURL)
-	var until time.Time
-	if len(c.watches) > 0 {
-		until = time.Now().Add(c.cfg.Linger)
-		c.wakeRun()
-	}
 	for _, name := range names {
-		if !c.wants(t, name) {
-			c.leases[key{typeURL, name}] = until
-			c.wantChanged(t, name)
-		}
+		t.names.Prefetch(name)
+	}
+	if len(c.watches) > 0 {
+		c.startLeases()
+		c.wakeRun()
 	}
 }
 
 // startLeases lets the leases of Prefetch run.
 func (c *Cache) startLeases() {
-	for _, of := range []map[key]time.Time{c.leases, c.maybeHeld} {
-		for k, until := range of {
-			if until.IsZero() {
-				of[k] = time.Now().Add(c.cfg.Linger)
-			}
+	c.union.Start()
+	for k, until := range c.maybeHeld {
+		if until.IsZero() {
+			c.maybeHeld[k] = time.Now().Add(c.cfg.Linger)
 		}
 	}
 }
@@ -110,26 +61,32 @@ func (c *Cache) startLeases() {
 func (c *Cache) Idle() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.watches) == 0 && len(c.leases) == 0
+	return len(c.watches) == 0 && !c.union.Leased()
 }
 
 // Lacking reports whether something is wanted of which nothing is known.
 func (c *Cache) Lacking() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, t := range c.tables {
-		for name := range t.refs {
-			if c.lacks(t, name) {
-				return true
-			}
-		}
-	}
-	for k := range c.leases {
-		if c.lacks(c.table(k.typeURL), k.name) {
+	for t, name := range c.subscribed {
+		if c.lacks(t, name) {
 			return true
 		}
 	}
 	return false
+}
+
+// subscribed yields what clients subscribe to and what is leased.
+func (c *Cache) subscribed(yield func(t *table, name string) bool) {
+	for _, t := range c.tables {
+		for _, names := range []iter.Seq[string]{t.names.Clients(), t.names.Leases()} {
+			for name := range names {
+				if !yield(t, name) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // Missing returns what is wanted and not known to be there or not, nor was asked for in vain;
@@ -137,21 +94,13 @@ func (c *Cache) Lacking() bool {
 func (c *Cache) Missing() (typeURL string, names []string, none bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	none = len(c.leases) == 0
+	none = true
 	missing := make(map[string][]string)
-	look := func(t *table, name string) {
+	for t, name := range c.subscribed {
+		none = false
 		if c.lacks(t, name) && t.errors[name] == nil {
 			missing[t.url] = append(missing[t.url], name)
 		}
-	}
-	for _, t := range c.tables {
-		none = none && len(t.refs) == 0
-		for name := range t.refs {
-			look(t, name)
-		}
-	}
-	for k := range c.leases {
-		look(c.table(k.typeURL), k.name)
 	}
 	if len(missing) == 0 {
 		return "", nil, none
@@ -196,9 +145,6 @@ func (c *Cache) lacks(t *table, name string) bool {
 // wantChanged follows a change of what is wanted: the sources hear of it, and
 // what it covered enters or leaves the LRU.
 func (c *Cache) wantChanged(t *table, name string) {
-	for in := range c.subscriptions {
-		in.noteChanged(t.url, name)
-	}
 	c.logFact(Wanted, t.url, name)
 	if c.accident != nil {
 		c.wakeRun() // of what nobody wants nobody is asked
@@ -284,21 +230,12 @@ func (c *Cache) follow(e *entry, r *xds.Resource) {
 	if before == endpoints {
 		return
 	}
-	t := c.table(xds.EndpointType)
+	names := c.table(xds.EndpointType).names
 	if before != "" {
-		if t.followed[before]--; t.followed[before] == 0 {
-			delete(t.followed, before)
-		}
-		if !c.wants(t, before) {
-			c.wantChanged(t, before)
-		}
+		names.NeedNot(before)
 	}
 	if endpoints != "" {
-		wanted := c.wants(t, endpoints)
-		t.followed[endpoints]++
-		if !wanted {
-			c.wantChanged(t, endpoints)
-		}
+		names.Need(endpoints)
 	}
 }
 
@@ -324,131 +261,85 @@ func (c *Cache) evicted(k key) {
 	}
 }
 
-// Subscriptions is a source's view of what is wanted.
+// Subscriptions is a source's view of what is subscribed to.
 type Subscriptions struct {
-	c        *Cache
-	of       func(typeURL, name string) bool // what it is about
-	changed  chan struct{}
-	dirty    map[key]struct{}               // under c.mu
-	reported map[string]map[string]struct{} // by type, under c.mu
+	c    *Cache
+	view *subscriptions.View // under c.mu
 }
 
-// Subscriptions opens a view of what the watches and leases want of upstreams.
+// Subscriptions opens a view of what upstreams are asked for. Close it.
 func (c *Cache) Subscriptions() *Subscriptions {
 	return c.newSubscriptions(func(typeURL, name string) bool { return !c.local(typeURL, name) })
 }
 
 func (c *Cache) newSubscriptions(of func(typeURL, name string) bool) *Subscriptions {
-	in := &Subscriptions{
-		c:        c,
-		of:       of,
-		changed:  make(chan struct{}, 1),
-		dirty:    make(map[key]struct{}),
-		reported: make(map[string]map[string]struct{}),
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for url, t := range c.tables {
-		in.noteChanged(url, xds.Wildcard)
-		for name := range t.refs {
-			in.noteChanged(url, name)
-		}
-		for name := range t.followed {
-			in.noteChanged(url, name)
-		}
-	}
-	for k := range c.leases {
-		in.noteChanged(k.typeURL, k.name)
-	}
-	c.subscriptions[in] = struct{}{}
-	return in
+	return &Subscriptions{c, c.union.View(of)}
 }
 
-func (in *Subscriptions) noteChanged(typeURL, name string) {
-	if !in.of(typeURL, name) {
-		return
-	}
-	in.dirty[key{typeURL, name}] = struct{}{}
-	signal(in.changed)
-}
+// Changed holds a value whenever Changes has something new to return.
+func (s *Subscriptions) Changed() <-chan struct{} { return s.view.Changed() }
 
-// Changed holds a value whenever Take has something new to say.
-func (in *Subscriptions) Changed() <-chan struct{} { return in.changed }
-
-// Changes returns what changed since the last Take, in push order; the first
-// returns everything that is wanted.
-func (in *Subscriptions) Changes() []xds.SubscriptionChange {
-	in.c.mu.Lock()
-	defer in.c.mu.Unlock()
-	wants := make(map[string]*xds.SubscriptionChange)
-	for k := range in.dirty {
-		told := in.reported[k.typeURL]
-		if told == nil {
-			told = make(map[string]struct{})
-			in.reported[k.typeURL] = told
-		}
-		_, was := told[k.name]
-		is := in.c.wants(in.c.table(k.typeURL), k.name)
-		if t := in.c.table(k.typeURL); k.name == xds.Wildcard && !is && t.knowledge == xds.Complete && !in.c.allKeptUnsubscribed(t) {
-			t.knowledge = xds.Partial // nobody tells us any more what goes
+// Changes returns what changed since the last call, in push order; the first returns everything
+// that is subscribed to.
+func (s *Subscriptions) Changes() []xds.SubscriptionChange {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	changes := make(map[string]*xds.SubscriptionChange)
+	s.view.Changes(func(typeURL, name string, is, was bool) {
+		t := s.c.table(typeURL)
+		if name == xds.Wildcard && !is && t.knowledge == xds.Complete && !s.c.allKeptUnsubscribed(t) {
+			t.knowledge = xds.Partial // no source reports any more what is removed
 		}
 		if was == is {
-			continue
+			return
 		}
-		w := wants[k.typeURL]
-		if w == nil {
-			w = &xds.SubscriptionChange{Type: k.typeURL}
-			wants[k.typeURL] = w
+		change := changes[typeURL]
+		if change == nil {
+			change = &xds.SubscriptionChange{Type: typeURL}
+			changes[typeURL] = change
 		}
 		switch {
-		case k.name == xds.Wildcard:
+		case name == xds.Wildcard:
 		case is:
-			w.Subscribe = append(w.Subscribe, k.name)
+			change.Subscribe = append(change.Subscribe, name)
 		default:
-			w.Unsubscribe = append(w.Unsubscribe, k.name)
+			change.Unsubscribe = append(change.Unsubscribe, name)
 		}
-		if is {
-			told[k.name] = struct{}{}
-		} else {
-			delete(told, k.name)
-			in.c.forgetNotFound(k)
+		if !is {
+			s.c.forgetNotFound(typeURL, name)
 		}
-	}
-	clear(in.dirty)
-	out := make([]xds.SubscriptionChange, 0, len(wants))
-	for _, url := range slices.SortedFunc(maps.Keys(wants), xds.CompareTypes) {
-		w := wants[url]
-		_, w.Wildcard = in.reported[url][xds.Wildcard]
-		w.Complete = in.c.table(url).knowledge == xds.Complete
-		slices.Sort(w.Subscribe)
-		slices.Sort(w.Unsubscribe)
-		out = append(out, *w)
+	})
+	out := make([]xds.SubscriptionChange, 0, len(changes))
+	for _, url := range slices.SortedFunc(maps.Keys(changes), xds.CompareTypes) {
+		change := changes[url]
+		change.Wildcard = s.view.Told(url, xds.Wildcard)
+		change.Complete = s.c.table(url).knowledge == xds.Complete
+		slices.Sort(change.Subscribe)
+		slices.Sort(change.Unsubscribe)
+		out = append(out, *change)
 	}
 	return out
 }
 
-// forgetNotFound forgets that a name, or what a glob collection names, does not exist:
-// no source is asked any more, and none says when it does again.
-func (c *Cache) forgetNotFound(k key) {
-	t := c.table(k.typeURL)
-	if c.requested(t, k.name) {
-		return
-	}
-	delete(t.notFound, k.name)
-	if xds.IsCollection(k.name) {
-		maps.DeleteFunc(t.notFound, func(name string, _ struct{}) bool { return xds.CollectionOf(name) == k.name })
-	}
+// Close ends the view.
+func (s *Subscriptions) Close() {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	s.view.Close(s.c.forgetNotFound)
 }
 
-// Close ends the view.
-func (in *Subscriptions) Close() {
-	in.c.mu.Lock()
-	defer in.c.mu.Unlock()
-	delete(in.c.subscriptions, in)
-	for url, told := range in.reported {
-		for name := range told {
-			in.c.forgetNotFound(key{url, name})
-		}
+// forgetNotFound forgets that a name, or what a glob collection names, does not exist:
+// no source is asked any more, and none says when it does again.
+func (c *Cache) forgetNotFound(typeURL, name string) {
+	t := c.table(typeURL)
+	if c.requested(t, name) {
+		return
+	}
+	delete(t.notFound, name)
+	if xds.IsCollection(name) {
+		maps.DeleteFunc(t.notFound, func(of string, _ struct{}) bool { return xds.CollectionOf(of) == name })
 	}
 }
 
@@ -504,21 +395,7 @@ func (c *Cache) expireLeases(now time.Time) (next time.Time) {
 	if c.connected.IsZero() || c.accident != nil {
 		return time.Time{}
 	}
-	for k, until := range c.leases {
-		if until.IsZero() {
-			continue // not running yet
-		}
-		if until.After(now) {
-			if next.IsZero() || until.Before(next) {
-				next = until
-			}
-			continue
-		}
-		delete(c.leases, k)
-		if t := c.table(k.typeURL); !c.wants(t, k.name) {
-			c.wantChanged(t, k.name)
-		}
-	}
+	next = c.union.Expire(now)
 	for k, until := range c.maybeHeld {
 		switch {
 		case until.IsZero():

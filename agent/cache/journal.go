@@ -417,8 +417,10 @@ func (c *Cache) everyFact() iter.Seq2[Fact, string] {
 	return func(yield func(Fact, string) bool) {
 		var facts []Fact
 		for url, t := range c.tables {
-			for name := range t.refs {
-				facts = append(facts, Fact{Wanted, url, name})
+			for _, names := range []iter.Seq[string]{t.names.Clients(), t.names.Leases()} {
+				for name := range names {
+					facts = append(facts, Fact{Wanted, url, name})
+				}
 			}
 			for name := range t.maybeHeld {
 				facts = append(facts, Fact{MaybeHeldFact, url, name})
@@ -429,9 +431,6 @@ func (c *Cache) everyFact() iter.Seq2[Fact, string] {
 			facts = append(facts, Fact{Known, url, ""})
 		}
 		facts = append(facts, Fact{Kind: AccidentFact})
-		for k := range c.leases {
-			facts = append(facts, Fact{Wanted, k.typeURL, k.name})
-		}
 		if c.fallback != nil {
 			facts = append(facts, Fact{Kind: FallbackFact})
 			for k := range c.fallback.suspects {
@@ -464,8 +463,7 @@ func (c *Cache) fact(f Fact) string {
 		until, waits := t.withheld[f.Name]
 		is = waits && until.IsZero()
 	case f.Kind == Wanted:
-		_, leased := c.leases[key{f.Type, f.Name}]
-		is = (leased || t.refs[f.Name] > 0) && !c.local(f.Type, f.Name)
+		is = t.names.ByClients(f.Name) && !c.local(f.Type, f.Name)
 	case f.Kind == MaybeHeldFact:
 		_, is = t.maybeHeld[f.Name]
 	case f.Kind == Known:

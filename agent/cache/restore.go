@@ -76,9 +76,8 @@ func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
 	case Wanted:
 		// What clients of this kind forget to say is remembered (protocol.md V9).
 		t.hadWildcard = t.hadWildcard || f.Name == xds.Wildcard
-		if !c.wants(t, f.Name) && !c.local(f.Type, f.Name) {
-			c.leases[key{f.Type, f.Name}] = time.Time{}
-			c.wantChanged(t, f.Name)
+		if !c.local(f.Type, f.Name) {
+			t.names.Prefetch(f.Name)
 		}
 	case MaybeHeldFact:
 		t.maybeHeld[f.Name] = struct{}{}

@@ -35,29 +35,19 @@ type TypeStatus struct {
 func (c *Cache) Status() []TypeStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	leased := make(map[string]int)
-	for k := range c.leases {
-		if k.name != xds.Wildcard {
-			leased[k.typeURL]++
-		}
-	}
 	out := make([]TypeStatus, 0, len(c.tables))
 	for _, url := range slices.SortedFunc(maps.Keys(c.tables), xds.CompareTypes) {
 		t := c.tables[url]
 		s := TypeStatus{
-			Type:       url,
-			Knowledge:  t.knowledge,
-			Resources:  make(map[xds.Status]int),
-			Wildcard:   c.wants(t, xds.Wildcard),
-			Subscribed: len(t.refs),
-			Leased:     leased[url],
-			Updated:    t.updated,
-			Expired:    t.expired,
-			Withheld:   t.countWithheld(),
+			Type:      url,
+			Knowledge: t.knowledge,
+			Resources: make(map[xds.Status]int),
+			Wildcard:  c.wants(t, xds.Wildcard),
+			Updated:   t.updated,
+			Expired:   t.expired,
+			Withheld:  t.countWithheld(),
 		}
-		if t.refs[xds.Wildcard] > 0 {
-			s.Subscribed--
-		}
+		s.Subscribed, s.Leased = t.names.Count()
 		for name := range t.errors {
 			if c.concerns(t, name) {
 				s.Errors++
@@ -74,7 +64,7 @@ func (c *Cache) Status() []TypeStatus {
 // concerns reports whether an error about a name is one for somebody: it is held, a client
 // subscribes to it, or no client is there at all.
 func (c *Cache) concerns(t *table, name string) bool {
-	return len(c.watches) == 0 || name == "" || t.entries[name] != nil || t.refs[name] > 0 || t.refs[xds.Wildcard] > 0 || t.followed[name] > 0
+	return len(c.watches) == 0 || name == "" || t.entries[name] != nil || t.names.InUse(name) || t.names.InUse(xds.Wildcard)
 }
 
 // ResourceStatus is what is held under one name.

@@ -73,9 +73,9 @@ func (w *Watch) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 	switch {
 	case wildcard && !wt.wildcard:
 		t.hadWildcard = true
-		w.c.reference(t, xds.Wildcard)
+		t.names.Subscribe(xds.Wildcard)
 	case stopped:
-		w.c.unreference(t, xds.Wildcard)
+		t.names.Unsubscribe(xds.Wildcard)
 	}
 	wt.wildcard = wildcard
 	for _, name := range add {
@@ -84,7 +84,7 @@ func (w *Watch) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 			if xds.IsCollection(name) {
 				wt.collections++
 			}
-			w.c.reference(t, name)
+			t.names.Subscribe(name)
 		}
 	}
 	for _, name := range drop {
@@ -93,7 +93,7 @@ func (w *Watch) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 			if xds.IsCollection(name) {
 				wt.collections--
 			}
-			w.c.unreference(t, name)
+			t.names.Unsubscribe(name)
 		}
 	}
 	if stopped || len(drop) > 0 {
@@ -145,12 +145,12 @@ func (w *Watch) Close(unanswered map[string][]string) {
 	for url, wt := range w.types {
 		t := w.c.table(url)
 		if wt.wildcard {
-			w.c.lease(t, xds.Wildcard)
-			w.c.unreference(t, xds.Wildcard)
+			t.names.Lease(xds.Wildcard)
+			t.names.Unsubscribe(xds.Wildcard)
 		}
 		for name := range wt.names {
-			w.c.lease(t, name)
-			w.c.unreference(t, name)
+			t.names.Lease(name)
+			t.names.Unsubscribe(name)
 		}
 	}
 	for url, names := range unanswered {

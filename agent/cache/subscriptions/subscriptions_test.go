@@ -1,0 +1,164 @@
+package subscriptions
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/bubble"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+const url = xds.EndpointType
+
+// rig is a union, and what its owner heard of it.
+type rig struct {
+	*testing.T
+	u     *Union
+	names *Names
+	heard []string
+}
+
+func newRig(t *testing.T) *rig {
+	r := &rig{T: t}
+	r.u = New(time.Minute, func(typeURL, name string) {
+		word := "-"
+		if r.u.Of(typeURL).Has(name) {
+			word = "+"
+		}
+		r.heard = append(r.heard, word+name)
+	})
+	r.names = r.u.Of(url)
+	return r
+}
+
+// hears fails unless the owner has heard just this since the last call.
+func (r *rig) hears(want ...string) {
+	r.Helper()
+	if !slices.Equal(r.heard, want) {
+		r.Errorf("heard %q, want %q", r.heard, want)
+	}
+	r.heard = nil
+}
+
+// tells fails unless a view has just this to tell.
+func (r *rig) tells(v *View, want ...string) {
+	r.Helper()
+	var got []string
+	v.Changes(func(typeURL, name string, is, was bool) {
+		switch {
+		case name == xds.Wildcard && !is && !was: // each is looked at first
+		case is == was:
+			got = append(got, "="+name)
+		case is:
+			got = append(got, "+"+name)
+		default:
+			got = append(got, "-"+name)
+		}
+	})
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		r.Errorf("told %q, want %q", got, want)
+	}
+}
+
+func TestANameIsSubscribedToWhileAnythingNeedsIt(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.names.Subscribe("a")
+		r.names.Subscribe("a")
+		r.names.Need("a")
+		r.hears("+a")
+		r.names.Unsubscribe("a")
+		r.names.Lease("a")
+		r.names.Unsubscribe("a")
+		r.names.NeedNot("a")
+		r.hears()
+		if r.names.InUse("a") || !r.names.ByClients("a") || !r.u.Leased() {
+			t.Error("it is leased only, and does not say so")
+		}
+		time.Sleep(time.Minute - 1)
+		if next := r.u.Expire(time.Now()); !next.Equal(time.Now().Add(1)) || !r.names.Has("a") {
+			t.Errorf("the lease ends at %v", next)
+		}
+		time.Sleep(1)
+		if next := r.u.Expire(time.Now()); !next.IsZero() {
+			t.Errorf("another lease ends at %v", next)
+		}
+		r.hears("-a")
+	})
+}
+
+// design.md I11: leases that were there before the first client run from then on.
+func TestAPrefetchedNameIsLeasedFromTheFirstClientOn(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.names.Prefetch("a")
+		r.names.Prefetch("b")
+		r.hears("+a", "+b")
+		time.Sleep(time.Hour)
+		if next := r.u.Expire(time.Now()); !next.IsZero() {
+			t.Errorf("a lease runs without a client, until %v", next)
+		}
+		r.names.Subscribe("b")
+		r.names.Prefetch("b") // it has a client, and needs no lease
+		r.u.Start()
+		if clients, leased := r.names.Count(); clients != 1 || leased != 1 {
+			t.Errorf("%d by clients, %d leased", clients, leased)
+		}
+		time.Sleep(time.Minute)
+		r.u.Expire(time.Now())
+		r.hears("-a")
+	})
+}
+
+func TestAViewIsToldTheDifferenceToWhatItWasTold(t *testing.T) {
+	r := newRig(t)
+	r.names.Subscribe("a")
+	r.names.Need("b")
+	r.names.Prefetch("c")
+	all := r.u.View(func(string, string) bool { return true })
+	some := r.u.View(func(_, name string) bool { return strings.Compare(name, "b") >= 0 })
+	r.tells(all, "+a", "+b", "+c")
+	r.tells(some, "+b", "+c")
+	select {
+	case <-all.Changed():
+	default:
+		t.Error("it was not woken")
+	}
+	r.names.Unsubscribe("a")
+	r.names.Subscribe("d")
+	r.names.Unsubscribe("d")
+	r.names.NeedNot("b")
+	r.names.Need("b")
+	if !r.names.Requested("a") || r.names.Requested("d") {
+		t.Error("it is not known what sources were told")
+	}
+	r.tells(all, "-a", "=b", "=d")
+	r.tells(some, "=b", "=d")
+	if r.names.Requested("a") {
+		t.Error("a source is said to be asked for what it was told to give up")
+	}
+	r.u.Wake()
+	<-some.Changed()
+	var gone []string
+	all.Close(func(_, name string) { gone = append(gone, name) })
+	slices.Sort(gone)
+	if got := fmt.Sprint(gone); got != "[b c]" {
+		t.Errorf("the source was asked for %s", got)
+	}
+	r.names.Subscribe("e")
+	r.tells(some, "+e")
+}
+
+func TestWildcardsAreCountedApart(t *testing.T) {
+	r := newRig(t)
+	r.names.Subscribe(xds.Wildcard)
+	r.names.Subscribe("a")
+	r.names.Lease(xds.Wildcard)
+	if clients, leased := r.names.Count(); clients != 1 || leased != 0 {
+		t.Errorf("%d by clients, %d leased", clients, leased)
+	}
+}

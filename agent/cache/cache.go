@@ -30,6 +30,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/agent/cache/expiry"
+	"github.com/holdfast-xds/holdfast/agent/cache/guard"
 	"github.com/holdfast-xds/holdfast/agent/cache/history"
 	"github.com/holdfast-xds/holdfast/agent/cache/pending"
 	"github.com/holdfast-xds/holdfast/agent/cache/subscriptions"
@@ -123,8 +124,7 @@ type Cache struct {
 	resources int
 	bytes     int64
 	deadlines *expiry.Deadlines[key] // of resources with a TTL
-	// accident is nil while no removal is held back.
-	accident *accident
+	guard     *guard.Guard
 	// updateStableAt is when something may be stable next; the zero time for never.
 	updateStableAt time.Time
 	// fallback is nil while nothing is held back. crashes are those of the last ten
@@ -161,11 +161,6 @@ type table struct {
 	expired     uint64 // resources that outlived their TTL
 	hadTTL      bool   // a resource ever had one
 	former      map[string]former
-	// withheld are removals that have not taken effect, and when they will; the zero time
-	// while they are held back (Cache.accident). toldWithheld is how many OnWithheld was
-	// last told of.
-	withheld         map[string]time.Time
-	withheldReported int
 	// completeFrom is the source that last told all it has, pruneAt when what it did not confirm
 	// goes.
 	completeFrom string
@@ -238,6 +233,13 @@ func New(cfg Config) *Cache {
 		maybeHeld: make(map[key]time.Time),
 	}
 	c.deadlines = expiry.New(c.deadline)
+	c.guard = guard.New(cfg.Guard, func(typeURL, name string) {
+		if typeURL == "" {
+			c.logFact(AccidentFact, "", "")
+			return
+		}
+		c.logFact(WithheldFact, typeURL, name)
+	})
 	c.union = subscriptions.New(cfg.Linger, func(typeURL, name string) { c.wantChanged(c.table(typeURL), name) })
 	// The size is positive, so there is no error.
 	c.unreferenced, _ = lru.NewWithEvict(cfg.Unreferenced, func(k key, _ struct{}) { c.evicted(k) })
@@ -261,7 +263,6 @@ func (c *Cache) table(typeURL string) *table {
 			errors:      make(map[string]error),
 			names:       c.union.Of(typeURL),
 			former:      make(map[string]former),
-			withheld:    make(map[string]time.Time),
 		}
 		c.tables[typeURL] = t
 	}
@@ -314,14 +315,14 @@ func (c *Cache) Apply(u xds.Update, verdict func(error)) {
 		}
 	}
 	removed := c.removals(t, u)
-	if c.guards() {
+	if c.guard.Active() {
 		replaced := c.replaced(t, removed, u.Resources)
 		for name := range replaced {
 			c.remove(t, name, ch)
 			held--
 		}
 		removed = slices.DeleteFunc(removed, func(name string) bool { _, gone := replaced[name]; return gone })
-		removed = c.deferRemovals(t, removed, held, u.RequestedAt, len(u.Resources) > 0)
+		removed = c.filterRemovals(t, guard.Removal{Names: removed, Held: held, RequestedAt: u.RequestedAt, WithOthers: len(u.Resources) > 0})
 	}
 	for _, name := range removed {
 		c.remove(t, name, ch)
@@ -398,7 +399,7 @@ func (c *Cache) room(t *table, u xds.Update) error {
 		resources--
 		bytes -= size(e.Current())
 	}
-	all := u.Complete && !c.guards() // what a guard holds back does not leave
+	all := u.Complete && !c.guard.Active() // what a guard holds back does not leave
 	if all {
 		for _, e := range t.entries {
 			leaves(e)
@@ -410,7 +411,7 @@ func (c *Cache) room(t *table, u xds.Update) error {
 		}
 	}
 	for _, name := range u.Removed {
-		if e := t.entries[name]; e != nil && !all && !c.guards() {
+		if e := t.entries[name]; e != nil && !all && !c.guard.Active() {
 			leaves(e)
 		}
 	}
@@ -452,8 +453,10 @@ func (c *Cache) Synced(source, typeURL string, asked time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.table(typeURL)
-	c.confirmAbsent(t, asked)
-	late := c.deferRemovals(t, c.late(t), len(t.entries), asked, true)
+	c.guard.ConfirmAbsent(t.url, asked)
+	c.wakeRun()
+	c.endAccident(time.Now())
+	late := c.filterRemovals(t, guard.Removal{Names: c.late(t), Held: len(t.entries), RequestedAt: asked, WithOthers: true})
 	c.confirmed(t, source)
 	c.noteComplete(t, source)
 	unheard := t.knowledge == xds.Unknown && !(t.answered && c.requested(t, xds.Wildcard))
@@ -556,7 +559,7 @@ func (t *table) grow(n int) {
 // before, and reason says why.
 func (c *Cache) put(t *table, from origin, r *xds.Resource, ch *changes) (reason error, ok bool) {
 	delete(t.errors, r.Name)
-	c.unwithhold(t, r.Name)
+	c.guard.Forget(t.url, r.Name)
 	e := t.entries[r.Name]
 	if e != nil && e.Current() == r && e.Source() == from.source && e.keepUnsubscribed == from.keepUnsubscribed {
 		e.restored, e.update = false, t.updates
@@ -683,7 +686,7 @@ func (c *Cache) drop(t *table, name string) {
 	if e == nil {
 		return
 	}
-	c.unwithhold(t, name)
+	c.guard.Forget(t.url, name)
 	t.indexAliases(e.Current(), nil)
 	c.follow(e, nil)
 	c.resources--
@@ -743,7 +746,7 @@ func (c *Cache) Held(source, typeURL string) map[string]string {
 			continue
 		}
 		held[name] = ""
-		if _, waits := t.withheld[name]; !waits && e.Source() == from && from != nowhere && e.Status() != xds.Nacked {
+		if waits, _ := c.guard.Waits(t.url, name); !waits && e.Source() == from && from != nowhere && e.Status() != xds.Nacked {
 			held[name] = e.Current().UpstreamVersion
 		}
 	}

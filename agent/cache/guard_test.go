@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/guard"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
@@ -118,7 +119,7 @@ func TestRemovalsThatAreNoAccidentTakeEffectSoon(t *testing.T) {
 		holds(t, c, xds.ListenerType, "a@1")
 		apply(c, xds.Update{Type: xds.ScopedRouteType, Resources: resources(xds.ScopedRouteType, []string{"c@1"}), Removed: []string{"a"}})
 		holds(t, c, xds.ScopedRouteType, "b@1", "c@1") // c may have a's key
-		pass(removalGrace - time.Second)
+		pass(guard.Grace - time.Second)
 		put(c, xds.ScopedRouteType, "a@1")
 		for _, url := range types[1:] {
 			holds := len(c.Resources(url))
@@ -191,7 +192,7 @@ func TestWhatIsHeldBackGoesWhenASourceIsAskedAgainAndConfirmsIt(t *testing.T) {
 			if delta {
 				holds(t, c, xds.ClusterType, "a@1", "b@1") // nothing was said of a yet
 				c.Synced("one", xds.ClusterType, time.Now())
-				pass(removalGrace - time.Second)
+				pass(guard.Grace - time.Second)
 				holds(t, c, xds.ClusterType, "a@1", "b@1") // there may be more to come
 				pass(time.Second)
 			}
@@ -213,7 +214,7 @@ func TestWhatADeltaSourceSaysAfterAPauseIsNotRemoved(t *testing.T) {
 		pass(time.Minute)
 		askedNow(c, xds.Update{Type: xds.ClusterType, Resources: resources(xds.ClusterType, []string{"a@1"})})
 		c.Synced("one", xds.ClusterType, time.Now())
-		pass(removalGrace - time.Second)
+		pass(guard.Grace - time.Second)
 		put(c, xds.ClusterType, "b@1")
 		pass(time.Minute)
 		holds(t, c, xds.ClusterType, "a@1", "b@1")
@@ -232,7 +233,7 @@ func TestWhatBelongsToWhatIsHeldBackIsHeldWithIt(t *testing.T) {
 		put(c, xds.EndpointType, "a@1", "b@1")
 		put(c, xds.SecretType, "a@1", "b@1", "c@1")
 		apply(c, xds.Update{Type: xds.EndpointType, Removed: []string{"a"}})
-		pass(removalGrace - time.Second)
+		pass(guard.Grace - time.Second)
 		complete(c, xds.ClusterType)
 		apply(c, xds.Update{Type: xds.SecretType, Removed: []string{"b"}})
 		w.Close(nil)
@@ -250,7 +251,7 @@ func TestWhatBelongsToWhatIsHeldBackIsHeldWithIt(t *testing.T) {
 		holds(t, c, xds.ClusterType)
 		withheldOf(t, c, xds.EndpointType, 0)
 		put(c, xds.EndpointType, "b@1")
-		pass(removalGrace)
+		pass(guard.Grace)
 		// Of what nobody wants one thing is kept, and nothing that was removed.
 		if n := len(c.Resources(xds.EndpointType)) + len(c.Resources(xds.SecretType)); n > 1 {
 			t.Errorf("%d resources are held that nobody wants, want at most 1", n)
@@ -294,7 +295,7 @@ func TestWhatNobodyWantsIsNotHeldBackForEver(t *testing.T) {
 		w.Subscribe(xds.ListenerType, false, nil, []string{"b"})
 		pass(time.Second)
 		withheldOf(t, c, xds.ListenerType, 0)
-		pass(removalGrace)
+		pass(guard.Grace)
 		holds(t, c, xds.ListenerType)
 	})
 }
@@ -322,8 +323,8 @@ func TestWhatIsHeldBackOutlivesNoTTL(t *testing.T) {
 // goes on, also with an agent that has no guard, which asks at once.
 func TestWhatIsHeldBackStaysSoAcrossARestart(t *testing.T) {
 	for _, percent := range []int{50, 0} {
-		guard := Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Hour}
-		running(t, Config{Guard: guard}, func(t *testing.T, c *Cache) {
+		limits := Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Hour}
+		running(t, Config{Guard: limits}, func(t *testing.T, c *Cache) {
 			j := c.Journal(make(chan struct{}, 1), true)
 			watch(c, "x", xds.ClusterType, "*")
 			complete(c, xds.ClusterType, "a@1", "b@1")
@@ -333,8 +334,8 @@ func TestWhatIsHeldBackStaysSoAcrossARestart(t *testing.T) {
 			pass(40 * time.Minute)
 			saved, facts := j.Saved()
 
-			guard.MaxRemovalPercent = percent
-			again := New(Config{Guard: guard})
+			limits.MaxRemovalPercent = percent
+			again := New(Config{Guard: limits})
 			j = again.Journal(make(chan struct{}, 1), true)
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error)
@@ -357,7 +358,7 @@ func TestWhatIsHeldBackStaysSoAcrossARestart(t *testing.T) {
 			}
 			askedNow(again, xds.Update{Type: xds.ClusterType, Complete: true})
 			holds(t, again, xds.ClusterType)
-			pass(removalGrace)
+			pass(guard.Grace)
 			holds(t, again, xds.EndpointType)
 			for f := range j.Take().Facts {
 				if f.Kind == WithheldFact || f.Kind == AccidentFact {
@@ -415,7 +416,7 @@ func TestWhatWasToldGoneBeforeTheRestoreIsGuarded(t *testing.T) {
 				holds(t, c, xds.EndpointType, "a@1")
 				withheldOf(t, c, xds.ClusterType, 2)
 				askedNow(c, xds.Update{Type: xds.ClusterType, Removed: []string{"a", "b"}})
-				pass(removalGrace)
+				pass(guard.Grace)
 				holds(t, c, xds.ClusterType)
 				holds(t, c, xds.EndpointType)
 			})

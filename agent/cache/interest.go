@@ -146,7 +146,7 @@ func (c *Cache) lacks(t *table, name string) bool {
 // what it covered enters or leaves the LRU.
 func (c *Cache) wantChanged(t *table, name string) {
 	c.logFact(Wanted, t.url, name)
-	if c.accident != nil {
+	if !c.guard.Since().IsZero() {
 		c.wakeRun() // of what nobody wants nobody is asked
 	}
 	wanted := c.wants(t, name)
@@ -212,7 +212,7 @@ func (c *Cache) file(t *table, name string, e *entry) {
 		return
 	}
 	c.follow(e, nil)
-	if c.accident != nil {
+	if !c.guard.Since().IsZero() {
 		return // nothing is evicted that goes with what is held back; endAccident files it
 	}
 	c.unreferenced.Add(k, struct{}{})
@@ -392,7 +392,7 @@ func (c *Cache) Run(ctx context.Context) error {
 func (c *Cache) expireLeases(now time.Time) (next time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.connected.IsZero() || c.accident != nil {
+	if c.connected.IsZero() || !c.guard.Since().IsZero() {
 		return time.Time{}
 	}
 	next = c.union.Expire(now)

@@ -425,7 +425,7 @@ func (c *Cache) everyFact() iter.Seq2[Fact, string] {
 			for name := range t.maybeHeld {
 				facts = append(facts, Fact{MaybeHeldFact, url, name})
 			}
-			for name := range t.withheld {
+			for name := range c.guard.Names(url) {
 				facts = append(facts, Fact{WithheldFact, url, name})
 			}
 			facts = append(facts, Fact{Known, url, ""})
@@ -456,12 +456,11 @@ func (c *Cache) fact(f Fact) string {
 		if version, ok := c.fallback.suspects[key{f.Type, f.Name}]; ok {
 			return suspectVersion + version
 		}
-	case f.Kind == AccidentFact && c.accident != nil:
-		return c.accident.since.UTC().Format(time.RFC3339)
+	case f.Kind == AccidentFact && !c.guard.Since().IsZero():
+		return c.guard.Since().UTC().Format(time.RFC3339)
 	case t == nil:
 	case f.Kind == WithheldFact:
-		until, waits := t.withheld[f.Name]
-		is = waits && until.IsZero()
+		_, is = c.guard.Waits(f.Type, f.Name)
 	case f.Kind == Wanted:
 		is = t.names.ByClients(f.Name) && !c.local(f.Type, f.Name)
 	case f.Kind == MaybeHeldFact:

@@ -24,7 +24,7 @@ func (c *Cache) Restore(saved []Saved, facts map[Fact]string) {
 	c.makeRoom(saved)
 	gone := make(map[*table][]string)
 	for _, s := range saved {
-		if t := c.table(s.Type); c.guards() && t.entries[s.Name] == nil && c.reportedRemoved(t, s.Name) {
+		if t := c.table(s.Type); c.guard.Active() && t.entries[s.Name] == nil && c.reportedRemoved(t, s.Name) {
 			delete(t.notFound, s.Name)
 			gone[t] = append(gone[t], s.Name)
 		}
@@ -68,7 +68,8 @@ func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
 		c.restoreSuspect(f, value, now)
 		return
 	case AccidentFact:
-		c.restoreAccident(value, now)
+		since, _ := time.Parse(time.RFC3339, value)
+		c.guard.RestoreAccident(since, now)
 		return
 	}
 	t := c.table(f.Type)
@@ -88,7 +89,7 @@ func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
 		t.restoredKnown = !t.answered
 	case WithheldFact:
 		if t.entries[f.Name] == nil {
-			t.withheld[f.Name] = time.Time{}
+			c.guard.Restore(f.Type, f.Name)
 		} else {
 			c.logFact(WithheldFact, t.url, f.Name) // a source has put it since
 		}
@@ -105,7 +106,7 @@ func (c *Cache) restore(s Saved, now time.Time) {
 	e := t.entries[s.Name]
 	expired := s.Content != nil && !s.Content.Deadline().IsZero() && !s.Content.Deadline().After(now)
 	local := c.local(s.Type, s.Name) // by now
-	if e != nil || s.Content == nil || expired || local || !c.guards() && c.reportedRemoved(t, s.Name) {
+	if e != nil || s.Content == nil || expired || local || !c.guard.Active() && c.reportedRemoved(t, s.Name) {
 		if c.journal != nil {
 			if e != nil {
 				e.disk = disk

@@ -45,7 +45,7 @@ func (c *Cache) Status() []TypeStatus {
 			Wildcard:  c.wants(t, xds.Wildcard),
 			Updated:   t.updated,
 			Expired:   t.expired,
-			Withheld:  t.countWithheld(),
+			Withheld:  c.guard.HeldBack(url),
 		}
 		s.Subscribed, s.Leased = t.names.Count()
 		for name := range t.errors {

@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent"
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/cache"
+	"github.com/holdfast-xds/holdfast/agent/cache/guard"
 	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/downstream"
@@ -194,7 +195,7 @@ func (f *runFlags) add(c *command) {
 	flags.DurationVar(&f.maxStale, "max-stale", 0, "how long after the last contact with a control plane an Envoy that comes anew is served (`DURATION`, such as 72h); 0 for ever")
 	flags.Var(&f.ttl, "ttl-policy", "`TYPE=expire|hold`: whether resources of a type (LDS, CDS, …, or a type URL) go when their TTL ends without a word from the control plane. All expire unless told otherwise")
 	flags.IntVar(&f.maxRemoval, "max-removal-percent", 0, "how many `PERCENT` of the listeners, or of the clusters, one answer may remove before that looks like an accident and is held back; 0 for no limit")
-	flags.DurationVar(&f.removalConfirm, "removal-confirm-after", cache.DefaultConfirmAfter, "how long removals are held back (`DURATION`) before the control plane is asked again; what it lacks then goes")
+	flags.DurationVar(&f.removalConfirm, "removal-confirm-after", guard.DefaultConfirmAfter, "how long removals are held back (`DURATION`) before the control plane is asked again; what it lacks then goes")
 	flags.DurationVar(&f.prune, "prune-unconfirmed-after", 0, "when listeners and clusters go that a new control plane neither confirms nor removes (`DURATION`); 0 for never")
 	f.certificates.add(c)
 	f.envoy.add(c)

@@ -1,0 +1,363 @@
+// Package guard decides when removals take effect: those that look like an accident (a control
+// plane that restarted with nothing, or lost sight of its source) are held back until a source that
+// is asked again confirms them (design.md I10).
+//
+// It promises that:
+//   - while removals of listeners or clusters are held back, so is every other removal, and what was
+//     removed up to Grace before is held back with them: all that they refer to stays;
+//   - only an answer to what was asked after Config.ConfirmAfter confirms them, never the time by
+//     itself;
+//   - without a limit nothing waits, but for what an agent before held back.
+//
+// It knows names and times, and neither what is held nor who subscribes: its owner says that. A Guard
+// has no lock; its owner calls it under one of its own.
+package guard
+
+import (
+	"iter"
+	"maps"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// minCounted is how many resources must be held for a share of them to be too much to remove at
+// once; to remove all is too much of any number (design.md I10).
+const minCounted = 10
+
+// Grace is how long, under a guard, the removal waits of what listeners and clusters refer to, and of
+// clusters themselves: a control plane that removes everything may say it of endpoints and routes
+// some messages before it says it of clusters and listeners.
+const Grace = 5 * time.Second
+
+// DefaultConfirmAfter is when sources are asked again for what they removed.
+const DefaultConfirmAfter = 5 * time.Minute
+
+// Config configures a Guard. The zero value holds nothing back.
+type Config struct {
+	// MaxRemovalPercent is the share of the listeners, or of the clusters, that one
+	// answer may remove, in percent; 0 for no limit.
+	MaxRemovalPercent int
+	// ConfirmAfter is how long removals are held back before the sources are asked again,
+	// on new streams; 0 for DefaultConfirmAfter. Only an answer to that confirms them.
+	ConfirmAfter time.Duration
+	// PruneAfter is how long what a source neither confirms nor removes is kept
+	// after it told all it has; 0 for ever (protocol.md 7.7). The owner of a Guard prunes.
+	PruneAfter time.Duration
+}
+
+// Guard holds removals back. Make one with New.
+type Guard struct {
+	cfg Config
+	// withheld are the removals that have not taken effect, by type and name, and when they will;
+	// the zero time while they are held back.
+	withheld map[string]map[string]time.Time
+	// reported is how many removals of a type Reports last returned.
+	reported map[string]int
+	accident *accident // nil while nothing is held back
+	noted    func(typeURL, name string)
+}
+
+// accident is a removal of too much. It ends when each of the listeners and clusters that were
+// removed is there again, or is lacking in an answer of a source that was asked again.
+type accident struct {
+	since time.Time
+	// asking: the time has passed, and the sources are to be asked again.
+	asking bool
+	// confirmed counts the removals of listeners and clusters that were confirmed.
+	confirmed int
+}
+
+// New returns a Guard that holds nothing back. noted is called when the removal of a resource
+// begins to wait, or does so in another way, or no longer; and with "" when an accident begins or
+// ends.
+func New(cfg Config, noted func(typeURL, name string)) *Guard {
+	if cfg.ConfirmAfter == 0 {
+		cfg.ConfirmAfter = DefaultConfirmAfter
+	}
+	if cfg.MaxRemovalPercent == 0 {
+		cfg.ConfirmAfter = 0 // held back by an agent before, which had a guard
+	}
+	return &Guard{cfg: cfg, withheld: make(map[string]map[string]time.Time), reported: make(map[string]int), noted: noted}
+}
+
+// Active reports whether removals may have to wait.
+func (g *Guard) Active() bool { return g.cfg.MaxRemovalPercent > 0 || g.accident != nil }
+
+// Since returns since when removals are held back; the zero time if none is.
+func (g *Guard) Since() time.Time {
+	if g.accident == nil {
+		return time.Time{}
+	}
+	return g.accident.since
+}
+
+// Waits reports whether a removal waits, and heldBack whether it is held back: it does not take
+// effect by itself.
+func (g *Guard) Waits(typeURL, name string) (waits, heldBack bool) {
+	until, waits := g.withheld[typeURL][name]
+	return waits, waits && until.IsZero()
+}
+
+// Names yields the names of a type whose removal waits, in no order. None may be withheld meanwhile.
+func (g *Guard) Names(typeURL string) iter.Seq[string] { return maps.Keys(g.withheld[typeURL]) }
+
+// HeldBack counts the removals of a type that are held back.
+func (g *Guard) HeldBack(typeURL string) (n int) {
+	for _, until := range g.withheld[typeURL] {
+		if until.IsZero() {
+			n++
+		}
+	}
+	return n
+}
+
+// withhold makes a removal wait: until a time or, with the zero time, as long as there is an
+// accident.
+func (g *Guard) withhold(typeURL, name string, until time.Time) {
+	names := g.withheld[typeURL]
+	if names == nil {
+		names = make(map[string]time.Time)
+		g.withheld[typeURL] = names
+	}
+	names[name] = until
+	g.noted(typeURL, name)
+}
+
+// Forget takes in that a name is held again, or is not held any more: its removal does not wait.
+func (g *Guard) Forget(typeURL, name string) {
+	names := g.withheld[typeURL]
+	if _, waits := names[name]; waits {
+		delete(names, name)
+		g.noted(typeURL, name)
+	}
+}
+
+// Removal are the names of one type that a source says to be removed.
+type Removal struct {
+	Type  string
+	Names []string
+	// Held is how many resources of the type were held before; Has reports whether a name is held.
+	Held int
+	Has  func(name string) bool
+	// RequestedAt is as in xds.Update. WithOthers says that the answer had other resources.
+	RequestedAt time.Time
+	WithOthers  bool
+}
+
+// Filter returns the removals that take effect now, and makes the others wait.
+func (g *Guard) Filter(r Removal) (now []string) {
+	if !g.Active() {
+		return r.Names
+	}
+	guarded := xds.Info(r.Type).GuardRemovals
+	confirms := guarded && g.requestedAgain(r.RequestedAt)
+	var waiting []string
+	for _, name := range r.Names {
+		waits, heldBack := g.Waits(r.Type, name)
+		switch {
+		case !r.Has(name):
+			now = append(now, name)
+		case !waits || !heldBack:
+			waiting = append(waiting, name)
+		case confirms:
+			g.accident.confirmed++
+			now = append(now, name)
+		}
+	}
+	switch {
+	case len(waiting) == 0:
+	case guarded && g.tooMany(r, waiting):
+		g.begin(r.Type, waiting, confirms)
+	case g.accident != nil && !confirms:
+		for _, name := range waiting {
+			g.withhold(r.Type, name, time.Time{})
+		}
+	case g.atOnce(r):
+		now = append(now, waiting...)
+	default:
+		until := time.Now().Add(Grace)
+		for _, name := range waiting {
+			if waits, _ := g.Waits(r.Type, name); !waits {
+				g.withhold(r.Type, name, until)
+			}
+		}
+	}
+	return now
+}
+
+// atOnce reports whether removals that nothing speaks against do not wait for Grace. A listener or
+// scope that waited could collide with the one that replaces it: it has the same address, or key.
+func (g *Guard) atOnce(r Removal) bool {
+	return g.cfg.MaxRemovalPercent == 0 || r.Type == xds.ListenerType || r.Type == xds.ScopedRouteType && r.WithOthers
+}
+
+// tooMany reports whether so many would go that it looks like an accident, together with those that
+// go within Grace.
+func (g *Guard) tooMany(r Removal, names []string) bool {
+	if g.cfg.MaxRemovalPercent == 0 {
+		return false
+	}
+	held, going := r.Held, 0
+	for _, until := range g.withheld[r.Type] {
+		if until.IsZero() {
+			held-- // held back already
+		} else {
+			going++
+		}
+	}
+	for _, name := range names {
+		if waits, _ := g.Waits(r.Type, name); !waits {
+			going++
+		}
+	}
+	return held >= minCounted && going*100 > held*g.cfg.MaxRemovalPercent || going == held
+}
+
+// begin begins an accident, or adds to the one that there is. again: these were removed in the
+// answer that confirmed others, so that their time begins now.
+func (g *Guard) begin(typeURL string, names []string, again bool) {
+	if g.accident == nil || again {
+		g.accident = &accident{since: time.Now()}
+		g.noted("", "")
+	}
+	for _, name := range names {
+		g.withhold(typeURL, name, time.Time{})
+	}
+	for url, others := range g.withheld { // what came shortly before
+		for name, until := range others {
+			if !until.IsZero() {
+				g.withhold(url, name, time.Time{})
+			}
+		}
+	}
+}
+
+// Reports returns how many removals of a type are held back, if that is worth a report: it has at
+// least doubled, since a control plane may remove name by name.
+func (g *Guard) Reports(typeURL string) (n int, worth bool) {
+	n = g.HeldBack(typeURL)
+	if !xds.Info(typeURL).GuardRemovals || n == 0 || n < 2*g.reported[typeURL] {
+		return n, false
+	}
+	g.reported[typeURL] = n
+	return n, true
+}
+
+// requestedAgain reports whether something was requested so late that its answer confirms removals.
+func (g *Guard) requestedAgain(at time.Time) bool {
+	return g.accident != nil && !at.Before(g.accident.since.Add(g.cfg.ConfirmAfter))
+}
+
+// AskAgain returns since when sources are to be asked anew; the zero time for no need to.
+func (g *Guard) AskAgain() time.Time {
+	if g.accident == nil || !g.accident.asking {
+		return time.Time{}
+	}
+	return g.accident.since.Add(g.cfg.ConfirmAfter)
+}
+
+// Run returns what the time brings: ask, once for each accident, that the sources are to be asked
+// again; the removals that take effect, by type; and when there is more, the zero time for never.
+func (g *Guard) Run(now time.Time) (ask bool, due map[string][]string, next time.Time) {
+	soonest := func(at time.Time) {
+		if next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
+	if a := g.accident; a != nil && !a.asking {
+		if at := a.since.Add(g.cfg.ConfirmAfter); at.After(now) {
+			soonest(at)
+		} else {
+			a.asking, ask = true, true
+		}
+	}
+	due = make(map[string][]string)
+	for url, names := range g.withheld {
+		for name, at := range names {
+			switch {
+			case at.IsZero():
+			case at.After(now):
+				soonest(at)
+			default:
+				due[url] = append(due[url], name)
+			}
+		}
+	}
+	return ask, due, next
+}
+
+// ConfirmAbsent takes in that a source has told all it has of a type, and when it was asked: what it
+// did not put is confirmed. A Delta source says so by being quiet only, and may have more to tell: the
+// removals wait for Grace, in which they may be put again.
+func (g *Guard) ConfirmAbsent(typeURL string, requestedAt time.Time) {
+	if !xds.Info(typeURL).GuardRemovals || !g.requestedAgain(requestedAt) {
+		return
+	}
+	for name, until := range g.withheld[typeURL] {
+		if until.IsZero() {
+			g.accident.confirmed++
+			g.withhold(typeURL, name, time.Now().Add(Grace))
+		}
+	}
+}
+
+// End ends an accident if no listener or cluster is held back any more of which a source is to say
+// whether it stands: once the sources are asked again, none is asked for a name that is not wanted.
+// What else was removed meanwhile has Grace to be put again. It returns how many removals were
+// confirmed.
+func (g *Guard) End(now time.Time, wanted func(typeURL, name string) bool) (confirmed int, ended bool) {
+	if g.accident == nil {
+		return 0, false
+	}
+	for url, names := range g.withheld {
+		for name, until := range names {
+			if xds.Info(url).GuardRemovals && until.IsZero() && (!g.accident.asking || wanted(url, name)) {
+				return 0, false
+			}
+		}
+	}
+	confirmed = g.accident.confirmed
+	g.accident = nil
+	g.noted("", "")
+	clear(g.reported)
+	for url, names := range g.withheld {
+		for name, until := range names {
+			if until.IsZero() {
+				g.withhold(url, name, now.Add(Grace))
+			}
+		}
+	}
+	return confirmed, true
+}
+
+// RestoreAccident takes in since when removals were held back when the process ended before this
+// one: their time goes on. A time that is still to come is that of a clock that was set back.
+func (g *Guard) RestoreAccident(since, now time.Time) {
+	if since.IsZero() || since.After(now) {
+		since = now
+	}
+	if g.accident == nil || since.Before(g.accident.since) {
+		g.accident = &accident{since: since}
+	}
+}
+
+// Restore takes in a removal that was held back then.
+func (g *Guard) Restore(typeURL, name string) {
+	if g.withheld[typeURL] == nil {
+		g.withheld[typeURL] = make(map[string]time.Time)
+	}
+	g.withheld[typeURL][name] = time.Time{}
+}
+
+// Restored forgets the removals that were held back and have nothing to hold, or no accident to
+// belong to, after all was taken in.
+func (g *Guard) Restored(has func(typeURL, name string) bool) {
+	for url, names := range g.withheld {
+		for name, until := range names {
+			if until.IsZero() && (g.accident == nil || !has(url, name)) {
+				g.Forget(url, name)
+			}
+		}
+	}
+}

@@ -220,6 +220,7 @@ func (g *Guard) begin(typeURL string, names []string, again bool) {
 	if g.accident == nil || again {
 		g.accident = &accident{since: time.Now()}
 		g.noted("", "")
+		clear(g.reported)
 	}
 	for _, name := range names {
 		g.withhold(typeURL, name, time.Time{})

@@ -74,7 +74,7 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 	}
 	for _, name := range removed {
 		w.interrupt(t, name)
-		if t.entries[name] == nil && t.url != xds.VirtualHostType {
+		if t.entries[name] == nil && !xds.Info(t.url).OnDemand {
 			w.knownToHold(t, name)
 		}
 	}
@@ -83,7 +83,7 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 
 // knownToHold ends the doubt about a name of a client that has said what it has of it.
 func (w *Watch) knownToHold(t *table, name string) {
-	if _, ok := w.maybeHeld[key{t.url, name}]; ok || t.url == xds.VirtualHostType {
+	if _, ok := w.maybeHeld[key{t.url, name}]; ok || xds.Info(t.url).OnDemand {
 		delete(w.maybeHeld, key{t.url, name})
 		w.c.forgetMaybeHeld(t, name)
 	}

@@ -663,7 +663,7 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 		c.drop(t, name)
 		c.changedSuspect(t, name)
 	}
-	if t.url == xds.VirtualHostType && len(t.maybeHeld) < maxToldVirtualHosts {
+	if xds.Info(t.url).OnDemand && len(t.maybeHeld) < maxToldVirtualHosts {
 		// A later client too must hear something, to end its wait (protocol.md V11).
 		t.maybeHeld[name] = struct{}{}
 		c.logFact(MaybeHeldFact, t.url, name)

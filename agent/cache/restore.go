@@ -82,7 +82,7 @@ func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
 		}
 	case MaybeHeldFact:
 		t.maybeHeld[f.Name] = struct{}{}
-		if t.url != xds.VirtualHostType {
+		if !xds.Info(t.url).OnDemand {
 			c.maybeHeld[key{f.Type, f.Name}] = time.Time{}
 		}
 	case Known:

@@ -194,7 +194,7 @@ func (c *Cache) notify(ch *changes) []*Watch {
 func (wt *watched) noteChanged(ch *changes) bool {
 	if wt.wildcard {
 		wt.all = wt.all || ch.all
-		if ch.all && len(wt.names) == 0 && ch.table.url != xds.VirtualHostType {
+		if ch.all && len(wt.names) == 0 && !xds.Info(ch.table.url).OnDemand {
 			return len(ch.names) > 0 // all of them are looked at
 		}
 		for name := range ch.each {

@@ -144,7 +144,7 @@ func (s *Session) buildDelta(sub *subscription, v View) *Response {
 	}
 	xds.ResetNames(&sub.dirty)
 	empty := sub.answerDue && known
-	if empty && sub.wildcard && sub.url == xds.VirtualHostType && len(out.resources) == 0 && len(removed) == 0 {
+	if empty && sub.wildcard && xds.Info(sub.url).OnDemand && len(out.resources) == 0 && len(removed) == 0 {
 		removed = firstWord(v)
 	}
 	if len(out.resources) == 0 && len(removed) == 0 && !empty {
@@ -206,7 +206,7 @@ func (s *Session) considerItem(sub *subscription, v View, name string, item xds.
 			return removed
 		}
 		switch {
-		case h == nil && !due && (sub.url != xds.VirtualHostType || !sub.wildcard):
+		case h == nil && !due && (!xds.Info(sub.url).OnDemand || !sub.wildcard):
 			// At its start, Envoy waits for any response about virtual hosts, and the removal of
 			// a virtual host that it never had is enough (protocol.md V11).
 		case h != nil && xds.Info(sub.url).RemoveLate:
@@ -255,7 +255,7 @@ func (s *Session) considerItem(sub *subscription, v View, name string, item xds.
 // it never had, so that the request that waits for the virtual host would wait on
 // (protocol.md 3.15).
 func (sub *subscription) unresolved(name string) *xds.Resource {
-	if _, asked := sub.names[name]; !asked || sub.url != xds.VirtualHostType {
+	if _, asked := sub.names[name]; !asked || !xds.Info(sub.url).OnDemand {
 		return nil
 	}
 	r := xds.Unresolved(sub.url, name)

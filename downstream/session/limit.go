@@ -147,13 +147,13 @@ func (s *Session) refuseSurplus(sub *subscription, v View) *Response {
 		case s.cfg.Form == xds.SotW:
 		case sub.url == xds.ClusterType && sub.absent(v, name, item):
 			resp.Removed = append(resp.Removed, name)
-		case sub.url == xds.VirtualHostType && item.NotFound:
+		case xds.Info(sub.url).OnDemand && item.NotFound:
 			resp.Resources = append(resp.Resources, xds.Unresolved(sub.url, name))
 		case err == nil && len(free) > 0:
 			sub.unsubscribe(free[0], change)
 			free = free[1:]
 			sub.subscribe(name, change)
-		case sub.url == xds.VirtualHostType:
+		case xds.Info(sub.url).OnDemand:
 			resp.Resources = append(resp.Resources, xds.Unresolved(sub.url, name))
 		case sub.url == xds.ClusterType && len(sub.waiting) < maxReplaced:
 			if sub.waiting == nil {

@@ -5,8 +5,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/holdfast-xds/holdfast/internal/bubble"
 )
 
 func TestOneProcessorServesOneClientAndMoreServeMany(t *testing.T) {
@@ -17,7 +15,7 @@ func TestOneProcessorServesOneClientAndMoreServeMany(t *testing.T) {
 			t.Errorf("%s: %d processors, want %d", when, n, want)
 		}
 	}
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		p := New(func(string) string { return "" })
 		p.Serve(20)
 		p.Serve(1)
@@ -31,7 +29,7 @@ func TestOneProcessorServesOneClientAndMoreServeMany(t *testing.T) {
 		}
 	})
 	runtime.GOMAXPROCS(2)
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		p := New(func(string) string { return "" })
 		time.Sleep(start)
 		synctest.Wait()
@@ -43,7 +41,7 @@ func TestOneProcessorServesOneClientAndMoreServeMany(t *testing.T) {
 
 func TestTheEnvironmentHasTheLastWord(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(7))
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		p := New(func(name string) string { return map[string]string{"GOMAXPROCS": "7"}[name] })
 		time.Sleep(2 * start)
 		synctest.Wait()

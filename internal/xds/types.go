@@ -72,8 +72,9 @@ type TypeInfo struct {
 	// RemoveLate says that a removal is sent last of all: what else was sent may have led to
 	// the resource (design.md I4).
 	RemoveLate bool
-	// OnDemand says that Envoy subscribes to a name because of a request, which waits until the
-	// server speaks of that name (protocol.md 3.15, V11).
+	// OnDemand says that Envoy waits for a word of the server about the type: at its start about
+	// any name, and then, while a request waits, about each name that the request made it subscribe
+	// to (protocol.md 3.15, V11). So what does not exist is said, also to clients that never had it.
 	OnDemand bool
 
 	order     int // the place in a push (design.md I4)

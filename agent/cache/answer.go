@@ -16,14 +16,14 @@ func run(calls []func()) {
 
 func nackError(reason string) error { return errors.New(reason) }
 
-// open begins to wait for the verdict on the update that was just applied, and
-// returns the call that is due at once: an ACK where nobody was concerned, a
-// NACK where clients have refused this content before (I6).
-func (c *Cache) open(t *table, verdict func(error), concerned []*Watch, refused error) []func() {
-	if refused != nil || len(concerned) == 0 {
-		return []func(){func() { verdict(refused) }}
+// open begins to wait for the clients' answer to the update that was just applied, and returns the
+// answers that are due at once: an ACK if no client was concerned, a NACK if clients have NACKed
+// this content before (I6).
+func (c *Cache) open(t *table, answer func(nack error), concerned []*Watch, nack error) []func() {
+	if nack != nil || len(concerned) == 0 {
+		return []func(){func() { answer(nack) }}
 	}
-	return t.pending.Add(c.revision, verdict, concerned)
+	return t.pending.Add(c.revision, answer, concerned)
 }
 
 // Progress takes in that the client has answered, or was not concerned by, every
@@ -81,7 +81,7 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 	c.notify(ch)
 }
 
-// knownToHold ends the doubt about a name of a client that has said what it has of it.
+// knownToHold takes in that the client has said what it holds under a name.
 func (w *Watch) knownToHold(t *table, name string) {
 	if _, ok := w.maybeHeld[key{t.url, name}]; ok || xds.Info(t.url).OnDemand {
 		delete(w.maybeHeld, key{t.url, name})
@@ -89,7 +89,7 @@ func (w *Watch) knownToHold(t *table, name string) {
 	}
 }
 
-// forgetMaybeHeld forgets a doubt that no client is the cause of any more.
+// forgetMaybeHeld forgets that a client may hold a name, once none may any more.
 func (c *Cache) forgetMaybeHeld(t *table, name string) {
 	k := key{t.url, name}
 	if _, ok := c.maybeHeld[k]; ok {
@@ -106,7 +106,7 @@ func (c *Cache) forgetMaybeHeld(t *table, name string) {
 
 // Nack takes in a NACK, with the client's reason, of the response built at a
 // revision, 0 for a probe of a suspect. The newest update that waits for this
-// client is refused; what came before it was superseded (I6).
+// client gets the NACK; what came before it was superseded (I6).
 func (w *Watch) Nack(typeURL string, revision uint64, reason string, rejected *xds.Resource, suspects []*xds.Resource) {
 	c := w.c
 	reason = fmt.Sprintf("%s: %s", w.client, reason)
@@ -147,7 +147,7 @@ func (c *Cache) nack(t *table, r *xds.Resource, reason string, ch *changes) {
 	if e := t.entries[r.Name]; e != nil && e.Nack(r.Version, reason) {
 		t.nacks++
 		c.log(t, r.Name)
-		c.retrySuspects(t, ch)
+		ch.retry = true
 	}
 }
 
@@ -155,11 +155,11 @@ func (c *Cache) nack(t *table, r *xds.Resource, reason string, ch *changes) {
 // were NACKed together is known to be the cause now, or is not there any more as it was. Else,
 // where a set is complete and none can be sent alone, a suspect would stay one, and new clients
 // would be given what was before it, however long the cause is gone.
-func (c *Cache) retrySuspects(t *table, ch *changes) {
-	if !xds.FullState(t.url) {
+func (ch *changes) retrySuspects() {
+	if !ch.retry || !xds.FullState(ch.table.url) {
 		return
 	}
-	for name, e := range t.entries {
+	for name, e := range ch.table.entries {
 		if e.Retry() {
 			ch.add(name, e.Current())
 		}

@@ -9,7 +9,7 @@
 //     an upstream's word, or its complete answer, removes (I2, I3);
 //   - a watch holds a set of changed names, so a slow one costs no more than its
 //     names and sees the newest;
-//   - each update gets a verdict from the watches that it concerned (I6), and
+//   - each update gets an ACK or a NACK from the watches that it concerned (I6), and
 //     what a client accepted is kept until something better is accepted (I7);
 //   - what a closed watch subscribed to stays leased for a while (I11).
 //
@@ -128,7 +128,7 @@ type Cache struct {
 	// updateStableAt is when something may be stable next; the zero time for never.
 	updateStableAt time.Time
 	// fallback is nil while nothing is held back. crashes are those of the last ten
-	// minutes, gone what clients had that went; both oldest first.
+	// minutes, departed what clients had that have gone; both oldest first.
 	fallback       *fallback
 	crashes        []crash
 	departed       []crash
@@ -199,7 +199,7 @@ func (e *entry) local() bool { return e.Source() == localSource }
 // origin is where a resource is from.
 type origin struct {
 	source           sourceID
-	keepUnsubscribed bool // see Update
+	keepUnsubscribed bool // see xds.Update
 }
 
 func (c *Cache) origin(u xds.Update) origin {
@@ -269,19 +269,19 @@ func (c *Cache) table(typeURL string) *table {
 	return t
 }
 
-// Apply takes in one update, atomically. verdict, which may be nil, is told what
-// the clients make of it: nil once every watch that it concerned has passed it,
-// or an error with the first client's reason to refuse it. It is called outside
-// of the cache's lock, from Apply or from a method of a watch.
-func (c *Cache) Apply(u xds.Update, verdict func(error)) {
+// Apply takes in one update, atomically. answer, which may be nil, is called with the clients'
+// answer: nil for an ACK, once every watch that the update concerned has come past it, or an error
+// for a NACK, with the reason of the first client that sent one. It is called outside of the
+// cache's lock, from Apply or from a method of a watch.
+func (c *Cache) Apply(u xds.Update, answer func(nack error)) {
 	c.mu.Lock()
 	t := c.table(u.Type)
 	u = c.foreign(t, u)
 	if u.Timeout {
 		c.complain(t, u, newChanges(t))
 		c.mu.Unlock()
-		if verdict != nil {
-			verdict(nil)
+		if answer != nil {
+			answer(nil)
 		}
 		return
 	}
@@ -289,8 +289,8 @@ func (c *Cache) Apply(u xds.Update, verdict func(error)) {
 	if err := c.room(t, u); err != nil {
 		t.errors[""], t.refused = err, c.sources.id(u.Source)
 		c.mu.Unlock()
-		if verdict != nil {
-			verdict(err)
+		if answer != nil {
+			answer(err)
 		}
 		return
 	}
@@ -344,12 +344,12 @@ func (c *Cache) Apply(u xds.Update, verdict func(error)) {
 	if len(concerned) == 0 {
 		concerned = c.awaited(t, u)
 	}
-	var settled []func()
-	if verdict != nil {
-		settled = c.open(t, verdict, concerned, refused)
+	var due []func()
+	if answer != nil {
+		due = c.open(t, answer, concerned, refused)
 	}
 	c.mu.Unlock()
-	run(settled)
+	run(due)
 }
 
 // complain takes in the errors of an update.
@@ -370,8 +370,8 @@ func (c *Cache) complain(t *table, u xds.Update, ch *changes) {
 	}
 }
 
-// awaited returns the watches that an update concerns which repeats, unchanged, what
-// they have not judged yet: its verdict is that of the first.
+// awaited returns the watches that have not answered the newest pending update, if this one
+// repeats, unchanged, a resource that no client has answered yet: the repeat gets the same answer.
 func (c *Cache) awaited(t *table, u xds.Update) []*Watch {
 	newest := t.pending.Newest()
 	if len(newest) == 0 {
@@ -448,13 +448,14 @@ func (c *Cache) learn(t *table, u xds.Update, ch *changes) {
 }
 
 // Synced takes in that a source has told all it has of a type's wildcard, or of
-// one that it was not asked about. asked is as Update.Asked.
+// one that it was not asked about. asked is as xds.Update.RequestedAt.
 func (c *Cache) Synced(source, typeURL string, asked time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.table(typeURL)
-	c.guard.ConfirmAbsent(t.url, asked)
-	c.wakeRun()
+	if c.guard.ConfirmAbsent(t.url, asked) {
+		c.wakeRun()
+	}
 	c.endAccident(time.Now())
 	late := c.filterRemovals(t, guard.Removal{Names: c.late(t), Held: len(t.entries), RequestedAt: asked, WithOthers: true})
 	c.confirmed(t, source)
@@ -502,6 +503,8 @@ type changes struct {
 	index map[string]string
 	// all: what is known of the wildcard changed.
 	all bool
+	// retry: what clients NACKed is known, or is not there any more as it was. See retrySuspects.
+	retry bool
 }
 
 func newChanges(t *table) *changes {
@@ -555,8 +558,8 @@ func (t *table) grow(n int) {
 	}
 }
 
-// put stores one resource. ok is false when a client has refused this content
-// before, and reason says why.
+// put stores one resource. ok is false if a client has NACKed this content before, and reason says
+// why.
 func (c *Cache) put(t *table, from origin, r *xds.Resource, ch *changes) (reason error, ok bool) {
 	delete(t.errors, r.Name)
 	c.guard.Forget(t.url, r.Name)
@@ -588,12 +591,9 @@ func (c *Cache) put(t *table, from origin, r *xds.Resource, ch *changes) (reason
 		c.expires(r)
 		t.indexAliases(old, r)
 		ch.add(r.Name, old, r)
-		if blamed {
-			c.retrySuspects(t, ch)
-		}
+		ch.retry = ch.retry || blamed
 	case history.Lifetime:
-		c.expires(e.Current())
-		ch.add(r.Name, e.Current()) // clients that enforce it too must hear of it
+		c.lifetimeChanged(e, ch)
 	}
 	if c.cfg.OnContent != nil && from.source != localSource && (change == history.Content || restored) {
 		c.cfg.OnContent(r)
@@ -651,9 +651,7 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 	if e := t.entries[name]; e != nil {
 		was = e.Current()
 		ch.add(name, was)
-		if e.Blamed() {
-			defer c.retrySuspects(t, ch)
-		}
+		ch.retry = ch.retry || e.Blamed()
 		switch {
 		case e.Stable() != nil:
 			c.keepFormer(t, name, e.Stable(), time.Now())
@@ -712,12 +710,8 @@ func (c *Cache) refresh(t *table, from origin, h xds.Heartbeat, ch *changes) err
 	case c.cfg.HoldTTL[t.url]:
 		return nil
 	}
-	if change, rewrite := e.Put(e.Current().WithLifetime(h.TTL, h.Deadline), e.Source()); change == history.Lifetime {
-		c.expires(e.Current())
-		ch.add(h.Name, e.Current())
-		if rewrite {
-			c.log(t, h.Name)
-		}
+	if change, _ := e.Put(e.Current().WithLifetime(h.TTL, h.Deadline), e.Source()); change == history.Lifetime {
+		c.lifetimeChanged(e, ch)
 	}
 	c.log(t, h.Name)
 	return nil

@@ -193,7 +193,7 @@ func (c *Cache) addDependents(suspects map[key]string) {
 		e := clusters.entries[cluster]
 		return e != nil && e.Stable() == nil && held(xds.ClusterType, cluster)
 	}
-	for _, typeURL := range xds.TypesWhere(func(info *xds.TypeInfo) bool { return info.LeadsToClusters }) {
+	for _, typeURL := range xds.TypesWhere(func(info xds.TypeInfo) bool { return info.LeadsToClusters }) {
 		for name, e := range c.table(typeURL).entries {
 			if e.Stable() == nil || e.Stable().Version == e.Current().Version || held(typeURL, name) {
 				continue

@@ -34,7 +34,7 @@ type FactKind string
 const (
 	// Wanted: a client subscribes to the name, or did until lately.
 	Wanted FactKind = "wanted"
-	// Doubtful: a client may hold the name without telling (protocol.md 3.6).
+	// MaybeHeldFact: a client may hold the name without telling (protocol.md 3.6).
 	MaybeHeldFact FactKind = "doubtful"
 	// Known: something was said of everything of the type, so that what is held of
 	// it may be served.

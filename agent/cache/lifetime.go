@@ -20,6 +20,12 @@ func (c *Cache) expires(r *xds.Resource) {
 	}
 }
 
+// lifetimeChanged follows another lifetime of what is held: clients that enforce it must hear of it.
+func (c *Cache) lifetimeChanged(e *entry, ch *changes) {
+	c.expires(e.Current())
+	ch.add(e.Current().Name, e.Current())
+}
+
 // deadline returns that of a resource; the zero time for none.
 func (c *Cache) deadline(k key) time.Time {
 	if e := c.table(k.typeURL).entries[k.name]; e != nil {

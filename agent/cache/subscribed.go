@@ -38,11 +38,16 @@ func (c *Cache) Prefetch(typeURL string, names ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.table(typeURL)
+	running := len(c.watches) > 0
 	for _, name := range names {
-		t.names.Prefetch(name)
+		switch {
+		case !running:
+			t.names.Prefetch(name)
+		case !c.wants(t, name):
+			t.names.Lease(name)
+		}
 	}
-	if len(c.watches) > 0 {
-		c.startLeases()
+	if running {
 		c.wakeRun()
 	}
 }

@@ -20,7 +20,7 @@ type Watch struct {
 	maybeHeld map[key]struct{}    // what the client may hold without telling; under c.mu
 	closed    bool                // under c.mu
 	opened    time.Time
-	// withheld: what is held was too old when the watch began, and nobody has
+	// tooStale: what is held was too old when the watch began, and nobody has
 	// confirmed it since.
 	tooStale bool // under c.mu
 }
@@ -170,6 +170,7 @@ func (w *Watch) Close(unanswered map[string][]string) {
 // notify marks the changed names in every watch that subscribes to them, and
 // returns those watches.
 func (c *Cache) notify(ch *changes) []*Watch {
+	ch.retrySuspects()
 	if len(ch.names) == 0 && !ch.all {
 		return nil
 	}

@@ -49,8 +49,7 @@ func (s *Session) Limit(req *Request, most int) LeftOut {
 				room++
 			}
 		}
-	}
-	if s.cfg.Form == xds.SotW {
+	} else {
 		for _, name := range *list {
 			if subscribed(name) {
 				room--

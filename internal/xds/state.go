@@ -47,15 +47,15 @@ type Status uint8
 const (
 	// Pending: no client has answered yet.
 	Pending Status = iota
-	// Accepted: a client has ACKed it.
+	// Acked: a client has ACKed it.
 	Acked
 	// Suspect: it was new in a response that was NACKed, together with others.
 	Suspect
-	// Rejected: it was the only new resource in a response that was NACKed.
+	// Nacked: it was the only new resource in a response that was NACKed.
 	Nacked
 )
 
-// String returns the standing in lower case.
+// String returns the status as people read it.
 func (s Status) String() string {
 	switch s {
 	case Pending:

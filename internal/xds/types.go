@@ -100,21 +100,21 @@ var types = []struct {
 	{ExtensionConfigType, TypeInfo{Short: "ECDS", RESTName: "extension_configs", FallBack: true, reference: 2}},
 }
 
-var infos = func() map[string]*TypeInfo {
-	m := make(map[string]*TypeInfo, len(types))
+var infos = func() map[string]TypeInfo {
+	m := make(map[string]TypeInfo, len(types))
 	for i := range types {
 		types[i].info.order = i
-		m[types[i].url] = &types[i].info
+		m[types[i].url] = types[i].info
 	}
 	return m
 }()
 
-// Info returns how a type is treated, never nil. Callers must not change it.
-func Info(typeURL string) *TypeInfo {
+// Info returns how a type is treated.
+func Info(typeURL string) TypeInfo {
 	if info, known := infos[typeURL]; known {
 		return info
 	}
-	return &TypeInfo{
+	return TypeInfo{
 		Short:          typeURL[strings.LastIndexByte(typeURL, '/')+1:],
 		LegacyWildcard: typeURL != "" && !strings.HasPrefix(typeURL, googleapis+"envoy."),
 		RemoveExpired:  true,
@@ -124,13 +124,13 @@ func Info(typeURL string) *TypeInfo {
 }
 
 // Types returns the type URLs of the table in push order.
-func Types() []string { return TypesWhere(func(*TypeInfo) bool { return true }) }
+func Types() []string { return TypesWhere(func(TypeInfo) bool { return true }) }
 
 // TypesWhere returns the type URLs of the table for which holds is true, in push order.
-func TypesWhere(holds func(*TypeInfo) bool) (urls []string) {
-	for i := range types {
-		if holds(&types[i].info) {
-			urls = append(urls, types[i].url)
+func TypesWhere(holds func(TypeInfo) bool) (urls []string) {
+	for _, t := range types {
+		if holds(t.info) {
+			urls = append(urls, t.url)
 		}
 	}
 	return urls

@@ -24,6 +24,21 @@ type Line struct {
 	Command, Want string
 }
 
+// Play runs the commands of a transcript, each with do, and fails the test at the first that is
+// answered with something else than what is written behind it.
+func (tr Transcript) Play(t testing.TB, do func(words []string) (got []string, err error)) {
+	t.Helper()
+	for _, l := range tr.Lines {
+		answer, err := do(strings.Fields(l.Command))
+		if err != nil {
+			t.Fatalf("%s:%d: %s: %v", tr.File, l.Number, l.Command, err)
+		}
+		if got := strings.Join(answer, ", "); got != l.Want {
+			t.Fatalf("%s:%d: %s\n got: %s\nwant: %s", tr.File, l.Number, l.Command, got, l.Want)
+		}
+	}
+}
+
 // Transcripts reads a file of transcripts, each under a line "# title". It fails
 // the test if there is none.
 func Transcripts(t testing.TB, path string) []Transcript {

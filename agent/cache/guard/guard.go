@@ -290,17 +290,19 @@ func (g *Guard) Run(now time.Time) (ask bool, due map[string][]string, next time
 
 // ConfirmAbsent takes in that a source has told all it has of a type, and when it was asked: what it
 // did not put is confirmed. A Delta source says so by being quiet only, and may have more to tell: the
-// removals wait for Grace, in which they may be put again.
-func (g *Guard) ConfirmAbsent(typeURL string, requestedAt time.Time) {
+// removals wait for Grace, in which they may be put again. It reports whether it confirmed any.
+func (g *Guard) ConfirmAbsent(typeURL string, requestedAt time.Time) (confirmed bool) {
 	if !xds.Info(typeURL).GuardRemovals || !g.requestedAgain(requestedAt) {
-		return
+		return false
 	}
 	for name, until := range g.withheld[typeURL] {
 		if until.IsZero() {
 			g.accident.confirmed++
 			g.withhold(typeURL, name, time.Now().Add(Grace))
+			confirmed = true
 		}
 	}
+	return confirmed
 }
 
 // End ends an accident if no listener or cluster is held back any more of which a source is to say

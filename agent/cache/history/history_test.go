@@ -2,7 +2,6 @@ package history
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -26,16 +25,7 @@ import (
 func TestTranscripts(t *testing.T) {
 	for _, tr := range xdstest.Transcripts(t, "testdata/history.txt") {
 		t.Run(tr.Title, func(t *testing.T) {
-			tk := &talk{now: time.Unix(1e9, 0)}
-			for _, l := range tr.Lines {
-				got, err := tk.do(strings.Fields(l.Command))
-				if err != nil {
-					t.Fatalf("%s:%d: %v", tr.File, l.Number, err)
-				}
-				if got != l.Want {
-					t.Fatalf("%s:%d: %s\n got: %s\nwant: %s", tr.File, l.Number, l.Command, got, l.Want)
-				}
-			}
+			tr.Play(t, (&talk{now: time.Unix(1e9, 0)}).do)
 		})
 	}
 }
@@ -48,8 +38,7 @@ type talk struct {
 
 var sources = map[string]Source{"": 1, "one": 1, "two": 2}
 
-func (tk *talk) do(words []string) (string, error) {
-	var said []string
+func (tk *talk) do(words []string) (said []string, err error) {
 	verb, version := words[0], ""
 	if len(words) > 1 {
 		version = words[1]
@@ -65,7 +54,7 @@ func (tk *talk) do(words []string) (string, error) {
 			case "ttl":
 				ttl, err := time.ParseDuration(words[i+1])
 				if err != nil {
-					return "", err
+					return nil, err
 				}
 				r = r.WithLifetime(ttl, tk.now.Add(ttl))
 			}
@@ -96,13 +85,13 @@ func (tk *talk) do(words []string) (string, error) {
 	case "back":
 		tk.h.GoBack(version)
 	default:
-		return "", fmt.Errorf("unknown command %q", verb)
+		return nil, fmt.Errorf("unknown command %q", verb)
 	}
 	if known := tk.describe(); known != tk.known {
 		tk.known = known
 		said = append(said, known)
 	}
-	return strings.Join(said, ", "), nil
+	return said, nil
 }
 
 func (tk *talk) describe() string {

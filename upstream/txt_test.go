@@ -1,11 +1,12 @@
 package upstream
 
 import (
+	"bytes"
+	"encoding/binary"
 	"net"
+	"slices"
 	"sync/atomic"
 	"testing"
-
-	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/holdfast-xds/holdfast/internal/dial"
 )
@@ -56,7 +57,14 @@ func newNameServer(t *testing.T) *nameServer {
 	return ns
 }
 
-// serve answers until the connection is closed.
+// The types of records of which queries are counted (RFC 1035, section 3.2.2).
+const (
+	typeA   = 1
+	typeTXT = 16
+)
+
+// serve answers until the connection is closed. A query has a header of 12 bytes, the labels of
+// one name, the type and the class (RFC 1035, section 4.1).
 func (ns *nameServer) serve(t *testing.T, conn net.PacketConn) {
 	buf := make([]byte, 4096)
 	for {
@@ -64,28 +72,23 @@ func (ns *nameServer) serve(t *testing.T, conn net.PacketConn) {
 		if err != nil {
 			return
 		}
-		var m dnsmessage.Message
-		if err := m.Unpack(buf[:n]); err != nil || len(m.Questions) != 1 {
-			t.Errorf("query %x: %v", buf[:n], err)
-			continue
+		end := 12 + bytes.IndexByte(buf[12:n], 0) + 1
+		if end == 12 || end+4 > n {
+			t.Errorf("query %x", buf[:n])
+			return
 		}
-		q := m.Questions[0]
-		m.Response, m.Additionals = true, nil
-		switch q.Type {
-		case dnsmessage.TypeTXT:
+		answer := slices.Clone(buf[:end+4])
+		answer[2] |= 0x80   // it is a response
+		clear(answer[6:12]) // of no records
+		switch binary.BigEndian.Uint16(buf[end:]) {
+		case typeTXT:
 			ns.texts.Add(1)
 			continue
-		case dnsmessage.TypeA:
+		case typeA:
 			ns.addresses.Add(1)
-			m.Answers = []dnsmessage.Resource{{
-				Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class, TTL: 1},
-				Body:   &dnsmessage.AResource{A: [4]byte{127, 0, 0, 1}},
-			}}
-		}
-		answer, err := m.Pack()
-		if err != nil {
-			t.Error(err)
-			return
+			answer[7] = 1 // record: the name of the question, its type and class, TTL 1 s
+			answer = append(append(answer, 0xc0, 12), buf[end:end+4]...)
+			answer = append(answer, 0, 0, 0, 1, 0, 4, 127, 0, 0, 1)
 		}
 		if _, err := conn.WriteTo(answer, from); err != nil {
 			return

@@ -16,11 +16,14 @@ func run(calls []func()) {
 
 func nackError(reason string) error { return errors.New(reason) }
 
-// open begins to wait for the clients' answer to the update that was just applied, and returns the
-// answers that are due at once: an ACK if no client was concerned, a NACK if clients have NACKed
-// this content before (I6).
+// open begins to wait for the clients' answer to the update that was just applied, if anybody asks
+// for it, and returns the answers that are due at once: an ACK if no client was concerned, a NACK if
+// clients have NACKed this content before (I6).
 func (c *Cache) open(t *table, answer func(nack error), concerned []*Watch, nack error) []func() {
-	if nack != nil || len(concerned) == 0 {
+	switch {
+	case answer == nil:
+		return nil
+	case nack != nil || len(concerned) == 0:
 		return []func(){func() { answer(nack) }}
 	}
 	return t.pending.Add(c.revision, answer, concerned)
@@ -30,18 +33,18 @@ func (c *Cache) open(t *table, answer func(nack error), concerned []*Watch, nack
 // update of a type up to a revision.
 func (w *Watch) Progress(typeURL string, revision uint64) {
 	w.c.mu.Lock()
-	settled := w.c.afterWrite(w.c.table(typeURL).pending.Seen(w, revision))
+	due := w.c.afterWrite(w.c.table(typeURL).pending.Seen(w, revision))
 	w.c.mu.Unlock()
-	run(settled)
+	run(due)
 }
 
 // forgetWatch ends that updates wait for a closed watch.
 func (c *Cache) forgetWatch(w *Watch) []func() {
-	var settled []func()
+	var due []func()
 	for _, t := range c.tables {
-		settled = append(settled, t.pending.Seen(w, c.revision)...)
+		due = append(due, t.pending.Seen(w, c.revision)...)
 	}
-	return c.afterWrite(settled)
+	return c.afterWrite(due)
 }
 
 // Ack takes in an ACK: contents that the client now has, and names whose
@@ -54,11 +57,11 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 	ch := newChanges(t)
 	for _, r := range accepted {
 		w.knownToHold(t, r.Name)
-		e := t.entries[r.Name]
+		e := t.Entry(r.Name)
 		switch {
 		case e == nil:
 			continue
-		case c.holdsBack(t, r.Name) && e.Current().Version != r.Version:
+		case c.fallback.HoldsBack(t.key(r.Name)) && e.Current().Version != r.Version:
 			w.interrupt(t, r.Name)
 			continue // it accepted the stable version that was served instead
 		case e.Ack(r):
@@ -68,13 +71,13 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 		switch {
 		case e.Acked().Version != r.Version:
 			w.interrupt(t, r.Name) // it has something else than what could be stable
-		case !c.holdsBack(t, r.Name):
+		case !c.fallback.HoldsBack(t.key(r.Name)):
 			w.onProbation(t, e)
 		}
 	}
 	for _, name := range removed {
 		w.interrupt(t, name)
-		if t.entries[name] == nil && !xds.Info(t.url).OnDemand {
+		if t.Entry(name) == nil && !xds.Info(t.url).OnDemand {
 			w.knownToHold(t, name)
 		}
 	}
@@ -83,25 +86,11 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 
 // knownToHold takes in that the client has said what it holds under a name.
 func (w *Watch) knownToHold(t *table, name string) {
-	if _, ok := w.maybeHeld[key{t.url, name}]; ok || xds.Info(t.url).OnDemand {
-		delete(w.maybeHeld, key{t.url, name})
-		w.c.forgetMaybeHeld(t, name)
+	if xds.Info(t.url).OnDemand {
+		w.c.uncertain.Forget(t.key(name))
+	} else {
+		w.uncertain.Holds(t.key(name))
 	}
-}
-
-// forgetMaybeHeld forgets that a client may hold a name, once none may any more.
-func (c *Cache) forgetMaybeHeld(t *table, name string) {
-	k := key{t.url, name}
-	if _, ok := c.maybeHeld[k]; ok {
-		return
-	}
-	for w := range c.watches {
-		if _, ok := w.maybeHeld[k]; ok {
-			return
-		}
-	}
-	delete(t.maybeHeld, name)
-	c.logFact(MaybeHeldFact, t.url, name)
 }
 
 // Nack takes in a NACK, with the client's reason, of the response built at a
@@ -114,7 +103,7 @@ func (w *Watch) Nack(typeURL string, revision uint64, reason string, rejected *x
 	t := c.table(typeURL)
 	for _, r := range suspects {
 		w.mayHold(t, r.Name)
-		if e := t.entries[r.Name]; e != nil {
+		if e := t.Entry(r.Name); e != nil {
 			e.Suspect(r.Version)
 		}
 	}
@@ -124,27 +113,23 @@ func (w *Watch) Nack(typeURL string, revision uint64, reason string, rejected *x
 		c.nack(t, rejected, reason, ch)
 		c.notify(ch)
 	}
-	var settled []func()
+	var due []func()
 	if revision > 0 {
-		settled = append(t.pending.Nack(w, revision, nackError(reason)), c.afterWrite(t.pending.Seen(w, revision))...)
+		due = append(t.pending.Nack(w, revision, nackError(reason)), c.afterWrite(t.pending.Seen(w, revision))...)
 	}
 	c.mu.Unlock()
-	run(settled)
+	run(due)
 }
 
-// mayHold remembers that the client may hold a full-state resource that it did not
-// ACK: Envoy applies the good ones of a NACKed response and forgets their
-// versions (protocol.md V6).
+// mayHold remembers that the client may hold a full-state resource that it did not ACK.
 func (w *Watch) mayHold(t *table, name string) {
 	if xds.FullState(t.url) {
-		w.maybeHeld[key{t.url, name}] = struct{}{}
-		t.maybeHeld[name] = struct{}{}
-		w.c.logFact(MaybeHeldFact, t.url, name)
+		w.uncertain.MayHold(t.key(name))
 	}
 }
 
 func (c *Cache) nack(t *table, r *xds.Resource, reason string, ch *changes) {
-	if e := t.entries[r.Name]; e != nil && e.Nack(r.Version, reason) {
+	if e := t.Entry(r.Name); e != nil && e.Nack(r.Version, reason) {
 		t.nacks++
 		c.log(t, r.Name)
 		ch.retry = true
@@ -159,7 +144,7 @@ func (ch *changes) retrySuspects() {
 	if !ch.retry || !xds.FullState(ch.table.url) {
 		return
 	}
-	for name, e := range ch.table.entries {
+	for name, e := range ch.table.All() {
 		if e.Retry() {
 			ch.add(name, e.Current())
 		}

@@ -29,11 +29,15 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/contents"
 	"github.com/holdfast-xds/holdfast/agent/cache/expiry"
+	"github.com/holdfast-xds/holdfast/agent/cache/fallback"
 	"github.com/holdfast-xds/holdfast/agent/cache/guard"
 	"github.com/holdfast-xds/holdfast/agent/cache/history"
 	"github.com/holdfast-xds/holdfast/agent/cache/pending"
+	"github.com/holdfast-xds/holdfast/agent/cache/probation"
 	"github.com/holdfast-xds/holdfast/agent/cache/subscriptions"
+	"github.com/holdfast-xds/holdfast/agent/cache/uncertain"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -47,10 +51,6 @@ const DefaultUnreferenced = 4096
 
 // maxToldVirtualHosts bounds the removed virtual hosts that later clients are told of.
 const maxToldVirtualHosts = 16
-
-// maxNotFound bounds the names of one type that are remembered as not existing, should
-// what was found under aliases come and go without end.
-const maxNotFound = 100_000
 
 // maxErrors bounds the names of one type whose errors are remembered.
 const maxErrors = 1024
@@ -108,102 +108,56 @@ type Cache struct {
 	wake  chan struct{} // to Run: a deadline may have come nearer
 	began time.Time
 
-	mu       sync.Mutex
-	revision uint64
-	tables   map[string]*table
-	watches  map[*Watch]struct{}
-	union    *subscriptions.Union
-	sources  sources
-	// maybeHeld are names that clients which went may hold without telling, until when
-	// they may be back; the zero time for one that does not run yet.
-	maybeHeld map[key]time.Time
+	mu        sync.Mutex
+	revision  uint64
+	tables    map[string]*table
+	watches   map[*Watch]struct{}
+	union     *subscriptions.Union
+	sources   sources
+	contents  *contents.Contents
+	uncertain *uncertain.Names
 	// connected is since when an upstream answers, so that leases run out; the zero time for
 	// none.
 	connected time.Time
-	// resources and bytes count what the entries of all tables hold.
-	resources int
-	bytes     int64
-	deadlines *expiry.Deadlines[key] // of resources with a TTL
+	deadlines *expiry.Deadlines[xds.Key] // of resources with a TTL
 	guard     *guard.Guard
+	fallback  *fallback.Fallback
 	// updateStableAt is when something may be stable next; the zero time for never.
 	updateStableAt time.Time
-	// fallback is nil while nothing is held back. crashes are those of the last ten
-	// minutes, departed what clients had that have gone; both oldest first.
-	fallback       *fallback
-	crashes        []crash
-	departed       []crash
 	journal        *Journal // nil for none
 	restoredServed bool     // what is restored from now on is served at once
 	// unreferenced orders what nobody subscribes to by age.
-	unreferenced *lru.Cache[key, struct{}]
+	unreferenced *lru.Cache[xds.Key, struct{}]
 }
-
-// key names a resource, or with name xds.Wildcard everything of a type.
-type key struct{ typeURL, name string }
 
 // table is everything of one type.
 type table struct {
-	url     string
-	entries map[string]*entry
-	aliases map[string]string // alias to resource name
-	// collections are the names held of each glob collection.
-	collections map[string]map[string]struct{}
-	notFound    map[string]struct{} // names that an upstream said do not exist
-	maybeHeld   map[string]struct{} // see session.View
-	errors      map[string]error    // by name, the last error from above
-	knowledge   xds.Knowledge
+	*contents.Type
+	url         string
 	names       *subscriptions.Names // that are subscribed to
-	// hadWildcard: a client of this kind subscribed to everything once.
-	hadWildcard bool
+	hadWildcard bool                 // a client of this kind subscribed to everything once
 	pending     pending.Updates[*Watch]
-	nacks       uint64 // of contents that were held
-	updated     time.Time
-	expired     uint64 // resources that outlived their TTL
-	hadTTL      bool   // a resource ever had one
-	former      map[string]former
+	former      probation.Former
+	errors      map[string]error // by name, the last error from above
+	updated     time.Time        // when a source last said anything; the zero time for never
+	nacks       uint64           // of contents that were held
+	expired     uint64           // resources that outlived their TTL
+	hadTTL      bool             // a resource ever had one
 	// completeFrom is the source that last told all it has, pruneAt when what it did not confirm
 	// goes.
 	completeFrom string
 	pruneAt      time.Time
-	// answered: a source said something of the type. sealed: what was restored is
-	// not served yet; restoredKnown: nor that something was known of the wildcard.
-	answered, sealed, restoredKnown bool
 	// refused is the source of an update for which there was no room, until it is asked anew:
-	// a Delta server says nothing of it again by itself. nowhere for none.
+	// a Delta server says nothing of it again by itself.
 	refused sourceID
-	// updates counts the updates that were applied, for entry.update.
-	updates uint32
 }
 
-// entry is what is held under one name. There are as many as resources, so that its
-// size counts: 64 bytes.
-type entry struct {
-	history.History
-	// disk is what is on disk, nil for nothing.
-	disk *onDisk
-	// follows is the cluster because of which the endpoints that it names are wanted,
-	// nil for none.
-	follows          *xds.Resource
-	keepUnsubscribed bool // see xds.Update
-	// restored: it was on disk, and no source has spoken of it since.
-	restored bool
-	// late: a source had begun to answer the type when it was read from disk.
-	late bool
-	// update is the last update that had it, as table.updates counts them.
-	update uint32
-}
+type entry = contents.Entry
 
-// local: the agent itself made it.
-func (e *entry) local() bool { return e.Source() == localSource }
+func (t *table) key(name string) xds.Key { return xds.Key{Type: t.url, Name: name} }
 
-// origin is where a resource is from.
-type origin struct {
-	source           sourceID
-	keepUnsubscribed bool // see xds.Update
-}
-
-func (c *Cache) origin(u xds.Update) origin {
-	return origin{c.sources.id(u.Source), u.KeepUnsubscribed}
+func (c *Cache) origin(u xds.Update) contents.Origin {
+	return contents.Origin{Source: c.sources.id(u.Source), KeepUnsubscribed: u.KeepUnsubscribed}
 }
 
 // New returns an empty cache, in which everything is unknown.
@@ -220,29 +174,22 @@ func New(cfg Config) *Cache {
 	if cfg.MaxBytes == 0 {
 		cfg.MaxBytes = DefaultMaxBytes
 	}
-	if cfg.FallbackFor == 0 {
-		cfg.FallbackFor = DefaultFallbackFor
-	}
 	c := &Cache{
-		cfg:       cfg,
-		wake:      make(chan struct{}, 1),
-		began:     time.Now(),
-		tables:    make(map[string]*table),
-		watches:   make(map[*Watch]struct{}),
-		sources:   newSources(),
-		maybeHeld: make(map[key]time.Time),
+		cfg:      cfg,
+		wake:     make(chan struct{}, 1),
+		began:    time.Now(),
+		tables:   make(map[string]*table),
+		watches:  make(map[*Watch]struct{}),
+		sources:  newSources(),
+		contents: contents.New(),
 	}
 	c.deadlines = expiry.New(c.deadline)
-	c.guard = guard.New(cfg.Guard, func(typeURL, name string) {
-		if typeURL == "" {
-			c.logFact(AccidentFact, "", "")
-			return
-		}
-		c.logFact(WithheldFact, typeURL, name)
-	})
-	c.union = subscriptions.New(cfg.Linger, func(typeURL, name string) { c.wantChanged(c.table(typeURL), name) })
+	c.guard = guard.New(cfg.Guard, func(k xds.Key) { c.logFactOr(WithheldFact, AccidentFact, k) })
+	c.fallback = fallback.New(cfg.FallbackFor, func(k xds.Key) { c.logFactOr(SuspectFact, FallbackFact, k) })
+	c.uncertain = uncertain.New(cfg.Linger, func(k xds.Key) { c.logFact(MaybeHeldFact, k) })
+	c.union = subscriptions.New(cfg.Linger, func(k xds.Key) { c.wantChanged(c.table(k.Type), k.Name) })
 	// The size is positive, so there is no error.
-	c.unreferenced, _ = lru.NewWithEvict(cfg.Unreferenced, func(k key, _ struct{}) { c.evicted(k) })
+	c.unreferenced, _ = lru.NewWithEvict(cfg.Unreferenced, func(k xds.Key, _ struct{}) { c.evicted(k) })
 	return c
 }
 
@@ -253,16 +200,11 @@ func (c *Cache) table(typeURL string) *table {
 	t := c.tables[typeURL]
 	if t == nil {
 		t = &table{
-			url:     typeURL,
-			entries: make(map[string]*entry),
-			aliases: make(map[string]string),
-
-			collections: make(map[string]map[string]struct{}),
-			notFound:    make(map[string]struct{}),
-			maybeHeld:   make(map[string]struct{}),
-			errors:      make(map[string]error),
-			names:       c.union.Of(typeURL),
-			former:      make(map[string]former),
+			Type:   c.contents.Type(typeURL),
+			url:    typeURL,
+			names:  c.union.Of(typeURL),
+			former: make(probation.Former),
+			errors: make(map[string]error),
 		}
 		c.tables[typeURL] = t
 	}
@@ -273,95 +215,84 @@ func (c *Cache) table(typeURL string) *table {
 // answer: nil for an ACK, once every watch that the update concerned has come past it, or an error
 // for a NACK, with the reason of the first client that sent one. It is called outside of the
 // cache's lock, from Apply or from a method of a watch.
+//
+// The steps of an update, of which each relies on those before:
+//
+//  1. what is not the source's to say goes (local);
+//  2. the update is refused as a whole if there is no room for it (contents);
+//  3. what was restored may be served, since a source has answered the type;
+//  4. the resources are put, each into its history (contents, expiry, subscriptions);
+//  5. removals take effect or wait (guard), and heartbeats renew TTLs;
+//  6. errors are noted, and what is known of the type advances;
+//  7. the watches that subscribe to what changed are told, and their answer is awaited (pending).
 func (c *Cache) Apply(u xds.Update, answer func(nack error)) {
 	c.mu.Lock()
+	due := c.apply(u, answer)
+	c.mu.Unlock()
+	run(due)
+}
+
+func (c *Cache) apply(u xds.Update, answer func(nack error)) (due []func()) {
 	t := c.table(u.Type)
 	u = c.foreign(t, u)
 	if u.Timeout {
-		c.complain(t, u, newChanges(t))
-		c.mu.Unlock()
-		if answer != nil {
-			answer(nil)
-		}
-		return
+		c.noteErrors(t, u, newChanges(t))
+		return c.open(t, answer, nil, nil)
 	}
 	t.updated = time.Now()
-	if err := c.room(t, u); err != nil {
+	if err := t.Check(u, contents.Limits{Resources: c.cfg.MaxResources, Bytes: c.cfg.MaxBytes}, !c.guard.Active()); err != nil {
 		t.errors[""], t.refused = err, c.sources.id(u.Source)
-		c.mu.Unlock()
-		if answer != nil {
-			answer(err)
-		}
-		return
+		return c.open(t, answer, nil, err)
 	}
-	t.answered = true
-	if t.refused == nowhere {
+	t.SetAnswered()
+	if t.refused == history.Unknown {
 		delete(t.errors, "") // what was wrong with an answer before
 	}
 	c.serveRestored(t)
 	c.revision++
 	ch := newChanges(t)
-	if len(t.entries) == 0 {
-		t.grow(len(u.Resources))
+	held, from := t.Len(), c.origin(u)
+	if held == 0 {
+		t.Grow(len(u.Resources))
 		ch.names = make([]string, 0, len(u.Resources))
 	}
-	var refused error
-	from := c.origin(u)
-	held := len(t.entries)
-	t.updates++
+	t.BeginUpdate()
+	var nack error
 	for _, r := range u.Resources {
-		if reason, ok := c.put(t, from, c.lifetime(r), ch); !ok && refused == nil {
-			refused = reason
+		if err := c.put(t, from, c.lifetime(r), ch); err != nil && nack == nil {
+			nack = err
 		}
 	}
-	removed := c.removals(t, u)
-	if c.guard.Active() {
-		replaced := c.replaced(t, removed, u.Resources)
-		for name := range replaced {
-			c.remove(t, name, ch)
-			held--
-		}
-		removed = slices.DeleteFunc(removed, func(name string) bool { _, gone := replaced[name]; return gone })
-		removed = c.filterRemovals(t, guard.Removal{Names: removed, Held: held, RequestedAt: u.RequestedAt, WithOthers: len(u.Resources) > 0})
-	}
-	for _, name := range removed {
-		c.remove(t, name, ch)
-	}
-	if u.Complete {
-		// From now on absence itself says that a name of the wildcard is gone.
-		maps.DeleteFunc(t.notFound, func(name string, _ struct{}) bool { return !c.requested(t, name) })
-		c.noteComplete(t, u.Source)
-	}
+	c.removeAll(t, u, held, ch)
 	for _, h := range u.Heartbeats {
-		if err := c.refresh(t, from, h, ch); err != nil && refused == nil {
-			refused = err
+		if err := c.refresh(t, from, h, ch); err != nil && nack == nil {
+			nack = err
 		}
 	}
-	c.complain(t, u, ch)
-	c.learn(t, u, ch)
+	c.noteErrors(t, u, ch)
+	if t.Learn(u, t.names.Requested(xds.Wildcard)) {
+		ch.all = true
+		c.logFact(Known, t.key(""))
+	}
 	concerned := c.notify(ch)
 	c.endAccident(time.Now())
 	if len(concerned) == 0 {
 		concerned = c.awaited(t, u)
 	}
-	var due []func()
-	if answer != nil {
-		due = c.open(t, answer, concerned, refused)
-	}
-	c.mu.Unlock()
-	run(due)
+	return c.open(t, answer, concerned, nack)
 }
 
-// complain takes in the errors of an update.
-func (c *Cache) complain(t *table, u xds.Update, ch *changes) {
+// noteErrors takes in the errors of an update.
+func (c *Cache) noteErrors(t *table, u xds.Update, ch *changes) {
 	for _, e := range u.Errors {
-		if e.Name != "" && t.entries[e.Name] == nil && !c.requested(t, e.Name) && !c.requested(t, xds.Wildcard) {
+		held := t.Entry(e.Name) != nil
+		if e.Name != "" && !held && !t.names.Requested(e.Name) && !t.names.Requested(xds.Wildcard) {
 			continue // nobody subscribes to it any more
 		}
-		if errors.Is(e.Err, xds.ErrNotFound) && t.entries[e.Name] == nil {
+		if errors.Is(e.Err, xds.ErrNotFound) && !held {
 			c.remove(t, e.Name, ch) // as good as a removal, of what is not held (protocol.md 3.14)
 		}
-		if errors.Is(e.Err, xds.ErrNoAnswer) && t.entries[e.Name] != nil {
+		if errors.Is(e.Err, xds.ErrNoAnswer) && held {
 			continue // unchanged, so that nothing need be said of it
 		}
 		if _, ok := t.errors[e.Name]; ok || len(t.errors) < maxErrors {
@@ -378,73 +309,11 @@ func (c *Cache) awaited(t *table, u xds.Update) []*Watch {
 		return nil
 	}
 	for _, r := range u.Resources {
-		if e := t.entries[r.Name]; e != nil && e.Status() == xds.Pending {
+		if e := t.Entry(r.Name); e != nil && e.Status() == xds.Pending {
 			return newest
 		}
 	}
 	return nil
-}
-
-// room returns nil if an update fits within the limits. So does one that makes what is held no
-// more, where that is beyond the limits already: it was restored, or a limit was lowered.
-func (c *Cache) room(t *table, u xds.Update) error {
-	resources, bytes := c.resources+len(u.Resources), c.bytes
-	for _, r := range u.Resources {
-		bytes += size(r)
-	}
-	if resources <= c.cfg.MaxResources && bytes <= c.cfg.MaxBytes {
-		return nil // though some of them replace others
-	}
-	leaves := func(e *entry) {
-		resources--
-		bytes -= size(e.Current())
-	}
-	all := u.Complete && !c.guard.Active() // what a guard holds back does not leave
-	if all {
-		for _, e := range t.entries {
-			leaves(e)
-		}
-	}
-	for _, r := range u.Resources {
-		if e := t.entries[r.Name]; e != nil && !all {
-			leaves(e)
-		}
-	}
-	for _, name := range u.Removed {
-		if e := t.entries[name]; e != nil && !all && !c.guard.Active() {
-			leaves(e)
-		}
-	}
-	switch {
-	case resources <= c.resources && bytes <= c.bytes:
-		return nil
-	case resources > c.cfg.MaxResources:
-		return fmt.Errorf("refused: it would make %d resources, and at most %d are held (--max-resources)", resources, c.cfg.MaxResources)
-	case bytes > c.cfg.MaxBytes:
-		return fmt.Errorf("refused: it would make %d bytes of resources, and at most %d are held (--max-resource-bytes)", bytes, c.cfg.MaxBytes)
-	}
-	return nil
-}
-
-// size returns what a resource counts against MaxBytes.
-func size(r *xds.Resource) int64 { return int64(len(r.Body.GetValue())) }
-
-// learn advances what is known of the wildcard. A Delta answer is served from the
-// first on; that it is all is known only later, from Synced.
-func (c *Cache) learn(t *table, u xds.Update, ch *changes) {
-	was := t.knowledge
-	switch {
-	case u.Complete && was != xds.Complete && !u.KeepUnsubscribed && !c.requested(t, xds.Wildcard):
-		t.knowledge = xds.Partial // what nobody wants is not kept for long, though a source tells it
-	case u.Complete:
-		t.knowledge = xds.Complete
-	case was == xds.Unknown && (u.KeepUnsubscribed || u.Wildcard && c.requested(t, xds.Wildcard)):
-		t.knowledge = xds.Partial
-	}
-	if t.knowledge != was {
-		ch.all = true
-		c.logFact(Known, t.url, "")
-	}
 }
 
 // Synced takes in that a source has told all it has of a type's wildcard, or of
@@ -457,15 +326,13 @@ func (c *Cache) Synced(source, typeURL string, asked time.Time) {
 		c.wakeRun()
 	}
 	c.endAccident(time.Now())
-	late := c.filterRemovals(t, guard.Removal{Names: c.late(t), Held: len(t.entries), RequestedAt: asked, WithOthers: true})
+	late := c.filterRemovals(t, guard.Removal{Names: c.late(t), Held: t.Len(), RequestedAt: asked, WithOthers: true})
 	c.confirmed(t, source)
 	c.noteComplete(t, source)
-	unheard := t.knowledge == xds.Unknown && !(t.answered && c.requested(t, xds.Wildcard))
-	if unheard || t.knowledge == xds.Complete {
-		return // an open stream on which nothing came knows nothing (I2)
+	if !t.Synced(t.names.Requested(xds.Wildcard)) {
+		return
 	}
-	t.knowledge = xds.Complete
-	c.logFact(Known, t.url, "")
+	c.logFact(Known, t.key(""))
 	c.revision++
 	ch := newChanges(t)
 	ch.all = true
@@ -551,104 +418,45 @@ func (ch *changes) lookup(name string) (resource string, ok bool) {
 	return resource, ok
 }
 
-// grow makes an empty table as large as it will be.
-func (t *table) grow(n int) {
-	if len(t.entries) == 0 {
-		t.entries = make(map[string]*entry, n)
-	}
-}
-
-// put stores one resource. ok is false if a client has NACKed this content before, and reason says
-// why.
-func (c *Cache) put(t *table, from origin, r *xds.Resource, ch *changes) (reason error, ok bool) {
+// put stores one resource. It returns why clients NACKed this content before, nil if they did not.
+func (c *Cache) put(t *table, from contents.Origin, r *xds.Resource, ch *changes) (nack error) {
 	delete(t.errors, r.Name)
-	c.guard.Forget(t.url, r.Name)
-	e := t.entries[r.Name]
-	if e != nil && e.Current() == r && e.Source() == from.source && e.keepUnsubscribed == from.keepUnsubscribed {
-		e.restored, e.update = false, t.updates
-		return e.nack()
-	}
-	delete(t.notFound, r.Name)
-	if e == nil {
-		e = &entry{}
-		t.entries[r.Name] = e
-		c.resources++
-	} else {
-		c.bytes -= size(e.Current())
-	}
-	c.bytes += size(r)
-	old, blamed, restored := e.Current(), e.Blamed(), e.restored
-	if f, ok := t.former[r.Name]; ok && old == nil {
-		if xds.Info(t.url).FallBack {
-			e.SetStable(f.res)
-		}
-		delete(t.former, r.Name)
-	}
-	e.keepUnsubscribed, e.restored, e.update = from.keepUnsubscribed, false, t.updates
-	change, rewrite := e.Put(r, from.source)
-	switch change {
+	c.guard.Forget(t.key(r.Name))
+	p := t.Put(r, from, c.takeFormer(t, r.Name))
+	switch p.Change {
 	case history.Content:
 		c.expires(r)
-		t.indexAliases(old, r)
-		ch.add(r.Name, old, r)
-		ch.retry = ch.retry || blamed
+		ch.add(r.Name, p.Old, r)
+		ch.retry = ch.retry || p.WasBlamed
 	case history.Lifetime:
-		c.lifetimeChanged(e, ch)
+		c.lifetimeChanged(p.Entry, ch)
 	}
-	if c.cfg.OnContent != nil && from.source != localSource && (change == history.Content || restored) {
+	if c.cfg.OnContent != nil && from.Source != history.Local && (p.Change == history.Content || p.WasRestored) {
 		c.cfg.OnContent(r)
 	}
 	if c.changedSuspect(t, r.Name) {
 		ch.add(r.Name, r)
 	}
-	if rewrite {
+	if p.Rewrite {
 		c.log(t, r.Name) // what comes again as it was is on disk as it is
 	}
-	c.file(t, r.Name, e)
-	return e.nack()
+	c.updateLRU(t, r.Name, p.Entry)
+	return nackOf(p.Entry)
 }
 
-// nack returns why clients NACKed what is held; ok if they did not.
-func (e *entry) nack() (reason error, ok bool) {
+// nackOf returns why clients NACKed what is held; nil if they did not.
+func nackOf(e *entry) error {
 	if e.Status() == xds.Nacked {
-		return nackError(e.Reason()), false
+		return nackError(e.Reason())
 	}
-	return nil, true
+	return nil
 }
 
-func (t *table) indexAliases(old, r *xds.Resource) {
-	if old != nil {
-		for _, a := range old.Aliases() {
-			if t.aliases[a] == old.Name {
-				delete(t.aliases, a)
-			}
-		}
-		if glob := xds.CollectionOf(old.Name); glob != "" {
-			delete(t.collections[glob], old.Name)
-			if len(t.collections[glob]) == 0 {
-				delete(t.collections, glob)
-			}
-		}
-	}
-	if r != nil {
-		for _, a := range r.Aliases() {
-			t.aliases[a] = r.Name
-		}
-		if glob := xds.CollectionOf(r.Name); glob != "" {
-			if t.collections[glob] == nil {
-				t.collections[glob] = make(map[string]struct{})
-			}
-			t.collections[glob][r.Name] = struct{}{}
-			delete(t.notFound, glob)
-		}
-	}
-}
-
-// remove deletes what is held under a name, on the word of an upstream. That it does not exist is remembered while somebody wants it, or may
-// have it.
+// remove deletes what is held under a name, on the word of a source. That it does not exist is
+// remembered while somebody wants it, or may have it.
 func (c *Cache) remove(t *table, name string, ch *changes) {
 	var was *xds.Resource
-	if e := t.entries[name]; e != nil {
+	if e := t.Entry(name); e != nil {
 		was = e.Current()
 		ch.add(name, was)
 		ch.retry = ch.retry || e.Blamed()
@@ -661,51 +469,40 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 		c.drop(t, name)
 		c.changedSuspect(t, name)
 	}
-	if xds.Info(t.url).OnDemand && len(t.maybeHeld) < maxToldVirtualHosts {
-		// A later client too must hear something, to end its wait (protocol.md V11).
-		t.maybeHeld[name] = struct{}{}
-		c.logFact(MaybeHeldFact, t.url, name)
+	if xds.Info(t.url).OnDemand && c.uncertain.Count(t.url) < maxToldVirtualHosts {
+		c.uncertain.Add(t.key(name)) // a later client must be told too, to end its wait (protocol.md V11)
 	}
-	if _, ok := t.notFound[name]; ok {
+	if t.NotFound(name) {
 		return
 	}
-	if c.wantsResource(t, name, was) || c.requested(t, name) || t.knowledge != xds.Complete && c.requested(t, xds.Wildcard) {
-		if len(t.notFound) == maxNotFound {
-			clear(t.notFound)
-		}
-		t.notFound[name] = struct{}{}
+	if c.wantsResource(t, name, was) || t.names.Requested(name) || t.Knowledge() != xds.Complete && t.names.Requested(xds.Wildcard) {
+		t.SetNotFound(name)
 		ch.add(name, was)
 	}
 }
 
 // drop deletes an entry without a word to anybody.
 func (c *Cache) drop(t *table, name string) {
-	e := t.entries[name]
+	e := t.Drop(name)
 	if e == nil {
 		return
 	}
-	c.guard.Forget(t.url, name)
-	t.indexAliases(e.Current(), nil)
+	c.guard.Forget(t.key(name))
 	c.follow(e, nil)
-	c.resources--
-	c.bytes -= size(e.Current())
-	delete(t.entries, name)
 	delete(t.errors, name)
-	if c.journal != nil && e.disk != nil {
-		c.journal.removed[key{t.url, name}] = e.disk
-	}
+	c.journal.dropped(t.key(name), e)
 	c.log(t, name)
-	c.unreferenced.Remove(key{t.url, name})
+	c.unreferenced.Remove(t.key(name))
 }
 
 // refresh takes in a heartbeat. One for a content that is not held refreshes
 // nothing, and the error says so to the upstream (protocol.md 6.1).
-func (c *Cache) refresh(t *table, from origin, h xds.Heartbeat, ch *changes) error {
-	e := t.entries[h.Name]
+func (c *Cache) refresh(t *table, from contents.Origin, h xds.Heartbeat, ch *changes) error {
+	e := t.Entry(h.Name)
 	switch {
 	case e == nil:
 		return fmt.Errorf("%s %q: a heartbeat for what is not held", xds.Short(t.url), h.Name)
-	case e.Current().UpstreamVersion != h.Version && !(h.AnyVersion && e.Source() == from.source):
+	case e.Current().UpstreamVersion != h.Version && !(h.AnyVersion && e.Source() == from.Source):
 		return fmt.Errorf("%s %q: a heartbeat of version %q, and %q is held", xds.Short(t.url), h.Name, h.Version, e.Current().UpstreamVersion)
 	case c.cfg.HoldTTL[t.url]:
 		return nil
@@ -728,19 +525,19 @@ func (c *Cache) Held(source, typeURL string) map[string]string {
 	if t == nil {
 		return nil
 	}
-	all := c.wants(t, xds.Wildcard)
+	all := t.names.Has(xds.Wildcard)
 	from := c.sources.id(source)
-	if t.refused == from && from != nowhere {
-		t.refused = nowhere // it is told what is held, and sends the rest
+	if t.refused == from && from != history.Unknown {
+		t.refused = history.Unknown // it is told what is held, and sends the rest
 		delete(t.errors, "")
 	}
 	held := make(map[string]string)
-	for name, e := range t.entries {
-		if e.local() || !all && !c.wantsResource(t, name, e.Current()) {
+	for name, e := range t.All() {
+		if e.IsLocal() || !all && !c.wantsResource(t, name, e.Current()) {
 			continue
 		}
 		held[name] = ""
-		if waits, _ := c.guard.Waits(t.url, name); !waits && e.Source() == from && from != nowhere && e.Status() != xds.Nacked {
+		if waits, _ := c.guard.Waits(t.key(name)); !waits && e.Source() == from && from != history.Unknown && e.Status() != xds.Nacked {
 			held[name] = e.Current().UpstreamVersion
 		}
 	}
@@ -758,13 +555,13 @@ func (c *Cache) Nacked(source, typeURL string) (names []string) {
 		return nil
 	}
 	from := c.sources.id(source)
-	if from != nowhere && t.refused == from {
+	if from != history.Unknown && t.refused == from {
 		return []string{xds.Wildcard}
 	}
 	if t.nacks == 0 {
 		return nil
 	}
-	for name, e := range t.entries {
+	for name, e := range t.All() {
 		if e.Status() == xds.Nacked && e.Source() == from {
 			names = append(names, name)
 		}
@@ -781,9 +578,9 @@ func (c *Cache) Body(typeURL string, name []byte) *anypb.Any {
 	if t == nil {
 		return nil
 	}
-	e := t.entries[string(name)] // without a copy of it
+	e := t.EntryOf(name)
 	if e == nil {
-		e = t.entries[xds.CanonicalName(string(name))]
+		e = t.Entry(xds.CanonicalName(string(name)))
 	}
 	if e == nil {
 		return nil

@@ -5,78 +5,39 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/fallback"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-const (
-	// crashLoop is how many Envoys must have crashed within crashWindow for what they all
-	// had to be suspected.
-	crashLoop   = 3
-	crashWindow = 10 * time.Minute
-	// DefaultFallbackFor is how long suspects are held back.
-	DefaultFallbackFor = time.Hour
-)
-
-// fallback is the time in which suspects are held back: their stable versions are
-// served in their place. Everything else goes on changing.
-type fallback struct {
-	since, until time.Time
-	// suspects are the names that are held back, with the version that the control plane
-	// said last; "" is an absence. It is another one than the suspected where that takes
-	// the place of a rejected one.
-	suspects map[key]string
-}
-
-// crash is what an Envoy had that crashed and that was not stable: accepted, or sent
-// and not answered, or removed.
-type crash struct {
-	at  time.Time
-	had map[versioned]struct{}
-}
-
-// versioned is one version of a resource; "" is its absence.
-type versioned struct {
-	key
-	version string
-}
-
-// Fallback says what is held back.
+// Fallback says what is held back after crashes of Envoy.
 type Fallback struct {
 	Since, Until time.Time
 	// Suspects are in alphabetical order, Kind is SuspectFact.
 	Suspects []Fact
 }
 
-// holdsBack reports whether a name is a suspect.
-func (c *Cache) holdsBack(t *table, name string) bool {
-	if c.fallback == nil {
-		return false
-	}
-	_, ok := c.fallback.suspects[key{t.url, name}]
-	return ok
-}
-
-// unstable returns what the client has, or may have, that is not stable.
-func (w *Watch) unstable(unanswered map[string][]string) map[versioned]struct{} {
-	had := make(map[versioned]struct{})
+// unstable returns what the client has, or may have, that is not stable. unanswered lists names, by
+// type, that it was sent and has not answered.
+func (w *Watch) unstable(unanswered map[string][]string) fallback.Set {
+	had := make(fallback.Set)
 	for url, wt := range w.types {
 		if !xds.Info(url).FallBack {
 			continue
 		}
 		t := w.c.tables[url]
-		for _, p := range wt.probation {
-			if e := t.entries[p.res.Name]; e == nil || !e.IsStable() || e.Acked().Version != p.res.Version {
-				had[versioned{key{url, p.res.Name}, p.res.Version}] = struct{}{}
+		for r := range wt.probation.All() {
+			if e := t.Entry(r.Name); e == nil || !e.IsStable() || e.Acked().Version != r.Version {
+				had[fallback.Version{Key: t.key(r.Name), Version: r.Version}] = struct{}{}
 			}
 		}
 		for _, name := range unanswered[url] {
-			if r := t.sent(name); r != nil && !t.isStable(r) && !w.c.holdsBack(t, name) {
-				had[versioned{key{url, name}, r.Version}] = struct{}{}
+			if r := t.sent(name); r != nil && !t.isStable(r) && !w.c.fallback.HoldsBack(t.key(name)) {
+				had[fallback.Version{Key: t.key(name), Version: r.Version}] = struct{}{}
 			}
 		}
 		for name := range t.former {
-			if !w.c.holdsBack(t, name) {
-				had[versioned{key{url, name}, ""}] = struct{}{}
+			if !w.c.fallback.HoldsBack(t.key(name)) {
+				had[fallback.Version{Key: t.key(name)}] = struct{}{}
 			}
 		}
 	}
@@ -85,7 +46,7 @@ func (w *Watch) unstable(unanswered map[string][]string) map[versioned]struct{} 
 
 // sent returns what clients are sent of a name, nil for nothing.
 func (t *table) sent(name string) *xds.Resource {
-	if e := t.entries[name]; e != nil {
+	if e := t.Entry(name); e != nil {
 		return e.Sent()
 	}
 	return nil
@@ -93,22 +54,16 @@ func (t *table) sent(name string) *xds.Resource {
 
 // isStable reports whether a content is the stable one of its name.
 func (t *table) isStable(r *xds.Resource) bool {
-	e := t.entries[r.Name]
-	return e != nil && e.Stable() != nil && e.Stable().Version == r.Version
+	stable := t.stable(r.Name)
+	return stable != nil && t.Entry(r.Name) != nil && stable.Version == r.Version
 }
 
-// maxDeparted bounds the clients that went of which it is remembered what they had.
-const maxDeparted = 64
-
-// went remembers what a client had that went, in case it was an Envoy that crashed.
-func (c *Cache) went(had map[versioned]struct{}) {
-	if len(had) == 0 {
-		return
+// stable returns the stable content of a name, which may not exist any more; nil for none.
+func (t *table) stable(name string) *xds.Resource {
+	if e := t.Entry(name); e != nil {
+		return e.Stable()
 	}
-	if len(c.departed) == maxDeparted {
-		c.departed = slices.Delete(c.departed, 0, 1)
-	}
-	c.departed = append(c.departed, crash{time.Now(), had})
+	return t.former.Resource(name)
 }
 
 // Crashed takes in that an Envoy that was started at a time has crashed: it counts as
@@ -116,63 +71,39 @@ func (c *Cache) went(had map[versioned]struct{}) {
 // minutes what all three had and what is not stable is held back for Config.FallbackFor,
 // and returned. None says that nothing is held back: there is nothing that all of them
 // had, or nothing stable to serve in its place.
-func (c *Cache) Crashed(started time.Time) (suspects []Fact) {
+func (c *Cache) Crashed(started time.Time) []Fact {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := time.Now()
-	had := make(map[versioned]struct{})
-	for _, gone := range c.departed {
-		if gone.at.Before(started) {
-			continue
-		}
-		for k := range gone.had {
-			had[k] = struct{}{}
-		}
-	}
-	c.departed = nil
-	c.crashes = slices.DeleteFunc(c.crashes, func(old crash) bool { return now.Sub(old.at) > crashWindow })
-	c.crashes = append(c.crashes, crash{now, had})
-	if len(c.crashes) < crashLoop {
-		return nil
-	}
-	versions := make(map[key]string)
-	for of := range had {
-		k := of.key
-		if slices.ContainsFunc(c.crashes, func(other crash) bool { _, too := other.had[of]; return !too }) || c.cfg.Local != nil && c.local(k.typeURL, k.name) {
-			continue
-		}
-		t := c.table(k.typeURL)
-		if c.holdsBack(t, k.name) {
+	suspects := make(map[xds.Key]string)
+	for v := range c.fallback.Crashed(started) {
+		t := c.table(v.Type)
+		if c.local(v.Key) || c.fallback.HoldsBack(v.Key) {
 			continue
 		}
 		// What has changed since is not what they had.
-		switch r := t.sent(k.name); {
-		case r != nil && r.Version == of.version && !t.isStable(r):
-			versions[k] = t.entries[k.name].Current().Version
-		case t.entries[k.name] == nil && of.version == "" && t.former[k.name].res != nil:
-			versions[k] = ""
+		switch r := t.sent(v.Name); {
+		case r != nil && r.Version == v.Version && !t.isStable(r):
+			suspects[v.Key] = t.Resource(v.Name).Version
+		case t.Entry(v.Name) == nil && v.Version == "" && t.former.Resource(v.Name) != nil:
+			suspects[v.Key] = ""
 		}
 	}
-	c.crashes = c.crashes[1:]
-	if len(versions) == 0 || !c.somethingStable() {
+	if len(suspects) == 0 || !c.somethingStable() {
 		return nil
 	}
-	c.addDependents(versions)
-	c.crashes = nil
-	if c.fallback == nil {
-		c.fallback = &fallback{since: now, suspects: make(map[key]string)}
-		defer c.logFact(FallbackFact, "", "")
-	}
-	c.fallback.until = now.Add(c.cfg.FallbackFor)
-	for k, version := range versions {
-		c.fallback.suspects[k] = version
-		c.logFact(SuspectFact, k.typeURL, k.name)
-		suspects = append(suspects, Fact{SuspectFact, k.typeURL, k.name})
-	}
-	slices.SortFunc(suspects, compareFacts)
-	c.serveAgain(versions)
+	c.addDependents(suspects)
+	c.fallback.Begin(suspects)
+	c.serveAgain(suspects)
 	c.wakeRun()
-	return suspects
+	return suspectFacts(suspects)
+}
+
+func suspectFacts(suspects map[xds.Key]string) (facts []Fact) {
+	for k := range suspects {
+		facts = append(facts, Fact{SuspectFact, k.Type, k.Name})
+	}
+	slices.SortFunc(facts, compareFacts)
+	return facts
 }
 
 // addDependents adds to suspects what has to go back with them, so that what is served fits
@@ -183,48 +114,42 @@ func (c *Cache) Crashed(started time.Time) (suspects []Fact) {
 //     changed in the same breath), if it has a stable version itself;
 //   - clusters that were removed and to which a stable version leads, and
 //   - their endpoints.
-func (c *Cache) addDependents(suspects map[key]string) {
-	held := func(typeURL, name string) bool {
-		_, is := suspects[key{typeURL, name}]
-		return is || c.holdsBack(c.table(typeURL), name)
+func (c *Cache) addDependents(suspects map[xds.Key]string) {
+	held := func(k xds.Key) bool {
+		_, is := suspects[k]
+		return is || c.fallback.HoldsBack(k)
 	}
 	clusters, endpoints := c.table(xds.ClusterType), c.table(xds.EndpointType)
 	withdrawn := func(cluster string) bool {
-		e := clusters.entries[cluster]
-		return e != nil && e.Stable() == nil && held(xds.ClusterType, cluster)
+		e := clusters.Entry(cluster)
+		return e != nil && e.Stable() == nil && held(clusters.key(cluster))
 	}
 	for _, typeURL := range xds.TypesWhere(func(info xds.TypeInfo) bool { return info.LeadsToClusters }) {
-		for name, e := range c.table(typeURL).entries {
-			if e.Stable() == nil || e.Stable().Version == e.Current().Version || held(typeURL, name) {
+		t := c.table(typeURL)
+		for name, e := range t.All() {
+			if e.Stable() == nil || e.Stable().Version == e.Current().Version || held(t.key(name)) {
 				continue
 			}
 			leads := false
 			xds.LeadsToClusters(e.Current(), func(cluster string) { leads = leads || withdrawn(cluster) })
 			if leads {
-				suspects[key{typeURL, name}] = e.Current().Version
+				suspects[t.key(name)] = e.Current().Version
 			}
 		}
 	}
 	// absent adds what was removed and is needed by something that is served in its stable version.
 	absent := func(t *table, name string) {
-		if t.entries[name] == nil && t.former[name].res != nil && !held(t.url, name) {
-			suspects[key{t.url, name}] = ""
+		if t.Entry(name) == nil && t.former.Resource(name) != nil && !held(t.key(name)) {
+			suspects[t.key(name)] = ""
 		}
-	}
-	stable := func(k key) *xds.Resource {
-		t := c.table(k.typeURL)
-		if e := t.entries[k.name]; e != nil {
-			return e.Stable()
-		}
-		return t.former[k.name].res
 	}
 	for k := range maps.Clone(suspects) {
-		if r := stable(k); r != nil {
+		if r := c.table(k.Type).stable(k.Name); r != nil {
 			xds.LeadsToClusters(r, func(cluster string) { absent(clusters, cluster) })
 		}
 	}
 	for k := range maps.Clone(suspects) {
-		if r := stable(k); r != nil && r.EDSName != "" {
+		if r := c.table(k.Type).stable(k.Name); r != nil && r.EDSName != "" {
 			absent(endpoints, r.EDSName)
 		}
 	}
@@ -240,7 +165,7 @@ func (c *Cache) somethingStable() bool {
 		if len(t.former) > 0 {
 			return true
 		}
-		for _, e := range t.entries {
+		for _, e := range t.All() {
 			if e.Stable() != nil {
 				return true
 			}
@@ -253,22 +178,18 @@ func (c *Cache) somethingStable() bool {
 func (c *Cache) Fallback() *Fallback {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.fallback == nil {
+	if !c.fallback.Active() {
 		return nil
 	}
-	f := &Fallback{Since: c.fallback.since, Until: c.fallback.until}
-	for k := range c.fallback.suspects {
-		f.Suspects = append(f.Suspects, Fact{SuspectFact, k.typeURL, k.name})
-	}
-	slices.SortFunc(f.Suspects, compareFacts)
-	return f
+	since, until := c.fallback.Times()
+	return &Fallback{since, until, suspectFacts(c.fallback.Suspects())}
 }
 
 // Resume serves what is held back once more. It reports whether anything was.
 func (c *Cache) Resume() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.fallback == nil {
+	if !c.fallback.Active() {
 		return false
 	}
 	c.endFallback("it was resumed by hand")
@@ -277,13 +198,7 @@ func (c *Cache) Resume() bool {
 
 // endFallback serves the suspects again.
 func (c *Cache) endFallback(why string) {
-	suspects := c.fallback.suspects
-	c.fallback = nil
-	c.logFact(FallbackFact, "", "")
-	for k := range suspects {
-		c.logFact(SuspectFact, k.typeURL, k.name)
-	}
-	c.serveAgain(suspects)
+	c.serveAgain(c.fallback.End())
 	if c.cfg.OnFallbackEnd != nil {
 		c.cfg.OnFallbackEnd(why)
 	}
@@ -292,11 +207,9 @@ func (c *Cache) endFallback(why string) {
 // expireFallback ends the fallback when its time has come, and returns when that is;
 // the zero time for never.
 func (c *Cache) expireFallback(now time.Time) (next time.Time) {
-	switch {
-	case c.fallback == nil:
-		return time.Time{}
-	case c.fallback.until.After(now):
-		return c.fallback.until
+	_, until := c.fallback.Times()
+	if !c.fallback.Active() || until.After(now) {
+		return until
 	}
 	c.endFallback("its time is over")
 	return time.Time{}
@@ -306,44 +219,35 @@ func (c *Cache) expireFallback(now time.Time) (next time.Time) {
 // that has changed is served as it is now. The content that was suspected is not one to
 // go back to. It reports whether that was so.
 func (c *Cache) changedSuspect(t *table, name string) bool {
-	if c.fallback == nil {
+	if !c.fallback.Active() {
 		return false
 	}
-	k := key{t.url, name}
-	version, ok := c.fallback.suspects[k]
-	if !ok {
-		return false
-	}
-	e := t.entries[name]
-	if e != nil && e.Current().Version == version || e == nil && version == "" {
-		return false // the same again
-	}
+	version := ""
+	e := t.Entry(name)
 	if e != nil {
-		e.GoBack(version)
+		version = e.Current().Version
 	}
-	delete(c.fallback.suspects, k)
-	c.logFact(SuspectFact, k.typeURL, k.name)
-	if len(c.fallback.suspects) == 0 {
+	suspected, changed, last := c.fallback.Changed(t.key(name), version)
+	if changed && e != nil {
+		e.GoBack(suspected)
+	}
+	if last {
 		c.endFallback("the control plane has changed everything that was held back")
 	}
-	return true
+	return changed
 }
 
 // serveAgain makes every watch look again at some names.
-func (c *Cache) serveAgain(names map[key]string) {
+func (c *Cache) serveAgain(names map[xds.Key]string) {
 	c.revision++
 	changed := make(map[string]*changes)
 	for k := range names {
-		ch := changed[k.typeURL]
+		ch := changed[k.Type]
 		if ch == nil {
-			ch = newChanges(c.table(k.typeURL))
-			changed[k.typeURL] = ch
+			ch = newChanges(c.table(k.Type))
+			changed[k.Type] = ch
 		}
-		var r *xds.Resource
-		if e := ch.table.entries[k.name]; e != nil {
-			r = e.Current()
-		}
-		ch.add(k.name, r)
+		ch.add(k.Name, ch.table.Resource(k.Name))
 	}
 	for _, ch := range changed {
 		c.notify(ch)
@@ -353,9 +257,9 @@ func (c *Cache) serveAgain(names map[key]string) {
 // served returns what of an entry is served, which may be nothing.
 func (c *Cache) served(t *table, e *entry) xds.Item {
 	switch {
-	case e.restored && t.sealed:
+	case t.Hidden(e):
 		return xds.Item{}
-	case c.holdsBack(t, e.Current().Name):
+	case c.fallback.Active() && c.fallback.HoldsBack(t.key(e.Current().Name)):
 		// Without a stable version the name is served as one that does not exist.
 		return xds.Item{Current: e.Stable(), Acked: e.Stable(), Status: xds.Acked, NotFound: e.Stable() == nil}
 	}
@@ -365,9 +269,9 @@ func (c *Cache) served(t *table, e *entry) xds.Item {
 // formerly returns what is served of a name that does not exist any more: its stable
 // content, if its absence is suspected.
 func (c *Cache) formerly(t *table, name string) xds.Item {
-	if !c.holdsBack(t, name) {
+	if !c.fallback.HoldsBack(t.key(name)) {
 		return xds.Item{}
 	}
-	f := t.former[name]
-	return xds.Item{Current: f.res, Acked: f.res, Status: xds.Acked}
+	r := t.former.Resource(name)
+	return xds.Item{Current: r, Acked: r, Status: xds.Acked}
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/fallback"
+	"github.com/holdfast-xds/holdfast/agent/cache/probation"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
@@ -38,7 +40,7 @@ func fallBack(t *testing.T, c *Cache) {
 	subscribe(w, xds.ListenerType, "*")
 	complete(c, xds.ClusterType, "a@1", "b@1", "d@1")
 	accept(w, xds.ClusterType, "a@1", "b@1", "d@1")
-	pass(StableAfter)
+	pass(probation.After)
 	complete(c, xds.ClusterType, "a@2", "c@1", "d@1")
 	accept(w, xds.ClusterType, "a@2", "c@1")
 	w.Close(nil)
@@ -85,7 +87,7 @@ func TestLivingWithTheStableVersionsDoesNotMakeTheSuspectsStable(t *testing.T) {
 		for range 3 {
 			w := watch(c, "x", xds.ClusterType, "*")
 			accept(w, xds.ClusterType, "a@1", "b@1", "d@1")
-			pass(5 * StableAfter)
+			pass(5 * probation.After)
 			servesClusters(t, c, "1", "1", "")
 			isStable(t, c, "1")
 			w.Close(nil)
@@ -138,7 +140,7 @@ func TestAFallbackEndsWithTheLastSuspectThatTheControlPlaneChanges(t *testing.T)
 func TestAFallbackEndsByHandAndByItself(t *testing.T) {
 	for name, end := range map[string]func(c *Cache) bool{
 		"by hand":   func(c *Cache) bool { return c.Resume() },
-		"by itself": func(*Cache) bool { pass(DefaultFallbackFor); return true },
+		"by itself": func(*Cache) bool { pass(fallback.DefaultDuration); return true },
 	} {
 		t.Run(name, func(t *testing.T) {
 			why := ""
@@ -172,7 +174,7 @@ func TestSuspectsThatAClientLivesWithAreStable(t *testing.T) {
 		c.Resume()
 		w := watch(c, "x", xds.ClusterType, "*")
 		accept(w, xds.ClusterType, "a@2", "c@1", "d@1")
-		pass(StableAfter)
+		pass(probation.After)
 		isStable(t, c, "2")
 	})
 }
@@ -220,7 +222,7 @@ func TestWhatIsNoEvidenceHoldsNothingBack(t *testing.T) {
 				put(c, xds.ClusterType, "a@1")
 				w := watch(c, "x", xds.ClusterType, "*")
 				accept(w, xds.ClusterType, "a@1")
-				pass(StableAfter)
+				pass(probation.After)
 				w.Close(nil)
 				put(c, xds.ClusterType, "a@2")
 				for _, s := range steps {
@@ -252,7 +254,7 @@ func TestWhatACrashedEnvoyHadIsWhatItWasSent(t *testing.T) {
 		put(c, xds.ClusterType, "a@1", "b@1")
 		w := watch(c, "x", xds.ClusterType, "*")
 		accept(w, xds.ClusterType, "a@1", "b@1")
-		pass(StableAfter)
+		pass(probation.After)
 		put(c, xds.ClusterType, "a@2", "b@2")
 		accept(w, xds.ClusterType, "b@2")
 		w.Close(nil)
@@ -307,7 +309,7 @@ func TestWhatIsHeldBackTakesAlongWhatDependsOnIt(t *testing.T) {
 		accept(w, xds.EndpointType, "old@1")
 		accept(w, xds.ListenerType, "l@1")
 		w.Ack(xds.RouteType, routes("1", "old"), nil)
-		pass(StableAfter)
+		pass(probation.After)
 		apply(c, xds.Update{Type: xds.ClusterType, Resources: clusters("new@1", "kept@1"), Complete: true})
 		put(c, xds.EndpointType, "new@1")
 		apply(c, xds.Update{Type: xds.EndpointType, Removed: []string{"old"}})

@@ -11,19 +11,42 @@ import (
 // Guard configures how removals are held back.
 type Guard = guard.Config
 
-// removals returns the names that an update removes, after what it puts was taken in.
+// removeAll removes what an update says to be removed, after what it puts was taken in, or makes it
+// wait; held is how many resources there were before.
+func (c *Cache) removeAll(t *table, u xds.Update, held int, ch *changes) {
+	names := c.removals(t, u)
+	if c.guard.Active() {
+		replaced := c.replaced(t, names, u.Resources)
+		for name := range replaced {
+			c.remove(t, name, ch)
+			held--
+		}
+		names = slices.DeleteFunc(names, func(name string) bool { _, gone := replaced[name]; return gone })
+		names = c.filterRemovals(t, guard.Removal{Names: names, Held: held, RequestedAt: u.RequestedAt, WithOthers: len(u.Resources) > 0})
+	}
+	for _, name := range names {
+		c.remove(t, name, ch)
+	}
+	if u.Complete {
+		// From now on absence itself says that a name of the wildcard is gone.
+		t.KeepNotFound(t.names.Requested)
+		c.noteComplete(t, u.Source)
+	}
+}
+
+// removals returns the names that an update removes.
 func (c *Cache) removals(t *table, u xds.Update) []string {
 	if !u.Complete {
 		return u.Removed
 	}
 	names := slices.Clone(u.Removed)
 	from := c.sources.id(u.Source)
-	for name, e := range t.entries {
-		if e.update == t.updates || e.local() {
+	for name, e := range t.Others() {
+		if e.IsLocal() {
 			continue
 		}
 		if e.Source() == from {
-			e.restored = false // its source has told all it has
+			e.Confirm() // its source has told all it has
 		}
 		names = append(names, name)
 	}
@@ -45,7 +68,7 @@ func (c *Cache) replaced(t *table, removed []string, put []*xds.Resource) map[st
 	}
 	replaced := make(map[string]struct{})
 	look := func(name string) {
-		if e := t.entries[name]; e != nil && slices.ContainsFunc(xds.Places(e.Current()), func(place string) bool { _, ok := taken[place]; return ok }) {
+		if r := t.Resource(name); r != nil && slices.ContainsFunc(xds.Places(r), func(place string) bool { _, ok := taken[place]; return ok }) {
 			replaced[name] = struct{}{}
 		}
 	}
@@ -60,10 +83,10 @@ func (c *Cache) replaced(t *table, removed []string, put []*xds.Resource) map[st
 
 // filterRemovals returns which removals of a type take effect now, and makes the others wait.
 func (c *Cache) filterRemovals(t *table, r guard.Removal) (now []string) {
-	r.Type, r.Has = t.url, func(name string) bool { return t.entries[name] != nil }
+	r.Type, r.Has = t.url, func(name string) bool { return t.Entry(name) != nil }
 	now = c.guard.Filter(r)
 	if n, worth := c.guard.Reports(t.url); worth && c.cfg.OnWithheld != nil {
-		c.cfg.OnWithheld(t.url, n, len(t.entries))
+		c.cfg.OnWithheld(t.url, n, t.Len())
 	}
 	if len(now) < len(r.Names) {
 		c.wakeRun()
@@ -82,16 +105,16 @@ func (c *Cache) AskAgain() time.Time {
 
 // endAccident ends the time in which removals are held back, if all are confirmed or are there again.
 func (c *Cache) endAccident(now time.Time) {
-	confirmed, ended := c.guard.End(now, func(typeURL, name string) bool {
-		t := c.table(typeURL)
-		return c.wants(t, xds.Wildcard) || c.wantsResource(t, name, t.entries[name].Current())
+	confirmed, ended := c.guard.End(now, func(k xds.Key) bool {
+		t := c.table(k.Type)
+		return t.names.Has(xds.Wildcard) || c.wantsResource(t, k.Name, t.Resource(k.Name))
 	})
 	if !ended {
 		return
 	}
 	for _, t := range c.tables {
-		for name, e := range t.entries {
-			c.file(t, name, e) // what nobody wants may be evicted again
+		for name, e := range t.All() {
+			c.updateLRU(t, name, e) // what nobody wants may be evicted again
 		}
 	}
 	c.wakeRun()
@@ -132,8 +155,8 @@ func (c *Cache) runGuard(now time.Time) time.Time {
 // not wait.
 func (c *Cache) unconfirmed(t *table) (names []string) {
 	from := c.sources.id(t.completeFrom)
-	for name, e := range t.entries {
-		if waits, _ := c.guard.Waits(t.url, name); e.Source() != from && !e.keepUnsubscribed && !waits {
+	for name, e := range t.All() {
+		if waits, _ := c.guard.Waits(t.key(name)); e.Source() != from && !e.KeepUnsubscribed() && !waits {
 			names = append(names, name)
 		}
 	}
@@ -156,9 +179,9 @@ func (c *Cache) removeNow(t *table, names []string) {
 // restoredAccident takes in that all that was on disk was read. removed is what was there, and of
 // which a source has said before that it does not exist: that is held back like any other removal.
 func (c *Cache) restoredAccident(removed map[*table][]string) {
-	c.guard.Restored(func(typeURL, name string) bool { return c.table(typeURL).entries[name] != nil })
+	c.guard.Restored(func(k xds.Key) bool { return c.table(k.Type).Entry(k.Name) != nil })
 	for t, names := range removed {
-		c.removeNow(t, c.filterRemovals(t, guard.Removal{Names: names, Held: len(t.entries)}))
+		c.removeNow(t, c.filterRemovals(t, guard.Removal{Names: names, Held: t.Len()}))
 	}
 	c.endAccident(time.Now())
 }
@@ -168,9 +191,9 @@ func (c *Cache) restoredAccident(removed map[*table][]string) {
 // it; the rest is pruned in time, if at all.
 func (c *Cache) confirmed(t *table, source string) {
 	from := c.sources.id(source)
-	for _, e := range t.entries {
+	for _, e := range t.All() {
 		if e.Source() == from {
-			e.restored = false
+			e.Confirm()
 		}
 	}
 }
@@ -205,7 +228,7 @@ func (c *Cache) turn() {
 	for _, t := range c.tables {
 		ch := newChanges(t)
 		ch.all = true
-		for name, e := range t.entries {
+		for name, e := range t.All() {
 			ch.add(name, e.Current())
 		}
 		for name := range t.former {

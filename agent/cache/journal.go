@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/contents"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -85,10 +86,10 @@ type Journal struct {
 	changed chan<- struct{}
 
 	// Under c.mu.
-	names   map[key]struct{} // what may be different from what is on disk
+	names   map[xds.Key]struct{} // what may be different from what is on disk
 	dirty   map[Fact]struct{}
-	facts   map[Fact]string // what is on disk
-	removed map[key]*onDisk // what is on disk of names without an entry
+	facts   map[Fact]string     // what is on disk
+	removed map[xds.Key]*onDisk // what is on disk of names without an entry
 	// all is what All returned and is being written; nil while nothing is.
 	all *rewriting
 	// An upstream ACK that clients caused waits here until what they accepted is on disk:
@@ -101,10 +102,10 @@ type Journal struct {
 // rewriting is what becomes true when what All returned is on disk.
 type rewriting struct {
 	entries []rewritten
-	removed map[key]*onDisk
+	removed map[xds.Key]*onDisk
 	facts   map[Fact]string
 	// names and dirty are what was not on disk before.
-	names map[key]struct{}
+	names map[xds.Key]struct{}
 	dirty map[Fact]struct{}
 }
 
@@ -113,15 +114,7 @@ type rewritten struct {
 	disk  *onDisk
 }
 
-// onDisk is what is on disk under one name. There are as many as resources, so that its
-// size counts: 32 bytes.
-type onDisk struct {
-	content          *xds.Resource // nil for none
-	previous         string        // its version; "" for none
-	source           sourceID
-	accepted, stable bool
-	restored         bool // it was there when the agent started
-}
+type onDisk = contents.OnDisk
 
 // Journal opens the journal, before anything is applied. There is one at most. changed,
 // which holds one value, gets one when Take has something to say. durable says whether
@@ -131,8 +124,8 @@ func (c *Cache) Journal(changed chan<- struct{}, durable bool) *Journal {
 	defer c.mu.Unlock()
 	c.journal = &Journal{
 		c: c, changed: changed, broken: !durable,
-		names: make(map[key]struct{}), dirty: make(map[Fact]struct{}),
-		facts: make(map[Fact]string), removed: make(map[key]*onDisk),
+		names: make(map[xds.Key]struct{}), dirty: make(map[Fact]struct{}),
+		facts: make(map[Fact]string), removed: make(map[xds.Key]*onDisk),
 	}
 	return c.journal
 }
@@ -140,16 +133,50 @@ func (c *Cache) Journal(changed chan<- struct{}, durable bool) *Journal {
 // log notes that what is held under a name, or its status, changed.
 func (c *Cache) log(t *table, name string) {
 	if c.journal != nil {
-		c.journal.names[key{t.url, name}] = struct{}{}
+		c.journal.names[t.key(name)] = struct{}{}
 		signal(c.journal.changed)
 	}
 }
 
 // logFact notes that a fact may have changed.
-func (c *Cache) logFact(kind FactKind, typeURL, name string) {
+func (c *Cache) logFact(kind FactKind, k xds.Key) {
 	if c.journal != nil {
-		c.journal.dirty[Fact{kind, typeURL, name}] = struct{}{}
+		c.journal.dirty[Fact{kind, k.Type, k.Name}] = struct{}{}
 		signal(c.journal.changed)
+	}
+}
+
+// logFactOr notes that a fact about a name may have changed, or for the zero Key that of the whole.
+func (c *Cache) logFactOr(kind, whole FactKind, k xds.Key) {
+	if k == (xds.Key{}) {
+		kind = whole
+	}
+	c.logFact(kind, k)
+}
+
+// dropped takes in that an entry went; j may be nil.
+func (j *Journal) dropped(k xds.Key, e *entry) {
+	if j != nil && e.OnDisk != nil {
+		j.removed[k] = e.OnDisk
+	}
+}
+
+// restored takes in what is on disk under a name and is not held as it is there; e is what is
+// held, nil for nothing, and j may be nil.
+func (j *Journal) restored(k xds.Key, e *entry, disk *onDisk) {
+	switch {
+	case j == nil:
+	case e != nil:
+		e.OnDisk = disk
+	default:
+		j.removed[k] = disk
+	}
+}
+
+// restoreFact takes in a fact that is on disk; j may be nil.
+func (j *Journal) restoreFact(f Fact, value string) {
+	if j != nil {
+		j.facts[f] = value
 	}
 }
 
@@ -227,22 +254,22 @@ func (j *Journal) All() Batch {
 	j.begin()
 	size := 0
 	for _, t := range j.c.tables {
-		size += len(t.entries)
+		size += t.Len()
 	}
 	all := &rewriting{
-		entries: make([]rewritten, 0, size), removed: make(map[key]*onDisk), facts: maps.Collect(j.c.everyFact()),
+		entries: make([]rewritten, 0, size), removed: make(map[xds.Key]*onDisk), facts: maps.Collect(j.c.everyFact()),
 		names: j.names, dirty: j.dirty,
 	}
-	j.names, j.dirty, j.all = make(map[key]struct{}), make(map[Fact]struct{}), all
+	j.names, j.dirty, j.all = make(map[xds.Key]struct{}), make(map[Fact]struct{}), all
 	b := Batch{Resources: make([]Saved, 0, size), Facts: all.facts}
 	for k := range j.c.names() {
-		t := j.c.tables[k.typeURL]
-		want, previous := t.keep(k.name)
-		if want.content == nil && previous == nil {
+		t := j.c.tables[k.Type]
+		want, previous := t.keep(k.Name)
+		if want.Content == nil && previous == nil {
 			continue
 		}
 		b.Resources = append(b.Resources, j.saved(k, want, previous))
-		if e := t.entries[k.name]; e != nil {
+		if e := t.Entry(k.Name); e != nil {
 			all.entries = append(all.entries, rewritten{e, &want})
 		} else {
 			all.removed[k] = &want
@@ -280,17 +307,17 @@ func (j *Journal) finishRewrite(written bool) {
 	}
 	j.facts, j.removed = all.facts, all.removed
 	for _, t := range j.c.tables {
-		for _, e := range t.entries {
-			e.disk = nil
+		for _, e := range t.All() {
+			e.OnDisk = nil
 		}
 	}
 	for _, r := range all.entries {
 		res := r.entry.Current()
-		if t := j.c.tables[res.Type]; t.entries[res.Name] != r.entry {
-			j.removed[key{res.Type, res.Name}] = r.disk // it went meanwhile
+		if t := j.c.tables[res.Type]; t.Entry(res.Name) != r.entry {
+			j.removed[t.key(res.Name)] = r.disk // it went meanwhile
 			continue
 		}
-		r.entry.disk = r.disk
+		r.entry.OnDisk = r.disk
 	}
 }
 
@@ -299,8 +326,8 @@ func (j *Journal) Saved() (saved []Saved, facts map[Fact]string) {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
 	for k := range j.c.names() {
-		want, previous := j.c.tables[k.typeURL].keep(k.name)
-		if want.content != nil || previous != nil {
+		want, previous := j.c.tables[k.Type].keep(k.Name)
+		if want.Content != nil || previous != nil {
 			saved = append(saved, j.saved(k, want, previous))
 		}
 	}
@@ -308,16 +335,16 @@ func (j *Journal) Saved() (saved []Saved, facts map[Fact]string) {
 }
 
 // names yields the names of which something may be kept.
-func (c *Cache) names() iter.Seq[key] {
-	return func(yield func(key) bool) {
+func (c *Cache) names() iter.Seq[xds.Key] {
+	return func(yield func(xds.Key) bool) {
 		for _, t := range c.tables {
-			for name := range t.entries {
-				if !yield(key{t.url, name}) {
+			for name := range t.All() {
+				if !yield(t.key(name)) {
 					return
 				}
 			}
 			for name := range t.former {
-				if t.entries[name] == nil && !yield(key{t.url, name}) {
+				if t.Entry(name) == nil && !yield(t.key(name)) {
 					return
 				}
 			}
@@ -325,27 +352,27 @@ func (c *Cache) names() iter.Seq[key] {
 	}
 }
 
-func (j *Journal) saved(k key, want onDisk, previous *xds.Resource) Saved {
+func (j *Journal) saved(k xds.Key, want onDisk, previous *xds.Resource) Saved {
 	return Saved{
-		Type: k.typeURL, Name: k.name, Content: want.content, Source: j.c.sources.name(want.source),
-		Accepted: want.accepted, Stable: want.stable, Previous: previous,
+		Type: k.Type, Name: k.Name, Content: want.Content, Source: j.c.sources.name(want.Source),
+		Accepted: want.Accepted, Stable: want.Stable, Previous: previous,
 	}
 }
 
 // resource returns what should be on disk under one name, counts it as written, and
 // reports whether it is something else than what is there.
-func (j *Journal) resource(k key) (s Saved, differs bool) {
-	t := j.c.table(k.typeURL)
-	e := t.entries[k.name]
+func (j *Journal) resource(k xds.Key) (s Saved, differs bool) {
+	t := j.c.table(k.Type)
+	e := t.Entry(k.Name)
 	disk := j.removed[k]
 	delete(j.removed, k)
-	if e != nil && e.disk != nil {
-		disk = e.disk
+	if e != nil && e.OnDisk != nil {
+		disk = e.OnDisk
 	}
-	want, previous := t.keep(k.name)
-	if disk != nil && !want.differs(disk) || disk == nil && want.content == nil && previous == nil {
+	want, previous := t.keep(k.Name)
+	if disk != nil && !differ(&want, disk) || disk == nil && want.Content == nil && previous == nil {
 		if e != nil {
-			e.disk = disk
+			e.OnDisk = disk
 		} else if disk != nil {
 			j.removed[k] = disk
 		}
@@ -353,48 +380,48 @@ func (j *Journal) resource(k key) (s Saved, differs bool) {
 	}
 	switch {
 	case e != nil:
-		e.disk = &want
+		e.OnDisk = &want
 	case previous != nil:
 		j.removed[k] = &want
 	}
 	s = j.saved(k, want, previous)
-	s.ContentKnown = want.content != nil && disk.has(want.content.Version)
-	s.PreviousKnown = previous != nil && disk.has(previous.Version)
+	s.ContentKnown = want.Content != nil && returned(disk, want.Content.Version)
+	s.PreviousKnown = previous != nil && returned(disk, previous.Version)
 	return s, true
 }
 
-// has reports whether a content was returned before as what is to be on disk; d may be nil.
-func (d *onDisk) has(version string) bool {
-	return d != nil && !d.restored && (d.content != nil && d.content.Version == version || d.previous == version)
+// returned reports whether a content was returned before as what is to be on disk; d may be nil.
+func returned(d *onDisk, version string) bool {
+	return d != nil && !d.Restored && (d.Content != nil && d.Content.Version == version || d.Previous == version)
 }
 
-// differs reports whether something else should be on disk than what is there.
-func (d *onDisk) differs(there *onDisk) bool {
-	if d.previous != there.previous || (d.content == nil) != (there.content == nil) {
+// differ reports whether something else should be on disk than what is there.
+func differ(want, there *onDisk) bool {
+	if want.Previous != there.Previous || (want.Content == nil) != (there.Content == nil) {
 		return true
 	}
-	if d.content == nil {
+	if want.Content == nil {
 		return false
 	}
-	return d.accepted != there.accepted || d.stable != there.stable || d.source != there.source ||
-		d.content.Version != there.content.Version || d.content.UpstreamVersion != there.content.UpstreamVersion || moved(there.content, d.content)
+	return want.Accepted != there.Accepted || want.Stable != there.Stable || want.Source != there.Source ||
+		want.Content.Version != there.Content.Version || want.Content.UpstreamVersion != there.Content.UpstreamVersion || moved(there.Content, want.Content)
 }
 
 // keep returns what of a name should be on disk, and the stable content if that is another.
 func (t *table) keep(name string) (want onDisk, previous *xds.Resource) {
-	e := t.entries[name]
+	e := t.Entry(name)
 	switch {
 	case e == nil:
-		previous = t.former[name].res
-	case e.local():
+		previous = t.former.Resource(name)
+	case e.IsLocal():
 		return onDisk{}, nil // what it is made of is kept by whoever made it
 	default:
 		s := e.Save()
-		want = onDisk{content: s.Content, source: s.Source, accepted: s.Acked, stable: s.Stable}
+		want = onDisk{Content: s.Content, Source: s.Source, Accepted: s.Acked, Stable: s.Stable}
 		previous = s.Previous
 	}
 	if previous != nil {
-		want.previous = previous.Version
+		want.Previous = previous.Version
 	}
 	return want, previous
 }
@@ -422,7 +449,7 @@ func (c *Cache) everyFact() iter.Seq2[Fact, string] {
 					facts = append(facts, Fact{Wanted, url, name})
 				}
 			}
-			for name := range t.maybeHeld {
+			for _, name := range c.uncertain.Of(url) {
 				facts = append(facts, Fact{MaybeHeldFact, url, name})
 			}
 			for name := range c.guard.Names(url) {
@@ -431,11 +458,9 @@ func (c *Cache) everyFact() iter.Seq2[Fact, string] {
 			facts = append(facts, Fact{Known, url, ""})
 		}
 		facts = append(facts, Fact{Kind: AccidentFact})
-		if c.fallback != nil {
+		if c.fallback.Active() {
 			facts = append(facts, Fact{Kind: FallbackFact})
-			for k := range c.fallback.suspects {
-				facts = append(facts, Fact{SuspectFact, k.typeURL, k.name})
-			}
+			facts = append(facts, suspectFacts(c.fallback.Suspects())...)
 		}
 		for _, f := range facts {
 			if value := c.fact(f); value != "" && !yield(f, value) {
@@ -447,29 +472,47 @@ func (c *Cache) everyFact() iter.Seq2[Fact, string] {
 
 // fact returns the value that a fact has now, "" for one that does not hold.
 func (c *Cache) fact(f Fact) string {
-	t := c.tables[f.Type]
+	t, k := c.tables[f.Type], xds.Key{Type: f.Type, Name: f.Name}
 	is := false
-	switch {
-	case f.Kind == FallbackFact && c.fallback != nil:
-		return c.fallback.since.UTC().Format(time.RFC3339) + " " + c.fallback.until.UTC().Format(time.RFC3339)
-	case f.Kind == SuspectFact && c.fallback != nil:
-		if version, ok := c.fallback.suspects[key{f.Type, f.Name}]; ok {
+	switch f.Kind {
+	case FallbackFact:
+		return formatTimes(c.fallback.Times())
+	case SuspectFact:
+		if version, ok := c.fallback.Suspects()[k]; ok {
 			return suspectVersion + version
 		}
-	case f.Kind == AccidentFact && !c.guard.Since().IsZero():
-		return c.guard.Since().UTC().Format(time.RFC3339)
-	case t == nil:
-	case f.Kind == WithheldFact:
-		_, is = c.guard.Waits(f.Type, f.Name)
-	case f.Kind == Wanted:
-		is = t.names.ByClients(f.Name) && !c.local(f.Type, f.Name)
-	case f.Kind == MaybeHeldFact:
-		_, is = t.maybeHeld[f.Name]
-	case f.Kind == Known:
-		is = t.knowledge != xds.Unknown || t.restoredKnown
+	case AccidentFact:
+		return formatTimes(c.guard.Since(), time.Time{})
+	case WithheldFact:
+		is, _ = c.guard.Waits(k)
+	case MaybeHeldFact:
+		is = c.uncertain.Has(k)
+	case Wanted:
+		is = t != nil && t.names.ByClients(f.Name) && !c.local(k)
+	case Known:
+		is = t != nil && t.WasKnown()
 	}
 	if is {
 		return yes
 	}
 	return ""
+}
+
+// formatTimes returns one or two times as the value of a fact, "" if the first one is zero;
+// parseTimes returns those of a value.
+func formatTimes(from, until time.Time) string {
+	switch {
+	case from.IsZero():
+		return ""
+	case until.IsZero():
+		return from.UTC().Format(time.RFC3339)
+	}
+	return from.UTC().Format(time.RFC3339) + " " + until.UTC().Format(time.RFC3339)
+}
+
+func parseTimes(value string) (from, until time.Time) {
+	first, second, _ := strings.Cut(value, " ")
+	from, _ = time.Parse(time.RFC3339, first)
+	until, _ = time.Parse(time.RFC3339, second)
+	return from, until
 }

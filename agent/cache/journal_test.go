@@ -9,21 +9,22 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/probation"
 	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
 // disk is what agent/store would read back of the batches it was given.
 type disk struct {
-	entries map[key]Saved
+	entries map[xds.Key]Saved
 	facts   map[Fact]string
 }
 
-func newDisk() *disk { return &disk{entries: make(map[key]Saved), facts: make(map[Fact]string)} }
+func newDisk() *disk { return &disk{entries: make(map[xds.Key]Saved), facts: make(map[Fact]string)} }
 
 func (d *disk) write(b Batch) {
 	for _, s := range b.Resources {
-		k := key{s.Type, s.Name}
+		k := xds.Key{Type: s.Type, Name: s.Name}
 		if d.entries[k] = s; s.Content == nil && s.Previous == nil {
 			delete(d.entries, k)
 		}
@@ -52,7 +53,7 @@ func (d *disk) all(j *Journal) {
 func (d *disk) lines() []string {
 	var out []string
 	for k, s := range d.entries {
-		line := xds.Short(k.typeURL) + " " + k.name
+		line := xds.Short(k.Type) + " " + k.Name
 		if s.Content != nil {
 			line += "@" + s.Content.Version + " from=" + s.Source
 		}
@@ -121,14 +122,14 @@ func TestTheJournalKeepsWhatIsGood(t *testing.T) {
 		take("CDS a@1 from=one accepted", "doubtful CDS b", "known CDS ")
 		w.Ack(xds.ClusterType, resources(xds.ClusterType, []string{"a@2"}), nil)
 		take("CDS a@2 from=one accepted", "doubtful CDS b", "known CDS ")
-		pass(StableAfter)
+		pass(probation.After)
 		take("CDS a@2 from=one accepted stable", "doubtful CDS b", "known CDS ")
 		apply(c, xds.Update{Source: "two", Type: xds.ClusterType, Resources: resources(xds.ClusterType, []string{"a@3"})})
 		w.Ack(xds.ClusterType, resources(xds.ClusterType, []string{"a@3"}), nil)
 		take("CDS a@3 from=two accepted previous=2", "doubtful CDS b", "known CDS ")
 		apply(c, xds.Update{Type: xds.ClusterType, Removed: []string{"a"}})
 		take("CDS a previous=2", "doubtful CDS b", "known CDS ")
-		pass(StableAfter)
+		pass(probation.After)
 		take("doubtful CDS b", "known CDS ")
 		if got := j.Take(); !got.Empty() {
 			t.Errorf("nothing changed, and %+v is to be written", got)

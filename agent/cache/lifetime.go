@@ -15,7 +15,7 @@ func (c *Cache) expires(r *xds.Resource) {
 		return
 	}
 	c.table(r.Type).hadTTL = true
-	if c.deadlines.Add(key{r.Type, r.Name}, r.Deadline(), c.resources) {
+	if c.deadlines.Add(xds.Key{Type: r.Type, Name: r.Name}, r.Deadline(), c.contents.Resources()) {
 		c.wakeRun()
 	}
 }
@@ -27,9 +27,9 @@ func (c *Cache) lifetimeChanged(e *entry, ch *changes) {
 }
 
 // deadline returns that of a resource; the zero time for none.
-func (c *Cache) deadline(k key) time.Time {
-	if e := c.table(k.typeURL).entries[k.name]; e != nil {
-		return e.Current().Deadline()
+func (c *Cache) deadline(k xds.Key) time.Time {
+	if r := c.table(k.Type).Resource(k.Name); r != nil {
+		return r.Deadline()
 	}
 	return time.Time{}
 }
@@ -53,10 +53,10 @@ func (c *Cache) expire(now time.Time) (next time.Time) {
 			next = at
 			break
 		}
-		t := c.table(k.typeURL)
+		t := c.table(k.Type)
 		t.expired++
 		if !xds.Info(t.url).RemoveExpired {
-			c.drop(t, k.name)
+			c.drop(t, k.Name)
 			continue
 		}
 		ch := changed[t.url]
@@ -64,7 +64,7 @@ func (c *Cache) expire(now time.Time) (next time.Time) {
 			ch = newChanges(t)
 			changed[t.url] = ch
 		}
-		c.remove(t, k.name, ch)
+		c.remove(t, k.Name, ch)
 	}
 	if len(changed) > 0 {
 		c.revision++

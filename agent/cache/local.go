@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/contents"
+	"github.com/holdfast-xds/holdfast/agent/cache/history"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -17,8 +19,8 @@ var errLocal = errors.New("the agent makes it itself: what the control plane sen
 // local reports whether a resource is made by the agent itself. No upstream is asked
 // for it, nor has a say in it; it is not written to disk, and served as it is: not
 // sealed, withheld or replaced by what was before.
-func (c *Cache) local(typeURL, name string) bool {
-	return c.cfg.Local != nil && c.cfg.Local(typeURL, name)
+func (c *Cache) local(k xds.Key) bool {
+	return c.cfg.Local != nil && c.cfg.Local(k.Type, k.Name)
 }
 
 // foreign returns an update of a source without what is not its own to say.
@@ -26,7 +28,7 @@ func (c *Cache) foreign(t *table, u xds.Update) xds.Update {
 	if c.cfg.Local == nil {
 		return u
 	}
-	mine := func(name string) bool { return c.local(t.url, name) }
+	mine := func(name string) bool { return c.local(t.key(name)) }
 	some := slices.ContainsFunc(u.Resources, func(r *xds.Resource) bool { return mine(r.Name) }) || slices.ContainsFunc(u.Removed, mine) ||
 		slices.ContainsFunc(u.Errors, func(e xds.ResourceError) bool { return mine(e.Name) }) ||
 		slices.ContainsFunc(u.Heartbeats, func(r xds.Heartbeat) bool { return mine(r.Name) })
@@ -49,9 +51,9 @@ func (c *Cache) foreign(t *table, u xds.Update) xds.Update {
 }
 
 // Publish takes in resources of one type that the agent makes itself, each name
-// once, and serves them under names for which Config.Local holds. verdict is as in
+// once, and serves them under names for which Config.Local holds. answer is as in
 // Apply.
-func (c *Cache) Publish(resources []*xds.Resource, verdict func(error)) {
+func (c *Cache) Publish(resources []*xds.Resource, answer func(nack error)) {
 	if len(resources) == 0 {
 		return
 	}
@@ -60,20 +62,15 @@ func (c *Cache) Publish(resources []*xds.Resource, verdict func(error)) {
 	c.revision++
 	t.updated = time.Now()
 	ch := newChanges(t)
-	var refused error
-	from := origin{localSource, true}
+	var nack error
 	for _, r := range resources {
-		if reason, ok := c.put(t, from, r, ch); !ok && refused == nil {
-			refused = reason
+		if err := c.put(t, contents.Origin{Source: history.Local, KeepUnsubscribed: true}, r, ch); err != nil && nack == nil {
+			nack = err
 		}
 	}
-	concerned := c.notify(ch)
-	var settled []func()
-	if verdict != nil {
-		settled = c.open(t, verdict, concerned, refused)
-	}
+	due := c.open(t, answer, c.notify(ch), nack)
 	c.mu.Unlock()
-	run(settled)
+	run(due)
 }
 
 // Withdraw forgets what was published and nobody wants. Nobody is told: to clients
@@ -83,7 +80,7 @@ func (c *Cache) Withdraw(typeURL string, names []string) {
 	defer c.mu.Unlock()
 	t := c.table(typeURL)
 	for _, name := range names {
-		if c.local(typeURL, name) && !c.wants(t, name) {
+		if c.local(t.key(name)) && !t.names.Has(name) {
 			c.drop(t, name)
 		}
 	}

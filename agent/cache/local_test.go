@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/probation"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -124,11 +125,11 @@ func TestWhatWasOnDiskOfANameThatTheAgentMakesByNowIsDropped(t *testing.T) {
 	j := c.Journal(nil, true)
 	c.Restore([]Saved{kept(xds.SecretType, "my-cert@1"), {Type: xds.SecretType, Name: "my-old", Previous: res(xds.SecretType, "my-old@1")}},
 		facts(Fact{Wanted, xds.SecretType, "my-cert"}))
-	d.entries[key{xds.SecretType, "my-cert"}] = Saved{Type: xds.SecretType, Name: "my-cert", Content: res(xds.SecretType, "my-cert@1"), Accepted: true}
+	d.entries[xds.Key{Type: xds.SecretType, Name: "my-cert"}] = Saved{Type: xds.SecretType, Name: "my-cert", Content: res(xds.SecretType, "my-cert@1"), Accepted: true}
 	c.ServeRestored()
 	serves(t, c, xds.SecretType, "my-cert", "")
 	d.take(j)
-	if s, ok := d.entries[key{xds.SecretType, "my-cert"}]; ok {
+	if s, ok := d.entries[xds.Key{Type: xds.SecretType, Name: "my-cert"}]; ok {
 		t.Errorf("on disk is still %+v", s)
 	}
 	wantTaken(t, c.Subscriptions())
@@ -157,7 +158,7 @@ func TestWhatTheAgentMakesIsServedAsItIs(t *testing.T) {
 		put(c, xds.ClusterType, "a@1")
 		accept(w, xds.ClusterType, "a@1")
 		accept(w, xds.SecretType, "my-cert@1")
-		pass(StableAfter)
+		pass(probation.After)
 		put(c, xds.ClusterType, "a@2")
 		publish(c, "my-cert@2")
 		accept(w, xds.ClusterType, "a@2")

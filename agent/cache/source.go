@@ -10,13 +10,6 @@ import (
 // are from.
 type sourceID = history.Source
 
-// The sources that every cache has. Of what is from nowhere it is not known which source
-// gave it.
-const (
-	nowhere     = history.Unknown
-	localSource = history.Unknown + 1
-)
-
 // sources are all that there were, by their ID.
 type sources struct {
 	names []string
@@ -24,7 +17,7 @@ type sources struct {
 }
 
 func newSources() sources {
-	return sources{[]string{"", LocalSource}, map[string]sourceID{"": nowhere, LocalSource: localSource}}
+	return sources{[]string{"", LocalSource}, map[string]sourceID{"": history.Unknown, LocalSource: history.Local}}
 }
 
 // id returns that of a source. There are few; of one too many it is not known what it gave.

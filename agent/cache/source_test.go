@@ -4,6 +4,8 @@ import (
 	"math"
 	"strconv"
 	"testing"
+
+	"github.com/holdfast-xds/holdfast/agent/cache/history"
 )
 
 func TestOfOneSourceTooManyItIsNotKnownWhatItGave(t *testing.T) {
@@ -13,10 +15,10 @@ func TestOfOneSourceTooManyItIsNotKnownWhatItGave(t *testing.T) {
 			t.Fatalf("source %d is %d, which is %q", i, id, s.name(id))
 		}
 	}
-	if id := s.id("one too many"); id != nowhere || s.name(id) != "" {
+	if id := s.id("one too many"); id != history.Unknown || s.name(id) != "" {
 		t.Errorf("it is %d, which is %q", id, s.name(id))
 	}
-	if s.id("7") != 7 || s.id(LocalSource) != localSource || s.id("") != nowhere {
+	if s.id("7") != 7 || s.id(LocalSource) != history.Local || s.id("") != history.Unknown {
 		t.Error("others are not what they were")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/probation"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -30,7 +31,7 @@ func isStable(t *testing.T, c *Cache, want string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	got := ""
-	if r := c.tables[xds.ClusterType].entries["a"].Stable(); r != nil {
+	if r := c.tables[xds.ClusterType].Entry("a").Stable(); r != nil {
 		got = r.Version
 	}
 	if got != want {
@@ -45,7 +46,7 @@ func TestAClientThatDoesNotLiveMakesNothingStable(t *testing.T) {
 		for range 5 {
 			w := watch(c, "x", xds.ClusterType, "*")
 			accept(w, xds.ClusterType, "a@1")
-			pass(StableAfter / 2)
+			pass(probation.After / 2)
 			w.Close(nil)
 			pass(time.Second)
 		}
@@ -53,10 +54,10 @@ func TestAClientThatDoesNotLiveMakesNothingStable(t *testing.T) {
 		w := watch(c, "x", xds.ClusterType, "*")
 		put(c, xds.ClusterType, "a@2")
 		accept(w, xds.ClusterType, "a@2")
-		pass(StableAfter - time.Second)
+		pass(probation.After - time.Second)
 		put(c, xds.ClusterType, "a@3")
 		accept(w, xds.ClusterType, "a@3")
-		pass(StableAfter - time.Second)
+		pass(probation.After - time.Second)
 		isStable(t, c, "")
 		pass(time.Second)
 		isStable(t, c, "3")
@@ -70,14 +71,14 @@ func TestOnlyAClientThatHasAContentMakesItStable(t *testing.T) {
 		put(c, xds.ClusterType, "a@1")
 		w := watch(c, "goes", xds.ClusterType, "*")
 		accept(w, xds.ClusterType, "a@1")
-		pass(StableAfter / 2)
+		pass(probation.After / 2)
 		w.Close(nil)
-		pass(2 * StableAfter)
+		pass(2 * probation.After)
 		isStable(t, c, "")
 		// A client that comes back says that it has it, or ACKs it.
 		w = watch(c, "goes", xds.ClusterType, "*")
 		accept(w, xds.ClusterType, "a@1")
-		pass(StableAfter)
+		pass(probation.After)
 		isStable(t, c, "1")
 	})
 }
@@ -91,7 +92,7 @@ func TestTheProbationOfOneClientDoesNotEndWithAnother(t *testing.T) {
 		pass(10 * time.Second)
 		accept(second, xds.ClusterType, "a@1")
 		first.Close(nil)
-		pass(StableAfter)
+		pass(probation.After)
 		isStable(t, c, "1")
 	})
 }
@@ -106,7 +107,7 @@ func TestProbationGoesOnAfterARestart(t *testing.T) {
 		complete(c, xds.ClusterType, "a@2")
 		isStable(t, c, "1")
 		accept(w, xds.ClusterType, "a@2") // as a client's claim of a version
-		pass(StableAfter)
+		pass(probation.After)
 		isStable(t, c, "2")
 	})
 }
@@ -117,16 +118,16 @@ func TestAnAbsenceBecomesStable(t *testing.T) {
 		put(c, xds.ClusterType, "a@1", "b@1")
 		w := watch(c, "x", xds.ClusterType, "*")
 		accept(w, xds.ClusterType, "a@1", "b@1")
-		pass(StableAfter)
+		pass(probation.After)
 		complete(c, xds.ClusterType, "a@1")
 		w.Close(nil)
-		pass(2 * StableAfter)
+		pass(2 * probation.After)
 		former := func() int { c.mu.Lock(); defer c.mu.Unlock(); return len(c.tables[xds.ClusterType].former) }
 		if former() != 1 {
 			t.Error("forgotten though nobody lived without it")
 		}
 		watch(c, "x", xds.ClusterType, "*")
-		pass(StableAfter)
+		pass(probation.After)
 		if former() != 0 {
 			t.Error("kept though a client lived without it")
 		}

@@ -40,9 +40,9 @@ func (c *Cache) Status() []TypeStatus {
 		t := c.tables[url]
 		s := TypeStatus{
 			Type:      url,
-			Knowledge: t.knowledge,
+			Knowledge: t.Knowledge(),
 			Resources: make(map[xds.Status]int),
-			Wildcard:  c.wants(t, xds.Wildcard),
+			Wildcard:  t.names.Has(xds.Wildcard),
 			Updated:   t.updated,
 			Expired:   t.expired,
 			Withheld:  c.guard.HeldBack(url),
@@ -53,7 +53,7 @@ func (c *Cache) Status() []TypeStatus {
 				s.Errors++
 			}
 		}
-		for _, e := range t.entries {
+		for _, e := range t.All() {
 			s.Resources[e.Status()]++
 		}
 		out = append(out, s)
@@ -64,7 +64,7 @@ func (c *Cache) Status() []TypeStatus {
 // concerns reports whether an error about a name is one for somebody: it is held, a client
 // subscribes to it, or no client is there at all.
 func (c *Cache) concerns(t *table, name string) bool {
-	return len(c.watches) == 0 || name == "" || t.entries[name] != nil || t.names.InUse(name) || t.names.InUse(xds.Wildcard)
+	return len(c.watches) == 0 || name == "" || t.Entry(name) != nil || t.names.InUse(name) || t.names.InUse(xds.Wildcard)
 }
 
 // ResourceStatus is what is held under one name.
@@ -88,12 +88,12 @@ func (c *Cache) Resources(typeURL string) []ResourceStatus {
 	if t == nil {
 		return nil
 	}
-	out := make([]ResourceStatus, 0, len(t.entries))
-	for name, e := range t.entries {
+	out := make([]ResourceStatus, 0, t.Len())
+	for name, e := range t.All() {
 		out = append(out, ResourceStatus{Name: name, Item: e.Item(), Source: c.sources.name(e.Source()), Reason: e.Reason(), Err: t.errors[name]})
 	}
 	for name, err := range t.errors {
-		if t.entries[name] == nil && c.concerns(t, name) {
+		if t.Entry(name) == nil && c.concerns(t, name) {
 			out = append(out, ResourceStatus{Name: name, Err: err})
 		}
 	}

@@ -11,25 +11,16 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// wants reports whether a name, or xds.Wildcard, is subscribed to.
-func (c *Cache) wants(t *table, name string) bool { return t.names.Has(name) }
-
-// requested reports whether a source is asked for a name.
-func (c *Cache) requested(t *table, name string) bool { return t.names.Requested(name) }
-
 // wantsResource reports whether a resource is wanted by its name, by an alias or
 // as a member of a glob collection.
 func (c *Cache) wantsResource(t *table, name string, r *xds.Resource) bool {
-	if c.wants(t, name) {
+	if t.names.Has(name) {
 		return true
 	}
-	if glob := xds.CollectionOf(name); glob != "" && c.wants(t, glob) {
+	if glob := xds.CollectionOf(name); glob != "" && t.names.Has(glob) {
 		return true
 	}
-	if r != nil {
-		return slices.ContainsFunc(r.Aliases(), func(alias string) bool { return c.wants(t, alias) })
-	}
-	return false
+	return r != nil && slices.ContainsFunc(r.Aliases(), t.names.Has)
 }
 
 // Prefetch leases subscriptions before any client has them. The leases begin to
@@ -43,22 +34,12 @@ func (c *Cache) Prefetch(typeURL string, names ...string) {
 		switch {
 		case !running:
 			t.names.Prefetch(name)
-		case !c.wants(t, name):
+		case !t.names.Has(name):
 			t.names.Lease(name)
 		}
 	}
 	if running {
 		c.wakeRun()
-	}
-}
-
-// startLeases lets the leases of Prefetch run.
-func (c *Cache) startLeases() {
-	c.union.Start()
-	for k, until := range c.maybeHeld {
-		if until.IsZero() {
-			c.maybeHeld[k] = time.Now().Add(c.cfg.Linger)
-		}
 	}
 }
 
@@ -120,9 +101,9 @@ func (c *Cache) Holding() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, t := range c.tables {
-		all := c.wants(t, xds.Wildcard)
-		for name, e := range t.entries {
-			if !e.local() && (all || c.wantsResource(t, name, e.Current())) {
+		all := t.names.Has(xds.Wildcard)
+		for name, e := range t.All() {
+			if !e.IsLocal() && (all || c.wantsResource(t, name, e.Current())) {
 				return true
 			}
 		}
@@ -131,85 +112,49 @@ func (c *Cache) Holding() bool {
 }
 
 func (c *Cache) lacks(t *table, name string) bool {
-	if c.local(t.url, name) {
+	if c.local(t.key(name)) {
 		return false // no upstream is asked for it
 	}
 	if name == xds.Wildcard {
-		return t.knowledge == xds.Unknown && !t.restoredKnown
+		return !t.WasKnown()
 	}
-	if t.entries[name] != nil || len(t.collections[name]) > 0 {
-		return false
-	}
-	if _, gone := t.notFound[name]; gone {
-		return false
-	}
-	_, alias := t.aliases[name]
-	return !alias
+	return !t.IsKnown(name)
 }
 
 // wantChanged follows a change of what is wanted: the sources hear of it, and
 // what it covered enters or leaves the LRU.
 func (c *Cache) wantChanged(t *table, name string) {
-	c.logFact(Wanted, t.url, name)
+	c.logFact(Wanted, t.key(name))
 	if !c.guard.Since().IsZero() {
 		c.wakeRun() // of what nobody wants nobody is asked
 	}
-	wanted := c.wants(t, name)
+	wanted := t.names.Has(name)
 	if name == xds.Wildcard {
-		for n, e := range t.entries {
-			c.file(t, n, e)
+		for n, e := range t.All() {
+			c.updateLRU(t, n, e)
 		}
 		if !wanted {
-			maps.DeleteFunc(t.errors, func(n string, _ error) bool { return n != "" && t.entries[n] == nil && !c.wants(t, n) })
+			maps.DeleteFunc(t.errors, func(n string, _ error) bool { return n != "" && t.Entry(n) == nil && !t.names.Has(n) })
 		}
 		return
 	}
-	if !wanted && t.entries[name] == nil && !c.wants(t, xds.Wildcard) {
+	if !wanted && t.Entry(name) == nil && !t.names.Has(xds.Wildcard) {
 		delete(t.errors, name) // a problem of nobody's
 	}
-	if !c.requested(t, name) {
-		delete(t.notFound, name)
+	c.forgetNotFound(t.key(name))
+	for n, e := range t.Collection(name) {
+		c.updateLRU(t, n, e)
 	}
-	if xds.IsCollection(name) {
-		c.collectionChanged(t, name, wanted)
-		return
-	}
-	if actual, ok := t.aliases[name]; ok {
-		name = actual
-	}
-	if e := t.entries[name]; e != nil {
-		c.file(t, name, e)
+	if name = t.Canonical(name); t.Entry(name) != nil {
+		c.updateLRU(t, name, t.Entry(name))
 	}
 }
 
-// collectionChanged follows a change of whether a glob collection is wanted.
-func (c *Cache) collectionChanged(t *table, glob string, wanted bool) {
-	for name := range t.collections[glob] {
-		c.file(t, name, t.entries[name])
-	}
-	if !c.requested(t, glob) {
-		maps.DeleteFunc(t.notFound, func(name string, _ struct{}) bool { return xds.CollectionOf(name) == glob })
-	}
-}
-
-// allKeptUnsubscribed reports whether everything of a table comes from sources that tell
-// whatever they have.
-func (c *Cache) allKeptUnsubscribed(t *table) bool {
-	some := false
-	for _, e := range t.entries {
-		if !e.keepUnsubscribed {
-			return false
-		}
-		some = some || !e.local()
-	}
-	return some
-}
-
-// file puts an entry into the LRU if nobody wants it, but not while removals are held back,
+// updateLRU puts an entry into the LRU if nobody wants it, but not while removals are held back,
 // and takes it out otherwise.
-func (c *Cache) file(t *table, name string, e *entry) {
-	k := key{t.url, name}
-	if e.keepUnsubscribed || c.wants(t, xds.Wildcard) || c.wantsResource(t, name, e.Current()) {
+func (c *Cache) updateLRU(t *table, name string, e *entry) {
+	k := t.key(name)
+	if c.keeps(t, e) {
 		if c.unreferenced.Len() > 0 {
 			c.unreferenced.Remove(k)
 		}
@@ -218,7 +163,7 @@ func (c *Cache) file(t *table, name string, e *entry) {
 	}
 	c.follow(e, nil)
 	if !c.guard.Since().IsZero() {
-		return // nothing is evicted that goes with what is held back; endAccident files it
+		return // nothing is evicted that goes with what is held back; endAccident adds it
 	}
 	c.unreferenced.Add(k, struct{}{})
 }
@@ -230,8 +175,8 @@ func (c *Cache) follow(e *entry, r *xds.Resource) {
 	if r != nil && r.EDSName == "" {
 		r = nil
 	}
-	before, endpoints := edsName(e.follows), edsName(r)
-	e.follows = r
+	before, endpoints := edsName(e.Follows), edsName(r)
+	e.Follows = r
 	if before == endpoints {
 		return
 	}
@@ -252,18 +197,21 @@ func edsName(r *xds.Resource) string {
 	return r.EDSName
 }
 
+// keeps reports whether an entry is kept: somebody wants it, or its source reports what nobody wants
+// too.
+func (c *Cache) keeps(t *table, e *entry) bool {
+	return e.KeepUnsubscribed() || t.names.Has(xds.Wildcard) || c.wantsResource(t, e.Current().Name, e.Current())
+}
+
 // evicted is called by the LRU under mu, for what it pushes out and for what is
 // removed from it. Only the first is deleted: that is what nobody wants.
-func (c *Cache) evicted(k key) {
-	t := c.tables[k.typeURL]
-	e := t.entries[k.name]
-	if e == nil || e.keepUnsubscribed || c.wants(t, xds.Wildcard) || c.wantsResource(t, k.name, e.Current()) {
+func (c *Cache) evicted(k xds.Key) {
+	t := c.tables[k.Type]
+	if e := t.Entry(k.Name); e == nil || c.keeps(t, e) {
 		return
 	}
-	c.drop(t, k.name)
-	if t.knowledge == xds.Complete && !c.allKeptUnsubscribed(t) {
-		t.knowledge = xds.Partial // no source said that it is gone
-	}
+	c.drop(t, k.Name)
+	t.SetIncomplete() // no source said that it is gone
 }
 
 // Subscriptions is a source's view of what is subscribed to.
@@ -274,10 +222,10 @@ type Subscriptions struct {
 
 // Subscriptions opens a view of what upstreams are asked for. Close it.
 func (c *Cache) Subscriptions() *Subscriptions {
-	return c.newSubscriptions(func(typeURL, name string) bool { return !c.local(typeURL, name) })
+	return c.newSubscriptions(func(k xds.Key) bool { return !c.local(k) })
 }
 
-func (c *Cache) newSubscriptions(of func(typeURL, name string) bool) *Subscriptions {
+func (c *Cache) newSubscriptions(of func(xds.Key) bool) *Subscriptions {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return &Subscriptions{c, c.union.View(of)}
@@ -292,35 +240,34 @@ func (s *Subscriptions) Changes() []xds.SubscriptionChange {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
 	changes := make(map[string]*xds.SubscriptionChange)
-	s.view.Changes(func(typeURL, name string, is, was bool) {
-		t := s.c.table(typeURL)
-		if name == xds.Wildcard && !is && t.knowledge == xds.Complete && !s.c.allKeptUnsubscribed(t) {
-			t.knowledge = xds.Partial // no source reports any more what is removed
+	s.view.Changes(func(k xds.Key, is, was bool) {
+		if k.Name == xds.Wildcard && !is {
+			s.c.table(k.Type).SetIncomplete() // no source reports any more what is removed
 		}
 		if was == is {
 			return
 		}
-		change := changes[typeURL]
+		change := changes[k.Type]
 		if change == nil {
-			change = &xds.SubscriptionChange{Type: typeURL}
-			changes[typeURL] = change
+			change = &xds.SubscriptionChange{Type: k.Type}
+			changes[k.Type] = change
 		}
 		switch {
-		case name == xds.Wildcard:
+		case k.Name == xds.Wildcard:
 		case is:
-			change.Subscribe = append(change.Subscribe, name)
+			change.Subscribe = append(change.Subscribe, k.Name)
 		default:
-			change.Unsubscribe = append(change.Unsubscribe, name)
+			change.Unsubscribe = append(change.Unsubscribe, k.Name)
 		}
 		if !is {
-			s.c.forgetNotFound(typeURL, name)
+			s.c.forgetNotFound(k)
 		}
 	})
 	out := make([]xds.SubscriptionChange, 0, len(changes))
 	for _, url := range slices.SortedFunc(maps.Keys(changes), xds.CompareTypes) {
 		change := changes[url]
-		change.Wildcard = s.view.Told(url, xds.Wildcard)
-		change.Complete = s.c.table(url).knowledge == xds.Complete
+		change.Wildcard = s.view.Told(xds.Key{Type: url, Name: xds.Wildcard})
+		change.Complete = s.c.table(url).Knowledge() == xds.Complete
 		slices.Sort(change.Subscribe)
 		slices.Sort(change.Unsubscribe)
 		out = append(out, *change)
@@ -337,14 +284,9 @@ func (s *Subscriptions) Close() {
 
 // forgetNotFound forgets that a name, or what a glob collection names, does not exist:
 // no source is asked any more, and none says when it does again.
-func (c *Cache) forgetNotFound(typeURL, name string) {
-	t := c.table(typeURL)
-	if c.requested(t, name) {
-		return
-	}
-	delete(t.notFound, name)
-	if xds.IsCollection(name) {
-		maps.DeleteFunc(t.notFound, func(of string, _ struct{}) bool { return xds.CollectionOf(of) == name })
+func (c *Cache) forgetNotFound(k xds.Key) {
+	if t := c.table(k.Type); !t.names.Requested(k.Name) {
+		t.ForgetNotFound(k.Name)
 	}
 }
 
@@ -400,16 +342,5 @@ func (c *Cache) expireLeases(now time.Time) (next time.Time) {
 	if c.connected.IsZero() || !c.guard.Since().IsZero() {
 		return time.Time{}
 	}
-	next = c.union.Expire(now)
-	for k, until := range c.maybeHeld {
-		switch {
-		case until.IsZero():
-		case until.After(now):
-			next = earliest(next, until)
-		default:
-			delete(c.maybeHeld, k)
-			c.forgetMaybeHeld(c.table(k.typeURL), k.name)
-		}
-	}
-	return next
+	return earliest(c.union.Expire(now), c.uncertain.Expire(now))
 }

@@ -218,7 +218,7 @@ func (p *pair) step(op, arg byte) {
 		p.say("evict %s %s", xds.Short(url), name)
 		p.each(func(_ int, c *Cache) {
 			c.mu.Lock()
-			c.unreferenced.Remove(key{url, name})
+			c.unreferenced.Remove(xds.Key{Type: url, Name: name})
 			c.mu.Unlock()
 		})
 	case 21:
@@ -299,7 +299,7 @@ func (p *pair) apply(u xds.Update) (fits bool) {
 		fits = true
 		for _, r := range u.Resources {
 			t := c.table(u.Type)
-			if !c.wants(t, xds.Wildcard) && !c.wantsResource(t, r.Name, r) {
+			if !t.names.Has(xds.Wildcard) && !c.wantsResource(t, r.Name, r) {
 				continue
 			}
 			if !slices.ContainsFunc(c.Resources(u.Type), func(s ResourceStatus) bool {
@@ -359,7 +359,7 @@ func (p *pair) accept(n int, url, name, version string, held bool) {
 	p.say("watch %d accepts %s %s@%s, what is held %v", n, xds.Short(url), name, version, held)
 	p.each(func(i int, c *Cache) {
 		r := content("", url, name, offer{version: version})
-		if e := c.table(url).entries[name]; e != nil && held {
+		if e := c.table(url).Entry(name); e != nil && held {
 			r = e.Current()
 		}
 		p.watches[i][n].Ack(url, []*xds.Resource{r}, nil)
@@ -374,12 +374,12 @@ func (p *pair) refuse(n int, url, name, version string, arg byte) {
 	p.each(func(i int, c *Cache) {
 		rejected := content("", url, name, offer{version: version})
 		var suspects []*xds.Resource
-		if e := c.table(url).entries[name]; e != nil && arg>>6&1 == 0 {
+		if e := c.table(url).Entry(name); e != nil && arg>>6&1 == 0 {
 			rejected = e.Current()
 		}
 		if arg>>6 > 1 {
 			rejected = nil
-			for _, e := range c.table(url).entries {
+			for _, e := range c.table(url).All() {
 				suspects = append(suspects, e.Current())
 			}
 		}
@@ -462,7 +462,7 @@ func (p *pair) state(i int) (out []string) {
 			say("verdict on update %d: %q", n, v.said)
 		}
 	}
-	say("status %+v, restored %d, lacking %v, fallback %+v, room %d %d", c.Status(), c.Restored(), c.Lacking(), c.Fallback(), c.resources, c.bytes)
+	say("status %+v, restored %d, lacking %v, fallback %+v, room %d %d", c.Status(), c.Restored(), c.Lacking(), c.Fallback(), c.contents.Resources(), c.contents.Bytes())
 	for _, url := range pairTypes {
 		for _, name := range pairNames {
 			for _, r := range c.Resources(url) {

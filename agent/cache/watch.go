@@ -2,10 +2,10 @@ package cache
 
 import (
 	"iter"
-	"maps"
-	"slices"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/probation"
+	"github.com/holdfast-xds/holdfast/agent/cache/uncertain"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -17,7 +17,7 @@ type Watch struct {
 	// changed holds a value when Begin has something new; closed never.
 	changed   chan struct{}
 	types     map[string]*watched // under c.mu
-	maybeHeld map[key]struct{}    // what the client may hold without telling; under c.mu
+	uncertain *uncertain.Client   // under c.mu
 	closed    bool                // under c.mu
 	opened    time.Time
 	// tooStale: what is held was too old when the watch began, and nobody has
@@ -33,20 +33,19 @@ type watched struct {
 	collections int
 	dirty       map[string]struct{}
 	all         bool
-	// probation lists what the client accepted and is not stable, oldest first; since are,
-	// by name, those that it has had ever since.
-	probation []probation
-	since     map[string]probation
+	probation   probation.Contents
 }
 
 // Watch opens a view for a stream. client is how verdicts name who gave them: a
 // node id.
 func (c *Cache) Watch(client string) *Watch {
-	w := &Watch{c: c, client: client, changed: make(chan struct{}, 1), types: make(map[string]*watched), maybeHeld: make(map[key]struct{}), opened: time.Now()}
+	w := &Watch{c: c, client: client, changed: make(chan struct{}, 1), types: make(map[string]*watched), opened: time.Now()}
 	w.tooStale = c.cfg.Stale != nil && c.cfg.Stale()
 	c.mu.Lock()
 	c.watches[w] = struct{}{}
-	c.startLeases()
+	w.uncertain = c.uncertain.Open()
+	c.uncertain.Start()
+	c.union.Start()
 	c.mu.Unlock()
 	c.wakeRun()
 	return w
@@ -67,7 +66,7 @@ func (w *Watch) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 	if wt == nil {
 		wt = &watched{names: make(map[string]struct{}), dirty: make(map[string]struct{})}
 		w.types[typeURL] = wt
-		w.c.updateStableBy(w.opened.Add(StableAfter))
+		w.c.updateStableBy(w.opened.Add(probation.After))
 	}
 	stopped := wt.wildcard && !wildcard
 	switch {
@@ -98,7 +97,7 @@ func (w *Watch) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 	}
 	if stopped || len(drop) > 0 {
 		// It does not live any longer with what it unsubscribed from.
-		maps.DeleteFunc(wt.since, func(_ string, p probation) bool { return !wt.covers(p.res) })
+		wt.probation.InterruptWhere(func(r *xds.Resource) bool { return !wt.covers(r) })
 	}
 }
 
@@ -140,7 +139,7 @@ func (w *Watch) Close(unanswered map[string][]string) {
 	w.closed = true
 	delete(w.c.watches, w)
 	if w.c.cfg.Crashes {
-		w.c.went(w.unstable(unanswered))
+		w.c.fallback.Departed(w.unstable(unanswered))
 	}
 	for url, wt := range w.types {
 		t := w.c.table(url)
@@ -158,12 +157,10 @@ func (w *Watch) Close(unanswered map[string][]string) {
 			w.mayHold(w.c.table(url), name)
 		}
 	}
-	for k := range w.maybeHeld {
-		w.c.maybeHeld[k] = time.Now().Add(w.c.cfg.Linger)
-	}
-	settled := w.c.forgetWatch(w)
+	w.uncertain.Close()
+	due := w.c.forgetWatch(w)
 	w.c.mu.Unlock()
-	run(settled)
+	run(due)
 	w.c.wakeRun()
 }
 
@@ -254,7 +251,7 @@ func (s Snapshot) Revision() uint64 { return s.c.revision }
 // Wildcard says how much is known of everything of a type.
 func (s Snapshot) Wildcard(typeURL string) xds.Knowledge {
 	if t := s.table(typeURL); t != nil {
-		return t.knowledge
+		return t.Knowledge()
 	}
 	return xds.Unknown
 }
@@ -265,23 +262,19 @@ func (s Snapshot) Lookup(typeURL, name string) xds.Item {
 	if t == nil {
 		return s.lookupLocal(typeURL, name)
 	}
-	if e := t.entries[name]; e != nil {
-		return s.c.served(t, e)
-	}
-	if e := t.entries[t.aliases[name]]; e != nil {
+	if e := t.Find(name); e != nil {
 		return s.c.served(t, e)
 	}
 	if item := s.c.formerly(t, name); item.Current != nil {
 		return item
 	}
-	_, gone := t.notFound[name]
-	return xds.Item{NotFound: gone}
+	return xds.Item{NotFound: t.NotFound(name)}
 }
 
 // lookupLocal returns what the agent makes itself, which is never too old.
 func (s Snapshot) lookupLocal(typeURL, name string) xds.Item {
 	if t := s.c.tables[typeURL]; t != nil {
-		if e := t.entries[name]; e != nil && e.local() {
+		if e := t.Entry(name); e != nil && e.IsLocal() {
 			return e.Item()
 		}
 	}
@@ -295,12 +288,12 @@ func (s Snapshot) All(typeURL string) iter.Seq[xds.Item] {
 		if t == nil {
 			return
 		}
-		for _, e := range t.entries {
+		for _, e := range t.All() {
 			if item := s.c.served(t, e); item.Current != nil && !yield(item) {
 				return
 			}
 		}
-		if s.c.fallback == nil {
+		if !s.c.fallback.Active() {
 			return
 		}
 		for name := range t.former {
@@ -317,7 +310,7 @@ func (s Snapshot) Count(typeURL string) int {
 	if t == nil {
 		return 0
 	}
-	return len(t.entries) + len(t.former)
+	return t.Len() + len(t.former)
 }
 
 // Collection yields everything held of a glob collection, in no order.
@@ -327,8 +320,8 @@ func (s Snapshot) Collection(typeURL, glob string) iter.Seq[xds.Item] {
 		if t == nil {
 			return
 		}
-		for name := range t.collections[glob] {
-			if item := s.c.served(t, t.entries[name]); item.Current != nil && !yield(item) {
+		for _, e := range t.Collection(glob) {
+			if item := s.c.served(t, e); item.Current != nil && !yield(item) {
 				return
 			}
 		}
@@ -338,16 +331,10 @@ func (s Snapshot) Collection(typeURL, glob string) iter.Seq[xds.Item] {
 // MaybeHeld lists names that a client of this group may hold without telling, in
 // alphabetical order.
 func (s Snapshot) MaybeHeld(typeURL string) []string {
-	t := s.table(typeURL)
-	if t == nil {
+	if s.tooStale {
 		return nil
 	}
-	names := make([]string, 0, len(t.maybeHeld))
-	for name := range t.maybeHeld {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
+	return s.c.uncertain.Of(typeURL)
 }
 
 // Connected returns since when an upstream answers; the zero time if none does.
@@ -373,5 +360,5 @@ func (c *Cache) HadWildcard(typeURL string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.tables[typeURL]
-	return t != nil && (t.hadWildcard || c.wants(t, xds.Wildcard))
+	return t != nil && (t.hadWildcard || t.names.Has(xds.Wildcard))
 }

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-xds/holdfast/agent/cache"
+	"github.com/holdfast-xds/holdfast/agent/cache/probation"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -44,7 +44,7 @@ func (l *lives) end(now time.Time, counts bool) (several bool) {
 	if l.open--; l.open > 0 {
 		return false
 	}
-	if now.Sub(l.since) >= cache.StableAfter {
+	if now.Sub(l.since) >= probation.After {
 		l.short = nil
 		return false
 	}
@@ -61,7 +61,7 @@ func (l *lives) end(now time.Time, counts bool) (several bool) {
 func (l *lives) state(now time.Time) (lately int, total uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.open > 0 && now.Sub(l.since) >= cache.StableAfter {
+	if l.open > 0 && now.Sub(l.since) >= probation.After {
 		return 0, l.total
 	}
 	if lately = len(recent(l.short, now)); lately < shortLives {

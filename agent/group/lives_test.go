@@ -9,7 +9,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
-	"github.com/holdfast-xds/holdfast/agent/cache"
+	"github.com/holdfast-xds/holdfast/agent/cache/probation"
 	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -24,7 +24,7 @@ func deadly(r *rig, cfg xdstest.ClientConfig) (life func()) {
 	r.mesh()
 	c := r.client(cfg)
 	r.envoy(c)
-	r.pass(cache.StableAfter + time.Second)
+	r.pass(probation.After + time.Second)
 	r.cp.Set(xdstest.Route("r1", "deadly"), xdstest.Cluster("c2", ""))
 	r.quiet()
 	r.holds(c, xds.ClusterType, "c1", "c2")
@@ -62,7 +62,7 @@ func TestAnEnvoyThatCrashesAgainAndAgainGetsWhatItLivedWith(t *testing.T) {
 			return c
 		}
 		c := lives()
-		r.pass(2 * cache.StableAfter)
+		r.pass(2 * probation.After)
 		c.Close()
 		r.pass(time.Second)
 		c = lives()
@@ -111,7 +111,7 @@ func TestAnEnvoyThatIsNoChildIsNeverServedSomethingOlder(t *testing.T) {
 		if name := clusterOf(t, c.Held(xds.RouteType)["r1"]); name != "deadly" {
 			t.Errorf("the route leads to %q", name)
 		}
-		r.pass(cache.StableAfter)
+		r.pass(probation.After)
 		if s := status(); s.ShortLives != 0 || s.ShortLivesTotal != 5 {
 			t.Errorf("one lives, and %d of %d are told", s.ShortLives, s.ShortLivesTotal)
 		}

@@ -16,7 +16,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
-	"github.com/holdfast-xds/holdfast/agent/cache"
+	"github.com/holdfast-xds/holdfast/agent/cache/fallback"
 	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/internal/cgroup"
@@ -41,7 +41,7 @@ func (f *envoyFlags) add(c *command) {
 	flags.DurationVar(&f.draining.Timeout, "drain-timeout", 30*time.Second, "how long Envoy's connections may take to end after SIGTERM, or after the command drain (`DURATION`)")
 	flags.DurationVar(&f.draining.Min, "drain-min", 5*time.Second, "how long Envoy goes on at least, until whoever sends requests has noticed (`DURATION`)")
 	flags.DurationVar(&f.grace, "kill-after", envoy.DefaultGrace, "how long Envoy has from SIGTERM to SIGKILL, when it has drained (`DURATION`)")
-	flags.DurationVar(&f.fallback, "fallback-for", cache.DefaultFallbackFor, "how long what changed before Envoy crashed three times within ten minutes, each time within a minute of its start, is held back (`DURATION`); then it is served once more")
+	flags.DurationVar(&f.fallback, "fallback-for", fallback.DefaultDuration, "how long what changed before Envoy crashed three times within ten minutes, each time within a minute of its start, is held back (`DURATION`); then it is served once more")
 	flags.Var(f.log, "envoy-log", "how Envoy's output is passed on to standard error: as it is, or each line in a JSON object")
 	flags.StringVar(&f.admin, "envoy-admin", "", "`ADDR` of Envoy's admin, host:port or unix:PATH; empty: that of the bootstrap (--bootstrap, or -c after --)")
 }

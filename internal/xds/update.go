@@ -2,6 +2,9 @@ package xds
 
 import "time"
 
+// Key names one resource, or with the name Wildcard everything of a type.
+type Key struct{ Type, Name string }
+
 // Update is what one answer of a source says of the resources of one type. It takes effect as a
 // whole (design.md I4).
 type Update struct {

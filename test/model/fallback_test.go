@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/cache"
+	"github.com/holdfast-xds/holdfast/agent/cache/fallback"
+	"github.com/holdfast-xds/holdfast/agent/cache/probation"
 )
 
 const (
@@ -100,14 +102,14 @@ func (w *world) untried(s *stream, k kind, name string, but int) {
 func (w *world) ripen() {
 	now := time.Now()
 	w.trial = slices.DeleteFunc(w.trial, func(t trial) bool {
-		if now.Sub(t.at) < cache.StableAfter {
+		if now.Sub(t.at) < probation.After {
 			return false
 		}
 		w.stable[t.item] = true
 		if w.surely[resource{t.k, t.name}] != t.content {
 			delete(w.surely, resource{t.k, t.name}) // one content is stable at a time
 		}
-		if now.Sub(t.at) < cache.StableAfter+judgedWithin {
+		if now.Sub(t.at) < probation.After+judgedWithin {
 			return false
 		}
 		_, held := w.suspected(t.k, t.name)
@@ -219,7 +221,7 @@ func (w *world) fallBack(suspects []cache.Fact) {
 	}
 	w.fallbacks++
 	w.fellBack = time.Now()
-	w.until = w.fellBack.Add(cache.DefaultFallbackFor)
+	w.until = w.fellBack.Add(fallback.DefaultDuration)
 }
 
 // checkSuspect holds one suspect against what the lives had that crashed.
@@ -294,7 +296,7 @@ func (w *world) expireFallback() {
 		w.say("the fallback is over")
 		clear(w.suspects)
 	}
-	if len(w.suspects) > 0 && w.fault == endsEarly && time.Since(w.fellBack) > cache.StableAfter {
+	if len(w.suspects) > 0 && w.fault == endsEarly && time.Since(w.fellBack) > probation.After {
 		w.cache.Resume()
 	}
 }

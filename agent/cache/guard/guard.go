@@ -15,7 +15,6 @@ package guard
 
 import (
 	"iter"
-	"maps"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -49,13 +48,13 @@ type Config struct {
 // Guard holds removals back. Make one with New.
 type Guard struct {
 	cfg Config
-	// withheld are the removals that have not taken effect, by type and name, and when they will;
-	// the zero time while they are held back.
-	withheld map[string]map[string]time.Time
+	// withheld are the removals that have not taken effect, and when they will; the zero time while
+	// they are held back.
+	withheld map[xds.Key]time.Time
 	// reported is how many removals of a type Reports last returned.
 	reported map[string]int
 	accident *accident // nil while nothing is held back
-	noted    func(typeURL, name string)
+	noted    func(xds.Key)
 }
 
 // accident is a removal of too much. It ends when each of the listeners and clusters that were
@@ -69,16 +68,16 @@ type accident struct {
 }
 
 // New returns a Guard that holds nothing back. noted is called when the removal of a resource
-// begins to wait, or does so in another way, or no longer; and with "" when an accident begins or
-// ends.
-func New(cfg Config, noted func(typeURL, name string)) *Guard {
+// begins to wait, or does so in another way, or no longer; and with the zero Key when an accident
+// begins or ends.
+func New(cfg Config, noted func(xds.Key)) *Guard {
 	if cfg.ConfirmAfter == 0 {
 		cfg.ConfirmAfter = DefaultConfirmAfter
 	}
 	if cfg.MaxRemovalPercent == 0 {
 		cfg.ConfirmAfter = 0 // held back by an agent before, which had a guard
 	}
-	return &Guard{cfg: cfg, withheld: make(map[string]map[string]time.Time), reported: make(map[string]int), noted: noted}
+	return &Guard{cfg: cfg, withheld: make(map[xds.Key]time.Time), reported: make(map[string]int), noted: noted}
 }
 
 // Active reports whether removals may have to wait.
@@ -94,18 +93,26 @@ func (g *Guard) Since() time.Time {
 
 // Waits reports whether a removal waits, and heldBack whether it is held back: it does not take
 // effect by itself.
-func (g *Guard) Waits(typeURL, name string) (waits, heldBack bool) {
-	until, waits := g.withheld[typeURL][name]
+func (g *Guard) Waits(k xds.Key) (waits, heldBack bool) {
+	until, waits := g.withheld[k]
 	return waits, waits && until.IsZero()
 }
 
 // Names yields the names of a type whose removal waits, in no order. None may be withheld meanwhile.
-func (g *Guard) Names(typeURL string) iter.Seq[string] { return maps.Keys(g.withheld[typeURL]) }
+func (g *Guard) Names(typeURL string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for k := range g.withheld {
+			if k.Type == typeURL && !yield(k.Name) {
+				return
+			}
+		}
+	}
+}
 
 // HeldBack counts the removals of a type that are held back.
 func (g *Guard) HeldBack(typeURL string) (n int) {
-	for _, until := range g.withheld[typeURL] {
-		if until.IsZero() {
+	for k, until := range g.withheld {
+		if k.Type == typeURL && until.IsZero() {
 			n++
 		}
 	}
@@ -114,22 +121,16 @@ func (g *Guard) HeldBack(typeURL string) (n int) {
 
 // withhold makes a removal wait: until a time or, with the zero time, as long as there is an
 // accident.
-func (g *Guard) withhold(typeURL, name string, until time.Time) {
-	names := g.withheld[typeURL]
-	if names == nil {
-		names = make(map[string]time.Time)
-		g.withheld[typeURL] = names
-	}
-	names[name] = until
-	g.noted(typeURL, name)
+func (g *Guard) withhold(k xds.Key, until time.Time) {
+	g.withheld[k] = until
+	g.noted(k)
 }
 
 // Forget takes in that a name is held again, or is not held any more: its removal does not wait.
-func (g *Guard) Forget(typeURL, name string) {
-	names := g.withheld[typeURL]
-	if _, waits := names[name]; waits {
-		delete(names, name)
-		g.noted(typeURL, name)
+func (g *Guard) Forget(k xds.Key) {
+	if _, waits := g.withheld[k]; waits {
+		delete(g.withheld, k)
+		g.noted(k)
 	}
 }
 
@@ -154,7 +155,7 @@ func (g *Guard) Filter(r Removal) (now []string) {
 	confirms := guarded && g.requestedAgain(r.RequestedAt)
 	var waiting []string
 	for _, name := range r.Names {
-		waits, heldBack := g.Waits(r.Type, name)
+		waits, heldBack := g.Waits(xds.Key{Type: r.Type, Name: name})
 		switch {
 		case !r.Has(name):
 			now = append(now, name)
@@ -171,15 +172,15 @@ func (g *Guard) Filter(r Removal) (now []string) {
 		g.begin(r.Type, waiting, confirms)
 	case g.accident != nil && !confirms:
 		for _, name := range waiting {
-			g.withhold(r.Type, name, time.Time{})
+			g.withhold(xds.Key{Type: r.Type, Name: name}, time.Time{})
 		}
 	case g.atOnce(r):
 		now = append(now, waiting...)
 	default:
 		until := time.Now().Add(Grace)
 		for _, name := range waiting {
-			if waits, _ := g.Waits(r.Type, name); !waits {
-				g.withhold(r.Type, name, until)
+			if waits, _ := g.Waits(xds.Key{Type: r.Type, Name: name}); !waits {
+				g.withhold(xds.Key{Type: r.Type, Name: name}, until)
 			}
 		}
 	}
@@ -199,15 +200,17 @@ func (g *Guard) tooMany(r Removal, names []string) bool {
 		return false
 	}
 	held, going := r.Held, 0
-	for _, until := range g.withheld[r.Type] {
-		if until.IsZero() {
+	for k, until := range g.withheld {
+		switch {
+		case k.Type != r.Type:
+		case until.IsZero():
 			held-- // held back already
-		} else {
+		default:
 			going++
 		}
 	}
 	for _, name := range names {
-		if waits, _ := g.Waits(r.Type, name); !waits {
+		if waits, _ := g.Waits(xds.Key{Type: r.Type, Name: name}); !waits {
 			going++
 		}
 	}
@@ -219,17 +222,15 @@ func (g *Guard) tooMany(r Removal, names []string) bool {
 func (g *Guard) begin(typeURL string, names []string, again bool) {
 	if g.accident == nil || again {
 		g.accident = &accident{since: time.Now()}
-		g.noted("", "")
+		g.noted(xds.Key{})
 		clear(g.reported)
 	}
 	for _, name := range names {
-		g.withhold(typeURL, name, time.Time{})
+		g.withhold(xds.Key{Type: typeURL, Name: name}, time.Time{})
 	}
-	for url, others := range g.withheld { // what came shortly before
-		for name, until := range others {
-			if !until.IsZero() {
-				g.withhold(url, name, time.Time{})
-			}
+	for k, until := range g.withheld { // what came shortly before
+		if !until.IsZero() {
+			g.withhold(k, time.Time{})
 		}
 	}
 }
@@ -274,15 +275,13 @@ func (g *Guard) Run(now time.Time) (ask bool, due map[string][]string, next time
 		}
 	}
 	due = make(map[string][]string)
-	for url, names := range g.withheld {
-		for name, at := range names {
-			switch {
-			case at.IsZero():
-			case at.After(now):
-				soonest(at)
-			default:
-				due[url] = append(due[url], name)
-			}
+	for k, at := range g.withheld {
+		switch {
+		case at.IsZero():
+		case at.After(now):
+			soonest(at)
+		default:
+			due[k.Type] = append(due[k.Type], k.Name)
 		}
 	}
 	return ask, due, next
@@ -295,10 +294,10 @@ func (g *Guard) ConfirmAbsent(typeURL string, requestedAt time.Time) (confirmed 
 	if !xds.Info(typeURL).GuardRemovals || !g.requestedAgain(requestedAt) {
 		return false
 	}
-	for name, until := range g.withheld[typeURL] {
-		if until.IsZero() {
+	for k, until := range g.withheld {
+		if k.Type == typeURL && until.IsZero() {
 			g.accident.confirmed++
-			g.withhold(typeURL, name, time.Now().Add(Grace))
+			g.withhold(k, time.Now().Add(Grace))
 			confirmed = true
 		}
 	}
@@ -309,26 +308,22 @@ func (g *Guard) ConfirmAbsent(typeURL string, requestedAt time.Time) (confirmed 
 // whether it stands: once the sources are asked again, none is asked for a name that is not wanted.
 // What else was removed meanwhile has Grace to be put again. It returns how many removals were
 // confirmed.
-func (g *Guard) End(now time.Time, wanted func(typeURL, name string) bool) (confirmed int, ended bool) {
+func (g *Guard) End(now time.Time, wanted func(xds.Key) bool) (confirmed int, ended bool) {
 	if g.accident == nil {
 		return 0, false
 	}
-	for url, names := range g.withheld {
-		for name, until := range names {
-			if xds.Info(url).GuardRemovals && until.IsZero() && (!g.accident.asking || wanted(url, name)) {
-				return 0, false
-			}
+	for k, until := range g.withheld {
+		if xds.Info(k.Type).GuardRemovals && until.IsZero() && (!g.accident.asking || wanted(k)) {
+			return 0, false
 		}
 	}
 	confirmed = g.accident.confirmed
 	g.accident = nil
-	g.noted("", "")
+	g.noted(xds.Key{})
 	clear(g.reported)
-	for url, names := range g.withheld {
-		for name, until := range names {
-			if until.IsZero() {
-				g.withhold(url, name, now.Add(Grace))
-			}
+	for k, until := range g.withheld {
+		if until.IsZero() {
+			g.withhold(k, now.Add(Grace))
 		}
 	}
 	return confirmed, true
@@ -346,21 +341,14 @@ func (g *Guard) RestoreAccident(since, now time.Time) {
 }
 
 // Restore takes in a removal that was held back then.
-func (g *Guard) Restore(typeURL, name string) {
-	if g.withheld[typeURL] == nil {
-		g.withheld[typeURL] = make(map[string]time.Time)
-	}
-	g.withheld[typeURL][name] = time.Time{}
-}
+func (g *Guard) Restore(k xds.Key) { g.withheld[k] = time.Time{} }
 
 // Restored forgets the removals that were held back and have nothing to hold, or no accident to
 // belong to, after all was taken in.
-func (g *Guard) Restored(has func(typeURL, name string) bool) {
-	for url, names := range g.withheld {
-		for name, until := range names {
-			if until.IsZero() && (g.accident == nil || !has(url, name)) {
-				g.Forget(url, name)
-			}
+func (g *Guard) Restored(has func(xds.Key) bool) {
+	for k, until := range g.withheld {
+		if until.IsZero() && (g.accident == nil || !has(k)) {
+			g.Forget(k)
 		}
 	}
 }

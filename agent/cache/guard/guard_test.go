@@ -49,7 +49,7 @@ type talk struct {
 }
 
 func (tk *talk) open(percent int) {
-	tk.g = New(Config{MaxRemovalPercent: percent, ConfirmAfter: time.Minute}, func(string, string) {})
+	tk.g = New(Config{MaxRemovalPercent: percent, ConfirmAfter: time.Minute}, func(xds.Key) {})
 }
 
 // play does a command, and returns what it and the time bring about.
@@ -100,7 +100,7 @@ func (tk *talk) command(verb string, args []string, r Removal) error {
 	case "have":
 		for _, name := range args[1:] {
 			have[name] = true
-			tk.g.Forget(typeURL, name)
+			tk.g.Forget(xds.Key{Type: typeURL, Name: name})
 		}
 	case "remove":
 		r.Type, r.Names, r.Held, r.Has = typeURL, args[1:], len(have), func(name string) bool { return have[name] }
@@ -121,7 +121,7 @@ func (tk *talk) command(verb string, args []string, r Removal) error {
 func (tk *talk) remove(typeURL string, names []string) {
 	slices.Sort(names)
 	for _, name := range names {
-		tk.g.Forget(typeURL, name)
+		tk.g.Forget(xds.Key{Type: typeURL, Name: name})
 		delete(tk.have[typeURL], name)
 		tk.got = append(tk.got, "gone "+xds.Short(typeURL)+" "+name)
 	}
@@ -130,7 +130,7 @@ func (tk *talk) remove(typeURL string, names []string) {
 // run does what the owner of a guard does after each event, and notes what waits.
 func (tk *talk) run() {
 	end := func() {
-		confirmed, ended := tk.g.End(time.Now(), func(typeURL, _ string) bool { return !tk.unwanted[typeURL] })
+		confirmed, ended := tk.g.End(time.Now(), func(k xds.Key) bool { return !tk.unwanted[k.Type] })
 		if ended {
 			tk.got = append(tk.got, fmt.Sprintf("ended, %d confirmed", confirmed))
 		}
@@ -148,7 +148,7 @@ func (tk *talk) run() {
 	for _, typeURL := range xds.Types() {
 		for _, name := range slices.Sorted(tk.g.Names(typeURL)) {
 			mark := ""
-			if _, heldBack := tk.g.Waits(typeURL, name); heldBack {
+			if _, heldBack := tk.g.Waits(xds.Key{Type: typeURL, Name: name}); heldBack {
 				mark = "!"
 			}
 			waits = append(waits, xds.Short(typeURL)+" "+name+mark)
@@ -176,12 +176,13 @@ func TestTheTimeOfWhatWasHeldBackGoesOnAfterARestart(t *testing.T) {
 			{"in the future", now.Add(time.Hour), now},
 			{"unknown", time.Time{}, now},
 		} {
-			g := New(Config{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}, func(string, string) {})
-			g.Restore(xds.ClusterType, "a")
-			g.Restore(xds.ClusterType, "b")
+			g := New(Config{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}, func(xds.Key) {})
+			a := xds.Key{Type: xds.ClusterType, Name: "a"}
+			g.Restore(a)
+			g.Restore(xds.Key{Type: xds.ClusterType, Name: "b"})
 			g.RestoreAccident(tc.since, now)
-			g.Restored(func(_, name string) bool { return name == "a" })
-			if _, heldBack := g.Waits(xds.ClusterType, "a"); !heldBack || g.HeldBack(xds.ClusterType) != 1 || !g.Since().Equal(tc.want) {
+			g.Restored(func(k xds.Key) bool { return k == a })
+			if _, heldBack := g.Waits(a); !heldBack || g.HeldBack(xds.ClusterType) != 1 || !g.Since().Equal(tc.want) {
 				t.Errorf("%s: %d are held back, since %v", tc.name, g.HeldBack(xds.ClusterType), g.Since())
 			}
 		}

@@ -23,8 +23,12 @@ const maxReasons = 8
 // Source stands for the source that gave a content. Of what is from Unknown it is not known.
 type Source uint16
 
-// Unknown is the source of contents of which it is not known who gave them.
-const Unknown Source = 0
+const (
+	// Unknown is the source of contents of which it is not known who gave them.
+	Unknown Source = iota
+	// Local is the source of what the agent makes itself.
+	Local
+)
 
 // History is the history of one name, of which something is held. The zero value is that of a name
 // of which nothing has come yet.
@@ -61,6 +65,9 @@ func (h *History) Status() xds.Status { return h.status }
 
 // Source returns who gave the newest content.
 func (h *History) Source() Source { return h.source }
+
+// IsLocal reports whether the agent itself made the newest content.
+func (h *History) IsLocal() bool { return h.source == Local }
 
 // Reason returns why clients NACKed the newest content, "" if they did not.
 func (h *History) Reason() string {

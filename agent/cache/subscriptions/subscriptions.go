@@ -25,7 +25,7 @@ type Union struct {
 	types   map[string]*Names
 	views   map[*View]struct{}
 	linger  time.Duration
-	changed func(typeURL, name string)
+	changed func(xds.Key)
 }
 
 // Names are the names of one type that are subscribed to. xds.Wildcard is one.
@@ -40,7 +40,7 @@ type Names struct {
 
 // New returns an empty union. Leases last for linger. changed is called when a name is subscribed
 // to that was not, or the other way round, after each View was told.
-func New(linger time.Duration, changed func(typeURL, name string)) *Union {
+func New(linger time.Duration, changed func(xds.Key)) *Union {
 	return &Union{types: make(map[string]*Names), views: make(map[*View]struct{}), linger: linger, changed: changed}
 }
 
@@ -70,7 +70,7 @@ func (n *Names) Requested(name string) bool {
 		return true
 	}
 	for v := range n.union.views {
-		if _, told := v.told[key{n.url, name}]; told {
+		if _, told := v.told[xds.Key{Type: n.url, Name: name}]; told {
 			return true
 		}
 	}
@@ -79,10 +79,11 @@ func (n *Names) Requested(name string) bool {
 
 // note tells of a change.
 func (n *Names) note(name string) {
+	k := xds.Key{Type: n.url, Name: name}
 	for v := range n.union.views {
-		v.note(key{n.url, name})
+		v.note(k)
 	}
-	n.union.changed(n.url, name)
+	n.union.changed(k)
 }
 
 // Subscribe takes in that one more client subscribes to a name. A lease of it ends.
@@ -220,27 +221,25 @@ func keys[V any](m map[string]V) iter.Seq[string] {
 	}
 }
 
-type key struct{ typeURL, name string }
-
 // View is what one source is told of the union.
 type View struct {
 	union *Union
 	// of reports whether the source is asked for a name at all.
-	of func(typeURL, name string) bool
+	of func(xds.Key) bool
 	// changed holds a value when Changes has something to tell.
 	changed chan struct{}
-	dirty   map[key]struct{}
-	told    map[key]struct{}
+	dirty   map[xds.Key]struct{}
+	told    map[xds.Key]struct{}
 }
 
 // View opens a view, to which everything that is subscribed to is new.
-func (u *Union) View(of func(typeURL, name string) bool) *View {
-	v := &View{union: u, of: of, changed: make(chan struct{}, 1), dirty: make(map[key]struct{}), told: make(map[key]struct{})}
+func (u *Union) View(of func(xds.Key) bool) *View {
+	v := &View{union: u, of: of, changed: make(chan struct{}, 1), dirty: make(map[xds.Key]struct{}), told: make(map[xds.Key]struct{})}
 	for url, n := range u.types {
-		v.note(key{url, xds.Wildcard})
+		v.note(xds.Key{Type: url, Name: xds.Wildcard})
 		for _, names := range []iter.Seq[string]{n.Clients(), n.Clusters(), n.Leases()} {
 			for name := range names {
-				v.note(key{url, name})
+				v.note(xds.Key{Type: url, Name: name})
 			}
 		}
 	}
@@ -248,8 +247,8 @@ func (u *Union) View(of func(typeURL, name string) bool) *View {
 	return v
 }
 
-func (v *View) note(k key) {
-	if !v.of(k.typeURL, k.name) {
+func (v *View) note(k xds.Key) {
+	if !v.of(k) {
 		return
 	}
 	v.dirty[k] = struct{}{}
@@ -276,30 +275,30 @@ func (v *View) Changed() <-chan struct{} { return v.changed }
 
 // Changes calls yield for each name that changed since the last call, and for each wildcard at the
 // first, with whether it is subscribed to, and whether the source was told so before.
-func (v *View) Changes(yield func(typeURL, name string, is, was bool)) {
+func (v *View) Changes(yield func(k xds.Key, is, was bool)) {
 	for k := range v.dirty {
 		_, was := v.told[k]
-		is := v.union.Of(k.typeURL).Has(k.name)
+		is := v.union.Of(k.Type).Has(k.Name)
 		if is {
 			v.told[k] = struct{}{}
 		} else {
 			delete(v.told, k)
 		}
-		yield(k.typeURL, k.name, is, was)
+		yield(k, is, was)
 	}
 	clear(v.dirty)
 }
 
 // Told reports whether the source was told that a name is subscribed to.
-func (v *View) Told(typeURL, name string) bool {
-	_, told := v.told[key{typeURL, name}]
+func (v *View) Told(k xds.Key) bool {
+	_, told := v.told[k]
 	return told
 }
 
 // Close ends the view, and calls gone for each name that its source was asked for.
-func (v *View) Close(gone func(typeURL, name string)) {
+func (v *View) Close(gone func(xds.Key)) {
 	delete(v.union.views, v)
 	for k := range v.told {
-		gone(k.typeURL, k.name)
+		gone(k)
 	}
 }

@@ -23,12 +23,12 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	r := &rig{T: t}
-	r.u = New(time.Minute, func(typeURL, name string) {
+	r.u = New(time.Minute, func(k xds.Key) {
 		word := "-"
-		if r.u.Of(typeURL).Has(name) {
+		if r.u.Of(k.Type).Has(k.Name) {
 			word = "+"
 		}
-		r.heard = append(r.heard, word+name)
+		r.heard = append(r.heard, word+k.Name)
 	})
 	r.names = r.u.Of(url)
 	return r
@@ -47,7 +47,8 @@ func (r *rig) hears(want ...string) {
 func (r *rig) tells(v *View, want ...string) {
 	r.Helper()
 	var got []string
-	v.Changes(func(typeURL, name string, is, was bool) {
+	v.Changes(func(k xds.Key, is, was bool) {
+		name := k.Name
 		switch {
 		case name == xds.Wildcard && !is && !was: // each is looked at first
 		case is == was:
@@ -119,8 +120,8 @@ func TestAViewIsToldTheDifferenceToWhatItWasTold(t *testing.T) {
 	r.names.Subscribe("a")
 	r.names.Need("b")
 	r.names.Prefetch("c")
-	all := r.u.View(func(string, string) bool { return true })
-	some := r.u.View(func(_, name string) bool { return strings.Compare(name, "b") >= 0 })
+	all := r.u.View(func(xds.Key) bool { return true })
+	some := r.u.View(func(k xds.Key) bool { return strings.Compare(k.Name, "b") >= 0 })
 	r.tells(all, "+a", "+b", "+c")
 	r.tells(some, "+b", "+c")
 	select {
@@ -144,7 +145,7 @@ func TestAViewIsToldTheDifferenceToWhatItWasTold(t *testing.T) {
 	r.u.Wake()
 	<-some.Changed()
 	var gone []string
-	all.Close(func(_, name string) { gone = append(gone, name) })
+	all.Close(func(k xds.Key) { gone = append(gone, k.Name) })
 	slices.Sort(gone)
 	if got := fmt.Sprint(gone); got != "[b c]" {
 		t.Errorf("the source was asked for %s", got)

@@ -3,13 +3,15 @@ package upstream
 import (
 	"context"
 	"errors"
-	"github.com/holdfast-xds/holdfast/internal/bubble"
-	"github.com/holdfast-xds/holdfast/internal/xds"
 	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/bubble"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/upstream/failover"
 )
 
 var errDown = errors.New("connection refused")
@@ -234,32 +236,6 @@ func (r *trial) fed() (names string) {
 	return names
 }
 
-func TestThePauseIsDrawnBelowABoundThatDoubles(t *testing.T) {
-	const draws = 20_000
-	f := &Failover{}
-	f.init()
-	for n := 1; n <= 70; n++ {
-		bound := DefaultMaxBackoff
-		if n <= 7 { // 250 ms · 2⁷ = 32 s
-			bound = DefaultMinBackoff << (n - 1)
-		}
-		var sum, least, most time.Duration
-		least = time.Hour
-		for range draws {
-			pause := f.pause(n)
-			sum, least, most = sum+pause, min(least, pause), max(most, pause)
-		}
-		mean := sum / draws
-		if least <= 0 || least > bound/100 || most < bound-bound/100 || most > bound+time.Millisecond {
-			t.Errorf("attempt %d: from %s to %s, want all of 0 to %s", n, least, most, bound)
-		}
-		// 20 standard deviations of the mean.
-		if off := (mean - bound/2).Abs(); off > bound/25 {
-			t.Errorf("attempt %d: %s on average, want %s", n, mean, bound/2)
-		}
-	}
-}
-
 func TestASourceThatFailsIsTriedAgainWithinTheBounds(t *testing.T) {
 	among(t, func(r *trial) {
 		r.run()
@@ -287,7 +263,7 @@ func TestAStreamThatLivesResetsTheBackoff(t *testing.T) {
 		for range 50 {
 			r.pass(5 * time.Minute) // the bound is 30 s now
 			r.sources[0].set(up)
-			r.pass(DefaultMaxBackoff + stableAfter + time.Second)
+			r.pass(DefaultMaxBackoff + failover.StableAfter + time.Second)
 			r.active("a")
 			before := len(r.sources[0].attempts())
 			r.sources[0].set(up) // the stream ends
@@ -388,7 +364,7 @@ func TestAServerThatIsRestartedAgainAndAgainIsAskedAtOnce(t *testing.T) {
 func TestAServerWhoseConnectionsAreLostIsAskedAtOnce(t *testing.T) {
 	among(t, func(r *trial) {
 		r.run()
-		for range maxShort {
+		for range failover.MaxShort {
 			r.sources[0].ends(&lost{errDown})
 			r.pass(DefaultMinBackoff + time.Millisecond)
 			r.active("a")
@@ -494,7 +470,7 @@ func TestTheNextSourceWaitsForFailoverAfterWhenNothingIsMissing(t *testing.T) {
 		if n := len(r.sources[1].attempts()); n != 0 {
 			r.Errorf("%d attempts at the next before its turn", n)
 		}
-		r.pass(lackingPoll + time.Millisecond)
+		r.pass(failover.LackingPoll + time.Millisecond)
 		r.active("b")
 		if !slices.Equal(r.told, []bool{true, false, true}) {
 			r.Errorf("connected %v", r.told)
@@ -509,7 +485,7 @@ func TestTheNextSourceComesAtOnceWhenSomethingIsMissingMeanwhile(t *testing.T) {
 		r.pass(time.Second)
 		r.active("")
 		r.lack(true)
-		r.pass(lackingPoll)
+		r.pass(failover.LackingPoll)
 		r.active("b")
 	}, up, up)
 }

@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/upstream/failover"
 )
 
 // design.md section 4: a stream that is open and says nothing is not trusted for
@@ -127,7 +129,7 @@ func TestThatAllHaveFailedIsTold(t *testing.T) {
 		if failed.Load() != 0 {
 			r.Error("told after the first")
 		}
-		r.pass(DefaultFailoverAfter + lackingPoll)
+		r.pass(DefaultFailoverAfter + failover.LackingPoll)
 		if failed.Load() == 0 {
 			r.Error("not told after the second")
 		}

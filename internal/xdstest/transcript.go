@@ -2,6 +2,7 @@ package xdstest
 
 import (
 	"bufio"
+	"flag"
 	"os"
 	"strings"
 	"testing"
@@ -24,8 +25,11 @@ type Line struct {
 	Command, Want string
 }
 
+var update = flag.Bool("update", false, "rewrite what the transcripts of testdata expect")
+
 // Play runs the commands of a transcript, each with do, and fails the test at the first that is
-// answered with something else than what is written behind it.
+// answered with something else than what is written behind it. With the flag -update the answer is
+// written there instead.
 func (tr Transcript) Play(t testing.TB, do func(words []string) (got []string, err error)) {
 	t.Helper()
 	for _, l := range tr.Lines {
@@ -33,9 +37,34 @@ func (tr Transcript) Play(t testing.TB, do func(words []string) (got []string, e
 		if err != nil {
 			t.Fatalf("%s:%d: %s: %v", tr.File, l.Number, l.Command, err)
 		}
-		if got := strings.Join(answer, ", "); got != l.Want {
+		got := strings.Join(answer, ", ")
+		switch {
+		case got == l.Want:
+		case *update:
+			tr.rewrite(t, l, got)
+		default:
 			t.Fatalf("%s:%d: %s\n got: %s\nwant: %s", tr.File, l.Number, l.Command, got, l.Want)
 		}
+	}
+}
+
+// rewrite writes an answer behind the command of a line.
+func (tr Transcript) rewrite(t testing.TB, l Line, answer string) {
+	t.Helper()
+	text, err := os.ReadFile(tr.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(text), "\n")
+	command, _, _ := strings.Cut(lines[l.Number-1], "->")
+	if lines[l.Number-1] = strings.TrimRight(command, " "); answer != "" {
+		if !strings.HasSuffix(command, " ") {
+			command += " "
+		}
+		lines[l.Number-1] = command + "-> " + answer
+	}
+	if err := os.WriteFile(tr.File, []byte(strings.Join(lines, "\n")), 0o644); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -66,7 +66,7 @@ type client struct {
 func dialer(socket string) func(ctx context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (net.Conn, error) {
 		for {
-			c, err := net.Dial("unix", socket)
+			c, err := net.Dial(network(socket), socket)
 			if err == nil {
 				return c, nil
 			}

@@ -61,9 +61,12 @@ func newControlPlane(path string, f form, sets ...*set) *controlPlane {
 
 // start listens and serves until stop.
 func (cp *controlPlane) start() error {
-	lis, err := net.Listen("unix", cp.path)
+	lis, err := net.Listen(network(cp.path), cp.path)
 	if err != nil {
 		return err
+	}
+	if network(cp.path) == "tcp" {
+		cp.path = lis.Addr().String() // the same when it is started again
 	}
 	server := grpc.NewServer(grpc.ForceServerCodecV2(codec{}), grpc.MaxRecvMsgSize(maxMessage), grpc.UnknownServiceHandler(cp.serve))
 	done := make(chan struct{})
@@ -89,7 +92,9 @@ func (cp *controlPlane) stop() {
 	cp.cut()
 	server.Stop()
 	<-done
-	_ = os.Remove(cp.path)
+	if network(cp.path) == "unix" {
+		_ = os.Remove(cp.path)
+	}
 }
 
 // cut ends all connections; new ones are welcome.

@@ -75,6 +75,7 @@ type options struct {
 	holdfast string
 	targets  string
 	agents   commands
+	tcp      bool
 	cases    string
 	rounds   int
 	quick    bool
@@ -103,6 +104,7 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 	flags.StringVar(&o.holdfast, "holdfast", "bin/holdfast", "the `BINARY` to measure")
 	flags.StringVar(&o.targets, "target", "direct,pipe,relay,holdfast", "the targets, in this `ORDER`")
 	flags.Var(&o.agents, "agent", "another agent, as `NAME=COMMAND` with {socket}, {upstream}, and if need be {form} (sotw, delta), {admin} and {dir}; repeatable")
+	flags.BoolVar(&o.tcp, "tcp", false, "let the control plane listen on a TCP port of loopback, for agents that know no Unix sockets")
 	flags.StringVar(&o.cases, "cases", "", "only the cases that match the `REGEXP`")
 	flags.IntVar(&o.rounds, "rounds", 0, "the `NUMBER` of rounds at most; 0: as planned")
 	flags.BoolVar(&o.quick, "quick", false, "tiny sizes, one round: to see that everything works")
@@ -240,6 +242,9 @@ func (o options) chosen() ([]target, error) {
 			return nil, err
 		}
 		targets = append(targets, t)
+	}
+	for i := range targets {
+		targets[i].tcp = o.tcp
 	}
 	return targets, nil
 }

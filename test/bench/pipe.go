@@ -3,10 +3,19 @@ package main
 import (
 	"io"
 	"net"
+	"path/filepath"
 )
 
+// network returns that of an address: a path, or host and port.
+func network(addr string) string {
+	if filepath.IsAbs(addr) {
+		return "unix"
+	}
+	return "tcp"
+}
+
 // pipe copies bytes between each connection to a Unix socket and one of its own to
-// another, for ever: the least that a process in between can cost.
+// another address, for ever: the least that a process in between can cost.
 func pipe(listen, to string) error {
 	lis, err := net.Listen("unix", listen)
 	if err != nil {
@@ -18,7 +27,7 @@ func pipe(listen, to string) error {
 			return err
 		}
 		go func() {
-			up, err := net.Dial("unix", to)
+			up, err := net.Dial(network(to), to)
 			if err != nil {
 				_ = down.Close()
 				return

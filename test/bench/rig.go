@@ -46,7 +46,7 @@ func newRig(ctx context.Context, t target, s setup) (*rig, error) {
 		s.typeURL = clusterType
 	}
 	r := &rig{setup: s, t: t, dir: dir}
-	r.cp = newControlPlane(dir+"/cp.sock", s.upstream, newSet(s.typeURL, s.upstream, s.resources, 1))
+	r.cp = newControlPlane(t.controlPlane(dir), s.upstream, newSet(s.typeURL, s.upstream, s.resources, 1))
 	r.cp.forgetful, r.cp.part = s.forgetful, s.part
 	if err := r.cp.start(); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))

@@ -20,6 +20,8 @@ type target struct {
 	agent bool
 	// admin: it serves /metrics on wiring.admin.
 	admin bool
+	// tcp: the control plane listens on a TCP port of loopback, else on a Unix socket.
+	tcp bool
 	// profile says whether it is profiled, for which it serves profiles there too.
 	profile profiling
 }
@@ -43,13 +45,29 @@ func helperTarget(name string) (target, error) {
 
 func holdfastTarget(binary string, profile profiling) target {
 	return target{name: "holdfast", agent: true, admin: true, profile: profile, argv: func(w wiring) []string {
-		argv := []string{binary, "run", "--upstream", "unix:" + w.upstream, "--upstream-plaintext", "--upstream-protocol", string(w.form),
+		argv := []string{binary, "run", "--upstream", holdfastAddress(w.upstream), "--upstream-plaintext", "--upstream-protocol", string(w.form),
 			"--socket", w.socket, "--admin", "unix:" + w.admin, "--health", "", "--state-dir", w.state, "--log-level", "warn"}
 		if profile.dir != "" {
 			argv = append(argv, "--pprof") // which binaries to compare with may not know
 		}
 		return argv
 	}}
+}
+
+// controlPlane returns the address of the control plane of a target.
+func (t target) controlPlane(dir string) string {
+	if t.tcp {
+		return "127.0.0.1:0"
+	}
+	return filepath.Join(dir, "cp.sock")
+}
+
+// holdfastAddress returns the address of a control plane as holdfast takes it.
+func holdfastAddress(addr string) string {
+	if network(addr) == "unix" {
+		return "unix:" + addr
+	}
+	return addr
 }
 
 // commandTarget is an agent that a person names: NAME=COMMAND, whose words may
@@ -102,7 +120,7 @@ func (t target) start(dir, upstream string, f form, state string) (*instance, er
 
 // ready waits until somebody listens.
 func (in *instance) ready(limit time.Duration) error {
-	dial := func() error { return testbed.Dial("unix", in.socket) }
+	dial := func() error { return testbed.Dial(network(in.socket), in.socket) }
 	if in.proc == nil {
 		return testbed.Eventually(limit, dial)
 	}

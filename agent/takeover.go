@@ -103,7 +103,7 @@ func (a *Agent) handOver(ctx context.Context, conn net.Conn) (over bool) {
 	if a.keeper != nil {
 		a.keeper.serveRestored()
 	}
-	a.socket.Release()
+	a.socket.Detach()
 	a.surface.Release()
 	if a.rest != nil {
 		a.rest.Release()

@@ -14,8 +14,8 @@ import (
 
 // A rejected client usually tries again several times a second, so the warnings are limited.
 const (
-	warnRefusedEvery = time.Minute
-	warnRefusedBurst = 3
+	warnRejectedEvery = time.Minute
+	warnRejectedBurst = 3
 )
 
 // Peers restricts which processes may use a socket, in addition to the permissions of the socket.
@@ -97,7 +97,7 @@ func newGuard(p Peers, own uint32, group int) *guard {
 		log:      p.Log,
 		flags:    cmp.Or(p.Flags, "--allow-uid or --allow-gid, or share a group with it, with --socket-group"),
 		observer: p.Observer,
-		warnings: rate.NewLimiter(rate.Every(warnRefusedEvery), warnRefusedBurst),
+		warnings: rate.NewLimiter(rate.Every(warnRejectedEvery), warnRejectedBurst),
 	}
 	if p.Root {
 		g.uids = append(g.uids, 0)

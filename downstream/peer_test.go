@@ -178,7 +178,7 @@ func TestRefusalsAreAllCountedAndSeldomLogged(t *testing.T) {
 				t.Fatal("let in")
 			}
 		}
-		if refused.Load() != 100 || lines() != warnRefusedBurst {
+		if refused.Load() != 100 || lines() != warnRejectedBurst {
 			t.Errorf("%d counted, %d lines", refused.Load(), lines())
 		}
 		for _, want := range []string{"level=WARN", "--allow-uid", "--allow-gid", "--socket-group", "uid=101 gid=102 pid=103\n"} {
@@ -186,10 +186,10 @@ func TestRefusalsAreAllCountedAndSeldomLogged(t *testing.T) {
 				t.Errorf("no %s in\n%s", want, log)
 			}
 		}
-		time.Sleep(warnRefusedEvery) // virtual
+		time.Sleep(warnRejectedEvery) // virtual
 		g.admits(nil)
 		g.admits(nil)
-		if lines() != warnRefusedBurst+1 {
+		if lines() != warnRejectedBurst+1 {
 			t.Errorf("%d lines after a while", lines())
 		}
 	})

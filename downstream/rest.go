@@ -38,7 +38,7 @@ const maxRESTRequest = 16 << 20
 // a secret in it is served. The whole response is rejected, because a response without the
 // resource would delete it.
 func (s *Server) ServeREST(ctx context.Context, lis net.Listener) error {
-	return s.serveREST(ctx, lis, s.refuseSecrets)
+	return s.serveREST(ctx, lis, s.rejectSecrets)
 }
 
 // serveREST serves REST. check returns an error if a response must not be served.
@@ -107,7 +107,7 @@ func (s *Server) rest(w http.ResponseWriter, r *http.Request, check func(*discov
 	out, err := resp.SotW(s.from)
 	if err == nil {
 		if refused := check(out); refused != nil {
-			s.secretsRefused.Do(func() { s.cfg.Log.Warn("REST refused to serve a secret", "type", xds.Short(typeURL), "err", refused) })
+			s.secretsRejected.Do(func() { s.cfg.Log.Warn("REST refused to serve a secret", "type", xds.Short(typeURL), "err", refused) })
 			http.Error(w, refused.Error(), http.StatusForbidden)
 			return
 		}
@@ -122,8 +122,8 @@ func (s *Server) rest(w http.ResponseWriter, r *http.Request, check func(*discov
 	_, _ = w.Write(body)
 }
 
-// refuseSecrets returns an error for a response with a secret in it, in a resource of any type.
-func (s *Server) refuseSecrets(resp *discoveryv3.DiscoveryResponse) error {
+// rejectSecrets returns an error for a response with a secret in it, in a resource of any type.
+func (s *Server) rejectSecrets(resp *discoveryv3.DiscoveryResponse) error {
 	for _, res := range resp.GetResources() {
 		if why := s.secrets.Sensitive(res); why != "" {
 			name := "?"

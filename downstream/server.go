@@ -82,9 +82,9 @@ type Server struct {
 	from *corev3.ControlPlane
 	// secrets finds secrets in resources, for the reasons of NACKs and for REST on TCP.
 	secrets redact.Finder
-	// secretsRefused limits the warnings about secrets that REST did not serve, because clients
+	// secretsRejected limits the warnings about secrets that REST did not serve, because clients
 	// poll.
-	secretsRefused rate.Sometimes
+	secretsRejected rate.Sometimes
 
 	// streaming waits for the goroutines of all streams.
 	streaming sync.WaitGroup
@@ -120,7 +120,7 @@ func New(cfg Config) *Server {
 		from:  &corev3.ControlPlane{Identifier: cfg.Identifier},
 		polls: polls,
 
-		secretsRefused: rate.Sometimes{Interval: time.Minute},
+		secretsRejected: rate.Sometimes{Interval: time.Minute},
 
 		streams: make(map[*stream]struct{}),
 	}

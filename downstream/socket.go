@@ -243,10 +243,10 @@ func (s *Socket) Close() error {
 	return err
 }
 
-// Release gives up the lock, so that another process can listen at the path. This process
+// Detach gives up the lock, so that another process can listen at the path. This process
 // continues to serve clients that still find its socket, until Restore takes the path back or
 // Close ends it.
-func (s *Socket) Release() {
+func (s *Socket) Detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unlock()

@@ -42,7 +42,7 @@ func (s *Socket) die(t *testing.T) {
 	if err := s.lis.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s.Release()
+	s.Detach()
 }
 
 // answers reports whether somebody listens at a path.
@@ -397,7 +397,7 @@ func replacedBySocket(path string) error {
 func TestAPathThatWasReleasedIsTakenBackWhenTheOtherIsGone(t *testing.T) {
 	path := filepath.Join(socketDir(t), "xds.sock")
 	mine := listening(t, SocketConfig{Path: path})
-	mine.Release()
+	mine.Detach()
 	other := listening(t, SocketConfig{Path: path})
 	if err := mine.Restore(); !errors.Is(err, ErrServed) {
 		t.Errorf("while the other has it: %v", err)

@@ -208,7 +208,7 @@ func (s *Server) Run(ctx context.Context) error {
 // is who still finds the Unix socket. Only after Listen.
 func (s *Server) Release() {
 	if s.socket != nil {
-		s.socket.Release()
+		s.socket.Detach()
 	}
 	for _, lis := range s.tcp {
 		lis.Release()

@@ -49,8 +49,8 @@ const DefaultLinger = 30 * time.Minute
 // to any more.
 const DefaultUnreferenced = 4096
 
-// maxToldVirtualHosts bounds the removed virtual hosts that later clients are told of.
-const maxToldVirtualHosts = 16
+// maxRemovedVirtualHosts bounds the removed virtual hosts that later clients are told of.
+const maxRemovedVirtualHosts = 16
 
 // maxErrors bounds the names of one type whose errors are remembered.
 const maxErrors = 1024
@@ -147,9 +147,9 @@ type table struct {
 	// goes.
 	completeFrom string
 	pruneAt      time.Time
-	// refused is the source of an update for which there was no room, until it is asked anew:
+	// rejectedFrom is the source of an update for which there was no room, until it is asked anew:
 	// a Delta server says nothing of it again by itself.
-	refused sourceID
+	rejectedFrom sourceID
 }
 
 type entry = contents.Entry
@@ -234,18 +234,18 @@ func (c *Cache) Apply(u xds.Update, answer func(nack error)) {
 
 func (c *Cache) apply(u xds.Update, answer func(nack error)) (due []func()) {
 	t := c.table(u.Type)
-	u = c.foreign(t, u)
+	u = c.withoutLocal(t, u)
 	if u.Timeout {
 		c.noteErrors(t, u, newChanges(t))
 		return c.open(t, answer, nil, nil)
 	}
 	t.updated = time.Now()
 	if err := t.Check(u, contents.Limits{Resources: c.cfg.MaxResources, Bytes: c.cfg.MaxBytes}, !c.guard.Active()); err != nil {
-		t.errors[""], t.refused = err, c.sources.id(u.Source)
+		t.errors[""], t.rejectedFrom = err, c.sources.id(u.Source)
 		return c.open(t, answer, nil, err)
 	}
 	t.SetAnswered()
-	if t.refused == history.Unknown {
+	if t.rejectedFrom == history.Unknown {
 		delete(t.errors, "") // what was wrong with an answer before
 	}
 	c.serveRestored(t)
@@ -326,7 +326,7 @@ func (c *Cache) Synced(source, typeURL string, asked time.Time) {
 		c.wakeRun()
 	}
 	c.endAccident(time.Now())
-	late := c.filterRemovals(t, guard.Removal{Names: c.late(t), Held: t.Len(), RequestedAt: asked, WithOthers: true})
+	late := c.filterRemovals(t, guard.Removal{Names: c.lateRestored(t), Held: t.Len(), RequestedAt: asked, WithOthers: true})
 	c.confirmed(t, source)
 	c.noteComplete(t, source)
 	if !t.Synced(t.names.Requested(xds.Wildcard)) {
@@ -469,13 +469,13 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 		c.drop(t, name)
 		c.changedSuspect(t, name)
 	}
-	if xds.Info(t.url).OnDemand && c.uncertain.Count(t.url) < maxToldVirtualHosts {
+	if xds.Info(t.url).OnDemand && c.uncertain.Count(t.url) < maxRemovedVirtualHosts {
 		c.uncertain.Add(t.key(name)) // a later client must be told too, to end its wait (protocol.md V11)
 	}
 	if t.NotFound(name) {
 		return
 	}
-	if c.wantsResource(t, name, was) || t.names.Requested(name) || t.Knowledge() != xds.Complete && t.names.Requested(xds.Wildcard) {
+	if c.isWanted(t, name, was) || t.names.Requested(name) || t.Knowledge() != xds.Complete && t.names.Requested(xds.Wildcard) {
 		t.SetNotFound(name)
 		ch.add(name, was)
 	}
@@ -527,13 +527,13 @@ func (c *Cache) Held(source, typeURL string) map[string]string {
 	}
 	all := t.names.Has(xds.Wildcard)
 	from := c.sources.id(source)
-	if t.refused == from && from != history.Unknown {
-		t.refused = history.Unknown // it is told what is held, and sends the rest
+	if t.rejectedFrom == from && from != history.Unknown {
+		t.rejectedFrom = history.Unknown // it is told what is held, and sends the rest
 		delete(t.errors, "")
 	}
 	held := make(map[string]string)
 	for name, e := range t.All() {
-		if e.IsLocal() || !all && !c.wantsResource(t, name, e.Current()) {
+		if e.IsLocal() || !all && !c.isWanted(t, name, e.Current()) {
 			continue
 		}
 		held[name] = ""
@@ -555,7 +555,7 @@ func (c *Cache) Nacked(source, typeURL string) (names []string) {
 		return nil
 	}
 	from := c.sources.id(source)
-	if from != history.Unknown && t.refused == from {
+	if from != history.Unknown && t.rejectedFrom == from {
 		return []string{xds.Wildcard}
 	}
 	if t.nacks == 0 {

@@ -107,7 +107,7 @@ func (c *Cache) AskAgain() time.Time {
 func (c *Cache) endAccident(now time.Time) {
 	confirmed, ended := c.guard.End(now, func(k xds.Key) bool {
 		t := c.table(k.Type)
-		return t.names.Has(xds.Wildcard) || c.wantsResource(t, k.Name, t.Resource(k.Name))
+		return t.names.Has(xds.Wildcard) || c.isWanted(t, k.Name, t.Resource(k.Name))
 	})
 	if !ended {
 		return

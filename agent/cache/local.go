@@ -23,8 +23,8 @@ func (c *Cache) local(k xds.Key) bool {
 	return c.cfg.Local != nil && c.cfg.Local(k.Type, k.Name)
 }
 
-// foreign returns an update of a source without what is not its own to say.
-func (c *Cache) foreign(t *table, u xds.Update) xds.Update {
+// withoutLocal returns an update of a source without what is not its own to say.
+func (c *Cache) withoutLocal(t *table, u xds.Update) xds.Update {
 	if c.cfg.Local == nil {
 		return u
 	}

@@ -135,15 +135,15 @@ func (c *Cache) restore(s Saved, now time.Time) {
 	c.expires(r)
 }
 
-// late lists what was restored after a source had begun to answer a wildcard, and which it has
+// lateRestored lists what was restored after a source had begun to answer a wildcard, and which it has
 // not spoken of by the time that it has told everything: it was not told that this is held,
 // and so does not say that it is gone.
-func (c *Cache) late(t *table) (names []string) {
+func (c *Cache) lateRestored(t *table) (names []string) {
 	if !xds.FullState(t.url) {
 		return nil
 	}
 	for name, e := range t.All() {
-		if e.Late() {
+		if e.RestoredLate() {
 			names = append(names, name)
 		}
 	}

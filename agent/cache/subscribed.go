@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// wantsResource reports whether a resource is wanted by its name, by an alias or
+// isWanted reports whether a resource is wanted by its name, by an alias or
 // as a member of a glob collection.
-func (c *Cache) wantsResource(t *table, name string, r *xds.Resource) bool {
+func (c *Cache) isWanted(t *table, name string, r *xds.Resource) bool {
 	if t.names.Has(name) {
 		return true
 	}
@@ -103,7 +103,7 @@ func (c *Cache) Holding() bool {
 	for _, t := range c.tables {
 		all := t.names.Has(xds.Wildcard)
 		for name, e := range t.All() {
-			if !e.IsLocal() && (all || c.wantsResource(t, name, e.Current())) {
+			if !e.IsLocal() && (all || c.isWanted(t, name, e.Current())) {
 				return true
 			}
 		}
@@ -200,7 +200,7 @@ func edsName(r *xds.Resource) string {
 // keeps reports whether an entry is kept: somebody wants it, or its source reports what nobody wants
 // too.
 func (c *Cache) keeps(t *table, e *entry) bool {
-	return e.KeepUnsubscribed() || t.names.Has(xds.Wildcard) || c.wantsResource(t, e.Current().Name, e.Current())
+	return e.KeepUnsubscribed() || t.names.Has(xds.Wildcard) || c.isWanted(t, e.Current().Name, e.Current())
 }
 
 // evicted is called by the LRU under mu, for what it pushes out and for what is
@@ -266,7 +266,7 @@ func (s *Subscriptions) Changes() []xds.SubscriptionChange {
 	out := make([]xds.SubscriptionChange, 0, len(changes))
 	for _, url := range slices.SortedFunc(maps.Keys(changes), xds.CompareTypes) {
 		change := changes[url]
-		change.Wildcard = s.view.Told(xds.Key{Type: url, Name: xds.Wildcard})
+		change.Wildcard = s.view.Reported(xds.Key{Type: url, Name: xds.Wildcard})
 		change.Complete = s.c.table(url).Knowledge() == xds.Complete
 		slices.Sort(change.Subscribe)
 		slices.Sort(change.Unsubscribe)

@@ -67,11 +67,11 @@ type Secrets interface {
 // was restored is served (design.md section 4).
 const DefaultRestoreAfter = 2 * time.Second
 
-// settle is how long after the first answer of a source what was restored of other
+// showAfter is how long after the first answer of a source what was restored of other
 // types is held back: the answers to them are on their way, or, from a Delta server,
 // there is nothing to say of what has not changed, and Envoy would wait for ever. It
 // is short, since to serve what was accepted for a moment too long does little harm.
-const settle = 50 * time.Millisecond
+const showAfter = 50 * time.Millisecond
 
 // Group is one kind of client. Make one with New and run Run.
 type Group struct {
@@ -80,10 +80,10 @@ type Group struct {
 	renewed chan struct{} // holds a value when the node changed
 	lives   lives
 	opened  time.Time
-	// foreseen are resources that may need routes, to be looked into.
-	foreseen chan *xds.Resource
+	// withRoutes are resources that may need routes, to be looked into.
+	withRoutes chan *xds.Resource
 	// failed holds a value when every source has failed, met when one answered.
-	failed, met chan struct{}
+	failed, answered chan struct{}
 
 	mu   sync.Mutex
 	node *corev3.Node
@@ -108,16 +108,16 @@ func New(cfg Config) *Group {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	g := &Group{
-		cfg:     cfg,
-		renewed: make(chan struct{}, 1),
-		failed:  make(chan struct{}, 1),
-		met:     make(chan struct{}, 1),
+		cfg:      cfg,
+		renewed:  make(chan struct{}, 1),
+		failed:   make(chan struct{}, 1),
+		answered: make(chan struct{}, 1),
 
-		opened:   time.Now(),
-		foreseen: make(chan *xds.Resource, maxPending),
-		node:     withFeatures(cfg.Node),
+		opened:     time.Now(),
+		withRoutes: make(chan *xds.Resource, maxPending),
+		node:       withFeatures(cfg.Node),
 	}
-	cfg.Cache.OnContent = g.foresee
+	cfg.Cache.OnContent = g.queueRoutes
 	cfg.Cache.Stale = func() bool { return g.Stale() > 0 }
 	if cfg.Secrets != nil {
 		cfg.Cache.Local = func(typeURL, name string) bool { return typeURL == xds.SecretType && cfg.Secrets.Owns(name) }
@@ -157,7 +157,7 @@ func (g *Group) running() *sourcesRun {
 		g.mu.Unlock()
 		if is {
 			g.cache.SetConnected(connected)
-			signal(g.met)
+			signal(g.answered)
 		}
 	}
 	return f
@@ -286,14 +286,14 @@ func (g *Group) serveRestored(ctx context.Context) error {
 	begun := time.Now()
 	deadline := time.NewTimer(after)
 	defer deadline.Stop()
-	met := g.met
+	met := g.answered
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-met:
 			met = nil // once
-			deadline.Reset(min(settle, after-time.Since(begun)))
+			deadline.Reset(min(showAfter, after-time.Since(begun)))
 			continue
 		case <-g.failed:
 		case <-deadline.C:

@@ -59,14 +59,14 @@ func (refs *references) look(m protoreflect.Message, depth int) {
 	}
 }
 
-// foresee hands a resource to who looks for the routes that it needs, beside the data path. It
+// queueRoutes hands a resource to who looks for the routes that it needs, beside the data path. It
 // never blocks.
-func (g *Group) foresee(r *xds.Resource) {
+func (g *Group) queueRoutes(r *xds.Resource) {
 	if r.Type != xds.ListenerType && r.Type != xds.ScopedRouteType || r.Body == nil {
 		return
 	}
 	select {
-	case g.foreseen <- r:
+	case g.withRoutes <- r:
 	default:
 	}
 }
@@ -80,7 +80,7 @@ func (g *Group) prefetchRoutes(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case r = <-g.foreseen:
+		case r = <-g.withRoutes:
 		}
 		var refs references
 		refs.look(r.Body.ProtoReflect(), 0)

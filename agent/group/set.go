@@ -56,9 +56,9 @@ type Member struct {
 	// replaced by another. seen is the one that the control plane sees.
 	nodes map[nodeKey]*presence
 	seen  nodeKey
-	// told is when the control plane was last told of another one; pending tells it later.
-	told    time.Time
-	pending *time.Timer
+	// reportedAt is when the control plane was last told of another one; pending tells it later.
+	reportedAt time.Time
+	pending    *time.Timer
 	// used is when a stream last came or went.
 	used time.Time
 }
@@ -209,10 +209,10 @@ const tellAgain = 10 * time.Second
 // see makes the control plane see another Node. Called under mu.
 func (s *Set) see(m *Member, node *corev3.Node, key nodeKey) {
 	m.seen = key
-	wait := time.Until(m.told.Add(tellAgain))
+	wait := time.Until(m.reportedAt.Add(tellAgain))
 	if wait <= 0 {
 		s.cfg.Log.Info("the client's node has changed: a new stream tells the control plane", "node", m.kind.Node)
-		m.told = time.Now()
+		m.reportedAt = time.Now()
 		m.SetNode(node)
 		return
 	}
@@ -224,7 +224,7 @@ func (s *Set) see(m *Member, node *corev3.Node, key nodeKey) {
 	m.pending = time.AfterFunc(wait, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		m.pending, m.told = nil, time.Now()
+		m.pending, m.reportedAt = nil, time.Now()
 		m.SetNode(m.Node())
 	})
 }

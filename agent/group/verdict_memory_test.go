@@ -37,8 +37,8 @@ func TestWaitingForAVerdictHoldsNoBodies(t *testing.T) {
 	for generation := range 5 {
 		apply(generation + 1)
 	}
-	for len(g.foreseen) > 0 {
-		<-g.foreseen
+	for len(g.withRoutes) > 0 {
+		<-g.withRoutes
 	}
 	runtime.GC()
 	if first.Value() != nil {

@@ -86,7 +86,7 @@ func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 	case *Tracked:
 		out, err := c.Marshal(m.Message)
 		if m.Large = err == nil && out.Len() >= trackedFrom; m.Large {
-			out = append(out, mem.NewBuffer(&nothing, told(m.Written)))
+			out = append(out, mem.NewBuffer(&nothing, sentPool(m.Written)))
 		}
 		return out, err
 	case *discoveryv3.DiscoveryResponse:
@@ -102,24 +102,24 @@ func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
-// told is a pool with a single, empty buffer, which is the last piece of a message: gRPC returns
+// sentPool is a pool with a single, empty buffer, which is the last piece of a message: gRPC returns
 // it to the pool when it has written the message.
-type told func()
+type sentPool func()
 
-var _ mem.BufferPool = told(nil)
+var _ mem.BufferPool = sentPool(nil)
 
 // nothing is an empty buffer with the capacity that gRPC requires of a buffer that is returned to
 // a pool.
 var nothing = make([]byte, 0, 4<<10)
 
 // Get implements mem.BufferPool. It is not called, because nothing is taken out of the pool.
-func (t told) Get(length int) *[]byte {
+func (t sentPool) Get(length int) *[]byte {
 	b := make([]byte, length)
 	return &b
 }
 
 // Put calls the function: the message has been written.
-func (t told) Put(*[]byte) { t() }
+func (t sentPool) Put(*[]byte) { t() }
 
 // Numbers of the fields that are encoded here.
 const (

@@ -65,7 +65,7 @@ func (sub *subscription) ack(f sentResponse, answer *Answer) {
 func (sub *subscription) mayHave(f *sentResponse, resources []*xds.Resource) {
 	for _, r := range resources {
 		if h := sub.heldFrom(f, r.Name); h != nil && (h.acked == nil || h.acked.Version != r.Version) {
-			h.odd().unjudged = r
+			h.needRare().unconfirmed = r
 		}
 	}
 }
@@ -105,14 +105,14 @@ func (sub *subscription) nack(f sentResponse, answer *Answer) (suspects []*xds.R
 			continue
 		}
 		if h.acked == nil {
-			sub.bare[r.Name] = struct{}{}
+			sub.nackedFirst[r.Name] = struct{}{}
 		}
 		if sub.sendsAlone() && !sub.probing(r) {
-			sub.alone = append(sub.alone, r)
+			sub.retryAlone = append(sub.retryAlone, r)
 		}
 	}
 	// Sort them, so that the order of the probes is deterministic.
-	slices.SortStableFunc(sub.alone, func(a, b *xds.Resource) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortStableFunc(sub.retryAlone, func(a, b *xds.Resource) int { return strings.Compare(a.Name, b.Name) })
 	if f.partly {
 		return nil
 	}
@@ -130,7 +130,7 @@ func (sub *subscription) sendsAlone() bool {
 // however many responses the resource was NACKed (design.md I7).
 func (sub *subscription) probing(r *xds.Resource) bool {
 	same := func(o *xds.Resource) bool { return o.Name == r.Name && o.Version == r.Version }
-	return slices.ContainsFunc(sub.alone, same) ||
+	return slices.ContainsFunc(sub.retryAlone, same) ||
 		slices.ContainsFunc(sub.inFlight, func(f sentResponse) bool { return f.probe && slices.ContainsFunc(f.resources, same) })
 }
 
@@ -144,13 +144,13 @@ func (sub *subscription) revert(r *xds.Resource) {
 	if h.version() != r.Version {
 		return // a newer version is in flight
 	}
-	sub.served.Remove(h.last)
+	sub.sentVersion.Remove(h.last)
 	h.last, h.has = h.acked, nil
 	if h.acked == nil {
-		sub.bare[r.Name] = struct{}{}
+		sub.nackedFirst[r.Name] = struct{}{}
 		return
 	}
-	sub.served.Add(h.acked)
+	sub.sentVersion.Add(h.acked)
 	if h.unacked() == nil {
 		h.has = &h.acked.Version
 	}
@@ -169,17 +169,17 @@ func (sub *subscription) revert(r *xds.Resource) {
 // that is impossible, it is replaced if it is the only suspect. If there are several, some of
 // them are good, and the client may have them.
 func (sub *subscription) offer(v View) {
-	if len(sub.bare) == 0 {
+	if len(sub.nackedFirst) == 0 {
 		return
 	}
 	suspects := 0
-	for name := range sub.bare {
+	for name := range sub.nackedFirst {
 		if h := sub.sent[name]; h != nil && h.version() != "" && v.Lookup(sub.url, name).Status == xds.Suspect {
 			suspects++
 		}
 	}
-	for name := range sub.bare {
-		delete(sub.bare, name)
+	for name := range sub.nackedFirst {
+		delete(sub.nackedFirst, name)
 		h, item := sub.sent[name], v.Lookup(sub.url, name)
 		if h == nil || item.Acked == nil || h.version() == item.Acked.Version || h.hasNacked(item.Acked.Version) {
 			continue

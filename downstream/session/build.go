@@ -241,7 +241,7 @@ func (s *Session) considerItem(sub *subscription, v View, name string, item xds.
 		case notNeeded:
 			return removed
 		case byHeartbeat:
-			sub.beats[r.Name] = struct{}{}
+			sub.heartbeats[r.Name] = struct{}{}
 			return removed
 		case byBody:
 		}
@@ -540,9 +540,9 @@ func (s *Session) buildNamed(sub *subscription, v View) *Response {
 // probe sends one suspect alone, so that the good resources of a NACKed response take effect and
 // the bad one is found (design.md I7, protocol.md 3.10).
 func (s *Session) probe(sub *subscription, v View) *Response {
-	for len(sub.alone) > 0 {
-		suspect := sub.alone[0]
-		sub.alone = sub.alone[1:]
+	for len(sub.retryAlone) > 0 {
+		suspect := sub.retryAlone[0]
+		sub.retryAlone = sub.retryAlone[1:]
 		r, h := sub.choose(v.Lookup(sub.url, suspect.Name)), sub.sent[suspect.Name]
 		if r == nil || r.Version != suspect.Version || h == nil || h.version() != r.Version || h.hasNacked(r.Version) {
 			continue // superseded

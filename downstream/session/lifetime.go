@@ -42,12 +42,12 @@ func (sub *subscription) extend(h *holding, r *xds.Resource, now time.Time) exte
 // buildHeartbeats returns a response with the heartbeats to be sent. They are sent in a response
 // of their own, so that a NACK of a heartbeat does not concern other resources.
 func (s *Session) buildHeartbeats(sub *subscription, v View) *Response {
-	if len(sub.beats) == 0 {
+	if len(sub.heartbeats) == 0 {
 		return nil
 	}
 	resp := &Response{}
-	for name := range sub.beats {
-		delete(sub.beats, name)
+	for name := range sub.heartbeats {
+		delete(sub.heartbeats, name)
 		r := sub.choose(v.Lookup(sub.url, name))
 		h := sub.sent[name]
 		if r == nil || h == nil || h.version() != r.Version {

@@ -109,7 +109,7 @@ const maxVersions = 200_000
 // many names wait for a place.
 const maxReplaced = 1024
 
-// refuseSurplus answers names beyond the limit as far as something is known of them:
+// rejectSurplus answers names beyond the limit as far as something is known of them:
 //
 //   - A resource that is held in the state is served.
 //   - A name replaces another subscription of which an upstream has said that it does not exist,
@@ -122,7 +122,7 @@ const maxReplaced = 1024
 //
 // Names of other types are not answered, since the client would believe an empty answer
 // (protocol.md V5), nor are names in SotW, where everything would have to be sent again.
-func (s *Session) refuseSurplus(sub *subscription, v View) *Response {
+func (s *Session) rejectSurplus(sub *subscription, v View) *Response {
 	if len(sub.surplus) == 0 {
 		return nil
 	}

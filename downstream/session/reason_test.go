@@ -40,7 +40,7 @@ func TestAReasonMayBeAboutAnyContentThatTheClientHas(t *testing.T) {
 	}
 	sub.hold("c")
 	h := sub.sent["c"]
-	h.acked, h.last, h.odd().unjudged = with("PLANTED-ACKED-0123456789"), with("PLANTED-SENT-0123456789"), with("PLANTED-UNJUDGED-0123456789")
+	h.acked, h.last, h.needRare().unconfirmed = with("PLANTED-ACKED-0123456789"), with("PLANTED-SENT-0123456789"), with("PLANTED-UNJUDGED-0123456789")
 	sub.inFlight = []sentResponse{{nonce: "1", revision: 1, resources: []*xds.Resource{with("PLANTED-FLIGHT-0123456789")}}}
 	v := s.Request(&Request{Type: xds.ClusterType, Nonce: "1", NACK: true, Error: "PLANTED-ACKED-0123456789, PLANTED-SENT-0123456789, PLANTED-UNJUDGED-0123456789, PLANTED-FLIGHT-0123456789"}).Answer
 	if strings.Contains(v.Error, "PLANTED") || strings.Count(v.Error, "[redacted]") != 4 {

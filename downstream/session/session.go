@@ -344,7 +344,7 @@ func (s *Session) Claims() []Answer {
 
 // build returns the next response of one type, or nil.
 func (s *Session) build(sub *subscription, v View) *Response {
-	if resp := s.refuseSurplus(sub, v); resp != nil {
+	if resp := s.rejectSurplus(sub, v); resp != nil {
 		return resp
 	}
 	sub.offer(v)
@@ -378,7 +378,7 @@ func (s *Session) address(sub *subscription, resp *Response) {
 	s.nonces++
 	resp.Type = sub.url
 	resp.Nonce = s.cfg.NoncePrefix + strconv.FormatUint(s.nonces, 10)
-	resp.Version = sub.served.String()
+	resp.Version = sub.sentVersion.String()
 }
 
 // commit records a response as sent.
@@ -408,7 +408,7 @@ func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Re
 	}
 	s.clustersMoved = s.clustersMoved || sub.url == xds.ClusterType
 	s.led(sub.url)
-	resp.Version = sub.served.String()
+	resp.Version = sub.sentVersion.String()
 	if sub.version != "" && resp.Version == sub.version && xds.FullState(sub.url) {
 		// The version_info of other types is that of the last response that the client ACKed. It
 		// also covers resources of earlier responses, which the client may have NACKed.
@@ -549,7 +549,7 @@ func (s *Session) led(typeURL string) {
 // the case if the requests since then did no more than ACK or NACK.
 func (s *Session) Idle() bool {
 	for _, sub := range s.ordered {
-		if sub.lookAtAll || sub.answerDue || len(sub.dirty)+len(sub.due)+len(sub.alone)+len(sub.beats)+len(sub.bare)+len(sub.surplus) > 0 {
+		if sub.lookAtAll || sub.answerDue || len(sub.dirty)+len(sub.due)+len(sub.retryAlone)+len(sub.heartbeats)+len(sub.nackedFirst)+len(sub.surplus) > 0 {
 			return false
 		}
 	}

@@ -28,8 +28,8 @@ type subscription struct {
 	keepsWildcard bool
 
 	// What the client has, by resource name.
-	sent   map[string]*holding
-	served xds.SetVersion
+	sent        map[string]*holding
+	sentVersion xds.SetVersion
 	// whole is the complete SotW set that was sent last; nil if the next set must be built from
 	// the whole state. nacks is View.Nacks at the time the last set was built from the whole
 	// state.
@@ -57,13 +57,13 @@ type subscription struct {
 	due       map[string]struct{} // names to be answered even if unchanged
 	// unanswered are subscribed names of which nothing is known yet. They are answered when
 	// Changed names them (protocol.md 4.2).
-	unanswered map[string]struct{}
-	leaving    map[string]time.Time // clusters to be removed, and the earliest time
-	alone      []*xds.Resource      // suspects to be retried alone
-	bare       map[string]struct{}  // names NACKed before any version was ACKed
-	beats      map[string]struct{}  // names whose TTL started again
-	trial      *trial               // nil if no trial is in progress
-	pardoned   []*xds.Resource      // resources of a failed trial, to be put back
+	unanswered  map[string]struct{}
+	leaving     map[string]time.Time // clusters to be removed, and the earliest time
+	retryAlone  []*xds.Resource      // suspects to be retried alone
+	nackedFirst map[string]struct{}  // names NACKed before any version was ACKed
+	heartbeats  map[string]struct{}  // names whose TTL started again
+	trial       *trial               // nil if no trial is in progress
+	restored    []*xds.Resource      // resources of a failed trial, to be put back
 	// surplus are names beyond the limit that are still to be answered; waiting are those that
 	// wait for a place. See refuseSurplus.
 	surplus, waiting map[string]struct{}
@@ -99,21 +99,21 @@ type holding struct {
 	// nil if there is none.
 	last, acked *xds.Resource
 	// rare is nil for most holdings.
-	rare *rare
+	rare *rareFields
 	// at is the index in subscription.whole.
 	at int32
 }
 
-// rare are the fields that few holdings need.
-type rare struct {
-	// refused are the versions that the client NACKed, at most maxNacked.
-	refused []string
+// rareFields are the fields that few holdings need.
+type rareFields struct {
+	// nacked are the versions that the client NACKed, at most maxNacked.
+	nacked []string
 	// expires is when the client drops the resource by itself, according to the TTL that it was
 	// sent last; the zero time for never.
 	expires time.Time
-	// unjudged was sent after acked, and superseded before it was answered or NACKed together
+	// unconfirmed was sent after acked, and superseded before it was answered or NACKed together
 	// with others: the client may have it (protocol.md 1.8, V6).
-	unjudged *xds.Resource
+	unconfirmed *xds.Resource
 }
 
 // version returns the version that the client is believed to have; "" if the client may have any.
@@ -124,10 +124,10 @@ func (h *holding) version() string {
 	return *h.has
 }
 
-// odd returns the rare fields of a holding for writing.
-func (h *holding) odd() *rare {
+// needRare returns the rare fields of a holding for writing.
+func (h *holding) needRare() *rareFields {
 	if h.rare == nil {
-		h.rare = &rare{}
+		h.rare = &rareFields{}
 	}
 	return h.rare
 }
@@ -142,7 +142,7 @@ func (h *holding) expires() time.Time {
 
 func (h *holding) expireAt(at time.Time) {
 	if !h.expires().Equal(at) {
-		h.odd().expires = at
+		h.needRare().expires = at
 	}
 }
 
@@ -151,11 +151,11 @@ func (h *holding) unacked() *xds.Resource {
 	if h.rare == nil {
 		return nil
 	}
-	return h.rare.unjudged
+	return h.rare.unconfirmed
 }
 
 // disputed reports whether the client NACKed any version.
-func (h *holding) disputed() bool { return h.rare != nil && len(h.rare.refused) > 0 }
+func (h *holding) disputed() bool { return h.rare != nil && len(h.rare.nacked) > 0 }
 
 // maxNacked bounds the NACKed versions that are remembered under one name. There are never more
 // versions to choose from.
@@ -163,7 +163,7 @@ const maxNacked = 8
 
 // hasNacked reports whether the client NACKed a version.
 func (h *holding) hasNacked(version string) bool {
-	return h != nil && h.rare != nil && slices.Contains(h.rare.refused, version)
+	return h != nil && h.rare != nil && slices.Contains(h.rare.nacked, version)
 }
 
 // nack records that the client NACKed a version.
@@ -171,17 +171,17 @@ func (h *holding) nack(version string) {
 	if h.hasNacked(version) {
 		return
 	}
-	odd := h.odd()
-	if len(odd.refused) == maxNacked {
-		odd.refused = odd.refused[1:]
+	odd := h.needRare()
+	if len(odd.nacked) == maxNacked {
+		odd.nacked = odd.nacked[1:]
 	}
-	odd.refused = append(odd.refused, version)
+	odd.nacked = append(odd.nacked, version)
 }
 
 // pardon forgets the NACK of a version.
 func (h *holding) pardon(version string) {
 	if h.hasNacked(version) {
-		h.rare.refused = slices.DeleteFunc(h.rare.refused, func(v string) bool { return v == version })
+		h.rare.nacked = slices.DeleteFunc(h.rare.nacked, func(v string) bool { return v == version })
 	}
 }
 
@@ -191,9 +191,9 @@ func (h *holding) ack(r *xds.Resource) {
 	if h.rare == nil {
 		return
 	}
-	h.rare.unjudged = nil
-	h.rare.refused = slices.DeleteFunc(h.rare.refused, func(version string) bool { return version == r.Version })
-	if len(h.rare.refused) == 0 && h.rare.expires.IsZero() {
+	h.rare.unconfirmed = nil
+	h.rare.nacked = slices.DeleteFunc(h.rare.nacked, func(version string) bool { return version == r.Version })
+	if len(h.rare.nacked) == 0 && h.rare.expires.IsZero() {
 		h.rare = nil
 	}
 }
@@ -205,17 +205,17 @@ func (h *holding) hasAcked(version string) bool {
 
 func newSubscription(url string, cfg Config) *subscription {
 	return &subscription{
-		url:        url,
-		cfg:        cfg,
-		names:      make(map[string]struct{}),
-		expected:   make(map[string]struct{}),
-		sent:       make(map[string]*holding),
-		dirty:      make(map[string]struct{}),
-		due:        make(map[string]struct{}),
-		unanswered: make(map[string]struct{}),
-		leaving:    make(map[string]time.Time),
-		bare:       make(map[string]struct{}),
-		beats:      make(map[string]struct{}),
+		url:         url,
+		cfg:         cfg,
+		names:       make(map[string]struct{}),
+		expected:    make(map[string]struct{}),
+		sent:        make(map[string]*holding),
+		dirty:       make(map[string]struct{}),
+		due:         make(map[string]struct{}),
+		unanswered:  make(map[string]struct{}),
+		leaving:     make(map[string]time.Time),
+		nackedFirst: make(map[string]struct{}),
+		heartbeats:  make(map[string]struct{}),
 	}
 }
 
@@ -460,12 +460,12 @@ func (sub *subscription) setSent(r *xds.Resource) (h *holding, changed bool) {
 		h.acked = nil // the client's timer is unknown until it ACKs this response
 	}
 	if h.last != nil {
-		sub.served.Remove(h.last)
+		sub.sentVersion.Remove(h.last)
 		if h.last != h.acked && h.last.Version != r.Version {
 			sub.superseded += len(h.last.Body.GetValue())
 		}
 	}
-	sub.served.Add(r)
+	sub.sentVersion.Add(r)
 	changed = h.version() != r.Version
 	h.last, h.has = r, &r.Version
 	if sub.passesTTL() {
@@ -481,7 +481,7 @@ func (sub *subscription) forget(name string) {
 		return
 	}
 	if h.last != nil {
-		sub.served.Remove(h.last)
+		sub.sentVersion.Remove(h.last)
 	}
 	sub.whole = nil
 	delete(sub.sent, name)

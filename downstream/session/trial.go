@@ -134,7 +134,7 @@ func (sub *subscription) failed(f *sentResponse) bool {
 	for _, r := range tr.named {
 		if h := sub.sent[r.Name]; h != nil {
 			h.pardon(r.Version)
-			sub.pardoned = append(sub.pardoned, r)
+			sub.restored = append(sub.restored, r)
 		}
 	}
 	return true
@@ -144,16 +144,16 @@ func (sub *subscription) failed(f *sentResponse) bool {
 // name, as it was before the trial: they are suspects, and are sent again with the next change.
 // Resources that changed since are left alone.
 func (sub *subscription) putBack(v View) {
-	for _, r := range sub.pardoned {
+	for _, r := range sub.restored {
 		h, item := sub.sent[r.Name], v.Lookup(sub.url, r.Name)
 		if h == nil || item.Current == nil || item.Current.Version != r.Version {
 			continue
 		}
 		if h.last != nil {
-			sub.served.Remove(h.last)
+			sub.sentVersion.Remove(h.last)
 		}
-		sub.served.Add(r)
+		sub.sentVersion.Add(r)
 		h.last, h.has = r, &r.Version
 	}
-	sub.pardoned = nil
+	sub.restored = nil
 }

@@ -65,9 +65,9 @@ const (
 	// rereadEvery is after how many passes a file is read even if its size and time did not
 	// change, for file systems that do not update the time.
 	rereadEvery = 20
-	// settledTime is longer than the resolution of any file system's clock. If a file changed
+	// stableTime is longer than the resolution of any file system's clock. If a file changed
 	// longer ago than that, a later change gives it another time.
-	settledTime = 3 * time.Second
+	stableTime = 3 * time.Second
 )
 
 // scan scans the directory once. ignored lists the files that are not read, with the reason. The
@@ -136,7 +136,7 @@ func (s *scanner) observe(name string, ignored map[string]string) (o observed, i
 func (s *scanner) unchanged(previous, current fs.FileInfo) bool {
 	return s.passes%rereadEvery != 0 &&
 		os.SameFile(previous, current) && previous.Size() == current.Size() && previous.ModTime().Equal(current.ModTime()) &&
-		time.Since(current.ModTime()) > settledTime
+		time.Since(current.ModTime()) > stableTime
 }
 
 func (s *scanner) read(path string) ([]byte, fs.FileInfo, error) {

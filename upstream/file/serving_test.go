@@ -116,7 +116,7 @@ func TestFileThatChangesWhileItIsReadIsNotLoadedHalf(t *testing.T) {
 		// Every look finds another content, none of which may be served.
 		for i := range 30 {
 			b.write("r.yaml", route(fmt.Sprintf("half%d", i)))
-			time.Sleep(b.source.config.Interval / settleShare)
+			time.Sleep(b.source.config.Interval / recheckShare)
 			synctest.Wait()
 		}
 		b.write("r.yaml", route("whole"))
@@ -127,13 +127,13 @@ func TestFileThatChangesWhileItIsReadIsNotLoadedHalf(t *testing.T) {
 func TestFileThatNeverSettlesDoesNotHoldBackTheOthers(t *testing.T) {
 	started(t, func(b *bench) {
 		b.write("a.yaml", cluster("b"))
-		for i := range 3 * unsettledLooks {
+		for i := range 3 * maxRechecks {
 			b.write("r.yaml", route(fmt.Sprintf("half%d", i)))
-			time.Sleep(b.source.config.Interval / settleShare)
+			time.Sleep(b.source.config.Interval / recheckShare)
 			synctest.Wait()
 		}
 		b.errors(map[string]string{"r.yaml": "r.yaml: it keeps changing while it is read"})
-		b.told("CDS put [b] complete", fmt.Sprintf("RDS put [half%d] remove [r]", 3*unsettledLooks-1))
+		b.told("CDS put [b] complete", fmt.Sprintf("RDS put [half%d] remove [r]", 3*maxRechecks-1))
 	})
 }
 

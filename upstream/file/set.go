@@ -48,7 +48,7 @@ func (s *set) load(p pass, now time.Time) *set {
 		m.read(o, now)
 		next.members[o.name] = m
 	}
-	next.settle()
+	next.assign()
 	return next
 }
 
@@ -79,11 +79,11 @@ func (m *member) read(o observed, now time.Time) {
 	}
 }
 
-// settle chooses the contents to be served. A content with a resource that another file has
+// assign chooses the contents to be served. A content with a resource that another file has
 // already is not chosen: a file that did not change has precedence over one that did, and of two
 // changed files the first in order of name. The other file keeps its last good content, which
 // conflicts with no other file's.
-func (s *set) settle() {
+func (s *set) assign() {
 	var changed []*member
 	fixed := make(map[*member]bool)
 	for _, name := range s.names() {

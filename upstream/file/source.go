@@ -44,12 +44,12 @@ const (
 )
 
 const (
-	// settleShare divides the interval: the result is the pause between the two scans that must
+	// recheckShare divides the interval: the result is the pause between the two scans that must
 	// agree.
-	settleShare = 10
-	// unsettledLooks is how many scans in a row may differ before the files that do not change
+	recheckShare = 10
+	// maxRechecks is how many scans in a row may differ before the files that do not change
 	// are loaded without the one that keeps changing.
-	unsettledLooks = 40
+	maxRechecks = 40
 )
 
 // Config configures a Source.
@@ -127,7 +127,7 @@ func (s *Source) Run(ctx context.Context, state upstream.State, answered func() 
 		synced:   make(map[string]bool),
 	}
 	for {
-		wait, err := r.look()
+		wait, err := r.scanOnce()
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.Name(), err)
 		}
@@ -147,14 +147,14 @@ type run struct {
 	state    upstream.State
 	answered func() error
 	scanner  *scanner
-	// told is set once answered was called.
-	told bool
+	// answeredOnce is set once answered was called.
+	answeredOnce bool
 	// current is the pass that was loaded last, previous the last pass, loaded or not.
 	current, previous pass
 	loadedOnce        bool
-	unsettled         int
-	// asked is the start of the last scan whose result was sent to the state.
-	asked time.Time
+	changing          int
+	// scannedAt is the start of the last scan whose result was sent to the state.
+	scannedAt time.Time
 	// applied holds the resources that this run applied: type URL → name → version.
 	applied map[string]map[string]string
 	// recalled holds the types whose applied includes the resources of earlier runs.
@@ -163,16 +163,16 @@ type run struct {
 	synced map[string]bool
 }
 
-// look scans the directory once and writes changes to the state. It returns the pause until the
+// scanOnce scans the directory once and writes changes to the state. It returns the pause until the
 // next scan.
-func (r *run) look() (time.Duration, error) {
+func (r *run) scanOnce() (time.Duration, error) {
 	s := r.source
 	asked := time.Now()
 	p, ignored, err := r.scanner.scan()
 	s.directory(ignored, err)
 	if err != nil {
 		r.previous = nil
-		if !r.told {
+		if !r.answeredOnce {
 			return 0, err
 		}
 		return s.config.Interval, nil
@@ -181,28 +181,28 @@ func (r *run) look() (time.Duration, error) {
 	r.previous = p
 	switch {
 	case r.loadedOnce && p.same(r.current):
-		r.unsettled = 0
-		if r.told && r.asked.Before(r.state.AskAgain()) {
+		r.changing = 0
+		if r.answeredOnce && r.scannedAt.Before(r.state.AskAgain()) {
 			clear(r.synced) // so that everything is sent once more
-			r.asked = asked
+			r.scannedAt = asked
 			r.apply(s.files.resources(), s.files.complete(), asked)
 		}
 		return s.config.Interval, nil
 	case previous != nil && p.same(previous):
-	case r.unsettled >= unsettledLooks && previous != nil:
-		p = p.onlySettled(previous)
+	case r.changing >= maxRechecks && previous != nil:
+		p = p.onlyStable(previous)
 	default:
-		r.unsettled++
-		return s.config.Interval / settleShare, nil
+		r.changing++
+		return s.config.Interval / recheckShare, nil
 	}
-	r.unsettled = 0
-	r.current, r.loadedOnce, r.asked = p, true, asked
+	r.changing = 0
+	r.current, r.loadedOnce, r.scannedAt = p, true, asked
 	return s.config.Interval, r.load(p)
 }
 
-// onlySettled returns the pass with the files that changed since the previous pass marked as
+// onlyStable returns the pass with the files that changed since the previous pass marked as
 // unreadable.
-func (p pass) onlySettled(previous pass) pass {
+func (p pass) onlyStable(previous pass) pass {
 	marked := slices.Clone(p)
 	for i, o := range marked {
 		j, found := slices.BinarySearchFunc(previous, o.name, func(f observed, name string) int { return strings.Compare(f.name, name) })
@@ -245,11 +245,11 @@ func (r *run) load(p pass) error {
 	s.mu.Unlock()
 	s.report(before, after)
 	resources := after.resources()
-	if !r.told {
+	if !r.answeredOnce {
 		if errs := after.errors(); len(resources) == 0 && len(errs) > 0 {
 			return errors.Join(errs...)
 		}
-		r.told = true
+		r.answeredOnce = true
 		if err := r.answered(); err != nil {
 			return err
 		}
@@ -298,7 +298,7 @@ func (r *run) applyType(typeURL string, resources []*xds.Resource, complete bool
 	name := r.source.Name()
 	full := xds.FullState(typeURL) && complete
 	held := r.held(typeURL, complete)
-	update := xds.Update{Source: name, Type: typeURL, RequestedAt: r.asked, Complete: full, KeepUnsubscribed: true}
+	update := xds.Update{Source: name, Type: typeURL, RequestedAt: r.scannedAt, Complete: full, KeepUnsubscribed: true}
 	versions := make(map[string]string, len(resources))
 	changed := full && !r.synced[typeURL]
 	removed := 0
@@ -332,7 +332,7 @@ func (r *run) applyType(typeURL string, resources []*xds.Resource, complete bool
 	r.state.Apply(update, func(err error) { r.source.reject(typeURL, err) })
 	if full && !r.synced[typeURL] {
 		r.synced[typeURL] = true
-		r.state.Synced(name, typeURL, r.asked)
+		r.state.Synced(name, typeURL, r.scannedAt)
 	}
 	r.source.log.Info("configuration loaded", "type", xds.Short(typeURL), "put", len(update.Resources), "removed", removed, "complete", full)
 }

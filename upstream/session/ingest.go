@@ -137,7 +137,7 @@ func (in *ingest) finish(sub *subscription) {
 		}
 		in.update.Resources = slices.DeleteFunc(in.update.Resources, twice)
 	}
-	if len(sub.broken)+len(sub.awaited)+len(sub.late) > 0 {
+	if len(sub.broken)+len(sub.awaited)+len(sub.lateNames) > 0 {
 		for _, r := range in.update.Resources {
 			delete(sub.broken, r.Name)
 			sub.resolvedBy(r)
@@ -276,11 +276,11 @@ func (s *Session) absent(sub *subscription, update *Response, now time.Time) {
 		if _, found := present[name]; found {
 			continue
 		}
-		l, isLate := sub.late[name]
+		l, isLate := sub.lateNames[name]
 		overdue := !l.until.After(now)
 		switch {
 		case isLate && !l.missed && !overdue:
-			sub.late[name] = late{until: l.until, missed: true}
+			sub.lateNames[name] = lateName{until: l.until, missed: true}
 		case isLate && !overdue && holds(name):
 			// A response that contains the resource may still come.
 		case !isLate || sub.lost(name, holds):

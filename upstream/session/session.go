@@ -128,10 +128,10 @@ type subscription struct {
 
 	// What the server sent.
 	nonce string
-	// late holds, for full-state types in SotW, the names that were requested after the first
+	// lateNames holds, for full-state types in SotW, the names that were requested after the first
 	// request of the type and that no response has contained yet.
-	late   map[string]late
-	broken map[string]struct{} // names that came malformed and not yet well-formed
+	lateNames map[string]lateName
+	broken    map[string]struct{} // names that came malformed and not yet well-formed
 	// Delta wildcard: complete when completeAt passes, which is never later than completeBy.
 	completeAt, completeBy time.Time
 
@@ -149,9 +149,9 @@ type subscription struct {
 	timedOut map[string]struct{}
 }
 
-// late is a name that was requested after the first request of its type. A response that it is
+// lateName is a name that was requested after the first request of its type. A response that it is
 // missing from may have been made before the server saw the name.
-type late struct {
+type lateName struct {
 	// until is when the server should have answered. missed is set once a complete response came
 	// without the name.
 	until  time.Time
@@ -222,14 +222,14 @@ func (s *Session) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 	sub := s.types[typeURL]
 	if sub == nil {
 		sub = &subscription{
-			url:      typeURL,
-			names:    make(map[string]struct{}),
-			add:      make(map[string]struct{}),
-			drop:     make(map[string]struct{}),
-			awaited:  make(map[string]time.Time),
-			late:     make(map[string]late),
-			broken:   make(map[string]struct{}),
-			timedOut: make(map[string]struct{}),
+			url:       typeURL,
+			names:     make(map[string]struct{}),
+			add:       make(map[string]struct{}),
+			drop:      make(map[string]struct{}),
+			awaited:   make(map[string]time.Time),
+			lateNames: make(map[string]lateName),
+			broken:    make(map[string]struct{}),
+			timedOut:  make(map[string]struct{}),
 		}
 		s.types[typeURL] = sub
 		at, _ := slices.BinarySearchFunc(s.ordered, typeURL, func(o *subscription, url string) int {
@@ -248,7 +248,7 @@ func (s *Session) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 			delete(sub.names, name)
 			delete(sub.broken, name)
 			delete(sub.awaited, name)
-			delete(sub.late, name)
+			delete(sub.lateNames, name)
 			sub.noteChange(name, false)
 		}
 	}
@@ -433,7 +433,7 @@ func (s *Session) Overdue(now time.Time) (updates []*xds.Update, wake time.Time)
 			if u == nil {
 				u = &xds.Update{Type: sub.url}
 			}
-			if !sub.late[name].missed {
+			if !sub.lateNames[name].missed {
 				u.Errors = append(u.Errors, xds.ResourceError{Name: name, Err: xds.ErrNoAnswer})
 			} else if sub.lost(name, holds) {
 				u.Removed = append(u.Removed, name)
@@ -472,7 +472,7 @@ func (sub *subscription) lost(name string, holds func(string) bool) bool {
 		sub.needsNewStream = true
 		return false
 	}
-	delete(sub.late, name)
+	delete(sub.lateNames, name)
 	delete(sub.awaited, name)
 	return true
 }
@@ -494,7 +494,7 @@ func (s *Session) holder(sub *subscription) func(name string) bool {
 // resolvedBy ends the wait for a resource, by its name, by an alias or as a member of a
 // collection.
 func (sub *subscription) resolvedBy(r *xds.Resource) {
-	if len(sub.awaited)+len(sub.late) == 0 {
+	if len(sub.awaited)+len(sub.lateNames) == 0 {
 		return
 	}
 	sub.resolved(r.Name)
@@ -509,7 +509,7 @@ func (sub *subscription) resolvedBy(r *xds.Resource) {
 // resolved ends the wait for a name.
 func (sub *subscription) resolved(name string) {
 	delete(sub.awaited, name)
-	delete(sub.late, name)
+	delete(sub.lateNames, name)
 }
 
 // Next returns the next request to send to the server, or nil, and then when Next must be called
@@ -726,7 +726,7 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 		s.ask(sub, sorted(sub.add), nil, now)
 		for name := range sub.add {
 			if xds.FullState(sub.url) {
-				sub.late[name] = late{until: now.Add(s.cfg.AnswerTimeout)}
+				sub.lateNames[name] = lateName{until: now.Add(s.cfg.AnswerTimeout)}
 			}
 		}
 	}

@@ -97,8 +97,8 @@ func (e *Entry) KeepUnsubscribed() bool { return e.keepUnsubscribed }
 
 // Restored reports whether the resource was on disk, and no source has spoken of it since; Late
 // whether in addition a source had begun to answer the type when it was read from disk.
-func (e *Entry) Restored() bool { return e.restored }
-func (e *Entry) Late() bool     { return e.late && e.restored }
+func (e *Entry) Restored() bool     { return e.restored }
+func (e *Entry) RestoredLate() bool { return e.late && e.restored }
 
 // Confirm takes in that the source of a resource has said that it still exists.
 func (e *Entry) Confirm() { e.restored = false }

@@ -171,7 +171,7 @@ func put(t *Type, keepUnsubscribed bool) {
 func TestWhatWasRestoredIsHiddenUntilASourceAnswersOrItIsShown(t *testing.T) {
 	_, typ := newType()
 	early := typ.Restore(history.Restored(res("a@1"), one, true, false, nil), nil)
-	if !typ.Hidden(early) || early.Late() {
+	if !typ.Hidden(early) || early.RestoredLate() {
 		t.Error("it is served at once")
 	}
 	if shown, knowledge := typ.ShowRestored(); !shown || knowledge || typ.Hidden(early) || !early.Restored() {
@@ -182,11 +182,11 @@ func TestWhatWasRestoredIsHiddenUntilASourceAnswersOrItIsShown(t *testing.T) {
 	}
 	typ.SetAnswered()
 	late := typ.Restore(history.Restored(res("b@1"), one, true, false, nil), nil)
-	if typ.Hidden(late) || !late.Late() {
+	if typ.Hidden(late) || !late.RestoredLate() {
 		t.Error("what is restored after an answer is hidden, or not late")
 	}
 	late.Confirm()
-	if late.Late() || late.Restored() {
+	if late.RestoredLate() || late.Restored() {
 		t.Error("its source has spoken of it")
 	}
 }

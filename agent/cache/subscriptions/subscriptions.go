@@ -70,7 +70,7 @@ func (n *Names) Requested(name string) bool {
 		return true
 	}
 	for v := range n.union.views {
-		if _, told := v.told[xds.Key{Type: n.url, Name: name}]; told {
+		if _, told := v.reported[xds.Key{Type: n.url, Name: name}]; told {
 			return true
 		}
 	}
@@ -227,14 +227,14 @@ type View struct {
 	// of reports whether the source is asked for a name at all.
 	of func(xds.Key) bool
 	// changed holds a value when Changes has something to tell.
-	changed chan struct{}
-	dirty   map[xds.Key]struct{}
-	told    map[xds.Key]struct{}
+	changed  chan struct{}
+	dirty    map[xds.Key]struct{}
+	reported map[xds.Key]struct{}
 }
 
 // View opens a view, to which everything that is subscribed to is new.
 func (u *Union) View(of func(xds.Key) bool) *View {
-	v := &View{union: u, of: of, changed: make(chan struct{}, 1), dirty: make(map[xds.Key]struct{}), told: make(map[xds.Key]struct{})}
+	v := &View{union: u, of: of, changed: make(chan struct{}, 1), dirty: make(map[xds.Key]struct{}), reported: make(map[xds.Key]struct{})}
 	for url, n := range u.types {
 		v.note(xds.Key{Type: url, Name: xds.Wildcard})
 		for _, names := range []iter.Seq[string]{n.Clients(), n.Clusters(), n.Leases()} {
@@ -277,28 +277,28 @@ func (v *View) Changed() <-chan struct{} { return v.changed }
 // first, with whether it is subscribed to, and whether the source was told so before.
 func (v *View) Changes(yield func(k xds.Key, is, was bool)) {
 	for k := range v.dirty {
-		_, was := v.told[k]
+		_, was := v.reported[k]
 		is := v.union.Of(k.Type).Has(k.Name)
 		if is {
-			v.told[k] = struct{}{}
+			v.reported[k] = struct{}{}
 		} else {
-			delete(v.told, k)
+			delete(v.reported, k)
 		}
 		yield(k, is, was)
 	}
 	clear(v.dirty)
 }
 
-// Told reports whether the source was told that a name is subscribed to.
-func (v *View) Told(k xds.Key) bool {
-	_, told := v.told[k]
+// Reported reports whether the source was told that a name is subscribed to.
+func (v *View) Reported(k xds.Key) bool {
+	_, told := v.reported[k]
 	return told
 }
 
 // Close ends the view, and calls gone for each name that its source was asked for.
 func (v *View) Close(gone func(xds.Key)) {
 	delete(v.union.views, v)
-	for k := range v.told {
+	for k := range v.reported {
 		gone(k)
 	}
 }

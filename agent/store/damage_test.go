@@ -36,7 +36,7 @@ func readLog(t testing.TB, dir string) []byte {
 func fileSize(t testing.TB, dir string) int { return len(readLog(t, dir)) }
 
 func tryLoad(cfg Config, b []byte) (*image, error) {
-	return load(bytes.NewReader(b), int64(len(b)), 1, openWith{cfg.Identity, cfg.Keys})
+	return load(bytes.NewReader(b), int64(len(b)), 1, readParams{cfg.Identity, cfg.Keys})
 }
 
 // loadBytes loads the bytes of generation 1.
@@ -190,8 +190,8 @@ func (c *damageCase) check(t *testing.T, what string, damaged []byte) (lost []in
 	if im.loaded.Damaged != damage || (im.damage != nil) != damage {
 		t.Fatalf("%s: damaged %v, %v; want %v", what, im.loaded.Damaged, im.damage, damage)
 	}
-	if !damage && im.torn() != int64(len(damaged)-end) {
-		t.Fatalf("%s: %d bytes are torn, want %d", what, im.torn(), len(damaged)-end)
+	if !damage && im.unfinished() != int64(len(damaged)-end) {
+		t.Fatalf("%s: %d bytes are torn, want %d", what, im.unfinished(), len(damaged)-end)
 	}
 	return lost
 }
@@ -496,7 +496,7 @@ func TestWhatIsAppendedBehindATornEndIsRead(t *testing.T) {
 }
 
 // intact makes a frame whose checksum is right.
-func intact(f *form, sequence uint64, k kind, payload ...byte) []byte {
+func intact(f *framing, sequence uint64, k kind, payload ...byte) []byte {
 	b := append(bytes.Clone(f.marker[:]), make([]byte, frameHeader-len(f.marker), frameHeader+len(payload))...)
 	binary.LittleEndian.PutUint32(b[4:], uint32(len(payload)))
 	binary.LittleEndian.PutUint64(b[8:], sequence)
@@ -506,11 +506,11 @@ func intact(f *form, sequence uint64, k kind, payload ...byte) []byte {
 }
 
 // plainForm returns the form of a log in plain text.
-func plainForm(t testing.TB, log []byte) *form {
+func plainForm(t testing.TB, log []byte) *framing {
 	t.Helper()
 	h, _, sum, err := readHeader(bytes.NewReader(log))
 	must(t, err)
-	f, err := newForm(h, sum, nil)
+	f, err := newFraming(h, sum, nil)
 	must(t, err)
 	return f
 }
@@ -552,8 +552,8 @@ func TestAHostileLengthAllocatesNothing(t *testing.T) {
 			runtime.ReadMemStats(&before)
 			im := loadBytes(t, cfg, hostile)
 			runtime.ReadMemStats(&after)
-			if im.complete || im.damage == nil || len(im.loaded.Entries) != 0 {
-				t.Errorf("complete %v, damage %v, %d entries", im.complete, im.damage, len(im.loaded.Entries))
+			if im.snapshotComplete || im.damage == nil || len(im.loaded.Entries) != 0 {
+				t.Errorf("complete %v, damage %v, %d entries", im.snapshotComplete, im.damage, len(im.loaded.Entries))
 			}
 			if got := after.TotalAlloc - before.TotalAlloc; got > 128<<10 {
 				t.Errorf("%d bytes were allocated", got)
@@ -586,8 +586,8 @@ func TestALengthThatIsDamagedCostsOnlyItsFrame(t *testing.T) {
 // checkImage sees to what is true of every file.
 func checkImage(t *testing.T, im *image, size int) {
 	t.Helper()
-	if im.end > int64(size) || im.base > im.end || im.torn() < 0 || im.loaded.Damaged != (im.damage != nil) || im.complete != (im.base > 0) {
-		t.Fatalf("end %d, base %d of %d bytes; complete %v, damage %v", im.end, im.base, size, im.complete, im.damage)
+	if im.end > int64(size) || im.snapshotEnd > im.end || im.unfinished() < 0 || im.loaded.Damaged != (im.damage != nil) || im.snapshotComplete != (im.snapshotEnd > 0) {
+		t.Fatalf("end %d, base %d of %d bytes; complete %v, damage %v", im.end, im.snapshotEnd, size, im.snapshotComplete, im.damage)
 	}
 	for key, e := range im.loaded.Entries {
 		if e.empty() || e.Stable && !e.Accepted || e.Accepted && e.Content == nil {
@@ -636,7 +636,7 @@ func FuzzReplay(f *testing.F) {
 	fm := plainForm(f, log)
 	start := bytes.Clone(log[:frameEnds(f, log)[0]])
 	for _, batch := range history() {
-		e := &encoder{form: fm}
+		e := &encoder{framing: fm}
 		var row []byte
 		for _, rec := range batch {
 			start := len(e.buf)
@@ -648,8 +648,8 @@ func FuzzReplay(f *testing.F) {
 		f.Add(row)
 	}
 	f.Fuzz(func(t *testing.T, row []byte) {
-		first := &encoder{form: fm}
-		first.commit(commit{begun: true, at: time.Unix(1, 0)})
+		first := &encoder{framing: fm}
+		first.commit(commit{endsSnapshot: true, at: time.Unix(1, 0)})
 		file := append(bytes.Clone(start), first.buf...)
 		for sequence := uint64(1); len(row) > 4; {
 			size := min(int(binary.LittleEndian.Uint16(row[2:])), len(row)-4)
@@ -659,8 +659,8 @@ func FuzzReplay(f *testing.F) {
 		}
 		replays(t, cfg, bytes.NewReader(file), int64(len(file)))
 		im := loadBytes(t, cfg, file)
-		if !im.complete || im.torn() > 0 && im.damage == nil {
-			t.Fatalf("complete %v, %d bytes torn, damage %v", im.complete, im.torn(), im.damage)
+		if !im.snapshotComplete || im.unfinished() > 0 && im.damage == nil {
+			t.Fatalf("complete %v, %d bytes torn, damage %v", im.snapshotComplete, im.unfinished(), im.damage)
 		}
 		checkImage(t, im, len(file))
 		isWritable(t, im)

@@ -375,7 +375,7 @@ func TestWithoutALogThereIsNothingToMakeDurable(t *testing.T) {
 func TestALargeBatchThatFailsMidwayIsCutOffAndOneOfADeadProcessIsNot(t *testing.T) {
 	var batch []Record
 	for i := range 8 {
-		batch = append(batch, set(strconv.Itoa(i), strings.Repeat("x", chunk/2)))
+		batch = append(batch, set(strconv.Itoa(i), strings.Repeat("x", writeSize/2)))
 	}
 	var parts []string
 	for n := range len(batch) + 1 {

@@ -109,11 +109,11 @@ func TestALogOfFormat1ThatIsCutAnywhereHasItsWholeBatches(t *testing.T) {
 			batches, _ := slices.BinarySearch(ends, size+1)
 			batches--
 			im := loadBytes(t, cfg, log[:size])
-			if got := text(im.loaded); got != want[batches] || !im.obsolete {
+			if got := text(im.loaded); got != want[batches] || !im.needsRewrite {
 				t.Fatalf("%d bytes: the state is\n%s\nwant that of %d batches\n%s", size, got, batches, want[batches])
 			}
-			if (im.damage == nil) != (batches > 0) || im.torn() != int64(size-ends[batches]) {
-				t.Fatalf("%d bytes: damage %v, %d bytes torn", size, im.damage, im.torn())
+			if (im.damage == nil) != (batches > 0) || im.unfinished() != int64(size-ends[batches]) {
+				t.Fatalf("%d bytes: damage %v, %d bytes torn", size, im.damage, im.unfinished())
 			}
 		}
 	})
@@ -155,10 +155,10 @@ func TestALogOfFormat1WhoseLastMarkIsAlteredIsDamaged(t *testing.T) {
 		log, _ := format1(t, cfg)
 		_, _, sum, err := readHeader(bytes.NewReader(log))
 		must(t, err)
-		r := &reader1{form: &form{seed: sum}}
+		r := &reader1{framing: &framing{seed: sum}}
 		mark := log[len(log)-commitPlain1:]
 		if len(cfg.Keys) > 0 {
-			mark = log[len(log)-commitPlain1-loadBytes(t, cfg, log).form.overhead():]
+			mark = log[len(log)-commitPlain1-loadBytes(t, cfg, log).framing.overhead():]
 		}
 		mark[header1+3+1]++ // in plain text it is the count
 		binary.LittleEndian.PutUint32(mark[4:], r.checksum(mark, mark[header1:]))

@@ -31,7 +31,7 @@ type place struct {
 
 // placesOf finds the frames of a log as FORMAT.md says: it tries every byte. opens says
 // whether the last frame that is whole opens.
-func placesOf(f *form, b []byte, offset int) (places []place, opens bool) {
+func placesOf(f *framing, b []byte, offset int) (places []place, opens bool) {
 	opens = true
 	for at := offset; at+frameHeader <= len(b); {
 		head := b[at : at+frameHeader]
@@ -66,7 +66,7 @@ func placesOf(f *form, b []byte, offset int) (places []place, opens bool) {
 // other: what replay does with several at a time must come to the same. unread says that
 // the disk did not give all bytes.
 func inOrder(im *image, b []byte, offset int64, unread bool) {
-	places, opens := placesOf(im.form, b, int(offset))
+	places, opens := placesOf(im.framing, b, int(offset))
 	end, last, hole := int(offset), uint64(0), false
 	for _, p := range places {
 		hole = hole || p.at != end || p.sequence != last+1
@@ -86,14 +86,14 @@ func inOrder(im *image, b []byte, offset int64, unread bool) {
 		return 0
 	})
 	places = slices.CompactFunc(places, func(a, b place) bool { return a.sequence == b.sequence })
-	in := make(interned)
+	in := make(stringTable)
 	for _, p := range places {
 		im.frames++
 		if p.kind == kindCommit {
 			if m, ok := decodeCommit(p.raw.content); ok {
 				im.loaded.Committed = m.at
-				if m.begun {
-					im.complete, base = true, max(base, p.end)
+				if m.endsSnapshot {
+					im.snapshotComplete, base = true, max(base, p.end)
 				}
 			}
 			continue
@@ -106,8 +106,8 @@ func inOrder(im *image, b []byte, offset int64, unread bool) {
 			im.loaded.apply(rec)
 		}
 	}
-	im.base = int64(base)
-	im.loaded.Damaged = hole || !im.complete
+	im.snapshotEnd = int64(base)
+	im.loaded.Damaged = hole || !im.snapshotComplete
 }
 
 // replays reads what follows the header of a log both ways, and compares them.
@@ -117,15 +117,15 @@ func replays(t testing.TB, cfg Config, r io.ReaderAt, size int64) {
 	if err != nil || h.format != formatVersion {
 		return
 	}
-	key, _, err := whichKey(h, openWith{cfg.Identity, cfg.Keys})
+	key, _, err := selectKey(h, readParams{cfg.Identity, cfg.Keys})
 	if err != nil {
 		return
 	}
-	f, err := newForm(h, sum, key)
+	f, err := newFraming(h, sum, key)
 	must(t, err)
-	got, err := load(r, size, h.generation, openWith{cfg.Identity, cfg.Keys})
+	got, err := load(r, size, h.generation, readParams{cfg.Identity, cfg.Keys})
 	must(t, err)
-	want := &image{loaded: newLoaded(1, 0), form: f, size: size}
+	want := &image{loaded: newLoaded(1, 0), framing: f, size: size}
 	b := make([]byte, size)
 	n, err := r.ReadAt(b, 0)
 	inOrder(want, b[:n], offset, err != nil && err != io.EOF)
@@ -137,7 +137,7 @@ func replays(t testing.TB, cfg Config, r io.ReaderAt, size int64) {
 		at                time.Time
 	}
 	of := func(im *image) facts {
-		return facts{im.end, im.base, im.sequence, im.frames, im.complete, im.loaded.Damaged, im.loaded.Committed}
+		return facts{im.end, im.snapshotEnd, im.sequence, im.frames, im.snapshotComplete, im.loaded.Damaged, im.loaded.Committed}
 	}
 	if of(got) != of(want) {
 		t.Fatalf("it is %+v\nwant %+v (%v)", of(got), of(want), got.damage)
@@ -186,7 +186,7 @@ func longLog(t testing.TB, cfg Config) []byte {
 		}
 		must(t, s.Append(batch))
 	}
-	e := &encoder{form: s.file.form, sequence: s.file.sequence}
+	e := &encoder{framing: s.file.framing, sequence: s.file.sequence}
 	e.frame(kind(200), recordKey{group, "t", "n"}, []byte("whatever"))
 	e.frame(kindSet, recordKey{group, xds.EndpointType, "n"}, []byte("no entry"))
 	e.record(set("b", "1"))
@@ -321,7 +321,7 @@ func TestSectorsThatTheDiskDoesNotGiveCostTheRecordsThatAreInThem(t *testing.T) 
 						want.apply(rec)
 					}
 				}
-				im, err := load(badSectors{c.log, bad}, int64(len(c.log)), 1, openWith{cfg.Identity, cfg.Keys})
+				im, err := load(badSectors{c.log, bad}, int64(len(c.log)), 1, readParams{cfg.Identity, cfg.Keys})
 				must(t, err)
 				if !sameState(im.loaded, want) || !im.loaded.Damaged {
 					t.Fatalf("sector %d of %d: damaged %v, the state is\n%s\nwant\n%s", n, sectors, im.loaded.Damaged, text(im.loaded), text(want))
@@ -336,7 +336,7 @@ func TestADiskThatGivesNothingIsNotReadForever(t *testing.T) {
 	write(t, cfg, history()...)
 	log := append(readLog(t, cfg.Dir), make([]byte, 2*maxFailed*sector)...)
 	reads := &countingReader{r: failingFrom{log, int64(frameEnds(t, readLog(t, cfg.Dir))[3])}}
-	im, err := load(reads, int64(len(log)), 1, openWith{cfg.Identity, cfg.Keys})
+	im, err := load(reads, int64(len(log)), 1, readParams{cfg.Identity, cfg.Keys})
 	must(t, err)
 	if im.frames != 3 || !errors.Is(im.damage, syscall.EIO) || !im.loaded.Damaged || reads.n > maxFailed+30 {
 		t.Errorf("%d frames, damage %v, %d reads", im.frames, im.damage, reads.n)
@@ -379,7 +379,7 @@ func TestNothingIsLeftOfALoadThatReturned(t *testing.T) {
 			t.Run(name+", "+what, func(t *testing.T) {
 				bubble.Test(t, func(t *testing.T) {
 					w := &watchedLog{Reader: bytes.NewReader(log), takes: takes}
-					im, err := load(w, int64(len(log)), 1, openWith{cfg.Identity, cfg.Keys})
+					im, err := load(w, int64(len(log)), 1, readParams{cfg.Identity, cfg.Keys})
 					w.over.Store(true)
 					must(t, err)
 					if im.frames != len(frames) {

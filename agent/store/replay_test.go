@@ -193,8 +193,8 @@ func TestAResourceThatCannotBeStoredIsStoredAsDeleted(t *testing.T) {
 		why      string
 		resource *xds.Resource
 	}{
-		{whySecret, secret}, {whyCache, &uncached}, {whyType, &mistyped},
-		{whyTooLarge, endpoints("a", strings.Repeat("x", maxPayload))},
+		{reasonSecret, secret}, {reasonCache, &uncached}, {reasonType, &mistyped},
+		{reasonTooLarge, endpoints("a", strings.Repeat("x", maxPayload))},
 	} {
 		t.Run(tc.why, func(t *testing.T) {
 			cfg := config(stateDir(t))
@@ -202,7 +202,7 @@ func TestAResourceThatCannotBeStoredIsStoredAsDeleted(t *testing.T) {
 			old := *endpoints("a", "old")
 			old.Type, old.Body = tc.resource.Type, body(tc.resource.Type, "a", "old")
 			must(t, rewriteTo(s, []Record{set("b", "1")}))
-			if tc.why != whySecret {
+			if tc.why != reasonSecret {
 				must(t, s.Append([]Record{of(&old, "")}))
 			}
 			must(t, s.Append([]Record{set("b", "2"), of(tc.resource, ""), set("c", "2")}))
@@ -225,8 +225,8 @@ func TestAContentIsStoredWithoutAPreviousOneThatCannotBe(t *testing.T) {
 		name, content, why string
 		previous           *xds.Resource
 	}{
-		{"it must not be cached", "1", whyCache, &uncached},
-		{"the two are too large together", third, whyTooLarge, endpoints("a", third+"y")},
+		{"it must not be cached", "1", reasonCache, &uncached},
+		{"the two are too large together", third, reasonTooLarge, endpoints("a", third+"y")},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			cfg := config(stateDir(t))
@@ -256,7 +256,7 @@ func TestAResourceWithAnotherHashIsNotUsed(t *testing.T) {
 	write(t, cfg, []Record{set("a", "1")}, []Record{of(&wrong, ""), set("b", "1")})
 	got, status := stored(t, cfg)
 	same(t, got, model([]Record{set("b", "1")}))
-	if got.Skipped[whyHash] != 1 || status.Skipped[whyHash] != 1 {
+	if got.Skipped[reasonHash] != 1 || status.Skipped[reasonHash] != 1 {
 		t.Errorf("skipped %v, in the status %v", got.Skipped, status.Skipped)
 	}
 }
@@ -265,7 +265,7 @@ func TestARecordOfAKindToComeIsPassedOver(t *testing.T) {
 	cfg := config(stateDir(t))
 	s, _ := start(t, cfg)
 	must(t, rewriteTo(s, []Record{set("a", "1")}))
-	e := &encoder{form: s.file.form, sequence: s.file.sequence}
+	e := &encoder{framing: s.file.framing, sequence: s.file.sequence}
 	e.frame(kind(200), recordKey{group, "t", "n"}, []byte("whatever"))
 	e.record(set("b", "1"))
 	e.commit(commit{at: time.Now()})
@@ -273,7 +273,7 @@ func TestARecordOfAKindToComeIsPassedOver(t *testing.T) {
 	must(t, s.Close())
 	got, _ := stored(t, cfg)
 	same(t, got, model([]Record{set("a", "1"), set("b", "1")}))
-	if got.Skipped[whyKind] != 1 || got.Rewrite {
+	if got.Skipped[reasonKind] != 1 || got.Rewrite {
 		t.Errorf("skipped %v, rewrite %v", got.Skipped, got.Rewrite)
 	}
 }
@@ -304,13 +304,13 @@ func TestALargeStateIsWrittenInPiecesThatDoNotDivideAnEntry(t *testing.T) {
 	log := readLog(t, cfg.Dir)
 	im := loadBytes(t, cfg, log)
 	same(t, im.loaded, model(state))
-	if !im.complete || im.damage != nil {
-		t.Fatalf("complete %v, damage %v", im.complete, im.damage)
+	if !im.snapshotComplete || im.damage != nil {
+		t.Fatalf("complete %v, damage %v", im.snapshotComplete, im.damage)
 	}
 	for _, part := range []int{2, 3, 5} {
 		half := loadBytes(t, cfg, log[:len(log)/part])
-		if half.complete || half.damage == nil || len(half.loaded.Entries) == 0 {
-			t.Fatalf("complete %v, damage %v, %d entries", half.complete, half.damage, len(half.loaded.Entries))
+		if half.snapshotComplete || half.damage == nil || len(half.loaded.Entries) == 0 {
+			t.Fatalf("complete %v, damage %v, %d entries", half.snapshotComplete, half.damage, len(half.loaded.Entries))
 		}
 		for key, e := range half.loaded.Entries {
 			if e.Content == nil || e.Previous == nil {
@@ -334,7 +334,7 @@ func TestLoadedStringsAreSharedAndBodiesAreNot(t *testing.T) {
 			t.Errorf("a body of %d bytes holds %d more", len(value), waste)
 		}
 	}
-	in := make(interned)
+	in := make(stringTable)
 	one, two := in.get([]byte("type")), in.get([]byte("type"))
 	if !slices.Equal([]string{one}, []string{two}) || len(in) != 1 {
 		t.Errorf("%d strings", len(in))
@@ -356,13 +356,13 @@ func TestASetThatIsMalformedIsATombstone(t *testing.T) {
 			cfg := config(stateDir(t))
 			s, _ := start(t, cfg)
 			must(t, rewriteTo(s, []Record{set("a", "1"), set("b", "1")}))
-			e := &encoder{form: s.file.form, sequence: s.file.sequence}
+			e := &encoder{framing: s.file.framing, sequence: s.file.sequence}
 			e.frame(kindSet, recordKey{group, xds.EndpointType, "a"}, content)
 			must(t, e.flush(s.file))
 			must(t, s.Close())
 			got, _ := stored(t, cfg)
 			same(t, got, model([]Record{set("b", "1")}))
-			if got.Skipped[whyMalformed] != 1 || got.Damaged {
+			if got.Skipped[reasonMalformed] != 1 || got.Damaged {
 				t.Errorf("skipped %v, damaged %v", got.Skipped, got.Damaged)
 			}
 		})

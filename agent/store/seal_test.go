@@ -162,11 +162,11 @@ func TestAFrameIsNotOpenedWhereItDoesNotBelong(t *testing.T) {
 	must(t, rewriteTo(s, []Record{set("a", "1")}))
 	other, _ := start(t, encrypted(config(stateDir(t)), testKey))
 	must(t, rewriteTo(other, []Record{set("a", "1")}))
-	mine, theirs := s.file.form, other.file.form
+	mine, theirs := s.file.framing, other.file.framing
 	log, next := readLog(t, cfg.Dir), s.file.sequence+1
 	for _, tc := range []struct {
 		name  string
-		form  *form // it is sealed in this file
+		form  *framing // it is sealed in this file
 		rec   Record
 		as    func(b []byte) // what is changed in it, but for the marker and the checksum
 		opens bool
@@ -180,17 +180,17 @@ func TestAFrameIsNotOpenedWhereItDoesNotBelong(t *testing.T) {
 		{"of another content", mine, set("b", "2"), func(b []byte) { b[len(b)-17] ^= 1 }, false},
 		{"of another nonce", mine, set("b", "2"), func(b []byte) { b[bytes.Index(b, []byte("\x01b"))+2] ^= 1 }, false},
 		{"of another tag", mine, set("b", "2"), func(b []byte) { b[len(b)-1] ^= 1 }, false},
-		{"in plain text", &form{seed: mine.seed, marker: mine.marker}, set("b", "2"), func([]byte) {}, false},
+		{"in plain text", &framing{seed: mine.seed, marker: mine.marker}, set("b", "2"), func([]byte) {}, false},
 		{"of another file of the same key", theirs, set("b", "2"), func([]byte) {}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			e := &encoder{form: tc.form, sequence: next - 1}
+			e := &encoder{framing: tc.form, sequence: next - 1}
 			e.record(tc.rec)
 			tc.as(e.buf)
 			copy(e.buf, mine.marker[:])
 			binary.LittleEndian.PutUint32(e.buf[16:], mine.checksum(e.buf, e.buf[frameHeader:]))
 			// It is the last frame, or another follows.
-			behind := &encoder{form: mine, sequence: next}
+			behind := &encoder{framing: mine, sequence: next}
 			behind.record(set("d", "2"))
 			for follows, end := range map[string][]byte{"nothing": nil, "a frame": behind.buf} {
 				want := model([]Record{set("a", "1")})
@@ -203,7 +203,7 @@ func TestAFrameIsNotOpenedWhereItDoesNotBelong(t *testing.T) {
 				im := loadBytes(t, cfg, slices.Concat(log, e.buf, end))
 				same(t, im.loaded, want)
 				if im.loaded.Damaged == tc.opens {
-					t.Errorf("%s follows: damage %v, %d bytes torn", follows, im.damage, im.torn())
+					t.Errorf("%s follows: damage %v, %d bytes torn", follows, im.damage, im.unfinished())
 				}
 			}
 		})
@@ -233,7 +233,7 @@ func TestFramesThatWereMovedCountAsWhenTheyWereWritten(t *testing.T) {
 			"the first one in the second place": slices.Concat(frames[:1], frames[:1], frames[1:]),
 		} {
 			im := loadBytes(t, cfg, slices.Concat(append([][]byte{header}, frames...)...))
-			if text(im.loaded) != text(want) || !im.loaded.Damaged || !im.complete || im.lostFrames != 0 {
+			if text(im.loaded) != text(want) || !im.loaded.Damaged || !im.snapshotComplete || im.lostFrames != 0 {
 				t.Errorf("%s: damage %v, the state is\n%s", name, im.damage, text(im.loaded))
 			}
 			if !im.loaded.Committed.Equal(first.loaded.Committed) {
@@ -254,8 +254,8 @@ func TestFramesOfAnotherFileAreNone(t *testing.T) {
 		_, frames := framesOf(t, readLog(t, other.Dir))
 		im := loadBytes(t, cfg, slices.Concat(append([][]byte{mine}, frames...)...))
 		same(t, im.loaded, model([]Record{set("a", "1")}))
-		if im.torn() == 0 || im.damage != nil {
-			t.Errorf("%d bytes are torn, damage %v", im.torn(), im.damage)
+		if im.unfinished() == 0 || im.damage != nil {
+			t.Errorf("%d bytes are torn, damage %v", im.unfinished(), im.damage)
 		}
 	})
 }

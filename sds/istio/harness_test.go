@@ -34,6 +34,7 @@ import (
 // No request may leave a goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// limit bounds a wait for an event that happens immediately on loopback.
 const limit = 20 * time.Second
 
 // names are what the certificates of the tests are for.

@@ -138,6 +138,8 @@ func (d *Dev) directory() (*Dir, error) {
 	return dir, nil
 }
 
+// Issue signs a certificate. Without an authority it waits, until ctx ends, for Run to create
+// it.
 func (d *Dev) Issue(ctx context.Context, r pki.Request) (pki.Answer, error) {
 	d.mu.Lock()
 	dir := d.dir

@@ -38,6 +38,7 @@ const (
 	LeafLifetime         = 24 * time.Hour
 )
 
+// Option modifies a certificate before it is signed.
 type Option func(*x509.Certificate)
 
 // Valid sets the validity.

@@ -89,7 +89,7 @@ func TestABadBootstrapIsAnErrorThatNamesFileAndField(t *testing.T) {
 		{"cut short", "a.json", `{"node": {"id":`, "line 1: the document ends early"},
 		{"cut short before the last brace", "a.json", "{\"node\": {}\n", "line 2: the document ends early"},
 		{"text behind it", "a.json", `{"node": {"id": "n", "cluster": "c"}} {}`, "line 1: a second document"},
-		{"a list", "a.json", `[]`, "is no mapping of fields of a bootstrap"},
+		{"a list", "a.json", `[]`, "is not a mapping of bootstrap fields"},
 		{"empty", "a.json", "", "is empty"},
 		{"empty YAML", "a.yaml", "", "is empty"},
 	} {

@@ -94,12 +94,12 @@ func TestAPrivateKeyIsFoundInBase64ThatIsWrapped(t *testing.T) {
 				if finder.Sensitive(&anypb.Any{TypeUrl: "x/vendor.Unknown", Value: []byte(wrapped.String())}) == "" {
 					t.Errorf("lines of %d that end with %q, after %d bytes: not found", width, brk, shift)
 				}
-				if width < lineOfBase64 {
+				if width < minBase64Line {
 					continue
 				}
 				got := finder.Reason("the key: "+wrapped.String()+" : is bad", slices.Values([]*anypb.Any{}))
 				for line := range strings.SplitSeq(wrapped.String(), brk) {
-					if len(line) >= lineOfBase64 && strings.Contains(got, line) {
+					if len(line) >= minBase64Line && strings.Contains(got, line) {
 						t.Fatalf("lines of %d that end with %q, after %d bytes: %s", width, brk, shift, got)
 					}
 				}

@@ -22,17 +22,14 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// Domain is the trust domain, and ID the SPIFFE ID, of a Leaf that is not told another.
+// Domain is the default trust domain, and ID the default SPIFFE ID, of a Leaf.
 const (
-	// Domain is the default trust domain, and ID the default SPIFFE ID, of a Leaf.
 	Domain = "example.org"
 	ID     = pki.SPIFFE + Domain + "/ns/shop/sa/cart"
 )
 
-// How long certificates are valid that are not told otherwise, from an hour before
-// the time of their root on.
+// The default validity of certificates, which begins an hour before the time of their root.
 const (
-	// The default validity of certificates, which begins an hour before the time of their root.
 	RootLifetime         = 10 * 365 * 24 * time.Hour
 	IntermediateLifetime = 365 * 24 * time.Hour
 	LeafLifetime         = 24 * time.Hour

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
 // Names in the state directory.
@@ -182,8 +184,8 @@ func (s *Store) readFile(name string, generation uint64) (*image, error) {
 	if err != nil {
 		return nil, withHint(err)
 	}
-	if uid, ok := owner(info); !info.Mode().IsRegular() || !ok || uid != os.Geteuid() {
-		return nil, &unusableFileError{asideForeign, fmt.Errorf("it is %s of uid %d: want a regular file of uid %d", describe(info), uid, os.Geteuid())}
+	if uid := userfile.Owner(info); !info.Mode().IsRegular() || uid != os.Geteuid() {
+		return nil, &unusableFileError{asideForeign, fmt.Errorf("it is %s of uid %d: want a regular file of uid %d", userfile.FileType(info.Mode()), uid, os.Geteuid())}
 	}
 	f, err := s.fs.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {
@@ -225,19 +227,6 @@ func (w *errorRecorder) ReadAt(b []byte, offset int64) (int, error) {
 		w.err = err
 	}
 	return n, err
-}
-
-func describe(info fs.FileInfo) string {
-	switch mode := info.Mode(); {
-	case mode.IsRegular():
-		return "a file"
-	case mode&fs.ModeSymlink != 0:
-		return "a symbolic link"
-	case mode.IsDir():
-		return "a directory"
-	default:
-		return "a special file"
-	}
 }
 
 // reject reports a file that is not used, and sets it aside.

@@ -239,12 +239,3 @@ func (l *fileLock) Held() bool {
 // Close releases the lock. The file stays: if it were removed, two processes could lock two
 // files of the same name.
 func (l *fileLock) Close() error { return l.f.Close() }
-
-// owner returns the user that owns a file.
-func owner(info fs.FileInfo) (uid int, ok bool) {
-	sys, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return -1, false
-	}
-	return int(sys.Uid), true
-}

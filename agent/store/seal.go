@@ -97,11 +97,11 @@ func loadKey(path string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("state key: %w", err)
 	}
-	uid, ok := owner(info)
+	uid := userfile.Owner(info)
 	switch {
 	case !info.Mode().IsRegular():
 		return nil, fmt.Errorf("state key %s: not a regular file: %s", path, howToMakeAKey)
-	case !ok || (uid != os.Geteuid() && uid != 0):
+	case uid != os.Geteuid() && uid != 0:
 		return nil, fmt.Errorf("state key %s: belongs to uid %d: want uid %d or root", path, uid, os.Geteuid())
 	case info.Mode().Perm()&^keyMode(uid, os.Geteuid()) != 0:
 		return nil, fmt.Errorf("state key %s: has mode %04o, so that others may read it: want 0600 or 0400 (chmod 0600 %s)", path, info.Mode().Perm(), path)

@@ -19,7 +19,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
+
+	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
 // Use describes the purpose of a directory.
@@ -184,25 +185,15 @@ func (use Use) checkBelow(path string, info fs.FileInfo) error {
 	if use.GroupWrites {
 		forbidden = 0o007
 	}
-	switch uid, perm := owner(info), info.Mode().Perm(); {
+	switch uid, perm := userfile.Owner(info), info.Mode().Perm(); {
 	case !info.IsDir():
-		return unsafe(fmt.Sprintf("%s is no directory of holdfast's, but a %s: another user may have made it: remove it, or name another path", path, fileType(info.Mode())))
+		return unsafe(fmt.Sprintf("%s is no directory of holdfast's, but %s: another user may have made it: remove it, or name another path", path, userfile.FileType(info.Mode())))
 	case uid != os.Geteuid():
 		return unsafe(fmt.Sprintf("%s belongs to uid %d, and holdfast runs as uid %d: remove it, or name another path", path, uid, os.Geteuid()))
 	case perm&forbidden != 0:
 		return unsafe(fmt.Sprintf("others may look into %s (mode %04o): chmod 0700 it, or name another path", path, perm))
 	}
 	return nil
-}
-
-func fileType(mode fs.FileMode) string {
-	switch {
-	case mode&fs.ModeSymlink != 0:
-		return "symbolic link"
-	case mode.IsRegular():
-		return "file"
-	}
-	return "special file"
 }
 
 // openChecked opens a directory if checkAbove allows it. From the first directory in which other users
@@ -229,8 +220,8 @@ func (use Use) openChecked(dir string) (*os.Root, error) {
 		at = filepath.Join(at, step)
 		var next *os.Root
 		entry, err := root.Lstat(step)
-		if err == nil && !trusted(owner(entry)) {
-			err = unsafe(fmt.Sprintf("%s belongs to uid %d, and holdfast runs as uid %d: name another path", at, owner(entry), os.Geteuid()))
+		if err == nil && !trusted(userfile.Owner(entry)) {
+			err = unsafe(fmt.Sprintf("%s belongs to uid %d, and holdfast runs as uid %d: name another path", at, userfile.Owner(entry), os.Geteuid()))
 		}
 		if err == nil {
 			next, err = openEntry(root, at, step, entry)
@@ -273,16 +264,16 @@ func linkError(path string) error {
 // or its group may and it belongs to another user.
 func isShared(info fs.FileInfo) bool {
 	perm := info.Mode().Perm()
-	return perm&0o002 != 0 || perm&0o020 != 0 && owner(info) != os.Geteuid()
+	return perm&0o002 != 0 || perm&0o020 != 0 && userfile.Owner(info) != os.Geteuid()
 }
 
 // check returns an error for a directory of another user, or to which others may write.
 func (use Use) check(dir string, info fs.FileInfo) error {
-	if uid := owner(info); !trusted(uid) {
+	if uid := userfile.Owner(info); !trusted(uid) {
 		return unsafe(fmt.Sprintf("%s belongs to uid %d, and holdfast runs as uid %d: name a directory of its own, or a new one, which it makes", dir, uid, os.Geteuid()))
 	}
 	forbidden := fs.FileMode(0o022)
-	if use.GroupWrites && owner(info) == os.Geteuid() {
+	if use.GroupWrites && userfile.Owner(info) == os.Geteuid() {
 		forbidden = 0o002
 	}
 	if perm := info.Mode().Perm(); perm&forbidden != 0 {
@@ -315,7 +306,7 @@ func (use Use) checkAbove(dir string) (real, loose string, _ error) {
 		if err != nil {
 			return "", "", err
 		}
-		open, err := use.checkStep(at, next, owner(info))
+		open, err := use.checkStep(at, next, userfile.Owner(info))
 		if err != nil {
 			return "", "", err
 		}
@@ -358,7 +349,7 @@ func (use Use) checkStep(dir, next string, entry int) (open bool, _ error) {
 	if err != nil {
 		return false, err
 	}
-	uid, perm := owner(info), info.Mode().Perm()
+	uid, perm := userfile.Owner(info), info.Mode().Perm()
 	if !trusted(uid) {
 		return false, unsafe(fmt.Sprintf("%s belongs to uid %d, who could replace %s: use a directory below one of root's or of uid %d", dir, uid, next, os.Geteuid()))
 	}
@@ -451,15 +442,7 @@ func trusted(uid int) bool {
 		return true
 	}
 	info, err := os.Lstat("/")
-	return err == nil && uid == owner(info)
-}
-
-// owner returns the user that owns a file, -1 if unknown.
-func owner(info fs.FileInfo) int {
-	if sys, ok := info.Sys().(*syscall.Stat_t); ok {
-		return int(sys.Uid)
-	}
-	return -1
+	return err == nil && uid == userfile.Owner(info)
 }
 
 // withoutPath removes the operation from an error, and the path if the caller adds it.

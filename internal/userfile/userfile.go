@@ -84,7 +84,7 @@ func read(path string, limit int) (_ []byte, err error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: it is %s: name a regular file", path, fileType(info.Mode()))
+		return nil, fmt.Errorf("%s: it is %s: name a regular file", path, FileType(info.Mode()))
 	}
 	data, err := io.ReadAll(io.LimitReader(f, int64(limit)+1))
 	switch {
@@ -96,14 +96,29 @@ func read(path string, limit int) (_ []byte, err error) {
 	return data, nil
 }
 
-func fileType(mode fs.FileMode) string {
+// FileType describes the type of a file, for errors.
+func FileType(mode fs.FileMode) string {
 	switch {
+	case mode.IsRegular():
+		return "a file"
 	case mode.IsDir():
 		return "a directory"
+	case mode&fs.ModeSymlink != 0:
+		return "a symbolic link"
 	case mode&fs.ModeNamedPipe != 0:
 		return "a named pipe"
+	case mode&fs.ModeSocket != 0:
+		return "a socket"
 	case mode&fs.ModeDevice != 0:
 		return "a device"
 	}
 	return "a special file"
+}
+
+// Owner returns the user that owns a file, -1 if unknown.
+func Owner(info fs.FileInfo) int {
+	if sys, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(sys.Uid)
+	}
+	return -1
 }

@@ -172,32 +172,20 @@ func checkOwner(f *os.File) error {
 	if err != nil {
 		return err
 	}
-	if sys, ok := info.Sys().(*syscall.Stat_t); !ok || int(sys.Uid) != os.Geteuid() && sys.Uid != 0 {
-		uid := "another user"
-		if ok {
-			uid = fmt.Sprintf("uid %d", sys.Uid)
-		}
-		return fmt.Errorf("it belongs to %s, and holdfast runs as uid %d: remove it", uid, os.Geteuid())
+	if uid := userfile.Owner(info); uid != os.Geteuid() && uid != 0 {
+		return fmt.Errorf("it belongs to uid %d, and holdfast runs as uid %d: remove it", uid, os.Geteuid())
 	}
 	return nil
 }
 
 // checkRegular returns an error that says what a file is if it is not a regular file.
 func checkRegular(info fs.FileInfo) error {
-	what := "a special file"
-	switch mode := info.Mode(); {
-	case mode.IsRegular():
+	if info.Mode().IsRegular() {
 		return nil
-	case mode.IsDir():
-		what = "a directory"
-	case mode&fs.ModeSymlink != 0:
-		what = "a symbolic link that keeps changing"
-	case mode&fs.ModeNamedPipe != 0:
-		what = "a named pipe"
-	case mode&fs.ModeSocket != 0:
-		what = "a socket"
-	case mode&fs.ModeDevice != 0:
-		what = "a device"
+	}
+	what := userfile.FileType(info.Mode())
+	if info.Mode()&fs.ModeSymlink != 0 {
+		what += " that keeps changing" // its target was followed before
 	}
 	return fmt.Errorf("it is %s: name a regular file", what)
 }

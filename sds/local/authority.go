@@ -14,7 +14,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"math/big"
 	"slices"
 	"time"
 
@@ -104,17 +103,11 @@ func (a *Authority) Sign(r pki.Request, now time.Time) (pki.Answer, error) {
 	if err != nil {
 		return pki.Answer{}, &pki.Fault{Reason: pki.Expired, Err: fmt.Errorf("the authority cannot sign now: %w", err)}
 	}
-	// A random serial of 127 bits is positive and short enough for RFC 5280 4.1.2.2.
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		return pki.Answer{}, fmt.Errorf("serial number: %w", err)
-	}
 	end := now.Add(r.Lifetime)
 	if end.After(until) {
 		end = until
 	}
-	template := r.Template()
-	template.SerialNumber = serial
+	template := r.Template() // without a serial number: CreateCertificate generates one
 	template.NotBefore, template.NotAfter = now.Add(-Backdate), end
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, r.Key.Public(), a.key)
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"math/big"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,14 +29,9 @@ func NewDev(domain string, now time.Time) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		return nil, err
-	}
 	template := &x509.Certificate{
-		SerialNumber: serial,
-		Subject:      pkix.Name{Organization: []string{"holdfast"}, CommonName: "development authority, not for production"},
-		NotBefore:    now.Add(-Backdate), NotAfter: now.Add(DevLifetime),
+		Subject:   pkix.Name{Organization: []string{"holdfast"}, CommonName: "development authority, not for production"},
+		NotBefore: now.Add(-Backdate), NotAfter: now.Add(DevLifetime),
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 	}

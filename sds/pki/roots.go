@@ -38,11 +38,7 @@ func (r *Roots) Set(now time.Time, named []*x509.Certificate) (changed bool) {
 		if now.After(c.NotAfter) {
 			continue
 		}
-		i, found := slices.BinarySearchFunc(r.anchors, c, func(a Anchor, c *x509.Certificate) int { return bytes.Compare(a.Cert.Raw, c.Raw) })
-		if !found {
-			r.anchors = slices.Insert(r.anchors, i, Anchor{Cert: c, Since: now})
-			changed = true
-		}
+		changed = r.add(Anchor{Cert: c, Since: now}) || changed
 	}
 	return changed
 }
@@ -61,11 +57,17 @@ func (r *Roots) Prune(now time.Time, overlap time.Duration, keep func(*x509.Cert
 // Restore adds anchors that Anchors returned.
 func (r *Roots) Restore(anchors []Anchor) {
 	for _, a := range anchors {
-		i, found := slices.BinarySearchFunc(r.anchors, a.Cert, func(a Anchor, c *x509.Certificate) int { return bytes.Compare(a.Cert.Raw, c.Raw) })
-		if !found {
-			r.anchors = slices.Insert(r.anchors, i, a)
-		}
+		r.add(a)
 	}
+}
+
+// add adds an anchor, and reports whether its certificate was not trusted yet.
+func (r *Roots) add(a Anchor) bool {
+	i, found := slices.BinarySearchFunc(r.anchors, a, func(a, b Anchor) int { return bytes.Compare(a.Cert.Raw, b.Cert.Raw) })
+	if !found {
+		r.anchors = slices.Insert(r.anchors, i, a)
+	}
+	return !found
 }
 
 // Anchors returns the trust anchors in a stable order.

@@ -12,7 +12,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"fmt"
-	"math/big"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -185,11 +184,6 @@ func authority(name string, now time.Time, lifetime time.Duration, options []Opt
 // sign signs a certificate; without a parent it is self-signed.
 func sign(t testing.TB, template, parent *x509.Certificate, public crypto.PublicKey, key crypto.Signer) *x509.Certificate {
 	t.Helper()
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		t.Fatal(err)
-	}
-	template.SerialNumber = serial
 	if parent == nil {
 		parent = template
 	}

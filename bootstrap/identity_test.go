@@ -122,7 +122,7 @@ func TestTheLocalityIsThatOfTheLabels(t *testing.T) {
 	}
 }
 
-// Each source says KEY and all that come after it; the one that wins is what KEY has.
+// Each source sets KEY and the names of all later ones; the value of KEY is the one with precedence.
 func TestMetadataHaveAPrecedence(t *testing.T) {
 	all := Identity{
 		Given:       Node{Cluster: "c", Metadata: map[string]any{"A": "flag"}},

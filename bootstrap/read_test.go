@@ -115,7 +115,7 @@ func TestAnUnreadableFileIsAnErrorThatNamesIt(t *testing.T) {
 	if _, err := ReadNode(writeFile(t, "envoy.toml", "")); err == nil || !strings.Contains(err.Error(), ".yaml") {
 		t.Errorf("%v", err)
 	}
-	// What it is counts before how it is called.
+	// The type of a file is checked before its extension.
 	if _, err := ReadNode("/nope"); err == nil || !strings.Contains(err.Error(), "/nope: no such file") {
 		t.Errorf("%v", err)
 	}

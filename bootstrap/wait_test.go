@@ -52,7 +52,7 @@ func TestWaitNamesWhatIsMissingAtTheEnd(t *testing.T) {
 	})
 }
 
-// What was there and goes again is waited for again.
+// A condition that no longer holds is waited for again.
 func TestEverythingIsThereAtOnce(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		start := time.Now()

@@ -32,7 +32,7 @@ func (p *pushes) Run(ctx context.Context, update func(pki.Update), fault func(er
 	return nil
 }
 
-// pushed runs a test with a source whose certificates are pushed as SPIRE does.
+// withPushes runs a test with a source whose certificates are pushed, as by SPIRE.
 func withPushes(t *testing.T, ids []Identity, change func(*Config), test func(*rig, *pushes)) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {

@@ -33,12 +33,10 @@ type rig struct {
 	log   *buffer
 	// prepare replaces the origins of certificates.
 	prepare func(*Manager)
-	// ahead is how far the wall clock was set.
-	mu sync.Mutex
-	// ahead is how far the wall clock was set.
-	ahead time.Duration
-	stop  context.CancelFunc
-	ended chan struct{}
+	mu      sync.Mutex
+	ahead   time.Duration // how far the wall clock was set
+	stop    context.CancelFunc
+	ended   chan struct{}
 }
 
 // now is the wall clock, which can be set.

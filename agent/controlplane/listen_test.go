@@ -69,7 +69,7 @@ func listening(t *testing.T, cfg Config) string {
 	}
 }
 
-// served returns nil if a client receives the cluster a.
+// askFor returns nil if a client receives the cluster a.
 func askFor(t *testing.T, form xdstest.Protocol, target string, creds credentials.TransportCredentials) error {
 	t.Helper()
 	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(creds))

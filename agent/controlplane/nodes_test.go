@@ -144,7 +144,7 @@ func TestANodeThatComesLaterIsGivenWhatTheOthersHave(t *testing.T) {
 		if files := s.cp.Status().Files; len(files) != 1 || files[0].Name != "b.yaml" {
 			s.Errorf("status tells %+v, want the broken file once", files)
 		}
-		// A new file is broken: nothing is removed, and who comes is served.
+		// A new file is broken: nothing is removed, and new clients are served.
 		s.write("new.yaml", "nonsense")
 		s.settle()
 		c := s.machine("c", xdstest.ClientConfig{})

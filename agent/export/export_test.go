@@ -79,7 +79,7 @@ func as[M any, P interface {
 	return &m
 }
 
-// manager builds a listener around a connection manager, or returns the manager of one.
+// withManager builds a listener around a connection manager; managerOf returns the manager of one.
 func withManager(t *testing.T, change func(*hcmv3.HttpConnectionManager)) *listenerv3.Listener {
 	t.Helper()
 	l := xdstest.Listener("l", 1, "r")

@@ -29,8 +29,8 @@ func format1(t testing.TB, cfg Config) (log []byte, want string) {
 func TestAStateOfFormat1IsReadAndWrittenAgain(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
 		log, want := format1(t, cfg)
-		if want != text(model(history()...)) {
-			t.Fatalf("the old version read\n%s\nwhich is not what it was given\n%s", want, text(model(history()...)))
+		if want != text(model(sampleHistory()...)) {
+			t.Fatalf("the old version read\n%s\nwhich is not what it was given\n%s", want, text(model(sampleHistory()...)))
 		}
 		withLog(t, cfg.Dir, log)
 		for range 2 { // as often as it takes
@@ -74,9 +74,8 @@ func TestAStateOfFormat1IsReadWithAKeyThatOnlyReads(t *testing.T) {
 	}
 }
 
-// batches1 are the sizes at which the batches of a log of format 1 end, from the header
-// on.
-func batches1(t *testing.T, log []byte) (ends []int) {
+// batchEnds1 returns the ends of the header and of the batches of a log of format 1.
+func batchEnds1(t *testing.T, log []byte) (ends []int) {
 	t.Helper()
 	_, size, _, err := readHeader(bytes.NewReader(log))
 	must(t, err)
@@ -92,8 +91,8 @@ func batches1(t *testing.T, log []byte) (ends []int) {
 }
 
 func prefixes() (states []string) {
-	for n := range len(history()) + 1 {
-		states = append(states, text(model(history()[:n]...)))
+	for n := range len(sampleHistory()) + 1 {
+		states = append(states, text(model(sampleHistory()[:n]...)))
 	}
 	return states
 }
@@ -101,7 +100,7 @@ func prefixes() (states []string) {
 func TestALogOfFormat1ThatIsCutAnywhereHasItsWholeBatches(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
 		log, _ := format1(t, cfg)
-		ends, want := batches1(t, log), prefixes()
+		ends, want := batchEnds1(t, log), prefixes()
 		if len(ends) != len(want) {
 			t.Fatalf("%d batches, want %d", len(ends), len(want))
 		}
@@ -119,12 +118,12 @@ func TestALogOfFormat1ThatIsCutAnywhereHasItsWholeBatches(t *testing.T) {
 	})
 }
 
-// What follows a record that cannot be read is lost. It is an unfinished write only if no
-// whole batch follows.
+// The data after an unreadable record is lost. It is an unfinished write only if no
+// complete batch follows.
 func TestALogOfFormat1WithAnyBitFlippedHasTheBatchesBefore(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
 		log, _ := format1(t, cfg)
-		ends, want := batches1(t, log), prefixes()
+		ends, want := batchEnds1(t, log), prefixes()
 		for bit := range len(log) * 8 {
 			damaged := bytes.Clone(log)
 			damaged[bit/8] ^= 1 << (bit % 8)
@@ -149,7 +148,7 @@ func TestALogOfFormat1WithAnyBitFlippedHasTheBatchesBefore(t *testing.T) {
 	})
 }
 
-// Nobody leaves such a record unfinished: its checksum is right.
+// Such a record is not an unfinished write, because its checksum is valid.
 func TestALogOfFormat1WhoseLastMarkIsAlteredIsDamaged(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
 		log, _ := format1(t, cfg)

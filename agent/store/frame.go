@@ -170,10 +170,9 @@ type encoder struct {
 	buf     []byte
 	// sequence is the number of the last frame, and written counts the bytes written to the
 	// file.
-	sequence uint64
-	written  int64
-	// buffers for one record
-	content, previous, ad []byte
+	sequence              uint64
+	written               int64
+	content, previous, ad []byte // buffers for one record
 }
 
 // frame appends a frame. It returns false, and appends nothing, if the frame would be too

@@ -21,17 +21,17 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// place is a frame that opened, and where it stands.
-type place struct {
+// foundFrame is a decrypted frame and its position.
+type foundFrame struct {
 	at, end  int
 	sequence uint64
 	kind     kind
 	raw      rawRecord
 }
 
-// placesOf finds the frames of a log as FORMAT.md says: it tries every byte. opens says
-// whether the last frame that is whole opens.
-func placesOf(f *framing, b []byte, offset int) (places []place, opens bool) {
+// findFrames finds the frames of a log as FORMAT.md describes, by trying every offset. opens reports
+// whether the last complete frame can be decrypted.
+func findFrames(f *framing, b []byte, offset int) (places []foundFrame, opens bool) {
 	opens = true
 	for at := offset; at+frameHeader <= len(b); {
 		head := b[at : at+frameHeader]
@@ -45,7 +45,7 @@ func placesOf(f *framing, b []byte, offset int) (places []place, opens bool) {
 			at++
 			continue
 		}
-		p := place{at: at, end: at + frameHeader + int(length), sequence: binary.LittleEndian.Uint64(head[8:]), kind: kind(head[20])}
+		p := foundFrame{at: at, end: at + frameHeader + int(length), sequence: binary.LittleEndian.Uint64(head[8:]), kind: kind(head[20])}
 		at = p.end
 		key, content, ok := cutKey(payload)
 		if ok && f.aead != nil {
@@ -62,11 +62,10 @@ func placesOf(f *framing, b []byte, offset int) (places []place, opens bool) {
 	return places, opens
 }
 
-// inOrder reads what follows the header of a log as FORMAT.md says, one frame after the
-// other: what replay does with several at a time must come to the same. unread says that
-// the disk did not give all bytes.
-func inOrder(im *image, b []byte, offset int64, unread bool) {
-	places, opens := placesOf(im.framing, b, int(offset))
+// readSequentially reads the frames of a log one by one as FORMAT.md describes; replay, which reads
+// several at a time, must yield the same. unread reports that the disk could not read everything.
+func readSequentially(im *image, b []byte, offset int64, unread bool) {
+	places, opens := findFrames(im.framing, b, int(offset))
 	end, last, hole := int(offset), uint64(0), false
 	for _, p := range places {
 		hole = hole || p.at != end || p.sequence != last+1
@@ -76,7 +75,7 @@ func inOrder(im *image, b []byte, offset int64, unread bool) {
 	im.end, im.sequence = int64(end), last
 	base := 0
 	// What the frames say counts in the order of their numbers, each number once.
-	slices.SortStableFunc(places, func(a, b place) int {
+	slices.SortStableFunc(places, func(a, b foundFrame) int {
 		switch {
 		case a.sequence < b.sequence:
 			return -1
@@ -85,7 +84,7 @@ func inOrder(im *image, b []byte, offset int64, unread bool) {
 		}
 		return 0
 	})
-	places = slices.CompactFunc(places, func(a, b place) bool { return a.sequence == b.sequence })
+	places = slices.CompactFunc(places, func(a, b foundFrame) bool { return a.sequence == b.sequence })
 	in := make(stringTable)
 	for _, p := range places {
 		im.frames++
@@ -110,8 +109,8 @@ func inOrder(im *image, b []byte, offset int64, unread bool) {
 	im.loaded.Damaged = hole || !im.snapshotComplete
 }
 
-// replays reads what follows the header of a log both ways, and compares them.
-func replays(t testing.TB, cfg Config, r io.ReaderAt, size int64) {
+// compareReplays reads a log in both ways, and compares the results.
+func compareReplays(t testing.TB, cfg Config, r io.ReaderAt, size int64) {
 	t.Helper()
 	h, offset, sum, err := readHeader(io.NewSectionReader(r, 0, size))
 	if err != nil || h.format != formatVersion {
@@ -128,7 +127,7 @@ func replays(t testing.TB, cfg Config, r io.ReaderAt, size int64) {
 	want := &image{loaded: newLoaded(1, 0), framing: f, size: size}
 	b := make([]byte, size)
 	n, err := r.ReadAt(b, 0)
-	inOrder(want, b[:n], offset, err != nil && err != io.EOF)
+	readSequentially(want, b[:n], offset, err != nil && err != io.EOF)
 	type facts struct {
 		end, base         int64
 		sequence          uint64
@@ -153,7 +152,7 @@ func replays(t testing.TB, cfg Config, r io.ReaderAt, size int64) {
 // no use.
 func longLog(t testing.TB, cfg Config) []byte {
 	t.Helper()
-	cfg.FS = &unsynced{}
+	cfg.FS = &noSyncFS{}
 	s, _ := start(t, cfg)
 	const resources = 100
 	must(t, s.Rewrite(bulkyState(resources, make([]int, resources))))
@@ -182,7 +181,7 @@ func longLog(t testing.TB, cfg Config) []byte {
 		case 15:
 			wrong := *endpoints("a", "2")
 			wrong.Version = endpoints("a", "3").Version
-			batch = append(batch, of(&wrong, ""), of(everything(), ""))
+			batch = append(batch, setOf(&wrong, ""), setOf(fullResource(), ""))
 		}
 		must(t, s.Append(batch))
 	}
@@ -220,7 +219,7 @@ func TestALogReadInPiecesIsAsIfItWereReadInOrderWhateverIsDamaged(t *testing.T) 
 			t.Cleanup(func() { runtime.GOMAXPROCS(before) })
 			modes(t, func(t *testing.T, cfg Config) {
 				log := longLog(t, cfg)
-				read := func(b []byte) { t.Helper(); replays(t, cfg, bytes.NewReader(b), int64(len(b))) }
+				read := func(b []byte) { t.Helper(); compareReplays(t, cfg, bytes.NewReader(b), int64(len(b))) }
 				read(log)
 				random := rand.New(rand.NewPCG(1, uint64(processors)))
 				header := frameEnds(t, log)[0]
@@ -241,7 +240,7 @@ func TestALogReadInPiecesIsAsIfItWereReadInOrderWhateverIsDamaged(t *testing.T) 
 					read(log[:at])
 					read(append(bytes.Clone(log[:at]), log[at+1:]...))
 					read(slices.Concat(log[:at], []byte{1}, log[at:]))
-					replays(t, cfg, failingFrom{log, int64(at)}, int64(len(log)))
+					compareReplays(t, cfg, failingFrom{log, int64(at)}, int64(len(log)))
 				}
 			})
 		})
@@ -258,7 +257,7 @@ func TestFramesOfALongLogThatAreMovedOrAlteredAreReadAsInOrder(t *testing.T) {
 		read := func(frames [][]byte) {
 			t.Helper()
 			b := slices.Concat(append([][]byte{header}, frames...)...)
-			replays(t, cfg, bytes.NewReader(b), int64(len(b)))
+			compareReplays(t, cfg, bytes.NewReader(b), int64(len(b)))
 		}
 		for part := 1; part < 8; part += 2 {
 			n := len(frames) * part / 8
@@ -285,7 +284,7 @@ func TestFramesOfALongLogThatAreMovedOrAlteredAreReadAsInOrder(t *testing.T) {
 	})
 }
 
-// badSectors is a disk that does not give some of its sectors.
+// badSectors is a disk with unreadable sectors.
 type badSectors struct {
 	b   []byte
 	bad map[int64]bool
@@ -316,7 +315,7 @@ func TestSectorsThatTheDiskDoesNotGiveCostTheRecordsThatAreInThem(t *testing.T) 
 					}
 				}
 				want := newLoaded(1, 0)
-				for i, rec := range c.says {
+				for i, rec := range c.records {
 					if rec != nil && bytes.Contains(holed, c.frames[i]) {
 						want.apply(rec)
 					}
@@ -333,7 +332,7 @@ func TestSectorsThatTheDiskDoesNotGiveCostTheRecordsThatAreInThem(t *testing.T) 
 
 func TestADiskThatGivesNothingIsNotReadForever(t *testing.T) {
 	cfg := config(stateDir(t))
-	write(t, cfg, history()...)
+	write(t, cfg, sampleHistory()...)
 	log := append(readLog(t, cfg.Dir), make([]byte, 2*maxFailed*sector)...)
 	reads := &countingReader{r: failingFrom{log, int64(frameEnds(t, readLog(t, cfg.Dir))[3])}}
 	im, err := load(reads, int64(len(log)), 1, readParams{cfg.Identity, cfg.Keys})
@@ -353,7 +352,7 @@ func (c *countingReader) ReadAt(b []byte, offset int64) (int, error) {
 	return c.r.ReadAt(b, offset)
 }
 
-// watchedLog knows whether it was read while it might be.
+// watchedLog detects unexpected reads.
 type watchedLog struct {
 	*bytes.Reader
 	takes time.Duration

@@ -20,9 +20,9 @@ func modes(t *testing.T, test func(t *testing.T, cfg Config)) {
 
 func TestWhatWasWrittenIsRead(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
-		write(t, cfg, history()...)
+		write(t, cfg, sampleHistory()...)
 		got, status := stored(t, cfg)
-		same(t, got, model(history()...))
+		same(t, got, model(sampleHistory()...))
 		if len(got.Skipped) > 0 || got.Rewrite || got.Generation != 1 || got.Committed.IsZero() {
 			t.Errorf("skipped %v, rewrite %v, generation %d, committed %v", got.Skipped, got.Rewrite, got.Generation, got.Committed)
 		}
@@ -48,13 +48,13 @@ func TestEveryKindOfResourceComesBackWhole(t *testing.T) {
 	large := endpoints("large", strings.Repeat("x", 3<<20))
 	modes(t, func(t *testing.T, cfg Config) {
 		var batch []Record
-		for _, r := range []*xds.Resource{bare, structured, nothing, alias, distant, large, everything()} {
-			batch = append(batch, of(r, "s"))
+		for _, r := range []*xds.Resource{bare, structured, nothing, alias, distant, large, fullResource()} {
+			batch = append(batch, setOf(r, "s"))
 		}
 		write(t, cfg, nil, batch)
 		got, _ := stored(t, cfg)
 		// The end of 64 bits of nanoseconds is as late as it gets.
-		batch[4] = of(distant.WithLifetime(distant.TTL(), time.Unix(0, math.MaxInt64)), "s")
+		batch[4] = setOf(distant.WithLifetime(distant.TTL(), time.Unix(0, math.MaxInt64)), "s")
 		same(t, got, model(batch))
 	})
 }
@@ -71,12 +71,12 @@ func TestTheNewestEntryOfAKeyIsTheOneThatCounts(t *testing.T) {
 		{"to be stable is to be accepted", []Record{Set{key("a"), Entry{Content: endpoints("a", "1"), Stable: true}}}, "1 stable -"},
 		{"another content", []Record{stable("a", "1"), set("a", "2")}, "2 pending -"},
 		{"another standing", []Record{stable("a", "1"), accepted("a", "1")}, "1 accepted -"},
-		{"a content with a previous one", []Record{after("1", set("a", "2"))}, "2 pending 1"},
-		{"an accepted one with a previous one", []Record{after("1", accepted("a", "2"))}, "2 accepted 1"},
-		{"a stable one with a previous one", []Record{after("1", stable("a", "2"))}, "2 stable 1"},
-		{"the previous content goes when it is not said again", []Record{after("1", set("a", "2")), set("a", "2")}, "2 pending -"},
-		{"nothing but a previous content", []Record{set("a", "2"), after("1", tombstone("a"))}, "- deleted 1"},
-		{"a tombstone", []Record{after("1", set("a", "2")), tombstone("a")}, "nothing"},
+		{"a content with a previous one", []Record{withPrevious("1", set("a", "2"))}, "2 pending 1"},
+		{"an accepted one with a previous one", []Record{withPrevious("1", accepted("a", "2"))}, "2 accepted 1"},
+		{"a stable one with a previous one", []Record{withPrevious("1", stable("a", "2"))}, "2 stable 1"},
+		{"the previous content goes when it is not said again", []Record{withPrevious("1", set("a", "2")), set("a", "2")}, "2 pending -"},
+		{"nothing but a previous content", []Record{set("a", "2"), withPrevious("1", tombstone("a"))}, "- deleted 1"},
+		{"a tombstone", []Record{withPrevious("1", set("a", "2")), tombstone("a")}, "nothing"},
 		{"a tombstone of what is not there", []Record{tombstone("a")}, "nothing"},
 		{"a content after a tombstone", []Record{stable("a", "1"), tombstone("a"), set("a", "2")}, "2 pending -"},
 		{"another group is another key", []Record{set("a", "1"), Set{Key: Key{"other", xds.EndpointType, "a"}}}, "1 pending -"},
@@ -132,7 +132,7 @@ func TestTheNewestNoteWinsAndAnEmptyOneDeletes(t *testing.T) {
 
 func TestEachContentOfAnEntryHasItsSource(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
-		s := after("1", set("a", "2"))
+		s := withPrevious("1", set("a", "2"))
 		s.Entry.Source, s.Entry.PreviousSource = "two", "one"
 		write(t, cfg, nil, []Record{s})
 		got, _ := stored(t, cfg)
@@ -180,8 +180,8 @@ func TestAnEmptyBatchIsNotWritten(t *testing.T) {
 	}
 }
 
-// What must not be on disk takes away what was there under its name: an older
-// content is no substitute that anybody chose.
+// A resource that must not be stored deletes the older content of its name, because
+// serving the older content would be wrong.
 func TestAResourceThatCannotBeStoredIsStoredAsDeleted(t *testing.T) {
 	secret, err := xds.FromAny(xds.SecretType, "1", body(xds.SecretType, "a", "x"), time.Time{})
 	must(t, err)
@@ -203,9 +203,9 @@ func TestAResourceThatCannotBeStoredIsStoredAsDeleted(t *testing.T) {
 			old.Type, old.Body = tc.resource.Type, body(tc.resource.Type, "a", "old")
 			must(t, rewriteTo(s, []Record{set("b", "1")}))
 			if tc.why != reasonSecret {
-				must(t, s.Append([]Record{of(&old, "")}))
+				must(t, s.Append([]Record{setOf(&old, "")}))
 			}
-			must(t, s.Append([]Record{set("b", "2"), of(tc.resource, ""), set("c", "2")}))
+			must(t, s.Append([]Record{set("b", "2"), setOf(tc.resource, ""), set("c", "2")}))
 			if got := s.Status().Skipped; got[tc.why] != 1 || len(got) != 1 {
 				t.Errorf("skipped %v", got)
 			}
@@ -216,7 +216,7 @@ func TestAResourceThatCannotBeStoredIsStoredAsDeleted(t *testing.T) {
 	}
 }
 
-// What serves is worth more than what could come back.
+// The current content has priority over the previous one.
 func TestAContentIsStoredWithoutAPreviousOneThatCannotBe(t *testing.T) {
 	third := strings.Repeat("x", maxPayload/3) // it is in the body and in the upstream version
 	uncached := *endpoints("a", "0")
@@ -230,7 +230,7 @@ func TestAContentIsStoredWithoutAPreviousOneThatCannotBe(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			cfg := config(stateDir(t))
-			cfg.FS = &unsynced{}
+			cfg.FS = &noSyncFS{}
 			s, _ := start(t, cfg)
 			want := accepted("a", tc.content)
 			with := want
@@ -253,7 +253,7 @@ func TestAResourceWithAnotherHashIsNotUsed(t *testing.T) {
 	cfg := config(stateDir(t))
 	wrong := *endpoints("a", "2")
 	wrong.Version = endpoints("a", "3").Version
-	write(t, cfg, []Record{set("a", "1")}, []Record{of(&wrong, ""), set("b", "1")})
+	write(t, cfg, []Record{set("a", "1")}, []Record{setOf(&wrong, ""), set("b", "1")})
 	got, status := stored(t, cfg)
 	same(t, got, model([]Record{set("b", "1")}))
 	if got.Skipped[reasonHash] != 1 || status.Skipped[reasonHash] != 1 {
@@ -341,7 +341,7 @@ func TestLoadedStringsAreSharedAndBodiesAreNot(t *testing.T) {
 	}
 }
 
-// An older content must not pass for one that cannot be read.
+// An older content must not replace one that cannot be read.
 func TestASetThatIsMalformedIsATombstone(t *testing.T) {
 	for name, content := range map[string][]byte{
 		"without flags":                              {},

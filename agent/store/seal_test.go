@@ -34,7 +34,7 @@ func grep(t *testing.T, dir, what string) (found []string) {
 func plantedBatch(t *testing.T) []Record {
 	secret, err := xds.FromAny(xds.SecretType, "1", body(xds.SecretType, "key", planted), time.Time{})
 	must(t, err)
-	s := of(secret, planted)
+	s := setOf(secret, planted)
 	s.Entry.Accepted = true
 	s.Entry.Content.UpstreamVersion = planted
 	s.Entry.Previous, s.Entry.PreviousSource = secret, planted
@@ -64,7 +64,7 @@ func TestWithAKeyNoContentIsInTheDirectory(t *testing.T) {
 	if !status.Encrypted {
 		t.Error("the status does not say that it is encrypted")
 	}
-	// The search can find something.
+	// The search itself works.
 	plain := config(stateDir(t))
 	write(t, plain, []Record{set("a", planted)})
 	if grep(t, plain.Dir, planted) == nil {
@@ -77,14 +77,14 @@ func TestWithoutItsKeyAStateIsLockedAndComesBackWithIt(t *testing.T) {
 	for name, keys := range map[string][][]byte{"no key": nil, "another key": {otherKey}, "two other keys": {otherKey, thirdKey}} {
 		t.Run(name, func(t *testing.T) {
 			cfg := encrypted(config(stateDir(t)), testKey)
-			write(t, cfg, history()...)
+			write(t, cfg, sampleHistory()...)
 			l, status := stored(t, encrypted(cfg, keys...))
 			if len(l.Entries) > 0 || !l.Rewrite || status.Err == nil || !slices.Equal(status.Aside, []string{"state-1.log.locked"}) {
 				t.Fatalf("%d entries, %+v", len(l.Entries), status)
 			}
 			must(t, os.Rename(filepath.Join(cfg.Dir, "state-1.log.locked"), filepath.Join(cfg.Dir, "state-1.log")))
 			l, _ = stored(t, cfg)
-			same(t, l, model(history()...))
+			same(t, l, model(sampleHistory()...))
 		})
 	}
 }
@@ -94,9 +94,9 @@ func TestWithoutItsKeyAStateIsLockedAndComesBackWithIt(t *testing.T) {
 func TestAKeyIsReplacedWithoutALossOfState(t *testing.T) {
 	dir := stateDir(t)
 	old, both, replaced := encrypted(config(dir), testKey), encrypted(config(dir), otherKey, testKey), encrypted(config(dir), otherKey)
-	write(t, old, history()...)
+	write(t, old, sampleHistory()...)
 	s, l := start(t, both)
-	same(t, l, model(history()...))
+	same(t, l, model(sampleHistory()...))
 	if err := s.Append([]Record{set("b", "1")}); !l.Rewrite || l.Damaged || !errors.Is(err, ErrRewrite) || s.Status().Err != nil {
 		t.Fatalf("rewrite %v, append %v, status %+v: more with the old key", l.Rewrite, err, s.Status())
 	}
@@ -121,11 +121,11 @@ func TestAKeyIsReplacedWithoutALossOfState(t *testing.T) {
 func TestTheOrderOfTheKeysThatOnlyReadIsOfNoMeaning(t *testing.T) {
 	thirdKey := bytes.Repeat([]byte{3}, KeySize)
 	cfg := encrypted(config(stateDir(t)), testKey)
-	write(t, cfg, history()...)
+	write(t, cfg, sampleHistory()...)
 	for _, keys := range [][][]byte{{testKey}, {testKey, otherKey, thirdKey}, {otherKey, thirdKey, testKey}, {otherKey, testKey, thirdKey}} {
 		l, err := Read(encrypted(cfg, keys...))
 		must(t, err)
-		same(t, l, model(history()...))
+		same(t, l, model(sampleHistory()...))
 	}
 	for _, tc := range []struct {
 		keys [][]byte
@@ -154,8 +154,8 @@ func TestPlainTextIsReadWithAKeyAndWrittenAnewAtOnce(t *testing.T) {
 	same(t, again, l)
 }
 
-// The checksum keeps out accidents only: whoever can write can compute it. The seal says
-// what a frame is about, and when it was written.
+// The checksum only detects accidents: an attacker can compute it. The encryption also
+// authenticates the key of a frame and its sequence number.
 func TestAFrameIsNotOpenedWhereItDoesNotBelong(t *testing.T) {
 	cfg := encrypted(config(stateDir(t)), testKey)
 	s, _ := start(t, cfg)
@@ -250,7 +250,7 @@ func TestFramesOfAnotherFileAreNone(t *testing.T) {
 		mine := readLog(t, cfg.Dir)
 		other := cfg
 		other.Dir = stateDir(t)
-		write(t, other, history()...)
+		write(t, other, sampleHistory()...)
 		_, frames := framesOf(t, readLog(t, other.Dir))
 		im := loadBytes(t, cfg, slices.Concat(append([][]byte{mine}, frames...)...))
 		same(t, im.loaded, model([]Record{set("a", "1")}))
@@ -260,7 +260,7 @@ func TestFramesOfAnotherFileAreNone(t *testing.T) {
 	})
 }
 
-// Two frames with one nonce would show what they have in common.
+// Two frames with the same nonce would reveal what they have in common.
 func TestNoTwoFramesHaveTheSameNonceOrCipherText(t *testing.T) {
 	cfg := encrypted(config(stateDir(t)), testKey)
 	write(t, cfg, []Record{note("x", "the same")}, []Record{note("x", "the same")}, []Record{note("x", "the same")})
@@ -318,7 +318,7 @@ func TestAKeyFileIsReadOnlyIfItIsKept(t *testing.T) {
 		dir:                                             "not a regular file",
 		file("huge", strings.Repeat("x", 1<<20), 0o600): "has 1048576 bytes",
 	}
-	if os.Geteuid() == 0 { // nobody else can give a file away
+	if os.Geteuid() == 0 { // only root can change the owner of a file
 		path := file("another's", string(testKey), 0o600)
 		must(t, os.Chown(path, 1, -1))
 		refused[path] = "belongs to uid 1"

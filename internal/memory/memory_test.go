@@ -99,14 +99,14 @@ func TestTheRoomForGarbageFollowsWhatIsHeld(t *testing.T) {
 	}
 }
 
-// What is held grows, and the collector hears of it.
+// The live heap grows, and GOGC follows.
 func TestTheCollectorIsSetAfterEachCollection(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(100))
 	followHeap()
 	small := gcPercentNow()
 	held := make([]byte, 256<<20)
 	set := false
-	for range 1000 { // it is told on a goroutine of the runtime's
+	for range 1000 { // finalizers run on a goroutine of the runtime
 		runtime.GC()
 		if set = gcPercentNow() < small; set {
 			break

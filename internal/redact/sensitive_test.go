@@ -161,7 +161,7 @@ func TestWhereAKeyIsIsNoSecret(t *testing.T) {
 			t.Errorf("%s: %q", c.name, why)
 		}
 	}
-	// Two of a oneof in the wire form: the first is not what counts.
+	// Two fields of a oneof in the wire form: only the last one counts.
 	source := append(protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "/certs/tls.key"), both...)
 	cert := protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), source)
 	var finder Finder

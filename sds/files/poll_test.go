@@ -280,8 +280,8 @@ func TestFilesThatVanishAreAFaultAndComeBackUnused(t *testing.T) {
 	})
 }
 
-// The consumer knows what is wrong with the contents; it is told for as long as they
-// stay, also when they could not be read in between.
+// An error of the consumer is reported for as long as the contents stay unchanged,
+// also after a failed read in between.
 func TestContentsThatAreRefusedAreAFaultUntilOthersAreUsed(t *testing.T) {
 	pair(t, func(b *bench) {
 		b.mu.Lock()

@@ -169,7 +169,7 @@ func TestALookupThatDoesNotEndIsLeftBehind(t *testing.T) {
 	})
 }
 
-// eager is a resolver whose name has a service config: to try four times.
+// resolverWithConfig is a resolver with a service config that demands four attempts.
 type resolverWithConfig struct{ hangingResolver }
 
 func (resolverWithConfig) Build(_ resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) (resolver.Resolver, error) {
@@ -199,7 +199,7 @@ func TestDNSDoesNotSayHowOftenTheCAIsAsked(t *testing.T) {
 	})
 }
 
-// The consumer gives 10 s; the reason is to be told within them.
+// The caller waits for 10 s and must get the reason within that time.
 func TestAHandshakeThatHangsIsTold(t *testing.T) {
 	for _, tc := range []struct {
 		name     string

@@ -99,8 +99,7 @@ func (b *bench) advance() {
 	synctest.Wait()
 }
 
-// told checks the calls since the last check; of each the beginning, and what follows
-// a "…".
+// expectCalls checks the calls since the last check: the beginning of each, and the text after a "…".
 func (b *bench) expectCalls(want ...string) {
 	b.Helper()
 	b.mu.Lock()
@@ -170,7 +169,7 @@ func secret(ca *pkitest.CA) content {
 	return content{"tls.crt": ca.Pair().ChainPEM(), "tls.key": ca.Pair().KeyPEM(), "ca.crt": pki.EncodeCerts(ca.Roots())}
 }
 
-// but returns the files with one exchanged, or with nil removed.
+// with returns the files with one replaced, or removed with nil.
 func with(files content, name string, text []byte) content {
 	if text == nil {
 		delete(files, name)
@@ -283,7 +282,7 @@ func TestIssueWaitsForTheFilesUntilItsContextEnds(t *testing.T) {
 		waits(filepath.Join(v.Dir, "ca-cert.pem"))
 		v.Publish(b, with(secret(root), "tls.key", nil))
 		b.advance()
-		b.expectCalls("mended", "fault …tls.key is missing") // files are there again, and then looked into
+		b.expectCalls("mended", "fault …tls.key is missing") // the files exist again, and are then parsed
 		waits("tls.key is missing")
 
 		issued := make(chan pki.Answer)

@@ -34,7 +34,7 @@ type bench struct {
 	last  pki.Update
 }
 
-// follow runs a test with a source that follows a volume of these files.
+// withVolume runs a test with a source that watches a volume with these files.
 func withVolume(t *testing.T, files func(b *bench) content, test func(b *bench)) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
@@ -83,7 +83,7 @@ func (b *bench) fault(err error) {
 	b.calls = append(b.calls, "fault "+strings.ReplaceAll(err.Error(), b.volume.Dir, "DIR"))
 }
 
-// told checks the calls since the last check, of faults whether they tell what is wanted.
+// expectCalls checks the calls since the last check, and that faults contain the wanted texts.
 func (b *bench) expectCalls(want ...string) {
 	b.Helper()
 	b.mu.Lock()
@@ -121,7 +121,7 @@ func (b *bench) secret(p pki.Pair) content {
 	return content{"tls.crt": p.ChainPEM(), "tls.key": p.KeyPEM(), "ca.crt": pki.EncodeCerts(b.root.Roots())}
 }
 
-// but returns the files with one exchanged, or with nil removed.
+// with returns the files with one replaced, or removed with nil.
 func with(files content, name string, text []byte) content {
 	if text == nil {
 		delete(files, name)

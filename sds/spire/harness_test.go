@@ -167,7 +167,7 @@ func (a *agent) serve(t *testing.T, lis net.Listener) (stop func()) {
 	return stop
 }
 
-// event is what a source called: update, or else fault, with nil for mended.
+// event is one call of a source: update, or else fault, with nil for a resolved one.
 type event struct {
 	update *pki.Update
 	fault  error

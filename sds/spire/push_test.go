@@ -137,7 +137,7 @@ func TestAnUpdateThatCannotBeUsedChangesNothing(t *testing.T) {
 				good := func() turn { return turn{message: message(r.ca.svid(web, newKey(r.T)))} }
 				r.send(good())
 				r.expectUpdate()
-				for range 3 { // told once
+				for range 3 { // reported once
 					r.send(turn{message: tc.message(r, r.ca.svid(web, newKey(r.T)))})
 				}
 				err := r.expectFault(tc.want, "SPIFFE Workload API unix:/pipe: invalid data from the SPIRE agent")

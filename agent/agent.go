@@ -262,9 +262,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	if a.rest != nil {
-		return a.serve(ctx, listener.Told(a.socket, a.cfg.Log), listener.Told(a.rest, a.cfg.Log))
+		return a.serve(ctx, listener.WarnWhenFull(a.socket, a.cfg.Log), listener.WarnWhenFull(a.rest, a.cfg.Log))
 	}
-	return a.serve(ctx, listener.Told(a.socket, a.cfg.Log), nil)
+	return a.serve(ctx, listener.WarnWhenFull(a.socket, a.cfg.Log), nil)
 }
 
 // newSurface makes the admin surface, which ends the agent with quit.

@@ -14,14 +14,14 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 )
 
-// maxSocketPath is what sockaddr_un leaves for a path on Linux, without its terminating zero.
+// maxSocketPath is the size of sun_path in sockaddr_un on Linux, without the terminating zero.
 const maxSocketPath = 107
 
-// adminSocketMode lets the group in: probes and operators' shells seldom run as Envoy's user, and Envoy's default leaves
-// the mode to the umask.
+// adminSocketMode permits access for the group: probes and the shells of operators seldom run as Envoy's user, and Envoy's
+// default depends on the umask.
 const adminSocketMode = 0o660
 
-// checkSocketPath says what is wrong with a path that Envoy shall connect to or listen on.
+// checkSocketPath returns an error for an invalid path of a socket.
 func checkSocketPath(path string) error {
 	switch {
 	case !filepath.IsAbs(path):
@@ -40,8 +40,8 @@ func pipeAddress(path string, mode uint32) *corev3.Address {
 	return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path, Mode: mode}}}
 }
 
-// adminAddress reads "unix:PATH" or "host:port". Whoever reaches Envoy's admin can stop it and read its configuration,
-// so only a Unix socket and loopback are accepted.
+// adminAddress parses "unix:PATH" or "host:port". It accepts only a Unix socket and loopback, because the admin interface
+// can stop Envoy and shows its configuration.
 func adminAddress(s string) (*corev3.Address, error) {
 	if path, ok := strings.CutPrefix(s, "unix:"); ok {
 		if err := checkSocketPath(path); err != nil {
@@ -59,7 +59,7 @@ func adminAddress(s string) (*corev3.Address, error) {
 	}
 	ip, err := loopback(host)
 	if err != nil {
-		return nil, fmt.Errorf("%q: %w: Envoy's admin can stop it and shows its configuration; use 127.0.0.1, [::1] or unix:PATH", s, err)
+		return nil, fmt.Errorf("%q: %w: the admin interface can stop Envoy and shows its configuration; use 127.0.0.1, [::1] or unix:PATH", s, err)
 	}
 	return socketAddress(ip, uint32(port)), nil
 }
@@ -71,7 +71,8 @@ func socketAddress(ip netip.Addr, port uint32) *corev3.Address {
 	}}}
 }
 
-// loopback returns the IP address of host: Envoy resolves no names for its admin, so of these only localhost is known.
+// loopback returns the loopback address of host. Envoy does not resolve names for its admin interface, so the only name
+// accepted is localhost.
 func loopback(host string) (netip.Addr, error) {
 	if host == "" {
 		return netip.Addr{}, errors.New("no host means every interface")
@@ -90,8 +91,8 @@ func loopback(host string) (netip.Addr, error) {
 	return ip, nil
 }
 
-// OpenAdmin returns the address of the admin interface in a bootstrap if others than processes of this machine reach it,
-// which only a template or an overlay can bring about; "" otherwise.
+// OpenAdmin returns the address of the admin interface in a bootstrap if other machines can reach it, which only a template
+// or an overlay can cause; "" otherwise.
 func OpenAdmin(b *bootstrapv3.Bootstrap) string {
 	socket := b.GetAdmin().GetAddress().GetSocketAddress()
 	if socket == nil {

@@ -10,40 +10,40 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/cgroup"
 )
 
-// HeapLimit returns what Overload.MaxHeap should be where memory bytes are allowed: 95 % of it, for what an Envoy has
-// beside its heap; 0 where there is no limit.
+// HeapLimit returns a value for Overload.MaxHeap under a memory limit: 95 % of it, which leaves room for memory outside of
+// the heap; 0 without a limit.
 func HeapLimit(limits cgroup.Limits) uint64 {
 	return limits.Memory - limits.Memory/20
 }
 
-// Concurrency returns how many workers an Envoy should have: as many as the CPUs that it may use, rounded up; 0 where
-// there is no limit, for Envoy's default of one for each CPU of the machine.
+// Concurrency returns the number of workers for an Envoy: the CPU limit rounded up; 0 without a limit, which selects
+// Envoy's default of one for each CPU of the machine.
 func Concurrency(limits cgroup.Limits) int {
 	return int(math.Ceil(limits.CPU))
 }
 
-// EnvoyArgs is what a bootstrap has no place for and stands on Envoy's command line instead.
+// EnvoyArgs are settings that a bootstrap cannot contain, and that belong on Envoy's command line.
 type EnvoyArgs struct {
-	// Bootstrap is the file.
+	// Bootstrap is the path of the bootstrap file.
 	Bootstrap string
 
-	// Concurrency is the number of workers; 0: Envoy's default.
+	// Concurrency is the number of workers; 0 selects Envoy's default.
 	Concurrency int
 
-	// DrainTime is how long Envoy drains, in whole seconds; 0: Envoy's default of 600 s.
+	// DrainTime is how long Envoy drains, in whole seconds; 0 selects Envoy's default of 600 s.
 	DrainTime time.Duration
 
-	// LogLevel is one of LogLevels; empty: Envoy's default, info.
+	// LogLevel is one of LogLevels; empty selects Envoy's default, info.
 	LogLevel string
 }
 
-// LogLevels are Envoy's.
+// LogLevels returns Envoy's log levels.
 func LogLevels() []string {
 	return []string{"trace", "debug", "info", "warning", "error", "critical", "off"}
 }
 
-// Args returns the arguments, without the name of the program. The form of log lines is not among them: it is in the
-// bootstrap, and Envoy refuses it in two places.
+// Args returns the arguments, without the name of the program. The log format is not included: it is in the bootstrap, and
+// Envoy rejects it in both places.
 func (e EnvoyArgs) Args() []string {
 	args := []string{"-c", e.Bootstrap}
 	if e.Concurrency > 0 {
@@ -58,7 +58,7 @@ func (e EnvoyArgs) Args() []string {
 	return args
 }
 
-// Text returns the arguments one a line. An argument with a line break is an error.
+// Text returns the arguments, one per line. An argument with a line break is an error.
 func (e EnvoyArgs) Text() ([]byte, error) {
 	var out strings.Builder
 	for _, arg := range e.Args() {

@@ -8,10 +8,10 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// Build returns the bootstrap for cfg: its node, a static cluster over the agent's socket, LDS and CDS from there, the
-// admin address, and what else is asked for. Envoy waits for LDS and CDS without a limit: what the agent does not know
-// yet it does not answer, and an Envoy that gave up waiting would go live with nothing (protocol.md V7). The result is
-// new at each call.
+// Build returns the bootstrap for cfg: the node, a static cluster for the agent's socket, LDS and CDS from there, the admin
+// address, and the optional parts. Envoy waits for LDS and CDS without a timeout, because the agent does not answer what it
+// does not know yet, and an Envoy that stopped waiting would become ready without configuration (protocol.md V7). The
+// result is new for each call.
 func Build(cfg Config) (*bootstrapv3.Bootstrap, error) {
 	cfg = cfg.withDefaults()
 	node, err := cfg.Node.Proto()
@@ -44,13 +44,13 @@ func addAdmin(b *bootstrapv3.Bootstrap, cfg Config) error {
 	return nil
 }
 
-// message is a message of Envoy's API, which knows its rules.
+// message is a message of Envoy's API with its generated validation.
 type message interface {
 	proto.Message
 	ValidateAll() error
 }
 
-// pack puts m into an Any, the same bytes for the same m. Inside an Any nothing is validated, so that is done here.
+// pack packs m into an Any with deterministic bytes. It validates m, because validation does not look into an Any.
 func pack(m message) (*anypb.Any, error) {
 	if err := Validate(m); err != nil {
 		return nil, err

@@ -22,14 +22,14 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/redact"
 )
 
-// Check applies the rules of Envoy's API to b: those of Validate, also to what is inside an Any, as far as they are known,
-// that there is a node with an id and a cluster, which Envoy needs for xDS, that the regular expressions of stats tags are
-// closed, and that static clusters, static listeners and layers of the runtime have names of their own. It reports every field that
-// breaks one, and the types of messages whose own rules nobody but Envoy knows.
+// Check applies the rules of Envoy's API to b: those of Validate, also to known messages inside an Any; that the node has
+// an id and a cluster, which Envoy needs for xDS; that the brackets in regular expressions of stats tags are closed; and
+// that static clusters, static listeners and runtime layers have unique names. It reports every field that violates a rule,
+// and returns the types of the messages whose rules only Envoy knows.
 func Check(b *bootstrapv3.Bootstrap) (unknown []string, err error) {
 	var broken []error
 	if err := Validate(b); err != nil {
-		broken = append(broken, unprefixed(err))
+		broken = append(broken, withoutPrefix(err))
 	}
 	err = protorange.Options{Stable: true, Resolver: envoytypes.Resolver}.Range(b.ProtoReflect(), func(p protopath.Values) error {
 		if p.Index(-1).Step.Kind() != protopath.AnyExpandStep {
@@ -38,7 +38,7 @@ func Check(b *bootstrapv3.Bootstrap) (unknown []string, err error) {
 		switch inside := p.Index(-1).Value.Message().Interface().(type) {
 		case message:
 			if err := inside.ValidateAll(); err != nil {
-				eachViolation(placeOf(p), err, func(path, reason string) {
+				eachViolation(fieldPath(p), err, func(path, reason string) {
 					broken = append(broken, fmt.Errorf("%s: %s", path, reason))
 				})
 			}
@@ -49,20 +49,20 @@ func Check(b *bootstrapv3.Bootstrap) (unknown []string, err error) {
 	}, nil)
 	broken = append(broken, err)
 	if b.GetNode().GetId() == "" || b.GetNode().GetCluster() == "" {
-		broken = append(broken, errors.New("node: id and cluster are needed for xDS: does an overlay or a patch take them away?"))
+		broken = append(broken, errors.New("node: id and cluster are needed for xDS: does an overlay or a patch remove them?"))
 	}
 	for n, tag := range b.GetStatsConfig().GetStatsTags() {
-		if err := unclosed(tag.GetRegex()); err != nil {
+		if err := checkClosed(tag.GetRegex()); err != nil {
 			broken = append(broken, fmt.Errorf("stats_config.stats_tags[%d].regex: %w", n, err))
 		}
 	}
-	for _, c := range twice(b.GetStaticResources().GetClusters()) {
+	for _, c := range duplicates(b.GetStaticResources().GetClusters()) {
 		broken = append(broken, fmt.Errorf("static_resources.clusters: %q is there twice", c))
 	}
-	for _, l := range twice(b.GetStaticResources().GetListeners()) {
+	for _, l := range duplicates(b.GetStaticResources().GetListeners()) {
 		broken = append(broken, fmt.Errorf("static_resources.listeners: %q is there twice", l))
 	}
-	for _, l := range twice(b.GetLayeredRuntime().GetLayers()) {
+	for _, l := range duplicates(b.GetLayeredRuntime().GetLayers()) {
 		broken = append(broken, fmt.Errorf("layered_runtime.layers: %q is there twice", l))
 	}
 	if err := errors.Join(broken...); err != nil {
@@ -72,9 +72,9 @@ func Check(b *bootstrapv3.Bootstrap) (unknown []string, err error) {
 	return slices.Compact(unknown), nil
 }
 
-// unclosed says what is not closed in a regular expression, nil for nothing. It looks for that alone: Envoy's expressions
-// are not those of Go.
-func unclosed(regex string) error {
+// checkClosed returns an error for an unclosed bracket in a regular expression. It checks nothing else, because Envoy's
+// syntax differs from Go's.
+func checkClosed(regex string) error {
 	var bad *syntax.Error
 	if _, err := syntax.Parse(regex, syntax.Perl); !errors.As(err, &bad) {
 		return nil
@@ -86,8 +86,8 @@ func unclosed(regex string) error {
 	return nil
 }
 
-// placeOf is the path of a value in the file.
-func placeOf(p protopath.Values) string {
+// fieldPath returns the path of a value in the file.
+func fieldPath(p protopath.Values) string {
 	var b strings.Builder
 	for _, step := range p.Path {
 		switch step.Kind() {
@@ -102,8 +102,8 @@ func placeOf(p protopath.Values) string {
 	return strings.TrimPrefix(b.String(), ".")
 }
 
-// twice returns the names, but for empty ones, that are not unique.
-func twice[T interface{ GetName() string }](all []T) []string {
+// duplicates returns the non-empty names that occur more than once.
+func duplicates[T interface{ GetName() string }](all []T) []string {
 	var names []string
 	seen := make(map[string]int)
 	for _, one := range all {
@@ -116,28 +116,28 @@ func twice[T interface{ GetName() string }](all []T) []string {
 	return names
 }
 
-// Sensitive says what in b is secret, "" for nothing: what Build makes holds no secret, but an overlay may bring one. The
-// answer names a field, never a value.
+// Sensitive returns what in b is secret, "" for nothing. The result of Build contains no secret, but an overlay may add
+// one. The text names a field, never its value.
 func Sensitive(b *bootstrapv3.Bootstrap) (why string) {
 	packed, err := anypb.New(b)
 	if err != nil {
-		return "" // a bootstrap that has no wire form is refused elsewhere
+		return "" // Check rejects a bootstrap that cannot be encoded
 	}
 	var finder redact.Finder
 	return finder.Sensitive(packed)
 }
 
-// validateTimeout bounds a run of `envoy --mode validate`, which resolves no names and connects to nothing.
+// validateTimeout bounds a run of `envoy --mode validate`, which resolves no names and opens no connections.
 const validateTimeout = 30 * time.Second
 
-// CheckWithEnvoy asks an Envoy whether it accepts text, which it is given in a temporary file in dir, "" for that of the
-// system. The error has Envoy's own words.
+// CheckWithEnvoy lets an Envoy validate text, through a temporary file in dir, "" for the default directory. The error
+// contains Envoy's own messages.
 func CheckWithEnvoy(ctx context.Context, binary string, text []byte, f Format, dir string) (err error) {
 	extension := ".yaml"
 	if f == JSON {
 		extension = ".json"
 	}
-	file, err := os.CreateTemp(dir, ".holdfast-validate.*"+extension) // readable to its owner only, whatever is in it
+	file, err := os.CreateTemp(dir, ".holdfast-validate.*"+extension) // readable for its owner only, because it may contain secrets
 	if err != nil {
 		return fmt.Errorf("bootstrap: validate: %w", err)
 	}
@@ -153,8 +153,8 @@ func CheckWithEnvoy(ctx context.Context, binary string, text []byte, f Format, d
 	envoy.Env = environ.ForChild()
 	out, err := envoy.CombinedOutput()
 	if err != nil {
-		said := strings.ReplaceAll(strings.TrimSpace(string(out)), file.Name(), "the bootstrap")
-		return fmt.Errorf("bootstrap: %s --mode validate: %w\n%s", binary, err, said)
+		messages := strings.ReplaceAll(strings.TrimSpace(string(out)), file.Name(), "the bootstrap")
+		return fmt.Errorf("bootstrap: %s --mode validate: %w\n%s", binary, err, messages)
 	}
 	return nil
 }

@@ -57,7 +57,7 @@ stats_config:
 	}
 }
 
-// The rules of a filter that this program has no code of are Envoy's alone; what is in it is decoded all the same.
+// Only Envoy knows the rules of a filter that is not linked; its content is decoded nevertheless.
 func TestTypesWhoseRulesOnlyEnvoyKnowsAreNamed(t *testing.T) {
 	b, err := Apply(mustBuild(t, minimal()), overlay(Merge, `
 static_resources:

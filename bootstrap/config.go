@@ -2,40 +2,41 @@ package bootstrap
 
 import "time"
 
-// Config is what a bootstrap is made from. Empty fields have the defaults named here.
+// Config is the input of Build. Empty fields have the defaults named here.
 type Config struct {
-	// Node is who Envoy is to the control plane.
+	// Node is the identity of Envoy towards the control plane.
 	Node Node
 
-	// XDS is how Envoy reaches the agent.
+	// XDS is how Envoy connects to the agent.
 	XDS XDS
 
-	// Admin is the address of Envoy's admin: "unix:PATH" or "host:port" on loopback; DefaultAdmin, or DefaultAdminV6 for the
-	// family V6. Port 0 lets the system choose (Envoy tells it with --admin-address-path).
+	// Admin is the address of Envoy's admin interface: "unix:PATH" or "host:port" on loopback; DefaultAdmin, or
+	// DefaultAdminV6 for the family V6. With port 0 the system chooses the port (Envoy writes it to the file of
+	// --admin-address-path).
 	Admin string
 
-	// Family is what the listeners of Endpoints bind to: V4 (the default), V6 or Dual.
+	// Family selects the addresses that the listeners of Endpoints bind to: V4 (the default), V6 or Dual.
 	Family Family
 
-	// Endpoints are listeners for the kubelet and Prometheus: none.
+	// Endpoints are listeners for the kubelet and Prometheus; none by default.
 	Endpoints Endpoints
 
-	// Stats is what Envoy counts: everything, with Envoy's own tags and buckets.
+	// Stats selects Envoy's statistics; by default all of them, with Envoy's own tags and buckets.
 	Stats Stats
 
-	// Runtime is Envoy's layered runtime: none.
+	// Runtime is Envoy's layered runtime; none by default.
 	Runtime Runtime
 
-	// Overload is when Envoy takes no more: never.
+	// Overload limits what Envoy accepts; unlimited by default.
 	Overload Overload
 
-	// Log is the form of Envoy's own log lines: Text.
+	// Log is the format of Envoy's own log lines; Text by default.
 	Log LogFormat
 }
 
-// XDS is how Envoy reaches the agent.
+// XDS is how Envoy connects to the agent.
 type XDS struct {
-	// Socket is the absolute path, of at most 107 bytes, of the agent's Unix socket: DefaultSocket.
+	// Socket is the absolute path of the agent's Unix socket, at most 107 bytes; DefaultSocket.
 	Socket string
 
 	// Mode is Delta (the default) or SotW. REST is always SotW.
@@ -44,11 +45,11 @@ type XDS struct {
 	// Transport is ADS (the default), PerType or REST.
 	Transport Transport
 
-	// RefreshDelay is the pause between two polls of REST: DefaultRefreshDelay. At least 1 ms.
+	// RefreshDelay is the pause between two REST polls, at least 1 ms; DefaultRefreshDelay.
 	RefreshDelay time.Duration
 
-	// RequestTimeout is how long a poll of REST may take: DefaultRequestTimeout. It must be longer than the agent holds a
-	// request whose version is current.
+	// RequestTimeout bounds a REST poll; DefaultRequestTimeout. It must be longer than the time for which the agent delays
+	// the response to a request with the current version.
 	RequestTimeout time.Duration
 }
 
@@ -57,21 +58,21 @@ type Mode string
 
 // The modes.
 const (
-	Delta Mode = "delta" // incremental, the default: a change costs its own size, and a removal is said explicitly
+	Delta Mode = "delta" // incremental, the default: only changes are sent, and removals are explicit
 	SotW  Mode = "sotw"  // state of the world
 )
 
-// Transport is how the types of resources travel.
+// Transport is how the resource types are transported.
 type Transport string
 
 // The transports.
 const (
-	ADS     Transport = "ads"  // all types on one stream, the default: only so is their order kept
+	ADS     Transport = "ads"  // all types on one stream, the default; the only transport that preserves their order
 	PerType Transport = "grpc" // each type on a stream of its own
-	REST    Transport = "rest" // polls of JSON over HTTP/1.1
+	REST    Transport = "rest" // polling with JSON over HTTP/1.1
 )
 
-// Family is which addresses listeners bind to.
+// Family is the set of addresses that listeners bind to.
 type Family string
 
 // The families.
@@ -81,57 +82,57 @@ const (
 	Dual Family = "dual" // both, on two sockets
 )
 
-// Endpoints are listeners that show single paths of Envoy's admin, by GET and HEAD, to everybody who reaches them. Every
-// other path is answered with 404, so that the admin itself stays private. They are "host:port" with an IP address for
-// host, or ":port" for every interface of the Family; empty: none. They need an Admin that is no port 0.
+// Endpoints are listeners that expose single paths of Envoy's admin interface, for GET and HEAD, without authentication.
+// Every other path is answered with 404, so that the rest of the admin interface stays private. An address is "host:port"
+// with an IP address, or ":port" for every interface of the Family; empty for none. The Admin port must not be 0.
 type Endpoints struct {
-	// Ready shows ReadyPath.
+	// Ready is the address that exposes ReadyPath.
 	Ready string
 
-	// Stats shows StatsPath.
+	// Stats is the address that exposes StatsPath.
 	Stats string
 }
 
-// Stats is what Envoy counts.
+// Stats configures Envoy's statistics.
 type Stats struct {
-	// Tags are taken out of the names of stats, besides those that Envoy knows, or added to all of them.
+	// Tags are extracted from the names of stats, in addition to Envoy's default tags, or added to all stats.
 	Tags []Tag
 
-	// NoDefaultTags leaves out the tags that Envoy knows.
+	// NoDefaultTags disables Envoy's default tags.
 	NoDefaultTags bool
 
-	// Include, unless empty, names all stats that there shall be; RequiredStats are added. Exclude names those that there
-	// shall not be. Only one of both may be given: Envoy has no place for two.
+	// Include, unless empty, selects the stats; RequiredStats are added. Exclude selects the stats to leave out. Envoy
+	// accepts only one of them.
 	Include, Exclude []Match
 
-	// Buckets are the bounds of histograms; of several rules that match the first counts.
+	// Buckets are the bounds of histograms; the first rule that matches a histogram applies.
 	Buckets []Buckets
 
-	// FlushInterval is how often stats are sent to sinks, and gauges such as server.live are updated: Envoy's 5 s. From
-	// 1 ms to 5 min.
+	// FlushInterval is how often stats are sent to sinks and gauges such as server.live are updated, from 1 ms to 5 min;
+	// Envoy's default is 5 s.
 	FlushInterval time.Duration
 }
 
-// Tag is a tag of stats. Exactly one of Regex and Fixed is given.
+// Tag is a tag of stats. Exactly one of Regex and Fixed is set.
 type Tag struct {
 	Name string
 
-	// Regex finds the tag in the name of a stat: its first group is cut out, its second is the value, or the first where
-	// there is one only. The syntax is that of ECMAScript, in which Envoy compiles it.
+	// Regex extracts the tag from the name of a stat: the text of its first group is removed, and the value is the second
+	// group, or the first if there is no second. The syntax is that of ECMAScript, as in Envoy.
 	Regex string
 
 	// Fixed is the value for every stat.
 	Fixed string
 }
 
-// Match finds names of stats.
+// Match selects stats by name.
 type Match struct {
 	Kind MatchKind
-	// Value is never empty. A Regex is one of RE2 that matches the whole name.
+	// Value is never empty. A Regex has RE2 syntax and must match the whole name.
 	Value string
 }
 
-// MatchKind is how a Match is compared.
+// MatchKind is how a Match compares names.
 type MatchKind string
 
 // The kinds.
@@ -141,41 +142,41 @@ const (
 	Regex  MatchKind = "regex"
 )
 
-// Buckets are the upper bounds of the buckets of histograms: positive, in the unit of the histogram, each once.
+// Buckets are the upper bounds of the buckets of histograms: positive, in the unit of the histogram, without duplicates.
 type Buckets struct {
 	Match  Match
 	Bounds []float64
 }
 
-// Runtime is Envoy's layered runtime; of layers with the same key a later one counts: Values, then RTDS, then what is set
-// with POST /runtime_modify. Empty: Envoy has no runtime.
+// Runtime is Envoy's layered runtime. A later layer overrides the keys of earlier ones: Values, then RTDS, then the values
+// set with POST /runtime_modify. If empty, Envoy has no layered runtime.
 type Runtime struct {
-	// Values are JSON values, as in Node.Metadata: a flag that is a boolean must be one.
+	// Values are JSON values, as in Node.Metadata: a boolean flag must be a boolean.
 	Values map[string]any
 
-	// RTDS are names of layers to be taken from the agent, over the Transport. Envoy waits for each of them 15 s at the
-	// start, and then goes on without: a control plane that has no such layer does not hold it up for ever.
+	// RTDS are names of layers from the agent. Envoy waits up to 15 s for each of them at the start, and continues without
+	// a layer that the control plane does not have.
 	RTDS []string
 }
 
-// Overload is when Envoy takes no more.
+// Overload limits what Envoy accepts.
 type Overload struct {
-	// MaxHeap is in bytes; 0: no limit. From 92 % of it on Envoy gives free memory back, from 98 % on it answers requests
-	// with 503.
+	// MaxHeap is in bytes; 0 is unlimited. At 92 % of it Envoy releases free memory, and at 98 % it answers requests with
+	// 503.
 	MaxHeap uint64
 
-	// MaxConnections is how many downstream connections may be open at once in all listeners, but for those of Endpoints;
-	// 0: no limit. What comes beyond is closed at once.
+	// MaxConnections bounds the open downstream connections of all listeners except those of Endpoints; 0 is unlimited.
+	// Envoy closes further connections immediately.
 	MaxConnections uint32
 }
 
-// LogFormat is the form of Envoy's own log lines.
+// LogFormat is the format of Envoy's own log lines.
 type LogFormat string
 
 // The forms.
 const (
-	Text     LogFormat = "text" // Envoy's own
-	JSONLine LogFormat = "json" // an object a line: time, level, thread, logger, source, msg
+	Text     LogFormat = "text" // Envoy's default format
+	JSONLine LogFormat = "json" // one object per line: time, level, thread, logger, source, msg
 )
 
 // Defaults of Config.
@@ -187,20 +188,20 @@ const (
 	DefaultRequestTimeout = 5 * time.Second
 )
 
-// Names of the static resources. Resources of a control plane may refer to ClusterName, and must not have any of them.
+// Names of the static resources. A control plane may refer to ClusterName, and must not use these names for its own resources.
 const (
-	// ClusterName leads to the agent's socket in HTTP/2; RESTClusterName in HTTP/1.1, which is how the agent tells REST from
-	// gRPC.
+	// ClusterName is the cluster of the agent's socket for HTTP/2, and RESTClusterName for HTTP/1.1; the protocol is how
+	// the agent distinguishes gRPC from REST.
 	ClusterName     = "xds"
 	RESTClusterName = "xds-rest"
 
-	// AdminClusterName leads to Envoy's admin, for the listeners ReadyListener and StatsListener.
+	// AdminClusterName is the cluster of Envoy's admin interface, for the listeners ReadyListener and StatsListener.
 	AdminClusterName = "envoy-admin"
 	ReadyListener    = "envoy-ready"
 	StatsListener    = "envoy-stats"
 )
 
-// withDefaults returns c with the defaults in place of what is empty.
+// withDefaults returns c with defaults for empty fields.
 func (c Config) withDefaults() Config {
 	if c.Family == "" {
 		c.Family = V4

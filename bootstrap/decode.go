@@ -10,30 +10,29 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 )
 
-// readFile returns what decode makes of the document in the file at path, JSON or YAML by its extension. Errors name what
-// is read, and the file.
+// readFile decodes the document in the file at path, JSON or YAML by its extension. Errors contain what and the path.
 func readFile[T any](what, path string, decode func(*yamlproto.Node) (T, error)) (T, error) {
-	var none T
+	var zero T
 	data, err := userfile.Read(path)
 	if err != nil {
-		return none, fmt.Errorf("bootstrap: %s: %w", what, err)
+		return zero, fmt.Errorf("bootstrap: %s: %w", what, err)
 	}
 	format, err := FormatOf(path)
 	if err != nil {
-		return none, err
+		return zero, err
 	}
 	document, err := parseDocument(data, format)
 	if err != nil {
-		return none, fmt.Errorf("bootstrap: %s %s: %w", what, path, err)
+		return zero, fmt.Errorf("bootstrap: %s %s: %w", what, path, err)
 	}
 	decoded, err := decode(document)
 	if err != nil {
-		return none, fmt.Errorf("bootstrap: %s %s: %w", what, path, err)
+		return zero, fmt.Errorf("bootstrap: %s %s: %w", what, path, err)
 	}
 	return decoded, nil
 }
 
-// parseDocument returns the document that data is.
+// parseDocument parses exactly one document.
 func parseDocument(data []byte, f Format) (*yamlproto.Node, error) {
 	format := yamlproto.JSON
 	if f == YAML {
@@ -51,15 +50,15 @@ func parseDocument(data []byte, f Format) (*yamlproto.Node, error) {
 	return documents[0], nil
 }
 
-// decodeBootstrap reads a bootstrap, or a part of one.
+// decodeBootstrap decodes a bootstrap, or a part of one.
 func decodeBootstrap(document *yamlproto.Node) (*bootstrapv3.Bootstrap, error) {
 	if !document.IsMapping() {
-		return nil, errors.New("is no mapping of fields of a bootstrap (a list of operations is a JSON patch, whose name ends in .patch.yaml or .patch.json)")
+		return nil, errors.New("is not a mapping of bootstrap fields (for a JSON patch, the file name must end in .patch.yaml or .patch.json)")
 	}
 	b := &bootstrapv3.Bootstrap{}
 	if err := document.Unmarshal(b); err != nil {
 		if at := (*yamlproto.Error)(nil); errors.As(err, &at) && at.UnknownType != "" {
-			at.Err = fmt.Errorf("%w, which cannot read what is in it: it knows the types of Envoy's API without contrib", at.Err)
+			at.Err = fmt.Errorf("%w, so its content cannot be decoded: only the types of Envoy's API without contrib are known", at.Err)
 		}
 		return nil, err
 	}

@@ -1,14 +1,14 @@
-// Package bootstrap builds, changes, validates and writes the bootstrap file that makes an Envoy take its whole
-// configuration from the agent, and reads a node identity back out of any Envoy bootstrap.
+// Package bootstrap builds, modifies, validates and writes the bootstrap file of an Envoy that takes its whole
+// configuration from the agent, and reads the node identity from any Envoy bootstrap.
 //
-// Build makes a bootstrap of a Config, Identity the node in it of what is known of a pod; Complete and Apply bring in
-// templates and overlays; Check and CheckWithEnvoy judge the result; Encode and Write put it on disk.
+// Build builds a bootstrap from a Config, and Identity builds the node in it from what is known about a pod; Complete and
+// Apply add templates and overlays; Check and CheckWithEnvoy validate the result; Encode and Write write it to disk.
 //
-// It promises that equal configurations give equal bytes, that what Build returns passes Envoy's own field rules, and
-// that text from outside (a node id, metadata, the name of a stat) stays the string that it was: nothing is assembled from
-// text. It writes no file but the one it is told to, and that one by atomic rename, and the temporary one that
-// CheckWithEnvoy shows to an Envoy; that is the only function that runs one. It never talks to a control plane, and it
-// knows nothing of the agent that will listen on the socket.
+// It promises that equal configurations give equal bytes, that the result of Build passes Envoy's own field rules, and that
+// text from outside (a node id, metadata, the name of a stat) cannot change the structure of the file: nothing is assembled
+// from text. It writes only the requested file, by atomic rename, and the temporary file that CheckWithEnvoy passes to an
+// Envoy; only that function runs one. It does not talk to a control plane, and does not check that an agent listens on the
+// socket.
 //
-// All functions may be called concurrently; none keeps a reference to its arguments.
+// All functions may be called concurrently; none retains its arguments.
 package bootstrap

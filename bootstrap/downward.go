@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
-// ReadDownward returns the labels or annotations in a file of Kubernetes' downward API. Errors name file and line.
+// ReadDownward reads the labels or annotations from a file of Kubernetes' downward API. Errors name file and line.
 func ReadDownward(path string) (map[string]string, error) {
 	data, err := userfile.Read(path)
 	if err != nil {
@@ -21,22 +21,20 @@ func ReadDownward(path string) (map[string]string, error) {
 	return values, nil
 }
 
-// parseDownward reads lines of the form key="value", the value quoted as in Go.
+// parseDownward parses lines of the form key="value" with Go's quoting.
 func parseDownward(text string) (map[string]string, error) {
 	values := make(map[string]string)
-	number := 0
-	for line := range strings.SplitSeq(text, "\n") {
-		number++
+	for i, line := range strings.Split(text, "\n") {
 		if strings.TrimSpace(line) == "" {
 			continue
 		}
 		key, quoted, found := strings.Cut(line, "=")
 		value, err := strconv.Unquote(strings.TrimSpace(quoted))
 		if !found || key == "" || err != nil {
-			return nil, fmt.Errorf(`line %d: want key="value", as the downward API writes it`, number)
+			return nil, fmt.Errorf(`line %d: want key="value", as the downward API writes it`, i+1)
 		}
 		if _, twice := values[key]; twice {
-			return nil, fmt.Errorf("line %d: %q is there twice", number, key)
+			return nil, fmt.Errorf("line %d: %q is there twice", i+1, key)
 		}
 		values[key] = value
 	}

@@ -20,13 +20,13 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// The paths of Endpoints, Istio's, so that probes and scrape configurations need no change.
+// The paths of Endpoints are those of Istio, so that existing probes and scrape configurations work.
 const (
 	ReadyPath = "/healthz/ready"
 	StatsPath = "/stats/prometheus"
 )
 
-// endpoint is a listener that shows one path of the admin.
+// endpoint is a listener that exposes one path of the admin interface.
 type endpoint struct {
 	name, flag, address string
 	path, adminPath     string
@@ -39,7 +39,7 @@ func addEndpoints(b *bootstrapv3.Bootstrap, cfg Config) error {
 	default:
 		return fmt.Errorf("address family %q is none of %s, %s and %s", cfg.Family, V4, V6, Dual)
 	}
-	asked := false
+	enabled := false
 	for _, e := range []endpoint{
 		{ReadyListener, "--ready-listen", cfg.Endpoints.Ready, ReadyPath, "/ready", 5 * time.Second},
 		{StatsListener, "--stats-listen", cfg.Endpoints.Stats, StatsPath, "/stats/prometheus", 30 * time.Second}, // 100,000 stats take seconds
@@ -52,16 +52,16 @@ func addEndpoints(b *bootstrapv3.Bootstrap, cfg Config) error {
 			return err
 		}
 		b.StaticResources.Listeners = append(b.StaticResources.Listeners, listener)
-		asked = true
+		enabled = true
 	}
-	if !asked {
+	if !enabled {
 		return nil
 	}
 	admin := proto.CloneOf(b.GetAdmin().GetAddress())
 	if admin.GetPipe() != nil {
-		admin.GetPipe().Mode = 0 // which only who listens sets
+		admin.GetPipe().Mode = 0 // only the listening side sets the mode
 	} else if admin.GetSocketAddress().GetPortValue() == 0 {
-		return errors.New("--ready-listen and --stats-listen lead to Envoy's admin: give it a port or a Unix socket, not port 0")
+		return errors.New("--ready-listen and --stats-listen need a fixed address of Envoy's admin interface: set a port other than 0, or a Unix socket")
 	}
 	b.StaticResources.Clusters = append(b.StaticResources.Clusters, staticCluster(AdminClusterName, admin))
 	return nil
@@ -83,7 +83,7 @@ func (e endpoint) listener(family Family) (*listenerv3.Listener, error) {
 			Name:       "envoy.filters.network.http_connection_manager",
 			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: manager},
 		}}}},
-		// An Envoy that refuses its probe because it is busy would be restarted, or its load be put on the others.
+		// An overloaded Envoy that rejected its probe would be restarted, or its load be moved to the others.
 		IgnoreGlobalConnLimit: true,
 		BypassOverloadManager: true,
 	}
@@ -93,7 +93,7 @@ func (e endpoint) listener(family Family) (*listenerv3.Listener, error) {
 	return l, nil
 }
 
-// addresses returns what the listener binds to: one address or, for every interface of both families, two.
+// addresses returns the addresses that the listener binds to: one or, for every interface of both families, two.
 func (e endpoint) addresses(family Family) ([]*corev3.Address, error) {
 	host, portText, err := net.SplitHostPort(e.address)
 	if err != nil {
@@ -119,12 +119,12 @@ func (e endpoint) addresses(family Family) ([]*corev3.Address, error) {
 	}
 	ip = ip.Unmap()
 	if !family.Has(ip) {
-		return nil, fmt.Errorf("host %q is no address of the family %s", host, family)
+		return nil, fmt.Errorf("host %q is not an address of the family %s", host, family)
 	}
 	return []*corev3.Address{socketAddress(ip, uint32(port))}, nil
 }
 
-// Has says whether an address belongs to the family.
+// Has reports whether an address belongs to the family.
 func (f Family) Has(ip netip.Addr) bool {
 	return f == Dual || (f == V6) == ip.Unmap().Is6()
 }
@@ -160,7 +160,7 @@ func (e endpoint) manager() (*anypb.Any, error) {
 			Name:       "envoy.filters.http.router",
 			ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: router},
 		}},
-		// Whoever opens a connection and says nothing does not keep it.
+		// Idle connections are closed.
 		CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(2 * time.Minute)},
 		RequestHeadersTimeout:     durationpb.New(10 * time.Second),
 	})

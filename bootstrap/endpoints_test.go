@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/envoytest"
 )
 
-// A real Envoy shows its readiness and its stats, on each family and with each form of admin, and nothing else.
+// A real Envoy exposes its readiness and its stats, and nothing else, on each family and with each form of admin address.
 func TestEndpointsShowOnePathEach(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -48,7 +48,7 @@ func TestEndpointsShowOnePathEach(t *testing.T) {
 			cfg := gateway(t)
 			cfg.Admin, cfg.Family = tc.admin(dir), tc.family
 			cfg.Endpoints = Endpoints{Ready: ":" + ready, Stats: ":" + stats}
-			// Without sources, so that it needs no agent to be ready. Nor may a limit hold the endpoints back.
+			// Without config sources, Envoy needs no agent to be ready. The endpoints must also work at the connection limit.
 			b, err := Apply(mustBuild(t, cfg), overlay(MergePatch, "dynamic_resources: null\nlayered_runtime: null"))
 			if err != nil {
 				t.Fatal(err)
@@ -91,7 +91,7 @@ func TestEndpointsShowOnePathEach(t *testing.T) {
 					t.Errorf("%s answers %d", host, status)
 				}
 			}
-			_, inForm, _ := strings.Cut(log(), "\n{") // what Envoy says before it has read the bootstrap has its own form
+			_, inForm, _ := strings.Cut(log(), "\n{") // lines from before Envoy has read the bootstrap have the default format
 			for line := range strings.Lines("{" + inForm) {
 				var entry struct{ Time, Level, Msg string }
 				if err := json.Unmarshal([]byte(line), &entry); err != nil || entry.Time == "" || entry.Level == "" {
@@ -137,7 +137,7 @@ func runEnvoy(t *testing.T, path string, text []byte) (log func() string) {
 	return out.String
 }
 
-// buffer may be read while it is written.
+// buffer may be read and written concurrently.
 type buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -211,7 +211,7 @@ func TestAnEnvoyThatTakesNoMoreStillAnswersItsProbe(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
 		overload Overload
-		full     func(t *testing.T, addr string) error // nil once Envoy takes no more
+		full     func(t *testing.T, addr string) error // nil once Envoy accepts no more
 	}{
 		{"a heap of 1 MB", Overload{MaxHeap: 1 << 20}, func(t *testing.T, addr string) error {
 			if status, _, err := do(t.Context(), "GET", "http://"+addr+"/"); err != nil || status != http.StatusServiceUnavailable {
@@ -247,7 +247,7 @@ func TestAnEnvoyThatTakesNoMoreStillAnswersItsProbe(t *testing.T) {
 			}
 			runEnvoy(t, filepath.Join(t.TempDir(), "envoy.yaml"), mustEncode(t, b, YAML))
 			await(t, "http://"+ready+ReadyPath)
-			deadline := time.Now().Add(20 * time.Second) // usage is looked at four times a second
+			deadline := time.Now().Add(20 * time.Second) // Envoy checks its usage four times a second
 			for err := tc.full(t, addr); err != nil; err = tc.full(t, addr) {
 				if tc.overload.MaxConnections > 0 || time.Now().After(deadline) {
 					t.Fatal(err)

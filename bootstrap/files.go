@@ -10,9 +10,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// FromFiles builds the bootstrap of an Envoy that takes its clusters and listeners
-// from files, and needs no agent. The files must exist before it starts (protocol.md
-// 10.2). admin is as in Config; layers are runtime layers, which may be none.
+// FromFiles builds the bootstrap of an Envoy that takes its clusters and listeners from files, without an agent. The files
+// must exist before Envoy starts (protocol.md 10.2). admin is as in Config; layers are the static runtime layers, if any.
 func FromFiles(node *corev3.Node, admin, clusters, listeners string, layers map[string]*structpb.Struct) (*bootstrapv3.Bootstrap, error) {
 	if admin == "" {
 		admin = DefaultAdmin
@@ -38,13 +37,9 @@ func FromFiles(node *corev3.Node, admin, clusters, listeners string, layers map[
 	if len(layers) > 0 {
 		b.LayeredRuntime = &bootstrapv3.LayeredRuntime{}
 		for _, name := range slices.Sorted(maps.Keys(layers)) {
-			b.LayeredRuntime.Layers = append(b.LayeredRuntime.Layers, &bootstrapv3.RuntimeLayer{
-				Name: name, LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: layers[name]},
-			})
+			b.LayeredRuntime.Layers = append(b.LayeredRuntime.Layers, newStaticLayer(name, layers[name]))
 		}
-		b.LayeredRuntime.Layers = append(b.LayeredRuntime.Layers, &bootstrapv3.RuntimeLayer{
-			Name: "admin", LayerSpecifier: &bootstrapv3.RuntimeLayer_AdminLayer_{AdminLayer: &bootstrapv3.RuntimeLayer_AdminLayer{}},
-		})
+		b.LayeredRuntime.Layers = append(b.LayeredRuntime.Layers, newAdminLayer())
 	}
 	if err := Validate(b); err != nil {
 		return nil, err

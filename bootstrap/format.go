@@ -8,11 +8,12 @@ import (
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 )
 
-// Format is a text form of a bootstrap. Envoy tells them apart by the extension of the file.
+// Format is a text format of a bootstrap. Envoy selects it by the extension of the file.
 type Format string
 
 // The formats.
@@ -21,8 +22,7 @@ const (
 	YAML Format = "YAML"
 )
 
-// FormatOf returns the format that Envoy will read the file at path in: .json, .yaml or .yml. Any other extension is an
-// error.
+// FormatOf returns the format for the file at path by its extension: .json, .yaml or .yml. Any other extension is an error.
 func FormatOf(path string) (Format, error) {
 	switch ext := filepath.Ext(path); ext {
 	case ".json":
@@ -35,18 +35,11 @@ func FormatOf(path string) (Format, error) {
 }
 
 // Encode returns b as text that ends with a newline: fields under their proto names, keys sorted, two spaces of
-// indentation. The same b gives the same bytes in every process and build. In YAML every string is quoted, because readers disagree
-// on which bare words are numbers and booleans.
+// indentation. Equal messages give equal bytes in every process and build. In YAML every string is quoted, because parsers
+// disagree on which plain words are numbers and booleans.
 func Encode(b *bootstrapv3.Bootstrap, f Format) ([]byte, error) {
-	// protojson changes its white space from build to build on purpose, so that nobody relies on its bytes.
-	raw, err := protojson.MarshalOptions{UseProtoNames: true, Resolver: envoytypes.Resolver}.Marshal(b)
+	tree, err := jsonTree(b)
 	if err != nil {
-		return nil, fmt.Errorf("bootstrap: encode: %w", err)
-	}
-	decoder := json.NewDecoder(bytes.NewReader(raw))
-	decoder.UseNumber()
-	var tree any
-	if err := decoder.Decode(&tree); err != nil {
 		return nil, fmt.Errorf("bootstrap: encode: %w", err)
 	}
 	var out bytes.Buffer
@@ -67,4 +60,17 @@ func Encode(b *bootstrapv3.Bootstrap, f Format) ([]byte, error) {
 		return nil, fmt.Errorf("bootstrap: encode: %w", err)
 	}
 	return out.Bytes(), nil
+}
+
+// jsonTree returns the JSON value of m, fields under their proto names. protojson's own output is not used, because its white
+// space varies between builds.
+func jsonTree(m proto.Message) (tree any, err error) {
+	raw, err := protojson.MarshalOptions{UseProtoNames: true, Resolver: envoytypes.Resolver}.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.UseNumber()
+	err = decoder.Decode(&tree)
+	return tree, err
 }

@@ -13,71 +13,71 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 )
 
-// DefaultIDTemplate makes node ids as Istio's proxies have them. The placeholders of a template are {ip}, {pod},
-// {namespace}, {domain} and {cluster}; a brace stands for itself when it is doubled.
+// DefaultIDTemplate yields node ids in the form of Istio's proxies. The placeholders of a template are {ip}, {pod},
+// {namespace}, {domain} and {cluster}; a doubled brace stands for itself.
 const DefaultIDTemplate = "sidecar~{ip}~{pod}.{namespace}~{domain}"
 
-// Identity is all that is known of who Envoy is, from which Node makes its node.
+// Identity is everything known about the identity of Envoy. Node builds the node from it.
 type Identity struct {
-	// Given is what was said expressly. It wins over everything else; its fields may be empty.
+	// Given contains the explicitly configured values, which take precedence; its fields may be empty.
 	Given Node
 
-	// IDTemplate makes the id if none is given: DefaultIDTemplate.
+	// IDTemplate yields the id if none is configured; DefaultIDTemplate.
 	IDTemplate string
 
-	// Pod is the pod that Envoy runs in. If it makes the id, it is in the metadata too, under the names that Istio has for
-	// it: NAME, NAMESPACE, INSTANCE_IPS, SERVICE_ACCOUNT.
+	// Pod is the pod that Envoy runs in. If the id is built from it, it is also in the metadata, under Istio's names: NAME,
+	// NAMESPACE, INSTANCE_IPS, SERVICE_ACCOUNT.
 	Pod Pod
 
-	// Environ is the environment, NAME=VALUE each, of which these become metadata, the first ones winning:
+	// Environ is the environment (NAME=VALUE). These variables become metadata, the first ones taking precedence:
 	//
 	//	HOLDFAST_META_KEY=text
 	//	ISTIO_METAJSON_ANYTHING={"KEY": value, …}; ISTIO_METAJSON_LABELS is the value of LABELS
 	//	ISTIO_META_KEY=text
 	Environ []string
 
-	// Labels and Annotations of the pod. They are the metadata LABELS and ANNOTATIONS, in which single ones are replaced
-	// by what else names them.
+	// Labels and Annotations are those of the pod. They become the metadata LABELS and ANNOTATIONS, whose entries other
+	// sources of metadata may override one by one.
 	Labels, Annotations map[string]string
 }
 
-// Pod is what Kubernetes tells a pod of itself.
+// Pod is what Kubernetes tells a pod about itself.
 type Pod struct {
-	// IPs are its addresses. The first of the Family is that of the id; Dual, the default, takes the first of all.
+	// IPs are its addresses. The id contains the first one of the Family; with Dual, the default, the first one.
 	IPs    []netip.Addr
 	Family Family
 
 	Name, Namespace, ServiceAccount string
 
-	// Domain of the id: NAMESPACE.svc.cluster.local.
+	// Domain is the domain in the id; NAMESPACE.svc.cluster.local.
 	Domain string
 }
 
-// Labels that say something about a node, by precedence.
+// Labels that determine fields of a node, in order of precedence.
 var (
-	// clusterLabels name the service, those of Istio and Kubernetes.
+	// clusterLabels contain the name of the service, as labelled by Istio and Kubernetes.
 	clusterLabels = []string{"app", "service.istio.io/canonical-name", "app.kubernetes.io/name"}
 
-	// localityLabel is region/zone/subzone in one; as a label's value has no slashes, dots are written.
+	// localityLabel contains region/zone/subzone; a label value cannot contain slashes, so it may have dots instead.
 	localityLabel  = "istio-locality"
 	localityLabels = []string{"topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.istio.io/subzone"}
 )
 
-// The labels and annotations that say nothing about a pod but are its making: one changes with every version of a
-// deployment, the other repeats all of the pod's specification.
+// Labels and annotations that are left out of the metadata: the first one changes with every revision of a
+// deployment, and the other one repeats the whole specification of the pod.
 const (
 	templateHash = "pod-template-hash"
 	lastApplied  = "kubectl.kubernetes.io/last-applied-configuration"
 )
 
-// With returns the identity with what a node says in place of what was given, where the node says something.
+// With returns the identity with the id and the cluster of node, if it has them, as the configured ones.
 func (i Identity) With(node *corev3.Node) Identity {
 	i.Given.ID = cmp.Or(node.GetId(), i.Given.ID)
 	i.Given.Cluster = cmp.Or(node.GetCluster(), i.Given.Cluster)
 	return i
 }
 
-// Node returns the node. What is missing is an error that names every way to give it.
+// Node returns the node. If something is missing, the error names every way to provide it.
 func (i Identity) Node() (Node, error) {
 	node := i.Given
 	metadata, err := i.metadata()
@@ -107,14 +107,14 @@ func (i Identity) Node() (Node, error) {
 	return node, nil
 }
 
-// noCluster names the id first where both are missing.
+// noCluster is the error for a missing cluster; if the id is missing as well, it is the error for the id.
 func (i Identity) noCluster() error {
 	if i.Given.ID == "" {
 		if _, err := i.makeID("unknown"); err != nil {
 			return fmt.Errorf("bootstrap: %w", err)
 		}
 	}
-	return fmt.Errorf("bootstrap: --node-cluster is required: Envoy does not start xDS without it; or give --pod-labels with one of %s", strings.Join(clusterLabels, ", "))
+	return fmt.Errorf("bootstrap: --node-cluster is required, because Envoy does not start xDS without it; alternatively set --pod-labels with one of %s", strings.Join(clusterLabels, ", "))
 }
 
 func (i Identity) clusterOf(labels map[string]any) string {
@@ -129,7 +129,7 @@ func (i Identity) clusterOf(labels map[string]any) string {
 	return ""
 }
 
-// localityOf returns "" if the labels say nothing of it.
+// localityOf returns the locality of the labels, "" if they contain none.
 func localityOf(labels map[string]any) (string, error) {
 	text := func(label string) string {
 		s, _ := labels[label].(string)
@@ -189,13 +189,12 @@ func (i Identity) makeID(cluster string) (string, error) {
 		rest = after
 	}
 	if len(missing) > 0 {
-		return "", fmt.Errorf("--node-id is required, or what makes one of the template %s: missing is %s", template, strings.Join(missing, ", "))
+		return "", fmt.Errorf("--node-id is required, or the values for the template %s: missing %s", template, strings.Join(missing, ", "))
 	}
 	return id.String(), nil
 }
 
-// cutBrace returns the text up to an opening brace, whether there is one, and what comes after it. Doubled braces are
-// text.
+// cutBrace returns the text up to an opening brace, whether there is one, and what follows it. A doubled brace is text.
 func cutBrace(s string) (text, after string, found bool) {
 	var b strings.Builder
 	for s != "" {
@@ -233,8 +232,8 @@ func (p Pod) domain() string {
 	return p.Domain
 }
 
-// metadata returns what is said by the sources, the last winning: pod, files, ISTIO_META_, ISTIO_METAJSON_,
-// HOLDFAST_META_, flags.
+// metadata returns the values of all sources, a later one overriding earlier ones: pod, files, ISTIO_META_,
+// ISTIO_METAJSON_, HOLDFAST_META_, flags.
 func (i Identity) metadata() (map[string]any, error) {
 	m := make(map[string]any)
 	if i.Given.ID == "" {
@@ -251,7 +250,7 @@ func (i Identity) metadata() (map[string]any, error) {
 			m[key] = values
 		}
 	}
-	environ := slices.Sorted(slices.Values(i.Environ)) // of several that say the same, always the same one wins
+	environ := slices.Sorted(slices.Values(i.Environ)) // sorted, so that the result does not depend on the order of duplicates
 	merge(m, variables(environ, "ISTIO_META_"))
 	objects := variables(environ, "ISTIO_METAJSON_")
 	for _, name := range slices.Sorted(maps.Keys(objects)) {
@@ -285,7 +284,7 @@ func (p Pod) metadata() map[string]any {
 	return m
 }
 
-// merge puts the values of from into m: whole ones, but single labels and annotations.
+// merge sets the values of from in m. LABELS and ANNOTATIONS are merged entry by entry.
 func merge(m, from map[string]any) {
 	for key, value := range from {
 		if key == "LABELS" || key == "ANNOTATIONS" {
@@ -301,25 +300,25 @@ func merge(m, from map[string]any) {
 	}
 }
 
-// variables returns those whose name begins with the prefix, by the rest of it.
+// variables returns the variables whose name has the prefix, by the rest of the name.
 func variables(environ []string, prefix string) map[string]any {
 	found := make(map[string]any)
 	for _, variable := range environ {
 		name, value, ok := strings.Cut(variable, "=")
-		if key, ours := strings.CutPrefix(name, prefix); ok && ours && key != "" {
+		if key, matches := strings.CutPrefix(name, prefix); ok && matches && key != "" {
 			found[key] = value
 		}
 	}
 	return found
 }
 
-// jsonObject reads one object whose whole numbers stay exact.
+// jsonObject parses one object, without rounding integers.
 func jsonObject(text string) (map[string]any, error) {
 	decoder := json.NewDecoder(strings.NewReader(text))
 	decoder.UseNumber()
 	var object map[string]any
 	if err := decoder.Decode(&object); err != nil || object == nil {
-		return nil, errors.New("want a JSON object") // the error may quote what is secret
+		return nil, errors.New("want a JSON object") // the parser's error may quote a secret
 	}
 	if decoder.More() {
 		return nil, errors.New("want one JSON object")
@@ -331,8 +330,8 @@ func jsonObject(text string) (map[string]any, error) {
 	return value.(map[string]any), nil
 }
 
-// plainNumbers replaces the numbers of a decoded value: whole ones by int64, so that one which protobuf would round is
-// noticed, others by float64.
+// plainNumbers converts the numbers of a decoded value: integers to int64, so that checkValue notices one that protobuf
+// would round, and others to float64.
 func plainNumbers(v any) (any, error) {
 	var err error
 	switch v := v.(type) {
@@ -342,7 +341,7 @@ func plainNumbers(v any) (any, error) {
 		}
 		f, err := v.Float64()
 		if err != nil || !strings.ContainsAny(v.String(), ".eE") {
-			return nil, fmt.Errorf("%s is too large for a number: give it as text", v)
+			return nil, fmt.Errorf("%s is too large for a number: write it as a string", v)
 		}
 		return f, nil
 	case []any:

@@ -56,10 +56,10 @@ func TestWhatIsMissingOfANodeIsNamed(t *testing.T) {
 		identity Identity
 		want     string
 	}{
-		{"everything", Identity{}, "--node-id is required, or what makes one of the template sidecar~{ip}~{pod}.{namespace}~{domain}: missing is --pod-ip (or POD_IP, INSTANCE_IP), --pod-name (or POD_NAME), --pod-namespace (or POD_NAMESPACE)"},
-		{"the address", Identity{Given: Node{Cluster: "c"}, Pod: Pod{Name: "p", Namespace: "n"}}, "missing is --pod-ip (or POD_IP, INSTANCE_IP)"},
-		{"an address of the family", Identity{Given: Node{Cluster: "c"}, Pod: Pod{Name: "p", Namespace: "n", IPs: addresses(t, "10.0.0.1"), Family: V6}}, "missing is an address of the family v6 in --pod-ip"},
-		{"the cluster", Identity{Given: Node{ID: "i"}}, "--node-cluster is required: Envoy does not start xDS without it; or give --pod-labels with one of app, "},
+		{"everything", Identity{}, "--node-id is required, or the values for the template sidecar~{ip}~{pod}.{namespace}~{domain}: missing --pod-ip (or POD_IP, INSTANCE_IP), --pod-name (or POD_NAME), --pod-namespace (or POD_NAMESPACE)"},
+		{"the address", Identity{Given: Node{Cluster: "c"}, Pod: Pod{Name: "p", Namespace: "n"}}, "missing --pod-ip (or POD_IP, INSTANCE_IP)"},
+		{"an address of the family", Identity{Given: Node{Cluster: "c"}, Pod: Pod{Name: "p", Namespace: "n", IPs: addresses(t, "10.0.0.1"), Family: V6}}, "missing an address of the family v6 in --pod-ip"},
+		{"the cluster", Identity{Given: Node{ID: "i"}}, "--node-cluster is required, because Envoy does not start xDS without it; alternatively set --pod-labels with one of app, "},
 		{"a placeholder", Identity{Given: Node{Cluster: "c"}, IDTemplate: "{host}"}, "{host} is none of {cluster}, {domain}, {ip}, {namespace}, {pod}"},
 		{"a closing brace", Identity{Given: Node{Cluster: "c"}, IDTemplate: "a{pod"}, "a brace is not closed"},
 		{"JSON", Identity{Given: Node{ID: "i", Cluster: "c"}, Environ: []string{"ISTIO_METAJSON_X=secret"}}, "environment variable ISTIO_METAJSON_X: want a JSON object"},
@@ -122,7 +122,7 @@ func TestTheLocalityIsThatOfTheLabels(t *testing.T) {
 	}
 }
 
-// Each source says KEY and all that come after it; the one that wins is what KEY has.
+// Each source sets KEY and the names of all later ones; the value of KEY is the one with precedence.
 func TestMetadataHaveAPrecedence(t *testing.T) {
 	all := Identity{
 		Given:       Node{Cluster: "c", Metadata: map[string]any{"A": "flag"}},

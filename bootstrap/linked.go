@@ -1,9 +1,9 @@
 package bootstrap
 
-// The extensions whose rules Check knows: a rule is code of the message's package. They are
-// those that a bootstrap is made of itself, rather than the filters of a listener: to link
-// these too would cost every start of the agent milliseconds (internal/envoytypes). What
-// their rules are Envoy knows, too.
+// These imports link the extensions whose rules Check knows, because the rules are code of
+// the message's package. They are the extensions of the bootstrap itself, but not the filters
+// of listeners, which would slow down every start of the agent by milliseconds
+// (internal/envoytypes). Envoy checks the rules of those.
 import (
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/filters/cel/v3"

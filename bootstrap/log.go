@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// addLog sets the form of log lines. Envoy refuses one here together with --log-format on its command line.
+// addLog sets the format of log lines. Envoy rejects it together with --log-format on its command line.
 func addLog(b *bootstrapv3.Bootstrap, cfg Config) error {
 	switch cfg.Log {
 	case Text:

@@ -3,6 +3,7 @@ package bootstrap
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -14,19 +15,19 @@ import (
 
 // Node is the identity that Envoy presents to the control plane.
 type Node struct {
-	// ID and Cluster are required: Envoy refuses to start xDS without them.
+	// ID and Cluster are required: Envoy does not start xDS without them.
 	ID, Cluster string
 
-	// Locality is "region", "region/zone" or "region/zone/subzone"; a part may be empty. Empty: none.
+	// Locality is "region", "region/zone" or "region/zone/subzone"; a part may be empty. Empty for none.
 	Locality string
 
-	// Metadata holds JSON values: nil, bool, string, numbers, []any and map[string]any. Protobuf keeps every number as a
-	// double, so an integer that a double cannot hold exactly is refused rather than changed.
+	// Metadata contains JSON values: nil, bool, string, numbers, []any and map[string]any. Protobuf stores every number as
+	// a double; an integer that a double cannot represent exactly is an error.
 	Metadata map[string]any
 }
 
-// Proto returns the node as it stands in the bootstrap. It names no user agent, no extensions and no client features:
-// Envoy fills those in. An error names the flag that is missing or wrong.
+// Proto returns the node of the bootstrap, without user agent, extensions and client features, which Envoy adds. An error
+// names the flag that is missing or wrong.
 func (n Node) Proto() (*corev3.Node, error) {
 	for _, f := range []struct{ flag, value string }{
 		{"--node-id", n.ID},
@@ -71,11 +72,11 @@ func parseLocality(s string) (*corev3.Locality, error) {
 	return &corev3.Locality{Region: parts[0], Zone: parts[1], SubZone: parts[2]}, nil
 }
 
-// maxExactInteger is the largest magnitude below which every integer is a double.
+// maxExactInteger is the largest magnitude up to which a double represents every integer.
 const maxExactInteger = 1 << 53
 
-// checkValue says where in v something is that metadata cannot carry; path is the place of v itself. structpb refuses
-// other types on its own account, but says neither where nor that a number was changed.
+// checkValue returns an error that says where v contains something that metadata cannot represent; path is the path of v.
+// structpb would reject other types without saying where, and would round numbers.
 func checkValue(path string, v any) error {
 	var err error
 	switch v := v.(type) {
@@ -95,13 +96,13 @@ func checkValue(path string, v any) error {
 	case int8, int16, int32, uint8, uint16, uint32:
 	case int64:
 		if v > maxExactInteger || v < -maxExactInteger {
-			err = fmt.Errorf("is %d, which protobuf would round: give it as a string", v)
+			err = fmt.Errorf("is %d, which protobuf would round: write it as a string", v)
 		}
 	case uint:
 		return checkValue(path, uint64(v))
 	case uint64:
 		if v > maxExactInteger {
-			err = fmt.Errorf("is %d, which protobuf would round: give it as a string", v)
+			err = fmt.Errorf("is %d, which protobuf would round: write it as a string", v)
 		}
 	case []any:
 		for i, e := range v {
@@ -112,7 +113,7 @@ func checkValue(path string, v any) error {
 	case map[string]any:
 		return checkMap(path, v)
 	default:
-		err = fmt.Errorf("has the Go type %T, which is no JSON value", v)
+		err = fmt.Errorf("has the Go type %T, which is not a JSON value", v)
 	}
 	if err != nil {
 		return fmt.Errorf("%s %w", path, err)
@@ -121,12 +122,7 @@ func checkValue(path string, v any) error {
 }
 
 func checkMap(path string, m map[string]any) error {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys) // of several wrong values the same one is always named
-	for _, k := range keys {
+	for _, k := range slices.Sorted(maps.Keys(m)) { // sorted, so that the error is always the same
 		if !utf8.ValidString(k) {
 			return fmt.Errorf("key %q is not valid UTF-8", k)
 		}

@@ -18,24 +18,25 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 )
 
-// OverlayKind is how an overlay changes a bootstrap.
+// OverlayKind is how an overlay modifies a bootstrap.
 type OverlayKind string
 
-// The kinds. Patches see the bootstrap as Encode writes it in JSON: fields under the names of Envoy's documentation, with
-// underscores, and none that has its default.
+// The kinds. Patches apply to the JSON that Encode writes: field names as in Envoy's documentation, with
+// underscores, and no fields with default values.
 const (
-	// Merge is a part of a bootstrap, merged as protobuf merges: what is there is set or replaced, messages are merged,
-	// lists are appended to, an Any or a key of a map is replaced as a whole. A field cannot be set back to its default.
+	// Merge is a partial bootstrap that is merged as in protobuf: scalar fields are set, messages are merged, lists are
+	// appended, an Any or a map entry is replaced as a whole. It cannot reset a field to its default.
 	Merge OverlayKind = "merge"
-	// MergePatch is RFC 7386: objects are merged, null removes a field, everything else, lists too, is replaced.
+	// MergePatch is an RFC 7386 patch: objects are merged, null removes a field, everything else, including lists, is
+	// replaced.
 	MergePatch OverlayKind = "JSON merge patch"
-	// Patch is RFC 6902: a list of operations.
+	// Patch is an RFC 6902 patch: a list of operations.
 	Patch OverlayKind = "JSON patch"
 )
 
-// Overlay changes a bootstrap.
+// Overlay is a modification of a bootstrap.
 type Overlay struct {
-	// Name is where it comes from, for errors.
+	// Name is the origin of the overlay, for errors.
 	Name string
 	Kind OverlayKind
 	// Format and Data are its text.
@@ -43,8 +44,8 @@ type Overlay struct {
 	Data   []byte
 }
 
-// KindOf returns the kind of an overlay by the name of its file: *.patch.yaml, *.merge.yaml, or another .yaml, and so for
-// .yml and .json.
+// KindOf returns the kind of an overlay by its file name: *.patch.yaml, *.merge.yaml, or any other .yaml; likewise for .yml
+// and .json.
 func KindOf(path string) OverlayKind {
 	name := strings.TrimSuffix(path, filepath.Ext(path))
 	switch filepath.Ext(name) {
@@ -70,8 +71,7 @@ func ReadOverlay(path string) (Overlay, error) {
 	return Overlay{Name: path, Kind: KindOf(path), Format: format, Data: data}, nil
 }
 
-// Apply returns b changed by the overlays in their order, and b itself as it was. An error names the overlay and the
-// field.
+// Apply returns a copy of b that the overlays have modified in order. An error names the overlay and the field.
 func Apply(b *bootstrapv3.Bootstrap, overlays ...Overlay) (*bootstrapv3.Bootstrap, error) {
 	b = proto.CloneOf(b)
 	for _, o := range overlays {
@@ -80,22 +80,22 @@ func Apply(b *bootstrapv3.Bootstrap, overlays ...Overlay) (*bootstrapv3.Bootstra
 			err = Validate(changed)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("bootstrap: overlay %s (%s): %w", o.Name, o.Kind, unprefixed(err))
+			return nil, fmt.Errorf("bootstrap: overlay %s (%s): %w", o.Name, o.Kind, withoutPrefix(err))
 		}
 		b = changed
 	}
 	return b, nil
 }
 
-// unprefixed takes the name of the package off an error that gets it again.
-func unprefixed(err error) error {
+// withoutPrefix removes the package name from an error that gets it again.
+func withoutPrefix(err error) error {
 	if text, found := strings.CutPrefix(err.Error(), "bootstrap: "); found {
 		return errors.New(text)
 	}
 	return err
 }
 
-// apply may change b.
+// apply may modify b.
 func (o Overlay) apply(b *bootstrapv3.Bootstrap) (*bootstrapv3.Bootstrap, error) {
 	document, err := parseDocument(o.Data, o.Format)
 	if err != nil {
@@ -116,13 +116,13 @@ func (o Overlay) apply(b *bootstrapv3.Bootstrap) (*bootstrapv3.Bootstrap, error)
 	switch o.Kind {
 	case MergePatch:
 		if !document.IsMapping() {
-			return nil, errors.New("is no mapping of fields of a bootstrap")
+			return nil, errors.New("is not a mapping of bootstrap fields")
 		}
 		text, err = jsonpatch.MergePatch(text, document.JSON())
 	case Patch:
 		text, err = patch(text, document.JSON())
 	default:
-		err = fmt.Errorf("%q is no kind of overlay", o.Kind)
+		err = fmt.Errorf("unknown kind of overlay %q", o.Kind)
 	}
 	if err != nil {
 		return nil, err
@@ -133,27 +133,27 @@ func (o Overlay) apply(b *bootstrapv3.Bootstrap) (*bootstrapv3.Bootstrap, error)
 	}
 	changed, err := decodeBootstrap(result)
 	if at := (*yamlproto.Error)(nil); errors.As(err, &at) {
-		at.Line = 0 // of the result, which nobody sees
+		at.Line = 0 // a line of the intermediate result would mislead
 	}
 	return changed, err
 }
 
-// patch applies operations one after the other, so that an error can name the one. It does not quote it: what it adds may
+// patch applies the operations one by one, so that an error can name the operation. It does not quote its value, which may
 // be secret.
 func patch(document, text []byte) ([]byte, error) {
 	var operations []json.RawMessage
 	if err := json.Unmarshal(text, &operations); err != nil {
-		return nil, errors.New(`is no list of operations, such as {"op": "remove", "path": "/admin"}`)
+		return nil, errors.New(`is not a list of operations, such as {"op": "remove", "path": "/admin"}`)
 	}
 	options := jsonpatch.NewApplyOptions()
-	options.SupportNegativeIndices = false // which RFC 6902 does not have
+	options.SupportNegativeIndices = false // an extension that RFC 6902 does not have
 	for i, operation := range operations {
 		var called struct{ Op, Path string }
-		// Whatever is wrong, DecodePatch finds it too.
+		// An error is ignored, because DecodePatch returns it as well.
 		_ = json.Unmarshal(operation, &called)
 		one, err := jsonpatch.DecodePatch(slices.Concat([]byte("["), operation, []byte("]")))
 		if err != nil {
-			err = errors.New("is no operation: it wants op (add, remove, replace, move, copy or test), path, and value or from")
+			err = errors.New("is not a valid operation: want op (add, remove, replace, move, copy or test), path, and value or from")
 		} else {
 			document, err = one.ApplyWithOptions(document, options)
 		}

@@ -14,8 +14,8 @@ const (
 	heapMonitor        = "envoy.resource_monitors.fixed_heap"
 	connectionsMonitor = "envoy.resource_monitors.global_downstream_max_connections"
 
-	// overloadRefresh is how often usage is looked at: a heap that grows by 400 MB/s goes from 92 to 98 % of 2 GB in one
-	// look.
+	// overloadRefresh is how often Envoy checks its usage: a heap that grows by 400 MB/s rises from 92 to 98 % of 2 GB
+	// between two checks.
 	overloadRefresh = 250 * time.Millisecond
 )
 
@@ -40,11 +40,11 @@ func addOverload(b *bootstrapv3.Bootstrap, cfg Config) error {
 			return err
 		}
 		manager.Actions = []*overloadv3.OverloadAction{
-			heapAction("envoy.overload_actions.shrink_heap", 0.92),
-			heapAction("envoy.overload_actions.stop_accepting_requests", 0.98),
+			heapTrigger("envoy.overload_actions.shrink_heap", 0.92),
+			heapTrigger("envoy.overload_actions.stop_accepting_requests", 0.98),
 		}
 	}
-	if o.MaxConnections != 0 { // needs no action: a listener asks before it accepts
+	if o.MaxConnections != 0 { // this monitor needs no action: listeners check it before they accept
 		config := &connectionsv3.DownstreamConnectionsConfig{MaxActiveDownstreamConnections: int64(o.MaxConnections)}
 		if err := monitor(connectionsMonitor, config); err != nil {
 			return err
@@ -54,7 +54,7 @@ func addOverload(b *bootstrapv3.Bootstrap, cfg Config) error {
 	return nil
 }
 
-func heapAction(name string, from float64) *overloadv3.OverloadAction {
+func heapTrigger(name string, from float64) *overloadv3.OverloadAction {
 	return &overloadv3.OverloadAction{Name: name, Triggers: []*overloadv3.Trigger{{
 		Name:         heapMonitor,
 		TriggerOneof: &overloadv3.Trigger_Threshold{Threshold: &overloadv3.ThresholdTrigger{Value: from}},

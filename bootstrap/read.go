@@ -11,14 +11,14 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 )
 
-// ReadNode returns the node of the Envoy bootstrap at path, JSON or YAML by its extension. Only node is looked at, so a
-// file with fields and extensions that this build has never heard of is read too. A node without id or cluster is an error:
-// Envoy refuses it as well, unless its command line names them. Errors name the file, the line and the field.
+// ReadNode returns the node of the Envoy bootstrap at path, JSON or YAML by its extension. It decodes only the node, so
+// unknown fields and extensions elsewhere in the file are no problem. A node without id or cluster is an error: Envoy
+// rejects it as well, unless its command line names them. Errors name the file, the line and the field.
 func ReadNode(path string) (*corev3.Node, error) { return readFile("read node", path, decodeNode) }
 
 func decodeNode(document *yamlproto.Node) (*corev3.Node, error) {
 	if !document.IsMapping() {
-		return nil, errors.New("is no mapping of fields of a bootstrap")
+		return nil, errors.New("is not a mapping of bootstrap fields")
 	}
 	written := document.Get("node")
 	if written == nil {
@@ -36,8 +36,8 @@ func decodeNode(document *yamlproto.Node) (*corev3.Node, error) {
 	return node, nil
 }
 
-// ReadAdmin returns the address of the admin interface in the Envoy bootstrap at path, JSON or YAML by its extension: host:port
-// or unix:PATH, "" for none. Nothing else is looked at.
+// ReadAdmin returns the admin address of the Envoy bootstrap at path, JSON or YAML by its extension: host:port or
+// unix:PATH, "" for none. It decodes nothing else.
 func ReadAdmin(path string) (string, error) { return readFile("read admin", path, decodeAdmin) }
 
 func decodeAdmin(document *yamlproto.Node) (string, error) {

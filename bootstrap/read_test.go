@@ -89,7 +89,7 @@ func TestABadBootstrapIsAnErrorThatNamesFileAndField(t *testing.T) {
 		{"cut short", "a.json", `{"node": {"id":`, "line 1: the document ends early"},
 		{"cut short before the last brace", "a.json", "{\"node\": {}\n", "line 2: the document ends early"},
 		{"text behind it", "a.json", `{"node": {"id": "n", "cluster": "c"}} {}`, "line 1: a second document"},
-		{"a list", "a.json", `[]`, "is no mapping of fields of a bootstrap"},
+		{"a list", "a.json", `[]`, "is not a mapping of bootstrap fields"},
 		{"empty", "a.json", "", "is empty"},
 		{"empty YAML", "a.yaml", "", "is empty"},
 	} {
@@ -115,7 +115,7 @@ func TestAnUnreadableFileIsAnErrorThatNamesIt(t *testing.T) {
 	if _, err := ReadNode(writeFile(t, "envoy.toml", "")); err == nil || !strings.Contains(err.Error(), ".yaml") {
 		t.Errorf("%v", err)
 	}
-	// What it is counts before how it is called.
+	// The type of a file is checked before its extension.
 	if _, err := ReadNode("/nope"); err == nil || !strings.Contains(err.Error(), "/nope: no such file") {
 		t.Errorf("%v", err)
 	}

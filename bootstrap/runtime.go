@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// Names of layers of the runtime that are not from RTDS.
+// Names of runtime layers that are not from RTDS.
 const (
 	staticLayer = "static"
 	adminLayer  = "admin"
@@ -29,9 +29,7 @@ func addRuntime(b *bootstrapv3.Bootstrap, cfg Config) error {
 		if err != nil {
 			return fmt.Errorf("--runtime: %w", err)
 		}
-		runtime.Layers = append(runtime.Layers, &bootstrapv3.RuntimeLayer{
-			Name: staticLayer, LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: values},
-		})
+		runtime.Layers = append(runtime.Layers, newStaticLayer(staticLayer, values))
 	}
 	names := []string{staticLayer, adminLayer}
 	for _, name := range r.RTDS {
@@ -39,7 +37,7 @@ func addRuntime(b *bootstrapv3.Bootstrap, cfg Config) error {
 		case name == "" || !utf8.ValidString(name):
 			return fmt.Errorf("--rtds-layer %q is empty or not valid UTF-8", name)
 		case slices.Contains(names, name):
-			return fmt.Errorf("--rtds-layer %q: there is a layer of this name already", name)
+			return fmt.Errorf("--rtds-layer %q: a layer of this name exists already", name)
 		}
 		names = append(names, name)
 		source, err := cfg.XDS.source()
@@ -53,9 +51,16 @@ func addRuntime(b *bootstrapv3.Bootstrap, cfg Config) error {
 			},
 		})
 	}
-	runtime.Layers = append(runtime.Layers, &bootstrapv3.RuntimeLayer{
-		Name: adminLayer, LayerSpecifier: &bootstrapv3.RuntimeLayer_AdminLayer_{AdminLayer: &bootstrapv3.RuntimeLayer_AdminLayer{}},
-	})
+	runtime.Layers = append(runtime.Layers, newAdminLayer())
 	b.LayeredRuntime = runtime
 	return nil
+}
+
+func newStaticLayer(name string, values *structpb.Struct) *bootstrapv3.RuntimeLayer {
+	return &bootstrapv3.RuntimeLayer{Name: name, LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: values}}
+}
+
+// newAdminLayer returns the layer that POST /runtime_modify writes to.
+func newAdminLayer() *bootstrapv3.RuntimeLayer {
+	return &bootstrapv3.RuntimeLayer{Name: adminLayer, LayerSpecifier: &bootstrapv3.RuntimeLayer_AdminLayer_{AdminLayer: &bootstrapv3.RuntimeLayer_AdminLayer{}}}
 }

@@ -16,7 +16,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// RequiredStats are there whatever Stats.Include says: whoever starts, watches and drains an Envoy asks for them.
+// RequiredStats returns the stats that are included regardless of Stats.Include: those needed to start, monitor and drain
+// an Envoy.
 func RequiredStats() []Match {
 	return []Match{
 		{Prefix, "cluster." + ClusterName + "."}, {Prefix, "cluster_manager."}, {Prefix, "listener_manager."}, {Prefix, "server."},
@@ -27,7 +28,7 @@ func RequiredStats() []Match {
 func addStats(b *bootstrapv3.Bootstrap, cfg Config) error {
 	s := cfg.Stats
 	if s.FlushInterval != 0 {
-		b.StatsFlushInterval = durationpb.New(s.FlushInterval) // whose range Validate knows
+		b.StatsFlushInterval = durationpb.New(s.FlushInterval) // Validate checks the range
 	}
 	config := &metricsv3.StatsConfig{}
 	if s.NoDefaultTags {
@@ -65,7 +66,7 @@ func (t Tag) specifier() (*metricsv3.TagSpecifier, error) {
 	case !utf8.ValidString(t.Name) || !utf8.ValidString(t.Regex) || !utf8.ValidString(t.Fixed):
 		return nil, errors.New("is not valid UTF-8")
 	case (t.Regex == "") == (t.Fixed == ""):
-		return nil, errors.New("wants either a regular expression or a fixed value")
+		return nil, errors.New("needs either a regular expression or a fixed value")
 	case t.Regex != "":
 		return &metricsv3.TagSpecifier{TagName: t.Name, TagValue: &metricsv3.TagSpecifier_Regex{Regex: t.Regex}}, nil
 	default:
@@ -73,11 +74,11 @@ func (t Tag) specifier() (*metricsv3.TagSpecifier, error) {
 	}
 }
 
-// matcher returns nil if all stats are wanted.
+// matcher returns nil if all stats are included.
 func (s Stats) matcher() (*metricsv3.StatsMatcher, error) {
 	switch {
 	case len(s.Include) > 0 && len(s.Exclude) > 0:
-		return nil, errors.New("--stats-include and --stats-exclude: Envoy takes one of both")
+		return nil, errors.New("--stats-include and --stats-exclude: Envoy accepts only one of them")
 	case len(s.Include) > 0:
 		list, err := matchers("--stats-include", append(slices.Clone(s.Include), RequiredStats()...))
 		return &metricsv3.StatsMatcher{StatsMatcher: &metricsv3.StatsMatcher_InclusionList{InclusionList: list}}, err
@@ -110,7 +111,7 @@ func (m Match) matcher() (*matcherv3.StringMatcher, error) {
 	case Suffix:
 		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Suffix{Suffix: m.Value}}, nil
 	case Regex:
-		if _, err := regexp.Compile(m.Value); err != nil { // whose syntax is that of RE2
+		if _, err := regexp.Compile(m.Value); err != nil { // the syntax of package regexp is RE2
 			return nil, fmt.Errorf("regex %q: %w", m.Value, err)
 		}
 		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: m.Value}}}, nil
@@ -128,7 +129,7 @@ func (b Buckets) settings() (*metricsv3.HistogramBucketSettings, error) {
 	slices.SortFunc(bounds, cmp.Compare)
 	for i, bound := range bounds {
 		if math.IsNaN(bound) || math.IsInf(bound, 0) || bound <= 0 || (i > 0 && bound == bounds[i-1]) {
-			return nil, fmt.Errorf("%s %q: bound %v is not positive, or there twice", b.Match.Kind, b.Match.Value, bound)
+			return nil, fmt.Errorf("%s %q: bound %v is not positive, or a duplicate", b.Match.Kind, b.Match.Value, bound)
 		}
 	}
 	if len(bounds) == 0 {

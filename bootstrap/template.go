@@ -11,14 +11,14 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// ReadTemplate returns the bootstrap at path, JSON or YAML by its extension. Errors name the file, the line and the field.
+// ReadTemplate reads the bootstrap at path, JSON or YAML by its extension. Errors name the file, the line and the field.
 func ReadTemplate(path string) (*bootstrapv3.Bootstrap, error) {
 	return readFile("template", path, decodeBootstrap)
 }
 
-// Complete returns template with what it does not have of Build(cfg), which must succeed: the parts of the node, the
-// sources of listeners and clusters, the static clusters and listeners of other names, and every other field. What the
-// template has is not changed.
+// Complete returns template with the parts of Build(cfg) that it lacks: fields of the node, the sources of listeners and
+// clusters, static clusters and listeners with other names, and every other field. It does not change what the template
+// has. It returns the error of Build.
 func Complete(template *bootstrapv3.Bootstrap, cfg Config) (*bootstrapv3.Bootstrap, error) {
 	made, err := Build(cfg)
 	if err != nil {
@@ -27,7 +27,7 @@ func Complete(template *bootstrapv3.Bootstrap, cfg Config) (*bootstrapv3.Bootstr
 	b := proto.CloneOf(template)
 	fill(b, made)
 	fill(b.Node, made.Node)
-	if m := b.GetNode().GetMetadata(); m != nil { // the template's, or that which was filled in
+	if m := b.GetNode().GetMetadata(); m != nil { // of the template, or filled in
 		fields := maps.Clone(made.GetNode().GetMetadata().GetFields())
 		maps.Copy(fields, m.GetFields())
 		m.Fields = fields
@@ -47,7 +47,7 @@ func Complete(template *bootstrapv3.Bootstrap, cfg Config) (*bootstrapv3.Bootstr
 	return b, nil
 }
 
-// fill sets the fields of m that are not set to those of from.
+// fill sets the unset fields of m to those of from.
 func fill(m, from interface{ ProtoReflect() protoreflect.Message }) {
 	to := m.ProtoReflect()
 	from.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {

@@ -7,8 +7,8 @@ import (
 	"unicode"
 )
 
-// Validate applies the field rules that Envoy's API states about m, a message of that API, and reports every field that
-// breaks one by its path in the file, such as static_resources.clusters[0].name. Messages inside an Any are not looked into.
+// Validate applies the field rules of Envoy's API to m, a message of that API, and reports every field that violates one by
+// its path in the file, such as static_resources.clusters[0].name. It does not look into messages inside an Any.
 func Validate(m interface{ ValidateAll() error }) error {
 	err := m.ValidateAll()
 	if err == nil {
@@ -21,8 +21,8 @@ func Validate(m interface{ ValidateAll() error }) error {
 	return fmt.Errorf("bootstrap: %w", errors.Join(broken...))
 }
 
-// eachViolation walks what generated validation returns: lists of errors (AllErrors), each of a field, whose cause is
-// again such a list or error where the field is a message.
+// eachViolation walks the errors of the generated validation: lists of errors (AllErrors), each for one field; the cause of
+// an error is again such a list or error if the field is a message.
 func eachViolation(path string, err error, report func(path, reason string)) {
 	switch err := err.(type) {
 	case interface{ AllErrors() []error }:
@@ -45,7 +45,7 @@ func eachViolation(path string, err error, report func(path, reason string)) {
 	}
 }
 
-// protoName turns the name of a Go field, perhaps with an index behind it, into that of its proto field.
+// protoName converts the name of a Go field, with an optional index, to the name of its proto field.
 func protoName(field string) string {
 	name, index, indexed := strings.Cut(field, "[")
 	var b strings.Builder

@@ -10,21 +10,21 @@ import (
 	"time"
 )
 
-// Condition is something that must be there before a bootstrap can be written.
+// Condition is a prerequisite for writing a bootstrap.
 type Condition struct {
-	// Name is how it was asked for.
+	// Name is the configured name of the condition.
 	Name string
 
-	// Missing returns nil once the condition holds, and why it does not before. It must return soon.
+	// Missing returns nil once the condition holds, and otherwise the reason. It must return soon.
 	Missing func(context.Context) error
 }
 
-// waitInterval is how often conditions are looked at.
+// waitInterval is how often conditions are checked.
 const waitInterval = 100 * time.Millisecond
 
-// Wait returns when all conditions hold at once. report, unless nil, is told of each condition once when it is waited for,
-// with the reason, and once when it holds after that, with nil. When ctx ends first, the error names what is missing, each
-// with its reason.
+// Wait returns once all conditions hold at the same time. It calls report, unless nil, once for each condition that does
+// not hold, with the reason, and once with nil when it then holds. If ctx ends first, the error contains the reasons of all
+// missing conditions.
 func Wait(ctx context.Context, conditions []Condition, report func(name string, missing error)) error {
 	retry := time.NewTicker(waitInterval)
 	defer retry.Stop()
@@ -37,7 +37,7 @@ func Wait(ctx context.Context, conditions []Condition, report func(name string, 
 				missing = append(missing, fmt.Errorf("%s: %w", c.Name, err))
 			}
 			if report != nil && (err != nil) != waited[c.Name] {
-				if _, told := waited[c.Name]; !told || err == nil {
+				if _, reported := waited[c.Name]; !reported || err == nil {
 					report(c.Name, err)
 				}
 				waited[c.Name] = err != nil
@@ -54,7 +54,7 @@ func Wait(ctx context.Context, conditions []Condition, report func(name string, 
 	}
 }
 
-// FileThere is missing until a file, of any kind, is at path; with content, until it is a file that is not empty.
+// FileThere is the condition that a file of any type is at path; with content, that it is a regular file and not empty.
 func FileThere(name, path string, content bool) Condition {
 	return Condition{name, func(context.Context) error {
 		info, err := os.Stat(path)
@@ -66,11 +66,11 @@ func FileThere(name, path string, content bool) Condition {
 		case !content:
 			return nil
 		case !info.Mode().IsRegular():
-			return fmt.Errorf("%s is no regular file", path)
+			return fmt.Errorf("%s is not a regular file", path)
 		case info.Size() == 0:
 			return fmt.Errorf("%s is empty", path)
 		}
-		file, err := os.Open(path) // is it ours to read?
+		file, err := os.Open(path) // checks the permission to read
 		if err != nil {
 			return err
 		}
@@ -78,7 +78,7 @@ func FileThere(name, path string, content bool) Condition {
 	}}
 }
 
-// SocketThere is missing until somebody accepts connections on the Unix socket at path.
+// SocketThere is the condition that a server accepts connections on the Unix socket at path.
 func SocketThere(name, path string) Condition {
 	return Condition{name, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)

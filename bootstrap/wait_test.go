@@ -52,7 +52,7 @@ func TestWaitNamesWhatIsMissingAtTheEnd(t *testing.T) {
 	})
 }
 
-// What was there and goes again is waited for again.
+// A condition that no longer holds is waited for again.
 func TestEverythingIsThereAtOnce(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -103,7 +103,7 @@ func TestFilesAndSocketsAreLookedAt(t *testing.T) {
 		{"a file that cannot be", FileThere("f", full+"/x", false), "not a directory"},
 		{"content", FileThere("f", full, true), ""},
 		{"no content", FileThere("f", empty, true), "is empty"},
-		{"content of a directory", FileThere("f", dir, true), "is no regular file"},
+		{"content of a directory", FileThere("f", dir, true), "is not a regular file"},
 		{"a socket", SocketThere("s", socket), ""},
 		{"no socket", SocketThere("s", none), "no such file"},
 		{"a file for a socket", SocketThere("s", full), "connection refused"},

@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 )
 
-// Write puts data at path with exactly the permissions mode, whatever the umask. A reader sees the old file or the new
-// one, whole, and after a power failure too: the data is written to a temporary file in the same directory, flushed, and
-// renamed. The directory must exist. A symbolic link at path is replaced, not followed. On an error the old file is
-// untouched, unless the error names the directory: then only the rename may not survive a power failure.
+// Write writes data to path with exactly the permissions mode, regardless of the umask. A reader sees either the complete
+// old file or the complete new one, also after a power failure: the data is written to a temporary file in the same
+// directory, synced, and renamed. The directory must exist. A symbolic link at path is replaced, not followed. After an
+// error the old file is unchanged, unless the error names the directory: then the rename may not survive a power failure.
 func Write(path string, data []byte, mode os.FileMode) error {
 	if err := write(path, data, mode); err != nil {
 		return fmt.Errorf("bootstrap: write %s: %w", path, err)
@@ -47,7 +47,7 @@ func write(path string, data []byte, mode os.FileMode) (err error) {
 	return syncDir(dir)
 }
 
-// discard removes what a failed write left; that it is closed or renamed away already is no error.
+// discard removes the temporary file of a failed write. It ignores a file that is already closed or renamed.
 func discard(temp *os.File) error {
 	if err := temp.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		return err

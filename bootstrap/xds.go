@@ -15,27 +15,27 @@ import (
 )
 
 const (
-	// Envoy's own back-off, 500 ms to 30 s, is made for a distant control plane; it would keep Envoy away for seconds
-	// after the agent is back (protocol.md V13).
+	// Envoy's default back-off of 500 ms to 30 s is meant for a remote control plane; it would delay the reconnection after
+	// a restart of the agent by seconds (protocol.md V13).
 	retryBase = 50 * time.Millisecond
 	retryMax  = 250 * time.Millisecond
 
-	// A socket that nobody serves any more, such as that of a frozen agent, is noticed within the sum of both. The server
-	// must allow pings this often (grpc-go's keepalive.EnforcementPolicy.MinTime is 5 minutes unless set).
+	// Envoy detects a socket whose server hangs, such as a frozen agent, within the sum of both. The server must permit
+	// pings this often (grpc-go's keepalive.EnforcementPolicy.MinTime is 5 minutes by default).
 	keepaliveInterval = 30 * time.Second
 	keepaliveTimeout  = 10 * time.Second
 
 	connectTimeout = time.Second
 
-	// Without ADS every EDS cluster and every secret is a stream of its own (protocol.md V10), and Envoy's default of 1024
+	// Without ADS every EDS cluster and every secret uses its own stream (protocol.md V10). Envoy's default limit of 1024
 	// requests to a cluster would leave the rest without configuration.
 	maxStreams = 1 << 20
 
 	httpOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 )
 
-// addXDS adds the sources of LDS and CDS, and the clusters that lead there. Secrets come over the same cluster; nothing
-// in the bootstrap needs one.
+// addXDS adds the sources of LDS and CDS, and the clusters of the agent. Secrets use the same cluster; the bootstrap itself
+// needs none.
 func addXDS(b *bootstrapv3.Bootstrap, cfg Config) error {
 	if err := checkSocketPath(cfg.XDS.Socket); err != nil {
 		return fmt.Errorf("xDS %w", err)
@@ -66,7 +66,7 @@ func addXDS(b *bootstrapv3.Bootstrap, cfg Config) error {
 	return nil
 }
 
-// source is where a type of resources comes from.
+// source returns the source of one resource type.
 func (x XDS) source() (*corev3.ConfigSource, error) {
 	source := &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3}
 	switch x.Transport {
@@ -84,7 +84,7 @@ func (x XDS) source() (*corev3.ConfigSource, error) {
 	return source, nil
 }
 
-// service is the agent as a server of one type or, for ADS, of all.
+// service returns the agent as the server of one type or, for ADS, of all types.
 func (x XDS) service() (*corev3.ApiConfigSource, error) {
 	service := &corev3.ApiConfigSource{TransportApiVersion: corev3.ApiVersion_V3}
 	if x.Transport == REST {
@@ -105,7 +105,7 @@ func (x XDS) service() (*corev3.ApiConfigSource, error) {
 	default:
 		return nil, fmt.Errorf("xDS mode %q is neither %s nor %s", x.Mode, Delta, SotW)
 	}
-	// A node is some 77 KB, most of it Envoy's list of extensions (protocol.md 8.10).
+	// A node has about 77 KB, mostly Envoy's list of extensions (protocol.md 8.10).
 	service.SetNodeOnFirstMessageOnly = true
 	service.GrpcServices = []*corev3.GrpcService{{
 		TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{
@@ -119,7 +119,7 @@ func (x XDS) service() (*corev3.ApiConfigSource, error) {
 	return service, nil
 }
 
-// agentCluster is the static cluster whose one endpoint is the agent's socket, in HTTP/2.
+// agentCluster returns the static HTTP/2 cluster whose only endpoint is the agent's socket.
 func agentCluster(socket string) (*clusterv3.Cluster, error) {
 	options, err := pack(&httpv3.HttpProtocolOptions{
 		UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
@@ -147,7 +147,7 @@ func agentCluster(socket string) (*clusterv3.Cluster, error) {
 	return cluster, nil
 }
 
-// staticCluster is a cluster with one endpoint, in HTTP/1.1.
+// staticCluster returns an HTTP/1.1 cluster with one endpoint.
 func staticCluster(name string, address *corev3.Address) *clusterv3.Cluster {
 	endpoint := &endpointv3.LbEndpoint{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address}}}
 	return &clusterv3.Cluster{

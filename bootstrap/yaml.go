@@ -3,16 +3,16 @@ package bootstrap
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
 
-// Why not a library: Envoy reads YAML with yaml-cpp, which takes the escape \N for one invalid byte instead of U+0085 (seen
-// in 1.40.0), and libraries write it so, and which has rules of its own for what a bare word is. What is written here is
-// JSON strings in a YAML outline, the part on which all readers agree.
+// Why no library: Envoy parses YAML with yaml-cpp, which reads the escape \N as one invalid byte instead of U+0085 (seen
+// in 1.40.0), and libraries write that escape; and it interprets plain words by its own rules. This encoder writes
+// JSON strings in a YAML structure, the subset on which all parsers agree.
 
-// maxImplicitKey is the length in bytes up to which a key may stand before its colon without an indicator; YAML says 1024
-// characters.
+// maxImplicitKey is the greatest length in bytes of a key without the indicator "?"; YAML allows 1024 characters.
 const maxImplicitKey = 1000
 
 // yamlLines returns the lines of v, which encoding/json decoded with UseNumber.
@@ -33,7 +33,7 @@ func yamlLines(v any) []string {
 		return []string{yamlString(v)}
 	case nil:
 		return []string{"null"}
-	default: // json.Number and bool: written as JSON writes them
+	default: // json.Number and bool have the form of JSON
 		return []string{fmt.Sprint(v)}
 	}
 }
@@ -42,13 +42,8 @@ func yamlMapping(m map[string]any) []string {
 	if len(m) == 0 {
 		return []string{"{}"}
 	}
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
 	var lines []string
-	for _, k := range keys {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
 		key, value := yamlKey(k), yamlLines(m[k])
 		switch {
 		case len(key) > maxImplicitKey:
@@ -66,7 +61,7 @@ func yamlMapping(m map[string]any) []string {
 	return lines
 }
 
-// appendHanging appends block with a two-letter indicator before its first line and its other lines below that.
+// appendHanging appends block, with an indicator of two characters before its first line and the other lines indented.
 func appendHanging(lines []string, indicator string, block []string) []string {
 	for i, l := range block {
 		if i == 0 {
@@ -78,7 +73,7 @@ func appendHanging(lines []string, indicator string, block []string) []string {
 	return lines
 }
 
-// isBlock says whether v stands below its key rather than beside it.
+// isBlock reports whether v is written below its key instead of beside it.
 func isBlock(v any) bool {
 	switch v := v.(type) {
 	case map[string]any:
@@ -90,8 +85,8 @@ func isBlock(v any) bool {
 	}
 }
 
-// yamlKey leaves bare what looks like the name of a proto field, as everyone writes them, unless YAML 1.1 has a meaning
-// for the word.
+// yamlKey writes a key that looks like a proto field name without quotes, unless the word has a special meaning in YAML
+// 1.1.
 func yamlKey(k string) string {
 	const letters = "abcdefghijklmnopqrstuvwxyz"
 	plain := k != "" && strings.ContainsRune(letters, rune(k[0])) && strings.Trim(k, letters+"0123456789_") == ""
@@ -101,8 +96,7 @@ func yamlKey(k string) string {
 	return yamlString(k)
 }
 
-// yamlString returns s as a JSON string, which YAML reads as the same string once the characters that YAML does not print
-// are escaped too.
+// yamlString returns s as a JSON string, with additional escapes for the characters that YAML does not allow unescaped.
 func yamlString(s string) string {
 	quoted := &strings.Builder{}
 	encoder := json.NewEncoder(quoted)

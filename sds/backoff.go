@@ -12,32 +12,32 @@ import (
 const (
 	firstPause = time.Second
 	maxPause   = 5 * time.Minute
-	// urgentPause bounds it while there is no valid certificate at all.
+	// urgentPause bounds the pause while there is no valid certificate.
 	urgentPause = 10 * time.Second
-	// refusedPause is the least after an answer that the next attempt will not
-	// change, such as that the token is not valid.
-	refusedPause = 5 * time.Second
+	// permanentPause is the least pause after an error that a retry is unlikely to change, such
+	// as an invalid token.
+	permanentPause = 5 * time.Second
 )
 
-// backoff returns the pause before the next attempt: anything up to a bound that
-// doubles with each failure ("full jitter"), so that the pods of a fleet do not come
-// back together. It grows to a tenth of what is left of the certificate in use, and
-// to 5 min at most. left is 0 or less where there is none that is valid.
-func backoff(failures int, left time.Duration, refused bool) time.Duration {
+// backoff returns the pause before the next attempt: a random duration up to a bound that
+// doubles with each failure ("full jitter"), so that the pods of a fleet do not retry together.
+// The bound is at most a tenth of the remaining validity of the certificate in use, and at most
+// 5 min. left, the remaining validity, is 0 or less if there is no valid certificate.
+func backoff(failures int, left time.Duration, permanent bool) time.Duration {
 	most := urgentPause
 	if left > 0 {
 		most = min(maxPause, max(left/10, firstPause))
 	}
 	bound := most
-	if failures < 20 { // further shifts would overflow, and are beyond any bound
+	if failures < 20 { // a larger shift could overflow, and would exceed every bound
 		bound = min(most, firstPause<<failures)
 	}
 	pause := time.Duration(rand.Int64N(int64(bound)) + 1)
-	if refused {
-		pause += refusedPause
+	if permanent {
+		pause += permanentPause
 	}
 	return max(pause, firstPause/10)
 }
 
-// refused reports whether an answer is one that trying again does not change soon.
-func refused(r pki.Reason) bool { return r == istio.Refused || r == istio.Unauthenticated }
+// isPermanent reports whether an early retry is unlikely to change the result.
+func isPermanent(r pki.Reason) bool { return r == istio.Refused || r == istio.Unauthenticated }

@@ -1,6 +1,7 @@
 package sds
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/x509"
 	"fmt"
@@ -13,48 +14,49 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// Names that stand for files (those of Istio).
+// Prefixes of secret names that refer to files, as Istio defines them.
 const (
-	fileCertPrefix = "file-cert:" // CERT~KEY
-	fileRootPrefix = "file-root:" // PATH, or
+	fileCertPrefix = "file-cert:" // followed by CERT~KEY
+	fileRootPrefix = "file-root:" // followed by PATH
 	systemRoots    = fileRootPrefix + "system"
 )
 
-// fileName is a name that stands for files.
-type fileName struct {
-	cert, key string // of file-cert
-	root      string // of file-root; "" for the system's
+// fileSecret is a parsed secret name that refers to files.
+type fileSecret struct {
+	cert, key string // the paths of file-cert
+	root      string // the path of file-root; "" for the roots of the system
 }
 
-// parseFileName reads a name that stands for files; false for another.
-func parseFileName(name string) (fileName, bool) {
+// parseFileSecret parses a secret name that refers to files; ok is false for other names.
+func parseFileSecret(name string) (parsed fileSecret, ok bool) {
 	if rest, ok := strings.CutPrefix(name, fileCertPrefix); ok {
 		cert, key, ok := strings.Cut(rest, "~")
 		if !ok || !isPath(cert) || !isPath(key) {
-			return fileName{}, false
+			return fileSecret{}, false
 		}
-		return fileName{cert: cert, key: key}, true
+		return fileSecret{cert: cert, key: key}, true
 	}
 	if name == systemRoots {
-		return fileName{}, true
+		return fileSecret{}, true
 	}
 	path, ok := strings.CutPrefix(name, fileRootPrefix)
 	if !ok || !isPath(path) {
-		return fileName{}, false
+		return fileSecret{}, false
 	}
-	return fileName{root: path}, true
+	return fileSecret{root: path}, true
 }
 
-// isPath reports whether a path is absolute and as short as it can be written, so
-// that each file has one name.
+// isPath reports whether a path is absolute and in its shortest form, so that each file has one
+// name.
 func isPath(path string) bool {
 	return filepath.IsAbs(path) && filepath.Clean(path) == path && !strings.ContainsAny(path, "~\x00")
 }
 
-// resolve returns what a name stands for.
+// resolve returns the target of an alias, or the name itself.
 func (m *Manager) resolve(name string) string { return cmp.Or(m.cfg.Aliases[name], name) }
 
-// Owns reports whether a secret is made here, so that nobody else is asked for it.
+// Owns reports whether this manager provides a secret, so that no control plane is asked for
+// it.
 func (m *Manager) Owns(name string) bool {
 	name = m.resolve(name)
 	switch {
@@ -68,8 +70,7 @@ func (m *Manager) Owns(name string) bool {
 			return true
 		}
 		for _, id := range s.identities {
-			switch {
-			case name == id.cfg.Secret, id.cfg.Names.ID != "" && name == id.cfg.Names.ID:
+			if name == id.cfg.Secret || id.cfg.Names.ID != "" && name == id.cfg.Names.ID {
 				return true
 			}
 			if domain, err := pki.TrustDomain(id.cfg.Names.ID); err == nil && name == pki.SPIFFE+domain {
@@ -80,15 +81,16 @@ func (m *Manager) Owns(name string) bool {
 	return false
 }
 
-// checkNames reports names that are given twice, and aliases for nothing.
+// checkNames returns an error for a name that is given twice, and for an alias without a
+// target.
 func (m *Manager) checkNames() error {
 	taken := make(map[string]string)
 	take := func(name, what string) error {
 		if _, err := xds.CheckName(name); err != nil {
 			return fmt.Errorf("secret %q: %w", name, err)
 		}
-		if _, isFile := parseFileName(name); isFile || name == AllRoots {
-			return fmt.Errorf("%q is no name to give: it has a meaning of its own", name)
+		if _, isFile := parseFileSecret(name); isFile || name == AllRoots {
+			return fmt.Errorf("the name %q is reserved", name)
 		}
 		if other, ok := taken[name]; ok {
 			return fmt.Errorf("secret %q is both %s and %s: give one of them another name (secret=NAME of --identity, --root-secret)", name, other, what)
@@ -112,17 +114,17 @@ func (m *Manager) checkNames() error {
 			return fmt.Errorf("--secret-alias: %w", err)
 		}
 		if _, again := m.cfg.Aliases[target]; again || !m.Owns(target) {
-			return fmt.Errorf("--secret-alias %s=%s: %s is no secret that is made here", alias, target, target)
+			return fmt.Errorf("--secret-alias %s=%s: %s is not a secret of this agent", alias, target, target)
 		}
 	}
 	return nil
 }
 
-// build makes every secret that does not depend on what clients ask for; called
-// under mu. Where two sources have the same, that of the first counts.
+// build builds every secret that does not depend on subscriptions. If two sources provide the
+// same name, the first source wins. The caller holds mu.
 func (m *Manager) build() map[string]secret {
 	out := make(map[string]secret)
-	// Each is made once under each of its names: the name is part of it.
+	// A secret is built once for each of its names, because it contains its name.
 	names := make(map[string][]string)
 	for alias, target := range m.cfg.Aliases {
 		names[target] = append(names[target], alias)
@@ -146,14 +148,14 @@ func (m *Manager) build() map[string]secret {
 				add(has.ID, of)
 			}
 		}
-		for id, pair := range s.others {
+		for id, pair := range s.otherSVIDs {
 			add(id, func(name string) secret { return certificate(name, pair) })
 		}
 	}
 	all := make(map[string][]*x509.Certificate)
 	for _, s := range m.sources {
 		if s.cfg.CRL != "" && s.crl == nil {
-			continue // without its revocations a root would be trusted too much
+			continue // without its CRL, a root would also accept revoked certificates
 		}
 		for domain, roots := range s.domains {
 			certs := roots.Certs()
@@ -180,7 +182,7 @@ func (m *Manager) build() map[string]secret {
 	return out
 }
 
-// byDomain returns the roots of each trust domain; called under m.mu.
+// byDomain returns the roots of each trust domain. The caller holds m.mu.
 func (s *source) byDomain() map[string][]*x509.Certificate {
 	out := make(map[string][]*x509.Certificate)
 	for domain, roots := range s.domains {
@@ -191,18 +193,9 @@ func (s *source) byDomain() map[string][]*x509.Certificate {
 	return out
 }
 
-// union returns certificates of two sorted lists, each once.
+// union returns the certificates of two lists in a stable order, without duplicates.
 func union(a, b []*x509.Certificate) []*x509.Certificate {
-	var both pki.Roots
-	both.Restore(anchors(a))
-	both.Restore(anchors(b))
-	return both.Certs()
-}
-
-func anchors(certs []*x509.Certificate) []pki.Anchor {
-	out := make([]pki.Anchor, len(certs))
-	for i, c := range certs {
-		out[i].Cert = c
-	}
-	return out
+	both := slices.Concat(a, b)
+	slices.SortFunc(both, func(a, b *x509.Certificate) int { return bytes.Compare(a.Raw, b.Raw) })
+	return slices.CompactFunc(both, (*x509.Certificate).Equal)
 }

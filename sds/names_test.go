@@ -62,12 +62,12 @@ func TestConfigurationsThatCannotBeMeantAreRefused(t *testing.T) {
 		{"a relative directory", Config{Sources: []SourceConfig{{CA: "dir:certs"}}}, "the path is relative"},
 		{"no identity", Config{Sources: []SourceConfig{{CA: "dir:/ca"}}}, "--identity is missing"},
 		{"an identity without a name", Config{Sources: []SourceConfig{dev(Identity{Secret: "x"})}}, `--identity of secret "x" has no name`},
-		{"no SPIFFE ID", Config{Sources: []SourceConfig{dev(identified("http://x"))}}, `"http://x" is no SPIFFE ID`},
+		{"no SPIFFE ID", Config{Sources: []SourceConfig{dev(identified("http://x"))}}, `"http://x" is not a SPIFFE ID`},
 		{"two trust domains", Config{Sources: []SourceConfig{dev(named("spiffe://a/x", "a"), named("spiffe://b/x", "b"))}}, "trust domains a and b"},
 		{"one secret twice", Config{Sources: []SourceConfig{dev(identified(workload), identified(workload+"2"))}}, `secret "default" is both`},
 		{"roots under one name", Config{Sources: []SourceConfig{dev(named("spiffe://a/x", "a")), dev(named("spiffe://b/x", "b"))}}, `secret "ROOTCA" is both`},
-		{"a name with a meaning", Config{Sources: []SourceConfig{dev(named(workload, "ALL"))}}, `"ALL" is no name to give`},
-		{"an alias for nothing", Config{Sources: []SourceConfig{dev(identified(workload))}, Aliases: map[string]string{"a": "nothing"}}, "--secret-alias a=nothing: nothing is no secret that is made here"},
+		{"a name with a meaning", Config{Sources: []SourceConfig{dev(named(workload, "ALL"))}}, `the name "ALL" is reserved`},
+		{"an alias for nothing", Config{Sources: []SourceConfig{dev(identified(workload))}, Aliases: map[string]string{"a": "nothing"}}, "--secret-alias a=nothing: nothing is not a secret of this agent"},
 		{"an alias for an alias", Config{Sources: []SourceConfig{dev(identified(workload))}, Aliases: map[string]string{"a": "b", "b": "default"}}, "--secret-alias a=b"},
 		{"an alias for a taken name", Config{Sources: []SourceConfig{dev(identified(workload))}, Aliases: map[string]string{"ROOTCA": "default"}}, `secret "ROOTCA" is both`},
 		{"an unknown validator", Config{Sources: []SourceConfig{{CA: "dev", Validator: "x"}}}, `--root-validator "x": want trusted-ca or spiffe`},
@@ -88,11 +88,11 @@ func TestAnAliasIsTheSameUnderAnotherName(t *testing.T) {
 	}, func(r *rig) {
 		for range 2 {
 			for _, alias := range []string{"web", "me"} {
-				if p := r.pair(alias); p == nil || !p.Leaf().Equal(r.holds().Leaf()) {
+				if p := r.pair(alias); p == nil || !p.Leaf().Equal(r.checkCertificate().Leaf()) {
 					t.Errorf("%s is not the certificate in use", alias)
 				}
 			}
-			r.pass(14 * time.Hour)
+			r.wait(14 * time.Hour)
 		}
 		if !same(r.roots("istio-roots"), r.roots("ROOTCA")) {
 			t.Error("the alias of the roots has others")
@@ -100,8 +100,7 @@ func TestAnAliasIsTheSameUnderAnotherName(t *testing.T) {
 	})
 }
 
-// files writes a certificate and its key as others do, and returns the name under
-// which clients ask for them.
+// files writes a certificate and its key, and returns the name that refers to them.
 func (r *rig) files(dir string) (name string, leaf *pki.Pair) {
 	r.Helper()
 	key, err := pki.ECDSAP256.Generate()
@@ -123,23 +122,23 @@ func TestANameOfFilesIsServedAndFollowsThem(t *testing.T) {
 	dir := t.TempDir()
 	signing(t, func(c *Config) { c.SecretDirs = []string{dir} }, func(r *rig) {
 		name, first := r.files(dir)
-		r.pass(time.Minute)
-		if r.feed.secret(name) != nil {
+		r.wait(time.Minute)
+		if r.state.secret(name) != nil {
 			t.Error("published though nobody asks for it")
 		}
-		r.feed.want([]string{name, "file-root:" + filepath.Join(dir, "roots.pem"), "default"}, nil)
-		r.pass(time.Second)
+		r.state.subscribe([]string{name, "file-root:" + filepath.Join(dir, "roots.pem"), "default"}, nil)
+		r.wait(time.Second)
 		if p := r.pair(name); p == nil || !p.Leaf().Equal(first.Leaf()) {
 			t.Fatal("not published")
 		}
-		// One name that leads nowhere holds nothing else up.
+		// A name without files does not delay other names.
 		if s := r.m.Status(); len(s.Files) != 2 || s.Files[0].Err != nil || s.Files[0].Version == "" || s.Files[1].Err == nil {
 			t.Errorf("%+v", s.Files)
 		}
-		// Half of a pair is not used, the other half completes it.
+		// A certificate is not used before its key is there.
 		_, second := r.files(dir)
 		r.write(filepath.Join(dir, "k.pem"), first.KeyPEM())
-		r.pass(time.Minute)
+		r.wait(time.Minute)
 		if p := r.pair(name); !p.Leaf().Equal(first.Leaf()) {
 			t.Error("a certificate is used with a key that is not its own")
 		}
@@ -147,29 +146,29 @@ func TestANameOfFilesIsServedAndFollowsThem(t *testing.T) {
 			t.Errorf("%+v", s.Files)
 		}
 		r.write(filepath.Join(dir, "k.pem"), second.KeyPEM())
-		r.pass(5 * time.Second)
+		r.wait(5 * time.Second)
 		if p := r.pair(name); !p.Leaf().Equal(second.Leaf()) {
 			t.Error("not renewed")
 		}
-		// Files that vanish take nothing away.
+		// The secret stays when its files are removed.
 		r.check(os.Rename(dir, dir+".away"))
-		r.pass(time.Hour)
+		r.wait(time.Hour)
 		if p := r.pair(name); p == nil || !p.Leaf().Equal(second.Leaf()) {
 			t.Error("the secret went with the files")
 		}
 		r.check(os.Rename(dir+".away", dir))
 		r.write(filepath.Join(dir, "roots.pem"), pki.EncodeCerts(r.ca.authority.Roots()))
-		r.pass(5 * time.Second)
+		r.wait(5 * time.Second)
 		if !same(r.roots("file-root:"+filepath.Join(dir, "roots.pem")), r.ca.authority.Roots()) {
 			t.Error("roots that came later are not published")
 		}
-		// What nobody asks for any more is not read any more.
-		r.feed.want(nil, []string{name})
-		if r.feed.secret(name) != nil || len(r.m.Status().Files) != 1 {
+		// Without a subscription the files are not read.
+		r.state.subscribe(nil, []string{name})
+		if r.state.secret(name) != nil || len(r.m.Status().Files) != 1 {
 			t.Errorf("%+v", r.m.Status().Files)
 		}
-		r.feed.want([]string{name}, nil)
-		r.pass(time.Second)
+		r.state.subscribe([]string{name}, nil)
+		r.wait(time.Second)
 		if p := r.pair(name); p == nil || !p.Leaf().Equal(second.Leaf()) {
 			t.Error("not published when it is asked for again")
 		}
@@ -184,10 +183,10 @@ func TestANameLeadsOnlyIntoAllowedDirectories(t *testing.T) {
 		r.check(os.Symlink(outside, link))
 		through := strings.ReplaceAll(name, outside, link)
 		up := strings.ReplaceAll(name, outside, dir+"/../"+filepath.Base(outside))
-		r.feed.want([]string{name, through, up, "file-cert:", "file-cert:~", "file-root:", "file-root:x"}, nil)
-		r.pass(time.Minute)
+		r.state.subscribe([]string{name, through, up, "file-cert:", "file-cert:~", "file-root:", "file-root:x"}, nil)
+		r.wait(time.Minute)
 		for _, n := range []string{name, through, up} {
-			if r.feed.secret(n) != nil {
+			if r.state.secret(n) != nil {
 				t.Errorf("%s was read", n)
 			}
 		}
@@ -203,16 +202,16 @@ func TestTheSystemsRootsAreServed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "bundle.pem")
 	t.Setenv("SSL_CERT_FILE", file)
 	signing(t, nil, func(r *rig) {
-		r.feed.want([]string{"file-root:system"}, nil)
+		r.state.subscribe([]string{"file-root:system"}, nil)
 		if s := r.m.Status(); len(s.Files) != 1 || s.Files[0].Err == nil {
 			t.Errorf("%+v", s.Files)
 		}
-		r.feed.want(nil, []string{"file-root:system"})
-		// With a remark and twice, as systems have them.
+		r.state.subscribe(nil, []string{"file-root:system"})
+		// Bundles of systems have comments and duplicates.
 		one := pki.EncodeCerts(r.ca.authority.Roots())
 		r.write(file, append(append([]byte("# Example CA\n"), one...), one...))
-		r.feed.want([]string{"file-root:system"}, nil)
-		r.pass(time.Second)
+		r.state.subscribe([]string{"file-root:system"}, nil)
+		r.wait(time.Second)
 		if !same(r.roots("file-root:system"), r.ca.authority.Roots()) {
 			t.Error("not published")
 		}
@@ -231,14 +230,14 @@ func FuzzFileName(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
-		n, ok := parseFileName(name)
+		n, ok := parseFileSecret(name)
 		if !ok {
 			return
 		}
-		// What is read says the name again, and nothing else does.
+		// Only the parsed name can be written as this name.
 		back := fileCertPrefix + n.cert + "~" + n.key
 		switch {
-		case n == (fileName{}):
+		case n == (fileSecret{}):
 			back = systemRoots
 		case n.root != "":
 			back = fileRootPrefix + n.root

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// systemBundles are where systems keep the certificates that they trust: those of
-// Go's crypto/x509 for Linux.
+// systemBundles are the files in which Linux distributions store their trusted certificates, as
+// in Go's crypto/x509.
 var systemBundles = []string{
 	"/etc/ssl/certs/ca-certificates.crt",                // Debian, Ubuntu, Alpine
 	"/etc/pki/tls/certs/ca-bundle.crt",                  // Fedora, RHEL 6
@@ -22,47 +22,51 @@ var systemBundles = []string{
 	"/etc/ssl/cert.pem",                                 // Alpine
 }
 
-// followFiles reads the files that a name stands for until ctx ends, and calls use
-// with the secret that they make, whenever it changes.
-func (m *Manager) followFiles(ctx context.Context, name string, target fileName, use func(secret)) error {
-	defer m.forgetFile(name)
+// readFiles reads the files that a name refers to until ctx ends, and calls use with the
+// resulting secret whenever it changes.
+func (m *Manager) readFiles(ctx context.Context, name string, target fileSecret, use func(secret)) error {
+	defer func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.fileStatus, name)
+	}()
 	p := files.Poller{Dirs: m.dirs}
 	var parse func(files.Contents) (secret, error)
 	switch {
 	case target.cert != "":
 		p.Paths = []string{target.cert, target.key}
-		parse = func(c files.Contents) (secret, error) { return m.pairOfFiles(name, target, c) }
+		parse = func(c files.Contents) (secret, error) { return m.pairFromFiles(name, target, c) }
 	case target.root != "":
 		p.Paths = []string{target.root}
-		parse = func(c files.Contents) (secret, error) { return rootsOfFile(name, target.root, c) }
+		parse = func(c files.Contents) (secret, error) { return rootsFromFile(name, target.root, c) }
 	default:
 		path, dirs, err := systemBundle()
 		if err != nil {
-			m.noteFile(name, FileStatus{Err: err})
+			m.setFileStatus(name, FileStatus{Err: err})
 			<-ctx.Done()
 			return nil
 		}
 		p.Paths, p.Dirs = []string{path}, dirs
-		parse = func(c files.Contents) (secret, error) { return rootsOfFile(name, path, c) }
+		parse = func(c files.Contents) (secret, error) { return rootsFromFile(name, path, c) }
 	}
-	var now FileStatus
+	var current FileStatus
 	return p.Run(ctx, func(c files.Contents) error {
 		made, err := parse(c)
 		if err != nil {
 			return err
 		}
-		now.Version = made.Version
-		m.noteFile(name, now)
+		current.Version = made.Version
+		m.setFileStatus(name, current)
 		use(made)
 		return nil
 	}, func(err error) {
-		now.Err = err
-		m.noteFile(name, now)
+		current.Err = err
+		m.setFileStatus(name, current)
 	})
 }
 
-// pairOfFiles makes a secret of a certificate and its key.
-func (m *Manager) pairOfFiles(name string, target fileName, c files.Contents) (secret, error) {
+// pairFromFiles builds the secret of a certificate and its key.
+func (m *Manager) pairFromFiles(name string, target fileSecret, c files.Contents) (secret, error) {
 	for _, path := range []string{target.cert, target.key} {
 		if c[path] == nil {
 			return secret{}, fmt.Errorf("%s: %w", path, fs.ErrNotExist)
@@ -78,8 +82,8 @@ func (m *Manager) pairOfFiles(name string, target fileName, c files.Contents) (s
 	return certificate(name, pair), nil
 }
 
-// rootsOfFile makes a secret of a file of roots.
-func rootsOfFile(name, path string, c files.Contents) (secret, error) {
+// rootsFromFile builds the secret of a file of roots.
+func rootsFromFile(name, path string, c files.Contents) (secret, error) {
 	roots, err := pki.ParseCerts(c[path])
 	if err != nil {
 		return secret{}, fmt.Errorf("%s: %w", path, err)
@@ -87,8 +91,8 @@ func rootsOfFile(name, path string, c files.Contents) (secret, error) {
 	return trustedCA(name, pki.EncodeCerts(union(roots, nil)), nil), nil
 }
 
-// systemBundle returns the file of the certificates that the system trusts. The
-// variable SSL_CERT_FILE names another, as it does for OpenSSL and Go.
+// systemBundle returns the file of the system's trusted certificates. SSL_CERT_FILE overrides
+// it, as for OpenSSL and Go.
 func systemBundle() (string, *files.Dirs, error) {
 	candidates := systemBundles
 	if path := os.Getenv("SSL_CERT_FILE"); path != "" {
@@ -96,7 +100,7 @@ func systemBundle() (string, *files.Dirs, error) {
 	}
 	for _, path := range candidates {
 		if _, err := os.Stat(path); err == nil {
-			// Where it really is, is the system's business.
+			// The file may be a link to anywhere: the system administrator chose it.
 			dirs, err := files.NewDirs("/")
 			return path, dirs, err
 		}
@@ -104,21 +108,15 @@ func systemBundle() (string, *files.Dirs, error) {
 	return "", nil, errors.New("file-root:system: the system has no bundle of certificates: set SSL_CERT_FILE, or use file-root:PATH")
 }
 
-func (m *Manager) noteFile(name string, s FileStatus) {
+func (m *Manager) setFileStatus(name string, s FileStatus) {
 	m.mu.Lock()
-	before := m.read[name]
-	m.read[name] = s
+	before := m.fileStatus[name]
+	m.fileStatus[name] = s
 	m.mu.Unlock()
 	switch {
 	case s.Err != nil && (before.Err == nil || before.Err.Error() != s.Err.Error()):
-		m.log.Warn("a secret of files cannot be read; what was read before stays", "name", name, "err", s.Err)
+		m.log.Warn("the files of a secret cannot be used: the previous content stays", "name", name, "err", s.Err)
 	case s.Err == nil && s.Version != before.Version:
-		m.log.Info("a secret of files in use", "name", name, "version", s.Version)
+		m.log.Info("the files of a secret are in use", "name", name, "version", s.Version)
 	}
-}
-
-func (m *Manager) forgetFile(name string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.read, name)
 }

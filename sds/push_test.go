@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// pushes is somebody who pushes certificates.
+// pushes is a source that pushes certificates.
 type pushes struct {
 	update func(pki.Update)
 	fault  func(error)
@@ -32,8 +32,8 @@ func (p *pushes) Run(ctx context.Context, update func(pki.Update), fault func(er
 	return nil
 }
 
-// pushed runs a test with a source whose certificates are pushed as SPIRE does.
-func pushed(t *testing.T, ids []Identity, change func(*Config), test func(*rig, *pushes)) {
+// withPushes runs a test with a source whose certificates are pushed, as by SPIRE.
+func withPushes(t *testing.T, ids []Identity, change func(*Config), test func(*rig, *pushes)) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
 		r := &rig{T: t, log: new(buffer)}
@@ -68,12 +68,12 @@ func bundle(of map[string]*local.Authority) map[string][]*x509.Certificate {
 }
 
 func TestWhatIsPushedIsServedUnderEachOfItsNames(t *testing.T) {
-	pushed(t, nil, nil, func(r *rig, p *pushes) {
+	withPushes(t, nil, nil, func(r *rig, p *pushes) {
 		mesh, partner := r.authority(), r.authority()
 		first, second := r.issue(mesh, workload, time.Hour), r.issue(mesh, workload+"-2", time.Hour)
 		p.update(pki.Update{Pairs: []pki.Pair{first, second}, Bundles: bundle(map[string]*local.Authority{"mesh.test": mesh, "partner.test": partner})})
 		synctest.Wait()
-		r.holds()
+		r.checkCertificate()
 		for name, want := range map[string]pki.Pair{DefaultSecret: first, workload: first, workload + "-2": second} {
 			if got := r.pair(name); got == nil || !got.Leaf().Equal(want.Leaf()) {
 				t.Errorf("%s: not the certificate that was pushed for it", name)
@@ -83,7 +83,7 @@ func TestWhatIsPushedIsServedUnderEachOfItsNames(t *testing.T) {
 			t.Error("not the roots that were pushed")
 		}
 		var conf tlsv3.SPIFFECertValidatorConfig
-		r.check(r.feed.secret(AllRoots).GetValidationContext().GetCustomValidatorConfig().GetTypedConfig().UnmarshalTo(&conf))
+		r.check(r.state.secret(AllRoots).GetValidationContext().GetCustomValidatorConfig().GetTypedConfig().UnmarshalTo(&conf))
 		if len(conf.GetTrustDomains()) != 2 {
 			t.Errorf("%d trust domains in %s", len(conf.GetTrustDomains()), AllRoots)
 		}
@@ -94,7 +94,7 @@ func TestWhatIsPushedIsServedUnderEachOfItsNames(t *testing.T) {
 }
 
 func TestTheIdentityThatIsConfiguredIsTakenOutOfWhatIsPushed(t *testing.T) {
-	pushed(t, []Identity{identified(workload + "-2")}, nil, func(r *rig, p *pushes) {
+	withPushes(t, []Identity{identified(workload + "-2")}, nil, func(r *rig, p *pushes) {
 		mesh := r.authority()
 		bundles := bundle(map[string]*local.Authority{"mesh.test": mesh})
 		first, second := r.issue(mesh, workload, time.Hour), r.issue(mesh, workload+"-2", time.Hour)
@@ -115,17 +115,17 @@ func TestTheIdentityThatIsConfiguredIsTakenOutOfWhatIsPushed(t *testing.T) {
 }
 
 func TestAPushedCertificateThatDoesNotHoldReplacesNothing(t *testing.T) {
-	pushed(t, nil, nil, func(r *rig, p *pushes) {
+	withPushes(t, nil, nil, func(r *rig, p *pushes) {
 		mesh, other := r.authority(), r.authority()
 		bundles := bundle(map[string]*local.Authority{"mesh.test": mesh})
 		good := r.issue(mesh, workload, 24*time.Hour)
 		p.update(pki.Update{Pairs: []pki.Pair{good}, Bundles: bundles})
 		ended := r.issue(mesh, workload, time.Minute)
-		r.pass(time.Hour)
+		r.wait(time.Hour)
 		for name, bad := range map[string]pki.Pair{"ended": ended, "of another root": r.issue(other, workload, time.Hour)} {
 			p.update(pki.Update{Pairs: []pki.Pair{bad}, Bundles: bundles})
 			synctest.Wait()
-			if got := r.holds(); !got.Leaf().Equal(good.Leaf()) {
+			if got := r.checkCertificate(); !got.Leaf().Equal(good.Leaf()) {
 				t.Errorf("one that is %s is in use", name)
 			}
 			if r.status().Err == nil {
@@ -133,26 +133,26 @@ func TestAPushedCertificateThatDoesNotHoldReplacesNothing(t *testing.T) {
 			}
 		}
 		p.fault(errors.New("the agent is away"))
-		r.pass(time.Hour)
-		r.holds()
+		r.wait(time.Hour)
+		r.checkCertificate()
 		if s := r.m.Status(); len(s.Faults) != 1 || s.Faults[0] != "the agent is away" {
 			t.Errorf("faults %q", s.Faults)
 		}
 	})
 }
 
-// SPIRE's bundles are all there is: a root that is left out was revoked.
+// The bundles of SPIRE are complete: a missing root was revoked.
 func TestARootThatIsNotPushedAnyMoreIsNotTrustedAnyMore(t *testing.T) {
-	pushed(t, nil, nil, func(r *rig, p *pushes) {
+	withPushes(t, nil, nil, func(r *rig, p *pushes) {
 		mesh, next, partner := r.authority(), r.authority(), r.authority()
 		both := bundle(map[string]*local.Authority{"mesh.test": mesh, "partner.test": partner})
 		both["mesh.test"] = append(slices.Clone(both["mesh.test"]), next.Roots()...)
 		p.update(pki.Update{Pairs: []pki.Pair{r.issue(mesh, workload, time.Hour)}, Bundles: both})
 		synctest.Wait()
-		r.holds()
+		r.checkCertificate()
 		p.update(pki.Update{Pairs: []pki.Pair{r.issue(next, workload, time.Hour)}, Bundles: bundle(map[string]*local.Authority{"mesh.test": next})})
 		synctest.Wait()
-		r.holds()
+		r.checkCertificate()
 		if !same(r.roots(DefaultRoots), next.Roots()) {
 			t.Error("the old root is still trusted")
 		}
@@ -164,16 +164,16 @@ func TestARootThatIsNotPushedAnyMoreIsNotTrustedAnyMore(t *testing.T) {
 
 func TestWhatWasPushedSurvivesARestart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "identity")
-	pushed(t, nil, func(c *Config) { c.IdentityDir = dir }, func(r *rig, p *pushes) {
+	withPushes(t, nil, func(c *Config) { c.IdentityDir = dir }, func(r *rig, p *pushes) {
 		mesh, partner := r.authority(), r.authority()
 		p.update(pki.Update{
 			Pairs:   []pki.Pair{r.issue(mesh, workload, 24*time.Hour)},
 			Bundles: bundle(map[string]*local.Authority{"mesh.test": mesh, "partner.test": partner}),
 		})
 		synctest.Wait()
-		before := r.holds()
+		before := r.checkCertificate()
 		r.restart(nil)
-		if after := r.holds(); !after.Leaf().Equal(before.Leaf()) {
+		if after := r.checkCertificate(); !after.Leaf().Equal(before.Leaf()) {
 			t.Error("another certificate")
 		}
 		if !same(r.roots("spiffe://partner.test"), partner.Roots()) {
@@ -182,7 +182,7 @@ func TestWhatWasPushedSurvivesARestart(t *testing.T) {
 	})
 }
 
-// A certificate that others make, in the form of a Kubernetes secret.
+// The files have the layout of a Kubernetes secret.
 func TestACertificateOfFilesIsServedAndFollowed(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -194,33 +194,33 @@ func TestACertificateOfFilesIsServedAndFollowed(t *testing.T) {
 			r.write(filepath.Join(dir, "ca.crt"), pki.EncodeCerts(ca.Roots()))
 		}
 		r.start(Config{Sources: []SourceConfig{{CA: "files:" + dir}}, Now: r.now, Log: r.log.logger()})
-		r.pass(time.Minute)
-		if err := r.m.Ready(); err == nil || r.feed.secret(DefaultSecret) != nil {
+		r.wait(time.Minute)
+		if err := r.m.Ready(); err == nil || r.state.secret(DefaultSecret) != nil {
 			t.Errorf("ready: %v", err)
 		}
 		first := r.issue(ca, workload, 24*time.Hour)
 		put(first)
-		r.pass(5 * time.Second)
-		if got := r.holds(); !got.Leaf().Equal(first.Leaf()) {
+		r.wait(5 * time.Second)
+		if got := r.checkCertificate(); !got.Leaf().Equal(first.Leaf()) {
 			t.Error("not the certificate of the files")
 		}
 		second := r.issue(ca, workload, 24*time.Hour)
 		put(second)
-		r.pass(5 * time.Second)
-		if got := r.holds(); !got.Leaf().Equal(second.Leaf()) {
+		r.wait(5 * time.Second)
+		if got := r.checkCertificate(); !got.Leaf().Equal(second.Leaf()) {
 			t.Error("the files are not followed")
 		}
-		// Another root, and then nothing at all: what was good stays.
+		// Neither another root nor missing files replace the valid certificate.
 		ca = r.authority()
 		third := r.issue(r.authority(), workload, 24*time.Hour)
 		put(third)
-		r.pass(time.Minute)
+		r.wait(time.Minute)
 		if got := r.pair(DefaultSecret); !got.Leaf().Equal(second.Leaf()) {
 			t.Error("a certificate that does not lead to its roots is in use")
 		}
 		r.check(os.RemoveAll(dir))
-		r.pass(time.Hour)
-		if got := r.holds(); !got.Leaf().Equal(second.Leaf()) {
+		r.wait(time.Hour)
+		if got := r.checkCertificate(); !got.Leaf().Equal(second.Leaf()) {
 			t.Error("the certificate went with the files")
 		}
 		r.end()

@@ -12,28 +12,27 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// Over 30 days the CA fails, lies and stalls for hours at a time. A certificate
-// that every peer takes is published at each moment: half of the lifetime is enough
-// to get through what the CA does.
+// Over 30 days the CA fails, hangs and returns invalid certificates for hours at a time. A
+// valid certificate is published at each moment: half of the lifetime is enough to recover.
 func TestNoValidCertificateIsWithheldWhateverTheCADoes(t *testing.T) {
-	modes := append([]string{"stalls", "fails", "refuses"}, lies...)
+	modes := append([]string{"stalls", "fails", "refuses"}, invalidAnswers...)
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			signing(t, nil, func(r *rig) {
 				random := rand.New(rand.NewPCG(seed, 6))
-				r.holds()
+				r.checkCertificate()
 				bad, good := 0, 0
 				for until := r.now().Add(30 * 24 * time.Hour); r.now().Before(until); {
 					well, not := 1+random.IntN(3), 1+random.IntN(9)
 					good, bad = good+well, bad+not
 					for hour := range well + not {
-						r.ca.say("")
+						r.ca.setMode("")
 						if hour >= well {
-							r.ca.say(modes[random.IntN(len(modes))])
+							r.ca.setMode(modes[random.IntN(len(modes))])
 						}
 						for range 6 {
-							r.pass(10 * time.Minute)
-							r.holds()
+							r.wait(10 * time.Minute)
+							r.checkCertificate()
 						}
 					}
 				}
@@ -54,7 +53,7 @@ func TestNoValidCertificateIsWithheldWhateverTheCADoes(t *testing.T) {
 	}
 }
 
-// Whoever verifies nothing would take these.
+// A client that does not verify would accept these certificates.
 func TestALieIsNeverTaken(t *testing.T) {
 	want := map[string]pki.Reason{
 		"wrong key": pki.WrongKey, "wrong name": pki.WrongName, "expired": pki.Expired, "root missing": pki.Untrusted,
@@ -63,10 +62,10 @@ func TestALieIsNeverTaken(t *testing.T) {
 	for mode, reason := range want {
 		t.Run(mode, func(t *testing.T) {
 			signing(t, nil, func(r *rig) {
-				before := r.holds()
-				r.ca.say(mode)
-				r.pass(20 * time.Hour)
-				if after := r.holds(); !after.Leaf().Equal(before.Leaf()) {
+				before := r.checkCertificate()
+				r.ca.setMode(mode)
+				r.wait(20 * time.Hour)
+				if after := r.checkCertificate(); !after.Leaf().Equal(before.Leaf()) {
 					t.Error("another certificate is in use")
 				}
 				if s := r.status(); s.Failed[reason] == 0 || len(s.Failed) != 1 || s.Err == nil || s.Attempts == 0 {
@@ -85,37 +84,37 @@ func TestALieIsNeverTaken(t *testing.T) {
 
 func TestTheCertificateInUseStaysAfterItsEndUntilThereIsAnother(t *testing.T) {
 	signing(t, nil, func(r *rig) {
-		before := r.holds()
-		r.ca.say("fails")
-		r.pass(30 * time.Hour)
+		before := r.checkCertificate()
+		r.ca.setMode("fails")
+		r.wait(30 * time.Hour)
 		if after := r.pair(DefaultSecret); after == nil || !after.Leaf().Equal(before.Leaf()) {
 			t.Error("the certificate was taken away")
 		}
-		if err := r.m.Ready(); err == nil || !strings.Contains(err.Error(), "ended at") || !strings.Contains(err.Error(), "connection refused") {
+		if err := r.m.Ready(); err == nil || !strings.Contains(err.Error(), "expired at") || !strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("ready: %v", err)
 		}
-		if !r.logged("level=ERROR msg=\"the certificate in use has ended") {
+		if !r.logged("level=ERROR msg=\"the certificate in use has expired") {
 			t.Error("nobody was told")
 		}
-		// Attempts never end, and come often now: nothing else helps.
+		// Attempts never end, and are frequent after the expiry.
 		r.ca.count()
-		r.pass(time.Hour)
+		r.wait(time.Hour)
 		if n := r.ca.count(); n < 3600/10 || n > 3600/2 {
 			t.Errorf("%d attempts in an hour without a valid certificate", n)
 		}
-		r.ca.say("")
-		r.pass(urgentPause)
-		r.holds()
+		r.ca.setMode("")
+		r.wait(urgentPause)
+		r.checkCertificate()
 		if err := r.m.Ready(); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// A CA that is away at the start: nothing is published, not even nothing.
+// While the CA is unreachable at the start, nothing is published.
 func TestTheFirstCertificateIsPublishedAsSoonAsItIsThere(t *testing.T) {
 	synctestStart := func(r *rig) {
-		if got := r.feed.names(); len(got) > 0 {
+		if got := r.state.names(); len(got) > 0 {
 			t.Errorf("published %q", got)
 		}
 		if err := r.m.Ready(); err == nil || !strings.Contains(err.Error(), `no certificate "default" yet from dev: connection refused`) {
@@ -124,16 +123,16 @@ func TestTheFirstCertificateIsPublishedAsSoonAsItIsThere(t *testing.T) {
 	}
 	signing(t, nil, func(r *rig) {
 		r.end()
-		r.ca.say("fails")
+		r.ca.setMode("fails")
 		r.start(r.m.cfg)
 		synctestStart(r)
-		r.pass(time.Hour)
+		r.wait(time.Hour)
 		synctestStart(r)
-		r.ca.say("")
-		r.pass(urgentPause)
-		r.holds()
-		// Roots first: who gets the certificate can check that of others.
-		if got := r.feed.names(); len(got) < 2 || got[len(got)-1] != DefaultSecret && got[len(got)-1] != workload {
+		r.ca.setMode("")
+		r.wait(urgentPause)
+		r.checkCertificate()
+		// Roots come first, so that a client with the certificate can verify its peers.
+		if got := r.state.names(); len(got) < 2 || got[len(got)-1] != DefaultSecret && got[len(got)-1] != workload {
 			t.Errorf("published %q, want the certificate last", got)
 		}
 	})
@@ -144,31 +143,31 @@ func TestRenewalIsSpreadAroundHalfOfTheLifetime(t *testing.T) {
 		id := r.m.sources[0].identities[0]
 		var sum, squares, least, most float64 = 0, 0, 1, 0
 		const n = 2000
-		p := *r.holds()
+		p := *r.checkCertificate()
 		for range n {
-			h, err := id.verified(p, nil)
+			h, err := id.verify(p, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			share := float64(h.renew.Sub(h.issued)) / float64(h.until.Sub(h.issued))
+			share := float64(h.renewAt.Sub(h.issued)) / float64(h.until.Sub(h.issued))
 			sum, squares = sum+share, squares+share*share
 			least, most = min(least, share), max(most, share)
 		}
 		mean := sum / n
 		deviation := math.Sqrt(squares/n - mean*mean)
-		// Evenly between 0.45 and 0.55: the deviation of that is 0.1/sqrt(12).
+		// A uniform distribution between 0.45 and 0.55 has a deviation of 0.1/sqrt(12).
 		if math.Abs(mean-0.5) > 0.005 || math.Abs(deviation-0.0289) > 0.003 || least < 0.45 || least > 0.46 || most > 0.55 || most < 0.54 {
 			t.Errorf("mean %.4f, deviation %.4f, from %.4f to %.4f of the lifetime", mean, deviation, least, most)
 		}
 	})
 }
 
-// Drawn once for each certificate: looking at it again and again draws no other.
+// The time is drawn once for each certificate, however often it is checked.
 func TestTheTimeOfRenewalStaysWhatItIs(t *testing.T) {
 	signing(t, nil, func(r *rig) {
 		next := r.status().Next
 		for range 10 * 60 {
-			r.pass(time.Minute)
+			r.wait(time.Minute)
 			if got := r.status().Next; !got.Equal(next) {
 				t.Fatalf("the next attempt is at %s, and was at %s", got, next)
 			}
@@ -176,12 +175,12 @@ func TestTheTimeOfRenewalStaysWhatItIs(t *testing.T) {
 	})
 }
 
-// Nobody subscribes in this test: the timer is the manager's own (Istio 53118).
+// No client subscribes in this test: the manager has its own timer (Istio 53118).
 func TestARenewalNeedsNoSubscriber(t *testing.T) {
 	signing(t, nil, func(r *rig) {
-		first := r.holds()
-		r.pass(14 * time.Hour)
-		second := r.holds()
+		first := r.checkCertificate()
+		r.wait(14 * time.Hour)
+		second := r.checkCertificate()
 		if second.Leaf().Equal(first.Leaf()) {
 			t.Error("not renewed")
 		}
@@ -196,14 +195,14 @@ func pkiSame(a, b *pki.Pair) bool {
 	return ok && k.Equal(b.Key.Public())
 }
 
-// What the next attempt will not change is not tried in a tight loop.
+// An error that a retry will not change is not retried in a tight loop.
 func TestAnAnswerThatTheNextAttemptDoesNotChangeIsWaitedWith(t *testing.T) {
 	signing(t, nil, func(r *rig) {
 		r.end()
-		r.ca.say("refuses")
+		r.ca.setMode("refuses")
 		r.ca.count()
 		r.start(r.m.cfg)
-		r.pass(time.Minute)
+		r.wait(time.Minute)
 		if n := r.ca.count(); n < 4 || n > 60/5+1 {
 			t.Errorf("%d attempts in a minute", n)
 		}
@@ -234,7 +233,7 @@ func TestThePauseGrowsToATenthOfWhatIsLeft(t *testing.T) {
 				if d <= 0 || d > tc.most {
 					t.Fatalf("%s, want at most %s", d, tc.most)
 				}
-				if tc.refused && d < refusedPause {
+				if tc.refused && d < permanentPause {
 					t.Fatalf("%s after a refusal", d)
 				}
 				longest = max(longest, d)
@@ -248,19 +247,19 @@ func TestThePauseGrowsToATenthOfWhatIsLeft(t *testing.T) {
 
 func TestACertificateFromTheFutureIsHeldUntilItIsValid(t *testing.T) {
 	signing(t, nil, func(r *rig) {
-		before := r.holds()
-		r.ca.say("future")
-		r.pass(r.status().Next.Sub(r.now()) + 30*time.Minute)
-		if after := r.holds(); !after.Leaf().Equal(before.Leaf()) {
+		before := r.checkCertificate()
+		r.ca.setMode("future")
+		r.wait(r.status().Next.Sub(r.now()) + 30*time.Minute)
+		if after := r.checkCertificate(); !after.Leaf().Equal(before.Leaf()) {
 			t.Error("it is in use before it is valid")
 		}
 		s := r.status()
 		if s.Pending.IsZero() || s.Failed[NotYetValid] == 0 || !strings.Contains(s.Err.Error(), "is a clock wrong?") {
 			t.Errorf("%+v", s)
 		}
-		r.ca.say("fails")
-		r.pass(s.Pending.Sub(r.now()) + time.Second)
-		if after := r.holds(); after.Leaf().Equal(before.Leaf()) {
+		r.ca.setMode("fails")
+		r.wait(s.Pending.Sub(r.now()) + time.Second)
+		if after := r.checkCertificate(); after.Leaf().Equal(before.Leaf()) {
 			t.Error("it is not in use though it is valid")
 		}
 	})
@@ -268,11 +267,11 @@ func TestACertificateFromTheFutureIsHeldUntilItIsValid(t *testing.T) {
 
 func TestAClockThatIsSetForwardIsNoticedWithin30Seconds(t *testing.T) {
 	signing(t, nil, func(r *rig) {
-		before := r.holds()
-		r.pass(time.Hour)
-		r.set(13 * time.Hour) // as a suspended machine finds it
-		r.pass(30 * time.Second)
-		if after := r.holds(); after.Leaf().Equal(before.Leaf()) {
+		before := r.checkCertificate()
+		r.wait(time.Hour)
+		r.set(13 * time.Hour) // the machine was suspended
+		r.wait(30 * time.Second)
+		if after := r.checkCertificate(); after.Leaf().Equal(before.Leaf()) {
 			t.Error("not renewed")
 		}
 		if !r.logged("the clock jumped") {
@@ -283,14 +282,14 @@ func TestAClockThatIsSetForwardIsNoticedWithin30Seconds(t *testing.T) {
 
 func TestAClockThatIsSetBackKeepsTheCertificateAndTheAttempts(t *testing.T) {
 	signing(t, nil, func(r *rig) {
-		r.pass(5 * time.Minute)
-		before := r.holds()
-		r.ca.say("fails")
+		r.wait(5 * time.Minute)
+		before := r.checkCertificate()
+		r.ca.setMode("fails")
 		r.set(14 * time.Hour)
-		r.pass(time.Hour) // failing by now
+		r.wait(time.Hour) // attempts fail by now
 		r.set(-15 * time.Hour)
-		r.ca.say("")
-		r.pass(30 * time.Second)
+		r.ca.setMode("")
+		r.wait(30 * time.Second)
 		if s := r.status(); s.Attempts > 0 {
 			t.Errorf("%+v: the attempt waits for a time that was set back", s)
 		}
@@ -304,8 +303,8 @@ func TestEachKindOfKeyIsMade(t *testing.T) {
 	for _, kind := range []pki.KeyType{pki.ECDSAP256, pki.ECDSAP384, pki.RSA2048} {
 		t.Run(string(kind), func(t *testing.T) {
 			signing(t, func(c *Config) { c.Sources[0].KeyType = kind }, func(r *rig) {
-				r.pass(time.Second)
-				if got := r.holds().Leaf().PublicKeyAlgorithm.String(); !strings.HasPrefix(strings.ToUpper(string(kind)), strings.ToUpper(got)) {
+				r.wait(time.Second)
+				if got := r.checkCertificate().Leaf().PublicKeyAlgorithm.String(); !strings.HasPrefix(strings.ToUpper(string(kind)), strings.ToUpper(got)) {
 					t.Errorf("a key of %s", got)
 				}
 			})

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// kept is a rig whose certificates are kept on disk.
-func kept(t *testing.T, test func(r *rig, dir string)) {
+// withIdentityDir runs a test with an identity directory.
+func withIdentityDir(t *testing.T, test func(r *rig, dir string)) {
 	dir := filepath.Join(t.TempDir(), "identity")
 	signing(t, func(c *Config) { c.IdentityDir = dir }, func(r *rig) { test(r, dir) })
 }
@@ -29,46 +29,46 @@ func (r *rig) restart(change func(*Config)) {
 }
 
 func TestARestartedAgentGoesOnWithItsCertificateWhileTheCAIsAway(t *testing.T) {
-	kept(t, func(r *rig, _ string) {
-		before, next := r.holds(), r.status().Next
-		r.ca.say("stalls")
-		r.pass(time.Hour)
+	withIdentityDir(t, func(r *rig, _ string) {
+		before, next := r.checkCertificate(), r.status().Next
+		r.ca.setMode("stalls")
+		r.wait(time.Hour)
 		r.ca.count()
 		r.restart(nil)
-		if after := r.holds(); !after.Leaf().Equal(before.Leaf()) || !pkiSame(after, before) {
+		if after := r.checkCertificate(); !after.Leaf().Equal(before.Leaf()) || !pkiSame(after, before) {
 			t.Error("another certificate")
 		}
 		if err := r.m.Ready(); err != nil {
 			t.Errorf("not ready: %v", err)
 		}
-		// The time of renewal is that which was drawn.
+		// The stored time of renewal is used again.
 		if got := r.status().Next; !got.Equal(next) {
 			t.Errorf("the next attempt is at %s, and was at %s", got, next)
 		}
 		if n := r.ca.count(); n > 0 {
 			t.Errorf("the CA was asked %d times", n)
 		}
-		r.ca.say("")
-		r.pass(13 * time.Hour)
-		if after := r.holds(); after.Leaf().Equal(before.Leaf()) {
+		r.ca.setMode("")
+		r.wait(13 * time.Hour)
+		if after := r.checkCertificate(); after.Leaf().Equal(before.Leaf()) {
 			t.Error("not renewed")
 		}
 	})
 }
 
-// Peers still have certificates of the root that went before the restart.
+// Peers still have certificates of the root that was replaced before the restart.
 func TestTheOverlapOfRootsSurvivesARestart(t *testing.T) {
-	kept(t, func(r *rig, _ string) {
-		r.holds()
+	withIdentityDir(t, func(r *rig, _ string) {
+		r.checkCertificate()
 		r.ca.rotate(r.authority(), false)
-		r.pass(14 * time.Hour)
-		r.holds()
+		r.wait(14 * time.Hour)
+		r.checkCertificate()
 		before := r.roots(DefaultRoots)
 		r.restart(nil)
 		if got := r.roots(DefaultRoots); len(got) != 2 || !same(got, before) {
 			t.Errorf("%d roots", len(got))
 		}
-		r.pass(DefaultRootOverlap)
+		r.wait(DefaultRootOverlap)
 		if got := r.roots(DefaultRoots); !same(got, r.ca.authority.Roots()) {
 			t.Errorf("%d roots after the overlap", len(got))
 		}
@@ -81,7 +81,7 @@ func TestWhatWasKeptIsVerifiedBeforeItIsUsed(t *testing.T) {
 		change func(r *rig, dir string, c *Config)
 		want   string
 	}{
-		{"it has ended", func(r *rig, _ string, _ *Config) { r.set(25 * time.Hour) }, "the certificate ended at"},
+		{"it has ended", func(r *rig, _ string, _ *Config) { r.set(25 * time.Hour) }, "the certificate expired at"},
 		{"it is for another identity", func(_ *rig, _ string, c *Config) {
 			c.Sources[0].Identities = []Identity{identified(workload + "-2")}
 		}, "want exactly " + workload + "-2"},
@@ -95,18 +95,18 @@ func TestWhatWasKeptIsVerifiedBeforeItIsUsed(t *testing.T) {
 		}, "tls.key: no such file"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			kept(t, func(r *rig, dir string) {
-				r.holds()
-				r.ca.say("fails")
+			withIdentityDir(t, func(r *rig, dir string) {
+				r.checkCertificate()
+				r.ca.setMode("fails")
 				r.restart(func(c *Config) { tc.change(r, dir, c) })
 				if r.pair(DefaultSecret) != nil {
 					t.Error("it is used")
 				}
-				if !r.logged("a certificate of an earlier run is not used") || !r.logged(tc.want) {
+				if !r.logged("the stored certificate is not used") || !r.logged(tc.want) {
 					t.Errorf("log without %q:\n%s", tc.want, r.log)
 				}
-				r.ca.say("")
-				r.pass(urgentPause)
+				r.ca.setMode("")
+				r.wait(urgentPause)
 				if r.pair(DefaultSecret) == nil {
 					t.Error("no certificate from the CA either")
 				}
@@ -115,28 +115,28 @@ func TestWhatWasKeptIsVerifiedBeforeItIsUsed(t *testing.T) {
 	}
 }
 
-// A disk that is full or broken costs the restart, not the certificate.
+// A full or broken disk costs the certificate only after a restart.
 func TestWhatCannotBeKeptIsUsedAllTheSame(t *testing.T) {
-	kept(t, func(r *rig, dir string) {
-		r.holds()
+	withIdentityDir(t, func(r *rig, dir string) {
+		r.checkCertificate()
 		r.check(os.RemoveAll(dir))
-		r.check(os.WriteFile(dir, nil, 0o600)) // no directory any more
-		r.pass(14 * time.Hour)
-		r.holds()
+		r.check(os.WriteFile(dir, nil, 0o600)) // the path is a file now
+		r.wait(14 * time.Hour)
+		r.checkCertificate()
 		s := r.m.Status()
 		if len(s.Faults) != 1 || !strings.Contains(s.Faults[0], "a restart would lose it") || s.Identities[0].Failed[NotKept] == 0 {
 			t.Errorf("%+v", s)
 		}
 		r.check(os.Remove(dir))
-		r.pass(14 * time.Hour)
-		r.holds()
+		r.wait(14 * time.Hour)
+		r.checkCertificate()
 		if s := r.m.Status(); len(s.Faults) > 0 {
 			t.Errorf("faults %q after the disk was mended", s.Faults)
 		}
 	})
 }
 
-// Others could put keys of their own there.
+// Other users could write keys of their own there.
 func TestAnIdentityDirectoryThatOthersMayWriteToStopsTheStart(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o770); err != nil {
@@ -151,7 +151,7 @@ func TestAnIdentityDirectoryThatOthersMayWriteToStopsTheStart(t *testing.T) {
 	}
 }
 
-// Another user may be faster in a directory for everybody, with an authority of its own.
+// In a directory for everybody, another user could create an authority first.
 func TestTheAuthorityForDevelopmentIsKeptWhereNobodyElseCanPlantOne(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files to somebody else")

@@ -24,20 +24,19 @@ import (
 
 const workload = "spiffe://mesh.test/ns/shop/sa/web"
 
-// rig is a Manager with a scripted authority and one feed, in virtual time.
+// rig is a Manager with a scripted authority and one fake state, in virtual time.
 type rig struct {
 	*testing.T
-	m    *Manager
-	ca   *scripted
-	feed *feed
-	log  *buffer
-	// prepare replaces where certificates come from.
+	m     *Manager
+	ca    *scripted
+	state *fakeState
+	log   *buffer
+	// prepare replaces the origins of certificates.
 	prepare func(*Manager)
-	// ahead is how far the wall clock was set.
-	mu    sync.Mutex
-	ahead time.Duration
-	stop  context.CancelFunc
-	ended chan struct{}
+	mu      sync.Mutex
+	ahead   time.Duration // how far the wall clock was set
+	stop    context.CancelFunc
+	ended   chan struct{}
 }
 
 // now is the wall clock, which can be set.
@@ -84,7 +83,7 @@ func (r *rig) start(cfg Config) {
 	if err != nil {
 		r.Fatal(err)
 	}
-	r.m, r.feed = m, newFeed()
+	r.m, r.state = m, newFakeState()
 	if r.prepare != nil {
 		r.prepare(m)
 	}
@@ -97,7 +96,7 @@ func (r *rig) start(cfg Config) {
 		}
 	})
 	wg.Go(func() {
-		if err := m.Serve(ctx, r.feed); err != nil {
+		if err := m.Serve(ctx, r.state); err != nil {
 			r.Error(err)
 		}
 	})
@@ -123,13 +122,13 @@ func (r *rig) authority() *local.Authority {
 	return a
 }
 
-// pass lets time go by.
-func (r *rig) pass(d time.Duration) {
+// wait lets virtual time pass.
+func (r *rig) wait(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// scripted is an authority that does what it is told.
+// scripted is an authority that answers as its mode says.
 type scripted struct {
 	r *rig
 
@@ -140,13 +139,13 @@ type scripted struct {
 	roots     func([]*x509.Certificate)
 }
 
-func (s *scripted) say(mode string) {
+func (s *scripted) setMode(mode string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mode = mode
 }
 
-// count returns how often it was asked since the last call.
+// count returns the number of requests since the last call.
 func (s *scripted) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +154,7 @@ func (s *scripted) count() int {
 	return n
 }
 
-// rotate makes it sign with another root, of which it tells if it is told to.
+// rotate replaces the root of the authority, and announces the new one if tell is set.
 func (s *scripted) rotate(a *local.Authority, tell bool) {
 	s.mu.Lock()
 	s.authority = a
@@ -174,8 +173,8 @@ func (s *scripted) Run(ctx context.Context, roots func([]*x509.Certificate), _ f
 	return nil
 }
 
-// lies are the answers of an authority that is not to be trusted, by mode.
-var lies = []string{"wrong key", "wrong name", "expired", "root missing", "oversized", "an authority", "empty"}
+// invalidAnswers are the answers of a malicious or broken authority, by mode.
+var invalidAnswers = []string{"wrong key", "wrong name", "expired", "root missing", "oversized", "an authority", "empty"}
 
 func (s *scripted) Issue(ctx context.Context, r pki.Request) (pki.Answer, error) {
 	s.mu.Lock()
@@ -220,8 +219,8 @@ func (s *scripted) Issue(ctx context.Context, r pki.Request) (pki.Answer, error)
 	return answer, err
 }
 
-// feed is a group of clients as a Manager sees it.
-type feed struct {
+// fakeState is the state of a group of clients.
+type fakeState struct {
 	changed chan struct{}
 
 	mu        sync.Mutex
@@ -232,11 +231,11 @@ type feed struct {
 	verdict   error
 }
 
-func newFeed() *feed {
-	return &feed{changed: make(chan struct{}, 1), held: make(map[string]*tlsv3.Secret)}
+func newFakeState() *fakeState {
+	return &fakeState{changed: make(chan struct{}, 1), held: make(map[string]*tlsv3.Secret)}
 }
 
-func (f *feed) Publish(secrets []*xds.Resource, verdict func(error)) {
+func (f *fakeState) Publish(secrets []*xds.Resource, verdict func(error)) {
 	f.mu.Lock()
 	for _, r := range secrets {
 		var s tlsv3.Secret
@@ -252,7 +251,7 @@ func (f *feed) Publish(secrets []*xds.Resource, verdict func(error)) {
 	verdict(err)
 }
 
-func (f *feed) Withdraw(names []string) {
+func (f *fakeState) Withdraw(names []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, name := range names {
@@ -260,9 +259,9 @@ func (f *feed) Withdraw(names []string) {
 	}
 }
 
-func (f *feed) Changed() <-chan struct{} { return f.changed }
+func (f *fakeState) Changed() <-chan struct{} { return f.changed }
 
-func (f *feed) Take() (add, drop []string) {
+func (f *fakeState) Take() (add, drop []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	add, drop = f.add, f.drop
@@ -270,8 +269,8 @@ func (f *feed) Take() (add, drop []string) {
 	return add, drop
 }
 
-// want changes what clients ask for.
-func (f *feed) want(add, drop []string) {
+// subscribe changes the subscriptions of the clients.
+func (f *fakeState) subscribe(add, drop []string) {
 	f.mu.Lock()
 	f.add, f.drop = add, drop
 	f.mu.Unlock()
@@ -279,8 +278,8 @@ func (f *feed) want(add, drop []string) {
 	synctest.Wait()
 }
 
-// names lists what was published since the last call, in its order.
-func (f *feed) names() []string {
+// names lists the names that were published since the last call, in order.
+func (f *fakeState) names() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out := f.order
@@ -288,7 +287,7 @@ func (f *feed) names() []string {
 	return out
 }
 
-func (f *feed) secret(name string) *tlsv3.Secret {
+func (f *fakeState) secret(name string) *tlsv3.Secret {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.held[name]
@@ -297,7 +296,7 @@ func (f *feed) secret(name string) *tlsv3.Secret {
 // pair returns the certificate that is published under a name; nil for none.
 func (r *rig) pair(name string) *pki.Pair {
 	r.Helper()
-	s := r.feed.secret(name)
+	s := r.state.secret(name)
 	if s == nil {
 		return nil
 	}
@@ -309,10 +308,10 @@ func (r *rig) pair(name string) *pki.Pair {
 	return &p
 }
 
-// roots returns those that are published under a name.
+// roots returns the roots that are published under a name.
 func (r *rig) roots(name string) []*x509.Certificate {
 	r.Helper()
-	s := r.feed.secret(name)
+	s := r.state.secret(name)
 	if s == nil {
 		return nil
 	}
@@ -323,8 +322,8 @@ func (r *rig) roots(name string) []*x509.Certificate {
 	return certs
 }
 
-// holds fails unless what is published is a certificate that every peer takes.
-func (r *rig) holds() *pki.Pair {
+// checkCertificate fails the test unless the published certificate is valid for every peer.
+func (r *rig) checkCertificate() *pki.Pair {
 	r.Helper()
 	p := r.pair(DefaultSecret)
 	if p == nil {
@@ -342,7 +341,7 @@ func (r *rig) holds() *pki.Pair {
 	return p
 }
 
-// status returns that of the first identity.
+// status returns the status of the first identity.
 func (r *rig) status() IdentityStatus { return r.m.Status().Identities[0] }
 
 func (r *rig) logged(text string) bool {

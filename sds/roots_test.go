@@ -19,70 +19,69 @@ import (
 
 func TestANewRootIsPublishedBeforeTheFirstCertificateOfIt(t *testing.T) {
 	signing(t, nil, func(r *rig) {
-		before, old := r.holds(), r.roots(DefaultRoots)
+		before, old := r.checkCertificate(), r.roots(DefaultRoots)
 		next := r.authority()
-		r.ca.rotate(next, false) // the answer alone tells
-		r.feed.names()
-		r.pass(r.status().Next.Sub(r.now()) + time.Second)
-		if after := r.holds(); !after.Leaf().Equal(before.Leaf()) {
+		r.ca.rotate(next, false) // only the answer names the new root
+		r.state.names()
+		r.wait(r.status().Next.Sub(r.now()) + time.Second)
+		if after := r.checkCertificate(); !after.Leaf().Equal(before.Leaf()) {
 			t.Error("the new certificate is in use at once: a peer that has not heard of its root refuses it")
 		}
 		roots := r.roots(DefaultRoots)
 		if len(roots) != 2 || !slices.ContainsFunc(roots, next.Roots()[0].Equal) || !slices.ContainsFunc(roots, old[0].Equal) {
 			t.Errorf("%d roots, want the old and the new one", len(roots))
 		}
-		r.pass(DefaultRootLead)
-		after := r.holds()
+		r.wait(DefaultRootLead)
+		after := r.checkCertificate()
 		if after.Leaf().Equal(before.Leaf()) {
 			t.Error("the new certificate is not in use")
 		}
-		// The old root stays for peers that have certificates of it, and then goes.
-		r.pass(DefaultRootOverlap - time.Hour)
+		// The old root stays during the overlap, for peers with its certificates.
+		r.wait(DefaultRootOverlap - time.Hour)
 		if got := r.roots(DefaultRoots); len(got) != 2 {
 			t.Errorf("%d roots", len(got))
 		}
-		r.pass(2 * time.Hour)
+		r.wait(2 * time.Hour)
 		if got := r.roots(DefaultRoots); !same(got, next.Roots()) {
 			t.Errorf("%d roots", len(got))
 		}
-		r.holds()
+		r.checkCertificate()
 	})
 }
 
-// A mounted CA that is exchanged: its root is known before anything is signed.
+// The root of a replaced, mounted CA is known before the CA signs a certificate.
 func TestACertificateOfAnExchangedCAIsRenewedBeforeTheOverlapEnds(t *testing.T) {
 	signing(t, func(c *Config) {
 		c.Sources[0].Lifetime = 10 * 24 * time.Hour
 	}, func(r *rig) {
-		before := r.holds()
+		before := r.checkCertificate()
 		next := r.authority()
 		r.ca.rotate(next, true)
-		r.pass(time.Second)
+		r.wait(time.Second)
 		if got := r.roots(DefaultRoots); len(got) != 2 {
 			t.Errorf("%d roots published", len(got))
 		}
-		r.pass(DefaultRootLead - 5*time.Second)
-		if after := r.holds(); !after.Leaf().Equal(before.Leaf()) {
+		r.wait(DefaultRootLead - 5*time.Second)
+		if after := r.checkCertificate(); !after.Leaf().Equal(before.Leaf()) {
 			t.Error("renewed before peers can know the root")
 		}
-		r.pass(DefaultRootOverlap/10 + 10*time.Second)
-		if after := r.holds(); after.Leaf().Equal(before.Leaf()) {
+		r.wait(DefaultRootOverlap/10 + 10*time.Second)
+		if after := r.checkCertificate(); after.Leaf().Equal(before.Leaf()) {
 			t.Error("not renewed, though its root goes in a day, and it lives for ten")
 		}
 	})
 }
 
-// The certificate in use is worth more than the overlap.
 func TestARootStaysAsLongAsTheCertificateInUseNeedsIt(t *testing.T) {
 	signing(t, func(c *Config) {
 		c.Sources[0].Lifetime = 10 * 24 * time.Hour
 	}, func(r *rig) {
-		r.holds()
+		r.checkCertificate()
 		r.ca.rotate(r.authority(), true)
-		r.ca.say("fails")
+		r.ca.setMode("fails")
 		for range 9 * 24 {
-			r.pass(time.Hour)
-			r.holds()
+			r.wait(time.Hour)
+			r.checkCertificate()
 		}
 	})
 }
@@ -90,8 +89,8 @@ func TestARootStaysAsLongAsTheCertificateInUseNeedsIt(t *testing.T) {
 func TestWithPinnedRootsNobodyAddsToThem(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "roots.pem")
 	signing(t, func(c *Config) { c.Sources[0].Roots = file }, func(r *rig) {
-		// Without the file nothing is trusted, and so nothing is used.
-		r.pass(time.Minute)
+		// Without the file no root is trusted, so no certificate is used.
+		r.wait(time.Minute)
 		if r.pair(DefaultSecret) != nil || r.roots(DefaultRoots) != nil {
 			t.Error("something is published without the pinned roots")
 		}
@@ -99,36 +98,36 @@ func TestWithPinnedRootsNobodyAddsToThem(t *testing.T) {
 			t.Errorf("faults %q", s.Faults)
 		}
 		r.write(file, pki.EncodeCerts(r.ca.authority.Roots()))
-		r.pass(5 * time.Second)
-		before := r.holds()
+		r.wait(5 * time.Second)
+		before := r.checkCertificate()
 		r.ca.rotate(r.authority(), true)
-		r.pass(14 * time.Hour)
-		if after := r.holds(); !after.Leaf().Equal(before.Leaf()) {
+		r.wait(14 * time.Hour)
+		if after := r.checkCertificate(); !after.Leaf().Equal(before.Leaf()) {
 			t.Error("a certificate of a root that is not pinned is in use")
 		}
 		if s := r.status(); s.Failed[pki.Untrusted] == 0 {
 			t.Errorf("%+v", s)
 		}
 		r.write(file, slices.Concat(pki.EncodeCerts(r.ca.authority.Roots()), pki.EncodeCerts(r.roots(DefaultRoots))))
-		r.pass(5*time.Second + DefaultRootLead)
-		if after := r.holds(); after.Leaf().Equal(before.Leaf()) {
+		r.wait(5*time.Second + DefaultRootLead)
+		if after := r.checkCertificate(); after.Leaf().Equal(before.Leaf()) {
 			t.Error("not renewed though its root is pinned by now")
 		}
-		// Rubbish in the file changes nothing.
+		// Invalid content of the file changes nothing.
 		published := r.roots(DefaultRoots)
 		r.write(file, []byte("-----BEGIN CERTIFICATE-----\nrubbish\n"))
-		r.pass(time.Minute)
+		r.wait(time.Minute)
 		if !same(r.roots(DefaultRoots), published) {
 			t.Error("the roots went with the file")
 		}
 	})
 }
 
-// Without its revocations a root would be trusted too much.
+// Without its CRL, a root would also accept revoked certificates.
 func TestRootsWaitForTheirRevocations(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "crl.pem")
 	signing(t, func(c *Config) { c.Sources[0].CRL = file }, func(r *rig) {
-		r.pass(time.Minute)
+		r.wait(time.Minute)
 		if r.roots(DefaultRoots) != nil {
 			t.Error("roots without revocations")
 		}
@@ -137,13 +136,13 @@ func TestRootsWaitForTheirRevocations(t *testing.T) {
 		}
 		crl := r.crl()
 		r.write(file, crl)
-		r.pass(5 * time.Second)
-		if got := r.feed.secret(DefaultRoots).GetValidationContext().GetCrl().GetInlineBytes(); string(got) != string(crl) {
+		r.wait(5 * time.Second)
+		if got := r.state.secret(DefaultRoots).GetValidationContext().GetCrl().GetInlineBytes(); string(got) != string(crl) {
 			t.Errorf("CRL %q", got)
 		}
 		r.write(file, []byte("rubbish"))
-		r.pass(5 * time.Second)
-		if got := r.feed.secret(DefaultRoots).GetValidationContext().GetCrl().GetInlineBytes(); string(got) != string(crl) {
+		r.wait(5 * time.Second)
+		if got := r.state.secret(DefaultRoots).GetValidationContext().GetCrl().GetInlineBytes(); string(got) != string(crl) {
 			t.Error("rubbish took the revocations away")
 		}
 		if s := r.m.Status(); len(s.Faults) != 1 || !strings.Contains(s.Faults[0], "--crl") {
@@ -161,7 +160,7 @@ func TestTheSPIFFEValidatorHasABundleForEachTrustDomain(t *testing.T) {
 	}, func(r *rig) {
 		bundles := func(name string) []string {
 			var conf tlsv3.SPIFFECertValidatorConfig
-			ext := r.feed.secret(name).GetValidationContext().GetCustomValidatorConfig()
+			ext := r.state.secret(name).GetValidationContext().GetCustomValidatorConfig()
 			if err := ext.GetTypedConfig().UnmarshalTo(&conf); err != nil || ext.GetName() != spiffeValidator {
 				t.Fatalf("%s: %v, %s", name, err, ext.GetName())
 			}
@@ -186,20 +185,20 @@ func TestTheSPIFFEValidatorHasABundleForEachTrustDomain(t *testing.T) {
 	})
 }
 
-// What has not changed is not published again: its bytes are the same.
+// An unchanged secret has the same bytes and is not published again.
 func TestASecretIsPublishedOncePerContent(t *testing.T) {
 	signing(t, nil, func(r *rig) {
-		first := r.feed.names()
+		first := r.state.names()
 		slices.Sort(first)
 		if want := []string{AllRoots, DefaultRoots, DefaultSecret, "spiffe://mesh.test", workload}; !slices.Equal(first, want) {
 			t.Errorf("published %q, want %q", first, want)
 		}
-		r.pass(10 * time.Hour)
-		if again := r.feed.names(); len(again) > 0 {
+		r.wait(10 * time.Hour)
+		if again := r.state.names(); len(again) > 0 {
 			t.Errorf("published again %q", again)
 		}
-		r.pass(4 * time.Hour)
-		renewed := r.feed.names()
+		r.wait(4 * time.Hour)
+		renewed := r.state.names()
 		slices.Sort(renewed)
 		if want := []string{DefaultSecret, workload}; !slices.Equal(renewed, want) {
 			t.Errorf("after a renewal %q, want %q", renewed, want)
@@ -207,7 +206,7 @@ func TestASecretIsPublishedOncePerContent(t *testing.T) {
 	})
 }
 
-// crl makes an empty list of revocations that ends in a month.
+// crl creates an empty revocation list that expires in a month.
 func (r *rig) crl() []byte {
 	r.Helper()
 	key, err := pki.ECDSAP256.Generate()

@@ -1,19 +1,25 @@
-// Package sds makes the certificates that Envoy gets as Secrets: keys are generated
-// here, certificates are signed by an authority in the pod, by a CA that is asked,
-// or come from others, and all of it is published under the names that Envoy asks
-// for.
+// Package sds produces the certificates and trust bundles that Envoy requests as Secrets. It
+// generates private keys, obtains certificates from an authority in the pod, from a remote CA
+// or from files and the SPIFFE Workload API, and publishes them under the configured secret
+// names.
 //
 // It promises:
-//   - a certificate is replaced only once its successor is verified: the key that was
-//     generated, exactly the names that were asked for, a chain to a trusted root;
-//   - it is renewed on a timer of its own, whoever subscribes, and until it succeeds;
-//   - a new root is published before the first certificate that leads to it, and an
-//     old one stays for as long as certificates may;
-//   - keys are in memory and, where that is asked for, in Config.IdentityDir. They
-//     are never logged nor part of an error.
+//   - a certificate is replaced only by a verified successor: it has the generated key, exactly
+//     the
+//     requested names and a chain to a trusted root;
+//   - each certificate is renewed on a timer of its own, whether or not a client subscribes,
+//     and
+//     failed attempts are retried until one succeeds;
+//   - a new root is published before the first certificate that it signed, and an old root
+//     stays
+//     published while certificates may still lead to it;
+//   - private keys are in memory and, if configured, in Config.IdentityDir. They never appear
+//     in a
+//     log or an error.
 //
-// It does not know who is served: groups of clients are Feeds. All methods may be
-// called concurrently.
+// It does not promise that a certificate is valid: without a successor, an expired certificate
+// is still published. The package does not know the clients; each group of clients is a State.
+// All methods may be called concurrently.
 package sds
 
 import (
@@ -34,54 +40,56 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/keystore"
 )
 
-// tick is how soon a wall clock that was set, or a machine that slept, is noticed.
+// tick is how soon the manager notices that the wall clock was set or that the machine slept.
 const tick = 30 * time.Second
 
 // Config configures a Manager.
 type Config struct {
-	// Sources are where certificates come from. Names of secrets are given once
-	// among all.
+	// Sources are the origins of certificates. Secret names must be unique among all sources.
 	Sources []SourceConfig
-	// Aliases are further names of secrets, and what they stand for.
+	// Aliases maps further secret names to the names that they stand for.
 	Aliases map[string]string
-	// SecretDirs are the directories that names such as file-cert: may lead into.
+	// SecretDirs are the directories that secret names such as file-cert: may refer to.
 	SecretDirs []string
-	// IdentityDir is where keys and certificates are kept; "" for in memory only.
+	// IdentityDir is the directory that stores keys and certificates; "" stores nothing on
+	// disk.
 	IdentityDir string
 	Log         *slog.Logger
-	// Now is the wall clock; nil for the system's.
+	// Now returns the wall clock time; nil selects the system clock.
 	Now func() time.Time
 }
 
-// Manager makes certificates and keeps them fresh. Make one with New and run Run.
+// Manager obtains and renews certificates. Create it with New and run Run.
 type Manager struct {
 	cfg     Config
 	now     func() time.Time
 	log     *slog.Logger
-	store   *keystore.Store // nil for in memory only
+	store   *keystore.Store // nil: nothing is stored on disk
 	dirs    *files.Dirs     // of SecretDirs
 	sources []*source
 
 	mu sync.Mutex
-	// secrets is what is published, by name; replaced as a whole, never changed.
+	// secrets are the published secrets by name. The map is replaced as a whole, never
+	// modified.
 	secrets map[string]secret
 	// changed is closed when secrets is replaced.
 	changed chan struct{}
-	// read is what is known of the files that clients ask for, by secret name.
-	read map[string]FileStatus
+	// fileStatus is the status of the files that clients subscribe to, by secret name.
+	fileStatus map[string]FileStatus
 }
 
-// New checks the configuration; it does no I/O.
+// New checks the configuration. It does no I/O.
 func New(cfg Config) (*Manager, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	m := &Manager{
 		cfg: cfg, log: cfg.Log, now: cfg.Now,
-		changed: make(chan struct{}), read: make(map[string]FileStatus),
+		changed: make(chan struct{}), fileStatus: make(map[string]FileStatus),
 	}
 	if m.now == nil {
-		// Without the monotonic clock's reading: certificates live by the wall clock.
+		// Round drops the monotonic clock reading: the validity of certificates follows the
+		// wall clock.
 		m.now = func() time.Time { return time.Now().Round(0) }
 	}
 	var err error
@@ -107,8 +115,8 @@ func New(cfg Config) (*Manager, error) {
 	return m, nil
 }
 
-// Open opens the directory of identities, if there is one, and returns the error with which
-// Run would end: that others could put keys of their own into it.
+// Open opens the identity directory, if one is configured. It returns only the error that would
+// also end Run: other users could write keys into the directory.
 func (m *Manager) Open() error {
 	if m.store == nil {
 		return nil
@@ -119,7 +127,7 @@ func (m *Manager) Open() error {
 	return nil
 }
 
-// Run makes and renews certificates until ctx ends; it returns nil then.
+// Run obtains and renews certificates until ctx ends, and then returns nil.
 func (m *Manager) Run(ctx context.Context) error {
 	if m.store != nil {
 		err := m.store.Open()
@@ -127,10 +135,10 @@ func (m *Manager) Run(ctx context.Context) error {
 			return err
 		}
 		if err != nil {
-			// Certificates are made all the same, and lost with the process.
-			m.log.Error("certificates are kept in memory only", "err", err)
+			// Certificates are still issued, but a restart loses them.
+			m.log.Error("the identity directory cannot be used: certificates are in memory only", "err", err)
 			for _, s := range m.sources {
-				s.complain(err)
+				s.fault(storagePart)(err)
 			}
 		}
 	}
@@ -142,8 +150,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	return eg.Wait()
 }
 
-// watchClock looks at the wall clock again and again: it may be set, and it goes on
-// while the machine sleeps, when timers do not.
+// watchClock compares the wall clock with the monotonic clock every tick. The wall clock can be
+// set, and it advances while the machine sleeps, when timers do not.
 func (m *Manager) watchClock(ctx context.Context) error {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -158,16 +166,16 @@ func (m *Manager) watchClock(ctx context.Context) error {
 		wall, monotonic = m.now(), time.Now()
 		jumped := jump.Abs() > tick/10
 		if jumped {
-			m.log.Warn("the clock jumped, or the machine slept: certificates are looked at again", "by", jump.Round(time.Second).String())
+			m.log.Warn("the clock jumped or the machine slept: checking all certificates", "by", jump.Round(time.Second).String())
 		}
 		for _, s := range m.sources {
-			s.look(jumped)
+			s.recheck(jumped)
 		}
 	}
 }
 
-// rebuild makes the secrets anew and tells the state if any is another than
-// before. It is called under mu.
+// rebuild builds all secrets and replaces the published ones if any of them differs. The caller
+// holds mu.
 func (m *Manager) rebuild() {
 	secrets := m.build()
 	same := maps.EqualFunc(secrets, m.secrets, func(a, b secret) bool { return a.Version == b.Version })
@@ -179,42 +187,42 @@ func (m *Manager) rebuild() {
 	m.changed = make(chan struct{})
 }
 
-// published returns the secrets, and a channel that is closed when there are others.
+// published returns the secrets, and a channel that is closed when they are replaced.
 func (m *Manager) published() (map[string]secret, <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.secrets, m.changed
 }
 
-// State is the state of one group of clients, as secrets are published into it.
+// State is the state of one group of clients into which secrets are published.
 type State interface {
-	// Publish makes these what is held under their names. verdict is told what the
-	// clients make of it, as by the cache.
-	Publish(secrets []*xds.Resource, verdict func(error))
-	// Withdraw forgets what nobody asks for any more.
+	// Publish sets the content of these secrets. done receives nil once the clients have ACKed
+	// them, or the error of a NACK.
+	Publish(secrets []*xds.Resource, done func(error))
+	// Withdraw removes secrets that no client subscribes to any more.
 	Withdraw(names []string)
-	// Changed holds a value whenever Take has something new to say: which names
-	// that this package owns clients ask for.
+	// Changed receives a value whenever Take has changes to return.
 	Changed() <-chan struct{}
+	// Take returns the changes of the clients' subscriptions to names that this package owns.
 	Take() (add, drop []string)
 }
 
-// Serve publishes what there is, and what comes, into a state until ctx ends. It
-// returns nil then, and every goroutine that it started has ended.
+// Serve publishes the current secrets, and every later change, into a state until ctx ends. It
+// then returns nil, after every goroutine that it started has ended.
 func (m *Manager) Serve(ctx context.Context, state State) error {
-	s := &serving{m: m, state: state, told: make(map[string]string), reading: make(map[string]context.CancelFunc), read: make(chan secret)}
+	s := &serving{m: m, state: state, versions: make(map[string]string), readers: make(map[string]context.CancelFunc), fileSecrets: make(chan secret)}
 	return s.run(ctx)
 }
 
-// serving is one state that is served.
+// serving is one call of Serve.
 type serving struct {
-	m     *Manager
-	state State
-	told  map[string]string // version, by name
-	// reading ends what reads the files of a name that clients ask for; read gets
-	// what they hold.
-	reading map[string]context.CancelFunc
-	read    chan secret
+	m        *Manager
+	state    State
+	versions map[string]string // the published versions by name
+	// readers end the goroutines that read the files of a subscribed name; fileSecrets receives
+	// the secrets that they read.
+	readers     map[string]context.CancelFunc
+	fileSecrets chan secret
 }
 
 func (s *serving) run(ctx context.Context) error {
@@ -225,29 +233,30 @@ func (s *serving) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 		case <-changed:
-		case r := <-s.read:
-			if s.reading[r.Name] != nil { // still asked for
+		case r := <-s.fileSecrets:
+			if s.readers[r.Name] != nil { // still subscribed
 				s.publish(r)
 			}
 		case <-s.state.Changed():
 			add, drop := s.state.Take()
 			for _, name := range add {
-				s.follow(ctx, eg, name)
+				s.startReading(ctx, eg, name)
 			}
-			s.leave(drop)
+			s.stopReading(drop)
 		}
 	}
 	return eg.Wait()
 }
 
-// publish publishes the secrets that the state has not, roots before certificates.
+// publish publishes the secrets whose version the state does not have yet, roots before
+// certificates.
 func (s *serving) publish(secrets ...secret) {
 	var roots, certs []*xds.Resource
 	for _, r := range secrets {
-		if s.told[r.Name] == r.Version {
+		if s.versions[r.Name] == r.Version {
 			continue
 		}
-		s.told[r.Name] = r.Version
+		s.versions[r.Name] = r.Version
 		if r.roots {
 			roots = append(roots, r.Resource)
 		} else {
@@ -256,50 +265,50 @@ func (s *serving) publish(secrets ...secret) {
 	}
 	for _, batch := range [][]*xds.Resource{roots, certs} {
 		if len(batch) > 0 {
-			s.state.Publish(batch, func(err error) { s.judged(batch, err) })
+			s.state.Publish(batch, func(err error) { s.logNACK(batch, err) })
 		}
 	}
 }
 
-// judged tells what clients refuse; what they take needs no word.
-func (s *serving) judged(batch []*xds.Resource, err error) {
+// logNACK logs the NACK of a batch; an ACK is not logged.
+func (s *serving) logNACK(batch []*xds.Resource, err error) {
 	if err == nil {
 		return
 	}
 	for _, r := range batch {
-		s.m.log.Error("a client refuses a secret that was made for it, and keeps the one before", "name", r.Name, "err", err)
+		s.m.log.Error("a client NACKed a secret of the agent and uses the previous one", "name", r.Name, "err", err)
 	}
 }
 
-// follow reads the files that a name stands for, if it stands for any.
-func (s *serving) follow(ctx context.Context, eg *errgroup.Group, name string) {
-	target, ok := parseFileName(s.m.resolve(name))
-	if !ok || s.reading[name] != nil {
+// startReading reads the files that a name refers to, if it refers to any.
+func (s *serving) startReading(ctx context.Context, eg *errgroup.Group, name string) {
+	target, ok := parseFileSecret(s.m.resolve(name))
+	if !ok || s.readers[name] != nil {
 		return
 	}
-	ctx, s.reading[name] = context.WithCancel(ctx)
+	ctx, s.readers[name] = context.WithCancel(ctx)
 	eg.Go(func() error {
-		return s.m.followFiles(ctx, name, target, func(r secret) {
+		return s.m.readFiles(ctx, name, target, func(r secret) {
 			select {
-			case s.read <- r:
+			case s.fileSecrets <- r:
 			case <-ctx.Done():
 			}
 		})
 	})
 }
 
-// leave ends what follow began.
-func (s *serving) leave(names []string) {
-	var gone []string
+// stopReading ends the reading of files that clients have unsubscribed from.
+func (s *serving) stopReading(names []string) {
+	var removed []string
 	for _, name := range names {
-		if end := s.reading[name]; end != nil {
+		if end := s.readers[name]; end != nil {
 			end()
-			delete(s.reading, name)
-			delete(s.told, name)
-			gone = append(gone, name)
+			delete(s.readers, name)
+			delete(s.versions, name)
+			removed = append(removed, name)
 		}
 	}
-	if len(gone) > 0 {
-		s.state.Withdraw(gone)
+	if len(removed) > 0 {
+		s.state.Withdraw(removed)
 	}
 }

@@ -15,28 +15,26 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// spiffeValidator is the name of Envoy's validator that has a bundle for each trust
+// spiffeValidator is the name of Envoy's certificate validator with one bundle for each trust
 // domain.
 const spiffeValidator = "envoy.tls.cert_validator.spiffe"
 
-// secret is what is published under a name. roots says that it holds roots, and not
-// a certificate.
+// secret is a published resource. roots is set if it contains roots instead of a certificate.
 type secret struct {
 	*xds.Resource
 	roots bool
 }
 
-// encode makes a resource of a Secret. Its bytes, and so its version, are the same
-// whenever it says the same.
+// encode converts a Secret to a resource. Equal secrets have equal bytes and so equal versions.
 func encode(s *tlsv3.Secret) secret {
 	r, err := xds.FromAny(xds.SecretType, "", marshal(s), time.Time{})
 	if err != nil {
-		panic("sds: a secret of our own making is no resource: " + err.Error()) // names are checked in New
+		panic("sds: a secret is not a valid resource: " + err.Error()) // New has checked the name
 	}
 	return secret{r, s.GetValidationContext() != nil}
 }
 
-// marshal packs a message of our own making, which always marshals.
+// marshal packs a message that this package built, which always succeeds.
 func marshal(m proto.Message) *anypb.Any {
 	out := &anypb.Any{}
 	if err := anypb.MarshalFrom(out, m, proto.MarshalOptions{Deterministic: true}); err != nil {
@@ -56,8 +54,8 @@ func certificate(name string, p pki.Pair) secret {
 	}}})
 }
 
-// trustedCA returns the Secret of a validation context that takes every certificate
-// that leads to one of the roots. crl, nil for none, are revocations in PEM.
+// trustedCA returns the Secret of a validation context that accepts every certificate that
+// leads to one of the roots. crl holds revocation lists in PEM; nil for none.
 func trustedCA(name string, roots, crl []byte) secret {
 	v := &tlsv3.CertificateValidationContext{TrustedCa: inline(roots)}
 	if crl != nil {
@@ -66,8 +64,8 @@ func trustedCA(name string, roots, crl []byte) secret {
 	return encode(&tlsv3.Secret{Name: name, Type: &tlsv3.Secret_ValidationContext{ValidationContext: v}})
 }
 
-// spiffe returns the Secret of a validation context that takes the certificates of
-// each trust domain by the roots of that domain.
+// spiffe returns the Secret of a validation context that verifies the certificates of each
+// trust domain with the roots of that domain.
 func spiffe(name string, domains map[string][]*x509.Certificate) secret {
 	var conf tlsv3.SPIFFECertValidatorConfig
 	for _, domain := range slices.Sorted(maps.Keys(domains)) {

@@ -29,95 +29,97 @@ const (
 
 	DefaultSecret = "default"
 	DefaultRoots  = "ROOTCA"
-	// AllRoots is the secret with the roots of every trust domain of every source.
+	// AllRoots is the name of the secret with the roots of every trust domain of every source.
 	AllRoots = "ALL"
 )
 
 // Forms of the secret with the roots.
 const (
-	TrustedCA = "trusted-ca" // whoever leads to one of the roots
-	SPIFFE    = "spiffe"     // by trust domain, with Envoy's SPIFFE validator
+	TrustedCA = "trusted-ca" // accepts every certificate that leads to one of the roots
+	SPIFFE    = "spiffe"     // verifies by trust domain, with Envoy's SPIFFE validator
 )
 
-// SourceConfig is one place where certificates come from.
+// SourceConfig configures one origin of certificates.
 type SourceConfig struct {
 	// CA is dir:DIR, istio:ADDR, spire:unix:PATH, files:DIR, dev or dev:DIR.
 	CA string
-	// Identities are what certificates are for. Those who make them themselves
-	// (spire, files) may have one without names: whatever they give first.
+	// Identities are the identities to obtain certificates for. A source that pushes
+	// certificates (spire, files) may have one identity without names: it takes the first
+	// certificate.
 	Identities []Identity
-	// RootSecret is the name of the secret with the roots, Validator its form; ""
-	// for DefaultRoots and TrustedCA.
+	// RootSecret is the name of the secret with the roots, and Validator its form; "" selects
+	// DefaultRoots and TrustedCA.
 	RootSecret, Validator string
-	// Roots is a file of root certificates, in PEM. If it is set only what leads to
-	// one of them is taken, and authorities cannot add others. CRL is a file of
-	// revocations, in PEM, for clients and servers to look into; "" for none.
+	// Roots is a PEM file of root certificates. If set, only certificates that lead to one of
+	// them are accepted, and authorities cannot add roots. CRL is a PEM file of certificate
+	// revocation lists that is passed to the clients; "" for none.
 	Roots, CRL string
 	KeyType    pki.KeyType
-	// Lifetime is what is asked for; the CA may give less. RootOverlap is how long
-	// a root is published that is not named any more: 0 for DefaultRootOverlap, but
-	// none with spire, whose bundles say themselves what overlaps. RootLead is how
-	// long a new root is published before the first certificate that leads to it is
-	// used, as long as there is another that is valid.
+	// Lifetime is the requested validity; the CA may grant less. RootOverlap is how long a root
+	// stays published after the source stopped naming it: 0 selects DefaultRootOverlap, except
+	// with spire, whose bundles contain overlapping roots themselves. RootLead is how long a
+	// new root is published before the first certificate that leads to it is used, as long as
+	// another one is valid.
 	Lifetime, RootOverlap, RootLead time.Duration
 	// Istio configures istio:ADDR.
 	Istio istio.Config
 }
 
-// Identity is what a certificate is for.
+// Identity is the identity of one certificate.
 type Identity struct {
-	// Names are exactly those of the certificate. Empty: whatever it has.
+	// Names are exactly the names of the certificate; without any, all names are accepted.
 	Names pki.Names
-	// Secret is the name under which it is published, beside its SPIFFE ID; "" for
+	// Secret is the name of the published secret, in addition to the SPIFFE ID; "" selects
 	// DefaultSecret.
 	Secret string
 }
 
-// authority signs requests.
+// authority signs certificate requests.
 type authority interface {
-	// Issue returns a certificate, or why there is none, before ctx ends.
+	// Issue returns a certificate, or an error, before ctx ends.
 	Issue(ctx context.Context, r pki.Request) (pki.Answer, error)
-	// Run follows what the authority depends on until ctx ends, and calls roots
-	// when peers must trust others, fault with what is wrong, nil when it is mended.
+	// Run watches what the authority depends on until ctx ends. It calls roots when peers must
+	// trust other roots, and fault with the current problem, or with nil once it is resolved.
 	Run(ctx context.Context, roots func([]*x509.Certificate), fault func(error)) error
 }
 
-// pusher gets certificates that others make.
+// pusher receives certificates that are issued elsewhere.
 type pusher interface {
-	// Run calls update with all there is, whenever it changes, until ctx ends, and
-	// fault as an authority does.
+	// Run calls update with the complete content whenever it changes, until ctx ends, and fault
+	// as an authority does.
 	Run(ctx context.Context, update func(pki.Update), fault func(error)) error
 }
 
-// source is one SourceConfig at work.
+// source is one SourceConfig at run time.
 type source struct {
 	m          *Manager
 	cfg        SourceConfig
 	identities []*identity
-	// One of these is set.
+	// Exactly one of authority and pusher is set.
 	authority authority
 	pusher    pusher
-	// lax: the certificates are made by others for purposes of their own.
-	lax bool
-	// authoritative: what it says of its bundles is all there is, and a root that is
-	// left out was revoked.
+	// lenient is set for certificates that were issued for general purposes, see
+	// pki.Expectation.Lax.
+	lenient bool
+	// authoritative is set if the bundles of the source are complete: a missing root was
+	// revoked.
 	authoritative bool
-	// pins reads cfg.Roots and cfg.CRL; nil for neither.
-	pins *files.Poller
+	// pinnedFiles reads cfg.Roots and cfg.CRL; nil if neither is set.
+	pinnedFiles *files.Poller
 
-	// Under m.mu.
-	// domain is the trust domain of the identities; "" where they have none.
+	// The fields below are protected by m.mu. domain is the trust domain of the identities; ""
+	// if they have no SPIFFE ID.
 	domain  string
-	pinned  []*x509.Certificate // nil where nothing is pinned, or it was not read
+	pinned  []*x509.Certificate // the roots of cfg.Roots; nil if not set or not read yet
 	crl     []byte
 	domains map[string]*pki.Roots
-	// others are the certificates that were pushed, by SPIFFE ID.
-	others map[string]pki.Pair
-	// faults are what is wrong now, by what it is wrong with.
+	// otherSVIDs are all pushed certificates by SPIFFE ID.
+	otherSVIDs map[string]pki.Pair
+	// faults are the current problems by the part of the source that they concern.
 	faults map[string]error
 }
 
-// source makes a source; it does no I/O.
+// source creates a source. It does no I/O.
 func (m *Manager) source(cfg SourceConfig) (*source, error) {
 	if cfg.RootSecret == "" {
 		cfg.RootSecret = DefaultRoots
@@ -139,7 +141,7 @@ func (m *Manager) source(cfg SourceConfig) (*source, error) {
 		return nil, fmt.Errorf("--root-validator %q: want %s or %s", cfg.Validator, TrustedCA, SPIFFE)
 	}
 	s := &source{m: m, cfg: cfg, domains: make(map[string]*pki.Roots), faults: make(map[string]error)}
-	if err := s.open(); err != nil {
+	if err := s.createOrigin(); err != nil {
 		return nil, err
 	}
 	if s.cfg.RootOverlap == 0 && !s.authoritative {
@@ -148,14 +150,14 @@ func (m *Manager) source(cfg SourceConfig) (*source, error) {
 	if err := s.addIdentities(); err != nil {
 		return nil, err
 	}
-	if err := s.pin(); err != nil {
+	if err := s.watchPinned(); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// open makes what cfg.CA names.
-func (s *source) open() (err error) {
+// createOrigin creates the authority or the pusher that cfg.CA names.
+func (s *source) createOrigin() (err error) {
 	kind, rest, _ := strings.Cut(s.cfg.CA, ":")
 	log := s.m.log.With("ca", s.cfg.CA)
 	if rest == "" && kind != "dev" {
@@ -170,7 +172,7 @@ func (s *source) open() (err error) {
 		}
 		domain, _ := pki.TrustDomain(s.cfg.Identities[0].Names.ID)
 		if rest == "" && s.m.store != nil {
-			place := func() (string, error) { return s.m.store.Below(".dev-ca") } // no secret is kept under such a name
+			place := func() (string, error) { return s.m.store.Below(".dev-ca") } // no identity is stored under such a name
 			s.authority = local.OpenDevIn(place, domain, s.m.now, log)
 			break
 		}
@@ -181,7 +183,7 @@ func (s *source) open() (err error) {
 		s.authoritative = true
 		s.pusher, err = spire.New(rest, log)
 	case "files":
-		s.lax = true
+		s.lenient = true
 		s.pusher, err = mounted.New(rest)
 	default:
 		err = errors.New("unknown kind: want dir:DIR, istio:ADDR, spire:unix:PATH, files:DIR, dev or dev:DIR")
@@ -189,12 +191,12 @@ func (s *source) open() (err error) {
 	return err
 }
 
-// addIdentities checks the identities and makes them.
+// addIdentities checks the configured identities and adds them.
 func (s *source) addIdentities() error {
 	configured := s.cfg.Identities
 	if len(configured) == 0 {
 		if s.authority != nil {
-			return errors.New("--identity is missing: say what the certificate is for, such as --identity spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT")
+			return errors.New("--identity is missing: name the identity of the certificate, such as --identity spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT")
 		}
 		configured = []Identity{{}}
 	}
@@ -220,8 +222,8 @@ func (s *source) addIdentities() error {
 	return nil
 }
 
-// pin makes what reads the files of roots and revocations.
-func (s *source) pin() error {
+// watchPinned creates the poller of the files of roots and revocation lists.
+func (s *source) watchPinned() error {
 	var paths, dirs []string
 	for _, f := range []struct{ flag, path string }{{"--ca-roots", s.cfg.Roots}, {"--crl", s.cfg.CRL}} {
 		if f.path == "" {
@@ -240,7 +242,7 @@ func (s *source) pin() error {
 	if err != nil {
 		return err
 	}
-	s.pins = &files.Poller{Dirs: allowed, Paths: paths}
+	s.pinnedFiles = &files.Poller{Dirs: allowed, Paths: paths}
 	if s.cfg.Roots != "" {
 		s.cfg.Roots = paths[0]
 	}
@@ -250,25 +252,25 @@ func (s *source) pin() error {
 	return nil
 }
 
-// run makes the certificates of the source until ctx ends.
+// run obtains the certificates of the source until ctx ends.
 func (s *source) run(ctx context.Context) error {
-	s.resume()
+	s.restore()
 	eg, ctx := errgroup.WithContext(ctx)
-	if s.pins != nil {
-		eg.Go(func() error { return s.pins.Run(ctx, s.usePins, s.fault("roots and revocations")) })
+	if s.pinnedFiles != nil {
+		eg.Go(func() error { return s.pinnedFiles.Run(ctx, s.loadPinned, s.fault("roots and revocations")) })
 	}
 	eg.Go(func() error {
 		var err error
 		if s.authority != nil {
-			err = s.authority.Run(ctx, s.useRoots, s.fault("authority"))
+			err = s.authority.Run(ctx, s.acceptRoots, s.fault("authority"))
 		} else {
-			err = s.pusher.Run(ctx, s.usePush, s.fault("source"))
+			err = s.pusher.Run(ctx, s.acceptPushed, s.fault("source"))
 		}
 		if err != nil && ctx.Err() == nil {
-			// The certificates that there are stay; the others of the agent's tasks
-			// do not depend on it.
+			// The current certificates stay in use, and the rest of the agent does not
+			// depend on this source.
 			s.fault("authority")(err)
-			s.m.log.Error("a source of certificates has failed for good: start the agent again when it is mended", "ca", s.cfg.CA, "err", err)
+			s.m.log.Error("a source of certificates failed permanently: fix it and restart the agent", "ca", s.cfg.CA, "err", err)
 		}
 		return nil
 	})
@@ -278,27 +280,31 @@ func (s *source) run(ctx context.Context) error {
 	return eg.Wait()
 }
 
-// resume takes up what was kept of an earlier process.
-func (s *source) resume() {
-	if s.pins != nil {
-		// Read once before anything is trusted. What is wrong is said by the poller.
+// restore loads what an earlier process stored.
+func (s *source) restore() {
+	if s.pinnedFiles != nil {
+		// The files are read before anything is trusted. The poller reports problems.
 		c := make(files.Contents)
-		for _, path := range s.pins.Paths {
-			if b, err := s.pins.Dirs.Read(path); err == nil {
+		for _, path := range s.pinnedFiles.Paths {
+			if b, err := s.pinnedFiles.Dirs.Read(path); err == nil {
 				c[path] = b
 			}
 		}
-		_ = s.usePins(c)
+		_ = s.loadPinned(c)
 	}
 	for _, id := range s.identities {
-		id.resume()
+		id.restore()
 	}
 	s.m.mu.Lock()
 	s.m.rebuild()
 	s.m.mu.Unlock()
 }
 
-// fault returns what notes what is wrong with one part of the source.
+// storagePart is the part of a source that stores certificates on disk.
+const storagePart = "identity directory"
+
+// fault returns a function that sets the current problem of one part of the source, or clears
+// it with nil.
 func (s *source) fault(part string) func(error) {
 	return func(err error) {
 		s.m.mu.Lock()
@@ -311,19 +317,16 @@ func (s *source) fault(part string) func(error) {
 		s.m.mu.Unlock()
 		switch {
 		case err != nil && (before == nil || before.Error() != err.Error()):
-			s.m.log.Warn("certificates: what there is stays in use until this is mended", "ca", s.cfg.CA, "err", err)
+			s.m.log.Warn("a source of certificates has a problem: the current certificates stay in use", "ca", s.cfg.CA, "err", err)
 		case err == nil && before != nil:
-			s.m.log.Info("certificates: mended", "ca", s.cfg.CA)
+			s.m.log.Info("the problem of a source of certificates is resolved", "ca", s.cfg.CA)
 		}
 	}
 }
 
-// complain notes that nothing can be kept on disk.
-func (s *source) complain(err error) { s.fault("identity directory")(err) }
-
-// usePins takes in the files of roots and revocations. What is wrong with one does
-// not keep the other from being used.
-func (s *source) usePins(c files.Contents) error {
+// loadPinned uses the files of roots and revocation lists. A problem with one of them does not
+// prevent the use of the other.
+func (s *source) loadPinned(c files.Contents) error {
 	var roots []*x509.Certificate
 	var rootsErr, crlErr error
 	if s.cfg.Roots != "" {
@@ -338,7 +341,7 @@ func (s *source) usePins(c files.Contents) error {
 		case err != nil:
 			crl, crlErr = nil, fmt.Errorf("--crl %s: %w", s.cfg.CRL, err)
 		case !until.IsZero() && until.Before(s.m.now()):
-			crlErr = fmt.Errorf("--crl %s: a list ended at %s, and with it Envoy refuses every certificate of its issuer: write a new one", s.cfg.CRL, until.UTC().Format(time.RFC3339))
+			crlErr = fmt.Errorf("--crl %s: a list expired at %s, and Envoy therefore rejects every certificate of its issuer: provide a new one", s.cfg.CRL, until.UTC().Format(time.RFC3339))
 		}
 	}
 	s.m.mu.Lock()
@@ -351,12 +354,12 @@ func (s *source) usePins(c files.Contents) error {
 	}
 	s.m.rebuild()
 	s.m.mu.Unlock()
-	s.look(true)
+	s.recheck(true)
 	return errors.Join(rootsErr, crlErr)
 }
 
-// useRoots takes in the roots that an authority names.
-func (s *source) useRoots(roots []*x509.Certificate) {
+// acceptRoots publishes the roots that an authority names.
+func (s *source) acceptRoots(roots []*x509.Certificate) {
 	s.m.mu.Lock()
 	s.setRoots(s.domain, roots)
 	s.m.rebuild()
@@ -366,8 +369,8 @@ func (s *source) useRoots(roots []*x509.Certificate) {
 	}
 }
 
-// usePush takes in what was pushed.
-func (s *source) usePush(u pki.Update) {
+// acceptPushed uses the bundles and certificates that were pushed.
+func (s *source) acceptPushed(u pki.Update) {
 	s.m.mu.Lock()
 	if s.identities[0].cfg.Names.ID == "" && len(u.Pairs) > 0 {
 		s.domain = pki.DomainOf(u.Pairs[0])
@@ -381,15 +384,15 @@ func (s *source) usePush(u pki.Update) {
 		}
 	}
 	s.prune()
-	s.m.rebuild() // roots before certificates
+	s.m.rebuild() // publishes the roots before the certificates
 	s.m.mu.Unlock()
 	for _, id := range s.identities {
-		id.usePush(u.Pairs)
+		id.acceptPushed(u.Pairs)
 	}
 	if !s.authoritative {
 		return
 	}
-	// All of them are served under their SPIFFE IDs.
+	// All certificates are also served under their SPIFFE IDs.
 	others := make(map[string]pki.Pair)
 	for _, p := range u.Pairs {
 		if names, err := pki.NamesOf(p.Leaf()); err == nil {
@@ -400,14 +403,14 @@ func (s *source) usePush(u pki.Update) {
 	}
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
-	s.others = others
+	s.otherSVIDs = others
 	s.m.rebuild()
 }
 
-// verify checks a certificate against what it must be. roots are those that came
-// with it; they count only where none are pinned.
+// verify checks that a certificate has the names and leads to a trusted root. roots are those
+// that came with the certificate; they count only if no roots are pinned.
 func (s *source) verify(p pki.Pair, names pki.Names, roots []*x509.Certificate) (pki.Verified, error) {
-	e := pki.Expectation{Key: p.Key.Public(), Lax: s.lax}
+	e := pki.Expectation{Key: p.Key.Public(), Lax: s.lenient}
 	if !names.Equal(pki.Names{}) {
 		e.Names = &names
 	}
@@ -424,8 +427,8 @@ func (s *source) verify(p pki.Pair, names pki.Names, roots []*x509.Certificate) 
 	return e.Verify(p.Chain, s.m.now())
 }
 
-// setRoots takes in what the source names of one trust domain; called under m.mu.
-// Where roots are pinned, nobody adds to them.
+// setRoots sets the roots that the source names for one trust domain. Pinned roots take
+// precedence. The caller holds m.mu.
 func (s *source) setRoots(domain string, roots []*x509.Certificate) {
 	r := s.domains[domain]
 	if r == nil {
@@ -443,7 +446,7 @@ func (s *source) setRoots(domain string, roots []*x509.Certificate) {
 	}
 }
 
-// trusted returns the roots of a trust domain; called under m.mu.
+// trusted returns the roots of a trust domain. The caller holds m.mu.
 func (s *source) trusted(domain string) []*x509.Certificate {
 	if r := s.domains[domain]; r != nil {
 		return r.Certs()
@@ -451,18 +454,18 @@ func (s *source) trusted(domain string) []*x509.Certificate {
 	return nil
 }
 
-// prune drops roots that nobody has named for the overlap; called under m.mu.
+// prune removes the roots that the source has not named for the overlap. The caller holds m.mu.
 func (s *source) prune() (changed bool) {
 	now := s.m.now()
 	for domain, r := range s.domains {
 		pruned := r.Prune(now, s.cfg.RootOverlap, func(c *x509.Certificate) bool {
-			// A certificate in use is not left without its root.
+			// The root of a certificate in use stays.
 			return !s.authoritative && slices.ContainsFunc(s.identities, func(id *identity) bool {
 				return id.current != nil && id.current.root != nil && id.current.root.Equal(c) && now.Before(id.current.until)
 			})
 		})
 		if pruned {
-			s.m.log.Info("a root is trusted no longer", "ca", s.cfg.CA, "domain", domain)
+			s.m.log.Info("a root is no longer trusted", "ca", s.cfg.CA, "domain", domain)
 		}
 		changed = changed || pruned
 	}
@@ -470,15 +473,15 @@ func (s *source) prune() (changed bool) {
 	return changed
 }
 
-// look makes everything be looked at again: roots may have had their time, and
-// certificates be due. urgent says that what failed shall be tried at once.
-func (s *source) look(urgent bool) {
+// recheck removes roots whose overlap has passed and wakes the identities. If urgent is set,
+// failed attempts are retried at once.
+func (s *source) recheck(urgent bool) {
 	s.m.mu.Lock()
 	if s.prune() {
 		s.m.rebuild()
 	}
 	s.m.mu.Unlock()
 	for _, id := range s.identities {
-		id.look(urgent)
+		id.recheck(urgent)
 	}
 }

@@ -11,57 +11,55 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// Status is what is known of the certificates.
+// Status is the state of a Manager.
 type Status struct {
 	Identities []IdentityStatus
 	Roots      []RootStatus
 	Files      []FileStatus
-	// Faults are what is wrong with the sources now.
+	// Faults are the current problems of the sources.
 	Faults []string
 }
 
-// IdentityStatus is what is known of one identity and the certificate in use.
+// IdentityStatus is the state of one identity and of its certificate in use.
 type IdentityStatus struct {
-	// Secret is the name under which it is published, CA where it comes from, and
-	// Names who it is for: as they are configured, or else as they are.
+	// Secret is the name of the published secret, CA its origin, and Names the names of the
+	// certificate in use, or else the configured ones.
 	Secret, CA, Names string
-	// Serial, in hexadecimal, Issuer and the validity are those of the certificate
-	// in use; empty without one.
+	// Serial (in hexadecimal), Issuer and the validity describe the certificate in use; they
+	// are empty without one.
 	Serial, Issuer   string
 	NotBefore, Until time.Time
-	// Next is when the next certificate is asked for; the zero time where others
-	// push it.
+	// Next is when the next certificate is requested; the zero time if the source pushes
+	// certificates.
 	Next time.Time
-	// Pending is when a certificate comes into use that is here already; the zero
-	// time for none.
+	// Pending is when a verified successor comes into use; the zero time if there is none.
 	Pending time.Time
-	// Attempts counts those that failed since the last that did not, Err says why.
+	// Attempts counts the failures since the last success, and Err is the last failure.
 	Attempts int
 	Err      error
-	// Issued and Failed count since the start.
+	// Issued and Failed count since the start of the process.
 	Issued uint64
 	Failed map[pki.Reason]uint64
 }
 
-// RootStatus is one certificate that is trusted.
+// RootStatus is the state of one trusted root.
 type RootStatus struct {
 	CA, Domain, Subject, Serial string
 	Until                       time.Time
-	// Left is since when the source does not name it any more; the zero time if it
-	// does.
+	// Left is when the source stopped naming the root; the zero time if it still names it.
 	Left time.Time
 }
 
-// FileStatus is what is known of a secret that clients ask for by its files.
+// FileStatus is the state of a secret that clients subscribe to by the paths of its files.
 type FileStatus struct {
 	Name string
-	// Version is that of the secret; "" for none yet.
+	// Version is the version of the secret; "" if it could not be read yet.
 	Version string
-	// Err is what is wrong with the files now.
+	// Err is the current problem with the files.
 	Err error
 }
 
-// Status returns what is known of the certificates.
+// Status returns the state of all identities, roots and files.
 func (m *Manager) Status() Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -82,7 +80,7 @@ func (m *Manager) Status() Status {
 			out.Faults = append(out.Faults, s.faults[part].Error())
 		}
 	}
-	for name, f := range m.read {
+	for name, f := range m.fileStatus {
 		f.Name = name
 		out.Files = append(out.Files, f)
 	}
@@ -96,7 +94,7 @@ func (id *identity) status() IdentityStatus {
 		Attempts: id.attempts, Err: id.err, Issued: id.issued, Failed: maps.Clone(id.failed),
 	}
 	if id.s.authority != nil {
-		out.Next = id.due
+		out.Next = id.nextAttempt
 	}
 	if id.next != nil {
 		out.Pending = id.next.from
@@ -112,8 +110,8 @@ func (id *identity) status() IdentityStatus {
 	return out
 }
 
-// Ready returns nil if every identity has a certificate that is valid, and roots
-// to check others by, or what is missing.
+// Ready returns nil if every identity has a valid certificate and the roots to verify peers,
+// and otherwise an error that says what is missing.
 func (m *Manager) Ready() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -126,11 +124,11 @@ func (m *Manager) Ready() error {
 			case id.current == nil:
 				return fmt.Errorf("no certificate %q yet from %s", id.cfg.Secret, s.cfg.CA)
 			case !now.Before(id.current.until):
-				ended := fmt.Errorf("the certificate %q ended at %s", id.cfg.Secret, id.current.until.UTC().Format(time.RFC3339))
-				return errors.Join(ended, id.err)
+				expired := fmt.Errorf("the certificate %q expired at %s", id.cfg.Secret, id.current.until.UTC().Format(time.RFC3339))
+				return errors.Join(expired, id.err)
 			}
 		}
-		if _, ok := m.secrets[s.cfg.RootSecret]; !ok && !s.lax {
+		if _, ok := m.secrets[s.cfg.RootSecret]; !ok && !s.lenient {
 			return fmt.Errorf("no roots %q yet from %s", s.cfg.RootSecret, s.cfg.CA)
 		}
 	}

@@ -296,7 +296,7 @@ func (s *Server) surface(what string, lis net.Listener, handler http.Handler) su
 	}
 	s.cfg.Log.Info("serving HTTP", "surface", what, "addr", addr)
 	s.listening(what, lis.Addr())
-	return surface{lis: listener.Told(lis, s.cfg.Log), server: &http.Server{
+	return surface{lis: listener.WarnWhenFull(lis, s.cfg.Log), server: &http.Server{
 		ConnContext:       withOwner,
 		Handler:           handler,
 		ReadHeaderTimeout: readTimeout,

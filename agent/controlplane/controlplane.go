@@ -1,12 +1,11 @@
-// Package controlplane is the built-in control plane: a directory of files served
-// over ADS, SotW and Delta, by the agent's own parts assembled in another way.
-// Every node is given the same, and has a group of its own (package group): what one
-// machine refuses is kept from that machine alone, and it goes on with what it accepted.
-// The files are read once for all of them.
+// Package controlplane is the built-in control plane: it serves a directory of files over ADS,
+// in SotW and Delta, with the same server and cache as the agent. Every node gets the same
+// resources but has a group of its own (package group), so that a NACK of one node does not
+// affect the others, and that node continues with what it ACKed. The files are read once for
+// all nodes.
 //
-// It is small, but real: what the agent promises of versions, order and warming
-// holds here too, since the same server and the same state serve it. It does not
-// generate configuration.
+// It promises for versions, order and warming what the agent promises. It does not generate
+// configuration. All methods may be called concurrently; Run may be called once.
 package controlplane
 
 import (
@@ -36,38 +35,38 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream"
 )
 
-// DefaultMaxNodes is how many nodes are served at once. Each costs what is remembered of it: a
-// few hundred bytes for each resource.
+// DefaultMaxNodes is the default limit of nodes. Each node costs memory: a few hundred bytes
+// for each resource.
 const DefaultMaxNodes = 1024
 
-// linger is how long a node's group stays when its last client has gone: an Envoy that is
-// restarted after it refused something is given what it had accepted.
+// linger is how long the group of a node exists after its last client disconnected: an Envoy
+// that is restarted after a NACK gets the resources that it had ACKed.
 const linger = time.Hour
 
-// patience is how long a group waits for the directory to be read before that is worth a warning:
-// for ever, since the directory's own reader warns.
-const patience = 100 * 365 * 24 * time.Hour
+// noWarning disables the warning of a group that waits for the directory, because the reader of
+// the directory warns itself.
+const noWarning = 100 * 365 * 24 * time.Hour
 
 // Config configures a ControlPlane.
 type Config struct {
-	// Version is holdfast's own.
+	// Version is the version of holdfast.
 	Version string
-	// Dir holds the resources (package upstream/file).
+	// Dir contains the resources (package upstream/file).
 	Dir string
 	// Listen is host:port or unix:PATH.
 	Listen string
-	// TLSCert and TLSKey are files with the server's certificate chain and key;
-	// both or none. With TLSClientCA, clients must show a certificate that leads
-	// to one of it.
+	// TLSCert and TLSKey are files with the server's certificate chain and key; both or none.
+	// With TLSClientCA, clients must present a certificate that leads to one of its
+	// certificates.
 	TLSCert, TLSKey, TLSClientCA string
 	// Admin and Health are as in the agent.
 	Admin, Health string
-	// MaxNodes is how many nodes are served at once; 0 for DefaultMaxNodes.
+	// MaxNodes limits the nodes that are served at the same time; 0 selects DefaultMaxNodes.
 	MaxNodes int
 	Log      *slog.Logger
 }
 
-// ControlPlane serves a directory. Make one with New and run Run.
+// ControlPlane serves a directory. Create it with New and run Run.
 type ControlPlane struct {
 	cfg       Config
 	tls       *tls.Config // nil for plaintext
@@ -75,7 +74,7 @@ type ControlPlane struct {
 	groups    *group.Set
 	server    *downstream.Server
 	metrics   *admin.Metrics
-	born      time.Time
+	started   time.Time
 	listening atomic.Bool
 }
 
@@ -100,7 +99,7 @@ func New(cfg Config) (*ControlPlane, error) {
 	if cfg.MaxNodes == 0 {
 		cfg.MaxNodes = DefaultMaxNodes
 	}
-	cp := &ControlPlane{cfg: cfg, tls: conf, metrics: admin.NewMetrics(cfg.Version), born: time.Now()}
+	cp := &ControlPlane{cfg: cfg, tls: conf, metrics: admin.NewMetrics(cfg.Version), started: time.Now()}
 	cp.directory = newDirectory(cfg.Dir, cfg.Log)
 	cp.groups = group.NewSet(group.SetConfig{Max: cfg.MaxNodes, Flag: "--max-nodes", Group: cp.groupConfig, Log: cfg.Log})
 	cp.server = downstream.New(downstream.Config{
@@ -117,7 +116,7 @@ func (cp *ControlPlane) groupConfig(node *corev3.Node) group.Config {
 	return group.Config{
 		Node: node,
 		Upstreams: func() *upstream.Failover {
-			return &upstream.Failover{Sources: []upstream.Source{source{cp.directory}}, FirstAnswer: patience}
+			return &upstream.Failover{Sources: []upstream.Source{source{cp.directory}}, FirstAnswer: noWarning}
 		},
 		Cache: cache.Config{Linger: linger},
 		Log:   cp.cfg.Log.With("node", node.GetId()),
@@ -167,7 +166,7 @@ func transport(cfg Config) (*tls.Config, error) {
 	return conf, nil
 }
 
-// Run serves until ctx ends and returns nil then, or returns why it cannot.
+// Run serves until ctx ends and then returns nil, or returns an error if it cannot serve.
 func (cp *ControlPlane) Run(ctx context.Context) error {
 	if _, err := os.ReadDir(cp.cfg.Dir); err != nil {
 		return fmt.Errorf("--dir: %w", err)
@@ -191,7 +190,7 @@ func (cp *ControlPlane) serve(ctx context.Context, lis net.Listener) error {
 	})
 	cp.listening.Store(true)
 	defer cp.listening.Store(false)
-	// The groups outlive the server.
+	// The groups end after the server.
 	groups, endGroups := context.WithCancel(context.WithoutCancel(ctx))
 	defer endGroups()
 	eg, ctx := errgroup.WithContext(ctx)
@@ -221,7 +220,7 @@ func (cp *ControlPlane) listen() (net.Listener, error) {
 
 var _ admin.State = (*ControlPlane)(nil)
 
-// Live returns nil: a control plane that answers is alive.
+// Live returns nil: a control plane that answers is live.
 func (cp *ControlPlane) Live() error { return nil }
 
 // Started reports whether clients can connect.
@@ -236,10 +235,10 @@ func (cp *ControlPlane) Ready() []admin.Condition {
 	return []admin.Condition{c}
 }
 
-// Status returns what the control plane knows: of each node, and of the files.
+// Status returns the state of the nodes and of the files.
 func (cp *ControlPlane) Status() admin.Status {
 	s := admin.Status{
-		Version: cp.cfg.Version, Started: cp.born,
+		Version: cp.cfg.Version, Started: cp.started,
 		Streams: group.Streams(cp.server),
 		Files:   group.FilesOf(cp.directory.files),
 	}
@@ -249,8 +248,8 @@ func (cp *ControlPlane) Status() admin.Status {
 	return s
 }
 
-// Resources visits what the nodes are given and the filter admits; what the directory holds, as
-// pending and of no node, while there is none.
+// Resources visits the resources of the nodes that the filter admits. While there is no node,
+// it visits the resources of the directory, as pending and without a node.
 func (cp *ControlPlane) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 	return func(yield func(admin.Resource) bool) {
 		members := cp.groups.Members()

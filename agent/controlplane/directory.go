@@ -18,39 +18,40 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream/file"
 )
 
-// directory reads the files once for all nodes. It is the State of the one file source, keeps what
-// that said last of each type, and hands it to the source of each group: first all there is, then
-// what changes. Resources are shared, not copied. Run it; its methods may be called concurrently.
+// directory reads the files once for all nodes. It is the State of the one file source, stores
+// its latest content of each type, and passes it to the source of each group: first everything,
+// then the changes. Resources are shared, not copied. Its methods may be called concurrently;
+// Run may be called once.
 type directory struct {
 	files *file.Source
-	// reading runs files, again and again until the directory can be read.
-	reading *upstream.Failover
-	// read is closed when it was read for the first time.
-	read chan struct{}
+	// failover runs files and retries until the directory can be read.
+	failover *upstream.Failover
+	// loaded is closed when the directory was read for the first time.
+	loaded chan struct{}
 
-	mu      sync.Mutex
-	types   map[string]*content
-	readers map[*reader]struct{}
+	mu          sync.Mutex
+	types       map[string]*storedType
+	subscribers map[*subscriber]struct{}
 }
 
-// content is all that the files have of one type.
-type content struct {
+// storedType is the content of the files of one type.
+type storedType struct {
 	resources map[string]*xds.Resource
-	// complete and synced are what the file source has said of the type once.
+	// complete and synced are set once the file source has reported the type as such.
 	complete, synced bool
-	// verdict is told which nodes refuse the newest content.
-	verdict func(error)
+	// done receives the NACKs of the latest content.
+	done func(error)
 }
 
-// replace takes in a complete update, and returns it with the resources of before where they are
-// as they were: each group has those already.
-func (t *content) replace(u xds.Update) xds.Update {
+// replace stores a complete update, and returns it with unchanged resources replaced by the
+// stored ones, which the groups have already.
+func (t *storedType) replace(u xds.Update) xds.Update {
 	before := t.resources
 	t.resources = make(map[string]*xds.Resource, len(u.Resources))
 	put := make([]*xds.Resource, len(u.Resources))
 	for i, r := range u.Resources {
-		if was := before[r.Name]; was != nil && was.Version == r.Version && was.TTL() == 0 && r.TTL() == 0 {
-			r = was // its file was read again
+		if old := before[r.Name]; old != nil && old.Version == r.Version && old.TTL() == 0 && r.TTL() == 0 {
+			r = old // the file was read again
 		}
 		put[i], t.resources[r.Name] = r, r
 	}
@@ -58,50 +59,52 @@ func (t *content) replace(u xds.Update) xds.Update {
 	return u
 }
 
-// reader is the source of one group while it runs.
-type reader struct {
+// subscriber is the running source of one group.
+type subscriber struct {
 	// changed holds a value when queue is not empty.
 	changed chan struct{}
-	// queue is what the group has not been told yet, oldest first; under mu of the directory.
-	queue []told
+	// queue contains the events that the group has not processed, oldest first; protected by
+	// the mu of the directory.
+	queue []event
 }
 
-// told is something that the file source told: that a type is synced, or an update.
-type told struct {
-	synced  string // the type; "" for an update
-	update  xds.Update
-	verdict func(error)
-	// all: the update has everything there is of its type, though not all files could be read.
-	all bool
+// event is an event from the file source: an update, or that a type is synced.
+type event struct {
+	synced string // the type; "" for an update
+	update xds.Update
+	done   func(error)
+	// isSnapshot is set if the update contains all stored resources of its type, although it may
+	// not be Complete because a file cannot be read.
+	isSnapshot bool
 }
 
 func newDirectory(dir string, log *slog.Logger) *directory {
 	d := &directory{
-		files:   file.New(file.Config{Dir: dir, Logger: log}),
-		read:    make(chan struct{}),
-		types:   make(map[string]*content),
-		readers: make(map[*reader]struct{}),
+		files:       file.New(file.Config{Dir: dir, Logger: log}),
+		loaded:      make(chan struct{}),
+		types:       make(map[string]*storedType),
+		subscribers: make(map[*subscriber]struct{}),
 	}
 	var once sync.Once
-	d.reading = &upstream.Failover{Sources: []upstream.Source{d.files}, Log: log, Connected: func(connected bool) {
+	d.failover = &upstream.Failover{Sources: []upstream.Source{d.files}, Log: log, Connected: func(connected bool) {
 		if connected {
-			once.Do(func() { close(d.read) })
+			once.Do(func() { close(d.loaded) })
 		}
 	}}
 	return d
 }
 
-// Run reads the directory until ctx ends; it returns nil then.
-func (d *directory) Run(ctx context.Context) error { return d.reading.Run(ctx, d) }
+// Run reads the directory until ctx ends, and then returns nil.
+func (d *directory) Run(ctx context.Context) error { return d.failover.Run(ctx, d) }
 
-// ready returns nil if the directory was read, or why not.
+// ready returns nil if the directory was read, and otherwise why it was not.
 func (d *directory) ready() error {
 	select {
-	case <-d.read:
+	case <-d.loaded:
 		return nil
 	default:
 	}
-	if err := d.reading.States()[0].LastError; err != nil {
+	if err := d.failover.States()[0].LastError; err != nil {
 		return err
 	}
 	return errors.New("the directory has not been read yet")
@@ -109,22 +112,24 @@ func (d *directory) ready() error {
 
 var _ upstream.State = (*directory)(nil)
 
-// Node returns nil: a directory has nobody to tell it to.
+// Node returns nil: files need no node.
 func (d *directory) Node() *corev3.Node { return nil }
 
-// Subscriptions returns nil: the file source tells everything it has.
+// Subscriptions returns nil: the file source provides everything it has.
 func (d *directory) Subscriptions() upstream.Subscriptions { return nil }
 
-// AskAgain returns the zero time: nothing is held back that the directory could confirm.
+// AskAgain returns the zero time: there are no deferred removals that the directory could
+// confirm.
 func (d *directory) AskAgain() time.Time { return time.Time{} }
 
-// Nacked returns nothing: the file source does not ask.
+// Nacked returns nothing: the file source does not use it.
 func (d *directory) Nacked(_, _ string) []string { return nil }
 
-// Apply keeps what changed and hands it on. verdict is told of each NACK, with the node.
-func (d *directory) Apply(u xds.Update, verdict func(error)) {
+// Apply stores an update and publishes it to the groups. done receives each NACK, with the
+// node.
+func (d *directory) Apply(u xds.Update, done func(error)) {
 	d.mu.Lock()
-	t := d.content(u.Type)
+	t := d.typeOf(u.Type)
 	if u.Complete {
 		u = t.replace(u)
 	} else {
@@ -135,36 +140,36 @@ func (d *directory) Apply(u xds.Update, verdict func(error)) {
 			delete(t.resources, name)
 		}
 	}
-	t.verdict = verdict
-	d.tell(told{update: u, verdict: verdict})
+	t.done = done
+	d.publish(event{update: u, done: done})
 	d.mu.Unlock()
-	if verdict != nil {
-		verdict(nil)
+	if done != nil {
+		done(nil)
 	}
 }
 
-// Synced keeps and hands on that all of a type was told.
+// Synced records and publishes that all resources of a type were provided.
 func (d *directory) Synced(_, typeURL string, _ time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.content(typeURL).synced = true
-	d.tell(told{synced: typeURL})
+	d.typeOf(typeURL).synced = true
+	d.publish(event{synced: typeURL})
 }
 
-// content returns what is kept of a type; called under mu.
-func (d *directory) content(typeURL string) *content {
+// typeOf returns the stored content of a type. The caller holds mu.
+func (d *directory) typeOf(typeURL string) *storedType {
 	t := d.types[typeURL]
 	if t == nil {
-		t = &content{resources: make(map[string]*xds.Resource)}
+		t = &storedType{resources: make(map[string]*xds.Resource)}
 		d.types[typeURL] = t
 	}
 	return t
 }
 
-// tell queues something for every group; called under mu.
-func (d *directory) tell(what told) {
-	for r := range d.readers {
-		r.queue = append(r.queue, what)
+// publish queues an event for every group. The caller holds mu.
+func (d *directory) publish(e event) {
+	for r := range d.subscribers {
+		r.queue = append(r.queue, e)
 		select {
 		case r.changed <- struct{}{}:
 		default:
@@ -172,7 +177,7 @@ func (d *directory) tell(what told) {
 	}
 }
 
-// Held returns what the files had, with the versions that this source issued.
+// Held returns the stored resources with their versions.
 func (d *directory) Held(_, typeURL string) map[string]string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -185,7 +190,7 @@ func (d *directory) Held(_, typeURL string) map[string]string {
 	return held
 }
 
-// Body returns what the files had under a name; nil for nothing.
+// Body returns the body of a stored resource; nil if there is none.
 func (d *directory) Body(typeURL string, name []byte) *anypb.Any {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -197,7 +202,7 @@ func (d *directory) Body(typeURL string, name []byte) *anypb.Any {
 	return nil
 }
 
-// resources returns all there is, in push order and by name.
+// resources returns all stored resources in push order, sorted by name.
 func (d *directory) resources() []*xds.Resource {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -216,24 +221,25 @@ type source struct{ *directory }
 
 var _ upstream.Source = source{}
 
-// Name is that of the file source.
+// Name returns the name of the file source.
 func (s source) Name() string { return s.files.Name() }
 
-// Run writes to a group until ctx ends: when the directory was read all there is, then what changes.
+// Run updates a group until ctx ends: once the directory was read with everything, then with
+// the changes.
 func (s source) Run(ctx context.Context, state upstream.State, answered func() error) error {
 	select {
-	case <-s.read:
+	case <-s.loaded:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 	if err := answered(); err != nil {
 		return err
 	}
-	r := s.join()
-	defer s.leave(r)
+	r := s.subscribe()
+	defer s.unsubscribe(r)
 	for {
-		for _, what := range s.take(r) {
-			s.pass(state, what)
+		for _, e := range s.takeQueue(r) {
+			s.apply(state, e)
 		}
 		select {
 		case <-r.changed:
@@ -243,36 +249,36 @@ func (s source) Run(ctx context.Context, state upstream.State, answered func() e
 	}
 }
 
-// pass tells a group something. Of all there is that includes what is not there any more, and
-// that the group has of an earlier run.
-func (s source) pass(state upstream.State, what told) {
-	if what.synced != "" {
-		state.Synced(s.Name(), what.synced, time.Now())
+// apply applies an event to a group. A snapshot also removes resources that the group has from
+// an earlier run and that no longer exist.
+func (s source) apply(state upstream.State, e event) {
+	if e.synced != "" {
+		state.Synced(s.Name(), e.synced, time.Now())
 		return
 	}
-	u := what.update
-	if what.all && !u.Complete {
-		there := make(map[string]bool, len(u.Resources))
+	u := e.update
+	if e.isSnapshot && !u.Complete {
+		exists := make(map[string]bool, len(u.Resources))
 		for _, r := range u.Resources {
-			there[r.Name] = true
+			exists[r.Name] = true
 		}
 		for name, version := range state.Held(s.Name(), u.Type) {
-			if version != "" && !there[name] {
+			if version != "" && !exists[name] {
 				u.Removed = append(u.Removed, name)
 			}
 		}
 	}
 	node := state.Node().GetId()
 	state.Apply(u, func(err error) {
-		if err != nil && what.verdict != nil {
-			what.verdict(fmt.Errorf("node %q: %w", node, err))
+		if err != nil && e.done != nil {
+			e.done(fmt.Errorf("node %q: %w", node, err))
 		}
 	})
 }
 
-// join makes a reader whose queue is all there is.
-func (d *directory) join() *reader {
-	r := &reader{changed: make(chan struct{}, 1)}
+// subscribe adds a subscriber whose queue begins with all stored resources.
+func (d *directory) subscribe() *subscriber {
+	r := &subscriber{changed: make(chan struct{}, 1)}
 	now := time.Now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -285,23 +291,23 @@ func (d *directory) join() *reader {
 				u.Resources = append(u.Resources, res)
 			}
 		}
-		r.queue = append(r.queue, told{update: u, verdict: t.verdict, all: true})
+		r.queue = append(r.queue, event{update: u, done: t.done, isSnapshot: true})
 		if t.synced {
-			r.queue = append(r.queue, told{synced: typeURL})
+			r.queue = append(r.queue, event{synced: typeURL})
 		}
 	}
-	d.readers[r] = struct{}{}
+	d.subscribers[r] = struct{}{}
 	return r
 }
 
-func (d *directory) leave(r *reader) {
+func (d *directory) unsubscribe(r *subscriber) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.readers, r)
+	delete(d.subscribers, r)
 }
 
-// take returns what a group has not been told yet.
-func (d *directory) take(r *reader) []told {
+// takeQueue returns the queue and empties it.
+func (d *directory) takeQueue(r *subscriber) []event {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	queue := r.queue

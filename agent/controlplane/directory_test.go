@@ -29,7 +29,7 @@ func endpoints(name string) string {
 	return "---\n\"@type\": " + xds.EndpointType + "\ncluster_name: " + name + "\n"
 }
 
-// served is a control plane on a directory, in a synctest bubble.
+// served is a control plane with a directory, in a synctest bubble.
 type served struct {
 	*testing.T
 	form xdstest.Protocol
@@ -37,18 +37,18 @@ type served struct {
 	cfg  Config
 	cp   *ControlPlane
 	pipe *xdstest.Pipe
-	// stop ends the control plane; closers end what was connected to it.
+	// stop ends the control plane; closers close the clients.
 	stop    func()
 	closers []func()
 }
 
-// on runs a test with the clusters a and b, in both forms.
+// on runs a test with the clusters a and b, in both forms of xDS.
 func on(t *testing.T, test func(*served)) {
 	t.Helper()
 	onWith(t, Config{}, test)
 }
 
-// onWith is on with a configuration, for which directory and address are made.
+// onWith is on with a configuration; it sets the directory and the address.
 func onWith(t *testing.T, cfg Config, test func(*served)) {
 	t.Helper()
 	for _, form := range xdstest.Protocols() {
@@ -107,8 +107,7 @@ func (s *served) write(name, content string) {
 	}
 }
 
-// settle lets the time pass in which a change must be served, the delay of a
-// cluster's removal included.
+// settle waits until a change must have been served, including the delayed removal of a cluster.
 func (s *served) settle() {
 	time.Sleep(2 * time.Second)
 	synctest.Wait()
@@ -184,8 +183,8 @@ func TestABrokenFileKeepsItsLastGoodContentAndIsNamed(t *testing.T) {
 	})
 }
 
-// protocol.md 3.4: absence is not known of what is not told completely, and
-// Envoy would make a cluster without endpoints of a removal (V5).
+// protocol.md 3.4: a resource is only absent if its type is known completely, and
+// Envoy would empty a cluster whose endpoints were removed (V5).
 func TestANameThatNeverExistedGetsSilence(t *testing.T) {
 	on(t, func(s *served) {
 		c, stop := s.client()

@@ -25,7 +25,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// address is a log that tells where the control plane serves.
+// address is a log handler that records the address of the control plane.
 type address chan string
 
 func (a address) Write(p []byte) (int, error) {
@@ -69,7 +69,7 @@ func listening(t *testing.T, cfg Config) string {
 	}
 }
 
-// served returns nil if a client is served the cluster a.
+// askFor returns nil if a client receives the cluster a.
 func askFor(t *testing.T, form xdstest.Protocol, target string, creds credentials.TransportCredentials) error {
 	t.Helper()
 	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(creds))

@@ -31,7 +31,7 @@ func timeout(a *anypb.Any) time.Duration {
 	return c.GetConnectTimeout().AsDuration()
 }
 
-// picky refuses the cluster b with a timeout of 9 s.
+// picky NACKs the cluster b with a timeout of 9 s.
 func picky(typeURL string, r *discoveryv3.Resource) error {
 	if typeURL == xds.ClusterType && r.GetName() == "b" && timeout(r.GetResource()) == 9*time.Second {
 		return errors.New("the timeout is too long")
@@ -68,7 +68,7 @@ func (s *served) has(c *xdstest.Client, want time.Duration) {
 	}
 }
 
-// rejected returns how many resources the clients of a node refuse, by the status.
+// rejected returns how many resources the clients of a node NACK, by the status.
 func (s *served) rejected(id string) (n int) {
 	for _, g := range s.cp.Status().Groups {
 		for _, t := range g.Types {
@@ -80,7 +80,7 @@ func (s *served) rejected(id string) (n int) {
 	return n
 }
 
-// Finding B4: what one machine refuses is kept from that one, whoever comes when.
+// A NACK of one node does not affect the others, whenever they connect.
 func TestWhatOneNodeRefusesTheOthersAreGiven(t *testing.T) {
 	on(t, func(s *served) {
 		a := s.machine("a", xdstest.ClientConfig{Reject: picky})
@@ -98,7 +98,7 @@ func TestWhatOneNodeRefusesTheOthersAreGiven(t *testing.T) {
 			}
 		}
 
-		// The machine that refused it is restarted, within the hour, and goes on with what it accepted.
+		// The node that NACKed it is restarted within the hour, and continues with what it had ACKed.
 		a.Close()
 		time.Sleep(55 * time.Minute)
 		a = s.machine("a", xdstest.ClientConfig{Reject: picky})
@@ -106,7 +106,7 @@ func TestWhatOneNodeRefusesTheOthersAreGiven(t *testing.T) {
 		if n := s.rejected("a"); n != 1 {
 			s.Errorf("after its restart: %d resources rejected, want 1", n)
 		}
-		// Of what it has not refused it is given the newest.
+		// It gets the latest version of the resources that it did not NACK.
 		s.write("a.yaml", cluster("a", "7s"))
 		s.settle()
 		if got := timeout(a.Held(xds.ClusterType)["a"].GetResource()); got != 7*time.Second {
@@ -114,7 +114,7 @@ func TestWhatOneNodeRefusesTheOthersAreGiven(t *testing.T) {
 		}
 		s.has(a, time.Second)
 
-		// The change is taken back: everybody has the same, and nothing is refused.
+		// The change is reverted: all nodes have the same, without a NACK.
 		s.write("b.yaml", cluster("b", "1s"))
 		s.settle()
 		for _, c := range []*xdstest.Client{a, before, after} {
@@ -132,7 +132,7 @@ func TestWhatOneNodeRefusesTheOthersAreGiven(t *testing.T) {
 	})
 }
 
-// A node that comes when a file is broken, or was removed, is given what the others have.
+// A node that connects while a file is broken, or after its removal, gets the same as the others.
 func TestANodeThatComesLaterIsGivenWhatTheOthersHave(t *testing.T) {
 	on(t, func(s *served) {
 		a := s.machine("a", xdstest.ClientConfig{})
@@ -144,7 +144,7 @@ func TestANodeThatComesLaterIsGivenWhatTheOthersHave(t *testing.T) {
 		if files := s.cp.Status().Files; len(files) != 1 || files[0].Name != "b.yaml" {
 			s.Errorf("status tells %+v, want the broken file once", files)
 		}
-		// A new file is broken: nothing is removed, and who comes is served.
+		// A new file is broken: nothing is removed, and new clients are served.
 		s.write("new.yaml", "nonsense")
 		s.settle()
 		c := s.machine("c", xdstest.ClientConfig{})
@@ -163,7 +163,7 @@ func TestANodeThatComesLaterIsGivenWhatTheOthersHave(t *testing.T) {
 	})
 }
 
-// Names of endpoints reach each node when they exist, and go when their file goes.
+// Endpoints reach each node once they exist, and are removed with their file.
 func TestEachNodeIsToldOfEndpoints(t *testing.T) {
 	on(t, func(s *served) {
 		a, b := s.machine("a", xdstest.ClientConfig{}), s.machine("b", xdstest.ClientConfig{})
@@ -180,7 +180,7 @@ func TestEachNodeIsToldOfEndpoints(t *testing.T) {
 	})
 }
 
-// There are --max-nodes at most: one without a client gives way, one more with clients is refused.
+// The limit is --max-nodes: a node without a client is evicted, and a further node with clients is rejected.
 func TestNodesAreBounded(t *testing.T) {
 	onWith(t, Config{MaxNodes: 2}, func(s *served) {
 		a := s.machine("a", xdstest.ClientConfig{Reject: picky})
@@ -204,7 +204,7 @@ func TestNodesAreBounded(t *testing.T) {
 	})
 }
 
-// A node's group ends an hour after its last client, and no sooner.
+// The group of a node ends an hour after its last client disconnected, and no sooner.
 func TestAGroupEndsAnHourAfterItsLastClient(t *testing.T) {
 	on(t, func(s *served) {
 		s.machine("a", xdstest.ClientConfig{}).Close()
@@ -221,7 +221,7 @@ func TestAGroupEndsAnHourAfterItsLastClient(t *testing.T) {
 	})
 }
 
-// What the directory holds is seen before the first node has come, and ready is what was read.
+// The resources of the directory are visible before the first node connects, and it is ready once it was read.
 func TestTheDirectoryIsSeenBeforeTheFirstNode(t *testing.T) {
 	on(t, func(s *served) {
 		var rows []string
@@ -237,7 +237,7 @@ func TestTheDirectoryIsSeenBeforeTheFirstNode(t *testing.T) {
 	})
 }
 
-// A directory that has never been read is not ready; who came is served when it is.
+// A directory that has never been read is not ready; waiting clients are served once it is.
 func TestADirectoryThatCannotBeReadIsNotReady(t *testing.T) {
 	on(t, func(s *served) {
 		s.restart(func() {
@@ -261,7 +261,7 @@ func TestADirectoryThatCannotBeReadIsNotReady(t *testing.T) {
 	})
 }
 
-// A node whose stream says more of it than before is served on, without anything sent again.
+// A node that reconnects with more metadata is served without resending anything.
 func TestANodeThatChangesIsServedOn(t *testing.T) {
 	on(t, func(s *served) {
 		first := s.machine("a", xdstest.ClientConfig{})

@@ -17,26 +17,25 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/reaper"
 )
 
-// child is one process.
+// child is one Envoy process.
 type child struct {
 	epoch   int
-	began   time.Time
+	started time.Time
 	process *os.Process
-	exited  chan struct{} // closed when it has ended, and its output was passed on
-	code    int           // after exited
-	ended   time.Time     // after exited
-	served  bool          // it said once that it serves; under the supervisor's mu
-	// expected: it is to end, and its end is no crash.
-	mu       sync.Mutex
+	exited  chan struct{} // closed when the process has ended and its output was passed on
+	code    int           // valid after exited is closed
+	ended   time.Time     // valid after exited is closed
+	wasLive bool          // it was LIVE at least once; protected by the supervisor's mu
+	mu      sync.Mutex
+	// expected is set if the process is meant to end, so that its end is no crash.
 	expected bool
-	signals  []syscall.Signal // that were sent from here
+	signals  []syscall.Signal // the signals that the agent sent
 }
 
-// start starts a process whose output goes to out, line by line. It ends with the
-// process that started it, however that ends; clean is as in Config. It gets its
-// environment but for the settings of holdfast. orphans, which may be nil, leaves its exit
-// status alone.
-func start(argv []string, epoch int, out func(line []byte), clean func(string) string, orphans *reaper.Reaper) (*child, error) {
+// startChild starts a process whose output goes to out, line by line. The process ends with
+// this process, however this process ends. clean is as in Config. The process inherits the
+// environment without the settings of holdfast. orphans, which may be nil, must not reap it.
+func startChild(argv []string, epoch int, out func(line []byte), clean func(string) string, orphans *reaper.Reaper) (*child, error) {
 	c := &child{epoch: epoch, exited: make(chan struct{})}
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -48,10 +47,10 @@ func start(argv []string, epoch int, out func(line []byte), clean func(string) s
 	cmd.SysProcAttr = attributes()
 	started := make(chan error)
 	go func() {
-		// The kernel sends Pdeathsig when the *thread* ends that started the child.
+		// The kernel sends Pdeathsig when the *thread* that started the child ends.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		c.began = time.Now()
+		c.started = time.Now()
 		err := orphans.Start(cmd)
 		_ = w.Close()
 		if err != nil {
@@ -66,18 +65,18 @@ func start(argv []string, epoch int, out func(line []byte), clean func(string) s
 			if clean == nil {
 				lines(r, out)
 			} else {
-				said := &messages{clean: clean, out: out, pause: pause}
-				lines(r, said.line)
-				said.flush()
+				m := &messages{clean: clean, out: out, pause: messagePause}
+				lines(r, m.line)
+				m.flush()
 			}
 			close(read)
 		}()
-		_ = cmd.Wait() // what it says is in ProcessState
+		_ = cmd.Wait() // the result is in ProcessState
 		orphans.Done(cmd)
 		c.code, c.ended = exitCode(cmd.ProcessState), time.Now()
 		select {
 		case <-read:
-		case <-time.After(time.Second): // a child of the child has the pipe
+		case <-time.After(time.Second): // a child of Envoy still has the pipe open
 		}
 		_ = r.Close()
 		close(c.exited)
@@ -88,7 +87,7 @@ func start(argv []string, epoch int, out func(line []byte), clean func(string) s
 	return c, nil
 }
 
-// exitCode returns the code as a shell has it: 128 and the signal for one that was
+// exitCode returns the exit code as a shell does: 128 plus the signal for a process that was
 // killed.
 func exitCode(s *os.ProcessState) int {
 	if ws, ok := s.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
@@ -97,10 +96,10 @@ func exitCode(s *os.ProcessState) int {
 	return s.ExitCode()
 }
 
-// maxLine bounds a line of output; a longer one is passed on in pieces.
+// maxLine bounds a line of output; a longer line is passed on in pieces.
 const maxLine = 64 << 10
 
-// lines calls out with each line of what is read, without its end.
+// lines calls out with each line of r, without its line end.
 func lines(r io.Reader, out func([]byte)) {
 	in := bufio.NewReaderSize(r, maxLine)
 	for {
@@ -117,7 +116,7 @@ func lines(r io.Reader, out func([]byte)) {
 	}
 }
 
-// signal sends a signal; an error says that the process has ended.
+// signal sends a signal. It has no effect on a process that has ended.
 func (c *child) signal(s syscall.Signal) {
 	c.mu.Lock()
 	if !slices.Contains(c.signals, s) {
@@ -127,31 +126,31 @@ func (c *child) signal(s syscall.Signal) {
 	_ = c.process.Signal(s)
 }
 
-// crashed reports, of a child that has ended, whether its configuration may be the cause:
-// it ended soon, and neither with code 0 nor by a signal that was sent from here.
+// crashed reports whether the configuration may have caused the end of the process: it ended
+// soon after its start, with a code other than 0, and not by a signal of the agent.
 func (c *child) crashed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	ours := slices.ContainsFunc(c.signals, func(s syscall.Signal) bool { return c.code == 128+int(s) })
-	return c.code != 0 && !c.expected && !ours && c.ended.Sub(c.began) < CrashedWithin
+	signalled := slices.ContainsFunc(c.signals, func(s syscall.Signal) bool { return c.code == 128+int(s) })
+	return c.code != 0 && !c.expected && !signalled && c.ended.Sub(c.started) < CrashedWithin
 }
 
-// ends notes that the end of the process is wanted.
-func (c *child) ends() {
+// expectExit records that the process is meant to end.
+func (c *child) expectExit() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.expected = true
 }
 
-func (c *child) wanted() bool {
+func (c *child) exitExpected() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.expected
 }
 
-// stop ends the process with SIGTERM, and with SIGKILL after the grace.
+// stop ends the process with SIGTERM, and with SIGKILL after the grace period.
 func (c *child) stop(grace time.Duration) {
-	c.ends()
+	c.expectExit()
 	c.signal(syscall.SIGTERM)
 	timer := time.NewTimer(grace)
 	defer timer.Stop()

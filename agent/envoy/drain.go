@@ -7,23 +7,22 @@ import (
 	"time"
 )
 
-// drainPoll is how often a draining Envoy is asked how many connections are left.
+// drainPoll is how often the connections of a draining Envoy are counted.
 const drainPoll = 200 * time.Millisecond
 
-// Draining says how long an Envoy is drained.
+// Draining configures how long an Envoy is drained.
 type Draining struct {
-	// Min is how long at least: whoever sends requests must notice first. Timeout is
-	// how long at most.
+	// Min is the minimum, which gives clients time to notice the failing health checks. Timeout
+	// is the maximum.
 	Min, Timeout time.Duration
 }
 
-// ErrUndone is the cause with which a context ends that of AwaitDrained because the drain was
-// undone.
+// ErrUndone is the cause for cancelling the context of AwaitDrained when the drain is undone.
 var ErrUndone = errors.New("the drain was undone")
 
-// Drain lets an Envoy that is to end end its connections: its health checks fail, so that nobody
-// new is sent to it, and its listeners drain, which cannot be undone. It returns as AwaitDrained
-// does.
+// Drain closes the connections of an Envoy that is about to end: its health checks fail, so
+// that it gets no new clients, and its listeners drain, which cannot be undone. It returns as
+// AwaitDrained does.
 func Drain(ctx context.Context, a *Admin, d Draining, log *slog.Logger) {
 	if err := a.FailHealth(ctx); err != nil {
 		log.Warn("Envoy cannot be drained", "err", err)
@@ -35,14 +34,14 @@ func Drain(ctx context.Context, a *Admin, d Draining, log *slog.Logger) {
 	AwaitDrained(ctx, a, d, log)
 }
 
-// AwaitDrained waits for an Envoy whose health checks fail. It returns when no connection is left
-// and Min has passed, after Timeout, when Envoy is away, or when ctx ends.
+// AwaitDrained waits for an Envoy whose health checks fail. It returns when no connection is
+// left and Min has passed, after Timeout, when Envoy does not answer, or when ctx ends.
 func AwaitDrained(ctx context.Context, a *Admin, d Draining, log *slog.Logger) {
 	began := time.Now()
-	least := time.NewTimer(d.Min)
-	defer least.Stop()
-	most := time.NewTimer(max(d.Min, d.Timeout))
-	defer most.Stop()
+	minTimer := time.NewTimer(d.Min)
+	defer minTimer.Stop()
+	maxTimer := time.NewTimer(max(d.Min, d.Timeout))
+	defer maxTimer.Stop()
 	log.Info("Envoy drains", "min", d.Min.String(), "timeout", d.Timeout.String())
 	poll := time.NewTicker(drainPoll)
 	defer poll.Stop()
@@ -55,11 +54,11 @@ func AwaitDrained(ctx context.Context, a *Admin, d Draining, log *slog.Logger) {
 			}
 			log.Warn("Envoy is not drained: it was to end at once")
 			return
-		case <-most.C:
+		case <-maxTimer.C:
 			open, _ := a.Connections(ctx)
 			log.Warn("Envoy is not drained in time", "connections", open, "took", time.Since(began).Round(time.Millisecond).String())
 			return
-		case <-least.C:
+		case <-minTimer.C:
 			ready = true
 		case <-poll.C:
 		}

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// scripted is Envoy's admin with connections that end as it is asked.
+// scripted is Envoy's admin interface, with a scripted number of connections.
 type scripted struct {
 	mu    sync.Mutex
 	asked []string
@@ -28,7 +28,7 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if s.stats {
-		// The admin's own, and what a worker has of a listener's, do not count.
+		// The connections of the admin listener and the counters of workers do not count.
 		_, _ = fmt.Fprintf(w, "listener.admin.downstream_cx_active: 1\nlistener.0.0.0.0_80.downstream_cx_active: %d\nlistener.0.0.0.0_80.worker_0.downstream_cx_active: 9\n", s.left)
 	}
 	s.left = max(0, s.left-1)

@@ -1,10 +1,11 @@
-// Package envoy runs Envoy as a child of the agent: it starts it when there is
-// something to serve, starts it again after a crash, exchanges it without a failed
-// request (hot restart), drains it, and says how it ended.
+// Package envoy runs Envoy as a child process of the agent: it starts Envoy when there is a
+// configuration to serve, restarts it after a crash, replaces it without a failed request (hot
+// restart), drains it, and reports how it ended.
 //
-// It promises that no Envoy outlives the agent, that one that ends by itself with
-// code 0 is not started again, and that every line that Envoy writes is passed on.
-// It knows nothing of xDS. Methods may be called concurrently with Run.
+// It promises that no Envoy outlives the agent, that an Envoy that exits with code 0 is not
+// started again, and that every line that Envoy writes is passed on. It does not know xDS, and
+// does not judge whether Envoy's configuration is right. All methods may be called
+// concurrently; Run may be called once.
 package envoy
 
 import (
@@ -24,21 +25,21 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/reaper"
 )
 
-// Bounds of the pause before Envoy is started again. It doubles with each crash of an
-// Envoy that lived for less than settled: one that served before is missed, and waits for
-// less.
+// Bounds of the pause before Envoy is restarted. The pause doubles with each crash within
+// stableAfter of the start. After an Envoy that was live, it is at most maxServedPause,
+// because clients depend on it.
 const (
 	minPause       = 100 * time.Millisecond
 	maxPause       = 10 * time.Second
 	maxServedPause = time.Second
-	settled        = 30 * time.Second
+	stableAfter    = 30 * time.Second
 )
 
-// CrashedWithin is how soon after its start an Envoy must end for its configuration to be
-// a likely cause.
+// CrashedWithin is how soon after its start an Envoy must crash for its configuration to be a
+// likely cause.
 const CrashedWithin = time.Minute
 
-// hotRestartTimeout bounds how long the successor may take until it serves.
+// hotRestartTimeout bounds the time until the new Envoy of a hot restart is live.
 const hotRestartTimeout = time.Minute
 
 // Defaults of Config.
@@ -51,66 +52,65 @@ const (
 type Config struct {
 	// Args is the command line: the binary and its arguments.
 	Args []string
-	// Admin is the address of Envoy's admin, host:port or unix:PATH; "" if nobody
-	// knows: then Envoy is not drained nor hot restarted.
+	// Admin is the address of Envoy's admin interface, host:port or unix:PATH; "" if unknown:
+	// then Envoy is neither drained nor hot restarted.
 	Admin string
-	// Dir is a directory to which the agent may write.
+	// Dir is a directory that the agent may write to.
 	Dir string
-	// Concurrency is the number of workers; 0 leaves it to Envoy: one for each CPU of the
+	// Concurrency is the number of workers; 0 selects Envoy's default, one for each CPU of the
 	// machine.
 	Concurrency int
-	// Exit makes the end of Envoy that of the agent, with Envoy's code; otherwise one
-	// that crashed is started again.
+	// Exit makes the agent end with Envoy, with Envoy's exit code; otherwise a crashed Envoy is
+	// restarted.
 	Exit bool
-	// Ready reports whether the first configuration can be served, StartAfter is when
-	// Envoy is started at the latest though it cannot.
+	// Ready reports whether the first configuration can be served. StartAfter is when Envoy is
+	// started even if it cannot.
 	Ready      func() bool
 	StartAfter time.Duration
-	// Crashed, if set, is told, before Envoy is started again, of each one that has crashed
-	// within CrashedWithin of its start, and when it was started: it ended with a code other
-	// than 0, or by a signal that was not sent from here.
+	// Crashed, if set, is called before Envoy is restarted if it crashed within CrashedWithin
+	// of its start: with a code other than 0, or by a signal that the agent did not send.
 	Crashed func(started time.Time)
-	// Draining is how Envoy is drained before it ends, Grace how long it has from
-	// SIGTERM to SIGKILL.
+	// Draining configures the drain before Envoy is ended, and Grace the time between SIGTERM
+	// and SIGKILL.
 	Draining Draining
 	Grace    time.Duration
-	// Out gets each line that Envoy writes, without its end; it is not kept.
+	// Out receives each line that Envoy writes, without the line end; it must not retain the
+	// line.
 	Out func(line []byte)
-	// Clean, if set, returns what may be written of a message in which Envoy says why it
-	// NACKed configuration, with lines in it; Out gets it as one line.
+	// Clean, if set, removes confidential parts from a message, possibly of several lines, in
+	// which Envoy explains a NACK; Out receives the result as one line.
 	Clean func(message string) string
-	// Orphans takes away other processes that end as children of this one; nil for nobody.
+	// Orphans reaps other processes that end as children of this process; may be nil.
 	Orphans *reaper.Reaper
 	Log     *slog.Logger
 }
 
-// ExitError says that Envoy has ended, and the agent with it.
+// ExitError reports that Envoy has ended and that the agent must end with it.
 type ExitError struct {
-	// Code is Envoy's, 128 and the signal if it was killed.
+	// Code is Envoy's exit code; 128 plus the signal if it was killed.
 	Code int
 }
 
 func (e *ExitError) Error() string { return fmt.Sprintf("Envoy ended with code %d", e.Code) }
 
-// Status is what is known of Envoy.
+// Status is the state of Envoy.
 type Status struct {
-	PID   int // 0 while none runs
+	PID   int // 0 while no Envoy runs
 	Epoch int
-	// Version and State are what it says of itself; "" as long as it says nothing.
+	// Version and State are Envoy's own description; "" while it does not answer.
 	Version, State string
 	Since          time.Time
-	// Restarts counts crashes after which it was started again, LastExit is the code
-	// of the last one.
+	// Restarts counts the restarts after a crash, and LastExit is the code of the last crash.
 	Restarts, LastExit int
 	Draining           bool
 }
 
-// Supervisor runs Envoy. Make one with New and run Run.
+// Supervisor runs Envoy. Create it with New and run Run.
 type Supervisor struct {
 	cfg   Config
-	admin *Admin // nil if its address is not known
-	// managed: the arguments leave hot restart to the agent.
-	managed bool
+	admin *Admin // nil if the address is unknown
+	// managesRestarts is set if the command line leaves hot restart to the agent.
+	managesRestarts bool
 
 	exits    chan *child
 	restarts chan chan error
@@ -120,7 +120,7 @@ type Supervisor struct {
 	status   Status
 }
 
-// New checks the configuration; it does no I/O.
+// New checks the configuration. It does no I/O.
 func New(cfg Config) (*Supervisor, error) {
 	if len(cfg.Args) == 0 {
 		return nil, errors.New("envoy: no command")
@@ -132,11 +132,11 @@ func New(cfg Config) (*Supervisor, error) {
 		cfg.Ready = func() bool { return true }
 	}
 	s := &Supervisor{
-		cfg: cfg, managed: true,
+		cfg: cfg, managesRestarts: true,
 		exits: make(chan *child), restarts: make(chan chan error),
 	}
 	for _, own := range []string{"--restart-epoch", "--base-id", "--use-dynamic-base-id", "--base-id-path", "--disable-hot-restart"} {
-		s.managed = s.managed && !s.given(own)
+		s.managesRestarts = s.managesRestarts && !s.hasArg(own)
 	}
 	if cfg.Admin != "" {
 		s.admin = NewAdmin(cfg.Admin)
@@ -144,19 +144,19 @@ func New(cfg Config) (*Supervisor, error) {
 	return s, nil
 }
 
-// given reports whether an argument is on the command line.
-func (s *Supervisor) given(name string) bool {
+// hasArg reports whether an argument is on the command line.
+func (s *Supervisor) hasArg(name string) bool {
 	return slices.ContainsFunc(s.cfg.Args[1:], func(arg string) bool { return arg == name || strings.HasPrefix(arg, name+"=") })
 }
 
-// baseID is the file in which Envoy says which shared memory it uses.
-func (s *Supervisor) baseID() string { return filepath.Join(s.cfg.Dir, "envoy-base-id") }
+// baseIDFile is the file to which Envoy writes the ID of its shared memory.
+func (s *Supervisor) baseIDFile() string { return filepath.Join(s.cfg.Dir, "envoy-base-id") }
 
 // command returns the command line of an epoch.
 func (s *Supervisor) command(epoch int) ([]string, error) {
 	argv := slices.Clone(s.cfg.Args)
 	add := func(name string, value ...string) {
-		if !s.given(name) {
+		if !s.hasArg(name) {
 			argv = append(argv, append([]string{name}, value...)...)
 		}
 	}
@@ -167,22 +167,22 @@ func (s *Supervisor) command(epoch int) ([]string, error) {
 	if s.cfg.Concurrency > 0 {
 		add("--concurrency", strconv.Itoa(s.cfg.Concurrency))
 	}
-	if !s.managed {
+	if !s.managesRestarts {
 		return argv, nil
 	}
 	add("--restart-epoch", strconv.Itoa(epoch))
 	if epoch == 0 {
-		return append(argv, "--use-dynamic-base-id", "--base-id-path", s.baseID()), nil
+		return append(argv, "--use-dynamic-base-id", "--base-id-path", s.baseIDFile()), nil
 	}
-	id, err := os.ReadFile(s.baseID())
+	id, err := os.ReadFile(s.baseIDFile())
 	if err != nil {
 		return nil, fmt.Errorf("hot restart: %w", err)
 	}
 	return append(argv, "--base-id", strings.TrimSpace(string(id))), nil
 }
 
-// Run runs Envoy until ctx ends, and returns nil then; or until Envoy ends by itself,
-// which an *ExitError says. No Envoy is left when it returns.
+// Run runs Envoy until ctx ends, and then returns nil, or until Envoy ends by itself, and then
+// returns an *ExitError. When it returns, no Envoy runs.
 func (s *Supervisor) Run(ctx context.Context) error {
 	defer s.stopAll()
 	if !s.awaitReady(ctx) {
@@ -191,7 +191,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	watching, stop := context.WithCancel(ctx)
 	watched := make(chan struct{})
 	go func() {
-		s.watch(watching)
+		s.pollAdmin(watching)
 		close(watched)
 	}()
 	defer func() { stop(); <-watched }()
@@ -200,52 +200,52 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		if err := s.launch(0); err != nil {
 			return err
 		}
-		last, err := s.attend(ctx)
+		last, err := s.supervise(ctx)
 		if last == nil || err != nil {
 			return err
 		}
 		switch {
-		case time.Since(last.began) > settled:
+		case time.Since(last.started) > stableAfter:
 			pause = minPause
-		case s.served(last):
+		case s.wasLive(last):
 			pause = min(pause, maxServedPause)
 		}
-		s.cfg.Log.Error("Envoy crashed and is started again", "code", last.code, "after", time.Since(last.began).Round(time.Millisecond).String(), "in", pause.String())
-		s.stopAll() // what is left of a hot restart has its successor's shared memory
+		s.cfg.Log.Error("Envoy crashed and is started again", "code", last.code, "after", time.Since(last.started).Round(time.Millisecond).String(), "in", pause.String())
+		s.stopAll() // an old Envoy of a hot restart shares memory with its successor
 		if !sleep(ctx, pause) {
 			return nil
 		}
-		s.report(last)
+		s.reportCrash(last)
 		pause = min(2*pause, maxPause)
 	}
 }
 
-// report says of an Envoy that has ended if it has crashed.
-func (s *Supervisor) report(c *child) {
+// reportCrash calls Crashed if an Envoy that has ended did crash.
+func (s *Supervisor) reportCrash(c *child) {
 	if s.cfg.Crashed != nil && c.crashed() {
-		s.cfg.Crashed(c.began)
+		s.cfg.Crashed(c.started)
 	}
 }
 
-// served reports whether an Envoy ever said that it serves.
-func (s *Supervisor) served(c *child) bool {
+// wasLive reports whether an Envoy was ever live.
+func (s *Supervisor) wasLive(c *child) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return c.served
+	return c.wasLive
 }
 
-// awaitReady waits until there is something to serve, or for long enough; false if
-// ctx ends first.
+// awaitReady waits until there is a configuration to serve, or for StartAfter; false if ctx
+// ends first.
 func (s *Supervisor) awaitReady(ctx context.Context) bool {
-	late := time.NewTimer(s.cfg.StartAfter)
-	defer late.Stop()
+	deadline := time.NewTimer(s.cfg.StartAfter)
+	defer deadline.Stop()
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()
 	for !s.cfg.Ready() {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-late.C:
+		case <-deadline.C:
 			s.cfg.Log.Warn("Envoy is started though nothing can be served yet: it waits itself", "after", s.cfg.StartAfter.String())
 			return true
 		case <-poll.C:
@@ -260,14 +260,14 @@ func (s *Supervisor) launch(epoch int) error {
 	if err != nil {
 		return err
 	}
-	c, err := start(argv, epoch, s.cfg.Out, s.cfg.Clean, s.cfg.Orphans)
+	c, err := startChild(argv, epoch, s.cfg.Out, s.cfg.Clean, s.cfg.Orphans)
 	if err != nil {
 		return err
 	}
 	s.cfg.Log.Info("Envoy started", "pid", c.process.Pid, "epoch", epoch)
 	s.mu.Lock()
 	s.children = append(s.children, c)
-	s.status.PID, s.status.Epoch, s.status.Since, s.status.State = c.process.Pid, epoch, c.began, ""
+	s.status.PID, s.status.Epoch, s.status.Since, s.status.State = c.process.Pid, epoch, c.started, ""
 	s.mu.Unlock()
 	go func() {
 		<-c.exited
@@ -276,7 +276,7 @@ func (s *Supervisor) launch(epoch int) error {
 	return nil
 }
 
-// newest returns the Envoy that was started last; nil for none.
+// newest returns the Envoy that was started last; nil if none runs.
 func (s *Supervisor) newest() *child {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -286,8 +286,8 @@ func (s *Supervisor) newest() *child {
 	return s.children[len(s.children)-1]
 }
 
-// forget takes an Envoy that has ended out, and reports whether it was the newest.
-func (s *Supervisor) forget(c *child) (newest bool) {
+// removeChild removes an Envoy that has ended, and reports whether it was the newest.
+func (s *Supervisor) removeChild(c *child) (newest bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	newest = s.children[len(s.children)-1] == c
@@ -298,43 +298,48 @@ func (s *Supervisor) forget(c *child) (newest bool) {
 	return newest
 }
 
-// attend looks after what runs. It returns the Envoy that crashed, or nil if ctx has
-// ended, or the error with which the agent shall end.
-func (s *Supervisor) attend(ctx context.Context) (*child, error) {
+// supervise waits for events. It returns the Envoy that crashed, nil if ctx has ended, or the
+// error with which the agent must end.
+func (s *Supervisor) supervise(ctx context.Context) (*child, error) {
 	for {
+		var c *child // the Envoy whose end leaves none
 		select {
 		case <-ctx.Done():
 			return nil, nil
-		case c := <-s.exits:
-			switch newest := s.forget(c); {
-			case !newest || c.wanted():
+		case c = <-s.exits:
+			if newest := s.removeChild(c); !newest || c.exitExpected() {
 				s.cfg.Log.Info("Envoy ended", "pid", c.process.Pid, "epoch", c.epoch, "code", c.code)
-				if newest {
-					return nil, &ExitError{Code: c.code}
+				if !newest {
+					continue
 				}
-			case s.cfg.Exit || c.code == 0:
-				return nil, &ExitError{Code: c.code}
-			default:
-				s.mu.Lock()
-				s.status.Restarts++
-				s.status.LastExit = c.code
-				s.mu.Unlock()
-				return c, nil
 			}
 		case reply := <-s.restarts:
-			reply <- s.replace(ctx)
+			var err error
+			c, err = s.hotRestart(ctx)
+			reply <- err
+			if c == nil {
+				continue
+			}
 		}
+		if c.exitExpected() || s.cfg.Exit || c.code == 0 {
+			return nil, &ExitError{Code: c.code}
+		}
+		s.mu.Lock()
+		s.status.Restarts++
+		s.status.LastExit = c.code
+		s.mu.Unlock()
+		return c, nil
 	}
 }
 
-// HotRestart exchanges the running Envoy for a new one with the same command line,
-// which takes over its listeners; what is open drains. It returns when the new one
-// serves, or why it does not; then the old one goes on.
+// HotRestart replaces the running Envoy with a new one with the same command line, which takes
+// over its listeners while open connections drain. It returns once the new one is live; after
+// an error the old one continues to run.
 func (s *Supervisor) HotRestart(ctx context.Context) error {
 	switch {
 	case s.admin == nil:
 		return errors.New("hot restart: the address of Envoy's admin is not known: name the bootstrap with --bootstrap")
-	case !s.managed:
+	case !s.managesRestarts:
 		return errors.New("hot restart: the command line of Envoy says itself which shared memory it uses: leave --base-id, --restart-epoch and --disable-hot-restart out")
 	}
 	reply := make(chan error, 1)
@@ -346,50 +351,61 @@ func (s *Supervisor) HotRestart(ctx context.Context) error {
 	}
 }
 
-// replace does a hot restart.
-func (s *Supervisor) replace(ctx context.Context) error {
+// hotRestart performs a hot restart. If it fails and the old Envoy has ended meanwhile, hotRestart
+// returns the old one: no Envoy runs then.
+func (s *Supervisor) hotRestart(ctx context.Context) (ended *child, err error) {
 	old := s.newest()
 	if old == nil {
-		return errors.New("hot restart: no Envoy runs")
+		return nil, errors.New("hot restart: no Envoy runs")
 	}
 	if err := s.launch(old.epoch + 1); err != nil {
-		return err
+		return nil, err
 	}
 	next := s.newest()
-	late := time.NewTimer(hotRestartTimeout)
-	defer late.Stop()
+	deadline := time.NewTimer(hotRestartTimeout)
+	defer deadline.Stop()
 	poll := time.NewTicker(100 * time.Millisecond)
 	defer poll.Stop()
+	failed := "" // why the new Envoy is being stopped
 	for {
 		select {
 		case <-ctx.Done():
-			return errors.New("hot restart: the agent ends")
+			return nil, errors.New("hot restart: the agent ends")
 		case c := <-s.exits:
-			s.forget(c)
-			if c == next {
-				sleep(ctx, minPause) // until its streams have ended, too
-				s.report(c)
-				return fmt.Errorf("hot restart: the new Envoy ended with code %d; the old one goes on", c.code)
+			s.removeChild(c)
+			if c != next {
+				s.cfg.Log.Warn("Envoy ended before its successor serves", "epoch", c.epoch, "code", c.code)
+				if c == old {
+					ended = old
+				}
+				continue
 			}
-			s.cfg.Log.Warn("Envoy ended before its successor serves", "epoch", c.epoch, "code", c.code)
-		case <-late.C:
+			if failed == "" {
+				failed = fmt.Sprintf("the new Envoy ended with code %d", c.code)
+				sleep(ctx, minPause) // waits for the end of its xDS streams
+				s.reportCrash(c)
+			}
+			if ended != nil {
+				return ended, fmt.Errorf("hot restart: %s, and the old one with code %d", failed, ended.code)
+			}
+			return nil, fmt.Errorf("hot restart: %s; the old one goes on", failed)
+		case <-deadline.C:
+			failed = fmt.Sprintf("the new Envoy does not serve within %s", hotRestartTimeout)
 			next.stop(s.cfg.Grace)
-			s.forget(<-s.exits)
-			return fmt.Errorf("hot restart: the new Envoy does not serve within %s; the old one goes on", hotRestartTimeout)
 		case <-poll.C:
 			info, err := s.admin.Info(ctx)
-			if err != nil || info.Epoch != next.epoch || info.State != "LIVE" {
+			if failed != "" || err != nil || info.Epoch != next.epoch || info.State != StateLive {
 				continue
 			}
 			s.cfg.Log.Info("hot restart: the new Envoy serves", "pid", next.process.Pid, "epoch", next.epoch)
-			old.ends() // its successor ends it, when it has drained
-			return nil
+			old.expectExit() // the new one ends it after the drain
+			return nil, nil
 		}
 	}
 }
 
-// watch asks Envoy again and again how it is.
-func (s *Supervisor) watch(ctx context.Context) {
+// pollAdmin updates the status from Envoy's admin interface until ctx ends.
+func (s *Supervisor) pollAdmin(ctx context.Context) {
 	if s.admin == nil {
 		return
 	}
@@ -402,11 +418,11 @@ func (s *Supervisor) watch(ctx context.Context) {
 		s.mu.Lock()
 		if err == nil && len(s.children) > 0 && c == s.children[len(s.children)-1] {
 			s.status.State, s.status.Version = info.State, info.Version
-			c.served = c.served || info.State == "LIVE"
+			c.wasLive = c.wasLive || info.State == StateLive
 		} else {
 			s.status.State = ""
 		}
-		live := s.status.State == "LIVE"
+		live := s.status.State == StateLive
 		s.mu.Unlock()
 		pause := 100 * time.Millisecond
 		if live {
@@ -416,14 +432,14 @@ func (s *Supervisor) watch(ctx context.Context) {
 	}
 }
 
-// Status returns what is known of Envoy.
+// Status returns the state of Envoy.
 func (s *Supervisor) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.status
 }
 
-// Serving returns nil if Envoy serves, or why it does not.
+// Serving returns nil if Envoy is live, and otherwise an error that says why it is not.
 func (s *Supervisor) Serving() error {
 	st := s.Status()
 	switch {
@@ -435,26 +451,26 @@ func (s *Supervisor) Serving() error {
 		return errors.New("not started yet: it waits for something to serve, or for --start-after")
 	case s.admin != nil && st.State == "":
 		return fmt.Errorf("it does not answer at its admin address %s", s.cfg.Admin)
-	case s.admin != nil && st.State != "LIVE":
+	case s.admin != nil && st.State != StateLive:
 		return fmt.Errorf("it is %s: it waits for its first configuration", st.State)
 	}
 	return nil
 }
 
-// Signal passes a signal on to Envoy.
+// Signal sends a signal to the newest Envoy.
 func (s *Supervisor) Signal(sig syscall.Signal) {
 	if c := s.newest(); c != nil {
 		c.signal(sig)
 	}
 }
 
-// Drain drains Envoy (see Drain), and returns when it may be ended. From then on its
-// end is no crash.
+// Drain drains Envoy (see the function Drain), and returns when Envoy may be ended. From then
+// on its end is no crash.
 func (s *Supervisor) Drain(ctx context.Context) {
 	s.mu.Lock()
 	s.status.Draining = true
 	for _, c := range s.children {
-		c.ends()
+		c.expectExit()
 	}
 	running := len(s.children) > 0
 	s.mu.Unlock()
@@ -469,18 +485,18 @@ func (s *Supervisor) stopAll() {
 	left := slices.Clone(s.children)
 	s.mu.Unlock()
 	for _, c := range left {
-		c.ends()
+		c.expectExit()
 		c.signal(syscall.SIGTERM)
 	}
 	for _, c := range left {
 		go c.stop(s.cfg.Grace)
 	}
 	for range left {
-		s.forget(<-s.exits)
+		s.removeChild(<-s.exits)
 	}
 }
 
-// sleep waits; false if ctx ends first.
+// sleep waits; it returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// limit bounds a wait for something that happens at once, or after a pause of Envoy's
+// limit bounds a wait for an event that happens immediately, or after a pause of Envoy's
 // restart. Nothing is measured with it.
 const limit = 20 * time.Second
 
@@ -27,7 +27,7 @@ type bench struct {
 	ended chan error
 }
 
-// running starts a Supervisor; its Envoy does what the mode says.
+// running starts a Supervisor whose Envoy behaves as the mode says.
 func running(t *testing.T, mode string, change func(*Config)) *bench {
 	t.Helper()
 	// Shorter than t.TempDir, whose path may be too long for a socket.
@@ -54,7 +54,7 @@ func running(t *testing.T, mode string, change func(*Config)) *bench {
 	return b
 }
 
-// lineLog holds what Envoy wrote.
+// lineLog contains the output of Envoy.
 type lineLog struct {
 	mu    sync.Mutex
 	lines []string
@@ -194,7 +194,7 @@ func TestOnlyACrashSoonAfterTheStartIsReported(t *testing.T) {
 	}
 
 	now := time.Now()
-	if (&child{began: now.Add(-CrashedWithin), ended: now, code: 7}).crashed() {
+	if (&child{started: now.Add(-CrashedWithin), ended: now, code: 7}).crashed() {
 		t.Error("an Envoy that lived for a minute counts")
 	}
 }
@@ -315,7 +315,7 @@ func TestAHotRestartExchangesEnvoy(t *testing.T) {
 	if st := b.s.Status(); st.Epoch != 1 || st.PID == old || st.Restarts != 0 {
 		t.Errorf("%+v", st)
 	}
-	// The old one is ended by its successor; that is no crash.
+	// The new Envoy ends the old one; that is no crash.
 	if err := syscall.Kill(old, syscall.SIGKILL); err != nil {
 		t.Error(err)
 	}
@@ -346,6 +346,15 @@ func TestAHotRestartThatFailsSaysWhy(t *testing.T) {
 		b.end()
 		_ = b.result()
 	}
+}
+
+func TestEnvoyIsStartedAgainWhenBothEndInAHotRestart(t *testing.T) {
+	b := running(t, "serve=both end", nil)
+	b.live()
+	if err := b.s.HotRestart(t.Context()); err == nil || !strings.Contains(err.Error(), "the new Envoy ended with code 5") {
+		t.Error(err)
+	}
+	b.until("started again", func() bool { return b.s.Status().Restarts == 1 && b.s.Serving() == nil })
 }
 
 func TestVersionsAreCheckedAgainstThoseThatWereTested(t *testing.T) {

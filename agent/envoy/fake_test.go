@@ -17,8 +17,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// The test binary is Envoy, too, when a test starts it as one: what it does is said by
-// variables, which are the environment of the child.
+// A test starts the test binary as Envoy. Variables in the environment of the child say how it
+// behaves.
 const (
 	fakeVar  = "ENVOY_TEST_FAKE"  // what it does, below
 	adminVar = "ENVOY_TEST_ADMIN" // the path of its admin's socket
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// fake is an Envoy: it does what the mode says, and never returns.
+// fake is an Envoy that behaves as the mode says. It never returns.
 func fake(mode string) {
 	what, arg, _ := strings.Cut(mode, "=")
 	switch what {
@@ -68,6 +68,17 @@ func fake(mode string) {
 			os.Exit(5)
 		}
 		path := os.Getenv(adminVar)
+		if arg == "both end" {
+			if epoch > 0 {
+				pid, _ := os.ReadFile(path + ".pid")
+				old, _ := strconv.Atoi(string(pid))
+				for syscall.Kill(old, syscall.SIGKILL) == nil { // until the agent has reaped it
+					time.Sleep(time.Millisecond)
+				}
+				os.Exit(5)
+			}
+			_ = os.WriteFile(path+".pid", []byte(strconv.Itoa(os.Getpid())), 0o600)
+		}
 		_ = os.Remove(path)
 		lis, err := net.Listen("unix", path)
 		if err != nil {

@@ -8,36 +8,37 @@ import (
 	"time"
 )
 
-// maxMessage bounds a message of several lines, in bytes. What comes after it is left out.
+// maxMessage bounds a message of several lines, in bytes. The rest is dropped.
 const maxMessage = 1 << 20
 
-// pause is how long after a line of a message nothing comes that belongs to it, as far as a time
-// can tell: Envoy writes a message in one go.
-const pause = 100 * time.Millisecond
+// messagePause is the pause after which no further line of a message is expected: Envoy writes
+// a message at once.
+const messagePause = 100 * time.Millisecond
 
-// nackTexts are what a line has in it in which Envoy may dump or quote configuration that it NACKs.
+// nackTexts are the texts that identify lines in which Envoy may quote configuration that it
+// NACKs.
 var nackTexts = [][]byte{
-	[]byte(dumpBegins), []byte("rejected"), []byte("Error adding/updating"), []byte("onstraint validation failed"), []byte("Unable to "),
+	[]byte(dumpPrefix), []byte("rejected"), []byte("Error adding/updating"), []byte("onstraint validation failed"), []byte("Unable to "),
 	[]byte("ncorrect configuration"), []byte("Couldn't find valid command"), []byte("Duplicated credential key"), []byte("nvalid header"),
 	[]byte("Failed to load"), []byte("nknown field"), []byte("INVALID_ARGUMENT"),
 }
 
-// dumpBegins begins a message that Envoy dumps, often in many lines.
-const dumpBegins = "goo.gle/debug"
+// dumpPrefix begins a message that Envoy dumps, often in many lines.
+const dumpPrefix = "goo.gle/debug"
 
-// form is how a line of Envoy's log begins.
-type form int
+// lineStart classifies the beginning of a line of Envoy's log.
+type lineStart int
 
 const (
-	// unknown is how any text begins, in a format such as "%v".
-	unknown form = iota
+	// unknown is any other beginning, as in the format "%v".
+	unknown lineStart = iota
 	// bracket is "[", as in "[%l] %v".
 	bracket
-	// dated is the "[2026-" of Envoy's own format.
+	// dated is "[2026-", as in Envoy's default format.
 	dated
 )
 
-func formOf(line []byte) form {
+func lineStartOf(line []byte) lineStart {
 	if len(line) == 0 || line[0] != '[' {
 		return unknown
 	}
@@ -52,79 +53,80 @@ func formOf(line []byte) form {
 	return dated
 }
 
-// messages puts the lines of a message about a NACK together again, since Envoy says in several
-// lines what is wrong with several resources, and passes on what clean makes of that. All other
-// lines are passed on as they are.
+// messages joins the lines of a message about a NACK, because Envoy reports problems with
+// several resources in several lines, and passes on the result of clean. It passes on all other
+// lines unchanged.
 //
-// Where the first line begins as those of a log do, all that follow up to the next such line
-// belong to the message. Otherwise nothing tells where it ends, but for a dump: then each line up
-// to a pause is cleaned on its own.
+// If the first line begins as a log line does, all lines up to the next such line belong to the
+// message. Otherwise only the end of a dump can be recognized, and all lines up to a pause are
+// cleaned one by one.
 type messages struct {
 	clean func(message string) string
 	out   func(line []byte)
-	// pause is how long a message is waited for after a line of it.
+	// pause is how long to wait for further lines of a message.
 	pause time.Duration
 
 	mu sync.Mutex
-	// log is how the line begins that ends the message; unknown for no message, or one whose
-	// end cannot be told.
-	log form
-	// message is what was put together and not passed on; nil for nothing.
+	// startsWith is the beginning of the line that ends the current message; unknown if there
+	// is no message, or one without a recognizable end.
+	startsWith lineStart
+	// message is the collected text of the current message; nil for none.
 	message []byte
 	flusher *time.Timer
-	// until is up to when lines are cleaned that may belong to a message of unknown end.
-	until time.Time
+	// cleanUntil is the time until which lines are cleaned because they may belong to a message
+	// without a recognizable end.
+	cleanUntil time.Time
 }
 
-// line takes a line in; it is not kept.
+// line processes a line, without retaining it.
 func (m *messages) line(line []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
-	case m.log != unknown:
-		if formOf(line) < m.log {
-			m.add(line)
+	case m.startsWith != unknown:
+		if lineStartOf(line) < m.startsWith {
+			m.append(line)
 			return
 		}
-		m.pass()
-		m.log = unknown
+		m.emit()
+		m.startsWith = unknown
 	case m.message != nil:
-		begins := formOf(line) != unknown
+		begins := lineStartOf(line) != unknown
 		if !begins {
-			m.add(line)
+			m.append(line)
 		}
-		// The dump ends with the sentence that says what is wrong, or with an empty line.
+		// The dump ends with the sentence that describes the problem, or with an empty line.
 		if begins || len(line) == 0 || line[0] == ':' {
-			m.pass()
-			m.until = time.Now().Add(m.pause)
+			m.emit()
+			m.cleanUntil = time.Now().Add(m.pause)
 		}
 		if !begins {
 			return
 		}
 	}
-	tells := tellsOfNACK(line)
+	isNACK := mentionsNACK(line)
 	switch {
 	case len(line) > 0 && line[0] == '{' && json.Valid(line):
-		if tells {
-			line = m.inJSON(line)
+		if isNACK {
+			line = m.cleanJSON(line)
 		}
 		m.out(line)
-	case tells && formOf(line) != unknown:
-		m.log = formOf(line)
-		m.add(line)
-	case tells || len(line) > 0 && formOf(line) != dated && time.Now().Before(m.until):
-		m.add(line)
-		if at := bytes.LastIndex(line, []byte(dumpBegins)); at < 0 || bytes.ContainsAny(line[at:], "{\":") {
-			m.pass() // all of the dump is on this line
-			m.until = time.Now().Add(m.pause)
+	case isNACK && lineStartOf(line) != unknown:
+		m.startsWith = lineStartOf(line)
+		m.append(line)
+	case isNACK || len(line) > 0 && lineStartOf(line) != dated && time.Now().Before(m.cleanUntil):
+		m.append(line)
+		if at := bytes.LastIndex(line, []byte(dumpPrefix)); at < 0 || bytes.ContainsAny(line[at:], "{\":") {
+			m.emit() // the whole dump is on this line
+			m.cleanUntil = time.Now().Add(m.pause)
 		}
 	default:
 		m.out(line)
 	}
 }
 
-// add puts a line to the message, which is passed on after a pause.
-func (m *messages) add(line []byte) {
+// append adds a line to the message, which is passed on after a pause.
+func (m *messages) append(line []byte) {
 	switch {
 	case m.message == nil:
 		m.message = append(make([]byte, 0, len(line)), line...)
@@ -138,8 +140,8 @@ func (m *messages) add(line []byte) {
 	}
 }
 
-// pass passes on what was put together.
-func (m *messages) pass() {
+// emit passes on the collected message.
+func (m *messages) emit() {
 	if m.flusher != nil {
 		m.flusher.Stop()
 	}
@@ -149,18 +151,18 @@ func (m *messages) pass() {
 	}
 }
 
-// flush passes on what was put together, at the end of what is read or after a pause. What comes
-// then may still belong to the message.
+// flush passes on the collected message at the end of the input or after a pause. Later lines
+// may still belong to the message.
 func (m *messages) flush() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.message != nil {
-		m.pass()
-		m.until = time.Now().Add(m.pause)
+		m.emit()
+		m.cleanUntil = time.Now().Add(m.pause)
 	}
 }
 
-func tellsOfNACK(line []byte) bool {
+func mentionsNACK(line []byte) bool {
 	for _, text := range nackTexts {
 		if bytes.Contains(line, text) {
 			return true
@@ -169,20 +171,20 @@ func tellsOfNACK(line []byte) bool {
 	return false
 }
 
-// inJSON cleans the texts of a line that Envoy wrote as a JSON object.
-func (m *messages) inJSON(line []byte) []byte {
+// cleanJSON cleans the texts of a line that Envoy wrote as a JSON object.
+func (m *messages) cleanJSON(line []byte) []byte {
 	var tree map[string]any
 	if err := json.Unmarshal(line, &tree); err != nil {
 		return []byte(m.clean(string(line)))
 	}
 	for key, value := range tree {
-		if text, ok := value.(string); ok && tellsOfNACK([]byte(text)) {
+		if text, ok := value.(string); ok && mentionsNACK([]byte(text)) {
 			tree[key] = m.clean(text)
 		}
 	}
 	var out strings.Builder
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(tree) // it was JSON
+	_ = enc.Encode(tree) // a decoded JSON value can be encoded
 	return []byte(strings.TrimSuffix(out.String(), "\n"))
 }

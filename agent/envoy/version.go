@@ -11,28 +11,26 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/environ"
 )
 
-// Oldest and Newest are the minor releases of Envoy 1 that the end-to-end tests
-// pass with.
+// Oldest and Newest are the minor releases of Envoy 1 with which the end-to-end tests pass.
 const (
 	Oldest = 36
 	Newest = 40
 )
 
-// versionTimeout bounds how long `envoy --version` is waited for.
+// versionTimeout bounds the run of `envoy --version`.
 const versionTimeout = 10 * time.Second
 
-// CheckVersion asks a binary for its version. warning says, if it is none of those
-// that were tested, what to expect; "" otherwise. It fails where the binary cannot be
-// run.
+// CheckVersion determines the version of a binary. warning explains the risk if it is not a
+// tested version, and is "" otherwise. It fails if the binary cannot be run.
 func CheckVersion(ctx context.Context, binary string) (release, warning string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
-	ask := exec.CommandContext(ctx, binary, "--version")
-	ask.Env = environ.ForChild()
-	out, err := ask.CombinedOutput()
+	cmd := exec.CommandContext(ctx, binary, "--version")
+	cmd.Env = environ.ForChild()
+	out, err := cmd.CombinedOutput()
 	if err != nil {
-		said, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-		return "", "", fmt.Errorf("%s --version: %w: %.200q: is it Envoy?", binary, err, said)
+		message, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+		return "", "", fmt.Errorf("%s --version: %w: %.200q: is it Envoy?", binary, err, message)
 	}
 	_, version, ok := strings.Cut(string(out), "version: ")
 	if !ok {

@@ -1,19 +1,18 @@
-// Package export writes the last known good as files that an Envoy reads with
-// path_config_source, so that it can be started with no agent at all.
+// Package export converts the last known good state to files that Envoy reads with
+// path_config_source, so that Envoy can start without an agent.
 //
-// It promises that Envoy gets from the files what it would get from the agent:
-// what is fetched by name (endpoints, routes, scopes, virtual hosts, filter
-// configurations) is put into the cluster or listener that refers to it, since a
-// file that is missing is fatal to Envoy and a listener without its routes is of no
-// use. What cannot be had that way is told in Result.Missing, and left as it is.
+// It promises that the files give Envoy the same configuration as the agent would. Resources
+// that Envoy requests by name (endpoints, routes, scopes, virtual hosts, filter configurations)
+// are inlined into the cluster or listener that refers to them, because a missing file is fatal
+// to Envoy and a listener without its routes is useless. Result.Missing lists what cannot be
+// inlined; such references stay unchanged.
 //
-// It decodes everything, and so knows only the types that internal/envoytypes does;
-// what it does not know it passes on byte for byte, with whatever that
-// refers to. It reads no disk and keeps no state.
+// It decodes the resources, but only knows the types of internal/envoytypes: a message of
+// another type is copied unchanged, together with its references. It reads no disk and has no
+// state; Build may be called concurrently.
 package export
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -34,51 +33,51 @@ type File struct {
 	// Name is relative to the directory.
 	Name string
 	Data []byte
-	// Secret says that it holds a key or a credential, and is for its owner only.
+	// Secret is set if the file contains a key or a credential, and only its owner may read it.
 	Secret bool
 }
 
-// Config configures Write.
+// Config configures Build.
 type Config struct {
-	// Dir is where Envoy will find the files: an absolute path.
+	// Dir is the absolute path of the directory in which Envoy will find the files.
 	Dir string
-	// Secrets puts certificates with their private keys into files, in the clear.
+	// Secrets writes certificates with their private keys to files, unencrypted.
 	Secrets bool
 }
 
 // Result is an export.
 type Result struct {
-	// Files is in the order in which they are to be written: what refers to another
-	// comes after it.
+	// Files are in the order in which they must be written: a file follows the files that it
+	// refers to.
 	Files []File
-	// Clusters and Listeners are the names of those files.
+	// Clusters and Listeners are the names of the files with these resources.
 	Clusters, Listeners string
-	// Counts says how many resources of each type went in.
+	// Counts is the number of exported resources by type.
 	Counts map[string]int
-	// Runtime are the stored layers by name, for the bootstrap.
+	// Runtime are the stored runtime layers by name, for the bootstrap.
 	Runtime map[string]*xds.Resource
-	// Missing says, in order, what the files refer to and do not have.
+	// Missing describes, in sorted order, what the files refer to but do not contain.
 	Missing []string
 }
 
-// Build makes the files of what is held of one group: the accepted contents.
-func Build(held []*xds.Resource, cfg Config) (*Result, error) {
+// Build builds the files from the accepted resources of one group.
+func Build(resources []*xds.Resource, cfg Config) (*Result, error) {
 	w := &writer{
-		cfg: cfg, held: make(map[string]map[string]*xds.Resource),
+		cfg: cfg, stored: make(map[string]map[string]*xds.Resource),
 		missing: make(map[string]struct{}), secrets: make(map[string]struct{}),
 		result: &Result{Counts: make(map[string]int), Runtime: make(map[string]*xds.Resource)},
 	}
-	for _, r := range held {
-		if w.held[r.Type] == nil {
-			w.held[r.Type] = make(map[string]*xds.Resource)
+	for _, r := range resources {
+		if w.stored[r.Type] == nil {
+			w.stored[r.Type] = make(map[string]*xds.Resource)
 		}
-		w.held[r.Type][r.Name] = r
+		w.stored[r.Type][r.Name] = r
 	}
-	clusters, err := w.all(xds.ClusterType)
+	clusters, err := w.buildAll(xds.ClusterType)
 	if err != nil {
 		return nil, err
 	}
-	listeners, err := w.all(xds.ListenerType)
+	listeners, err := w.buildAll(xds.ListenerType)
 	if err != nil {
 		return nil, err
 	}
@@ -86,56 +85,57 @@ func Build(held []*xds.Resource, cfg Config) (*Result, error) {
 		return nil, err
 	}
 	res := w.result
-	if res.Clusters, err = w.file("clusters", xds.ClusterType, clusters, false); err != nil {
+	if res.Clusters, err = w.addFile("clusters", xds.ClusterType, clusters, false); err != nil {
 		return nil, err
 	}
-	if res.Listeners, err = w.file("listeners", xds.ListenerType, listeners, false); err != nil {
+	if res.Listeners, err = w.addFile("listeners", xds.ListenerType, listeners, false); err != nil {
 		return nil, err
 	}
-	maps.Copy(res.Runtime, w.held[xds.RuntimeType])
+	maps.Copy(res.Runtime, w.stored[xds.RuntimeType])
 	res.Missing = slices.Sorted(maps.Keys(w.missing))
 	return res, nil
 }
 
-// writer makes one export.
+// writer builds one export.
 type writer struct {
 	cfg     Config
-	held    map[string]map[string]*xds.Resource // by type and name
+	stored  map[string]map[string]*xds.Resource // by type and name
 	missing map[string]struct{}
-	// secrets are the names that something refers to.
+	// secrets are the names of the secrets that something refers to.
 	secrets map[string]struct{}
 	result  *Result
 	finder  redact.Finder
-	// within says what is being written, for messages.
-	within string
+	// current is the resource that is being written, for messages.
+	current string
 }
 
-// lookup returns what is held under a name, nil for nothing, which is noted.
+// lookup returns the stored resource of a name. If there is none, it returns nil and adds the
+// resource to the missing ones.
 func (w *writer) lookup(typeURL, name string) *xds.Resource {
-	if r := w.held[typeURL][name]; r != nil && r.Body != nil {
+	if r := w.stored[typeURL][name]; r != nil && r.Body != nil {
 		w.result.Counts[typeURL]++
 		return r
 	}
-	w.lacks("%s %q is not stored", xds.Short(typeURL), name)
+	w.addMissing("%s %q is not stored", xds.Short(typeURL), name)
 	return nil
 }
 
-func (w *writer) lacks(format string, args ...any) {
-	w.missing[w.within+": "+fmt.Sprintf(format, args...)] = struct{}{}
+func (w *writer) addMissing(format string, args ...any) {
+	w.missing[w.current+": "+fmt.Sprintf(format, args...)] = struct{}{}
 }
 
-// all returns everything of a type, with what it refers to put in.
-func (w *writer) all(typeURL string) ([]*anypb.Any, error) {
+// buildAll returns all resources of a type, with their references inlined.
+func (w *writer) buildAll(typeURL string) ([]*anypb.Any, error) {
 	var out []*anypb.Any
-	for _, name := range slices.Sorted(maps.Keys(w.held[typeURL])) {
-		r := w.held[typeURL][name]
+	for _, name := range slices.Sorted(maps.Keys(w.stored[typeURL])) {
+		r := w.stored[typeURL][name]
 		if r.Body == nil {
 			continue
 		}
-		w.within = fmt.Sprintf("%s %q", xds.Short(typeURL), name)
+		w.current = fmt.Sprintf("%s %q", xds.Short(typeURL), name)
 		body := proto.CloneOf(r.Body)
-		if err := w.inAny(body, 0); err != nil {
-			return nil, fmt.Errorf("export: %s: %w", w.within, err)
+		if err := w.inlineAny(body, 0); err != nil {
+			return nil, fmt.Errorf("export: %s: %w", w.current, err)
 		}
 		w.result.Counts[typeURL]++
 		out = append(out, body)
@@ -143,33 +143,44 @@ func (w *writer) all(typeURL string) ([]*anypb.Any, error) {
 	return out, nil
 }
 
-// file adds a file with the resources of one type: JSON, or, where a type cannot be
-// written so, binary.
-func (w *writer) file(name, typeURL string, resources []*anypb.Any, secret bool) (string, error) {
-	resp := &discoveryv3.DiscoveryResponse{VersionInfo: "last-known-good", TypeUrl: typeURL, Resources: resources}
-	data, err := protojson.MarshalOptions{Multiline: true, UseProtoNames: true, Resolver: envoytypes.Resolver}.Marshal(resp)
-	name += ".json"
+// addFile adds a file with the resources of one type, and returns its name.
+func (w *writer) addFile(name, typeURL string, resources []*anypb.Any, secret bool) (string, error) {
+	data, extension, err := encode(typeURL, resources)
 	if err != nil {
-		name = strings.TrimSuffix(name, ".json") + ".pb"
-		if data, err = (proto.MarshalOptions{Deterministic: true}).Marshal(resp); err != nil {
-			return "", fmt.Errorf("export: %s: %w", name, err)
-		}
+		return "", fmt.Errorf("export: %s: %w", name, err)
 	}
+	name += extension
 	for _, r := range resources {
-		secret = secret || w.finder.Sensitive(r) != "" // Envoy needs it, and nobody else
+		secret = secret || w.finder.Sensitive(r) != "" // only Envoy needs it
 	}
 	w.result.Files = append(w.result.Files, File{Name: name, Data: data, Secret: secret})
 	return name, nil
 }
 
-// secretFile is the file of a secret; its name is told by nothing else, so that it
-// can be put there by hand.
-func (w *writer) secretFile(name string) string {
-	return "secrets/" + escaped(name) + ".json"
+// encode returns a response with the resources, and the extension of its file: JSON, or the binary
+// form if JSON cannot represent a type.
+func encode(typeURL string, resources []*anypb.Any) (data []byte, extension string, err error) {
+	resp := &discoveryv3.DiscoveryResponse{VersionInfo: "last-known-good", TypeUrl: typeURL, Resources: resources}
+	data, err = protojson.MarshalOptions{Multiline: true, UseProtoNames: true, Resolver: envoytypes.Resolver}.Marshal(resp)
+	if err == nil {
+		return data, ".json", nil
+	}
+	data, err = proto.MarshalOptions{Deterministic: true}.Marshal(resp)
+	return data, ".pb", err
 }
 
-// escaped makes a file name of any text: what is not plain is written as %XX.
-func escaped(name string) string {
+// secretFile returns the file of a secret. A secret that is not exported has a predictable name, so
+// that the user can provide the file.
+func (w *writer) secretFile(name string) string {
+	extension := ".json"
+	if r := w.stored[xds.SecretType][name]; w.cfg.Secrets && r != nil && r.Body != nil {
+		_, extension, _ = encode(xds.SecretType, []*anypb.Any{r.Body}) // addFile returns the error
+	}
+	return "secrets/" + escape(name) + extension
+}
+
+// escape returns a file name for any text: special characters are written as %XX.
+func escape(name string) string {
 	var b strings.Builder
 	for _, c := range []byte(name) {
 		plain := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_'
@@ -185,26 +196,19 @@ func escaped(name string) string {
 func (w *writer) writeSecrets() error {
 	for _, name := range slices.Sorted(maps.Keys(w.secrets)) {
 		file := w.cfg.Dir + "/" + w.secretFile(name)
-		w.within = fmt.Sprintf("SDS %q", name)
-		r := w.held[xds.SecretType][name]
+		w.current = fmt.Sprintf("SDS %q", name)
+		r := w.stored[xds.SecretType][name]
 		switch {
 		case r == nil || r.Body == nil:
-			w.lacks("it is not stored: put it into %s", file)
+			w.addMissing("it is not stored: put it into %s", file)
 		case !w.cfg.Secrets:
-			w.lacks("it is not written in the clear unless --with-secrets is given: put it into %s", file)
+			w.addMissing("it is not written in the clear unless --with-secrets is given: put it into %s", file)
 		default:
 			w.result.Counts[xds.SecretType]++
-			if _, err := w.file("secrets/"+escaped(name), xds.SecretType, []*anypb.Any{r.Body}, true); err != nil {
+			if _, err := w.addFile("secrets/"+escape(name), xds.SecretType, []*anypb.Any{r.Body}, true); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
-}
-
-// scopes returns every scope that is held, in order.
-func (w *writer) scopes() []*xds.Resource {
-	out := slices.Collect(maps.Values(w.held[xds.ScopedRouteType]))
-	slices.SortFunc(out, func(a, b *xds.Resource) int { return cmp.Compare(a.Name, b.Name) })
-	return out
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// held makes resources of messages.
-func held(t *testing.T, messages ...proto.Message) (out []*xds.Resource) {
+// resources converts messages to resources.
+func resources(t *testing.T, messages ...proto.Message) (out []*xds.Resource) {
 	t.Helper()
 	for _, m := range messages {
 		body, ok := m.(*anypb.Any)
@@ -40,11 +40,11 @@ func held(t *testing.T, messages ...proto.Message) (out []*xds.Resource) {
 	return out
 }
 
-// build makes an export, and reads its resources back by file.
+// build builds an export, and decodes its resources by file.
 func build(t *testing.T, cfg Config, messages ...proto.Message) (*Result, map[string][]*anypb.Any) {
 	t.Helper()
 	cfg.Dir = "/lkg"
-	res, err := Build(held(t, messages...), cfg)
+	res, err := Build(resources(t, messages...), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func as[M any, P interface {
 	return &m
 }
 
-// manager builds a listener around a connection manager, or returns the manager of one.
+// withManager builds a listener around a connection manager; managerOf returns the manager of one.
 func withManager(t *testing.T, change func(*hcmv3.HttpConnectionManager)) *listenerv3.Listener {
 	t.Helper()
 	l := xdstest.Listener("l", 1, "r")
@@ -191,7 +191,7 @@ func TestFiltersGetTheirConfiguration(t *testing.T) {
 	}
 }
 
-// A private key is written when that is asked for, and to a file of its own.
+// A private key is only written on request, and to a file of its own.
 func TestSecretsAreWrittenWhenAskedFor(t *testing.T) {
 	const name = "../spiffe://a/b"
 	l := xdstest.Listener("l", 1, "r")
@@ -222,6 +222,27 @@ func TestSecretsAreWrittenWhenAskedFor(t *testing.T) {
 	}
 }
 
+// The private key provider is of a type of contrib, and Envoy must find the file under its name.
+func TestASecretOfAnUnknownTypeIsReadFromItsBinaryFile(t *testing.T) {
+	unknown := &anypb.Any{TypeUrl: "type.googleapis.com/vendor.Keys", Value: []byte{0x0a, 1, 'x'}}
+	secret := &tlsv3.Secret{Name: "s", Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
+		PrivateKeyProvider: &tlsv3.PrivateKeyProvider{ProviderName: "p", ConfigType: &tlsv3.PrivateKeyProvider_TypedConfig{TypedConfig: unknown}},
+	}}}
+	l := xdstest.Listener("l", 1, "r")
+	l.GetFilterChains()[0].TransportSocket = &corev3.TransportSocket{Name: "tls", ConfigType: &corev3.TransportSocket_TypedConfig{
+		TypedConfig: xdstest.Pack(&tlsv3.DownstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{
+			TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{{Name: "s", SdsConfig: xdstest.ADS()}},
+		}}),
+	}}
+	_, files := build(t, Config{Secrets: true}, l, xdstest.Route("r", "c"), secret)
+	listener := as[listenerv3.Listener](t, files["listeners.json"][0])
+	tls := as[tlsv3.DownstreamTlsContext](t, listener.GetFilterChains()[0].GetTransportSocket().GetTypedConfig())
+	path := tls.GetCommonTlsContext().GetTlsCertificateSdsSecretConfigs()[0].GetSdsConfig().GetPathConfigSource().GetPath()
+	if path != "/lkg/secrets/s.pb" || len(files["secrets/s.pb"]) != 1 {
+		t.Errorf("the listener reads %q, and %d secrets are in secrets/s.pb", path, len(files["secrets/s.pb"]))
+	}
+}
+
 // The filter is of a type that is not linked into this program, but it is known.
 func TestWhatAFilterRefersToIsReplacedThoughItIsNotLinked(t *testing.T) {
 	url := xdstest.Unlinked(t, "envoy.extensions.filters.http.oauth2.v3.OAuth2")
@@ -248,7 +269,7 @@ func TestWhatAFilterRefersToIsReplacedThoughItIsNotLinked(t *testing.T) {
 	}
 }
 
-// A type that is not known passes byte for byte; JSON cannot say it.
+// A message of an unknown type is copied unchanged, which JSON cannot represent.
 func TestAnUnknownTypeMakesABinaryFile(t *testing.T) {
 	l := xdstest.Listener("l", 1, "r")
 	unknown := &anypb.Any{TypeUrl: "type.googleapis.com/vendor.Thing", Value: []byte{0x0a, 1, 'x'}}
@@ -270,11 +291,12 @@ func TestNothingMakesTwoEmptyFiles(t *testing.T) {
 	}
 }
 
-// Envoy needs what is secret in a listener, and so the export has it: for its owner only.
+// Envoy needs the credential in a listener, so the export contains it, readable for its owner
+// only.
 func TestAFileWithACredentialIsForItsOwnerOnly(t *testing.T) {
 	route := xdstest.Route("r", "c")
 	route.RequestHeadersToAdd = []*corev3.HeaderValueOption{{Header: &corev3.HeaderValue{Key: "authorization", Value: "Bearer token-0123456789"}}}
-	res, err := Build(held(t, xdstest.StaticCluster("c", "127.0.0.1:1"), xdstest.Listener("l", 1, "r"), route), Config{Dir: "/lkg"})
+	res, err := Build(resources(t, xdstest.StaticCluster("c", "127.0.0.1:1"), xdstest.Listener("l", 1, "r"), route), Config{Dir: "/lkg"})
 	if err != nil {
 		t.Fatal(err)
 	}

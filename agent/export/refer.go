@@ -22,19 +22,19 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// maxDepth bounds the nesting of messages that are looked through.
+// maxDepth bounds the nesting of messages.
 const maxDepth = 100
 
-// inAny replaces what an Any refers to. A type that is not known stays as it is.
-func (w *writer) inAny(a *anypb.Any, depth int) error {
+// inlineAny inlines the references of the message in an Any. An unknown type stays unchanged.
+func (w *writer) inlineAny(a *anypb.Any, depth int) error {
 	inner, err := envoytypes.Unpack(a)
 	if err != nil {
 		if a.GetTypeUrl() != "" {
-			w.lacks("%s is not known here: what it refers to, if anything, is not in the files", strings.TrimPrefix(a.GetTypeUrl(), "type.googleapis.com/"))
+			w.addMissing("%s is not known here: what it refers to, if anything, is not in the files", strings.TrimPrefix(a.GetTypeUrl(), "type.googleapis.com/"))
 		}
 		return nil
 	}
-	if err := w.message(inner.ProtoReflect(), depth+1); err != nil {
+	if err := w.inline(inner.ProtoReflect(), depth+1); err != nil {
 		return err
 	}
 	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(inner)
@@ -45,13 +45,13 @@ func (w *writer) inAny(a *anypb.Any, depth int) error {
 	return nil
 }
 
-// message replaces what a message refers to by what it is.
-func (w *writer) message(m protoreflect.Message, depth int) error {
+// inline replaces the references of a message by the stored resources.
+func (w *writer) inline(m protoreflect.Message, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("nested more than %d deep", maxDepth)
 	}
 	if linked := envoytypes.Linked(m); linked != m {
-		err := w.message(linked, depth)
+		err := w.inline(linked, depth)
 		proto.Reset(m.Interface())
 		proto.Merge(m.Interface(), linked.Interface())
 		return err
@@ -59,11 +59,11 @@ func (w *writer) message(m protoreflect.Message, depth int) error {
 	var err error
 	switch body := m.Interface().(type) {
 	case *anypb.Any:
-		return w.inAny(body, depth)
+		return w.inlineAny(body, depth)
 	case *clusterv3.Cluster:
-		err = w.cluster(body)
+		err = w.inlineEndpoints(body)
 	case *hcmv3.HttpConnectionManager:
-		err = w.routes(body)
+		err = w.inlineRoutes(body)
 	case *hcmv3.HttpFilter:
 		if config, ok := w.extension(body.GetName(), body.GetConfigDiscovery()); ok {
 			body.ConfigType = &hcmv3.HttpFilter_TypedConfig{TypedConfig: config}
@@ -77,13 +77,13 @@ func (w *writer) message(m protoreflect.Message, depth int) error {
 			body.ConfigType = &listenerv3.ListenerFilter_TypedConfig{TypedConfig: config}
 		}
 	case *tlsv3.SdsSecretConfig:
-		if remote(body.GetSdsConfig()) {
+		if needsControlPlane(body.GetSdsConfig()) {
 			w.secrets[body.GetName()] = struct{}{}
-			body.SdsConfig = path(w.cfg.Dir + "/" + w.secretFile(body.GetName()))
+			body.SdsConfig = pathSource(w.cfg.Dir + "/" + w.secretFile(body.GetName()))
 		}
 	case *corev3.ConfigSource:
-		if remote(body) {
-			w.lacks("it refers to a control plane, which will not be there, by a field that is not replaced")
+		if needsControlPlane(body) {
+			w.addMissing("it refers to a control plane, which will not be there, by a field that is not replaced")
 		}
 		return nil
 	case *corev3.GrpcService, *corev3.ApiConfigSource:
@@ -93,15 +93,15 @@ func (w *writer) message(m protoreflect.Message, depth int) error {
 		return err
 	}
 	for inner := range walk.Messages(m) {
-		if err := w.message(inner, depth+1); err != nil {
+		if err := w.inline(inner, depth+1); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// remote tells whether a config source needs a control plane.
-func remote(s *corev3.ConfigSource) bool {
+// needsControlPlane reports whether a config source needs a control plane.
+func needsControlPlane(s *corev3.ConfigSource) bool {
 	switch s.GetConfigSourceSpecifier().(type) {
 	case *corev3.ConfigSource_Ads, *corev3.ConfigSource_Self, *corev3.ConfigSource_ApiConfigSource:
 		return true
@@ -109,16 +109,16 @@ func remote(s *corev3.ConfigSource) bool {
 	return false
 }
 
-func path(file string) *corev3.ConfigSource {
+func pathSource(file string) *corev3.ConfigSource {
 	return &corev3.ConfigSource{
 		ResourceApiVersion:    corev3.ApiVersion_V3,
 		ConfigSourceSpecifier: &corev3.ConfigSource_PathConfigSource{PathConfigSource: &corev3.PathConfigSource{Path: file}},
 	}
 }
 
-// cluster puts the endpoints into a cluster that takes them over EDS.
-func (w *writer) cluster(c *clusterv3.Cluster) error {
-	if c.GetType() != clusterv3.Cluster_EDS || !remote(c.GetEdsClusterConfig().GetEdsConfig()) {
+// inlineEndpoints inlines the endpoints of an EDS cluster.
+func (w *writer) inlineEndpoints(c *clusterv3.Cluster) error {
+	if c.GetType() != clusterv3.Cluster_EDS || !needsControlPlane(c.GetEdsClusterConfig().GetEdsConfig()) {
 		return nil
 	}
 	name := c.GetEdsClusterConfig().GetServiceName()
@@ -139,25 +139,30 @@ func (w *writer) cluster(c *clusterv3.Cluster) error {
 	return nil
 }
 
-// routes puts the routes into a connection manager.
-func (w *writer) routes(m *hcmv3.HttpConnectionManager) error {
-	if rds := m.GetRds(); rds != nil && remote(rds.GetConfigSource()) {
-		r, err := w.route(rds.GetRouteConfigName())
+// inlineRoutes inlines the routes of a connection manager.
+func (w *writer) inlineRoutes(m *hcmv3.HttpConnectionManager) error {
+	if rds := m.GetRds(); rds != nil && needsControlPlane(rds.GetConfigSource()) {
+		r, err := w.routeConfiguration(rds.GetRouteConfigName())
 		m.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: r}
 		return err
 	}
 	scoped := m.GetScopedRoutes()
-	if scoped == nil || !remote(scoped.GetScopedRds().GetScopedRdsConfigSource()) {
+	if scoped == nil || !needsControlPlane(scoped.GetScopedRds().GetScopedRdsConfigSource()) {
 		return nil
 	}
 	list := &hcmv3.ScopedRouteConfigurationsList{}
-	for _, r := range w.scopes() {
+	scopes := w.stored[xds.ScopedRouteType]
+	for _, name := range slices.Sorted(maps.Keys(scopes)) {
+		r := scopes[name]
+		if r.Body == nil {
+			continue
+		}
 		var scope routev3.ScopedRouteConfiguration
 		if err := r.Body.UnmarshalTo(&scope); err != nil {
 			return err
 		}
 		if scope.GetRouteConfiguration() == nil {
-			route, err := w.route(scope.GetRouteConfigurationName())
+			route, err := w.routeConfiguration(scope.GetRouteConfigurationName())
 			if err != nil {
 				return err
 			}
@@ -167,7 +172,7 @@ func (w *writer) routes(m *hcmv3.HttpConnectionManager) error {
 		list.ScopedRouteConfigurations = append(list.ScopedRouteConfigurations, &scope)
 	}
 	if len(list.GetScopedRouteConfigurations()) == 0 {
-		w.lacks("no scope is stored")
+		w.addMissing("no scope is stored")
 		return nil
 	}
 	scoped.RdsConfigSource = nil
@@ -175,9 +180,9 @@ func (w *writer) routes(m *hcmv3.HttpConnectionManager) error {
 	return nil
 }
 
-// route returns a route configuration, with the virtual hosts that it would fetch on
-// demand as far as they are held.
-func (w *writer) route(name string) (*routev3.RouteConfiguration, error) {
+// routeConfiguration returns a stored route configuration with its on-demand virtual hosts
+// inlined, as far as they are stored.
+func (w *writer) routeConfiguration(name string) (*routev3.RouteConfiguration, error) {
 	route := &routev3.RouteConfiguration{Name: name}
 	r := w.lookup(xds.RouteType, name)
 	if r == nil {
@@ -190,9 +195,9 @@ func (w *writer) route(name string) (*routev3.RouteConfiguration, error) {
 		return route, nil
 	}
 	route.Vhds = nil
-	hosts := w.held[xds.VirtualHostType]
+	hosts := w.stored[xds.VirtualHostType]
 	for _, full := range slices.Sorted(maps.Keys(hosts)) {
-		if of, _, ok := strings.Cut(full, "/"); !ok || of != name || hosts[full].Body == nil {
+		if routeName, _, ok := strings.Cut(full, "/"); !ok || routeName != name || hosts[full].Body == nil {
 			continue
 		}
 		var host routev3.VirtualHost
@@ -205,9 +210,9 @@ func (w *writer) route(name string) (*routev3.RouteConfiguration, error) {
 	return route, nil
 }
 
-// extension returns the configuration that a filter would fetch.
+// extension returns the configuration that a filter would request.
 func (w *writer) extension(name string, source *corev3.ExtensionConfigSource) (*anypb.Any, bool) {
-	if source == nil || !remote(source.GetConfigSource()) {
+	if source == nil || !needsControlPlane(source.GetConfigSource()) {
 		return nil, false
 	}
 	var config corev3.TypedExtensionConfig

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// reheader replaces the header of a log by a changed one, with its checksum.
+// reheader replaces the header of a log with a modified one and its checksum.
 func reheader(t *testing.T, log []byte, change func(h *header)) []byte {
 	t.Helper()
 	h, size, _, err := readHeader(bytes.NewReader(log))
@@ -53,7 +53,7 @@ func TestWhatIsNotForThisStoreIsSetAside(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			cfg := config(stateDir(t))
-			write(t, cfg, history()...)
+			write(t, cfg, sampleHistory()...)
 			unwanted := tc.change(t, readLog(t, cfg.Dir))
 			must(t, os.WriteFile(logPath(t, cfg.Dir), unwanted, fileMode))
 			s, l := start(t, cfg)
@@ -81,13 +81,13 @@ func TestWhatIsNotForThisStoreIsSetAside(t *testing.T) {
 
 func TestDamageInTheMiddleCostsItsRecordAndKeepsTheFile(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
-		write(t, cfg, history()...)
+		write(t, cfg, sampleHistory()...)
 		log := readLog(t, cfg.Dir)
 		log[frameEnds(t, log)[12]+20] ^= 1 // the tombstone of b
 		must(t, os.WriteFile(logPath(t, cfg.Dir), log, fileMode))
-		want := model(history()...)
-		want.apply(history()[2][1]) // what b was before
-		for range 2 {               // until something new is written, it is the state
+		want := model(sampleHistory()...)
+		want.apply(sampleHistory()[2][1]) // the earlier entry of b
+		for range 2 {                     // the result is the same until a write
 			l, status := stored(t, cfg)
 			same(t, l, want)
 			if !l.Rewrite || !l.Damaged || status.Durable || status.Err == nil || !strings.Contains(status.Err.Error(), logPath(t, cfg.Dir)) {
@@ -123,14 +123,14 @@ func TestTheOlderGenerationIsReadWhenTheNewestIsNotWhole(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := config(stateDir(t))
-			write(t, cfg, history()...)
+			write(t, cfg, sampleHistory()...)
 			older := readLog(t, cfg.Dir)
 			write(t, cfg, records(model([]Record{set("x", strings.Repeat("y", 500))})))
 			newer := damage(readLog(t, cfg.Dir))
 			must(t, os.WriteFile(filepath.Join(cfg.Dir, "state-1.log"), older, fileMode))
 			must(t, os.WriteFile(filepath.Join(cfg.Dir, "state-2.log"), newer, fileMode))
 			s, l := start(t, cfg)
-			same(t, l, model(history()...))
+			same(t, l, model(sampleHistory()...))
 			if l.Generation != 1 || l.Rewrite || l.Damaged || s.Status().Err == nil {
 				t.Errorf("generation %d, rewrite %v, damaged %v, status %+v", l.Generation, l.Rewrite, l.Damaged, s.Status())
 			}
@@ -142,11 +142,11 @@ func TestTheOlderGenerationIsReadWhenTheNewestIsNotWhole(t *testing.T) {
 	}
 }
 
-// Whose end of the beginning is there is a generation, whatever it has lost: what is older
-// is not the state.
+// A file with a complete initial state is the newest generation, even if later records are
+// lost: older files are not used.
 func TestADamagedGenerationThatIsOneGoesBeforeAnOlderOne(t *testing.T) {
 	cfg := config(stateDir(t))
-	write(t, cfg, history()...)
+	write(t, cfg, sampleHistory()...)
 	older := readLog(t, cfg.Dir)
 	write(t, cfg, []Record{set("x", "1"), set("y", "1"), set("z", "1")})
 	newer := readLog(t, cfg.Dir)
@@ -162,16 +162,16 @@ func TestADamagedGenerationThatIsOneGoesBeforeAnOlderOne(t *testing.T) {
 	wantNames(t, cfg.Dir, "state-2.log.corrupt", "state-3.log")
 }
 
-// Alone, a generation of which the end of the beginning is missing is better than nothing.
+// If there is no other file, a generation with an incomplete initial state is used.
 func TestAGenerationWithoutTheEndOfItsBeginningIsReadWhenThereIsNoOther(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
-		write(t, cfg, history()...)
+		write(t, cfg, sampleHistory()...)
 		log := readLog(t, cfg.Dir)
 		header, frames := framesOf(t, log)
 		log = slices.Concat(append([][]byte{header}, slices.Delete(slices.Clone(frames), 2, 3)...)...)
 		must(t, os.WriteFile(logPath(t, cfg.Dir), log, fileMode))
 		s, l := start(t, cfg)
-		same(t, l, model(history()...))
+		same(t, l, model(sampleHistory()...))
 		if !l.Damaged || !l.Rewrite || s.Status().Err == nil {
 			t.Errorf("damaged %v, rewrite %v, status %+v", l.Damaged, l.Rewrite, s.Status())
 		}
@@ -182,7 +182,7 @@ func TestAGenerationWithoutTheEndOfItsBeginningIsReadWhenThereIsNoOther(t *testi
 
 func TestALaterFormatSaysWhichOneItIs(t *testing.T) {
 	cfg := config(stateDir(t))
-	write(t, cfg, history()...)
+	write(t, cfg, sampleHistory()...)
 	log := readLog(t, cfg.Dir)
 	log[len(magic)] = formatVersion + 1
 	must(t, os.WriteFile(logPath(t, cfg.Dir), log, fileMode))
@@ -194,28 +194,28 @@ func TestALaterFormatSaysWhichOneItIs(t *testing.T) {
 
 func TestAWholeGenerationReplacesTheOlderOneAlsoAfterADeath(t *testing.T) {
 	cfg := config(stateDir(t))
-	write(t, cfg, history()[0])
+	write(t, cfg, sampleHistory()[0])
 	older := readLog(t, cfg.Dir)
-	write(t, cfg, records(model(history()...)))
+	write(t, cfg, records(model(sampleHistory()...)))
 	must(t, os.WriteFile(filepath.Join(cfg.Dir, "state-1.log"), older, fileMode))
 	must(t, os.WriteFile(filepath.Join(cfg.Dir, "state-3.log.tmp"), older, fileMode))
 	l, _ := stored(t, cfg)
-	same(t, l, model(history()...))
+	same(t, l, model(sampleHistory()...))
 	wantNames(t, cfg.Dir, "state-2.log")
 }
 
-// A crash loop over a disk that damages what it stores must not fill it.
+// A crash loop with a disk that damages files must not fill the disk.
 func TestOnlyTheNewestFilesThatWereSetAsideAreKept(t *testing.T) {
 	cfg := config(stateDir(t))
 	for range 6 {
-		write(t, cfg, history()...)
+		write(t, cfg, sampleHistory()...)
 		log := readLog(t, cfg.Dir)
 		log[20] ^= 1
 		must(t, os.WriteFile(logPath(t, cfg.Dir), log, fileMode))
 	}
 	stored(t, cfg)
 	wantNames(t, cfg.Dir, "state-4.log.corrupt", "state-5.log.corrupt", "state-6.log.corrupt")
-	write(t, cfg, history()...)
+	write(t, cfg, sampleHistory()...)
 	wantNames(t, cfg.Dir, "state-4.log.corrupt", "state-5.log.corrupt", "state-6.log.corrupt", "state-7.log")
 }
 
@@ -226,15 +226,15 @@ func TestFilesOfOthersAreNoneOfItsBusiness(t *testing.T) {
 	for _, name := range others {
 		must(t, os.WriteFile(filepath.Join(cfg.Dir, name), []byte("x"), fileMode))
 	}
-	write(t, cfg, history()...)
-	write(t, cfg, history()...)
+	write(t, cfg, sampleHistory()...)
+	write(t, cfg, sampleHistory()...)
 	wantNames(t, cfg.Dir, slices.Sorted(slices.Values(append(others, "state-2.log")))...)
 }
 
-// A volume that was missing when holdfast began may hold what it never read.
+// A volume that was missing at the start may contain a state that was never read.
 func TestAGenerationThatAppearsMeanwhileIsNotDeleted(t *testing.T) {
 	other, cfg := config(stateDir(t)), config(stateDir(t))
-	write(t, other, history()...)
+	write(t, other, sampleHistory()...)
 	s, _ := start(t, cfg)
 	must(t, os.WriteFile(filepath.Join(cfg.Dir, "state-1.log"), readLog(t, other.Dir), fileMode))
 	must(t, rewriteTo(s, []Record{set("a", "1")}))
@@ -244,7 +244,7 @@ func TestAGenerationThatAppearsMeanwhileIsNotDeleted(t *testing.T) {
 func TestASymbolicLinkIsNotFollowed(t *testing.T) {
 	t.Run("in the place of a generation", func(t *testing.T) {
 		other, cfg := config(stateDir(t)), config(stateDir(t))
-		write(t, other, history()...)
+		write(t, other, sampleHistory()...)
 		must(t, os.Mkdir(cfg.Dir, dirMode))
 		must(t, os.Symlink(logPath(t, other.Dir), filepath.Join(cfg.Dir, "state-1.log")))
 		before := readLog(t, other.Dir)
@@ -295,7 +295,7 @@ func TestTheDirectoryIsMadeForItsOwnerAlone(t *testing.T) {
 	old := syscall.Umask(0)
 	defer syscall.Umask(old)
 	cfg := config(filepath.Join(t.TempDir(), "some", "where", "state"))
-	write(t, cfg, history()...)
+	write(t, cfg, sampleHistory()...)
 	for path, want := range map[string]os.FileMode{
 		cfg.Dir: dirMode, filepath.Join(cfg.Dir, lockName): fileMode, logPath(t, cfg.Dir): fileMode,
 	} {
@@ -305,14 +305,14 @@ func TestTheDirectoryIsMadeForItsOwnerAlone(t *testing.T) {
 	}
 }
 
-// A directory that others use too, such as the root of a volume or one of the system's,
-// stays as it is.
+// A shared directory, such as the root of a volume or a system directory, is not
+// modified.
 func TestTheModeOfADirectoryIsNotChanged(t *testing.T) {
 	for _, mode := range []os.FileMode{0o700, 0o755, 0o770, 0o777 | os.ModeSticky} {
 		cfg := config(stateDir(t))
 		must(t, os.Mkdir(cfg.Dir, dirMode))
 		must(t, os.Chmod(cfg.Dir, mode))
-		write(t, cfg, history()...)
+		write(t, cfg, sampleHistory()...)
 		if info, err := os.Stat(cfg.Dir); err != nil || info.Mode()&^os.ModeDir != mode {
 			t.Errorf("mode %v, %v; it was %v", info.Mode(), err, mode)
 		}
@@ -326,10 +326,10 @@ func TestTheModeOfADirectoryIsNotChanged(t *testing.T) {
 		if found := names(t, at); len(found) != 1 {
 			t.Errorf("mode %v: %q in %s", mode, found, at)
 		}
-		// Whoever reads looks in the same place.
+		// Read uses the same directory.
 		l, err := Read(cfg)
 		must(t, err)
-		same(t, l, model(history()...))
+		same(t, l, model(sampleHistory()...))
 	}
 }
 

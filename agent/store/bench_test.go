@@ -11,7 +11,7 @@ func forms(b *testing.B, run func(b *testing.B, cfg Config)) {
 	b.Run("encrypted", func(b *testing.B) { run(b, encrypted(config(stateDir(b)), testKey)) })
 }
 
-// What a start costs: 100,000 resources of 1.5 KiB, with every hash compared.
+// The cost of a start with 100,000 resources of 1.5 KiB, including the hashes.
 func BenchmarkLoad100000(b *testing.B) {
 	const n = 100_000
 	forms(b, func(b *testing.B, cfg Config) {
@@ -32,7 +32,7 @@ func BenchmarkLoad100000(b *testing.B) {
 	})
 }
 
-// What a start of an agent costs: 10,000 resources of 1 KiB.
+// The cost of a typical start with 10,000 resources of 1 KiB.
 func BenchmarkLoad10000(b *testing.B) {
 	const n = 10_000
 	state := make([]Record, 0, n)
@@ -57,10 +57,10 @@ func BenchmarkLoad10000(b *testing.B) {
 	})
 }
 
-// What a batch costs: 50 changes of 1.5 KiB, without an fsync.
+// The cost of a batch of 50 changes of 1.5 KiB, without an fsync.
 func BenchmarkAppend50(b *testing.B) { benchmarkAppend50(b, func(*Store) error { return nil }) }
 
-// What a batch costs that is made durable at once.
+// The cost of a batch with an fsync.
 func BenchmarkAppendAndSync50(b *testing.B) { benchmarkAppend50(b, (*Store).Sync) }
 
 func benchmarkAppend50(b *testing.B, then func(s *Store) error) {
@@ -84,7 +84,7 @@ func benchmarkAppend50(b *testing.B, then func(s *Store) error) {
 	})
 }
 
-// What a new generation costs: 50,000 resources of 1.5 KiB.
+// The cost of a new generation with 50,000 resources of 1.5 KiB.
 func BenchmarkRewrite50000(b *testing.B) {
 	const n = 50_000
 	forms(b, func(b *testing.B, cfg Config) {

@@ -27,7 +27,7 @@ const (
 	setPrevious
 )
 
-// Flags of an encoded resource. The first bit is not used: in format 1 it said that a
+// Flags of an encoded resource. The first bit is not used: in format 1 it meant that a
 // client had accepted the resource.
 const (
 	resourceWrapped = 1 << (iota + 1)
@@ -36,37 +36,37 @@ const (
 	resourceMetadata
 )
 
-// Why a record is not used. They are keys of Status.Skipped and Loaded.Skipped.
+// The reasons why a record is not used. They are keys of Status.Skipped and Loaded.Skipped.
 const (
-	whyKind      = "a record of a kind that this version does not know"
-	whyMalformed = "a record whose content cannot be decoded"
-	whyHash      = "a resource whose content does not have the hash that was stored with it"
-	whyTooLarge  = "a resource of more than 64 MiB"
-	whyCache     = "a resource that must not be cached (do_not_cache)"
-	whySecret    = "a Secret, and no key to encrypt it with"
-	whyType      = "a resource whose body is of another type"
-	whyMessage   = "a resource whose metadata cannot be encoded"
+	reasonKind      = "a record of a kind that this version does not know"
+	reasonMalformed = "a record whose content cannot be decoded"
+	reasonHash      = "a resource whose content does not have the hash that was stored with it"
+	reasonTooLarge  = "a resource of more than 64 MiB"
+	reasonCache     = "a resource that must not be cached (do_not_cache)"
+	reasonSecret    = "a Secret, and no key to encrypt it with"
+	reasonType      = "a resource whose body is of another type"
+	reasonMessage   = "a resource whose metadata cannot be encoded"
 )
 
-// recordKey is the part of a record that is never encrypted: what it is about.
+// recordKey is the key of a record, which is never encrypted.
 type recordKey struct {
-	group, typ, name string
+	group, typeURL, name string
 }
 
 func (k recordKey) append(b []byte) []byte {
-	for _, s := range [...]string{k.group, k.typ, k.name} {
+	for _, s := range [...]string{k.group, k.typeURL, k.name} {
 		b = appendString(b, s)
 	}
 	return b
 }
 
-// rawKey is a recordKey in the buffer that it was read into.
+// rawKey is a recordKey within a read buffer.
 type rawKey struct {
-	group, typ, name []byte
+	group, typeURL, name []byte
 }
 
 func cutKey(b []byte) (k rawKey, rest []byte, ok bool) {
-	for _, part := range [...]*[]byte{&k.group, &k.typ, &k.name} {
+	for _, part := range [...]*[]byte{&k.group, &k.typeURL, &k.name} {
 		if *part, b, ok = cutBytes(b); !ok {
 			return k, nil, false
 		}
@@ -88,16 +88,16 @@ func cutBytes(b []byte) (s, rest []byte, ok bool) {
 	return b[:length], b[length:], true
 }
 
-// record appends a record. An entry whose content cannot be stored is stored as a
-// tombstone, since nothing older may pass for it; why says so. An entry whose previous
-// content cannot be stored, or does not fit beside the content, is stored without it.
+// record appends a record. If the content of an entry cannot be stored, it appends a tombstone,
+// because an older content must not be used instead, and returns the reason. If only the
+// previous content cannot be stored, or does not fit beside the content, it is left out.
 func (e *encoder) record(rec Record) (why string) {
 	switch rec := rec.(type) {
 	case Set:
 		key := recordKey{rec.Key.Group, rec.Key.Type, rec.Key.Name}
 		content, why := e.set(&rec.Entry)
 		if why == "" && !e.frame(kindSet, key, content) {
-			why = whyTooLarge
+			why = reasonTooLarge
 		}
 		switch {
 		case why == "":
@@ -115,19 +115,10 @@ func (e *encoder) record(rec Record) (why string) {
 	return ""
 }
 
-// set encodes an entry, or says why it cannot be stored.
+// set encodes an entry, or returns the reason why it cannot be stored.
 func (e *encoder) set(entry *Entry) (_ []byte, why string) {
-	var flags byte
-	set := func(flag byte, on bool) {
-		if on {
-			flags |= flag
-		}
-	}
-	set(setContent, entry.Content != nil)
-	set(setAccepted, entry.Accepted)
-	set(setStable, entry.Stable)
-	set(setPrevious, entry.Previous != nil)
-	b := append(e.content[:0], flags)
+	b := append(e.content[:0], flag(setContent, entry.Content != nil)|flag(setAccepted, entry.Accepted)|
+		flag(setStable, entry.Stable)|flag(setPrevious, entry.Previous != nil))
 	defer func() { e.content = b }()
 	if entry.Previous != nil {
 		if e.previous, why = e.resource(e.previous[:0], entry.Previous, entry.PreviousSource); why != "" {
@@ -141,29 +132,28 @@ func (e *encoder) set(entry *Entry) (_ []byte, why string) {
 	return b, why
 }
 
-// resource encodes a resource, or says why it cannot be stored.
+// flag returns the flag if it is on, and otherwise 0.
+func flag(flag byte, on bool) byte {
+	if on {
+		return flag
+	}
+	return 0
+}
+
+// resource encodes a resource, or returns the reason why it cannot be stored.
 func (e *encoder) resource(b []byte, r *xds.Resource, source string) (_ []byte, why string) {
 	switch {
 	case r.CacheControl().GetDoNotCache():
-		return b, whyCache
+		return b, reasonCache
 	case r.Body != nil && r.Body.TypeUrl != r.Type:
-		return b, whyType
+		return b, reasonType
 	case len(r.Body.GetValue()) > maxPayload || len(r.Aliases()) > maxAliases:
-		return b, whyTooLarge
-	case e.form.aead == nil && r.Type == xds.SecretType:
-		return b, whySecret // the caller asks Storable; no mistake of its writes a Secret
+		return b, reasonTooLarge
+	case e.framing.aead == nil && r.Type == xds.SecretType:
+		return b, reasonSecret // also checked by Storable; a mistake of the caller must not write a Secret
 	}
-	var flags byte
-	set := func(flag byte, on bool) {
-		if on {
-			flags |= flag
-		}
-	}
-	set(resourceWrapped, r.Wrapped)
-	set(resourceBody, r.Body != nil)
-	set(resourceCacheControl, r.CacheControl() != nil)
-	set(resourceMetadata, r.Metadata() != nil)
-	b = append(b, flags)
+	b = append(b, flag(resourceWrapped, r.Wrapped)|flag(resourceBody, r.Body != nil)|
+		flag(resourceCacheControl, r.CacheControl() != nil)|flag(resourceMetadata, r.Metadata() != nil))
 	b = appendString(b, r.Version)
 	b = appendString(b, source)
 	b = appendString(b, r.UpstreamVersion)
@@ -179,15 +169,15 @@ func (e *encoder) resource(b []byte, r *xds.Resource, source string) (_ []byte, 
 		}
 		encoded, err := deterministic.Marshal(m)
 		if err != nil {
-			return b, whyMessage
+			return b, reasonMessage
 		}
 		b = appendString(b, encoded)
 	}
 	return append(b, r.Body.GetValue()...), ""
 }
 
-// appendTTL encodes a lifetime and when it ends, 0 for never. A time beyond what
-// 64 bits of nanoseconds hold, the year 2262, becomes that.
+// appendTTL encodes a TTL and its deadline, 0 for none. A deadline after the year 2262 does not
+// fit into 64 bits of nanoseconds and is reduced to the greatest possible one.
 func appendTTL(b []byte, ttl time.Duration, deadline time.Time) []byte {
 	var at int64
 	if !deadline.IsZero() {
@@ -211,33 +201,34 @@ func cutTTL(b []byte) (ttl time.Duration, deadline time.Time, rest []byte, ok bo
 	return ttl, deadline, b[16:], true
 }
 
-// unusable says that a record is intact and yet of no use; it is a why.
+// unusable is the error of an intact record that cannot be used. Its text is one of the
+// reasons.
 type unusable string
 
 func (u unusable) Error() string { return string(u) }
 
-// interned keeps one copy of each string that comes again and again.
-type interned map[string]string
+// stringTable deduplicates frequent strings.
+type stringTable map[string]string
 
-// maxInterned bounds the strings that are looked for again. Types, groups and
-// sources are few; upstream versions may be as many as resources.
-const maxInterned = 4096
+// maxStrings bounds the table. Types, groups and sources are few; there may be as many upstream
+// versions as resources.
+const maxStrings = 4096
 
-func (in interned) get(b []byte) string {
+func (in stringTable) get(b []byte) string {
 	if s, ok := in[string(b)]; ok {
 		return s
 	}
 	s := string(b)
-	if len(in) < maxInterned {
+	if len(in) < maxStrings {
 		in[s] = s
 	}
 	return s
 }
 
-// decode makes a Record of what was read, which it does not keep. Its error is an
-// unusable; of a resource it also returns the tombstone that stands for it.
-func decode(raw rawRecord, in interned) (Record, error) {
-	key := Key{Group: in.get(raw.key.group), Type: in.get(raw.key.typ), Name: string(raw.key.name)}
+// decode converts a rawRecord, without retaining it. Its error is an unusable; for a Set it
+// then also returns the tombstone that replaces the record.
+func decode(raw rawRecord, in stringTable) (Record, error) {
+	key := Key{Group: in.get(raw.key.group), Type: in.get(raw.key.typeURL), Name: string(raw.key.name)}
 	switch raw.kind {
 	case kindSet:
 		entry, err := decodeEntry(raw.content, key, in)
@@ -248,20 +239,20 @@ func decode(raw rawRecord, in interned) (Record, error) {
 	case kindNote:
 		return Note{Key: NoteKey{key.Group, key.Name}, Value: string(raw.content)}, nil
 	default:
-		return nil, unusable(whyKind)
+		return nil, unusable(reasonKind)
 	}
 }
 
-// decodeEntry makes an entry of the content of a Set.
-func decodeEntry(b []byte, key Key, in interned) (e Entry, err error) {
+// decodeEntry decodes the content of a Set.
+func decodeEntry(b []byte, key Key, in stringTable) (e Entry, err error) {
 	if len(b) == 0 {
-		return e, unusable(whyMalformed)
+		return e, unusable(reasonMalformed)
 	}
 	flags, b := b[0], b[1:]
 	if flags&setPrevious != 0 {
 		previous, rest, ok := cutBytes(b)
 		if !ok {
-			return e, unusable(whyMalformed)
+			return e, unusable(reasonMalformed)
 		}
 		b = rest
 		if e.Previous, e.PreviousSource, _, err = decodeResource(previous, key, in); err != nil {
@@ -270,7 +261,7 @@ func decodeEntry(b []byte, key Key, in interned) (e Entry, err error) {
 	}
 	if flags&setContent == 0 {
 		if len(b) > 0 {
-			return Entry{}, unusable(whyMalformed)
+			return Entry{}, unusable(reasonMalformed)
 		}
 		return e, nil
 	}
@@ -282,10 +273,10 @@ func decodeEntry(b []byte, key Key, in interned) (e Entry, err error) {
 	return e, nil
 }
 
-// decodeResource makes a resource as it was made when it came from its upstream, and
-// compares the hashes of the contents. flags are those of the resource.
-func decodeResource(b []byte, key Key, in interned) (r *xds.Resource, source string, flags byte, err error) {
-	malformed := unusable(whyMalformed)
+// decodeResource decodes a resource into the same form as received from the upstream, and
+// verifies its content hash. flags are those of the resource.
+func decodeResource(b []byte, key Key, in stringTable) (r *xds.Resource, source string, flags byte, err error) {
+	malformed := unusable(reasonMalformed)
 	if len(b) == 0 {
 		return nil, "", 0, malformed
 	}
@@ -318,9 +309,9 @@ func decodeResource(b []byte, key Key, in interned) (r *xds.Resource, source str
 	case err != nil:
 		return nil, "", 0, malformed
 	case r.CacheControl().GetDoNotCache():
-		return nil, "", 0, unusable(whyCache)
+		return nil, "", 0, unusable(reasonCache)
 	case r.Version != string(version) || r.Name != key.Name:
-		return nil, "", 0, unusable(whyHash)
+		return nil, "", 0, unusable(reasonHash)
 	}
 	if ttl != 0 || !deadline.IsZero() {
 		r = r.WithLifetime(ttl, deadline)
@@ -358,20 +349,20 @@ func cutMessage(b []byte, m proto.Message) (rest []byte, err error) {
 	return rest, nil
 }
 
-// commit ends a batch. It says when the batch was written, and changes nothing: the
-// records of a batch without one count as well.
+// commit ends a batch and says when the batch was written. It does not affect the records:
+// those of a batch without a commit count as well.
 type commit struct {
-	// begun: it ends the state that the generation began with.
-	begun bool
-	at    time.Time
+	// endsSnapshot reports that the initial state of the generation is complete.
+	endsSnapshot bool
+	at           time.Time
 }
 
 const commitContent = 1 + 8
 
-// commit appends a mark.
+// commit appends a commit.
 func (e *encoder) commit(m commit) {
 	b := append(e.content[:0], 0)
-	if m.begun {
+	if m.endsSnapshot {
 		b[0] = 1
 	}
 	e.content = binary.LittleEndian.AppendUint64(b, uint64(m.at.UnixNano()))
@@ -382,5 +373,5 @@ func decodeCommit(b []byte) (m commit, ok bool) {
 	if len(b) != commitContent {
 		return m, false
 	}
-	return commit{begun: b[0]&1 != 0, at: time.Unix(0, int64(binary.LittleEndian.Uint64(b[1:])))}, true
+	return commit{endsSnapshot: b[0]&1 != 0, at: time.Unix(0, int64(binary.LittleEndian.Uint64(b[1:])))}, true
 }

@@ -11,10 +11,10 @@ import (
 	"testing"
 )
 
-// slowFS waits in every call of one kind for leave.
+// slowFS blocks every call of one kind until leave.
 type slowFS struct {
 	osFS
-	op      string // "write" or "fsync"; changed while nothing is called
+	op      string // "write" or "fsync"; only changed while there is no call
 	entered chan struct{}
 	leave   chan struct{}
 }
@@ -48,7 +48,7 @@ func (s *slowFile) Sync() error {
 	return s.File.Sync()
 }
 
-// slow is a store on a slow disk that holds one resource.
+// slow is a store with one resource on a slow disk.
 func slow(t *testing.T) (*Store, *slowFS, Config) {
 	t.Helper()
 	disk := newSlowFS()
@@ -59,7 +59,7 @@ func slow(t *testing.T) (*Store, *slowFS, Config) {
 	return s, disk, cfg
 }
 
-// A disk that hangs must not hang whoever asks how it is.
+// A disk that hangs must not block Status.
 func TestTheStatusDoesNotWaitForTheDisk(t *testing.T) {
 	s, disk, _ := slow(t)
 	done := make(chan error)
@@ -92,16 +92,16 @@ func TestAnAppendDoesNotWaitForASyncThatIsSlow(t *testing.T) {
 	disk.op = "fsync"
 	go func() { done <- s.Sync() }()
 	<-disk.entered
-	must(t, s.Append([]Record{set("c", "1")})) // it would wait forever
+	must(t, s.Append([]Record{set("c", "1")})) // the lock is free again
 	if status := s.Status(); !status.Durable || status.Err != nil {
 		t.Errorf("status %+v", status)
 	}
-	same(t, onDiskOf(t, cfg), model([]Record{set("a", "1"), set("b", "1"), set("c", "1")}))
+	same(t, readByOther(t, cfg), model([]Record{set("a", "1"), set("b", "1"), set("c", "1")}))
 	disk.leave <- struct{}{}
 	must(t, <-done)
 }
 
-// A Sync answers for what was appended before it was called, whatever becomes of the file
+// The result of Sync covers what was appended before the call, even if the file is replaced
 // meanwhile.
 func TestASyncWhoseFileIsGoneSaysWhetherTheStateIsDurable(t *testing.T) {
 	for _, tc := range []struct {
@@ -118,7 +118,7 @@ func TestASyncWhoseFileIsGoneSaysWhetherTheStateIsDurable(t *testing.T) {
 			disk.op = "fsync"
 			go func() { done <- s.Sync() }()
 			<-disk.entered
-			disk.op = "" // nothing but that Sync waits
+			disk.op = "" // only that Sync is blocked
 			tc.meanwhile(t, s)
 			disk.leave <- struct{}{}
 			if err := <-done; !errors.Is(err, tc.want) {
@@ -128,8 +128,8 @@ func TestASyncWhoseFileIsGoneSaysWhetherTheStateIsDurable(t *testing.T) {
 	}
 }
 
-// failOnce is a disk that says of one fsync that it failed, as the kernel does when it
-// gives up what it could not write.
+// failOnce is a disk with one failing fsync, as the kernel reports lost data to one
+// fsync only.
 type failOnce struct {
 	*slowFS
 	failed atomic.Bool
@@ -166,7 +166,7 @@ func TestASyncBesideOneThatFailsDoesNotSucceed(t *testing.T) {
 	<-disk.entered
 	go func() { second <- s.Sync() }()
 	for range 1000 {
-		runtime.Gosched() // the second one gets as far as it can
+		runtime.Gosched() // lets the second one proceed
 	}
 	disk.leave <- struct{}{}
 	if err := <-first; !errors.Is(err, syscall.EIO) {
@@ -179,7 +179,7 @@ func TestASyncBesideOneThatFailsDoesNotSucceed(t *testing.T) {
 
 func TestAllMethodsMayBeCalledAtOnce(t *testing.T) {
 	cfg := config(stateDir(t))
-	cfg.FS = &unsynced{}
+	cfg.FS = &noSyncFS{}
 	s, _ := start(t, cfg)
 	var wg sync.WaitGroup
 	for range 4 {
@@ -199,7 +199,7 @@ func TestAllMethodsMayBeCalledAtOnce(t *testing.T) {
 	same(t, l, model([]Record{set("a", "1")}))
 }
 
-// Who appends and who makes durable are two, on a disk that is real.
+// Append and Sync run concurrently, on a real disk.
 func TestWhatIsAppendedBesideSyncsIsThere(t *testing.T) {
 	cfg := config(stateDir(t))
 	s, _ := start(t, cfg)

@@ -36,7 +36,7 @@ func readLog(t testing.TB, dir string) []byte {
 func fileSize(t testing.TB, dir string) int { return len(readLog(t, dir)) }
 
 func tryLoad(cfg Config, b []byte) (*image, error) {
-	return load(bytes.NewReader(b), int64(len(b)), 1, openWith{cfg.Identity, cfg.Keys})
+	return load(bytes.NewReader(b), int64(len(b)), 1, readParams{cfg.Identity, cfg.Keys})
 }
 
 // loadBytes loads the bytes of generation 1.
@@ -47,7 +47,7 @@ func loadBytes(t testing.TB, cfg Config, b []byte) *image {
 	return im
 }
 
-// frameEnds are the sizes at which a log has one more frame: that of the header first.
+// frameEnds returns the end of the header and of each frame of a log.
 func frameEnds(t testing.TB, log []byte) (ends []int) {
 	t.Helper()
 	_, size, _, err := readHeader(bytes.NewReader(log))
@@ -58,7 +58,7 @@ func frameEnds(t testing.TB, log []byte) (ends []int) {
 	return append(ends, len(log))
 }
 
-// framesOf cuts a log into its header and its frames.
+// framesOf splits a log into its header and its frames.
 func framesOf(t testing.TB, log []byte) (header []byte, frames [][]byte) {
 	t.Helper()
 	ends := frameEnds(t, log)
@@ -68,29 +68,29 @@ func framesOf(t testing.TB, log []byte) (header []byte, frames [][]byte) {
 	return log[:ends[0]], frames
 }
 
-// damageCase is a log, and what each of its frames says.
+// damageCase is a log with the record of each frame.
 type damageCase struct {
-	cfg    Config
-	log    []byte
-	header []byte
-	frames [][]byte
-	says   []Record // nil for a mark
-	begun  int      // the frame that ends the beginning
+	cfg         Config
+	log         []byte
+	header      []byte
+	frames      [][]byte
+	records     []Record // nil for a commit
+	snapshotEnd int      // the frame that ends the initial state
 }
 
-// newDamageCase writes a log of many small records, a mix of everything: entries that are
+// newDamageCase writes a log of many small records of all kinds: entries that are
 // accepted, stable, with a previous content and without, tombstones and notes, in several
-// batches. Their content is filled up to a size.
+// batches. Their content is padded to a size.
 func newDamageCase(t *testing.T, cfg Config, records, filling int) *damageCase {
 	t.Helper()
-	cfg.FS = &unsynced{}
+	cfg.FS = &noSyncFS{}
 	random := rand.New(rand.NewPCG(7, 8))
 	small := func(name string, n int) *xds.Resource {
 		r, err := xds.FromAny("t", fmt.Sprint(n), body("t", name, fmt.Sprint(n)+strings.Repeat("x", filling)), time.Time{})
 		must(t, err)
 		return r
 	}
-	c := &damageCase{cfg: cfg, begun: records / 3}
+	c := &damageCase{cfg: cfg, snapshotEnd: records / 3}
 	var batch []Record
 	s, _ := start(t, cfg)
 	for n := range records {
@@ -114,21 +114,21 @@ func newDamageCase(t *testing.T, cfg Config, records, filling int) *damageCase {
 			batch[len(batch)-1] = Note{NoteKey{"g", name}, ""}
 		}
 		switch {
-		case n == c.begun-1:
+		case n == c.snapshotEnd-1:
 			must(t, rewriteTo(s, batch))
-		case n > c.begun && n%6 == 0, n == records-1:
+		case n > c.snapshotEnd && n%6 == 0, n == records-1:
 			must(t, s.Append(batch))
 		default:
 			continue
 		}
-		c.says = append(append(c.says, batch...), nil)
+		c.records = append(append(c.records, batch...), nil)
 		batch = nil
 	}
 	must(t, s.Close())
 	c.log = readLog(t, cfg.Dir)
 	c.header, c.frames = framesOf(t, c.log)
-	if len(c.frames) != len(c.says) || c.says[c.begun] != nil {
-		t.Fatalf("%d frames, want %d", len(c.frames), len(c.says))
+	if len(c.frames) != len(c.records) || c.records[c.snapshotEnd] != nil {
+		t.Fatalf("%d frames, want %d", len(c.frames), len(c.records))
 	}
 	return c
 }
@@ -167,7 +167,7 @@ func (c *damageCase) check(t *testing.T, what string, damaged []byte) (lost []in
 		whole[n] = true
 	}
 	want := newLoaded(1, 0)
-	for n, rec := range c.says {
+	for n, rec := range c.records {
 		if !whole[n] {
 			lost = append(lost, n)
 		} else if rec != nil {
@@ -184,21 +184,21 @@ func (c *damageCase) check(t *testing.T, what string, damaged []byte) (lost []in
 	if len(im.loaded.Skipped) > 0 {
 		t.Fatalf("%s: skipped %v", what, im.loaded.Skipped)
 	}
-	// Frames in order and without a gap are what an unfinished write leaves, if no whole
-	// frame follows. Anything else is damage.
-	damage := row <= c.begun || len(found) > row
+	// Only an unfinished write leaves consecutive frames that no complete frame follows.
+	// Anything else is damage.
+	damage := row <= c.snapshotEnd || len(found) > row
 	if im.loaded.Damaged != damage || (im.damage != nil) != damage {
 		t.Fatalf("%s: damaged %v, %v; want %v", what, im.loaded.Damaged, im.damage, damage)
 	}
-	if !damage && im.torn() != int64(len(damaged)-end) {
-		t.Fatalf("%s: %d bytes are torn, want %d", what, im.torn(), len(damaged)-end)
+	if !damage && im.unfinished() != int64(len(damaged)-end) {
+		t.Fatalf("%s: %d bytes are torn, want %d", what, im.unfinished(), len(damaged)-end)
 	}
 	return lost
 }
 
-// within fails if a frame was lost that is not between two others. A byte that is missing
-// at the end of one may be found in the next one.
-func within(t *testing.T, what string, lost []int, from, to int) {
+// checkNeighbours fails if a frame was lost although the frames before and after it are intact. A byte
+// that is missing at the end of a frame may be found in the next one.
+func checkNeighbours(t *testing.T, what string, lost []int, from, to int) {
 	t.Helper()
 	for _, n := range lost {
 		if n < from || n > to {
@@ -207,7 +207,7 @@ func within(t *testing.T, what string, lost []int, from, to int) {
 	}
 }
 
-// sameState compares two states faster than their texts do.
+// sameState compares two states, faster than text does.
 func sameState(a, b *Loaded) bool {
 	if len(a.Entries) != len(b.Entries) || len(a.Notes) != len(b.Notes) {
 		return false
@@ -231,7 +231,7 @@ func sameState(a, b *Loaded) bool {
 	return true
 }
 
-// at returns the frame that a byte is in.
+// at returns the frame that contains a byte.
 func (c *damageCase) at(byte int) int {
 	end := len(c.header)
 	for n, frame := range c.frames {
@@ -242,8 +242,8 @@ func (c *damageCase) at(byte int) int {
 	return len(c.frames)
 }
 
-// spoiled are a log with one byte changed in each way in which that can be.
-func spoiled(log []byte, at, bit int) map[string][]byte {
+// corruptions yields a log with one byte changed, in every way.
+func corruptions(log []byte, at, bit int) map[string][]byte {
 	flipped, zeroed := bytes.Clone(log), bytes.Clone(log)
 	flipped[at] ^= 1 << bit
 	zeroed[at] = 0
@@ -260,13 +260,13 @@ func TestAByteThatIsDamagedCostsTheRecordThatItIsInAndNoOther(t *testing.T) {
 		c := newDamageCase(t, cfg, 50, 0)
 		c.check(t, "whole", c.log)
 		for at := len(c.header); at < len(c.log); at++ {
-			for how, damaged := range spoiled(c.log, at, at%8) {
+			for how, damaged := range corruptions(c.log, at, at%8) {
 				what := fmt.Sprintf("byte %d %s", at, how)
 				lost := c.check(t, what, damaged)
 				if len(lost) > 1 {
 					t.Fatalf("%s: the frames %v are lost", what, lost)
 				}
-				within(t, what, lost, c.at(at), c.at(at)+1)
+				checkNeighbours(t, what, lost, c.at(at), c.at(at)+1)
 			}
 		}
 		c.check(t, "a byte at the end", append(bytes.Clone(c.log), 1))
@@ -275,7 +275,7 @@ func TestAByteThatIsDamagedCostsTheRecordThatItIsInAndNoOther(t *testing.T) {
 
 func TestAnyBitThatIsFlippedIsFoundOut(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
-		write(t, cfg, history()[:2]...)
+		write(t, cfg, sampleHistory()[:2]...)
 		log := readLog(t, cfg.Dir)
 		header, frames := framesOf(t, log)
 		for bit := range len(log) * 8 {
@@ -298,14 +298,14 @@ func TestAnyBitThatIsFlippedIsFoundOut(t *testing.T) {
 	})
 }
 
-// Without its header it is not known whose a file is, nor where a frame begins.
+// Without the header, neither the identity of a file nor the marker of its frames is known.
 func TestALogWhoseHeaderIsDamagedIsNotRead(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
 		c := newDamageCase(t, cfg, 50, 0)
 		for at := range c.header {
-			for how, damaged := range spoiled(c.log, at, at%8) {
+			for how, damaged := range corruptions(c.log, at, at%8) {
 				if bytes.Equal(damaged[:len(c.header)], c.header) {
-					continue // a zero was zeroed, or a byte was like its neighbour
+					continue // the change has no effect
 				}
 				if im, err := tryLoad(cfg, damaged); err == nil {
 					t.Fatalf("byte %d %s: it is read\n%s", at, how, text(im.loaded))
@@ -315,14 +315,14 @@ func TestALogWhoseHeaderIsDamagedIsNotRead(t *testing.T) {
 	})
 }
 
-// What a process that dies leaves of a batch is a part of it, and is no damage: each
-// whole record of it counts.
+// A process that dies leaves a part of a batch, which is no damage: each complete record
+// of it counts.
 func TestALogThatIsCutAnywhereHasEveryRecordThatIsWhole(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
 		c := newDamageCase(t, cfg, 50, 0)
 		for size := len(c.header); size < len(c.log); size++ {
 			what := fmt.Sprintf("%d bytes", size)
-			within(t, what, c.check(t, what, c.log[:size]), c.at(size), len(c.frames)-1)
+			checkNeighbours(t, what, c.check(t, what, c.log[:size]), c.at(size), len(c.frames)-1)
 		}
 	})
 }
@@ -405,13 +405,13 @@ func TestABlockThatIsDamagedCostsTheRecordsThatAreInIt(t *testing.T) {
 				"bytes of it as well": slices.Concat(c.log[:at], c.log[from:from+block], c.log[at:]),
 			} {
 				what = fmt.Sprintf("%s at byte %d, perhaps from byte %d", what, at, from)
-				within(t, what, c.check(t, what, damaged), c.at(at), c.at(at+block-1)+1)
+				checkNeighbours(t, what, c.check(t, what, damaged), c.at(at), c.at(at+block-1)+1)
 			}
 		}
 	})
 }
 
-// withLog leaves nothing in a state directory but generation 1.
+// withLog creates a state directory that only contains generation 1.
 func withLog(t testing.TB, dir string, log []byte) {
 	t.Helper()
 	must(t, os.MkdirAll(dir, dirMode))
@@ -425,8 +425,8 @@ func withLog(t testing.TB, dir string, log []byte) {
 
 func TestAStoreWithAnyByteFlippedGoesOn(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
-		cfg.FS = &unsynced{}
-		write(t, cfg, history()[:3]...)
+		cfg.FS = &noSyncFS{}
+		write(t, cfg, sampleHistory()[:3]...)
 		log := readLog(t, cfg.Dir)
 		ends := frameEnds(t, log)
 		here := cfg
@@ -438,7 +438,7 @@ func TestAStoreWithAnyByteFlippedGoesOn(t *testing.T) {
 			s, l := start(t, here)
 			status := s.Status()
 			header, torn := at < ends[0], at >= ends[len(ends)-2]
-			// A file of which the name or the format is another is not known to be damaged.
+			// A file with another name or format is not considered damaged.
 			told := l.Damaged || header && at >= len(magic)+4
 			if l.Damaged != (!torn && !header) || (status.Damage != nil) != told || (status.Torn > 0) != torn {
 				t.Fatalf("byte %d: damaged %v, status %+v", at, l.Damaged, status)
@@ -451,7 +451,7 @@ func TestAStoreWithAnyByteFlippedGoesOn(t *testing.T) {
 				t.Fatalf("byte %d: it was written again, and the status is %+v", at, after)
 			}
 			must(t, s.Close())
-			// Nothing was overwritten but what was never finished.
+			// Only an unfinished file was overwritten.
 			if kept := len(names(t, here.Dir)); (kept == 1) != torn || kept > 2 {
 				t.Fatalf("byte %d: the directory has %q", at, names(t, here.Dir))
 			}
@@ -469,11 +469,11 @@ func TestAStoreWithAnyByteFlippedGoesOn(t *testing.T) {
 	})
 }
 
-// A log goes on where the last whole frame ends, and numbers what follows from there.
+// Append continues after the last complete frame, with the next sequence number.
 func TestWhatIsAppendedBehindATornEndIsRead(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
-		cfg.FS = &unsynced{}
-		write(t, cfg, history()...)
+		cfg.FS = &noSyncFS{}
+		write(t, cfg, sampleHistory()...)
 		log := readLog(t, cfg.Dir)
 		ends := frameEnds(t, log)
 		here := cfg
@@ -495,8 +495,8 @@ func TestWhatIsAppendedBehindATornEndIsRead(t *testing.T) {
 	})
 }
 
-// intact makes a frame whose checksum is right.
-func intact(f *form, sequence uint64, k kind, payload ...byte) []byte {
+// validFrame builds a frame with a valid checksum.
+func validFrame(f *framing, sequence uint64, k kind, payload ...byte) []byte {
 	b := append(bytes.Clone(f.marker[:]), make([]byte, frameHeader-len(f.marker), frameHeader+len(payload))...)
 	binary.LittleEndian.PutUint32(b[4:], uint32(len(payload)))
 	binary.LittleEndian.PutUint64(b[8:], sequence)
@@ -505,12 +505,12 @@ func intact(f *form, sequence uint64, k kind, payload ...byte) []byte {
 	return append(b, payload...)
 }
 
-// plainForm returns the form of a log in plain text.
-func plainForm(t testing.TB, log []byte) *form {
+// plainForm returns the framing of a log in plain text.
+func plainForm(t testing.TB, log []byte) *framing {
 	t.Helper()
 	h, _, sum, err := readHeader(bytes.NewReader(log))
 	must(t, err)
-	f, err := newForm(h, sum, nil)
+	f, err := newFraming(h, sum, nil)
 	must(t, err)
 	return f
 }
@@ -521,29 +521,29 @@ func TestAHostileLengthAllocatesNothing(t *testing.T) {
 	log := readLog(t, cfg.Dir)
 	f := plainForm(t, log)
 	start := bytes.Clone(log[:frameEnds(t, log)[0]])
-	// ofLength is the beginning of a frame that says how long it is, and no more.
+	// ofLength is a frame header with a length but without a payload.
 	ofLength := func(length uint32) []byte {
-		b := intact(f, 1, kindSet)
+		b := validFrame(f, 1, kindSet)
 		binary.LittleEndian.PutUint32(b[4:], length)
 		return b
 	}
-	content := func(b ...byte) []byte { return intact(f, 1, kindSet, append([]byte{0, 0, 0}, b...)...) } // no key
+	content := func(b ...byte) []byte { return validFrame(f, 1, kindSet, append([]byte{0, 0, 0}, b...)...) } // no key
 	huge := binary.AppendUvarint(nil, 1<<60)
 	head := append([]byte{setContent, resourceBody}, make([]byte, 3+16)...) // version, source, upstream version, TTL, deadline
 	for name, frame := range map[string][]byte{
 		"a frame of 4 GiB":                  ofLength(1<<32 - 1),
 		"a frame at the bound":              ofLength(maxPayload),
 		"a frame just above the bound":      ofLength(maxPayload + 1),
-		"a group of 2^60 bytes":             intact(f, 1, kindSet, huge...),
+		"a group of 2^60 bytes":             validFrame(f, 1, kindSet, huge...),
 		"a previous content of 2^60 bytes":  content(append([]byte{setPrevious}, huge...)...),
 		"a version of 2^60 bytes":           content(append([]byte{setContent, resourceBody}, huge...)...),
 		"2^60 aliases":                      content(append(bytes.Clone(head), huge...)...),
 		"as many aliases as are allowed":    content(append(bytes.Clone(head), binary.AppendUvarint(nil, maxAliases)...)...),
 		"metadata of 2^60 bytes":            content(append([]byte{setContent, resourceMetadata}, append(make([]byte, 3+16+1), huge...)...)...),
-		"a mark of another size":            intact(f, 1, kindCommit, make([]byte, 3+5)...),
-		"a frame that ends in its checksum": intact(f, 1, kindSet)[:18],
-		"the highest number there is":       intact(f, 1<<64-1, kindSet, 0, 0, 0, 0),
-		"the number 0":                      intact(f, 0, kindSet, 0, 0, 0, 0),
+		"a mark of another size":            validFrame(f, 1, kindCommit, make([]byte, 3+5)...),
+		"a frame that ends in its checksum": validFrame(f, 1, kindSet)[:18],
+		"the highest number there is":       validFrame(f, 1<<64-1, kindSet, 0, 0, 0, 0),
+		"the number 0":                      validFrame(f, 0, kindSet, 0, 0, 0, 0),
 		"a marker again and again":          bytes.Repeat(f.marker[:], 100),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -552,8 +552,8 @@ func TestAHostileLengthAllocatesNothing(t *testing.T) {
 			runtime.ReadMemStats(&before)
 			im := loadBytes(t, cfg, hostile)
 			runtime.ReadMemStats(&after)
-			if im.complete || im.damage == nil || len(im.loaded.Entries) != 0 {
-				t.Errorf("complete %v, damage %v, %d entries", im.complete, im.damage, len(im.loaded.Entries))
+			if im.snapshotComplete || im.damage == nil || len(im.loaded.Entries) != 0 {
+				t.Errorf("complete %v, damage %v, %d entries", im.snapshotComplete, im.damage, len(im.loaded.Entries))
 			}
 			if got := after.TotalAlloc - before.TotalAlloc; got > 128<<10 {
 				t.Errorf("%d bytes were allocated", got)
@@ -562,10 +562,10 @@ func TestAHostileLengthAllocatesNothing(t *testing.T) {
 	}
 }
 
-// A frame that is larger than a piece is read as a whole only when the file is as large.
+// A frame that is larger than a piece is only read if the file is large enough.
 func TestALengthThatIsDamagedCostsOnlyItsFrame(t *testing.T) {
 	cfg := config(stateDir(t))
-	cfg.FS = &unsynced{}
+	cfg.FS = &noSyncFS{}
 	s, _ := start(t, cfg)
 	must(t, rewriteTo(s, []Record{set("a", "1")}))
 	must(t, s.Append([]Record{set("a", "2"), set("large", strings.Repeat("x", 3*pieceSize)), set("b", "1")}))
@@ -583,11 +583,11 @@ func TestALengthThatIsDamagedCostsOnlyItsFrame(t *testing.T) {
 	}
 }
 
-// checkImage sees to what is true of every file.
+// checkImage checks the invariants of every file.
 func checkImage(t *testing.T, im *image, size int) {
 	t.Helper()
-	if im.end > int64(size) || im.base > im.end || im.torn() < 0 || im.loaded.Damaged != (im.damage != nil) || im.complete != (im.base > 0) {
-		t.Fatalf("end %d, base %d of %d bytes; complete %v, damage %v", im.end, im.base, size, im.complete, im.damage)
+	if im.end > int64(size) || im.snapshotEnd > im.end || im.unfinished() < 0 || im.loaded.Damaged != (im.damage != nil) || im.snapshotComplete != (im.snapshotEnd > 0) {
+		t.Fatalf("end %d, base %d of %d bytes; complete %v, damage %v", im.end, im.snapshotEnd, size, im.snapshotComplete, im.damage)
 	}
 	for key, e := range im.loaded.Entries {
 		if e.empty() || e.Stable && !e.Accepted || e.Accepted && e.Content == nil {
@@ -596,11 +596,11 @@ func checkImage(t *testing.T, im *image, size int) {
 	}
 }
 
-// isWritable writes what was read, and reads it: it must be the same.
-func isWritable(t *testing.T, im *image) {
+// checkRewritable writes the state that was read, and reads it again: it must be the same.
+func checkRewritable(t *testing.T, im *image) {
 	t.Helper()
-	cfg := encrypted(config(stateDir(t)), testKey) // it may hold a Secret
-	cfg.FS = &unsynced{}
+	cfg := encrypted(config(stateDir(t)), testKey) // it may contain a Secret
+	cfg.FS = &noSyncFS{}
 	write(t, cfg, records(im.loaded))
 	l, _ := stored(t, cfg)
 	same(t, l, im.loaded)
@@ -608,20 +608,20 @@ func isWritable(t *testing.T, im *image) {
 
 func FuzzLoad(f *testing.F) {
 	for _, cfg := range []Config{config(stateDir(f)), encrypted(config(stateDir(f)), testKey)} {
-		write(f, cfg, history()...)
+		write(f, cfg, sampleHistory()...)
 		f.Add(readLog(f, cfg.Dir))
 	}
 	f.Fuzz(func(t *testing.T, file []byte) {
 		for _, keys := range [][][]byte{nil, {testKey}, {otherKey, testKey}} {
 			cfg := Config{Identity: "node one", Keys: keys}
-			replays(t, cfg, bytes.NewReader(file), int64(len(file)))
+			compareReplays(t, cfg, bytes.NewReader(file), int64(len(file)))
 			im, err := tryLoad(cfg, file)
 			if err != nil {
 				continue
 			}
 			checkImage(t, im, len(file))
 			if im.frames > 0 {
-				isWritable(t, im)
+				checkRewritable(t, im)
 			}
 		}
 	})
@@ -631,12 +631,12 @@ func FuzzLoad(f *testing.F) {
 // The input is a row of kind, a step of the number, size and payload.
 func FuzzReplay(f *testing.F) {
 	cfg := config(stateDir(f))
-	write(f, cfg, history()...)
+	write(f, cfg, sampleHistory()...)
 	log := readLog(f, cfg.Dir)
 	fm := plainForm(f, log)
 	start := bytes.Clone(log[:frameEnds(f, log)[0]])
-	for _, batch := range history() {
-		e := &encoder{form: fm}
+	for _, batch := range sampleHistory() {
+		e := &encoder{framing: fm}
 		var row []byte
 		for _, rec := range batch {
 			start := len(e.buf)
@@ -648,21 +648,21 @@ func FuzzReplay(f *testing.F) {
 		f.Add(row)
 	}
 	f.Fuzz(func(t *testing.T, row []byte) {
-		first := &encoder{form: fm}
-		first.commit(commit{begun: true, at: time.Unix(1, 0)})
+		first := &encoder{framing: fm}
+		first.commit(commit{endsSnapshot: true, at: time.Unix(1, 0)})
 		file := append(bytes.Clone(start), first.buf...)
 		for sequence := uint64(1); len(row) > 4; {
 			size := min(int(binary.LittleEndian.Uint16(row[2:])), len(row)-4)
-			sequence += uint64(int8(row[1])) // mostly it is 1
-			file = append(file, intact(fm, sequence, kind(row[0]), row[4:4+size]...)...)
+			sequence += uint64(int8(row[1])) // usually 1
+			file = append(file, validFrame(fm, sequence, kind(row[0]), row[4:4+size]...)...)
 			row = row[4+size:]
 		}
-		replays(t, cfg, bytes.NewReader(file), int64(len(file)))
+		compareReplays(t, cfg, bytes.NewReader(file), int64(len(file)))
 		im := loadBytes(t, cfg, file)
-		if !im.complete || im.torn() > 0 && im.damage == nil {
-			t.Fatalf("complete %v, %d bytes torn, damage %v", im.complete, im.torn(), im.damage)
+		if !im.snapshotComplete || im.unfinished() > 0 && im.damage == nil {
+			t.Fatalf("complete %v, %d bytes torn, damage %v", im.snapshotComplete, im.unfinished(), im.damage)
 		}
 		checkImage(t, im, len(file))
-		isWritable(t, im)
+		checkRewritable(t, im)
 	})
 }

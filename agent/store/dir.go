@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
 // Names in the state directory.
@@ -18,14 +21,14 @@ const (
 	logSuffix    = ".log"
 	temporaryEnd = ".tmp"
 
-	// maxGeneration is never reached by counting.
+	// maxGeneration bounds the numbers of generations; counting never reaches it.
 	maxGeneration = 1 << 62
 )
 
-// What a file is set aside as.
+// The suffixes of files that were set aside.
 const (
 	asideCorrupt = ".corrupt" // damaged
-	asideForeign = ".foreign" // another's: identity, owner, program
+	asideForeign = ".foreign" // of another identity, owner or program
 	asideFuture  = ".future"  // of a later version
 	asideLocked  = ".locked"  // encrypted with another key
 )
@@ -36,20 +39,19 @@ func logName(generation uint64) string {
 
 func temporaryName(generation uint64) string { return logName(generation) + temporaryEnd }
 
-// inventory is what there is in the directory.
+// inventory lists the files of the directory.
 type inventory struct {
 	generations []uint64 // newest first
 	temporary   []string
 	aside       []string // oldest first
 }
 
-// list reads the directory. Names that are not the store's are none of its
-// business.
+// list reads the directory. It ignores names that are not the store's.
 func (s *Store) list() (inventory, error) {
 	var found inventory
 	names, err := s.fs.ReadDir(s.dir)
 	if err != nil {
-		return found, fmt.Errorf("list the state directory: %w", hint(err))
+		return found, fmt.Errorf("list the state directory: %w", withHint(err))
 	}
 	for _, name := range names {
 		generation, end, ok := cutLogName(name)
@@ -69,7 +71,7 @@ func (s *Store) list() (inventory, error) {
 	slices.Sort(found.generations)
 	slices.Reverse(found.generations)
 	slices.SortFunc(found.aside, compareAge)
-	s.keep(found.aside)
+	s.setAsideFiles(found.aside)
 	return found, nil
 }
 
@@ -98,33 +100,26 @@ func cutLogName(name string) (generation uint64, end string, ok bool) {
 func compareAge(a, b string) int {
 	ga, _, _ := cutLogName(a)
 	gb, _, _ := cutLogName(b)
-	switch {
-	case ga < gb:
-		return -1
-	case ga > gb:
-		return 1
-	}
-	return strings.Compare(a, b)
+	return cmp.Or(cmp.Compare(ga, gb), strings.Compare(a, b))
 }
 
-// directory opens the directory, which it makes if it is missing, and sees that it is
-// ours alone.
-func (s *Store) directory() error {
+// openDirectory opens the directory, creates it if it is missing, and checks that other users
+// cannot write to it.
+func (s *Store) openDirectory() error {
 	dir, groupWrites, err := s.fs.Directory(s.cfg.Dir, false)
 	if err != nil {
-		return hint(err)
+		return withHint(err)
 	}
 	s.dir = dir
-	if groupWrites && !s.warned {
-		s.warned = true
+	if groupWrites && !s.groupWarned {
+		s.groupWarned = true
 		s.log.Warn("the group of the state directory may write to it, and so delete what is stored: chmod go-w it", "path", dir)
 	}
 	return nil
 }
 
-// acquire takes the lock, unless it is held. A lock on a file that is not there
-// any more keeps nobody out.
-func (s *Store) acquire() error {
+// acquireLock takes the lock unless it is held. A lock on a file that was removed is useless.
+func (s *Store) acquireLock() error {
 	if s.lock != nil && s.lock.Held() {
 		return nil
 	}
@@ -134,19 +129,18 @@ func (s *Store) acquire() error {
 	}
 	lock, err := s.fs.Lock(s.path(lockName))
 	if err != nil {
-		return fmt.Errorf("lock %s: %w", s.path(lockName), hint(err))
+		return fmt.Errorf("lock %s: %w", s.path(lockName), withHint(err))
 	}
 	s.lock = lock
 	return nil
 }
 
-// readNewest reads the newest generation that is whole or, if there is none, the
-// newest of which anything can be read; nil if there is none. What cannot be read
-// is set aside.
+// readNewest reads the newest intact generation or, if there is none, the newest one with any
+// readable frame; nil if there is none. It sets aside the files that it cannot use.
 func (s *Store) readNewest(found inventory) (*image, error) {
-	clear(s.fate)
+	clear(s.asideAs)
 	for _, generation := range found.generations {
-		s.fate[logName(generation)] = ""
+		s.asideAs[logName(generation)] = ""
 	}
 	var best *image
 	for _, generation := range found.generations {
@@ -154,80 +148,80 @@ func (s *Store) readNewest(found inventory) (*image, error) {
 		im, err := s.readFile(name, generation)
 		switch {
 		case err != nil:
-			var useless *uselessError
-			if !errors.As(err, &useless) {
+			var unusable *unusableFileError
+			if !errors.As(err, &unusable) {
 				return nil, err
 			}
-			s.refuse(name, useless.as, useless.err)
-		case im.complete:
+			s.reject(name, unusable.as, unusable.err)
+		case im.snapshotComplete:
 			if best != nil {
-				s.refuse(logName(best.loaded.Generation), asideCorrupt, best.damage)
+				s.reject(logName(best.loaded.Generation), asideCorrupt, best.damage)
 			}
 			return im, nil
 		case best == nil && im.frames > 0:
 			best = im
 		default:
-			s.refuse(name, asideCorrupt, im.damage)
+			s.reject(name, asideCorrupt, im.damage)
 		}
 	}
 	return best, nil
 }
 
-// uselessError says that a file has nothing for us, and what it is set aside as.
-type uselessError struct {
+// unusableFileError reports that a file has no usable content, and the suffix to set it aside
+// with.
+type unusableFileError struct {
 	as  string
 	err error
 }
 
-func (e *uselessError) Error() string { return e.err.Error() }
-func (e *uselessError) Unwrap() error { return e.err }
+func (e *unusableFileError) Error() string { return e.err.Error() }
+func (e *unusableFileError) Unwrap() error { return e.err }
 
-// readFile reads one generation. An error that is not a uselessError says nothing
-// about the file.
+// readFile reads one generation. Only an unusableFileError is about the content of the file.
 func (s *Store) readFile(name string, generation uint64) (*image, error) {
 	path := s.path(name)
 	info, err := s.fs.Lstat(path)
 	if err != nil {
-		return nil, hint(err)
+		return nil, withHint(err)
 	}
-	if uid, ok := owner(info); !info.Mode().IsRegular() || !ok || uid != os.Geteuid() {
-		return nil, &uselessError{asideForeign, fmt.Errorf("it is %s of uid %d: want a regular file of uid %d", describe(info), uid, os.Geteuid())}
+	if uid := userfile.Owner(info); !info.Mode().IsRegular() || uid != os.Geteuid() {
+		return nil, &unusableFileError{asideForeign, fmt.Errorf("it is %s of uid %d: want a regular file of uid %d", userfile.FileType(info.Mode()), uid, os.Geteuid())}
 	}
 	f, err := s.fs.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {
-		return nil, hint(err)
+		return nil, withHint(err)
 	}
-	defer f.Close() //nolint:errcheck // only read
+	defer f.Close() //nolint:errcheck // the file is only read
 	if info, err = f.Stat(); err != nil {
-		return nil, hint(err)
+		return nil, withHint(err)
 	}
-	from := &watchedReader{from: f}
-	im, err := load(from, info.Size(), generation, openWith{s.cfg.Identity, s.cfg.Keys})
+	from := &errorRecorder{from: f}
+	im, err := load(from, info.Size(), generation, readParams{s.cfg.Identity, s.cfg.Keys})
 	if from.err != nil && !s.unreadable[name] {
-		// The disk may come to itself: the next Open makes do with what it gives.
+		// The disk may recover. If not, the next Open uses what can be read.
 		s.unreadable[name] = true
-		return nil, hint(from.err)
+		return nil, withHint(from.err)
 	}
 	switch {
 	case errors.Is(err, errFuture):
-		err = &uselessError{asideFuture, err}
+		err = &unusableFileError{asideFuture, err}
 	case errors.Is(err, errIdentity), errors.Is(err, errMagic):
-		err = &uselessError{asideForeign, err}
+		err = &unusableFileError{asideForeign, err}
 	case errors.Is(err, errKey):
-		err = &uselessError{asideLocked, err}
+		err = &unusableFileError{asideLocked, err}
 	case err != nil:
-		err = &uselessError{asideCorrupt, err}
+		err = &unusableFileError{asideCorrupt, err}
 	}
 	return im, err
 }
 
-// watchedReader remembers an error of the disk.
-type watchedReader struct {
+// errorRecorder records the last read error of the disk.
+type errorRecorder struct {
 	from io.ReaderAt
 	err  error
 }
 
-func (w *watchedReader) ReadAt(b []byte, offset int64) (int, error) {
+func (w *errorRecorder) ReadAt(b []byte, offset int64) (int, error) {
 	n, err := w.from.ReadAt(b, offset)
 	if err != nil && err != io.EOF {
 		w.err = err
@@ -235,36 +229,22 @@ func (w *watchedReader) ReadAt(b []byte, offset int64) (int, error) {
 	return n, err
 }
 
-func describe(info fs.FileInfo) string {
-	switch mode := info.Mode(); {
-	case mode.IsRegular():
-		return "a file"
-	case mode&fs.ModeSymlink != 0:
-		return "a symbolic link"
-	case mode.IsDir():
-		return "a directory"
-	default:
-		return "a special file"
-	}
-}
-
-// refuse sets a file aside from which nothing is used.
-func (s *Store) refuse(name, end string, why error) {
-	s.failed(fmt.Errorf("store: %s is not used: %w", s.path(name), why))
+// reject reports a file that is not used, and sets it aside.
+func (s *Store) reject(name, end string, why error) {
+	s.reportProblem(fmt.Errorf("store: %s is not used: %w", s.path(name), why))
 	if end == asideCorrupt {
-		s.damaged(fmt.Errorf("%s: %w", name, why))
+		s.setDamage(fmt.Errorf("%s: %w", name, why))
 	}
-	s.fate[name] = end // for what cannot be renamed now
-	s.aside(name, end)
+	s.asideAs[name] = end // if it cannot be renamed now
+	s.setAside(name, end)
 }
 
-// aside renames a file that is not used, and forgets the oldest of those that were
-// renamed before. A file that cannot be renamed stays: no generation is written
-// over another.
-func (s *Store) aside(name, end string) {
+// setAside renames a file that is not used, and removes the oldest of those that were renamed
+// before. A file that cannot be renamed stays: no generation overwrites another.
+func (s *Store) setAside(name, end string) {
 	to := name + end
 	if _, err := s.fs.Lstat(s.path(name)); errors.Is(err, fs.ErrNotExist) {
-		return // it was done before
+		return // it was renamed before
 	}
 	if _, err := s.fs.Lstat(s.path(to)); !errors.Is(err, fs.ErrNotExist) {
 		s.log.Warn("a file of the state directory cannot be set aside: the other name is taken", "file", name, "to", to)
@@ -275,40 +255,40 @@ func (s *Store) aside(name, end string) {
 		return
 	}
 	s.log.Info("a file of the state directory is kept under another name", "file", to)
-	kept := append(s.setAside(), to)
-	slices.SortFunc(kept, compareAge)
-	if over := len(kept) - maxAside; over > 0 {
-		s.removeAll(kept[:over])
-		kept = kept[over:]
+	files := append(s.asideFiles(), to)
+	slices.SortFunc(files, compareAge)
+	if over := len(files) - maxAside; over > 0 {
+		s.removeAll(files[:over])
+		files = files[over:]
 	}
-	s.keep(kept)
+	s.setAsideFiles(files)
 }
 
-// sweep removes the older generations when a newer one is durable, and sets aside
-// what is not known to be in it.
-func (s *Store) sweep(found inventory, durable uint64) {
+// removeOlder removes the generations before a durable one, and sets aside those whose content
+// may not be in it.
+func (s *Store) removeOlder(found inventory, durable uint64) {
 	for _, generation := range found.generations {
 		if generation >= durable {
 			continue
 		}
 		name := logName(generation)
-		end, known := s.fate[name]
+		end, known := s.asideAs[name]
 		switch {
 		case !known:
-			s.aside(name, asideForeign)
+			s.setAside(name, asideForeign)
 		case end != "":
-			s.aside(name, end)
+			s.setAside(name, end)
 		default:
 			s.removeAll([]string{name})
 		}
 	}
 }
 
-// removeAll removes files that are not needed. One that stays costs room only.
+// removeAll removes files that are not needed. A file that cannot be removed only costs space.
 func (s *Store) removeAll(names []string) {
 	for _, name := range names {
 		if err := s.fs.Remove(s.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			s.failed(fmt.Errorf("store: remove: %w", hint(err)))
+			s.reportProblem(fmt.Errorf("store: remove: %w", withHint(err)))
 		}
 	}
 }

@@ -16,10 +16,9 @@ func init() {
 	children["readonly"] = onADiskThatTakesNoWrites
 }
 
-// inItsOwnMounts runs a child in a mount namespace of its own, with a small tmpfs
-// at a directory. It fails, and does not skip, where the machine forbids that: the
-// promise would not be tested.
-func inItsOwnMounts(t *testing.T, name string) {
+// withOwnMounts runs a child in a mount namespace of its own, with a small tmpfs at a directory. It
+// fails instead of skipping if the machine forbids that, because the promise would not be tested.
+func withOwnMounts(t *testing.T, name string) {
 	t.Helper()
 	cmd := child(t, name, t.TempDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
@@ -39,9 +38,9 @@ func inItsOwnMounts(t *testing.T, name string) {
 	}
 }
 
-func TestAFullDiskIsSurvivedAndLeft(t *testing.T) { inItsOwnMounts(t, "full") }
+func TestAFullDiskIsSurvivedAndLeft(t *testing.T) { withOwnMounts(t, "full") }
 
-func TestADiskThatTakesNoWritesIsReadAndSurvived(t *testing.T) { inItsOwnMounts(t, "readonly") }
+func TestADiskThatTakesNoWritesIsReadAndSurvived(t *testing.T) { withOwnMounts(t, "readonly") }
 
 func mountSmall(dir string) error {
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
@@ -57,7 +56,7 @@ func remount(dir string, flags uintptr) error {
 	return nil
 }
 
-// expect is a test's Fatal for a child.
+// expect is the Fatal of a child process.
 func expect(ok bool, format string, args ...any) error {
 	if ok {
 		return nil
@@ -65,7 +64,7 @@ func expect(ok bool, format string, args ...any) error {
 	return fmt.Errorf(format, args...)
 }
 
-// isStored says whether a directory holds a state.
+// isStored reports whether a directory contains a state.
 func isStored(dir string, want *Loaded) error {
 	s := New(config(dir))
 	l, err := s.Open()
@@ -115,7 +114,7 @@ func onAFullDisk(args []string) error {
 	); err != nil {
 		return err
 	}
-	// There is no room for a second generation either.
+	// There is not enough space for a second generation either.
 	for range 3 {
 		err := rewriteTo(s, records(mem))
 		left, globErr := filepath.Glob(filepath.Join(dir, "*"+temporaryEnd))

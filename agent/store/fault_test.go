@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// copyOf is what is on disk now, to be read without the store's lock.
+// copyOf copies the files, so that they can be read without the store's lock.
 func copyOf(t testing.TB, dir string) Config {
 	t.Helper()
 	to := stateDir(t)
@@ -23,7 +23,7 @@ func copyOf(t testing.TB, dir string) Config {
 		must(t, os.WriteFile(filepath.Join(to, name), b, fileMode))
 	}
 	cfg := config(to)
-	cfg.FS = &unsynced{}
+	cfg.FS = &noSyncFS{}
 	return cfg
 }
 
@@ -32,11 +32,11 @@ func onDisk(t testing.TB, dir string) string {
 	if _, err := os.Stat(dir); err != nil {
 		return ""
 	}
-	return text(onDiskOf(t, config(dir)))
+	return text(readByOther(t, config(dir)))
 }
 
-// onDiskOf is what another process would read.
-func onDiskOf(t testing.TB, cfg Config) *Loaded {
+// readByOther returns what another process would read.
+func readByOther(t testing.TB, cfg Config) *Loaded {
 	t.Helper()
 	there := copyOf(t, cfg.Dir)
 	there.Keys = cfg.Keys
@@ -45,15 +45,15 @@ func onDiskOf(t testing.TB, cfg Config) *Loaded {
 	return l
 }
 
-// caller is what the agent does: it has the state in memory, saves what changes,
-// and when that fails saves all of it, again and again.
+// caller behaves as the agent: it has the state in memory, appends the changes, and
+// after a failure rewrites the state until that succeeds.
 type caller struct {
 	t   *testing.T
 	s   *Store
 	fs  *faultFS
 	dir string
 	mem *Loaded
-	// reported is what was last said to survive the death of the process.
+	// reported is the last state that the store has confirmed.
 	reported string
 }
 
@@ -104,18 +104,18 @@ func (c *caller) append(batch []Record) {
 	}
 	err := c.s.Append(batch)
 	c.check("append", err, possible...)
-	c.givenUp(err)
+	c.expectAbandoned(err)
 }
 
-// sync makes durable what was appended. If that fails, another process still reads it.
+// sync calls Sync. If that fails, another process can still read the appended records.
 func (c *caller) sync() {
 	err := c.s.Sync()
 	c.check("sync", err)
-	c.givenUp(err)
+	c.expectAbandoned(err)
 }
 
-// givenUp sees that the log is not used after an error, and begins a new one.
-func (c *caller) givenUp(err error) {
+// expectAbandoned checks that the log is not used after an error, and starts a new one.
+func (c *caller) expectAbandoned(err error) {
 	if err == nil {
 		return
 	}
@@ -142,11 +142,11 @@ func (c *caller) rewrite() {
 	c.t.Fatal("the state does not come back to disk")
 }
 
-// Whatever fails, and whenever: the old state or the new one is on disk, the
-// status says what is wrong, and it is over when the disk works again.
+// After any failure of any call, the old or the new state is on disk, the status
+// describes the problem, and the store recovers once the disk works again.
 func TestEveryFaultOfTheDiskPasses(t *testing.T) {
 	ops := []string{"directory", "lstat", "readdir", "open", "read", "write", "fsync", "truncate", "fstat", "rename", "remove", "syncdir", "lock"}
-	first := history()[:3]
+	first := sampleHistory()[:3]
 	for _, op := range ops {
 		for _, errno := range []syscall.Errno{syscall.EIO, syscall.ENOSPC, syscall.EROFS} {
 			for _, lasting := range []bool{false, true} {
@@ -161,11 +161,11 @@ func TestEveryFaultOfTheDiskPasses(t *testing.T) {
 						cfg.FS = f
 						c.s = New(cfg)
 						c.open()
-						c.append(history()[3])
+						c.append(sampleHistory()[3])
 						c.sync()
-						c.append(history()[4])
+						c.append(sampleHistory()[4])
 						c.rewrite()
-						c.append(history()[5])
+						c.append(sampleHistory()[5])
 						c.sync()
 						f.heal()
 						c.rewrite()
@@ -188,7 +188,7 @@ func TestEveryFaultOfTheDiskPasses(t *testing.T) {
 	}
 }
 
-// tear leaves what is no frame at the end of the log.
+// tear appends an incomplete frame to the log.
 func tear(t testing.TB, dir string) {
 	t.Helper()
 	f, err := os.OpenFile(logPath(t, dir), os.O_WRONLY|os.O_APPEND, 0)
@@ -200,7 +200,7 @@ func tear(t testing.TB, dir string) {
 
 var errStopped = errors.New("the process was killed")
 
-// faulty is a store that holds one resource, on a disk whose fault is to come.
+// faulty is a store with one resource on a disk that will fail.
 func faulty(t *testing.T) (dir string, f *faultFS, s *Store) {
 	t.Helper()
 	dir, f = stateDir(t), &faultFS{}
@@ -211,11 +211,11 @@ func faulty(t *testing.T) (dir string, f *faultFS, s *Store) {
 	return dir, f, s
 }
 
-// A process can die between any two calls. What it does afterwards does not
-// happen, whatever its code says.
+// A process can die between any two calls. Later calls have no effect, whatever
+// the code does.
 func TestADeathBetweenAnyTwoStepsLeavesAReadableState(t *testing.T) {
-	first := history()[:3]
-	old, all := text(model(first...)), text(model(history()...))
+	first := sampleHistory()[:3]
+	old, all := text(model(first...)), text(model(sampleHistory()...))
 	for n := 1; ; n++ {
 		dir := stateDir(t)
 		write(t, config(dir), first...)
@@ -224,7 +224,7 @@ func TestADeathBetweenAnyTwoStepsLeavesAReadableState(t *testing.T) {
 		cfg.FS = f
 		s := New(cfg)
 		reported := old
-		if _, err := s.Open(); err == nil && rewriteTo(s, records(model(history()...))) == nil {
+		if _, err := s.Open(); err == nil && rewriteTo(s, records(model(sampleHistory()...))) == nil {
 			reported = all
 			// A batch that changes nothing: any part of it gives the same state.
 			_ = s.Append([]Record{note("x", ""), tombstone("x")})
@@ -249,8 +249,8 @@ func TestADeathBetweenAnyTwoStepsLeavesAReadableState(t *testing.T) {
 	}
 }
 
-// The order makes a generation survive the loss of power too: it has its name
-// only when it is durable, and the older one goes only when the name is.
+// A generation also survives a loss of power: it gets its name once it is durable,
+// and the older one is removed once the name is durable.
 func TestAGenerationIsDurableBeforeTheOlderOneGoes(t *testing.T) {
 	dir := stateDir(t)
 	write(t, config(dir), []Record{set("a", "1")})
@@ -286,11 +286,11 @@ func TestAGenerationIsDurableBeforeTheOlderOneGoes(t *testing.T) {
 	}
 }
 
-// What a process that died had not made durable is made so before it is appended to: the
-// next Sync answers for it too.
+// Data that the previous process had not synced is synced before the first append,
+// because the next Sync covers it as well.
 func TestWhatIsReadIsDurableBeforeItIsAppendedTo(t *testing.T) {
 	dir := stateDir(t)
-	write(t, config(dir), history()...)
+	write(t, config(dir), sampleHistory()...)
 	tear(t, dir)
 	f := &faultFS{}
 	cfg := config(dir)
@@ -337,7 +337,7 @@ func TestALogWhoseFsyncFailedIsGivenUp(t *testing.T) {
 	}
 }
 
-// What was appended before an Append that failed is not durable by that.
+// A failing Append does not make earlier records durable.
 func TestASyncAfterAnAppendThatFailedSaysThatNothingIsDurable(t *testing.T) {
 	_, f, s := faulty(t)
 	must(t, s.Append([]Record{set("a", "2")}))
@@ -375,7 +375,7 @@ func TestWithoutALogThereIsNothingToMakeDurable(t *testing.T) {
 func TestALargeBatchThatFailsMidwayIsCutOffAndOneOfADeadProcessIsNot(t *testing.T) {
 	var batch []Record
 	for i := range 8 {
-		batch = append(batch, set(strconv.Itoa(i), strings.Repeat("x", chunk/2)))
+		batch = append(batch, set(strconv.Itoa(i), strings.Repeat("x", writeSize/2)))
 	}
 	var parts []string
 	for n := range len(batch) + 1 {
@@ -411,7 +411,7 @@ func TestALargeBatchThatFailsMidwayIsCutOffAndOneOfADeadProcessIsNot(t *testing.
 	}
 }
 
-// A full disk that has room for batches is still a disk.
+// A full disk may still have enough space for batches.
 func TestAFailedCompactionDoesNotEndTheLog(t *testing.T) {
 	dir, f, s := faulty(t)
 	f.op, f.nth, f.err = "open", 1, syscall.ENOSPC
@@ -442,10 +442,10 @@ func TestADirectoryThatDisappearsComesBack(t *testing.T) {
 	same(t, l, model([]Record{set("a", "1"), set("b", "1")}))
 }
 
-// A read that fails may be a cable: the first time nothing is decided.
+// A failed read may be temporary, so the first one has no consequences.
 func TestAFileThatCannotBeReadIsKeptAndTheNextOpenMakesDo(t *testing.T) {
 	dir := stateDir(t)
-	write(t, config(dir), history()...)
+	write(t, config(dir), sampleHistory()...)
 	f := &faultFS{op: "read", nth: 1, err: syscall.EIO, lasting: true}
 	cfg := config(dir)
 	cfg.FS = f
@@ -467,7 +467,7 @@ func TestAFileThatCannotBeReadIsKeptAndTheNextOpenMakesDo(t *testing.T) {
 	must(t, s.Close())
 }
 
-// The file has its own name by then, and an operator would look for the other in vain.
+// The error must contain the current name of the file, not its temporary one.
 func TestAnErrorOfAppendNamesTheFileAsItIsCalled(t *testing.T) {
 	for _, op := range []string{"write", "fsync"} {
 		f := &faultFS{}
@@ -480,7 +480,7 @@ func TestAnErrorOfAppendNamesTheFileAsItIsCalled(t *testing.T) {
 		f.mu.Lock()
 		f.op, f.nth, f.err, f.seen = op, 1, syscall.ENOSPC, 0
 		f.mu.Unlock()
-		if err = s.Append(history()[0]); err == nil {
+		if err = s.Append(sampleHistory()[0]); err == nil {
 			err = s.Sync()
 		}
 		if err == nil || !strings.Contains(err.Error(), filepath.Join(cfg.Dir, "state-1.log: ")) || strings.Contains(err.Error(), ".tmp") || !errors.Is(err, syscall.ENOSPC) {

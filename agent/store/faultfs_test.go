@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// faultFS is the real file system until its fault comes.
+// faultFS is the real file system until it is told to fail.
 type faultFS struct {
 	osFS
 	mu sync.Mutex
@@ -83,7 +83,7 @@ func (f *faultFS) SyncDir(name string) error {
 	if err := f.call("syncdir", name); err != nil {
 		return err
 	}
-	return nil // what the disk does is not looked at
+	return nil // the disk is not synced
 }
 
 func (f *faultFS) Lock(name string) (Lock, error) {
@@ -114,7 +114,7 @@ type faultFile struct {
 	name string
 }
 
-// Write writes half of what it is given before it fails, as a full disk does.
+// Write writes half of the data before it fails, as a full disk does.
 func (f *faultFile) Write(b []byte) (int, error) {
 	if err := f.fs.call("write", f.name); err != nil {
 		n, _ := f.File.Write(b[:len(b)/2])

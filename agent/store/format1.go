@@ -12,15 +12,15 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Format 1 is read and never written: a state of it is written again, in the present
-// format, as soon as it was read. Its records change what is there, in batches that end
-// with a commit mark and count as a whole; the first that cannot be read ends the
-// reading. FORMAT.md gives its bytes.
+// Format 1 is read and never written: a state of format 1 is rewritten in the current
+// format as soon as it was read. Its records modify the state in batches. A batch ends
+// with a commit and counts as a whole; the first unreadable batch ends the
+// reading. FORMAT.md describes the bytes.
 //
-// What cannot be read is an unfinished write unless a whole commit mark follows.
+// An unreadable batch is an unfinished write unless an intact commit follows.
 
 const (
-	header1 = 9 // of a record: length, checksum, kind
+	header1 = 9 // the size of length, checksum and kind of a record
 
 	put1    = 1
 	accept1 = 2
@@ -31,11 +31,11 @@ const (
 	commit1 = 7
 
 	accepted1 = 1 // flag of a put
-	snapshot1 = 1 // flags of a commit: part of the beginning of a generation, and
-	complete1 = 2 // its last part
+	snapshot1 = 1 // flags of a commit: a part of the initial state, and
+	complete1 = 2 // the last part of it
 
 	commitContent1 = 1 + 4 + 8                    // flags, count and time
-	commitPlain1   = header1 + 3 + commitContent1 // three empty strings are the key
+	commitPlain1   = header1 + 3 + commitContent1 // the key is three empty strings
 )
 
 var (
@@ -46,16 +46,16 @@ var (
 
 // reader1 reads the records of a file of format 1.
 type reader1 struct {
-	form       *form
+	framing    *framing
 	generation uint64
 	r          io.ReaderAt
 	offset     int64
 	size       int64
-	opened     []byte // scratch
+	opened     []byte // buffer for one record
 }
 
-// next returns the next record: io.EOF at the end of the file, io.ErrUnexpectedEOF for a
-// record that was not finished.
+// next returns the next record: io.EOF at the end of the file, io.ErrUnexpectedEOF for an
+// unfinished record.
 func (r *reader1) next() (kind byte, key rawKey, content []byte, err error) {
 	var head [header1]byte
 	if r.offset == r.size {
@@ -82,11 +82,11 @@ func (r *reader1) next() (kind byte, key rawKey, content []byte, err error) {
 	if !ok {
 		return 0, key, nil, errRecord1
 	}
-	if r.form.aead != nil {
+	if r.framing.aead != nil {
 		ad := binary.LittleEndian.AppendUint64(nil, r.generation)
 		ad = binary.LittleEndian.AppendUint64(ad, uint64(r.offset))
 		ad = append(append(ad, head[8]), payload[:len(payload)-len(content)]...)
-		if r.opened, err = r.form.aead.Open(r.opened[:0], nil, content, ad); err != nil {
+		if r.opened, err = r.framing.aead.Open(r.opened[:0], nil, content, ad); err != nil {
 			return 0, key, nil, errSealed1
 		}
 		content = r.opened
@@ -95,23 +95,23 @@ func (r *reader1) next() (kind byte, key rawKey, content []byte, err error) {
 	return head[8], key, content, nil
 }
 
-// change1 is what one record does to the state.
+// change1 applies one record to the state.
 type change1 func(l *Loaded)
 
 // loadFormat1 reads the batches of a file of format 1.
 func (im *image) loadFormat1(from io.ReaderAt, h *header) {
-	r := &reader1{form: im.form, generation: h.generation, r: from, offset: im.end, size: im.size}
-	in := make(interned)
+	r := &reader1{framing: im.framing, generation: h.generation, r: from, offset: im.end, size: im.size}
+	in := make(stringTable)
 	var batch []change1
 	var skipped []string
 	for {
 		kind, key, content, err := r.next()
 		if err != nil {
-			im.ended1(r, err)
+			im.finish1(r, err)
 			return
 		}
 		if kind != commit1 {
-			change, err := decode1(kind, Key{in.get(key.group), in.get(key.typ), string(key.name)}, content, in)
+			change, err := decode1(kind, Key{in.get(key.group), in.get(key.typeURL), string(key.name)}, content, in)
 			if err != nil {
 				skipped = append(skipped, err.Error())
 			}
@@ -119,7 +119,7 @@ func (im *image) loadFormat1(from io.ReaderAt, h *header) {
 			continue
 		}
 		if len(content) != commitContent1 || binary.LittleEndian.Uint32(content[1:]) != uint32(len(batch)) {
-			im.ended1(r, errCount1)
+			im.finish1(r, errCount1)
 			return
 		}
 		for _, change := range batch {
@@ -135,15 +135,15 @@ func (im *image) loadFormat1(from io.ReaderAt, h *header) {
 		im.end = r.offset
 		im.loaded.Committed = time.Unix(0, int64(binary.LittleEndian.Uint64(content[5:])))
 		if content[0]&complete1 != 0 {
-			im.complete, im.base = true, r.offset
+			im.snapshotComplete, im.snapshotEnd = true, r.offset
 		}
 	}
 }
 
-// ended1 says what it means that the reading ended.
-func (im *image) ended1(r *reader1, why error) {
+// finish1 decides whether the end of the readable batches is damage.
+func (im *image) finish1(r *reader1, why error) {
 	switch {
-	case !im.complete:
+	case !im.snapshotComplete:
 		im.damage = fmt.Errorf("%w: byte %d: %w", errSnapshot, r.offset, why)
 	case errors.Is(why, errCount1), errors.Is(why, errSealed1), r.commitFollows():
 		im.damage = fmt.Errorf("byte %d: %w; what follows is lost", r.offset, why)
@@ -151,18 +151,18 @@ func (im *image) ended1(r *reader1, why error) {
 	im.loaded.Damaged = im.damage != nil
 }
 
-// commitFollows looks for a whole commit mark from the offset on. There is none after a
-// batch that was not finished. If there is one, a batch that was durable is damaged.
+// commitFollows searches for an intact commit from the offset on. None follows an unfinished
+// batch. If one follows, a durable batch is damaged.
 func (r *reader1) commitFollows() bool {
 	const window = 1 << 20
-	size := commitPlain1 + r.form.overhead()
+	size := commitPlain1 + r.framing.overhead()
 	var length [4]byte
 	binary.LittleEndian.PutUint32(length[:], uint32(size-header1))
 	buf := make([]byte, min(r.size-r.offset, window))
 	for at := r.offset; r.size-at >= int64(size); at += int64(len(buf) - size + 1) {
 		buf = buf[:min(r.size-at, int64(len(buf)))]
 		if _, err := r.r.ReadAt(buf, at); err != nil && err != io.EOF {
-			return true // it cannot be told: better to keep the file
+			return true // unknown: the file is set aside instead of removed
 		}
 		for b := buf; ; b = b[1:] {
 			next := bytes.Index(b, length[:])
@@ -178,19 +178,19 @@ func (r *reader1) commitFollows() bool {
 	return false
 }
 
-// checksum is over the length, the kind and the payload.
+// checksum covers the length, the kind and the payload.
 func (r *reader1) checksum(head, payload []byte) uint32 {
-	sum := crc32.Update(crc32.Update(r.form.seed, castagnoli, head[:4]), castagnoli, head[8:header1])
+	sum := crc32.Update(crc32.Update(r.framing.seed, castagnoli, head[:4]), castagnoli, head[8:header1])
 	return crc32.Update(sum, castagnoli, payload)
 }
 
-// decode1 says what a record does; nil for nothing.
-func decode1(kind byte, key Key, content []byte, in interned) (change1, error) {
+// decode1 returns the change of a record; nil for none.
+func decode1(kind byte, key Key, content []byte, in stringTable) (change1, error) {
 	switch kind {
 	case put1:
 		r, source, flags, err := decodeResource(content, key, in)
 		if err != nil {
-			return func(l *Loaded) { l.retire1(key) }, err
+			return func(l *Loaded) { l.remove1(key) }, err
 		}
 		return func(l *Loaded) { l.put1(key, r, source, flags&accepted1 != 0) }, nil
 	case accept1:
@@ -200,15 +200,15 @@ func decode1(kind byte, key Key, content []byte, in interned) (change1, error) {
 			}
 		}, nil
 	case prove1:
-		return func(l *Loaded) { l.prove1(key) }, nil
+		return func(l *Loaded) { l.setStable1(key) }, nil
 	case delete1:
-		return func(l *Loaded) { l.retire1(key) }, nil
+		return func(l *Loaded) { l.remove1(key) }, nil
 	case touch1:
 		source, b, ok1 := cutBytes(content)
 		upstream, b, ok2 := cutBytes(b)
 		ttl, deadline, _, ok3 := cutTTL(b)
 		if !ok1 || !ok2 || !ok3 {
-			return nil, unusable(whyMalformed)
+			return nil, unusable(reasonMalformed)
 		}
 		from, version := in.get(source), in.get(upstream)
 		return func(l *Loaded) {
@@ -222,12 +222,12 @@ func decode1(kind byte, key Key, content []byte, in interned) (change1, error) {
 		note := Note{NoteKey{key.Group, key.Name}, string(content)}
 		return func(l *Loaded) { l.apply(note) }, nil
 	default:
-		return nil, unusable(whyKind)
+		return nil, unusable(reasonKind)
 	}
 }
 
 func (l *Loaded) put1(key Key, r *xds.Resource, source string, accepted bool) {
-	l.retire1(key)
+	l.remove1(key)
 	e := l.Entries[key]
 	if e == nil {
 		e = &Entry{}
@@ -236,8 +236,8 @@ func (l *Loaded) put1(key Key, r *xds.Resource, source string, accepted bool) {
 	e.Content, e.Source, e.Accepted = r, source, accepted
 }
 
-// prove1 makes the content stable or, where there is none, its absence.
-func (l *Loaded) prove1(key Key) {
+// setStable1 marks the content as stable or, if there is none, its deletion.
+func (l *Loaded) setStable1(key Key) {
 	e := l.Entries[key]
 	if e == nil {
 		return
@@ -249,8 +249,8 @@ func (l *Loaded) prove1(key Key) {
 	}
 }
 
-// retire1 takes the content away; a stable one becomes the previous one.
-func (l *Loaded) retire1(key Key) {
+// remove1 removes the content; a stable content becomes the previous one.
+func (l *Loaded) remove1(key Key) {
 	e := l.Entries[key]
 	if e == nil {
 		return

@@ -29,8 +29,8 @@ func format1(t testing.TB, cfg Config) (log []byte, want string) {
 func TestAStateOfFormat1IsReadAndWrittenAgain(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
 		log, want := format1(t, cfg)
-		if want != text(model(history()...)) {
-			t.Fatalf("the old version read\n%s\nwhich is not what it was given\n%s", want, text(model(history()...)))
+		if want != text(model(sampleHistory()...)) {
+			t.Fatalf("the old version read\n%s\nwhich is not what it was given\n%s", want, text(model(sampleHistory()...)))
 		}
 		withLog(t, cfg.Dir, log)
 		for range 2 { // as often as it takes
@@ -74,9 +74,8 @@ func TestAStateOfFormat1IsReadWithAKeyThatOnlyReads(t *testing.T) {
 	}
 }
 
-// batches1 are the sizes at which the batches of a log of format 1 end, from the header
-// on.
-func batches1(t *testing.T, log []byte) (ends []int) {
+// batchEnds1 returns the ends of the header and of the batches of a log of format 1.
+func batchEnds1(t *testing.T, log []byte) (ends []int) {
 	t.Helper()
 	_, size, _, err := readHeader(bytes.NewReader(log))
 	must(t, err)
@@ -92,8 +91,8 @@ func batches1(t *testing.T, log []byte) (ends []int) {
 }
 
 func prefixes() (states []string) {
-	for n := range len(history()) + 1 {
-		states = append(states, text(model(history()[:n]...)))
+	for n := range len(sampleHistory()) + 1 {
+		states = append(states, text(model(sampleHistory()[:n]...)))
 	}
 	return states
 }
@@ -101,7 +100,7 @@ func prefixes() (states []string) {
 func TestALogOfFormat1ThatIsCutAnywhereHasItsWholeBatches(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
 		log, _ := format1(t, cfg)
-		ends, want := batches1(t, log), prefixes()
+		ends, want := batchEnds1(t, log), prefixes()
 		if len(ends) != len(want) {
 			t.Fatalf("%d batches, want %d", len(ends), len(want))
 		}
@@ -109,22 +108,22 @@ func TestALogOfFormat1ThatIsCutAnywhereHasItsWholeBatches(t *testing.T) {
 			batches, _ := slices.BinarySearch(ends, size+1)
 			batches--
 			im := loadBytes(t, cfg, log[:size])
-			if got := text(im.loaded); got != want[batches] || !im.obsolete {
+			if got := text(im.loaded); got != want[batches] || !im.needsRewrite {
 				t.Fatalf("%d bytes: the state is\n%s\nwant that of %d batches\n%s", size, got, batches, want[batches])
 			}
-			if (im.damage == nil) != (batches > 0) || im.torn() != int64(size-ends[batches]) {
-				t.Fatalf("%d bytes: damage %v, %d bytes torn", size, im.damage, im.torn())
+			if (im.damage == nil) != (batches > 0) || im.unfinished() != int64(size-ends[batches]) {
+				t.Fatalf("%d bytes: damage %v, %d bytes torn", size, im.damage, im.unfinished())
 			}
 		}
 	})
 }
 
-// What follows a record that cannot be read is lost. It is an unfinished write only if no
-// whole batch follows.
+// The data after an unreadable record is lost. It is an unfinished write only if no
+// complete batch follows.
 func TestALogOfFormat1WithAnyBitFlippedHasTheBatchesBefore(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
 		log, _ := format1(t, cfg)
-		ends, want := batches1(t, log), prefixes()
+		ends, want := batchEnds1(t, log), prefixes()
 		for bit := range len(log) * 8 {
 			damaged := bytes.Clone(log)
 			damaged[bit/8] ^= 1 << (bit % 8)
@@ -149,16 +148,16 @@ func TestALogOfFormat1WithAnyBitFlippedHasTheBatchesBefore(t *testing.T) {
 	})
 }
 
-// Nobody leaves such a record unfinished: its checksum is right.
+// Such a record is not an unfinished write, because its checksum is valid.
 func TestALogOfFormat1WhoseLastMarkIsAlteredIsDamaged(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
 		log, _ := format1(t, cfg)
 		_, _, sum, err := readHeader(bytes.NewReader(log))
 		must(t, err)
-		r := &reader1{form: &form{seed: sum}}
+		r := &reader1{framing: &framing{seed: sum}}
 		mark := log[len(log)-commitPlain1:]
 		if len(cfg.Keys) > 0 {
-			mark = log[len(log)-commitPlain1-loadBytes(t, cfg, log).form.overhead():]
+			mark = log[len(log)-commitPlain1-loadBytes(t, cfg, log).framing.overhead():]
 		}
 		mark[header1+3+1]++ // in plain text it is the count
 		binary.LittleEndian.PutUint32(mark[4:], r.checksum(mark, mark[header1:]))

@@ -11,7 +11,7 @@ import (
 	"io"
 )
 
-// The file's frame; FORMAT.md gives every byte.
+// Sizes and constants of the file format, see FORMAT.md.
 const (
 	magic         = "HOLDFAST"
 	formatVersion = 2
@@ -21,14 +21,14 @@ const (
 	fixedHeader = len(magic) + 4 + 8 + saltSize + keyIDSize + 2
 	maxIdentity = 4096
 
-	// frameHeader is the size of what precedes a payload: marker, length, sequence
-	// number, checksum and kind.
+	// frameHeader is the size of what precedes a payload: marker, length, sequence number,
+	// checksum and kind.
 	frameHeader = 4 + 4 + 8 + 4 + 1
 	// maxPayload bounds the payload of a frame.
 	maxPayload = 64 << 20
 )
 
-// kind says what a frame holds.
+// kind is the kind of a frame.
 type kind byte
 
 const (
@@ -39,7 +39,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// What is wrong with a file or a record. The text is for Status and the log.
+// Errors of files and records. Their texts are in Status and in the log.
 var (
 	errMagic    = errors.New("not a file of holdfast's")
 	errFuture   = errors.New("written by a later version of holdfast")
@@ -51,7 +51,7 @@ var (
 type header struct {
 	format     uint32
 	generation uint64
-	salt       [saltSize]byte // random: no two files are alike
+	salt       [saltSize]byte // random, so that no two files are alike
 	keyID      [keyIDSize]byte
 	identity   string
 }
@@ -69,8 +69,8 @@ func (h *header) append(b []byte) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
 }
 
-// readHeader decodes a header, and returns its size and checksum. It leaves to
-// the caller whose it is. Format 1 has the same header.
+// readHeader decodes a header, and returns its size and checksum. It does not check the
+// identity. Format 1 has the same header.
 func readHeader(r io.Reader) (h *header, size int64, sum uint32, err error) {
 	b := make([]byte, fixedHeader, fixedHeader+maxIdentity+4)
 	n, err := io.ReadFull(r, b)
@@ -105,7 +105,7 @@ func readHeader(r io.Reader) (h *header, size int64, sum uint32, err error) {
 	return h, int64(len(b)), sum, nil
 }
 
-// readError adds what the disk said, if it was not just the end of the file.
+// readError adds the error of the disk, unless it only reports the end of the file.
 func readError(what, err error) error {
 	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return what
@@ -113,50 +113,49 @@ func readError(what, err error) error {
 	return fmt.Errorf("%w: %w", what, err)
 }
 
-// form is what all frames of one file have in common.
-type form struct {
-	// seed is the checksum of the header, which is random. It is the marker that every
-	// frame begins with, and begins the checksum of each frame: a frame of another file,
-	// left on the disk in its place, is not taken for one of this file, and nobody who
-	// has not read the file can make up bytes that look like a frame.
+// framing is what all frames of one file have in common.
+type framing struct {
+	// seed is the checksum of the header, which is random. Every frame begins with it as its
+	// marker, and the checksum of each frame starts from it. So a leftover frame of another
+	// file on the disk is not mistaken for a frame of this file, and without reading the file
+	// nobody can forge a frame.
 	seed   uint32
 	marker [4]byte
-	aead   cipher.AEAD // nil: plain text
+	aead   cipher.AEAD // nil for plain text
 }
 
-func newForm(h *header, sum uint32, key []byte) (*form, error) {
+func newFraming(h *header, sum uint32, key []byte) (*framing, error) {
 	aead, err := newSealer(key, h.salt[:], sealerInfo(h.format))
 	if err != nil {
 		return nil, err
 	}
-	f := &form{seed: sum, aead: aead}
+	f := &framing{seed: sum, aead: aead}
 	binary.LittleEndian.PutUint32(f.marker[:], sum)
 	return f, nil
 }
 
-func (f *form) overhead() int {
+func (f *framing) overhead() int {
 	if f.aead == nil {
 		return 0
 	}
 	return f.aead.Overhead()
 }
 
-// associated is what the seal of a frame also covers: its sequence number, its kind and
-// its key.
-func (f *form) associated(b []byte, sequence uint64, k kind, key []byte) []byte {
+// associated appends the associated data of a frame: its sequence number, its kind and its key.
+func (f *framing) associated(b []byte, sequence uint64, k kind, key []byte) []byte {
 	b = binary.LittleEndian.AppendUint64(b, sequence)
 	b = append(b, byte(k))
 	return append(b, key...)
 }
 
-// checksum is over the length, the sequence number, the kind and the payload.
-func (f *form) checksum(head, payload []byte) uint32 {
+// checksum covers the length, the sequence number, the kind and the payload.
+func (f *framing) checksum(head, payload []byte) uint32 {
 	sum := crc32.Update(f.seed, castagnoli, head[4:16])
 	sum = crc32.Update(sum, castagnoli, head[20:frameHeader])
 	return crc32.Update(sum, castagnoli, payload)
 }
 
-// newHeader makes the header of a new generation.
+// newHeader returns the header of a new generation.
 func newHeader(generation uint64, identity string, key []byte) (*header, error) {
 	h := &header{format: formatVersion, generation: generation, identity: identity}
 	_, _ = rand.Read(h.salt[:]) // never fails
@@ -167,43 +166,43 @@ func newHeader(generation uint64, identity string, key []byte) (*header, error) 
 
 // encoder appends frames to buf.
 type encoder struct {
-	form *form
-	buf  []byte
-	// sequence is the number of the last frame, written how many bytes went to the file.
-	sequence uint64
-	written  int64
-	// scratch of one record
-	content, previous, ad []byte
+	framing *framing
+	buf     []byte
+	// sequence is the number of the last frame, and written counts the bytes written to the
+	// file.
+	sequence              uint64
+	written               int64
+	content, previous, ad []byte // buffers for one record
 }
 
-// frame appends a frame. It reports false, and appends nothing, if the frame would be
-// too large.
+// frame appends a frame. It returns false, and appends nothing, if the frame would be too
+// large.
 func (e *encoder) frame(k kind, key recordKey, content []byte) bool {
 	start := len(e.buf)
-	e.buf = append(e.buf, e.form.marker[:]...)
-	e.buf = append(e.buf, make([]byte, frameHeader-len(e.form.marker))...)
+	e.buf = append(e.buf, e.framing.marker[:]...)
+	e.buf = append(e.buf, make([]byte, frameHeader-len(e.framing.marker))...)
 	at := len(e.buf)
 	e.buf = key.append(e.buf)
-	if len(e.buf)-at+len(content)+e.form.overhead() > maxPayload {
+	if len(e.buf)-at+len(content)+e.framing.overhead() > maxPayload {
 		e.buf = e.buf[:start]
 		return false
 	}
 	e.sequence++
-	if e.form.aead == nil {
+	if e.framing.aead == nil {
 		e.buf = append(e.buf, content...)
 	} else {
-		e.ad = e.form.associated(e.ad[:0], e.sequence, k, e.buf[at:])
-		e.buf = e.form.aead.Seal(e.buf, nil, content, e.ad)
+		e.ad = e.framing.associated(e.ad[:0], e.sequence, k, e.buf[at:])
+		e.buf = e.framing.aead.Seal(e.buf, nil, content, e.ad)
 	}
 	head, payload := e.buf[start:at], e.buf[at:]
 	binary.LittleEndian.PutUint32(head[4:], uint32(len(payload)))
 	binary.LittleEndian.PutUint64(head[8:], e.sequence)
 	head[20] = byte(k)
-	binary.LittleEndian.PutUint32(head[16:], e.form.checksum(head, payload))
+	binary.LittleEndian.PutUint32(head[16:], e.framing.checksum(head, payload))
 	return true
 }
 
-// flush writes what was encoded since the last one.
+// flush writes the frames that were encoded since the last call.
 func (e *encoder) flush(to io.Writer) error {
 	n, err := to.Write(e.buf)
 	e.written += int64(n)
@@ -211,30 +210,29 @@ func (e *encoder) flush(to io.Writer) error {
 	return err
 }
 
-// framer finds the frames of a log and compares their checksums, so that no length is
-// believed that was not written. Where no frame begins it looks for the next one.
-// Nothing is allocated for a frame before it is checked against the bound and against
-// what is left of the file.
-type framer struct {
-	form   *form
-	r      io.ReaderAt
-	offset int64 // of what is read next
-	size   int64 // of the file
-	failed int   // how many reads failed
+// frameReader finds the frames of a log. It verifies the checksum of a frame before it relies
+// on the frame's length, and searches for the next frame if there is none at the current
+// offset. It checks the length against the limit and the file size before it allocates memory.
+type frameReader struct {
+	framing *framing
+	r       io.ReaderAt
+	offset  int64 // the next byte to read
+	size    int64 // the size of the file
+	failed  int   // the number of failed reads
 }
 
 const (
-	// sector is how much is passed over where the disk gives nothing.
+	// sector is the amount that is skipped after a failed read.
 	sector = 4 << 10
-	// maxFailed bounds the reads that may fail before the rest is given up.
+	// maxFailed bounds the failed reads before the rest of the file is given up.
 	maxFailed = 64
 )
 
-// next reads frames into buf, or into a larger one that it returns: as many whole ones
-// as a piece holds, or one that is larger. They begin at byte at, before which bytes
-// were lost, and f.offset is where they end. err is io.EOF at the end of the file, or
-// why the disk gives nothing more; there are no frames then.
-func (f *framer) next(buf []byte) (frames []byte, at int64, err error) {
+// next reads frames into buf, or into a larger buffer that it returns: as many complete frames
+// as fit into a piece, or one larger frame. They begin at offset at, before which bytes may
+// have been skipped, and end at f.offset. At the end of the file err is io.EOF, and if the disk
+// fails its error; there are no frames then.
+func (f *frameReader) next(buf []byte) (frames []byte, at int64, err error) {
 	for want := int64(pieceSize); ; {
 		if f.offset == f.size {
 			return buf[:0], f.offset, io.EOF
@@ -251,7 +249,7 @@ func (f *framer) next(buf []byte) (frames []byte, at int64, err error) {
 			f.offset = min(f.offset-f.offset%sector+sector, f.size)
 			continue
 		}
-		whole, need := f.whole(buf[:n])
+		whole, need := f.completeFrames(buf[:n])
 		switch {
 		case whole > 0:
 			at, f.offset = f.offset, f.offset+int64(whole)
@@ -259,28 +257,28 @@ func (f *framer) next(buf []byte) (frames []byte, at int64, err error) {
 		case need > 0 && int64(n) == want:
 			want = need
 		default:
-			f.offset += f.skip(buf[:n])
+			f.offset += f.distance(buf[:n])
 			want = pieceSize
 		}
 	}
 }
 
-// skip returns how far it is from the beginning of b, where no frame begins, to where
-// the next one may.
-func (f *framer) skip(b []byte) int64 {
-	if next := bytes.Index(b[1:], f.form.marker[:]); next >= 0 {
+// distance returns the distance from the beginning of b, which is no frame, to the next
+// possible frame.
+func (f *frameReader) distance(b []byte) int64 {
+	if next := bytes.Index(b[1:], f.framing.marker[:]); next >= 0 {
 		return int64(1 + next)
 	}
 	if f.offset+int64(len(b)) >= f.size {
 		return int64(len(b))
 	}
-	return int64(max(1, len(b)-len(f.form.marker)+1)) // it may begin at the end of b
+	return int64(max(1, len(b)-len(f.framing.marker)+1)) // a frame may begin within the last bytes of b
 }
 
-// whole returns how many bytes at the beginning of b, which stands at offset, are whole
-// frames. need is how much of the file must be read to know whether another one
-// follows; 0 says that none does.
-func (f *framer) whole(b []byte) (whole int, need int64) {
+// completeFrames returns the size of the complete frames at the beginning of b, which was read
+// at offset. need is how many bytes must be read to decide whether another frame follows; 0 if
+// none does.
+func (f *frameReader) completeFrames(b []byte) (whole int, need int64) {
 	for {
 		rest, left := b[whole:], f.size-f.offset-int64(whole)
 		switch {
@@ -288,7 +286,7 @@ func (f *framer) whole(b []byte) (whole int, need int64) {
 			return whole, 0
 		case len(rest) < frameHeader:
 			return whole, frameHeader
-		case !bytes.Equal(rest[:4], f.form.marker[:]):
+		case !bytes.Equal(rest[:4], f.framing.marker[:]):
 			return whole, 0
 		}
 		size := frameSize(rest)
@@ -297,20 +295,19 @@ func (f *framer) whole(b []byte) (whole int, need int64) {
 			return whole, 0
 		case size > int64(len(rest)):
 			return whole, size
-		case f.form.checksum(rest, rest[frameHeader:size]) != binary.LittleEndian.Uint32(rest[16:]):
+		case f.framing.checksum(rest, rest[frameHeader:size]) != binary.LittleEndian.Uint32(rest[16:]):
 			return whole, 0
 		}
 		whole += int(size)
 	}
 }
 
-// frameSize returns the size of the frame that begins with head.
+// frameSize returns the size of the frame with this header.
 func frameSize(head []byte) int64 {
 	return frameHeader + int64(binary.LittleEndian.Uint32(head[4:]))
 }
 
-// rawRecord is a record whose checksum and seal are right. The slices are valid
-// until the next one is opened.
+// rawRecord is an authentic record. Its slices are valid until the next record is opened.
 type rawRecord struct {
 	kind     kind
 	sequence uint64
@@ -318,14 +315,14 @@ type rawRecord struct {
 	content  []byte
 }
 
-// opener opens the frames that a framer found.
+// opener decrypts the frames that a frameReader found.
 type opener struct {
-	form        *form
-	content, ad []byte // scratch of one record
+	framing     *framing
+	content, ad []byte // buffers for one record
 }
 
-// open opens a frame. ok is false if it has no number, its key cannot be read, or its
-// seal is wrong: it was altered.
+// open decrypts a frame. ok is false if it has no sequence number, its key cannot be read, or
+// its authentication fails: it was altered.
 func (o *opener) open(frame []byte) (raw rawRecord, ok bool) {
 	payload := frame[frameHeader:]
 	key, content, ok := cutKey(payload)
@@ -333,12 +330,12 @@ func (o *opener) open(frame []byte) (raw rawRecord, ok bool) {
 	if !ok || raw.sequence == 0 {
 		return raw, false
 	}
-	if o.form.aead == nil {
+	if o.framing.aead == nil {
 		return raw, true
 	}
-	o.ad = o.form.associated(o.ad[:0], raw.sequence, raw.kind, payload[:len(payload)-len(content)])
+	o.ad = o.framing.associated(o.ad[:0], raw.sequence, raw.kind, payload[:len(payload)-len(content)])
 	var err error
-	if o.content, err = o.form.aead.Open(o.content[:0], nil, content, o.ad); err != nil {
+	if o.content, err = o.framing.aead.Open(o.content[:0], nil, content, o.ad); err != nil {
 		return raw, false
 	}
 	raw.content = o.content

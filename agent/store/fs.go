@@ -16,11 +16,11 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/owndir"
 )
 
-// FS is what the store asks of the operating system. Errors wrap those of
-// package syscall; names are paths below the directory that Directory returned.
+// FS is the part of the operating system that the store uses. Errors wrap those of package
+// syscall; names are paths below the directory that Directory returned.
 type FS interface {
-	// Directory opens the state directory, and makes it if it is missing, unless it must
-	// exist. It returns where the directory is, and whether its group may write to it.
+	// Directory opens the state directory, and creates it if it is missing unless it must
+	// exist. It returns its path, and whether its group may write to it.
 	Directory(path string, mustExist bool) (dir string, groupWrites bool, err error)
 	// Close closes the directory; Directory opens it again.
 	Close() error
@@ -32,10 +32,10 @@ type FS interface {
 	OpenFile(name string, flag int, mode fs.FileMode) (File, error)
 	Rename(from, to string) error
 	Remove(name string) error
-	// SyncDir makes what was done to the names in a directory durable.
+	// SyncDir makes changes of the names in a directory durable.
 	SyncDir(name string) error
-	// Lock takes the exclusive lock of a file that it creates if it is missing.
-	// It does not wait: the error is ErrLocked if another has it.
+	// Lock takes the exclusive lock of a file, which it creates if it is missing. It does not
+	// wait: the error is ErrLocked if another process holds the lock.
 	Lock(name string) (Lock, error)
 }
 
@@ -52,19 +52,19 @@ type File interface {
 // Lock is a lock that is held until it is closed or its process ends.
 type Lock interface {
 	io.Closer
-	// Held says whether the file that is locked is still the one of that name.
+	// Held reports whether the locked file is still the one with its name.
 	Held() bool
 }
 
-// Sub is the directory that is made in one which root made for others too.
+// Sub is the name of the subdirectory that is used if root created the directory for everybody.
 const Sub = "holdfast"
 
-// osFS is the real one. It works in the directory that it has opened, whatever becomes of
-// the path.
+// osFS is the file system of the operating system. It works in the opened directory even if the
+// path is renamed or replaced.
 type osFS struct {
 	mu  sync.Mutex
 	own *owndir.Dir // nil before Directory
-	at  *os.File    // the same directory, for what owndir.Dir.Root cannot do
+	at  *os.File    // the same directory, for operations that owndir.Dir.Root lacks
 }
 
 func (o *osFS) Directory(path string, mustExist bool) (string, bool, error) {
@@ -95,8 +95,8 @@ func (o *osFS) Close() error {
 	return err
 }
 
-// in returns the open directory and the name in it.
-func (o *osFS) in(name string) (root *os.Root, at *os.File, rel string, err error) {
+// resolve returns the opened directory and the name relative to it.
+func (o *osFS) resolve(name string) (root *os.Root, at *os.File, rel string, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.own == nil {
@@ -112,8 +112,8 @@ func (o *osFS) in(name string) (root *os.Root, at *os.File, rel string, err erro
 	return o.own.Root, o.at, rel, nil
 }
 
-// whole makes an error say the whole path.
-func whole(op, name string, err error) error {
+// withPath replaces the path in an error by the complete one.
+func withPath(op, name string, err error) error {
 	if at, ok := errors.AsType[*fs.PathError](err); ok {
 		err = at.Err
 	} else if at, ok := errors.AsType[*os.LinkError](err); ok {
@@ -126,38 +126,38 @@ func whole(op, name string, err error) error {
 }
 
 func (o *osFS) Lstat(name string) (fs.FileInfo, error) {
-	root, _, rel, err := o.in(name)
+	root, _, rel, err := o.resolve(name)
 	if err != nil {
 		return nil, err
 	}
 	info, err := root.Lstat(rel)
-	return info, whole("lstat", name, err)
+	return info, withPath("lstat", name, err)
 }
 
 func (o *osFS) Rename(from, to string) error {
-	root, _, rel, err := o.in(from)
+	root, _, rel, err := o.resolve(from)
 	if err != nil {
 		return err
 	}
-	return whole("rename", to, root.Rename(rel, filepath.Base(to)))
+	return withPath("rename", to, root.Rename(rel, filepath.Base(to)))
 }
 
 func (o *osFS) Remove(name string) error {
-	root, _, rel, err := o.in(name)
+	root, _, rel, err := o.resolve(name)
 	if err != nil {
 		return err
 	}
-	return whole("remove", name, root.Remove(rel))
+	return withPath("remove", name, root.Remove(rel))
 }
 
 func (o *osFS) ReadDir(name string) ([]string, error) {
-	root, _, rel, err := o.in(name)
+	root, _, rel, err := o.resolve(name)
 	if err != nil {
 		return nil, err
 	}
 	d, err := root.Open(rel)
 	if err != nil {
-		return nil, whole("open", name, err)
+		return nil, withPath("open", name, err)
 	}
 	names, err := d.Readdirnames(-1)
 	return names, errors.Join(err, d.Close())
@@ -166,14 +166,14 @@ func (o *osFS) ReadDir(name string) ([]string, error) {
 func (o *osFS) OpenFile(name string, flag int, mode fs.FileMode) (File, error) {
 	f, err := o.open(name, flag, mode)
 	if err != nil {
-		return nil, err // and no typed nil
+		return nil, err // not f, which would be a non-nil interface
 	}
 	return f, nil
 }
 
 // open opens a file in the directory. os.Root would follow a symbolic link.
 func (o *osFS) open(name string, flag int, mode fs.FileMode) (*os.File, error) {
-	_, at, rel, err := o.in(name)
+	_, at, rel, err := o.resolve(name)
 	if err != nil {
 		return nil, err
 	}
@@ -190,16 +190,16 @@ func (o *osFS) open(name string, flag int, mode fs.FileMode) (*os.File, error) {
 }
 
 func (o *osFS) SyncDir(name string) error {
-	_, at, _, err := o.in(name)
+	_, at, _, err := o.resolve(name)
 	if err != nil {
 		return err
 	}
-	return whole("fsync", name, at.Sync())
+	return withPath("fsync", name, at.Sync())
 }
 
 func (o *osFS) Lock(name string) (Lock, error) {
-	// For reading only: an existing lock file can be locked on a disk that takes
-	// no writes.
+	// The mode is read-only, because an existing lock file can be locked on a read-only
+	// disk.
 	f, err := o.open(name, os.O_RDONLY|os.O_CREATE, fileMode)
 	if err != nil {
 		return nil, err
@@ -225,26 +225,17 @@ type fileLock struct {
 	name string
 }
 
-// Held looks at the path, not at the directory that is open: a directory which nobody
-// finds any more keeps nobody out.
+// Held checks the path instead of the opened directory, because processes find the lock by its
+// path.
 func (l *fileLock) Held() bool {
-	mine, err := l.f.Stat()
+	locked, err := l.f.Stat()
 	if err != nil {
 		return false
 	}
-	there, err := os.Lstat(l.name)
-	return err == nil && os.SameFile(mine, there)
+	current, err := os.Lstat(l.name)
+	return err == nil && os.SameFile(locked, current)
 }
 
-// Close gives the lock up. The file stays: to remove it would let two processes
-// lock two files of one name.
+// Close releases the lock. The file stays: if it were removed, two processes could lock two
+// files of the same name.
 func (l *fileLock) Close() error { return l.f.Close() }
-
-// owner returns the user that a file belongs to.
-func owner(info fs.FileInfo) (uid int, ok bool) {
-	sys, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return -1, false
-	}
-	return int(sys.Uid), true
-}

@@ -30,7 +30,7 @@ var (
 	otherKey = []byte("0123456789abcdef0123456789abcdeX")
 )
 
-// body is a resource of any type: its name, and a field that no type has.
+// body is a resource of any type: its name, and an unknown field.
 func body(typeURL, name, content string) *anypb.Any {
 	b := protowire.AppendTag(nil, 1, protowire.BytesType)
 	b = protowire.AppendString(b, name)
@@ -48,7 +48,7 @@ func endpoints(name, content string) *xds.Resource {
 	return r
 }
 
-// set makes a content the one of a key. No client ACKed it yet.
+// set is a Set with a content that no client has ACKed yet.
 func set(name, content string) Set {
 	return Set{key(name), Entry{Content: endpoints(name, content), Source: "one"}}
 }
@@ -65,16 +65,16 @@ func stable(name, content string) Set {
 	return s
 }
 
-// after is a Set with the content that was stable before it.
-func after(previous string, s Set) Set {
+// withPrevious adds a previous, stable content to a Set.
+func withPrevious(previous string, s Set) Set {
 	s.Entry.Previous, s.Entry.PreviousSource = endpoints(s.Key.Name, previous), "one"
 	return s
 }
 
 func tombstone(name string) Set { return Set{Key: key(name)} }
 
-// of is a Set of a resource that is not of the usual type.
-func of(r *xds.Resource, source string) Set {
+// setOf is a Set of a resource of any type.
+func setOf(r *xds.Resource, source string) Set {
 	return Set{Key{group, r.Type, r.Name}, Entry{Content: r, Source: source}}
 }
 
@@ -82,8 +82,8 @@ func key(name string) Key { return Key{group, xds.EndpointType, name} }
 
 func note(name, value string) Note { return Note{NoteKey{group, name}, value} }
 
-// everything is a resource with every field set.
-func everything() *xds.Resource {
+// fullResource is a resource with every field set.
+func fullResource() *xds.Resource {
 	cluster := protowire.AppendTag(nil, 1, protowire.BytesType)
 	cluster = protowire.AppendString(cluster, "in the body")
 	cluster = protowire.AppendTag(cluster, 2, protowire.VarintType)
@@ -104,7 +104,7 @@ func everything() *xds.Resource {
 	return r.WithLifetime(90*time.Second, time.Unix(1_900_000_000, 123))
 }
 
-// text is all that a Loaded says of the state.
+// text describes the state of a Loaded.
 func text(l *Loaded) string {
 	var b strings.Builder
 	compare := func(a, b Key) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) }
@@ -141,7 +141,7 @@ func resourceText(r *xds.Resource) string {
 		r.CacheControl() != nil, control, r.Metadata() != nil, metadata, r.EDSName, r.Wrapped)
 }
 
-// model replays batches as a Store should.
+// model replays batches as a Store must.
 func model(batches ...[]Record) *Loaded {
 	l := newLoaded(0, 0)
 	for _, batch := range batches {
@@ -152,7 +152,7 @@ func model(batches ...[]Record) *Loaded {
 	return l
 }
 
-// records makes a state again.
+// records returns the records of a state.
 func records(l *Loaded) []Record {
 	var out []Record
 	for key, e := range l.Entries {
@@ -178,13 +178,13 @@ func encrypted(cfg Config, keys ...[]byte) Config {
 	return cfg
 }
 
-// unsynced is a file system for tests that no loss of power concerns: it makes
-// nothing durable, and is fast.
-type unsynced struct{ osFS }
+// noSyncFS is a fast file system that makes nothing durable, for tests that do not model a loss of
+// power.
+type noSyncFS struct{ osFS }
 
-func (*unsynced) SyncDir(string) error { return nil }
+func (*noSyncFS) SyncDir(string) error { return nil }
 
-func (u *unsynced) OpenFile(name string, flag int, mode fs.FileMode) (File, error) {
+func (u *noSyncFS) OpenFile(name string, flag int, mode fs.FileMode) (File, error) {
 	f, err := u.osFS.OpenFile(name, flag, mode)
 	if err != nil {
 		return nil, err
@@ -196,7 +196,7 @@ type unsyncedFile struct{ File }
 
 func (unsyncedFile) Sync() error { return nil }
 
-// start opens a store that must open.
+// start opens a store.
 func start(t testing.TB, cfg Config) (*Store, *Loaded) {
 	t.Helper()
 	s := New(cfg)
@@ -220,7 +220,7 @@ func write(t testing.TB, cfg Config, batches ...[]Record) {
 	must(t, s.Close())
 }
 
-// stored is what a new store reads from a directory.
+// stored returns what a new store reads from a directory.
 func stored(t testing.TB, cfg Config) (*Loaded, Status) {
 	t.Helper()
 	s, l := start(t, cfg)
@@ -266,9 +266,9 @@ func wantNames(t testing.TB, dir string, want ...string) {
 	}
 }
 
-// history is a small log with one of each kind of record and entry.
-func history() [][]Record {
-	whole := of(everything(), "two")
+// sampleHistory is a small log with one of each kind of record and entry.
+func sampleHistory() [][]Record {
+	whole := setOf(fullResource(), "two")
 	whole.Entry.Accepted = true
 	refreshed := set("b", "1")
 	refreshed.Entry.Content = refreshed.Entry.Content.WithLifetime(time.Second, time.Unix(5, 6))
@@ -277,8 +277,8 @@ func history() [][]Record {
 		{accepted("a", "1"), note("subscribed", "a b")},
 		{set("b", "1"), whole},
 		{stable("a", "1"), refreshed},
-		{after("1", set("a", "2")), note("last contact", "12:00")},
+		{withPrevious("1", set("a", "2")), note("last contact", "12:00")},
 		{tombstone("b"), note("subscribed", "a")},
-		{after("1", accepted("a", "2")), set("c", "1")},
+		{withPrevious("1", accepted("a", "2")), set("c", "1")},
 	}
 }

@@ -21,17 +21,17 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// place is a frame that opened, and where it stands.
-type place struct {
+// foundFrame is a decrypted frame and its position.
+type foundFrame struct {
 	at, end  int
 	sequence uint64
 	kind     kind
 	raw      rawRecord
 }
 
-// placesOf finds the frames of a log as FORMAT.md says: it tries every byte. opens says
-// whether the last frame that is whole opens.
-func placesOf(f *form, b []byte, offset int) (places []place, opens bool) {
+// findFrames finds the frames of a log as FORMAT.md describes, by trying every offset. opens reports
+// whether the last complete frame can be decrypted.
+func findFrames(f *framing, b []byte, offset int) (places []foundFrame, opens bool) {
 	opens = true
 	for at := offset; at+frameHeader <= len(b); {
 		head := b[at : at+frameHeader]
@@ -45,7 +45,7 @@ func placesOf(f *form, b []byte, offset int) (places []place, opens bool) {
 			at++
 			continue
 		}
-		p := place{at: at, end: at + frameHeader + int(length), sequence: binary.LittleEndian.Uint64(head[8:]), kind: kind(head[20])}
+		p := foundFrame{at: at, end: at + frameHeader + int(length), sequence: binary.LittleEndian.Uint64(head[8:]), kind: kind(head[20])}
 		at = p.end
 		key, content, ok := cutKey(payload)
 		if ok && f.aead != nil {
@@ -62,11 +62,10 @@ func placesOf(f *form, b []byte, offset int) (places []place, opens bool) {
 	return places, opens
 }
 
-// inOrder reads what follows the header of a log as FORMAT.md says, one frame after the
-// other: what replay does with several at a time must come to the same. unread says that
-// the disk did not give all bytes.
-func inOrder(im *image, b []byte, offset int64, unread bool) {
-	places, opens := placesOf(im.form, b, int(offset))
+// readSequentially reads the frames of a log one by one as FORMAT.md describes; replay, which reads
+// several at a time, must yield the same. unread reports that the disk could not read everything.
+func readSequentially(im *image, b []byte, offset int64, unread bool) {
+	places, opens := findFrames(im.framing, b, int(offset))
 	end, last, hole := int(offset), uint64(0), false
 	for _, p := range places {
 		hole = hole || p.at != end || p.sequence != last+1
@@ -76,7 +75,7 @@ func inOrder(im *image, b []byte, offset int64, unread bool) {
 	im.end, im.sequence = int64(end), last
 	base := 0
 	// What the frames say counts in the order of their numbers, each number once.
-	slices.SortStableFunc(places, func(a, b place) int {
+	slices.SortStableFunc(places, func(a, b foundFrame) int {
 		switch {
 		case a.sequence < b.sequence:
 			return -1
@@ -85,15 +84,15 @@ func inOrder(im *image, b []byte, offset int64, unread bool) {
 		}
 		return 0
 	})
-	places = slices.CompactFunc(places, func(a, b place) bool { return a.sequence == b.sequence })
-	in := make(interned)
+	places = slices.CompactFunc(places, func(a, b foundFrame) bool { return a.sequence == b.sequence })
+	in := make(stringTable)
 	for _, p := range places {
 		im.frames++
 		if p.kind == kindCommit {
 			if m, ok := decodeCommit(p.raw.content); ok {
 				im.loaded.Committed = m.at
-				if m.begun {
-					im.complete, base = true, max(base, p.end)
+				if m.endsSnapshot {
+					im.snapshotComplete, base = true, max(base, p.end)
 				}
 			}
 			continue
@@ -106,29 +105,29 @@ func inOrder(im *image, b []byte, offset int64, unread bool) {
 			im.loaded.apply(rec)
 		}
 	}
-	im.base = int64(base)
-	im.loaded.Damaged = hole || !im.complete
+	im.snapshotEnd = int64(base)
+	im.loaded.Damaged = hole || !im.snapshotComplete
 }
 
-// replays reads what follows the header of a log both ways, and compares them.
-func replays(t testing.TB, cfg Config, r io.ReaderAt, size int64) {
+// compareReplays reads a log in both ways, and compares the results.
+func compareReplays(t testing.TB, cfg Config, r io.ReaderAt, size int64) {
 	t.Helper()
 	h, offset, sum, err := readHeader(io.NewSectionReader(r, 0, size))
 	if err != nil || h.format != formatVersion {
 		return
 	}
-	key, _, err := whichKey(h, openWith{cfg.Identity, cfg.Keys})
+	key, _, err := selectKey(h, readParams{cfg.Identity, cfg.Keys})
 	if err != nil {
 		return
 	}
-	f, err := newForm(h, sum, key)
+	f, err := newFraming(h, sum, key)
 	must(t, err)
-	got, err := load(r, size, h.generation, openWith{cfg.Identity, cfg.Keys})
+	got, err := load(r, size, h.generation, readParams{cfg.Identity, cfg.Keys})
 	must(t, err)
-	want := &image{loaded: newLoaded(1, 0), form: f, size: size}
+	want := &image{loaded: newLoaded(1, 0), framing: f, size: size}
 	b := make([]byte, size)
 	n, err := r.ReadAt(b, 0)
-	inOrder(want, b[:n], offset, err != nil && err != io.EOF)
+	readSequentially(want, b[:n], offset, err != nil && err != io.EOF)
 	type facts struct {
 		end, base         int64
 		sequence          uint64
@@ -137,7 +136,7 @@ func replays(t testing.TB, cfg Config, r io.ReaderAt, size int64) {
 		at                time.Time
 	}
 	of := func(im *image) facts {
-		return facts{im.end, im.base, im.sequence, im.frames, im.complete, im.loaded.Damaged, im.loaded.Committed}
+		return facts{im.end, im.snapshotEnd, im.sequence, im.frames, im.snapshotComplete, im.loaded.Damaged, im.loaded.Committed}
 	}
 	if of(got) != of(want) {
 		t.Fatalf("it is %+v\nwant %+v (%v)", of(got), of(want), got.damage)
@@ -153,7 +152,7 @@ func replays(t testing.TB, cfg Config, r io.ReaderAt, size int64) {
 // no use.
 func longLog(t testing.TB, cfg Config) []byte {
 	t.Helper()
-	cfg.FS = &unsynced{}
+	cfg.FS = &noSyncFS{}
 	s, _ := start(t, cfg)
 	const resources = 100
 	must(t, s.Rewrite(bulkyState(resources, make([]int, resources))))
@@ -182,11 +181,11 @@ func longLog(t testing.TB, cfg Config) []byte {
 		case 15:
 			wrong := *endpoints("a", "2")
 			wrong.Version = endpoints("a", "3").Version
-			batch = append(batch, of(&wrong, ""), of(everything(), ""))
+			batch = append(batch, setOf(&wrong, ""), setOf(fullResource(), ""))
 		}
 		must(t, s.Append(batch))
 	}
-	e := &encoder{form: s.file.form, sequence: s.file.sequence}
+	e := &encoder{framing: s.file.framing, sequence: s.file.sequence}
 	e.frame(kind(200), recordKey{group, "t", "n"}, []byte("whatever"))
 	e.frame(kindSet, recordKey{group, xds.EndpointType, "n"}, []byte("no entry"))
 	e.record(set("b", "1"))
@@ -220,7 +219,7 @@ func TestALogReadInPiecesIsAsIfItWereReadInOrderWhateverIsDamaged(t *testing.T) 
 			t.Cleanup(func() { runtime.GOMAXPROCS(before) })
 			modes(t, func(t *testing.T, cfg Config) {
 				log := longLog(t, cfg)
-				read := func(b []byte) { t.Helper(); replays(t, cfg, bytes.NewReader(b), int64(len(b))) }
+				read := func(b []byte) { t.Helper(); compareReplays(t, cfg, bytes.NewReader(b), int64(len(b))) }
 				read(log)
 				random := rand.New(rand.NewPCG(1, uint64(processors)))
 				header := frameEnds(t, log)[0]
@@ -241,7 +240,7 @@ func TestALogReadInPiecesIsAsIfItWereReadInOrderWhateverIsDamaged(t *testing.T) 
 					read(log[:at])
 					read(append(bytes.Clone(log[:at]), log[at+1:]...))
 					read(slices.Concat(log[:at], []byte{1}, log[at:]))
-					replays(t, cfg, failingFrom{log, int64(at)}, int64(len(log)))
+					compareReplays(t, cfg, failingFrom{log, int64(at)}, int64(len(log)))
 				}
 			})
 		})
@@ -258,7 +257,7 @@ func TestFramesOfALongLogThatAreMovedOrAlteredAreReadAsInOrder(t *testing.T) {
 		read := func(frames [][]byte) {
 			t.Helper()
 			b := slices.Concat(append([][]byte{header}, frames...)...)
-			replays(t, cfg, bytes.NewReader(b), int64(len(b)))
+			compareReplays(t, cfg, bytes.NewReader(b), int64(len(b)))
 		}
 		for part := 1; part < 8; part += 2 {
 			n := len(frames) * part / 8
@@ -285,7 +284,7 @@ func TestFramesOfALongLogThatAreMovedOrAlteredAreReadAsInOrder(t *testing.T) {
 	})
 }
 
-// badSectors is a disk that does not give some of its sectors.
+// badSectors is a disk with unreadable sectors.
 type badSectors struct {
 	b   []byte
 	bad map[int64]bool
@@ -316,12 +315,12 @@ func TestSectorsThatTheDiskDoesNotGiveCostTheRecordsThatAreInThem(t *testing.T) 
 					}
 				}
 				want := newLoaded(1, 0)
-				for i, rec := range c.says {
+				for i, rec := range c.records {
 					if rec != nil && bytes.Contains(holed, c.frames[i]) {
 						want.apply(rec)
 					}
 				}
-				im, err := load(badSectors{c.log, bad}, int64(len(c.log)), 1, openWith{cfg.Identity, cfg.Keys})
+				im, err := load(badSectors{c.log, bad}, int64(len(c.log)), 1, readParams{cfg.Identity, cfg.Keys})
 				must(t, err)
 				if !sameState(im.loaded, want) || !im.loaded.Damaged {
 					t.Fatalf("sector %d of %d: damaged %v, the state is\n%s\nwant\n%s", n, sectors, im.loaded.Damaged, text(im.loaded), text(want))
@@ -333,10 +332,10 @@ func TestSectorsThatTheDiskDoesNotGiveCostTheRecordsThatAreInThem(t *testing.T) 
 
 func TestADiskThatGivesNothingIsNotReadForever(t *testing.T) {
 	cfg := config(stateDir(t))
-	write(t, cfg, history()...)
+	write(t, cfg, sampleHistory()...)
 	log := append(readLog(t, cfg.Dir), make([]byte, 2*maxFailed*sector)...)
 	reads := &countingReader{r: failingFrom{log, int64(frameEnds(t, readLog(t, cfg.Dir))[3])}}
-	im, err := load(reads, int64(len(log)), 1, openWith{cfg.Identity, cfg.Keys})
+	im, err := load(reads, int64(len(log)), 1, readParams{cfg.Identity, cfg.Keys})
 	must(t, err)
 	if im.frames != 3 || !errors.Is(im.damage, syscall.EIO) || !im.loaded.Damaged || reads.n > maxFailed+30 {
 		t.Errorf("%d frames, damage %v, %d reads", im.frames, im.damage, reads.n)
@@ -353,7 +352,7 @@ func (c *countingReader) ReadAt(b []byte, offset int64) (int, error) {
 	return c.r.ReadAt(b, offset)
 }
 
-// watchedLog knows whether it was read while it might be.
+// watchedLog detects unexpected reads.
 type watchedLog struct {
 	*bytes.Reader
 	takes time.Duration
@@ -379,7 +378,7 @@ func TestNothingIsLeftOfALoadThatReturned(t *testing.T) {
 			t.Run(name+", "+what, func(t *testing.T) {
 				bubble.Test(t, func(t *testing.T) {
 					w := &watchedLog{Reader: bytes.NewReader(log), takes: takes}
-					im, err := load(w, int64(len(log)), 1, openWith{cfg.Identity, cfg.Keys})
+					im, err := load(w, int64(len(log)), 1, readParams{cfg.Identity, cfg.Keys})
 					w.over.Store(true)
 					must(t, err)
 					if im.frames != len(frames) {

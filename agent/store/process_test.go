@@ -52,7 +52,7 @@ func child(t testing.TB, name string, args ...string) *exec.Cmd {
 // n alone.
 func script(n int) []Record {
 	batch := []Record{stable("r"+strconv.Itoa(n%20), strconv.Itoa(n)), set("last", strings.Repeat("x", n%3000))}
-	if isLong(n) {
+	if isLongBatch(n) {
 		for i := range 6 {
 			batch = append(batch, set("part"+strconv.Itoa(i), strconv.Itoa(n)+strings.Repeat("x", 100<<10)))
 		}
@@ -60,8 +60,8 @@ func script(n int) []Record {
 	return append(batch, note("n", strconv.Itoa(n)))
 }
 
-// isLong says which batches are long enough in the writing to die in it.
-func isLong(n int) bool { return n%4 == 0 && n%7 != 0 }
+// isLongBatch reports whether a batch is long enough to kill the process while it is written.
+func isLongBatch(n int) bool { return n%4 == 0 && n%7 != 0 }
 
 // writeUntilKilled goes on with the script where the directory ends, and prints
 // the number of each batch that was written. It makes them durable beside that, now and
@@ -116,7 +116,7 @@ func TestAWriterThatIsKilledLosesNothingThatItReported(t *testing.T) {
 		must(t, cmd.Start())
 		lines := bufio.NewScanner(out)
 		anywhere, fewest := rand.IntN(4) == 0, 1+rand.IntN(15)
-		for n := 1; n <= fewest || !anywhere && !isLong(reported+1); n++ {
+		for n := 1; n <= fewest || !anywhere && !isLongBatch(reported+1); n++ {
 			if !lines.Scan() {
 				break
 			}
@@ -265,7 +265,7 @@ func TestADirectoryThatIsNotOursIsRefused(t *testing.T) {
 		"/holdfast-cannot-make-this":   "permission denied",
 		filepath.Join(open, "of-ours"): "open",
 	}
-	if os.Geteuid() == 0 { // nobody else can make these
+	if os.Geteuid() == 0 { // only root can create these
 		for name, mode := range map[string]os.FileMode{"closed": 0o700, "readable": 0o755, "writable": 0o777} {
 			dir := filepath.Join(open, name)
 			must(t, os.Mkdir(dir, dirMode))

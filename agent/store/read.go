@@ -5,14 +5,14 @@ import (
 	"syscall"
 )
 
-// Read reads a state directory and changes nothing there, also while another process
-// uses it: what that one has committed so far is read.
+// Read reads the committed content of a state directory without changing it, also while another
+// process uses the directory.
 func Read(cfg Config) (*Loaded, error) {
-	under := cfg.FS
-	if under == nil {
-		under = &osFS{}
+	base := cfg.FS
+	if base == nil {
+		base = &osFS{}
 	}
-	cfg.FS = readOnly{under}
+	cfg.FS = readOnly{base}
 	s := New(cfg)
 	loaded, err := s.Open()
 	if err != nil {
@@ -22,7 +22,7 @@ func Read(cfg Config) (*Loaded, error) {
 	return loaded, s.Close()
 }
 
-// readOnly is a file system that takes no writes.
+// readOnly is a file system that rejects writes.
 type readOnly struct{ FS }
 
 func (r readOnly) Directory(path string, _ bool) (string, bool, error) {

@@ -6,32 +6,31 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Key names what a record is about. Group is opaque: the kind of client. Type is
-// a type URL.
+// Key identifies a resource of a group of clients. Group is opaque; Type is a type URL.
 type Key struct {
 	Group, Type, Name string
 }
 
-// NoteKey names a note.
+// NoteKey identifies a note.
 type NoteKey struct {
 	Group, Name string
 }
 
-// Record says what is to be under one key from now on, whatever was there before.
-// It is a Set or a Note. A record needs no other record to be understood.
+// Record is the complete new content of one key: a Set or a Note. A record does not depend on
+// earlier records.
 type Record interface {
-	// about returns what the record is about: a Key or a NoteKey.
+	// about returns the Key or NoteKey of the record.
 	about() any
 }
 
-// Set says what is to be under a key. An Entry without Content and without
-// Previous is a tombstone: nothing is to be there.
+// Set sets the entry of a key. An Entry without Content and without Previous is a tombstone: it
+// deletes the entry.
 type Set struct {
 	Key   Key
 	Entry Entry
 }
 
-// Note is a small fact. The value "" deletes it.
+// Note sets a small fact. The value "" deletes it.
 type Note struct {
 	Key   NoteKey
 	Value string
@@ -42,44 +41,41 @@ func (n Note) about() any { return n.Key }
 
 // Entry is the state of one key.
 type Entry struct {
-	// Content is what a restart serves; nil for nothing. Source is the upstream that
-	// its UpstreamVersion belongs to.
+	// Content is the resource that is served after a restart; nil for none. Source is the
+	// upstream that assigned its UpstreamVersion.
 	Content *xds.Resource
 	Source  string
-	// Accepted says that a client ACKed Content; Stable, which implies Accepted, that
-	// one has lived with it for long enough.
+	// Accepted reports that a client ACKed Content; Stable, which implies Accepted, that a
+	// client has used it for the stable period.
 	Accepted, Stable bool
-	// Previous is the content that was stable before Content, or before the key was
-	// deleted; nil for none.
+	// Previous is the stable content before Content, or before the deletion; nil for none.
 	Previous       *xds.Resource
 	PreviousSource string
 }
 
-// empty reports whether the entry holds nothing.
+// empty reports whether the entry has no content.
 func (e *Entry) empty() bool { return e.Content == nil && e.Previous == nil }
 
 // Loaded is the state that was on disk. It belongs to the caller.
 type Loaded struct {
-	// Generation is the one that was read, 0 for none.
+	// Generation is the generation that was read, 0 for none.
 	Generation uint64
-	// Committed is when the newest batch that was read was written; the zero time
-	// if that is not known.
+	// Committed is when the newest batch was written; the zero time if unknown.
 	Committed time.Time
 	Entries   map[Key]*Entry
 	Notes     map[NoteKey]string
-	// Skipped counts the records that could not be used, by the reason.
+	// Skipped counts the records that could not be used, by reason.
 	Skipped map[string]int
-	// Damaged says that records are missing in the middle: what was read may have been
-	// replaced or deleted by one of them.
+	// Damaged reports that records in the middle of the file are missing: one of them may have
+	// replaced or deleted an entry that is still in Entries.
 	Damaged bool
-	// Rewrite says that nothing can be appended to what is there: there is nothing, or
-	// it is damaged, on a disk that takes no writes, of an older format, in plain text
-	// although there is a key, or encrypted with a key that is not the first. Append
-	// fails until Rewrite was called.
+	// Rewrite reports that Append fails until Rewrite was called. There is no state, or it is
+	// damaged, on a read-only disk, of an older format, in plain text although there is a key,
+	// or encrypted with a key that is not the first.
 	Rewrite bool
 }
 
-// newLoaded returns an empty state with room for so many entries.
+// newLoaded returns an empty state with capacity for a number of entries.
 func newLoaded(generation uint64, entries int) *Loaded {
 	return &Loaded{
 		Generation: generation,

@@ -8,46 +8,46 @@ import (
 const (
 	// pieceSize is how much of a log is read at a time.
 	pieceSize = 128 << 10
-	// maxOpeners bounds the goroutines that decrypt and decode: more would wait for
-	// the one that reads and the one that applies.
+	// maxOpeners bounds the goroutines that decrypt and decode: more of them would wait for the
+	// reading and the applying goroutine.
 	maxOpeners = 4
 )
 
-// piece is a row of frames on the way from the disk to the state.
+// piece is a sequence of frames on the way from the disk to the state.
 type piece struct {
-	offset int64 // of the first one
+	offset int64 // of the first frame
 	frames []byte
-	// end says why nothing follows; nil if there is more.
+	// end is why no piece follows; nil if one does.
 	end error
-	// steps are the frames decoded; ready gets a value when they are.
-	steps []step
-	ready chan struct{}
+	// decoded are the decoded frames; ready receives a value when they are complete.
+	decoded []decodedFrame
+	ready   chan struct{}
 }
 
-// step is what one frame does.
-type step struct {
+// decodedFrame is one decoded frame.
+type decodedFrame struct {
 	sequence uint64
-	end      int64   // where the frame ends
+	end      int64   // the offset after the frame
 	record   Record  // nil for none
-	err      error   // why it is not, or not as it stands, used
-	mark     *commit // nil for none
-	// altered: the frame does not open.
+	err      error   // why the record is not used, or replaced by a tombstone
+	commit   *commit // nil for none
+	// altered reports that the frame cannot be decrypted.
 	altered bool
 }
 
-// replay applies every frame that can be read, in the order of the file. It returns io.EOF,
-// or why the disk gave nothing more.
+// replay applies every readable frame in the order of the file. It returns io.EOF at the end of
+// the file, or the error of the disk.
 //
-// Most of the work is to decrypt and decode, which a frame needs no other for: all
-// processors do it, while this goroutine applies in the order of the file what is
-// ready. There is a fixed number of pieces, so that what was read and not applied is
-// bounded, and no send waits. When it returns all goroutines have ended.
-func (im *image) replay(f *framer) (end error) {
+// Decrypting and decoding are most of the work and do not depend on other frames: several
+// goroutines do them, while this goroutine applies the results in the order of the file. The
+// number of pieces is fixed, which bounds the memory, and no send blocks. When replay returns,
+// all goroutines have ended.
+func (im *image) replay(f *frameReader) (end error) {
 	openers := min(runtime.GOMAXPROCS(0), maxOpeners)
-	pieces := openers + 2                // one is read and one applied meanwhile
-	free := make(chan *piece, pieces)    // closed here, which ends the reading
-	sealed := make(chan *piece, pieces)  // closed by who reads
-	ordered := make(chan *piece, pieces) // the same pieces; never closed: the last one has an end
+	pieces := openers + 2                // one more is read, and one applied
+	free := make(chan *piece, pieces)    // closed here to end the reading
+	sealed := make(chan *piece, pieces)  // closed by the reading goroutine
+	ordered := make(chan *piece, pieces) // the same pieces; not closed, because the last one has an end
 	for range pieces {
 		free <- &piece{ready: make(chan struct{}, 1)}
 	}
@@ -67,7 +67,7 @@ func (im *image) replay(f *framer) (end error) {
 	})
 	for range openers {
 		running.Go(func() {
-			o, in := &opener{form: f.form}, make(interned)
+			o, in := &opener{framing: f.framing}, make(stringTable)
 			for p := range sealed {
 				p.decode(o, in)
 				p.ready <- struct{}{}
@@ -85,96 +85,96 @@ func (im *image) replay(f *framer) (end error) {
 	}
 }
 
-// read fills the piece. It reports whether there are more.
-func (p *piece) read(f *framer) (more bool) {
+// read fills the piece and reports whether more pieces follow.
+func (p *piece) read(f *frameReader) (more bool) {
 	p.frames, p.offset, p.end = f.next(p.frames)
 	return p.end == nil
 }
 
-// decode makes steps of the frames.
-func (p *piece) decode(o *opener, in interned) {
-	p.steps = p.steps[:0]
+// decode decodes the frames.
+func (p *piece) decode(o *opener, in stringTable) {
+	p.decoded = p.decoded[:0]
 	for at := int64(0); at < int64(len(p.frames)); {
 		frame := p.frames[at:][:frameSize(p.frames[at:])]
 		at += int64(len(frame))
 		raw, ok := o.open(frame)
-		s := step{sequence: raw.sequence, end: p.offset + at, altered: !ok}
+		s := decodedFrame{sequence: raw.sequence, end: p.offset + at, altered: !ok}
 		switch {
 		case !ok:
 		case raw.kind == kindCommit:
 			if m, ok := decodeCommit(raw.content); ok {
-				s.mark = &m
+				s.commit = &m
 			}
 		default:
 			s.record, s.err = decode(raw, in)
 		}
-		p.steps = append(p.steps, s)
+		p.decoded = append(p.decoded, s)
 	}
 }
 
-// apply takes the steps of a piece.
+// apply applies the frames of a piece.
 func (im *image) apply(p *piece) {
 	at := p.offset
-	for _, s := range p.steps {
+	for _, s := range p.decoded {
 		begins := at
 		at = s.end
 		if im.altered = s.altered; s.altered {
-			continue // a gap in the row of whole frames, which the next one shows
+			continue // the next frame notices the gap
 		}
 		switch {
-		case s.sequence <= im.sequence: // it was moved here, or stands here a second time
-			im.lose(begins, s.end-begins, 0)
-			im.disorder = true
+		case s.sequence <= im.sequence: // the frame was moved or duplicated
+			im.recordLoss(begins, s.end-begins, 0)
+			im.outOfOrder = true
 		case begins != im.end || s.sequence != im.sequence+1:
-			im.lose(im.end, begins-im.end, s.sequence-im.sequence-1)
+			im.recordLoss(im.end, begins-im.end, s.sequence-im.sequence-1)
 		}
 		im.end, im.sequence = s.end, max(im.sequence, s.sequence)
-		if im.order != nil && !im.order.first(s.sequence) {
+		if im.tracker != nil && !im.tracker.firstSeen(s.sequence) {
 			continue
 		}
 		im.frames++
 		if s.err != nil {
 			im.loaded.Skipped[s.err.Error()]++
 		}
-		newer := im.order == nil || im.order.newer(s)
+		newer := im.tracker == nil || im.tracker.isNewer(s)
 		if newer && s.record != nil {
 			im.loaded.apply(s.record)
 		}
-		if newer && s.mark != nil {
-			im.loaded.Committed = s.mark.at
+		if newer && s.commit != nil {
+			im.loaded.Committed = s.commit.at
 		}
-		if s.mark != nil && s.mark.begun {
-			im.complete, im.base = true, s.end
+		if s.commit != nil && s.commit.endsSnapshot {
+			im.snapshotComplete, im.snapshotEnd = true, s.end
 		}
 	}
-	clear(p.steps) // what is replaced later is not kept alive from here
+	clear(p.decoded) // releases records that are replaced later
 }
 
-// order knows which frames were applied, so that frames that do not stand in the order
-// of their numbers come to the state that they had in it.
-type order struct {
+// sequenceTracker tracks which frames were applied, so that frames in the wrong order yield the
+// state of the right order.
+type sequenceTracker struct {
 	seen   map[uint64]bool
-	newest map[any]uint64 // by what a record is about; nil is for a mark
+	newest map[any]uint64 // the highest number by key of a record; nil is the key of commits
 }
 
-func newOrder() *order {
-	return &order{seen: make(map[uint64]bool), newest: make(map[any]uint64)}
+func newSequenceTracker() *sequenceTracker {
+	return &sequenceTracker{seen: make(map[uint64]bool), newest: make(map[any]uint64)}
 }
 
-// first reports whether a frame does not stand here a second time.
-func (o *order) first(sequence uint64) bool {
+// firstSeen reports whether this is the first frame with its number.
+func (o *sequenceTracker) firstSeen(sequence uint64) bool {
 	first := !o.seen[sequence]
 	o.seen[sequence] = true
 	return first
 }
 
-// newer reports whether a frame is newer than all about the same that were applied.
-func (o *order) newer(s step) bool {
+// isNewer reports whether a frame is newer than all applied frames with the same key.
+func (o *sequenceTracker) isNewer(s decodedFrame) bool {
 	var about any
 	switch {
 	case s.record != nil:
 		about = s.record.about()
-	case s.mark == nil:
+	case s.commit == nil:
 		return false
 	}
 	newer := s.sequence > o.newest[about]
@@ -184,8 +184,8 @@ func (o *order) newer(s step) bool {
 	return newer
 }
 
-// lose notes bytes that hold no frame in its place, and frames that are missing there.
-func (im *image) lose(at, bytes int64, frames uint64) {
+// recordLoss records bytes without a frame, and the frames that are missing there.
+func (im *image) recordLoss(at, bytes int64, frames uint64) {
 	if im.lostAt < 0 {
 		im.lostAt = at
 	}

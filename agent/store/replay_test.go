@@ -20,9 +20,9 @@ func modes(t *testing.T, test func(t *testing.T, cfg Config)) {
 
 func TestWhatWasWrittenIsRead(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
-		write(t, cfg, history()...)
+		write(t, cfg, sampleHistory()...)
 		got, status := stored(t, cfg)
-		same(t, got, model(history()...))
+		same(t, got, model(sampleHistory()...))
 		if len(got.Skipped) > 0 || got.Rewrite || got.Generation != 1 || got.Committed.IsZero() {
 			t.Errorf("skipped %v, rewrite %v, generation %d, committed %v", got.Skipped, got.Rewrite, got.Generation, got.Committed)
 		}
@@ -48,13 +48,13 @@ func TestEveryKindOfResourceComesBackWhole(t *testing.T) {
 	large := endpoints("large", strings.Repeat("x", 3<<20))
 	modes(t, func(t *testing.T, cfg Config) {
 		var batch []Record
-		for _, r := range []*xds.Resource{bare, structured, nothing, alias, distant, large, everything()} {
-			batch = append(batch, of(r, "s"))
+		for _, r := range []*xds.Resource{bare, structured, nothing, alias, distant, large, fullResource()} {
+			batch = append(batch, setOf(r, "s"))
 		}
 		write(t, cfg, nil, batch)
 		got, _ := stored(t, cfg)
 		// The end of 64 bits of nanoseconds is as late as it gets.
-		batch[4] = of(distant.WithLifetime(distant.TTL(), time.Unix(0, math.MaxInt64)), "s")
+		batch[4] = setOf(distant.WithLifetime(distant.TTL(), time.Unix(0, math.MaxInt64)), "s")
 		same(t, got, model(batch))
 	})
 }
@@ -71,12 +71,12 @@ func TestTheNewestEntryOfAKeyIsTheOneThatCounts(t *testing.T) {
 		{"to be stable is to be accepted", []Record{Set{key("a"), Entry{Content: endpoints("a", "1"), Stable: true}}}, "1 stable -"},
 		{"another content", []Record{stable("a", "1"), set("a", "2")}, "2 pending -"},
 		{"another standing", []Record{stable("a", "1"), accepted("a", "1")}, "1 accepted -"},
-		{"a content with a previous one", []Record{after("1", set("a", "2"))}, "2 pending 1"},
-		{"an accepted one with a previous one", []Record{after("1", accepted("a", "2"))}, "2 accepted 1"},
-		{"a stable one with a previous one", []Record{after("1", stable("a", "2"))}, "2 stable 1"},
-		{"the previous content goes when it is not said again", []Record{after("1", set("a", "2")), set("a", "2")}, "2 pending -"},
-		{"nothing but a previous content", []Record{set("a", "2"), after("1", tombstone("a"))}, "- deleted 1"},
-		{"a tombstone", []Record{after("1", set("a", "2")), tombstone("a")}, "nothing"},
+		{"a content with a previous one", []Record{withPrevious("1", set("a", "2"))}, "2 pending 1"},
+		{"an accepted one with a previous one", []Record{withPrevious("1", accepted("a", "2"))}, "2 accepted 1"},
+		{"a stable one with a previous one", []Record{withPrevious("1", stable("a", "2"))}, "2 stable 1"},
+		{"the previous content goes when it is not said again", []Record{withPrevious("1", set("a", "2")), set("a", "2")}, "2 pending -"},
+		{"nothing but a previous content", []Record{set("a", "2"), withPrevious("1", tombstone("a"))}, "- deleted 1"},
+		{"a tombstone", []Record{withPrevious("1", set("a", "2")), tombstone("a")}, "nothing"},
 		{"a tombstone of what is not there", []Record{tombstone("a")}, "nothing"},
 		{"a content after a tombstone", []Record{stable("a", "1"), tombstone("a"), set("a", "2")}, "2 pending -"},
 		{"another group is another key", []Record{set("a", "1"), Set{Key: Key{"other", xds.EndpointType, "a"}}}, "1 pending -"},
@@ -132,7 +132,7 @@ func TestTheNewestNoteWinsAndAnEmptyOneDeletes(t *testing.T) {
 
 func TestEachContentOfAnEntryHasItsSource(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
-		s := after("1", set("a", "2"))
+		s := withPrevious("1", set("a", "2"))
 		s.Entry.Source, s.Entry.PreviousSource = "two", "one"
 		write(t, cfg, nil, []Record{s})
 		got, _ := stored(t, cfg)
@@ -180,8 +180,8 @@ func TestAnEmptyBatchIsNotWritten(t *testing.T) {
 	}
 }
 
-// What must not be on disk takes away what was there under its name: an older
-// content is no substitute that anybody chose.
+// A resource that must not be stored deletes the older content of its name, because
+// serving the older content would be wrong.
 func TestAResourceThatCannotBeStoredIsStoredAsDeleted(t *testing.T) {
 	secret, err := xds.FromAny(xds.SecretType, "1", body(xds.SecretType, "a", "x"), time.Time{})
 	must(t, err)
@@ -193,8 +193,8 @@ func TestAResourceThatCannotBeStoredIsStoredAsDeleted(t *testing.T) {
 		why      string
 		resource *xds.Resource
 	}{
-		{whySecret, secret}, {whyCache, &uncached}, {whyType, &mistyped},
-		{whyTooLarge, endpoints("a", strings.Repeat("x", maxPayload))},
+		{reasonSecret, secret}, {reasonCache, &uncached}, {reasonType, &mistyped},
+		{reasonTooLarge, endpoints("a", strings.Repeat("x", maxPayload))},
 	} {
 		t.Run(tc.why, func(t *testing.T) {
 			cfg := config(stateDir(t))
@@ -202,10 +202,10 @@ func TestAResourceThatCannotBeStoredIsStoredAsDeleted(t *testing.T) {
 			old := *endpoints("a", "old")
 			old.Type, old.Body = tc.resource.Type, body(tc.resource.Type, "a", "old")
 			must(t, rewriteTo(s, []Record{set("b", "1")}))
-			if tc.why != whySecret {
-				must(t, s.Append([]Record{of(&old, "")}))
+			if tc.why != reasonSecret {
+				must(t, s.Append([]Record{setOf(&old, "")}))
 			}
-			must(t, s.Append([]Record{set("b", "2"), of(tc.resource, ""), set("c", "2")}))
+			must(t, s.Append([]Record{set("b", "2"), setOf(tc.resource, ""), set("c", "2")}))
 			if got := s.Status().Skipped; got[tc.why] != 1 || len(got) != 1 {
 				t.Errorf("skipped %v", got)
 			}
@@ -216,7 +216,7 @@ func TestAResourceThatCannotBeStoredIsStoredAsDeleted(t *testing.T) {
 	}
 }
 
-// What serves is worth more than what could come back.
+// The current content has priority over the previous one.
 func TestAContentIsStoredWithoutAPreviousOneThatCannotBe(t *testing.T) {
 	third := strings.Repeat("x", maxPayload/3) // it is in the body and in the upstream version
 	uncached := *endpoints("a", "0")
@@ -225,12 +225,12 @@ func TestAContentIsStoredWithoutAPreviousOneThatCannotBe(t *testing.T) {
 		name, content, why string
 		previous           *xds.Resource
 	}{
-		{"it must not be cached", "1", whyCache, &uncached},
-		{"the two are too large together", third, whyTooLarge, endpoints("a", third+"y")},
+		{"it must not be cached", "1", reasonCache, &uncached},
+		{"the two are too large together", third, reasonTooLarge, endpoints("a", third+"y")},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			cfg := config(stateDir(t))
-			cfg.FS = &unsynced{}
+			cfg.FS = &noSyncFS{}
 			s, _ := start(t, cfg)
 			want := accepted("a", tc.content)
 			with := want
@@ -253,10 +253,10 @@ func TestAResourceWithAnotherHashIsNotUsed(t *testing.T) {
 	cfg := config(stateDir(t))
 	wrong := *endpoints("a", "2")
 	wrong.Version = endpoints("a", "3").Version
-	write(t, cfg, []Record{set("a", "1")}, []Record{of(&wrong, ""), set("b", "1")})
+	write(t, cfg, []Record{set("a", "1")}, []Record{setOf(&wrong, ""), set("b", "1")})
 	got, status := stored(t, cfg)
 	same(t, got, model([]Record{set("b", "1")}))
-	if got.Skipped[whyHash] != 1 || status.Skipped[whyHash] != 1 {
+	if got.Skipped[reasonHash] != 1 || status.Skipped[reasonHash] != 1 {
 		t.Errorf("skipped %v, in the status %v", got.Skipped, status.Skipped)
 	}
 }
@@ -265,7 +265,7 @@ func TestARecordOfAKindToComeIsPassedOver(t *testing.T) {
 	cfg := config(stateDir(t))
 	s, _ := start(t, cfg)
 	must(t, rewriteTo(s, []Record{set("a", "1")}))
-	e := &encoder{form: s.file.form, sequence: s.file.sequence}
+	e := &encoder{framing: s.file.framing, sequence: s.file.sequence}
 	e.frame(kind(200), recordKey{group, "t", "n"}, []byte("whatever"))
 	e.record(set("b", "1"))
 	e.commit(commit{at: time.Now()})
@@ -273,7 +273,7 @@ func TestARecordOfAKindToComeIsPassedOver(t *testing.T) {
 	must(t, s.Close())
 	got, _ := stored(t, cfg)
 	same(t, got, model([]Record{set("a", "1"), set("b", "1")}))
-	if got.Skipped[whyKind] != 1 || got.Rewrite {
+	if got.Skipped[reasonKind] != 1 || got.Rewrite {
 		t.Errorf("skipped %v, rewrite %v", got.Skipped, got.Rewrite)
 	}
 }
@@ -304,13 +304,13 @@ func TestALargeStateIsWrittenInPiecesThatDoNotDivideAnEntry(t *testing.T) {
 	log := readLog(t, cfg.Dir)
 	im := loadBytes(t, cfg, log)
 	same(t, im.loaded, model(state))
-	if !im.complete || im.damage != nil {
-		t.Fatalf("complete %v, damage %v", im.complete, im.damage)
+	if !im.snapshotComplete || im.damage != nil {
+		t.Fatalf("complete %v, damage %v", im.snapshotComplete, im.damage)
 	}
 	for _, part := range []int{2, 3, 5} {
 		half := loadBytes(t, cfg, log[:len(log)/part])
-		if half.complete || half.damage == nil || len(half.loaded.Entries) == 0 {
-			t.Fatalf("complete %v, damage %v, %d entries", half.complete, half.damage, len(half.loaded.Entries))
+		if half.snapshotComplete || half.damage == nil || len(half.loaded.Entries) == 0 {
+			t.Fatalf("complete %v, damage %v, %d entries", half.snapshotComplete, half.damage, len(half.loaded.Entries))
 		}
 		for key, e := range half.loaded.Entries {
 			if e.Content == nil || e.Previous == nil {
@@ -334,14 +334,14 @@ func TestLoadedStringsAreSharedAndBodiesAreNot(t *testing.T) {
 			t.Errorf("a body of %d bytes holds %d more", len(value), waste)
 		}
 	}
-	in := make(interned)
+	in := make(stringTable)
 	one, two := in.get([]byte("type")), in.get([]byte("type"))
 	if !slices.Equal([]string{one}, []string{two}) || len(in) != 1 {
 		t.Errorf("%d strings", len(in))
 	}
 }
 
-// An older content must not pass for one that cannot be read.
+// An older content must not replace one that cannot be read.
 func TestASetThatIsMalformedIsATombstone(t *testing.T) {
 	for name, content := range map[string][]byte{
 		"without flags":                              {},
@@ -356,13 +356,13 @@ func TestASetThatIsMalformedIsATombstone(t *testing.T) {
 			cfg := config(stateDir(t))
 			s, _ := start(t, cfg)
 			must(t, rewriteTo(s, []Record{set("a", "1"), set("b", "1")}))
-			e := &encoder{form: s.file.form, sequence: s.file.sequence}
+			e := &encoder{framing: s.file.framing, sequence: s.file.sequence}
 			e.frame(kindSet, recordKey{group, xds.EndpointType, "a"}, content)
 			must(t, e.flush(s.file))
 			must(t, s.Close())
 			got, _ := stored(t, cfg)
 			same(t, got, model([]Record{set("b", "1")}))
-			if got.Skipped[whyMalformed] != 1 || got.Damaged {
+			if got.Skipped[reasonMalformed] != 1 || got.Damaged {
 				t.Errorf("skipped %v, damaged %v", got.Skipped, got.Damaged)
 			}
 		})

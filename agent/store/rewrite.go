@@ -9,25 +9,25 @@ import (
 	"time"
 )
 
-// rewrite is Rewrite, under mu.
-func (s *Store) rewrite(state iter.Seq[Record]) error {
-	if err := s.check(); err != nil {
+// rewriteLocked is Rewrite with mu held.
+func (s *Store) rewriteLocked(state iter.Seq[Record]) error {
+	if err := s.checkConfig(); err != nil {
 		return err
 	}
-	err := s.directory()
+	err := s.openDirectory()
 	if err == nil {
-		err = s.acquire()
+		err = s.acquireLock()
 	}
 	if err != nil {
-		// The file that was appended to may not be in this directory any more.
-		_ = s.dropFile()
+		// The open log may no longer be in this directory.
+		_ = s.closeLog()
 		return err
 	}
 	found, err := s.list()
 	if err != nil {
 		return err
 	}
-	if !s.read && len(found.generations) > 0 {
+	if !s.stateRead && len(found.generations) > 0 {
 		return fmt.Errorf("%s: %w", s.path(logName(found.generations[0])), ErrUnread)
 	}
 	s.removeAll(found.temporary)
@@ -38,24 +38,23 @@ func (s *Store) rewrite(state iter.Seq[Record]) error {
 	if err := s.publish(next); err != nil {
 		return err
 	}
-	s.file, s.read = next, true
-	s.fate[next.name] = ""
-	s.rewritten(next, s.newest, at)
-	s.sweep(found, s.newest)
+	s.file, s.stateRead = next, true
+	s.asideAs[next.name] = ""
+	s.recordRewrite(next, s.newest, at)
+	s.removeOlder(found, s.newest)
 	return nil
 }
 
-// write writes the next generation under a temporary name. On an error nothing of
-// it is left.
+// write writes the next generation under a temporary name, and removes that file on an error.
 func (s *Store) write(state iter.Seq[Record]) (_ *logFile, at time.Time, err error) {
 	generation := s.newest + 1
 	temporary := s.path(temporaryName(generation))
 	f, err := s.fs.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, fileMode)
 	if err != nil {
-		return nil, at, hint(err)
+		return nil, at, withHint(err)
 	}
 	defer func() {
-		if f != nil { // an error, or state panicked
+		if f != nil { // after an error or a panic of state
 			_ = f.Close()
 			_ = s.fs.Remove(temporary)
 		}
@@ -69,54 +68,36 @@ func (s *Store) write(state iter.Seq[Record]) (_ *logFile, at time.Time, err err
 		return nil, at, err
 	}
 	encoded := h.append(nil)
-	fm, err := newForm(h, binary.LittleEndian.Uint32(encoded[len(encoded)-4:]), key)
+	fm, err := newFraming(h, binary.LittleEndian.Uint32(encoded[len(encoded)-4:]), key)
 	if err != nil {
 		return nil, at, err
 	}
-	e := &encoder{form: fm, buf: append(make([]byte, 0, 2*chunk), encoded...)}
-	if at, err = s.writeState(f, e, state); err == nil {
+	e := &encoder{framing: fm, buf: append(make([]byte, 0, 2*writeSize), encoded...)}
+	if at, err = s.writeRecords(f, e, state, true); err == nil {
 		err = f.Sync()
 	}
 	if err != nil {
-		return nil, at, fmt.Errorf("new generation: %w", hint(err))
+		return nil, at, fmt.Errorf("new generation: %w", withHint(err))
 	}
-	out := &logFile{File: f, name: logName(generation), form: fm, size: e.written, base: e.written, sequence: e.sequence}
+	out := &logFile{File: f, name: logName(generation), framing: fm, size: e.written, snapshotSize: e.written, sequence: e.sequence}
 	f = nil
 	return out, at, nil
 }
 
-// writeState writes the header, which is in the encoder, and the state, with a mark at
-// its end.
-func (s *Store) writeState(f File, e *encoder, state iter.Seq[Record]) (at time.Time, err error) {
-	for rec := range state {
-		s.skipped(e.record(rec))
-		if len(e.buf) < chunk {
-			continue
-		}
-		if err := e.flush(f); err != nil {
-			return at, err
-		}
-	}
-	at = time.Now()
-	e.commit(commit{begun: true, at: at})
-	return at, e.flush(f)
-}
-
-// publish gives the new generation its name. From here on the older one is not
-// appended to, whatever happens: which of the two the next start finds may be
-// unknown.
+// publish gives the new generation its final name. From here on the older one is not appended
+// to, because after an error it may be unknown which of the two the next start finds.
 func (s *Store) publish(next *logFile) error {
-	_ = s.dropFile()
+	_ = s.closeLog()
 	s.newest++
 	temporary, name := s.path(temporaryName(s.newest)), s.path(next.name)
 	err := s.fs.Rename(temporary, name)
 	if err != nil {
 		_ = s.fs.Remove(temporary)
-		return errors.Join(hint(err), next.Close())
+		return errors.Join(withHint(err), next.Close())
 	}
 	if err := s.fs.SyncDir(s.dir); err != nil {
 		_ = s.fs.Remove(name)
-		return errors.Join(fmt.Errorf("fsync of the directory: %w", hint(err)), next.Close())
+		return errors.Join(fmt.Errorf("fsync of the directory: %w", withHint(err)), next.Close())
 	}
 	return nil
 }

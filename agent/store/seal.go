@@ -15,10 +15,10 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
-// KeySize is the size of a key in bytes: AES-256.
+// KeySize is the size of a key in bytes, for AES-256.
 const KeySize = 32
 
-// What the derived values are for (HKDF's info). No key is used for two formats.
+// The purposes of derived keys (HKDF's info). Each format has keys of its own.
 const (
 	infoKeyID   = "holdfast state: key id"
 	infoSealer1 = "holdfast state: records of one generation"
@@ -32,7 +32,7 @@ func sealerInfo(format uint32) string {
 	return infoSealer2
 }
 
-// keyID is a fingerprint of a key that reveals nothing of it; zeros for none.
+// keyID returns a fingerprint of a key that reveals nothing about it; zeros for no key.
 func keyID(key []byte) (id [keyIDSize]byte, err error) {
 	if len(key) == 0 {
 		return id, nil
@@ -45,9 +45,9 @@ func keyID(key []byte) (id [keyIDSize]byte, err error) {
 	return id, nil
 }
 
-// newSealer returns the cipher for the records of one generation, nil without a
-// key. Its key is derived for the salt of the file, so that random nonces do not
-// run out: they are counted for one generation, not for the life of the key.
+// newSealer returns the cipher for the records of one generation, nil without a key. It derives
+// a key from the salt of the file, so that the limit of random nonces applies to one generation
+// and not to the lifetime of the key.
 func newSealer(key, salt []byte, info string) (cipher.AEAD, error) {
 	if len(key) == 0 {
 		return nil, nil
@@ -65,9 +65,9 @@ func newSealer(key, salt []byte, info string) (cipher.AEAD, error) {
 
 const howToMakeAKey = "make one with: (umask 077; head -c 32 /dev/urandom >FILE)"
 
-// keyMode returns which permissions the file of a key may have: its owner's alone, who
-// is this user. Root may let a group read it too, as kubelet does with a Secret for a
-// pod that has a group.
+// keyMode returns the greatest permissions of a key file: readable for the owner only. A file
+// of root may also be readable for a group, because kubelet mounts a Secret that way for a pod
+// with a group.
 func keyMode(owner, user int) fs.FileMode {
 	if owner == 0 && user != 0 {
 		return 0o640
@@ -75,16 +75,16 @@ func keyMode(owner, user int) fs.FileMode {
 	return 0o600
 }
 
-// LoadKey reads a key for Config.Keys: a regular file of exactly 32 bytes that
-// nobody may read but its owner, who is this user or root, and of root's a group. path
-// may be a symbolic link, as the files of a mounted Secret are. No error quotes the
-// content. A file that cannot be read within a few seconds is given up.
+// LoadKey reads a key for Config.Keys: a regular file of exactly 32 bytes that belongs to this
+// user or root and that only its owner may read, or a group if the owner is root. path may be a
+// symbolic link, as in a mounted Secret. No error quotes the content. LoadKey returns an error
+// if the file cannot be read within a few seconds.
 func LoadKey(path string) ([]byte, error) {
 	return userfile.Within("state key "+path, func() ([]byte, error) { return loadKey(path) })
 }
 
 func loadKey(path string) ([]byte, error) {
-	// Without O_NONBLOCK a pipe would wait here for its other end.
+	// Without O_NONBLOCK, opening a pipe would wait for a writer.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("state key: %w: %s", err, howToMakeAKey)
@@ -92,16 +92,16 @@ func loadKey(path string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("state key: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // only read
+	defer f.Close() //nolint:errcheck // the file is only read
 	info, err := f.Stat()
 	if err != nil {
 		return nil, fmt.Errorf("state key: %w", err)
 	}
-	uid, ok := owner(info)
+	uid := userfile.Owner(info)
 	switch {
 	case !info.Mode().IsRegular():
 		return nil, fmt.Errorf("state key %s: not a regular file: %s", path, howToMakeAKey)
-	case !ok || (uid != os.Geteuid() && uid != 0):
+	case uid != os.Geteuid() && uid != 0:
 		return nil, fmt.Errorf("state key %s: belongs to uid %d: want uid %d or root", path, uid, os.Geteuid())
 	case info.Mode().Perm()&^keyMode(uid, os.Geteuid()) != 0:
 		return nil, fmt.Errorf("state key %s: has mode %04o, so that others may read it: want 0600 or 0400 (chmod 0600 %s)", path, info.Mode().Perm(), path)

@@ -34,7 +34,7 @@ func grep(t *testing.T, dir, what string) (found []string) {
 func plantedBatch(t *testing.T) []Record {
 	secret, err := xds.FromAny(xds.SecretType, "1", body(xds.SecretType, "key", planted), time.Time{})
 	must(t, err)
-	s := of(secret, planted)
+	s := setOf(secret, planted)
 	s.Entry.Accepted = true
 	s.Entry.Content.UpstreamVersion = planted
 	s.Entry.Previous, s.Entry.PreviousSource = secret, planted
@@ -64,7 +64,7 @@ func TestWithAKeyNoContentIsInTheDirectory(t *testing.T) {
 	if !status.Encrypted {
 		t.Error("the status does not say that it is encrypted")
 	}
-	// The search can find something.
+	// The search itself works.
 	plain := config(stateDir(t))
 	write(t, plain, []Record{set("a", planted)})
 	if grep(t, plain.Dir, planted) == nil {
@@ -77,14 +77,14 @@ func TestWithoutItsKeyAStateIsLockedAndComesBackWithIt(t *testing.T) {
 	for name, keys := range map[string][][]byte{"no key": nil, "another key": {otherKey}, "two other keys": {otherKey, thirdKey}} {
 		t.Run(name, func(t *testing.T) {
 			cfg := encrypted(config(stateDir(t)), testKey)
-			write(t, cfg, history()...)
+			write(t, cfg, sampleHistory()...)
 			l, status := stored(t, encrypted(cfg, keys...))
 			if len(l.Entries) > 0 || !l.Rewrite || status.Err == nil || !slices.Equal(status.Aside, []string{"state-1.log.locked"}) {
 				t.Fatalf("%d entries, %+v", len(l.Entries), status)
 			}
 			must(t, os.Rename(filepath.Join(cfg.Dir, "state-1.log.locked"), filepath.Join(cfg.Dir, "state-1.log")))
 			l, _ = stored(t, cfg)
-			same(t, l, model(history()...))
+			same(t, l, model(sampleHistory()...))
 		})
 	}
 }
@@ -94,9 +94,9 @@ func TestWithoutItsKeyAStateIsLockedAndComesBackWithIt(t *testing.T) {
 func TestAKeyIsReplacedWithoutALossOfState(t *testing.T) {
 	dir := stateDir(t)
 	old, both, replaced := encrypted(config(dir), testKey), encrypted(config(dir), otherKey, testKey), encrypted(config(dir), otherKey)
-	write(t, old, history()...)
+	write(t, old, sampleHistory()...)
 	s, l := start(t, both)
-	same(t, l, model(history()...))
+	same(t, l, model(sampleHistory()...))
 	if err := s.Append([]Record{set("b", "1")}); !l.Rewrite || l.Damaged || !errors.Is(err, ErrRewrite) || s.Status().Err != nil {
 		t.Fatalf("rewrite %v, append %v, status %+v: more with the old key", l.Rewrite, err, s.Status())
 	}
@@ -121,11 +121,11 @@ func TestAKeyIsReplacedWithoutALossOfState(t *testing.T) {
 func TestTheOrderOfTheKeysThatOnlyReadIsOfNoMeaning(t *testing.T) {
 	thirdKey := bytes.Repeat([]byte{3}, KeySize)
 	cfg := encrypted(config(stateDir(t)), testKey)
-	write(t, cfg, history()...)
+	write(t, cfg, sampleHistory()...)
 	for _, keys := range [][][]byte{{testKey}, {testKey, otherKey, thirdKey}, {otherKey, thirdKey, testKey}, {otherKey, testKey, thirdKey}} {
 		l, err := Read(encrypted(cfg, keys...))
 		must(t, err)
-		same(t, l, model(history()...))
+		same(t, l, model(sampleHistory()...))
 	}
 	for _, tc := range []struct {
 		keys [][]byte
@@ -154,19 +154,19 @@ func TestPlainTextIsReadWithAKeyAndWrittenAnewAtOnce(t *testing.T) {
 	same(t, again, l)
 }
 
-// The checksum keeps out accidents only: whoever can write can compute it. The seal says
-// what a frame is about, and when it was written.
+// The checksum only detects accidents: an attacker can compute it. The encryption also
+// authenticates the key of a frame and its sequence number.
 func TestAFrameIsNotOpenedWhereItDoesNotBelong(t *testing.T) {
 	cfg := encrypted(config(stateDir(t)), testKey)
 	s, _ := start(t, cfg)
 	must(t, rewriteTo(s, []Record{set("a", "1")}))
 	other, _ := start(t, encrypted(config(stateDir(t)), testKey))
 	must(t, rewriteTo(other, []Record{set("a", "1")}))
-	mine, theirs := s.file.form, other.file.form
+	mine, theirs := s.file.framing, other.file.framing
 	log, next := readLog(t, cfg.Dir), s.file.sequence+1
 	for _, tc := range []struct {
 		name  string
-		form  *form // it is sealed in this file
+		form  *framing // it is sealed in this file
 		rec   Record
 		as    func(b []byte) // what is changed in it, but for the marker and the checksum
 		opens bool
@@ -180,17 +180,17 @@ func TestAFrameIsNotOpenedWhereItDoesNotBelong(t *testing.T) {
 		{"of another content", mine, set("b", "2"), func(b []byte) { b[len(b)-17] ^= 1 }, false},
 		{"of another nonce", mine, set("b", "2"), func(b []byte) { b[bytes.Index(b, []byte("\x01b"))+2] ^= 1 }, false},
 		{"of another tag", mine, set("b", "2"), func(b []byte) { b[len(b)-1] ^= 1 }, false},
-		{"in plain text", &form{seed: mine.seed, marker: mine.marker}, set("b", "2"), func([]byte) {}, false},
+		{"in plain text", &framing{seed: mine.seed, marker: mine.marker}, set("b", "2"), func([]byte) {}, false},
 		{"of another file of the same key", theirs, set("b", "2"), func([]byte) {}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			e := &encoder{form: tc.form, sequence: next - 1}
+			e := &encoder{framing: tc.form, sequence: next - 1}
 			e.record(tc.rec)
 			tc.as(e.buf)
 			copy(e.buf, mine.marker[:])
 			binary.LittleEndian.PutUint32(e.buf[16:], mine.checksum(e.buf, e.buf[frameHeader:]))
 			// It is the last frame, or another follows.
-			behind := &encoder{form: mine, sequence: next}
+			behind := &encoder{framing: mine, sequence: next}
 			behind.record(set("d", "2"))
 			for follows, end := range map[string][]byte{"nothing": nil, "a frame": behind.buf} {
 				want := model([]Record{set("a", "1")})
@@ -203,7 +203,7 @@ func TestAFrameIsNotOpenedWhereItDoesNotBelong(t *testing.T) {
 				im := loadBytes(t, cfg, slices.Concat(log, e.buf, end))
 				same(t, im.loaded, want)
 				if im.loaded.Damaged == tc.opens {
-					t.Errorf("%s follows: damage %v, %d bytes torn", follows, im.damage, im.torn())
+					t.Errorf("%s follows: damage %v, %d bytes torn", follows, im.damage, im.unfinished())
 				}
 			}
 		})
@@ -233,7 +233,7 @@ func TestFramesThatWereMovedCountAsWhenTheyWereWritten(t *testing.T) {
 			"the first one in the second place": slices.Concat(frames[:1], frames[:1], frames[1:]),
 		} {
 			im := loadBytes(t, cfg, slices.Concat(append([][]byte{header}, frames...)...))
-			if text(im.loaded) != text(want) || !im.loaded.Damaged || !im.complete || im.lostFrames != 0 {
+			if text(im.loaded) != text(want) || !im.loaded.Damaged || !im.snapshotComplete || im.lostFrames != 0 {
 				t.Errorf("%s: damage %v, the state is\n%s", name, im.damage, text(im.loaded))
 			}
 			if !im.loaded.Committed.Equal(first.loaded.Committed) {
@@ -250,17 +250,17 @@ func TestFramesOfAnotherFileAreNone(t *testing.T) {
 		mine := readLog(t, cfg.Dir)
 		other := cfg
 		other.Dir = stateDir(t)
-		write(t, other, history()...)
+		write(t, other, sampleHistory()...)
 		_, frames := framesOf(t, readLog(t, other.Dir))
 		im := loadBytes(t, cfg, slices.Concat(append([][]byte{mine}, frames...)...))
 		same(t, im.loaded, model([]Record{set("a", "1")}))
-		if im.torn() == 0 || im.damage != nil {
-			t.Errorf("%d bytes are torn, damage %v", im.torn(), im.damage)
+		if im.unfinished() == 0 || im.damage != nil {
+			t.Errorf("%d bytes are torn, damage %v", im.unfinished(), im.damage)
 		}
 	})
 }
 
-// Two frames with one nonce would show what they have in common.
+// Two frames with the same nonce would reveal what they have in common.
 func TestNoTwoFramesHaveTheSameNonceOrCipherText(t *testing.T) {
 	cfg := encrypted(config(stateDir(t)), testKey)
 	write(t, cfg, []Record{note("x", "the same")}, []Record{note("x", "the same")}, []Record{note("x", "the same")})
@@ -318,7 +318,7 @@ func TestAKeyFileIsReadOnlyIfItIsKept(t *testing.T) {
 		dir:                                             "not a regular file",
 		file("huge", strings.Repeat("x", 1<<20), 0o600): "has 1048576 bytes",
 	}
-	if os.Geteuid() == 0 { // nobody else can give a file away
+	if os.Geteuid() == 0 { // only root can change the owner of a file
 		path := file("another's", string(testKey), 0o600)
 		must(t, os.Chown(path, 1, -1))
 		refused[path] = "belongs to uid 1"

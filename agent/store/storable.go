@@ -6,24 +6,24 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Storable says whether a resource may be written to disk, and if not, why.
-// do_not_cache is honoured always. What is encrypted may hold anything; in plain
-// text no Secret is stored, and nothing that sensitive finds a secret in: it looks
-// into a message and says what it found, "" for nothing. redact.Finder has one.
+// Storable reports whether a resource may be written to disk, and if not, the reason.
+// do_not_cache always prevents it. Without encryption, Secrets and messages in which sensitive
+// finds a secret are not stored either; sensitive returns what it found, "" for nothing (see
+// redact.Finder).
 //
-// It may decode the resource, and is not for the data path.
+// It may decode the resource, and is too slow for each update.
 func Storable(r *xds.Resource, encrypted bool, sensitive func(*anypb.Any) string) (ok bool, why string) {
 	switch {
 	case r.CacheControl().GetDoNotCache():
-		return false, whyCache
+		return false, reasonCache
 	case r.Body != nil && r.Body.TypeUrl != r.Type:
-		return false, whyType
+		return false, reasonType
 	case len(r.Body.GetValue()) >= maxPayload, len(r.Aliases()) > maxAliases:
-		return false, whyTooLarge
+		return false, reasonTooLarge
 	case encrypted:
 		return true, ""
 	case r.Type == xds.SecretType:
-		return false, whySecret
+		return false, reasonSecret
 	}
 	if r.Body != nil {
 		why = sensitive(r.Body)
@@ -31,7 +31,7 @@ func Storable(r *xds.Resource, encrypted bool, sensitive func(*anypb.Any) string
 	if why == "" && r.Metadata() != nil {
 		metadata, err := anypb.New(r.Metadata())
 		if err != nil {
-			return false, whyMessage
+			return false, reasonMessage
 		}
 		why = sensitive(metadata)
 	}

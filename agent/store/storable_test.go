@@ -89,7 +89,7 @@ func TestSecretsAreNotStoredInPlainText(t *testing.T) {
 		{"a cluster", resource(cluster(t, nil)), ""},
 		{"endpoints", endpoints("a", "1"), ""},
 		{"no body", noBody, ""},
-		{"a Secret", resource(&tlsv3.Secret{Name: "s"}), whySecret},
+		{"a Secret", resource(&tlsv3.Secret{Name: "s"}), reasonSecret},
 		{"a key in a cluster's transport socket", resource(cluster(t, pack(t, &tlsv3.UpstreamTlsContext{CommonTlsContext: tlsWith(planted)}))), "TlsCertificate.private_key"},
 		{"a transport socket without a key", resource(cluster(t, pack(t, &tlsv3.UpstreamTlsContext{CommonTlsContext: tlsWith("")}))), ""},
 		{"a key in a listener", resource(&listenerv3.Listener{Name: "l", FilterChains: []*listenerv3.FilterChain{{
@@ -132,7 +132,7 @@ func TestWhatMustNotBeCachedIsNeverStored(t *testing.T) {
 	mistyped := *endpoints("a", "1")
 	mistyped.Type = xds.ClusterType
 	for want, r := range map[string]*xds.Resource{
-		whyCache: &r, whyType: &mistyped, whyTooLarge: endpoints("a", strings.Repeat("x", maxPayload)),
+		reasonCache: &r, reasonType: &mistyped, reasonTooLarge: endpoints("a", strings.Repeat("x", maxPayload)),
 	} {
 		for _, encrypted := range []bool{false, true} {
 			if ok, why := Storable(r, encrypted, new(redact.Finder).Sensitive); ok || why != want {

@@ -1,36 +1,37 @@
-// Package store keeps the last known good on disk: an append-only log in
-// generations, of which FORMAT.md gives every byte.
+// Package store stores the last known good state on disk, in an append-only log with
+// generations. FORMAT.md describes every byte.
 //
 // It promises:
-//   - when Append returned nil, what it was given survives the death of the process;
-//     when Sync or Rewrite did, what was written before survives that of the node;
-//   - every record that can still be read is loaded, whatever became of the bytes
-//     around it: damage costs the records that it hits, never a panic and never a
-//     resource that was not stored. Loaded.Damaged says that some are missing;
-//   - no damaged, foreign or newer file is overwritten: it is set aside under
-//     another name;
-//   - after an error nothing more is written to that file; Rewrite begins a new one and
-//     may be tried as often as one likes, so that the state comes back to disk when
-//     the disk does;
-//   - with a key, no content is on disk unencrypted, nor a hash of it. Groups, types
-//     and names are: they say where a record belongs.
+//   - when Append has returned nil, its records survive the death of the process; when Sync or
+//     Rewrite has, everything written before survives the death of the node;
+//   - every intact record is loaded, whatever happened to the bytes around it: damage costs the
+//     records that it hits, never causes a panic and never yields a resource that was not stored.
+//     Loaded.Damaged says that records are missing;
+//   - no damaged, foreign or newer file is overwritten: it is renamed (set aside);
+//   - after an error nothing more is written to that file; Rewrite starts a new one and may be
+//     retried any number of times, so that the state returns to the disk when the disk works again;
+//   - with a key, no content and no content hash is on disk unencrypted. Groups, types and
+//     names are
+//     not encrypted.
 //
-// It does not know what is worth storing: the caller has the state in memory, and
-// decides (Storable says what must not be stored). It keeps no state of resources,
-// and no goroutine: those of Open have ended when it returns.
+// It does not decide what is worth storing, apart from what must not be stored (Storable), and
+// holds no resources: the caller has the state in memory. It leaves no goroutine running.
 //
-// All methods may be called concurrently. Open, Append, Rewrite and Close wait for
-// the disk, one at a time; Sync waits for it beside them; Status and Grown never do.
+// All methods may be called concurrently. Open, Append, Rewrite and Close wait for the disk and
+// for one another; Sync waits for the disk but lets Append proceed; Status and Grown never
+// wait.
 package store
 
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"iter"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -38,30 +39,30 @@ import (
 
 // Errors of Open, Append, Sync and Rewrite.
 var (
-	// ErrLocked says that another process uses the directory.
+	// ErrLocked reports that another process uses the directory.
 	ErrLocked = errors.New("another process uses this state directory: give each its own, or end the other")
-	// ErrRewrite says that the log takes no more records, and makes none durable, until
-	// Rewrite succeeded.
+	// ErrRewrite reports that the log accepts no records, and makes none durable, until Rewrite
+	// succeeds.
 	ErrRewrite = errors.New("the log takes nothing until it is written anew")
-	// ErrUnread says that Rewrite found a state that was never read: Open first.
+	// ErrUnread reports that Rewrite found a state that was never read: call Open first.
 	ErrUnread = errors.New("there is a state that was not read yet")
 )
 
 // Config configures a Store.
 type Config struct {
-	// Dir is the state directory. It is made if it is missing, with mode 0700, and must
-	// belong to this user or root. In one that root made for others too, the directory
-	// Sub is made and used.
+	// Dir is the state directory. It is created with mode 0700 if it is missing, and must
+	// belong to this user or root. In a directory that root created for everybody, the
+	// subdirectory Sub is created and used.
 	Dir string
-	// Identity says whose state it is, in at most 4096 bytes. Another's is set
-	// aside, not read.
+	// Identity says whose state it is, in at most 4096 bytes. A state of another identity is
+	// set aside and not read.
 	Identity string
-	// Keys encrypt what is written, 32 bytes each: the first one writes, all of them
-	// read. None is plain text. See LoadKey.
+	// Keys are the encryption keys, 32 bytes each: the first one encrypts, all of them decrypt.
+	// Without a key the state is in plain text. See LoadKey.
 	Keys [][]byte
-	// FS is the file system; nil is the real one.
+	// FS is the file system; nil selects that of the operating system.
 	FS FS
-	// Logger gets changes of state; nil is slog.Default().
+	// Logger logs changes of state; nil selects slog.Default().
 	Logger *slog.Logger
 }
 
@@ -69,59 +70,59 @@ const (
 	dirMode  = 0o700
 	fileMode = 0o600
 
-	// maxAside bounds the files that are kept though they are not used.
+	// maxAside bounds the number of files that were set aside.
 	maxAside = 3
-	// chunk is how much is written at once.
-	chunk = 256 << 10
-	// slack is what may be appended before a small generation is due.
-	slack = 1 << 20
-	// maxBuffer bounds the buffer that is kept between two batches.
+	// writeSize is the amount that is written at once.
+	writeSize = 256 << 10
+	// minGrowth is the least number of appended bytes before a rewrite is due.
+	minGrowth = 1 << 20
+	// maxBuffer bounds the buffer that is reused for the next batch.
 	maxBuffer = 4 << 20
 )
 
-// Store is a state directory. Make one with New.
+// Store is a state directory. Create it with New.
 type Store struct {
 	cfg Config
 	fs  FS
 	log *slog.Logger
 
-	// syncing is held during an fsync of Sync, and taken before mu: the kernel reports that
-	// data was lost to one fsync only, and a second one beside it must not succeed.
-	syncing sync.Mutex
-	dir     string // where Config.Dir was opened: there, or in Sub below it
-	warned  bool   // of a directory that its group may write to
+	// syncing is held during the fsync of Sync, and is locked before mu: the kernel reports
+	// lost data to only one fsync, so a concurrent second one must not succeed.
+	syncing     sync.Mutex
+	dir         string // the opened directory: Config.Dir, or Sub below it
+	groupWarned bool   // whether a directory that its group may write to was logged
 
 	mu   sync.Mutex // held while waiting for the disk
-	lock Lock       // nil when not held
-	file *logFile   // the generation that is appended to; nil while there is none
-	// read says that the directory holds nothing that was not read.
-	read bool
-	// newest is the highest generation that was ever seen: none is used twice.
+	lock Lock       // nil if not held
+	file *logFile   // the generation to append to; nil while there is none
+	// stateRead reports that the existing state, if any, was read.
+	stateRead bool
+	// newest is the highest generation ever seen: no number is used twice.
 	newest uint64
-	// fate is what becomes of a file when a newer generation is durable: removed
-	// if it is "", otherwise set aside as that. A file that is not in it came
-	// while the store was open.
-	fate map[string]string
-	// unreadable are the files of which the disk could not give all bytes.
+	// asideAs says what happens to an older file once a newer generation is durable: it is
+	// removed if the value is "", and otherwise set aside with that suffix. A file that is not
+	// in the map appeared while the store was open.
+	asideAs map[string]string
+	// unreadable are the files that the disk could not read completely.
 	unreadable map[string]bool
 	buf        []byte
 
-	view view
+	statusView statusView
 }
 
 // logFile is a generation that is appended to.
 type logFile struct {
 	File
-	name string
-	form *form
-	// size is what was written, base what of it the generation began with.
-	size, base int64
-	sequence   uint64 // of the last frame
+	name    string
+	framing *framing
+	// size is the number of bytes written, and snapshotSize that of the initial state.
+	size, snapshotSize int64
+	sequence           uint64 // of the last frame
 }
 
 // New returns a store. It does no I/O.
 func New(cfg Config) *Store {
-	s := &Store{cfg: cfg, fs: cfg.FS, log: cfg.Logger, fate: make(map[string]string), unreadable: make(map[string]bool)}
+	s := &Store{cfg: cfg, fs: cfg.FS, log: cfg.Logger, asideAs: make(map[string]string), unreadable: make(map[string]bool)}
 	if s.fs == nil {
 		s.fs = &osFS{}
 	}
@@ -130,41 +131,40 @@ func New(cfg Config) *Store {
 	}
 	s.log = s.log.With("dir", cfg.Dir)
 	s.dir = cfg.Dir
-	s.view.status = Status{Dir: cfg.Dir, Encrypted: len(cfg.Keys) > 0}
+	s.statusView.status = Status{Dir: cfg.Dir, Encrypted: len(cfg.Keys) > 0}
 	return s
 }
 
-// Open takes the directory's lock, reads the newest generation and makes ready to
-// append to it. What is damaged or not for this store is no error: it is set
-// aside, and what could be read is given. A disk that can be read but not written
-// is none either; see Loaded.Rewrite.
+// Open takes the lock of the directory, reads the newest generation and prepares to append to
+// it. Damaged or foreign files are not an error: they are set aside, and everything readable is
+// returned. A disk that can be read but not written is not an error either; see Loaded.Rewrite.
 //
-// After an error it may be tried again. The error wraps ErrLocked if another
-// process has the directory. A read that fails is an error once: the next Open
-// uses what can be read.
+// After an error Open may be called again. The error wraps ErrLocked if another process uses
+// the directory. A file that the disk cannot read is an error only once: the next Open returns
+// what can be read.
 func (s *Store) Open() (*Loaded, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_ = s.dropFile()
-	before := s.problems()
-	loaded, err := s.open()
+	_ = s.closeLog()
+	before := s.problemCount()
+	loaded, err := s.openLocked()
 	if err != nil {
 		err = fmt.Errorf("store: open: %w", err)
-		s.failed(err)
+		s.reportProblem(err)
 		return nil, err
 	}
-	if s.file != nil && s.problems() == before {
-		s.well()
+	if s.file != nil && s.problemCount() == before {
+		s.clearProblem()
 	}
 	return loaded, nil
 }
 
-// Append writes one batch: when it returns nil the batch survives the death of the
-// process, and after the next Sync that of the node. A resource that cannot be stored is
-// written as deleted, and counted in Status.Skipped.
+// Append writes one batch. When it returns nil, the batch survives the death of the process,
+// and after the next Sync that of the node. A resource that cannot be stored is written as
+// deleted, and counted in Status.Skipped.
 //
-// After an error it is not known which records of the batch are on disk, and Append fails
-// with ErrRewrite until a Rewrite succeeded.
+// After an error it is unknown which records of the batch are on disk, and Append fails with
+// ErrRewrite until a Rewrite succeeds.
 func (s *Store) Append(batch []Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,43 +174,44 @@ func (s *Store) Append(batch []Record) error {
 	if len(batch) == 0 {
 		return nil
 	}
-	if err := s.inPlace(); err != nil {
-		return s.stop("append", s.file, err)
+	if err := s.checkInPlace(); err != nil {
+		return s.abandonLog("append", s.file, err)
 	}
-	e := &encoder{form: s.file.form, buf: s.buf[:0], sequence: s.file.sequence}
-	now := time.Now()
-	err := s.writeBatch(e, batch, now)
+	e := &encoder{framing: s.file.framing, buf: s.buf[:0], sequence: s.file.sequence}
+	at, err := s.writeRecords(s.file, e, slices.Values(batch), false)
 	if s.buf = e.buf; cap(s.buf) > maxBuffer {
 		s.buf = nil
 	}
 	if err != nil {
-		_ = s.file.Truncate(s.file.size) // a part of a frame would be there for nothing
-		return s.stop("append", s.file, err)
+		_ = s.file.Truncate(s.file.size) // removes a partial frame
+		return s.abandonLog("append", s.file, err)
 	}
 	s.file.size += e.written
 	s.file.sequence = e.sequence
-	s.appended(e.written, now)
+	s.recordAppended(e.written, at)
 	return nil
 }
 
-// writeBatch writes a batch in pieces, so that a large one is not in memory twice.
-func (s *Store) writeBatch(e *encoder, batch []Record, now time.Time) error {
-	for _, rec := range batch {
-		s.skipped(e.record(rec))
-		if len(e.buf) < chunk {
+// writeRecords writes records and a commit mark. It writes in pieces, so that a large state is not
+// in memory twice.
+func (s *Store) writeRecords(to io.Writer, e *encoder, records iter.Seq[Record], endsSnapshot bool) (at time.Time, err error) {
+	for rec := range records {
+		s.countSkipped(e.record(rec))
+		if len(e.buf) < writeSize {
 			continue
 		}
-		if err := e.flush(s.file); err != nil {
-			return err
+		if err := e.flush(to); err != nil {
+			return at, err
 		}
 	}
-	e.commit(commit{at: now})
-	return e.flush(s.file)
+	at = time.Now()
+	e.commit(commit{endsSnapshot: endsSnapshot, at: at})
+	return at, e.flush(to)
 }
 
-// Sync makes durable what was appended before it was called. It keeps nobody from
-// appending. After an error it is not known what of that would survive the death of the
-// node, and Append and Sync fail with ErrRewrite until a Rewrite succeeded.
+// Sync makes durable what was appended before the call, while Append may proceed. After an
+// error it is unknown what would survive the death of the node, and Append and Sync fail with
+// ErrRewrite until a Rewrite succeeds.
 func (s *Store) Sync() error {
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
@@ -228,73 +229,71 @@ func (s *Store) Sync() error {
 	defer s.mu.Unlock()
 	switch s.file {
 	case file:
-		return s.stop("fsync", file, err)
+		return s.abandonLog("fsync", file, err)
 	case nil:
 		return s.unsynced() // an Append failed meanwhile, or the store was closed
 	}
 	return nil // a newer generation is durable
 }
 
-// unsynced is the error of Sync while there is no log to make durable.
+// unsynced is the error of Sync while there is no log.
 func (s *Store) unsynced() error {
 	return fmt.Errorf("store: fsync of the state in %s: %w", s.cfg.Dir, ErrRewrite)
 }
 
-// stop gives the log up after an error.
-func (s *Store) stop(what string, file *logFile, err error) error {
+// abandonLog closes the log after an error.
+func (s *Store) abandonLog(what string, file *logFile, err error) error {
 	if at, ok := errors.AsType[*fs.PathError](err); ok {
-		// The file was opened under the temporary name, by which its errors call it.
+		// The file was opened under its temporary name, which its errors contain.
 		err = &fs.PathError{Op: at.Op, Path: s.path(file.name), Err: at.Err}
 	}
-	err = fmt.Errorf("store: %s: %w", what, hint(err))
-	_ = s.dropFile()
-	s.failed(err)
+	err = fmt.Errorf("store: %s: %w", what, withHint(err))
+	_ = s.closeLog()
+	s.reportProblem(err)
 	return err
 }
 
-// inPlace sees that the log and the lock are still those of the directory: what
-// is written to a file that somebody removed is gone.
-func (s *Store) inPlace() error {
-	mine, err := s.file.Stat()
+// checkInPlace checks that the log and the lock are still those of the directory: writes to a
+// removed file would be lost.
+func (s *Store) checkInPlace() error {
+	opened, err := s.file.Stat()
 	if err != nil {
 		return err
 	}
-	there, err := s.fs.Lstat(s.path(s.file.name))
+	current, err := s.fs.Lstat(s.path(s.file.name))
 	switch {
 	case err != nil:
 		return err
-	case !os.SameFile(mine, there), s.lock == nil, !s.lock.Held():
+	case !os.SameFile(opened, current), s.lock == nil, !s.lock.Held():
 		return fmt.Errorf("%s: the file or the lock beside it was replaced by another", s.path(s.file.name))
 	}
 	return nil
 }
 
-// Rewrite writes a complete new generation from the records of state, which make
-// the whole state out of nothing, and makes the older ones disappear. It begins
-// with the directory, so that it repairs whatever went wrong before.
+// Rewrite writes a complete new generation and then removes the older ones. state contains the
+// whole state. Rewrite opens the directory again, so that it repairs whatever went wrong
+// before.
 //
-// If it fails, the generation before is still there, and Append goes on with it if
-// it could before and the new file was not in its place yet. It fails with
-// ErrUnread if Open never succeeded and there is something to read. state is
-// called at most once, and must not call the store; records of the same key should
-// be neighbours.
+// If it fails, the previous generation still exists, and Append continues with it if it could
+// before and the new file was not yet in place. It fails with ErrUnread if Open never succeeded
+// and there is a state to read. state is iterated at most once and must not call the store;
+// records of the same key should be adjacent.
 func (s *Store) Rewrite(state iter.Seq[Record]) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.rewrite(state); err != nil {
+	if err := s.rewriteLocked(state); err != nil {
 		err = fmt.Errorf("store: rewrite: %w", err)
-		s.failed(err)
+		s.reportProblem(err)
 		return err
 	}
 	return nil
 }
 
-// Close ends the use of the directory; Open begins it again. It makes nothing durable:
-// Sync does.
+// Close releases the directory; Open acquires it again. It makes nothing durable: Sync does.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.dropFile()
+	err := s.closeLog()
 	if s.lock != nil {
 		err = errors.Join(err, s.lock.Close())
 		s.lock = nil
@@ -306,28 +305,28 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// dropFile stops appending. What was not durable is lost.
-func (s *Store) dropFile() error {
+// closeLog stops appending. Data that is not durable may be lost.
+func (s *Store) closeLog() error {
 	if s.file == nil {
 		return nil
 	}
 	err := s.file.Close()
 	s.file = nil
-	s.broken()
+	s.setNotDurable()
 	return err
 }
 
-// open is Open, under mu.
-func (s *Store) open() (*Loaded, error) {
-	if err := s.check(); err != nil {
+// openLocked is Open with mu held.
+func (s *Store) openLocked() (*Loaded, error) {
+	if err := s.checkConfig(); err != nil {
 		return nil, err
 	}
-	if err := s.directory(); err != nil {
+	if err := s.openDirectory(); err != nil {
 		return nil, err
 	}
 	var readOnly error
-	if err := s.acquire(); errors.Is(err, syscall.EROFS) {
-		readOnly = err // nobody else writes here either
+	if err := s.acquireLock(); errors.Is(err, syscall.EROFS) {
+		readOnly = err // without a lock, but no other process can write either
 	} else if err != nil {
 		return nil, err
 	}
@@ -342,47 +341,47 @@ func (s *Store) open() (*Loaded, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.read = true
-	s.loaded(best)
+	s.stateRead = true
+	s.recordLoaded(best)
 	if readOnly != nil {
-		s.failed(fmt.Errorf("store: %w", readOnly))
+		s.reportProblem(fmt.Errorf("store: %w", readOnly))
 	}
 	if best == nil {
-		nothing := newLoaded(0, 0)
-		nothing.Rewrite = true
-		return nothing, nil
+		empty := newLoaded(0, 0)
+		empty.Rewrite = true
+		return empty, nil
 	}
 	name := logName(best.loaded.Generation)
 	best.loaded.Rewrite = true
 	switch {
 	case best.damage != nil:
-		s.fate[name] = asideCorrupt
-		s.failed(fmt.Errorf("store: %s: %w; what can be read is used until a control plane says otherwise", s.path(name), best.damage))
+		s.asideAs[name] = asideCorrupt
+		s.reportProblem(fmt.Errorf("store: %s: %w; what can be read is used until a control plane says otherwise", s.path(name), best.damage))
 	case readOnly != nil:
-	case best.obsolete:
+	case best.needsRewrite:
 		s.log.Info("the stored state is of an older format, or not encrypted with the first key: it is written again", "file", name)
 	default:
-		if err := s.resume(name, best); err != nil {
-			s.failed(fmt.Errorf("store: %w", err))
+		if err := s.openForAppend(name, best); err != nil {
+			s.reportProblem(fmt.Errorf("store: %w", err))
 			break
 		}
 		best.loaded.Rewrite = false
-		s.sweep(found, best.loaded.Generation)
+		s.removeOlder(found, best.loaded.Generation)
 	}
 	return best.loaded, nil
 }
 
-// resume opens a generation for more, without the torn end of it.
-func (s *Store) resume(name string, im *image) error {
+// openForAppend opens a generation for appending and truncates the unfinished write at its end.
+func (s *Store) openForAppend(name string, im *image) error {
 	f, err := s.fs.OpenFile(s.path(name), os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
-		return hint(err)
+		return withHint(err)
 	}
-	if im.torn() > 0 {
+	if im.unfinished() > 0 {
 		err = f.Truncate(im.end)
 	}
-	// What was read may have been written by a process that died before its fsync,
-	// and renamed by one that died before that of the directory.
+	// The process that wrote this file may have died before its fsync, and before the
+	// fsync of the directory after the rename.
 	if err == nil {
 		err = f.Sync()
 	}
@@ -391,17 +390,16 @@ func (s *Store) resume(name string, im *image) error {
 	}
 	if err != nil {
 		_ = f.Close()
-		return fmt.Errorf("make ready for more: %w", hint(err))
+		return fmt.Errorf("make ready for more: %w", withHint(err))
 	}
-	s.file = &logFile{File: f, name: name, form: im.form, size: im.end, base: im.base, sequence: im.sequence}
-	s.appending()
+	s.file = &logFile{File: f, name: name, framing: im.framing, size: im.end, snapshotSize: im.snapshotEnd, sequence: im.sequence}
+	s.setDurable()
 	return nil
 }
 
-// check refuses a configuration that cannot work.
-func (s *Store) check() error {
-	switch {
-	case len(s.cfg.Identity) > maxIdentity:
+// checkConfig returns an error for an invalid configuration.
+func (s *Store) checkConfig() error {
+	if len(s.cfg.Identity) > maxIdentity {
 		return fmt.Errorf("the identity has %d bytes: at most %d fit", len(s.cfg.Identity), maxIdentity)
 	}
 	for _, key := range s.cfg.Keys {
@@ -414,8 +412,8 @@ func (s *Store) check() error {
 
 func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }
 
-// hint adds what to do about an error of the disk, where that is known.
-func hint(err error) error {
+// withHint adds to an error of the disk what to do about it, if known.
+func withHint(err error) error {
 	for errno, what := range map[syscall.Errno]string{
 		syscall.ENOSPC: "make room on the disk of the state directory",
 		syscall.EDQUOT: "the quota of this user is used up",

@@ -20,7 +20,7 @@ type child struct {
 	lines *bufio.Scanner
 }
 
-func start(t *testing.T, be string, args ...string) *child {
+func startChild(t *testing.T, be string, args ...string) *child {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
 	cmd.Env = append(os.Environ(), beProgram+"="+be)
@@ -67,7 +67,7 @@ func TestAnAgentRunsUntilItIsToldToEnd(t *testing.T) {
 		t.Run(s.String(), func(t *testing.T) {
 			dir := t.TempDir()
 			addr := "unix:" + filepath.Join(dir, "admin.sock")
-			agent := start(t, "main", "run", "--upstream", "file:"+dir, "--socket", filepath.Join(dir, "run", "xds.sock"),
+			agent := startChild(t, "main", "run", "--upstream", "file:"+dir, "--socket", filepath.Join(dir, "run", "xds.sock"),
 				"--admin", addr, "--health", "", "--log-format", "json", "--node-id", "web-1", "--node-cluster", "web")
 			agent.await(t, `"msg":"serving HTTP"`)
 			if got := ask(t, "status", "--admin", addr); got.code != 0 || !strings.HasPrefix(got.out, "holdfast dev, up ") {
@@ -100,7 +100,7 @@ func ask(t *testing.T, args ...string) ran {
 
 func TestASecondSignalEndsTheProcessAtOnce(t *testing.T) {
 	for s, want := range map[os.Signal]int{syscall.SIGTERM: 143, os.Interrupt: 130} {
-		c := start(t, "stuck")
+		c := startChild(t, "stuck")
 		c.await(t, "running")
 		if err := c.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
@@ -113,7 +113,7 @@ func TestASecondSignalEndsTheProcessAtOnce(t *testing.T) {
 }
 
 func TestASecondSignalHurriesADrainAndAThirdEndsTheProcess(t *testing.T) {
-	c := start(t, "stuck", "hurry")
+	c := startChild(t, "stuck", "hurry")
 	c.await(t, "running")
 	for _, said := range []string{"ending", "hurried"} {
 		if err := c.Process.Signal(syscall.SIGTERM); err != nil {

@@ -29,7 +29,7 @@ import (
 
 // settled returns the agent's configuration that `holdfast run` makes of flags,
 // variables and a file.
-func settled(t *testing.T, file string, environ []string, args ...string) (cfg agent.Config, warnings []string, err error) {
+func stableAfter(t *testing.T, file string, environ []string, args ...string) (cfg agent.Config, warnings []string, err error) {
 	t.Helper()
 	p := process{stdout: io.Discard, stderr: io.Discard, environ: environ}
 	c := newCommand("run", "", "", "")
@@ -82,7 +82,7 @@ func TestAFlagBeatsTheVariableWhichBeatsTheFile(t *testing.T) {
 		{"the flag over the variable", "", environ, args, values{[]string{"flag:1", "flag:2"}, 3 * time.Minute, true, 3, "flag", 0o666, ":1"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			cfg, warnings, err := settled(t, tc.file, tc.environ, tc.args...)
+			cfg, warnings, err := stableAfter(t, tc.file, tc.environ, tc.args...)
 			if err != nil || len(warnings) > 0 {
 				t.Fatal(err, warnings)
 			}
@@ -99,7 +99,7 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 	if err := os.WriteFile(keyFile, key, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg, _, err := settled(t, "", nil,
+	cfg, _, err := stableAfter(t, "", nil,
 		"--upstream", "a:1", "--upstream", "file:/x", "--upstream-protocol", "sotw", "--upstream-header", "ClusterID=K=1",
 		"--upstream-max-message-bytes", "5", "--ack-timeout", "2s", "--upstream-ca", "ca", "--upstream-cert", "cert",
 		"--upstream-key", "key", "--upstream-server-name", "sn", "--upstream-san", "s1,x", "--upstream-san", "s2",
@@ -187,7 +187,7 @@ func TestListsAndPairsOfEachSource(t *testing.T) {
 			[]string{"a:1"}, "x:1 z:2", map[string]string{"a": "1,2"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			cfg, _, err := settled(t, tc.file, tc.environ, "--node-id", "i", "--node-cluster", "c")
+			cfg, _, err := stableAfter(t, tc.file, tc.environ, "--node-id", "i", "--node-cluster", "c")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -212,7 +212,7 @@ certificates:
   identity: [secret=tls]
   root-secret: tls-roots
 `
-	cfg, _, err := settled(t, file, []string{"HOLDFAST_ROOT_SECRET=roots"})
+	cfg, _, err := stableAfter(t, file, []string{"HOLDFAST_ROOT_SECRET=roots"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,18 +236,18 @@ certificates:
 
 func TestTheNodeIsReadFromTheBootstrap(t *testing.T) {
 	file := write(t, "envoy.yaml", "node: {id: web-1, cluster: web}\n")
-	cfg, _, err := settled(t, "", nil, "--upstream", "a:1", "--bootstrap", file)
+	cfg, _, err := stableAfter(t, "", nil, "--upstream", "a:1", "--bootstrap", file)
 	if err != nil || cfg.Node.GetId() != "web-1" || cfg.Node.GetCluster() != "web" {
 		t.Errorf("node %v, %v", cfg.Node, err)
 	}
-	cfg, _, err = settled(t, "", nil, "--upstream", "a:1")
+	cfg, _, err = stableAfter(t, "", nil, "--upstream", "a:1")
 	if err != nil || cfg.Node != nil {
 		t.Errorf("without: node %v, %v", cfg.Node, err)
 	}
 }
 
 func TestUnknownVariablesAreWarnedOf(t *testing.T) {
-	_, warnings, err := settled(t, "", []string{
+	_, warnings, err := stableAfter(t, "", []string{
 		"HOLDFAST_UPSTREAM=a:1", "HOLDFAST_UPSTREM=b:1", "HOLDFAST_XYZZY=1", "HOLDFAST_OUT=other command",
 		"HOLDFAST_SERVICE_HOST=10.0.0.1", "HOLDFAST_PORT_15020_TCP=tcp://10.0.0.1:15020", "PATH=/bin",
 	})
@@ -325,10 +325,10 @@ func TestWhatIsWrongWithSettingsIsSaid(t *testing.T) {
 		{"an alias without a source", "secret-alias: {a: b}", nil, up, "--secret-alias has no meaning without --ca or --secret-dir"},
 		{"an alias of nothing", "secret-alias: ['a=']", nil, up, "want NAME=SECRET, neither of them empty"},
 		{"an alias twice", "", nil, and("--secret-alias", "a=b", "--secret-alias", "a=c"), `"a" is given twice`},
-		{"no SPIFFE ID", "", nil, and("--ca", "dev", "--identity", "spiffe://TD/a"), `"spiffe://TD/a" is no SPIFFE ID (spiffe://TRUST-DOMAIN/PATH): trust domain characters are limited to lowercase`},
+		{"no SPIFFE ID", "", nil, and("--ca", "dev", "--identity", "spiffe://TD/a"), `"spiffe://TD/a" is not a SPIFFE ID (spiffe://TRUST-DOMAIN/PATH): trust domain characters are limited to lowercase`},
 		{"an unknown word of an identity", "identity: ['spiffe://td/a uri=x']", nil, and("--ca", "dev"), `identity: "uri=x": want a SPIFFE ID, and after it dns=NAME, ip=ADDR or secret=NAME`},
-		{"no DNS name", "", nil, and("--ca", "dev", "--identity", "dns=a..b"), `"a..b" is no DNS name`},
-		{"no IP address", "", nil, and("--ca", "dev", "--identity", "ip=a"), `"a" is no IP address`},
+		{"no DNS name", "", nil, and("--ca", "dev", "--identity", "dns=a..b"), `"a..b" is not a DNS name`},
+		{"no IP address", "", nil, and("--ca", "dev", "--identity", "ip=a"), `"a" is not an IP address`},
 		{"an empty identity", "", nil, and("--ca", "dev", "--identity", " "), "is empty"},
 		{"Ed25519", "", nil, and("--ca", "dev", "--key-type", "ed25519"), "--key-type: Ed25519: Envoy 1.40 offers no such signature"},
 		{"no lifetime", "", nil, and("--ca", "dev", "--cert-lifetime", "0"), "--cert-lifetime 0s: want a positive duration"},
@@ -346,7 +346,7 @@ func TestWhatIsWrongWithSettingsIsSaid(t *testing.T) {
 		{"a bad health address", "", nil, and("--health", "unix:/a"), "--health: "},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, _, err := settled(t, tc.file, tc.environ, tc.args...)
+			_, _, err := stableAfter(t, tc.file, tc.environ, tc.args...)
 			if tc.want == "" {
 				if err != nil {
 					t.Error(err)
@@ -371,7 +371,7 @@ func TestTheServicesThatArePassedThroughReplaceTheDefault(t *testing.T) {
 		{"one", []string{"--pass-through", "a.B"}, []string{"a.B"}},
 		{"none", []string{"--pass-through", "none"}, []string{}},
 	} {
-		cfg, _, err := settled(t, "", nil, append([]string{"--upstream", "a:1"}, tc.args...)...)
+		cfg, _, err := stableAfter(t, "", nil, append([]string{"--upstream", "a:1"}, tc.args...)...)
 		if err != nil || !reflect.DeepEqual(cfg.PassThrough, tc.want) {
 			t.Errorf("%s: %q, %v", tc.name, cfg.PassThrough, err)
 		}

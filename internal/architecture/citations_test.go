@@ -8,18 +8,18 @@ import (
 	"testing"
 )
 
-// A comment that says "protocol.md 3.5" or "design.md I4" is of use to who can look that up.
+// A citation such as "protocol.md 3.5" or "design.md I4" must exist.
 var (
 	item     = `[IV]?\d+(?:\.\d+[a-z]?)?`
 	citation = regexp.MustCompile(`(protocol|design)\.md,? ((?:sections? )?` + item + `(?:(?:, | and )` + item + `)*)`)
 	bare     = regexp.MustCompile(`(?:protocol|design)\.md`)
 	number   = regexp.MustCompile(item)
-	// lineBreak is where a comment goes on.
+	// lineBreak matches a line break within a comment.
 	lineBreak = regexp.MustCompile(`\s*\n\s*(?://|#)\s*`)
 )
 
-// cited yields what a text cites, as "design I4" or "protocol section 9", and how often it names a
-// page without saying where.
+// cited returns the citations in a text, as "design I4" or "protocol section 9", and how often it names a page without a
+// place.
 func cited(text string) (places []string, without int) {
 	text = lineBreak.ReplaceAllString(text, " ")
 	without = len(bare.FindAllString(text, -1))
@@ -36,7 +36,7 @@ func cited(text string) (places []string, without int) {
 	return places, without
 }
 
-// there lists what can be cited.
+// there lists everything that can be cited.
 func there(t *testing.T) map[string]bool {
 	t.Helper()
 	docs := filepath.Join(moduleRoot(t), "docs")

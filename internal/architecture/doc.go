@@ -1,8 +1,9 @@
-// Package architecture holds the module to its own design: its tests fail when a package does not have exactly one package
-// comment, when an import runs against the order of the packages (design.md section 2), when a protocol machine has a
-// goroutine, a clock or I/O, or when go.mod requires what the product does not need. It has no code outside its tests, and
-// nothing imports it.
+// Package architecture checks the module against its design: its tests fail if a package does not have exactly one package
+// comment, an import violates the order of the packages (design.md section 2), a protocol machine has a goroutine, a clock
+// or I/O, or go.mod requires more than the product needs. It promises nothing at run time: it has no code outside of its
+// tests, and nothing imports it.
 //
-// Sources are parsed, not built, so the rules hold for every platform and build tag at once. Only what non-test files
-// import is judged: a test may look at a neighbour. The modules below test are judged like the packages of the main one.
+// The sources are parsed and not built, so the rules apply to every platform and build tag at once. Only imports of
+// non-test files are checked: a test may import any package. The modules below test are checked like the packages of the
+// main module.
 package architecture

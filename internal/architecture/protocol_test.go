@@ -34,7 +34,7 @@ func TestEveryRuleOfTheProtocolIsOnItsPage(t *testing.T) {
 	}
 }
 
-// A test that is named on a page and does not exist shows nothing.
+// A test that a page names must exist.
 func TestPagesNameTestsThatExist(t *testing.T) {
 	root := moduleRoot(t)
 	exists := make(map[string]bool)
@@ -62,7 +62,7 @@ func TestPagesNameTestsThatExist(t *testing.T) {
 	}
 }
 
-// Links of the pages lead somewhere.
+// The links of the pages must have a target.
 func TestLinksOfThePagesLeadSomewhere(t *testing.T) {
 	root := moduleRoot(t)
 	link := regexp.MustCompile(`\]\(([^)#:]+)\)`)

@@ -10,7 +10,7 @@ import (
 // siblings are the packages that only `agent` connects: each declares the interface that it needs.
 var siblings = []string{"upstream", "downstream", "sds", "bootstrap"}
 
-// onlyTheseOfOurs lists packages that may import nothing of the module but what is named, and their own subpackages.
+// onlyTheseOfOurs lists packages that may only import the named packages of the module, and their own subpackages.
 var onlyTheseOfOurs = map[string][]string{
 	"internal/xds": nil,
 	"agent/cache":  {"internal/xds"},
@@ -19,14 +19,14 @@ var onlyTheseOfOurs = map[string][]string{
 	"sds/files":    {"internal/userfile"},
 }
 
-// forTests are packages that no program contains.
+// forTests are packages that no program may contain.
 var forTests = []string{"internal/xdstest", "internal/bubble", "internal/envoytest", "sds/pkitest"}
 
-// requiredForTests are the modules that go.mod requires although the product imports nothing of them. What brings others
-// along belongs into a module of its own, below test.
-var requiredForTests = []string{"go.uber.org/goleak"}
+// requiredForTests are the modules that go.mod may require although only tests import them. A test with larger dependencies
+// belongs in a module of its own, below test.
+var requiredForTests = []string{"go.uber.org/goleak", "golang.org/x/net"} // gRPC requires golang.org/x/net anyway
 
-// machines are the protocol's pure state machines: input in, outputs out.
+// machines are the pure state machines of the protocol.
 var machines = []string{"upstream/session", "downstream/session"}
 
 // impure are the imports, subpackages included, that a state machine has no use for, and exceptions that are only values.
@@ -35,7 +35,7 @@ var (
 	onlyOfValues = []string{"google.golang.org/grpc/codes", "google.golang.org/grpc/status"}
 )
 
-// docProblem returns what is wrong with the package comment of p, or "".
+// docProblem returns the problem of the package comment of p, or "".
 func docProblem(p *pkg) string {
 	switch {
 	case p.files == 0 || len(p.docs) == 1:
@@ -47,7 +47,7 @@ func docProblem(p *pkg) string {
 	}
 }
 
-// importProblems returns, for each import of p that is against a rule, which and why.
+// importProblems returns each import of p that violates a rule, with the rule.
 func importProblems(p *pkg) []string {
 	var problems []string
 	for _, imported := range slices.Sorted(maps.Keys(p.imports)) {
@@ -64,7 +64,7 @@ func importProblems(p *pkg) []string {
 	return problems
 }
 
-// requireProblems returns what mod requires and the product, which is in pkgs, does not import.
+// requireProblems returns the modules that mod requires but that the product, whose packages are in pkgs, does not import.
 func requireProblems(mod goMod, pkgs []*pkg) []string {
 	var problems []string
 	for _, required := range mod.Require {
@@ -79,7 +79,7 @@ func requireProblems(mod goMod, pkgs []*pkg) []string {
 	return problems
 }
 
-// productImports says whether p is part of the product and imports a package of the module named.
+// productImports reports whether p is part of the product and imports a package of the named module.
 func productImports(p *pkg, named string) bool {
 	if inTree(p.path, "test") || inAnyTree(p.path, forTests) {
 		return false
@@ -92,7 +92,7 @@ func productImports(p *pkg, named string) bool {
 	return false
 }
 
-// againstTheOrder says why the package from may not import the package to of the same module, or "".
+// againstTheOrder returns why the package from may not import the package to of the same module, or "".
 func againstTheOrder(from, to string) string {
 	if inTree(to, "cmd") && !inTree(from, "cmd") {
 		return "nothing imports cmd"
@@ -116,7 +116,7 @@ func againstTheOrder(from, to string) string {
 	return ""
 }
 
-// againstPurity says why the package from may not import imported, which is not of this module, or "".
+// againstPurity returns why the package from may not import imported, which is not of this module, or "".
 func againstPurity(from, imported string) string {
 	if inAnyTree(from, machines) && inAnyTree(imported, impure) && !inAnyTree(imported, onlyOfValues) {
 		return "a protocol machine has no goroutine, clock or I/O"
@@ -124,7 +124,7 @@ func againstPurity(from, imported string) string {
 	return ""
 }
 
-// machineProblems returns where a protocol machine does what it leaves to its caller.
+// machineProblems returns where a protocol machine does what its caller must do.
 func machineProblems(p *pkg) []string {
 	if inAnyTree(p.path, machines) {
 		return p.machines

@@ -18,16 +18,16 @@ import (
 
 const module = "github.com/holdfast-xds/holdfast"
 
-// pkg is a directory with Go files. What it holds comes from files that are not tests.
+// pkg is a directory with Go files. Its contents are those of the non-test files.
 type pkg struct {
 	path     string              // within the module; "." is its root
 	files    int                 // 0: only tests
 	docs     []string            // the files with a package comment
 	imports  map[string][]string // import path → the files that import it; those of this module begin with "./"
-	machines []string            // where it starts goroutines, uses channels or asks the clock
+	machines []string            // where it starts goroutines, uses channels or reads the clock
 }
 
-// goMod is what `go mod edit -json` tells of a go.mod, as far as it is judged.
+// goMod is the output of `go mod edit -json`, as far as it is checked.
 type goMod struct {
 	Require []required
 	Tool    []struct{ Path string }
@@ -108,10 +108,10 @@ func (p *pkg) add(name, source string) error {
 	return nil
 }
 
-// clockCalls are the functions of package time that read or wait for the clock; its types and constants are only numbers.
+// clockCalls are the functions of package time that read or wait for the clock; its types and constants are only values.
 var clockCalls = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTicker", "NewTimer"}
 
-// machinery says what a pure state machine has no use for, or "".
+// machinery returns what a pure state machine must not contain, or "".
 func machinery(node ast.Node) string {
 	switch node := node.(type) {
 	case *ast.GoStmt:
@@ -130,7 +130,7 @@ func machinery(node ast.Node) string {
 	return ""
 }
 
-// inTree says whether p is root or below it; both are slash-separated paths.
+// inTree reports whether p is root or below it; both are slash-separated paths.
 func inTree(p, root string) bool {
 	return p == root || strings.HasPrefix(p, root+"/")
 }
@@ -139,7 +139,7 @@ func inAnyTree(p string, roots []string) bool {
 	return slices.ContainsFunc(roots, func(root string) bool { return inTree(p, root) })
 }
 
-// source makes a package from text, to show what a rule does with it.
+// source returns a package from text, to test a rule.
 func source(t *testing.T, dir string, files ...string) *pkg {
 	t.Helper()
 	p := &pkg{path: dir, imports: map[string][]string{}}

@@ -1,12 +1,13 @@
 // Package bubble runs tests in the bubbles of testing/synctest, in virtual time.
 //
-// It promises what synctest promises, and that the race detector does not crash: in Go 1.26 timers of
-// a bubble that are due at once run in the goroutines that arm them, and share one context of the
-// race detector without a lock (unlockAndRun in the runtime's time.go). Two at the same moment end the
-// process with SIGSEGV. So with the race detector only one goroutine runs at a time while any bubble
-// exists; the detector finds races by the order of events, not by accidents of time.
+// It promises what synctest promises, and that the race detector does not crash: in Go 1.26, timers of
+// a bubble that are due immediately run in the goroutines that arm them, and share one context of the
+// race detector without a lock (unlockAndRun in the runtime's time.go). Two of them at the same time
+// end the process with SIGSEGV. Therefore, with the race detector, only one goroutine runs at a time
+// while any bubble exists; the detector still finds races, because it compares the order of events and
+// not their times.
 //
-// Test may be called by tests that run in parallel.
+// Test may be called by parallel tests.
 package bubble
 
 import (
@@ -19,7 +20,7 @@ import (
 var (
 	mu      sync.Mutex
 	bubbles int
-	procs   int // GOMAXPROCS without a bubble
+	procs   int // GOMAXPROCS outside of bubbles
 )
 
 // Test is synctest.Test.

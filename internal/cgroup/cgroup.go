@@ -1,11 +1,12 @@
-// Package cgroup tells how much memory and CPU the control group of this process allows, in cgroup v2 and v1.
+// Package cgroup reads the memory and CPU limits of this process's control group, in cgroup v2 and v1.
 //
-// It promises the smallest limit on the way from the process's own group up to the root that the process can see, for
-// that is the one that counts; and that what is not limited, or not there at all (another system, no cgroup mounted),
-// is zero and no error. It reads only; a file that is there and makes no sense is an error that names it.
+// It promises to return the smallest limit from the process's own group up to the visible root, which
+// is the effective one, and zero without an error if there is no limit or no control group (another
+// system, no cgroup mounted). A file with invalid content is an error that names the file. It does not
+// write.
 //
-// Its functions take the root of the file system, os.DirFS("/") in production, keep no state, and may be called
-// concurrently.
+// Its functions take the root of the file system, os.DirFS("/") in production, have no state, and may
+// be called concurrently.
 package cgroup
 
 import (
@@ -19,27 +20,27 @@ import (
 	"strings"
 )
 
-// Limits is what a process may use.
+// Limits are the resources that a process may use.
 type Limits struct {
-	// Memory is in bytes; 0: no limit.
+	// Memory is in bytes; 0 for no limit.
 	Memory uint64
-	// CPU is in processors, 0.5 for half of one; 0: no limit.
+	// CPU is in processors, 0.5 for half of one; 0 for no limit.
 	CPU float64
 }
 
-// unlimited is where memory.limit_in_bytes of cgroup v1 begins to mean none: the largest multiple of a page, 64 KiB being
-// the largest page.
-const unlimited = 1<<63 - 1<<16
+// noLimit is the least memory.limit_in_bytes of cgroup v1 that means no limit: the largest multiple of
+// a page, for pages of 64 KiB, the largest size.
+const noLimit = 1<<63 - 1<<16
 
 // Read returns the limits of the process whose /proc/self and /sys/fs/cgroup are in root.
 func Read(root fs.FS) (Limits, error) {
 	groups, err := fs.ReadFile(root, "proc/self/cgroup")
 	if err != nil {
-		return Limits{}, missingIsNone(err)
+		return Limits{}, ignoreMissing(err)
 	}
 	info, err := fs.ReadFile(root, "proc/self/mountinfo")
 	if err != nil {
-		return Limits{}, missingIsNone(err)
+		return Limits{}, ignoreMissing(err)
 	}
 	mounts := readMounts(info)
 	var limits Limits
@@ -54,7 +55,7 @@ func Read(root fs.FS) (Limits, error) {
 			if !mounted {
 				continue
 			}
-			if err := limits.narrow(root, controller, mount.point, mount.below(parts[2])); err != nil {
+			if err := limits.addGroup(root, controller, mount.point, mount.below(parts[2])); err != nil {
 				return Limits{}, fmt.Errorf("cgroup: %w", err)
 			}
 		}
@@ -62,18 +63,18 @@ func Read(root fs.FS) (Limits, error) {
 	return limits, nil
 }
 
-func missingIsNone(err error) error {
+func ignoreMissing(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return fmt.Errorf("cgroup: %w", err)
 }
 
-// mount is where a hierarchy can be seen, and which of its groups is there.
+// mount is the mount point of a hierarchy, and the group that is visible there.
 type mount struct{ point, group string }
 
-// below returns the path of a group relative to the mount point. What lies elsewhere, as the group of a container does
-// whose mount shows only that group, is taken for the mount point itself.
+// below returns the path of a group relative to the mount point. A group outside of it, as in a
+// container whose mount shows only its own group, is mapped to the mount point itself.
 func (m mount) below(group string) string {
 	if m.group == "/" {
 		return strings.Trim(group, "/")
@@ -85,7 +86,7 @@ func (m mount) below(group string) string {
 	return strings.Trim(rest, "/")
 }
 
-// readMounts returns the mounts by controller; cgroup v2 is that of "".
+// readMounts returns the mounts by controller; "" is the key of cgroup v2.
 func readMounts(mountinfo []byte) map[string]mount {
 	mounts := make(map[string]mount)
 	lines := bufio.NewScanner(bytes.NewReader(mountinfo))
@@ -110,13 +111,13 @@ func readMounts(mountinfo []byte) map[string]mount {
 	return mounts
 }
 
-// unescape turns the octal escapes of mountinfo back.
+// unescape decodes the octal escapes of mountinfo.
 func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// narrow takes in the limits of a group and of all above it.
-func (l *Limits) narrow(root fs.FS, controller, point, group string) error {
+// addGroup applies the limits of a group and of all groups above it.
+func (l *Limits) addGroup(root fs.FS, controller, point, group string) error {
 	for {
 		dir := path.Join(point, group)
 		var err error
@@ -137,8 +138,8 @@ func (l *Limits) narrow(root fs.FS, controller, point, group string) error {
 	}
 }
 
-// text returns the content of a small file, "" for none.
-func text(root fs.FS, name string) (string, error) {
+// readText returns the content of a small file, "" if it does not exist.
+func readText(root fs.FS, name string) (string, error) {
 	data, err := fs.ReadFile(root, name)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -150,7 +151,7 @@ func text(root fs.FS, name string) (string, error) {
 }
 
 func (l *Limits) memory(root fs.FS, name string) error {
-	value, err := text(root, name)
+	value, err := readText(root, name)
 	if err != nil || value == "" || value == "max" {
 		return err
 	}
@@ -158,7 +159,7 @@ func (l *Limits) memory(root fs.FS, name string) error {
 	if err != nil {
 		return fmt.Errorf("/%s: %q is no number of bytes", name, value)
 	}
-	if limit < unlimited && (l.Memory == 0 || limit < l.Memory) {
+	if limit < noLimit && (l.Memory == 0 || limit < l.Memory) {
 		l.Memory = limit
 	}
 	return nil
@@ -166,7 +167,7 @@ func (l *Limits) memory(root fs.FS, name string) error {
 
 // cpuMax reads "QUOTA PERIOD" or "max PERIOD", in microseconds.
 func (l *Limits) cpuMax(root fs.FS, name string) error {
-	value, err := text(root, name)
+	value, err := readText(root, name)
 	if err != nil || value == "" {
 		return err
 	}
@@ -178,11 +179,11 @@ func (l *Limits) cpuMax(root fs.FS, name string) error {
 }
 
 func (l *Limits) cpuQuota(root fs.FS, quotaName, periodName string) error {
-	quota, err := text(root, quotaName)
+	quota, err := readText(root, quotaName)
 	if err != nil || quota == "" || quota == "-1" {
 		return err
 	}
-	period, err := text(root, periodName)
+	period, err := readText(root, periodName)
 	if err != nil {
 		return err
 	}

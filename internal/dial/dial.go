@@ -1,7 +1,9 @@
-// Package dial says how a server is reached over gRPC or HTTP, and who it must be:
-// the address, TLS with files that are read again at every attempt, and a bearer
-// token. Both sides of the agent that call others use it, each with flags of its
-// own names.
+// Package dial configures connections to gRPC and HTTP servers: the address, TLS with files that are
+// read again for each attempt, and a bearer token. The clients for control planes and for CAs use it,
+// each with its own flag names.
+//
+// It promises that a configuration error names the flag. It does not connect. All functions may be
+// called concurrently.
 package dial
 
 import (
@@ -22,31 +24,27 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
-// Security says how a server is spoken to and who it must be. Files are read
-// again at every attempt, so that they can be rotated.
+// Security configures how a server is reached and authenticated. Files are read again for each attempt,
+// so that they can be rotated.
 type Security struct {
-	// Flags is what the flags begin with that errors name: "istio" for --istio-ca;
-	// "" for "upstream".
+	// Flags is the prefix of the flags that errors name: "istio" for --istio-ca; "" for "upstream".
 	Flags string
-	// Plaintext sends everything in the clear. Without it TLS is used, but on a
-	// Unix socket, which the file system protects.
+	// Plaintext disables encryption. Without it TLS is used, except on a Unix socket, which the file
+	// system protects.
 	Plaintext bool
-	// CA is a file of PEM certificates that the server's must lead to; "" for
-	// the system's.
+	// CA is a file of PEM certificates that the server's certificate must lead to; "" for those of the
+	// system.
 	CA string
-	// Cert and Key are files with the client's certificate chain and its key;
-	// both or none.
+	// Cert and Key are files with the client's certificate chain and its key; both or none.
 	Cert, Key string
-	// ServerName is sent as SNI and checked against the certificate; "" for the
-	// host of the address.
+	// ServerName is sent as SNI and compared with the certificate; "" for the host of the address.
 	ServerName string
-	// SANs, if any, replace the check of the name: one of them must be a DNS
-	// name, URI, IP address or e-mail address of the certificate.
+	// SANs, if any, replace the comparison of the server name: one of them must be a DNS name, URI, IP
+	// address or e-mail address of the certificate.
 	SANs []string
-	// TokenFile holds a bearer token; "" for none.
+	// TokenFile contains a bearer token; "" for none.
 	TokenFile string
-	// Shown, if set, is told when the certificate of Cert ends, each time that it is read for
-	// an attempt.
+	// Shown, if set, is called with the end of the validity of Cert whenever it is read for an attempt.
 	Shown func(end time.Time)
 }
 
@@ -55,7 +53,7 @@ func (s Security) flag(name string) string {
 	return "--" + cmp.Or(s.Flags, "upstream") + "-" + name
 }
 
-// Check reports settings that contradict each other.
+// Check returns an error for contradicting settings.
 func (s Security) Check() error {
 	if (s.Cert == "") != (s.Key == "") {
 		return fmt.Errorf("%s and %s go together: give both or none", s.flag("cert"), s.flag("key"))
@@ -88,8 +86,8 @@ func (s Security) Transport() (credentials.TransportCredentials, error) {
 	return credentials.NewTLS(cfg), nil
 }
 
-// TLS reads the files and returns what a connection is secured with, nil for
-// plaintext. TLS below 1.2 is refused.
+// TLS reads the files and returns the TLS configuration, nil for plaintext. The minimum version is TLS
+// 1.2.
 func (s Security) TLS() (*tls.Config, error) {
 	if s.Plaintext {
 		return nil, nil
@@ -116,8 +114,8 @@ func (s Security) TLS() (*tls.Config, error) {
 		}
 	}
 	if len(s.SANs) > 0 {
-		// The standard check knows one host name; this one verifies the chain
-		// in the same way and then the names that were asked for.
+		// The standard verification only supports one host name. verify verifies the chain
+		// in the same way, and then compares the names with SANs.
 		cfg.InsecureSkipVerify = true
 		cfg.VerifyConnection = s.verify(cfg.RootCAs)
 	}
@@ -188,8 +186,8 @@ func (s Security) Token() (string, error) {
 	return token, nil
 }
 
-// CheckCredentials refuses an address with a user and password in it: addresses are shown in logs,
-// metrics and status. The error does not repeat them.
+// CheckCredentials returns an error for an address that contains a user and password, because addresses
+// are shown in logs, metrics and status. The error does not contain them.
 func CheckCredentials(what, addr string) error {
 	masked := redact.MaskURL(addr)
 	if masked == addr {
@@ -198,9 +196,8 @@ func CheckCredentials(what, addr string) error {
 	return fmt.Errorf("%s %q: a user or password in the address would be shown in logs and metrics: leave it out, and send it as a header (--upstream-header, --istio-header) or as a token (--upstream-token-file, --istio-token-file)", what, masked)
 }
 
-// Target turns an address into a gRPC target, and says whether it is a Unix socket.
-// what names the kind of server in errors, such as "upstream", and want the
-// addresses that the caller takes.
+// Target converts an address to a gRPC target, and reports whether it is a Unix socket. what names the
+// type of server in errors, such as "upstream", and want the accepted forms of addresses.
 func Target(what, want, addr string) (target string, unix bool, err error) {
 	if err := CheckCredentials(what, addr); err != nil {
 		return "", false, err

@@ -1,6 +1,5 @@
-// Package environ says which variables of the environment a program gets that holdfast starts.
-//
-// It keeps no state; its functions may be called concurrently.
+// Package environ selects the environment variables for programs that holdfast starts. It has no state;
+// its functions may be called concurrently.
 package environ
 
 import (
@@ -9,12 +8,12 @@ import (
 	"strings"
 )
 
-// Prefix begins the name of every variable that is a setting of holdfast.
+// Prefix is the prefix of every variable that is a setting of holdfast.
 const Prefix = "HOLDFAST_"
 
-// ForChild returns the environment of this process for a program that it starts: without the
-// settings of holdfast, of which some are secrets (HOLDFAST_UPSTREAM_HEADER). A program that somebody
-// takes over would have them to read, and everybody who may read its environment.
+// ForChild returns the environment of this process without the settings of holdfast, some of which are
+// secrets (HOLDFAST_UPSTREAM_HEADER). They would be visible to an attacker in the started program, and
+// to everybody who may read its environment.
 func ForChild() []string {
 	return slices.DeleteFunc(os.Environ(), func(pair string) bool { return strings.HasPrefix(pair, Prefix) })
 }

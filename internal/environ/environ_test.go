@@ -8,7 +8,7 @@ import (
 
 func TestSettingsStayWithTheAgentAndTheRestIsPassedOn(t *testing.T) {
 	t.Setenv("HOLDFAST_UPSTREAM_HEADER", "x-token=secret")
-	t.Setenv("HOLDFAST_SERVICE_HOST", "192.0.2.1") // as Kubernetes makes it; nobody but holdfast is meant
+	t.Setenv("HOLDFAST_SERVICE_HOST", "192.0.2.1") // Kubernetes sets it for a Service named holdfast
 	t.Setenv("MY_HOLDFAST_X", "kept")
 	got := ForChild()
 	if !slices.Contains(got, "MY_HOLDFAST_X=kept") || slices.ContainsFunc(got, func(pair string) bool { return strings.HasPrefix(pair, Prefix) }) {

@@ -1,8 +1,9 @@
-// Package envoytest finds the real Envoy that tests run. It downloads nothing: `make envoy` does, and a test that needs an
-// Envoy that is not there fails and says so, because a skipped test looks like a passed one.
+// Package envoytest finds the real Envoy for tests. It does not download Envoy: `make envoy` does, and
+// a test that needs a missing Envoy fails instead of being skipped, because a skipped test looks like a
+// passed one.
 //
-// Its functions may be called concurrently, from the test's goroutine or, as they end the test on failure, with the care
-// that testing.TB.FailNow asks for.
+// Its functions may be called concurrently, but from the goroutine of the test, because they may call
+// testing.TB.FailNow.
 package envoytest
 
 import (
@@ -13,11 +14,12 @@ import (
 	"testing"
 )
 
-// Version is the Envoy that tests run unless told otherwise, the same as ENVOY_VERSION of the Makefile.
+// Version is the default version of Envoy for tests, equal to ENVOY_VERSION of the Makefile.
 const Version = "1.40.0"
 
-// Binary returns the absolute path of the Envoy to test with: what the environment variable ENVOY names (a path, relative to
-// the root of the repository, or a command in PATH), else the pinned Version that `make envoy` fetches.
+// Binary returns the absolute path of the Envoy for tests: the value of the environment variable ENVOY
+// (a path, relative to the root of the repository, or a command in PATH), or else the pinned Version
+// that `make envoy` downloads.
 func Binary(t testing.TB) string {
 	t.Helper()
 	if path := os.Getenv("ENVOY"); path != "" {
@@ -26,7 +28,7 @@ func Binary(t testing.TB) string {
 	return BinaryVersion(t, Version)
 }
 
-// BinaryVersion returns the absolute path of one pinned version, whatever ENVOY says.
+// BinaryVersion returns the absolute path of a pinned version, and ignores the variable ENVOY.
 func BinaryVersion(t testing.TB, version string) string {
 	t.Helper()
 	path := filepath.Join(Root(t), ".envoy", "envoy-"+version)
@@ -56,10 +58,11 @@ func fetchCommand(version string) string {
 	return "make envoy ENVOY= ENVOY_VERSION=" + version
 }
 
-// module begins the go.mod in the root of the repository. Modules below test have a go.mod of their own.
+// module is the beginning of the go.mod in the root of the repository. Modules below test have a go.mod
+// of their own.
 const module = "module github.com/holdfast-xds/holdfast\n"
 
-// Root returns the root directory of the repository that the test belongs to.
+// Root returns the root directory of the repository that contains the test.
 func Root(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd() // go test starts a test in the directory of its package

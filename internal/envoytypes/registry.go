@@ -9,7 +9,7 @@ import (
 	"strings"
 	"sync"
 
-	_ "github.com/cncf/xds/go/udpa/annotations" // without it the annotations of secret fields were unknown bytes
+	_ "github.com/cncf/xds/go/udpa/annotations" // links the annotation of sensitive fields, which would be unknown otherwise
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
@@ -20,24 +20,23 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// Resolver finds messages by their type URL or name, those that are linked and those that are
-// not: for proto, protojson and prototext, whose own resolver knows only the former. It
-// finds descriptors, too, for gRPC's reflection. The error for what it does not find is
-// protoregistry.NotFound. Extensions it knows as far as they are linked: Envoy's messages
-// have none.
+// Resolver finds messages by their type URL or name, linked or not, for proto, protojson and prototext,
+// whose default resolver only finds linked ones. It also finds descriptors, for gRPC reflection. If
+// nothing is found, the error is protoregistry.NotFound. It only finds linked extensions; Envoy's
+// messages have none.
 var Resolver interface {
 	protoregistry.MessageTypeResolver
 	protoregistry.ExtensionTypeResolver
 	protodesc.Resolver
 } = &registry{Types: protoregistry.GlobalTypes, linked: protoregistry.GlobalFiles}
 
-// Unpack decodes what an Any holds.
+// Unpack decodes the message in an Any.
 func Unpack(a *anypb.Any) (proto.Message, error) {
 	return anypb.UnmarshalNew(a, proto.UnmarshalOptions{Resolver: Resolver})
 }
 
-// Linked returns m or, if it is part of a message that is not linked and yet of a type that is,
-// a copy of that type: for code that tells messages apart by their types in Go.
+// Linked returns m or, if m is dynamic although its type is linked (because the message that contains
+// it is not), a copy with the linked type: for code that distinguishes messages by their Go types.
 func Linked(m protoreflect.Message) protoreflect.Message {
 	if _, dynamic := m.Interface().(*dynamicpb.Message); !dynamic {
 		return m
@@ -51,14 +50,14 @@ func Linked(m protoreflect.Message) protoreflect.Message {
 	return linked
 }
 
-// registry makes types of the descriptors that are needed.
+// registry creates types from the descriptors that are needed.
 type registry struct {
-	// Types and files that are linked.
+	// The linked types and files.
 	*protoregistry.Types
 	linked *protoregistry.Files
 
-	mu   sync.Mutex
-	read protoregistry.Files
+	mu      sync.Mutex
+	decoded protoregistry.Files
 }
 
 func (r *registry) FindMessageByURL(url string) (protoreflect.MessageType, error) {
@@ -80,8 +79,8 @@ func (r *registry) FindMessageByName(name protoreflect.FullName) (protoreflect.M
 	return nil, fmt.Errorf("%s is no message", name)
 }
 
-// maxName is longer than any name in Envoy's API, in bytes: a longer one is not looked for, since
-// each of its parents would be, here and by protobuf.
+// maxName is longer than any name in Envoy's API, in bytes. A longer name is not searched, because each
+// of its parents would be searched as well.
 const maxName = 256
 
 func (r *registry) FindDescriptorByName(name protoreflect.FullName) (protoreflect.Descriptor, error) {
@@ -90,7 +89,7 @@ func (r *registry) FindDescriptorByName(name protoreflect.FullName) (protoreflec
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	in := reader{r}
+	in := lockedRegistry{r}
 	known, err := in.FindDescriptorByName(name)
 	if !errors.Is(err, protoregistry.NotFound) {
 		return known, err
@@ -108,18 +107,18 @@ func (r *registry) FindDescriptorByName(name protoreflect.FullName) (protoreflec
 func (r *registry) FindFileByPath(name string) (protoreflect.FileDescriptor, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return reader{r}.FindFileByPath(name)
+	return lockedRegistry{r}.FindFileByPath(name)
 }
 
-// reader is the registry for a file that is being read, while mu is held.
-type reader struct{ r *registry }
+// lockedRegistry is the registry with mu held, to resolve the imports of a file that is being decoded.
+type lockedRegistry struct{ r *registry }
 
-// FindFileByPath returns a file, which it reads, with all that it imports, if need be.
-func (in reader) FindFileByPath(name string) (protoreflect.FileDescriptor, error) {
+// FindFileByPath returns a file, which it decodes together with its imports if necessary.
+func (in lockedRegistry) FindFileByPath(name string) (protoreflect.FileDescriptor, error) {
 	if linked, err := in.r.linked.FindFileByPath(name); err == nil {
 		return linked, nil
 	}
-	if known, err := in.r.read.FindFileByPath(name); err == nil {
+	if known, err := in.r.decoded.FindFileByPath(name); err == nil {
 		return known, nil
 	}
 	for _, f := range descriptors()[path.Dir(name)] {
@@ -134,47 +133,47 @@ func (in reader) FindFileByPath(name string) (protoreflect.FileDescriptor, error
 		if err != nil {
 			return nil, err
 		}
-		return file, in.r.read.RegisterFile(file)
+		return file, in.r.decoded.RegisterFile(file)
 	}
 	return nil, protoregistry.NotFound
 }
 
-// FindDescriptorByName finds what is linked or was read, as all is that a file imports.
-func (in reader) FindDescriptorByName(name protoreflect.FullName) (protoreflect.Descriptor, error) {
+// FindDescriptorByName finds linked and decoded descriptors, which include all imports of a file.
+func (in lockedRegistry) FindDescriptorByName(name protoreflect.FullName) (protoreflect.Descriptor, error) {
 	if linked, err := in.r.linked.FindDescriptorByName(name); err == nil {
 		return linked, nil
 	}
-	return in.r.read.FindDescriptorByName(name)
+	return in.r.decoded.FindDescriptorByName(name)
 }
 
-// descriptorSet is a FileDescriptorSet: the files of Envoy's API, and all that they import.
+// descriptorSet is a FileDescriptorSet with the files of Envoy's API and all their imports.
 //
 //go:embed descriptors.binpb
 var descriptorSet []byte
 
-// descriptor is that of one file, and still to be decoded.
-type descriptor struct {
+// encodedFile is the descriptor of one file before it is decoded.
+type encodedFile struct {
 	path string
 	wire []byte
 }
 
-// descriptors returns the descriptors by the directory of their files. A package of messages
-// has a directory for itself, and its name.
-var descriptors = sync.OnceValue(func() map[string][]descriptor {
+// descriptors returns the descriptors by the directory of their files. The directory of a package
+// corresponds to its name.
+var descriptors = sync.OnceValue(func() map[string][]encodedFile {
 	const fileField, nameField = 1, 1
-	in := make(map[string][]descriptor)
-	for file := range fields(descriptorSet, fileField) {
-		for name := range fields(file, nameField) {
-			f := descriptor{path: string(name), wire: file}
+	in := make(map[string][]encodedFile)
+	for file := range fieldValues(descriptorSet, fileField) {
+		for name := range fieldValues(file, nameField) {
+			f := encodedFile{path: string(name), wire: file}
 			in[path.Dir(f.path)] = append(in[path.Dir(f.path)], f)
-			break // the rest is not looked at until it is needed
+			break // the rest is decoded when it is needed
 		}
 	}
 	return in
 })
 
-// fields yields what is in a field, of strings or messages, of a valid message.
-func fields(message []byte, wanted protowire.Number) iter.Seq[[]byte] {
+// fieldValues yields the values of a string or message field of a valid message.
+func fieldValues(message []byte, wanted protowire.Number) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for len(message) > 0 {
 			number, kind, n := protowire.ConsumeTag(message)

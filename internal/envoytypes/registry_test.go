@@ -68,7 +68,7 @@ func TestOnlyThePackagesThatAreNeededAreRead(t *testing.T) {
 	if _, err := r.FindMessageByName("envoy.extensions.filters.http.buffer.v3.Buffer"); err != nil {
 		t.Fatal(err)
 	}
-	if n := r.read.NumFiles(); n == 0 || n > 12 {
+	if n := r.decoded.NumFiles(); n == 0 || n > 12 {
 		t.Errorf("%d files were read for a message with a number", n)
 	}
 }

@@ -8,15 +8,15 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// Lookup is a resolver for one decoding, which remembers what it did not find: an error of
-// protojson or prototext names the type in the middle of a sentence.
+// Lookup is a resolver for one decoding that records what it did not find, because an error of
+// protojson or prototext has the type only within its text.
 type Lookup struct {
 	protoregistry.ExtensionTypeResolver
 	// Missing is the URL or name of the last type that was not found, "" for none.
 	Missing string
 }
 
-// NewLookup returns a resolver of all that Resolver knows.
+// NewLookup returns a resolver for the types of Resolver.
 func NewLookup() *Lookup { return &Lookup{ExtensionTypeResolver: Resolver} }
 
 // FindMessageByURL implements protoregistry.MessageTypeResolver.
@@ -37,12 +37,11 @@ func (l *Lookup) FindMessageByName(name protoreflect.FullName) (protoreflect.Mes
 	return found, err
 }
 
-// Position takes line and column, from 1 on, out of an error of protojson or prototext, which
-// have no other way to say them: "proto: (line 3:5): text", or "(line 3:5)" at another place in
-// the text. They are 0 where there are none. The rest is for people: it says what is wrong with
-// which field, without the value of a field of text or bytes, which may be a secret.
+// Position extracts line and column, counted from 1, from an error of protojson or prototext, which has
+// them only in its text: "proto: (line 3:5): text", or "(line 3:5)" at another place. They are 0 if
+// there are none. text is the rest without the value of a text or bytes field, which may be a secret.
 func Position(err error) (line, column int, text string) {
-	// The space after "proto:" is sometimes another one, so that nobody relies on the text.
+	// The protobuf library varies the type of space after "proto:".
 	text = strings.TrimLeft(strings.TrimPrefix(err.Error(), "proto:"), " \u00a0")
 	before, after, found := strings.Cut(text, "(line ")
 	at, rest, closed := strings.Cut(after, ")")
@@ -55,8 +54,8 @@ func Position(err error) (line, column int, text string) {
 	return line, column, withoutValue(before + rest)
 }
 
-// withoutValue takes the value of which an error speaks out of its text, where it may be of any
-// field, or of one of text or bytes. It stands at the end.
+// withoutValue removes the value at the end of an error text if it may be that of a text or bytes
+// field.
 func withoutValue(text string) string {
 	for _, form := range []struct{ begins, then string }{
 		{"unexpected token", " "},
@@ -71,15 +70,15 @@ func withoutValue(text string) string {
 		if at < 0 {
 			continue
 		}
-		said := text[at+len(form.begins):]
-		end := strings.Index(said, form.then)
-		if end < 0 || form.begins == "invalid value" && strings.HasPrefix(said, " for ") {
+		detail := text[at+len(form.begins):]
+		end := strings.Index(detail, form.then)
+		if end < 0 || form.begins == "invalid value" && strings.HasPrefix(detail, " for ") {
 			return text
 		}
-		if value := said[end+len(form.then):]; len(value) == 1 && strings.Contains("{}[]:,", value) {
+		if value := detail[end+len(form.then):]; len(value) == 1 && strings.Contains("{}[]:,", value) {
 			return text
 		}
-		return text[:at+len(form.begins)] + strings.TrimRight(said[:end], ":") + " (the value is not shown)"
+		return text[:at+len(form.begins)] + strings.TrimRight(detail[:end], ":") + " (the value is not shown)"
 	}
 	return text
 }

@@ -1,10 +1,10 @@
-// Package listener has a TCP listener whose address can be given to another process
-// and taken back while a server accepts connections from it, and one of any kind that
-// tells when there is no room for connections.
+// Package listener contains a TCP listener whose address can be released to another process and
+// restored while a server accepts connections from it, and a listener that logs a shortage of file
+// descriptors.
 //
-// It promises that a server notices nothing of that: Accept waits while the address is
-// given away, and connections that were accepted before stay. All methods may be called
-// concurrently.
+// It promises that the server notices nothing: Accept waits while the address is released, and existing
+// connections stay. It does not promise that the address can be restored: another process may use it.
+// All methods may be called concurrently.
 package listener
 
 import (
@@ -14,13 +14,13 @@ import (
 	"syscall"
 )
 
-// TCP is a listener on a TCP address. Make one with Listen.
+// TCP is a listener on a TCP address. Create it with Listen.
 type TCP struct {
 	addr net.Addr
 
 	mu       sync.Mutex
-	lis      net.Listener  // nil while the address is given away
-	restored chan struct{} // closed by Restore and Close; nil while lis is there
+	lis      net.Listener  // nil while the address is released
+	restored chan struct{} // closed by Restore and Close; nil while lis is not nil
 	closed   bool
 }
 
@@ -33,7 +33,7 @@ func Listen(addr string) (*TCP, error) {
 	return &TCP{addr: lis.Addr(), lis: lis}, nil
 }
 
-// Try returns why nobody could listen on an address; that somebody does is no reason.
+// Try returns an error if no process could listen on an address; an address that is in use is no error.
 func Try(addr string) error {
 	lis, err := net.Listen("tcp", addr)
 	switch {
@@ -45,10 +45,10 @@ func Try(addr string) error {
 	return lis.Close()
 }
 
-// Addr returns the address; it says which port was taken where 0 was asked for.
+// Addr returns the address, with the actual port if port 0 was requested.
 func (t *TCP) Addr() net.Addr { return t.addr }
 
-// Accept returns the next connection. After Close its error is net.ErrClosed.
+// Accept returns the next connection. After Close the error is net.ErrClosed.
 func (t *TCP) Accept() (net.Conn, error) {
 	for {
 		lis, restored, err := t.current()
@@ -89,8 +89,8 @@ func (t *TCP) Release() {
 	t.lis, t.restored = nil, make(chan struct{})
 }
 
-// Restore listens again after Release. It may be tried as often as one likes while
-// another process has the address.
+// Restore listens again after Release. It may be retried any number of times while another process uses
+// the address.
 func (t *TCP) Restore() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -110,7 +110,7 @@ func (t *TCP) Restore() error {
 	return nil
 }
 
-// Close stops listening for good.
+// Close stops listening permanently.
 func (t *TCP) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,5 +1,9 @@
-// Package memory keeps the memory of the process low: there is one agent in every pod, so
-// that what it holds for nothing is multiplied by a fleet.
+// Package memory reduces the memory of the process: there is an agent in every pod, so unused memory is
+// multiplied by a fleet.
+//
+// It promises to respect GOGC and GOMEMLIMIT of the environment. It does not limit memory: Go may
+// exceed the soft limit. Limit must be called once, and GiveBack may run concurrently with everything
+// else.
 package memory
 
 import (
@@ -11,26 +15,24 @@ import (
 	"time"
 )
 
-// How much garbage there may be before it is collected: gcPercent of what is held, but at
-// least minGarbage, since to look through little for little costs time, and at most
-// maxGarbage, for which looking through much is worth while; in bytes. Go's own is as much
-// as is held.
+// The garbage that may accumulate before a collection: gcPercent of the live heap, but at least
+// minGarbage, because frequent small collections cost time, and at most maxGarbage, which is enough to
+// justify a collection of a large heap; in bytes. Go's default is 100 percent of the live heap.
 const (
 	gcPercent  = 50
 	minGarbage = 8 << 20
 	maxGarbage = 24 << 20
 )
 
-// heapShare is the part of the container's memory that Go may use before it collects
-// harder; the rest is for what it does not count, and for an Envoy in the container.
+// heapShare is the part of the container's memory that Go may use before it collects more often. The
+// rest is for memory that Go does not count, and for an Envoy in the same container.
 const heapShare = 0.8
 
-// Limit sets how Go's collector works, unless the environment says it, as it may for every Go
-// program: GOGC and GOMEMLIMIT. container is the memory of the container in bytes, 0 for no
-// limit.
+// Limit configures Go's garbage collector, unless the environment does (GOGC and GOMEMLIMIT). container
+// is the memory limit of the container in bytes, 0 for none.
 func Limit(environ func(string) string, container uint64, log *slog.Logger) {
 	if environ("GOGC") == "" {
-		tune()
+		followHeap()
 	}
 	if environ("GOMEMLIMIT") == "" && container > 0 {
 		limit := int64(heapShare * float64(container))
@@ -39,56 +41,56 @@ func Limit(environ func(string) string, container uint64, log *slog.Logger) {
 	}
 }
 
-// tune sets the collector by what is held, now and after each collection.
-func tune() {
+// followHeap sets GOGC according to the live heap, now and after each collection.
+func followHeap() {
 	percent := 0
-	var after func(*collection)
-	after = func(of *collection) {
-		if p := percentOf(read().live); p != percent {
+	var after func(*gcSentinel)
+	after = func(of *gcSentinel) {
+		if p := gcPercentFor(readHeap().live); p != percent {
 			percent = p
 			debug.SetGCPercent(p)
 		}
-		runtime.SetFinalizer(of, after) // until the next one
+		runtime.SetFinalizer(of, after) // runs again after the next collection
 	}
-	after(&collection{})
+	after(&gcSentinel{})
 }
 
-// collection is garbage at once, and so finalized by each collection. Smaller ones share a
-// block with others that may be held.
-type collection struct{ _ [16]byte }
+// gcSentinel is an object that becomes garbage immediately, so that its finalizer runs after each
+// collection. Its size is 16 bytes because smaller objects may share a block with live ones.
+type gcSentinel struct{ _ [16]byte }
 
-// percentOf returns GOGC for what is held, in steps: to change it stops the process.
-func percentOf(live uint64) int {
+// gcPercentFor returns GOGC for a live heap, in steps, because changing it stops the process.
+func gcPercentFor(live uint64) int {
 	live = max(live, 1<<20)
 	garbage := min(max(live*gcPercent/100, minGarbage), maxGarbage)
 	percent := int(garbage * 100 / live)
 	return max(percent-percent%10, 10)
 }
 
-// Go gives memory back by itself, but keeps what it may need again, and half of what is
-// held as room for garbage; and what a burst touched of the program stays resident. After
-// a burst, when all is quiet, both are given back.
+// Go returns memory to the system by itself, but keeps a reserve, and half of the live heap as room
+// for garbage; and the pages of the program that a burst used stay resident. After a burst, when the
+// process is idle, GiveBack returns both.
 const (
-	// period is how often it is looked whether all is quiet.
-	period = 2 * time.Second
-	// quiet is how much may be allocated in a period that is quiet, in bytes.
-	quiet = 512 << 10
-	// burst is how much must have been allocated for it to be worth while, in bytes; of a
-	// large heap, whose collection costs more, an eighth of what is held.
-	burst      = 2 << 20
+	// checkPeriod is how often GiveBack checks whether the process is idle.
+	checkPeriod = 2 * time.Second
+	// quietBytes is the greatest allocation within an idle period, in bytes.
+	quietBytes = 512 << 10
+	// burstBytes is the least allocation for which a collection is worthwhile, in bytes; of a large
+	// heap, whose collection costs more, it is an eighth of the live heap.
+	burstBytes = 2 << 20
 	burstShare = 8
-	// start is how long the program is left alone at first: to map pages again in
-	// the midst of a start costs a fifth of it.
-	start = 250 * time.Millisecond
+	// startDelay is the pause before the first release: to map pages again during the start costs a
+	// fifth of it.
+	startDelay = 250 * time.Millisecond
 )
 
-// GiveBack gives back what of the program only its start needed, and then what a burst
-// left, each time that one is over, until ctx ends.
+// GiveBack returns memory to the system: first the pages of the program that only the start needed, and
+// then the memory of each burst of allocations once it is over, until ctx ends.
 func GiveBack(ctx context.Context, log *slog.Logger) {
-	tick := time.NewTicker(period)
+	tick := time.NewTicker(checkPeriod)
 	defer tick.Stop()
-	started := time.After(start)
-	b := bursts{}
+	started := time.After(startDelay)
+	b := burstDetector{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -98,34 +100,34 @@ func GiveBack(ctx context.Context, log *slog.Logger) {
 			continue
 		case <-tick.C:
 		}
-		if !b.over(read()) {
+		if !b.over(readHeap()) {
 			continue
 		}
 		debug.FreeOSMemory()
 		giveBackProgram(log)
-		b.begin(read())
+		b.reset(readHeap())
 	}
 }
 
-// heap is how much was allocated since the process began, and how much was held when the
-// collector last looked, in bytes.
+// heap is the number of bytes allocated since the start of the process, and the live bytes after the
+// last collection.
 type heap struct{ allocated, live uint64 }
 
-func read() heap {
+func readHeap() heap {
 	s := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"}}
 	metrics.Read(s)
 	return heap{s[0].Value.Uint64(), s[1].Value.Uint64()}
 }
 
-// bursts tells when a burst of allocations is over.
-type bursts struct{ begun, last uint64 }
+// burstDetector detects the end of a burst of allocations.
+type burstDetector struct{ start, last uint64 }
 
-// begin begins to wait for one.
-func (b *bursts) begin(h heap) { b.begun, b.last = h.allocated, h.allocated }
+// reset waits for the next burst.
+func (b *burstDetector) reset(h heap) { b.start, b.last = h.allocated, h.allocated }
 
-// over reports whether there was a burst, and nothing much since the last call.
-func (b *bursts) over(h heap) bool {
-	still := h.allocated-b.last < quiet
+// over reports whether there was a burst, and hardly any allocation since the last call.
+func (b *burstDetector) over(h heap) bool {
+	idle := h.allocated-b.last < quietBytes
 	b.last = h.allocated
-	return still && h.allocated-b.begun >= max(burst, h.live/burstShare)
+	return idle && h.allocated-b.start >= max(burstBytes, h.live/burstShare)
 }

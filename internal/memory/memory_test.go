@@ -28,8 +28,8 @@ func TestTheCollectorFollowsTheContainerUnlessTheEnvironmentSaysOtherwise(t *tes
 		percent int
 		limit   int64
 	}{
-		{"a limit", nil, 1000, percentOf(read().live), 800},
-		{"no limit", nil, 0, percentOf(read().live), math.MaxInt64},
+		{"a limit", nil, 1000, gcPercentFor(readHeap().live), 800},
+		{"no limit", nil, 0, gcPercentFor(readHeap().live), math.MaxInt64},
 		{"of the environment", map[string]string{"GOGC": "100", "GOMEMLIMIT": "1GiB"}, 1000, 100, math.MaxInt64},
 	} {
 		debug.SetGCPercent(100)
@@ -58,7 +58,7 @@ func TestWhatABurstLeftIsGivenBackWhenAllIsQuiet(t *testing.T) {
 		held := free()
 		runtime.KeepAlive(garbage)
 		go GiveBack(ctx, slog.New(slog.DiscardHandler))
-		time.Sleep(3 * period)
+		time.Sleep(3 * checkPeriod)
 		synctest.Wait()
 		if now := free(); now+size/2 > held {
 			t.Errorf("%d bytes of heap, and %d before", now, held)
@@ -81,7 +81,7 @@ func TestABurstIsOverWhenNothingMuchIsAllocated(t *testing.T) {
 		{"little of much", 100 * mib, []uint64{8 * mib, 8 * mib}, []bool{false, false}},
 		{"much of much", 100 * mib, []uint64{20 * mib, 20 * mib}, []bool{false, true}},
 	} {
-		b := bursts{}
+		b := burstDetector{}
 		for i, allocated := range tc.heaps {
 			if got := b.over(heap{allocated, tc.live}); got != tc.over[i] {
 				t.Errorf("%s: over is %v after period %d", tc.name, got, i)
@@ -93,20 +93,20 @@ func TestABurstIsOverWhenNothingMuchIsAllocated(t *testing.T) {
 func TestTheRoomForGarbageFollowsWhatIsHeld(t *testing.T) {
 	const mib = 1 << 20
 	for live, want := range map[uint64]int{0: 800, 2 * mib: 400, 8 * mib: 100, 40 * mib: 50, 96 * mib: 20, 192 * mib: 10, 1024 * mib: 10} {
-		if got := percentOf(live); got != want {
+		if got := gcPercentFor(live); got != want {
 			t.Errorf("GOGC is %d where %d MiB are held, want %d", got, live/mib, want)
 		}
 	}
 }
 
-// What is held grows, and the collector hears of it.
+// The live heap grows, and GOGC follows.
 func TestTheCollectorIsSetAfterEachCollection(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(100))
-	tune()
+	followHeap()
 	small := gcPercentNow()
 	held := make([]byte, 256<<20)
 	set := false
-	for range 1000 { // it is told on a goroutine of the runtime's
+	for range 1000 { // finalizers run on a goroutine of the runtime
 		runtime.GC()
 		if set = gcPercentNow() < small; set {
 			break

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// giveBackProgram gives back the pages of the program, of which most are not needed again:
-// a start touches 15 MB, the tables of protobuf's messages above all. What is needed is
-// mapped again from the file. It counts, since there is an agent in every pod.
+// giveBackProgram releases the pages of the program file, most of which are not needed again: a start
+// uses 15 MB, mainly the tables of protobuf messages. Pages that are needed are mapped again from the
+// file.
 func giveBackProgram(log *slog.Logger) {
 	maps, err := os.Open("/proc/self/maps")
 	if err != nil {
@@ -36,7 +36,7 @@ func giveBackProgram(log *slog.Logger) {
 		if _, err := fmt.Sscanf(fields[0], "%x-%x", &from, &to); err != nil {
 			continue
 		}
-		// Read-only pages of a file: to drop them loses nothing.
+		// These are read-only pages of a file, so no data is lost.
 		pages := unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&from))), to-from)
 		if err := unix.Madvise(pages, unix.MADV_DONTNEED); err != nil {
 			log.Debug("pages of the program are not given back", "err", err)

@@ -4,5 +4,5 @@ package memory
 
 import "log/slog"
 
-// giveBackProgram does nothing: what it does is for Linux, where pods run.
+// giveBackProgram is only supported on Linux.
 func giveBackProgram(*slog.Logger) {}

@@ -1,17 +1,15 @@
-// Package owndir opens directories that belong to this process alone: those of its
-// state, its identities and its sockets.
+// Package owndir opens directories that belong to this process alone: those of its state, its
+// identities and its sockets.
 //
-// It promises that nobody but this process's user and root can put something into a
-// directory that Open returned, or take something out, and that nobody else could have
-// made it. It never changes the mode or the owner of a directory that it did not make.
-// Who may replace the directory as a whole is looked at too, up to the root. There are two
-// exceptions, both of them for root's directories to which others may write. The root of
-// a volume is one, which Kubernetes makes for everybody: who else mounts it is for the
-// pod to say. The other is Use.Sub, for those who work with Dir.Root alone: what they do
-// stays in the directory that was looked at, also when another takes its path.
+// It promises that only this process's user and root can add or remove files in a directory that Open
+// returned, and that nobody else could have created it. It never changes the mode or the owner of a
+// directory that it did not create. It also checks, up to the root, who could replace the directory as
+// a whole. There are two exceptions, both for directories of root to which others may write. One is the
+// root of a volume, which Kubernetes creates for everybody: the pod decides who else mounts it. The
+// other one is Use.Sub, for callers that only work with Dir.Root: their operations stay in the checked
+// directory even if another one takes its path.
 //
-// It knows owners and modes only, no access control lists. Its functions may be called
-// concurrently.
+// It only checks owners and modes, not access control lists. Its functions may be called concurrently.
 package owndir
 
 import (
@@ -21,57 +19,57 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
+
+	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
-// Use says what a directory is for.
+// Use describes the purpose of a directory.
 type Use struct {
-	// Name is what messages begin with, such as "state directory".
+	// Name is the beginning of messages, such as "state directory".
 	Name string
-	// Sub is the name of the directory that is made in one which root made for others too,
-	// or to which everybody may write; "" refuses such a one. It must be this user's, and
-	// nobody else's to look into. With it, do everything by Dir.Root.
+	// Sub is the name of the subdirectory that is created and used if root created the directory for
+	// everybody, or if everybody may write to it; "" rejects such a directory. The subdirectory must
+	// belong to this user and be private. If Sub is set, all operations must use Dir.Root.
 	Sub string
-	// GroupWrites takes a directory of this user's to which its group may write: the kubelet
-	// lets the group of a pod write to whatever is in a volume.
+	// GroupWrites accepts a directory of this user to which its group may write: the kubelet lets the
+	// group of a pod write to everything in a volume.
 	GroupWrites bool
-	// Mode is that of directories that are made, 0700 where it is 0; Group owns them, -1 for
-	// this process's.
+	// Mode is the mode of new directories, 0700 if it is 0; Group is their group, -1 for that of this
+	// process.
 	Mode  fs.FileMode
 	Group int
-	// Existing makes nothing.
+	// Existing opens an existing directory only.
 	Existing bool
 }
 
 // Dir is a directory that belongs to this process alone.
 type Dir struct {
-	// Path is where it is: the one that was asked for, or Use.Sub in it.
+	// Path is the requested path, or that of Use.Sub in it.
 	Path string
 	Root *os.Root
-	// Mode is its mode, which lets its group write only with Use.GroupWrites.
+	// Mode is the mode of the directory; its group may write only with Use.GroupWrites.
 	Mode fs.FileMode
 }
 
-// ErrUnsafe says that others could put something of their own into a directory, or
-// another directory in its place.
+// ErrUnsafe reports that other users could write to a directory, or replace it.
 var ErrUnsafe = errors.New("is not this process's alone")
 
-// unsafe is an ErrUnsafe with the reason and what to do, in one line.
+// unsafe is an ErrUnsafe with the reason and the remedy, in one line.
 type unsafe string
 
 func (u unsafe) Error() string      { return string(u) }
 func (unsafe) Is(target error) bool { return target == ErrUnsafe }
 
-// Open opens a directory, and makes it if it is missing.
+// Open opens a directory, and creates it if it is missing.
 func Open(path string, use Use) (*Dir, error) {
 	d, err := open(path, use)
 	switch {
 	case err == nil:
 		return d, nil
 	case errors.Is(err, ErrUnsafe):
-		return nil, fmt.Errorf("%s: %w", use.Name, err) // which names the directory
+		return nil, fmt.Errorf("%s: %w", use.Name, err) // err names the directory
 	}
-	return nil, fmt.Errorf("%s %s: %w", use.Name, path, plain(err, path))
+	return nil, fmt.Errorf("%s %s: %w", use.Name, path, withoutPath(err, path))
 }
 
 func open(path string, use Use) (*Dir, error) {
@@ -80,7 +78,7 @@ func open(path string, use Use) (*Dir, error) {
 		return nil, err
 	}
 	info, err := os.Stat(dir)
-	if err == nil && info.IsDir() && use.Sub != "" && forOthers(info) {
+	if err == nil && info.IsDir() && use.Sub != "" && isShared(info) {
 		return use.openSub(dir)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
@@ -110,13 +108,13 @@ func open(path string, use Use) (*Dir, error) {
 
 var errMissing = errors.New("does not exist")
 
-// openSub opens Use.Sub in a directory that was made for others too.
+// openSub opens Use.Sub in a shared directory.
 func (use Use) openSub(dir string) (*Dir, error) {
 	real, _, err := use.checkAbove(dir)
 	if err != nil {
 		return nil, err
 	}
-	// Whose the entry is will be looked at in the directory that is open.
+	// The owner of the entry is checked later, in the opened directory.
 	if _, err := use.checkStep(real, filepath.Join(real, use.Sub), os.Geteuid()); err != nil {
 		return nil, err
 	}
@@ -125,25 +123,25 @@ func (use Use) openSub(dir string) (*Dir, error) {
 		return nil, err
 	}
 	defer root.Close() //nolint:errcheck // nothing was written to it
-	return use.below(root, dir, use.Sub)
+	return use.openBelow(root, dir, use.Sub)
 }
 
-// Below opens the directory of that name in d, and makes it if it is missing. It must be
-// a directory of this process's user, no link to one, and nobody else's to look into.
+// Below opens a subdirectory of d, and creates it if it is missing. It must be a private directory of
+// this process's user, and not a link.
 func (d *Dir) Below(name string) (*Dir, error) {
-	return Use{Group: -1}.below(d.Root, d.Path, name)
+	return Use{Group: -1}.openBelow(d.Root, d.Path, name)
 }
 
-// below makes and opens a directory in one that is open, whatever becomes of the path of
-// that. It follows no link: another user could have made it.
-func (use Use) below(root *os.Root, dir, name string) (*Dir, error) {
+// openBelow opens or creates a subdirectory of an open directory, even if the path of that has changed.
+// It follows no link, because another user could have created it.
+func (use Use) openBelow(root *os.Root, dir, name string) (*Dir, error) {
 	path := filepath.Join(dir, name)
 	entry, err := root.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		if use.Existing {
 			return nil, errMissing
 		}
-		if err = use.makeBelow(root, name); err == nil {
+		if err = use.mkdirBelow(root, name); err == nil {
 			entry, err = root.Lstat(name)
 		}
 	}
@@ -168,9 +166,9 @@ func (use Use) below(root *os.Root, dir, name string) (*Dir, error) {
 	return &Dir{Path: path, Root: opened, Mode: info.Mode()}, nil
 }
 
-func (use Use) makeBelow(root *os.Root, name string) error {
+func (use Use) mkdirBelow(root *os.Root, name string) error {
 	if err := root.Mkdir(name, 0o700); errors.Is(err, fs.ErrExist) {
-		return nil // somebody was faster: what it is will be looked at
+		return nil // another process was faster: the caller checks the entry
 	} else if err != nil {
 		return err
 	}
@@ -181,36 +179,26 @@ func (use Use) makeBelow(root *os.Root, name string) error {
 	return errors.Join(at.Sync(), at.Close())
 }
 
-// checkBelow refuses what is not a directory of this process's user and nobody else's.
+// checkBelow returns an error unless info is a private directory of this process's user.
 func (use Use) checkBelow(path string, info fs.FileInfo) error {
-	refused := fs.FileMode(0o077)
+	forbidden := fs.FileMode(0o077)
 	if use.GroupWrites {
-		refused = 0o007
+		forbidden = 0o007
 	}
-	switch uid, perm := owner(info), info.Mode().Perm(); {
+	switch uid, perm := userfile.Owner(info), info.Mode().Perm(); {
 	case !info.IsDir():
-		return unsafe(fmt.Sprintf("%s is no directory of holdfast's, but a %s: another user may have made it: remove it, or name another path", path, what(info.Mode())))
+		return unsafe(fmt.Sprintf("%s is no directory of holdfast's, but %s: another user may have made it: remove it, or name another path", path, userfile.FileType(info.Mode())))
 	case uid != os.Geteuid():
 		return unsafe(fmt.Sprintf("%s belongs to uid %d, and holdfast runs as uid %d: remove it, or name another path", path, uid, os.Geteuid()))
-	case perm&refused != 0:
+	case perm&forbidden != 0:
 		return unsafe(fmt.Sprintf("others may look into %s (mode %04o): chmod 0700 it, or name another path", path, perm))
 	}
 	return nil
 }
 
-func what(mode fs.FileMode) string {
-	switch {
-	case mode&fs.ModeSymlink != 0:
-		return "symbolic link"
-	case mode.IsRegular():
-		return "file"
-	}
-	return "special file"
-}
-
-// openChecked opens a directory if checkAbove allows it. From the first directory on in
-// which others could exchange an entry, it goes from one to the next without links, so
-// that it arrives where checkAbove has looked, or nowhere.
+// openChecked opens a directory if checkAbove allows it. From the first directory in which other users
+// could replace an entry, it opens one directory after the other without following links, so that it
+// reaches exactly the directories that checkAbove has checked, or fails.
 func (use Use) openChecked(dir string) (*os.Root, error) {
 	real, loose, err := use.checkAbove(dir)
 	if err != nil {
@@ -232,8 +220,8 @@ func (use Use) openChecked(dir string) (*os.Root, error) {
 		at = filepath.Join(at, step)
 		var next *os.Root
 		entry, err := root.Lstat(step)
-		if err == nil && !trusted(owner(entry)) {
-			err = unsafe(fmt.Sprintf("%s belongs to uid %d, and holdfast runs as uid %d: name another path", at, owner(entry), os.Geteuid()))
+		if err == nil && !trusted(userfile.Owner(entry)) {
+			err = unsafe(fmt.Sprintf("%s belongs to uid %d, and holdfast runs as uid %d: name another path", at, userfile.Owner(entry), os.Geteuid()))
 		}
 		if err == nil {
 			next, err = openEntry(root, at, step, entry)
@@ -247,8 +235,8 @@ func (use Use) openChecked(dir string) (*os.Root, error) {
 	return root, nil
 }
 
-// openEntry opens the directory that Lstat has found under a name in root, and nothing
-// that was put in its place since, nor what a link leads to.
+// openEntry opens the directory entry of root. It fails if the entry was replaced since Lstat, or is a
+// link.
 func openEntry(root *os.Root, path, name string, entry fs.FileInfo) (*os.Root, error) {
 	if entry.Mode()&fs.ModeSymlink != 0 {
 		return nil, linkError(path)
@@ -272,36 +260,35 @@ func linkError(path string) error {
 	return unsafe(fmt.Sprintf("%s is a symbolic link in a directory to which others may write: remove it, or name the directory that it leads to", path))
 }
 
-// forOthers reports whether a directory was made for others too: everybody may write to
-// it, or its group may and it is another user's.
-func forOthers(info fs.FileInfo) bool {
+// isShared reports whether a directory was created for other users as well: everybody may write to it,
+// or its group may and it belongs to another user.
+func isShared(info fs.FileInfo) bool {
 	perm := info.Mode().Perm()
-	return perm&0o002 != 0 || perm&0o020 != 0 && owner(info) != os.Geteuid()
+	return perm&0o002 != 0 || perm&0o020 != 0 && userfile.Owner(info) != os.Geteuid()
 }
 
-// check refuses a directory to which others may write, or that is somebody else's.
+// check returns an error for a directory of another user, or to which others may write.
 func (use Use) check(dir string, info fs.FileInfo) error {
-	if uid := owner(info); !trusted(uid) {
+	if uid := userfile.Owner(info); !trusted(uid) {
 		return unsafe(fmt.Sprintf("%s belongs to uid %d, and holdfast runs as uid %d: name a directory of its own, or a new one, which it makes", dir, uid, os.Geteuid()))
 	}
-	refused := fs.FileMode(0o022)
-	if use.GroupWrites && owner(info) == os.Geteuid() {
-		refused = 0o002
+	forbidden := fs.FileMode(0o022)
+	if use.GroupWrites && userfile.Owner(info) == os.Geteuid() {
+		forbidden = 0o002
 	}
-	if perm := info.Mode().Perm(); perm&refused != 0 {
+	if perm := info.Mode().Perm(); perm&forbidden != 0 {
 		return unsafe(fmt.Sprintf("others may write to %s (mode %04o): name a directory below it, such as %s, which holdfast then makes for itself, or chmod go-w it",
 			dir, perm, filepath.Join(dir, "holdfast")))
 	}
 	return nil
 }
 
-// maxLinks bounds the symbolic links of a path, as the kernel does.
+// maxLinks bounds the symbolic links of a path, as in the kernel.
 const maxLinks = 40
 
-// checkAbove looks at every directory on the way to dir, and refuses one in which others
-// could put something else in place of the next step. It returns where dir is, without
-// links, and the first directory on the way there to which others may write and that is
-// allowed for all that; "" for none.
+// checkAbove checks every directory on the path to dir, and returns an error if other users could
+// replace the next directory of the path. It returns the path of dir without links, and the first
+// directory to which others may write although it is accepted; "" for none.
 func (use Use) checkAbove(dir string) (real, loose string, _ error) {
 	at, rest := "/", strings.Split(strings.Trim(dir, "/"), "/")
 	for links := 0; len(rest) > 0; {
@@ -319,11 +306,11 @@ func (use Use) checkAbove(dir string) (real, loose string, _ error) {
 		if err != nil {
 			return "", "", err
 		}
-		open, err := use.checkStep(at, next, owner(info))
+		open, err := use.checkStep(at, next, userfile.Owner(info))
 		if err != nil {
 			return "", "", err
 		}
-		if open && (loose == "" || !below(loose, at)) {
+		if open && (loose == "" || !isWithin(loose, at)) {
 			loose = at
 		}
 		if info.Mode()&fs.ModeSymlink == 0 {
@@ -348,28 +335,28 @@ func (use Use) checkAbove(dir string) (real, loose string, _ error) {
 	return at, loose, nil
 }
 
-// below reports whether a directory is another one or lies in it.
-func below(above, dir string) bool {
+// isWithin reports whether dir is equal to above, or lies below it.
+func isWithin(above, dir string) bool {
 	rel, err := filepath.Rel(above, dir)
 	return err == nil && filepath.IsLocal(rel)
 }
 
-// checkStep refuses a directory in which others could replace the entry next, which
-// belongs to the user entry. It reports whether they could do so for all that, in one
-// that is allowed.
+// checkStep returns an error for a directory in which others could replace the entry next, which
+// belongs to the user entry. open reports that they could do so in a directory that is accepted
+// nevertheless.
 func (use Use) checkStep(dir, next string, entry int) (open bool, _ error) {
 	info, err := os.Lstat(dir)
 	if err != nil {
 		return false, err
 	}
-	uid, perm := owner(info), info.Mode().Perm()
+	uid, perm := userfile.Owner(info), info.Mode().Perm()
 	if !trusted(uid) {
 		return false, unsafe(fmt.Sprintf("%s belongs to uid %d, who could replace %s: use a directory below one of root's or of uid %d", dir, uid, next, os.Geteuid()))
 	}
 	switch {
 	case perm&0o022 == 0:
 		return false, nil
-	case info.Mode()&fs.ModeSticky != 0: // there one may replace what is one's own only
+	case info.Mode()&fs.ModeSticky != 0: // users can only replace their own entries
 		if !trusted(entry) {
 			return false, unsafe(fmt.Sprintf("%s belongs to uid %d, and holdfast runs as uid %d: name another path", next, entry, os.Geteuid()))
 		}
@@ -377,19 +364,19 @@ func (use Use) checkStep(dir, next string, entry int) (open bool, _ error) {
 	case use.GroupWrites && perm&0o002 == 0 && uid == os.Geteuid():
 		return true, nil
 	case use.Sub != "" && (uid != os.Geteuid() || uid == 0):
-		return true, nil // openChecked follows no link there, and refuses another owner's
+		return true, nil // openChecked follows no link there, and checks the owner
 	case isVolume(dir):
 		return true, nil
 	}
 	return false, unsafe(fmt.Sprintf("others may write to %s (mode %04o) and so replace %s: chmod go-w it, or use another directory", dir, perm, next))
 }
 
-// make makes a directory and what is missing above it, durably.
+// make creates a directory and its missing parents, durably.
 func (use Use) make(dir string) error {
-	var missing []string // the lowest one first
+	var missing []string // deepest first
 	for at := dir; ; at = filepath.Dir(at) {
 		if _, err := os.Lstat(at); !errors.Is(err, fs.ErrNotExist) || at == filepath.Dir(at) {
-			if err := use.checkFor(at, missing); err != nil {
+			if err := use.checkParent(at, missing); err != nil {
 				return err
 			}
 			break
@@ -400,8 +387,8 @@ func (use Use) make(dir string) error {
 		if err := use.mkdir(missing[i]); err != nil {
 			return err
 		}
-		// A directory that may not be read cannot be synced either; what is in it then
-		// lasts as long as the node does.
+		// A directory that cannot be read cannot be synced either; its entries then may not
+		// survive a crash of the node.
 		if err := syncDir(filepath.Dir(missing[i])); err != nil && !errors.Is(err, fs.ErrPermission) {
 			return err
 		}
@@ -409,8 +396,8 @@ func (use Use) make(dir string) error {
 	return nil
 }
 
-// checkFor refuses a directory, to make missing ones in, whose lowest comes first.
-func (use Use) checkFor(dir string, missing []string) error {
+// checkParent checks the directory in which missing directories, deepest first, will be created.
+func (use Use) checkParent(dir string, missing []string) error {
 	real, _, err := use.checkAbove(dir)
 	if err != nil || len(missing) == 0 {
 		return err
@@ -425,7 +412,7 @@ func (use Use) mkdir(dir string) error {
 		mode = 0o700
 	}
 	if err := os.Mkdir(dir, 0o700); errors.Is(err, fs.ErrExist) {
-		return nil // somebody was faster: what it is will be looked at
+		return nil // another process was faster: the caller checks the entry
 	} else if err != nil {
 		return err
 	}
@@ -437,7 +424,7 @@ func (use Use) mkdir(dir string) error {
 	if mode == 0o700 {
 		return nil
 	}
-	return os.Chmod(dir, mode) // whatever the umask
+	return os.Chmod(dir, mode) // Mkdir applies the umask
 }
 
 func syncDir(dir string) error {
@@ -448,27 +435,18 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// trusted reports whether a user may own what this process relies on: it itself, root,
-// and whoever owns the root directory, which is root under the number that it has in this
-// user namespace.
+// trusted reports whether this process may rely on files of a user: itself, root, and the owner of the
+// root directory, which is root as seen from this user namespace.
 func trusted(uid int) bool {
 	if uid == os.Geteuid() || uid == 0 {
 		return true
 	}
 	info, err := os.Lstat("/")
-	return err == nil && uid == owner(info)
+	return err == nil && uid == userfile.Owner(info)
 }
 
-// owner returns the user that a file belongs to, -1 where that is not known.
-func owner(info fs.FileInfo) int {
-	if sys, ok := info.Sys().(*syscall.Stat_t); ok {
-		return int(sys.Uid)
-	}
-	return -1
-}
-
-// plain takes off what an error repeats: the call, and the path if it is this one.
-func plain(err error, path string) error {
+// withoutPath removes the operation from an error, and the path if the caller adds it.
+func withoutPath(err error, path string) error {
 	at, ok := errors.AsType[*fs.PathError](err)
 	if !ok {
 		return err

@@ -13,10 +13,10 @@ import (
 // stranger is a user and a group that no test runs as.
 const stranger = 54321
 
-// kind is what a directory of a test is.
+// kind describes a directory of a test.
 type kind struct {
 	mode     fs.FileMode
-	stranger bool // belongs to somebody else, which only root can arrange
+	stranger bool // belongs to another user, which only root can arrange
 }
 
 func (k kind) make(t *testing.T, dir string) {
@@ -115,7 +115,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// Somebody who was faster, in a directory for everybody, gets nothing.
+// Another user who was faster, in a directory for everybody, gains nothing.
 func TestADirectoryBelowThatIsAnothersIsRefused(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "shared")
 	kind{0o777 | fs.ModeSticky, false}.make(t, dir)
@@ -189,7 +189,7 @@ func TestWhatIsNoDirectoryIsRefused(t *testing.T) {
 	}
 }
 
-// A link counts as what it leads to, and whoever may replace the link decides too.
+// The target of a link is checked, and also who may replace the link.
 func TestTheWayThroughLinksIsLookedAt(t *testing.T) {
 	base := t.TempDir()
 	own, open := filepath.Join(base, "own"), filepath.Join(base, "open")
@@ -209,7 +209,7 @@ func TestTheWayThroughLinksIsLookedAt(t *testing.T) {
 	}
 }
 
-// Whoever exchanges the directory later does not get what is written.
+// A user who replaces the directory later does not get the files.
 func TestWhatIsOpenStaysTheSameDirectory(t *testing.T) {
 	base := t.TempDir()
 	dir := filepath.Join(base, "dir")

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// isVolume reports whether something is mounted on a directory. A kernel that does not
-// say so (before 5.8, gVisor) shows it by the device where a file system begins there.
+// isVolume reports whether a file system is mounted on a directory. If the kernel does not report it
+// (before 5.8, gVisor), a device that differs from the parent's indicates a mount.
 func isVolume(dir string) bool {
 	var here, above unix.Statx_t
 	if unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW, 0, &here) != nil {

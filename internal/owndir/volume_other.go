@@ -2,5 +2,5 @@
 
 package owndir
 
-// isVolume knows nothing of mounts here.
+// isVolume is only supported on Linux.
 func isVolume(string) bool { return false }

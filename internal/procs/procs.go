@@ -1,10 +1,12 @@
-// Package procs decides how many processors run Go at once (GOMAXPROCS).
+// Package procs sets how many processors run Go code at once (GOMAXPROCS).
 //
-// A change costs microseconds of work in each of five goroutines, one after another. Where there
-// is another processor each hand-over wakes a thread on it, which costs more than the work: with
-// one client, one processor needs a fifth less CPU time than two, and is not slower
-// (docs/performance.md). Envoy has better uses for the other. Only clients are served in parallel
-// to advantage.
+// An update is handled by five goroutines, one after the other, each for microseconds. With several
+// processors, each handover wakes a thread on another processor, which costs more than the work itself:
+// with one client, one processor needs a fifth less CPU time than two, and is not slower
+// (docs/performance.md). Envoy can use the other processors. Only serving many clients benefits from
+// parallelism.
+//
+// It promises to respect GOMAXPROCS of the environment. All methods may be called concurrently.
 package procs
 
 import (
@@ -14,54 +16,54 @@ import (
 )
 
 const (
-	// limit is how many processors are used at most: each has caches of its own.
-	limit = 4
-	// clientsFor is how many clients are worth another processor.
-	clientsFor = 8
-	// start is how long all are used at first: there may be state to read.
-	start = 250 * time.Millisecond
+	// maxProcessors is the greatest number of processors in use: each has caches of its own.
+	maxProcessors = 4
+	// clientsPerProcessor is the number of clients that justify another processor.
+	clientsPerProcessor = 8
+	// startDelay is how long all processors are used at first: there may be state to read.
+	startDelay = 250 * time.Millisecond
 )
 
-// Procs sets GOMAXPROCS. Make one with New.
+// Procs sets GOMAXPROCS. Create it with New.
 type Procs struct {
-	most int // 0: the environment says how many
+	max int // 0: the environment says how many
 
 	mu      sync.Mutex
 	started bool
 	clients int
 }
 
-// New uses as many as there are, at most four, for a quarter of a second, and then as many as
-// the clients need. Go knows of the CPU limit of the container. Nothing is done, now and later,
-// if the environment sets GOMAXPROCS, as it may for every Go program.
+// New uses all processors, at most four, for a quarter of a second, and then as many as the clients
+// need. Go respects the CPU limit of the container. If the environment sets GOMAXPROCS, New and Serve
+// do nothing.
 func New(environ func(string) string) *Procs {
 	if environ("GOMAXPROCS") != "" {
 		return &Procs{}
 	}
-	p := &Procs{most: min(runtime.GOMAXPROCS(0), limit)}
-	p.use()
-	time.AfterFunc(start, func() {
+	p := &Procs{max: min(runtime.GOMAXPROCS(0), maxProcessors)}
+	p.update()
+	time.AfterFunc(startDelay, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.started = true
-		p.use()
+		p.update()
 	})
 	return p
 }
 
-// Serve takes in how many clients are connected. It may be called concurrently.
+// Serve sets the number of connected clients.
 func (p *Procs) Serve(clients int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.clients = clients
-	p.use()
+	p.update()
 }
 
-// use sets how many are used, which stops the process for a moment if that changes.
-func (p *Procs) use() {
-	n := p.most
+// update sets GOMAXPROCS, which stops the process for a moment if the value changes.
+func (p *Procs) update() {
+	n := p.max
 	if p.started {
-		n = min(n, 1+p.clients/clientsFor)
+		n = min(n, 1+p.clients/clientsPerProcessor)
 	}
 	runtime.GOMAXPROCS(n) // 0 changes nothing
 }

@@ -19,11 +19,11 @@ func TestOneProcessorServesOneClientAndMoreServeMany(t *testing.T) {
 		p := New(func(string) string { return "" })
 		p.Serve(20)
 		p.Serve(1)
-		uses(t, "at the start", limit)
-		time.Sleep(start)
+		uses(t, "at the start", maxProcessors)
+		time.Sleep(startDelay)
 		synctest.Wait()
 		uses(t, "with the client that came meanwhile", 1)
-		for _, tc := range []struct{ clients, want int }{{7, 1}, {8, 2}, {20, 3}, {1000, limit}, {1, 1}, {0, 1}} {
+		for _, tc := range []struct{ clients, want int }{{7, 1}, {8, 2}, {20, 3}, {1000, maxProcessors}, {1, 1}, {0, 1}} {
 			p.Serve(tc.clients)
 			uses(t, "with clients", tc.want)
 		}
@@ -31,7 +31,7 @@ func TestOneProcessorServesOneClientAndMoreServeMany(t *testing.T) {
 	runtime.GOMAXPROCS(2)
 	synctest.Test(t, func(t *testing.T) {
 		p := New(func(string) string { return "" })
-		time.Sleep(start)
+		time.Sleep(startDelay)
 		synctest.Wait()
 		uses(t, "without a client", 1)
 		p.Serve(1000)
@@ -43,7 +43,7 @@ func TestTheEnvironmentHasTheLastWord(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(7))
 	synctest.Test(t, func(t *testing.T) {
 		p := New(func(name string) string { return map[string]string{"GOMAXPROCS": "7"}[name] })
-		time.Sleep(2 * start)
+		time.Sleep(2 * startDelay)
 		synctest.Wait()
 		for _, clients := range []int{1, 100} {
 			if p.Serve(clients); runtime.GOMAXPROCS(0) != 7 {

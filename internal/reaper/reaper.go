@@ -1,10 +1,9 @@
-// Package reaper takes away the processes that end as children of this one without having
-// been started by it. To PID 1 of a container come all whose parents have ended, and stay
-// as zombies until it waits for them.
+// Package reaper reaps processes that end as children of this process without having been started by
+// it. PID 1 of a container inherits all processes whose parents have ended; they stay zombies until it
+// waits for them.
 //
-// It promises that the exit status of a process which was started with Start is left for
-// its exec.Cmd.Wait. A nil Reaper starts processes and takes none away. Its methods may be
-// called concurrently.
+// It promises to leave the exit status of a process that was started with Start to its exec.Cmd.Wait. A
+// nil Reaper starts processes and reaps none. Its methods may be called concurrently.
 package reaper
 
 import (
@@ -12,16 +11,16 @@ import (
 	"sync"
 )
 
-// Reaper knows the processes that this one waits for itself.
+// Reaper reaps the children of this process, except its own.
 type Reaper struct {
-	mu  sync.Mutex // held while a process is started, and while others are taken away
-	own map[int]struct{}
+	mu  sync.Mutex       // held while a process is started, and while others are reaped
+	own map[int]struct{} // the processes that were started with Start
 }
 
-// New returns a reaper; Run runs it.
+// New returns a Reaper that reaps nothing before Run is called.
 func New() *Reaper { return &Reaper{own: make(map[int]struct{})} }
 
-// Start is cmd.Start. Done is to be called when cmd.Wait has returned.
+// Start is cmd.Start. Done must be called after cmd.Wait.
 func (r *Reaper) Start(cmd *exec.Cmd) error {
 	if r == nil {
 		return cmd.Start()
@@ -35,7 +34,7 @@ func (r *Reaper) Start(cmd *exec.Cmd) error {
 	return nil
 }
 
-// Done notes that a process was waited for, so that its number may be another's.
+// Done records that a process was waited for, after which its PID may be reused.
 func (r *Reaper) Done(cmd *exec.Cmd) {
 	if r == nil || cmd.Process == nil {
 		return

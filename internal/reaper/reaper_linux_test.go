@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 func zombies() (n int, err error) {
 	entries, err := os.ReadDir("/proc")
 	for _, e := range entries {
-		if pid, atoiErr := strconv.Atoi(e.Name()); atoiErr == nil && zombieOf(pid, os.Getpid()) {
+		if pid, atoiErr := strconv.Atoi(e.Name()); atoiErr == nil && isZombieOf(pid, os.Getpid()) {
 			n++
 		}
 	}
@@ -89,7 +89,7 @@ func asSubreaper() error {
 	}
 	if err := until("only the own zombie is left", func() (bool, error) {
 		n, err := zombies()
-		return n == 1 && zombieOf(own.Process.Pid, os.Getpid()), err
+		return n == 1 && isZombieOf(own.Process.Pid, os.Getpid()), err
 	}); err != nil {
 		return err
 	}

@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lookEvery is how often zombies are looked for though no signal has come: of several that
-// end at once the kernel may send one.
-const lookEvery = 10 * time.Second
+// scanPeriod is how often zombies are searched without a signal: the kernel may send one signal for
+// several processes.
+const scanPeriod = 10 * time.Second
 
-// Run takes zombies away until ctx ends. It does nothing in a process to which none come:
-// one that is neither PID 1 nor has made itself a subreaper.
+// Run reaps zombies until ctx ends. It does nothing in a process that inherits none: one that is
+// neither PID 1 nor a subreaper.
 func (r *Reaper) Run(ctx context.Context) {
 	if os.Getpid() != 1 && !subreaper() {
 		return
@@ -25,7 +25,7 @@ func (r *Reaper) Run(ctx context.Context) {
 	ended := make(chan os.Signal, 1) // never closed
 	signal.Notify(ended, unix.SIGCHLD)
 	defer signal.Stop(ended)
-	ticker := time.NewTicker(lookEvery)
+	ticker := time.NewTicker(scanPeriod)
 	defer ticker.Stop()
 	for {
 		r.reap()
@@ -44,7 +44,7 @@ func subreaper() bool {
 	return err == nil && is != 0
 }
 
-// reap takes away every zombie that is a child of this process and not its own.
+// reap reaps every zombie that is a child of this process and was not started by it.
 func (r *Reaper) reap() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,15 +58,15 @@ func (r *Reaper) reap() {
 		if err != nil {
 			continue
 		}
-		if _, own := r.own[pid]; own || !zombieOf(pid, me) {
+		if _, own := r.own[pid]; own || !isZombieOf(pid, me) {
 			continue
 		}
-		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // nobody asks how it ended
+		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // the exit status is not needed
 	}
 }
 
-// zombieOf reports whether a process has ended and waits for its parent to notice.
-func zombieOf(pid, parent int) bool {
+// isZombieOf reports whether a process is a zombie and a child of parent.
+func isZombieOf(pid, parent int) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return false

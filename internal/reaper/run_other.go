@@ -4,5 +4,5 @@ package reaper
 
 import "context"
 
-// Run does nothing: it is for containers.
+// Run is only supported on Linux, for containers.
 func (r *Reaper) Run(context.Context) {}

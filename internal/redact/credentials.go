@@ -15,39 +15,38 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 )
 
-// holders are the types of messages that may hold a credential though the API marks none of
-// their fields as sensitive: whether they do depends on what they say. Each function returns the
-// names of the fields to hide, nil for none.
-var holders = map[protoreflect.FullName]func(protoreflect.Message) []protoreflect.Name{
-	"envoy.config.core.v3.HeaderValue":    inHeader,
-	"envoy.config.route.v3.HeaderMatcher": inHeaderMatcher,
-	"envoy.config.core.v3.HttpUri":        inURI,
+// credentialFinders are for types of messages that may contain a credential although the API does not
+// mark their fields as sensitive. Each function returns the names of the fields to hide, nil for none.
+var credentialFinders = map[protoreflect.FullName]func(protoreflect.Message) []protoreflect.Name{
+	"envoy.config.core.v3.HeaderValue":    headerFields,
+	"envoy.config.route.v3.HeaderMatcher": headerMatcherFields,
+	"envoy.config.core.v3.HttpUri":        uriFields,
 
-	"xds.type.matcher.v3.Matcher.MatcherTree":                                      inMatcherTree,
-	"envoy.config.common.matcher.v3.Matcher.MatcherTree":                           inMatcherTree,
-	"xds.type.matcher.v3.Matcher.MatcherList.Predicate.SinglePredicate":            inPredicate,
-	"envoy.config.common.matcher.v3.Matcher.MatcherList.Predicate.SinglePredicate": inPredicate,
+	"xds.type.matcher.v3.Matcher.MatcherTree":                                      matcherTreeFields,
+	"envoy.config.common.matcher.v3.Matcher.MatcherTree":                           matcherTreeFields,
+	"xds.type.matcher.v3.Matcher.MatcherList.Predicate.SinglePredicate":            predicateFields,
+	"envoy.config.common.matcher.v3.Matcher.MatcherList.Predicate.SinglePredicate": predicateFields,
 }
 
-// keyed are the types of messages whose secret, where a holder names a field of them, is the keys
-// of their map and not its values.
-var keyed = map[protoreflect.FullName]bool{
+// keyedMaps are types of messages whose map has credentials as keys if a credentialFinder returns a
+// field of the type.
+var keyedMaps = map[protoreflect.FullName]bool{
 	"xds.type.matcher.v3.Matcher.MatcherTree.MatchMap":            true,
 	"envoy.config.common.matcher.v3.Matcher.MatcherTree.MatchMap": true,
 }
 
-// credentials returns the fields of a message that hold a credential, beside those that the API
-// marks as sensitive.
-func credentials(m protoreflect.Message) []protoreflect.Name {
-	if find := holders[m.Descriptor().FullName()]; find != nil {
+// credentialFields returns the fields of a message that contain a credential without being marked as
+// sensitive by the API.
+func credentialFields(m protoreflect.Message) []protoreflect.Name {
+	if find := credentialFinders[m.Descriptor().FullName()]; find != nil {
 		return find(m)
 	}
 	return nil
 }
 
-// inHeader finds the literal value of a header that carries credentials. A value that Envoy makes
-// of the request, such as "%REQ(x-token)%", is none.
-func inHeader(m protoreflect.Message) (hide []protoreflect.Name) {
+// headerFields returns the fields with the literal value of a header that carries credentials. A value
+// that Envoy derives from the request, such as "%REQ(x-token)%", is no credential.
+func headerFields(m protoreflect.Message) (hide []protoreflect.Name) {
 	if !NamesCredential(text(m, "key")) {
 		return nil
 	}
@@ -59,9 +58,9 @@ func inHeader(m protoreflect.Message) (hide []protoreflect.Name) {
 	return hide
 }
 
-// inHeaderMatcher finds a credential that a request is compared with. A regular expression says
-// what a value looks like, and does not count.
-func inHeaderMatcher(m protoreflect.Message) (hide []protoreflect.Name) {
+// headerMatcherFields returns the fields with a credential that a header is compared with. A regular
+// expression only describes a value and does not count.
+func headerMatcherFields(m protoreflect.Message) (hide []protoreflect.Name) {
 	if !NamesCredential(text(m, "name")) {
 		return nil
 	}
@@ -70,14 +69,14 @@ func inHeaderMatcher(m protoreflect.Message) (hide []protoreflect.Name) {
 			hide = append(hide, field)
 		}
 	}
-	if comparesLiteral(m, "string_match") {
+	if matchesLiteral(m, "string_match") {
 		hide = append(hide, "string_match")
 	}
 	return hide
 }
 
-// comparesLiteral says whether a field is a StringMatcher that compares with a literal.
-func comparesLiteral(m protoreflect.Message, field protoreflect.Name) bool {
+// matchesLiteral reports whether a field is a StringMatcher with a literal.
+func matchesLiteral(m protoreflect.Message, field protoreflect.Name) bool {
 	fd := m.Descriptor().Fields().ByName(field)
 	if fd == nil || !m.Has(fd) {
 		return false
@@ -91,17 +90,17 @@ func comparesLiteral(m protoreflect.Message, field protoreflect.Name) bool {
 	return false
 }
 
-// inPredicate finds a credential that a generic matcher compares a header with.
-func inPredicate(m protoreflect.Message) []protoreflect.Name {
-	if NamesCredential(inputHeader(m)) && comparesLiteral(m, "value_match") {
+// predicateFields returns the field with a credential that a generic matcher compares a header with.
+func predicateFields(m protoreflect.Message) []protoreflect.Name {
+	if NamesCredential(inputHeader(m)) && matchesLiteral(m, "value_match") {
 		return []protoreflect.Name{"value_match"}
 	}
 	return nil
 }
 
-// inMatcherTree finds the maps of a generic matcher whose keys are credentials, since a header is
-// looked up in them.
-func inMatcherTree(m protoreflect.Message) (hide []protoreflect.Name) {
+// matcherTreeFields returns the maps of a generic matcher whose keys are credentials, because a header
+// is looked up in them.
+func matcherTreeFields(m protoreflect.Message) (hide []protoreflect.Name) {
 	if !NamesCredential(inputHeader(m)) {
 		return nil
 	}
@@ -114,7 +113,7 @@ func inMatcherTree(m protoreflect.Message) (hide []protoreflect.Name) {
 	return hide
 }
 
-// keysOf returns the keys of the map in a message of a type that is keyed.
+// keysOf returns the keys of the map in a message of keyedMaps.
 func keysOf(m protoreflect.Message) (keys []string) {
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		if fd.IsMap() {
@@ -128,8 +127,8 @@ func keysOf(m protoreflect.Message) (keys []string) {
 	return keys
 }
 
-// inputHeader returns the name of the header that is the input of a generic matcher, "" if the
-// input is something else.
+// inputHeader returns the name of the header that is the input of a generic matcher, "" for another
+// input.
 func inputHeader(m protoreflect.Message) string {
 	config := field(field(m, "input"), "typed_config")
 	if config == nil {
@@ -142,7 +141,7 @@ func inputHeader(m protoreflect.Message) string {
 	}
 	if typedStruct(known.Descriptor().FullName()) {
 		var written structpb.Struct
-		if _, body, ok := pair(value); !ok || proto.Unmarshal(body, &written) != nil {
+		if _, body, ok := urlAndValue(value); !ok || proto.Unmarshal(body, &written) != nil {
 			return ""
 		}
 		return cmp.Or(written.GetFields()["header_name"].GetStringValue(), written.GetFields()["headerName"].GetStringValue())
@@ -154,7 +153,7 @@ func inputHeader(m protoreflect.Message) string {
 	return text(inner, "header_name")
 }
 
-// field returns a message in a field, nil if it is not set.
+// field returns the message in a field, nil if it is not set.
 func field(m protoreflect.Message, name protoreflect.Name) protoreflect.Message {
 	if m == nil {
 		return nil
@@ -166,14 +165,14 @@ func field(m protoreflect.Message, name protoreflect.Name) protoreflect.Message 
 	return m.Get(fd).Message()
 }
 
-func inURI(m protoreflect.Message) []protoreflect.Name {
+func uriFields(m protoreflect.Message) []protoreflect.Name {
 	if uri := text(m, "uri"); MaskURL(uri) != uri {
 		return []protoreflect.Name{"uri"}
 	}
 	return nil
 }
 
-// text returns a field of text or bytes, "" if there is none of the name.
+// text returns the value of a text or bytes field, "" if there is no such field.
 func text(m protoreflect.Message, field protoreflect.Name) string {
 	fd := m.Descriptor().Fields().ByName(field)
 	switch {
@@ -187,16 +186,16 @@ func text(m protoreflect.Message, field protoreflect.Name) string {
 	return ""
 }
 
-// credentialWords are the words in the name of a header, between '-', '_' and '.', that say that
-// its value is a credential.
+// credentialWords are words that identify the name of a header with a credential; words are separated
+// by '-', '_' and '.'.
 var credentialWords = []string{
 	"apikey", "authorization", "bearer", "cookie", "cookie2", "credential", "credentials", "jwt",
 	"passphrase", "passwd", "password", "pwd", "secret", "token",
 }
 
-// NamesCredential says whether the value of a header of this name is a credential.
+// NamesCredential reports whether the value of a header of this name is a credential.
 func NamesCredential(header string) bool {
-	header = strings.TrimSuffix(strings.ToLower(header), "-bin") // as gRPC's names of bytes end
+	header = strings.TrimSuffix(strings.ToLower(header), "-bin") // the suffix of binary headers in gRPC
 	words := strings.FieldsFunc(header, func(r rune) bool { return r == '-' || r == '_' || r == '.' })
 	for i, word := range words {
 		switch {
@@ -209,18 +208,18 @@ func NamesCredential(header string) bool {
 	return header == "x-auth"
 }
 
-// longValue is how long the value of a header is, in bytes, that may be a credential whatever the
-// name of the header is.
+// longValue is the least length in bytes of a header value that may be a credential whatever the name
+// of the header is.
 const longValue = 20
 
-// IsCredential says whether a header that is sent may carry a credential: by its name, or because
-// its value is long. ClusterID, which says which cluster asks, does not.
+// IsCredential reports whether a header of a request may carry a credential: by its name, or because
+// its value is long. It does not match the header ClusterID of Istio.
 func IsCredential(header, value string) bool {
 	return NamesCredential(header) || len(value) >= longValue
 }
 
-// isLiteral says whether a value says anything beyond a scheme ("Bearer ") and what Envoy puts in
-// its place ("%REQ(x-token)%").
+// isLiteral reports whether a value contains more than a scheme ("Bearer ") and Envoy's substitutions
+// ("%REQ(x-token)%").
 func isLiteral(value string) bool {
 	rest := value
 	for {
@@ -237,7 +236,7 @@ func isLiteral(value string) bool {
 	return withoutScheme(rest) != ""
 }
 
-// withoutScheme returns the credentials of a value without the scheme before them.
+// withoutScheme returns a credential without the scheme before it.
 func withoutScheme(value string) string {
 	value = strings.TrimSpace(value)
 	for _, scheme := range []string{"basic", "bearer", "token", "apikey", "digest", "negotiate"} {
@@ -250,9 +249,9 @@ func withoutScheme(value string) string {
 	return value
 }
 
-// secretsOf returns what a credential may be cited as: itself, the part after its scheme, what
-// that is in base64, and the user and password of a URL.
-func secretsOf(value []byte) [][]byte {
+// variants returns the forms in which a text may quote a credential: itself, the part after its scheme,
+// its decoded base64, and the user and password of a URL.
+func variants(value []byte) [][]byte {
 	all := [][]byte{value}
 	bare := withoutScheme(string(value))
 	if bare != string(value) {
@@ -272,9 +271,8 @@ func secretsOf(value []byte) [][]byte {
 	return all
 }
 
-// MaskURL returns an address or a URL without the user and password before its host: they are
-// replaced by Marker. A text without them, and the path of a Unix socket or a directory, is
-// returned as it is.
+// MaskURL returns an address or a URL with the user and password before its host replaced by Marker. A
+// text without them, and the path of a Unix socket or a directory, is returned unchanged.
 func MaskURL(s string) string {
 	if strings.HasPrefix(s, "unix:") || strings.HasPrefix(s, "file:") {
 		return s
@@ -289,7 +287,7 @@ func MaskURL(s string) string {
 	}
 	at := strings.LastIndexByte(s[start:end], '@')
 	if at < 0 {
-		// A password with one of "/?#" in it makes the URL invalid, and is hidden all the same.
+		// A password that contains one of "/?#" makes the URL invalid, and must be hidden as well.
 		if _, err := url.Parse(s); err == nil {
 			return s
 		}

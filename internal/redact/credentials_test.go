@@ -72,7 +72,7 @@ func TestHeadersWithCredentials(t *testing.T) {
 	}
 }
 
-// A pattern says what a credential looks like: routes by cookie are common, and no secret.
+// A pattern describes the form of a credential and is no secret: routes by cookie are common.
 func TestAPatternIsNoCredential(t *testing.T) {
 	pattern := &matcherv3.RegexMatcher{Regex: "^(.*?;)?(user=jason)(;.*)?$"}
 	m := &routev3.RouteMatch{Headers: []*routev3.HeaderMatcher{
@@ -141,7 +141,7 @@ func TestAPrivateKeyIsHiddenInAnyField(t *testing.T) {
 	}
 }
 
-// In a generic matcher it is the input that says which header a value is compared with.
+// In a generic matcher, the input names the header that a value is compared with.
 func TestWhatAGenericMatcherComparesACredentialWithIsHidden(t *testing.T) {
 	typed := func(m proto.Message) *xdscorev3.TypedExtensionConfig {
 		return &xdscorev3.TypedExtensionConfig{Name: "x", TypedConfig: pack(t, m)}

@@ -2,36 +2,36 @@ package redact
 
 import "strings"
 
-// dumpMarker is how protobuf for C++ begins the text of a message that is meant for debugging. The
-// rest of the word differs (debugproto, debugstr, debugonly), and so does the white space after it.
+// dumpMarker is the beginning of protobuf's debug format in C++. The rest of the word varies
+// (debugproto, debugstr, debugonly), and so does the white space after it.
 const dumpMarker = "goo.gle/debug"
 
-// longGroup is how long a text in braces must be, in bytes, to count as the dump of a message: a
-// sentence may quote a few characters in braces, such as {SHA}.
-const longGroup = 80
+// minGroup is the least length in bytes of a text in braces that counts as the dump of a message: a
+// sentence may contain a few characters in braces, such as {SHA}.
+const minGroup = 80
 
-// maxDumps bounds how many dumps are taken out of a text, and maxGroups how many groups in braces
-// are looked at in what is between two of them. What comes after so many is left out.
+// maxDumps bounds the dumps that are removed from a text, and maxGroups the groups in braces that are
+// examined between two of them. The rest of the text is left out.
 const (
 	maxDumps  = 1000
 	maxGroups = 1000
 )
 
-// maxUnmarked bounds how many places of a text are tried for a dump that has no marker.
+// maxUnmarked bounds the positions of a text that are checked for a dump without a marker.
 const maxUnmarked = 100
 
-// withoutDumps returns a text without the messages that are dumped in it in protobuf's text format
-// or as JSON. Of one with a name the name stays, in quotes. What is cut off is taken for the dump
-// up to the end of the text.
+// withoutDumps returns a text without the messages that are dumped in it in protobuf's text format or
+// as JSON. Only the name of a message stays, in quotes. A dump that is cut off extends to the end of
+// the text.
 //
-// Envoy 1.40 writes a constraint that is violated as
+// Envoy 1.40 reports a violated constraint as
 //
 //	goo.gle/debugproto    ⏎name: "c1"⏎connect_timeout {⏎}⏎: Proto constraint validation failed (…)
 //
-// and several resources of one response one after the other, in lines of their own. Envoy 1.36
-// writes the same without the marker.
+// and several resources of one response one after the other, on lines of their own. Envoy 1.36 writes
+// the same without the marker.
 func withoutDumps(text string) string {
-	text = withMarkers(text)
+	text = addMarkers(text)
 	var out strings.Builder
 	for range maxDumps {
 		before, rest, found := strings.Cut(text, dumpMarker)
@@ -42,37 +42,37 @@ func withoutDumps(text string) string {
 		for rest != "" && rest[0] >= 'a' && rest[0] <= 'z' {
 			rest = rest[1:]
 		}
-		d := dump{text: rest}
+		d := dumpParser{text: rest}
 		d.skip()
-		text = rest[d.at:]
+		text = rest[d.pos:]
 		if after := strings.TrimLeft(text, " \n"); strings.HasPrefix(after, ":") {
 			text = after
 		}
 		if d.name != "" {
 			out.WriteString(d.name)
 		} else {
-			text = strings.TrimLeft(text, ": ") // what is before ends with them
+			text = strings.TrimLeft(text, ": ") // the text before the dump ends with them
 		}
 	}
 	return out.String()
 }
 
-// withMarkers returns a text with a marker before the dumps that have none. What begins a text, or what
-// is behind ": ", is such a dump if it has the fields of a message up to a line that begins with a
-// colon, or if it is an Any.
-func withMarkers(text string) string {
+// addMarkers adds a marker to the dumps that have none. The beginning of a text, or the text after ":
+// ", is such a dump if it consists of the fields of a message up to a line that begins with a colon, or
+// if it is an Any.
+func addMarkers(text string) string {
 	if !strings.Contains(text, "\n:") && !strings.Contains(text, "type_url:") {
 		return text
 	}
 	var out strings.Builder
 	for range maxUnmarked {
-		d := dump{text: text}
+		d := dumpParser{text: text}
 		d.skip()
-		colon := strings.HasPrefix(strings.TrimLeft(text[d.at:], " "), "\n:")
-		if d.at > 0 && (colon || strings.HasPrefix(text, "type_url:")) {
+		colon := strings.HasPrefix(strings.TrimLeft(text[d.pos:], " "), "\n:")
+		if d.pos > 0 && (colon || strings.HasPrefix(text, "type_url:")) {
 			out.WriteString(dumpMarker + " ")
-			out.WriteString(text[:d.at])
-			text = text[d.at:]
+			out.WriteString(text[:d.pos])
+			text = text[d.pos:]
 		}
 		i := strings.Index(text, ": ")
 		if i < 0 {
@@ -85,8 +85,7 @@ func withMarkers(text string) string {
 	return out.String()
 }
 
-// withoutGroups writes a text without the messages and JSON objects in braces that have no marker
-// before them.
+// withoutGroups writes a text without the messages and JSON objects in braces that have no marker.
 func withoutGroups(out *strings.Builder, text string) {
 	for range maxGroups {
 		i := strings.IndexByte(text, '{')
@@ -95,7 +94,7 @@ func withoutGroups(out *strings.Builder, text string) {
 			return
 		}
 		n, closed := group(text[i:])
-		isDump := closed && n >= longGroup || strings.HasPrefix(text[i:], `{"`) || strings.HasPrefix(text[i:], "{\n")
+		isDump := closed && n >= minGroup || strings.HasPrefix(text[i:], `{"`) || strings.HasPrefix(text[i:], "{\n")
 		if !isDump {
 			out.WriteString(text[:i+1])
 			text = text[i+1:]
@@ -107,8 +106,8 @@ func withoutGroups(out *strings.Builder, text string) {
 	}
 }
 
-// group returns how long the group is with whose brace a text begins, and whether it is closed;
-// if it is not, it is as long as the text. Braces in quotes do not count.
+// group returns the length of the group that begins with the first brace of a text, and whether it is
+// closed; otherwise it extends to the end of the text. Braces in quotes do not count.
 func group(text string) (n int, closed bool) {
 	depth := 0
 	for i := 0; i < len(text); i++ {
@@ -126,7 +125,7 @@ func group(text string) (n int, closed bool) {
 	return len(text), false
 }
 
-// quotedLength returns how long the text in quotes is with whose quotation mark s begins.
+// quotedLength returns the length of the quoted text at the beginning of s.
 func quotedLength(s string) int {
 	for i := 1; i < len(s); i++ {
 		switch s[i] {
@@ -139,26 +138,25 @@ func quotedLength(s string) int {
 	return len(s)
 }
 
-// dump reads one message in protobuf's text format.
-type dump struct {
+// dumpParser parses one message in protobuf's text format.
+type dumpParser struct {
 	text string
-	at   int
-	// name is the message's name, in quotes; "" for none.
+	pos  int
+	// name is the name of the message, in quotes; "" for none.
 	name string
 }
 
-// skip reads fields as long as there are any. It leaves at where the text goes on that is no part
-// of the message.
-func (d *dump) skip() {
+// skip parses fields as long as there are any, and sets pos to the end of the message.
+func (d *dumpParser) skip() {
 	for {
-		from := d.at
+		from := d.pos
 		blank := d.space()
 		if from > 0 && blank > 1 { // an empty line ends the message
-			d.at = from
+			d.pos = from
 			return
 		}
 		if !d.field() {
-			if d.at = from; from == 0 {
+			if d.pos = from; from == 0 {
 				d.space() // the message is empty
 			}
 			return
@@ -166,10 +164,10 @@ func (d *dump) skip() {
 	}
 }
 
-// space skips white space and returns how many lines end in it.
-func (d *dump) space() (lines int) {
-	for ; d.at < len(d.text); d.at++ {
-		switch d.text[d.at] {
+// space skips white space and returns the number of line ends in it.
+func (d *dumpParser) space() (lines int) {
+	for ; d.pos < len(d.text); d.pos++ {
+		switch d.text[d.pos] {
 		case '\n':
 			lines++
 		case ' ', '\t', '\r':
@@ -180,92 +178,93 @@ func (d *dump) space() (lines int) {
 	return lines
 }
 
-// field reads one field. If there is none, it returns false.
-func (d *dump) field() bool {
+// field parses one field; it returns false if there is none.
+func (d *dumpParser) field() bool {
 	key := d.key()
 	if key == "" {
 		return false
 	}
 	d.space()
-	colon := d.is(':')
+	colon := d.at(':')
 	if colon {
-		d.at++
+		d.pos++
 		d.space()
 	}
 	switch {
-	case d.is('{'):
-		n, _ := group(d.text[d.at:])
-		d.at += n
+	case d.at('{'):
+		n, _ := group(d.text[d.pos:])
+		d.pos += n
 	case !colon:
 		return false
-	case d.is('"'):
+	case d.at('"'):
 		d.quotedValue(key)
-	case d.is('['):
-		if i := strings.IndexByte(d.text[d.at:], ']'); i >= 0 {
-			d.at += i + 1
+	case d.at('['):
+		if i := strings.IndexByte(d.text[d.pos:], ']'); i >= 0 {
+			d.pos += i + 1
 		} else {
-			d.at = len(d.text)
+			d.pos = len(d.text)
 		}
 	default:
-		return d.word() != "" && d.ends()
+		return d.word() != "" && d.endsValue()
 	}
 	return true
 }
 
-// quotedValue reads the text of a field, which may be in several parts.
-func (d *dump) quotedValue(key string) {
-	for d.is('"') {
-		n := quotedLength(d.text[d.at:])
+// quotedValue parses the text of a field, which may consist of several parts.
+func (d *dumpParser) quotedValue(key string) {
+	for d.at('"') {
+		n := quotedLength(d.text[d.pos:])
 		if d.name == "" && (key == "name" || key == "cluster_name") {
-			d.name = d.text[d.at : d.at+n]
+			d.name = d.text[d.pos : d.pos+n]
 		}
-		d.at += n
-		from := d.at
-		if d.space(); !d.is('"') {
-			d.at = from
+		d.pos += n
+		from := d.pos
+		if d.space(); !d.at('"') {
+			d.pos = from
 		}
 	}
 }
 
-// key reads the name of a field, or that of an extension or a type in brackets.
-func (d *dump) key() string {
-	if d.is('[') {
-		i := strings.IndexByte(d.text[d.at:], ']')
+// key parses the name of a field, or that of an extension or a type in brackets.
+func (d *dumpParser) key() string {
+	if d.at('[') {
+		i := strings.IndexByte(d.text[d.pos:], ']')
 		if i < 0 {
 			return ""
 		}
-		key := d.text[d.at : d.at+i+1]
-		d.at += i + 1
+		key := d.text[d.pos : d.pos+i+1]
+		d.pos += i + 1
 		return key
 	}
 	return d.word()
 }
 
-// word reads a name, a number or the value of an enum.
-func (d *dump) word() string {
-	from := d.at
-	for d.at < len(d.text) && (isWord(d.text[d.at]) || strings.IndexByte("+-.", d.text[d.at]) >= 0) {
-		d.at++
+// word parses a name, a number or the value of an enum.
+func (d *dumpParser) word() string {
+	from := d.pos
+	for d.pos < len(d.text) && (isWord(d.text[d.pos]) || strings.IndexByte("+-.", d.text[d.pos]) >= 0) {
+		d.pos++
 	}
-	return d.text[from:d.at]
+	return d.text[from:d.pos]
 }
 
 func isWord(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_'
 }
 
-// ends says whether what follows a word can follow a value: in "c2: Failed to load" Failed is none.
-func (d *dump) ends() bool {
+// endsValue reports whether the text after a word can follow a value: in "c2: Failed to load", Failed
+// is no value.
+func (d *dumpParser) endsValue() bool {
 	ahead := *d
 	ahead.space()
-	if ahead.at == len(d.text) || ahead.is(':') || ahead.is('[') || ahead.at > d.at && d.text[d.at] == '\n' {
+	if ahead.pos == len(d.text) || ahead.at(':') || ahead.at('[') || ahead.pos > d.pos && d.text[d.pos] == '\n' {
 		return true
 	}
 	if ahead.key() == "" {
 		return false
 	}
 	ahead.space()
-	return ahead.is(':') || ahead.is('{')
+	return ahead.at(':') || ahead.at('{')
 }
 
-func (d *dump) is(c byte) bool { return d.at < len(d.text) && d.text[d.at] == c }
+func (d *dumpParser) at(c byte) bool { return d.pos < len(d.text) && d.text[d.pos] == c }

@@ -9,41 +9,40 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// MaxReason is how long a reason or another text of a peer may be, in bytes.
+// MaxReason is the greatest length of a reason or another text of a peer, in bytes.
 const MaxReason = 1024
 
-// maxExamined bounds how much of a text is searched for secrets, in bytes. Of the last
-// examinedMargin of a longer text nothing is shown: a secret there may be incomplete, and so would
-// not be recognized.
+// maxExamined bounds how much of a text is searched for secrets, in bytes. The last examinedMargin of a
+// longer text are not shown, because a secret that is cut off there would not be recognized.
 const (
 	maxExamined    = 8 << 10
 	examinedMargin = 1 << 10
 )
 
-// noReason is shown where nothing is left of what a client said.
+// noReason replaces an error detail that only consists of a dump.
 const noReason = "the client gave no reason beside a dump of the resource"
 
-// Reason returns the text in which a client says why it NACKed a response with these resources, as
-// it may be shown and logged: one line of at most MaxReason bytes. What Envoy dumps of a resource
-// beside its own sentence is left out, but for the name of the resource, and everything that
-// Values yields of the resources is replaced by Marker, however it is escaped or encoded.
-func (f *Finder) Reason(said string, resources iter.Seq[*anypb.Any]) string {
-	if said == "" {
+// Reason returns the error detail of a NACK of a response with these resources in a form that may be
+// shown and logged: one line of at most MaxReason bytes. Envoy's dumps of resources are reduced to the
+// name of the resource, and every value that Values returns for the resources is replaced by Marker,
+// however it is escaped or encoded.
+func (f *Finder) Reason(detail string, resources iter.Seq[*anypb.Any]) string {
+	if detail == "" {
 		return ""
 	}
-	text := withoutDumps(said)
+	text := withoutDumps(detail)
 	cut := len(text) > maxExamined
 	if cut {
 		text = text[:maxExamined]
 	}
-	for range 2 { // a second time if white space in the midst of a value has become another
+	for range 2 { // a second time if oneLine has changed white space within a value
 		s := newSearch(text)
 		for m := range resources {
 			for value := range f.Values(m) {
 				s.hide(value)
 			}
 		}
-		privateKeys([]byte(text), func(_ string, value []byte) bool {
+		reportPrivateKeys([]byte(text), func(_ string, value []byte) bool {
 			s.hide(value)
 			return true
 		})
@@ -64,45 +63,45 @@ func (f *Finder) Reason(said string, resources iter.Seq[*anypb.Any]) string {
 	return shorten(text)
 }
 
-// Line returns a text of a peer, without some secrets, as one line of at most MaxReason bytes, in
-// valid UTF-8 and without control characters: for logs and terminals.
-func Line(said string, secrets ...[]byte) string {
-	shown := len(said)
+// Line returns a text of a peer without the given secrets, as one line of at most MaxReason bytes in
+// valid UTF-8 without control characters, for logs and terminals.
+func Line(text string, secrets ...[]byte) string {
+	shown := len(text)
 	if shown > maxExamined {
-		said, shown = said[:maxExamined], maxExamined-examinedMargin
+		text, shown = text[:maxExamined], maxExamined-examinedMargin
 	}
 	if len(secrets) == 0 {
-		return shorten(oneLine(said[:shown]))
+		return shorten(oneLine(text[:shown]))
 	}
-	s := newSearch(said)
+	s := newSearch(text)
 	for _, secret := range secrets {
 		s.hide(secret)
 	}
 	return shorten(oneLine(s.result(shown)))
 }
 
-// Error returns an error whose text is that of Line: for errors that may say what a peer said. What
-// the error is stays as it was: one that needs no change is returned itself, and so is nil.
+// Error returns an error whose text is that of Line, for errors that may quote a peer. It wraps err; if
+// the text needs no change, it returns err itself, and nil for nil.
 func Error(err error, secrets ...[]byte) error {
 	if err == nil {
 		return nil
 	}
 	if text := Line(err.Error(), secrets...); text != err.Error() {
-		return &told{err, text}
+		return &redactedError{err, text}
 	}
 	return err
 }
 
-// told is an error as it may be shown.
-type told struct {
+// redactedError is an error with a redacted text.
+type redactedError struct {
 	err  error
 	text string
 }
 
-func (e *told) Error() string { return e.text }
-func (e *told) Unwrap() error { return e.err }
+func (e *redactedError) Error() string { return e.text }
+func (e *redactedError) Unwrap() error { return e.err }
 
-// shorten cuts a text in its middle: the beginning says what failed, and the end why.
+// shorten removes the middle of a text: the beginning says what failed, and the end why.
 func shorten(text string) string {
 	if len(text) <= MaxReason {
 		return text
@@ -119,7 +118,7 @@ func shorten(text string) string {
 	return text[:head] + mark + text[from:]
 }
 
-// oneLine puts "; " between the lines of a text, and replaces what is no printable character.
+// oneLine joins the lines of a text with "; ", and replaces characters that are not printable.
 func oneLine(text string) string {
 	var lines []string
 	for line := range strings.SplitSeq(strings.ToValidUTF8(text, "\uFFFD"), "\n") {

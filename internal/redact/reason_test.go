@@ -185,12 +185,12 @@ func TestWhatIsSecretInTheResourceIsTakenOutOfTheText(t *testing.T) {
 				if !strings.Contains(form, "half") && strings.Contains(got, written) || len(tc.value) > 24 && !strings.Contains(got, Marker) {
 					t.Errorf("%s: %q", form, got)
 				}
-				for i := range len(tc.value) - gram + 1 { // no part of it either
-					if strings.Contains(got, tc.value[i:i+gram]) {
-						t.Fatalf("%s: %q shows %q", form, got, tc.value[i:i+gram])
+				for i := range len(tc.value) - gramSize + 1 { // no part of it either
+					if strings.Contains(got, tc.value[i:i+gramSize]) {
+						t.Fatalf("%s: %q shows %q", form, got, tc.value[i:i+gramSize])
 					}
 				}
-				if left := strings.TrimSuffix(strings.TrimPrefix(got, "Failed to load: <"), ">, c2 is good"); !strings.Contains(form, "half") && len(strings.ReplaceAll(left, Marker, "")) > 2*gram {
+				if left := strings.TrimSuffix(strings.TrimPrefix(got, "Failed to load: <"), ">, c2 is good"); !strings.Contains(form, "half") && len(strings.ReplaceAll(left, Marker, "")) > 2*gramSize {
 					t.Errorf("%s: %q is left", form, left)
 				}
 			}

@@ -1,22 +1,19 @@
-// Package redact renders protobuf messages as JSON for people, without their
-// secrets: every field that the API annotates with udpa.annotations.sensitive,
-// wherever it is nested, is shown as "[redacted]". So are the literal values of headers
-// that carry credentials (authorization, cookie, x-api-key, names that end in -token, and the
-// like), what such a header is compared with, URLs with a password, and text that has a private key in PEM in it.
+// Package redact renders protobuf messages as JSON without their secrets. It shows as "[redacted]":
+// every field that the API annotates with udpa.annotations.sensitive, at any depth; the literal values
+// of headers that carry credentials (authorization, cookie, x-api-key, names that end in -token, and
+// similar ones), and the literals that such headers are compared with; URLs with a password; and text
+// that contains a private key in PEM.
 //
-// It promises that nothing of such a value is in the output, that a
-// type which internal/envoytypes does not know is shown by its name and size only
-// (its sensitive fields cannot be known), that equal messages give equal bytes,
-// and that it never fails: what cannot be decoded is shown as a placeholder that
-// says so. It never changes what it is given.
+// It promises that no part of such a value is in the output, that a type which internal/envoytypes does
+// not know is shown only by name and size (because its sensitive fields are unknown), that equal
+// messages give equal bytes, and that it never fails: a placeholder describes what cannot be decoded.
+// It does not modify its arguments. The output resembles protojson with proto field names, but is meant
+// for people and cannot be parsed back.
 //
-// The output is close to protojson with the names of the proto file, but is
-// meant to be read, not to be parsed back: a placeholder is not a message.
+// A Finder reports whether a message contains such a value, so that it is not stored, and removes such
+// values from the text of a NACK.
 //
-// A Finder says whether there is such a value in a message, for those who must not write it
-// down, and takes such values out of the text in which a client says why it NACKed a resource.
-//
-// JSON keeps no state, a Finder remembers types only; all functions may be called
+// JSON has no state, and a Finder only caches facts about types; all functions may be called
 // concurrently.
 package redact
 
@@ -39,15 +36,15 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 )
 
-// Marker stands for the value of a sensitive field.
+// Marker replaces the value of a sensitive field.
 const Marker = "[redacted]"
 
-// maxDepth bounds the nesting of messages. Each Any begins to count anew in the
-// protobuf library, so that its own limit does not hold for a chain of them.
+// maxDepth bounds the nesting of messages. The limit of the protobuf library is not enough, because it
+// starts from zero in each Any.
 const maxDepth = 200
 
-// JSON returns m as indented JSON, fields in the order of their declaration. m
-// may be an Any, and nil, which is null.
+// JSON returns m as indented JSON, with the fields in the order of their declaration. m may be an Any;
+// nil is rendered as null.
 func JSON(m proto.Message) []byte {
 	if m == nil || !m.ProtoReflect().IsValid() {
 		return []byte("null")
@@ -56,7 +53,7 @@ func JSON(m proto.Message) []byte {
 	e.message(m.ProtoReflect())
 	var out bytes.Buffer
 	if err := json.Indent(&out, e.out, "", "  "); err != nil {
-		// Unreachable while the encoder is right; a dump does not fail for it.
+		// Unreachable unless the encoder has a bug, which must not make a dump fail.
 		return []byte(`"not shown: ` + strconv.Itoa(proto.Size(m)) + ` bytes"`)
 	}
 	return out.Bytes()
@@ -79,25 +76,25 @@ func (e *encoder) text(s string) {
 	e.out = append(e.out, bytes.TrimSuffix(b.Bytes(), []byte("\n"))...)
 }
 
-// object is an object that is being written.
+// object writes one JSON object.
 type object struct {
-	e     *encoder
-	begun bool
+	e        *encoder
+	nonEmpty bool
 }
 
 func (o *object) key(name string) {
-	if o.begun {
+	if o.nonEmpty {
 		o.e.raw(",")
 	} else {
 		o.e.raw("{")
-		o.begun = true
+		o.nonEmpty = true
 	}
 	o.e.text(name)
 	o.e.raw(":")
 }
 
 func (o *object) end() {
-	if !o.begun {
+	if !o.nonEmpty {
 		o.e.raw("{")
 	}
 	o.e.raw("}")
@@ -115,7 +112,7 @@ func (e *encoder) message(m protoreflect.Message) {
 		e.any(m)
 	case typedStruct(name):
 		e.typedStruct(m)
-	case ownForm[name]:
+	case hasOwnForm[name]:
 		e.wellKnown(m)
 	default:
 		o := object{e: e}
@@ -124,9 +121,9 @@ func (e *encoder) message(m protoreflect.Message) {
 	}
 }
 
-// ownForm lists the messages whose JSON has a form of its own. None of them has a
-// sensitive field or an Any inside.
-var ownForm = map[protoreflect.FullName]bool{
+// hasOwnForm lists the messages with a special JSON form. None of them contains a sensitive field or an
+// Any.
+var hasOwnForm = map[protoreflect.FullName]bool{
 	"google.protobuf.Timestamp": true, "google.protobuf.Duration": true,
 	"google.protobuf.FieldMask": true, "google.protobuf.Empty": true,
 	"google.protobuf.Struct": true, "google.protobuf.Value": true, "google.protobuf.ListValue": true,
@@ -136,14 +133,14 @@ var ownForm = map[protoreflect.FullName]bool{
 	"google.protobuf.FloatValue": true, "google.protobuf.DoubleValue": true,
 }
 
-// wellKnown appends a message of ownForm.
+// wellKnown appends a message with a special JSON form.
 func (e *encoder) wellKnown(m protoreflect.Message) {
 	b, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m.Interface())
 	if err != nil {
 		e.text("not shown: no valid " + string(m.Descriptor().FullName()))
 		return
 	}
-	var compact bytes.Buffer // protojson varies its white space on purpose
+	var compact bytes.Buffer // the white space of protojson varies between builds
 	if err := json.Compact(&compact, b); err != nil {
 		e.text("not shown: no valid " + string(m.Descriptor().FullName()))
 		return
@@ -155,7 +152,7 @@ func (e *encoder) wellKnown(m protoreflect.Message) {
 	e.out = append(e.out, compact.Bytes()...)
 }
 
-// any appends what an Any holds, with its type first.
+// any appends the content of an Any, with its type first.
 func (e *encoder) any(m protoreflect.Message) {
 	fields := m.Descriptor().Fields()
 	url := m.Get(fields.ByName("type_url")).String()
@@ -179,7 +176,7 @@ func (e *encoder) any(m protoreflect.Message) {
 		e.text("not shown: the bytes are not a valid " + string(known.Descriptor().FullName()))
 		return
 	}
-	e.inside(inner, &o)
+	e.anyContent(inner, &o)
 }
 
 func (o *object) size(n int) {
@@ -187,11 +184,11 @@ func (o *object) size(n int) {
 	o.e.raw(strconv.Itoa(n))
 }
 
-// inside appends the content of an Any: its fields beside the type or, where its
-// JSON is no object of fields, that under "value", as protojson does.
-func (e *encoder) inside(m protoreflect.Message, o *object) {
+// anyContent appends the message in an Any: its fields beside the type or, if its JSON is not an object
+// of fields, under the key "value", as protojson does.
+func (e *encoder) anyContent(m protoreflect.Message, o *object) {
 	name := m.Descriptor().FullName()
-	if name == "google.protobuf.Any" || typedStruct(name) || ownForm[name] {
+	if name == "google.protobuf.Any" || typedStruct(name) || hasOwnForm[name] {
 		o.key("value")
 		e.message(m)
 		return
@@ -205,8 +202,8 @@ func typedStruct(name protoreflect.FullName) bool {
 	return name == "xds.type.v3.TypedStruct" || name == "udpa.type.v1.TypedStruct"
 }
 
-// typedStruct appends a message that was written as a Struct beside the name of
-// its type. It is decoded as that type, since only that tells what is sensitive.
+// typedStruct appends a TypedStruct. It decodes the Struct as the named type, because only that type
+// says which fields are sensitive.
 func (e *encoder) typedStruct(m protoreflect.Message) {
 	fields := m.Descriptor().Fields()
 	url := m.Get(fields.ByName("type_url")).String()
@@ -223,20 +220,26 @@ func (e *encoder) typedStruct(m protoreflect.Message) {
 		in.end()
 		return
 	}
-	inner := known.New()
-	b, err := protojson.Marshal(body)
-	if err == nil {
-		err = (protojson.UnmarshalOptions{DiscardUnknown: true, Resolver: envoytypes.Resolver}).Unmarshal(b, inner.Interface())
-	}
+	inner, err := fromStruct(known, body)
 	if err != nil {
-		// The error quotes the value: it is not shown.
+		// The error is not shown, because it quotes the value.
 		e.text("not shown: not a valid " + string(known.Descriptor().FullName()))
 		return
 	}
-	e.message(inner)
+	e.message(inner.ProtoReflect())
 }
 
-// fields appends what is set of a message. Unknown fields are left out.
+// fromStruct decodes a Struct as a message of a type.
+func fromStruct(known protoreflect.MessageType, body proto.Message) (proto.Message, error) {
+	b, err := protojson.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	m := known.New().Interface()
+	return m, (protojson.UnmarshalOptions{DiscardUnknown: true, Resolver: envoytypes.Resolver}).Unmarshal(b, m)
+}
+
+// fields appends the set fields of a message, without unknown fields.
 func (e *encoder) fields(m protoreflect.Message, o *object) {
 	var set []protoreflect.FieldDescriptor
 	m.Range(func(fd protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
@@ -249,14 +252,14 @@ func (e *encoder) fields(m protoreflect.Message, o *object) {
 			cmp.Compare(a.Index(), b.Index()),
 			cmp.Compare(a.FullName(), b.FullName()))
 	})
-	held := credentials(m)
+	hidden := credentialFields(m)
 	for _, fd := range set {
 		o.key(fd.TextName())
 		v := m.Get(fd)
-		hide := sensitive(fd) || slices.Contains(held, fd.Name())
+		hide := sensitive(fd) || slices.Contains(hidden, fd.Name())
 		switch {
-		case hide && fd.Message() != nil && keyed[fd.Message().FullName()]:
-			e.withoutKeys(v.Message())
+		case hide && fd.Message() != nil && keyedMaps[fd.Message().FullName()]:
+			e.messageWithoutKeys(v.Message())
 		case fd.IsMap():
 			e.mapping(fd, v.Map(), hide)
 		case fd.IsList():
@@ -294,8 +297,7 @@ func (e *encoder) list(fd protoreflect.FieldDescriptor, l protoreflect.List, hid
 	e.raw("]")
 }
 
-// mapping appends a map by its sorted keys. The keys of a sensitive one are
-// hidden with its values.
+// mapping appends a map, sorted by key. In a sensitive map the keys are hidden, too.
 func (e *encoder) mapping(fd protoreflect.FieldDescriptor, m protoreflect.Map, hide bool) {
 	o := object{e: e}
 	defer o.end()
@@ -307,8 +309,8 @@ func (e *encoder) mapping(fd protoreflect.FieldDescriptor, m protoreflect.Map, h
 	e.entries(&o, fd, m, func(key string) bool { return hasPrivateKey([]byte(key)) })
 }
 
-// withoutKeys appends a message that is keyed: the values of its maps are shown.
-func (e *encoder) withoutKeys(m protoreflect.Message) {
+// messageWithoutKeys appends a message of keyedMaps with the credentials among its keys hidden.
+func (e *encoder) messageWithoutKeys(m protoreflect.Message) {
 	o := object{e: e}
 	defer o.end()
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
@@ -322,8 +324,8 @@ func (e *encoder) withoutKeys(m protoreflect.Message) {
 	})
 }
 
-// entries appends the entries of a map by their sorted keys. Those keys that hide says are
-// replaced by Marker, with a number from the second on.
+// entries appends the entries of a map, sorted by key. A key for which hide returns true is replaced by
+// Marker, with a number from the second one on.
 func (e *encoder) entries(o *object, fd protoreflect.FieldDescriptor, m protoreflect.Map, hide func(key string) bool) {
 	hidden := 0
 	keys := make([]protoreflect.MapKey, 0, m.Len())
@@ -345,12 +347,12 @@ func (e *encoder) entries(o *object, fd protoreflect.FieldDescriptor, m protoref
 	}
 }
 
-// value appends one value of a field, or what stands for it.
+// value appends one value of a field, or its replacement.
 func (e *encoder) value(fd protoreflect.FieldDescriptor, v protoreflect.Value, hide bool) {
 	isMessage := fd.Kind() == protoreflect.MessageKind || fd.Kind() == protoreflect.GroupKind
 	switch {
 	case hide && isMessage && fd.Message().FullName() == "envoy.config.core.v3.DataSource":
-		// The form that Envoy's own config_dump gives it.
+		// This is also the form of Envoy's config_dump.
 		o := object{e: e}
 		o.key("inline_string")
 		e.text(Marker)
@@ -364,7 +366,7 @@ func (e *encoder) value(fd protoreflect.FieldDescriptor, v protoreflect.Value, h
 	}
 }
 
-// scalar appends a value as protojson does.
+// scalar appends a scalar value as protojson does.
 func (e *encoder) scalar(fd protoreflect.FieldDescriptor, v protoreflect.Value) {
 	switch fd.Kind() {
 	case protoreflect.StringKind:

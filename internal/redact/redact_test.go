@@ -25,7 +25,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// planted is a key that must never be shown.
+// planted is a key that must never appear in the output.
 const planted = "PLANTED-PRIVATE-KEY-7f3a"
 
 func pack(t *testing.T, m proto.Message) *anypb.Any {
@@ -248,7 +248,7 @@ func (f *filler) fill(m protoreflect.Message, hidden bool, depth int) {
 	for i := range fields.Len() {
 		fd := fields.Get(i)
 		hide := hidden || sensitive(fd)
-		// Of a oneof the last one wins: a sensitive one stays.
+		// The last field of a oneof is set, so a sensitive one must come last.
 		if one := fd.ContainingOneof(); one != nil && m.WhichOneof(one) != nil && (!hide || sensitive(m.WhichOneof(one))) {
 			continue
 		}

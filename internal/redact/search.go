@@ -7,124 +7,126 @@ import (
 	"unicode/utf8"
 )
 
-// maxReadings bounds in how many ways of escaping, one in another, a text is read.
-const maxReadings = 6
+// maxDecodings bounds the combinations of escapes, one within another, that a text is decoded with.
+const maxDecodings = 6
 
-// gram is how many bytes of a long value must be in a text, one after the other, to be hidden: a
-// key may be wrapped, cut off, or shown in part. A shorter value is hidden as a whole only.
-const gram = 12
+// gramSize is the number of consecutive bytes of a long value that must occur in a text to be hidden: a
+// key may be wrapped, cut off, or shown in part. A shorter value is only hidden as a whole.
+const gramSize = 12
 
-// wholeWord is how long the parts of a value must be, in bytes, that are hidden where they stand
-// alone: the password of "user:password", or one line of several.
-const wholeWord = 6
+// minPart is the least length in bytes of a part of a value that is hidden where it occurs alone: the
+// password of "user:password", or one of several lines.
+const minPart = 6
 
-// search finds values in a text, in whatever form they are written.
+// search finds values in a text, in every form in which they may be written.
 type search struct {
-	text   string
-	hidden []bool // by byte of the text
-	views  []reading
-	// guesses has, for each of views, whether it is base64 or hexadecimal, as which words can be read.
-	guesses []bool
-	// grams are the places of all sequences of gram bytes, the newest of each; next leads to
-	// the one before, -1 for none. may has a bit for the first bytes of each, since most
-	// sequences of a value are nowhere.
-	grams map[[gram]byte]int
-	next  []int
-	at    []place
-	may   [1 << 10]uint64 // by hash
+	text      string
+	hidden    []bool // for each byte of the text
+	decodings []decoding
+	// isGuess reports for each decoding whether it assumes base64 or hexadecimal, as which plain words
+	// can be decoded.
+	isGuess []bool
+	// gramPlaces has the last place of each sequence of gramSize bytes; next leads to the previous
+	// place, -1 for none. filter is a Bloom filter of their first bytes, because most sequences of a
+	// value occur nowhere.
+	gramPlaces map[[gramSize]byte]int
+	next       []int
+	places     []gramPlace
+	filter     [1 << 10]uint64 // by hash
 }
 
-// reading is the text, decoded in one way: each byte with the part of the text that it stands for.
-type reading struct {
+// decoding is the text after one way of decoding: each byte with the part of the text that it stands
+// for.
+type decoding struct {
 	b        []byte
 	from, to []int32
 }
 
-// place is where a sequence begins.
-type place struct{ reading, at int }
+// gramPlace is where a sequence of bytes begins.
+type gramPlace struct{ decoding, offset int }
 
 func newSearch(text string) *search {
-	s := &search{text: text, hidden: make([]bool, len(text)), grams: make(map[[gram]byte]int)}
-	plain := reading{b: []byte(text)}
+	s := &search{text: text, hidden: make([]bool, len(text)), gramPlaces: make(map[[gramSize]byte]int)}
+	plain := decoding{b: []byte(text)}
 	for i := range len(text) {
 		plain.from, plain.to = append(plain.from, int32(i)), append(plain.to, int32(i+1))
 	}
-	// What is escaped may be escaped again by whoever passes it on.
-	texts := []reading{plain}
-	for from := 0; from < len(texts) && len(texts) < maxReadings; from++ {
-		for _, decode := range []func(reading) (reading, bool){unescaped, percentDecoded} {
+	// A text that is passed on may be escaped several times.
+	texts := []decoding{plain}
+	for from := 0; from < len(texts) && len(texts) < maxDecodings; from++ {
+		for _, decode := range []func(decoding) (decoding, bool){unescaped, percentDecoded} {
 			if decoded, differs := decode(texts[from]); differs {
 				texts = append(texts, decoded)
 			}
 		}
 	}
 	for _, r := range texts {
-		s.views, s.guesses = append(s.views, r), append(s.guesses, false)
+		s.decodings, s.isGuess = append(s.decodings, r), append(s.isGuess, false)
 		for align := range 2 {
-			s.views, s.guesses = append(s.views, hexDecoded(r, align)), append(s.guesses, true)
+			s.decodings, s.isGuess = append(s.decodings, hexDecoded(r, align)), append(s.isGuess, true)
 		}
 		for align := range 4 {
-			s.views, s.guesses = append(s.views, base64Decoded(r, align)), append(s.guesses, true)
+			s.decodings, s.isGuess = append(s.decodings, base64Decoded(r, align)), append(s.isGuess, true)
 		}
 	}
-	for v, r := range s.views {
-		for i := range len(r.b) - gram + 1 {
-			key := [gram]byte(r.b[i:])
-			before, seen := s.grams[key]
+	for v, r := range s.decodings {
+		for i := range len(r.b) - gramSize + 1 {
+			key := [gramSize]byte(r.b[i:])
+			before, seen := s.gramPlaces[key]
 			if !seen {
 				before = -1
 			}
-			s.grams[key] = len(s.at)
-			s.at, s.next = append(s.at, place{v, i}), append(s.next, before)
-			h := hash(r.b[i:])
-			s.may[h/64] |= 1 << (h % 64)
+			s.gramPlaces[key] = len(s.places)
+			s.places, s.next = append(s.places, gramPlace{v, i}), append(s.next, before)
+			h := gramHash(r.b[i:])
+			s.filter[h/64] |= 1 << (h % 64)
 		}
 	}
 	return s
 }
 
-// hash spreads the first four bytes over the bits of search.may.
-func hash(b []byte) uint32 {
+// gramHash maps the first four bytes to a bit of search.filter.
+func gramHash(b []byte) uint32 {
 	return (uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24) * 2654435761 >> 16
 }
 
-// hide hides a value wherever it is in the text, and a long one also in part.
+// hide hides all occurrences of a value, and also of parts of a long value.
 func (s *search) hide(value []byte) {
-	if len(value) < gram {
+	if len(value) < gramSize {
 		s.hideWhole(value, len(value) < 4)
 		return
 	}
-	for i := range len(value) - gram + 1 {
-		h := hash(value[i:])
-		if s.may[h/64]&(1<<(h%64)) == 0 {
+	for i := range len(value) - gramSize + 1 {
+		h := gramHash(value[i:])
+		if s.filter[h/64]&(1<<(h%64)) == 0 {
 			continue
 		}
-		key := [gram]byte(value[i:])
-		first, found := s.grams[key]
+		key := [gramSize]byte(value[i:])
+		first, found := s.gramPlaces[key]
 		if !found {
 			continue
 		}
-		delete(s.grams, key) // each place is hidden once
+		delete(s.gramPlaces, key) // each place is only hidden once
 		for ; first >= 0; first = s.next[first] {
-			p := s.at[first]
-			s.mark(s.views[p.reading], p.at, gram)
+			p := s.places[first]
+			s.markHidden(s.decodings[p.decoding], p.offset, gramSize)
 		}
 	}
 	for part := range bytes.FieldsFuncSeq(value, func(r rune) bool { return strings.ContainsRune(" \t\r\n:=,;'\"{}()", r) }) {
-		if len(part) >= wholeWord && len(part) < gram {
+		if len(part) >= minPart && len(part) < gramSize {
 			s.hideWhole(part, true)
 		}
 	}
 }
 
-// hideWhole hides each occurrence of a short value; alone says that it must be no part of a word.
+// hideWhole hides each occurrence of a short value; with alone, only where it is not a part of a word.
 func (s *search) hideWhole(value []byte, alone bool) {
 	if len(value) == 0 {
 		return
 	}
-	for v, r := range s.views {
-		if s.guesses[v] && len(value) < 4 {
-			continue // a word of nearly any sentence would be read as it
+	for v, r := range s.decodings {
+		if s.isGuess[v] && len(value) < 4 {
+			continue // nearly any sentence has a word that decodes to it
 		}
 		for from := 0; ; {
 			i := bytes.Index(r.b[from:], value)
@@ -133,21 +135,21 @@ func (s *search) hideWhole(value []byte, alone bool) {
 			}
 			start, end := from+i, from+i+len(value)
 			if !alone || !(start > 0 && isWord(r.b[start-1]) && isWord(value[0]) || end < len(r.b) && isWord(r.b[end]) && isWord(value[len(value)-1])) {
-				s.mark(r, start, len(value))
+				s.markHidden(r, start, len(value))
 			}
 			from = start + 1
 		}
 	}
 }
 
-// mark hides the part of the text that n bytes of a reading stand for, with what is between them.
-func (s *search) mark(r reading, at, n int) {
+// markHidden hides the part of the text that n bytes of a decoding stand for.
+func (s *search) markHidden(r decoding, at, n int) {
 	for i := r.from[at]; i < r.to[at+n-1]; i++ {
 		s.hidden[i] = true
 	}
 }
 
-// result returns the first bytes of the text, with Marker in the place of what is hidden.
+// result returns the first n bytes of the text, with hidden parts replaced by Marker.
 func (s *search) result(n int) string {
 	if !slices.Contains(s.hidden[:n], true) {
 		return s.text[:n]
@@ -167,16 +169,16 @@ func (s *search) result(n int) string {
 	return out.String()
 }
 
-// add appends bytes that stand for a part of another reading.
-func (r *reading) add(of reading, from, to int, decoded ...byte) {
+// add appends bytes that stand for a part of another decoding.
+func (r *decoding) add(of decoding, from, to int, decoded ...byte) {
 	for _, c := range decoded {
 		r.b = append(r.b, c)
 		r.from, r.to = append(r.from, of.from[from]), append(r.to, of.to[to-1])
 	}
 }
 
-// unescaped reads the escapes of C, of protobuf's text format, of Go and of JSON.
-func unescaped(of reading) (out reading, differs bool) {
+// unescaped decodes the escapes of C, of protobuf's text format, of Go and of JSON.
+func unescaped(of decoding) (out decoding, differs bool) {
 	for i := 0; i < len(of.b); {
 		decoded, n := escape(of.b[i:])
 		if n == 0 {
@@ -190,7 +192,7 @@ func unescaped(of reading) (out reading, differs bool) {
 	return out, differs
 }
 
-// escape reads one escape, and returns how long it is; 0 if there is none.
+// escape decodes one escape and returns its length; 0 if there is none.
 func escape(b []byte) (decoded []byte, n int) {
 	if len(b) < 2 || b[0] != '\\' {
 		return nil, 0
@@ -221,7 +223,7 @@ func escape(b []byte) (decoded []byte, n int) {
 	return nil, 0
 }
 
-// number reads a number of at most so many digits.
+// number parses a number with a limit of digits.
 func number(b []byte, base, most int) (value uint32, digits int) {
 	for digits < min(len(b), most) {
 		digit := hexDigit(b[digits])
@@ -234,7 +236,7 @@ func number(b []byte, base, most int) (value uint32, digits int) {
 	return value, digits
 }
 
-// hexDigit returns the value of a digit, -1 for none.
+// hexDigit returns the value of a hexadecimal digit, -1 for another character.
 func hexDigit(c byte) int {
 	switch {
 	case c >= '0' && c <= '9':
@@ -247,8 +249,8 @@ func hexDigit(c byte) int {
 	return -1
 }
 
-// percentDecoded reads the escapes of URLs.
-func percentDecoded(of reading) (out reading, differs bool) {
+// percentDecoded decodes the escapes of URLs.
+func percentDecoded(of decoding) (out decoding, differs bool) {
 	for i := 0; i < len(of.b); {
 		if of.b[i] == '%' && i+2 < len(of.b) {
 			if value, digits := number(of.b[i+1:], 16, 2); digits == 2 {
@@ -263,9 +265,9 @@ func percentDecoded(of reading) (out reading, differs bool) {
 	return out, differs
 }
 
-// hexDecoded reads pairs of hexadecimal digits, between which there may be one of " :-,": all of
-// the text, but for align digits at the beginning of each sequence.
-func hexDecoded(of reading, align int) (out reading) {
+// hexDecoded decodes pairs of hexadecimal digits, which may be separated by one of " :-,". It skips
+// align digits at the beginning of each sequence.
+func hexDecoded(of decoding, align int) (out decoding) {
 	for i := 0; i < len(of.b); {
 		if hexDigit(of.b[i]) < 0 {
 			i++
@@ -280,23 +282,23 @@ func hexDecoded(of reading, align int) (out reading) {
 		for i < len(of.b) && hexDigit(of.b[i]) >= 0 {
 			i++
 		}
-		out.add(of, i-1, i, 0) // what comes next is not connected
+		out.add(of, i-1, i, 0) // separates the next sequence
 	}
 	return out
 }
 
-// base64Decoded reads sequences of characters of base64, in either alphabet and broken into lines,
-// but for align characters at the beginning of each.
-func base64Decoded(of reading, align int) (out reading) {
+// base64Decoded decodes sequences of base64 characters, in either alphabet and broken into lines. It
+// skips align characters at the beginning of each.
+func base64Decoded(of decoding, align int) (out decoding) {
 	for i := 0; i < len(of.b); {
 		if _, ok := base64Digit(of.b[i]); !ok {
 			i++
 			continue
 		}
 		var group uint32
-		var at []int // of the characters in group
+		var at []int // the offsets of the characters in group
 		for skip := align; i < len(of.b); i++ {
-			if isBreak(of.b[i]) {
+			if isLineBreak(of.b[i]) {
 				continue
 			}
 			digit, ok := base64Digit(of.b[i])
@@ -314,13 +316,13 @@ func base64Decoded(of reading, align int) (out reading) {
 			}
 		}
 		out.addGroup(of, group<<(6*(4-len(at))), at)
-		out.add(of, i-1, i, 0) // what comes next is not connected
+		out.add(of, i-1, i, 0) // separates the next sequence
 	}
 	return out
 }
 
-// addGroup appends the bytes that up to four characters of base64 stand for.
-func (r *reading) addGroup(of reading, group uint32, at []int) {
+// addGroup appends the bytes that up to four base64 characters stand for.
+func (r *decoding) addGroup(of decoding, group uint32, at []int) {
 	for i := range len(at) - 1 {
 		r.add(of, at[i], at[i+1]+1, byte(group>>(16-8*i)))
 	}

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"unicode/utf8"
 
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -19,65 +18,64 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 )
 
-// Finder finds secrets in messages. The zero value is ready; it remembers of each
-// type of message where to look. It may be used concurrently.
+// Finder finds secrets in messages. The zero value is ready to use. It caches for each type of message
+// where secrets can be. It may be used concurrently.
 type Finder struct {
 	plans sync.Map // protoreflect.FullName to *plan
 }
 
-// Sensitive says what is secret in a message, "" for nothing: the first set field
-// that is annotated with udpa.annotations.sensitive, wherever it is nested, also
-// through Anys and TypedStructs, unless it only names a file or a variable; the literal value of
-// a header that carries credentials, such as authorization, and what such a header is compared
-// with; or a private key in PEM, or in base64 of PEM,
-// anywhere in the bytes, which is all that can be looked for in a type that is not
-// known. What cannot be decoded counts as secret.
+// Sensitive returns what is secret in a message, "" for nothing: the first set field that is annotated
+// with udpa.annotations.sensitive, at any depth and within Anys and TypedStructs, unless it only names
+// a file or a variable; the literal value of a header that carries credentials, such as authorization,
+// or a literal that such a header is compared with; or a private key in PEM, or in base64 of PEM,
+// anywhere in the bytes. In a message of an unknown type only private keys can be found. A message that
+// cannot be decoded counts as secret.
 //
-// It walks the wire form, and only into fields from which a sensitive one can be
-// reached. The answer names fields and types, never a value.
+// It walks the wire form, and only those fields that can lead to a sensitive one. The result names
+// fields and types, never a value.
 func (f *Finder) Sensitive(m *anypb.Any) (why string) {
-	f.each(m, func(found string, _ []byte) bool {
-		why = found
+	f.walk(m, func(reason string, _ []byte) bool {
+		why = reason
 		return false
 	})
 	return why
 }
 
-// Values yields everything that Sensitive would find in a message, as it is there: text, bytes,
-// or the whole of what cannot be decoded. The slices belong to the message and must not be changed.
+// Values returns everything that Sensitive would find in a message: texts, bytes, or the whole part
+// that cannot be decoded. The slices belong to the message and must not be modified.
 func (f *Finder) Values(m *anypb.Any) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
-		f.each(m, func(_ string, value []byte) bool { return len(value) == 0 || yield(value) })
+		f.walk(m, func(_ string, value []byte) bool { return len(value) == 0 || yield(value) })
 	}
 }
 
-// found is told of a secret value, with what it is. It returns false to end the walk.
-type found func(why string, value []byte) bool
+// reportFunc receives a secret value and its description. It returns false to end the walk.
+type reportFunc func(why string, value []byte) bool
 
-// each tells of everything that is secret in a message.
-func (f *Finder) each(m *anypb.Any, tell found) {
-	if privateKeys(m.GetValue(), tell) {
-		f.inAny(m.GetTypeUrl(), m.GetValue(), 0, tell)
+// walk reports everything that is secret in a message.
+func (f *Finder) walk(m *anypb.Any, report reportFunc) {
+	if reportPrivateKeys(m.GetValue(), report) {
+		f.walkAny(m.GetTypeUrl(), m.GetValue(), 0, report)
 	}
 }
 
-// plan is where to look in one type of message.
-type plan struct {
-	// fields has the sensitive fields, and those that lead to one.
+// typePlan is where secrets can be in one type of message.
+type typePlan struct {
+	// fields are the sensitive fields, and those that lead to one.
 	fields map[protowire.Number]protoreflect.FieldDescriptor
-	// holder: what is secret depends on what the message says.
-	holder bool
+	// mayHoldCredential is set if the type has a credentialFinder.
+	mayHoldCredential bool
 }
 
-func (f *Finder) plan(md protoreflect.MessageDescriptor) *plan {
+func (f *Finder) planOf(md protoreflect.MessageDescriptor) *typePlan {
 	if p, ok := f.plans.Load(md.FullName()); ok {
-		return p.(*plan)
+		return p.(*typePlan)
 	}
-	p := &plan{fields: make(map[protowire.Number]protoreflect.FieldDescriptor), holder: holders[md.FullName()] != nil}
+	p := &typePlan{fields: make(map[protowire.Number]protoreflect.FieldDescriptor), mayHoldCredential: credentialFinders[md.FullName()] != nil}
 	fields := md.Fields()
 	for i := range fields.Len() {
 		fd := fields.Get(i)
-		if sensitive(fd) || (fd.Message() != nil && leads(fd.Message())) {
+		if sensitive(fd) || (fd.Message() != nil && leadsToSecret(fd.Message())) {
 			p.fields[fd.Number()] = fd
 		}
 	}
@@ -85,13 +83,13 @@ func (f *Finder) plan(md protoreflect.MessageDescriptor) *plan {
 	return p
 }
 
-// leads says whether a sensitive field, or what may hold any message, can be
-// reached from a type of message.
-func leads(md protoreflect.MessageDescriptor) bool {
+// leadsToSecret reports whether a sensitive field, or a field for any type of message, can be reached
+// from a type of message.
+func leadsToSecret(md protoreflect.MessageDescriptor) bool {
 	seen := map[protoreflect.FullName]bool{md.FullName(): true}
 	for queue := []protoreflect.MessageDescriptor{md}; len(queue) > 0; queue = queue[1:] {
 		at := queue[0]
-		if holdsAny(at.FullName()) || holders[at.FullName()] != nil {
+		if isWrapper(at.FullName()) || credentialFinders[at.FullName()] != nil {
 			return true
 		}
 		fields := at.Fields()
@@ -109,7 +107,7 @@ func leads(md protoreflect.MessageDescriptor) bool {
 	return false
 }
 
-func holdsAny(name protoreflect.FullName) bool {
+func isWrapper(name protoreflect.FullName) bool {
 	return name == "google.protobuf.Any" || typedStruct(name)
 }
 
@@ -118,54 +116,46 @@ const (
 	notDecoded = "it cannot be decoded as the type that it says: "
 )
 
-// message looks through the wire form of a message. Like all that it calls, it returns false once
-// the walk has been ended.
-func (f *Finder) message(md protoreflect.MessageDescriptor, b []byte, depth int, tell found) bool {
+// walkMessage searches the wire form of a message. As all functions that it calls, it returns false
+// once the walk was ended.
+func (f *Finder) walkMessage(md protoreflect.MessageDescriptor, b []byte, depth int, report reportFunc) bool {
 	switch name := md.FullName(); {
 	case depth > maxDepth:
-		return tell(tooDeep, b)
+		return report(tooDeep, b)
 	case name == "google.protobuf.Any":
-		url, value, ok := pair(b)
+		url, value, ok := urlAndValue(b)
 		if !ok {
-			return tell(notDecoded+string(name), b)
+			return report(notDecoded+string(name), b)
 		}
-		return f.inAny(url, value, depth+1, tell)
+		return f.walkAny(url, value, depth+1, report)
 	case typedStruct(name):
-		return f.inTypedStruct(name, b, depth+1, tell)
+		return f.walkTypedStruct(name, b, depth+1, report)
 	}
-	p := f.plan(md)
-	if p.holder && !held(md, b, tell) {
+	p := f.planOf(md)
+	if p.mayHoldCredential && !reportCredentials(md, b, report) {
 		return false
 	}
 	for len(b) > 0 && len(p.fields) > 0 {
-		num, typ, n := protowire.ConsumeTag(b)
-		if n < 0 {
-			return tell(notDecoded+string(md.FullName()), b)
+		field, rest, ok := nextField(b)
+		if !ok {
+			return report(notDecoded+string(md.FullName()), b)
 		}
-		rest := b[n:]
-		if n = protowire.ConsumeFieldValue(num, typ, rest); n < 0 {
-			return tell(notDecoded+string(md.FullName()), b)
-		}
-		value := rest[:n]
-		b = rest[n:]
-		fd, ok := p.fields[num]
+		b = rest
+		fd, ok := p.fields[field.num]
 		if !ok {
 			continue
 		}
-		if typ == protowire.BytesType {
-			value, _ = protowire.ConsumeBytes(value)
-		}
 		switch {
 		case sensitive(fd):
-			if !marked(fd, typ, value, tell) {
+			if !reportSensitive(fd, field, report) {
 				return false
 			}
 		case fd.Kind() == protoreflect.GroupKind: // the API has no groups
-			if !tell(notDecoded+string(md.FullName()), value) {
+			if !report(notDecoded+string(md.FullName()), field.value) {
 				return false
 			}
-		case typ == protowire.BytesType: // else it is no message
-			if !f.message(fd.Message(), value, depth+1, tell) {
+		case field.typ == protowire.BytesType: // otherwise it is not a message
+			if !f.walkMessage(fd.Message(), field.value, depth+1, report) {
 				return false
 			}
 		}
@@ -173,83 +163,100 @@ func (f *Finder) message(md protoreflect.MessageDescriptor, b []byte, depth int,
 	return true
 }
 
-// marked tells of the value of a field that the API marks as sensitive.
-func marked(fd protoreflect.FieldDescriptor, typ protowire.Type, value []byte, tell found) bool {
+// wireField is one field of a message in wire form; value is the content of a BytesType.
+type wireField struct {
+	num   protowire.Number
+	typ   protowire.Type
+	value []byte
+}
+
+// nextField decodes the first field of b; ok is false if it is malformed.
+func nextField(b []byte) (f wireField, rest []byte, ok bool) {
+	num, typ, n := protowire.ConsumeTag(b)
+	if n < 0 {
+		return f, b, false
+	}
+	size := protowire.ConsumeFieldValue(num, typ, b[n:])
+	if size < 0 {
+		return f, b, false
+	}
+	f = wireField{num, typ, b[n : n+size]}
+	if typ == protowire.BytesType {
+		f.value, _ = protowire.ConsumeBytes(f.value)
+	}
+	return f, b[n+size:], true
+}
+
+// reportSensitive reports the value of a field that the API marks as sensitive.
+func reportSensitive(fd protoreflect.FieldDescriptor, field wireField, report reportFunc) bool {
 	why := "the field " + string(fd.FullName()) + ", which the API marks as sensitive"
 	switch {
 	case fd.Message() == nil:
-		// An empty string is none.
-		return len(value) == 0 && typ == protowire.BytesType || tell(why, value)
-	case fd.Message().FullName() == dataSource && elsewhere(value):
+		return len(field.value) == 0 && field.typ == protowire.BytesType || report(why, field.value)
+	case fd.Message().FullName() == dataSource && isReference(field.value):
 		return true
 	}
-	told := false
-	more := leaves(fd.Message(), value, 0, func(leaf []byte) bool {
-		told = true
-		return tell(why, leaf)
+	reported := false
+	more := leaves(fd.Message(), field.value, 0, func(leaf []byte) bool {
+		reported = true
+		return report(why, leaf)
 	})
-	if !told { // it is set, and that is enough
-		return tell(why, nil)
+	if !reported { // a set field is sensitive even without a text
+		return report(why, nil)
 	}
 	return more
 }
 
-// leaves yields the texts and bytes in the wire form of a message, at any depth; what cannot be
-// decoded as a whole.
+// leaves yields the texts and bytes in the wire form of a message at any depth, and a part that cannot
+// be decoded as a whole.
 func leaves(md protoreflect.MessageDescriptor, b []byte, depth int, yield func([]byte) bool) bool {
 	for len(b) > 0 {
-		num, typ, n := protowire.ConsumeTag(b)
-		if n < 0 || depth > maxDepth {
+		field, rest, ok := nextField(b)
+		if !ok || depth > maxDepth {
 			return yield(b)
 		}
-		rest := b[n:]
-		if n = protowire.ConsumeFieldValue(num, typ, rest); n < 0 {
-			return yield(b)
-		}
-		value := rest[:n]
-		b = rest[n:]
-		if typ != protowire.BytesType {
+		b = rest
+		if field.typ != protowire.BytesType {
 			continue
 		}
-		value, _ = protowire.ConsumeBytes(value)
-		fd := md.Fields().ByNumber(num)
+		fd := md.Fields().ByNumber(field.num)
 		if fd != nil && fd.Message() != nil {
-			if !leaves(fd.Message(), value, depth+1, yield) {
+			if !leaves(fd.Message(), field.value, depth+1, yield) {
 				return false
 			}
-		} else if len(value) > 0 && !yield(value) {
+		} else if len(field.value) > 0 && !yield(field.value) {
 			return false
 		}
 	}
 	return true
 }
 
-// held tells of the credentials in a message whose type is one of holders.
-func held(md protoreflect.MessageDescriptor, b []byte, tell found) bool {
+// reportCredentials reports the credentials in a message whose type has a credentialFinder.
+func reportCredentials(md protoreflect.MessageDescriptor, b []byte, report reportFunc) bool {
 	m := dynamicpb.NewMessage(md)
 	if err := (proto.UnmarshalOptions{Resolver: envoytypes.Resolver}).Unmarshal(b, m); err != nil {
-		return tell(notDecoded+string(md.FullName()), b)
+		return report(notDecoded+string(md.FullName()), b)
 	}
-	for _, name := range credentials(m) {
+	for _, name := range credentialFields(m) {
 		fd := md.Fields().ByName(name)
 		why := "the field " + string(fd.FullName()) + ", which holds a credential"
 		var values [][]byte
 		if fd.Message() == nil {
-			values = secretsOf([]byte(text(m, name)))
-		} else if keyed[fd.Message().FullName()] {
+			values = variants([]byte(text(m, name)))
+		} else if keyedMaps[fd.Message().FullName()] {
 			for _, key := range keysOf(m.Get(fd).Message()) {
 				if isLiteral(key) {
-					values = append(values, secretsOf([]byte(key))...)
+					values = append(values, variants([]byte(key))...)
 				}
 			}
 		} else if inner, err := proto.Marshal(m.Get(fd).Message().Interface()); err == nil {
 			leaves(fd.Message(), inner, 0, func(leaf []byte) bool {
-				values = append(values, secretsOf(leaf)...)
+				values = append(values, variants(leaf)...)
 				return true
 			})
 		}
 		for _, value := range values {
-			if !tell(why, value) {
+			if !report(why, value) {
 				return false
 			}
 		}
@@ -257,86 +264,74 @@ func held(md protoreflect.MessageDescriptor, b []byte, tell found) bool {
 	return true
 }
 
-// dataSource is what holds keys, or says where they are.
+// dataSource is the message that contains a key, or says where it is.
 const dataSource = "envoy.config.core.v3.DataSource"
 
-// elsewhere reports whether a DataSource names a file or a variable only: what is
-// secret is not in it. What cannot be read is.
-func elsewhere(b []byte) bool {
+// isReference reports whether a DataSource only names a file or a variable, and so contains no secret.
+// A malformed one is no reference.
+func isReference(b []byte) bool {
 	if len(b) == 0 {
 		return false
 	}
 	for len(b) > 0 {
-		num, typ, n := protowire.ConsumeTag(b)
-		if n < 0 {
+		field, rest, ok := nextField(b)
+		if !ok || field.num != 1 && field.num != 4 && field.num != 5 { // filename, environment_variable, watched_directory
 			return false
 		}
-		b = b[n:]
-		if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
-			return false
-		}
-		b = b[n:]
-		switch num {
-		case 1, 4, 5: // filename, environment_variable, watched_directory
-		default:
-			return false
-		}
+		b = rest
 	}
 	return true
 }
 
-// inAny looks through what an Any holds.
-func (f *Finder) inAny(url string, value []byte, depth int, tell found) bool {
+// walkAny searches the message in an Any.
+func (f *Finder) walkAny(url string, value []byte, depth int, report reportFunc) bool {
 	switch {
 	case len(value) == 0:
 		return true
 	case url == "":
-		return tell("an Any that does not say its type", value)
+		return report("an Any that does not say its type", value)
 	}
 	known, err := envoytypes.Resolver.FindMessageByURL(url)
 	if err != nil {
-		return true // private keys were looked for in all bytes
+		return true // all bytes were searched for private keys already
 	}
-	return f.message(known.Descriptor(), value, depth, tell)
+	return f.walkMessage(known.Descriptor(), value, depth, report)
 }
 
-// inTypedStruct looks through a message that was written as a Struct.
-func (f *Finder) inTypedStruct(name protoreflect.FullName, b []byte, depth int, tell found) bool {
-	url, value, ok := pair(b)
+// walkTypedStruct searches a TypedStruct.
+func (f *Finder) walkTypedStruct(name protoreflect.FullName, b []byte, depth int, report reportFunc) bool {
+	url, value, ok := urlAndValue(b)
 	if !ok {
-		return tell(notDecoded+string(name), b)
+		return report(notDecoded+string(name), b)
 	}
 	known, err := envoytypes.Resolver.FindMessageByURL(url)
 	if err != nil {
-		return true // as in inAny
+		return true // as in walkAny
 	}
 	var written structpb.Struct
 	if err := proto.Unmarshal(value, &written); err != nil {
-		return tell(notDecoded+string(known.Descriptor().FullName()), value)
+		return report(notDecoded+string(known.Descriptor().FullName()), value)
 	}
-	inner := known.New().Interface()
-	encoded, err := protojson.Marshal(&written)
-	if err == nil {
-		err = (protojson.UnmarshalOptions{DiscardUnknown: true, Resolver: envoytypes.Resolver}).Unmarshal(encoded, inner)
-	}
+	var encoded []byte
+	inner, err := fromStruct(known, &written)
 	if err == nil {
 		encoded, err = proto.Marshal(inner)
 	}
 	if err != nil {
-		// The error quotes the value: it is not shown. Which of the texts are secret is not known.
+		// The error is not used, because it quotes the value. Each text may be secret.
 		why := notDecoded + string(known.Descriptor().FullName())
-		told := false
+		reported := false
 		for leaf := range texts(structpb.NewStructValue(&written)) {
-			if told = true; !tell(why, []byte(leaf)) {
+			if reported = true; !report(why, []byte(leaf)) {
 				return false
 			}
 		}
-		return told || tell(why, nil)
+		return reported || report(why, nil)
 	}
-	return privateKeys(encoded, tell) && f.message(known.Descriptor(), encoded, depth, tell)
+	return reportPrivateKeys(encoded, report) && f.walkMessage(known.Descriptor(), encoded, depth, report)
 }
 
-// texts yields the texts in a value, at any depth: not the names of its fields.
+// texts yields the texts in a value at any depth, but not the names of its fields.
 func texts(v *structpb.Value) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		var walk func(*structpb.Value) bool
@@ -357,40 +352,33 @@ func texts(v *structpb.Value) iter.Seq[string] {
 	}
 }
 
-// pair reads fields 1, a string, and 2, bytes: an Any or a TypedStruct.
-func pair(b []byte) (url string, value []byte, ok bool) {
+// urlAndValue returns field 1, a string, and field 2, bytes, of an Any or a TypedStruct.
+func urlAndValue(b []byte) (url string, value []byte, ok bool) {
 	for len(b) > 0 {
-		num, typ, n := protowire.ConsumeTag(b)
-		if n < 0 {
+		field, rest, ok := nextField(b)
+		if !ok {
 			return "", nil, false
 		}
-		b = b[n:]
-		if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
-			return "", nil, false
+		b = rest
+		switch {
+		case field.typ != protowire.BytesType:
+		case field.num == 1:
+			url = string(field.value)
+		case field.num == 2:
+			value = field.value
 		}
-		if typ == protowire.BytesType {
-			field, _ := protowire.ConsumeBytes(b)
-			switch num {
-			case 1:
-				url = string(field)
-			case 2:
-				value = field
-			}
-		}
-		b = b[n:]
 	}
 	return url, value, true
 }
 
-// privateKey ends the first line of every kind of private key in PEM.
-const privateKey = "PRIVATE KEY-----"
+// privateKeyLine ends the first line of every type of private key in PEM.
+const privateKeyLine = "PRIVATE KEY-----"
 
-// privateKeyBase64 is what base64 makes of it, at each of the three places where
-// it may begin in a group of three bytes: the characters that nothing but it
-// decides. They are the same in both alphabets.
+// privateKeyBase64 is privateKeyLine in base64, for each of its three possible offsets in a group of
+// three bytes: the characters that depend on nothing else. They are the same in both alphabets.
 var privateKeyBase64 = func() (out [3][]byte) {
 	for shift := range out {
-		padded := append(make([]byte, shift), privateKey...)
+		padded := append(make([]byte, shift), privateKeyLine...)
 		encoded := base64.RawStdEncoding.EncodeToString(padded)
 		out[shift] = []byte(encoded[(shift*8+5)/6 : len(padded)*8/6])
 	}
@@ -398,10 +386,10 @@ var privateKeyBase64 = func() (out [3][]byte) {
 }()
 
 func hasPrivateKey(b []byte) bool {
-	if bytes.Contains(b, []byte(privateKey)) {
+	if bytes.Contains(b, []byte(privateKeyLine)) {
 		return true
 	}
-	joined := withoutBreaks(b)
+	joined := joinLines(b)
 	for _, encoded := range privateKeyBase64 {
 		if bytes.Contains(joined, encoded) {
 			return true
@@ -410,62 +398,62 @@ func hasPrivateKey(b []byte) bool {
 	return false
 }
 
-// breaks are what base64 is wrapped with.
-const breaks = "\r\n\t "
+// lineBreaks are the characters that base64 is wrapped with.
+const lineBreaks = "\r\n\t "
 
-func isBreak(c byte) bool { return strings.IndexByte(breaks, c) >= 0 }
+func isLineBreak(c byte) bool { return strings.IndexByte(lineBreaks, c) >= 0 }
 
-// withoutBreaks returns b without breaks; b itself if it has none.
-func withoutBreaks(b []byte) []byte {
-	if !bytes.ContainsAny(b, breaks) {
+// joinLines returns b without line breaks; b itself if it has none.
+func joinLines(b []byte) []byte {
+	if !bytes.ContainsAny(b, lineBreaks) {
 		return b
 	}
 	joined := make([]byte, 0, len(b))
 	for _, c := range b {
-		if !isBreak(c) {
+		if !isLineBreak(c) {
 			joined = append(joined, c)
 		}
 	}
 	return joined
 }
 
-// privateKeys tells of the private keys in PEM that are anywhere in b, also in base64.
-func privateKeys(b []byte, tell found) bool {
+// reportPrivateKeys reports the private keys in PEM anywhere in b, also in base64.
+func reportPrivateKeys(b []byte, report reportFunc) bool {
 	if !hasPrivateKey(b) {
 		return true
 	}
 	const why = "a private key in PEM"
 	for from := 0; ; {
-		i := bytes.Index(b[from:], []byte(privateKey))
+		i := bytes.Index(b[from:], []byte(privateKeyLine))
 		if i < 0 {
 			break
 		}
 		block, end := pemBlock(b, from+i)
-		if !tell(why, block) {
+		if !report(why, block) {
 			return false
 		}
 		from = end
 	}
-	joined := withoutBreaks(b)
+	joined := joinLines(b)
 	for _, encoded := range privateKeyBase64 {
-		// at is where joined[from] is in b.
+		// at is the offset in b of joined[from].
 		for from, at := 0, 0; ; {
 			i := bytes.Index(joined[from:], encoded)
 			if i < 0 {
 				break
 			}
-			at = after(b, at, i)
-			start, end := base64Run(b, at, after(b, at, len(encoded)))
-			if !tell(why, b[start:end]) {
+			at = skip(b, at, i)
+			start, end := base64Run(b, at, skip(b, at, len(encoded)))
+			if !report(why, b[start:end]) {
 				return false
 			}
 			for align := range 4 {
-				if !tell(why, decodeBase64(b[min(start+align, end):end])) {
+				if !report(why, decodeBase64(b[min(start+align, end):end])) {
 					return false
 				}
 			}
 			for from += i; at < end; at++ {
-				if !isBreak(b[at]) {
+				if !isLineBreak(b[at]) {
 					from++
 				}
 			}
@@ -474,44 +462,44 @@ func privateKeys(b []byte, tell found) bool {
 	return true
 }
 
-// after returns the place in b after so many bytes that are no breaks, from a place on.
-func after(b []byte, at, n int) int {
+// skip returns the offset in b after n bytes that are no line breaks, beginning at an offset.
+func skip(b []byte, at, n int) int {
 	for ; n > 0; at++ {
-		if !isBreak(b[at]) {
+		if !isLineBreak(b[at]) {
 			n--
 		}
 	}
 	return at
 }
 
-// lineOfBase64 is how long a line of base64 is at least, in bytes, that a blank parts from another:
-// a word of a sentence beside it is shorter.
-const lineOfBase64 = 20
+// minBase64Line is the least length in bytes of a line of base64: a word of a sentence beside it is
+// shorter.
+const minBase64Line = 20
 
-// base64Run returns the base64 in b that the part from start to end belongs to.
+// base64Run returns the extent of the base64 in b that the part from start to end belongs to.
 func base64Run(b []byte, start, end int) (int, int) {
 	for {
-		for start > 0 && inBase64(b[start-1]) {
+		for start > 0 && isBase64(b[start-1]) {
 			start--
 		}
 		next := start
-		for next > 0 && isBreak(b[next-1]) {
+		for next > 0 && isLineBreak(b[next-1]) {
 			next--
 		}
-		if next == start || next < lineOfBase64 || bytes.ContainsFunc(b[next-lineOfBase64:next], notBase64) {
+		if next == start || next < minBase64Line || bytes.ContainsFunc(b[next-minBase64Line:next], notBase64) {
 			break
 		}
 		start = next
 	}
 	for {
-		for end < len(b) && inBase64(b[end]) {
+		for end < len(b) && isBase64(b[end]) {
 			end++
 		}
 		next := end
-		for next < len(b) && isBreak(b[next]) {
+		for next < len(b) && isLineBreak(b[next]) {
 			next++
 		}
-		if next == end || next+lineOfBase64 > len(b) || bytes.ContainsFunc(b[next:next+lineOfBase64], notBase64) {
+		if next == end || next+minBase64Line > len(b) || bytes.ContainsFunc(b[next:next+minBase64Line], notBase64) {
 			break
 		}
 		end = next
@@ -519,13 +507,13 @@ func base64Run(b []byte, start, end int) (int, int) {
 	return start, end
 }
 
-func notBase64(r rune) bool { return r >= utf8.RuneSelf || !inBase64(byte(r)) }
+func notBase64(r rune) bool { return r >= utf8.RuneSelf || !isBase64(byte(r)) }
 
-// pemBlock returns the PEM block whose first line ends with what is at i, and where it ends: with
-// its last line or, if it has none, with b.
+// pemBlock returns the PEM block whose first line ends at i, and its end. Without a last line it
+// extends to the end of b.
 func pemBlock(b []byte, i int) (block []byte, end int) {
 	start := max(bytes.LastIndex(b[:i], []byte("-----BEGIN")), 0)
-	end = i + len(privateKey)
+	end = i + len(privateKeyLine)
 	if last := bytes.Index(b[end:], []byte("-----END")); last >= 0 {
 		end += last + len("-----END")
 		if tail := bytes.Index(b[end:], []byte("-----")); tail >= 0 && tail < 100 {
@@ -537,19 +525,19 @@ func pemBlock(b []byte, i int) (block []byte, end int) {
 	return b[start:end], end
 }
 
-func inBase64(c byte) bool {
+func isBase64(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
 		c == '+' || c == '/' || c == '-' || c == '_' || c == '=' || c == '\n' || c == '\r'
 }
 
-// decodeBase64 decodes as much as there are whole groups, in either alphabet.
+// decodeBase64 decodes the complete groups, in either alphabet.
 func decodeBase64(b []byte) []byte {
 	var out []byte
 	var group, n uint32
 	for _, c := range b {
 		digit, ok := base64Digit(c)
 		if !ok {
-			continue // padding, and ends of lines
+			continue // padding or a line end
 		}
 		group = group<<6 | digit
 		if n++; n == 4 {

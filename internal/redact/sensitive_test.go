@@ -94,12 +94,12 @@ func TestAPrivateKeyIsFoundInBase64ThatIsWrapped(t *testing.T) {
 				if finder.Sensitive(&anypb.Any{TypeUrl: "x/vendor.Unknown", Value: []byte(wrapped.String())}) == "" {
 					t.Errorf("lines of %d that end with %q, after %d bytes: not found", width, brk, shift)
 				}
-				if width < lineOfBase64 {
+				if width < minBase64Line {
 					continue
 				}
 				got := finder.Reason("the key: "+wrapped.String()+" : is bad", slices.Values([]*anypb.Any{}))
 				for line := range strings.SplitSeq(wrapped.String(), brk) {
-					if len(line) >= lineOfBase64 && strings.Contains(got, line) {
+					if len(line) >= minBase64Line && strings.Contains(got, line) {
 						t.Fatalf("lines of %d that end with %q, after %d bytes: %s", width, brk, shift, got)
 					}
 				}
@@ -161,7 +161,7 @@ func TestWhereAKeyIsIsNoSecret(t *testing.T) {
 			t.Errorf("%s: %q", c.name, why)
 		}
 	}
-	// Two of a oneof in the wire form: the first is not what counts.
+	// Two fields of a oneof in the wire form: only the last one counts.
 	source := append(protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "/certs/tls.key"), both...)
 	cert := protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), source)
 	var finder Finder

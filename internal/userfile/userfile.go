@@ -1,9 +1,8 @@
-// Package userfile reads the files that a user names: settings, bootstraps, certificates,
-// keys and tokens.
+// Package userfile reads files that a user names: settings, bootstraps, certificates, keys and tokens.
 //
-// It promises that a wrong name costs neither memory nor time: what is read is a regular
-// file of a bounded size, and a file system that hangs is waited for a few seconds at
-// most. Its functions may be called concurrently.
+// It promises that a wrong file name costs neither memory nor time: only regular files of a limited
+// size are read, and a file system that hangs delays the caller by a few seconds at most. It does not
+// check who owns a file. Its functions may be called concurrently.
 package userfile
 
 import (
@@ -16,22 +15,21 @@ import (
 	"time"
 )
 
-// The largest files that are read, in bytes: of Read and of ReadSecret.
+// The size limits of Read and of ReadSecret, in bytes.
 const (
 	Max       = 16 << 20
 	MaxSecret = 64 << 10
 )
 
-// patience is how long a file system may take to give a file.
-const patience = 5 * time.Second
+// timeout bounds the time to read a file.
+const timeout = 5 * time.Second
 
-// Read returns the content of a regular file of at most Max bytes. Symbolic links are
-// followed. Errors name the file; that of a file which does not exist satisfies
-// errors.Is(err, fs.ErrNotExist).
-func Read(path string) ([]byte, error) { return readWithin(path, Max, patience) }
+// Read returns the content of a regular file of at most Max bytes. It follows symbolic links. Errors
+// name the file; the error for a missing file satisfies errors.Is(err, fs.ErrNotExist).
+func Read(path string) ([]byte, error) { return readWithin(path, Max, timeout) }
 
 // ReadSecret is Read for keys and tokens, of at most MaxSecret bytes.
-func ReadSecret(path string) ([]byte, error) { return readWithin(path, MaxSecret, patience) }
+func ReadSecret(path string) ([]byte, error) { return readWithin(path, MaxSecret, timeout) }
 
 // OthersMayRead reports whether every user of the machine may read a file.
 func OthersMayRead(path string) bool {
@@ -40,18 +38,18 @@ func OthersMayRead(path string) bool {
 }
 
 func readWithin(path string, limit int, within time.Duration) ([]byte, error) {
-	return wait(path, within, func() ([]byte, error) { return read(path, limit) })
+	return readWithTimeout(path, within, func() ([]byte, error) { return read(path, limit) })
 }
 
-// Within returns what read does, which reads the file of that name, or an error if that
-// takes too long. A read that the file system does not answer stays until it does: nothing
-// else can be done about it.
+// Within returns the result of read, which reads the file at path, or an error if that takes too long.
+// A read that the file system does not answer cannot be aborted; its goroutine ends when it is
+// answered.
 func Within(path string, read func() ([]byte, error)) ([]byte, error) {
-	return wait(path, patience, read)
+	return readWithTimeout(path, timeout, read)
 }
 
-// wait lets a goroutine of its own read.
-func wait(path string, within time.Duration, read func() ([]byte, error)) ([]byte, error) {
+// readWithTimeout runs read in a goroutine of its own.
+func readWithTimeout(path string, within time.Duration, read func() ([]byte, error)) ([]byte, error) {
 	type result struct {
 		data []byte
 		err  error
@@ -72,7 +70,7 @@ func wait(path string, within time.Duration, read func() ([]byte, error)) ([]byt
 }
 
 func read(path string, limit int) (_ []byte, err error) {
-	// Without O_NONBLOCK a named pipe would wait here for its other end.
+	// Without O_NONBLOCK, opening a named pipe would wait for a writer.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, syscall.ENXIO) {
 		return nil, fmt.Errorf("%s: it is a socket: name a regular file", path)
@@ -80,13 +78,13 @@ func read(path string, limit int) (_ []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() //nolint:errcheck // only read
+	defer f.Close() //nolint:errcheck // the file is only read
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: it is %s: name a regular file", path, kind(info.Mode()))
+		return nil, fmt.Errorf("%s: it is %s: name a regular file", path, FileType(info.Mode()))
 	}
 	data, err := io.ReadAll(io.LimitReader(f, int64(limit)+1))
 	switch {
@@ -98,14 +96,29 @@ func read(path string, limit int) (_ []byte, err error) {
 	return data, nil
 }
 
-func kind(mode fs.FileMode) string {
+// FileType describes the type of a file, for errors.
+func FileType(mode fs.FileMode) string {
 	switch {
+	case mode.IsRegular():
+		return "a file"
 	case mode.IsDir():
 		return "a directory"
+	case mode&fs.ModeSymlink != 0:
+		return "a symbolic link"
 	case mode&fs.ModeNamedPipe != 0:
 		return "a named pipe"
+	case mode&fs.ModeSocket != 0:
+		return "a socket"
 	case mode&fs.ModeDevice != 0:
 		return "a device"
 	}
 	return "a special file"
+}
+
+// Owner returns the user that owns a file, -1 if unknown.
+func Owner(info fs.FileInfo) int {
+	if sys, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(sys.Uid)
+	}
+	return -1
 }

@@ -1,8 +1,8 @@
-// Package walk goes through protobuf messages by reflection.
+// Package walk iterates over protobuf messages by reflection.
 //
-// It promises every message that is set directly in another, once, whether in a
-// field, a list or a map; it decodes nothing, so that an Any is a message like any
-// other. It keeps no state; all functions may be called concurrently.
+// It promises to visit every message that is set directly in another one once, in a field, a list or a
+// map. It does not decode: an Any is a message like any other. It has no state; all functions may be
+// called concurrently.
 package walk
 
 import (
@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Messages yields the messages that are set in m, in no order. What the loop does to
-// one of them changes m.
+// Messages yields the messages that are set in m, in no particular order. Modifying one of them
+// modifies m.
 func Messages(m protoreflect.Message) iter.Seq[protoreflect.Message] {
 	return func(yield func(protoreflect.Message) bool) {
 		m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {

@@ -1,10 +1,10 @@
-// Package webguard keeps web pages from what is served over HTTP on a TCP address. A page
-// that somebody on the machine looks at in a browser can send requests there, and, where
-// a name of its own leads to the address (DNS rebinding), read the answers.
+// Package webguard protects HTTP servers on TCP addresses from web pages. A page in a browser on the
+// same machine can send requests to them, and read the responses if its own name resolves to the
+// address (DNS rebinding).
 //
-// It promises that a request gets through only if its Host is an address or a name that
-// no page can have, if it comes from no other origin, and, if it is a POST, if it is one
-// that a page may send to its own origin only. It says nothing of who else may connect.
+// It promises that a request passes only if its Host is an address or a name that no web page can have,
+// if it comes from no other origin, and, if it is a POST, if a page could only send it to its own
+// origin. It does not authenticate clients. All methods may be called concurrently.
 package webguard
 
 import (
@@ -16,30 +16,30 @@ import (
 	"strings"
 )
 
-// Guard says which names a server has besides its addresses and localhost.
+// Guard configures the names that a server has in addition to its addresses and localhost.
 type Guard struct {
 	// Host is the host that the server listens on; "" for none.
 	Host string
-	// PlainNames admits names without a dot, such as those of clusters, which Envoy sends as
-	// Host. No page has such a name.
+	// PlainNames accepts names without a dot, such as the names of clusters, which Envoy sends as Host.
+	// No page has such a name.
 	PlainNames bool
 }
 
-// Wrap returns a handler that answers what a web page may have sent itself, and leaves
-// the rest to next.
+// Wrap returns a handler that rejects requests that a web page may have sent, and passes the others to
+// next.
 func (g Guard) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !g.knows(r.Host) {
-			refuse(w, http.StatusForbidden, fmt.Sprintf("the Host %q is not one of this server's: ask by its IP address, or by the name that it listens on", r.Host))
+		if !g.isOwnHost(r.Host) {
+			reject(w, http.StatusForbidden, fmt.Sprintf("the Host %q is not one of this server's: ask by its IP address, or by the name that it listens on", r.Host))
 			return
 		}
 		if origin := r.Header.Get("Origin"); origin != "" && !strings.EqualFold(origin, "http://"+r.Host) {
-			refuse(w, http.StatusForbidden, fmt.Sprintf("requests of pages of %q are not answered", origin))
+			reject(w, http.StatusForbidden, fmt.Sprintf("requests of pages of %q are not answered", origin))
 			return
 		}
 		if r.Method == http.MethodPost {
 			if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-				refuse(w, http.StatusUnsupportedMediaType, "want Content-Type: application/json")
+				reject(w, http.StatusUnsupportedMediaType, "want Content-Type: application/json")
 				return
 			}
 		}
@@ -47,8 +47,8 @@ func (g Guard) Wrap(next http.Handler) http.Handler {
 	})
 }
 
-// knows reports whether a Host, with or without a port, is one of the server's.
-func (g Guard) knows(hostport string) bool {
+// isOwnHost reports whether a Host, with or without a port, is one of the server's.
+func (g Guard) isOwnHost(hostport string) bool {
 	host := hostport
 	if h, _, err := net.SplitHostPort(hostport); err == nil {
 		host = h
@@ -58,7 +58,7 @@ func (g Guard) knows(hostport string) bool {
 		return true
 	}
 	switch {
-	case host == "": // HTTP/1.0; browsers always say it
+	case host == "": // HTTP/1.0; browsers always send a Host
 		return true
 	case strings.EqualFold(host, "localhost"), g.Host != "" && strings.EqualFold(host, g.Host):
 		return true
@@ -66,7 +66,7 @@ func (g Guard) knows(hostport string) bool {
 	return g.PlainNames && !strings.Contains(host, ".")
 }
 
-func refuse(w http.ResponseWriter, code int, why string) {
+func reject(w http.ResponseWriter, code int, why string) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	http.Error(w, why, code)
 }

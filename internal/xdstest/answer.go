@@ -12,14 +12,14 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// answer sends what is due to a subscription, if anything.
+// answer sends the pending changes of a subscription, if there are any.
 func (cp *ControlPlane) answer(st *stream, typeURL string) {
 	sub := st.types[typeURL]
-	if sub == nil || cp.silent || cp.held[typeURL] {
+	if sub == nil || cp.silent || cp.onHold[typeURL] {
 		return
 	}
 	due := cp.due(sub, typeURL)
-	if len(due.put) == 0 && len(due.removed) == 0 && !sub.owed {
+	if len(due.changed) == 0 && len(due.removed) == 0 && !sub.mustAnswer {
 		return
 	}
 	nonce := cp.nextNonce()
@@ -28,64 +28,66 @@ func (cp *ControlPlane) answer(st *stream, typeURL string) {
 	} else if response := cp.sotwResponse(sub, typeURL, nonce, due); response != nil {
 		cp.send(st, typeURL, nonce, response)
 	}
-	for _, e := range due.put {
-		sub.sent[e.source.GetName()] = e.version
+	for _, e := range due.changed {
+		sub.sent[e.resource.GetName()] = e.version
 	}
 	for _, name := range due.removed {
 		delete(sub.sent, name)
 	}
-	clear(sub.asked)
-	sub.owed = false
+	clear(sub.requested)
+	sub.mustAnswer = false
 }
 
-// due is the difference between what a client holds and what it should.
-type due struct {
-	// put lists what it lacks, all what it should hold; both in order of name.
-	put, all []*entry
-	removed  []string
+// pendingChanges is the difference between the resources that a client has and those that it should
+// have.
+type pendingChanges struct {
+	// changed are the resources to send, and all the resources that the client should have, both sorted
+	// by name.
+	changed, all []*entry
+	removed      []string
 }
 
-func (cp *ControlPlane) due(sub *subscription, typeURL string) due {
-	var d due
+func (cp *ControlPlane) due(sub *subscription, typeURL string) pendingChanges {
+	var d pendingChanges
 	state := cp.state[typeURL]
 	for _, name := range slices.Sorted(maps.Keys(state)) {
 		e := state[name]
-		asked := e.known(func(name string) bool { return sub.asked[name] })
+		asked := e.hasName(func(name string) bool { return sub.requested[name] })
 		if !sub.wants(e) && !asked {
 			continue
 		}
 		d.all = append(d.all, e)
 		if version, ok := sub.sent[name]; !ok || version != e.version || asked {
-			d.put = append(d.put, e)
+			d.changed = append(d.changed, e)
 		}
 	}
-	gone := make(map[string]bool)
+	removed := make(map[string]bool)
 	for name := range sub.sent {
-		gone[name] = state[name] == nil
+		removed[name] = state[name] == nil
 	}
-	for name := range sub.asked {
-		gone[name] = !slices.ContainsFunc(d.all, func(e *entry) bool {
-			return e.known(func(known string) bool { return known == name })
+	for name := range sub.requested {
+		removed[name] = !slices.ContainsFunc(d.all, func(e *entry) bool {
+			return e.hasName(func(known string) bool { return known == name })
 		})
 	}
-	for _, name := range slices.Sorted(maps.Keys(gone)) {
-		if gone[name] {
+	for _, name := range slices.Sorted(maps.Keys(removed)) {
+		if removed[name] {
 			d.removed = append(d.removed, name)
 		}
 	}
-	if cp.config.ResendAll && len(d.put) > 0 {
-		d.put = d.all
+	if cp.config.ResendAll && len(d.changed) > 0 {
+		d.changed = d.all
 	}
 	return d
 }
 
-func (cp *ControlPlane) deltaResponse(typeURL, nonce string, d due) *discoveryv3.DeltaDiscoveryResponse {
+func (cp *ControlPlane) deltaResponse(typeURL, nonce string, d pendingChanges) *discoveryv3.DeltaDiscoveryResponse {
 	response := &discoveryv3.DeltaDiscoveryResponse{
 		TypeUrl: typeURL, Nonce: nonce, SystemVersionInfo: cp.typeVersion(typeURL),
 		RemovedResources: d.removed, ControlPlane: cp.identity(),
 	}
-	for _, e := range d.put {
-		w := proto.CloneOf(e.source)
+	for _, e := range d.changed {
+		w := proto.CloneOf(e.resource)
 		if w.Version = e.version; cp.config.EmptyVersions {
 			w.Version = ""
 		}
@@ -94,11 +96,11 @@ func (cp *ControlPlane) deltaResponse(typeURL, nonce string, d due) *discoveryv3
 	return response
 }
 
-// sotwResponse returns nil where SotW has no way to say what is due: that a
-// resource of a type other than LDS, CDS and SRDS is gone (protocol.md 1.13).
-func (cp *ControlPlane) sotwResponse(sub *subscription, typeURL, nonce string, d due) *discoveryv3.DiscoveryResponse {
-	entries := d.put
-	if xds.FullState(typeURL) || sub.owed {
+// sotwResponse returns nil if SotW cannot express the change: the removal of a resource of a type other
+// than LDS, CDS and SRDS (protocol.md 1.13).
+func (cp *ControlPlane) sotwResponse(sub *subscription, typeURL, nonce string, d pendingChanges) *discoveryv3.DiscoveryResponse {
+	entries := d.changed
+	if xds.FullState(typeURL) || sub.mustAnswer {
 		entries = d.all
 	} else if len(entries) == 0 {
 		return nil
@@ -107,7 +109,7 @@ func (cp *ControlPlane) sotwResponse(sub *subscription, typeURL, nonce string, d
 		TypeUrl: typeURL, Nonce: nonce, VersionInfo: cp.typeVersion(typeURL), ControlPlane: cp.identity(),
 	}
 	for _, e := range entries {
-		w := e.source
+		w := e.resource
 		if bare, err := xds.ScanName(w.GetResource().GetValue()); err != nil || bare != w.GetName() ||
 			w.Ttl != nil || w.CacheControl != nil || w.Metadata != nil || len(w.Aliases) > 0 {
 			w = proto.CloneOf(w)
@@ -120,9 +122,9 @@ func (cp *ControlPlane) sotwResponse(sub *subscription, typeURL, nonce string, d
 	return response
 }
 
-// typeVersion is the version of all resources of a type; never "".
+// typeVersion returns the version of all resources of a type; never "".
 func (cp *ControlPlane) typeVersion(typeURL string) string {
-	return strconv.Itoa(cp.typeIssued[typeURL])
+	return strconv.Itoa(cp.typeVersions[typeURL])
 }
 
 func (cp *ControlPlane) identity() *corev3.ControlPlane {
@@ -132,10 +134,10 @@ func (cp *ControlPlane) identity() *corev3.ControlPlane {
 	return &corev3.ControlPlane{Identifier: cp.config.Identifier}
 }
 
-// send queues a response and remembers its nonce.
+// send queues a response and records its nonce.
 func (cp *ControlPlane) send(st *stream, typeURL, nonce string, response proto.Message) {
 	st.out.put(outgoing{msg: response})
-	st.open[[2]string{typeURL, nonce}] = true
+	st.unanswered[[2]string{typeURL, nonce}] = true
 	if sub := st.types[typeURL]; sub != nil {
 		sub.nonce = nonce
 	}

@@ -24,45 +24,45 @@ const (
 	deltaADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
 )
 
-// ErrDisconnected is what a Client's stream ended with when Disconnect ended it.
+// ErrDisconnected is the end of a stream that Disconnect has ended.
 var ErrDisconnected = errors.New("xdstest: client disconnected")
 
-// ClientConfig says what a Client is. The zero value is an Envoy on SotW ADS
-// with node id "xdstest", which accepts everything.
+// ClientConfig configures a Client. The zero value is an Envoy on SotW ADS with node id "xdstest" that
+// ACKs every response.
 type ClientConfig struct {
-	// Protocol is SotW unless set.
+	// Protocol is SotW by default.
 	Protocol Protocol
-	// Method is the full gRPC method, ADS unless set: "/package.Service/Method"
-	// of a service of one type, which has the same messages.
+	// Method is the full gRPC method, by default that of ADS: "/package.Service/Method" of a service of
+	// one type, which has the same messages.
 	Method string
 	// Node is sent with the first message of each stream.
 	Node *corev3.Node
-	// Manual leaves every verdict, and the taking in of what was received, to
-	// Ack and Nack. Otherwise each answer gets its verdict at once.
+	// Manual leaves every ACK and NACK, and applying the responses, to the methods Ack and Nack.
+	// Otherwise each response is processed immediately.
 	Manual bool
-	// Reject returns why a resource is not acceptable, nil when it is. It is
-	// called with the client locked and must not call it.
+	// Reject returns why a resource must be NACKed, nil for an ACK. It is called with the client locked
+	// and must not call it.
 	Reject func(typeURL string, r *discoveryv3.Resource) error
 }
 
-// Received is one answer that a Client got.
+// Received is a response that a Client received.
 type Received struct {
-	// Stream numbers the client's streams from 1.
+	// Stream is the number of the client's stream, counted from 1.
 	Stream int
 	Type   string
 	// Version is SotW's version_info or Delta's system_version_info.
 	Version, Nonce string
-	// Resources are Delta's as they came. SotW's are unwrapped: Name is set, and
-	// Version is the wrapper's or "".
+	// Resources are Delta's resources unchanged. SotW's are unwrapped: Name is set, and Version is the
+	// wrapper's or "".
 	Resources []*discoveryv3.Resource
 	Removed   []string
 	// Identifier is control_plane.identifier.
 	Identifier string
-	// Err is why the client NACKed the answer by itself; nil otherwise.
+	// Err is the NACK that the client sent by itself; nil for an ACK.
 	Err error
 }
 
-// Names lists the resources of the answer in its order.
+// Names lists the resources of the response in their order.
 func (r Received) Names() []string {
 	names := make([]string, len(r.Resources))
 	for i, w := range r.Resources {
@@ -71,7 +71,7 @@ func (r Received) Names() []string {
 	return names
 }
 
-// String renders the answer as a line of a transcript.
+// String returns the response as a line of a transcript.
 func (r Received) String() string {
 	s := fmt.Sprintf("%d %s version=%s nonce=%s %s", r.Stream, xds.Short(r.Type), r.Version, r.Nonce, list(r.Names()))
 	if len(r.Removed) > 0 {
@@ -83,11 +83,10 @@ func (r Received) String() string {
 	return s
 }
 
-// Client is an xDS client that subscribes as a script says and otherwise behaves
-// as Envoy 1.40 was seen to: it says again what it holds on a new stream
-// (protocol.md 11.2), applies the good part of an answer that it NACKs (V6), and
-// keeps what it has when its stream ends. Not modelled are Envoy's timers, its
-// warming (protocol.md V2; Repeat does V1) and the expiry of TTLs.
+// Client is an xDS client that subscribes as a script says and otherwise behaves as Envoy 1.40 was
+// observed to: it announces its resources on a new stream (protocol.md 11.2), applies the valid part of
+// a response that it NACKs (V6), and keeps its resources when its stream ends. It does not model
+// Envoy's timers, its warming (protocol.md V2; Repeat does V1) and the expiry of TTLs.
 type Client struct {
 	conn   grpc.ClientConnInterface
 	config ClientConfig
@@ -98,16 +97,16 @@ type Client struct {
 
 	mu       sync.Mutex
 	types    map[string]*view
-	order    []string // types as they were first subscribed to
+	order    []string // the types in the order of their first subscription
 	received []Received
 	opened   int
-	// out is that of the open stream, nil without one; cancel and ended belong
-	// to the newest stream, ended is closed when all its goroutines have ended.
+	// out is the outbox of the open stream, nil without one; cancel and ended belong to the newest
+	// stream. ended is closed when all its goroutines have ended.
 	out    *outbox
 	cancel context.CancelCauseFunc
 	ended  chan struct{}
 	err    error
-	// nodeSent says that the stream's first message was sent.
+	// nodeSent is set once the stream's first message was sent.
 	nodeSent bool
 }
 
@@ -130,15 +129,15 @@ func NewClient(conn grpc.ClientConnInterface, config ClientConfig) *Client {
 	return &Client{conn: conn, config: config, types: make(map[string]*view)}
 }
 
-// SetNode changes the node for streams that are opened later.
+// SetNode sets the node for later streams.
 func (c *Client) SetNode(node *corev3.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.config.Node = node
 }
 
-// Connect opens a stream, which lives until ctx ends at the longest, and says on
-// it what the client subscribes to and holds. It fails when one is open.
+// Connect opens a stream, which ends with ctx at the latest, and sends the client's subscriptions and
+// versions on it. It fails if a stream is open.
 func (c *Client) Connect(ctx context.Context) error {
 	c.connecting.Lock()
 	defer c.connecting.Unlock()
@@ -148,7 +147,7 @@ func (c *Client) Connect(ctx context.Context) error {
 		return errors.New("xdstest: client is connected already")
 	}
 	c.mu.Unlock()
-	c.Disconnect() // waits for the goroutines of a stream that ended by itself
+	c.Disconnect() // waits for the goroutines of a stream that has ended
 	ctx, cancel := context.WithCancelCause(ctx)
 	desc := &grpc.StreamDesc{StreamName: c.config.Method, ServerStreams: true, ClientStreams: true}
 	stream, err := c.conn.NewStream(ctx, desc, c.config.Method, grpc.MaxCallRecvMsgSize(messageBytes))
@@ -173,7 +172,7 @@ func (c *Client) Connect(ctx context.Context) error {
 	return nil
 }
 
-// run is a stream's life. It closes ended.
+// run runs a stream and closes ended.
 func (c *Client) run(ctx context.Context, cancel context.CancelCauseFunc, stream grpc.ClientStream, number int, out *outbox, ended chan struct{}) {
 	defer close(ended)
 	received := make(chan struct{})
@@ -183,7 +182,7 @@ func (c *Client) run(ctx context.Context, cancel context.CancelCauseFunc, stream
 		failed = c.receive(stream, number)
 	}()
 	if err := out.run(ctx, received, stream.SendMsg); err != nil && !errors.Is(err, io.EOF) {
-		cancel(err) // io.EOF says that the receiver knows why the stream ended
+		cancel(err) // after io.EOF, the receiver returns why the stream ended
 	}
 	<-received
 	if cause := context.Cause(ctx); errors.Is(cause, ErrDisconnected) {
@@ -214,7 +213,7 @@ func (c *Client) receive(stream grpc.ClientStream, number int) error {
 			r = deltaReceived(&m)
 		}
 		r.Stream = number
-		c.take(r)
+		c.receiveResponse(r)
 		c.signal.raise()
 	}
 }
@@ -238,22 +237,22 @@ func deltaReceived(m *discoveryv3.DeltaDiscoveryResponse) Received {
 	}
 }
 
-// take logs an answer and, unless verdicts are the script's, passes one.
-func (c *Client) take(r Received) {
+// receiveResponse records a response and, unless configured as Manual, ACKs or NACKs it.
+func (c *Client) receiveResponse(r Received) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.config.Manual {
 		v := c.view(r.Type)
-		bad := v.judge(c.config.Protocol, r, c.config.Reject)
+		bad := v.check(c.config.Protocol, r, c.config.Reject)
 		r.Err = bad.err()
 		v.apply(c.config.Protocol, r, bad)
-		c.verdict(r, r.Err)
+		c.acknowledge(r, r.Err)
 	}
 	c.received = append(c.received, r)
 }
 
-// Disconnect ends the stream, if there is one, and returns when its goroutines
-// have ended. What the client holds stays.
+// Disconnect ends the stream, if there is one, and returns when its goroutines have ended. The client
+// keeps its resources.
 func (c *Client) Disconnect() {
 	c.mu.Lock()
 	cancel, ended := c.cancel, c.ended
@@ -271,13 +270,12 @@ func (c *Client) Reconnect(ctx context.Context) error {
 	return c.Connect(ctx)
 }
 
-// Close is Disconnect, for a defer. It leaves the connection open, which is the
-// caller's.
+// Close is Disconnect, for use with defer. The caller closes the connection.
 func (c *Client) Close() { c.Disconnect() }
 
-// Subscribe adds names to the subscription of a type; no names mean everything,
-// said without naming "*", which only some types have (protocol.md 2.1). Without
-// a stream it is said on the next one.
+// Subscribe adds names to the subscription of a type. Without names it subscribes to everything without
+// naming "*", which only some types support (protocol.md 2.1). Without a stream, the next one sends the
+// request.
 func (c *Client) Subscribe(typeURL string, names ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -289,7 +287,7 @@ func (c *Client) Subscribe(typeURL string, names ...string) {
 	v.subscribe(names)
 	switch {
 	case c.out == nil:
-	case !v.said:
+	case !v.announced:
 		if req := c.first(typeURL); req != nil {
 			c.send(req)
 		}
@@ -300,8 +298,8 @@ func (c *Client) Subscribe(typeURL string, names ...string) {
 	}
 }
 
-// Unsubscribe takes names out of the subscription of a type and forgets what was
-// held of them; "*" ends the wildcard.
+// Unsubscribe removes names from the subscription of a type, and their resources; "*" ends the
+// wildcard.
 func (c *Client) Unsubscribe(typeURL string, names ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -316,9 +314,8 @@ func (c *Client) Unsubscribe(typeURL string, names ...string) {
 	}
 }
 
-// Repeat sends the newest SotW request of a type again, byte for byte, as Envoy
-// does for EDS after a cluster changed (protocol.md V1). In Delta, where Envoy
-// says nothing then, neither does it.
+// Repeat sends the last SotW request of a type again, byte for byte, as Envoy does for EDS after a
+// cluster has changed (protocol.md V1). In Delta it sends nothing, like Envoy.
 func (c *Client) Repeat(typeURL string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -327,9 +324,9 @@ func (c *Client) Repeat(typeURL string) {
 	}
 }
 
-// Send sends a request of the script's own, as it is and without a node that it
-// does not have: a *discoveryv3.DiscoveryRequest or DeltaDiscoveryRequest. The
-// client's own view does not learn of it. It is lost without a stream.
+// Send sends a prepared request, a *discoveryv3.DiscoveryRequest or DeltaDiscoveryRequest, unchanged
+// and without adding a node. It does not affect the client's own subscriptions. Without a stream it is
+// dropped.
 func (c *Client) Send(request proto.Message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -339,35 +336,34 @@ func (c *Client) Send(request proto.Message) {
 	}
 }
 
-// Ack takes in an answer as accepted and says so.
+// Ack applies a response and ACKs it.
 func (c *Client) Ack(r Received) {
 	c.mu.Lock()
 	c.view(r.Type).apply(c.config.Protocol, r, nil)
-	c.verdict(r, nil)
+	c.acknowledge(r, nil)
 	c.mu.Unlock()
 	c.signal.raise()
 }
 
-// Nack rejects an answer with a message, because of the named resources or,
-// without names, of all; what an Envoy would apply of the rest is applied.
+// Nack NACKs a response with a message, because of the named resources or, without names, of all; the
+// client applies the part that an Envoy would apply.
 func (c *Client) Nack(r Received, message string, names ...string) {
 	if len(names) == 0 {
 		names = r.Names()
 	}
-	bad := make(rejected)
+	bad := make(nackReasons)
 	for _, name := range names {
 		bad[name] = errors.New(message)
 	}
 	c.mu.Lock()
 	c.view(r.Type).apply(c.config.Protocol, r, bad)
-	c.verdict(r, errors.New(message))
+	c.acknowledge(r, errors.New(message))
 	c.mu.Unlock()
 	c.signal.raise()
 }
 
-// verdict sends an ACK or, with err, a NACK; nothing for an answer of a stream
-// that is gone.
-func (c *Client) verdict(r Received, err error) {
+// acknowledge sends an ACK or, with err, a NACK; nothing for a response of an earlier stream.
+func (c *Client) acknowledge(r Received, err error) {
 	v := c.view(r.Type)
 	if r.Stream == c.opened {
 		v.nonce = r.Nonce
@@ -377,7 +373,7 @@ func (c *Client) verdict(r Received, err error) {
 	}
 	var detail *statuspb.Status
 	if err != nil {
-		// Envoy uses code 13 for whatever it rejects (protocol.md 1.3).
+		// Envoy uses code 13 for every NACK (protocol.md 1.3).
 		detail = &statuspb.Status{Code: int32(codes.Internal), Message: err.Error()}
 	}
 	if c.config.Protocol == Delta {
@@ -389,7 +385,7 @@ func (c *Client) verdict(r Received, err error) {
 	c.send(req)
 }
 
-// send queues a request of the client's own, the first of a stream with the node.
+// send queues a request of the client, with the node if it is the first of the stream.
 func (c *Client) send(request proto.Message) {
 	if !c.nodeSent {
 		switch req := request.(type) {
@@ -412,7 +408,7 @@ func (c *Client) view(typeURL string) *view {
 	return v
 }
 
-// first makes the first request of a type on a stream, nil for none.
+// first returns the first request of a type on a stream, nil for none.
 func (c *Client) first(typeURL string) proto.Message {
 	v := c.types[typeURL]
 	if c.config.Protocol == Delta {
@@ -421,6 +417,6 @@ func (c *Client) first(typeURL string) proto.Message {
 		}
 		return nil
 	}
-	v.said = true
+	v.announced = true
 	return v.request(typeURL)
 }

@@ -18,83 +18,81 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// messageBytes bounds what either end accepts, as holdfast's own limit does.
+// messageBytes bounds the messages that either end accepts, as holdfast's own limit does.
 const messageBytes = 256 << 20
 
-// Config says how a ControlPlane differs from the usual one. The zero value is
-// the usual one.
+// Config configures how a ControlPlane deviates from the standard behavior.
 type Config struct {
-	// EmptyVersions sends Delta resources without a version, as Istio does, so
-	// that no initial_resource_versions ever matches.
+	// EmptyVersions sends Delta resources without a version, as Istio does, so that no
+	// initial_resource_versions ever matches.
 	EmptyVersions bool
-	// ResendAll answers a first request in full whatever the client says it has,
-	// and every change with all that the client subscribes to, as Istio does.
+	// ResendAll answers a first request completely, whatever versions the client has, and every change
+	// with all subscribed resources, as Istio does.
 	ResendAll bool
-	// Identifier is what answers carry as control_plane.identifier.
+	// Identifier is the control_plane.identifier of responses.
 	Identifier string
 }
 
-// ControlPlane is an ADS server with a desired state and a script. By itself it
-// answers every request as protocol.md sections 1 to 3 say and pushes every
-// change of the state, in push order. Versions count the changes of a resource
-// ("1", "2", …) and, in SotW, of a type, so those of two servers collide.
+// ControlPlane is an ADS server with a desired state and a script. By itself it answers every request
+// as in protocol.md sections 1 to 3, and pushes every change of the state in push order. Versions count
+// the changes of a resource ("1", "2", …) and, in SotW, of a type, so those of two servers collide.
 //
-// It does not repeat the endpoints of a cluster that changed (protocol.md 4.1):
-// that is what holdfast is to make up for. Resend does it by hand.
+// It does not repeat the endpoints of a changed cluster (protocol.md 4.1), because holdfast must do
+// that. Resend does it on request.
 type ControlPlane struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	config Config
 	signal signal
 
 	mu sync.Mutex
-	// state is type URL → name → what is to be served.
+	// state contains the desired resources by type URL and name.
 	state map[string]map[string]*entry
-	// issued counts the versions of each resource, typeIssued those of each type;
-	// removing a resource does not start its count again.
-	issued     map[[2]string]int
-	typeIssued map[string]int
-	nonces     int
-	held       map[string]bool
-	silent     bool
-	refuse     bool
-	streams    map[int]*stream
-	opened     int
-	events     []Event
-	answers    []Answer
-	// wildcardNodes holds the ids of the Envoys that had a wildcard of CDS in
-	// SotW without asking for "*" (protocol.md 2.4).
+	// versions counts the versions of each resource, and typeVersions those of each type; the counts
+	// survive the removal of a resource.
+	versions     map[[2]string]int
+	typeVersions map[string]int
+	nonces       int
+	onHold       map[string]bool
+	silent       bool
+	refuse       bool
+	streams      map[int]*stream
+	opened       int
+	events       []Event
+	answers      []Answer
+	// wildcardNodes contains the ids of the Envoys that had a wildcard of CDS in SotW without naming
+	// "*" (protocol.md 2.4).
 	wildcardNodes map[string]bool
 
-	// serving is what Stop ends; running counts the goroutines behind it.
+	// serving are the servers that Stop ends; running counts their goroutines.
 	serving []*grpc.Server
 	running sync.WaitGroup
 }
 
 // entry is one resource of the desired state.
 type entry struct {
-	// source is what Set was given, for telling whether it changed.
-	source  *discoveryv3.Resource
-	version string
-	// onDemand says that no wildcard includes it.
+	// resource is the argument of Set, which is compared to detect changes.
+	resource *discoveryv3.Resource
+	version  string
+	// onDemand excludes the resource from wildcards.
 	onDemand bool
 }
 
-// New returns a control plane with nothing in its state, serving nowhere.
+// New returns a control plane with an empty state and without listeners.
 func New(config Config) *ControlPlane {
 	return &ControlPlane{
 		config:        config,
 		state:         make(map[string]map[string]*entry),
-		issued:        make(map[[2]string]int),
-		typeIssued:    make(map[string]int),
-		held:          make(map[string]bool),
+		versions:      make(map[[2]string]int),
+		typeVersions:  make(map[string]int),
+		onHold:        make(map[string]bool),
 		streams:       make(map[int]*stream),
 		wildcardNodes: make(map[string]bool),
 	}
 }
 
-// Serve starts to serve on a listener, which it closes in Stop, and returns at
-// once. It may be called again: for another listener, or after Stop, as a
-// control plane that comes back with its state, its log and its versions.
+// Serve starts to serve on a listener, which Stop closes, and returns immediately. It may be called
+// again: for another listener, or after Stop to model a restarted control plane with the same state,
+// records and versions.
 func (cp *ControlPlane) Serve(lis net.Listener, opts ...grpc.ServerOption) {
 	server := grpc.NewServer(append([]grpc.ServerOption{
 		grpc.MaxRecvMsgSize(messageBytes),
@@ -110,8 +108,8 @@ func (cp *ControlPlane) Serve(lis net.Listener, opts ...grpc.ServerOption) {
 	})
 }
 
-// Stop closes all listeners and connections, as a process that is killed does,
-// and returns when every goroutine has ended.
+// Stop closes all listeners and connections, like a killed process, and returns when every goroutine
+// has ended.
 func (cp *ControlPlane) Stop() {
 	cp.mu.Lock()
 	serving := cp.serving
@@ -123,14 +121,14 @@ func (cp *ControlPlane) Stop() {
 	cp.running.Wait()
 }
 
-// Set puts resources into the desired state and pushes what changed. Each is a
-// resource message, an *anypb.Any (of any type, bytes as they are) or a
-// *discoveryv3.Resource: a wrapper with its own name, version, TTL or aliases.
-// A wrapper without version gets one. It panics on a resource without a name.
+// Set adds resources to the desired state and pushes the changes. Each is a resource message, an
+// *anypb.Any (of any type, used unchanged) or a *discoveryv3.Resource: a wrapper with its own name,
+// version, TTL or aliases. A wrapper without a version gets one. It panics on a resource without a
+// name.
 func (cp *ControlPlane) Set(resources ...proto.Message) { cp.set(false, resources) }
 
-// SetOnDemand does what Set does with resources that only those get who ask for
-// them by name or alias: no wildcard includes them.
+// SetOnDemand is Set for resources that are excluded from wildcards: clients must request them by name
+// or alias.
 func (cp *ControlPlane) SetOnDemand(resources ...proto.Message) { cp.set(true, resources) }
 
 func (cp *ControlPlane) set(onDemand bool, resources []proto.Message) {
@@ -162,20 +160,20 @@ func (cp *ControlPlane) put(m proto.Message, onDemand bool) (typeURL string, cha
 		byName = make(map[string]*entry)
 		cp.state[typeURL] = byName
 	}
-	if old := byName[w.GetName()]; old != nil && old.onDemand == onDemand && proto.Equal(old.source, w) {
+	if old := byName[w.GetName()]; old != nil && old.onDemand == onDemand && proto.Equal(old.resource, w) {
 		return typeURL, false
 	}
 	version := w.GetVersion()
 	if version == "" {
 		key := [2]string{typeURL, w.GetName()}
-		cp.issued[key]++
-		version = strconv.Itoa(cp.issued[key])
+		cp.versions[key]++
+		version = strconv.Itoa(cp.versions[key])
 	}
-	byName[w.GetName()] = &entry{source: w, version: version, onDemand: onDemand}
+	byName[w.GetName()] = &entry{resource: w, version: version, onDemand: onDemand}
 	return typeURL, true
 }
 
-// Remove takes resources out of the desired state and pushes that.
+// Remove removes resources from the desired state and pushes the change.
 func (cp *ControlPlane) Remove(typeURL string, names ...string) {
 	cp.mu.Lock()
 	changed := make(map[string]bool)
@@ -190,15 +188,15 @@ func (cp *ControlPlane) Remove(typeURL string, names ...string) {
 	cp.signal.raise()
 }
 
-// Resend answers every subscription of the types once more, in full, although
-// nothing changed. No types mean all.
+// Resend answers every subscription of the types again, completely, although nothing has changed. No
+// types mean all.
 func (cp *ControlPlane) Resend(typeURLs ...string) {
 	cp.mu.Lock()
 	for _, st := range cp.inOrder() {
 		for _, typeURL := range st.subscribed() {
 			if len(typeURLs) == 0 || slices.Contains(typeURLs, typeURL) {
-				st.types[typeURL].distrust()
-				st.types[typeURL].owed = true
+				st.types[typeURL].forgetVersions()
+				st.types[typeURL].mustAnswer = true
 				cp.answer(st, typeURL)
 			}
 		}
@@ -207,12 +205,12 @@ func (cp *ControlPlane) Resend(typeURLs ...string) {
 	cp.signal.raise()
 }
 
-// push answers every subscription of the changed types, in push order. Each
-// change gives a type a new version for SotW.
+// push answers every subscription of the changed types, in push order. Each change gives a type a new
+// version for SotW.
 func (cp *ControlPlane) push(changed map[string]bool) {
 	types := slices.SortedFunc(maps.Keys(changed), xds.CompareTypes)
 	for _, typeURL := range types {
-		cp.typeIssued[typeURL]++
+		cp.typeVersions[typeURL]++
 	}
 	for _, st := range cp.inOrder() {
 		for _, typeURL := range types {
@@ -225,8 +223,8 @@ func (cp *ControlPlane) inOrder() []*stream {
 	return slices.SortedFunc(maps.Values(cp.streams), func(a, b *stream) int { return a.number - b.number })
 }
 
-// Hold stops answering and pushing the types; no types mean all. Requests are
-// still taken in and logged.
+// Hold stops responses and pushes of the types; no types mean all. Requests are still processed and
+// recorded.
 func (cp *ControlPlane) Hold(typeURLs ...string) {
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
@@ -234,20 +232,20 @@ func (cp *ControlPlane) Hold(typeURLs ...string) {
 		cp.silent = true
 	}
 	for _, typeURL := range typeURLs {
-		cp.held[typeURL] = true
+		cp.onHold[typeURL] = true
 	}
 }
 
-// Release undoes Hold and sends what is due by then: the newest state, once. No
-// types mean all, also those that were held by name.
+// Release ends Hold and sends the newest state once. No types mean all, including those that were named
+// for Hold.
 func (cp *ControlPlane) Release(typeURLs ...string) {
 	cp.mu.Lock()
 	if len(typeURLs) == 0 {
 		cp.silent = false
-		clear(cp.held)
+		clear(cp.onHold)
 	}
 	for _, typeURL := range typeURLs {
-		delete(cp.held, typeURL)
+		delete(cp.onHold, typeURL)
 	}
 	for _, st := range cp.inOrder() {
 		for _, typeURL := range st.subscribed() {
@@ -258,8 +256,7 @@ func (cp *ControlPlane) Release(typeURLs ...string) {
 	cp.signal.raise()
 }
 
-// Silent holds or releases everything: a control plane that accepts streams and
-// says nothing.
+// Silent holds or releases everything: a control plane that accepts streams but sends nothing.
 func (cp *ControlPlane) Silent(silent bool) {
 	if silent {
 		cp.Hold()
@@ -268,14 +265,14 @@ func (cp *ControlPlane) Silent(silent bool) {
 	}
 }
 
-// Refuse makes new streams end with UNAVAILABLE, or no longer. Open ones stay.
+// Refuse sets whether new streams end with UNAVAILABLE. Open streams stay.
 func (cp *ControlPlane) Refuse(refuse bool) {
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
 	cp.refuse = refuse
 }
 
-// Cut ends streams, after what was pushed to them so far: those numbered or,
+// Cut ends streams after the responses that were queued so far: those with the given numbers or,
 // without numbers, all. err is the status, nil for UNAVAILABLE.
 func (cp *ControlPlane) Cut(err error, streams ...int) {
 	if err == nil {
@@ -290,7 +287,7 @@ func (cp *ControlPlane) Cut(err error, streams ...int) {
 	}
 }
 
-// Nonce returns a nonce that was not used yet, for SendRaw.
+// Nonce returns an unused nonce, for SendRaw.
 func (cp *ControlPlane) Nonce() string {
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
@@ -302,10 +299,10 @@ func (cp *ControlPlane) nextNonce() string {
 	return "n" + strconv.Itoa(cp.nonces)
 }
 
-// SendRaw sends a *discoveryv3.DiscoveryResponse or DeltaDiscoveryResponse as it
-// is to one stream or, with stream 0, to every open stream of its protocol. It
-// returns to how many. Of the answer only the nonce is remembered: the desired
-// state, and what the client is taken to hold, stay. It panics on another type.
+// SendRaw sends a *discoveryv3.DiscoveryResponse or DeltaDiscoveryResponse unchanged to one stream or,
+// with stream 0, to every open stream of its protocol, and returns the number of streams. It records
+// only the nonce: the desired state, and the assumed state of the client, do not change. It panics on
+// another type.
 func (cp *ControlPlane) SendRaw(stream int, response proto.Message) int {
 	protocol := SotW
 	typeURL, nonce := "", ""
@@ -330,7 +327,7 @@ func (cp *ControlPlane) SendRaw(stream int, response proto.Message) int {
 	return sent
 }
 
-// Events returns everything that was asked so far. The caller must not change it.
+// Events returns all requests so far. The caller must not modify it.
 func (cp *ControlPlane) Events() []Event {
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
@@ -348,24 +345,23 @@ func (cp *ControlPlane) Requests(typeURL string) []Event {
 	return of
 }
 
-// Answers returns everything that was sent so far, SendRaw's included. The
-// caller must not change it.
+// Answers returns all responses so far, including those of SendRaw. The caller must not modify it.
 func (cp *ControlPlane) Answers() []Answer {
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
 	return slices.Clip(cp.answers)
 }
 
-// Streams returns how many streams are open now and were opened ever.
+// Streams returns the number of open streams, and of all streams so far.
 func (cp *ControlPlane) Streams() (now, ever int) {
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
 	return len(cp.streams), cp.opened
 }
 
-// Wait blocks until the condition holds, which is asked again whenever anything
-// happens here and may call any method. Its error, when ctx ends first, quotes
-// the newest events.
+// Wait blocks until the condition holds. It evaluates the condition again after each event of the
+// control plane; the condition may call any method. If ctx ends first, the error quotes the last
+// events.
 func (cp *ControlPlane) Wait(ctx context.Context, until func() bool) error {
 	if err := cp.signal.wait(ctx, until); err != nil {
 		return fmt.Errorf("control plane: %w; newest events:%s", err, tail(cp.Events()))
@@ -373,8 +369,7 @@ func (cp *ControlPlane) Wait(ctx context.Context, until func() bool) error {
 	return nil
 }
 
-// Await blocks until an event matches, one of the past included, and returns the
-// first that does.
+// Await blocks until an event matches, which may be a past one, and returns the first match.
 func (cp *ControlPlane) Await(ctx context.Context, matches func(Event) bool) (Event, error) {
 	var found Event
 	seen := 0

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Protocol is one of the two wire forms of ADS.
+// Protocol is one of the two forms of ADS.
 type Protocol string
 
 // The wire forms.
@@ -21,28 +21,27 @@ const (
 	Delta Protocol = "delta"
 )
 
-// Protocols lists both wire forms, for tests that hold in both.
+// Protocols lists both forms, for tests that apply to both.
 func Protocols() []Protocol { return []Protocol{SotW, Delta} }
 
-// Kind says what a client did.
+// Kind is the kind of an Event.
 type Kind string
 
 const (
-	// Opened and Closed are the two ends of a stream. A stream that was refused
-	// is neither.
+	// Opened and Closed are the beginning and the end of a stream. A rejected stream has neither.
 	Opened Kind = "opened"
 	Closed Kind = "closed"
-	// Subscribe is a request that passes no verdict on an answer: a first
-	// request, a change of names, or a repetition (protocol.md V1).
+	// Subscribe is a request that is neither an ACK nor a NACK: a first request, a change of names, or
+	// a repetition (protocol.md V1).
 	Subscribe Kind = "subscribe"
-	// Ack and Nack are verdicts. Either may change the subscription too.
+	// Ack and Nack may also change the subscription.
 	Ack  Kind = "ack"
 	Nack Kind = "nack"
 )
 
-// Event is one thing that a control plane was asked.
+// Event is one request to a control plane, or the beginning or end of a stream.
 type Event struct {
-	// Stream numbers the streams of a ControlPlane from 1.
+	// Stream is the number of the stream of the ControlPlane, counted from 1.
 	Stream   int
 	Protocol Protocol
 	Kind     Kind
@@ -51,14 +50,14 @@ type Event struct {
 	// Version is SotW's version_info.
 	Version string
 	Nonce   string
-	// Names is SotW's resource_names as it came; Subscribe, Unsubscribe and
-	// Initial (initial_resource_versions) are Delta's.
+	// Names are SotW's resource_names in their original order; Subscribe, Unsubscribe and Initial
+	// (initial_resource_versions) are Delta's.
 	Names                  []string
 	Subscribe, Unsubscribe []string
 	Initial                map[string]string
 	// Error is the error_detail of a Nack.
 	Error *statuspb.Status
-	// Node is what the message carried: nil for most after the first.
+	// Node is the node of the message: nil in most messages after the first.
 	Node *corev3.Node
 	// Metadata is the gRPC metadata of the stream.
 	Metadata metadata.MD
@@ -98,7 +97,7 @@ func (e Event) String() string {
 	return b.String()
 }
 
-// list renders names for a person, sorted; "" for none.
+// list returns the sorted names for a transcript; "" for none.
 func list(names []string) string {
 	if len(names) == 0 {
 		return ""

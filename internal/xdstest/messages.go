@@ -12,17 +12,17 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// bodyType is of the resources whose content does not matter; nothing knows it.
+// bodyType is an unknown type, for resources whose content does not matter.
 const bodyType = "type.googleapis.com/acme.T"
 
-// Body builds the n-th resource of a type that nothing knows. Its value has size
-// bytes, at least 10: n in 8 digits as its name, and what is no message.
+// Body builds the n-th resource of an unknown type. Its value has size bytes, at least 10: n in 8
+// digits as its name, and invalid wire form.
 func Body(n, size int) *anypb.Any {
 	name := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), fmt.Sprintf("%08d", n))
 	return &anypb.Any{TypeUrl: bodyType, Value: append(name, strings.Repeat("x", size-len(name))...)}
 }
 
-// SotWResponse builds a response with n resources, each as Body builds it.
+// SotWResponse builds a response with n resources from Body.
 func SotWResponse(n, size int) *discoveryv3.DiscoveryResponse {
 	m := &discoveryv3.DiscoveryResponse{
 		VersionInfo: "v1", TypeUrl: bodyType, Nonce: "n", ControlPlane: &corev3.ControlPlane{Identifier: "cp"},
@@ -33,8 +33,8 @@ func SotWResponse(n, size int) *discoveryv3.DiscoveryResponse {
 	return m
 }
 
-// DeltaResponse builds a response that removes a resource and has n, each as Body
-// builds it, with aliases, a TTL, cache control and metadata.
+// DeltaResponse builds a response that removes a resource and has n resources from Body, with aliases,
+// a TTL, cache control and metadata.
 func DeltaResponse(n, size int) *discoveryv3.DeltaDiscoveryResponse {
 	m := &discoveryv3.DeltaDiscoveryResponse{
 		SystemVersionInfo: "v1", TypeUrl: bodyType, Nonce: "n", RemovedResources: []string{"gone"},

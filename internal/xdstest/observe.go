@@ -9,14 +9,14 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 )
 
-// Responses returns every answer so far. The caller must not change it.
+// Responses returns all responses so far. The caller must not modify it.
 func (c *Client) Responses() []Received {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clip(c.received)
 }
 
-// Of returns the answers of one type.
+// Of returns the responses of one type.
 func (c *Client) Of(typeURL string) []Received {
 	var of []Received
 	for _, r := range c.Responses() {
@@ -27,23 +27,23 @@ func (c *Client) Of(typeURL string) []Received {
 	return of
 }
 
-// Held returns what the client has of a type: name → resource.
+// Held returns the client's resources of a type by name.
 func (c *Client) Held(typeURL string) map[string]*discoveryv3.Resource {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if v := c.types[typeURL]; v != nil {
-		return maps.Clone(v.held)
+		return maps.Clone(v.resources)
 	}
 	return nil
 }
 
-// Names returns the names of what the client has of a type, sorted.
+// Names returns the sorted names of the client's resources of a type.
 func (c *Client) Names(typeURL string) []string {
 	return slices.Sorted(maps.Keys(c.Held(typeURL)))
 }
 
-// Versions returns what a Delta client says on its next stream: name → version
-// of what it accepted.
+// Versions returns the initial_resource_versions of a Delta client's next stream: the ACKed versions by
+// name.
 func (c *Client) Versions(typeURL string) map[string]string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -53,7 +53,7 @@ func (c *Client) Versions(typeURL string) map[string]string {
 	return nil
 }
 
-// Version returns the version_info that a SotW client accepted last.
+// Version returns the version_info that a SotW client ACKed last.
 func (c *Client) Version(typeURL string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,9 +70,8 @@ func (c *Client) Err() error {
 	return c.err
 }
 
-// Wait blocks until the condition holds, which is asked again whenever anything
-// happens here and may call any method. Its error, when ctx ends first, quotes
-// the newest answers.
+// Wait blocks until the condition holds. It evaluates the condition again after each event of the
+// client; the condition may call any method. If ctx ends first, the error quotes the last responses.
 func (c *Client) Wait(ctx context.Context, until func() bool) error {
 	if err := c.signal.wait(ctx, until); err != nil {
 		return fmt.Errorf("xDS client: %w; newest answers:%s", err, tail(c.Responses()))

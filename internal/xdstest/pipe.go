@@ -11,22 +11,20 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 )
 
-// pipeBytes is what one direction of an in-memory connection buffers.
+// pipeBytes is the size of the buffer of one direction of an in-memory connection.
 const pipeBytes = 256 << 10
 
-// ErrRefused is what dialing a Pipe gives while nobody listens.
+// ErrRefused is the error of dialing a Pipe without a listener.
 var ErrRefused = errors.New("xdstest: pipe: connection refused")
 
-// Pipe is an in-memory address: something may listen at it, stop, and listen
-// again, as a server that restarts does. The zero value is ready; in a synctest
-// bubble, use it inside only.
+// Pipe is an in-memory address with at most one listener, which may be replaced as by a server that
+// restarts. The zero value is ready to use. A Pipe must not be shared between synctest bubbles.
 type Pipe struct {
 	mu  sync.Mutex
 	lis *bufconn.Listener
 }
 
-// Listen makes new connections arrive at the listener that it returns, instead
-// of at one that was returned before.
+// Listen returns a new listener that receives all new connections instead of the previous one.
 func (p *Pipe) Listen() net.Listener {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -34,8 +32,7 @@ func (p *Pipe) Listen() net.Listener {
 	return p.lis
 }
 
-// DialContext connects to the listener. Its address is not looked at, so that it
-// fits grpc.WithContextDialer.
+// DialContext connects to the listener. It ignores the address, and fits grpc.WithContextDialer.
 func (p *Pipe) DialContext(ctx context.Context, _ string) (net.Conn, error) {
 	p.mu.Lock()
 	lis := p.lis
@@ -46,13 +43,13 @@ func (p *Pipe) DialContext(ctx context.Context, _ string) (net.Conn, error) {
 	return lis.DialContext(ctx)
 }
 
-// Connect is DialContext for what dials networks.
+// Connect is DialContext with a network argument.
 func (p *Pipe) Connect(ctx context.Context, _, addr string) (net.Conn, error) {
 	return p.DialContext(ctx, addr)
 }
 
-// DialOptions are what grpc.NewClient needs, with any target of the passthrough
-// scheme, to connect through the pipe in plaintext.
+// DialOptions are the options for grpc.NewClient to connect through the pipe in plaintext, with any
+// target of the passthrough scheme.
 func (p *Pipe) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithContextDialer(p.DialContext),

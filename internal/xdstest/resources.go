@@ -28,10 +28,10 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Loopback is the address that listeners bind.
+// Loopback is the address that listeners bind to.
 const Loopback = "127.0.0.1"
 
-// ADS is the config source of everything that is built here.
+// ADS is the config source of all resources that this package builds.
 func ADS() *corev3.ConfigSource {
 	return &corev3.ConfigSource{
 		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
@@ -39,8 +39,8 @@ func ADS() *corev3.ConfigSource {
 	}
 }
 
-// Cluster builds a cluster of type EDS that takes its endpoints from ADS, under
-// edsService or, where that is "", under its own name.
+// Cluster builds an EDS cluster with endpoints from ADS, under the name edsService or, if that is "",
+// under its own name.
 func Cluster(name, edsService string) *clusterv3.Cluster {
 	return &clusterv3.Cluster{
 		Name:                 name,
@@ -50,7 +50,7 @@ func Cluster(name, edsService string) *clusterv3.Cluster {
 	}
 }
 
-// StaticCluster builds a cluster with its endpoints inside, each "IP:port".
+// StaticCluster builds a cluster that contains its endpoints, each "IP:port".
 func StaticCluster(name string, endpoints ...string) *clusterv3.Cluster {
 	return &clusterv3.Cluster{
 		Name:                 name,
@@ -60,8 +60,7 @@ func StaticCluster(name string, endpoints ...string) *clusterv3.Cluster {
 	}
 }
 
-// CLA builds the endpoints of a cluster, each "IP:port". It panics on an
-// endpoint of another form.
+// CLA builds the endpoints of a cluster, each "IP:port". It panics on another form.
 func CLA(cluster string, endpoints ...string) *endpointv3.ClusterLoadAssignment {
 	cla := &endpointv3.ClusterLoadAssignment{ClusterName: cluster}
 	if len(endpoints) == 0 {
@@ -87,7 +86,8 @@ func CLA(cluster string, endpoints ...string) *endpointv3.ClusterLoadAssignment 
 	return cla
 }
 
-// LocalizedCLA builds endpoints as CLA does, at least one, with the locality and the weight that gRPC asks for.
+// LocalizedCLA builds endpoints as CLA does, at least one, with the locality and the weight that gRPC
+// requires.
 func LocalizedCLA(cluster string, endpoints ...string) *endpointv3.ClusterLoadAssignment {
 	cla := CLA(cluster, endpoints...)
 	cla.Endpoints[0].Locality = &corev3.Locality{Region: "here"}
@@ -95,8 +95,8 @@ func LocalizedCLA(cluster string, endpoints ...string) *endpointv3.ClusterLoadAs
 	return cla
 }
 
-// Listener builds an HTTP listener on the loopback address that takes the route
-// configuration routeName from ADS. Its stat prefix is its name.
+// Listener builds an HTTP listener on the loopback address with the route configuration routeName from
+// ADS. Its stat prefix is its name.
 func Listener(name string, port uint32, routeName string) *listenerv3.Listener {
 	manager := &hcmv3.HttpConnectionManager{
 		StatPrefix: name,
@@ -118,7 +118,7 @@ func Listener(name string, port uint32, routeName string) *listenerv3.Listener {
 	}
 }
 
-// RouterOnly builds the filters of an HTTP connection manager that only routes.
+// RouterOnly builds the HTTP filters of a connection manager that only routes.
 func RouterOnly() []*hcmv3.HttpFilter {
 	return []*hcmv3.HttpFilter{{
 		Name:       "envoy.filters.http.router",
@@ -126,8 +126,8 @@ func RouterOnly() []*hcmv3.HttpFilter {
 	}}
 }
 
-// APIListener builds the listener that a gRPC client asks for by the name of a service, with the route configuration
-// routeName from ADS.
+// APIListener builds the listener that a gRPC client requests by the name of a service, with the route
+// configuration routeName from ADS.
 func APIListener(service, routeName string) *listenerv3.Listener {
 	return &listenerv3.Listener{Name: service, ApiListener: &listenerv3.ApiListener{ApiListener: Pack(&hcmv3.HttpConnectionManager{
 		StatPrefix:     service,
@@ -136,8 +136,8 @@ func APIListener(service, routeName string) *listenerv3.Listener {
 	})}}
 }
 
-// BadListener builds a listener that Envoy NACKs for its address, with a message
-// that names the listener.
+// BadListener builds a listener that Envoy NACKs because of its address, with a message that names the
+// listener.
 func BadListener(name string) *listenerv3.Listener {
 	l := Listener(name, 0, name)
 	l.Address = address("not-an-ip", 0)
@@ -154,8 +154,8 @@ func Route(name, cluster string) *routev3.RouteConfiguration {
 	})
 }
 
-// TextRoute builds a route configuration that answers every request with 200 and
-// the text, so that a change of it can be seen without a backend.
+// TextRoute builds a route configuration that answers every request with 200 and the text, so that a
+// test can observe changes without a backend.
 func TextRoute(name, text string) *routev3.RouteConfiguration {
 	return routeConfiguration(name, &routev3.Route{
 		Match: everyPath(),
@@ -177,7 +177,7 @@ func everyPath() *routev3.RouteMatch {
 	return &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
 }
 
-// Secret builds a TLS certificate with its private key, both PEM.
+// Secret builds a TLS certificate with its private key, both in PEM.
 func Secret(name string, certificate, key []byte) *tlsv3.Secret {
 	return &tlsv3.Secret{
 		Name: name,
@@ -188,7 +188,7 @@ func Secret(name string, certificate, key []byte) *tlsv3.Secret {
 	}
 }
 
-// TrustBundle builds a secret that holds CA certificates in PEM.
+// TrustBundle builds a secret with CA certificates in PEM.
 func TrustBundle(name string, certificates []byte) *tlsv3.Secret {
 	return &tlsv3.Secret{
 		Name: name,
@@ -198,7 +198,7 @@ func TrustBundle(name string, certificates []byte) *tlsv3.Secret {
 	}
 }
 
-// Runtime builds a runtime layer. It panics on a value that JSON does not have.
+// Runtime builds a runtime layer. It panics on a value that JSON cannot represent.
 func Runtime(name string, layer map[string]any) *runtimev3.Runtime {
 	fields, err := structpb.NewStruct(layer)
 	if err != nil {
@@ -207,9 +207,9 @@ func Runtime(name string, layer map[string]any) *runtimev3.Runtime {
 	return &runtimev3.Runtime{Name: name, Layer: fields}
 }
 
-// Unknown builds a resource of a type that no descriptor exists for: its name in
-// field 1, then fields in forms that re-encoding would change (a field out of
-// order, a varint that is longer than it need be, a group).
+// Unknown builds a resource of a type without a descriptor: its name in field 1, then fields in forms
+// that re-encoding would change (a field out of order, a varint that is longer than necessary, a
+// group).
 func Unknown(typeURL, name string) *anypb.Any {
 	body := protowire.AppendTag(nil, 1, protowire.BytesType)
 	body = protowire.AppendString(body, name)
@@ -224,8 +224,8 @@ func Unknown(typeURL, name string) *anypb.Any {
 	return &anypb.Any{TypeUrl: typeURL, Value: body}
 }
 
-// Pack returns the message as an Any with deterministic bytes; an Any as it is.
-// It panics on a message that does not marshal.
+// Pack returns the message as an Any with deterministic bytes; an Any is returned unchanged. It panics
+// on a message that cannot be encoded.
 func Pack(m proto.Message) *anypb.Any {
 	if packed, ok := m.(*anypb.Any); ok {
 		return packed
@@ -237,8 +237,7 @@ func Pack(m proto.Message) *anypb.Any {
 	return packed
 }
 
-// Wrap returns the message as an entry of a Delta response. It panics on one
-// that has no name.
+// Wrap returns the message as a resource of a Delta response. It panics on a message without a name.
 func Wrap(m proto.Message, version string) *discoveryv3.Resource {
 	body := Pack(m)
 	name, err := xds.ScanName(body.GetValue())
@@ -248,8 +247,8 @@ func Wrap(m proto.Message, version string) *discoveryv3.Resource {
 	return &discoveryv3.Resource{Name: name, Version: version, Resource: body}
 }
 
-// Resource returns the message as holdfast holds it, with the given version of
-// an upstream. It panics on one that has no name.
+// Resource returns the message as an xds.Resource with a version of an upstream. It panics on a message
+// without a name.
 func Resource(m proto.Message, upstreamVersion string) *xds.Resource {
 	body := Pack(m)
 	r, err := xds.FromAny(body.GetTypeUrl(), upstreamVersion, body, time.Time{})
@@ -270,8 +269,8 @@ func inline(b []byte) *corev3.DataSource {
 	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: b}}
 }
 
-// Unlinked returns the URL of a type that is to be known by its descriptor only, once it has
-// seen that no code of it is in the test.
+// Unlinked returns the URL of a type that is only known by its descriptor, and checks that its package
+// is not linked into the test.
 func Unlinked(t testing.TB, name string) string {
 	t.Helper()
 	url := "type.googleapis.com/" + name

@@ -7,11 +7,11 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// signal wakes everyone who waits for a change. The zero value is ready. Its
-// channels are made by those who wait, hence inside their synctest bubble.
+// signal wakes all goroutines that wait for a change. The zero value is ready to use. The waiting
+// goroutines create its channels, so that these belong to their synctest bubble.
 type signal struct {
 	mu sync.Mutex
-	// ch is closed by raise and then forgotten; nil when nobody waits.
+	// ch is closed and cleared by raise; nil while no goroutine waits.
 	ch chan struct{}
 }
 
@@ -33,8 +33,8 @@ func (s *signal) next() <-chan struct{} {
 	return s.ch
 }
 
-// wait returns nil as soon as until holds, which is asked again after every
-// raise, and the context's error if that ends first.
+// wait returns nil as soon as until holds, which it evaluates again after every raise, and the error of
+// ctx if that ends first.
 func (s *signal) wait(ctx context.Context, until func() bool) error {
 	for {
 		changed := s.next()
@@ -52,8 +52,8 @@ func (s *signal) wait(ctx context.Context, until func() bool) error {
 	}
 }
 
-// outbox is what waits to be sent on a stream. It is not bounded: a script says
-// what is sent, and must never block on a peer that does not read.
+// outbox is the queue of messages to send on a stream. It is unbounded, because a script must not block
+// on a peer that does not read.
 type outbox struct {
 	mu    sync.Mutex
 	queue []outgoing
@@ -61,7 +61,7 @@ type outbox struct {
 	wake chan struct{}
 }
 
-// outgoing is a message or, where that is nil, the end of the stream with err.
+// outgoing is a message or, if msg is nil, the end of the stream with err.
 type outgoing struct {
 	msg proto.Message
 	err error
@@ -87,8 +87,8 @@ func (o *outbox) take() []outgoing {
 	return queue
 }
 
-// run sends in order until the end of the stream was put, send fails, done is
-// closed or ctx ends. Only the first two are errors of the stream.
+// run sends the messages in order until it reaches the end of the stream, send fails, done is closed or
+// ctx ends. Only the first two are errors of the stream.
 func (o *outbox) run(ctx context.Context, done <-chan struct{}, send func(any) error) error {
 	for {
 		for _, out := range o.take() {

@@ -17,60 +17,60 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// stream is one open stream of a ControlPlane. All fields but the first group
-// are under ControlPlane.mu.
+// stream is one open stream of a ControlPlane. All fields but the first group are protected by
+// ControlPlane.mu.
 type stream struct {
 	number   int
 	protocol Protocol
 	metadata metadata.MD
 	out      *outbox
 
-	// node is what the first message carried.
+	// node is the node of the first message.
 	node  *corev3.Node
 	types map[string]*subscription
-	// open holds the nonces, with their type, that got no verdict yet.
-	open map[[2]string]bool
+	// unanswered contains the types and nonces without an ACK or NACK.
+	unanswered map[[2]string]bool
 }
 
-// subscription is what a stream asks of one type, and what it was sent.
+// subscription is the subscription of a stream to one type, and what was sent for it.
 type subscription struct {
-	// wildcard says that everything is wanted; legacy that this came of naming
-	// nothing, explicit that something was named since.
+	// wildcard is set if everything is subscribed to, legacy if that is due to a request without names,
+	// and explicit if names were sent since then.
 	wildcard, legacy, explicit bool
 	names                      map[string]bool
-	// nonce is that of the last answer.
+	// nonce is the nonce of the last response.
 	nonce string
-	// sent is what the client is taken to hold: name → version.
+	// sent are the versions by name that the client is assumed to have.
 	sent map[string]string
-	// asked holds names that are to be answered whatever was sent.
-	asked map[string]bool
-	// owed says that an answer is due even if there is nothing new in it.
-	owed bool
+	// requested contains names that must be answered even if they were sent already.
+	requested map[string]bool
+	// mustAnswer is set if a response must be sent even if nothing has changed.
+	mustAnswer bool
 }
 
 func newSubscription() *subscription {
 	return &subscription{
-		names: make(map[string]bool),
-		sent:  make(map[string]string),
-		asked: make(map[string]bool),
+		names:     make(map[string]bool),
+		sent:      make(map[string]string),
+		requested: make(map[string]bool),
 	}
 }
 
 // wants reports whether a resource is subscribed to, by name, alias or wildcard.
 func (s *subscription) wants(e *entry) bool {
-	return s.wildcard && !e.onDemand || e.known(func(name string) bool { return s.names[name] })
+	return s.wildcard && !e.onDemand || e.hasName(func(name string) bool { return s.names[name] })
 }
 
-// distrust forgets which versions the client holds, but not of which resources.
-func (s *subscription) distrust() {
+// forgetVersions forgets the versions that the client has, but not the names.
+func (s *subscription) forgetVersions() {
 	for name := range s.sent {
 		s.sent[name] = ""
 	}
 }
 
-// forget drops what was sent of names that are not wanted any more, so that it
-// is sent again when they are.
-func (s *subscription) forget(state map[string]*entry) {
+// forgetUnsubscribed forgets what was sent for names without a subscription, so that it is sent again
+// after a new subscription.
+func (s *subscription) forgetUnsubscribed(state map[string]*entry) {
 	for name := range s.sent {
 		if e := state[name]; !s.wildcard && !s.names[name] && (e == nil || !s.wants(e)) {
 			delete(s.sent, name)
@@ -78,9 +78,9 @@ func (s *subscription) forget(state map[string]*entry) {
 	}
 }
 
-// known reports whether the name or an alias of the resource satisfies a test.
-func (e *entry) known(by func(string) bool) bool {
-	return by(e.source.GetName()) || slices.ContainsFunc(e.source.GetAliases(), by)
+// hasName reports whether the name or an alias of the resource satisfies a condition.
+func (e *entry) hasName(by func(string) bool) bool {
+	return by(e.resource.GetName()) || slices.ContainsFunc(e.resource.GetAliases(), by)
 }
 
 // subscribed lists the types of the stream in push order.
@@ -88,8 +88,8 @@ func (st *stream) subscribed() []string {
 	return slices.SortedFunc(maps.Keys(st.types), xds.CompareTypes)
 }
 
-// serve is a stream's life. The wire form decides only which messages are read
-// and which handler they go to, so a service of one type fits as well.
+// serve runs a stream. It also fits a service of one type, because only the messages and their handler
+// depend on the protocol.
 func (cp *ControlPlane) serve(ss grpc.ServerStream, protocol Protocol) error {
 	st, err := cp.open(ss, protocol)
 	if err != nil {
@@ -125,12 +125,12 @@ func (cp *ControlPlane) open(ss grpc.ServerStream, protocol Protocol) (*stream, 
 	md, _ := metadata.FromIncomingContext(ss.Context())
 	cp.opened++
 	st := &stream{
-		number:   cp.opened,
-		protocol: protocol,
-		metadata: md,
-		out:      newOutbox(),
-		types:    make(map[string]*subscription),
-		open:     make(map[[2]string]bool),
+		number:     cp.opened,
+		protocol:   protocol,
+		metadata:   md,
+		out:        newOutbox(),
+		types:      make(map[string]*subscription),
+		unanswered: make(map[[2]string]bool),
 	}
 	cp.streams[st.number] = st
 	cp.log(st, Event{Kind: Opened})
@@ -174,12 +174,12 @@ func (cp *ControlPlane) receive(ss grpc.ServerStream, st *stream) error {
 	}
 }
 
-// verdict classifies a request and takes the verdict for its nonce. answered
-// says that the nonce had one before.
-func (st *stream) verdict(typeURL, nonce string, failed bool) (kind Kind, answered bool) {
+// classify returns the kind of a request, and removes its nonce from the unanswered ones. answered
+// reports that the nonce was ACKed or NACKed before.
+func (st *stream) classify(typeURL, nonce string, failed bool) (kind Kind, answered bool) {
 	key := [2]string{typeURL, nonce}
-	open := st.open[key]
-	delete(st.open, key)
+	open := st.unanswered[key]
+	delete(st.unanswered, key)
 	switch {
 	case failed:
 		return Nack, !open
@@ -190,10 +190,10 @@ func (st *stream) verdict(typeURL, nonce string, failed bool) (kind Kind, answer
 	}
 }
 
-// handleSotW takes in a request, protocol.md section 1.
+// handleSotW processes a request as in protocol.md section 1.
 func (cp *ControlPlane) handleSotW(st *stream, req *discoveryv3.DiscoveryRequest) {
 	typeURL, nonce := req.GetTypeUrl(), req.GetResponseNonce()
-	kind, answered := st.verdict(typeURL, nonce, req.GetErrorDetail() != nil)
+	kind, answered := st.classify(typeURL, nonce, req.GetErrorDetail() != nil)
 	cp.log(st, Event{
 		Kind: kind, Type: typeURL, Version: req.GetVersionInfo(), Nonce: nonce,
 		Names: req.GetResourceNames(), Error: req.GetErrorDetail(), Node: req.GetNode(),
@@ -204,27 +204,27 @@ func (cp *ControlPlane) handleSotW(st *stream, req *discoveryv3.DiscoveryRequest
 	sub, known := st.types[typeURL]
 	switch {
 	case !known && nonce != "" || typeURL == "":
-		return // 1.12: the verdict on an answer that was not asked for
+		return // 1.12: an ACK or NACK of an unsolicited response
 	case !known:
 		sub = newSubscription()
 		st.types[typeURL] = sub
-		sub.owed = true // 1.1
+		sub.mustAnswer = true // 1.1
 	case nonce != "" && nonce != sub.nonce:
 		return // 1.6: stale
 	}
-	grew, changed := cp.rename(st, sub, typeURL, !known, req.GetResourceNames())
+	grew, changed := cp.updateNames(st, sub, typeURL, !known, req.GetResourceNames())
 	repeated := typeURL == xds.EndpointType && kind == Subscribe && answered && !changed
 	if grew || repeated {
-		sub.owed = true // 1.5, 1.4
+		sub.mustAnswer = true // 1.5, 1.4
 	}
 	if !known && !sub.wildcard && len(sub.names) == 0 {
-		sub.owed = false // 2.1: no subscription
+		sub.mustAnswer = false // 2.1: no subscription
 	}
 	cp.answer(st, typeURL)
 }
 
-// rename sets the names of a SotW subscription, protocol.md section 2.
-func (cp *ControlPlane) rename(st *stream, sub *subscription, typeURL string, first bool, names []string) (grew, changed bool) {
+// updateNames sets the names of a SotW subscription as in protocol.md section 2.
+func (cp *ControlPlane) updateNames(st *stream, sub *subscription, typeURL string, first bool, names []string) (grew, changed bool) {
 	wasWildcard, old := sub.wildcard, sub.names
 	envoy := typeURL == xds.ClusterType && st.node.GetUserAgentName() == "envoy"
 	sub.names = make(map[string]bool, len(names))
@@ -257,14 +257,14 @@ func (cp *ControlPlane) rename(st *stream, sub *subscription, typeURL string, fi
 		grew = grew || !old[name]
 	}
 	changed = grew || sub.wildcard != wasWildcard || len(sub.names) != len(old)
-	sub.forget(cp.state[typeURL])
+	sub.forgetUnsubscribed(cp.state[typeURL])
 	return grew, changed
 }
 
-// handleDelta takes in a request, protocol.md section 3.
+// handleDelta processes a request as in protocol.md section 3.
 func (cp *ControlPlane) handleDelta(st *stream, req *discoveryv3.DeltaDiscoveryRequest) {
 	typeURL, nonce := req.GetTypeUrl(), req.GetResponseNonce()
-	kind, _ := st.verdict(typeURL, nonce, req.GetErrorDetail() != nil)
+	kind, _ := st.classify(typeURL, nonce, req.GetErrorDetail() != nil)
 	cp.log(st, Event{
 		Kind: kind, Type: typeURL, Nonce: nonce,
 		Subscribe: req.GetResourceNamesSubscribe(), Unsubscribe: req.GetResourceNamesUnsubscribe(),
@@ -276,38 +276,38 @@ func (cp *ControlPlane) handleDelta(st *stream, req *discoveryv3.DeltaDiscoveryR
 	sub, known := st.types[typeURL]
 	if !known {
 		if nonce != "" && len(req.GetResourceNamesSubscribe()) == 0 || typeURL == "" {
-			return // the verdict on an answer that was not asked for
+			return // an ACK or NACK of an unsolicited response
 		}
 		sub = newSubscription()
 		st.types[typeURL] = sub
 		maps.Copy(sub.sent, req.GetInitialResourceVersions())
 		if cp.config.ResendAll || cp.config.EmptyVersions {
-			sub.distrust()
+			sub.forgetVersions()
 		}
 		if len(req.GetResourceNamesSubscribe()) == 0 && xds.Info(typeURL).LegacyWildcard {
-			sub.wildcard, sub.owed = true, true // 2.1, 2.7
+			sub.wildcard, sub.mustAnswer = true, true // 2.1, 2.7
 		}
 	}
 	for _, name := range req.GetResourceNamesUnsubscribe() {
 		if name == xds.Wildcard {
 			sub.wildcard = false
 		} else if delete(sub.names, name); sub.wildcard {
-			sub.asked[name] = true // 2.5
+			sub.requested[name] = true // 2.5
 		}
 	}
 	for _, name := range req.GetResourceNamesSubscribe() {
 		if name == xds.Wildcard {
-			sub.wildcard, sub.owed = true, true
+			sub.wildcard, sub.mustAnswer = true, true
 			continue
 		}
 		sub.names[name] = true
-		// 3.2: only a name that came with its version need not be answered.
+		// 3.2: only a name with its current version needs no answer.
 		if e := cp.state[typeURL][name]; known || e == nil || sub.sent[name] != e.version || typeURL == xds.EndpointType {
-			sub.asked[name] = true
+			sub.requested[name] = true
 		}
 	}
 	if known {
-		sub.forget(cp.state[typeURL])
+		sub.forgetUnsubscribed(cp.state[typeURL])
 	}
 	cp.answer(st, typeURL)
 }

@@ -8,11 +8,10 @@ import (
 	"testing"
 )
 
-// Transcript is a conversation that was written down: commands, and what each is
-// answered with.
+// Transcript is a conversation from a file: commands and their expected outputs.
 type Transcript struct {
 	Title string
-	// File is where it stands.
+	// File is the path of its file.
 	File  string
 	Lines []Line
 }
@@ -20,16 +19,14 @@ type Transcript struct {
 // Line is one command of a transcript.
 type Line struct {
 	Number int
-	// Command is what stands before "->", Want what stands behind it, with single
-	// spaces; "" for nothing.
+	// Command is the text before "->" and Want the text after it, with single spaces; "" for no output.
 	Command, Want string
 }
 
 var update = flag.Bool("update", false, "rewrite what the transcripts of testdata expect")
 
-// Play runs the commands of a transcript, each with do, and fails the test at the first that is
-// answered with something else than what is written behind it. With the flag -update the answer is
-// written there instead.
+// Play runs the commands of a transcript with do, and fails the test at the first unexpected output.
+// With the flag -update the output is written into the transcript instead.
 func (tr Transcript) Play(t testing.TB, do func(words []string) (got []string, err error)) {
 	t.Helper()
 	for _, l := range tr.Lines {
@@ -48,7 +45,7 @@ func (tr Transcript) Play(t testing.TB, do func(words []string) (got []string, e
 	}
 }
 
-// rewrite writes an answer behind the command of a line.
+// rewrite replaces the output of a line in the file of the transcript.
 func (tr Transcript) rewrite(t testing.TB, l Line, answer string) {
 	t.Helper()
 	text, err := os.ReadFile(tr.File)
@@ -68,8 +65,8 @@ func (tr Transcript) rewrite(t testing.TB, l Line, answer string) {
 	}
 }
 
-// Transcripts reads a file of transcripts, each under a line "# title". It fails
-// the test if there is none.
+// Transcripts reads a file of transcripts, each below a line "# title". It fails the test if there is
+// none.
 func Transcripts(t testing.TB, path string) []Transcript {
 	t.Helper()
 	f, err := os.Open(path)

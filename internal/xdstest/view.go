@@ -14,32 +14,31 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// view is what a client subscribes to and holds of one type.
+// view is a client's subscription to one type, and its resources.
 type view struct {
 	typeURL string
-	// wildcard says that everything is wanted, star that "*" was named for it.
+	// wildcard is set if everything is subscribed to, and star if "*" was named.
 	wildcard, star bool
 	names          map[string]bool
-	// emptied says that the last name went while there was no stream, which
-	// Envoy shows with an empty first request (protocol.md V8).
+	// emptied is set if the last name was removed while there was no stream, after which Envoy sends an
+	// empty first request (protocol.md V8).
 	emptied bool
-	// said says that the stream knows of the type.
-	said bool
+	// announced is set if a request for the type was sent on the current stream.
+	announced bool
 
-	held map[string]*discoveryv3.Resource
-	// versions are Delta's of what was accepted; a resource that came with a
-	// NACKed answer is held without one (protocol.md V6).
+	resources map[string]*discoveryv3.Resource
+	// versions are Delta's ACKed versions; a resource from a NACKed response has none (protocol.md V6).
 	versions map[string]string
-	// version and nonce are SotW's: the last accepted, and the last received.
+	// version and nonce are SotW's: the version that was ACKed last, and the last received nonce.
 	version, nonce string
 }
 
 func newView(typeURL string) *view {
 	return &view{
-		typeURL:  typeURL,
-		names:    make(map[string]bool),
-		held:     make(map[string]*discoveryv3.Resource),
-		versions: make(map[string]string),
+		typeURL:   typeURL,
+		names:     make(map[string]bool),
+		resources: make(map[string]*discoveryv3.Resource),
+		versions:  make(map[string]string),
 	}
 }
 
@@ -68,17 +67,17 @@ func (v *view) unsubscribe(names []string, offline bool) {
 		return
 	}
 	v.emptied = offline && len(v.names) == 0
-	for name, r := range v.held {
+	for name, r := range v.resources {
 		if !v.names[name] && !slices.ContainsFunc(r.GetAliases(), func(a string) bool { return v.names[a] }) {
-			delete(v.held, name)
+			delete(v.resources, name)
 			delete(v.versions, name)
 		}
 	}
 }
 
-func (v *view) reconnected() { v.nonce, v.said = "", false }
+func (v *view) reconnected() { v.nonce, v.announced = "", false }
 
-// request is a SotW request: names, version and nonce as they are now.
+// request returns a SotW request with the current names, version and nonce.
 func (v *view) request(typeURL string) *discoveryv3.DiscoveryRequest {
 	names := slices.Sorted(maps.Keys(v.names))
 	if v.star {
@@ -89,13 +88,13 @@ func (v *view) request(typeURL string) *discoveryv3.DiscoveryRequest {
 	}
 }
 
-// firstDelta is the first Delta request of a stream, nil where Envoy sends none:
-// for a type of which nothing is wanted any more.
+// firstDelta returns the first Delta request of a stream, nil if Envoy sends none: for a type without a
+// subscription.
 func (v *view) firstDelta(typeURL string) *discoveryv3.DeltaDiscoveryRequest {
 	if !v.wildcard && len(v.names) == 0 && !v.emptied {
 		return nil
 	}
-	v.said = true
+	v.announced = true
 	v.emptied = false
 	sub := slices.Sorted(maps.Keys(v.names))
 	if v.star || v.wildcard && len(sub) > 0 {
@@ -106,11 +105,10 @@ func (v *view) firstDelta(typeURL string) *discoveryv3.DeltaDiscoveryRequest {
 	}
 }
 
-// rejected is what is wrong with an answer: resource name → why. The name "" is
-// about the whole of it.
-type rejected map[string]error
+// nackReasons are the problems of a response by resource name. The name "" concerns the whole response.
+type nackReasons map[string]error
 
-func (r rejected) err() error {
+func (r nackReasons) err() error {
 	if len(r) == 0 {
 		return nil
 	}
@@ -121,9 +119,9 @@ func (r rejected) err() error {
 	return errors.New(strings.Join(texts, "; "))
 }
 
-// judge says what an Envoy would find wrong with an answer, and reject besides.
-func (v *view) judge(p Protocol, r Received, reject func(string, *discoveryv3.Resource) error) rejected {
-	bad := make(rejected)
+// check returns the problems that an Envoy would find in a response, and those from reject.
+func (v *view) check(p Protocol, r Received, reject func(string, *discoveryv3.Resource) error) nackReasons {
+	bad := make(nackReasons)
 	seen := make(map[string]bool)
 	for _, w := range r.Resources {
 		name := w.GetName()
@@ -152,24 +150,22 @@ func (v *view) judge(p Protocol, r Received, reject func(string, *discoveryv3.Re
 	return bad
 }
 
-// bodyless reports whether a resource may come without a body: always in SotW,
-// as a heartbeat in Delta, and in VHDS.
+// bodyless reports whether a resource may have no body: always in SotW, as a heartbeat in Delta, and in
+// VHDS.
 func (v *view) bodyless(p Protocol, w *discoveryv3.Resource) bool {
 	return w.GetResource() == nil && (p == SotW || v.heartbeat(w) || v.typeURL == xds.VirtualHostType)
 }
 
-// heartbeat reports whether a Delta resource refreshes what is held
-// (protocol.md 6.5).
+// heartbeat reports whether a Delta resource only refreshes the TTL (protocol.md 6.5).
 func (v *view) heartbeat(w *discoveryv3.Resource) bool {
 	version, ok := v.versions[w.GetName()]
 	return w.GetResource() == nil && ok && version == w.GetVersion()
 }
 
-// apply takes in what an Envoy would of an answer of which some is bad: nothing
-// if it is bad as a whole; of LDS and CDS all that is good; of other types what
-// comes before the first bad one (protocol.md 3.9). Versions advance only when
-// nothing is bad (V6).
-func (v *view) apply(p Protocol, r Received, bad rejected) {
+// apply applies a response as an Envoy does that NACKs a part of it: nothing if the whole response is
+// invalid; all valid resources of LDS and CDS; of other types the resources before the first invalid
+// one (protocol.md 3.9). Versions only advance without a NACK (V6).
+func (v *view) apply(p Protocol, r Received, bad nackReasons) {
 	if bad[""] != nil {
 		return
 	}
@@ -178,7 +174,7 @@ func (v *view) apply(p Protocol, r Received, bad rejected) {
 	stopped := false
 	for _, w := range r.Resources {
 		if p == SotW && w.GetResource() == nil {
-			continue // as if it were absent: a heartbeat deletes (V4)
+			continue // Envoy treats it as absent: a heartbeat deletes (V4)
 		}
 		named[w.GetName()] = true
 		if bad[w.GetName()] != nil {
@@ -188,7 +184,7 @@ func (v *view) apply(p Protocol, r Received, bad rejected) {
 		if stopped || v.heartbeat(w) {
 			continue
 		}
-		v.held[w.GetName()] = w
+		v.resources[w.GetName()] = w
 		if len(bad) == 0 {
 			v.versions[w.GetName()] = w.GetVersion()
 		}
@@ -199,16 +195,16 @@ func (v *view) apply(p Protocol, r Received, bad rejected) {
 	if stopped {
 		return
 	}
-	gone := r.Removed
+	removed := r.Removed
 	if p == SotW && xds.FullState(r.Type) {
-		for name := range v.held {
+		for name := range v.resources {
 			if !named[name] {
-				gone = append(gone, name)
+				removed = append(removed, name)
 			}
 		}
 	}
-	for _, name := range gone {
-		delete(v.held, name)
+	for _, name := range removed {
+		delete(v.resources, name)
 		if len(bad) == 0 {
 			delete(v.versions, name)
 		}

@@ -1,17 +1,15 @@
-// Package yamlproto reads protobuf messages from files that people write, in YAML or JSON.
+// Package yamlproto decodes protobuf messages from YAML or JSON files that people write.
 //
-// It promises that an error names the line in the file and the field, as the file spells
-// it, and that it shows no value of a field of text or bytes, which may be a secret. Unknown
-// fields, unknown types and keys that a mapping has twice are errors. So are documents that
-// are nested too deeply, and those that aliases of YAML would make too large: they are
-// noticed before they cost much memory or time.
+// It promises that an error names the line in the file and the field, as spelled in the file, and does
+// not contain the value of a text or bytes field, which may be a secret. Unknown fields, unknown types
+// and duplicate keys of a mapping are errors. So are documents that are nested too deeply or that YAML
+// aliases expand too much; they are detected before they cost much memory or time.
 //
-// It reports only the first thing that is wrong. It does not check the rules that a message
-// has for its values, and it bounds no file: the caller does.
+// It reports only the first error. It does not check the validation rules of messages, and does not
+// limit the size of a file: the caller does.
 //
-// Read makes a tree of Nodes of each document. Unmarshal writes a Node as JSON with one
-// token on each line, and protojson reads that: the line in its error tells which Node is
-// wrong.
+// Read parses each document into a tree of Nodes. Unmarshal writes a Node as JSON with one token on
+// each line and decodes that with protojson: the line in its error identifies the Node.
 //
-// Read may be called concurrently, and so may the methods of a Node: none of them changes it.
+// Read and the methods of a Node, which do not modify it, may be called concurrently.
 package yamlproto

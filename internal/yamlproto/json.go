@@ -10,19 +10,19 @@ import (
 
 func readJSON(data []byte) ([]*Node, error) {
 	r := &jsonReader{data: data, decoder: json.NewDecoder(bytes.NewReader(data)), line: 1}
-	r.decoder.UseNumber() // a number may be none that a float64 can be
+	r.decoder.UseNumber() // a float64 cannot represent every number
 	var documents []*Node
 	for r.decoder.More() {
 		document := &Node{}
 		if err := r.read(document, 0); err != nil {
-			return nil, r.place(err)
+			return nil, r.locate(err)
 		}
 		if document.json != "null" {
 			documents = append(documents, document)
 		}
 	}
 	if _, err := r.decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, r.place(err) // a closing bracket, before which More is false
+		return nil, r.locate(err) // More is also false before a stray closing bracket
 	}
 	return documents, nil
 }
@@ -30,12 +30,12 @@ func readJSON(data []byte) ([]*Node, error) {
 type jsonReader struct {
 	data    []byte
 	decoder *json.Decoder
-	// line is the line that data[counted] is in.
+	// line is the line of data[counted].
 	line    int
 	counted int64
 }
 
-// read reads a value into n, whose place is known.
+// read reads a value into n, whose position in the tree is set.
 func (r *jsonReader) read(n *Node, depth int) error {
 	token, err := r.next(n)
 	switch {
@@ -57,7 +57,7 @@ func (r *jsonReader) read(n *Node, depth int) error {
 			if err != nil {
 				return err
 			}
-			key.key, _ = name.(string) // the decoder accepts nothing else
+			key.key, _ = name.(string) // the decoder only accepts strings
 			value.key = key.key
 		}
 		if err := r.read(value, depth+1); err != nil {
@@ -71,8 +71,8 @@ func (r *jsonReader) read(n *Node, depth int) error {
 	return err
 }
 
-// next reads a token into n as if it were a scalar: as it is written, so that no number
-// loses a digit.
+// next reads a token into n as a scalar: in its original spelling, so that no digit of a number is
+// lost.
 func (r *jsonReader) next(n *Node) (json.Token, error) {
 	before := r.decoder.InputOffset()
 	token, err := r.decoder.Token()
@@ -85,18 +85,17 @@ func (r *jsonReader) next(n *Node) (json.Token, error) {
 	return token, nil
 }
 
-// skipSeparators returns what is left without what stands between two tokens.
+// skipSeparators removes the separators before a token.
 func skipSeparators(text []byte) []byte { return bytes.TrimLeft(text, " \t\r\n,:") }
 
-// countTo moves line on to an offset.
+// countTo advances line to an offset.
 func (r *jsonReader) countTo(offset int64) {
 	r.line += bytes.Count(r.data[r.counted:offset], []byte("\n"))
 	r.counted = offset
 }
 
-// place says where an error is: at the token after the last one that was read. What the
-// decoder itself says is no place in the file.
-func (r *jsonReader) place(err error) error {
+// locate adds the line of the next token to an error, because the error of the decoder has no line.
+func (r *jsonReader) locate(err error) error {
 	if placed := (*Error)(nil); errors.As(err, &placed) {
 		return placed
 	}

@@ -11,20 +11,20 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 )
 
-// Error says what is wrong, and where.
+// Error is an error with its location.
 type Error struct {
-	// Line counts from 1; it is 0 where the YAML library does not say it.
+	// Line counts from 1; it is 0 if the YAML library does not report it.
 	Line int
-	// Field is the path of the field from the top of its document, such as
-	// "resources[1].filter_chains[0]"; "" if no single field is wrong.
+	// Field is the path of the field in its document, such as "resources[1].filter_chains[0]"; "" if
+	// the error does not concern a single field.
 	Field string
-	// UnknownType is the URL of the type that the field is of, if what is wrong is that
-	// Envoy's API does not have it, and "" otherwise.
+	// UnknownType is the type URL of the field if Envoy's API does not have that type, and ""
+	// otherwise.
 	UnknownType string
 	Err         error
 }
 
-// Error is line LINE: field FIELD: what is wrong.
+// Error returns "line LINE: field FIELD: " and the text of Err.
 func (e *Error) Error() string {
 	var where string
 	if e.Line > 0 {
@@ -36,7 +36,7 @@ func (e *Error) Error() string {
 	return where + e.Err.Error()
 }
 
-// Unwrap returns what is wrong, without where.
+// Unwrap returns the error without its location.
 func (e *Error) Unwrap() error { return e.Err }
 
 type kind uint8
@@ -49,36 +49,36 @@ const (
 
 // Node is a document, or a part of one: a scalar, a mapping or a list.
 type Node struct {
-	// Line is where the node begins in its file, from 1 on.
+	// Line is the first line of the node in its file, counted from 1.
 	Line int
 
-	// parent is the mapping or list that the node is in, nil for a document. The node has
-	// a key there, or an index.
+	// parent is the mapping or list that contains the node, nil for a document. key or index is the
+	// node's position in it.
 	parent *Node
 	key    string
 	index  int
 
 	kind kind
-	// json is what a scalar is in JSON.
+	// json is the JSON form of a scalar.
 	json string
-	// keys are the keys of a mapping, in order: scalars, each with the key that it is.
+	// keys are the keys of a mapping in order; each is a scalar whose field key is set.
 	keys []*Node
-	// values are the values of a mapping, in the order of keys, or the elements of a list.
+	// values are the values of a mapping in the order of keys, or the elements of a list.
 	values []*Node
-	// places are the indexes of keys and values by key.
-	places map[string]int
+	// positions are the indexes in keys and values by key.
+	positions map[string]int
 }
 
-// add adds a value to a mapping or a list; key counts for a mapping only.
+// add adds a value to a mapping or a list; key is only used for a mapping.
 func (n *Node) add(key, value *Node) error {
 	if n.kind == mapping {
-		if first, twice := n.places[key.key]; twice {
+		if first, twice := n.positions[key.key]; twice {
 			return &Error{Line: key.Line, Field: key.field(), Err: fmt.Errorf("duplicate field %q: first on line %d", key.key, n.keys[first].Line)}
 		}
-		if n.places == nil {
-			n.places = make(map[string]int)
+		if n.positions == nil {
+			n.positions = make(map[string]int)
 		}
-		n.places[key.key] = len(n.keys)
+		n.positions[key.key] = len(n.keys)
 		n.keys = append(n.keys, key)
 	}
 	n.values = append(n.values, value)
@@ -102,20 +102,20 @@ func (n *Node) field() string {
 // IsMapping reports whether the node is a mapping.
 func (n *Node) IsMapping() bool { return n.kind == mapping }
 
-// Get returns the value of a key of a mapping; nil if there is none, if the node is no
-// mapping, and if it is nil.
+// Get returns the value of a key of a mapping; nil if there is none, or if the node is no mapping or
+// nil.
 func (n *Node) Get(key string) *Node {
 	if n == nil {
 		return nil
 	}
-	at, found := n.places[key]
+	at, found := n.positions[key]
 	if !found {
 		return nil
 	}
 	return n.values[at]
 }
 
-// Elements returns the elements of a list, nil if the node is no list.
+// Elements returns the elements of a list; nil if the node is no list.
 func (n *Node) Elements() []*Node {
 	if n.kind != list {
 		return nil
@@ -130,12 +130,12 @@ func (n *Node) JSON() []byte {
 	return w.out.Bytes()
 }
 
-// Unmarshal reads the node into m. The error is an *Error.
+// Unmarshal decodes the node into m. The error is an *Error.
 func (n *Node) Unmarshal(m proto.Message) error {
 	return n.unmarshal(m, protojson.UnmarshalOptions{})
 }
 
-// UnmarshalKnown is Unmarshal that passes over the fields that m does not have.
+// UnmarshalKnown is Unmarshal, but ignores fields that m does not have.
 func (n *Node) UnmarshalKnown(m proto.Message) error {
 	return n.unmarshal(m, protojson.UnmarshalOptions{DiscardUnknown: true})
 }
@@ -163,7 +163,7 @@ func (n *Node) unmarshal(m proto.Message, options protojson.UnmarshalOptions) er
 // writer writes JSON with one token on each line.
 type writer struct {
 	out bytes.Buffer
-	// lines are the nodes that the lines come from.
+	// lines are the nodes of the lines.
 	lines []*Node
 }
 

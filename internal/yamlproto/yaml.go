@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// maxExpansion is by how many nodes the aliases of a YAML document may make it grow. A long
-// scalar counts as several.
+// maxExpansion is by how many nodes the aliases of a YAML document may enlarge it. A long scalar counts
+// as several nodes.
 const maxExpansion = 1_000_000
 
 func readYAML(data []byte, booleans11 bool) ([]*Node, error) {
@@ -29,13 +29,13 @@ func readYAML(data []byte, booleans11 bool) ([]*Node, error) {
 			return documents, nil
 		}
 		if err != nil {
-			return nil, placeYAML(err, data)
+			return nil, locateYAML(err, data)
 		}
 		if len(parsed.Content) == 0 {
 			continue
 		}
 		document := &Node{}
-		r := &yamlReader{booleans11: booleans11, left: len(data) + maxExpansion}
+		r := &yamlReader{booleans11: booleans11, budget: len(data) + maxExpansion}
 		if err := r.read(document, parsed.Content[0], 0); err != nil {
 			return nil, err
 		}
@@ -45,10 +45,10 @@ func readYAML(data []byte, booleans11 bool) ([]*Node, error) {
 	}
 }
 
-// placeYAML takes the line out of an error of the YAML library, which says it in its text
-// only: "yaml: line 3: text". The library counts the lines of what its parser, unlike its
-// scanner, reports from 0, and reports what is wrong with the end of the data one line below.
-func placeYAML(err error, data []byte) error {
+// locateYAML extracts the line from an error of the YAML library, which is only in its text: "yaml:
+// line 3: text". The library counts the lines in errors of its parser, unlike those of its scanner,
+// from 0, and reports errors at the end of the data one line too low.
+func locateYAML(err error, data []byte) error {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	if strings.HasPrefix(text, "unknown anchor ") {
 		text = "unknown anchor (its name is not shown: a text that begins with * must be in quotes, and may be a password)"
@@ -69,13 +69,13 @@ func placeYAML(err error, data []byte) error {
 
 type yamlReader struct {
 	booleans11 bool
-	// left is how many nodes may still come, so that aliases end.
-	left int
+	// budget is the number of nodes that may still follow, which bounds the expansion of aliases.
+	budget int
 }
 
-// enter counts a node against the bounds.
-func (r *yamlReader) enter(y *yaml.Node, depth int) error {
-	if r.left -= 1 + len(y.Value)/64; r.left < 0 {
+// count counts a node against the limits.
+func (r *yamlReader) count(y *yaml.Node, depth int) error {
+	if r.budget -= 1 + len(y.Value)/64; r.budget < 0 {
 		return &Error{Line: y.Line, Err: errors.New("the aliases of this document expand to more than is accepted")}
 	}
 	if depth > maxDepth {
@@ -84,9 +84,9 @@ func (r *yamlReader) enter(y *yaml.Node, depth int) error {
 	return nil
 }
 
-// read reads y into n, whose place is known.
+// read reads y into n, whose position in the tree is set.
 func (r *yamlReader) read(n *Node, y *yaml.Node, depth int) error {
-	if err := r.enter(y, depth); err != nil {
+	if err := r.count(y, depth); err != nil {
 		return err
 	}
 	n.Line = y.Line
@@ -113,28 +113,28 @@ func (r *yamlReader) read(n *Node, y *yaml.Node, depth int) error {
 	}
 }
 
-// pairs adds the pairs of a mapping to n: first its own, then those that it merges ("<<").
-// A pair that is merged yields to one that n has already.
+// pairs adds the pairs of a mapping to n: first its own, then those that it merges ("<<"). A merged
+// pair does not replace one that n has.
 func (r *yamlReader) pairs(n *Node, y *yaml.Node, depth int, merged bool) error {
-	var more []*yaml.Node
+	var merges []*yaml.Node
 	for i := 0; i+1 < len(y.Content); i += 2 {
 		name, content := y.Content[i], y.Content[i+1]
 		if name.Kind == yaml.AliasNode {
 			name = name.Alias
 		}
-		if err := r.enter(name, depth); err != nil {
+		if err := r.count(name, depth); err != nil {
 			return err
 		}
 		switch {
 		case name.ShortTag() == "!!merge":
-			more = append(more, content)
+			merges = append(merges, content)
 			continue
 		case name.Kind != yaml.ScalarNode:
 			return &Error{Line: name.Line, Err: errors.New("a key must be a plain value")}
 		case merged && n.Get(name.Value) != nil:
 			continue
 		}
-		key := &Node{Line: name.Line, parent: n, key: name.Value, json: quoted(name.Value)}
+		key := &Node{Line: name.Line, parent: n, key: name.Value, json: quote(name.Value)}
 		value := &Node{parent: n, key: name.Value}
 		if err := r.read(value, content, depth+1); err != nil {
 			return err
@@ -143,7 +143,7 @@ func (r *yamlReader) pairs(n *Node, y *yaml.Node, depth int, merged bool) error 
 			return err
 		}
 	}
-	for _, content := range more {
+	for _, content := range merges {
 		if err := r.merge(n, content, depth+1); err != nil {
 			return err
 		}
@@ -151,9 +151,9 @@ func (r *yamlReader) pairs(n *Node, y *yaml.Node, depth int, merged bool) error 
 	return nil
 }
 
-// merge merges into n a mapping, an alias of one, or a list of such.
+// merge merges a mapping, an alias of one, or a list of such into n.
 func (r *yamlReader) merge(n *Node, y *yaml.Node, depth int) error {
-	if err := r.enter(y, depth); err != nil {
+	if err := r.count(y, depth); err != nil {
 		return err
 	}
 	switch y.Kind {
@@ -173,8 +173,8 @@ func (r *yamlReader) merge(n *Node, y *yaml.Node, depth int) error {
 	}
 }
 
-// scalar returns a scalar as JSON: what YAML takes for a number, a boolean or null is that,
-// and everything else (dates, base64) a string.
+// scalar returns a scalar as JSON: numbers, booleans and null as such, and everything else (dates,
+// base64) as a string.
 func (r *yamlReader) scalar(y *yaml.Node) (string, error) {
 	switch tag := y.ShortTag(); tag {
 	case "!!null":
@@ -185,12 +185,12 @@ func (r *yamlReader) scalar(y *yaml.Node) (string, error) {
 			return "", &Error{Line: y.Line, Err: fmt.Errorf("%q is no %s", y.Value, strings.TrimPrefix(tag, "!!"))}
 		}
 		if f, ok := v.(float64); ok {
-			text, err := protojson.Marshal(wrapperspb.Double(f)) // which has infinity, unlike JSON
+			text, err := protojson.Marshal(wrapperspb.Double(f)) // protojson can represent infinity, unlike encoding/json
 			return string(text), err
 		}
 		return fmt.Sprint(v), nil
 	case "!!binary":
-		return quoted(strings.Join(strings.Fields(y.Value), "")), nil
+		return quote(strings.Join(strings.Fields(y.Value), "")), nil
 	default:
 		if r.booleans11 && y.Style == 0 {
 			switch y.Value {
@@ -200,11 +200,11 @@ func (r *yamlReader) scalar(y *yaml.Node) (string, error) {
 				return "false", nil
 			}
 		}
-		return quoted(y.Value), nil
+		return quote(y.Value), nil
 	}
 }
 
-func quoted(s string) string {
-	text, _ := json.Marshal(s) // it fails for no string
+func quote(s string) string {
+	text, _ := json.Marshal(s) // a string can always be encoded
 	return string(text)
 }

@@ -1,32 +1,27 @@
-// Package files reads the files that others write into mounted directories -
-// certificates, keys and trust bundles of Kubernetes Secrets and projected
-// volumes, of CSI drivers and of cert-manager - and says when they have changed.
-// It knows nothing of what is in them.
+// Package files reads files that other programs write into mounted directories, such as the
+// certificates, keys and trust bundles of Kubernetes Secrets, projected volumes, CSI drivers
+// and cert-manager, and reports when they have changed. It does not interpret their content.
 //
-// Dirs.Read promises that nothing outside the allowed directories is read,
-// wherever a symbolic link leads and whenever it is exchanged, that it waits for
-// no pipe or device, and that it returns no more than MaxFile bytes. It does not
-// promise that a file was not written to while it was read.
+// Dirs.Read promises that it reads nothing outside the allowed directories, even if symbolic
+// links are replaced at the same time, that it does not wait for pipes or devices, and that it
+// returns at most MaxFile bytes. It does not promise that the file was not written to during
+// the read.
 //
-// Poller promises that, of files which rest, the newest contents are told, and
-// told once: contents count when two passes in a row found the same, those of all
-// files of a unit together. It keeps no contents, only their hash, and files that
-// vanish take nothing away. It does not promise that contents belong together:
-// who writes a certificate and its key further apart than two passes must expect
-// that the consumer sees one without the other.
+// Poller promises to report each content once, after two consecutive reads of all files of a
+// unit found the same. It stores only the hash of the content, and a file that disappears does
+// not withdraw the previous content. It does not promise that files belong together: if a
+// program writes a certificate and its key further apart than two reads, the consumer sees one
+// without the other.
 //
-// It looks again and again and does not watch, as inotify is defeated by the ways
-// in which such files change. A watch belongs to an inode: kubelet exchanges a
-// volume by renaming the link "..data", so that the watched file is not written
-// to but deleted, and the watch with it; a CSI driver that mounts anew covers what
-// is watched; on FUSE and network file systems what another machine writes raises
-// no event; a file mounted by subPath is an inode of its own, apart from the
-// directory that its writer changes. And instances of inotify are a resource of
-// the node that all containers of a user share (128 by default). A pass costs a
-// few system calls for each file.
+// The Poller reads periodically instead of using inotify, because such files change in ways
+// that inotify misses. A watch belongs to an inode: kubelet replaces a volume by renaming the
+// link "..data", which deletes the watched file; a CSI driver that mounts again covers the
+// watched file; on FUSE and network file systems a write from another machine raises no event;
+// a file mounted by subPath has an inode of its own, apart from the directory that its writer
+// changes. And all containers of one user on a node share a limit of inotify instances (128 by
+// default). One read costs a few system calls for each file.
 //
-// Dirs may be used by any number of goroutines; a Poller's Run too, each with
-// callbacks of its own.
+// All methods may be called concurrently, and one Poller may run several times.
 package files
 
 import (
@@ -38,30 +33,29 @@ import (
 	"sync"
 )
 
-// ErrOutside says that a path lies, or leads, outside the allowed directories.
+// ErrOutside reports that a path is, or leads, outside the allowed directories.
 var ErrOutside = errors.New("outside the allowed directories")
 
-// Dirs are the directories that files may be read from, with everything below
-// them. Such a directory may be a symbolic link itself and need not exist yet;
-// holdfast must be able to list it, as well as to enter it. Who may exchange an
-// allowed directory itself, from the one above it, decides what is allowed.
+// Dirs are the directories, with everything below them, that files may be read from. Such a
+// directory may be a symbolic link and need not exist yet; holdfast must have the permission to
+// list and to enter it. Whoever can replace an allowed directory controls what may be read.
 type Dirs struct {
 	paths []string
-	// owned refuses files of other users than this process's and root.
-	owned bool
+	// ownedOnly rejects files of other users than the user of this process and root.
+	ownedOnly bool
 
 	mu sync.Mutex
-	// hung are the reads that were given up and have not ended, by path. No other is begun
-	// meanwhile: each holds a thread.
+	// hung are the paths of reads that were abandoned and have not ended. Such a path is not
+	// read again meanwhile, because each read blocks a thread.
 	hung map[string]bool
 }
 
-// Owned returns the same directories, from which only files of this process's user and of
-// root are read.
-func (d *Dirs) Owned() *Dirs { return &Dirs{paths: d.paths, owned: true} }
+// Owned returns the same directories, restricted to files of the user of this process and of
+// root.
+func (d *Dirs) Owned() *Dirs { return &Dirs{paths: d.paths, ownedOnly: true} }
 
-// NewDirs returns the directories of these paths, which must be absolute and
-// clean. Without any, nothing may be read. It does no I/O.
+// NewDirs returns the directories with these paths, which must be absolute and clean. Without
+// any, no file may be read. It does no I/O.
 func NewDirs(paths ...string) (*Dirs, error) {
 	for _, path := range paths {
 		if err := check(path); err != nil {
@@ -71,9 +65,8 @@ func NewDirs(paths ...string) (*Dirs, error) {
 	return &Dirs{paths: slices.Clone(paths)}, nil
 }
 
-// Contains reports, by its name alone, whether a path may be read: it is absolute
-// and clean and lies below one of the directories. Where its links lead is known
-// only when it is read. It does no I/O.
+// Contains reports, by the path alone, whether a file may be read: the path is absolute, clean
+// and below one of the directories. Only Read follows links. It does no I/O.
 func (d *Dirs) Contains(path string) bool {
 	return check(path) == nil && slices.ContainsFunc(d.paths, func(dir string) bool {
 		name, ok := below(dir, path)
@@ -81,7 +74,7 @@ func (d *Dirs) Contains(path string) bool {
 	})
 }
 
-// outside is the error of a path that lies in none of the directories.
+// outside returns the error for a path that is in none of the directories.
 func (d *Dirs) outside(path string) error {
 	allowed := strings.Join(d.paths, ", ")
 	if allowed == "" {
@@ -90,23 +83,23 @@ func (d *Dirs) outside(path string) error {
 	return fmt.Errorf("%w (%s): to allow it, add %s to them", ErrOutside, allowed, filepath.Dir(path))
 }
 
-// check says what is wrong with a path that a person wrote.
+// check returns the problem of a configured path.
 func check(path string) error {
 	switch {
 	case path == "":
-		return errors.New("the path is empty: name it from / on")
+		return errors.New("the path is empty: want an absolute path")
 	case strings.ContainsRune(path, 0):
-		return errors.New("the path contains a NUL byte, which no file's name has")
+		return errors.New("the path contains a NUL byte")
 	case !filepath.IsAbs(path):
-		return errors.New("the path is relative: name it from / on")
+		return errors.New("the path is relative: want an absolute path")
 	case filepath.Clean(path) != path:
-		return fmt.Errorf("the path is not in its shortest form: write %q", filepath.Clean(path))
+		return fmt.Errorf("the path is not in its shortest form: want %q", filepath.Clean(path))
 	}
 	return nil
 }
 
-// below returns the name that a path has in a directory, "." for the directory
-// itself. Both are absolute and clean.
+// below returns the name of a path relative to a directory, "." for the directory itself. Both
+// must be absolute and clean.
 func below(dir, path string) (name string, ok bool) {
 	name, err := filepath.Rel(dir, path)
 	return name, err == nil && filepath.IsLocal(name)

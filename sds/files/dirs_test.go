@@ -11,10 +11,10 @@ func TestDirectoriesMustBeAbsoluteAndClean(t *testing.T) {
 		{"empty", "", "empty"},
 		{"relative", "certs/tls", "relative"},
 		{"the working directory", ".", "relative"},
-		{"with a dot", "/certs/./tls", `write "/certs/tls"`},
-		{"with two dots", "/certs/../etc", `write "/etc"`},
-		{"ending in a slash", "/certs/", `write "/certs"`},
-		{"with two slashes", "/certs//tls", `write "/certs/tls"`},
+		{"with a dot", "/certs/./tls", `want "/certs/tls"`},
+		{"with two dots", "/certs/../etc", `want "/etc"`},
+		{"ending in a slash", "/certs/", `want "/certs"`},
+		{"with two slashes", "/certs//tls", `want "/certs/tls"`},
 		{"with a NUL byte", "/certs\x00", "NUL"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -12,42 +12,39 @@ import (
 	"time"
 )
 
-// DefaultEvery is how often a Poller looks if it is not told.
+// DefaultEvery is the default period of a Poller.
 const DefaultEvery = 2 * time.Second
 
-// settle is what lies between the first two passes, so that a start is not slow.
-const settle = 100 * time.Millisecond
+// firstPause is the pause between the first two reads, so that the first content is used soon.
+const firstPause = 100 * time.Millisecond
 
-// Contents are the files of one pass, by the path that was asked for. One that
-// does not exist is absent.
+// Contents are the files of one read by their configured path. A missing file is absent.
 type Contents map[string][]byte
 
-// Poller reads the files of one unit again and again and tells when they have
-// changed for good. Its fields do not change while it runs.
+// Poller reads the files of one unit periodically and reports stable changes. Its fields must
+// not change while it runs.
 type Poller struct {
-	// Dirs is where the files may be.
+	// Dirs are the directories that the files may be in.
 	Dirs *Dirs
 	// Paths are all files of the unit, such as certificate, key and CA.
 	Paths []string
-	// Every is how often they are read; DefaultEvery if 0. A change is told after
-	// one to two of these, counted from when the files came to rest.
+	// Every is the period; 0 selects DefaultEvery. A change is reported one to two periods
+	// after the last write.
 	Every time.Duration
 }
 
-// Run polls until ctx ends and then returns nil; it returns an error only, and at
-// once, if there is nothing to poll. It makes its calls one after the other and
-// waits for them. A file system that blocks holds it up for a few seconds beyond the end of
-// ctx.
+// Run polls until ctx ends and then returns nil; it returns an error only, and immediately, if
+// there is nothing to poll. It calls use and fault one after the other and waits for them. A
+// file system that hangs delays the end by a few seconds.
 //
-// use is called with the contents, which are the callee's, when two passes in a
-// row found the same and it is not what was last used. If some of the files do not
-// exist, the others are told and the callee decides. An error that it returns is a
-// fault for as long as the contents stay as they are.
+// use is called with new contents once two consecutive reads found them. The callee owns the
+// contents and decides what to do if some of the files are missing. An error that it returns is
+// reported as a fault until the contents change.
 //
-// fault is called with what is wrong when that changes, and with nil when it is
-// mended. A pass fails if a file cannot be read, or if none of them exists
-// (fs.ErrNotExist): they may vanish for a while, as when a CSI driver mounts anew.
-// What was used before is not used again if nothing else comes back.
+// fault is called when the current problem changes, and with nil once it is resolved. A read
+// fails if a file cannot be read, or if none of them exists (fs.ErrNotExist): all files may
+// disappear for a while, for example when a CSI driver mounts again. If the same contents
+// return afterwards, use is not called again.
 func (p *Poller) Run(ctx context.Context, use func(Contents) error, fault func(error)) error {
 	if p.Dirs == nil || len(p.Paths) == 0 {
 		return errors.New("no files to poll: directories and paths are needed")
@@ -60,9 +57,9 @@ func (p *Poller) Run(ctx context.Context, use func(Contents) error, fault func(e
 		dirs: p.Dirs, paths: slices.Compact(slices.Sorted(slices.Values(p.Paths))),
 		use: use, fault: fault,
 	}
-	wait := min(settle, every)
+	wait := min(firstPause, every)
 	for ctx.Err() == nil {
-		r.look()
+		r.poll()
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
@@ -74,59 +71,58 @@ func (p *Poller) Run(ctx context.Context, use func(Contents) error, fault func(e
 	return nil
 }
 
-// sum tells contents from others without keeping them; the zero sum is of none.
+// sum identifies contents without storing them; the zero value means no contents.
 type sum [sha256.Size]byte
 
-// run is the state of one Run.
+// run is the state of one call of Run.
 type run struct {
 	dirs  *Dirs
 	paths []string
 	use   func(Contents) error
 	fault func(error)
 
-	// previous is what the last pass found, zero if it failed.
+	// previous is what the last read found; zero if it failed.
 	previous sum
-	// used is what was used last, zero for nothing.
+	// used is what use was called with last; zero for nothing.
 	used sum
-	// refused is what use said of it; nil for nothing.
-	refused error
-	// failed is the text of the last fault, "" while there is none.
-	failed string
+	// useErr is the result of that call.
+	useErr error
+	// reported is the text of the current fault; "" for none.
+	reported string
 }
 
-// look makes one pass and the calls that follow from it.
-func (r *run) look() {
-	contents, err := r.pass()
+// poll reads the files once and makes the resulting calls.
+func (r *run) poll() {
+	contents, err := r.read()
 	if err != nil {
 		r.previous = sum{}
-		r.report(err)
+		r.reportFault(err)
 		return
 	}
 	found := r.sum(contents)
-	rests := found == r.previous
+	stable := found == r.previous
 	r.previous = found
-	if rests && found != r.used {
+	if stable && found != r.used {
 		r.used = found
-		r.refused = r.use(contents)
+		r.useErr = r.use(contents)
 	}
-	r.report(r.refused)
+	r.reportFault(r.useErr)
 }
 
-// report tells what is wrong, or that nothing is, when that is something else than
-// what was told last.
-func (r *run) report(err error) {
+// reportFault calls fault if the problem differs from the one that was reported last.
+func (r *run) reportFault(err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
-	if text != r.failed {
-		r.failed = text
+	if text != r.reported {
+		r.reported = text
 		r.fault(err)
 	}
 }
 
-// pass reads every file once.
-func (r *run) pass() (Contents, error) {
+// read reads every file once.
+func (r *run) read() (Contents, error) {
 	contents := make(Contents, len(r.paths))
 	var failed []error
 	for _, path := range r.paths {
@@ -147,7 +143,7 @@ func (r *run) pass() (Contents, error) {
 	return contents, nil
 }
 
-// sum hashes what exists and what does not, each file apart from the next.
+// sum hashes the contents, including which files are missing.
 func (r *run) sum(contents Contents) sum {
 	h := sha256.New()
 	for _, path := range r.paths {

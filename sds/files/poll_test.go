@@ -18,8 +18,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/bubble"
 )
 
-// bench is a poller of the volume "v" of a tree that writes down its calls, in
-// virtual time.
+// bench is a poller of the volume "v" of a tree that records its calls, in virtual time.
 type bench struct {
 	*tree
 	poller *Poller
@@ -29,8 +28,8 @@ type bench struct {
 	mu    sync.Mutex
 	calls []string
 	last  error // of the last fault
-	// refuse is what use returns.
-	refuse error
+	// useErr is the result of use.
+	useErr error
 }
 
 // on prepares a bench that polls these files of the volume, and the directory.
@@ -57,9 +56,9 @@ func pair(t *testing.T, test func(*bench)) {
 		b.write("v/crt", "c1")
 		b.write("v/key", "k1")
 		b.run()
-		b.told()
-		b.wait(settle)
-		b.told("use crt=c1 key=k1")
+		b.expectCalls()
+		b.wait(firstPause)
+		b.expectCalls("use crt=c1 key=k1")
 		test(b)
 	})
 }
@@ -81,7 +80,7 @@ func (b *bench) use(contents Contents) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.calls = append(b.calls, "use "+strings.Join(files, " "))
-	return b.refuse
+	return b.useErr
 }
 
 func (b *bench) fault(err error) {
@@ -100,11 +99,11 @@ func (b *bench) wait(d time.Duration) {
 	synctest.Wait()
 }
 
-// pass lets the poller look once.
-func (b *bench) pass() { b.wait(DefaultEvery) }
+// advance lets the poller read once.
+func (b *bench) advance() { b.wait(DefaultEvery) }
 
-// told checks the calls since the last check.
-func (b *bench) told(want ...string) {
+// expectCalls checks the calls since the last check.
+func (b *bench) expectCalls(want ...string) {
 	b.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -120,7 +119,7 @@ func (b *bench) lastFault() error {
 	return b.last
 }
 
-// end ends the run and sees that it is silent from then on.
+// end ends the run and checks that it makes no more calls.
 func (b *bench) end() {
 	b.Helper()
 	b.stop()
@@ -128,19 +127,19 @@ func (b *bench) end() {
 		b.Errorf("Run returned %v", err)
 	}
 	b.stop = nil
-	b.told()
+	b.expectCalls()
 }
 
 func TestContentsAreUsedWhenTwoPassesAgree(t *testing.T) {
 	pair(t, func(b *bench) {
 		b.write("v/crt", "c2")
 		b.write("v/key", "k2")
-		b.pass()
-		b.told()
-		b.pass()
-		b.told("use crt=c2 key=k2")
-		b.pass()
-		b.told()
+		b.advance()
+		b.expectCalls()
+		b.advance()
+		b.expectCalls("use crt=c2 key=k2")
+		b.advance()
+		b.expectCalls()
 	})
 }
 
@@ -148,14 +147,14 @@ func TestWriterThatDoesNotRestIsNotUsedUntilItDoes(t *testing.T) {
 	pair(t, func(b *bench) {
 		for i := range 50 {
 			b.write("v/crt", fmt.Sprintf("half%d", i))
-			b.pass()
-			b.told()
+			b.advance()
+			b.expectCalls()
 		}
 		b.write("v/crt", "c2")
-		b.pass()
-		b.told()
-		b.pass()
-		b.told("use crt=c2 key=k1")
+		b.advance()
+		b.expectCalls()
+		b.advance()
+		b.expectCalls("use crt=c2 key=k1")
 	})
 }
 
@@ -164,10 +163,10 @@ func TestWriterThatDoesNotRestAtTheStartIsWaitedFor(t *testing.T) {
 		b.write("v/crt", "c")
 		b.run()
 		b.write("v/crt", "c1")
-		b.wait(settle)
-		b.told()
-		b.pass()
-		b.told("use crt=c1")
+		b.wait(firstPause)
+		b.expectCalls()
+		b.advance()
+		b.expectCalls("use crt=c1")
 	})
 }
 
@@ -182,15 +181,15 @@ func TestSameBytesAreUsedOnce(t *testing.T) {
 		{"renamed into place", func(b *bench) { b.write("v/new", "c1"); b.rename("v/new", "v/crt") }},
 		{"made a link", func(b *bench) { b.rename("v/crt", "v/other"); b.link("v/crt", "other") }},
 		{"changed and changed back between two passes", func(b *bench) { b.write("v/crt", "c2"); b.write("v/crt", "c1") }},
-		{"changed and changed back in two passes", func(b *bench) { b.write("v/crt", "c2"); b.pass(); b.write("v/crt", "c1") }},
+		{"changed and changed back in two passes", func(b *bench) { b.write("v/crt", "c2"); b.advance(); b.write("v/crt", "c1") }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			pair(t, func(b *bench) {
 				tc.again(b)
 				for range 5 {
-					b.pass()
+					b.advance()
 				}
-				b.told()
+				b.expectCalls()
 			})
 		})
 	}
@@ -200,9 +199,9 @@ func TestFormerContentsAreUsedAgainWhenTheyComeBackLater(t *testing.T) {
 	pair(t, func(b *bench) {
 		for _, content := range []string{"c2", "c1"} {
 			b.write("v/crt", content)
-			b.pass()
-			b.pass()
-			b.told("use crt=" + content + " key=k1")
+			b.advance()
+			b.advance()
+			b.expectCalls("use crt=" + content + " key=k1")
 		}
 	})
 }
@@ -210,12 +209,12 @@ func TestFormerContentsAreUsedAgainWhenTheyComeBackLater(t *testing.T) {
 func TestHalvesOfAPairThatChangeOnePassApartAreUsedTogether(t *testing.T) {
 	pair(t, func(b *bench) {
 		b.write("v/crt", "c2")
-		b.pass()
+		b.advance()
 		b.write("v/key", "k2")
-		b.pass()
-		b.told()
-		b.pass()
-		b.told("use crt=c2 key=k2")
+		b.advance()
+		b.expectCalls()
+		b.advance()
+		b.expectCalls("use crt=c2 key=k2")
 	})
 }
 
@@ -223,22 +222,22 @@ func TestBytesThatMoveFromOneFileToTheNextAreAChange(t *testing.T) {
 	pair(t, func(b *bench) {
 		b.write("v/crt", "c1k")
 		b.write("v/key", "1")
-		b.pass()
-		b.pass()
-		b.told("use crt=c1k key=1")
+		b.advance()
+		b.advance()
+		b.expectCalls("use crt=c1k key=1")
 	})
 }
 
 func TestBytesThatMoveToAFileThatWasAbsentAreAChange(t *testing.T) {
 	pair(t, func(b *bench) {
 		b.remove("v/key")
-		b.pass()
-		b.pass()
-		b.told("use crt=c1")
+		b.advance()
+		b.advance()
+		b.expectCalls("use crt=c1")
 		b.rename("v/crt", "v/key")
-		b.pass()
-		b.pass()
-		b.told("use key=c1")
+		b.advance()
+		b.advance()
+		b.expectCalls("use key=c1")
 	})
 }
 
@@ -246,16 +245,16 @@ func TestKubernetesExchangeIsUsedAsOneChange(t *testing.T) {
 	on(t, []string{"crt", "key"}, func(b *bench) {
 		b.publish("v", 1, map[string]string{"crt": "c1", "key": "k1"})
 		b.run()
-		b.wait(settle)
-		b.told("use crt=c1 key=k1")
+		b.wait(firstPause)
+		b.expectCalls("use crt=c1 key=k1")
 		b.publish("v", 2, map[string]string{"crt": "c2", "key": "k2"})
-		b.pass()
-		b.pass()
-		b.told("use crt=c2 key=k2")
+		b.advance()
+		b.advance()
+		b.expectCalls("use crt=c2 key=k2")
 		b.publish("v", 3, map[string]string{"crt": "c2", "key": "k2"})
-		b.pass()
-		b.pass()
-		b.told()
+		b.advance()
+		b.advance()
+		b.expectCalls()
 	})
 }
 
@@ -264,108 +263,108 @@ const gone = "fault read crt, key: file does not exist"
 func TestFilesThatVanishAreAFaultAndComeBackUnused(t *testing.T) {
 	pair(t, func(b *bench) {
 		b.rename("v", "away")
-		b.pass()
-		b.told(gone)
+		b.advance()
+		b.expectCalls(gone)
 		if err := b.lastFault(); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), b.at("v/crt")+", "+b.at("v/key")) {
 			b.Errorf("got %v", err)
 		}
-		b.pass()
-		b.pass()
-		b.told()
+		b.advance()
+		b.advance()
+		b.expectCalls()
 		b.rename("away", "v")
-		b.pass()
-		b.told("works again")
-		b.pass()
-		b.pass()
-		b.told()
+		b.advance()
+		b.expectCalls("works again")
+		b.advance()
+		b.advance()
+		b.expectCalls()
 	})
 }
 
-// The consumer knows what is wrong with the contents; it is told for as long as they
-// stay, also when they could not be read in between.
+// An error of the consumer is reported for as long as the contents stay unchanged,
+// also after a failed read in between.
 func TestContentsThatAreRefusedAreAFaultUntilOthersAreUsed(t *testing.T) {
 	pair(t, func(b *bench) {
 		b.mu.Lock()
-		b.refuse = errors.New("not a pair")
+		b.useErr = errors.New("not a pair")
 		b.mu.Unlock()
 		b.write("v/crt", "c2")
-		b.pass()
-		b.pass()
-		b.told("use crt=c2 key=k1", "fault not a pair")
-		b.pass()
-		b.told()
+		b.advance()
+		b.advance()
+		b.expectCalls("use crt=c2 key=k1", "fault not a pair")
+		b.advance()
+		b.expectCalls()
 		b.rename("v", "away")
-		b.pass()
-		b.told(gone)
+		b.advance()
+		b.expectCalls(gone)
 		b.rename("away", "v")
-		b.pass()
-		b.told("fault not a pair")
+		b.advance()
+		b.expectCalls("fault not a pair")
 		b.mu.Lock()
-		b.refuse = nil
+		b.useErr = nil
 		b.mu.Unlock()
 		b.write("v/key", "k2")
-		b.pass()
-		b.told()
-		b.pass()
-		b.told("use crt=c2 key=k2", "works again")
+		b.advance()
+		b.expectCalls()
+		b.advance()
+		b.expectCalls("use crt=c2 key=k2", "works again")
 	})
 }
 
 func TestFilesThatComeBackChangedAreUsed(t *testing.T) {
 	pair(t, func(b *bench) {
 		b.remove("v")
-		b.pass()
-		b.told(gone)
+		b.advance()
+		b.expectCalls(gone)
 		b.write("v/crt", "c2")
 		b.write("v/key", "k2")
-		b.pass()
-		b.told("works again")
-		b.pass()
-		b.told("use crt=c2 key=k2")
+		b.advance()
+		b.expectCalls("works again")
+		b.advance()
+		b.expectCalls("use crt=c2 key=k2")
 	})
 }
 
 func TestFilesThatComeAfterTheStartAreUsed(t *testing.T) {
 	on(t, []string{"crt", "key"}, func(b *bench) {
 		b.run()
-		b.told(gone)
-		b.wait(settle)
-		b.told()
+		b.expectCalls(gone)
+		b.wait(firstPause)
+		b.expectCalls()
 		b.write("v/crt", "c1")
 		b.write("v/key", "k1")
-		b.pass()
-		b.told("works again")
-		b.pass()
-		b.told("use crt=c1 key=k1")
+		b.advance()
+		b.expectCalls("works again")
+		b.advance()
+		b.expectCalls("use crt=c1 key=k1")
 	})
 }
 
 func TestFailedPassBetweenTwoThatAgreeStartsOver(t *testing.T) {
 	pair(t, func(b *bench) {
 		b.write("v/crt", "c2")
-		b.pass()
+		b.advance()
 		b.rename("v", "away")
-		b.pass()
-		b.told(gone)
+		b.advance()
+		b.expectCalls(gone)
 		b.rename("away", "v")
-		b.pass()
-		b.told("works again")
-		b.pass()
-		b.told("use crt=c2 key=k1")
+		b.advance()
+		b.expectCalls("works again")
+		b.advance()
+		b.expectCalls("use crt=c2 key=k1")
 	})
 }
 
 func TestFileThatIsMissingBesideOthersIsAbsentAndNoFault(t *testing.T) {
 	pair(t, func(b *bench) {
 		b.remove("v/key")
-		b.pass()
-		b.told()
-		b.pass()
-		b.told("use crt=c1")
+		b.advance()
+		b.expectCalls()
+		b.advance()
+		b.expectCalls("use crt=c1")
 		b.write("v/key", "")
-		b.pass()
-		b.pass()
-		b.told("use crt=c1 key=")
+		b.advance()
+		b.advance()
+		b.expectCalls("use crt=c1 key=")
 	})
 }
 
@@ -375,25 +374,25 @@ func TestEachFaultIsToldOnceAndItsEnd(t *testing.T) {
 		b.remove("v/key")
 		b.write("v/key/x", "")
 		for range 3 {
-			b.pass()
+			b.advance()
 		}
-		b.told("fault " + key)
+		b.expectCalls("fault " + key)
 		b.remove("v/crt")
 		b.write("v/crt/x", "")
 		for range 3 {
-			b.pass()
+			b.advance()
 		}
-		b.told("fault read crt: it is a directory: name a regular file\n" + key)
+		b.expectCalls("fault read crt: it is a directory: name a regular file\n" + key)
 		b.remove("v/crt")
 		b.write("v/crt", "c1")
-		b.pass()
-		b.told("fault " + key)
+		b.advance()
+		b.expectCalls("fault " + key)
 		b.remove("v/key")
 		b.write("v/key", "k1")
 		for range 3 {
-			b.pass()
+			b.advance()
 		}
-		b.told("works again")
+		b.expectCalls("works again")
 	})
 }
 
@@ -402,30 +401,30 @@ func TestFileOutsideIsAFault(t *testing.T) {
 		b.write("out/crt", "secret")
 		b.link("v/crt", "../out/crt")
 		b.run()
-		b.pass()
+		b.advance()
 		if err := b.lastFault(); !errors.Is(err, ErrOutside) {
 			b.Errorf("got %v", err)
 		}
-		b.told("fault " + strings.ReplaceAll(b.lastFault().Error(), b.at("v")+"/", ""))
+		b.expectCalls("fault " + strings.ReplaceAll(b.lastFault().Error(), b.at("v")+"/", ""))
 	})
 }
 
 func TestIntervalIsTheCallers(t *testing.T) {
-	for _, every := range []time.Duration{time.Minute, time.Second, settle / 2} {
+	for _, every := range []time.Duration{time.Minute, time.Second, firstPause / 2} {
 		t.Run(every.String(), func(t *testing.T) {
 			on(t, []string{"crt"}, func(b *bench) {
 				b.poller.Every = every
 				b.write("v/crt", "c1")
 				b.run()
-				b.wait(min(settle, every) - 1)
-				b.told()
+				b.wait(min(firstPause, every) - 1)
+				b.expectCalls()
 				b.wait(1)
-				b.told("use crt=c1")
+				b.expectCalls("use crt=c1")
 				b.write("v/crt", "c2")
 				b.wait(2*every - 1)
-				b.told()
+				b.expectCalls()
 				b.wait(1)
-				b.told("use crt=c2")
+				b.expectCalls("use crt=c2")
 			})
 		})
 	}
@@ -435,7 +434,7 @@ func TestPathNamedTwiceIsOneFile(t *testing.T) {
 	on(t, []string{"crt", "key", "crt"}, func(b *bench) {
 		named := slices.Clone(b.poller.Paths)
 		b.run()
-		b.told(gone)
+		b.expectCalls(gone)
 		if !slices.Equal(b.poller.Paths, named) {
 			b.Error("the caller's paths were changed")
 		}
@@ -445,14 +444,14 @@ func TestPathNamedTwiceIsOneFile(t *testing.T) {
 func TestRunEndsWithItsContext(t *testing.T) {
 	pair(t, func(b *bench) {
 		b.write("v/crt", "c2")
-		b.pass()
+		b.advance()
 		start := time.Now()
 		b.end()
 		if waited := time.Since(start); waited != 0 {
 			b.Errorf("it took %v to end", waited)
 		}
-		b.pass()
-		b.told()
+		b.advance()
+		b.expectCalls()
 	})
 }
 
@@ -463,7 +462,7 @@ func TestNothingIsCalledAfterTheContextHasEnded(t *testing.T) {
 		if err := b.poller.Run(ctx, b.use, b.fault); err != nil {
 			b.Error(err)
 		}
-		b.told()
+		b.expectCalls()
 	})
 }
 

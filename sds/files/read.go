@@ -12,24 +12,22 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
-// MaxFile is the largest file that is read, in bytes: what the API server of
-// Kubernetes accepts for a whole Secret.
+// MaxFile is the largest file that is read, in bytes: the Kubernetes API server accepts no
+// larger Secret.
 const MaxFile = 1 << 20
 
-// attempts is how often a file is looked for before an error counts. Any error
-// may come of a link that was exchanged between two steps of one attempt, and
-// exchanges are seconds apart at least.
+// attempts is how often a read is tried before an error counts. Each error may be caused by a
+// link that was replaced during the attempt; links are replaced at most every few seconds.
 const attempts = 3
 
-// Read returns the content of a file. Its path must be absolute and clean and lie
-// below one of the directories, and so must, after every symbolic link was
-// followed, the file: else the error is ErrOutside, and nothing was touched if
-// the path alone says so. The error of a file that does not exist satisfies
-// errors.Is(err, fs.ErrNotExist). More than MaxFile bytes are refused, and so is
-// what is no regular file, without being opened.
+// Read returns the content of a file. Its path must be absolute, clean and below one of the
+// directories, and so must be the file after following all symbolic links; otherwise the error
+// is ErrOutside. A path that is outside by itself is not touched. The error for a missing file
+// satisfies errors.Is(err, fs.ErrNotExist). A file of more than MaxFile bytes is an error, and
+// so is anything but a regular file, which is not opened.
 //
-// It gives up after a few seconds what the file system does not answer, such as a dead
-// network mount.
+// Read returns an error after a few seconds if the file system hangs, such as a dead network
+// mount.
 func (d *Dirs) Read(path string) ([]byte, error) {
 	if err := check(path); err != nil {
 		return nil, fmt.Errorf("read %q: %w", path, err)
@@ -37,11 +35,11 @@ func (d *Dirs) Read(path string) ([]byte, error) {
 	if !d.Contains(path) {
 		return nil, fmt.Errorf("read %s: %w", path, d.outside(path))
 	}
-	return d.bounded(path, func() ([]byte, error) { return d.read(path) })
+	return d.readUnlessHung(path, func() ([]byte, error) { return d.read(path) })
 }
 
-// bounded reads a file unless an earlier read of it hangs still.
-func (d *Dirs) bounded(path string, read func() ([]byte, error)) ([]byte, error) {
+// readUnlessHung reads a file unless an earlier read of it still hangs.
+func (d *Dirs) readUnlessHung(path string, read func() ([]byte, error)) ([]byte, error) {
 	d.mu.Lock()
 	hung := d.hung[path]
 	if d.hung == nil {
@@ -49,14 +47,14 @@ func (d *Dirs) bounded(path string, read func() ([]byte, error)) ([]byte, error)
 	}
 	d.mu.Unlock()
 	if hung {
-		return nil, fmt.Errorf("read %s: an earlier read of it has not ended: is it on a volume that hangs?", path)
+		return nil, fmt.Errorf("read %s: an earlier read has not ended: is the volume unreachable?", path)
 	}
-	var ended, left bool // under d.mu
+	var ended, abandoned bool // protected by d.mu
 	data, err := userfile.Within("read "+path, func() ([]byte, error) {
 		data, err := read()
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if ended = true; left {
+		if ended = true; abandoned {
 			delete(d.hung, path)
 		}
 		return data, err
@@ -64,7 +62,7 @@ func (d *Dirs) bounded(path string, read func() ([]byte, error)) ([]byte, error)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !ended {
-		left, d.hung[path] = true, true
+		abandoned, d.hung[path] = true, true
 	}
 	return data, err
 }
@@ -77,7 +75,7 @@ func (d *Dirs) read(path string) ([]byte, error) {
 			return data, nil
 		}
 	}
-	err = reason(path, err)
+	err = withoutPath(path, err)
 	if errors.Is(err, fs.ErrPermission) {
 		err = fmt.Errorf("%w: give uid %d the right to read it and its directories", err, os.Geteuid())
 	}
@@ -93,50 +91,50 @@ func (d *Dirs) attempt(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() //nolint:errcheck // only read
-	if d.owned {
-		if err := own(f); err != nil {
+	defer f.Close() //nolint:errcheck // the file is only read
+	if d.ownedOnly {
+		if err := checkOwner(f); err != nil {
 			return nil, err
 		}
 	}
-	return content(f)
+	return readAll(f)
 }
 
-// place is where a file really is: a directory that is allowed and its name in
-// it, both without symbolic links when they were looked at.
-type place struct {
+// location is the real location of a file: its allowed directory and its name in it, without
+// symbolic links at the time of the check.
+type location struct {
 	dir, name string
 }
 
 // locate follows the links of a path to a regular file in one of the directories.
-func (d *Dirs) locate(path string) (place, error) {
+func (d *Dirs) locate(path string) (location, error) {
 	target, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		return place{}, err
+		return location{}, err
 	}
 	for _, allowed := range d.paths {
 		dir, err := filepath.EvalSymlinks(allowed)
 		if err != nil {
-			continue // what cannot be found contains nothing
+			continue // a missing directory contains no file
 		}
 		if name, ok := below(dir, target); ok {
-			// To open a pipe or a device can be noticed, even without blocking.
+			// Opening a pipe or a device can have effects even without blocking.
 			info, err := os.Lstat(target)
 			if err != nil {
-				return place{}, err
+				return location{}, err
 			}
-			return place{dir, name}, regular(info)
+			return location{dir, name}, checkRegular(info)
 		}
 	}
 	if target != path {
-		return place{}, fmt.Errorf("its link leads to %s: %w", target, d.outside(target))
+		return location{}, fmt.Errorf("its link leads to %s: %w", target, d.outside(target))
 	}
-	return place{}, d.outside(target)
+	return location{}, d.outside(target)
 }
 
-// open opens the file through its directory, which nothing that was exchanged
-// since it was located can lead out of. It does not wait for the writer of a pipe.
-func (p place) open() (*os.File, error) {
+// open opens the file through its directory, so that a link that was replaced since locate
+// cannot lead outside. It does not wait for the writer of a pipe.
+func (p location) open() (*os.File, error) {
 	root, err := os.OpenRoot(p.dir)
 	if err != nil {
 		return nil, err
@@ -149,13 +147,13 @@ func (p place) open() (*os.File, error) {
 	return f, err
 }
 
-// content reads an open file, unless it has become another than was located.
-func content(f *os.File) ([]byte, error) {
+// readAll reads an open file if it is still a regular file.
+func readAll(f *os.File) ([]byte, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
-	if err := regular(info); err != nil {
+	if err := checkRegular(info); err != nil {
 		return nil, err
 	}
 	data, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
@@ -168,44 +166,32 @@ func content(f *os.File) ([]byte, error) {
 	return data, nil
 }
 
-// own refuses a file of another user, who could have put it there.
-func own(f *os.File) error {
+// checkOwner rejects a file of another user, who could have planted it.
+func checkOwner(f *os.File) error {
 	info, err := f.Stat()
 	if err != nil {
 		return err
 	}
-	if sys, ok := info.Sys().(*syscall.Stat_t); !ok || int(sys.Uid) != os.Geteuid() && sys.Uid != 0 {
-		uid := "another user"
-		if ok {
-			uid = fmt.Sprintf("uid %d", sys.Uid)
-		}
-		return fmt.Errorf("it belongs to %s, and holdfast runs as uid %d: remove it", uid, os.Geteuid())
+	if uid := userfile.Owner(info); uid != os.Geteuid() && uid != 0 {
+		return fmt.Errorf("it belongs to uid %d, and holdfast runs as uid %d: remove it", uid, os.Geteuid())
 	}
 	return nil
 }
 
-// regular says what something is if it is no regular file.
-func regular(info fs.FileInfo) error {
-	what := "a special file"
-	switch mode := info.Mode(); {
-	case mode.IsRegular():
+// checkRegular returns an error that says what a file is if it is not a regular file.
+func checkRegular(info fs.FileInfo) error {
+	if info.Mode().IsRegular() {
 		return nil
-	case mode.IsDir():
-		what = "a directory"
-	case mode&fs.ModeSymlink != 0:
-		what = "a symbolic link that keeps changing"
-	case mode&fs.ModeNamedPipe != 0:
-		what = "a named pipe"
-	case mode&fs.ModeSocket != 0:
-		what = "a socket"
-	case mode&fs.ModeDevice != 0:
-		what = "a device"
+	}
+	what := userfile.FileType(info.Mode())
+	if info.Mode()&fs.ModeSymlink != 0 {
+		what += " that keeps changing" // its target was followed before
 	}
 	return fmt.Errorf("it is %s: name a regular file", what)
 }
 
-// reason takes the path off an error that names it once more.
-func reason(path string, err error) error {
+// withoutPath removes the path from an error whose caller adds it.
+func withoutPath(path string, err error) error {
 	if at, ok := errors.AsType[*fs.PathError](err); ok && at.Path == path {
 		return at.Err
 	}

@@ -70,8 +70,8 @@ func (tr *tree) allow(names ...string) *Dirs {
 	return allow(tr, paths...)
 }
 
-// soon fails if f does not return: what it does must not block.
-func soon(t *testing.T, f func()) {
+// mustReturn fails if f does not return: it must not block.
+func mustReturn(t *testing.T, f func()) {
 	t.Helper()
 	done := make(chan struct{})
 	go func() {
@@ -236,7 +236,7 @@ func TestWhatIsNoReadableFileIsRefused(t *testing.T) {
 			tr := newTree(t)
 			tr.write("a/other", "inside")
 			tc.make(tr)
-			soon(t, func() {
+			mustReturn(t, func() {
 				data, err := tr.allow("a", "b").Read(tr.at(tc.path))
 				if err == nil || data != nil {
 					t.Errorf("got %q, %v", data, err)
@@ -281,7 +281,7 @@ func TestUnreadableFileIsAnErrorThatSaysWhoMustRead(t *testing.T) {
 			tr.check(os.Chmod(tr.at(tc.denied), 0))
 			t.Cleanup(func() { tr.check(os.Chmod(tr.at(tc.denied), 0o700)) }) // to be removed
 			data, err := tr.allow("a").Read(tr.at("a/f"))
-			if os.Geteuid() == 0 { // whom no mode keeps out, unless it lacks the capability
+			if os.Geteuid() == 0 { // root ignores the mode, unless it lacks the capability
 				if err == nil && string(data) != "inside" {
 					t.Errorf("got %q", data)
 				}
@@ -315,13 +315,13 @@ func TestExchangeAfterTheCheckLeadsNowhere(t *testing.T) {
 			at, err := tr.allow("a").locate(tr.at("a/d/f"))
 			tr.check(err)
 			tc.exchange(tr)
-			soon(t, func() {
+			mustReturn(t, func() {
 				f, err := at.open()
 				if err != nil {
 					return
 				}
 				defer f.Close()
-				if data, err := content(f); err == nil || data != nil {
+				if data, err := readAll(f); err == nil || data != nil {
 					t.Errorf("got %q, %v", data, err)
 				}
 			})
@@ -346,20 +346,20 @@ func TestFilesOfOthersAreRefusedWhereThatIsAskedFor(t *testing.T) {
 	}
 }
 
-// A read that hangs holds a thread: there is one of each file at most.
+// A read that hangs blocks a thread: there is at most one for each file.
 func TestAReadThatHangsIsGivenUpAndNotRepeated(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		d, hang := allow(t, "/certs"), make(chan struct{})
 		begun := 0
 		read := func() ([]byte, error) { begun++; <-hang; return []byte("x"), nil }
-		for _, want := range []string{"read /certs/a: not read within 5s: ", "read /certs/a: an earlier read of it has not ended: "} {
-			if _, err := d.bounded("/certs/a", read); err == nil || !strings.HasPrefix(err.Error(), want) {
+		for _, want := range []string{"read /certs/a: not read within 5s: ", "read /certs/a: an earlier read has not ended: "} {
+			if _, err := d.readUnlessHung("/certs/a", read); err == nil || !strings.HasPrefix(err.Error(), want) {
 				t.Errorf("%v, want %q", err, want)
 			}
 		}
 		close(hang)
 		synctest.Wait()
-		if b, err := d.bounded("/certs/a", read); err != nil || string(b) != "x" || begun != 2 {
+		if b, err := d.readUnlessHung("/certs/a", read); err != nil || string(b) != "x" || begun != 2 {
 			t.Errorf("when it has ended: %q, %v, %d reads", b, err, begun)
 		}
 	})

@@ -56,7 +56,7 @@ func TestKubernetesVolumeIsReadWhole200ExchangesLong(t *testing.T) {
 	}()
 	for generation := 1; generation <= exchanges; generation++ {
 		tr.publish("v", generation, contents(generation))
-		// Exchanges are at least a read apart; they hit every stage of one.
+		// The pause between replacements varies, so that they hit every step of a read.
 		for before := reads.Load(); reads.Load() == before; {
 			runtime.Gosched()
 		}

@@ -9,16 +9,15 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// parse divides an answer, leaf first, into the chain and the roots.
+// parse splits the certificates of a response, leaf first, into the chain and the roots.
 //
-// The last of several elements is the roots, signed by themselves or not (ca.proto,
-// IstioCertificateResponse). Roots may stand before it as well: istiod repeats them
-// (istio/istio#43654), and since 1.25.1 has an element for each of several
-// (istio/istio#55793). In a single element only what is signed by itself can be told
-// from the chain.
+// The last of several elements contains the roots, self-signed or not (ca.proto,
+// IstioCertificateResponse). Roots may also precede it: istiod repeats them
+// (istio/istio#43654), and since 1.25.1 sends one element for each root (istio/istio#55793). In
+// a single element only self-signed certificates can be recognized as roots.
 func parse(elements []string) (pki.Answer, error) {
 	var certs []*x509.Certificate
-	last := 0 // where the certificates of the last element begin
+	last := 0 // the index of the first certificate of the last element
 	for i, text := range elements {
 		parsed, err := pki.ParseCerts([]byte(text))
 		if err != nil {
@@ -29,7 +28,7 @@ func parse(elements []string) (pki.Answer, error) {
 	}
 	switch len(elements) {
 	case 0:
-		return pki.Answer{}, errors.New("it holds no certificate")
+		return pki.Answer{}, errors.New("it contains no certificate")
 	case 1:
 		return pki.Split(certs), nil
 	}

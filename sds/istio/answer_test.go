@@ -67,7 +67,7 @@ func TestAnAnswerThatIsNoneIsAFault(t *testing.T) {
 		reason   pki.Reason
 		text     string
 	}{
-		{"empty", nil, pki.Malformed, "it holds no certificate"},
+		{"empty", nil, pki.Malformed, "it contains no certificate"},
 		{"no PEM", []string{"garbage", good}, pki.Malformed, "element 1 of 2: no PEM certificate"},
 		{"an element without a certificate", []string{good, ""}, pki.Malformed, "element 2 of 2: no PEM certificate"},
 		{"cut off", []string{good, good[:len(good)-20]}, pki.Malformed, "element 2 of 2: a PEM block that is damaged"},
@@ -78,9 +78,9 @@ func TestAnAnswerThatIsNoneIsAFault(t *testing.T) {
 		{"far too large", []string{strings.Repeat("x", 8*maxAnswer)}, pki.Oversized, "more than 1048576 bytes"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r := newRig(t, always(tc.elements...))
+			r := newRig(t, answerWith(tc.elements...))
 			_, err := r.ask(t)
-			failed(t, err, tc.reason, tc.text, "CA "+r.addr)
+			checkFault(t, err, tc.reason, tc.text, "CA "+r.addr)
 		})
 	}
 }

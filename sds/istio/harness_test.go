@@ -34,7 +34,7 @@ import (
 // No request may leave a goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// limit bounds a wait for something that happens at once on loopback.
+// limit bounds a wait for an event that happens immediately on loopback.
 const limit = 20 * time.Second
 
 // names are what the certificates of the tests are for.
@@ -122,7 +122,7 @@ type received struct {
 	head metadata.MD
 }
 
-// service answers what it is asked as a test says, and writes down what that was.
+// service answers requests as a test says, and records them.
 type service struct {
 	pb.UnimplementedIstioCertificateServiceServer
 	answer func(context.Context, received) ([]string, error)
@@ -149,8 +149,8 @@ func (s *service) CreateCertificate(ctx context.Context, req *pb.IstioCertificat
 	return &pb.IstioCertificateResponse{CertChain: chain}, err
 }
 
-// asked returns what arrived so far.
-func (s *service) asked() []received {
+// requests returns the requests so far.
+func (s *service) requests() []received {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.received)
@@ -178,7 +178,7 @@ func listen(t *testing.T) net.Listener {
 	return lis
 }
 
-// rig is a CA on loopback, with TLS, and what it is asked by.
+// rig is a CA on loopback, with TLS, and a client.
 type rig struct {
 	root    *authority
 	service *service
@@ -197,8 +197,8 @@ func newRig(t *testing.T, answer func(context.Context, received) ([]string, erro
 	return r
 }
 
-// always answers with these elements.
-func always(elements ...string) func(context.Context, received) ([]string, error) {
+// answerWith answers with these elements.
+func answerWith(elements ...string) func(context.Context, received) ([]string, error) {
 	return func(context.Context, received) ([]string, error) { return elements, nil }
 }
 
@@ -234,8 +234,8 @@ func request(t *testing.T) pki.Request {
 	return pki.Request{Key: key, Names: names, Lifetime: 90*time.Minute + time.Millisecond}
 }
 
-// failed fails unless err has the reason and the texts.
-func failed(t *testing.T, err error, reason pki.Reason, texts ...string) {
+// checkFault fails unless err has the reason and the texts.
+func checkFault(t *testing.T, err error, reason pki.Reason, texts ...string) {
 	t.Helper()
 	if err == nil {
 		t.Fatalf("an answer, want a failure: %s", reason)

@@ -1,15 +1,14 @@
-// Package istio asks a CA that speaks Istio's certificate service, such as istiod or
-// istio-csr, to sign certificates.
+// Package istio requests certificates from a CA that implements Istio's certificate service,
+// such as istiod or istio-csr.
 //
 // It promises:
-//   - a request ends with its context, whatever the CA, a name server or the network
-//     does or does not do;
-//   - each has a connection of its own, for which names are looked up and files read
-//     again, the token among them;
-//   - the key stays here: what is sent is a certificate request.
+//   - a request ends with its context, even if the CA, a name server or the network hangs;
+//   - each request uses a new connection, for which names are resolved and files, including the
+//     token, are read again;
+//   - the private key stays in this process: only a certificate request is sent.
 //
-// Of what the CA answers it checks the form and the size only: the rest is for who
-// asked. All methods may be called concurrently.
+// It checks the form and the size of a response, but does not verify the certificate: that is
+// the caller's task. All methods may be called concurrently.
 package istio
 
 import (
@@ -33,50 +32,49 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// Reasons why there is no answer, beside those of package pki.
+// Reasons for a failed request, in addition to those of package pki.
 const (
-	Unauthenticated pki.Reason = "unauthenticated" // the CA does not believe who asks
-	Refused         pki.Reason = "refused"         // the CA will not answer the same request otherwise soon
-	Unavailable     pki.Reason = "unavailable"     // the CA did not answer, or could not now
-	Local           pki.Reason = "local"           // what is needed for asking is missing or damaged here, such as the token
+	Unauthenticated pki.Reason = "unauthenticated" // the CA does not accept the credentials
+	Refused         pki.Reason = "refused"         // the CA rejects the request, and a retry is unlikely to change that
+	Unavailable     pki.Reason = "unavailable"     // the CA did not answer, or is temporarily unable to
+	Local           pki.Reason = "local"           // a local file that the request needs is missing or invalid, such as the token
 )
 
-// addresses says which addresses of a CA there are, for errors.
+// addresses lists the accepted forms of an address, for errors.
 const addresses = "host:port, unix:PATH or dns:///HOST:PORT"
 
-// maxAnswer bounds an answer, in bytes: 500 certificates or so.
+// maxAnswer bounds a response, in bytes: about 500 certificates.
 const maxAnswer = 1 << 20
 
-// connectTimeout bounds one attempt at one address, so that there is time left to
-// say why it failed.
+// connectTimeout bounds one attempt to connect to one address, so that time is left to report
+// why it failed.
 const connectTimeout = 5 * time.Second
 
-// signerKey is what Istio calls the name of a Kubernetes signer in the metadata of a
-// request.
+// signerKey is Istio's metadata key for the name of a Kubernetes signer.
 const signerKey = "CertSigner"
 
-// Config says how a CA is asked.
+// Config configures the requests to a CA.
 type Config struct {
-	// Security is how the CA is reached and who it must be; its Flags are set by
-	// New. Plaintext is for addresses of this machine only, and without effect on a
-	// Unix socket, which never has TLS.
+	// Security says how to connect to the CA and whom to accept as the CA; New sets its Flags.
+	// Plaintext is only allowed for addresses of this machine, and has no effect on a Unix
+	// socket, which never uses TLS.
 	dial.Security
-	// Headers are sent as metadata of every request, such as ClusterID.
+	// Headers are sent as metadata of every request, for example ClusterID.
 	Headers map[string]string
-	// Signer is the name of the Kubernetes signer that istiod shall have the
-	// certificate signed by, with CERT_SIGNER_DOMAIN; "" for the CA's own choice.
+	// Signer is the name of the Kubernetes signer, without CERT_SIGNER_DOMAIN, that istiod
+	// shall use; "" lets the CA choose.
 	Signer string
 	// Dial replaces the connection in tests.
 	Dial []grpc.DialOption
 }
 
-// CA is a CA that is asked.
+// CA is a client of one CA.
 type CA struct {
 	addr, target string
 	cfg          Config
 }
 
-// New checks the configuration; it does no I/O. addr is host:port, unix:PATH or
+// New checks the configuration. It does no I/O. addr is host:port, unix:PATH or
 // dns:///HOST:PORT.
 func New(addr string, cfg Config) (*CA, error) {
 	cfg.Flags = "istio"
@@ -88,7 +86,7 @@ func New(addr string, cfg Config) (*CA, error) {
 		return nil, err
 	}
 	if cfg.Plaintext && !unix && !loopback(addr) {
-		return nil, fmt.Errorf("CA %q: --istio-plaintext is for addresses of this machine only (127.0.0.0/8, ::1, localhost): on the way the token could be read, and certificates and roots replaced; leave it out, and give --istio-ca if the CA's own certificate needs it", addr)
+		return nil, fmt.Errorf("CA %q: --istio-plaintext is only allowed for addresses of this machine (127.0.0.0/8, ::1, localhost), because others on the network could read the token and replace certificates and roots: remove it, and set --istio-ca if the CA's certificate needs it", addr)
 	}
 	if unix {
 		cfg.Plaintext = true
@@ -96,11 +94,10 @@ func New(addr string, cfg Config) (*CA, error) {
 	return &CA{addr: addr, target: target, cfg: cfg}, nil
 }
 
-// loopback reports whether an address that dial.Target takes can only be of this
-// machine.
+// loopback reports whether an address that dial.Target accepts can only refer to this machine.
 func loopback(addr string) bool {
 	if rest, ok := strings.CutPrefix(addr, "dns:"); ok {
-		// dns://SERVER/HOST stays as it is: the server may say anything of localhost.
+		// dns://SERVER/HOST is not stripped: the server may resolve localhost to any address.
 		addr = strings.TrimPrefix(rest, "///")
 	}
 	host, _, err := net.SplitHostPort(addr)
@@ -110,14 +107,13 @@ func loopback(addr string) bool {
 	return strings.EqualFold(host, "localhost") || net.ParseIP(host).IsLoopback()
 }
 
-// Run follows nothing: the CA names its roots in its answers. It returns nil when ctx
-// ends.
+// Run waits until ctx ends, and then returns nil: this CA names its roots only in responses.
 func (c *CA) Run(ctx context.Context, _ func([]*x509.Certificate), _ func(error)) error {
 	<-ctx.Done()
 	return nil
 }
 
-// Issue asks for a certificate. It ends with ctx at the latest; errors are a
+// Issue requests a certificate. It returns when ctx ends at the latest; errors are a
 // *pki.Fault.
 func (c *CA) Issue(ctx context.Context, r pki.Request) (pki.Answer, error) {
 	csr, err := r.CSR()
@@ -134,12 +130,12 @@ func (c *CA) Issue(ctx context.Context, r pki.Request) (pki.Answer, error) {
 	}
 	answer, err := parse(response.GetCertChain())
 	if err != nil {
-		return pki.Answer{}, c.fault(pki.Malformed, fmt.Errorf("the answer is not used: %w", err))
+		return pki.Answer{}, c.fault(pki.Malformed, fmt.Errorf("invalid response: %w", err))
 	}
 	return answer, nil
 }
 
-// call sends a request over a fresh connection.
+// call sends a request over a new connection.
 func (c *CA) call(ctx context.Context, req *pb.IstioCertificateRequest) (*pb.IstioCertificateResponse, error) {
 	creds, err := c.cfg.Transport()
 	if err != nil {
@@ -157,33 +153,33 @@ func (c *CA) call(ctx context.Context, req *pb.IstioCertificateRequest) (*pb.Ist
 		grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTimeout}),
-		grpc.WithDisableServiceConfig(), // DNS does not say how often is tried
+		grpc.WithDisableServiceConfig(), // retries must not depend on DNS
 		grpc.WithNoProxy(),              // as for every other server of the mesh
 		grpc.WithUserAgent("holdfast"),
 	}, c.cfg.Dial...)...)
 	if err != nil {
 		return nil, c.fault(Local, err)
 	}
-	defer hangUp(ctx, conn)
+	defer closeConn(ctx, conn)
 	var header metadata.MD
 	response, err := pb.NewIstioCertificateServiceClient(conn).CreateCertificate(metadata.NewOutgoingContext(ctx, md), req, grpc.Header(&header))
 	if err != nil {
-		// The CA may repeat what it was sent.
+		// The error of the CA may quote the request's metadata.
 		secrets := [][]byte{[]byte(token)}
 		for name, value := range c.cfg.Headers {
 			if redact.IsCredential(name, value) {
 				secrets = append(secrets, []byte(value))
 			}
 		}
-		return nil, c.failed(redact.Error(err, secrets...), header != nil)
+		return nil, c.callError(redact.Error(err, secrets...), header != nil)
 	}
 	return response, nil
 }
 
-// hangUp closes a connection, and waits for that until ctx ends. Close waits for the
-// lookup of a name, and Go's resolver, which has no ear for its context while it
-// waits for a name server, ends by itself only after 5 s.
-func hangUp(ctx context.Context, conn *grpc.ClientConn) {
+// closeConn closes a connection but does not wait longer than ctx. Close waits for a running
+// name lookup, and Go's resolver ignores its context while it waits for a name server, for up
+// to 5 s.
+func closeConn(ctx context.Context, conn *grpc.ClientConn) {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
@@ -195,25 +191,25 @@ func hangUp(ctx context.Context, conn *grpc.ClientConn) {
 	}
 }
 
-// failed says what a call failed with, and what to do. answering is whether the CA
-// had begun to answer: one that only refuses does not (gRPC's Trailers-Only).
-func (c *CA) failed(err error, answering bool) error {
+// callError explains why a call failed and what to do. answering reports whether the CA had
+// started a response: an immediate error has none (gRPC's Trailers-Only).
+func (c *CA) callError(err error, answering bool) error {
 	switch code := status.Code(err); code {
 	case codes.Unauthenticated:
-		hint := "no token is sent: give --istio-token-file"
+		hint := "no token was sent: set --istio-token-file"
 		if c.cfg.TokenFile != "" {
-			hint = fmt.Sprintf("is the token in %s valid now, and for the audience of the CA (that of istiod is istio-ca), and does the header ClusterID name the cluster as the CA does?", c.cfg.TokenFile)
+			hint = fmt.Sprintf("check that the token in %s is valid and has the audience of the CA (istiod: istio-ca), and that the header ClusterID is the cluster's name in the CA", c.cfg.TokenFile)
 		}
-		return c.fault(Unauthenticated, fmt.Errorf("the CA does not believe who asks: %w: %s", err, hint))
+		return c.fault(Unauthenticated, fmt.Errorf("the CA does not accept the credentials: %w: %s", err, hint))
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.Internal, codes.Unknown, codes.Canceled:
 		return c.fault(Unavailable, err)
 	case codes.ResourceExhausted:
 		if answering {
-			return c.fault(pki.Oversized, fmt.Errorf("the answer has more than %d bytes: %w", maxAnswer, err))
+			return c.fault(pki.Oversized, fmt.Errorf("the response has more than %d bytes: %w", maxAnswer, err))
 		}
 		return c.fault(Unavailable, err)
 	default:
-		return c.fault(Refused, fmt.Errorf("the CA refuses: %w", err))
+		return c.fault(Refused, fmt.Errorf("the CA rejected the request: %w", err))
 	}
 }
 

@@ -42,7 +42,7 @@ func TestAddressesAreChecked(t *testing.T) {
 }
 
 func TestPlaintextIsForThisMachineOnly(t *testing.T) {
-	const why = "is for addresses of this machine only"
+	const why = "is only allowed for addresses of this machine"
 	for addr, want := range map[string]string{
 		"127.0.0.1:15010":                 "",
 		"127.8.7.6:15010":                 "",
@@ -102,12 +102,12 @@ func TestACAOnThisMachineMayBeAskedInTheClear(t *testing.T) {
 }
 
 func TestACAThatIsNotWhoItShouldBeGetsNoRequest(t *testing.T) {
-	r := newRig(t, always())
+	r := newRig(t, answerWith())
 	r.cfg.CA = newAuthority(t, "other", nil).file()
 	r.cfg.TokenFile = write(t, "token", "t0ken")
 	_, err := r.ask(t)
-	failed(t, err, Unavailable, "certificate signed by unknown authority")
-	if asked := r.service.asked(); len(asked) > 0 {
+	checkFault(t, err, Unavailable, "certificate signed by unknown authority")
+	if asked := r.service.requests(); len(asked) > 0 {
 		t.Errorf("%d requests arrived, want none", len(asked))
 	}
 }
@@ -119,10 +119,10 @@ func TestTheRootOfTheCAIsReadAgainAtTheNextRequest(t *testing.T) {
 	r.cfg.CA = newAuthority(t, "other", nil).file()
 	ca := newCA(t, r.addr, r.cfg)
 	_, err = ask(t, ca)
-	failed(t, err, Unavailable, "unknown authority")
+	checkFault(t, err, Unavailable, "unknown authority")
 	check(t, os.WriteFile(r.cfg.CA, right, 0o600))
 	_, err = ask(t, ca)
-	failed(t, err, Unavailable, "it is asked")
+	checkFault(t, err, Unavailable, "it is asked")
 }
 
 func TestNobodyAtTheAddressIsToldAtOnce(t *testing.T) {
@@ -130,7 +130,7 @@ func TestNobodyAtTheAddressIsToldAtOnce(t *testing.T) {
 	addr := lis.Addr().String()
 	check(t, lis.Close())
 	_, err := ask(t, newCA(t, addr, Config{}))
-	failed(t, err, Unavailable, "connection refused")
+	checkFault(t, err, Unavailable, "connection refused")
 }
 
 // A server that accepts and is silent, at a real socket: the connection's buffers and
@@ -141,41 +141,41 @@ func TestASilentServerIsWaitedForNoLongerThanTheContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err := newCA(t, lis.Addr().String(), Config{}).Issue(ctx, request(t))
-	failed(t, err, Unavailable)
+	checkFault(t, err, Unavailable)
 	if status.Code(err) != codes.DeadlineExceeded {
 		t.Errorf("code %s, want %s: %v", status.Code(err), codes.DeadlineExceeded, err)
 	}
 }
 
-// deaf is a resolver that finds nothing and ends only when it is released, as that of
-// Go waits for a name server that is silent.
-type deaf struct{ released chan struct{} }
+// hangingResolver is a resolver that finds nothing and ends only when it is released, as Go's
+// resolver does while a name server is silent.
+type hangingResolver struct{ released chan struct{} }
 
-func (d deaf) Build(resolver.Target, resolver.ClientConn, resolver.BuildOptions) (resolver.Resolver, error) {
+func (d hangingResolver) Build(resolver.Target, resolver.ClientConn, resolver.BuildOptions) (resolver.Resolver, error) {
 	return d, nil
 }
-func (d deaf) Scheme() string                        { return "dns" }
-func (d deaf) ResolveNow(resolver.ResolveNowOptions) {}
-func (d deaf) Close()                                { <-d.released }
+func (d hangingResolver) Scheme() string                        { return "dns" }
+func (d hangingResolver) ResolveNow(resolver.ResolveNowOptions) {}
+func (d hangingResolver) Close()                                { <-d.released }
 
 func TestALookupThatDoesNotEndIsLeftBehind(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		d := deaf{make(chan struct{})}
+		d := hangingResolver{make(chan struct{})}
 		defer close(d.released)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		_, err := newCA(t, "ca.test:15012", Config{Dial: []grpc.DialOption{grpc.WithResolvers(d)}}).Issue(ctx, request(t))
-		failed(t, err, Unavailable, "DeadlineExceeded")
+		checkFault(t, err, Unavailable, "DeadlineExceeded")
 	})
 }
 
-// eager is a resolver whose name has a service config: to try four times.
-type eager struct{ deaf }
+// resolverWithConfig is a resolver with a service config that demands four attempts.
+type resolverWithConfig struct{ hangingResolver }
 
-func (eager) Build(_ resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) (resolver.Resolver, error) {
+func (resolverWithConfig) Build(_ resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) (resolver.Resolver, error) {
 	const config = `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 4, "initialBackoff": "0.1s",
 		"maxBackoff": "0.1s", "backoffMultiplier": 1, "retryableStatusCodes": ["UNAVAILABLE"]}}]}`
-	d := deaf{make(chan struct{})}
+	d := hangingResolver{make(chan struct{})}
 	close(d.released)
 	return d, cc.UpdateState(resolver.State{
 		Addresses:     []resolver.Address{{Addr: "127.0.0.1:15010"}},
@@ -190,16 +190,16 @@ func TestDNSDoesNotSayHowOftenTheCAIsAsked(t *testing.T) {
 		s.serve(t, pipe.Listen())
 		_, err := newCA(t, "localhost:15010", Config{
 			Security: dial.Security{Plaintext: true},
-			Dial:     []grpc.DialOption{grpc.WithContextDialer(pipe.DialContext), grpc.WithResolvers(eager{})},
+			Dial:     []grpc.DialOption{grpc.WithContextDialer(pipe.DialContext), grpc.WithResolvers(resolverWithConfig{})},
 		}).Issue(t.Context(), request(t))
-		failed(t, err, Unavailable, "later")
-		if asked := s.asked(); len(asked) != 1 {
+		checkFault(t, err, Unavailable, "later")
+		if asked := s.requests(); len(asked) != 1 {
 			t.Errorf("asked %d times, want once", len(asked))
 		}
 	})
 }
 
-// The consumer gives 10 s; the reason is to be told within them.
+// The caller waits for 10 s and must get the reason within that time.
 func TestAHandshakeThatHangsIsTold(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
@@ -224,7 +224,7 @@ func TestAHandshakeThatHangsIsTold(t *testing.T) {
 				}()
 				began := time.Now()
 				_, err := piped(t, pipe, tc.security).Issue(ctx, request(t))
-				failed(t, err, Unavailable, tc.text)
+				checkFault(t, err, Unavailable, tc.text)
 				if waited := time.Since(began); waited != connectTimeout {
 					t.Errorf("told after %s, want %s", waited, connectTimeout)
 				}
@@ -246,7 +246,7 @@ func TestACAThatTakesTheRequestAndIsSilentIsWaitedForAsLongAsTheContext(t *testi
 		defer cancel()
 		began := time.Now()
 		_, err := ca.Issue(ctx, request(t))
-		failed(t, err, Unavailable, "DeadlineExceeded")
+		checkFault(t, err, Unavailable, "DeadlineExceeded")
 		if waited := time.Since(began); waited != 10*time.Second {
 			t.Errorf("ended after %s, want 10 s", waited)
 		}
@@ -264,7 +264,7 @@ func TestARequestEndsWhenItsContextIsCancelled(t *testing.T) {
 		}}
 		s.serve(t, pipe.Listen())
 		_, err := piped(t, pipe, dial.Security{Plaintext: true}).Issue(ctx, request(t))
-		failed(t, err, Unavailable, "Canceled")
+		checkFault(t, err, Unavailable, "Canceled")
 	})
 }
 

@@ -16,8 +16,8 @@ import (
 func TestARequestIsSignedByTheKeyAndHasTheNamesAndTheLifetime(t *testing.T) {
 	r := newRig(t, refuse(status.Error(codes.Unavailable, "later")))
 	_, err := r.ask(t)
-	failed(t, err, Unavailable)
-	got := r.service.asked()[0]
+	checkFault(t, err, Unavailable)
+	got := r.service.requests()[0]
 	check(t, got.csr.CheckSignature())
 	if len(got.csr.URIs) != 1 || got.csr.URIs[0].String() != names.ID || len(got.csr.DNSNames) != 2 || got.csr.DNSNames[0] != names.DNS[0] || got.csr.DNSNames[1] != names.DNS[1] {
 		t.Errorf("URIs %v, DNS names %v; want %s", got.csr.URIs, got.csr.DNSNames, names)
@@ -37,8 +37,8 @@ func TestAKubernetesSignerIsNamed(t *testing.T) {
 	r := newRig(t, refuse(status.Error(codes.Unavailable, "later")))
 	r.cfg.Signer = "clusterissuers.example/mesh"
 	_, err := r.ask(t)
-	failed(t, err, Unavailable)
-	if got := r.service.asked()[0].GetMetadata().GetFields()["CertSigner"].GetStringValue(); got != r.cfg.Signer {
+	checkFault(t, err, Unavailable)
+	if got := r.service.requests()[0].GetMetadata().GetFields()["CertSigner"].GetStringValue(); got != r.cfg.Signer {
 		t.Errorf("signer %q, want %q", got, r.cfg.Signer)
 	}
 }
@@ -51,8 +51,8 @@ func TestTheTokenIsReadAtEveryRequestAndHeadersAreSent(t *testing.T) {
 	for i, token := range []string{"first", "second"} {
 		check(t, os.WriteFile(r.cfg.TokenFile, []byte(token), 0o600))
 		_, err := ask(t, ca)
-		failed(t, err, Unavailable)
-		head := r.service.asked()[i].head
+		checkFault(t, err, Unavailable)
+		head := r.service.requests()[i].head
 		if got := head.Get("authorization"); len(got) != 1 || got[0] != "Bearer "+token {
 			t.Errorf("authorization %q, want Bearer %s", got, token)
 		}
@@ -75,14 +75,14 @@ func TestWhatIsMissingHereIsALocalFaultAndNobodyIsAsked(t *testing.T) {
 		{"the client's certificate", dial.Security{Cert: missing, Key: missing}, "--istio-cert, --istio-key: open " + missing},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r := newRig(t, always())
+			r := newRig(t, answerWith())
 			if tc.security.CA == "" {
 				tc.security.CA = r.cfg.CA
 			}
 			r.cfg.Security = tc.security
 			_, err := r.ask(t)
-			failed(t, err, Local, tc.text, "CA "+r.addr)
-			if asked := r.service.asked(); len(asked) > 0 {
+			checkFault(t, err, Local, tc.text, "CA "+r.addr)
+			if asked := r.service.requests(); len(asked) > 0 {
 				t.Errorf("%d requests arrived, want none", len(asked))
 			}
 		})
@@ -90,9 +90,9 @@ func TestWhatIsMissingHereIsALocalFaultAndNobodyIsAsked(t *testing.T) {
 }
 
 func TestAKeyThatCannotSignIsALocalFault(t *testing.T) {
-	r := newRig(t, always())
+	r := newRig(t, answerWith())
 	_, err := newCA(t, r.addr, r.cfg).Issue(t.Context(), pki.Request{Names: names})
-	failed(t, err, Local, "certificate request")
+	checkFault(t, err, Local, "certificate request")
 }
 
 func TestEachCodeOfTheCAHasAReason(t *testing.T) {
@@ -117,11 +117,11 @@ func TestEachCodeOfTheCAHasAReason(t *testing.T) {
 		t.Run(code.String(), func(t *testing.T) {
 			r := newRig(t, refuse(status.Error(code, "the CA's reason")))
 			_, err := r.ask(t)
-			failed(t, err, want, "CA "+r.addr, "the CA's reason")
+			checkFault(t, err, want, "CA "+r.addr, "the CA's reason")
 			if status.Code(err) != code {
 				t.Errorf("code %s, want %s: %v", status.Code(err), code, err)
 			}
-			if asked := r.service.asked(); len(asked) != 1 {
+			if asked := r.service.requests(); len(asked) != 1 {
 				t.Errorf("asked %d times, want once", len(asked))
 			}
 		})
@@ -131,8 +131,8 @@ func TestEachCodeOfTheCAHasAReason(t *testing.T) {
 func TestWhoIsNotBelievedIsToldWhatToLookAt(t *testing.T) {
 	r := newRig(t, refuse(status.Error(codes.Unauthenticated, "request authenticate failure")))
 	_, err := r.ask(t)
-	failed(t, err, Unauthenticated, "no token is sent: give --istio-token-file")
+	checkFault(t, err, Unauthenticated, "no token was sent: set --istio-token-file")
 	r.cfg.TokenFile = write(t, "token", "t0ken")
 	_, err = r.ask(t)
-	failed(t, err, Unauthenticated, r.cfg.TokenFile, "audience", "ClusterID")
+	checkFault(t, err, Unauthenticated, r.cfg.TokenFile, "audience", "ClusterID")
 }

@@ -201,8 +201,8 @@ func TestDamagedIdentityIsAnErrorThatTellsNothingOfTheKey(t *testing.T) {
 		{"the state empty", replace("state.json", becomes("")), "state.json: "},
 		{"the state is another kind of JSON", replace("state.json", becomes("[1]")), "state.json: "},
 		{"a time that is none", replace("state.json", becomes(`{"format":1,"issued":"yesterday"}`)), "state.json: "},
-		{"no format", replace("state.json", becomes("{}")), "state.json has format 0, and this version reads 1"},
-		{"a later format", replace("state.json", func(s string) string { return strings.Replace(s, `"format": 1`, `"format": 2`, 1) }), "state.json has format 2, and this version reads 1"},
+		{"no format", replace("state.json", becomes("{}")), "state.json has format 0, want 1"},
+		{"a later format", replace("state.json", func(s string) string { return strings.Replace(s, `"format": 1`, `"format": 2`, 1) }), "state.json has format 2, want 1"},
 		{"an anchor that is no certificate", replace("state.json", becomes(`{"format":1,"anchors":{"td":[{"der":"aGVsbG8="}]}}`)), `root of "td"`},
 		{"an anchor that is null", replace("state.json", becomes(`{"format":1,"anchors":{"td":[null]}}`)), `root of "td"`},
 		{"the key cut off", replace(keystore.KeyFile, half), "key: a PEM block that is damaged or cut off"},
@@ -257,7 +257,7 @@ func TestDamagedIdentityIsAnErrorThatTellsNothingOfTheKey(t *testing.T) {
 					t.Errorf("error %q tells of the key", err)
 				}
 			}
-			// It does not stand in the way of the next.
+			// The remains do not prevent the next save.
 			check(t, s.Save("web", other))
 			loads(t, s, "web", other)
 		})

@@ -1,21 +1,21 @@
-// Package keystore keeps identities in a directory: a private key, its certificate
-// and the roots, for a restarted agent to go on with while the CA is away, and for
-// other programs to read.
+// Package keystore stores identities in a directory: a private key, its certificate and the
+// trusted roots, so that a restarted agent can continue while the CA is unreachable, and so
+// that other programs can read them.
 //
-// It promises that a key is never seen beside a certificate that is not its own:
-// the files of one identity are written as a whole, in a directory of their own,
-// and put into place by one rename, as kubelet does it with a secret. They can be
-// read by the agent's user only. A write that fails leaves what was there before.
+// It promises that a reader never sees a key beside the certificate of another key: the files
+// of one identity are written to a directory of their own and put into place by one rename, as
+// kubelet publishes a Secret. Only the agent's user can read them. A failed write leaves the
+// previous files in place. It does not promise that a stored certificate is valid.
 //
-// The layout, for an identity that is published as NAME (docs/certificates.md says
-// what each file is for):
+// The layout, for an identity that is published as NAME (docs/certificates.md describes the
+// files):
 //
 //	DIR/NAME/tls.key -> ..data/tls.key      and tls.crt, ca.crt, state.json
 //	DIR/NAME/..data  -> ..2026_11_21T10_00_00.000000000Z
 //	DIR/NAME/..2026_11_21T10_00_00.000000000Z/tls.key …
 //
-// The generation before the last stays, for who is reading it. A Store is used by
-// one process; its methods may be called concurrently for different names.
+// The previous generation is not removed, because a program may be reading it. A Store is used
+// by one process; its methods may be called concurrently for different names.
 package keystore
 
 import (
@@ -38,8 +38,8 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// The files of an identity: those of a Kubernetes secret of type kubernetes.io/tls,
-// and what only holdfast reads.
+// The files of an identity: those of a Kubernetes Secret of type kubernetes.io/tls, and one for
+// holdfast itself.
 const (
 	KeyFile   = "tls.key"
 	CertFile  = "tls.crt"
@@ -47,36 +47,36 @@ const (
 	stateFile = "state.json"
 
 	current = "..data"
-	// stamp names generations, so that they sort by age.
+	// stamp is the time format of the names of generations; the names sort by age.
 	stamp = "..2006_01_02T15_04_05.000000000Z"
-	// format is that of stateFile.
+	// format is the version of stateFile.
 	format = 1
 
-	// hashed begins the names of directories that are made of a hash.
+	// hashed is the prefix of directory names that are made from a hash.
 	hashed = "name-"
 )
 
-// ErrNone says that nothing is kept under a name.
-var ErrNone = errors.New("nothing is kept")
+// ErrNone reports that nothing is stored under a name.
+var ErrNone = errors.New("nothing is stored")
 
-// ErrUnsafe says that others could put keys of their own into the directory.
+// ErrUnsafe reports that other users could write keys into the directory.
 var ErrUnsafe = owndir.ErrUnsafe
 
-// Sub is the directory that is made in one which root made for others too.
+// Sub is the name of the subdirectory that is used if root created the directory for everybody.
 const Sub = "holdfast"
 
-// Record is what is kept of one identity.
+// Record is the stored content of one identity.
 type Record struct {
 	Pair pki.Pair
-	// Domain is the trust domain of the identity, Anchors what is trusted of each.
+	// Domain is the trust domain of the identity, and Anchors the trust anchors by trust
+	// domain.
 	Domain  string
 	Anchors map[string][]pki.Anchor
-	// Issued is when the certificate was issued, Renew when its successor is asked
-	// for.
+	// Issued is when the certificate was issued, and Renew when its successor is requested.
 	Issued, Renew time.Time
 }
 
-// state is Record but for the pair, in stateFile.
+// state is the content of stateFile: a Record without its pair.
 type state struct {
 	Format  int                 `json:"format"`
 	Domain  string              `json:"domain"`
@@ -91,33 +91,34 @@ type anchor struct {
 	Left  time.Time `json:"left,omitzero"`
 }
 
-// Store is a directory of identities. Make one with New and call Open.
+// Store is a directory of identities. Create it with New and call Open.
 type Store struct {
-	dir string // that was named
+	dir string // as configured
 
 	mu  sync.Mutex
-	own *owndir.Dir // nil until it could be opened
+	own *owndir.Dir // nil while it could not be opened
 }
 
-// New returns the store in a directory, which must be absolute; it does no I/O.
+// New returns the store in a directory, which must be an absolute path. It does no I/O.
 func New(dir string) (*Store, error) {
 	if !filepath.IsAbs(dir) {
-		return nil, fmt.Errorf("%q is not absolute: give the whole path", dir)
+		return nil, fmt.Errorf("%q is not an absolute path", dir)
 	}
 	return &Store{dir: filepath.Clean(dir)}, nil
 }
 
-// Open makes the directory, private, if it is missing; in a directory that root made for
-// others too it makes Sub. It fails with ErrUnsafe where others may write to it or could
-// replace it. After another error, Load and Save try again.
+// Open creates the directory, readable for this user only, if it is missing. In a directory
+// that root created for everybody it uses the subdirectory Sub. It returns ErrUnsafe if other
+// users can write to the directory or replace it. After any other error, Load and Save try
+// again.
 func (s *Store) Open() error {
 	_, err := s.root()
 	return err
 }
 
-// Below opens a directory of that name for other files beside the identities, makes it if
-// it is missing, and returns where it is. Others can neither look into it nor have made
-// it; who could exchange the directory that was named for Open could exchange it too.
+// Below opens a subdirectory for files other than identities, creates it if it is missing, and
+// returns its path. Other users can neither read nor have created it, unless they can replace
+// the configured directory itself.
 func (s *Store) Below(name string) (path string, err error) {
 	if err := s.Open(); err != nil {
 		return "", err
@@ -131,17 +132,17 @@ func (s *Store) Below(name string) (path string, err error) {
 	return d.Path, d.Root.Close()
 }
 
-// root returns the directory, which is opened once.
+// root returns the directory, and opens it if it is not open or was replaced.
 func (s *Store) root() (*os.Root, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.own != nil {
 		if now, err := os.Stat(s.own.Path); err == nil {
-			if mine, err := s.own.Root.Stat("."); err == nil && os.SameFile(now, mine) {
+			if opened, err := s.own.Root.Stat("."); err == nil && os.SameFile(now, opened) {
 				return s.own.Root, nil
 			}
 		}
-		_ = s.own.Root.Close() // it was removed, or another is in its place
+		_ = s.own.Root.Close() // it was removed or replaced
 		s.own = nil
 	}
 	own, err := owndir.Open(s.dir, owndir.Use{Name: "identity directory", Sub: Sub, Group: -1})
@@ -152,9 +153,9 @@ func (s *Store) root() (*os.Root, error) {
 	return own.Root, nil
 }
 
-// place returns the directory of a name, which may hold characters that a file's
-// cannot, or be longer. Each name has one of its own.
-func place(name string) string {
+// dirName returns the directory of a secret name, which may contain characters that a file name
+// cannot, or be too long. Different names have different directories.
+func dirName(name string) string {
 	escaped := url.PathEscape(name)
 	switch {
 	case escaped == "", len(escaped) > 200, strings.HasPrefix(escaped, "."), strings.HasPrefix(escaped, hashed):
@@ -164,15 +165,15 @@ func place(name string) string {
 	return escaped
 }
 
-// Load returns what is kept under a name, or ErrNone. The key is that of the
-// certificate; whether that still holds is for the caller to verify.
+// Load returns the identity that is stored under a name, or ErrNone. The key belongs to the
+// certificate; the caller must verify the certificate.
 func (s *Store) Load(name string) (Record, error) {
 	root, err := s.root()
 	if err != nil {
 		return Record{}, fmt.Errorf("identity %q: %w", name, err)
 	}
-	place := place(name)
-	// All are read from one generation.
+	place := dirName(name)
+	// All files are read from the same generation.
 	generation, err := root.Readlink(filepath.Join(place, current))
 	if errors.Is(err, fs.ErrNotExist) {
 		return Record{}, ErrNone
@@ -205,7 +206,7 @@ func load(root *os.Root, dir string) (Record, error) {
 		return Record{}, fmt.Errorf("%s: %w", stateFile, err)
 	}
 	if st.Format != format {
-		return Record{}, fmt.Errorf("%s has format %d, and this version reads %d", stateFile, st.Format, format)
+		return Record{}, fmt.Errorf("%s has format %d, want %d", stateFile, st.Format, format)
 	}
 	r := Record{Pair: pair, Domain: st.Domain, Issued: st.Issued, Renew: st.Renew, Anchors: make(map[string][]pki.Anchor)}
 	for domain, anchors := range st.Anchors {
@@ -220,8 +221,8 @@ func load(root *os.Root, dir string) (Record, error) {
 	return r, nil
 }
 
-// Save keeps an identity under a name in place of what was kept before. After an
-// error that is what is kept.
+// Save replaces the identity that is stored under a name. After an error the previous one is
+// still stored.
 func (s *Store) Save(name string, r Record) error {
 	st := state{Format: format, Domain: r.Domain, Issued: r.Issued.UTC(), Renew: r.Renew.UTC(), Anchors: make(map[string][]anchor)}
 	var roots []*x509.Certificate
@@ -241,7 +242,7 @@ func (s *Store) Save(name string, r Record) error {
 	if err != nil {
 		return fmt.Errorf("identity %q: %w", name, err)
 	}
-	err = save(root, place(name), map[string][]byte{
+	err = save(root, dirName(name), map[string][]byte{
 		KeyFile: r.Pair.KeyPEM(), CertFile: r.Pair.ChainPEM(), RootsFile: pki.EncodeCerts(roots), stateFile: encoded,
 	})
 	if err != nil {
@@ -256,7 +257,7 @@ func save(root *os.Root, place string, content map[string][]byte) error {
 		return err
 	}
 	before, _ := root.Readlink(filepath.Join(place, current)) // "" for none
-	generation, err := begin(root, place)
+	generation, err := createGeneration(root, place)
 	if err != nil {
 		return err
 	}
@@ -276,16 +277,16 @@ func save(root *os.Root, place string, content map[string][]byte) error {
 		return err
 	}
 	for file := range content {
-		// They lead through current, so they are made once. Until it is there they lead
-		// nowhere: what fails here must leave what was there before.
+		// These links lead through current and are created once. A failure leaves the
+		// previous generation in use.
 		if target, err := root.Readlink(filepath.Join(place, file)); err == nil && target == filepath.Join(current, file) {
 			continue
 		}
-		if err := link(root, filepath.Join(current, file), filepath.Join(place, file)); err != nil {
+		if err := replaceLink(root, filepath.Join(current, file), filepath.Join(place, file)); err != nil {
 			return err
 		}
 	}
-	if err := link(root, generation, filepath.Join(place, current)); err != nil {
+	if err := replaceLink(root, generation, filepath.Join(place, current)); err != nil {
 		return err
 	}
 	placed = true
@@ -296,9 +297,9 @@ func save(root *os.Root, place string, content map[string][]byte) error {
 	return nil
 }
 
-// begin makes the directory of a new generation and returns its name. A clock that
-// stands still, or was set back, has names that are taken.
-func begin(root *os.Root, place string) (generation string, err error) {
+// createGeneration creates the directory of a new generation and returns its name. Its name may
+// be taken if the clock was set back.
+func createGeneration(root *os.Root, place string) (generation string, err error) {
 	for now := time.Now().UTC(); ; now = now.Add(1) {
 		generation = now.Format(stamp)
 		if err = root.Mkdir(filepath.Join(place, generation), 0o700); !errors.Is(err, fs.ErrExist) {
@@ -307,8 +308,8 @@ func begin(root *os.Root, place string) (generation string, err error) {
 	}
 }
 
-// prune removes the generations but those that are named. What cannot be removed
-// now is tried again with the next.
+// prune removes all generations except the given ones. A removal that fails is retried after
+// the next save.
 func prune(root *os.Root, place string, keep ...string) {
 	entries, err := fs.ReadDir(root.FS(), place)
 	if err != nil {
@@ -321,8 +322,7 @@ func prune(root *os.Root, place string, keep ...string) {
 	}
 }
 
-// write makes a file that only the owner may read, and that is on disk when it
-// returns.
+// write creates a file that only its owner may read, and syncs it to the disk.
 func write(root *os.Root, path string, content []byte) error {
 	f, err := root.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -335,8 +335,8 @@ func write(root *os.Root, path string, content []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// link makes a symbolic link, in place of whatever has its name.
-func link(root *os.Root, target, path string) error {
+// replaceLink creates a symbolic link and replaces any existing file of its name.
+func replaceLink(root *os.Root, target, path string) error {
 	tmp := path + ".tmp"
 	if err := root.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

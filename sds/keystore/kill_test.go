@@ -28,9 +28,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// saver saves one record after the other, from the number after the one that is kept
-// on, and writes each number when that is done. It ends when nobody reads that any
-// more, or after many.
+// saver saves one record after the other, beginning after the number of the stored one,
+// and prints each number when it is saved. It ends when its output is closed, or after
+// many records.
 func saver(dir string) error {
 	s, err := keystore.New(dir)
 	if err != nil {
@@ -40,7 +40,7 @@ func saver(dir string) error {
 	if r, err := s.Load("web"); err == nil {
 		number = numberOf(r)
 	}
-	t := &testing.T{} // what fails here is seen by the parent, as an end that it did not ask for
+	t := &testing.T{} // the parent notices a failure as an unexpected end
 	for range 10_000 {
 		number++
 		if err := s.Save("web", record(t, number)); err != nil {
@@ -80,7 +80,7 @@ func TestProcessKilledInTheMiddleOfSavesLeavesWhatWasSaved(t *testing.T) {
 			runtime.Gosched()
 		}
 		check(t, child.Process.Kill())
-		for lines.Scan() { // what it had told until then
+		for lines.Scan() { // the output until then
 			if last, err = strconv.Atoi(lines.Text()); err != nil {
 				t.Fatal(err)
 			}

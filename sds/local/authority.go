@@ -1,11 +1,11 @@
-// Package local is the authorities whose key is in the pod: one that is mounted as
-// a directory, and one that is made for development. They sign with everything else
-// down.
+// Package local contains the authorities whose private key is in the pod: one that is mounted
+// as a directory, and one that is generated for development. They need no other service to
+// sign.
 //
-// It promises that no leaf outlives any certificate above it, and that nothing is
-// signed with a key that is not its certificate's, or by a certificate that may
-// not sign. What it signs is verified by whoever asked, as anybody's answer is.
-// Methods may be called concurrently.
+// It promises that no leaf certificate outlives a certificate above it, and that it does not
+// sign with a key that does not belong to the authority's certificate, or with a certificate
+// that may not sign. It does not verify the certificates that it signs: the caller does, as for
+// every authority. All methods may be called concurrently.
 package local
 
 import (
@@ -14,28 +14,28 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"math/big"
+	"slices"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// Backdate is how long before its making a certificate is valid, for peers whose
-// clocks are late.
+// Backdate is how long before its issuance a certificate is valid, for peers whose clocks are
+// slow.
 const Backdate = 2 * time.Minute
 
-// Authority signs certificates with a key of its own.
+// Authority signs certificates with its own key.
 type Authority struct {
 	cert *x509.Certificate
 	key  crypto.Signer
-	// chain leads from cert to a root, without the root; empty if cert is one.
+	// chain leads from cert to a root and excludes the root; it is empty if cert is a root.
 	chain []*x509.Certificate
 	roots []*x509.Certificate
 }
 
-// New makes an authority of its certificate, what leads from it to a root, and the
-// roots. It fails where the certificate may not sign, or does not lead to a root.
-// Whether the certificates are valid now is said by Sign.
+// New returns the authority with a certificate, its key and chain, and the roots. It fails if
+// the certificate may not sign or does not lead to a root. Sign checks whether the certificates
+// are valid now.
 func New(pair pki.Pair, roots []*x509.Certificate) (*Authority, error) {
 	cert := pair.Leaf()
 	switch {
@@ -48,16 +48,12 @@ func New(pair pki.Pair, roots []*x509.Certificate) (*Authority, error) {
 	}
 	a := &Authority{cert: cert, key: pair.Key, roots: roots}
 	for _, c := range pair.Chain {
-		isRoot := pki.SelfSigned(c)
-		for _, r := range roots {
-			isRoot = isRoot || r.Equal(c)
-		}
-		if isRoot {
+		if pki.SelfSigned(c) || slices.ContainsFunc(roots, c.Equal) {
 			break
 		}
 		a.chain = append(a.chain, c)
 	}
-	if _, err := a.until(cert.NotBefore.Add(time.Second)); err != nil {
+	if _, err := a.validUntil(cert.NotBefore.Add(time.Second)); err != nil {
 		if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); !ok || invalid.Reason != x509.Expired {
 			return nil, fmt.Errorf("the certificate does not lead to one of the roots: %w", err)
 		}
@@ -65,12 +61,12 @@ func New(pair pki.Pair, roots []*x509.Certificate) (*Authority, error) {
 	return a, nil
 }
 
-// Roots returns what peers must trust.
+// Roots returns the roots that peers must trust.
 func (a *Authority) Roots() []*x509.Certificate { return a.roots }
 
-// until returns when the first certificate ends of the authority's own chain that
-// lasts longest; an error if there is none at this time.
-func (a *Authority) until(now time.Time) (time.Time, error) {
+// validUntil returns how long the authority can sign: until the first certificate of its
+// longest valid chain expires. It returns an error if no chain is valid at this time.
+func (a *Authority) validUntil(now time.Time) (time.Time, error) {
 	opts := x509.VerifyOptions{
 		Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), CurrentTime: now,
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
@@ -100,24 +96,18 @@ func (a *Authority) until(now time.Time) (time.Time, error) {
 	return until, nil
 }
 
-// Sign signs a certificate for the key and the names of a request. It is valid from
-// Backdate ago, for the lifetime or until the authority's own end.
+// Sign signs a certificate for the key and the names of a request. It is valid from Backdate
+// before now, for the requested lifetime or until the authority's own certificates expire.
 func (a *Authority) Sign(r pki.Request, now time.Time) (pki.Answer, error) {
-	until, err := a.until(now)
+	until, err := a.validUntil(now)
 	if err != nil {
 		return pki.Answer{}, &pki.Fault{Reason: pki.Expired, Err: fmt.Errorf("the authority cannot sign now: %w", err)}
-	}
-	// A random serial of 127 bits is positive and, as RFC 5280 4.1.2.2 wants, short.
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		return pki.Answer{}, fmt.Errorf("serial number: %w", err)
 	}
 	end := now.Add(r.Lifetime)
 	if end.After(until) {
 		end = until
 	}
-	template := r.Template()
-	template.SerialNumber = serial
+	template := r.Template() // without a serial number: CreateCertificate generates one
 	template.NotBefore, template.NotAfter = now.Add(-Backdate), end
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, r.Key.Public(), a.key)
 	if err != nil {
@@ -130,13 +120,13 @@ func (a *Authority) Sign(r pki.Request, now time.Time) (pki.Answer, error) {
 	return pki.Answer{Chain: append([]*x509.Certificate{leaf}, a.chain...), Roots: a.roots}, nil
 }
 
-// Warnings says what an operator should know of the power of this key.
+// Warnings returns what an operator should know about the power of this key.
 func (a *Authority) Warnings() []string {
 	for _, c := range append([]*x509.Certificate{a.cert}, a.chain...) {
 		if len(c.PermittedURIDomains) > 0 {
 			return nil
 		}
 	}
-	return []string{fmt.Sprintf("the authority %q has no name constraint: whoever reads its key can sign for any identity that those who trust %q believe. Constrain it to the trust domain (permitted URI), or mount one for this workload alone",
+	return []string{fmt.Sprintf("the authority %q has no name constraint: whoever reads its key can issue any identity to all peers that trust %q. Constrain it to the trust domain (permitted URI), or mount an authority for this workload alone",
 		a.cert.Subject, a.roots[0].Subject)}
 }

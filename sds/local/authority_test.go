@@ -19,8 +19,8 @@ func request(t testing.TB) pki.Request {
 	return pki.Request{Key: pkitest.Key(t), Names: pki.Names{ID: pkitest.ID}, Lifetime: time.Hour}
 }
 
-// holds fails unless an answer is what was asked for and leads to the roots.
-func holds(t testing.TB, r pki.Request, a pki.Answer, roots []*x509.Certificate, now time.Time) pki.Verified {
+// checkCertificate fails unless an answer satisfies the request and leads to the roots.
+func checkCertificate(t testing.TB, r pki.Request, a pki.Answer, roots []*x509.Certificate, now time.Time) pki.Verified {
 	t.Helper()
 	v, err := pki.Expectation{Key: r.Key.Public(), Names: &r.Names, Roots: roots}.Verify(a.Chain, now)
 	if err != nil {
@@ -70,7 +70,7 @@ func TestAuthoritySignsWhatLeadsToItsRootAndSendsNoRoot(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			holds(t, r, answer, tc.roots, now)
+			checkCertificate(t, r, answer, tc.roots, now)
 			leaf := answer.Chain[0]
 			if !same(answer.Chain[1:], tc.above) || !same(answer.Roots, tc.roots) || !same(a.Roots(), tc.roots) {
 				t.Errorf("%d certificates above it and %d roots", len(answer.Chain)-1, len(answer.Roots))
@@ -115,7 +115,7 @@ func TestKindsOfKeysOfTheWorkloadAreSigned(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			holds(t, r, answer, root.Roots(), now)
+			checkCertificate(t, r, answer, root.Roots(), now)
 		})
 	}
 }
@@ -139,7 +139,7 @@ func TestLeafOutlivesNoCertificateAboveIt(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			v := holds(t, r, answer, root.Roots(), now)
+			v := checkCertificate(t, r, answer, root.Roots(), now)
 			if end := answer.Chain[0].NotAfter; !end.Equal(tc.end) || !v.Until.Equal(tc.end) {
 				t.Errorf("it ends at %v, and the chain at %v, want %v", end, v.Until, tc.end)
 			}
@@ -278,7 +278,7 @@ func TestAuthorityForDevelopmentCannotSignForAnotherTrustDomain(t *testing.T) {
 			if tc.holds != (err == nil) || !tc.holds && !strings.Contains(err.Error(), "not permitted by any constraint") {
 				t.Errorf("got %v", err)
 			}
-			// It signs workloads, and nobody who signs.
+			// It may sign workloads, but no authorities.
 			if root := a.Roots()[0]; !root.MaxPathLenZero || !root.NotAfter.Equal(now.Add(local.DevLifetime)) {
 				t.Errorf("path length %d, until %v", root.MaxPathLen, root.NotAfter)
 			}

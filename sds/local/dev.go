@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"math/big"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,24 +19,19 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// DevLifetime is that of an authority made for development.
+// DevLifetime is the validity of a development authority.
 const DevLifetime = 365 * 24 * time.Hour
 
-// NewDev makes a self-signed authority for development, that can sign for one trust
-// domain, or with "" for any.
+// NewDev generates a self-signed development authority that can sign for one trust domain, or
+// with "" for any.
 func NewDev(domain string, now time.Time) (*Authority, error) {
 	key, err := pki.DefaultKeyType.Generate()
 	if err != nil {
 		return nil, err
 	}
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		return nil, err
-	}
 	template := &x509.Certificate{
-		SerialNumber: serial,
-		Subject:      pkix.Name{Organization: []string{"holdfast"}, CommonName: "development authority, not for production"},
-		NotBefore:    now.Add(-Backdate), NotAfter: now.Add(DevLifetime),
+		Subject:   pkix.Name{Organization: []string{"holdfast"}, CommonName: "development authority, not for production"},
+		NotBefore: now.Add(-Backdate), NotAfter: now.Add(DevLifetime),
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 	}
@@ -55,26 +49,27 @@ func NewDev(domain string, now time.Time) (*Authority, error) {
 	return New(pki.Pair{Key: key, Chain: []*x509.Certificate{cert}}, []*x509.Certificate{cert})
 }
 
-// Dev is an authority for development, made when it is first run. Make one with
-// OpenDev and run Run.
+// Dev is an authority for development, generated when it first runs. Create it with OpenDev and
+// run Run.
 type Dev struct {
-	// place returns the directory where it is kept, which is this user's alone; nil for dir.
-	place  func() (string, error)
-	domain string
-	now    func() time.Time
-	log    *slog.Logger
+	// openDir returns the directory that stores the authority, which only this user may access;
+	// nil if dir was configured.
+	openDir func() (string, error)
+	domain  string
+	now     func() time.Time
+	log     *slog.Logger
 
 	mu        sync.Mutex
-	dir       *Dir       // where it is kept, so that a restart and others find it; nil for memory only, and before Run with place
-	authority *Authority // for memory only; nil before Run
-	made      chan struct{}
+	dir       *Dir       // the directory of the authority; nil for memory only, and before Run with openDir
+	authority *Authority // set for memory only; nil before Run
+	ready     chan struct{}
 }
 
-// OpenDev returns the authority for development that is kept in a directory, or,
-// with "", in memory; it does no I/O. Several agents may share a directory: the
-// first one makes the authority.
+// OpenDev returns the development authority that is stored in a directory, or with "" only in
+// memory. It does no I/O. If several agents share the directory, the first one generates the
+// authority.
 func OpenDev(dir, domain string, now func() time.Time, log *slog.Logger) (*Dev, error) {
-	d := &Dev{domain: domain, now: now, log: log, made: make(chan struct{})}
+	d := &Dev{domain: domain, now: now, log: log, ready: make(chan struct{})}
 	if dir != "" {
 		var err error
 		if d.dir, err = NewDir(dir, now, log); err != nil {
@@ -84,21 +79,21 @@ func OpenDev(dir, domain string, now func() time.Time, log *slog.Logger) (*Dev, 
 	return d, nil
 }
 
-// OpenDevIn is OpenDev for the directory that place returns when Run begins. What another
-// user put there is refused.
-func OpenDevIn(place func() (string, error), domain string, now func() time.Time, log *slog.Logger) *Dev {
-	return &Dev{place: place, domain: domain, now: now, log: log, made: make(chan struct{})}
+// OpenDevIn is OpenDev for the directory that openDir returns when Run begins. Files of other
+// users in it are rejected.
+func OpenDevIn(openDir func() (string, error), domain string, now func() time.Time, log *slog.Logger) *Dev {
+	return &Dev{openDir: openDir, domain: domain, now: now, log: log, ready: make(chan struct{})}
 }
 
-// Run makes the authority where there is none, and follows it, as Dir.Run does.
+// Run generates the authority if it does not exist, and then works as Dir.Run.
 func (d *Dev) Run(ctx context.Context, roots func([]*x509.Certificate), fault func(error)) error {
-	d.log.Warn("certificates are signed by an authority made for development: whoever reads its key can be anyone. Use --ca dir:, istio: or spire: in production")
+	d.log.Warn("certificates are signed by a development authority: whoever reads its key can impersonate every workload. Use --ca dir:, istio: or spire: in production")
 	dir, err := d.directory()
 	if err != nil {
 		return fmt.Errorf("development authority: %w", err)
 	}
 	if dir != nil {
-		if err := d.keep(dir.path); err != nil {
+		if err := d.persist(dir.path); err != nil {
 			return fmt.Errorf("development authority in %s: %w", dir.path, err)
 		}
 		return dir.Run(ctx, roots, fault)
@@ -110,18 +105,18 @@ func (d *Dev) Run(ctx context.Context, roots func([]*x509.Certificate), fault fu
 	d.mu.Lock()
 	d.authority = a
 	d.mu.Unlock()
-	close(d.made)
+	close(d.ready)
 	roots(a.Roots())
 	<-ctx.Done()
 	return nil
 }
 
-// directory returns where the authority is kept, nil for in memory only.
+// directory returns the directory of the authority; nil for memory only.
 func (d *Dev) directory() (*Dir, error) {
-	if d.place == nil {
+	if d.openDir == nil {
 		return d.dir, nil
 	}
-	path, err := d.place()
+	path, err := d.openDir()
 	if err != nil {
 		return nil, err
 	}
@@ -133,11 +128,12 @@ func (d *Dev) directory() (*Dir, error) {
 	d.mu.Lock()
 	d.dir = dir
 	d.mu.Unlock()
-	close(d.made)
+	close(d.ready)
 	return dir, nil
 }
 
-// Issue signs a certificate.
+// Issue signs a certificate. Without an authority it waits, until ctx ends, for Run to create
+// it.
 func (d *Dev) Issue(ctx context.Context, r pki.Request) (pki.Answer, error) {
 	d.mu.Lock()
 	dir := d.dir
@@ -146,7 +142,7 @@ func (d *Dev) Issue(ctx context.Context, r pki.Request) (pki.Answer, error) {
 		return dir.Issue(ctx, r)
 	}
 	select {
-	case <-d.made:
+	case <-d.ready:
 	case <-ctx.Done():
 		return pki.Answer{}, ctx.Err()
 	}
@@ -159,32 +155,32 @@ func (d *Dev) Issue(ctx context.Context, r pki.Request) (pki.Answer, error) {
 	return a.Sign(r, d.now())
 }
 
-// current is the link to the files of an authority that was made.
+// current is the link to the files of the generated authority.
 const current = "..data"
 
-// keep writes a new authority to a directory that has none: it may be a volume of
-// its own, and so is not renamed. The files are written beside and put into place
-// by making one link, so that of several agents one makes the authority, and none
-// reads half of it.
-func (d *Dev) keep(dir string) error {
+// persist writes a new authority to a directory that has none. The directory itself may be a
+// mount point and cannot be renamed, so the files are written to a subdirectory and put into
+// place by creating one link: only one of several agents generates the authority, and no agent
+// reads a part of it.
+func (d *Dev) persist(dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, istioLayout.cert)); err == nil {
 		return nil
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	switch other, err := foreign(dir); {
+	switch other, err := hasOtherFiles(dir); {
 	case err != nil:
 		return err
 	case other:
-		return fmt.Errorf("the directory has files, and no %s: name another one, or remove them", istioLayout.cert)
+		return fmt.Errorf("the directory has other files but no %s: choose another directory, or remove the files", istioLayout.cert)
 	}
 	if _, err := os.Lstat(filepath.Join(dir, current)); err != nil {
-		if err := d.make(dir); err != nil {
+		if err := d.create(dir); err != nil {
 			return err
 		}
 	}
-	for _, name := range slices.Backward(istioLayout.names()) { // the certificate last: with it all is there
+	for _, name := range slices.Backward(istioLayout.names()) { // the certificate comes last: once it exists, all files do
 		if err := os.Symlink(filepath.Join(current, name), filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
@@ -192,8 +188,8 @@ func (d *Dev) keep(dir string) error {
 	return nil
 }
 
-// foreign reports whether a directory has files that keep did not make.
-func foreign(dir string) (bool, error) {
+// hasOtherFiles reports whether a directory has files that persist did not create.
+func hasOtherFiles(dir string) (bool, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return false, err
@@ -207,8 +203,8 @@ func foreign(dir string) (bool, error) {
 	return false, nil
 }
 
-// make writes an authority, and puts it into place unless another agent did.
-func (d *Dev) make(dir string) error {
+// create writes an authority and puts it into place unless another agent was faster.
+func (d *Dev) create(dir string) error {
 	a, err := NewDev(d.domain, d.now())
 	if err != nil {
 		return err
@@ -233,7 +229,7 @@ func (d *Dev) make(dir string) error {
 	}
 	if err := os.Symlink(filepath.Base(tmp), filepath.Join(dir, current)); err != nil {
 		if errors.Is(err, fs.ErrExist) {
-			return nil // by another agent, meanwhile
+			return nil // another agent was faster
 		}
 		return err
 	}

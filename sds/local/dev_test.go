@@ -46,8 +46,8 @@ func TestAuthorityForDevelopmentIsMadeInMemory(t *testing.T) {
 			t.Errorf("before it is run: %v", err)
 		}
 		b.run()
-		b.told(madeForDevelopment)
-		b.logged("whoever reads its key can be anyone", 1)
+		b.expectCalls(madeForDevelopment)
+		b.logged("whoever reads its key can impersonate every workload", 1)
 		roots := b.issue(nil).Roots
 		b.issue(roots)
 		check(t, b.end())
@@ -95,10 +95,10 @@ func TestAuthorityForDevelopmentIsSharedByAllWhoNameItsDirectory(t *testing.T) {
 						b.start()
 					}
 					synctest.Wait()
-					agents[0].pass()
+					agents[0].advance()
 					roots := agents[0].issue(nil).Roots
 					for _, b := range agents {
-						b.told(madeForDevelopment)
+						b.expectCalls(madeForDevelopment)
 						b.issue(roots)
 						check(t, b.end())
 					}
@@ -110,7 +110,7 @@ func TestAuthorityForDevelopmentIsSharedByAllWhoNameItsDirectory(t *testing.T) {
 
 					restarted := dev(t, dir)
 					restarted.run()
-					restarted.pass()
+					restarted.advance()
 					restarted.issue(roots)
 					check(t, restarted.end())
 				})
@@ -138,10 +138,10 @@ func TestAuthorityForDevelopmentLeavesFilesOfOthersAlone(t *testing.T) {
 				b := dev(t, dir)
 				b.run()
 				err := b.end()
-				if err == nil || !strings.Contains(err.Error(), "development authority in "+dir+": the directory has files, and no ca-cert.pem") {
+				if err == nil || !strings.Contains(err.Error(), "development authority in "+dir+": the directory has other files but no ca-cert.pem") {
 					t.Errorf("Run returned %v", err)
 				}
-				b.told()
+				b.expectCalls()
 				if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
 					t.Errorf("there are %v, %v", entries, err)
 				}
@@ -166,11 +166,11 @@ func TestAuthorityThatIsThereIsUsedForDevelopmentAsItIs(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				v, root := pkitest.NewVolume(t), pkitest.Root(t, "root", time.Now())
 				// Without a chain, which must not be added: the volume may be read-only.
-				tc.publish(t, v, but(istio(root), "cert-chain.pem", nil))
+				tc.publish(t, v, with(istio(root), "cert-chain.pem", nil))
 				b := dev(t, v.Dir)
 				b.run()
-				b.pass()
-				b.told("roots root")
+				b.advance()
+				b.expectCalls("roots root")
 				b.issue(root.Roots())
 				check(t, b.end())
 				if _, err := os.Lstat(filepath.Join(v.Dir, "cert-chain.pem")); !errors.Is(err, fs.ErrNotExist) {
@@ -190,7 +190,7 @@ func TestAuthorityForDevelopmentThatCannotBeKeptEndsItsRun(t *testing.T) {
 		if err := b.end(); err == nil || !strings.Contains(err.Error(), file) {
 			t.Errorf("Run returned %v", err)
 		}
-		b.told()
+		b.expectCalls()
 	})
 }
 
@@ -200,7 +200,7 @@ func TestKeyOfAnAuthorityIsInNoLog(t *testing.T) {
 		v.Publish(t, istio(root))
 		b := dev(t, v.Dir)
 		b.run()
-		b.pass()
+		b.advance()
 		b.issue(root.Roots())
 		for line := range strings.Lines(string(pki.EncodeKey(root.Key))) {
 			b.logged(strings.TrimSpace(line), 0)

@@ -20,6 +20,8 @@ type layout struct{ cert, key, chain, roots string }
 // istioLayout is that of Istio's secret cacerts, secretLayout that of a Kubernetes
 // secret of type kubernetes.io/tls, as cert-manager writes it.
 var (
+	// istioLayout is the layout of Istio's Secret cacerts; secretLayout is that of a Kubernetes
+	// Secret of type kubernetes.io/tls, as cert-manager writes it.
 	istioLayout  = layout{cert: "ca-cert.pem", key: "ca-key.pem", chain: "cert-chain.pem", roots: "root-cert.pem"}
 	secretLayout = layout{cert: "tls.crt", key: "tls.key", roots: "ca.crt"}
 )
@@ -32,8 +34,8 @@ func (l layout) names() []string {
 	return names
 }
 
-// Dir is an authority in a directory that others write, read again as it changes.
-// Make one with NewDir and run Run.
+// Dir is an authority in a directory that other programs write. It is read again when it
+// changes. Create it with NewDir and run Run.
 type Dir struct {
 	path string
 	dirs *files.Dirs
@@ -41,13 +43,12 @@ type Dir struct {
 	now  func() time.Time
 
 	mu        sync.Mutex
-	authority *Authority // nil before there is one
-	err       error      // what is wrong with the files now
+	authority *Authority // nil until the files were read
+	err       error      // the current problem with the files
 	loaded    chan struct{}
 }
 
-// NewDir returns the authority in a directory; it does no I/O. now is the wall
-// clock.
+// NewDir returns the authority in a directory. It does no I/O. now returns the wall clock time.
 func NewDir(path string, now func() time.Time, log *slog.Logger) (*Dir, error) {
 	dirs, err := files.NewDirs(path)
 	if err != nil {
@@ -56,9 +57,9 @@ func NewDir(path string, now func() time.Time, log *slog.Logger) (*Dir, error) {
 	return &Dir{path: path, dirs: dirs, now: now, log: log, loaded: make(chan struct{})}, nil
 }
 
-// Run follows the files until ctx ends. roots is called with what peers must trust
-// whenever the authority has changed, fault with what is wrong, nil when it is
-// mended; what was good before stays in use meanwhile.
+// Run watches the files until ctx ends. It calls roots with the roots that peers must trust
+// whenever the authority changes, and fault with the current problem, or with nil once it is
+// resolved; meanwhile the last valid authority stays in use.
 func (d *Dir) Run(ctx context.Context, roots func([]*x509.Certificate), fault func(error)) error {
 	p := files.Poller{Dirs: d.dirs}
 	for _, name := range append(istioLayout.names(), secretLayout.names()...) {
@@ -88,8 +89,7 @@ func (d *Dir) Run(ctx context.Context, roots func([]*x509.Certificate), fault fu
 	})
 }
 
-// Issue signs a certificate. Before the files were read it waits for them until ctx
-// ends.
+// Issue signs a certificate. It first waits, until ctx ends, for the files to be read.
 func (d *Dir) Issue(ctx context.Context, r pki.Request) (pki.Answer, error) {
 	select {
 	case <-d.loaded:
@@ -111,13 +111,13 @@ func (d *Dir) Issue(ctx context.Context, r pki.Request) (pki.Answer, error) {
 	return answer, nil
 }
 
-// parse makes an authority of the files in the directory.
+// parse reads an authority from the files of the directory.
 func (d *Dir) parse(c files.Contents) (*Authority, error) {
 	file := func(name string) []byte { return c[filepath.Join(d.path, name)] }
 	l := istioLayout
 	switch istio, secret := file(istioLayout.cert) != nil, file(secretLayout.cert) != nil; {
 	case istio && secret:
-		return nil, fmt.Errorf("there are both %s and %s: leave one authority in the directory", istioLayout.cert, secretLayout.cert)
+		return nil, fmt.Errorf("there are both %s and %s: want only one authority in the directory", istioLayout.cert, secretLayout.cert)
 	case secret:
 		l = secretLayout
 	case !istio:
@@ -135,7 +135,7 @@ func (d *Dir) parse(c files.Contents) (*Authority, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", l.chain, err)
 		}
-		// It begins with the authority's own certificate, or with what is above.
+		// The chain may begin with the authority's own certificate.
 		if chain[0].Equal(pair.Leaf()) {
 			chain = chain[1:]
 		}
@@ -148,8 +148,7 @@ func (d *Dir) parse(c files.Contents) (*Authority, error) {
 	return New(pair, roots)
 }
 
-// roots returns those of the file, or, where there is none, the root at the end of
-// the chain.
+// roots returns the roots of the file, or without a file the root at the end of the chain.
 func (d *Dir) roots(l layout, text []byte, pair pki.Pair) ([]*x509.Certificate, error) {
 	if text != nil {
 		roots, err := pki.ParseCerts(text)

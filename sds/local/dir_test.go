@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/pkitest"
 )
 
-// bench runs an authority in virtual time and writes down its calls.
+// bench runs an authority in virtual time and records its calls.
 type bench struct {
 	*testing.T
 	authority interface {
@@ -53,7 +53,7 @@ func (b *bench) logged(text string, want int) {
 	}
 }
 
-// run starts the authority; its first look at the files is over then.
+// run starts the authority and waits for its first read of the files.
 func (b *bench) run() {
 	b.Helper()
 	b.start()
@@ -93,15 +93,14 @@ func (b *bench) end() error {
 	return <-b.ended
 }
 
-// pass waits until what has changed was seen.
-func (b *bench) pass() {
+// advance waits until a change of the files was read.
+func (b *bench) advance() {
 	time.Sleep(2 * files.DefaultEvery)
 	synctest.Wait()
 }
 
-// told checks the calls since the last check; of each the beginning, and what follows
-// a "…".
-func (b *bench) told(want ...string) {
+// expectCalls checks the calls since the last check: the beginning of each, and the text after a "…".
+func (b *bench) expectCalls(want ...string) {
 	b.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -132,7 +131,7 @@ func (b *bench) issue(roots []*x509.Certificate) pki.Answer {
 	if roots == nil {
 		roots = answer.Roots
 	}
-	holds(b, r, answer, roots, time.Now())
+	checkCertificate(b, r, answer, roots, time.Now())
 	return answer
 }
 
@@ -170,8 +169,8 @@ func secret(ca *pkitest.CA) content {
 	return content{"tls.crt": ca.Pair().ChainPEM(), "tls.key": ca.Pair().KeyPEM(), "ca.crt": pki.EncodeCerts(ca.Roots())}
 }
 
-// but returns the files with one exchanged, or with nil removed.
-func but(files content, name string, text []byte) content {
+// with returns the files with one replaced, or removed with nil.
+func with(files content, name string, text []byte) content {
 	if text == nil {
 		delete(files, name)
 	} else {
@@ -189,19 +188,19 @@ func TestAuthorityIsReadFromEachLayout(t *testing.T) {
 		{"Istio's", func(mid, _ *pkitest.CA) content { return istio(mid) }, 1},
 		{"Istio's with a root", func(_, root *pkitest.CA) content { return istio(root) }, 0},
 		{"Istio's without the root in the chain", func(mid, _ *pkitest.CA) content {
-			return but(istio(mid), "cert-chain.pem", pki.EncodeCerts(mid.Chain()))
+			return with(istio(mid), "cert-chain.pem", pki.EncodeCerts(mid.Chain()))
 		}, 1},
 		{"Istio's with a chain that begins above the authority", func(mid, root *pkitest.CA) content {
-			return but(istio(mid), "cert-chain.pem", pki.EncodeCerts(root.Roots()))
+			return with(istio(mid), "cert-chain.pem", pki.EncodeCerts(root.Roots()))
 		}, 1},
-		{"Istio's without a chain", func(mid, _ *pkitest.CA) content { return but(istio(mid), "cert-chain.pem", nil) }, 1},
-		{"Istio's, the root being in the chain only", func(mid, _ *pkitest.CA) content { return but(istio(mid), "root-cert.pem", nil) }, 1},
+		{"Istio's without a chain", func(mid, _ *pkitest.CA) content { return with(istio(mid), "cert-chain.pem", nil) }, 1},
+		{"Istio's, the root being in the chain only", func(mid, _ *pkitest.CA) content { return with(istio(mid), "root-cert.pem", nil) }, 1},
 		{"Istio's with a root that is named nowhere else", func(_, root *pkitest.CA) content {
-			return but(but(istio(root), "root-cert.pem", nil), "cert-chain.pem", nil)
+			return with(with(istio(root), "root-cert.pem", nil), "cert-chain.pem", nil)
 		}, 0},
 		{"that of a secret", func(mid, _ *pkitest.CA) content { return secret(mid) }, 1},
 		{"that of a secret with a root", func(_, root *pkitest.CA) content { return secret(root) }, 0},
-		{"that of a secret with a root, without ca.crt", func(_, root *pkitest.CA) content { return but(secret(root), "ca.crt", nil) }, 0},
+		{"that of a secret with a root, without ca.crt", func(_, root *pkitest.CA) content { return with(secret(root), "ca.crt", nil) }, 0},
 		{"that of a secret with two intermediates", func(mid, _ *pkitest.CA) content { return secret(mid.Intermediate(t, "low")) }, 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -209,8 +208,8 @@ func TestAuthorityIsReadFromEachLayout(t *testing.T) {
 				root := pkitest.Root(b, "root", time.Now())
 				v.Publish(b, tc.files(root.Intermediate(b, "mid"), root))
 				b.run()
-				b.pass()
-				b.told("roots root")
+				b.advance()
+				b.expectCalls("roots root")
 				if answer := b.issue(root.Roots()); len(answer.Chain) != 1+tc.above || !same(answer.Roots, root.Roots()) {
 					b.Errorf("%d certificates and %d roots", len(answer.Chain), len(answer.Roots))
 				}
@@ -234,26 +233,26 @@ func TestDirectoryThatHoldsNoAuthorityIsAFault(t *testing.T) {
 		files content
 		says  string
 	}{
-		{"both layouts", both, "there are both ca-cert.pem and tls.crt: leave one authority"},
+		{"both layouts", both, "there are both ca-cert.pem and tls.crt: want only one authority"},
 		{"roots alone", content{"root-cert.pem": text(root.Cert)}, "neither ca-cert.pem nor tls.crt is there"},
-		{"no key", but(istio(mid), "ca-key.pem", nil), "ca-key.pem is missing"},
-		{"no key in a secret", but(secret(mid), "tls.key", nil), "tls.key is missing"},
-		{"no certificate", but(istio(mid), "ca-cert.pem", nil), "neither ca-cert.pem nor tls.crt is there"},
-		{"no root", but(secret(mid), "ca.crt", nil), "ca.crt is missing, and the certificate is not a root itself"},
-		{"no root and no chain", but(but(istio(mid), "root-cert.pem", nil), "cert-chain.pem", nil), "root-cert.pem is missing"},
-		{"the key of another", but(istio(mid), "ca-key.pem", other.Pair().KeyPEM()), "ca-cert.pem, ca-key.pem: the key is not that of the first certificate"},
-		{"the key cut off", but(istio(mid), "ca-key.pem", mid.Pair().KeyPEM()[:60]), "ca-cert.pem, ca-key.pem: key: a PEM block that is damaged"},
-		{"the root empty", but(secret(mid), "ca.crt", []byte{}), "ca.crt: no PEM certificate"},
-		{"the chain damaged", but(istio(mid), "cert-chain.pem", []byte("hello")), "cert-chain.pem: no PEM certificate"},
-		{"another root", but(istio(mid), "root-cert.pem", text(other.Cert)), "does not lead to one of the roots"},
+		{"no key", with(istio(mid), "ca-key.pem", nil), "ca-key.pem is missing"},
+		{"no key in a secret", with(secret(mid), "tls.key", nil), "tls.key is missing"},
+		{"no certificate", with(istio(mid), "ca-cert.pem", nil), "neither ca-cert.pem nor tls.crt is there"},
+		{"no root", with(secret(mid), "ca.crt", nil), "ca.crt is missing, and the certificate is not a root itself"},
+		{"no root and no chain", with(with(istio(mid), "root-cert.pem", nil), "cert-chain.pem", nil), "root-cert.pem is missing"},
+		{"the key of another", with(istio(mid), "ca-key.pem", other.Pair().KeyPEM()), "ca-cert.pem, ca-key.pem: the key is not that of the first certificate"},
+		{"the key cut off", with(istio(mid), "ca-key.pem", mid.Pair().KeyPEM()[:60]), "ca-cert.pem, ca-key.pem: key: a PEM block that is damaged"},
+		{"the root empty", with(secret(mid), "ca.crt", []byte{}), "ca.crt: no PEM certificate"},
+		{"the chain damaged", with(istio(mid), "cert-chain.pem", []byte("hello")), "cert-chain.pem: no PEM certificate"},
+		{"another root", with(istio(mid), "root-cert.pem", text(other.Cert)), "does not lead to one of the roots"},
 		{"a leaf", content{"tls.crt": leaf.ChainPEM(), "tls.key": leaf.KeyPEM(), "ca.crt": text(root.Cert)}, "CA:TRUE is missing"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			onDir(t, func(b *bench, v *pkitest.Volume) {
 				v.Publish(b, tc.files)
 				b.run()
-				b.pass()
-				b.told("fault authority in " + v.Dir + ": …" + tc.says)
+				b.advance()
+				b.expectCalls("fault authority in " + v.Dir + ": …" + tc.says)
 				ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 				defer cancel()
 				if answer, err := b.authority.Issue(ctx, request(b)); err == nil || answer.Chain != nil || !strings.Contains(err.Error(), tc.says) {
@@ -279,11 +278,11 @@ func TestIssueWaitsForTheFilesUntilItsContextEnds(t *testing.T) {
 		}
 		waits("not read yet: context deadline exceeded")
 		b.run()
-		b.told("fault read …ca-cert.pem…tls.crt…not exist")
+		b.expectCalls("fault read …ca-cert.pem…tls.crt…not exist")
 		waits(filepath.Join(v.Dir, "ca-cert.pem"))
-		v.Publish(b, but(secret(root), "tls.key", nil))
-		b.pass()
-		b.told("mended", "fault …tls.key is missing") // files are there again, and then looked into
+		v.Publish(b, with(secret(root), "tls.key", nil))
+		b.advance()
+		b.expectCalls("mended", "fault …tls.key is missing") // the files exist again, and are then parsed
 		waits("tls.key is missing")
 
 		issued := make(chan pki.Answer)
@@ -297,9 +296,9 @@ func TestIssueWaitsForTheFilesUntilItsContextEnds(t *testing.T) {
 		}()
 		synctest.Wait()
 		v.Publish(b, secret(root))
-		holds(b, r, <-issued, root.Roots(), time.Now())
-		b.pass()
-		b.told("roots root", "mended")
+		checkCertificate(b, r, <-issued, root.Roots(), time.Now())
+		b.advance()
+		b.expectCalls("roots root", "mended")
 	})
 }
 
@@ -308,25 +307,25 @@ func TestAuthorityThatIsExchangedSignsFromThenOn(t *testing.T) {
 		one, two := pkitest.Root(b, "one", time.Now()), pkitest.Root(b, "two", time.Now())
 		v.Publish(b, istio(one.Intermediate(b, "mid")))
 		b.run()
-		b.pass()
-		b.told("roots one")
+		b.advance()
+		b.expectCalls("roots one")
 		b.issue(one.Roots())
 
 		files := istio(two.Intermediate(b, "mid"))
 		files["root-cert.pem"] = pki.EncodeCerts([]*x509.Certificate{one.Cert, two.Cert})
 		v.Publish(b, files)
-		b.pass()
-		b.told("roots one two")
+		b.advance()
+		b.expectCalls("roots one two")
 		b.issue(two.Roots())
 
 		v.Publish(b, secret(two)) // another layout
-		b.pass()
-		b.told("roots two")
+		b.advance()
+		b.expectCalls("roots two")
 		if answer := b.issue(two.Roots()); len(answer.Chain) != 1 {
 			b.Errorf("%d certificates", len(answer.Chain))
 		}
-		b.pass()
-		b.told()
+		b.advance()
+		b.expectCalls()
 	})
 }
 
@@ -338,8 +337,8 @@ func TestBrokenExchangeKeepsTheAuthorityAndIsToldUntilItIsMended(t *testing.T) {
 		mended []string
 	}{
 		{"the key is that of before", nil, "not that of the first certificate", []string{"roots two", "mended"}},
-		{"the key is cut off", func(f content) content { return but(f, "ca-key.pem", f["ca-key.pem"][:80]) }, "cut off", []string{"roots two", "mended"}},
-		{"the key is missing", func(f content) content { return but(f, "ca-key.pem", nil) }, "ca-key.pem is missing", []string{"roots two", "mended"}},
+		{"the key is cut off", func(f content) content { return with(f, "ca-key.pem", f["ca-key.pem"][:80]) }, "cut off", []string{"roots two", "mended"}},
+		{"the key is missing", func(f content) content { return with(f, "ca-key.pem", nil) }, "ca-key.pem is missing", []string{"roots two", "mended"}},
 		{"all is gone", func(content) content { return nil }, "not exist", []string{"mended", "roots two"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -347,8 +346,8 @@ func TestBrokenExchangeKeepsTheAuthorityAndIsToldUntilItIsMended(t *testing.T) {
 				one, two := pkitest.Root(b, "one", time.Now()), pkitest.Root(b, "two", time.Now())
 				v.Publish(b, istio(one))
 				b.run()
-				b.pass()
-				b.told("roots one")
+				b.advance()
+				b.expectCalls("roots one")
 				files := istio(two)
 				if tc.damage != nil {
 					files = tc.damage(files)
@@ -356,14 +355,14 @@ func TestBrokenExchangeKeepsTheAuthorityAndIsToldUntilItIsMended(t *testing.T) {
 					files["ca-key.pem"] = one.Pair().KeyPEM()
 				}
 				v.Publish(b, files)
-				b.pass()
-				b.told("fault …" + tc.says)
+				b.advance()
+				b.expectCalls("fault …" + tc.says)
 				b.issue(one.Roots())
-				b.pass()
-				b.told()
+				b.advance()
+				b.expectCalls()
 				v.Publish(b, istio(two))
-				b.pass()
-				b.told(tc.mended...)
+				b.advance()
+				b.expectCalls(tc.mended...)
 				b.issue(two.Roots())
 			})
 		})
@@ -375,8 +374,8 @@ func TestAuthorityThatHasEndedIsToldByIssueAndNamesItsDirectory(t *testing.T) {
 		root := pkitest.Root(b, "root", time.Now(), pkitest.Until(time.Now().Add(time.Hour)))
 		v.Publish(b, secret(root))
 		b.run()
-		b.pass()
-		b.told("roots root")
+		b.advance()
+		b.expectCalls("roots root")
 		time.Sleep(time.Hour)
 		_, err := b.authority.Issue(b.Context(), request(b))
 		if pki.ReasonOf(err, "none") != pki.Expired || !strings.Contains(err.Error(), "authority in "+v.Dir+": the authority cannot sign now") {
@@ -391,11 +390,11 @@ func TestMissingNameConstraintIsLoggedOnceForEachAuthority(t *testing.T) {
 		root := pkitest.Root(b, "root", time.Now())
 		v.Publish(b, secret(root.Intermediate(b, "mid", pkitest.Constrained(pkitest.Domain))))
 		b.run()
-		b.pass()
+		b.advance()
 		b.logged(warning, 0)
 		v.Publish(b, secret(root))
-		b.pass()
-		b.pass()
+		b.advance()
+		b.advance()
 		b.logged(warning, 1)
 		b.logged("dir="+v.Dir, 1)
 	})

@@ -1,10 +1,10 @@
-// Package mounted takes certificates that others make and put into a directory: a
-// Kubernetes secret of type kubernetes.io/tls, what cert-manager or a CSI driver
-// mounts, or Istio's layout of files.
+// Package mounted reads certificates that other programs issue and write to a directory: a
+// Kubernetes Secret of type kubernetes.io/tls, a volume of cert-manager or of a CSI driver, or
+// Istio's layout of files.
 //
-// It promises that a key is never given with a certificate that is not its own,
-// and that what is damaged or vanishes takes nothing away. It does not check who
-// the certificate is for and whether it is trusted: that is for who gets it.
+// It promises that it never returns a key with the certificate of another key, and that damaged
+// or missing files do not withdraw earlier ones. It does not check the names of a certificate
+// or whether it is trusted: that is the caller's task. One Source may run once at a time.
 package mounted
 
 import (
@@ -18,25 +18,25 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// layout names the files of a certificate. roots may be missing.
+// layout names the files of a certificate. The roots file is optional.
 type layout struct{ cert, key, roots string }
 
-// layouts are those that are looked for, in this order.
+// layouts are the supported layouts; the first one with a certificate is used.
 var layouts = []layout{
 	{"tls.crt", "tls.key", "ca.crt"},                        // kubernetes.io/tls, cert-manager
 	{"cert-chain.pem", "key.pem", "root-cert.pem"},          // Istio
-	{"svid.pem", "svid_key.pem", "svid_bundle.pem"},         // spiffe-helper, the CSI driver of cert-manager for SPIFFE uses the first
+	{"svid.pem", "svid_key.pem", "svid_bundle.pem"},         // spiffe-helper
 	{"certificates.pem", "private_key.pem", "ca_certs.pem"}, // GKE's workload certificates
 }
 
-// Source is a directory of a certificate, its key and its roots. Make one with New
-// and run Run.
+// Source is a directory with a certificate, its key and its roots. Create it with New and run
+// Run.
 type Source struct {
 	dir    string
 	poller files.Poller
 }
 
-// New returns the source of a directory; it does no I/O.
+// New returns the source of a directory. It does no I/O.
 func New(dir string) (*Source, error) {
 	dirs, err := files.NewDirs(dir)
 	if err != nil {
@@ -51,9 +51,9 @@ func New(dir string) (*Source, error) {
 
 func (s *Source) path(name string) string { return filepath.Join(s.dir, name) }
 
-// Run follows the files until ctx ends and returns nil then. update is called with
-// what is there whenever it has changed and rests, fault with what is wrong, and
-// nil when it is mended.
+// Run watches the files until ctx ends and then returns nil. It calls update whenever the files
+// have changed and are stable, and fault with the current problem, or with nil once it is
+// resolved.
 func (s *Source) Run(ctx context.Context, update func(pki.Update), fault func(error)) error {
 	return s.poller.Run(ctx, func(c files.Contents) error {
 		u, err := s.parse(c)
@@ -65,7 +65,7 @@ func (s *Source) Run(ctx context.Context, update func(pki.Update), fault func(er
 	}, fault)
 }
 
-// parse reads the first layout of which a certificate is there.
+// parse reads the first layout whose certificate exists.
 func (s *Source) parse(c files.Contents) (pki.Update, error) {
 	for _, l := range layouts {
 		cert, key := c[s.path(l.cert)], c[s.path(l.key)]
@@ -73,7 +73,7 @@ func (s *Source) parse(c files.Contents) (pki.Update, error) {
 			continue
 		}
 		if key == nil {
-			return pki.Update{}, fmt.Errorf("%s is missing beside %s", l.key, l.cert)
+			return pki.Update{}, fmt.Errorf("there is %s but no %s", l.cert, l.key)
 		}
 		pair, err := pki.ParsePair(cert, key)
 		if err != nil {
@@ -89,5 +89,5 @@ func (s *Source) parse(c files.Contents) (pki.Update, error) {
 		}
 		return u, nil
 	}
-	return pki.Update{}, errors.New("no certificate: want tls.crt and tls.key, and ca.crt if peers shall be checked")
+	return pki.Update{}, errors.New("no certificate: want tls.crt, tls.key, and ca.crt if peers shall be verified")
 }

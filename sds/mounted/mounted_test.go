@@ -22,7 +22,7 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/pkitest"
 )
 
-// bench follows a volume in virtual time and writes down what is told.
+// bench watches a volume in virtual time and records the calls.
 type bench struct {
 	*testing.T
 	volume *pkitest.Volume
@@ -34,8 +34,8 @@ type bench struct {
 	last  pki.Update
 }
 
-// follow runs a test with a source that follows a volume of these files.
-func follow(t *testing.T, files func(b *bench) content, test func(b *bench)) {
+// withVolume runs a test with a source that watches a volume with these files.
+func withVolume(t *testing.T, files func(b *bench) content, test func(b *bench)) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
 		b := &bench{T: t, volume: pkitest.NewVolume(t), root: pkitest.Root(t, "root", time.Now())}
@@ -48,13 +48,13 @@ func follow(t *testing.T, files func(b *bench) content, test func(b *bench)) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- s.Run(ctx, b.update, b.fault) }()
-		b.pass()
+		b.advance()
 		test(b)
 		cancel()
 		if err := <-ended; err != nil {
 			t.Errorf("Run returned %v", err)
 		}
-		b.told()
+		b.expectCalls()
 	})
 }
 
@@ -83,8 +83,8 @@ func (b *bench) fault(err error) {
 	b.calls = append(b.calls, "fault "+strings.ReplaceAll(err.Error(), b.volume.Dir, "DIR"))
 }
 
-// told checks the calls since the last check, of faults whether they tell what is wanted.
-func (b *bench) told(want ...string) {
+// expectCalls checks the calls since the last check, and that faults contain the wanted texts.
+func (b *bench) expectCalls(want ...string) {
 	b.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -97,8 +97,8 @@ func (b *bench) told(want ...string) {
 	b.calls = nil
 }
 
-// pass waits until what has changed was seen.
-func (b *bench) pass() {
+// advance waits until a change of the files was read.
+func (b *bench) advance() {
 	time.Sleep(2 * files.DefaultEvery)
 	synctest.Wait()
 }
@@ -121,8 +121,8 @@ func (b *bench) secret(p pki.Pair) content {
 	return content{"tls.crt": p.ChainPEM(), "tls.key": p.KeyPEM(), "ca.crt": pki.EncodeCerts(b.root.Roots())}
 }
 
-// but returns the files with one exchanged, or with nil removed.
-func but(files content, name string, text []byte) content {
+// with returns the files with one replaced, or removed with nil.
+func with(files content, name string, text []byte) content {
 	if text == nil {
 		delete(files, name)
 	} else {
@@ -142,11 +142,11 @@ func TestCertificateIsReadFromEachLayout(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var pair pki.Pair
-			follow(t, func(b *bench) content {
+			withVolume(t, func(b *bench) content {
 				pair = b.named("a")
 				return content{tc.cert: pair.ChainPEM(), tc.key: pair.KeyPEM(), tc.roots: pki.EncodeCerts(b.root.Roots())}
 			}, func(b *bench) {
-				b.told(good)
+				b.expectCalls(good)
 				if got := b.last.Pairs; len(got) != 1 || !bytes.Equal(got[0].ChainPEM(), pair.ChainPEM()) || !bytes.Equal(got[0].KeyPEM(), pair.KeyPEM()) {
 					b.Error("it is another pair")
 				}
@@ -156,12 +156,12 @@ func TestCertificateIsReadFromEachLayout(t *testing.T) {
 }
 
 func TestOfSeveralLayoutsTheFirstCounts(t *testing.T) {
-	follow(t, func(b *bench) content {
+	withVolume(t, func(b *bench) content {
 		files, other := b.secret(b.named("a")), b.named("b")
 		files["cert-chain.pem"], files["key.pem"] = other.ChainPEM(), other.KeyPEM()
 		files["svid.pem"] = []byte("damaged")
 		return files
-	}, func(b *bench) { b.told(good) })
+	}, func(b *bench) { b.expectCalls(good) })
 }
 
 func TestBundleIsThatOfTheTrustDomainOfTheCertificate(t *testing.T) {
@@ -177,7 +177,7 @@ func TestBundleIsThatOfTheTrustDomainOfTheCertificate(t *testing.T) {
 		{"no roots", nil, "ca.crt", `update a of 2`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			follow(t, func(b *bench) content { return but(b.secret(b.named("a", tc.leaf...)), tc.drop, nil) }, func(b *bench) { b.told(tc.want) })
+			withVolume(t, func(b *bench) content { return with(b.secret(b.named("a", tc.leaf...)), tc.drop, nil) }, func(b *bench) { b.expectCalls(tc.want) })
 		})
 	}
 }
@@ -189,44 +189,44 @@ func TestWhatCannotBeUsedIsAFaultFromTheStartOn(t *testing.T) {
 		says  string
 	}{
 		{"nothing", func(*bench) content { return nil }, "fault not exist"},
-		{"the certificate missing", func(b *bench) content { return but(b.secret(b.named("a")), "tls.crt", nil) }, "fault certificate in DIR: no certificate: want tls.crt and tls.key"},
-		{"the key missing", func(b *bench) content { return but(b.secret(b.named("a")), "tls.key", nil) }, "fault certificate in DIR: tls.key is missing beside tls.crt"},
+		{"the certificate missing", func(b *bench) content { return with(b.secret(b.named("a")), "tls.crt", nil) }, "fault certificate in DIR: no certificate: want tls.crt, tls.key"},
+		{"the key missing", func(b *bench) content { return with(b.secret(b.named("a")), "tls.key", nil) }, "fault certificate in DIR: there is tls.crt but no tls.key"},
 		{"the key of another layout", func(b *bench) content {
 			files := b.secret(b.named("a"))
-			return but(but(files, "key.pem", files["tls.key"]), "tls.key", nil)
-		}, "fault certificate in DIR: tls.key is missing beside tls.crt"},
-		{"the key of another", func(b *bench) content { return but(b.secret(b.named("a")), "tls.key", b.named("b").KeyPEM()) }, "fault certificate in DIR: tls.crt, tls.key: the key is not that of the first certificate"},
-		{"the certificate empty", func(b *bench) content { return but(b.secret(b.named("a")), "tls.crt", []byte{}) }, "fault tls.crt, tls.key: certificate: no PEM certificate"},
-		{"the roots damaged", func(b *bench) content { return but(b.secret(b.named("a")), "ca.crt", []byte("hello")) }, "fault certificate in DIR: ca.crt: no PEM certificate"},
+			return with(with(files, "key.pem", files["tls.key"]), "tls.key", nil)
+		}, "fault certificate in DIR: there is tls.crt but no tls.key"},
+		{"the key of another", func(b *bench) content { return with(b.secret(b.named("a")), "tls.key", b.named("b").KeyPEM()) }, "fault certificate in DIR: tls.crt, tls.key: the key is not that of the first certificate"},
+		{"the certificate empty", func(b *bench) content { return with(b.secret(b.named("a")), "tls.crt", []byte{}) }, "fault tls.crt, tls.key: certificate: no PEM certificate"},
+		{"the roots damaged", func(b *bench) content { return with(b.secret(b.named("a")), "ca.crt", []byte("hello")) }, "fault certificate in DIR: ca.crt: no PEM certificate"},
 		{"a key among the roots", func(b *bench) content {
 			files := b.secret(b.named("a"))
-			return but(files, "ca.crt", files["tls.key"])
+			return with(files, "ca.crt", files["tls.key"])
 		}, `fault ca.crt: a PEM block "PRIVATE KEY" among the certificates`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			follow(t, tc.files, func(b *bench) {
-				b.told(tc.says)
+			withVolume(t, tc.files, func(b *bench) {
+				b.expectCalls(tc.says)
 				b.publish(b.secret(b.named("a")))
-				b.pass()
+				b.advance()
 				b.mu.Lock()
 				slices.Sort(b.calls) // the end of a fault may come first
 				b.mu.Unlock()
-				b.told("mended", good)
+				b.expectCalls("mended", good)
 			})
 		})
 	}
 }
 
 func TestExchangedCertificateIsToldOnce(t *testing.T) {
-	follow(t, func(b *bench) content { return b.secret(b.named("a")) }, func(b *bench) {
-		b.told(good)
+	withVolume(t, func(b *bench) content { return b.secret(b.named("a")) }, func(b *bench) {
+		b.expectCalls(good)
 		for i := range 5 {
 			name := fmt.Sprint("next", i)
 			b.publish(b.secret(b.named(name)))
-			b.pass()
-			b.told(fmt.Sprintf("update %s of 2 \"example.org\" trusts root", name))
-			b.pass()
-			b.told()
+			b.advance()
+			b.expectCalls(fmt.Sprintf("update %s of 2 \"example.org\" trusts root", name))
+			b.advance()
+			b.expectCalls()
 		}
 	})
 }
@@ -239,44 +239,44 @@ func TestWhatIsDamagedOrVanishesTakesNothingAway(t *testing.T) {
 		mended []string
 	}{
 		{"all vanishes", func(*bench, content) content { return nil }, "fault not exist", []string{"mended"}},
-		{"the key vanishes", func(_ *bench, f content) content { return but(f, "tls.key", nil) }, "fault tls.key is missing", []string{good, "mended"}},
-		{"the certificate vanishes", func(_ *bench, f content) content { return but(f, "tls.crt", nil) }, "fault no certificate", []string{good, "mended"}},
-		{"the certificate is exchanged and its key is not", func(b *bench, f content) content { return but(f, "tls.crt", b.named("b").ChainPEM()) }, "fault the key is not that", []string{good, "mended"}},
-		{"the certificate is cut off", func(_ *bench, f content) content { return but(f, "tls.crt", f["tls.crt"][:len(f["tls.crt"])-9]) }, "fault cut off", []string{good, "mended"}},
-		{"the roots are emptied", func(_ *bench, f content) content { return but(f, "ca.crt", []byte{}) }, "fault ca.crt: no PEM certificate", []string{good, "mended"}},
+		{"the key vanishes", func(_ *bench, f content) content { return with(f, "tls.key", nil) }, "fault but no tls.key", []string{good, "mended"}},
+		{"the certificate vanishes", func(_ *bench, f content) content { return with(f, "tls.crt", nil) }, "fault no certificate", []string{good, "mended"}},
+		{"the certificate is exchanged and its key is not", func(b *bench, f content) content { return with(f, "tls.crt", b.named("b").ChainPEM()) }, "fault the key is not that", []string{good, "mended"}},
+		{"the certificate is cut off", func(_ *bench, f content) content { return with(f, "tls.crt", f["tls.crt"][:len(f["tls.crt"])-9]) }, "fault cut off", []string{good, "mended"}},
+		{"the roots are emptied", func(_ *bench, f content) content { return with(f, "ca.crt", []byte{}) }, "fault ca.crt: no PEM certificate", []string{good, "mended"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var pair pki.Pair
-			follow(t, func(b *bench) content {
+			withVolume(t, func(b *bench) content {
 				pair = b.named("a")
 				return b.secret(pair)
 			}, func(b *bench) {
-				b.told(good)
+				b.expectCalls(good)
 				b.publish(tc.damage(b, b.secret(pair)))
-				b.pass()
-				b.told(tc.says)
-				b.pass()
-				b.told()
+				b.advance()
+				b.expectCalls(tc.says)
+				b.advance()
+				b.expectCalls()
 				b.publish(b.secret(pair))
-				b.pass()
-				b.told(tc.mended...)
+				b.advance()
+				b.expectCalls(tc.mended...)
 			})
 		})
 	}
 }
 
 func TestRootsThatVanishAreNotInTheNextUpdate(t *testing.T) {
-	follow(t, func(b *bench) content { return b.secret(b.named("a")) }, func(b *bench) {
-		b.told(good)
-		b.publish(but(b.secret(b.named("b")), "ca.crt", nil))
-		b.pass()
-		b.told("update b of 2")
+	withVolume(t, func(b *bench) content { return b.secret(b.named("a")) }, func(b *bench) {
+		b.expectCalls(good)
+		b.publish(with(b.secret(b.named("b")), "ca.crt", nil))
+		b.advance()
+		b.expectCalls("update b of 2")
 	})
 }
 
 func TestCertificateAndKeyWrittenOneAfterTheOtherAreNotMixed(t *testing.T) {
-	follow(t, func(b *bench) content { return b.secret(b.named("a")) }, func(b *bench) {
-		b.told(good)
+	withVolume(t, func(b *bench) content { return b.secret(b.named("a")) }, func(b *bench) {
+		b.expectCalls(good)
 		// No link is exchanged: the files themselves are written to.
 		next := b.named("b")
 		for name, text := range map[string][]byte{"tls.crt": next.ChainPEM(), "tls.key": next.KeyPEM()} {
@@ -285,8 +285,8 @@ func TestCertificateAndKeyWrittenOneAfterTheOtherAreNotMixed(t *testing.T) {
 			}
 			time.Sleep(files.DefaultEvery / 4)
 		}
-		b.pass()
-		b.told(`update b of 2 "example.org" trusts root`)
+		b.advance()
+		b.expectCalls(`update b of 2 "example.org" trusts root`)
 	})
 }
 

@@ -141,7 +141,7 @@ func signed(tbs []byte, issuer string) (*x509.Certificate, bool) {
 	return c, err == nil
 }
 
-// names returns the extension with the names as it is written, nil for none.
+// namesExtension returns the extension with the names in encoded form, nil for none.
 func namesExtension(c *x509.Certificate) []byte {
 	for _, e := range c.Extensions {
 		if e.Id.String() == "2.5.29.17" {
@@ -211,7 +211,7 @@ func FuzzVerify(f *testing.F) {
 		if leaf, ok := signed(leafTBS, "mid"); ok {
 			sane(t, leaf, mid, lax)
 		}
-		// One that nobody signed again.
+		// A certificate that was not signed again.
 		tail := good.leaf.Raw[4+len(good.leaf.RawTBSCertificate):]
 		if leaf, err := x509.ParseCertificate(append(append([]byte{0x30, 0x82, good.leaf.Raw[2], good.leaf.Raw[3]}, leafTBS...), tail...)); err == nil {
 			if sane(t, leaf, mid, lax) && !bytes.Equal(leafTBS, good.leaf.RawTBSCertificate) {
@@ -225,7 +225,7 @@ func FuzzVerify(f *testing.F) {
 var spiffeID = regexp.MustCompile(`\Aspiffe://([a-z0-9._-]{1,255})((?:/[a-zA-Z0-9._-]+)*)\z`)
 
 // FuzzTrustDomain shows that a SPIFFE ID is what the specification allows and nothing
-// else, and that nobody who reads it as a URL reads anything else.
+// else, and that URL parsers agree.
 func FuzzTrustDomain(f *testing.F) {
 	for _, seed := range []string{
 		"", pkitest.ID, "spiffe://td", "spiffe://td/", "spiffe://td/./a", "spiffe://td/..", "spiffe://td/...", "spiffe://Td/a",

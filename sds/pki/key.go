@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// KeyType is a kind of key that is generated.
+// KeyType is a type of key that can be generated.
 type KeyType string
 
-// The kinds of keys. DefaultKeyType is fastest to make and to use.
+// The types of keys. DefaultKeyType is the fastest to generate and to use.
 const (
 	ECDSAP256 KeyType = "ecdsa-p256"
 	ECDSAP384 KeyType = "ecdsa-p384"
@@ -24,10 +24,10 @@ const (
 	DefaultKeyType = ECDSAP256
 )
 
-// KeyTypes lists the kinds of keys.
+// KeyTypes lists the types of keys.
 func KeyTypes() []KeyType { return []KeyType{ECDSAP256, ECDSAP384, RSA2048, RSA3072, RSA4096} }
 
-// ParseKeyType reads the name of a kind of key; "" is the default.
+// ParseKeyType parses the name of a type of key; "" is the default.
 func ParseKeyType(name string) (KeyType, error) {
 	var names []string
 	for _, t := range KeyTypes() {
@@ -42,10 +42,10 @@ func ParseKeyType(name string) (KeyType, error) {
 	case "ed25519":
 		return "", errEd25519
 	}
-	return "", fmt.Errorf("%q is no type of key: want one of %s", name, strings.Join(names, ", "))
+	return "", fmt.Errorf("unknown key type %q: want one of %s", name, strings.Join(names, ", "))
 }
 
-// Generate makes a key. RSA of 4096 bits may take a few seconds.
+// Generate generates a key. RSA of 4096 bits may take a few seconds.
 func (t KeyType) Generate() (crypto.Signer, error) {
 	switch t {
 	case ECDSAP256:
@@ -59,10 +59,10 @@ func (t KeyType) Generate() (crypto.Signer, error) {
 	case RSA4096:
 		return rsa.GenerateKey(rand.Reader, 4096)
 	}
-	return nil, fmt.Errorf("%q is no type of key", string(t))
+	return nil, fmt.Errorf("unknown key type %q", string(t))
 }
 
-// samePublic reports whether two public keys are one.
+// samePublic reports whether two public keys are equal.
 func samePublic(a, b crypto.PublicKey) bool {
 	k, ok := a.(interface{ Equal(crypto.PublicKey) bool })
 	return ok && k.Equal(b)

@@ -57,7 +57,7 @@ func TestKindOfKeyThatDoesNotExistIsRefusedWithThoseThatDo(t *testing.T) {
 		says       string
 	}{
 		{"none is the default", "", pki.ECDSAP256, ""},
-		{"unknown", "dsa", "", `"dsa" is no type of key: want one of ecdsa-p256, ecdsa-p384, rsa-2048, rsa-3072, rsa-4096`},
+		{"unknown", "dsa", "", `unknown key type "dsa": want one of ecdsa-p256, ecdsa-p384, rsa-2048, rsa-3072, rsa-4096`},
 		{"in capitals", "RSA-2048", "", "want one of ecdsa-p256"},
 		{"Ed25519", "ed25519", "", "Envoy 1.40 offers no such signature in TLS, and handshakes would fail: use ecdsa-p256"},
 		{"Ed25519 in its own spelling", "Ed25519", "", "use ecdsa-p256"},

@@ -1,10 +1,10 @@
-// Package pki holds what certificates need whoever issues them: keys, PEM in and
-// out, certificate requests, trust anchors that overlap, and the check that a
-// certificate must pass before it replaces another.
+// Package pki contains what certificates from any issuer need: keys, PEM encoding and parsing,
+// certificate requests, trust anchors that overlap, and the verification that a certificate
+// must pass before it replaces another.
 //
-// It does no I/O and has no clock: the time is an argument. No error or String
-// tells anything of a private key. Values are immutable once they were made,
-// except Roots, which belongs to one goroutine at a time.
+// It does no I/O and has no clock: the time is an argument. It promises that no error or String
+// contains a part of a private key. It does not check revocation. Values are immutable once
+// created and may be shared, except Roots, which one goroutine may use at a time.
 package pki
 
 import (
@@ -23,13 +23,14 @@ import (
 	"time"
 )
 
-// Bounds of what is taken from others.
+// Limits for data from other parties.
 const (
-	// MaxChain is how many certificates a chain may have, MaxChainBytes how many
-	// bytes of DER they may be together.
+	// MaxChain is the greatest number of certificates in a chain, and MaxChainBytes the
+	// greatest sum of their DER sizes.
 	MaxChain      = 10
 	MaxChainBytes = 64 << 10
-	// MaxRoots is how many certificates a bundle may have: the systems' have 150.
+	// MaxRoots is the greatest number of certificates in a bundle; those of operating systems
+	// have about 150.
 	MaxRoots = 4096
 )
 
@@ -40,15 +41,15 @@ const (
 	crlBlock         = "X509 CRL"
 )
 
-// Pair is a private key and the certificates that belong to it: the leaf, then
-// what leads to the root, without the root.
+// Pair is a private key and its certificate chain: the leaf, followed by the intermediates,
+// without the root.
 type Pair struct {
 	Key   crypto.Signer
 	Chain []*x509.Certificate
 }
 
-// ParsePair reads a chain and its key from PEM. It fails unless they belong
-// together.
+// ParsePair parses a PEM chain and its PEM key. It fails if the key does not belong to the
+// leaf.
 func ParsePair(chain, key []byte) (Pair, error) {
 	certs, err := ParseCerts(chain)
 	if err != nil {
@@ -70,10 +71,10 @@ func ParsePair(chain, key []byte) (Pair, error) {
 // Leaf returns the certificate of the key.
 func (p Pair) Leaf() *x509.Certificate { return p.Chain[0] }
 
-// ChainPEM returns the certificates, leaf first.
+// ChainPEM returns the chain in PEM, leaf first.
 func (p Pair) ChainPEM() []byte { return EncodeCerts(p.Chain) }
 
-// KeyPEM returns the key as PKCS#8.
+// KeyPEM returns the key as PKCS#8 in PEM.
 func (p Pair) KeyPEM() []byte { return EncodeKey(p.Key) }
 
 // EncodeKey returns a key as PKCS#8 in PEM.
@@ -94,13 +95,13 @@ func EncodeCerts(certs []*x509.Certificate) []byte {
 	return out.Bytes()
 }
 
-// ParseCerts reads one or more certificates from PEM. Text around the blocks is
-// passed over, a block of another kind is an error, and so is none at all.
+// ParseCerts parses one or more certificates in PEM. It ignores text around the blocks; a block
+// of another type is an error, and so is a text without a certificate.
 func ParseCerts(text []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	err := eachBlock(text, func(b *pem.Block) error {
 		if b.Type != certificateBlock {
-			return fmt.Errorf("a PEM block %s among the certificates", kind(b))
+			return fmt.Errorf("a PEM block %s among the certificates", blockType(b))
 		}
 		if len(certs) == MaxRoots {
 			return fmt.Errorf("more than %d certificates", MaxRoots)
@@ -121,9 +122,8 @@ func ParseCerts(text []byte) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
-// eachBlock visits the PEM blocks of a text. One that begins or ends and does not
-// decode is an error: pem.Decode alone would pass it over, and what was cut off with
-// it.
+// eachBlock visits the PEM blocks of a text. It returns an error for a damaged or truncated
+// block, which pem.Decode alone would skip.
 func eachBlock(text []byte, visit func(*pem.Block) error) error {
 	begins, ends := bytes.Count(text, []byte("-----BEGIN ")), bytes.Count(text, []byte("-----END "))
 	for n := 0; ; n++ {
@@ -140,20 +140,20 @@ func eachBlock(text []byte, visit func(*pem.Block) error) error {
 	}
 }
 
-// kind names the kind of a block for an error. What has other letters than a kind has
-// is not repeated: where line breaks were lost, the key itself stands there.
-func kind(b *pem.Block) string {
+// blockType names the type of a block for an error. A type with unexpected characters is not
+// repeated: if line breaks were lost, it contains the key itself.
+func blockType(b *pem.Block) string {
 	if len(b.Type) > 30 || strings.Trim(b.Type, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ") != "" {
 		return "of an unknown kind"
 	}
 	return strconv.Quote(b.Type)
 }
 
-// ParseKey reads one private key from PEM: PKCS#8, PKCS#1 or SEC1, not encrypted.
-// EC PARAMETERS before it, as OpenSSL writes them, are passed over.
+// ParseKey parses one private key in PEM: PKCS#8, PKCS#1 or SEC1, not encrypted. It skips EC
+// PARAMETERS before the key, which OpenSSL writes.
 //
-// Envoy takes RSA of 2048 bits or more and ECDSA on P-256, P-384 and P-521;
-// Ed25519 is refused with the reason.
+// Envoy accepts RSA of 2048 bits or more and ECDSA on P-256, P-384 and P-521; Ed25519 is
+// rejected with an explanation.
 func ParseKey(text []byte) (crypto.Signer, error) {
 	var key crypto.Signer
 	err := eachBlock(text, func(b *pem.Block) error {
@@ -189,11 +189,11 @@ func parseKeyBlock(b *pem.Block) (crypto.Signer, error) {
 	case b.Type == "EC PRIVATE KEY":
 		parsed, err = x509.ParseECPrivateKey(b.Bytes)
 	default:
-		return nil, fmt.Errorf("a PEM block %s, and no private key", kind(b))
+		return nil, fmt.Errorf("a PEM block %s instead of a private key", blockType(b))
 	}
 	if err != nil {
-		// What the parser says may quote what it read.
-		return nil, fmt.Errorf("the PEM block %q holds no private key that can be read", b.Type)
+		// The error of the parser may quote the key.
+		return nil, fmt.Errorf("the PEM block %q contains no valid private key", b.Type)
 	}
 	key, ok := parsed.(crypto.Signer)
 	if !ok {
@@ -205,10 +205,10 @@ func parseKeyBlock(b *pem.Block) (crypto.Signer, error) {
 	return key, nil
 }
 
-// errEd25519 says why the kind of key that many would choose is not used.
+// errEd25519 explains why a common type of key is rejected.
 var errEd25519 = errors.New("Ed25519: Envoy 1.40 offers no such signature in TLS, and handshakes would fail: use ecdsa-p256")
 
-// checkKey reports keys that Envoy refuses (source/common/tls/context_impl.cc of 1.40).
+// checkKey rejects keys that Envoy rejects (source/common/tls/context_impl.cc of 1.40).
 func checkKey(key crypto.Signer) error {
 	switch key := key.(type) {
 	case *ecdsa.PrivateKey:
@@ -231,13 +231,13 @@ func checkKey(key crypto.Signer) error {
 	return fmt.Errorf("a key of type %T, which Envoy does not take", key)
 }
 
-// CheckCRL reports lists of revocations in PEM that cannot be read, and returns when
-// the first of them ends; the zero time if none says when. Who signed them is checked by who looks into them.
+// CheckCRL checks that PEM revocation lists can be parsed, and returns when the first of them
+// expires; the zero time if none does. It does not check their signatures: the clients do.
 func CheckCRL(text []byte) (until time.Time, err error) {
 	found := 0
 	err = eachBlock(text, func(b *pem.Block) error {
 		if b.Type != crlBlock {
-			return fmt.Errorf("a PEM block %s among the lists of revocations", kind(b))
+			return fmt.Errorf("a PEM block %s among the revocation lists", blockType(b))
 		}
 		found++
 		list, err := x509.ParseRevocationList(b.Bytes)

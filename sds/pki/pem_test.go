@@ -106,8 +106,8 @@ func TestPrivateKeyIsRefusedWithTheReasonAndWithoutAnyOfIt(t *testing.T) {
 		{"P-224", block("EC PRIVATE KEY", must(x509.MarshalECPrivateKey(small))), must(x509.MarshalECPrivateKey(small)), "ECDSA on P-224: Envoy takes P-256"},
 		{"two keys", slices.Concat(good, good), der, "more than one PEM block"},
 		{"a key and its certificate", slices.Concat(good, pki.EncodeCerts([]*x509.Certificate{cert})), der, "more than one PEM block"},
-		{"a certificate", pki.EncodeCerts([]*x509.Certificate{cert}), der, `a PEM block "CERTIFICATE", and no private key`},
-		{"a public key", block("PUBLIC KEY", must(x509.MarshalPKIXPublicKey(ec.Public()))), der, `a PEM block "PUBLIC KEY", and no private key`},
+		{"a certificate", pki.EncodeCerts([]*x509.Certificate{cert}), der, `a PEM block "CERTIFICATE" instead of a private key`},
+		{"a public key", block("PUBLIC KEY", must(x509.MarshalPKIXPublicKey(ec.Public()))), der, `a PEM block "PUBLIC KEY" instead of a private key`},
 		{"nothing", nil, nil, "no PEM private key"},
 		{"parameters alone", ecParameters, nil, "no PEM private key"},
 		{"DER", der, der, "no PEM private key"},
@@ -120,9 +120,9 @@ func TestPrivateKeyIsRefusedWithTheReasonAndWithoutAnyOfIt(t *testing.T) {
 		{"with the key in the name of the block", []byte("-----BEGIN " + string(body) + "-----\n\n-----END " + string(body) + "-----\n"), der, "a PEM block of an unknown kind"},
 		{"with a part of the key in the name of the block", []byte("-----BEGIN " + string(body[:20]) + "-----\n\n-----END " + string(body[:20]) + "-----\n"), der, "a PEM block of an unknown kind"},
 		{"with what may be a key in the name of the block", []byte("-----BEGIN " + strings.Repeat("K", 31) + "-----\n\n-----END " + strings.Repeat("K", 31) + "-----\n"), nil, "a PEM block of an unknown kind"},
-		{"another key's form", block("RSA PRIVATE KEY", der), der, `the PEM block "RSA PRIVATE KEY" holds no private key that can be read`},
-		{"DER cut off", block("PRIVATE KEY", der[:len(der)/2]), der, `the PEM block "PRIVATE KEY" holds no private key`},
-		{"a scalar of zero", block("EC PRIVATE KEY", zeroScalar(t, ec)), nil, "holds no private key that can be read"},
+		{"another key's form", block("RSA PRIVATE KEY", der), der, `the PEM block "RSA PRIVATE KEY" contains no valid private key`},
+		{"DER cut off", block("PRIVATE KEY", der[:len(der)/2]), der, `the PEM block "PRIVATE KEY" contains no valid private key`},
+		{"a scalar of zero", block("EC PRIVATE KEY", zeroScalar(t, ec)), nil, "contains no valid private key"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			key, err := pki.ParseKey(tc.text)
@@ -132,12 +132,12 @@ func TestPrivateKeyIsRefusedWithTheReasonAndWithoutAnyOfIt(t *testing.T) {
 			if !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("error %q does not tell %q", err, tc.says)
 			}
-			tellsNothingOf(t, err, tc.secret)
+			checkNoLeak(t, err, tc.secret)
 			_, err = pki.ParsePair(pki.EncodeCerts([]*x509.Certificate{cert}), tc.text)
-			tellsNothingOf(t, err, tc.secret)
+			checkNoLeak(t, err, tc.secret)
 			_, err = pki.ParseCerts(tc.text)
 			if err != nil {
-				tellsNothingOf(t, err, tc.secret)
+				checkNoLeak(t, err, tc.secret)
 			}
 		})
 	}
@@ -153,9 +153,9 @@ func zeroScalar(t *testing.T, key *ecdsa.PrivateKey) []byte {
 	return zero
 }
 
-// tellsNothingOf fails if an error has six bytes in a row of a secret: as they are, in
+// checkNoLeak fails if an error contains six consecutive bytes of a secret: raw, in
 // hexadecimal, or six characters of its base64.
-func tellsNothingOf(t *testing.T, err error, secret []byte) {
+func checkNoLeak(t *testing.T, err error, secret []byte) {
 	t.Helper()
 	if leak := leakOf(err.Error(), secret); leak != "" {
 		t.Errorf("error %q tells %q of the key", err, leak)
@@ -293,7 +293,7 @@ func TestListsOfRevocationsSayWhenTheFirstOfThemEnds(t *testing.T) {
 		{"the first does not say", endless + list(early), early, ""},
 		{"the last does not say", list(early) + endless, early, ""},
 		{"none", "", time.Time{}, `no PEM block "X509 CRL"`},
-		{"a certificate", string(pki.EncodeCerts(ca.Roots())), time.Time{}, `"CERTIFICATE" among the lists`},
+		{"a certificate", string(pki.EncodeCerts(ca.Roots())), time.Time{}, `"CERTIFICATE" among the revocation lists`},
 		{"the second damaged", list(early) + string(block("X509 CRL", []byte("hello"))), time.Time{}, "list 2: x509"},
 		{"the second cut off", list(early) + list(late)[:100], time.Time{}, "cut off"},
 	} {
@@ -309,7 +309,7 @@ func TestListsOfRevocationsSayWhenTheFirstOfThemEnds(t *testing.T) {
 	}
 }
 
-// endlessCRL returns a list that does not say when the next comes.
+// endlessCRL returns a list without the time of the next update.
 func endlessCRL(t *testing.T, ca *pkitest.CA) []byte {
 	type tbs struct {
 		Version   int

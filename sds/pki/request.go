@@ -20,15 +20,14 @@ import (
 
 // Names are the subject alternative names of a certificate.
 type Names struct {
-	// ID is the SPIFFE ID, "" for none. A certificate has one at most
-	// (X509-SVID specification, section 2).
+	// ID is the SPIFFE ID, "" for none. A certificate has at most one (X509-SVID specification,
+	// section 2).
 	ID  string
 	DNS []string
 	IPs []string
 }
 
-// ParseNames reads names that are written apart from one another: a SPIFFE ID, and
-// DNS names and IP addresses.
+// ParseNames validates a SPIFFE ID, DNS names and IP addresses.
 func ParseNames(id string, dns, ips []string) (Names, error) {
 	n := Names{ID: id, DNS: slices.Clone(dns)}
 	if id != "" {
@@ -38,13 +37,13 @@ func ParseNames(id string, dns, ips []string) (Names, error) {
 	}
 	for _, name := range dns {
 		if !dnsName(name) {
-			return Names{}, fmt.Errorf("%q is no DNS name", name)
+			return Names{}, fmt.Errorf("%q is not a DNS name", name)
 		}
 	}
 	for _, text := range ips {
 		ip := net.ParseIP(text)
 		if ip == nil {
-			return Names{}, fmt.Errorf("%q is no IP address", text)
+			return Names{}, fmt.Errorf("%q is not an IP address", text)
 		}
 		n.IPs = append(n.IPs, ip.String())
 	}
@@ -54,8 +53,8 @@ func ParseNames(id string, dns, ips []string) (Names, error) {
 	return n, nil
 }
 
-// dnsName reports whether a name can stand in a certificate: labels of letters,
-// digits, hyphens and underscores; the first may be *.
+// dnsName reports whether a certificate can contain a DNS name: labels of letters, digits,
+// hyphens and underscores; the first label may be *.
 func dnsName(name string) bool {
 	if len(name) > 253 {
 		return false
@@ -81,26 +80,26 @@ const (
 	maxTrustDomain = 255
 )
 
-// TrustDomain returns the trust domain of a SPIFFE ID, which may be that of a trust domain
-// itself: spiffe://DOMAIN. It fails where the text is not what the SPIFFE ID specification,
-// section 2, allows.
+// TrustDomain returns the trust domain of a SPIFFE ID, which may also be the ID of a trust
+// domain itself: spiffe://DOMAIN. It fails if the text violates the SPIFFE ID specification,
+// section 2.
 func TrustDomain(id string) (string, error) {
 	if len(id) > maxID {
 		return "", fmt.Errorf("a SPIFFE ID of %d bytes: want %d or fewer", len(id), maxID)
 	}
 	parsed, err := spiffeid.FromString(id)
 	if err != nil {
-		return "", fmt.Errorf("%q is no SPIFFE ID (spiffe://TRUST-DOMAIN/PATH): %w", id, err)
+		return "", fmt.Errorf("%q is not a SPIFFE ID (spiffe://TRUST-DOMAIN/PATH): %w", id, err)
 	}
 	domain := parsed.TrustDomain().Name()
 	if len(domain) > maxTrustDomain {
-		return "", fmt.Errorf("%q is no SPIFFE ID: its trust domain has %d bytes: want %d or fewer", id, len(domain), maxTrustDomain)
+		return "", fmt.Errorf("%q is not a SPIFFE ID: its trust domain has %d bytes: want %d or fewer", id, len(domain), maxTrustDomain)
 	}
 	return domain, nil
 }
 
-// NamesOf returns the names of a certificate. It fails for kinds that have no
-// place in Names, and for several URIs.
+// NamesOf returns the names of a certificate. It fails for several URIs, and for names of other
+// types than those of Names.
 func NamesOf(c *x509.Certificate) (Names, error) {
 	n := Names{DNS: slices.Clone(c.DNSNames)}
 	uris, other := rawNames(c)
@@ -120,7 +119,8 @@ func NamesOf(c *x509.Certificate) (Names, error) {
 	return n, nil
 }
 
-// The extension with the names, and their kinds (RFC 5280, 4.2.1.6).
+// oidNames identifies the extension with the names; the tags are their types (RFC 5280,
+// 4.2.1.6).
 var oidNames = asn1.ObjectIdentifier{2, 5, 29, 17}
 
 const (
@@ -130,9 +130,9 @@ const (
 	tagIP    = 7
 )
 
-// rawNames returns the URIs of a certificate as they are written, and whether it has
-// names of kinds that x509 passes over. The URIs of x509 may be spelled in another
-// way: SPIFFE:// as spiffe://, and without an empty fragment.
+// rawNames returns the URIs of a certificate as they are encoded, and whether it has names of
+// types that package x509 ignores. The URIs of package x509 may be spelled differently:
+// spiffe:// instead of SPIFFE://, and without an empty fragment.
 func rawNames(c *x509.Certificate) (uris []string, other bool) {
 	for _, e := range c.Extensions {
 		if !e.Id.Equal(oidNames) {
@@ -165,7 +165,7 @@ func sameSet(a, b []string) bool {
 	return slices.Equal(sorted(a), sorted(b))
 }
 
-// String lists the names for people.
+// String lists the names.
 func (n Names) String() string {
 	all := slices.Concat(n.DNS, n.IPs)
 	if n.ID != "" {
@@ -177,8 +177,8 @@ func (n Names) String() string {
 	return strings.Join(all, ", ")
 }
 
-// uris returns the URIs of a certificate with these names. It panics if the ID is one
-// that TrustDomain does not accept.
+// uris returns the URIs of a certificate with these names. It panics if TrustDomain does not
+// accept the ID.
 func (n Names) uris() []*url.URL {
 	if n.ID == "" {
 		return nil
@@ -194,15 +194,15 @@ func (n Names) addresses() []net.IP {
 	return out
 }
 
-// Request asks for a certificate. The ID of its names must be one that TrustDomain accepts.
+// Request is a request for a certificate. TrustDomain must accept the ID of its names.
 type Request struct {
 	Key      crypto.Signer
 	Names    Names
 	Lifetime time.Duration
 }
 
-// CSR returns the request as PKCS#10 in PEM, signed with its key. The subject is
-// empty: who asks is said by its names.
+// CSR returns the request as PKCS#10 in PEM, signed with its key. The subject is empty, because
+// the names identify the workload.
 func (r Request) CSR() ([]byte, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
 		URIs: r.Names.uris(), DNSNames: r.Names.DNS, IPAddresses: r.Names.addresses(),
@@ -213,7 +213,7 @@ func (r Request) CSR() ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: requestBlock, Bytes: der}), nil
 }
 
-// DomainOf returns the trust domain of a certificate, "" for one without.
+// DomainOf returns the trust domain of a certificate, "" if it has no SPIFFE ID.
 func DomainOf(p Pair) string {
 	names, err := NamesOf(p.Leaf())
 	if err != nil {
@@ -223,13 +223,13 @@ func DomainOf(p Pair) string {
 	return domain
 }
 
-// Template returns a certificate with the names of the request, for servers and
-// clients, without a serial number and validity: what an authority fills in. Since
-// the subject is empty, the names are critical (RFC 5280, 4.2.1.6).
+// Template returns a certificate with the names of the request, for servers and clients; an
+// authority adds the serial number and the validity. Because the subject is empty, the names
+// are critical (RFC 5280, 4.2.1.6).
 func (r Request) Template() *x509.Certificate {
 	usage := x509.KeyUsageDigitalSignature
 	if _, ok := r.Key.(*rsa.PrivateKey); ok {
-		usage |= x509.KeyUsageKeyEncipherment // TLS 1.2 without Diffie-Hellman
+		usage |= x509.KeyUsageKeyEncipherment // for TLS 1.2 without Diffie-Hellman
 	}
 	return &x509.Certificate{
 		URIs: r.Names.uris(), DNSNames: r.Names.DNS, IPAddresses: r.Names.addresses(),
@@ -239,19 +239,19 @@ func (r Request) Template() *x509.Certificate {
 	}
 }
 
-// Answer is what an authority says to a request.
+// Answer is the response of an authority to a request.
 type Answer struct {
-	// Chain is the leaf and what leads to the root, without it.
+	// Chain is the leaf and the intermediates, without the root.
 	Chain []*x509.Certificate
 	// Roots are the trust anchors that the authority names.
 	Roots []*x509.Certificate
 }
 
-// Update is all that somebody who makes certificates without being asked has to give.
+// Update is the complete content of a source that pushes certificates.
 type Update struct {
 	// Pairs are certificates with their keys, the preferred one first.
 	Pairs []Pair
-	// Bundles are the trust anchors by trust domain; "" is that of certificates
-	// without one.
+	// Bundles are the trust anchors by trust domain; "" is the key for certificates without a
+	// SPIFFE ID.
 	Bundles map[string][]*x509.Certificate
 }

@@ -7,28 +7,28 @@ import (
 	"time"
 )
 
-// Anchor is a root certificate and its time among those that are trusted.
+// Anchor is a trusted root certificate.
 type Anchor struct {
 	Cert *x509.Certificate
-	// Since is when it was first named, Left when it was no longer; Left is the
-	// zero time for one that still is.
+	// Since is when the root was first named, and Left when it was no longer named; Left is the
+	// zero time if it still is.
 	Since, Left time.Time
 }
 
-// Roots are trust anchors that come at once and go late: one that is no longer
-// named stays for a while, since peers have certificates that lead to it. The zero
-// value trusts nothing.
+// Roots are the trust anchors of one trust domain. A new root is trusted immediately; a root
+// that is no longer named stays for a while, because peers still have certificates that lead to
+// it. The zero value trusts nothing.
 type Roots struct {
-	anchors []Anchor // sorted by their DER, so that what is made of them is stable
+	anchors []Anchor // sorted by their DER encoding, so that secrets with them are stable
 }
 
-// Set takes in the roots that are named now, and reports whether there are others
-// than before. One that has ended is none.
+// Set sets the roots that are named now, and reports whether it added any. Expired roots are
+// ignored.
 func (r *Roots) Set(now time.Time, named []*x509.Certificate) (changed bool) {
 	for i := range r.anchors {
 		a := &r.anchors[i]
-		switch is := slices.ContainsFunc(named, a.Cert.Equal); {
-		case is:
+		switch isNamed := slices.ContainsFunc(named, a.Cert.Equal); {
+		case isNamed:
 			a.Left = time.Time{}
 		case a.Left.IsZero():
 			a.Left = now
@@ -38,17 +38,13 @@ func (r *Roots) Set(now time.Time, named []*x509.Certificate) (changed bool) {
 		if now.After(c.NotAfter) {
 			continue
 		}
-		i, found := slices.BinarySearchFunc(r.anchors, c, func(a Anchor, c *x509.Certificate) int { return bytes.Compare(a.Cert.Raw, c.Raw) })
-		if !found {
-			r.anchors = slices.Insert(r.anchors, i, Anchor{Cert: c, Since: now})
-			changed = true
-		}
+		changed = r.add(Anchor{Cert: c, Since: now}) || changed
 	}
 	return changed
 }
 
-// Prune drops anchors that have not been named for the overlap, or have ended,
-// except those that keep wants, and reports whether there were any.
+// Prune removes the anchors that expired or have not been named for the overlap, except those
+// for which keep returns true, and reports whether it removed any.
 func (r *Roots) Prune(now time.Time, overlap time.Duration, keep func(*x509.Certificate) bool) (changed bool) {
 	before := len(r.anchors)
 	r.anchors = slices.DeleteFunc(r.anchors, func(a Anchor) bool {
@@ -58,17 +54,23 @@ func (r *Roots) Prune(now time.Time, overlap time.Duration, keep func(*x509.Cert
 	return len(r.anchors) != before
 }
 
-// Restore takes in anchors as Anchors returned them.
+// Restore adds anchors that Anchors returned.
 func (r *Roots) Restore(anchors []Anchor) {
 	for _, a := range anchors {
-		i, found := slices.BinarySearchFunc(r.anchors, a.Cert, func(a Anchor, c *x509.Certificate) int { return bytes.Compare(a.Cert.Raw, c.Raw) })
-		if !found {
-			r.anchors = slices.Insert(r.anchors, i, a)
-		}
+		r.add(a)
 	}
 }
 
-// Anchors returns what is trusted, in a stable order.
+// add adds an anchor, and reports whether its certificate was not trusted yet.
+func (r *Roots) add(a Anchor) bool {
+	i, found := slices.BinarySearchFunc(r.anchors, a, func(a, b Anchor) int { return bytes.Compare(a.Cert.Raw, b.Cert.Raw) })
+	if !found {
+		r.anchors = slices.Insert(r.anchors, i, a)
+	}
+	return !found
+}
+
+// Anchors returns the trust anchors in a stable order.
 func (r *Roots) Anchors() []Anchor { return slices.Clone(r.anchors) }
 
 // Certs returns the certificates of Anchors.
@@ -80,8 +82,7 @@ func (r *Roots) Certs() []*x509.Certificate {
 	return out
 }
 
-// Since returns when a certificate was first named, the zero time for one that is
-// not trusted.
+// Since returns when a certificate was first named; the zero time if it is not trusted.
 func (r *Roots) Since(c *x509.Certificate) time.Time {
 	for _, a := range r.anchors {
 		if a.Cert.Equal(c) {

@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// Reason says in a word why a certificate was not used, or was not to be had: for
-// metrics.
+// Reason is a keyword for metrics that says why there is no usable certificate.
 type Reason string
 
 // Reasons of Expectation.Verify and ParsePair.
@@ -24,7 +23,7 @@ const (
 	Malformed Reason = "malformed"
 )
 
-// Fault is why a certificate was not used.
+// Fault is the error of a certificate that cannot be used.
 type Fault struct {
 	Reason Reason
 	Err    error
@@ -33,7 +32,7 @@ type Fault struct {
 func (f *Fault) Error() string { return f.Err.Error() }
 func (f *Fault) Unwrap() error { return f.Err }
 
-// ReasonOf returns that of a Fault, otherwise for what is none.
+// ReasonOf returns the reason of a Fault, or otherwise for other errors.
 func ReasonOf(err error, otherwise Reason) Reason {
 	if f, ok := errors.AsType[*Fault](err); ok {
 		return f.Reason
@@ -41,31 +40,29 @@ func ReasonOf(err error, otherwise Reason) Reason {
 	return otherwise
 }
 
-// Expectation is what a certificate must be.
+// Expectation is what a certificate must satisfy.
 type Expectation struct {
-	// Key is the public key that it must have; nil for any.
+	// Key is the required public key; nil accepts any.
 	Key crypto.PublicKey
-	// Names are exactly those that it must have; nil for any.
+	// Names are exactly the required names; nil accepts any.
 	Names *Names
-	// Roots are what its chain must lead to. Without any nothing is trusted.
+	// Roots are the trusted roots. Without any, no certificate is trusted.
 	Roots []*x509.Certificate
-	// Lax takes what others made for purposes of their own: a certificate for
-	// servers or for clients only, one that may sign others, and, if Roots is
-	// empty, one that leads to whatever root.
+	// Lax also accepts certificates that were issued for general purposes: for servers or for
+	// clients only, that may sign others, or, if Roots is empty, that lead to an unknown root.
 	Lax bool
 }
 
-// Verified says when a chain that was verified may be used.
+// Verified describes a verified chain.
 type Verified struct {
-	// From is when the last of its certificates becomes valid, Until when the
-	// first one ends.
+	// All certificates of the chain are valid between From and Until.
 	From, Until time.Time
-	// Root is the trust anchor that it leads to.
+	// Root is the trust anchor that the chain leads to.
 	Root *x509.Certificate
 }
 
-// Verify reports why a chain, leaf first, is not what is expected, as a *Fault. One
-// that becomes valid only later passes, and says when.
+// Verify returns a *Fault if a chain, leaf first, does not satisfy the expectation. A chain
+// that becomes valid in the future passes; the result says when.
 func (e Expectation) Verify(chain []*x509.Certificate, now time.Time) (Verified, error) {
 	fault := func(reason Reason, format string, args ...any) (Verified, error) {
 		return Verified{}, &Fault{reason, fmt.Errorf(format, args...)}
@@ -75,7 +72,7 @@ func (e Expectation) Verify(chain []*x509.Certificate, now time.Time) (Verified,
 	}
 	leaf := chain[0]
 	if e.Key != nil && !samePublic(leaf.PublicKey, e.Key) {
-		return fault(WrongKey, "the certificate is for another key than the one that was generated for it")
+		return fault(WrongKey, "the certificate is for a different key than the one that was generated for it")
 	}
 	if e.Names != nil {
 		switch names, err := NamesOf(leaf); {
@@ -91,14 +88,14 @@ func (e Expectation) Verify(chain []*x509.Certificate, now time.Time) (Verified,
 		}
 	}
 	if !now.Before(leaf.NotAfter) {
-		return fault(Expired, "the certificate ended at %s", leaf.NotAfter.UTC().Format(time.RFC3339))
+		return fault(Expired, "the certificate expired at %s", leaf.NotAfter.UTC().Format(time.RFC3339))
 	}
 	if e.Lax && len(e.Roots) == 0 {
 		return Verified{From: leaf.NotBefore, Until: leaf.NotAfter}, nil
 	}
 	var first error
-	for _, at := range e.times(chain, now) {
-		found, err := e.leads(chain, at)
+	for _, at := range e.verificationTimes(chain, now) {
+		found, err := e.verifyAt(chain, at)
 		if err == nil {
 			return found, nil
 		}
@@ -106,12 +103,12 @@ func (e Expectation) Verify(chain []*x509.Certificate, now time.Time) (Verified,
 			first = err
 		}
 	}
-	return fault(reasonOf(first), "the certificate does not hold: %w", first)
+	return fault(reasonOf(first), "the certificate is not valid: %w", first)
 }
 
-// times returns when to look at a chain: now, or when its leaf becomes valid, and
-// where that fails, whenever another certificate does.
-func (e Expectation) times(chain []*x509.Certificate, now time.Time) []time.Time {
+// verificationTimes returns the times at which to verify a chain: now, or when its leaf becomes
+// valid, and then whenever another certificate becomes valid.
+func (e Expectation) verificationTimes(chain []*x509.Certificate, now time.Time) []time.Time {
 	begin := now
 	if chain[0].NotBefore.After(begin) {
 		begin = chain[0].NotBefore
@@ -126,9 +123,9 @@ func (e Expectation) times(chain []*x509.Certificate, now time.Time) []time.Time
 	return slices.CompactFunc(times, time.Time.Equal)
 }
 
-// leads verifies a chain at a time, and returns when it may be used for clients and
-// servers both: what is above the leaf may be good for one of them only.
-func (e Expectation) leads(chain []*x509.Certificate, at time.Time) (found Verified, err error) {
+// verifyAt verifies a chain at a time, and returns when it may be used for both clients and
+// servers: an intermediate may be valid for only one of them.
+func (e Expectation) verifyAt(chain []*x509.Certificate, at time.Time) (found Verified, err error) {
 	usages := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	if e.Lax {
 		usages = []x509.ExtKeyUsage{x509.ExtKeyUsageAny}
@@ -154,12 +151,11 @@ func (e Expectation) leads(chain []*x509.Certificate, at time.Time) (found Verif
 	return found, nil
 }
 
-// checkUse reports what a certificate is for that a workload's must not be for, or
-// not for that it must.
+// checkUse returns an error if the key usage of a certificate does not suit a workload.
 func checkUse(leaf *x509.Certificate) error {
 	switch {
 	case leaf.IsCA:
-		return errors.New("the certificate is that of an authority: want one that cannot sign others")
+		return errors.New("the certificate is a CA certificate: want one that cannot sign others")
 	case leaf.KeyUsage&(x509.KeyUsageCertSign|x509.KeyUsageCRLSign) != 0:
 		return errors.New("the certificate may sign others: want one that cannot")
 	case leaf.KeyUsage != 0 && leaf.KeyUsage&x509.KeyUsageDigitalSignature == 0:
@@ -180,7 +176,7 @@ func reasonOf(err error) Reason {
 	return Untrusted
 }
 
-// longest returns when the chain may be used that may be used for longest.
+// longest returns the validity of the chain that is valid for longest.
 func longest(chains [][]*x509.Certificate) (best Verified) {
 	for _, chain := range chains {
 		v := Verified{From: chain[0].NotBefore, Until: chain[0].NotAfter, Root: chain[len(chain)-1]}
@@ -223,14 +219,14 @@ func checkSize(chain []*x509.Certificate) error {
 	return nil
 }
 
-// SelfSigned reports whether a certificate is signed with its own key, as those of
-// root authorities are.
+// SelfSigned reports whether a certificate is signed with its own key, as those of root
+// authorities are.
 func SelfSigned(c *x509.Certificate) bool {
 	return slices.Equal(c.RawIssuer, c.RawSubject) && c.CheckSignature(c.SignatureAlgorithm, c.RawTBSCertificate, c.Signature) == nil
 }
 
-// Split divides the certificates that an authority returned, leaf first, into the
-// chain and the roots at its end.
+// Split splits the certificates of a response, leaf first, into the chain and the roots at its
+// end.
 func Split(certs []*x509.Certificate) Answer {
 	n := len(certs)
 	for n > 1 && SelfSigned(certs[n-1]) {

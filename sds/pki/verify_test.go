@@ -17,17 +17,17 @@ import (
 // now is the time of all tests.
 var now = time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 
-// world is a chain of three, and what is expected of it.
-type world struct {
+// fixture is a chain of three certificates and an expectation.
+type fixture struct {
 	root, mid *pkitest.CA
 	pair      pki.Pair
 	want      pki.Expectation
 }
 
-// newWorld makes a good chain whose parts are changed by options.
-func newWorld(t *testing.T, root, mid, leaf []pkitest.Option) *world {
+// newFixture returns a valid chain whose parts are changed by options.
+func newFixture(t *testing.T, root, mid, leaf []pkitest.Option) *fixture {
 	t.Helper()
-	w := &world{root: pkitest.Root(t, "root", now, root...)}
+	w := &fixture{root: pkitest.Root(t, "root", now, root...)}
 	w.mid = w.root.Intermediate(t, "mid", mid...)
 	w.pair = w.mid.Leaf(t, leaf...)
 	w.want = pki.Expectation{Key: w.pair.Key.Public(), Names: &pki.Names{ID: pkitest.ID}, Roots: w.root.Roots()}
@@ -35,7 +35,7 @@ func newWorld(t *testing.T, root, mid, leaf []pkitest.Option) *world {
 }
 
 // verify checks that the reason is what is wanted, "" for none.
-func (w *world) verify(t *testing.T, reason pki.Reason, says string) pki.Verified {
+func (w *fixture) verify(t *testing.T, reason pki.Reason, says string) pki.Verified {
 	t.Helper()
 	v, err := w.want.Verify(w.pair.Chain, now)
 	if reason == "" {
@@ -77,23 +77,23 @@ func TestChainIsRefusedForWhatAloneIsWrongWithIt(t *testing.T) {
 	for _, tc := range []struct {
 		name            string
 		root, mid, leaf options
-		change          func(t *testing.T, w *world)
+		change          func(t *testing.T, w *fixture)
 		reason          pki.Reason // "" for none
 		says            string
 	}{
 		{name: "nothing is wrong"},
 		{name: "the names are in another order", leaf: options{pkitest.DNS("a.shop", "b.shop")},
-			change: func(_ *testing.T, w *world) { w.want.Names.DNS = []string{"b.shop", "a.shop"} }},
-		{name: "no key is expected", change: func(_ *testing.T, w *world) { w.want.Key = nil }},
-		{name: "no names are expected", leaf: options{pkitest.URIs("urn:a", "urn:b")}, change: func(_ *testing.T, w *world) { w.want.Names = nil }},
+			change: func(_ *testing.T, w *fixture) { w.want.Names.DNS = []string{"b.shop", "a.shop"} }},
+		{name: "no key is expected", change: func(_ *testing.T, w *fixture) { w.want.Key = nil }},
+		{name: "no names are expected", leaf: options{pkitest.URIs("urn:a", "urn:b")}, change: func(_ *testing.T, w *fixture) { w.want.Names = nil }},
 		{name: "no key usage is named", leaf: with(func(c *x509.Certificate) { c.KeyUsage = 0 })},
 		{name: "no extended key usage is named", leaf: options{pkitest.Usages()}},
 		{name: "any extended key usage", leaf: options{pkitest.Usages(x509.ExtKeyUsageAny)}},
 		{name: "constrained to its trust domain", mid: options{pkitest.Constrained(pkitest.Domain)}},
 
-		{name: "another key", reason: pki.WrongKey, says: "another key",
-			change: func(t *testing.T, w *world) { w.want.Key = pkitest.Key(t).Public() }},
-		{name: "a key of another kind", reason: pki.WrongKey, says: "another key", change: func(t *testing.T, w *world) {
+		{name: "another key", reason: pki.WrongKey, says: "a different key",
+			change: func(t *testing.T, w *fixture) { w.want.Key = pkitest.Key(t).Public() }},
+		{name: "a key of another kind", reason: pki.WrongKey, says: "a different key", change: func(t *testing.T, w *fixture) {
 			key, err := pki.RSA2048.Generate()
 			if err != nil {
 				t.Fatal(err)
@@ -111,34 +111,34 @@ func TestChainIsRefusedForWhatAloneIsWrongWithIt(t *testing.T) {
 			leaf: with(func(c *x509.Certificate) { c.URIs[0].Scheme = "SPIFFE" })},
 		{name: "a DNS name too many", leaf: options{pkitest.DNS("a.shop")}, reason: pki.WrongName, says: "a.shop"},
 		{name: "a DNS name missing", reason: pki.WrongName, says: "want exactly " + pkitest.ID + ", a.shop",
-			change: func(_ *testing.T, w *world) { w.want.Names.DNS = []string{"a.shop"} }},
+			change: func(_ *testing.T, w *fixture) { w.want.Names.DNS = []string{"a.shop"} }},
 		{name: "an IP address too many", reason: pki.WrongName, says: "10.0.0.1",
 			leaf: with(func(c *x509.Certificate) { c.IPAddresses = []net.IP{{10, 0, 0, 1}} })},
 		{name: "an e-mail address", reason: pki.WrongName, says: "e-mail",
 			leaf: with(func(c *x509.Certificate) { c.EmailAddresses = []string{"a@shop"} })},
 		{name: "a name of a kind that x509 passes over", leaf: options{otherName}, reason: pki.WrongName, says: "unusual"},
 
-		{name: "a leaf that ended", leaf: until(-time.Second), reason: pki.Expired, says: "ended at 2026-11-21T09:59:59Z"},
-		{name: "a leaf that ends now", leaf: until(0), reason: pki.Expired, says: "ended"},
+		{name: "a leaf that ended", leaf: until(-time.Second), reason: pki.Expired, says: "expired at 2026-11-21T09:59:59Z"},
+		{name: "a leaf that ends now", leaf: until(0), reason: pki.Expired, says: "expired"},
 		{name: "an intermediate that ended", mid: until(-time.Second), reason: pki.Expired, says: "expired"},
 		{name: "a root that ended", root: until(-time.Second), reason: pki.Expired, says: "expired"},
 		{name: "a leaf that begins after its intermediate ends", mid: until(time.Hour), reason: pki.Expired, says: "expired",
 			leaf: options{pkitest.Valid(now.Add(2*time.Hour), now.Add(3*time.Hour))}},
 
 		{name: "another root of the same name", reason: pki.Untrusted, says: "unknown authority",
-			change: func(t *testing.T, w *world) { w.want.Roots = pkitest.Root(t, "root", now).Roots() }},
-		{name: "no roots", reason: pki.Untrusted, says: "unknown authority", change: func(_ *testing.T, w *world) { w.want.Roots = nil }},
+			change: func(t *testing.T, w *fixture) { w.want.Roots = pkitest.Root(t, "root", now).Roots() }},
+		{name: "no roots", reason: pki.Untrusted, says: "unknown authority", change: func(_ *testing.T, w *fixture) { w.want.Roots = nil }},
 		{name: "the intermediate missing", reason: pki.Untrusted, says: "unknown authority",
-			change: func(_ *testing.T, w *world) { w.pair.Chain = w.pair.Chain[:1] }},
+			change: func(_ *testing.T, w *fixture) { w.pair.Chain = w.pair.Chain[:1] }},
 		{name: "an intermediate that is no authority", mid: with(func(c *x509.Certificate) { c.IsCA = false }), reason: pki.Untrusted},
 		{name: "a SPIFFE ID that a name constraint forbids", mid: options{pkitest.Constrained("other.org")}, reason: pki.Untrusted, says: "not permitted by any constraint"},
 		{name: "too long a path", mid: with(func(c *x509.Certificate) { c.MaxPathLenZero = true }), reason: pki.Untrusted,
-			change: func(t *testing.T, w *world) {
+			change: func(t *testing.T, w *fixture) {
 				w.pair = w.mid.Intermediate(t, "low").Leaf(t)
 				w.want.Key = nil
 			}},
 
-		{name: "an authority", leaf: with(func(c *x509.Certificate) { c.IsCA = true }), reason: pki.Unfit, says: "that of an authority"},
+		{name: "an authority", leaf: with(func(c *x509.Certificate) { c.IsCA = true }), reason: pki.Unfit, says: "a CA certificate"},
 		{name: "one that may sign certificates", leaf: with(func(c *x509.Certificate) { c.KeyUsage |= x509.KeyUsageCertSign }), reason: pki.Unfit, says: "may sign others"},
 		{name: "one that may sign revocations", leaf: with(func(c *x509.Certificate) { c.KeyUsage |= x509.KeyUsageCRLSign }), reason: pki.Unfit, says: "may sign others"},
 		{name: "one without digital signatures", leaf: with(func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageKeyEncipherment }), reason: pki.Unfit, says: "digital signatures"},
@@ -146,14 +146,14 @@ func TestChainIsRefusedForWhatAloneIsWrongWithIt(t *testing.T) {
 		{name: "one for clients only", leaf: options{pkitest.Usages(x509.ExtKeyUsageClientAuth)}, reason: pki.Unfit, says: "usage"},
 		{name: "an intermediate for servers only", mid: options{pkitest.Usages(x509.ExtKeyUsageServerAuth)}, reason: pki.Unfit, says: "usage"},
 
-		{name: "no certificate", reason: pki.Malformed, says: "no certificate", change: func(_ *testing.T, w *world) { w.pair.Chain = nil }},
-		{name: "as many certificates as may be", change: func(_ *testing.T, w *world) { w.pad(pki.MaxChain) }},
-		{name: "one certificate too many", reason: pki.Oversized, says: "11 certificates: want 10", change: func(_ *testing.T, w *world) { w.pad(pki.MaxChain + 1) }},
+		{name: "no certificate", reason: pki.Malformed, says: "no certificate", change: func(_ *testing.T, w *fixture) { w.pair.Chain = nil }},
+		{name: "as many certificates as may be", change: func(_ *testing.T, w *fixture) { w.pad(pki.MaxChain) }},
+		{name: "one certificate too many", reason: pki.Oversized, says: "11 certificates: want 10", change: func(_ *testing.T, w *fixture) { w.pad(pki.MaxChain + 1) }},
 		{name: "too many bytes", reason: pki.Oversized, says: "bytes: want 65536",
 			leaf: with(func(c *x509.Certificate) { c.Subject.CommonName = strings.Repeat("n", pki.MaxChainBytes) })},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			w := newWorld(t, tc.root, tc.mid, tc.leaf)
+			w := newFixture(t, tc.root, tc.mid, tc.leaf)
 			if tc.change != nil {
 				tc.change(t, w)
 			}
@@ -166,7 +166,7 @@ func TestChainIsRefusedForWhatAloneIsWrongWithIt(t *testing.T) {
 }
 
 // pad repeats the last certificate of a chain.
-func (w *world) pad(n int) {
+func (w *fixture) pad(n int) {
 	last := w.pair.Chain[len(w.pair.Chain)-1]
 	for len(w.pair.Chain) < n {
 		w.pair.Chain = append(w.pair.Chain, last)
@@ -174,7 +174,7 @@ func (w *world) pad(n int) {
 }
 
 func TestChainOfExactlyTheMostBytesIsNotOversized(t *testing.T) {
-	w := newWorld(t, nil, nil, nil)
+	w := newFixture(t, nil, nil, nil)
 	c := *w.pair.Chain[1]
 	c.Raw = append(c.Raw[:len(c.Raw):len(c.Raw)], make([]byte, pki.MaxChainBytes-len(c.Raw)-len(w.pair.Chain[0].Raw))...)
 	w.pair.Chain[1] = &c
@@ -205,7 +205,7 @@ func TestUntilIsTheEarliestEndOfTheChainAndFromTheLatestBegin(t *testing.T) {
 		{"each begins later than the one below", valid(early.Add(2*time.Hour), late), valid(early.Add(time.Hour), late), valid(early, late), early.Add(2 * time.Hour), late},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			v := newWorld(t, tc.root, tc.mid, tc.leaf).verify(t, "", "")
+			v := newFixture(t, tc.root, tc.mid, tc.leaf).verify(t, "", "")
 			if !v.From.Equal(tc.from) || !v.Until.Equal(tc.until) {
 				t.Errorf("from %v until %v, want from %v until %v", v.From, v.Until, tc.from, tc.until)
 			}
@@ -299,7 +299,7 @@ func TestLaxTakesWhatOthersMadeForPurposesOfTheirOwn(t *testing.T) {
 		{name: "one that ended", leaf: options{pkitest.Until(now)}, rootless: true, reason: pki.Expired},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			w := newWorld(t, nil, nil, tc.leaf)
+			w := newFixture(t, nil, nil, tc.leaf)
 			w.want.Lax = true
 			switch {
 			case tc.rootless:

@@ -1,10 +1,9 @@
-// Package pkitest is a certificate authority for tests: roots, intermediates and
-// leaves that are good, but for what a test asks for, and the volumes in which
-// kubelet publishes them.
+// Package pkitest is a certificate authority for tests: roots, intermediates and leaves, valid
+// unless a test asks for something else, and volumes that are published as kubelet does.
 //
-// Keys are ECDSA on P-256, made anew each time. Whatever fails ends the test, so
-// that functions are called from its goroutine only; what they return is not
-// changed any more. It is for tests only.
+// Keys are ECDSA on P-256, generated for each certificate. Failures end the test, so the
+// functions must be called from its goroutine; their results are not modified later. The
+// package is for tests only and promises no security.
 package pkitest
 
 import (
@@ -13,7 +12,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"fmt"
-	"math/big"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -23,32 +21,31 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// Domain is the trust domain, and ID the SPIFFE ID, of a Leaf that is not told another.
+// Domain is the default trust domain, and ID the default SPIFFE ID, of a Leaf.
 const (
 	Domain = "example.org"
 	ID     = pki.SPIFFE + Domain + "/ns/shop/sa/cart"
 )
 
-// How long certificates are valid that are not told otherwise, from an hour before
-// the time of their root on.
+// The default validity of certificates, which begins an hour before the time of their root.
 const (
 	RootLifetime         = 10 * 365 * 24 * time.Hour
 	IntermediateLifetime = 365 * 24 * time.Hour
 	LeafLifetime         = 24 * time.Hour
 )
 
-// Option changes a certificate before it is signed.
+// Option modifies a certificate before it is signed.
 type Option func(*x509.Certificate)
 
-// Valid says from when to when a certificate is valid.
+// Valid sets the validity.
 func Valid(from, until time.Time) Option {
 	return func(c *x509.Certificate) { c.NotBefore, c.NotAfter = from, until }
 }
 
-// Until says when a certificate ends.
+// Until sets the end of the validity.
 func Until(t time.Time) Option { return func(c *x509.Certificate) { c.NotAfter = t } }
 
-// URIs are all URIs of a certificate.
+// URIs sets all URIs.
 func URIs(uris ...string) Option {
 	return func(c *x509.Certificate) {
 		c.URIs = nil
@@ -62,15 +59,15 @@ func URIs(uris ...string) Option {
 	}
 }
 
-// DNS are all DNS names of a certificate.
+// DNS sets all DNS names.
 func DNS(names ...string) Option { return func(c *x509.Certificate) { c.DNSNames = names } }
 
-// Usages are all extended key usages of a certificate.
+// Usages sets all extended key usages.
 func Usages(usages ...x509.ExtKeyUsage) Option {
 	return func(c *x509.Certificate) { c.ExtKeyUsage = usages }
 }
 
-// Constrained lets an authority sign for one trust domain only.
+// Constrained restricts an authority to one trust domain.
 func Constrained(domain string) Option {
 	return func(c *x509.Certificate) {
 		c.PermittedURIDomains, c.PermittedDNSDomainsCritical = []string{domain}, true
@@ -86,7 +83,7 @@ type CA struct {
 	now   time.Time
 }
 
-// Root makes a root authority at a time, that of all that is made with it.
+// Root creates a root authority. now is the time for everything that is issued below it.
 func Root(t testing.TB, name string, now time.Time, options ...Option) *CA {
 	t.Helper()
 	ca := &CA{Key: Key(t), now: now}
@@ -94,7 +91,7 @@ func Root(t testing.TB, name string, now time.Time, options ...Option) *CA {
 	return ca
 }
 
-// Intermediate makes an authority below another.
+// Intermediate creates an authority below another.
 func (ca *CA) Intermediate(t testing.TB, name string, options ...Option) *CA {
 	t.Helper()
 	below := &CA{Key: Key(t), above: ca, now: ca.now}
@@ -102,8 +99,8 @@ func (ca *CA) Intermediate(t testing.TB, name string, options ...Option) *CA {
 	return below
 }
 
-// Under makes the same authority once more, with the same name and key, below
-// another: what it has signed leads there too.
+// Under creates a cross-signed copy of the authority, with the same name and key, below another
+// one: certificates that it signed lead there, too.
 func (ca *CA) Under(t testing.TB, above *CA, options ...Option) *CA {
 	t.Helper()
 	same := &CA{Key: ca.Key, above: above, now: ca.now}
@@ -111,15 +108,15 @@ func (ca *CA) Under(t testing.TB, above *CA, options ...Option) *CA {
 	return same
 }
 
-// Leaf makes a certificate for clients and servers, and its key.
+// Leaf issues a certificate for clients and servers, with a new key.
 func (ca *CA) Leaf(t testing.TB, options ...Option) pki.Pair {
 	t.Helper()
 	key := Key(t)
 	return pki.Pair{Key: key, Chain: ca.Sign(t, key.Public(), options...)}
 }
 
-// Sign makes a certificate for clients and servers of a public key, and returns it
-// with what leads to the root, without the root.
+// Sign issues a certificate for clients and servers for a public key, and returns it with the
+// intermediates, without the root.
 func (ca *CA) Sign(t testing.TB, public crypto.PublicKey, options ...Option) []*x509.Certificate {
 	t.Helper()
 	template := &x509.Certificate{
@@ -135,7 +132,7 @@ func (ca *CA) Sign(t testing.TB, public crypto.PublicKey, options ...Option) []*
 	return append([]*x509.Certificate{sign(t, template, ca.Cert, public, ca.Key)}, ca.Chain()...)
 }
 
-// Pair returns the authority's own certificate, what leads to the root, and its key.
+// Pair returns the authority's own certificate chain and its key.
 func (ca *CA) Pair() pki.Pair {
 	if ca.above == nil {
 		return pki.Pair{Key: ca.Key, Chain: []*x509.Certificate{ca.Cert}}
@@ -143,8 +140,8 @@ func (ca *CA) Pair() pki.Pair {
 	return pki.Pair{Key: ca.Key, Chain: ca.Chain()}
 }
 
-// Chain returns the authority's own certificate and what leads to the root, without
-// the root; of a root nothing.
+// Chain returns the authority's own certificate and the intermediates above, without the root;
+// nil for a root.
 func (ca *CA) Chain() []*x509.Certificate {
 	var chain []*x509.Certificate
 	for ; ca.above != nil; ca = ca.above {
@@ -153,7 +150,7 @@ func (ca *CA) Chain() []*x509.Certificate {
 	return chain
 }
 
-// Roots returns the root above, as a list of one.
+// Roots returns the root of the authority, as a list of one.
 func (ca *CA) Roots() []*x509.Certificate {
 	for ca.above != nil {
 		ca = ca.above
@@ -161,7 +158,7 @@ func (ca *CA) Roots() []*x509.Certificate {
 	return []*x509.Certificate{ca.Cert}
 }
 
-// Key makes a key.
+// Key generates a key.
 func Key(t testing.TB) crypto.Signer {
 	t.Helper()
 	key, err := pki.DefaultKeyType.Generate()
@@ -184,14 +181,9 @@ func authority(name string, now time.Time, lifetime time.Duration, options []Opt
 	return template
 }
 
-// sign signs a certificate; without a parent with itself.
+// sign signs a certificate; without a parent it is self-signed.
 func sign(t testing.TB, template, parent *x509.Certificate, public crypto.PublicKey, key crypto.Signer) *x509.Certificate {
 	t.Helper()
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		t.Fatal(err)
-	}
-	template.SerialNumber = serial
 	if parent == nil {
 		parent = template
 	}
@@ -206,14 +198,13 @@ func sign(t testing.TB, template, parent *x509.Certificate, public crypto.Public
 	return c
 }
 
-// Volume is a directory whose files are exchanged as kubelet exchanges those of a
-// secret: all at once.
+// Volume is a directory whose files are replaced atomically, as kubelet does with a Secret.
 type Volume struct {
 	Dir        string
 	generation int
 }
 
-// NewVolume makes a volume, empty, given by its real path.
+// NewVolume creates an empty volume.
 func NewVolume(t testing.TB) *Volume {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -223,7 +214,7 @@ func NewVolume(t testing.TB) *Volume {
 	return &Volume{Dir: dir}
 }
 
-// Publish exchanges the files of the volume.
+// Publish replaces the files of the volume.
 func (v *Volume) Publish(t testing.TB, files map[string][]byte) {
 	t.Helper()
 	check := func(err error) {

@@ -102,8 +102,8 @@ func message(svids ...*workload.X509SVID) *workload.X509SVIDResponse {
 	return &workload.X509SVIDResponse{Svids: svids}
 }
 
-// turn is what an agent does next: it sends the message, or ends the stream with err
-// if there is none.
+// turn is the next action of an agent: it sends the message, or without one ends the stream
+// with err.
 type turn struct {
 	message *workload.X509SVIDResponse
 	err     error
@@ -167,7 +167,7 @@ func (a *agent) serve(t *testing.T, lis net.Listener) (stop func()) {
 	return stop
 }
 
-// event is what a source called: update, or else fault, with nil for mended.
+// event is one call of a source: update, or else fault, with nil for a resolved one.
 type event struct {
 	update *pki.Update
 	fault  error
@@ -252,8 +252,8 @@ func (r *rig) run(addr string, dial ...grpc.DialOption) {
 	r.Cleanup(r.end)
 }
 
-// say makes the agent take a turn, when there is a stream.
-func (r *rig) say(next turn) {
+// send lets the agent take a turn once there is a stream.
+func (r *rig) send(next turn) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), r.limit)
 	defer cancel()
@@ -277,8 +277,8 @@ func (r *rig) next() event {
 	return event{}
 }
 
-// updated waits for an update, which must be the next thing that is told.
-func (r *rig) updated() pki.Update {
+// expectUpdate waits for an update, which must be the next call.
+func (r *rig) expectUpdate() pki.Update {
 	r.Helper()
 	e := r.next()
 	if e.update == nil {
@@ -287,8 +287,8 @@ func (r *rig) updated() pki.Update {
 	return *e.update
 }
 
-// faulty waits for a fault with the texts, which must be the next thing that is told.
-func (r *rig) faulty(texts ...string) error {
+// expectFault waits for a fault with the texts, which must be the next call.
+func (r *rig) expectFault(texts ...string) error {
 	r.Helper()
 	e := r.next()
 	if e.fault == nil {
@@ -302,17 +302,17 @@ func (r *rig) faulty(texts ...string) error {
 	return e.fault
 }
 
-// mended waits for an update, and that what was wrong is mended.
-func (r *rig) mended() {
+// expectRecovery waits for an update and the end of the fault.
+func (r *rig) expectRecovery() {
 	r.Helper()
-	r.updated()
+	r.expectUpdate()
 	if e := r.next(); e.update != nil || e.fault != nil {
 		r.Fatalf("update %v, fault %v; want that it is mended", e.update, e.fault)
 	}
 }
 
-// quiet fails if anything was told that was not waited for.
-func (r *rig) quiet() {
+// expectNothing fails if there was a call that the test did not wait for.
+func (r *rig) expectNothing() {
 	r.Helper()
 	select {
 	case e := <-r.events:

@@ -28,8 +28,8 @@ func TestWhatIsPushedIsPassedOn(t *testing.T) {
 		svid.Bundle = slices.Concat(r.ca.cert.Raw, successor.cert.Raw)
 	}
 	first.Svids[0].X509Svid = slices.Concat(first.Svids[0].X509Svid, r.ca.cert.Raw)
-	r.say(turn{message: first})
-	u := r.updated()
+	r.send(turn{message: first})
+	u := r.expectUpdate()
 	if len(u.Pairs) != 2 || !key.Equal(u.Pairs[0].Key) || !other.Equal(u.Pairs[1].Key) {
 		t.Fatalf("%d certificates, want that of web and then that of admin", len(u.Pairs))
 	}
@@ -48,8 +48,8 @@ func TestWhatIsPushedIsPassedOn(t *testing.T) {
 
 	rotated := newKey(t)
 	svid := successor.svid(web, rotated)
-	r.say(turn{message: message(svid)}) // with its own authority alone, and no federated bundle
-	u = r.updated()
+	r.send(turn{message: message(svid)}) // with its own authority alone, and no federated bundle
+	u = r.expectUpdate()
 	if len(u.Pairs) != 1 || !rotated.Equal(u.Pairs[0].Key) {
 		t.Errorf("%d certificates, want one of the new key", len(u.Pairs))
 	}
@@ -59,7 +59,7 @@ func TestWhatIsPushedIsPassedOn(t *testing.T) {
 	same(t, "bundle", u.Bundles["mesh.test"], successor.cert)
 
 	r.end()
-	r.quiet()
+	r.expectNothing()
 	if streams := r.agent.streams(); len(streams) != 1 {
 		t.Errorf("%d streams, want one for all", len(streams))
 	}
@@ -72,8 +72,8 @@ func TestNoGoroutineOutlivesRun(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	r.serve()
 	r.run(r.addr)
-	r.say(turn{message: message(r.ca.svid(web, newKey(t)))})
-	r.updated()
+	r.send(turn{message: message(r.ca.svid(web, newKey(t)))})
+	r.expectUpdate()
 	r.end()
 	r.stop()
 	goleak.VerifyNone(t, before)
@@ -117,7 +117,7 @@ func TestAnUpdateThatCannotBeUsedChangesNothing(t *testing.T) {
 		{"a bundle that is none", func(_ *rig, s *workload.X509SVID) *workload.X509SVIDResponse {
 			s.Bundle = []byte("garbage")
 			return message(s)
-		}, "is not used: x509: malformed"},
+		}, "invalid data from the SPIRE agent: x509: malformed"},
 		{"a bundle that is empty", func(_ *rig, s *workload.X509SVID) *workload.X509SVIDResponse {
 			s.Bundle = nil
 			return message(s)
@@ -130,22 +130,22 @@ func TestAnUpdateThatCannotBeUsedChangesNothing(t *testing.T) {
 			m := message(s)
 			m.FederatedBundles = map[string][]byte{"https://partner.test": r.ca.cert.Raw}
 			return m
-		}, "is not used"},
+		}, "invalid data"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			inBubble(t, func(r *rig) {
 				good := func() turn { return turn{message: message(r.ca.svid(web, newKey(r.T)))} }
-				r.say(good())
-				r.updated()
-				for range 3 { // told once
-					r.say(turn{message: tc.message(r, r.ca.svid(web, newKey(r.T)))})
+				r.send(good())
+				r.expectUpdate()
+				for range 3 { // reported once
+					r.send(turn{message: tc.message(r, r.ca.svid(web, newKey(r.T)))})
 				}
-				err := r.faulty(tc.want, "SPIFFE Workload API unix:/pipe: what the SPIRE agent sent is not used")
-				r.say(good())
-				r.mended()
-				r.say(good())
-				r.updated()
-				r.quiet()
+				err := r.expectFault(tc.want, "SPIFFE Workload API unix:/pipe: invalid data from the SPIRE agent")
+				r.send(good())
+				r.expectRecovery()
+				r.send(good())
+				r.expectUpdate()
+				r.expectNothing()
 				if streams := r.agent.streams(); len(streams) != 1 {
 					r.Errorf("%d streams, want one for all", len(streams))
 				}
@@ -163,8 +163,8 @@ func TestAFederatedBundleMayBeEmpty(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		m := message(r.ca.svid(web, newKey(r.T)))
 		m.FederatedBundles = map[string][]byte{"spiffe://partner.test": nil}
-		r.say(turn{message: m})
-		u := r.updated()
+		r.send(turn{message: m})
+		u := r.expectUpdate()
 		if roots, ok := u.Bundles["partner.test"]; !ok || len(roots) > 0 {
 			r.Errorf("bundles %v, want an empty one of partner.test", u.Bundles)
 		}
@@ -173,8 +173,8 @@ func TestAFederatedBundleMayBeEmpty(t *testing.T) {
 
 func TestWhatGoSpiffeSaysIsForDebugging(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		r.say(turn{message: message(&workload.X509SVID{})})
-		r.faulty("not used")
+		r.send(turn{message: message(&workload.X509SVID{})})
+		r.expectFault("invalid data")
 		r.end()
 		lines := strings.Split(strings.TrimSpace(r.log.String()), "\n")
 		for _, line := range lines {

@@ -61,9 +61,9 @@ func TestKeysThatPassANetworkAreWarnedOf(t *testing.T) {
 				pipe := &xdstest.Pipe{}
 				r.agent.serve(t, pipe.Listen())
 				r.run(addr, grpc.WithContextDialer(pipe.DialContext))
-				r.say(turn{message: message(r.ca.svid(web, newKey(t)))})
-				r.updated()
-				if got := strings.Contains(r.log.String(), "level=WARN msg=\"keys come in the clear"); got != want {
+				r.send(turn{message: message(r.ca.svid(web, newKey(t)))})
+				r.expectUpdate()
+				if got := strings.Contains(r.log.String(), "level=WARN msg=\"private keys are received unencrypted"); got != want {
 					t.Errorf("warned: %v, want %v", got, want)
 				}
 			})
@@ -74,25 +74,25 @@ func TestKeysThatPassANetworkAreWarnedOf(t *testing.T) {
 func TestWhoIsNotRegisteredIsToldOnceAndAsksAgain(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for range 5 {
-			r.say(turn{err: status.Error(codes.PermissionDenied, "no identity issued")})
+			r.send(turn{err: status.Error(codes.PermissionDenied, "no identity issued")})
 		}
-		r.faulty("no identity is registered for this process", "no identity issued", "SPIFFE Workload API unix:/pipe")
-		r.say(turn{message: message(r.ca.svid(web, newKey(r.T)))})
-		r.mended()
-		r.quiet()
+		r.expectFault("no identity is registered for this process", "no identity issued", "SPIFFE Workload API unix:/pipe")
+		r.send(turn{message: message(r.ca.svid(web, newKey(r.T)))})
+		r.expectRecovery()
+		r.expectNothing()
 	})
 }
 
 func TestEachDifferentFaultIsTold(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		r.say(turn{err: status.Error(codes.PermissionDenied, "no identity issued")})
-		r.faulty("no identity issued")
-		r.say(turn{err: status.Error(codes.Internal, "broken")})
-		r.faulty("the SPIRE agent does not serve", "broken")
-		r.say(turn{err: status.Error(codes.PermissionDenied, "no identity issued")})
-		r.faulty("no identity issued")
-		r.say(turn{message: message(r.ca.svid(web, newKey(r.T)))})
-		r.mended()
+		r.send(turn{err: status.Error(codes.PermissionDenied, "no identity issued")})
+		r.expectFault("no identity issued")
+		r.send(turn{err: status.Error(codes.Internal, "broken")})
+		r.expectFault("the SPIRE agent does not work", "broken")
+		r.send(turn{err: status.Error(codes.PermissionDenied, "no identity issued")})
+		r.expectFault("no identity issued")
+		r.send(turn{message: message(r.ca.svid(web, newKey(r.T)))})
+		r.expectRecovery()
 	})
 }
 
@@ -104,27 +104,27 @@ func TestHoweverAStreamEndsTheAgentIsAskedAgainWithin30s(t *testing.T) {
 		text string
 	}{
 		{"without an error", nil, "the SPIRE agent ended the stream"},
-		{"INVALID_ARGUMENT", status.Error(codes.InvalidArgument, "why"), "does a SPIRE agent listen there"},
-		{"CANCELLED", status.Error(codes.Canceled, "why"), "the SPIRE agent does not serve"},
-		{"UNIMPLEMENTED", status.Error(codes.Unimplemented, "why"), "does a SPIRE agent listen there"},
+		{"INVALID_ARGUMENT", status.Error(codes.InvalidArgument, "why"), "is the server at this address a SPIRE agent"},
+		{"CANCELLED", status.Error(codes.Canceled, "why"), "the SPIRE agent does not work"},
+		{"UNIMPLEMENTED", status.Error(codes.Unimplemented, "why"), "is the server at this address a SPIRE agent"},
 		{"UNAVAILABLE", status.Error(codes.Unavailable, "why"), "is the SPIRE agent running"},
-		{"DEADLINE_EXCEEDED", status.Error(codes.DeadlineExceeded, "why"), "the SPIRE agent does not serve"},
+		{"DEADLINE_EXCEEDED", status.Error(codes.DeadlineExceeded, "why"), "the SPIRE agent does not work"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			inBubble(t, func(r *rig) {
 				good := turn{message: message(r.ca.svid(web, newKey(r.T)))}
 				for range 40 {
-					r.say(turn{err: tc.err})
+					r.send(turn{err: tc.err})
 				}
-				r.faulty(tc.text)
-				r.say(good)
-				r.mended()
-				// After an update pauses begin anew.
-				r.say(turn{err: tc.err})
-				r.faulty(tc.text)
-				r.say(good)
-				r.mended()
-				r.quiet()
+				r.expectFault(tc.text)
+				r.send(good)
+				r.expectRecovery()
+				// After an update the pauses start from the beginning.
+				r.send(turn{err: tc.err})
+				r.expectFault(tc.text)
+				r.send(good)
+				r.expectRecovery()
+				r.expectNothing()
 				opened := r.agent.streams()
 				var pauses []time.Duration
 				for i := range opened[1:] {
@@ -141,16 +141,16 @@ func TestHoweverAStreamEndsTheAgentIsAskedAgainWithin30s(t *testing.T) {
 // Many times, since gRPC's pauses are random, and may be short by chance.
 func TestAnAgentThatWasAwayForLongIsFoundSoon(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		r.say(turn{message: message(r.ca.svid(web, newKey(r.T)))})
-		r.updated()
+		r.send(turn{message: message(r.ca.svid(web, newKey(r.T)))})
+		r.expectUpdate()
 		for range 8 {
 			r.stop()
-			r.faulty("is the SPIRE agent running, and its socket mounted here?")
+			r.expectFault("is the SPIRE agent running, and its socket mounted here?")
 			time.Sleep(15 * time.Minute)
 			back := time.Now()
 			r.serve()
-			r.say(turn{message: message(r.ca.svid(web, newKey(r.T)))})
-			r.found()
+			r.send(turn{message: message(r.ca.svid(web, newKey(r.T)))})
+			r.expectUpdateAfterFaults()
 			if waited := time.Since(back); waited > maxPause+2*connecting.Backoff.MaxDelay {
 				r.Errorf("found after %s, want %s and a few seconds at most", waited, maxPause)
 			}
@@ -158,8 +158,9 @@ func TestAnAgentThatWasAwayForLongIsFoundSoon(t *testing.T) {
 	})
 }
 
-// found waits for an update, whatever faults are told before, and that it is mended.
-func (r *rig) found() (u pki.Update) {
+// expectUpdateAfterFaults waits for an update after any number of faults, and the end of the
+// fault.
+func (r *rig) expectUpdateAfterFaults() (u pki.Update) {
 	r.Helper()
 	for {
 		switch e := r.next(); {
@@ -176,29 +177,29 @@ func (r *rig) found() (u pki.Update) {
 
 func TestAnAgentThatIsKilledAndStartedAgainIsFoundAtTheSameSocket(t *testing.T) {
 	r := atSocket(t)
-	r.say(turn{message: message(r.ca.svid(web, newKey(t)))})
-	r.updated()
+	r.send(turn{message: message(r.ca.svid(web, newKey(t)))})
+	r.expectUpdate()
 	r.stop()
-	r.faulty("SPIFFE Workload API unix:")
+	r.expectFault("SPIFFE Workload API unix:")
 	r.serve()
 	key := newKey(t)
-	r.say(turn{message: message(r.ca.svid(web, key))})
-	if u := r.found(); !key.Equal(u.Pairs[0].Key) {
+	r.send(turn{message: message(r.ca.svid(web, key))})
+	if u := r.expectUpdateAfterFaults(); !key.Equal(u.Pairs[0].Key) {
 		t.Error("the update is not that of the new agent")
 	}
 }
 
 func TestWhatEndsWithTheContextIsNoFault(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		r.say(turn{message: message(r.ca.svid(web, newKey(r.T)))})
-		r.updated()
+		r.send(turn{message: message(r.ca.svid(web, newKey(r.T)))})
+		r.expectUpdate()
 		r.end()
-		r.quiet()
+		r.expectNothing()
 	})
 	inBubble(t, func(r *rig) { // while it waits to ask again
-		r.say(turn{err: status.Error(codes.InvalidArgument, "why")})
-		r.faulty("why")
+		r.send(turn{err: status.Error(codes.InvalidArgument, "why")})
+		r.expectFault("why")
 		r.end()
-		r.quiet()
+		r.expectNothing()
 	})
 }

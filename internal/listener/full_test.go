@@ -24,7 +24,7 @@ func TestThatTooManyFilesAreOpenIsToldNowAndThen(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		lines := func() int { return strings.Count(log.String(), "level=ERROR") }
-		lis := Told(failing{&net.OpError{Op: "accept", Err: syscall.EMFILE}}, slog.New(slog.NewTextHandler(&log, nil)))
+		lis := WarnWhenFull(failing{&net.OpError{Op: "accept", Err: syscall.EMFILE}}, slog.New(slog.NewTextHandler(&log, nil)))
 		for range 100 {
 			if _, err := lis.Accept(); !errors.Is(err, syscall.EMFILE) {
 				t.Fatal(err)
@@ -33,7 +33,7 @@ func TestThatTooManyFilesAreOpenIsToldNowAndThen(t *testing.T) {
 		if lines() != 1 || !strings.Contains(log.String(), "LimitNOFILE") || !strings.Contains(log.String(), "addr=/x.sock") {
 			t.Errorf("logged:\n%s", log.String())
 		}
-		time.Sleep(toldEvery) // virtual
+		time.Sleep(warnEvery) // virtual
 		_, _ = lis.Accept()
 		if lines() != 2 {
 			t.Errorf("after a while:\n%s", log.String())
@@ -43,7 +43,7 @@ func TestThatTooManyFilesAreOpenIsToldNowAndThen(t *testing.T) {
 
 func TestOtherErrorsAreNotTold(t *testing.T) {
 	var log bytes.Buffer
-	lis := Told(failing{net.ErrClosed}, slog.New(slog.NewTextHandler(&log, nil)))
+	lis := WarnWhenFull(failing{net.ErrClosed}, slog.New(slog.NewTextHandler(&log, nil)))
 	if _, err := lis.Accept(); !errors.Is(err, net.ErrClosed) || log.Len() > 0 {
 		t.Errorf("%v, logged %s", err, log.String())
 	}

@@ -79,7 +79,7 @@ func TestATakeoverIsRefusedWhereItWouldCostSomething(t *testing.T) {
 			t.Error(err)
 		}
 		other := r.cfg
-		other.Takeover, other.Admin = true, "127.0.0.1:0"
+		other.Takeover, other.Admin.Addr = true, "127.0.0.1:0"
 		successor, err := New(other)
 		if err != nil {
 			t.Fatal(err)

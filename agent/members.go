@@ -4,7 +4,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -34,24 +33,17 @@ func (a *Agent) newGroups() *group.Set {
 
 // groupConfig configures the group of the clients with a Node.
 func (a *Agent) groupConfig(node *corev3.Node) group.Config {
-	conf := group.Config{
-		Node: node,
-		Upstreams: func() *upstream.Failover {
-			sources, _ := a.sources() // New has made the same before
-			return &upstream.Failover{
-				Sources: sources, FailoverAfter: a.cfg.FailoverAfter, StaleAfter: a.cfg.StaleAfter,
-				ReconnectSpread: a.cfg.ReconnectSpread, Events: a.metrics.Upstream(), Log: a.cfg.Log.With("node", node.GetId()),
-			}
-		},
-		Cache: cache.Config{
-			Linger:       a.cfg.Linger,
-			MaxResources: a.cfg.MaxResources, MaxBytes: a.cfg.MaxBytes,
-			HoldTTL: a.cfg.HoldTTL, Guard: a.cfg.Guard, OnWithheld: a.withheld,
-			Crashes: a.life.envoy != nil, FallbackFor: a.cfg.FallbackFor,
-		},
-		WatchLives:   a.life.envoy == nil,
-		Log:          a.cfg.Log.With("node", node.GetId()),
-		RestoreAfter: a.cfg.RestoreAfter, MaxStale: a.cfg.MaxStale, Answered: a.metrics.Latency,
+	log := a.cfg.Log.With("node", node.GetId())
+	conf := a.cfg.Group
+	conf.Node, conf.Log, conf.Answered = node, log, a.metrics.Latency
+	conf.WatchLives, conf.Cache.Crashes = a.life.envoy == nil, a.life.envoy != nil
+	conf.Cache.OnWithheld = a.withheld
+	conf.Upstreams = func() *upstream.Failover {
+		sources, _ := a.sources() // New has made the same before
+		return &upstream.Failover{
+			Sources: sources, FailoverAfter: a.cfg.FailoverAfter, StaleAfter: a.cfg.StaleAfter,
+			ReconnectSpread: a.cfg.ReconnectSpread, Events: a.metrics.Upstream(), Log: log,
+		}
 	}
 	if a.certificates != nil {
 		conf.Secrets = a.certificates

@@ -29,7 +29,7 @@ func TestARouteWithACredentialIsWrittenEncryptedOnly(t *testing.T) {
 			r.keepIn(dir)
 			r.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 			if key != nil {
-				r.cfg.StateKeys = [][]byte{key}
+				r.cfg.Store.Keys = [][]byte{key}
 			}
 			r.start()
 			r.whole(r.cfg.Node)

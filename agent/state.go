@@ -107,7 +107,7 @@ func (a *Agent) available() []admin.Condition {
 	for _, m := range members {
 		ok, reason := m.HasConfiguration()
 		if age := m.Stale(); age > 0 {
-			ok, reason = false, fmt.Sprintf("the last known good is %s old, and --max-stale is %s: no upstream has answered since", age.Round(time.Second), a.cfg.MaxStale)
+			ok, reason = false, fmt.Sprintf("the last known good is %s old, and --max-stale is %s: no upstream has answered since", age.Round(time.Second), a.cfg.Group.MaxStale)
 		}
 		if ok {
 			conf.OK, conf.Reason = true, ""

@@ -179,15 +179,15 @@ func (a *Agent) bind(ctx context.Context) error {
 	if !a.cfg.Takeover {
 		return a.bindAll(ctx, a.bindSocket, a.bindREST, a.bindSurface)
 	}
-	if !strings.HasPrefix(a.cfg.Admin, "unix:") {
+	if !strings.HasPrefix(a.cfg.Admin.Addr, "unix:") {
 		return errTakeoverNeedsSocket
 	}
 	if err := a.try(); err != nil {
 		return err
 	}
-	other, err := admin.Client{Addr: a.cfg.Admin}.Takeover(ctx)
+	other, err := admin.Client{Addr: a.cfg.Admin.Addr}.Takeover(ctx)
 	if errors.Is(err, admin.ErrNoAgent) {
-		a.cfg.Log.Info("nobody to take over from", "admin", a.cfg.Admin)
+		a.cfg.Log.Info("nobody to take over from", "admin", a.cfg.Admin.Addr)
 		return a.bindAll(ctx, a.bindSocket, a.bindREST, a.bindSurface)
 	}
 	if err != nil {
@@ -279,9 +279,7 @@ func (a *Agent) openState(context.Context) error {
 }
 
 func (a *Agent) bindSocket(context.Context) error {
-	socket, err := downstream.ListenTo(a.cfg.Socket, downstream.Peers{
-		UIDs: a.cfg.AllowUIDs, GIDs: a.cfg.AllowGIDs, Log: a.cfg.Log, Observer: a.metrics.Downstream(),
-	})
+	socket, err := downstream.ListenTo(a.cfg.Socket, a.cfg.Peers)
 	if err != nil {
 		return err
 	}

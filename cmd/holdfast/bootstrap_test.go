@@ -161,7 +161,7 @@ func TestASecretThatOthersMayReadIsWarnedOf(t *testing.T) {
 	secret := write(t, "s.yaml", `static_resources: {clusters: [{name: a, transport_socket: {name: tls, typed_config: {"@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext, common_tls_context: {tls_certificates: [{private_key: {inline_string: hunter2}}]}}}}]}`)
 	out := filepath.Join(t.TempDir(), "envoy.yaml")
 	got := bootstrapped(t, nil, "--out", out, "--overlay", secret)
-	if got.code != 0 || !strings.Contains(got.errors, "readable to others (--out-mode 0644)") || strings.Contains(got.errors, "hunter2") {
+	if got.code != 0 || !strings.Contains(got.errors, "can be read by other users (--out-mode 0644)") || strings.Contains(got.errors, "hunter2") {
 		t.Errorf("%+v", got)
 	}
 	if got := bootstrapped(t, nil, "--out", out, "--overlay", secret, "--out-mode", "0600"); got != (ran{}) {
@@ -258,7 +258,7 @@ func TestWhatIsWrongWithABootstrapIsSaid(t *testing.T) {
 		{"a name twice", nil, []string{"--print", "--overlay", write(t, "a.yaml", "static_resources: {clusters: [{name: xds}]}")}, 2, `static_resources.clusters: "xds" is there twice`},
 		{"no condition", nil, []string{"--print", "--wait-for", "luck"}, 2, `--wait-for "luck": want pod-ip, token=FILE`},
 		{"no file to wait for", nil, []string{"--print", "--wait-for", "file="}, 2, `--wait-for "file="`},
-		{"no time to wait", nil, []string{"--print", "--wait-timeout", "0"}, 2, "--wait-timeout 0s: want a positive"},
+		{"no time to wait", nil, []string{"--print", "--wait-timeout", "0"}, 2, "--wait-timeout: 0s: want a positive"},
 		{"no address", []string{"POD_IP=web"}, []string{"--print"}, 2, `POD_IP: "web" is no IP address`},
 		{"no address to wait for", []string{"INSTANCE_IP=fd00::1"}, []string{"--print", "--wait-for", "pod-ip"}, 1, "[fd00::1] has no address of the family v4 (--ip-family)"},
 		{"no labels", nil, []string{"--print", "--pod-labels", "/does/not/exist"}, 2, "--pod-labels: bootstrap: open /does/not/exist"},
@@ -272,7 +272,7 @@ func TestWhatIsWrongWithABootstrapIsSaid(t *testing.T) {
 		{"a size beyond all", nil, []string{"--print", "--memory-limit", "9223372036854775807Ki"}, 2, "want a number of bytes"},
 		{"no processors", nil, []string{"--print", "--cpu-limit", "-1"}, 2, "want a number of processors"},
 		{"no workers", nil, []string{"--print", "--envoy-concurrency", "0"}, 2, "want auto or a positive number"},
-		{"too few connections", nil, []string{"--print", "--max-connections", "-1"}, 2, "--max-connections -1: want 0 to"},
+		{"too few connections", nil, []string{"--print", "--max-connections", "-1"}, 2, "--max-connections: -1: want 0 to"},
 		{"a runtime key twice", nil, []string{"--print", "--runtime", "a=1", "--runtime", "a=2"}, 2, `"a" is given twice`},
 		{"a runtime key without a value", nil, []string{"--print", "--runtime", "a"}, 2, `"a": want`},
 	} {

@@ -89,11 +89,11 @@ func (*tags) String() string { return "" }
 func (*tags) Type() string   { return "NAME=REGEX" }
 func (*tags) repeatable()    {}
 
-// runtimeValues is a repeatable flag of pairs like metadata, in which a boolean or
-// a number that is written as text is one: Envoy refuses the text.
-type runtimeValues struct{ metadata }
+// runtimeValues is a repeatable flag of pairs like metadata. Text that reads as a boolean or a number
+// is one, because Envoy rejects the text.
+type runtimeValues struct{ *metadata }
 
-func (r *runtimeValues) Set(s string) error {
+func (r runtimeValues) Set(s string) error {
 	name, text, ok := strings.Cut(s, "=")
 	if !ok || strings.HasSuffix(name, ":") {
 		return r.metadata.Set(s)
@@ -106,7 +106,7 @@ func (r *runtimeValues) Set(s string) error {
 	}
 	return r.add(name, text)
 }
-func (*runtimeValues) Type() string { return "KEY=VALUE" }
+func (runtimeValues) Type() string { return "KEY=VALUE" }
 
 // size is a flag of bytes.
 type size uint64

@@ -15,24 +15,21 @@ import (
 	"github.com/holdfast-xds/holdfast/bootstrap"
 )
 
-// waitFlags say what must be there first.
+// waitFlags are the flags of what to wait for.
 type waitFlags struct {
-	conditions list
+	conditions []string
 	timeout    time.Duration
 }
 
 func (f *waitFlags) add(flags *pflag.FlagSet) {
-	flags.Var(&f.conditions, "wait-for", "`WHAT` must be there before anything is written: pod-ip (given, or of a network interface), token=FILE (not empty), file=PATH, socket (the agent listens on --socket) or socket=PATH; several with commas, or repeated")
-	flags.DurationVar(&f.timeout, "wait-timeout", time.Minute, "how long to wait for all of it (`DURATION`); then the exit code is 1, and what is missing is said")
+	flags.Var((*list)(&f.conditions), "wait-for", "`WHAT` to wait for before anything is written: pod-ip (given, or of a network interface), token=FILE (not empty), file=PATH, socket (the agent listens on --socket) or socket=PATH; several with commas, or repeated")
+	flags.Var(numberOf(&f.timeout, time.Minute, positive), "wait-timeout", "maximum time to wait (`DURATION`); then the command exits with code 1 and reports what is missing")
 }
 
 // wait returns when all that was asked for is there. It takes the addresses of the
 // pod that are given and returns them or, if there are none and they are waited for,
 // those of the machine.
 func (f *waitFlags) wait(ctx context.Context, progress io.Writer, socket string, ips []netip.Addr, family bootstrap.Family) ([]netip.Addr, error) {
-	if f.timeout <= 0 {
-		return nil, fmt.Errorf("--wait-timeout %s: want a positive duration", f.timeout)
-	}
 	var conditions []bootstrap.Condition
 	for _, all := range f.conditions {
 		for name := range strings.SplitSeq(all, ",") {

@@ -22,28 +22,17 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/cgroup"
 )
 
-// envoyFlags say how Envoy is run, and how it ends.
-type envoyFlags struct {
-	onExit     *choice
-	startAfter time.Duration
-	draining   envoy.Draining
-	grace      time.Duration
-	fallback   time.Duration
-	log        *choice
-	admin      string
-}
-
-func (f *envoyFlags) add(c *command) {
-	f.onExit, f.log = oneOf("restart", "exit"), oneOf("raw", "json")
-	flags := c.section("Envoy as a child (holdfast run … -- envoy -c envoy.yaml …), and its end")
-	flags.Var(f.onExit, "on-envoy-exit", "what follows when Envoy crashes: it is started again, with a pause that grows, or the agent exits with Envoy's code. After code 0 it always does")
-	flags.DurationVar(&f.startAfter, "start-after", envoy.DefaultStartAfter, "when Envoy is started at the latest though nothing can be served yet (`DURATION`); it waits itself then")
-	flags.DurationVar(&f.draining.Timeout, "drain-timeout", 30*time.Second, "how long Envoy's connections may take to end after SIGTERM, or after the command drain (`DURATION`)")
-	flags.DurationVar(&f.draining.Min, "drain-min", 5*time.Second, "how long Envoy goes on at least, until whoever sends requests has noticed (`DURATION`)")
-	flags.DurationVar(&f.grace, "kill-after", envoy.DefaultGrace, "how long Envoy has from SIGTERM to SIGKILL, when it has drained (`DURATION`)")
-	flags.DurationVar(&f.fallback, "fallback-for", cache.DefaultFallbackFor, "how long what changed before Envoy crashed three times within ten minutes, each time within a minute of its start, is held back (`DURATION`); then it is served once more")
-	flags.Var(f.log, "envoy-log", "how Envoy's output is passed on to standard error: as it is, or each line in a JSON object")
-	flags.StringVar(&f.admin, "envoy-admin", "", "`ADDR` of Envoy's admin, host:port or unix:PATH; empty: that of the bootstrap (--bootstrap, or -c after --)")
+func (f *runFlags) addEnvoy(c *command) {
+	cfg := &f.cfg.Envoy
+	flags := c.section("Envoy as a child process (holdfast run … -- envoy -c envoy.yaml …), and shutdown")
+	flags.Var(either(&cfg.Exit, "restart", "exit"), "on-envoy-exit", "if Envoy crashes, restart it after a growing pause, or exit with its exit code. If Envoy exits with code 0, the agent exits too")
+	flags.Var(numberOf(&cfg.StartAfter, envoy.DefaultStartAfter, notNegative), "start-after", "start Envoy after this `DURATION` even if there is no configuration yet; Envoy then waits for it")
+	flags.Var(numberOf(&cfg.Draining.Timeout, 30*time.Second, notNegative), "drain-timeout", "maximum `DURATION` of a drain, which SIGTERM or the command drain starts")
+	flags.Var(numberOf(&cfg.Draining.Min, 5*time.Second, notNegative), "drain-min", "minimum `DURATION` of a drain, so that load balancers can stop sending requests")
+	flags.Var(numberOf(&cfg.Grace, envoy.DefaultGrace, notNegative), "kill-after", "send SIGKILL if Envoy has not exited within this `DURATION` after SIGTERM, which it gets after the drain")
+	flags.Var(numberOf(&f.cfg.Group.Cache.FallbackFor, cache.DefaultFallbackFor, positive), "fallback-for", "after Envoy has crashed three times within ten minutes, each time within a minute of its start, hold back for this `DURATION` what had changed before, and serve its last stable version")
+	flags.Var(either(&f.envoyJSON, "raw", "json"), "envoy-log", "how to write Envoy's output to standard error: unchanged, or each line in a JSON object")
+	flags.StringVar(&cfg.Admin, "envoy-admin", "", "`ADDR` of Envoy's admin interface, host:port or unix:PATH; empty: as in the bootstrap (--bootstrap, or -c after --)")
 }
 
 // configFile returns the bootstrap that a command line of Envoy names, "" for none.
@@ -70,50 +59,34 @@ func nodeOf(file string, log *slog.Logger) *corev3.Node {
 	return node
 }
 
-// config returns how Envoy is run. child is its command line, nil for none; file its
-// bootstrap, "" for none that is known; dir may be written to; limits are
-// those of the container.
-func (f *envoyFlags) config(child []string, file, dir string, limits cgroup.Limits, stderr io.Writer, log *slog.Logger) (envoy.Config, error) {
-	for _, d := range []struct {
-		flag string
-		set  time.Duration
-	}{{"--start-after", f.startAfter}, {"--drain-timeout", f.draining.Timeout}, {"--drain-min", f.draining.Min}, {"--kill-after", f.grace}} {
-		if d.set < 0 {
-			return envoy.Config{}, fmt.Errorf("%s %s: want 0 or a positive duration", d.flag, d.set)
-		}
-	}
-	if f.fallback <= 0 {
-		return envoy.Config{}, fmt.Errorf("--fallback-for %s: want a positive duration", f.fallback)
-	}
-	cfg := envoy.Config{
-		Args: child, Admin: f.admin, Dir: dir, Exit: f.onExit.value == "exit",
-		StartAfter: f.startAfter, Draining: f.draining, Grace: f.grace,
-	}
+// completeEnvoy adds to cfg what follows from Envoy's command line, its bootstrap file ("" for none) and the limits
+// of the container.
+func (f *runFlags) completeEnvoy(child []string, file string, limits cgroup.Limits, stderr io.Writer) (err error) {
+	cfg := &f.cfg.Envoy
+	cfg.Dir = filepath.Dir(f.cfg.Socket.Path)
 	if cfg.Admin == "" && file != "" {
-		var err error
 		if cfg.Admin, err = bootstrap.ReadAdmin(file); err != nil {
-			return envoy.Config{}, err
+			return err
 		}
 	}
 	if len(child) == 0 {
-		return cfg, nil
+		return nil
 	}
 	binary, err := exec.LookPath(child[0])
 	if err != nil {
-		return envoy.Config{}, fmt.Errorf("the command after --: %w", err)
+		return fmt.Errorf("the command after --: %w", err)
 	}
 	cfg.Args = append([]string{binary}, child[1:]...)
 	cfg.Concurrency = bootstrap.Concurrency(limits)
 	if cfg.Admin == "" {
-		log.Warn("the address of Envoy's admin is not known, so that it is not drained at the end: name it with --envoy-admin, or set a port in the bootstrap")
+		f.cfg.Log.Warn("the address of Envoy's admin interface is not known: Envoy will not be drained on shutdown. Set --envoy-admin, or a port in the bootstrap")
 	}
 	out := &lineWriter{w: stderr}
-	if f.log.value == "json" {
+	cfg.Out = out.raw
+	if f.envoyJSON {
 		cfg.Out = out.wrapped
-	} else {
-		cfg.Out = out.raw
 	}
-	return cfg, nil
+	return nil
 }
 
 // checkVersion warns of an Envoy that this version was not tested with.

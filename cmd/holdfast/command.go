@@ -71,7 +71,7 @@ func newRoot(p process) *cobra.Command {
 		Args:          cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if asked, _ := cmd.Flags().GetBool("version"); asked {
-				return printVersion(p.stdout, "text")
+				return printVersion(p.stdout, false)
 			}
 			if len(args) == 0 {
 				return errors.New("no command: `holdfast help` lists them")

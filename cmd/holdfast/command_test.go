@@ -44,7 +44,7 @@ func TestExitCodesAndErrors(t *testing.T) {
 		{"a socket path that is taken", run("--upstream", "a:1", "--socket", taken), 1, "there is a file at this path, not a socket"},
 		{"a socket path that is too long", run("--upstream", "a:1", "--socket", "/"+strings.Repeat("x", 107)), 2, "at most 107"},
 		{"no directory", []string{"controlplane"}, 2, "--dir is missing"},
-		{"no nodes", []string{"controlplane", "--dir", dir, "--max-nodes", "0"}, 2, "--max-nodes 0: want a positive number"},
+		{"no nodes", []string{"controlplane", "--dir", dir, "--max-nodes", "0"}, 2, "--max-nodes: 0: want a positive number"},
 		{"half a certificate", []string{"controlplane", "--dir", dir, "--tls-cert", "x"}, 2, "--tls-cert and --tls-key go together"},
 		{"a bad listen address", []string{"controlplane", "--dir", dir, "--listen", "nope"}, 2, `--listen "nope": want host:port or unix:PATH`},
 		{"no such directory", []string{"controlplane", "--dir", filepath.Join(dir, "none")}, 1, "--dir: "},

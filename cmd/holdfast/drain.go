@@ -66,16 +66,13 @@ func newWait() *command {
 		addr    string
 		timeout time.Duration
 	)
-	c.section("How long").DurationVar(&timeout, "timeout", time.Minute, "after which it fails, and says what is missing (`DURATION`); 0 for never")
+	c.section("Timeout").Var(numberOf(&timeout, time.Minute, notNegative), "timeout", "fail after this `DURATION`, and report what is missing; 0: wait forever")
 	addAdmin(c.section("Which agent"), &addr)
 	c.run = func(ctx context.Context, warnings []string) error {
 		warn(c, warnings)
 		client, err := newClient(addr)
 		if err != nil {
 			return err
-		}
-		if timeout < 0 {
-			return fmt.Errorf("--timeout %s: want 0 or a positive duration", timeout)
 		}
 		if timeout > 0 {
 			var cancel context.CancelFunc

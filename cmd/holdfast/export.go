@@ -36,10 +36,10 @@ envoy -c /etc/envoy/last-known-good/bootstrap.json
 # for an Envoy that sees the directory under another path
 holdfast export --state-dir /var/lib/holdfast --node-id web-1 --node-cluster web --out ./files --envoy-dir /etc/envoy`
 
-// exportFlags are those of `holdfast export`.
+// exportFlags are the flags of `holdfast export`.
 type exportFlags struct {
 	stateDir, identity   string
-	keyFiles             list
+	keyFiles             []string
 	out, envoyDir, admin string
 	bootstrap            string
 	node                 nodeFlags
@@ -47,18 +47,18 @@ type exportFlags struct {
 }
 
 func newExport() *command {
-	c := newCommand("export", "write the last known good for an Envoy without agent", exportLong, exportExample)
+	c := newCommand("export", "export the last known good as static files, to run Envoy without holdfast", exportLong, exportExample)
 	f := &exportFlags{}
-	flags := c.section("The state (--state-dir is required)")
-	flags.StringVar(&f.stateDir, "state-dir", "", "`DIR` that --state-dir of the agent names")
-	flags.StringVar(&f.identity, "state-identity", "", "`NAME` that --state-identity of the agent gives, if it does")
-	flags.Var(&f.keyFiles, "state-key-file", "`FILE` of the key that it is encrypted with")
+	flags := c.section("The stored state (--state-dir is required)")
+	flags.StringVar(&f.stateDir, "state-dir", "", "`DIR` of the agent's --state-dir")
+	flags.StringVar(&f.identity, "state-identity", "", "`NAME` of the agent's --state-identity, if it has one")
+	flags.Var((*list)(&f.keyFiles), "state-key-file", "`FILE` of the key with which the state is encrypted")
 	flags = c.section("Output (--out is required)")
-	flags.StringVar(&f.out, "out", "", "`DIR` to write the files to; it is made if it is missing")
-	flags.StringVar(&f.envoyDir, "envoy-dir", "", "`DIR` under which Envoy will see it, if that is another")
-	flags.StringVar(&f.admin, "envoy-admin", bootstrap.DefaultAdmin, "`ADDR` of Envoy's own admin interface: host:port on loopback, or unix:PATH")
-	flags.BoolVar(&f.secrets, "with-secrets", false, "write certificates with their private keys too, in the clear, readable by their owner only")
-	flags = c.section("Who Envoy is (a bootstrap, or id and cluster)")
+	flags.StringVar(&f.out, "out", "", "`DIR` to write the files to; it is created if it is missing")
+	flags.StringVar(&f.envoyDir, "envoy-dir", "", "`DIR` under which Envoy will see these files, if it is not --out")
+	flags.StringVar(&f.admin, "envoy-admin", bootstrap.DefaultAdmin, "`ADDR` of Envoy's admin interface: host:port on loopback, or unix:PATH")
+	flags.BoolVar(&f.secrets, "with-secrets", false, "also write certificates with their private keys, unencrypted, readable by their owner only")
+	flags = c.section("Envoy's node (a bootstrap, or id and cluster)")
 	flags.StringVar(&f.bootstrap, "bootstrap", "", "`FILE` of a bootstrap to read the node from")
 	f.node.add(flags)
 	c.run = func(_ context.Context, warnings []string) error {

@@ -215,7 +215,7 @@ func setYAML(f *pflag.Flag, value any) error {
 		}
 	case json.Number:
 		switch f.Value.Type() {
-		case "int", "int64":
+		case "int":
 			return set(f, value.String())
 		case "duration":
 			return fmt.Errorf("%s: want a duration with its unit, such as 500ms, 5s or 10m", value)

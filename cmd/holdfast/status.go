@@ -26,9 +26,9 @@ holdfast status --admin unix:/tmp/holdfast/admin.sock`
 
 func newStatus() *command {
 	c := newCommand("status", "show what the running agent knows", statusLong, statusExample)
-	output := oneOf("text", "json")
+	var asJSON bool
 	var addr string
-	c.section("Output").VarP(output, "output", "o", "for a person or for a program")
+	c.section("Output").VarP(either(&asJSON, "text", "json"), "output", "o", "output format")
 	addAdmin(c.section("Which agent"), &addr)
 	c.run = func(ctx context.Context, warnings []string) error {
 		warn(c, warnings)
@@ -40,7 +40,7 @@ func newStatus() *command {
 		if err != nil {
 			return failed(err)
 		}
-		if output.value == "json" {
+		if asJSON {
 			return failed(writeJSON(c.OutOrStdout(), status))
 		}
 		status.Admin = addr
@@ -66,12 +66,11 @@ holdfast dump --type RDS --name local_route`
 
 func newDump() *command {
 	c := newCommand("dump", "show the resources that the running agent holds, redacted", dumpLong, dumpExample)
-	output := oneOf("json")
-	var addr, typeName, name string
+	var output, addr, typeName, name string
 	flags := c.section("Which resources")
 	flags.StringVar(&typeName, "type", "", "short name or URL of the `TYPE`: CDS, EDS, LDS, RDS, SRDS, VHDS, SDS, RTDS, ECDS …; empty: all")
 	flags.StringVar(&name, "name", "", "`NAME` of the resource; empty: all")
-	c.section("Output").VarP(output, "output", "o", "the form; there is one")
+	c.section("Output").VarP(oneOf(&output, "json"), "output", "o", "output format")
 	addAdmin(c.section("Which agent"), &addr)
 	c.run = func(ctx context.Context, warnings []string) error {
 		warn(c, warnings)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -17,18 +18,11 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// plainValue says in words what is wrong with the value of a flag of Go's own types.
+// plainValue says in words what is wrong with the value of a boolean, the only flag of pflag's own
+// types that has wrong values.
 func plainValue(f *pflag.Flag, value string, err error) error {
-	number, isNumber := errors.AsType[*strconv.NumError](err)
-	switch kind := f.Value.Type(); {
-	case isNumber && errors.Is(number, strconv.ErrRange):
-		return fmt.Errorf("%q: the number is too large", value)
-	case kind == "int" || kind == "int64":
-		return fmt.Errorf("%q: want a whole number, such as 100", value)
-	case kind == "bool":
+	if f.Value.Type() == "bool" {
 		return fmt.Errorf("%q: want true or false", value)
-	case kind == "duration":
-		return fmt.Errorf("%q: want a duration with its unit, such as 500ms, 5s or 10m", value)
 	}
 	return err
 }
@@ -39,6 +33,92 @@ func set(f *pflag.Flag, text string) error {
 		return plainValue(f, text, err)
 	}
 	return nil
+}
+
+// integer is the type of a setting that is a number or a duration.
+type integer interface{ ~int | ~int64 | ~uint32 }
+
+// bounds are the numbers that are valid. A max of 0 means no maximum.
+type bounds struct{ min, max int64 }
+
+var (
+	positive    = bounds{min: 1}
+	notNegative = bounds{}
+)
+
+// number is a flag of a number or a duration within bounds.
+type number[T integer] struct {
+	target *T
+	bounds bounds
+}
+
+// numberOf makes a flag that sets target, which holds the default.
+func numberOf[T integer](target *T, def T, b bounds) *number[T] {
+	*target = def
+	return &number[T]{target, b}
+}
+
+func (n *number[T]) Set(s string) error {
+	value, err := n.parse(s)
+	if err != nil {
+		return err
+	}
+	if value < n.bounds.min || n.bounds.max > 0 && value > n.bounds.max {
+		return fmt.Errorf("%s: want %s", n.format(value), n.valid())
+	}
+	*n.target = T(value)
+	return nil
+}
+
+func (n *number[T]) parse(s string) (int64, error) {
+	if n.Type() == "duration" {
+		value, err := time.ParseDuration(s)
+		if err != nil {
+			err = fmt.Errorf("%q: want a duration with its unit, such as 500ms, 5s or 10m", s)
+		}
+		return int64(value), err
+	}
+	value, err := strconv.ParseInt(s, 0, 64)
+	switch {
+	case errors.Is(err, strconv.ErrRange):
+		err = fmt.Errorf("%q: the number is too large", s)
+	case err != nil:
+		err = fmt.Errorf("%q: want a whole number, such as 100", s)
+	}
+	return value, err
+}
+
+// valid says which values are within the bounds.
+func (n *number[T]) valid() string {
+	kind := "number"
+	if n.Type() == "duration" {
+		kind = "duration"
+	}
+	switch b := n.bounds; {
+	case b.max > 0:
+		return n.format(b.min) + " to " + n.format(b.max)
+	case b.min == 0:
+		return "0 or a positive " + kind
+	case b.min == 1:
+		return "a positive " + kind
+	default:
+		return "at least " + n.format(b.min)
+	}
+}
+
+func (n *number[T]) format(value int64) string {
+	if n.Type() == "duration" {
+		return time.Duration(value).String()
+	}
+	return strconv.FormatInt(value, 10)
+}
+
+func (n *number[T]) String() string { return n.format(int64(*n.target)) }
+func (n *number[T]) Type() string {
+	if _, ok := any(n.target).(*time.Duration); ok {
+		return "duration"
+	}
+	return "int"
 }
 
 // multiple is a flag that may be given several times.
@@ -61,16 +141,16 @@ func (l *list) String() string { return strings.Join(*l, ",") }
 func (*list) Type() string     { return "TEXT" }
 func (*list) repeatable()      {}
 
-// serviceNames is a repeatable flag of names of gRPC services, with a default that the first value
-// replaces; "none" is none.
+// serviceNames is a repeatable flag of names of gRPC services. Its first value replaces the default,
+// and "none" is none.
 type serviceNames struct {
-	names []string
-	set   bool
+	target *[]string
+	given  bool
 }
 
 func (s *serviceNames) Set(name string) error {
-	if !s.set {
-		s.names, s.set = []string{}, true
+	if !s.given {
+		*s.target, s.given = []string{}, true
 	}
 	switch {
 	case name == "none":
@@ -78,21 +158,15 @@ func (s *serviceNames) Set(name string) error {
 	case !strings.Contains(name, ".") || !protoreflect.FullName(name).IsValid():
 		return fmt.Errorf("%q is no gRPC service: want its full name, such as envoy.service.load_stats.v3.LoadReportingService, or none", name)
 	}
-	if !slices.Contains(s.names, name) {
-		s.names = append(s.names, name)
+	if !slices.Contains(*s.target, name) {
+		*s.target = append(*s.target, name)
 	}
 	return nil
 }
 
-// String returns "" for the default, which is too long for the help.
-func (s *serviceNames) String() string {
-	if !s.set {
-		return ""
-	}
-	return strings.Join(s.names, ",")
-}
-func (*serviceNames) Type() string { return "SERVICE" }
-func (*serviceNames) repeatable()  {}
+func (*serviceNames) String() string { return "" } // the default is too long for the help
+func (*serviceNames) Type() string   { return "SERVICE" }
+func (*serviceNames) repeatable()    {}
 
 // ttlPolicy is a repeatable flag of TYPE=expire|hold pairs: the types, by URL, that
 // are held.
@@ -307,22 +381,39 @@ func (m *mode) Set(s string) error {
 func (m *mode) String() string { return fmt.Sprintf("%04o", uint32(*m)) }
 func (*mode) Type() string     { return "OCTAL" }
 
-// choice is a flag with few values.
-type choice struct {
-	value string
-	of    []string
+// choice is a flag with few values, each of which has a name.
+type choice[T comparable] struct {
+	target *T
+	names  []string
+	values []T
 }
 
-// oneOf makes a choice whose first value is the default.
-func oneOf(values ...string) *choice { return &choice{values[0], values} }
-
-func (c *choice) Set(s string) error {
-	if !slices.Contains(c.of, s) {
-		last := len(c.of) - 1
-		return fmt.Errorf("%q: want %s", s, strings.TrimPrefix(strings.Join(c.of[:last], ", ")+" or "+c.of[last], " or "))
+// oneOf makes a choice of values that are their own names. The default is what target holds, or
+// the first value.
+func oneOf[T comparable](target *T, values ...T) *choice[T] {
+	c := &choice[T]{target: target, values: values}
+	for _, value := range values {
+		c.names = append(c.names, fmt.Sprint(value))
 	}
-	c.value = s
+	if !slices.Contains(values, *target) {
+		*target = values[0]
+	}
+	return c
+}
+
+// either makes a choice between the names of false and true. The default is false.
+func either(target *bool, no, yes string) *choice[bool] {
+	return &choice[bool]{target, []string{no, yes}, []bool{false, true}}
+}
+
+func (c *choice[T]) Set(s string) error {
+	i := slices.Index(c.names, s)
+	if i < 0 {
+		last := len(c.names) - 1
+		return fmt.Errorf("%q: want %s", s, strings.TrimPrefix(strings.Join(c.names[:last], ", ")+" or "+c.names[last], " or "))
+	}
+	*c.target = c.values[i]
 	return nil
 }
-func (c *choice) String() string { return c.value }
-func (c *choice) Type() string   { return strings.Join(c.of, "|") }
+func (c *choice[T]) String() string { return c.names[slices.Index(c.values, *c.target)] }
+func (c *choice[T]) Type() string   { return strings.Join(c.names, "|") }

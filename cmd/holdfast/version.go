@@ -17,23 +17,23 @@ as well.`
 
 func newVersion() *command {
 	c := newCommand("version", "show the version", versionLong, "\nholdfast version\nholdfast version -o json")
-	output := oneOf("text", "json")
-	c.section("Output").VarP(output, "output", "o", "for a person or for a program")
+	var asJSON bool
+	c.section("Output").VarP(either(&asJSON, "text", "json"), "output", "o", "output format")
 	c.run = func(_ context.Context, warnings []string) error {
 		warn(c, warnings)
-		return printVersion(c.OutOrStdout(), output.value)
+		return printVersion(c.OutOrStdout(), asJSON)
 	}
 	return c
 }
 
 // printVersion writes the versions, as text or json.
-func printVersion(w io.Writer, form string) error {
+func printVersion(w io.Writer, asJSON bool) error {
 	v := struct {
 		Version  string `json:"version"`
 		Go       string `json:"go"`
 		EnvoyAPI string `json:"envoy_api"`
 	}{version, runtime.Version(), apiVersion()}
-	if form == "json" {
+	if asJSON {
 		return failed(writeJSON(w, v))
 	}
 	_, err := fmt.Fprintf(w, "holdfast %s\ngo       %s\nEnvoy API (go-control-plane) %s\n", v.Version, v.Go, v.EnvoyAPI)

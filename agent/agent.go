@@ -110,7 +110,7 @@ func New(cfg Config) (*Agent, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if len(cfg.Upstreams) == 0 && len(cfg.Certificates.Sources) == 0 {
-		return nil, errors.New("no upstream: name at least one with --upstream, or make certificates with --ca")
+		return nil, errors.New("no upstream: name at least one with --upstream, or a source of certificates with --ca")
 	}
 	if err := cfg.Admin.Check(); err != nil {
 		return nil, err
@@ -235,7 +235,7 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 	defer endKeeping()
 	if a.keeper != nil && !a.keeper.isOpen() { // before the first group, which would begin with nothing
 		if err := a.keeper.open(); err != nil {
-			a.cfg.Log.Error("nothing is restored; what is held is kept in memory only until the disk can be used", "err", err)
+			a.cfg.Log.Error("the stored state cannot be opened: the configuration is in memory only until the disk can be used", "err", err)
 		}
 	}
 
@@ -291,7 +291,7 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 	})
 	if err := eg.Wait(); err != nil {
 		if exit, ok := errors.AsType[*envoy.ExitError](err); ok && exit.Code == 0 {
-			a.cfg.Log.Info("stopped: Envoy has ended by itself")
+			a.cfg.Log.Info("stopped, because Envoy has exited by itself")
 		} else {
 			a.cfg.Log.Error("stopped", "err", err)
 		}
@@ -310,7 +310,7 @@ func (a *Agent) stop() {
 
 // withheld tells of removals that were held back (design.md I10).
 func (a *Agent) withheld(typeURL string, withheld, held int) {
-	a.cfg.Log.Error("the control plane removes so much that it looks like an accident: these removals, and those of what goes with them, are held back until --removal-confirm-after has passed and the control plane, asked again, confirms them",
+	a.cfg.Log.Error("removals held back, because they look like an accident: after --removal-confirm-after everything is requested again from the control plane, and what it confirms is removed",
 		"type", xds.Short(typeURL), "withheld", withheld, "held", held)
 }
 

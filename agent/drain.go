@@ -44,7 +44,7 @@ func (a *Agent) Drain(ctx context.Context) error {
 		}
 	}
 	defer close(d.done)
-	a.cfg.Log.Info("draining: not ready from now on")
+	a.cfg.Log.Info("drain started: the agent is not ready")
 	var told error
 	if a.life.envoy == nil && a.life.admin != nil {
 		if told = a.failHealth(ctx); told != nil {
@@ -80,11 +80,11 @@ func (a *Agent) Undrain(ctx context.Context) error {
 	a.life.mu.Unlock()
 	switch {
 	case ending:
-		return errors.New("undrain: the agent is about to end")
+		return errors.New("undrain: the agent is shutting down")
 	case d == nil:
-		return errors.New("undrain: nothing is drained")
+		return errors.New("undrain: there is no drain to undo")
 	case a.life.envoy != nil:
-		return errors.New("undrain: Envoy is run by the agent, and its listeners have drained: ask for a hot restart, or restart the agent")
+		return errors.New("undrain: the agent runs Envoy as its child, and the drain of its listeners cannot be undone: use POST /hot-restart, or restart the agent")
 	}
 	select {
 	case <-d.begun:
@@ -102,7 +102,7 @@ func (a *Agent) Undrain(ctx context.Context) error {
 	}
 	a.life.mu.Unlock()
 	d.cancel(envoy.ErrUndone)
-	a.cfg.Log.Info("the drain is undone")
+	a.cfg.Log.Info("drain undone: the agent is ready again")
 	return nil
 }
 
@@ -134,7 +134,7 @@ func (a *Agent) failHealth(ctx context.Context) error {
 	}
 	// Before it is done, and also if that fails: what is marked and was not done is harmless.
 	if err := os.WriteFile(a.drainFile(), nil, 0o600); err != nil {
-		a.cfg.Log.Warn("the next agent will not know that this one has drained Envoy, and not undo it", "err", err)
+		a.cfg.Log.Warn("the drain cannot be recorded: the next agent will not undo it", "err", err)
 	}
 	a.life.failedAt = time.Now()
 	return a.life.admin.FailHealth(ctx)
@@ -167,7 +167,7 @@ func (a *Agent) passHealth(ctx context.Context, unless func() bool) (undone bool
 	}
 	a.life.failedAt = time.Time{}
 	if err := os.Remove(a.drainFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		a.cfg.Log.Warn("the mark of a drain stays", "err", err)
+		a.cfg.Log.Warn("the record of a drain cannot be deleted", "err", err)
 	}
 	return undone, nil
 }
@@ -195,14 +195,14 @@ func (a *Agent) undoDrain(ctx context.Context) {
 		if a.servable() {
 			undone, err := a.passHealth(ctx, a.draining)
 			if undone {
-				a.cfg.Log.Info("Envoy serves again: the agent before this one had drained it")
+				a.cfg.Log.Info("the drain of the previous agent is undone: Envoy is healthy again")
 			}
 			if err == nil {
 				return
 			}
 			if !warned {
 				warned = true
-				a.cfg.Log.Warn("Envoy was drained by the agent before this one, and cannot be told to serve again; it is tried on", "err", err)
+				a.cfg.Log.Warn("the drain of the previous agent cannot be undone, retrying", "err", err)
 			}
 		}
 		select {

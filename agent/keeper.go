@@ -168,7 +168,7 @@ func (k *keeper) serveRestored() {
 }
 
 // errReleased says that another agent has the state directory.
-var errReleased = errors.New("another agent has the state directory")
+var errReleased = errors.New("another agent uses the state directory")
 
 // abandon closes the disk without writing: nothing has changed since open, if that was
 // called at all.
@@ -201,10 +201,10 @@ func (k *keeper) finish() {
 		err = k.disk.Sync()
 	}
 	if err != nil {
-		k.log.Error("the last changes are not on disk", "err", err)
+		k.log.Error("the last changes could not be written to disk", "err", err)
 	}
 	if err := k.disk.Close(); err != nil {
-		k.log.Warn("closing the state", "err", err)
+		k.log.Warn("the stored state cannot be closed", "err", err)
 	}
 }
 
@@ -288,7 +288,7 @@ func (k *keeper) forgetDormant() {
 		of := func(key store.Key, _ string) bool { return dropped[key.Group] }
 		maps.DeleteFunc(k.notStored, of)
 		maps.DeleteFunc(k.lost, of)
-		k.log.Warn("what was stored of clients that were away for longest is dropped, since all of it is too much",
+		k.log.Warn("stored state of the clients that disconnected longest ago dropped, because it is too large",
 			"groups", len(dropped), "kept", len(dormant)-len(dropped), "max_bytes", maxDormant)
 	}
 }
@@ -321,7 +321,7 @@ func (k *keeper) adopt(m *group.Member, name string) {
 	defer k.mu.Unlock()
 	g := k.kept[name]
 	if g != nil && g.live != nil {
-		k.log.Warn("two nodes differ by their addresses only: what is held for the second is not written down", "node", m.Kind().Node)
+		k.log.Warn("two nodes differ only by IP addresses: the configuration of the second is not stored", "node", m.Kind().Node)
 		return
 	}
 	if g == nil {

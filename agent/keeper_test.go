@@ -266,7 +266,7 @@ func TestWhatIsTooOldIsNotServed(t *testing.T) {
 			t.Errorf("the client was told %s", got[0])
 		}
 		ready := r.agent.Ready()
-		if last := ready[len(ready)-1]; last.OK || !strings.Contains(last.Reason, "--max-stale is 1h0m0s") {
+		if last := ready[len(ready)-1]; last.OK || !strings.Contains(last.Reason, "longer than --max-stale 1h0m0s") {
 			t.Errorf("ready: %+v", ready)
 		}
 		r.cp.Serve(r.up.Listen())
@@ -669,7 +669,7 @@ func TestAStateDirectoryThatAnotherAgentHasIsSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.serveRestored()
-	if s := k.status(); s.Durable || s.Error != "another agent has the state directory" || s.Since.IsZero() {
+	if s := k.status(); s.Durable || s.Error != "another agent uses the state directory" || s.Since.IsZero() {
 		t.Errorf("%+v", s)
 	}
 	k.takeBack()

@@ -79,7 +79,7 @@ func (a *Agent) Live() error {
 		return nil // not started
 	}
 	if since := time.Since(a.life.beat); since > stuckAfter {
-		return fmt.Errorf("stuck since %s: a lock is not given back", since.Round(time.Second))
+		return fmt.Errorf("deadlocked since %s: a lock is not released", since.Round(time.Second))
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func (a *Agent) runEnvoy(ctx, serving context.Context) error {
 // HotRestart exchanges Envoy for a new one.
 func (a *Agent) HotRestart(ctx context.Context) error {
 	if a.life.envoy == nil {
-		return errors.New("hot restart: Envoy is not run by the agent: start it with `holdfast run -- envoy …`")
+		return errors.New("hot restart: the agent does not run Envoy: start it with `holdfast run -- envoy …`")
 	}
 	return a.life.envoy.HotRestart(ctx)
 }

@@ -24,14 +24,14 @@ func (k *keeper) warnNotStored(key store.Key, r *xds.Resource, why string) {
 		k.warned = make(map[string][]store.Key)
 	}
 	k.warned[why] = append(k.warned[why], key)
-	todo := "nothing can be done about it here"
+	todo := "none: it cannot be stored"
 	if k.needsKey(r) {
-		todo = "give --state-key-file: with it, what is secret is stored, encrypted"
+		todo = "give --state-key-file, to store secrets encrypted"
 	}
-	k.log.Warn("a resource is not stored, and is missing after a restart without the control plane",
+	k.log.Warn("resource not stored: it will be missing after a restart without the control plane",
 		"type", xds.Short(key.Type), "name", key.Name, "reason", why, "todo", todo)
 	if len(k.warned[why]) == maxNamed {
-		k.log.Warn("more resources that are not stored for this reason are counted in status only", "reason", why)
+		k.log.Warn("more resources are not stored for this reason; only status counts them", "reason", why)
 	}
 }
 
@@ -105,7 +105,7 @@ func (k *keeper) lostOf(group string) (out []store.Record) {
 // mu.
 func (k *keeper) warnLost() {
 	for _, r := range named(k.lost) {
-		k.log.Warn("a resource that was there before the restart was not stored, and is missing until a control plane answers",
-			"type", r.Type, "name", r.Name, "reason", r.Reason, "todo", "give --state-key-file: with it, what is secret is stored, encrypted")
+		k.log.Warn("resource missing until a control plane answers, because it was not stored before the restart",
+			"type", r.Type, "name", r.Name, "reason", r.Reason, "todo", "give --state-key-file, to store secrets encrypted")
 	}
 }

@@ -52,10 +52,10 @@ func (a *Agent) keepSockets(ctx context.Context) error {
 		err := a.restoreListeners()
 		switch {
 		case err == nil:
-			a.cfg.Log.Warn("a socket was not in its place and was made anew: nobody else should delete or replace it", "err", missing)
+			a.cfg.Log.Warn("a socket was deleted or replaced by another program, and created again", "err", missing)
 			last = ""
 		case err.Error() != last: // not once a second
-			a.cfg.Log.Error("a socket is not in its place and cannot be made anew: it is tried again every second", "err", err)
+			a.cfg.Log.Error("a socket was deleted or replaced by another program, and cannot be created, retrying every second", "err", err)
 			last = err.Error()
 		}
 	}

@@ -41,7 +41,7 @@ func (a *Agent) Ready() []admin.Condition {
 		conditions = append(conditions, condition("upstream", a.connected()))
 	}
 	if a.draining() {
-		conditions = append(conditions, condition("draining", errors.New("the agent was asked to drain Envoy, by `holdfast drain` or because it is about to end")))
+		conditions = append(conditions, condition("draining", errors.New("a drain was requested, by `holdfast drain` or a shutdown")))
 	}
 	return append(conditions, a.heldBack()...)
 }
@@ -58,7 +58,7 @@ func (a *Agent) connected() error {
 			return nil
 		}
 	}
-	return errors.New("no upstream answers (--ready-requires upstream)")
+	return errors.New("no control plane is connected (--ready-requires upstream)")
 }
 
 // heldBack says, without making the agent not ready, that something is held back.
@@ -66,14 +66,14 @@ func (a *Agent) heldBack() (conditions []admin.Condition) {
 	for _, m := range a.groups.Members() {
 		if f := m.Cache().Fallback(); f != nil {
 			conditions = append(conditions, admin.Condition{Name: "fallback", OK: true, Reason: fmt.Sprintf(
-				"Envoy crashed again and again: %d resources are held back until the control plane changes them, `holdfast resume`, or %s",
+				"Envoy crashed repeatedly: %d resources are held back until the control plane changes them, `holdfast resume`, or %s",
 				len(f.Suspects), f.Until.UTC().Format(time.RFC3339))})
 		}
 	}
 	if a.keeper != nil {
 		if lost := a.keeper.missing(); len(lost) > 0 {
 			conditions = append(conditions, admin.Condition{Name: "state", OK: true, Reason: fmt.Sprintf(
-				"%s %s, which was there before the restart, was not stored (%s), and is missing until an upstream answers: %d resources in all, see holdfast status",
+				"%s %s is missing until a control plane answers, because it was not stored before the restart: %s (%d resources in total, see holdfast status)",
 				lost[0].Type, lost[0].Name, lost[0].Reason, len(lost))})
 		}
 	}
@@ -107,7 +107,7 @@ func (a *Agent) available() []admin.Condition {
 	for _, m := range members {
 		ok, reason := m.HasConfiguration()
 		if age := m.Stale(); age > 0 {
-			ok, reason = false, fmt.Sprintf("the last known good is %s old, and --max-stale is %s: no upstream has answered since", age.Round(time.Second), a.cfg.Group.MaxStale)
+			ok, reason = false, fmt.Sprintf("the last contact with a control plane was %s ago, longer than --max-stale %s", age.Round(time.Second), a.cfg.Group.MaxStale)
 		}
 		if ok {
 			conf.OK, conf.Reason = true, ""

@@ -64,7 +64,7 @@ func storedGroup(loaded *store.Loaded, node *corev3.Node) (string, error) {
 	}
 	switch len(ofEnvoys) {
 	case 0:
-		return "", errors.New("there is nothing of an Envoy in it: nothing was kept, or it is another's (--state-identity, --node-id), damaged, or encrypted with another key")
+		return "", errors.New("it contains no state of an Envoy: nothing was stored, or it has another owner (--state-identity, --node-id), is damaged, or is encrypted with another key")
 	case 1:
 		return ofEnvoys[0], nil
 	}
@@ -72,5 +72,5 @@ func storedGroup(loaded *store.Loaded, node *corev3.Node) (string, error) {
 	for _, name := range ofEnvoys {
 		ids = append(ids, strings.Split(name, "\n")[0])
 	}
-	return "", fmt.Errorf("it has the state of several nodes: say which with --node-id: %q", ids)
+	return "", fmt.Errorf("it contains the state of several nodes: choose one with --node-id: %q", ids)
 }

@@ -33,11 +33,11 @@ func (a *Agent) Handover(admit func() (net.Conn, error)) error {
 	var why error
 	switch {
 	case a.life.envoy != nil:
-		why = errors.New("takeover: this agent runs Envoy as its child, which would end with it")
+		why = errors.New("takeover: this agent runs Envoy as its child, and Envoy would exit with it")
 	case a.socket == nil:
 		why = errors.New("takeover: this agent has no socket")
 	case a.life.leaving:
-		why = errors.New("takeover: another agent is taking over")
+		why = errors.New("takeover: another takeover is in progress")
 	default:
 		a.life.leaving = true
 	}
@@ -98,7 +98,7 @@ func (a *Agent) awaitEnd(ctx, serving context.Context) {
 func (a *Agent) handOver(ctx context.Context, conn net.Conn) (over bool) {
 	defer func() { _ = conn.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	a.cfg.Log.Info("another agent takes over")
+	a.cfg.Log.Info("takeover by another agent started")
 	a.setReleased(true)
 	if a.keeper != nil {
 		a.keeper.serveRestored()
@@ -113,10 +113,10 @@ func (a *Agent) handOver(ctx context.Context, conn net.Conn) (over bool) {
 	case ctx.Err() != nil:
 		return true // this agent ends in any case, and the successor goes on
 	case err == nil:
-		a.cfg.Log.Info("another agent has taken over")
+		a.cfg.Log.Info("takeover by another agent complete")
 		return true
 	}
-	a.cfg.Log.Warn("the other agent has not taken over: this one takes back its state, sockets and addresses, and serves on", "err", err)
+	a.cfg.Log.Warn("takeover by another agent failed: this agent keeps serving, and takes back its state, sockets and addresses", "err", err)
 	_ = conn.Close()
 	a.setReleased(false)
 	a.takeBack(ctx)
@@ -138,7 +138,7 @@ func confirmed(conn net.Conn) error {
 		_, _ = fmt.Fprintln(conn, admin.Withdrawn) // it may be stopped, and read this later
 		return fmt.Errorf("it has not confirmed within %s", takenWithin)
 	case err != nil:
-		return fmt.Errorf("it has ended: %w", err)
+		return fmt.Errorf("it has exited: %w", err)
 	case said != admin.Confirmed:
 		return fmt.Errorf("it says %q: want %q", said, admin.Confirmed)
 	}
@@ -157,11 +157,11 @@ func (a *Agent) takeBack(ctx context.Context) {
 	for {
 		err := a.restoreListeners()
 		if err == nil {
-			a.cfg.Log.Info("the sockets and addresses are taken back")
+			a.cfg.Log.Info("sockets and addresses taken back")
 			return
 		}
 		if text := err.Error(); text != last { // not once a second
-			a.cfg.Log.Warn("a socket or an address cannot be taken back: it is tried again every second", "err", err)
+			a.cfg.Log.Warn("a socket or an address cannot be taken back, retrying every second", "err", err)
 			last = text
 		}
 		select {
@@ -187,18 +187,18 @@ func (a *Agent) bind(ctx context.Context) error {
 	}
 	other, err := admin.Client{Addr: a.cfg.Admin.Addr}.Takeover(ctx)
 	if errors.Is(err, admin.ErrNoAgent) {
-		a.cfg.Log.Info("nobody to take over from", "admin", a.cfg.Admin.Addr)
+		a.cfg.Log.Info("no agent to take over from", "admin", a.cfg.Admin.Addr)
 		return a.bindAll(ctx, a.bindSocket, a.bindREST, a.bindSurface)
 	}
 	if err != nil {
 		return fmt.Errorf("--takeover: %w", err)
 	}
 	defer other.Abandon()
-	a.cfg.Log.Info("taking over from another agent")
+	a.cfg.Log.Info("takeover from another agent started")
 	// The socket comes last: as soon as it is in place, clients find this agent only.
 	steps := []func(context.Context) error{a.openState, a.bindSurface, a.bindREST, a.bindSocket}
 	if other.Before() {
-		a.cfg.Log.Info("the other agent is of an earlier version, and releases what it has in its own time")
+		a.cfg.Log.Info("the other agent has an earlier version, which does not report when its sockets and addresses are free: retrying until they are")
 		for i, step := range steps {
 			steps[i] = func(ctx context.Context) error {
 				return patiently(ctx, step, func(error) bool { return true })
@@ -207,7 +207,7 @@ func (a *Agent) bind(ctx context.Context) error {
 		return a.bindAll(ctx, steps...)
 	}
 	if err := a.bindAll(ctx, steps...); err != nil {
-		return fmt.Errorf("%w (the other agent serves on)", err)
+		return fmt.Errorf("%w (the other agent keeps serving)", err)
 	}
 	if err := other.Confirm(); err != nil {
 		return fmt.Errorf("--takeover: %w", err)
@@ -234,7 +234,7 @@ func patiently(ctx context.Context, try func(context.Context) error, passes func
 }
 
 // errTakeoverNeedsSocket says where another agent is asked.
-var errTakeoverNeedsSocket = errors.New("--takeover needs --admin unix:PATH, the same as that of the agent that is taken over from: it is asked there")
+var errTakeoverNeedsSocket = errors.New("--takeover needs --admin unix:PATH, the same as that of the running agent")
 
 func (a *Agent) bindAll(ctx context.Context, steps ...func(context.Context) error) error {
 	for _, step := range steps {
@@ -273,7 +273,7 @@ func (a *Agent) openState(context.Context) error {
 		return nil
 	}
 	if err := a.keeper.open(); err != nil {
-		return fmt.Errorf("--takeover: this agent would begin with nothing: %w", err)
+		return fmt.Errorf("--takeover: this agent would start without the stored state: %w", err)
 	}
 	return nil
 }

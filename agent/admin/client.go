@@ -33,7 +33,7 @@ func (c Client) Status(ctx context.Context) (Status, error) {
 	var s Status
 	err := c.get(ctx, "/status.json", nil, func(r io.Reader) error {
 		if err := json.NewDecoder(r).Decode(&s); err != nil {
-			return fmt.Errorf("what answers on %s is no holdfast: %w", c.addr(), err)
+			return fmt.Errorf("%s is not the admin interface of a holdfast: %w", c.addr(), err)
 		}
 		return nil
 	})
@@ -119,7 +119,7 @@ func (c Client) request(ctx context.Context, method, path string, query url.Valu
 	transport := &http.Transport{DialContext: c.dial, DisableKeepAlives: true, ResponseHeaderTimeout: wait}
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() && ctx.Err() == nil {
-		return nil, fmt.Errorf("the agent on %s has said nothing for %s: it hangs or is stopped (%w)", c.addr(), connectTimeout, err)
+		return nil, fmt.Errorf("the agent on %s has not answered for %s: it hangs or is stopped (%w)", c.addr(), connectTimeout, err)
 	}
 	if err != nil {
 		return nil, c.unreachable(err)
@@ -159,7 +159,7 @@ func (c Client) unreachable(err error) error {
 	_, unix := socketPath(c.addr())
 	closed := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 	if errors.Is(err, fs.ErrPermission) || unix && closed {
-		return fmt.Errorf("no access to the agent on %s: run this as the agent's user or root; others may read if the agent's --admin-readers names them (%w)", c.addr(), err)
+		return fmt.Errorf("no access to the agent on %s: run this command as the agent's user or root; users of the agent's --admin-readers may read (%w)", c.addr(), err)
 	}
 	return fmt.Errorf("no agent answers on %s: is `holdfast run` running, and with this --admin? (%w)", c.addr(), err)
 }

@@ -139,15 +139,15 @@ func (s *Server) page(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *Server) quit(w http.ResponseWriter, _ *http.Request) {
-	s.cfg.Log.Info("asked to quit")
-	text(w, http.StatusOK, "ending\n")
+	s.cfg.Log.Info("shutdown requested")
+	text(w, http.StatusOK, "shutting down\n")
 	s.cfg.Quit()
 }
 
 // action does what was asked for, and answers when it is done.
 func (s *Server) action(name string, do func(context.Context) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		s.cfg.Log.Info("asked to " + name)
+		s.cfg.Log.Info(name + " requested")
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // it may take long
 		if err := do(r.Context()); err != nil {
 			text(w, http.StatusConflict, err.Error()+"\n")

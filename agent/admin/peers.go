@@ -51,7 +51,7 @@ func readOnly(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		owner, _ := r.Context().Value(ownerKey{}).(bool)
 		if !owner && r.Method != http.MethodGet && r.Method != http.MethodHead {
-			text(w, http.StatusForbidden, "only the agent's own user and root may do this; --admin-readers may read\n")
+			text(w, http.StatusForbidden, "only the agent's own user and root may do this; users of --admin-readers may read\n")
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -40,10 +40,10 @@ func (s *Server) takeover(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
 		header.Set("Connection", "Upgrade")
 		header.Set("Upgrade", takeoverProtocol)
-		text(w, http.StatusUpgradeRequired, "takeover: a request alone takes nothing over: start the other agent with `holdfast run --takeover`\n")
+		text(w, http.StatusUpgradeRequired, "takeover: start another agent with `holdfast run --takeover`; this request is part of its protocol\n")
 		return
 	}
-	s.cfg.Log.Info("asked to takeover")
+	s.cfg.Log.Info("takeover requested")
 	admitted := false
 	err := s.cfg.Takeover(func() (net.Conn, error) {
 		admitted = true
@@ -74,7 +74,7 @@ func (c bufferedConn) Read(b []byte) (int, error) { return c.r.Read(b) }
 
 // ErrWithdrawn says that the agent that was to be taken over from has taken back what it
 // had given away.
-var ErrWithdrawn = errors.New("the other agent has waited for too long and serves on")
+var ErrWithdrawn = errors.New("the takeover took too long, and the other agent keeps serving")
 
 // A Takeover is the successor's side of the conversation.
 type Takeover struct {

@@ -90,7 +90,7 @@ type ExitError struct {
 	Code int
 }
 
-func (e *ExitError) Error() string { return fmt.Sprintf("Envoy ended with code %d", e.Code) }
+func (e *ExitError) Error() string { return fmt.Sprintf("Envoy exited with code %d", e.Code) }
 
 // Status is what is known of Envoy.
 type Status struct {
@@ -210,7 +210,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		case s.served(last):
 			pause = min(pause, maxServedPause)
 		}
-		s.cfg.Log.Error("Envoy crashed and is started again", "code", last.code, "after", time.Since(last.began).Round(time.Millisecond).String(), "in", pause.String())
+		s.cfg.Log.Error("Envoy crashed, restarting it", "code", last.code, "after", time.Since(last.began).Round(time.Millisecond).String(), "in", pause.String())
 		s.stopAll() // what is left of a hot restart has its successor's shared memory
 		if !sleep(ctx, pause) {
 			return nil
@@ -246,7 +246,7 @@ func (s *Supervisor) awaitReady(ctx context.Context) bool {
 		case <-ctx.Done():
 			return false
 		case <-late.C:
-			s.cfg.Log.Warn("Envoy is started though nothing can be served yet: it waits itself", "after", s.cfg.StartAfter.String())
+			s.cfg.Log.Warn("Envoy is started although there is no configuration yet", "after", s.cfg.StartAfter.String())
 			return true
 		case <-poll.C:
 		}
@@ -308,7 +308,7 @@ func (s *Supervisor) attend(ctx context.Context) (*child, error) {
 		case c := <-s.exits:
 			switch newest := s.forget(c); {
 			case !newest || c.wanted():
-				s.cfg.Log.Info("Envoy ended", "pid", c.process.Pid, "epoch", c.epoch, "code", c.code)
+				s.cfg.Log.Info("Envoy exited", "pid", c.process.Pid, "epoch", c.epoch, "code", c.code)
 				if newest {
 					return nil, &ExitError{Code: c.code}
 				}
@@ -333,16 +333,16 @@ func (s *Supervisor) attend(ctx context.Context) (*child, error) {
 func (s *Supervisor) HotRestart(ctx context.Context) error {
 	switch {
 	case s.admin == nil:
-		return errors.New("hot restart: the address of Envoy's admin is not known: name the bootstrap with --bootstrap")
+		return errors.New("hot restart: the address of Envoy's admin interface is not known: give --envoy-admin, or --bootstrap")
 	case !s.managed:
-		return errors.New("hot restart: the command line of Envoy says itself which shared memory it uses: leave --base-id, --restart-epoch and --disable-hot-restart out")
+		return errors.New("hot restart: the command line of Envoy must not contain --base-id, --restart-epoch or --disable-hot-restart")
 	}
 	reply := make(chan error, 1)
 	select {
 	case s.restarts <- reply:
 		return <-reply
 	case <-ctx.Done():
-		return errors.New("hot restart: no Envoy runs, or another is under way")
+		return errors.New("hot restart: Envoy is not running, or another hot restart is in progress")
 	}
 }
 
@@ -350,7 +350,7 @@ func (s *Supervisor) HotRestart(ctx context.Context) error {
 func (s *Supervisor) replace(ctx context.Context) error {
 	old := s.newest()
 	if old == nil {
-		return errors.New("hot restart: no Envoy runs")
+		return errors.New("hot restart: Envoy is not running")
 	}
 	if err := s.launch(old.epoch + 1); err != nil {
 		return err
@@ -363,25 +363,25 @@ func (s *Supervisor) replace(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return errors.New("hot restart: the agent ends")
+			return errors.New("hot restart: the agent is shutting down")
 		case c := <-s.exits:
 			s.forget(c)
 			if c == next {
 				sleep(ctx, minPause) // until its streams have ended, too
 				s.report(c)
-				return fmt.Errorf("hot restart: the new Envoy ended with code %d; the old one goes on", c.code)
+				return fmt.Errorf("hot restart: the new Envoy exited with code %d; the old one keeps running", c.code)
 			}
-			s.cfg.Log.Warn("Envoy ended before its successor serves", "epoch", c.epoch, "code", c.code)
+			s.cfg.Log.Warn("Envoy exited before the new Envoy was live", "epoch", c.epoch, "code", c.code)
 		case <-late.C:
 			next.stop(s.cfg.Grace)
 			s.forget(<-s.exits)
-			return fmt.Errorf("hot restart: the new Envoy does not serve within %s; the old one goes on", hotRestartTimeout)
+			return fmt.Errorf("hot restart: the new Envoy was not live within %s; the old one keeps running", hotRestartTimeout)
 		case <-poll.C:
 			info, err := s.admin.Info(ctx)
 			if err != nil || info.Epoch != next.epoch || info.State != "LIVE" {
 				continue
 			}
-			s.cfg.Log.Info("hot restart: the new Envoy serves", "pid", next.process.Pid, "epoch", next.epoch)
+			s.cfg.Log.Info("hot restart complete", "pid", next.process.Pid, "epoch", next.epoch)
 			old.ends() // its successor ends it, when it has drained
 			return nil
 		}
@@ -428,13 +428,13 @@ func (s *Supervisor) Serving() error {
 	st := s.Status()
 	switch {
 	case st.Draining:
-		return errors.New("it drains")
+		return errors.New("it is draining")
 	case st.PID == 0 && st.Restarts > 0:
-		return fmt.Errorf("it has crashed with code %d, and is about to be started again", st.LastExit)
+		return fmt.Errorf("it has crashed with code %d, and will be restarted", st.LastExit)
 	case st.PID == 0:
-		return errors.New("not started yet: it waits for something to serve, or for --start-after")
+		return errors.New("not started yet: there is no configuration, and --start-after has not passed")
 	case s.admin != nil && st.State == "":
-		return fmt.Errorf("it does not answer at its admin address %s", s.cfg.Admin)
+		return fmt.Errorf("its admin interface at %s does not answer", s.cfg.Admin)
 	case s.admin != nil && st.State != "LIVE":
 		return fmt.Errorf("it is %s: it waits for its first configuration", st.State)
 	}

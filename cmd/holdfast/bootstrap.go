@@ -17,24 +17,24 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/cgroup"
 )
 
-// bootstrapMode lets everybody read the bootstrap: it holds no secret, and Envoy
-// often runs as another user.
+// bootstrapMode lets all users read the bootstrap: it contains no secret, and Envoy often runs as
+// another user.
 const bootstrapMode = 0o644
 
-const bootstrapLong = `Write the bootstrap file with which Envoy takes its configuration from the agent:
-who Envoy is, the agent's socket, Envoy's own admin address, and what else is asked
-for. The same flags give the same bytes. The file appears whole or not at all, and
-stays. Neither agent nor control plane is needed. docs/bootstrap.md has examples.
+const bootstrapLong = `Write the bootstrap file with which Envoy gets its configuration from the agent: Envoy's
+node, the agent's socket, the address of Envoy's admin interface, and settings of other
+flags. The same flags write the same bytes. The file is replaced atomically. Neither an
+agent nor a control plane is needed. docs/bootstrap.md has examples.
 
-Metadata also come from the environment: HOLDFAST_META_NAME=text, and Istio's
-ISTIO_META_NAME=text and ISTIO_METAJSON_NAME={"NAME": value}. --node-metadata beats
-HOLDFAST_META_, which beats ISTIO_METAJSON_, ISTIO_META_, and the pod's files.`
+Metadata can also be set by the environment: HOLDFAST_META_NAME=text, and Istio's
+ISTIO_META_NAME=text and ISTIO_METAJSON_NAME={"NAME": value}. --node-metadata overrides
+HOLDFAST_META_, which overrides ISTIO_METAJSON_, ISTIO_META_, and the pod's files.`
 
 const bootstrapExample = `
 # for an Envoy of the service web
 holdfast bootstrap --out /etc/envoy/envoy.yaml --node-id web-1 --node-cluster web
 
-# look at it first, and at what would change
+# show it first, and what would change
 holdfast bootstrap --print --node-id web-1 --node-cluster web
 holdfast bootstrap --diff --out /etc/envoy/envoy.yaml --node-id web-1 --node-cluster web
 
@@ -42,11 +42,11 @@ holdfast bootstrap --diff --out /etc/envoy/envoy.yaml --node-id web-1 --node-clu
 holdfast bootstrap --out envoy.json --node-id web-1 --node-cluster web \
     --node-metadata team=shop --node-metadata 'labels:={"app":"web"}'
 
-# an init container: id, cluster and locality of the pod; probes and metrics
-holdfast bootstrap --out /etc/envoy/envoy.yaml --pod-labels /etc/podinfo/labels --wait-for pod-ip \
-    --ready-listen :15021 --stats-listen :15090
+# in an init container: id, cluster and locality of the pod; probes and metrics
+holdfast bootstrap --out /etc/envoy/envoy.yaml --pod-labels /etc/podinfo/labels \
+    --wait-for pod-ip --ready-listen :15021 --stats-listen :15090
 
-# with what only you have, checked by the Envoy that will read it
+# with your own additions, checked by the Envoy that will read it
 holdfast bootstrap --out envoy.yaml --node-id web-1 --node-cluster web \
     --overlay tracing.yaml --overlay no-admin.patch.yaml --validate --envoy-binary /usr/bin/envoy`
 
@@ -170,13 +170,13 @@ func (f *bootstrapFlags) run(ctx context.Context, c *command, environ []string) 
 		return err
 	}
 	if len(unknown) > 0 && !f.validate {
-		warn(c, []string{fmt.Sprintf("only Envoy knows the rules of %s: --validate asks it whether they are kept", strings.Join(unknown, ", "))})
+		warn(c, []string{fmt.Sprintf("the rules of %s are known to Envoy only: use --validate to check them", strings.Join(unknown, ", "))})
 	}
 	if addr := bootstrap.OpenAdmin(made); addr != "" {
-		warn(c, []string{fmt.Sprintf("a template or an overlay puts Envoy's admin on %s: whoever reaches it can stop Envoy and read its configuration; leave it on loopback or a Unix socket", addr)})
+		warn(c, []string{fmt.Sprintf("a template or an overlay puts Envoy's admin interface on %s: everybody who can reach it can stop Envoy and read its configuration; use loopback or a Unix socket", addr)})
 	}
 	if f.heap.auto && f.limits.Memory == 0 {
-		warn(c, []string{"--heap-limit auto: no memory limit is known, so that Envoy's heap gets none: give --memory-limit"})
+		warn(c, []string{"--heap-limit auto has no effect, because the container has no memory limit: give --memory-limit"})
 	}
 	return f.write(ctx, c, made)
 }
@@ -191,11 +191,11 @@ func (f *bootstrapFlags) consistent() error {
 	case f.out == "" && f.grpcOut == "" && f.argsOut == "" && !f.print && !f.validate:
 		return errors.New("--out is missing: name the file that Envoy will read, such as --out envoy.yaml, or - for standard output")
 	case f.argsOut != "" && (f.out == "" || f.out == "-"):
-		return errors.New("--args-out names the bootstrap to Envoy: it needs --out with a file")
+		return errors.New("--args-out needs --out with a file, because the arguments name that file")
 	case f.templateOnly && f.template == "":
 		return errors.New("--template-only needs --template")
 	case f.envoy != "" && !f.validate:
-		return errors.New("--envoy-binary is for --validate")
+		return errors.New("--envoy-binary needs --validate")
 	}
 	return nil
 }

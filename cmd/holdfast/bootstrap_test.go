@@ -202,7 +202,7 @@ func TestBootstrapWaitsForWhatItNeeds(t *testing.T) {
 	got := bootstrapped(t, nil, args...)
 	if got.code != 1 || got.out != "" || strings.Contains(got.errors, "pod-ip") ||
 		strings.Count(got.errors, "holdfast: waiting for token="+token+": "+token+" does not exist\n") != 1 ||
-		!strings.Contains(got.errors, "holdfast: told to end while it waited for:\ntoken="+token+": "+token+" does not exist\nsocket: ") {
+		!strings.Contains(got.errors, "holdfast: interrupted while waiting for:\ntoken="+token+": "+token+" does not exist\nsocket: ") {
 		t.Errorf("%+v", got)
 	}
 	late := running(t, append(args, "--wait-timeout", "1ms")...)
@@ -249,9 +249,9 @@ func TestWhatIsWrongWithABootstrapIsSaid(t *testing.T) {
 		{"nothing to do", nil, nil, 2, "--out is missing"},
 		{"print and compare", nil, []string{"--print", "--diff", "--out", "x.yaml"}, 2, "--print and --diff"},
 		{"compare with nothing", nil, []string{"--diff", "--out", "-"}, 2, "--diff compares with a file"},
-		{"arguments for no file", nil, []string{"--print", "--args-out", "x"}, 2, "--args-out names the bootstrap"},
+		{"arguments for no file", nil, []string{"--print", "--args-out", "x"}, 2, "--args-out needs --out"},
 		{"only no template", nil, []string{"--print", "--template-only"}, 2, "--template-only needs --template"},
-		{"an Envoy for nothing", nil, []string{"--print", "--envoy-binary", "x"}, 2, "--envoy-binary is for --validate"},
+		{"an Envoy for nothing", nil, []string{"--print", "--envoy-binary", "x"}, 2, "--envoy-binary needs --validate"},
 		{"a bad overlay", nil, []string{"--print", "--overlay", bad}, 2, "overlay " + bad + " (merge): line 1: field node.idd: unknown field"},
 		{"no overlay", nil, []string{"--print", "--overlay", "/does/not/exist.yaml"}, 2, "--overlay: bootstrap: overlay: open /does/not/exist.yaml"},
 		{"a bad template", nil, []string{"--print", "--template", bad}, 2, "template " + bad + ": line 1: field node.idd"},
@@ -294,7 +294,7 @@ func TestTheHeapFollowsTheLimitThatIsGiven(t *testing.T) {
 
 func TestMetadataOfTheEnvironmentIsNoUnknownSetting(t *testing.T) {
 	got := bootstrapped(t, []string{"HOLDFAST_META_A=1", "HOLDFAST_MEAT_A=1"}, "--print")
-	if got.code != 0 || strings.Contains(got.errors, "HOLDFAST_META_A") || !strings.Contains(got.errors, "HOLDFAST_MEAT_A is no setting") {
+	if got.code != 0 || strings.Contains(got.errors, "HOLDFAST_META_A") || !strings.Contains(got.errors, "HOLDFAST_MEAT_A is not a setting") {
 		t.Errorf("%+v", got)
 	}
 }
@@ -314,8 +314,8 @@ func TestDefaultsOfBootstrapAreThoseOfThePackage(t *testing.T) {
 // --envoy-admin takes loopback only; a template or an overlay is the user's word.
 func TestAnAdminThatOthersReachIsWarnedOf(t *testing.T) {
 	for text, want := range map[string]string{
-		"admin: {address: {socket_address: {address: 0.0.0.0, port_value: 15000}}}":   "puts Envoy's admin on 0.0.0.0:15000: whoever reaches it can stop Envoy",
-		"admin: {address: {socket_address: {address: '::', port_value: 1}}}":          "puts Envoy's admin on [::]:1",
+		"admin: {address: {socket_address: {address: 0.0.0.0, port_value: 15000}}}":   "puts Envoy's admin interface on 0.0.0.0:15000: everybody who can reach it can stop Envoy",
+		"admin: {address: {socket_address: {address: '::', port_value: 1}}}":          "puts Envoy's admin interface on [::]:1",
 		"admin: {address: {socket_address: {address: 127.0.0.1, port_value: 15002}}}": "",
 		"admin: {address: {socket_address: null, pipe: {path: /x.sock}}}":             "",
 	} {

@@ -49,14 +49,14 @@ func (f *waitFlags) wait(ctx context.Context, progress io.Writer, socket string,
 		if missing != nil {
 			_, _ = fmt.Fprintf(progress, "holdfast: waiting for %s: %v\n", name, missing)
 		} else {
-			_, _ = fmt.Fprintf(progress, "holdfast: %s is there\n", name)
+			_, _ = fmt.Fprintf(progress, "holdfast: %s found\n", name)
 		}
 	})
 	switch {
 	case err == nil:
 		return ips, nil
 	case ctx.Err() != nil:
-		return nil, failed(fmt.Errorf("told to end while it waited for:\n%w", err))
+		return nil, failed(fmt.Errorf("interrupted while waiting for:\n%w", err))
 	default:
 		return nil, failed(fmt.Errorf("still missing after %s (--wait-timeout):\n%w", f.timeout, err))
 	}
@@ -97,7 +97,7 @@ func podIPs(ips *[]netip.Addr, family bootstrap.Family) error {
 		return nil
 	}
 	if len(found) == 0 {
-		return errors.New("neither is one given, nor has a network interface one")
+		return errors.New("none is given, and no network interface has one")
 	}
 	return fmt.Errorf("%v has no address of the family %s (--ip-family)", found, family)
 }

@@ -53,7 +53,7 @@ func configFile(child []string) string {
 func nodeOf(file string, log *slog.Logger) *corev3.Node {
 	node, err := bootstrap.ReadNode(file)
 	if err != nil {
-		log.Warn("who Envoy is cannot be read from its bootstrap: nothing is fetched before it asks, unless --node-id and --node-cluster say it", "err", err)
+		log.Warn("the node cannot be read from the bootstrap: the configuration is not fetched before Envoy connects, unless --node-id and --node-cluster are given", "err", err)
 		return nil
 	}
 	return node
@@ -101,7 +101,7 @@ func checkVersion(ctx context.Context, cfg envoy.Config, log *slog.Logger) error
 	if warning != "" {
 		log.Warn(warning, "binary", filepath.Base(cfg.Args[0]))
 	} else {
-		log.Info("Envoy", "version", release)
+		log.Info("Envoy version", "version", release)
 	}
 	return nil
 }
@@ -141,7 +141,7 @@ func exitCode(err error) (code int, ok bool) {
 func containerLimits(log *slog.Logger) cgroup.Limits {
 	limits, err := cgroup.Read(os.DirFS("/"))
 	if err != nil {
-		log.Warn("the limits of the container cannot be read, and are taken for none", "err", err)
+		log.Warn("the limits of the container cannot be read: assuming that there are none", "err", err)
 	}
 	return limits
 }

@@ -38,7 +38,7 @@ func TestABootstrapNeedNotSayWhoEnvoyIs(t *testing.T) {
 	if node := nodeOf(write(t, "with.yaml", "node: {id: web-1, cluster: web}\n"), logger); node.GetId() != "web-1" || log.Len() > 0 {
 		t.Errorf("%v, %s", node, log.String())
 	}
-	if node := nodeOf(write(t, "without.yaml", "admin: {}\n"), logger); node != nil || !strings.Contains(log.String(), "nothing is fetched before it asks") {
+	if node := nodeOf(write(t, "without.yaml", "admin: {}\n"), logger); node != nil || !strings.Contains(log.String(), "not fetched before Envoy connects") {
 		t.Errorf("%v, %s", node, log.String())
 	}
 }
@@ -111,7 +111,7 @@ func TestACommandLineFollowsTwoDashes(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"nothing after them", []string{"run", "--upstream", "a:1", "--"}, "after -- the command is missing"},
+		{"nothing after them", []string{"run", "--upstream", "a:1", "--"}, "the command after -- is missing"},
 		{"a word before them", []string{"run", "envoy", "--", "envoy"}, `unexpected argument "envoy"`},
 		{"of a command that takes none", []string{"status", "--", "envoy"}, "takes flags only"},
 		{"a binary that is no Envoy and fails", []string{"run", "--upstream", "a:1", "--", "false"}, "--version"},

@@ -7,22 +7,25 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/controlplane"
 )
 
-// defaultListen keeps an unprotected control plane on its machine.
+// defaultListen is a loopback address, because TLS is off by default.
 const defaultListen = "127.0.0.1:18000"
 
-const controlPlaneLong = `Serve xDS (SotW and Delta) from a directory of resources, in YAML, JSON or protobuf:
-a small control plane for a try, for tests, and for a fleet that needs no more.
-Files are read again when they change; one that does not parse keeps its last good
-content. Every node is given the same. What the Envoy of one node refuses is kept from
-that node alone, which goes on with what it accepted until the files say something else,
-also over a restart of that Envoy (for an hour), not over one of the control plane.`
+const controlPlaneLong = `Serve xDS, in its variants state of the world (SotW) and Delta, from a directory of resources
+in YAML, JSON or protobuf: a small control plane for trying holdfast, for tests, and for
+fleets that need no more.
+
+Files are read again when they change. The last valid content of a file that does not parse
+stays in use. All nodes get the same resources. If the Envoy of a node NACKs a resource, that
+node alone keeps the version that it ACKed until the file changes, also if Envoy reconnects
+within an hour, but not if the control plane restarts.`
 
 const controlPlaneExample = `
-# on this machine, without TLS
+# for this machine only, without TLS
 holdfast controlplane --dir ./examples
 
-# for others, with TLS, for clients with a certificate
-holdfast controlplane --dir /etc/xds --listen :18000 --tls-cert cert.pem --tls-key key.pem --tls-client-ca ca.pem`
+# for other machines, with TLS and client certificates
+holdfast controlplane --dir /etc/xds --listen :18000 \
+    --tls-cert cert.pem --tls-key key.pem --tls-client-ca ca.pem`
 
 // controlPlaneFlags are the flags of `holdfast controlplane`.
 type controlPlaneFlags struct {

@@ -22,19 +22,21 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-const exportLong = `Write the last known good as files that Envoy reads by itself, and a bootstrap for
-them: with it Envoy starts when nothing else does, no control plane and no agent.
+const exportLong = `Export the last known good configuration as static files for Envoy, with a bootstrap for
+them, so that Envoy can start without a control plane and without an agent.
 
-Endpoints, routes and filter configurations are put into the clusters and listeners
-that refer to them. What the files refer to and do not have is listed. The state is
+Endpoints, routes and filter configurations are written into the clusters and listeners
+that refer to them. Missing resources, to which the files refer, are listed. The state is
 only read; an agent may be running.`
 
 const exportExample = `
-holdfast export --state-dir /var/lib/holdfast --bootstrap /etc/envoy/envoy.yaml --out /etc/envoy/last-known-good
+holdfast export --state-dir /var/lib/holdfast --bootstrap /etc/envoy/envoy.yaml \
+    --out /etc/envoy/last-known-good
 envoy -c /etc/envoy/last-known-good/bootstrap.json
 
-# for an Envoy that sees the directory under another path
-holdfast export --state-dir /var/lib/holdfast --node-id web-1 --node-cluster web --out ./files --envoy-dir /etc/envoy`
+# for an Envoy that has the directory under another path
+holdfast export --state-dir /var/lib/holdfast --node-id web-1 --node-cluster web \
+    --out ./files --envoy-dir /etc/envoy`
 
 // exportFlags are the flags of `holdfast export`.
 type exportFlags struct {
@@ -84,7 +86,7 @@ func stateKeys(files []string) ([][]byte, error) {
 func (f *exportFlags) run(c *command) error {
 	switch {
 	case f.stateDir == "":
-		return errors.New("--state-dir is missing: name the directory where the agent keeps its state")
+		return errors.New("--state-dir is missing: name the directory of the agent's state")
 	case f.out == "":
 		return errors.New("--out is missing: name the directory to write to")
 	}
@@ -93,7 +95,7 @@ func (f *exportFlags) run(c *command) error {
 		return err
 	}
 	if node == nil {
-		return errors.New("who Envoy is is missing: give --bootstrap, or --node-id and --node-cluster")
+		return errors.New("Envoy's node is missing: give --bootstrap, or --node-id and --node-cluster")
 	}
 	keys, err := stateKeys(f.keyFiles)
 	if err != nil {
@@ -168,19 +170,19 @@ func writeFiles(dir string, files []export.File) error {
 	return nil
 }
 
-// report says what was written and what is missing.
+// report lists what was written and what is missing.
 func (f *exportFlags) report(c *command, made *export.Result, contact time.Time) error {
 	out := c.OutOrStdout()
-	fmt.Fprintf(out, "%s: the last known good", f.out)
+	fmt.Fprintf(out, "%s: last known good configuration", f.out)
 	if !contact.IsZero() {
-		fmt.Fprintf(out, " of %s", contact.UTC().Format(time.RFC3339))
+		fmt.Fprintf(out, " from %s", contact.UTC().Format(time.RFC3339))
 	}
 	fmt.Fprintln(out)
 	for _, typeURL := range slices.SortedFunc(maps.Keys(made.Counts), xds.CompareTypes) {
 		fmt.Fprintf(out, "  %s: %d\n", xds.Short(typeURL), made.Counts[typeURL])
 	}
 	if len(made.Missing) > 0 {
-		fmt.Fprintln(out, "What the files refer to and do not have:")
+		fmt.Fprintln(out, "Missing resources, to which the files refer:")
 		for _, line := range made.Missing {
 			fmt.Fprintf(out, "  %s\n", line)
 		}

@@ -19,22 +19,30 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/procs"
 )
 
-const runLong = `Run the agent beside Envoy: take its configuration from a control plane, keep it,
-and serve it on a Unix socket, until SIGTERM or SIGINT.
+const runLong = `Run the agent next to Envoy: fetch Envoy's configuration from a control plane, cache it, and
+serve it on a Unix socket, until SIGTERM or SIGINT.
 
-Envoy connects with the bootstrap that ` + "`holdfast bootstrap`" + ` writes. Several
-Envoys, and other xDS clients, may use one agent. With --bootstrap or --node-id
-the agent fetches the configuration before Envoy asks.`
+Envoy connects to the agent with the bootstrap that ` + "`holdfast bootstrap`" + ` writes. Several
+Envoys, and other xDS clients, may use one agent. With --bootstrap or --node-id the agent
+fetches the configuration before Envoy connects.
+
+After --, give Envoy's command line to run Envoy as a child of the agent.`
 
 const runExample = `
-# a control plane with TLS, by a certificate of one's own authority
-holdfast run --upstream xds.example.com:443 --upstream-ca /etc/holdfast/ca.pem --bootstrap /etc/envoy/envoy.yaml
+# a control plane whose certificate is signed by your own CA
+holdfast run --upstream xds.example.com:443 --upstream-ca /etc/holdfast/ca.pem \
+    --bootstrap /etc/envoy/envoy.yaml
 
-# two control planes, the first one preferred; a token that is rotated
-holdfast run --upstream xds-a:443 --upstream xds-b:443 --upstream-token-file /var/run/secrets/token
+# two control planes, the first one preferred, and a token that is rotated
+holdfast run --upstream xds-a:443 --upstream xds-b:443 \
+    --upstream-token-file /var/run/secrets/token
 
-# without TLS, for a try on one machine
-holdfast run --upstream 127.0.0.1:18000 --upstream-plaintext --socket /tmp/holdfast/xds.sock --admin unix:/tmp/holdfast/admin.sock
+# without TLS, to try it on one machine
+holdfast run --upstream 127.0.0.1:18000 --upstream-plaintext \
+    --socket /tmp/holdfast/xds.sock --admin unix:/tmp/holdfast/admin.sock
+
+# with Envoy as a child
+holdfast run --upstream xds.example.com:443 -- envoy -c /etc/envoy/envoy.yaml
 
 # from a directory of files
 holdfast run --upstream file:/etc/xds`
@@ -146,16 +154,16 @@ func (f *runFlags) checkPlaces() error {
 	admin, unix := strings.CutPrefix(f.cfg.Admin.Addr, "unix:")
 	switch {
 	case unix && filepath.Clean(admin) == filepath.Clean(socket.Path):
-		return fmt.Errorf("--admin and --socket are both %s: give each a path of its own", admin)
+		return fmt.Errorf("--admin and --socket are both %s: give each its own path", admin)
 	case f.cfg.Takeover && !unix:
-		return errors.New("--takeover needs --admin unix:PATH, the same as that of the agent that is taken over from: it is asked there")
+		return errors.New("--takeover needs --admin unix:PATH, the same as that of the running agent")
 	}
 	if rest == "" {
 		return nil
 	}
 	_, port, err := net.SplitHostPort(rest)
 	if err != nil || strings.HasPrefix(rest, "unix:") {
-		return fmt.Errorf("--rest: %q: want host:port, or '' for none; on the socket REST always is", rest)
+		return fmt.Errorf("--rest: %q: want host:port, or '' for none; REST is always served on the socket", rest)
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		return fmt.Errorf("--rest: %q: port %q is not a number from 0 to 65535", rest, port)

@@ -275,8 +275,8 @@ func TestUnknownVariablesAreWarnedOf(t *testing.T) {
 		"HOLDFAST_SERVICE_HOST=10.0.0.1", "HOLDFAST_PORT_15020_TCP=tcp://10.0.0.1:15020", "PATH=/bin",
 	})
 	want := []string{
-		"environment variable HOLDFAST_UPSTREM is no setting, did you mean HOLDFAST_UPSTREAM?",
-		"environment variable HOLDFAST_XYZZY is no setting",
+		"environment variable HOLDFAST_UPSTREM is not a setting, did you mean HOLDFAST_UPSTREAM?",
+		"environment variable HOLDFAST_XYZZY is not a setting",
 	}
 	if err != nil || !slices.Equal(warnings, want) {
 		t.Errorf("%v, %q", err, warnings)
@@ -298,7 +298,7 @@ func TestWhatIsWrongWithSettingsIsSaid(t *testing.T) {
 		{"an unknown key with underscores", "upstream_ca: a", nil, nil, `unknown key "upstream_ca", did you mean upstream-ca?`},
 		{"an unknown key like no other", "zzz: a", nil, nil, `holdfast.yaml: unknown key "zzz"`},
 		{"a key of another command", "dir: a", nil, up, ""},
-		{"a key twice", "socket: a\nsocket: b", nil, nil, `key "socket" is there twice`},
+		{"a key twice", "socket: a\nsocket: b", nil, nil, `key "socket" is given twice`},
 		{"no YAML", "socket: [", nil, nil, "holdfast.yaml: line 1"},
 		{"no mapping", "- a", nil, nil, "holdfast.yaml: want a mapping of flag names to values"},
 		{"an empty file", "", nil, up, ""},

@@ -11,12 +11,11 @@ import (
 // apiModule is the module of Envoy's API.
 const apiModule = "github.com/envoyproxy/go-control-plane/envoy"
 
-const versionLong = `Show the version of holdfast, of the Go that built it, and of the Envoy API that it
-knows by name (go-control-plane). Resources of types beyond that API pass through
-as well.`
+const versionLong = `Show the version of holdfast, of the Go that built it, and of Envoy's API (go-control-plane).
+Resources of types that this API does not contain are served as well.`
 
 func newVersion() *command {
-	c := newCommand("version", "show the version", versionLong, "\nholdfast version\nholdfast version -o json")
+	c := newCommand("version", "show versions", versionLong, "\nholdfast version\nholdfast version -o json")
 	var asJSON bool
 	c.section("Output").VarP(either(&asJSON, "text", "json"), "output", "o", "output format")
 	c.run = func(_ context.Context, warnings []string) error {

@@ -118,7 +118,7 @@ func TestADrainIsUndoneByHand(t *testing.T) {
 	}
 	w.envoyIsReady(http.StatusOK)
 	w.agentIsReady()
-	if out, err := w.holdfast("undrain"); err == nil || !strings.Contains(out, "nothing is drained") {
+	if out, err := w.holdfast("undrain"); err == nil || !strings.Contains(out, "there is no drain to undo") {
 		t.Errorf("once more: %v\n%s", err, out)
 	}
 	w.check(load.Stop())

@@ -124,7 +124,7 @@ func (f *bootstrapFlags) addStats(c *command) {
 	flags.Var((*matches)(&stats.Include), "stats-include", "`KIND:TEXT` (prefix:, suffix: or regex:) of the stats to keep, besides those of xDS, server and draining; all others are dropped")
 	flags.Var((*matches)(&stats.Exclude), "stats-exclude", "`KIND:TEXT` of the stats to drop")
 	flags.Var((*bucketRules)(&stats.Buckets), "histogram-buckets", "`KIND:TEXT=BOUND,BOUND,…` for histograms, such as prefix:cluster.=1,5,10; the first match is used. In a variable, one per line")
-	flags.DurationVar(&stats.FlushInterval, "stats-flush-interval", 0, "interval at which stats are sent to sinks (`DURATION`, 1ms to 5m); 0: Envoy's default of 5s")
+	flags.Var(numberOf(&stats.FlushInterval, 0, notNegative), "stats-flush-interval", "interval at which stats are sent to sinks (`DURATION`, 1ms to 5m); 0: Envoy's default of 5s")
 }
 
 func (f *bootstrapFlags) addLimits(c *command) {

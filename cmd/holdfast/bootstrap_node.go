@@ -42,7 +42,7 @@ func variable(environ []string, name string) string {
 	return ""
 }
 
-// ips returns the addresses that are given, nil for none.
+// ips returns the addresses from --pod-ip or the environment, nil for none.
 func (f *identityFlags) ips(environ []string) ([]netip.Addr, error) {
 	from, text := "--pod-ip", f.podIP
 	for _, name := range []string{"POD_IPS", "POD_IP", "INSTANCE_IP"} {
@@ -57,14 +57,14 @@ func (f *identityFlags) ips(environ []string) ([]netip.Addr, error) {
 	for one := range strings.SplitSeq(text, ",") {
 		ip, err := netip.ParseAddr(strings.TrimSpace(one))
 		if err != nil || ip.Zone() != "" {
-			return nil, fmt.Errorf("%s: %q is no IP address", from, one)
+			return nil, fmt.Errorf("%s: %q is not an IP address", from, one)
 		}
 		ips = append(ips, ip)
 	}
 	return ips, nil
 }
 
-// interfaceIPs returns the addresses of this machine that others may reach.
+// interfaceIPs returns the addresses of this machine that are not loopback or link-local.
 func interfaceIPs() ([]netip.Addr, error) {
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {
@@ -79,7 +79,7 @@ func interfaceIPs() ([]netip.Addr, error) {
 	return ips, nil
 }
 
-// identity returns what flags, variables and files say; ips are those of the pod.
+// identity returns the identity from flags, variables and files; ips are those of the pod.
 func (f *identityFlags) identity(environ []string, family bootstrap.Family, ips []netip.Addr) (bootstrap.Identity, error) {
 	id := f.id
 	id.Given, id.Environ, id.Pod.IPs = f.node.Node, environ, ips

@@ -26,9 +26,8 @@ func (f *waitFlags) add(flags *pflag.FlagSet) {
 	flags.Var(numberOf(&f.timeout, time.Minute, positive), "wait-timeout", "maximum time to wait (`DURATION`); then the command exits with code 1 and reports what is missing")
 }
 
-// wait returns when all that was asked for is there. It takes the addresses of the
-// pod that are given and returns them or, if there are none and they are waited for,
-// those of the machine.
+// wait returns when all conditions hold. It returns ips, the given addresses of the pod; if there
+// are none and the conditions include pod-ip, the addresses of the machine.
 func (f *waitFlags) wait(ctx context.Context, progress io.Writer, socket string, ips []netip.Addr, family bootstrap.Family) ([]netip.Addr, error) {
 	var conditions []bootstrap.Condition
 	for _, all := range f.conditions {
@@ -62,7 +61,7 @@ func (f *waitFlags) wait(ctx context.Context, progress io.Writer, socket string,
 	}
 }
 
-// condition reads one condition. That of an address puts it into ips.
+// condition parses one condition. pod-ip stores the addresses that it finds in ips.
 func condition(name, socket string, ips *[]netip.Addr, family bootstrap.Family) (bootstrap.Condition, error) {
 	kind, path, hasPath := strings.Cut(name, "=")
 	switch {
@@ -82,8 +81,8 @@ func condition(name, socket string, ips *[]netip.Addr, family bootstrap.Family) 
 	return bootstrap.Condition{}, fmt.Errorf("--wait-for %q: want pod-ip, token=FILE, file=PATH, socket or socket=PATH", name)
 }
 
-// podIPs looks for an address of the family in what is given or, if nothing is, on
-// the network interfaces, whose addresses it puts there once one is found.
+// podIPs returns nil if ips has an address of the family. If ips is empty, it looks at the network
+// interfaces, and stores their addresses in ips if one is of the family.
 func podIPs(ips *[]netip.Addr, family bootstrap.Family) error {
 	found := *ips
 	if len(found) == 0 {

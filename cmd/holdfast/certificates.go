@@ -39,7 +39,7 @@ func (f *certificateFlags) config() (sds.Config, error) {
 	if f.source.cfg.CA != "" {
 		sources = append(moreSources{&f.source}, sources...)
 	} else if given := f.source.given(""); given != "" {
-		return sds.Config{}, fmt.Errorf("--%s has no meaning without --ca: say where certificates come from", given)
+		return sds.Config{}, fmt.Errorf("--%s has no meaning without --ca: name the source of the certificates", given)
 	}
 	for _, s := range sources {
 		if given := s.given("istio-"); given != "" && !strings.HasPrefix(s.cfg.CA, "istio:") {
@@ -52,7 +52,7 @@ func (f *certificateFlags) config() (sds.Config, error) {
 	}
 	switch {
 	case len(cfg.Sources) == 0 && cfg.IdentityDir != "":
-		return sds.Config{}, errors.New("--identity-dir has no meaning without --ca: say where certificates come from")
+		return sds.Config{}, errors.New("--identity-dir has no meaning without --ca: name the source of the certificates")
 	case len(cfg.Sources) == 0 && len(cfg.SecretDirs) == 0 && len(cfg.Aliases) > 0:
 		return sds.Config{}, errors.New("--secret-alias has no meaning without --ca or --secret-dir")
 	case cfg.IdentityDir != "":
@@ -149,7 +149,7 @@ func (m *moreSources) setMap(object map[string]any) error {
 		flag.Changed = true
 	}
 	if f.cfg.CA == "" {
-		return errors.New("ca is missing: say where the certificates come from")
+		return errors.New("ca is missing: name the source of the certificates")
 	}
 	*m = append(*m, f)
 	return nil
@@ -218,14 +218,7 @@ func (a *aliases) add(name, secret string) error {
 	if name == "" || secret == "" {
 		return errors.New("want NAME=SECRET, neither of them empty")
 	}
-	if _, twice := (*a)[name]; twice {
-		return fmt.Errorf("%q is given twice", name)
-	}
-	if *a == nil {
-		*a = make(aliases)
-	}
-	(*a)[name] = secret
-	return nil
+	return addOnce(a, name, secret)
 }
 
 func (a *aliases) setMap(m map[string]any) error { return eachText(m, a.add) }
@@ -234,7 +227,7 @@ func (a *aliases) String() string {
 	if len(*a) == 0 {
 		return ""
 	}
-	b, _ := json.Marshal(*a) // of texts, which always marshals
+	b, _ := json.Marshal(*a) // cannot fail for texts
 	return string(b)
 }
 func (*aliases) Type() string { return "NAME=SECRET" }

@@ -48,8 +48,8 @@ func configFile(child []string) string {
 	return ""
 }
 
-// nodeOf returns who an Envoy with this bootstrap is, nil if it does not say: then its
-// command line may, and its configuration is fetched when it asks.
+// nodeOf returns the node of a bootstrap, nil if it has none. Envoy's command line may then have
+// the node, and the configuration is fetched when Envoy connects.
 func nodeOf(file string, log *slog.Logger) *corev3.Node {
 	node, err := bootstrap.ReadNode(file)
 	if err != nil {
@@ -59,8 +59,8 @@ func nodeOf(file string, log *slog.Logger) *corev3.Node {
 	return node
 }
 
-// completeEnvoy adds to cfg what follows from Envoy's command line, its bootstrap file ("" for none) and the limits
-// of the container.
+// completeEnvoy adds to cfg what follows from Envoy's command line, its bootstrap file ("" for
+// none) and the limits of the container.
 func (f *runFlags) completeEnvoy(child []string, file string, limits cgroup.Limits, stderr io.Writer) (err error) {
 	cfg := &f.cfg.Envoy
 	cfg.Dir = filepath.Dir(f.cfg.Socket.Path)
@@ -89,7 +89,7 @@ func (f *runFlags) completeEnvoy(child []string, file string, limits cgroup.Limi
 	return nil
 }
 
-// checkVersion warns of an Envoy that this version was not tested with.
+// checkVersion warns about a release of Envoy that this version was not tested with.
 func checkVersion(ctx context.Context, cfg envoy.Config, log *slog.Logger) error {
 	if len(cfg.Args) == 0 {
 		return nil
@@ -106,7 +106,7 @@ func checkVersion(ctx context.Context, cfg envoy.Config, log *slog.Logger) error
 	return nil
 }
 
-// lineWriter writes lines as a whole.
+// lineWriter writes whole lines, one at a time.
 type lineWriter struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -115,7 +115,7 @@ type lineWriter struct {
 func (l *lineWriter) raw(line []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, _ = l.w.Write(append(line[:len(line):len(line)], '\n')) // nobody could be told
+	_, _ = l.w.Write(append(line[:len(line):len(line)], '\n')) // there is nowhere to report an error
 }
 
 func (l *lineWriter) wrapped(line []byte) {
@@ -129,7 +129,7 @@ func (l *lineWriter) wrapped(line []byte) {
 	}
 }
 
-// exitCode returns the code with which Envoy's end is that of the agent.
+// exitCode returns Envoy's exit code if err is the exit of Envoy, with which the agent exits too.
 func exitCode(err error) (code int, ok bool) {
 	if exit, is := errors.AsType[*envoy.ExitError](err); is {
 		return exit.Code, true
@@ -137,7 +137,7 @@ func exitCode(err error) (code int, ok bool) {
 	return 0, false
 }
 
-// containerLimits returns the limits of this container, none if they cannot be read.
+// containerLimits returns the limits of this container, or none if they cannot be read.
 func containerLimits(log *slog.Logger) cgroup.Limits {
 	limits, err := cgroup.Read(os.DirFS("/"))
 	if err != nil {

@@ -148,8 +148,8 @@ func runtimeLayers(stored map[string]*xds.Resource) (map[string]*structpb.Struct
 	return layers, nil
 }
 
-// writeFiles writes each file by atomic rename, in their order: what refers to another
-// comes after it.
+// writeFiles replaces each file atomically, in their order: a file comes after those that it refers
+// to.
 func writeFiles(dir string, files []export.File) error {
 	for _, file := range files {
 		path := filepath.Join(dir, file.Name)
@@ -157,7 +157,7 @@ func writeFiles(dir string, files []export.File) error {
 		if file.Secret {
 			mode = 0o600
 		}
-		if filepath.Dir(file.Name) != "." { // nothing but certificates is in a directory of its own
+		if filepath.Dir(file.Name) != "." { // only certificates are in subdirectories
 			dirMode = 0o700
 		}
 		if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {

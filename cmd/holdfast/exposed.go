@@ -97,8 +97,7 @@ func warnAddress(log *slog.Logger, flag, addr, why string) {
 	}
 }
 
-// warnReadable warns of a file with a key or a token, "" for none, that every user of the
-// machine may read.
+// warnReadable warns of a file with a key or a token, "" for none, that all users can read.
 func warnReadable(log *slog.Logger, flag, file string) {
 	if file != "" && userfile.OthersMayRead(file) {
 		log.Warn("every user of this machine can read a key or token: chmod o-r it", "flag", flag, "file", file)

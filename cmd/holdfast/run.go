@@ -107,7 +107,7 @@ func newRun(p process) *command {
 		}
 		warnExposed(log, f.cfg)
 		if !f.cfg.Admin.Pprof {
-			runtime.MemProfileRate = 0 // samples of the heap cost memory, and nobody could read them
+			runtime.MemProfileRate = 0 // nobody can read the samples, which cost memory
 		}
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()

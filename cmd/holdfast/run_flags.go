@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream/session"
 )
 
-// minKeepalive is the least time between two pings: gRPC does not ping more often.
+// minKeepalive is the minimum time between two pings of gRPC.
 const minKeepalive = 10 * time.Second
 
 func (f *runFlags) addUpstream(c *command) {

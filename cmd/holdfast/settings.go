@@ -25,7 +25,7 @@ const listsHelp = `Repeatable flags accept several values: in a variable, separa
 if it contains line breaks; in the file, as a list. NAME=VALUE pairs may also be a JSON
 object in the variable, and a mapping in the file.`
 
-// envName is the variable of a flag.
+// envName returns the variable of a flag.
 func envName(flag string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }

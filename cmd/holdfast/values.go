@@ -18,8 +18,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// plainValue says in words what is wrong with the value of a boolean, the only flag of pflag's own
-// types that has wrong values.
+// plainValue words the error of a boolean. Flags of our own types word theirs.
 func plainValue(f *pflag.Flag, value string, err error) error {
 	if f.Value.Type() == "bool" {
 		return fmt.Errorf("%q: want true or false", value)
@@ -27,7 +26,7 @@ func plainValue(f *pflag.Flag, value string, err error) error {
 	return err
 }
 
-// set sets a flag from text, and says in words what is wrong with it.
+// set sets a flag from text.
 func set(f *pflag.Flag, text string) error {
 	if err := f.Value.Set(text); err != nil {
 		return plainValue(f, text, err)
@@ -88,7 +87,7 @@ func (n *number[T]) parse(s string) (int64, error) {
 	return value, err
 }
 
-// valid says which values are within the bounds.
+// valid describes the values that are within the bounds.
 func (n *number[T]) valid() string {
 	kind := "number"
 	if n.Type() == "duration" {
@@ -156,7 +155,7 @@ func (s *serviceNames) Set(name string) error {
 	case name == "none":
 		return nil
 	case !strings.Contains(name, ".") || !protoreflect.FullName(name).IsValid():
-		return fmt.Errorf("%q is no gRPC service: want its full name, such as envoy.service.load_stats.v3.LoadReportingService, or none", name)
+		return fmt.Errorf("%q is not a gRPC service: want its full name, such as envoy.service.load_stats.v3.LoadReportingService, or none", name)
 	}
 	if !slices.Contains(*s.target, name) {
 		*s.target = append(*s.target, name)
@@ -168,8 +167,7 @@ func (*serviceNames) String() string { return "" } // the default is too long fo
 func (*serviceNames) Type() string   { return "SERVICE" }
 func (*serviceNames) repeatable()    {}
 
-// ttlPolicy is a repeatable flag of TYPE=expire|hold pairs: the types, by URL, that
-// are held.
+// ttlPolicy is a repeatable flag of TYPE=expire|hold pairs. It contains the type URLs with hold.
 type ttlPolicy map[string]bool
 
 func (p *ttlPolicy) Set(s string) error {
@@ -183,7 +181,7 @@ func (p *ttlPolicy) Set(s string) error {
 func (p *ttlPolicy) add(name, policy string) error {
 	url, known := xds.TypeByShort(strings.ToUpper(name))
 	if !known && !strings.Contains(name, "/") {
-		return fmt.Errorf("%q is no type: want CDS, EDS, LDS, RDS, SRDS, VHDS, SDS, RTDS, ECDS or a type URL", name)
+		return fmt.Errorf("%q is not a type: want CDS, EDS, LDS, RDS, SRDS, VHDS, SDS, RTDS, ECDS or a type URL", name)
 	}
 	if !known {
 		url = name
@@ -197,7 +195,7 @@ func (p *ttlPolicy) add(name, policy string) error {
 	case "expire":
 		delete(*p, url)
 	default:
-		return fmt.Errorf("%s: %q is no policy: want expire or hold", name, policy)
+		return fmt.Errorf("%s: %q is not a policy: want expire or hold", name, policy)
 	}
 	return nil
 }
@@ -226,7 +224,7 @@ func (h *headers) Set(s string) error {
 	return h.add(name, value)
 }
 
-// add refuses what gRPC would refuse at every attempt.
+// add returns an error for headers that gRPC would reject.
 func (h *headers) add(name, value string) error {
 	valid := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.", r)
@@ -234,8 +232,8 @@ func (h *headers) add(name, value string) error {
 	lower := strings.ToLower(name)
 	switch {
 	case name == "" || strings.ContainsFunc(name, func(r rune) bool { return !valid(r) }):
-		// What was given is not repeated: it may be a token that was written in another form.
-		return errors.New("what is before the first '=' is no name of a header: want NAME=VALUE, and in the name letters, digits, '-', '_' and '.'")
+		// The value is not in the error, because it may be a token in another form.
+		return errors.New("the text before the first '=' is not the name of a header: want NAME=VALUE, with letters, digits, '-', '_' and '.' in the name")
 	case strings.HasPrefix(lower, "grpc-"):
 		return fmt.Errorf("%q: headers that begin with grpc- belong to gRPC", name)
 	case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }) && !strings.HasSuffix(lower, "-bin"):
@@ -246,21 +244,29 @@ func (h *headers) add(name, value string) error {
 			return fmt.Errorf("%q is given twice", name)
 		}
 	}
-	if *h == nil {
-		*h = make(headers)
-	}
-	(*h)[name] = value
-	return nil
+	return addOnce(h, name, value)
 }
 
 func (h *headers) setMap(m map[string]any) error { return eachText(m, h.add) }
 
-// eachText adds the pairs of a mapping, which must all be text, in order.
+// addOnce adds a pair to a map, which may be nil, unless its name is there.
+func addOnce[M ~map[string]V, V any](m *M, name string, value V) error {
+	if _, twice := (*m)[name]; twice {
+		return fmt.Errorf("%q is given twice", name)
+	}
+	if *m == nil {
+		*m = make(M)
+	}
+	(*m)[name] = value
+	return nil
+}
+
+// eachText adds the pairs of a mapping, whose values must be text, in order.
 func eachText(m map[string]any, add func(name, value string) error) error {
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		text, ok := m[name].(string)
 		if !ok {
-			return fmt.Errorf("%s: want text: put the value into quotes", name) // which is not shown: it may be a token
+			return fmt.Errorf("%s: want text: put the value into quotes", name) // the value may be a token
 		}
 		if err := add(name, text); err != nil {
 			return err
@@ -296,14 +302,7 @@ func (m *metadata) add(name string, value any) error {
 	if name == "" {
 		return errors.New("a name is missing: want NAME=TEXT or NAME:=JSON")
 	}
-	if _, twice := (*m)[name]; twice {
-		return fmt.Errorf("%q is given twice", name)
-	}
-	if *m == nil {
-		*m = make(metadata)
-	}
-	(*m)[name] = value
-	return nil
+	return addOnce(m, name, value)
 }
 
 func (m *metadata) setMap(tree map[string]any) error {
@@ -322,13 +321,13 @@ func (*metadata) String() string { return "" }
 func (*metadata) Type() string   { return "NAME=TEXT" }
 func (*metadata) repeatable()    {}
 
-// parseJSON reads one JSON value. Its whole numbers stay exact.
+// parseJSON reads one JSON value, with exact whole numbers.
 func parseJSON(text string) (any, error) {
 	decoder := json.NewDecoder(strings.NewReader(text))
 	decoder.UseNumber()
 	var tree any
 	if err := decoder.Decode(&tree); err != nil {
-		return nil, fmt.Errorf("no JSON: %w", err)
+		return nil, fmt.Errorf("not JSON: %w", err)
 	}
 	if _, err := decoder.Token(); err != io.EOF {
 		return nil, errors.New("more than one JSON value")
@@ -336,8 +335,8 @@ func parseJSON(text string) (any, error) {
 	return exact(tree)
 }
 
-// exact replaces the numbers of a tree: whole ones by int64, so that one which
-// protobuf would round is noticed, others by float64.
+// exact replaces the numbers of a tree: whole ones by int64, so that numbers which protobuf would
+// round are detected, and others by float64.
 func exact(tree any) (any, error) {
 	switch tree := tree.(type) {
 	case json.Number:

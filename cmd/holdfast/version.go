@@ -39,8 +39,8 @@ func printVersion(w io.Writer, asJSON bool) error {
 	return failed(err)
 }
 
-// versionOf returns the version that was linked in or, for want of one, that of the module: `go
-// install …@v1.2.3` sets nothing else.
+// versionOf returns the version that the linker set, or else that of the module, as `go install
+// …@v1.2.3` sets it.
 func versionOf(linked string, build *debug.BuildInfo) string {
 	if of := build.Main.Version; linked == "dev" && of != "" && of != "(devel)" {
 		return of
@@ -48,8 +48,8 @@ func versionOf(linked string, build *debug.BuildInfo) string {
 	return linked
 }
 
-// apiVersion is that of the module which was linked; "unknown" in a build without
-// module information, such as a test's.
+// apiVersion returns the version of the module of Envoy's API; "unknown" in a build without module
+// information, such as a test.
 func apiVersion() string {
 	if build, ok := debug.ReadBuildInfo(); ok {
 		for _, dep := range build.Deps {

@@ -1,10 +1,9 @@
-// Package agent assembles holdfast: it owns the groups of clients, the order in
-// which the parts start and stop, and what is said of their health.
+// Package agent assembles holdfast: it owns the groups of clients, the order in which the parts
+// start and stop, and the health that is reported.
 //
-// It promises that the socket is there before anything else is waited for, that
-// clients of one kind share one upstream subscription, and that Run returns when
-// everything it started has ended. The parts do not know one another; package
-// group connects those of one kind of client.
+// It guarantees that the socket is served before anything else is waited for, that the clients of a
+// group share one upstream subscription, and that Run returns when everything that it started has
+// ended. The parts do not know one another; package group connects those of one group.
 package agent
 
 import (
@@ -87,18 +86,17 @@ type Agent struct {
 	server  *downstream.Server
 	born    time.Time
 	keeper  *keeper // nil for memory only
-	// certificates is nil where none are made.
+	// certificates is nil if the agent issues none.
 	certificates *sds.Manager
-	// secrets finds what must not be written of what Envoy says.
+	// secrets finds secrets in the output of Envoy, which must not be logged.
 	secrets redact.Finder
 	life    lifecycle
 	orphans *reaper.Reaper
-	// What Run has bound: rest is nil where it is not served.
+	// Bound by Run; rest is nil if REST is not served on TCP.
 	surface *admin.Server
 	socket  *downstream.Socket
 	rest    *listener.TCP
-	// groups are those of all kinds of clients.
-	groups *group.Set
+	groups  *group.Set
 
 	mu        sync.Mutex
 	listening bool
@@ -180,8 +178,8 @@ func (a *Agent) serverConfig() downstream.Config {
 	return conf
 }
 
-// Run serves until ctx ends and returns nil then, or returns why it cannot. The
-// streams of clients are cut first; they keep what they have.
+// Run serves until ctx ends, and then returns nil, or until it fails. The streams of clients end
+// first; the clients keep their configuration.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
@@ -199,7 +197,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return a.serve(ctx, listener.Told(a.socket, a.cfg.Log), nil)
 }
 
-// newSurface makes the admin surface, which ends the agent with quit.
+// newSurface makes the admin interface, which stops the agent with quit.
 func (a *Agent) newSurface(quit func()) *admin.Server {
 	conf := a.cfg.Admin
 	conf.State, conf.Metrics, conf.Log = a, a.metrics, a.cfg.Log
@@ -213,7 +211,7 @@ func (a *Agent) newSurface(quit func()) *admin.Server {
 	return admin.New(conf)
 }
 
-// serve serves on listeners, of which rest may be nil, until ctx ends.
+// serve serves on its listeners until ctx ends; rest may be nil.
 func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
@@ -221,19 +219,19 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 	if a.surface == nil {
 		a.surface = a.newSurface(quit)
 	}
-	// The end begins with ctx; Envoy, if it is the agent's child, drains and ends
-	// before anybody is served no more.
+	// The shutdown begins when ctx ends. If Envoy is the agent's child, it drains and exits while
+	// clients are still served.
 	serving, endServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer endServing()
-	// The groups outlive the server, what is kept of them the groups, and the admin
-	// surface all.
+	// The groups end after the server, their state on disk after the groups, and the admin
+	// interface last.
 	groups, endGroups := context.WithCancel(context.WithoutCancel(ctx))
 	defer endGroups()
 	late, endLate := context.WithCancel(context.WithoutCancel(ctx))
 	defer endLate()
 	keeping, endKeeping := context.WithCancel(context.WithoutCancel(ctx))
 	defer endKeeping()
-	if a.keeper != nil && !a.keeper.isOpen() { // before the first group, which would begin with nothing
+	if a.keeper != nil && !a.keeper.isOpen() { // before the first group, which needs it
 		if err := a.keeper.open(); err != nil {
 			a.cfg.Log.Error("the stored state cannot be opened: the configuration is in memory only until the disk can be used", "err", err)
 		}
@@ -273,7 +271,7 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		return a.keeper.run(keeping)
 	})
 	if a.cfg.Node != nil {
-		// Before the first client, which would otherwise have a group of its own.
+		// Before the first client, so that the client joins this group.
 		a.prefetch()
 	}
 	a.mu.Lock()
@@ -301,20 +299,20 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 	return nil
 }
 
-// stop notes that nobody is served any more.
+// stop records that clients are not served any more.
 func (a *Agent) stop() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.listening = false
 }
 
-// withheld tells of removals that were held back (design.md I10).
+// withheld logs that removals are held back (design.md I10).
 func (a *Agent) withheld(typeURL string, withheld, held int) {
 	a.cfg.Log.Error("removals held back, because they look like an accident: after --removal-confirm-after everything is requested again from the control plane, and what it confirms is removed",
 		"type", xds.Short(typeURL), "withheld", withheld, "held", held)
 }
 
-// sources makes the upstreams, in order of priority.
+// sources creates the upstreams, in order of priority.
 func (a *Agent) sources() ([]upstream.Source, error) {
 	seen := make(map[string]bool)
 	var out []upstream.Source

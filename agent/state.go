@@ -16,7 +16,7 @@ import (
 
 var _ admin.State = (*Agent)(nil)
 
-// Started reports whether the sockets are there.
+// Started reports whether the sockets are served.
 func (a *Agent) Started() bool {
 	a.mu.Lock()
 	listening := a.listening
@@ -24,8 +24,8 @@ func (a *Agent) Started() bool {
 	return listening && a.sockets() == nil
 }
 
-// Ready returns whether clients are served: that the socket is there, and that
-// for one kind of client there is a configuration to give.
+// Ready returns the conditions under which clients are served, such as the socket, and a
+// configuration for at least one group.
 func (a *Agent) Ready() []admin.Condition {
 	socket := admin.Condition{Name: "socket", OK: a.Started()}
 	if err := a.sockets(); err != nil {
@@ -46,12 +46,12 @@ func (a *Agent) Ready() []admin.Condition {
 	return append(conditions, a.heldBack()...)
 }
 
-// condition is one that holds if err is nil.
+// condition returns a condition that holds if err is nil.
 func condition(name string, err error) admin.Condition {
 	return admin.Condition{Name: name, OK: err == nil, Reason: text(err)}
 }
 
-// connected returns nil if an upstream answers for one kind of client at least.
+// connected returns nil if at least one group is connected to an upstream.
 func (a *Agent) connected() error {
 	for _, m := range a.groups.Members() {
 		if m.Connected() {
@@ -61,7 +61,7 @@ func (a *Agent) connected() error {
 	return errors.New("no control plane is connected (--ready-requires upstream)")
 }
 
-// heldBack says, without making the agent not ready, that something is held back.
+// heldBack returns conditions that report what is held back or missing. They always hold.
 func (a *Agent) heldBack() (conditions []admin.Condition) {
 	for _, m := range a.groups.Members() {
 		if f := m.Cache().Fallback(); f != nil {
@@ -80,7 +80,7 @@ func (a *Agent) heldBack() (conditions []admin.Condition) {
 	return conditions
 }
 
-// servable reports whether there is something to give to an Envoy that starts.
+// servable reports whether an Envoy that starts would get a configuration and certificates.
 func (a *Agent) servable() bool {
 	for _, c := range a.available() {
 		if !c.OK {
@@ -90,14 +90,14 @@ func (a *Agent) servable() bool {
 	return a.Started()
 }
 
-// available says whether there is a configuration, and certificates.
+// available returns the conditions that there is a configuration, and certificates.
 func (a *Agent) available() []admin.Condition {
 	var conditions []admin.Condition
 	if a.certificates != nil {
 		conditions = append(conditions, condition("certificates", a.certificates.Ready()))
 	}
 	if len(a.cfg.Upstreams) == 0 {
-		return conditions // no configuration is to be had
+		return conditions // the agent serves certificates only
 	}
 	conf := admin.Condition{Name: "configuration"}
 	members := a.groups.Members()
@@ -118,7 +118,7 @@ func (a *Agent) available() []admin.Condition {
 	return append(conditions, conf)
 }
 
-// Status returns what the agent knows.
+// Status returns the status of the agent.
 func (a *Agent) Status() admin.Status {
 	s := admin.Status{Version: a.cfg.Version, Started: a.born, Streams: group.Streams(a.server)}
 	for _, m := range a.groups.Members() {
@@ -175,7 +175,7 @@ func certificates(s sds.Status) *admin.Certificates {
 	return out
 }
 
-// text returns that of an error, "" for none.
+// text returns the text of an error, "" for nil.
 func text(err error) string {
 	if err == nil {
 		return ""
@@ -183,7 +183,7 @@ func text(err error) string {
 	return err.Error()
 }
 
-// Resources visits what the groups hold and the filter admits.
+// Resources visits the resources of all groups that pass the filter.
 func (a *Agent) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 	return func(yield func(admin.Resource) bool) {
 		for _, m := range a.groups.Members() {

@@ -94,7 +94,7 @@ func TestAnEmptyStatusIsSaidInWords(t *testing.T) {
 func TestAnUpstreamThatNeverConnectedIsSaidInWords(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for want, since := range map[string]time.Time{
-		"upstream a:1: never connected, 2 attempts: refused":            {},
+		"upstream a:1: never connected, 2 attempts: refused":      {},
 		"upstream a:1: not connected for 5s, 2 attempts: refused": now.Add(-5 * time.Second),
 	} {
 		var b strings.Builder

@@ -337,7 +337,7 @@ func TestAHotRestartThatFailsSaysWhy(t *testing.T) {
 	}
 	for name, change := range map[string]func(*Config){
 		"the address of Envoy's admin interface is not known": func(c *Config) { c.Admin = "" },
-		"must not contain --base-id": func(c *Config) { c.Args = append(c.Args, "--disable-hot-restart") },
+		"must not contain --base-id":                          func(c *Config) { c.Args = append(c.Args, "--disable-hot-restart") },
 	} {
 		b := running(t, "serve", change)
 		if err := b.s.HotRestart(t.Context()); err == nil || !strings.Contains(err.Error(), name) {

@@ -132,7 +132,7 @@ func TestDrainGivesUpOnAnAgentThatIsSilent(t *testing.T) {
 	defer func() { w.check(w.agent.Signal(syscall.SIGCONT)) }()
 	began := time.Now()
 	out, err := w.holdfast("drain")
-	if took := time.Since(began); err == nil || took < 4*time.Second || took > limit || !strings.Contains(out, "said nothing for 5s") {
+	if took := time.Since(began); err == nil || took < 4*time.Second || took > limit || !strings.Contains(out, "not answered for 5s") {
 		t.Errorf("after %s: %v\n%s", took, err, out)
 	}
 }

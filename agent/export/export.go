@@ -189,9 +189,9 @@ func (w *writer) writeSecrets() error {
 		r := w.held[xds.SecretType][name]
 		switch {
 		case r == nil || r.Body == nil:
-			w.lacks("it is not stored: put it into %s", file)
+			w.lacks("it is not stored: write it to %s", file)
 		case !w.cfg.Secrets:
-			w.lacks("it is not written in the clear unless --with-secrets is given: put it into %s", file)
+			w.lacks("its private key is not exported without --with-secrets: write it to %s", file)
 		default:
 			w.result.Counts[xds.SecretType]++
 			if _, err := w.file("secrets/"+escaped(name), xds.SecretType, []*anypb.Any{r.Body}, true); err != nil {

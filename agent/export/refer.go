@@ -30,7 +30,7 @@ func (w *writer) inAny(a *anypb.Any, depth int) error {
 	inner, err := envoytypes.Unpack(a)
 	if err != nil {
 		if a.GetTypeUrl() != "" {
-			w.lacks("%s is not known here: what it refers to, if anything, is not in the files", strings.TrimPrefix(a.GetTypeUrl(), "type.googleapis.com/"))
+			w.lacks("the type %s is not known to this version: resources that it refers to are not exported", strings.TrimPrefix(a.GetTypeUrl(), "type.googleapis.com/"))
 		}
 		return nil
 	}
@@ -83,7 +83,7 @@ func (w *writer) message(m protoreflect.Message, depth int) error {
 		}
 	case *corev3.ConfigSource:
 		if remote(body) {
-			w.lacks("it refers to a control plane, which will not be there, by a field that is not replaced")
+			w.lacks("it refers to a control plane in a field that the export cannot replace")
 		}
 		return nil
 	case *corev3.GrpcService, *corev3.ApiConfigSource:
@@ -167,7 +167,7 @@ func (w *writer) routes(m *hcmv3.HttpConnectionManager) error {
 		list.ScopedRouteConfigurations = append(list.ScopedRouteConfigurations, &scope)
 	}
 	if len(list.GetScopedRouteConfigurations()) == 0 {
-		w.lacks("no scope is stored")
+		w.lacks("no scoped route is stored")
 		return nil
 	}
 	scoped.RdsConfigSource = nil

@@ -52,7 +52,7 @@ func TestExitCodesAndErrors(t *testing.T) {
 		{"no such directory", []string{"controlplane", "--dir", filepath.Join(dir, "none")}, 1, "--dir: "},
 		{"no state to export", []string{"export", "--out", "x"}, 2, "--state-dir is missing"},
 		{"an export to nowhere", []string{"export", "--state-dir", dir}, 2, "--out is missing"},
-		{"an export of nobody's", []string{"export", "--state-dir", dir, "--out", filepath.Join(dir, "x")}, 2, "Envoy's node is missing"},
+		{"an export of nobody's", []string{"export", "--state-dir", dir, "--out", filepath.Join(dir, "x")}, 2, "the node is missing"},
 		{"an export of nothing", []string{"export", "--state-dir", dir, "--out", filepath.Join(dir, "x"), "--node-id", "a", "--node-cluster", "b"}, 1, "it contains no state of an Envoy"},
 		{"a key that is not there", []string{"run", "--upstream", "a:1", "--state-dir", dir, "--state-key-file", filepath.Join(dir, "none")}, 2, "--state-key-file:"},
 		{"a key for no state", []string{"run", "--upstream", "a:1", "--state-key-file", "k"}, 2, "need --state-dir"},

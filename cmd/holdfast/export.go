@@ -95,7 +95,7 @@ func (f *exportFlags) run(c *command) error {
 		return err
 	}
 	if node == nil {
-		return errors.New("Envoy's node is missing: give --bootstrap, or --node-id and --node-cluster")
+		return errors.New("the node is missing: give --bootstrap, or --node-id and --node-cluster")
 	}
 	keys, err := stateKeys(f.keyFiles)
 	if err != nil {

@@ -280,23 +280,28 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 	eg.Go(func() error {
 		defer endGroups()
 		defer a.stop()
-		servers, ended := errgroup.WithContext(failed)
-		servers.Go(func() error { return a.server.Serve(ended, lis) })
-		if rest != nil {
-			servers.Go(func() error { return a.server.ServeREST(ended, rest) })
-		}
-		return servers.Wait()
+		return a.serveClients(failed, lis, rest)
 	})
-	if err := eg.Wait(); err != nil {
-		if exit, ok := errors.AsType[*envoy.ExitError](err); ok && exit.Code == 0 {
-			a.cfg.Log.Info("stopped, because Envoy has exited by itself")
-		} else {
-			a.cfg.Log.Error("stopped", "err", err)
-		}
-		return err
+	err := eg.Wait()
+	switch exit, ok := errors.AsType[*envoy.ExitError](err); {
+	case err == nil:
+		a.cfg.Log.Info("stopped")
+	case ok && exit.Code == 0:
+		a.cfg.Log.Info("stopped, because Envoy has exited by itself")
+	default:
+		a.cfg.Log.Error("stopped", "err", err)
 	}
-	a.cfg.Log.Info("stopped")
-	return nil
+	return err
+}
+
+// serveClients serves clients until ctx ends; rest may be nil.
+func (a *Agent) serveClients(ctx context.Context, lis, rest net.Listener) error {
+	servers, ended := errgroup.WithContext(ctx)
+	servers.Go(func() error { return a.server.Serve(ended, lis) })
+	if rest != nil {
+		servers.Go(func() error { return a.server.ServeREST(ended, rest) })
+	}
+	return servers.Wait()
 }
 
 // stop records that clients are not served any more.

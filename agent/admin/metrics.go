@@ -352,79 +352,15 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	resources := make(map[[2]string]int)
-	subscriptions := make(map[string]int)
-	errored := make(map[string]int)
-	connected, stale, active := make(map[string]float64), make(map[string]float64), make(map[string]float64)
-	withheld := make(map[string]int)
-	expired := make(map[string]uint64)
-	restored, fallenBack, oldest := 0, false, time.Duration(-1)
-	suspects, shortLives := 0, uint64(0)
 	status := c.state.Status()
-	for _, g := range status.Groups {
-		restored += g.Restored
-		fallenBack = fallenBack || g.Fallback != nil
-		if g.Fallback != nil {
-			suspects += len(g.Fallback.Suspects)
-		}
-		shortLives += g.ShortLivesTotal
-		contact := g.Contact
-		if contact.IsZero() {
-			contact = g.Opened
-		}
-		if !contact.IsZero() {
-			oldest = max(oldest, time.Since(contact))
-		}
-		for _, t := range g.Types {
-			label := c.metrics.label(t.TypeURL)
-			subscriptions[label] += t.Subscriptions
-			errored[label] += t.Errors
-			withheld[label] += t.Withheld
-			expired[label] += t.Expired
-			for _, s := range []xds.Status{xds.Pending, xds.Acked, xds.Suspect, xds.Nacked} {
-				resources[[2]string{label, s.String()}] += t.Resources[s.String()]
-			}
-		}
-		for _, u := range g.Upstreams {
-			connected[u.Name] = max(connected[u.Name], number(u.Connected))
-			stale[u.Name] = max(stale[u.Name], number(u.Stale))
-			active[u.Name] = max(active[u.Name], number(u.Active))
-		}
-	}
-	for labels, n := range resources {
-		gauge(resourcesDesc, float64(n), labels[0], labels[1])
-	}
-	for label, n := range subscriptions {
-		gauge(subscriptionsDesc, float64(n), label)
-	}
-	for label, n := range errored {
-		gauge(errorsDesc, float64(n), label)
-	}
-	for label, n := range withheld {
-		gauge(withheldDesc, float64(n), label)
-	}
-	for label, n := range expired {
-		ch <- prometheus.MustNewConstMetric(expiredDesc, prometheus.CounterValue, float64(n), label)
-	}
-	gauge(groupsDesc, float64(len(status.Groups)))
-	gauge(restoredDesc, float64(restored))
-	gauge(fallenBackDesc, number(fallenBack))
-	gauge(suspectsDesc, float64(suspects))
-	ch <- prometheus.MustNewConstMetric(shortLivesDesc, prometheus.CounterValue, float64(shortLives))
-	if oldest >= 0 {
-		gauge(contactDesc, oldest.Seconds())
-	}
+	c.collectTypes(ch, status.Groups)
+	c.collectGroups(ch, status.Groups)
 	c.collectStorage(ch, status.Storage)
 	c.collectCertificates(ch, status.Certificates)
 	if e := status.Envoy; e != nil {
 		gauge(envoyLiveDesc, number(e.State == "LIVE"))
 		gauge(envoyEpochDesc, float64(e.Epoch))
 		ch <- prometheus.MustNewConstMetric(envoyCrashesDesc, prometheus.CounterValue, float64(e.Restarts))
-	}
-	for name, v := range connected {
-		gauge(connectedDesc, v, name)
-		gauge(staleDesc, stale[name], name)
-		gauge(activeDesc, active[name], name)
 	}
 	ready := make(map[string]float64)
 	for _, cond := range c.state.Ready() {
@@ -440,6 +376,79 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	for labels, at := range c.metrics.last {
 		gauge(lastDesc, seconds(at), labels[0], labels[1])
 		gauge(ageDesc, time.Since(at).Seconds(), labels[0], labels[1])
+	}
+}
+
+// collectTypes sends the metrics of resources, by type.
+func (c *stateCollector) collectTypes(ch chan<- prometheus.Metric, groups []Group) {
+	types := make(map[string]Type) // sums, by label
+	for _, g := range groups {
+		for _, t := range g.Types {
+			label := c.metrics.label(t.TypeURL)
+			sum := types[label]
+			sum.Subscriptions += t.Subscriptions
+			sum.Errors += t.Errors
+			sum.Withheld += t.Withheld
+			sum.Expired += t.Expired
+			if sum.Resources == nil {
+				sum.Resources = make(map[string]int)
+			}
+			for _, s := range []xds.Status{xds.Pending, xds.Acked, xds.Suspect, xds.Nacked} {
+				sum.Resources[s.String()] += t.Resources[s.String()]
+			}
+			types[label] = sum
+		}
+	}
+	for label, t := range types {
+		for standing, n := range t.Resources {
+			ch <- prometheus.MustNewConstMetric(resourcesDesc, prometheus.GaugeValue, float64(n), label, standing)
+		}
+		ch <- prometheus.MustNewConstMetric(subscriptionsDesc, prometheus.GaugeValue, float64(t.Subscriptions), label)
+		ch <- prometheus.MustNewConstMetric(errorsDesc, prometheus.GaugeValue, float64(t.Errors), label)
+		ch <- prometheus.MustNewConstMetric(withheldDesc, prometheus.GaugeValue, float64(t.Withheld), label)
+		ch <- prometheus.MustNewConstMetric(expiredDesc, prometheus.CounterValue, float64(t.Expired), label)
+	}
+}
+
+// collectGroups sends the metrics of groups and their upstreams.
+func (c *stateCollector) collectGroups(ch chan<- prometheus.Metric, groups []Group) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	upstreams := make(map[string]Upstream)
+	restored, fallenBack, oldest := 0, false, time.Duration(-1)
+	suspects, shortLives := 0, uint64(0)
+	for _, g := range groups {
+		restored += g.Restored
+		if g.Fallback != nil {
+			fallenBack = true
+			suspects += len(g.Fallback.Suspects)
+		}
+		shortLives += g.ShortLivesTotal
+		contact := g.Contact
+		if contact.IsZero() {
+			contact = g.Opened
+		}
+		if !contact.IsZero() {
+			oldest = max(oldest, time.Since(contact))
+		}
+		for _, u := range g.Upstreams {
+			all := upstreams[u.Name]
+			upstreams[u.Name] = Upstream{Connected: all.Connected || u.Connected, Stale: all.Stale || u.Stale, Active: all.Active || u.Active}
+		}
+	}
+	gauge(groupsDesc, float64(len(groups)))
+	gauge(restoredDesc, float64(restored))
+	gauge(fallenBackDesc, number(fallenBack))
+	gauge(suspectsDesc, float64(suspects))
+	ch <- prometheus.MustNewConstMetric(shortLivesDesc, prometheus.CounterValue, float64(shortLives))
+	if oldest >= 0 {
+		gauge(contactDesc, oldest.Seconds())
+	}
+	for name, u := range upstreams {
+		gauge(connectedDesc, number(u.Connected), name)
+		gauge(staleDesc, number(u.Stale), name)
+		gauge(activeDesc, number(u.Active), name)
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -65,6 +66,9 @@ func (c *command) writeHelp(w io.Writer) {
 	_, _ = fmt.Fprintf(w, "\n%s\n", exitHelp)
 }
 
+// zeroUnits matches the end of a duration with units that are 0.
+var zeroUnits = regexp.MustCompile(`([hm])(0m)?0s$`)
+
 // writeFlag writes the name, variable and default of a flag, and below them what it does.
 func writeFlag(w io.Writer, f *pflag.Flag) {
 	value, usage := pflag.UnquoteUsage(f)
@@ -80,7 +84,11 @@ func writeFlag(w io.Writer, f *pflag.Flag) {
 		facts = append(facts, "repeatable")
 	}
 	if f.DefValue != "" && f.DefValue != "false" {
-		facts = append(facts, "default "+strings.Replace(f.DefValue, "m0s", "m", 1)) // 30m, not 30m0s
+		value := f.DefValue
+		if f.Value.Type() == "duration" {
+			value = zeroUnits.ReplaceAllString(value, "$1") // 24h, not 24h0m0s
+		}
+		facts = append(facts, "default "+value)
 	}
 	head := fmt.Sprintf("  %-42s [%s]", name, strings.Join(facts, ", "))
 	if len(head) > helpWidth {

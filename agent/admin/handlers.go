@@ -111,9 +111,31 @@ func (s *Server) snapshot() Status {
 	st.Now = time.Now()
 	st.Conditions = notNil(s.cfg.State.Ready())
 	st.Groups = notNil(st.Groups)
+	for _, g := range st.Groups {
+		for i, t := range g.Types {
+			if t.Errors > 0 {
+				g.Types[i].ErrorNames = s.errorNames(g, t)
+			}
+		}
+	}
 	st.Streams = notNil(st.Streams)
 	return st
 }
+
+// errorNames returns the first names of a type for which an upstream reported an error.
+func (s *Server) errorNames(g Group, t Type) (names []string) {
+	for r := range s.cfg.State.Resources(Filter{Type: t.TypeURL}) {
+		if r.Group == g.NodeID && r.Error != "" {
+			if names = append(names, r.Name); len(names) == maxErrorNames {
+				break
+			}
+		}
+	}
+	return names
+}
+
+// maxErrorNames bounds how many names with an error a type lists.
+const maxErrorNames = 3
 
 // notNil returns an empty list for nil, which is [] in JSON.
 func notNil[T any](s []T) []T {

@@ -209,6 +209,8 @@ type Type struct {
 	// Errors counts the names for which an upstream reported an error, did not answer, or sent an
 	// unusable resource, and has not corrected it since.
 	Errors int `json:"errors"`
+	// ErrorNames are some of these names; the server sets it.
+	ErrorNames []string `json:"error_names,omitempty"`
 	// Withheld counts removals that are held back because they look like an accident. Expired counts
 	// the resources whose TTL expired since the start.
 	Withheld int    `json:"withheld"`

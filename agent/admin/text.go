@@ -106,8 +106,8 @@ func (s Status) problems() []string {
 				lines = append(lines, fmt.Sprintf("%s: %s held back because they look like an accident", t.Type, plural(t.Withheld, "removal")))
 			}
 			if t.Errors > 0 {
-				lines = append(lines, fmt.Sprintf("%s: control plane did not provide %s, or sent an error: `holdfast dump%s --type %s` shows which",
-					t.Type, plural(t.Errors, "requested resource"), s.at(), t.Type))
+				lines = append(lines, fmt.Sprintf("%s: control plane did not provide %s%s: `holdfast dump%s --type %s` shows the errors",
+					t.Type, plural(t.Errors, "requested resource"), t.errorNames(), s.at(), t.Type))
 			}
 			if n := t.Resources[xds.Nacked.String()]; n > 0 {
 				lines = append(lines, fmt.Sprintf("%s: %s NACKed by clients of node %q: `holdfast dump%s --type %s` shows why",
@@ -244,6 +244,18 @@ func (s Status) writeGroup(b *bytes.Buffer, g Group) {
 			strconv.Itoa(ty.Subscriptions), strconv.Itoa(ty.Leased), ago(s.Now, ty.LastUpdate))
 	}
 	t.end()
+}
+
+// errorNames lists the names with errors in brackets; "" if none is known.
+func (t Type) errorNames() string {
+	if len(t.ErrorNames) == 0 {
+		return ""
+	}
+	more := ""
+	if t.Errors > len(t.ErrorNames) {
+		more = ", …"
+	}
+	return " (" + strings.Join(t.ErrorNames, ", ") + more + ")"
 }
 
 func (u Upstream) state() string {

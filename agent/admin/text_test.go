@@ -126,9 +126,9 @@ func TestHintsNameTheAgentThatTheyAreAbout(t *testing.T) {
 		return b.String()
 	}
 	for addr, hints := range map[string][]string{
-		"":            {"`holdfast dump --type CDS` shows why", "`holdfast dump --type CDS` shows which", "`holdfast resume`"},
-		DefaultAddr:   {"`holdfast dump --type CDS` shows why", "`holdfast dump --type CDS` shows which", "`holdfast resume`"},
-		"unix:/x/y.s": {"`holdfast dump --admin unix:/x/y.s --type CDS` shows why", "`holdfast dump --admin unix:/x/y.s --type CDS` shows which", "`holdfast resume --admin unix:/x/y.s`"},
+		"":            {"`holdfast dump --type CDS` shows why", "`holdfast dump --type CDS` shows the errors", "`holdfast resume`"},
+		DefaultAddr:   {"`holdfast dump --type CDS` shows why", "`holdfast dump --type CDS` shows the errors", "`holdfast resume`"},
+		"unix:/x/y.s": {"`holdfast dump --admin unix:/x/y.s --type CDS` shows why", "`holdfast dump --admin unix:/x/y.s --type CDS` shows the errors", "`holdfast resume --admin unix:/x/y.s`"},
 	} {
 		for _, hint := range hints {
 			if got := text(addr); !strings.Contains(got, hint) {
@@ -138,5 +138,22 @@ func TestHintsNameTheAgentThatTheyAreAbout(t *testing.T) {
 	}
 	if strings.Contains(text(""), "never") {
 		t.Errorf("a directory that is in use has never said anything:\n%s", text(""))
+	}
+}
+
+func TestTheStatusNamesResourcesThatTheControlPlaneDidNotProvide(t *testing.T) {
+	failed := func(group, name, err string) Resource {
+		return Resource{Group: group, Type: xds.RouteType, Name: name, Error: err}
+	}
+	a := &agent{
+		status: Status{Groups: []Group{{NodeID: "web-1", Types: []Type{{Type: "RDS", TypeURL: xds.RouteType, Errors: 4}, {Type: "CDS", TypeURL: xds.ClusterType}}}}},
+		resources: []Resource{
+			failed("web-2", "another", "x"), failed("web-1", "fine", ""),
+			failed("web-1", "a", "x"), failed("web-1", "b", "x"), failed("web-1", "c", "x"), failed("web-1", "d", "x"),
+		},
+	}
+	got := ask(server(t, Config{State: a}).full(false), "GET", "/").Body.String()
+	if want := "RDS: control plane did not provide 4 requested resources (a, b, c, …): `holdfast dump --type RDS` shows the errors\n"; !strings.Contains(got, want) {
+		t.Errorf("no %q in\n%s", want, got)
 	}
 }

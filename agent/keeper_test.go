@@ -668,7 +668,7 @@ func TestAStateDirectoryThatAnotherAgentHasIsSaid(t *testing.T) {
 	if err := k.open(); err != nil {
 		t.Fatal(err)
 	}
-	k.serveRestored()
+	k.handOver()
 	if s := k.status(); s.Durable || s.Error != "another agent uses the state directory" || s.Since.IsZero() {
 		t.Errorf("%+v", s)
 	}

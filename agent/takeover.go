@@ -100,7 +100,7 @@ func (a *Agent) handOver(ctx context.Context, conn net.Conn) (over bool) {
 	a.cfg.Log.Info("takeover by another agent started")
 	a.setReleased(true)
 	if a.keeper != nil {
-		a.keeper.serveRestored()
+		a.keeper.handOver()
 	}
 	a.socket.Release()
 	a.surface.Release()

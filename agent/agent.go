@@ -1,10 +1,9 @@
-// Package agent assembles holdfast: it owns the groups of clients, the order in
-// which the parts start and stop, and what is said of their health.
+// Package agent assembles holdfast: it owns the groups of clients, the order in which the parts
+// start and stop, and the health that is reported.
 //
-// It promises that the socket is there before anything else is waited for, that
-// clients of one kind share one upstream subscription, and that Run returns when
-// everything it started has ended. The parts do not know one another; package
-// group connects those of one kind of client.
+// It guarantees that the socket is served before anything else is waited for, that the clients of a
+// group share one upstream subscription, and that Run returns when everything that it started has
+// ended. The parts do not know one another; package group connects those of one group.
 package agent
 
 import (
@@ -21,12 +20,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
-	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/downstream"
-	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/listener"
 	"github.com/holdfast-xds/holdfast/internal/reaper"
 	"github.com/holdfast-xds/holdfast/internal/redact"
@@ -35,104 +32,51 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream"
 )
 
-// Config configures an Agent.
+// Config configures an Agent. The agent itself sets what its parts need of one another in their
+// Configs: State, Log, Observer and most callbacks.
 type Config struct {
 	// Version is holdfast's own, for status and control_plane.identifier.
 	Version string
-	// Upstreams are addresses in order of priority: host:port, unix:PATH,
-	// dns:///host:port, file:DIR or http(s)://host. At least one, unless there are
-	// certificates to serve.
-	Upstreams    []string
-	UpstreamForm xds.Form
-	// RESTRefresh is the pause between two polls of an http(s):// upstream; 0 for
-	// the default.
-	RESTRefresh time.Duration
-	Security    dial.Security
-	// Headers is metadata of every upstream stream.
-	Headers map[string]string
-	// MaxMessage bounds a message from either side, in bytes; 0 for the default.
-	MaxMessage int
-	// AckTimeout bounds how long a control plane waits for its ACK; 0 for the
-	// default.
-	AckTimeout time.Duration
-	Socket     downstream.SocketConfig
-	// AllowUIDs and AllowGIDs are who may use the socket besides the agent's own
-	// uid; both empty: the group of the socket, if it names one (downstream.Peers).
-	AllowUIDs, AllowGIDs []uint32
-	// REST is a further address, host:port, where REST is served in plaintext; ""
-	// for none. RESTHold is how long a poll waits for a change.
-	REST     string
-	RESTHold time.Duration
-	// PassThrough lists the gRPC services that are passed through to the upstream, by their full
-	// names; nil for downstream.DefaultPassThrough, empty for none.
-	PassThrough []string
-	// Limits bound what clients may cost; MaxResources and MaxBytes what one
-	// control plane may make the agent hold for one kind of client. Zeros take the
-	// defaults.
-	Limits       downstream.Limits
-	MaxResources int
-	MaxBytes     int64
-	// Node is who Envoy will say it is, so that its configuration can be fetched
-	// before it asks, and fills what an Envoy with that id leaves out; nil to wait
-	// for what it says.
+	// Node is the Node of Envoy, so that its configuration can be fetched before Envoy connects. It
+	// also completes the Node of a client with the same id. If it is nil, the agent waits for the
+	// first client.
 	Node *corev3.Node
-	// MaxGroups is how many kinds of clients are served at once; 0 for DefaultMaxGroups.
+	// Upstreams are addresses in order of priority: host:port, unix:PATH, dns:///host:port,
+	// file:DIR or http(s)://host. At least one, unless there are certificates to serve.
+	Upstreams []string
+	// Upstream configures each of Upstreams but for its address. MaxMessage also bounds the
+	// requests of clients.
+	Upstream upstream.Config
+	// FailoverAfter, StaleAfter and ReconnectSpread are those of upstream.Failover.
+	FailoverAfter, StaleAfter, ReconnectSpread time.Duration
+	// Group configures each group of clients, of which there are MaxGroups at most; 0 means
+	// DefaultMaxGroups.
+	Group     group.Config
 	MaxGroups int
-	// Linger is how long the subscriptions of a gone client are kept; 0 for the
-	// default.
-	Linger time.Duration
-	// StateDir is where the last known good is kept; "" for memory only.
-	// StateIdentity says whose it is, "" to take it from Node; StateKeys, of 32 bytes
-	// each, encrypt it: the first one writes, all of them read.
-	StateDir, StateIdentity string
-	StateKeys               [][]byte
-	// RestoreAfter is when at the latest what was restored is served though no
-	// upstream has answered; MaxStale how long after the last contact with one who
-	// comes anew is served, 0 for ever.
-	RestoreAfter, MaxStale time.Duration
-	// FailoverAfter is how long an upstream may be away before the next takes over
-	// though nothing is missing; 0 for the default.
-	FailoverAfter time.Duration
-	// ReconnectSpread is over how long the reconnects of many agents to an upstream that is back
-	// are spread; 0 for not at all.
-	ReconnectSpread time.Duration
-	// KeepaliveTime is how often an ADS upstream is pinged that says nothing, KeepaliveTimeout how
-	// long its answer may take; 0 for the defaults.
-	KeepaliveTime, KeepaliveTimeout time.Duration
-	// StaleAfter is how long an upstream may say nothing before a second stream to
-	// it is tried; 0 for the default.
-	StaleAfter time.Duration
-	// FallbackFor is how long resources are held back with which Envoy, as the agent's
-	// child, crashed three times; 0 for the default.
-	FallbackFor time.Duration
-	// HoldTTL lists the types, by URL, whose TTLs are not enforced.
-	HoldTTL map[string]bool
-	// Certificates are made by the agent; without sources and directories none are.
+	// Store configures the last known good on disk. Without a Dir it is in memory only; without
+	// an Identity it is that of Node.
+	Store store.Config
+	// Certificates are issued by the agent if there are sources or directories.
 	Certificates sds.Config
-	// Guard holds removals back that look like an accident.
-	Guard cache.Guard
-	// Admin and Health are addresses: unix:PATH, host:port, or "" for none.
-	Admin, Health string
-	// AdminReaderUIDs and AdminReaderGIDs may read what Admin serves, where that is a Unix
-	// socket. All else is for the agent's own user and root.
-	AdminReaderUIDs, AdminReaderGIDs []uint32
-	// Pprof serves profiles on Admin, which must be a Unix socket then.
-	Pprof bool
-	// Envoy is run as a child if it has a command; otherwise its Admin, if set, is
-	// that of the Envoy beside the agent, which is drained when that is asked for.
+	// Downstream is served on Socket to Peers. REST is a further address, host:port, where REST
+	// is served in plaintext; "" for none.
+	Downstream downstream.Config
+	Socket     downstream.SocketConfig
+	Peers      downstream.Peers
+	REST       string
+	// Envoy is run as a child if it has a command. Otherwise its Admin, if set, is that of an
+	// Envoy beside the agent, which is drained on request.
 	Envoy envoy.Config
-	// ReadyRequiresUpstream makes an agent without a control plane not ready, though
-	// it serves what it has.
+	Admin admin.Config
+	// ReadyRequiresUpstream makes an agent that no control plane answers not ready, though it
+	// serves what it has.
 	ReadyRequiresUpstream bool
+	// Takeover takes over from an agent that serves the socket, if there is one.
+	Takeover bool
 	// Hurry, if set, ends a drain when it has a value or is closed. Signals are passed on to Envoy.
 	Hurry   <-chan struct{}
 	Signals <-chan os.Signal
-	// Takeover takes over from an agent that serves the socket, if there is one.
-	Takeover bool
-	// OnConnections, if set, is told how many connections of clients there are, each time that
-	// one comes or goes.
-	OnConnections func(open int)
-	Log           *slog.Logger
+	Log     *slog.Logger
 }
 
 // Agent serves one pod. Make one with New and run Run.
@@ -142,21 +86,17 @@ type Agent struct {
 	server  *downstream.Server
 	born    time.Time
 	keeper  *keeper // nil for memory only
-	// certificates is nil where none are made.
+	// certificates is nil if the agent issues none.
 	certificates *sds.Manager
-	// secrets finds what must not be written of what Envoy says.
+	// secrets finds secrets in the output of Envoy, which must not be logged.
 	secrets redact.Finder
 	life    lifecycle
 	orphans *reaper.Reaper
-	// What Run has bound: rest is nil where it is not served.
+	// Bound by Run; rest is nil if REST is not served on TCP.
 	surface *admin.Server
 	socket  *downstream.Socket
 	rest    *listener.TCP
-	// dial replaces the connections to ADS upstreams in tests.
-	dial func(ctx context.Context, network, addr string) (net.Conn, error)
-
-	// groups are those of all kinds of clients.
-	groups *group.Set
+	groups  *group.Set
 
 	mu        sync.Mutex
 	listening bool
@@ -168,26 +108,28 @@ func New(cfg Config) (*Agent, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if len(cfg.Upstreams) == 0 && len(cfg.Certificates.Sources) == 0 {
-		return nil, errors.New("no upstream: name at least one with --upstream, or make certificates with --ca")
+		return nil, errors.New("no upstream: name at least one with --upstream, or a source of certificates with --ca")
 	}
-	if err := (admin.Config{Addr: cfg.Admin, Health: cfg.Health, Pprof: cfg.Pprof}).Check(); err != nil {
+	if err := cfg.Admin.Check(); err != nil {
 		return nil, err
 	}
 	if cfg.MaxGroups == 0 {
 		cfg.MaxGroups = DefaultMaxGroups
 	}
-	a := &Agent{
-		cfg:     cfg,
-		born:    time.Now(),
-		orphans: reaper.New(),
+	if cfg.Store.Identity == "" {
+		cfg.Store.Identity = identity(cfg.Node)
 	}
-	// The sources are made anew for each group; what is wrong with them is said
-	// now.
+	cfg.Store.Logger, cfg.Certificates.Log, cfg.Envoy.Log = cfg.Log, cfg.Log, cfg.Log
+	a := &Agent{born: time.Now(), orphans: reaper.New(), metrics: admin.NewMetrics(cfg.Version)}
+	cfg.Upstream.Security.Shown = a.metrics.UpstreamCertificate
+	cfg.Upstream.Log, cfg.Upstream.Observer = cfg.Log, a.metrics.Upstream()
+	cfg.Peers.Log, cfg.Peers.Observer = cfg.Log, a.metrics.Downstream()
+	a.cfg = cfg
+	// Each group has sources of its own. Their configuration is checked now.
 	if _, err := a.sources(); err != nil {
 		return nil, err
 	}
 	if len(cfg.Certificates.Sources) > 0 || len(cfg.Certificates.SecretDirs) > 0 {
-		cfg.Certificates.Log = cfg.Log
 		var err error
 		if a.certificates, err = sds.New(cfg.Certificates); err != nil {
 			return nil, err
@@ -195,7 +137,7 @@ func New(cfg Config) (*Agent, error) {
 	}
 	a.life.successors, a.life.over = make(chan net.Conn), make(chan struct{})
 	if len(cfg.Envoy.Args) > 0 {
-		cfg.Envoy.Log, cfg.Envoy.Ready, cfg.Envoy.Orphans = cfg.Log, a.servable, a.orphans
+		cfg.Envoy.Ready, cfg.Envoy.Orphans = a.servable, a.orphans
 		cfg.Envoy.Crashed, cfg.Envoy.Clean = a.crashed, a.cleaned
 		var err error
 		if a.life.envoy, err = envoy.New(cfg.Envoy); err != nil {
@@ -204,52 +146,40 @@ func New(cfg Config) (*Agent, error) {
 	} else if cfg.Envoy.Admin != "" {
 		a.life.admin = envoy.NewAdmin(cfg.Envoy.Admin)
 	}
-	if cfg.StateDir != "" {
-		if cfg.StateIdentity == "" {
-			a.cfg.StateIdentity = identity(cfg.Node)
-		}
-		a.keeper = newKeeper(store.New(store.Config{
-			Dir: cfg.StateDir, Identity: a.cfg.StateIdentity, Keys: cfg.StateKeys, Logger: cfg.Log,
-		}), len(cfg.StateKeys) > 0, cfg.Log)
+	if cfg.Store.Dir != "" {
+		a.keeper = newKeeper(store.New(cfg.Store), len(cfg.Store.Keys) > 0, cfg.Log)
 	}
-	a.metrics = admin.NewMetrics(cfg.Version)
-	a.cfg.Security.Shown = a.metrics.UpstreamCertificate
-	if a.cfg.PassThrough == nil {
-		a.cfg.PassThrough = downstream.DefaultPassThrough
-	}
-	a.metrics.Downstream().PassThrough(a.cfg.PassThrough)
-	for _, addr := range a.cfg.Upstreams {
+	for _, addr := range cfg.Upstreams {
 		a.metrics.Upstream().Known(addr)
 	}
 	a.groups = a.newGroups()
-	a.server = downstream.New(downstream.Config{
-		State:      a,
-		NodeID:     cfg.Node.GetId(),
-		Identifier: "holdfast/" + cfg.Version,
-		MaxMessage: cfg.MaxMessage,
-		RESTHold:   cfg.RESTHold,
-		RESTHost:   hostOf(cfg.REST),
-		Limits:     cfg.Limits,
-		Forward:    a,
-
-		PassThrough: a.cfg.PassThrough,
-
-		Register: a.registerCSDS,
-		Log:      cfg.Log,
-
-		OnConnections: func(open int) {
-			a.metrics.Connections(open)
-			if cfg.OnConnections != nil {
-				cfg.OnConnections(open)
-			}
-		},
-		Observer: a.metrics.Downstream(),
-	})
+	a.server = downstream.New(a.serverConfig())
 	return a, nil
 }
 
-// Run serves until ctx ends and returns nil then, or returns why it cannot. The
-// streams of clients are cut first; they keep what they have.
+// serverConfig configures the xDS server.
+func (a *Agent) serverConfig() downstream.Config {
+	conf := a.cfg.Downstream
+	conf.State, conf.Forward, conf.Register = a, a, a.registerCSDS
+	conf.NodeID, conf.Identifier = a.cfg.Node.GetId(), "holdfast/"+a.cfg.Version
+	conf.MaxMessage = a.cfg.Upstream.MaxMessage
+	conf.RESTHost, _, _ = net.SplitHostPort(a.cfg.REST)
+	conf.Log, conf.Observer = a.cfg.Log, a.metrics.Downstream()
+	if conf.PassThrough == nil {
+		conf.PassThrough = downstream.DefaultPassThrough
+	}
+	a.metrics.Downstream().PassThrough(conf.PassThrough)
+	conf.OnConnections = func(open int) {
+		a.metrics.Connections(open)
+		if a.cfg.Downstream.OnConnections != nil {
+			a.cfg.Downstream.OnConnections(open)
+		}
+	}
+	return conf
+}
+
+// Run serves until ctx ends, and then returns nil, or until it fails. The streams of clients end
+// first; the clients keep their configuration.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
@@ -267,23 +197,21 @@ func (a *Agent) Run(ctx context.Context) error {
 	return a.serve(ctx, listener.WarnWhenFull(a.socket, a.cfg.Log), nil)
 }
 
-// newSurface makes the admin surface, which ends the agent with quit.
+// newSurface makes the admin interface, which stops the agent with quit.
 func (a *Agent) newSurface(quit func()) *admin.Server {
-	return admin.New(admin.Config{
-		Addr: a.cfg.Admin, Health: a.cfg.Health, Pprof: a.cfg.Pprof,
-		ReaderUIDs: a.cfg.AdminReaderUIDs, ReaderGIDs: a.cfg.AdminReaderGIDs,
-		State: a, Metrics: a.metrics, Log: a.cfg.Log, Quit: quit,
-		Actions: map[string]func(context.Context) error{
-			"drain":       a.Drain,
-			"undrain":     a.Undrain,
-			"hot-restart": a.HotRestart,
-			"resume":      a.Resume,
-		},
-		Takeover: a.Handover,
-	})
+	conf := a.cfg.Admin
+	conf.State, conf.Metrics, conf.Log = a, a.metrics, a.cfg.Log
+	conf.Quit, conf.Takeover = quit, a.Handover
+	conf.Actions = map[string]func(context.Context) error{
+		"drain":       a.Drain,
+		"undrain":     a.Undrain,
+		"hot-restart": a.HotRestart,
+		"resume":      a.Resume,
+	}
+	return admin.New(conf)
 }
 
-// serve serves on listeners, of which rest may be nil, until ctx ends.
+// serve serves on its listeners until ctx ends; rest may be nil.
 func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
@@ -291,21 +219,21 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 	if a.surface == nil {
 		a.surface = a.newSurface(quit)
 	}
-	// The end begins with ctx; Envoy, if it is the agent's child, drains and ends
-	// before anybody is served no more.
+	// The shutdown begins when ctx ends. If Envoy is the agent's child, it drains and exits while
+	// clients are still served.
 	serving, endServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer endServing()
-	// The groups outlive the server, what is kept of them the groups, and the admin
-	// surface all.
+	// The groups end after the server, their state on disk after the groups, and the admin
+	// interface last.
 	groups, endGroups := context.WithCancel(context.WithoutCancel(ctx))
 	defer endGroups()
 	late, endLate := context.WithCancel(context.WithoutCancel(ctx))
 	defer endLate()
 	keeping, endKeeping := context.WithCancel(context.WithoutCancel(ctx))
 	defer endKeeping()
-	if a.keeper != nil && !a.keeper.isOpen() { // before the first group, which would begin with nothing
+	if a.keeper != nil && !a.keeper.isOpen() { // before the first group, which needs it
 		if err := a.keeper.open(); err != nil {
-			a.cfg.Log.Error("nothing is restored; what is held is kept in memory only until the disk can be used", "err", err)
+			a.cfg.Log.Error("the stored state cannot be opened: the configuration is in memory only until the disk can be used", "err", err)
 		}
 	}
 
@@ -343,7 +271,7 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		return a.keeper.run(keeping)
 	})
 	if a.cfg.Node != nil {
-		// Before the first client, which would otherwise have a group of its own.
+		// Before the first client, so that the client joins this group.
 		a.prefetch()
 	}
 	a.mu.Lock()
@@ -352,45 +280,44 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 	eg.Go(func() error {
 		defer endGroups()
 		defer a.stop()
-		servers, ended := errgroup.WithContext(failed)
-		servers.Go(func() error { return a.server.Serve(ended, lis) })
-		if rest != nil {
-			servers.Go(func() error { return a.server.ServeREST(ended, rest) })
-		}
-		return servers.Wait()
+		return a.serveClients(failed, lis, rest)
 	})
-	if err := eg.Wait(); err != nil {
-		if exit, ok := errors.AsType[*envoy.ExitError](err); ok && exit.Code == 0 {
-			a.cfg.Log.Info("stopped: Envoy has ended by itself")
-		} else {
-			a.cfg.Log.Error("stopped", "err", err)
-		}
-		return err
+	err := eg.Wait()
+	switch exit, ok := errors.AsType[*envoy.ExitError](err); {
+	case err == nil:
+		a.cfg.Log.Info("stopped")
+	case ok && exit.Code == 0:
+		a.cfg.Log.Info("stopped, because Envoy has exited by itself")
+	default:
+		a.cfg.Log.Error("stopped", "err", err)
 	}
-	a.cfg.Log.Info("stopped")
-	return nil
+	return err
 }
 
-// hostOf returns the host of an address host:port; "" for none.
-func hostOf(addr string) string {
-	host, _, _ := net.SplitHostPort(addr)
-	return host
+// serveClients serves clients until ctx ends; rest may be nil.
+func (a *Agent) serveClients(ctx context.Context, lis, rest net.Listener) error {
+	servers, ended := errgroup.WithContext(ctx)
+	servers.Go(func() error { return a.server.Serve(ended, lis) })
+	if rest != nil {
+		servers.Go(func() error { return a.server.ServeREST(ended, rest) })
+	}
+	return servers.Wait()
 }
 
-// stop notes that nobody is served any more.
+// stop records that clients are not served any more.
 func (a *Agent) stop() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.listening = false
 }
 
-// withheld tells of removals that were held back (design.md I10).
+// withheld logs that removals are held back (design.md I10).
 func (a *Agent) withheld(typeURL string, withheld, held int) {
-	a.cfg.Log.Error("the control plane removes so much that it looks like an accident: these removals, and those of what goes with them, are held back until --removal-confirm-after has passed and the control plane, asked again, confirms them",
+	a.cfg.Log.Error("removals held back, because they look like an accident: after --removal-confirm-after everything is requested again from the control plane, and what it confirms is removed",
 		"type", xds.Short(typeURL), "withheld", withheld, "held", held)
 }
 
-// sources makes the upstreams, in order of priority.
+// sources creates the upstreams, in order of priority.
 func (a *Agent) sources() ([]upstream.Source, error) {
 	seen := make(map[string]bool)
 	var out []upstream.Source

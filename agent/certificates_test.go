@@ -173,8 +173,8 @@ func TestAKeyAppearsNowhere(t *testing.T) {
 		r.cfg.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		r.certified()
 		r.cfg.Node = node("xdstest") // as clientStatus expects it
-		r.cfg.StateDir = filepath.Join(dir, string(r.form))
-		r.cfg.StateKeys = [][]byte{bytes.Repeat([]byte{1}, 32)} // so that secrets of upstreams are kept
+		r.cfg.Store.Dir = filepath.Join(dir, string(r.form))
+		r.cfg.Store.Keys = [][]byte{bytes.Repeat([]byte{1}, 32)} // so that secrets of upstreams are kept
 		r.start()
 		c := r.client(xdstest.ClientConfig{Node: node("xdstest")})
 		c.Subscribe(xds.SecretType, "default")
@@ -202,7 +202,7 @@ func TestAKeyAppearsNowhere(t *testing.T) {
 		r.stop()
 		synctest.Wait()
 		// The state is encrypted, so it is read back: it has nothing of the secrets.
-		kept, err := store.Read(store.Config{Dir: r.cfg.StateDir, Identity: identity(r.cfg.Node), Keys: r.cfg.StateKeys})
+		kept, err := store.Read(store.Config{Dir: r.cfg.Store.Dir, Identity: identity(r.cfg.Node), Keys: r.cfg.Store.Keys})
 		if err != nil || len(kept.Entries) == 0 {
 			t.Fatalf("%+v, %v", kept, err)
 		}

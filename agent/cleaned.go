@@ -8,11 +8,11 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// cleaned returns what may be written of a message in which the child says why it NACKed
-// configuration: it says the same on its standard error, which is the agent's.
+// cleaned returns a NACK's reason, which Envoy as a child also writes to the standard error of the
+// agent, without secrets.
 func (a *Agent) cleaned(message string) string { return a.secrets.Reason(message, a.bodies()) }
 
-// bodies yields everything that the clients of all groups may have been sent.
+// bodies yields all resources that clients of any group may have received.
 func (a *Agent) bodies() iter.Seq[*anypb.Any] {
 	return func(yield func(*anypb.Any) bool) {
 		for _, m := range a.groups.Members() {

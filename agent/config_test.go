@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/dial"
@@ -31,10 +32,10 @@ func TestABadConfigurationIsRefusedBeforeAnythingStarts(t *testing.T) {
 		"an unknown scheme":         {Config{Upstreams: []string{"ftp://a:1"}}, "unknown scheme"},
 		"file: without a directory": {Config{Upstreams: []string{"file:"}}, `upstream "file:": the directory is missing`},
 		"settings of TLS that contradict": {
-			Config{Upstreams: []string{"a:1"}, Security: dial.Security{Plaintext: true, CA: "x"}}, "--upstream-ca has no meaning"},
-		"a bad admin address":  {Config{Upstreams: []string{"a:1"}, Admin: "x"}, `--admin: "x": want unix:PATH or host:port`},
-		"profiles over TCP":    {Config{Upstreams: []string{"a:1"}, Admin: "127.0.0.1:1", Pprof: true}, "--pprof: profiles are served on a Unix socket only"},
-		"a bad health address": {Config{Upstreams: []string{"a:1"}, Health: "unix:/x"}, "--health: "},
+			Config{Upstreams: []string{"a:1"}, Upstream: upstream.Config{Security: dial.Security{Plaintext: true, CA: "x"}}}, "--upstream-ca has no meaning"},
+		"a bad admin address":  {Config{Upstreams: []string{"a:1"}, Admin: admin.Config{Addr: "x"}}, `--admin: "x": want unix:PATH or host:port`},
+		"profiles over TCP":    {Config{Upstreams: []string{"a:1"}, Admin: admin.Config{Addr: "127.0.0.1:1", Pprof: true}}, "--pprof: profiles are served on a Unix socket only"},
+		"a bad health address": {Config{Upstreams: []string{"a:1"}, Admin: admin.Config{Health: "unix:/x"}}, "--health: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := New(tc.cfg); err == nil || !strings.Contains(err.Error(), tc.want) {
@@ -65,10 +66,10 @@ func TestAnAgentThatCannotServeEndsWithTheReason(t *testing.T) {
 		want string
 	}{
 		"the socket":         {Config{Socket: downstream.SocketConfig{Path: taken}}, "there is a file at this path"},
-		"the admin socket":   {Config{Admin: "unix:" + taken}, "--admin: socket " + taken},
-		"the admin address":  {Config{Admin: busy.Addr().String()}, "--admin: "},
-		"the health address": {Config{Health: busy.Addr().String()}, "--health: "},
-		"one path for both":  {Config{Admin: "unix:" + filepath.Join(dir, "xds.sock")}, "choose another path"},
+		"the admin socket":   {Config{Admin: admin.Config{Addr: "unix:" + taken}}, "--admin: socket " + taken},
+		"the admin address":  {Config{Admin: admin.Config{Addr: busy.Addr().String()}}, "--admin: "},
+		"the health address": {Config{Admin: admin.Config{Health: busy.Addr().String()}}, "--health: "},
+		"one path for both":  {Config{Admin: admin.Config{Addr: "unix:" + filepath.Join(dir, "xds.sock")}}, "choose another path"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			log := &recorded{}
@@ -139,8 +140,8 @@ func TestTheSocketComesAndGoesWithTheAgent(t *testing.T) {
 	}}
 	a, err := New(Config{
 		Upstreams: []string{"file:" + dir}, Socket: downstream.SocketConfig{Path: path},
-		AllowUIDs: []uint32{4711}, AllowGIDs: []uint32{4712},
-		Log: slog.New(slog.NewTextHandler(log, nil)),
+		Peers: downstream.Peers{UIDs: []uint32{4711}, GIDs: []uint32{4712}},
+		Log:   slog.New(slog.NewTextHandler(log, nil)),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -18,9 +18,9 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream"
 )
 
-// registerCSDS adds the client status discovery service: what the clients of each
-// group were given and what they made of it (protocol.md 8.6). It tells names,
-// versions and verdicts; the contents, redacted, are for `holdfast dump`.
+// registerCSDS adds the client status discovery service: the resources of each group, and the clients'
+// ACKs and NACKs (protocol.md 8.6). It has names, versions and statuses; `holdfast dump` has the
+// contents, redacted.
 func (a *Agent) registerCSDS(r grpc.ServiceRegistrar) {
 	statusv3.RegisterClientStatusDiscoveryServiceServer(r, csds{agent: a})
 }
@@ -30,7 +30,7 @@ type csds struct {
 	agent *Agent
 }
 
-// FetchClientStatus answers once.
+// FetchClientStatus answers one request.
 func (c csds) FetchClientStatus(_ context.Context, req *statusv3.ClientStatusRequest) (*statusv3.ClientStatusResponse, error) {
 	if len(req.GetNodeMatchers()) > 0 {
 		return nil, status.Error(codes.InvalidArgument, "node matchers are not supported: every group is reported")
@@ -96,8 +96,7 @@ func clientConfig(m *group.Member) *statusv3.ClientConfig {
 	return conf
 }
 
-// withoutResource tells of a name for which there is an error and nothing else
-// (gRFC A88).
+// withoutResource returns the status of a name that has an error but no resource (gRFC A88).
 func withoutResource(typeURL string, r cache.ResourceStatus) *statusv3.ClientConfig_GenericXdsConfig {
 	row := &statusv3.ClientConfig_GenericXdsConfig{
 		TypeUrl:      typeURL,
@@ -114,10 +113,10 @@ func withoutResource(typeURL string, r cache.ResourceStatus) *statusv3.ClientCon
 	return row
 }
 
-// Forward opens a stream of a service that is not served here, to an upstream of the first group
-// that reaches one. A pass-through stream does not say of which node it is, and every group has
-// the same upstreams. It may come before there is a group: Envoy opens the stream of its health
-// checks before ADS (protocol.md 8.5).
+// Forward opens a stream of a service that the agent does not serve itself, to an upstream of the first
+// group that reaches one, because a pass-through stream does not name its node, and all groups have the
+// same upstreams. There may be no group yet: Envoy opens the stream of its health checks before ADS
+// (protocol.md 8.5).
 func (a *Agent) Forward(ctx context.Context, method string) (grpc.ClientStream, error) {
 	err := status.Errorf(codes.Unavailable, "no upstream for %s", method)
 	members := a.groups.Members()

@@ -32,8 +32,8 @@ func stored(groups []string, n, size int) *store.Loaded {
 func TestALargeStateComesBack(t *testing.T) {
 	for _, group := range []string{"\nenvoy\n", "web-1\nenvoy\n"} {
 		k := newKeeper(&fakeDisk{}, false, slog.New(slog.DiscardHandler))
-		k.take(stored([]string{group}, 70, 1<<20))
-		if g := k.kept[group]; g == nil || len(g.saved) != 70 {
+		k.load(stored([]string{group}, 70, 1<<20))
+		if g := k.groups[group]; g == nil || len(g.saved) != 70 {
 			t.Errorf("group %q of 70 MiB was dropped", group)
 		}
 	}
@@ -46,13 +46,13 @@ func TestManyNamesThatComeOnceAreForgotten(t *testing.T) {
 		groups = append(groups, fmt.Sprintf("client-%d\ngRPC Go\n", i))
 	}
 	k := newKeeper(&fakeDisk{}, false, slog.New(slog.DiscardHandler))
-	k.take(stored(groups, 200, 80)) // 16 KB of bodies each, 190 KiB of memory
-	if n := len(k.kept); n > 500 {
+	k.load(stored(groups, 200, 80)) // 16 KB of bodies each, 190 KiB of memory
+	if n := len(k.groups); n > 500 {
 		t.Errorf("%d groups are kept", n)
 	}
 	k = newKeeper(&fakeDisk{}, false, slog.New(slog.DiscardHandler))
-	k.take(stored(append(groups, "newest"), 0, 0)) // with a contact alone
-	if n := len(k.kept); n > 1500 {
+	k.load(stored(append(groups, "newest"), 0, 0)) // with a contact alone
+	if n := len(k.groups); n > 1500 {
 		t.Errorf("%d groups are kept that hold nothing", n)
 	}
 }

@@ -12,19 +12,18 @@ import (
 
 // drain is one drain.
 type drain struct {
-	begun  chan struct{} // closed when Envoy was told
-	done   chan struct{} // closed when it is over; err is set then
+	begun  chan struct{} // closed when Envoy's health checks fail
+	done   chan struct{} // closed when it is complete; err is set then
 	err    error
 	cancel context.CancelCauseFunc
 }
 
-// Drain lets Envoy end its connections, and makes the agent not ready: for good, or until
-// Undrain. It returns when Envoy may be ended, or an error if the drain was undone. Those who ask
-// while a drain is under way wait for it.
+// Drain drains Envoy's connections, and makes the agent not ready until Undrain. It returns when
+// Envoy can be stopped, or an error if the drain was undone. Further calls wait for the drain that
+// is in progress.
 //
-// A child drains its listeners, too, and is ended afterwards. An Envoy that the agent does not
-// run stays when the agent goes: its health checks fail, which also makes it end its connections,
-// and which can be undone.
+// A child also drains its listeners, and is stopped afterwards. If Envoy is not a child, its health
+// checks fail, which also makes it close its connections, and which can be undone.
 func (a *Agent) Drain(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -44,7 +43,7 @@ func (a *Agent) Drain(ctx context.Context) error {
 		}
 	}
 	defer close(d.done)
-	a.cfg.Log.Info("draining: not ready from now on")
+	a.cfg.Log.Info("drain started: the agent is not ready")
 	var told error
 	if a.life.envoy == nil && a.life.admin != nil {
 		if told = a.failHealth(ctx); told != nil {
@@ -64,27 +63,26 @@ func (a *Agent) Drain(ctx context.Context) error {
 	return d.err
 }
 
-// draining reports whether a drain has begun, and was not undone.
+// draining reports whether a drain was started and not undone.
 func (a *Agent) draining() bool {
 	a.life.mu.Lock()
 	defer a.life.mu.Unlock()
 	return a.life.drain != nil
 }
 
-// Undrain undoes a drain that was asked for: Envoy's health checks pass, and the agent is ready
-// again. A child's cannot be undone, since its listeners have drained, nor one of an agent that
-// was asked to end.
+// Undrain undoes a drain: Envoy's health checks pass, and the agent is ready again. The drain of a
+// child cannot be undone, because its listeners have drained, and neither can that of a shutdown.
 func (a *Agent) Undrain(ctx context.Context) error {
 	a.life.mu.Lock()
 	d, ending := a.life.drain, a.life.ending
 	a.life.mu.Unlock()
 	switch {
 	case ending:
-		return errors.New("undrain: the agent is about to end")
+		return errors.New("undrain: the agent is shutting down")
 	case d == nil:
-		return errors.New("undrain: nothing is drained")
+		return errors.New("undrain: there is no drain to undo")
 	case a.life.envoy != nil:
-		return errors.New("undrain: Envoy is run by the agent, and its listeners have drained: ask for a hot restart, or restart the agent")
+		return errors.New("undrain: the agent runs Envoy as its child, and the drain of its listeners cannot be undone: use POST /hot-restart, or restart the agent")
 	}
 	select {
 	case <-d.begun:
@@ -102,16 +100,16 @@ func (a *Agent) Undrain(ctx context.Context) error {
 	}
 	a.life.mu.Unlock()
 	d.cancel(envoy.ErrUndone)
-	a.cfg.Log.Info("the drain is undone")
+	a.cfg.Log.Info("drain undone: the agent is ready again")
 	return nil
 }
 
-// drainFile is the file that says that Envoy's health checks fail because this agent, or one
-// before it, made them. It stands beside the socket, where the next agent finds it: in a directory
-// of the agent's own that outlives its container.
+// drainFile is the path of a file that exists if this agent, or one before it, made Envoy's health
+// checks fail. It is next to the socket, where the next agent finds it, because that directory
+// outlives the agent's container.
 func (a *Agent) drainFile() string { return a.cfg.Socket.Path + ".drained" }
 
-// drainFileExists returns when the mark was made; false if there is none.
+// drainFileExists returns when the drain file was written; false if there is none.
 func (a *Agent) drainFileExists() (time.Time, bool) {
 	info, err := os.Lstat(a.drainFile())
 	if err != nil || !info.Mode().IsRegular() {
@@ -120,8 +118,8 @@ func (a *Agent) drainFileExists() (time.Time, bool) {
 	return info.ModTime(), true
 }
 
-// failHealth makes the health checks of an Envoy that runs elsewhere fail. What somebody else has
-// made fail before is not marked, so that it is not undone either.
+// failHealth makes the health checks of an Envoy that is not a child fail. If they fail already, no
+// drain file is written, so that the drain of somebody else is not undone.
 func (a *Agent) failHealth(ctx context.Context) error {
 	a.life.health.Lock()
 	defer a.life.health.Unlock()
@@ -132,22 +130,22 @@ func (a *Agent) failHealth(ctx context.Context) error {
 	if info.State == envoy.StateDraining {
 		return nil
 	}
-	// Before it is done, and also if that fails: what is marked and was not done is harmless.
+	// The file is written first, because a file without a drain is harmless.
 	if err := os.WriteFile(a.drainFile(), nil, 0o600); err != nil {
-		a.cfg.Log.Warn("the next agent will not know that this one has drained Envoy, and not undo it", "err", err)
+		a.cfg.Log.Warn("the drain cannot be recorded: the next agent will not undo it", "err", err)
 	}
 	a.life.failedAt = time.Now()
 	return a.life.admin.FailHealth(ctx)
 }
 
-// passHealth undoes failHealth, of this agent or one before it, unless unless, which may be nil,
-// holds. It reports whether there was anything to undo: an Envoy that was started since has
-// forgotten it.
+// passHealth undoes failHealth, of this agent or one before it, except if unless, which may be nil,
+// returns true. It reports whether there was anything to undo: an Envoy that was started since has no
+// failing health checks.
 func (a *Agent) passHealth(ctx context.Context, unless func() bool) (undone bool, err error) {
 	a.life.health.Lock()
 	defer a.life.health.Unlock()
 	at, marked := a.drainFileExists()
-	if !marked && !a.life.failedAt.IsZero() { // the mark could not be made, or is gone
+	if !marked && !a.life.failedAt.IsZero() { // the file could not be written, or was deleted
 		at, marked = a.life.failedAt, true
 	}
 	if !marked || unless != nil && unless() {
@@ -167,17 +165,17 @@ func (a *Agent) passHealth(ctx context.Context, unless func() bool) (undone bool
 	}
 	a.life.failedAt = time.Time{}
 	if err := os.Remove(a.drainFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		a.cfg.Log.Warn("the mark of a drain stays", "err", err)
+		a.cfg.Log.Warn("the record of a drain cannot be deleted", "err", err)
 	}
 	return undone, nil
 }
 
-// undoEvery is how often it is tried to undo the drain of an agent before this one.
+// undoEvery is the interval of attempts to undo the drain of a previous agent.
 const undoEvery = 200 * time.Millisecond
 
-// undoDrain undoes what an agent before this one did to an Envoy that runs elsewhere, as soon as
-// there is a configuration to give: the kubelet may replace the agent's container alone, and runs
-// its preStop hook then, too. It returns when that is done, or ctx ends.
+// undoDrain undoes the drain of a previous agent, if Envoy is not a child, as soon as there is a
+// configuration. The kubelet may replace the agent's container alone, and also runs its preStop hook
+// then. undoDrain returns when that is done, or ctx ends.
 func (a *Agent) undoDrain(ctx context.Context) {
 	if a.life.admin == nil {
 		return
@@ -190,19 +188,19 @@ func (a *Agent) undoDrain(ctx context.Context) {
 	warned := false
 	for {
 		if a.draining() {
-			return // it is drained anew, and the mark is now this agent's
+			return // the drain file is now that of this agent's drain
 		}
 		if a.servable() {
 			undone, err := a.passHealth(ctx, a.draining)
 			if undone {
-				a.cfg.Log.Info("Envoy serves again: the agent before this one had drained it")
+				a.cfg.Log.Info("the drain of the previous agent is undone: Envoy is healthy again")
 			}
 			if err == nil {
 				return
 			}
 			if !warned {
 				warned = true
-				a.cfg.Log.Warn("Envoy was drained by the agent before this one, and cannot be told to serve again; it is tried on", "err", err)
+				a.cfg.Log.Warn("the drain of the previous agent cannot be undone, retrying", "err", err)
 			}
 		}
 		select {

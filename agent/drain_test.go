@@ -139,7 +139,7 @@ func TestADrainIsUndoneOnlyWhereItCanBe(t *testing.T) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
-	refused("nothing is drained")
+	refused("there is no drain to undo")
 	for range 2 { // it can be drained again
 		if err := a.Drain(t.Context()); err != nil || !a.draining() || !e.failed {
 			t.Fatalf("%v, draining %v, its health checks fail %v", err, a.draining(), e.failed)
@@ -150,7 +150,7 @@ func TestADrainIsUndoneOnlyWhereItCanBe(t *testing.T) {
 	}
 	_ = a.Drain(t.Context())
 	a.end()
-	refused("about to end")
+	refused("shutting down")
 	if !a.draining() || !e.failed {
 		t.Error("it was undone")
 	}

@@ -106,7 +106,7 @@ func TestTheAgentSubscribesBeforeAnyClient(t *testing.T) {
 // What was fetched before is kept, though no client comes for a long time.
 func TestWhatWasFetchedWaitsForAClient(t *testing.T) {
 	inBothForms(t, func(r *rig) {
-		r.cfg.Node, r.cfg.Linger = node("web-1"), time.Minute
+		r.cfg.Node, r.cfg.Group.Cache.Linger = node("web-1"), time.Minute
 		r.start()
 		r.pass(24 * time.Hour)
 		r.streams(1, 1)
@@ -228,7 +228,7 @@ func TestTheConfiguredNodeFillsWhatAClientLeavesOut(t *testing.T) {
 // design.md I11: a group ends with the leases of its last client.
 func TestAGroupClosesAfterTheLingerTime(t *testing.T) {
 	inBothForms(t, func(r *rig) {
-		r.cfg.Linger = 10 * time.Minute
+		r.cfg.Group.Cache.Linger = 10 * time.Minute
 		r.start()
 		stays, goes := r.client(xdstest.ClientConfig{Node: node("stays")}), r.client(xdstest.ClientConfig{Node: node("goes")})
 		stays.Subscribe(xds.ClusterType)

@@ -24,28 +24,26 @@ import (
 )
 
 const (
-	// syncAfter is how long what was written may wait for its fsync: what a power cut can
-	// lose.
+	// syncAfter is the maximum time from a write to its fsync, whose changes a power cut can lose.
 	syncAfter = 200 * time.Millisecond
-	// contactEvery is how often the time of the last contact is written while
-	// there is contact.
+	// contactEvery is the interval at which the time of the last contact is written while a source
+	// is connected.
 	contactEvery = time.Minute
-	// A disk that takes nothing is tried again after a pause that doubles.
+	// After a failed write, the pause before a retry doubles between these limits.
 	minDiskPause = time.Second
 	maxDiskPause = time.Minute
-	// maxDormant bounds the bytes of the resources in stored groups that no client has asked
-	// for.
+	// maxDormant bounds the bytes of dormant groups: stored groups without a client.
 	maxDormant = 64 << 20
-	// minDormant is how many of them are kept whatever they hold, those first that had contact
-	// last: after a restart all groups are such, also that of the agent's own node.
+	// minDormant is how many of them are kept regardless of their size, those with the latest
+	// contact first. After a restart all groups are dormant, also that of the agent's own node.
 	minDormant = 8
-	// dormantResource and dormantGroup are what a resource, and a group, cost in memory beside
-	// the bodies, about.
+	// dormantResource and dormantGroup approximate the memory of a resource and of a group without
+	// the bodies.
 	dormantResource = 800
 	dormantGroup    = 64 << 10
 )
 
-// disk is what the keeper asks of the store.
+// disk is the store, as the keeper uses it.
 type disk interface {
 	Open() (*store.Loaded, error)
 	Append([]store.Record) error
@@ -56,68 +54,64 @@ type disk interface {
 	Status() store.Status
 }
 
-// keeper writes down what the groups hold, and gives it back after a restart. It writes as
-// soon as there is something to write and no write is under way: the groups' journals
-// collect what changes meanwhile, and hold back the ACKs that promise that it is on disk.
-// What the disk does never stops serving.
+// keeper stores the state of the groups on disk, and restores it after a restart. It writes as soon as
+// something has changed and no other write is in progress: meanwhile the groups' journals collect the
+// changes, and hold back the upstream ACKs which promise that a change is on disk. Errors of the disk
+// never stop the agent from serving.
 type keeper struct {
 	log  *slog.Logger
 	disk disk
-	// encrypted says that what is written is, and so may hold secrets; finder finds
-	// them.
+	// encrypted is set if the state is encrypted, and so may contain secrets, which finder finds.
 	encrypted bool
 	finder    redact.Finder
-	// wake holds a value when there is something to write, written when something was
-	// that needs an fsync.
+	// wake has a value when there is something to write, written when a write needs an fsync.
 	wake, written chan struct{}
 
-	// writing is held while the disk is written to, and before mu. released says that
-	// another agent has the directory, reread that it had it.
+	// writing is held during writes, and locked before mu. released is set while another agent uses
+	// the directory, reread after it has.
 	writing          sync.Mutex
 	released, reread bool
 
 	mu sync.Mutex
-	// away is since when another agent has the directory, zero if it has not.
-	away time.Time
-	// opened says that what was on disk was read.
+	// releasedAt is since when another agent uses the directory; zero if none does.
+	releasedAt time.Time
+	// opened is set after the state was read.
 	opened bool
-	kept   map[string]*savedGroup
-	// notStored is what is not written, and so is missing after a restart without
-	// the control plane, with the reason.
+	groups map[string]*savedGroup
+	// notStored has the resources that are not stored, and so would be missing after a restart
+	// without the control plane, with the reason.
 	notStored map[store.Key]string
-	// lost is what an agent before this one did not write, and that no upstream has been there
-	// since to give again, with the reason.
+	// lost has the resources that a previous agent did not store, with the reason, until an upstream
+	// answers.
 	lost map[store.Key]string
-	// skipped counts, by the reason, what ever came into notStored; writeErrors the writes
-	// that failed.
+	// skipped counts, by reason, all resources that were ever in notStored. writeErrors counts
+	// failed writes.
 	skipped     map[string]int
 	writeErrors uint64
-	// warned are the resources of which the log says so, by reason.
+	// warned has the resources of notStored that were logged, by reason.
 	warned map[string][]store.Key
 
-	// Owned by run: when a log that has grown is rewritten again after that failed, and
-	// the pause after the next failure.
+	// Owned by run: when the rewrite of a log that has grown is retried, and the pause after the
+	// next failure.
 	rewriteAt    time.Time
 	rewritePause time.Duration
 }
 
-// savedGroup is a group that is written down, under a name that a restart does not
-// change.
+// savedGroup is a stored group. Its name is the same after a restart.
 type savedGroup struct {
 	name string
-	// live is the group, nil while no client of the kind is there; journal is its
-	// cache's.
+	// live is the group, nil while it is dormant; journal is that of its cache.
 	live    *group.Member
 	journal *cache.Journal
-	// saved, facts and contact are what is kept of a group that is not live.
+	// saved, facts and contact are the state of a dormant group.
 	saved   []cache.Saved
 	facts   map[cache.Fact]string
 	contact time.Time
-	// pending is what a group that ended has left to write.
+	// pending has the records of a closed group that are not written yet.
 	pending []store.Record
-	// written is the contact that is on disk.
+	// written is the time of the last contact on disk.
 	written time.Time
-	// cost is what size returned, 0 before.
+	// cost is the result of size, 0 if it is not known.
 	cost int
 }
 
@@ -125,53 +119,52 @@ func newKeeper(d disk, encrypted bool, log *slog.Logger) *keeper {
 	return &keeper{
 		log: log, disk: d, encrypted: encrypted,
 		notStored: make(map[store.Key]string), lost: make(map[store.Key]string), skipped: make(map[string]int),
-		wake: make(chan struct{}, 1), written: make(chan struct{}, 1), kept: make(map[string]*savedGroup),
+		wake: make(chan struct{}, 1), written: make(chan struct{}, 1), groups: make(map[string]*savedGroup),
 	}
 }
 
 // contactNote is the name of the note with the time of a group's last contact.
 const contactNote = "contact"
 
-// open reads what is on disk. An error is no reason not to serve: run tries again.
+// open reads the state. If it fails, the agent serves nevertheless, and run retries.
 func (k *keeper) open() error {
 	loaded, err := k.disk.Open()
 	if err != nil {
 		return err
 	}
-	k.take(loaded)
+	k.load(loaded)
 	return nil
 }
 
-// isOpen reports whether what was on disk was read.
+// isOpen reports whether the state was read.
 func (k *keeper) isOpen() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.opened
 }
 
-// serveRestored writes what is left and gives the directory to another agent. Nothing is
-// written from then on, until takeBack.
-func (k *keeper) serveRestored() {
+// handOver writes the last changes and releases the directory to another agent. Nothing is written
+// until takeBack.
+func (k *keeper) handOver() {
 	k.writing.Lock()
 	defer k.writing.Unlock()
 	k.finish()
 	k.released = true
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.away = time.Now()
-	for _, g := range k.kept {
+	k.releasedAt = time.Now()
+	for _, g := range k.groups {
 		if g.live != nil {
 			g.journal.Take()
-			g.journal.Done(errReleased) // no ACK waits for a disk that is another's
+			g.journal.Done(errReleased) // so that no ACK waits for the disk
 		}
 	}
 }
 
-// errReleased says that another agent has the state directory.
-var errReleased = errors.New("another agent has the state directory")
+// errReleased is the error of the disk while another agent uses it.
+var errReleased = errors.New("another agent uses the state directory")
 
-// abandon closes the disk without writing: nothing has changed since open, if that was
-// called at all.
+// abandon closes the disk without a write, because nothing has changed since open.
 func (k *keeper) abandon() {
 	k.writing.Lock()
 	defer k.writing.Unlock()
@@ -179,19 +172,19 @@ func (k *keeper) abandon() {
 	_ = k.disk.Close()
 }
 
-// takeBack ends release: the state in memory is written anew, over what the other agent
-// may have written, as soon as the directory is free.
+// takeBack reverses handOver: as soon as the directory is free, the whole state in memory is written,
+// and replaces what the other agent may have written.
 func (k *keeper) takeBack() {
 	k.writing.Lock()
 	k.released, k.reread = false, true
 	k.writing.Unlock()
 	k.mu.Lock()
-	k.away = time.Time{}
+	k.releasedAt = time.Time{}
 	k.mu.Unlock()
 	k.wakeUp()
 }
 
-// finish writes what is left and closes the disk. Called under writing.
+// finish writes the last changes and closes the disk. Called under writing.
 func (k *keeper) finish() {
 	if k.released {
 		return
@@ -201,15 +194,15 @@ func (k *keeper) finish() {
 		err = k.disk.Sync()
 	}
 	if err != nil {
-		k.log.Error("the last changes are not on disk", "err", err)
+		k.log.Error("the last changes could not be written to disk", "err", err)
 	}
 	if err := k.disk.Close(); err != nil {
-		k.log.Warn("closing the state", "err", err)
+		k.log.Warn("the stored state cannot be closed", "err", err)
 	}
 }
 
-// take hands what was read to the groups, or keeps it until they come.
-func (k *keeper) take(loaded *store.Loaded) {
+// load restores the groups from the state that was read, or stores it for groups to come.
+func (k *keeper) load(loaded *store.Loaded) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.opened = true
@@ -224,8 +217,8 @@ func (k *keeper) take(loaded *store.Loaded) {
 	}
 	for key, e := range loaded.Entries {
 		if loaded.Damaged {
-			// Something newer may be missing. What a control plane did not issue, as far as
-			// is known, it sends again, or says that it does not exist.
+			// Newer records may be missing. Without a source, the control plane sends the
+			// resource again, or reports that it does not exist.
 			e.Source = ""
 		}
 		g := group(key.Group)
@@ -247,28 +240,28 @@ func (k *keeper) take(loaded *store.Loaded) {
 	}
 	k.warnLost()
 	for name, g := range read {
-		switch there := k.kept[name]; {
+		switch there := k.groups[name]; {
 		case there == nil:
-			k.kept[name] = g
+			k.groups[name] = g
 		case there.live != nil:
 			there.live.Cache().Restore(g.saved, g.facts)
-		default: // it came and went while the disk could not be read, and is newer
+		default: // the group was created and closed before the state was read, and is newer
 		}
 	}
-	k.forgetDormant()
+	k.dropDormant()
 }
 
-// forgetDormant drops the groups that were left for longest, where what they held is more than
-// maxDormant: of nodes whose names change. The next rewrite leaves them out.
-func (k *keeper) forgetDormant() {
+// dropDormant drops the dormant groups with the oldest contact if they exceed maxDormant, which happens
+// if the names of nodes change. The next rewrite does not contain them.
+func (k *keeper) dropDormant() {
 	var dormant []*savedGroup
-	for _, g := range k.kept {
+	for _, g := range k.groups {
 		if g.live == nil {
 			dormant = append(dormant, g)
 		}
 	}
 	slices.SortFunc(dormant, func(a, b *savedGroup) int {
-		// That of the agent's own node comes first: its name begins without an id (groupName).
+		// The group of the agent's own node is first; its name has no id (groupName).
 		own := func(g *savedGroup) int {
 			if strings.HasPrefix(g.name, "\n") {
 				return 0
@@ -280,7 +273,7 @@ func (k *keeper) forgetDormant() {
 	held, dropped := 0, make(map[string]bool)
 	for i, g := range dormant {
 		if held += g.size(); held > maxDormant && i >= minDormant {
-			delete(k.kept, g.name)
+			delete(k.groups, g.name)
 			dropped[g.name] = true
 		}
 	}
@@ -288,12 +281,12 @@ func (k *keeper) forgetDormant() {
 		of := func(key store.Key, _ string) bool { return dropped[key.Group] }
 		maps.DeleteFunc(k.notStored, of)
 		maps.DeleteFunc(k.lost, of)
-		k.log.Warn("what was stored of clients that were away for longest is dropped, since all of it is too much",
+		k.log.Warn("stored state of the clients that disconnected longest ago dropped, because it is too large",
 			"groups", len(dropped), "kept", len(dormant)-len(dropped), "max_bytes", maxDormant)
 	}
 }
 
-// size returns the bytes that a group costs which is not live, about.
+// size returns the approximate memory of a dormant group, in bytes.
 func (g *savedGroup) size() int {
 	if g.cost == 0 {
 		g.cost = dormantGroup
@@ -314,19 +307,18 @@ func bodySize(r *xds.Resource) int {
 	return len(r.Body.GetValue())
 }
 
-// adopt begins to keep a group, and restores what is there of it. It is called
-// before the group runs.
+// adopt starts to store a group, and restores its state. It is called before the group runs.
 func (k *keeper) adopt(m *group.Member, name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	g := k.kept[name]
+	g := k.groups[name]
 	if g != nil && g.live != nil {
-		k.log.Warn("two nodes differ by their addresses only: what is held for the second is not written down", "node", m.Kind().Node)
+		k.log.Warn("two nodes differ only by IP addresses: the configuration of the second is not stored", "node", m.Kind().Node)
 		return
 	}
 	if g == nil {
 		g = &savedGroup{name: name}
-		k.kept[name] = g
+		k.groups[name] = g
 	}
 	g.live, g.journal = m, m.Cache().Journal(k.wake, k.opened && k.disk.Status().Durable)
 	m.Cache().Restore(g.saved, g.facts)
@@ -337,23 +329,23 @@ func (k *keeper) adopt(m *group.Member, name string) {
 	k.wakeUp()
 }
 
-// leave keeps what a group held that ends, until a client of its kind comes again.
+// leave makes a group that is closed dormant.
 func (k *keeper) leave(m *group.Member) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for name, g := range k.kept {
+	for name, g := range k.groups {
 		if g.live != m {
 			continue
 		}
 		left := &savedGroup{name: name, contact: m.Contact(), pending: append(g.pending, k.records(name, g.journal.Take())...)}
-		g.journal.Done(nil) // nobody watches, so that no ACK waits for it
+		g.journal.Done(nil) // without clients no ACK waits for it
 		left.pending = append(left.pending, contact(left))
 		left.written = left.contact
 		left.saved, left.facts = g.journal.Saved()
-		k.kept[name] = left
+		k.groups[name] = left
 		k.wakeUp()
 	}
-	k.forgetDormant()
+	k.dropDormant()
 }
 
 func (k *keeper) wakeUp() { signal(k.wake) }
@@ -366,7 +358,7 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// run writes until ctx ends, and then what is left.
+// run writes until ctx ends, and then writes the last changes.
 func (k *keeper) run(ctx context.Context) error {
 	var syncing sync.WaitGroup
 	defer syncing.Wait()
@@ -375,7 +367,7 @@ func (k *keeper) run(ctx context.Context) error {
 	syncing.Go(func() { k.sync(ended) })
 	pause := minDiskPause
 	for ctx.Err() == nil {
-		if err := k.turn(); err != nil {
+		if err := k.writeUnlessReleased(); err != nil {
 			wait(ctx, pause, nil)
 			pause = min(2*pause, maxDiskPause)
 			continue
@@ -389,8 +381,8 @@ func (k *keeper) run(ctx context.Context) error {
 	return nil
 }
 
-// turn writes once, unless another agent has the directory.
-func (k *keeper) turn() error {
+// writeUnlessReleased writes once, unless another agent uses the directory.
+func (k *keeper) writeUnlessReleased() error {
 	k.writing.Lock()
 	defer k.writing.Unlock()
 	if k.released {
@@ -399,8 +391,8 @@ func (k *keeper) turn() error {
 	return k.write()
 }
 
-// sync makes durable what was written, a moment after the first write, until ctx ends. It
-// keeps nobody from writing.
+// sync calls fsync syncAfter the first write since the last fsync, until ctx ends. It does not block
+// writes.
 func (k *keeper) sync(ctx context.Context) {
 	for {
 		select {
@@ -409,15 +401,15 @@ func (k *keeper) sync(ctx context.Context) {
 		case <-k.written:
 		}
 		if wait(ctx, syncAfter, nil); ctx.Err() != nil {
-			return // run does it
+			return // run calls fsync
 		}
 		if err := k.disk.Sync(); err != nil {
-			k.wakeUp() // everything is to be written again
+			k.wakeUp() // everything must be written again
 		}
 	}
 }
 
-// wait returns after d, or earlier when ctx ends or a signal comes.
+// wait returns after d, or earlier when ctx ends or signal receives a value.
 func wait(ctx context.Context, d time.Duration, signal <-chan struct{}) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -444,8 +436,8 @@ func (k *keeper) writeOnce() error {
 	opened := k.opened
 	k.mu.Unlock()
 	if k.reread {
-		// What is there is older than what is in memory, or another agent's that has not
-		// taken over: it is read for the store only, which overwrites nothing unread.
+		// The state on disk is older than that in memory, or of an agent whose takeover failed. It
+		// is read only because the store does not overwrite a state that was not read.
 		if _, err := k.disk.Open(); err != nil {
 			return err
 		}
@@ -460,7 +452,7 @@ func (k *keeper) writeOnce() error {
 		if err != nil {
 			return err
 		}
-		k.take(loaded)
+		k.load(loaded)
 		return k.rewrite()
 	}
 	if !k.disk.Status().Durable {
@@ -472,7 +464,7 @@ func (k *keeper) writeOnce() error {
 			k.rewritePause = 0
 			return nil
 		}
-		// There may be no room for a second generation. The log takes more all the same.
+		// There may be no space for a second generation, but for more records in the log.
 		k.rewritePause = min(max(2*k.rewritePause, minDiskPause), maxDiskPause)
 		k.rewriteAt = time.Now().Add(k.rewritePause)
 		if !k.disk.Status().Durable {
@@ -482,12 +474,12 @@ func (k *keeper) writeOnce() error {
 	return k.append()
 }
 
-// append writes what changed.
+// append writes the changes.
 func (k *keeper) append() (err error) {
 	k.mu.Lock()
 	var batch []store.Record
 	var journals []*cache.Journal
-	for name, g := range k.kept {
+	for name, g := range k.groups {
 		batch = append(batch, g.pending...)
 		g.pending = nil
 		if g.live == nil {
@@ -513,13 +505,13 @@ func (k *keeper) append() (err error) {
 	return err
 }
 
-// rewrite writes everything anew.
+// rewrite writes the whole state.
 func (k *keeper) rewrite() error {
 	k.mu.Lock()
 	var all []store.Record
 	var journals []*cache.Journal
-	for _, name := range slices.Sorted(maps.Keys(k.kept)) {
-		g := k.kept[name]
+	for _, name := range slices.Sorted(maps.Keys(k.groups)) {
+		g := k.groups[name]
 		k.found(g)
 		all = append(all, k.lostOf(name)...)
 		if g.live == nil {
@@ -543,7 +535,7 @@ func (k *keeper) rewrite() error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, g := range k.kept {
+	for _, g := range k.groups {
 		if g.live == nil {
 			g.pending = nil
 		}
@@ -555,27 +547,27 @@ func contact(g *savedGroup) store.Record {
 	return store.Note{Key: store.NoteKey{Group: g.name, Name: contactNote}, Value: g.contact.UTC().Format(time.RFC3339)}
 }
 
-// dormant returns the records of a group that is not live. Called under mu.
+// dormant returns the records of a dormant group. Called under mu.
 func (k *keeper) dormant(g *savedGroup) []store.Record {
 	return append(k.records(g.name, cache.Batch{Resources: g.saved, Facts: g.facts}), contact(g))
 }
 
-// records says in the words of the store what should be on disk of a group. A content
-// that must not be written is not, nor anything older in its place. Called under mu.
+// records returns the records of a batch of a group. If a content must not be stored, no older content
+// is stored in its place. Called under mu.
 func (k *keeper) records(group string, b cache.Batch) []store.Record {
 	out := make([]store.Record, 0, len(b.Resources)+len(b.Facts))
 	var notes []store.Record
 	for _, s := range b.Resources {
 		key := store.Key{Group: group, Type: s.Type, Name: s.Name}
-		_, refused := k.notStored[key]
+		_, before := k.notStored[key]
 		_, lost := k.lost[key]
 		delete(k.notStored, key)
 		delete(k.lost, key)
 		entry := store.Entry{Source: s.Source, Accepted: s.Accepted, Stable: s.Stable}
 		if s.Content != nil {
-			// To look for a secret costs more than to write, and most contents come three
+			// The search for secrets costs more than a write, and most contents are written three
 			// times: when they are new, when a client ACKs them, and when they are stable.
-			ok, why := s.ContentKnown && !refused, ""
+			ok, why := s.ContentKnown && !before, ""
 			if !ok {
 				ok, why = store.Storable(s.Content, k.encrypted, k.finder.Sensitive)
 			}
@@ -583,17 +575,17 @@ func (k *keeper) records(group string, b cache.Batch) []store.Record {
 				entry.Content = s.Content
 			} else {
 				k.notStored[key] = why
-				if !refused {
+				if !before {
 					k.skipped[why]++
 				}
 				k.warnNotStored(key, s.Content, why)
 			}
 		}
-		if _, now := k.notStored[key]; now || refused || lost {
+		if _, now := k.notStored[key]; now || before || lost {
 			notes = append(notes, notStoredNote(key, k.notStored[key]))
 		}
 		if s.Previous != nil && (entry.Content != nil || s.Content == nil) {
-			ok := s.PreviousKnown && !refused
+			ok := s.PreviousKnown && !before
 			if !ok {
 				ok, _ = store.Storable(s.Previous, k.encrypted, k.finder.Sensitive)
 			}
@@ -611,12 +603,12 @@ func (k *keeper) records(group string, b cache.Batch) []store.Record {
 	return out
 }
 
-// inOrder is the order in which resources are written: those that others refer to come
-// first, so that what is on disk after a write that was cut short is consistent.
+// inOrder compares resources in the order of writes: resources before those that refer to them, so that
+// the state on disk is consistent after an interrupted write.
 func inOrder(a, b store.Record) int {
 	x, y := a.(store.Set), b.(store.Set)
-	if gone := x.Entry.Content == nil; gone != (y.Entry.Content == nil) {
-		if gone {
+	if removed := x.Entry.Content == nil; removed != (y.Entry.Content == nil) {
+		if removed {
 			return 1
 		}
 		return -1
@@ -627,21 +619,21 @@ func inOrder(a, b store.Record) int {
 	return xds.CompareReferences(x.Key.Type, y.Key.Type)
 }
 
-// missing returns what was there before the restart and was not stored.
+// missing returns the resources of the previous agent that were not stored.
 func (k *keeper) missing() []admin.NotStored {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return named(k.lost)
 }
 
-// status says how the disk is, and what is not written.
+// status returns the status of the disk, with the resources that are not stored.
 func (k *keeper) status() *admin.Storage {
 	stored := k.disk.Status()
 	out := storage(stored)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.away.IsZero() {
-		out.Durable, out.Error, out.Since = false, errReleased.Error(), k.away
+	if !k.releasedAt.IsZero() {
+		out.Durable, out.Error, out.Since = false, errReleased.Error(), k.releasedAt
 	}
 	for _, why := range k.notStored {
 		if out.NotStored == nil {
@@ -658,8 +650,7 @@ func (k *keeper) status() *admin.Storage {
 	return out
 }
 
-// factName is the name of a fact's note: its kind, type URL and name, which may
-// hold anything.
+// factName returns the name of a fact's note: its kind, type URL and name, which may contain anything.
 func factName(f cache.Fact) string {
 	return string(f.Kind) + " " + f.Type + " " + f.Name
 }
@@ -677,9 +668,9 @@ func parseFact(s string) (f cache.Fact, ok bool) {
 	return f, false // of a later version
 }
 
-// groupName is what a group is stored under: its kind, with the addresses in the
-// node's id masked, since a pod that moves gets others. The agent's own node has no
-// name there: whose state it is, the identity of the store says.
+// groupName returns the name under which a group is stored: its kind, with the addresses in the node's
+// id masked, because they change if a pod moves. For the agent's own node the id is "", because the
+// identity of the store has it.
 func groupName(k group.Kind, own *corev3.Node) string {
 	node := maskAddresses(k.Node)
 	if own != nil && k.Node == own.GetId() {
@@ -688,8 +679,8 @@ func groupName(k group.Kind, own *corev3.Node) string {
 	return strings.Join([]string{node, k.UserAgent, k.Generator}, "\n")
 }
 
-// identity is whose state the agent keeps unless a name is given: the role of its
-// node, without what changes with every pod.
+// identity returns the owner of the state if no name is given: the cluster and id of the node, without
+// the addresses that change with every pod.
 func identity(node *corev3.Node) string {
 	if node == nil {
 		return ""
@@ -697,8 +688,7 @@ func identity(node *corev3.Node) string {
 	return node.GetCluster() + "\n" + maskAddresses(node.GetId())
 }
 
-// maskAddresses puts "*" in the place of every IP address that stands by itself,
-// between characters that belong to none.
+// maskAddresses replaces every IP address between other characters by "*".
 func maskAddresses(s string) string {
 	var out strings.Builder
 	for len(s) > 0 {

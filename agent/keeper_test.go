@@ -28,7 +28,7 @@ import (
 // kept starts an agent with a state directory in which it finds what the one before
 // left.
 func (r *rig) keepIn(dir string) {
-	r.cfg.StateDir = dir
+	r.cfg.Store.Dir = dir
 	r.cfg.Node = node("web-1")
 }
 
@@ -101,7 +101,7 @@ func TestASlowControlPlaneIsWaitedForAsLongAsIsAllowed(t *testing.T) {
 	for _, answers := range []bool{false, true} {
 		inBothForms(t, func(r *rig) {
 			r.keepIn(t.TempDir())
-			r.cfg.RestoreAfter = 5 * time.Second
+			r.cfg.Group.RestoreAfter = 5 * time.Second
 			r.start()
 			r.whole(r.cfg.Node)
 			r.pass(time.Second)
@@ -144,7 +144,7 @@ func TestStateBelongsToARole(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			inBothForms(t, func(r *rig) {
 				r.keepIn(t.TempDir())
-				r.cfg.Node, r.cfg.StateIdentity = c.before, c.identity
+				r.cfg.Node, r.cfg.Store.Identity = c.before, c.identity
 				r.start()
 				r.whole(c.before)
 				r.pass(time.Second)
@@ -168,7 +168,7 @@ func TestStateBelongsToARole(t *testing.T) {
 // written in between; and so is what a group left that ended.
 func TestAGroupThatNobodyAskedForIsKept(t *testing.T) {
 	inBothForms(t, func(r *rig) {
-		r.cfg.StateDir, r.cfg.Linger = t.TempDir(), time.Minute
+		r.cfg.Store.Dir, r.cfg.Group.Cache.Linger = t.TempDir(), time.Minute
 		r.start()
 		first, second := r.whole(node("a")), r.whole(node("b"))
 		r.pass(time.Second)
@@ -198,7 +198,7 @@ func TestSecretsAreWrittenEncryptedOnly(t *testing.T) {
 			dir := t.TempDir()
 			r.keepIn(dir)
 			if key != nil {
-				r.cfg.StateKeys = [][]byte{key}
+				r.cfg.Store.Keys = [][]byte{key}
 			}
 			r.cp.Set(secret)
 			r.start()
@@ -251,7 +251,7 @@ func grep(t *testing.T, dir, text string) (found bool) {
 func TestWhatIsTooOldIsNotServed(t *testing.T) {
 	inBothForms(t, func(r *rig) {
 		r.keepIn(t.TempDir())
-		r.cfg.MaxStale = time.Hour
+		r.cfg.Group.MaxStale = time.Hour
 		r.start()
 		c := r.whole(r.cfg.Node)
 		r.pass(time.Second)
@@ -266,7 +266,7 @@ func TestWhatIsTooOldIsNotServed(t *testing.T) {
 			t.Errorf("the client was told %s", got[0])
 		}
 		ready := r.agent.Ready()
-		if last := ready[len(ready)-1]; last.OK || !strings.Contains(last.Reason, "--max-stale is 1h0m0s") {
+		if last := ready[len(ready)-1]; last.OK || !strings.Contains(last.Reason, "longer than --max-stale 1h0m0s") {
 			t.Errorf("ready: %+v", ready)
 		}
 		r.cp.Serve(r.up.Listen())
@@ -442,7 +442,7 @@ func TestADiskThatFailsIsTriedAgain(t *testing.T) {
 // can be, and what it held is written then.
 func TestAGroupThatWentBeforeTheDiskWasReadIsWritten(t *testing.T) {
 	inBothForms(t, func(r *rig) {
-		r.cfg.Linger = time.Minute
+		r.cfg.Group.Cache.Linger = time.Minute
 		r.make()
 		d := &fakeDisk{openErr: errors.New("input/output error")}
 		d.entries = map[store.Key]*store.Entry{
@@ -513,7 +513,7 @@ func TestWhatChangesIsWrittenAtOnceAndSyncedSoon(t *testing.T) {
 // the ACK timeout says; from a disk that is known to be broken nothing is expected.
 func TestTheControlPlaneHearsOfAnACKWhenItIsOnDisk(t *testing.T) {
 	inBothForms(t, func(r *rig) {
-		r.cfg.Node, r.cfg.AckTimeout = node("web-1"), time.Second
+		r.cfg.Node, r.cfg.Upstream.AckTimeout = node("web-1"), time.Second
 		d := r.servesFrom(&fakeDisk{})
 		acks := func() (n int) {
 			for _, e := range r.cp.Events() {
@@ -668,8 +668,8 @@ func TestAStateDirectoryThatAnotherAgentHasIsSaid(t *testing.T) {
 	if err := k.open(); err != nil {
 		t.Fatal(err)
 	}
-	k.serveRestored()
-	if s := k.status(); s.Durable || s.Error != "another agent has the state directory" || s.Since.IsZero() {
+	k.handOver()
+	if s := k.status(); s.Durable || s.Error != "another agent uses the state directory" || s.Since.IsZero() {
 		t.Errorf("%+v", s)
 	}
 	k.takeBack()

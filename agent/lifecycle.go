@@ -13,42 +13,42 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// lifecycle is what the agent does about its end, and Envoy's.
+// lifecycle is the state of shutdown, drain and takeover.
 type lifecycle struct {
-	// envoy runs Envoy as a child; nil where it runs elsewhere. admin is that of an
-	// Envoy that runs elsewhere; nil if it is not known.
+	// envoy runs Envoy as a child; nil if Envoy is not a child. admin is the admin interface of an
+	// Envoy that is not a child; nil if its address is not known.
 	envoy *envoy.Supervisor
 	admin *envoy.Admin
 
-	// health is held while Envoy's health checks are made to fail or to pass, with the mark of
-	// that.
+	// health is held while Envoy's health checks are made to fail or to pass, and the drain file
+	// is changed.
 	health sync.Mutex
-	// failedAt is when this agent made the checks fail, zero if it did not, or has undone it.
+	// failedAt is when this agent made the checks fail; zero if it did not, or has undone it.
 	failedAt time.Time
 
 	mu    sync.Mutex
-	drain *drain // under way or over; nil for none
-	// ending says that the agent was asked to end.
+	drain *drain // in progress or complete; nil for none
+	// ending is set if a shutdown was requested.
 	ending bool
-	// leaving says that another agent takes over, and released that the locks and the
-	// addresses which it needs were given up.
+	// leaving is set while another agent takes over, and released after the locks and addresses
+	// that it needs are released.
 	leaving  bool
 	released bool
-	// successors passes the connection of that agent to awaitEnd. over is closed when
-	// the agent has ended, and nobody receives from successors any more.
+	// successors passes the connection of that agent to awaitEnd. over is closed when the agent
+	// has stopped, and nothing receives from successors any more.
 	successors chan net.Conn
 	over       chan struct{}
-	beat       time.Time // when the watchdog last came round
+	beat       time.Time // when the watchdog last had every lock
 }
 
-// watchdogEvery is how often every lock of the agent is taken to see whether it can
-// be, stuck when that has not succeeded for so long that it never will.
+// Every watchdogEvery the watchdog takes every lock of the agent. If it has not succeeded for
+// stuckAfter, the agent is deadlocked.
 const (
 	watchdogEvery = time.Second
 	stuckAfter    = 15 * time.Second
 )
 
-// watch takes every lock again and again until ctx ends.
+// watch is the watchdog; it returns when ctx ends.
 func (a *Agent) watch(ctx context.Context) error {
 	ticker := time.NewTicker(watchdogEvery)
 	defer ticker.Stop()
@@ -70,8 +70,7 @@ func (a *Agent) watch(ctx context.Context) error {
 	}
 }
 
-// Live returns nil while the loops turn, or since when they do not: then only a
-// restart helps.
+// Live returns an error if the agent is deadlocked, which only a restart resolves.
 func (a *Agent) Live() error {
 	a.life.mu.Lock()
 	defer a.life.mu.Unlock()
@@ -79,24 +78,24 @@ func (a *Agent) Live() error {
 		return nil // not started
 	}
 	if since := time.Since(a.life.beat); since > stuckAfter {
-		return fmt.Errorf("stuck since %s: a lock is not given back", since.Round(time.Second))
+		return fmt.Errorf("deadlocked since %s: a lock is not released", since.Round(time.Second))
 	}
 	return nil
 }
 
-// end notes that the agent was asked to end.
+// end records that a shutdown was requested.
 func (a *Agent) end() {
 	a.life.mu.Lock()
 	defer a.life.mu.Unlock()
 	a.life.ending = true
 }
 
-// runEnvoy runs Envoy until ctx ends, and drains it then; or until Envoy ends, which
-// the error says. It is at its end at the latest when serving is.
+// runEnvoy runs Envoy until ctx ends, and then drains it, or until Envoy exits, which it returns as
+// an error. It always returns when serving ends.
 func (a *Agent) runEnvoy(ctx, serving context.Context) error {
 	running, end := context.WithCancel(serving)
 	defer end()
-	// A drain that a second signal hurries.
+	// A second signal ends the drain.
 	drain, hurry := context.WithCancel(serving)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -104,7 +103,7 @@ func (a *Agent) runEnvoy(ctx, serving context.Context) error {
 	wg.Go(func() {
 		select {
 		case <-ctx.Done():
-			_ = a.Drain(drain) // nobody undoes it now
+			_ = a.Drain(drain) // it cannot be undone during a shutdown
 			end()
 		case <-running.Done():
 		}
@@ -129,16 +128,15 @@ func (a *Agent) runEnvoy(ctx, serving context.Context) error {
 	return err
 }
 
-// HotRestart exchanges Envoy for a new one.
+// HotRestart replaces Envoy by a new process.
 func (a *Agent) HotRestart(ctx context.Context) error {
 	if a.life.envoy == nil {
-		return errors.New("hot restart: Envoy is not run by the agent: start it with `holdfast run -- envoy …`")
+		return errors.New("hot restart: the agent does not run Envoy: start it with `holdfast run -- envoy …`")
 	}
 	return a.life.envoy.HotRestart(ctx)
 }
 
-// crashed takes in that the Envoy which the agent ran as its child since started has
-// crashed.
+// crashed reports to the groups that the Envoy that was started as a child at this time has crashed.
 func (a *Agent) crashed(started time.Time) {
 	for _, m := range a.groups.Members() {
 		if m.Kind().UserAgent != xds.EnvoyUserAgent {
@@ -152,7 +150,7 @@ func (a *Agent) crashed(started time.Time) {
 	}
 }
 
-// Resume serves once more what is held back because Envoy crashed with it.
+// Resume serves resources again that are held back because Envoy crashed with them.
 func (a *Agent) Resume(context.Context) error {
 	held := false
 	for _, m := range a.groups.Members() {

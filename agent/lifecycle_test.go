@@ -25,7 +25,7 @@ func TestAnAgentWhoseLoopsTurnIsAlive(t *testing.T) {
 		r.agent.life.mu.Lock()
 		r.agent.life.beat = time.Now().Add(-stuckAfter - time.Second) // as after a lock that is not given back
 		r.agent.life.mu.Unlock()
-		if err := r.agent.Live(); err == nil || !strings.Contains(err.Error(), "stuck since 16s") {
+		if err := r.agent.Live(); err == nil || !strings.Contains(err.Error(), "deadlocked since 16s") {
 			t.Error(err)
 		}
 		r.pass(watchdogEvery)
@@ -47,7 +47,7 @@ func TestReadinessMayRequireAnUpstream(t *testing.T) {
 		r.ready(map[string]string{"socket": "", "configuration": "", "upstream": ""})
 		r.cp.Stop()
 		r.pass(time.Minute)
-		r.ready(map[string]string{"socket": "", "configuration": "", "upstream": "no upstream answers (--ready-requires upstream)"})
+		r.ready(map[string]string{"socket": "", "configuration": "", "upstream": "no control plane is connected (--ready-requires upstream)"})
 	})
 }
 
@@ -61,7 +61,7 @@ func TestADrainingAgentIsNotReadyAndServes(t *testing.T) {
 		r.pass(time.Second)
 		r.agent.Drain(r.Context())
 		r.agent.Drain(r.Context()) // once more
-		r.ready(map[string]string{"socket": "", "configuration": "", "draining": "the agent was asked to drain Envoy"})
+		r.ready(map[string]string{"socket": "", "configuration": "", "draining": "a drain was requested"})
 		r.cp.Set(xdstest.Cluster("c2", ""))
 		r.pass(time.Second)
 		r.holds(c, xds.ClusterType, "c1", "c2")
@@ -79,7 +79,7 @@ func TestATakeoverIsRefusedWhereItWouldCostSomething(t *testing.T) {
 			t.Error(err)
 		}
 		other := r.cfg
-		other.Takeover, other.Admin = true, "127.0.0.1:0"
+		other.Takeover, other.Admin.Addr = true, "127.0.0.1:0"
 		successor, err := New(other)
 		if err != nil {
 			t.Fatal(err)
@@ -87,7 +87,7 @@ func TestATakeoverIsRefusedWhereItWouldCostSomething(t *testing.T) {
 		if err := successor.Run(r.Context()); err == nil || !strings.Contains(err.Error(), "--takeover needs --admin unix:PATH") {
 			t.Error(err)
 		}
-		if err := r.agent.HotRestart(r.Context()); err == nil || !strings.Contains(err.Error(), "not run by the agent") {
+		if err := r.agent.HotRestart(r.Context()); err == nil || !strings.Contains(err.Error(), "the agent does not run Envoy") {
 			t.Error(err)
 		}
 	})

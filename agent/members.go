@@ -4,18 +4,17 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream"
 )
 
-// DefaultMaxGroups is how many kinds of clients are served at once. A pod has a few: its Envoy, and
-// processes that speak xDS themselves. Each costs a stream to the control plane.
+// DefaultMaxGroups is the maximum number of groups. A pod has a few: of its Envoy, and of processes
+// that use xDS themselves. Each costs a stream to the control plane.
 const DefaultMaxGroups = 64
 
-// newGroups makes the groups of the clients, of which there are none yet.
+// newGroups returns the set of groups, which is empty.
 func (a *Agent) newGroups() *group.Set {
 	return group.NewSet(group.SetConfig{
 		Max: a.cfg.MaxGroups, Flag: "--max-groups", Group: a.groupConfig, Log: a.cfg.Log,
@@ -34,24 +33,17 @@ func (a *Agent) newGroups() *group.Set {
 
 // groupConfig configures the group of the clients with a Node.
 func (a *Agent) groupConfig(node *corev3.Node) group.Config {
-	conf := group.Config{
-		Node: node,
-		Upstreams: func() *upstream.Failover {
-			sources, _ := a.sources() // New has made the same before
-			return &upstream.Failover{
-				Sources: sources, FailoverAfter: a.cfg.FailoverAfter, StaleAfter: a.cfg.StaleAfter,
-				ReconnectSpread: a.cfg.ReconnectSpread, Events: a.metrics.Upstream(), Log: a.cfg.Log.With("node", node.GetId()),
-			}
-		},
-		Cache: cache.Config{
-			Linger:       a.cfg.Linger,
-			MaxResources: a.cfg.MaxResources, MaxBytes: a.cfg.MaxBytes,
-			HoldTTL: a.cfg.HoldTTL, Guard: a.cfg.Guard, OnWithheld: a.withheld,
-			Crashes: a.life.envoy != nil, FallbackFor: a.cfg.FallbackFor,
-		},
-		WatchLives:   a.life.envoy == nil,
-		Log:          a.cfg.Log.With("node", node.GetId()),
-		RestoreAfter: a.cfg.RestoreAfter, MaxStale: a.cfg.MaxStale, Answered: a.metrics.Latency,
+	log := a.cfg.Log.With("node", node.GetId())
+	conf := a.cfg.Group
+	conf.Node, conf.Log, conf.Answered = node, log, a.metrics.Latency
+	conf.WatchLives, conf.Cache.Crashes = a.life.envoy == nil, a.life.envoy != nil
+	conf.Cache.OnWithheld = a.withheld
+	conf.Upstreams = func() *upstream.Failover {
+		sources, _ := a.sources() // New has checked the configuration
+		return &upstream.Failover{
+			Sources: sources, FailoverAfter: a.cfg.FailoverAfter, StaleAfter: a.cfg.StaleAfter,
+			ReconnectSpread: a.cfg.ReconnectSpread, Events: a.metrics.Upstream(), Log: log,
+		}
 	}
 	if a.certificates != nil {
 		conf.Secrets = a.certificates
@@ -59,7 +51,7 @@ func (a *Agent) groupConfig(node *corev3.Node) group.Config {
 	return conf
 }
 
-// prefetch subscribes with the configured node before any client asks.
+// prefetch subscribes with the configured node before a client connects.
 func (a *Agent) prefetch() {
 	node := proto.CloneOf(a.cfg.Node)
 	if node.GetUserAgentName() == "" {
@@ -68,8 +60,8 @@ func (a *Agent) prefetch() {
 	a.groups.Prefetch(node, xds.ClusterType, xds.ListenerType)
 }
 
-// Attach opens the view of a stream: of the group of its kind, or of a new one. It fails with
-// RESOURCE_EXHAUSTED if that would be one too many, and all others have clients.
+// Attach opens the view of a stream, in the group of its client or a new one. It fails with
+// RESOURCE_EXHAUSTED if there are too many groups, and all of them have clients.
 func (a *Agent) Attach(c downstream.Client) (downstream.View, error) {
 	c.Node = completed(c.Node, a.cfg.Node)
 	return a.groups.Attach(c)

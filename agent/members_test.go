@@ -285,7 +285,7 @@ func TestNodesThatChangeInALoopAreToldNowAndThen(t *testing.T) {
 // The agent's own Envoy has its place, whoever else is there.
 func TestTheConfiguredNodeAlwaysHasItsPlace(t *testing.T) {
 	inBothForms(t, func(r *rig) {
-		r.cfg.MaxGroups, r.cfg.Node, r.cfg.Linger = 2, node("web-1"), time.Minute
+		r.cfg.MaxGroups, r.cfg.Node, r.cfg.Group.Cache.Linger = 2, node("web-1"), time.Minute
 		r.start()
 		own := r.client(xdstest.ClientConfig{Node: node("web-1")})
 		own.Subscribe(xds.ClusterType)

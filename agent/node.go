@@ -6,9 +6,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// completed returns the Node of a client with what it leaves out taken from the
-// configured one, which may be nil: the id, the cluster, the locality, and names in
-// its metadata. A client with another id is somebody else, and gets nothing.
+// completed returns the Node of a client, completed from the configured Node, which may be nil: with
+// its id, cluster, locality and metadata. The Node of a client with another id is not changed.
 func completed(node, configured *corev3.Node) *corev3.Node {
 	if configured == nil || node.GetId() != "" && node.GetId() != configured.GetId() {
 		return node

@@ -10,12 +10,12 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// maxNamed bounds how many resources are named that are not stored for one reason, in the log and
-// in status; all are counted.
+// maxNamed is how many resources that are not stored for one reason are named in the log and in
+// status; all are counted.
 const maxNamed = 20
 
-// warnNotStored tells of a resource that is not written down, and what to do about it: once, and of
-// the first maxNamed for each reason. Called under mu.
+// warnNotStored logs once that a resource is not stored, and what to do, for the first maxNamed
+// resources of each reason. Called under mu.
 func (k *keeper) warnNotStored(key store.Key, r *xds.Resource, why string) {
 	if len(k.warned[why]) >= maxNamed || slices.Contains(k.warned[why], key) {
 		return
@@ -24,18 +24,18 @@ func (k *keeper) warnNotStored(key store.Key, r *xds.Resource, why string) {
 		k.warned = make(map[string][]store.Key)
 	}
 	k.warned[why] = append(k.warned[why], key)
-	todo := "nothing can be done about it here"
+	todo := "none: it cannot be stored"
 	if k.needsKey(r) {
-		todo = "give --state-key-file: with it, what is secret is stored, encrypted"
+		todo = "give --state-key-file, to store secrets encrypted"
 	}
-	k.log.Warn("a resource is not stored, and is missing after a restart without the control plane",
+	k.log.Warn("resource not stored: it will be missing after a restart without the control plane",
 		"type", xds.Short(key.Type), "name", key.Name, "reason", why, "todo", todo)
 	if len(k.warned[why]) == maxNamed {
-		k.log.Warn("more resources that are not stored for this reason are counted in status only", "reason", why)
+		k.log.Warn("more resources are not stored for this reason; only status counts them", "reason", why)
 	}
 }
 
-// needsKey reports whether a resource would be stored if what is stored were encrypted.
+// needsKey reports whether a resource would be stored if the state were encrypted.
 func (k *keeper) needsKey(r *xds.Resource) bool {
 	if k.encrypted {
 		return false
@@ -60,8 +60,8 @@ func named(notStored map[store.Key]string) []admin.NotStored {
 	})
 }
 
-// notStoredKind begins the name of the note that a resource is not written; its type URL and name,
-// which may hold anything, follow. The value is the reason, "" once it is written, or gone.
+// notStoredKind is the prefix of the name of a note that a resource is not stored; its type URL and
+// name follow, which may contain anything. The value is the reason, "" if it is stored or removed.
 const notStoredKind = "notstored "
 
 func notStoredNote(key store.Key, why string) store.Record {
@@ -76,8 +76,8 @@ func parseNotStored(note string) (typeURL, name string, ok bool) {
 	return strings.Cut(rest, " ")
 }
 
-// found forgets what a group had lost, once an upstream has answered: it has given it again, or is
-// about to. It returns what is to be written of that. Called under mu.
+// found deletes the lost resources of a group after an upstream has answered, because it sends them
+// again. It returns the records to write. Called under mu.
 func (k *keeper) found(g *savedGroup) (out []store.Record) {
 	if len(k.lost) == 0 || g.live == nil || !g.live.Connected() {
 		return nil
@@ -91,7 +91,7 @@ func (k *keeper) found(g *savedGroup) (out []store.Record) {
 	return out
 }
 
-// lostOf returns what is to be written of what a group has lost. Called under mu.
+// lostOf returns the records of the lost resources of a group. Called under mu.
 func (k *keeper) lostOf(group string) (out []store.Record) {
 	for key, why := range k.lost {
 		if key.Group == group {
@@ -101,11 +101,11 @@ func (k *keeper) lostOf(group string) (out []store.Record) {
 	return out
 }
 
-// warnLost tells what is missing because it was not stored, until an upstream answers. Called under
-// mu.
+// warnLost logs which resources are missing until an upstream answers, because they were not stored.
+// Called under mu.
 func (k *keeper) warnLost() {
 	for _, r := range named(k.lost) {
-		k.log.Warn("a resource that was there before the restart was not stored, and is missing until a control plane answers",
-			"type", r.Type, "name", r.Name, "reason", r.Reason, "todo", "give --state-key-file: with it, what is secret is stored, encrypted")
+		k.log.Warn("resource missing until a control plane answers, because it was not stored before the restart",
+			"type", r.Type, "name", r.Name, "reason", r.Reason, "todo", "give --state-key-file, to store secrets encrypted")
 	}
 }

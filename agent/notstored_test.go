@@ -29,7 +29,7 @@ func TestARouteWithACredentialIsWrittenEncryptedOnly(t *testing.T) {
 			r.keepIn(dir)
 			r.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 			if key != nil {
-				r.cfg.StateKeys = [][]byte{key}
+				r.cfg.Store.Keys = [][]byte{key}
 			}
 			r.start()
 			r.whole(r.cfg.Node)
@@ -49,7 +49,7 @@ func TestARouteWithACredentialIsWrittenEncryptedOnly(t *testing.T) {
 				t.Error("the credential is on disk in the clear")
 			}
 			said := log.String()
-			if n := strings.Count(said, `msg="a resource is not stored, and is missing after a restart without the control plane" type=RDS name=r1`); n != len(want) || key == nil && !strings.Contains(said, "--state-key-file") || strings.Contains(said, planted) {
+			if n := strings.Count(said, `msg="resource not stored: it will be missing after a restart without the control plane" type=RDS name=r1`); n != len(want) || key == nil && !strings.Contains(said, "--state-key-file") || strings.Contains(said, planted) {
 				t.Errorf("%d warnings:\n%s", n, said)
 			}
 			r.cp.Stop()
@@ -77,7 +77,7 @@ func TestARouteWithACredentialIsWrittenEncryptedOnly(t *testing.T) {
 			if lost := r.agent.Status().Storage.Lost; !slices.Equal(lost, want) {
 				t.Errorf("missing after another restart: %+v", lost)
 			}
-			if n := strings.Count(log.String(), "was not stored, and is missing until a control plane answers"); n != 2*len(want) {
+			if n := strings.Count(log.String(), "resource missing until a control plane answers, because it was not stored"); n != 2*len(want) {
 				t.Errorf("%d warnings:\n%s", n, &log)
 			}
 			r.cp.Serve(r.up.Listen())
@@ -107,7 +107,7 @@ func TestFewOfManyThatAreNotStoredAreNamed(t *testing.T) {
 		if n := storage.NotStored["a private key in PEM"]; n != 3*maxNamed || len(storage.Missing) != maxNamed {
 			t.Errorf("%d counted, %d named", n, len(storage.Missing))
 		}
-		if n := strings.Count(log.String(), "a resource is not stored"); n != maxNamed || !strings.Contains(log.String(), "counted in status only") {
+		if n := strings.Count(log.String(), "resource not stored"); n != maxNamed || !strings.Contains(log.String(), "only status counts them") {
 			t.Errorf("%d warnings", n)
 		}
 	})

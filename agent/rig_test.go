@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
+	"github.com/holdfast-xds/holdfast/upstream"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -44,13 +45,13 @@ func inBothForms(t *testing.T, test func(*rig)) {
 			bubble.Test(t, func(t *testing.T) {
 				r := &rig{T: t, form: form, cp: xdstest.New(xdstest.Config{}), up: &xdstest.Pipe{}, down: &xdstest.Pipe{}}
 				r.cfg = Config{
-					Version: "test", Upstreams: []string{upstreamAddr}, UpstreamForm: xds.Delta,
+					Version: "test", Upstreams: []string{upstreamAddr}, Upstream: upstream.Config{Form: xds.Delta, Dial: r.up.Connect},
 					Socket: downstream.SocketConfig{Path: "xds.sock"}, Log: slog.New(slog.DiscardHandler),
 					StaleAfter: 10_000 * time.Hour, // so that streams are not replaced in tests that let days pass
 				}
-				r.cfg.Security.Plaintext = true
+				r.cfg.Upstream.Security.Plaintext = true
 				if form == xdstest.SotW {
-					r.cfg.UpstreamForm = xds.SotW
+					r.cfg.Upstream.Form = xds.SotW
 				}
 				r.cp.Set(xdstest.Cluster("c1", ""), xdstest.CLA("c1", "127.0.0.1:1"), xdstest.Listener("l1", 1, "r1"), xdstest.Route("r1", "c1"))
 				r.cp.Serve(r.up.Listen())
@@ -68,7 +69,6 @@ func (r *rig) make() {
 	if err != nil {
 		r.Fatal(err)
 	}
-	a.dial = r.up.Connect
 	r.agent = a
 }
 

@@ -6,12 +6,11 @@ import (
 	"time"
 )
 
-// socketsEvery is how often it is looked whether the sockets are in their places.
+// socketsEvery is the interval at which the paths of the sockets are checked.
 const socketsEvery = time.Second
 
-// sockets returns nil if the paths of the Unix sockets lead to those of this agent, and
-// else which one does not: Envoy, or whoever asks the agent, would not find it. While
-// another agent takes over, its sockets come in place of these.
+// sockets returns an error if the path of a Unix socket does not lead to that of this agent, so that
+// clients cannot connect to it. During a takeover the sockets of the other agent replace these.
 func (a *Agent) sockets() error {
 	a.life.mu.Lock()
 	released := a.life.released
@@ -22,15 +21,15 @@ func (a *Agent) sockets() error {
 	return errors.Join(a.socket.Present(), a.surface.Present())
 }
 
-// setReleased notes that another agent may, or may not, put its sockets in place of these.
+// setReleased records whether another agent may replace the sockets.
 func (a *Agent) setReleased(released bool) {
 	a.life.mu.Lock()
 	defer a.life.mu.Unlock()
 	a.life.released = released
 }
 
-// keepSockets makes a socket anew that was deleted or replaced, until ctx ends. Clients
-// that are connected do not notice.
+// keepSockets creates sockets again that were deleted or replaced, until ctx ends. Connected clients
+// are not affected.
 func (a *Agent) keepSockets(ctx context.Context) error {
 	ticker := time.NewTicker(socketsEvery)
 	defer ticker.Stop()
@@ -42,7 +41,7 @@ func (a *Agent) keepSockets(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		if a.leaving() {
-			continue // whoever takes over, or back, sees to them
+			continue // the takeover creates them
 		}
 		missing := a.sockets()
 		if missing == nil {
@@ -52,17 +51,17 @@ func (a *Agent) keepSockets(ctx context.Context) error {
 		err := a.restoreListeners()
 		switch {
 		case err == nil:
-			a.cfg.Log.Warn("a socket was not in its place and was made anew: nobody else should delete or replace it", "err", missing)
+			a.cfg.Log.Warn("a socket was deleted or replaced by another program, and created again", "err", missing)
 			last = ""
 		case err.Error() != last: // not once a second
-			a.cfg.Log.Error("a socket is not in its place and cannot be made anew: it is tried again every second", "err", err)
+			a.cfg.Log.Error("a socket was deleted or replaced by another program, and cannot be created, retrying every second", "err", err)
 			last = err.Error()
 		}
 	}
 }
 
-// restoreListeners listens again wherever the agent does not: on sockets that were deleted
-// or replaced, and on all that another agent was given. The rest stays as it is.
+// restoreListeners listens again on sockets that were deleted or replaced, and on sockets and
+// addresses that were released to another agent.
 func (a *Agent) restoreListeners() error {
 	errs := []error{a.socket.Restore(), a.surface.Restore()}
 	if a.rest != nil {

@@ -16,35 +16,10 @@ func (a *Agent) source(addr string) (upstream.Source, error) {
 		}
 		return file.New(file.Config{Dir: dir, Logger: a.cfg.Log}), nil
 	}
-	var observer upstream.Observer
-	if a.metrics != nil {
-		observer = a.metrics.Upstream()
-	}
+	conf := a.cfg.Upstream
+	conf.Addr = addr
 	if strings.HasPrefix(addr, "http://") || strings.HasPrefix(addr, "https://") {
-		return upstream.NewREST(upstream.RESTConfig{
-			URL:        addr,
-			Security:   a.cfg.Security,
-			Headers:    a.cfg.Headers,
-			Refresh:    a.cfg.RESTRefresh,
-			MaxMessage: a.cfg.MaxMessage,
-			AckTimeout: a.cfg.AckTimeout,
-			Log:        a.cfg.Log,
-			Observer:   observer,
-		})
+		return upstream.NewREST(conf)
 	}
-	return upstream.NewADS(upstream.ADSConfig{
-		Addr:       addr,
-		Form:       a.cfg.UpstreamForm,
-		Security:   a.cfg.Security,
-		Headers:    a.cfg.Headers,
-		MaxMessage: a.cfg.MaxMessage,
-		AckTimeout: a.cfg.AckTimeout,
-
-		KeepaliveTime:    a.cfg.KeepaliveTime,
-		KeepaliveTimeout: a.cfg.KeepaliveTimeout,
-
-		Log:      a.cfg.Log,
-		Observer: observer,
-		Dial:     a.dial,
-	})
+	return upstream.NewADS(conf)
 }

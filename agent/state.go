@@ -16,7 +16,7 @@ import (
 
 var _ admin.State = (*Agent)(nil)
 
-// Started reports whether the sockets are there.
+// Started reports whether the sockets are served.
 func (a *Agent) Started() bool {
 	a.mu.Lock()
 	listening := a.listening
@@ -24,8 +24,8 @@ func (a *Agent) Started() bool {
 	return listening && a.sockets() == nil
 }
 
-// Ready returns whether clients are served: that the socket is there, and that
-// for one kind of client there is a configuration to give.
+// Ready returns the conditions under which clients are served, such as the socket, and a
+// configuration for at least one group.
 func (a *Agent) Ready() []admin.Condition {
 	socket := admin.Condition{Name: "socket", OK: a.Started()}
 	if err := a.sockets(); err != nil {
@@ -41,46 +41,46 @@ func (a *Agent) Ready() []admin.Condition {
 		conditions = append(conditions, condition("upstream", a.connected()))
 	}
 	if a.draining() {
-		conditions = append(conditions, condition("draining", errors.New("the agent was asked to drain Envoy, by `holdfast drain` or because it is about to end")))
+		conditions = append(conditions, condition("draining", errors.New("a drain was requested, by `holdfast drain` or a shutdown")))
 	}
 	return append(conditions, a.heldBack()...)
 }
 
-// condition is one that holds if err is nil.
+// condition returns a condition that holds if err is nil.
 func condition(name string, err error) admin.Condition {
 	return admin.Condition{Name: name, OK: err == nil, Reason: text(err)}
 }
 
-// connected returns nil if an upstream answers for one kind of client at least.
+// connected returns nil if at least one group is connected to an upstream.
 func (a *Agent) connected() error {
 	for _, m := range a.groups.Members() {
 		if m.Connected() {
 			return nil
 		}
 	}
-	return errors.New("no upstream answers (--ready-requires upstream)")
+	return errors.New("no control plane is connected (--ready-requires upstream)")
 }
 
-// heldBack says, without making the agent not ready, that something is held back.
+// heldBack returns conditions that report what is held back or missing. They always hold.
 func (a *Agent) heldBack() (conditions []admin.Condition) {
 	for _, m := range a.groups.Members() {
 		if f := m.Cache().Fallback(); f != nil {
 			conditions = append(conditions, admin.Condition{Name: "fallback", OK: true, Reason: fmt.Sprintf(
-				"Envoy crashed again and again: %d resources are held back until the control plane changes them, `holdfast resume`, or %s",
+				"Envoy crashed repeatedly: %d resources are held back until the control plane changes them, `holdfast resume`, or %s",
 				len(f.Suspects), f.Until.UTC().Format(time.RFC3339))})
 		}
 	}
 	if a.keeper != nil {
 		if lost := a.keeper.missing(); len(lost) > 0 {
 			conditions = append(conditions, admin.Condition{Name: "state", OK: true, Reason: fmt.Sprintf(
-				"%s %s, which was there before the restart, was not stored (%s), and is missing until an upstream answers: %d resources in all, see holdfast status",
+				"%s %s is missing until a control plane answers, because it was not stored before the restart: %s (%d resources in total, see holdfast status)",
 				lost[0].Type, lost[0].Name, lost[0].Reason, len(lost))})
 		}
 	}
 	return conditions
 }
 
-// servable reports whether there is something to give to an Envoy that starts.
+// servable reports whether an Envoy that starts would get a configuration and certificates.
 func (a *Agent) servable() bool {
 	for _, c := range a.available() {
 		if !c.OK {
@@ -90,14 +90,14 @@ func (a *Agent) servable() bool {
 	return a.Started()
 }
 
-// available says whether there is a configuration, and certificates.
+// available returns the conditions that there is a configuration, and certificates.
 func (a *Agent) available() []admin.Condition {
 	var conditions []admin.Condition
 	if a.certificates != nil {
 		conditions = append(conditions, condition("certificates", a.certificates.Ready()))
 	}
 	if len(a.cfg.Upstreams) == 0 {
-		return conditions // no configuration is to be had
+		return conditions // the agent serves certificates only
 	}
 	conf := admin.Condition{Name: "configuration"}
 	members := a.groups.Members()
@@ -107,7 +107,7 @@ func (a *Agent) available() []admin.Condition {
 	for _, m := range members {
 		ok, reason := m.HasConfiguration()
 		if age := m.Stale(); age > 0 {
-			ok, reason = false, fmt.Sprintf("the last known good is %s old, and --max-stale is %s: no upstream has answered since", age.Round(time.Second), a.cfg.MaxStale)
+			ok, reason = false, fmt.Sprintf("the last contact with a control plane was %s ago, longer than --max-stale %s", age.Round(time.Second), a.cfg.Group.MaxStale)
 		}
 		if ok {
 			conf.OK, conf.Reason = true, ""
@@ -118,7 +118,7 @@ func (a *Agent) available() []admin.Condition {
 	return append(conditions, conf)
 }
 
-// Status returns what the agent knows.
+// Status returns the status of the agent.
 func (a *Agent) Status() admin.Status {
 	s := admin.Status{Version: a.cfg.Version, Started: a.born, Streams: group.Streams(a.server)}
 	for _, m := range a.groups.Members() {
@@ -175,7 +175,7 @@ func certificates(s sds.Status) *admin.Certificates {
 	return out
 }
 
-// text returns that of an error, "" for none.
+// text returns the text of an error, "" for nil.
 func text(err error) string {
 	if err == nil {
 		return ""
@@ -183,7 +183,7 @@ func text(err error) string {
 	return err.Error()
 }
 
-// Resources visits what the groups hold and the filter admits.
+// Resources visits the resources of all groups that pass the filter.
 func (a *Agent) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 	return func(yield func(admin.Resource) bool) {
 		for _, m := range a.groups.Members() {

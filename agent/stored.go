@@ -15,10 +15,9 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Stored reads what is on disk for Envoys: the contents that a restart without the
-// control plane would serve. It changes nothing, and an agent may be running. node
-// says whose state it is unless identity does, and may be nil where only one kind of
-// Envoy was ever served.
+// Stored reads the resources on disk that an agent would serve to Envoy after a restart without the
+// control plane. It changes nothing, and an agent may be running. The owner of the state is owner or,
+// if that is "", node, which may be nil if the state has one group of Envoys only.
 func Stored(dir, owner string, keys [][]byte, node *corev3.Node) (held []*xds.Resource, contact time.Time, err error) {
 	if owner == "" {
 		owner = identity(node)
@@ -42,7 +41,7 @@ func Stored(dir, owner string, keys [][]byte, node *corev3.Node) (held []*xds.Re
 	return held, contact, nil
 }
 
-// storedGroup chooses the group of the node's Envoy, or the only one of an Envoy.
+// storedGroup returns the name of the group of the node's Envoy, or of the only group of an Envoy.
 func storedGroup(loaded *store.Loaded, node *corev3.Node) (string, error) {
 	found := make(map[string]bool)
 	for k := range loaded.Entries {
@@ -64,7 +63,7 @@ func storedGroup(loaded *store.Loaded, node *corev3.Node) (string, error) {
 	}
 	switch len(ofEnvoys) {
 	case 0:
-		return "", errors.New("there is nothing of an Envoy in it: nothing was kept, or it is another's (--state-identity, --node-id), damaged, or encrypted with another key")
+		return "", errors.New("it contains no state of an Envoy: nothing was stored, or it has another owner (--state-identity, --node-id), is damaged, or is encrypted with another key")
 	case 1:
 		return ofEnvoys[0], nil
 	}
@@ -72,5 +71,5 @@ func storedGroup(loaded *store.Loaded, node *corev3.Node) (string, error) {
 	for _, name := range ofEnvoys {
 		ids = append(ids, strings.Split(name, "\n")[0])
 	}
-	return "", fmt.Errorf("it has the state of several nodes: say which with --node-id: %q", ids)
+	return "", fmt.Errorf("it contains the state of several nodes: choose one with --node-id: %q", ids)
 }

@@ -16,28 +16,28 @@ import (
 )
 
 const (
-	// takenWithin is how long a successor may take until it serves on everything.
+	// takenWithin is the time that a successor has until it serves on everything.
 	takenWithin = 30 * time.Second
-	// restoreEvery is how often it is tried to take back what a successor was given.
+	// restoreEvery is the interval of attempts to take back what a successor was given.
 	restoreEvery = time.Second
-	// handoverRetry is how often, and handoverWithin how long, a successor tries for what
-	// the other agent has released.
+	// handoverRetry is the interval, and handoverWithin the maximum time, of a successor's attempts
+	// to bind what the other agent has released.
 	handoverRetry  = 20 * time.Millisecond
 	handoverWithin = 10 * time.Second
 )
 
-// Handover begins to leave what there can be only one of to another agent, which asks
-// for it. What clients have goes on meanwhile; see handOver.
+// Handover starts a takeover that another agent has requested. Streams of clients are not affected;
+// see handOver.
 func (a *Agent) Handover(admit func() (net.Conn, error)) error {
 	a.life.mu.Lock()
 	var why error
 	switch {
 	case a.life.envoy != nil:
-		why = errors.New("takeover: this agent runs Envoy as its child, which would end with it")
+		why = errors.New("takeover: this agent runs Envoy as its child, and Envoy would exit with it")
 	case a.socket == nil:
 		why = errors.New("takeover: this agent has no socket")
 	case a.life.leaving:
-		why = errors.New("takeover: another agent is taking over")
+		why = errors.New("takeover: another takeover is in progress")
 	default:
 		a.life.leaving = true
 	}
@@ -53,12 +53,12 @@ func (a *Agent) Handover(admit func() (net.Conn, error)) error {
 	select {
 	case a.life.successors <- conn:
 	case <-a.life.over:
-		_ = conn.Close() // this agent ends, so that there is nothing to wait for
+		_ = conn.Close() // this agent stops, so the other need not wait
 	}
 	return nil
 }
 
-// stay notes that no other agent is taking over any more.
+// stay records that no other agent is taking over any more.
 func (a *Agent) stay() {
 	a.life.mu.Lock()
 	defer a.life.mu.Unlock()
@@ -91,17 +91,16 @@ func (a *Agent) awaitEnd(ctx, serving context.Context) {
 	}
 }
 
-// handOver releases the lock of the state, those of the sockets and the TCP addresses,
-// and reports whether the successor has confirmed that it serves on all of them. If it
-// has not, because it ended, or for too long, they are taken back. Both sockets are served
-// until the successor puts its own in their place.
+// handOver releases the lock of the state, those of the sockets, and the TCP addresses, and reports
+// whether the successor has confirmed that it serves on all of them. If it exits or takes too long,
+// they are taken back. Both sockets are served until the successor replaces them.
 func (a *Agent) handOver(ctx context.Context, conn net.Conn) (over bool) {
 	defer func() { _ = conn.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	a.cfg.Log.Info("another agent takes over")
+	a.cfg.Log.Info("takeover by another agent started")
 	a.setReleased(true)
 	if a.keeper != nil {
-		a.keeper.serveRestored()
+		a.keeper.handOver()
 	}
 	a.socket.Detach()
 	a.surface.Release()
@@ -111,12 +110,12 @@ func (a *Agent) handOver(ctx context.Context, conn net.Conn) (over bool) {
 	err := confirmed(conn)
 	switch {
 	case ctx.Err() != nil:
-		return true // this agent ends in any case, and the successor goes on
+		return true // this agent stops in any case, and the successor continues
 	case err == nil:
-		a.cfg.Log.Info("another agent has taken over")
+		a.cfg.Log.Info("takeover by another agent complete")
 		return true
 	}
-	a.cfg.Log.Warn("the other agent has not taken over: this one takes back its state, sockets and addresses, and serves on", "err", err)
+	a.cfg.Log.Warn("takeover by another agent failed: this agent keeps serving, and takes back its state, sockets and addresses", "err", err)
 	_ = conn.Close()
 	a.setReleased(false)
 	a.takeBack(ctx)
@@ -138,7 +137,7 @@ func confirmed(conn net.Conn) error {
 		_, _ = fmt.Fprintln(conn, admin.Withdrawn) // it may be stopped, and read this later
 		return fmt.Errorf("it has not confirmed within %s", takenWithin)
 	case err != nil:
-		return fmt.Errorf("it has ended: %w", err)
+		return fmt.Errorf("it has exited: %w", err)
 	case said != admin.Confirmed:
 		return fmt.Errorf("it says %q: want %q", said, admin.Confirmed)
 	}
@@ -157,11 +156,11 @@ func (a *Agent) takeBack(ctx context.Context) {
 	for {
 		err := a.restoreListeners()
 		if err == nil {
-			a.cfg.Log.Info("the sockets and addresses are taken back")
+			a.cfg.Log.Info("sockets and addresses taken back")
 			return
 		}
 		if text := err.Error(); text != last { // not once a second
-			a.cfg.Log.Warn("a socket or an address cannot be taken back: it is tried again every second", "err", err)
+			a.cfg.Log.Warn("a socket or an address cannot be taken back, retrying every second", "err", err)
 			last = text
 		}
 		select {
@@ -172,33 +171,33 @@ func (a *Agent) takeBack(ctx context.Context) {
 	}
 }
 
-// bind binds everything that the agent serves on. With --takeover, what can be tried
-// while another agent serves is tried first; then that one is asked to release it; and
-// when all is bound it is told so, and ends.
+// bind binds everything that the agent serves on. With --takeover, it first tries what can be tried
+// while another agent serves, then requests that agent to release it, and confirms when all is bound.
+// Then the other agent exits.
 func (a *Agent) bind(ctx context.Context) error {
 	if !a.cfg.Takeover {
 		return a.bindAll(ctx, a.bindSocket, a.bindREST, a.bindSurface)
 	}
-	if !strings.HasPrefix(a.cfg.Admin, "unix:") {
+	if !strings.HasPrefix(a.cfg.Admin.Addr, "unix:") {
 		return errTakeoverNeedsSocket
 	}
 	if err := a.try(); err != nil {
 		return err
 	}
-	other, err := admin.Client{Addr: a.cfg.Admin}.Takeover(ctx)
+	other, err := admin.Client{Addr: a.cfg.Admin.Addr}.Takeover(ctx)
 	if errors.Is(err, admin.ErrNoAgent) {
-		a.cfg.Log.Info("nobody to take over from", "admin", a.cfg.Admin)
+		a.cfg.Log.Info("no agent to take over from", "admin", a.cfg.Admin.Addr)
 		return a.bindAll(ctx, a.bindSocket, a.bindREST, a.bindSurface)
 	}
 	if err != nil {
 		return fmt.Errorf("--takeover: %w", err)
 	}
 	defer other.Abandon()
-	a.cfg.Log.Info("taking over from another agent")
-	// The socket comes last: as soon as it is in place, clients find this agent only.
+	a.cfg.Log.Info("takeover from another agent started")
+	// The socket comes last: as soon as it is replaced, clients connect to this agent.
 	steps := []func(context.Context) error{a.openState, a.bindSurface, a.bindREST, a.bindSocket}
 	if other.Before() {
-		a.cfg.Log.Info("the other agent is of an earlier version, and releases what it has in its own time")
+		a.cfg.Log.Info("the other agent has an earlier version, which does not report when its sockets and addresses are free: retrying until they are")
 		for i, step := range steps {
 			steps[i] = func(ctx context.Context) error {
 				return patiently(ctx, step, func(error) bool { return true })
@@ -207,7 +206,7 @@ func (a *Agent) bind(ctx context.Context) error {
 		return a.bindAll(ctx, steps...)
 	}
 	if err := a.bindAll(ctx, steps...); err != nil {
-		return fmt.Errorf("%w (the other agent serves on)", err)
+		return fmt.Errorf("%w (the other agent keeps serving)", err)
 	}
 	if err := other.Confirm(); err != nil {
 		return fmt.Errorf("--takeover: %w", err)
@@ -215,8 +214,8 @@ func (a *Agent) bind(ctx context.Context) error {
 	return nil
 }
 
-// patiently tries until it works, fails in a way that does not pass, or handoverWithin has
-// passed.
+// patiently retries until it succeeds, fails with an error that is not temporary, or handoverWithin
+// has passed.
 func patiently(ctx context.Context, try func(context.Context) error, passes func(error) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, handoverWithin)
 	defer cancel()
@@ -233,8 +232,8 @@ func patiently(ctx context.Context, try func(context.Context) error, passes func
 	}
 }
 
-// errTakeoverNeedsSocket says where another agent is asked.
-var errTakeoverNeedsSocket = errors.New("--takeover needs --admin unix:PATH, the same as that of the agent that is taken over from: it is asked there")
+// errTakeoverNeedsSocket is returned if --admin is not a Unix socket.
+var errTakeoverNeedsSocket = errors.New("--takeover needs --admin unix:PATH, the same as that of the running agent")
 
 func (a *Agent) bindAll(ctx context.Context, steps ...func(context.Context) error) error {
 	for _, step := range steps {
@@ -245,8 +244,8 @@ func (a *Agent) bindAll(ctx context.Context, steps ...func(context.Context) erro
 	return nil
 }
 
-// try binds what the agent needs for a moment. That somebody has it is no error: it may be
-// the agent that is to be taken over from.
+// try binds everything for a moment. It is no error if something is in use, because it may be in use
+// by the other agent.
 func (a *Agent) try() error {
 	if err := downstream.Try(a.cfg.Socket); err != nil {
 		return err
@@ -273,15 +272,13 @@ func (a *Agent) openState(context.Context) error {
 		return nil
 	}
 	if err := a.keeper.open(); err != nil {
-		return fmt.Errorf("--takeover: this agent would begin with nothing: %w", err)
+		return fmt.Errorf("--takeover: this agent would start without the stored state: %w", err)
 	}
 	return nil
 }
 
 func (a *Agent) bindSocket(context.Context) error {
-	socket, err := downstream.ListenTo(a.cfg.Socket, downstream.Peers{
-		UIDs: a.cfg.AllowUIDs, GIDs: a.cfg.AllowGIDs, Log: a.cfg.Log, Observer: a.metrics.Downstream(),
-	})
+	socket, err := downstream.ListenTo(a.cfg.Socket, a.cfg.Peers)
 	if err != nil {
 		return err
 	}
@@ -310,13 +307,12 @@ func (a *Agent) bindSurface(ctx context.Context) error {
 	return a.free(ctx, func(context.Context) error { return a.surface.Listen() })
 }
 
-// free listens on TCP addresses. One that takes over waits a while for an address that is
-// still in use.
+// free listens on TCP addresses. During a takeover it waits for an address that is still in use.
 func (a *Agent) free(ctx context.Context, listen func(context.Context) error) error {
 	return patiently(ctx, listen, func(err error) bool { return a.cfg.Takeover && errors.Is(err, syscall.EADDRINUSE) })
 }
 
-// unbind gives up what was bound, where it is not served.
+// unbind closes what was bound and is not served.
 func (a *Agent) unbind() {
 	a.surface.Close()
 	if a.socket != nil {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/bubble"
 )
@@ -154,7 +155,7 @@ func TestAnAgentThatCannotBindLeavesTheStateAlone(t *testing.T) {
 	state := filepath.Join(dir, "state")
 	log := &recorded{}
 	a, err := New(Config{
-		Upstreams: []string{"file:" + dir}, StateDir: state, REST: "203.0.113.1:1",
+		Upstreams: []string{"file:" + dir}, Store: store.Config{Dir: state}, REST: "203.0.113.1:1",
 		Socket: downstream.SocketConfig{Path: filepath.Join(dir, "xds.sock")}, Log: slog.New(slog.NewTextHandler(log, nil)),
 	})
 	if err != nil {

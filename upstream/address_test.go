@@ -32,7 +32,7 @@ func TestABadAddressIsRefusedWithWhatIsWanted(t *testing.T) {
 		"dns:///":         "the host is missing",
 		"tcp://xds.test":  "unknown scheme; " + wanted,
 	} {
-		_, err := NewADS(ADSConfig{Addr: addr})
+		_, err := NewADS(Config{Addr: addr})
 		if err == nil {
 			t.Errorf("%s: accepted", addr)
 			continue
@@ -58,11 +58,11 @@ func TestAUnixSocketIsSpokenToWithoutTLS(t *testing.T) {
 	cp.Serve(lis)
 	t.Cleanup(cp.Stop)
 	for _, addr := range []string{"unix:" + path, "unix://" + path} {
-		if err := attempt(t, ADSConfig{Addr: addr, Security: dial.Security{CA: "ca-of-another-upstream.pem"}}); err != nil {
+		if err := attempt(t, Config{Addr: addr, Security: dial.Security{CA: "ca-of-another-upstream.pem"}}); err != nil {
 			t.Errorf("%s: %v", addr, err)
 		}
 	}
-	err = attempt(t, ADSConfig{Addr: "unix:" + path + ".none"})
+	err = attempt(t, Config{Addr: "unix:" + path + ".none"})
 	expect(t, err, "no such file or directory")
 }
 
@@ -74,7 +74,7 @@ func TestNobodyListens(t *testing.T) {
 	}
 	addr := lis.Addr().String()
 	_ = lis.Close()
-	err = source(t, ADSConfig{Addr: addr, Security: dial.Security{Plaintext: true}}).Run(context.Background(), everyCluster(), nil)
+	err = source(t, Config{Addr: addr, Security: dial.Security{Plaintext: true}}).Run(context.Background(), everyCluster(), nil)
 	expect(t, err, "dial tcp "+addr+": connect: connection refused")
 }
 
@@ -91,7 +91,7 @@ func TestTheAddressesOfANameAreTriedInTurn(t *testing.T) {
 	names.InitialState(resolver.State{Endpoints: []resolver.Endpoint{
 		{Addresses: []resolver.Address{{Addr: dead}}}, {Addresses: []resolver.Address{{Addr: alive}}},
 	}})
-	err = attempt(t, ADSConfig{
+	err = attempt(t, Config{
 		Addr: "dns:///xds.example.com:443", Security: dial.Security{Plaintext: true},
 		options: []grpc.DialOption{grpc.WithResolvers(names)},
 	})

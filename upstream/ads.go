@@ -38,7 +38,7 @@ const (
 // A server whose process hangs, or that is behind a proxy, is detected by HTTP/2 pings. A gRPC
 // server with default settings closes a connection on which pings come more often than every 5
 // minutes, so the default is longer. Most control planes allow 15 s to 60 s; then
-// ADSConfig.KeepaliveTime may be set.
+// Config.KeepaliveTime may be set.
 const (
 	DefaultKeepaliveTime    = 6 * time.Minute
 	DefaultKeepaliveTimeout = 10 * time.Second
@@ -50,25 +50,34 @@ const addresses = "host:port, unix:PATH, dns:///HOST:PORT, http(s)://HOST or fil
 // connectTimeout bounds one attempt to connect to one address.
 const connectTimeout = 5 * time.Second
 
-// ADSConfig configures an ADS source. Zero durations and sizes take the defaults above.
-type ADSConfig struct {
-	// Addr is host:port, unix:PATH or dns:///host:port.
+// Config configures an ADS or a REST source. Zero durations and sizes take the defaults.
+type Config struct {
+	// Addr is host:port, unix:PATH or dns:///host:port for ADS. For REST it is
+	// http(s)://host[:port][/prefix], to which /v3/discovery:… is appended.
 	Addr string
-	// Form is the form of the streams; 0 means xds.Delta.
+	// Form is the form of ADS streams; 0 means xds.Delta.
 	Form xds.Form
 	dial.Security
-	// Headers are sent as metadata of every stream.
+	// Headers are sent as metadata of every ADS stream, and with every REST request.
 	Headers map[string]string
 	// MaxMessage is the largest message that is accepted, in bytes.
-	MaxMessage       int
-	AckTimeout       time.Duration
+	MaxMessage int
+	// AckTimeout bounds how long an ACK waits for the answers of the clients.
+	AckTimeout time.Duration
+	// KeepaliveTime is the silence after which an ADS server is pinged, KeepaliveTimeout the time
+	// that it has to answer.
 	KeepaliveTime    time.Duration
 	KeepaliveTimeout time.Duration
-	Log              *slog.Logger
-	Observer         Observer
+	// RESTRefresh is the pause between two polls of a type; a random duration of up to the same
+	// length is added, as Envoy does (protocol.md 9.3).
+	RESTRefresh time.Duration
+	// RESTTimeout bounds one poll. It must exceed the time for which a server holds a long poll.
+	RESTTimeout time.Duration
+	Log         *slog.Logger
+	Observer    Observer
 	// Dial replaces the connection in tests; network is tcp or unix.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// options are further options, for tests.
+	// options are further options of gRPC, for tests.
 	options []grpc.DialOption
 }
 
@@ -76,7 +85,7 @@ type ADSConfig struct {
 // remembers what the server must be sent again on its next stream.
 type ADS struct {
 	*server
-	cfg    ADSConfig
+	cfg    Config
 	target string
 	dialer *dialer
 
@@ -85,7 +94,7 @@ type ADS struct {
 }
 
 // NewADS checks the configuration; it does no I/O.
-func NewADS(cfg ADSConfig) (*ADS, error) {
+func NewADS(cfg Config) (*ADS, error) {
 	t, unix, err := dial.Target("upstream", addresses, cfg.Addr)
 	if err != nil {
 		return nil, err

@@ -119,7 +119,7 @@ func controlPlane(t *testing.T, opts ...grpc.ServerOption) (cp *xdstest.ControlP
 }
 
 // source makes an ADS source.
-func source(t *testing.T, cfg ADSConfig) *ADS {
+func source(t *testing.T, cfg Config) *ADS {
 	t.Helper()
 	a, err := NewADS(cfg)
 	if err != nil {
@@ -130,7 +130,7 @@ func source(t *testing.T, cfg ADSConfig) *ADS {
 
 // attempt runs a source until its first answer, and returns nil, or until it
 // fails before, and returns why.
-func attempt(t *testing.T, cfg ADSConfig) error {
+func attempt(t *testing.T, cfg Config) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()

@@ -148,7 +148,7 @@ func behindMoody(t *testing.T, form xds.Form, endpoints string, test func(t *tes
 		go func() { served <- server.Serve(pipe.Listen()) }()
 		feed := everyCluster()
 		feed.wants = append(feed.wants, xds.SubscriptionChange{Type: xds.EndpointType, Subscribe: []string{endpoints}})
-		f := &Failover{StaleAfter: 1000 * time.Hour, Holding: func() bool { return true }, Sources: []Source{source(t, ADSConfig{
+		f := &Failover{StaleAfter: 1000 * time.Hour, Holding: func() bool { return true }, Sources: []Source{source(t, Config{
 			Addr: "192.0.2.1:1", Form: form, Security: dial.Security{Plaintext: true}, Dial: pipe.Connect,
 		})}}
 		ctx, cancel := context.WithCancel(t.Context())

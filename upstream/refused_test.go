@@ -129,7 +129,7 @@ func behindTouchy(t *testing.T, test func(t *testing.T, s *touchy, feed *state, 
 				go func() { served <- server.Serve(pipe.Listen()) }()
 				feed := everyCluster()
 				feed.wants = append(feed.wants, xds.SubscriptionChange{Type: debugType, Subscribe: []string{"b", "a"}})
-				f := &Failover{StaleAfter: 1000 * time.Hour, Sources: []Source{source(t, ADSConfig{
+				f := &Failover{StaleAfter: 1000 * time.Hour, Sources: []Source{source(t, Config{
 					Addr: "192.0.2.1:1", Form: form, Security: dial.Security{Plaintext: true}, Dial: pipe.Connect,
 				})}}
 				ctx, cancel := context.WithCancel(t.Context())

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -27,75 +26,55 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream/session"
 )
 
-// Defaults of RESTConfig.
+// Defaults of Config for REST.
 const (
 	DefaultRESTRefresh = 5 * time.Second
 	DefaultRESTTimeout = 10 * time.Second
 )
-
-// RESTConfig configures a REST source. Zero durations and sizes take the defaults.
-type RESTConfig struct {
-	// URL is http(s)://host[:port][/prefix]; /v3/discovery:… is appended.
-	URL string
-	dial.Security
-	// Headers are sent with every request.
-	Headers map[string]string
-	// Refresh is the pause between two polls of a type; a random duration of up to the same
-	// length is added, as Envoy does (protocol.md 9.3).
-	Refresh time.Duration
-	// Timeout bounds one poll. It must exceed the time for which a server holds a long poll.
-	Timeout    time.Duration
-	MaxMessage int
-	AckTimeout time.Duration
-	Log        *slog.Logger
-	Observer   Observer
-	// Dial replaces the connection in tests; network is tcp.
-	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-}
 
 // REST is a control plane that is polled over REST-JSON, one type at a time
 // (protocol.md section 9). It is treated like a SotW stream: a poll repeats the newest request of
 // its type, and its answer is a response.
 type REST struct {
 	*server
-	cfg    RESTConfig
+	cfg    Config
 	dialer *dialer
 }
 
 // NewREST checks the configuration; it does no I/O.
-func NewREST(cfg RESTConfig) (*REST, error) {
-	if err := dial.CheckCredentials("upstream", cfg.URL); err != nil {
+func NewREST(cfg Config) (*REST, error) {
+	if err := dial.CheckCredentials("upstream", cfg.Addr); err != nil {
 		return nil, err
 	}
-	u, err := url.Parse(cfg.URL)
+	u, err := url.Parse(cfg.Addr)
 	if err == nil && (u.RawQuery != "" || u.Fragment != "") { // it may be a token, and is not shown
-		shown, _, _ := strings.Cut(cfg.URL, "?")
+		shown, _, _ := strings.Cut(cfg.Addr, "?")
 		shown, _, _ = strings.Cut(shown, "#")
 		return nil, fmt.Errorf("upstream %q: a query or a fragment follows: want http://HOST[:PORT][/PREFIX] or https://…", shown)
 	}
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("upstream %q: want http://HOST[:PORT][/PREFIX] or https://…", cfg.URL)
+		return nil, fmt.Errorf("upstream %q: want http://HOST[:PORT][/PREFIX] or https://…", cfg.Addr)
 	}
 	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
 	switch {
 	case u.Scheme == "http" && !cfg.Plaintext:
-		return nil, fmt.Errorf("upstream %q: http:// is plaintext: say so with --upstream-plaintext, or use https://", cfg.URL)
+		return nil, fmt.Errorf("upstream %q: http:// is plaintext: say so with --upstream-plaintext, or use https://", cfg.Addr)
 	case u.Scheme == "https" && cfg.Plaintext:
-		return nil, fmt.Errorf("upstream %q: https:// is not plaintext: leave out --upstream-plaintext, or use http://", cfg.URL)
+		return nil, fmt.Errorf("upstream %q: https:// is not plaintext: leave out --upstream-plaintext, or use http://", cfg.Addr)
 	}
-	if cfg.Refresh == 0 {
-		cfg.Refresh = DefaultRESTRefresh
+	if cfg.RESTRefresh == 0 {
+		cfg.RESTRefresh = DefaultRESTRefresh
 	}
-	if cfg.Timeout == 0 {
-		cfg.Timeout = DefaultRESTTimeout
+	if cfg.RESTTimeout == 0 {
+		cfg.RESTTimeout = DefaultRESTTimeout
 	}
 	if cfg.MaxMessage == 0 {
 		cfg.MaxMessage = DefaultMaxMessage
 	}
-	cfg.URL = strings.TrimSuffix(cfg.URL, "/")
-	return &REST{server: newServer(cfg.URL, xds.SotW, cfg.AckTimeout, cfg.Log, cfg.Observer), cfg: cfg, dialer: newDialer(cfg.Dial)}, nil
+	cfg.Addr = strings.TrimSuffix(cfg.Addr, "/")
+	return &REST{server: newServer(cfg.Addr, xds.SotW, cfg.AckTimeout, cfg.Log, cfg.Observer), cfg: cfg, dialer: newDialer(cfg.Dial)}, nil
 }
 
 // Run polls until ctx ends or the server cannot be reached, and returns why.
@@ -114,7 +93,7 @@ func (r *REST) Run(ctx context.Context, state State, answered func() error) erro
 	defer transport.CloseIdleConnections()
 	w := &restWire{
 		rest:     r,
-		client:   &http.Client{Transport: transport, Timeout: r.cfg.Timeout},
+		client:   &http.Client{Transport: transport, Timeout: r.cfg.RESTTimeout},
 		answers:  make(chan message),
 		failed:   make(chan error, len(xds.Types())),
 		polls:    make(map[string]*poll),
@@ -242,7 +221,7 @@ func (w *restWire) keep(ctx context.Context, p *poll) {
 				return
 			}
 		}
-		if !p.pause(ctx, w.rest.cfg.Refresh, req) {
+		if !p.pause(ctx, w.rest.cfg.RESTRefresh, req) {
 			return
 		}
 	}
@@ -312,7 +291,7 @@ func (w *restWire) post(ctx context.Context, kind string, msg *discoveryv3.Disco
 	if err != nil {
 		return nil, fmt.Errorf("writing the request as JSON: %w", err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.rest.cfg.URL+"/v3/discovery:"+kind, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.rest.cfg.Addr+"/v3/discovery:"+kind, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}

@@ -49,8 +49,8 @@ func polled(t *testing.T, test func(f *Failover, a, b *polledServer, feed *state
 			server, lis := &http.Server{Handler: s}, pipe.Listen()
 			served := make(chan error)
 			go func() { served <- server.Serve(lis) }()
-			rest, err := NewREST(RESTConfig{
-				URL: "http://192.0.2." + string(rune('1'+i)), Security: dial.Security{Plaintext: true}, Refresh: time.Second,
+			rest, err := NewREST(Config{
+				Addr: "http://192.0.2." + string(rune('1'+i)), Security: dial.Security{Plaintext: true}, RESTRefresh: time.Second,
 				Dial: func(ctx context.Context, _, addr string) (net.Conn, error) { return pipe.DialContext(ctx, addr) },
 			})
 			if err != nil {

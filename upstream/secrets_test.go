@@ -56,7 +56,7 @@ func TestWhatAnUpstreamSaysIsOneLineWithoutTheTokenItWasSent(t *testing.T) {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, echo{})
 	go func() { _ = server.Serve(lis) }()
 	t.Cleanup(server.Stop)
-	ads := source(t, ADSConfig{Addr: lis.Addr().String(), Form: xds.Delta, Security: security, Headers: headers})
+	ads := source(t, Config{Addr: lis.Addr().String(), Form: xds.Delta, Security: security, Headers: headers})
 	failed := ads.Run(t.Context(), everyCluster(), func() error { return nil })
 	presentable(t, "ADS", failed.Error(), "PermissionDenied")
 	if status.Code(failed) != codes.PermissionDenied {
@@ -70,7 +70,7 @@ func TestWhatAnUpstreamSaysIsOneLineWithoutTheTokenItWasSent(t *testing.T) {
 	}))
 	defer poll.Close()
 	var log bytes.Buffer
-	rest, err := NewREST(RESTConfig{URL: poll.URL, Security: security, Headers: headers, Log: slog.New(slog.NewJSONHandler(&log, nil))})
+	rest, err := NewREST(Config{Addr: poll.URL, Security: security, Headers: headers, Log: slog.New(slog.NewJSONHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestWhatAClientSaysDoesNotStandBesideWhatTheAgentSays(t *testing.T) {
 	if err := os.WriteFile(token, []byte(plantedToken), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ads := source(t, ADSConfig{Addr: "192.0.2.1:1", Security: dial.Security{Plaintext: true, TokenFile: token}, Headers: map[string]string{"ClusterID": "mine"}})
+	ads := source(t, Config{Addr: "192.0.2.1:1", Security: dial.Security{Plaintext: true, TokenFile: token}, Headers: map[string]string{"ClusterID": "mine"}})
 	ctx, err := ads.headers(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer attacker", "clusterid", "theirs", "x-acme", "kept"))
 	if err != nil {
 		t.Fatal(err)

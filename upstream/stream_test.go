@@ -26,7 +26,7 @@ import (
 type conversation struct {
 	*testing.T
 	cp    *xdstest.ControlPlane
-	cfg   ADSConfig
+	cfg   Config
 	state *state
 	// source is made by the first run, with cfg as it is then.
 	source *ADS
@@ -45,7 +45,7 @@ func inBothForms(t *testing.T, test func(*conversation)) {
 				c.cp.Set(xdstest.Cluster("c1", ""))
 				c.cp.Serve(pipe.Listen())
 				defer c.cp.Stop()
-				c.cfg = ADSConfig{Addr: "192.0.2.1:1", Form: form, Security: dial.Security{Plaintext: true}, Dial: pipe.Connect}
+				c.cfg = Config{Addr: "192.0.2.1:1", Form: form, Security: dial.Security{Plaintext: true}, Dial: pipe.Connect}
 				test(c)
 			})
 		})
@@ -143,12 +143,12 @@ func TestAnUnusableTokenIsAnErrorOfTheAttempt(t *testing.T) {
 			if err := os.WriteFile(file, []byte(tc.content), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			err := attempt(t, ADSConfig{Addr: "192.0.2.1:1", Security: dial.Security{Plaintext: true, TokenFile: file}})
+			err := attempt(t, Config{Addr: "192.0.2.1:1", Security: dial.Security{Plaintext: true, TokenFile: file}})
 			expect(t, err, "--upstream-token-file: "+file+tc.want)
 		})
 	}
 	missing := filepath.Join(t.TempDir(), "missing")
-	expect(t, attempt(t, ADSConfig{Addr: "192.0.2.1:1", Security: dial.Security{Plaintext: true, TokenFile: missing}}), "--upstream-token-file: open "+missing)
+	expect(t, attempt(t, Config{Addr: "192.0.2.1:1", Security: dial.Security{Plaintext: true, TokenFile: missing}}), "--upstream-token-file: open "+missing)
 }
 
 func TestHeadersAreSentWithEveryStream(t *testing.T) {

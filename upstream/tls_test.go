@@ -60,15 +60,15 @@ func TestAControlPlaneMustBeWhoItShouldBe(t *testing.T) {
 		{"the right name of another authority", addr, dial.Security{CA: other.file, SANs: []string{id}}, "certificate signed by unknown authority"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			expect(t, attempt(t, ADSConfig{Addr: tc.addr, Security: tc.security}), tc.want)
+			expect(t, attempt(t, Config{Addr: tc.addr, Security: tc.security}), tc.want)
 		})
 	}
 }
 
 func TestAServerWithoutTLSIsRefusedUnlessPlaintextIsAskedFor(t *testing.T) {
 	_, addr := controlPlane(t)
-	expect(t, attempt(t, ADSConfig{Addr: addr}), "tls: first record does not look like a TLS handshake")
-	expect(t, attempt(t, ADSConfig{Addr: addr, Security: dial.Security{Plaintext: true}}), "")
+	expect(t, attempt(t, Config{Addr: addr}), "tls: first record does not look like a TLS handshake")
+	expect(t, attempt(t, Config{Addr: addr, Security: dial.Security{Plaintext: true}}), "")
 }
 
 func TestTLSBelow12IsRefused(t *testing.T) {
@@ -82,7 +82,7 @@ func TestTLSBelow12IsRefused(t *testing.T) {
 			conf := ca.server(ca.issue("server", "127.0.0.1"))
 			conf.MinVersion, conf.MaxVersion = version, version
 			_, addr := controlPlane(t, withTLS(conf))
-			expect(t, attempt(t, ADSConfig{Addr: addr, Security: dial.Security{CA: ca.file}}), want)
+			expect(t, attempt(t, Config{Addr: addr, Security: dial.Security{CA: ca.file}}), want)
 		})
 	}
 }
@@ -108,7 +108,7 @@ func TestAClientCertificateIsShownToAServerThatAsksForOne(t *testing.T) {
 		{"a certificate that is not there", missing, mine.key, "--upstream-cert, --upstream-key: open " + missing},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			expect(t, attempt(t, ADSConfig{Addr: addr, Security: dial.Security{CA: ca.file, Cert: tc.cert, Key: tc.key}}), tc.want)
+			expect(t, attempt(t, Config{Addr: addr, Security: dial.Security{CA: ca.file, Cert: tc.cert, Key: tc.key}}), tc.want)
 		})
 	}
 }
@@ -117,7 +117,7 @@ func TestAClientCertificateIsShownToAServerThatAsksForOne(t *testing.T) {
 func TestARotatedAuthorityIsReadAtTheNextAttempt(t *testing.T) {
 	old, renewed := newAuthority(t, "old"), newAuthority(t, "renewed")
 	_, addr := controlPlane(t, withTLS(renewed.server(renewed.issue("server", "127.0.0.1"))))
-	a := source(t, ADSConfig{Addr: addr, Security: dial.Security{CA: old.file}})
+	a := source(t, Config{Addr: addr, Security: dial.Security{CA: old.file}})
 	expect(t, a.Run(t.Context(), everyCluster(), func() error { return nil }), "unknown authority")
 	content, err := os.ReadFile(renewed.file)
 	old.check(err)
@@ -142,7 +142,7 @@ func TestSettingsThatContradictEachOtherAreRefused(t *testing.T) {
 		{"plaintext with a token", dial.Security{Plaintext: true, TokenFile: "t"}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, err := NewADS(ADSConfig{Addr: "127.0.0.1:1", Security: tc.security})
+			_, err := NewADS(Config{Addr: "127.0.0.1:1", Security: tc.security})
 			expect(t, err, tc.want)
 		})
 	}

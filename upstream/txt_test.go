@@ -20,7 +20,7 @@ func TestNoTXTRecordIsAskedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	ns := newNameServer(t)
-	if err := attempt(t, ADSConfig{Addr: "dns://" + ns.addr + "/xds.test:" + port, Security: dial.Security{Plaintext: true}}); err != nil {
+	if err := attempt(t, Config{Addr: "dns://" + ns.addr + "/xds.test:" + port, Security: dial.Security{Plaintext: true}}); err != nil {
 		t.Fatal(err)
 	}
 	if ns.addresses.Load() == 0 {

@@ -380,7 +380,7 @@ func TestWhatAnswersButIsNoHoldfastIsNamed(t *testing.T) {
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") }))
 	defer other.Close()
 	_, err := (Client{Addr: other.Listener.Addr().String()}).Status(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "is no holdfast") {
+	if err == nil || !strings.Contains(err.Error(), "is not the admin interface of a holdfast") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -8,33 +8,32 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Certificates is what is known of the certificates that the agent makes.
+// Certificates describes the certificates that the agent issues.
 type Certificates struct {
 	Identities []Identity   `json:"identities"`
 	Roots      []Root       `json:"roots"`
 	Files      []SecretFile `json:"files,omitempty"`
-	// Faults is what is wrong with where they come from; what there is stays in use.
+	// Faults are problems with their sources; the current certificates stay in use.
 	Faults []string `json:"faults,omitempty"`
 }
 
-// Identity is what a certificate is for, and the one in use. No part of it is
-// secret.
+// Identity describes a certificate and its renewal. It contains no secret.
 type Identity struct {
-	// Secret is the name under which it is served, CA where it comes from, Names
-	// its subject alternative names.
+	// Secret is the name under which it is served, CA its source, Names its subject alternative
+	// names.
 	Secret string `json:"secret"`
 	CA     string `json:"ca"`
 	Names  string `json:"names"`
-	// Serial, in hexadecimal, Issuer and the validity are empty while there is none.
+	// Serial, in hexadecimal, Issuer and the validity are empty while there is no certificate.
 	Serial    string    `json:"serial,omitempty"`
 	Issuer    string    `json:"issuer,omitempty"`
 	NotBefore time.Time `json:"not_before,omitzero"`
 	NotAfter  time.Time `json:"not_after,omitzero"`
-	// Next is when the next one is asked for, the zero time where others push it;
-	// Pending when one comes into use that is there already.
+	// Next is when the next one is requested, the zero time if its source pushes it. Pending is
+	// when one that was issued already comes into use.
 	Next    time.Time `json:"next_attempt,omitzero"`
 	Pending time.Time `json:"pending,omitzero"`
-	// Attempts failed since the last that did not; Error says why.
+	// Attempts counts the failed attempts since the last success; Error is the last failure.
 	Attempts int    `json:"failed_attempts"`
 	Error    string `json:"error,omitempty"`
 	// Issued and Failed, by reason, count since the start.
@@ -42,47 +41,46 @@ type Identity struct {
 	Failed map[string]uint64 `json:"failed,omitempty"`
 }
 
-// Root is a certificate that peers' must lead to.
+// Root is a trusted root certificate.
 type Root struct {
 	CA       string    `json:"ca"`
 	Domain   string    `json:"trust_domain"`
 	Subject  string    `json:"subject"`
 	Serial   string    `json:"serial"`
 	NotAfter time.Time `json:"not_after"`
-	// Left is since when its source does not name it any more, and it is kept for
-	// peers that still have certificates of it.
+	// Left is when its source removed it. It stays trusted for a while, because peers may still
+	// have certificates of it.
 	Left time.Time `json:"left,omitzero"`
 }
 
-// SecretFile is a secret that clients ask for by the files that it is made of.
+// SecretFile is a secret that clients name by the files that it is made from.
 type SecretFile struct {
 	Name string `json:"name"`
-	// Version is the content's; "" while there is none.
+	// Version is that of the content; "" while there is none.
 	Version string `json:"version,omitempty"`
 	Error   string `json:"error,omitempty"`
 }
 
 var (
 	certificateExpiryDesc = prometheus.NewDesc("holdfast_certificate_expiry_timestamp_seconds",
-		"When the certificate in use ends, in seconds since 1970; absent while there is none.", []string{"secret", "ca"}, nil)
+		"When the certificate in use expires, in seconds since 1970; absent while there is none.", []string{"secret", "ca"}, nil)
 	certificateNextDesc = prometheus.NewDesc("holdfast_certificate_next_attempt_timestamp_seconds",
-		"When the next certificate is asked for, in seconds since 1970; absent where others push it.", []string{"secret", "ca"}, nil)
+		"When the next certificate is requested, in seconds since 1970; absent if the source pushes it.", []string{"secret", "ca"}, nil)
 	certificateIssuedDesc = prometheus.NewDesc("holdfast_certificates_issued_total",
-		"Certificates that were verified and taken in.", []string{"secret", "ca"}, nil)
+		"Certificates that were verified and taken into use.", []string{"secret", "ca"}, nil)
 	certificateFailedDesc = prometheus.NewDesc("holdfast_certificates_failed_total",
-		"Attempts to get a certificate that failed, by the reason.", []string{"secret", "ca", "reason"}, nil)
+		"Failed attempts to get a certificate, by reason.", []string{"secret", "ca", "reason"}, nil)
 	certificateFailingDesc = prometheus.NewDesc("holdfast_certificate_failing_attempts",
-		"Attempts that failed since the last that did not.", []string{"secret", "ca"}, nil)
+		"Failed attempts to get a certificate since the last success.", []string{"secret", "ca"}, nil)
 	certificateValidDesc = prometheus.NewDesc("holdfast_certificate_valid",
-		"Whether there is a certificate in use that has not ended, 1 or 0.", []string{"secret", "ca"}, nil)
+		"Whether a certificate is in use that has not expired, 1 or 0.", []string{"secret", "ca"}, nil)
 	rootsDesc = prometheus.NewDesc("holdfast_trusted_roots",
 		"Root certificates that are trusted.", []string{"trust_domain", "ca"}, nil)
 	certificateFaultsDesc = prometheus.NewDesc("holdfast_certificate_faults",
-		"Things that are wrong with where certificates come from, or with files that secrets are made of.", nil, nil)
+		"Problems with sources of certificates, and with files that secrets are made from.", nil, nil)
 )
 
-// collectCertificates sends what is known of the certificates; s is nil where none
-// are made.
+// collectCertificates sends the metrics of certificates; s is nil if none are issued.
 func (c *stateCollector) collectCertificates(ch chan<- prometheus.Metric, s *Certificates) {
 	if s == nil {
 		return
@@ -124,8 +122,8 @@ func (c *stateCollector) collectCertificates(ch chan<- prometheus.Metric, s *Cer
 // seconds returns a time in seconds since 1970.
 func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
-// wrong lists what is wrong with the certificates; s may be nil.
-func (s *Certificates) wrong(now time.Time) []string {
+// problems lists the problems with certificates; s may be nil.
+func (s *Certificates) problems(now time.Time) []string {
 	if s == nil {
 		return nil
 	}
@@ -137,17 +135,17 @@ func (s *Certificates) wrong(now time.Time) []string {
 		case id.Serial == "":
 			lines = append(lines, fmt.Sprintf("certificate %s: none yet from %s, %s: %s", id.Secret, id.CA, plural(id.Attempts, "attempt"), id.Error))
 		case !now.Before(id.NotAfter):
-			line := fmt.Sprintf("certificate %s: it ended %s, and is still served; %s since", id.Secret, ago(now, id.NotAfter), plural(id.Attempts, "attempt"))
+			line := fmt.Sprintf("certificate %s: expired %s, and is still served; %s since", id.Secret, ago(now, id.NotAfter), plural(id.Attempts, "attempt"))
 			if id.Error != "" {
 				line += ": " + id.Error
 			}
 			lines = append(lines, line)
 		default:
-			lines = append(lines, fmt.Sprintf("certificate %s: not renewed, %s; the one in use ends %s: %s", id.Secret, plural(id.Attempts, "attempt"), in(now, id.NotAfter), id.Error))
+			lines = append(lines, fmt.Sprintf("certificate %s: not renewed after %s; the one in use expires %s: %s", id.Secret, plural(id.Attempts, "attempt"), in(now, id.NotAfter), id.Error))
 		}
 	}
 	for _, fault := range s.Faults {
-		lines = append(lines, "certificates: "+fault+" (what there is stays in use)")
+		lines = append(lines, "certificates: "+fault+" (the current certificates stay in use)")
 	}
 	for _, f := range s.Files {
 		if f.Error != "" {
@@ -163,7 +161,7 @@ func (s *Certificates) write(b *bytes.Buffer, now time.Time) {
 		return
 	}
 	b.WriteString("\nCertificates\n")
-	t := newTable(b, "SECRET", "FROM", "FOR", "SERIAL", "ISSUER", "ENDS", "RENEWED", "ISSUED")
+	t := newTable(b, "SECRET", "FROM", "FOR", "SERIAL", "ISSUER", "EXPIRES", "RENEWAL", "ISSUED")
 	for _, id := range s.Identities {
 		t.row(id.Secret, id.CA, id.Names, id.Serial, id.Issuer, in(now, id.NotAfter), in(now, id.Next), fmt.Sprint(id.Issued))
 	}
@@ -172,7 +170,7 @@ func (s *Certificates) write(b *bytes.Buffer, now time.Time) {
 	}
 	t.end()
 	b.WriteByte('\n')
-	t = newTable(b, "TRUST DOMAIN", "FROM", "ROOT", "SERIAL", "ENDS", "NOT NAMED SINCE")
+	t = newTable(b, "TRUST DOMAIN", "FROM", "ROOT", "SERIAL", "EXPIRES", "REMOVED BY SOURCE")
 	for _, r := range s.Roots {
 		left := ""
 		if !r.Left.IsZero() {
@@ -183,7 +181,7 @@ func (s *Certificates) write(b *bytes.Buffer, now time.Time) {
 	t.end()
 }
 
-// in says how far away a time is that is mostly yet to come.
+// in returns how far away a time is, which is usually in the future.
 func in(now, at time.Time) string {
 	switch {
 	case at.IsZero():

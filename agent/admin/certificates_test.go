@@ -33,15 +33,15 @@ func TestTheStatusShowsCertificates(t *testing.T) {
 	s := Status{Version: "v1", Started: now, Now: now, Certificates: certified(now)}
 	const want = `holdfast v1, up 0s: ready
 
-Wrong now
-  certificate late: not renewed, 7 attempts; the one in use ends in 1m: the CA is away
-  certificate ended: it ended 1h ago, and is still served; 0 attempts since
+Problems
+  certificate late: not renewed after 7 attempts; the one in use expires in 1m: the CA is away
+  certificate ended: expired 1h ago, and is still served; 0 attempts since
   certificate none: none yet from files:/tls, 1 attempt: no certificate
-  certificates: the token is missing (what there is stays in use)
+  certificates: the token is missing (the current certificates stay in use)
   secret file-root:/b: not there
 
 Certificates
-  SECRET        FROM           FOR                       SERIAL  ISSUER    ENDS      RENEWED  ISSUED
+  SECRET        FROM           FOR                       SERIAL  ISSUER    EXPIRES   RENEWAL  ISSUED
   default       istio:ca:1     spiffe://mesh.test/web    a1      CN=ca     in 1h30m  in 1h    3
   late          istio:ca:1     spiffe://mesh.test/late   a2      CN=ca     in 1m     in 5s    0
   ended         spire:unix:/s  spiffe://mesh.test/ended  a3      CN=spire  1h ago    -        0
@@ -49,11 +49,11 @@ Certificates
   file-root:/a  files          -                         -       -         -         -        -
   file-root:/b  files          -                         -       -         -         -        -
 
-  TRUST DOMAIN  FROM        ROOT     SERIAL  ENDS   NOT NAMED SINCE
-  mesh.test     istio:ca:1  CN=root  b1      in 2d  -
-  mesh.test     istio:ca:1  CN=old   b2      in 1d  1m ago
+  TRUST DOMAIN  FROM        ROOT     SERIAL  EXPIRES  REMOVED BY SOURCE
+  mesh.test     istio:ca:1  CN=root  b1      in 2d    -
+  mesh.test     istio:ca:1  CN=old   b2      in 1d    1m ago
 
-No client has come, and no node is known to ask for.
+No client has connected yet, and no node is configured (--bootstrap, --node-id).
 
 No client is connected.
 `
@@ -68,34 +68,34 @@ No client is connected.
 
 func TestCertificatesAreMeasured(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) { // at the beginning of the year 2000
-		const want = `# HELP holdfast_certificate_expiry_timestamp_seconds When the certificate in use ends, in seconds since 1970; absent while there is none.
+		const want = `# HELP holdfast_certificate_expiry_timestamp_seconds When the certificate in use expires, in seconds since 1970; absent while there is none.
 # TYPE holdfast_certificate_expiry_timestamp_seconds gauge
 holdfast_certificate_expiry_timestamp_seconds{ca="istio:ca:1",secret="default"} 9.466902e+08
 holdfast_certificate_expiry_timestamp_seconds{ca="istio:ca:1",secret="late"} 9.4668486e+08
 holdfast_certificate_expiry_timestamp_seconds{ca="spire:unix:/s",secret="ended"} 9.466812e+08
-# HELP holdfast_certificate_failing_attempts Attempts that failed since the last that did not.
+# HELP holdfast_certificate_failing_attempts Failed attempts to get a certificate since the last success.
 # TYPE holdfast_certificate_failing_attempts gauge
 holdfast_certificate_failing_attempts{ca="files:/tls",secret="none"} 1
 holdfast_certificate_failing_attempts{ca="istio:ca:1",secret="default"} 0
 holdfast_certificate_failing_attempts{ca="istio:ca:1",secret="late"} 7
 holdfast_certificate_failing_attempts{ca="spire:unix:/s",secret="ended"} 0
-# HELP holdfast_certificate_faults Things that are wrong with where certificates come from, or with files that secrets are made of.
+# HELP holdfast_certificate_faults Problems with sources of certificates, and with files that secrets are made from.
 # TYPE holdfast_certificate_faults gauge
 holdfast_certificate_faults 2
-# HELP holdfast_certificate_next_attempt_timestamp_seconds When the next certificate is asked for, in seconds since 1970; absent where others push it.
+# HELP holdfast_certificate_next_attempt_timestamp_seconds When the next certificate is requested, in seconds since 1970; absent if the source pushes it.
 # TYPE holdfast_certificate_next_attempt_timestamp_seconds gauge
 holdfast_certificate_next_attempt_timestamp_seconds{ca="istio:ca:1",secret="default"} 9.466884e+08
 holdfast_certificate_next_attempt_timestamp_seconds{ca="istio:ca:1",secret="late"} 9.46684805e+08
-# HELP holdfast_certificate_valid Whether there is a certificate in use that has not ended, 1 or 0.
+# HELP holdfast_certificate_valid Whether a certificate is in use that has not expired, 1 or 0.
 # TYPE holdfast_certificate_valid gauge
 holdfast_certificate_valid{ca="files:/tls",secret="none"} 0
 holdfast_certificate_valid{ca="istio:ca:1",secret="default"} 1
 holdfast_certificate_valid{ca="istio:ca:1",secret="late"} 1
 holdfast_certificate_valid{ca="spire:unix:/s",secret="ended"} 0
-# HELP holdfast_certificates_failed_total Attempts to get a certificate that failed, by the reason.
+# HELP holdfast_certificates_failed_total Failed attempts to get a certificate, by reason.
 # TYPE holdfast_certificates_failed_total counter
 holdfast_certificates_failed_total{ca="istio:ca:1",reason="unavailable",secret="late"} 7
-# HELP holdfast_certificates_issued_total Certificates that were verified and taken in.
+# HELP holdfast_certificates_issued_total Certificates that were verified and taken into use.
 # TYPE holdfast_certificates_issued_total counter
 holdfast_certificates_issued_total{ca="files:/tls",secret="none"} 0
 holdfast_certificates_issued_total{ca="istio:ca:1",secret="default"} 3

@@ -15,14 +15,13 @@ import (
 	"time"
 )
 
-// requestTimeout bounds a request of a Client, the whole answer included.
+// requestTimeout bounds a request of a Client, including its answer.
 const requestTimeout = 2 * time.Minute
 
-// connectTimeout bounds the wait for a connection, and then for an answer to
-// begin.
+// connectTimeout bounds the time to connect, and then the time until the answer begins.
 const connectTimeout = 5 * time.Second
 
-// Client asks a running agent. The zero value asks at DefaultAddr.
+// Client is a client of a running agent. The zero value connects to DefaultAddr.
 type Client struct {
 	// Addr is the --admin of the agent.
 	Addr string
@@ -33,15 +32,15 @@ func (c Client) Status(ctx context.Context) (Status, error) {
 	var s Status
 	err := c.get(ctx, "/status.json", nil, func(r io.Reader) error {
 		if err := json.NewDecoder(r).Decode(&s); err != nil {
-			return fmt.Errorf("what answers on %s is no holdfast: %w", c.addr(), err)
+			return fmt.Errorf("%s is not the admin interface of a holdfast: %w", c.addr(), err)
 		}
 		return nil
 	})
 	return s, err
 }
 
-// Dump writes the redacted resources to w, as JSON. typeName is a short name, a
-// message name or a type URL; it and name may be "" for all.
+// Dump writes the redacted resources to w, as JSON. typeName is a short name, a message name or a type
+// URL. "" as typeName or name means all.
 func (c Client) Dump(ctx context.Context, w io.Writer, typeName, name string) error {
 	query := url.Values{}
 	if typeName != "" {
@@ -65,8 +64,8 @@ func (c Client) addr() string {
 	return c.Addr
 }
 
-// Do asks for an action, such as "drain", and returns when it is done. That may take long, so an
-// agent that says nothing at all is found out first: it fails after 5 s.
+// Do requests an action, such as "drain", and returns when it is done. Because that may take long, Do
+// first checks that the agent answers at all, and fails after 5 s if it does not.
 func (c Client) Do(ctx context.Context, action string) error {
 	alive, err := c.request(ctx, http.MethodGet, "/livez", nil, connectTimeout)
 	if err != nil {
@@ -85,7 +84,7 @@ func (c Client) Do(ctx context.Context, action string) error {
 	return nil
 }
 
-// Ready returns "" if the agent is ready, or what is missing.
+// Ready returns "" if the agent is ready, or else the reasons.
 func (c Client) Ready(ctx context.Context) (missing string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -101,12 +100,12 @@ func (c Client) Ready(ctx context.Context) (missing string, err error) {
 	return strings.TrimSpace(string(said)), nil
 }
 
-// request sends a request; an answer must begin within wait, or with 0 whenever.
+// request sends a request. The answer must begin within wait; 0 means no limit.
 func (c Client) request(ctx context.Context, method, path string, query url.Values, wait time.Duration) (*http.Response, error) {
 	if err := CheckAddrs(c.addr(), ""); err != nil {
 		return nil, err
 	}
-	// The host is not looked up: dial goes to the address.
+	// The host is not resolved, because dial connects to the address.
 	host := "holdfast"
 	if _, unix := socketPath(c.addr()); !unix {
 		host = c.addr()
@@ -119,7 +118,7 @@ func (c Client) request(ctx context.Context, method, path string, query url.Valu
 	transport := &http.Transport{DialContext: c.dial, DisableKeepAlives: true, ResponseHeaderTimeout: wait}
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() && ctx.Err() == nil {
-		return nil, fmt.Errorf("the agent on %s has said nothing for %s: it hangs or is stopped (%w)", c.addr(), connectTimeout, err)
+		return nil, fmt.Errorf("the agent on %s has not answered for %s: it hangs or is stopped (%w)", c.addr(), connectTimeout, err)
 	}
 	if err != nil {
 		return nil, c.unreachable(err)
@@ -151,15 +150,15 @@ func (c Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	return dialer.DialContext(ctx, network, addr)
 }
 
-// unreachable says of a request without an answer what to do.
+// unreachable adds to the error of a request without an answer what to do.
 func (c Client) unreachable(err error) error {
 	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
-		err = wrapped.Err // without the made-up host
+		err = wrapped.Err // without the placeholder host
 	}
 	_, unix := socketPath(c.addr())
 	closed := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 	if errors.Is(err, fs.ErrPermission) || unix && closed {
-		return fmt.Errorf("no access to the agent on %s: run this as the agent's user or root; others may read if the agent's --admin-readers names them (%w)", c.addr(), err)
+		return fmt.Errorf("no access to the agent on %s: run this command as the agent's user or root; users of the agent's --admin-readers may read (%w)", c.addr(), err)
 	}
 	return fmt.Errorf("no agent answers on %s: is `holdfast run` running, and with this --admin? (%w)", c.addr(), err)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// health is the surface for the kubelet and Prometheus.
+// health serves the kubelet and Prometheus.
 func (s *Server) health() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", s.livez)
@@ -27,7 +27,7 @@ func (s *Server) health() *http.ServeMux {
 	return mux
 }
 
-// full is everything; what changes the process, and profiles, only on a Unix socket.
+// full serves everything. Actions and profiles are on a Unix socket only.
 func (s *Server) full(unix bool) http.Handler {
 	mux := s.health()
 	mux.HandleFunc("GET /{$}", s.page)
@@ -55,7 +55,7 @@ func (s *Server) full(unix bool) http.Handler {
 func (s *Server) metrics() http.Handler {
 	return promhttp.HandlerFor(s.cfg.Metrics.gatherer(s.cfg.State), promhttp.HandlerOpts{
 		ErrorLog: logErrors{s},
-		// One metric that cannot be read does not hide the others.
+		// If one metric cannot be collected, the others are still served.
 		ErrorHandling: promhttp.ContinueOnError,
 	})
 }
@@ -82,8 +82,7 @@ func (s *Server) startupz(w http.ResponseWriter, _ *http.Request) {
 	text(w, http.StatusOK, "ok\n")
 }
 
-// readyz answers "ok", or the reasons, one a line; with ?verbose every condition
-// as JSON.
+// readyz answers "ok", or the reasons, one per line; with ?verbose all conditions as JSON.
 func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 	conditions := s.cfg.State.Ready()
 	code, reasons := http.StatusOK, ""
@@ -106,17 +105,39 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// snapshot is the status as it is shown.
+// snapshot returns the status with the fields that the server sets.
 func (s *Server) snapshot() Status {
 	st := s.cfg.State.Status()
 	st.Now = time.Now()
 	st.Conditions = notNil(s.cfg.State.Ready())
 	st.Groups = notNil(st.Groups)
+	for _, g := range st.Groups {
+		for i, t := range g.Types {
+			if t.Errors > 0 {
+				g.Types[i].ErrorNames = s.errorNames(g, t)
+			}
+		}
+	}
 	st.Streams = notNil(st.Streams)
 	return st
 }
 
-// notNil makes an empty list [] in JSON.
+// errorNames returns the first names of a type for which an upstream reported an error.
+func (s *Server) errorNames(g Group, t Type) (names []string) {
+	for r := range s.cfg.State.Resources(Filter{Type: t.TypeURL}) {
+		if r.Group == g.NodeID && r.Error != "" {
+			if names = append(names, r.Name); len(names) == maxErrorNames {
+				break
+			}
+		}
+	}
+	return names
+}
+
+// maxErrorNames bounds how many names with an error a type lists.
+const maxErrorNames = 3
+
+// notNil returns an empty list for nil, which is [] in JSON.
 func notNil[T any](s []T) []T {
 	if s == nil {
 		return []T{}
@@ -128,27 +149,27 @@ func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, s.snapshot())
 }
 
-// page is the status for a person, as `holdfast status` prints it.
+// page serves the status as text, as `holdfast status` prints it.
 func (s *Server) page(w http.ResponseWriter, _ *http.Request) {
 	var b strings.Builder
 	st := s.snapshot()
 	st.Admin = s.cfg.Addr
-	_ = st.WriteText(&b) // a Builder takes everything
+	_ = st.WriteText(&b) // a Builder returns no error
 	b.WriteString("\nMore: /livez /readyz?verbose /startupz /metrics /status.json /dump?type=CDS&name=NAME\n")
 	text(w, http.StatusOK, b.String())
 }
 
 func (s *Server) quit(w http.ResponseWriter, _ *http.Request) {
-	s.cfg.Log.Info("asked to quit")
-	text(w, http.StatusOK, "ending\n")
+	s.cfg.Log.Info("shutdown requested")
+	text(w, http.StatusOK, "shutting down\n")
 	s.cfg.Quit()
 }
 
-// action does what was asked for, and answers when it is done.
+// action runs an action, and answers when it is done.
 func (s *Server) action(name string, do func(context.Context) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		s.cfg.Log.Info("asked to " + name)
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // it may take long
+		s.cfg.Log.Info(name + " requested")
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // the action may take long
 		if err := do(r.Context()); err != nil {
 			text(w, http.StatusConflict, err.Error()+"\n")
 			return
@@ -157,7 +178,7 @@ func (s *Server) action(name string, do func(context.Context) error) http.Handle
 	}
 }
 
-// dump writes {"resources": […]}, one by one: the state may be large.
+// dump writes {"resources": […]}, one resource at a time, because the state may be large.
 func (s *Server) dump(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	for key := range query {
@@ -185,7 +206,7 @@ func (s *Server) dump(w http.ResponseWriter, r *http.Request) {
 		}
 		_, _ = out.WriteString(separator)
 		if _, err := out.Write(b); err != nil {
-			return // the reader has gone
+			return // the client has disconnected
 		}
 		separator = ",\n    "
 	}
@@ -193,8 +214,7 @@ func (s *Server) dump(w http.ResponseWriter, r *http.Request) {
 	_ = out.Flush()
 }
 
-// ParseType returns the type URL of a short name ("CDS", in any case), of a
-// message name or of a type URL.
+// ParseType returns the type URL for a short name ("CDS", in any case), a message name or a type URL.
 func ParseType(s string) (typeURL string, err error) {
 	if url, ok := xds.TypeByShort(s); ok {
 		return url, nil

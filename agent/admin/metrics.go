@@ -15,7 +15,7 @@ import (
 // maxOtherTypes bounds the label "type": clients may name any type URL.
 const maxOtherTypes = 32
 
-// Metrics counts what passes through an agent. Nothing of it is global.
+// Metrics counts the events of one agent; it uses no global registry.
 type Metrics struct {
 	registry *prometheus.Registry
 
@@ -45,8 +45,7 @@ type Metrics struct {
 	last   map[[2]string]time.Time
 }
 
-// NewMetrics returns metrics of which all counters are zero. version is the
-// program's.
+// NewMetrics returns metrics whose counters are zero. version is that of the program.
 func NewMetrics(version string) *Metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -60,36 +59,36 @@ func NewMetrics(version string) *Metrics {
 		pushes:          counter("holdfast_pushes_total", "Responses sent to clients.", "type", "form"),
 		pushed:          counter("holdfast_pushed_resources_total", "Resources and removals in responses sent to clients.", "type", "form"),
 		answers:         counter("holdfast_answers_total", "Answers of clients to responses; result is ack or nack.", "type", "form", "result"),
-		refused:         counter("holdfast_refused_total", "Streams and requests of clients that went beyond a limit.", "limit"),
-		passed:          counter("holdfast_pass_through_calls_total", "Calls of services that are passed through to an upstream, when they ended; result is ok, error, or refused for one of another service.", "service", "result"),
+		refused:         counter("holdfast_refused_total", "Streams, requests or parts of requests of clients that exceeded a limit.", "limit"),
+		passed:          counter("holdfast_pass_through_calls_total", "Calls of other services, when they ended; result is ok, error, or refused for a service that is not passed through.", "service", "result"),
 		responses:       counter("holdfast_upstream_responses_total", "Responses received from an upstream.", "upstream", "type"),
 		received:        counter("holdfast_upstream_resources_total", "Resources in responses received from an upstream.", "upstream", "type"),
 		upstreamAnswers: counter("holdfast_upstream_answers_total", "Answers sent to an upstream; result is ack or nack.", "upstream", "type", "result"),
-		attempts:        counter("holdfast_upstream_attempts_total", "Attempts at an upstream, second streams included.", "upstream"),
-		connects:        counter("holdfast_upstream_connects_total", "Attempts at an upstream that were answered, so that it came into use.", "upstream"),
-		failures:        counter("holdfast_upstream_failures_total", "Attempts at an upstream that failed or were not answered in time, and streams that ended.", "upstream"),
+		attempts:        counter("holdfast_upstream_attempts_total", "Attempts to open a stream to an upstream, second streams included.", "upstream"),
+		connects:        counter("holdfast_upstream_connects_total", "Attempts that were answered, so that the upstream came into use.", "upstream"),
+		failures:        counter("holdfast_upstream_failures_total", "Attempts that failed or were not answered in time, and streams that ended.", "upstream"),
 		takeovers:       counter("holdfast_takeovers_total", "Other agents that began to take over from this one; result is done or failed.", "result"),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "holdfast_push_latency_seconds",
-			Help:    "From a message of an upstream to the answer of the last client that it concerned, with what was accepted on disk; --ack-timeout does not shorten it.",
+			Help:    "Time from a response of an upstream until the last client that it concerned has answered, and what was ACKed is on disk; --ack-timeout does not shorten it.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15, 30},
 		}, []string{"type"}),
 		fallbacks: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "holdfast_fallbacks_total", Help: "Times that resources began to be held back because Envoy crashed with them.",
+			Name: "holdfast_fallbacks_total", Help: "How often resources began to be held back because Envoy crashed with them.",
 		}),
-		connections: prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_connections", Help: "Open connections of clients, of gRPC and REST."}),
+		connections: prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_connections", Help: "Open connections of clients, over gRPC and REST."}),
 		certificateEnd: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_upstream_certificate_expiry_timestamp_seconds",
-			Help: "When the certificate of --upstream-cert ends that the last attempt used, in seconds since 1970; absent before the first.",
+			Help: "When the certificate of --upstream-cert that the last attempt used expires, in seconds since 1970; absent before the first.",
 		}),
 		others: make(map[string]struct{}),
 		last:   make(map[[2]string]time.Time),
 		peersRefused: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "holdfast_socket_refused_total", Help: "Connections to the socket that were refused because of their user and groups.",
+			Name: "holdfast_socket_refused_total", Help: "Connections to the socket that were rejected because of the user and groups of the client.",
 		}),
 	}
 	build := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "holdfast_build_info", Help: "Constant 1; the labels say what is running.",
+		Name: "holdfast_build_info", Help: "Constant 1; the labels name the version.",
 		ConstLabels: prometheus.Labels{"version": version, "go_version": runtime.Version()},
 	}, func() float64 { return 1 })
 	m.registry.MustRegister(m.streams, m.streamsOpened, m.pushes, m.pushed, m.answers, m.refused, m.peersRefused, m.passed,
@@ -118,7 +117,7 @@ func NewMetrics(version string) *Metrics {
 
 const takeoverDone, takeoverFailed = "done", "failed"
 
-// TakenOver counts an agent that began to take over from this one, and whether it did.
+// TakenOver counts an agent that began to take over from this one, and whether it succeeded.
 func (m *Metrics) TakenOver(done bool) {
 	result := takeoverFailed
 	if done {
@@ -130,30 +129,30 @@ func (m *Metrics) TakenOver(done bool) {
 // FellBack counts that resources began to be held back because Envoy crashed with them.
 func (m *Metrics) FellBack() { m.fallbacks.Inc() }
 
-// Connections notes how many connections clients have.
+// Connections records how many connections clients have.
 func (m *Metrics) Connections(n int) { m.connections.Set(float64(n)) }
 
-// Latency takes in how long after a message of an upstream the last client that it concerned had
-// answered.
+// Latency records the time from a response of an upstream until the last client that it concerned
+// has answered.
 func (m *Metrics) Latency(typeURL string, took time.Duration) {
 	m.latency.WithLabelValues(m.label(typeURL)).Observe(took.Seconds())
 }
 
-// UpstreamCertificate notes when the certificate ends that the agent shows its upstreams.
+// UpstreamCertificate records when the agent's client certificate expires.
 func (m *Metrics) UpstreamCertificate(end time.Time) {
 	m.certificateEnd.Set(seconds(end))
 	_ = m.registry.Register(m.certificateEnd) // the second time it is there
 }
 
-// label is the value of the label "type" for a type URL: the short name, or
-// "other" for what comes after maxOtherTypes types that are not known.
+// label returns the value of the label "type" for a type URL: the short name, or "other" after
+// maxOtherTypes unknown types.
 func (m *Metrics) label(typeURL string) string {
 	short := xds.Short(typeURL)
 	if url, known := xds.TypeByShort(short); known {
 		if url == typeURL {
 			return short
 		}
-		short = typeURL // whatever calls itself like a known type
+		short = typeURL // an unknown type with the short name of a known one
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -173,14 +172,13 @@ func result(nack bool) string {
 	return "ack"
 }
 
-// UpstreamMetrics counts what passes between sources and control planes.
+// UpstreamMetrics counts the events between sources and control planes.
 type UpstreamMetrics struct{ m *Metrics }
 
 // Upstream returns the observer of the sources.
 func (m *Metrics) Upstream() UpstreamMetrics { return UpstreamMetrics{m} }
 
-// Known says that there is an upstream, so that its counters are there from the start: a rate
-// needs a first value.
+// Known creates the counters of an upstream, because a rate needs a first value.
 func (u UpstreamMetrics) Known(source string) {
 	u.m.attempts.WithLabelValues(source)
 	u.m.connects.WithLabelValues(source)
@@ -190,7 +188,7 @@ func (u UpstreamMetrics) Known(source string) {
 	}
 }
 
-// answers makes the counters of the answers to a type, by its label.
+// answers creates the counters of the answers to a type, by its label.
 func (u UpstreamMetrics) answers(source, label string) {
 	for _, nack := range []bool{false, true} {
 		u.m.upstreamAnswers.WithLabelValues(source, label, result(nack))
@@ -207,7 +205,7 @@ func (u UpstreamMetrics) Received(source, typeURL string, resources int) {
 	label := u.m.label(typeURL)
 	u.m.responses.WithLabelValues(source, label).Inc()
 	u.m.received.WithLabelValues(source, label).Add(float64(resources))
-	u.answers(source, label) // of a type that was not known before
+	u.answers(source, label) // of an unknown type
 	u.m.mu.Lock()
 	defer u.m.mu.Unlock()
 	u.m.last[[2]string{source, label}] = time.Now()
@@ -218,7 +216,7 @@ func (u UpstreamMetrics) Answered(source, typeURL string, nack bool) {
 	u.m.upstreamAnswers.WithLabelValues(source, u.m.label(typeURL), result(nack)).Inc()
 }
 
-// DownstreamMetrics counts what passes between a server and its clients.
+// DownstreamMetrics counts the events between the server and its clients.
 type DownstreamMetrics struct{ m *Metrics }
 
 // Downstream returns the observer of the server.
@@ -250,16 +248,15 @@ func (d DownstreamMetrics) Answered(typeURL, form string, nack bool) {
 	d.m.answers.WithLabelValues(d.m.label(typeURL), form, result(nack)).Inc()
 }
 
-// LimitExceeded counts what went beyond a limit.
+// LimitExceeded counts an event that exceeded a limit.
 func (d DownstreamMetrics) LimitExceeded(limit string) { d.m.refused.WithLabelValues(limit).Inc() }
 
-// PassedThrough counts a call of a service that is not served here.
+// PassedThrough counts a call of a service that the agent does not serve itself.
 func (d DownstreamMetrics) PassedThrough(service, result string) {
 	d.m.passed.WithLabelValues(service, result).Inc()
 }
 
-// PassThrough says which services are passed through, so that their counters are there from the
-// start.
+// PassThrough creates the counters of the services that are passed through.
 func (d DownstreamMetrics) PassThrough(services []string) {
 	for _, service := range services {
 		d.m.passed.WithLabelValues(service, downstream.PassedOK)
@@ -267,10 +264,10 @@ func (d DownstreamMetrics) PassThrough(services []string) {
 	}
 }
 
-// PeerRefused counts a connection that the socket refused.
+// PeerRefused counts a connection that the socket rejected.
 func (d DownstreamMetrics) PeerRefused() { d.m.peersRefused.Inc() }
 
-// gatherer gathers the counters and, at each scrape, what the state says.
+// gatherer gathers the counters and, at each scrape, the metrics of the state.
 func (m *Metrics) gatherer(state State) prometheus.Gatherer {
 	live := prometheus.NewRegistry()
 	live.MustRegister(&stateCollector{metrics: m, state: state})
@@ -279,45 +276,45 @@ func (m *Metrics) gatherer(state State) prometheus.Gatherer {
 
 var (
 	resourcesDesc = prometheus.NewDesc("holdfast_resources",
-		"Resources held, by what clients made of their newest content.", []string{"type", "standing"}, nil)
+		"Resources in the cache, by the answer of clients to their newest version.", []string{"type", "standing"}, nil)
 	subscriptionsDesc = prometheus.NewDesc("holdfast_subscriptions",
 		"Names that clients subscribe to; the wildcard counts as one.", []string{"type"}, nil)
 	connectedDesc = prometheus.NewDesc("holdfast_upstream_connected",
 		"Whether a stream to the upstream is open, 1 or 0.", []string{"upstream"}, nil)
 	staleDesc = prometheus.NewDesc("holdfast_upstream_stale",
-		"Whether the upstream is in use and has said nothing for --stale-after, 1 or 0.", []string{"upstream"}, nil)
+		"Whether the upstream is in use and has sent nothing for --stale-after, 1 or 0.", []string{"upstream"}, nil)
 	errorsDesc = prometheus.NewDesc("holdfast_resource_errors",
-		"Names of which an upstream reported an error, or sent something unusable.", []string{"type"}, nil)
+		"Names for which an upstream reported an error, did not answer, or sent an unusable resource.", []string{"type"}, nil)
 	readyDesc = prometheus.NewDesc("holdfast_ready",
 		"Whether a condition of readiness holds, 1 or 0.", []string{"condition"}, nil)
 	lastDesc = prometheus.NewDesc("holdfast_upstream_last_message_timestamp_seconds",
-		"When a response last came from an upstream, in seconds since 1970.", []string{"upstream", "type"}, nil)
+		"When the last response was received from an upstream, in seconds since 1970.", []string{"upstream", "type"}, nil)
 	withheldDesc = prometheus.NewDesc("holdfast_withheld_removals",
 		"Removals that are held back because they look like an accident.", []string{"type"}, nil)
 	expiredDesc = prometheus.NewDesc("holdfast_expired_resources_total",
-		"Resources that outlived their TTL.", []string{"type"}, nil)
+		"Resources whose TTL expired.", []string{"type"}, nil)
 	groupsDesc = prometheus.NewDesc("holdfast_groups",
-		"Groups: kinds of clients, each with resources and an upstream subscription of its own.", nil, nil)
+		"Client groups, each with its own resources and upstream subscription.", nil, nil)
 	activeDesc = prometheus.NewDesc("holdfast_upstream_active",
 		"Whether a group takes its resources from the upstream, 1 or 0.", []string{"upstream"}, nil)
 	writeErrorsDesc = prometheus.NewDesc("holdfast_state_write_errors_total",
-		"Writes of the last known good that failed; they are tried again.", nil, nil)
+		"Failed writes of the last known good; they are retried.", nil, nil)
 	missingDesc = prometheus.NewDesc("holdfast_state_not_stored",
-		"Resources that would be missing now after a restart without the control plane, by the reason.", []string{"reason"}, nil)
+		"Resources that would be missing after a restart now without the control plane, by reason.", []string{"reason"}, nil)
 	contactDesc = prometheus.NewDesc("holdfast_last_contact_age_seconds",
-		"How long ago an upstream last answered: how stale what is served may be. The largest of all groups; of one that never had contact, since it began. Absent without groups.", nil, nil)
+		"Time since an upstream last answered, which is how stale the served configuration may be. The largest value of all groups; for a group that never had contact, the time since it was created. Absent without groups.", nil, nil)
 	restoredDesc = prometheus.NewDesc("holdfast_restored_resources",
-		"Resources that were read from disk and that no upstream has spoken of since.", nil, nil)
+		"Resources that were read from disk and that no upstream has mentioned since.", nil, nil)
 	fallenBackDesc = prometheus.NewDesc("holdfast_fallen_back",
 		"1 while resources are held back because Envoy crashed with them, 0 otherwise.", nil, nil)
 	suspectsDesc = prometheus.NewDesc("holdfast_fallback_suspects",
 		"Resources that are held back because Envoy crashed with them.", nil, nil)
 	shortLivesDesc = prometheus.NewDesc("holdfast_envoy_short_lives_total",
-		"Times that an Envoy which is no child of the agent disconnected within a minute of its start.", nil, nil)
+		"How often an Envoy that is not the agent's child disconnected within a minute of its start.", nil, nil)
 	damagedDesc = prometheus.NewDesc("holdfast_state_damaged",
-		"1 if the state on disk was damaged when the agent started, so that records of it are missing.", nil, nil)
+		"1 if the state on disk was damaged when the agent started, so that records are missing.", nil, nil)
 	durableDesc = prometheus.NewDesc("holdfast_state_durable",
-		"Whether the last known good goes to disk, 1 or 0.", nil, nil)
+		"Whether the last known good is written to disk, 1 or 0.", nil, nil)
 	stateBytesDesc = prometheus.NewDesc("holdfast_state_bytes",
 		"Size of the last known good on disk.", nil, nil)
 	committedDesc = prometheus.NewDesc("holdfast_state_last_write_timestamp_seconds",
@@ -325,13 +322,13 @@ var (
 	notStoredDesc = prometheus.NewDesc("holdfast_state_skipped_records_total",
 		"Records that were not stored, or not used, since the start.", []string{"reason"}, nil)
 	envoyLiveDesc = prometheus.NewDesc("holdfast_envoy_live",
-		"Whether the Envoy that the agent runs says that it serves, 1 or 0.", nil, nil)
+		"Whether the Envoy that the agent runs reports that it is LIVE, 1 or 0.", nil, nil)
 	envoyEpochDesc = prometheus.NewDesc("holdfast_envoy_epoch",
-		"Hot restarts of the Envoy that the agent runs since it was last started anew.", nil, nil)
+		"Hot restarts of the Envoy that the agent runs since its last ordinary start.", nil, nil)
 	envoyCrashesDesc = prometheus.NewDesc("holdfast_envoy_crashes_total",
-		"How often the Envoy that the agent runs crashed and was started again.", nil, nil)
+		"Crashes of the Envoy that the agent runs, after which it was restarted.", nil, nil)
 	ageDesc = prometheus.NewDesc("holdfast_upstream_last_message_age_seconds",
-		"How long ago a response last came from an upstream.", []string{"upstream", "type"}, nil)
+		"Time since the last response was received from an upstream.", []string{"upstream", "type"}, nil)
 )
 
 // stateCollector reads the state at each scrape.
@@ -355,79 +352,15 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	resources := make(map[[2]string]int)
-	subscriptions := make(map[string]int)
-	errored := make(map[string]int)
-	connected, stale, active := make(map[string]float64), make(map[string]float64), make(map[string]float64)
-	withheld := make(map[string]int)
-	expired := make(map[string]uint64)
-	restored, fallenBack, oldest := 0, false, time.Duration(-1)
-	suspects, shortLives := 0, uint64(0)
 	status := c.state.Status()
-	for _, g := range status.Groups {
-		restored += g.Restored
-		fallenBack = fallenBack || g.Fallback != nil
-		if g.Fallback != nil {
-			suspects += len(g.Fallback.Suspects)
-		}
-		shortLives += g.ShortLivesTotal
-		contact := g.Contact
-		if contact.IsZero() {
-			contact = g.Opened
-		}
-		if !contact.IsZero() {
-			oldest = max(oldest, time.Since(contact))
-		}
-		for _, t := range g.Types {
-			label := c.metrics.label(t.TypeURL)
-			subscriptions[label] += t.Subscriptions
-			errored[label] += t.Errors
-			withheld[label] += t.Withheld
-			expired[label] += t.Expired
-			for _, s := range []xds.Status{xds.Pending, xds.Acked, xds.Suspect, xds.Nacked} {
-				resources[[2]string{label, s.String()}] += t.Resources[s.String()]
-			}
-		}
-		for _, u := range g.Upstreams {
-			connected[u.Name] = max(connected[u.Name], number(u.Connected))
-			stale[u.Name] = max(stale[u.Name], number(u.Stale))
-			active[u.Name] = max(active[u.Name], number(u.Active))
-		}
-	}
-	for labels, n := range resources {
-		gauge(resourcesDesc, float64(n), labels[0], labels[1])
-	}
-	for label, n := range subscriptions {
-		gauge(subscriptionsDesc, float64(n), label)
-	}
-	for label, n := range errored {
-		gauge(errorsDesc, float64(n), label)
-	}
-	for label, n := range withheld {
-		gauge(withheldDesc, float64(n), label)
-	}
-	for label, n := range expired {
-		ch <- prometheus.MustNewConstMetric(expiredDesc, prometheus.CounterValue, float64(n), label)
-	}
-	gauge(groupsDesc, float64(len(status.Groups)))
-	gauge(restoredDesc, float64(restored))
-	gauge(fallenBackDesc, number(fallenBack))
-	gauge(suspectsDesc, float64(suspects))
-	ch <- prometheus.MustNewConstMetric(shortLivesDesc, prometheus.CounterValue, float64(shortLives))
-	if oldest >= 0 {
-		gauge(contactDesc, oldest.Seconds())
-	}
+	c.collectTypes(ch, status.Groups)
+	c.collectGroups(ch, status.Groups)
 	c.collectStorage(ch, status.Storage)
 	c.collectCertificates(ch, status.Certificates)
 	if e := status.Envoy; e != nil {
 		gauge(envoyLiveDesc, number(e.State == "LIVE"))
 		gauge(envoyEpochDesc, float64(e.Epoch))
 		ch <- prometheus.MustNewConstMetric(envoyCrashesDesc, prometheus.CounterValue, float64(e.Restarts))
-	}
-	for name, v := range connected {
-		gauge(connectedDesc, v, name)
-		gauge(staleDesc, stale[name], name)
-		gauge(activeDesc, active[name], name)
 	}
 	ready := make(map[string]float64)
 	for _, cond := range c.state.Ready() {
@@ -446,7 +379,80 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// collectStorage sends what is known of the disk; s is nil where none is used.
+// collectTypes sends the metrics of resources, by type.
+func (c *stateCollector) collectTypes(ch chan<- prometheus.Metric, groups []Group) {
+	types := make(map[string]Type) // sums, by label
+	for _, g := range groups {
+		for _, t := range g.Types {
+			label := c.metrics.label(t.TypeURL)
+			sum := types[label]
+			sum.Subscriptions += t.Subscriptions
+			sum.Errors += t.Errors
+			sum.Withheld += t.Withheld
+			sum.Expired += t.Expired
+			if sum.Resources == nil {
+				sum.Resources = make(map[string]int)
+			}
+			for _, s := range []xds.Status{xds.Pending, xds.Acked, xds.Suspect, xds.Nacked} {
+				sum.Resources[s.String()] += t.Resources[s.String()]
+			}
+			types[label] = sum
+		}
+	}
+	for label, t := range types {
+		for standing, n := range t.Resources {
+			ch <- prometheus.MustNewConstMetric(resourcesDesc, prometheus.GaugeValue, float64(n), label, standing)
+		}
+		ch <- prometheus.MustNewConstMetric(subscriptionsDesc, prometheus.GaugeValue, float64(t.Subscriptions), label)
+		ch <- prometheus.MustNewConstMetric(errorsDesc, prometheus.GaugeValue, float64(t.Errors), label)
+		ch <- prometheus.MustNewConstMetric(withheldDesc, prometheus.GaugeValue, float64(t.Withheld), label)
+		ch <- prometheus.MustNewConstMetric(expiredDesc, prometheus.CounterValue, float64(t.Expired), label)
+	}
+}
+
+// collectGroups sends the metrics of groups and their upstreams.
+func (c *stateCollector) collectGroups(ch chan<- prometheus.Metric, groups []Group) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	upstreams := make(map[string]Upstream)
+	restored, fallenBack, oldest := 0, false, time.Duration(-1)
+	suspects, shortLives := 0, uint64(0)
+	for _, g := range groups {
+		restored += g.Restored
+		if g.Fallback != nil {
+			fallenBack = true
+			suspects += len(g.Fallback.Suspects)
+		}
+		shortLives += g.ShortLivesTotal
+		contact := g.Contact
+		if contact.IsZero() {
+			contact = g.Opened
+		}
+		if !contact.IsZero() {
+			oldest = max(oldest, time.Since(contact))
+		}
+		for _, u := range g.Upstreams {
+			all := upstreams[u.Name]
+			upstreams[u.Name] = Upstream{Connected: all.Connected || u.Connected, Stale: all.Stale || u.Stale, Active: all.Active || u.Active}
+		}
+	}
+	gauge(groupsDesc, float64(len(groups)))
+	gauge(restoredDesc, float64(restored))
+	gauge(fallenBackDesc, number(fallenBack))
+	gauge(suspectsDesc, float64(suspects))
+	ch <- prometheus.MustNewConstMetric(shortLivesDesc, prometheus.CounterValue, float64(shortLives))
+	if oldest >= 0 {
+		gauge(contactDesc, oldest.Seconds())
+	}
+	for name, u := range upstreams {
+		gauge(connectedDesc, number(u.Connected), name)
+		gauge(staleDesc, number(u.Stale), name)
+		gauge(activeDesc, number(u.Active), name)
+	}
+}
+
+// collectStorage sends the metrics of the state on disk; s is nil if there is none.
 func (c *stateCollector) collectStorage(ch chan<- prometheus.Metric, s *Storage) {
 	if s == nil {
 		return

@@ -61,13 +61,13 @@ holdfast_pushes_total{form="delta",type="CDS"} 2
 # TYPE holdfast_ready gauge
 holdfast_ready{condition="socket"} 1
 holdfast_ready{condition="upstream"} 0
-# HELP holdfast_resources Resources held, by what clients made of their newest content.
+# HELP holdfast_resources Resources in the cache, by the answer of clients to their newest version.
 # TYPE holdfast_resources gauge
 holdfast_resources{standing="accepted",type="CDS"} 4
 holdfast_resources{standing="pending",type="CDS"} 0
 holdfast_resources{standing="rejected",type="CDS"} 2
 holdfast_resources{standing="suspect",type="CDS"} 0
-# HELP holdfast_socket_refused_total Connections to the socket that were refused because of their user and groups.
+# HELP holdfast_socket_refused_total Connections to the socket that were rejected because of the user and groups of the client.
 # TYPE holdfast_socket_refused_total counter
 holdfast_socket_refused_total 1
 # HELP holdfast_streams Open streams of clients.
@@ -89,10 +89,10 @@ holdfast_upstream_answers_total{result="nack",type="CDS",upstream="cp:1"} 1
 # TYPE holdfast_upstream_connected gauge
 holdfast_upstream_connected{upstream="cp:1"} 1
 holdfast_upstream_connected{upstream="cp:2"} 0
-# HELP holdfast_upstream_last_message_age_seconds How long ago a response last came from an upstream.
+# HELP holdfast_upstream_last_message_age_seconds Time since the last response was received from an upstream.
 # TYPE holdfast_upstream_last_message_age_seconds gauge
 holdfast_upstream_last_message_age_seconds{type="CDS",upstream="cp:1"} 90
-# HELP holdfast_upstream_last_message_timestamp_seconds When a response last came from an upstream, in seconds since 1970.
+# HELP holdfast_upstream_last_message_timestamp_seconds When the last response was received from an upstream, in seconds since 1970.
 # TYPE holdfast_upstream_last_message_timestamp_seconds gauge
 holdfast_upstream_last_message_timestamp_seconds{type="CDS",upstream="cp:1"} 9.466848e+08
 # HELP holdfast_upstream_resources_total Resources in responses received from an upstream.
@@ -174,7 +174,7 @@ func TestTheAgeOfTheLastContactIsThereWithoutAny(t *testing.T) {
 		state.status.Groups[1].Opened, state.status.Groups[1].Contact = time.Now(), time.Now().Add(time.Hour)
 		time.Sleep(2 * time.Hour)
 		want := "# HELP holdfast_last_contact_age_seconds " +
-			"How long ago an upstream last answered: how stale what is served may be. The largest of all groups; of one that never had contact, since it began. Absent without groups.\n" +
+			"Time since an upstream last answered, which is how stale the served configuration may be. The largest value of all groups; for a group that never had contact, the time since it was created. Absent without groups.\n" +
 			"# TYPE holdfast_last_contact_age_seconds gauge\nholdfast_last_contact_age_seconds 7200\n"
 		if err := testutil.GatherAndCompare(NewMetrics("v1").gatherer(state), strings.NewReader(want), "holdfast_last_contact_age_seconds"); err != nil {
 			t.Error(err)
@@ -233,7 +233,7 @@ func TestCallsThatArePassedThroughAreCountedFromTheStart(t *testing.T) {
 	down.PassedThrough("a.B", downstream.PassedError)
 	down.PassedThrough("other", downstream.NotPassed)
 	want := `
-# HELP holdfast_pass_through_calls_total Calls of services that are passed through to an upstream, when they ended; result is ok, error, or refused for one of another service.
+# HELP holdfast_pass_through_calls_total Calls of other services, when they ended; result is ok, error, or refused for a service that is not passed through.
 # TYPE holdfast_pass_through_calls_total counter
 holdfast_pass_through_calls_total{result="error",service="a.B"} 1
 holdfast_pass_through_calls_total{result="ok",service="a.B"} 0

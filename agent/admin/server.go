@@ -21,14 +21,13 @@ const (
 	DefaultHealth = ":15020"
 )
 
-// Limits of one request. A dump of a large state to a slow reader is the longest
-// answer.
+// Limits of one request. The longest answer is the dump of a large state to a slow client.
 const (
 	readTimeout  = 10 * time.Second
 	writeTimeout = 2 * time.Minute
 	idleTimeout  = 2 * time.Minute
 	maxHeader    = 64 << 10
-	// stopTimeout is how long answers under way may take when the server ends.
+	// stopTimeout is the time that answers in progress have when the server stops.
 	stopTimeout = 2 * time.Second
 )
 
@@ -37,41 +36,37 @@ type Config struct {
 	// State and Metrics are required.
 	State   State
 	Metrics *Metrics
-	// Addr is where everything is served: "unix:PATH", "host:port", or "" for
-	// nowhere.
+	// Addr is the address of the admin interface: "unix:PATH", "host:port", or "" for none.
 	Addr string
-	// Health is the host:port where health and metrics are served; "" for
-	// nowhere.
+	// Health is the host:port where health and metrics are served; "" for none.
 	Health string
-	// Quit ends the process gracefully, for POST /quit, which is offered on a
-	// Unix socket only. It must not block. nil: POST /quit is not offered.
+	// Quit stops the process gracefully, for POST /quit on a Unix socket. It must not block. If it
+	// is nil, there is no POST /quit.
 	Quit func()
-	// Actions are what else can be asked for with POST /NAME, on a Unix socket only.
-	// They may take long; the answer says how they ended.
+	// Actions are further actions, of POST /NAME on a Unix socket. They may take long; the answer
+	// contains their result.
 	Actions map[string]func(context.Context) error
-	// Takeover is called when another agent asks to take over, on a Unix socket only;
-	// nil: that is not offered. It calls admit once when nothing speaks against it, and
-	// then owns the connection to the other agent, which has been told that it is
-	// admitted. An error from before that is the answer.
+	// Takeover is called when another agent requests a takeover on a Unix socket; nil if there is
+	// none. If the takeover is possible, it calls admit once, and then owns the connection to the
+	// other agent, which has received the answer. An error before that call is the answer.
 	Takeover func(admit func() (net.Conn, error)) error
-	// ReaderUIDs and ReaderGIDs may read, with GET, what a Unix socket serves. Everything
-	// else is for this process's own user and root.
+	// ReaderUIDs and ReaderGIDs may use GET on a Unix socket. Everything else is for this
+	// process's own user and root.
 	ReaderUIDs, ReaderGIDs []uint32
-	// Pprof serves Go's profiles under /debug/pprof/ on Addr, which must be a Unix
-	// socket then.
+	// Pprof serves Go's profiles under /debug/pprof/ on Addr, which must be a Unix socket.
 	Pprof bool
 	Log   *slog.Logger
 }
 
-// Server is the HTTP surface of an agent.
+// Server is the HTTP interface of an agent.
 type Server struct {
 	cfg Config
-	// listening, in tests, is told the address of a listener.
+	// listening is called with the address of each listener, for tests.
 	listening func(what string, addr net.Addr)
 
-	// What Listen made.
+	// Set by Listen.
 	surfaces []surface
-	socket   *downstream.Socket // that of Addr; nil where it is none
+	socket   *downstream.Socket // of Addr; nil if it is not a Unix socket
 	tcp      []*listener.TCP
 }
 
@@ -83,7 +78,7 @@ func New(cfg Config) *Server {
 	return &Server{cfg: cfg, listening: func(string, net.Addr) {}}
 }
 
-// Check reports what is wrong with a configuration, by the flags that give it.
+// Check returns an error, which names the flag, if the configuration is invalid.
 func (c Config) Check() error {
 	if err := CheckAddrs(c.Addr, c.Health); err != nil || !c.Pprof {
 		return err
@@ -91,8 +86,7 @@ func (c Config) Check() error {
 	return checkPprof(c.Addr)
 }
 
-// CheckAddrs reports what is wrong with the addresses of a Config, by the flags
-// that give them.
+// CheckAddrs returns an error, which names the flag, if an address of a Config is invalid.
 func CheckAddrs(admin, health string) error {
 	if err := checkAddr(admin); err != nil {
 		return fmt.Errorf("--admin: %w", err)
@@ -106,8 +100,7 @@ func CheckAddrs(admin, health string) error {
 	return nil
 }
 
-// checkAddr reports what is wrong with an address of the form "unix:PATH" or
-// "host:port". "" is none, and right.
+// checkAddr returns an error if an address is neither "unix:PATH" nor "host:port" nor "".
 func checkAddr(addr string) error {
 	if path, unix := socketPath(addr); unix {
 		switch {
@@ -134,8 +127,7 @@ func checkAddr(addr string) error {
 // socketPath returns the path of a "unix:PATH".
 func socketPath(addr string) (path string, unix bool) { return strings.CutPrefix(addr, "unix:") }
 
-// Listen binds the addresses, for Run to serve on. It is called once, if at all, and
-// before Run.
+// Listen binds the addresses that Run serves on. It may be called once, before Run.
 func (s *Server) Listen() error {
 	if err := s.cfg.Check(); err != nil {
 		return err
@@ -147,7 +139,7 @@ func (s *Server) Listen() error {
 	return nil
 }
 
-// Try returns why Listen could not succeed whoever has the addresses now.
+// Try returns an error if Listen would fail even if no other process used the addresses.
 func (s *Server) Try() error {
 	if err := s.cfg.Check(); err != nil {
 		return err
@@ -169,7 +161,7 @@ func (s *Server) Try() error {
 	return nil
 }
 
-// Close gives up what Listen bound, where Run is not to be called.
+// Close closes what Listen bound, if Run is not called.
 func (s *Server) Close() {
 	for _, f := range s.surfaces {
 		_ = f.lis.Close()
@@ -177,8 +169,8 @@ func (s *Server) Close() {
 	s.surfaces, s.socket, s.tcp = nil, nil, nil
 }
 
-// Run serves until ctx ends, which is no error; it listens first unless Listen did. When
-// it returns, all that it started has ended and the socket is gone.
+// Run serves until ctx ends, and then returns nil. It calls Listen if that was not called. When it
+// returns, everything that it started has ended, and the socket is removed.
 func (s *Server) Run(ctx context.Context) error {
 	if s.surfaces == nil {
 		if err := s.Listen(); err != nil {
@@ -204,8 +196,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Release lets another process have the addresses: who is connected is served on, and so
-// is who still finds the Unix socket. Only after Listen.
+// Release lets another process bind the addresses. Connected clients are still served, and so are
+// clients that connect to the Unix socket before it is replaced. It is called after Listen only.
 func (s *Server) Release() {
 	if s.socket != nil {
 		s.socket.Detach()
@@ -215,8 +207,8 @@ func (s *Server) Release() {
 	}
 }
 
-// Restore takes the addresses back after Release, and makes the Unix socket anew if it
-// is gone. It may be tried as often as one likes. Only after Listen.
+// Restore binds the addresses again after Release, and creates the Unix socket again if it was
+// deleted. It may be called repeatedly, after Listen only.
 func (s *Server) Restore() error {
 	var errs []error
 	if s.socket != nil {
@@ -230,8 +222,8 @@ func (s *Server) Restore() error {
 	return errors.Join(errs...)
 }
 
-// Present returns nil if the Unix socket, where there is one, is in its place. Only after
-// Listen.
+// Present returns an error if the Unix socket, if there is one, was deleted or replaced. It is called
+// after Listen only.
 func (s *Server) Present() error {
 	if s.socket == nil {
 		return nil
@@ -242,7 +234,7 @@ func (s *Server) Present() error {
 	return nil
 }
 
-// surface is one listener with what it serves.
+// surface is one listener and its HTTP server.
 type surface struct {
 	lis    net.Listener
 	server *http.Server
@@ -274,7 +266,7 @@ func (s *Server) listenAdmin() (net.Listener, error) {
 	}
 	socket, err := listenUnix(path, s.cfg.ReaderUIDs, s.cfg.ReaderGIDs, s.cfg.Log)
 	if err != nil {
-		return nil, err // and no typed nil
+		return nil, err // not a typed nil
 	}
 	s.socket = socket
 	return socket, nil
@@ -290,7 +282,7 @@ func (s *Server) listenTCP(addr string) (net.Listener, error) {
 }
 
 func (s *Server) surface(what string, lis net.Listener, handler http.Handler) surface {
-	addr := lis.Addr().String() // of a port 0 it says which
+	addr := lis.Addr().String() // the actual port if port 0 was given
 	if lis.Addr().Network() == "unix" {
 		addr = s.cfg.Addr // the socket was renamed into place
 	}
@@ -320,7 +312,7 @@ func (f surface) serve(ctx context.Context) error {
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
 	if f.server.Shutdown(stop) != nil {
-		_ = f.server.Close() // whoever still reads is cut off
+		_ = f.server.Close() // the answers in progress are cut off
 	}
 	<-failed
 	return nil

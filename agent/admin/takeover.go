@@ -12,38 +12,37 @@ import (
 	"time"
 )
 
-// A takeover is a conversation over one connection, which stays open until the agent that
-// is taken over from has ended. A request alone takes nothing over.
+// A takeover is a protocol on one connection, which stays open until the old agent has exited.
 //
 //	successor  POST /takeover, Upgrade: holdfast-takeover
-//	old agent  101 Switching Protocols, or why not
+//	old agent  101 Switching Protocols, or an error
 //	old agent  "released": its state, sockets and addresses are free
 //	successor  "ready": it serves on all of them
-//	old agent  "ended": it is about to end; or "withdrawn": it has waited for too long,
-//	           and takes back what it gave away
+//	old agent  "ended": it is about to exit; or "withdrawn": it has waited too long, and takes back
+//	           what it has released
 //
-// When the connection ends before "ready" the old agent takes everything back. When it
-// ends before "ended" or "withdrawn" the old agent is gone, and the successor goes on.
+// If the connection ends before "ready", the old agent takes everything back. If it ends before
+// "ended" or "withdrawn", the old agent has exited, and the successor continues.
 const (
 	takeoverProtocol = "holdfast-takeover"
 
-	// Released, Confirmed, Ended and Withdrawn are what the two agents say, a line each.
+	// Released, Confirmed, Ended and Withdrawn are the messages, one line each.
 	Released  = "released"
 	Confirmed = "ready"
 	Ended     = "ended"
 	Withdrawn = "withdrawn"
 )
 
-// takeover hands a connection on which another agent asks to take over to the agent.
+// takeover passes the connection of a successor to the agent.
 func (s *Server) takeover(w http.ResponseWriter, r *http.Request) {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), takeoverProtocol) {
 		header := w.Header()
 		header.Set("Connection", "Upgrade")
 		header.Set("Upgrade", takeoverProtocol)
-		text(w, http.StatusUpgradeRequired, "takeover: a request alone takes nothing over: start the other agent with `holdfast run --takeover`\n")
+		text(w, http.StatusUpgradeRequired, "takeover: start another agent with `holdfast run --takeover`; this request is part of its protocol\n")
 		return
 	}
-	s.cfg.Log.Info("asked to takeover")
+	s.cfg.Log.Info("takeover requested")
 	admitted := false
 	err := s.cfg.Takeover(func() (net.Conn, error) {
 		admitted = true
@@ -51,7 +50,7 @@ func (s *Server) takeover(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			return nil, fmt.Errorf("takeover: %w", err)
 		}
-		_ = conn.SetDeadline(time.Time{}) // that of the request
+		_ = conn.SetDeadline(time.Time{}) // removes the deadline of the request
 		_, err = fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", takeoverProtocol)
 		if err != nil {
 			_ = conn.Close()
@@ -64,7 +63,7 @@ func (s *Server) takeover(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// bufferedConn is a connection of which something has been read already.
+// bufferedConn is a connection whose first bytes have been read already.
 type bufferedConn struct {
 	net.Conn
 	r *bufio.Reader
@@ -72,22 +71,21 @@ type bufferedConn struct {
 
 func (c bufferedConn) Read(b []byte) (int, error) { return c.r.Read(b) }
 
-// ErrWithdrawn says that the agent that was to be taken over from has taken back what it
-// had given away.
-var ErrWithdrawn = errors.New("the other agent has waited for too long and serves on")
+// ErrWithdrawn is returned if the old agent has taken back what it had released.
+var ErrWithdrawn = errors.New("the takeover took too long, and the other agent keeps serving")
 
-// A Takeover is the successor's side of the conversation.
+// A Takeover is the successor's side of the protocol.
 type Takeover struct {
 	addr string
 	conn net.Conn
 	r    *bufio.Reader
-	// before: the other agent does not know this conversation.
+	// before is set if the old agent has a version without this protocol.
 	before bool
 }
 
-// Takeover asks an agent to be taken over from, and returns when it has released its
-// state, its sockets and its addresses. An agent that does not answer, or that ended
-// meanwhile, is an error that satisfies errors.Is(err, ErrNoAgent).
+// Takeover requests a takeover, and returns when the old agent has released its state, its sockets
+// and its addresses. If no agent answers, or it exits meanwhile, the error satisfies
+// errors.Is(err, ErrNoAgent).
 func (c Client) Takeover(ctx context.Context) (*Takeover, error) {
 	conn, err := c.dial(ctx, "", "")
 	if err != nil {
@@ -103,7 +101,7 @@ func (c Client) Takeover(ctx context.Context) (*Takeover, error) {
 	return t, nil
 }
 
-// ErrNoAgent says that there is no agent to take over from.
+// ErrNoAgent is returned if there is no agent to take over from.
 var ErrNoAgent = errors.New("no agent answers")
 
 func (t *Takeover) ask() error {
@@ -121,11 +119,11 @@ func (t *Takeover) ask() error {
 		return fmt.Errorf("%w on %s any more: %w", ErrNoAgent, t.addr, err)
 	}
 	if resp.StatusCode == http.StatusOK {
-		// An agent from before this conversation: it has released everything, and ends when it
-		// finds another's sockets in the place of its own, whatever else is said.
+		// A version without this protocol has released everything, and exits when its sockets are
+		// replaced.
 		t.before = true
 		_ = resp.Body.Close()
-		t.Abandon() // it waits for its connections to end
+		t.Abandon() // that version waits for its connections to end
 		return nil
 	}
 	if resp.StatusCode != http.StatusSwitchingProtocols {
@@ -142,16 +140,16 @@ func (t *Takeover) ask() error {
 	return nil
 }
 
-// Before reports whether the other agent is of a version that does not know this conversation: it
-// is about to release what it has, and does not say when it has.
+// Before reports whether the old agent has a version without this protocol, which does not report
+// when it has released everything.
 func (t *Takeover) Before() bool { return t.before }
 
-// maxSaid bounds a line of the conversation.
+// maxSaid bounds a line of the protocol.
 const maxSaid = 64
 
 func (t *Takeover) read() (string, error) { return ReadLine(t.r) }
 
-// ReadLine reads what the other side says.
+// ReadLine reads one message.
 func ReadLine(r io.Reader) (string, error) {
 	var line []byte
 	for b := make([]byte, 1); len(line) < maxSaid; {
@@ -166,12 +164,13 @@ func ReadLine(r io.Reader) (string, error) {
 	return "", fmt.Errorf("more than %d bytes without an end of line", maxSaid)
 }
 
-// Confirm says, to an agent that is not Before, that this process serves on everything that
-// was released, and returns nil when that agent has accepted it, or has ended by itself. After
-// an error, which may be ErrWithdrawn, the other agent serves on and this one must not.
+// Confirm reports to the old agent that this process serves on everything that was released, and
+// returns nil when that agent has accepted it, or has exited by itself. After an error, which may be
+// ErrWithdrawn, the old agent keeps serving and this one must not. It is not for an agent that is
+// Before.
 func (t *Takeover) Confirm() error {
 	defer t.Abandon()
-	_, _ = io.WriteString(t.conn, Confirmed+"\n") // if nobody reads it, what follows says why
+	_, _ = io.WriteString(t.conn, Confirmed+"\n") // an error shows in the read below
 	switch said, err := t.read(); {
 	case err != nil, said == Ended:
 		return nil
@@ -182,6 +181,5 @@ func (t *Takeover) Confirm() error {
 	}
 }
 
-// Abandon ends the conversation: unless Confirm was called, the other agent takes
-// everything back.
+// Abandon closes the connection. Unless Confirm was called, the old agent takes everything back.
 func (t *Takeover) Abandon() { _ = t.conn.Close() }

@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// WriteText writes the status for a person: first what is wrong, then what is
-// held and from where, and who is connected.
+// WriteText writes the status for a person: first the problems, then the resources and where they
+// come from, and the connected clients.
 func (s Status) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	state := "ready"
@@ -27,14 +27,17 @@ func (s Status) WriteText(w io.Writer) error {
 		}
 	}
 	fmt.Fprintf(&b, "holdfast %s, up %s: %s\n", printable(s.Version), age(s.Now, s.Started), state)
-	if wrong := s.wrong(); len(wrong) > 0 {
-		b.WriteString("\nWrong now\n")
-		for _, line := range wrong {
+	if problems := s.problems(); len(problems) > 0 {
+		b.WriteString("\nProblems\n")
+		for _, line := range problems {
 			fmt.Fprintf(&b, "  %s\n", printable(line))
 		}
 	}
 	for _, g := range s.Groups {
 		s.writeGroup(&b, g)
+	}
+	if len(s.Groups) > 0 {
+		b.WriteString(legend)
 	}
 	if e := s.Envoy; e != nil {
 		fmt.Fprintf(&b, "\nEnvoy %s\n", printable(e.line(s.Now)))
@@ -43,7 +46,7 @@ func (s Status) WriteText(w io.Writer) error {
 	if st := s.Storage; st != nil {
 		fmt.Fprintf(&b, "\nLast known good in %s: generation %d, %d bytes, written %s\n", printable(st.Dir), st.Generation, st.Bytes, ago(s.Now, st.Committed))
 		for _, reason := range slices.Sorted(maps.Keys(st.NotStored)) {
-			fmt.Fprintf(&b, "  not stored, and missing after a restart without the control plane: %s: %s\n", plural(st.NotStored[reason], "record"), printable(reason))
+			fmt.Fprintf(&b, "  not stored, so missing after a restart without the control plane: %s: %s\n", plural(st.NotStored[reason], "record"), printable(reason))
 			st.writeMissing(&b, reason)
 		}
 		if !st.Encrypted && len(st.Missing) > 0 {
@@ -51,15 +54,21 @@ func (s Status) WriteText(w io.Writer) error {
 		}
 	}
 	if len(s.Groups) == 0 {
-		b.WriteString("\nNo client has come, and no node is known to ask for.\n")
+		b.WriteString("\nNo client has connected yet, and no node is configured (--bootstrap, --node-id).\n")
 	}
 	s.writeStreams(&b)
 	_, err := w.Write(b.Bytes())
 	return err
 }
 
-// wrong lists what an operator should look at, worst first.
-func (s Status) wrong() []string {
+// legend explains the table of types.
+const legend = `
+CACHED: resources in the cache, by the clients' answer to their newest version: ACKED, NACKED,
+PENDING (none yet) or SUSPECT (in a NACKed response with others). LEASED: names of disconnected clients.
+`
+
+// problems lists what an operator should look at, worst first.
+func (s Status) problems() []string {
 	var lines []string
 	for _, c := range s.Conditions {
 		if !c.OK {
@@ -72,7 +81,7 @@ func (s Status) wrong() []string {
 				lines = append(lines, fmt.Sprintf("… and %d more of them", len(s.Storage.Lost)-i))
 				break
 			}
-			lines = append(lines, fmt.Sprintf("%s %s is missing until a control plane answers: it was not stored (%s)", r.Type, r.Name, r.Reason))
+			lines = append(lines, fmt.Sprintf("%s %s is missing until a control plane answers, because it was not stored: %s", r.Type, r.Name, r.Reason))
 		}
 	}
 	for _, g := range s.Groups {
@@ -82,7 +91,7 @@ func (s Status) wrong() []string {
 			}
 			since := "never connected"
 			if !u.Since.IsZero() {
-				since = fmt.Sprintf("not connected since %s ago", age(s.Now, u.Since))
+				since = "not connected for " + age(s.Now, u.Since)
 			}
 			lines = append(lines, fmt.Sprintf("upstream %s: %s, %s: %s", u.Name, since, plural(u.Attempts, "attempt"), u.LastError))
 		}
@@ -90,33 +99,35 @@ func (s Status) wrong() []string {
 			lines = append(lines, fmt.Sprintf("node %q: %s", g.NodeID, line))
 		}
 		if g.ShortLives > 0 {
-			lines = append(lines, fmt.Sprintf("node %q: Envoy disconnected %d times in a row within a minute of its start: if it crashes, look at its own log", g.NodeID, g.ShortLives))
+			lines = append(lines, fmt.Sprintf("node %q: Envoy disconnected %d times in a row within a minute of its start: look at its log, it may be crashing", g.NodeID, g.ShortLives))
 		}
 		for _, t := range g.Types {
 			if t.Withheld > 0 {
 				lines = append(lines, fmt.Sprintf("%s: %s held back because they look like an accident", t.Type, plural(t.Withheld, "removal")))
 			}
 			if t.Errors > 0 {
-				lines = append(lines, fmt.Sprintf("%s: %s with an error from above: `holdfast dump%s --type %s` says which",
-					t.Type, plural(t.Errors, "name"), s.at(), t.Type))
+				lines = append(lines, fmt.Sprintf("%s: control plane did not provide %s%s: `holdfast dump%s --type %s` shows the errors",
+					t.Type, plural(t.Errors, "requested resource"), t.errorNames(), s.at(), t.Type))
 			}
-			for _, standing := range []xds.Status{xds.Nacked, xds.Suspect} {
-				if n := t.Resources[standing.String()]; n > 0 {
-					lines = append(lines, fmt.Sprintf("%s: %s %s by clients of node %q: `holdfast dump%s --type %s` says why",
-						t.Type, plural(n, "resource"), standing, g.NodeID, s.at(), t.Type))
-				}
+			if n := t.Resources[xds.Nacked.String()]; n > 0 {
+				lines = append(lines, fmt.Sprintf("%s: %s NACKed by clients of node %q: `holdfast dump%s --type %s` shows why",
+					t.Type, plural(n, "resource"), g.NodeID, s.at(), t.Type))
+			}
+			if n := t.Resources[xds.Suspect.String()]; n > 0 {
+				lines = append(lines, fmt.Sprintf("%s: a response was NACKed by clients of node %q, and %s may be the cause: `holdfast dump%s --type %s` shows why",
+					t.Type, g.NodeID, plural(n, "resource"), s.at(), t.Type))
 			}
 		}
 	}
-	lines = append(lines, s.Certificates.wrong(s.Now)...)
-	lines = append(lines, s.Storage.wrong(s.Now)...)
+	lines = append(lines, s.Certificates.problems(s.Now)...)
+	lines = append(lines, s.Storage.problems(s.Now)...)
 	for _, f := range s.Files {
-		lines = append(lines, fmt.Sprintf("file %s: %s (the last good content stays in use)", f.Name, f.Error))
+		lines = append(lines, fmt.Sprintf("file %s: %s (its last valid content stays in use)", f.Name, f.Error))
 	}
 	return lines
 }
 
-// at returns what a command must be given to ask this agent, with a space before it.
+// at returns the flag with which a command reaches this agent, with a space before it.
 func (s Status) at() string {
 	if s.Admin == "" || s.Admin == DefaultAddr {
 		return ""
@@ -124,7 +135,7 @@ func (s Status) at() string {
 	return " --admin " + s.Admin
 }
 
-// line says what is held back, "" for nothing. at is as in Status.
+// line describes what is held back, "" for nothing. at is as in Status.
 func (f *Fallback) line(now time.Time, at string) string {
 	if f == nil {
 		return ""
@@ -137,24 +148,24 @@ func (f *Fallback) line(now time.Time, at string) string {
 	if more := len(f.Suspects) - most; more > 0 {
 		names = append(names, fmt.Sprintf("%d more", more))
 	}
-	return fmt.Sprintf("Envoy crashed again and again; %s held back since %s ago, until the control plane changes it, `holdfast resume%s`, or %s: %s",
+	return fmt.Sprintf("Envoy crashed repeatedly: %s held back for %s, until the control plane changes them, `holdfast resume%s`, or %s: %s",
 		plural(len(f.Suspects), "resource"), age(now, f.Since), at, f.Until.UTC().Format(time.RFC3339), strings.Join(names, ", "))
 }
 
-// line says how Envoy is.
+// line describes Envoy.
 func (e *Envoy) line(now time.Time) string {
 	if e.PID == 0 {
 		if e.Restarts == 0 {
 			return "is not started yet"
 		}
-		return fmt.Sprintf("is not running: it ended with code %d, after %s", e.LastExit, fmt.Sprintf("%d crashes", e.Restarts))
+		return fmt.Sprintf("is not running: it exited with code %d, after %d crashes", e.LastExit, e.Restarts)
 	}
 	line := fmt.Sprintf("%s, process %d, epoch %d, up %s: %s", e.Version, e.PID, e.Epoch, age(now, e.Since), cmp.Or(e.State, "does not answer"))
 	if e.Draining {
 		line += ", draining"
 	}
 	if e.Restarts > 0 {
-		line += fmt.Sprintf("; crashed %d times, last with code %d", e.Restarts, e.LastExit)
+		line += fmt.Sprintf("; crashed %d times, last with exit code %d", e.Restarts, e.LastExit)
 	}
 	return line
 }
@@ -180,25 +191,25 @@ func (s *Storage) writeMissing(b *bytes.Buffer, reason string) {
 	fmt.Fprintf(b, "    %s%s\n", strings.Join(names, ", "), more)
 }
 
-// wrong lists what is wrong with the disk; s may be nil.
-func (s *Storage) wrong(now time.Time) []string {
+// problems lists the problems with the disk; s may be nil.
+func (s *Storage) problems(now time.Time) []string {
 	if s == nil {
 		return nil
 	}
 	var lines []string
 	switch {
 	case !s.Durable && s.Error == "":
-		lines = append(lines, "state on disk: what changes is in memory only until the state directory is open")
+		lines = append(lines, "state on disk: changes are in memory only until the state directory is open")
 	case !s.Durable:
-		lines = append(lines, fmt.Sprintf("state on disk: what changes is in memory only, since %s: %s", ago(now, s.Since), s.Error))
+		lines = append(lines, fmt.Sprintf("state on disk: changes are in memory only, since %s: %s", ago(now, s.Since), s.Error))
 	case s.Error != "":
 		lines = append(lines, "state on disk: "+s.Error)
 	}
 	if s.Damage != "" {
-		lines = append(lines, "state on disk: it was damaged when the agent started; what could be read is used until a control plane says otherwise: "+s.Damage)
+		lines = append(lines, "state on disk: it was damaged when the agent started; the readable part is served until a control plane changes it: "+s.Damage)
 	}
 	for _, name := range s.Aside {
-		lines = append(lines, fmt.Sprintf("state on disk: %s was set aside and is not used: delete it, or stop holdfast and give it its name back", name))
+		lines = append(lines, fmt.Sprintf("state on disk: %s was set aside and is not used: delete it, or stop holdfast and rename it back", name))
 	}
 	return lines
 }
@@ -211,9 +222,9 @@ func (s Status) writeGroup(b *bytes.Buffer, g Group) {
 	b.WriteString("\n")
 	switch {
 	case g.Contact.IsZero():
-		b.WriteString("No upstream has answered yet.\n")
+		b.WriteString("No control plane has answered yet.\n")
 	case g.Restored > 0:
-		fmt.Fprintf(b, "%s read from disk and not confirmed since; last contact %s.\n", plural(g.Restored, "resource"), ago(s.Now, g.Contact))
+		fmt.Fprintf(b, "%s restored from disk, not confirmed by a control plane yet; last contact %s.\n", plural(g.Restored, "resource"), ago(s.Now, g.Contact))
 	}
 	t := newTable(b, "UPSTREAM", "PRIORITY", "STATE", "SINCE", "LAST MESSAGE")
 	for _, u := range g.Upstreams {
@@ -221,18 +232,30 @@ func (s Status) writeGroup(b *bytes.Buffer, g Group) {
 	}
 	t.end()
 	b.WriteByte('\n')
-	t = newTable(b, "TYPE", "KNOWN", "HELD", "ACCEPTED", "PENDING", "SUSPECT", "REJECTED", "SUBSCRIBED", "LEASED", "LAST UPDATE")
+	t = newTable(b, "TYPE", "KNOWN", "CACHED", "ACKED", "PENDING", "SUSPECT", "NACKED", "SUBSCRIBED", "LEASED", "LAST UPDATE")
 	for _, ty := range g.Types {
-		held := 0
+		cached := 0
 		for _, n := range ty.Resources {
-			held += n
+			cached += n
 		}
 		of := func(s xds.Status) string { return strconv.Itoa(ty.Resources[s.String()]) }
-		t.row(ty.Type, ty.Knowledge, strconv.Itoa(held),
+		t.row(ty.Type, ty.Knowledge, strconv.Itoa(cached),
 			of(xds.Acked), of(xds.Pending), of(xds.Suspect), of(xds.Nacked),
 			strconv.Itoa(ty.Subscriptions), strconv.Itoa(ty.Leased), ago(s.Now, ty.LastUpdate))
 	}
 	t.end()
+}
+
+// errorNames lists the names with errors in brackets; "" if none is known.
+func (t Type) errorNames() string {
+	if len(t.ErrorNames) == 0 {
+		return ""
+	}
+	more := ""
+	if t.Errors > len(t.ErrorNames) {
+		more = ", …"
+	}
+	return " (" + strings.Join(t.ErrorNames, ", ") + more + ")"
 }
 
 func (u Upstream) state() string {
@@ -244,9 +267,9 @@ func (u Upstream) state() string {
 	case u.Connected:
 		return "connected"
 	case u.Active:
-		return "away, its state in use"
+		return "disconnected, its resources in use"
 	case u.Attempts > 0:
-		return "away"
+		return "disconnected"
 	}
 	return "not tried"
 }
@@ -269,7 +292,7 @@ func (s Status) writeStreams(b *bytes.Buffer) {
 	t.end()
 }
 
-// table writes aligned columns, and nothing where there are no rows.
+// table writes aligned columns, and nothing without rows.
 type table struct {
 	w    *tabwriter.Writer
 	head []string
@@ -294,7 +317,7 @@ func (t *table) row(cells ...string) {
 
 func (t *table) end() { _ = t.w.Flush() } // into a Buffer, which takes everything
 
-// printable keeps what comes from outside from moving the cursor of a terminal.
+// printable replaces characters that would move the cursor of a terminal.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' {
@@ -314,7 +337,7 @@ func plural(n int, what string) string {
 	return strconv.Itoa(n) + " " + what + "s"
 }
 
-// lastMessage says when the upstream last said anything. A directory of files does not tell.
+// lastMessage returns when the upstream last sent a message. A directory of files does not count them.
 func (u Upstream) lastMessage(now time.Time) string {
 	if u.Active && u.LastMessage.IsZero() {
 		return "-"

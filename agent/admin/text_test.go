@@ -36,29 +36,32 @@ func TestTheStatusSaysFirstWhatIsWrong(t *testing.T) {
 	}
 	const want = `holdfast v1, up 2d2h: NOT READY
 
-Wrong now
+Problems
   upstream: no control plane answers
-  upstream cp-a:18000: not connected since 3m ago, 7 attempts: connection refused
-  node "web-1\x1b[2J": Envoy crashed again and again; 4 resources held back since 10s ago, until the control plane changes it, ` + "`holdfast resume`" + `, or 2026-11-21T13:00:00Z: CDS a, LDS b, LDS c, 1 more
-  node "web-1\x1b[2J": Envoy disconnected 3 times in a row within a minute of its start: if it crashes, look at its own log
+  upstream cp-a:18000: not connected for 3m, 7 attempts: connection refused
+  node "web-1\x1b[2J": Envoy crashed repeatedly: 4 resources held back for 10s, until the control plane changes them, ` + "`holdfast resume`" + `, or 2026-11-21T13:00:00Z: CDS a, LDS b, LDS c, 1 more
+  node "web-1\x1b[2J": Envoy disconnected 3 times in a row within a minute of its start: look at its log, it may be crashing
   CDS: 5 removals held back because they look like an accident
-  CDS: 1 resource rejected by clients of node "web-1\x1b[2J": ` + "`holdfast dump --type CDS`" + ` says why
-  state on disk: what changes is in memory only, since 1m ago: no space left
-  state on disk: state-6.log.corrupt was set aside and is not used: delete it, or stop holdfast and give it its name back
-  file a.yaml: line 3: unknown field (the last good content stays in use)
+  CDS: 1 resource NACKed by clients of node "web-1\x1b[2J": ` + "`holdfast dump --type CDS`" + ` shows why
+  state on disk: changes are in memory only, since 1m ago: no space left
+  state on disk: state-6.log.corrupt was set aside and is not used: delete it, or stop holdfast and rename it back
+  file a.yaml: line 3: unknown field (its last valid content stays in use)
 
 Node "web-1\x1b[2J", cluster "web", envoy
-3 resources read from disk and not confirmed since; last contact 3m20s ago.
-  UPSTREAM    PRIORITY  STATE                   SINCE  LAST MESSAGE
-  cp-a:18000  0         away, its state in use  3m     3m20s ago
-  cp-b:18000  1         not tried               -      never
+3 resources restored from disk, not confirmed by a control plane yet; last contact 3m20s ago.
+  UPSTREAM    PRIORITY  STATE                               SINCE  LAST MESSAGE
+  cp-a:18000  0         disconnected, its resources in use  3m     3m20s ago
+  cp-b:18000  1         not tried                           -      never
 
-  TYPE  KNOWN     HELD  ACCEPTED  PENDING  SUSPECT  REJECTED  SUBSCRIBED  LEASED  LAST UPDATE
-  CDS   complete  12    11        0        0        1         1           0       0s ago
-  EDS   unknown   0     0         0        0        0         3           2       never
+  TYPE  KNOWN     CACHED  ACKED  PENDING  SUSPECT  NACKED  SUBSCRIBED  LEASED  LAST UPDATE
+  CDS   complete  12      11     0        0        1       1           0       0s ago
+  EDS   unknown   0       0      0        0        0       3           2       never
+
+CACHED: resources in the cache, by the clients' answer to their newest version: ACKED, NACKED,
+PENDING (none yet) or SUSPECT (in a NACKed response with others). LEASED: names of disconnected clients.
 
 Last known good in /state: generation 7, 1234 bytes, written 1m ago
-  not stored, and missing after a restart without the control plane: 2 records: it holds a secret
+  not stored, so missing after a restart without the control plane: 2 records: it holds a secret
     RDS "a\x1b", SDS "b"
   with --state-key-file, resources that hold a secret are stored too, encrypted
 
@@ -81,7 +84,7 @@ func TestAnEmptyStatusIsSaidInWords(t *testing.T) {
 	if err := (Status{Version: "v1", Started: now, Now: now}).WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
-	const want = "holdfast v1, up 0s: ready\n\nNo client has come, and no node is known to ask for.\n\nNo client is connected.\n"
+	const want = "holdfast v1, up 0s: ready\n\nNo client has connected yet, and no node is configured (--bootstrap, --node-id).\n\nNo client is connected.\n"
 	if b.String() != want {
 		t.Errorf("got\n%s", b.String())
 	}
@@ -91,8 +94,8 @@ func TestAnEmptyStatusIsSaidInWords(t *testing.T) {
 func TestAnUpstreamThatNeverConnectedIsSaidInWords(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for want, since := range map[string]time.Time{
-		"upstream a:1: never connected, 2 attempts: refused":            {},
-		"upstream a:1: not connected since 5s ago, 2 attempts: refused": now.Add(-5 * time.Second),
+		"upstream a:1: never connected, 2 attempts: refused":      {},
+		"upstream a:1: not connected for 5s, 2 attempts: refused": now.Add(-5 * time.Second),
 	} {
 		var b strings.Builder
 		s := Status{Now: now, Groups: []Group{{Upstreams: []Upstream{{Name: "a:1", Attempts: 2, LastError: "refused", Since: since}}}}}
@@ -103,8 +106,8 @@ func TestAnUpstreamThatNeverConnectedIsSaidInWords(t *testing.T) {
 }
 
 func TestAStateDirectoryThatIsNotOpenNeedsNoReason(t *testing.T) {
-	want := "state on disk: what changes is in memory only until the state directory is open"
-	if got := (&Storage{}).wrong(time.Now()); len(got) != 1 || got[0] != want {
+	want := "state on disk: changes are in memory only until the state directory is open"
+	if got := (&Storage{}).problems(time.Now()); len(got) != 1 || got[0] != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -123,9 +126,9 @@ func TestHintsNameTheAgentThatTheyAreAbout(t *testing.T) {
 		return b.String()
 	}
 	for addr, hints := range map[string][]string{
-		"":            {"`holdfast dump --type CDS` says why", "`holdfast dump --type CDS` says which", "`holdfast resume`"},
-		DefaultAddr:   {"`holdfast dump --type CDS` says why", "`holdfast dump --type CDS` says which", "`holdfast resume`"},
-		"unix:/x/y.s": {"`holdfast dump --admin unix:/x/y.s --type CDS` says why", "`holdfast dump --admin unix:/x/y.s --type CDS` says which", "`holdfast resume --admin unix:/x/y.s`"},
+		"":            {"`holdfast dump --type CDS` shows why", "`holdfast dump --type CDS` shows the errors", "`holdfast resume`"},
+		DefaultAddr:   {"`holdfast dump --type CDS` shows why", "`holdfast dump --type CDS` shows the errors", "`holdfast resume`"},
+		"unix:/x/y.s": {"`holdfast dump --admin unix:/x/y.s --type CDS` shows why", "`holdfast dump --admin unix:/x/y.s --type CDS` shows the errors", "`holdfast resume --admin unix:/x/y.s`"},
 	} {
 		for _, hint := range hints {
 			if got := text(addr); !strings.Contains(got, hint) {
@@ -135,5 +138,22 @@ func TestHintsNameTheAgentThatTheyAreAbout(t *testing.T) {
 	}
 	if strings.Contains(text(""), "never") {
 		t.Errorf("a directory that is in use has never said anything:\n%s", text(""))
+	}
+}
+
+func TestTheStatusNamesResourcesThatTheControlPlaneDidNotProvide(t *testing.T) {
+	failed := func(group, name, err string) Resource {
+		return Resource{Group: group, Type: xds.RouteType, Name: name, Error: err}
+	}
+	a := &agent{
+		status: Status{Groups: []Group{{NodeID: "web-1", Types: []Type{{Type: "RDS", TypeURL: xds.RouteType, Errors: 4}, {Type: "CDS", TypeURL: xds.ClusterType}}}}},
+		resources: []Resource{
+			failed("web-2", "another", "x"), failed("web-1", "fine", ""),
+			failed("web-1", "a", "x"), failed("web-1", "b", "x"), failed("web-1", "c", "x"), failed("web-1", "d", "x"),
+		},
+	}
+	got := ask(server(t, Config{State: a}).full(false), "GET", "/").Body.String()
+	if want := "RDS: control plane did not provide 4 requested resources (a, b, c, …): `holdfast dump --type RDS` shows the errors\n"; !strings.Contains(got, want) {
+		t.Errorf("no %q in\n%s", want, got)
 	}
 }

@@ -92,7 +92,7 @@ type Config struct {
 	Local func(typeURL, name string) bool
 	// Crashes says that Crashed is called, so that it is remembered what clients had that
 	// went. FallbackFor is how long suspects are held back then; 0 for
-	// DefaultFallbackFor. OnFallbackEnd, if set, is told under the cache's lock why that
+	// fallback.DefaultDuration. OnFallbackEnd, if set, is told under the cache's lock why that
 	// has ended.
 	Crashes       bool
 	FallbackFor   time.Duration

@@ -54,15 +54,15 @@ func (a *Admin) request(ctx context.Context, method, path string) (string, error
 	}
 	resp, err := a.client.Do(req)
 	if err != nil {
-		return "", fmt.Errorf("the admin of Envoy at %s: %w", a.addr, err)
+		return "", fmt.Errorf("the admin interface of Envoy at %s: %w", a.addr, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
 	if err != nil {
-		return "", fmt.Errorf("the admin of Envoy at %s: %w", a.addr, err)
+		return "", fmt.Errorf("the admin interface of Envoy at %s: %w", a.addr, err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("the admin of Envoy at %s: %s %s: %s: %s", a.addr, method, path, resp.Status, strings.TrimSpace(string(body)))
+		return "", fmt.Errorf("the admin interface of Envoy at %s: %s %s: %s: %s", a.addr, method, path, resp.Status, strings.TrimSpace(string(body)))
 	}
 	return string(body), nil
 }
@@ -101,7 +101,7 @@ func (a *Admin) Info(ctx context.Context) (Info, error) {
 		} `json:"command_line_options"`
 	}
 	if err := json.Unmarshal([]byte(body), &response); err != nil {
-		return Info{}, fmt.Errorf("the admin of Envoy at %s: /server_info: %w", a.addr, err)
+		return Info{}, fmt.Errorf("the admin interface of Envoy at %s: /server_info: %w", a.addr, err)
 	}
 	info := Info{State: response.State, Version: releaseOf(response.Version), Epoch: response.Options.RestartEpoch}
 	if up, err := time.ParseDuration(response.Uptime); err == nil {
@@ -145,7 +145,7 @@ func (a *Admin) Connections(ctx context.Context) (int, error) {
 		}
 		n, err := strconv.Atoi(value)
 		if err != nil {
-			return 0, fmt.Errorf("the admin of Envoy at %s: /stats: %q", a.addr, line)
+			return 0, fmt.Errorf("the admin interface of Envoy at %s: /stats: %q", a.addr, line)
 		}
 		open, found = open+n, true
 	}

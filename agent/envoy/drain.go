@@ -29,7 +29,7 @@ func Drain(ctx context.Context, a *Admin, d Draining, log *slog.Logger) {
 		return
 	}
 	if err := a.Drain(ctx); err != nil {
-		log.Warn("Envoy's listeners do not drain", "err", err)
+		log.Warn("Envoy's listeners cannot be drained", "err", err)
 	}
 	AwaitDrained(ctx, a, d, log)
 }
@@ -42,7 +42,7 @@ func AwaitDrained(ctx context.Context, a *Admin, d Draining, log *slog.Logger) {
 	defer minTimer.Stop()
 	maxTimer := time.NewTimer(max(d.Min, d.Timeout))
 	defer maxTimer.Stop()
-	log.Info("Envoy drains", "min", d.Min.String(), "timeout", d.Timeout.String())
+	log.Info("Envoy drain started", "min", d.Min.String(), "timeout", d.Timeout.String())
 	poll := time.NewTicker(drainPoll)
 	defer poll.Stop()
 	ready := false
@@ -52,11 +52,11 @@ func AwaitDrained(ctx context.Context, a *Admin, d Draining, log *slog.Logger) {
 			if errors.Is(context.Cause(ctx), ErrUndone) {
 				return
 			}
-			log.Warn("Envoy is not drained: it was to end at once")
+			log.Warn("Envoy drain aborted, because of an immediate shutdown")
 			return
 		case <-maxTimer.C:
 			open, _ := a.Connections(ctx)
-			log.Warn("Envoy is not drained in time", "connections", open, "took", time.Since(began).Round(time.Millisecond).String())
+			log.Warn("Envoy drain timed out", "connections", open, "took", time.Since(began).Round(time.Millisecond).String())
 			return
 		case <-minTimer.C:
 			ready = true
@@ -67,13 +67,13 @@ func AwaitDrained(ctx context.Context, a *Admin, d Draining, log *slog.Logger) {
 		}
 		switch open, err := a.Connections(ctx); {
 		case errors.Is(err, errNoStats):
-			log.Info("Envoy is drained as far as can be told", "err", err)
+			log.Info("Envoy drain complete; open connections cannot be counted", "err", err)
 			return
 		case err != nil:
-			log.Warn("Envoy is away while it drains", "err", err)
+			log.Warn("Envoy does not answer during its drain", "err", err)
 			return
 		case open == 0:
-			log.Info("Envoy is drained", "took", time.Since(began).Round(time.Millisecond).String())
+			log.Info("Envoy drain complete", "took", time.Since(began).Round(time.Millisecond).String())
 			return
 		}
 	}

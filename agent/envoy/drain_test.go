@@ -46,7 +46,7 @@ func drained(t *testing.T, s *scripted, d Draining) (log string) {
 func TestADrainIsOverWhenNoConnectionIsLeft(t *testing.T) {
 	s := &scripted{left: 3, stats: true}
 	log := drained(t, s, Draining{Timeout: time.Hour})
-	if !strings.Contains(log, "Envoy is drained") || s.left != 0 {
+	if !strings.Contains(log, "Envoy drain complete") || s.left != 0 {
 		t.Errorf("%d left: %s", s.left, log)
 	}
 	want := []string{"POST /healthcheck/fail", "POST /drain_listeners", "GET /stats", "GET /stats", "GET /stats", "GET /stats"}
@@ -57,7 +57,7 @@ func TestADrainIsOverWhenNoConnectionIsLeft(t *testing.T) {
 
 func TestADrainIsOverInTimeAnyhow(t *testing.T) {
 	s := &scripted{left: 1 << 30, stats: true}
-	if log := drained(t, s, Draining{Timeout: time.Millisecond}); !strings.Contains(log, "not drained in time") || !strings.Contains(log, "connections=") {
+	if log := drained(t, s, Draining{Timeout: time.Millisecond}); !strings.Contains(log, "Envoy drain timed out") || !strings.Contains(log, "connections=") {
 		t.Error(log)
 	}
 }
@@ -65,7 +65,7 @@ func TestADrainIsOverInTimeAnyhow(t *testing.T) {
 // Whoever sends requests has not noticed yet.
 func TestADrainTakesAtLeastAWhile(t *testing.T) {
 	s := &scripted{stats: true}
-	if log := drained(t, s, Draining{Min: time.Millisecond, Timeout: time.Hour}); !strings.Contains(log, "Envoy is drained") {
+	if log := drained(t, s, Draining{Min: time.Millisecond, Timeout: time.Hour}); !strings.Contains(log, "Envoy drain complete") {
 		t.Error(log)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -78,7 +78,7 @@ func TestADrainTakesAtLeastAWhile(t *testing.T) {
 }
 
 func TestWithoutStatsADrainIsOverAfterItsLeastTime(t *testing.T) {
-	if log := drained(t, &scripted{}, Draining{Timeout: time.Hour}); !strings.Contains(log, "as far as can be told") {
+	if log := drained(t, &scripted{}, Draining{Timeout: time.Hour}); !strings.Contains(log, "open connections cannot be counted") {
 		t.Error(log)
 	}
 }

@@ -91,7 +91,7 @@ type ExitError struct {
 	Code int
 }
 
-func (e *ExitError) Error() string { return fmt.Sprintf("Envoy ended with code %d", e.Code) }
+func (e *ExitError) Error() string { return fmt.Sprintf("Envoy exited with code %d", e.Code) }
 
 // Status is the state of Envoy.
 type Status struct {
@@ -210,7 +210,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		case s.wasLive(last):
 			pause = min(pause, maxServedPause)
 		}
-		s.cfg.Log.Error("Envoy crashed and is started again", "code", last.code, "after", time.Since(last.started).Round(time.Millisecond).String(), "in", pause.String())
+		s.cfg.Log.Error("Envoy crashed, restarting it", "code", last.code, "after", time.Since(last.started).Round(time.Millisecond).String(), "in", pause.String())
 		s.stopAll() // an old Envoy of a hot restart shares memory with its successor
 		if !sleep(ctx, pause) {
 			return nil
@@ -246,7 +246,7 @@ func (s *Supervisor) awaitReady(ctx context.Context) bool {
 		case <-ctx.Done():
 			return false
 		case <-deadline.C:
-			s.cfg.Log.Warn("Envoy is started though nothing can be served yet: it waits itself", "after", s.cfg.StartAfter.String())
+			s.cfg.Log.Warn("Envoy is started although there is no configuration yet", "after", s.cfg.StartAfter.String())
 			return true
 		case <-poll.C:
 		}
@@ -308,7 +308,7 @@ func (s *Supervisor) supervise(ctx context.Context) (*child, error) {
 			return nil, nil
 		case c = <-s.exits:
 			if newest := s.removeChild(c); !newest || c.exitExpected() {
-				s.cfg.Log.Info("Envoy ended", "pid", c.process.Pid, "epoch", c.epoch, "code", c.code)
+				s.cfg.Log.Info("Envoy exited", "pid", c.process.Pid, "epoch", c.epoch, "code", c.code)
 				if !newest {
 					continue
 				}
@@ -338,16 +338,16 @@ func (s *Supervisor) supervise(ctx context.Context) (*child, error) {
 func (s *Supervisor) HotRestart(ctx context.Context) error {
 	switch {
 	case s.admin == nil:
-		return errors.New("hot restart: the address of Envoy's admin is not known: name the bootstrap with --bootstrap")
+		return errors.New("hot restart: the address of Envoy's admin interface is not known: give --envoy-admin, or --bootstrap")
 	case !s.managesRestarts:
-		return errors.New("hot restart: the command line of Envoy says itself which shared memory it uses: leave --base-id, --restart-epoch and --disable-hot-restart out")
+		return errors.New("hot restart: the command line of Envoy must not contain --base-id, --restart-epoch or --disable-hot-restart")
 	}
 	reply := make(chan error, 1)
 	select {
 	case s.restarts <- reply:
 		return <-reply
 	case <-ctx.Done():
-		return errors.New("hot restart: no Envoy runs, or another is under way")
+		return errors.New("hot restart: Envoy is not running, or another hot restart is in progress")
 	}
 }
 
@@ -356,7 +356,7 @@ func (s *Supervisor) HotRestart(ctx context.Context) error {
 func (s *Supervisor) hotRestart(ctx context.Context) (ended *child, err error) {
 	old := s.newest()
 	if old == nil {
-		return nil, errors.New("hot restart: no Envoy runs")
+		return nil, errors.New("hot restart: Envoy is not running")
 	}
 	if err := s.launch(old.epoch + 1); err != nil {
 		return nil, err
@@ -370,34 +370,34 @@ func (s *Supervisor) hotRestart(ctx context.Context) (ended *child, err error) {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil, errors.New("hot restart: the agent ends")
+			return nil, errors.New("hot restart: the agent is shutting down")
 		case c := <-s.exits:
 			s.removeChild(c)
 			if c != next {
-				s.cfg.Log.Warn("Envoy ended before its successor serves", "epoch", c.epoch, "code", c.code)
+				s.cfg.Log.Warn("Envoy exited before the new Envoy was live", "epoch", c.epoch, "code", c.code)
 				if c == old {
 					ended = old
 				}
 				continue
 			}
 			if failed == "" {
-				failed = fmt.Sprintf("the new Envoy ended with code %d", c.code)
+				failed = fmt.Sprintf("the new Envoy exited with code %d", c.code)
 				sleep(ctx, minPause) // waits for the end of its xDS streams
 				s.reportCrash(c)
 			}
 			if ended != nil {
 				return ended, fmt.Errorf("hot restart: %s, and the old one with code %d", failed, ended.code)
 			}
-			return nil, fmt.Errorf("hot restart: %s; the old one goes on", failed)
+			return nil, fmt.Errorf("hot restart: %s; the old one keeps running", failed)
 		case <-deadline.C:
-			failed = fmt.Sprintf("the new Envoy does not serve within %s", hotRestartTimeout)
+			failed = fmt.Sprintf("the new Envoy was not live within %s", hotRestartTimeout)
 			next.stop(s.cfg.Grace)
 		case <-poll.C:
 			info, err := s.admin.Info(ctx)
 			if failed != "" || err != nil || info.Epoch != next.epoch || info.State != StateLive {
 				continue
 			}
-			s.cfg.Log.Info("hot restart: the new Envoy serves", "pid", next.process.Pid, "epoch", next.epoch)
+			s.cfg.Log.Info("hot restart complete", "pid", next.process.Pid, "epoch", next.epoch)
 			old.expectExit() // the new one ends it after the drain
 			return nil, nil
 		}
@@ -444,13 +444,13 @@ func (s *Supervisor) Serving() error {
 	st := s.Status()
 	switch {
 	case st.Draining:
-		return errors.New("it drains")
+		return errors.New("it is draining")
 	case st.PID == 0 && st.Restarts > 0:
-		return fmt.Errorf("it has crashed with code %d, and is about to be started again", st.LastExit)
+		return fmt.Errorf("it has crashed with code %d, and will be restarted", st.LastExit)
 	case st.PID == 0:
-		return errors.New("not started yet: it waits for something to serve, or for --start-after")
+		return errors.New("not started yet: there is no configuration, and --start-after has not passed")
 	case s.admin != nil && st.State == "":
-		return fmt.Errorf("it does not answer at its admin address %s", s.cfg.Admin)
+		return fmt.Errorf("its admin interface at %s does not answer", s.cfg.Admin)
 	case s.admin != nil && st.State != StateLive:
 		return fmt.Errorf("it is %s: it waits for its first configuration", st.State)
 	}

@@ -329,15 +329,15 @@ func TestAHotRestartThatFailsSaysWhy(t *testing.T) {
 	b := running(t, "serve=once", nil)
 	b.live()
 	pid := b.s.Status().PID
-	if err := b.s.HotRestart(t.Context()); err == nil || !strings.Contains(err.Error(), "the new Envoy ended with code 5; the old one goes on") {
+	if err := b.s.HotRestart(t.Context()); err == nil || !strings.Contains(err.Error(), "the new Envoy exited with code 5; the old one keeps running") {
 		t.Error(err)
 	}
 	if err := syscall.Kill(pid, 0); err != nil {
 		t.Error("the old one went")
 	}
 	for name, change := range map[string]func(*Config){
-		"the address of Envoy's admin is not known": func(c *Config) { c.Admin = "" },
-		"leave --base-id": func(c *Config) { c.Args = append(c.Args, "--disable-hot-restart") },
+		"the address of Envoy's admin interface is not known": func(c *Config) { c.Admin = "" },
+		"must not contain --base-id":                          func(c *Config) { c.Args = append(c.Args, "--disable-hot-restart") },
 	} {
 		b := running(t, "serve", change)
 		if err := b.s.HotRestart(t.Context()); err == nil || !strings.Contains(err.Error(), name) {
@@ -351,7 +351,7 @@ func TestAHotRestartThatFailsSaysWhy(t *testing.T) {
 func TestEnvoyIsStartedAgainWhenBothEndInAHotRestart(t *testing.T) {
 	b := running(t, "serve=both end", nil)
 	b.live()
-	if err := b.s.HotRestart(t.Context()); err == nil || !strings.Contains(err.Error(), "the new Envoy ended with code 5") {
+	if err := b.s.HotRestart(t.Context()); err == nil || !strings.Contains(err.Error(), "the new Envoy exited with code 5") {
 		t.Error(err)
 	}
 	b.until("started again", func() bool { return b.s.Status().Restarts == 1 && b.s.Serving() == nil })
@@ -363,8 +363,8 @@ func TestVersionsAreCheckedAgainstThoseThatWereTested(t *testing.T) {
 		{"version=abc/1.36.0/Clean/RELEASE/BoringSSL", "1.36.0", ""},
 		{"version=abc/1.35.9/Clean/RELEASE/BoringSSL", "1.35.9", "older than 1.36"},
 		{"version=abc/1.41.0-dev/Clean/RELEASE/BoringSSL", "1.41.0-dev", "newer than 1.40"},
-		{"version=rubbish", "", "no release that is known"},
-		{"say=hello", "", "it may be no Envoy"},
+		{"version=rubbish", "", "is not a known release"},
+		{"say=hello", "", "is it Envoy?"},
 	} {
 		t.Run(tc.mode, func(t *testing.T) {
 			t.Setenv(fakeVar, tc.mode)

@@ -34,7 +34,7 @@ func CheckVersion(ctx context.Context, binary string) (release, warning string, 
 	}
 	_, version, ok := strings.Cut(string(out), "version: ")
 	if !ok {
-		return "", fmt.Sprintf("%s does not tell its version: it may be no Envoy", binary), nil
+		return "", fmt.Sprintf("%s does not print its version: is it Envoy?", binary), nil
 	}
 	release = releaseOf(strings.TrimSpace(version))
 	major, rest, _ := strings.Cut(release, ".")
@@ -42,11 +42,11 @@ func CheckVersion(ctx context.Context, binary string) (release, warning string, 
 	n, err := strconv.Atoi(minor)
 	switch {
 	case major != "1" || err != nil:
-		return release, fmt.Sprintf("Envoy %q is no release that is known", release), nil
+		return release, fmt.Sprintf("Envoy %q is not a known release", release), nil
 	case n < Oldest:
-		return release, fmt.Sprintf("Envoy %s is older than 1.%d, with which this version was tested: what it does may differ", release, Oldest), nil
+		return release, fmt.Sprintf("Envoy %s is older than 1.%d, the oldest release that this version was tested with", release, Oldest), nil
 	case n > Newest:
-		return release, fmt.Sprintf("Envoy %s is newer than 1.%d, with which this version was tested: what it does may differ", release, Newest), nil
+		return release, fmt.Sprintf("Envoy %s is newer than 1.%d, the newest release that this version was tested with", release, Newest), nil
 	}
 	return release, "", nil
 }

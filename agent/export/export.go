@@ -200,9 +200,9 @@ func (w *writer) writeSecrets() error {
 		r := w.stored[xds.SecretType][name]
 		switch {
 		case r == nil || r.Body == nil:
-			w.addMissing("it is not stored: put it into %s", file)
+			w.addMissing("it is not stored: write it to %s", file)
 		case !w.cfg.Secrets:
-			w.addMissing("it is not written in the clear unless --with-secrets is given: put it into %s", file)
+			w.addMissing("its private key is not exported without --with-secrets: write it to %s", file)
 		default:
 			w.result.Counts[xds.SecretType]++
 			if _, err := w.addFile("secrets/"+escape(name), xds.SecretType, []*anypb.Any{r.Body}, true); err != nil {

@@ -279,7 +279,7 @@ func TestAnUnknownTypeMakesABinaryFile(t *testing.T) {
 	if !proto.Equal(got.GetListenerFilters()[0].GetTypedConfig(), unknown) || res.Listeners != "listeners.pb" {
 		t.Errorf("%s: %v", res.Listeners, got)
 	}
-	if len(res.Missing) != 1 || !strings.Contains(res.Missing[0], "vendor.Thing is not known here") {
+	if len(res.Missing) != 1 || !strings.Contains(res.Missing[0], "vendor.Thing is not known to this version") {
 		t.Errorf("missing: %q", res.Missing)
 	}
 }

@@ -30,7 +30,7 @@ func (w *writer) inlineAny(a *anypb.Any, depth int) error {
 	inner, err := envoytypes.Unpack(a)
 	if err != nil {
 		if a.GetTypeUrl() != "" {
-			w.addMissing("%s is not known here: what it refers to, if anything, is not in the files", strings.TrimPrefix(a.GetTypeUrl(), "type.googleapis.com/"))
+			w.addMissing("the type %s is not known to this version: resources that it refers to are not exported", strings.TrimPrefix(a.GetTypeUrl(), "type.googleapis.com/"))
 		}
 		return nil
 	}
@@ -83,7 +83,7 @@ func (w *writer) inline(m protoreflect.Message, depth int) error {
 		}
 	case *corev3.ConfigSource:
 		if needsControlPlane(body) {
-			w.addMissing("it refers to a control plane, which will not be there, by a field that is not replaced")
+			w.addMissing("it refers to a control plane in a field that the export cannot replace")
 		}
 		return nil
 	case *corev3.GrpcService, *corev3.ApiConfigSource:
@@ -172,7 +172,7 @@ func (w *writer) inlineRoutes(m *hcmv3.HttpConnectionManager) error {
 		list.ScopedRouteConfigurations = append(list.ScopedRouteConfigurations, &scope)
 	}
 	if len(list.GetScopedRouteConfigurations()) == 0 {
-		w.addMissing("no scope is stored")
+		w.addMissing("no scoped route is stored")
 		return nil
 	}
 	scoped.RdsConfigSource = nil

@@ -32,27 +32,27 @@ var Features = []string{xds.FeatureResourceInSotW, xds.FeatureResourceTTL}
 
 // Config configures a Group.
 type Config struct {
-	// Node is who the clients are, as the control plane shall see it.
+	// Node is the Node of the clients, as the control plane sees it.
 	Node *corev3.Node
-	// Upstreams makes the sources that state the group, as often as its node
-	// changes. Connected and Lacking of what it returns are set by the group.
+	// Upstreams returns new sources; it is called again when the Node changes. The group sets
+	// Connected and Lacking of the result.
 	Upstreams func() *upstream.Failover
 	Cache     cache.Config
-	// Secrets makes certificates; nil for nobody.
+	// Secrets issues certificates; nil for none.
 	Secrets Secrets
-	// Log tells what an operator must know; nil for nobody.
+	// Log may be nil.
 	Log *slog.Logger
-	// WatchLives warns of Envoys that live for less than a minute: where the agent does
-	// not run Envoy as its child, and so does not see why it ends.
+	// WatchLives warns of Envoys that live for less than a minute. It is for Envoys that are not
+	// the agent's child, whose exits the agent does not see.
 	WatchLives bool
-	// RestoreAfter is after which time at the latest what was restored is served
-	// though no source has answered; 0 for DefaultRestoreAfter.
+	// RestoreAfter is when restored resources are served even if no source has answered; 0 means
+	// DefaultRestoreAfter.
 	RestoreAfter time.Duration
-	// MaxStale is how long after the last contact with a source who comes anew is
-	// served; 0 for no limit.
+	// MaxStale is the maximum time since the last contact with a source: after it, new clients are
+	// not served. 0 means no maximum.
 	MaxStale time.Duration
-	// Answered, if set, is told how long after an update came from a source the last client that
-	// it concerned had answered, and what it accepted was on disk. It must not block.
+	// Answered, if set, is called with the time from an update of a source until the last client
+	// that it concerned has answered and what was ACKed is on disk. It must not block.
 	Answered func(typeURL string, took time.Duration)
 }
 

@@ -26,7 +26,7 @@ func behindAServerThatCountsACKs(t *testing.T, test func(r *rig, agent *group.Gr
 		if r.below == xdstest.SotW {
 			form = xds.SotW
 		}
-		ads, err := upstream.NewADS(upstream.ADSConfig{
+		ads, err := upstream.NewADS(upstream.Config{
 			Addr: "192.0.2.2:15010", Form: form, Security: dial.Security{Plaintext: true},
 			Log: slog.New(slog.DiscardHandler), Dial: r.down.Connect,
 		})

@@ -23,8 +23,8 @@ func behindREST(t *testing.T, test func(r *rig, first *xdstest.Pipe)) {
 	t.Helper()
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		first, second := r.down, &xdstest.Pipe{}
-		source, err := upstream.NewREST(upstream.RESTConfig{
-			URL: "http://192.0.2.1", Security: dial.Security{Plaintext: true}, Refresh: time.Second,
+		source, err := upstream.NewREST(upstream.Config{
+			Addr: "http://192.0.2.1", Security: dial.Security{Plaintext: true}, RESTRefresh: time.Second,
 			Dial: func(ctx context.Context, _, addr string) (net.Conn, error) { return first.DialContext(ctx, addr) },
 		})
 		if err != nil {

@@ -69,7 +69,7 @@ func (r *rig) startAgent() {
 	if r.above == xdstest.SotW {
 		form = xds.SotW
 	}
-	ads, err := upstream.NewADS(upstream.ADSConfig{
+	ads, err := upstream.NewADS(upstream.Config{
 		Addr: "192.0.2.1:15010", Form: form, Security: dial.Security{Plaintext: true},
 		Log: log, Dial: r.up.Connect,
 	})

@@ -1,13 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"strings"
-	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	"github.com/spf13/pflag"
@@ -16,24 +17,24 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/cgroup"
 )
 
-// bootstrapMode lets everybody read the bootstrap: it holds no secret, and Envoy
-// often runs as another user.
+// bootstrapMode lets all users read the bootstrap: it contains no secret, and Envoy often runs as
+// another user.
 const bootstrapMode = 0o644
 
-const bootstrapLong = `Write the bootstrap file with which Envoy takes its configuration from the agent:
-who Envoy is, the agent's socket, Envoy's own admin address, and what else is asked
-for. The same flags give the same bytes. The file appears whole or not at all, and
-stays. Neither agent nor control plane is needed. docs/bootstrap.md has examples.
+const bootstrapLong = `Write the bootstrap file with which Envoy gets its configuration from the agent: Envoy's
+node, the agent's socket, the address of Envoy's admin interface, and settings of other
+flags. The same flags write the same bytes. The file is replaced atomically. Neither an
+agent nor a control plane is needed. docs/bootstrap.md has examples.
 
-Metadata also come from the environment: HOLDFAST_META_NAME=text, and Istio's
-ISTIO_META_NAME=text and ISTIO_METAJSON_NAME={"NAME": value}. --node-metadata beats
-HOLDFAST_META_, which beats ISTIO_METAJSON_, ISTIO_META_, and the pod's files.`
+Metadata can also be set by the environment: HOLDFAST_META_NAME=text, and Istio's
+ISTIO_META_NAME=text and ISTIO_METAJSON_NAME={"NAME": value}. --node-metadata overrides
+HOLDFAST_META_, which overrides ISTIO_METAJSON_, ISTIO_META_, and the pod's files.`
 
 const bootstrapExample = `
 # for an Envoy of the service web
 holdfast bootstrap --out /etc/envoy/envoy.yaml --node-id web-1 --node-cluster web
 
-# look at it first, and at what would change
+# show it first, and what would change
 holdfast bootstrap --print --node-id web-1 --node-cluster web
 holdfast bootstrap --diff --out /etc/envoy/envoy.yaml --node-id web-1 --node-cluster web
 
@@ -41,51 +42,37 @@ holdfast bootstrap --diff --out /etc/envoy/envoy.yaml --node-id web-1 --node-clu
 holdfast bootstrap --out envoy.json --node-id web-1 --node-cluster web \
     --node-metadata team=shop --node-metadata 'labels:={"app":"web"}'
 
-# an init container: id, cluster and locality of the pod; probes and metrics
-holdfast bootstrap --out /etc/envoy/envoy.yaml --pod-labels /etc/podinfo/labels --wait-for pod-ip \
-    --ready-listen :15021 --stats-listen :15090
+# in an init container: id, cluster and locality of the pod; probes and metrics
+holdfast bootstrap --out /etc/envoy/envoy.yaml --pod-labels /etc/podinfo/labels \
+    --wait-for pod-ip --ready-listen :15021 --stats-listen :15090
 
-# with what only you have, checked by the Envoy that will read it
+# with your own additions, checked by the Envoy that will read it
 holdfast bootstrap --out envoy.yaml --node-id web-1 --node-cluster web \
     --overlay tracing.yaml --overlay no-admin.patch.yaml --validate --envoy-binary /usr/bin/envoy`
 
-// bootstrapFlags are the flags of `holdfast bootstrap`.
+// bootstrapFlags are the flags of `holdfast bootstrap`. Most of them set fields of cfg, args and
+// identity; the others are needed to complete these, or are about files.
 type bootstrapFlags struct {
+	cfg      bootstrap.Config
+	args     bootstrap.EnvoyArgs
+	identity identityFlags
+	wait     waitFlags
+
 	out, grpcOut, argsOut string
-	mode                  mode
+	mode                  fs.FileMode
 	print, diff, validate bool
 	envoy                 string
+	template              string
+	templateOnly          bool
+	overlays              []string
 
-	identity identityFlags
-
-	socket, admin    string
-	form, transport  *choice
-	family           *choice
-	refresh, timeout time.Duration
-	ready, statsAddr string
-	tags             tags
-	defaultTags      bool
-	include, exclude matches
-	buckets          bucketRules
-	flush            time.Duration
-	runtime          runtimeValues
-	rtds             list
-	heap             heapLimit
-	connections      int
-	memory           size
-	cpu              cpus
-	logFormat        *choice
-	logLevel         *choice
-	workers          workers
-	drain            time.Duration
-	template         string
-	templateOnly     bool
-	overlays         list
-	wait             waitFlags
+	defaultTags bool
+	heap        heapLimit
+	limits      cgroup.Limits // of Envoy's container, 0 for those of this one
 }
 
 func newBootstrap(p process) *command {
-	c := newCommand("bootstrap", "write Envoy's bootstrap file and exit", bootstrapLong, bootstrapExample)
+	c := newCommand("bootstrap", "write Envoy's bootstrap file", bootstrapLong, bootstrapExample)
 	f := &bootstrapFlags{mode: bootstrapMode}
 	f.add(c)
 	c.run = func(ctx context.Context, warnings []string) error {
@@ -97,87 +84,84 @@ func newBootstrap(p process) *command {
 
 func (f *bootstrapFlags) add(c *command) {
 	flags := c.section("Output (at least one)")
-	flags.StringVar(&f.out, "out", "", "`FILE` to write for Envoy: YAML if it ends in .yaml or .yml, JSON if in .json; - writes YAML to standard output")
-	flags.Var(&f.mode, "out-mode", "permissions of the file, in `OCTAL`: 0600 if only Envoy's own user may read it; in the file of --config put them into quotes")
-	flags.StringVar(&f.grpcOut, "grpc-out", "", "`FILE` to write for proxyless gRPC, in JSON: what GRPC_XDS_BOOTSTRAP names")
-	flags.StringVar(&f.argsOut, "args-out", "", "`FILE` to write Envoy's arguments to, one a line: what a bootstrap has no place for")
+	flags.StringVar(&f.out, "out", "", "`FILE` to write for Envoy: YAML if its name ends in .yaml or .yml, JSON if in .json; - writes YAML to standard output")
+	flags.Var((*mode)(&f.mode), "out-mode", "permissions of the file, in `OCTAL`: 0600 if only Envoy's own user may read it; in the file of --config put them into quotes")
+	flags.StringVar(&f.grpcOut, "grpc-out", "", "`FILE` to write for proxyless gRPC, in JSON, for GRPC_XDS_BOOTSTRAP")
+	flags.StringVar(&f.argsOut, "args-out", "", "`FILE` to write Envoy's command line arguments to, one per line, for settings that a bootstrap cannot contain")
 	flags.BoolVar(&f.print, "print", false, "write the bootstrap to standard output instead, and no file")
-	flags.BoolVar(&f.diff, "diff", false, "say how the file of --out would change, and write none; the exit code is 1 if it would")
-	flags.BoolVar(&f.validate, "validate", false, "let an Envoy, if there is one, check the bootstrap (envoy --mode validate) before it is written; the rules of Envoy's API are checked anyway. Without --out that is all")
+	flags.BoolVar(&f.diff, "diff", false, "show how the file of --out would change, and write no file; the exit code is 1 if it would change")
+	flags.BoolVar(&f.validate, "validate", false, "let Envoy check the bootstrap (envoy --mode validate) before it is written, if an Envoy is installed. The rules of Envoy's API are always checked. Without --out, only check")
 	flags.StringVar(&f.envoy, "envoy-binary", "", "`FILE`, or command in PATH, of the Envoy for --validate; empty: envoy, if it is in PATH")
-	f.identity.add(c.section("Who Envoy is (id and cluster are required)"))
-	f.addConnection(c.section("How Envoy connects"))
+	f.identity.add(c.section("Envoy's node (id and cluster are required)"))
+	f.addConnection(c.section("Envoy's connection to the agent"))
 	f.addStats(c)
 	f.addLimits(c)
-	flags = c.section("Changing it")
-	flags.StringVar(&f.template, "template", "", "`FILE` of a bootstrap to begin with; what it does not have comes from the other flags")
+	flags = c.section("Changes to the result")
+	flags.StringVar(&f.template, "template", "", "`FILE` of a bootstrap to start with; the other flags add what is not in it")
 	flags.BoolVar(&f.templateOnly, "template-only", false, "add nothing to --template")
-	flags.Var(&f.overlays, "overlay", "`FILE` that changes the bootstrap: *.patch.yaml a JSON patch, *.merge.yaml a JSON merge patch, any other a part of a bootstrap, which is merged as protobuf merges; .json too. Repeatable, in this order")
+	flags.Var((*list)(&f.overlays), "overlay", "`FILE` that changes the bootstrap: *.patch.yaml is a JSON patch, *.merge.yaml a JSON merge patch, and any other file a part of a bootstrap, merged as protobuf does; .json too. Several are applied in this order")
 	f.wait.add(c.section("Waiting first"))
 }
 
 func (f *bootstrapFlags) addConnection(flags *pflag.FlagSet) {
-	f.form, f.transport, f.family = oneOf("delta", "sotw"), oneOf("ads", "grpc", "rest"), oneOf("v4", "v6", "dual")
-	flags.StringVar(&f.socket, "socket", bootstrap.DefaultSocket, "`PATH` of the Unix socket of the agent, absolute")
-	flags.Var(f.form, "xds-protocol", "the form of xDS that Envoy speaks to the agent; the agent turns either into what the control plane speaks. Not for rest")
-	flags.Var(f.transport, "xds-transport", "all types on one stream, which keeps their order; each on a gRPC stream of its own; or polls of REST")
-	flags.DurationVar(&f.refresh, "xds-rest-refresh", bootstrap.DefaultRefreshDelay, "the pause between two polls of a type, for rest (`DURATION`)")
-	flags.DurationVar(&f.timeout, "xds-rest-timeout", bootstrap.DefaultRequestTimeout, "how long a poll may take (`DURATION`): longer than --rest-hold of the agent")
-	flags.StringVar(&f.admin, "envoy-admin", "", "`ADDR` of Envoy's own admin interface: host:port on loopback, or unix:PATH; empty: "+bootstrap.DefaultAdmin+", with --ip-family v6 "+bootstrap.DefaultAdminV6)
-	flags.Var(f.family, "ip-family", "what --ready-listen and --stats-listen bind to where no host is given, and which --pod-ip is that of the node id")
+	cfg := &f.cfg
+	flags.StringVar(&cfg.XDS.Socket, "socket", bootstrap.DefaultSocket, "absolute `PATH` of the agent's Unix socket")
+	flags.Var(oneOf(&cfg.XDS.Mode, bootstrap.Delta, bootstrap.SotW), "xds-protocol", "variant of xDS between Envoy and the agent; the control plane may use the other one. Not for rest")
+	flags.Var(oneOf(&cfg.XDS.Transport, bootstrap.ADS, bootstrap.PerType, bootstrap.REST), "xds-transport", "all types on one stream (ads), which keeps their order; one gRPC stream per type; or REST polling")
+	flags.Var(numberOf(&cfg.XDS.RefreshDelay, bootstrap.DefaultRefreshDelay, notNegative), "xds-rest-refresh", "pause between two polls of a type, for rest (`DURATION`)")
+	flags.Var(numberOf(&cfg.XDS.RequestTimeout, bootstrap.DefaultRequestTimeout, notNegative), "xds-rest-timeout", "timeout of a poll (`DURATION`); it must be longer than the agent's --rest-hold")
+	flags.StringVar(&cfg.Admin, "envoy-admin", "", "`ADDR` of Envoy's admin interface: host:port on loopback, or unix:PATH; empty: "+bootstrap.DefaultAdmin+", with --ip-family v6 "+bootstrap.DefaultAdminV6)
+	flags.Var(oneOf(&cfg.Family, bootstrap.V4, bootstrap.V6, bootstrap.Dual), "ip-family", "address family of --ready-listen and --stats-listen if they have no host, and of the --pod-ip in the node id")
 }
 
 func (f *bootstrapFlags) addStats(c *command) {
+	stats := &f.cfg.Stats
 	flags := c.section("Health and metrics")
-	flags.StringVar(&f.ready, "ready-listen", "", "`ADDR`, host:port or :port (15021 with Istio), where "+bootstrap.ReadyPath+" is Envoy's readiness, and every other path is not found")
-	flags.StringVar(&f.statsAddr, "stats-listen", "", "`ADDR`, host:port or :port (15090 with Istio), where "+bootstrap.StatsPath+" is for Prometheus, and every other path is not found")
-	flags.Var(&f.tags, "stats-tag", "`NAME=REGEX` whose first group is cut out of names of stats and whose second is the tag's value, or NAME:=TEXT for a tag of all")
-	flags.BoolVar(&f.defaultTags, "stats-default-tags", true, "also the tags that Envoy knows")
-	flags.Var(&f.include, "stats-include", "`KIND:TEXT`, prefix:, suffix: or regex:, of the only stats that there shall be, besides those of xDS, server and draining")
-	flags.Var(&f.exclude, "stats-exclude", "`KIND:TEXT` of stats that there shall not be")
-	flags.Var(&f.buckets, "histogram-buckets", "`KIND:TEXT=BOUND,BOUND,…` for histograms, such as prefix:cluster.=1,5,10; the first that matches counts. In a variable, one a line")
-	flags.DurationVar(&f.flush, "stats-flush-interval", 0, "how often stats go to sinks (`DURATION`, 1ms to 5m); 0 for Envoy's 5s")
+	flags.StringVar(&f.cfg.Endpoints.Ready, "ready-listen", "", "`ADDR`, host:port or :port (15021 with Istio), that serves Envoy's readiness at "+bootstrap.ReadyPath+"; all other paths are not found")
+	flags.StringVar(&f.cfg.Endpoints.Stats, "stats-listen", "", "`ADDR`, host:port or :port (15090 with Istio), that serves metrics for Prometheus at "+bootstrap.StatsPath+"; all other paths are not found")
+	flags.Var((*tags)(&stats.Tags), "stats-tag", "`NAME=REGEX`: the first group is removed from the names of stats, the second is the value of the tag; or NAME:=TEXT for a tag of all stats")
+	flags.BoolVar(&f.defaultTags, "stats-default-tags", true, "keep Envoy's default tags")
+	flags.Var((*matches)(&stats.Include), "stats-include", "`KIND:TEXT` (prefix:, suffix: or regex:) of the stats to keep, besides those of xDS, server and draining; all others are dropped")
+	flags.Var((*matches)(&stats.Exclude), "stats-exclude", "`KIND:TEXT` of the stats to drop")
+	flags.Var((*bucketRules)(&stats.Buckets), "histogram-buckets", "`KIND:TEXT=BOUND,BOUND,…` for histograms, such as prefix:cluster.=1,5,10; the first match is used. In a variable, one per line")
+	flags.Var(numberOf(&stats.FlushInterval, 0, notNegative), "stats-flush-interval", "interval at which stats are sent to sinks (`DURATION`, 1ms to 5m); 0: Envoy's default of 5s")
 }
 
 func (f *bootstrapFlags) addLimits(c *command) {
 	flags := c.section("Runtime and limits")
-	flags.Var(&f.runtime, "runtime", "`KEY=VALUE` of Envoy's runtime; what reads as a number or a boolean is one. KEY:=JSON for anything, such as a fraction")
-	flags.Var(&f.rtds, "rtds-layer", "`NAME` of a layer of the runtime that the control plane serves (RTDS); repeatable, a later one wins")
-	flags.Var(&f.heap, "heap-limit", "how large Envoy's heap may be: from 98 % of it on requests are answered with 503. auto: 95 % of the memory that this container may use, which in an init container need not be Envoy's (see --memory-limit)")
-	flags.IntVar(&f.connections, "max-connections", 0, "`NUMBER` of downstream connections that may be open at once; 0 for no limit")
-	flags.Var(&f.memory, "memory-limit", "`BYTES` that Envoy's container may use, for --heap-limit auto, as resourceFieldRef tells them; 0: those of this container")
-	flags.Var(&f.cpu, "cpu-limit", "`CPUS` that Envoy's container may use, for --envoy-concurrency auto; 0: those of this container")
-	f.logFormat, f.logLevel = oneOf("text", "json"), oneOf(append([]string{"default"}, bootstrap.LogLevels()...)...)
+	flags.Var(runtimeValues{(*metadata)(&f.cfg.Runtime.Values)}, "runtime", "`KEY=VALUE` of Envoy's runtime; numbers and booleans are recognized. KEY:=JSON for anything else, such as a fraction")
+	flags.Var((*list)(&f.cfg.Runtime.RTDS), "rtds-layer", "`NAME` of a runtime layer that the control plane serves (RTDS); a later layer overrides an earlier one")
+	flags.Var(&f.heap, "heap-limit", "maximum size of Envoy's heap: from 98 % of it, requests are answered with 503. auto: 95 % of the memory limit of this container, which in an init container may not be Envoy's (see --memory-limit)")
+	flags.Var(numberOf(&f.cfg.Overload.MaxConnections, 0, bounds{max: math.MaxInt32}), "max-connections", "maximum `NUMBER` of open downstream connections; 0: no limit")
+	flags.Var((*size)(&f.limits.Memory), "memory-limit", "memory limit of Envoy's container, in `BYTES` as from resourceFieldRef, for --heap-limit auto; 0: that of this container")
+	flags.Var((*cpus)(&f.limits.CPU), "cpu-limit", "CPU limit of Envoy's container, in `CPUS`, for --envoy-concurrency auto; 0: that of this container")
 	flags = c.section("Envoy's log, and its arguments for --args-out")
-	flags.Var(f.logFormat, "envoy-log-format", "the form of Envoy's log lines")
-	flags.Var(f.logLevel, "envoy-log-level", "the least important messages that Envoy logs; default is what Envoy does without: info")
-	flags.Var(&f.workers, "envoy-concurrency", "how many workers; auto: one for each CPU that it may use, rounded up, or where there is no limit as Envoy does without")
-	flags.DurationVar(&f.drain, "envoy-drain-time", 0, "how long Envoy drains (`DURATION`); 0 for its own default")
+	flags.Var(oneOf(&f.cfg.Log, bootstrap.Text, bootstrap.JSONLine), "envoy-log-format", "format of Envoy's log")
+	flags.Var(oneOf(&f.args.LogLevel, append([]string{"default"}, bootstrap.LogLevels()...)...), "envoy-log-level", "minimum level of Envoy's log messages; default is Envoy's own default: info")
+	flags.Var((*workers)(&f.args.Concurrency), "envoy-concurrency", "number of worker threads; auto: one per CPU of the limit, rounded up, or Envoy's default without a limit")
+	flags.Var(numberOf(&f.args.DrainTime, 0, notNegative), "envoy-drain-time", "duration of a drain of Envoy (`DURATION`); 0: Envoy's default")
 }
 
-// run does all there is to do, in the order in which it can go wrong.
+// run validates, waits, builds and writes.
 func (f *bootstrapFlags) run(ctx context.Context, c *command, environ []string) error {
 	if err := f.consistent(); err != nil {
 		return err
 	}
-	family := bootstrap.Family(f.family.value)
 	ips, err := f.identity.ips(environ)
 	if err != nil {
 		return err
 	}
-	if ips, err = f.wait.wait(ctx, c.ErrOrStderr(), f.socket, ips, family); err != nil {
+	if ips, err = f.wait.wait(ctx, c.ErrOrStderr(), f.cfg.XDS.Socket, ips, f.cfg.Family); err != nil {
 		return err
 	}
-	id, err := f.identity.identity(environ, family, ips)
+	id, err := f.identity.identity(environ, f.cfg.Family, ips)
 	if err != nil {
 		return err
 	}
-	limits, err := f.limits()
-	if err != nil {
+	if err := f.complete(); err != nil {
 		return failed(err)
 	}
-	cfg := f.config(limits)
-	made, err := f.build(id, &cfg)
+	made, err := f.build(id)
 	if err != nil {
 		return err
 	}
@@ -186,89 +170,66 @@ func (f *bootstrapFlags) run(ctx context.Context, c *command, environ []string) 
 		return err
 	}
 	if len(unknown) > 0 && !f.validate {
-		warn(c, []string{fmt.Sprintf("only Envoy knows the rules of %s: --validate asks it whether they are kept", strings.Join(unknown, ", "))})
+		warn(c, []string{fmt.Sprintf("the rules of %s are known to Envoy only: use --validate to check them", strings.Join(unknown, ", "))})
 	}
 	if addr := bootstrap.OpenAdmin(made); addr != "" {
-		warn(c, []string{fmt.Sprintf("a template or an overlay puts Envoy's admin on %s: whoever reaches it can stop Envoy and read its configuration; leave it on loopback or a Unix socket", addr)})
+		warn(c, []string{fmt.Sprintf("a template or an overlay puts Envoy's admin interface on %s: everybody who can reach it can stop Envoy and read its configuration; use loopback or a Unix socket", addr)})
 	}
-	if f.heap.auto && limits.Memory == 0 {
-		warn(c, []string{"--heap-limit auto: no memory limit is known, so that Envoy's heap gets none: give --memory-limit"})
+	if f.heap.auto && f.limits.Memory == 0 {
+		warn(c, []string{"--heap-limit auto has no effect, because the container has no memory limit: give --memory-limit"})
 	}
-	return f.write(ctx, c, made, cfg, limits)
+	return f.write(ctx, c, made)
 }
 
-// consistent refuses what contradicts itself.
+// consistent checks flags that need or exclude one another.
 func (f *bootstrapFlags) consistent() error {
 	switch {
 	case f.print && f.diff:
-		return errors.New("--print and --diff: want one of both")
+		return errors.New("--print and --diff: want only one of them")
 	case f.diff && (f.out == "" || f.out == "-"):
 		return errors.New("--diff compares with a file: name it with --out")
 	case f.out == "" && f.grpcOut == "" && f.argsOut == "" && !f.print && !f.validate:
 		return errors.New("--out is missing: name the file that Envoy will read, such as --out envoy.yaml, or - for standard output")
 	case f.argsOut != "" && (f.out == "" || f.out == "-"):
-		return errors.New("--args-out names the bootstrap to Envoy: it needs --out with a file")
+		return errors.New("--args-out needs --out with a file, because the arguments name that file")
 	case f.templateOnly && f.template == "":
 		return errors.New("--template-only needs --template")
-	case f.connections < 0 || f.connections > math.MaxInt32:
-		return fmt.Errorf("--max-connections %d: want 0 to %d", f.connections, math.MaxInt32)
-	case f.drain < 0:
-		return fmt.Errorf("--envoy-drain-time %s: want 0 or a positive duration", f.drain)
 	case f.envoy != "" && !f.validate:
-		return errors.New("--envoy-binary is for --validate")
+		return errors.New("--envoy-binary needs --validate")
 	}
 	return nil
 }
 
-// limits returns what Envoy's container may use: what is given, else what this one
-// may.
-func (f *bootstrapFlags) limits() (cgroup.Limits, error) {
-	limits := cgroup.Limits{Memory: uint64(f.memory), CPU: float64(f.cpu)}
-	needsMemory := f.heap.auto && limits.Memory == 0
-	needsCPU := f.argsOut != "" && f.workers == 0 && limits.CPU == 0
-	if !needsMemory && !needsCPU {
-		return limits, nil
+// complete adds to cfg and args what follows from the limits of the container, or from several
+// flags.
+func (f *bootstrapFlags) complete() error {
+	needsMemory := f.heap.auto && f.limits.Memory == 0
+	needsCPU := f.argsOut != "" && f.args.Concurrency == 0 && f.limits.CPU == 0
+	if needsMemory || needsCPU {
+		own, err := cgroup.Read(os.DirFS("/"))
+		if err != nil {
+			return err
+		}
+		f.limits.Memory, f.limits.CPU = cmp.Or(f.limits.Memory, own.Memory), cmp.Or(f.limits.CPU, own.CPU)
 	}
-	own, err := cgroup.Read(os.DirFS("/"))
-	if err != nil {
-		return limits, err
-	}
-	if limits.Memory == 0 {
-		limits.Memory = own.Memory
-	}
-	if limits.CPU == 0 {
-		limits.CPU = own.CPU
-	}
-	return limits, nil
-}
-
-// config returns what the flags say, but for the node.
-func (f *bootstrapFlags) config(limits cgroup.Limits) bootstrap.Config {
-	heap := uint64(f.heap.bytes)
+	f.cfg.Overload.MaxHeap = uint64(f.heap.bytes)
 	if f.heap.auto {
-		heap = bootstrap.HeapLimit(limits)
+		f.cfg.Overload.MaxHeap = bootstrap.HeapLimit(f.limits)
 	}
-	return bootstrap.Config{
-		XDS: bootstrap.XDS{
-			Socket: f.socket, Mode: bootstrap.Mode(f.form.value), Transport: bootstrap.Transport(f.transport.value),
-			RefreshDelay: f.refresh, RequestTimeout: f.timeout,
-		},
-		Admin:     f.admin,
-		Family:    bootstrap.Family(f.family.value),
-		Endpoints: bootstrap.Endpoints{Ready: f.ready, Stats: f.statsAddr},
-		Stats: bootstrap.Stats{
-			Tags: f.tags, NoDefaultTags: !f.defaultTags, Include: f.include, Exclude: f.exclude,
-			Buckets: f.buckets, FlushInterval: f.flush,
-		},
-		Runtime:  bootstrap.Runtime{Values: f.runtime.metadata, RTDS: f.rtds},
-		Overload: bootstrap.Overload{MaxHeap: heap, MaxConnections: uint32(f.connections)},
-		Log:      bootstrap.LogFormat(f.logFormat.value),
+	f.cfg.Stats.NoDefaultTags = !f.defaultTags
+	f.args.Bootstrap = f.out
+	if f.args.LogLevel == "default" {
+		f.args.LogLevel = ""
 	}
+	if f.args.Concurrency == 0 {
+		f.args.Concurrency = bootstrap.Concurrency(f.limits)
+	}
+	return nil
 }
 
 // build returns the bootstrap. It sets the node of cfg.
-func (f *bootstrapFlags) build(id bootstrap.Identity, cfg *bootstrap.Config) (*bootstrapv3.Bootstrap, error) {
-	made, err := f.base(id, cfg)
+func (f *bootstrapFlags) build(id bootstrap.Identity) (*bootstrapv3.Bootstrap, error) {
+	made, err := f.base(id)
 	if err != nil {
 		return nil, err
 	}
@@ -284,7 +245,7 @@ func (f *bootstrapFlags) build(id bootstrap.Identity, cfg *bootstrap.Config) (*b
 }
 
 // base returns the bootstrap before any overlay.
-func (f *bootstrapFlags) base(id bootstrap.Identity, cfg *bootstrap.Config) (*bootstrapv3.Bootstrap, error) {
+func (f *bootstrapFlags) base(id bootstrap.Identity) (*bootstrapv3.Bootstrap, error) {
 	var template *bootstrapv3.Bootstrap
 	var err error
 	if f.template != "" {
@@ -296,15 +257,15 @@ func (f *bootstrapFlags) base(id bootstrap.Identity, cfg *bootstrap.Config) (*bo
 	if f.templateOnly && f.grpcOut == "" {
 		return template, nil
 	}
-	if cfg.Node, err = id.Node(); err != nil {
+	if f.cfg.Node, err = id.Node(); err != nil {
 		return nil, err
 	}
 	switch {
 	case f.templateOnly:
 		return template, nil
 	case template != nil:
-		return bootstrap.Complete(template, *cfg)
+		return bootstrap.Complete(template, f.cfg)
 	default:
-		return bootstrap.Build(*cfg)
+		return bootstrap.Build(f.cfg)
 	}
 }

@@ -12,23 +12,23 @@ import (
 	"github.com/holdfast-xds/holdfast/bootstrap"
 )
 
-// identityFlags say who Envoy is by what is known of its pod.
+// identityFlags are the flags of Envoy's node and of the pod that it is derived from.
 type identityFlags struct {
 	node                nodeFlags
-	template            string
+	id                  bootstrap.Identity
 	podIP               string
-	pod                 bootstrap.Pod
-	labels, annotations string
+	labels, annotations string // files
 }
 
 func (f *identityFlags) add(flags *pflag.FlagSet) {
+	pod := &f.id.Pod
 	f.node.add(flags)
-	flags.StringVar(&f.template, "node-id-template", bootstrap.DefaultIDTemplate, "`TEMPLATE` of the id where --node-id is not given, of text and {ip}, {pod}, {namespace}, {domain}, {cluster}")
-	flags.StringVar(&f.podIP, "pod-ip", "", "`IP` of the pod, or several with commas, of which the first of --ip-family is taken; empty: the variables POD_IPS, POD_IP, INSTANCE_IP")
-	flags.StringVar(&f.pod.Name, "pod-name", "", "`NAME` of the pod; empty: the variable POD_NAME")
-	flags.StringVar(&f.pod.Namespace, "pod-namespace", "", "`NAME` of its namespace; empty: the variable POD_NAMESPACE")
-	flags.StringVar(&f.pod.Domain, "pod-domain", "", "`DOMAIN` in the id; empty: NAMESPACE.svc.cluster.local")
-	flags.StringVar(&f.labels, "pod-labels", "", "`FILE` with the labels of the pod, as the downward API writes them: for the metadata LABELS, the cluster and the locality")
+	flags.StringVar(&f.id.IDTemplate, "node-id-template", bootstrap.DefaultIDTemplate, "`TEMPLATE` of the id if --node-id is not given, of text and {ip}, {pod}, {namespace}, {domain}, {cluster}")
+	flags.StringVar(&f.podIP, "pod-ip", "", "`IP` of the pod, or several with commas, of which the first of --ip-family is used; empty: the variables POD_IPS, POD_IP, INSTANCE_IP")
+	flags.StringVar(&pod.Name, "pod-name", "", "`NAME` of the pod; empty: the variable POD_NAME")
+	flags.StringVar(&pod.Namespace, "pod-namespace", "", "`NAME` of its namespace; empty: the variable POD_NAMESPACE")
+	flags.StringVar(&pod.Domain, "pod-domain", "", "`DOMAIN` in the id; empty: NAMESPACE.svc.cluster.local")
+	flags.StringVar(&f.labels, "pod-labels", "", "`FILE` with the labels of the pod, in the format of the downward API: for the metadata LABELS, the cluster and the locality")
 	flags.StringVar(&f.annotations, "pod-annotations", "", "`FILE` with its annotations, for the metadata ANNOTATIONS")
 }
 
@@ -42,7 +42,7 @@ func variable(environ []string, name string) string {
 	return ""
 }
 
-// ips returns the addresses that are given, nil for none.
+// ips returns the addresses from --pod-ip or the environment, nil for none.
 func (f *identityFlags) ips(environ []string) ([]netip.Addr, error) {
 	from, text := "--pod-ip", f.podIP
 	for _, name := range []string{"POD_IPS", "POD_IP", "INSTANCE_IP"} {
@@ -57,14 +57,14 @@ func (f *identityFlags) ips(environ []string) ([]netip.Addr, error) {
 	for one := range strings.SplitSeq(text, ",") {
 		ip, err := netip.ParseAddr(strings.TrimSpace(one))
 		if err != nil || ip.Zone() != "" {
-			return nil, fmt.Errorf("%s: %q is no IP address", from, one)
+			return nil, fmt.Errorf("%s: %q is not an IP address", from, one)
 		}
 		ips = append(ips, ip)
 	}
 	return ips, nil
 }
 
-// interfaceIPs returns the addresses of this machine that others may reach.
+// interfaceIPs returns the addresses of this machine that are not loopback or link-local.
 func interfaceIPs() ([]netip.Addr, error) {
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {
@@ -79,10 +79,10 @@ func interfaceIPs() ([]netip.Addr, error) {
 	return ips, nil
 }
 
-// identity returns what flags, variables and files say; ips are those of the pod.
+// identity returns the identity from flags, variables and files; ips are those of the pod.
 func (f *identityFlags) identity(environ []string, family bootstrap.Family, ips []netip.Addr) (bootstrap.Identity, error) {
-	id := bootstrap.Identity{Given: f.node.node(), IDTemplate: f.template, Pod: f.pod, Environ: environ}
-	id.Pod.IPs = ips
+	id := f.id
+	id.Given, id.Environ, id.Pod.IPs = f.node.Node, environ, ips
 	id.Pod.Name = cmp.Or(id.Pod.Name, variable(environ, "POD_NAME"))
 	id.Pod.Namespace = cmp.Or(id.Pod.Namespace, variable(environ, "POD_NAMESPACE"))
 	id.Pod.ServiceAccount = variable(environ, "SERVICE_ACCOUNT")

@@ -161,7 +161,7 @@ func TestASecretThatOthersMayReadIsWarnedOf(t *testing.T) {
 	secret := write(t, "s.yaml", `static_resources: {clusters: [{name: a, transport_socket: {name: tls, typed_config: {"@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext, common_tls_context: {tls_certificates: [{private_key: {inline_string: hunter2}}]}}}}]}`)
 	out := filepath.Join(t.TempDir(), "envoy.yaml")
 	got := bootstrapped(t, nil, "--out", out, "--overlay", secret)
-	if got.code != 0 || !strings.Contains(got.errors, "readable to others (--out-mode 0644)") || strings.Contains(got.errors, "hunter2") {
+	if got.code != 0 || !strings.Contains(got.errors, "can be read by other users (--out-mode 0644)") || strings.Contains(got.errors, "hunter2") {
 		t.Errorf("%+v", got)
 	}
 	if got := bootstrapped(t, nil, "--out", out, "--overlay", secret, "--out-mode", "0600"); got != (ran{}) {
@@ -202,7 +202,7 @@ func TestBootstrapWaitsForWhatItNeeds(t *testing.T) {
 	got := bootstrapped(t, nil, args...)
 	if got.code != 1 || got.out != "" || strings.Contains(got.errors, "pod-ip") ||
 		strings.Count(got.errors, "holdfast: waiting for token="+token+": "+token+" does not exist\n") != 1 ||
-		!strings.Contains(got.errors, "holdfast: told to end while it waited for:\ntoken="+token+": "+token+" does not exist\nsocket: ") {
+		!strings.Contains(got.errors, "holdfast: interrupted while waiting for:\ntoken="+token+": "+token+" does not exist\nsocket: ") {
 		t.Errorf("%+v", got)
 	}
 	late := running(t, append(args, "--wait-timeout", "1ms")...)
@@ -249,30 +249,30 @@ func TestWhatIsWrongWithABootstrapIsSaid(t *testing.T) {
 		{"nothing to do", nil, nil, 2, "--out is missing"},
 		{"print and compare", nil, []string{"--print", "--diff", "--out", "x.yaml"}, 2, "--print and --diff"},
 		{"compare with nothing", nil, []string{"--diff", "--out", "-"}, 2, "--diff compares with a file"},
-		{"arguments for no file", nil, []string{"--print", "--args-out", "x"}, 2, "--args-out names the bootstrap"},
+		{"arguments for no file", nil, []string{"--print", "--args-out", "x"}, 2, "--args-out needs --out"},
 		{"only no template", nil, []string{"--print", "--template-only"}, 2, "--template-only needs --template"},
-		{"an Envoy for nothing", nil, []string{"--print", "--envoy-binary", "x"}, 2, "--envoy-binary is for --validate"},
+		{"an Envoy for nothing", nil, []string{"--print", "--envoy-binary", "x"}, 2, "--envoy-binary needs --validate"},
 		{"a bad overlay", nil, []string{"--print", "--overlay", bad}, 2, "overlay " + bad + " (merge): line 1: field node.idd: unknown field"},
 		{"no overlay", nil, []string{"--print", "--overlay", "/does/not/exist.yaml"}, 2, "--overlay: bootstrap: overlay: open /does/not/exist.yaml"},
 		{"a bad template", nil, []string{"--print", "--template", bad}, 2, "template " + bad + ": line 1: field node.idd"},
 		{"a name twice", nil, []string{"--print", "--overlay", write(t, "a.yaml", "static_resources: {clusters: [{name: xds}]}")}, 2, `static_resources.clusters: "xds" is there twice`},
 		{"no condition", nil, []string{"--print", "--wait-for", "luck"}, 2, `--wait-for "luck": want pod-ip, token=FILE`},
 		{"no file to wait for", nil, []string{"--print", "--wait-for", "file="}, 2, `--wait-for "file="`},
-		{"no time to wait", nil, []string{"--print", "--wait-timeout", "0"}, 2, "--wait-timeout 0s: want a positive"},
-		{"no address", []string{"POD_IP=web"}, []string{"--print"}, 2, `POD_IP: "web" is no IP address`},
+		{"no time to wait", nil, []string{"--print", "--wait-timeout", "0"}, 2, "--wait-timeout: 0s: want a positive"},
+		{"no address", []string{"POD_IP=web"}, []string{"--print"}, 2, `POD_IP: "web" is not an IP address`},
 		{"no address to wait for", []string{"INSTANCE_IP=fd00::1"}, []string{"--print", "--wait-for", "pod-ip"}, 1, "[fd00::1] has no address of the family v4 (--ip-family)"},
 		{"no labels", nil, []string{"--print", "--pod-labels", "/does/not/exist"}, 2, "--pod-labels: bootstrap: open /does/not/exist"},
 		{"no annotations", nil, []string{"--print", "--pod-annotations", bad}, 2, "--pod-annotations: bootstrap: " + bad + ": line 1"},
 		{"no match", nil, []string{"--print", "--stats-include", "http."}, 2, `--stats-include: "http.": want prefix:TEXT`},
 		{"no buckets", nil, []string{"--print", "--histogram-buckets", "prefix:a"}, 2, "want KIND:TEXT=BOUND"},
-		{"no numbers", nil, []string{"--print", "--histogram-buckets", "prefix:a=b"}, 2, `"b" is no number`},
+		{"no numbers", nil, []string{"--print", "--histogram-buckets", "prefix:a=b"}, 2, `"b" is not a number`},
 		{"no tag", nil, []string{"--print", "--stats-tag", "a"}, 2, "want NAME=REGEX or NAME:=TEXT"},
 		{"no heap", nil, []string{"--print", "--heap-limit", "much"}, 2, `--heap-limit: "much": want auto, none or a number of bytes`},
 		{"no size", nil, []string{"--print", "--memory-limit", "1Pi"}, 2, `--memory-limit: "1Pi": want a number of bytes`},
 		{"a size beyond all", nil, []string{"--print", "--memory-limit", "9223372036854775807Ki"}, 2, "want a number of bytes"},
 		{"no processors", nil, []string{"--print", "--cpu-limit", "-1"}, 2, "want a number of processors"},
 		{"no workers", nil, []string{"--print", "--envoy-concurrency", "0"}, 2, "want auto or a positive number"},
-		{"too few connections", nil, []string{"--print", "--max-connections", "-1"}, 2, "--max-connections -1: want 0 to"},
+		{"too few connections", nil, []string{"--print", "--max-connections", "-1"}, 2, "--max-connections: -1: want 0 to"},
 		{"a runtime key twice", nil, []string{"--print", "--runtime", "a=1", "--runtime", "a=2"}, 2, `"a" is given twice`},
 		{"a runtime key without a value", nil, []string{"--print", "--runtime", "a"}, 2, `"a": want`},
 	} {
@@ -294,7 +294,7 @@ func TestTheHeapFollowsTheLimitThatIsGiven(t *testing.T) {
 
 func TestMetadataOfTheEnvironmentIsNoUnknownSetting(t *testing.T) {
 	got := bootstrapped(t, []string{"HOLDFAST_META_A=1", "HOLDFAST_MEAT_A=1"}, "--print")
-	if got.code != 0 || strings.Contains(got.errors, "HOLDFAST_META_A") || !strings.Contains(got.errors, "HOLDFAST_MEAT_A is no setting") {
+	if got.code != 0 || strings.Contains(got.errors, "HOLDFAST_META_A") || !strings.Contains(got.errors, "HOLDFAST_MEAT_A is not a setting") {
 		t.Errorf("%+v", got)
 	}
 }
@@ -314,8 +314,8 @@ func TestDefaultsOfBootstrapAreThoseOfThePackage(t *testing.T) {
 // --envoy-admin takes loopback only; a template or an overlay is the user's word.
 func TestAnAdminThatOthersReachIsWarnedOf(t *testing.T) {
 	for text, want := range map[string]string{
-		"admin: {address: {socket_address: {address: 0.0.0.0, port_value: 15000}}}":   "puts Envoy's admin on 0.0.0.0:15000: whoever reaches it can stop Envoy",
-		"admin: {address: {socket_address: {address: '::', port_value: 1}}}":          "puts Envoy's admin on [::]:1",
+		"admin: {address: {socket_address: {address: 0.0.0.0, port_value: 15000}}}":   "puts Envoy's admin interface on 0.0.0.0:15000: everybody who can reach it can stop Envoy",
+		"admin: {address: {socket_address: {address: '::', port_value: 1}}}":          "puts Envoy's admin interface on [::]:1",
 		"admin: {address: {socket_address: {address: 127.0.0.1, port_value: 15002}}}": "",
 		"admin: {address: {socket_address: null, pipe: {path: /x.sock}}}":             "",
 	} {

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-xds/holdfast/bootstrap"
 )
 
-// matches is a repeatable flag of KIND:TEXT pairs that find names of stats.
+// matches is a repeatable flag of KIND:TEXT pairs that match names of stats.
 type matches []bootstrap.Match
 
 func (m *matches) Set(s string) error {
@@ -46,7 +46,7 @@ func (*matches) repeatable()  {}
 type bucketRules []bootstrap.Buckets
 
 func (b *bucketRules) Set(s string) error {
-	// The bounds are numbers: the last = is before them, whatever is in the text.
+	// The text may contain =, the bounds cannot.
 	at := strings.LastIndexByte(s, '=')
 	if at < 0 {
 		return fmt.Errorf("%q: want KIND:TEXT=BOUND,BOUND,…, such as prefix:cluster.=1,5,10 (in a variable, one rule a line)", s)
@@ -59,7 +59,7 @@ func (b *bucketRules) Set(s string) error {
 	for text := range strings.SplitSeq(s[at+1:], ",") {
 		bound, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 		if err != nil {
-			return fmt.Errorf("%q: %q is no number", s, text)
+			return fmt.Errorf("%q: %q is not a number", s, text)
 		}
 		rule.Bounds = append(rule.Bounds, bound)
 	}
@@ -89,11 +89,11 @@ func (*tags) String() string { return "" }
 func (*tags) Type() string   { return "NAME=REGEX" }
 func (*tags) repeatable()    {}
 
-// runtimeValues is a repeatable flag of pairs like metadata, in which a boolean or
-// a number that is written as text is one: Envoy refuses the text.
-type runtimeValues struct{ metadata }
+// runtimeValues is a repeatable flag of pairs like metadata. Text that reads as a boolean or a number
+// is one, because Envoy rejects the text.
+type runtimeValues struct{ *metadata }
 
-func (r *runtimeValues) Set(s string) error {
+func (r runtimeValues) Set(s string) error {
 	name, text, ok := strings.Cut(s, "=")
 	if !ok || strings.HasSuffix(name, ":") {
 		return r.metadata.Set(s)
@@ -106,7 +106,7 @@ func (r *runtimeValues) Set(s string) error {
 	}
 	return r.add(name, text)
 }
-func (*runtimeValues) Type() string { return "KEY=VALUE" }
+func (runtimeValues) Type() string { return "KEY=VALUE" }
 
 // size is a flag of bytes.
 type size uint64
@@ -161,7 +161,7 @@ func (h *heapLimit) String() string {
 }
 func (*heapLimit) Type() string { return "auto|none|BYTES" }
 
-// cpus is a flag of processors, whole, in parts or in thousandths.
+// cpus is a flag of a number of processors, which may have a fraction or end in m for thousandths.
 type cpus float64
 
 func (c *cpus) Set(s string) error {

@@ -15,24 +15,20 @@ import (
 	"github.com/holdfast-xds/holdfast/bootstrap"
 )
 
-// waitFlags say what must be there first.
+// waitFlags are the flags of what to wait for.
 type waitFlags struct {
-	conditions list
+	conditions []string
 	timeout    time.Duration
 }
 
 func (f *waitFlags) add(flags *pflag.FlagSet) {
-	flags.Var(&f.conditions, "wait-for", "`WHAT` must be there before anything is written: pod-ip (given, or of a network interface), token=FILE (not empty), file=PATH, socket (the agent listens on --socket) or socket=PATH; several with commas, or repeated")
-	flags.DurationVar(&f.timeout, "wait-timeout", time.Minute, "how long to wait for all of it (`DURATION`); then the exit code is 1, and what is missing is said")
+	flags.Var((*list)(&f.conditions), "wait-for", "`WHAT` to wait for before anything is written: pod-ip (given, or of a network interface), token=FILE (not empty), file=PATH, socket (the agent listens on --socket) or socket=PATH; several with commas, or repeated")
+	flags.Var(numberOf(&f.timeout, time.Minute, positive), "wait-timeout", "maximum time to wait (`DURATION`); then the command exits with code 1 and reports what is missing")
 }
 
-// wait returns when all that was asked for is there. It takes the addresses of the
-// pod that are given and returns them or, if there are none and they are waited for,
-// those of the machine.
+// wait returns when all conditions hold. It returns ips, the given addresses of the pod; if there
+// are none and the conditions include pod-ip, the addresses of the machine.
 func (f *waitFlags) wait(ctx context.Context, progress io.Writer, socket string, ips []netip.Addr, family bootstrap.Family) ([]netip.Addr, error) {
-	if f.timeout <= 0 {
-		return nil, fmt.Errorf("--wait-timeout %s: want a positive duration", f.timeout)
-	}
 	var conditions []bootstrap.Condition
 	for _, all := range f.conditions {
 		for name := range strings.SplitSeq(all, ",") {
@@ -52,20 +48,20 @@ func (f *waitFlags) wait(ctx context.Context, progress io.Writer, socket string,
 		if missing != nil {
 			_, _ = fmt.Fprintf(progress, "holdfast: waiting for %s: %v\n", name, missing)
 		} else {
-			_, _ = fmt.Fprintf(progress, "holdfast: %s is there\n", name)
+			_, _ = fmt.Fprintf(progress, "holdfast: %s found\n", name)
 		}
 	})
 	switch {
 	case err == nil:
 		return ips, nil
 	case ctx.Err() != nil:
-		return nil, failed(fmt.Errorf("told to end while it waited for:\n%w", err))
+		return nil, failed(fmt.Errorf("interrupted while waiting for:\n%w", err))
 	default:
 		return nil, failed(fmt.Errorf("still missing after %s (--wait-timeout):\n%w", f.timeout, err))
 	}
 }
 
-// condition reads one condition. That of an address puts it into ips.
+// condition parses one condition. pod-ip stores the addresses that it finds in ips.
 func condition(name, socket string, ips *[]netip.Addr, family bootstrap.Family) (bootstrap.Condition, error) {
 	kind, path, hasPath := strings.Cut(name, "=")
 	switch {
@@ -85,8 +81,8 @@ func condition(name, socket string, ips *[]netip.Addr, family bootstrap.Family) 
 	return bootstrap.Condition{}, fmt.Errorf("--wait-for %q: want pod-ip, token=FILE, file=PATH, socket or socket=PATH", name)
 }
 
-// podIPs looks for an address of the family in what is given or, if nothing is, on
-// the network interfaces, whose addresses it puts there once one is found.
+// podIPs returns nil if ips has an address of the family. If ips is empty, it looks at the network
+// interfaces, and stores their addresses in ips if one is of the family.
 func podIPs(ips *[]netip.Addr, family bootstrap.Family) error {
 	found := *ips
 	if len(found) == 0 {
@@ -100,7 +96,7 @@ func podIPs(ips *[]netip.Addr, family bootstrap.Family) error {
 		return nil
 	}
 	if len(found) == 0 {
-		return errors.New("neither is one given, nor has a network interface one")
+		return errors.New("none is given, and no network interface has one")
 	}
 	return fmt.Errorf("%v has no address of the family %s (--ip-family)", found, family)
 }

@@ -13,13 +13,11 @@ import (
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 
 	"github.com/holdfast-xds/holdfast/bootstrap"
-	"github.com/holdfast-xds/holdfast/internal/cgroup"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
-// write puts out what was made, in the forms that were asked for. Nothing is
-// written unless all of it is right.
-func (f *bootstrapFlags) write(ctx context.Context, c *command, made *bootstrapv3.Bootstrap, cfg bootstrap.Config, limits cgroup.Limits) error {
+// write writes the bootstrap in the requested forms. Nothing is written unless all checks pass.
+func (f *bootstrapFlags) write(ctx context.Context, c *command, made *bootstrapv3.Bootstrap) error {
 	format := bootstrap.YAML
 	if f.out != "" && f.out != "-" {
 		var err error
@@ -44,19 +42,19 @@ func (f *bootstrapFlags) write(ctx context.Context, c *command, made *bootstrapv
 			return failed(err)
 		}
 	}
-	if err := f.writeOthers(cfg, limits); err != nil || f.out == "" || f.out == "-" {
+	if err := f.writeOthers(); err != nil || f.out == "" || f.out == "-" {
 		return err
 	}
 	if why := bootstrap.Sensitive(made); why != "" && f.mode&0o077 != 0 {
-		warn(c, []string{fmt.Sprintf("%s is readable to others (--out-mode %s), and there is in it %s: want --out-mode 0600", f.out, &f.mode, why)})
+		warn(c, []string{fmt.Sprintf("%s can be read by other users (--out-mode %04o), and it contains %s: use --out-mode 0600", f.out, f.mode, why)})
 	}
-	return failed(bootstrap.Write(f.out, text, fs.FileMode(f.mode)))
+	return failed(bootstrap.Write(f.out, text, f.mode))
 }
 
-// writeOthers writes what is not Envoy's bootstrap.
-func (f *bootstrapFlags) writeOthers(cfg bootstrap.Config, limits cgroup.Limits) error {
+// writeOthers writes the files for gRPC and with the arguments.
+func (f *bootstrapFlags) writeOthers() error {
 	if f.grpcOut != "" {
-		text, err := bootstrap.GRPC(cfg)
+		text, err := bootstrap.GRPC(f.cfg)
 		if err != nil {
 			return err
 		}
@@ -67,21 +65,14 @@ func (f *bootstrapFlags) writeOthers(cfg bootstrap.Config, limits cgroup.Limits)
 	if f.argsOut == "" {
 		return nil
 	}
-	args := bootstrap.EnvoyArgs{Bootstrap: f.out, Concurrency: int(f.workers), DrainTime: f.drain}
-	if f.logLevel.value != "default" {
-		args.LogLevel = f.logLevel.value
-	}
-	if f.workers == 0 {
-		args.Concurrency = bootstrap.Concurrency(limits)
-	}
-	text, err := args.Text()
+	text, err := f.args.Text()
 	if err != nil {
 		return err
 	}
 	return failed(bootstrap.Write(f.argsOut, text, bootstrapMode))
 }
 
-// askEnvoy lets the Envoy that was named, or else one in PATH, check a bootstrap.
+// askEnvoy lets the Envoy of --envoy-binary, or else one in PATH, check the bootstrap.
 func (f *bootstrapFlags) askEnvoy(ctx context.Context, c *command, text []byte, format bootstrap.Format) error {
 	name := f.envoy
 	if name == "" {
@@ -92,7 +83,7 @@ func (f *bootstrapFlags) askEnvoy(ctx context.Context, c *command, text []byte, 
 		if f.envoy != "" {
 			return fmt.Errorf("--envoy-binary: %w", err)
 		}
-		warn(c, []string{"--validate: there is no envoy in PATH (name one with --envoy-binary): checked were the rules of its API only, as far as they are known without it"})
+		warn(c, []string{"--validate: there is no envoy in PATH (name one with --envoy-binary): only the rules of its API were checked, as far as they are known without Envoy"})
 		return nil
 	}
 	dir := ""
@@ -102,7 +93,7 @@ func (f *bootstrapFlags) askEnvoy(ctx context.Context, c *command, text []byte, 
 	return bootstrap.CheckWithEnvoy(ctx, binary, text, format, dir)
 }
 
-// showDiff says what would change in the file that is there.
+// showDiff shows how the existing file would change.
 func (f *bootstrapFlags) showDiff(c *command, text string) error {
 	name := f.out
 	before, err := userfile.Read(f.out)

@@ -8,63 +8,58 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 
-	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/sds"
-	"github.com/holdfast-xds/holdfast/sds/istio"
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// certificateFlags are the flags about the certificates that the agent makes.
+// certificateFlags are the flags of the certificates that the agent issues.
 type certificateFlags struct {
-	sourceFlags
-	more        moreSources
-	aliases     aliases
-	secretDirs  list
-	identityDir string
+	cfg    sds.Config // without Sources
+	source sourceFlags
+	more   moreSources
 }
 
 func (f *certificateFlags) add(c *command) {
-	flags := c.section("Certificates made by the agent (docs/certificates.md says which source is for whom)")
-	f.sourceFlags.add(flags)
-	flags = c.section("Certificates, whatever their source")
-	flags.Var(&f.more, "certificates", "a further source of certificates, as a JSON `OBJECT` (in the file of --config: a list of mappings) of the flags above, without dashes: {\"ca\": \"dir:/etc/ca\", \"identity\": [\"spiffe://td/a secret=a\"], \"root-secret\": \"a-roots\"}. Repeatable")
-	flags.StringVar(&f.identityDir, "identity-dir", "", "`DIR` where keys and certificates are kept, mode 0600, so that a restarted agent goes on with them while the CA is away, and other programs find them; it is made, private. Empty: in memory only")
-	flags.Var(&f.secretDirs, "secret-dir", "`DIR` that secrets called file-cert:CERT~KEY and file-root:PATH may be read from; repeatable. Without one such names lead nowhere")
-	flags.Var(&f.aliases, "secret-alias", "`NAME=SECRET`: a further name of a secret that is made here, such as web=default; repeatable")
+	f.source.add(c.section("Certificates issued by the agent (docs/certificates.md compares the sources)"))
+	flags := c.section("Certificates from any source")
+	flags.Var(&f.more, "certificates", "another source of certificates, as a JSON `OBJECT` (in the file of --config: a list of mappings) of the flags above, without dashes: {\"ca\": \"dir:/etc/ca\", \"identity\": [\"spiffe://td/a secret=a\"], \"root-secret\": \"a-roots\"}")
+	flags.StringVar(&f.cfg.IdentityDir, "identity-dir", "", "`DIR` to store keys and certificates in, mode 0600, so that a restarted agent can use them while the CA is unreachable, and other programs can read them; it is created, private. Empty: in memory only")
+	flags.Var((*list)(&f.cfg.SecretDirs), "secret-dir", "`DIR` that secrets named file-cert:CERT~KEY and file-root:PATH may be read from. Without it, such secrets do not exist")
+	flags.Var((*aliases)(&f.cfg.Aliases), "secret-alias", "`NAME=SECRET`, another name of a secret that the agent issues, such as web=default")
 }
 
-// config returns what the flags say.
+// config returns the configuration that the flags give.
 func (f *certificateFlags) config() (sds.Config, error) {
-	cfg := sds.Config{Aliases: f.aliases, SecretDirs: f.secretDirs, IdentityDir: f.identityDir}
+	cfg := f.cfg
 	sources := f.more
-	if f.ca != "" {
-		sources = append(moreSources{&f.sourceFlags}, sources...)
-	} else if given := f.given(); given != "" {
-		return sds.Config{}, fmt.Errorf("--%s has no meaning without --ca: say where certificates come from", given)
+	if f.source.cfg.CA != "" {
+		sources = append(moreSources{&f.source}, sources...)
+	} else if given := f.source.given(""); given != "" {
+		return sds.Config{}, fmt.Errorf("--%s has no meaning without --ca: name the source of the certificates", given)
 	}
 	for _, s := range sources {
-		c, err := s.config()
-		if err != nil {
-			return sds.Config{}, fmt.Errorf("--ca %s: %w", redact.MaskURL(s.ca), err)
+		if given := s.given("istio-"); given != "" && !strings.HasPrefix(s.cfg.CA, "istio:") {
+			return sds.Config{}, fmt.Errorf("--ca %s: --%s is for istio:ADDR only", redact.MaskURL(s.cfg.CA), given)
 		}
-		cfg.Sources = append(cfg.Sources, c)
+		if s.given("root-overlap") == "" {
+			s.cfg.RootOverlap = 0 // the default of the source
+		}
+		cfg.Sources = append(cfg.Sources, s.cfg)
 	}
 	switch {
-	case len(cfg.Sources) == 0 && f.identityDir != "":
-		return sds.Config{}, errors.New("--identity-dir has no meaning without --ca: say where certificates come from")
-	case len(cfg.Sources) == 0 && len(f.secretDirs) == 0 && len(f.aliases) > 0:
+	case len(cfg.Sources) == 0 && cfg.IdentityDir != "":
+		return sds.Config{}, errors.New("--identity-dir has no meaning without --ca: name the source of the certificates")
+	case len(cfg.Sources) == 0 && len(cfg.SecretDirs) == 0 && len(cfg.Aliases) > 0:
 		return sds.Config{}, errors.New("--secret-alias has no meaning without --ca or --secret-dir")
-	case f.identityDir != "":
-		dir, err := filepath.Abs(f.identityDir)
-		if err != nil {
+	case cfg.IdentityDir != "":
+		var err error
+		if cfg.IdentityDir, err = filepath.Abs(cfg.IdentityDir); err != nil {
 			return sds.Config{}, fmt.Errorf("--identity-dir: %w", err)
 		}
-		cfg.IdentityDir = dir
 	}
 	return cfg, nil
 }
@@ -72,91 +67,54 @@ func (f *certificateFlags) config() (sds.Config, error) {
 // sourceFlags are the flags of one source of certificates.
 type sourceFlags struct {
 	flags *pflag.FlagSet
-
-	ca                    string
-	identities            identities
-	rootSecret            string
-	validator             *choice
-	roots, crl            string
-	keyType               string
-	lifetime              time.Duration
-	rootOverlap, rootLead time.Duration
-	security              dial.Security
-	sans                  list
-	headers               headers
-	signer                string
+	cfg   sds.SourceConfig
 }
 
 func (f *sourceFlags) add(flags *pflag.FlagSet) {
 	f.flags = flags
-	f.validator = oneOf(sds.TrustedCA, sds.SPIFFE)
-	flags.StringVar(&f.ca, "ca", "", "`SOURCE` of the certificates: dir:DIR a mounted CA, which signs here; istio:ADDR a CA that speaks Istio's protocol; spire:unix:PATH the SPIFFE Workload API; files:DIR a certificate that others make; dev, or dev:DIR, a CA made at the first start, not for production. Empty: none")
-	flags.Var(&f.identities, "identity", "`ID`, a SPIFFE ID (spiffe://td/ns/n/sa/a), that the certificate is for. After it, separated by blanks, may stand dns=NAME, ip=ADDR and secret=NAME, the name under which it is served if not \"default\". Repeatable")
-	flags.StringVar(&f.rootSecret, "root-secret", sds.DefaultRoots, "`NAME` of the secret with the roots that peers' certificates must lead to")
-	flags.Var(f.validator, "root-validator", "its form: any certificate of one of the roots, or Envoy's SPIFFE validator with the roots of each trust domain")
-	flags.StringVar(&f.roots, "ca-roots", "", "PEM `FILE` of the only roots that are trusted; empty: those that the source names")
-	flags.StringVar(&f.crl, "crl", "", "PEM `FILE` of revocation lists, one for each CA, that Envoy shall check peers' certificates by")
-	flags.StringVar(&f.keyType, "key-type", string(pki.DefaultKeyType), "`TYPE` of keys that are generated: ecdsa-p256, ecdsa-p384, rsa-2048, rsa-3072 or rsa-4096")
-	flags.DurationVar(&f.lifetime, "cert-lifetime", sds.DefaultLifetime, "how long certificates are asked to live (`DURATION`); they are renewed at half of what they get")
-	flags.DurationVar(&f.rootOverlap, "root-overlap", sds.DefaultRootOverlap, "how long a root is trusted that its source does not name any more (`DURATION`); with spire its bundles count at once, unless this is given")
-	flags.DurationVar(&f.rootLead, "root-lead", sds.DefaultRootLead, "how long a new root is trusted before the first certificate of it is used, so that peers learn of it (`DURATION`)")
-	flags.StringVar(&f.security.CA, "istio-ca", "", "PEM `FILE` of the authorities that the certificate of istio:ADDR must lead to; empty: those of the system")
-	flags.StringVar(&f.security.TokenFile, "istio-token-file", "", "`FILE` of the bearer token for it; it is read again at every call")
-	flags.Var(&f.headers, "istio-header", "`NAME=VALUE` sent with every call to it, such as ClusterID=Kubernetes; repeatable")
-	flags.StringVar(&f.signer, "istio-cert-signer", "", "`NAME` of the signer that it shall use, where it has several; empty: its own")
-	flags.StringVar(&f.security.Cert, "istio-cert", "", "PEM `FILE` of a client certificate for it; with --istio-key")
-	flags.StringVar(&f.security.Key, "istio-key", "", "PEM `FILE` of the key of --istio-cert")
-	flags.StringVar(&f.security.ServerName, "istio-server-name", "", "`NAME` that its certificate must have and that is sent as SNI; empty: the host of the address")
-	flags.Var(&f.sans, "istio-san", "`NAME` that its certificate must have instead; one of several is enough; repeatable")
-	flags.BoolVar(&f.security.Plaintext, "istio-plaintext", false, "speak to it without TLS; on a loopback address only")
+	cfg, ca := &f.cfg, &f.cfg.Istio
+	cfg.KeyType = pki.DefaultKeyType
+	flags.StringVar(&cfg.CA, "ca", "", "`SOURCE` of the certificates: dir:DIR, a mounted CA with which the agent signs; istio:ADDR, a CA with Istio's protocol; spire:unix:PATH, the SPIFFE Workload API; files:DIR, a certificate from files; dev or dev:DIR, a CA created at the first start, not for production. Empty: none")
+	flags.Var((*identities)(&cfg.Identities), "identity", "SPIFFE `ID` (spiffe://td/ns/n/sa/a) of the certificate. dns=NAME, ip=ADDR and secret=NAME may follow, separated by blanks; secret is the name of the secret, \"default\" if not given")
+	flags.StringVar(&cfg.RootSecret, "root-secret", sds.DefaultRoots, "`NAME` of the secret that contains the trusted root certificates")
+	flags.Var(oneOf(&cfg.Validator, sds.TrustedCA, sds.SPIFFE), "root-validator", "form of that secret: trust any certificate of one of the roots, or use Envoy's SPIFFE validator with the roots of each trust domain")
+	flags.StringVar(&cfg.Roots, "ca-roots", "", "PEM `FILE` of the only trusted roots; empty: those of the source")
+	flags.StringVar(&cfg.CRL, "crl", "", "PEM `FILE` of certificate revocation lists, one per CA, for Envoy to check peers' certificates with")
+	flags.Var((*keyType)(&cfg.KeyType), "key-type", "`TYPE` of generated keys: ecdsa-p256, ecdsa-p384, rsa-2048, rsa-3072 or rsa-4096")
+	flags.Var(numberOf(&cfg.Lifetime, sds.DefaultLifetime, positive), "cert-lifetime", "requested lifetime of certificates (`DURATION`); they are renewed after half of the lifetime that the CA grants")
+	flags.Var(numberOf(&cfg.RootOverlap, sds.DefaultRootOverlap, positive), "root-overlap", "keep trusting a root for this `DURATION` after its source has removed it; with spire it is removed at once, unless this flag is given")
+	flags.Var(numberOf(&cfg.RootLead, sds.DefaultRootLead, positive), "root-lead", "trust a new root for this `DURATION` before the first certificate of it is used, so that peers trust it too")
+	flags.StringVar(&ca.CA, "istio-ca", "", "PEM `FILE` of the CAs to trust for the TLS certificate of istio:ADDR; empty: those of the system")
+	flags.StringVar(&ca.TokenFile, "istio-token-file", "", "`FILE` of the bearer token for istio:ADDR; it is read again for every call")
+	flags.Var((*headers)(&ca.Headers), "istio-header", "`NAME=VALUE`, an extra header of every call to istio:ADDR, such as ClusterID=Kubernetes")
+	flags.StringVar(&ca.Signer, "istio-cert-signer", "", "`NAME` of the signer that istio:ADDR is to use, if it has several; empty: its default")
+	flags.StringVar(&ca.Cert, "istio-cert", "", "PEM `FILE` of a client certificate for istio:ADDR; with --istio-key")
+	flags.StringVar(&ca.Key, "istio-key", "", "PEM `FILE` of the private key of --istio-cert")
+	flags.StringVar(&ca.ServerName, "istio-server-name", "", "`NAME` to send as SNI, and to require in the certificate of istio:ADDR; empty: the host of the address")
+	flags.Var((*list)(&ca.SANs), "istio-san", "`NAME` to require in the certificate instead; one of several is enough")
+	flags.BoolVar(&ca.Plaintext, "istio-plaintext", false, "connect to istio:ADDR without TLS; on a loopback address only")
 }
 
-// given returns a flag that was set, "" for none.
-func (f *sourceFlags) given() (name string) {
+// given returns the first flag but --ca whose name begins with prefix and that was set, "" for none.
+func (f *sourceFlags) given(prefix string) (name string) {
 	f.flags.VisitAll(func(flag *pflag.Flag) {
-		if flag.Changed && name == "" {
+		if flag.Changed && flag.Name != "ca" && name == "" && strings.HasPrefix(flag.Name, prefix) {
 			name = flag.Name
 		}
 	})
 	return name
 }
 
-func (f *sourceFlags) config() (sds.SourceConfig, error) {
-	for _, d := range []struct {
-		flag string
-		set  time.Duration
-	}{{"--cert-lifetime", f.lifetime}, {"--root-overlap", f.rootOverlap}, {"--root-lead", f.rootLead}} {
-		if d.set <= 0 {
-			return sds.SourceConfig{}, fmt.Errorf("%s %s: want a positive duration", d.flag, d.set)
-		}
-	}
-	kind, err := pki.ParseKeyType(f.keyType)
-	if err != nil {
-		return sds.SourceConfig{}, fmt.Errorf("--key-type: %w", err)
-	}
-	if !strings.HasPrefix(f.ca, "istio:") {
-		var stray error
-		f.flags.VisitAll(func(flag *pflag.Flag) {
-			if flag.Changed && strings.HasPrefix(flag.Name, "istio-") && stray == nil {
-				stray = fmt.Errorf("--%s is for istio:ADDR only", flag.Name)
-			}
-		})
-		if stray != nil {
-			return sds.SourceConfig{}, stray
-		}
-	}
-	security := f.security
-	security.SANs = f.sans
-	cfg := sds.SourceConfig{
-		CA: f.ca, Identities: f.identities, RootSecret: f.rootSecret, Validator: f.validator.value,
-		Roots: f.roots, CRL: f.crl, KeyType: kind, Lifetime: f.lifetime, RootLead: f.rootLead,
-		Istio: istio.Config{Security: security, Headers: f.headers, Signer: f.signer},
-	}
-	if f.flags.Lookup("root-overlap").Changed {
-		cfg.RootOverlap = f.rootOverlap
-	}
-	return cfg, nil
+// keyType is a flag of the type of generated keys.
+type keyType pki.KeyType
+
+func (k *keyType) Set(text string) error {
+	kind, err := pki.ParseKeyType(text)
+	*k = keyType(kind)
+	return err
 }
+func (k *keyType) String() string { return string(*k) }
+func (*keyType) Type() string     { return "TYPE" }
 
 // moreSources is a repeatable flag of objects, each with the flags of one source.
 type moreSources []*sourceFlags
@@ -173,7 +131,7 @@ func (m *moreSources) Set(text string) error {
 	return m.setMap(object)
 }
 
-// setMap adds the source that a mapping says.
+// setMap adds the source of a mapping.
 func (m *moreSources) setMap(object map[string]any) error {
 	f := &sourceFlags{}
 	flags := pflag.NewFlagSet("certificates", pflag.ContinueOnError)
@@ -190,8 +148,8 @@ func (m *moreSources) setMap(object map[string]any) error {
 		}
 		flag.Changed = true
 	}
-	if f.ca == "" {
-		return errors.New("ca is missing: say where the certificates come from")
+	if f.cfg.CA == "" {
+		return errors.New("ca is missing: name the source of the certificates")
 	}
 	*m = append(*m, f)
 	return nil
@@ -201,7 +159,7 @@ func (m *moreSources) String() string { return "" }
 func (*moreSources) Type() string     { return "OBJECT" }
 func (*moreSources) repeatable()      {}
 
-// identities is a repeatable flag of what certificates are for.
+// identities is a repeatable flag of the identities of certificates.
 type identities []sds.Identity
 
 func (l *identities) Set(text string) error {
@@ -260,14 +218,7 @@ func (a *aliases) add(name, secret string) error {
 	if name == "" || secret == "" {
 		return errors.New("want NAME=SECRET, neither of them empty")
 	}
-	if _, twice := (*a)[name]; twice {
-		return fmt.Errorf("%q is given twice", name)
-	}
-	if *a == nil {
-		*a = make(aliases)
-	}
-	(*a)[name] = secret
-	return nil
+	return addOnce(a, name, secret)
 }
 
 func (a *aliases) setMap(m map[string]any) error { return eachText(m, a.add) }
@@ -276,7 +227,7 @@ func (a *aliases) String() string {
 	if len(*a) == 0 {
 		return ""
 	}
-	b, _ := json.Marshal(*a) // of texts, which always marshals
+	b, _ := json.Marshal(*a) // cannot fail for texts
 	return string(b)
 }
 func (*aliases) Type() string { return "NAME=SECRET" }

@@ -22,28 +22,17 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/cgroup"
 )
 
-// envoyFlags say how Envoy is run, and how it ends.
-type envoyFlags struct {
-	onExit     *choice
-	startAfter time.Duration
-	draining   envoy.Draining
-	grace      time.Duration
-	fallback   time.Duration
-	log        *choice
-	admin      string
-}
-
-func (f *envoyFlags) add(c *command) {
-	f.onExit, f.log = oneOf("restart", "exit"), oneOf("raw", "json")
-	flags := c.section("Envoy as a child (holdfast run … -- envoy -c envoy.yaml …), and its end")
-	flags.Var(f.onExit, "on-envoy-exit", "what follows when Envoy crashes: it is started again, with a pause that grows, or the agent exits with Envoy's code. After code 0 it always does")
-	flags.DurationVar(&f.startAfter, "start-after", envoy.DefaultStartAfter, "when Envoy is started at the latest though nothing can be served yet (`DURATION`); it waits itself then")
-	flags.DurationVar(&f.draining.Timeout, "drain-timeout", 30*time.Second, "how long Envoy's connections may take to end after SIGTERM, or after the command drain (`DURATION`)")
-	flags.DurationVar(&f.draining.Min, "drain-min", 5*time.Second, "how long Envoy goes on at least, until whoever sends requests has noticed (`DURATION`)")
-	flags.DurationVar(&f.grace, "kill-after", envoy.DefaultGrace, "how long Envoy has from SIGTERM to SIGKILL, when it has drained (`DURATION`)")
-	flags.DurationVar(&f.fallback, "fallback-for", fallback.DefaultDuration, "how long what changed before Envoy crashed three times within ten minutes, each time within a minute of its start, is held back (`DURATION`); then it is served once more")
-	flags.Var(f.log, "envoy-log", "how Envoy's output is passed on to standard error: as it is, or each line in a JSON object")
-	flags.StringVar(&f.admin, "envoy-admin", "", "`ADDR` of Envoy's admin, host:port or unix:PATH; empty: that of the bootstrap (--bootstrap, or -c after --)")
+func (f *runFlags) addEnvoy(c *command) {
+	cfg := &f.cfg.Envoy
+	flags := c.section("Envoy as a child process (holdfast run … -- envoy -c envoy.yaml …), and shutdown")
+	flags.Var(either(&cfg.Exit, "restart", "exit"), "on-envoy-exit", "if Envoy crashes, restart it after a growing pause, or exit with its exit code. If Envoy exits with code 0, the agent exits too")
+	flags.Var(numberOf(&cfg.StartAfter, envoy.DefaultStartAfter, notNegative), "start-after", "start Envoy after this `DURATION` even if there is no configuration yet; Envoy then waits for it")
+	flags.Var(numberOf(&cfg.Draining.Timeout, 30*time.Second, notNegative), "drain-timeout", "maximum `DURATION` of a drain, which SIGTERM or the command drain starts")
+	flags.Var(numberOf(&cfg.Draining.Min, 5*time.Second, notNegative), "drain-min", "minimum `DURATION` of a drain, so that load balancers can stop sending requests")
+	flags.Var(numberOf(&cfg.Grace, envoy.DefaultGrace, notNegative), "kill-after", "send SIGKILL if Envoy has not exited within this `DURATION` after SIGTERM, which it gets after the drain")
+	flags.Var(numberOf(&f.cfg.Group.Cache.FallbackFor, fallback.DefaultDuration, positive), "fallback-for", "after Envoy has crashed three times within ten minutes, each time within a minute of its start, hold back for this `DURATION` what had changed before, and serve its last stable version")
+	flags.Var(either(&f.envoyJSON, "raw", "json"), "envoy-log", "how to write Envoy's output to standard error: unchanged, or each line in a JSON object")
+	flags.StringVar(&cfg.Admin, "envoy-admin", "", "`ADDR` of Envoy's admin interface, host:port or unix:PATH; empty: as in the bootstrap (--bootstrap, or -c after --)")
 }
 
 // configFile returns the bootstrap that a command line of Envoy names, "" for none.
@@ -59,64 +48,48 @@ func configFile(child []string) string {
 	return ""
 }
 
-// nodeOf returns who an Envoy with this bootstrap is, nil if it does not say: then its
-// command line may, and its configuration is fetched when it asks.
+// nodeOf returns the node of a bootstrap, nil if it has none. Envoy's command line may then have
+// the node, and the configuration is fetched when Envoy connects.
 func nodeOf(file string, log *slog.Logger) *corev3.Node {
 	node, err := bootstrap.ReadNode(file)
 	if err != nil {
-		log.Warn("who Envoy is cannot be read from its bootstrap: nothing is fetched before it asks, unless --node-id and --node-cluster say it", "err", err)
+		log.Warn("the node cannot be read from the bootstrap: the configuration is not fetched before Envoy connects, unless --node-id and --node-cluster are given", "err", err)
 		return nil
 	}
 	return node
 }
 
-// config returns how Envoy is run. child is its command line, nil for none; file its
-// bootstrap, "" for none that is known; dir may be written to; limits are
-// those of the container.
-func (f *envoyFlags) config(child []string, file, dir string, limits cgroup.Limits, stderr io.Writer, log *slog.Logger) (envoy.Config, error) {
-	for _, d := range []struct {
-		flag string
-		set  time.Duration
-	}{{"--start-after", f.startAfter}, {"--drain-timeout", f.draining.Timeout}, {"--drain-min", f.draining.Min}, {"--kill-after", f.grace}} {
-		if d.set < 0 {
-			return envoy.Config{}, fmt.Errorf("%s %s: want 0 or a positive duration", d.flag, d.set)
-		}
-	}
-	if f.fallback <= 0 {
-		return envoy.Config{}, fmt.Errorf("--fallback-for %s: want a positive duration", f.fallback)
-	}
-	cfg := envoy.Config{
-		Args: child, Admin: f.admin, Dir: dir, Exit: f.onExit.value == "exit",
-		StartAfter: f.startAfter, Draining: f.draining, Grace: f.grace,
-	}
+// completeEnvoy adds to cfg what follows from Envoy's command line, its bootstrap file ("" for
+// none) and the limits of the container.
+func (f *runFlags) completeEnvoy(child []string, file string, limits cgroup.Limits, stderr io.Writer) (err error) {
+	cfg := &f.cfg.Envoy
+	cfg.Dir = filepath.Dir(f.cfg.Socket.Path)
 	if cfg.Admin == "" && file != "" {
-		var err error
 		if cfg.Admin, err = bootstrap.ReadAdmin(file); err != nil {
-			return envoy.Config{}, err
+			return err
 		}
 	}
 	if len(child) == 0 {
-		return cfg, nil
+		return nil
 	}
 	binary, err := exec.LookPath(child[0])
 	if err != nil {
-		return envoy.Config{}, fmt.Errorf("the command after --: %w", err)
+		return fmt.Errorf("the command after --: %w", err)
 	}
 	cfg.Args = append([]string{binary}, child[1:]...)
 	cfg.Concurrency = bootstrap.Concurrency(limits)
 	if cfg.Admin == "" {
-		log.Warn("the address of Envoy's admin is not known, so that it is not drained at the end: name it with --envoy-admin, or set a port in the bootstrap")
+		f.cfg.Log.Warn("the address of Envoy's admin interface is not known: Envoy will not be drained on shutdown. Set --envoy-admin, or a port in the bootstrap")
 	}
 	out := &lineWriter{w: stderr}
-	if f.log.value == "json" {
+	cfg.Out = out.raw
+	if f.envoyJSON {
 		cfg.Out = out.wrapped
-	} else {
-		cfg.Out = out.raw
 	}
-	return cfg, nil
+	return nil
 }
 
-// checkVersion warns of an Envoy that this version was not tested with.
+// checkVersion warns about a release of Envoy that this version was not tested with.
 func checkVersion(ctx context.Context, cfg envoy.Config, log *slog.Logger) error {
 	if len(cfg.Args) == 0 {
 		return nil
@@ -128,12 +101,12 @@ func checkVersion(ctx context.Context, cfg envoy.Config, log *slog.Logger) error
 	if warning != "" {
 		log.Warn(warning, "binary", filepath.Base(cfg.Args[0]))
 	} else {
-		log.Info("Envoy", "version", release)
+		log.Info("Envoy version", "version", release)
 	}
 	return nil
 }
 
-// lineWriter writes lines as a whole.
+// lineWriter writes whole lines, one at a time.
 type lineWriter struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -142,7 +115,7 @@ type lineWriter struct {
 func (l *lineWriter) raw(line []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, _ = l.w.Write(append(line[:len(line):len(line)], '\n')) // nobody could be told
+	_, _ = l.w.Write(append(line[:len(line):len(line)], '\n')) // there is nowhere to report an error
 }
 
 func (l *lineWriter) wrapped(line []byte) {
@@ -156,7 +129,7 @@ func (l *lineWriter) wrapped(line []byte) {
 	}
 }
 
-// exitCode returns the code with which Envoy's end is that of the agent.
+// exitCode returns Envoy's exit code if err is the exit of Envoy, with which the agent exits too.
 func exitCode(err error) (code int, ok bool) {
 	if exit, is := errors.AsType[*envoy.ExitError](err); is {
 		return exit.Code, true
@@ -164,11 +137,11 @@ func exitCode(err error) (code int, ok bool) {
 	return 0, false
 }
 
-// containerLimits returns the limits of this container, none if they cannot be read.
+// containerLimits returns the limits of this container, or none if they cannot be read.
 func containerLimits(log *slog.Logger) cgroup.Limits {
 	limits, err := cgroup.Read(os.DirFS("/"))
 	if err != nil {
-		log.Warn("the limits of the container cannot be read, and are taken for none", "err", err)
+		log.Warn("the limits of the container cannot be read: assuming that there are none", "err", err)
 	}
 	return limits
 }

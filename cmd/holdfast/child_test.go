@@ -38,7 +38,7 @@ func TestABootstrapNeedNotSayWhoEnvoyIs(t *testing.T) {
 	if node := nodeOf(write(t, "with.yaml", "node: {id: web-1, cluster: web}\n"), logger); node.GetId() != "web-1" || log.Len() > 0 {
 		t.Errorf("%v, %s", node, log.String())
 	}
-	if node := nodeOf(write(t, "without.yaml", "admin: {}\n"), logger); node != nil || !strings.Contains(log.String(), "nothing is fetched before it asks") {
+	if node := nodeOf(write(t, "without.yaml", "admin: {}\n"), logger); node != nil || !strings.Contains(log.String(), "not fetched before Envoy connects") {
 		t.Errorf("%v, %s", node, log.String())
 	}
 }
@@ -46,17 +46,18 @@ func TestABootstrapNeedNotSayWhoEnvoyIs(t *testing.T) {
 // childConfig returns what flags say of a child.
 func childConfig(t *testing.T, file string, child []string, args ...string) (envoy.Config, string, error) {
 	t.Helper()
-	f := &envoyFlags{}
+	f := &runFlags{}
 	c := newCommand("run", "", "", "")
-	f.add(c)
+	f.addEnvoy(c)
 	for _, s := range c.sections {
 		if err := s.flags.Parse(args); err != nil {
-			t.Fatal(err)
+			return envoy.Config{}, "", err
 		}
 	}
 	var log, out strings.Builder
-	cfg, err := f.config(child, file, "/run/holdfast", cgroup.Limits{CPU: 1.5}, &out, slog.New(slog.NewTextHandler(&log, nil)))
-	return cfg, log.String(), err
+	f.cfg.Socket.Path, f.cfg.Log = "/run/holdfast/xds.sock", slog.New(slog.NewTextHandler(&log, nil))
+	err := f.completeEnvoy(child, file, cgroup.Limits{CPU: 1.5}, &out)
+	return f.cfg.Envoy, log.String(), err
 }
 
 func TestHowEnvoyIsRunIsSaidByFlags(t *testing.T) {
@@ -77,7 +78,7 @@ func TestHowEnvoyIsRunIsSaidByFlags(t *testing.T) {
 	if cfg, _, err = childConfig(t, file, nil, "--envoy-admin", "127.0.0.1:15000"); err != nil || len(cfg.Args) > 0 || cfg.Admin != "127.0.0.1:15000" {
 		t.Errorf("%+v, %v", cfg, err)
 	}
-	if _, log, err = childConfig(t, "", []string{self}); err != nil || !strings.Contains(log, "Envoy's admin is not known") {
+	if _, log, err = childConfig(t, "", []string{self}); err != nil || !strings.Contains(log, "admin interface is not known") {
 		t.Errorf("%v: %s", err, log)
 	}
 }
@@ -94,7 +95,7 @@ func TestWhatIsWrongWithEnvoysCommandLineIsSaid(t *testing.T) {
 		{"no such binary", "", []string{"/does/not/exist"}, nil, "the command after --:"},
 		{"no such bootstrap", missing, []string{"sh"}, nil, "bootstrap: read admin: open " + missing},
 		{"a broken bootstrap", broken, []string{"sh"}, nil, "line 1: field admin.address.socket_address.port_value: "},
-		{"a negative drain", "", nil, []string{"--drain-min", "-1s"}, "--drain-min -1s: want 0 or a positive duration"},
+		{"a negative drain", "", nil, []string{"--drain-min", "-1s"}, `"--drain-min" flag: -1s: want 0 or a positive duration`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if _, _, err := childConfig(t, tc.file, tc.child, tc.args...); err == nil || !strings.Contains(err.Error(), tc.want) {
@@ -110,7 +111,7 @@ func TestACommandLineFollowsTwoDashes(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"nothing after them", []string{"run", "--upstream", "a:1", "--"}, "after -- the command is missing"},
+		{"nothing after them", []string{"run", "--upstream", "a:1", "--"}, "the command after -- is missing"},
 		{"a word before them", []string{"run", "envoy", "--", "envoy"}, `unexpected argument "envoy"`},
 		{"of a command that takes none", []string{"status", "--", "envoy"}, "takes flags only"},
 		{"a binary that is no Envoy and fails", []string{"run", "--upstream", "a:1", "--", "false"}, "--version"},
@@ -157,7 +158,7 @@ func TestWaitAndDrainSayThatNobodyAnswers(t *testing.T) {
 	if got := ask(t, "drain", "--admin", addr); got.code != exitFailed || !strings.Contains(got.errors, "no agent answers on "+addr) {
 		t.Errorf("%+v", got)
 	}
-	if got := ask(t, "wait", "--timeout", "-1s"); got.code != exitUsage || !strings.Contains(got.errors, "--timeout -1s: want 0 or a positive duration") {
+	if got := ask(t, "wait", "--timeout", "-1s"); got.code != exitUsage || !strings.Contains(got.errors, "--timeout: -1s: want 0 or a positive duration") {
 		t.Errorf("%+v", got)
 	}
 }

@@ -16,26 +16,26 @@ import (
 // Exit codes; they are part of the help.
 const (
 	exitOK     = 0
-	exitFailed = 1 // it was understood, and did not work
-	exitUsage  = 2 // a flag, a variable, the file or a command is wrong
+	exitFailed = 1
+	exitUsage  = 2 // a flag, a variable, a key of the file or a command is wrong
 )
 
-// process is what a command has of its surroundings.
+// process is the environment of a command.
 type process struct {
 	stdout, stderr io.Writer
 	environ        []string
-	// hurry has a value when a second signal asks to end at once, signals are those for
-	// Envoy; nil for neither.
+	// hurry has a value when a second signal requests an immediate end. signals are the signals
+	// for Envoy. Both may be nil.
 	hurry   <-chan struct{}
 	signals <-chan os.Signal
 }
 
-// failure marks an error as one of running, not of usage.
+// failure is an error that is not one of usage.
 type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }
 
-// failed returns err, if any, as an error of running.
+// failed returns err as a failure; nil for nil.
 func failed(err error) error {
 	if err == nil {
 		return nil
@@ -52,7 +52,7 @@ func execute(ctx context.Context, p process, args []string) int {
 		return exitOK
 	}
 	if code, ok := exitCode(err); ok {
-		return code // which says it all
+		return code
 	}
 	_, _ = fmt.Fprintf(p.stderr, "holdfast: %s\n", strings.TrimSpace(err.Error()))
 	if errors.As(err, &failure{}) {
@@ -65,13 +65,13 @@ func execute(ctx context.Context, p process, args []string) int {
 func newRoot(p process) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "holdfast",
-		Short:         "keep an Envoy configured when its control plane does not answer",
+		Short:         "keep Envoy configured when its control plane does not answer",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if asked, _ := cmd.Flags().GetBool("version"); asked {
-				return printVersion(p.stdout, "text")
+				return printVersion(p.stdout, false)
 			}
 			if len(args) == 0 {
 				return errors.New("no command: `holdfast help` lists them")
@@ -79,7 +79,7 @@ func newRoot(p process) *cobra.Command {
 			return unknownCommand(cmd, args[0])
 		},
 	}
-	root.Flags().BoolP("version", "v", false, "as `holdfast version`")
+	root.Flags().BoolP("version", "v", false, "show versions, as `holdfast version` does")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)
@@ -114,7 +114,7 @@ func newRoot(p process) *cobra.Command {
 	return root
 }
 
-// completion adds the command of that name, which writes a script for a shell that is named.
+// completion adds the command that writes the completion script of a shell.
 func completion(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	for _, c := range root.Commands() {
@@ -166,7 +166,7 @@ func names(commands []*cobra.Command) []string {
 	return all
 }
 
-// explainFlag words an error about a flag, with what was probably meant.
+// explainFlag words an error about a flag, with the flag that was probably meant.
 func explainFlag(cmd *cobra.Command, err error) error {
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {
@@ -181,7 +181,7 @@ func explainFlag(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("%w%s (`%s --help` lists the flags)", err, didYouMean("--", unknown.GetSpecifiedName(), known), cmd.CommandPath())
 }
 
-// headerFlag returns the name of a flag of headers that was given, "" for none.
+// headerFlag returns the name of a given flag of headers, "" for none.
 func headerFlag(flags *pflag.FlagSet) (name string) {
 	flags.Visit(func(f *pflag.Flag) {
 		if _, ok := f.Value.(*headers); ok {
@@ -191,16 +191,16 @@ func headerFlag(flags *pflag.FlagSet) (name string) {
 	return name
 }
 
-// command is a command whose flags stand in sections.
+// command is a command whose flags are grouped in sections.
 type command struct {
 	*cobra.Command
 	sections []section
 	// config is the value of --config.
 	config string
-	// takesChild: another command line may follow --, which is child.
+	// takesChild is set if another command line, child, may follow --.
 	takesChild bool
 	child      []string
-	// run is called with the settings in place, and warnings about them.
+	// run is called with warnings about the settings, after the flags are set.
 	run func(ctx context.Context, warnings []string) error
 }
 
@@ -217,7 +217,7 @@ func newCommand(name, short, long, example string) *command {
 	}}
 }
 
-// section returns a set to which flags of one subject are added.
+// section adds a section and returns its flags.
 func (c *command) section(title string) *pflag.FlagSet {
 	flags := pflag.NewFlagSet(title, pflag.ContinueOnError)
 	flags.SortFlags = false
@@ -232,18 +232,18 @@ func (c *command) visitFlags(visit func(*pflag.Flag)) {
 	}
 }
 
-// finish adds what all commands have.
+// finish adds --config and the parsing that all commands share.
 func (c *command) finish(p process, keys map[string]bool) {
 	if len(c.sections) > 0 {
 		for _, s := range c.sections {
 			c.Flags().AddFlagSet(s.flags)
 		}
-		c.Flags().StringVar(&c.config, configFlag, "", "YAML `FILE` of settings: each key is the name of a flag, without the dashes; one file may serve all commands")
+		c.Flags().StringVar(&c.config, configFlag, "", "YAML `FILE` of settings; a key is the name of a flag, without the dashes. All commands may use the same file")
 	}
 	c.Args = func(cmd *cobra.Command, args []string) error {
 		if c.takesChild && cmd.ArgsLenAtDash() == 0 {
 			if len(args) == 0 {
-				return errors.New("after -- the command is missing, such as -- envoy -c envoy.yaml")
+				return errors.New("the command after -- is missing, such as -- envoy -c envoy.yaml")
 			}
 			c.child = args
 			return nil
@@ -261,7 +261,7 @@ func (c *command) finish(p process, keys map[string]bool) {
 		var warnings []string
 		if len(c.sections) > 0 {
 			var err error
-			if warnings, err = settle(cmd.Flags(), p.environ, keys); err != nil {
+			if warnings, err = applySettings(cmd.Flags(), p.environ, keys); err != nil {
 				return err
 			}
 		}

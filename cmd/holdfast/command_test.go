@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/spf13/pflag"
 )
@@ -44,17 +46,17 @@ func TestExitCodesAndErrors(t *testing.T) {
 		{"a socket path that is taken", run("--upstream", "a:1", "--socket", taken), 1, "there is a file at this path, not a socket"},
 		{"a socket path that is too long", run("--upstream", "a:1", "--socket", "/"+strings.Repeat("x", 107)), 2, "at most 107"},
 		{"no directory", []string{"controlplane"}, 2, "--dir is missing"},
-		{"no nodes", []string{"controlplane", "--dir", dir, "--max-nodes", "0"}, 2, "--max-nodes 0: want a positive number"},
+		{"no nodes", []string{"controlplane", "--dir", dir, "--max-nodes", "0"}, 2, "--max-nodes: 0: want a positive number"},
 		{"half a certificate", []string{"controlplane", "--dir", dir, "--tls-cert", "x"}, 2, "--tls-cert and --tls-key go together"},
 		{"a bad listen address", []string{"controlplane", "--dir", dir, "--listen", "nope"}, 2, `--listen "nope": want host:port or unix:PATH`},
 		{"no such directory", []string{"controlplane", "--dir", filepath.Join(dir, "none")}, 1, "--dir: "},
 		{"no state to export", []string{"export", "--out", "x"}, 2, "--state-dir is missing"},
 		{"an export to nowhere", []string{"export", "--state-dir", dir}, 2, "--out is missing"},
-		{"an export of nobody's", []string{"export", "--state-dir", dir, "--out", filepath.Join(dir, "x")}, 2, "who Envoy is is missing"},
-		{"an export of nothing", []string{"export", "--state-dir", dir, "--out", filepath.Join(dir, "x"), "--node-id", "a", "--node-cluster", "b"}, 1, "there is nothing of an Envoy in it"},
+		{"an export of nobody's", []string{"export", "--state-dir", dir, "--out", filepath.Join(dir, "x")}, 2, "the node is missing"},
+		{"an export of nothing", []string{"export", "--state-dir", dir, "--out", filepath.Join(dir, "x"), "--node-id", "a", "--node-cluster", "b"}, 1, "it contains no state of an Envoy"},
 		{"a key that is not there", []string{"run", "--upstream", "a:1", "--state-dir", dir, "--state-key-file", filepath.Join(dir, "none")}, 2, "--state-key-file:"},
 		{"a key for no state", []string{"run", "--upstream", "a:1", "--state-key-file", "k"}, 2, "need --state-dir"},
-		{"a TTL policy of no type", []string{"run", "--upstream", "a:1", "--ttl-policy", "FOO=hold"}, 2, "is no type"},
+		{"a TTL policy of no type", []string{"run", "--upstream", "a:1", "--ttl-policy", "FOO=hold"}, 2, "is not a type"},
 		{"no TTL policy", []string{"run", "--upstream", "a:1", "--ttl-policy", "CDS=keep"}, 2, "want expire or hold"},
 		{"too many percent", []string{"run", "--upstream", "a:1", "--max-removal-percent", "101"}, 2, "want 0 to 100"},
 		{"a negative age", []string{"run", "--upstream", "a:1", "--max-stale", "-1s"}, 2, "--max-stale"},
@@ -147,16 +149,37 @@ func TestHelpExplainsEveryFlag(t *testing.T) {
 				t.Errorf("%s: --%s is not explained", c.Name(), f.Name)
 			}
 		})
-		for line := range strings.Lines(help) {
-			// A line of an example is copied as it is, so it is not broken.
-			if len([]rune(line)) > 140 || strings.HasSuffix(line, " \n") || strings.Contains(line, "`FILE`") {
-				t.Errorf("%s: line %q", c.Name(), line)
-			}
-		}
 	}
 	root := call(t, nil, "help").out
 	if root != call(t, nil, "--help").out || !strings.Contains(root, "\n  controlplane  serve xDS") {
 		t.Errorf("got %s", root)
+	}
+}
+
+// privateWords are words of ours, or of older versions of the help, for which xDS or plain English has others.
+var privateWords = regexp.MustCompile(`(?i)\b(anew|refuse[sd]?|verdict|who comes|at the latest|shall|told|tells?|says?|said|whoever|wherever|is there|are there|in the clear|beside|Anys)\b`)
+
+func TestHelpIsNarrowAndInPlainWords(t *testing.T) {
+	commands := []string{""}
+	for _, c := range newRoot(process{}).Commands() {
+		commands = append(commands, c.Name())
+	}
+	for _, command := range commands {
+		help := call(t, nil, strings.Fields("help "+command)...)
+		if help.code != 0 {
+			t.Errorf("%s: %+v", command, help)
+		}
+		if strings.Contains(help.out, "SotW") && !strings.Contains(help.out, "state of the world (SotW)") {
+			t.Errorf("%s: SotW is not spelled out", command)
+		}
+		for line := range strings.Lines(help.out) {
+			if width := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); width > 100 || strings.HasSuffix(line, " \n") || strings.Contains(line, "`FILE`") {
+				t.Errorf("%s: a line of %d columns: %q", command, width, line)
+			}
+			if word := privateWords.FindString(line); word != "" {
+				t.Errorf("%s: %q in %q", command, word, line)
+			}
+		}
 	}
 }
 

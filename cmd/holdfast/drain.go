@@ -9,42 +9,42 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/admin"
 )
 
-const drainLong = `Let Envoy end its connections: the agent is not ready any more, and Envoy's health
-checks fail. It returns when no connection is left (and --drain-min of the agent has
-passed), or after the agent's --drain-timeout. For the preStop hook.
+const drainLong = `Drain Envoy's connections: the agent becomes not ready, and Envoy's health checks fail. The
+command returns when no connection is left (and the agent's --drain-min has passed), or
+after the agent's --drain-timeout. Use it as preStop hook.
 
-An Envoy that the agent does not run serves on, and "holdfast undrain" or the next
-agent on the same socket undoes it. One that the agent runs drains its listeners,
-too, and is to be ended.
+If the agent does not run Envoy, Envoy keeps serving, and "holdfast undrain" or the next
+agent on the same socket undoes the drain. If the agent runs Envoy, Envoy also drains its
+listeners, which cannot be undone.
 
-It fails if the agent says nothing for 5 s.`
+The command fails if the agent does not answer for 5 s.`
 
-const undrainLong = `Undo "holdfast drain": Envoy's health checks pass, and the agent is ready again. What
-somebody else has made fail before (POST /healthcheck/fail) goes on failing. It is an
-error if nothing is drained, if the agent is about to end, or if it runs Envoy.`
+const undrainLong = `Undo "holdfast drain": Envoy's health checks pass, and the agent is ready again. If somebody
+else made the health checks fail before (POST /healthcheck/fail), they still fail. It is an
+error if there is no drain, if the agent is shutting down, or if the agent runs Envoy.`
 
-const waitLong = `Wait until the agent is ready: its socket is there, and it has a configuration and
-certificates to give; if it runs Envoy, until that serves. For the postStart hook, so
-that what starts after it finds the mesh.`
+const waitLong = `Wait until the agent is ready: it serves its socket, and has a configuration and
+certificates; if it runs Envoy, until Envoy is live. Use it as postStart hook, so that
+containers that start later can use the mesh.`
 
 func newDrain() *command {
-	return newAction("drain", "let Envoy end its connections: for preStop", drainLong)
+	return newAction("drain", "drain Envoy's connections (use as preStop hook)", drainLong)
 }
 
 func newUndrain() *command {
 	return newAction("undrain", "undo a drain", undrainLong)
 }
 
-const resumeLong = `Serve once more what is held back because Envoy crashed with it: after Envoy, run by
-the agent as its child, has crashed three times within ten minutes, each time within a
-minute of its start, the agent serves the last stable version of what changed before
-(see "holdfast status"). It is an error if nothing is held back.`
+const resumeLong = `Serve resources again that are held back because Envoy crashed with them: if Envoy, as a
+child of the agent, crashes three times within ten minutes, each time within a minute of
+its start, the agent serves the last stable version of what had changed before (see
+"holdfast status"). It is an error if nothing is held back.`
 
 func newResume() *command {
-	return newAction("resume", "serve what is held back after crashes of Envoy", resumeLong)
+	return newAction("resume", "serve again what is held back after crashes of Envoy", resumeLong)
 }
 
-// newAction makes a command that asks the agent to do something, and waits until it is done.
+// newAction makes a command that requests an action of the agent, and waits until it is done.
 func newAction(name, short, long string) *command {
 	c := newCommand(name, short, long, "\nholdfast "+name)
 	var addr string
@@ -61,21 +61,18 @@ func newAction(name, short, long string) *command {
 }
 
 func newWait() *command {
-	c := newCommand("wait", "wait until the agent is ready: for postStart", waitLong, "\nholdfast wait --timeout 30s")
+	c := newCommand("wait", "wait until the agent is ready (use as postStart hook)", waitLong, "\nholdfast wait --timeout 30s")
 	var (
 		addr    string
 		timeout time.Duration
 	)
-	c.section("How long").DurationVar(&timeout, "timeout", time.Minute, "after which it fails, and says what is missing (`DURATION`); 0 for never")
+	c.section("Timeout").Var(numberOf(&timeout, time.Minute, notNegative), "timeout", "fail after this `DURATION`, and report what is missing; 0: wait forever")
 	addAdmin(c.section("Which agent"), &addr)
 	c.run = func(ctx context.Context, warnings []string) error {
 		warn(c, warnings)
 		client, err := newClient(addr)
 		if err != nil {
 			return err
-		}
-		if timeout < 0 {
-			return fmt.Errorf("--timeout %s: want 0 or a positive duration", timeout)
 		}
 		if timeout > 0 {
 			var cancel context.CancelFunc
@@ -87,11 +84,11 @@ func newWait() *command {
 	return c
 }
 
-// awaitReady asks until the agent is ready, or ctx ends.
+// awaitReady polls until the agent is ready, or ctx ends.
 func awaitReady(ctx context.Context, client admin.Client) error {
 	poll := time.NewTicker(200 * time.Millisecond)
 	defer poll.Stop()
-	var last error // why it was not ready
+	var last error // the reason of the last poll
 	for {
 		missing, err := client.Ready(ctx)
 		switch {
@@ -99,7 +96,7 @@ func awaitReady(ctx context.Context, client admin.Client) error {
 			return nil
 		case err == nil:
 			last = errors.New(missing)
-		case last == nil || ctx.Err() == nil: // what the end of the time cuts off says nothing of the agent
+		case last == nil || ctx.Err() == nil: // a poll that the timeout cut off has no reason
 			last = err
 		}
 		select {

@@ -22,24 +22,26 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-const exportLong = `Write the last known good as files that Envoy reads by itself, and a bootstrap for
-them: with it Envoy starts when nothing else does, no control plane and no agent.
+const exportLong = `Export the last known good configuration as static files for Envoy, with a bootstrap for
+them, so that Envoy can start without a control plane and without an agent.
 
-Endpoints, routes and filter configurations are put into the clusters and listeners
-that refer to them. What the files refer to and do not have is listed. The state is
+Endpoints, routes and filter configurations are written into the clusters and listeners
+that refer to them. Missing resources, to which the files refer, are listed. The state is
 only read; an agent may be running.`
 
 const exportExample = `
-holdfast export --state-dir /var/lib/holdfast --bootstrap /etc/envoy/envoy.yaml --out /etc/envoy/last-known-good
+holdfast export --state-dir /var/lib/holdfast --bootstrap /etc/envoy/envoy.yaml \
+    --out /etc/envoy/last-known-good
 envoy -c /etc/envoy/last-known-good/bootstrap.json
 
-# for an Envoy that sees the directory under another path
-holdfast export --state-dir /var/lib/holdfast --node-id web-1 --node-cluster web --out ./files --envoy-dir /etc/envoy`
+# for an Envoy that has the directory under another path
+holdfast export --state-dir /var/lib/holdfast --node-id web-1 --node-cluster web \
+    --out ./files --envoy-dir /etc/envoy`
 
-// exportFlags are those of `holdfast export`.
+// exportFlags are the flags of `holdfast export`.
 type exportFlags struct {
 	stateDir, identity   string
-	keyFiles             list
+	keyFiles             []string
 	out, envoyDir, admin string
 	bootstrap            string
 	node                 nodeFlags
@@ -47,18 +49,18 @@ type exportFlags struct {
 }
 
 func newExport() *command {
-	c := newCommand("export", "write the last known good for an Envoy without agent", exportLong, exportExample)
+	c := newCommand("export", "export the last known good as static files, to run Envoy without holdfast", exportLong, exportExample)
 	f := &exportFlags{}
-	flags := c.section("The state (--state-dir is required)")
-	flags.StringVar(&f.stateDir, "state-dir", "", "`DIR` that --state-dir of the agent names")
-	flags.StringVar(&f.identity, "state-identity", "", "`NAME` that --state-identity of the agent gives, if it does")
-	flags.Var(&f.keyFiles, "state-key-file", "`FILE` of the key that it is encrypted with")
+	flags := c.section("The stored state (--state-dir is required)")
+	flags.StringVar(&f.stateDir, "state-dir", "", "`DIR` of the agent's --state-dir")
+	flags.StringVar(&f.identity, "state-identity", "", "`NAME` of the agent's --state-identity, if it has one")
+	flags.Var((*list)(&f.keyFiles), "state-key-file", "`FILE` of the key with which the state is encrypted")
 	flags = c.section("Output (--out is required)")
-	flags.StringVar(&f.out, "out", "", "`DIR` to write the files to; it is made if it is missing")
-	flags.StringVar(&f.envoyDir, "envoy-dir", "", "`DIR` under which Envoy will see it, if that is another")
-	flags.StringVar(&f.admin, "envoy-admin", bootstrap.DefaultAdmin, "`ADDR` of Envoy's own admin interface: host:port on loopback, or unix:PATH")
-	flags.BoolVar(&f.secrets, "with-secrets", false, "write certificates with their private keys too, in the clear, readable by their owner only")
-	flags = c.section("Who Envoy is (a bootstrap, or id and cluster)")
+	flags.StringVar(&f.out, "out", "", "`DIR` to write the files to; it is created if it is missing")
+	flags.StringVar(&f.envoyDir, "envoy-dir", "", "`DIR` under which Envoy will see these files, if it is not --out")
+	flags.StringVar(&f.admin, "envoy-admin", bootstrap.DefaultAdmin, "`ADDR` of Envoy's admin interface: host:port on loopback, or unix:PATH")
+	flags.BoolVar(&f.secrets, "with-secrets", false, "also write certificates with their private keys, unencrypted, readable by their owner only")
+	flags = c.section("Envoy's node (a bootstrap, or id and cluster)")
 	flags.StringVar(&f.bootstrap, "bootstrap", "", "`FILE` of a bootstrap to read the node from")
 	f.node.add(flags)
 	c.run = func(_ context.Context, warnings []string) error {
@@ -84,7 +86,7 @@ func stateKeys(files []string) ([][]byte, error) {
 func (f *exportFlags) run(c *command) error {
 	switch {
 	case f.stateDir == "":
-		return errors.New("--state-dir is missing: name the directory where the agent keeps its state")
+		return errors.New("--state-dir is missing: name the directory of the agent's state")
 	case f.out == "":
 		return errors.New("--out is missing: name the directory to write to")
 	}
@@ -93,7 +95,7 @@ func (f *exportFlags) run(c *command) error {
 		return err
 	}
 	if node == nil {
-		return errors.New("who Envoy is is missing: give --bootstrap, or --node-id and --node-cluster")
+		return errors.New("the node is missing: give --bootstrap, or --node-id and --node-cluster")
 	}
 	keys, err := stateKeys(f.keyFiles)
 	if err != nil {
@@ -146,8 +148,8 @@ func runtimeLayers(stored map[string]*xds.Resource) (map[string]*structpb.Struct
 	return layers, nil
 }
 
-// writeFiles writes each file by atomic rename, in their order: what refers to another
-// comes after it.
+// writeFiles replaces each file atomically, in their order: a file comes after those that it refers
+// to.
 func writeFiles(dir string, files []export.File) error {
 	for _, file := range files {
 		path := filepath.Join(dir, file.Name)
@@ -155,7 +157,7 @@ func writeFiles(dir string, files []export.File) error {
 		if file.Secret {
 			mode = 0o600
 		}
-		if filepath.Dir(file.Name) != "." { // nothing but certificates is in a directory of its own
+		if filepath.Dir(file.Name) != "." { // only certificates are in subdirectories
 			dirMode = 0o700
 		}
 		if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
@@ -168,19 +170,19 @@ func writeFiles(dir string, files []export.File) error {
 	return nil
 }
 
-// report says what was written and what is missing.
+// report lists what was written and what is missing.
 func (f *exportFlags) report(c *command, made *export.Result, contact time.Time) error {
 	out := c.OutOrStdout()
-	fmt.Fprintf(out, "%s: the last known good", f.out)
+	fmt.Fprintf(out, "%s: last known good configuration", f.out)
 	if !contact.IsZero() {
-		fmt.Fprintf(out, " of %s", contact.UTC().Format(time.RFC3339))
+		fmt.Fprintf(out, " from %s", contact.UTC().Format(time.RFC3339))
 	}
 	fmt.Fprintln(out)
 	for _, typeURL := range slices.SortedFunc(maps.Keys(made.Counts), xds.CompareTypes) {
 		fmt.Fprintf(out, "  %s: %d\n", xds.Short(typeURL), made.Counts[typeURL])
 	}
 	if len(made.Missing) > 0 {
-		fmt.Fprintln(out, "What the files refer to and do not have:")
+		fmt.Fprintln(out, "Missing resources, to which the files refer:")
 		for _, line := range made.Missing {
 			fmt.Fprintf(out, "  %s\n", line)
 		}

@@ -9,41 +9,44 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/holdfast-xds/holdfast/agent"
+	"github.com/holdfast-xds/holdfast/agent/controlplane"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 	"github.com/holdfast-xds/holdfast/sds/keystore"
+	"github.com/holdfast-xds/holdfast/upstream"
 )
 
-// warnExposed warns, once at the start, of what others can read or reach, by the flags that
-// make it so.
-func (f *runFlags) warnExposed(log *slog.Logger) {
-	var open []string // upstreams that are spoken to in the clear, over a network
-	for _, addr := range f.upstreams {
-		if f.security.Plaintext && !onThisMachine(addr) {
+// warnExposed warns at the start of everything that other users or machines can read or reach,
+// and names the flags that cause it.
+func warnExposed(log *slog.Logger, cfg agent.Config) {
+	var open []string // upstreams without TLS on a network
+	for _, addr := range cfg.Upstreams {
+		if cfg.Upstream.Plaintext && !onThisMachine(addr) {
 			open = append(open, addr)
 		}
 	}
 	if len(open) > 0 {
-		log.Warn("everything that the control plane sends can be read and changed on the way: leave out --upstream-plaintext, unless the way is private", "upstreams", strings.Join(open, ", "))
-		if credentials := f.credentials(); len(credentials) > 0 {
-			log.Warn("credentials are sent in the clear: leave out --upstream-plaintext, unless the way is private",
+		log.Warn("plaintext connection to the control plane: its messages can be read and changed on the network. Leave out --upstream-plaintext, unless the network is private", "upstreams", strings.Join(open, ", "))
+		if credentials := credentialsOf(cfg.Upstream); len(credentials) > 0 {
+			log.Warn("credentials are sent in plaintext: leave out --upstream-plaintext, unless the network is private",
 				"credentials", strings.Join(credentials, ", "), "upstreams", strings.Join(open, ", "))
 		}
 	}
-	warnAddress(log, "--admin", f.admin, "the status and all resources (dump) can be read by whoever reaches this address: use unix:PATH, or an address of loopback")
-	warnAddress(log, "--rest", f.rest, "the configuration can be read, in the clear, by whoever reaches this address: use an address of loopback, or the socket")
-	warnReadable(log, "--upstream-key", f.security.Key)
-	warnReadable(log, "--upstream-token-file", f.security.TokenFile)
-	if dir := f.certificates.identityDir; dir != "" {
-		kept, _ := filepath.Glob(filepath.Join(dir, "*", keystore.KeyFile)) // the pattern is well formed
+	warnAddress(log, "--admin", cfg.Admin.Addr, exposedAdmin)
+	warnAddress(log, "--rest", cfg.REST, "everybody who can reach this address can read the configuration: use an address of loopback, or the socket")
+	warnReadable(log, "--upstream-key", cfg.Upstream.Key)
+	warnReadable(log, "--upstream-token-file", cfg.Upstream.TokenFile)
+	if dir := cfg.Certificates.IdentityDir; dir != "" {
+		stored, _ := filepath.Glob(filepath.Join(dir, "*", keystore.KeyFile)) // the pattern is well formed
 		below, _ := filepath.Glob(filepath.Join(dir, keystore.Sub, "*", keystore.KeyFile))
-		for _, key := range append(kept, below...) {
+		for _, key := range append(stored, below...) {
 			warnReadable(log, "--identity-dir", key)
 		}
 	}
-	for _, source := range append(moreSources{&f.certificates.sourceFlags}, f.certificates.more...) {
-		warnReadable(log, "--istio-key", source.security.Key)
-		warnReadable(log, "--istio-token-file", source.security.TokenFile)
-		if dir, ok := strings.CutPrefix(source.ca, "dir:"); ok {
+	for _, source := range cfg.Certificates.Sources {
+		warnReadable(log, "--istio-key", source.Istio.Key)
+		warnReadable(log, "--istio-token-file", source.Istio.TokenFile)
+		if dir, ok := strings.CutPrefix(source.CA, "dir:"); ok {
 			for _, key := range []string{"ca-key.pem", "tls.key"} { // as in package sds/local
 				warnReadable(log, "--ca", filepath.Join(dir, key))
 			}
@@ -51,13 +54,15 @@ func (f *runFlags) warnExposed(log *slog.Logger) {
 	}
 }
 
-// credentials returns what proves to an upstream who the agent is.
-func (f *runFlags) credentials() []string {
+const exposedAdmin = "everybody who can reach this address can read the status and all resources (dump): use unix:PATH, or an address of loopback"
+
+// credentialsOf returns the flags by which the agent authenticates to a control plane.
+func credentialsOf(cfg upstream.Config) []string {
 	var found []string
-	if f.security.TokenFile != "" {
+	if cfg.TokenFile != "" {
 		found = append(found, "--upstream-token-file")
 	}
-	for _, name := range slices.Sorted(maps.Keys(f.headers)) {
+	for _, name := range slices.Sorted(maps.Keys(cfg.Headers)) {
 		if isCredential(name) {
 			found = append(found, "--upstream-header "+name)
 		}
@@ -76,32 +81,31 @@ func isCredential(name string) bool {
 	return false
 }
 
-// warnExposed warns of what is open to others.
-func (f *controlPlaneFlags) warnExposed(log *slog.Logger) {
-	if f.tlsCert == "" {
-		warnAddress(log, "--listen", f.listen, "the resources can be read, in the clear, by whoever reaches this address: give --tls-cert and --tls-key, and --tls-client-ca to know the clients")
+// warnExposedControlPlane is warnExposed for the built-in control plane.
+func warnExposedControlPlane(log *slog.Logger, cfg controlplane.Config) {
+	if cfg.TLSCert == "" {
+		warnAddress(log, "--listen", cfg.Listen, "everybody who can reach this address can read the resources: give --tls-cert and --tls-key, and --tls-client-ca to authenticate clients")
 	}
-	warnAddress(log, "--admin", f.admin, "the status and all resources (dump) can be read by whoever reaches this address: use unix:PATH, or an address of loopback")
-	warnReadable(log, "--tls-key", f.tlsKey)
+	warnAddress(log, "--admin", cfg.Admin, exposedAdmin)
+	warnReadable(log, "--tls-key", cfg.TLSKey)
 }
 
-// warnAddress warns of an address that others than this machine's processes reach.
+// warnAddress warns of an address that other machines can reach.
 func warnAddress(log *slog.Logger, flag, addr, why string) {
 	if addr != "" && !onThisMachine(addr) {
 		log.Warn(why, "flag", flag, "addr", addr)
 	}
 }
 
-// warnReadable warns of a file with a key or a token, "" for none, that every user of the
-// machine may read.
+// warnReadable warns of a file with a key or a token, "" for none, that all users can read.
 func warnReadable(log *slog.Logger, flag, file string) {
 	if file != "" && userfile.OthersMayRead(file) {
-		log.Warn("every user of this machine may read a key or token: chmod o-r it", "flag", flag, "file", file)
+		log.Warn("every user of this machine can read a key or token: chmod o-r it", "flag", flag, "file", file)
 	}
 }
 
-// onThisMachine reports whether only processes of this machine are at the other end of an
-// address: a Unix socket, files, or one of loopback.
+// onThisMachine reports whether an address leads to this machine only: a Unix socket, files, or a
+// loopback address.
 func onThisMachine(addr string) bool {
 	for _, scheme := range []string{"unix:", "file:"} {
 		if strings.HasPrefix(addr, scheme) {

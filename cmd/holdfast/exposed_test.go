@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/holdfast-xds/holdfast/agent/controlplane"
 )
 
 func TestWhatIsOpenToOthersIsSaidOnceAtTheStart(t *testing.T) {
@@ -30,7 +32,7 @@ func TestWhatIsOpenToOthersIsSaidOnceAtTheStart(t *testing.T) {
 	if err := os.Symlink(loose, filepath.Join(identityDir, "default", "tls.key")); err != nil {
 		t.Fatal(err)
 	}
-	const clear, credentials = "can be read and changed on the way", "credentials are sent in the clear"
+	const clear, credentials = "plaintext connection to the control plane", "credentials are sent in plaintext"
 	for _, tc := range []struct {
 		name string
 		args []string
@@ -43,20 +45,20 @@ func TestWhatIsOpenToOthersIsSaidOnceAtTheStart(t *testing.T) {
 		{"plaintext, by name", []string{"--upstream", "http://xds.test/x", "--upstream", "dns:///xds.test:1", "--upstream-plaintext"}, []string{clear + `|upstreams="http://xds.test/x, dns:///xds.test:1"`}},
 		{"credentials", []string{"--upstream", "xds.test:80", "--upstream-plaintext", "--upstream-header", "x-consul-token=TOPSECRET", "--upstream-header", "Authorization=TOPSECRET", "--upstream-header", "ClusterID=x", "--upstream-token-file", tight},
 			[]string{clear, credentials + `|credentials="--upstream-token-file, --upstream-header Authorization, --upstream-header x-consul-token"`}},
-		{"an open admin", []string{"--admin", "0.0.0.0:1"}, []string{"status and all resources|flag=--admin|addr=0.0.0.0:1"}},
-		{"an admin on all addresses", []string{"--admin", ":1"}, []string{"status and all resources"}},
+		{"an open admin", []string{"--admin", "0.0.0.0:1"}, []string{"can read the status and all resources|flag=--admin|addr=0.0.0.0:1"}},
+		{"an admin on all addresses", []string{"--admin", ":1"}, []string{"can read the status and all resources"}},
 		{"a closed admin", []string{"--admin", "127.0.0.1:1"}, nil},
-		{"an open REST", []string{"--rest", "[::]:1"}, []string{"the configuration can be read, in the clear|flag=--rest"}},
+		{"an open REST", []string{"--rest", "[::]:1"}, []string{"can read the configuration|flag=--rest"}},
 		{"a closed REST", []string{"--rest", "[::1]:1"}, nil},
-		{"a loose key", []string{"--upstream-cert", tight, "--upstream-key", loose}, []string{"every user of this machine may read|flag=--upstream-key|file=" + loose}},
+		{"a loose key", []string{"--upstream-cert", tight, "--upstream-key", loose}, []string{"every user of this machine can read|flag=--upstream-key|file=" + loose}},
 		{"a tight key", []string{"--upstream-cert", loose, "--upstream-key", tight}, nil},
-		{"a loose CA key", []string{"--ca", "dir:" + caDir}, []string{"every user of this machine may read|flag=--ca|file=" + caDir + "/ca-key.pem"}},
-		{"a loose key of an identity", []string{"--ca", "dev", "--identity-dir", identityDir}, []string{"every user of this machine may read|flag=--identity-dir|default/tls.key"}},
-		{"a loose token", []string{"--upstream-token-file", loose}, []string{"every user of this machine may read|flag=--upstream-token-file"}},
+		{"a loose CA key", []string{"--ca", "dir:" + caDir}, []string{"every user of this machine can read|flag=--ca|file=" + caDir + "/ca-key.pem"}},
+		{"a loose key of an identity", []string{"--ca", "dev", "--identity-dir", identityDir}, []string{"every user of this machine can read|flag=--identity-dir|default/tls.key"}},
+		{"a loose token", []string{"--upstream-token-file", loose}, []string{"every user of this machine can read|flag=--upstream-token-file"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := newCommand("run", "", "", "")
-			f := &runFlags{form: oneOf("delta", "sotw"), log: newLogFlags()}
+			f := &runFlags{}
 			f.add(c)
 			for _, s := range c.sections {
 				c.Flags().AddFlagSet(s.flags)
@@ -64,25 +66,29 @@ func TestWhatIsOpenToOthersIsSaidOnceAtTheStart(t *testing.T) {
 			if err := c.Flags().Parse(tc.args); err != nil {
 				t.Fatal(err)
 			}
+			var err error
+			if f.cfg.Certificates, err = f.certificates.config(); err != nil {
+				t.Fatal(err)
+			}
 			var log bytes.Buffer
-			f.warnExposed(slog.New(slog.NewTextHandler(&log, nil)))
+			warnExposed(slog.New(slog.NewTextHandler(&log, nil)), f.cfg)
 			wantLines(t, log.String(), tc.want)
 		})
 	}
 	for _, tc := range []struct {
 		name string
-		f    controlPlaneFlags
+		cfg  controlplane.Config
 		want []string
 	}{
-		{"on this machine", controlPlaneFlags{listen: defaultListen}, nil},
-		{"on a socket", controlPlaneFlags{listen: "unix:/x"}, nil},
-		{"for all, in the clear", controlPlaneFlags{listen: ":18000"}, []string{"the resources can be read, in the clear|flag=--listen|addr=:18000"}},
-		{"for all, with TLS", controlPlaneFlags{listen: ":18000", tlsCert: tight, tlsKey: loose}, []string{"every user of this machine may read|flag=--tls-key"}},
-		{"an open admin", controlPlaneFlags{listen: defaultListen, admin: "192.0.2.1:1"}, []string{"status and all resources|flag=--admin"}},
+		{"on this machine", controlplane.Config{Listen: defaultListen}, nil},
+		{"on a socket", controlplane.Config{Listen: "unix:/x"}, nil},
+		{"for all, in the clear", controlplane.Config{Listen: ":18000"}, []string{"can read the resources|flag=--listen|addr=:18000"}},
+		{"for all, with TLS", controlplane.Config{Listen: ":18000", TLSCert: tight, TLSKey: loose}, []string{"every user of this machine can read|flag=--tls-key"}},
+		{"an open admin", controlplane.Config{Listen: defaultListen, Admin: "192.0.2.1:1"}, []string{"can read the status and all resources|flag=--admin"}},
 	} {
 		t.Run("the control plane "+tc.name, func(t *testing.T) {
 			var log bytes.Buffer
-			tc.f.warnExposed(slog.New(slog.NewTextHandler(&log, nil)))
+			warnExposedControlPlane(slog.New(slog.NewTextHandler(&log, nil)), tc.cfg)
 			wantLines(t, log.String(), tc.want)
 		})
 	}

@@ -3,33 +3,35 @@ package main
 import (
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/pflag"
 )
 
-const rootLong = `holdfast keeps an Envoy configured when its control plane does not answer.
+const rootLong = `holdfast keeps Envoy configured when its control plane does not answer.
 
-It stands beside one Envoy, takes its configuration (xDS) from a control plane,
-and serves it on a Unix socket. Envoy restarts, or the control plane goes away:
-the configuration stays.
+It runs next to Envoy, fetches Envoy's configuration (xDS) from a control plane, and serves
+it on a Unix socket. If the control plane becomes unreachable, Envoy keeps its
+configuration, also when it restarts.
 
     control plane  --xDS-->  holdfast run  --Unix socket-->  Envoy
 
-To begin with:
+Quick start:
 
     holdfast bootstrap --out envoy.yaml --node-id web-1 --node-cluster web
     holdfast run --upstream xds.example.com:443 --bootstrap envoy.yaml
     envoy -c envoy.yaml`
 
-const settingsHelp = `Every flag can also be given as an environment variable (HOLDFAST_ and the name
-of the flag in capitals, dashes as underscores) and as a key of the YAML file
-that --config names. A flag beats the variable, which beats the file.`
+const settingsHelp = `Every flag can also be set by an environment variable (HOLDFAST_ and the name of the flag
+in capitals, with underscores for dashes), and by a key of the YAML file of --config. The
+flag overrides the variable, which overrides the file.`
 
 const exitHelp = `Exit codes
-  0  done, or ended as asked by SIGTERM or SIGINT (a second signal ends at once, with 143 or 130;
-     with Envoy as child it ends the drain, and after 10 s the agent; a third ends at once)
-  1  it did not work; the reason is on standard error
+  0  done, or stopped by SIGTERM or SIGINT. A second signal exits at once, with code 143 or 130;
+     while the agent runs Envoy as its child, the second signal ends the drain, and the agent
+     exits within 10 s; a third one exits at once
+  1  failed; the reason is on standard error
   2  a flag, a variable, a key or a command is wrong`
 
 func writeRootHelp(w io.Writer, commands []*command) {
@@ -48,9 +50,12 @@ func (c *command) writeHelp(w io.Writer) {
 	if len(c.sections) > 0 {
 		usage += " [flags]"
 	}
+	if c.takesChild {
+		usage += " [-- envoy -c FILE …]"
+	}
 	_, _ = fmt.Fprintf(w, "%s\n\nUsage\n  %s\n\nExamples\n%s\n", strings.TrimSpace(c.Long), usage, indent(c.Example, "  "))
 	for _, s := range c.sections {
-		_, _ = fmt.Fprintf(w, "\n%s\n", s.title)
+		_, _ = fmt.Fprintf(w, "\n%s\n", wrap(s.title, helpWidth))
 		s.flags.VisitAll(func(f *pflag.Flag) { writeFlag(w, f) })
 	}
 	if len(c.sections) > 0 {
@@ -61,8 +66,10 @@ func (c *command) writeHelp(w io.Writer) {
 	_, _ = fmt.Fprintf(w, "\n%s\n", exitHelp)
 }
 
-// writeFlag explains one flag: its name, default and variable, and below what it
-// does.
+// zeroUnits matches the end of a duration with units that are 0.
+var zeroUnits = regexp.MustCompile(`([hm])(0m)?0s$`)
+
+// writeFlag writes the name, variable and default of a flag, and below them what it does.
 func writeFlag(w io.Writer, f *pflag.Flag) {
 	value, usage := pflag.UnquoteUsage(f)
 	name := "--" + f.Name
@@ -77,9 +84,17 @@ func writeFlag(w io.Writer, f *pflag.Flag) {
 		facts = append(facts, "repeatable")
 	}
 	if f.DefValue != "" && f.DefValue != "false" {
-		facts = append(facts, "default "+strings.Replace(f.DefValue, "m0s", "m", 1)) // 30m, not 30m0s
+		value := f.DefValue
+		if f.Value.Type() == "duration" {
+			value = zeroUnits.ReplaceAllString(value, "$1") // 24h, not 24h0m0s
+		}
+		facts = append(facts, "default "+value)
 	}
-	_, _ = fmt.Fprintf(w, "  %-42s [%s]\n%s\n", name, strings.Join(facts, ", "), indent(wrap(usage, helpWidth-8), "        "))
+	head := fmt.Sprintf("  %-42s [%s]", name, strings.Join(facts, ", "))
+	if len(head) > helpWidth {
+		head = fmt.Sprintf("  %s\n        [%s]", name, strings.Join(facts, ", "))
+	}
+	_, _ = fmt.Fprintf(w, "%s\n%s\n", head, indent(wrap(usage, helpWidth-8), "        "))
 }
 
 func indent(s, by string) string {

@@ -8,28 +8,25 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// logFlags say what is logged, and how.
-type logFlags struct{ level, format *choice }
-
-func newLogFlags() logFlags {
-	l := logFlags{level: oneOf("debug", "info", "warn", "error"), format: oneOf("text", "json")}
-	l.level.value = "info"
-	return l
+// logFlags configure the log.
+type logFlags struct {
+	level string
+	json  bool
 }
 
-func (l logFlags) add(flags *pflag.FlagSet) {
-	flags.Var(l.level, "log-level", "the least important messages that are logged, to standard error; debug logs every xDS message")
-	flags.Var(l.format, "log-format", "the form of log lines")
+func (l *logFlags) add(flags *pflag.FlagSet) {
+	l.level = "info"
+	flags.Var(oneOf(&l.level, "debug", "info", "warn", "error"), "log-level", "minimum level of log messages, which go to standard error; debug logs every xDS message")
+	flags.Var(either(&l.json, "text", "json"), "log-format", "format of log messages")
 }
 
-// logger returns the logger that was asked for, which has been told the warnings.
-func (l logFlags) logger(w io.Writer, warnings []string) *slog.Logger {
+// logger returns the logger, after it has logged the warnings.
+func (l *logFlags) logger(w io.Writer, warnings []string) *slog.Logger {
 	var level slog.Level
-	// A choice holds only levels that slog knows.
-	_ = level.UnmarshalText([]byte(l.level.value))
+	_ = level.UnmarshalText([]byte(l.level)) // the flag accepts only levels that slog knows
 	options := &slog.HandlerOptions{Level: level}
 	handler := slog.Handler(slog.NewTextHandler(w, options))
-	if l.format.value == "json" {
+	if l.json {
 		options.ReplaceAttr = withUnit
 		handler = slog.NewJSONHandler(w, options)
 	}
@@ -40,7 +37,7 @@ func (l logFlags) logger(w io.Writer, warnings []string) *slog.Logger {
 	return log
 }
 
-// withUnit writes a duration as the text format does: slog's JSON has bare nanoseconds.
+// withUnit writes a duration as the text format does; slog's JSON has nanoseconds without a unit.
 func withUnit(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
 		a.Value = slog.StringValue(a.Value.Duration().String())
@@ -48,7 +45,7 @@ func withUnit(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// warn tells warnings where there is no log.
+// warn writes warnings of a command that has no log.
 func warn(c *command, warnings []string) {
 	for _, warning := range warnings {
 		_, _ = fmt.Fprintf(c.ErrOrStderr(), "holdfast: warning: %s\n", warning)

@@ -1,8 +1,8 @@
-// Command holdfast is an xDS agent that stands beside an Envoy and keeps its
-// configuration when the control plane does not answer.
+// Command holdfast is an xDS agent that runs next to Envoy and keeps it configured when the control
+// plane does not answer.
 //
-// This package is the command tree: flags, wiring and exit codes. What the
-// commands do is in the packages that they call.
+// This package contains the command tree: flags, wiring and exit codes. The commands themselves are
+// in the packages that it calls.
 package main
 
 import (
@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// version is set by the linker: -ldflags '-X main.version=v1.2.3'. Otherwise it is that of the
-// module, see versionOf.
+// version is set by the linker: -ldflags '-X main.version=v1.2.3'. Otherwise it is the version of
+// the module, see versionOf.
 var version = "dev"
 
-// hurried is how long the process may take after a second signal that hurries a drain.
+// hurried is the time that the process has after a second signal, which ends a drain.
 const hurried = 10 * time.Second
 
-// ready is how long who can be hurried may be busy with another signal.
+// ready is the time that the receiver of hurry may be busy with another signal.
 const ready = 100 * time.Millisecond
 
 func main() {
@@ -39,10 +39,10 @@ func main() {
 	}, os.Args[1:]))
 }
 
-// stopOnSignal ends the context at the first SIGTERM or SIGINT. The second one ends the
-// process at once, as a shell reports it (143 or 130). Where somebody receives from hurry,
-// which is while Envoy runs as a child, it hurries the drain instead, and ends the process
-// should it not do so itself within a while; a third ends it at once.
+// stopOnSignal ends the context at the first SIGTERM or SIGINT. The second one ends the process at
+// once, with the code that a shell reports (143 or 130). While Envoy runs as a child, a goroutine
+// receives from hurry: then the second signal ends the drain instead, and the process is ended if
+// it has not exited after within; a third signal ends it at once.
 func stopOnSignal(stop context.CancelFunc, hurry chan<- struct{}, within time.Duration) {
 	signals := make(chan os.Signal, 3) // never closed
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)

@@ -9,36 +9,26 @@ import (
 	"github.com/holdfast-xds/holdfast/bootstrap"
 )
 
-// nodeFlags say who Envoy is.
-type nodeFlags struct {
-	id, cluster, locality string
-	metadata              metadata
-}
+// nodeFlags are the flags of Envoy's node.
+type nodeFlags struct{ bootstrap.Node }
 
 func (n *nodeFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&n.id, "node-id", "", "`ID` of Envoy's node: who it is to the control plane")
-	flags.StringVar(&n.cluster, "node-cluster", "", "`NAME` of the service that this Envoy belongs to")
-	flags.StringVar(&n.locality, "node-locality", "", "where it runs: `REGION[/ZONE[/SUBZONE]]`")
-	flags.Var(&n.metadata, "node-metadata", "what else the control plane asks for: `NAME=TEXT`, or NAME:=JSON for a number, a boolean, a list or an object")
-}
-
-func (n *nodeFlags) given() bool {
-	return n.id != "" || n.cluster != "" || n.locality != "" || len(n.metadata) > 0
-}
-
-func (n *nodeFlags) node() bootstrap.Node {
-	return bootstrap.Node{ID: n.id, Cluster: n.cluster, Locality: n.locality, Metadata: n.metadata}
+	flags.StringVar(&n.ID, "node-id", "", "`ID` of Envoy's node, by which the control plane knows it")
+	flags.StringVar(&n.Cluster, "node-cluster", "", "`NAME` of the service that this Envoy belongs to")
+	flags.StringVar(&n.Locality, "node-locality", "", "where Envoy runs: `REGION[/ZONE[/SUBZONE]]`")
+	flags.Var((*metadata)(&n.Metadata), "node-metadata", "metadata for the control plane: `NAME=TEXT`, or NAME:=JSON for a number, a boolean, a list or an object")
 }
 
 // identity returns the node of the file or of the flags; nil if there is neither.
 func (n *nodeFlags) identity(file string) (*corev3.Node, error) {
+	given := n.ID != "" || n.Cluster != "" || n.Locality != "" || len(n.Metadata) > 0
 	switch {
-	case file != "" && n.given():
-		return nil, errors.New("--bootstrap and --node-… both say who Envoy is: leave one of them out")
+	case file != "" && given:
+		return nil, errors.New("--bootstrap and --node-… both name Envoy's node: leave one of them out")
 	case file != "":
 		return bootstrap.ReadNode(file)
-	case n.given():
-		return n.node().Proto()
+	case given:
+		return n.Proto()
 	}
 	return nil, nil
 }

@@ -21,21 +21,20 @@ const (
 	envPrefix  = environ.Prefix
 )
 
-const listsHelp = `A repeatable flag takes several values: in a variable separated by commas or, if
-it has a line break, one a line; in the file as a list. NAME=VALUE pairs may also
-be a JSON object in a variable and a mapping in the file.`
+const listsHelp = `Repeatable flags accept several values: in a variable, separated by commas, or one per line
+if it contains line breaks; in the file, as a list. NAME=VALUE pairs may also be a JSON
+object in the variable, and a mapping in the file.`
 
-// envName is the variable of a flag.
+// envName returns the variable of a flag.
 func envName(flag string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// settle gives every flag that the command line did not set its value from the
-// environment or, after that, from the file that --config names. keys are the
-// flags of all commands: what is meant for another one is passed over, what no
-// command knows is an error in the file and a warning in the environment, where
-// others may leave variables of this prefix.
-func settle(flags *pflag.FlagSet, environ []string, keys map[string]bool) (warnings []string, err error) {
+// applySettings sets every flag that the command line did not set from the environment or else from
+// the file of --config. keys are the flags of all commands. Settings of other commands are
+// ignored. A key that is no flag of any command is an error. A variable that is none causes a
+// warning only, because other programs may set variables with this prefix.
+func applySettings(flags *pflag.FlagSet, environ []string, keys map[string]bool) (warnings []string, err error) {
 	vars := make(map[string]string)
 	for _, pair := range environ {
 		if name, value, ok := strings.Cut(pair, "="); ok && strings.HasPrefix(name, envPrefix) {
@@ -43,7 +42,7 @@ func settle(flags *pflag.FlagSet, environ []string, keys map[string]bool) (warni
 		}
 	}
 	warnings = unknownVars(vars, keys)
-	// Flags stand in a fixed order, so that of several errors the same is told.
+	// The order of flags is fixed, so the same of several errors is always reported.
 	config := flags.Lookup(configFlag)
 	if value, ok := vars[envName(configFlag)]; ok && !config.Changed {
 		if err := config.Value.Set(value); err != nil {
@@ -73,9 +72,8 @@ func settle(flags *pflag.FlagSet, environ []string, keys map[string]bool) (warni
 	return warnings, err
 }
 
-// unknownVars warns of variables that look like settings and are none. Those that
-// Kubernetes makes for a Service called holdfast are not meant, nor those that are
-// metadata of the node.
+// unknownVars warns of variables that look like settings and are none, except those that Kubernetes
+// sets for a Service called holdfast, and metadata of the node.
 func unknownVars(vars map[string]string, keys map[string]bool) []string {
 	known := []string{strings.TrimPrefix(envName(configFlag), envPrefix)}
 	for key := range keys {
@@ -87,7 +85,7 @@ func unknownVars(vars map[string]string, keys map[string]bool) []string {
 		fromService := strings.HasPrefix(name, "SERVICE_") || strings.HasPrefix(name, "PORT")
 		metadata := strings.HasPrefix(name, "META_")
 		if !slices.Contains(known, name) && !fromService && !metadata {
-			warnings = append(warnings, fmt.Sprintf("environment variable %s%s is no setting%s", envPrefix, name, didYouMean(envPrefix, name, known)))
+			warnings = append(warnings, fmt.Sprintf("environment variable %s%s is not a setting%s", envPrefix, name, didYouMean(envPrefix, name, known)))
 		}
 	}
 	return warnings
@@ -133,13 +131,13 @@ func secondDocument(data []byte) int {
 		if marker && content {
 			return number
 		}
-		// Nothing has begun with comments, directives and the first marker.
+		// Comments, directives and the first marker are no content.
 		content = content || marker || len(line) > 0 && line[0] != '#' && line[0] != '%'
 	}
 	return 0
 }
 
-// oneLine is what an error of the YAML decoder says, without its heading.
+// oneLine returns an error of the YAML decoder in one line, without its heading.
 func oneLine(err error) string {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	text = strings.TrimPrefix(text, "unmarshal errors:\n")
@@ -147,7 +145,7 @@ func oneLine(err error) string {
 	for line := range strings.Lines(text) {
 		parts = append(parts, strings.TrimSpace(line))
 	}
-	return strings.ReplaceAll(strings.Join(parts, "; "), "already set in map", "is there twice")
+	return strings.ReplaceAll(strings.Join(parts, "; "), "already set in map", "is given twice")
 }
 
 // setText sets a flag from a variable.
@@ -177,8 +175,8 @@ func setText(f *pflag.Flag, text string) error {
 	return nil
 }
 
-// setYAML sets a flag from a value of the file. A number or a boolean where text
-// is wanted is refused: YAML reads 0660 as 432 and 1.10 as 1.1.
+// setYAML sets a flag from a value of the file. A number or a boolean is an error where text is
+// wanted, because YAML reads 0660 as 432 and 1.10 as 1.1.
 func setYAML(f *pflag.Flag, value any) error {
 	switch value := value.(type) {
 	case []any:
@@ -215,15 +213,15 @@ func setYAML(f *pflag.Flag, value any) error {
 		}
 	case json.Number:
 		switch f.Value.Type() {
-		case "int", "int64":
+		case "int":
 			return set(f, value.String())
 		case "duration":
 			return fmt.Errorf("%s: want a duration with its unit, such as 500ms, 5s or 10m", value)
 		case "OCTAL":
-			return errors.New("put the permissions into quotes, such as '0660': YAML takes digits for another number")
+			return errors.New("put the permissions into quotes, such as '0660': YAML reads them as another number without")
 		}
 	case nil:
-		return errors.New("has no value: write '' for the empty one")
+		return errors.New("has no value: write '' for the empty value")
 	}
-	return fmt.Errorf("want text: put %v into quotes, as it shall read", value)
+	return fmt.Errorf("want text: put %v into quotes", value)
 }

@@ -18,30 +18,37 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/holdfast-xds/holdfast/agent"
+	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/cache"
+	"github.com/holdfast-xds/holdfast/agent/envoy"
+	"github.com/holdfast-xds/holdfast/agent/group"
+	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
 	"github.com/holdfast-xds/holdfast/sds/istio"
 	"github.com/holdfast-xds/holdfast/sds/pki"
+	"github.com/holdfast-xds/holdfast/upstream"
 )
 
-// settled returns the agent's configuration that `holdfast run` makes of flags,
+// configured returns the agent's configuration that `holdfast run` makes of flags,
 // variables and a file.
-func stableAfter(t *testing.T, file string, environ []string, args ...string) (cfg agent.Config, warnings []string, err error) {
+func configured(t *testing.T, file string, environ []string, args ...string) (cfg agent.Config, warnings []string, err error) {
 	t.Helper()
 	p := process{stdout: io.Discard, stderr: io.Discard, environ: environ}
 	c := newCommand("run", "", "", "")
-	f := &runFlags{form: oneOf("delta", "sotw"), socketMode: mode(downstream.DefaultSocketMode), log: newLogFlags()}
+	f := &runFlags{}
 	f.add(c)
 	keys := map[string]bool{"dir": true, "out": true} // of other commands
 	c.visitFlags(func(f *pflag.Flag) { keys[f.Name] = true })
 	c.finish(p, keys)
 	c.SilenceErrors, c.SilenceUsage = true, true
+	c.SetFlagErrorFunc(explainFlag)
 	c.run = func(_ context.Context, w []string) (err error) {
 		warnings = w
-		cfg, err = f.config(slog.New(slog.DiscardHandler))
+		err = f.complete(slog.New(slog.DiscardHandler))
+		cfg = f.cfg
 		return err
 	}
 	if file != "" {
@@ -82,11 +89,11 @@ func TestAFlagBeatsTheVariableWhichBeatsTheFile(t *testing.T) {
 		{"the flag over the variable", "", environ, args, values{[]string{"flag:1", "flag:2"}, 3 * time.Minute, true, 3, "flag", 0o666, ":1"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			cfg, warnings, err := stableAfter(t, tc.file, tc.environ, tc.args...)
+			cfg, warnings, err := configured(t, tc.file, tc.environ, tc.args...)
 			if err != nil || len(warnings) > 0 {
 				t.Fatal(err, warnings)
 			}
-			got := values{cfg.Upstreams, cfg.AckTimeout, cfg.Security.Plaintext, cfg.MaxMessage, cfg.Headers["a"], cfg.Socket.Mode, cfg.Health}
+			got := values{cfg.Upstreams, cfg.Upstream.AckTimeout, cfg.Upstream.Plaintext, cfg.Upstream.MaxMessage, cfg.Upstream.Headers["a"], cfg.Socket.Mode, cfg.Admin.Health}
 			if !reflect.DeepEqual(got, tc.want) {
 				t.Errorf("got  %+v\nwant %+v", got, tc.want)
 			}
@@ -99,7 +106,7 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 	if err := os.WriteFile(keyFile, key, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg, _, err := stableAfter(t, "", nil,
+	cfg, _, err := configured(t, "", nil,
 		"--upstream", "a:1", "--upstream", "file:/x", "--upstream-protocol", "sotw", "--upstream-header", "ClusterID=K=1",
 		"--upstream-max-message-bytes", "5", "--ack-timeout", "2s", "--upstream-ca", "ca", "--upstream-cert", "cert",
 		"--upstream-key", "key", "--upstream-server-name", "sn", "--upstream-san", "s1,x", "--upstream-san", "s2",
@@ -110,6 +117,7 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 		"--cert-lifetime", "12h", "--root-overlap", "13h", "--root-lead", "14s", "--istio-ca", "ica", "--istio-token-file", "itok",
 		"--istio-header", "ClusterID=K", "--istio-cert-signer", "signer", "--istio-cert", "icert", "--istio-key", "ikey", "--istio-server-name", "isn", "--istio-san", "isan",
 		"--certificates", `{"ca": "files:/tls", "root-secret": "other"}`, "--identity-dir", "/identity", "--secret-dir", "/etc/a", "--secret-dir", "/etc/b", "--secret-alias", "x=web",
+		"--on-envoy-exit", "exit", "--start-after", "1s", "--drain-timeout", "2s", "--drain-min", "3s", "--kill-after", "4s", "--envoy-admin", "127.0.0.1:2",
 		"--ready-requires", "upstream", "--takeover", "--client-linger", "5m", "--pass-through", "envoy.service.ratelimit.v3.RateLimitService", "--pass-through", "a.B", "--rest", "127.0.0.1:1", "--rest-hold", "30s", "--upstream-rest-refresh", "7s",
 		"--max-streams", "1", "--max-types", "2", "--max-subscriptions", "3", "--max-request-rate", "4", "--max-request-burst", "5", "--max-any-depth", "8", "--max-groups", "33", "--max-resources", "6", "--max-resource-bytes", "7",
 		"--state-dir", "/state", "--state-identity", "web", "--state-key-file", keyFile, "--state-key-file", keyFile, "--fallback-for", "20m", "--restore-after", "3s", "--max-stale", "4h", "--failover-after", "6s", "--stale-after", "11m", "--reconnect-spread", "12s", "--upstream-keepalive-time", "31s", "--upstream-keepalive-timeout", "13s",
@@ -127,19 +135,31 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 	}
 	cfg.Node, cfg.Log = nil, nil
 	want := agent.Config{
-		Version: "dev", Upstreams: []string{"a:1", "file:/x"}, UpstreamForm: xds.SotW,
-		Security: dial.Security{Plaintext: true, CA: "ca", Cert: "cert", Key: "key", ServerName: "sn", SANs: []string{"s1,x", "s2"}, TokenFile: "tok"},
-		Headers:  map[string]string{"ClusterID": "K=1"}, MaxMessage: 5, AckTimeout: 2 * time.Second,
-		Socket:      downstream.SocketConfig{Path: "/s", Mode: 0o600, Group: "g"},
-		PassThrough: []string{"envoy.service.ratelimit.v3.RateLimitService", "a.B"},
-		REST:        "127.0.0.1:1", RESTHold: 30 * time.Second, RESTRefresh: 7 * time.Second,
-		Limits:    downstream.Limits{Streams: 1, Types: 2, Subscriptions: 3, RequestRate: 4, RequestBurst: 5, AnyDepth: 8},
-		MaxGroups: 33, MaxResources: 6, MaxBytes: 7,
-		AllowUIDs: []uint32{101, 0}, AllowGIDs: []uint32{4294967294, 0},
-		StateDir: "/state", StateIdentity: "web", StateKeys: [][]byte{key, key}, FallbackFor: 20 * time.Minute, RestoreAfter: 3 * time.Second, MaxStale: 4 * time.Hour, FailoverAfter: 6 * time.Second, StaleAfter: 11 * time.Minute,
-		ReconnectSpread: 12 * time.Second, KeepaliveTime: 31 * time.Second, KeepaliveTimeout: 13 * time.Second,
-		HoldTTL:               map[string]bool{xds.ClusterType: true, "type.googleapis.com/x.Y": true},
-		Guard:                 cache.Guard{MaxRemovalPercent: 30, ConfirmAfter: 8 * time.Minute, PruneAfter: 9 * time.Minute},
+		Version: "dev", Upstreams: []string{"a:1", "file:/x"},
+		Upstream: upstream.Config{
+			Form:     xds.SotW,
+			Security: dial.Security{Plaintext: true, CA: "ca", Cert: "cert", Key: "key", ServerName: "sn", SANs: []string{"s1,x", "s2"}, TokenFile: "tok"},
+			Headers:  map[string]string{"ClusterID": "K=1"}, MaxMessage: 5, AckTimeout: 2 * time.Second,
+			KeepaliveTime: 31 * time.Second, KeepaliveTimeout: 13 * time.Second, RESTRefresh: 7 * time.Second,
+		},
+		FailoverAfter: 6 * time.Second, StaleAfter: 11 * time.Minute, ReconnectSpread: 12 * time.Second,
+		Socket: downstream.SocketConfig{Path: "/s", Mode: 0o600, Group: "g"},
+		Peers:  downstream.Peers{UIDs: []uint32{101, 0}, GIDs: []uint32{4294967294, 0}},
+		Downstream: downstream.Config{
+			PassThrough: []string{"envoy.service.ratelimit.v3.RateLimitService", "a.B"}, RESTHold: 30 * time.Second,
+			Limits: downstream.Limits{Streams: 1, Types: 2, Subscriptions: 3, RequestRate: 4, RequestBurst: 5, AnyDepth: 8},
+		},
+		REST:      "127.0.0.1:1",
+		MaxGroups: 33,
+		Group: group.Config{
+			RestoreAfter: 3 * time.Second, MaxStale: 4 * time.Hour,
+			Cache: cache.Config{
+				Linger: 5 * time.Minute, MaxResources: 6, MaxBytes: 7, FallbackFor: 20 * time.Minute,
+				HoldTTL: map[string]bool{xds.ClusterType: true, "type.googleapis.com/x.Y": true},
+				Guard:   cache.Guard{MaxRemovalPercent: 30, ConfirmAfter: 8 * time.Minute, PruneAfter: 9 * time.Minute},
+			},
+		},
+		Store:                 store.Config{Dir: "/state", Identity: "web", Keys: [][]byte{key, key}},
 		ReadyRequiresUpstream: true, Takeover: true,
 		Certificates: sds.Config{
 			Sources: []sds.SourceConfig{{
@@ -159,7 +179,10 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 			}},
 			IdentityDir: "/identity", SecretDirs: []string{"/etc/a", "/etc/b"}, Aliases: map[string]string{"x": "web"},
 		},
-		Linger: 5 * time.Minute, Admin: "unix:/a", AdminReaderUIDs: []uint32{0, 7}, AdminReaderGIDs: []uint32{4294967294}, Pprof: true, Health: ":9",
+		Envoy: envoy.Config{
+			Exit: true, StartAfter: time.Second, Draining: envoy.Draining{Timeout: 2 * time.Second, Min: 3 * time.Second}, Grace: 4 * time.Second, Admin: "127.0.0.1:2",
+		},
+		Admin: admin.Config{Addr: "unix:/a", ReaderUIDs: []uint32{0, 7}, ReaderGIDs: []uint32{4294967294}, Pprof: true, Health: ":9"},
 	}
 	if !reflect.DeepEqual(cfg, want) {
 		t.Errorf("got  %+v\nwant %+v", cfg, want)
@@ -187,13 +210,13 @@ func TestListsAndPairsOfEachSource(t *testing.T) {
 			[]string{"a:1"}, "x:1 z:2", map[string]string{"a": "1,2"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			cfg, _, err := stableAfter(t, tc.file, tc.environ, "--node-id", "i", "--node-cluster", "c")
+			cfg, _, err := configured(t, tc.file, tc.environ, "--node-id", "i", "--node-cluster", "c")
 			if err != nil {
 				t.Fatal(err)
 			}
 			metadata := fmt.Sprint(cfg.Node.GetMetadata().AsMap()) // sorted by key
-			if !slices.Equal(cfg.Upstreams, tc.upstreams) || metadata != "map["+tc.metadata+"]" || !maps.Equal(cfg.Headers, tc.headers) {
-				t.Errorf("upstreams %q, metadata %q, headers %q", cfg.Upstreams, metadata, cfg.Headers)
+			if !slices.Equal(cfg.Upstreams, tc.upstreams) || metadata != "map["+tc.metadata+"]" || !maps.Equal(cfg.Upstream.Headers, tc.headers) {
+				t.Errorf("upstreams %q, metadata %q, headers %q", cfg.Upstreams, metadata, cfg.Upstream.Headers)
 			}
 		})
 	}
@@ -212,7 +235,7 @@ certificates:
   identity: [secret=tls]
   root-secret: tls-roots
 `
-	cfg, _, err := stableAfter(t, file, []string{"HOLDFAST_ROOT_SECRET=roots"})
+	cfg, _, err := configured(t, file, []string{"HOLDFAST_ROOT_SECRET=roots"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,24 +259,24 @@ certificates:
 
 func TestTheNodeIsReadFromTheBootstrap(t *testing.T) {
 	file := write(t, "envoy.yaml", "node: {id: web-1, cluster: web}\n")
-	cfg, _, err := stableAfter(t, "", nil, "--upstream", "a:1", "--bootstrap", file)
+	cfg, _, err := configured(t, "", nil, "--upstream", "a:1", "--bootstrap", file)
 	if err != nil || cfg.Node.GetId() != "web-1" || cfg.Node.GetCluster() != "web" {
 		t.Errorf("node %v, %v", cfg.Node, err)
 	}
-	cfg, _, err = stableAfter(t, "", nil, "--upstream", "a:1")
+	cfg, _, err = configured(t, "", nil, "--upstream", "a:1")
 	if err != nil || cfg.Node != nil {
 		t.Errorf("without: node %v, %v", cfg.Node, err)
 	}
 }
 
 func TestUnknownVariablesAreWarnedOf(t *testing.T) {
-	_, warnings, err := stableAfter(t, "", []string{
+	_, warnings, err := configured(t, "", []string{
 		"HOLDFAST_UPSTREAM=a:1", "HOLDFAST_UPSTREM=b:1", "HOLDFAST_XYZZY=1", "HOLDFAST_OUT=other command",
 		"HOLDFAST_SERVICE_HOST=10.0.0.1", "HOLDFAST_PORT_15020_TCP=tcp://10.0.0.1:15020", "PATH=/bin",
 	})
 	want := []string{
-		"environment variable HOLDFAST_UPSTREM is no setting, did you mean HOLDFAST_UPSTREAM?",
-		"environment variable HOLDFAST_XYZZY is no setting",
+		"environment variable HOLDFAST_UPSTREM is not a setting, did you mean HOLDFAST_UPSTREAM?",
+		"environment variable HOLDFAST_XYZZY is not a setting",
 	}
 	if err != nil || !slices.Equal(warnings, want) {
 		t.Errorf("%v, %q", err, warnings)
@@ -275,7 +298,7 @@ func TestWhatIsWrongWithSettingsIsSaid(t *testing.T) {
 		{"an unknown key with underscores", "upstream_ca: a", nil, nil, `unknown key "upstream_ca", did you mean upstream-ca?`},
 		{"an unknown key like no other", "zzz: a", nil, nil, `holdfast.yaml: unknown key "zzz"`},
 		{"a key of another command", "dir: a", nil, up, ""},
-		{"a key twice", "socket: a\nsocket: b", nil, nil, `key "socket" is there twice`},
+		{"a key twice", "socket: a\nsocket: b", nil, nil, `key "socket" is given twice`},
 		{"no YAML", "socket: [", nil, nil, "holdfast.yaml: line 1"},
 		{"no mapping", "- a", nil, nil, "holdfast.yaml: want a mapping of flag names to values"},
 		{"an empty file", "", nil, up, ""},
@@ -289,33 +312,33 @@ func TestWhatIsWrongWithSettingsIsSaid(t *testing.T) {
 		{"no value", "socket:", nil, up, "socket: has no value: write ''"},
 		{"a bad duration in the file", "ack-timeout: 5", nil, up, "ack-timeout: 5: want a duration with its unit"},
 		{"a bad duration in a variable", "", []string{"HOLDFAST_ACK_TIMEOUT=5"}, up, `HOLDFAST_ACK_TIMEOUT: "5": want a duration with its unit`},
-		{"a negative duration", "", nil, and("--ack-timeout", "-1s"), "--ack-timeout -1s: want a positive duration"},
-		{"no linger", "", nil, and("--client-linger", "0"), "--client-linger 0s: want a positive duration"},
-		{"no message fits", "", nil, and("--upstream-max-message-bytes", "0"), "--upstream-max-message-bytes 0: want a positive number"},
+		{"a negative duration", "", nil, and("--ack-timeout", "-1s"), "--ack-timeout: -1s: want a positive duration"},
+		{"no linger", "", nil, and("--client-linger", "0"), "--client-linger: 0s: want a positive duration"},
+		{"no message fits", "", nil, and("--upstream-max-message-bytes", "0"), "--upstream-max-message-bytes: 0: want a positive number"},
 		{"a bad mode", "", []string{"HOLDFAST_SOCKET_MODE=rw"}, up, `HOLDFAST_SOCKET_MODE: "rw": want permissions in octal, such as 0660`},
-		{"an unknown user", "", nil, and("--allow-uid", "101", "--allow-uid", "no such user"), `--allow-uid "no such user": unknown user on this machine: give the number`},
-		{"a user with a line break", "", nil, and("--allow-uid", "a\nb"), `--allow-uid "a\nb": unknown user on this machine: give the number`},
-		{"an unknown group", "allow-gid: [no such group]", nil, up, `--allow-gid "no such group": unknown group on this machine: give the number`},
-		{"a negative user", "", nil, and("--allow-uid", "-1"), "--allow-uid -1: want a name, or a number from 0 to 4294967294"},
-		{"the number that is no user's", "", nil, and("--allow-uid", "4294967295"), "--allow-uid 4294967295: want a name, or a number from 0 to"},
-		{"a group beyond all", "", []string{"HOLDFAST_ALLOW_GID=1,4294967296"}, up, "--allow-gid 4294967296: want a name, or a number from 0 to"},
+		{"an unknown user", "", nil, and("--allow-uid", "101", "--allow-uid", "no such user"), `--allow-uid: "no such user": unknown user on this machine: give the number`},
+		{"a user with a line break", "", nil, and("--allow-uid", "a\nb"), `--allow-uid: "a\nb": unknown user on this machine: give the number`},
+		{"an unknown group", "allow-gid: [no such group]", nil, up, `holdfast.yaml: allow-gid: "no such group": unknown group on this machine: give the number`},
+		{"a negative user", "", nil, and("--allow-uid", "-1"), "--allow-uid: -1: want a name, or a number from 0 to 4294967294"},
+		{"the number that is no user's", "", nil, and("--allow-uid", "4294967295"), "--allow-uid: 4294967295: want a name, or a number from 0 to"},
+		{"a group beyond all", "", []string{"HOLDFAST_ALLOW_GID=1,4294967296"}, up, "HOLDFAST_ALLOW_GID: 4294967296: want a name, or a number from 0 to"},
 		{"no user", "", nil, and("--allow-uid", ""), "--allow-uid"},
-		{"a reader of no kind", "", nil, and("--admin-readers", "1000"), `--admin-readers "1000": want uid:USER or gid:GROUP, such as uid:1000 or gid:monitoring`},
-		{"a reader without a name", "admin-readers: ['gid:']", nil, up, `--admin-readers "gid:": want uid:USER or gid:GROUP`},
-		{"an unknown reader", "", []string{"HOLDFAST_ADMIN_READERS=uid:0,gid:no such group"}, up, `--admin-readers "no such group": unknown group on this machine: give the number`},
+		{"a reader of no kind", "", nil, and("--admin-readers", "1000"), `--admin-readers: "1000": want uid:USER or gid:GROUP, such as uid:1000 or gid:monitoring`},
+		{"a reader without a name", "admin-readers: ['gid:']", nil, up, `holdfast.yaml: admin-readers: "gid:": want uid:USER or gid:GROUP`},
+		{"an unknown reader", "", []string{"HOLDFAST_ADMIN_READERS=uid:0,gid:no such group"}, up, `HOLDFAST_ADMIN_READERS: "no such group": unknown group on this machine: give the number`},
 		{"readers of a TCP address", "", nil, and("--admin", "127.0.0.1:1", "--admin-readers", "uid:0"), "--admin-readers needs --admin unix:PATH"},
 		{"a bad choice", "upstream-protocol: rest", nil, up, `upstream-protocol: "rest": want delta or sotw`},
 		{"an empty upstream", "upstream: ['']", nil, nil, "upstream: is empty"},
 		{"a header without value", "", []string{"HOLDFAST_UPSTREAM_HEADER=secret-token"}, up, "HOLDFAST_UPSTREAM_HEADER: want NAME=VALUE"},
 		{"a header of gRPC", "upstream-header: {grpc-timeout: '1'}", nil, up, "headers that begin with grpc- belong to gRPC"},
-		{"a header with a bad name", "upstream-header: {':path': x}", nil, up, "what is before the first '=' is no name of a header"},
+		{"a header with a bad name", "upstream-header: {':path': x}", nil, up, "the text before the first '=' is not the name of a header"},
 		{"a header with a line break", "upstream-header: {a: \"x\\ny\"}", nil, up, `the value of "a" has characters that are not printable ASCII`},
 		{"a header twice", "upstream-header: [a=1, A=2]", nil, up, `"A" is given twice`},
 		{"a header that is no text", "upstream-header: {a: 1}", nil, up, "a: want text: put the value into quotes"},
 		{"metadata without a value", "", []string{"HOLDFAST_NODE_METADATA=a"}, up, `"a": want NAME=TEXT or NAME:=JSON`},
-		{"metadata that is no JSON", "node-metadata: ['a:={']", nil, up, "a: no JSON: unexpected EOF"},
+		{"metadata that is no JSON", "node-metadata: ['a:={']", nil, up, "a: not JSON: unexpected EOF"},
 		{"metadata of two values", "node-metadata: ['a:=1 2']", nil, up, "a: more than one JSON value"},
-		{"a method for a service", "", nil, and("--pass-through", "/a.B/C"), `"/a.B/C" is no gRPC service: want its full name`},
+		{"a method for a service", "", nil, and("--pass-through", "/a.B/C"), `"/a.B/C" is not a gRPC service: want its full name`},
 		{"metadata twice", "node-metadata: [a=1, 'a:=2']", nil, up, `"a" is given twice`},
 		{"metadata that would be rounded", "node-metadata: {a: 9007199254740993}", nil, and("--node-id", "i", "--node-cluster", "c"), "protobuf would round"},
 		{"metadata beyond numbers", "node-metadata: {a: 99999999999999999999}", nil, up, "too large for a number"},
@@ -331,22 +354,22 @@ func TestWhatIsWrongWithSettingsIsSaid(t *testing.T) {
 		{"no IP address", "", nil, and("--ca", "dev", "--identity", "ip=a"), `"a" is not an IP address`},
 		{"an empty identity", "", nil, and("--ca", "dev", "--identity", " "), "is empty"},
 		{"Ed25519", "", nil, and("--ca", "dev", "--key-type", "ed25519"), "--key-type: Ed25519: Envoy 1.40 offers no such signature"},
-		{"no lifetime", "", nil, and("--ca", "dev", "--cert-lifetime", "0"), "--cert-lifetime 0s: want a positive duration"},
+		{"no lifetime", "", nil, and("--ca", "dev", "--cert-lifetime", "0"), "--cert-lifetime: 0s: want a positive duration"},
 		{"a flag of istio for another source", "istio-token-file: /t", nil, and("--ca", "dev"), "--istio-token-file is for istio:ADDR only"},
 		{"a bad validator", "", nil, and("--root-validator", "x"), `"x": want trusted-ca or spiffe`},
-		{"a source that is no object", "", nil, and("--certificates", "dev"), "no JSON"},
+		{"a source that is no object", "", nil, and("--certificates", "dev"), "not JSON"},
 		{"a source that is a list", "", nil, and("--certificates", "[]"), "want an object"},
 		{"a source without its place", "certificates: [{identity: spiffe://td/a}]", nil, up, "certificates: ca is missing"},
 		{"an unknown key of a source", "certificates: [{ca: dev, identiy: x}]", nil, up, `certificates: unknown key "identiy", did you mean identity?`},
 		{"a bad value of a source", "certificates: [{ca: dev, cert-lifetime: 5}]", nil, up, "certificates: cert-lifetime: 5: want a duration with its unit"},
 		{"a node without cluster", "", nil, and("--node-id", "i"), "--node-cluster is required"},
-		{"two nodes", "", nil, and("--node-id", "i", "--bootstrap", "x.yaml"), "--bootstrap and --node-… both say who Envoy is"},
+		{"two nodes", "", nil, and("--node-id", "i", "--bootstrap", "x.yaml"), "--bootstrap and --node-… both name Envoy's node"},
 		{"no such bootstrap", "", nil, and("--bootstrap", "/does/not/exist.yaml"), "bootstrap: read node: open /does/not/exist.yaml"},
 		{"a bad admin address", "", nil, and("--admin", "/run/a.sock"), `--admin: "/run/a.sock": want unix:PATH or host:port`},
 		{"a bad health address", "", nil, and("--health", "unix:/a"), "--health: "},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, _, err := stableAfter(t, tc.file, tc.environ, tc.args...)
+			_, _, err := configured(t, tc.file, tc.environ, tc.args...)
 			if tc.want == "" {
 				if err != nil {
 					t.Error(err)
@@ -371,9 +394,9 @@ func TestTheServicesThatArePassedThroughReplaceTheDefault(t *testing.T) {
 		{"one", []string{"--pass-through", "a.B"}, []string{"a.B"}},
 		{"none", []string{"--pass-through", "none"}, []string{}},
 	} {
-		cfg, _, err := stableAfter(t, "", nil, append([]string{"--upstream", "a:1"}, tc.args...)...)
-		if err != nil || !reflect.DeepEqual(cfg.PassThrough, tc.want) {
-			t.Errorf("%s: %q, %v", tc.name, cfg.PassThrough, err)
+		cfg, _, err := configured(t, "", nil, append([]string{"--upstream", "a:1"}, tc.args...)...)
+		if err != nil || !reflect.DeepEqual(cfg.Downstream.PassThrough, tc.want) {
+			t.Errorf("%s: %q, %v", tc.name, cfg.Downstream.PassThrough, err)
 		}
 	}
 }

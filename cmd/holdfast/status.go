@@ -11,24 +11,24 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/admin"
 )
 
-const statusLong = `Show what the running agent knows: first what is wrong, then the control planes,
-the resources it holds of each type and what Envoy made of them, and who is
-connected.`
+const statusLong = `Show the state of the running agent: first problems, then the control planes, the cached
+resources of each type and whether Envoy ACKed them, and the connected clients.
+docs/troubleshooting.md explains the columns.`
 
 const statusExample = `
 holdfast status
 
-# for a program
+# for programs
 holdfast status -o json
 
-# of an agent with another --admin
+# from an agent with another --admin
 holdfast status --admin unix:/tmp/holdfast/admin.sock`
 
 func newStatus() *command {
-	c := newCommand("status", "show what the running agent knows", statusLong, statusExample)
-	output := oneOf("text", "json")
+	c := newCommand("status", "show problems, control planes, resources and clients of the running agent", statusLong, statusExample)
+	var asJSON bool
 	var addr string
-	c.section("Output").VarP(output, "output", "o", "for a person or for a program")
+	c.section("Output").VarP(either(&asJSON, "text", "json"), "output", "o", "output format")
 	addAdmin(c.section("Which agent"), &addr)
 	c.run = func(ctx context.Context, warnings []string) error {
 		warn(c, warnings)
@@ -40,7 +40,7 @@ func newStatus() *command {
 		if err != nil {
 			return failed(err)
 		}
-		if output.value == "json" {
+		if asJSON {
 			return failed(writeJSON(c.OutOrStdout(), status))
 		}
 		status.Admin = addr
@@ -49,12 +49,13 @@ func newStatus() *command {
 	return c
 }
 
-const dumpLong = `Show the resources that the running agent holds, as JSON: their names, versions and
-content, where they came from, and why Envoy refused one. Replaced by [redacted] are
-fields that Envoy's API marks as sensitive (keys, passwords), literal values of
-headers that carry credentials (authorization, cookie, x-api-key, …-token), URLs
-with a password, and private keys in PEM wherever they are. What else may be secret
-in a configuration cannot be known.`
+const dumpLong = `Show the resources in the cache of the running agent, as JSON: their names, versions,
+content and sources, and the reason if Envoy NACKed one.
+
+[redacted] replaces fields that Envoy's API marks as sensitive (keys, passwords), literal
+values of headers that contain credentials (authorization, cookie, x-api-key, …-token),
+URLs with a password, and private keys in PEM format anywhere. Other secrets in the
+configuration cannot be recognized.`
 
 const dumpExample = `
 # everything
@@ -65,13 +66,12 @@ holdfast dump --type CDS
 holdfast dump --type RDS --name local_route`
 
 func newDump() *command {
-	c := newCommand("dump", "show the resources that the running agent holds, redacted", dumpLong, dumpExample)
-	output := oneOf("json")
-	var addr, typeName, name string
+	c := newCommand("dump", "show the resources in the cache of the running agent, redacted", dumpLong, dumpExample)
+	var output, addr, typeName, name string
 	flags := c.section("Which resources")
-	flags.StringVar(&typeName, "type", "", "short name or URL of the `TYPE`: CDS, EDS, LDS, RDS, SRDS, VHDS, SDS, RTDS, ECDS …; empty: all")
+	flags.StringVar(&typeName, "type", "", "`TYPE` of the resources, a short name (CDS, EDS, LDS, RDS, SRDS, VHDS, SDS, RTDS, ECDS, …) or a type URL; empty: all types")
 	flags.StringVar(&name, "name", "", "`NAME` of the resource; empty: all")
-	c.section("Output").VarP(output, "output", "o", "the form; there is one")
+	c.section("Output").VarP(oneOf(&output, "json"), "output", "o", "output format")
 	addAdmin(c.section("Which agent"), &addr)
 	c.run = func(ctx context.Context, warnings []string) error {
 		warn(c, warnings)
@@ -90,12 +90,12 @@ func newDump() *command {
 }
 
 func addAdmin(flags *pflag.FlagSet, addr *string) {
-	flags.StringVar(addr, "admin", admin.DefaultAddr, "`ADDR` that is the --admin of the agent: unix:PATH or host:port")
+	flags.StringVar(addr, "admin", admin.DefaultAddr, "`ADDR` of the agent's --admin: unix:PATH or host:port")
 }
 
 func newClient(addr string) (admin.Client, error) {
 	if addr == "" {
-		return admin.Client{}, errors.New("--admin is empty: want the --admin of the agent, unix:PATH or host:port")
+		return admin.Client{}, errors.New("--admin is empty: give the --admin of the agent, unix:PATH or host:port")
 	}
 	return admin.Client{Addr: addr}, admin.CheckAddrs(addr, "")
 }

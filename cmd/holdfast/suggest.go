@@ -2,8 +2,8 @@ package main
 
 import "slices"
 
-// didYouMean returns ", did you mean …?" or, when nothing is near, "". The prefix
-// goes before the name that is suggested, and is in none of those given.
+// didYouMean returns ", did you mean …?" with the nearest known name after the prefix, or "" if no
+// name is near.
 func didYouMean(prefix, given string, known []string) string {
 	if meant := nearest(given, known); meant != "" {
 		return ", did you mean " + prefix + meant + "?"
@@ -11,10 +11,10 @@ func didYouMean(prefix, given string, known []string) string {
 	return ""
 }
 
-// nearest returns the known name that differs least from what was given, "" if
-// all differ in more than a third of its letters and one.
+// nearest returns the known name with the smallest distance from the given one, "" if all distances
+// are greater than a third of its length plus one.
 func nearest(given string, known []string) string {
-	slices.Sort(known) // of equally near ones always the same
+	slices.Sort(known) // the result does not depend on the order
 	best, least := "", len(given)/3+2
 	for _, name := range known {
 		if d := distance(given, name); d < least {
@@ -24,7 +24,7 @@ func nearest(given string, known []string) string {
 	return best
 }
 
-// distance is that of Levenshtein.
+// distance returns the Levenshtein distance.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -17,28 +18,106 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// plainValue says in words what is wrong with the value of a flag of Go's own types.
+// plainValue words the error of a boolean. Flags of our own types word theirs.
 func plainValue(f *pflag.Flag, value string, err error) error {
-	number, isNumber := errors.AsType[*strconv.NumError](err)
-	switch kind := f.Value.Type(); {
-	case isNumber && errors.Is(number, strconv.ErrRange):
-		return fmt.Errorf("%q: the number is too large", value)
-	case kind == "int" || kind == "int64":
-		return fmt.Errorf("%q: want a whole number, such as 100", value)
-	case kind == "bool":
+	if f.Value.Type() == "bool" {
 		return fmt.Errorf("%q: want true or false", value)
-	case kind == "duration":
-		return fmt.Errorf("%q: want a duration with its unit, such as 500ms, 5s or 10m", value)
 	}
 	return err
 }
 
-// set sets a flag from text, and says in words what is wrong with it.
+// set sets a flag from text.
 func set(f *pflag.Flag, text string) error {
 	if err := f.Value.Set(text); err != nil {
 		return plainValue(f, text, err)
 	}
 	return nil
+}
+
+// integer is the type of a setting that is a number or a duration.
+type integer interface{ ~int | ~int64 | ~uint32 }
+
+// bounds are the numbers that are valid. A max of 0 means no maximum.
+type bounds struct{ min, max int64 }
+
+var (
+	positive    = bounds{min: 1}
+	notNegative = bounds{}
+)
+
+// number is a flag of a number or a duration within bounds.
+type number[T integer] struct {
+	target *T
+	bounds bounds
+}
+
+// numberOf makes a flag that sets target, which holds the default.
+func numberOf[T integer](target *T, def T, b bounds) *number[T] {
+	*target = def
+	return &number[T]{target, b}
+}
+
+func (n *number[T]) Set(s string) error {
+	value, err := n.parse(s)
+	if err != nil {
+		return err
+	}
+	if value < n.bounds.min || n.bounds.max > 0 && value > n.bounds.max {
+		return fmt.Errorf("%s: want %s", n.format(value), n.valid())
+	}
+	*n.target = T(value)
+	return nil
+}
+
+func (n *number[T]) parse(s string) (int64, error) {
+	if n.Type() == "duration" {
+		value, err := time.ParseDuration(s)
+		if err != nil {
+			err = fmt.Errorf("%q: want a duration with its unit, such as 500ms, 5s or 10m", s)
+		}
+		return int64(value), err
+	}
+	value, err := strconv.ParseInt(s, 0, 64)
+	switch {
+	case errors.Is(err, strconv.ErrRange):
+		err = fmt.Errorf("%q: the number is too large", s)
+	case err != nil:
+		err = fmt.Errorf("%q: want a whole number, such as 100", s)
+	}
+	return value, err
+}
+
+// valid describes the values that are within the bounds.
+func (n *number[T]) valid() string {
+	kind := "number"
+	if n.Type() == "duration" {
+		kind = "duration"
+	}
+	switch b := n.bounds; {
+	case b.max > 0:
+		return n.format(b.min) + " to " + n.format(b.max)
+	case b.min == 0:
+		return "0 or a positive " + kind
+	case b.min == 1:
+		return "a positive " + kind
+	default:
+		return "at least " + n.format(b.min)
+	}
+}
+
+func (n *number[T]) format(value int64) string {
+	if n.Type() == "duration" {
+		return time.Duration(value).String()
+	}
+	return strconv.FormatInt(value, 10)
+}
+
+func (n *number[T]) String() string { return n.format(int64(*n.target)) }
+func (n *number[T]) Type() string {
+	if _, ok := any(n.target).(*time.Duration); ok {
+		return "duration"
+	}
+	return "int"
 }
 
 // multiple is a flag that may be given several times.
@@ -61,41 +140,34 @@ func (l *list) String() string { return strings.Join(*l, ",") }
 func (*list) Type() string     { return "TEXT" }
 func (*list) repeatable()      {}
 
-// serviceNames is a repeatable flag of names of gRPC services, with a default that the first value
-// replaces; "none" is none.
+// serviceNames is a repeatable flag of names of gRPC services. Its first value replaces the default,
+// and "none" is none.
 type serviceNames struct {
-	names []string
-	set   bool
+	target *[]string
+	given  bool
 }
 
 func (s *serviceNames) Set(name string) error {
-	if !s.set {
-		s.names, s.set = []string{}, true
+	if !s.given {
+		*s.target, s.given = []string{}, true
 	}
 	switch {
 	case name == "none":
 		return nil
 	case !strings.Contains(name, ".") || !protoreflect.FullName(name).IsValid():
-		return fmt.Errorf("%q is no gRPC service: want its full name, such as envoy.service.load_stats.v3.LoadReportingService, or none", name)
+		return fmt.Errorf("%q is not a gRPC service: want its full name, such as envoy.service.load_stats.v3.LoadReportingService, or none", name)
 	}
-	if !slices.Contains(s.names, name) {
-		s.names = append(s.names, name)
+	if !slices.Contains(*s.target, name) {
+		*s.target = append(*s.target, name)
 	}
 	return nil
 }
 
-// String returns "" for the default, which is too long for the help.
-func (s *serviceNames) String() string {
-	if !s.set {
-		return ""
-	}
-	return strings.Join(s.names, ",")
-}
-func (*serviceNames) Type() string { return "SERVICE" }
-func (*serviceNames) repeatable()  {}
+func (*serviceNames) String() string { return "" } // the default is too long for the help
+func (*serviceNames) Type() string   { return "SERVICE" }
+func (*serviceNames) repeatable()    {}
 
-// ttlPolicy is a repeatable flag of TYPE=expire|hold pairs: the types, by URL, that
-// are held.
+// ttlPolicy is a repeatable flag of TYPE=expire|hold pairs. It contains the type URLs with hold.
 type ttlPolicy map[string]bool
 
 func (p *ttlPolicy) Set(s string) error {
@@ -109,7 +181,7 @@ func (p *ttlPolicy) Set(s string) error {
 func (p *ttlPolicy) add(name, policy string) error {
 	url, known := xds.TypeByShort(strings.ToUpper(name))
 	if !known && !strings.Contains(name, "/") {
-		return fmt.Errorf("%q is no type: want CDS, EDS, LDS, RDS, SRDS, VHDS, SDS, RTDS, ECDS or a type URL", name)
+		return fmt.Errorf("%q is not a type: want CDS, EDS, LDS, RDS, SRDS, VHDS, SDS, RTDS, ECDS or a type URL", name)
 	}
 	if !known {
 		url = name
@@ -123,7 +195,7 @@ func (p *ttlPolicy) add(name, policy string) error {
 	case "expire":
 		delete(*p, url)
 	default:
-		return fmt.Errorf("%s: %q is no policy: want expire or hold", name, policy)
+		return fmt.Errorf("%s: %q is not a policy: want expire or hold", name, policy)
 	}
 	return nil
 }
@@ -152,7 +224,7 @@ func (h *headers) Set(s string) error {
 	return h.add(name, value)
 }
 
-// add refuses what gRPC would refuse at every attempt.
+// add returns an error for headers that gRPC would reject.
 func (h *headers) add(name, value string) error {
 	valid := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.", r)
@@ -160,8 +232,8 @@ func (h *headers) add(name, value string) error {
 	lower := strings.ToLower(name)
 	switch {
 	case name == "" || strings.ContainsFunc(name, func(r rune) bool { return !valid(r) }):
-		// What was given is not repeated: it may be a token that was written in another form.
-		return errors.New("what is before the first '=' is no name of a header: want NAME=VALUE, and in the name letters, digits, '-', '_' and '.'")
+		// The value is not in the error, because it may be a token in another form.
+		return errors.New("the text before the first '=' is not the name of a header: want NAME=VALUE, with letters, digits, '-', '_' and '.' in the name")
 	case strings.HasPrefix(lower, "grpc-"):
 		return fmt.Errorf("%q: headers that begin with grpc- belong to gRPC", name)
 	case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }) && !strings.HasSuffix(lower, "-bin"):
@@ -172,21 +244,29 @@ func (h *headers) add(name, value string) error {
 			return fmt.Errorf("%q is given twice", name)
 		}
 	}
-	if *h == nil {
-		*h = make(headers)
-	}
-	(*h)[name] = value
-	return nil
+	return addOnce(h, name, value)
 }
 
 func (h *headers) setMap(m map[string]any) error { return eachText(m, h.add) }
 
-// eachText adds the pairs of a mapping, which must all be text, in order.
+// addOnce adds a pair to a map, which may be nil, unless its name is there.
+func addOnce[M ~map[string]V, V any](m *M, name string, value V) error {
+	if _, twice := (*m)[name]; twice {
+		return fmt.Errorf("%q is given twice", name)
+	}
+	if *m == nil {
+		*m = make(M)
+	}
+	(*m)[name] = value
+	return nil
+}
+
+// eachText adds the pairs of a mapping, whose values must be text, in order.
 func eachText(m map[string]any, add func(name, value string) error) error {
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		text, ok := m[name].(string)
 		if !ok {
-			return fmt.Errorf("%s: want text: put the value into quotes", name) // which is not shown: it may be a token
+			return fmt.Errorf("%s: want text: put the value into quotes", name) // the value may be a token
 		}
 		if err := add(name, text); err != nil {
 			return err
@@ -222,14 +302,7 @@ func (m *metadata) add(name string, value any) error {
 	if name == "" {
 		return errors.New("a name is missing: want NAME=TEXT or NAME:=JSON")
 	}
-	if _, twice := (*m)[name]; twice {
-		return fmt.Errorf("%q is given twice", name)
-	}
-	if *m == nil {
-		*m = make(metadata)
-	}
-	(*m)[name] = value
-	return nil
+	return addOnce(m, name, value)
 }
 
 func (m *metadata) setMap(tree map[string]any) error {
@@ -248,13 +321,13 @@ func (*metadata) String() string { return "" }
 func (*metadata) Type() string   { return "NAME=TEXT" }
 func (*metadata) repeatable()    {}
 
-// parseJSON reads one JSON value. Its whole numbers stay exact.
+// parseJSON reads one JSON value, with exact whole numbers.
 func parseJSON(text string) (any, error) {
 	decoder := json.NewDecoder(strings.NewReader(text))
 	decoder.UseNumber()
 	var tree any
 	if err := decoder.Decode(&tree); err != nil {
-		return nil, fmt.Errorf("no JSON: %w", err)
+		return nil, fmt.Errorf("not JSON: %w", err)
 	}
 	if _, err := decoder.Token(); err != io.EOF {
 		return nil, errors.New("more than one JSON value")
@@ -262,8 +335,8 @@ func parseJSON(text string) (any, error) {
 	return exact(tree)
 }
 
-// exact replaces the numbers of a tree: whole ones by int64, so that one which
-// protobuf would round is noticed, others by float64.
+// exact replaces the numbers of a tree: whole ones by int64, so that numbers which protobuf would
+// round are detected, and others by float64.
 func exact(tree any) (any, error) {
 	switch tree := tree.(type) {
 	case json.Number:
@@ -307,22 +380,39 @@ func (m *mode) Set(s string) error {
 func (m *mode) String() string { return fmt.Sprintf("%04o", uint32(*m)) }
 func (*mode) Type() string     { return "OCTAL" }
 
-// choice is a flag with few values.
-type choice struct {
-	value string
-	of    []string
+// choice is a flag with few values, each of which has a name.
+type choice[T comparable] struct {
+	target *T
+	names  []string
+	values []T
 }
 
-// oneOf makes a choice whose first value is the default.
-func oneOf(values ...string) *choice { return &choice{values[0], values} }
-
-func (c *choice) Set(s string) error {
-	if !slices.Contains(c.of, s) {
-		last := len(c.of) - 1
-		return fmt.Errorf("%q: want %s", s, strings.TrimPrefix(strings.Join(c.of[:last], ", ")+" or "+c.of[last], " or "))
+// oneOf makes a choice of values that are their own names. The default is what target holds, or
+// the first value.
+func oneOf[T comparable](target *T, values ...T) *choice[T] {
+	c := &choice[T]{target: target, values: values}
+	for _, value := range values {
+		c.names = append(c.names, fmt.Sprint(value))
 	}
-	c.value = s
+	if !slices.Contains(values, *target) {
+		*target = values[0]
+	}
+	return c
+}
+
+// either makes a choice between the names of false and true. The default is false.
+func either(target *bool, no, yes string) *choice[bool] {
+	return &choice[bool]{target, []string{no, yes}, []bool{false, true}}
+}
+
+func (c *choice[T]) Set(s string) error {
+	i := slices.Index(c.names, s)
+	if i < 0 {
+		last := len(c.names) - 1
+		return fmt.Errorf("%q: want %s", s, strings.TrimPrefix(strings.Join(c.names[:last], ", ")+" or "+c.names[last], " or "))
+	}
+	*c.target = c.values[i]
 	return nil
 }
-func (c *choice) String() string { return c.value }
-func (c *choice) Type() string   { return strings.Join(c.of, "|") }
+func (c *choice[T]) String() string { return c.names[slices.Index(c.values, *c.target)] }
+func (c *choice[T]) Type() string   { return strings.Join(c.names, "|") }

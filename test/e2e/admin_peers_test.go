@@ -49,7 +49,7 @@ func TestOnlyTheAgentsUserMayEndItAndReadersMayRead(t *testing.T) {
 		}
 	}
 	w.check(w.agent.Alive())
-	if log := w.log(); strings.Contains(log, "asked to") || !strings.Contains(log, "--admin-readers") {
+	if log := w.log(); strings.Contains(log, "requested") || !strings.Contains(log, "--admin-readers") {
 		t.Error("somebody was heard, or the stranger was not logged")
 	}
 	w.check(w.client().Do(t.Context(), "quit"))

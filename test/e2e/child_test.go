@@ -222,7 +222,7 @@ func TestAGracefulEndFailsNoRequest(t *testing.T) {
 				t.Errorf("the agent ended with code %d\n%s", code, w.agent.Tail(10))
 			}
 			w.gone(pid)
-			if log := w.log(); !strings.Contains(log, "Envoy is drained") {
+			if log := w.log(); !strings.Contains(log, "Envoy drain complete") {
 				t.Errorf("not drained:\n%s", w.agent.Tail(20))
 			}
 			t.Logf("%d requests, %d of them after the agent was not ready; the end took %s", load.Sent(), load.Sent()-atNotReady, time.Since(began).Round(100*time.Millisecond))
@@ -245,7 +245,7 @@ func TestASecondSignalEndsADrainAtOnce(t *testing.T) {
 	pid := w.alive(0).PID
 	w.check(w.agent.Signal(syscall.SIGTERM))
 	w.check(testbed.Eventually(limit, func() error {
-		if !strings.Contains(w.log(), "Envoy drains") {
+		if !strings.Contains(w.log(), "Envoy drain started") {
 			return errors.New("it does not drain")
 		}
 		return nil
@@ -288,7 +288,7 @@ func TestAHotRestartThatFailsLeavesTheOldEnvoy(t *testing.T) {
 	good, err := os.ReadFile(file)
 	w.check(err)
 	w.check(os.WriteFile(file, []byte("{\"rubbish\": 1}"), 0o600))
-	if err := w.client().Do(t.Context(), "hot-restart"); err == nil || !strings.Contains(err.Error(), "the old one goes on") {
+	if err := w.client().Do(t.Context(), "hot-restart"); err == nil || !strings.Contains(err.Error(), "the old one keeps running") {
 		t.Errorf("%v", err)
 	}
 	if e := w.child(); e.Restarts != 0 {

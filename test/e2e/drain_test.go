@@ -118,7 +118,7 @@ func TestADrainIsUndoneByHand(t *testing.T) {
 	}
 	w.envoyIsReady(http.StatusOK)
 	w.agentIsReady()
-	if out, err := w.holdfast("undrain"); err == nil || !strings.Contains(out, "nothing is drained") {
+	if out, err := w.holdfast("undrain"); err == nil || !strings.Contains(out, "there is no drain to undo") {
 		t.Errorf("once more: %v\n%s", err, out)
 	}
 	w.check(load.Stop())
@@ -132,7 +132,7 @@ func TestDrainGivesUpOnAnAgentThatIsSilent(t *testing.T) {
 	defer func() { w.check(w.agent.Signal(syscall.SIGCONT)) }()
 	began := time.Now()
 	out, err := w.holdfast("drain")
-	if took := time.Since(began); err == nil || took < 4*time.Second || took > limit || !strings.Contains(out, "said nothing for 5s") {
+	if took := time.Since(began); err == nil || took < 4*time.Second || took > limit || !strings.Contains(out, "not answered for 5s") {
 		t.Errorf("after %s: %v\n%s", took, err, out)
 	}
 }

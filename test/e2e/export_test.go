@@ -23,7 +23,7 @@ func TestAnEnvoyStartsFromAnExportWithoutAnAgent(t *testing.T) {
 			export := func() string {
 				code, out := run(t, "export", "--state-dir", w.path("state"), "--out", w.path("files"),
 					"--node-id", "e2e", "--node-cluster", "e2e", "--envoy-admin", w.envoy.Admin)
-				if code != 0 || !strings.Contains(out, "CDS: 2") || !strings.Contains(out, "EDS: 2") || strings.Contains(out, "do not have") {
+				if code != 0 || !strings.Contains(out, "CDS: 2") || !strings.Contains(out, "EDS: 2") || strings.Contains(out, "Missing resources") {
 					t.Fatalf("export: %d\n%s", code, out)
 				}
 				return w.path("files/bootstrap.json")

@@ -87,7 +87,7 @@ func TestTheMemoryOfTheAgentIsClosedToItsUser(t *testing.T) {
 		}
 	}
 	log := w.log()
-	for _, line := range []string{"is not closed", "are not turned off", "not given back", "/proc/self", "level=ERROR"} {
+	for _, line := range []string{"can read the memory", "cannot be disabled", "cannot be set", "not given back", "/proc/self", "level=ERROR"} {
 		if strings.Contains(log, line) {
 			t.Errorf("the log says %q:\n%s", line, log)
 		}

@@ -312,7 +312,7 @@ func TestWhatIsOlderThanMaxStaleIsNotServed(t *testing.T) {
 				return err
 			}
 			for _, c := range s.Conditions {
-				if !c.OK && strings.Contains(c.Reason, "--max-stale is 2s") {
+				if !c.OK && strings.Contains(c.Reason, "longer than --max-stale 2s") {
 					return nil
 				}
 			}

@@ -57,7 +57,7 @@ func TestASocketThatIsDeletedOrReplacedIsMadeAnew(t *testing.T) {
 			}
 			w.check(w.agent.Wait(limit, func() error {
 				code, body := status("/readyz")
-				if code != http.StatusOK || !strings.Contains(w.log(), "was made anew") {
+				if code != http.StatusOK || !strings.Contains(w.log(), "and created again") {
 					return fmt.Errorf("%d %s", code, body)
 				}
 				_, err := w.client().Status(t.Context())

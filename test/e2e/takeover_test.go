@@ -162,18 +162,18 @@ func TestARequestToTakeOverAloneEndsNothing(t *testing.T) {
 		out, _ := exec.Command("curl", append([]string{"-sS", "-m", "3", "--unix-socket", w.path("admin.sock"), "-X", "POST", "http://x/takeover"}, args...)...).CombinedOutput()
 		return string(out)
 	}
-	if out := curl(); !strings.Contains(out, "a request alone takes nothing over") {
+	if out := curl(); !strings.Contains(out, "this request is part of its protocol") {
 		t.Errorf("answered %q", out)
 	}
 	w.servesOn(pid, health)
-	if log := w.log(); strings.Contains(log, "another agent takes over") {
+	if log := w.log(); strings.Contains(log, "takeover by another agent started") {
 		t.Error("something was released")
 	}
 	// One that knows the protocol, and leaves.
 	began := time.Now()
 	curl("-H", "Connection: Upgrade", "-H", "Upgrade: holdfast-takeover")
 	w.check(w.agent.Wait(limit, func() error {
-		if !strings.Contains(w.log(), "are taken back") {
+		if !strings.Contains(w.log(), "sockets and addresses taken back") {
 			return errors.New("nothing was taken back")
 		}
 		return nil

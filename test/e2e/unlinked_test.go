@@ -51,7 +51,7 @@ filter_chains:
 	}
 	code, out = run(t, "export", "--state-dir", w.path("state"), "--out", w.path("files"),
 		"--node-id", "e2e", "--node-cluster", "e2e", "--envoy-admin", w.envoy.Admin)
-	if code != 0 || strings.Contains(out, "do not have") {
+	if code != 0 || strings.Contains(out, "Missing resources") {
 		t.Fatalf("export: %d\n%s", code, out)
 	}
 	w.agent.Kill()

@@ -129,7 +129,7 @@ func TestAPushedCertificateThatDoesNotHoldReplacesNothing(t *testing.T) {
 				t.Errorf("one that is %s is in use", name)
 			}
 			if r.status().Err == nil {
-				t.Errorf("nobody is told of one that is %s", name)
+				t.Errorf("no log of one that is %s", name)
 			}
 		}
 		p.fault(errors.New("the agent is away"))

@@ -94,7 +94,7 @@ func TestTheCertificateInUseStaysAfterItsEndUntilThereIsAnother(t *testing.T) {
 			t.Errorf("ready: %v", err)
 		}
 		if !r.logged("level=ERROR msg=\"the certificate in use has expired") {
-			t.Error("nobody was told")
+			t.Error("it was not logged")
 		}
 		// Attempts never end, and are frequent after the expiry.
 		r.ca.count()
@@ -275,7 +275,7 @@ func TestAClockThatIsSetForwardIsNoticedWithin30Seconds(t *testing.T) {
 			t.Error("not renewed")
 		}
 		if !r.logged("the clock jumped") {
-			t.Error("nobody was told")
+			t.Error("it was not logged")
 		}
 	})
 }

@@ -228,14 +228,14 @@ type fakeState struct {
 	order     []string // names in the order in which they were published
 	published int
 	add, drop []string
-	verdict   error
+	result    error
 }
 
 func newFakeState() *fakeState {
 	return &fakeState{changed: make(chan struct{}, 1), held: make(map[string]*tlsv3.Secret)}
 }
 
-func (f *fakeState) Publish(secrets []*xds.Resource, verdict func(error)) {
+func (f *fakeState) Publish(secrets []*xds.Resource, done func(error)) {
 	f.mu.Lock()
 	for _, r := range secrets {
 		var s tlsv3.Secret
@@ -246,9 +246,9 @@ func (f *fakeState) Publish(secrets []*xds.Resource, verdict func(error)) {
 		f.order = append(f.order, r.Name)
 		f.published++
 	}
-	err := f.verdict
+	err := f.result
 	f.mu.Unlock()
-	verdict(err)
+	done(err)
 }
 
 func (f *fakeState) Withdraw(names []string) {

@@ -5,17 +5,13 @@
 //
 // It promises:
 //   - a certificate is replaced only by a verified successor: it has the generated key, exactly
-//     the
-//     requested names and a chain to a trusted root;
+//     the requested names and a chain to a trusted root;
 //   - each certificate is renewed on a timer of its own, whether or not a client subscribes,
-//     and
-//     failed attempts are retried until one succeeds;
+//     and failed attempts are retried until one succeeds;
 //   - a new root is published before the first certificate that it signed, and an old root
-//     stays
-//     published while certificates may still lead to it;
+//     stays published while certificates may still lead to it;
 //   - private keys are in memory and, if configured, in Config.IdentityDir. They never appear
-//     in a
-//     log or an error.
+//     in a log or an error.
 //
 // It does not promise that a certificate is valid: without a successor, an expired certificate
 // is still published. The package does not know the clients; each group of clients is a State.

@@ -5,14 +5,14 @@
 //   - when Append has returned nil, its records survive the death of the process; when Sync or
 //     Rewrite has, everything written before survives the death of the node;
 //   - every intact record is loaded, whatever happened to the bytes around it: damage costs the
-//     records that it hits, never causes a panic and never yields a resource that was not stored.
-//     Loaded.Damaged says that records are missing;
+//     records that it hits, never causes a panic and never yields a resource that was not
+//     stored. Loaded.Damaged says that records are missing;
 //   - no damaged, foreign or newer file is overwritten: it is renamed (set aside);
 //   - after an error nothing more is written to that file; Rewrite starts a new one and may be
-//     retried any number of times, so that the state returns to the disk when the disk works again;
+//     retried any number of times, so that the state returns to the disk when the disk works
+//     again;
 //   - with a key, no content and no content hash is on disk unencrypted. Groups, types and
-//     names are
-//     not encrypted.
+//     names are not encrypted.
 //
 // It does not decide what is worth storing, apart from what must not be stored (Storable), and
 // holds no resources: the caller has the state in memory. It leaves no goroutine running.

@@ -21,7 +21,7 @@
 // changes. And all containers of one user on a node share a limit of inotify instances (128 by
 // default). One read costs a few system calls for each file.
 //
-// All methods may be called concurrently, and one Poller may run several times.
+// All methods may be called concurrently. Each call of Poller.Run has its own callbacks.
 package files
 
 import (

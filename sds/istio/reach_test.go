@@ -226,7 +226,7 @@ func TestAHandshakeThatHangsIsTold(t *testing.T) {
 				_, err := piped(t, pipe, tc.security).Issue(ctx, request(t))
 				checkFault(t, err, Unavailable, tc.text)
 				if waited := time.Since(began); waited != connectTimeout {
-					t.Errorf("told after %s, want %s", waited, connectTimeout)
+					t.Errorf("reported after %s, want %s", waited, connectTimeout)
 				}
 			})
 		})

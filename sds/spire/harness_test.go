@@ -272,7 +272,7 @@ func (r *rig) next() event {
 	case e := <-r.events:
 		return e
 	case <-ctx.Done():
-		r.Fatal("nothing is told")
+		r.Fatal("no call")
 	}
 	return event{}
 }

@@ -151,7 +151,7 @@ func TestAnUpdateThatCannotBeUsedChangesNothing(t *testing.T) {
 				}
 				for _, text := range []string{err.Error(), r.log.String()} {
 					if strings.Contains(text, "s3cret") {
-						r.Errorf("a key is told: %s", text)
+						r.Errorf("a key is in the text: %s", text)
 					}
 				}
 			})

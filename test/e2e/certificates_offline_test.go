@@ -64,7 +64,7 @@ func TestACAThatIsAwayCostsNothing(t *testing.T) {
 	t.Logf("from the start of agent and Envoy to the first answer, without the CA: %s", time.Since(begun).Round(time.Millisecond))
 	p.server.neverWaited()
 
-	const ended = `certificates: the certificate "default" ended`
+	const ended = `certificates: the certificate "default" expired`
 	p.check(testbed.Eventually(lifetime+limit, func() error { return p.server.notReady(ended) }))
 	chain, err := p.server.presented()
 	p.check(err)

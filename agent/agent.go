@@ -270,10 +270,7 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		}
 		return a.keeper.run(keeping)
 	})
-	if a.cfg.Node != nil {
-		// Before the first client, so that the client joins this group.
-		a.prefetch()
-	}
+	a.prefetch() // before the first client, so that the client joins this group
 	a.mu.Lock()
 	a.listening = true
 	a.mu.Unlock()

@@ -53,6 +53,9 @@ func (a *Agent) groupConfig(node *corev3.Node) group.Config {
 
 // prefetch subscribes with the configured node before a client connects.
 func (a *Agent) prefetch() {
+	if a.cfg.Node == nil {
+		return
+	}
 	node := proto.CloneOf(a.cfg.Node)
 	if node.GetUserAgentName() == "" {
 		node.UserAgentName = xds.EnvoyUserAgent

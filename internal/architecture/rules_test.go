@@ -24,10 +24,10 @@ var forTests = []string{"internal/xdstest", "internal/bubble", "internal/envoyte
 
 // requiredForTests are the modules that go.mod may require although only tests import them. A test with larger dependencies
 // belongs in a module of its own, below test.
-var requiredForTests = []string{"go.uber.org/goleak", "golang.org/x/net"} // gRPC requires golang.org/x/net anyway
+var requiredForTests = []string{"go.uber.org/goleak"}
 
 // machines are the pure state machines of the protocol.
-var machines = []string{"upstream/session", "downstream/session"}
+var machines = []string{"upstream/session", "upstream/failover", "downstream/session"}
 
 // impure are the imports, subpackages included, that a state machine has no use for, and exceptions that are only values.
 var (

@@ -458,7 +458,9 @@ func (s *stream) next() (resp *down.Response, wake time.Time) {
 			s.watch.Subscribe(in.Type, in.Wildcard, in.Subscribe, in.Unsubscribe)
 		}
 		for _, claim := range s.machine.Claims() {
-			s.watch.Ack(claim.Type, claim.Acked, nil)
+			if s.w.fault != forgetTrials || s.w.restarts == 0 {
+				s.watch.Ack(claim.Type, claim.Acked, nil)
+			}
 			s.noteClaim(claim)
 		}
 		if resp != nil || len(interests) == 0 {

@@ -22,6 +22,7 @@ const (
 	endsEarly           // a fallback ends after a minute
 	freezes             // during a fallback nothing changes
 	loseDisk            // an agent that is killed loses what is on disk
+	forgetTrials        // after a restart nothing becomes stable that was ACKed before it
 )
 
 // TestTheModelFindsPlantedFaults shows that each invariant can fail.
@@ -45,6 +46,7 @@ func TestTheModelFindsPlantedFaults(t *testing.T) {
 		"names are asked for without end":                  {askForever, 7, newSequence},
 		"an ACK does not wait for the disk":                {ackBeforeDisk, 10, withDisk},
 		"what was ACKed is lost when the agent is killed":  {loseDisk, 9, withRestarts},
+		"a restart ends a trial for ever":                  {forgetTrials, 11, withCrashes},
 		"a fallback ends after a minute":                   {endsEarly, 11, withCrashes},
 		"a fallback freezes everything":                    {freezes, 11, withCrashes},
 	} {

@@ -137,6 +137,7 @@ const (
 // disk; the streams of both sides end.
 func (w *world) restart(how byte) {
 	w.say("the agent is restarted, killed: %v", how&killed != 0)
+	w.restarts++
 	online := w.up != nil && how&withoutUpstream == 0
 	if how&killed != 0 {
 		// What it learns from the ends of its streams is not written either.

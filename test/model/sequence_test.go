@@ -75,15 +75,24 @@ func withCrashes(seed uint64) *sequence {
 	for range 1 + random.IntN(3) {
 		// Something is stable, something changes, and the Envoy crashes.
 		at := random.IntN(len(seq.steps) + 1)
-		if random.IntN(4) > 0 {
-			seq.steps = slices.Insert(seq.steps, at, step{act: passTime, how: byte(random.IntN(2))})
-			at = min(at+1+random.IntN(3), len(seq.steps))
+		insert := func(st step, between int) {
+			seq.steps = slices.Insert(seq.steps, at, st)
+			at = min(at+1+random.IntN(between), len(seq.steps))
+		}
+		k := []kind{cds, lds}[random.IntN(2)]
+		put := step{what: byte(k) | byte(random.IntN(len(names)))<<2, how: byte(random.Uint32())}
+		if seed%3 == 0 && random.IntN(2) == 0 {
+			// The agent is restarted, and Envoy is not, before that has lived for long enough.
+			insert(put, 2)
+			insert(step{act: passTime, how: secondsPass}, 1)
+			insert(step{act: restartAgent, how: clientsStay | byte(random.IntN(2))*killed}, 1)
+			put.how++
 		}
 		if random.IntN(4) > 0 {
-			k := []kind{cds, lds}[random.IntN(2)]
-			put := step{what: byte(k) | byte(random.IntN(len(names)))<<2, how: byte(random.Uint32())}
-			seq.steps = slices.Insert(seq.steps, at, put)
-			at = min(at+1+random.IntN(3), len(seq.steps))
+			insert(step{act: passTime, how: byte(random.IntN(2))}, 3)
+		}
+		if random.IntN(4) > 0 {
+			insert(put, 3)
 		}
 		for range 2 + random.IntN(3) {
 			seq.steps = slices.Insert(seq.steps, at, step{act: crashEnvoy})
@@ -242,7 +251,10 @@ func (w *world) endFallback(byHand bool) {
 
 var pauses = []time.Duration{10 * time.Millisecond, 300 * time.Millisecond, time.Second, 2 * time.Second, 20 * time.Second, 31 * time.Minute}
 
-var longPauses = []time.Duration{62 * time.Second, 3 * time.Minute, 59 * time.Minute, 62 * time.Minute}
+var longPauses = []time.Duration{62 * time.Second, 3 * time.Minute, 59 * time.Minute, 62 * time.Minute, 5 * time.Second}
+
+// secondsPass stands for the last one.
+const secondsPass = 4
 
 // step does one thing.
 func (w *world) step(st step) {

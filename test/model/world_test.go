@@ -33,6 +33,7 @@ type world struct {
 	unwritten chan struct{}
 	run       func() (stop func()) // runs the cache
 	stop      func()
+	restarts  int // of the agent
 	// releaseAt is when what was restored is served, though no source answered.
 	releaseAt time.Time
 	servers   []*controlPlane

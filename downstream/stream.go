@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -180,10 +181,7 @@ func (st *stream) receive(ctx context.Context, req *session.Request) error {
 	if idle {
 		return nil // it was an ACK that leaves nothing to send
 	}
-	select {
-	case st.wake <- struct{}{}:
-	default:
-	}
+	wake.Signal(st.wake)
 	return nil
 }
 
@@ -231,18 +229,14 @@ func (st *stream) sendAll(ctx context.Context) error {
 		case <-st.wake:
 		case <-st.view.Changed():
 		}
-		wake, err := st.flush(ctx)
+		next, err := st.flush(ctx)
 		switch {
 		case err != nil:
 			return err
 		case ctx.Err() != nil:
 			return nil // nothing more is sent, even if a response is due
 		}
-		if wake.IsZero() {
-			timer.Stop()
-		} else {
-			timer.Reset(time.Until(wake))
-		}
+		wake.Reset(timer, next)
 	}
 }
 
@@ -252,15 +246,15 @@ func (st *stream) sendAll(ctx context.Context) error {
 // when it can be sent.
 func (st *stream) flush(ctx context.Context) (time.Time, error) {
 	for {
-		resp, wake := st.next()
+		resp, next := st.next()
 		if resp == nil {
-			return wake, nil
+			return next, nil
 		}
 		if st.debug {
 			st.log.Debug("response", "type", xds.Short(resp.Type), "nonce", resp.Nonce, "version", resp.Version,
 				"resources", len(resp.Resources), "removed", len(resp.Removed))
 		}
-		large, err := st.wire.send(resp, st.server.from, st.wasWritten)
+		large, err := st.wire.send(resp, st.server.from, func() { wake.Signal(st.written) })
 		if err != nil {
 			return time.Time{}, err
 		}
@@ -276,15 +270,6 @@ func (st *stream) flush(ctx context.Context) (time.Time, error) {
 	}
 }
 
-// wasWritten signals that a large response has been written. It never blocks, because nobody
-// waits for the signal once the stream has ended.
-func (st *stream) wasWritten() {
-	select {
-	case st.written <- struct{}{}:
-	default:
-	}
-}
-
 // build builds a response from the state at one moment.
 func (st *stream) build() (*session.Response, time.Time) {
 	v, changed := st.view.Begin()
@@ -296,11 +281,11 @@ func (st *stream) build() (*session.Response, time.Time) {
 }
 
 // next returns the next response, or when there may be one.
-func (st *stream) next() (resp *session.Response, wake time.Time) {
+func (st *stream) next() (resp *session.Response, at time.Time) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for {
-		resp, wake = st.build()
+		resp, at = st.build()
 		changes := st.machine.SubscriptionChanges()
 		for _, change := range changes {
 			st.view.Subscribe(change)
@@ -310,7 +295,7 @@ func (st *stream) next() (resp *session.Response, wake time.Time) {
 		}
 		if resp != nil || len(changes) == 0 {
 			st.progress()
-			return resp, wake
+			return resp, at
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/wake"
 )
 
 // Timing of the attempts to reconnect to an address that accepts no connection.
@@ -164,7 +166,7 @@ func (d *dialer) await(ctx context.Context, addrs []address, since time.Time) bo
 	var trying sync.WaitGroup
 	for _, to := range addrs {
 		trying.Go(func() {
-			for sleep(ctx, interval/2+rand.N(interval)) {
+			for wake.Sleep(ctx, interval/2+rand.N(interval)) {
 				if conn := d.try(ctx, to); conn != nil {
 					d.keep(conn, to)
 					cancel()

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/upstream/failover"
 )
 
@@ -225,11 +226,7 @@ func (f *Failover) Run(ctx context.Context, state State) error {
 		}
 		var next time.Time
 		d.input(func(m *failover.Machine, now time.Time) { next = m.Tick(now) })
-		if next.IsZero() {
-			timer.Stop()
-		} else {
-			timer.Reset(time.Until(next))
-		}
+		wake.Reset(timer, next)
 	}
 }
 
@@ -273,10 +270,7 @@ func (d *driver) input(give func(m *failover.Machine, now time.Time)) {
 // event is input, after which the machine must be told the time.
 func (d *driver) event(give func(m *failover.Machine, now time.Time)) {
 	d.input(give)
-	select {
-	case d.wake <- struct{}{}:
-	default:
-	}
+	wake.Signal(d.wake)
 }
 
 // open runs a source; called with mu held.
@@ -390,15 +384,4 @@ func levelOf(n int) slog.Level {
 		return slog.LevelDebug
 	}
 	return slog.LevelWarn
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/bubble"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream/failover"
 )
@@ -346,7 +347,7 @@ func TestAServerThatAcceptsAgainIsAskedAtOnce(t *testing.T) {
 func TestAServerThatIsRestartedAgainAndAgainIsAskedAtOnce(t *testing.T) {
 	among(t, func(r *trial) {
 		r.sources[0].away = &unreachable{errDown, func(ctx context.Context, _ time.Time) bool {
-			return sleep(ctx, redialInterval)
+			return wake.Sleep(ctx, redialInterval)
 		}}
 		r.run()
 		for range 50 {

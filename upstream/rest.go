@@ -22,6 +22,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream/session"
 )
@@ -151,10 +152,7 @@ func (w *restWire) send(ctx context.Context, req *session.Request, node *corev3.
 		p.mu.Lock()
 		p.request = msg
 		p.mu.Unlock()
-		select {
-		case p.wake <- struct{}{}:
-		default:
-		}
+		wake.Signal(p.wake)
 		return nil
 	}
 	kind := xds.Info(req.Type).RESTName
@@ -248,7 +246,7 @@ func (w *restWire) rejects(ctx context.Context, kind string) bool {
 	w.rejected[kind] = true
 	never := w.usable.IsZero()
 	w.mu.Unlock()
-	if never && !sleep(ctx, rejectedAtFirst) {
+	if never && !wake.Sleep(ctx, rejectedAtFirst) {
 		return false
 	}
 	w.mu.Lock()

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream/session"
 )
@@ -338,7 +339,7 @@ func (st *stream) receive(msg message) {
 	typeURL, nonce := update.Type, update.Nonce
 	st.apply(update.Update, func(nack error) { st.answer(typeURL, nonce, nack) })
 	if late {
-		st.wakeSender()
+		wake.Signal(st.wake)
 	}
 }
 
@@ -368,14 +369,7 @@ func (st *stream) answer(typeURL, nonce string, err error) {
 	if late {
 		st.server.log.Warn("clients refused a response that was already ACKed", "type", xds.Short(typeURL), "nonce", nonce, "err", err)
 	}
-	st.wakeSender()
-}
-
-func (st *stream) wakeSender() {
-	select {
-	case st.wake <- struct{}{}:
-	default:
-	}
+	wake.Signal(st.wake)
 }
 
 // apply passes an update to the state.
@@ -410,15 +404,11 @@ func (st *stream) sendAll(ctx context.Context) error {
 			}
 			st.mu.Unlock()
 		}
-		wake, err := st.flush(ctx, &node)
+		next, err := st.flush(ctx, &node)
 		if err != nil {
 			return err
 		}
-		if wake.IsZero() {
-			timer.Stop()
-		} else {
-			timer.Reset(time.Until(wake))
-		}
+		wake.Reset(timer, next)
 	}
 }
 
@@ -428,16 +418,16 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 	for {
 		now := time.Now()
 		st.mu.Lock()
-		completed, completedWake := st.machine.Completed(now)
-		overdue, overdueWake := st.machine.Overdue(now)
+		completed, completedAt := st.machine.Completed(now)
+		overdue, overdueAt := st.machine.Overdue(now)
 		var req *session.Request
-		var wake time.Time
+		var next time.Time
 		reopen := st.machine.Reopen()
 		if !reopen {
-			req, wake = st.machine.Next(now)
+			req, next = st.machine.Next(now)
 		}
-		wake = earliest(wake, completedWake, overdueWake)
-		st.armed = wake
+		next = wake.Earliest(next, completedAt, overdueAt)
+		st.armed = next
 		if req != nil {
 			st.armed = time.Time{}
 		}
@@ -454,7 +444,7 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 			return time.Time{}, errReopen
 		}
 		if req == nil {
-			return wake, nil
+			return next, nil
 		}
 		if err := st.wire.send(ctx, req, *node); err != nil {
 			return time.Time{}, fmt.Errorf("sending: %w", err)
@@ -475,16 +465,6 @@ func someNames(u *xds.Update) []string {
 		names = append(names[:limit:limit], fmt.Sprintf("… and %d more", len(names)-limit))
 	}
 	return names
-}
-
-// earliest returns the earliest of the times. The zero time means never.
-func earliest(times ...time.Time) (first time.Time) {
-	for _, t := range times {
-		if first.IsZero() || !t.IsZero() && t.Before(first) {
-			first = t
-		}
-	}
-	return first
 }
 
 func (st *stream) log(req *session.Request) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/redact"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -288,30 +289,16 @@ func (s *Session) Next(v View, now time.Time) (*Response, time.Time) {
 			return resp, time.Time{}
 		}
 	}
-	wake := s.wake()
+	next := hold
+	for _, sub := range s.ordered {
+		next = wake.Earliest(next, sub.completeAt)
+	}
 	clusters := s.types[xds.ClusterType]
 	if !hold.IsZero() || clusters == nil || len(clusters.leaving) == 0 {
-		return nil, earlier(hold, wake)
+		return nil, next
 	}
 	resp, removal := s.removeClusters(clusters, v)
-	return resp, earlier(removal, wake)
-}
-
-// wake returns the earliest time at which a set that waits for a missing name counts as complete;
-// the zero time if none waits.
-func (s *Session) wake() (at time.Time) {
-	for _, sub := range s.ordered {
-		at = earlier(at, sub.completeAt)
-	}
-	return at
-}
-
-// earlier returns the earlier of two times. The zero time means never.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
+	return resp, wake.Earliest(next, removal)
 }
 
 // SubscriptionChanges returns the changes that the Session made to the subscription on the
@@ -476,7 +463,7 @@ func (s *Session) giveUpEndpoints() {
 // everything else was sent, because control planes send the routes that no longer lead to a
 // cluster later than its removal (design.md I4, protocol.md 4.7).
 func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Time) {
-	var wake time.Time
+	var next time.Time
 	var removed []string
 	latest := s.now.Add(s.cfg.RemovalDelay - maxRemovalDelay)
 	for name, at := range sub.leaving {
@@ -486,15 +473,15 @@ func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Tim
 		}
 		switch {
 		case at.After(s.now):
-			wake = earlier(wake, at)
+			next = wake.Earliest(next, at)
 		case at.After(latest) && s.needs(name):
-			wake = earlier(wake, s.now.Add(s.cfg.RemovalDelay))
+			next = wake.Earliest(next, s.now.Add(s.cfg.RemovalDelay))
 		default:
 			removed = append(removed, name)
 		}
 	}
 	if len(removed) == 0 {
-		return nil, wake
+		return nil, next
 	}
 	if s.cfg.Form == xds.SotW && !s.complete(sub, v) {
 		// A set without them would claim to be complete while the state is not known

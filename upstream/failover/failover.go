@@ -20,6 +20,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/wake"
 )
 
 // StableAfter is how long a stream must have lived for its end to count as a first failure. A
@@ -218,9 +220,7 @@ func (m *Machine) Tick(now time.Time) (next time.Time) {
 		if s.phase == open || s.phase == pausing {
 			at = s.checkAt
 		}
-		if next.IsZero() || !at.IsZero() && at.Before(next) {
-			next = at
-		}
+		next = wake.Earliest(next, at)
 	}
 	return next
 }

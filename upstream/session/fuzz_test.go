@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
@@ -172,7 +173,7 @@ func (fz *fuzzTalk) pause(d time.Duration) {
 // take lets the server hear every request that is due.
 func (fz *fuzzTalk) take() {
 	for range 1000 {
-		settled, wake := fz.machine.Completed(fz.now)
+		settled, next := fz.machine.Completed(fz.now)
 		for _, url := range settled {
 			if fz.form == xds.SotW || !fz.wanted[url][xds.Wildcard] {
 				fz.fail("%s: settled", xds.Short(url))
@@ -180,7 +181,7 @@ func (fz *fuzzTalk) take() {
 		}
 		req, at := fz.machine.Next(fz.now)
 		if req == nil {
-			fz.wake = earlier(wake, at)
+			fz.wake = wake.Earliest(next, at)
 			if !fz.wake.IsZero() && !fz.wake.After(fz.now) {
 				fz.fail("nothing to say, and yet wants to be asked now")
 			}

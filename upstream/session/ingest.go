@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/holdfast-xds/holdfast/internal/redact"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -331,7 +332,7 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 		if sub.completeBy.IsZero() {
 			sub.completeBy = now.Add(max(maxQuietTime, s.cfg.QuietTime))
 		}
-		sub.completeAt = earlier(now.Add(s.cfg.QuietTime), sub.completeBy)
+		sub.completeAt = wake.Earliest(now.Add(s.cfg.QuietTime), sub.completeBy)
 	}
 	s.receive(sub, in, "", now)
 	return in.update, nil
@@ -352,7 +353,7 @@ func (s *Session) receive(sub *subscription, in *ingest, version string, now tim
 		sub.nack(a, redact.Line(strings.Join(in.bad, "; ")), now)
 	}
 	sub.answers = append(sub.answers, a)
-	in.update.Wake = earlier(a.at, sub.completeAt)
+	in.update.Wake = wake.Earliest(a.at, sub.completeAt)
 	if s.Reopen() {
 		in.update.Wake = now
 	}

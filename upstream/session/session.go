@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -370,7 +371,7 @@ func (s *Session) recheckLater(sub *subscription, now time.Time) {
 // their time has come. In Delta it returns a request that unsubscribes from the names, after
 // which they are subscribed to again. That is impossible if a wildcard covers the names, and in
 // SotW; then it requests a new stream that names no ACKed version.
-func (s *Session) recheck(sub *subscription, now time.Time) (req *Request, wake time.Time) {
+func (s *Session) recheck(sub *subscription, now time.Time) (req *Request, next time.Time) {
 	if sub.recheckAt.IsZero() || sub.recheckAt.After(now) {
 		return nil, sub.recheckAt
 	}
@@ -401,13 +402,13 @@ func (s *Session) recheck(sub *subscription, now time.Time) (req *Request, wake 
 
 // Completed returns the types whose wildcard has become complete, each once, and when Completed
 // must be called again; the zero time for never.
-func (s *Session) Completed(now time.Time) (types []string, wake time.Time) {
+func (s *Session) Completed(now time.Time) (types []string, next time.Time) {
 	for _, sub := range s.ordered {
 		if sub.completeAt.IsZero() {
 			continue
 		}
 		if sub.completeAt.After(now) {
-			wake = earlier(wake, sub.completeAt)
+			next = wake.Earliest(next, sub.completeAt)
 			continue
 		}
 		sub.completeAt, sub.completeBy = time.Time{}, time.Time{}
@@ -415,18 +416,18 @@ func (s *Session) Completed(now time.Time) (types []string, wake time.Time) {
 			types = append(types, sub.url)
 		}
 	}
-	return types, wake
+	return types, next
 }
 
 // Overdue returns, for each type that has any, the names that the server was asked for and did
 // not answer in time, each once, and when Overdue must be called again; the zero time for never.
-func (s *Session) Overdue(now time.Time) (updates []*xds.Update, wake time.Time) {
+func (s *Session) Overdue(now time.Time) (updates []*xds.Update, next time.Time) {
 	for _, sub := range s.ordered {
 		var u *xds.Update
 		holds := s.holder(sub)
 		for name, at := range sub.awaited {
 			if at.After(now) {
-				wake = earlier(wake, at)
+				next = wake.Earliest(next, at)
 				continue
 			}
 			delete(sub.awaited, name)
@@ -449,7 +450,7 @@ func (s *Session) Overdue(now time.Time) (updates []*xds.Update, wake time.Time)
 			updates = append(updates, u)
 		}
 	}
-	return updates, wake
+	return updates, next
 }
 
 // ask starts to wait for the answer to each name of a request that is not held. A server may be
@@ -515,7 +516,7 @@ func (sub *subscription) resolved(name string) {
 // Next returns the next request to send to the server, or nil, and then when Next must be called
 // again even if nothing else happens; the zero time for never.
 func (s *Session) Next(now time.Time) (*Request, time.Time) {
-	var wake time.Time
+	var next time.Time
 	for _, sub := range s.ordered {
 		var req *Request
 		var at time.Time
@@ -528,16 +529,16 @@ func (s *Session) Next(now time.Time) (*Request, time.Time) {
 			req.Type = sub.url
 			return req, time.Time{}
 		}
-		wake = earlier(wake, at)
+		next = wake.Earliest(next, at)
 	}
-	return nil, earlier(wake, s.repeatUnanswered(now))
+	return nil, wake.Earliest(next, s.repeatUnanswered(now))
 }
 
 // repeatUnanswered requests another stream for a SotW server that has answered nothing. Some
 // servers do not answer a request with a current version (protocol.md 7.10), and such a server
 // cannot be distinguished from one that hangs. On the new stream one type is requested without a
 // version, which the server must answer (protocol.md 1.1).
-func (s *Session) repeatUnanswered(now time.Time) (wake time.Time) {
+func (s *Session) repeatUnanswered(now time.Time) (next time.Time) {
 	if s.answered || s.must || s.repeatAt.IsZero() {
 		return time.Time{}
 	}
@@ -617,19 +618,12 @@ func (s *Session) demand(held map[string]string) {
 	held[first] = Unissued
 }
 
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
-}
-
 // due removes and returns the first answer that must be sent now; if there is none, it returns
 // when the next one must be sent.
-func (sub *subscription) due(now time.Time) (a *answer, wake time.Time) {
+func (sub *subscription) due(now time.Time) (a *answer, next time.Time) {
 	for i, a := range sub.answers {
 		if a.at.After(now) {
-			wake = earlier(wake, a.at)
+			next = wake.Earliest(next, a.at)
 			continue
 		}
 		sub.answers = slices.Delete(sub.answers, i, i+1)
@@ -641,7 +635,7 @@ func (sub *subscription) due(now time.Time) (a *answer, wake time.Time) {
 		}
 		return a, time.Time{}
 	}
-	return nil, wake
+	return nil, next
 }
 
 // timeOut remembers a response that is ACKed before the clients have answered it.
@@ -676,10 +670,10 @@ func (s *Session) nextDelta(sub *subscription, now time.Time) (*Request, time.Ti
 		clear(sub.drop)
 		return req, time.Time{}
 	}
-	a, wake := sub.due(now)
+	a, next := sub.due(now)
 	if a == nil {
 		req, at := s.recheck(sub, now)
-		return req, earlier(wake, at)
+		return req, wake.Earliest(next, at)
 	}
 	return &Request{Nonce: a.nonce, NACK: a.nack}, time.Time{}
 }
@@ -704,7 +698,7 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 		s.ask(sub, req.Names, held, now)
 		return req, time.Time{}
 	}
-	a, wake := sub.due(now)
+	a, next := sub.due(now)
 	if a == nil && sub.renamed && len(sub.answers) > 0 {
 		// A request with other names carries the newest nonce, and so answers that response: with
 		// an ACK, or with the NACK that is being delayed, since only error_detail tells them
@@ -720,7 +714,7 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 	}
 	if a == nil && !sub.renamed {
 		req, at := s.recheck(sub, now)
-		return req, earlier(wake, at)
+		return req, wake.Earliest(next, at)
 	}
 	if len(sub.add) > 0 {
 		s.ask(sub, sorted(sub.add), nil, now)

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
@@ -243,11 +244,11 @@ func (tk *talk) pass(d time.Duration) {
 // drain takes everything that the machine has to say now.
 func (tk *talk) drain() {
 	for said := false; ; {
-		settled, wake := tk.machine.Completed(tk.now)
+		settled, completed := tk.machine.Completed(tk.now)
 		for _, url := range settled {
 			tk.got = append(tk.got, "settled "+xds.Short(url))
 		}
-		overdue, miss := tk.machine.Overdue(tk.now)
+		overdue, timeout := tk.machine.Overdue(tk.now)
 		for _, u := range overdue {
 			for _, name := range u.Removed {
 				tk.got = append(tk.got, "gone "+xds.Short(u.Type)+" "+name)
@@ -262,7 +263,7 @@ func (tk *talk) drain() {
 		}
 		req, at := tk.machine.Next(tk.now)
 		if req == nil {
-			tk.wake = earlier(earlier(wake, miss), at)
+			tk.wake = wake.Earliest(completed, timeout, at)
 			return
 		}
 		tk.got = append(tk.got, tk.request(req))

@@ -124,7 +124,7 @@ func NewADS(cfg Config) (*ADS, error) {
 // never nil. All goroutines that it started have ended by then.
 func (a *ADS) Run(ctx context.Context, state State, answered func() error) error {
 	dialing := a.dialer.dialing()
-	return dialing.why(a.secrets.hide(a.attempt(ctx, dialing, state, answered)))
+	return dialing.classify(a.secrets.hide(a.attempt(ctx, dialing, state, answered)))
 }
 
 func (a *ADS) attempt(ctx context.Context, dialing *dialing, state State, answered func() error) error {

@@ -39,11 +39,11 @@ func TestAClosedPortIsTriedEachHalfSecondAndTheConnectionKept(t *testing.T) {
 			t.Fatal("nobody accepts")
 		}
 		var away *unreachable
-		if err := attempt.why(errDown); !errors.As(err, &away) || !errors.Is(err, errDown) {
+		if err := attempt.classify(errDown); !errors.As(err, &away) || !errors.Is(err, errDown) {
 			t.Fatalf("the reason is %v", err)
 		}
 		begun := time.Now()
-		if away.again(t.Context(), begun) {
+		if away.await(t.Context(), begun) {
 			t.Error("nobody accepts, and it says so")
 		}
 		if took := time.Since(begun); (took - lookupInterval).Abs() > lookupInterval/5 {
@@ -54,7 +54,7 @@ func TestAClosedPortIsTriedEachHalfSecondAndTheConnectionKept(t *testing.T) {
 		}
 		p.open.Store(true)
 		begun = time.Now()
-		if !away.again(t.Context(), begun) {
+		if !away.await(t.Context(), begun) {
 			t.Fatal("it is not found")
 		}
 		if took := time.Since(begun); took > redialInterval*3/2 {
@@ -69,7 +69,7 @@ func TestAClosedPortIsTriedEachHalfSecondAndTheConnectionKept(t *testing.T) {
 		}
 		_ = conn.Close()
 		_, _ = conn.Read(make([]byte, 1))
-		if err := attempt.why(errDown); err != errDown {
+		if err := attempt.classify(errDown); err != errDown {
 			t.Errorf("of a server that was reached: %v", err)
 		}
 		// One that the server closes is lost.
@@ -80,7 +80,7 @@ func TestAClosedPortIsTriedEachHalfSecondAndTheConnectionKept(t *testing.T) {
 		_ = (*p.server.Load()).Close()
 		_, _ = conn.Read(make([]byte, 1))
 		var gone *lost
-		if err := attempt.why(errDown); !errors.As(err, &gone) || !errors.Is(err, errDown) {
+		if err := attempt.classify(errDown); !errors.As(err, &gone) || !errors.Is(err, errDown) {
 			t.Errorf("of a connection that is lost: %v", err)
 		}
 	})

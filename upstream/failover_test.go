@@ -155,7 +155,7 @@ func among(t *testing.T, test func(*trial), modes ...mode) {
 	bubble.Test(t, func(t *testing.T) {
 		r := &trial{T: t, state: &state{}}
 		r.failover = &Failover{
-			StaleAfter: 1000 * time.Hour,
+			Timing: failover.Timing{StaleAfter: 1000 * time.Hour},
 			Lacking: func() bool {
 				r.mu.Lock()
 				defer r.mu.Unlock()

@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
+	"github.com/holdfast-xds/holdfast/upstream/failover"
 )
 
 // A load balancer, or a control plane that crashes, closes each connection soon after the first
@@ -148,7 +149,7 @@ func behindMoody(t *testing.T, form xds.Form, endpoints string, test func(t *tes
 		go func() { served <- server.Serve(pipe.Listen()) }()
 		feed := everyCluster()
 		feed.wants = append(feed.wants, xds.SubscriptionChange{Type: xds.EndpointType, Subscribe: []string{endpoints}})
-		f := &Failover{StaleAfter: 1000 * time.Hour, Holding: func() bool { return true }, Sources: []Source{source(t, Config{
+		f := &Failover{Timing: failover.Timing{StaleAfter: 1000 * time.Hour}, Holding: func() bool { return true }, Sources: []Source{source(t, Config{
 			Addr: "192.0.2.1:1", Form: form, Security: dial.Security{Plaintext: true}, Dial: pipe.Connect,
 		})}}
 		ctx, cancel := context.WithCancel(t.Context())

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/bubble"
+	"github.com/holdfast-xds/holdfast/upstream/failover"
 )
 
 // balancer is the address of a control plane that all agents of a fleet use. It counts what it
@@ -76,7 +77,7 @@ func (s *ofFleet) Run(ctx context.Context, _ State, answered func() error) error
 		s.dialer.drop()
 		return err
 	}
-	return dialing.why(err)
+	return dialing.classify(err)
 }
 
 func (s *ofFleet) stream(ctx context.Context, dialing *dialing, answered func() error) error {
@@ -109,7 +110,7 @@ func outage(t *testing.T, agents int, away, spread time.Duration, asWas bool) *b
 		sources := make([]*ofFleet, agents)
 		for i := range sources {
 			sources[i] = &ofFleet{at: b, dialer: newDialer(b.connect), asWas: asWas}
-			f := &Failover{Sources: []Source{sources[i]}, ReconnectSpread: spread, StaleAfter: 1000 * time.Hour}
+			f := &Failover{Sources: []Source{sources[i]}, Timing: failover.Timing{ReconnectSpread: spread, StaleAfter: 1000 * time.Hour}}
 			running.Go(func() { _ = f.Run(ctx, &state{}) })
 		}
 		time.Sleep(time.Minute)

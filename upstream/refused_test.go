@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
+	"github.com/holdfast-xds/holdfast/upstream/failover"
 )
 
 // debugType is one that istiod refuses by ending the stream.
@@ -129,7 +130,7 @@ func behindTouchy(t *testing.T, test func(t *testing.T, s *touchy, feed *state, 
 				go func() { served <- server.Serve(pipe.Listen()) }()
 				feed := everyCluster()
 				feed.wants = append(feed.wants, xds.SubscriptionChange{Type: debugType, Subscribe: []string{"b", "a"}})
-				f := &Failover{StaleAfter: 1000 * time.Hour, Sources: []Source{source(t, Config{
+				f := &Failover{Timing: failover.Timing{StaleAfter: 1000 * time.Hour}, Sources: []Source{source(t, Config{
 					Addr: "192.0.2.1:1", Form: form, Security: dial.Security{Plaintext: true}, Dial: pipe.Connect,
 				})}}
 				ctx, cancel := context.WithCancel(t.Context())

@@ -103,7 +103,7 @@ func (r *REST) Run(ctx context.Context, state State, answered func() error) erro
 	err = r.run(ctx, cancel, w, state, answered)
 	cancel()
 	w.polling.Wait()
-	return dialing.why(r.secrets.hide(err))
+	return dialing.classify(r.secrets.hide(err))
 }
 
 // restWire makes polls look like a stream.

@@ -47,8 +47,10 @@ type talk struct {
 
 func (tk *talk) start(sources int, spread time.Duration) {
 	tk.m = New(Config{
-		Sources: sources, MinBackoff: time.Second, MaxBackoff: 8 * time.Second, FailoverAfter: 5 * time.Second,
-		FirstAnswer: 15 * time.Second, StaleAfter: time.Minute, ReconnectSpread: spread,
+		Sources: sources, Timing: Timing{
+			MinBackoff: time.Second, MaxBackoff: 8 * time.Second, FailoverAfter: 5 * time.Second,
+			FirstAnswer: 15 * time.Second, StaleAfter: time.Minute, ReconnectSpread: spread,
+		},
 		Lacking: func() bool { return tk.lacking }, Holding: func() bool { return tk.holding },
 		LastMessage: func(i int) (time.Time, bool) { return tk.last[i], true },
 		Random:      func(d time.Duration) time.Duration { return d / 2 },
@@ -142,7 +144,7 @@ func (tk *talk) tick() {
 func TestThePauseIsDrawnBelowABoundThatDoubles(t *testing.T) {
 	const draws = 20_000
 	const minBackoff, maxBackoff = 250 * time.Millisecond, 30 * time.Second
-	m := New(Config{MinBackoff: minBackoff, MaxBackoff: maxBackoff, Random: rand.N[time.Duration]}, time.Now())
+	m := New(Config{Timing: Timing{MinBackoff: minBackoff, MaxBackoff: maxBackoff}, Random: rand.N[time.Duration]}, time.Now())
 	for n := 1; n <= 70; n++ {
 		bound := maxBackoff
 		if n <= 7 { // 250 ms · 2⁷ = 32 s

@@ -92,8 +92,8 @@ func (c *connection) Close() error {
 // dialing returns the record of a new attempt.
 func (d *dialer) dialing() *dialing { return &dialing{dialer: d} }
 
-// grpc connects for gRPC, which passes a Unix socket as a URL.
-func (d *dialing) grpc(ctx context.Context, addr string) (net.Conn, error) {
+// dialGRPC connects for gRPC, which passes a Unix socket as a URL.
+func (d *dialing) dialGRPC(ctx context.Context, addr string) (net.Conn, error) {
 	if path, ok := strings.CutPrefix(addr, "unix://"); ok {
 		return d.dial(ctx, "unix", path)
 	}

@@ -35,7 +35,7 @@ func TestAClosedPortIsTriedEachHalfSecondAndTheConnectionKept(t *testing.T) {
 		p := &port{}
 		d := newDialer(p.connect)
 		attempt := d.dialing()
-		if _, err := attempt.grpc(t.Context(), "192.0.2.1:1"); err == nil {
+		if _, err := attempt.dialGRPC(t.Context(), "192.0.2.1:1"); err == nil {
 			t.Fatal("nobody accepts")
 		}
 		var away *unreachable
@@ -63,7 +63,7 @@ func TestAClosedPortIsTriedEachHalfSecondAndTheConnectionKept(t *testing.T) {
 		// The stream uses that connection: the server sees one.
 		n := p.attempt.Load()
 		attempt = d.dialing()
-		conn, err := attempt.grpc(t.Context(), "192.0.2.1:1")
+		conn, err := attempt.dialGRPC(t.Context(), "192.0.2.1:1")
 		if err != nil || p.attempt.Load() != n {
 			t.Errorf("%v after %d further attempts", err, p.attempt.Load()-n)
 		}
@@ -74,7 +74,7 @@ func TestAClosedPortIsTriedEachHalfSecondAndTheConnectionKept(t *testing.T) {
 		}
 		// One that the server closes is lost.
 		attempt = d.dialing()
-		if conn, err = attempt.grpc(t.Context(), "192.0.2.1:1"); err != nil {
+		if conn, err = attempt.dialGRPC(t.Context(), "192.0.2.1:1"); err != nil {
 			t.Fatal(err)
 		}
 		_ = (*p.server.Load()).Close()

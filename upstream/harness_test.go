@@ -53,9 +53,9 @@ func (s *state) Synced(_, typeURL string, _ time.Time) {
 	s.synced = append(s.synced, typeURL)
 }
 
-func (s *state) AskAgain() time.Time { return time.Time{} }
+func (s *state) RequestAgain() time.Time { return time.Time{} }
 
-func (s *state) Held(string, string) map[string]string {
+func (s *state) Cached(string, string) map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.held)

@@ -81,7 +81,7 @@ func (s *ofFleet) Run(ctx context.Context, _ State, answered func() error) error
 }
 
 func (s *ofFleet) stream(ctx context.Context, dialing *dialing, answered func() error) error {
-	conn, err := dialing.grpc(ctx, "192.0.2.1:15010")
+	conn, err := dialing.dialGRPC(ctx, "192.0.2.1:15010")
 	if err != nil {
 		return err
 	}

@@ -151,11 +151,11 @@ func TestTheBuffersOfALargeMessageAreLetGoOnTheWay(t *testing.T) {
 		on := shelf{}
 		hold(on, got)
 		data = cut(b)
-		c.held = on.held
+		c.cached = on.held
 		if err := c.Unmarshal(data, m.ProtoReflect().New().Interface()); err != nil || data.Len() != len(b) {
 			t.Errorf("%s: of a message that is held %d bytes of %d are left, %v", name, data.Len(), len(b), err)
 		}
-		c.held = shelf{}.held
+		c.cached = shelf{}.held
 		// One byte less, and the buffers are gRPC's.
 		data, c.releaseFrom = cut(b), len(b)+1
 		if err := c.Unmarshal(data, m.ProtoReflect().New().Interface()); err != nil || data.Len() != len(b) {

@@ -37,8 +37,8 @@ type feed struct {
 func (f *feed) Node() *corev3.Node                    { return nil }
 func (f *feed) Subscriptions() upstream.Subscriptions { return nil }
 
-// AskAgain returns askAgain.
-func (f *feed) AskAgain() time.Time {
+// RequestAgain returns askAgain.
+func (f *feed) RequestAgain() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.askAgain
@@ -46,7 +46,7 @@ func (f *feed) AskAgain() time.Time {
 
 func (f *feed) Nacked(string, string) []string { return nil }
 
-func (f *feed) Held(_, typeURL string) map[string]string { return f.earlier[typeURL] }
+func (f *feed) Cached(_, typeURL string) map[string]string { return f.earlier[typeURL] }
 
 func (f *feed) Body(string, []byte) *anypb.Any { return nil }
 

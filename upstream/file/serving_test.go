@@ -147,7 +147,7 @@ func TestAFileThatBecameEmptyKeepsItsLastGoodContent(t *testing.T) {
 				b.write("r.yaml", content)
 				b.told()
 				b.errors(map[string]string{"a.yaml": "a.yaml: " + errEmpty.Error(), "r.yaml": "r.yaml: " + errEmpty.Error()})
-				if !strings.Contains(b.log.String(), "its last good content stays") {
+				if !strings.Contains(b.log.String(), "its last valid content stays in use") {
 					b.Fatal(b.log)
 				}
 				b.write("a.yaml", "resources: []\n")
@@ -202,7 +202,7 @@ func TestBrokenFileKeepsItsLastGoodContent(t *testing.T) {
 		b.write("a.yaml", cluster("b"))
 		b.told("CDS put [b] complete")
 		b.errors(map[string]string{"r.yaml": `r.yaml:3: field bogus: unknown field "bogus"`})
-		if !strings.Contains(b.log.String(), "its last good content stays") {
+		if !strings.Contains(b.log.String(), "its last valid content stays in use") {
 			b.Fatal(b.log)
 		}
 		b.write("r.yaml", route("s"))
@@ -359,8 +359,8 @@ func TestOtherFilesAreIgnoredWithOneWarning(t *testing.T) {
 			b.Fatalf("%d warnings, want 2:\n%s", got, b.log)
 		}
 		files := b.source.Status().Files
-		if len(files) != 2 || files[0].Name != "README.md" || files[0].Ignored != "the extension is none that is read" ||
-			files[1].Name != "pipe.yaml" || files[1].Ignored != "no regular file" {
+		if len(files) != 2 || files[0].Name != "README.md" || files[0].Ignored != "files with this extension are not read" ||
+			files[1].Name != "pipe.yaml" || files[1].Ignored != "not a regular file" {
 			b.Fatalf("got %+v", files)
 		}
 	})
@@ -396,7 +396,7 @@ func TestRejectionByTheClientsIsToldUntilTheNextContent(t *testing.T) {
 		if got := b.source.Status().Rejected[xds.ClusterType]; got == nil || got.Error() != "no such address" {
 			b.Fatalf("got %v", got)
 		}
-		if !strings.Contains(b.log.String(), "clients rejected") {
+		if !strings.Contains(b.log.String(), "clients NACKed") {
 			b.Fatal(b.log)
 		}
 		b.write("a.yaml", cluster("b"))

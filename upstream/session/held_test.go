@@ -23,7 +23,7 @@ func TestWhatIsHeldIsListedOnceForAllNamesThatAreLate(t *testing.T) {
 	}
 	listed := 0
 	now := time.Unix(1e9, 0)
-	s := New(Config{Form: xds.SotW, Held: func(string) map[string]string { listed++; return held }})
+	s := New(Config{Form: xds.SotW, Cached: func(string) map[string]string { listed++; return held }})
 	s.Subscribe(xds.ClusterType, false, []string{"first"}, nil)
 	s.Next(now)
 	s.Subscribe(xds.ClusterType, false, late, nil)

@@ -71,7 +71,7 @@ func newTwins(t *testing.T) *twins {
 		tw.versions[i] = make(map[string]Version)
 		*s = New(Config{
 			Form: xds.SotW, Versions: tw.versions[i],
-			Held: func(typeURL string) map[string]string { return maps.Clone(tw.held[typeURL]) },
+			Cached: func(typeURL string) map[string]string { return maps.Clone(tw.held[typeURL]) },
 		})
 	}
 	for _, url := range twinTypes {
@@ -380,8 +380,8 @@ func TestAVersionStandsForTheNamesOfItsOwnResponse(t *testing.T) {
 		s.Answer(url, m.Nonce, nil, now)
 		s.Next(now)
 	}
-	if got := versions[url]; got.Info != "3" || got.Holds != xds.NamesOf(slices.Values([]string{"a", "c"})) {
-		t.Errorf("version %q stands for %v", got.Info, got.Holds)
+	if got := versions[url]; got.Info != "3" || got.Contains != xds.NamesOf(slices.Values([]string{"a", "c"})) {
+		t.Errorf("version %q stands for %v", got.Info, got.Contains)
 	}
 }
 

@@ -124,7 +124,7 @@ func (tk *talk) open() {
 	tk.machine = New(Config{
 		Form:     tk.form,
 		Versions: tk.versions,
-		Held:     func(typeURL string) map[string]string { return maps.Clone(tk.held[typeURL]) },
+		Cached:   func(typeURL string) map[string]string { return maps.Clone(tk.held[typeURL]) },
 		Nacked:   func(typeURL string) []string { return slices.Clone(tk.rejected[typeURL]) },
 		Rechecks: tk.rechecks,
 	})
@@ -151,7 +151,7 @@ func (tk *talk) do(words []string) error {
 		tk.drain()
 		return nil
 	case "again":
-		tk.machine.AskAgain()
+		tk.machine.RequestAgain()
 		tk.drain()
 		return nil
 	case "after":
@@ -364,7 +364,7 @@ func (tk *talk) wordByWord(req *Request) []string {
 	word("unsub", strings.Join(req.Unsubscribe, ";"))
 	var irv []string
 	for _, name := range slices.Sorted(maps.Keys(req.Initial)) {
-		irv = append(irv, name+"@"+strings.ReplaceAll(req.Initial[name], Unissued, "unissued"))
+		irv = append(irv, name+"@"+strings.ReplaceAll(req.Initial[name], UnknownVersion, "unissued"))
 	}
 	word("irv", strings.Join(irv, ";"))
 	word("nack", req.NACK)

@@ -87,7 +87,7 @@ func TestAResponseIsReadAsProtobufReadsIt(t *testing.T) {
 	}
 }
 
-func TestWhatIsHeldIsSharedAndWhatChangedIsNot(t *testing.T) {
+func TestCachedResourcesAreSharedAndChangedOnesAreNot(t *testing.T) {
 	random := rand.New(rand.NewPCG(2, 2))
 	m := xdstest.SotWResponse(100, 500)
 	on := shelf{}
@@ -194,7 +194,7 @@ func marshalRaw(typeField []byte, size int) []byte {
 
 // 10,000 resources of 1 KiB that are all held cost no copy of any: the allocations are
 // those of the list, and a handful.
-func TestAResponseThatIsHeldCostsFewAllocations(t *testing.T) {
+func TestAResponseOfCachedResourcesCostsFewAllocations(t *testing.T) {
 	c := New(shelf{}.held)
 	data := cut(marshal(t, xdstest.SotWResponse(1000, 1024)))
 	if err := c.Unmarshal(data, &discoveryv3.DiscoveryResponse{}); err != nil {

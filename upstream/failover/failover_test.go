@@ -14,17 +14,17 @@ import (
 
 // TestTranscripts plays the transcripts of testdata/failover.txt, with two sources a and b,
 // MinBackoff 1s, MaxBackoff 8s, FailoverAfter 5s, FirstAnswer 15s and StaleAfter 60s; a random
-// duration is half of its bound. A run is called by its source and a number: a1, a2, b3. Behind "->"
-// is what the machine asks for and tells:
+// duration is half of its bound. A run is named after its source and its number: a1, a2, b3. After
+// "->" are the outputs of the machine:
 //
-//	start N         N sources instead; "spread D": with ReconnectSpread
-//	answers RUN     the run has answered
-//	ends RUN HOW    it has ended: failed, lost, unreachable, reopen, notused
-//	reached S       the source accepts connections again; "lookup S": its name is looked up again
-//	message S       it has sent something
-//	after D         time passes, the machine being woken when it asks for that
-//	lacking on      something is missing (off: nothing is); "holding off": nothing is held
-//	state S         what is known of the source
+//	start N         starts over with N sources; "spread D": with this ReconnectSpread
+//	answers RUN     the run has answered for the first time
+//	ends RUN HOW    the run has ended: failed, lost, unreachable, reopen, notused
+//	reached S       the source accepts connections again; "lookup S": look up its name again
+//	message S       the source has sent something
+//	after D         time passes, and Tick is called whenever the machine has asked for it
+//	lacking on      Config.Lacking returns true (off: false); "holding" sets Config.Holding
+//	state S         prints the State of the source
 func TestTranscripts(t *testing.T) {
 	for _, tr := range xdstest.Transcripts(t, "testdata/failover.txt") {
 		t.Run(tr.Title, func(t *testing.T) {
@@ -36,7 +36,7 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// talk is a machine and the world as it sees it.
+// talk is a machine and the values of its callbacks.
 type talk struct {
 	m                *Machine
 	now, next        time.Time
@@ -58,7 +58,7 @@ func (tk *talk) start(sources int, spread time.Duration) {
 	tk.next = tk.now
 }
 
-// play does a command, and returns what it brings about.
+// play runs a command and returns the outputs.
 func (tk *talk) play(words []string) ([]string, error) {
 	tk.got = nil
 	if len(words) < 2 {
@@ -124,7 +124,7 @@ func runOf(name string) (int, Run) {
 	return sourceOf(name), Run(n)
 }
 
-// tick takes down what the machine brings about.
+// tick calls Tick and records the outputs.
 func (tk *talk) tick() {
 	tk.next = tk.m.Tick(tk.now)
 	for _, o := range tk.m.Outputs() {

@@ -179,7 +179,7 @@ func TestAFileThatIsEmptyFromTheStartRemovesNothing(t *testing.T) {
 
 // What it removed is held back by who it feeds, until it is asked again: then it looks at the
 // directory, and tells all of it.
-func TestADirectoryThatIsAskedAgainIsToldOnceMore(t *testing.T) {
+func TestADirectoryIsAppliedOnceMoreWhenItIsRequestedAgain(t *testing.T) {
 	started(t, func(b *bench) {
 		asked := b.feed.updates[0].RequestedAt
 		if asked.IsZero() {
@@ -366,7 +366,7 @@ func TestOtherFilesAreIgnoredWithOneWarning(t *testing.T) {
 	})
 }
 
-func TestOversizedFileIsRefused(t *testing.T) {
+func TestOversizedFileIsRejected(t *testing.T) {
 	on(t, map[string]string{"a.yaml": cluster("a"), "big.yaml": cluster("b") + strings.Repeat("#", 1000)}, func(b *bench) {
 		b.source.config.MaxFileBytes = 1000
 		b.run()
@@ -390,7 +390,7 @@ func TestStatusTellsOfEachFile(t *testing.T) {
 	})
 }
 
-func TestRejectionByTheClientsIsToldUntilTheNextContent(t *testing.T) {
+func TestANACKOfTheClientsIsShownUntilTheNextContent(t *testing.T) {
 	started(t, func(b *bench) {
 		b.feed.verdicts[0](errors.New("no such address"))
 		if got := b.source.Status().Rejected[xds.ClusterType]; got == nil || got.Error() != "no such address" {
@@ -407,7 +407,7 @@ func TestRejectionByTheClientsIsToldUntilTheNextContent(t *testing.T) {
 	})
 }
 
-func TestTTLStartsWhenAResourceIsTold(t *testing.T) {
+func TestTTLStartsWhenAResourceIsApplied(t *testing.T) {
 	w := xdstest.Wrap(xdstest.Runtime("layer", map[string]any{"x": 1}), "")
 	w.Ttl = durationpb.New(time.Minute)
 	raw, err := proto.Marshal(&discoveryv3.DiscoveryResponse{Resources: []*anypb.Any{xdstest.Pack(w)}})

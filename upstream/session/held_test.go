@@ -12,7 +12,7 @@ import (
 
 // What is held is a map of everything, made under the lock of the state. To look up many names
 // must not make as many.
-func TestWhatIsHeldIsListedOnceForAllNamesThatAreLate(t *testing.T) {
+func TestCachedNamesAreListedOnceForAllLateNames(t *testing.T) {
 	const names = 1000
 	held := make(map[string]string)
 	var late []string

@@ -338,7 +338,7 @@ func named(list []*xds.Resource) (out []string) {
 }
 
 // protocol.md 1.10: which of them is meant cannot be told.
-func TestADuplicateIsRefusedThoughItIsUnchanged(t *testing.T) {
+func TestADuplicateIsRejectedThoughItIsUnchanged(t *testing.T) {
 	url := xds.ClusterType
 	a, b, again := entry(url, "a@1"), entry(url, "b@1"), entry(url, "a@1")
 	for _, tc := range []struct {
@@ -386,7 +386,7 @@ func TestAVersionStandsForTheNamesOfItsOwnResponse(t *testing.T) {
 }
 
 // The sender of requests is woken for a response only if it would look too late by itself.
-func TestAResponseSaysWhenTheMachineMustBeAskedAgain(t *testing.T) {
+func TestAResponseHasTheTimeOfTheNextCall(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for _, tc := range []struct {
 		name  string

@@ -15,7 +15,7 @@ import (
 
 // What a control plane says of a resource goes to logs and terminals, and so does what is said of
 // a response of which nothing can be read.
-func TestWhatAControlPlaneSaysIsOneBoundedLine(t *testing.T) {
+func TestErrorsOfAControlPlaneAreOneBoundedLine(t *testing.T) {
 	s := New(Config{Form: xds.Delta})
 	s.Subscribe(xds.EndpointType, false, []string{"a"}, nil)
 	s.Next(time.Time{})

@@ -69,7 +69,7 @@ func TestAnEntryThatIsSharedIsReadAsAnewOne(t *testing.T) {
 
 // A push of what is held already costs no allocation for a resource: there are three for
 // the response, however many it has.
-func TestAPushOfWhatIsHeldAllocatesLittle(t *testing.T) {
+func TestAPushOfCachedResourcesAllocatesLittle(t *testing.T) {
 	const many = 2000
 	s, m := subscribed(), push(t, many)
 	i := 0

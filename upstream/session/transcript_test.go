@@ -514,7 +514,7 @@ func (tk *talk) update(u *Response) {
 }
 
 // A Delta request says what became different, not what came and went.
-func TestWhatComesAndGoesBetweenTwoRequestsIsNotTold(t *testing.T) {
+func TestNamesThatComeAndGoBetweenTwoRequestsAreNotSent(t *testing.T) {
 	tk := newTalk(xds.Delta, true)
 	tk.want(xds.EndpointType, true, []string{"a"})
 	tk.drain()

@@ -30,6 +30,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
 	"github.com/holdfast-xds/holdfast/upstream"
+	"github.com/holdfast-xds/holdfast/upstream/failover"
 )
 
 // Config configures an Agent. The agent itself sets what its parts need of one another in their
@@ -47,8 +48,8 @@ type Config struct {
 	// Upstream configures each of Upstreams but for its address. MaxMessage also bounds the
 	// requests of clients.
 	Upstream upstream.Config
-	// FailoverAfter, StaleAfter and ReconnectSpread are those of upstream.Failover.
-	FailoverAfter, StaleAfter, ReconnectSpread time.Duration
+	// Timing is when another of Upstreams is used; durations that are 0 take the defaults.
+	failover.Timing
 	// Group configures each group of clients, of which there are MaxGroups at most; 0 means
 	// DefaultMaxGroups.
 	Group     group.Config

@@ -41,8 +41,7 @@ func (a *Agent) groupConfig(node *corev3.Node) group.Config {
 	conf.Upstreams = func() *upstream.Failover {
 		sources, _ := a.sources() // New has checked the configuration
 		return &upstream.Failover{
-			Sources: sources, FailoverAfter: a.cfg.FailoverAfter, StaleAfter: a.cfg.StaleAfter,
-			ReconnectSpread: a.cfg.ReconnectSpread, Events: a.metrics.Upstream(), Log: log,
+			Sources: sources, Timing: a.cfg.Timing, Events: a.metrics.Upstream(), Log: log,
 		}
 	}
 	if a.certificates != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 	"github.com/holdfast-xds/holdfast/upstream"
+	"github.com/holdfast-xds/holdfast/upstream/failover"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -47,7 +48,7 @@ func inBothForms(t *testing.T, test func(*rig)) {
 				r.cfg = Config{
 					Version: "test", Upstreams: []string{upstreamAddr}, Upstream: upstream.Config{Form: xds.Delta, Dial: r.up.Connect},
 					Socket: downstream.SocketConfig{Path: "xds.sock"}, Log: slog.New(slog.DiscardHandler),
-					StaleAfter: 10_000 * time.Hour, // so that streams are not replaced in tests that let days pass
+					Timing: failover.Timing{StaleAfter: 10_000 * time.Hour}, // so that streams are not replaced in tests that let days pass
 				}
 				r.cfg.Upstream.Security.Plaintext = true
 				if form == xdstest.SotW {

@@ -45,8 +45,8 @@ type View interface {
 	// other streams wait for it.
 	Begin() (state session.View, changed []xds.Change)
 	End()
-	// HadWildcard reports whether a client of this kind ever subscribed to everything of a type
-	// (protocol.md V9).
+	// HadWildcard reports whether any client of the same state ever subscribed to the wildcard of a
+	// type (protocol.md V9).
 	HadWildcard(typeURL string) bool
 	// Subscribe applies a change of the subscription.
 	Subscribe(change xds.SubscriptionChange)

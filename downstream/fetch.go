@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// fetchWait is how long a request without a stream waits at least until something is known. The
+// fetchWait is how long a request without a stream waits, at least, for the first resources. The
 // timeout of Envoy's REST client is a second.
 const fetchWait = 900 * time.Millisecond
 
@@ -37,7 +37,8 @@ func (s *Server) fetch(ctx context.Context, req *session.Request, node *corev3.N
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	view, err := s.attach(Client{Stream: s.number(), Node: node, Form: xds.SotW, Fetch: true})
+	client := Client{Stream: s.number(), Node: node, Form: xds.SotW, Fetch: true}
+	view, err := s.attach(client)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +51,7 @@ func (s *Server) fetch(ctx context.Context, req *session.Request, node *corev3.N
 	deadline := time.NewTimer(max(hold, fetchWait))
 	defer deadline.Stop()
 	for first := true; ; first = false {
-		resp := s.answer(view, req, node, first)
+		resp := s.answer(client, view, req, first)
 		if resp != nil && resp.Version != req.Version {
 			s.polls.Add(poll, resp)
 			s.cfg.Observer.Pushed(resp.Type, Fetched, len(resp.Resources))
@@ -75,14 +76,8 @@ func (s *Server) fetch(ctx context.Context, req *session.Request, node *corev3.N
 // answer returns the response that a stream beginning with this request would be sent first, or
 // nil if there is none yet. Each response is complete by itself, so each is built by a new
 // Session.
-func (s *Server) answer(view View, req *session.Request, node *corev3.Node, subscribe bool) (resp *session.Response) {
-	machine := session.New(session.Config{
-		Form:         xds.SotW,
-		KeepWildcard: node.GetUserAgentName() == xds.EnvoyUserAgent,
-		TTL:          enforcesTTL(node),
-		HadWildcard:  view.HadWildcard,
-		Secrets:      &s.secrets,
-	})
+func (s *Server) answer(client Client, view View, req *session.Request, subscribe bool) (resp *session.Response) {
+	machine := s.newSession(client, view, "")
 	opening := *req
 	opening.Nonce = ""
 	if change := machine.Request(&opening).Subscription; change != nil && subscribe {

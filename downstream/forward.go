@@ -56,7 +56,7 @@ func (s *Server) forward(_ any, down grpc.ServerStream) error {
 	service, ok := serviceOf(method)
 	if s.cfg.Forward == nil || !ok || !slices.Contains(s.cfg.PassThrough, service) {
 		s.cfg.Observer.PassedThrough(notListed, NotPassed)
-		s.cfg.Log.Debug("call refused: the service is not passed through", "method", clip(method))
+		s.cfg.Log.Debug("call rejected: the service is not passed through", "method", clip(method))
 		return status.Errorf(codes.Unimplemented, "%s is not served here, and its service is not passed through (--pass-through)", clip(method))
 	}
 	s.cfg.Log.Debug("call passed through", "method", method)
@@ -93,34 +93,33 @@ func clip(text string) string { return text[:min(len(text), 200)] }
 func passedMetadata(from metadata.MD) metadata.MD {
 	to := make(metadata.MD, len(from))
 	for key, values := range from {
-		if !isForwarded(key) {
+		if !isDropped(key) {
 			to[key] = slices.Clone(values)
 		}
 	}
 	return to
 }
 
-// isForwarded reports whether metadata of this name is left out.
-func isForwarded(key string) bool {
+// isDropped reports whether metadata of this name is not passed on.
+func isDropped(key string) bool {
 	key = strings.ToLower(key)
 	for _, prefix := range []string{":", "grpc-", "x-forwarded-"} {
 		if strings.HasPrefix(key, prefix) {
 			return true
 		}
 	}
-	return slices.Contains(forwardedMetadata, key) || redact.NamesCredential(key)
+	return slices.Contains(droppedMetadata, key) || redact.NamesCredential(key)
 }
 
-// forwardedMetadata are names of metadata that is left out, besides credentials: metadata of the
-// connection, and metadata that tells a proxy who sends a request and for what.
-var forwardedMetadata = []string{
+// droppedMetadata are names of metadata that is not passed on, besides credentials: metadata of the
+// connection, and metadata from which a proxy learns the sender and the target of a request.
+var droppedMetadata = []string{
 	"proxy-authenticate", "www-authenticate",
 	"forwarded", "via", "x-real-ip", "x-original-url", "x-http-method-override",
 	"accept-encoding", "connection", "content-length", "content-type", "expect", "host", "http2-settings", "keep-alive",
 	"proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "user-agent",
 }
 
-// pass passes one stream through until it ends.
 func (s *Server) pass(down grpc.ServerStream, method string) error {
 	ctx, cancel := context.WithCancel(down.Context())
 	defer cancel()

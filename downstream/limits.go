@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"strings"
@@ -24,11 +25,11 @@ type Limits struct {
 	// Types bounds the types that one stream may subscribe to, Subscriptions the names of one
 	// type.
 	Types, Subscriptions int
-	// RequestRate bounds the requests of one stream that are read in a second, after a first
-	// RequestBurst of them; further requests wait.
+	// RequestRate bounds how many requests of one stream are processed in a second, after the
+	// first RequestBurst; further requests wait.
 	RequestRate, RequestBurst int
-	// AnyDepth bounds the nesting of Anys in a resource that is written as JSON for REST, because
-	// each level is decoded. Nothing else decodes them.
+	// AnyDepth bounds the nesting of Anys in a resource that is written as JSON for REST, which
+	// decodes each level.
 	AnyDepth int
 }
 
@@ -43,19 +44,14 @@ var DefaultLimits = Limits{
 }
 
 func (l Limits) orDefault() Limits {
-	for _, f := range []struct{ set, def *int }{
-		{&l.Streams, &DefaultLimits.Streams},
-		{&l.Types, &DefaultLimits.Types},
-		{&l.Subscriptions, &DefaultLimits.Subscriptions},
-		{&l.RequestRate, &DefaultLimits.RequestRate},
-		{&l.RequestBurst, &DefaultLimits.RequestBurst},
-		{&l.AnyDepth, &DefaultLimits.AnyDepth},
-	} {
-		if *f.set == 0 {
-			*f.set = *f.def
-		}
+	return Limits{
+		Streams:       cmp.Or(l.Streams, DefaultLimits.Streams),
+		Types:         cmp.Or(l.Types, DefaultLimits.Types),
+		Subscriptions: cmp.Or(l.Subscriptions, DefaultLimits.Subscriptions),
+		RequestRate:   cmp.Or(l.RequestRate, DefaultLimits.RequestRate),
+		RequestBurst:  cmp.Or(l.RequestBurst, DefaultLimits.RequestBurst),
+		AnyDepth:      cmp.Or(l.AnyDepth, DefaultLimits.AnyDepth),
 	}
-	return l
 }
 
 // LimitNames lists the names of limits that are passed to Observer.LimitExceeded.
@@ -79,8 +75,8 @@ func (s *Server) exhausted(limit, format string, args ...any) error {
 	return status.Errorf(codes.ResourceExhausted, format, args...)
 }
 
-// gate enforces the limits on one stream. It is used by the receiver only.
-type gate struct {
+// limiter enforces the limits on one stream. It is used by the receiver only.
+type limiter struct {
 	server *Server
 	log    *slog.Logger
 	rate   *rate.Limiter
@@ -88,44 +84,44 @@ type gate struct {
 	logged map[string]bool
 }
 
-func newGate(s *Server, log *slog.Logger) *gate {
+func newLimiter(s *Server, log *slog.Logger) *limiter {
 	l := s.cfg.Limits
-	return &gate{s, log, rate.NewLimiter(rate.Limit(l.RequestRate), l.RequestBurst), make(map[string]bool)}
+	return &limiter{s, log, rate.NewLimiter(rate.Limit(l.RequestRate), l.RequestBurst), make(map[string]bool)}
 }
 
-// beyond counts an event that exceeds a limit, and logs the first one of a stream.
-func (g *gate) beyond(limit, message string, args ...any) {
+// exceeded counts an event that exceeds a limit, and logs the first one of a stream.
+func (g *limiter) exceeded(limit, message string, args ...any) {
 	g.server.cfg.Observer.LimitExceeded(limit)
 	if !g.logged[limit] {
 		g.logged[limit] = true
-		g.log.Warn(message+"; it is counted, and not said again of this stream", args...)
+		g.log.Warn(message+"; further cases on this stream are only counted", args...)
 	}
 }
 
 // wait delays a client whose requests come too fast. It fails when ctx ends.
-func (g *gate) wait(ctx context.Context) error {
+func (g *limiter) wait(ctx context.Context) error {
 	if g.rate.Allow() {
 		return nil
 	}
-	g.beyond("request_rate", "a client sends requests faster than they are read (--max-request-rate)", "rate", g.server.cfg.Limits.RequestRate)
+	g.exceeded("request_rate", "client sends requests faster than --max-request-rate", "rate", g.server.cfg.Limits.RequestRate)
 	return g.rate.Wait(ctx)
 }
 
 // admit removes from a request what exceeds the limits, and reports whether the rest must be
 // served. machine is the stream's Session; its lock must be held.
-func (g *gate) admit(req *session.Request, machine *session.Session) bool {
+func (g *limiter) admit(req *session.Request, machine *session.Session) bool {
 	l := g.server.cfg.Limits
-	if types, _ := machine.Subscriptions(); machine.New(req.Type) && len(types) >= l.Types {
-		g.beyond("types", "a client asks for more types than it may (--max-types): the others are not answered", "type", shortened(req.Type))
+	if types, _ := machine.Subscriptions(); machine.IsNew(req.Type) && len(types) >= l.Types {
+		g.exceeded("types", "client subscribes to more types than --max-types: the others are not answered", "type", shortened(req.Type))
 		return false
 	}
 	removed := machine.Limit(req, l.Subscriptions)
 	if removed.Surplus > 0 {
-		g.beyond("subscriptions", "a client subscribes to more names than it may (--max-subscriptions): the others are left out",
+		g.exceeded("subscriptions", "client subscribes to more names than --max-subscriptions: the others are left out",
 			"type", xds.Short(req.Type), "left_out", removed.Surplus, "such_as", shortened(removed.ASurplus))
 	}
 	if removed.Invalid > 0 {
-		g.beyond("names", "a client subscribes to names that no resource can have: they are left out",
+		g.exceeded("names", "client subscribes to names that no resource can have: they are left out",
 			"type", xds.Short(req.Type), "left_out", removed.Invalid, "such_as", shortened(removed.AnInvalid), "bytes", len(removed.AnInvalid))
 	}
 	return true

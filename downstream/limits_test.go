@@ -72,7 +72,7 @@ func TestAClientIsHeldToItsLimits(t *testing.T) {
 			var log bytes.Buffer
 			seen := refusals{of: make(map[string]int)}
 			s := New(Config{Limits: limits, Observer: seen})
-			g, machine := newGate(s, slog.New(slog.NewTextHandler(&log, nil))), session.New(session.Config{Form: xds.Delta})
+			g, machine := newLimiter(s, slog.New(slog.NewTextHandler(&log, nil))), session.New(session.Config{Form: xds.Delta})
 			feed := func(req *session.Request) {
 				again := *req
 				if g.admit(&again, machine) {
@@ -118,7 +118,7 @@ func versions(n int) map[string]string {
 func TestRequestsThatComeTooFastWait(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		seen := refusals{of: make(map[string]int)}
-		g := newGate(New(Config{Limits: Limits{RequestRate: 10, RequestBurst: 5}, Observer: seen}), slog.New(slog.DiscardHandler))
+		g := newLimiter(New(Config{Limits: Limits{RequestRate: 10, RequestBurst: 5}, Observer: seen}), slog.New(slog.DiscardHandler))
 		begun := time.Now()
 		for range 25 {
 			if err := g.wait(t.Context()); err != nil {
@@ -140,7 +140,7 @@ func TestRequestsThatComeTooFastWait(t *testing.T) {
 func TestTheDefaultLimitsLeaveRoomForALargeMesh(t *testing.T) {
 	seen := refusals{of: make(map[string]int)}
 	s := New(Config{Observer: seen})
-	g, machine := newGate(s, slog.New(slog.DiscardHandler)), session.New(session.Config{Form: xds.Delta})
+	g, machine := newLimiter(s, slog.New(slog.DiscardHandler)), session.New(session.Config{Form: xds.Delta})
 	for _, typeURL := range xds.Types()[:4] {
 		req := &session.Request{Type: typeURL, Subscribe: names(20_000), Initial: versions(20_000)}
 		g.admit(req, machine)

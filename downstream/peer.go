@@ -25,11 +25,11 @@ const (
 // mapped into the user namespace of this process has the id 65534. To allow that id, or to run
 // this process with it, allows every process that is not mapped.
 type Peers struct {
-	// UIDs and GIDs are allowed, and nobody else except this process's own effective uid, which
-	// always is. If both are empty, the group of the socket is allowed, if SocketConfig.Group
-	// names one.
+	// UIDs and GIDs are the allowed users and groups. The effective uid of this process is always
+	// allowed. If both are empty, the group of the socket is allowed, if SocketConfig.Group names
+	// one.
 	UIDs, GIDs []uint32
-	// Root allows root too.
+	// Root is set if root is allowed too.
 	Root bool
 	Log  *slog.Logger
 	// Flags names in the log the flags that allow a client; "" for the flags of the xDS socket.
@@ -40,7 +40,7 @@ type Peers struct {
 
 // PeerObserver counts the connections that a socket rejects.
 type PeerObserver interface {
-	PeerRefused()
+	PeerRejected()
 }
 
 // ListenTo is Listen for a socket that accepts connections of these peers only. Connections of
@@ -56,7 +56,7 @@ func ListenTo(cfg SocketConfig, peers Peers) (*Socket, error) {
 	if err != nil || !peersAreKnown {
 		return s, err
 	}
-	s.guard = newGuard(peers, uint32(os.Geteuid()), s.gid)
+	s.filter = newPeerFilter(peers, uint32(os.Geteuid()), s.gid)
 	return s, nil
 }
 
@@ -77,8 +77,8 @@ func PeerUID(c *net.UnixConn) (uint32, error) {
 	return p.uid, err
 }
 
-// guard accepts or rejects the peers of a socket. Its fields are immutable.
-type guard struct {
+// peerFilter accepts or rejects the peers of a socket. Its fields are immutable.
+type peerFilter struct {
 	uids, gids []uint32
 	identify   func(*net.UnixConn) (credentials, error)
 	log        *slog.Logger
@@ -87,14 +87,14 @@ type guard struct {
 	warnings   *rate.Limiter
 }
 
-// newGuard returns the guard of a process with the uid own, for a socket that belongs to group;
+// newPeerFilter returns the filter of a process with the uid own, for a socket that belongs to group;
 // -1 if SocketConfig names no group.
-func newGuard(p Peers, own uint32, group int) *guard {
-	g := &guard{
+func newPeerFilter(p Peers, own uint32, group int) *peerFilter {
+	g := &peerFilter{
 		uids:     append(slices.Clone(p.UIDs), own),
 		gids:     p.GIDs,
 		identify: credentialsOf,
-		log:      p.Log,
+		log:      cmp.Or(p.Log, slog.New(slog.DiscardHandler)),
 		flags:    cmp.Or(p.Flags, "--allow-uid or --allow-gid, or share a group with it, with --socket-group"),
 		observer: p.Observer,
 		warnings: rate.NewLimiter(rate.Every(warnRejectedEvery), warnRejectedBurst),
@@ -105,14 +105,11 @@ func newGuard(p Peers, own uint32, group int) *guard {
 	if len(p.UIDs)+len(p.GIDs) == 0 && group >= 0 {
 		g.gids = []uint32{uint32(group)}
 	}
-	if g.log == nil {
-		g.log = slog.New(slog.DiscardHandler)
-	}
 	return g
 }
 
 // allows reports whether a process with these credentials may use the socket.
-func (g *guard) allows(p credentials) bool {
+func (g *peerFilter) allows(p credentials) bool {
 	return slices.Contains(g.uids, p.uid) || slices.Contains(g.gids, p.gid) ||
 		slices.ContainsFunc(p.groups, func(gid uint32) bool { return slices.Contains(g.gids, gid) })
 }
@@ -120,27 +117,27 @@ func (g *guard) allows(p credentials) bool {
 // Admitted returns the users and groups that may use the socket; nil if only its permissions
 // restrict access.
 func (s *Socket) Admitted() (uids, gids []uint32) {
-	if s.guard == nil {
+	if s.filter == nil {
 		return nil, nil
 	}
-	return s.guard.uids, s.guard.gids
+	return s.filter.uids, s.filter.gids
 }
 
 // admits reports whether a connection is accepted. It counts a rejected one and logs the reason.
-func (g *guard) admits(c *net.UnixConn) bool {
+func (g *peerFilter) admits(c *net.UnixConn) bool {
 	p, err := g.identify(c)
 	if err == nil && g.allows(p) {
 		return true
 	}
 	if g.observer != nil {
-		g.observer.PeerRefused()
+		g.observer.PeerRejected()
 	}
 	switch {
 	case !g.warnings.Allow():
 	case err != nil:
-		g.log.Warn("connection refused: who is at its other end cannot be told", "err", err)
+		g.log.Warn("connection rejected: client cannot be identified", "err", err)
 	default:
-		g.log.Warn("connection refused: its user may not use the socket: let it in by its number, with "+g.flags,
+		g.log.Warn("connection rejected: its user may not use the socket: allow its uid or gid with "+g.flags,
 			"uid", p.uid, "gid", p.gid, "pid", p.pid)
 	}
 	return false

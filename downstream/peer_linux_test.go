@@ -176,7 +176,7 @@ func TestUsersAreLetInAndRefusedOnARealSocket(t *testing.T) {
 			tc.peers.Observer = refused
 			socket := listeningTo(t, SocketConfig{Path: path, Mode: 0o666}, tc.peers)
 			if tc.off && tc.who.uid == me.uid {
-				socket.guard.uids = tc.peers.UIDs
+				socket.filter.uids = tc.peers.UIDs
 			}
 			served := make(chan error, 1)
 			go func() {

@@ -21,7 +21,7 @@ const somebody = 54321
 // refusedPeers counts what a PeerObserver is told.
 type refusedPeers struct{ atomic.Int64 }
 
-func (r *refusedPeers) PeerRefused() { r.Add(1) }
+func (r *refusedPeers) PeerRejected() { r.Add(1) }
 
 func TestWhoMayUseTheSocketFollowsFromUserAndGroups(t *testing.T) {
 	const own, group, none = 1000, 500, -1
@@ -51,7 +51,7 @@ func TestWhoMayUseTheSocketFollowsFromUserAndGroups(t *testing.T) {
 		{"groups given replace the group of the socket", nil, []uint32{600}, group, credentials{uid: 1002, gid: group}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			g := newGuard(Peers{UIDs: tc.uids, GIDs: tc.gids}, own, tc.group)
+			g := newPeerFilter(Peers{UIDs: tc.uids, GIDs: tc.gids}, own, tc.group)
 			if got := g.allows(tc.who); got != tc.want {
 				t.Errorf("%+v: %v, want %v", tc.who, got, tc.want)
 			}
@@ -61,7 +61,7 @@ func TestWhoMayUseTheSocketFollowsFromUserAndGroups(t *testing.T) {
 
 func TestTheListsOfTheCallerAreNotWrittenTo(t *testing.T) {
 	room := make([]uint32, 1, 4)
-	newGuard(Peers{UIDs: room}, 1000, -1)
+	newPeerFilter(Peers{UIDs: room}, 1000, -1)
 	if got := room[:2][1]; got != 0 {
 		t.Errorf("own user %d was put there", got)
 	}
@@ -70,8 +70,8 @@ func TestTheListsOfTheCallerAreNotWrittenTo(t *testing.T) {
 // as makes the peers of a socket be taken for these, in turn, and then for its
 // owner.
 func (s *Socket) as(peers ...credentials) {
-	identify := s.guard.identify
-	s.guard.identify = func(c *net.UnixConn) (credentials, error) {
+	identify := s.filter.identify
+	s.filter.identify = func(c *net.UnixConn) (credentials, error) {
 		if len(peers) == 0 {
 			return identify(c)
 		}
@@ -145,7 +145,7 @@ func TestAnotherUserIsRefusedBeforeItCanAskAndTheNextIsServed(t *testing.T) {
 func TestWhoCannotBeToldIsRefused(t *testing.T) {
 	path, refused, log := filepath.Join(socketDir(t), "xds.sock"), &refusedPeers{}, &bytes.Buffer{}
 	socket := listeningTo(t, SocketConfig{Path: path}, Peers{Observer: refused, Log: slog.New(slog.NewTextHandler(log, nil))})
-	socket.guard.identify = func(*net.UnixConn) (credentials, error) { return credentials{}, errors.New("no such option") }
+	socket.filter.identify = func(*net.UnixConn) (credentials, error) { return credentials{}, errors.New("no such option") }
 	ended := make(chan error, 1)
 	go func() {
 		c, err := socket.Accept()
@@ -170,7 +170,7 @@ func TestWhoCannotBeToldIsRefused(t *testing.T) {
 func TestRefusalsAreAllCountedAndSeldomLogged(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		refused, log := &refusedPeers{}, &bytes.Buffer{}
-		g := newGuard(Peers{Observer: refused, Log: slog.New(slog.NewTextHandler(log, nil))}, 1000, -1)
+		g := newPeerFilter(Peers{Observer: refused, Log: slog.New(slog.NewTextHandler(log, nil))}, 1000, -1)
 		g.identify = func(*net.UnixConn) (credentials, error) { return credentials{uid: 101, gid: 102, pid: 103}, nil }
 		lines := func() int { return strings.Count(log.String(), "\n") }
 		for range 100 {
@@ -198,8 +198,8 @@ func TestRefusalsAreAllCountedAndSeldomLogged(t *testing.T) {
 // The agent's other sockets, and a control plane's, leave it to their permissions.
 func TestASocketThatListensToNobodyInParticularAsksNobody(t *testing.T) {
 	path := filepath.Join(socketDir(t), "xds.sock")
-	if s := listening(t, SocketConfig{Path: path}); s.guard != nil {
-		t.Errorf("guarded: %+v", s.guard)
+	if s := listening(t, SocketConfig{Path: path}); s.filter != nil {
+		t.Errorf("guarded: %+v", s.filter)
 	}
 }
 

@@ -106,15 +106,17 @@ func (s *Server) rest(w http.ResponseWriter, r *http.Request, check func(*discov
 	}
 	out, err := resp.SotW(s.from)
 	if err == nil {
-		if refused := check(out); refused != nil {
-			s.secretsRejected.Do(func() { s.cfg.Log.Warn("REST refused to serve a secret", "type", xds.Short(typeURL), "err", refused) })
-			http.Error(w, refused.Error(), http.StatusForbidden)
+		if forbidden := check(out); forbidden != nil {
+			s.secretsRejected.Do(func() {
+				s.cfg.Log.Warn("secret not served over REST on TCP", "type", xds.Short(typeURL), "err", forbidden)
+			})
+			http.Error(w, forbidden.Error(), http.StatusForbidden)
 			return
 		}
 		body, err = s.restJSON(out)
 	}
 	if err != nil {
-		s.cfg.Log.Warn("REST cannot express a resource", "type", xds.Short(typeURL), "err", err)
+		s.cfg.Log.Warn("resource cannot be written as JSON for REST", "type", xds.Short(typeURL), "err", err)
 		http.Error(w, status.Convert(err).Message(), http.StatusInternalServerError)
 		return
 	}
@@ -130,14 +132,14 @@ func (s *Server) rejectSecrets(resp *discoveryv3.DiscoveryResponse) error {
 			if r, err := xds.FromAny(resp.GetTypeUrl(), "", res, time.Time{}); err == nil {
 				name = r.Name
 			}
-			return fmt.Errorf("%s %q is not served on TCP, since it holds a secret: %s: take it over the Unix socket", xds.Short(resp.GetTypeUrl()), name, why)
+			return fmt.Errorf("%s %q is not served on TCP, since it contains a secret: %s: fetch it over the Unix socket", xds.Short(resp.GetTypeUrl()), name, why)
 		}
 	}
 	return nil
 }
 
-// anything accepts every response, for listeners whose clients were authenticated.
-func anything(*discoveryv3.DiscoveryResponse) error { return nil }
+// allowAny accepts every response, for listeners whose clients were authenticated.
+func allowAny(*discoveryv3.DiscoveryResponse) error { return nil }
 
 // nestedWithin reports whether at most depth Anys are nested in a message. An Any that cannot be
 // decoded counts as one level; writing it as JSON fails anyway.
@@ -158,7 +160,7 @@ func nestedWithin(m protoreflect.Message, depth int) bool {
 	return true
 }
 
-// restType returns the type that a request asks for, or responds with an error.
+// restType returns the type of a request, or responds with an error.
 func restType(w http.ResponseWriter, r *http.Request) (typeURL string, ok bool) {
 	kind, isDiscovery := strings.CutPrefix(r.URL.Path, restPrefix)
 	typeURL, known := xds.TypeByRESTName(kind)
@@ -194,7 +196,7 @@ func (s *Server) restJSON(resp *discoveryv3.DiscoveryResponse) ([]byte, error) {
 	for _, res := range resp.GetResources() {
 		if _, one := opts.Marshal(res); one != nil {
 			name, _ := xds.ScanName(res.GetValue())
-			return nil, fmt.Errorf("%s %q cannot be written as JSON: %w; take it over gRPC", xds.Short(res.GetTypeUrl()), name, one)
+			return nil, fmt.Errorf("%s %q cannot be written as JSON: %w; fetch it over gRPC", xds.Short(res.GetTypeUrl()), name, one)
 		}
 	}
 	return nil, err

@@ -83,7 +83,7 @@ func TestRESTOnTCPRefusesEverySecret(t *testing.T) {
 						t.Errorf("on TCP: %d %s", code, body)
 					}
 				}
-				if n := strings.Count(log.String(), "REST refused to serve a secret"); n != 1 || strings.Contains(log.String(), planted) {
+				if n := strings.Count(log.String(), "secret not served over REST on TCP"); n != 1 || strings.Contains(log.String(), planted) {
 					t.Errorf("%d warnings:\n%s", n, log.String())
 				}
 				if code, body := poll(s.pipe); code != http.StatusOK || !strings.Contains(body, planted) {

@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,8 +83,8 @@ type Server struct {
 	from *corev3.ControlPlane
 	// secrets finds secrets in resources, for the reasons of NACKs and for REST on TCP.
 	secrets redact.Finder
-	// secretsRejected limits the warnings about secrets that REST did not serve, because clients
-	// poll.
+	// secretsRejected limits the warnings about secrets that REST did not serve, since clients poll
+	// again and again.
 	secretsRejected rate.Sometimes
 
 	// streaming waits for the goroutines of all streams.
@@ -101,28 +102,20 @@ type Server struct {
 
 // New returns a server; it does no I/O.
 func New(cfg Config) *Server {
-	if cfg.MaxMessage == 0 {
-		cfg.MaxMessage = DefaultMaxMessage
-	}
+	cfg.MaxMessage = cmp.Or(cfg.MaxMessage, DefaultMaxMessage)
 	cfg.Limits = cfg.Limits.orDefault()
 	if cfg.PassThrough == nil {
 		cfg.PassThrough = DefaultPassThrough
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
-	if cfg.Observer == nil {
-		cfg.Observer = nobody{}
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	cfg.Observer = cmp.Or(cfg.Observer, Observer(nobody{}))
 	polls, _ := lru.New[string, *session.Response](maxPolls) // the size is positive
 	return &Server{
-		cfg:   cfg,
-		from:  &corev3.ControlPlane{Identifier: cfg.Identifier},
-		polls: polls,
-
+		cfg:             cfg,
+		from:            &corev3.ControlPlane{Identifier: cfg.Identifier},
 		secretsRejected: rate.Sometimes{Interval: time.Minute},
-
-		streams: make(map[*stream]struct{}),
+		polls:           polls,
+		streams:         make(map[*stream]struct{}),
 	}
 }
 
@@ -161,7 +154,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		}
 		return nil
 	})
-	eg.Go(func() error { return s.serveREST(ctx, split.rest, anything) })
+	eg.Go(func() error { return s.serveREST(ctx, split.rest, allowAny) })
 	err := eg.Wait()
 	s.streaming.Wait()
 	return err
@@ -184,7 +177,7 @@ type StreamState struct {
 	Form   xds.Form
 	Peer   string
 	Since  time.Time
-	// Types lists the types that the client asked for, in push order.
+	// Types lists the types of the client's requests, in push order.
 	Types         []string
 	Subscriptions int
 }
@@ -227,24 +220,34 @@ func (s *Server) serve(ctx context.Context, form xds.Form, typeURL string, w wir
 	return st.run(ctx)
 }
 
-// errNoNode is returned for a client without a node id, because the state that it should see
-// depends on the id.
-var errNoNode = errors.New("the first request of a stream must carry a node with an id (or --node-id say who clients without one are)")
+// newSession returns the state machine of a client with this view.
+func (s *Server) newSession(client Client, view View, noncePrefix string) *session.Session {
+	return session.New(session.Config{
+		Form:         client.Form,
+		NoncePrefix:  noncePrefix,
+		RemovalDelay: s.cfg.RemovalDelay,
+		KeepWildcard: client.Node.GetUserAgentName() == xds.EnvoyUserAgent,
+		TTL:          enforcesTTL(client.Node),
+		HadWildcard:  view.HadWildcard,
+		Secrets:      &s.secrets,
+	})
+}
 
-// enforcesTTL reports whether a client drops a resource when its TTL has passed. Envoy does,
-// without saying so (protocol.md V12, 6.8).
+// enforcesTTL reports whether a client drops a resource when its TTL has passed. Envoy does, though
+// it does not list the feature (protocol.md V12, 6.8).
 func enforcesTTL(node *corev3.Node) bool {
 	return node.GetUserAgentName() == xds.EnvoyUserAgent ||
 		slices.Contains(node.GetClientFeatures(), xds.FeatureResourceTTL)
 }
 
-// nodeOf checks the Node of a first request. Config.NodeID replaces a missing id.
+// nodeOf checks the Node of a first request, by whose id the state is chosen. Config.NodeID replaces
+// a missing id.
 func (s *Server) nodeOf(node *corev3.Node) (*corev3.Node, error) {
 	switch {
 	case node.GetId() != "":
 		return node, nil
 	case s.cfg.NodeID == "":
-		return nil, errNoNode
+		return nil, errors.New("the first request of a stream must carry a node with an id, unless --node-id gives one to all clients without")
 	case node == nil:
 		return &corev3.Node{Id: s.cfg.NodeID}, nil
 	}

@@ -41,13 +41,13 @@ type SocketConfig struct {
 // Socket is a listening Unix socket. It can be created again at its path while it is being
 // served. All methods may be called concurrently.
 type Socket struct {
-	cfg   SocketConfig
-	gid   int    // the group of SocketConfig.Group, -1 for none
-	guard *guard // nil if only the permissions restrict access
+	cfg    SocketConfig
+	gid    int         // the group of SocketConfig.Group, -1 for none
+	filter *peerFilter // nil if only the permissions restrict access
 
 	mu     sync.Mutex
 	lis    *net.UnixListener // the newest one
-	made   os.FileInfo       // the file of lis
+	file   os.FileInfo       // the file of lis
 	lock   *os.File          // nil after Release
 	closed bool
 }
@@ -80,7 +80,7 @@ func Listen(cfg SocketConfig) (*Socket, error) {
 		_ = lock.Close()
 		return nil, fmt.Errorf("socket %s: %w", cfg.Path, err)
 	}
-	return &Socket{cfg: cfg, gid: gid, lis: lis, made: made, lock: lock}, nil
+	return &Socket{cfg: cfg, gid: gid, lis: lis, file: made, lock: lock}, nil
 }
 
 // Check returns an error if the configuration is invalid. Its only I/O is to look up the group.
@@ -170,7 +170,7 @@ func listenTemporary(cfg SocketConfig, gid int) (*net.UnixListener, os.FileInfo,
 		return nil, nil, err
 	}
 	lis.SetUnlinkOnClose(false) // it will be renamed
-	made, err := furnish(tmp, cfg, gid)
+	made, err := setAccess(tmp, cfg, gid)
 	if err != nil {
 		_ = lis.Close()
 		_ = os.Remove(tmp)
@@ -179,8 +179,8 @@ func listenTemporary(cfg SocketConfig, gid int) (*net.UnixListener, os.FileInfo,
 	return lis, made, nil
 }
 
-// furnish sets the group and mode of the file of a socket, and returns its FileInfo.
-func furnish(file string, cfg SocketConfig, gid int) (os.FileInfo, error) {
+// setAccess sets the group and mode of the file of a socket, and returns its FileInfo.
+func setAccess(file string, cfg SocketConfig, gid int) (os.FileInfo, error) {
 	if gid >= 0 {
 		if err := os.Chown(file, -1, gid); err != nil {
 			return nil, fmt.Errorf("giving it to group %s: %w", cfg.Group, err)
@@ -205,7 +205,7 @@ func (s *Socket) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if s.guard == nil || s.guard.admits(c) {
+		if s.filter == nil || s.filter.admits(c) {
 			return c, nil
 		}
 		_ = c.Close()
@@ -277,7 +277,7 @@ func (s *Socket) present() error {
 		return fmt.Errorf("socket %s: it was deleted", s.cfg.Path)
 	case err != nil:
 		return fmt.Errorf("socket %s: %w", s.cfg.Path, err)
-	case !os.SameFile(info, s.made):
+	case !os.SameFile(info, s.file):
 		return fmt.Errorf("socket %s: another file is in its place", s.cfg.Path)
 	}
 	return nil
@@ -312,7 +312,7 @@ func (s *Socket) Restore() error {
 		return fmt.Errorf("socket %s: %w", s.cfg.Path, err)
 	}
 	old := s.lis
-	s.lis, s.made = lis, made
+	s.lis, s.file = lis, made
 	_ = old.Close()
 	return nil
 }

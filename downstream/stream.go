@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -34,17 +35,18 @@ type stream struct {
 	written chan struct{} // the last large response has been written
 
 	// Set by the receiver before the sender starts.
-	view View
-	log  *slog.Logger
-	gate *gate
+	view    View
+	log     *slog.Logger
+	limiter *limiter
 	// debug is set if debug messages are logged, so that it is worth building them.
 	debug bool
 
-	// Owned by the receiver; read when it has ended.
-	ended bool // the stream ends because of a rejected request
+	// Owned by the receiver, and read after it has ended. It is set if the stream ends because
+	// of an invalid request.
+	rejected bool
 
 	mu      sync.Mutex
-	node    string // the client's id; the Node itself is large, and the state has it
+	node    string // the id of the client's Node; the Node itself is large
 	machine *session.Session
 }
 
@@ -64,7 +66,7 @@ func (st *stream) state() StreamState {
 func (st *stream) run(ctx context.Context) error {
 	req, node, err := st.wire.recv()
 	if err != nil {
-		return ended(err)
+		return toStatus(err)
 	}
 	if node, err = st.server.nodeOf(node); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
@@ -79,17 +81,17 @@ func (st *stream) run(ctx context.Context) error {
 	ends := func(err error) {
 		results <- err
 		if over.Add(1) == 2 {
-			st.view.Close(End{Unanswered: st.machine.Unanswered(), ByServer: st.ended})
+			st.view.Close(End{Unanswered: st.machine.Unanswered(), ByServer: st.rejected})
 			st.log.Info("stream closed", "open_for", time.Since(st.since).Round(time.Millisecond))
 		}
 	}
 	st.server.streaming.Go(func() { ends(st.receiveAll(ctx, req)) })
 	st.server.streaming.Go(func() { ends(st.sendAll(ctx)) })
-	return ended(<-results)
+	return toStatus(<-results)
 }
 
-// ended converts the error that ended a stream into the status that the client gets.
-func ended(err error) error {
+// toStatus converts the error that ended a stream into the status that the client gets.
+func toStatus(err error) error {
 	switch {
 	case err == nil, errors.Is(err, io.EOF), errors.Is(err, context.Canceled):
 		return nil
@@ -110,16 +112,8 @@ func (st *stream) attach(node *corev3.Node) (err error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.node = node.GetId()
-	st.machine = session.New(session.Config{
-		Form:         st.form,
-		NoncePrefix:  strconv.FormatUint(st.number, 10) + ".",
-		RemovalDelay: st.server.cfg.RemovalDelay,
-		KeepWildcard: node.GetUserAgentName() == xds.EnvoyUserAgent,
-		TTL:          enforcesTTL(node),
-		HadWildcard:  st.view.HadWildcard,
-		Secrets:      &st.server.secrets,
-	})
-	st.gate = newGate(st.server, st.log)
+	st.machine = st.server.newSession(client, st.view, strconv.FormatUint(st.number, 10)+".")
+	st.limiter = newLimiter(st.server, st.log)
 	st.log.Info("stream opened", "peer", st.peer)
 	return nil
 }
@@ -139,17 +133,17 @@ func (st *stream) receiveAll(ctx context.Context, req *session.Request) error {
 // receive passes one request to the session, and the result to the state.
 func (st *stream) receive(ctx context.Context, req *session.Request) error {
 	if err := implyType(req, st.typeURL); err != nil {
-		st.ended = true
-		st.log.Warn("request refused", "err", err)
+		st.rejected = true
+		st.log.Warn("invalid request", "err", err)
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
-	if err := st.gate.wait(ctx); err != nil {
+	if err := st.limiter.wait(ctx); err != nil {
 		return err
 	}
-	// The state must get the result before the sender looks again. Otherwise a change in between
-	// would be missed, and a NACK would arrive after the progress that it causes.
+	// The lock keeps the sender from building a response before the state has the result. It would
+	// miss a change in between, and report the progress that a NACK causes before the NACK.
 	st.mu.Lock()
-	if !st.gate.admit(req, st.machine) {
+	if !st.limiter.admit(req, st.machine) {
 		st.mu.Unlock()
 		return nil
 	}
@@ -169,7 +163,7 @@ func (st *stream) receive(ctx context.Context, req *session.Request) error {
 	if eff.Answer != nil {
 		st.report(req, eff.Answer)
 		if culprit := eff.Culprit; culprit != nil {
-			st.log.Warn("resource found to be the cause of a NACK", "type", xds.Short(culprit.Type), "name", culprit.Nacked.Name,
+			st.log.Warn("resource identified as the cause of a NACK", "type", xds.Short(culprit.Type), "name", culprit.Nacked.Name,
 				"version", culprit.Nacked.Version, "err", culprit.Error)
 		}
 	}
@@ -180,10 +174,7 @@ func (st *stream) receive(ctx context.Context, req *session.Request) error {
 	if idle {
 		return nil // it was an ACK that leaves nothing to send
 	}
-	select {
-	case st.wake <- struct{}{}:
-	default:
-	}
+	wake.Signal(st.wake)
 	return nil
 }
 
@@ -198,10 +189,10 @@ func (st *stream) report(req *session.Request, answer *session.Answer) {
 	st.server.cfg.Observer.Answered(answer.Type, st.form.String(), answer.NACK)
 	switch {
 	case answer.NACK && answer.Nacked != nil:
-		st.log.Warn("client refused a resource", "type", xds.Short(answer.Type), "name", answer.Nacked.Name,
+		st.log.Warn("client NACKed a resource", "type", xds.Short(answer.Type), "name", answer.Nacked.Name,
 			"version", answer.Nacked.Version, "nonce", req.Nonce, "err", answer.Error)
 	case answer.NACK:
-		st.log.Warn("client refused a response", "type", xds.Short(answer.Type), "suspects", len(answer.Suspects),
+		st.log.Warn("client NACKed a response", "type", xds.Short(answer.Type), "suspects", len(answer.Suspects),
 			"nonce", req.Nonce, "err", answer.Error)
 	}
 }
@@ -231,18 +222,14 @@ func (st *stream) sendAll(ctx context.Context) error {
 		case <-st.wake:
 		case <-st.view.Changed():
 		}
-		wake, err := st.flush(ctx)
+		next, err := st.flush(ctx)
 		switch {
 		case err != nil:
 			return err
 		case ctx.Err() != nil:
 			return nil // nothing more is sent, even if a response is due
 		}
-		if wake.IsZero() {
-			timer.Stop()
-		} else {
-			timer.Reset(time.Until(wake))
-		}
+		wake.Reset(timer, next)
 	}
 }
 
@@ -252,15 +239,15 @@ func (st *stream) sendAll(ctx context.Context) error {
 // when it can be sent.
 func (st *stream) flush(ctx context.Context) (time.Time, error) {
 	for {
-		resp, wake := st.next()
+		resp, next := st.next()
 		if resp == nil {
-			return wake, nil
+			return next, nil
 		}
 		if st.debug {
 			st.log.Debug("response", "type", xds.Short(resp.Type), "nonce", resp.Nonce, "version", resp.Version,
 				"resources", len(resp.Resources), "removed", len(resp.Removed))
 		}
-		large, err := st.wire.send(resp, st.server.from, st.wasWritten)
+		large, err := st.wire.send(resp, st.server.from, func() { wake.Signal(st.written) })
 		if err != nil {
 			return time.Time{}, err
 		}
@@ -276,15 +263,6 @@ func (st *stream) flush(ctx context.Context) (time.Time, error) {
 	}
 }
 
-// wasWritten signals that a large response has been written. It never blocks, because nobody
-// waits for the signal once the stream has ended.
-func (st *stream) wasWritten() {
-	select {
-	case st.written <- struct{}{}:
-	default:
-	}
-}
-
 // build builds a response from the state at one moment.
 func (st *stream) build() (*session.Response, time.Time) {
 	v, changed := st.view.Begin()
@@ -296,11 +274,11 @@ func (st *stream) build() (*session.Response, time.Time) {
 }
 
 // next returns the next response, or when there may be one.
-func (st *stream) next() (resp *session.Response, wake time.Time) {
+func (st *stream) next() (resp *session.Response, at time.Time) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for {
-		resp, wake = st.build()
+		resp, at = st.build()
 		changes := st.machine.SubscriptionChanges()
 		for _, change := range changes {
 			st.view.Subscribe(change)
@@ -310,7 +288,7 @@ func (st *stream) next() (resp *session.Response, wake time.Time) {
 		}
 		if resp != nil || len(changes) == 0 {
 			st.progress()
-			return resp, wake
+			return resp, at
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/resolver/manual"
 )
 
-func TestABadAddressIsRefusedWithWhatIsWanted(t *testing.T) {
+func TestAnInvalidAddressIsRejectedWithTheValidForms(t *testing.T) {
 	const wanted = "want host:port, unix:PATH, dns:///HOST:PORT, http(s)://HOST or file:DIR"
 	for addr, want := range map[string]string{
 		"":                "upstream \"\": " + wanted,
@@ -41,7 +41,7 @@ func TestABadAddressIsRefusedWithWhatIsWanted(t *testing.T) {
 	}
 }
 
-// The file system protects a Unix socket: no TLS, whatever is set for others.
+// Unix sockets use no TLS, whatever is set for other addresses: file permissions protect them.
 func TestAUnixSocketIsSpokenToWithoutTLS(t *testing.T) {
 	dir, err := os.MkdirTemp("", "holdfast-") // t.TempDir may be too long for a socket
 	if err != nil {
@@ -66,7 +66,7 @@ func TestAUnixSocketIsSpokenToWithoutTLS(t *testing.T) {
 	expect(t, err, "no such file or directory")
 }
 
-// Nobody there is said with the address, and Run ends.
+// If nobody listens, the error names the address, and Run ends.
 func TestNobodyListens(t *testing.T) {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -78,7 +78,7 @@ func TestNobodyListens(t *testing.T) {
 	expect(t, err, "dial tcp "+addr+": connect: connection refused")
 }
 
-// A name with several addresses: they are tried in turn within one attempt.
+// The addresses of a name are tried in turn within one attempt.
 func TestTheAddressesOfANameAreTriedInTurn(t *testing.T) {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -44,7 +45,7 @@ const (
 	DefaultKeepaliveTimeout = 10 * time.Second
 )
 
-// addresses lists the forms of upstream addresses, for errors.
+// addresses lists the forms of an upstream address, for errors.
 const addresses = "host:port, unix:PATH, dns:///HOST:PORT, http(s)://HOST or file:DIR"
 
 // connectTimeout bounds one attempt to connect to one address.
@@ -81,11 +82,10 @@ type Config struct {
 	options []grpc.DialOption
 }
 
-// ADS is a control plane that serves the aggregated discovery service, SotW or Delta. It
-// remembers what the server must be sent again on its next stream.
+// ADS is a control plane that serves the aggregated discovery service, SotW or Delta. From one
+// stream to the next, it remembers the versions that the server has sent.
 type ADS struct {
 	*server
-	cfg    Config
 	target string
 	dialer *dialer
 
@@ -105,26 +105,18 @@ func NewADS(cfg Config) (*ADS, error) {
 	if unix {
 		cfg.Plaintext = true
 	}
-	if cfg.MaxMessage == 0 {
-		cfg.MaxMessage = DefaultMaxMessage
-	}
-	if cfg.KeepaliveTime == 0 {
-		cfg.KeepaliveTime = DefaultKeepaliveTime
-	}
-	if cfg.KeepaliveTimeout == 0 {
-		cfg.KeepaliveTimeout = DefaultKeepaliveTimeout
-	}
-	if cfg.Form == 0 {
-		cfg.Form = xds.Delta
-	}
-	return &ADS{server: newServer(cfg.Addr, cfg.Form, cfg.AckTimeout, cfg.Log, cfg.Observer), cfg: cfg, target: t, dialer: newDialer(cfg.Dial)}, nil
+	cfg.MaxMessage = cmp.Or(cfg.MaxMessage, DefaultMaxMessage)
+	cfg.KeepaliveTime = cmp.Or(cfg.KeepaliveTime, DefaultKeepaliveTime)
+	cfg.KeepaliveTimeout = cmp.Or(cfg.KeepaliveTimeout, DefaultKeepaliveTimeout)
+	cfg.Form = cmp.Or(cfg.Form, xds.Delta)
+	return &ADS{server: newServer(cfg), target: t, dialer: newDialer(cfg.Dial)}, nil
 }
 
 // Run opens one stream and writes its responses to the state until it ends, and returns why:
 // never nil. All goroutines that it started have ended by then.
 func (a *ADS) Run(ctx context.Context, state State, answered func() error) error {
 	dialing := a.dialer.dialing()
-	return dialing.why(a.secrets.hide(a.attempt(ctx, dialing, state, answered)))
+	return dialing.classify(a.secrets.hide(a.attempt(ctx, dialing, state, answered)))
 }
 
 func (a *ADS) attempt(ctx context.Context, dialing *dialing, state State, answered func() error) error {
@@ -179,8 +171,8 @@ func (a *ADS) Forward(ctx context.Context, method string) (grpc.ClientStream, er
 	return conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
 }
 
-// dial makes the connection of one attempt. Each attempt has a new one, so that names are looked
-// up and files read again.
+// dial makes the connection of one attempt. Each attempt has a new connection, so that the server's
+// name is looked up again, and the files of certificates are read again.
 func (a *ADS) dial(dialing *dialing) (*grpc.ClientConn, error) {
 	creds, err := a.cfg.Transport()
 	if err != nil {
@@ -192,9 +184,9 @@ func (a *ADS) dial(dialing *dialing) (*grpc.ClientConn, error) {
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: a.cfg.KeepaliveTime, Timeout: a.cfg.KeepaliveTimeout}),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTimeout}),
 		grpc.WithUserAgent("holdfast"),
-		grpc.WithContextDialer(dialing.grpc),
-		// A service config would be looked up in a TXT record, and a name server that drops such
-		// queries costs 10 s.
+		grpc.WithContextDialer(dialing.dialGRPC),
+		// gRPC would look up a service config in a TXT record, and wait 10 s for a name server
+		// that drops such queries.
 		grpc.WithDisableServiceConfig(),
 	}
 	return grpc.NewClient(a.target, append(opts, a.cfg.options...)...)
@@ -211,7 +203,7 @@ func (a *ADS) headers(ctx context.Context) (context.Context, error) {
 	if md == nil {
 		md = make(metadata.MD)
 	}
-	// Set, not Append: of two values the server might use the client's.
+	// Set replaces a value of the client, which the server might use otherwise.
 	for k, v := range a.cfg.Headers {
 		md.Set(k, v)
 	}

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// authority is a certificate authority that lives for one test.
+// authority is a certificate authority for one test.
 type authority struct {
 	*testing.T
 	cert *x509.Certificate
@@ -40,7 +40,7 @@ func newAuthority(t *testing.T, name string) *authority {
 	return ca
 }
 
-// sign makes a certificate; one of the authority itself as long as it has none.
+// sign issues a certificate; the first one is that of the authority itself.
 func (ca *authority) sign(template *x509.Certificate) (der []byte, key *ecdsa.PrivateKey) {
 	ca.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -59,8 +59,8 @@ func (ca *authority) sign(template *x509.Certificate) (der []byte, key *ecdsa.Pr
 // pair is a certificate with its key, in PEM files.
 type pair struct{ cert, key string }
 
-// issue makes a certificate for a server and client of some names: DNS names, IP
-// addresses and URIs.
+// issue issues a certificate for a server and client with some names: DNS names, IP addresses and
+// URIs.
 func (ca *authority) issue(file string, names ...string) pair {
 	ca.Helper()
 	template := &x509.Certificate{
@@ -92,7 +92,7 @@ func (ca *authority) server(p pair) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{loaded}}
 }
 
-// pool is the authority alone.
+// pool contains only the certificate of the authority.
 func (ca *authority) pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pem, err := os.ReadFile(ca.file)

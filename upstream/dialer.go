@@ -8,9 +8,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/wake"
 )
 
-// Timing of the attempts to reconnect to an address that accepts no connection.
+// Timing of the attempts to connect to a server that accepts no connection.
 const (
 	// redialInterval is the mean time between two attempts to connect; each pause is random, from
 	// half of it to one and a half. redialLate is the mean after redialEarly.
@@ -87,11 +89,11 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// dialing begins an attempt.
+// dialing returns the record of a new attempt.
 func (d *dialer) dialing() *dialing { return &dialing{dialer: d} }
 
-// grpc connects for gRPC, which passes a Unix socket as a URL.
-func (d *dialing) grpc(ctx context.Context, addr string) (net.Conn, error) {
+// dialGRPC connects for gRPC, which passes a Unix socket as a URL.
+func (d *dialing) dialGRPC(ctx context.Context, addr string) (net.Conn, error) {
 	if path, ok := strings.CutPrefix(addr, "unix://"); ok {
 		return d.dial(ctx, "unix", path)
 	}
@@ -116,9 +118,9 @@ func (d *dialing) dial(ctx context.Context, network, addr string) (net.Conn, err
 	return nil, err
 }
 
-// why returns the error that ended an attempt: as an *unreachable if no address accepted a
-// connection, as a *lost if the connection was lost.
-func (d *dialing) why(err error) error {
+// classify wraps the error that ended an attempt: in an *unreachable if no address accepted a
+// connection, in a *lost if the connection was lost.
+func (d *dialing) classify(err error) error {
 	d.drop()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -131,15 +133,15 @@ func (d *dialing) why(err error) error {
 		return err
 	}
 	closed := d.closed
-	return &unreachable{error: err, again: func(ctx context.Context, since time.Time) bool { return d.await(ctx, closed, since) }}
+	return &unreachable{error: err, await: func(ctx context.Context, since time.Time) bool { return d.await(ctx, closed, since) }}
 }
 
 // unreachable is the error of an attempt in which no address of the server accepted a connection.
 type unreachable struct {
 	error
-	// again waits until an address accepts a connection, and then returns true, or until the name
-	// must be looked up again; since is when the server was last reached.
-	again func(ctx context.Context, since time.Time) bool
+	// await waits until an address accepts a connection, and then returns true, or until the name
+	// must be looked up again, and then returns false. since is when the server was last reached.
+	await func(ctx context.Context, since time.Time) bool
 }
 
 func (u *unreachable) Unwrap() error { return u.error }
@@ -151,8 +153,7 @@ type lost struct{ error }
 func (l *lost) Unwrap() error { return l.error }
 
 // await tries to connect to the addresses until one accepts, and keeps that connection for the
-// next attempt. It gives up when lookupInterval has passed or ctx ends. It reports whether one
-// accepted.
+// next attempt. It returns false when ctx or the interval of the next lookup ends first.
 func (d *dialer) await(ctx context.Context, addrs []address, since time.Time) bool {
 	interval := redialInterval
 	if time.Since(since) > redialEarly {
@@ -164,9 +165,8 @@ func (d *dialer) await(ctx context.Context, addrs []address, since time.Time) bo
 	var trying sync.WaitGroup
 	for _, to := range addrs {
 		trying.Go(func() {
-			for sleep(ctx, interval/2+rand.N(interval)) {
-				if conn := d.try(ctx, to); conn != nil {
-					d.keep(conn, to)
+			for wake.Sleep(ctx, interval/2+rand.N(interval)) {
+				if d.redial(ctx, to) {
 					cancel()
 				}
 			}
@@ -178,26 +178,22 @@ func (d *dialer) await(ctx context.Context, addrs []address, since time.Time) bo
 	return d.spare != nil
 }
 
-// try connects; it returns nil if that fails.
-func (d *dialer) try(ctx context.Context, to address) net.Conn {
+// redial tries to make the spare connection, and reports whether the address accepted one.
+func (d *dialer) redial(ctx context.Context, to address) bool {
 	ctx, cancel := context.WithTimeout(ctx, redialTimeout)
 	defer cancel()
 	conn, err := d.connect(ctx, to.network, to.addr)
 	if err != nil {
-		return nil
+		return false
 	}
-	return conn
-}
-
-// keep makes a connection the spare one; if there is one already, it closes the new one.
-func (d *dialer) keep(conn net.Conn, to address) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.spare != nil {
 		_ = conn.Close()
-		return
+	} else {
+		d.spare, d.spareTo, d.spareAt = conn, to, time.Now()
 	}
-	d.spare, d.spareTo, d.spareAt = conn, to, time.Now()
+	return true
 }
 
 // take returns the spare connection if it leads to the address and is not older than spareFor,

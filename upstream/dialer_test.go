@@ -13,11 +13,11 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// port is an address at which somebody accepts or not.
+// port is an address that accepts connections, or does not.
 type port struct {
 	open    atomic.Bool
 	attempt atomic.Int64
-	server  atomic.Pointer[net.Conn] // the newest connection, as the server has it
+	server  atomic.Pointer[net.Conn] // the server's end of the newest connection
 }
 
 func (p *port) connect(context.Context, string, string) (net.Conn, error) {
@@ -35,15 +35,15 @@ func TestAClosedPortIsTriedEachHalfSecondAndTheConnectionKept(t *testing.T) {
 		p := &port{}
 		d := newDialer(p.connect)
 		attempt := d.dialing()
-		if _, err := attempt.grpc(t.Context(), "192.0.2.1:1"); err == nil {
+		if _, err := attempt.dialGRPC(t.Context(), "192.0.2.1:1"); err == nil {
 			t.Fatal("nobody accepts")
 		}
 		var away *unreachable
-		if err := attempt.why(errDown); !errors.As(err, &away) || !errors.Is(err, errDown) {
+		if err := attempt.classify(errDown); !errors.As(err, &away) || !errors.Is(err, errDown) {
 			t.Fatalf("the reason is %v", err)
 		}
 		begun := time.Now()
-		if away.again(t.Context(), begun) {
+		if away.await(t.Context(), begun) {
 			t.Error("nobody accepts, and it says so")
 		}
 		if took := time.Since(begun); (took - lookupInterval).Abs() > lookupInterval/5 {
@@ -54,39 +54,39 @@ func TestAClosedPortIsTriedEachHalfSecondAndTheConnectionKept(t *testing.T) {
 		}
 		p.open.Store(true)
 		begun = time.Now()
-		if !away.again(t.Context(), begun) {
+		if !away.await(t.Context(), begun) {
 			t.Fatal("it is not found")
 		}
 		if took := time.Since(begun); took > redialInterval*3/2 {
 			t.Errorf("found after %s", took)
 		}
-		// The stream uses that connection: the server sees one.
+		// The stream uses that connection: the server sees only one.
 		n := p.attempt.Load()
 		attempt = d.dialing()
-		conn, err := attempt.grpc(t.Context(), "192.0.2.1:1")
+		conn, err := attempt.dialGRPC(t.Context(), "192.0.2.1:1")
 		if err != nil || p.attempt.Load() != n {
 			t.Errorf("%v after %d further attempts", err, p.attempt.Load()-n)
 		}
 		_ = conn.Close()
 		_, _ = conn.Read(make([]byte, 1))
-		if err := attempt.why(errDown); err != errDown {
+		if err := attempt.classify(errDown); err != errDown {
 			t.Errorf("of a server that was reached: %v", err)
 		}
-		// One that the server closes is lost.
+		// A connection that the server closes is lost.
 		attempt = d.dialing()
-		if conn, err = attempt.grpc(t.Context(), "192.0.2.1:1"); err != nil {
+		if conn, err = attempt.dialGRPC(t.Context(), "192.0.2.1:1"); err != nil {
 			t.Fatal(err)
 		}
 		_ = (*p.server.Load()).Close()
 		_, _ = conn.Read(make([]byte, 1))
 		var gone *lost
-		if err := attempt.why(errDown); !errors.As(err, &gone) || !errors.Is(err, errDown) {
+		if err := attempt.classify(errDown); !errors.As(err, &gone) || !errors.Is(err, errDown) {
 			t.Errorf("of a connection that is lost: %v", err)
 		}
 	})
 }
 
-// One that has waited for long is not used, nor one for another address.
+// A spare connection is used for its own address only, and not after spareFor.
 func TestASpareConnectionIsNotUsedForLong(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		p := &port{}
@@ -110,7 +110,7 @@ func TestASpareConnectionIsNotUsedForLong(t *testing.T) {
 	})
 }
 
-// After an hour it is tried less often.
+// After an hour, attempts become less frequent.
 func TestAPortThatIsClosedForLongIsTriedLessOften(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		p := &port{}
@@ -124,8 +124,8 @@ func TestAPortThatIsClosedForLongIsTriedLessOften(t *testing.T) {
 	})
 }
 
-// With the real client: the port is closed for an hour, and the stream is there within a second
-// of its opening, in both forms; nobody is asked again because of it.
+// With the real client: the port is closed for an hour. Within a second after it opens, the stream
+// is there, in both forms, and no other source is tried because of it.
 func TestAfterAnHourAControlPlaneIsFoundWithinASecond(t *testing.T) {
 	inBothForms(t, func(c *conversation) {
 		c.cp.Stop()

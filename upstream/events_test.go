@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/dial"
 )
 
-// tally counts events by "event source".
+// tally counts calls of Events, by "event source".
 type tally struct {
 	mu sync.Mutex
 	n  map[string]int
@@ -51,26 +51,26 @@ func TestAttemptsAnswersAndFailuresAreCounted(t *testing.T) {
 	}, up)
 }
 
-// When the certificate that is shown ends is for an alarm before that.
-func TestTheEndOfTheCertificateThatIsShownIsTold(t *testing.T) {
+// The expiry of the client certificate is reported, so that an alarm can come before it.
+func TestTheExpiryOfTheClientCertificateIsReported(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	mine := ca.issue("client")
 	pair, err := dial.KeyPair(mine.cert, mine.key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var told []time.Time
-	security := dial.Security{CA: ca.file, Cert: mine.cert, Key: mine.key, Shown: func(end time.Time) { told = append(told, end) }}
-	for range 2 { // at every attempt, since it is read anew
+	var shown []time.Time
+	security := dial.Security{CA: ca.file, Cert: mine.cert, Key: mine.key, Shown: func(end time.Time) { shown = append(shown, end) }}
+	for range 2 { // at every attempt, since the file is read again
 		if _, err := security.TLS(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if len(told) != 2 || !told[0].Equal(pair.Leaf.NotAfter) || told[0].IsZero() {
-		t.Errorf("told %v, want twice %v", told, pair.Leaf.NotAfter)
+	if len(shown) != 2 || !shown[0].Equal(pair.Leaf.NotAfter) || shown[0].IsZero() {
+		t.Errorf("shown %v, want twice %v", shown, pair.Leaf.NotAfter)
 	}
 	security.Cert, security.Key = "", ""
-	if _, err := security.TLS(); err != nil || len(told) != 2 {
-		t.Errorf("without a certificate: %v, %v", told, err)
+	if _, err := security.TLS(); err != nil || len(shown) != 2 {
+		t.Errorf("without a certificate: %v, %v", shown, err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/upstream/failover"
 )
 
@@ -28,31 +29,19 @@ const (
 )
 
 // Failover runs the first of several sources that answers, in order of priority
-// (design.md section 4, protocol.md 7.12).
-//
-// Package failover has the rules. A Failover opens and closes what its Machine asks for, and tells
-// it what happened.
+// (design.md section 4, protocol.md 7.12). Package failover decides which runs to open, to close
+// and to use; a Failover does so.
 type Failover struct {
-	// Sources are in order of priority. Without any source nothing is ever known.
+	// Sources are in order of priority. There may be none.
 	Sources []Source
-	// MinBackoff and MaxBackoff bound the pause before another attempt.
-	MinBackoff, MaxBackoff time.Duration
-	FailoverAfter          time.Duration
-	// FirstAnswer is how long a source that was reached may take to answer before that counts as
-	// a failed attempt. The attempt continues nevertheless.
-	FirstAnswer time.Duration
-	// StaleAfter is how long the active source may be silent before a second stream to it is
-	// tried. Whichever answers first, that stream or the next source, takes over.
-	StaleAfter time.Duration
-	// ReconnectSpread, if it is not 0, spreads the reconnects of many agents over this duration
-	// when a control plane is back: each agent waits for a random part of it.
-	ReconnectSpread time.Duration
-	// Lacking reports whether something is subscribed to that is not held; Holding reports
-	// whether anything is held that a source could confirm. If Holding is nil, all sources must
-	// answer.
+	// Durations that are 0 take the defaults.
+	failover.Timing
+	// Lacking reports whether any subscribed resource is not cached; nil means that none is
+	// missing. Holding reports whether any resource is cached that a source could confirm; nil
+	// means that there is one.
 	Lacking, Holding func() bool
 	// Connected is called with true when a source answers, and with false when it is lost. If
-	// nothing is held, a source with an open stream may have nothing to send, and counts as
+	// nothing is cached, a source with an open stream may have nothing to send, and counts as
 	// connected after FirstAnswer without an answer.
 	Connected func(bool)
 	// Failed, if set, is called when every source has failed an attempt and none answers; more
@@ -63,7 +52,7 @@ type Failover struct {
 	Log    *slog.Logger
 
 	once    sync.Once
-	wake    chan struct{} // to Run: the machine has had an input
+	wake    chan struct{} // signals Run after an input of the machine
 	mu      sync.Mutex
 	machine *failover.Machine
 	runs    map[failover.Run]*run
@@ -77,8 +66,8 @@ type Events interface {
 	Failed(source string)
 }
 
-// tell calls a method of Events, if that is set.
-func (f *Failover) tell(event func(Events, string), i int) {
+// count calls a method of Events, if that is set.
+func (f *Failover) count(event func(Events, string), i int) {
 	if f.Events != nil {
 		event(f.Events, f.Sources[i].Name())
 	}
@@ -95,7 +84,7 @@ type SourceState struct {
 	LastMessage time.Time
 }
 
-// errPreferred ends an attempt whose source is not needed, because another one is active.
+// errPreferred ends a run because a source of a higher priority is active.
 var errPreferred = errors.New("another upstream was preferred")
 
 // States returns the state of each source, in order of priority.
@@ -175,9 +164,7 @@ func (f *Failover) Forward(ctx context.Context, method string) (grpc.ClientStrea
 }
 
 func (f *Failover) init() {
-	if f.Log == nil {
-		f.Log = slog.New(slog.DiscardHandler)
-	}
+	f.Log = cmp.Or(f.Log, slog.New(slog.DiscardHandler))
 	never, always := func() bool { return false }, func() bool { return true }
 	if f.Lacking == nil {
 		f.Lacking = never
@@ -191,18 +178,20 @@ func (f *Failover) init() {
 
 func (f *Failover) newMachine() *failover.Machine {
 	return failover.New(failover.Config{
-		Sources:         len(f.Sources),
-		MinBackoff:      cmp.Or(f.MinBackoff, DefaultMinBackoff),
-		MaxBackoff:      cmp.Or(f.MaxBackoff, DefaultMaxBackoff),
-		FailoverAfter:   cmp.Or(f.FailoverAfter, DefaultFailoverAfter),
-		FirstAnswer:     cmp.Or(f.FirstAnswer, DefaultFirstAnswer),
-		StaleAfter:      cmp.Or(f.StaleAfter, DefaultStaleAfter),
-		ReconnectSpread: f.ReconnectSpread,
-		Lacking:         f.Lacking, Holding: f.Holding, LastMessage: f.lastMessage, Random: rand.N[time.Duration],
+		Sources: len(f.Sources),
+		Timing: failover.Timing{
+			MinBackoff:      cmp.Or(f.MinBackoff, DefaultMinBackoff),
+			MaxBackoff:      cmp.Or(f.MaxBackoff, DefaultMaxBackoff),
+			FailoverAfter:   cmp.Or(f.FailoverAfter, DefaultFailoverAfter),
+			FirstAnswer:     cmp.Or(f.FirstAnswer, DefaultFirstAnswer),
+			StaleAfter:      cmp.Or(f.StaleAfter, DefaultStaleAfter),
+			ReconnectSpread: f.ReconnectSpread,
+		},
+		Lacking: f.Lacking, Holding: f.Holding, LastMessage: f.lastMessage, Random: rand.N[time.Duration],
 	}, time.Now())
 }
 
-// run is one run of a source.
+// run is an open run of a source.
 type run struct {
 	cancel context.CancelFunc
 	ended  chan struct{} // closed when Source.Run has returned
@@ -225,15 +214,11 @@ func (f *Failover) Run(ctx context.Context, state State) error {
 		}
 		var next time.Time
 		d.input(func(m *failover.Machine, now time.Time) { next = m.Tick(now) })
-		if next.IsZero() {
-			timer.Stop()
-		} else {
-			timer.Reset(time.Until(next))
-		}
+		wake.Reset(timer, next)
 	}
 }
 
-// driver is a Failover that runs.
+// driver performs the outputs of the machine during one Run.
 type driver struct {
 	*Failover
 	ctx        context.Context
@@ -241,7 +226,7 @@ type driver struct {
 	goroutines sync.WaitGroup
 }
 
-// end waits until all runs have ended, and makes the Failover one that may be run again.
+// end waits until all runs have ended. Afterwards Run may be called again.
 func (d *driver) end() {
 	d.goroutines.Wait()
 	d.mu.Lock()
@@ -254,7 +239,7 @@ func (d *driver) end() {
 	}
 }
 
-// input gives the machine an input, and does what it asks for.
+// input passes an input to the machine, and performs the outputs.
 func (d *driver) input(give func(m *failover.Machine, now time.Time)) {
 	d.mu.Lock()
 	give(d.machine, time.Now())
@@ -270,13 +255,10 @@ func (d *driver) input(give func(m *failover.Machine, now time.Time)) {
 	}
 }
 
-// event is input, after which the machine must be told the time.
+// event is input from a goroutine other than that of Run, which then calls Tick.
 func (d *driver) event(give func(m *failover.Machine, now time.Time)) {
 	d.input(give)
-	select {
-	case d.wake <- struct{}{}:
-	default:
-	}
+	wake.Signal(d.wake)
 }
 
 // open runs a source; called with mu held.
@@ -284,7 +266,7 @@ func (d *driver) open(i int, id failover.Run) {
 	ctx, cancel := context.WithCancel(d.ctx)
 	r := &run{cancel: cancel, ended: make(chan struct{})}
 	d.runs[id] = r
-	d.tell(Events.Attempted, i)
+	d.count(Events.Attempted, i)
 	d.goroutines.Go(func() {
 		err := d.Sources[i].Run(ctx, d.state, func() error {
 			use := false
@@ -326,7 +308,7 @@ func endOf(err error) failover.End {
 	return failover.Failed
 }
 
-// do does what the machine asks for, but for Open.
+// do performs an output other than Open.
 func (d *driver) do(o failover.Output) {
 	name := d.Sources[o.Source].Name()
 	switch o.Op {
@@ -341,7 +323,7 @@ func (d *driver) do(o failover.Output) {
 	case failover.Await:
 		d.goroutines.Go(func() { d.await(o.Source, o.Err) })
 	case failover.Use:
-		d.tell(Events.Connected, o.Source)
+		d.count(Events.Connected, o.Source)
 		d.Log.Info("control plane connected", "upstream", name)
 	case failover.Connected, failover.Disconnected:
 		if d.Connected != nil {
@@ -352,35 +334,31 @@ func (d *driver) do(o failover.Output) {
 			d.Failed()
 		}
 	case failover.Failure:
-		d.tell(Events.Failed, o.Source)
-		d.Log.Log(d.ctx, levelOf(o.Attempts), failureText(o.Answered), "upstream", name, "attempts", o.Attempts, "err", o.Err, "retry_in", o.Pause)
+		d.count(Events.Failed, o.Source)
+		message := "cannot connect to the control plane, retrying"
+		if o.Answered {
+			message = "control plane disconnected, reconnecting"
+		}
+		d.Log.Log(d.ctx, levelOf(o.Attempts), message, "upstream", name, "attempts", o.Attempts, "err", o.Err, "retry_in", o.Pause)
 	case failover.Silence:
-		d.tell(Events.Failed, o.Source)
+		d.count(Events.Failed, o.Source)
 		d.Log.Log(d.ctx, levelOf(o.Attempts), "control plane does not answer", "upstream", name, "attempts", o.Attempts, "err", o.Err)
 	case failover.Another:
 		d.Log.Info("opening another stream to the control plane", "upstream", name, "reason", o.Err)
 	}
 }
 
-// await waits until a source accepts connections again.
+// await waits until a source accepts connections again, or its name must be looked up again.
 func (d *driver) await(i int, err error) {
 	var unreached *unreachable
 	errors.As(err, &unreached)
 	d.mu.Lock()
 	since := d.machine.ReachedAt(i)
 	d.mu.Unlock()
-	accepts := unreached.again(d.ctx, since)
+	accepts := unreached.await(d.ctx, since)
 	if d.ctx.Err() == nil {
 		d.event(func(m *failover.Machine, now time.Time) { m.Reached(now, i, accepts) })
 	}
-}
-
-// failureText returns what is logged of the end of a run.
-func failureText(answered bool) string {
-	if answered {
-		return "control plane disconnected, reconnecting"
-	}
-	return "cannot connect to the control plane, retrying"
 }
 
 // levelOf returns the log level of the n-th failure in a row. Only the 1st, 2nd, 4th, 8th, and so
@@ -390,15 +368,4 @@ func levelOf(n int) slog.Level {
 		return slog.LevelDebug
 	}
 	return slog.LevelWarn
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }

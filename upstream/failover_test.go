@@ -10,13 +10,14 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/bubble"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream/failover"
 )
 
 var errDown = errors.New("connection refused")
 
-// scripted is a source that does what its mode says.
+// scripted is a source that behaves as its mode says.
 type scripted struct {
 	name string
 
@@ -24,12 +25,12 @@ type scripted struct {
 	mode     mode
 	starts   []time.Time
 	running  int
-	answered int // times that its answer was taken
-	refused  int // times that it was not needed
+	answered int // how often it answered and was used
+	unneeded int // how often it answered and was not needed
 	end      context.CancelCauseFunc
-	// away is how it fails when it is down; nil for errDown.
+	// away is the error of mode down; nil for errDown.
 	away *unreachable
-	// slow is how long it takes to end.
+	// slow is how long a run takes to end.
 	slow time.Duration
 	last time.Time
 }
@@ -39,13 +40,13 @@ type mode int
 
 const (
 	down   mode = iota // fails at once
-	up                 // answers at once, then feeds
-	silent             // opens a stream and says nothing
+	up                 // answers at once, then writes to the state
+	silent             // opens a stream and sends nothing
 )
 
 func (s *scripted) Name() string { return s.name }
 
-func (s *scripted) Run(ctx context.Context, feed State, answered func() error) error {
+func (s *scripted) Run(ctx context.Context, target State, answered func() error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	s.mu.Lock()
@@ -68,7 +69,7 @@ func (s *scripted) Run(ctx context.Context, feed State, answered func() error) e
 	case up:
 		if err := answered(); err != nil {
 			s.mu.Lock()
-			s.refused++
+			s.unneeded++
 			s.mu.Unlock()
 			return err
 		}
@@ -76,7 +77,7 @@ func (s *scripted) Run(ctx context.Context, feed State, answered func() error) e
 		s.answered++
 		s.last = time.Now()
 		s.mu.Unlock()
-		feed.Apply(xds.Update{Source: s.name}, nil)
+		target.Apply(xds.Update{Source: s.name}, nil)
 	}
 	<-ctx.Done()
 	time.Sleep(slow)
@@ -95,7 +96,7 @@ func (s *scripted) LastMessage() time.Time {
 	return s.last
 }
 
-// set changes what the next run does, and ends the current one.
+// set changes the mode of the next run, and ends the current run.
 func (s *scripted) set(m mode) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,14 +113,14 @@ func (s *scripted) ends(err error) {
 	s.end(err)
 }
 
-// then changes what the next run does, and leaves the current one.
+// then changes the mode of the next run without ending the current run.
 func (s *scripted) then(m mode) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mode = m
 }
 
-// count returns how many runs there are now.
+// count returns the number of current runs.
 func (s *scripted) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,20 +142,20 @@ type trial struct {
 	state    *state
 	begun    time.Time
 
-	mu      sync.Mutex
-	missing bool   // something is subscribed to that is not held
-	told    []bool // what Connected was told
-	cancel  context.CancelFunc
-	ended   chan error
+	mu        sync.Mutex
+	missing   bool   // a subscribed resource is not cached
+	connected []bool // the arguments of the calls of Connected
+	cancel    context.CancelFunc
+	ended     chan error
 }
 
-// among runs a test with sources in these modes.
+// among runs a test with one source for each mode.
 func among(t *testing.T, test func(*trial), modes ...mode) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
 		r := &trial{T: t, state: &state{}}
 		r.failover = &Failover{
-			StaleAfter: 1000 * time.Hour,
+			Timing: failover.Timing{StaleAfter: 1000 * time.Hour},
 			Lacking: func() bool {
 				r.mu.Lock()
 				defer r.mu.Unlock()
@@ -163,7 +164,7 @@ func among(t *testing.T, test func(*trial), modes ...mode) {
 			Connected: func(is bool) {
 				r.mu.Lock()
 				defer r.mu.Unlock()
-				r.told = append(r.told, is)
+				r.connected = append(r.connected, is)
 			},
 		}
 		for i, m := range modes {
@@ -187,7 +188,7 @@ func (r *trial) run() {
 	synctest.Wait()
 }
 
-// stop ends it; the bubble fails the test when a goroutine stays behind.
+// stop ends the Failover. The bubble fails the test if a goroutine is left.
 func (r *trial) stop() {
 	r.Helper()
 	r.cancel()
@@ -207,14 +208,14 @@ func (r *trial) pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// lack says whether something is missing.
+// lack sets whether a subscribed resource is missing.
 func (r *trial) lack(missing bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.missing = missing
 }
 
-// active fails unless this source feeds, "" for none.
+// active fails unless this source is active; "" for none.
 func (r *trial) active(name string) {
 	r.Helper()
 	got := ""
@@ -228,8 +229,8 @@ func (r *trial) active(name string) {
 	}
 }
 
-// fed lists the sources that have fed, in order.
-func (r *trial) fed() (names string) {
+// writers lists the sources of all updates, in order.
+func (r *trial) writers() (names string) {
 	for _, u := range r.state.applied() {
 		names += u.Source
 	}
@@ -256,7 +257,7 @@ func TestASourceThatFailsIsTriedAgainWithinTheBounds(t *testing.T) {
 	}, down)
 }
 
-// A stream that has lived for a while makes its end the first failure again.
+// After a stream that lived for long, the next failure counts as the first again.
 func TestAStreamThatLivesResetsTheBackoff(t *testing.T) {
 	among(t, func(r *trial) {
 		r.run()
@@ -277,23 +278,23 @@ func TestAStreamThatLivesResetsTheBackoff(t *testing.T) {
 	}, down)
 }
 
-// Finding F4: a control plane that answers and then ends each stream is not asked six times a
-// second, with everything pushed each time.
-func TestAServerThatAnswersAndEndsEachStreamIsAskedLessAndLess(t *testing.T) {
+// Finding F4: a control plane that answers and then ends each stream is not retried six times a
+// second, because it would push everything each time.
+func TestTheBackoffGrowsForAServerThatAnswersAndEndsEachStream(t *testing.T) {
 	among(t, func(r *trial) {
 		r.run()
 		for range 5 * 60 * 10 {
 			r.sources[0].set(up) // ends the stream, if there is one
 			r.pass(100 * time.Millisecond)
 		}
-		// 6 attempts while the bound doubles to 8 s, then one each 15 s in the mean: 20 or so.
+		// 6 attempts while the bound doubles to 8 s, then one every 15 s on average: about 20.
 		if n := len(r.sources[0].attempts()); n > 60 {
 			r.Errorf("%d streams in 5 minutes", n)
 		}
 	}, up)
 }
 
-// … and the next source gets its turn meanwhile.
+// The next source is used meanwhile.
 func TestTheNextSourceTakesOverFromAServerThatEndsEachStream(t *testing.T) {
 	among(t, func(r *trial) {
 		r.run()
@@ -311,9 +312,9 @@ func TestTheNextSourceTakesOverFromAServerThatEndsEachStream(t *testing.T) {
 	}, up, up)
 }
 
-// A server at which nobody accepts is waited for at its address, and asked again at once when
-// somebody does, however long it was away.
-func TestAServerThatAcceptsAgainIsAskedAtOnce(t *testing.T) {
+// A server that accepts no connections is retried as soon as it accepts one, however long that
+// takes.
+func TestAServerThatAcceptsAgainIsRetriedAtOnce(t *testing.T) {
 	among(t, func(r *trial) {
 		accepts := make(chan struct{})
 		r.sources[0].away = &unreachable{errDown, func(ctx context.Context, _ time.Time) bool {
@@ -335,18 +336,18 @@ func TestAServerThatAcceptsAgainIsAskedAtOnce(t *testing.T) {
 		close(accepts)
 		r.pass(0)
 		r.active("a")
-		r.sources[0].set(up) // and its back-off begins anew
+		r.sources[0].set(up) // the backoff starts over
 		r.pass(DefaultMinBackoff + time.Millisecond)
 		r.active("a")
 	}, down)
 }
 
-// A control plane that is restarted again and again, and lives for a second each time, is asked at
-// once: what failed before was the connection.
-func TestAServerThatIsRestartedAgainAndAgainIsAskedAtOnce(t *testing.T) {
+// A control plane that is restarted again and again, and lives for a second each time, is retried
+// at once, because each time the connection failed first.
+func TestAServerThatIsRestartedAgainAndAgainIsRetriedAtOnce(t *testing.T) {
 	among(t, func(r *trial) {
 		r.sources[0].away = &unreachable{errDown, func(ctx context.Context, _ time.Time) bool {
-			return sleep(ctx, redialInterval)
+			return wake.Sleep(ctx, redialInterval)
 		}}
 		r.run()
 		for range 50 {
@@ -360,8 +361,8 @@ func TestAServerThatIsRestartedAgainAndAgainIsAskedAtOnce(t *testing.T) {
 	}, up)
 }
 
-// Nor does it count against one whose connections are lost, one after the other.
-func TestAServerWhoseConnectionsAreLostIsAskedAtOnce(t *testing.T) {
+// Nor does the backoff grow when its connections are lost, one after the other.
+func TestAServerWhoseConnectionsAreLostIsRetriedAtOnce(t *testing.T) {
 	among(t, func(r *trial) {
 		r.run()
 		for range failover.MaxShort {
@@ -397,26 +398,26 @@ func TestReconnectsAreSpread(t *testing.T) {
 	}
 }
 
-// Where nothing is held, a source may have nothing to say: its open stream counts as contact,
-// but the others get their turn.
-func TestAnOpenStreamIsContactWhereNothingIsHeld(t *testing.T) {
+// If nothing is cached, a source may have nothing to send: its open stream counts as connected, but
+// the next sources are opened too.
+func TestAnOpenStreamCountsAsConnectedWhileNothingIsCached(t *testing.T) {
 	among(t, func(r *trial) {
 		r.failover.Holding = func() bool { return false }
 		r.run()
 		r.pass(DefaultFirstAnswer - time.Second)
-		if len(r.told) != 0 || !r.failover.Contact().IsZero() {
-			r.Errorf("before its time: connected %v", r.told)
+		if len(r.connected) != 0 || !r.failover.Contact().IsZero() {
+			r.Errorf("before its time: connected %v", r.connected)
 		}
 		r.pass(2 * time.Second)
-		if !slices.Equal(r.told, []bool{true}) || time.Since(r.failover.Contact()) != 0 {
-			r.Errorf("connected %v, contact %s", r.told, r.failover.Contact())
+		if !slices.Equal(r.connected, []bool{true}) || time.Since(r.failover.Contact()) != 0 {
+			r.Errorf("connected %v, contact %s", r.connected, r.failover.Contact())
 		}
 		r.active("")
 		r.sources[0].then(down)
 		r.sources[0].ends(errDown)
 		r.pass(time.Second)
-		if !slices.Equal(r.told, []bool{true, false}) || !r.failover.Contact().IsZero() {
-			r.Errorf("after its end: connected %v", r.told)
+		if !slices.Equal(r.connected, []bool{true, false}) || !r.failover.Contact().IsZero() {
+			r.Errorf("after its end: connected %v", r.connected)
 		}
 	}, silent)
 	among(t, func(r *trial) {
@@ -430,8 +431,8 @@ func TestAnOpenStreamIsContactWhereNothingIsHeld(t *testing.T) {
 		r.failover.Holding = func() bool { return true }
 		r.run()
 		r.pass(time.Hour)
-		if len(r.told) != 0 {
-			r.Errorf("connected %v, though it confirms nothing of what is held", r.told)
+		if len(r.connected) != 0 {
+			r.Errorf("connected %v, though it confirms nothing that is cached", r.connected)
 		}
 	}, silent)
 }
@@ -472,8 +473,8 @@ func TestTheNextSourceWaitsForFailoverAfterWhenNothingIsMissing(t *testing.T) {
 		}
 		r.pass(failover.LackingPoll + time.Millisecond)
 		r.active("b")
-		if !slices.Equal(r.told, []bool{true, false, true}) {
-			r.Errorf("connected %v", r.told)
+		if !slices.Equal(r.connected, []bool{true, false, true}) {
+			r.Errorf("connected %v", r.connected)
 		}
 	}, up, up)
 }
@@ -490,7 +491,7 @@ func TestTheNextSourceComesAtOnceWhenSomethingIsMissingMeanwhile(t *testing.T) {
 	}, up, up)
 }
 
-// A short loss is not worth another control plane.
+// A short loss is no reason to use another control plane.
 func TestASourceThatComesBackBeforeFailoverAfterIsKept(t *testing.T) {
 	among(t, func(r *trial) {
 		r.run()
@@ -521,10 +522,10 @@ func TestTheFirstSourceTakesOverAgainWhenItAnswersAndNotBefore(t *testing.T) {
 		if r.sources[1].Open() {
 			r.Error("the second still runs")
 		}
-		if got := r.fed(); got != "ba" {
+		if got := r.writers(); got != "ba" {
 			r.Errorf("fed by %s", got)
 		}
-		// The second waits for its turn; it is neither tried nor a failure.
+		// The second waits until it is needed; it is not opened, and has no failure.
 		tried := len(r.sources[1].attempts())
 		r.pass(time.Hour)
 		if n := len(r.sources[1].attempts()); n != tried {
@@ -533,14 +534,14 @@ func TestTheFirstSourceTakesOverAgainWhenItAnswersAndNotBefore(t *testing.T) {
 		if s := r.failover.States()[1]; s.Active || s.Attempts != 0 || s.LastError != nil {
 			r.Errorf("the one that waits: %+v", s)
 		}
-		if !slices.Equal(r.told, []bool{true, true}) {
-			r.Errorf("connected %v: want never lost", r.told)
+		if !slices.Equal(r.connected, []bool{true, true}) {
+			r.Errorf("connected %v: want never lost", r.connected)
 		}
 	}, down, up)
 }
 
-// Two sources never feed at once: the one that takes over waits for the end of
-// the other before anything of its answer is applied.
+// Two sources never write at once: the one that takes over waits for the end of the other before
+// anything of its response is applied.
 func TestTheOtherEndsBeforeTheFirstFeeds(t *testing.T) {
 	among(t, func(r *trial) {
 		r.lack(true)
@@ -548,10 +549,10 @@ func TestTheOtherEndsBeforeTheFirstFeeds(t *testing.T) {
 		r.run()
 		r.active("b")
 		r.sources[0].set(up)
-		for r.fed() == "b" && time.Since(r.begun) < time.Hour {
+		for r.writers() == "b" && time.Since(r.begun) < time.Hour {
 			r.pass(10 * time.Millisecond)
 		}
-		if got := r.fed(); got != "ba" {
+		if got := r.writers(); got != "ba" {
 			r.Fatalf("fed by %s", got)
 		}
 		if r.sources[1].Open() {
@@ -560,13 +561,13 @@ func TestTheOtherEndsBeforeTheFirstFeeds(t *testing.T) {
 	}, down, up)
 }
 
-// An answer that comes when a better source already feeds applies nothing.
+// A response that comes while a source of a higher priority is active is not applied.
 func TestAnAnswerThatComesTooLateAppliesNothing(t *testing.T) {
 	among(t, func(r *trial) {
 		r.lack(true)
 		late := make(chan struct{})
 		r.failover.Sources[1] = slowly{r.sources[1], late}
-		r.run() // the second is asked, and has not answered
+		r.run() // the second is opened, and has not answered
 		r.active("")
 		r.sources[0].set(up)
 		r.pass(time.Minute)
@@ -574,8 +575,8 @@ func TestAnAnswerThatComesTooLateAppliesNothing(t *testing.T) {
 		close(late)
 		r.pass(time.Minute)
 		r.active("a")
-		if got := r.fed(); got != "a" || r.sources[1].refused != 1 {
-			r.Errorf("fed by %s; %d answers refused", got, r.sources[1].refused)
+		if got := r.writers(); got != "a" || r.sources[1].unneeded != 1 {
+			r.Errorf("updates of %s; %d answers not needed", got, r.sources[1].unneeded)
 		}
 		if s := r.failover.States()[1]; s.Attempts != 0 || s.LastError != nil {
 			r.Errorf("the one that was not needed: %+v", s)
@@ -583,14 +584,14 @@ func TestAnAnswerThatComesTooLateAppliesNothing(t *testing.T) {
 	}, down, up)
 }
 
-// slowly is a source that answers when it is told to.
+// slowly is a source that answers when its channel is closed.
 type slowly struct {
 	*scripted
 	answer chan struct{}
 }
 
-func (s slowly) Run(ctx context.Context, feed State, answered func() error) error {
-	return s.scripted.Run(ctx, feed, func() error {
+func (s slowly) Run(ctx context.Context, target State, answered func() error) error {
+	return s.scripted.Run(ctx, target, func() error {
 		<-s.answer
 		return answered()
 	})
@@ -604,7 +605,7 @@ func TestTheThirdSourceWaitsForTheSecondToFailAgain(t *testing.T) {
 		r.sources[0].set(up)
 		r.pass(time.Minute)
 		r.active("a")
-		r.sources[0].set(down) // and now the second is asked, not the third
+		r.sources[0].set(down) // now the second is opened, not the third
 		r.pass(time.Minute)
 		r.active("b")
 		if n := len(r.sources[2].attempts()); n != 0 {
@@ -613,9 +614,9 @@ func TestTheThirdSourceWaitsForTheSecondToFailAgain(t *testing.T) {
 	}, down, up, up)
 }
 
-// A stream that is ended in favour of another to the same server is no failure, and
-// the source need not wait for its turn again.
-func TestAStreamThatIsOpenedAnewIsNoFailure(t *testing.T) {
+// A stream that ends so that another one to the same server is opened is not a failure, and the
+// source need not wait until it is needed.
+func TestAStreamThatIsReopenedIsNoFailure(t *testing.T) {
 	among(t, func(r *trial) {
 		r.lack(true)
 		r.run()
@@ -656,7 +657,7 @@ func TestStatesTellWhatIsKnownBeforeRunToo(t *testing.T) {
 	}, up, up)
 }
 
-// The node of a group may change: the sources are run again, with the same states.
+// The Node of a group may change: the sources are run again, with the same State.
 func TestAFailoverRunsAgain(t *testing.T) {
 	among(t, func(r *trial) {
 		for range 3 {
@@ -669,13 +670,13 @@ func TestAFailoverRunsAgain(t *testing.T) {
 				r.Errorf("a stop counts as a failed attempt: %+v", s)
 			}
 		}
-		if got := r.fed(); got != "aaa" {
+		if got := r.writers(); got != "aaa" {
 			r.Errorf("fed by %s", got)
 		}
 	}, up, up)
 }
 
-// An agent that only makes certificates has no control plane.
+// An agent that only issues certificates has no control plane.
 func TestAFailoverWithoutSourcesWaitsForItsEnd(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := &Failover{}

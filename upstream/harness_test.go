@@ -25,11 +25,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // limit bounds a wait for something that happens at once on loopback.
 const limit = 20 * time.Second
 
-// state is a Feed that writes down what it is told. Its clients want some types.
+// state is a State that records its calls. Its clients subscribe to the wildcards of some types.
 type state struct {
-	node  *corev3.Node
-	wants []xds.SubscriptionChange
-	held  map[string]string
+	node    *corev3.Node
+	changes []xds.SubscriptionChange
+	cached  map[string]string
 
 	mu      sync.Mutex
 	updates []xds.Update
@@ -38,12 +38,12 @@ type state struct {
 
 func (s *state) Node() *corev3.Node { return s.node }
 
-func (s *state) Apply(u xds.Update, verdict func(error)) {
+func (s *state) Apply(u xds.Update, answer func(error)) {
 	s.mu.Lock()
 	s.updates = append(s.updates, u)
 	s.mu.Unlock()
-	if verdict != nil {
-		verdict(nil)
+	if answer != nil {
+		answer(nil)
 	}
 }
 
@@ -53,12 +53,12 @@ func (s *state) Synced(_, typeURL string, _ time.Time) {
 	s.synced = append(s.synced, typeURL)
 }
 
-func (s *state) AskAgain() time.Time { return time.Time{} }
+func (s *state) RequestAgain() time.Time { return time.Time{} }
 
-func (s *state) Held(string, string) map[string]string {
+func (s *state) Cached(string, string) map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return maps.Clone(s.held)
+	return maps.Clone(s.cached)
 }
 
 func (s *state) Nacked(string, string) []string { return nil }
@@ -77,7 +77,7 @@ func (s *state) Body(typeURL string, name []byte) *anypb.Any {
 }
 
 func (s *state) Subscriptions() Subscriptions {
-	in := &wanted{wants: s.wants, changed: make(chan struct{}, 1)}
+	in := &wanted{changes: s.changes, changed: make(chan struct{}, 1)}
 	in.changed <- struct{}{}
 	return in
 }
@@ -89,19 +89,19 @@ func (s *state) applied() []xds.Update {
 	return slices.Clone(s.updates)
 }
 
-// wanted is an Interest that changes once: to what is wanted.
+// wanted is a Subscriptions that changes once.
 type wanted struct {
-	wants   []xds.SubscriptionChange
+	changes []xds.SubscriptionChange
 	changed chan struct{}
 }
 
 func (w *wanted) Changed() <-chan struct{}          { return w.changed }
-func (w *wanted) Changes() []xds.SubscriptionChange { return w.wants }
+func (w *wanted) Changes() []xds.SubscriptionChange { return w.changes }
 func (w *wanted) Close()                            {}
 
-// everyCluster is a state whose clients want all clusters.
+// everyCluster is a state whose clients subscribe to all clusters.
 func everyCluster() *state {
-	return &state{node: &corev3.Node{Id: "web-1"}, wants: []xds.SubscriptionChange{{Type: xds.ClusterType, Wildcard: true, Complete: true}}}
+	return &state{node: &corev3.Node{Id: "web-1"}, changes: []xds.SubscriptionChange{{Type: xds.ClusterType, Wildcard: true, Complete: true}}}
 }
 
 // controlPlane serves the cluster c1 on loopback and returns its address.
@@ -128,8 +128,7 @@ func source(t *testing.T, cfg Config) *ADS {
 	return a
 }
 
-// attempt runs a source until its first answer, and returns nil, or until it
-// fails before, and returns why.
+// attempt runs a source. It returns nil at the first answer, or the error if the run fails before.
 func attempt(t *testing.T, cfg Config) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)

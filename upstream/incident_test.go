@@ -19,10 +19,11 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
+	"github.com/holdfast-xds/holdfast/upstream/failover"
 )
 
 // A load balancer, or a control plane that crashes, closes each connection soon after the first
-// answer.
+// response.
 func TestTheNextSourceTakesOverFromAServerThatLosesEachConnection(t *testing.T) {
 	among(t, func(r *trial) {
 		r.run()
@@ -40,7 +41,7 @@ func TestTheNextSourceTakesOverFromAServerThatLosesEachConnection(t *testing.T) 
 	}, up, up)
 }
 
-func TestAServerThatLosesEachConnectionIsAskedLessAndLess(t *testing.T) {
+func TestTheBackoffGrowsForAServerThatLosesEachConnection(t *testing.T) {
 	among(t, func(r *trial) {
 		r.run()
 		for range 5 * 60 * 10 {
@@ -55,22 +56,22 @@ func TestAServerThatLosesEachConnectionIsAskedLessAndLess(t *testing.T) {
 	}, up)
 }
 
-// moody is a Delta or SotW control plane with c1 and its endpoints that says nothing of what is
-// current.
+// moody is a Delta or SotW control plane with c1 and its endpoints. It does not send versions that
+// the client has.
 type moody struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
-	mu      sync.Mutex
-	minds   string    // type for which it ends the stream with Unknown
-	end     chan bool // ends the streams
-	asked   map[string][]time.Time
-	streams int
+	mu       sync.Mutex
+	minds    string    // type at whose request it ends the stream with Unknown
+	end      chan bool // ends the streams
+	requests map[string][]time.Time
+	streams  int
 }
 
 func (s *moody) takes(typeURL string, first bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if first {
-		s.asked[typeURL] = append(s.asked[typeURL], time.Now())
+		s.requests[typeURL] = append(s.requests[typeURL], time.Now())
 	}
 	if first && typeURL == s.minds {
 		return status.Error(codes.Unknown, "the registry is away")
@@ -105,7 +106,7 @@ func (s *moody) DeltaAggregatedResources(stream grpc.BidiStreamingServer[discove
 				return
 			}
 			if req.GetResponseNonce() != "" || req.GetInitialResourceVersions()["c1"] == "1" {
-				continue // current
+				continue // the client has this version
 			}
 			name, b := moodyBody(req.GetTypeUrl())
 			_ = stream.Send(&discoveryv3.DeltaDiscoveryResponse{TypeUrl: req.GetTypeUrl(), Nonce: "n",
@@ -120,7 +121,8 @@ func (s *moody) DeltaAggregatedResources(stream grpc.BidiStreamingServer[discove
 	}
 }
 
-// SotW: skips what is current; of names says nothing while it has not all of them.
+// SotW: it does not send a version that the client has, nor a response while it lacks one of the
+// requested names.
 func (s *moody) StreamAggregatedResources(stream grpc.BidiStreamingServer[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse]) error {
 	for {
 		req, err := stream.Recv()
@@ -138,23 +140,23 @@ func (s *moody) StreamAggregatedResources(stream grpc.BidiStreamingServer[discov
 	}
 }
 
-func behindMoody(t *testing.T, form xds.Form, endpoints string, test func(t *testing.T, s *moody, feed *state, f *Failover, pipe *xdstest.Pipe)) {
+func behindMoody(t *testing.T, form xds.Form, endpoints string, test func(t *testing.T, s *moody, target *state, f *Failover, pipe *xdstest.Pipe)) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
-		s, pipe := &moody{asked: map[string][]time.Time{}, end: make(chan bool)}, &xdstest.Pipe{}
+		s, pipe := &moody{requests: map[string][]time.Time{}, end: make(chan bool)}, &xdstest.Pipe{}
 		server := grpc.NewServer()
 		discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, s)
 		served := make(chan error)
 		go func() { served <- server.Serve(pipe.Listen()) }()
-		feed := everyCluster()
-		feed.wants = append(feed.wants, xds.SubscriptionChange{Type: xds.EndpointType, Subscribe: []string{endpoints}})
-		f := &Failover{StaleAfter: 1000 * time.Hour, Holding: func() bool { return true }, Sources: []Source{source(t, Config{
+		target := everyCluster()
+		target.changes = append(target.changes, xds.SubscriptionChange{Type: xds.EndpointType, Subscribe: []string{endpoints}})
+		f := &Failover{Timing: failover.Timing{StaleAfter: 1000 * time.Hour}, Holding: func() bool { return true }, Sources: []Source{source(t, Config{
 			Addr: "192.0.2.1:1", Form: form, Security: dial.Security{Plaintext: true}, Dial: pipe.Connect,
 		})}}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- f.Run(ctx, feed) }()
-		test(t, s, feed, f, pipe)
+		go func() { ended <- f.Run(ctx, target) }()
+		test(t, s, target, f, pipe)
 		cancel()
 		<-ended
 		server.Stop()
@@ -162,11 +164,11 @@ func behindMoody(t *testing.T, form xds.Form, endpoints string, test func(t *tes
 	})
 }
 
-// Endpoints that were served before are asked for again soon after an incident of an hour, during
+// Endpoints that were served before are requested again soon after an incident of an hour, during
 // which the server ended each stream with Unknown.
-func TestEndpointsAreAskedForSoonAfterAnIncident(t *testing.T) {
+func TestEndpointsAreRequestedSoonAfterAnIncident(t *testing.T) {
 	behindMoody(t, xds.Delta, "c1", func(t *testing.T, s *moody, _ *state, _ *Failover, _ *xdstest.Pipe) {
-		time.Sleep(20 * time.Second) // all is well, and EDS was answered
+		time.Sleep(20 * time.Second) // no incident yet, and EDS was answered
 		s.mu.Lock()
 		s.minds = xds.EndpointType
 		close(s.end)
@@ -180,29 +182,30 @@ func TestEndpointsAreAskedForSoonAfterAnIncident(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		for _, at := range s.asked[xds.EndpointType] {
+		for _, at := range s.requests[xds.EndpointType] {
 			if at.After(healed) {
 				if d := at.Sub(healed); d > 2*time.Minute {
-					t.Errorf("endpoints are asked for %s after the server was well again", d)
+					t.Errorf("endpoints are requested %s after the server was well again", d)
 				}
 				return
 			}
 		}
-		t.Error("never asked again")
+		t.Error("never requested again")
 	})
 }
 
-// A SotW server that is silent of what is current, and of an endpoint that it does not have, is alive.
+// A SotW server that answers neither current versions nor a request for endpoints that it does not
+// have is not taken for one that hangs.
 func TestASotWServerThatLacksAnEndpointIsAlive(t *testing.T) {
-	behindMoody(t, xds.SotW, "absent", func(t *testing.T, s *moody, feed *state, f *Failover, pipe *xdstest.Pipe) {
+	behindMoody(t, xds.SotW, "absent", func(t *testing.T, s *moody, target *state, f *Failover, pipe *xdstest.Pipe) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if !f.States()[0].Active {
 			t.Fatalf("never active: %+v", f.States()[0])
 		}
-		feed.mu.Lock()
-		feed.held = map[string]string{"c1": "1"} // CDS is held
-		feed.mu.Unlock()
+		target.mu.Lock()
+		target.cached = map[string]string{"c1": "1"} // the cluster is cached
+		target.mu.Unlock()
 		f.Sources[0].(*ADS).mu.Lock()
 		_ = f.Sources[0].(*ADS).conn.Close()
 		f.Sources[0].(*ADS).mu.Unlock()

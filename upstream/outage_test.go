@@ -13,18 +13,19 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/bubble"
+	"github.com/holdfast-xds/holdfast/upstream/failover"
 )
 
-// balancer is the address of a control plane that all agents of a fleet use. It counts what it
-// sees by seconds of the bubble's time.
+// balancer is the address of a control plane that all agents of a fleet use. It counts connections
+// by second of the bubble's time.
 type balancer struct {
 	mu       sync.Mutex
 	open     bool
 	begun    time.Time
 	syns     map[int]int // attempts to connect
-	accepted map[int]int // connections
+	accepted map[int]int // accepted connections
 	streams  map[int]int
-	back     []time.Duration // how long after the return each agent had its stream
+	back     []time.Duration // time from the return of the control plane to the stream of each agent
 	opened   time.Time
 }
 
@@ -39,14 +40,14 @@ func (b *balancer) connect(context.Context, string, string) (net.Conn, error) {
 	}
 	b.accepted[b.second()]++
 	client, server := net.Pipe()
-	go func() { // until the client closes
+	go func() { // until the client closes the connection
 		_, _ = server.Read(make([]byte, 1))
 		_ = server.Close()
 	}()
 	return client, nil
 }
 
-// stream opens one of an agent.
+// stream opens a stream of an agent.
 func (b *balancer) stream() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -56,12 +57,12 @@ func (b *balancer) stream() {
 	}
 }
 
-// ofFleet is a source of one agent: it connects, and answers. As it was is one that tells nothing
-// of why it could not connect.
+// ofFleet is the source of one agent: it connects and answers. If plain is set, its errors do not
+// show why it could not connect.
 type ofFleet struct {
 	at     *balancer
 	dialer *dialer
-	asWas  bool
+	plain  bool
 
 	mu   sync.Mutex
 	kill context.CancelCauseFunc
@@ -72,15 +73,15 @@ func (*ofFleet) Name() string { return "control plane" }
 func (s *ofFleet) Run(ctx context.Context, _ State, answered func() error) error {
 	dialing := s.dialer.dialing()
 	err := s.stream(ctx, dialing, answered)
-	if s.asWas {
+	if s.plain {
 		s.dialer.drop()
 		return err
 	}
-	return dialing.why(err)
+	return dialing.classify(err)
 }
 
 func (s *ofFleet) stream(ctx context.Context, dialing *dialing, answered func() error) error {
-	conn, err := dialing.grpc(ctx, "192.0.2.1:15010")
+	conn, err := dialing.dialGRPC(ctx, "192.0.2.1:15010")
 	if err != nil {
 		return err
 	}
@@ -98,8 +99,9 @@ func (s *ofFleet) stream(ctx context.Context, dialing *dialing, answered func() 
 	return context.Cause(ctx)
 }
 
-// outage plays a fleet whose control plane is away for a time, and returns what the address sees.
-func outage(t *testing.T, agents int, away, spread time.Duration, asWas bool) *balancer {
+// outage simulates a fleet whose control plane is unreachable for some time, and returns its
+// address with the counts.
+func outage(t *testing.T, agents int, away, spread time.Duration, plain bool) *balancer {
 	t.Helper()
 	b := &balancer{}
 	bubble.Test(t, func(t *testing.T) {
@@ -108,8 +110,8 @@ func outage(t *testing.T, agents int, away, spread time.Duration, asWas bool) *b
 		var running sync.WaitGroup
 		sources := make([]*ofFleet, agents)
 		for i := range sources {
-			sources[i] = &ofFleet{at: b, dialer: newDialer(b.connect), asWas: asWas}
-			f := &Failover{Sources: []Source{sources[i]}, ReconnectSpread: spread, StaleAfter: 1000 * time.Hour}
+			sources[i] = &ofFleet{at: b, dialer: newDialer(b.connect), plain: plain}
+			f := &Failover{Sources: []Source{sources[i]}, Timing: failover.Timing{ReconnectSpread: spread, StaleAfter: 1000 * time.Hour}}
 			running.Go(func() { _ = f.Run(ctx, &state{}) })
 		}
 		time.Sleep(time.Minute)
@@ -158,9 +160,10 @@ func (b *balancer) row(name string, away time.Duration) string {
 		b.back[len(b.back)/2].Round(10*time.Millisecond), b.back[len(b.back)-1].Round(10*time.Millisecond))
 }
 
-// A control plane that was away is found within a second in the mean and three at most, however
-// long it was away; and what that costs it and the network is bounded: two attempts to connect a
-// second and agent, and one connection and stream each. docs/offline.md has the figures.
+// An agent finds a control plane within a second on average, and three at most, however long the
+// control plane was unreachable. The cost for the server and the network is bounded: two attempts
+// to connect per second and agent, and one connection and one stream each. docs/offline.md has the
+// figures.
 func TestWhatAnOutageCostsAFleet(t *testing.T) {
 	var rows []string
 	for _, away := range []time.Duration{10 * time.Second, time.Minute, time.Hour} {

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream/session"
 )
@@ -37,7 +39,6 @@ const (
 // its type, and its answer is a response.
 type REST struct {
 	*server
-	cfg    Config
 	dialer *dialer
 }
 
@@ -64,17 +65,11 @@ func NewREST(cfg Config) (*REST, error) {
 	case u.Scheme == "https" && cfg.Plaintext:
 		return nil, fmt.Errorf("upstream %q: https:// is not plaintext: leave out --upstream-plaintext, or use http://", cfg.Addr)
 	}
-	if cfg.RESTRefresh == 0 {
-		cfg.RESTRefresh = DefaultRESTRefresh
-	}
-	if cfg.RESTTimeout == 0 {
-		cfg.RESTTimeout = DefaultRESTTimeout
-	}
-	if cfg.MaxMessage == 0 {
-		cfg.MaxMessage = DefaultMaxMessage
-	}
-	cfg.Addr = strings.TrimSuffix(cfg.Addr, "/")
-	return &REST{server: newServer(cfg.Addr, xds.SotW, cfg.AckTimeout, cfg.Log, cfg.Observer), cfg: cfg, dialer: newDialer(cfg.Dial)}, nil
+	cfg.RESTRefresh = cmp.Or(cfg.RESTRefresh, DefaultRESTRefresh)
+	cfg.RESTTimeout = cmp.Or(cfg.RESTTimeout, DefaultRESTTimeout)
+	cfg.MaxMessage = cmp.Or(cfg.MaxMessage, DefaultMaxMessage)
+	cfg.Form, cfg.Addr = xds.SotW, strings.TrimSuffix(cfg.Addr, "/")
+	return &REST{server: newServer(cfg), dialer: newDialer(cfg.Dial)}, nil
 }
 
 // Run polls until ctx ends or the server cannot be reached, and returns why.
@@ -102,7 +97,7 @@ func (r *REST) Run(ctx context.Context, state State, answered func() error) erro
 	err = r.run(ctx, cancel, w, state, answered)
 	cancel()
 	w.polling.Wait()
-	return dialing.why(r.secrets.hide(err))
+	return dialing.classify(r.secrets.hide(err))
 }
 
 // restWire makes polls look like a stream.
@@ -119,14 +114,14 @@ type restWire struct {
 	polls map[string]*poll
 
 	mu sync.Mutex
-	// requested is how many types are polled, rejected are those whose last poll the server
-	// rejected, and usable is when a poll was last answered; the zero time for never.
+	// requested is the number of types that are polled. rejected holds those whose last poll the
+	// server rejected. usable is when a poll was last answered; the zero time for never.
 	requested int
 	rejected  map[string]bool
 	usable    time.Time
 }
 
-// unmodified is a 304: the server has no newer version than the request names.
+// unmodified is the response with status 304: the version in the request is current.
 type unmodified struct{ *discoveryv3.DiscoveryResponse }
 
 // poll is the repeated request of one type.
@@ -144,22 +139,19 @@ func (w *restWire) send(ctx context.Context, req *session.Request, node *corev3.
 		w.node = node
 	}
 	msg := req.SotW(w.node)
-	// REST has no nonces; the version of a poll is the one that was accepted.
+	// REST has no nonces; a poll carries the version that was ACKed last.
 	msg.ResponseNonce = ""
 	p := w.polls[req.Type]
 	if p != nil {
 		p.mu.Lock()
 		p.request = msg
 		p.mu.Unlock()
-		select {
-		case p.wake <- struct{}{}:
-		default:
-		}
+		wake.Signal(p.wake)
 		return nil
 	}
 	kind := xds.Info(req.Type).RESTName
 	if kind == "" {
-		w.rest.log.Warn("type is not served over REST and so not asked for", "type", xds.Short(req.Type))
+		w.rest.log.Warn("type not available over REST", "type", xds.Short(req.Type))
 		return nil
 	}
 	p = &poll{kind: kind, wake: make(chan struct{}, 1), request: msg}
@@ -167,7 +159,7 @@ func (w *restWire) send(ctx context.Context, req *session.Request, node *corev3.
 	w.mu.Lock()
 	w.requested++
 	w.mu.Unlock()
-	w.polling.Go(func() { w.keep(ctx, p) })
+	w.polling.Go(func() { w.pollType(ctx, p) })
 	return nil
 }
 
@@ -183,17 +175,16 @@ func (w *restWire) recv(ctx context.Context) (message, error) {
 	}
 }
 
-// A server that rejects the polls of every type counts as not answering. If it never answered a
-// poll, it does so after rejectedAtFirst, in which all types can be polled; otherwise after
-// rejectedFor.
+// The source fails if the server rejects the polls of every type: after rejectedFor or, if the
+// server never answered a poll, after rejectedAtFirst, in which every type can be polled.
 const (
 	rejectedAtFirst = 250 * time.Millisecond
 	rejectedFor     = DefaultFirstAnswer
 )
 
-// keep polls one type until the stream ends, the server cannot be reached, or it rejects the
+// pollType polls one type until the stream ends, the server cannot be reached, or it rejects the
 // polls of every type.
-func (w *restWire) keep(ctx context.Context, p *poll) {
+func (w *restWire) pollType(ctx context.Context, p *poll) {
 	for n := 1; ; n++ {
 		req := p.current()
 		answer, err := w.post(ctx, p.kind, req)
@@ -202,7 +193,7 @@ func (w *restWire) keep(ctx context.Context, p *poll) {
 		case ctx.Err() != nil:
 			return
 		case errors.As(err, &rejected), timedOut(err): // polls of other types may be answered
-			w.rest.log.Warn("poll refused", "type", p.kind, "err", w.rest.secrets.hide(err))
+			w.rest.log.Warn("poll failed", "type", p.kind, "err", w.rest.secrets.hide(err))
 			if w.rejects(ctx, p.kind) {
 				w.failed <- err
 				return
@@ -248,7 +239,7 @@ func (w *restWire) rejects(ctx context.Context, kind string) bool {
 	w.rejected[kind] = true
 	never := w.usable.IsZero()
 	w.mu.Unlock()
-	if never && !sleep(ctx, rejectedAtFirst) {
+	if never && !wake.Sleep(ctx, rejectedAtFirst) {
 		return false
 	}
 	w.mu.Lock()
@@ -281,7 +272,7 @@ func (p *poll) pause(ctx context.Context, refresh time.Duration, last *discovery
 	}
 }
 
-// answerError is an answer of the server that is not a response. The resources that are held stay
+// answerError is an answer of the server that is not a DiscoveryResponse. It removes nothing
 // (protocol.md 9.2).
 type answerError struct{ error }
 
@@ -323,7 +314,7 @@ func (w *restWire) post(ctx context.Context, kind string, msg *discoveryv3.Disco
 	}
 	if out.GetTypeUrl() == "" && out.GetVersionInfo() == "" && len(out.GetResources()) == 0 {
 		// "{}" would delete every listener and cluster (protocol.md 9.2).
-		return nil, &answerError{errors.New("an answer without type, version and resources says nothing")}
+		return nil, &answerError{errors.New("the answer has no type, version and resources")}
 	}
 	if out.GetTypeUrl() == "" {
 		out.TypeUrl = msg.GetTypeUrl()

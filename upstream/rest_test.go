@@ -26,7 +26,7 @@ func (s *polledServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.polls.Add(1)
 	switch code := int(s.status.Load()); code {
 	case 0: // it hangs
-		_, _ = io.Copy(io.Discard, r.Body) // or nobody hears that the client has gone
+		_, _ = io.Copy(io.Discard, r.Body) // otherwise the handler does not notice that the client has gone
 		<-r.Context().Done()
 	case http.StatusOK:
 		_, _ = w.Write([]byte(`{"version_info":"1","type_url":"` + xds.ClusterType + `","resources":[{"@type":"` + xds.ClusterType + `","name":"c1"}]}`))
@@ -36,11 +36,11 @@ func (s *polledServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // polled runs a Failover over two control planes that are polled.
-func polled(t *testing.T, test func(f *Failover, a, b *polledServer, feed *state)) {
+func polled(t *testing.T, test func(f *Failover, a, b *polledServer, target *state)) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
 		servers := []*polledServer{{}, {}}
-		feed := everyCluster()
+		target := everyCluster()
 		f := &Failover{}
 		var stops []func()
 		for i, s := range servers {
@@ -61,9 +61,9 @@ func polled(t *testing.T, test func(f *Failover, a, b *polledServer, feed *state
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- f.Run(ctx, feed) }()
+		go func() { ended <- f.Run(ctx, target) }()
 		synctest.Wait()
-		test(f, servers[0], servers[1], feed)
+		test(f, servers[0], servers[1], target)
 		cancel()
 		<-ended
 		for _, stop := range stops {
@@ -72,7 +72,7 @@ func polled(t *testing.T, test func(f *Failover, a, b *polledServer, feed *state
 	})
 }
 
-// Finding P6: 304 is an answer, also the first one of an attempt.
+// Finding P6: 304 is an answer, even if it is the first one of an attempt.
 func TestAControlPlaneThatHasNothingNewAnswers(t *testing.T) {
 	polled(t, func(f *Failover, a, b *polledServer, _ *state) {
 		a.status.Store(http.StatusNotModified)
@@ -85,7 +85,7 @@ func TestAControlPlaneThatHasNothingNewAnswers(t *testing.T) {
 		}
 		n := a.polls.Load()
 		time.Sleep(time.Hour)
-		// One type, each 1 to 2 s.
+		// Only one type is polled, every 1 to 2 s.
 		if more := a.polls.Load() - n; more < 1800 || more > 3600 {
 			t.Errorf("%d polls in an hour", more)
 		}
@@ -106,8 +106,8 @@ func TestAControlPlaneThatHasNothingNewAnswers(t *testing.T) {
 	})
 }
 
-// Finding P7: a control plane that only says 503 is left for the next one.
-func TestAPolledControlPlaneThatRefusesEverythingIsLeft(t *testing.T) {
+// Finding P7: the next source takes over from a control plane that answers only 503.
+func TestTheNextSourceTakesOverFromAPolledOneThatRejectsEverything(t *testing.T) {
 	polled(t, func(f *Failover, a, b *polledServer, _ *state) {
 		a.status.Store(http.StatusServiceUnavailable)
 		time.Sleep(rejectedFor - 4*time.Second)
@@ -129,8 +129,8 @@ func TestAPolledControlPlaneThatRefusesEverythingIsLeft(t *testing.T) {
 	})
 }
 
-// One that hangs is left as well, and not at its first slow answer.
-func TestAPolledControlPlaneThatHangsIsLeft(t *testing.T) {
+// It also takes over from a control plane that hangs, but not because of one slow answer.
+func TestTheNextSourceTakesOverFromAPolledOneThatHangs(t *testing.T) {
 	polled(t, func(f *Failover, a, _ *polledServer, _ *state) {
 		a.status.Store(0)
 		time.Sleep(DefaultRESTTimeout + 2*time.Second)

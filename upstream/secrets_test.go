@@ -28,7 +28,8 @@ const (
 	plantedHeader = "PLANTED-HEADER-0123456789"
 )
 
-// echo refuses a stream with what it was sent, and control characters, and much of both.
+// echo rejects a stream with an error that contains what the client sent, control characters, and
+// much of both.
 type echo struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 }
@@ -39,8 +40,8 @@ func (echo) DeltaAggregatedResources(s grpc.BidiStreamingServer[discoveryv3.Delt
 	return status.Error(codes.PermissionDenied, "\x1b[31mwho is "+said+"?\n"+strings.Repeat(said, 2000))
 }
 
-// A control plane may repeat in an error what it was sent, and say anything else.
-func TestWhatAnUpstreamSaysIsOneLineWithoutTheTokenItWasSent(t *testing.T) {
+// A control plane may repeat in an error what it was sent, next to any other text.
+func TestAnUpstreamsErrorIsOneLineWithoutTheTokenThatItWasSent(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(token, []byte(plantedToken+"\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -74,7 +75,7 @@ func TestWhatAnUpstreamSaysIsOneLineWithoutTheTokenItWasSent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// It refuses all that it is asked, so that the attempt ends.
+	// The server rejects every request, so that the attempt ends.
 	presentable(t, "REST", rest.Run(t.Context(), everyCluster(), func() error { return nil }).Error(), "403")
 	line, _, _ := strings.Cut(log.String(), "\n")
 	presentable(t, "REST", line, "403")
@@ -95,8 +96,8 @@ func presentable(t *testing.T, where, said, want string) {
 	}
 }
 
-// Of two values of a header the server may believe the client's.
-func TestWhatAClientSaysDoesNotStandBesideWhatTheAgentSays(t *testing.T) {
+// If a header has two values, the server may use the client's.
+func TestTheAgentsHeadersReplaceThoseOfAClient(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(token, []byte(plantedToken), 0o600); err != nil {
 		t.Fatal(err)

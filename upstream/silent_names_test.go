@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// A route that nobody provides is found by its name.
-func TestTheLogNamesWhatNobodySaysAnythingOf(t *testing.T) {
+// The log names a route that no control plane sends.
+func TestTheLogNamesRequestedResourcesWithoutAnAnswer(t *testing.T) {
 	u := &xds.Update{Removed: []string{"gone"}}
 	for i := range 3 {
 		u.Errors = append(u.Errors, xds.ResourceError{Name: fmt.Sprint("r", i), Err: xds.ErrNoAnswer})

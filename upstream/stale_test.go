@@ -9,9 +9,8 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream/failover"
 )
 
-// design.md section 4: a stream that is open and says nothing is not trusted for
-// ever. A second one beside it takes over when it answers, and the state is fed all
-// the while.
+// design.md section 4: an open stream that is silent is replaced. A second stream beside it takes
+// over when it is answered, and the first one writes to the state until then.
 func TestAQuietStreamIsReplacedByAnotherThatAnswers(t *testing.T) {
 	among(t, func(r *trial) {
 		r.failover.StaleAfter = 10 * time.Minute
@@ -31,8 +30,8 @@ func TestAQuietStreamIsReplacedByAnotherThatAnswers(t *testing.T) {
 		if r.sources[0].count() != 1 {
 			r.Error("the first stream still runs")
 		}
-		if slices.Contains(r.told, false) {
-			r.Errorf("connected %v: want never lost", r.told)
+		if slices.Contains(r.connected, false) {
+			r.Errorf("connected %v: want never lost", r.connected)
 		}
 		if n := len(r.sources[1].attempts()); n != 0 {
 			r.Errorf("%d attempts at the next", n)
@@ -40,7 +39,8 @@ func TestAQuietStreamIsReplacedByAnotherThatAnswers(t *testing.T) {
 	}, up, up)
 }
 
-// … else the next source does; the quiet stream goes on until then.
+// If the second stream is not answered, the next source takes over; the silent stream stays open
+// until then.
 func TestTheNextSourceTakesOverFromAQuietStream(t *testing.T) {
 	among(t, func(r *trial) {
 		r.failover.StaleAfter = 10 * time.Minute
@@ -57,8 +57,8 @@ func TestTheNextSourceTakesOverFromAQuietStream(t *testing.T) {
 		r.sources[1].then(up)
 		r.pass(time.Minute)
 		r.active("b")
-		if slices.Contains(r.told, false) {
-			r.Errorf("connected %v: want never lost", r.told)
+		if slices.Contains(r.connected, false) {
+			r.Errorf("connected %v: want never lost", r.connected)
 		}
 		r.sources[0].then(up)
 		r.pass(time.Minute)
@@ -66,7 +66,7 @@ func TestTheNextSourceTakesOverFromAQuietStream(t *testing.T) {
 	}, up, up)
 }
 
-// Finding P7: a second stream that is accepted and says nothing is a failed attempt, too.
+// Finding P7: a second stream that is accepted and never answered is a failed attempt too.
 func TestTheNextSourceTakesOverFromOneThatHangs(t *testing.T) {
 	among(t, func(r *trial) {
 		r.failover.StaleAfter = 10 * time.Minute
@@ -81,14 +81,14 @@ func TestTheNextSourceTakesOverFromOneThatHangs(t *testing.T) {
 		}
 		r.pass(2 * time.Second)
 		r.active("b")
-		if slices.Contains(r.told, false) {
-			r.Errorf("connected %v: want never lost", r.told)
+		if slices.Contains(r.connected, false) {
+			r.Errorf("connected %v: want never lost", r.connected)
 		}
 	}, up, up)
 }
 
-// A source that is reached and says nothing has failed as one that is not reached
-// has; it is waited for all the same.
+// A source that accepts the connection and does not answer has failed like one that is unreachable.
+// Its run continues nevertheless.
 func TestASourceThatNeverAnswersLetsTheNextTry(t *testing.T) {
 	among(t, func(r *trial) {
 		r.lack(true)
@@ -103,7 +103,7 @@ func TestASourceThatNeverAnswersLetsTheNextTry(t *testing.T) {
 	}, silent, up)
 }
 
-// The only one is waited for as long as it takes.
+// The run of the only source continues for as long as it takes.
 func TestTheOnlySourceIsWaitedFor(t *testing.T) {
 	among(t, func(r *trial) {
 		var failed atomic.Int64
@@ -120,12 +120,12 @@ func TestTheOnlySourceIsWaitedFor(t *testing.T) {
 	}, silent)
 }
 
-// Failed is told when every source has failed, not before.
-func TestThatAllHaveFailedIsTold(t *testing.T) {
+// Failed is called when every source has failed, not before.
+func TestFailedIsCalledWhenEverySourceHasFailed(t *testing.T) {
 	among(t, func(r *trial) {
 		var failed atomic.Int64
 		r.failover.Failed = func() { failed.Add(1) }
-		r.run() // the first fails at once, and nothing is missing
+		r.run() // the first fails at once, and no resource is missing
 		if failed.Load() != 0 {
 			r.Error("told after the first")
 		}

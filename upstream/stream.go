@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream/session"
 )
@@ -33,55 +35,47 @@ type nobody struct{}
 func (nobody) Received(string, string, int)  {}
 func (nobody) Answered(string, string, bool) {}
 
-// server is the common part of sources that connect to a control plane: what is remembered of the
-// server from one stream to the next.
+// server is the common part of the sources that connect to a control plane. It remembers what the
+// next stream needs to know of the streams before it.
 type server struct {
-	name       string
-	form       xds.Form
-	ackTimeout time.Duration
-	log        *slog.Logger
-	observer   Observer
-	secrets    secrets
+	cfg     Config // with a Form and an Observer
+	log     *slog.Logger
+	secrets secrets
 
 	mu sync.Mutex
-	// versions are the version_info of SotW, by type, over all streams. A stream works on a copy,
-	// since another stream may be open at the same time.
+	// versions and rechecks are those of session.Config. A stream works on copies, since another
+	// stream may be open at the same time.
 	versions map[string]session.Version
-	// rechecks counts, by type, how often the control plane was asked again for resources that
-	// clients NACKed.
 	rechecks map[string]int
-	// leftOut are the types for which the control plane ended the stream.
-	leftOut map[string]exclusion
-	// answered are the types for which the control plane has ever sent a response. suspect is the
-	// one of them because of which the last stream seemed to end; "" for none.
-	answered map[string]bool
-	suspect  string
-	open     int // number of open streams
-	last     time.Time
+	// excluded holds the types that are not requested for now, because the control plane ended the
+	// stream for them.
+	excluded map[string]exclusion
+	// answered holds the types for which the control plane has ever sent a response. lastBlamed is
+	// the one of them because of which the last stream seemed to end; "" for none.
+	answered   map[string]bool
+	lastBlamed string
+	open       int       // number of open streams
+	last       time.Time // when the last response came
 }
 
-// exclusion is a type that is not requested, because the control plane ends the stream for it.
+// exclusion is how often in a row the control plane ended the stream for a type, and until when the
+// type is not requested.
 type exclusion struct {
-	times int       // in a row
-	until time.Time // the type is not requested before
+	times int
+	until time.Time
 }
 
-func newServer(name string, form xds.Form, ackTimeout time.Duration, log *slog.Logger, observer Observer) *server {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	if observer == nil {
-		observer = nobody{}
-	}
+func newServer(cfg Config) *server {
+	cfg.Observer = cmp.Or(cfg.Observer, Observer(nobody{}))
+	log := cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	return &server{
-		name: name, form: form, ackTimeout: ackTimeout,
-		log: log.With("upstream", name), observer: observer, versions: make(map[string]session.Version), rechecks: make(map[string]int),
-		leftOut: make(map[string]exclusion), answered: make(map[string]bool),
+		cfg: cfg, log: log.With("upstream", cfg.Addr), versions: make(map[string]session.Version),
+		rechecks: make(map[string]int), excluded: make(map[string]exclusion), answered: make(map[string]bool),
 	}
 }
 
 // Name returns the address.
-func (s *server) Name() string { return s.name }
+func (s *server) Name() string { return s.cfg.Addr }
 
 // Open reports whether a stream is open, whether or not it was answered.
 func (s *server) Open() bool {
@@ -113,8 +107,8 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, sta
 	s.mu.Lock()
 	s.open++
 	versions, rechecks := maps.Clone(s.versions), maps.Clone(s.rechecks)
-	notBefore := make(map[string]time.Time, len(s.leftOut))
-	for typeURL, r := range s.leftOut {
+	notBefore := make(map[string]time.Time, len(s.excluded))
+	for typeURL, r := range s.excluded {
 		notBefore[typeURL] = r.until
 	}
 	s.mu.Unlock()
@@ -122,11 +116,11 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, sta
 		server: s, state: state, subscriptions: subscriptions, wire: w, onAnswer: answered, opened: opened,
 		wake: make(chan struct{}, 1),
 		machine: session.New(session.Config{
-			Form:       s.form,
-			AckTimeout: s.ackTimeout,
+			Form:       s.cfg.Form,
+			AckTimeout: s.cfg.AckTimeout,
 			Versions:   versions,
-			Held:       func(typeURL string) map[string]string { return state.Held(s.name, typeURL) },
-			Nacked:     func(typeURL string) []string { return state.Nacked(s.name, typeURL) },
+			Cached:     func(typeURL string) map[string]string { return state.Cached(s.Name(), typeURL) },
+			Nacked:     func(typeURL string) []string { return state.Nacked(s.Name(), typeURL) },
 			Rechecks:   rechecks,
 			NotBefore:  notBefore,
 		}),
@@ -136,25 +130,24 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, sta
 	s.open--
 	s.versions, s.rechecks = versions, rechecks
 	s.mu.Unlock()
-	s.blame(st, err)
+	s.excludeCulprit(st, err)
 	return err
 }
 
 // A control plane may end the whole stream because of one type, each time that the type is
-// requested (istiod does so for istio.io/debug). The type is left out of the streams that follow,
-// for a duration that doubles.
+// requested (istiod does so for istio.io/debug). The following streams do not request the type, for
+// a duration that doubles.
 const (
-	minLeftOut = 30 * time.Second
-	maxLeftOut = time.Hour
+	minExclusion = 30 * time.Second
+	maxExclusion = time.Hour
 	// blamedFor is how long after the first request for a type the end of the stream may be
 	// attributed to it.
 	blamedFor = 5 * time.Second
 )
 
-// blames reports whether a status that ends a stream may be caused by one request. It is not if
-// the status means that the server or the connection ends, or that the client is not
-// authenticated.
-func blames(code codes.Code) bool {
+// mayBlameType reports whether the status that ends a stream may be about one request. Other
+// statuses mean that the server or the connection ends, or that the client is not authenticated.
+func mayBlameType(code codes.Code) bool {
 	switch code {
 	case codes.PermissionDenied, codes.InvalidArgument, codes.Unimplemented, codes.NotFound, codes.FailedPrecondition, codes.OutOfRange, codes.Unknown:
 		return true
@@ -162,12 +155,12 @@ func blames(code codes.Code) bool {
 	return false
 }
 
-// blame leaves out the type because of which a control plane has ended a stream, if there is one.
-// The control plane must have answered other types, so that it does not reject the client as
+// excludeCulprit excludes the type because of which a control plane has ended a stream, if there is
+// one. The control plane must have answered other types, so that it does not reject the client as
 // such.
-func (s *server) blame(st *stream, err error) {
+func (s *server) excludeCulprit(st *stream, err error) {
 	end, ok := status.FromError(err)
-	if err == nil || !ok || !blames(end.Code()) {
+	if err == nil || !ok || !mayBlameType(end.Code()) {
 		return
 	}
 	culprit, names := st.culprit(end.Message())
@@ -175,25 +168,25 @@ func (s *server) blame(st *stream, err error) {
 		return
 	}
 	s.mu.Lock()
-	excluded := s.leftOut[culprit]
-	pause := min(minLeftOut<<min(excluded.times, 10), maxLeftOut)
+	excluded := s.excluded[culprit]
+	pause := min(minExclusion<<min(excluded.times, 10), maxExclusion)
 	if s.answered[culprit] {
-		// It does serve this type: the problem is temporary, and clients need the type
-		// afterwards.
-		if s.suspect != culprit {
-			s.suspect = culprit
+		// The control plane does serve this type, so that the problem is temporary. The type is
+		// excluded when it happens twice in a row, and for the shortest pause.
+		if s.lastBlamed != culprit {
+			s.lastBlamed = culprit
 			s.mu.Unlock()
 			return
 		}
-		pause = minLeftOut
+		pause = minExclusion
 	}
-	s.leftOut[culprit] = exclusion{times: excluded.times + 1, until: time.Now().Add(pause)}
+	s.excluded[culprit] = exclusion{times: excluded.times + 1, until: time.Now().Add(pause)}
 	s.mu.Unlock()
-	s.log.Warn("the control plane ended the stream when it was asked for a type; that is left out for now, and the others go on",
+	s.log.Warn("type not requested for now, because the control plane ends the stream for it",
 		"type", xds.Short(culprit), "left_out_for", pause, "err", s.secrets.hide(err))
 	if len(names) > 0 {
-		update := xds.Update{Source: s.name, Type: culprit, Timeout: true}
-		why := fmt.Errorf("the control plane ended the stream when it was asked for this type; it is asked again in %s: %w", pause, s.secrets.hide(err))
+		update := xds.Update{Source: s.Name(), Type: culprit, Timeout: true}
+		why := fmt.Errorf("the control plane ends the stream for this type; it is requested again in %s: %w", pause, s.secrets.hide(err))
 		for _, name := range names {
 			update.Errors = append(update.Errors, xds.ResourceError{Name: name, Err: why})
 		}
@@ -226,10 +219,10 @@ func (st *stream) culprit(why string) (culprit string, names []string) {
 func (s *server) typeAnswered(typeURL string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.leftOut, typeURL)
+	delete(s.excluded, typeURL)
 	s.answered[typeURL] = true
-	if s.suspect == typeURL {
-		s.suspect = ""
+	if s.lastBlamed == typeURL {
+		s.lastBlamed = ""
 	}
 }
 
@@ -259,8 +252,8 @@ type stream struct {
 	onAnswer      func() error
 	wake          chan struct{} // wakes the sender
 	opened        time.Time     // before the first request
-	// armed is when the sender wakes by itself; the zero time for never. Guarded by mu.
-	armed time.Time
+	// wakeAt is when the sender wakes by itself; the zero time for never. Guarded by mu.
+	wakeAt time.Time
 
 	// Owned by the receiver.
 	started bool
@@ -287,7 +280,7 @@ func (st *stream) run(ctx context.Context, cancel context.CancelFunc) error {
 }
 
 // errReopen ends a stream so that another one to the same server is opened.
-var errReopen = errors.New("a new stream is needed to learn what there is of a type")
+var errReopen = errors.New("a new stream is needed to request a type from the beginning")
 
 func (st *stream) receiveAll(ctx context.Context) error {
 	for {
@@ -325,7 +318,7 @@ func (st *stream) receive(msg message) {
 	case *discoveryv3.DeltaDiscoveryResponse:
 		update, err = st.machine.Delta(m, now)
 	}
-	late := err == nil && (st.armed.IsZero() || update.Wake.Before(st.armed))
+	late := err == nil && (st.wakeAt.IsZero() || update.Wake.Before(st.wakeAt))
 	st.mu.Unlock()
 	st.logResponse(msg, update, err)
 	if err != nil {
@@ -334,11 +327,11 @@ func (st *stream) receive(msg message) {
 	if update.First {
 		st.server.typeAnswered(update.Type)
 	}
-	st.server.observer.Received(st.server.name, update.Type, len(update.Resources))
-	typeURL, nonce := update.Type, update.Nonce
+	st.server.cfg.Observer.Received(st.server.Name(), update.Type, len(update.Resources))
+	typeURL, nonce := update.Type, update.Nonce // so that the function does not refer to the resources
 	st.apply(update.Update, func(nack error) { st.answer(typeURL, nonce, nack) })
 	if late {
-		st.wakeSender()
+		wake.Signal(st.wake)
 	}
 }
 
@@ -356,7 +349,7 @@ func (st *stream) logResponse(msg message, u *session.Response, err error) {
 	}
 	log.Debug("response", "resources", len(u.Resources), "removed", len(u.Removed), "complete", u.Complete, "errors", len(u.Errors))
 	for _, e := range u.Errors {
-		log.Warn("resource not usable; what is held of it stays in use", "name", e.Name, "err", e.Err)
+		log.Warn("unusable resource; the cached version stays in use", "name", e.Name, "err", e.Err)
 	}
 }
 
@@ -366,21 +359,14 @@ func (st *stream) answer(typeURL, nonce string, err error) {
 	late := st.machine.Answer(typeURL, nonce, err, time.Now())
 	st.mu.Unlock()
 	if late {
-		st.server.log.Warn("clients refused a response that was already ACKed", "type", xds.Short(typeURL), "nonce", nonce, "err", err)
+		st.server.log.Warn("clients NACKed a response that was already ACKed", "type", xds.Short(typeURL), "nonce", nonce, "err", err)
 	}
-	st.wakeSender()
+	wake.Signal(st.wake)
 }
 
-func (st *stream) wakeSender() {
-	select {
-	case st.wake <- struct{}{}:
-	default:
-	}
-}
-
-// apply passes an update to the state.
+// apply completes an update and passes it to the state.
 func (st *stream) apply(u xds.Update, answer func(error)) {
-	u.Source, u.RequestedAt = st.server.name, st.opened
+	u.Source, u.RequestedAt = st.server.Name(), st.opened
 	st.state.Apply(u, answer)
 }
 
@@ -397,10 +383,10 @@ func (st *stream) sendAll(ctx context.Context) error {
 		case <-timer.C:
 		case <-st.wake:
 		case <-st.subscriptions.Changed():
-			askAgain := st.opened.Before(st.state.AskAgain())
+			askAgain := st.opened.Before(st.state.RequestAgain())
 			st.mu.Lock()
 			if askAgain {
-				st.machine.AskAgain()
+				st.machine.RequestAgain()
 			}
 			for _, change := range st.subscriptions.Changes() {
 				if change.Wildcard && !change.Complete {
@@ -410,15 +396,11 @@ func (st *stream) sendAll(ctx context.Context) error {
 			}
 			st.mu.Unlock()
 		}
-		wake, err := st.flush(ctx, &node)
+		next, err := st.flush(ctx, &node)
 		if err != nil {
 			return err
 		}
-		if wake.IsZero() {
-			timer.Stop()
-		} else {
-			timer.Reset(time.Until(wake))
-		}
+		wake.Reset(timer, next)
 	}
 }
 
@@ -428,25 +410,25 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 	for {
 		now := time.Now()
 		st.mu.Lock()
-		completed, completedWake := st.machine.Completed(now)
-		overdue, overdueWake := st.machine.Overdue(now)
+		completed, completedAt := st.machine.Completed(now)
+		overdue, overdueAt := st.machine.Overdue(now)
 		var req *session.Request
-		var wake time.Time
+		var next time.Time
 		reopen := st.machine.Reopen()
 		if !reopen {
-			req, wake = st.machine.Next(now)
+			req, next = st.machine.Next(now)
 		}
-		wake = earliest(wake, completedWake, overdueWake)
-		st.armed = wake
+		next = wake.Earliest(next, completedAt, overdueAt)
+		st.wakeAt = next
 		if req != nil {
-			st.armed = time.Time{}
+			st.wakeAt = time.Time{}
 		}
 		st.mu.Unlock()
 		for _, typeURL := range completed {
-			st.state.Synced(st.server.name, typeURL, st.opened)
+			st.state.Synced(st.server.Name(), typeURL, st.opened)
 		}
 		for _, u := range overdue {
-			st.server.log.Warn("the control plane says nothing of names that it was asked for",
+			st.server.log.Warn("no answer from the control plane for requested resources",
 				"type", xds.Short(u.Type), "silent", len(u.Errors), "missing", len(u.Removed), "names", someNames(u))
 			st.apply(*u, nil)
 		}
@@ -454,7 +436,7 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 			return time.Time{}, errReopen
 		}
 		if req == nil {
-			return wake, nil
+			return next, nil
 		}
 		if err := st.wire.send(ctx, req, *node); err != nil {
 			return time.Time{}, fmt.Errorf("sending: %w", err)
@@ -477,28 +459,18 @@ func someNames(u *xds.Update) []string {
 	return names
 }
 
-// earliest returns the earliest of the times. The zero time means never.
-func earliest(times ...time.Time) (first time.Time) {
-	for _, t := range times {
-		if first.IsZero() || !t.IsZero() && t.Before(first) {
-			first = t
-		}
-	}
-	return first
-}
-
 func (st *stream) log(req *session.Request) {
 	log, typ := st.server.log, xds.Short(req.Type)
 	if req.Nonce != "" {
-		st.server.observer.Answered(st.server.name, req.Type, req.NACK != "")
+		st.server.cfg.Observer.Answered(st.server.Name(), req.Type, req.NACK != "")
 	}
 	switch {
 	case req.NACK != "":
-		log.Warn("response refused", "type", typ, "nonce", req.Nonce, "err", req.NACK)
+		log.Warn("response NACKed", "type", typ, "nonce", req.Nonce, "err", req.NACK)
 	case !log.Enabled(context.Background(), slog.LevelDebug):
 	case req.Nonce != "":
 		log.Debug("response ACKed", "type", typ, "nonce", req.Nonce)
 	default:
-		log.Debug("subscribed", "type", typ, "names", len(req.Names)+len(req.Subscribe), "dropped", len(req.Unsubscribe), "held", len(req.Initial))
+		log.Debug("subscribed", "type", typ, "names", len(req.Names)+len(req.Subscribe), "dropped", len(req.Unsubscribe), "versions", len(req.Initial))
 	}
 }

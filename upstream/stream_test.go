@@ -28,7 +28,7 @@ type conversation struct {
 	cp    *xdstest.ControlPlane
 	cfg   Config
 	state *state
-	// source is made by the first run, with cfg as it is then.
+	// source is created by the first run, with the value of cfg at that time.
 	source *ADS
 	cancel context.CancelFunc
 	ended  chan error
@@ -52,7 +52,7 @@ func inBothForms(t *testing.T, test func(*conversation)) {
 	}
 }
 
-// run starts the source and lets everything happen that happens at once.
+// run starts the source and waits until everything blocks.
 func (c *conversation) run() {
 	c.Helper()
 	if c.source == nil {
@@ -70,7 +70,7 @@ func (c *conversation) quiet() {
 	synctest.Wait()
 }
 
-// stop ends the source, which must still run.
+// stop ends the source, which must not have ended before.
 func (c *conversation) stop() {
 	c.Helper()
 	select {
@@ -84,7 +84,7 @@ func (c *conversation) stop() {
 	}
 }
 
-// failed fails unless the source has ended with an error that has the text.
+// failed fails unless the source has ended with an error that contains the text.
 func (c *conversation) failed(text string) {
 	c.Helper()
 	select {
@@ -105,7 +105,7 @@ func (c *conversation) opened(stream int) xdstest.Event {
 			return e
 		}
 	}
-	c.Fatalf("nothing was asked on stream %d", stream)
+	c.Fatalf("nothing was requested on stream %d", stream)
 	return xdstest.Event{}
 }
 
@@ -168,7 +168,7 @@ func TestHeadersAreSentWithEveryStream(t *testing.T) {
 	})
 }
 
-// protocol.md 7.10: the Node is on the first message of a stream, and on no other.
+// protocol.md 7.10: the Node is in the first message of a stream, and in no other.
 func TestTheNodeGoesWithTheFirstRequestOfEachStream(t *testing.T) {
 	inBothForms(t, func(c *conversation) {
 		for stream := 1; stream <= 2; stream++ {
@@ -194,9 +194,9 @@ func TestAnOversizedMessageEndsTheStreamAndRemovesNothing(t *testing.T) {
 		if got := c.state.applied()[before:]; len(got) > 0 {
 			c.Errorf("applied: %+v", got)
 		}
-		// It says what it had when it comes back, and goes on from there.
+		// After a reconnect, the first request lists what was received before.
 		c.cp.Remove(xds.ClusterType, "large")
-		c.state.held = map[string]string{"c1": "1"}
+		c.state.cached = map[string]string{"c1": "1"}
 		c.run()
 		c.stop()
 		if got := c.opened(2); c.cfg.Form == xds.SotW && got.Version == "" {
@@ -231,8 +231,7 @@ func TestAMessageOf8MiBPasses(t *testing.T) {
 	})
 }
 
-// Run applies nothing of an answer that nobody needs (see Source).
-// A control plane that sends everything again costs no second copy of it.
+// A control plane that sends everything again causes no second copy of the resources.
 func TestWhatComesAgainOnAnotherStreamSharesItsBody(t *testing.T) {
 	inBothForms(t, func(c *conversation) {
 		c.cp.Set(xdstest.Cluster(strings.Repeat("c", 100), ""))
@@ -282,7 +281,7 @@ func TestOpenAndLastMessageFollowTheStream(t *testing.T) {
 	})
 }
 
-// A request that cannot be sent is the reason, not the cancellation that follows.
+// The error is that of the request that cannot be sent, not of the cancellation that follows.
 func TestARequestThatCannotBeSentIsTheReason(t *testing.T) {
 	inBothForms(t, func(c *conversation) {
 		c.state.node = &corev3.Node{Id: "\xff"}
@@ -300,12 +299,12 @@ func TestAStreamThatTheServerEndsSaysWhy(t *testing.T) {
 	})
 }
 
-// mute is a state whose clients never say what they make of an update.
+// mute is a state whose clients never answer an update.
 type mute struct{ *state }
 
 func (m mute) Apply(u xds.Update, _ func(error)) { m.state.Apply(u, nil) }
 
-// design.md I6: the sender is not woken for each response, and still in time for its ACK.
+// design.md I6: the sender does not wake for each response, and still sends each ACK in time.
 func TestAResponseWithoutAVerdictIsACKedInTime(t *testing.T) {
 	inBothForms(t, func(c *conversation) {
 		s := source(c.T, c.cfg)
@@ -331,7 +330,7 @@ func TestAResponseWithoutAVerdictIsACKedInTime(t *testing.T) {
 			if got := acks(); got != i+1 {
 				c.Errorf("%d ACKs after the time of response %d", got, i)
 			}
-			time.Sleep(time.Minute) // nothing else is due
+			time.Sleep(time.Minute) // nothing else must be sent
 		}
 		cancel()
 		<-ended

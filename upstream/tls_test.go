@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/dial"
 )
 
-// expect fails unless err has the text, or is nil where the text is "".
+// expect fails unless err contains the text; if the text is "", unless err is nil.
 func expect(t *testing.T, err error, text string) {
 	t.Helper()
 	switch {
@@ -65,13 +65,13 @@ func TestAControlPlaneMustBeWhoItShouldBe(t *testing.T) {
 	}
 }
 
-func TestAServerWithoutTLSIsRefusedUnlessPlaintextIsAskedFor(t *testing.T) {
+func TestAServerWithoutTLSIsRejectedUnlessPlaintextIsSet(t *testing.T) {
 	_, addr := controlPlane(t)
 	expect(t, attempt(t, Config{Addr: addr}), "tls: first record does not look like a TLS handshake")
 	expect(t, attempt(t, Config{Addr: addr, Security: dial.Security{Plaintext: true}}), "")
 }
 
-func TestTLSBelow12IsRefused(t *testing.T) {
+func TestTLSBelow12IsRejected(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	for version, want := range map[uint16]string{
 		tls.VersionTLS11: "protocol version not supported",
@@ -100,7 +100,7 @@ func TestAClientCertificateIsShownToAServerThatAsksForOne(t *testing.T) {
 		want      string
 	}{
 		{"its own", mine.cert, mine.key, ""},
-		// The server says why in an alert, which may be lost with the connection.
+		// The server sends the reason in an alert, which may be lost with the connection.
 		{"none", "", "", "opening the ADS stream: "},
 		{"one of another authority", foreign.cert, foreign.key, "opening the ADS stream: "},
 		{"the key of another certificate", mine.cert, foreign.key, "--upstream-cert, --upstream-key: tls: private key does not match public key"},
@@ -113,7 +113,7 @@ func TestAClientCertificateIsShownToAServerThatAsksForOne(t *testing.T) {
 	}
 }
 
-// Files are read at every attempt: a rotated certificate is used by the next one.
+// Files are read at every attempt, so that the next one uses a rotated certificate.
 func TestARotatedAuthorityIsReadAtTheNextAttempt(t *testing.T) {
 	old, renewed := newAuthority(t, "old"), newAuthority(t, "renewed")
 	_, addr := controlPlane(t, withTLS(renewed.server(renewed.issue("server", "127.0.0.1"))))
@@ -127,7 +127,7 @@ func TestARotatedAuthorityIsReadAtTheNextAttempt(t *testing.T) {
 	}
 }
 
-func TestSettingsThatContradictEachOtherAreRefused(t *testing.T) {
+func TestSettingsThatContradictEachOtherAreRejected(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
 		security dial.Security

@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/dial"
 )
 
-// A service config in DNS is never asked for: where the name server drops TXT queries, as
-// firewalls make them do, gRPC would wait 10 s for it at each attempt.
-func TestNoTXTRecordIsAskedFor(t *testing.T) {
+// No service config is looked up in DNS: if the name server drops TXT queries, as some firewalls
+// cause, gRPC would wait 10 s for it at each attempt.
+func TestNoTXTRecordIsLookedUp(t *testing.T) {
 	_, addr := controlPlane(t)
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -31,8 +31,8 @@ func TestNoTXTRecordIsAskedFor(t *testing.T) {
 	}
 }
 
-// nameServer answers every query for an IPv4 address with 127.0.0.1, for other records with
-// none, and drops TXT queries. It counts both.
+// nameServer answers every query for an IPv4 address with 127.0.0.1, and other queries with no
+// record. It drops TXT queries, and counts all queries.
 type nameServer struct {
 	addr             string
 	addresses, texts atomic.Int64
@@ -57,7 +57,7 @@ func newNameServer(t *testing.T) *nameServer {
 	return ns
 }
 
-// The types of records of which queries are counted (RFC 1035, section 3.2.2).
+// The types of records whose queries are counted (RFC 1035, section 3.2.2).
 const (
 	typeA   = 1
 	typeTXT = 16

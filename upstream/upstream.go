@@ -33,18 +33,18 @@ type State interface {
 	// missing resource is known not to exist (design.md section 3). requestedAt is
 	// Update.RequestedAt.
 	Synced(source, typeURL string, requestedAt time.Time)
-	// AskAgain returns the time since when a source must ask for everything again, on a new
-	// stream, because its removals are held back until it confirms them; the zero time if it need
-	// not. A source that has asked since then need not either. The channel of all Subscriptions
-	// receives a value when the time changes.
-	AskAgain() time.Time
-	// Held returns the held and still subscribed resources of a type, with the version that this
-	// source issued for each, "" if it issued none (design.md I2).
-	Held(source, typeURL string) map[string]string
-	// Nacked lists the names for which this source must be asked again: held resources of a type
-	// that it sent and clients NACKed; xds.Wildcard if an update was NACKed as a whole.
+	// RequestAgain returns a time: a source whose stream was opened before it must request
+	// everything again on a new stream, because removals are delayed until they are confirmed. It
+	// is the zero time while no removal is delayed. The channels of all Subscriptions receive a
+	// value when the time changes.
+	RequestAgain() time.Time
+	// Cached returns the names of the cached resources of a type that are still subscribed, each
+	// with the version that this source issued for it; "" if it issued none (design.md I2).
+	Cached(source, typeURL string) map[string]string
+	// Nacked lists the cached resources of a type that this source sent and clients NACKed, which
+	// it must request again; xds.Wildcard if an update was NACKed as a whole.
 	Nacked(source, typeURL string) []string
-	// Body returns the held body of a type and name, whichever source sent it; nil if there is
+	// Body returns the cached body of a type and name, whichever source sent it; nil if there is
 	// none. It is called for each resource that is received, to share an unchanged body.
 	Body(typeURL string, name []byte) *anypb.Any
 	// Subscriptions opens a view of the clients' subscriptions. The caller must close it.

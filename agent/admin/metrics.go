@@ -264,8 +264,8 @@ func (d DownstreamMetrics) PassThrough(services []string) {
 	}
 }
 
-// PeerRefused counts a connection that the socket rejected.
-func (d DownstreamMetrics) PeerRefused() { d.m.peersRefused.Inc() }
+// PeerRejected counts a connection that the socket rejected.
+func (d DownstreamMetrics) PeerRejected() { d.m.peersRefused.Inc() }
 
 // gatherer gathers the counters and, at each scrape, the metrics of the state.
 func (m *Metrics) gatherer(state State) prometheus.Gatherer {

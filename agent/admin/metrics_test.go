@@ -40,7 +40,7 @@ func count(m *Metrics) {
 	down.Pushed(xds.ClusterType, "delta", 0)
 	down.Answered(xds.ClusterType, "delta", false)
 	down.Answered(xds.ClusterType, "delta", true)
-	down.PeerRefused()
+	down.PeerRejected()
 	up.Received("cp:1", xds.ClusterType, 3)
 	up.Answered("cp:1", xds.ClusterType, true)
 }

@@ -33,6 +33,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream"
+	"github.com/holdfast-xds/holdfast/upstream/failover"
 )
 
 // DefaultMaxNodes is the default limit of nodes. Each node costs memory: a few hundred bytes
@@ -116,7 +117,7 @@ func (cp *ControlPlane) groupConfig(node *corev3.Node) group.Config {
 	return group.Config{
 		Node: node,
 		Upstreams: func() *upstream.Failover {
-			return &upstream.Failover{Sources: []upstream.Source{source{cp.directory}}, FirstAnswer: noWarning}
+			return &upstream.Failover{Sources: []upstream.Source{source{cp.directory}}, Timing: failover.Timing{FirstAnswer: noWarning}}
 		},
 		Cache: cache.Config{Linger: linger},
 		Log:   cp.cfg.Log.With("node", node.GetId()),

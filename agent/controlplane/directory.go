@@ -118,9 +118,9 @@ func (d *directory) Node() *corev3.Node { return nil }
 // Subscriptions returns nil: the file source provides everything it has.
 func (d *directory) Subscriptions() upstream.Subscriptions { return nil }
 
-// AskAgain returns the zero time: there are no deferred removals that the directory could
+// RequestAgain returns the zero time: there are no deferred removals that the directory could
 // confirm.
-func (d *directory) AskAgain() time.Time { return time.Time{} }
+func (d *directory) RequestAgain() time.Time { return time.Time{} }
 
 // Nacked returns nothing: the file source does not use it.
 func (d *directory) Nacked(_, _ string) []string { return nil }
@@ -177,8 +177,8 @@ func (d *directory) publish(e event) {
 	}
 }
 
-// Held returns the stored resources with their versions.
-func (d *directory) Held(_, typeURL string) map[string]string {
+// Cached returns the stored resources with their versions.
+func (d *directory) Cached(_, typeURL string) map[string]string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	held := make(map[string]string)
@@ -262,7 +262,7 @@ func (s source) apply(state upstream.State, e event) {
 		for _, r := range u.Resources {
 			exists[r.Name] = true
 		}
-		for name, version := range state.Held(s.Name(), u.Type) {
+		for name, version := range state.Cached(s.Name(), u.Type) {
 			if version != "" && !exists[name] {
 				u.Removed = append(u.Removed, name)
 			}

@@ -46,9 +46,9 @@ func (f writer) Synced(source, typeURL string, asked time.Time) {
 	f.g.cache.Synced(source, typeURL, asked)
 }
 
-func (f writer) AskAgain() time.Time { return f.g.cache.AskAgain() }
+func (f writer) RequestAgain() time.Time { return f.g.cache.AskAgain() }
 
-func (f writer) Held(source, typeURL string) map[string]string {
+func (f writer) Cached(source, typeURL string) map[string]string {
 	return f.g.cache.Held(source, typeURL)
 }
 

@@ -116,7 +116,7 @@ func TestAReconnectSaysWhatIsHeld(t *testing.T) {
 			if e.Stream != 2 || e.Kind != xdstest.Subscribe {
 				continue
 			}
-			if r.above == xdstest.Delta && e.Initial["c1"] != upsession.Unissued || r.above == xdstest.SotW && (e.Version == "" || e.Nonce != "") {
+			if r.above == xdstest.Delta && e.Initial["c1"] != upsession.UnknownVersion || r.above == xdstest.SotW && (e.Version == "" || e.Nonce != "") {
 				r.Fatalf("first request of the new stream: %s", e)
 			}
 			for _, e := range r.cp.Requests(xds.RouteType) {

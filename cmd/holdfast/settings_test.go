@@ -30,6 +30,7 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/istio"
 	"github.com/holdfast-xds/holdfast/sds/pki"
 	"github.com/holdfast-xds/holdfast/upstream"
+	"github.com/holdfast-xds/holdfast/upstream/failover"
 )
 
 // configured returns the agent's configuration that `holdfast run` makes of flags,
@@ -142,7 +143,7 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 			Headers:  map[string]string{"ClusterID": "K=1"}, MaxMessage: 5, AckTimeout: 2 * time.Second,
 			KeepaliveTime: 31 * time.Second, KeepaliveTimeout: 13 * time.Second, RESTRefresh: 7 * time.Second,
 		},
-		FailoverAfter: 6 * time.Second, StaleAfter: 11 * time.Minute, ReconnectSpread: 12 * time.Second,
+		Timing: failover.Timing{FailoverAfter: 6 * time.Second, StaleAfter: 11 * time.Minute, ReconnectSpread: 12 * time.Second},
 		Socket: downstream.SocketConfig{Path: "/s", Mode: 0o600, Group: "g"},
 		Peers:  downstream.Peers{UIDs: []uint32{101, 0}, GIDs: []uint32{4294967294, 0}},
 		Downstream: downstream.Config{

@@ -424,7 +424,7 @@ func (am *amending) drain() {
 			return
 		}
 		for _, sub := range am.anew.ordered {
-			sub.whole = nil
+			sub.lastSet = nil
 		}
 		want, wantWake := am.anew.Next(am.state, am.now)
 		got, wake := am.amends.Next(am.state, am.now)

@@ -8,8 +8,8 @@ import (
 )
 
 // answer finds the response in flight that a request answers, and returns the client's ACK or
-// NACK; nil if no such response is remembered. culprit, which is nil for most requests, is a
-// resource of an earlier NACKed response that the ACK shows to be to blame.
+// NACK; nil if no such response is remembered. culprit, which is nil for most requests, is the NACK
+// of a resource of an earlier response, which follows from this ACK.
 func (sub *subscription) answer(req *Request) (answer, culprit *Answer) {
 	if req.Nonce == "" {
 		return nil, nil
@@ -23,7 +23,7 @@ func (sub *subscription) answer(req *Request) (answer, culprit *Answer) {
 	answer = &Answer{Type: sub.url, Revision: f.revision, NACK: req.NACK}
 	if req.NACK {
 		answer.Error = sub.reason(req.Error, &f)
-		sub.missedBeats(f)
+		sub.resendHeartbeats(f)
 		trialFailed := sub.failed(&f)
 		if suspects := sub.nack(f, answer); !trialFailed {
 			sub.try(suspects, req.Error, answer.Error)
@@ -46,25 +46,21 @@ func (sub *subscription) answer(req *Request) (answer, culprit *Answer) {
 
 func (sub *subscription) ack(f sentResponse, answer *Answer) {
 	for _, r := range f.resources {
-		h := sub.heldFrom(&f, r.Name)
-		switch {
-		case h == nil: // removed meanwhile, but ACKed all the same
+		h := sub.copyFrom(&f, r.Name) // nil if it was removed meanwhile
+		if !h.hasAcked(r.Version) {
 			answer.Acked = append(answer.Acked, r)
-		case h.acked == nil || h.acked.Version != r.Version:
-			answer.Acked = append(answer.Acked, r)
-			fallthrough
-		default:
+		}
+		if h != nil {
 			h.ack(r)
 		}
 	}
 	answer.Removed = f.removed
 }
 
-// mayHave records that the client may have applied resources of which it is not known whether it
-// accepted them.
+// mayHave records that the client may have applied resources that it neither ACKed nor NACKed alone.
 func (sub *subscription) mayHave(f *sentResponse, resources []*xds.Resource) {
 	for _, r := range resources {
-		if h := sub.heldFrom(f, r.Name); h != nil && (h.acked == nil || h.acked.Version != r.Version) {
+		if h := sub.copyFrom(f, r.Name); h != nil && !h.hasAcked(r.Version) {
 			h.needRare().unconfirmed = r
 		}
 	}
@@ -74,25 +70,25 @@ func (sub *subscription) mayHave(f *sentResponse, resources []*xds.Resource) {
 // not ACKed before. A single one is NACKed. Several are suspects (design.md I7); nack returns
 // them if it is certain that there are no others.
 func (sub *subscription) nack(f sentResponse, answer *Answer) (suspects []*xds.Resource) {
-	sub.whole = nil
+	sub.lastSet = nil
 	var blamed []*xds.Resource
 	for _, r := range f.resources {
-		if h := sub.sent[r.Name]; h == nil || h.acked == nil || h.acked.Version != r.Version {
+		if !sub.sent[r.Name].hasAcked(r.Version) {
 			blamed = append(blamed, r)
 		}
 	}
 	if len(f.removed) > 0 && len(f.resources) > 0 {
-		// It is not known whether the removals were applied. They are sent again, by themselves
+		// The client may not have applied the removals. They are sent again, by themselves
 		// (protocol.md V6).
 		for _, name := range f.removed {
 			if !sub.covers(&xds.Resource{Name: name}) {
 				continue // unsubscribed meanwhile
 			}
-			sub.hold(name)
-			sub.dirty[name] = struct{}{}
+			sub.copyOf(name)
+			sub.changed[name] = struct{}{}
 		}
 	}
-	if len(blamed) == 1 && !f.partly {
+	if len(blamed) == 1 && !f.incomplete {
 		answer.Nacked = blamed[0]
 		sub.revert(blamed[0])
 		return nil
@@ -105,7 +101,7 @@ func (sub *subscription) nack(f sentResponse, answer *Answer) (suspects []*xds.R
 			continue
 		}
 		if h.acked == nil {
-			sub.nackedFirst[r.Name] = struct{}{}
+			sub.neverAcked[r.Name] = struct{}{}
 		}
 		if sub.sendsAlone() && !sub.probing(r) {
 			sub.retryAlone = append(sub.retryAlone, r)
@@ -113,7 +109,7 @@ func (sub *subscription) nack(f sentResponse, answer *Answer) (suspects []*xds.R
 	}
 	// Sort them, so that the order of the probes is deterministic.
 	slices.SortStableFunc(sub.retryAlone, func(a, b *xds.Resource) int { return strings.Compare(a.Name, b.Name) })
-	if f.partly {
+	if f.incomplete {
 		return nil
 	}
 	return blamed
@@ -147,11 +143,11 @@ func (sub *subscription) revert(r *xds.Resource) {
 	sub.sentVersion.Remove(h.last)
 	h.last, h.has = h.acked, nil
 	if h.acked == nil {
-		sub.nackedFirst[r.Name] = struct{}{}
+		sub.neverAcked[r.Name] = struct{}{}
 		return
 	}
 	sub.sentVersion.Add(h.acked)
-	if h.unacked() == nil {
+	if h.maybeApplied() == nil {
 		h.has = &h.acked.Version
 	}
 	if sub.url == xds.EndpointType && !h.hasNacked(h.acked.Version) {
@@ -162,24 +158,24 @@ func (sub *subscription) revert(r *xds.Resource) {
 	}
 }
 
-// offer looks at names of which the client NACKed a version before it ACKed any. If another
-// client ACKed a version, offer schedules that version, as on a new stream; a version that this
+// replaceNeverAcked looks at names of which the client NACKed a version before it ACKed any. If
+// another client ACKed a version, that version is sent, as on a new stream; a version that this
 // client NACKed is never sent to it again (design.md I7). If there is no such version, nothing is
-// sent until the resource changes. A suspect is first retried alone. In a complete set, where
-// that is impossible, it is replaced if it is the only suspect. If there are several, some of
-// them are good, and the client may have them.
-func (sub *subscription) offer(v View) {
-	if len(sub.nackedFirst) == 0 {
+// sent until the resource changes. A suspect is first retried alone. In a complete set, where that
+// is impossible, it is replaced if it is the only suspect. If there are several, some of them may be
+// valid, and the client may have them.
+func (sub *subscription) replaceNeverAcked(v View) {
+	if len(sub.neverAcked) == 0 {
 		return
 	}
 	suspects := 0
-	for name := range sub.nackedFirst {
+	for name := range sub.neverAcked {
 		if h := sub.sent[name]; h != nil && h.version() != "" && v.Lookup(sub.url, name).Status == xds.Suspect {
 			suspects++
 		}
 	}
-	for name := range sub.nackedFirst {
-		delete(sub.nackedFirst, name)
+	for name := range sub.neverAcked {
+		delete(sub.neverAcked, name)
 		h, item := sub.sent[name], v.Lookup(sub.url, name)
 		if h == nil || item.Acked == nil || h.version() == item.Acked.Version || h.hasNacked(item.Acked.Version) {
 			continue
@@ -189,19 +185,18 @@ func (sub *subscription) offer(v View) {
 			continue
 		}
 		h.has = nil // it is not known whether the client has a suspect
-		sub.dirty[name] = struct{}{}
+		sub.changed[name] = struct{}{}
 	}
 }
 
-// claims reports whether a Delta client said at the beginning of the stream that it has this
-// version of a resource (initial_resource_versions), and has neither been sent the resource since
-// nor ACKed it.
-func (sub *subscription) claims(h *holding, r *xds.Resource) bool {
+// claims reports whether initial_resource_versions of a Delta client had this version of a resource,
+// and the resource has not been sent or ACKed since.
+func (sub *subscription) claims(h *clientCopy, r *xds.Resource) bool {
 	return r != nil && h != nil && h.last == nil && h.acked == nil && h.version() == r.Version
 }
 
 // claim records that the client has a resource, which counts as an ACK of it.
-func (sub *subscription) claim(h *holding, r *xds.Resource) {
+func (sub *subscription) claim(h *clientCopy, r *xds.Resource) {
 	h.ack(r)
 	sub.claimed = append(sub.claimed, r)
 }

@@ -8,8 +8,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// choose returns the version of an item to send to this client (design.md I7), or nil if there is
-// none.
+// choose returns the version of an item to send to this client (design.md I7); nil for none.
 func (sub *subscription) choose(item xds.Item) *xds.Resource {
 	cur := item.Current
 	if cur == nil {
@@ -17,18 +16,18 @@ func (sub *subscription) choose(item xds.Item) *xds.Resource {
 	}
 	h := sub.sent[cur.Name]
 	if item.Status == xds.Pending && h.hasAcked(cur.Version) {
-		// The resource was removed and came back before the client was told of the removal. The
-		// client ACKed this version then, and is not asked again.
+		// The resource was removed and came back before the removal was sent. The client ACKed this
+		// version then, and will not ACK it again.
 		if n := len(sub.claimed); n == 0 || sub.claimed[n-1] != cur {
 			sub.claimed = append(sub.claimed, cur)
 		}
 	}
 	if h.hasNacked(cur.Version) {
-		return sub.instead(item) // this client NACKed it, whichever other client ACKed it
+		return sub.replacement(item) // this client NACKed it, whichever other client ACKed it
 	}
 	switch item.Status {
 	case xds.Nacked:
-		return sub.instead(item)
+		return sub.replacement(item)
 	case xds.Suspect:
 		if h != nil && h.version() == cur.Version {
 			return cur // the client was sent this version and may have applied it
@@ -40,12 +39,12 @@ func (sub *subscription) choose(item xds.Item) *xds.Resource {
 	return cur
 }
 
-// instead returns the version that a client is sent in place of a NACKed one: the version that
-// the client has, or one that another client ACKed. Leaving a name out of a complete set would
-// delete a version that the client may have without our knowing: one that was superseded before
-// the client answered, one that was NACKed together with others, or one of an earlier stream.
-// Then that version, or the NACKed one, is sent.
-func (sub *subscription) instead(item xds.Item) *xds.Resource {
+// replacement returns the version that a client is sent in place of a NACKed one: the version that
+// the client has, or one that another client ACKed. If there is neither, the name would be left out
+// of a complete set, which would delete a version that the client may have: one that was superseded
+// before the client answered, one that was NACKed together with others, or one of an earlier
+// stream. Then that version, or the NACKed one, is sent.
+func (sub *subscription) replacement(item xds.Item) *xds.Resource {
 	cur, h := item.Current, sub.sent[item.Current.Name]
 	switch {
 	case h.hasNacked(cur.Version) && h.acked != nil:
@@ -54,17 +53,17 @@ func (sub *subscription) instead(item xds.Item) *xds.Resource {
 		return item.Acked
 	case sub.sendsAlone():
 		return nil
-	case h != nil && h.acked == nil && h.unacked() != nil && h.unacked().Version != cur.Version && !h.hasNacked(h.unacked().Version):
-		return h.unacked()
+	case h != nil && h.acked == nil && h.maybeApplied() != nil && h.maybeApplied().Version != cur.Version && !h.hasNacked(h.maybeApplied().Version):
+		return h.maybeApplied()
 	case sub.inherited:
 		return cur
 	}
 	return nil
 }
 
-// absent reports whether the client may be told that a name does not exist: an upstream said so,
-// or the complete set of an upstream lacks it (design.md I2, protocol.md 3.4).
-func (sub *subscription) absent(v View, name string, item xds.Item) bool {
+// mayRemove reports whether a removal of the name may be sent: an upstream reported that it does not
+// exist, or the complete set of an upstream lacks it (design.md I2, protocol.md 3.4).
+func (sub *subscription) mayRemove(v View, name string, item xds.Item) bool {
 	if item.Current != nil {
 		return false // it exists, even if no version of it may be sent
 	}
@@ -75,8 +74,8 @@ func (sub *subscription) absent(v View, name string, item xds.Item) bool {
 	return sub.wildcard && !named && v.Wildcard(sub.url) == xds.Complete
 }
 
-// covers reports whether the client subscribes to a resource, by its name, by an alias, by a
-// collection or by the wildcard.
+// covers reports whether the client subscribes to a resource, by its name, an alias, a collection or
+// the wildcard.
 func (sub *subscription) covers(r *xds.Resource) bool {
 	if sub.wildcard {
 		return true
@@ -130,50 +129,48 @@ func (s *Session) buildDelta(sub *subscription, v View) *Response {
 	known := !sub.wildcard || v.Wildcard(sub.url) != xds.Unknown
 	out := &collector{}
 	var removed []string
-	if sub.lookAtAll && known {
+	if sub.allChanged && known {
 		removed = s.considerAll(sub, v, out)
-		sub.lookAtAll = false
+		sub.allChanged = false
 	}
-	for name := range sub.due {
+	for name := range sub.mustAnswer {
 		removed = s.consider(sub, v, name, true, out, removed)
-		delete(sub.dirty, name)
+		delete(sub.changed, name)
 	}
-	xds.ResetNames(&sub.due)
-	for name := range sub.dirty {
+	xds.ResetNames(&sub.mustAnswer)
+	for name := range sub.changed {
 		removed = s.consider(sub, v, name, false, out, removed)
 	}
-	xds.ResetNames(&sub.dirty)
-	empty := sub.answerDue && known
+	xds.ResetNames(&sub.changed)
+	empty := sub.mustRespond && known
 	if empty && sub.wildcard && xds.Info(sub.url).OnDemand && len(out.resources) == 0 && len(removed) == 0 {
-		removed = firstWord(v)
+		removed = endVirtualHostWait(v)
 	}
 	if len(out.resources) == 0 && len(removed) == 0 && !empty {
 		return nil
 	}
 	if known {
-		sub.answerDue = false
+		sub.mustRespond = false
 	}
 	slices.Sort(removed)
 	return &Response{Resources: out.resources, Removed: slices.Compact(removed)}
 }
 
-// considerAll adds every resource that the wildcard covers and the client lacks, and adds to
-// dirty the other names that the client has, or may have without saying so (protocol.md 3.5,
-// 3.6).
+// considerAll adds every resource that the wildcard covers and the client lacks. The other names that
+// the client has or may have are added to sub.changed (protocol.md 3.5, 3.6).
 func (s *Session) considerAll(sub *subscription, v View, out *collector) (removed []string) {
 	if sub.wildcard {
 		for _, name := range v.MaybeHeld(sub.url) {
-			// initial_resource_versions names only versions that the client ACKed. It does not
-			// tell which resources of a response that it NACKed since it has applied
-			// (protocol.md V6).
-			if h := sub.hold(name); h.last == nil {
+			// initial_resource_versions lists only versions that the client ACKed, although it may
+			// have applied some resources of a response that it NACKed later (protocol.md V6).
+			if h := sub.copyOf(name); h.last == nil {
 				h.has = nil
 			}
 		}
 	}
 	for name := range sub.sent {
 		if !sub.wildcard || v.Lookup(sub.url, name).Current == nil {
-			sub.dirty[name] = struct{}{}
+			sub.changed[name] = struct{}{}
 		}
 	}
 	if sub.wildcard {
@@ -187,45 +184,46 @@ func (s *Session) considerAll(sub *subscription, v View, out *collector) (remove
 	return removed
 }
 
-// consider adds to a Delta response what the client must be told about one name.
-func (s *Session) consider(sub *subscription, v View, name string, due bool, out *collector, removed []string) []string {
+// consider adds one name to a Delta response, if it must be sent or removed. mustAnswer is set if the name
+// must be answered even if it is unchanged.
+func (s *Session) consider(sub *subscription, v View, name string, mustAnswer bool, out *collector, removed []string) []string {
 	if xds.IsCollection(name) {
-		return s.considerCollection(sub, v, name, due, out, removed)
+		return s.considerCollection(sub, v, name, mustAnswer, out, removed)
 	}
-	return s.considerItem(sub, v, name, v.Lookup(sub.url, name), due, out.add, removed)
+	return s.considerItem(sub, v, name, v.Lookup(sub.url, name), mustAnswer, out.add, removed)
 }
 
 // considerItem does the work of consider for a name and its item in the state.
-func (s *Session) considerItem(sub *subscription, v View, name string, item xds.Item, due bool, add func(*xds.Resource), removed []string) []string {
+func (s *Session) considerItem(sub *subscription, v View, name string, item xds.Item, mustAnswer bool, add func(*xds.Resource), removed []string) []string {
 	h := sub.sent[name]
-	if sub.absent(v, name, item) {
+	if sub.mayRemove(v, name, item) {
 		if r := sub.unresolved(name); r != nil {
-			if due || h == nil {
+			if mustAnswer || h == nil {
 				add(r)
 			}
 			return removed
 		}
 		switch {
-		case h == nil && !due && (!xds.Info(sub.url).OnDemand || !sub.wildcard):
+		case h == nil && !mustAnswer && (!xds.Info(sub.url).OnDemand || !sub.wildcard):
 			// At its start, Envoy waits for any response about virtual hosts, and the removal of
 			// a virtual host that it never had is enough (protocol.md V11).
 		case h != nil && xds.Info(sub.url).RemoveLate:
-			s.leave(sub, name)
+			s.scheduleRemoval(sub, name)
 		default:
 			removed = append(removed, name)
 		}
 		return removed
 	}
 	if item.Current != nil {
-		delete(sub.leaving, item.Current.Name) // it exists again, even if not sent
+		delete(sub.removals, item.Current.Name) // it exists again, even if not sent
 	}
 	if sub.claims(h, item.Current) {
 		sub.claim(h, item.Current)
 	}
 	r := sub.choose(item)
 	if r == nil || !sub.covers(r) {
-		if due {
-			sub.unanswered[name] = struct{}{}
+		if mustAnswer {
+			sub.unknown[name] = struct{}{}
 		}
 		return removed
 	}
@@ -233,10 +231,10 @@ func (s *Session) considerItem(sub *subscription, v View, name string, item xds.
 	if sub.claims(h, r) {
 		sub.claim(h, r)
 	}
-	// The client may be about to drop a resource that it brought along from an earlier stream,
-	// because its timers run on between two streams (protocol.md 6.6).
+	// The client may be about to drop a resource of an earlier stream, because its timers continue
+	// between two streams (protocol.md 6.6).
 	timed := h != nil && h.last == nil && sub.passesTTL() && v.HadTTL(sub.url)
-	if !due && h != nil && h.version() == r.Version && !timed {
+	if !mustAnswer && h != nil && h.version() == r.Version && !timed {
 		switch sub.extend(h, r, s.now) {
 		case notNeeded:
 			return removed
@@ -255,7 +253,7 @@ func (s *Session) considerItem(sub *subscription, v View, name string, item xds.
 // it never had, so that the request that waits for the virtual host would wait on
 // (protocol.md 3.15).
 func (sub *subscription) unresolved(name string) *xds.Resource {
-	if _, asked := sub.names[name]; !asked || !xds.Info(sub.url).OnDemand {
+	if _, named := sub.names[name]; !named || !xds.Info(sub.url).OnDemand {
 		return nil
 	}
 	r := xds.Unresolved(sub.url, name)
@@ -265,10 +263,10 @@ func (sub *subscription) unresolved(name string) *xds.Resource {
 	return r
 }
 
-// firstWord lists names whose removal ends an Envoy's wait for virtual hosts at its start. One
-// name of each route configuration is enough, even one that Envoy never had. An empty response
-// does not end the wait (protocol.md V11).
-func firstWord(v View) (removed []string) {
+// endVirtualHostWait lists names whose removal ends an Envoy's wait for virtual hosts at its start:
+// one name of each route configuration, even one that Envoy never had. An empty response does not
+// end the wait (protocol.md V11).
+func endVirtualHostWait(v View) (removed []string) {
 	for item := range v.All(xds.RouteType) {
 		if item.Current != nil {
 			removed = append(removed, item.Current.Name+"/"+xds.Wildcard)
@@ -279,18 +277,18 @@ func firstWord(v View) (removed []string) {
 
 // considerCollection adds the members of a glob collection to a Delta response. An empty
 // collection is reported by the removal of its own name (protocol.md 8.7).
-func (s *Session) considerCollection(sub *subscription, v View, glob string, due bool, out *collector, removed []string) []string {
+func (s *Session) considerCollection(sub *subscription, v View, glob string, mustAnswer bool, out *collector, removed []string) []string {
 	empty := true
 	for item := range v.Collection(sub.url, glob) {
 		empty = false
-		removed = s.consider(sub, v, item.Current.Name, due, out, removed)
+		removed = s.consider(sub, v, item.Current.Name, mustAnswer, out, removed)
 	}
 	switch {
 	case !empty:
 	case v.Lookup(sub.url, glob).NotFound:
 		removed = append(removed, glob)
-	case due:
-		sub.unanswered[glob] = struct{}{}
+	case mustAnswer:
+		sub.unknown[glob] = struct{}{}
 	}
 	return removed
 }
@@ -303,10 +301,10 @@ func members(sub *subscription, v View, name string) iter.Seq[xds.Item] {
 	return func(yield func(xds.Item) bool) { yield(v.Lookup(sub.url, name)) }
 }
 
-// leave schedules the removal of a cluster.
-func (s *Session) leave(sub *subscription, name string) {
-	if _, ok := sub.leaving[name]; !ok {
-		sub.leaving[name] = time.Time{}
+// scheduleRemoval schedules the removal of a cluster.
+func (s *Session) scheduleRemoval(sub *subscription, name string) {
+	if _, ok := sub.removals[name]; !ok {
+		sub.removals[name] = time.Time{}
 	}
 }
 
@@ -320,17 +318,17 @@ func (s *Session) buildFullState(sub *subscription, v View) *Response {
 		return s.amendFullState(sub, v)
 	}
 	set := s.fullSet(sub, v)
-	differs := sub.answerDue || set.differs
-	for name := range sub.due {
+	differs := sub.mustRespond || set.differs
+	for name := range sub.mustAnswer {
 		if _, ok := set.has[name]; ok {
 			differs = true
 		} else {
-			sub.unanswered[name] = struct{}{}
+			sub.unknown[name] = struct{}{}
 		}
 	}
-	sub.lookAtAll, sub.answerDue = false, false
-	xds.ResetNames(&sub.dirty)
-	xds.ResetNames(&sub.due)
+	sub.allChanged, sub.mustRespond = false, false
+	xds.ResetNames(&sub.changed)
+	xds.ResetNames(&sub.mustAnswer)
 	if !differs {
 		return nil
 	}
@@ -340,9 +338,9 @@ func (s *Session) buildFullState(sub *subscription, v View) *Response {
 }
 
 // complete reports whether a full-state SotW response may be sent. A response without a resource
-// that is merely not known yet would delete it (design.md I1, I2; protocol.md 7.7). A name that
-// the client cannot hold may be left out. A name that it may hold delays the response until an
-// upstream that answers was asked for it and has had time to answer.
+// that is not known yet would delete it (design.md I1, I2; protocol.md 7.7). A name that
+// the client cannot have may be left out. A name that it may have delays the response until an
+// upstream has had time to answer for it.
 func (s *Session) complete(sub *subscription, v View) bool {
 	sub.completeAt = time.Time{}
 	if sub.wildcard {
@@ -354,10 +352,10 @@ func (s *Session) complete(sub *subscription, v View) bool {
 	some := sub.wildcard
 	for name := range sub.names {
 		switch {
-		case sub.knows(v, name):
+		case sub.isKnown(v, name):
 			some = true
 		case sub.resumed:
-			if at := sub.missing(v, s.now); at.IsZero() || at.After(s.now) {
+			if at := sub.missingAt(v, s.now); at.IsZero() || at.After(s.now) {
 				sub.completeAt = at
 				return false
 			}
@@ -366,9 +364,9 @@ func (s *Session) complete(sub *subscription, v View) bool {
 	return some
 }
 
-// knows reports whether something is known of a name: the resources that it stands for, that it
-// does not exist, or what the client was sent under it.
-func (sub *subscription) knows(v View, name string) bool {
+// isKnown reports whether a name can be answered: it is cached, known not to exist, or was sent to
+// the client before.
+func (sub *subscription) isKnown(v View, name string) bool {
 	if sub.sent[name] != nil && sub.sent[name].last != nil || v.Lookup(sub.url, name).NotFound {
 		return true
 	}
@@ -380,9 +378,9 @@ func (sub *subscription) knows(v View, name string) bool {
 	return false
 }
 
-// missing returns when an unknown name that a returning client subscribes to counts as one that
-// the upstream does not have; the zero time while no upstream answers.
-func (sub *subscription) missing(v View, now time.Time) time.Time {
+// missingAt returns when an unknown name of a resumed client counts as not existing; the zero time
+// while no upstream answers.
+func (sub *subscription) missingAt(v View, now time.Time) time.Time {
 	if sub.resumedAt.IsZero() {
 		sub.resumedAt = now
 	}
@@ -404,7 +402,7 @@ type fullSet struct {
 	// dropped lists the names that the client was sent and that must be removed.
 	dropped []string
 	// disputed is set if the client NACKed a resource, or may have a version that is not known.
-	// Then the state alone does not decide what the client should have.
+	// Then what it should be sent does not follow from the state alone.
 	disputed bool
 }
 
@@ -412,12 +410,12 @@ type fullSet struct {
 func (sub *subscription) drop(set *fullSet) {
 	for _, name := range set.dropped {
 		sub.forget(name)
-		delete(sub.leaving, name)
+		delete(sub.removals, name)
 	}
 }
 
 func (set *fullSet) response() *Response {
-	return &Response{Resources: set.resources, whole: !set.disputed}
+	return &Response{Resources: set.resources, complete: !set.disputed}
 }
 
 func (s *Session) fullSet(sub *subscription, v View) *fullSet {
@@ -429,7 +427,7 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 	set := &fullSet{collector: *newCollector(size)}
 	add := func(item xds.Item) {
 		if item.Current != nil {
-			delete(sub.leaving, item.Current.Name) // it exists again, even if not sent
+			delete(sub.removals, item.Current.Name) // it exists again, even if not sent
 		}
 		r := sub.choose(item)
 		if r == nil {
@@ -451,15 +449,15 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 		}
 	}
 	for name, h := range sub.sent {
-		set.disputed = set.disputed || h.last == nil || h.disputed()
+		set.disputed = set.disputed || h.last == nil || h.nackedAny()
 		item := v.Lookup(sub.url, name)
 		if item.Current != nil {
-			delete(sub.leaving, name)
+			delete(sub.removals, name)
 		}
 		if _, ok := set.has[name]; ok {
 			continue
 		}
-		absent := sub.absent(v, name, item)
+		absent := sub.mayRemove(v, name, item)
 		if !absent && h.last == nil {
 			continue // NACKed before any version was ACKed: the client has none
 		}
@@ -469,9 +467,9 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 			continue
 		}
 		if absent {
-			s.leave(sub, name)
+			s.scheduleRemoval(sub, name)
 		}
-		// Keep it until its removal is due, or because no upstream said that it was removed.
+		// It stays in the set until its removal is sent, or because no upstream removed it.
 		set.add(h.last)
 	}
 	return set
@@ -480,24 +478,24 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 // buildNamed builds a SotW response of a type whose responses may be partial (protocol.md 1.13),
 // with what changed and what must be answered. Such a response cannot express a removal.
 func (s *Session) buildNamed(sub *subscription, v View) *Response {
-	if sub.lookAtAll {
+	if sub.allChanged {
 		for name := range sub.names {
-			sub.dirty[name] = struct{}{}
+			sub.changed[name] = struct{}{}
 		}
 		for name := range sub.sent {
-			sub.dirty[name] = struct{}{}
+			sub.changed[name] = struct{}{}
 		}
 		if sub.wildcard {
 			for item := range v.All(sub.url) {
 				if item.Current != nil {
-					sub.dirty[item.Current.Name] = struct{}{}
+					sub.changed[item.Current.Name] = struct{}{}
 				}
 			}
 		}
-		sub.lookAtAll = false
+		sub.allChanged = false
 	}
-	out := newCollector(len(sub.dirty) + len(sub.due))
-	look := func(name string, due bool) {
+	out := newCollector(len(sub.changed) + len(sub.mustAnswer))
+	look := func(name string, mustAnswer bool) {
 		found := false
 		for item := range members(sub, v, name) {
 			r := sub.choose(item)
@@ -505,7 +503,7 @@ func (s *Session) buildNamed(sub *subscription, v View) *Response {
 				continue
 			}
 			found = true
-			if h := sub.sent[r.Name]; due || h == nil || h.version() != r.Version {
+			if h := sub.sent[r.Name]; mustAnswer || h == nil || h.version() != r.Version {
 				out.add(r)
 			}
 		}
@@ -518,27 +516,27 @@ func (s *Session) buildNamed(sub *subscription, v View) *Response {
 			}
 			return
 		}
-		if due && !found {
-			sub.unanswered[name] = struct{}{}
+		if mustAnswer && !found {
+			sub.unknown[name] = struct{}{}
 		}
 	}
-	for name := range sub.due {
+	for name := range sub.mustAnswer {
 		look(name, true)
 	}
-	for name := range sub.dirty {
+	for name := range sub.changed {
 		look(name, false)
 	}
-	xds.ResetNames(&sub.due)
-	xds.ResetNames(&sub.dirty)
-	sub.answerDue = false
+	xds.ResetNames(&sub.mustAnswer)
+	xds.ResetNames(&sub.changed)
+	sub.mustRespond = false
 	if len(out.resources) == 0 {
 		return nil
 	}
 	return &Response{Resources: out.resources}
 }
 
-// probe sends one suspect alone, so that the good resources of a NACKed response take effect and
-// the bad one is found (design.md I7, protocol.md 3.10).
+// probe sends one suspect alone, so that the valid resources of a NACKed response take effect and
+// the invalid one is found (design.md I7, protocol.md 3.10).
 func (s *Session) probe(sub *subscription, v View) *Response {
 	for len(sub.retryAlone) > 0 {
 		suspect := sub.retryAlone[0]

@@ -516,7 +516,7 @@ func (fz *fuzzTalk) check(resp *Response) {
 	c.nonces = append(c.nonces, resp.Nonce)
 	c.inbox = append(c.inbox, resp)
 	for _, sub := range fz.machine.ordered {
-		if n := len(sub.dirty) + len(sub.due) + len(sub.unanswered) + len(sub.leaving); len(sub.inFlight) > maxInFlight || n > 64 {
+		if n := len(sub.changed) + len(sub.mustAnswer) + len(sub.unknown) + len(sub.removals); len(sub.inFlight) > maxInFlight || n > 64 {
 			fz.fail("%d responses and %d names are remembered", len(sub.inFlight), n)
 		}
 	}

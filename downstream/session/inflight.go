@@ -15,16 +15,16 @@ type sentResponse struct {
 	// the client has not ACKed. If amends is set, the response is the previous response in
 	// flight, without the names in dropped and with these resources added or replaced; see
 	// contents.
-	resources []*xds.Resource
-	amends    bool
-	dropped   []string
-	removed   []string
-	beats     []*xds.Resource
+	resources  []*xds.Resource
+	amends     bool
+	dropped    []string
+	removed    []string
+	heartbeats []*xds.Resource
 	// probe is set if the response carries a single suspect, which is retried alone.
 	probe bool
-	// partly is set once some resources were deleted from this record, so that contents no longer
+	// incomplete is set once some resources were deleted from this record, so that contents no longer
 	// returns all of them.
-	partly bool
+	incomplete bool
 }
 
 // track remembers a response that was sent.
@@ -33,7 +33,7 @@ func (sub *subscription) track(f sentResponse) {
 	f.number = sub.sentCount
 	f.amends = f.amends && len(sub.inFlight) > 0 // else the client has ACKed the rest
 	sub.nonce, sub.answered = f.nonce, false
-	if len(sub.inFlight) >= max(sub.crowded, maxInFlight) {
+	if len(sub.inFlight) >= max(sub.mergeAbove, maxInFlight) {
 		sub.makeRoom()
 	}
 	sub.inFlight = append(sub.inFlight, f)
@@ -85,7 +85,7 @@ func (sub *subscription) take(at int) sentResponse {
 	}
 	sub.inFlight = slices.Delete(sub.inFlight, 0, at+1)
 	if len(sub.inFlight) == 0 {
-		sub.superseded, sub.crowded = 0, 0
+		sub.superseded, sub.mergeAbove = 0, 0
 	}
 	return f
 }
@@ -95,14 +95,14 @@ func (sub *subscription) take(at int) sentResponse {
 func (sub *subscription) leaveOutAcked() {
 	f := &sub.inFlight[0]
 	f.resources = slices.DeleteFunc(slices.Clone(f.resources), func(r *xds.Resource) bool {
-		return sub.heldFrom(f, r.Name).hasAcked(r.Version)
+		return sub.copyFrom(f, r.Name).hasAcked(r.Version)
 	})
 }
 
 // newestInFlight is the number of newest responses in flight that makeRoom leaves as they are.
 const newestInFlight = maxInFlight / 4
 
-// makeRoom bounds the number of responses in flight. An older response is kept as long as it
+// makeRoom bounds the number of responses in flight. An older response is remembered as long as it
 // contains a resource of which the client was sent nothing newer, because its ACK or NACK may
 // still come: Envoy withholds its ACKs of clusters for 15 s, and then sends all of them
 // (protocol.md V2).
@@ -110,14 +110,14 @@ func (sub *subscription) makeRoom() {
 	older := len(sub.inFlight) - newestInFlight
 	switch {
 	case sub.cfg.Form == xds.Delta:
-		sub.forgetOvertaken(older)
+		sub.dropResent(older)
 	case xds.FullState(sub.url):
 		// Each set includes the changes of the sets before it, and no client answers an older set
 		// after a newer one.
 		last := sub.inFlight[older-1]
 		last.resources, last.amends = sub.contents(older-1), false
 		for i := range older - 1 {
-			sub.overtaken(&sub.inFlight[i])
+			sub.dropSuperseded(&sub.inFlight[i])
 		}
 		sub.inFlight = slices.Replace(sub.inFlight, 0, older, last)
 	default:
@@ -128,21 +128,20 @@ func (sub *subscription) makeRoom() {
 		}
 		sub.inFlight = slices.Delete(sub.inFlight, 0, older)
 	}
-	sub.crowded = 2 * len(sub.inFlight)
+	sub.mergeAbove = 2 * len(sub.inFlight)
 }
 
-// forgetOvertaken removes, from the given number of oldest responses in flight, the resources
-// that a later response contains again or in a newer version. Responses that are left empty are
-// removed.
-func (sub *subscription) forgetOvertaken(older int) {
+// dropResent removes, from the given number of oldest responses in flight, the resources that a later
+// response contains again or in a newer version. Responses that are left empty are removed.
+func (sub *subscription) dropResent(older int) {
 	resent := make(map[*xds.Resource]struct{})
 	for i := len(sub.inFlight) - 1; i >= 0; i-- {
 		f := &sub.inFlight[i]
 		if i < older {
-			sub.overtaken(f)
+			sub.dropSuperseded(f)
 			f.resources = slices.DeleteFunc(slices.Clone(f.resources), func(r *xds.Resource) bool {
 				_, sent := resent[r]
-				f.partly = f.partly || sent
+				f.incomplete = f.incomplete || sent
 				return sent
 			})
 		}
@@ -150,19 +149,19 @@ func (sub *subscription) forgetOvertaken(older int) {
 			resent[r] = struct{}{}
 		}
 	}
-	kept := sub.inFlight[:0]
+	rest := sub.inFlight[:0]
 	for i, f := range sub.inFlight {
 		if i >= older || len(f.resources) > 0 {
-			kept = append(kept, f)
+			rest = append(rest, f)
 		}
 	}
-	clear(sub.inFlight[len(kept):])
-	sub.inFlight = kept
+	clear(sub.inFlight[len(rest):])
+	sub.inFlight = rest
 }
 
-// overtaken removes from a response the resources of which a newer version, or a removal, was
-// sent later. It notes them with mayHave, because the client may have applied them.
-func (sub *subscription) overtaken(f *sentResponse) {
+// dropSuperseded removes from a response the resources of which a newer version, or a removal, was
+// sent later. It passes them to mayHave.
+func (sub *subscription) dropSuperseded(f *sentResponse) {
 	var current, superseded []*xds.Resource
 	for _, r := range f.resources {
 		if h := sub.sent[r.Name]; h != nil && h.last == r {
@@ -173,7 +172,7 @@ func (sub *subscription) overtaken(f *sentResponse) {
 	}
 	if len(superseded) > 0 {
 		sub.mayHave(f, superseded)
-		f.resources, f.partly = current, true
+		f.resources, f.incomplete = current, true
 	}
 }
 
@@ -185,7 +184,7 @@ const maxSuperseded = 4 << 20
 // forgetSuperseded removes superseded resources from all responses in flight. The client can
 // still ACK or NACK the rest of those responses.
 func (sub *subscription) forgetSuperseded() {
-	// A resource is part of every set from the response that brought it up to the response that
+	// A resource is part of every set from the response that contains it up to the response that
 	// has another version under its name, drops it, or is not an amendment (amends is not set).
 	until := make(map[string]int)
 	// missing[i] is the number of resources missing from response i minus that of response i-1.
@@ -194,9 +193,9 @@ func (sub *subscription) forgetSuperseded() {
 	for i := len(sub.inFlight) - 1; i >= 0; i-- {
 		f := &sub.inFlight[i]
 		before := f.resources
-		partly := f.partly
-		sub.overtaken(f)
-		f.partly = partly
+		partly := f.incomplete
+		sub.dropSuperseded(f)
+		f.incomplete = partly
 		for _, r := range before {
 			if h := sub.sent[r.Name]; h == nil || h.last != r {
 				end, ok := until[r.Name]
@@ -219,7 +218,7 @@ func (sub *subscription) forgetSuperseded() {
 	n := 0
 	for i := range sub.inFlight {
 		n += missing[i]
-		sub.inFlight[i].partly = sub.inFlight[i].partly || n > 0
+		sub.inFlight[i].incomplete = sub.inFlight[i].incomplete || n > 0
 	}
 	sub.superseded = 0
 }

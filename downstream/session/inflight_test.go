@@ -165,7 +165,7 @@ func TestNamesThatNothingWaitsForAreForgotten(t *testing.T) {
 			now = now.Add(time.Second)
 			for resp, _ := u.s.Next(u.state, now); resp != nil; resp, _ = u.s.Next(u.state, now) {
 			}
-			if n := len(u.s.hold.awaited); n > 2 {
+			if n := len(u.s.delay.awaited); n > 2 {
 				t.Fatalf("%d names are remembered after %d clusters", n, i+1)
 			}
 		}

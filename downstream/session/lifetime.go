@@ -11,14 +11,14 @@ func (sub *subscription) passesTTL() bool {
 	return sub.cfg.Form == xds.Delta && sub.cfg.TTL && xds.Info(sub.url).PassTTL
 }
 
-// beatMargin is how much of the lifetime that the client knows must remain for a heartbeat to
+// heartbeatMargin is how much of the lifetime that the client knows must remain for a heartbeat to
 // extend it. A heartbeat that comes after the lifetime ended is NACKed by Envoy
 // (protocol.md 6.5).
-func beatMargin(ttl time.Duration) time.Duration {
+func heartbeatMargin(ttl time.Duration) time.Duration {
 	return min(max(ttl/10, 100*time.Millisecond), 5*time.Second)
 }
 
-// extension is how a client that has a resource is told of a new lifetime of it.
+// extension is how a new lifetime of a resource is sent to a client that has the resource.
 type extension int
 
 const (
@@ -27,13 +27,13 @@ const (
 	byBody
 )
 
-// extend returns how the client must be told of the lifetime of a resource that it has.
-func (sub *subscription) extend(h *holding, r *xds.Resource, now time.Time) extension {
+// extend returns how the lifetime of a resource must be sent to the client.
+func (sub *subscription) extend(h *clientCopy, r *xds.Resource, now time.Time) extension {
 	if !sub.passesTTL() || h.expires().Equal(r.Deadline()) {
 		return notNeeded
 	}
 	known := h.acked != nil && h.acked.Version == r.Version && !h.expires().IsZero()
-	if known && !r.Deadline().IsZero() && h.expires().Sub(now) > beatMargin(r.TTL()) {
+	if known && !r.Deadline().IsZero() && h.expires().Sub(now) > heartbeatMargin(r.TTL()) {
 		return byHeartbeat
 	}
 	return byBody
@@ -51,7 +51,7 @@ func (s *Session) buildHeartbeats(sub *subscription, v View) *Response {
 		r := sub.choose(v.Lookup(sub.url, name))
 		h := sub.sent[name]
 		if r == nil || h == nil || h.version() != r.Version {
-			continue // superseded: the name is in dirty
+			continue // superseded: the name is in sub.changed
 		}
 		if sub.extend(h, r, s.now) == byHeartbeat {
 			h.expireAt(r.Deadline())
@@ -64,13 +64,13 @@ func (s *Session) buildHeartbeats(sub *subscription, v View) *Response {
 	return s.commit(sub, resp, 0)
 }
 
-// missedBeats records that heartbeats were NACKed: their resources are sent again with their
+// resendHeartbeats records that heartbeats were NACKed: their resources are sent again with their
 // bodies.
-func (sub *subscription) missedBeats(f sentResponse) {
-	for _, r := range f.beats {
+func (sub *subscription) resendHeartbeats(f sentResponse) {
+	for _, r := range f.heartbeats {
 		if h := sub.sent[r.Name]; h != nil && h.version() == r.Version {
 			h.expireAt(time.Time{})
-			sub.dirty[r.Name] = struct{}{}
+			sub.changed[r.Name] = struct{}{}
 		}
 	}
 }

@@ -25,9 +25,8 @@ func (l LeftOut) Any() bool { return l.Invalid+l.Surplus > 0 }
 // Envoy repeats its subscriptions on each stream, and with on-demand discovery their names come
 // from requests of strangers. Ending the stream because of one name would end all configuration.
 // So that strangers cannot displace other subscriptions, each type has a limit of its own, names
-// that the client says it has (initial_resource_versions) come first, and a name that is held in
-// the state is served whatever the limit. refuseSurplus describes how the other names are
-// answered.
+// in initial_resource_versions come first, and a name that is cached is served whatever the limit.
+// answerSurplus describes how the other names are answered.
 func (s *Session) Limit(req *Request, most int) LeftOut {
 	sub := s.types[req.Type]
 	subscribed := func(name string) bool {
@@ -58,7 +57,7 @@ func (s *Session) Limit(req *Request, most int) LeftOut {
 	}
 	var removed LeftOut
 	claimable := most // a client has at most as many resources as it may subscribe to
-	kept := slices.DeleteFunc(slices.Clone(*list), func(name string) bool {
+	names := slices.DeleteFunc(slices.Clone(*list), func(name string) bool {
 		_, claimed := req.Initial[name]
 		_, err := xds.CheckName(name)
 		switch {
@@ -85,7 +84,7 @@ func (s *Session) Limit(req *Request, most int) LeftOut {
 		return true
 	})
 	if removed.Any() {
-		*list, req.trimmed = kept, true
+		*list, req.trimmed = names, true
 	}
 	if surplus := len(req.Initial) - max(most, maxVersions); surplus > 0 {
 		req.Initial = maps.Clone(req.Initial)
@@ -109,10 +108,10 @@ const maxVersions = 200_000
 // many names wait for a place.
 const maxReplaced = 1024
 
-// rejectSurplus answers names beyond the limit as far as something is known of them:
+// answerSurplus answers names beyond the limit as far as something is known of them:
 //
-//   - A resource that is held in the state is served.
-//   - A name replaces another subscription of which an upstream has said that it does not exist,
+//   - A cached resource is served.
+//   - A name replaces another subscription of which an upstream has reported that it does not exist,
 //     so that the names of strangers displace only one another. This is done in Delta only,
 //     where a client does not repeat its names.
 //   - A cluster is reported as removed if it is known not to exist, or if its name is invalid.
@@ -122,7 +121,7 @@ const maxReplaced = 1024
 //
 // Names of other types are not answered, since the client would believe an empty answer
 // (protocol.md V5), nor are names in SotW, where everything would have to be sent again.
-func (s *Session) rejectSurplus(sub *subscription, v View) *Response {
+func (s *Session) answerSurplus(sub *subscription, v View) *Response {
 	if len(sub.surplus) == 0 {
 		return nil
 	}
@@ -141,10 +140,10 @@ func (s *Session) rejectSurplus(sub *subscription, v View) *Response {
 		switch {
 		case item.Current != nil:
 			sub.subscribe(name, change)
-			delete(sub.due, name) // until the state knows the subscription
-			delete(sub.dirty, name)
+			delete(sub.mustAnswer, name) // until the state knows the subscription
+			delete(sub.changed, name)
 		case s.cfg.Form == xds.SotW:
-		case sub.url == xds.ClusterType && sub.absent(v, name, item):
+		case sub.url == xds.ClusterType && sub.mayRemove(v, name, item):
 			resp.Removed = append(resp.Removed, name)
 		case xds.Info(sub.url).OnDemand && item.NotFound:
 			resp.Resources = append(resp.Resources, xds.Unresolved(sub.url, name))
@@ -173,7 +172,7 @@ func (s *Session) rejectSurplus(sub *subscription, v View) *Response {
 	return resp
 }
 
-// replaceable returns subscribed names that do not exist, which the client was told.
+// replaceable returns subscribed names that do not exist, as the client knows from a response.
 func (sub *subscription) replaceable(v View) (names []string) {
 	if sub.cfg.Form == xds.SotW {
 		return nil
@@ -183,8 +182,8 @@ func (sub *subscription) replaceable(v View) (names []string) {
 		if looked++; looked > maxReplaced {
 			break
 		}
-		_, due := sub.due[name]
-		if item := v.Lookup(sub.url, name); item.NotFound && item.Current == nil && sub.sent[name] == nil && !due {
+		_, pending := sub.mustAnswer[name]
+		if item := v.Lookup(sub.url, name); item.NotFound && item.Current == nil && sub.sent[name] == nil && !pending {
 			names = append(names, name)
 		}
 	}

@@ -8,15 +8,15 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// unknownReason replaces the reason of a NACK if the NACKed response is no longer remembered as a
-// whole, because then it is not known whether the reason contains a secret.
-const unknownReason = "the client's reason is not shown: what it was sent is not remembered any more"
+// unknownReason replaces the reason of a NACK if the resources of the NACKed response are no longer
+// all remembered: the reason may contain a secret of one of them.
+const unknownReason = "the client's reason is not shown: the response that it is about is no longer in memory"
 
 // reason returns the reason of a client's NACK with the secrets of what the client was sent
 // removed, since Envoy dumps the resource next to its sentence. The client's own words never
 // leave the Session.
 func (sub *subscription) reason(text string, f *sentResponse) string {
-	if f.partly {
+	if f.incomplete {
 		return unknownReason
 	}
 	return sub.cfg.Secrets.Reason(text, sub.bodies(f))
@@ -44,7 +44,7 @@ func (sub *subscription) bodies(f *sentResponse) iter.Seq[*anypb.Any] {
 			}
 		}
 		for _, h := range sub.sent {
-			if !more(h.last) || !more(h.acked) || !more(h.unacked()) {
+			if !more(h.last) || !more(h.acked) || !more(h.maybeApplied()) {
 				return
 			}
 		}

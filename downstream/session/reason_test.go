@@ -20,7 +20,7 @@ func TestAReasonIsNotShownWhereWhatItIsAboutIsForgotten(t *testing.T) {
 		partly bool
 		want   string
 	}{{false, said}, {true, unknownReason}} {
-		sub.inFlight = []sentResponse{{nonce: "1", revision: 1, resources: []*xds.Resource{r}, partly: tc.partly}}
+		sub.inFlight = []sentResponse{{nonce: "1", revision: 1, resources: []*xds.Resource{r}, incomplete: tc.partly}}
 		v := s.Request(&Request{Type: xds.ClusterType, Nonce: "1", NACK: true, Error: said}).Answer
 		if v == nil || v.Error != tc.want {
 			t.Errorf("partly %v: %+v", tc.partly, v)
@@ -38,7 +38,7 @@ func TestAReasonMayBeAboutAnyContentThatTheClientHas(t *testing.T) {
 		c.AltStatName = "-----BEGIN PRIVATE KEY-----\n" + secret + "\n-----END PRIVATE KEY-----"
 		return xdstest.Resource(c, "1")
 	}
-	sub.hold("c")
+	sub.copyOf("c")
 	h := sub.sent["c"]
 	h.acked, h.last, h.needRare().unconfirmed = with("PLANTED-ACKED-0123456789"), with("PLANTED-SENT-0123456789"), with("PLANTED-UNJUDGED-0123456789")
 	sub.inFlight = []sentResponse{{nonce: "1", revision: 1, resources: []*xds.Resource{with("PLANTED-FLIGHT-0123456789")}}}

@@ -1,12 +1,15 @@
 package session
 
 import (
+	"cmp"
 	"iter"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/redact"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -19,13 +22,13 @@ const (
 	maxRemovalDelay     = 10 * time.Second
 )
 
-// DefaultWarmingHold is how long listeners and routes are delayed at most for the resources that
+// DefaultWarmingDelay is how long listeners and routes are delayed at most for the resources that
 // they need: the endpoints of a cluster that was just sent, and clusters that are unknown. A
 // route that leads to a cluster which Envoy is still warming, or does not have, fails requests.
-const DefaultWarmingHold = 500 * time.Millisecond
+const DefaultWarmingDelay = 500 * time.Millisecond
 
-// DefaultMissingAfter is how long the complete set of a client that may hold a name waits for an
-// upstream that was asked for the name (protocol.md 5.3: gRPC's timeout is 15 s).
+// DefaultMissingAfter is how long an upstream may take to answer for a name, before a complete set
+// without the name is sent to a client that may have it (protocol.md 5.3: gRPC's timeout is 15 s).
 const DefaultMissingAfter = 10 * time.Second
 
 // maxInFlight bounds the responses in flight of one type. The ACK or NACK of an older one is lost
@@ -39,15 +42,15 @@ type View interface {
 	Revision() uint64
 	// Wildcard returns how much is known of the set of all resources of a type.
 	Wildcard(typeURL string) xds.Knowledge
-	// Lookup returns the item held under a name or an alias.
+	// Lookup returns the item that is cached under a name or an alias.
 	Lookup(typeURL, name string) xds.Item
-	// All yields every item held of a type. Count is an upper bound of how many there are.
+	// All yields every cached item of a type. Count is an upper bound of how many there are.
 	All(typeURL string) iter.Seq[xds.Item]
 	Count(typeURL string) int
-	// Collection yields every item held of a glob collection (protocol.md 8.7).
+	// Collection yields every cached item of a glob collection (protocol.md 8.7).
 	Collection(typeURL, glob string) iter.Seq[xds.Item]
-	// MaybeHeld lists names that a client of this kind may hold without saying so: those in a
-	// response that it NACKed or never answered (protocol.md 3.6).
+	// MaybeHeld lists names that a client of this state may have although its first request does
+	// not list them: those in a response that it NACKed or never answered (protocol.md 3.6).
 	MaybeHeld(typeURL string) []string
 	// Connected returns since when an upstream answers; the zero time if none does.
 	Connected() time.Time
@@ -66,15 +69,14 @@ type Config struct {
 	NoncePrefix string
 	// RemovalDelay delays the removal of clusters; 0 means DefaultRemovalDelay.
 	RemovalDelay time.Duration
-	// WarmingHold delays listeners and routes; 0 means DefaultWarmingHold.
-	WarmingHold time.Duration
+	// WarmingDelay delays listeners and routes; 0 means DefaultWarmingDelay.
+	WarmingDelay time.Duration
 	// KeepWildcard is set if the client is an Envoy, whose SotW requests for clusters lose their
 	// wildcard when on-demand names come (protocol.md V9, 2.4). HadWildcard then reports whether
-	// clients of its kind had the wildcard before.
+	// any client of the same state had the wildcard before.
 	KeepWildcard bool
 	HadWildcard  func(typeURL string) bool
-	// TTL is set if the client enforces the TTL of resources: Envoy does, without saying so, and
-	// other clients say so (protocol.md 6.8).
+	// TTL is set if the client enforces the TTL of resources (protocol.md 6.8).
 	TTL bool
 	// Secrets finds the secrets to be removed from the reasons of NACKs. Several Sessions may
 	// share one; nil creates one for this Session.
@@ -88,12 +90,12 @@ type Session struct {
 	ordered []*subscription // by xds.CompareTypes
 	nonces  uint64
 	now     time.Time
-	hold    hold
+	delay   delay
 	// subscriptionChanges are the changes that SubscriptionChanges will return.
 	subscriptionChanges []xds.SubscriptionChange
-	// clustersMoved is set if the client was sent clusters, or unsubscribed from or NACKed some,
-	// since giveUpEndpoints last ran.
-	clustersMoved bool
+	// clustersChanged is set if the client was sent clusters, or unsubscribed from or NACKed some,
+	// since unsubscribeEndpoints last ran.
+	clustersChanged bool
 	// needed caches the clusters that something leads to (see needs); nil if it must be computed
 	// again.
 	needed map[string]struct{}
@@ -104,15 +106,9 @@ func New(cfg Config) *Session {
 	if cfg.Form == 0 {
 		panic("session: Config.Form is not set")
 	}
-	if cfg.RemovalDelay == 0 {
-		cfg.RemovalDelay = DefaultRemovalDelay
-	}
-	if cfg.WarmingHold == 0 {
-		cfg.WarmingHold = DefaultWarmingHold
-	}
-	if cfg.Secrets == nil {
-		cfg.Secrets = &redact.Finder{}
-	}
+	cfg.RemovalDelay = cmp.Or(cfg.RemovalDelay, DefaultRemovalDelay)
+	cfg.WarmingDelay = cmp.Or(cfg.WarmingDelay, DefaultWarmingDelay)
+	cfg.Secrets = cmp.Or(cfg.Secrets, &redact.Finder{})
 	return &Session{cfg: cfg, types: make(map[string]*subscription)}
 }
 
@@ -156,15 +152,15 @@ type Response struct {
 	Heartbeats []*xds.Resource
 	// At is when the response was built, if it passes on TTLs; otherwise the zero time.
 	At time.Time
-	// whole is set if Resources is a complete set that later changes can amend. amended is set if
+	// complete is set if Resources is a complete set that later changes can amend. amended is set if
 	// the set was built by amending the previous one; then changed lists the resources that
 	// differ from it.
-	whole, amended bool
-	changed        []*xds.Resource
-	dropped        []string // names that the amended set no longer has
+	complete, amended bool
+	changed           []*xds.Resource
+	dropped           []string // names that the amended set no longer has
 }
 
-// Effect is what a request means apart from asking for a response.
+// Effect is the effect of a request on the state.
 type Effect struct {
 	// Subscription is the change of the subscription; nil if there is none.
 	Subscription *xds.SubscriptionChange
@@ -179,8 +175,8 @@ type Effect struct {
 type Answer struct {
 	Type string
 	// Revision is the revision of the state from which the response was built: the client has
-	// seen every update up to it. It is 0 for a probe, a response with a single suspect, which
-	// says nothing of later updates.
+	// seen every update up to it. It is 0 for a probe, a response with a single suspect, from
+	// which nothing follows for later updates.
 	Revision uint64
 	// NACK is set if the client NACKed the response. Error is its reason, bounded in length and
 	// with the secrets of what the client was sent removed.
@@ -204,8 +200,8 @@ type Progress struct {
 // Request processes a request of the client.
 func (s *Session) Request(req *Request) Effect {
 	if req.Type == "" {
-		// Envoy sends an empty type URL when it answers a response of a type that it never asked
-		// for. The stream must survive that (protocol.md 1.12).
+		// Envoy sends an empty type URL when it answers a response of a type that it never
+		// requested. The stream must survive that (protocol.md 1.12).
 		return Effect{}
 	}
 	sub, known := s.types[req.Type]
@@ -217,8 +213,8 @@ func (s *Session) Request(req *Request) Effect {
 		})
 		s.ordered = slices.Insert(s.ordered, at, sub)
 	}
-	s.clustersMoved = s.clustersMoved || req.Type == xds.ClusterType
-	s.led(req.Type)
+	s.clustersChanged = s.clustersChanged || req.Type == xds.ClusterType
+	s.forgetNeeded(req.Type)
 	var eff Effect
 	eff.Answer, eff.Culprit = sub.answer(req)
 	if s.cfg.Form == xds.Delta {
@@ -233,8 +229,8 @@ func (s *Session) Request(req *Request) Effect {
 }
 
 // Changed records that the resources with these names changed in the state. all is set if any
-// resource of the type may have changed, because what is known of its wildcard changed. Names
-// that are held in the state need not be listed then.
+// resource of the type may have changed, because the Knowledge of its wildcard changed; then the
+// names of cached resources need not be listed.
 func (s *Session) Changed(typeURL string, names []string, all bool) {
 	sub := s.types[typeURL]
 	if sub == nil {
@@ -242,20 +238,17 @@ func (s *Session) Changed(typeURL string, names []string, all bool) {
 	}
 	sub.retrySurplus()
 	if all {
-		sub.lookAtAll = true
-		for n := range sub.unanswered {
-			sub.due[n] = struct{}{}
-		}
-		clear(sub.unanswered)
+		sub.allChanged = true
+		maps.Copy(sub.mustAnswer, sub.unknown)
+		clear(sub.unknown)
 	}
 	for _, n := range names {
-		s.hold.changed(resource{typeURL, n})
-		s.move(sub, n)
-		if _, ok := sub.unanswered[n]; ok {
-			delete(sub.unanswered, n)
-			sub.due[n] = struct{}{}
+		s.delay.changed(xds.Key{Type: typeURL, Name: n})
+		s.recordRerouted(sub, n)
+		if _, ok := sub.unknown[n]; ok {
+			sub.answerName(n)
 		}
-		sub.dirty[n] = struct{}{}
+		sub.changed[n] = struct{}{}
 	}
 }
 
@@ -268,19 +261,19 @@ func (s *Session) Next(v View, now time.Time) (*Response, time.Time) {
 	for _, sub := range s.ordered {
 		sub.putBack(v)
 	}
-	if s.clustersMoved {
-		s.clustersMoved = false
-		s.giveUpEndpoints()
+	if s.clustersChanged {
+		s.clustersChanged = false
+		s.unsubscribeEndpoints()
 	}
 	s.arrived(v)
-	var hold time.Time
-	looked := false
+	var delayed time.Time
+	known := false
 	for _, sub := range s.ordered {
 		if xds.Info(sub.url).LeadsToClusters {
-			if !looked {
-				hold, looked = s.holding(v), true
+			if !known {
+				delayed, known = s.delayedUntil(v), true
 			}
-			if !hold.IsZero() {
+			if !delayed.IsZero() {
 				continue
 			}
 		}
@@ -288,30 +281,16 @@ func (s *Session) Next(v View, now time.Time) (*Response, time.Time) {
 			return resp, time.Time{}
 		}
 	}
-	wake := s.wake()
+	next := delayed
+	for _, sub := range s.ordered {
+		next = wake.Earliest(next, sub.completeAt)
+	}
 	clusters := s.types[xds.ClusterType]
-	if !hold.IsZero() || clusters == nil || len(clusters.leaving) == 0 {
-		return nil, earlier(hold, wake)
+	if !delayed.IsZero() || clusters == nil || len(clusters.removals) == 0 {
+		return nil, next
 	}
 	resp, removal := s.removeClusters(clusters, v)
-	return resp, earlier(removal, wake)
-}
-
-// wake returns the earliest time at which a set that waits for a missing name counts as complete;
-// the zero time if none waits.
-func (s *Session) wake() (at time.Time) {
-	for _, sub := range s.ordered {
-		at = earlier(at, sub.completeAt)
-	}
-	return at
-}
-
-// earlier returns the earlier of two times. The zero time means never.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
+	return resp, wake.Earliest(next, removal)
 }
 
 // SubscriptionChanges returns the changes that the Session made to the subscription on the
@@ -328,8 +307,8 @@ func (s *Session) SubscriptionChanges() []xds.SubscriptionChange {
 	return out
 }
 
-// Claims returns, as ACKs, the resources that the client says it has: those held with the version
-// that initial_resource_versions gives for their name, and everything in the set that the first
+// Claims returns, as ACKs, the resources that the client had at the beginning of the stream: those
+// whose version equals that in initial_resource_versions, and everything in the set that the first
 // version_info names. It must be called after Next.
 func (s *Session) Claims() []Answer {
 	var out []Answer
@@ -344,11 +323,11 @@ func (s *Session) Claims() []Answer {
 
 // build returns the next response of one type, or nil.
 func (s *Session) build(sub *subscription, v View) *Response {
-	if resp := s.rejectSurplus(sub, v); resp != nil {
+	if resp := s.answerSurplus(sub, v); resp != nil {
 		return resp
 	}
-	sub.offer(v)
-	if sub.lookAtAll || sub.answerDue || len(sub.dirty) > 0 || len(sub.due) > 0 {
+	sub.replaceNeverAcked(v)
+	if sub.allChanged || sub.mustRespond || len(sub.changed) > 0 || len(sub.mustAnswer) > 0 {
 		var resp *Response
 		switch {
 		case s.cfg.Form == xds.Delta:
@@ -368,7 +347,7 @@ func (s *Session) build(sub *subscription, v View) *Response {
 	if resp := s.buildHeartbeats(sub, v); resp != nil {
 		return resp
 	}
-	sub.looked(v.Revision())
+	sub.recordSeen(v.Revision())
 	return nil
 }
 
@@ -388,26 +367,26 @@ func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Re
 		resp.changed = resp.Resources
 	}
 	if len(sub.sent) == 0 {
-		sub.sent = make(map[string]*holding, len(resp.changed))
+		sub.sent = make(map[string]*clientCopy, len(resp.changed))
 	}
 	for i, r := range resp.changed {
 		h, changed := sub.setSent(r)
 		if changed && r.EDSName != "" {
 			s.resendEndpoints(r.EDSName)
 		}
-		if resp.whole && !resp.amended {
+		if resp.complete && !resp.amended {
 			h.at = int32(i)
 		}
 	}
 	for _, name := range resp.Removed {
 		sub.forget(name)
 	}
-	sub.whole = nil
-	if resp.whole {
-		sub.whole = resp.Resources
+	sub.lastSet = nil
+	if resp.complete {
+		sub.lastSet = resp.Resources
 	}
-	s.clustersMoved = s.clustersMoved || sub.url == xds.ClusterType
-	s.led(sub.url)
+	s.clustersChanged = s.clustersChanged || sub.url == xds.ClusterType
+	s.forgetNeeded(sub.url)
 	resp.Version = sub.sentVersion.String()
 	if sub.version != "" && resp.Version == sub.version && xds.FullState(sub.url) {
 		// The version_info of other types is that of the last response that the client ACKed. It
@@ -417,15 +396,15 @@ func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Re
 	if sub.passesTTL() {
 		resp.At = s.now
 	}
-	sub.track(sentResponse{nonce: resp.Nonce, revision: revision, resources: resp.changed, amends: resp.amended, dropped: resp.dropped, removed: resp.Removed, beats: resp.Heartbeats})
+	sub.track(sentResponse{nonce: resp.Nonce, revision: revision, resources: resp.changed, amends: resp.amended, dropped: resp.dropped, removed: resp.Removed, heartbeats: resp.Heartbeats})
 	return resp
 }
 
 // resendEndpoints schedules the endpoints of a cluster that is sent new or changed to be sent
 // again: Envoy warms the cluster until an EDS message comes, even an identical one, and in Delta
-// does not ask for it (protocol.md V1, 4.1, 4.2). Endpoints that the client has not subscribed to
-// yet are subscribed to on its behalf, because the client will do so when it has the cluster. On
-// a stream that never asked for EDS nothing is scheduled.
+// does not request it (protocol.md V1, 4.1, 4.2). If the client has not subscribed to the endpoints
+// yet, they are subscribed on its behalf, because the client will subscribe when it has the cluster.
+// On a stream without any request for EDS nothing is scheduled.
 func (s *Session) resendEndpoints(name string) {
 	eds := s.types[xds.EndpointType]
 	if eds == nil {
@@ -438,12 +417,12 @@ func (s *Session) resendEndpoints(name string) {
 		}
 	}
 	eds.answerName(name)
-	s.hold.await(resource{eds.url, name}, s.now, s.cfg.WarmingHold)
+	s.delay.await(xds.Key{Type: eds.url, Name: name}, s.now, s.cfg.WarmingDelay)
 }
 
-// giveUpEndpoints ends the subscription to endpoints to which the client never subscribed and no
-// longer will, because none of the clusters that it has names them any more.
-func (s *Session) giveUpEndpoints() {
+// unsubscribeEndpoints ends the subscriptions that resendEndpoints made and the client did not, once
+// none of the client's clusters names these endpoints any more.
+func (s *Session) unsubscribeEndpoints() {
 	eds, clusters := s.types[xds.EndpointType], s.types[xds.ClusterType]
 	if eds == nil || clusters == nil || len(eds.expected) == 0 {
 		return
@@ -462,8 +441,8 @@ func (s *Session) giveUpEndpoints() {
 		drop = append(drop, service)
 		delete(eds.expected, service)
 		if !eds.wildcard {
-			delete(eds.due, service)
-			delete(eds.unanswered, service)
+			delete(eds.mustAnswer, service)
+			delete(eds.unknown, service)
 			eds.forget(service)
 		}
 	}
@@ -476,35 +455,35 @@ func (s *Session) giveUpEndpoints() {
 // everything else was sent, because control planes send the routes that no longer lead to a
 // cluster later than its removal (design.md I4, protocol.md 4.7).
 func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Time) {
-	var wake time.Time
+	var next time.Time
 	var removed []string
 	latest := s.now.Add(s.cfg.RemovalDelay - maxRemovalDelay)
-	for name, at := range sub.leaving {
+	for name, at := range sub.removals {
 		if at.IsZero() {
 			at = s.now.Add(s.cfg.RemovalDelay)
-			sub.leaving[name] = at
+			sub.removals[name] = at
 		}
 		switch {
 		case at.After(s.now):
-			wake = earlier(wake, at)
+			next = wake.Earliest(next, at)
 		case at.After(latest) && s.needs(name):
-			wake = earlier(wake, s.now.Add(s.cfg.RemovalDelay))
+			next = wake.Earliest(next, s.now.Add(s.cfg.RemovalDelay))
 		default:
 			removed = append(removed, name)
 		}
 	}
 	if len(removed) == 0 {
-		return nil, wake
+		return nil, next
 	}
 	if s.cfg.Form == xds.SotW && !s.complete(sub, v) {
-		// A set without them would claim to be complete while the state is not known
-		// (design.md I1). Changed is called when it is known, so there is no time to wake at.
+		// A set without them would be taken for complete while the state is not known
+		// (design.md I1). Changed is called once it is known, so that no time is returned.
 		return nil, time.Time{}
 	}
 	for _, name := range removed {
-		delete(sub.leaving, name)
+		delete(sub.removals, name)
 	}
-	if len(sub.leaving) == 0 {
+	if len(sub.removals) == 0 {
 		s.needed = nil
 	}
 	if s.cfg.Form == xds.Delta {
@@ -538,8 +517,9 @@ func (s *Session) needs(cluster string) bool {
 	return ok
 }
 
-// led clears the cache of needs after a request or response of a type that leads to clusters.
-func (s *Session) led(typeURL string) {
+// forgetNeeded clears the cache of needs after a request or response of a type that leads to
+// clusters.
+func (s *Session) forgetNeeded(typeURL string) {
 	if xds.Info(typeURL).LeadsToClusters {
 		s.needed = nil
 	}
@@ -549,12 +529,12 @@ func (s *Session) led(typeURL string) {
 // the case if the requests since then did no more than ACK or NACK.
 func (s *Session) Idle() bool {
 	for _, sub := range s.ordered {
-		if sub.lookAtAll || sub.answerDue || len(sub.dirty)+len(sub.due)+len(sub.retryAlone)+len(sub.heartbeats)+len(sub.nackedFirst)+len(sub.surplus) > 0 {
+		if sub.allChanged || sub.mustRespond || len(sub.changed)+len(sub.mustAnswer)+len(sub.retryAlone)+len(sub.heartbeats)+len(sub.neverAcked)+len(sub.surplus) > 0 {
 			return false
 		}
 	}
 	eds := s.types[xds.EndpointType]
-	return !s.clustersMoved || eds == nil || len(eds.expected) == 0
+	return !s.clustersChanged || eds == nil || len(eds.expected) == 0
 }
 
 // Progress returns, for each type, the revision up to which the client has answered every update,
@@ -571,14 +551,14 @@ func (s *Session) Progress() []Progress {
 }
 
 // Unanswered returns, by type, the names in responses in flight. After the stream ended the
-// client may hold them or not (protocol.md 3.6).
+// client may have them or not (protocol.md 3.6).
 func (s *Session) Unanswered() map[string][]string {
 	out := make(map[string][]string)
 	for _, sub := range s.ordered {
 		names := make(map[string]struct{})
 		for _, f := range sub.inFlight {
 			for _, r := range f.resources {
-				if h := sub.sent[r.Name]; h == nil || h.acked == nil || h.acked.Version != r.Version {
+				if !sub.sent[r.Name].hasAcked(r.Version) {
 					names[r.Name] = struct{}{}
 				}
 			}
@@ -594,11 +574,11 @@ func (s *Session) Unanswered() map[string][]string {
 	return out
 }
 
-// New reports whether the client has not asked for a type yet.
-func (s *Session) New(typeURL string) bool { return s.types[typeURL] == nil }
+// IsNew reports whether the client has not sent a request of a type yet.
+func (s *Session) IsNew(typeURL string) bool { return s.types[typeURL] == nil }
 
-// Subscriptions returns the types that the client asked for, in push order, and the number of
-// names that it subscribes to, counting a wildcard as one.
+// Subscriptions returns the types of the client's requests, in push order, and the number of names
+// that it subscribes to, counting a wildcard as one.
 func (s *Session) Subscriptions() (types []string, names int) {
 	for _, sub := range s.ordered {
 		types = append(types, sub.url)

@@ -18,62 +18,60 @@ type subscription struct {
 	// What the client subscribes to.
 	names    map[string]struct{}
 	wildcard bool
-	// expected are names that the client is about to subscribe to: the endpoints of clusters that
+	// expected holds names to which the client is about to subscribe: the endpoints of clusters that
 	// it was sent.
 	expected map[string]struct{}
 	// explicit is set once the client sent a name or "*", so that an empty list no longer means
 	// everything (protocol.md 2.3).
 	explicit bool
-	// keepsWildcard is set if the wildcard is kept on the client's behalf (protocol.md V9).
+	// keepsWildcard is set if the wildcard stays subscribed although the client's requests lack it
+	// (protocol.md V9).
 	keepsWildcard bool
 
 	// What the client has, by resource name.
-	sent        map[string]*holding
+	sent        map[string]*clientCopy
 	sentVersion xds.SetVersion
-	// whole is the complete SotW set that was sent last; nil if the next set must be built from
-	// the whole state. nacks is View.Nacks at the time the last set was built from the whole
-	// state.
-	whole []*xds.Resource
-	nacks uint64
-	// resumed is set if the client came with configuration of an earlier stream, so that a SotW
-	// response that is not complete would delete some of it. The first complete response clears
-	// it.
-	resumed bool
+	// lastSet is the complete SotW set that was sent last; nil if the next set must be built from
+	// the whole state. nacks is View.Nacks at the time when a set was last built so.
+	lastSet []*xds.Resource
+	nacks   uint64
+	// inherited is set if the client has configuration of an earlier stream. resumed is set like
+	// it, and cleared by the first complete response: until then an incomplete SotW response would
+	// delete some of that configuration.
+	inherited, resumed bool
 	// resumedAt is when a name was first found missing from the set of a resumed client.
 	// completeAt is when the set will count as complete nevertheless; the zero time for never.
 	resumedAt, completeAt time.Time
-	// inherited is set if the client came with configuration of an earlier stream. It stays set.
-	inherited bool
 	// version is the version_info of a SotW client's first request: the version of the set that
 	// the client has accepted; "" for none, and once that set was sent.
 	version string
-	// claimed are resources that the client says it has, which counts as an ACK.
+	// claimed holds the resources for Session.Claims.
 	claimed []*xds.Resource
 
 	// What must be sent to the client.
-	answerDue bool                // a response, also an empty one
-	lookAtAll bool                // anything may have changed
-	dirty     map[string]struct{} // names that changed
-	due       map[string]struct{} // names to be answered even if unchanged
-	// unanswered are subscribed names of which nothing is known yet. They are answered when
-	// Changed names them (protocol.md 4.2).
-	unanswered  map[string]struct{}
-	leaving     map[string]time.Time // clusters to be removed, and the earliest time
-	retryAlone  []*xds.Resource      // suspects to be retried alone
-	nackedFirst map[string]struct{}  // names NACKed before any version was ACKed
-	heartbeats  map[string]struct{}  // names whose TTL started again
-	trial       *trial               // nil if no trial is in progress
-	restored    []*xds.Resource      // resources of a failed trial, to be put back
-	// surplus are names beyond the limit that are still to be answered; waiting are those that
-	// wait for a place. See refuseSurplus.
+	mustRespond bool                // a response, also an empty one
+	allChanged  bool                // anything may have changed
+	changed     map[string]struct{} // names that changed
+	mustAnswer  map[string]struct{} // names to be answered even if unchanged
+	// unknown holds subscribed names of which nothing is known yet. They are answered when Changed
+	// lists them (protocol.md 4.2).
+	unknown    map[string]struct{}
+	removals   map[string]time.Time // clusters to be removed, and the earliest time
+	retryAlone []*xds.Resource      // suspects to be retried alone
+	neverAcked map[string]struct{}  // names NACKed before any version was ACKed
+	heartbeats map[string]struct{}  // names whose TTL started again
+	trial      *trial               // nil if no trial is in progress
+	restored   []*xds.Resource      // resources of a failed trial, to be put back
+	// surplus holds names beyond the limit that are still to be answered, waiting those that wait
+	// for a place. See answerSurplus.
 	surplus, waiting map[string]struct{}
 
 	// The responses that the client has not answered, oldest first.
 	inFlight  []sentResponse
 	sentCount uint64
-	// crowded is the number of responses in flight from which some are merged or removed; see
-	// makeRoom.
-	crowded int
+	// mergeAbove is the number of responses in flight from which makeRoom is called; at least
+	// maxInFlight.
+	mergeAbove int
 	// superseded counts the bytes of superseded resources in responses in flight.
 	superseded int
 	// nonce is the nonce of the last response; answered is set once the client has answered that
@@ -86,25 +84,25 @@ type subscription struct {
 	seen, progress, reported uint64
 }
 
-// holding is what a client has under one name. There is one for each resource of each client, so
+// clientCopy is what a client has under one name. There is one for each resource of each client, so
 // that its size of 48 bytes matters.
-type holding struct {
-	// has is the version that the client is believed to have: the one sent last, or claimed in
+type clientCopy struct {
+	// has is the version that the client should have: the one sent last, or the one in
 	// initial_resource_versions; nil if the client may have any version.
 	has *string
-	// since is the number of responses sent before this holding was created. An ACK or NACK of
-	// one of those responses is about a copy that the client has dropped since.
-	since uint64
+	// sentBefore is the number of responses sent before this clientCopy was created. An ACK or NACK
+	// of one of those responses is about a copy that the client has dropped.
+	sentBefore uint64
 	// last is the resource that was sent last on this stream, acked the one that was ACKed last;
 	// nil if there is none.
 	last, acked *xds.Resource
-	// rare is nil for most holdings.
+	// rare is nil for most resources.
 	rare *rareFields
-	// at is the index in subscription.whole.
+	// at is the index in subscription.lastSet.
 	at int32
 }
 
-// rareFields are the fields that few holdings need.
+// rareFields are the fields that few resources need.
 type rareFields struct {
 	// nacked are the versions that the client NACKed, at most maxNacked.
 	nacked []string
@@ -116,16 +114,16 @@ type rareFields struct {
 	unconfirmed *xds.Resource
 }
 
-// version returns the version that the client is believed to have; "" if the client may have any.
-func (h *holding) version() string {
+// version returns the version that the client should have; "" if the client may have any.
+func (h *clientCopy) version() string {
 	if h.has == nil {
 		return ""
 	}
 	return *h.has
 }
 
-// needRare returns the rare fields of a holding for writing.
-func (h *holding) needRare() *rareFields {
+// needRare returns the rare fields for writing.
+func (h *clientCopy) needRare() *rareFields {
 	if h.rare == nil {
 		h.rare = &rareFields{}
 	}
@@ -133,89 +131,89 @@ func (h *holding) needRare() *rareFields {
 }
 
 // expires returns when the client drops the resource by itself; the zero time for never.
-func (h *holding) expires() time.Time {
+func (h *clientCopy) expires() time.Time {
 	if h.rare == nil {
 		return time.Time{}
 	}
 	return h.rare.expires
 }
 
-func (h *holding) expireAt(at time.Time) {
+func (h *clientCopy) expireAt(at time.Time) {
 	if !h.expires().Equal(at) {
 		h.needRare().expires = at
 	}
 }
 
-// unacked returns a version that the client may have instead of the one it ACKed; nil for none.
-func (h *holding) unacked() *xds.Resource {
+// maybeApplied returns a version that the client may have instead of the one it ACKed; nil for none.
+func (h *clientCopy) maybeApplied() *xds.Resource {
 	if h.rare == nil {
 		return nil
 	}
 	return h.rare.unconfirmed
 }
 
-// disputed reports whether the client NACKed any version.
-func (h *holding) disputed() bool { return h.rare != nil && len(h.rare.nacked) > 0 }
+// nackedAny reports whether the client NACKed any version.
+func (h *clientCopy) nackedAny() bool { return h.rare != nil && len(h.rare.nacked) > 0 }
 
-// maxNacked bounds the NACKed versions that are remembered under one name. There are never more
-// versions to choose from.
+// maxNacked bounds the NACKed versions that are remembered under one name: more than the versions
+// among which choose chooses.
 const maxNacked = 8
 
 // hasNacked reports whether the client NACKed a version.
-func (h *holding) hasNacked(version string) bool {
+func (h *clientCopy) hasNacked(version string) bool {
 	return h != nil && h.rare != nil && slices.Contains(h.rare.nacked, version)
 }
 
 // nack records that the client NACKed a version.
-func (h *holding) nack(version string) {
+func (h *clientCopy) nack(version string) {
 	if h.hasNacked(version) {
 		return
 	}
-	odd := h.needRare()
-	if len(odd.nacked) == maxNacked {
-		odd.nacked = odd.nacked[1:]
+	rare := h.needRare()
+	if len(rare.nacked) == maxNacked {
+		rare.nacked = rare.nacked[1:]
 	}
-	odd.nacked = append(odd.nacked, version)
+	rare.nacked = append(rare.nacked, version)
 }
 
-// pardon forgets the NACK of a version.
-func (h *holding) pardon(version string) {
+// forgetNack forgets the NACK of a version.
+func (h *clientCopy) forgetNack(version string) {
 	if h.hasNacked(version) {
 		h.rare.nacked = slices.DeleteFunc(h.rare.nacked, func(v string) bool { return v == version })
 	}
 }
 
-// ack records that the client ACKed a version, so that it is known again what the client has.
-func (h *holding) ack(r *xds.Resource) {
+// ack records that the client ACKed a version, which shows what the client has.
+func (h *clientCopy) ack(r *xds.Resource) {
 	h.acked = r
 	if h.rare == nil {
 		return
 	}
 	h.rare.unconfirmed = nil
-	h.rare.nacked = slices.DeleteFunc(h.rare.nacked, func(version string) bool { return version == r.Version })
+	h.forgetNack(r.Version)
 	if len(h.rare.nacked) == 0 && h.rare.expires.IsZero() {
 		h.rare = nil
 	}
 }
 
 // hasAcked reports whether the version that the client ACKed last is this one.
-func (h *holding) hasAcked(version string) bool {
+func (h *clientCopy) hasAcked(version string) bool {
 	return h != nil && h.acked != nil && h.acked.Version == version
 }
 
 func newSubscription(url string, cfg Config) *subscription {
 	return &subscription{
-		url:         url,
-		cfg:         cfg,
-		names:       make(map[string]struct{}),
-		expected:    make(map[string]struct{}),
-		sent:        make(map[string]*holding),
-		dirty:       make(map[string]struct{}),
-		due:         make(map[string]struct{}),
-		unanswered:  make(map[string]struct{}),
-		leaving:     make(map[string]time.Time),
-		nackedFirst: make(map[string]struct{}),
-		heartbeats:  make(map[string]struct{}),
+		url:        url,
+		cfg:        cfg,
+		names:      make(map[string]struct{}),
+		expected:   make(map[string]struct{}),
+		sent:       make(map[string]*clientCopy),
+		changed:    make(map[string]struct{}),
+		mustAnswer: make(map[string]struct{}),
+		unknown:    make(map[string]struct{}),
+		removals:   make(map[string]time.Time),
+		neverAcked: make(map[string]struct{}),
+		heartbeats: make(map[string]struct{}),
 	}
 }
 
@@ -230,8 +228,8 @@ func (sub *subscription) requestDelta(req *Request, first bool) *xds.Subscriptio
 		// The versions may be older than a restart of the agent. They are content hashes and so
 		// stay meaningful (protocol.md 7.5).
 		for name, version := range req.Initial {
-			sub.hold(name).has = &version
-			sub.dirty[name] = struct{}{} // it may be removed (protocol.md 3.5)
+			sub.copyOf(name).has = &version
+			sub.changed[name] = struct{}{} // it may be removed (protocol.md 3.5)
 		}
 	}
 	for _, name := range req.Subscribe {
@@ -239,8 +237,8 @@ func (sub *subscription) requestDelta(req *Request, first bool) *xds.Subscriptio
 			sub.startWildcard()
 			continue
 		}
-		// Answer it even if the client subscribed before and it is unchanged: the client may have
-		// forgotten it (protocol.md 3.2).
+		// It is answered even if the client subscribed before and it is unchanged: the client may
+		// have dropped it (protocol.md 3.2).
 		sub.subscribe(name, change)
 	}
 	for _, name := range req.Unsubscribe {
@@ -255,7 +253,7 @@ func (sub *subscription) requestDelta(req *Request, first bool) *xds.Subscriptio
 		}
 	}
 	change.Wildcard = sub.wildcard
-	return changedInterest(change, hadWildcard)
+	return nilIfUnchanged(change, hadWildcard)
 }
 
 // requestSotW applies the subscription of a SotW request.
@@ -303,26 +301,24 @@ func (sub *subscription) requestSotW(req *Request, first bool) *xds.Subscription
 		sub.stopWildcard()
 	}
 	if first && len(names) > 0 {
-		sub.answerDue = true // protocol.md 1.1
+		sub.mustRespond = true // protocol.md 1.1
 	}
 	if repeated && sub.url == xds.EndpointType && len(change.Subscribe)+len(change.Unsubscribe) == 0 {
-		// An EDS request that repeats an answered nonce asks for the endpoints of a cluster that
+		// An EDS request that repeats an answered nonce is for the endpoints of a cluster that
 		// is warming (protocol.md V1, 1.4).
 		for name := range sub.names {
 			sub.answerName(name)
 		}
 	}
 	change.Wildcard = sub.wildcard
-	return changedInterest(change, hadWildcard)
+	return nilIfUnchanged(change, hadWildcard)
 }
 
 // wantsWildcard reports whether a SotW request subscribes to everything (protocol.md section 2).
 func (sub *subscription) wantsWildcard(req *Request, first bool) bool {
-	for _, name := range req.Names {
-		if name == xds.Wildcard {
-			sub.keepsWildcard = false
-			return true
-		}
+	if slices.Contains(req.Names, xds.Wildcard) {
+		sub.keepsWildcard = false
+		return true
 	}
 	if len(req.Names) == 0 && !req.trimmed && xds.Info(sub.url).LegacyWildcard && (first || !sub.explicit) {
 		return true // 2.1; later requests without names keep it
@@ -341,8 +337,8 @@ func (sub *subscription) wantsWildcard(req *Request, first bool) bool {
 	return false
 }
 
-// changedInterest returns nil for a SubscriptionChange that changes nothing.
-func changedInterest(change *xds.SubscriptionChange, hadWildcard bool) *xds.SubscriptionChange {
+// nilIfUnchanged returns nil for a SubscriptionChange that changes nothing.
+func nilIfUnchanged(change *xds.SubscriptionChange, hadWildcard bool) *xds.SubscriptionChange {
 	if change.Wildcard == hadWildcard && len(change.Subscribe) == 0 && len(change.Unsubscribe) == 0 {
 		return nil
 	}
@@ -352,17 +348,17 @@ func changedInterest(change *xds.SubscriptionChange, hadWildcard bool) *xds.Subs
 func (sub *subscription) startWildcard() {
 	if !sub.wildcard {
 		sub.wildcard = true
-		sub.lookAtAll = true
-		sub.answerDue = true // also if the set is empty (protocol.md 2.7)
+		sub.allChanged = true
+		sub.mustRespond = true // also if the set is empty (protocol.md 2.7)
 		for name := range sub.expected {
 			sub.forget(name) // sent before the client subscribed, so that it may have ignored it
 		}
-		// The client will have the resources of the responses in flight, even if they were
-		// forgotten here.
+		// The client will have the resources of the responses in flight, even if it unsubscribed
+		// from them meanwhile.
 		for _, f := range sub.inFlight {
 			for _, r := range f.resources {
 				if sub.sent[r.Name] == nil && sub.cfg.Form == xds.Delta {
-					sub.hold(r.Name)
+					sub.copyOf(r.Name)
 				}
 			}
 		}
@@ -382,10 +378,10 @@ func (sub *subscription) stopWildcard() {
 		}
 	}
 	uncovered := func(name string, _ struct{}) bool { return !sub.covers(&xds.Resource{Name: name}) }
-	maps.DeleteFunc(sub.dirty, uncovered)
-	maps.DeleteFunc(sub.due, uncovered)
-	maps.DeleteFunc(sub.unanswered, uncovered)
-	maps.DeleteFunc(sub.leaving, func(name string, _ time.Time) bool { return uncovered(name, struct{}{}) })
+	maps.DeleteFunc(sub.changed, uncovered)
+	maps.DeleteFunc(sub.mustAnswer, uncovered)
+	maps.DeleteFunc(sub.unknown, uncovered)
+	maps.DeleteFunc(sub.removals, func(name string, _ time.Time) bool { return uncovered(name, struct{}{}) })
 }
 
 func (sub *subscription) subscribe(name string, change *xds.SubscriptionChange) {
@@ -405,15 +401,15 @@ func (sub *subscription) unsubscribe(name string, change *xds.SubscriptionChange
 		return
 	}
 	delete(sub.names, name)
-	delete(sub.due, name)
-	delete(sub.unanswered, name)
+	delete(sub.mustAnswer, name)
+	delete(sub.unknown, name)
 	change.Unsubscribe = append(change.Unsubscribe, name)
 	if sub.wildcard {
-		sub.dirty[name] = struct{}{} // the wildcard now decides whether it was removed
+		sub.changed[name] = struct{}{} // the wildcard now decides whether it was removed
 		return
 	}
-	delete(sub.dirty, name)
-	delete(sub.leaving, name)
+	delete(sub.changed, name)
+	delete(sub.removals, name)
 	if sub.sent[name] != nil {
 		sub.forget(name)
 		return
@@ -428,25 +424,25 @@ func (sub *subscription) unsubscribe(name string, change *xds.SubscriptionChange
 
 // answerName schedules a name to be answered even if it is unchanged.
 func (sub *subscription) answerName(name string) {
-	delete(sub.unanswered, name)
-	sub.due[name] = struct{}{}
+	delete(sub.unknown, name)
+	sub.mustAnswer[name] = struct{}{}
 }
 
-// hold returns what the client has under a name. If nothing was recorded it adds a holding of
-// which the client may have any version.
-func (sub *subscription) hold(name string) *holding {
+// copyOf returns what the client has under a name. If nothing was recorded, it records that the
+// client may have any version.
+func (sub *subscription) copyOf(name string) *clientCopy {
 	h := sub.sent[name]
 	if h == nil {
-		h = &holding{since: sub.sentCount}
+		h = &clientCopy{sentBefore: sub.sentCount}
 		sub.sent[name] = h
 	}
 	return h
 }
 
-// heldFrom returns what the client has under a name of the response f; nil if the name was
-// removed or unsubscribed since f was sent, even if it has been sent again.
-func (sub *subscription) heldFrom(f *sentResponse, name string) *holding {
-	if h := sub.sent[name]; h != nil && h.since < f.number {
+// copyFrom returns what the client has under a name of the response f; nil if the name was
+// removed or unsubscribed after f was sent, even if it has been sent again since.
+func (sub *subscription) copyFrom(f *sentResponse, name string) *clientCopy {
+	if h := sub.sent[name]; h != nil && h.sentBefore < f.number {
 		return h
 	}
 	return nil
@@ -454,8 +450,8 @@ func (sub *subscription) heldFrom(f *sentResponse, name string) *holding {
 
 // setSent records a resource as sent and reports whether its content differs from what the client
 // had.
-func (sub *subscription) setSent(r *xds.Resource) (h *holding, changed bool) {
-	h = sub.hold(r.Name)
+func (sub *subscription) setSent(r *xds.Resource) (h *clientCopy, changed bool) {
+	h = sub.copyOf(r.Name)
 	if h.last == nil && sub.passesTTL() {
 		h.acked = nil // the client's timer is unknown until it ACKs this response
 	}
@@ -483,14 +479,14 @@ func (sub *subscription) forget(name string) {
 	if h.last != nil {
 		sub.sentVersion.Remove(h.last)
 	}
-	sub.whole = nil
+	sub.lastSet = nil
 	delete(sub.sent, name)
 }
 
-// looked records that nothing must be sent for the updates up to a revision.
-func (sub *subscription) looked(revision uint64) {
-	if sub.lookAtAll || sub.answerDue || len(sub.dirty) > 0 {
-		return // delayed until more is known
+// recordSeen records that nothing must be sent for the updates up to a revision.
+func (sub *subscription) recordSeen(revision uint64) {
+	if sub.allChanged || sub.mustRespond || len(sub.changed) > 0 {
+		return // some response is delayed until more is known
 	}
 	sub.seen = revision
 	if len(sub.inFlight) == 0 {

@@ -63,8 +63,8 @@ func (u *unanswering) remembered() int {
 		}
 	}
 	for _, h := range sub.sent {
-		if h.unacked() != nil {
-			of[h.unacked()] = struct{}{}
+		if h.maybeApplied() != nil {
+			of[h.maybeApplied()] = struct{}{}
 		}
 		delete(of, h.last)
 	}
@@ -130,7 +130,7 @@ func TestWhatIsLeftOfARefusedResponseIsSuspected(t *testing.T) {
 
 // There are as many as resources, for each client.
 func TestAHoldingIsSmall(t *testing.T) {
-	if size := unsafe.Sizeof(holding{}); size > 48 {
+	if size := unsafe.Sizeof(clientCopy{}); size > 48 {
 		t.Errorf("%d bytes", size)
 	}
 }

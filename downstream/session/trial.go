@@ -10,9 +10,9 @@ import (
 // trial is in progress after a SotW client NACKed several new resources of a complete set
 // together, and the reason of the NACK names some of them. No resource of such a set can be sent
 // alone (design.md I7), but the set can be sent without the named ones: each is replaced by the
-// version that the client had before, or left out. If the client ACKs that set, the others are
-// good and the named ones are bad. The reason is free text and no more than a hint, so that no
-// resource counts as NACKed because of the reason alone.
+// version that the client had before, or left out. If the client ACKs that set, the named ones were
+// to blame. The reason is free text and no more than a hint, so that no resource counts as NACKed
+// because of the reason alone.
 type trial struct {
 	// number is that of the newest response when the trial began. The ACK or NACK of a later
 	// response decides the trial.
@@ -40,7 +40,7 @@ func (sub *subscription) try(blamed []*xds.Resource, text, reason string) {
 		sub.revert(r)
 	}
 	sub.trial = &trial{number: sub.sentCount, named: named, others: others, reason: reason}
-	sub.answerDue = true
+	sub.mustRespond = true
 }
 
 // named splits resources into those that a reason names and the others. Envoy lists the resources
@@ -117,7 +117,7 @@ func (sub *subscription) passed(f *sentResponse) (culprit *Answer) {
 		}
 	default: // some of the others changed meanwhile, and may have been to blame
 		for _, r := range tr.named {
-			sub.sent[r.Name].pardon(r.Version)
+			sub.sent[r.Name].forgetNack(r.Version)
 		}
 	}
 	return nil
@@ -133,7 +133,7 @@ func (sub *subscription) failed(f *sentResponse) bool {
 	sub.trial = nil
 	for _, r := range tr.named {
 		if h := sub.sent[r.Name]; h != nil {
-			h.pardon(r.Version)
+			h.forgetNack(r.Version)
 			sub.restored = append(sub.restored, r)
 		}
 	}

@@ -122,6 +122,7 @@ func TestTheCheckOfImportsCanFail(t *testing.T) {
 		{"bootstrap", "sds/istio", true},
 
 		{"agent/cache", "internal/xds", false},
+		{"agent/cache", "internal/wake", false},
 		{"agent/cache", "agent/store", true},
 		{"agent/cache", "upstream", true},
 		{"agent/store", "agent/store/frame", false},

@@ -13,7 +13,7 @@ var siblings = []string{"upstream", "downstream", "sds", "bootstrap"}
 // onlyTheseOfOurs lists packages that may only import the named packages of the module, and their own subpackages.
 var onlyTheseOfOurs = map[string][]string{
 	"internal/xds": nil,
-	"agent/cache":  {"internal/xds"},
+	"agent/cache":  {"internal/xds", "internal/wake"},
 	"agent/store":  {"internal/xds", "internal/owndir", "internal/userfile"},
 	"sds/pki":      nil,
 	"sds/files":    {"internal/userfile"},

@@ -177,7 +177,7 @@ func TestAFileThatBecameEmptyRemovesNothing(t *testing.T) {
 	}
 	w.check(testbed.Eventually(limit, func() error {
 		log, err := os.ReadFile(w.path("cp.log"))
-		if n := strings.Count(string(log), "its last good content stays"); err == nil && n != 4 {
+		if n := strings.Count(string(log), "its last valid content stays in use"); err == nil && n != 4 {
 			err = fmt.Errorf("%d files are said to be bad, want 4", n)
 		}
 		return err

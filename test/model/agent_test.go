@@ -67,7 +67,7 @@ func (w *world) openUpstream(cp *controlPlane, delta bool) *upstream {
 	}
 	u.machine = up.New(up.Config{
 		Form: form, Versions: u.versions,
-		Held: func(typeURL string) map[string]string { return w.cache.Held(source, typeURL) },
+		Cached: func(typeURL string) map[string]string { return w.cache.Held(source, typeURL) },
 	})
 	return u
 }
@@ -156,7 +156,7 @@ func (u *upstream) flush() bool {
 	select {
 	case <-u.interest.Changed():
 		if u.opened.Before(u.w.cache.AskAgain()) {
-			u.machine.AskAgain()
+			u.machine.RequestAgain()
 		}
 		for _, want := range u.interest.Changes() {
 			if want.Wildcard && !want.Complete {

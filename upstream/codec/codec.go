@@ -1,12 +1,12 @@
 // Package codec decodes discovery responses from gRPC's buffers, and copies only resources that
-// are not held already.
+// are not in the cache.
 //
 // A SotW control plane sends everything when one resource changes, and many Delta control planes
 // send everything on each new stream. Unmarshalling such a message makes a copy of each resource,
-// which becomes garbage when it equals the held one: 10,000 clusters of 1 KiB cost 10.6 ms and
+// which becomes garbage when it equals the cached one: 10,000 clusters of 1 KiB cost 10.6 ms and
 // 12.5 MB of garbage (design.md section 1). So the bytes of each resource are compared inside
 // gRPC's buffers, which may split them into pieces, with the resource at the same place of the
-// previous response, and with the held resource of the same name. An equal resource is shared.
+// previous response, and with the cached resource of the same name. An equal resource is shared.
 //
 // The result is the same as that of proto.Unmarshal, except for the identity of the Anys, which
 // nobody may change. Rare and malformed messages are left to proto.Unmarshal, which also returns
@@ -41,15 +41,15 @@ const maxRest = 4 << 10
 // maxTypes bounds the number of types that a Codec remembers.
 const maxTypes = 64
 
-// Held returns the held resource of a type under a name, nil if there is none.
-type Held func(typeURL string, name []byte) *anypb.Any
+// Lookup returns the cached resource of a type under a name; nil if there is none.
+type Lookup func(typeURL string, name []byte) *anypb.Any
 
 // Codec is gRPC's codec for protobuf, except that it shares the resources of responses. It
 // belongs to one stream, and only the receiver of the stream calls Unmarshal.
 type Codec struct {
 	encoding.CodecV2
 
-	held Held
+	cached Lookup
 	// orders holds the resources of the last SotW response of each type, in their order.
 	orders map[string][]*anypb.Any
 	urls   map[string]string // of types
@@ -62,9 +62,9 @@ type Codec struct {
 }
 
 // New returns the codec of a new stream.
-func New(held Held) *Codec {
+func New(cached Lookup) *Codec {
 	return &Codec{
-		CodecV2: encoding.GetCodecV2("proto"), held: held,
+		CodecV2: encoding.GetCodecV2("proto"), cached: cached,
 		orders: make(map[string][]*anypb.Any), urls: make(map[string]string), releaseFrom: releaseFrom,
 	}
 }
@@ -171,7 +171,7 @@ var nothing mem.Buffer = mem.SliceBuffer(nil)
 func (c *Codec) resource(r reader) (*discoveryv3.Resource, bool) {
 	out := &discoveryv3.Resource{}
 	var body, name reader
-	var hasBody bool // a body
+	var hasBody bool
 	var rest []byte
 	for r.left > 0 {
 		start := r
@@ -257,7 +257,7 @@ func (c *Codec) any(r, name reader, before *order) (*anypb.Any, bool) {
 	if name.left == 0 {
 		name = value.first()
 	}
-	if a := c.held(typeURL, name.bytes(&c.scratch)); a != nil && same(a) {
+	if a := c.cached(typeURL, name.bytes(&c.scratch)); a != nil && same(a) {
 		return a, true
 	}
 	c.copied += value.left

@@ -38,21 +38,21 @@ func marshal(t testing.TB, m proto.Message) []byte {
 	return b
 }
 
-// shelf is what is held, by type and name.
+// shelf has the cached resources, by type and name.
 type shelf map[[2]string]*anypb.Any
 
-func (s shelf) held(typeURL string, name []byte) *anypb.Any {
+func (s shelf) cached(typeURL string, name []byte) *anypb.Any {
 	return s[[2]string{typeURL, string(name)}]
 }
 
-// put holds resources as xdstest.Body builds them.
+// put caches resources that xdstest.Body builds.
 func (s shelf) put(resources ...*anypb.Any) {
 	for _, a := range resources {
 		s[[2]string{a.GetTypeUrl(), string(a.GetValue()[2:10])}] = a
 	}
 }
 
-// cut cuts bytes into the buffers that gRPC reads them into.
+// cut cuts bytes into the buffers into which gRPC reads them.
 func cut(b []byte) (data mem.BufferSlice) {
 	for len(b) > 0 {
 		n := min(len(b), 16<<10)
@@ -64,7 +64,7 @@ func cut(b []byte) (data mem.BufferSlice) {
 
 func TestAResponseIsReadAsProtobufReadsIt(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
-	c := New(shelf{}.held)
+	c := New(shelf{}.cached)
 	read := make(map[proto.Message]proto.Message)
 	for _, m := range []proto.Message{
 		&discoveryv3.DiscoveryResponse{}, xdstest.SotWResponse(0, 0), xdstest.SotWResponse(3, 20), xdstest.SotWResponse(50, 1000), xdstest.SotWResponse(50, 1000),
@@ -79,7 +79,7 @@ func TestAResponseIsReadAsProtobufReadsIt(t *testing.T) {
 		}
 		read[m] = got
 	}
-	// Nothing of one is in what the next is read with.
+	// The buffers of one message do not affect the next one.
 	for want, got := range read {
 		if !proto.Equal(got, want) {
 			t.Errorf("got  %v\nwant %v", got, want)
@@ -87,45 +87,45 @@ func TestAResponseIsReadAsProtobufReadsIt(t *testing.T) {
 	}
 }
 
-func TestWhatIsHeldIsSharedAndWhatChangedIsNot(t *testing.T) {
+func TestCachedResourcesAreSharedAndChangedOnesAreNot(t *testing.T) {
 	random := rand.New(rand.NewPCG(2, 2))
 	m := xdstest.SotWResponse(100, 500)
 	on := shelf{}
 	on.put(m.Resources...)
-	held := slices.Clone(m.Resources)
+	cached := slices.Clone(m.Resources)
 	m.Resources[7] = xdstest.Body(1000, 500)
 	m.Resources[8] = proto.CloneOf(m.Resources[8])
 	m.Resources[8].TypeUrl = "type.googleapis.com/acme.Other"
 	m.Resources[9] = proto.CloneOf(m.Resources[9])
 	m.Resources[9].Value[499]++
 	var sotw discoveryv3.DiscoveryResponse
-	if err := New(on.held).Unmarshal(pieces(marshal(t, m), random), &sotw); err != nil {
+	if err := New(on.cached).Unmarshal(pieces(marshal(t, m), random), &sotw); err != nil {
 		t.Fatal(err)
 	}
 	d := xdstest.DeltaResponse(100, 500)
 	for i := range d.Resources {
 		d.Resources[i].Resource = m.Resources[i]
 	}
-	d.Resources[10].Name = "" // it is in the body
+	d.Resources[10].Name = "" // the name is also in the body
 	d.Resources[11].Name = "another"
 	var delta discoveryv3.DeltaDiscoveryResponse
-	if err := New(on.held).Unmarshal(pieces(marshal(t, d), random), &delta); err != nil {
+	if err := New(on.cached).Unmarshal(pieces(marshal(t, d), random), &delta); err != nil {
 		t.Fatal(err)
 	}
 	if !proto.Equal(&sotw, m) || !proto.Equal(&delta, d) {
 		t.Error("a response differs")
 	}
-	for i := range held {
-		if shared := sotw.Resources[i] == held[i]; shared != (i != 7 && i != 8 && i != 9) {
+	for i := range cached {
+		if shared := sotw.Resources[i] == cached[i]; shared != (i != 7 && i != 8 && i != 9) {
 			t.Errorf("SotW: resource %d is shared: %v", i, shared)
 		}
-		if shared := delta.Resources[i].Resource == held[i]; shared != (i != 7 && i != 8 && i != 9 && i != 11) {
+		if shared := delta.Resources[i].Resource == cached[i]; shared != (i != 7 && i != 8 && i != 9 && i != 11) {
 			t.Errorf("Delta: resource %d is shared: %v", i, shared)
 		}
 	}
 }
 
-// Of a large message as much goes while it is read as is copied; what is read is the same.
+// As many bytes of a large message are released as were copied, and the result is the same.
 func TestTheBuffersOfALargeMessageAreLetGoOnTheWay(t *testing.T) {
 	for name, m := range map[string]proto.Message{"SotW": xdstest.SotWResponse(2000, 1000), "Delta": xdstest.DeltaResponse(2000, 1000)} {
 		b := marshal(t, m)
@@ -147,16 +147,17 @@ func TestTheBuffersOfALargeMessageAreLetGoOnTheWay(t *testing.T) {
 			t.Errorf("%s: %d bytes of %d are left at the last resource", name, left, len(b))
 		}
 		data.Free()
-		// Of what is held nothing is copied, and the next message needs buffers, too.
+		// If all resources are cached, nothing is copied, and the buffers stay for the next
+		// message.
 		on := shelf{}
 		hold(on, got)
 		data = cut(b)
-		c.held = on.held
+		c.cached = on.cached
 		if err := c.Unmarshal(data, m.ProtoReflect().New().Interface()); err != nil || data.Len() != len(b) {
-			t.Errorf("%s: of a message that is held %d bytes of %d are left, %v", name, data.Len(), len(b), err)
+			t.Errorf("%s: of a message that is cached %d bytes of %d are left, %v", name, data.Len(), len(b), err)
 		}
-		c.held = shelf{}.held
-		// One byte less, and the buffers are gRPC's.
+		c.cached = shelf{}.cached
+		// With one byte less, the buffers return to gRPC's pool.
 		data, c.releaseFrom = cut(b), len(b)+1
 		if err := c.Unmarshal(data, m.ProtoReflect().New().Interface()); err != nil || data.Len() != len(b) {
 			t.Errorf("%s: of a smaller message %d bytes of %d are left, %v", name, data.Len(), len(b), err)
@@ -179,23 +180,23 @@ func TestMalformedMessagesAreErrors(t *testing.T) {
 	} {
 		var got, want discoveryv3.DiscoveryResponse
 		wantErr := proto.Unmarshal(b, &want)
-		err := New(shelf{}.held).Unmarshal(pieces(b, rand.New(rand.NewPCG(4, 4))), &got)
+		err := New(shelf{}.cached).Unmarshal(pieces(b, rand.New(rand.NewPCG(4, 4))), &got)
 		if err == nil || wantErr == nil {
 			t.Errorf("%s: %v, and protobuf says %v", name, err, wantErr)
 		}
 	}
 }
 
-// marshalRaw makes a response with an Any of which the type is given as it is on the wire.
+// marshalRaw builds a response with an Any whose type has these bytes on the wire.
 func marshalRaw(typeField []byte, size int) []byte {
 	inner := protowire.AppendBytes(protowire.AppendTag(bytes.Clone(typeField), 2, protowire.BytesType), bytes.Repeat([]byte("v"), size))
 	return protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), inner)
 }
 
-// 10,000 resources of 1 KiB that are all held cost no copy of any: the allocations are
-// those of the list, and a handful.
-func TestAResponseThatIsHeldCostsFewAllocations(t *testing.T) {
-	c := New(shelf{}.held)
+// 10,000 cached resources of 1 KiB are not copied: the only allocations are those of the list, and
+// a few more.
+func TestAResponseOfCachedResourcesCostsFewAllocations(t *testing.T) {
+	c := New(shelf{}.cached)
 	data := cut(marshal(t, xdstest.SotWResponse(1000, 1024)))
 	if err := c.Unmarshal(data, &discoveryv3.DiscoveryResponse{}); err != nil {
 		t.Fatal(err)
@@ -225,13 +226,13 @@ func FuzzAsProtobufReadsIt(f *testing.F) {
 		}
 		random := rand.New(rand.NewPCG(seed, 0))
 		on := shelf{}
-		c := New(on.held)
+		c := New(on.cached)
 		if seed%2 == 0 {
-			c.releaseFrom = 0 // as if it were large
+			c.releaseFrom = 0 // as for a large message
 		}
 		want := fresh()
 		wantErr := proto.Unmarshal(b, want)
-		for range 2 { // the second time everything is held
+		for range 2 { // the second time everything is cached
 			got := fresh()
 			err := c.Unmarshal(pieces(b, random), got)
 			if (err == nil) != (wantErr == nil) {
@@ -245,7 +246,7 @@ func FuzzAsProtobufReadsIt(f *testing.F) {
 	})
 }
 
-// hold puts what came on the shelf, under the names that it came with.
+// hold caches the resources that came, under their names.
 func hold(on shelf, m proto.Message) {
 	put := func(name string, a *anypb.Any) {
 		if name == "" && len(a.GetValue()) > 2 {
@@ -285,11 +286,11 @@ func BenchmarkUnmarshal(b *testing.B) {
 	}{
 		{"sotw-protobuf", sotw, encoding.GetCodecV2("proto")},
 		{"sotw-new", sotw, nil},
-		{"sotw-held", sotw, New(on.held)},
-		{"sotw-held-in-any-order", shuffled, New(on.held)},
+		{"sotw-held", sotw, New(on.cached)},
+		{"sotw-held-in-any-order", shuffled, New(on.cached)},
 		{"delta-protobuf", delta, encoding.GetCodecV2("proto")},
-		{"delta-new", delta, New(shelf{}.held)},
-		{"delta-held", delta, New(on.held)},
+		{"delta-new", delta, New(shelf{}.cached)},
+		{"delta-held", delta, New(on.cached)},
 	} {
 		b.Run(bc.name, func(b *testing.B) {
 			raw := marshal(b, bc.m)
@@ -299,7 +300,7 @@ func BenchmarkUnmarshal(b *testing.B) {
 			for b.Loop() {
 				codec := bc.codec
 				if codec == nil {
-					codec = New(shelf{}.held)
+					codec = New(shelf{}.cached)
 				}
 				if err := codec.Unmarshal(data, bc.m.ProtoReflect().New().Interface()); err != nil {
 					b.Fatal(err)

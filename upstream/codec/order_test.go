@@ -12,12 +12,12 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// However the next response is ordered, it is read as protobuf reads it, and what was in
-// the one before is shared.
+// Whatever the order of the next response is, it is decoded as protobuf decodes it, and the
+// resources of the previous one are shared.
 func TestResourcesAreFoundInWhateverOrderTheyCome(t *testing.T) {
 	random := rand.New(rand.NewPCG(4, 4))
 	on := shelf{}
-	c := New(on.held)
+	c := New(on.cached)
 	m := xdstest.SotWResponse(100, 200)
 	fresh := 1000
 	was := make(map[string]*anypb.Any) // by content
@@ -33,7 +33,7 @@ func TestResourcesAreFoundInWhateverOrderTheyCome(t *testing.T) {
 			case 2:
 				m.Resources = slices.Delete(m.Resources, at, at+1)
 			case 3:
-				m.Resources = slices.Insert(m.Resources, at, m.Resources[random.IntN(len(m.Resources))]) // twice
+				m.Resources = slices.Insert(m.Resources, at, m.Resources[random.IntN(len(m.Resources))]) // a duplicate
 			case 4:
 				random.Shuffle(len(m.Resources), func(i, j int) { m.Resources[i], m.Resources[j] = m.Resources[j], m.Resources[i] })
 			}
@@ -59,10 +59,10 @@ func TestResourcesAreFoundInWhateverOrderTheyCome(t *testing.T) {
 	}
 }
 
-// What is equal but of another type is another resource, in whatever order it comes.
+// Equal bytes of another type are another resource, in any order.
 func TestAResourceOfAnotherTypeIsNotMistakenForTheExpectedOne(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 5))
-	c := New(shelf{}.held)
+	c := New(shelf{}.cached)
 	for _, url := range []string{"", "type.googleapis.com/acme.Other", "type.googleapis.com/acme.T", "type.googleapis.com/acme.Longer"} {
 		m := xdstest.SotWResponse(10, 200)
 		for _, a := range m.Resources[1:] {

@@ -1,58 +1,68 @@
 // Package failover decides which of several sources writes to the state (design.md section 4,
-// protocol.md 7.12). It is a state machine: its inputs are what happens to the runs of the sources,
-// and the time; its outputs are the runs to open, to close and to use.
+// protocol.md 7.12). It is a state machine: its inputs are the time and the events of the sources'
+// runs; its outputs are the runs to open, to close and to use.
 //
 // It promises that:
-//   - the first source, in order of priority, that answers is used, and the run of the one before
-//     it is closed only then;
-//   - the next source takes over after one failed attempt if something that is subscribed to is not
-//     held, else after FailoverAfter; sources before the one that is used are tried all the same;
-//   - a source that accepts no connection is tried again as soon as it does; one that fails later,
-//     after a backoff with full jitter. The backoff starts over when a stream has lived for
-//     StableAfter, or when the previous one lost its connection, up to MaxShort times in a row;
-//   - a source that is used and silent for StaleAfter is not trusted for ever: a second run of it is
-//     opened, and whatever source answers takes over.
+//   - of the sources that answer, the one with the highest priority is used. The previous run is
+//     closed only when its successor has answered;
+//   - the next source is opened after one failed attempt if a subscribed resource is not cached,
+//     otherwise after FailoverAfter. Sources of a higher priority than the active one are retried
+//     all the time;
+//   - a source that accepts no connection is retried as soon as it accepts one. A source that fails
+//     later is retried after a backoff with full jitter. The backoff starts over after a stream that
+//     lived for StableAfter; and after a lost connection, up to MaxShort times in a row;
+//   - when the active source has been silent for StaleAfter, a second run of it is opened, and the
+//     first source that answers takes over, whatever its priority.
 //
-// It reads no clock, opens nothing and has no lock: its owner calls it under one of its own.
+// It has no clock, no lock and does no I/O. A Machine is not safe for concurrent use.
 package failover
 
 import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/wake"
 )
 
-// StableAfter is how long a stream must have lived for its end to count as a first failure. A
-// control plane that answers and then ends each stream is asked less and less often.
+// StableAfter is how long a stream must have lived for its end to count as a first failure. For a
+// control plane that answers and then ends each stream, the backoff grows.
 const StableAfter = 10 * time.Second
 
-// MaxShort is how many streams in a row may lose their connection soon after they were answered
-// before that counts as a failure of the server: a load balancer that closes each connection, or
-// a control plane that crashes on the requests. Up to that number the server is asked again at
-// once each time, since it may have been restarted.
+// MaxShort is how many streams in a row may lose their connection soon after their first response.
+// Up to that number the server may have been restarted, and the backoff starts over. More are a
+// failure of the server: a load balancer that closes each connection, or a control plane that
+// crashes on the requests.
 const MaxShort = 30
 
-// LackingPoll is how often a source that waits for FailoverAfter checks whether something is
-// missing by now.
+// LackingPoll is how often Config.Lacking is called while a source waits for FailoverAfter.
 const LackingPoll = 100 * time.Millisecond
 
-// Config configures a Machine. All durations but ReconnectSpread are positive.
-type Config struct {
-	// Sources is how many there are; they are numbered from 0, in order of priority.
-	Sources int
+// Timing has the durations of a Machine.
+type Timing struct {
 	// MinBackoff and MaxBackoff bound the pause before another attempt.
-	MinBackoff, MaxBackoff, FailoverAfter time.Duration
+	MinBackoff, MaxBackoff time.Duration
+	// FailoverAfter is how long the sources of a higher priority must have failed before the next
+	// one is opened while no subscribed resource is missing.
+	FailoverAfter time.Duration
 	// FirstAnswer is how long a source that was reached may take to answer before that counts as
 	// a failed attempt. The attempt continues nevertheless.
 	FirstAnswer time.Duration
-	// StaleAfter is how long the source that is used may be silent before a second run of it is
-	// opened.
+	// StaleAfter is how long the active source may be silent before a second run of it is opened.
+	// Whichever answers first, that run or another source, takes over.
 	StaleAfter time.Duration
 	// ReconnectSpread, if it is not 0, spreads the reconnects of many agents over this duration
-	// when a control plane is back.
+	// when a control plane is back: each agent waits for a random part of it.
 	ReconnectSpread time.Duration
-	// Lacking reports whether something is subscribed to that is not held; Holding whether
-	// anything is held that a source could confirm.
+}
+
+// Config configures a Machine. All durations except ReconnectSpread must be positive.
+type Config struct {
+	// Sources is the number of sources. They are numbered from 0, in order of priority.
+	Sources int
+	Timing
+	// Lacking reports whether any subscribed resource is not cached; Holding whether any resource
+	// is cached that a source could confirm.
 	Lacking, Holding func() bool
 	// LastMessage returns when a source last sent anything; false if it does not record that.
 	LastMessage func(source int) (time.Time, bool)
@@ -60,7 +70,7 @@ type Config struct {
 	Random func(time.Duration) time.Duration
 }
 
-// Run stands for one run of a source; 0 for none.
+// Run identifies one run of a source; 0 is no run.
 type Run int
 
 // End is how a run ended.
@@ -75,50 +85,52 @@ const (
 	Unreachable
 	// Reopen: the source needs another stream. That is not a failure.
 	Reopen
-	// NotUsed: the source answered, and another one was preferred.
+	// NotUsed: the source answered while a source of a higher priority was active.
 	NotUsed
 )
 
-// Op is what an Output asks for or tells.
+// Op is the kind of an Output. Open, Close and Await are actions that the caller must perform; the
+// others are events.
 type Op int
 
 const (
-	// Open: the source is to be run.
+	// Open: run the source.
 	Open Op = iota
-	// Close: the run is to be ended, and Ended to be called.
+	// Close: end the run, wait until it has ended, and call Ended.
 	Close
-	// Await: Reached is to be called once the source accepts connections again.
+	// Await: call Reached once the source accepts connections again.
 	Await
-	// Use: the run is the one that writes to the state, from now on.
+	// Use: from now on this run writes to the state.
 	Use
-	// Connected and Disconnected: a source answers or, with nothing to confirm, has a stream
-	// open; or none does any more.
+	// Connected: a source has answered; or it has an open stream and nothing is cached that it
+	// could confirm. Disconnected: there is no such source any more.
 	Connected
 	Disconnected
-	// AllFailed: every source has failed an attempt, and none answers.
+	// AllFailed: every source has failed an attempt, and none is active.
 	AllFailed
-	// Failure: an attempt ended in a failure.
+	// Failure: an attempt failed.
 	Failure
-	// Silence: a failure of a run that goes on.
+	// Silence: an attempt counts as failed because the source is silent. Its run continues.
 	Silence
-	// Another: the run ended for the sake of another one.
+	// Another: a run ended so that another run of the source is opened.
 	Another
 )
 
-// Output is one thing that the machine asks for or tells.
+// Output is an action that the caller must perform, or an event.
 type Output struct {
 	Op     Op
 	Source int
 	Run    Run
-	// Of Failure, Silence and Another: why, how many failures in a row that makes, whether the
-	// run had answered, and after which pause the next one is opened; 0 for at once.
+	// Err is the reason of Failure, Silence and Another. Attempts counts the failures in a row up
+	// to this one. Answered is set if the failed run had answered. Pause is how long the source
+	// waits until its next run.
 	Err      error
 	Attempts int
 	Answered bool
 	Pause    time.Duration
 }
 
-// State is what is known of one source.
+// State describes one source.
 type State struct {
 	// Active is set if the source writes to the state.
 	Active bool
@@ -136,43 +148,47 @@ type State struct {
 type phase int
 
 const (
-	turn    phase = iota // until it is needed
-	open                 // until its run ends
-	pausing              // until a time
-	waiting              // for the source to be reachable
+	standby     phase = iota // until the source is needed
+	open                     // until its run ends
+	pausing                  // until checkAt
+	unreachable              // until Reached is called
 )
 
-// source is one source.
+// source is the state of one source.
 type source struct {
 	State
 	phase phase
-	// first is the run that an attempt consists of, second the one beside it; 0 for none.
+	// first is the run of the current attempt. second is the run that was opened because first was
+	// silent for StaleAfter. Both are 0 if there is none.
 	first, second Run
-	answered      bool // the first run did
-	begun         time.Time
-	checkAt       time.Time // of phase open: when to look whether the source is silent; of pausing: its end
-	retry         time.Time // no second run is opened before
+	answered      bool      // first has answered
+	begun         time.Time // when first was opened
+	// checkAt is, in phase open, when to check whether the source is silent; in phase pausing, when
+	// the pause ends.
+	checkAt     time.Time
+	secondAfter time.Time // no second run is opened before
 	// failedSince is when the source began to fail, reached when it was last reached.
 	failedSince, reached time.Time
-	// failures are those in a row: of attempts of any kind; broken those of a server that was
-	// reached; short counts streams in a row that were answered and soon lost.
-	failures, broken, short int
-	connection              bool // the last failure was that of the connection
+	// failures counts the failed attempts in a row, backoff those of them that were reached.
+	// short counts the streams in a row that answered and did not live for StableAfter.
+	failures, backoff, short int
+	lost                     bool // the last attempt failed because of its connection
 }
 
-// Machine is the state of all sources. Make one with New.
+// Machine is the state of all sources. Create one with New.
 type Machine struct {
 	cfg     Config
 	sources []source
-	runs    Run // the last one
-	// active is the source that is used, current its run; presumed is a run with an open stream
-	// that counts as connected without an answer, because nothing is held. -1 and 0 for none.
+	runs    Run // the newest run
+	// active is the source that is used, -1 for none, and current its run. presumed is a run that
+	// counts as connected although it has not answered, because it has an open stream and nothing
+	// is cached that it could confirm. Both runs are 0 for none.
 	active            int
 	current, presumed Run
 	out               []Output
 }
 
-// New returns a machine that has opened nothing yet: Tick does.
+// New returns a machine that has not opened any source yet. The first Tick opens one.
 func New(cfg Config, now time.Time) *Machine {
 	m := &Machine{cfg: cfg, sources: make([]source, cfg.Sources), active: -1}
 	for i := range m.sources {
@@ -181,54 +197,53 @@ func New(cfg Config, now time.Time) *Machine {
 	return m
 }
 
-// State returns what is known of a source.
+// State describes a source.
 func (m *Machine) State(i int) State { return m.sources[i].State }
 
-// Active returns the source that is used, -1 for none, and whether it is stale. Presumed reports
-// whether another one counts as connected though it has not answered.
+// Active returns the source that is used, -1 for none, and whether it is stale.
 func (m *Machine) Active() (i int, stale bool) {
 	return m.active, m.active >= 0 && m.sources[m.active].Stale
 }
+
+// Presumed reports whether a source counts as connected although it has not answered.
 func (m *Machine) Presumed() bool { return m.presumed != 0 }
 
-// Outputs returns what came out of the inputs since the last call, in order.
+// Outputs returns the outputs since the last call, in order.
 func (m *Machine) Outputs() []Output {
 	out := m.out
 	m.out = nil
 	return out
 }
 
-func (m *Machine) put(o Output) { m.out = append(m.out, o) }
+func (m *Machine) emit(o Output) { m.out = append(m.out, o) }
 
-// Tick takes in the time, and returns when it is to be called again; the zero time for not before
-// another input. After every other input it must be called too.
+// Tick processes the time. It must be called after every other input too. It returns when it must
+// be called again; the zero time means after the next input.
 func (m *Machine) Tick(now time.Time) (next time.Time) {
 	for i := range m.sources {
 		s := &m.sources[i]
 		if s.phase == pausing && !s.checkAt.After(now) {
-			m.tryAgain(now, i)
+			m.retry(now, i)
 		}
 		at := time.Time{}
 		switch s.phase {
-		case turn:
-			at = m.checkTurn(now, i)
+		case standby:
+			at = m.openIfNeeded(now, i)
 		case open:
 			m.checkSilence(now, i)
 		}
 		if s.phase == open || s.phase == pausing {
 			at = s.checkAt
 		}
-		if next.IsZero() || !at.IsZero() && at.Before(next) {
-			next = at
-		}
+		next = wake.Earliest(next, at)
 	}
 	return next
 }
 
-// checkTurn opens a source if it is needed: no source before it is used, each of these has failed,
-// and either something is missing or FailoverAfter has passed. Otherwise it returns when that may
-// be; the zero time for not before another input.
-func (m *Machine) checkTurn(now time.Time, i int) time.Time {
+// openIfNeeded opens a source if none of a higher priority is active, each of those has failed, and
+// either something is missing or FailoverAfter has passed. Otherwise it returns when to check that
+// again; the zero time means after the next input.
+func (m *Machine) openIfNeeded(now time.Time, i int) time.Time {
 	ready, since := m.active < 0 || m.active >= i || m.sources[m.active].Stale, m.sources[i].failedSince
 	for j := range i {
 		ready = ready && m.sources[j].Attempts > 0
@@ -246,24 +261,23 @@ func (m *Machine) checkTurn(now time.Time, i int) time.Time {
 	return now.Add(min(LackingPoll, since.Add(m.cfg.FailoverAfter).Sub(now)))
 }
 
-// tryAgain begins another attempt of a source, when it is its turn.
-func (m *Machine) tryAgain(now time.Time, i int) {
-	m.sources[i].phase = turn
-	m.checkTurn(now, i)
+// retry opens a source again once it is needed.
+func (m *Machine) retry(now time.Time, i int) {
+	m.sources[i].phase = standby
+	m.openIfNeeded(now, i)
 }
 
 // open begins an attempt.
 func (m *Machine) open(now time.Time, i int) {
 	s := &m.sources[i]
-	s.phase, s.answered, s.begun, s.retry = open, false, now, time.Time{}
+	s.phase, s.answered, s.begun, s.secondAfter = open, false, now, time.Time{}
 	s.checkAt = now.Add(min(m.cfg.FirstAnswer, m.cfg.StaleAfter))
 	s.first = m.run(i)
 }
 
-// run opens a run.
 func (m *Machine) run(i int) Run {
 	m.runs++
-	m.put(Output{Op: Open, Source: i, Run: m.runs})
+	m.emit(Output{Op: Open, Source: i, Run: m.runs})
 	return m.runs
 }
 
@@ -283,7 +297,7 @@ func (m *Machine) checkSilence(now time.Time, i int) {
 		m.unanswered(i)
 	case s.second != 0:
 		m.silence(i, fmt.Errorf("a second stream, since nothing has come for %s: no answer for %s", m.cfg.StaleAfter, m.cfg.FirstAnswer))
-	case !s.retry.After(now):
+	case !s.secondAfter.After(now):
 		s.Stale = m.active == i // any source that answers may take over from it
 		s.second = m.run(i)
 	}
@@ -306,8 +320,8 @@ func (m *Machine) silentAt(now time.Time, i int) time.Time {
 	return last.Add(m.cfg.StaleAfter)
 }
 
-// unanswered handles a source that was reached and has been silent for FirstAnswer. If nothing is
-// held, the source may have nothing to send, and counts as connected.
+// unanswered processes that a source was reached and has been silent for FirstAnswer. If nothing is
+// cached, the source may have nothing to send, and counts as connected.
 func (m *Machine) unanswered(i int) {
 	if m.cfg.Holding() {
 		m.silence(i, fmt.Errorf("no answer for %s", m.cfg.FirstAnswer))
@@ -317,20 +331,20 @@ func (m *Machine) unanswered(i int) {
 	if presume {
 		m.presumed = m.sources[i].first
 	}
-	m.silence(i, fmt.Errorf("no answer for %s; nothing is held that it could confirm", m.cfg.FirstAnswer))
+	m.silence(i, fmt.Errorf("no answer for %s; nothing is cached that it could confirm", m.cfg.FirstAnswer))
 	if presume {
-		m.put(Output{Op: Connected, Source: i})
+		m.emit(Output{Op: Connected, Source: i})
 	}
 }
 
-// silence counts a failure of a source whose run goes on.
+// silence counts a failure of a source whose run continues.
 func (m *Machine) silence(i int, err error) {
 	n := m.fail(i, err)
-	m.put(Output{Op: Silence, Source: i, Err: err, Attempts: n})
-	m.tellIfAllFailed()
+	m.emit(Output{Op: Silence, Source: i, Err: err, Attempts: n})
+	m.reportIfAllFailed()
 }
 
-// fail counts a failure of a source, and returns how many there have been since it last answered.
+// fail counts a failure, and returns the number of failures since the source last answered.
 func (m *Machine) fail(i int, err error) int {
 	s := &m.sources[i]
 	s.Attempts++
@@ -338,15 +352,15 @@ func (m *Machine) fail(i int, err error) int {
 	return s.Attempts
 }
 
-func (m *Machine) tellIfAllFailed() {
+func (m *Machine) reportIfAllFailed() {
 	if m.active < 0 && !slices.ContainsFunc(m.sources, func(s source) bool { return s.Attempts == 0 }) {
-		m.put(Output{Op: AllFailed})
+		m.emit(Output{Op: AllFailed})
 	}
 }
 
-// Answered takes in that a run has answered for the first time. use reports whether it is the one
-// that writes from now on; if not, it is to end, as NotUsed. The run that wrote before is closed
-// and must have ended before this one writes.
+// Answered processes the first answer of a run. If use is set, the run writes to the state from now
+// on; the run that wrote before is closed, and must have ended by then. Otherwise the caller must
+// end the run, as NotUsed.
 func (m *Machine) Answered(now time.Time, i int, r Run) (use bool) {
 	s := &m.sources[i]
 	if r != s.first && r != s.second || m.active >= 0 && m.active < i && !m.sources[m.active].Stale {
@@ -365,20 +379,20 @@ func (m *Machine) Answered(now time.Time, i int, r Run) (use bool) {
 	}
 	s.Attempts, s.LastError = 0, nil
 	if previous != 0 {
-		m.put(Output{Op: Close, Source: before, Run: previous})
+		m.emit(Output{Op: Close, Source: before, Run: previous})
 	}
-	m.put(Output{Op: Use, Source: i, Run: r})
-	m.put(Output{Op: Connected, Source: i})
+	m.emit(Output{Op: Use, Source: i, Run: r})
+	m.emit(Output{Op: Connected, Source: i})
 	return true
 }
 
-// Ended takes in that a run has ended, how and why.
+// Ended processes the end of a run.
 func (m *Machine) Ended(now time.Time, i int, r Run, how End, err error) {
 	s := &m.sources[i]
 	switch r {
 	case s.first:
 	case s.second:
-		s.second, s.retry, s.checkAt = 0, now.Add(m.cfg.MaxBackoff), now.Add(m.cfg.MaxBackoff)
+		s.second, s.secondAfter, s.checkAt = 0, now.Add(m.cfg.MaxBackoff), now.Add(m.cfg.MaxBackoff)
 		m.silence(i, fmt.Errorf("a second stream, since nothing has come for %s: %w", m.cfg.StaleAfter, err))
 		return
 	default:
@@ -388,32 +402,32 @@ func (m *Machine) Ended(now time.Time, i int, r Run, how End, err error) {
 	if answered && m.active >= 0 && m.active < i {
 		how = NotUsed
 	}
-	m.noteEnd(now, i, r, how, err)
+	m.recordEnd(now, i, r, how, err)
 	if answered {
 		m.resetBackoff(now, s)
 	}
-	s.connection = how == Unreachable || how == Lost
+	s.lost = how == Unreachable || how == Lost
 	second := s.second
 	s.first, s.second = 0, 0
 	switch {
 	case second == 0:
 		m.nextAttempt(now, i, how, answered, err)
 	case how == NotUsed:
-		m.put(Output{Op: Close, Source: i, Run: second})
-		m.tryAgain(now, i)
-	default: // the second run is the attempt now
+		m.emit(Output{Op: Close, Source: i, Run: second})
+		m.retry(now, i)
+	default: // the second run is now the first
 		s.first, s.answered, s.begun, s.checkAt = second, false, now, now.Add(m.cfg.FirstAnswer)
 		s.failures++
-		m.put(Output{Op: Failure, Source: i, Err: err, Attempts: s.failures, Answered: answered})
+		m.emit(Output{Op: Failure, Source: i, Err: err, Attempts: s.failures, Answered: answered})
 	}
 }
 
-// noteEnd takes in the end of a run in the state of its source.
-func (m *Machine) noteEnd(now time.Time, i int, r Run, how End, err error) {
+// recordEnd updates the State of a source whose run has ended.
+func (m *Machine) recordEnd(now time.Time, i int, r Run, how End, err error) {
 	s := &m.sources[i]
 	switch how {
 	case NotUsed:
-		s.Attempts, s.LastError = 0, nil // it answered, and waits for its turn
+		s.Attempts, s.LastError = 0, nil // it answered, and waits until it is needed
 	case Reopen: // it did not fail
 	default:
 		m.fail(i, err)
@@ -427,54 +441,54 @@ func (m *Machine) noteEnd(now time.Time, i int, r Run, how End, err error) {
 		s.Active, s.Stale, s.Since, s.Attempts = false, false, now, 0 // the loss is not a failed attempt
 	}
 	if disconnected {
-		m.put(Output{Op: Disconnected, Source: i})
+		m.emit(Output{Op: Disconnected, Source: i})
 	}
-	m.tellIfAllFailed()
+	m.reportIfAllFailed()
 }
 
-// resetBackoff takes in the end of a run that had answered.
+// resetBackoff updates the backoff after a run that had answered.
 func (m *Machine) resetBackoff(now time.Time, s *source) {
 	s.failures, s.failedSince = 0, now
 	switch {
 	case now.Sub(s.begun) >= StableAfter:
-		s.broken, s.short = 0, 0
-	case s.connection && s.short < MaxShort:
-		s.broken = 0
+		s.backoff, s.short = 0, 0
+	case s.lost && s.short < MaxShort:
+		s.backoff = 0
 	}
 	s.short++
 }
 
-// nextAttempt decides when a source is tried again whose attempt has ended.
+// nextAttempt decides when a source whose attempt has ended is retried.
 func (m *Machine) nextAttempt(now time.Time, i int, how End, answered bool, err error) {
 	s := &m.sources[i]
 	switch how {
 	case NotUsed:
-		m.tryAgain(now, i)
+		m.retry(now, i)
 		return
 	case Reopen:
-		m.put(Output{Op: Another, Source: i, Err: err})
+		m.emit(Output{Op: Another, Source: i, Err: err})
 		if answered {
 			m.open(now, i)
 		} else {
-			m.tryAgain(now, i)
+			m.retry(now, i)
 		}
 		return
 	}
 	s.failures++
 	failure := Output{Op: Failure, Source: i, Err: err, Attempts: s.failures, Answered: answered}
 	if how == Unreachable {
-		s.short, s.phase, failure.Answered = 0, waiting, false
-		m.put(failure)
-		m.put(Output{Op: Await, Source: i, Err: err})
+		s.short, s.phase, failure.Answered = 0, unreachable, false
+		m.emit(failure)
+		m.emit(Output{Op: Await, Source: i, Err: err})
 		return
 	}
 	s.reached = now
-	if s.broken++; answered && s.broken > 1 {
-		m.fail(i, err) // each of its streams ends soon
-		m.tellIfAllFailed()
+	if s.backoff++; answered && s.backoff > 1 {
+		m.fail(i, err) // its streams keep ending soon after their first response
+		m.reportIfAllFailed()
 	}
-	failure.Pause = m.pause(s.broken)
-	m.put(failure)
+	failure.Pause = m.pause(s.backoff)
+	m.emit(failure)
 	s.phase, s.checkAt = pausing, now.Add(failure.Pause)
 }
 
@@ -491,12 +505,12 @@ func (m *Machine) pause(n int) time.Duration {
 // ReachedAt returns when a source was last reached.
 func (m *Machine) ReachedAt(i int) time.Time { return m.sources[i].reached }
 
-// Reached takes in that what Await asks for is over: the source accepts connections again or, if
-// accepts is false, its name must be looked up again.
+// Reached processes the result of Await: the source accepts connections again or, if accepts is not
+// set, its name must be looked up again.
 func (m *Machine) Reached(now time.Time, i int, accepts bool) {
 	if accepts && m.cfg.ReconnectSpread > 0 {
 		m.sources[i].phase, m.sources[i].checkAt = pausing, now.Add(m.cfg.Random(m.cfg.ReconnectSpread))
 		return
 	}
-	m.tryAgain(now, i)
+	m.retry(now, i)
 }

@@ -14,17 +14,17 @@ import (
 
 // TestTranscripts plays the transcripts of testdata/failover.txt, with two sources a and b,
 // MinBackoff 1s, MaxBackoff 8s, FailoverAfter 5s, FirstAnswer 15s and StaleAfter 60s; a random
-// duration is half of its bound. A run is called by its source and a number: a1, a2, b3. Behind "->"
-// is what the machine asks for and tells:
+// duration is half of its bound. A run is named after its source and its number: a1, a2, b3. After
+// "->" are the outputs of the machine:
 //
-//	start N         N sources instead; "spread D": with ReconnectSpread
-//	answers RUN     the run has answered
-//	ends RUN HOW    it has ended: failed, lost, unreachable, reopen, notused
-//	reached S       the source accepts connections again; "lookup S": its name is looked up again
-//	message S       it has sent something
-//	after D         time passes, the machine being woken when it asks for that
-//	lacking on      something is missing (off: nothing is); "holding off": nothing is held
-//	state S         what is known of the source
+//	start N         starts over with N sources; "spread D": with this ReconnectSpread
+//	answers RUN     the run has answered for the first time
+//	ends RUN HOW    the run has ended: failed, lost, unreachable, reopen, notused
+//	reached S       the source accepts connections again; "lookup S": look up its name again
+//	message S       the source has sent something
+//	after D         time passes, and Tick is called whenever the machine has asked for it
+//	lacking on      Config.Lacking returns true (off: false); "holding" sets Config.Holding
+//	state S         prints the State of the source
 func TestTranscripts(t *testing.T) {
 	for _, tr := range xdstest.Transcripts(t, "testdata/failover.txt") {
 		t.Run(tr.Title, func(t *testing.T) {
@@ -36,7 +36,7 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// talk is a machine and the world as it sees it.
+// talk is a machine and the values of its callbacks.
 type talk struct {
 	m                *Machine
 	now, next        time.Time
@@ -47,8 +47,10 @@ type talk struct {
 
 func (tk *talk) start(sources int, spread time.Duration) {
 	tk.m = New(Config{
-		Sources: sources, MinBackoff: time.Second, MaxBackoff: 8 * time.Second, FailoverAfter: 5 * time.Second,
-		FirstAnswer: 15 * time.Second, StaleAfter: time.Minute, ReconnectSpread: spread,
+		Sources: sources, Timing: Timing{
+			MinBackoff: time.Second, MaxBackoff: 8 * time.Second, FailoverAfter: 5 * time.Second,
+			FirstAnswer: 15 * time.Second, StaleAfter: time.Minute, ReconnectSpread: spread,
+		},
 		Lacking: func() bool { return tk.lacking }, Holding: func() bool { return tk.holding },
 		LastMessage: func(i int) (time.Time, bool) { return tk.last[i], true },
 		Random:      func(d time.Duration) time.Duration { return d / 2 },
@@ -56,7 +58,7 @@ func (tk *talk) start(sources int, spread time.Duration) {
 	tk.next = tk.now
 }
 
-// play does a command, and returns what it brings about.
+// play runs a command and returns the outputs.
 func (tk *talk) play(words []string) ([]string, error) {
 	tk.got = nil
 	if len(words) < 2 {
@@ -122,7 +124,7 @@ func runOf(name string) (int, Run) {
 	return sourceOf(name), Run(n)
 }
 
-// tick takes down what the machine brings about.
+// tick calls Tick and records the outputs.
 func (tk *talk) tick() {
 	tk.next = tk.m.Tick(tk.now)
 	for _, o := range tk.m.Outputs() {
@@ -142,7 +144,7 @@ func (tk *talk) tick() {
 func TestThePauseIsDrawnBelowABoundThatDoubles(t *testing.T) {
 	const draws = 20_000
 	const minBackoff, maxBackoff = 250 * time.Millisecond, 30 * time.Second
-	m := New(Config{MinBackoff: minBackoff, MaxBackoff: maxBackoff, Random: rand.N[time.Duration]}, time.Now())
+	m := New(Config{Timing: Timing{MinBackoff: minBackoff, MaxBackoff: maxBackoff}, Random: rand.N[time.Duration]}, time.Now())
 	for n := 1; n <= 70; n++ {
 		bound := maxBackoff
 		if n <= 7 { // 250 ms · 2⁷ = 32 s

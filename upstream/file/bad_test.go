@@ -193,8 +193,8 @@ func TestBadFileIsNamedWithLineAndField(t *testing.T) {
 	}
 }
 
-// Who says that there are no resources is believed.
-func TestAFileMaySayThatItHasNoResources(t *testing.T) {
+// A file with an empty list of resources is valid.
+func TestAFileMayHaveAnEmptyListOfResources(t *testing.T) {
 	wire, err := proto.Marshal(&discoveryv3.DiscoveryResponse{TypeUrl: xds.ClusterType})
 	check(t, err)
 	for name, content := range map[string]string{

@@ -23,34 +23,34 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream"
 )
 
-// feed is a state that writes down what it is told.
-type feed struct {
-	earlier map[string]map[string]string // what Held returns
+// state is a state that records its calls.
+type state struct {
+	earlier map[string]map[string]string // what Cached returns
 
-	mu       sync.Mutex
-	askAgain time.Time
-	lines    []string
-	updates  []xds.Update
-	verdicts []func(error)
+	mu           sync.Mutex
+	requestAgain time.Time
+	lines        []string
+	updates      []xds.Update
+	answers      []func(error)
 }
 
-func (f *feed) Node() *corev3.Node                    { return nil }
-func (f *feed) Subscriptions() upstream.Subscriptions { return nil }
+func (f *state) Node() *corev3.Node                    { return nil }
+func (f *state) Subscriptions() upstream.Subscriptions { return nil }
 
-// AskAgain returns askAgain.
-func (f *feed) AskAgain() time.Time {
+// RequestAgain returns requestAgain.
+func (f *state) RequestAgain() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.askAgain
+	return f.requestAgain
 }
 
-func (f *feed) Nacked(string, string) []string { return nil }
+func (f *state) Nacked(string, string) []string { return nil }
 
-func (f *feed) Held(_, typeURL string) map[string]string { return f.earlier[typeURL] }
+func (f *state) Cached(_, typeURL string) map[string]string { return f.earlier[typeURL] }
 
-func (f *feed) Body(string, []byte) *anypb.Any { return nil }
+func (f *state) Body(string, []byte) *anypb.Any { return nil }
 
-func (f *feed) Apply(u xds.Update, verdict func(error)) {
+func (f *state) Apply(u xds.Update, answer func(error)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	line := xds.Short(u.Type)
@@ -69,16 +69,16 @@ func (f *feed) Apply(u xds.Update, verdict func(error)) {
 	}
 	f.lines = append(f.lines, line)
 	f.updates = append(f.updates, u)
-	f.verdicts = append(f.verdicts, verdict)
+	f.answers = append(f.answers, answer)
 }
 
-func (f *feed) Synced(_, typeURL string, _ time.Time) {
+func (f *state) Synced(_, typeURL string, _ time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lines = append(f.lines, xds.Short(typeURL)+" synced")
 }
 
-func (f *feed) answered() error {
+func (f *state) answered() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lines = append(f.lines, "answered")
@@ -108,7 +108,7 @@ type bench struct {
 	*testing.T
 	dir    string
 	source *Source
-	feed   *feed
+	state  *state
 	log    *lines
 	cancel context.CancelFunc
 	ended  chan error
@@ -122,19 +122,19 @@ func on(t *testing.T, files map[string]string, test func(*bench)) {
 		write(t, filepath.Join(dir, name), content)
 	}
 	bubble.Test(t, func(t *testing.T) {
-		b := &bench{T: t, dir: dir, feed: &feed{}, log: &lines{}}
+		b := &bench{T: t, dir: dir, state: &state{}, log: &lines{}}
 		b.source = New(Config{Dir: dir, Logger: slog.New(slog.NewTextHandler(b.log, nil))})
 		test(b)
 	})
 }
 
-// run starts the source and lets it settle.
+// run starts the source and waits until the first load.
 func (b *bench) run() {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
 	b.cancel, b.ended = cancel, ended
-	go func() { ended <- b.source.Run(ctx, b.feed, b.feed.answered) }()
+	go func() { ended <- b.source.Run(ctx, b.state, b.state.answered) }()
 	b.Cleanup(cancel)
 	b.settle()
 }
@@ -148,25 +148,25 @@ func (b *bench) stop() {
 	}
 }
 
-// settle lets the time pass in which a change must be served.
+// settle lets the time pass after which a change must be served.
 func (b *bench) settle() {
 	time.Sleep(700 * time.Millisecond)
 	synctest.Wait()
 }
 
-// told settles and compares what the feed was told since the last call.
-func (b *bench) told(want ...string) {
+// calls settles and compares the calls since the last comparison.
+func (b *bench) calls(want ...string) {
 	b.Helper()
 	b.settle()
-	b.feed.mu.Lock()
-	defer b.feed.mu.Unlock()
-	if !slices.Equal(b.feed.lines, want) {
-		b.Fatalf("feed was told\n%q\nwant\n%q\nlog:\n%s", b.feed.lines, want, b.log)
+	b.state.mu.Lock()
+	defer b.state.mu.Unlock()
+	if !slices.Equal(b.state.lines, want) {
+		b.Fatalf("calls\n%q\nwant\n%q\nlog:\n%s", b.state.lines, want, b.log)
 	}
-	b.feed.lines = nil
+	b.state.lines = nil
 }
 
-// failed compares how Run ended.
+// failed compares the error of Run.
 func (b *bench) failed(want string) {
 	b.Helper()
 	select {
@@ -179,7 +179,7 @@ func (b *bench) failed(want string) {
 	}
 }
 
-// errors compares the errors that Status tells: name → text.
+// errors compares the errors in Status: name → text.
 func (b *bench) errors(want map[string]string) {
 	b.Helper()
 	got := make(map[string]string)
@@ -218,7 +218,7 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// Resources in YAML, a document each.
+// Resources in YAML, one in each document.
 func cluster(name string) string {
 	return "\"@type\": " + xds.ClusterType + "\nname: " + name + "\nconnect_timeout: 1s\n"
 }

@@ -111,10 +111,10 @@ func (s *scanner) observe(name string, ignored map[string]string) (o observed, i
 	case info.IsDir():
 		return o, false
 	case parserFor(name) == nil:
-		ignored[name] = "the extension is none that is read"
+		ignored[name] = "files with this extension are not read"
 		return o, false
 	case !info.Mode().IsRegular():
-		ignored[name] = "no regular file"
+		ignored[name] = "not a regular file"
 		return o, false
 	}
 	parsed, known := s.parsed(name)
@@ -151,23 +151,18 @@ func (s *scanner) read(path string) ([]byte, fs.FileInfo, error) {
 		return nil, nil, reason(err)
 	}
 	if !info.Mode().IsRegular() {
-		return nil, info, errors.New("no regular file")
+		return nil, info, errors.New("not a regular file")
 	}
-	if info.Size() > s.limit {
-		return nil, info, s.oversized()
+	var data []byte
+	if info.Size() <= s.limit {
+		if data, err = io.ReadAll(io.LimitReader(f, s.limit+1)); err != nil {
+			return nil, info, reason(err)
+		}
 	}
-	data, err := io.ReadAll(io.LimitReader(f, s.limit+1))
-	if err != nil {
-		return nil, info, reason(err)
-	}
-	if int64(len(data)) > s.limit {
-		return nil, info, s.oversized()
+	if max(info.Size(), int64(len(data))) > s.limit {
+		return nil, info, fmt.Errorf("larger than the limit of %d bytes", s.limit)
 	}
 	return data, info, nil
-}
-
-func (s *scanner) oversized() error {
-	return fmt.Errorf("larger than the limit of %d bytes", s.limit)
 }
 
 // reason removes the path from an error, because the caller adds the file name.

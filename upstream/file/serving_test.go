@@ -22,63 +22,63 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// What a first load tells of the full-state types that a directory has not.
+// The calls of a first load for the full-state types that the directory does not have.
 const (
 	noLDS, ldsSynced   = "LDS complete", "LDS synced"
 	noSRDS, srdsSynced = "SRDS complete", "SRDS synced"
 	cdsSynced          = "CDS synced"
 )
 
-// started runs the source on the cluster a and the route r, in a file each.
+// started runs the source on the cluster a and the route r, in one file each.
 func started(t *testing.T, test func(*bench)) {
 	t.Helper()
 	on(t, map[string]string{"a.yaml": cluster("a"), "r.yaml": route("r")}, func(b *bench) {
 		b.run()
-		b.told("answered", "CDS put [a] complete", cdsSynced, noLDS, ldsSynced, "RDS put [r]", noSRDS, srdsSynced)
+		b.calls("answered", "CDS put [a] complete", cdsSynced, noLDS, ldsSynced, "RDS put [r]", noSRDS, srdsSynced)
 		test(b)
 	})
 }
 
 func TestDirectoryIsServedInPushOrder(t *testing.T) {
 	started(t, func(b *bench) {
-		u := b.feed.updates[0]
+		u := b.state.updates[0]
 		if r := u.Resources[0]; u.Source != b.source.Name() || r.UpstreamVersion == "" || r.UpstreamVersion != r.Version {
 			b.Fatalf("got %+v with %+v", u, r)
 		}
 		if got, want := b.source.Name(), "file:"+b.dir; got != want {
 			b.Fatalf("name %q, want %q", got, want)
 		}
-		b.told()
+		b.calls()
 	})
 }
 
 func TestEmptyDirectoryIsTheWholeTruth(t *testing.T) {
 	on(t, nil, func(b *bench) {
 		b.run()
-		b.told("answered", "CDS complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
+		b.calls("answered", "CDS complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
 	})
 }
 
 func TestChangeInPlaceIsServedWithinASecond(t *testing.T) {
 	started(t, func(b *bench) {
 		b.write("a.yaml", cluster("a")+"alt_stat_name: changed\n")
-		b.told("CDS put [a] complete")
+		b.calls("CDS put [a] complete")
 	})
 }
 
 func TestChangeByRenameIsServed(t *testing.T) {
 	started(t, func(b *bench) {
 		b.write(".a.yaml.new", cluster("a")+"---\n"+cluster("b"))
-		b.told()
+		b.calls()
 		b.rename(".a.yaml.new", "a.yaml")
-		b.told("CDS put [a b] complete")
+		b.calls("CDS put [a b] complete")
 	})
 }
 
 func TestRewritingTheSameContentChangesNothing(t *testing.T) {
 	started(t, func(b *bench) {
 		b.write("a.yaml", "# a comment\n"+cluster("a"))
-		b.told()
+		b.calls()
 	})
 }
 
@@ -87,40 +87,40 @@ func TestKubernetesExchangeOfDataIsServed(t *testing.T) {
 		check(b, os.Symlink("..1", filepath.Join(b.dir, "..data")))
 		check(b, os.Symlink("..data/a.yaml", filepath.Join(b.dir, "a.yaml")))
 		b.run()
-		b.told("answered", "CDS put [a] complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
+		b.calls("answered", "CDS put [a] complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
 		check(b, os.Symlink("..2", filepath.Join(b.dir, "..data_tmp")))
 		b.rename("..data_tmp", "..data")
 		check(b, os.RemoveAll(filepath.Join(b.dir, "..1")))
-		b.told("CDS put [b] complete")
+		b.calls("CDS put [b] complete")
 	})
 }
 
 func TestDeletedFileTakesItsResourcesAlong(t *testing.T) {
 	started(t, func(b *bench) {
 		b.remove("r.yaml")
-		b.told("RDS remove [r]")
+		b.calls("RDS remove [r]")
 		b.remove("a.yaml")
-		b.told("CDS complete")
+		b.calls("CDS complete")
 	})
 }
 
 func TestResourceThatLeavesAFileIsRemoved(t *testing.T) {
 	started(t, func(b *bench) {
 		b.write("r.yaml", route("s"))
-		b.told("RDS put [s] remove [r]")
+		b.calls("RDS put [s] remove [r]")
 	})
 }
 
 func TestFileThatChangesWhileItIsReadIsNotLoadedHalf(t *testing.T) {
 	started(t, func(b *bench) {
-		// Every look finds another content, none of which may be served.
+		// Every scan finds another content, none of which may be served.
 		for i := range 30 {
 			b.write("r.yaml", route(fmt.Sprintf("half%d", i)))
 			time.Sleep(b.source.config.Interval / recheckShare)
 			synctest.Wait()
 		}
 		b.write("r.yaml", route("whole"))
-		b.told("RDS put [whole] remove [r]")
+		b.calls("RDS put [whole] remove [r]")
 	})
 }
 
@@ -133,27 +133,27 @@ func TestFileThatNeverSettlesDoesNotHoldBackTheOthers(t *testing.T) {
 			synctest.Wait()
 		}
 		b.errors(map[string]string{"r.yaml": "r.yaml: it keeps changing while it is read"})
-		b.told("CDS put [b] complete", fmt.Sprintf("RDS put [half%d] remove [r]", 3*maxRechecks-1))
+		b.calls("CDS put [b] complete", fmt.Sprintf("RDS put [half%d] remove [r]", 3*maxRechecks-1))
 	})
 }
 
-// A file that became empty is what a full disk or a shell's ">" left of it. To remove what was
-// in a file it is deleted, or says that it has nothing.
+// A file that became empty is probably the result of a full disk or a shell's ">". To remove its
+// resources, delete the file, or give it an empty list.
 func TestAFileThatBecameEmptyKeepsItsLastGoodContent(t *testing.T) {
 	for name, content := range map[string]string{"empty": "", "comments only": "# was here\n"} {
 		t.Run(name, func(t *testing.T) {
 			started(t, func(b *bench) {
 				b.write("a.yaml", content)
 				b.write("r.yaml", content)
-				b.told()
+				b.calls()
 				b.errors(map[string]string{"a.yaml": "a.yaml: " + errEmpty.Error(), "r.yaml": "r.yaml: " + errEmpty.Error()})
-				if !strings.Contains(b.log.String(), "its last good content stays") {
+				if !strings.Contains(b.log.String(), "its last valid content stays in use") {
 					b.Fatal(b.log)
 				}
 				b.write("a.yaml", "resources: []\n")
-				b.told("CDS complete")
+				b.calls("CDS complete")
 				b.remove("r.yaml")
-				b.told("RDS remove [r]")
+				b.calls("RDS remove [r]")
 				b.errors(nil)
 				for _, line := range []string{"type=CDS put=0 removed=1 complete=true", "type=RDS put=0 removed=1 complete=false"} {
 					if !strings.Contains(b.log.String(), line) {
@@ -165,34 +165,34 @@ func TestAFileThatBecameEmptyKeepsItsLastGoodContent(t *testing.T) {
 	}
 }
 
-// One that is empty from the start may have become so before: the other files are served, and
-// nothing is said to be gone.
+// A file that is empty from the start may have lost its content before: the other files are served,
+// and nothing is removed.
 func TestAFileThatIsEmptyFromTheStartRemovesNothing(t *testing.T) {
 	on(t, map[string]string{"a.yaml": cluster("a"), "b.yaml": ""}, func(b *bench) {
 		b.run()
-		b.told("answered", "CDS put [a]")
+		b.calls("answered", "CDS put [a]")
 		b.errors(map[string]string{"b.yaml": "b.yaml: " + errEmpty.Error()})
 		b.write("b.yaml", "resources: []\n")
-		b.told("CDS put [a] complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
+		b.calls("CDS put [a] complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
 	})
 }
 
-// What it removed is held back by who it feeds, until it is asked again: then it looks at the
-// directory, and tells all of it.
-func TestADirectoryThatIsAskedAgainIsToldOnceMore(t *testing.T) {
+// The state delays the removals until the source is requestedAt to confirm them. Then the source scans
+// the directory, and applies all of it.
+func TestADirectoryIsAppliedOnceMoreWhenItIsRequestedAgain(t *testing.T) {
 	started(t, func(b *bench) {
-		asked := b.feed.updates[0].RequestedAt
-		if asked.IsZero() {
+		requestedAt := b.state.updates[0].RequestedAt
+		if requestedAt.IsZero() {
 			b.Error("an update does not say when the directory was read")
 		}
-		b.feed.mu.Lock()
-		b.feed.askAgain = time.Now()
-		b.feed.mu.Unlock()
-		b.told("CDS put [a] complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
-		if u := b.feed.updates[len(b.feed.updates)-1]; u.RequestedAt.Before(b.feed.askAgain) {
-			b.Errorf("asked at %v, want not before %v", u.RequestedAt, b.feed.askAgain)
+		b.state.mu.Lock()
+		b.state.requestAgain = time.Now()
+		b.state.mu.Unlock()
+		b.calls("CDS put [a] complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
+		if u := b.state.updates[len(b.state.updates)-1]; u.RequestedAt.Before(b.state.requestAgain) {
+			b.Errorf("requested at %v, want not before %v", u.RequestedAt, b.state.requestAgain)
 		}
-		b.told() // once
+		b.calls() // only once
 	})
 }
 
@@ -200,13 +200,13 @@ func TestBrokenFileKeepsItsLastGoodContent(t *testing.T) {
 	started(t, func(b *bench) {
 		b.write("r.yaml", route("r")+"bogus: 1\n")
 		b.write("a.yaml", cluster("b"))
-		b.told("CDS put [b] complete")
+		b.calls("CDS put [b] complete")
 		b.errors(map[string]string{"r.yaml": `r.yaml:3: field bogus: unknown field "bogus"`})
-		if !strings.Contains(b.log.String(), "its last good content stays") {
+		if !strings.Contains(b.log.String(), "its last valid content stays in use") {
 			b.Fatal(b.log)
 		}
 		b.write("r.yaml", route("s"))
-		b.told("RDS put [s] remove [r]")
+		b.calls("RDS put [s] remove [r]")
 		b.errors(nil)
 	})
 }
@@ -215,48 +215,48 @@ func TestUnreadableFileKeepsItsLastGoodContent(t *testing.T) {
 	started(t, func(b *bench) {
 		b.remove("r.yaml")
 		check(b, os.Symlink("nowhere", filepath.Join(b.dir, "r.yaml")))
-		b.told()
+		b.calls()
 		b.errors(map[string]string{"r.yaml": "r.yaml: stat: no such file or directory"})
 	})
 }
 
 func TestNothingIsRemovedWhileAFileIsWhollyUnknown(t *testing.T) {
 	on(t, map[string]string{"a.yaml": cluster("a"), "r.yaml": route("r"), "z.yaml": "nonsense"}, func(b *bench) {
-		b.feed.earlier = map[string]map[string]string{xds.RouteType: {"former": "1", "of another source": ""}}
+		b.state.earlier = map[string]map[string]string{xds.RouteType: {"former": "1", "of another source": ""}}
 		b.run()
-		b.told("answered", "CDS put [a]", "RDS put [r]")
+		b.calls("answered", "CDS put [a]", "RDS put [r]")
 		if s := b.source.Status(); s.Complete {
-			b.Fatal("told to be complete")
+			b.Fatal("status is complete")
 		}
 		b.remove("r.yaml")
 		b.write("a.yaml", cluster("b"))
-		b.told("CDS put [b]")
+		b.calls("CDS put [b]")
 		b.write("z.yaml", cluster("z"))
-		b.told("CDS put [b z] complete", cdsSynced, noLDS, ldsSynced, "RDS remove [former r]", noSRDS, srdsSynced)
+		b.calls("CDS put [b z] complete", cdsSynced, noLDS, ldsSynced, "RDS remove [former r]", noSRDS, srdsSynced)
 		b.write("new.yaml", "nonsense")
 		b.write("a.yaml", route("c"))
-		b.told("RDS put [c]")
+		b.calls("RDS put [c]")
 		b.remove("new.yaml")
-		b.told("CDS put [z] complete")
+		b.calls("CDS put [z] complete")
 	})
 }
 
 func TestWhatAnEarlierRunIssuedIsRemoved(t *testing.T) {
 	on(t, map[string]string{"r.yaml": route("r")}, func(b *bench) {
-		b.feed.earlier = map[string]map[string]string{xds.RouteType: {"r": "1", "former": "1", "of another source": ""}}
+		b.state.earlier = map[string]map[string]string{xds.RouteType: {"r": "1", "former": "1", "of another source": ""}}
 		b.run()
-		b.told("answered", "CDS complete", cdsSynced, noLDS, ldsSynced, "RDS put [r] remove [former]", noSRDS, srdsSynced)
+		b.calls("answered", "CDS complete", cdsSynced, noLDS, ldsSynced, "RDS put [r] remove [former]", noSRDS, srdsSynced)
 	})
 }
 
 func TestDuplicateKeepsTheContentOfTheFileThatChanged(t *testing.T) {
 	started(t, func(b *bench) {
-		// The new file comes before r.yaml by name, and yields all the same.
+		// The new file precedes r.yaml in the order of names, and is rejected nevertheless.
 		b.write("b.yaml", cluster("b")+"---\n"+route("r"))
-		b.told()
+		b.calls()
 		b.errors(map[string]string{"b.yaml": `b.yaml:5: RDS "r" is in r.yaml:1 too`})
 		b.remove("r.yaml")
-		b.told("CDS put [a b] complete")
+		b.calls("CDS put [a b] complete")
 		b.errors(nil)
 	})
 }
@@ -264,7 +264,7 @@ func TestDuplicateKeepsTheContentOfTheFileThatChanged(t *testing.T) {
 func TestDuplicateInAFileThatHadContentKeepsThat(t *testing.T) {
 	started(t, func(b *bench) {
 		b.write("r.yaml", route("s")+"---\n"+cluster("a"))
-		b.told()
+		b.calls()
 		b.errors(map[string]string{"r.yaml": `r.yaml:4: CDS "a" is in a.yaml:1 too`})
 	})
 }
@@ -273,14 +273,14 @@ func TestResourceMayMoveFromFileToFile(t *testing.T) {
 	started(t, func(b *bench) {
 		b.write("a.yaml", cluster("a")+"---\n"+route("r"))
 		b.write("r.yaml", route("s"))
-		b.told("RDS put [s]")
+		b.calls("RDS put [s]")
 	})
 }
 
 func TestFirstLoadWithADuplicateServesTheFirstFile(t *testing.T) {
 	on(t, map[string]string{"a.yaml": cluster("a"), "b.yaml": cluster("a")}, func(b *bench) {
 		b.run()
-		b.told("answered", "CDS put [a]")
+		b.calls("answered", "CDS put [a]")
 		b.errors(map[string]string{"b.yaml": `b.yaml:1: CDS "a" is in a.yaml:1 too`})
 	})
 }
@@ -288,7 +288,7 @@ func TestFirstLoadWithADuplicateServesTheFirstFile(t *testing.T) {
 func TestDirectoryThatVanishesKeepsWhatWasServed(t *testing.T) {
 	started(t, func(b *bench) {
 		b.rename(".", "../away")
-		b.told()
+		b.calls()
 		err := b.source.Status().Err
 		if err == nil || !strings.Contains(err.Error(), "read directory: open "+b.dir+": no such file or directory") {
 			b.Fatalf("got %v", err)
@@ -297,9 +297,9 @@ func TestDirectoryThatVanishesKeepsWhatWasServed(t *testing.T) {
 			b.Fatal(b.log)
 		}
 		check(b, os.Rename(filepath.Join(filepath.Dir(b.dir), "away"), b.dir))
-		b.told()
+		b.calls()
 		b.write("a.yaml", cluster("b"))
-		b.told("CDS put [b] complete")
+		b.calls("CDS put [b] complete")
 		if err := b.source.Status().Err; err != nil {
 			b.Fatal(err)
 		}
@@ -310,42 +310,42 @@ func TestMissingDirectoryEndsARunThatDidNotAnswer(t *testing.T) {
 	on(t, nil, func(b *bench) {
 		check(b, os.Remove(b.dir))
 		b.run()
-		b.told()
+		b.calls()
 		b.failed("file:DIR: read directory: open DIR: no such file or directory")
 		check(b, os.Mkdir(b.dir, 0o700))
 		b.write("r.yaml", route("r"))
 		b.run()
-		b.told("answered", "CDS complete", cdsSynced, noLDS, ldsSynced, "RDS put [r]", noSRDS, srdsSynced)
+		b.calls("answered", "CDS complete", cdsSynced, noLDS, ldsSynced, "RDS put [r]", noSRDS, srdsSynced)
 	})
 }
 
 func TestDirectoryOfBrokenFilesEndsARunThatDidNotAnswer(t *testing.T) {
 	on(t, map[string]string{"a.yaml": "x: 1", "b.json": "{"}, func(b *bench) {
 		b.run()
-		b.told()
+		b.calls()
 		b.failed("file:DIR: a.yaml:1: want a resource, which has \"@type\", or a mapping with a list of \"resources\"\nb.json:1: the document ends early")
 	})
 }
 
 func TestRunThatIsNotPreferredAppliesNothing(t *testing.T) {
 	on(t, map[string]string{"a.yaml": cluster("a")}, func(b *bench) {
-		err := b.source.Run(b.Context(), b.feed, func() error { return errPreferred })
+		err := b.source.Run(b.Context(), b.state, func() error { return errPreferred })
 		if !errors.Is(err, errPreferred) {
 			b.Fatalf("got %v", err)
 		}
-		b.told()
+		b.calls()
 		b.run()
-		b.told("answered", "CDS put [a] complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
+		b.calls("answered", "CDS put [a] complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
 	})
 }
 
 func TestSecondRunStillHasTheLastGoodContent(t *testing.T) {
 	started(t, func(b *bench) {
 		b.write("r.yaml", "nonsense")
-		b.told()
+		b.calls()
 		b.stop()
 		b.run()
-		b.told("answered", "CDS put [a] complete", cdsSynced, noLDS, ldsSynced, "RDS put [r]", noSRDS, srdsSynced)
+		b.calls("answered", "CDS put [a] complete", cdsSynced, noLDS, ldsSynced, "RDS put [r]", noSRDS, srdsSynced)
 	})
 }
 
@@ -353,24 +353,24 @@ func TestOtherFilesAreIgnoredWithOneWarning(t *testing.T) {
 	on(t, map[string]string{"README.md": "hello", ".hidden.yaml": "nonsense", "..dots.yaml": "nonsense", "sub/a.yaml": cluster("a")}, func(b *bench) {
 		check(b, syscall.Mkfifo(filepath.Join(b.dir, "pipe.yaml"), 0o600))
 		b.run()
-		b.told("answered", "CDS complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
+		b.calls("answered", "CDS complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
 		b.settle()
 		if got := strings.Count(b.log.String(), "file ignored"); got != 2 {
 			b.Fatalf("%d warnings, want 2:\n%s", got, b.log)
 		}
 		files := b.source.Status().Files
-		if len(files) != 2 || files[0].Name != "README.md" || files[0].Ignored != "the extension is none that is read" ||
-			files[1].Name != "pipe.yaml" || files[1].Ignored != "no regular file" {
+		if len(files) != 2 || files[0].Name != "README.md" || files[0].Ignored != "files with this extension are not read" ||
+			files[1].Name != "pipe.yaml" || files[1].Ignored != "not a regular file" {
 			b.Fatalf("got %+v", files)
 		}
 	})
 }
 
-func TestOversizedFileIsRefused(t *testing.T) {
+func TestOversizedFileIsRejected(t *testing.T) {
 	on(t, map[string]string{"a.yaml": cluster("a"), "big.yaml": cluster("b") + strings.Repeat("#", 1000)}, func(b *bench) {
 		b.source.config.MaxFileBytes = 1000
 		b.run()
-		b.told("answered", "CDS put [a]")
+		b.calls("answered", "CDS put [a]")
 		b.errors(map[string]string{"big.yaml": "big.yaml: larger than the limit of 1000 bytes"})
 	})
 }
@@ -378,7 +378,7 @@ func TestOversizedFileIsRefused(t *testing.T) {
 func TestStatusTellsOfEachFile(t *testing.T) {
 	started(t, func(b *bench) {
 		b.write("a.yaml", "nonsense")
-		b.told()
+		b.calls()
 		s := b.source.Status()
 		if s.Dir != b.dir || s.Err != nil || !s.Complete || s.Loaded.IsZero() {
 			b.Fatalf("got %+v", s)
@@ -390,24 +390,24 @@ func TestStatusTellsOfEachFile(t *testing.T) {
 	})
 }
 
-func TestRejectionByTheClientsIsToldUntilTheNextContent(t *testing.T) {
+func TestANACKOfTheClientsIsShownUntilTheNextContent(t *testing.T) {
 	started(t, func(b *bench) {
-		b.feed.verdicts[0](errors.New("no such address"))
+		b.state.answers[0](errors.New("no such address"))
 		if got := b.source.Status().Rejected[xds.ClusterType]; got == nil || got.Error() != "no such address" {
 			b.Fatalf("got %v", got)
 		}
-		if !strings.Contains(b.log.String(), "clients rejected") {
+		if !strings.Contains(b.log.String(), "clients NACKed") {
 			b.Fatal(b.log)
 		}
 		b.write("a.yaml", cluster("b"))
-		b.told("CDS put [b] complete")
+		b.calls("CDS put [b] complete")
 		if got := b.source.Status().Rejected; len(got) != 0 {
 			b.Fatalf("got %v", got)
 		}
 	})
 }
 
-func TestTTLStartsWhenAResourceIsTold(t *testing.T) {
+func TestTTLStartsWhenAResourceIsApplied(t *testing.T) {
 	w := xdstest.Wrap(xdstest.Runtime("layer", map[string]any{"x": 1}), "")
 	w.Ttl = durationpb.New(time.Minute)
 	raw, err := proto.Marshal(&discoveryv3.DiscoveryResponse{Resources: []*anypb.Any{xdstest.Pack(w)}})
@@ -416,7 +416,7 @@ func TestTTLStartsWhenAResourceIsTold(t *testing.T) {
 		before := time.Now()
 		b.run()
 		b.settle()
-		for _, u := range b.feed.updates {
+		for _, u := range b.state.updates {
 			if u.Type == xds.RuntimeType {
 				if got := u.Resources[0].Deadline().Sub(before); got < time.Minute || got > time.Minute+time.Second {
 					b.Fatalf("expires after %v", got)
@@ -521,7 +521,7 @@ func TestUnchangedFilesAreReadAgainOnlyNowAndThen(t *testing.T) {
 	}
 	first := look()
 	parsed, known = first.hash, true
-	put("two") // of the same size and time
+	put("two") // with the same size and time
 	if got := look(); got.hash != first.hash || got.data != nil {
 		t.Fatal("a file of unchanged size and time was read")
 	}

@@ -2,8 +2,8 @@ package file
 
 import (
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -21,17 +21,17 @@ type content struct {
 // member is a file of the directory.
 type member struct {
 	seen observed
-	// parsed is the current content, nil if that is bad.
+	// parsed is the current content, nil if that is invalid.
 	parsed *content
-	// good is the content that is served: parsed, or the last good content; nil if there never
+	// served is the content that is served: parsed, or the last valid content; nil if there never
 	// was any.
-	good *content
-	// err is why good is not the current content.
+	served *content
+	// err is why served is not the current content.
 	err error
 }
 
-// set is the content of a directory: the last good content of all its files. No resource is in
-// the good contents of two files.
+// set is the content of a directory: the last valid content of each file. No resource is in the
+// served contents of two files.
 type set struct {
 	members map[string]*member
 }
@@ -52,7 +52,7 @@ func (s *set) load(p pass, now time.Time) *set {
 	return next
 }
 
-// parsed returns the hash of the content of a file that was read last, good or bad.
+// parsed returns the hash of the content of a file that was read last, valid or not.
 func (s *set) parsed(name string) (hash uint64, ok bool) {
 	m := s.members[name]
 	if m == nil || m.seen.err != nil {
@@ -81,25 +81,25 @@ func (m *member) read(o observed, now time.Time) {
 
 // assign chooses the contents to be served. A content with a resource that another file has
 // already is not chosen: a file that did not change has precedence over one that did, and of two
-// changed files the first in order of name. The other file keeps its last good content, which
+// changed files the first in order of name. The other file keeps its last valid content, which
 // conflicts with no other file's.
 func (s *set) assign() {
 	var changed []*member
 	fixed := make(map[*member]bool)
 	for _, name := range s.names() {
 		m := s.members[name]
-		if m.parsed != nil && m.parsed != m.good {
+		if m.parsed != nil && m.parsed != m.served {
 			changed = append(changed, m)
 		} else {
 			fixed[m] = true
 		}
 	}
-	// Each failed round fixes one more file at its last good content.
+	// Each failed round fixes one more file at its last valid content.
 	for !s.claim(changed, fixed) {
 	}
 	for _, m := range changed {
 		if !fixed[m] {
-			m.good, m.err = m.parsed, nil
+			m.served, m.err = m.parsed, nil
 		}
 	}
 }
@@ -109,8 +109,8 @@ func (s *set) assign() {
 func (s *set) claim(changed []*member, fixed map[*member]bool) bool {
 	owners := make(map[key]*owner)
 	for _, name := range s.names() {
-		if m := s.members[name]; fixed[m] && m.good != nil {
-			for _, e := range m.good.entries {
+		if m := s.members[name]; fixed[m] && m.served != nil {
+			for _, e := range m.served.entries {
 				owners[key{e.resource.Type, e.resource.Name}] = &owner{m, e}
 			}
 		}
@@ -145,32 +145,24 @@ func (o *owner) String() string {
 	return fmt.Sprintf("%s:%d", o.member.seen.name, o.entry.line)
 }
 
-func (s *set) names() []string {
-	names := make([]string, 0, len(s.members))
-	for name := range s.members {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, strings.Compare)
-	return names
-}
+func (s *set) names() []string { return slices.Sorted(maps.Keys(s.members)) }
 
-// complete reports whether the good contents are the complete state: every file has a good
-// content.
+// complete reports whether the served contents are the complete state: every file has one.
 func (s *set) complete() bool {
 	for _, m := range s.members {
-		if m.good == nil {
+		if m.served == nil {
 			return false
 		}
 	}
 	return true
 }
 
-// resources returns the good contents by type, in order of file.
+// resources returns the served resources by type, in order of file.
 func (s *set) resources() map[string][]*xds.Resource {
 	byType := make(map[string][]*xds.Resource)
 	for _, name := range s.names() {
-		if m := s.members[name]; m.good != nil {
-			for _, e := range m.good.entries {
+		if m := s.members[name]; m.served != nil {
+			for _, e := range m.served.entries {
 				byType[e.resource.Type] = append(byType[e.resource.Type], e.resource)
 			}
 		}

@@ -11,8 +11,8 @@
 // The source sends everything it has, whether or not it is subscribed to.
 //
 // A file that cannot be read, or that repeats a resource of another file, changes nothing: its
-// last good content stays, and its error says where and why. A directory that cannot be read
-// removes nothing, and nothing is removed while some file has never had good content. The source
+// last valid content stays in use, and its error says where and why. A directory that cannot be read
+// removes nothing, and nothing is removed while some file has never had valid content. The source
 // does not watch the directory, but polls it and hashes its files, which detects every way of
 // changing a file, including Kubernetes' exchange of "..data". A change is loaded when two scans
 // in a row found the same content.
@@ -23,6 +23,7 @@
 package file
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,8 +81,8 @@ type Source struct {
 	loaded time.Time
 	// ignored holds the names of files that are not read, with the reason.
 	ignored map[string]string
-	// rejected holds the clients' NACKs of the newest content: type URL → error.
-	rejected map[string]error
+	// nacked holds the clients' NACKs of the newest content: type URL → error.
+	nacked map[string]error
 }
 
 var _ upstream.Source = (*Source)(nil)
@@ -94,16 +95,8 @@ func New(config Config) *Source {
 	if config.MaxFileBytes <= 0 {
 		config.MaxFileBytes = DefaultMaxFileBytes
 	}
-	log := config.Logger
-	if log == nil {
-		log = slog.Default()
-	}
-	s := &Source{
-		config:   config,
-		files:    &set{},
-		rejected: make(map[string]error),
-	}
-	s.log = log.With("upstream", s.Name())
+	s := &Source{config: config, files: &set{}, nacked: make(map[string]error)}
+	s.log = cmp.Or(config.Logger, slog.Default()).With("upstream", s.Name())
 	return s
 }
 
@@ -113,7 +106,7 @@ func (s *Source) Name() string { return "file:" + s.config.Dir }
 // Run writes to the state until ctx ends. Before it has called answered it also ends, with an
 // error, if the directory or all of its files cannot be read: then another source may be
 // preferred, and the caller tries again. Later such a failure is logged and returned by Status,
-// the resources in the state stay, and Run keeps scanning. Good contents are remembered from one
+// the resources in the state stay, and Run continues to scan. Valid contents are remembered from one
 // Run to the next.
 func (s *Source) Run(ctx context.Context, state upstream.State, answered func() error) error {
 	r := &run{
@@ -167,7 +160,7 @@ type run struct {
 // next scan.
 func (r *run) scanOnce() (time.Duration, error) {
 	s := r.source
-	asked := time.Now()
+	start := time.Now()
 	p, ignored, err := r.scanner.scan()
 	s.directory(ignored, err)
 	if err != nil {
@@ -182,10 +175,10 @@ func (r *run) scanOnce() (time.Duration, error) {
 	switch {
 	case r.loadedOnce && p.same(r.current):
 		r.changing = 0
-		if r.answeredOnce && r.scannedAt.Before(r.state.AskAgain()) {
+		if r.answeredOnce && r.scannedAt.Before(r.state.RequestAgain()) {
 			clear(r.synced) // so that everything is sent once more
-			r.scannedAt = asked
-			r.apply(s.files.resources(), s.files.complete(), asked)
+			r.scannedAt = start
+			r.apply(s.files.resources(), s.files.complete(), start)
 		}
 		return s.config.Interval, nil
 	case previous != nil && p.same(previous):
@@ -196,7 +189,7 @@ func (r *run) scanOnce() (time.Duration, error) {
 		return s.config.Interval / recheckShare, nil
 	}
 	r.changing = 0
-	r.current, r.loadedOnce, r.scannedAt = p, true, asked
+	r.current, r.loadedOnce, r.scannedAt = p, true, start
 	return s.config.Interval, r.load(p)
 }
 
@@ -229,13 +222,13 @@ func (s *Source) directory(ignored map[string]string, err error) {
 	}
 	switch {
 	case err != nil && text(previous) != err.Error():
-		s.log.Error("directory cannot be read; what was loaded from it stays", "err", err)
+		s.log.Error("directory cannot be read; its last content stays in use", "err", err)
 	case err == nil && previous != nil:
 		s.log.Info("directory can be read again")
 	}
 }
 
-// load loads a settled pass and writes its changes to the state.
+// load loads a stable pass and writes its changes to the state.
 func (r *run) load(p pass) error {
 	s := r.source
 	now := time.Now()
@@ -258,7 +251,7 @@ func (r *run) load(p pass) error {
 	return nil
 }
 
-// report logs which files became good or bad.
+// report logs which files became valid or invalid.
 func (s *Source) report(before, after *set) {
 	for _, name := range after.names() {
 		m, was := after.members[name], ""
@@ -268,28 +261,20 @@ func (s *Source) report(before, after *set) {
 		switch {
 		case text(m.err) == was:
 		case m.err == nil:
-			s.log.Info("file is good again", "name", name)
-		case m.good == nil:
+			s.log.Info("file is valid again", "name", name)
+		case m.served == nil:
 			s.log.Error("file not loaded; nothing is removed until it is repaired or deleted", "name", name, "err", m.err)
 		default:
-			s.log.Error("file not loaded; its last good content stays", "name", name, "err", m.err)
+			s.log.Error("file not loaded; its last valid content stays in use", "name", name, "err", m.err)
 		}
 	}
 }
 
 // apply writes the changes to the state, in push order.
 func (r *run) apply(resources map[string][]*xds.Resource, complete bool, now time.Time) {
-	types := make(map[string]bool)
-	for _, typeURL := range xds.Types() {
-		types[typeURL] = true
-	}
-	for typeURL := range resources {
-		types[typeURL] = true
-	}
-	for typeURL := range r.applied {
-		types[typeURL] = true
-	}
-	for _, typeURL := range slices.SortedFunc(maps.Keys(types), xds.CompareTypes) {
+	types := slices.Concat(xds.Types(), slices.Collect(maps.Keys(resources)), slices.Collect(maps.Keys(r.applied)))
+	slices.SortFunc(types, xds.CompareTypes)
+	for _, typeURL := range slices.Compact(types) {
 		r.applyType(typeURL, resources[typeURL], complete, now)
 	}
 }
@@ -297,24 +282,24 @@ func (r *run) apply(resources map[string][]*xds.Resource, complete bool, now tim
 func (r *run) applyType(typeURL string, resources []*xds.Resource, complete bool, now time.Time) {
 	name := r.source.Name()
 	full := xds.FullState(typeURL) && complete
-	held := r.held(typeURL, complete)
+	cached := r.cached(typeURL, complete)
 	update := xds.Update{Source: name, Type: typeURL, RequestedAt: r.scannedAt, Complete: full, KeepUnsubscribed: true}
 	versions := make(map[string]string, len(resources))
 	changed := full && !r.synced[typeURL]
 	removed := 0
 	for _, resource := range resources {
 		versions[resource.Name] = resource.Version
-		differs := held[resource.Name] != resource.Version
+		differs := cached[resource.Name] != resource.Version
 		changed = changed || differs
 		if differs || full {
 			update.Resources = append(update.Resources, fresh(resource, now))
 		}
 	}
-	for name := range held {
+	for name := range cached {
 		switch _, stays := versions[name]; {
 		case stays:
 		case !complete:
-			versions[name] = held[name]
+			versions[name] = cached[name]
 		default:
 			changed = true
 			removed++
@@ -328,8 +313,8 @@ func (r *run) applyType(typeURL string, resources []*xds.Resource, complete bool
 	if !changed {
 		return
 	}
-	r.source.reject(typeURL, nil)
-	r.state.Apply(update, func(err error) { r.source.reject(typeURL, err) })
+	r.source.answer(typeURL, nil)
+	r.state.Apply(update, func(err error) { r.source.answer(typeURL, err) })
 	if full && !r.synced[typeURL] {
 		r.synced[typeURL] = true
 		r.state.Synced(name, typeURL, r.scannedAt)
@@ -337,21 +322,21 @@ func (r *run) applyType(typeURL string, resources []*xds.Resource, complete bool
 	r.source.log.Info("configuration loaded", "type", xds.Short(typeURL), "put", len(update.Resources), "removed", removed, "complete", full)
 }
 
-// held returns the resources of a type that the state has from this run and, once all contents
+// cached returns the resources of a type that the state has from this run and, once all contents
 // are known, from earlier runs, since this source may remove those too.
-func (r *run) held(typeURL string, complete bool) map[string]string {
-	held := r.applied[typeURL]
+func (r *run) cached(typeURL string, complete bool) map[string]string {
+	applied := r.applied[typeURL]
 	if !complete || r.recalled[typeURL] {
-		return held
+		return applied
 	}
 	r.recalled[typeURL] = true
 	all := make(map[string]string)
-	for name, version := range r.state.Held(r.source.Name(), typeURL) {
+	for name, version := range r.state.Cached(r.source.Name(), typeURL) {
 		if version != "" {
 			all[name] = ""
 		}
 	}
-	maps.Copy(all, held)
+	maps.Copy(all, applied)
 	return all
 }
 
@@ -363,17 +348,17 @@ func fresh(resource *xds.Resource, now time.Time) *xds.Resource {
 	return resource.WithLifetime(resource.TTL(), now.Add(resource.TTL()))
 }
 
-// reject records the clients' ACK or NACK of the newest content of a type.
-func (s *Source) reject(typeURL string, err error) {
+// answer records the clients' ACK or NACK of the newest content of a type.
+func (s *Source) answer(typeURL string, err error) {
 	s.mu.Lock()
-	previous := s.rejected[typeURL]
-	s.rejected[typeURL] = err
+	previous := s.nacked[typeURL]
+	s.nacked[typeURL] = err
 	if err == nil {
-		delete(s.rejected, typeURL)
+		delete(s.nacked, typeURL)
 	}
 	s.mu.Unlock()
 	if err != nil && text(previous) != err.Error() {
-		s.log.Warn("clients rejected the configuration", "type", xds.Short(typeURL), "err", err)
+		s.log.Warn("clients NACKed the configuration", "type", xds.Short(typeURL), "err", err)
 	}
 }
 

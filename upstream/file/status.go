@@ -14,7 +14,7 @@ type Status struct {
 	Err error
 	// Loaded is when a change was loaded last; the zero time for never.
 	Loaded time.Time
-	// Complete is set if each file has good content, so that resources in none of the files are
+	// Complete is set if each file has valid content, so that resources in none of the files are
 	// removed.
 	Complete bool
 	// Files lists the files in order of name, including ignored ones.
@@ -31,7 +31,7 @@ type FileStatus struct {
 	// Resources counts the resources of the file that are served.
 	Resources int
 	// Err is a *ParseError that says why the current content of the file is not served; nil if it
-	// is. If Resources is not 0, the last good content is served.
+	// is. If Resources is not 0, the last valid content is served.
 	Err error
 	// Ignored is why the file is not read at all; "" if it is.
 	Ignored string
@@ -44,7 +44,7 @@ func (s *Source) Status() Status {
 	status := Status{
 		Dir: s.config.Dir, Err: s.dirErr, Loaded: s.loaded,
 		Complete: !s.loaded.IsZero() && s.files.complete(),
-		Rejected: maps.Clone(s.rejected),
+		Rejected: maps.Clone(s.nacked),
 	}
 	for _, name := range s.files.names() {
 		m := s.files.members[name]
@@ -52,8 +52,8 @@ func (s *Source) Status() Status {
 		if m.seen.info != nil {
 			f.Size = m.seen.info.Size()
 		}
-		if m.good != nil {
-			f.Resources = len(m.good.entries)
+		if m.served != nil {
+			f.Resources = len(m.served.entries)
 		}
 		status.Files = append(status.Files, f)
 	}

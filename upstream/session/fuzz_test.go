@@ -8,20 +8,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// FuzzConversation runs a machine through a conversation that the input spells
-// out: changes of what is wanted, good and bad responses, verdicts and time, in
-// both forms. Whatever is said, it keeps what the README promises to a control
-// plane:
+// FuzzConversation plays the conversation that the input encodes: changes of the subscription, valid
+// and invalid responses, ACKs, NACKs and time, in both forms. The promises of the README to a control
+// plane must hold:
 //
-//   - a first request of a named type names something (protocol.md 7.9, V8);
-//   - a nonce that came is answered once, with the first verdict that was known;
-//     a second answer is a NACK in Delta after an ACK for lack of time (I6);
-//   - in the end every response is answered, in SotW the newest of its type, and
-//     the server believes that exactly what is wanted is subscribed to.
+//   - the first request of a type without a wildcard has a name (protocol.md 7.9, V8);
+//   - each nonce is answered once, with the first ACK or NACK of the clients; a second answer is a NACK
+//     in Delta, after an ACK because of the timeout (I6);
+//   - in the end every response is answered, in SotW the newest one of each type, and the server has
+//     exactly the subscription of the clients.
 //
 // More seeds are in testdata/fuzz.
 func FuzzConversation(f *testing.F) {
@@ -32,7 +32,7 @@ func FuzzConversation(f *testing.F) {
 		if sotw {
 			form = xds.SotW
 		}
-		fz := &fuzzTalk{T: t, talk: newTalk(form, true), asked: make(map[string]*question), newest: make(map[string]string)}
+		fz := &fuzzTalk{T: t, talk: newTalk(form, true), questions: make(map[string]*question), newest: make(map[string]string)}
 		for op, arg := range xdstest.Steps(input, 200) {
 			fz.step(op, arg)
 		}
@@ -50,14 +50,14 @@ var (
 	fuzzPauses = []time.Duration{time.Millisecond, 499 * time.Millisecond, time.Second, time.Minute}
 )
 
-// question is a response, and the answers that it got.
+// question is a response, and the answers that the server got.
 type question struct {
 	typeURL   string
 	at        time.Time
 	malformed bool
-	// verdict is the first one that was given in time; heard says whether one was.
-	heard   bool
-	verdict error
+	// reason is the first answer of the clients in time; known is set if there was one.
+	known   bool
+	reason  error
 	late    bool // a NACK came after an ACK
 	answers []bool
 }
@@ -65,9 +65,9 @@ type question struct {
 type fuzzTalk struct {
 	*testing.T
 	*talk
-	asked  map[string]*question // by nonce
-	newest map[string]string    // nonce by type
-	log    []string
+	questions map[string]*question // by nonce
+	newest    map[string]string    // nonce by type
+	log       []string
 }
 
 func (fz *fuzzTalk) step(op, arg byte) {
@@ -119,37 +119,37 @@ func (fz *fuzzTalk) ask(typeURL string, parts []string) {
 	if at := slices.IndexFunc(sub.answers, func(a *answer) bool { return a.nonce == nonce }); at >= 0 {
 		q.malformed = sub.answers[at].nack != ""
 	}
-	fz.asked[nonce], fz.newest[typeURL] = q, nonce
+	fz.questions[nonce], fz.newest[typeURL] = q, nonce
 }
 
-// answer gives a verdict on the nonce that is back responses old.
+// answer passes an ACK or NACK of the response that is back responses old.
 func (fz *fuzzTalk) answer(typeURL string, back int, nack bool) {
 	nonces := fz.serverType(typeURL).nonces
 	if len(nonces) == 0 {
 		return
 	}
 	nonce := nonces[max(0, len(nonces)-1-back)]
-	var verdict error
+	var reason error
 	if nack {
-		verdict = errors.New("no good")
+		reason = errors.New("no good")
 	}
-	late := fz.machine.Answer(typeURL, nonce, verdict, fz.now)
-	fz.say("verdict %s %v, late %v", nonce, verdict, late)
-	q := fz.asked[nonce]
+	late := fz.machine.Answer(typeURL, nonce, reason, fz.now)
+	fz.say("reason %s %v, late %v", nonce, reason, late)
+	q := fz.questions[nonce]
 	switch {
 	case q == nil:
 		if late {
 			fz.fail("late for a response that was ignored")
 		}
 	case late:
-		if q.late || q.heard || !slices.Equal(q.answers, []bool{false}) || verdict == nil {
+		if q.late || q.known || !slices.Equal(q.answers, []bool{false}) || reason == nil {
 			fz.fail("%s: late, after %v", nonce, q.answers)
 		}
 		q.late = true
-	case len(q.answers) == 0 && !q.heard && !q.malformed:
-		q.heard, q.verdict = true, verdict
-	case len(q.answers) == 1 && !q.heard && verdict == nil:
-		q.heard = true // nothing can come after it
+	case len(q.answers) == 0 && !q.known && !q.malformed:
+		q.known, q.reason = true, reason
+	case len(q.answers) == 1 && !q.known && reason == nil:
+		q.known = true // no answer can follow it
 	}
 }
 
@@ -162,17 +162,17 @@ func (fz *fuzzTalk) pause(d time.Duration) {
 			return
 		}
 		if fz.wake.Before(fz.now) {
-			fz.fail("wants to be asked in the past")
+			fz.fail("returned a time in the past")
 		}
 		fz.now = fz.wake
 	}
 	fz.fail("a thousand times awake in %v", d)
 }
 
-// take lets the server hear every request that is due.
+// take passes every request of the machine to the server.
 func (fz *fuzzTalk) take() {
 	for range 1000 {
-		settled, wake := fz.machine.Completed(fz.now)
+		settled, next := fz.machine.Completed(fz.now)
 		for _, url := range settled {
 			if fz.form == xds.SotW || !fz.wanted[url][xds.Wildcard] {
 				fz.fail("%s: settled", xds.Short(url))
@@ -180,20 +180,20 @@ func (fz *fuzzTalk) take() {
 		}
 		req, at := fz.machine.Next(fz.now)
 		if req == nil {
-			fz.wake = earlier(wake, at)
+			fz.wake = wake.Earliest(next, at)
 			if !fz.wake.IsZero() && !fz.wake.After(fz.now) {
-				fz.fail("nothing to say, and yet wants to be asked now")
+				fz.fail("no request, and yet the time of the next call is now")
 			}
 			return
 		}
-		fz.hear(req)
+		fz.receive(req)
 		fz.say("-> %s", fz.request(req))
 	}
 	fz.fail("a thousand requests at once")
 }
 
-func (fz *fuzzTalk) hear(req *Request) {
-	if !fz.serverType(req.Type).asked && !xds.Info(req.Type).LegacyWildcard && len(req.Names)+len(req.Subscribe) == 0 && req.Nonce == "" {
+func (fz *fuzzTalk) receive(req *Request) {
+	if !fz.serverType(req.Type).requested && !xds.Info(req.Type).LegacyWildcard && len(req.Names)+len(req.Subscribe) == 0 && req.Nonce == "" {
 		fz.fail("%s: the first request names nothing", xds.Short(req.Type))
 	}
 	if slices.ContainsFunc(req.Subscribe, func(n string) bool { return slices.Contains(req.Unsubscribe, n) }) {
@@ -205,12 +205,12 @@ func (fz *fuzzTalk) hear(req *Request) {
 		}
 		return
 	}
-	q := fz.asked[req.Nonce]
+	q := fz.questions[req.Nonce]
 	if q == nil || q.typeURL != req.Type {
 		fz.fail("%s: nonce %s was not given", xds.Short(req.Type), req.Nonce)
 	}
 	if fz.form == xds.SotW && req.NACK == "" && len(q.answers) > 0 {
-		return // a change of names, and no answer
+		return // it changes names, and is not an answer
 	}
 	nack := req.NACK != ""
 	q.answers = append(q.answers, nack)
@@ -218,19 +218,19 @@ func (fz *fuzzTalk) hear(req *Request) {
 	case len(q.answers) == 2 && q.late && nack && fz.form == xds.Delta:
 	case len(q.answers) > 1:
 		fz.fail("%s: answered %v", req.Nonce, q.answers)
-	case q.malformed != nack && !q.heard:
+	case q.malformed != nack && !q.known:
 		fz.fail("%s: malformed %v, answered with a NACK %v", req.Nonce, q.malformed, nack)
-	case q.heard && nack != (q.verdict != nil):
-		fz.fail("%s: verdict %v, answered with a NACK %v", req.Nonce, q.verdict, nack)
-	case !q.heard && !q.malformed && fz.form == xds.Delta && fz.now.Before(q.at.Add(DefaultAckTimeout)):
-		fz.fail("%s: ACKed before its time, without a verdict", req.Nonce)
+	case q.known && nack != (q.reason != nil):
+		fz.fail("%s: reason %v, answered with a NACK %v", req.Nonce, q.reason, nack)
+	case !q.known && !q.malformed && fz.form == xds.Delta && fz.now.Before(q.at.Add(DefaultAckTimeout)):
+		fz.fail("%s: ACKed before its time, before the clients answered", req.Nonce)
 	}
 }
 
-// finish lets everything come to an end and looks at what the server knows.
+// finish lets all timeouts pass and compares what the server knows.
 func (fz *fuzzTalk) finish() {
 	fz.pause(2 * time.Hour)
-	for nonce, q := range fz.asked {
+	for nonce, q := range fz.questions {
 		due := fz.form == xds.Delta || fz.newest[q.typeURL] == nonce
 		want := 1
 		if q.late && fz.form == xds.Delta {
@@ -243,7 +243,7 @@ func (fz *fuzzTalk) finish() {
 	for url, wanted := range fz.wanted {
 		st := fz.serverType(url)
 		if fz.form == xds.SotW && len(wanted) == 0 && !st.explicit {
-			continue // a legacy wildcard cannot be taken back by naming nothing (protocol.md 2.1)
+			continue // a legacy wildcard cannot be dropped by a request without names (protocol.md 2.1)
 		}
 		if !maps.Equal(st.names, wanted) {
 			fz.fail("%s: wanted %v, the server believes %v", xds.Short(url), wanted, st.names)

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/holdfast-xds/holdfast/internal/redact"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -32,13 +33,12 @@ type ingest struct {
 	update *Response
 	// ackedVersion is set for a SotW response with the version_info of an ACKed response.
 	ackedVersion bool
-	// changed lists the resources of the update that were read from this response, and were not
-	// found to be the same as in the previous one.
+	// changed lists the resources of the update that differ from those of the previous response.
 	changed []*xds.Resource
-	// seen counts how often each name occurred in the response. A name of a resource that is not
+	// counts counts how often each name occurred in the response. A name of a resource that is not
 	// in changed is left out as long as it occurred once.
-	seen counts
-	bad  []string // reasons to NACK
+	counts  counts
+	reasons []string // reasons to NACK
 }
 
 // counts counts names, including the name "" (xds.FromAny). Most responses of a Delta server have
@@ -72,9 +72,7 @@ func (c *counts) of(name string) int {
 	return c.more[name]
 }
 
-// none reports whether no name was counted, repeated whether a name was counted more than once.
-func (c *counts) none() bool { return !c.some }
-
+// repeated reports whether a name was counted more than once.
 func (c *counts) repeated() bool {
 	for _, n := range c.more {
 		if n > 1 {
@@ -90,11 +88,8 @@ func newIngest(sub *subscription, nonce string, size int) *ingest {
 	}
 }
 
-// same adds a resource that is the same as in the previous response.
-func (in *ingest) same(r *xds.Resource) { in.update.Resources = append(in.update.Resources, r) }
-
-// take adds an entry, as internal/xds read it.
-func (in *ingest) take(sub *subscription, r *xds.Resource, err error) {
+// add adds an entry, as internal/xds read it.
+func (in *ingest) add(sub *subscription, r *xds.Resource, err error) {
 	name := ""
 	if r != nil {
 		name = r.Name
@@ -105,7 +100,7 @@ func (in *ingest) take(sub *subscription, r *xds.Resource, err error) {
 	}
 	times := 1
 	if name != "" || err == nil {
-		times = in.seen.add(name) // malformed or not
+		times = in.counts.add(name) // malformed or not
 	}
 	switch {
 	case err != nil:
@@ -118,9 +113,9 @@ func (in *ingest) take(sub *subscription, r *xds.Resource, err error) {
 
 func (in *ingest) reject(sub *subscription, name string, err error) {
 	in.update.Errors = append(in.update.Errors, xds.ResourceError{Name: name, Err: err})
-	in.bad = append(in.bad, err.Error())
+	in.reasons = append(in.reasons, err.Error())
 	if name != "" {
-		sub.broken[name] = struct{}{}
+		sub.invalid[name] = struct{}{}
 	}
 }
 
@@ -128,24 +123,24 @@ func (in *ingest) reject(sub *subscription, name string, err error) {
 // (protocol.md 1.10, 3.7).
 func (in *ingest) finish(sub *subscription) {
 	in.countSame()
-	if in.seen.repeated() {
-		twice := func(r *xds.Resource) bool { return in.seen.of(r.Name) > 1 }
+	if in.counts.repeated() {
+		twice := func(r *xds.Resource) bool { return in.counts.of(r.Name) > 1 }
 		for _, r := range in.update.Resources {
 			if twice(r) {
-				in.reject(sub, r.Name, fmt.Errorf("%s %q: %d times in one response", xds.Short(sub.url), r.Name, in.seen.of(r.Name)))
+				in.reject(sub, r.Name, fmt.Errorf("%s %q: %d times in one response", xds.Short(sub.url), r.Name, in.counts.of(r.Name)))
 			}
 		}
 		in.update.Resources = slices.DeleteFunc(in.update.Resources, twice)
 	}
-	if len(sub.broken)+len(sub.awaited)+len(sub.lateNames) > 0 {
+	if len(sub.invalid)+len(sub.awaited)+len(sub.lateNames) > 0 {
 		for _, r := range in.update.Resources {
-			delete(sub.broken, r.Name)
-			sub.resolvedBy(r)
+			delete(sub.invalid, r.Name)
+			sub.answeredBy(r)
 		}
 	}
 	for _, name := range in.update.Removed {
-		delete(sub.broken, name)
-		sub.resolved(name)
+		delete(sub.invalid, name)
+		sub.answeredName(name)
 	}
 	for _, e := range in.update.Errors {
 		delete(sub.awaited, e.Name)
@@ -156,7 +151,7 @@ func (in *ingest) finish(sub *subscription) {
 // push of everything there are few of the latter.
 func (in *ingest) countSame() {
 	changed := in.changed
-	if in.seen.none() || len(changed) == len(in.update.Resources) {
+	if !in.counts.some || len(changed) == len(in.update.Resources) {
 		return
 	}
 	for _, r := range in.update.Resources {
@@ -164,20 +159,20 @@ func (in *ingest) countSame() {
 			changed = changed[1:]
 			continue
 		}
-		if in.seen.of(r.Name) > 0 {
-			in.seen.add(r.Name)
+		if in.counts.of(r.Name) > 0 {
+			in.counts.add(r.Name)
 		}
 	}
 }
 
-// report processes the errors that the server reports for single resources. A resource that is
-// held stays in use, and its absence from the response does not mean that it was removed
+// report processes the errors that the server reports for single resources. The cached version of
+// such a resource stays in use, and its absence from the response does not mean that it was removed
 // (protocol.md 3.14).
 func (in *ingest) report(sub *subscription, errs []*discoveryv3.ResourceError) {
 	for _, e := range errs {
 		name := xds.CanonicalName(e.GetResourceName().GetName())
 		if name != "" {
-			sub.broken[name] = struct{}{}
+			sub.invalid[name] = struct{}{}
 		}
 		in.update.Errors = append(in.update.Errors, xds.ResourceError{
 			Name: name,
@@ -201,9 +196,9 @@ func (e *reported) Is(target error) bool {
 // SotW processes a SotW response and returns the update in it, or an error if the response
 // belongs to no subscription.
 func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Response, error) {
-	sub := s.types[resp.GetTypeUrl()]
-	if sub == nil || !sub.started {
-		return nil, unsolicited(resp.GetTypeUrl())
+	sub, err := s.requested(resp.GetTypeUrl())
+	if err != nil {
+		return nil, err
 	}
 	s.answered = true
 	in := newIngest(sub, resp.GetNonce(), len(resp.GetResources()))
@@ -211,15 +206,15 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Res
 	sub.read.begin(len(resp.GetResources()))
 	for _, entry := range resp.GetResources() {
 		if r, again := sub.read.find(entry); again {
-			in.seen.add(r.Name)
+			in.counts.add(r.Name)
 		} else if r != nil {
-			in.same(r)
+			in.update.Resources = append(in.update.Resources, r)
 		} else if entry.GetTypeUrl() == xds.WrapperType {
 			r, err := xds.FromAny(sub.url, resp.GetVersionInfo(), entry, now)
-			in.take(sub, r, err)
+			in.add(sub, r, err)
 		} else {
 			r, err := xds.FromAny(sub.url, xds.OfResponse, entry, now)
-			in.take(sub, r, err)
+			in.add(sub, r, err)
 			sub.read.add(entry, r, err)
 		}
 	}
@@ -229,7 +224,7 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Res
 	if xds.FullState(sub.url) && len(in.update.Errors) == 0 && len(in.update.Heartbeats) == 0 {
 		// If a part of a response cannot be read, or the server could not make it, resources
 		// missing from the rest do not count as removed.
-		s.absent(sub, in.update, now)
+		s.recordAbsent(sub, in.update, now)
 	}
 	in.update.Wildcard = sub.sentWildcard
 	if len(in.update.Errors) > 0 {
@@ -237,7 +232,7 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Res
 	}
 	// Only the newest response of a type can be answered (protocol.md 1.6).
 	sub.answers = sub.answers[:0]
-	s.receive(sub, in, resp.GetVersionInfo(), now)
+	s.awaitAnswer(sub, in, resp.GetVersionInfo(), now)
 	return in.update, nil
 }
 
@@ -252,13 +247,13 @@ func (s *Session) isAckedVersion(sub *subscription, version string) bool {
 	return s.cfg.Versions[sub.url].Info == version || slices.ContainsFunc(sub.answers, newer)
 }
 
-// absent records what is missing from a full-state response: every other resource if the wildcard
-// is subscribed, and subscribed names that were requested before the response was made. For names
-// that were requested late, the first such response may have been made before the request.
-func (s *Session) absent(sub *subscription, update *Response, now time.Time) {
+// recordAbsent records what a full-state response removes by leaving it out: every other resource if
+// the wildcard is subscribed, and otherwise the subscribed names. For names that were requested late,
+// the first such response may have been made before the request.
+func (s *Session) recordAbsent(sub *subscription, update *Response, now time.Time) {
 	if sub.sentWildcard {
 		update.Complete = true
-		clear(sub.broken)
+		clear(sub.invalid)
 	}
 	if len(sub.names) == 0 {
 		return
@@ -271,7 +266,7 @@ func (s *Session) absent(sub *subscription, update *Response, now time.Time) {
 			present[alias] = struct{}{}
 		}
 	}
-	holds := s.holder(sub)
+	isCached := s.cached(sub)
 	for name := range sub.names {
 		if _, found := present[name]; found {
 			continue
@@ -281,9 +276,9 @@ func (s *Session) absent(sub *subscription, update *Response, now time.Time) {
 		switch {
 		case isLate && !l.missed && !overdue:
 			sub.lateNames[name] = lateName{until: l.until, missed: true}
-		case isLate && !overdue && holds(name):
+		case isLate && !overdue && isCached(name):
 			// A response that contains the resource may still come.
-		case !isLate || sub.lost(name, holds):
+		case !isLate || sub.isMissing(name, isCached):
 			update.Removed = append(update.Removed, name)
 			delete(sub.awaited, name)
 		}
@@ -294,16 +289,16 @@ func (s *Session) absent(sub *subscription, update *Response, now time.Time) {
 // Delta processes a Delta response and returns the update in it, or an error if the response
 // belongs to no subscription.
 func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time) (*Response, error) {
-	sub := s.types[resp.GetTypeUrl()]
-	if sub == nil || !sub.started {
-		return nil, unsolicited(resp.GetTypeUrl())
+	sub, err := s.requested(resp.GetTypeUrl())
+	if err != nil {
+		return nil, err
 	}
 	s.answered = true
 	in := newIngest(sub, resp.GetNonce(), len(resp.GetResources()))
-	in.seen.size = len(resp.GetResources())
+	in.counts.size = len(resp.GetResources())
 	for _, entry := range resp.GetResources() {
 		r, err := xds.FromWrapper(sub.url, entry, now)
-		in.take(sub, r, err)
+		in.add(sub, r, err)
 	}
 	removed := resp.GetRemovedResources()
 	if len(removed) == 0 {
@@ -317,9 +312,9 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 			continue
 		}
 		name = xds.CanonicalName(name) // protocol.md 8.7
-		if in.seen.of(name) > 0 {
+		if in.counts.of(name) > 0 {
 			// The name is both added and removed: both are ignored.
-			in.seen.add(name)
+			in.counts.add(name)
 			continue
 		}
 		in.update.Removed = append(in.update.Removed, name)
@@ -331,28 +326,28 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 		if sub.completeBy.IsZero() {
 			sub.completeBy = now.Add(max(maxQuietTime, s.cfg.QuietTime))
 		}
-		sub.completeAt = earlier(now.Add(s.cfg.QuietTime), sub.completeBy)
+		sub.completeAt = wake.Earliest(now.Add(s.cfg.QuietTime), sub.completeBy)
 	}
-	s.receive(sub, in, "", now)
+	s.awaitAnswer(sub, in, "", now)
 	return in.update, nil
 }
 
-// receive starts to wait for the clients' ACK or NACK of a response. A malformed response is
-// NACKed at once, with every reason (protocol.md 7.3).
-func (s *Session) receive(sub *subscription, in *ingest, version string, now time.Time) {
+// awaitAnswer starts to wait for the clients' ACK or NACK of a response. A response with invalid
+// resources is NACKed at once, with every reason (protocol.md 7.3).
+func (s *Session) awaitAnswer(sub *subscription, in *ingest, version string, now time.Time) {
 	sub.nonce = in.update.Nonce
 	in.update.First, sub.answered = !sub.answered, true
 	a := &answer{nonce: sub.nonce, version: version, at: now.Add(s.cfg.AckTimeout)}
 	if version != "" && xds.FullState(sub.url) {
 		for _, r := range in.update.Resources {
-			a.holds.Add(r.Name)
+			a.contains.Add(r.Name)
 		}
 	}
-	if len(in.bad) > 0 {
-		sub.nack(a, redact.Line(strings.Join(in.bad, "; ")), now)
+	if len(in.reasons) > 0 {
+		sub.nack(a, redact.Line(strings.Join(in.reasons, "; ")), now)
 	}
 	sub.answers = append(sub.answers, a)
-	in.update.Wake = earlier(a.at, sub.completeAt)
+	in.update.Wake = wake.Earliest(a.at, sub.completeAt)
 	if s.Reopen() {
 		in.update.Wake = now
 	}

@@ -10,7 +10,7 @@ import (
 
 // readings caches the resources that the bare entries of the last SotW response were read as. A
 // push of everything has mostly the same entries as the previous push, at the same addresses,
-// because package upstream/codec shares entries that are held. Those need not be read, hashed and
+// because package upstream/codec shares entries that are cached. Those need not be read, hashed and
 // compared again.
 type readings struct {
 	of map[*anypb.Any]*reading

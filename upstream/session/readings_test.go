@@ -19,11 +19,10 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// FuzzReadingsAreAsIfReadAnew holds two SotW machines through one conversation. The
-// responses of one share what is as it was, to the pointer, as package upstream/codec
-// makes them; of the other each is a deep clone, so that nothing is ever found again.
-// Both find the same and ask for the same.
-// More seeds are in testdata/fuzz.
+// FuzzReadingsAreAsIfReadAnew plays one conversation with two SotW machines. The responses of one
+// share unchanged entries by pointer, as package upstream/codec does; those of the other are deep
+// clones, so that no reading is ever reused. The outputs of both must be the same. More seeds are
+// in testdata/fuzz.
 func FuzzReadingsAreAsIfReadAnew(f *testing.F) {
 	f.Add([]byte("\x04\x00\x00\x00\x05\x00\x00\x00"))
 	f.Fuzz(func(t *testing.T, input []byte) {
@@ -37,11 +36,11 @@ func FuzzReadingsAreAsIfReadAnew(f *testing.F) {
 	})
 }
 
-// twinTypes are those of the responses: complete ones, and partial ones.
+// twinTypes are the types of the responses: full-state types and others.
 var twinTypes = []string{xds.ClusterType, xds.EndpointType, xds.ListenerType, "example.Gizmo"}
 
-// twins are a machine that is given shared entries, one that is given clones, and the
-// server of both.
+// twins are a machine whose responses share entries, one whose responses are clones, and the server
+// of both.
 type twins struct {
 	*testing.T
 	shared, cloned *Session
@@ -49,9 +48,9 @@ type twins struct {
 	now            time.Time
 	nonces         int
 	wanted         map[string]map[string]bool
-	held           map[string]map[string]string
-	// The server: what its next response of a type has, what it ever made, and its
-	// version and nonce.
+	cached         map[string]map[string]string
+	// The server: the resources of its next response by type, everything that it ever sent, its
+	// version and its nonce.
 	next    map[string][]*anypb.Any
 	made    map[string]*anypb.Any
 	failed  map[string][]*discoveryv3.ResourceError
@@ -63,7 +62,7 @@ type twins struct {
 func newTwins(t *testing.T) *twins {
 	tw := &twins{
 		T: t, now: time.Unix(1e9, 0),
-		wanted: make(map[string]map[string]bool), held: make(map[string]map[string]string),
+		wanted: make(map[string]map[string]bool), cached: make(map[string]map[string]string),
 		next: make(map[string][]*anypb.Any), made: make(map[string]*anypb.Any), failed: make(map[string][]*discoveryv3.ResourceError),
 		version: make(map[string]string), newest: make(map[string]string),
 	}
@@ -71,7 +70,7 @@ func newTwins(t *testing.T) *twins {
 		tw.versions[i] = make(map[string]Version)
 		*s = New(Config{
 			Form: xds.SotW, Versions: tw.versions[i],
-			Held: func(typeURL string) map[string]string { return maps.Clone(tw.held[typeURL]) },
+			Cached: func(typeURL string) map[string]string { return maps.Clone(tw.cached[typeURL]) },
 		})
 	}
 	for _, url := range twinTypes {
@@ -90,8 +89,8 @@ func (tw *twins) fail(format string, args ...any) {
 	tw.Fatalf("%s\n%s", strings.Join(tw.log, "\n"), fmt.Sprintf(format, args...))
 }
 
-// step does what two bytes spell out: one that changes what the next response has, a
-// response, or what else happens to a stream. The low half of arg says to what name.
+// step runs the step that two bytes encode: a change of the next response, a response, or another
+// event of a stream. The low half of arg selects the name.
 func (tw *twins) step(op, arg byte) {
 	url := twinTypes[int(arg>>6)]
 	name := []string{"a", "b", "c", "d"}[arg&3]
@@ -103,20 +102,20 @@ func (tw *twins) step(op, arg byte) {
 		tw.replace(url, name, tw.bare(url, name, content))
 	case 6:
 		tw.replace(url, name, nil)
-	case 7: // beside what is there: the same pointer, or another content
+	case 7: // in addition to the existing entries: the same pointer, or another content
 		tw.add(url, tw.bare(url, name, content))
-	case 8: // the same again, and not shared
+	case 8: // the same content again, not shared
 		tw.add(url, proto.CloneOf(tw.bare(url, name, content)))
 	case 9:
 		tw.add(url, tw.odd(url, name, arg>>2&7))
 	case 10:
-		if n := len(tw.next[url]); n > 0 { // the order says nothing
+		if n := len(tw.next[url]); n > 0 { // the order has no meaning
 			tw.next[url] = append(tw.next[url][n-1:], tw.next[url][:n-1]...)
 		}
 	case 11:
 		tw.failed[url] = append(tw.failed[url], &discoveryv3.ResourceError{ResourceName: &discoveryv3.ResourceName{Name: name}})
 	case 12:
-		tw.version[url] = []string{"", "-", "fixed"}[arg>>2%3] // "": another each time
+		tw.version[url] = []string{"", "-", "fixed"}[arg>>2%3] // "" means another version each time
 	case 13:
 		tw.want(url, arg&4 == 0, []string{"*", name}[arg>>3&1])
 		tw.take()
@@ -129,7 +128,7 @@ func (tw *twins) step(op, arg byte) {
 	}
 }
 
-// bare is a resource; of one content there is one pointer.
+// bare is a resource without a wrapper; there is one pointer for each content.
 func (tw *twins) bare(url, name, content string) *anypb.Any {
 	return tw.once(url+name+content, url, body(name, content))
 }
@@ -141,7 +140,7 @@ func (tw *twins) once(key, url string, value []byte) *anypb.Any {
 	return tw.made[key]
 }
 
-// odd is an entry that is not bare, or malformed.
+// odd is an entry in a wrapper, or a malformed one.
 func (tw *twins) odd(url, name string, kind byte) *anypb.Any {
 	key := fmt.Sprint(url, name, " odd ", kind)
 	switch kind {
@@ -151,7 +150,7 @@ func (tw *twins) odd(url, name string, kind byte) *anypb.Any {
 		return tw.once(key, "other", body(name, "1"))
 	case 2:
 		return tw.once(key, url, append(body(name, "1"), 0x1a, 9))
-	case 3: // of a cluster the name can be read, and the name of its endpoints cannot
+	case 3: // the name of the cluster can be read, and the name of its endpoints cannot
 		return tw.once(key, url, append(body(name, "1"), 0x10, 3, 0x1a, 3, 0x12, 1, 0xff))
 	}
 	w := &discoveryv3.Resource{Name: name, Version: "w", Resource: tw.bare(url, name, "1")}
@@ -172,11 +171,11 @@ func (tw *twins) odd(url, name string, kind byte) *anypb.Any {
 
 func (tw *twins) add(url string, entry *anypb.Any) { tw.next[url] = append(tw.next[url], entry) }
 
-// replace takes everything out that is of a name, and puts an entry there, if any.
+// replace removes all entries of a name, and adds an entry, if there is one.
 func (tw *twins) replace(url, name string, entry *anypb.Any) {
 	tw.next[url] = slices.DeleteFunc(tw.next[url], func(e *anypb.Any) bool {
 		r, _ := xds.FromAny(url, "", e, tw.now)
-		return r == nil || r.Name == name // nor stays what has no name
+		return r == nil || r.Name == name // an entry without a name is removed too
 	})
 	if entry != nil {
 		tw.add(url, entry)
@@ -203,19 +202,19 @@ func (tw *twins) want(url string, more bool, name string) {
 }
 
 func (tw *twins) judge(url string, nack bool) {
-	var verdict error
+	var reason error
 	if nack {
-		verdict = errors.New("no good")
+		reason = errors.New("no good")
 	}
-	tw.say("verdict %s: %v", tw.newest[url], verdict)
-	got, want := tw.shared.Answer(url, tw.newest[url], verdict, tw.now), tw.cloned.Answer(url, tw.newest[url], verdict, tw.now)
+	tw.say("reason %s: %v", tw.newest[url], reason)
+	got, want := tw.shared.Answer(url, tw.newest[url], reason, tw.now), tw.cloned.Answer(url, tw.newest[url], reason, tw.now)
 	if got != want {
 		tw.fail("late %v, want %v", got, want)
 	}
 	tw.take()
 }
 
-// respond sends one response to both.
+// respond passes one response to both machines.
 func (tw *twins) respond(url string) {
 	tw.nonces++
 	m := &discoveryv3.DiscoveryResponse{TypeUrl: url, Nonce: fmt.Sprint("n", tw.nonces), VersionInfo: tw.version[url],
@@ -250,14 +249,15 @@ func (tw *twins) respond(url string) {
 		}
 		once[r.Name] = true
 	}
-	tw.held[url] = make(map[string]string)
+	tw.cached[url] = make(map[string]string)
 	for _, r := range got.Resources {
-		tw.held[url][r.Name] = r.UpstreamVersion
+		tw.cached[url][r.Name] = r.UpstreamVersion
 	}
 	tw.take()
 }
 
-// said is all that an update says, but for how often, and why, it says that something is wrong with a name: of one that came twice either may be found first.
+// said is the content of an update, without how often and why a name has errors: of an entry that
+// occurs twice, either may be found first.
 func said(u *Response) []string {
 	out := []string{fmt.Sprintf("%s %s remove %v complete %v wildcard %v silent %v first %v", u.Type, u.Nonce, u.Removed, u.Complete, u.Wildcard, u.Timeout, u.First)}
 	for _, r := range u.Resources {
@@ -273,7 +273,7 @@ func said(u *Response) []string {
 	return slices.Compact(out)
 }
 
-// take takes everything that the machines ask for.
+// take compares all requests of the machines.
 func (tw *twins) take() {
 	for range 100 {
 		wantTypes, wantAt := tw.cloned.Completed(tw.now)
@@ -306,8 +306,8 @@ func (tw *twins) take() {
 	tw.fail("a hundred requests at once")
 }
 
-// answered sends responses to a machine that wants everything of a type, and returns the
-// update of the last.
+// answered passes responses to a machine that subscribes to everything of a type, and returns the
+// update of the last one.
 func answered(t *testing.T, url string, responses ...[]*anypb.Any) *Response {
 	t.Helper()
 	s := New(Config{Form: xds.SotW})
@@ -324,7 +324,7 @@ func answered(t *testing.T, url string, responses ...[]*anypb.Any) *Response {
 	return last
 }
 
-// entry is a bare resource, each time another pointer.
+// entry is a resource without a wrapper, with another pointer each time.
 func entry(url, nameContent string) *anypb.Any {
 	name, content, _ := strings.Cut(nameContent, "@")
 	return &anypb.Any{TypeUrl: url, Value: body(name, content)}
@@ -337,8 +337,8 @@ func named(list []*xds.Resource) (out []string) {
 	return out
 }
 
-// protocol.md 1.10: which of them is meant cannot be told.
-func TestADuplicateIsRefusedThoughItIsUnchanged(t *testing.T) {
+// protocol.md 1.10: it is unknown which of them is meant.
+func TestADuplicateIsRejectedThoughItIsUnchanged(t *testing.T) {
 	url := xds.ClusterType
 	a, b, again := entry(url, "a@1"), entry(url, "b@1"), entry(url, "a@1")
 	for _, tc := range []struct {
@@ -360,7 +360,7 @@ func TestADuplicateIsRefusedThoughItIsUnchanged(t *testing.T) {
 	}
 }
 
-// What a version_info stands for is what came with it (Version), whatever came without.
+// Version.Contains has the names that came with the version_info, also if they did not change.
 func TestAVersionStandsForTheNamesOfItsOwnResponse(t *testing.T) {
 	url, versions := xds.ClusterType, make(map[string]Version)
 	s := New(Config{Form: xds.SotW, Versions: versions})
@@ -380,13 +380,13 @@ func TestAVersionStandsForTheNamesOfItsOwnResponse(t *testing.T) {
 		s.Answer(url, m.Nonce, nil, now)
 		s.Next(now)
 	}
-	if got := versions[url]; got.Info != "3" || got.Holds != xds.NamesOf(slices.Values([]string{"a", "c"})) {
-		t.Errorf("version %q stands for %v", got.Info, got.Holds)
+	if got := versions[url]; got.Info != "3" || got.Contains != xds.NamesOf(slices.Values([]string{"a", "c"})) {
+		t.Errorf("version %q stands for %v", got.Info, got.Contains)
 	}
 }
 
-// The sender of requests is woken for a response only if it would look too late by itself.
-func TestAResponseSaysWhenTheMachineMustBeAskedAgain(t *testing.T) {
+// The sender is woken for a response only if it would otherwise look too late.
+func TestAResponseHasTheTimeOfTheNextCall(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for _, tc := range []struct {
 		name  string

@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// What a control plane says of a resource goes to logs and terminals, and so does what is said of
-// a response of which nothing can be read.
-func TestWhatAControlPlaneSaysIsOneBoundedLine(t *testing.T) {
+// The errors of a control plane go to logs and terminals, and so do the errors about a response
+// that cannot be read.
+func TestErrorsOfAControlPlaneAreOneBoundedLine(t *testing.T) {
 	s := New(Config{Form: xds.Delta})
 	s.Subscribe(xds.EndpointType, false, []string{"a"}, nil)
 	s.Next(time.Time{})

@@ -1,13 +1,14 @@
 package session
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -25,8 +26,8 @@ const (
 	// DefaultAnswerTimeout is how long a server has to answer for a name before the name counts
 	// as not existing (gRFC A57, protocol.md 5.3).
 	DefaultAnswerTimeout = 15 * time.Second
-	// DefaultSilence is how long a SotW server may be silent on a new stream whose requests named
-	// the version of everything, before it is asked on another stream without a version.
+	// DefaultSilence is how long a SotW server may be silent on a new stream whose requests all
+	// had a version, before another stream is opened with a request that has none.
 	DefaultSilence = 5 * time.Second
 )
 
@@ -37,21 +38,23 @@ const (
 	maxNackPause = 30 * time.Second
 )
 
-// A server that goes back to the version that was ACKed before sends nothing to a client that
-// NACKed the version in between. So the server is asked again for resources that are held and
-// NACKed, after a growing pause.
+// A server that goes back from a NACKed version to the version before sends nothing, because the
+// client has ACKed that version. So NACKed resources are requested again, after a growing pause.
 const (
 	minRecheckPause = 5 * time.Second
 	maxRecheckPause = 10 * time.Minute
 )
 
+// maxTimedOut bounds the nonces in subscription.timedOut.
+const maxTimedOut = 64
+
 // maxReasonBytes bounds the reason of a NACK, because an error_detail travels in one message and
 // in logs.
 const maxReasonBytes = 4 << 10
 
-// Unissued is a version that tells a server that it did not issue the resource that is held. The
+// UnknownVersion is sent as the version of a cached resource that this server did not issue. The
 // server then sends the resource again, or reports it removed (design.md I2).
-const Unissued = "holdfast:not-from-this-server"
+const UnknownVersion = "holdfast:not-from-this-server"
 
 // Config configures a Session; zero values take the defaults.
 type Config struct {
@@ -60,30 +63,29 @@ type Config struct {
 	QuietTime     time.Duration
 	AnswerTimeout time.Duration
 	Silence       time.Duration
-	// NotBefore holds, by type, the time before which the server is not asked for the type; nil
-	// for none.
+	// NotBefore holds, by type, the time before which the type is not requested; nil for none.
 	NotBefore map[string]time.Time
 	// Versions holds, by type, the version_info of the last SotW response of this server that was
 	// ACKed. The session keeps it up to date, so that the next stream can start with it.
 	Versions map[string]Version
-	// Held returns the held and still subscribed resources of a type, with the version that this
-	// server issued, "" if it issued none.
-	Held func(typeURL string) map[string]string
-	// Nacked returns the names of held resources that this server sent and clients NACKed; nil
-	// for a session that never asks again. Rechecks counts, by type, how often the server was
-	// asked again for such names. The session keeps Rechecks up to date, so that the next stream
+	// Cached returns the names of the cached resources of a type that are still subscribed, each
+	// with the version that this server issued for it; "" if it issued none.
+	Cached func(typeURL string) map[string]string
+	// Nacked returns the names of the cached resources of a type that this server sent and clients
+	// NACKed; if it is nil, NACKed resources are not requested again. Rechecks counts, by type,
+	// how often they were. The session keeps Rechecks up to date, so that the next stream
 	// continues with it.
 	Nacked   func(typeURL string) []string
 	Rechecks map[string]int
 }
 
-// Version is a version_info with what it is valid for: Names are those of the request that it
-// answered, and it is valid for no other request. Holds are, for a full-state type, the names of
-// the resources that it came with.
+// Version is the version_info of a response. Names are those of the request that the response
+// answered; the version is valid for no other request. Contains has the names of the resources in
+// the response, if the type is a full-state type.
 type Version struct {
-	Info  string
-	Names []string
-	Holds xds.NameSet
+	Info     string
+	Names    []string
+	Contains xds.NameSet
 }
 
 // Session is the state machine of one stream.
@@ -91,28 +93,27 @@ type Session struct {
 	cfg     Config
 	types   map[string]*subscription
 	ordered []*subscription // by xds.CompareTypes
-	begun   []*subscription // in the order in which the server was first asked
+	begun   []*subscription // in the order of their first requests
 
-	// answered is set once the server has answered anything. must is set once the server was
-	// asked for something that it must answer, whatever it believes this side to hold. repeatAt
-	// is when the server is asked again, on another stream, if neither is set; the zero time for
-	// never.
-	answered, must bool
-	repeatAt       time.Time
-	// again is set if the server must be asked for everything on another stream.
-	again bool
+	// answered is set once the server has answered anything. mustAnswer is set once a request was
+	// sent that every server answers, whatever versions this side has. If neither is set,
+	// repeatAt is when another stream is opened; the zero time for never.
+	answered, mustAnswer bool
+	repeatAt             time.Time
+	// requestAgain is set by RequestAgain.
+	requestAgain bool
 }
 
 // subscription is the state of one type on the stream.
 type subscription struct {
 	url string
-	// What is subscribed, and what of that the server was sent.
-	names    map[string]struct{}
-	wildcard bool
-	started  bool
-	begunAt  time.Time // of the first request
-	certain  bool      // SotW: the server must answer the first request if it has no version
-	explicit bool      // the server was sent names, or "*"
+	// The subscription, and what the server was sent of it.
+	names      map[string]struct{}
+	wildcard   bool
+	started    bool      // the first request was sent
+	begunAt    time.Time // when it was sent
+	answerable bool      // SotW: a server answers the first request, if that has no version
+	explicit   bool      // the server was sent names, or "*"
 	// sentWildcard is set if the server was sent a subscription to everything.
 	// keepsLegacyWildcard is set while the legacy wildcard of SotW cannot be dropped, because a
 	// request without names would subscribe to it again.
@@ -122,35 +123,36 @@ type subscription struct {
 	renamed                           bool // SotW: the names changed since they were sent
 	// needsNewStream is set if only a new stream can show what became of a resource; see Reopen.
 	needsNewStream bool
-	// awaited holds the names that the server was asked for and has not answered yet, with the
-	// timeout of each.
+	// awaited holds the requested names that the server has not answered yet, with the timeout of
+	// each.
 	awaited map[string]time.Time
 
 	// What the server sent.
 	nonce string
-	// lateNames holds, for full-state types in SotW, the names that were requested after the first
-	// request of the type and that no response has contained yet.
+	// lateNames holds, for full-state types in SotW, the names that were added to the request of
+	// the type later, and that no response has contained yet.
 	lateNames map[string]lateName
-	broken    map[string]struct{} // names that came malformed and not yet well-formed
-	// Delta wildcard: complete when completeAt passes, which is never later than completeBy.
+	invalid   map[string]struct{} // names whose last content was invalid, or was reported as an error
+	// completeAt is when a Delta wildcard counts as complete. Each response delays it, but never
+	// beyond completeBy.
 	completeAt, completeBy time.Time
 
 	// read caches the resources of the last SotW response.
 	read     readings
-	answered bool // there was a response
+	answered bool // the server has sent a response
 
 	// Responses that were not ACKed or NACKed yet, oldest first.
 	answers []*answer
 	nacks   int // in a row
-	// recheckAt is when the server is asked again for NACKed resources; the zero time for never.
+	// recheckAt is when NACKed resources are requested again; the zero time for never.
 	recheckAt time.Time
 	// timedOut holds the nonces of responses that were ACKed because of the timeout. In Delta, a
 	// NACK that comes later is still sent.
 	timedOut map[string]struct{}
 }
 
-// lateName is a name that was requested after the first request of its type. A response that it is
-// missing from may have been made before the server saw the name.
+// lateName is a name that was added to the request of its type later. A response without it may have
+// been made before the server read the new request.
 type lateName struct {
 	// until is when the server should have answered. missed is set once a complete response came
 	// without the name.
@@ -161,9 +163,9 @@ type lateName struct {
 // answer is the ACK or NACK that a response will get.
 type answer struct {
 	nonce, version string
-	holds          xds.NameSet // see Version
-	known          bool
-	nack           string // the reason; "" for an ACK
+	contains       xds.NameSet // see Version
+	known          bool        // the clients have answered, or the response is malformed
+	nack           string      // the reason; "" for an ACK
 	// at is when the answer is sent at the latest or, once it is known, at the earliest.
 	at time.Time
 }
@@ -189,18 +191,10 @@ func New(cfg Config) *Session {
 	if cfg.Form == 0 {
 		panic("session: Config.Form is not set")
 	}
-	if cfg.AckTimeout == 0 {
-		cfg.AckTimeout = DefaultAckTimeout
-	}
-	if cfg.QuietTime == 0 {
-		cfg.QuietTime = DefaultQuietTime
-	}
-	if cfg.AnswerTimeout == 0 {
-		cfg.AnswerTimeout = DefaultAnswerTimeout
-	}
-	if cfg.Silence == 0 {
-		cfg.Silence = DefaultSilence
-	}
+	cfg.AckTimeout = cmp.Or(cfg.AckTimeout, DefaultAckTimeout)
+	cfg.QuietTime = cmp.Or(cfg.QuietTime, DefaultQuietTime)
+	cfg.AnswerTimeout = cmp.Or(cfg.AnswerTimeout, DefaultAnswerTimeout)
+	cfg.Silence = cmp.Or(cfg.Silence, DefaultSilence)
 	if cfg.Versions == nil {
 		cfg.Versions = make(map[string]Version)
 	}
@@ -210,8 +204,8 @@ func New(cfg Config) *Session {
 	if cfg.Rechecks == nil {
 		cfg.Rechecks = make(map[string]int)
 	}
-	if cfg.Held == nil {
-		cfg.Held = func(string) map[string]string { return nil }
+	if cfg.Cached == nil {
+		cfg.Cached = func(string) map[string]string { return nil }
 	}
 	return &Session{cfg: cfg, types: make(map[string]*subscription)}
 }
@@ -228,7 +222,7 @@ func (s *Session) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 			drop:      make(map[string]struct{}),
 			awaited:   make(map[string]time.Time),
 			lateNames: make(map[string]lateName),
-			broken:    make(map[string]struct{}),
+			invalid:   make(map[string]struct{}),
 			timedOut:  make(map[string]struct{}),
 		}
 		s.types[typeURL] = sub
@@ -240,16 +234,16 @@ func (s *Session) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 	for _, name := range add {
 		if _, ok := sub.names[name]; !ok {
 			sub.names[name] = struct{}{}
-			sub.noteChange(name, true)
+			sub.recordChange(name, true)
 		}
 	}
 	for _, name := range drop {
 		if _, ok := sub.names[name]; ok {
 			delete(sub.names, name)
-			delete(sub.broken, name)
+			delete(sub.invalid, name)
 			delete(sub.awaited, name)
 			delete(sub.lateNames, name)
-			sub.noteChange(name, false)
+			sub.recordChange(name, false)
 		}
 	}
 	if wildcard == sub.wildcard {
@@ -260,46 +254,45 @@ func (s *Session) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 	case s.cfg.Form == xds.SotW && sub.sentWildcard && !sub.explicit && !wildcard:
 		sub.keepsLegacyWildcard = true
 	case sub.keepsLegacyWildcard:
-		// Resources that came while nobody subscribed to them need not be held any more.
+		// Resources that came while nobody subscribed to them may have left the cache.
 		sub.keepsLegacyWildcard, sub.needsNewStream = false, true
 	default:
-		sub.noteChange(xds.Wildcard, wildcard)
+		sub.recordChange(xds.Wildcard, wildcard)
 	}
 }
 
-// Forget drops the version_info of a type before its first request, because changes of the held
-// resources were not tracked without a gap. A server that does not answer a request with a
-// current version would hide such changes.
+// Forget drops the version_info of a type before its first request, because the cache may have
+// lost resources since. A server that does not answer a request with a current version would not
+// send them.
 func (s *Session) Forget(typeURL string) { delete(s.cfg.Versions, typeURL) }
 
 // Reopen reports whether the stream should be ended and another one opened, whose first request
-// of each type tells the server the whole subscription and, in Delta, the held resources. The
+// of each type has the whole subscription and, in Delta, the versions of the cached resources. The
 // causes are:
 //
 //   - A wildcard was added after the first request of its type. Responses that the server sent
 //     before it read the request cannot be distinguished from its answer, and the answer would
 //     not report resources that were removed while the wildcard was not subscribed.
-//   - In SotW, the server was asked late for a resource that is held, and seems not to have it.
-//     A held resource is removed only by an answer that cannot be older than the request
+//   - In SotW, a cached resource was requested late, and the server seems not to have it. A
+//     cached resource is removed only by a response that cannot be older than the request
 //     (design.md I2).
-//   - Clients NACKed a held resource, and the server may have gone back to the version before.
+//   - Clients NACKed a resource, and the server may have gone back to the version before.
 //   - A SotW server that was sent only current versions has answered nothing.
 //   - AskAgain was called.
 func (s *Session) Reopen() bool {
-	return s.again || slices.ContainsFunc(s.ordered, func(sub *subscription) bool {
+	return s.requestAgain || slices.ContainsFunc(s.ordered, func(sub *subscription) bool {
 		return sub.needsNewStream || sub.wildcard && sub.started && !sub.sentWildcard
 	})
 }
 
-// AskAgain makes Reopen return true: the server must be asked once more for resources that it
-// removed, since it does not repeat a removal on the same stream (protocol.md 3.5). Config.Held
-// returns no version for them, so that the next stream does not claim to hold what the server
-// sent.
-func (s *Session) AskAgain() { s.again = true }
+// RequestAgain makes Reopen return true, so that the server confirms removals, which it does not
+// repeat on the same stream (protocol.md 3.5). Config.Cached returns no version for the resources
+// that the server removed: it must send each of them, or report it removed.
+func (s *Session) RequestAgain() { s.requestAgain = true }
 
-// noteChange records a change that the server must be told. Before the first request nothing is
-// recorded, since that request contains the whole subscription.
-func (sub *subscription) noteChange(name string, added bool) {
+// recordChange records a change of the subscription for the next request. Before the first request
+// nothing is recorded, since that one contains the whole subscription.
+func (sub *subscription) recordChange(name string, added bool) {
 	if !sub.started {
 		return
 	}
@@ -366,11 +359,11 @@ func (s *Session) recheckLater(sub *subscription, now time.Time) {
 	}
 }
 
-// recheck asks the server again for held resources that clients NACKed, if there are any and
-// their time has come. In Delta it returns a request that unsubscribes from the names, after
-// which they are subscribed to again. That is impossible if a wildcard covers the names, and in
-// SotW; then it requests a new stream that names no ACKed version.
-func (s *Session) recheck(sub *subscription, now time.Time) (req *Request, wake time.Time) {
+// recheck requests NACKed resources again, if there are any and their time has come. In Delta it
+// returns a request that unsubscribes from the names; the next request subscribes to them again.
+// That is impossible in SotW, and if a wildcard covers the names. Then a new stream is needed,
+// whose first request has no version.
+func (s *Session) recheck(sub *subscription, now time.Time) (req *Request, next time.Time) {
 	if sub.recheckAt.IsZero() || sub.recheckAt.After(now) {
 		return nil, sub.recheckAt
 	}
@@ -401,32 +394,32 @@ func (s *Session) recheck(sub *subscription, now time.Time) (req *Request, wake 
 
 // Completed returns the types whose wildcard has become complete, each once, and when Completed
 // must be called again; the zero time for never.
-func (s *Session) Completed(now time.Time) (types []string, wake time.Time) {
+func (s *Session) Completed(now time.Time) (types []string, next time.Time) {
 	for _, sub := range s.ordered {
 		if sub.completeAt.IsZero() {
 			continue
 		}
 		if sub.completeAt.After(now) {
-			wake = earlier(wake, sub.completeAt)
+			next = wake.Earliest(next, sub.completeAt)
 			continue
 		}
 		sub.completeAt, sub.completeBy = time.Time{}, time.Time{}
-		if sub.wildcard && sub.sentWildcard && len(sub.broken) == 0 {
+		if sub.wildcard && sub.sentWildcard && len(sub.invalid) == 0 {
 			types = append(types, sub.url)
 		}
 	}
-	return types, wake
+	return types, next
 }
 
-// Overdue returns, for each type that has any, the names that the server was asked for and did
-// not answer in time, each once, and when Overdue must be called again; the zero time for never.
-func (s *Session) Overdue(now time.Time) (updates []*xds.Update, wake time.Time) {
+// Overdue returns the requested names that the server did not answer in time, each once, in one
+// update for each type, and when Overdue must be called again; the zero time for never.
+func (s *Session) Overdue(now time.Time) (updates []*xds.Update, next time.Time) {
 	for _, sub := range s.ordered {
 		var u *xds.Update
-		holds := s.holder(sub)
+		isCached := s.cached(sub)
 		for name, at := range sub.awaited {
 			if at.After(now) {
-				wake = earlier(wake, at)
+				next = wake.Earliest(next, at)
 				continue
 			}
 			delete(sub.awaited, name)
@@ -435,7 +428,7 @@ func (s *Session) Overdue(now time.Time) (updates []*xds.Update, wake time.Time)
 			}
 			if !sub.lateNames[name].missed {
 				u.Errors = append(u.Errors, xds.ResourceError{Name: name, Err: xds.ErrNoAnswer})
-			} else if sub.lost(name, holds) {
+			} else if sub.isMissing(name, isCached) {
 				u.Removed = append(u.Removed, name)
 			}
 		}
@@ -449,26 +442,25 @@ func (s *Session) Overdue(now time.Time) (updates []*xds.Update, wake time.Time)
 			updates = append(updates, u)
 		}
 	}
-	return updates, wake
+	return updates, next
 }
 
-// ask starts to wait for the answer to each name of a request that is not held. A server may be
-// silent about held resources on a new stream, but must answer names that are new to it.
-func (s *Session) ask(sub *subscription, names []string, held map[string]string, now time.Time) {
+// awaitNames starts to wait for the answer to each name of a request that is not cached. On a new
+// stream a server may be silent about cached resources, but must answer names that are new to it.
+func (s *Session) awaitNames(sub *subscription, names []string, cached map[string]string, now time.Time) {
 	for _, name := range names {
-		_, isHeld := held[name]
+		_, isCached := cached[name]
 		_, isAwaited := sub.awaited[name]
-		if _, subscribed := sub.names[name]; subscribed && !isHeld && !isAwaited {
+		if _, subscribed := sub.names[name]; subscribed && !isCached && !isAwaited {
 			sub.awaited[name] = now.Add(s.cfg.AnswerTimeout)
 		}
 	}
 }
 
-// lost handles a name that was requested late, was missing from a response, and whose timeout has
-// passed. It reports whether the name counts as not existing. If the name is held, only a new
-// stream can tell.
-func (sub *subscription) lost(name string, holds func(string) bool) bool {
-	if holds(name) {
+// isMissing reports whether a name does not exist that was requested late, was missing from a
+// response, and whose timeout has passed. If the name is cached, only a new stream can tell.
+func (sub *subscription) isMissing(name string, isCached func(string) bool) bool {
+	if isCached(name) {
 		sub.needsNewStream = true
 		return false
 	}
@@ -477,45 +469,43 @@ func (sub *subscription) lost(name string, holds func(string) bool) bool {
 	return true
 }
 
-// holder returns a function that reports whether a name is held. It calls Config.Held once, at
-// its first call, because there may be as many names to look up as are held.
-func (s *Session) holder(sub *subscription) func(name string) bool {
-	var held map[string]string
+// cached returns a function that reports whether a name is cached. The function calls Config.Cached
+// only once, because it may be called for many names.
+func (s *Session) cached(sub *subscription) func(name string) bool {
+	var names map[string]string
 	listed := false
 	return func(name string) bool {
 		if !listed {
-			held, listed = s.cfg.Held(sub.url), true
+			names, listed = s.cfg.Cached(sub.url), true
 		}
-		_, ok := held[name]
+		_, ok := names[name]
 		return ok
 	}
 }
 
-// resolvedBy ends the wait for a resource, by its name, by an alias or as a member of a
+// answeredBy ends the wait for a resource, by its name, by an alias or as a member of a
 // collection.
-func (sub *subscription) resolvedBy(r *xds.Resource) {
+func (sub *subscription) answeredBy(r *xds.Resource) {
 	if len(sub.awaited)+len(sub.lateNames) == 0 {
 		return
 	}
-	sub.resolved(r.Name)
+	sub.answeredName(r.Name)
 	for _, alias := range r.Aliases() {
-		sub.resolved(alias)
+		sub.answeredName(alias)
 	}
-	if glob := xds.CollectionOf(r.Name); glob != "" {
-		sub.resolved(glob)
-	}
+	sub.answeredName(xds.CollectionOf(r.Name))
 }
 
-// resolved ends the wait for a name.
-func (sub *subscription) resolved(name string) {
+// answeredName ends the wait for a name; none has the name "".
+func (sub *subscription) answeredName(name string) {
 	delete(sub.awaited, name)
 	delete(sub.lateNames, name)
 }
 
-// Next returns the next request to send to the server, or nil, and then when Next must be called
-// again even if nothing else happens; the zero time for never.
+// Next returns the next request to send to the server. If there is none, it returns nil and when
+// Next must be called again even if nothing else happens; the zero time for never.
 func (s *Session) Next(now time.Time) (*Request, time.Time) {
-	var wake time.Time
+	var next time.Time
 	for _, sub := range s.ordered {
 		var req *Request
 		var at time.Time
@@ -528,17 +518,17 @@ func (s *Session) Next(now time.Time) (*Request, time.Time) {
 			req.Type = sub.url
 			return req, time.Time{}
 		}
-		wake = earlier(wake, at)
+		next = wake.Earliest(next, at)
 	}
-	return nil, earlier(wake, s.repeatUnanswered(now))
+	return nil, wake.Earliest(next, s.repeatUnanswered(now))
 }
 
-// repeatUnanswered requests another stream for a SotW server that has answered nothing. Some
-// servers do not answer a request with a current version (protocol.md 7.10), and such a server
-// cannot be distinguished from one that hangs. On the new stream one type is requested without a
-// version, which the server must answer (protocol.md 1.1).
-func (s *Session) repeatUnanswered(now time.Time) (wake time.Time) {
-	if s.answered || s.must || s.repeatAt.IsZero() {
+// repeatUnanswered makes Reopen return true if a SotW server has answered nothing. Some servers do
+// not answer a request with a current version (protocol.md 7.10), and such a server cannot be
+// distinguished from one that hangs. On the next stream one type is requested without a version,
+// which every server answers (protocol.md 1.1).
+func (s *Session) repeatUnanswered(now time.Time) (next time.Time) {
+	if s.answered || s.mustAnswer || s.repeatAt.IsZero() {
 		return time.Time{}
 	}
 	if s.repeatAt.After(now) {
@@ -546,7 +536,7 @@ func (s *Session) repeatUnanswered(now time.Time) (wake time.Time) {
 	}
 	s.repeatAt = time.Time{}
 	for _, sub := range s.begun {
-		if sub.certain {
+		if sub.answerable {
 			s.Forget(sub.url)
 			sub.needsNewStream = true
 			return now
@@ -559,11 +549,11 @@ func (s *Session) repeatUnanswered(now time.Time) (wake time.Time) {
 // request is current.
 func (s *Session) NotModified() { s.answered = true }
 
-// begin records the first request of a type. It returns false if the server must not be asked
-// yet, and then until when.
+// begin records the first request of a type. If the type must not be requested yet, it returns
+// false and until when; the zero time until the subscription changes.
 func (s *Session) begin(sub *subscription, now time.Time) (bool, time.Time) {
 	if !sub.wildcard && len(sub.names) == 0 {
-		return false, time.Time{} // in SotW that would ask for everything (protocol.md 7.9)
+		return false, time.Time{} // in SotW it would request everything (protocol.md 7.9)
 	}
 	if at := s.cfg.NotBefore[sub.url]; at.After(now) {
 		return false, at
@@ -576,8 +566,8 @@ func (s *Session) begin(sub *subscription, now time.Time) (bool, time.Time) {
 	return true, time.Time{}
 }
 
-// Unanswered returns the types that the server was first asked for at or after since and has not
-// answered, the last one first; and whether it has answered any other type.
+// Unanswered returns the types that were first requested at or after since and have had no
+// response, the last one first; and whether any type has had a response.
 func (s *Session) Unanswered(since time.Time) (types []string, others bool) {
 	for _, sub := range slices.Backward(s.begun) {
 		if sub.answered {
@@ -597,59 +587,52 @@ func (s *Session) Subscribed(typeURL string) []string {
 	return nil
 }
 
-// demand makes a first Delta request one that the server must answer: it replaces the version of
-// one held resource by Unissued. A server that agrees with everything that is held may be silent
-// for ever, and could not be distinguished from one that hangs (protocol.md 3.2, 7.10).
-func (s *Session) demand(held map[string]string) {
-	if s.must || len(held) == 0 {
+// forceAnswer makes a first Delta request one that every server answers: it replaces the version of
+// one cached resource by UnknownVersion. A server that has the same versions might never answer, and
+// could not be distinguished from one that hangs (protocol.md 3.2, 7.10).
+func (s *Session) forceAnswer(versions map[string]string) {
+	if s.mustAnswer || len(versions) == 0 {
 		return
 	}
-	s.must = true
+	s.mustAnswer = true
 	first := ""
-	for name, version := range held {
-		if version == Unissued {
+	for name, version := range versions {
+		if version == UnknownVersion {
 			return
 		}
 		if first == "" || name < first {
 			first = name
 		}
 	}
-	held[first] = Unissued
+	versions[first] = UnknownVersion
 }
 
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
-}
-
-// due removes and returns the first answer that must be sent now; if there is none, it returns
+// dueAnswer removes and returns the first answer that must be sent now; if there is none, it returns
 // when the next one must be sent.
-func (sub *subscription) due(now time.Time) (a *answer, wake time.Time) {
+func (sub *subscription) dueAnswer(now time.Time) (a *answer, next time.Time) {
 	for i, a := range sub.answers {
 		if a.at.After(now) {
-			wake = earlier(wake, a.at)
+			next = wake.Earliest(next, a.at)
 			continue
 		}
 		sub.answers = slices.Delete(sub.answers, i, i+1)
-		if !a.known {
-			sub.timeOut(a)
-		}
-		if a.nack == "" {
-			sub.nacks = 0
-		}
+		sub.recordSent(a)
 		return a, time.Time{}
 	}
-	return nil, wake
+	return nil, next
 }
 
-// timeOut remembers a response that is ACKed before the clients have answered it.
-func (sub *subscription) timeOut(a *answer) {
-	if len(sub.timedOut) >= 64 {
-		clear(sub.timedOut)
+// recordSent records that an answer is sent, perhaps before the clients have answered.
+func (sub *subscription) recordSent(a *answer) {
+	if !a.known {
+		if len(sub.timedOut) >= maxTimedOut {
+			clear(sub.timedOut)
+		}
+		sub.timedOut[a.nonce] = struct{}{}
 	}
-	sub.timedOut[a.nonce] = struct{}{}
+	if a.nack == "" {
+		sub.nacks = 0
+	}
 }
 
 // nextDelta returns the next Delta request of a type.
@@ -658,28 +641,28 @@ func (s *Session) nextDelta(sub *subscription, now time.Time) (*Request, time.Ti
 		if begun, until := s.begin(sub, now); !begun {
 			return nil, until
 		}
-		req := &Request{Subscribe: sub.requestNames(), Initial: s.cfg.Held(sub.url)}
+		req := &Request{Subscribe: sub.requestNames(), Initial: s.cfg.Cached(sub.url)}
 		for name, version := range req.Initial {
 			if version == "" {
-				req.Initial[name] = Unissued
+				req.Initial[name] = UnknownVersion
 			}
 		}
-		s.demand(req.Initial)
-		s.ask(sub, req.Subscribe, req.Initial, now)
+		s.forceAnswer(req.Initial)
+		s.awaitNames(sub, req.Subscribe, req.Initial, now)
 		return req, time.Time{}
 	}
 	if len(sub.add)+len(sub.drop) > 0 {
 		sub.sendWildcard()
-		req := &Request{Subscribe: sorted(sub.add), Unsubscribe: sorted(sub.drop)}
-		s.ask(sub, req.Subscribe, nil, now)
+		req := &Request{Subscribe: slices.Sorted(maps.Keys(sub.add)), Unsubscribe: slices.Sorted(maps.Keys(sub.drop))}
+		s.awaitNames(sub, req.Subscribe, nil, now)
 		clear(sub.add)
 		clear(sub.drop)
 		return req, time.Time{}
 	}
-	a, wake := sub.due(now)
+	a, next := sub.dueAnswer(now)
 	if a == nil {
 		req, at := s.recheck(sub, now)
-		return req, earlier(wake, at)
+		return req, wake.Earliest(next, at)
 	}
 	return &Request{Nonce: a.nonce, NACK: a.nack}, time.Time{}
 }
@@ -692,42 +675,35 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 			return nil, until
 		}
 		req.Names = sub.requestNames()
-		held := s.cfg.Held(sub.url)
-		if !s.cfg.Versions[sub.url].standsFor(sub, req.Names, held) {
+		cached := s.cfg.Cached(sub.url)
+		if !s.cfg.Versions[sub.url].isCurrent(sub, req.Names, cached) {
 			req.Version = ""
 		}
-		if sub.certain = allHeld(req.Names, held); req.Version == "" && sub.certain {
-			s.must = true
+		if sub.answerable = allCached(req.Names, cached); req.Version == "" && sub.answerable {
+			s.mustAnswer = true
 		} else if s.repeatAt.IsZero() {
 			s.repeatAt = now.Add(s.cfg.Silence)
 		}
-		s.ask(sub, req.Names, held, now)
+		s.awaitNames(sub, req.Names, cached, now)
 		return req, time.Time{}
 	}
-	a, wake := sub.due(now)
+	a, next := sub.dueAnswer(now)
 	if a == nil && sub.renamed && len(sub.answers) > 0 {
 		// A request with other names carries the newest nonce, and so answers that response: with
 		// an ACK, or with the NACK that is being delayed, since only error_detail tells them
 		// apart (design.md I6, protocol.md 1.3).
 		a = sub.answers[len(sub.answers)-1]
 		sub.answers = nil
-		if !a.known {
-			sub.timeOut(a)
-		}
-		if a.nack == "" {
-			sub.nacks = 0
-		}
+		sub.recordSent(a)
 	}
 	if a == nil && !sub.renamed {
 		req, at := s.recheck(sub, now)
-		return req, earlier(wake, at)
+		return req, wake.Earliest(next, at)
 	}
-	if len(sub.add) > 0 {
-		s.ask(sub, sorted(sub.add), nil, now)
+	s.awaitNames(sub, slices.Collect(maps.Keys(sub.add)), nil, now)
+	if xds.FullState(sub.url) {
 		for name := range sub.add {
-			if xds.FullState(sub.url) {
-				sub.lateNames[name] = lateName{until: now.Add(s.cfg.AnswerTimeout)}
-			}
+			sub.lateNames[name] = lateName{until: now.Add(s.cfg.AnswerTimeout)}
 		}
 	}
 	sub.sendWildcard()
@@ -740,39 +716,33 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 	}
 	req.Names = sub.requestNames()
 	if a != nil && a.nack == "" {
-		s.cfg.Versions[sub.url] = Version{a.version, req.Names, a.holds}
+		s.cfg.Versions[sub.url] = Version{a.version, req.Names, a.contains}
 	}
 	return req, time.Time{}
 }
 
-// allHeld reports whether a server must answer a SotW request without a version. It may be silent
-// about a name that it does not have, so all names must be held.
-func allHeld(names []string, held map[string]string) bool {
+// allCached reports whether every requested name is cached.
+func allCached(names []string, cached map[string]string) bool {
 	for _, name := range names {
-		if _, ok := held[name]; !ok && name != xds.Wildcard {
+		if _, ok := cached[name]; !ok && name != xds.Wildcard {
 			return false
 		}
 	}
 	return true
 }
 
-// standsFor reports whether a request for names may carry the version, given that some servers do
+// isCurrent reports whether a request for names may carry the version, given that some servers do
 // not answer a request with a current version. The version must be valid for exactly these names,
-// no held resource may have been added or removed by another source since, and every requested
-// name must be held, since the server would not repeat that a name does not exist.
-func (v Version) standsFor(sub *subscription, names []string, held map[string]string) bool {
-	if v.Info == "" || len(held) == 0 || !slices.Equal(v.Names, names) {
+// no cached resource may have been added or removed by another source since, and every requested
+// name must be cached, since the server would not repeat that a name does not exist.
+func (v Version) isCurrent(sub *subscription, names []string, cached map[string]string) bool {
+	if v.Info == "" || len(cached) == 0 || !slices.Equal(v.Names, names) || !allCached(names, cached) {
 		return false
 	}
-	if xds.FullState(sub.url) && v.Holds != xds.NamesOf(maps.Keys(held)) {
+	if xds.FullState(sub.url) && v.Contains != xds.NamesOf(maps.Keys(cached)) {
 		return false
 	}
-	for _, name := range names {
-		if _, ok := held[name]; !ok && name != xds.Wildcard {
-			return false
-		}
-	}
-	for _, version := range held {
+	for _, version := range cached {
 		if version == "" {
 			return false
 		}
@@ -802,17 +772,12 @@ func (sub *subscription) requestNames() []string {
 	return names
 }
 
-func sorted(set map[string]struct{}) []string {
-	if len(set) == 0 {
-		return nil
+// requested returns the subscription of a type; an error if the type was not requested. A response
+// of such a type is not applied, and there is no subscription on which it could be NACKed.
+func (s *Session) requested(typeURL string) (*subscription, error) {
+	sub := s.types[typeURL]
+	if sub == nil || !sub.started {
+		return nil, fmt.Errorf("response of a type that was not requested: %q", typeURL)
 	}
-	return slices.Sorted(maps.Keys(set))
-}
-
-// errUnsolicited is returned for a response of a type that was not asked for. The response is not
-// applied, and there is no subscription on which it could be NACKed.
-var errUnsolicited = errors.New("response of a type that was not asked for")
-
-func unsolicited(typeURL string) error {
-	return fmt.Errorf("%w: %q", errUnsolicited, typeURL)
+	return sub, nil
 }

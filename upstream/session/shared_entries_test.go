@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// push makes a response of n clusters.
+// push builds a response of n clusters.
 func push(t *testing.T, n int) *discoveryv3.DiscoveryResponse {
 	t.Helper()
 	m := &discoveryv3.DiscoveryResponse{TypeUrl: xds.ClusterType}
@@ -37,8 +37,8 @@ func subscribed() *Session {
 	return s
 }
 
-// What is read again is what is read anew, whether entries are shared with the response
-// before, changed, gone, there twice or of another pointer.
+// The result does not depend on whether entries are shared with the previous response, changed,
+// removed, repeated, or of another pointer.
 func TestAnEntryThatIsSharedIsReadAsAnewOne(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	first := push(t, 5)
@@ -47,11 +47,11 @@ func TestAnEntryThatIsSharedIsReadAsAnewOne(t *testing.T) {
 	second.Resources[1] = push(t, 9).Resources[8]
 	second.Resources[2] = proto.CloneOf(first.Resources[2])
 	second.Resources = append(second.Resources[:4], second.Resources[0])
-	shared, anew := subscribed(), subscribed()
+	shared, cloned := subscribed(), subscribed()
 	for i, m := range []*discoveryv3.DiscoveryResponse{first, second, first} {
 		m.VersionInfo, m.Nonce = fmt.Sprint("v", i), fmt.Sprint("n", i)
 		got, err := shared.SotW(m, now)
-		want, wantErr := anew.SotW(proto.CloneOf(m), now)
+		want, wantErr := cloned.SotW(proto.CloneOf(m), now)
 		if err != nil || wantErr != nil {
 			t.Fatal(err, wantErr)
 		}
@@ -67,9 +67,8 @@ func TestAnEntryThatIsSharedIsReadAsAnewOne(t *testing.T) {
 	}
 }
 
-// A push of what is held already costs no allocation for a resource: there are three for
-// the response, however many it has.
-func TestAPushOfWhatIsHeldAllocatesLittle(t *testing.T) {
+// A push of cached resources costs three allocations for the response, and none for a resource.
+func TestAPushOfCachedResourcesAllocatesLittle(t *testing.T) {
 	const many = 2000
 	s, m := subscribed(), push(t, many)
 	i := 0

@@ -18,45 +18,42 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// TestTranscripts runs the conversations of testdata. A file holds transcripts,
-// each under a "# title"; sotw.txt and delta.txt hold those of one wire form,
-// both.txt those that read alike in both. Each line is a command and, behind "->",
-// everything that the machine then finds out and sends, separated by commas. The
-// machine is asked for requests when something came in, and at the times that it
-// asked for, never else.
+// TestTranscripts runs the conversations of testdata. A file contains transcripts, each under a
+// "# title"; sotw.txt and delta.txt have those of one wire form, both.txt those that are the same in
+// both. Each line is a command and, after "->", every output that follows, separated by commas. The
+// outputs are collected after each command, and at each time that the machine has returned.
 //
-//	want T NAMES      more is wanted ("*" for everything)
-//	drop T NAMES      less is
-//	hold T NAME@V …   what is held, with the version that this server issued; NAME
-//	                  alone came from elsewhere
-//	reject T NAMES    what is held of this server's, and clients refused
-//	forget T          what is held of it was not followed all the time
-//	again             everything is to be asked for once more
-//	open              a new stream begins
-//	resp T PART …     the server sends a response, with the nonce n1, n2, … and, in
-//	                  SotW, the version v1, v2, …. A PART is
-//	    NAME@CONTENT      a resource, in SotW bare
-//	    NAME@CONTENT:ttl=60s   one with a TTL, in SotW in a wrapper
+//	want T NAMES      adds names to the subscription ("*" for the wildcard)
+//	drop T NAMES      drops names from it
+//	hold T NAME@V …   sets the cached resources, each with the version that this server issued;
+//	                  a NAME alone came from another source
+//	reject T NAMES    sets the cached resources that this server sent and clients NACKed
+//	forget T          calls Forget
+//	again             calls RequestAgain
+//	open              opens a new stream
+//	resp T PART …     the server sends a response, with the nonce n1, n2, … and, in SotW, the
+//	                  version v1, v2, …. A PART is
+//	    NAME@CONTENT      a resource, in SotW without a wrapper
+//	    NAME@CONTENT:ttl=60s   a resource with a TTL, in SotW in a wrapper
 //	    beat:NAME@V:60s   a heartbeat of the version V; the TTL may be missing
 //	    wrong:NAME        a wrapper with a resource of another type
-//	    cut:NAME          a wrapper with one that ends in the middle of a field
+//	    cut:NAME          a wrapper with a resource that ends in the middle of a field
 //	    nameless          a resource without a name
-//	    -NAME             Delta: removed; "--NAME" says so in the newer field
+//	    -NAME             Delta: a removal; "--NAME" uses the newer field
 //	    err:NAME:CODE     a resource error
 //	    v=V               SotW: another version_info
-//	ok T, no T        the clients' verdict on the newest response of the type;
-//	                  "ok T n1" on an older one
+//	ok T, no T        the clients ACK or NACK the newest response of the type; "ok T n1" an older one
 //	after D           time passes
 //
-// What comes back: "put", "remove", "complete", "refresh" and "error" say what a
-// response says, "settled" what is told completely, "overdue" a name of which the server
-// said nothing in time, "reopen" that another stream is needed. In both.txt a request reads
-// "ask T +NAME -NAME", "ack T NONCE" or "nack T NONCE: reason"; in the others it
-// is shown word by word, without what is empty.
+// The outputs of a response are "put", "remove", "complete", "refresh" (a heartbeat) and "error".
+// "settled" is a result of Completed, "overdue" and "gone" are errors and removals of Overdue, and
+// "reopen" means that Reopen returns true. In both.txt a request is "ask T +NAME -NAME", "ack T NONCE"
+// or "nack T NONCE: reason"; in the other files every field of it is shown that is not empty.
 func TestTranscripts(t *testing.T) {
 	for _, file := range []struct {
 		name  string
@@ -74,57 +71,57 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// talk is a server, a machine, and what is wanted and held.
+// talk is a server, a machine, and the subscription and cached resources of the machine.
 type talk struct {
 	form     xds.Form
 	verbatim bool
 	machine  *Session
 	now      time.Time
-	wake     time.Time // when the machine wants to be asked again
+	wake     time.Time // when the machine must be called again
 	versions map[string]Version
-	held     map[string]map[string]string
-	rejected map[string][]string
+	cached   map[string]map[string]string
+	nacked   map[string][]string
 	rechecks map[string]int
 	wanted   map[string]map[string]bool
-	// The server: what it believes is subscribed to, and its nonces by type.
+	// The server: the subscription that it knows, and its nonces by type.
 	server map[string]*serverType
 	nonces int
-	// contents are those of the bodies that were sent.
+	// contents has the content of each body that was sent.
 	contents map[string]string
-	// got is what the current command brought about.
+	// got has the outputs of the current command.
 	got []string
 }
 
-// serverType is what a server knows of a stream's subscription to one type.
+// serverType is what a server knows of the subscription to one type.
 type serverType struct {
-	names    map[string]bool // "*" for a wildcard
-	asked    bool            // a request came
-	explicit bool            // it was told a name, or "*"
-	nonces   []string
+	names     map[string]bool // "*" for a wildcard
+	requested bool            // a request came
+	explicit  bool            // a request had a name, or "*"
+	nonces    []string
 }
 
 func newTalk(form xds.Form, verbatim bool) *talk {
 	tk := &talk{
 		form: form, verbatim: verbatim, now: time.Unix(1e9, 0),
 		versions: make(map[string]Version),
-		held:     make(map[string]map[string]string),
+		cached:   make(map[string]map[string]string),
 		wanted:   make(map[string]map[string]bool),
 		contents: make(map[string]string),
-		rejected: make(map[string][]string),
+		nacked:   make(map[string][]string),
 		rechecks: make(map[string]int),
 	}
 	tk.open()
 	return tk
 }
 
-// open begins a stream; what is wanted is told to the machine as a whole.
+// open opens a stream, and passes the whole subscription to the machine.
 func (tk *talk) open() {
 	tk.server = make(map[string]*serverType)
 	tk.machine = New(Config{
 		Form:     tk.form,
 		Versions: tk.versions,
-		Held:     func(typeURL string) map[string]string { return maps.Clone(tk.held[typeURL]) },
-		Nacked:   func(typeURL string) []string { return slices.Clone(tk.rejected[typeURL]) },
+		Cached:   func(typeURL string) map[string]string { return maps.Clone(tk.cached[typeURL]) },
+		Nacked:   func(typeURL string) []string { return slices.Clone(tk.nacked[typeURL]) },
 		Rechecks: tk.rechecks,
 	})
 	for url, names := range tk.wanted {
@@ -135,7 +132,7 @@ func (tk *talk) open() {
 
 func isWildcard(name string) bool { return name == xds.Wildcard }
 
-// play does a command, and returns what it brought about.
+// play runs a command and returns its outputs.
 func (tk *talk) play(words []string) ([]string, error) {
 	tk.got = nil
 	err := tk.do(words)
@@ -150,7 +147,7 @@ func (tk *talk) do(words []string) error {
 		tk.drain()
 		return nil
 	case "again":
-		tk.machine.AskAgain()
+		tk.machine.RequestAgain()
 		tk.drain()
 		return nil
 	case "after":
@@ -170,7 +167,7 @@ func (tk *talk) do(words []string) error {
 		tk.hold(typeURL, args)
 		return nil
 	case "reject":
-		tk.rejected[typeURL] = args
+		tk.nacked[typeURL] = args
 		return nil
 	case "forget":
 		tk.machine.Forget(typeURL)
@@ -184,11 +181,11 @@ func (tk *talk) do(words []string) error {
 		if len(args) > 0 {
 			nonce = args[0]
 		}
-		var verdict error
+		var reason error
 		if verb == "no" {
-			verdict = errors.New("no good")
+			reason = errors.New("no good")
 		}
-		if tk.machine.Answer(typeURL, nonce, verdict, tk.now) {
+		if tk.machine.Answer(typeURL, nonce, reason, tk.now) {
 			tk.got = append(tk.got, "late")
 		}
 	default:
@@ -222,15 +219,15 @@ func (tk *talk) want(typeURL string, more bool, names []string) {
 }
 
 func (tk *talk) hold(typeURL string, args []string) {
-	held := make(map[string]string)
+	cached := make(map[string]string)
 	for _, arg := range args {
 		name, version, _ := strings.Cut(arg, "@")
-		held[name] = version
+		cached[name] = version
 	}
-	tk.held[typeURL] = held
+	tk.cached[typeURL] = cached
 }
 
-// pass lets time go by, and asks the machine when it wants to be asked.
+// pass lets time pass, and calls the machine at the times that it returned.
 func (tk *talk) pass(d time.Duration) {
 	end := tk.now.Add(d)
 	for !tk.wake.IsZero() && !tk.wake.After(end) {
@@ -240,14 +237,14 @@ func (tk *talk) pass(d time.Duration) {
 	tk.now = end
 }
 
-// drain takes everything that the machine has to say now.
+// drain collects all outputs of the machine.
 func (tk *talk) drain() {
 	for said := false; ; {
-		settled, wake := tk.machine.Completed(tk.now)
+		settled, completed := tk.machine.Completed(tk.now)
 		for _, url := range settled {
 			tk.got = append(tk.got, "settled "+xds.Short(url))
 		}
-		overdue, miss := tk.machine.Overdue(tk.now)
+		overdue, timeout := tk.machine.Overdue(tk.now)
 		for _, u := range overdue {
 			for _, name := range u.Removed {
 				tk.got = append(tk.got, "gone "+xds.Short(u.Type)+" "+name)
@@ -262,7 +259,7 @@ func (tk *talk) drain() {
 		}
 		req, at := tk.machine.Next(tk.now)
 		if req == nil {
-			tk.wake = earlier(earlier(wake, miss), at)
+			tk.wake = wake.Earliest(completed, timeout, at)
 			return
 		}
 		tk.got = append(tk.got, tk.request(req))
@@ -285,11 +282,10 @@ func (st *serverType) last() string {
 	return st.nonces[len(st.nonces)-1]
 }
 
-// subscribe takes in the subscription of a request, as a server does
-// (protocol.md section 2).
+// subscribe applies the subscription of a request, as a server does (protocol.md section 2).
 func (st *serverType) subscribe(form xds.Form, req *Request) {
-	legacy := !st.asked && xds.Info(req.Type).LegacyWildcard
-	st.asked = true
+	legacy := !st.requested && xds.Info(req.Type).LegacyWildcard
+	st.requested = true
 	if form == xds.Delta {
 		st.explicit = st.explicit || len(req.Subscribe) > 0
 		if legacy && len(req.Subscribe) == 0 {
@@ -314,7 +310,7 @@ func (st *serverType) subscribe(form xds.Form, req *Request) {
 	}
 }
 
-// request lets the server hear a request and returns how it reads.
+// request passes a request to the server and returns how it is shown.
 func (tk *talk) request(req *Request) string {
 	st := tk.serverType(req.Type)
 	before := maps.Clone(st.names)
@@ -323,7 +319,7 @@ func (tk *talk) request(req *Request) string {
 	if tk.verbatim {
 		return strings.Join(append(words, tk.wordByWord(req)...), " ")
 	}
-	// Of a SotW request that only changes names, the nonce is not the point.
+	// In a SotW request that only changes names, the nonce does not matter.
 	answers := req.NACK != "" || req.Nonce != "" && maps.Equal(before, st.names)
 	verb := "ask"
 	switch {
@@ -363,14 +359,14 @@ func (tk *talk) wordByWord(req *Request) []string {
 	word("unsub", strings.Join(req.Unsubscribe, ";"))
 	var irv []string
 	for _, name := range slices.Sorted(maps.Keys(req.Initial)) {
-		irv = append(irv, name+"@"+strings.ReplaceAll(req.Initial[name], Unissued, "unissued"))
+		irv = append(irv, name+"@"+strings.ReplaceAll(req.Initial[name], UnknownVersion, "unissued"))
 	}
 	word("irv", strings.Join(irv, ";"))
 	word("nack", req.NACK)
 	return words
 }
 
-// respond sends a response of the server to the machine.
+// respond passes a response of the server to the machine.
 func (tk *talk) respond(typeURL string, parts []string) error {
 	tk.nonces++
 	nonce := fmt.Sprintf("n%d", tk.nonces)
@@ -437,7 +433,7 @@ func resourceError(part string) (*discoveryv3.ResourceError, error) {
 	}, nil
 }
 
-// resource makes an entry of a Delta response of a word.
+// resource builds an entry of a Delta response from a word.
 func (tk *talk) resource(typeURL, word string) (*discoveryv3.Resource, error) {
 	kind, rest, special := strings.Cut(word, ":")
 	switch {
@@ -472,13 +468,13 @@ func (tk *talk) resource(typeURL, word string) (*discoveryv3.Resource, error) {
 	return w, nil
 }
 
-// body is the wire form of a resource with a name and a field that no type has.
+// body is the wire form of a resource with a name and an unknown field.
 func body(name, content string) []byte {
 	b := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), name)
 	return protowire.AppendString(protowire.AppendTag(b, 1000, protowire.BytesType), content)
 }
 
-// update notes what the machine read in a response.
+// update records the outputs of a response.
 func (tk *talk) update(u *Response) {
 	say := func(word string, list []string) {
 		if len(list) > 0 {
@@ -512,8 +508,8 @@ func (tk *talk) update(u *Response) {
 	}
 }
 
-// A Delta request says what became different, not what came and went.
-func TestWhatComesAndGoesBetweenTwoRequestsIsNotTold(t *testing.T) {
+// A Delta request has the difference from the last request, not the steps in between.
+func TestNamesThatComeAndGoBetweenTwoRequestsAreNotSent(t *testing.T) {
 	tk := newTalk(xds.Delta, true)
 	tk.want(xds.EndpointType, true, []string{"a"})
 	tk.drain()

@@ -19,20 +19,21 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
+	"github.com/holdfast-xds/holdfast/upstream/failover"
 )
 
-// debugType is one that istiod refuses by ending the stream.
+// debugType is a type for which istiod ends the stream.
 const debugType = "istio.io/debug"
 
-// touchy is a control plane that has the cluster c1, and ends the stream of who asks for
-// debugType while it minds, or for anything if it minds all.
+// touchy is a control plane that has the cluster c1. It ends a stream at a request for debugType,
+// or at any request, as set says.
 type touchy struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
-	mu      sync.Mutex
-	minds   bool
-	all     bool
-	streams int
-	asked   int // for debugType
+	mu       sync.Mutex
+	minds    bool
+	all      bool
+	streams  int
+	requests int // requests for debugType
 }
 
 func (s *touchy) begin() {
@@ -41,26 +42,26 @@ func (s *touchy) begin() {
 	s.streams++
 }
 
-// counts returns how many streams there were, and how often debugType was asked for.
-func (s *touchy) counts() (streams, asked int) {
+// counts returns the number of streams, and of requests for debugType.
+func (s *touchy) counts() (streams, requests int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.streams, s.asked
+	return s.streams, s.requests
 }
 
-// set says what ends a stream from now on.
+// set sets at which requests a stream ends from now on.
 func (s *touchy) set(minds, all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.minds, s.all = minds, all
 }
 
-// takes returns why a request ends the stream.
+// takes returns the error that ends the stream at a request; nil for none.
 func (s *touchy) takes(typeURL string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if typeURL == debugType {
-		s.asked++
+		s.requests++
 	}
 	if s.all || s.minds && typeURL == debugType {
 		return status.Errorf(codes.PermissionDenied, "not authorized for %s", typeURL)
@@ -116,8 +117,9 @@ func (s *touchy) DeltaAggregatedResources(stream grpc.BidiStreamingServer[discov
 	}
 }
 
-// behindTouchy feeds a state that wants all clusters and two names of debugType.
-func behindTouchy(t *testing.T, test func(t *testing.T, s *touchy, feed *state, f *Failover)) {
+// behindTouchy runs a source of a state that subscribes to all clusters and to two names of
+// debugType.
+func behindTouchy(t *testing.T, test func(t *testing.T, s *touchy, target *state, f *Failover)) {
 	t.Helper()
 	for name, form := range map[string]xds.Form{"sotw": xds.SotW, "delta": xds.Delta} {
 		t.Run(name, func(t *testing.T) {
@@ -127,15 +129,15 @@ func behindTouchy(t *testing.T, test func(t *testing.T, s *touchy, feed *state, 
 				discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, s)
 				served := make(chan error)
 				go func() { served <- server.Serve(pipe.Listen()) }()
-				feed := everyCluster()
-				feed.wants = append(feed.wants, xds.SubscriptionChange{Type: debugType, Subscribe: []string{"b", "a"}})
-				f := &Failover{StaleAfter: 1000 * time.Hour, Sources: []Source{source(t, Config{
+				target := everyCluster()
+				target.changes = append(target.changes, xds.SubscriptionChange{Type: debugType, Subscribe: []string{"b", "a"}})
+				f := &Failover{Timing: failover.Timing{StaleAfter: 1000 * time.Hour}, Sources: []Source{source(t, Config{
 					Addr: "192.0.2.1:1", Form: form, Security: dial.Security{Plaintext: true}, Dial: pipe.Connect,
 				})}}
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error)
-				go func() { ended <- f.Run(ctx, feed) }()
-				test(t, s, feed, f)
+				go func() { ended <- f.Run(ctx, target) }()
+				test(t, s, target, f)
 				cancel()
 				<-ended
 				server.Stop()
@@ -145,43 +147,43 @@ func behindTouchy(t *testing.T, test func(t *testing.T, s *touchy, feed *state, 
 	}
 }
 
-// Finding F4: a type for which the control plane ends the stream is left out for a growing time,
-// and the others go on.
-func TestATypeForWhichTheStreamEndsIsLeftOut(t *testing.T) {
-	behindTouchy(t, func(t *testing.T, s *touchy, feed *state, f *Failover) {
+// Finding F4: a type for which the control plane ends the stream is not requested for a growing
+// time, and the other types are served.
+func TestATypeForWhichTheStreamEndsIsNotRequestedForAWhile(t *testing.T) {
+	behindTouchy(t, func(t *testing.T, s *touchy, target *state, f *Failover) {
 		time.Sleep(25 * time.Second)
 		synctest.Wait()
-		if streams, asked := s.counts(); streams != 2 || asked != 1 || !f.States()[0].Active {
-			t.Fatalf("%d streams, asked for it %d times: %+v", streams, asked, f.States()[0])
+		if streams, requests := s.counts(); streams != 2 || requests != 1 || !f.States()[0].Active {
+			t.Fatalf("%d streams, %d requests for it: %+v", streams, requests, f.States()[0])
 		}
-		told := false
-		for _, u := range feed.applied() {
+		found := false
+		for _, u := range target.applied() {
 			if u.Type == debugType && u.Timeout && len(u.Errors) == 2 && u.Errors[0].Name == "a" && strings.Contains(u.Errors[0].Err.Error(), "not authorized") {
-				told = true
+				found = true
 			}
 		}
-		if !told {
-			t.Errorf("it is not told why there is none: %+v", feed.applied())
+		if !found {
+			t.Errorf("no update has the reason: %+v", target.applied())
 		}
 		time.Sleep(4*time.Hour - 25*time.Second)
 		synctest.Wait()
-		// After 30 s, 1, 2, … 32 minutes, and then each hour.
-		before, asked := s.counts()
-		if asked < 8 || asked > 11 || before != asked+1 {
-			t.Errorf("in 4 hours %d streams, asked for it %d times", before, asked)
+		// It is requested again after 30 s, 1, 2, … 32 minutes, and then every hour.
+		before, requests := s.counts()
+		if requests < 8 || requests > 11 || before != requests+1 {
+			t.Errorf("in 4 hours %d streams, %d requests for it", before, requests)
 		}
-		// It is asked for again, on the stream that is open, and then it is as any other.
+		// When it is answered again, on the stream that is open, it is like any other type.
 		s.set(false, false)
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
-		if streams, again := s.counts(); streams != before || again == asked {
-			t.Errorf("%d further streams, asked for it %d times more", streams-before, again-asked)
+		if streams, again := s.counts(); streams != before || again == requests {
+			t.Errorf("%d further streams, %d further requests for it", streams-before, again-requests)
 		}
 	})
 }
 
-// Where it refuses the client altogether, no type is to blame.
-func TestAControlPlaneThatRefusesTheClientLeavesNothingOut(t *testing.T) {
+// If the control plane rejects every request, no type is excluded.
+func TestNoTypeIsExcludedIfEveryRequestIsRejected(t *testing.T) {
 	behindTouchy(t, func(t *testing.T, s *touchy, _ *state, f *Failover) {
 		s.set(false, true)
 		time.Sleep(time.Hour)
@@ -189,8 +191,8 @@ func TestAControlPlaneThatRefusesTheClientLeavesNothingOut(t *testing.T) {
 		_, before := s.counts()
 		time.Sleep(DefaultMaxBackoff + time.Second)
 		synctest.Wait()
-		if _, asked := s.counts(); !f.States()[0].Active || asked == before {
-			t.Errorf("asked for the type %d times since: %+v", asked-before, f.States()[0])
+		if _, requests := s.counts(); !f.States()[0].Active || requests == before {
+			t.Errorf("%d requests for the type since: %+v", requests-before, f.States()[0])
 		}
 	})
 }

@@ -10,20 +10,20 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// What is held is a map of everything, made under the lock of the state. To look up many names
-// must not make as many.
-func TestWhatIsHeldIsListedOnceForAllNamesThatAreLate(t *testing.T) {
+// Config.Cached builds a map of everything under the lock of the state. It must be called once,
+// however many names are looked up.
+func TestCachedNamesAreListedOnceForAllLateNames(t *testing.T) {
 	const names = 1000
-	held := make(map[string]string)
+	cached := make(map[string]string)
 	var late []string
 	for i := range names {
 		name := fmt.Sprintf("c%d", i)
-		held[name] = "1"
+		cached[name] = "1"
 		late = append(late, name)
 	}
 	listed := 0
 	now := time.Unix(1e9, 0)
-	s := New(Config{Form: xds.SotW, Held: func(string) map[string]string { listed++; return held }})
+	s := New(Config{Form: xds.SotW, Cached: func(string) map[string]string { listed++; return cached }})
 	s.Subscribe(xds.ClusterType, false, []string{"first"}, nil)
 	s.Next(now)
 	s.Subscribe(xds.ClusterType, false, late, nil)
@@ -34,7 +34,7 @@ func TestWhatIsHeldIsListedOnceForAllNamesThatAreLate(t *testing.T) {
 			t.Fatal(err)
 		}
 		if listed > 1 {
-			t.Errorf("a response without %d names that are held: listed %d times", names, listed)
+			t.Errorf("a response without %d names that are cached: listed %d times", names, listed)
 		}
 	}
 	listed = 0

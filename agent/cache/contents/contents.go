@@ -38,10 +38,10 @@ func (c *Contents) Bytes() int64   { return c.bytes }
 
 // Type is what is held of one type. Make one with Contents.Type.
 type Type struct {
-	all     *Contents
-	url     string
-	entries map[string]*Entry
-	aliases map[string]string // alias to resource name
+	contents *Contents
+	url      string
+	entries  map[string]*Entry
+	aliases  map[string]string // alias to resource name
 	// collections are the names held of each glob collection.
 	collections map[string]map[string]struct{}
 	notFound    map[string]struct{} // names that a source said do not exist
@@ -60,12 +60,12 @@ type Entry struct {
 	// OnDisk and Follows belong to the journal and to the subscriptions of the owner, and are here
 	// since maps of their own would take more memory. OnDisk is what is on disk, nil for nothing;
 	// Follows the cluster because of which the endpoints that it names are wanted, nil for none.
-	OnDisk  *OnDisk
-	Follows *xds.Resource
+	OnDisk      *OnDisk
+	EndpointsOf *xds.Resource
 
-	keepUnsubscribed bool // see xds.Update
-	restored, late   bool
-	update           uint32
+	keepUnsubscribed              bool // see xds.Update
+	restored, restoredAfterAnswer bool
+	update                        uint32
 }
 
 // OnDisk is what is on disk under one name. There are as many as resources, so that its size
@@ -87,7 +87,7 @@ type Origin struct {
 // Type returns a type of which nothing is held or known.
 func (c *Contents) Type(url string) *Type {
 	return &Type{
-		all: c, url: url, entries: make(map[string]*Entry), aliases: make(map[string]string),
+		contents: c, url: url, entries: make(map[string]*Entry), aliases: make(map[string]string),
 		collections: make(map[string]map[string]struct{}), notFound: make(map[string]struct{}),
 	}
 }
@@ -97,8 +97,8 @@ func (e *Entry) KeepUnsubscribed() bool { return e.keepUnsubscribed }
 
 // Restored reports whether the resource was on disk, and no source has spoken of it since; Late
 // whether in addition a source had begun to answer the type when it was read from disk.
-func (e *Entry) Restored() bool     { return e.restored }
-func (e *Entry) RestoredLate() bool { return e.late && e.restored }
+func (e *Entry) Restored() bool            { return e.restored }
+func (e *Entry) RestoredAfterAnswer() bool { return e.restoredAfterAnswer && e.restored }
 
 // Confirm takes in that the source of a resource has said that it still exists.
 func (e *Entry) Confirm() { e.restored = false }
@@ -190,23 +190,23 @@ func (t *Type) KeepNotFound(keep func(name string) bool) {
 	maps.DeleteFunc(t.notFound, func(name string, _ struct{}) bool { return !keep(name) })
 }
 
-// Put is what Type.Put did.
-type Put struct {
+// PutResult is what Type.PutResult did.
+type PutResult struct {
 	*Entry
 	// Old is the content that was the newest before; nil for none. WasRestored and WasBlamed are
 	// as Restored and Blamed were.
-	Old                    *xds.Resource
-	WasRestored, WasBlamed bool
-	Change                 history.Change
-	// Rewrite says that it differs in anything that is kept on disk.
-	Rewrite bool
+	Old                             *xds.Resource
+	WasRestored, WasNackedOrSuspect bool
+	Change                          history.Change
+	// DiskDiffers says that it differs in anything that is kept on disk.
+	DiskDiffers bool
 }
 
 // BeginUpdate takes in that the resources that are put from now on are those of one more update.
 func (t *Type) BeginUpdate() { t.updates++ }
 
-// Others yields what the last update did not have, by name, in no order.
-func (t *Type) Others() iter.Seq2[string, *Entry] {
+// NotInUpdate yields what the last update did not have, by name, in no order.
+func (t *Type) NotInUpdate() iter.Seq2[string, *Entry] {
 	return func(yield func(string, *Entry) bool) {
 		for name, e := range t.entries {
 			if e.update != t.updates && !yield(name, e) {
@@ -218,25 +218,25 @@ func (t *Type) Others() iter.Seq2[string, *Entry] {
 
 // Put takes in a resource. stable is the stable content that its name had before it was removed;
 // nil for none, and not used where something is held.
-func (t *Type) Put(r *xds.Resource, from Origin, stable *xds.Resource) Put {
+func (t *Type) Put(r *xds.Resource, from Origin, stable *xds.Resource) PutResult {
 	e := t.entries[r.Name]
 	if e != nil && e.Current() == r && e.Source() == from.Source && e.keepUnsubscribed == from.KeepUnsubscribed {
 		e.restored, e.update = false, t.updates
-		return Put{Entry: e, Old: r, WasBlamed: e.Blamed()}
+		return PutResult{Entry: e, Old: r, WasNackedOrSuspect: e.NackedOrSuspect()}
 	}
 	delete(t.notFound, r.Name)
 	if e == nil {
 		e = &Entry{}
 		t.entries[r.Name] = e
-		t.all.resources++
+		t.contents.resources++
 		e.SetStable(stable)
 	} else {
-		t.all.bytes -= size(e.Current())
+		t.contents.bytes -= size(e.Current())
 	}
-	t.all.bytes += size(r)
-	p := Put{Entry: e, Old: e.Current(), WasRestored: e.restored, WasBlamed: e.Blamed()}
+	t.contents.bytes += size(r)
+	p := PutResult{Entry: e, Old: e.Current(), WasRestored: e.restored, WasNackedOrSuspect: e.NackedOrSuspect()}
 	e.keepUnsubscribed, e.restored, e.update = from.KeepUnsubscribed, false, t.updates
-	if p.Change, p.Rewrite = e.Put(r, from.Source); p.Change == history.Content {
+	if p.Change, p.DiskDiffers = e.Put(r, from.Source); p.Change == history.ContentChanged {
 		t.unindex(p.Old)
 		t.index(r)
 	}
@@ -246,12 +246,12 @@ func (t *Type) Put(r *xds.Resource, from Origin, stable *xds.Resource) Put {
 // Restore takes in what was on disk under a name of which nothing is held. It is hidden until a
 // source answers the type, or ShowRestored.
 func (t *Type) Restore(h history.History, disk *OnDisk) *Entry {
-	e := &Entry{History: h, OnDisk: disk, restored: true, late: t.answered}
+	e := &Entry{History: h, OnDisk: disk, restored: true, restoredAfterAnswer: t.answered}
 	r := e.Current()
 	t.entries[r.Name] = e
 	t.index(r)
-	t.all.resources++
-	t.all.bytes += size(r)
+	t.contents.resources++
+	t.contents.bytes += size(r)
 	t.hidden = t.hidden || !t.answered
 	return e
 }
@@ -263,8 +263,8 @@ func (t *Type) Drop(name string) *Entry {
 		return nil
 	}
 	t.unindex(e.Current())
-	t.all.resources--
-	t.all.bytes -= size(e.Current())
+	t.contents.resources--
+	t.contents.bytes -= size(e.Current())
 	delete(t.entries, name)
 	return e
 }
@@ -309,7 +309,7 @@ type Limits struct {
 // whether what the update removes leaves at once. An update fits that makes what is held no more,
 // where that is beyond the limits already: it was restored, or a limit was lowered.
 func (t *Type) Check(u xds.Update, limits Limits, removes bool) error {
-	resources, bytes := t.all.resources+len(u.Resources), t.all.bytes
+	resources, bytes := t.contents.resources+len(u.Resources), t.contents.bytes
 	for _, r := range u.Resources {
 		bytes += size(r)
 	}
@@ -337,7 +337,7 @@ func (t *Type) Check(u xds.Update, limits Limits, removes bool) error {
 		}
 	}
 	switch {
-	case resources <= t.all.resources && bytes <= t.all.bytes:
+	case resources <= t.contents.resources && bytes <= t.contents.bytes:
 		return nil
 	case resources > limits.Resources:
 		return fmt.Errorf("refused: it would make %d resources, and at most %d are held (--max-resources)", resources, limits.Resources)

@@ -9,10 +9,10 @@ func (t *Type) Knowledge() xds.Knowledge { return t.knowledge }
 func (t *Type) Answered() bool { return t.answered }
 func (t *Type) SetAnswered()   { t.answered = true }
 
-// Learn advances the knowledge by an update, and reports whether it did. subscribed says whether
+// UpdateKnowledge advances the knowledge by an update, and reports whether it did. subscribed says whether
 // sources are asked for everything of the type. A Delta answer may be served from the first one on;
 // that it is all is known only later, from Synced.
-func (t *Type) Learn(u xds.Update, subscribed bool) (changed bool) {
+func (t *Type) UpdateKnowledge(u xds.Update, subscribed bool) (changed bool) {
 	was := t.knowledge
 	switch {
 	case u.Complete && was != xds.Complete && !u.KeepUnsubscribed && !subscribed:
@@ -60,8 +60,8 @@ func (t *Type) allKeptUnsubscribed() bool {
 // RestoreKnown takes in that something was known of everything of the type when the agent ended.
 func (t *Type) RestoreKnown() { t.restoredKnown = !t.answered }
 
-// WasKnown reports whether something is known of everything of the type, though it may be hidden.
-func (t *Type) WasKnown() bool { return t.knowledge != xds.Unknown || t.restoredKnown }
+// KnownOrRestored reports whether something is known of everything of the type, though it may be hidden.
+func (t *Type) KnownOrRestored() bool { return t.knowledge != xds.Unknown || t.restoredKnown }
 
 // Hidden reports whether an entry is not to be served yet.
 func (t *Type) Hidden(e *Entry) bool { return t.hidden && e.restored }

@@ -37,7 +37,7 @@ func New[K any](current func(K) time.Time) *Deadlines[K] {
 // whether none is earlier.
 func (d *Deadlines[K]) Add(k K, at time.Time, held int) (earliest bool) {
 	if len(d.heap) > minCompacted+4*held {
-		d.heap = slices.DeleteFunc(d.heap, func(x deadline[K]) bool { return !d.holds(x) })
+		d.heap = slices.DeleteFunc(d.heap, func(x deadline[K]) bool { return !d.isCurrent(x) })
 		heap.Init(&d.heap)
 	}
 	after := at.Sub(d.began)
@@ -45,22 +45,22 @@ func (d *Deadlines[K]) Add(k K, at time.Time, held int) (earliest bool) {
 	return d.heap[0].after == after
 }
 
-// Passed returns a resource whose deadline has passed; ok is false if there is none, and next is
+// Pop returns a resource whose deadline has passed; ok is false if there is none, and next is
 // then when there may be one, the zero time for never. Each is returned once.
-func (d *Deadlines[K]) Passed(now time.Time) (k K, next time.Time, ok bool) {
+func (d *Deadlines[K]) Pop(now time.Time) (k K, next time.Time, ok bool) {
 	for len(d.heap) > 0 {
 		if at := d.began.Add(d.heap[0].after); at.After(now) {
 			return k, at, false
 		}
-		if x := heap.Pop(&d.heap).(deadline[K]); d.holds(x) {
+		if x := heap.Pop(&d.heap).(deadline[K]); d.isCurrent(x) {
 			return x.key, time.Time{}, true
 		}
 	}
 	return k, time.Time{}, false
 }
 
-// holds reports whether a deadline is still that of the resource.
-func (d *Deadlines[K]) holds(x deadline[K]) bool {
+// isCurrent reports whether a deadline is still that of the resource.
+func (d *Deadlines[K]) isCurrent(x deadline[K]) bool {
 	at := d.current(x.key)
 	return !at.IsZero() && at.Sub(d.began) == x.after
 }

@@ -44,7 +44,7 @@ type Set map[Version]struct{}
 // Fallback holds suspects back. Make one with New.
 type Fallback struct {
 	duration time.Duration
-	noted    func(xds.Key)
+	changed  func(xds.Key)
 	// suspects are the names that are held back, with the version that the control plane
 	// said last. It is another one than the suspected where that takes the place of one that
 	// was NACKed. nil while nothing is held back.
@@ -52,11 +52,11 @@ type Fallback struct {
 	since, until time.Time
 	// crashes are those of the last ten minutes, departed what clients had that have gone;
 	// both oldest first.
-	crashes, departed []crash
+	crashes, departed []departure
 }
 
-// crash is what was not stable of what an Envoy had that crashed, or of a client that went.
-type crash struct {
+// departure is what was not stable of what an Envoy had that crashed, or of a client that went.
+type departure struct {
 	at  time.Time
 	had Set
 }
@@ -68,7 +68,7 @@ func New(duration time.Duration, noted func(xds.Key)) *Fallback {
 	if duration == 0 {
 		duration = DefaultDuration
 	}
-	return &Fallback{duration: duration, noted: noted}
+	return &Fallback{duration: duration, changed: noted}
 }
 
 // Active reports whether anything is held back.
@@ -96,7 +96,7 @@ func (f *Fallback) Departed(had Set) {
 	if len(f.departed) == maxDeparted {
 		f.departed = slices.Delete(f.departed, 0, 1)
 	}
-	f.departed = append(f.departed, crash{time.Now(), had})
+	f.departed = append(f.departed, departure{time.Now(), had})
 }
 
 // Crashed takes in that an Envoy that was started at a time has crashed: it counts as having had
@@ -111,8 +111,8 @@ func (f *Fallback) Crashed(started time.Time) (suspects Set) {
 		}
 	}
 	f.departed = nil
-	f.crashes = slices.DeleteFunc(f.crashes, func(old crash) bool { return now.Sub(old.at) > crashWindow })
-	f.crashes = append(f.crashes, crash{now, had})
+	f.crashes = slices.DeleteFunc(f.crashes, func(old departure) bool { return now.Sub(old.at) > crashWindow })
+	f.crashes = append(f.crashes, departure{now, had})
 	if len(f.crashes) < crashLoop {
 		return nil
 	}
@@ -130,12 +130,12 @@ func (f *Fallback) Begin(suspects map[xds.Key]string) {
 	f.crashes = nil
 	if !f.Active() {
 		f.suspects, f.since = make(map[xds.Key]string), time.Now()
-		defer f.noted(xds.Key{})
+		defer f.changed(xds.Key{})
 	}
 	f.until = time.Now().Add(f.duration)
 	for k, version := range suspects {
 		f.suspects[k] = version
-		f.noted(k)
+		f.changed(k)
 	}
 }
 
@@ -148,7 +148,7 @@ func (f *Fallback) Changed(k xds.Key, version string) (suspected string, changed
 		return "", false, false
 	}
 	delete(f.suspects, k)
-	f.noted(k)
+	f.changed(k)
 	return suspected, true, len(f.suspects) == 0
 }
 
@@ -156,9 +156,9 @@ func (f *Fallback) Changed(k xds.Key, version string) (suspected string, changed
 func (f *Fallback) End() map[xds.Key]string {
 	suspects := f.suspects
 	f.suspects, f.since, f.until = nil, time.Time{}, time.Time{}
-	f.noted(xds.Key{})
+	f.changed(xds.Key{})
 	for k := range suspects {
-		f.noted(k)
+		f.changed(k)
 	}
 	return suspects
 }
@@ -179,16 +179,16 @@ func (f *Fallback) RestoreTimes(since, until time.Time) {
 	f.since, f.until = since, until
 }
 
-// Restored ends the fallback if no suspect was restored that is still one: an absence is none if
+// FinishRestore ends the fallback if no suspect was restored that is still one: an absence is none if
 // servable says that there is nothing to serve in its place.
-func (f *Fallback) Restored(servable func(xds.Key) bool) {
+func (f *Fallback) FinishRestore(servable func(xds.Key) bool) {
 	if !f.Active() {
 		return
 	}
 	for k, version := range f.suspects {
 		if version == "" && !servable(k) {
 			delete(f.suspects, k)
-			f.noted(k)
+			f.changed(k)
 		}
 	}
 	if len(f.suspects) == 0 {

@@ -20,9 +20,9 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// minCounted is how many resources must be held for a share of them to be too much to remove at
+// minHeld is how many resources must be held for a share of them to be too much to remove at
 // once; to remove all is too much of any number (design.md I10).
-const minCounted = 10
+const minHeld = 10
 
 // Grace is how long, under a guard, the removal waits of what listeners and clusters refer to, and of
 // clusters themselves: a control plane that removes everything may say it of endpoints and routes
@@ -48,21 +48,21 @@ type Config struct {
 // Guard holds removals back. Make one with New.
 type Guard struct {
 	cfg Config
-	// withheld are the removals that have not taken effect, and when they will; the zero time while
+	// deferred are the removals that have not taken effect, and when they will; the zero time while
 	// they are held back.
-	withheld map[xds.Key]time.Time
+	deferred map[xds.Key]time.Time
 	// reported is how many removals of a type Reports last returned.
 	reported map[string]int
 	accident *accident // nil while nothing is held back
-	noted    func(xds.Key)
+	changed  func(xds.Key)
 }
 
 // accident is a removal of too much. It ends when each of the listeners and clusters that were
 // removed is there again, or is lacking in an answer of a source that was asked again.
 type accident struct {
 	since time.Time
-	// asking: the time has passed, and the sources are to be asked again.
-	asking bool
+	// askAgain: the time has passed, and the sources are to be asked again.
+	askAgain bool
 	// confirmed counts the removals of listeners and clusters that were confirmed.
 	confirmed int
 }
@@ -77,7 +77,7 @@ func New(cfg Config, noted func(xds.Key)) *Guard {
 	if cfg.MaxRemovalPercent == 0 {
 		cfg.ConfirmAfter = 0 // held back by an agent before, which had a guard
 	}
-	return &Guard{cfg: cfg, withheld: make(map[xds.Key]time.Time), reported: make(map[string]int), noted: noted}
+	return &Guard{cfg: cfg, deferred: make(map[xds.Key]time.Time), reported: make(map[string]int), changed: noted}
 }
 
 // Active reports whether removals may have to wait.
@@ -91,17 +91,17 @@ func (g *Guard) Since() time.Time {
 	return g.accident.since
 }
 
-// Waits reports whether a removal waits, and heldBack whether it is held back: it does not take
+// Deferred reports whether a removal waits, and heldBack whether it is held back: it does not take
 // effect by itself.
-func (g *Guard) Waits(k xds.Key) (waits, heldBack bool) {
-	until, waits := g.withheld[k]
+func (g *Guard) Deferred(k xds.Key) (waits, heldBack bool) {
+	until, waits := g.deferred[k]
 	return waits, waits && until.IsZero()
 }
 
 // Names yields the names of a type whose removal waits, in no order. None may be withheld meanwhile.
 func (g *Guard) Names(typeURL string) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		for k := range g.withheld {
+		for k := range g.deferred {
 			if k.Type == typeURL && !yield(k.Name) {
 				return
 			}
@@ -111,7 +111,7 @@ func (g *Guard) Names(typeURL string) iter.Seq[string] {
 
 // HeldBack counts the removals of a type that are held back.
 func (g *Guard) HeldBack(typeURL string) (n int) {
-	for k, until := range g.withheld {
+	for k, until := range g.deferred {
 		if k.Type == typeURL && until.IsZero() {
 			n++
 		}
@@ -119,18 +119,18 @@ func (g *Guard) HeldBack(typeURL string) (n int) {
 	return n
 }
 
-// withhold makes a removal wait: until a time or, with the zero time, as long as there is an
+// deferUntil makes a removal wait: until a time or, with the zero time, as long as there is an
 // accident.
-func (g *Guard) withhold(k xds.Key, until time.Time) {
-	g.withheld[k] = until
-	g.noted(k)
+func (g *Guard) deferUntil(k xds.Key, until time.Time) {
+	g.deferred[k] = until
+	g.changed(k)
 }
 
 // Forget takes in that a name is held again, or is not held any more: its removal does not wait.
 func (g *Guard) Forget(k xds.Key) {
-	if _, waits := g.withheld[k]; waits {
-		delete(g.withheld, k)
-		g.noted(k)
+	if _, waits := g.deferred[k]; waits {
+		delete(g.deferred, k)
+		g.changed(k)
 	}
 }
 
@@ -152,10 +152,10 @@ func (g *Guard) Filter(r Removal) (now []string) {
 		return r.Names
 	}
 	guarded := xds.Info(r.Type).GuardRemovals
-	confirms := guarded && g.requestedAgain(r.RequestedAt)
+	confirms := guarded && g.confirms(r.RequestedAt)
 	var waiting []string
 	for _, name := range r.Names {
-		waits, heldBack := g.Waits(xds.Key{Type: r.Type, Name: name})
+		waits, heldBack := g.Deferred(xds.Key{Type: r.Type, Name: name})
 		switch {
 		case !r.Has(name):
 			now = append(now, name)
@@ -168,39 +168,39 @@ func (g *Guard) Filter(r Removal) (now []string) {
 	}
 	switch {
 	case len(waiting) == 0:
-	case guarded && g.tooMany(r, waiting):
-		g.begin(r.Type, waiting, confirms)
+	case guarded && g.looksLikeAccident(r, waiting):
+		g.holdBack(r.Type, waiting, confirms)
 	case g.accident != nil && !confirms:
 		for _, name := range waiting {
-			g.withhold(xds.Key{Type: r.Type, Name: name}, time.Time{})
+			g.deferUntil(xds.Key{Type: r.Type, Name: name}, time.Time{})
 		}
-	case g.atOnce(r):
+	case g.needsNoGrace(r):
 		now = append(now, waiting...)
 	default:
 		until := time.Now().Add(Grace)
 		for _, name := range waiting {
-			if waits, _ := g.Waits(xds.Key{Type: r.Type, Name: name}); !waits {
-				g.withhold(xds.Key{Type: r.Type, Name: name}, until)
+			if waits, _ := g.Deferred(xds.Key{Type: r.Type, Name: name}); !waits {
+				g.deferUntil(xds.Key{Type: r.Type, Name: name}, until)
 			}
 		}
 	}
 	return now
 }
 
-// atOnce reports whether removals that nothing speaks against do not wait for Grace. A listener or
+// needsNoGrace reports whether removals that nothing speaks against do not wait for Grace. A listener or
 // scope that waited could collide with the one that replaces it: it has the same address, or key.
-func (g *Guard) atOnce(r Removal) bool {
+func (g *Guard) needsNoGrace(r Removal) bool {
 	return g.cfg.MaxRemovalPercent == 0 || r.Type == xds.ListenerType || r.Type == xds.ScopedRouteType && r.WithOthers
 }
 
-// tooMany reports whether so many would go that it looks like an accident, together with those that
+// looksLikeAccident reports whether so many would go that it looks like an accident, together with those that
 // go within Grace.
-func (g *Guard) tooMany(r Removal, names []string) bool {
+func (g *Guard) looksLikeAccident(r Removal, names []string) bool {
 	if g.cfg.MaxRemovalPercent == 0 {
 		return false
 	}
 	held, going := r.Held, 0
-	for k, until := range g.withheld {
+	for k, until := range g.deferred {
 		switch {
 		case k.Type != r.Type:
 		case until.IsZero():
@@ -210,27 +210,27 @@ func (g *Guard) tooMany(r Removal, names []string) bool {
 		}
 	}
 	for _, name := range names {
-		if waits, _ := g.Waits(xds.Key{Type: r.Type, Name: name}); !waits {
+		if waits, _ := g.Deferred(xds.Key{Type: r.Type, Name: name}); !waits {
 			going++
 		}
 	}
-	return held >= minCounted && going*100 > held*g.cfg.MaxRemovalPercent || going == held
+	return held >= minHeld && going*100 > held*g.cfg.MaxRemovalPercent || going == held
 }
 
-// begin begins an accident, or adds to the one that there is. again: these were removed in the
+// holdBack begins an accident, or adds to the one that there is. again: these were removed in the
 // answer that confirmed others, so that their time begins now.
-func (g *Guard) begin(typeURL string, names []string, again bool) {
+func (g *Guard) holdBack(typeURL string, names []string, again bool) {
 	if g.accident == nil || again {
 		g.accident = &accident{since: time.Now()}
-		g.noted(xds.Key{})
+		g.changed(xds.Key{})
 		clear(g.reported)
 	}
 	for _, name := range names {
-		g.withhold(xds.Key{Type: typeURL, Name: name}, time.Time{})
+		g.deferUntil(xds.Key{Type: typeURL, Name: name}, time.Time{})
 	}
-	for k, until := range g.withheld { // what came shortly before
+	for k, until := range g.deferred { // what came shortly before
 		if !until.IsZero() {
-			g.withhold(k, time.Time{})
+			g.deferUntil(k, time.Time{})
 		}
 	}
 }
@@ -246,14 +246,14 @@ func (g *Guard) Reports(typeURL string) (n int, worth bool) {
 	return n, true
 }
 
-// requestedAgain reports whether something was requested so late that its answer confirms removals.
-func (g *Guard) requestedAgain(at time.Time) bool {
+// confirms reports whether something was requested so late that its answer confirms removals.
+func (g *Guard) confirms(at time.Time) bool {
 	return g.accident != nil && !at.Before(g.accident.since.Add(g.cfg.ConfirmAfter))
 }
 
 // AskAgain returns since when sources are to be asked anew; the zero time for no need to.
 func (g *Guard) AskAgain() time.Time {
-	if g.accident == nil || !g.accident.asking {
+	if g.accident == nil || !g.accident.askAgain {
 		return time.Time{}
 	}
 	return g.accident.since.Add(g.cfg.ConfirmAfter)
@@ -267,15 +267,15 @@ func (g *Guard) Run(now time.Time) (ask bool, due map[string][]string, next time
 			next = at
 		}
 	}
-	if a := g.accident; a != nil && !a.asking {
+	if a := g.accident; a != nil && !a.askAgain {
 		if at := a.since.Add(g.cfg.ConfirmAfter); at.After(now) {
 			soonest(at)
 		} else {
-			a.asking, ask = true, true
+			a.askAgain, ask = true, true
 		}
 	}
 	due = make(map[string][]string)
-	for k, at := range g.withheld {
+	for k, at := range g.deferred {
 		switch {
 		case at.IsZero():
 		case at.After(now):
@@ -291,13 +291,13 @@ func (g *Guard) Run(now time.Time) (ask bool, due map[string][]string, next time
 // did not put is confirmed. A Delta source says so by being quiet only, and may have more to tell: the
 // removals wait for Grace, in which they may be put again. It reports whether it confirmed any.
 func (g *Guard) ConfirmAbsent(typeURL string, requestedAt time.Time) (confirmed bool) {
-	if !xds.Info(typeURL).GuardRemovals || !g.requestedAgain(requestedAt) {
+	if !xds.Info(typeURL).GuardRemovals || !g.confirms(requestedAt) {
 		return false
 	}
-	for k, until := range g.withheld {
+	for k, until := range g.deferred {
 		if k.Type == typeURL && until.IsZero() {
 			g.accident.confirmed++
-			g.withhold(k, time.Now().Add(Grace))
+			g.deferUntil(k, time.Now().Add(Grace))
 			confirmed = true
 		}
 	}
@@ -312,18 +312,18 @@ func (g *Guard) End(now time.Time, wanted func(xds.Key) bool) (confirmed int, en
 	if g.accident == nil {
 		return 0, false
 	}
-	for k, until := range g.withheld {
-		if xds.Info(k.Type).GuardRemovals && until.IsZero() && (!g.accident.asking || wanted(k)) {
+	for k, until := range g.deferred {
+		if xds.Info(k.Type).GuardRemovals && until.IsZero() && (!g.accident.askAgain || wanted(k)) {
 			return 0, false
 		}
 	}
 	confirmed = g.accident.confirmed
 	g.accident = nil
-	g.noted(xds.Key{})
+	g.changed(xds.Key{})
 	clear(g.reported)
-	for k, until := range g.withheld {
+	for k, until := range g.deferred {
 		if until.IsZero() {
-			g.withhold(k, now.Add(Grace))
+			g.deferUntil(k, now.Add(Grace))
 		}
 	}
 	return confirmed, true
@@ -341,12 +341,12 @@ func (g *Guard) RestoreAccident(since, now time.Time) {
 }
 
 // Restore takes in a removal that was held back then.
-func (g *Guard) Restore(k xds.Key) { g.withheld[k] = time.Time{} }
+func (g *Guard) Restore(k xds.Key) { g.deferred[k] = time.Time{} }
 
-// Restored forgets the removals that were held back and have nothing to hold, or no accident to
+// FinishRestore forgets the removals that were held back and have nothing to hold, or no accident to
 // belong to, after all was taken in.
-func (g *Guard) Restored(has func(xds.Key) bool) {
-	for k, until := range g.withheld {
+func (g *Guard) FinishRestore(has func(xds.Key) bool) {
+	for k, until := range g.deferred {
 		if until.IsZero() && (g.accident == nil || !has(k)) {
 			g.Forget(k)
 		}

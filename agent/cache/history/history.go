@@ -86,12 +86,12 @@ func (h *History) Item() xds.Item {
 type Change int
 
 const (
-	// Nothing differs but what no client is told.
-	Nothing Change = iota
-	// Lifetime: the content is as it was, and its deadline is another.
-	Lifetime
-	// Content: another content, or the first.
-	Content
+	// Unchanged differs but what no client is told.
+	Unchanged Change = iota
+	// LifetimeChanged: the content is as it was, and its deadline is another.
+	LifetimeChanged
+	// ContentChanged: another content, or the first.
+	ContentChanged
 )
 
 // Put takes in what a source gives. rewrite reports whether it differs in anything that is kept on
@@ -103,10 +103,10 @@ func (h *History) Put(r *xds.Resource, source Source) (change Change, rewrite bo
 	h.source = source
 	switch {
 	case old == r:
-		return Nothing, rewrite
+		return Unchanged, rewrite
 	case old == nil || old.Version != r.Version:
-		h.replace(r)
-		return Content, rewrite
+		h.setContent(r)
+		return ContentChanged, rewrite
 	}
 	if h.acked == old {
 		h.ackedSource = source
@@ -114,7 +114,7 @@ func (h *History) Put(r *xds.Resource, source Source) (change Change, rewrite bo
 	lifetime := !old.Deadline().Equal(r.Deadline())
 	if r.Body != old.Body {
 		if old.UpstreamVersion == r.UpstreamVersion && !lifetime {
-			return Nothing, rewrite
+			return Unchanged, rewrite
 		}
 		shared := *r
 		shared.Body = old.Body // every stream shares it
@@ -128,14 +128,14 @@ func (h *History) Put(r *xds.Resource, source Source) (change Change, rewrite bo
 	}
 	h.current = r
 	if !lifetime {
-		return Nothing, rewrite
+		return Unchanged, rewrite
 	}
-	h.live()
-	return Lifetime, rewrite
+	h.setAckedLifetime()
+	return LifetimeChanged, rewrite
 }
 
-// replace takes in another content, with the status that it already has.
-func (h *History) replace(r *xds.Resource) {
+// setContent takes in another content, with the status that it already has.
+func (h *History) setContent(r *xds.Resource) {
 	h.current = r
 	switch {
 	case h.acked != nil && h.acked.Version == r.Version:
@@ -152,11 +152,11 @@ func (h *History) replace(r *xds.Resource) {
 	default:
 		h.status = xds.Pending
 	}
-	h.live()
+	h.setAckedLifetime()
 }
 
-// live gives the ACKed content the lifetime of the newest.
-func (h *History) live() {
+// setAckedLifetime gives the ACKed content the lifetime of the newest.
+func (h *History) setAckedLifetime() {
 	if h.acked != nil {
 		h.acked = withLifetimeOf(h.acked, h.current)
 	}
@@ -175,7 +175,7 @@ func withLifetimeOf(r, other *xds.Resource) *xds.Resource {
 func (h *History) Ack(r *xds.Resource) (news bool) {
 	switch {
 	case h.current.Version == r.Version:
-		news = h.Blamed()
+		news = h.NackedOrSuspect()
 		h.status, h.acked, h.ackedSource = xds.Acked, h.current, h.source
 		delete(h.reasons, r.Version)
 	case h.status != xds.Acked:
@@ -231,8 +231,8 @@ func (h *History) Retry() bool {
 	return true
 }
 
-// Blamed reports whether clients NACKed the newest content, alone or together with others.
-func (h *History) Blamed() bool { return h.status == xds.Suspect || h.status == xds.Nacked }
+// NackedOrSuspect reports whether clients NACKed the newest content, alone or together with others.
+func (h *History) NackedOrSuspect() bool { return h.status == xds.Suspect || h.status == xds.Nacked }
 
 // Sent returns what clients are sent.
 func (h *History) Sent() *xds.Resource {
@@ -260,8 +260,8 @@ func (h *History) MakeStable(version string) bool {
 // SetStable gives a name that has come back the stable content that it had before it went.
 func (h *History) SetStable(r *xds.Resource) { h.stable = r }
 
-// GoBack makes the stable content the ACKed one, if that is of a version.
-func (h *History) GoBack(version string) {
+// RevertAcked makes the stable content the ACKed one, if that is of a version.
+func (h *History) RevertAcked(version string) {
 	if h.acked != nil && h.acked.Version == version {
 		h.acked, h.ackedSource = h.stable, Unknown
 	}

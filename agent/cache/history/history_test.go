@@ -83,7 +83,7 @@ func (tk *talk) do(words []string) (said []string, err error) {
 			said = append(said, "stable")
 		}
 	case "back":
-		tk.h.GoBack(version)
+		tk.h.RevertAcked(version)
 	default:
 		return nil, fmt.Errorf("unknown command %q", verb)
 	}

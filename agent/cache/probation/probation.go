@@ -16,33 +16,33 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// After is how long a client must live with a content, or with the absence of one, for that to
+// StableAfter is how long a client must live with a content, or with the absence of one, for that to
 // count as stable.
-const After = time.Minute
+const StableAfter = time.Minute
 
-// Contents are those of one type that one client ACKed and that are not stable yet. The zero value
+// Queue are those of one type that one client ACKed and that are not stable yet. The zero value
 // is empty.
-type Contents struct {
-	list  []content // oldest first
-	since map[string]content
+type Queue struct {
+	list  []acked // oldest first
+	since map[string]acked
 }
 
-// content is what a client ACKed at a time, which counts from when its owner began: that takes a
+// acked is what a client ACKed at a time, which counts from when its owner began: that takes a
 // third of the memory.
-type content struct {
+type acked struct {
 	resource *xds.Resource
 	at       time.Duration
 }
 
 // Begin takes in that the client ACKed a content. It reports whether it is the only one.
-func (c *Contents) Begin(r *xds.Resource, at time.Duration) (only bool) {
+func (c *Queue) Begin(r *xds.Resource, at time.Duration) (only bool) {
 	if last, ok := c.since[r.Name]; ok && last.resource.Version == r.Version {
 		return false // the client has had it since then
 	}
 	if c.since == nil {
-		c.since = make(map[string]content)
+		c.since = make(map[string]acked)
 	}
-	p := content{r, at}
+	p := acked{r, at}
 	c.since[r.Name] = p
 	c.list = append(c.list, p)
 	return len(c.list) == 1
@@ -50,10 +50,10 @@ func (c *Contents) Begin(r *xds.Resource, at time.Duration) (only bool) {
 
 // Interrupt takes in that the client does not live any longer with what it had under a name. Should
 // that come back, its time begins again.
-func (c *Contents) Interrupt(name string) { delete(c.since, name) }
+func (c *Queue) Interrupt(name string) { delete(c.since, name) }
 
 // InterruptWhere interrupts each content for which gone is true.
-func (c *Contents) InterruptWhere(gone func(*xds.Resource) bool) {
+func (c *Queue) InterruptWhere(gone func(*xds.Resource) bool) {
 	for name, p := range c.since {
 		if gone(p.resource) {
 			delete(c.since, name)
@@ -63,7 +63,7 @@ func (c *Contents) InterruptWhere(gone func(*xds.Resource) bool) {
 
 // All yields every content that the client ACKed and whose time is not over, those that were
 // interrupted too.
-func (c *Contents) All() iter.Seq[*xds.Resource] {
+func (c *Queue) All() iter.Seq[*xds.Resource] {
 	return func(yield func(*xds.Resource) bool) {
 		for _, p := range c.list {
 			if !yield(p.resource) {
@@ -73,9 +73,9 @@ func (c *Contents) All() iter.Seq[*xds.Resource] {
 	}
 }
 
-// Pass calls stable for each content with which the client has lived since a time or longer, and
+// Promote calls stable for each content with which the client has lived since a time or longer, and
 // returns when the oldest of the others was ACKed; ok is false if there is none.
-func (c *Contents) Pass(until time.Duration, stable func(*xds.Resource)) (oldest time.Duration, ok bool) {
+func (c *Queue) Promote(until time.Duration, stable func(*xds.Resource)) (oldest time.Duration, ok bool) {
 	passed := 0
 	for passed < len(c.list) && c.list[passed].at <= until {
 		if p := c.list[passed]; c.since[p.resource.Name] == p {
@@ -91,29 +91,29 @@ func (c *Contents) Pass(until time.Duration, stable func(*xds.Resource)) (oldest
 	return c.list[0].at, true
 }
 
-// Former are the stable contents of the names of one type that do not exist any more, until their
+// Removed are the stable contents of the names of one type that do not exist any more, until their
 // absence is stable too. Make one with make.
-type Former map[string]Removed
+type Removed map[string]Removal
 
-// Removed is the stable content of a name, and when the name was removed.
-type Removed struct {
+// Removal is the stable content of a name, and when the name was removed.
+type Removal struct {
 	Resource *xds.Resource
 	At       time.Time
 }
 
-// Resource returns the former content of a name; nil for none.
-func (f Former) Resource(name string) *xds.Resource { return f[name].Resource }
+// Stable returns the former content of a name; nil for none.
+func (f Removed) Stable(name string) *xds.Resource { return f[name].Resource }
 
-// Pass forgets the contents that a client has lived without for long enough, of which the first
+// Expire forgets the contents that a client has lived without for long enough, of which the first
 // came at a time, unless held says that their absence is held back. It calls forgot for each, and
 // returns when there is more to forget; the zero time for never.
-func (f Former) Pass(now, watched time.Time, held func(name string) bool, forgot func(name string)) (next time.Time) {
+func (f Removed) Expire(now, watched time.Time, held func(name string) bool, forgot func(name string)) (next time.Time) {
 	for name, r := range f {
 		since := r.At
 		if watched.After(since) {
 			since = watched
 		}
-		switch at := since.Add(After); {
+		switch at := since.Add(StableAfter); {
 		case held(name):
 		case !at.After(now):
 			delete(f, name)

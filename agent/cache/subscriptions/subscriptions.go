@@ -77,11 +77,11 @@ func (n *Names) Requested(name string) bool {
 	return false
 }
 
-// note tells of a change.
-func (n *Names) note(name string) {
+// notify tells of a change.
+func (n *Names) notify(name string) {
 	k := xds.Key{Type: n.url, Name: name}
 	for v := range n.union.views {
-		v.note(k)
+		v.notify(k)
 	}
 	n.union.changed(k)
 }
@@ -92,7 +92,7 @@ func (n *Names) Subscribe(name string) {
 	n.clients[name]++
 	delete(n.leases, name)
 	if !had {
-		n.note(name)
+		n.notify(name)
 	}
 }
 
@@ -101,17 +101,17 @@ func (n *Names) Unsubscribe(name string) {
 	n.decrement(n.clients, name)
 }
 
-// Need takes in that one more cluster takes its endpoints under a name.
-func (n *Names) Need(name string) {
+// AddCluster takes in that one more cluster takes its endpoints under a name.
+func (n *Names) AddCluster(name string) {
 	had := n.Has(name)
 	n.clusters[name]++
 	if !had {
-		n.note(name)
+		n.notify(name)
 	}
 }
 
-// NeedNot takes in that a cluster does no more.
-func (n *Names) NeedNot(name string) {
+// RemoveCluster takes in that a cluster does no more.
+func (n *Names) RemoveCluster(name string) {
 	n.decrement(n.clusters, name)
 }
 
@@ -120,7 +120,7 @@ func (n *Names) decrement(counts map[string]int, name string) {
 		delete(counts, name)
 	}
 	if !n.Has(name) {
-		n.note(name)
+		n.notify(name)
 	}
 }
 
@@ -139,7 +139,7 @@ func (n *Names) lease(name string, until time.Time) {
 	had := n.Has(name)
 	n.leases[name] = until
 	if !had {
-		n.note(name)
+		n.notify(name)
 	}
 }
 
@@ -164,7 +164,7 @@ func (u *Union) Expire(now time.Time) (next time.Time) {
 			case !until.After(now):
 				delete(n.leases, name)
 				if !n.Has(name) {
-					n.note(name)
+					n.notify(name)
 				}
 			case next.IsZero() || until.Before(next):
 				next = until
@@ -205,8 +205,8 @@ func (n *Names) Count() (clients, leased int) {
 // InUse reports whether a client subscribes to a name, or a cluster needs it: it is not only leased.
 func (n *Names) InUse(name string) bool { return n.clients[name] > 0 || n.clusters[name] > 0 }
 
-// ByClients reports whether a client subscribes to a name, or did until lately: it is leased.
-func (n *Names) ByClients(name string) bool {
+// SubscribedOrLeased reports whether a client subscribes to a name, or did until lately: it is leased.
+func (n *Names) SubscribedOrLeased(name string) bool {
 	_, leased := n.leases[name]
 	return leased || n.clients[name] > 0
 }
@@ -236,10 +236,10 @@ type View struct {
 func (u *Union) View(of func(xds.Key) bool) *View {
 	v := &View{union: u, of: of, changed: make(chan struct{}, 1), dirty: make(map[xds.Key]struct{}), reported: make(map[xds.Key]struct{})}
 	for url, n := range u.types {
-		v.note(xds.Key{Type: url, Name: xds.Wildcard})
+		v.notify(xds.Key{Type: url, Name: xds.Wildcard})
 		for _, names := range []iter.Seq[string]{n.Clients(), n.Clusters(), n.Leases()} {
 			for name := range names {
-				v.note(xds.Key{Type: url, Name: name})
+				v.notify(xds.Key{Type: url, Name: name})
 			}
 		}
 	}
@@ -247,7 +247,7 @@ func (u *Union) View(of func(xds.Key) bool) *View {
 	return v
 }
 
-func (v *View) note(k xds.Key) {
+func (v *View) notify(k xds.Key) {
 	if !v.of(k) {
 		return
 	}

@@ -20,8 +20,8 @@ import (
 
 // Names are all the uncertain names. Make one with New.
 type Names struct {
-	linger time.Duration
-	noted  func(xds.Key)
+	linger  time.Duration
+	changed func(xds.Key)
 	// names are all of them, by type.
 	names   map[string]map[string]struct{}
 	clients map[*Client]struct{}
@@ -55,8 +55,8 @@ func (c *Client) MayHold(k xds.Key) {
 	c.all.Add(k)
 }
 
-// Holds takes in that the client has said what it holds under a name.
-func (c *Client) Holds(k xds.Key) {
+// Confirm takes in that the client has said what it holds under a name.
+func (c *Client) Confirm(k xds.Key) {
 	if _, ok := c.names[k]; ok {
 		delete(c.names, k)
 		c.all.Forget(k)
@@ -79,7 +79,7 @@ func (n *Names) Add(k xds.Key) {
 		n.names[k.Type] = names
 	}
 	names[k.Name] = struct{}{}
-	n.noted(k)
+	n.changed(k)
 }
 
 // Forget ends that a name is uncertain, unless a client may hold it.
@@ -93,7 +93,7 @@ func (n *Names) Forget(k xds.Key) {
 		}
 	}
 	delete(n.names[k.Type], k.Name)
-	n.noted(k)
+	n.changed(k)
 }
 
 // Restore takes in that a client may hold a name which an agent before this one has served. Its

@@ -429,7 +429,7 @@ func TestWhatIsHeldBackCountsAgainstTheLimits(t *testing.T) {
 	running(t, Config{MaxResources: 3, Guard: Guard{MaxRemovalPercent: 50}}, func(t *testing.T, c *Cache) {
 		complete(c, xds.ClusterType, "a@1", "b@1")
 		complete(c, xds.ClusterType, "c@1").want(t, "ack")
-		complete(c, xds.ClusterType, "d@1").want(t, "nack: refused: it would make 4 resources, and at most 3 are held (--max-resources)")
+		complete(c, xds.ClusterType, "d@1").want(t, "nack: rejected: 4 resources exceed --max-resources 3")
 		holds(t, c, xds.ClusterType, "a@1", "b@1", "c@1")
 	})
 }

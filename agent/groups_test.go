@@ -246,7 +246,7 @@ func TestAGroupClosesAfterTheLingerTime(t *testing.T) {
 		goes.Disconnect()
 		r.pass(11 * time.Minute)
 		r.streams(1, 2)
-		if got := r.agent.groups.Members(); len(got) != 1 || got[0].Kind().Node != "stays" {
+		if got := r.agent.groups.Members(); len(got) != 1 || got[0].Key().Node != "stays" {
 			r.Errorf("%d groups", len(got))
 		}
 		// It comes back as a new one.

@@ -313,7 +313,7 @@ func (k *keeper) adopt(m *group.Member, name string) {
 	defer k.mu.Unlock()
 	g := k.groups[name]
 	if g != nil && g.live != nil {
-		k.log.Warn("two nodes differ only by IP addresses: the configuration of the second is not stored", "node", m.Kind().Node)
+		k.log.Warn("two nodes differ only by IP addresses: the configuration of the second is not stored", "node", m.Key().Node)
 		return
 	}
 	if g == nil {
@@ -662,7 +662,7 @@ func parseFact(s string) (f cache.Fact, ok bool) {
 	}
 	typeURL, name, ok := strings.Cut(rest, " ")
 	switch f = (cache.Fact{Kind: cache.FactKind(kind), Type: typeURL, Name: name}); f.Kind {
-	case cache.Wanted, cache.MaybeHeldFact, cache.Known, cache.SuspectFact, cache.FallbackFact, cache.WithheldFact, cache.AccidentFact:
+	case cache.SubscribedFact, cache.MaybeHeldFact, cache.KnownFact, cache.SuspectFact, cache.FallbackFact, cache.DeferredFact, cache.AccidentFact:
 		return f, ok
 	}
 	return f, false // of a later version
@@ -671,7 +671,7 @@ func parseFact(s string) (f cache.Fact, ok bool) {
 // groupName returns the name under which a group is stored: its kind, with the addresses in the node's
 // id masked, because they change if a pod moves. For the agent's own node the id is "", because the
 // identity of the store has it.
-func groupName(k group.Kind, own *corev3.Node) string {
+func groupName(k group.Key, own *corev3.Node) string {
 	node := maskAddresses(k.Node)
 	if own != nil && k.Node == own.GetId() {
 		node = ""

@@ -446,7 +446,7 @@ func TestAGroupThatWentBeforeTheDiskWasReadIsWritten(t *testing.T) {
 		r.make()
 		d := &fakeDisk{openErr: errors.New("input/output error")}
 		d.entries = map[store.Key]*store.Entry{
-			{Group: groupName(group.KindOf(node("a")), nil), Type: xds.ClusterType, Name: "older"}: {
+			{Group: groupName(group.KeyOf(node("a")), nil), Type: xds.ClusterType, Name: "older"}: {
 				Content: &xds.Resource{Type: xds.ClusterType, Name: "older", Body: &anypb.Any{TypeUrl: xds.ClusterType}}, Accepted: true,
 			},
 		}
@@ -588,7 +588,7 @@ func TestADamagedStateYieldsToAnyControlPlane(t *testing.T) {
 	inBothForms(t, func(r *rig) {
 		r.cfg.Node = node("web-1")
 		r.make()
-		group := groupName(group.KindOf(r.cfg.Node), r.cfg.Node)
+		group := groupName(group.KeyOf(r.cfg.Node), r.cfg.Node)
 		entry := func(name string) *store.Entry {
 			c, err := xds.FromAny(xds.ClusterType, "7", xdstest.Pack(xdstest.Cluster(name, "")), time.Time{})
 			if err != nil {
@@ -600,8 +600,8 @@ func TestADamagedStateYieldsToAnyControlPlane(t *testing.T) {
 			{Group: group, Type: xds.ClusterType, Name: "c1"}:   entry("c1"),
 			{Group: group, Type: xds.ClusterType, Name: "gone"}: entry("gone"),
 		}, notes: map[store.NoteKey]string{
-			{Group: group, Name: factName(cache.Fact{Kind: cache.Known, Type: xds.ClusterType})}:                      "yes",
-			{Group: group, Name: factName(cache.Fact{Kind: cache.Wanted, Type: xds.ClusterType, Name: xds.Wildcard})}: "yes",
+			{Group: group, Name: factName(cache.Fact{Kind: cache.KnownFact, Type: xds.ClusterType})}:                          "yes",
+			{Group: group, Name: factName(cache.Fact{Kind: cache.SubscribedFact, Type: xds.ClusterType, Name: xds.Wildcard})}: "yes",
 		}}
 		r.agent.keeper = newKeeper(d, false, r.cfg.Log)
 		r.run()

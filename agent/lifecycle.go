@@ -139,7 +139,7 @@ func (a *Agent) HotRestart(ctx context.Context) error {
 // crashed reports to the groups that the Envoy that was started as a child at this time has crashed.
 func (a *Agent) crashed(started time.Time) {
 	for _, m := range a.groups.Members() {
-		if m.Kind().UserAgent != xds.EnvoyUserAgent {
+		if m.Key().UserAgent != xds.EnvoyUserAgent {
 			continue
 		}
 		before := m.Cache().Fallback()

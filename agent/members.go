@@ -18,12 +18,12 @@ const DefaultMaxGroups = 64
 func (a *Agent) newGroups() *group.Set {
 	return group.NewSet(group.SetConfig{
 		Max: a.cfg.MaxGroups, Flag: "--max-groups", Group: a.groupConfig, Log: a.cfg.Log,
-		Opened: func(m *group.Member) {
+		OnCreated: func(m *group.Member) {
 			if a.keeper != nil {
-				a.keeper.adopt(m, groupName(m.Kind(), a.cfg.Node))
+				a.keeper.adopt(m, groupName(m.Key(), a.cfg.Node))
 			}
 		},
-		Closed: func(m *group.Member) {
+		OnRemoved: func(m *group.Member) {
 			if a.keeper != nil {
 				a.keeper.leave(m)
 			}
@@ -36,8 +36,8 @@ func (a *Agent) groupConfig(node *corev3.Node) group.Config {
 	log := a.cfg.Log.With("node", node.GetId())
 	conf := a.cfg.Group
 	conf.Node, conf.Log, conf.Answered = node, log, a.metrics.Latency
-	conf.WatchLives, conf.Cache.Crashes = a.life.envoy == nil, a.life.envoy != nil
-	conf.Cache.OnWithheld = a.withheld
+	conf.WatchDisconnects, conf.Cache.FallbackEnabled = a.life.envoy == nil, a.life.envoy != nil
+	conf.Cache.OnHeldBack = a.withheld
 	conf.Upstreams = func() *upstream.Failover {
 		sources, _ := a.sources() // New has checked the configuration
 		return &upstream.Failover{

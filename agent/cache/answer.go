@@ -16,10 +16,10 @@ func run(calls []func()) {
 
 func nackError(reason string) error { return errors.New(reason) }
 
-// open begins to wait for the clients' answer to the update that was just applied, if anybody asks
+// awaitAnswer begins to wait for the clients' answer to the update that was just applied, if anybody asks
 // for it, and returns the answers that are due at once: an ACK if no client was concerned, a NACK if
 // clients have NACKed this content before (I6).
-func (c *Cache) open(t *table, answer func(nack error), concerned []*Watch, nack error) []func() {
+func (c *Cache) awaitAnswer(t *table, answer func(nack error), concerned []*Watch, nack error) []func() {
 	switch {
 	case answer == nil:
 		return nil
@@ -56,40 +56,40 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 	t := c.table(typeURL)
 	ch := newChanges(t)
 	for _, r := range accepted {
-		w.knownToHold(t, r.Name)
+		w.confirmHeld(t, r.Name)
 		e := t.Entry(r.Name)
 		switch {
 		case e == nil:
 			continue
 		case c.fallback.HoldsBack(t.key(r.Name)) && e.Current().Version != r.Version:
-			w.interrupt(t, r.Name)
+			w.interruptProbation(t, r.Name)
 			continue // it accepted the stable version that was served instead
 		case e.Ack(r):
 			ch.add(r.Name, e.Current())
 		}
-		c.log(t, r.Name)
+		c.persist(t, r.Name)
 		switch {
 		case e.Acked().Version != r.Version:
-			w.interrupt(t, r.Name) // it has something else than what could be stable
+			w.interruptProbation(t, r.Name) // it has something else than what could be stable
 		case !c.fallback.HoldsBack(t.key(r.Name)):
-			w.onProbation(t, e)
+			w.beginProbation(t, e)
 		}
 	}
 	for _, name := range removed {
-		w.interrupt(t, name)
+		w.interruptProbation(t, name)
 		if t.Entry(name) == nil && !xds.Info(t.url).OnDemand {
-			w.knownToHold(t, name)
+			w.confirmHeld(t, name)
 		}
 	}
 	c.notify(ch)
 }
 
-// knownToHold takes in that the client has said what it holds under a name.
-func (w *Watch) knownToHold(t *table, name string) {
+// confirmHeld takes in that the client has said what it holds under a name.
+func (w *Watch) confirmHeld(t *table, name string) {
 	if xds.Info(t.url).OnDemand {
 		w.c.uncertain.Forget(t.key(name))
 	} else {
-		w.uncertain.Holds(t.key(name))
+		w.uncertain.Confirm(t.key(name))
 	}
 }
 
@@ -131,7 +131,7 @@ func (w *Watch) mayHold(t *table, name string) {
 func (c *Cache) nack(t *table, r *xds.Resource, reason string, ch *changes) {
 	if e := t.Entry(r.Name); e != nil && e.Nack(r.Version, reason) {
 		t.nacks++
-		c.log(t, r.Name)
+		c.persist(t, r.Name)
 		ch.retry = true
 	}
 }

@@ -45,9 +45,9 @@ import (
 // (design.md I11).
 const DefaultLinger = 30 * time.Minute
 
-// DefaultUnreferenced bounds how many resources are kept that nobody subscribes
+// DefaultMaxUnreferenced bounds how many resources are kept that nobody subscribes
 // to any more.
-const DefaultUnreferenced = 4096
+const DefaultMaxUnreferenced = 4096
 
 // maxRemovedVirtualHosts bounds the removed virtual hosts that later clients are told of.
 const maxRemovedVirtualHosts = 16
@@ -64,8 +64,8 @@ const (
 
 // Config configures a Cache. Zero values take the defaults above.
 type Config struct {
-	Linger       time.Duration
-	Unreferenced int
+	Linger          time.Duration
+	MaxUnreferenced int
 	// MaxResources and MaxBytes bound what is held: the number of resources, and
 	// the sum of their bodies. An update that goes beyond is refused as a whole.
 	MaxResources int
@@ -78,9 +78,9 @@ type Config struct {
 	// when no listener or cluster is held back any more, with how many of them went. All
 	// are called under the cache's lock.
 	Guard         Guard
-	OnWithheld    func(typeURL string, withheld, held int)
+	OnHeldBack    func(typeURL string, withheld, held int)
 	OnAskAgain    func()
-	OnWithheldEnd func(confirmed int)
+	OnHeldBackEnd func(confirmed int)
 	// Stale, if set, tells whether what is held is too old to be served: nobody has
 	// confirmed it for too long. Who has it keeps it; who comes then gets nothing
 	// until Fresh.
@@ -90,13 +90,13 @@ type Config struct {
 	OnContent func(*xds.Resource)
 	// Local, if set, tells which resources the agent makes itself (Publish).
 	Local func(typeURL, name string) bool
-	// Crashes says that Crashed is called, so that it is remembered what clients had that
+	// FallbackEnabled says that Crashed is called, so that it is remembered what clients had that
 	// went. FallbackFor is how long suspects are held back then; 0 for
 	// fallback.DefaultDuration. OnFallbackEnd, if set, is told under the cache's lock why that
 	// has ended.
-	Crashes       bool
-	FallbackFor   time.Duration
-	OnFallbackEnd func(why string)
+	FallbackEnabled bool
+	FallbackFor     time.Duration
+	OnFallbackEnd   func(why string)
 	// OnIdle, if set, is called by Run when nobody watches and the last lease
 	// has ended; more than once if that stays so.
 	OnIdle func()
@@ -137,7 +137,7 @@ type table struct {
 	names       *subscriptions.Names // that are subscribed to
 	hadWildcard bool                 // a client of this kind subscribed to everything once
 	pending     pending.Updates[*Watch]
-	former      probation.Former
+	removed     probation.Removed
 	errors      map[string]error // by name, the last error from above
 	updated     time.Time        // when a source last said anything; the zero time for never
 	nacks       uint64           // of contents that were held
@@ -165,8 +165,8 @@ func New(cfg Config) *Cache {
 	if cfg.Linger == 0 {
 		cfg.Linger = DefaultLinger
 	}
-	if cfg.Unreferenced == 0 {
-		cfg.Unreferenced = DefaultUnreferenced
+	if cfg.MaxUnreferenced == 0 {
+		cfg.MaxUnreferenced = DefaultMaxUnreferenced
 	}
 	if cfg.MaxResources == 0 {
 		cfg.MaxResources = DefaultMaxResources
@@ -184,27 +184,27 @@ func New(cfg Config) *Cache {
 		contents: contents.New(),
 	}
 	c.deadlines = expiry.New(c.deadline)
-	c.guard = guard.New(cfg.Guard, func(k xds.Key) { c.logFactOr(WithheldFact, AccidentFact, k) })
-	c.fallback = fallback.New(cfg.FallbackFor, func(k xds.Key) { c.logFactOr(SuspectFact, FallbackFact, k) })
-	c.uncertain = uncertain.New(cfg.Linger, func(k xds.Key) { c.logFact(MaybeHeldFact, k) })
-	c.union = subscriptions.New(cfg.Linger, func(k xds.Key) { c.wantChanged(c.table(k.Type), k.Name) })
+	c.guard = guard.New(cfg.Guard, func(k xds.Key) { c.persistFactOr(DeferredFact, AccidentFact, k) })
+	c.fallback = fallback.New(cfg.FallbackFor, func(k xds.Key) { c.persistFactOr(SuspectFact, FallbackFact, k) })
+	c.uncertain = uncertain.New(cfg.Linger, func(k xds.Key) { c.persistFact(MaybeHeldFact, k) })
+	c.union = subscriptions.New(cfg.Linger, func(k xds.Key) { c.subscriptionChanged(c.table(k.Type), k.Name) })
 	// The size is positive, so there is no error.
-	c.unreferenced, _ = lru.NewWithEvict(cfg.Unreferenced, func(k xds.Key, _ struct{}) { c.evicted(k) })
+	c.unreferenced, _ = lru.NewWithEvict(cfg.MaxUnreferenced, func(k xds.Key, _ struct{}) { c.evicted(k) })
 	return c
 }
 
-// clock returns how long there has been the cache.
-func (c *Cache) clock() time.Duration { return time.Since(c.began) }
+// elapsed returns how long there has been the cache.
+func (c *Cache) elapsed() time.Duration { return time.Since(c.began) }
 
 func (c *Cache) table(typeURL string) *table {
 	t := c.tables[typeURL]
 	if t == nil {
 		t = &table{
-			Type:   c.contents.Type(typeURL),
-			url:    typeURL,
-			names:  c.union.Of(typeURL),
-			former: make(probation.Former),
-			errors: make(map[string]error),
+			Type:    c.contents.Type(typeURL),
+			url:     typeURL,
+			names:   c.union.Of(typeURL),
+			removed: make(probation.Removed),
+			errors:  make(map[string]error),
 		}
 		c.tables[typeURL] = t
 	}
@@ -237,12 +237,12 @@ func (c *Cache) apply(u xds.Update, answer func(nack error)) (due []func()) {
 	u = c.withoutLocal(t, u)
 	if u.Timeout {
 		c.noteErrors(t, u, newChanges(t))
-		return c.open(t, answer, nil, nil)
+		return c.awaitAnswer(t, answer, nil, nil)
 	}
 	t.updated = time.Now()
 	if err := t.Check(u, contents.Limits{Resources: c.cfg.MaxResources, Bytes: c.cfg.MaxBytes}, !c.guard.Active()); err != nil {
 		t.errors[""], t.rejectedFrom = err, c.sources.id(u.Source)
-		return c.open(t, answer, nil, err)
+		return c.awaitAnswer(t, answer, nil, err)
 	}
 	t.SetAnswered()
 	if t.rejectedFrom == history.Unknown {
@@ -259,7 +259,7 @@ func (c *Cache) apply(u xds.Update, answer func(nack error)) (due []func()) {
 	t.BeginUpdate()
 	var nack error
 	for _, r := range u.Resources {
-		if err := c.put(t, from, c.lifetime(r), ch); err != nil && nack == nil {
+		if err := c.put(t, from, c.applyTTLPolicy(r), ch); err != nil && nack == nil {
 			nack = err
 		}
 	}
@@ -270,16 +270,16 @@ func (c *Cache) apply(u xds.Update, answer func(nack error)) (due []func()) {
 		}
 	}
 	c.noteErrors(t, u, ch)
-	if t.Learn(u, t.names.Requested(xds.Wildcard)) {
+	if t.UpdateKnowledge(u, t.names.Requested(xds.Wildcard)) {
 		ch.all = true
-		c.logFact(Known, t.key(""))
+		c.persistFact(KnownFact, t.key(""))
 	}
 	concerned := c.notify(ch)
 	c.endAccident(time.Now())
 	if len(concerned) == 0 {
-		concerned = c.awaited(t, u)
+		concerned = c.pendingWatches(t, u)
 	}
-	return c.open(t, answer, concerned, nack)
+	return c.awaitAnswer(t, answer, concerned, nack)
 }
 
 // noteErrors takes in the errors of an update.
@@ -301,9 +301,9 @@ func (c *Cache) noteErrors(t *table, u xds.Update, ch *changes) {
 	}
 }
 
-// awaited returns the watches that have not answered the newest pending update, if this one
+// pendingWatches returns the watches that have not answered the newest pending update, if this one
 // repeats, unchanged, a resource that no client has answered yet: the repeat gets the same answer.
-func (c *Cache) awaited(t *table, u xds.Update) []*Watch {
+func (c *Cache) pendingWatches(t *table, u xds.Update) []*Watch {
 	newest := t.pending.Newest()
 	if len(newest) == 0 {
 		return nil
@@ -326,13 +326,13 @@ func (c *Cache) Synced(source, typeURL string, asked time.Time) {
 		c.wakeRun()
 	}
 	c.endAccident(time.Now())
-	late := c.filterRemovals(t, guard.Removal{Names: c.lateRestored(t), Held: t.Len(), RequestedAt: asked, WithOthers: true})
-	c.confirmed(t, source)
+	late := c.filterRemovals(t, guard.Removal{Names: c.restoredUnconfirmed(t), Held: t.Len(), RequestedAt: asked, WithOthers: true})
+	c.confirmAll(t, source)
 	c.noteComplete(t, source)
 	if !t.Synced(t.names.Requested(xds.Wildcard)) {
 		return
 	}
-	c.logFact(Known, t.key(""))
+	c.persistFact(KnownFact, t.key(""))
 	c.revision++
 	ch := newChanges(t)
 	ch.all = true
@@ -422,23 +422,23 @@ func (ch *changes) lookup(name string) (resource string, ok bool) {
 func (c *Cache) put(t *table, from contents.Origin, r *xds.Resource, ch *changes) (nack error) {
 	delete(t.errors, r.Name)
 	c.guard.Forget(t.key(r.Name))
-	p := t.Put(r, from, c.takeFormer(t, r.Name))
+	p := t.Put(r, from, c.takeRemoved(t, r.Name))
 	switch p.Change {
-	case history.Content:
-		c.expires(r)
+	case history.ContentChanged:
+		c.trackDeadline(r)
 		ch.add(r.Name, p.Old, r)
-		ch.retry = ch.retry || p.WasBlamed
-	case history.Lifetime:
+		ch.retry = ch.retry || p.WasNackedOrSuspect
+	case history.LifetimeChanged:
 		c.lifetimeChanged(p.Entry, ch)
 	}
-	if c.cfg.OnContent != nil && from.Source != history.Local && (p.Change == history.Content || p.WasRestored) {
+	if c.cfg.OnContent != nil && from.Source != history.Local && (p.Change == history.ContentChanged || p.WasRestored) {
 		c.cfg.OnContent(r)
 	}
-	if c.changedSuspect(t, r.Name) {
+	if c.updateSuspect(t, r.Name) {
 		ch.add(r.Name, r)
 	}
-	if p.Rewrite {
-		c.log(t, r.Name) // what comes again as it was is on disk as it is
+	if p.DiskDiffers {
+		c.persist(t, r.Name) // what comes again as it was is on disk as it is
 	}
 	c.updateLRU(t, r.Name, p.Entry)
 	return nackOf(p.Entry)
@@ -459,15 +459,15 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 	if e := t.Entry(name); e != nil {
 		was = e.Current()
 		ch.add(name, was)
-		ch.retry = ch.retry || e.Blamed()
+		ch.retry = ch.retry || e.NackedOrSuspect()
 		switch {
 		case e.Stable() != nil:
-			c.keepFormer(t, name, e.Stable(), time.Now())
-		case t.url == xds.EndpointType && c.cfg.Crashes && e.Acked() != nil:
-			c.keepFormer(t, name, e.Acked(), time.Now()) // their cluster may be served again
+			c.keepRemoved(t, name, e.Stable(), time.Now())
+		case t.url == xds.EndpointType && c.cfg.FallbackEnabled && e.Acked() != nil:
+			c.keepRemoved(t, name, e.Acked(), time.Now()) // their cluster may be served again
 		}
 		c.drop(t, name)
-		c.changedSuspect(t, name)
+		c.updateSuspect(t, name)
 	}
 	if xds.Info(t.url).OnDemand && c.uncertain.Count(t.url) < maxRemovedVirtualHosts {
 		c.uncertain.Add(t.key(name)) // a later client must be told too, to end its wait (protocol.md V11)
@@ -475,7 +475,7 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 	if t.NotFound(name) {
 		return
 	}
-	if c.isWanted(t, name, was) || t.names.Requested(name) || t.Knowledge() != xds.Complete && t.names.Requested(xds.Wildcard) {
+	if c.isSubscribed(t, name, was) || t.names.Requested(name) || t.Knowledge() != xds.Complete && t.names.Requested(xds.Wildcard) {
 		t.SetNotFound(name)
 		ch.add(name, was)
 	}
@@ -488,10 +488,10 @@ func (c *Cache) drop(t *table, name string) {
 		return
 	}
 	c.guard.Forget(t.key(name))
-	c.follow(e, nil)
+	c.subscribeEndpoints(e, nil)
 	delete(t.errors, name)
 	c.journal.dropped(t.key(name), e)
-	c.log(t, name)
+	c.persist(t, name)
 	c.unreferenced.Remove(t.key(name))
 }
 
@@ -507,10 +507,10 @@ func (c *Cache) refresh(t *table, from contents.Origin, h xds.Heartbeat, ch *cha
 	case c.cfg.HoldTTL[t.url]:
 		return nil
 	}
-	if change, _ := e.Put(e.Current().WithLifetime(h.TTL, h.Deadline), e.Source()); change == history.Lifetime {
+	if change, _ := e.Put(e.Current().WithLifetime(h.TTL, h.Deadline), e.Source()); change == history.LifetimeChanged {
 		c.lifetimeChanged(e, ch)
 	}
-	c.log(t, h.Name)
+	c.persist(t, h.Name)
 	return nil
 }
 
@@ -533,11 +533,11 @@ func (c *Cache) Held(source, typeURL string) map[string]string {
 	}
 	held := make(map[string]string)
 	for name, e := range t.All() {
-		if e.IsLocal() || !all && !c.isWanted(t, name, e.Current()) {
+		if e.IsLocal() || !all && !c.isSubscribed(t, name, e.Current()) {
 			continue
 		}
 		held[name] = ""
-		if waits, _ := c.guard.Waits(t.key(name)); !waits && e.Source() == from && from != history.Unknown && e.Status() != xds.Nacked {
+		if waits, _ := c.guard.Deferred(t.key(name)); !waits && e.Source() == from && from != history.Unknown && e.Status() != xds.Nacked {
 			held[name] = e.Current().UpstreamVersion
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 // design.md I11: only what nobody wants any more enters the LRU.
 func TestOfWhatNobodyWantsTheLeastRecentIsEvicted(t *testing.T) {
-	c := New(Config{Unreferenced: 2})
+	c := New(Config{MaxUnreferenced: 2})
 	w := watch(c, "a", xds.EndpointType, "a", "b", "c", "kept")
 	put(c, xds.EndpointType, "a@1", "b@1", "c@1", "kept@1")
 	for _, name := range []string{"a", "b", "c"} {
@@ -24,7 +24,7 @@ func TestOfWhatNobodyWantsTheLeastRecentIsEvicted(t *testing.T) {
 // I2: what was evicted while nobody wanted it is not said to be gone when the
 // wildcard is wanted again.
 func TestWhatWasEvictedIsUnknownAndNotGone(t *testing.T) {
-	c := New(Config{Unreferenced: 2})
+	c := New(Config{MaxUnreferenced: 2})
 	w, in := watch(c, "x", xds.ClusterType, "*"), c.Subscriptions()
 	in.Changes()
 	complete(c, xds.ClusterType, "a@1", "b@1", "c@1")
@@ -58,7 +58,7 @@ func TestWhatIsWantedIsNeverEvicted(t *testing.T) {
 		{"by prefetching", func(c *Cache) { c.Prefetch(xds.ClusterType, "*") }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c := New(Config{Unreferenced: 2})
+			c := New(Config{MaxUnreferenced: 2})
 			test.want(c)
 			put(c, xds.ClusterType, all...)
 			if got := len(c.Resources(xds.ClusterType)); got != len(names) {
@@ -72,7 +72,7 @@ func TestWhatIsWantedIsNeverEvicted(t *testing.T) {
 }
 
 func TestAnAliasKeepsItsResource(t *testing.T) {
-	c := New(Config{Unreferenced: 1})
+	c := New(Config{MaxUnreferenced: 1})
 	w := watch(c, "a", xds.VirtualHostType, "host")
 	apply(c, xds.Update{Type: xds.VirtualHostType, Resources: []*xds.Resource{res(xds.VirtualHostType, "v@1", "host")}})
 	put(c, xds.VirtualHostType, "x@1", "y@1")
@@ -88,7 +88,7 @@ func TestAnAliasKeepsItsResource(t *testing.T) {
 
 // What a source tells unasked cannot be asked for again.
 func TestWhatASourceTellsUnaskedIsNeverEvicted(t *testing.T) {
-	c := New(Config{Unreferenced: 1})
+	c := New(Config{MaxUnreferenced: 1})
 	apply(c, xds.Update{Type: xds.EndpointType, Resources: resources(xds.EndpointType, []string{"a@1", "b@1", "c@1"}), KeepUnsubscribed: true})
 	if n := c.unreferenced.Len(); n > 0 {
 		t.Errorf("%d are in the LRU", n)
@@ -102,7 +102,7 @@ func TestWhatASourceTellsUnaskedIsNeverEvicted(t *testing.T) {
 
 // The bound is on all types together.
 func TestAWildcardThatIsGivenUpLeavesABoundedRest(t *testing.T) {
-	c := New(Config{Unreferenced: 2})
+	c := New(Config{MaxUnreferenced: 2})
 	w := watch(c, "a", xds.ClusterType, "*", "odc")
 	complete(c, xds.ClusterType, "a@1", "b@1", "c@1", "odc@1")
 	put(c, xds.EndpointType, "e@1")
@@ -117,7 +117,7 @@ func TestAWildcardThatIsGivenUpLeavesABoundedRest(t *testing.T) {
 }
 
 func TestWhatIsRemovedLeavesTheLRU(t *testing.T) {
-	c := New(Config{Unreferenced: 2})
+	c := New(Config{MaxUnreferenced: 2})
 	put(c, xds.EndpointType, "a@1", "b@1")
 	apply(c, xds.Update{Type: xds.EndpointType, Removed: []string{"a"}})
 	put(c, xds.EndpointType, "c@1")

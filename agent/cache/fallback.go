@@ -35,7 +35,7 @@ func (w *Watch) unstable(unanswered map[string][]string) fallback.Set {
 				had[fallback.Version{Key: t.key(name), Version: r.Version}] = struct{}{}
 			}
 		}
-		for name := range t.former {
+		for name := range t.removed {
 			if !w.c.fallback.HoldsBack(t.key(name)) {
 				had[fallback.Version{Key: t.key(name)}] = struct{}{}
 			}
@@ -63,7 +63,7 @@ func (t *table) stable(name string) *xds.Resource {
 	if e := t.Entry(name); e != nil {
 		return e.Stable()
 	}
-	return t.former.Resource(name)
+	return t.removed.Stable(name)
 }
 
 // Crashed takes in that an Envoy that was started at a time has crashed: it counts as
@@ -84,16 +84,16 @@ func (c *Cache) Crashed(started time.Time) []Fact {
 		switch r := t.sent(v.Name); {
 		case r != nil && r.Version == v.Version && !t.isStable(r):
 			suspects[v.Key] = t.Resource(v.Name).Version
-		case t.Entry(v.Name) == nil && v.Version == "" && t.former.Resource(v.Name) != nil:
+		case t.Entry(v.Name) == nil && v.Version == "" && t.removed.Stable(v.Name) != nil:
 			suspects[v.Key] = ""
 		}
 	}
-	if len(suspects) == 0 || !c.somethingStable() {
+	if len(suspects) == 0 || !c.anyStable() {
 		return nil
 	}
 	c.addDependents(suspects)
 	c.fallback.Begin(suspects)
-	c.serveAgain(suspects)
+	c.notifyNames(suspects)
 	c.wakeRun()
 	return suspectFacts(suspects)
 }
@@ -139,7 +139,7 @@ func (c *Cache) addDependents(suspects map[xds.Key]string) {
 	}
 	// absent adds what was removed and is needed by something that is served in its stable version.
 	absent := func(t *table, name string) {
-		if t.Entry(name) == nil && t.former.Resource(name) != nil && !held(t.key(name)) {
+		if t.Entry(name) == nil && t.removed.Stable(name) != nil && !held(t.key(name)) {
 			suspects[t.key(name)] = ""
 		}
 	}
@@ -155,14 +155,14 @@ func (c *Cache) addDependents(suspects map[xds.Key]string) {
 	}
 }
 
-// somethingStable reports whether a client ever lived with a listener or a cluster:
+// anyStable reports whether a client ever lived with a listener or a cluster:
 // otherwise an Envoy is better served with what there is.
-func (c *Cache) somethingStable() bool {
+func (c *Cache) anyStable() bool {
 	for url, t := range c.tables {
 		if !xds.Info(url).GuardRemovals {
 			continue // only what Envoy cannot serve without
 		}
-		if len(t.former) > 0 {
+		if len(t.removed) > 0 {
 			return true
 		}
 		for _, e := range t.All() {
@@ -198,7 +198,7 @@ func (c *Cache) Resume() bool {
 
 // endFallback serves the suspects again.
 func (c *Cache) endFallback(why string) {
-	c.serveAgain(c.fallback.End())
+	c.notifyNames(c.fallback.End())
 	if c.cfg.OnFallbackEnd != nil {
 		c.cfg.OnFallbackEnd(why)
 	}
@@ -215,10 +215,10 @@ func (c *Cache) expireFallback(now time.Time) (next time.Time) {
 	return time.Time{}
 }
 
-// changedSuspect takes in that the upstream changed what is held under a name. A suspect
+// updateSuspect takes in that the upstream changed what is held under a name. A suspect
 // that has changed is served as it is now. The content that was suspected is not one to
 // go back to. It reports whether that was so.
-func (c *Cache) changedSuspect(t *table, name string) bool {
+func (c *Cache) updateSuspect(t *table, name string) bool {
 	if !c.fallback.Active() {
 		return false
 	}
@@ -229,7 +229,7 @@ func (c *Cache) changedSuspect(t *table, name string) bool {
 	}
 	suspected, changed, last := c.fallback.Changed(t.key(name), version)
 	if changed && e != nil {
-		e.GoBack(suspected)
+		e.RevertAcked(suspected)
 	}
 	if last {
 		c.endFallback("the control plane has changed everything that was held back")
@@ -237,8 +237,8 @@ func (c *Cache) changedSuspect(t *table, name string) bool {
 	return changed
 }
 
-// serveAgain makes every watch look again at some names.
-func (c *Cache) serveAgain(names map[xds.Key]string) {
+// notifyNames makes every watch look again at some names.
+func (c *Cache) notifyNames(names map[xds.Key]string) {
 	c.revision++
 	changed := make(map[string]*changes)
 	for k := range names {
@@ -266,12 +266,12 @@ func (c *Cache) served(t *table, e *entry) xds.Item {
 	return e.Item()
 }
 
-// formerly returns what is served of a name that does not exist any more: its stable
+// servedRemoved returns what is served of a name that does not exist any more: its stable
 // content, if its absence is suspected.
-func (c *Cache) formerly(t *table, name string) xds.Item {
+func (c *Cache) servedRemoved(t *table, name string) xds.Item {
 	if !c.fallback.HoldsBack(t.key(name)) {
 		return xds.Item{}
 	}
-	r := t.former.Resource(name)
+	r := t.removed.Stable(name)
 	return xds.Item{Current: r, Acked: r, Status: xds.Acked}
 }

@@ -28,7 +28,7 @@ func crashed(c *Cache, does func(w *Watch)) (suspects []Fact) {
 // and Envoy has crashed three times with that.
 func deadly(t *testing.T, test func(t *testing.T, c *Cache)) {
 	t.Helper()
-	running(t, Config{Crashes: true}, func(t *testing.T, c *Cache) {
+	running(t, Config{FallbackEnabled: true}, func(t *testing.T, c *Cache) {
 		fallBack(t, c)
 		test(t, c)
 	})
@@ -40,7 +40,7 @@ func fallBack(t *testing.T, c *Cache) {
 	subscribe(w, xds.ListenerType, "*")
 	complete(c, xds.ClusterType, "a@1", "b@1", "d@1")
 	accept(w, xds.ClusterType, "a@1", "b@1", "d@1")
-	pass(probation.After)
+	pass(probation.StableAfter)
 	complete(c, xds.ClusterType, "a@2", "c@1", "d@1")
 	accept(w, xds.ClusterType, "a@2", "c@1")
 	w.Close(nil)
@@ -87,7 +87,7 @@ func TestLivingWithTheStableVersionsDoesNotMakeTheSuspectsStable(t *testing.T) {
 		for range 3 {
 			w := watch(c, "x", xds.ClusterType, "*")
 			accept(w, xds.ClusterType, "a@1", "b@1", "d@1")
-			pass(5 * probation.After)
+			pass(5 * probation.StableAfter)
 			servesClusters(t, c, "1", "1", "")
 			isStable(t, c, "1")
 			w.Close(nil)
@@ -144,7 +144,7 @@ func TestAFallbackEndsByHandAndByItself(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			why := ""
-			running(t, Config{Crashes: true, OnFallbackEnd: func(s string) { why = s }}, func(t *testing.T, c *Cache) {
+			running(t, Config{FallbackEnabled: true, OnFallbackEnd: func(s string) { why = s }}, func(t *testing.T, c *Cache) {
 				fallBack(t, c)
 				w := watch(c, "x", xds.ClusterType, "*")
 				accept(w, xds.ClusterType, "a@1", "b@1", "d@1")
@@ -174,17 +174,17 @@ func TestSuspectsThatAClientLivesWithAreStable(t *testing.T) {
 		c.Resume()
 		w := watch(c, "x", xds.ClusterType, "*")
 		accept(w, xds.ClusterType, "a@2", "c@1", "d@1")
-		pass(probation.After)
+		pass(probation.StableAfter)
 		isStable(t, c, "2")
 	})
 }
 
 func TestAFallbackSurvivesARestart(t *testing.T) {
-	running(t, Config{Crashes: true}, func(t *testing.T, c *Cache) {
+	running(t, Config{FallbackEnabled: true}, func(t *testing.T, c *Cache) {
 		j, d := c.Journal(nil, true), newDisk()
 		fallBack(t, c)
 		d.take(j)
-		again := New(Config{Crashes: true})
+		again := New(Config{FallbackEnabled: true})
 		again.Journal(nil, true)
 		again.Restore(d.saved())
 		again.ServeRestored()
@@ -218,11 +218,11 @@ func TestWhatIsNoEvidenceHoldsNothingBack(t *testing.T) {
 		"one of three had nothing new":       {{accepts("a@2"), 0}, {accepts("a@1"), 0}, {accepts("a@2"), 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			running(t, Config{Crashes: true}, func(t *testing.T, c *Cache) {
+			running(t, Config{FallbackEnabled: true}, func(t *testing.T, c *Cache) {
 				put(c, xds.ClusterType, "a@1")
 				w := watch(c, "x", xds.ClusterType, "*")
 				accept(w, xds.ClusterType, "a@1")
-				pass(probation.After)
+				pass(probation.StableAfter)
 				w.Close(nil)
 				put(c, xds.ClusterType, "a@2")
 				for _, s := range steps {
@@ -236,7 +236,7 @@ func TestWhatIsNoEvidenceHoldsNothingBack(t *testing.T) {
 		})
 	}
 	t.Run("nothing was ever stable", func(t *testing.T) {
-		running(t, Config{Crashes: true}, func(t *testing.T, c *Cache) {
+		running(t, Config{FallbackEnabled: true}, func(t *testing.T, c *Cache) {
 			put(c, xds.ClusterType, "a@1")
 			for range 4 {
 				if got := crashed(c, accepts("a@1")); got != nil {
@@ -250,11 +250,11 @@ func TestWhatIsNoEvidenceHoldsNothingBack(t *testing.T) {
 // A client that went long before the crash was no part of it; one whose answer was under
 // way may have died of what it was sent.
 func TestWhatACrashedEnvoyHadIsWhatItWasSent(t *testing.T) {
-	running(t, Config{Crashes: true}, func(t *testing.T, c *Cache) {
+	running(t, Config{FallbackEnabled: true}, func(t *testing.T, c *Cache) {
 		put(c, xds.ClusterType, "a@1", "b@1")
 		w := watch(c, "x", xds.ClusterType, "*")
 		accept(w, xds.ClusterType, "a@1", "b@1")
-		pass(probation.After)
+		pass(probation.StableAfter)
 		put(c, xds.ClusterType, "a@2", "b@2")
 		accept(w, xds.ClusterType, "b@2")
 		w.Close(nil)
@@ -286,7 +286,7 @@ func routeTo(nameVersion, cluster string) *xds.Resource {
 // that came with that before it asks for the route. What is served then fits together: the route
 // goes back with the new cluster, and the old cluster with its endpoints comes back with the route.
 func TestWhatIsHeldBackTakesAlongWhatDependsOnIt(t *testing.T) {
-	running(t, Config{Crashes: true}, func(t *testing.T, c *Cache) {
+	running(t, Config{FallbackEnabled: true}, func(t *testing.T, c *Cache) {
 		w := watch(c, "x", xds.ClusterType, "*")
 		subscribe(w, xds.ListenerType, "*")
 		subscribe(w, xds.RouteType, "r", "other")
@@ -309,7 +309,7 @@ func TestWhatIsHeldBackTakesAlongWhatDependsOnIt(t *testing.T) {
 		accept(w, xds.EndpointType, "old@1")
 		accept(w, xds.ListenerType, "l@1")
 		w.Ack(xds.RouteType, routes("1", "old"), nil)
-		pass(probation.After)
+		pass(probation.StableAfter)
 		apply(c, xds.Update{Type: xds.ClusterType, Resources: clusters("new@1", "kept@1"), Complete: true})
 		put(c, xds.EndpointType, "new@1")
 		apply(c, xds.Update{Type: xds.EndpointType, Removed: []string{"old"}})

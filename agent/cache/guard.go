@@ -41,7 +41,7 @@ func (c *Cache) removals(t *table, u xds.Update) []string {
 	}
 	names := slices.Clone(u.Removed)
 	from := c.sources.id(u.Source)
-	for name, e := range t.Others() {
+	for name, e := range t.NotInUpdate() {
 		if e.IsLocal() {
 			continue
 		}
@@ -59,7 +59,7 @@ func (c *Cache) removals(t *table, u xds.Update) []string {
 func (c *Cache) replaced(t *table, removed []string, put []*xds.Resource) map[string]struct{} {
 	taken := make(map[string]struct{})
 	for _, r := range put {
-		for _, place := range xds.Places(r) {
+		for _, place := range xds.ConflictKeys(r) {
 			taken[place] = struct{}{}
 		}
 	}
@@ -68,7 +68,7 @@ func (c *Cache) replaced(t *table, removed []string, put []*xds.Resource) map[st
 	}
 	replaced := make(map[string]struct{})
 	look := func(name string) {
-		if r := t.Resource(name); r != nil && slices.ContainsFunc(xds.Places(r), func(place string) bool { _, ok := taken[place]; return ok }) {
+		if r := t.Resource(name); r != nil && slices.ContainsFunc(xds.ConflictKeys(r), func(place string) bool { _, ok := taken[place]; return ok }) {
 			replaced[name] = struct{}{}
 		}
 	}
@@ -85,8 +85,8 @@ func (c *Cache) replaced(t *table, removed []string, put []*xds.Resource) map[st
 func (c *Cache) filterRemovals(t *table, r guard.Removal) (now []string) {
 	r.Type, r.Has = t.url, func(name string) bool { return t.Entry(name) != nil }
 	now = c.guard.Filter(r)
-	if n, worth := c.guard.Reports(t.url); worth && c.cfg.OnWithheld != nil {
-		c.cfg.OnWithheld(t.url, n, t.Len())
+	if n, worth := c.guard.Reports(t.url); worth && c.cfg.OnHeldBack != nil {
+		c.cfg.OnHeldBack(t.url, n, t.Len())
 	}
 	if len(now) < len(r.Names) {
 		c.wakeRun()
@@ -107,7 +107,7 @@ func (c *Cache) AskAgain() time.Time {
 func (c *Cache) endAccident(now time.Time) {
 	confirmed, ended := c.guard.End(now, func(k xds.Key) bool {
 		t := c.table(k.Type)
-		return t.names.Has(xds.Wildcard) || c.isWanted(t, k.Name, t.Resource(k.Name))
+		return t.names.Has(xds.Wildcard) || c.isSubscribed(t, k.Name, t.Resource(k.Name))
 	})
 	if !ended {
 		return
@@ -118,8 +118,8 @@ func (c *Cache) endAccident(now time.Time) {
 		}
 	}
 	c.wakeRun()
-	if c.cfg.OnWithheldEnd != nil {
-		c.cfg.OnWithheldEnd(confirmed)
+	if c.cfg.OnHeldBackEnd != nil {
+		c.cfg.OnHeldBackEnd(confirmed)
 	}
 }
 
@@ -156,7 +156,7 @@ func (c *Cache) runGuard(now time.Time) time.Time {
 func (c *Cache) unconfirmed(t *table) (names []string) {
 	from := c.sources.id(t.completeFrom)
 	for name, e := range t.All() {
-		if waits, _ := c.guard.Waits(t.key(name)); e.Source() != from && !e.KeepUnsubscribed() && !waits {
+		if waits, _ := c.guard.Deferred(t.key(name)); e.Source() != from && !e.KeepUnsubscribed() && !waits {
 			names = append(names, name)
 		}
 	}
@@ -176,20 +176,20 @@ func (c *Cache) removeNow(t *table, names []string) {
 	c.notify(ch)
 }
 
-// restoredAccident takes in that all that was on disk was read. removed is what was there, and of
+// finishRestoreGuard takes in that all that was on disk was read. removed is what was there, and of
 // which a source has said before that it does not exist: that is held back like any other removal.
-func (c *Cache) restoredAccident(removed map[*table][]string) {
-	c.guard.Restored(func(k xds.Key) bool { return c.table(k.Type).Entry(k.Name) != nil })
+func (c *Cache) finishRestoreGuard(removed map[*table][]string) {
+	c.guard.FinishRestore(func(k xds.Key) bool { return c.table(k.Type).Entry(k.Name) != nil })
 	for t, names := range removed {
 		c.removeNow(t, c.filterRemovals(t, guard.Removal{Names: names, Held: t.Len()}))
 	}
 	c.endAccident(time.Now())
 }
 
-// confirmed takes in that a source has told all it has of a type. What it issued
+// confirmAll takes in that a source has told all it has of a type. What it issued
 // itself and was asked about with its own version, it confirms by saying nothing of
 // it; the rest is pruned in time, if at all.
-func (c *Cache) confirmed(t *table, source string) {
+func (c *Cache) confirmAll(t *table, source string) {
 	from := c.sources.id(source)
 	for _, e := range t.All() {
 		if e.Source() == from {
@@ -207,9 +207,9 @@ func (c *Cache) noteComplete(t *table, source string) {
 	}
 }
 
-// Fresh ends that anything is withheld from who came when what is held was too old:
+// EndStale ends that anything is withheld from who came when what is held was too old:
 // a source has confirmed it since.
-func (c *Cache) Fresh() {
+func (c *Cache) EndStale() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	withheld := false
@@ -218,12 +218,12 @@ func (c *Cache) Fresh() {
 		w.tooStale = false
 	}
 	if withheld {
-		c.turn()
+		c.notifyAll()
 	}
 }
 
-// turn makes every watch look at everything.
-func (c *Cache) turn() {
+// notifyAll makes every watch look at everything.
+func (c *Cache) notifyAll() {
 	c.revision++
 	for _, t := range c.tables {
 		ch := newChanges(t)
@@ -231,7 +231,7 @@ func (c *Cache) turn() {
 		for name, e := range t.All() {
 			ch.add(name, e.Current())
 		}
-		for name := range t.former {
+		for name := range t.removed {
 			ch.add(name)
 		}
 		c.notify(ch)

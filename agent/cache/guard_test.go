@@ -24,7 +24,7 @@ func withheldOf(t *testing.T, c *Cache, typeURL string, want int) {
 	got := 0
 	for _, s := range c.Status() {
 		if s.Type == typeURL {
-			got = s.Withheld
+			got = s.RemovalsHeldBack
 		}
 	}
 	if got != want {
@@ -148,9 +148,9 @@ func TestWhatIsHeldBackGoesWhenASourceIsAskedAgainAndConfirmsIt(t *testing.T) {
 	for _, delta := range []bool{false, true} {
 		running(t, Config{Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}}, func(t *testing.T, c *Cache) {
 			var told, asked, ended atomic.Int32
-			c.cfg.OnWithheld = func(_ string, withheld, _ int) { told.Store(int32(withheld)) }
+			c.cfg.OnHeldBack = func(_ string, withheld, _ int) { told.Store(int32(withheld)) }
 			c.cfg.OnAskAgain = func() { asked.Add(1) }
-			c.cfg.OnWithheldEnd = func(confirmed int) { ended.Store(int32(confirmed)) }
+			c.cfg.OnHeldBackEnd = func(confirmed int) { ended.Store(int32(confirmed)) }
 			w := watch(c, "x", xds.ClusterType, "*")
 			in := c.Subscriptions()
 			<-in.Changed()
@@ -224,7 +224,7 @@ func TestWhatADeltaSourceSaysAfterAPauseIsNotRemoved(t *testing.T) {
 // What is removed while listeners or clusters are held back is held back with them, and so
 // is what was removed shortly before; it goes after them.
 func TestWhatBelongsToWhatIsHeldBackIsHeldWithIt(t *testing.T) {
-	running(t, Config{Unreferenced: 1, Linger: time.Second, Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}}, func(t *testing.T, c *Cache) {
+	running(t, Config{MaxUnreferenced: 1, Linger: time.Second, Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}}, func(t *testing.T, c *Cache) {
 		c.SetConnected(true)
 		w := watch(c, "x", xds.ClusterType, "*")
 		subscribe(w, xds.EndpointType, "a", "b")
@@ -305,7 +305,7 @@ func TestWhatIsHeldBackOutlivesNoTTL(t *testing.T) {
 	running(t, Config{Guard: Guard{MaxRemovalPercent: 50}}, func(t *testing.T, c *Cache) {
 		var ended atomic.Int32
 		ended.Store(-1)
-		c.cfg.OnWithheldEnd = func(confirmed int) { ended.Store(int32(confirmed)) }
+		c.cfg.OnHeldBackEnd = func(confirmed int) { ended.Store(int32(confirmed)) }
 		r := res(xds.ClusterType, "a@1").WithLifetime(time.Minute, time.Now().Add(time.Minute))
 		apply(c, xds.Update{Type: xds.ClusterType, Resources: []*xds.Resource{r}, Complete: true})
 		complete(c, xds.ClusterType)
@@ -361,7 +361,7 @@ func TestWhatIsHeldBackStaysSoAcrossARestart(t *testing.T) {
 			pass(guard.Grace)
 			holds(t, again, xds.EndpointType)
 			for f := range j.Take().Facts {
-				if f.Kind == WithheldFact || f.Kind == AccidentFact {
+				if f.Kind == DeferredFact || f.Kind == AccidentFact {
 					_, facts = j.Saved()
 					if value := facts[f]; value != "" {
 						t.Errorf("%v is still %q", f, value)
@@ -384,9 +384,9 @@ func TestWhatASourcePutBeforeTheRestoreIsNotHeldBack(t *testing.T) {
 		complete(c, xds.ClusterType, "a@2")
 		c.Restore([]Saved{kept(xds.ClusterType, "a@1"), kept(xds.ClusterType, "b@1")}, map[Fact]string{
 			{Kind: AccidentFact}: time.Now().UTC().Format(time.RFC3339),
-			{Kind: WithheldFact, Type: xds.ClusterType, Name: "a"}: yes,
-			{Kind: WithheldFact, Type: xds.ClusterType, Name: "b"}: yes,
-			{Kind: WithheldFact, Type: xds.ClusterType, Name: "c"}: yes, // not on disk
+			{Kind: DeferredFact, Type: xds.ClusterType, Name: "a"}: yes,
+			{Kind: DeferredFact, Type: xds.ClusterType, Name: "b"}: yes,
+			{Kind: DeferredFact, Type: xds.ClusterType, Name: "c"}: yes, // not on disk
 		})
 		withheldOf(t, c, xds.ClusterType, 1)
 		held(t, c, "one", xds.ClusterType, map[string]string{"a": "u2", "b": ""})
@@ -429,7 +429,7 @@ func TestWhatIsHeldBackCountsAgainstTheLimits(t *testing.T) {
 	running(t, Config{MaxResources: 3, Guard: Guard{MaxRemovalPercent: 50}}, func(t *testing.T, c *Cache) {
 		complete(c, xds.ClusterType, "a@1", "b@1")
 		complete(c, xds.ClusterType, "c@1").want(t, "ack")
-		complete(c, xds.ClusterType, "d@1").want(t, "nack: refused: it would make 4 resources, and at most 3 are held (--max-resources)")
+		complete(c, xds.ClusterType, "d@1").want(t, "nack: rejected: 4 resources exceed --max-resources 3")
 		holds(t, c, xds.ClusterType, "a@1", "b@1", "c@1")
 	})
 }

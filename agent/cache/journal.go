@@ -33,20 +33,20 @@ type FactKind string
 
 // The kinds of facts.
 const (
-	// Wanted: a client subscribes to the name, or did until lately.
-	Wanted FactKind = "wanted"
+	// SubscribedFact: a client subscribes to the name, or did until lately.
+	SubscribedFact FactKind = "wanted"
 	// MaybeHeldFact: a client may hold the name without telling (protocol.md 3.6).
 	MaybeHeldFact FactKind = "doubtful"
-	// Known: something was said of everything of the type, so that what is held of
+	// KnownFact: something was said of everything of the type, so that what is held of
 	// it may be served.
-	Known FactKind = "known"
+	KnownFact FactKind = "known"
 	// SuspectFact: the content or absence that is the value is held back. FallbackFact:
 	// since when and until when.
 	SuspectFact  FactKind = "suspect"
 	FallbackFact FactKind = "fallback"
-	// WithheldFact: the removal of the resource is held back by the guard. AccidentFact:
+	// DeferredFact: the removal of the resource is held back by the guard. AccidentFact:
 	// since when removals are.
-	WithheldFact FactKind = "withheld"
+	DeferredFact FactKind = "withheld"
 	AccidentFact FactKind = "accident"
 )
 
@@ -130,28 +130,28 @@ func (c *Cache) Journal(changed chan<- struct{}, durable bool) *Journal {
 	return c.journal
 }
 
-// log notes that what is held under a name, or its status, changed.
-func (c *Cache) log(t *table, name string) {
+// persist notes that what is held under a name, or its status, changed.
+func (c *Cache) persist(t *table, name string) {
 	if c.journal != nil {
 		c.journal.names[t.key(name)] = struct{}{}
 		signal(c.journal.changed)
 	}
 }
 
-// logFact notes that a fact may have changed.
-func (c *Cache) logFact(kind FactKind, k xds.Key) {
+// persistFact notes that a fact may have changed.
+func (c *Cache) persistFact(kind FactKind, k xds.Key) {
 	if c.journal != nil {
 		c.journal.dirty[Fact{kind, k.Type, k.Name}] = struct{}{}
 		signal(c.journal.changed)
 	}
 }
 
-// logFactOr notes that a fact about a name may have changed, or for the zero Key that of the whole.
-func (c *Cache) logFactOr(kind, whole FactKind, k xds.Key) {
+// persistFactOr notes that a fact about a name may have changed, or for the zero Key that of the whole.
+func (c *Cache) persistFactOr(kind, whole FactKind, k xds.Key) {
 	if k == (xds.Key{}) {
 		kind = whole
 	}
-	c.logFact(kind, k)
+	c.persistFact(kind, k)
 }
 
 // dropped takes in that an entry went; j may be nil.
@@ -257,14 +257,14 @@ func (j *Journal) All() Batch {
 		size += t.Len()
 	}
 	all := &rewriting{
-		entries: make([]rewritten, 0, size), removed: make(map[xds.Key]*onDisk), facts: maps.Collect(j.c.everyFact()),
+		entries: make([]rewritten, 0, size), removed: make(map[xds.Key]*onDisk), facts: maps.Collect(j.c.allFacts()),
 		names: j.names, dirty: j.dirty,
 	}
 	j.names, j.dirty, j.all = make(map[xds.Key]struct{}), make(map[Fact]struct{}), all
 	b := Batch{Resources: make([]Saved, 0, size), Facts: all.facts}
 	for k := range j.c.names() {
 		t := j.c.tables[k.Type]
-		want, previous := t.keep(k.Name)
+		want, previous := t.toSave(k.Name)
 		if want.Content == nil && previous == nil {
 			continue
 		}
@@ -326,12 +326,12 @@ func (j *Journal) Saved() (saved []Saved, facts map[Fact]string) {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
 	for k := range j.c.names() {
-		want, previous := j.c.tables[k.Type].keep(k.Name)
+		want, previous := j.c.tables[k.Type].toSave(k.Name)
 		if want.Content != nil || previous != nil {
 			saved = append(saved, j.saved(k, want, previous))
 		}
 	}
-	return saved, maps.Collect(j.c.everyFact())
+	return saved, maps.Collect(j.c.allFacts())
 }
 
 // names yields the names of which something may be kept.
@@ -343,7 +343,7 @@ func (c *Cache) names() iter.Seq[xds.Key] {
 					return
 				}
 			}
-			for name := range t.former {
+			for name := range t.removed {
 				if t.Entry(name) == nil && !yield(t.key(name)) {
 					return
 				}
@@ -369,7 +369,7 @@ func (j *Journal) resource(k xds.Key) (s Saved, differs bool) {
 	if e != nil && e.OnDisk != nil {
 		disk = e.OnDisk
 	}
-	want, previous := t.keep(k.Name)
+	want, previous := t.toSave(k.Name)
 	if disk != nil && !differ(&want, disk) || disk == nil && want.Content == nil && previous == nil {
 		if e != nil {
 			e.OnDisk = disk
@@ -385,13 +385,13 @@ func (j *Journal) resource(k xds.Key) (s Saved, differs bool) {
 		j.removed[k] = &want
 	}
 	s = j.saved(k, want, previous)
-	s.ContentKnown = want.Content != nil && returned(disk, want.Content.Version)
-	s.PreviousKnown = previous != nil && returned(disk, previous.Version)
+	s.ContentKnown = want.Content != nil && wasReturned(disk, want.Content.Version)
+	s.PreviousKnown = previous != nil && wasReturned(disk, previous.Version)
 	return s, true
 }
 
-// returned reports whether a content was returned before as what is to be on disk; d may be nil.
-func returned(d *onDisk, version string) bool {
+// wasReturned reports whether a content was wasReturned before as what is to be on disk; d may be nil.
+func wasReturned(d *onDisk, version string) bool {
 	return d != nil && !d.Restored && (d.Content != nil && d.Content.Version == version || d.Previous == version)
 }
 
@@ -404,15 +404,15 @@ func differ(want, there *onDisk) bool {
 		return false
 	}
 	return want.Accepted != there.Accepted || want.Stable != there.Stable || want.Source != there.Source ||
-		want.Content.Version != there.Content.Version || want.Content.UpstreamVersion != there.Content.UpstreamVersion || moved(there.Content, want.Content)
+		want.Content.Version != there.Content.Version || want.Content.UpstreamVersion != there.Content.UpstreamVersion || deadlineMoved(there.Content, want.Content)
 }
 
-// keep returns what of a name should be on disk, and the stable content if that is another.
-func (t *table) keep(name string) (want onDisk, previous *xds.Resource) {
+// toSave returns what of a name should be on disk, and the stable content if that is another.
+func (t *table) toSave(name string) (want onDisk, previous *xds.Resource) {
 	e := t.Entry(name)
 	switch {
 	case e == nil:
-		previous = t.former.Resource(name)
+		previous = t.removed.Stable(name)
 	case e.IsLocal():
 		return onDisk{}, nil // what it is made of is kept by whoever made it
 	default:
@@ -426,9 +426,9 @@ func (t *table) keep(name string) (want onDisk, previous *xds.Resource) {
 	return want, previous
 }
 
-// moved reports whether a deadline moved by so much that it is worth writing: a
+// deadlineMoved reports whether a deadline deadlineMoved by so much that it is worth writing: a
 // tenth of the TTL, by which a resource then expires early after a restart.
-func moved(there, now *xds.Resource) bool {
+func deadlineMoved(there, now *xds.Resource) bool {
 	switch {
 	case there.TTL() != now.TTL() || there.Deadline().IsZero() != now.Deadline().IsZero():
 		return true
@@ -439,23 +439,23 @@ func moved(there, now *xds.Resource) bool {
 	return d < 0 || d > now.TTL()/10
 }
 
-// everyFact yields the facts that hold, with their values.
-func (c *Cache) everyFact() iter.Seq2[Fact, string] {
+// allFacts yields the facts that hold, with their values.
+func (c *Cache) allFacts() iter.Seq2[Fact, string] {
 	return func(yield func(Fact, string) bool) {
 		var facts []Fact
 		for url, t := range c.tables {
 			for _, names := range []iter.Seq[string]{t.names.Clients(), t.names.Leases()} {
 				for name := range names {
-					facts = append(facts, Fact{Wanted, url, name})
+					facts = append(facts, Fact{SubscribedFact, url, name})
 				}
 			}
 			for _, name := range c.uncertain.Of(url) {
 				facts = append(facts, Fact{MaybeHeldFact, url, name})
 			}
 			for name := range c.guard.Names(url) {
-				facts = append(facts, Fact{WithheldFact, url, name})
+				facts = append(facts, Fact{DeferredFact, url, name})
 			}
-			facts = append(facts, Fact{Known, url, ""})
+			facts = append(facts, Fact{KnownFact, url, ""})
 		}
 		facts = append(facts, Fact{Kind: AccidentFact})
 		if c.fallback.Active() {
@@ -483,14 +483,14 @@ func (c *Cache) fact(f Fact) string {
 		}
 	case AccidentFact:
 		return formatTimes(c.guard.Since(), time.Time{})
-	case WithheldFact:
-		is, _ = c.guard.Waits(k)
+	case DeferredFact:
+		is, _ = c.guard.Deferred(k)
 	case MaybeHeldFact:
 		is = c.uncertain.Has(k)
-	case Wanted:
-		is = t != nil && t.names.ByClients(f.Name) && !c.local(k)
-	case Known:
-		is = t != nil && t.WasKnown()
+	case SubscribedFact:
+		is = t != nil && t.names.SubscribedOrLeased(f.Name) && !c.local(k)
+	case KnownFact:
+		is = t != nil && t.KnownOrRestored()
 	}
 	if is {
 		return yes

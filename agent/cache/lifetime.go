@@ -9,8 +9,8 @@ import (
 // A TTL is a deadline, fixed when the upstream last sent or refreshed the resource
 // (design.md I8). The cache enforces it: what has expired is never read.
 
-// expires notes the deadline of a resource that was just taken in or refreshed.
-func (c *Cache) expires(r *xds.Resource) {
+// trackDeadline notes the deadline of a resource that was just taken in or refreshed.
+func (c *Cache) trackDeadline(r *xds.Resource) {
 	if r.Deadline().IsZero() {
 		return
 	}
@@ -22,7 +22,7 @@ func (c *Cache) expires(r *xds.Resource) {
 
 // lifetimeChanged follows another lifetime of what is held: clients that enforce it must hear of it.
 func (c *Cache) lifetimeChanged(e *entry, ch *changes) {
-	c.expires(e.Current())
+	c.trackDeadline(e.Current())
 	ch.add(e.Current().Name, e.Current())
 }
 
@@ -34,21 +34,21 @@ func (c *Cache) deadline(k xds.Key) time.Time {
 	return time.Time{}
 }
 
-// lifetime returns a resource with the TTL that its type is held to: under the
+// applyTTLPolicy returns a resource with the TTL that its type is held to: under the
 // policy "hold" none.
-func (c *Cache) lifetime(r *xds.Resource) *xds.Resource {
+func (c *Cache) applyTTLPolicy(r *xds.Resource) *xds.Resource {
 	if r.TTL() == 0 || !c.cfg.HoldTTL[r.Type] {
 		return r
 	}
 	return r.WithLifetime(0, time.Time{})
 }
 
-// expire drops what has outlived its deadline and returns when the next one does;
+// dropExpired drops what has outlived its deadline and returns when the next one does;
 // the zero time for none.
-func (c *Cache) expire(now time.Time) (next time.Time) {
+func (c *Cache) dropExpired(now time.Time) (next time.Time) {
 	changed := make(map[string]*changes)
 	for {
-		k, at, ok := c.deadlines.Passed(now)
+		k, at, ok := c.deadlines.Pop(now)
 		if !ok {
 			next = at
 			break

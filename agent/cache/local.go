@@ -68,7 +68,7 @@ func (c *Cache) Publish(resources []*xds.Resource, answer func(nack error)) {
 			nack = err
 		}
 	}
-	due := c.open(t, answer, c.notify(ch), nack)
+	due := c.awaitAnswer(t, answer, c.notify(ch), nack)
 	c.mu.Unlock()
 	run(due)
 }

@@ -29,11 +29,11 @@ func TestWhatTheAgentMakesIsAskedOfNoUpstream(t *testing.T) {
 	w := watch(c, "x", xds.SecretType, "my-cert", "other")
 	wantTaken(t, up, "SDS +other")
 	wantTaken(t, local, "SDS +my-cert")
-	if !c.Lacking() {
+	if !c.AnyMissing() {
 		t.Error("other is not known")
 	}
 	put(c, xds.SecretType, "other@1")
-	if c.Lacking() {
+	if c.AnyMissing() {
 		t.Error("what the agent makes is no upstream's to give")
 	}
 	v := publish(c, "my-cert@1")
@@ -124,7 +124,7 @@ func TestWhatWasOnDiskOfANameThatTheAgentMakesByNowIsDropped(t *testing.T) {
 	d := newDisk()
 	j := c.Journal(nil, true)
 	c.Restore([]Saved{kept(xds.SecretType, "my-cert@1"), {Type: xds.SecretType, Name: "my-old", Previous: res(xds.SecretType, "my-old@1")}},
-		facts(Fact{Wanted, xds.SecretType, "my-cert"}))
+		facts(Fact{SubscribedFact, xds.SecretType, "my-cert"}))
 	d.entries[xds.Key{Type: xds.SecretType, Name: "my-cert"}] = Saved{Type: xds.SecretType, Name: "my-cert", Content: res(xds.SecretType, "my-cert@1"), Accepted: true}
 	c.ServeRestored()
 	serves(t, c, xds.SecretType, "my-cert", "")
@@ -138,7 +138,7 @@ func TestWhatWasOnDiskOfANameThatTheAgentMakesByNowIsDropped(t *testing.T) {
 // An old certificate is no way back after a crash, and it is never too old to be
 // served, however long the control plane has been away.
 func TestWhatTheAgentMakesIsServedAsItIs(t *testing.T) {
-	running(t, mine(Config{Crashes: true, Stale: func() bool { return true }}), func(t *testing.T, c *Cache) {
+	running(t, mine(Config{FallbackEnabled: true, Stale: func() bool { return true }}), func(t *testing.T, c *Cache) {
 		w := watch(c, "x", xds.ClusterType, "*")
 		subscribe(w, xds.SecretType, "my-cert", "other")
 		serve := func(name string) (version string) {
@@ -154,11 +154,11 @@ func TestWhatTheAgentMakesIsServedAsItIs(t *testing.T) {
 		if got := serve("my-cert") + serve("other"); got != "1" {
 			t.Errorf("served %q", got)
 		}
-		c.Fresh()
+		c.EndStale()
 		put(c, xds.ClusterType, "a@1")
 		accept(w, xds.ClusterType, "a@1")
 		accept(w, xds.SecretType, "my-cert@1")
-		pass(probation.After)
+		pass(probation.StableAfter)
 		put(c, xds.ClusterType, "a@2")
 		publish(c, "my-cert@2")
 		accept(w, xds.ClusterType, "a@2")

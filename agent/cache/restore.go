@@ -22,7 +22,7 @@ func (c *Cache) Restore(saved []Saved, facts map[Fact]string) {
 	for f, value := range facts {
 		c.restoreFact(f, value, now)
 	}
-	c.makeRoom(saved)
+	c.growTables(saved)
 	gone := make(map[*table][]string)
 	for _, s := range saved {
 		if t := c.table(s.Type); c.guard.Active() && t.Entry(s.Name) == nil && t.WasRemoved(s.Name) {
@@ -31,15 +31,15 @@ func (c *Cache) Restore(saved []Saved, facts map[Fact]string) {
 		}
 	}
 	for _, s := range saved {
-		c.restore(s, now)
+		c.restoreResource(s, now)
 	}
 	// A suspect that nobody had accepted is not on disk: it stays one, since the control plane
 	// is about to send it again.
-	c.fallback.Restored(func(k xds.Key) bool {
+	c.fallback.FinishRestore(func(k xds.Key) bool {
 		t := c.table(k.Type)
-		return t.Entry(k.Name) != nil || t.former.Resource(k.Name) != nil
+		return t.Entry(k.Name) != nil || t.removed.Stable(k.Name) != nil
 	})
-	c.restoredAccident(gone)
+	c.finishRestoreGuard(gone)
 	// Only now is it known what is wanted.
 	for _, t := range c.tables {
 		for name, e := range t.All() {
@@ -54,8 +54,8 @@ func (c *Cache) Restore(saved []Saved, facts map[Fact]string) {
 	c.wakeRun()
 }
 
-// makeRoom makes the tables as large as they will be.
-func (c *Cache) makeRoom(saved []Saved) {
+// growTables makes the tables as large as they will be.
+func (c *Cache) growTables(saved []Saved) {
 	sizes := make(map[string]int)
 	for _, s := range saved {
 		sizes[s.Type]++
@@ -78,7 +78,7 @@ func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
 	case AccidentFact:
 		since, _ := parseTimes(value)
 		c.guard.RestoreAccident(since, now)
-	case Wanted:
+	case SubscribedFact:
 		// What clients of this kind forget to say is remembered (protocol.md V9).
 		t.hadWildcard = t.hadWildcard || f.Name == xds.Wildcard
 		if !c.local(k) {
@@ -90,18 +90,18 @@ func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
 		} else {
 			c.uncertain.Restore(k)
 		}
-	case Known:
+	case KnownFact:
 		t.RestoreKnown()
-	case WithheldFact:
+	case DeferredFact:
 		if t.Entry(f.Name) == nil {
 			c.guard.Restore(k)
 		} else {
-			c.logFact(WithheldFact, k) // a source has put it since
+			c.persistFact(DeferredFact, k) // a source has put it since
 		}
 	}
 }
 
-func (c *Cache) restore(s Saved, now time.Time) {
+func (c *Cache) restoreResource(s Saved, now time.Time) {
 	t := c.table(s.Type)
 	source := c.sources.id(s.Source)
 	disk := &contents.OnDisk{Content: s.Content, Source: source, Accepted: s.Accepted, Stable: s.Stable, Restored: true}
@@ -113,13 +113,13 @@ func (c *Cache) restore(s Saved, now time.Time) {
 	local := c.local(t.key(s.Name)) // by now
 	if e != nil || s.Content == nil || expired || local || !c.guard.Active() && t.WasRemoved(s.Name) {
 		c.journal.restored(t.key(s.Name), e, disk)
-		c.log(t, s.Name)
+		c.persist(t, s.Name)
 		if e == nil && s.Content == nil && s.Previous != nil && !local {
-			c.keepFormer(t, s.Name, s.Previous, now)
+			c.keepRemoved(t, s.Name, s.Previous, now)
 		}
 		return
 	}
-	r := c.lifetime(s.Content)
+	r := c.applyTTLPolicy(s.Content)
 	if !r.Deadline().IsZero() {
 		// Without the monotonic clock's reading, which a loaded time has not.
 		r = r.WithLifetime(r.TTL(), now.Add(min(r.Deadline().Sub(now), r.TTL())))
@@ -132,18 +132,18 @@ func (c *Cache) restore(s Saved, now time.Time) {
 		stable, previous = false, nil
 	}
 	t.Restore(history.Restored(r, source, s.Accepted, stable, previous), disk)
-	c.expires(r)
+	c.trackDeadline(r)
 }
 
-// lateRestored lists what was restored after a source had begun to answer a wildcard, and which it has
+// restoredUnconfirmed lists what was restored after a source had begun to answer a wildcard, and which it has
 // not spoken of by the time that it has told everything: it was not told that this is held,
 // and so does not say that it is gone.
-func (c *Cache) lateRestored(t *table) (names []string) {
+func (c *Cache) restoredUnconfirmed(t *table) (names []string) {
 	if !xds.FullState(t.url) {
 		return nil
 	}
 	for name, e := range t.All() {
-		if e.RestoredLate() {
+		if e.RestoredAfterAnswer() {
 			names = append(names, name)
 		}
 	}

@@ -14,7 +14,7 @@ func kept(typeURL, nameVersion string) Saved {
 	return Saved{Type: typeURL, Name: r.Name, Content: r, Source: "one", Accepted: true}
 }
 
-var meshFacts = facts(Fact{Wanted, xds.ClusterType, "*"}, Fact{Known, xds.ClusterType, ""})
+var meshFacts = facts(Fact{SubscribedFact, xds.ClusterType, "*"}, Fact{KnownFact, xds.ClusterType, ""})
 
 // facts are facts without a value of their own.
 func facts(list ...Fact) map[Fact]string {
@@ -92,7 +92,7 @@ func TestASourceIsToldWhatWasRestored(t *testing.T) {
 	other.Source = "two"
 	c.Restore([]Saved{kept(xds.ClusterType, "a@1"), other}, meshFacts)
 	held(t, c, "one", xds.ClusterType, map[string]string{"a": "u1", "b": ""})
-	if c.Lacking() {
+	if c.AnyMissing() {
 		t.Error("what is held on disk is lacking")
 	}
 	if !c.HadWildcard(xds.ClusterType) {
@@ -110,13 +110,13 @@ func TestASourceIsToldWhatWasRestored(t *testing.T) {
 
 // design.md I11: what nobody wants any more is bounded, also when it was restored.
 func TestWhatWasRestoredAndNobodyWantsIsBounded(t *testing.T) {
-	c := New(Config{Unreferenced: 10})
+	c := New(Config{MaxUnreferenced: 10})
 	var saved []Saved
 	for _, name := range numbered("e", 100) {
 		saved = append(saved, kept(xds.EndpointType, name+"@1"))
 	}
 	saved = append(saved, kept(xds.RouteType, "r@1"))
-	c.Restore(saved, facts(Fact{Wanted, xds.RouteType, "r"}))
+	c.Restore(saved, facts(Fact{SubscribedFact, xds.RouteType, "r"}))
 	if n := len(c.Resources(xds.EndpointType)); n != 10 {
 		t.Errorf("%d endpoints are held that nobody wants, want 10", n)
 	}
@@ -176,7 +176,7 @@ func TestWhatIsTooOldIsNotServedToWhoComesAnew(t *testing.T) {
 	if it, k := sees(second); it.Current != nil || it.NotFound || k != xds.Unknown {
 		t.Errorf("who comes anew sees %+v, %s", it, k)
 	}
-	c.Fresh()
+	c.EndStale()
 	wantChanged(t, second, "CDS *")
 	if it, k := sees(second); it.Current == nil || k != xds.Partial {
 		t.Errorf("afterwards it sees %+v, %s", it, k)

@@ -11,17 +11,17 @@ import (
 // stablePoll is how long there is at least between two looks at what became stable.
 const stablePoll = time.Second
 
-// onProbation notes that the client ACKed what is held under a name. Only a client
+// beginProbation notes that the client ACKed what is held under a name. Only a client
 // that was sent a content, or says that it has it, can make it stable.
-func (w *Watch) onProbation(t *table, e *entry) {
+func (w *Watch) beginProbation(t *table, e *entry) {
 	wt := w.types[t.url]
 	if wt == nil || e.IsLocal() || !xds.Info(t.url).FallBack || e.Acked() == nil || !wt.covers(e.Acked()) {
 		return
 	}
 	if e.IsStable() {
 		wt.probation.Interrupt(e.Acked().Name)
-	} else if wt.probation.Begin(e.Acked(), w.c.clock()) {
-		w.c.updateStableBy(time.Now().Add(probation.After))
+	} else if wt.probation.Begin(e.Acked(), w.c.elapsed()) {
+		w.c.updateStableBy(time.Now().Add(probation.StableAfter))
 	}
 }
 
@@ -34,26 +34,26 @@ func (wt *watched) covers(r *xds.Resource) bool {
 	return wt.wildcard || has(r.Name) || slices.ContainsFunc(r.Aliases(), has) || wt.collections > 0 && has(xds.CollectionOf(r.Name))
 }
 
-// interrupt notes that the client does not live any longer with what it has under a name.
-func (w *Watch) interrupt(t *table, name string) {
+// interruptProbation notes that the client does not live any longer with what it has under a name.
+func (w *Watch) interruptProbation(t *table, name string) {
 	if wt := w.types[t.url]; wt != nil {
 		wt.probation.Interrupt(name)
 	}
 }
 
-// keepFormer keeps the stable content of a name that goes.
-func (c *Cache) keepFormer(t *table, name string, stable *xds.Resource, now time.Time) {
-	t.former[name] = probation.Removed{Resource: stable, At: now}
-	c.updateStableBy(now.Add(probation.After))
+// keepRemoved keeps the stable content of a name that goes.
+func (c *Cache) keepRemoved(t *table, name string, stable *xds.Resource, now time.Time) {
+	t.removed[name] = probation.Removal{Resource: stable, At: now}
+	c.updateStableBy(now.Add(probation.StableAfter))
 }
 
-// takeFormer returns the stable content that a name had which is put again; nil for none.
-func (c *Cache) takeFormer(t *table, name string) *xds.Resource {
-	if len(t.former) == 0 || t.Entry(name) != nil {
+// takeRemoved returns the stable content that a name had which is put again; nil for none.
+func (c *Cache) takeRemoved(t *table, name string) *xds.Resource {
+	if len(t.removed) == 0 || t.Entry(name) != nil {
 		return nil
 	}
-	r := t.former.Resource(name)
-	delete(t.former, name)
+	r := t.removed.Stable(name)
+	delete(t.removed, name)
 	if !xds.Info(t.url).FallBack {
 		return nil
 	}
@@ -77,14 +77,14 @@ func (c *Cache) updateStable(now time.Time) (next time.Time) {
 	for w := range c.watches {
 		for url, wt := range w.types {
 			t := c.tables[url]
-			oldest, more := wt.probation.Pass(c.clock()-probation.After, func(r *xds.Resource) { c.makeStable(t, r) })
+			oldest, more := wt.probation.Promote(c.elapsed()-probation.StableAfter, func(r *xds.Resource) { c.makeStable(t, r) })
 			if more {
-				next = earliest(next, c.began.Add(oldest+probation.After))
+				next = earliest(next, c.began.Add(oldest+probation.StableAfter))
 			}
 		}
 	}
 	for _, t := range c.tables {
-		next = earliest(next, c.forgetFormer(t, now))
+		next = earliest(next, c.expireRemoved(t, now))
 	}
 	if soonest := now.Add(stablePoll); !next.IsZero() && next.Before(soonest) {
 		next = soonest
@@ -98,19 +98,19 @@ func (c *Cache) updateStable(now time.Time) (next time.Time) {
 func (c *Cache) makeStable(t *table, r *xds.Resource) {
 	e := t.Entry(r.Name)
 	if e != nil && !c.fallback.HoldsBack(t.key(r.Name)) && e.MakeStable(r.Version) {
-		c.log(t, r.Name)
+		c.persist(t, r.Name)
 	}
 }
 
-// forgetFormer forgets the former contents that a client has lived without for long
+// expireRemoved forgets the former contents that a client has lived without for long
 // enough. While there is no client their time does not run.
-func (c *Cache) forgetFormer(t *table, now time.Time) (next time.Time) {
+func (c *Cache) expireRemoved(t *table, now time.Time) (next time.Time) {
 	watched := c.watchedSince(t)
-	if len(t.former) == 0 || watched.IsZero() {
+	if len(t.removed) == 0 || watched.IsZero() {
 		return time.Time{}
 	}
 	held := func(name string) bool { return c.fallback.HoldsBack(t.key(name)) }
-	return t.former.Pass(now, watched, held, func(name string) { c.log(t, name) })
+	return t.removed.Expire(now, watched, held, func(name string) { c.persist(t, name) })
 }
 
 // watchedSince returns when the client came that has watched a type for longest; the

@@ -46,7 +46,7 @@ func TestAClientThatDoesNotLiveMakesNothingStable(t *testing.T) {
 		for range 5 {
 			w := watch(c, "x", xds.ClusterType, "*")
 			accept(w, xds.ClusterType, "a@1")
-			pass(probation.After / 2)
+			pass(probation.StableAfter / 2)
 			w.Close(nil)
 			pass(time.Second)
 		}
@@ -54,10 +54,10 @@ func TestAClientThatDoesNotLiveMakesNothingStable(t *testing.T) {
 		w := watch(c, "x", xds.ClusterType, "*")
 		put(c, xds.ClusterType, "a@2")
 		accept(w, xds.ClusterType, "a@2")
-		pass(probation.After - time.Second)
+		pass(probation.StableAfter - time.Second)
 		put(c, xds.ClusterType, "a@3")
 		accept(w, xds.ClusterType, "a@3")
-		pass(probation.After - time.Second)
+		pass(probation.StableAfter - time.Second)
 		isStable(t, c, "")
 		pass(time.Second)
 		isStable(t, c, "3")
@@ -71,14 +71,14 @@ func TestOnlyAClientThatHasAContentMakesItStable(t *testing.T) {
 		put(c, xds.ClusterType, "a@1")
 		w := watch(c, "goes", xds.ClusterType, "*")
 		accept(w, xds.ClusterType, "a@1")
-		pass(probation.After / 2)
+		pass(probation.StableAfter / 2)
 		w.Close(nil)
-		pass(2 * probation.After)
+		pass(2 * probation.StableAfter)
 		isStable(t, c, "")
 		// A client that comes back says that it has it, or ACKs it.
 		w = watch(c, "goes", xds.ClusterType, "*")
 		accept(w, xds.ClusterType, "a@1")
-		pass(probation.After)
+		pass(probation.StableAfter)
 		isStable(t, c, "1")
 	})
 }
@@ -92,7 +92,7 @@ func TestTheProbationOfOneClientDoesNotEndWithAnother(t *testing.T) {
 		pass(10 * time.Second)
 		accept(second, xds.ClusterType, "a@1")
 		first.Close(nil)
-		pass(probation.After)
+		pass(probation.StableAfter)
 		isStable(t, c, "1")
 	})
 }
@@ -107,7 +107,7 @@ func TestProbationGoesOnAfterARestart(t *testing.T) {
 		complete(c, xds.ClusterType, "a@2")
 		isStable(t, c, "1")
 		accept(w, xds.ClusterType, "a@2") // as a client's claim of a version
-		pass(probation.After)
+		pass(probation.StableAfter)
 		isStable(t, c, "2")
 	})
 }
@@ -118,16 +118,16 @@ func TestAnAbsenceBecomesStable(t *testing.T) {
 		put(c, xds.ClusterType, "a@1", "b@1")
 		w := watch(c, "x", xds.ClusterType, "*")
 		accept(w, xds.ClusterType, "a@1", "b@1")
-		pass(probation.After)
+		pass(probation.StableAfter)
 		complete(c, xds.ClusterType, "a@1")
 		w.Close(nil)
-		pass(2 * probation.After)
-		former := func() int { c.mu.Lock(); defer c.mu.Unlock(); return len(c.tables[xds.ClusterType].former) }
+		pass(2 * probation.StableAfter)
+		former := func() int { c.mu.Lock(); defer c.mu.Unlock(); return len(c.tables[xds.ClusterType].removed) }
 		if former() != 1 {
 			t.Error("forgotten though nobody lived without it")
 		}
 		watch(c, "x", xds.ClusterType, "*")
-		pass(probation.After)
+		pass(probation.StableAfter)
 		if former() != 0 {
 			t.Error("kept though a client lived without it")
 		}

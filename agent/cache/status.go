@@ -24,8 +24,8 @@ type TypeStatus struct {
 	Updated time.Time
 	// Errors counts names with an error from above.
 	Errors int
-	// Withheld counts removals that are held back (Guard).
-	Withheld int
+	// RemovalsHeldBack counts removals that are held back (Guard).
+	RemovalsHeldBack int
 	// Expired counts resources that outlived their TTL.
 	Expired uint64
 }
@@ -39,13 +39,13 @@ func (c *Cache) Status() []TypeStatus {
 	for _, url := range slices.SortedFunc(maps.Keys(c.tables), xds.CompareTypes) {
 		t := c.tables[url]
 		s := TypeStatus{
-			Type:      url,
-			Knowledge: t.Knowledge(),
-			Resources: make(map[xds.Status]int),
-			Wildcard:  t.names.Has(xds.Wildcard),
-			Updated:   t.updated,
-			Expired:   t.expired,
-			Withheld:  c.guard.HeldBack(url),
+			Type:             url,
+			Knowledge:        t.Knowledge(),
+			Resources:        make(map[xds.Status]int),
+			Wildcard:         t.names.Has(xds.Wildcard),
+			Updated:          t.updated,
+			Expired:          t.expired,
+			RemovalsHeldBack: c.guard.HeldBack(url),
 		}
 		s.Subscribed, s.Leased = t.names.Count()
 		for name := range t.errors {

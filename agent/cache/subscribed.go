@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// isWanted reports whether a resource is wanted by its name, by an alias or
+// isSubscribed reports whether a resource is wanted by its name, by an alias or
 // as a member of a glob collection.
-func (c *Cache) isWanted(t *table, name string, r *xds.Resource) bool {
+func (c *Cache) isSubscribed(t *table, name string, r *xds.Resource) bool {
 	if t.names.Has(name) {
 		return true
 	}
@@ -50,12 +50,12 @@ func (c *Cache) Idle() bool {
 	return len(c.watches) == 0 && !c.union.Leased()
 }
 
-// Lacking reports whether something is wanted of which nothing is known.
-func (c *Cache) Lacking() bool {
+// AnyMissing reports whether something is wanted of which nothing is known.
+func (c *Cache) AnyMissing() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for t, name := range c.subscribed {
-		if c.lacks(t, name) {
+		if c.isMissing(t, name) {
 			return true
 		}
 	}
@@ -84,7 +84,7 @@ func (c *Cache) Missing() (typeURL string, names []string, none bool) {
 	missing := make(map[string][]string)
 	for t, name := range c.subscribed {
 		none = false
-		if c.lacks(t, name) && t.errors[name] == nil {
+		if c.isMissing(t, name) && t.errors[name] == nil {
 			missing[t.url] = append(missing[t.url], name)
 		}
 	}
@@ -103,7 +103,7 @@ func (c *Cache) Holding() bool {
 	for _, t := range c.tables {
 		all := t.names.Has(xds.Wildcard)
 		for name, e := range t.All() {
-			if !e.IsLocal() && (all || c.isWanted(t, name, e.Current())) {
+			if !e.IsLocal() && (all || c.isSubscribed(t, name, e.Current())) {
 				return true
 			}
 		}
@@ -111,20 +111,20 @@ func (c *Cache) Holding() bool {
 	return false
 }
 
-func (c *Cache) lacks(t *table, name string) bool {
+func (c *Cache) isMissing(t *table, name string) bool {
 	if c.local(t.key(name)) {
 		return false // no upstream is asked for it
 	}
 	if name == xds.Wildcard {
-		return !t.WasKnown()
+		return !t.KnownOrRestored()
 	}
 	return !t.IsKnown(name)
 }
 
-// wantChanged follows a change of what is wanted: the sources hear of it, and
+// subscriptionChanged follows a change of what is wanted: the sources hear of it, and
 // what it covered enters or leaves the LRU.
-func (c *Cache) wantChanged(t *table, name string) {
-	c.logFact(Wanted, t.key(name))
+func (c *Cache) subscriptionChanged(t *table, name string) {
+	c.persistFact(SubscribedFact, t.key(name))
 	if !c.guard.Since().IsZero() {
 		c.wakeRun() // of what nobody wants nobody is asked
 	}
@@ -154,38 +154,38 @@ func (c *Cache) wantChanged(t *table, name string) {
 // and takes it out otherwise.
 func (c *Cache) updateLRU(t *table, name string, e *entry) {
 	k := t.key(name)
-	if c.keeps(t, e) {
+	if c.isReferenced(t, e) {
 		if c.unreferenced.Len() > 0 {
 			c.unreferenced.Remove(k)
 		}
-		c.follow(e, e.Current())
+		c.subscribeEndpoints(e, e.Current())
 		return
 	}
-	c.follow(e, nil)
+	c.subscribeEndpoints(e, nil)
 	if !c.guard.Since().IsZero() {
 		return // nothing is evicted that goes with what is held back; endAccident adds it
 	}
 	c.unreferenced.Add(k, struct{}{})
 }
 
-// follow makes the endpoints of a cluster wanted as long as the cluster is: the
+// subscribeEndpoints makes the endpoints of a cluster wanted as long as the cluster is: the
 // client is about to ask for them, and a control plane that goes away in between
 // would leave it with a cluster that cannot warm. r is nil for no cluster any more.
-func (c *Cache) follow(e *entry, r *xds.Resource) {
+func (c *Cache) subscribeEndpoints(e *entry, r *xds.Resource) {
 	if r != nil && r.EDSName == "" {
 		r = nil
 	}
-	before, endpoints := edsName(e.Follows), edsName(r)
-	e.Follows = r
+	before, endpoints := edsName(e.EndpointsOf), edsName(r)
+	e.EndpointsOf = r
 	if before == endpoints {
 		return
 	}
 	names := c.table(xds.EndpointType).names
 	if before != "" {
-		names.NeedNot(before)
+		names.RemoveCluster(before)
 	}
 	if endpoints != "" {
-		names.Need(endpoints)
+		names.AddCluster(endpoints)
 	}
 }
 
@@ -197,17 +197,17 @@ func edsName(r *xds.Resource) string {
 	return r.EDSName
 }
 
-// keeps reports whether an entry is kept: somebody wants it, or its source reports what nobody wants
+// isReferenced reports whether an entry is kept: somebody wants it, or its source reports what nobody wants
 // too.
-func (c *Cache) keeps(t *table, e *entry) bool {
-	return e.KeepUnsubscribed() || t.names.Has(xds.Wildcard) || c.isWanted(t, e.Current().Name, e.Current())
+func (c *Cache) isReferenced(t *table, e *entry) bool {
+	return e.KeepUnsubscribed() || t.names.Has(xds.Wildcard) || c.isSubscribed(t, e.Current().Name, e.Current())
 }
 
 // evicted is called by the LRU under mu, for what it pushes out and for what is
 // removed from it. Only the first is deleted: that is what nobody wants.
 func (c *Cache) evicted(k xds.Key) {
 	t := c.tables[k.Type]
-	if e := t.Entry(k.Name); e == nil || c.keeps(t, e) {
+	if e := t.Entry(k.Name); e == nil || c.isReferenced(t, e) {
 		return
 	}
 	c.drop(t, k.Name)
@@ -319,7 +319,7 @@ func (c *Cache) Run(ctx context.Context) error {
 		}
 		next := c.expireLeases(time.Now())
 		c.mu.Lock()
-		next = earliest(next, c.expire(time.Now()), c.updateStable(time.Now()), c.runGuard(time.Now()), c.expireFallback(time.Now()))
+		next = earliest(next, c.dropExpired(time.Now()), c.updateStable(time.Now()), c.runGuard(time.Now()), c.expireFallback(time.Now()))
 		c.mu.Unlock()
 		if next.IsZero() {
 			timer.Stop()

@@ -108,19 +108,19 @@ func TestSomethingIsLackingUntilItIsHeldOrGone(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			for _, leased := range []bool{false, true} {
 				c := New(Config{})
-				if c.Lacking() {
+				if c.AnyMissing() {
 					t.Fatalf("lacking, and nothing is wanted")
 				}
 				w := watch(c, "a", test.typeURL, test.want)
 				if leased {
 					w.Close(nil)
 				}
-				if !c.Lacking() {
+				if !c.AnyMissing() {
 					t.Errorf("leased %v: not lacking before", leased)
 				}
 				test.update.Type = test.typeURL
 				apply(c, test.update)
-				if c.Lacking() {
+				if c.AnyMissing() {
 					t.Errorf("leased %v: lacking after", leased)
 				}
 			}

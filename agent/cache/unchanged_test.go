@@ -87,9 +87,9 @@ type pair struct {
 // newPair opens both, configured by the bits of a byte.
 func newPair(t *testing.T, bits byte) *pair {
 	p := &pair{T: t, tellers: make(map[string]*teller), ended: make(chan error, 2), evicts: bits&1 != 0, guarded: bits&2 != 0}
-	cfg := Config{Linger: 2 * time.Minute, Unreferenced: 1000}
+	cfg := Config{Linger: 2 * time.Minute, MaxUnreferenced: 1000}
 	if p.evicts {
-		cfg.Unreferenced = 1
+		cfg.MaxUnreferenced = 1
 	}
 	if p.guarded {
 		cfg.Guard.MaxRemovalPercent = 50
@@ -299,7 +299,7 @@ func (p *pair) apply(u xds.Update) (fits bool) {
 		fits = true
 		for _, r := range u.Resources {
 			t := c.table(u.Type)
-			if !t.names.Has(xds.Wildcard) && !c.isWanted(t, r.Name, r) {
+			if !t.names.Has(xds.Wildcard) && !c.isSubscribed(t, r.Name, r) {
 				continue
 			}
 			if !slices.ContainsFunc(c.Resources(u.Type), func(s ResourceStatus) bool {
@@ -393,7 +393,7 @@ func (p *pair) restore(source, url, name, version string, kind byte) {
 	saved := []Saved{{Type: url, Name: name, Content: content(source, url, name, offer{version: version, ttl: kind == 3}), Source: source, Accepted: kind > 0}}
 	var said map[Fact]string
 	if kind == 2 {
-		said = facts(Fact{Wanted, url, xds.Wildcard}, Fact{Known, url, ""})
+		said = facts(Fact{SubscribedFact, url, xds.Wildcard}, Fact{KnownFact, url, ""})
 	}
 	p.each(func(_ int, c *Cache) {
 		c.Restore(saved, said)
@@ -462,7 +462,7 @@ func (p *pair) state(i int) (out []string) {
 			say("verdict on update %d: %q", n, v.said)
 		}
 	}
-	say("status %+v, restored %d, lacking %v, fallback %+v, room %d %d", c.Status(), c.Restored(), c.Lacking(), c.Fallback(), c.contents.Resources(), c.contents.Bytes())
+	say("status %+v, restored %d, lacking %v, fallback %+v, room %d %d", c.Status(), c.Restored(), c.AnyMissing(), c.Fallback(), c.contents.Resources(), c.contents.Bytes())
 	for _, url := range pairTypes {
 		for _, name := range pairNames {
 			for _, r := range c.Resources(url) {
@@ -531,7 +531,7 @@ func TestWhatIsUnchangedAndWasDroppedInBetweenComesBack(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			running(t, Config{Unreferenced: 1}, func(t *testing.T, c *Cache) {
+			running(t, Config{MaxUnreferenced: 1}, func(t *testing.T, c *Cache) {
 				w := watch(c, "x", xds.EndpointType, "a", "b")
 				subscribe(w, xds.ClusterType, "*")
 				list := resources(tc.typeURL, []string{"a@1", "b@1"})
@@ -547,7 +547,7 @@ func TestWhatIsUnchangedAndWasDroppedInBetweenComesBack(t *testing.T) {
 
 // An update that is larger than what is kept for nobody evicts some of its own.
 func TestWhatAnUpdateEvictedOfItsOwnComesBackWhenItIsWanted(t *testing.T) {
-	c := New(Config{Unreferenced: 1})
+	c := New(Config{MaxUnreferenced: 1})
 	list := resources(xds.EndpointType, []string{"a@1", "b@1"})
 	push(c, xds.EndpointType, list)
 	holds(t, c, xds.EndpointType, "b@1")

@@ -33,7 +33,7 @@ type watched struct {
 	collections int
 	dirty       map[string]struct{}
 	all         bool
-	probation   probation.Contents
+	probation   probation.Queue
 }
 
 // Watch opens a view for a stream. client is how verdicts name who gave them: a
@@ -66,7 +66,7 @@ func (w *Watch) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 	if wt == nil {
 		wt = &watched{names: make(map[string]struct{}), dirty: make(map[string]struct{})}
 		w.types[typeURL] = wt
-		w.c.updateStableBy(w.opened.Add(probation.After))
+		w.c.updateStableBy(w.opened.Add(probation.StableAfter))
 	}
 	stopped := wt.wildcard && !wildcard
 	switch {
@@ -106,7 +106,7 @@ func (w *Watch) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 // cache; afterwards the snapshot must not be.
 func (w *Watch) Begin() (s Snapshot, changed []xds.Change) {
 	w.c.mu.Lock()
-	w.c.expire(time.Now())
+	w.c.dropExpired(time.Now())
 	for url, wt := range w.types {
 		if len(wt.dirty) == 0 && !wt.all {
 			continue
@@ -138,7 +138,7 @@ func (w *Watch) Close(unanswered map[string][]string) {
 	}
 	w.closed = true
 	delete(w.c.watches, w)
-	if w.c.cfg.Crashes {
+	if w.c.cfg.FallbackEnabled {
 		w.c.fallback.Departed(w.unstable(unanswered))
 	}
 	for url, wt := range w.types {
@@ -265,7 +265,7 @@ func (s Snapshot) Lookup(typeURL, name string) xds.Item {
 	if e := t.Find(name); e != nil {
 		return s.c.served(t, e)
 	}
-	if item := s.c.formerly(t, name); item.Current != nil {
+	if item := s.c.servedRemoved(t, name); item.Current != nil {
 		return item
 	}
 	return xds.Item{NotFound: t.NotFound(name)}
@@ -296,8 +296,8 @@ func (s Snapshot) All(typeURL string) iter.Seq[xds.Item] {
 		if !s.c.fallback.Active() {
 			return
 		}
-		for name := range t.former {
-			if item := s.c.formerly(t, name); item.Current != nil && !yield(item) {
+		for name := range t.removed {
+			if item := s.c.servedRemoved(t, name); item.Current != nil && !yield(item) {
 				return
 			}
 		}
@@ -310,7 +310,7 @@ func (s Snapshot) Count(typeURL string) int {
 	if t == nil {
 		return 0
 	}
-	return t.Len() + len(t.former)
+	return t.Len() + len(t.removed)
 }
 
 // Collection yields everything held of a glob collection, in no order.

@@ -42,9 +42,9 @@ type Config struct {
 	Secrets Secrets
 	// Log may be nil.
 	Log *slog.Logger
-	// WatchLives warns of Envoys that live for less than a minute. It is for Envoys that are not
+	// WatchDisconnects warns of Envoys that live for less than a minute. It is for Envoys that are not
 	// the agent's child, whose exits the agent does not see.
-	WatchLives bool
+	WatchDisconnects bool
 	// RestoreAfter is when restored resources are served even if no source has answered; 0 means
 	// DefaultRestoreAfter.
 	RestoreAfter time.Duration
@@ -67,19 +67,19 @@ type Secrets interface {
 // was restored is served (design.md section 4).
 const DefaultRestoreAfter = 2 * time.Second
 
-// showAfter is how long after the first answer of a source what was restored of other
+// restoreAfterAnswer is how long after the first answer of a source what was restored of other
 // types is held back: the answers to them are on their way, or, from a Delta server,
 // there is nothing to say of what has not changed, and Envoy would wait for ever. It
 // is short, since to serve what was accepted for a moment too long does little harm.
-const showAfter = 50 * time.Millisecond
+const restoreAfterAnswer = 50 * time.Millisecond
 
 // Group is one kind of client. Make one with New and run Run.
 type Group struct {
-	cfg     Config
-	cache   *cache.Cache
-	renewed chan struct{} // holds a value when the node changed
-	lives   lives
-	opened  time.Time
+	cfg         Config
+	cache       *cache.Cache
+	nodeChanged chan struct{} // holds a value when the node changed
+	disconnects disconnects
+	opened      time.Time
 	// withRoutes are resources that may need routes, to be looked into.
 	withRoutes chan *xds.Resource
 	// failed holds a value when every source has failed, met when one answered.
@@ -108,10 +108,10 @@ func New(cfg Config) *Group {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	g := &Group{
-		cfg:      cfg,
-		renewed:  make(chan struct{}, 1),
-		failed:   make(chan struct{}, 1),
-		answered: make(chan struct{}, 1),
+		cfg:         cfg,
+		nodeChanged: make(chan struct{}, 1),
+		failed:      make(chan struct{}, 1),
+		answered:    make(chan struct{}, 1),
 
 		opened:     time.Now(),
 		withRoutes: make(chan *xds.Resource, maxPending),
@@ -128,7 +128,7 @@ func New(cfg Config) *Group {
 	cfg.Cache.OnAskAgain = func() {
 		g.cfg.Log.Warn("the control plane is asked again for the listeners and clusters whose removal is held back")
 	}
-	cfg.Cache.OnWithheldEnd = func(confirmed int) {
+	cfg.Cache.OnHeldBackEnd = func(confirmed int) {
 		if confirmed > 0 {
 			g.cfg.Log.Error("the control plane was asked again, and still lacks what it had removed: the removals that were held back take effect", "removed", confirmed)
 			return
@@ -136,18 +136,18 @@ func New(cfg Config) *Group {
 		g.cfg.Log.Info("nothing is held back any more: the control plane has again what it had removed")
 	}
 	g.cache = cache.New(cfg.Cache)
-	g.current = g.running()
+	g.current = g.newRun()
 	return g
 }
 
-// running makes the sources; begin runs them.
-func (g *Group) running() *sourcesRun {
+// newRun makes the sources; begin runs them.
+func (g *Group) newRun() *sourcesRun {
 	f := &sourcesRun{upstreams: g.cfg.Upstreams(), cancel: func() {}, done: make(chan struct{})}
-	f.upstreams.Lacking, f.upstreams.Holding = g.cache.Lacking, g.cache.Holding
+	f.upstreams.Lacking, f.upstreams.Holding = g.cache.AnyMissing, g.cache.Holding
 	f.upstreams.Failed = func() { signal(g.failed) }
 	f.upstreams.Connected = func(connected bool) {
 		if connected {
-			g.succeed(f)
+			g.takeOver(f)
 		}
 		g.mu.Lock()
 		is := g.current == f
@@ -251,7 +251,7 @@ func (g *Group) SetNode(node *corev3.Node) {
 	g.mu.Lock()
 	g.node = withFeatures(node)
 	g.mu.Unlock()
-	signal(g.renewed)
+	signal(g.nodeChanged)
 }
 
 // AdoptNode changes who the clients are for the next stream upstream; those that are open go on.
@@ -268,7 +268,7 @@ func (g *Group) Run(ctx context.Context) error {
 	eg.Go(func() error { return g.cache.Run(ctx) })
 	eg.Go(func() error { return g.runSources(ctx) })
 	eg.Go(func() error { return g.serveRestored(ctx) })
-	eg.Go(func() error { return g.age(ctx) })
+	eg.Go(func() error { return g.endStale(ctx) })
 	eg.Go(func() error { return g.prefetchRoutes(ctx) })
 	if g.cfg.Secrets != nil {
 		eg.Go(func() error { return g.cfg.Secrets.Serve(ctx, secrets{g.cache, g.cache.LocalSubscriptions()}) })
@@ -293,7 +293,7 @@ func (g *Group) serveRestored(ctx context.Context) error {
 			return nil
 		case <-met:
 			met = nil // once
-			deadline.Reset(min(showAfter, after-time.Since(begun)))
+			deadline.Reset(min(restoreAfterAnswer, after-time.Since(begun)))
 			continue
 		case <-g.failed:
 		case <-deadline.C:
@@ -307,8 +307,8 @@ func (g *Group) serveRestored(ctx context.Context) error {
 // long enough for the answers of a source that is back to come first.
 const freshPoll = time.Second
 
-// age serves who came when what is held was too old as soon as it is not.
-func (g *Group) age(ctx context.Context) error {
+// endStale serves who came when what is held was too old as soon as it is not.
+func (g *Group) endStale(ctx context.Context) error {
 	if g.cfg.MaxStale == 0 {
 		return nil
 	}
@@ -321,7 +321,7 @@ func (g *Group) age(ctx context.Context) error {
 		case <-tick.C:
 		}
 		if g.Stale() == 0 {
-			g.cache.Fresh()
+			g.cache.EndStale()
 		}
 	}
 }
@@ -346,9 +346,9 @@ func (g *Group) runSources(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return eg.Wait()
-		case <-g.renewed:
+		case <-g.nodeChanged:
 		}
-		next := g.running()
+		next := g.newRun()
 		g.mu.Lock()
 		obsolete := g.successor
 		g.successor = next
@@ -360,9 +360,9 @@ func (g *Group) runSources(ctx context.Context) error {
 	}
 }
 
-// succeed makes a run the one that writes to the group, after the one before it has
+// takeOver makes a run the one that writes to the group, after the one before it has
 // ended. It is called before the first answer of the run is applied.
-func (g *Group) succeed(f *sourcesRun) {
+func (g *Group) takeOver(f *sourcesRun) {
 	g.mu.Lock()
 	before := g.current
 	if before == f || g.successor != f {
@@ -382,9 +382,9 @@ func (g *Group) succeed(f *sourcesRun) {
 func (g *Group) Attach(c downstream.Client) (downstream.View, error) {
 	v := view{watch: g.cache.Watch(c.Node.GetId()), cache: g.cache}
 	// A fetch is over in a moment, and other clients may be short-lived by nature.
-	if g.cfg.WatchLives && !c.Fetch && c.Node.GetUserAgentName() == xds.EnvoyUserAgent {
-		g.lives.begin(time.Now())
-		v.left = g.left
+	if g.cfg.WatchDisconnects && !c.Fetch && c.Node.GetUserAgentName() == xds.EnvoyUserAgent {
+		g.disconnects.begin(time.Now())
+		v.left = g.clientDisconnected
 	}
 	return v, nil
 }

@@ -111,7 +111,7 @@ func TestAnEnvoyThatRestartsIsServedWhatIsHeldBack(t *testing.T) {
 func TestWhatIsHeldBackOutlivesTheLinger(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.restartAgentAs(func(cfg *group.Config) {
-			cfg.Cache.Linger, cfg.Cache.Unreferenced = time.Minute, 1
+			cfg.Cache.Linger, cfg.Cache.MaxUnreferenced = time.Minute, 1
 			cfg.Cache.Guard = cache.Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Hour}
 		})
 		r.mesh()

@@ -23,13 +23,13 @@ func (g *Group) Status() admin.Group {
 			out.Fallback.Suspects = append(out.Fallback.Suspects, admin.Suspect{Type: xds.Short(s.Type), Name: s.Name})
 		}
 	}
-	out.ShortLives, out.ShortLivesTotal = g.lives.state(time.Now())
+	out.ShortLives, out.ShortLivesTotal = g.disconnects.state(time.Now())
 	for _, t := range g.cache.Status() {
 		row := admin.Type{
 			Type: xds.Short(t.Type), TypeURL: t.Type, Knowledge: t.Knowledge.String(),
 			Resources:     make(map[string]int, len(t.Resources)),
 			Subscriptions: t.Subscribed, Leased: t.Leased, Errors: t.Errors, LastUpdate: t.Updated,
-			Withheld: t.Withheld, Expired: t.Expired,
+			Withheld: t.RemovalsHeldBack, Expired: t.Expired,
 		}
 		if t.Wildcard {
 			row.Subscriptions++

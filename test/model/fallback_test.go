@@ -102,14 +102,14 @@ func (w *world) untried(s *stream, k kind, name string, but int) {
 func (w *world) ripen() {
 	now := time.Now()
 	w.trial = slices.DeleteFunc(w.trial, func(t trial) bool {
-		if now.Sub(t.at) < probation.After {
+		if now.Sub(t.at) < probation.StableAfter {
 			return false
 		}
 		w.stable[t.item] = true
 		if w.surely[resource{t.k, t.name}] != t.content {
 			delete(w.surely, resource{t.k, t.name}) // one content is stable at a time
 		}
-		if now.Sub(t.at) < probation.After+judgedWithin {
+		if now.Sub(t.at) < probation.StableAfter+judgedWithin {
 			return false
 		}
 		_, held := w.suspected(t.k, t.name)
@@ -296,7 +296,7 @@ func (w *world) expireFallback() {
 		w.say("the fallback is over")
 		clear(w.suspects)
 	}
-	if len(w.suspects) > 0 && w.fault == endsEarly && time.Since(w.fellBack) > probation.After {
+	if len(w.suspects) > 0 && w.fault == endsEarly && time.Since(w.fellBack) > probation.StableAfter {
 		w.cache.Resume()
 	}
 }

@@ -115,7 +115,7 @@ func (w *world) stopDisk(killed, written bool) {
 
 // newCache makes the cache of an agent that was just started.
 func (w *world) newCache() {
-	cfg := cache.Config{Crashes: true}
+	cfg := cache.Config{FallbackEnabled: true}
 	if w.guarded {
 		cfg.Guard = cache.Guard{MaxRemovalPercent: 50, ConfirmAfter: confirmAfter}
 	}
@@ -160,7 +160,7 @@ func (w *world) restart(how byte) {
 		w.forgetUnwritten()
 	}
 	for _, c := range w.clients {
-		if c.envoy && !c.delta && w.disk.facts[cache.Fact{Kind: cache.Wanted, Type: cds.url(), Name: xds.Wildcard}] == "" {
+		if c.envoy && !c.delta && w.disk.facts[cache.Fact{Kind: cache.SubscribedFact, Type: cds.url(), Name: xds.Wildcard}] == "" {
 			// That it asks for everything when it names clusters only is
 			// remembered over a restart with its lease (protocol.md V9).
 			clear(c.types[cds].names)
@@ -183,10 +183,10 @@ func (w *world) restart(how byte) {
 			}
 		}
 		clear(w.acks[k])
-		w.told[k] = w.disk.facts[cache.Fact{Kind: cache.Known, Type: k.url()}] != ""
+		w.told[k] = w.disk.facts[cache.Fact{Kind: cache.KnownFact, Type: k.url()}] != ""
 	}
 	for f, value := range w.disk.facts {
-		if f.Kind == cache.WithheldFact && value != "" && w.disk.saved[diskKey{f.Type, f.Name}].Content != nil {
+		if f.Kind == cache.DeferredFact && value != "" && w.disk.saved[diskKey{f.Type, f.Name}].Content != nil {
 			w.note(item{kindOf(f.Type), f.Name, 0}) // that it is gone is on disk, beside it
 		}
 	}

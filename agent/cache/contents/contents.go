@@ -1,13 +1,14 @@
-// Package contents is what is held, and how much is known of what is not.
+// Package contents holds the cached resources by type and name, and how much is known of the names
+// that have no resource.
 //
 // It promises that:
-//   - what is unknown is distinguishable from what does not exist (design.md I1), and that
-//     something does not exist is known from a source's word or from its complete answer only (I2);
-//   - an alias and a glob collection lead to what is held now;
-//   - the number and the size of what is held are known at any time.
+//   - an unknown name is distinguishable from one that does not exist (design.md I1); a name does
+//     not exist only if a source said so, or sent a complete set without it (I2);
+//   - a name, an alias and a glob collection lead to the resources that are cached now;
+//   - the number of resources and the sum of their sizes are always up to date.
 //
-// It does not know who wants a resource, nor what of an entry is served. Nothing in it has a lock:
-// its owner calls it under one of its own.
+// It does not know who subscribes to a resource, nor which content of an entry is served. Nothing in
+// it has a lock: its owner serializes all calls.
 package contents
 
 import (
@@ -19,11 +20,11 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// maxNotFound bounds the names of one type that are remembered as not existing, should
-// what was found under aliases come and go without end.
+// maxNotFound bounds the names of one type that are remembered as not found, in case a control plane
+// adds and removes aliases without end.
 const maxNotFound = 100_000
 
-// Contents are the resources of all types. Make it with New.
+// Contents counts the resources of all types. Make it with New.
 type Contents struct {
 	resources int
 	bytes     int64
@@ -32,50 +33,51 @@ type Contents struct {
 // New returns empty contents.
 func New() *Contents { return &Contents{} }
 
-// Resources counts what is held; Bytes is the sum of its bodies.
+// Resources is the number of resources; Bytes is the sum of the sizes of their bodies.
 func (c *Contents) Resources() int { return c.resources }
 func (c *Contents) Bytes() int64   { return c.bytes }
 
-// Type is what is held of one type. Make one with Contents.Type.
+// Type holds the resources of one type. Make one with Contents.Type.
 type Type struct {
-	all     *Contents
-	url     string
-	entries map[string]*Entry
-	aliases map[string]string // alias to resource name
-	// collections are the names held of each glob collection.
+	contents *Contents
+	url      string
+	entries  map[string]*Entry
+	aliases  map[string]string // alias to resource name
+	// collections has the names of the cached members of each glob collection.
 	collections map[string]map[string]struct{}
-	notFound    map[string]struct{} // names that a source said do not exist
+	notFound    map[string]struct{} // names that do not exist, as a source said
 	knowledge   xds.Knowledge
-	// answered says that a source has said something of the type; until then, restored contents
-	// are hidden (hidden), and so is that something was known of the wildcard (restoredKnown).
+	// answered: a source has answered a request for the type. Until then the entries that were
+	// restored from disk are not served (hidden), and restoredKnown says that the wildcard was not
+	// unknown.
 	answered, hidden, restoredKnown bool
-	// updates counts the updates that were taken in, for Entry.update.
+	// updates counts the updates so far, for Entry.update.
 	updates uint32
 }
 
-// Entry is what is held under one name. There are as many as resources, so that its size counts:
-// 64 bytes.
+// Entry is the resource of one name. There is one for each resource, so its size matters: 64 bytes.
 type Entry struct {
 	history.History
-	// OnDisk and Follows belong to the journal and to the subscriptions of the owner, and are here
-	// since maps of their own would take more memory. OnDisk is what is on disk, nil for nothing;
-	// Follows the cluster because of which the endpoints that it names are wanted, nil for none.
-	OnDisk  *OnDisk
-	Follows *xds.Resource
+	// OnDisk and EndpointsOf belong to the owner's journal and subscriptions. They are fields here
+	// because maps of their own would take more memory. OnDisk is what the disk has of the name,
+	// nil for nothing. EndpointsOf is the cluster for which its endpoints are subscribed to, nil
+	// for none.
+	OnDisk      *OnDisk
+	EndpointsOf *xds.Resource
 
-	keepUnsubscribed bool // see xds.Update
-	restored, late   bool
-	update           uint32
+	keepUnsubscribed              bool // see xds.Update
+	restored, restoredAfterAnswer bool
+	update                        uint32 // the value of Type.updates when it was last put
 }
 
-// OnDisk is what is on disk under one name. There are as many as resources, so that its size
-// counts: 32 bytes.
+// OnDisk is what the disk has of one name. There is one for each resource, so its size matters: 32
+// bytes.
 type OnDisk struct {
 	Content          *xds.Resource // nil for none
 	Previous         string        // the version of the stable content if it is another; "" for none
 	Source           history.Source
 	Accepted, Stable bool
-	Restored         bool // it was there when the agent started
+	Restored         bool // it was on disk when the agent started
 }
 
 // Origin is where a resource comes from.
@@ -84,42 +86,43 @@ type Origin struct {
 	KeepUnsubscribed bool // see xds.Update
 }
 
-// Type returns a type of which nothing is held or known.
+// Type returns an empty type, whose wildcard is unknown.
 func (c *Contents) Type(url string) *Type {
 	return &Type{
-		all: c, url: url, entries: make(map[string]*Entry), aliases: make(map[string]string),
+		contents: c, url: url, entries: make(map[string]*Entry), aliases: make(map[string]string),
 		collections: make(map[string]map[string]struct{}), notFound: make(map[string]struct{}),
 	}
 }
 
-// KeepUnsubscribed reports whether the resource is kept though nobody subscribes to it.
+// KeepUnsubscribed reports whether the resource is kept without a subscription.
 func (e *Entry) KeepUnsubscribed() bool { return e.keepUnsubscribed }
 
-// Restored reports whether the resource was on disk, and no source has spoken of it since; Late
-// whether in addition a source had begun to answer the type when it was read from disk.
-func (e *Entry) Restored() bool     { return e.restored }
-func (e *Entry) RestoredLate() bool { return e.late && e.restored }
+// Restored reports whether the resource was restored from disk and no source has confirmed it since.
+// RestoredAfterAnswer reports whether, in addition, a source had answered a request for the type
+// before it was restored.
+func (e *Entry) Restored() bool            { return e.restored }
+func (e *Entry) RestoredAfterAnswer() bool { return e.restoredAfterAnswer && e.restored }
 
-// Confirm takes in that the source of a resource has said that it still exists.
+// Confirm records that the source of the resource has said that it still exists.
 func (e *Entry) Confirm() { e.restored = false }
 
-// Len counts what is held of the type.
+// Len is the number of resources of the type.
 func (t *Type) Len() int { return len(t.entries) }
 
-// Grow makes a type of which nothing is held as large as it will be.
+// Grow allocates room for n resources if the type has none.
 func (t *Type) Grow(n int) {
 	if len(t.entries) == 0 {
 		t.entries = make(map[string]*Entry, n)
 	}
 }
 
-// Entry returns what is held under a name; nil for nothing.
+// Entry returns the entry of a name; nil for none.
 func (t *Type) Entry(name string) *Entry { return t.entries[name] }
 
-// EntryOf is Entry with a name that need not be copied.
+// EntryOf is Entry for a name in a buffer, which it does not copy.
 func (t *Type) EntryOf(name []byte) *Entry { return t.entries[string(name)] }
 
-// Find returns what is held under a name or an alias; nil for nothing.
+// Find returns the entry of a name or an alias; nil for none.
 func (t *Type) Find(name string) *Entry {
 	if e := t.entries[name]; e != nil {
 		return e
@@ -135,10 +138,10 @@ func (t *Type) Resource(name string) *xds.Resource {
 	return nil
 }
 
-// All yields all that is held, by name, in no order.
+// All yields all entries by name, in no order.
 func (t *Type) All() iter.Seq2[string, *Entry] { return maps.All(t.entries) }
 
-// Collection yields what is held of a glob collection, by name, in no order.
+// Collection yields the members of a glob collection by name, in no order.
 func (t *Type) Collection(glob string) iter.Seq2[string, *Entry] {
 	return func(yield func(string, *Entry) bool) {
 		for name := range t.collections[glob] {
@@ -149,7 +152,7 @@ func (t *Type) Collection(glob string) iter.Seq2[string, *Entry] {
 	}
 }
 
-// Canonical returns the name of the resource that has an alias; any other name as it is.
+// Canonical returns the name of the resource that has an alias; it returns any other name as it is.
 func (t *Type) Canonical(name string) string {
 	if actual, ok := t.aliases[name]; ok {
 		return actual
@@ -157,19 +160,19 @@ func (t *Type) Canonical(name string) string {
 	return name
 }
 
-// IsKnown reports whether a name, or an alias, is known to exist or not to exist; of a glob
-// collection, whether anything is held.
+// IsKnown reports whether a name or an alias is known to exist or not to exist; for a glob
+// collection, whether it has a member or does not exist.
 func (t *Type) IsKnown(name string) bool {
 	return t.Find(name) != nil || len(t.collections[name]) > 0 || t.NotFound(name)
 }
 
-// NotFound reports whether a source said that a name does not exist.
+// NotFound reports whether a source has said that a name does not exist.
 func (t *Type) NotFound(name string) bool {
 	_, ok := t.notFound[name]
 	return ok
 }
 
-// SetNotFound takes in that a name does not exist.
+// SetNotFound records that a name does not exist.
 func (t *Type) SetNotFound(name string) {
 	if len(t.notFound) == maxNotFound {
 		clear(t.notFound)
@@ -177,7 +180,8 @@ func (t *Type) SetNotFound(name string) {
 	t.notFound[name] = struct{}{}
 }
 
-// ForgetNotFound forgets that a name does not exist, or all that a glob collection names.
+// ForgetNotFound forgets that a name does not exist, and for a glob collection that its members do
+// not.
 func (t *Type) ForgetNotFound(name string) {
 	delete(t.notFound, name)
 	if xds.IsCollection(name) {
@@ -185,28 +189,28 @@ func (t *Type) ForgetNotFound(name string) {
 	}
 }
 
-// KeepNotFound forgets which names do not exist, but for those for which keep is true.
+// KeepNotFound forgets which names do not exist, except those for which keep returns true.
 func (t *Type) KeepNotFound(keep func(name string) bool) {
 	maps.DeleteFunc(t.notFound, func(name string, _ struct{}) bool { return !keep(name) })
 }
 
-// Put is what Type.Put did.
-type Put struct {
+// PutResult describes what Put has changed.
+type PutResult struct {
 	*Entry
-	// Old is the content that was the newest before; nil for none. WasRestored and WasBlamed are
-	// as Restored and Blamed were.
-	Old                    *xds.Resource
-	WasRestored, WasBlamed bool
-	Change                 history.Change
-	// Rewrite says that it differs in anything that is kept on disk.
-	Rewrite bool
+	// Old is the former newest content, nil for none. WasRestored and WasNackedOrSuspect are what
+	// Restored and NackedOrSuspect returned before.
+	Old                             *xds.Resource
+	WasRestored, WasNackedOrSuspect bool
+	Change                          history.Change
+	// DiskDiffers says that something changed that is kept on disk.
+	DiskDiffers bool
 }
 
-// BeginUpdate takes in that the resources that are put from now on are those of one more update.
+// BeginUpdate begins an update: the resources that are put from now on belong to it.
 func (t *Type) BeginUpdate() { t.updates++ }
 
-// Others yields what the last update did not have, by name, in no order.
-func (t *Type) Others() iter.Seq2[string, *Entry] {
+// NotInUpdate yields the entries that the last update did not put, by name, in no order.
+func (t *Type) NotInUpdate() iter.Seq2[string, *Entry] {
 	return func(yield func(string, *Entry) bool) {
 		for name, e := range t.entries {
 			if e.update != t.updates && !yield(name, e) {
@@ -216,55 +220,55 @@ func (t *Type) Others() iter.Seq2[string, *Entry] {
 	}
 }
 
-// Put takes in a resource. stable is the stable content that its name had before it was removed;
-// nil for none, and not used where something is held.
-func (t *Type) Put(r *xds.Resource, from Origin, stable *xds.Resource) Put {
+// Put stores a resource. stable is the stable content that the name had before it was removed, nil
+// for none; it is used only if the name has no entry.
+func (t *Type) Put(r *xds.Resource, from Origin, stable *xds.Resource) PutResult {
 	e := t.entries[r.Name]
 	if e != nil && e.Current() == r && e.Source() == from.Source && e.keepUnsubscribed == from.KeepUnsubscribed {
 		e.restored, e.update = false, t.updates
-		return Put{Entry: e, Old: r, WasBlamed: e.Blamed()}
+		return PutResult{Entry: e, Old: r, WasNackedOrSuspect: e.NackedOrSuspect()}
 	}
 	delete(t.notFound, r.Name)
 	if e == nil {
 		e = &Entry{}
 		t.entries[r.Name] = e
-		t.all.resources++
+		t.contents.resources++
 		e.SetStable(stable)
 	} else {
-		t.all.bytes -= size(e.Current())
+		t.contents.bytes -= size(e.Current())
 	}
-	t.all.bytes += size(r)
-	p := Put{Entry: e, Old: e.Current(), WasRestored: e.restored, WasBlamed: e.Blamed()}
+	t.contents.bytes += size(r)
+	p := PutResult{Entry: e, Old: e.Current(), WasRestored: e.restored, WasNackedOrSuspect: e.NackedOrSuspect()}
 	e.keepUnsubscribed, e.restored, e.update = from.KeepUnsubscribed, false, t.updates
-	if p.Change, p.Rewrite = e.Put(r, from.Source); p.Change == history.Content {
+	if p.Change, p.DiskDiffers = e.Put(r, from.Source); p.Change == history.ContentChanged {
 		t.unindex(p.Old)
 		t.index(r)
 	}
 	return p
 }
 
-// Restore takes in what was on disk under a name of which nothing is held. It is hidden until a
-// source answers the type, or ShowRestored.
+// Restore stores the history of a name that was on disk; the name must have no entry. If no source
+// has answered a request for the type, the entry is hidden until ShowRestored.
 func (t *Type) Restore(h history.History, disk *OnDisk) *Entry {
-	e := &Entry{History: h, OnDisk: disk, restored: true, late: t.answered}
+	e := &Entry{History: h, OnDisk: disk, restored: true, restoredAfterAnswer: t.answered}
 	r := e.Current()
 	t.entries[r.Name] = e
 	t.index(r)
-	t.all.resources++
-	t.all.bytes += size(r)
+	t.contents.resources++
+	t.contents.bytes += size(r)
 	t.hidden = t.hidden || !t.answered
 	return e
 }
 
-// Drop forgets what is held under a name, and returns it; nil for nothing.
+// Drop deletes the entry of a name and returns it; nil for none.
 func (t *Type) Drop(name string) *Entry {
 	e := t.entries[name]
 	if e == nil {
 		return nil
 	}
 	t.unindex(e.Current())
-	t.all.resources--
-	t.all.bytes -= size(e.Current())
+	t.contents.resources--
+	t.contents.bytes -= size(e.Current())
 	delete(t.entries, name)
 	return e
 }
@@ -299,24 +303,25 @@ func (t *Type) index(r *xds.Resource) {
 	}
 }
 
-// Limits bound what is held of all types together.
+// Limits bound the resources of all types together.
 type Limits struct {
 	Resources int
-	Bytes     int64 // the sum of the bodies
+	Bytes     int64 // the sum of the sizes of the bodies
 }
 
-// Check returns an error if an update goes beyond the limits, which are those of flags. removes says
-// whether what the update removes leaves at once. An update fits that makes what is held no more,
-// where that is beyond the limits already: it was restored, or a limit was lowered.
+// Check returns an error if the cache would exceed its limits after an update; the error names the
+// flags. removes says whether the removals of the update take effect at once. If the cache exceeds
+// its limits already (the excess was restored, or a limit was lowered), an update passes that does
+// not make it larger.
 func (t *Type) Check(u xds.Update, limits Limits, removes bool) error {
-	resources, bytes := t.all.resources+len(u.Resources), t.all.bytes
+	resources, bytes := t.contents.resources+len(u.Resources), t.contents.bytes
 	for _, r := range u.Resources {
 		bytes += size(r)
 	}
 	if resources <= limits.Resources && bytes <= limits.Bytes {
-		return nil // though some of them replace others
+		return nil // even if no resource of the update replaces another
 	}
-	leaves := func(e *Entry) {
+	subtract := func(e *Entry) {
 		if e != nil {
 			resources--
 			bytes -= size(e.Current())
@@ -324,25 +329,25 @@ func (t *Type) Check(u xds.Update, limits Limits, removes bool) error {
 	}
 	if u.Complete && removes {
 		for _, e := range t.entries {
-			leaves(e)
+			subtract(e)
 		}
 	} else {
 		for _, r := range u.Resources {
-			leaves(t.entries[r.Name])
+			subtract(t.entries[r.Name])
 		}
 		for _, name := range u.Removed {
 			if removes {
-				leaves(t.entries[name])
+				subtract(t.entries[name])
 			}
 		}
 	}
 	switch {
-	case resources <= t.all.resources && bytes <= t.all.bytes:
+	case resources <= t.contents.resources && bytes <= t.contents.bytes:
 		return nil
 	case resources > limits.Resources:
-		return fmt.Errorf("refused: it would make %d resources, and at most %d are held (--max-resources)", resources, limits.Resources)
+		return fmt.Errorf("rejected: %d resources exceed --max-resources %d", resources, limits.Resources)
 	case bytes > limits.Bytes:
-		return fmt.Errorf("refused: it would make %d bytes of resources, and at most %d are held (--max-resource-bytes)", bytes, limits.Bytes)
+		return fmt.Errorf("rejected: %d bytes of resources exceed --max-resource-bytes %d", bytes, limits.Bytes)
 	}
 	return nil
 }

@@ -89,7 +89,7 @@ func TestTheOthersAreWhatTheLastUpdateDidNotHave(t *testing.T) {
 	typ.BeginUpdate()
 	typ.Put(typ.Resource("a"), Origin{Source: one}, nil) // the same pointer
 	typ.Put(res("b@2"), Origin{Source: one}, nil)
-	if got := slices.Collect(maps.Keys(maps.Collect(typ.Others()))); !slices.Equal(got, []string{"c"}) {
+	if got := slices.Collect(maps.Keys(maps.Collect(typ.NotInUpdate()))); !slices.Equal(got, []string{"c"}) {
 		t.Errorf("others: %q", got)
 	}
 }
@@ -140,19 +140,19 @@ func TestWhatIsKnownOfEverythingOfAType(t *testing.T) {
 		want xds.Knowledge
 	}{
 		"nothing":                              {func(*Type) {}, xds.Unknown},
-		"a complete answer":                    {func(t *Type) { t.Learn(complete, true) }, xds.Complete},
-		"one that nobody asked for":            {func(t *Type) { t.Learn(complete, false) }, xds.Partial},
-		"of a source that reports all":         {func(t *Type) { t.Learn(both, false) }, xds.Complete},
-		"a first Delta answer":                 {func(t *Type) { t.Learn(delta, true) }, xds.Partial},
-		"one to names":                         {func(t *Type) { t.Learn(delta, false) }, xds.Unknown},
-		"a part of what a source reports":      {func(t *Type) { t.Learn(unasked, false) }, xds.Partial},
-		"the Delta stream is synced":           {func(t *Type) { t.Learn(delta, true); t.Synced(true) }, xds.Complete},
+		"a complete answer":                    {func(t *Type) { t.UpdateKnowledge(complete, true) }, xds.Complete},
+		"one that nobody asked for":            {func(t *Type) { t.UpdateKnowledge(complete, false) }, xds.Partial},
+		"of a source that reports all":         {func(t *Type) { t.UpdateKnowledge(both, false) }, xds.Complete},
+		"a first Delta answer":                 {func(t *Type) { t.UpdateKnowledge(delta, true) }, xds.Partial},
+		"one to names":                         {func(t *Type) { t.UpdateKnowledge(delta, false) }, xds.Unknown},
+		"a part of what a source reports":      {func(t *Type) { t.UpdateKnowledge(unasked, false) }, xds.Partial},
+		"the Delta stream is synced":           {func(t *Type) { t.UpdateKnowledge(delta, true); t.Synced(true) }, xds.Complete},
 		"nothing came, and it is synced":       {func(t *Type) { t.Synced(true) }, xds.Unknown},
 		"an empty answer came":                 {func(t *Type) { t.SetAnswered(); t.Synced(true) }, xds.Complete},
 		"an answer came to something else":     {func(t *Type) { t.SetAnswered(); t.Synced(false) }, xds.Unknown},
-		"something was evicted":                {func(t *Type) { t.Learn(complete, true); t.SetIncomplete() }, xds.Partial},
-		"from a source that reports all":       {func(t *Type) { put(t, true); t.Learn(both, true); t.SetIncomplete() }, xds.Complete},
-		"and from another":                     {func(t *Type) { put(t, true); put(t, false); t.Learn(both, true); t.SetIncomplete() }, xds.Partial},
+		"something was evicted":                {func(t *Type) { t.UpdateKnowledge(complete, true); t.SetIncomplete() }, xds.Partial},
+		"from a source that reports all":       {func(t *Type) { put(t, true); t.UpdateKnowledge(both, true); t.SetIncomplete() }, xds.Complete},
+		"and from another":                     {func(t *Type) { put(t, true); put(t, false); t.UpdateKnowledge(both, true); t.SetIncomplete() }, xds.Partial},
 		"restored and not yet shown":           {func(t *Type) { t.RestoreKnown() }, xds.Unknown},
 		"restored and shown":                   {func(t *Type) { t.RestoreKnown(); t.ShowRestored() }, xds.Partial},
 		"restored after a source had answered": {func(t *Type) { t.SetAnswered(); t.RestoreKnown(); t.ShowRestored() }, xds.Unknown},
@@ -171,7 +171,7 @@ func put(t *Type, keepUnsubscribed bool) {
 func TestWhatWasRestoredIsHiddenUntilASourceAnswersOrItIsShown(t *testing.T) {
 	_, typ := newType()
 	early := typ.Restore(history.Restored(res("a@1"), one, true, false, nil), nil)
-	if !typ.Hidden(early) || early.RestoredLate() {
+	if !typ.Hidden(early) || early.RestoredAfterAnswer() {
 		t.Error("it is served at once")
 	}
 	if shown, knowledge := typ.ShowRestored(); !shown || knowledge || typ.Hidden(early) || !early.Restored() {
@@ -182,11 +182,11 @@ func TestWhatWasRestoredIsHiddenUntilASourceAnswersOrItIsShown(t *testing.T) {
 	}
 	typ.SetAnswered()
 	late := typ.Restore(history.Restored(res("b@1"), one, true, false, nil), nil)
-	if typ.Hidden(late) || !late.RestoredLate() {
+	if typ.Hidden(late) || !late.RestoredAfterAnswer() {
 		t.Error("what is restored after an answer is hidden, or not late")
 	}
 	late.Confirm()
-	if late.RestoredLate() || late.Restored() {
+	if late.RestoredAfterAnswer() || late.Restored() {
 		t.Error("its source has spoken of it")
 	}
 }
@@ -205,7 +205,7 @@ func TestThatANameDoesNotExistIsForgottenWithItsCollection(t *testing.T) {
 		t.Error("what is held does not exist, or what nobody spoke of")
 	}
 	typ.SetAnswered()
-	typ.Learn(xds.Update{Complete: true}, true)
+	typ.UpdateKnowledge(xds.Update{Complete: true}, true)
 	if !typ.WasRemoved("b") {
 		t.Error("a complete answer does not remove what it lacks")
 	}

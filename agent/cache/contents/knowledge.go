@@ -2,21 +2,20 @@ package contents
 
 import "github.com/holdfast-xds/holdfast/internal/xds"
 
-// Knowledge returns how much is known of everything of the type.
+// Knowledge returns how much is known of the wildcard of the type.
 func (t *Type) Knowledge() xds.Knowledge { return t.knowledge }
 
-// Answered reports whether a source has said something of the type; SetAnswered takes that in.
-func (t *Type) Answered() bool { return t.answered }
-func (t *Type) SetAnswered()   { t.answered = true }
+// SetAnswered records that a source has answered a request for the type.
+func (t *Type) SetAnswered() { t.answered = true }
 
-// Learn advances the knowledge by an update, and reports whether it did. subscribed says whether
-// sources are asked for everything of the type. A Delta answer may be served from the first one on;
-// that it is all is known only later, from Synced.
-func (t *Type) Learn(u xds.Update, subscribed bool) (changed bool) {
+// UpdateKnowledge advances the knowledge by an update, and reports whether it changed. subscribed
+// says whether sources are subscribed to the wildcard. The resources of a Delta response may be
+// served from the first response on; that the set is complete is known only later, from Synced.
+func (t *Type) UpdateKnowledge(u xds.Update, subscribed bool) (changed bool) {
 	was := t.knowledge
 	switch {
 	case u.Complete && was != xds.Complete && !u.KeepUnsubscribed && !subscribed:
-		t.knowledge = xds.Partial // what nobody wants is not kept for long, though a source sends it
+		t.knowledge = xds.Partial // resources without a subscription are evicted sooner or later
 	case u.Complete:
 		t.knowledge = xds.Complete
 	case was == xds.Unknown && (u.KeepUnsubscribed || u.Wildcard && subscribed):
@@ -25,8 +24,9 @@ func (t *Type) Learn(u xds.Update, subscribed bool) (changed bool) {
 	return t.knowledge != was
 }
 
-// Synced takes in that a source has said all it has of the type, and reports whether the knowledge
-// is complete since. Where nothing came, an open stream makes nothing known (design.md I2).
+// Synced records that a source has sent everything that it has of the type, and reports whether the
+// knowledge has become complete. An open stream without a response makes nothing known (design.md
+// I2).
 func (t *Type) Synced(subscribed bool) (changed bool) {
 	if t.knowledge == xds.Complete || t.knowledge == xds.Unknown && !(t.answered && subscribed) {
 		return false
@@ -35,39 +35,40 @@ func (t *Type) Synced(subscribed bool) (changed bool) {
 	return true
 }
 
-// SetIncomplete takes in that something may exist that is not held: a resource that nobody wants
-// was evicted, or no source is asked any more for everything of the type. Where all that is held
-// comes from sources that report whatever they have, that does not matter.
+// SetIncomplete records that resources may exist that are not cached: a resource without a
+// subscription was evicted, or no source is subscribed to the wildcard any more. The knowledge stays
+// complete if every cached resource comes from a source that reports all resources anyway.
 func (t *Type) SetIncomplete() {
 	if t.knowledge == xds.Complete && !t.allKeptUnsubscribed() {
 		t.knowledge = xds.Partial
 	}
 }
 
-// allKeptUnsubscribed reports whether sources gave something of the type, and all that is held is
-// kept though nobody subscribes to it.
+// allKeptUnsubscribed reports whether sources sent resources of the type, and all of them are kept
+// without a subscription.
 func (t *Type) allKeptUnsubscribed() bool {
-	given := false
+	fromSource := false
 	for _, e := range t.entries {
 		if !e.keepUnsubscribed {
 			return false
 		}
-		given = given || !e.IsLocal()
+		fromSource = fromSource || !e.IsLocal()
 	}
-	return given
+	return fromSource
 }
 
-// RestoreKnown takes in that something was known of everything of the type when the agent ended.
+// RestoreKnown records that the wildcard was not unknown when the previous agent stopped.
 func (t *Type) RestoreKnown() { t.restoredKnown = !t.answered }
 
-// WasKnown reports whether something is known of everything of the type, though it may be hidden.
-func (t *Type) WasKnown() bool { return t.knowledge != xds.Unknown || t.restoredKnown }
+// KnownOrRestored reports whether the wildcard is not unknown, or was not unknown when the previous
+// agent stopped.
+func (t *Type) KnownOrRestored() bool { return t.knowledge != xds.Unknown || t.restoredKnown }
 
-// Hidden reports whether an entry is not to be served yet.
+// Hidden reports whether an entry must not be served yet, because it was restored from disk.
 func (t *Type) Hidden(e *Entry) bool { return t.hidden && e.restored }
 
-// ShowRestored ends that restored contents are hidden. shown reports whether they were, or what
-// was known of the type was; knowledge whether that is partial now and was unknown.
+// ShowRestored stops hiding what was restored from disk. shown reports whether anything was hidden,
+// knowledge whether the wildcard has become partial by it.
 func (t *Type) ShowRestored() (shown, knowledge bool) {
 	shown = t.hidden || t.restoredKnown
 	if knowledge = t.restoredKnown && t.knowledge == xds.Unknown; knowledge {
@@ -77,8 +78,8 @@ func (t *Type) ShowRestored() (shown, knowledge bool) {
 	return shown, knowledge
 }
 
-// WasRemoved reports whether a source has said that a name does not exist, before what was on disk
-// was read: by its name, or by an answer with everything that there is.
+// WasRemoved reports whether a source has said, before the disk was read, that a name does not
+// exist: with the name, or with a complete set that lacks it.
 func (t *Type) WasRemoved(name string) bool {
 	return t.NotFound(name) || t.answered && t.knowledge == xds.Complete && xds.FullState(t.url)
 }

@@ -1,11 +1,11 @@
-// Package expiry tells when resources with a TTL have outlived it.
+// Package expiry finds the resources whose TTL has ended.
 //
-// It promises that a deadline passes once, and not before its time; that one which was put off by
-// a heartbeat does not pass; and that what was put off is forgotten as soon as there is more of
-// it than of the rest. It does not know what is held: its owner says of each deadline whether it
-// is still that of the resource.
+// It promises that Pop returns each deadline once and not before its time, that a deadline which a
+// heartbeat moved is not returned, and that superseded deadlines do not use more memory than a
+// small multiple of the others. It does not hold resources: its owner says which deadline each one
+// has now.
 //
-// A Deadlines has no lock: its owner calls it under one of its own.
+// A Deadlines has no lock: its owner serializes all calls.
 package expiry
 
 import (
@@ -14,30 +14,30 @@ import (
 	"time"
 )
 
-// minCompacted is how many deadlines there must be at least for those that were put off to be
-// looked for.
+// minCompacted is the number of deadlines up to which superseded ones are not searched for.
 const minCompacted = 64
 
-// Deadlines are the deadlines of resources, K of which stands for one. Make one with New.
+// Deadlines holds the deadlines of resources, which are identified by a K. Make one with New.
 type Deadlines[K any] struct {
 	// current returns the deadline that a resource has now; the zero time for none.
 	current func(K) time.Time
-	// began is when the times of the heap count from, which so take half the memory.
+	// began is the time from which the deadlines in the heap count: a duration takes half the
+	// memory of a time.
 	began time.Time
 	heap  deadlines[K]
 }
 
-// New returns no deadlines. current returns the deadline that a resource has now, the zero time
-// if it has none or is not held.
+// New returns an empty Deadlines. current returns the deadline that a resource has now; the zero
+// time if it has none, or is not cached.
 func New[K any](current func(K) time.Time) *Deadlines[K] {
 	return &Deadlines[K]{current: current, began: time.Now()}
 }
 
-// Add notes the deadline of a resource, held being how many resources there are. It reports
-// whether none is earlier.
+// Add adds a deadline; held is the number of cached resources. It reports whether no other deadline
+// is earlier.
 func (d *Deadlines[K]) Add(k K, at time.Time, held int) (earliest bool) {
 	if len(d.heap) > minCompacted+4*held {
-		d.heap = slices.DeleteFunc(d.heap, func(x deadline[K]) bool { return !d.holds(x) })
+		d.heap = slices.DeleteFunc(d.heap, func(x deadline[K]) bool { return !d.isCurrent(x) })
 		heap.Init(&d.heap)
 	}
 	after := at.Sub(d.began)
@@ -45,22 +45,22 @@ func (d *Deadlines[K]) Add(k K, at time.Time, held int) (earliest bool) {
 	return d.heap[0].after == after
 }
 
-// Passed returns a resource whose deadline has passed; ok is false if there is none, and next is
-// then when there may be one, the zero time for never. Each is returned once.
-func (d *Deadlines[K]) Passed(now time.Time) (k K, next time.Time, ok bool) {
+// Pop removes and returns a resource whose deadline has passed. If there is none, ok is false, and
+// next is the earliest deadline, the zero time for none.
+func (d *Deadlines[K]) Pop(now time.Time) (k K, next time.Time, ok bool) {
 	for len(d.heap) > 0 {
 		if at := d.began.Add(d.heap[0].after); at.After(now) {
 			return k, at, false
 		}
-		if x := heap.Pop(&d.heap).(deadline[K]); d.holds(x) {
+		if x := heap.Pop(&d.heap).(deadline[K]); d.isCurrent(x) {
 			return x.key, time.Time{}, true
 		}
 	}
 	return k, time.Time{}, false
 }
 
-// holds reports whether a deadline is still that of the resource.
-func (d *Deadlines[K]) holds(x deadline[K]) bool {
+// isCurrent reports whether a deadline is the one that its resource has now.
+func (d *Deadlines[K]) isCurrent(x deadline[K]) bool {
 	at := d.current(x.key)
 	return !at.IsZero() && at.Sub(d.began) == x.after
 }
@@ -70,7 +70,7 @@ type deadline[K any] struct {
 	key   K
 }
 
-// deadlines is a heap, the earliest first.
+// deadlines is a heap.Interface with the earliest deadline first.
 type deadlines[K any] []deadline[K]
 
 func (x deadlines[K]) Len() int           { return len(x) }

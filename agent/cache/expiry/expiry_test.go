@@ -24,7 +24,7 @@ func (h held) put(d *Deadlines[string], name string, in time.Duration) (earliest
 
 func passed(d *Deadlines[string]) (names []string, next time.Time) {
 	for {
-		name, next, ok := d.Passed(time.Now())
+		name, next, ok := d.Pop(time.Now())
 		if !ok {
 			return names, next
 		}

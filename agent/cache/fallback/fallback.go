@@ -1,15 +1,15 @@
-// Package fallback decides what is held back after crashes of Envoy: what every one of the Envoys
-// had that crashed three times within ten minutes, and that no Envoy has lived with for long enough
-// to be stable.
+// Package fallback decides which resources are held back after Envoy has crashed three times within
+// ten minutes: those that each of the crashed Envoys had, and that no Envoy has used for long
+// enough to be stable.
 //
 // It promises that:
-//   - only what was there in each of these crashes is suspected, so that a crash for another reason
-//     holds nothing back;
-//   - a suspect is held back until the control plane changes it, the time is over, or a person ends
-//     it, and is never suspected twice at once.
+//   - only what was present in each of these crashes becomes a suspect, so that crashes of
+//     different causes hold nothing back;
+//   - a suspect is held back until the control plane changes it, its time is over, or a person ends
+//     the fallback, and is not suspected a second time meanwhile.
 //
-// It knows names and versions, and neither what is held nor what is served in the place of a
-// suspect: its owner says that. A Fallback has no lock; its owner calls it under one of its own.
+// It knows names and versions, but not what is cached, nor what is served in place of a suspect:
+// its owner says that. A Fallback has no lock; its owner serializes all calls.
 package fallback
 
 import (
@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	// crashLoop is how many Envoys must have crashed within crashWindow for what they all
-	// had to be suspected.
+	// crashLoop is the number of crashes within crashWindow after which what all the crashed Envoys
+	// had is suspected.
 	crashLoop   = 3
 	crashWindow = 10 * time.Minute
-	// maxDeparted bounds the clients that went of which it is remembered what they had.
+	// maxDeparted bounds the disconnected clients whose contents are remembered.
 	maxDeparted = 64
 )
 
@@ -41,34 +41,35 @@ type Version struct {
 // Set is a set of versions.
 type Set map[Version]struct{}
 
-// Fallback holds suspects back. Make one with New.
+// Fallback has the suspects. Make one with New.
 type Fallback struct {
 	duration time.Duration
-	noted    func(xds.Key)
-	// suspects are the names that are held back, with the version that the control plane
-	// said last. It is another one than the suspected where that takes the place of one that
-	// was NACKed. nil while nothing is held back.
+	changed  func(xds.Key)
+	// suspects has the names that are held back, with the newest version of the control plane. It
+	// differs from the suspected version if that is the ACKed version of a name whose newest one
+	// was NACKed. It is nil while nothing is held back.
 	suspects     map[xds.Key]string
 	since, until time.Time
-	// crashes are those of the last ten minutes, departed what clients had that have gone;
-	// both oldest first.
-	crashes, departed []crash
+	// crashes has the crashes of the last ten minutes, departed the clients that have disconnected
+	// since the last crash; both oldest first.
+	crashes, departed []departure
 }
 
-// crash is what was not stable of what an Envoy had that crashed, or of a client that went.
-type crash struct {
+// departure is what an Envoy had when it crashed, or a client when it disconnected, and was not
+// stable.
+type departure struct {
 	at  time.Time
 	had Set
 }
 
-// New returns a Fallback that holds nothing back. Suspects are held back for a duration, 0 for
-// DefaultDuration. noted is called when a name begins or ceases to be a suspect, and with
+// New returns a Fallback without suspects. Suspects are held back for the given duration, 0 means
+// DefaultDuration. changed is called when a name becomes a suspect or is none any more, and with
 // the zero Key when the fallback begins or ends.
-func New(duration time.Duration, noted func(xds.Key)) *Fallback {
+func New(duration time.Duration, changed func(xds.Key)) *Fallback {
 	if duration == 0 {
 		duration = DefaultDuration
 	}
-	return &Fallback{duration: duration, noted: noted}
+	return &Fallback{duration: duration, changed: changed}
 }
 
 // Active reports whether anything is held back.
@@ -80,15 +81,15 @@ func (f *Fallback) HoldsBack(k xds.Key) bool {
 	return ok
 }
 
-// Suspects returns the names that are held back, with the version that the control plane said last.
-// The map must not be changed.
+// Suspects returns the names that are held back, with the newest version of the control plane. The
+// caller must not change the map.
 func (f *Fallback) Suspects() map[xds.Key]string { return f.suspects }
 
-// Times returns since when and until when suspects are held back; zero times if none are.
+// Times returns since when and until when suspects are held back; zero times if there are none.
 func (f *Fallback) Times() (since, until time.Time) { return f.since, f.until }
 
-// Departed takes in what a client had that has gone, in case it was an Envoy that crashed: what it
-// had ACKed, or was sent and had not answered, or had seen removed, as far as that is not stable.
+// Departed records what a disconnected client had, in case it was an Envoy that crashed: what it
+// had ACKed, had been sent without an answer, or had seen removed, as far as that is not stable.
 func (f *Fallback) Departed(had Set) {
 	if len(had) == 0 {
 		return
@@ -96,23 +97,23 @@ func (f *Fallback) Departed(had Set) {
 	if len(f.departed) == maxDeparted {
 		f.departed = slices.Delete(f.departed, 0, 1)
 	}
-	f.departed = append(f.departed, crash{time.Now(), had})
+	f.departed = append(f.departed, departure{time.Now(), had})
 }
 
-// Crashed takes in that an Envoy that was started at a time has crashed: it counts as having had
-// what the clients had that went since. From the third crash within ten minutes on it returns what
-// all of them had.
+// Crashed records that an Envoy that was started at a time has crashed. That Envoy counts as having
+// had what the clients had that disconnected since. From the third crash within ten minutes on it
+// returns what all the crashed Envoys had.
 func (f *Fallback) Crashed(started time.Time) (suspects Set) {
 	now := time.Now()
 	had := make(Set)
-	for _, gone := range f.departed {
-		if !gone.at.Before(started) {
-			maps.Copy(had, gone.had)
+	for _, client := range f.departed {
+		if !client.at.Before(started) {
+			maps.Copy(had, client.had)
 		}
 	}
 	f.departed = nil
-	f.crashes = slices.DeleteFunc(f.crashes, func(old crash) bool { return now.Sub(old.at) > crashWindow })
-	f.crashes = append(f.crashes, crash{now, had})
+	f.crashes = slices.DeleteFunc(f.crashes, func(old departure) bool { return now.Sub(old.at) > crashWindow })
+	f.crashes = append(f.crashes, departure{now, had})
 	if len(f.crashes) < crashLoop {
 		return nil
 	}
@@ -124,46 +125,46 @@ func (f *Fallback) Crashed(started time.Time) (suspects Set) {
 	return suspects
 }
 
-// Begin holds names back from now on, besides those that are. The crashes are forgotten: of what
-// is held back now none may be.
+// Begin holds names back, in addition to those that are held back already. It forgets the crashes,
+// since none of them was one with what is served from now on.
 func (f *Fallback) Begin(suspects map[xds.Key]string) {
 	f.crashes = nil
 	if !f.Active() {
 		f.suspects, f.since = make(map[xds.Key]string), time.Now()
-		defer f.noted(xds.Key{})
+		defer f.changed(xds.Key{})
 	}
 	f.until = time.Now().Add(f.duration)
 	for k, version := range suspects {
 		f.suspects[k] = version
-		f.noted(k)
+		f.changed(k)
 	}
 }
 
-// Changed takes in the version of a name that the control plane says now. If it is another than
-// that of a suspect, the name is held back no more: suspected reports that, and last whether it was
-// the only one.
+// Changed records the newest version of a name. If it is another one than before, the name is not
+// held back any more: changed reports that, suspected is the version that the suspect had, and last
+// reports whether it was the last suspect.
 func (f *Fallback) Changed(k xds.Key, version string) (suspected string, changed, last bool) {
 	suspected, ok := f.suspects[k]
 	if !ok || suspected == version {
 		return "", false, false
 	}
 	delete(f.suspects, k)
-	f.noted(k)
+	f.changed(k)
 	return suspected, true, len(f.suspects) == 0
 }
 
-// End holds nothing back any more, and returns what was held back.
+// End ends the fallback and returns the suspects.
 func (f *Fallback) End() map[xds.Key]string {
 	suspects := f.suspects
 	f.suspects, f.since, f.until = nil, time.Time{}, time.Time{}
-	f.noted(xds.Key{})
+	f.changed(xds.Key{})
 	for k := range suspects {
-		f.noted(k)
+		f.changed(k)
 	}
 	return suspects
 }
 
-// Restore takes in a suspect of the agent before, RestoreTimes its times.
+// Restore restores a suspect of the previous agent.
 func (f *Fallback) Restore(k xds.Key, version string) {
 	if !f.Active() {
 		f.suspects, f.since = make(map[xds.Key]string), time.Now()
@@ -171,7 +172,7 @@ func (f *Fallback) Restore(k xds.Key, version string) {
 	f.suspects[k] = version
 }
 
-// RestoreTimes takes in since when and until when the agent before held suspects back.
+// RestoreTimes restores since when and until when the previous agent held suspects back.
 func (f *Fallback) RestoreTimes(since, until time.Time) {
 	if !f.Active() {
 		f.suspects = make(map[xds.Key]string)
@@ -179,16 +180,16 @@ func (f *Fallback) RestoreTimes(since, until time.Time) {
 	f.since, f.until = since, until
 }
 
-// Restored ends the fallback if no suspect was restored that is still one: an absence is none if
-// servable says that there is nothing to serve in its place.
-func (f *Fallback) Restored(servable func(xds.Key) bool) {
+// FinishRestore forgets the restored absences for which servable returns false, because nothing can
+// be served in their place, and ends the fallback if no suspect remains.
+func (f *Fallback) FinishRestore(servable func(xds.Key) bool) {
 	if !f.Active() {
 		return
 	}
 	for k, version := range f.suspects {
 		if version == "" && !servable(k) {
 			delete(f.suspects, k)
-			f.noted(k)
+			f.changed(k)
 		}
 	}
 	if len(f.suspects) == 0 {

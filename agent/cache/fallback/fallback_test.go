@@ -142,13 +142,13 @@ func TestASuspectIsHeldBackUntilItIsChangedOrAllEnds(t *testing.T) {
 func TestAFallbackIsRestoredWithWhatCanBeServed(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f, _ := newFallback()
-		f.Restored(nil)
+		f.FinishRestore(nil)
 		since, until := time.Now().Add(-time.Minute), time.Now().Add(time.Minute)
 		f.Restore(key("a"), "")
 		f.RestoreTimes(since, until)
 		f.Restore(key("b"), "")
 		f.Restore(key("c"), "1")
-		f.Restored(func(k xds.Key) bool { return k == key("b") })
+		f.FinishRestore(func(k xds.Key) bool { return k == key("b") })
 		got := slices.SortedFunc(maps.Keys(f.Suspects()), func(a, b xds.Key) int { return strings.Compare(a.Name, b.Name) })
 		if !slices.Equal(got, []xds.Key{key("b"), key("c")}) {
 			t.Errorf("held back: %v", got)
@@ -158,7 +158,7 @@ func TestAFallbackIsRestoredWithWhatCanBeServed(t *testing.T) {
 		}
 		f, _ = newFallback()
 		f.Restore(key("a"), "")
-		if f.Restored(func(xds.Key) bool { return false }); f.Active() {
+		if f.FinishRestore(func(xds.Key) bool { return false }); f.Active() {
 			t.Error("nothing is held back, for an hour")
 		}
 	})

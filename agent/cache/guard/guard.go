@@ -1,16 +1,19 @@
-// Package guard decides when removals take effect: those that look like an accident (a control
-// plane that restarted with nothing, or lost sight of its source) are held back until a source that
-// is asked again confirms them (design.md I10).
+// Package guard decides when removals take effect. Removals that look like an accident (a control
+// plane that restarted empty, or lost its own source) are held back until a source that is asked
+// again confirms them (design.md I10).
 //
 // It promises that:
-//   - while removals of listeners or clusters are held back, so is every other removal, and what was
-//     removed up to Grace before is held back with them: all that they refer to stays;
-//   - only an answer to what was asked after Config.ConfirmAfter confirms them, never the time by
-//     itself;
-//   - without a limit nothing waits, but for what an agent before held back.
+//   - while removals of listeners or clusters are held back, so is every other removal, and so are
+//     the removals of the last Grace before: everything that a held listener or cluster refers to
+//     stays;
+//   - only the answer to a request that was sent ConfirmAfter later confirms them, never the
+//     passing of time;
+//   - without a configured limit no removal is deferred, except those that the previous agent held
+//     back.
 //
-// It knows names and times, and neither what is held nor who subscribes: its owner says that. A Guard
-// has no lock; its owner calls it under one of its own.
+// A deferred removal either takes effect after Grace or is held back. The package knows names and
+// times, but neither the cached resources nor the subscriptions: its owner says those. A Guard has
+// no lock; its owner serializes all calls.
 package guard
 
 import (
@@ -20,13 +23,13 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// minCounted is how many resources must be held for a share of them to be too much to remove at
-// once; to remove all is too much of any number (design.md I10).
-const minCounted = 10
+// minHeld is the number of resources from which on removing a share of them can be too much;
+// removing all is always too much (design.md I10).
+const minHeld = 10
 
-// Grace is how long, under a guard, the removal waits of what listeners and clusters refer to, and of
-// clusters themselves: a control plane that removes everything may say it of endpoints and routes
-// some messages before it says it of clusters and listeners.
+// Grace is how long the removals of clusters, and of resources that listeners and clusters refer
+// to, are deferred: a control plane that removes everything may remove endpoints and routes some
+// messages before clusters and listeners.
 const Grace = 5 * time.Second
 
 // DefaultConfirmAfter is when sources are asked again for what they removed.
@@ -34,56 +37,57 @@ const DefaultConfirmAfter = 5 * time.Minute
 
 // Config configures a Guard. The zero value holds nothing back.
 type Config struct {
-	// MaxRemovalPercent is the share of the listeners, or of the clusters, that one
-	// answer may remove, in percent; 0 for no limit.
+	// MaxRemovalPercent is the share of the listeners, or of the clusters, that one answer may
+	// remove, in percent; 0 means no limit.
 	MaxRemovalPercent int
-	// ConfirmAfter is how long removals are held back before the sources are asked again,
-	// on new streams; 0 for DefaultConfirmAfter. Only an answer to that confirms them.
+	// ConfirmAfter is how long removals are held back before the sources are asked again, on new
+	// streams; 0 means DefaultConfirmAfter. Only the answer to that confirms them.
 	ConfirmAfter time.Duration
-	// PruneAfter is how long what a source neither confirms nor removes is kept
-	// after it told all it has; 0 for ever (protocol.md 7.7). The owner of a Guard prunes.
+	// PruneAfter is how long a resource stays that a source neither confirms nor removes, after the
+	// source has sent everything it has; 0 means for ever (protocol.md 7.7). The owner of the Guard
+	// removes it.
 	PruneAfter time.Duration
 }
 
-// Guard holds removals back. Make one with New.
+// Guard defers removals. Make one with New.
 type Guard struct {
 	cfg Config
-	// withheld are the removals that have not taken effect, and when they will; the zero time while
-	// they are held back.
-	withheld map[xds.Key]time.Time
-	// reported is how many removals of a type Reports last returned.
+	// deferred has the removals that have not taken effect, and when they will; the zero time for
+	// those that are held back.
+	deferred map[xds.Key]time.Time
+	// reported is the number of removals that Reports last returned for a type.
 	reported map[string]int
 	accident *accident // nil while nothing is held back
-	noted    func(xds.Key)
+	changed  func(xds.Key)
 }
 
-// accident is a removal of too much. It ends when each of the listeners and clusters that were
-// removed is there again, or is lacking in an answer of a source that was asked again.
+// accident is a removal of too many resources. It ends when each of the listeners and clusters that
+// were removed is back, or missing in the answer of a source that was asked again.
 type accident struct {
 	since time.Time
-	// asking: the time has passed, and the sources are to be asked again.
-	asking bool
-	// confirmed counts the removals of listeners and clusters that were confirmed.
+	// askAgain: ConfirmAfter has passed.
+	askAgain bool
+	// confirmed counts the confirmed removals of listeners and clusters.
 	confirmed int
 }
 
-// New returns a Guard that holds nothing back. noted is called when the removal of a resource
-// begins to wait, or does so in another way, or no longer; and with the zero Key when an accident
-// begins or ends.
-func New(cfg Config, noted func(xds.Key)) *Guard {
+// New returns a Guard without deferred removals. changed is called when the removal of a resource
+// is deferred, is deferred in the other way, or is not deferred any more; and with the zero Key
+// when an accident begins or ends.
+func New(cfg Config, changed func(xds.Key)) *Guard {
 	if cfg.ConfirmAfter == 0 {
 		cfg.ConfirmAfter = DefaultConfirmAfter
 	}
 	if cfg.MaxRemovalPercent == 0 {
-		cfg.ConfirmAfter = 0 // held back by an agent before, which had a guard
+		cfg.ConfirmAfter = 0 // for removals that the previous agent held back under a limit
 	}
-	return &Guard{cfg: cfg, withheld: make(map[xds.Key]time.Time), reported: make(map[string]int), noted: noted}
+	return &Guard{cfg: cfg, deferred: make(map[xds.Key]time.Time), reported: make(map[string]int), changed: changed}
 }
 
-// Active reports whether removals may have to wait.
+// Active reports whether removals may be deferred.
 func (g *Guard) Active() bool { return g.cfg.MaxRemovalPercent > 0 || g.accident != nil }
 
-// Since returns since when removals are held back; the zero time if none is.
+// Since returns since when removals are held back; the zero time if none are.
 func (g *Guard) Since() time.Time {
 	if g.accident == nil {
 		return time.Time{}
@@ -91,17 +95,18 @@ func (g *Guard) Since() time.Time {
 	return g.accident.since
 }
 
-// Waits reports whether a removal waits, and heldBack whether it is held back: it does not take
-// effect by itself.
-func (g *Guard) Waits(k xds.Key) (waits, heldBack bool) {
-	until, waits := g.withheld[k]
-	return waits, waits && until.IsZero()
+// Deferred reports whether the removal of a name is deferred, and whether it is held back, so that
+// it does not take effect by itself.
+func (g *Guard) Deferred(k xds.Key) (deferred, heldBack bool) {
+	until, deferred := g.deferred[k]
+	return deferred, deferred && until.IsZero()
 }
 
-// Names yields the names of a type whose removal waits, in no order. None may be withheld meanwhile.
+// Names yields the names of a type whose removal is deferred, in no order. None may be added
+// meanwhile.
 func (g *Guard) Names(typeURL string) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		for k := range g.withheld {
+		for k := range g.deferred {
 			if k.Type == typeURL && !yield(k.Name) {
 				return
 			}
@@ -109,9 +114,9 @@ func (g *Guard) Names(typeURL string) iter.Seq[string] {
 	}
 }
 
-// HeldBack counts the removals of a type that are held back.
+// HeldBack is the number of removals of a type that are held back.
 func (g *Guard) HeldBack(typeURL string) (n int) {
-	for k, until := range g.withheld {
+	for k, until := range g.deferred {
 		if k.Type == typeURL && until.IsZero() {
 			n++
 		}
@@ -119,88 +124,87 @@ func (g *Guard) HeldBack(typeURL string) (n int) {
 	return n
 }
 
-// withhold makes a removal wait: until a time or, with the zero time, as long as there is an
-// accident.
-func (g *Guard) withhold(k xds.Key, until time.Time) {
-	g.withheld[k] = until
-	g.noted(k)
+// deferUntil defers a removal until a time or, with the zero time, until the accident ends.
+func (g *Guard) deferUntil(k xds.Key, until time.Time) {
+	g.deferred[k] = until
+	g.changed(k)
 }
 
-// Forget takes in that a name is held again, or is not held any more: its removal does not wait.
+// Forget records that a name has a resource again, or none any more: its removal is not deferred.
 func (g *Guard) Forget(k xds.Key) {
-	if _, waits := g.withheld[k]; waits {
-		delete(g.withheld, k)
-		g.noted(k)
+	if deferred, _ := g.Deferred(k); deferred {
+		delete(g.deferred, k)
+		g.changed(k)
 	}
 }
 
-// Removal are the names of one type that a source says to be removed.
+// Removal describes the removals of one type in one answer.
 type Removal struct {
 	Type  string
 	Names []string
-	// Held is how many resources of the type were held before; Has reports whether a name is held.
+	// Held is the number of cached resources before; Has reports whether a name is cached.
 	Held int
 	Has  func(name string) bool
-	// RequestedAt is as in xds.Update. WithOthers says that the answer had other resources.
+	// RequestedAt is as in xds.Update. WithOthers says that the answer had resources, too.
 	RequestedAt time.Time
 	WithOthers  bool
 }
 
-// Filter returns the removals that take effect now, and makes the others wait.
+// Filter returns the removals that take effect now, and defers the others.
 func (g *Guard) Filter(r Removal) (now []string) {
 	if !g.Active() {
 		return r.Names
 	}
 	guarded := xds.Info(r.Type).GuardRemovals
-	confirms := guarded && g.requestedAgain(r.RequestedAt)
-	var waiting []string
+	confirms := guarded && g.confirms(r.RequestedAt)
+	var undecided []string // not held back so far
 	for _, name := range r.Names {
-		waits, heldBack := g.Waits(xds.Key{Type: r.Type, Name: name})
+		_, heldBack := g.Deferred(xds.Key{Type: r.Type, Name: name})
 		switch {
 		case !r.Has(name):
 			now = append(now, name)
-		case !waits || !heldBack:
-			waiting = append(waiting, name)
+		case !heldBack:
+			undecided = append(undecided, name)
 		case confirms:
 			g.accident.confirmed++
 			now = append(now, name)
 		}
 	}
 	switch {
-	case len(waiting) == 0:
-	case guarded && g.tooMany(r, waiting):
-		g.begin(r.Type, waiting, confirms)
+	case len(undecided) == 0:
+	case guarded && g.looksLikeAccident(r, undecided):
+		g.holdBack(r.Type, undecided, confirms)
 	case g.accident != nil && !confirms:
-		for _, name := range waiting {
-			g.withhold(xds.Key{Type: r.Type, Name: name}, time.Time{})
+		for _, name := range undecided {
+			g.deferUntil(xds.Key{Type: r.Type, Name: name}, time.Time{})
 		}
-	case g.atOnce(r):
-		now = append(now, waiting...)
+	case g.needsNoGrace(r):
+		now = append(now, undecided...)
 	default:
 		until := time.Now().Add(Grace)
-		for _, name := range waiting {
-			if waits, _ := g.Waits(xds.Key{Type: r.Type, Name: name}); !waits {
-				g.withhold(xds.Key{Type: r.Type, Name: name}, until)
+		for _, name := range undecided {
+			if deferred, _ := g.Deferred(xds.Key{Type: r.Type, Name: name}); !deferred {
+				g.deferUntil(xds.Key{Type: r.Type, Name: name}, until)
 			}
 		}
 	}
 	return now
 }
 
-// atOnce reports whether removals that nothing speaks against do not wait for Grace. A listener or
-// scope that waited could collide with the one that replaces it: it has the same address, or key.
-func (g *Guard) atOnce(r Removal) bool {
+// needsNoGrace reports whether removals are not deferred for Grace. A removed listener or scope
+// could conflict with the one that replaces it, which has the same address or key.
+func (g *Guard) needsNoGrace(r Removal) bool {
 	return g.cfg.MaxRemovalPercent == 0 || r.Type == xds.ListenerType || r.Type == xds.ScopedRouteType && r.WithOthers
 }
 
-// tooMany reports whether so many would go that it looks like an accident, together with those that
-// go within Grace.
-func (g *Guard) tooMany(r Removal, names []string) bool {
+// looksLikeAccident reports whether the removals are too many, together with those that are
+// deferred for Grace.
+func (g *Guard) looksLikeAccident(r Removal, names []string) bool {
 	if g.cfg.MaxRemovalPercent == 0 {
 		return false
 	}
 	held, going := r.Held, 0
-	for k, until := range g.withheld {
+	for k, until := range g.deferred {
 		switch {
 		case k.Type != r.Type:
 		case until.IsZero():
@@ -210,33 +214,33 @@ func (g *Guard) tooMany(r Removal, names []string) bool {
 		}
 	}
 	for _, name := range names {
-		if waits, _ := g.Waits(xds.Key{Type: r.Type, Name: name}); !waits {
+		if waits, _ := g.Deferred(xds.Key{Type: r.Type, Name: name}); !waits {
 			going++
 		}
 	}
-	return held >= minCounted && going*100 > held*g.cfg.MaxRemovalPercent || going == held
+	return held >= minHeld && going*100 > held*g.cfg.MaxRemovalPercent || going == held
 }
 
-// begin begins an accident, or adds to the one that there is. again: these were removed in the
-// answer that confirmed others, so that their time begins now.
-func (g *Guard) begin(typeURL string, names []string, again bool) {
+// holdBack begins an accident, or adds removals to the present one. again says that they came in
+// the answer that confirmed others, so that ConfirmAfter starts again.
+func (g *Guard) holdBack(typeURL string, names []string, again bool) {
 	if g.accident == nil || again {
 		g.accident = &accident{since: time.Now()}
-		g.noted(xds.Key{})
+		g.changed(xds.Key{})
 		clear(g.reported)
 	}
 	for _, name := range names {
-		g.withhold(xds.Key{Type: typeURL, Name: name}, time.Time{})
+		g.deferUntil(xds.Key{Type: typeURL, Name: name}, time.Time{})
 	}
-	for k, until := range g.withheld { // what came shortly before
+	for k, until := range g.deferred { // those of the last Grace
 		if !until.IsZero() {
-			g.withhold(k, time.Time{})
+			g.deferUntil(k, time.Time{})
 		}
 	}
 }
 
-// Reports returns how many removals of a type are held back, if that is worth a report: it has at
-// least doubled, since a control plane may remove name by name.
+// Reports returns how many removals of a type are held back, and whether that is worth a report: a
+// control plane may remove name by name, so the number must have doubled since the last report.
 func (g *Guard) Reports(typeURL string) (n int, worth bool) {
 	n = g.HeldBack(typeURL)
 	if !xds.Info(typeURL).GuardRemovals || n == 0 || n < 2*g.reported[typeURL] {
@@ -246,36 +250,38 @@ func (g *Guard) Reports(typeURL string) (n int, worth bool) {
 	return n, true
 }
 
-// requestedAgain reports whether something was requested so late that its answer confirms removals.
-func (g *Guard) requestedAgain(at time.Time) bool {
+// confirms reports whether the answer to a request that was sent at a time confirms removals.
+func (g *Guard) confirms(at time.Time) bool {
 	return g.accident != nil && !at.Before(g.accident.since.Add(g.cfg.ConfirmAfter))
 }
 
-// AskAgain returns since when sources are to be asked anew; the zero time for no need to.
+// AskAgain returns the time since which every source must have requested everything once more, on a
+// new stream; the zero time if none must.
 func (g *Guard) AskAgain() time.Time {
-	if g.accident == nil || !g.accident.asking {
+	if g.accident == nil || !g.accident.askAgain {
 		return time.Time{}
 	}
 	return g.accident.since.Add(g.cfg.ConfirmAfter)
 }
 
-// Run returns what the time brings: ask, once for each accident, that the sources are to be asked
-// again; the removals that take effect, by type; and when there is more, the zero time for never.
-func (g *Guard) Run(now time.Time) (ask bool, due map[string][]string, next time.Time) {
+// Run returns what is due: askAgain, once for each accident, when the sources must be asked again;
+// the deferred removals that take effect, by type; and next, when more is due, the zero time for
+// never.
+func (g *Guard) Run(now time.Time) (askAgain bool, due map[string][]string, next time.Time) {
 	soonest := func(at time.Time) {
 		if next.IsZero() || at.Before(next) {
 			next = at
 		}
 	}
-	if a := g.accident; a != nil && !a.asking {
+	if a := g.accident; a != nil && !a.askAgain {
 		if at := a.since.Add(g.cfg.ConfirmAfter); at.After(now) {
 			soonest(at)
 		} else {
-			a.asking, ask = true, true
+			a.askAgain, askAgain = true, true
 		}
 	}
 	due = make(map[string][]string)
-	for k, at := range g.withheld {
+	for k, at := range g.deferred {
 		switch {
 		case at.IsZero():
 		case at.After(now):
@@ -284,53 +290,54 @@ func (g *Guard) Run(now time.Time) (ask bool, due map[string][]string, next time
 			due[k.Type] = append(due[k.Type], k.Name)
 		}
 	}
-	return ask, due, next
+	return askAgain, due, next
 }
 
-// ConfirmAbsent takes in that a source has told all it has of a type, and when it was asked: what it
-// did not put is confirmed. A Delta source says so by being quiet only, and may have more to tell: the
-// removals wait for Grace, in which they may be put again. It reports whether it confirmed any.
+// ConfirmAbsent records that a source has sent everything that it has of a type, and when it was
+// asked. This confirms the removals that are held back. A Delta source says so only by sending
+// nothing for a while, and may have more to send: the removals take effect after Grace, unless the
+// resources are put again. It reports whether it confirmed any.
 func (g *Guard) ConfirmAbsent(typeURL string, requestedAt time.Time) (confirmed bool) {
-	if !xds.Info(typeURL).GuardRemovals || !g.requestedAgain(requestedAt) {
+	if !xds.Info(typeURL).GuardRemovals || !g.confirms(requestedAt) {
 		return false
 	}
-	for k, until := range g.withheld {
+	for k, until := range g.deferred {
 		if k.Type == typeURL && until.IsZero() {
 			g.accident.confirmed++
-			g.withhold(k, time.Now().Add(Grace))
+			g.deferUntil(k, time.Now().Add(Grace))
 			confirmed = true
 		}
 	}
 	return confirmed
 }
 
-// End ends an accident if no listener or cluster is held back any more of which a source is to say
-// whether it stands: once the sources are asked again, none is asked for a name that is not wanted.
-// What else was removed meanwhile has Grace to be put again. It returns how many removals were
-// confirmed.
-func (g *Guard) End(now time.Time, wanted func(xds.Key) bool) (confirmed int, ended bool) {
+// End ends the accident if no listener or cluster is held back whose removal a source can still
+// confirm: after the sources were asked again, nobody asks them for a name without a subscription.
+// The other removals that are held back take effect after Grace, unless the resources are put
+// again. It returns how many removals were confirmed.
+func (g *Guard) End(now time.Time, subscribed func(xds.Key) bool) (confirmed int, ended bool) {
 	if g.accident == nil {
 		return 0, false
 	}
-	for k, until := range g.withheld {
-		if xds.Info(k.Type).GuardRemovals && until.IsZero() && (!g.accident.asking || wanted(k)) {
+	for k, until := range g.deferred {
+		if xds.Info(k.Type).GuardRemovals && until.IsZero() && (!g.accident.askAgain || subscribed(k)) {
 			return 0, false
 		}
 	}
 	confirmed = g.accident.confirmed
 	g.accident = nil
-	g.noted(xds.Key{})
+	g.changed(xds.Key{})
 	clear(g.reported)
-	for k, until := range g.withheld {
+	for k, until := range g.deferred {
 		if until.IsZero() {
-			g.withhold(k, now.Add(Grace))
+			g.deferUntil(k, now.Add(Grace))
 		}
 	}
 	return confirmed, true
 }
 
-// RestoreAccident takes in since when removals were held back when the process ended before this
-// one: their time goes on. A time that is still to come is that of a clock that was set back.
+// RestoreAccident restores since when the previous agent held removals back. A time in the future
+// means that the clock was set back.
 func (g *Guard) RestoreAccident(since, now time.Time) {
 	if since.IsZero() || since.After(now) {
 		since = now
@@ -340,13 +347,13 @@ func (g *Guard) RestoreAccident(since, now time.Time) {
 	}
 }
 
-// Restore takes in a removal that was held back then.
-func (g *Guard) Restore(k xds.Key) { g.withheld[k] = time.Time{} }
+// Restore restores a removal that the previous agent deferred; it is held back.
+func (g *Guard) Restore(k xds.Key) { g.deferred[k] = time.Time{} }
 
-// Restored forgets the removals that were held back and have nothing to hold, or no accident to
-// belong to, after all was taken in.
-func (g *Guard) Restored(has func(xds.Key) bool) {
-	for k, until := range g.withheld {
+// FinishRestore is called after everything was restored. It forgets the removals that are held back
+// without a resource or without an accident.
+func (g *Guard) FinishRestore(has func(xds.Key) bool) {
+	for k, until := range g.deferred {
 		if until.IsZero() && (g.accident == nil || !has(k)) {
 			g.Forget(k)
 		}

@@ -148,7 +148,7 @@ func (tk *talk) run() {
 	for _, typeURL := range xds.Types() {
 		for _, name := range slices.Sorted(tk.g.Names(typeURL)) {
 			mark := ""
-			if _, heldBack := tk.g.Waits(xds.Key{Type: typeURL, Name: name}); heldBack {
+			if _, heldBack := tk.g.Deferred(xds.Key{Type: typeURL, Name: name}); heldBack {
 				mark = "!"
 			}
 			waits = append(waits, xds.Short(typeURL)+" "+name+mark)
@@ -181,8 +181,8 @@ func TestTheTimeOfWhatWasHeldBackGoesOnAfterARestart(t *testing.T) {
 			g.Restore(a)
 			g.Restore(xds.Key{Type: xds.ClusterType, Name: "b"})
 			g.RestoreAccident(tc.since, now)
-			g.Restored(func(k xds.Key) bool { return k == a })
-			if _, heldBack := g.Waits(a); !heldBack || g.HeldBack(xds.ClusterType) != 1 || !g.Since().Equal(tc.want) {
+			g.FinishRestore(func(k xds.Key) bool { return k == a })
+			if _, heldBack := g.Deferred(a); !heldBack || g.HeldBack(xds.ClusterType) != 1 || !g.Since().Equal(tc.want) {
 				t.Errorf("%s: %d are held back, since %v", tc.name, g.HeldBack(xds.ClusterType), g.Since())
 			}
 		}

@@ -1,40 +1,40 @@
-// Package history is what is known of the contents under one name: the newest, the one that a
-// client ACKed last, and the stable one, with which a client has lived for long enough; and what
-// clients made of the newest.
+// Package history records, for one resource name, the newest content, the content that a client
+// ACKed last, the stable content (one that a client has used for long enough), and which contents
+// clients NACKed.
 //
 // It promises that:
-//   - what a client ACKed stays until something better is ACKed, and what one NACKed is never
-//     taken for good unless another ACKed it (design.md I7);
-//   - a content that was NACKed is known to be, if it comes again, up to a number of contents;
-//   - the ACKed content has the lifetime of the newest, since a TTL is that of the resource and not
-//     of one version of it (design.md I8).
+//   - the ACKed content stays until a client ACKs another one, and a content that was NACKed does
+//     not become the ACKed one unless a client ACKs it (design.md I7);
+//   - a NACKed content that a source sends again is recognized, for a bounded number of contents;
+//   - the ACKed content has the lifetime of the newest, because a TTL belongs to the resource and
+//     not to one version of it (design.md I8).
 //
-// It does not know who ACKs, nor for how long: its owner says when a content is stable. A History
-// is a value without a lock; whoever owns it calls its methods one after the other.
+// It does not know which client sent an ACK, nor since when: its owner says when a content is
+// stable. A History is a value without a lock; its owner serializes all calls.
 package history
 
 import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// maxReasons bounds the NACKed contents that are remembered of one name.
+// maxReasons bounds how many NACKed contents of one name are remembered.
 const maxReasons = 8
 
-// Source stands for the source that gave a content. Of what is from Unknown it is not known.
+// Source identifies the source of a content.
 type Source uint16
 
 const (
-	// Unknown is the source of contents of which it is not known who gave them.
+	// Unknown is the source of a content whose source is not known.
 	Unknown Source = iota
-	// Local is the source of what the agent makes itself.
+	// Local is the source of resources that the agent itself makes.
 	Local
 )
 
-// History is the history of one name, of which something is held. The zero value is that of a name
-// of which nothing has come yet.
+// History is the history of one name that has a resource. The zero value is for a name that is
+// about to get its first resource.
 type History struct {
 	current, acked, stable *xds.Resource
-	// reasons are what clients said of contents that they NACKed, by version.
+	// reasons has the clients' reasons for their NACKs, by version.
 	reasons             map[string]string
 	source, ackedSource Source // of current and of acked
 	status              xds.Status
@@ -56,20 +56,20 @@ func Restored(r *xds.Resource, source Source, acked, stable bool, previous *xds.
 // Current returns the newest content, nil only of the zero value.
 func (h *History) Current() *xds.Resource { return h.current }
 
-// Acked returns the content that a client ACKed last, Stable the stable one; nil for none.
+// Acked returns the content that a client ACKed last, Stable the stable content; nil for none.
 func (h *History) Acked() *xds.Resource  { return h.acked }
 func (h *History) Stable() *xds.Resource { return h.stable }
 
-// Status returns what clients made of the newest content.
+// Status returns the clients' answer to the newest content.
 func (h *History) Status() xds.Status { return h.status }
 
-// Source returns who gave the newest content.
+// Source returns the source of the newest content.
 func (h *History) Source() Source { return h.source }
 
 // IsLocal reports whether the agent itself made the newest content.
 func (h *History) IsLocal() bool { return h.source == Local }
 
-// Reason returns why clients NACKed the newest content, "" if they did not.
+// Reason returns why clients NACKed the newest content; "" if they did not.
 func (h *History) Reason() string {
 	if h.current == nil {
 		return ""
@@ -77,24 +77,24 @@ func (h *History) Reason() string {
 	return h.reasons[h.current.Version]
 }
 
-// Item returns the contents as clients are to be served them.
+// Item returns the contents for a view of the cache.
 func (h *History) Item() xds.Item {
 	return xds.Item{Current: h.current, Acked: h.acked, Status: h.status}
 }
 
-// Change is what Put found to be another than before.
+// Change says what Put has changed.
 type Change int
 
 const (
-	// Nothing differs but what no client is told.
-	Nothing Change = iota
-	// Lifetime: the content is as it was, and its deadline is another.
-	Lifetime
-	// Content: another content, or the first.
-	Content
+	// Unchanged: nothing that clients can see.
+	Unchanged Change = iota
+	// LifetimeChanged: the deadline, but not the content.
+	LifetimeChanged
+	// ContentChanged: the content is another one, or the first.
+	ContentChanged
 )
 
-// Put takes in what a source gives. rewrite reports whether it differs in anything that is kept on
+// Put stores a content from a source. rewrite reports whether anything changed that is kept on
 // disk.
 func (h *History) Put(r *xds.Resource, source Source) (change Change, rewrite bool) {
 	old := h.current
@@ -103,10 +103,10 @@ func (h *History) Put(r *xds.Resource, source Source) (change Change, rewrite bo
 	h.source = source
 	switch {
 	case old == r:
-		return Nothing, rewrite
+		return Unchanged, rewrite
 	case old == nil || old.Version != r.Version:
-		h.replace(r)
-		return Content, rewrite
+		h.setContent(r)
+		return ContentChanged, rewrite
 	}
 	if h.acked == old {
 		h.ackedSource = source
@@ -114,10 +114,10 @@ func (h *History) Put(r *xds.Resource, source Source) (change Change, rewrite bo
 	lifetime := !old.Deadline().Equal(r.Deadline())
 	if r.Body != old.Body {
 		if old.UpstreamVersion == r.UpstreamVersion && !lifetime {
-			return Nothing, rewrite
+			return Unchanged, rewrite
 		}
 		shared := *r
-		shared.Body = old.Body // every stream shares it
+		shared.Body = old.Body // one copy for all streams
 		r = &shared
 	}
 	if h.stable == old {
@@ -128,14 +128,14 @@ func (h *History) Put(r *xds.Resource, source Source) (change Change, rewrite bo
 	}
 	h.current = r
 	if !lifetime {
-		return Nothing, rewrite
+		return Unchanged, rewrite
 	}
-	h.live()
-	return Lifetime, rewrite
+	h.setAckedLifetime()
+	return LifetimeChanged, rewrite
 }
 
-// replace takes in another content, with the status that it already has.
-func (h *History) replace(r *xds.Resource) {
+// setContent makes r the newest content, with the status that the content has already.
+func (h *History) setContent(r *xds.Resource) {
 	h.current = r
 	switch {
 	case h.acked != nil && h.acked.Version == r.Version:
@@ -152,17 +152,17 @@ func (h *History) replace(r *xds.Resource) {
 	default:
 		h.status = xds.Pending
 	}
-	h.live()
+	h.setAckedLifetime()
 }
 
-// live gives the ACKed content the lifetime of the newest.
-func (h *History) live() {
+// setAckedLifetime gives the ACKed content the lifetime of the newest.
+func (h *History) setAckedLifetime() {
 	if h.acked != nil {
 		h.acked = withLifetimeOf(h.acked, h.current)
 	}
 }
 
-// withLifetimeOf returns a content with the lifetime of another.
+// withLifetimeOf returns r with the lifetime of another content.
 func withLifetimeOf(r, other *xds.Resource) *xds.Resource {
 	if r.TTL() == other.TTL() && r.Deadline().Equal(other.Deadline()) {
 		return r
@@ -170,28 +170,28 @@ func withLifetimeOf(r, other *xds.Resource) *xds.Resource {
 	return r.WithLifetime(other.TTL(), other.Deadline())
 }
 
-// Ack takes in that a client ACKed a content. news reports whether other clients may be served
-// something else now: the newest content, which others NACKed, or a better one in its place.
-func (h *History) Ack(r *xds.Resource) (news bool) {
+// Ack records that a client ACKed a content. changed reports whether other clients may now get
+// another content: the newest, which others had NACKed, or a better ACKed one in its place.
+func (h *History) Ack(r *xds.Resource) (changed bool) {
 	switch {
 	case h.current.Version == r.Version:
-		news = h.Blamed()
+		changed = h.NackedOrSuspect()
 		h.status, h.acked, h.ackedSource = xds.Acked, h.current, h.source
 		delete(h.reasons, r.Version)
 	case h.status != xds.Acked:
-		// Another content has come since, and this is still the best that is known. Whether the
-		// source of that gave it is not known, so that none is told that it did.
+		// The source has sent another content since, but this is the newest one that a client
+		// ACKed. Its source is not recorded, so no source is told that it issued this version.
 		if h.acked == nil || h.acked.Version != r.Version {
 			h.ackedSource = Unknown
-			news = true
+			changed = true
 		}
 		h.acked = withLifetimeOf(r, h.current)
 	}
-	return news
+	return changed
 }
 
-// Nack takes in that clients NACKed a content, and why. It reports whether that is the newest, and
-// is so for the first time. What another client ACKed stays good.
+// Nack records that a client NACKed a content, and why. It reports whether the newest content is
+// NACKed by it. A content that another client ACKed stays ACKed.
 func (h *History) Nack(version, reason string) bool {
 	if h.acked != nil && h.acked.Version == version {
 		return false
@@ -199,9 +199,9 @@ func (h *History) Nack(version, reason string) bool {
 	if h.reasons == nil {
 		h.reasons = make(map[string]string)
 	}
-	if len(h.reasons) == maxReasons {
+	if h.reasons[version] == "" && len(h.reasons) == maxReasons {
 		for other := range h.reasons {
-			if other != h.current.Version { // the newest must not be ACKed for want of a reason
+			if other != h.current.Version { // the status of the newest content needs its reason
 				delete(h.reasons, other)
 				break
 			}
@@ -215,14 +215,14 @@ func (h *History) Nack(version, reason string) bool {
 	return true
 }
 
-// Suspect takes in that a content was NACKed together with others.
+// Suspect records that a content was NACKed together with others.
 func (h *History) Suspect(version string) {
 	if h.current.Version == version && h.status == xds.Pending {
 		h.status = xds.Suspect
 	}
 }
 
-// Retry makes a suspect one that no client has answered yet, and reports whether it was one.
+// Retry makes a suspect pending again, and reports whether it was a suspect.
 func (h *History) Retry() bool {
 	if h.status != xds.Suspect {
 		return false
@@ -231,10 +231,10 @@ func (h *History) Retry() bool {
 	return true
 }
 
-// Blamed reports whether clients NACKed the newest content, alone or together with others.
-func (h *History) Blamed() bool { return h.status == xds.Suspect || h.status == xds.Nacked }
+// NackedOrSuspect reports whether clients NACKed the newest content, alone or together with others.
+func (h *History) NackedOrSuspect() bool { return h.status == xds.Suspect || h.status == xds.Nacked }
 
-// Sent returns what clients are sent.
+// Sent returns the content that clients are sent; nil for none.
 func (h *History) Sent() *xds.Resource {
 	if h.status == xds.Nacked || h.status == xds.Suspect && h.acked != nil {
 		return h.acked
@@ -247,8 +247,8 @@ func (h *History) IsStable() bool {
 	return h.acked != nil && h.stable != nil && h.stable.Version == h.acked.Version
 }
 
-// MakeStable makes the ACKed content the stable one, if it is of a version and was not stable. It
-// reports whether it did.
+// MakeStable makes the ACKed content the stable one if it has the given version, and reports
+// whether the stable content changed.
 func (h *History) MakeStable(version string) bool {
 	if h.acked == nil || h.acked.Version != version || h.IsStable() {
 		return false
@@ -257,29 +257,30 @@ func (h *History) MakeStable(version string) bool {
 	return true
 }
 
-// SetStable gives a name that has come back the stable content that it had before it went.
+// SetStable sets the stable content of a name that was removed and now has a resource again.
 func (h *History) SetStable(r *xds.Resource) { h.stable = r }
 
-// GoBack makes the stable content the ACKed one, if that is of a version.
-func (h *History) GoBack(version string) {
+// RevertAcked makes the stable content the ACKed one if the ACKed one has the given version.
+func (h *History) RevertAcked(version string) {
 	if h.acked != nil && h.acked.Version == version {
 		h.acked, h.ackedSource = h.stable, Unknown
 	}
 }
 
-// Saved is what of a name is kept on disk.
+// Saved is the part of a History that is kept on disk.
 type Saved struct {
-	// Content is what was ACKed last, or else what no client has answered yet; nil for none. What
-	// was NACKed is never kept (protocol.md 7.1).
+	// Content is the ACKed content or, if there is none, the newest that is not NACKed; nil for
+	// none. A NACKed content is never written to disk (protocol.md 7.1).
 	Content *xds.Resource
 	Source  Source
 	Acked   bool
-	// Stable says that Content is the stable content, Previous is that if it is another.
+	// Stable says that Content is the stable content; if the stable content is another one, it is
+	// Previous.
 	Stable   bool
 	Previous *xds.Resource
 }
 
-// Save returns what is to be kept on disk.
+// Save returns what should be on disk.
 func (h *History) Save() Saved {
 	s := Saved{Source: h.source, Previous: h.stable}
 	switch {

@@ -12,16 +12,16 @@ import (
 )
 
 // TestTranscripts plays the transcripts of testdata/history.txt, each on the history of one name.
-// Every line is a command and, behind "->", what it reports and what is known afterwards, where that
-// has changed:
+// Every line is a command; behind "->" stands what the method reports, and the history where it has
+// changed. The commands:
+//   - put V [from S] [ttl D]: source S ("one" by default) sends version V, whose TTL is D
+//   - ack V, nack V, suspect V: a client answers version V
+//   - retry: a suspect is pending again
+//   - stable V: a client has used version V for long enough
+//   - back V: version V is not good enough to fall back to
 //
-//	put V [from S] [ttl D]   source S ("one" unless said) gives version V, which ends in D
-//	ack V, nack V, suspect V what a client says of a version
-//	retry, stable V          a suspect is tried again; a client has lived with a version
-//	back V                   a version is no good to go back to
-//
-// What is known is written as "V status", and "acked V", "stable V" where there is any; "saved V" is
-// what is kept on disk if it is not the ACKed content.
+// The history is written as "V status", with "acked V" and "stable V" if there is such a content;
+// "saved V" is what is kept on disk if that is not the ACKed content.
 func TestTranscripts(t *testing.T) {
 	for _, tr := range xdstest.Transcripts(t, "testdata/history.txt") {
 		t.Run(tr.Title, func(t *testing.T) {
@@ -66,7 +66,7 @@ func (tk *talk) do(words []string) (said []string, err error) {
 		}
 	case "ack":
 		if tk.h.Ack(&xds.Resource{Name: "x", Version: version}) {
-			said = append(said, "news")
+			said = append(said, "changed")
 		}
 	case "nack":
 		if tk.h.Nack(version, "no good: "+version) {
@@ -76,14 +76,14 @@ func (tk *talk) do(words []string) (said []string, err error) {
 		tk.h.Suspect(version)
 	case "retry":
 		if tk.h.Retry() {
-			said = append(said, "again")
+			said = append(said, "retried")
 		}
 	case "stable":
 		if tk.h.MakeStable(version) {
 			said = append(said, "stable")
 		}
 	case "back":
-		tk.h.GoBack(version)
+		tk.h.RevertAcked(version)
 	default:
 		return nil, fmt.Errorf("unknown command %q", verb)
 	}
@@ -131,7 +131,7 @@ func (tk *talk) describe() string {
 	return out
 }
 
-// The reason of the newest content is needed: without it the control plane would hear an ACK.
+// Without the reason of the newest content the control plane would get an ACK for it.
 func TestTheReasonsThatAreRememberedAreBounded(t *testing.T) {
 	var h History
 	h.Put(&xds.Resource{Name: "x", Version: "current"}, 1)
@@ -144,7 +144,22 @@ func TestTheReasonsThatAreRememberedAreBounded(t *testing.T) {
 	}
 }
 
-// A body that came again in memory of its own is not the one that every stream shares.
+// Several clients NACK the same content.
+func TestARepeatedNackForgetsNoOtherReason(t *testing.T) {
+	var h History
+	h.Put(&xds.Resource{Name: "x", Version: "current"}, 1)
+	for i := range maxReasons {
+		h.Nack(fmt.Sprint(i), "bad")
+	}
+	for range maxReasons {
+		h.Nack("0", "bad")
+	}
+	if len(h.reasons) != maxReasons {
+		t.Errorf("%d reasons are remembered, want %d", len(h.reasons), maxReasons)
+	}
+}
+
+// All streams share the first copy of a body: an equal one from the source does not replace it.
 func TestTheBodyThatIsSharedStays(t *testing.T) {
 	put := func(h *History, version, upstream string) *xds.Resource {
 		r := &xds.Resource{Name: "x", Version: version, UpstreamVersion: upstream, Body: &anypb.Any{Value: []byte(version)}}

@@ -1,21 +1,21 @@
 // Package pending holds the updates of one resource type that clients have not answered yet.
 //
-// It promises that the answer of each update is called once when every client that it concerned
-// has come past it, with nil for an ACK, or once with an error for a NACK (design.md I6); and that
-// a client which never answers costs no more than a bounded number of updates. What an update
-// brought is not held here.
+// It promises that the answer function of each update is called once: with nil for an ACK, when
+// every client that the update concerned has processed it, or with an error for a NACK (design.md
+// I6). A client that never answers costs no more than a bounded number of pending updates. The
+// resources of an update are not held here.
 //
-// An Updates has no lock: its owner calls it under one of its own, and calls the functions that
-// it returns when that is released.
+// An Updates has no lock: its owner serializes all calls, and calls the functions that they return
+// after it has released its lock.
 package pending
 
 import "slices"
 
-// maxUpdates bounds the updates of one type that wait for their answer.
+// maxUpdates bounds the pending updates of one type.
 const maxUpdates = 256
 
-// Updates are those of one type that wait, oldest first. C identifies a client. The zero value is
-// empty.
+// Updates are the pending updates of one type, oldest first. C identifies a client. The zero value
+// is empty.
 type Updates[C comparable] struct {
 	waiting []*update[C]
 }
@@ -23,11 +23,12 @@ type Updates[C comparable] struct {
 type update[C comparable] struct {
 	revision uint64
 	answer   func(nack error)
-	clients  []C // that have not come past it
+	clients  []C // that have not processed it
 }
 
-// Add makes the update of a revision wait for clients, at least one. It returns the answers that
-// are due: where too many updates wait, the oldest counts as ACKed.
+// Add adds the update of a revision, which is pending until all of the given clients, at least one,
+// have processed it. It returns the answers that are due: if too many updates are pending, the
+// oldest counts as ACKed.
 func (u *Updates[C]) Add(revision uint64, answer func(nack error), clients []C) (due []func()) {
 	u.waiting = append(u.waiting, &update[C]{revision, answer, clients})
 	if len(u.waiting) > maxUpdates {
@@ -38,8 +39,8 @@ func (u *Updates[C]) Add(revision uint64, answer func(nack error), clients []C) 
 	return due
 }
 
-// Seen takes in that a client has answered, or was not concerned by, every update up to a
-// revision. It returns the ACKs that are due.
+// Seen records that a client has answered, or was not concerned by, every update up to a revision.
+// It returns the ACKs that are due.
 func (u *Updates[C]) Seen(client C, revision uint64) (due []func()) {
 	u.waiting = slices.DeleteFunc(u.waiting, func(w *update[C]) bool {
 		if w.revision > revision {
@@ -55,9 +56,9 @@ func (u *Updates[C]) Seen(client C, revision uint64) (due []func()) {
 	return due
 }
 
-// Nack takes in that a client has NACKed what it was sent at a revision: that is the answer to
-// the newest update up to then that waits for the client, since what came before it was
-// superseded (design.md I6). It returns the answers that are due.
+// Nack records that a client NACKed the response built at a revision. The NACK answers the newest
+// update up to that revision that is pending for the client, because older ones were superseded
+// (design.md I6). It returns the answers that are due.
 func (u *Updates[C]) Nack(client C, revision uint64, reason error) (due []func()) {
 	for i, w := range slices.Backward(u.waiting) {
 		if w.revision <= revision && slices.Contains(w.clients, client) {
@@ -68,7 +69,8 @@ func (u *Updates[C]) Nack(client C, revision uint64, reason error) (due []func()
 	return nil
 }
 
-// Newest returns the clients for which the newest update waits; none if no update waits.
+// Newest returns the clients that have not processed the newest pending update; none if no update
+// is pending.
 func (u *Updates[C]) Newest() []C {
 	if len(u.waiting) == 0 {
 		return nil

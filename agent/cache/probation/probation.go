@@ -1,69 +1,66 @@
-// Package probation decides what is stable: a content that a client ACKed and has lived with for
-// long enough, and the absence of one that was stable. What crashes an Envoy mostly does so at once.
+// Package probation decides when a content is stable: after a client ACKed it and has used it for
+// StableAfter. The absence of a resource becomes stable in the same way. A configuration that
+// crashes Envoy mostly does so at once.
 //
-// It promises that a content is stable only after one and the same client has had it, without
-// anything else under its name, for After; and that a former content is kept until clients have
-// been without it for as long.
+// It promises that a content becomes stable only after one client has used it for StableAfter
+// without any other content of that name in between, and that the stable content of a removed
+// resource is kept until clients have done without it for StableAfter.
 //
-// It does not know what is ACKed or held back: its owner says that. Nothing in it has a lock; its
-// owner calls it under one of its own.
+// It does not know which content is ACKed or held back: its owner says that. Nothing in it has a
+// lock; its owner serializes all calls.
 package probation
 
 import (
 	"iter"
+	"maps"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// After is how long a client must live with a content, or with the absence of one, for that to
-// count as stable.
-const After = time.Minute
+// StableAfter is how long a client must use a content, or do without a removed resource, before
+// that counts as stable.
+const StableAfter = time.Minute
 
-// Contents are those of one type that one client ACKed and that are not stable yet. The zero value
-// is empty.
-type Contents struct {
-	list  []content // oldest first
-	since map[string]content
+// Queue holds the contents of one type that one client ACKed and that are not stable yet. The zero
+// value is empty.
+type Queue struct {
+	list  []acked          // oldest first, also those that were interrupted
+	inUse map[string]acked // by name, those that were not
 }
 
-// content is what a client ACKed at a time, which counts from when its owner began: that takes a
-// third of the memory.
-type content struct {
+// acked is a content and when the client ACKed it, as a duration since the owner was created: that
+// takes a third of the memory of a time.
+type acked struct {
 	resource *xds.Resource
 	at       time.Duration
 }
 
-// Begin takes in that the client ACKed a content. It reports whether it is the only one.
-func (c *Contents) Begin(r *xds.Resource, at time.Duration) (only bool) {
-	if last, ok := c.since[r.Name]; ok && last.resource.Version == r.Version {
-		return false // the client has had it since then
+// Begin records that the client ACKed a content. It reports whether the queue was empty.
+func (c *Queue) Begin(r *xds.Resource, at time.Duration) (first bool) {
+	if last, ok := c.inUse[r.Name]; ok && last.resource.Version == r.Version {
+		return false // the client has used it since then
 	}
-	if c.since == nil {
-		c.since = make(map[string]content)
+	if c.inUse == nil {
+		c.inUse = make(map[string]acked)
 	}
-	p := content{r, at}
-	c.since[r.Name] = p
+	p := acked{r, at}
+	c.inUse[r.Name] = p
 	c.list = append(c.list, p)
 	return len(c.list) == 1
 }
 
-// Interrupt takes in that the client does not live any longer with what it had under a name. Should
-// that come back, its time begins again.
-func (c *Contents) Interrupt(name string) { delete(c.since, name) }
+// Interrupt records that the client does not use the content of a name any more. If the content
+// comes back, its time starts again.
+func (c *Queue) Interrupt(name string) { delete(c.inUse, name) }
 
-// InterruptWhere interrupts each content for which gone is true.
-func (c *Contents) InterruptWhere(gone func(*xds.Resource) bool) {
-	for name, p := range c.since {
-		if gone(p.resource) {
-			delete(c.since, name)
-		}
-	}
+// InterruptWhere interrupts each content for which unused returns true.
+func (c *Queue) InterruptWhere(unused func(*xds.Resource) bool) {
+	maps.DeleteFunc(c.inUse, func(_ string, p acked) bool { return unused(p.resource) })
 }
 
-// All yields every content that the client ACKed and whose time is not over, those that were
-// interrupted too.
-func (c *Contents) All() iter.Seq[*xds.Resource] {
+// All yields every content in the queue, also those that were interrupted.
+func (c *Queue) All() iter.Seq[*xds.Resource] {
 	return func(yield func(*xds.Resource) bool) {
 		for _, p := range c.list {
 			if !yield(p.resource) {
@@ -73,51 +70,52 @@ func (c *Contents) All() iter.Seq[*xds.Resource] {
 	}
 }
 
-// Pass calls stable for each content with which the client has lived since a time or longer, and
-// returns when the oldest of the others was ACKed; ok is false if there is none.
-func (c *Contents) Pass(until time.Duration, stable func(*xds.Resource)) (oldest time.Duration, ok bool) {
+// Promote removes the contents that were ACKed until a time, and calls stable for those that the
+// client has used since. It returns when the oldest of the others was ACKed; ok is false if there
+// is none.
+func (c *Queue) Promote(until time.Duration, stable func(*xds.Resource)) (oldest time.Duration, ok bool) {
 	passed := 0
 	for passed < len(c.list) && c.list[passed].at <= until {
-		if p := c.list[passed]; c.since[p.resource.Name] == p {
-			delete(c.since, p.resource.Name)
+		if p := c.list[passed]; c.inUse[p.resource.Name] == p {
+			delete(c.inUse, p.resource.Name)
 			stable(p.resource)
 		}
 		passed++
 	}
 	if c.list = c.list[passed:]; len(c.list) == 0 {
-		c.list, c.since = nil, nil
+		c.list, c.inUse = nil, nil
 		return 0, false
 	}
 	return c.list[0].at, true
 }
 
-// Former are the stable contents of the names of one type that do not exist any more, until their
+// Removed has the stable contents of resources of one type that were removed, by name, until their
 // absence is stable too. Make one with make.
-type Former map[string]Removed
+type Removed map[string]Removal
 
-// Removed is the stable content of a name, and when the name was removed.
-type Removed struct {
+// Removal is the stable content of a removed resource, and when the resource was removed.
+type Removal struct {
 	Resource *xds.Resource
 	At       time.Time
 }
 
-// Resource returns the former content of a name; nil for none.
-func (f Former) Resource(name string) *xds.Resource { return f[name].Resource }
+// Stable returns the stable content of a removed resource; nil for none.
+func (f Removed) Stable(name string) *xds.Resource { return f[name].Resource }
 
-// Pass forgets the contents that a client has lived without for long enough, of which the first
-// came at a time, unless held says that their absence is held back. It calls forgot for each, and
-// returns when there is more to forget; the zero time for never.
-func (f Former) Pass(now, watched time.Time, held func(name string) bool, forgot func(name string)) (next time.Time) {
+// Expire deletes the contents that a client has done without for long enough, unless heldBack says
+// that the removal is held back. watched is when the first client came. It calls deleted for each,
+// and returns when the next one is due; the zero time for none.
+func (f Removed) Expire(now, watched time.Time, heldBack func(name string) bool, deleted func(name string)) (next time.Time) {
 	for name, r := range f {
 		since := r.At
 		if watched.After(since) {
 			since = watched
 		}
-		switch at := since.Add(After); {
-		case held(name):
+		switch at := since.Add(StableAfter); {
+		case heldBack(name):
 		case !at.After(now):
 			delete(f, name)
-			forgot(name)
+			deleted(name)
 		case next.IsZero() || at.Before(next):
 			next = at
 		}

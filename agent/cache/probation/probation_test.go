@@ -28,7 +28,7 @@ func TestAContentIsStableAfterAClientHasHadNothingElseForLongEnough(t *testing.T
 		"it unsubscribed from the others":  {"0 +a@1", "0 +b@1", "10 keep b", "60 = b@1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var c Contents
+			var c Queue
 			for _, step := range steps {
 				what, want, _ := strings.Cut(step, " = ")
 				at, does, _ := strings.Cut(what, " ")
@@ -45,7 +45,7 @@ func TestAContentIsStableAfterAClientHasHadNothingElseForLongEnough(t *testing.T
 					c.InterruptWhere(func(r *xds.Resource) bool { return r.Name != does[len("keep "):] })
 				}
 				var stable []string
-				c.Pass(seconds-After, func(r *xds.Resource) { stable = append(stable, r.Name+"@"+r.Version) })
+				c.Promote(seconds-StableAfter, func(r *xds.Resource) { stable = append(stable, r.Name+"@"+r.Version) })
 				if got := strings.Join(stable, " "); got != want {
 					t.Errorf("after %d s: %q is stable, want %q", int(seconds.Seconds()), got, want)
 				}
@@ -55,18 +55,18 @@ func TestAContentIsStableAfterAClientHasHadNothingElseForLongEnough(t *testing.T
 }
 
 func TestWhenToLookAgainIsKnown(t *testing.T) {
-	var c Contents
+	var c Queue
 	if !c.Begin(res("a@1"), time.Second) || c.Begin(res("b@1"), 2*time.Second) {
 		t.Error("it is not said which is the only one")
 	}
-	if oldest, ok := c.Pass(time.Second, func(*xds.Resource) {}); !ok || oldest != 2*time.Second {
+	if oldest, ok := c.Promote(time.Second, func(*xds.Resource) {}); !ok || oldest != 2*time.Second {
 		t.Errorf("the oldest is of %v, %v", oldest, ok)
 	}
 	c.Interrupt("b")
 	if got := slices.Collect(c.All()); len(got) != 1 || got[0].Name != "b" {
 		t.Errorf("what a client had and was interrupted is %v", got)
 	}
-	if _, ok := c.Pass(2*time.Second, func(*xds.Resource) { t.Error("what was interrupted is stable") }); ok {
+	if _, ok := c.Promote(2*time.Second, func(*xds.Resource) { t.Error("what was interrupted is stable") }); ok {
 		t.Error("there is more")
 	}
 }
@@ -74,11 +74,11 @@ func TestWhenToLookAgainIsKnown(t *testing.T) {
 func TestAFormerContentIsForgottenOnceAClientHasLivedWithoutIt(t *testing.T) {
 	began := time.Now()
 	at := func(seconds int) time.Time { return began.Add(time.Duration(seconds) * time.Second) }
-	f := Former{"a": {res("a@1"), at(0)}, "b": {res("b@1"), at(30)}, "held": {res("held@1"), at(0)}}
+	f := Removed{"a": {res("a@1"), at(0)}, "b": {res("b@1"), at(30)}, "held": {res("held@1"), at(0)}}
 	var forgot []string
 	pass := func(now, watched int) time.Time {
 		forgot = nil
-		return f.Pass(at(now), at(watched), func(name string) bool { return name == "held" }, func(name string) { forgot = append(forgot, name) })
+		return f.Expire(at(now), at(watched), func(name string) bool { return name == "held" }, func(name string) { forgot = append(forgot, name) })
 	}
 	if next := pass(59, 0); !next.Equal(at(60)) || forgot != nil {
 		t.Errorf("before: forgot %v, next %v", forgot, next)
@@ -89,7 +89,7 @@ func TestAFormerContentIsForgottenOnceAClientHasLivedWithoutIt(t *testing.T) {
 	if next := pass(70, 10); !next.Equal(at(90)) || !slices.Equal(forgot, []string{"a"}) {
 		t.Errorf("forgot %v, next %v", forgot, next)
 	}
-	if next := pass(90, 10); !next.IsZero() || !slices.Equal(forgot, []string{"b"}) || f.Resource("held") == nil {
-		t.Errorf("forgot %v, next %v, held back %v", forgot, next, f.Resource("held"))
+	if next := pass(90, 10); !next.IsZero() || !slices.Equal(forgot, []string{"b"}) || f.Stable("held") == nil {
+		t.Errorf("forgot %v, next %v, held back %v", forgot, next, f.Stable("held"))
 	}
 }

@@ -1,16 +1,16 @@
-// Package subscriptions is the union of what the clients of a group subscribe to, which is what
+// Package subscriptions is the union of the subscriptions of a group's clients, which is what
 // sources are asked for.
 //
 // A name is subscribed to while a client subscribes to it, while a cluster that is subscribed to
-// takes its endpoints under it, and while it is leased: for a time after a client that subscribed
-// to it has gone, so that the next one finds what it needs (design.md I11), or before the first
-// client has come.
+// uses it as the name of its endpoints, and while it is leased: for some time after its last client
+// has disconnected, so that the next one finds what it needs (design.md I11), or before the first
+// client connects.
 //
-// The package promises that its owner hears of each change of whether a name is subscribed to, and
-// that each View is told the difference between what it was told last and what holds when it asks.
-// It does not know what is held.
+// The package promises that its owner learns when a name becomes subscribed to or is not any more,
+// and that each View returns the difference between what it returned before and the present state.
+// It does not know which resources are cached.
 //
-// A Union has no lock: its owner calls it, and its Views, under one of its own.
+// A Union has no lock: its owner serializes all calls to it and to its Views.
 package subscriptions
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Union is all that is subscribed to. Make one with New.
+// Union has the subscriptions of all types. Make one with New.
 type Union struct {
 	types   map[string]*Names
 	views   map[*View]struct{}
@@ -28,23 +28,23 @@ type Union struct {
 	changed func(xds.Key)
 }
 
-// Names are the names of one type that are subscribed to. xds.Wildcard is one.
+// Names are the names of one type that are subscribed to; xds.Wildcard may be one.
 type Names struct {
 	url   string
 	union *Union
-	// clients and clusters count those because of which a name is subscribed to.
+	// clients and clusters count the clients and the clusters that need a name.
 	clients, clusters map[string]int
-	// leases tells until when; the zero time for a lease that does not run yet.
+	// leases has the ends of the leases; the zero time before Start.
 	leases map[string]time.Time
 }
 
-// New returns an empty union. Leases last for linger. changed is called when a name is subscribed
-// to that was not, or the other way round, after each View was told.
+// New returns an empty union, whose leases last for linger. changed is called when a name becomes
+// subscribed to, or is not any more, after each View has recorded that.
 func New(linger time.Duration, changed func(xds.Key)) *Union {
 	return &Union{types: make(map[string]*Names), views: make(map[*View]struct{}), linger: linger, changed: changed}
 }
 
-// Of returns the names of a type; always the same for one type.
+// Of returns the Names of a type, always the same one.
 func (u *Union) Of(typeURL string) *Names {
 	n := u.types[typeURL]
 	if n == nil {
@@ -64,54 +64,54 @@ func (n *Names) Has(name string) bool {
 }
 
 // Requested reports whether a source is asked for a name: it is subscribed to, or a View has not
-// been told yet that it is not, and it may be subscribed to again before that.
+// returned yet that it is not any more, and it may be subscribed to again before.
 func (n *Names) Requested(name string) bool {
 	if n.Has(name) {
 		return true
 	}
 	for v := range n.union.views {
-		if _, told := v.reported[xds.Key{Type: n.url, Name: name}]; told {
+		if v.Reported(xds.Key{Type: n.url, Name: name}) {
 			return true
 		}
 	}
 	return false
 }
 
-// note tells of a change.
-func (n *Names) note(name string) {
+// notify reports that a name has become subscribed to, or is not any more.
+func (n *Names) notify(name string) {
 	k := xds.Key{Type: n.url, Name: name}
 	for v := range n.union.views {
-		v.note(k)
+		v.notify(k)
 	}
 	n.union.changed(k)
 }
 
-// Subscribe takes in that one more client subscribes to a name. A lease of it ends.
+// Subscribe adds a client's subscription to a name, and ends a lease of the name.
 func (n *Names) Subscribe(name string) {
 	had := n.Has(name)
 	n.clients[name]++
 	delete(n.leases, name)
 	if !had {
-		n.note(name)
+		n.notify(name)
 	}
 }
 
-// Unsubscribe takes in that a client does no more.
+// Unsubscribe removes a client's subscription.
 func (n *Names) Unsubscribe(name string) {
 	n.decrement(n.clients, name)
 }
 
-// Need takes in that one more cluster takes its endpoints under a name.
-func (n *Names) Need(name string) {
+// AddCluster adds a cluster whose endpoints have a name.
+func (n *Names) AddCluster(name string) {
 	had := n.Has(name)
 	n.clusters[name]++
 	if !had {
-		n.note(name)
+		n.notify(name)
 	}
 }
 
-// NeedNot takes in that a cluster does no more.
-func (n *Names) NeedNot(name string) {
+// RemoveCluster removes a cluster whose endpoints have a name.
+func (n *Names) RemoveCluster(name string) {
 	n.decrement(n.clusters, name)
 }
 
@@ -120,15 +120,15 @@ func (n *Names) decrement(counts map[string]int, name string) {
 		delete(counts, name)
 	}
 	if !n.Has(name) {
-		n.note(name)
+		n.notify(name)
 	}
 }
 
 // Lease leases a name from now on.
 func (n *Names) Lease(name string) { n.lease(name, time.Now().Add(n.union.linger)) }
 
-// Prefetch leases a name that is not subscribed to, before the first client comes: the lease begins
-// to run with Start.
+// Prefetch leases a name, if it is not subscribed to, before the first client connects: the time of
+// the lease starts with Start.
 func (n *Names) Prefetch(name string) {
 	if !n.Has(name) {
 		n.lease(name, time.Time{})
@@ -139,11 +139,11 @@ func (n *Names) lease(name string, until time.Time) {
 	had := n.Has(name)
 	n.leases[name] = until
 	if !had {
-		n.note(name)
+		n.notify(name)
 	}
 }
 
-// Start lets the leases of Prefetch run.
+// Start starts the time of the leases that Prefetch made.
 func (u *Union) Start() {
 	for _, n := range u.types {
 		for name, until := range n.leases {
@@ -154,8 +154,8 @@ func (u *Union) Start() {
 	}
 }
 
-// Expire ends the leases that have run out, and returns when the next one does; the zero time for
-// none.
+// Expire ends the leases whose time has passed, and returns when the next one is due; the zero time
+// for none.
 func (u *Union) Expire(now time.Time) (next time.Time) {
 	for _, n := range u.types {
 		for name, until := range n.leases {
@@ -164,7 +164,7 @@ func (u *Union) Expire(now time.Time) (next time.Time) {
 			case !until.After(now):
 				delete(n.leases, name)
 				if !n.Has(name) {
-					n.note(name)
+					n.notify(name)
 				}
 			case next.IsZero() || until.Before(next):
 				next = until
@@ -184,13 +184,13 @@ func (u *Union) Leased() bool {
 	return false
 }
 
-// Clients yields the names that clients subscribe to, Leases those that are leased, Clusters those
-// under which clusters take their endpoints; in no order.
+// Clients yields the names that clients subscribe to, Leases those that are leased, and Clusters
+// the names of the endpoints of clusters; in no order.
 func (n *Names) Clients() iter.Seq[string]  { return keys(n.clients) }
 func (n *Names) Leases() iter.Seq[string]   { return keys(n.leases) }
 func (n *Names) Clusters() iter.Seq[string] { return keys(n.clusters) }
 
-// Count returns how many names clients subscribe to, and how many are leased, without a wildcard.
+// Count returns how many names clients subscribe to, and how many are leased, without the wildcard.
 func (n *Names) Count() (clients, leased int) {
 	clients, leased = len(n.clients), len(n.leases)
 	if n.clients[xds.Wildcard] > 0 {
@@ -202,11 +202,12 @@ func (n *Names) Count() (clients, leased int) {
 	return clients, leased
 }
 
-// InUse reports whether a client subscribes to a name, or a cluster needs it: it is not only leased.
+// InUse reports whether a client or a cluster needs a name, so that it is not only leased.
 func (n *Names) InUse(name string) bool { return n.clients[name] > 0 || n.clusters[name] > 0 }
 
-// ByClients reports whether a client subscribes to a name, or did until lately: it is leased.
-func (n *Names) ByClients(name string) bool {
+// SubscribedOrLeased reports whether a client subscribes to a name, or a lease stands for one that
+// did.
+func (n *Names) SubscribedOrLeased(name string) bool {
 	_, leased := n.leases[name]
 	return leased || n.clients[name] > 0
 }
@@ -221,25 +222,25 @@ func keys[V any](m map[string]V) iter.Seq[string] {
 	}
 }
 
-// View is what one source is told of the union.
+// View is one source's view of the union.
 type View struct {
 	union *Union
-	// of reports whether the source is asked for a name at all.
+	// of reports whether the view covers a name.
 	of func(xds.Key) bool
-	// changed holds a value when Changes has something to tell.
+	// changed holds a value when Changes has something to return.
 	changed  chan struct{}
 	dirty    map[xds.Key]struct{}
 	reported map[xds.Key]struct{}
 }
 
-// View opens a view, to which everything that is subscribed to is new.
+// View opens a view of the names for which of returns true. Its first Changes yields all of them.
 func (u *Union) View(of func(xds.Key) bool) *View {
 	v := &View{union: u, of: of, changed: make(chan struct{}, 1), dirty: make(map[xds.Key]struct{}), reported: make(map[xds.Key]struct{})}
 	for url, n := range u.types {
-		v.note(xds.Key{Type: url, Name: xds.Wildcard})
+		v.notify(xds.Key{Type: url, Name: xds.Wildcard})
 		for _, names := range []iter.Seq[string]{n.Clients(), n.Clusters(), n.Leases()} {
 			for name := range names {
-				v.note(xds.Key{Type: url, Name: name})
+				v.notify(xds.Key{Type: url, Name: name})
 			}
 		}
 	}
@@ -247,7 +248,7 @@ func (u *Union) View(of func(xds.Key) bool) *View {
 	return v
 }
 
-func (v *View) note(k xds.Key) {
+func (v *View) notify(k xds.Key) {
 	if !v.of(k) {
 		return
 	}
@@ -255,7 +256,7 @@ func (v *View) note(k xds.Key) {
 	v.Wake()
 }
 
-// Wake makes the source look at something, though nothing may have changed.
+// Wake puts a value into Changed although no subscription has changed.
 func (v *View) Wake() {
 	select {
 	case v.changed <- struct{}{}:
@@ -270,11 +271,12 @@ func (u *Union) Wake() {
 	}
 }
 
-// Changed holds a value when Changes has something to tell.
+// Changed holds a value when Changes has something to return.
 func (v *View) Changed() <-chan struct{} { return v.changed }
 
-// Changes calls yield for each name that changed since the last call, and for each wildcard at the
-// first, with whether it is subscribed to, and whether the source was told so before.
+// Changes calls yield for each name that may have changed since the last call, and for each
+// wildcard at the first call, with whether it is subscribed to and whether it was at its last
+// yield.
 func (v *View) Changes(yield func(k xds.Key, is, was bool)) {
 	for k := range v.dirty {
 		_, was := v.reported[k]
@@ -289,16 +291,16 @@ func (v *View) Changes(yield func(k xds.Key, is, was bool)) {
 	clear(v.dirty)
 }
 
-// Reported reports whether the source was told that a name is subscribed to.
+// Reported reports whether Changes has yielded a name as subscribed to, and not otherwise since.
 func (v *View) Reported(k xds.Key) bool {
-	_, told := v.reported[k]
-	return told
+	_, reported := v.reported[k]
+	return reported
 }
 
-// Close ends the view, and calls gone for each name that its source was asked for.
-func (v *View) Close(gone func(xds.Key)) {
+// Close closes the view, and calls ended for each name that its source was asked for.
+func (v *View) Close(ended func(xds.Key)) {
 	delete(v.union.views, v)
 	for k := range v.reported {
-		gone(k)
+		ended(k)
 	}
 }

@@ -70,14 +70,14 @@ func TestANameIsSubscribedToWhileAnythingNeedsIt(t *testing.T) {
 		r := newRig(t)
 		r.names.Subscribe("a")
 		r.names.Subscribe("a")
-		r.names.Need("a")
+		r.names.AddCluster("a")
 		r.hears("+a")
 		r.names.Unsubscribe("a")
 		r.names.Lease("a")
 		r.names.Unsubscribe("a")
-		r.names.NeedNot("a")
+		r.names.RemoveCluster("a")
 		r.hears()
-		if r.names.InUse("a") || !r.names.ByClients("a") || !r.u.Leased() {
+		if r.names.InUse("a") || !r.names.SubscribedOrLeased("a") || !r.u.Leased() {
 			t.Error("it is leased only, and does not say so")
 		}
 		time.Sleep(time.Minute - 1)
@@ -118,7 +118,7 @@ func TestAPrefetchedNameIsLeasedFromTheFirstClientOn(t *testing.T) {
 func TestAViewIsToldTheDifferenceToWhatItWasTold(t *testing.T) {
 	r := newRig(t)
 	r.names.Subscribe("a")
-	r.names.Need("b")
+	r.names.AddCluster("b")
 	r.names.Prefetch("c")
 	all := r.u.View(func(xds.Key) bool { return true })
 	some := r.u.View(func(k xds.Key) bool { return strings.Compare(k.Name, "b") >= 0 })
@@ -132,8 +132,8 @@ func TestAViewIsToldTheDifferenceToWhatItWasTold(t *testing.T) {
 	r.names.Unsubscribe("a")
 	r.names.Subscribe("d")
 	r.names.Unsubscribe("d")
-	r.names.NeedNot("b")
-	r.names.Need("b")
+	r.names.RemoveCluster("b")
+	r.names.AddCluster("b")
 	if !r.names.Requested("a") || r.names.Requested("d") {
 		t.Error("it is not known what sources were told")
 	}

@@ -1,13 +1,14 @@
-// Package uncertain remembers the names that a client may hold though it has not said so: Envoy
-// applies the good resources of a response that it NACKs and forgets their versions (protocol.md
-// V6), and a client that goes may have been sent what it had not answered yet. If such a name does
-// not exist any more, clients are told of its removal, whether they hold it or not (protocol.md 3.6).
+// Package uncertain remembers the names that a client may hold although it has not ACKed them:
+// Envoy applies the valid resources of a response that it NACKs and forgets their versions
+// (protocol.md V6), and a client that disconnects may have received a response that it did not
+// answer. If such a resource is removed, clients are sent its removal whether they hold it or not
+// (protocol.md 3.6).
 //
-// It promises that a name stays uncertain until every client that may hold it has said what it
-// holds, or has been away for longer than Linger. Of several clients that went nobody knows which
-// one comes back: another client's word does not count for them.
+// It promises that a name stays uncertain until each client that may hold it has said what it holds
+// or has been disconnected for longer than the linger time. An answer of another client does not
+// count, because of several disconnected clients nobody knows which one reconnects.
 //
-// Names has no lock: its owner calls it under one of its own.
+// Nothing in it has a lock: its owner serializes all calls.
 package uncertain
 
 import (
@@ -18,52 +19,53 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Names are all the uncertain names. Make one with New.
+// Names are the uncertain names of all types. Make one with New.
 type Names struct {
-	linger time.Duration
-	noted  func(xds.Key)
-	// names are all of them, by type.
+	linger  time.Duration
+	changed func(xds.Key)
+	// names has all of them, by type.
 	names   map[string]map[string]struct{}
 	clients map[*Client]struct{}
-	// departed are the names that clients which went may hold, until when they may be back; the
-	// zero time for one whose time does not run yet.
+	// departed has the names that disconnected clients may hold, and until when these may
+	// reconnect; the zero time before Start.
 	departed map[xds.Key]time.Time
 }
 
-// Client is what one client that is there may hold.
+// Client holds the names that one connected client may hold.
 type Client struct {
 	all   *Names
 	names map[xds.Key]struct{}
 }
 
-// New returns no names. A client that went may be back for the duration linger. noted is called
-// when a name becomes uncertain, perhaps more than once, or ceases to be.
-func New(linger time.Duration, noted func(xds.Key)) *Names {
-	return &Names{linger, noted, make(map[string]map[string]struct{}), make(map[*Client]struct{}), make(map[xds.Key]time.Time)}
+// New returns an empty Names. A disconnected client may reconnect for the duration linger. changed
+// is called when a name becomes uncertain, perhaps more than once, and when it is no longer
+// uncertain.
+func New(linger time.Duration, changed func(xds.Key)) *Names {
+	return &Names{linger, changed, make(map[string]map[string]struct{}), make(map[*Client]struct{}), make(map[xds.Key]time.Time)}
 }
 
-// Open takes in that a client has come.
+// Open adds a connected client.
 func (n *Names) Open() *Client {
 	c := &Client{n, make(map[xds.Key]struct{})}
 	n.clients[c] = struct{}{}
 	return c
 }
 
-// MayHold takes in that the client may hold a name.
+// MayHold records that the client may hold a name.
 func (c *Client) MayHold(k xds.Key) {
 	c.names[k] = struct{}{}
 	c.all.Add(k)
 }
 
-// Holds takes in that the client has said what it holds under a name.
-func (c *Client) Holds(k xds.Key) {
+// Confirm records that the client has said what it holds under a name.
+func (c *Client) Confirm(k xds.Key) {
 	if _, ok := c.names[k]; ok {
 		delete(c.names, k)
 		c.all.Forget(k)
 	}
 }
 
-// Close takes in that the client has gone.
+// Close records that the client has disconnected.
 func (c *Client) Close() {
 	delete(c.all.clients, c)
 	for k := range c.names {
@@ -71,7 +73,7 @@ func (c *Client) Close() {
 	}
 }
 
-// Add makes a name uncertain whoever is there.
+// Add makes a name uncertain, whichever clients there are.
 func (n *Names) Add(k xds.Key) {
 	names := n.names[k.Type]
 	if names == nil {
@@ -79,10 +81,10 @@ func (n *Names) Add(k xds.Key) {
 		n.names[k.Type] = names
 	}
 	names[k.Name] = struct{}{}
-	n.noted(k)
+	n.changed(k)
 }
 
-// Forget ends that a name is uncertain, unless a client may hold it.
+// Forget makes a name certain, unless a client may hold it.
 func (n *Names) Forget(k xds.Key) {
 	if _, ok := n.departed[k]; ok {
 		return
@@ -93,17 +95,17 @@ func (n *Names) Forget(k xds.Key) {
 		}
 	}
 	delete(n.names[k.Type], k.Name)
-	n.noted(k)
+	n.changed(k)
 }
 
-// Restore takes in that a client may hold a name which an agent before this one has served. Its
-// time runs from Start on.
+// Restore records that a client of the previous agent may hold a name. Its linger time starts with
+// Start.
 func (n *Names) Restore(k xds.Key) {
 	n.Add(k)
 	n.departed[k] = time.Time{}
 }
 
-// Start lets the time run of what was restored.
+// Start starts the linger time of the restored names.
 func (n *Names) Start() {
 	for k, until := range n.departed {
 		if until.IsZero() {
@@ -112,8 +114,8 @@ func (n *Names) Start() {
 	}
 }
 
-// Expire forgets the clients that have been away for too long, and returns when there is more to
-// forget; the zero time for never.
+// Expire forgets the clients that have been disconnected for too long, and returns when the next
+// one is due; the zero time for none.
 func (n *Names) Expire(now time.Time) (next time.Time) {
 	for k, until := range n.departed {
 		switch {

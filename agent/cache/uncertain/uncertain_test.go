@@ -26,11 +26,11 @@ func TestANameIsUncertainUntilEveryClientHasSaidWhatItHolds(t *testing.T) {
 		one.MayHold(key("a"))
 		two.MayHold(key("a"))
 		two.MayHold(key("b"))
-		one.Holds(key("b")) // it says nothing of the other client
+		one.Confirm(key("b")) // it says nothing of the other client
 		uncertain(t, n, "a", "b")
-		one.Holds(key("a"))
+		one.Confirm(key("a"))
 		uncertain(t, n, "a", "b")
-		two.Holds(key("a"))
+		two.Confirm(key("a"))
 		uncertain(t, n, "b")
 		if !n.Has(key("b")) || n.Has(key("a")) {
 			t.Error("it is not known which name is uncertain")
@@ -47,7 +47,7 @@ func TestAClientThatWentMayComeBackForAWhile(t *testing.T) {
 		other.MayHold(key("a"))
 		other.MayHold(key("b"))
 		gone.Close()
-		other.Holds(key("a")) // which of them comes back nobody knows
+		other.Confirm(key("a")) // which of them comes back nobody knows
 		uncertain(t, n, "a", "b")
 		time.Sleep(time.Minute - 1)
 		if next := n.Expire(time.Now()); !next.Equal(time.Now().Add(1)) {

@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// shortLives is how many Envoys must have gone within a minute of their start, and
+	// minShort is how many Envoys must have gone within a minute of their start, and
 	// within shortWindow, for a person to be warned.
-	shortLives  = 3
+	minShort    = 3
 	shortWindow = 10 * time.Minute
 )
 
-// lives watches how long the Envoys of a group live: from the first stream that is open
+// disconnects watches how long the Envoys of a group live: from the first stream that is open
 // to the moment when none is. Why one went cannot be seen from here: a restart on purpose
-// looks like a crash. So short lives are reported, and nothing follows from them.
-type lives struct {
+// looks like a crash. So short disconnects are reported, and nothing follows from them.
+type disconnects struct {
 	mu    sync.Mutex
 	open  int
 	since time.Time
@@ -28,7 +28,7 @@ type lives struct {
 	total uint64
 }
 
-func (l *lives) begin(now time.Time) {
+func (l *disconnects) begin(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.open++; l.open == 1 {
@@ -38,13 +38,13 @@ func (l *lives) begin(now time.Time) {
 
 // end takes in that a stream ended. counts is false if the agent itself ended it. It
 // reports whether that was the last of several lives that were short.
-func (l *lives) end(now time.Time, counts bool) (several bool) {
+func (l *disconnects) end(now time.Time, counts bool) (several bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.open--; l.open > 0 {
 		return false
 	}
-	if now.Sub(l.since) >= probation.After {
+	if now.Sub(l.since) >= probation.StableAfter {
 		l.short = nil
 		return false
 	}
@@ -53,18 +53,18 @@ func (l *lives) end(now time.Time, counts bool) (several bool) {
 	}
 	l.total++
 	l.short = append(recent(l.short, now), now)
-	return len(l.short) == shortLives
+	return len(l.short) == minShort
 }
 
 // state returns how many short lives there were of late, 0 for fewer than shortLives, and
 // since the start.
-func (l *lives) state(now time.Time) (lately int, total uint64) {
+func (l *disconnects) state(now time.Time) (lately int, total uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.open > 0 && now.Sub(l.since) >= probation.After {
+	if l.open > 0 && now.Sub(l.since) >= probation.StableAfter {
 		return 0, l.total
 	}
-	if lately = len(recent(l.short, now)); lately < shortLives {
+	if lately = len(recent(l.short, now)); lately < minShort {
 		lately = 0
 	}
 	return lately, l.total
@@ -78,9 +78,9 @@ func recent(times []time.Time, now time.Time) []time.Time {
 	return times
 }
 
-// left takes in that a stream of an Envoy ended that the agent does not run itself.
-func (g *Group) left(byServer bool) {
-	if g.lives.end(time.Now(), !byServer) {
+// clientDisconnected takes in that a stream of an Envoy ended that the agent does not run itself.
+func (g *Group) clientDisconnected(byServer bool) {
+	if g.disconnects.end(time.Now(), !byServer) {
 		g.cfg.Log.Warn("Envoy disconnected three times within a minute of its start: if it crashes, look at its own log; nothing is held back, since it is not the agent's child")
 	}
 }

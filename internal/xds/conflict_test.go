@@ -53,10 +53,10 @@ func TestListenersOfOneAddressAndScopesOfOneKeyTakeOnePlace(t *testing.T) {
 			t.Errorf("%s: %d places are shared, want %d", tc.name, shared, tc.shared)
 		}
 	}
-	if got := Places(&Resource{Type: ListenerType, Body: &anypb.Any{Value: []byte{0x12, 0xff}}}); got != nil {
+	if got := ConflictKeys(&Resource{Type: ListenerType, Body: &anypb.Any{Value: []byte{0x12, 0xff}}}); got != nil {
 		t.Errorf("of a malformed body: %q", got)
 	}
-	if got := Places(&Resource{Type: ListenerType}); got != nil {
+	if got := ConflictKeys(&Resource{Type: ListenerType}); got != nil {
 		t.Errorf("without a body: %q", got)
 	}
 }
@@ -67,5 +67,5 @@ func placesOf(t *testing.T, typeURL string, m proto.Message) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Places(&Resource{Type: typeURL, Body: &anypb.Any{TypeUrl: typeURL, Value: value}})
+	return ConflictKeys(&Resource{Type: typeURL, Body: &anypb.Any{TypeUrl: typeURL, Value: value}})
 }

@@ -7,13 +7,13 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Kind is what makes clients see the same: who they are, and by which generator
+// Key is what makes clients see the same: who they are, and by which generator
 // a control plane makes their configuration (design.md section 3).
-type Kind struct{ Node, UserAgent, Generator string }
+type Key struct{ Node, UserAgent, Generator string }
 
-// KindOf returns the kind of the clients with a Node.
-func KindOf(n *corev3.Node) Kind {
-	return Kind{n.GetId(), n.GetUserAgentName(), n.GetMetadata().GetFields()["GENERATOR"].GetStringValue()}
+// KeyOf returns the kind of the clients with a Node.
+func KeyOf(n *corev3.Node) Key {
+	return Key{n.GetId(), n.GetUserAgentName(), n.GetMetadata().GetFields()["GENERATOR"].GetStringValue()}
 }
 
 // sameNode tells whether a control plane would tell two nodes of one kind the
@@ -24,26 +24,26 @@ func sameNode(a, b *corev3.Node) bool {
 		proto.Equal(a.GetMetadata(), b.GetMetadata())
 }
 
-// nodeKey is a hash of a Node: what makes a control plane tell two clients of one kind different
+// nodeHash is a hash of a Node: what makes a control plane tell two clients of one kind different
 // things, and more.
-type nodeKey uint64
+type nodeHash uint64
 
 var nodeSeed = maphash.MakeSeed()
 
-func keyOf(node *corev3.Node) nodeKey {
+func hashNode(node *corev3.Node) nodeHash {
 	rest := proto.CloneOf(node)
 	rest.Extensions = nil
-	key := hashOf(rest)
+	key := hashMessage(rest)
 	for _, e := range node.GetExtensions() {
-		key += hashOf(e) // Envoy 1.36 lists them in another order each time that it starts
+		key += hashMessage(e) // Envoy 1.36 lists them in another order each time that it starts
 	}
 	return key
 }
 
-func hashOf(m proto.Message) nodeKey {
+func hashMessage(m proto.Message) nodeHash {
 	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
 		return 0 // it was just unmarshalled
 	}
-	return nodeKey(maphash.Bytes(nodeSeed, wire))
+	return nodeHash(maphash.Bytes(nodeSeed, wire))
 }

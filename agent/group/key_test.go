@@ -15,16 +15,16 @@ func TestANodeIsTheSameInWhateverOrderItsExtensionsAre(t *testing.T) {
 		}
 		return n
 	}
-	if keyOf(node("a", "b", "c")) != keyOf(node("c", "a", "b")) {
+	if hashNode(node("a", "b", "c")) != hashNode(node("c", "a", "b")) {
 		t.Error("another order makes another Node")
 	}
 	for _, other := range []*corev3.Node{node("a", "b"), node("a", "b", "d"), node("a", "b", "c", "d"), {Id: "web-2"}} {
-		if keyOf(other) == keyOf(node("a", "b", "c")) {
+		if hashNode(other) == hashNode(node("a", "b", "c")) {
 			t.Errorf("%v is taken for the same", other)
 		}
 	}
 	n := node("a")
-	if keyOf(n); len(n.Extensions) != 1 {
+	if hashNode(n); len(n.Extensions) != 1 {
 		t.Error("the Node was changed")
 	}
 }

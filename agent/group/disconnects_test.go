@@ -24,7 +24,7 @@ func deadly(r *rig, cfg xdstest.ClientConfig) (life func()) {
 	r.mesh()
 	c := r.client(cfg)
 	r.envoy(c)
-	r.pass(probation.After + time.Second)
+	r.pass(probation.StableAfter + time.Second)
 	r.cp.Set(xdstest.Route("r1", "deadly"), xdstest.Cluster("c2", ""))
 	r.quiet()
 	r.holds(c, xds.ClusterType, "c1", "c2")
@@ -44,7 +44,7 @@ func deadly(r *rig, cfg xdstest.ClientConfig) (life func()) {
 // never gets what is held back.
 func TestAnEnvoyThatCrashesAgainAndAgainGetsWhatItLivedWith(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
-		r.restartAgentAs(func(cfg *group.Config) { cfg.Cache.Crashes = true })
+		r.restartAgentAs(func(cfg *group.Config) { cfg.Cache.FallbackEnabled = true })
 		cfg := xdstest.ClientConfig{Node: envoyNode}
 		life := deadly(r, cfg)
 		for range 3 {
@@ -62,7 +62,7 @@ func TestAnEnvoyThatCrashesAgainAndAgainGetsWhatItLivedWith(t *testing.T) {
 			return c
 		}
 		c := lives()
-		r.pass(2 * probation.After)
+		r.pass(2 * probation.StableAfter)
 		c.Close()
 		r.pass(time.Second)
 		c = lives()
@@ -95,7 +95,7 @@ func TestAnEnvoyThatCrashesAgainAndAgainGetsWhatItLivedWith(t *testing.T) {
 // says what it saw, whatever ends how often.
 func TestAnEnvoyThatIsNoChildIsNeverServedSomethingOlder(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
-		r.restartAgentAs(func(cfg *group.Config) { cfg.WatchLives = true })
+		r.restartAgentAs(func(cfg *group.Config) { cfg.WatchDisconnects = true })
 		cfg := xdstest.ClientConfig{Node: envoyNode}
 		life := deadly(r, cfg)
 		status := r.group.Status
@@ -111,7 +111,7 @@ func TestAnEnvoyThatIsNoChildIsNeverServedSomethingOlder(t *testing.T) {
 		if name := clusterOf(t, c.Held(xds.RouteType)["r1"]); name != "deadly" {
 			t.Errorf("the route leads to %q", name)
 		}
-		r.pass(probation.After)
+		r.pass(probation.StableAfter)
 		if s := status(); s.ShortLives != 0 || s.ShortLivesTotal != 5 {
 			t.Errorf("one lives, and %d of %d are told", s.ShortLives, s.ShortLivesTotal)
 		}
@@ -122,7 +122,7 @@ func TestAnEnvoyThatIsNoChildIsNeverServedSomethingOlder(t *testing.T) {
 // nothing about how long an Envoy lives.
 func TestOnlyTheStreamsOfAnEnvoyAreItsLife(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
-		r.restartAgentAs(func(cfg *group.Config) { cfg.WatchLives = true })
+		r.restartAgentAs(func(cfg *group.Config) { cfg.WatchDisconnects = true })
 		r.mesh()
 		for range 5 {
 			view, _ := r.group.Attach(downstream.Client{Node: envoyNode, Fetch: true})

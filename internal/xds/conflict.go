@@ -2,9 +2,9 @@ package xds
 
 import "google.golang.org/protobuf/encoding/protowire"
 
-// placeFields are the fields that say which place a resource takes: what no other of its type may
+// conflictKeyFields are the fields that say which place a resource takes: what no other of its type may
 // have beside it. Envoy refuses a second listener of an address, and a second scope of a key.
-var placeFields = map[string]protowire.Number{
+var conflictKeyFields = map[string]protowire.Number{
 	ListenerType:    2, // address
 	ScopedRouteType: 3, // key
 }
@@ -12,10 +12,10 @@ var placeFields = map[string]protowire.Number{
 // additionalAddresses is a listener's field of messages whose first field is an address.
 const additionalAddresses = 33
 
-// Places returns the places that a listener or scope takes, as keys that are equal for equal
+// ConflictKeys returns the places that a listener or scope takes, as keys that are equal for equal
 // places; nil for other types. It stops where the body is malformed.
-func Places(r *Resource) (keys []string) {
-	field, takes := placeFields[r.Type]
+func ConflictKeys(r *Resource) (keys []string) {
+	field, takes := conflictKeyFields[r.Type]
 	if !takes {
 		return nil
 	}

@@ -217,7 +217,9 @@ func newSubscription(url string, cfg Config) *subscription {
 	}
 }
 
-// requestDelta applies the subscription of a Delta request, whatever its nonce (protocol.md 3.1).
+// requestDelta applies the subscription of a Delta request, whatever its nonce (protocol.md 3.1). A
+// legacy wildcard (protocol.md 2.1) stays when names are added (protocol.md 2.6), until the client
+// drops "*" (protocol.md 2.5).
 func (sub *subscription) requestDelta(req *Request, first bool) *xds.SubscriptionChange {
 	change := &xds.SubscriptionChange{Type: sub.url}
 	hadWildcard := sub.wildcard
@@ -314,14 +316,14 @@ func (sub *subscription) requestSotW(req *Request, first bool) *xds.Subscription
 	return nilIfUnchanged(change, hadWildcard)
 }
 
-// wantsWildcard reports whether a SotW request subscribes to everything (protocol.md section 2).
+// wantsWildcard reports whether a SotW request subscribes to everything (protocol.md 2.1 to 2.4).
 func (sub *subscription) wantsWildcard(req *Request, first bool) bool {
-	if slices.Contains(req.Names, xds.Wildcard) {
+	if slices.Contains(req.Names, xds.Wildcard) { // 2.2
 		sub.keepsWildcard = false
 		return true
 	}
 	if len(req.Names) == 0 && !req.trimmed && xds.Info(sub.url).LegacyWildcard && (first || !sub.explicit) {
-		return true // 2.1; later requests without names keep it
+		return true // 2.1; later requests without names keep it, unless one had names (2.3)
 	}
 	if sub.keepsWildcard {
 		return true

@@ -457,8 +457,8 @@ func responseOf(r *Response) string {
 	return fmt.Sprintf("%s %s %s [%s]", xds.Short(r.Type), r.Nonce, r.Version, show(r, r.Resources))
 }
 
-// subscriptions fails unless the machines have the same changes of the subscription; it reports whether
-// there are any.
+// subscriptions fails unless the machines have the same changes of the subscription. It reports
+// whether there are any.
 func (am *amending) subscriptions() bool {
 	seen := func(s *Session) (out []string) {
 		for _, in := range s.SubscriptionChanges() {

@@ -40,7 +40,7 @@ func (r *responses) made() int {
 	return r.n
 }
 
-// puts puts clusters of so many bytes in all, each with a generation.
+// puts caches clusters of a total size, each with a generation.
 func (s *service) puts(bytes, generation int) {
 	s.Helper()
 	all := make([]proto.Message, 100)
@@ -53,7 +53,7 @@ func (s *service) puts(bytes, generation int) {
 	s.quiet()
 }
 
-// reader is a client that subscribes to all clusters and reads when it is told to.
+// reader is a client that subscribes to all clusters and reads on demand.
 type reader struct {
 	s     *service
 	sotw  discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
@@ -66,7 +66,7 @@ func (s *service) reader() *reader {
 	return r
 }
 
-// readerOn opens the stream of a reader on a connection; end resets it.
+// readerOn opens the stream of a reader on a connection; end resets the stream.
 func (s *service) readerOn(conn *grpc.ClientConn) (r *reader, end func()) {
 	s.Helper()
 	client, node := discoveryv3.NewAggregatedDiscoveryServiceClient(conn), &corev3.Node{Id: "reader"}
@@ -90,7 +90,7 @@ func (s *service) readerOn(conn *grpc.ClientConn) (r *reader, end func()) {
 	return r, end
 }
 
-// read returns the generation of the clusters of the next response.
+// read returns the generation of the clusters in the next response.
 func (r *reader) read() string {
 	r.s.Helper()
 	var body *anypb.Any
@@ -118,9 +118,9 @@ func (r *reader) read() string {
 	return strings.TrimLeft(c.GetAltStatName(), "x")
 }
 
-// Finding M11. While a large response waits for the client to read, no other is made: what changes
-// meanwhile is remembered by name, and the next response has the newest.
-func TestAClientThatDoesNotReadHoldsOneLargeResponse(t *testing.T) {
+// Finding M11. While a large response waits for the client to read it, no other is built: changes
+// are remembered by name, and the next response has the newest versions.
+func TestAClientThatDoesNotReadCostsOneLargeResponse(t *testing.T) {
 	made := &responses{}
 	log := slog.New(slog.NewTextHandler(made, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	inBothForms(t, downstream.Config{Log: log}, func(s *service) {
@@ -145,8 +145,8 @@ func TestAClientThatDoesNotReadHoldsOneLargeResponse(t *testing.T) {
 	})
 }
 
-// Streams that clients end, and those that the server does, while a large response waits and there is
-// more to send leave nothing behind; goleak and service.end look.
+// A stream that the client or the server ends, while a large response waits and more must be sent,
+// leaves nothing behind; goleak and service.end check that.
 func TestAStreamEndsWhileALargeResponseWaits(t *testing.T) {
 	inBothForms(t, downstream.Config{}, func(s *service) {
 		s.puts(512<<10, 0)

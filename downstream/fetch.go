@@ -69,7 +69,7 @@ func (s *Server) fetch(ctx context.Context, req *session.Request, node *corev3.N
 		if resp != nil {
 			return nil, errCurrent
 		}
-		return nil, status.Errorf(codes.Unavailable, "nothing is known yet of %s", xds.Short(req.Type))
+		return nil, status.Errorf(codes.Unavailable, "no %s received yet", xds.Short(req.Type))
 	}
 }
 

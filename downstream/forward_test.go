@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream"
 )
 
-// upstreams notes what is passed to it, and refuses it.
+// upstreams records each call that is passed to it, and rejects it.
 type upstreams struct {
 	mu    sync.Mutex
 	calls []string
@@ -48,8 +48,8 @@ func (p *passes) PassedThrough(service, result string) {
 	p.calls[service+" "+result]++
 }
 
-// The control plane believes the agent's token: a client does not get to use it for whatever else
-// the control plane serves.
+// The control plane trusts the agent's token: a client must not be able to use it for other
+// services of the control plane.
 func TestOnlyListedServicesArePassedThrough(t *testing.T) {
 	const acme = "acme.v1.Telemetry"
 	for _, tc := range []struct {
@@ -106,7 +106,7 @@ func TestOnlyListedServicesArePassedThrough(t *testing.T) {
 	}
 }
 
-// nowhere is told everything, and remembers nothing.
+// nowhere is an Observer that records nothing.
 type nowhere struct{}
 
 func (nowhere) StreamOpened(string)           {}
@@ -116,8 +116,8 @@ func (nowhere) Answered(string, string, bool) {}
 func (nowhere) LimitExceeded(string)          {}
 func (nowhere) PassedThrough(string, string)  {}
 
-// What a client says of itself to the agent is not for the control plane.
-func TestAClientsCredentialsGoNowhere(t *testing.T) {
+// A client's credentials for the agent are not passed to the control plane.
+func TestAClientsCredentialsAreNotPassedOn(t *testing.T) {
 	up := &upstreams{}
 	inBothForms(t, downstream.Config{Forward: up}, func(s *service) {
 		ctx := metadata.AppendToOutgoingContext(s.Context(),

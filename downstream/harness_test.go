@@ -93,7 +93,7 @@ func (s *service) serve(lis net.Listener) {
 	go func() { ended <- s.server.Serve(ctx, lis) }()
 }
 
-// end ends the server, and fails if a stream is not over then.
+// end ends the server, and fails if a stream is left.
 func (s *service) end() {
 	s.Helper()
 	if s.stop == nil {
@@ -142,7 +142,7 @@ func (s *service) client(conn grpc.ClientConnInterface) *xdstest.Client {
 	return c
 }
 
-// put applies resources of one type, all there are of it.
+// put applies the complete set of resources of one type.
 func (s *service) put(resources ...proto.Message) {
 	u := xds.Update{Source: "test", Complete: true}
 	for _, m := range resources {
@@ -154,7 +154,7 @@ func (s *service) put(resources ...proto.Message) {
 	s.state.Cache().Apply(u, nil)
 }
 
-// quiet lets everything happen that happens at once.
+// quiet waits until everything blocks.
 func (s *service) quiet() { s.pass(10 * time.Millisecond) }
 
 func (s *service) pass(d time.Duration) {

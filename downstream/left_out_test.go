@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// Findings P2, user H6: names that no resource can have, or that are too many, end no stream.
-// Strangers choose them, by the Host of a request, and Envoy repeats them on each stream.
+// Findings P2, user H6: invalid names, and names beyond the limit, do not end a stream. Strangers
+// choose them, by the Host of a request, and Envoy repeats them on each stream.
 func TestNamesThatAreLeftOutEndNoStream(t *testing.T) {
 	inBothForms(t, downstream.Config{Limits: downstream.Limits{Subscriptions: 3, RequestRate: 10_000}}, func(s *service) {
 		s.put(xdstest.Cluster("c1", ""))
@@ -28,7 +28,7 @@ func TestNamesThatAreLeftOutEndNoStream(t *testing.T) {
 		if err := c.Err(); err != nil {
 			s.Fatalf("the stream ended: %v", err)
 		}
-		if got := s.server.Streams()[0].Subscriptions; got != 4 { // a wildcard, and three names
+		if got := s.server.Streams()[0].Subscriptions; got != 4 { // the wildcard and three names
 			s.Errorf("%d subscriptions, want 4", got)
 		}
 		s.put(xdstest.Cluster("c1", ""), xdstest.Cluster("c2", ""))
@@ -37,7 +37,7 @@ func TestNamesThatAreLeftOutEndNoStream(t *testing.T) {
 	})
 }
 
-// A first request all of whose names are left out asks for nothing, not for everything.
+// A first request all of whose names are left out requests nothing, not everything.
 func TestAFirstRequestThatIsLeftOutIsNoWildcard(t *testing.T) {
 	inBothForms(t, downstream.Config{}, func(s *service) {
 		s.put(xdstest.Cluster("c1", ""))

@@ -25,13 +25,13 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// refusals counts what an Observer is told of limits.
-type refusals struct {
+// exceededLimits counts the calls of LimitExceeded.
+type exceededLimits struct {
 	nobody
 	of map[string]int
 }
 
-func (r refusals) LimitExceeded(limit string) { r.of[limit]++ }
+func (r exceededLimits) LimitExceeded(limit string) { r.of[limit]++ }
 
 func names(n int) []string {
 	out := make([]string, n)
@@ -41,8 +41,8 @@ func names(n int) []string {
 	return out
 }
 
-// What goes beyond a limit is left out, counted, and logged once.
-func TestAClientIsHeldToItsLimits(t *testing.T) {
+// Whatever exceeds a limit is left out, counted, and logged once.
+func TestTheLimitsAreEnforcedOnAClient(t *testing.T) {
 	limits := Limits{Types: 2, Subscriptions: 10, RequestRate: 1, RequestBurst: 5}
 	request := func(typeURL string, n int) *session.Request {
 		return &session.Request{Type: typeURL, Subscribe: names(n), Names: names(n)}
@@ -51,13 +51,13 @@ func TestAClientIsHeldToItsLimits(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
 		requests []*session.Request
-		limit    string // that the last request meets; "" for none
+		limit    string // the limit that the last request exceeds; "" for none
 		types    int
-		names    int // that are subscribed to at the end
+		names    int // number of subscribed names at the end
 	}{
 		{"within them all", []*session.Request{request(xds.EndpointType, 10)}, "", 1, 10},
 		{"types", []*session.Request{request(xds.EndpointType, 1), request(xds.RouteType, 1), request(xds.SecretType, 1)}, "types", 2, 2},
-		{"an asked type again", []*session.Request{request(xds.EndpointType, 1), request(xds.RouteType, 1), request(xds.EndpointType, 1)}, "", 2, 2},
+		{"a known type again", []*session.Request{request(xds.EndpointType, 1), request(xds.RouteType, 1), request(xds.EndpointType, 1)}, "", 2, 2},
 		{"names of one request", []*session.Request{request(xds.EndpointType, 11)}, "subscriptions", 1, 10},
 		{"names of several requests", []*session.Request{request(xds.EndpointType, 6), {Type: xds.EndpointType, Subscribe: names(11)[6:]}}, "subscriptions", 1, 10},
 		{"as many of another type", []*session.Request{request(xds.EndpointType, 10), request(xds.RouteType, 10)}, "", 2, 20},
@@ -70,7 +70,7 @@ func TestAClientIsHeldToItsLimits(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var log bytes.Buffer
-			seen := refusals{of: make(map[string]int)}
+			seen := exceededLimits{of: make(map[string]int)}
 			s := New(Config{Limits: limits, Observer: seen})
 			g, machine := newLimiter(s, slog.New(slog.NewTextHandler(&log, nil))), session.New(session.Config{Form: xds.Delta})
 			feed := func(req *session.Request) {
@@ -117,7 +117,7 @@ func versions(n int) map[string]string {
 // Requests that come too fast wait.
 func TestRequestsThatComeTooFastWait(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		seen := refusals{of: make(map[string]int)}
+		seen := exceededLimits{of: make(map[string]int)}
 		g := newLimiter(New(Config{Limits: Limits{RequestRate: 10, RequestBurst: 5}, Observer: seen}), slog.New(slog.DiscardHandler))
 		begun := time.Now()
 		for range 25 {
@@ -138,7 +138,7 @@ func TestRequestsThatComeTooFastWait(t *testing.T) {
 
 // A mesh of 20,000 clusters, with endpoints, secrets and routes for each.
 func TestTheDefaultLimitsLeaveRoomForALargeMesh(t *testing.T) {
-	seen := refusals{of: make(map[string]int)}
+	seen := exceededLimits{of: make(map[string]int)}
 	s := New(Config{Observer: seen})
 	g, machine := newLimiter(s, slog.New(slog.DiscardHandler)), session.New(session.Config{Form: xds.Delta})
 	for _, typeURL := range xds.Types()[:4] {
@@ -146,7 +146,7 @@ func TestTheDefaultLimitsLeaveRoomForALargeMesh(t *testing.T) {
 		g.admit(req, machine)
 		machine.Request(req)
 	}
-	for range 10_000 { // ACKs in a burst
+	for range 10_000 { // a burst of ACKs
 		if err := g.wait(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -156,9 +156,8 @@ func TestTheDefaultLimitsLeaveRoomForALargeMesh(t *testing.T) {
 	}
 }
 
-// Writing JSON decodes every level of nested Anys anew, so that a small resource
-// could cost without end.
-func TestARESTAnswerIsHeldToTheNestingOfAnys(t *testing.T) {
+// Writing JSON decodes every level of nested Anys, so that a small resource could cost any amount.
+func TestTheNestingOfAnysInARESTAnswerIsLimited(t *testing.T) {
 	marshal := func(m proto.Message) []byte {
 		value, err := proto.Marshal(m)
 		if err != nil {
@@ -190,7 +189,7 @@ func nestingIsBounded(t *testing.T, around func(*anypb.Any) *anypb.Any) {
 		l.ListenerFilters = []*listenerv3.ListenerFilter{{Name: "f", ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: body}}}
 		return &discoveryv3.DiscoveryResponse{TypeUrl: xds.ListenerType, Resources: []*anypb.Any{xdstest.Pack(l)}}
 	}
-	seen := refusals{of: make(map[string]int)}
+	seen := exceededLimits{of: make(map[string]int)}
 	s := New(Config{Limits: Limits{AnyDepth: 5}, Observer: seen})
 	if _, err := s.restJSON(nested(5)); err != nil {
 		t.Error(err)

@@ -17,9 +17,9 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// Envoy's text for a constraint that is violated contains the whole resource. Neither the state,
-// and so neither the control plane, nor the log gets to see the key in it.
-func TestWhatAClientSaysOfASecretIsKeptWithoutTheKey(t *testing.T) {
+// Envoy's reason for a violated constraint contains the whole resource. The key in it must not
+// reach the state, and so the control plane, nor the log.
+func TestTheReasonOfANACKIsStoredWithoutTheKey(t *testing.T) {
 	const key = "-----BEGIN PRIVATE KEY-----\nPLANTED-KEY-0123456789\n-----END PRIVATE KEY-----\n"
 	secret := xdstest.Secret("s", []byte("certificate"), []byte(key))
 	dump, err := prototext.Marshal(secret)
@@ -46,14 +46,14 @@ func TestWhatAClientSaysOfASecretIsKeptWithoutTheKey(t *testing.T) {
 				s.stops = append(s.stops, c.Close)
 				c.Subscribe(xds.SecretType, "s")
 				s.quiet()
-				// What comes again is NACKed again, in the words of the client.
+				// The client NACKs the repeated content with the same reason.
 				s.state.Cache().Apply(xds.Update{Source: "test", Type: r.Type, Resources: []*xds.Resource{r}}, func(err error) { upstream = err })
 				s.quiet()
-				held := s.state.Cache().Resources(xds.SecretType)
-				if len(held) != 1 || held[0].Status != xds.Nacked {
-					t.Fatalf("held: %+v", held)
+				cached := s.state.Cache().Resources(xds.SecretType)
+				if len(cached) != 1 || cached[0].Status != xds.Nacked {
+					t.Fatalf("cached: %+v", cached)
 				}
-				for where, text := range map[string]string{"the state": held[0].Reason, "the control plane": errors.Join(upstream).Error()} {
+				for where, text := range map[string]string{"the state": cached[0].Reason, "the control plane": errors.Join(upstream).Error()} {
 					if name != "megabytes" && !strings.HasSuffix(text, "Proto constraint validation failed (X: too short)") {
 						t.Errorf("%s: the sentence is gone: %q", where, text)
 					}
@@ -61,7 +61,7 @@ func TestWhatAClientSaysOfASecretIsKeptWithoutTheKey(t *testing.T) {
 						t.Errorf("%s: %d bytes", where, len(text))
 					}
 				}
-				for where, text := range map[string]string{"the state": held[0].Reason, "the control plane": upstream.Error(), "the log": log.String()} {
+				for where, text := range map[string]string{"the state": cached[0].Reason, "the control plane": upstream.Error(), "the log": log.String()} {
 					for _, form := range []string{"PLANTED-KEY", "UExBTlRFRC1LRVkt"} {
 						if strings.Contains(text, form) {
 							t.Errorf("%s has %s: %.200q", where, form, text)
@@ -76,8 +76,8 @@ func TestWhatAClientSaysOfASecretIsKeptWithoutTheKey(t *testing.T) {
 	}
 }
 
-// Envoy may speak of a cluster that it accepted before, and that was in the same response.
-func TestANACKMayBeAboutWhatWasAcceptedBefore(t *testing.T) {
+// Envoy's reason may quote a cluster that it ACKed before, and that was in the same response.
+func TestTheReasonOfANACKMayConcernAnACKedResource(t *testing.T) {
 	inBothForms(t, downstream.Config{}, func(s *service) {
 		old := xdstest.StaticCluster("old", "127.0.0.1:1")
 		old.AltStatName = "-----BEGIN PRIVATE KEY-----\nPLANTED-KEY-0123456789\n-----END PRIVATE KEY-----\n"

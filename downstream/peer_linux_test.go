@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// id is who connects in a test.
+// id has the ids of the process that connects in a test.
 type id struct {
 	uid, gid uint32
 	groups   []uint32
 }
 
-// self is who runs the tests.
+// self has the ids of the test process.
 func self(t *testing.T) id {
 	t.Helper()
 	groups, err := os.Getgroups()
@@ -33,8 +33,7 @@ func self(t *testing.T) id {
 	return me
 }
 
-// connected connects as somebody and returns the client's end. Only root can be
-// somebody else.
+// connected connects with other ids and returns the client's end. Only root can change its ids.
 func connected(t *testing.T, path string, who id) net.Conn {
 	t.Helper()
 	type result struct {
@@ -44,8 +43,8 @@ func connected(t *testing.T, path string, who id) net.Conn {
 	done := make(chan result, 1)
 	go func() {
 		if who.uid != uint32(os.Geteuid()) {
-			// The raw calls change this thread alone, which ends with the goroutine
-			// because it stays locked.
+			// The system calls change this thread only, which ends with the goroutine because the
+			// goroutine keeps it locked.
 			runtime.LockOSThread()
 			if err := become(who); err != nil {
 				done <- result{nil, err}
@@ -63,8 +62,7 @@ func connected(t *testing.T, path string, who id) net.Conn {
 	return r.conn
 }
 
-// become changes the user of this thread. On 386 and arm, these calls would take
-// groups of 16 bits.
+// become changes the ids of this thread. On 386 and arm, these calls would take groups of 16 bits.
 func become(who id) error {
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(who.groups)), uintptr(unsafe.Pointer(unsafe.SliceData(who.groups))), 0); errno != 0 {
 		return os.NewSyscallError("setgroups", errno)
@@ -94,7 +92,7 @@ func TestThePeerIsReadAsTheKernelKnowsIt(t *testing.T) {
 		many[i] = somebody + uint32(i)
 	}
 	people := map[string]id{"the owner": self(t)}
-	if os.Geteuid() == 0 { // nobody else can be another
+	if os.Geteuid() == 0 { // only root can change its ids
 		people["another"] = id{somebody, somebody + 1, []uint32{7, somebody + 2}}
 		people["another without groups"] = id{somebody, somebody + 1, nil}
 		people["another with many groups"] = id{somebody, somebody + 1, many}
@@ -117,7 +115,7 @@ func TestThePeerIsReadAsTheKernelKnowsIt(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, room := range []int{0, 1, usualGroups} { // too little room is made up for
+			for _, room := range []int{0, 1, usualGroups} { // a buffer that is too small is replaced
 				_ = raw.Control(func(fd uintptr) {
 					groups, err := peerGroups(fd, room)
 					if slices.Sort(groups); err != nil || !slices.Equal(groups, sorted(who.groups)) {
@@ -138,7 +136,7 @@ func sorted(gids []uint32) []uint32 {
 	return gids
 }
 
-func TestWhatIsNoSocketHasNoPeer(t *testing.T) {
+func TestAConnectionThatIsNoSocketHasNoPeer(t *testing.T) {
 	f, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)
@@ -149,9 +147,9 @@ func TestWhatIsNoSocketHasNoPeer(t *testing.T) {
 	}
 }
 
-// Who is refused is a real user where the tests run as root; elsewhere only the one
-// who runs them can connect, and is taken off the list.
-func TestUsersAreLetInAndRefusedOnARealSocket(t *testing.T) {
+// If the tests run as root, the rejected client is a real user. Otherwise only the user of the
+// tests can connect, and is removed from the allowed users.
+func TestUsersAreAllowedAndRejectedOnARealSocket(t *testing.T) {
 	me := self(t)
 	stranger := id{somebody, somebody, []uint32{somebody + 1}}
 	if os.Geteuid() != 0 {
@@ -161,7 +159,7 @@ func TestUsersAreLetInAndRefusedOnARealSocket(t *testing.T) {
 		name  string
 		peers Peers
 		who   id
-		off   bool // takes the owner off the list
+		off   bool // removes the owner from the allowed users
 		want  bool
 	}{
 		{"the owner", Peers{}, me, false, true},
@@ -172,8 +170,8 @@ func TestUsersAreLetInAndRefusedOnARealSocket(t *testing.T) {
 		{"another, by its group", Peers{GIDs: []uint32{stranger.gid}}, stranger, true, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			path, refused := open(t), &refusedPeers{}
-			tc.peers.Observer = refused
+			path, rejected := open(t), &rejectedPeers{}
+			tc.peers.Observer = rejected
 			socket := listeningTo(t, SocketConfig{Path: path, Mode: 0o666}, tc.peers)
 			if tc.off && tc.who.uid == me.uid {
 				socket.filter.uids = tc.peers.UIDs
@@ -189,8 +187,8 @@ func TestUsersAreLetInAndRefusedOnARealSocket(t *testing.T) {
 			}()
 			answer := make([]byte, 2)
 			n, _ := connected(t, path, tc.who).Read(answer)
-			if (n == 1) != tc.want || (refused.Load() == 0) != tc.want {
-				t.Errorf("told %q, %d counted", answer[:n], refused.Load())
+			if (n == 1) != tc.want || (rejected.Load() == 0) != tc.want {
+				t.Errorf("got %q, %d counted", answer[:n], rejected.Load())
 			}
 			_ = socket.Close()
 			if err := <-served; (err == nil) != tc.want {
@@ -200,7 +198,7 @@ func TestUsersAreLetInAndRefusedOnARealSocket(t *testing.T) {
 	}
 }
 
-// A peer that is gone when its turn comes is still known.
+// A peer that has exited before it is checked is still identified.
 func TestAPeerThatHasLeftIsStillKnown(t *testing.T) {
 	path := open(t)
 	socket := listeningTo(t, SocketConfig{Path: path}, Peers{})

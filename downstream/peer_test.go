@@ -15,13 +15,13 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/bubble"
 )
 
-// somebody is a user and a group that no test runs as.
+// somebody has a uid and a gid with which no test runs.
 const somebody = 54321
 
-// refusedPeers counts what a PeerObserver is told.
-type refusedPeers struct{ atomic.Int64 }
+// rejectedPeers counts rejected connections.
+type rejectedPeers struct{ atomic.Int64 }
 
-func (r *refusedPeers) PeerRejected() { r.Add(1) }
+func (r *rejectedPeers) PeerRejected() { r.Add(1) }
 
 func TestWhoMayUseTheSocketFollowsFromUserAndGroups(t *testing.T) {
 	const own, group, none = 1000, 500, -1
@@ -67,8 +67,7 @@ func TestTheListsOfTheCallerAreNotWrittenTo(t *testing.T) {
 	}
 }
 
-// as makes the peers of a socket be taken for these, in turn, and then for its
-// owner.
+// as lets the peers of a socket appear to be these, in turn, and then its owner.
 func (s *Socket) as(peers ...credentials) {
 	identify := s.filter.identify
 	s.filter.identify = func(c *net.UnixConn) (credentials, error) {
@@ -91,47 +90,47 @@ func listeningTo(t *testing.T, cfg SocketConfig, peers Peers) *Socket {
 	return s
 }
 
-// asked connects, asks, and returns what comes back until the connection ends, or
-// its first bytes.
-func asked(t *testing.T, path, question string) string {
+// exchange connects, sends a request, and returns the answer until the connection ends, or its first
+// bytes.
+func exchange(t *testing.T, path, question string) string {
 	t.Helper()
 	c, err := net.Dial("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = c.Close() }()
-	_, _ = c.Write([]byte(question)) // it may be closed already
+	_, _ = c.Write([]byte(question)) // the connection may be closed already
 	answer := make([]byte, 1024)
 	n, _ := c.Read(answer)
 	return string(answer[:n])
 }
 
-// Both kinds of clients come through one listener, whose next connection is served
-// after one that was refused.
-func TestAnotherUserIsRefusedBeforeItCanAskAndTheNextIsServed(t *testing.T) {
+// Both kinds of clients come through one listener, which serves the next connection after a
+// rejected one.
+func TestAnotherUserIsRejectedBeforeItsRequestAndTheNextIsServed(t *testing.T) {
 	for _, tc := range []struct{ name, question, answer string }{
 		{"gRPC", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00", "\x00"}, // a frame of SETTINGS
 		{"REST", "GET / HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP/1.1 "},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			path, refused := filepath.Join(socketDir(t), "xds.sock"), &refusedPeers{}
-			socket := listeningTo(t, SocketConfig{Path: path}, Peers{Observer: refused})
+			path, rejected := filepath.Join(socketDir(t), "xds.sock"), &rejectedPeers{}
+			socket := listeningTo(t, SocketConfig{Path: path}, Peers{Observer: rejected})
 			socket.as(credentials{uid: somebody, gid: somebody}, credentials{uid: somebody, gid: somebody})
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() { ended <- New(Config{}).Serve(ctx, socket) }()
 			for range 2 {
-				if got := asked(t, path, tc.question); got != "" {
-					t.Errorf("another was told %q", got)
+				if got := exchange(t, path, tc.question); got != "" {
+					t.Errorf("another user got %q", got)
 				}
 			}
-			if n := refused.Load(); n != 2 {
+			if n := rejected.Load(); n != 2 {
 				t.Errorf("%d were counted", n)
 			}
-			if got := asked(t, path, tc.question); !strings.HasPrefix(got, tc.answer) {
-				t.Errorf("the owner was told %q", got)
+			if got := exchange(t, path, tc.question); !strings.HasPrefix(got, tc.answer) {
+				t.Errorf("the owner got %q", got)
 			}
-			if n := refused.Load(); n != 2 {
+			if n := rejected.Load(); n != 2 {
 				t.Errorf("%d were counted, the owner too", n)
 			}
 			cancel()
@@ -142,9 +141,9 @@ func TestAnotherUserIsRefusedBeforeItCanAskAndTheNextIsServed(t *testing.T) {
 	}
 }
 
-func TestWhoCannotBeToldIsRefused(t *testing.T) {
-	path, refused, log := filepath.Join(socketDir(t), "xds.sock"), &refusedPeers{}, &bytes.Buffer{}
-	socket := listeningTo(t, SocketConfig{Path: path}, Peers{Observer: refused, Log: slog.New(slog.NewTextHandler(log, nil))})
+func TestAClientThatCannotBeIdentifiedIsRejected(t *testing.T) {
+	path, rejected, log := filepath.Join(socketDir(t), "xds.sock"), &rejectedPeers{}, &bytes.Buffer{}
+	socket := listeningTo(t, SocketConfig{Path: path}, Peers{Observer: rejected, Log: slog.New(slog.NewTextHandler(log, nil))})
 	socket.filter.identify = func(*net.UnixConn) (credentials, error) { return credentials{}, errors.New("no such option") }
 	ended := make(chan error, 1)
 	go func() {
@@ -154,23 +153,23 @@ func TestWhoCannotBeToldIsRefused(t *testing.T) {
 		}
 		ended <- err
 	}()
-	if got := asked(t, path, "?"); got != "" {
-		t.Errorf("told %q", got)
+	if got := exchange(t, path, "?"); got != "" {
+		t.Errorf("got %q", got)
 	}
 	_ = socket.Close()
 	if err := <-ended; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Accept ended with %v", err)
 	}
-	if refused.Load() != 1 || !strings.Contains(log.String(), `level=WARN`) || !strings.Contains(log.String(), `err="no such option"`) {
-		t.Errorf("%d were counted, logged:\n%s", refused.Load(), log)
+	if rejected.Load() != 1 || !strings.Contains(log.String(), `level=WARN`) || !strings.Contains(log.String(), `err="no such option"`) {
+		t.Errorf("%d were counted, logged:\n%s", rejected.Load(), log)
 	}
 }
 
-// A refused Envoy tries again several times a second.
-func TestRefusalsAreAllCountedAndSeldomLogged(t *testing.T) {
+// A rejected Envoy tries again several times a second.
+func TestRejectionsAreAllCountedAndSeldomLogged(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		refused, log := &refusedPeers{}, &bytes.Buffer{}
-		g := newPeerFilter(Peers{Observer: refused, Log: slog.New(slog.NewTextHandler(log, nil))}, 1000, -1)
+		rejected, log := &rejectedPeers{}, &bytes.Buffer{}
+		g := newPeerFilter(Peers{Observer: rejected, Log: slog.New(slog.NewTextHandler(log, nil))}, 1000, -1)
 		g.identify = func(*net.UnixConn) (credentials, error) { return credentials{uid: 101, gid: 102, pid: 103}, nil }
 		lines := func() int { return strings.Count(log.String(), "\n") }
 		for range 100 {
@@ -178,8 +177,8 @@ func TestRefusalsAreAllCountedAndSeldomLogged(t *testing.T) {
 				t.Fatal("let in")
 			}
 		}
-		if refused.Load() != 100 || lines() != warnRejectedBurst {
-			t.Errorf("%d counted, %d lines", refused.Load(), lines())
+		if rejected.Load() != 100 || lines() != warnRejectedBurst {
+			t.Errorf("%d counted, %d lines", rejected.Load(), lines())
 		}
 		for _, want := range []string{"level=WARN", "--allow-uid", "--allow-gid", "--socket-group", "uid=101 gid=102 pid=103\n"} {
 			if !strings.Contains(log.String(), want) {
@@ -195,15 +194,15 @@ func TestRefusalsAreAllCountedAndSeldomLogged(t *testing.T) {
 	})
 }
 
-// The agent's other sockets, and a control plane's, leave it to their permissions.
-func TestASocketThatListensToNobodyInParticularAsksNobody(t *testing.T) {
+// The agent's other sockets, and those of a control plane, are protected by their permissions only.
+func TestASocketWithoutPeersChecksNobody(t *testing.T) {
 	path := filepath.Join(socketDir(t), "xds.sock")
 	if s := listening(t, SocketConfig{Path: path}); s.filter != nil {
 		t.Errorf("guarded: %+v", s.filter)
 	}
 }
 
-func TestWhatASocketCannotBeIsSaidForPeersToo(t *testing.T) {
+func TestListenToReturnsTheErrorsOfListen(t *testing.T) {
 	s, err := ListenTo(SocketConfig{}, Peers{})
 	if s != nil || err == nil || err.Error() != "socket: no path" {
 		t.Errorf("%v, %v", s, err)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// On a TCP address a page in a browser could ask too; on the Unix socket none can, and
-// Envoy and curl say what they like.
+// On a TCP address, a web page in a browser could send requests too. No page can reach the Unix
+// socket, so its clients may send any headers.
 func TestRESTOnATCPAddressDoesNotAnswerPages(t *testing.T) {
 	path := socketDir(t) + "/xds.sock"
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
@@ -29,7 +29,7 @@ func TestRESTOnATCPAddressDoesNotAnswerPages(t *testing.T) {
 		transport                       *http.Transport
 		want                            int
 	}{
-		{"Envoy", "xds_cluster", "", "application/json", overTCP, http.StatusBadRequest}, // it gets through, and has no node
+		{"Envoy", "xds_cluster", "", "application/json", overTCP, http.StatusBadRequest}, // it passes the guard, and has no node
 		{"a page", "evil.example", "", "application/json", overTCP, http.StatusForbidden},
 		{"a page of another origin", "127.0.0.1", "http://evil.example", "application/json", overTCP, http.StatusForbidden},
 		{"what a page may send anywhere", "127.0.0.1", "", "text/plain", overTCP, http.StatusUnsupportedMediaType},

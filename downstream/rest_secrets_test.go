@@ -20,8 +20,9 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// On TCP nobody is asked who he is. The socket, whose peers are checked, serves the same whole.
-func TestRESTOnTCPRefusesEverySecret(t *testing.T) {
+// Clients are not authenticated on TCP. The socket, whose peers are checked, serves the same
+// resources whole.
+func TestRESTOnTCPServesNoSecret(t *testing.T) {
 	const planted = "PLANTED-KEY-0123456789"
 	inline := &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: planted}}
 	certificate := &tlsv3.CommonTlsContext{TlsCertificates: []*tlsv3.TlsCertificate{{PrivateKey: inline}}}

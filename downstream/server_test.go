@@ -24,7 +24,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// ask makes a request of the form that the clients speak.
+// ask builds a request in the form of the clients.
 func (s *service) ask(node *corev3.Node, typeURL string, names ...string) proto.Message {
 	if s.form == xdstest.Delta {
 		return &discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: typeURL, ResourceNamesSubscribe: names}
@@ -34,8 +34,8 @@ func (s *service) ask(node *corev3.Node, typeURL string, names ...string) proto.
 
 var node = &corev3.Node{Id: "xdstest", Cluster: "xdstest", UserAgentName: "envoy"}
 
-// What one client does wrong ends its own stream, with the reason, and no other.
-func TestABadRequestEndsItsOwnStreamAndSaysWhy(t *testing.T) {
+// An invalid request ends its own stream, with the reason, and no other stream.
+func TestAnInvalidRequestEndsItsOwnStreamWithTheReason(t *testing.T) {
 	cluster := xds.ClusterType
 	for name, tc := range map[string]struct {
 		request func(*service) proto.Message
@@ -118,7 +118,7 @@ func TestMalformedBytesEndTheirOwnStream(t *testing.T) {
 	}
 }
 
-// protocol.md 1.12: Envoy answers so a response of a type that it never asked for.
+// protocol.md 1.12: Envoy answers so when it gets a response of a type that it never requested.
 func TestAnEmptyTypeURLKeepsTheStream(t *testing.T) {
 	inBothForms(t, downstream.Config{}, func(s *service) {
 		c := s.client(s.dial())
@@ -139,7 +139,7 @@ func TestAnEmptyTypeURLKeepsTheStream(t *testing.T) {
 	})
 }
 
-// What holdfast does not know passes through it (design.md section 1).
+// Types that holdfast does not know pass through it (design.md section 1).
 func TestAnUnknownTypeIsServedByteForByte(t *testing.T) {
 	const unknown = "type.googleapis.com/example.Unknown"
 	inBothForms(t, downstream.Config{}, func(s *service) {
@@ -162,7 +162,7 @@ func TestAnUnknownTypeIsServedByteForByte(t *testing.T) {
 	})
 }
 
-func TestASlowReaderHoldsNobodyUpAndSeesTheNewest(t *testing.T) {
+func TestASlowReaderDelaysNoOtherClientAndGetsTheNewest(t *testing.T) {
 	const updates = 100
 	inBothForms(t, downstream.Config{}, func(s *service) {
 		method := "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
@@ -180,7 +180,7 @@ func TestASlowReaderHoldsNobodyUpAndSeesTheNewest(t *testing.T) {
 		fast.Subscribe(xds.ClusterType)
 		for i := range updates {
 			cluster := xdstest.Cluster("c1", "")
-			cluster.AltStatName = fmt.Sprintf("%d-%s", i, strings.Repeat("x", 200<<10)) // more than the windows take
+			cluster.AltStatName = fmt.Sprintf("%d-%s", i, strings.Repeat("x", 200<<10)) // more than the flow-control windows
 			s.put(cluster)
 			s.quiet()
 			if got := len(fast.Of(xds.ClusterType)); got != i+1 {
@@ -213,8 +213,8 @@ func TestASlowReaderHoldsNobodyUpAndSeesTheNewest(t *testing.T) {
 	})
 }
 
-// Not in a synctest bubble: so many timers at once crash the race detector of Go
-// 1.26 there, which keeps one context for the timers of all threads of a bubble.
+// This test is not in a synctest bubble: there, so many timers at once crash the race detector of
+// Go 1.26, which keeps one context for the timers of all threads of a bubble.
 func TestTwoHundredStreamsSeeEveryChange(t *testing.T) {
 	const streams = 200
 	for _, form := range xdstest.Protocols() {
@@ -255,7 +255,7 @@ func TestTwoHundredStreamsSeeEveryChange(t *testing.T) {
 	}
 }
 
-// gRPC's own limit, one ping in 5 minutes, is answered with GOAWAY.
+// gRPC's default limit, one ping in 5 minutes, would answer them with GOAWAY.
 func TestAClientMayPingEvery10Seconds(t *testing.T) {
 	inBothForms(t, downstream.Config{}, func(s *service) {
 		c := s.client(s.dial(grpc.WithKeepaliveParams(keepalive.ClientParameters{
@@ -273,7 +273,7 @@ func TestServeReturnsAfterAllItsStreams(t *testing.T) {
 	inBothForms(t, downstream.Config{}, func(s *service) {
 		c := s.client(s.dial())
 		c.Subscribe(xds.ClusterType)
-		s.client(s.dial()) // has said nothing yet
+		s.client(s.dial()) // it has sent no request yet
 		method := "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 		stuck, err := s.dial().NewStream(s.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
 		if err != nil {
@@ -282,7 +282,7 @@ func TestServeReturnsAfterAllItsStreams(t *testing.T) {
 		if err := stuck.SendMsg(&discoveryv3.DiscoveryRequest{Node: node, TypeUrl: xds.ClusterType}); err != nil {
 			s.Fatal(err)
 		}
-		for i := range 10 { // until the server cannot send any more
+		for i := range 10 { // until the server cannot send more
 			cluster := xdstest.Cluster("c1", "")
 			cluster.AltStatName = fmt.Sprintf("%d-%s", i, strings.Repeat("x", 200<<10))
 			s.put(cluster)
@@ -296,8 +296,8 @@ func TestServeReturnsAfterAllItsStreams(t *testing.T) {
 	})
 }
 
-// A connection on which nobody speaks does not hold up the end.
-func TestServeReturnsThoughSomebodyIsConnectedAndSilent(t *testing.T) {
+// A connection without any bytes does not delay the end.
+func TestServeReturnsAlthoughAConnectionIsSilent(t *testing.T) {
 	inBothForms(t, downstream.Config{}, func(s *service) {
 		idle, err := s.pipe.DialContext(s.Context(), "")
 		if err != nil {
@@ -316,7 +316,7 @@ func TestServeReturnsThoughSomebodyIsConnectedAndSilent(t *testing.T) {
 	})
 }
 
-// Of gRPC and of REST; one that has not said yet which it is does not count.
+// The connections of gRPC and of REST are counted; a connection that has sent no bytes is not.
 func TestConnectionsAreCountedUntilTheyAreClosed(t *testing.T) {
 	var open atomic.Int64
 	inBothForms(t, downstream.Config{OnConnections: func(n int) { open.Store(int64(n)) }}, func(s *service) {
@@ -355,7 +355,7 @@ func TestConnectionsAreCountedUntilTheyAreClosed(t *testing.T) {
 	})
 }
 
-// A listener that fails ends Serve with the reason.
+// If a listener fails, Serve ends with the reason.
 func TestServeFailsWithItsListener(t *testing.T) {
 	inBothForms(t, downstream.Config{}, func(s *service) {
 		lis := s.pipe.Listen()
@@ -375,7 +375,7 @@ func TestServeFailsWithItsListener(t *testing.T) {
 	})
 }
 
-// A client may end its half of the stream; that is no error.
+// A client may end its half of the stream; that is not an error.
 func TestAClientThatEndsItsStreamIsAnsweredWithOK(t *testing.T) {
 	inBothForms(t, downstream.Config{}, func(s *service) {
 		method := "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
@@ -396,8 +396,8 @@ func TestAClientThatEndsItsStreamIsAnsweredWithOK(t *testing.T) {
 	})
 }
 
-// Nothing changes, and still there is something to say.
-func TestARequestOnAnOpenStreamIsAnsweredFromWhatIsHeld(t *testing.T) {
+// The state does not change, and the request must be answered nevertheless.
+func TestARequestOnAnOpenStreamIsAnsweredFromTheCache(t *testing.T) {
 	inBothForms(t, downstream.Config{}, func(s *service) {
 		s.put(xdstest.Cluster("c1", ""))
 		s.put(xdstest.CLA("e1", "192.0.2.1:1"))

@@ -35,8 +35,7 @@ func listening(t *testing.T, cfg SocketConfig) *Socket {
 	return s
 }
 
-// die ends a socket as the kernel does for an agent that is killed: nobody
-// listens any more, and the file stays.
+// die ends a socket as the kernel does when an agent is killed: the file stays, and nobody listens.
 func (s *Socket) die(t *testing.T) {
 	t.Helper()
 	if err := s.lis.Close(); err != nil {
@@ -45,7 +44,7 @@ func (s *Socket) die(t *testing.T) {
 	s.Detach()
 }
 
-// answers reports whether somebody listens at a path.
+// answers reports whether a process listens at a path.
 func answers(path string) error {
 	c, err := net.Dial("unix", path)
 	if err == nil {
@@ -54,7 +53,7 @@ func answers(path string) error {
 	return err
 }
 
-func refused(t *testing.T, cfg SocketConfig, want string) {
+func rejects(t *testing.T, cfg SocketConfig, want string) {
 	t.Helper()
 	s, err := Listen(cfg)
 	switch {
@@ -85,7 +84,7 @@ func TestASocketAnswersUntilItIsClosed(t *testing.T) {
 	_ = again.Close()
 }
 
-// protocol.md 11.3: Envoy may connect at any moment, and must never find nothing.
+// protocol.md 11.3: Envoy may connect at any moment, and must always find a socket.
 func TestThePathIsNeverMissingWhileAStaleSocketIsReplaced(t *testing.T) {
 	path := filepath.Join(socketDir(t), "xds.sock")
 	listening(t, SocketConfig{Path: path}).die(t)
@@ -120,7 +119,7 @@ func TestThePathIsNeverMissingWhileAStaleSocketIsReplaced(t *testing.T) {
 func TestAStaleSocketAndItsTemporaryAreReplaced(t *testing.T) {
 	path := filepath.Join(socketDir(t), "xds.sock")
 	for range 2 {
-		// One that died after its rename, and one that died before.
+		// One agent died after the rename of its socket, another before.
 		listening(t, SocketConfig{Path: path}).die(t)
 		listening(t, SocketConfig{Path: temporaryName(path)}).die(t)
 	}
@@ -133,8 +132,8 @@ func TestAStaleSocketAndItsTemporaryAreReplaced(t *testing.T) {
 	}
 }
 
-// Two agents that start together, each with its own socket in one directory, must not take each
-// other's for what is left of an earlier start.
+// Two agents that start together, each with its own socket in one directory, must not take the
+// socket of the other for a stale one.
 func TestTwoSocketsInOneDirectoryHaveTheirOwnTemporaryNames(t *testing.T) {
 	long := "/" + strings.Repeat("d", MaxSocketPath-len("/xds-1.sock")-1) + "/"
 	for _, dir := range []string{"/run/holdfast/", long} {
@@ -152,10 +151,10 @@ func TestTwoSocketsInOneDirectoryHaveTheirOwnTemporaryNames(t *testing.T) {
 	}
 }
 
-func TestASecondAgentOnThePathIsRefused(t *testing.T) {
+func TestASecondAgentOnThePathIsRejected(t *testing.T) {
 	path := filepath.Join(socketDir(t), "xds.sock")
 	first := listening(t, SocketConfig{Path: path})
-	refused(t, SocketConfig{Path: path}, fmt.Sprintf("socket %s: another holdfast serves this path (it holds %s.lock): stop it or choose another path", path, path))
+	rejects(t, SocketConfig{Path: path}, fmt.Sprintf("socket %s: another holdfast serves this path (it holds %s.lock): stop it or choose another path", path, path))
 	if err := answers(path); err != nil {
 		t.Errorf("the first one: %v", err)
 	}
@@ -164,10 +163,10 @@ func TestASecondAgentOnThePathIsRefused(t *testing.T) {
 }
 
 func TestASocketHasItsModeAndGroup(t *testing.T) {
-	defer syscall.Umask(syscall.Umask(0o077)) // as the agent has it
+	defer syscall.Umask(syscall.Umask(0o077)) // like the agent
 	gid := os.Getgid()
 	if os.Geteuid() == 0 {
-		gid = 1 // only root may give it to a group that it is not in
+		gid = 1 // only root may give the socket to a group that it is not in
 	}
 	groups := map[string]int{"": os.Getgid(), strconv.Itoa(gid): gid}
 	if g, err := user.LookupGroupId(strconv.Itoa(gid)); err == nil {
@@ -187,7 +186,7 @@ func TestASocketHasItsModeAndGroup(t *testing.T) {
 			if got := int(info.Sys().(*syscall.Stat_t).Gid); got != wantGroup {
 				t.Errorf("group %q: %d, want %d", group, got, wantGroup)
 			}
-			// The directory lets the group pass, and nobody else.
+			// The group may traverse the directory, and nobody else.
 			dir, err := os.Stat(filepath.Dir(path))
 			if err != nil {
 				t.Fatal(err)
@@ -201,18 +200,18 @@ func TestASocketHasItsModeAndGroup(t *testing.T) {
 			}
 		}
 	}
-	refused(t, SocketConfig{Path: filepath.Join(socketDir(t), "xds.sock"), Group: "no such\ngroup"}, `--socket-group "no such\ngroup": unknown group`)
+	rejects(t, SocketConfig{Path: filepath.Join(socketDir(t), "xds.sock"), Group: "no such\ngroup"}, `--socket-group "no such\ngroup": unknown group`)
 }
 
 // MaxSocketPath is the kernel's limit, less the NUL.
-func TestAPathOf107BytesWorksAnd108AreRefused(t *testing.T) {
+func TestAPathOf107BytesWorksAnd108AreRejected(t *testing.T) {
 	dir := socketDir(t)
 	of := func(n int) string { return filepath.Join(dir, strings.Repeat("x", n-len(dir)-1)) }
 	listening(t, SocketConfig{Path: of(107)})
 	if err := answers(of(107)); err != nil {
 		t.Error(err)
 	}
-	refused(t, SocketConfig{Path: of(108)}, "the path has 108 bytes, and a Unix socket's at most 107: choose a shorter one")
+	rejects(t, SocketConfig{Path: of(108)}, "the path has 108 bytes, and a Unix socket's at most 107: choose a shorter one")
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
 		t.Errorf("left behind: %v, %v", entries, err)
 	}
@@ -222,7 +221,7 @@ func TestAnyNameIsASocketsName(t *testing.T) {
 	for _, name := range []string{"x", "~", "~x", ".", "~~", "x.lock"} {
 		path := filepath.Join(socketDir(t), name)
 		if name == "." {
-			refused(t, SocketConfig{Path: path}, "there is a directory at this path")
+			rejects(t, SocketConfig{Path: path}, "there is a directory at this path")
 			continue
 		}
 		listening(t, SocketConfig{Path: path})
@@ -230,10 +229,10 @@ func TestAnyNameIsASocketsName(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	refused(t, SocketConfig{}, "socket: no path")
+	rejects(t, SocketConfig{}, "socket: no path")
 }
 
-func TestWhatIsNoSocketIsNotReplaced(t *testing.T) {
+func TestAFileThatIsNoSocketIsNotReplaced(t *testing.T) {
 	dir := socketDir(t)
 	for name, make := range map[string]func(string) error{
 		"file":          func(p string) error { return os.WriteFile(p, []byte("mine"), 0o600) },
@@ -245,17 +244,17 @@ func TestWhatIsNoSocketIsNotReplaced(t *testing.T) {
 		if err := make(path); err != nil {
 			t.Fatal(err)
 		}
-		refused(t, SocketConfig{Path: path}, "there is a "+name+" at this path, not a socket: remove it or choose another path")
+		rejects(t, SocketConfig{Path: path}, "there is a "+name+" at this path, not a socket: remove it or choose another path")
 	}
 	if b, err := os.ReadFile(filepath.Join(dir, "file")); err != nil || string(b) != "mine" {
 		t.Errorf("the file has %q, %v", b, err)
 	}
-	refused(t, SocketConfig{Path: filepath.Join(dir, "file", "xds.sock")}, "file")
+	rejects(t, SocketConfig{Path: filepath.Join(dir, "file", "xds.sock")}, "file")
 }
 
-// Who could put another socket in place of the agent's would own Envoy (package owndir has
-// every case).
-func TestADirectoryThatOthersMayWriteToIsRefused(t *testing.T) {
+// A process that could put its own socket in place of the agent's would control Envoy (the tests of
+// package owndir have every case).
+func TestADirectoryThatOthersMayWriteToIsRejected(t *testing.T) {
 	dir := filepath.Join(socketDir(t), "run")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -268,7 +267,7 @@ func TestADirectoryThatOthersMayWriteToIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !want {
-			refused(t, SocketConfig{Path: path}, "others may write to "+dir)
+			rejects(t, SocketConfig{Path: path}, "others may write to "+dir)
 			continue
 		}
 		s, err := Listen(SocketConfig{Path: path})
@@ -282,11 +281,11 @@ func TestADirectoryThatOthersMayWriteToIsRefused(t *testing.T) {
 		if err := errors.Join(os.Chmod(dir, 0o755), os.Chown(dir, somebody, somebody)); err != nil {
 			t.Fatal(err)
 		}
-		refused(t, SocketConfig{Path: path}, fmt.Sprintf("%s belongs to uid %d", dir, somebody))
+		rejects(t, SocketConfig{Path: path}, fmt.Sprintf("%s belongs to uid %d", dir, somebody))
 	}
 }
 
-// The kernel's numbers have 32 bits; what is longer would be that of another group.
+// A gid has 32 bits; the lower 32 bits of a larger number would be another group.
 func TestAGroupIsANumberOf32Bits(t *testing.T) {
 	for group, want := range map[string]int{"": -1, "0": 0, "1234": 1234, "2147483647": 2147483647} {
 		if gid, err := groupID(group); err != nil || gid != want {
@@ -316,8 +315,8 @@ func TestCloseLeavesTheSocketOfAnother(t *testing.T) {
 	}
 }
 
-// What is accepted before stays, and who serves the socket does not notice.
-func TestASocketThatIsGoneIsMadeAnewWhileItIsServed(t *testing.T) {
+// Accepted connections stay open, and Accept continues with the new listener.
+func TestADeletedSocketIsCreatedAgainWhileItIsServed(t *testing.T) {
 	for name, spoil := range map[string]func(path string) error{
 		"deleted":                os.Remove,
 		"deleted with the lock":  func(path string) error { return errors.Join(os.Remove(path), os.Remove(path+".lock")) },
@@ -360,7 +359,7 @@ func TestASocketThatIsGoneIsMadeAnewWhileItIsServed(t *testing.T) {
 			if err := errors.Join(s.Present(), answers(path)); err != nil {
 				t.Error(err)
 			}
-			refused(t, SocketConfig{Path: path}, ErrServed.Error())
+			rejects(t, SocketConfig{Path: path}, ErrServed.Error())
 			if _, err := first.Write([]byte("!")); err != nil {
 				t.Error(err)
 			}
@@ -383,7 +382,7 @@ func TestASocketThatIsGoneIsMadeAnewWhileItIsServed(t *testing.T) {
 	}
 }
 
-// replacedBySocket puts a socket of another in place of what is at a path.
+// replacedBySocket replaces the file at a path by the socket of another process.
 func replacedBySocket(path string) error {
 	lis, err := net.ListenUnix("unix", &net.UnixAddr{Name: path + "x", Net: "unix"})
 	if err != nil {
@@ -393,8 +392,8 @@ func replacedBySocket(path string) error {
 	return errors.Join(os.Rename(path+"x", path), lis.Close())
 }
 
-// A successor that ends before it has taken over leaves a socket that nobody serves.
-func TestAPathThatWasReleasedIsTakenBackWhenTheOtherIsGone(t *testing.T) {
+// A successor that exits before it has taken over leaves a stale socket.
+func TestADetachedPathIsRestoredWhenTheOtherAgentHasExited(t *testing.T) {
 	path := filepath.Join(socketDir(t), "xds.sock")
 	mine := listening(t, SocketConfig{Path: path})
 	mine.Detach()

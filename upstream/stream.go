@@ -205,13 +205,8 @@ func (st *stream) culprit(why string) (culprit string, names []string) {
 	}
 	// Servers process requests in order: it is the type that was requested last, unless the
 	// message names another.
-	culprit = unanswered[0]
-	for _, typeURL := range unanswered {
-		if strings.Contains(why, typeURL) {
-			culprit = typeURL
-			break
-		}
-	}
+	named := slices.IndexFunc(unanswered, func(typeURL string) bool { return strings.Contains(why, typeURL) })
+	culprit = unanswered[max(named, 0)]
 	return culprit, st.machine.Subscribed(culprit)
 }
 
@@ -252,14 +247,13 @@ type stream struct {
 	onAnswer      func() error
 	wake          chan struct{} // wakes the sender
 	opened        time.Time     // before the first request
-	// wakeAt is when the sender wakes by itself; the zero time for never. Guarded by mu.
-	wakeAt time.Time
 
 	// Owned by the receiver.
 	started bool
 
 	mu      sync.Mutex
 	machine *session.Session
+	wakeAt  time.Time // when the sender wakes by itself; the zero time for never
 }
 
 // run receives until the stream ends; the sender ends with it.

@@ -21,8 +21,8 @@ func unknown[M proto.Message](m M) M {
 	return m
 }
 
-// made is a Delta response whose resources are made one in the place of another, as
-// package session makes them; of another message it is that message.
+// made returns a Delta response whose resources are built one after the other in the same message,
+// as package session builds them; any other message is returned as it is.
 func made(m proto.Message) any {
 	d, ok := m.(*discoveryv3.DeltaDiscoveryResponse)
 	if !ok {
@@ -59,7 +59,7 @@ func TestAResponseIsWrittenAsProtobufReadsIt(t *testing.T) {
 		if err := proto.Unmarshal(pieces.Materialize(), got); err != nil {
 			t.Fatalf("%v: %v", m, err)
 		}
-		want := m.ProtoReflect().New().Interface() // nil entries are empty ones on the wire
+		want := m.ProtoReflect().New().Interface() // nil entries are empty messages on the wire
 		if b, err := proto.Marshal(m); err != nil || proto.Unmarshal(b, want) != nil {
 			t.Fatal(err)
 		}
@@ -85,11 +85,11 @@ func TestWhatCannotBeWrittenIsAnErrorAsInProtobuf(t *testing.T) {
 	}
 }
 
-// Bodies are sent from where they are, and what is around them is written into chunks: 10 MB
-// of them cost less than 200 KB, in few pieces of memory.
+// Bodies are sent without a copy, and the bytes between them are written into chunks: 10 MB of
+// bodies cost less than 200 KB, in a few allocations.
 func TestBodiesAreNotCopied(t *testing.T) {
 	sotw, delta := xdstest.SotWResponse(1000, 10_000), xdstest.DeltaResponse(1000, 10_000)
-	for i, r := range delta.Resources { // with what most have
+	for i, r := range delta.Resources { // with the fields that most resources have
 		delta.Resources[i] = &discoveryv3.Resource{Name: r.Name, Version: r.Version, Resource: sotw.Resources[i]}
 	}
 	for name, m := range map[string]any{"SotW": sotw, "Delta": made(delta)} {
@@ -130,7 +130,7 @@ func FuzzMarshal(f *testing.F) {
 			}
 			if d, ok := m.(*discoveryv3.DeltaDiscoveryResponse); ok {
 				for _, r := range d.GetResources() {
-					r.ProtoReflect().SetUnknown(nil) // no resource of ours has any
+					r.ProtoReflect().SetUnknown(nil) // no resource that holdfast sends has unknown fields
 				}
 			}
 			pieces, err := New().Marshal(made(m))

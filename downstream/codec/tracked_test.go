@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// Of a large message it is told when the last that refers to its pieces lets go of them, of a small
-// one never; the bytes are the same as of one that is not tracked.
-func TestATrackedMessageTellsWhenItHasBeenWritten(t *testing.T) {
+// Written is called when the last reference to the pieces of a large message is gone; for a small
+// message it is never called. The bytes are those of an untracked message.
+func TestWrittenIsCalledWhenATrackedMessageHasBeenWritten(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		message proto.Message
@@ -29,8 +29,8 @@ func TestATrackedMessageTellsWhenItHasBeenWritten(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			told := 0
-			tracked := &Tracked{Message: made(tc.message), Written: func() { told++ }}
+			calls := 0
+			tracked := &Tracked{Message: made(tc.message), Written: func() { calls++ }}
 			got, err := New().Marshal(tracked)
 			if err != nil {
 				t.Fatal(err)
@@ -41,19 +41,19 @@ func TestATrackedMessageTellsWhenItHasBeenWritten(t *testing.T) {
 			if !bytes.Equal(got.Materialize(), plain.Materialize()) {
 				t.Error("it is written otherwise than untracked")
 			}
-			// As gRPC does: one reference of the sender, one of the writer.
+			// gRPC has two references: that of the sender, and that of the writer.
 			got.Ref()
 			got.Free()
-			if told != 0 {
-				t.Errorf("told %d times before it was written", told)
+			if calls != 0 {
+				t.Errorf("calls %d times before it was written", calls)
 			}
 			got.Free()
 			want := 0
 			if tc.large {
 				want = 1
 			}
-			if told != want {
-				t.Errorf("told %d times, want %d", told, want)
+			if calls != want {
+				t.Errorf("calls %d times, want %d", calls, want)
 			}
 		})
 	}

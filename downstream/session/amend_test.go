@@ -15,13 +15,13 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// FuzzAmendedSetsAreAsIfMadeAnew holds two SotW machines through one conversation. One
-// amends the complete set that it sent last, the other has to make each anew. Both send
-// the same, at the same times, and find the same in every answer (design.md I6, I7).
+// FuzzAmendedSetsAreAsIfMadeAnew plays one conversation with two SotW machines. One amends the complete
+// set that it sent last, the other builds each set from the whole state. Both must send the same, at
+// the same times, and return the same for every answer (design.md I6, I7).
 //
-// There is one difference, for the better. A response made anew repeats what the client
-// ACKed before. If the name was removed since, the late answer to that response is about
-// it, too: an ACK lists it again, a NACK blames it.
+// There is one difference, which is correct. A set that is built from the whole state repeats what the
+// client ACKed before. If the name was removed since, the late answer to that response concerns it too:
+// an ACK lists it again, a NACK blames it.
 //
 // More seeds are in testdata/fuzz.
 func FuzzAmendedSetsAreAsIfMadeAnew(f *testing.F) {
@@ -39,22 +39,21 @@ func FuzzAmendedSetsAreAsIfMadeAnew(f *testing.F) {
 
 var amendTypes = []string{xds.ClusterType, xds.ListenerType, xds.EndpointType, xds.ScopedRouteType}
 
-// amending is a machine that amends, one that does not, their state, and the client of
-// both.
+// amending is a machine that amends, one that does not, their state, and the client of both.
 type amending struct {
 	*testing.T
-	amends, anew *Session
-	state        *verdictState
-	now          time.Time
-	streams      int
-	clients      map[string]*amendClient
-	// parted: the machines differ as they may, and so what comes then.
+	amends, rebuilds *Session
+	state            *answeringState
+	now              time.Time
+	streams          int
+	clients          map[string]*amendClient
+	// parted is set once the machines differ as they may, so that later outputs may differ too.
 	parted bool
-	hits   int // sets that were amended
+	hits   int // number of sets that were amended
 	log    []string
 }
 
-// amendClient is what a client says of one type.
+// amendClient is the client's state for one type.
 type amendClient struct {
 	names      map[string]bool
 	version    string
@@ -63,18 +62,18 @@ type amendClient struct {
 	acked      map[string]bool // name@version, on this stream
 }
 
-// verdictState is a state in which verdicts are what they are in package agent/cache:
-// one that others heard of is a change, one that only this client heard of is not.
-type verdictState struct {
+// answeringState is a state with the rules of package agent/cache for answers: one that changes what
+// others are sent is a change, one that concerns only this client is not.
+type answeringState struct {
 	*fakeState
 	aliasesOf map[string]map[string]string // by type
-	refused   map[string]uint64
+	nacked    map[string]uint64
 	reasons   map[string]bool // type name@version
 }
 
-func (s *verdictState) Nacks(url string) uint64 { return s.refused[url] }
+func (s *answeringState) Nacks(url string) uint64 { return s.nacked[url] }
 
-func (s *verdictState) Lookup(url, name string) xds.Item {
+func (s *answeringState) Lookup(url, name string) xds.Item {
 	if item, ok := s.items[url][name]; ok && item.Current != nil {
 		return item
 	}
@@ -84,8 +83,8 @@ func (s *verdictState) Lookup(url, name string) xds.Item {
 	return s.items[url][name]
 }
 
-// drop takes a name away and returns under what it was known.
-func (s *verdictState) drop(url, name string) []string {
+// drop removes a resource and returns the names by which it was known.
+func (s *answeringState) drop(url, name string) []string {
 	names := []string{name}
 	if cur := s.items[url][name].Current; cur != nil {
 		for _, alias := range cur.Aliases() {
@@ -99,12 +98,12 @@ func (s *verdictState) drop(url, name string) []string {
 	return names
 }
 
-// put brings a content, and returns what changed; nil for nothing.
-func (s *verdictState) put(r *xds.Resource) []string {
+// put adds a version, and returns the changed names; nil for none.
+func (s *answeringState) put(r *xds.Resource) []string {
 	item := s.items[r.Type][r.Name]
 	same := item.Current != nil && item.Current.Version == r.Version
 	var changed []string
-	if same { // another pointer
+	if same { // with another pointer
 		if item.Acked == item.Current {
 			item.Acked = r
 		}
@@ -126,7 +125,7 @@ func (s *verdictState) put(r *xds.Resource) []string {
 	return changed
 }
 
-func (s *verdictState) accept(r *xds.Resource) (changed []string) {
+func (s *answeringState) accept(r *xds.Resource) (changed []string) {
 	item, ok := s.items[r.Type][r.Name]
 	switch {
 	case !ok || item.Current == nil:
@@ -147,7 +146,7 @@ func (s *verdictState) accept(r *xds.Resource) (changed []string) {
 	return changed
 }
 
-func (s *verdictState) reject(r *xds.Resource) {
+func (s *answeringState) reject(r *xds.Resource) {
 	item := s.items[r.Type][r.Name]
 	if item.Current == nil || item.Acked != nil && item.Acked.Version == r.Version {
 		return
@@ -155,12 +154,12 @@ func (s *verdictState) reject(r *xds.Resource) {
 	s.reasons[r.Type+r.Name+"@"+r.Version] = true
 	if item.Current.Version == r.Version {
 		item.Status = xds.Nacked
-		s.refused[r.Type]++
+		s.nacked[r.Type]++
 		s.items[r.Type][r.Name] = item
 	}
 }
 
-func (s *verdictState) suspect(r *xds.Resource) {
+func (s *answeringState) suspect(r *xds.Resource) {
 	if item := s.items[r.Type][r.Name]; item.Current != nil && item.Current.Version == r.Version && item.Status == xds.Pending {
 		item.Status = xds.Suspect
 		s.items[r.Type][r.Name] = item
@@ -168,8 +167,8 @@ func (s *verdictState) suspect(r *xds.Resource) {
 }
 
 func newAmending(t *testing.T) *amending {
-	am := &amending{T: t, now: time.Unix(1e9, 0), clients: make(map[string]*amendClient), state: &verdictState{
-		fakeState: newFakeState(), aliasesOf: make(map[string]map[string]string), refused: make(map[string]uint64), reasons: make(map[string]bool),
+	am := &amending{T: t, now: time.Unix(1e9, 0), clients: make(map[string]*amendClient), state: &answeringState{
+		fakeState: newFakeState(), aliasesOf: make(map[string]map[string]string), nacked: make(map[string]uint64), reasons: make(map[string]bool),
 	}}
 	for _, url := range amendTypes {
 		am.clients[url] = &amendClient{names: map[string]bool{"*": url != xds.EndpointType, "a": url == xds.EndpointType}}
@@ -184,12 +183,12 @@ func newAmending(t *testing.T) *amending {
 	return am
 }
 
-// open opens a stream on which the client says the versions that it has.
+// open opens a stream with the versions that the client has.
 func (am *amending) open() {
 	am.streams++
 	am.say("stream %d", am.streams)
 	cfg := Config{Form: xds.SotW, NoncePrefix: fmt.Sprintf("s%d.", am.streams)}
-	am.amends, am.anew = New(cfg), New(cfg)
+	am.amends, am.rebuilds = New(cfg), New(cfg)
 	for _, url := range amendTypes {
 		c := am.clients[url]
 		c.unanswered, c.nonce, c.acked = nil, "", make(map[string]bool)
@@ -204,7 +203,7 @@ func amendResource(url, name, version, alias string) *xds.Resource {
 		r.EDSName = name
 	}
 	if alias != "" {
-		r.Version += "-" + alias // it is content
+		r.Version += "-" + alias // the alias is part of the content
 		r.Extra = &xds.Extra{Aliases: []string{alias}}
 	}
 	return r
@@ -219,7 +218,7 @@ func (am *amending) fail(format string, args ...any) {
 	am.Fatalf("%s\n%s", strings.Join(am.log, "\n"), fmt.Sprintf(format, args...))
 }
 
-// step does what two bytes spell out.
+// step runs the step that two bytes encode.
 func (am *amending) step(op, arg byte) {
 	url := amendTypes[arg&3]
 	name, version := []string{"a", "b", "c", "d"}[arg>>2&3], fmt.Sprint(arg>>4&3)
@@ -262,7 +261,7 @@ func (am *amending) step(op, arg byte) {
 		am.both(func(s *Session) { s.Changed(url, nil, true) })
 	case 8, 9, 10, 11:
 		am.answer(url, int(arg>>2&3), op%16 == 11)
-		return // each takes what is due
+		return // each of the machines sends all that must be sent
 	case 12:
 		d := []time.Duration{time.Millisecond, 499 * time.Millisecond, time.Second, time.Minute}[arg>>2&3]
 		am.say("%v pass", d)
@@ -277,7 +276,7 @@ func (am *amending) step(op, arg byte) {
 		if arg>>4 == 0 {
 			am.open()
 		}
-		return // else what is due waits for what comes next, as while a stream sends
+		return // otherwise responses wait for the next step, as while a stream is sending
 	}
 	if op>>4&3 != 3 {
 		am.drain()
@@ -286,10 +285,10 @@ func (am *amending) step(op, arg byte) {
 
 func (am *amending) both(does func(*Session)) {
 	does(am.amends)
-	does(am.anew)
+	does(am.rebuilds)
 }
 
-// changed tells both machines of a change.
+// changed passes a change to both machines.
 func (am *amending) changed(url string, names []string, update bool) {
 	if update {
 		am.state.revision++
@@ -299,7 +298,7 @@ func (am *amending) changed(url string, names []string, update bool) {
 	}
 }
 
-// full is a request that names all that the client wants.
+// full is a request with the client's whole subscription.
 func (am *amending) full(url, nonce string) *Request {
 	c := am.clients[url]
 	req := &Request{Type: url, Nonce: nonce, Version: c.version}
@@ -311,15 +310,15 @@ func (am *amending) full(url, nonce string) *Request {
 	return req
 }
 
-// answer answers the oldest response but so many that has no answer yet; that it is not
-// the newest is no matter (protocol.md 1.6).
-func (am *amending) answer(url string, but int, nack bool) {
+// answer answers an unanswered response; back is how many older ones are skipped. It need not be
+// the newest (protocol.md 1.6).
+func (am *amending) answer(url string, back int, nack bool) {
 	c := am.clients[url]
 	if len(c.unanswered) == 0 {
 		am.drain()
 		return
 	}
-	resp := c.unanswered[min(but, len(c.unanswered)-1)]
+	resp := c.unanswered[min(back, len(c.unanswered)-1)]
 	req := am.full(url, resp.Nonce)
 	if req.NACK = nack; nack {
 		req.Error = fuzzReason(resp)
@@ -331,8 +330,8 @@ func (am *amending) answer(url string, but int, nack bool) {
 	am.drain()
 }
 
-// hear lets the state hear a verdict.
-func (am *amending) hear(v *Answer) {
+// passAnswer passes an answer to the state.
+func (am *amending) passAnswer(v *Answer) {
 	for _, r := range v.Acked {
 		am.changed(v.Type, am.state.accept(r), false)
 	}
@@ -344,18 +343,18 @@ func (am *amending) hear(v *Answer) {
 	}
 }
 
-// request lets both machines hear a request.
+// request passes a request to both machines.
 func (am *amending) request(req *Request) {
-	got, want := am.amends.Request(req), am.anew.Request(req)
-	am.say("  %+v: %s", *req, verdictOf(got.Answer))
-	if !reflect.DeepEqual(sortedInterest(got.Subscription), sortedInterest(want.Subscription)) {
-		am.fail("interest %+v, want %+v", got.Subscription, want.Subscription)
+	got, want := am.amends.Request(req), am.rebuilds.Request(req)
+	am.say("  %+v: %s", *req, textOf(got.Answer))
+	if !reflect.DeepEqual(sortedChange(got.Subscription), sortedChange(want.Subscription)) {
+		am.fail("subscription change %+v, want %+v", got.Subscription, want.Subscription)
 	}
-	if g, w := verdictOf(got.Answer), verdictOf(want.Answer); g != w {
-		if w = verdictOf(am.withoutAcked(want.Answer, got.Answer)); g != w {
-			am.fail("verdict %s, want %s", g, w)
+	if g, w := textOf(got.Answer), textOf(want.Answer); g != w {
+		if w = textOf(am.withoutAcked(want.Answer, got.Answer)); g != w {
+			am.fail("answer %s, want %s", g, w)
 		}
-		am.say("  anew: %s", verdictOf(want.Answer))
+		am.say("  rebuilds: %s", textOf(want.Answer))
 		am.parted = am.parted || req.NACK
 	}
 	c := am.clients[req.Type]
@@ -367,11 +366,12 @@ func (am *amending) request(req *Request) {
 	}
 	c.unanswered = c.unanswered[at+1:]
 	if got.Answer != nil {
-		am.hear(got.Answer)
+		am.passAnswer(got.Answer)
 	}
 }
 
-// withoutAcked is a verdict without what the client ACKed before, unless but has that.
+// withoutAcked returns an answer without the resources that the client ACKed before, except those
+// in but.
 func (am *amending) withoutAcked(v, but *Answer) *Answer {
 	if v == nil || but == nil {
 		return v
@@ -398,9 +398,9 @@ func (am *amending) withoutAcked(v, but *Answer) *Answer {
 	return &less
 }
 
-func verdictOf(v *Answer) string {
+func textOf(v *Answer) string {
 	if v == nil {
-		return "no verdict"
+		return "no answer"
 	}
 	text := fmt.Sprintf("%s at %d, nack %v %q, accepted [%s], suspects [%s], removed %v", xds.Short(v.Type), v.Revision, v.NACK, v.Error,
 		show(&Response{}, v.Acked), show(&Response{}, v.Suspects), slices.Sorted(slices.Values(v.Removed)))
@@ -410,28 +410,28 @@ func verdictOf(v *Answer) string {
 	return text
 }
 
-func sortedInterest(in *xds.SubscriptionChange) xds.SubscriptionChange {
+func sortedChange(in *xds.SubscriptionChange) xds.SubscriptionChange {
 	if in == nil {
 		return xds.SubscriptionChange{}
 	}
 	return xds.SubscriptionChange{Type: in.Type, Wildcard: in.Wildcard, Subscribe: slices.Sorted(slices.Values(in.Subscribe)), Unsubscribe: slices.Sorted(slices.Values(in.Unsubscribe))}
 }
 
-// drain takes everything that the machines send.
+// drain compares all responses of the machines.
 func (am *amending) drain() {
 	for range 100 {
 		if am.parted {
 			return
 		}
-		for _, sub := range am.anew.ordered {
+		for _, sub := range am.rebuilds.ordered {
 			sub.lastSet = nil
 		}
-		want, wantWake := am.anew.Next(am.state, am.now)
+		want, wantWake := am.rebuilds.Next(am.state, am.now)
 		got, wake := am.amends.Next(am.state, am.now)
 		if g, w := responseOf(got), responseOf(want); g != w || !wake.Equal(wantWake) {
 			am.fail("got  %s %v\nwant %s %v", g, wake, w, wantWake)
 		}
-		more := am.interests()
+		more := am.subscriptions()
 		am.settled()
 		if got == nil && !more {
 			return
@@ -457,28 +457,29 @@ func responseOf(r *Response) string {
 	return fmt.Sprintf("%s %s %s [%s]", xds.Short(r.Type), r.Nonce, r.Version, show(r, r.Resources))
 }
 
-// interests fails unless the machines subscribe to the same; it reports whether to any.
-func (am *amending) interests() bool {
+// subscriptions fails unless the machines have the same changes of the subscription. It reports
+// whether there are any.
+func (am *amending) subscriptions() bool {
 	seen := func(s *Session) (out []string) {
 		for _, in := range s.SubscriptionChanges() {
-			out = append(out, fmt.Sprint(sortedInterest(&in)))
+			out = append(out, fmt.Sprint(sortedChange(&in)))
 		}
 		slices.Sort(out)
 		return out
 	}
-	got, want := seen(am.amends), seen(am.anew)
+	got, want := seen(am.amends), seen(am.rebuilds)
 	if !slices.Equal(got, want) {
-		am.fail("interests %q, want %q", got, want)
+		am.fail("subscription changes %q, want %q", got, want)
 	}
 	return len(got) > 0
 }
 
-// settled fails unless the machines say the same of what is answered.
+// settled fails unless the machines return the same progress.
 func (am *amending) settled() {
-	if got, want := am.amends.Progress(), am.anew.Progress(); !slices.Equal(got, want) {
+	if got, want := am.amends.Progress(), am.rebuilds.Progress(); !slices.Equal(got, want) {
 		am.fail("progress %v, want %v", got, want)
 	}
-	got, want := am.amends.Unanswered(), am.anew.Unanswered()
+	got, want := am.amends.Unanswered(), am.rebuilds.Unanswered()
 	for url, c := range am.clients {
 		extra := slices.DeleteFunc(slices.Clone(want[url]), func(name string) bool { return slices.Contains(got[url], name) })
 		if len(got[url])+len(extra) != len(want[url]) {
@@ -496,14 +497,14 @@ func (am *amending) settled() {
 	}
 }
 
-// amendedTalk is a client of three listeners that ACKed them.
+// amendedTalk is a client that has ACKed three listeners.
 func amendedTalk(t *testing.T) *amending {
 	am := newAmending(t)
 	am.answer(xds.ListenerType, 0, false)
 	return am
 }
 
-// listener puts a listener, and returns what is sent then.
+// listener puts a listener, and returns the outputs.
 func (am *amending) listener(name, version string) *Response {
 	am.changed(xds.ListenerType, am.state.put(amendResource(xds.ListenerType, name, version, "")), true)
 	am.drain()
@@ -511,9 +512,9 @@ func (am *amending) listener(name, version string) *Response {
 	return sent[len(sent)-1]
 }
 
-// design.md I7: what the client ACKed before is not to blame, so that the one that is new
-// is rejected alone.
-func TestOfAnAmendedSetOnlyTheNewIsToBlame(t *testing.T) {
+// design.md I7: a resource that the client ACKed before is not to blame, so that the single new one
+// is NACKed alone.
+func TestOnlyTheChangedResourcesOfAnAmendedSetAreToBlame(t *testing.T) {
 	am := amendedTalk(t)
 	resp := am.listener("b", "1")
 	if got := show(resp, resp.Resources); !resp.amended || got != "a@0 b@1 c@0" {
@@ -521,12 +522,12 @@ func TestOfAnAmendedSetOnlyTheNewIsToBlame(t *testing.T) {
 	}
 	v := am.amends.Request(&Request{Type: xds.ListenerType, Nonce: resp.Nonce, NACK: true}).Answer
 	if v.Nacked == nil || v.Nacked.Name != "b" || len(v.Suspects) > 0 {
-		t.Errorf("verdict %s", verdictOf(v))
+		t.Errorf("answer %s", textOf(v))
 	}
 }
 
-// protocol.md 1.8: SotW clients answer only the newest, for all of those before.
-func TestTheAnswerToAnAmendedSetIsAboutThoseBeforeItThatHaveNone(t *testing.T) {
+// protocol.md 1.8: SotW clients answer only the newest response, for all of those before.
+func TestTheAnswerToAnAmendedSetConcernsTheUnansweredSetsBeforeIt(t *testing.T) {
 	am := amendedTalk(t)
 	am.listener("a", "1")
 	am.listener("b", "1")
@@ -537,8 +538,8 @@ func TestTheAnswerToAnAmendedSetIsAboutThoseBeforeItThatHaveNone(t *testing.T) {
 	}
 }
 
-// What the client refused is between the client and us: the state does not tell it.
-func TestAfterANACKTheSetIsMadeAnew(t *testing.T) {
+// What this client NACKed is known to its Session only, not to the state.
+func TestAfterANACKTheSetIsRebuilt(t *testing.T) {
 	am := amendedTalk(t)
 	am.listener("b", "1")
 	am.answer(xds.ListenerType, 0, true)

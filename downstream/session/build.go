@@ -184,8 +184,8 @@ func (s *Session) considerAll(sub *subscription, v View, out *collector) (remove
 	return removed
 }
 
-// consider adds one name to a Delta response, if it must be sent or removed. mustAnswer is set if the name
-// must be answered even if it is unchanged.
+// consider adds one name to a Delta response, if it must be sent or removed. mustAnswer is set if
+// the name must be answered even if it is unchanged.
 func (s *Session) consider(sub *subscription, v View, name string, mustAnswer bool, out *collector, removed []string) []string {
 	if xds.IsCollection(name) {
 		return s.considerCollection(sub, v, name, mustAnswer, out, removed)

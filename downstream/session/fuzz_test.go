@@ -12,18 +12,17 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// FuzzConversation runs a machine through a conversation that the input spells
-// out: requests good and stale, changes of the state, answers, time and
-// reconnects, in both forms. Whatever happens:
+// FuzzConversation plays the conversation that the input encodes: valid and stale requests, changes of
+// the state, ACKs and NACKs, time and reconnects, in both forms. It checks that:
 //
-//   - nothing is sent of a type that was not requested (protocol.md 1.12), nor
-//     anything that is not subscribed to;
+//   - no response has a type that was not requested (protocol.md 1.12), or a resource that is not
+//     subscribed to;
 //   - no name is twice in a response, nor both sent and removed (1.10, 3.7);
-//   - nothing that the client has is taken away unless the state said that it is
-//     gone, or knows everything (design.md I2, protocol.md 3.4);
+//   - no resource that the client has is removed unless the state reports that it does not exist, or
+//     is complete (design.md I2, protocol.md 3.4);
 //   - a stale nonce changes nothing in SotW (1.6);
-//   - what is remembered of unanswered responses is bounded;
-//   - a client that accepts everything ends with exactly what it subscribes to.
+//   - the memory for unanswered responses is bounded;
+//   - a client that ACKs everything ends with exactly the resources that it subscribes to.
 //
 // More seeds are in testdata/fuzz.
 func FuzzConversation(f *testing.F) {
@@ -46,24 +45,24 @@ func FuzzConversation(f *testing.F) {
 var (
 	fuzzTypes  = []string{xds.ClusterType, xds.EndpointType, xds.ListenerType, xds.RouteType, xds.VirtualHostType, "example.Gizmo"}
 	fuzzNames  = []string{"a", "b", "c", "*"}
-	fuzzAlias  = "host" // under which the virtual host a is also known
+	fuzzAlias  = "host" // an alias of the virtual host a
 	fuzzPauses = []time.Duration{0, 300 * time.Millisecond, time.Second, time.Minute}
 )
 
-// fuzzClient is what an honest client knows of one type.
+// fuzzClient is the state of a correct client for one type.
 type fuzzClient struct {
 	url       string
 	requested bool // on this stream
-	explicit  bool // it said a name, or "*", on this stream
+	explicit  bool // a request on this stream had a name, or "*"
 	names     map[string]bool
 	holds     map[string]string
 	acked     map[string]string // on this stream
 	claimed   map[string]bool   // in initial_resource_versions of this stream
-	version   string            // SotW: accepted last
+	version   string            // SotW: the version that was ACKed last
 	nonces    []string          // on this stream
 	inbox     []*Response       // not processed yet
-	sent      map[string]bool   // whatever it made of it, on this stream
-	// expected is what the machine subscribed to on the client's behalf.
+	sent      map[string]bool   // on this stream, whatever the client answered
+	// expected has the names to which the machine subscribed on the client's behalf.
 	expected map[string]bool
 }
 
@@ -79,7 +78,7 @@ type fuzzTalk struct {
 	now     time.Time
 	streams int
 	clients map[string]*fuzzClient
-	gone    map[string]map[string]bool // by type: said to be gone since it was sent
+	removed map[string]map[string]bool // by type: removed from the state since it was sent
 	nonces  map[string]bool
 	nacked  bool
 	log     []string
@@ -87,10 +86,10 @@ type fuzzTalk struct {
 
 func newFuzzTalk(t *testing.T, form xds.Form) *fuzzTalk {
 	fz := &fuzzTalk{T: t, form: form, state: newFakeState(), now: time.Unix(1e9, 0), clients: make(map[string]*fuzzClient),
-		gone: make(map[string]map[string]bool), nonces: make(map[string]bool)}
+		removed: make(map[string]map[string]bool), nonces: make(map[string]bool)}
 	for _, url := range fuzzTypes {
 		fz.clients[url] = &fuzzClient{url: url, names: make(map[string]bool), holds: make(map[string]string)}
-		fz.gone[url] = make(map[string]bool)
+		fz.removed[url] = make(map[string]bool)
 	}
 	fz.open()
 	return fz
@@ -149,13 +148,13 @@ func (fz *fuzzTalk) step(op, arg byte) {
 	}
 }
 
-// subscribe changes what the client wants by one name.
+// subscribe changes the client's subscription by one name.
 func (fz *fuzzTalk) subscribe(c *fuzzClient, name string, more bool) {
 	if c.names[name] == more && (!more || fz.form == xds.SotW) {
 		return
 	}
 	if fz.form == xds.SotW && !more && !c.explicit {
-		return // naming nothing means everything until something was named (protocol.md 2.1)
+		return // a request without names means everything until one had a name (protocol.md 2.1)
 	}
 	if fz.form == xds.SotW && len(c.inbox) > 0 {
 		fz.process(c, false) // a request with its nonce answers the newest response
@@ -180,7 +179,7 @@ func (fz *fuzzTalk) subscribe(c *fuzzClient, name string, more bool) {
 	}
 }
 
-// resource is what was last put under a name, for its aliases.
+// resource returns the last resource under a name, for its aliases.
 func (fz *fuzzTalk) resource(typeURL, name string) *xds.Resource {
 	if r := fz.state.items[typeURL][name].Current; r != nil {
 		return r
@@ -188,7 +187,7 @@ func (fz *fuzzTalk) resource(typeURL, name string) *xds.Resource {
 	return &xds.Resource{Name: name}
 }
 
-// full is the SotW request that names everything that the client wants.
+// full is the SotW request with the client's whole subscription.
 func (fz *fuzzTalk) full(c *fuzzClient) *Request {
 	names := slices.Sorted(maps.Keys(c.names))
 	if slices.Equal(names, []string{"*"}) && !c.explicit && xds.Info(c.url).LegacyWildcard {
@@ -214,12 +213,12 @@ func (fz *fuzzTalk) request(req *Request) Effect {
 		}
 	}
 	if v := eff.Answer; v != nil {
-		fz.state.hear(v)
+		fz.state.answer(v)
 	}
 	if v := eff.Culprit; v != nil {
-		fz.state.hear(v)
+		fz.state.answer(v)
 	}
-	if fz.machine.Idle() { // nobody is woken for it
+	if fz.machine.Idle() { // the sender is not woken for it
 		if resp, wake := fz.machine.Next(fz.state, fz.now); resp != nil {
 			fz.fail("idle, and owes %+v, next at %v", resp, wake)
 		}
@@ -227,8 +226,8 @@ func (fz *fuzzTalk) request(req *Request) Effect {
 	return eff
 }
 
-// fuzzReason is a client's reason to NACK a response. It may name some of what is in it, and need
-// not be right.
+// fuzzReason is a client's reason to NACK a response. It may name some of the resources, and may be
+// wrong.
 func fuzzReason(resp *Response) string {
 	reason := "no good"
 	for i, r := range resp.Resources {
@@ -256,7 +255,7 @@ func (fz *fuzzTalk) change(typeURL string, arg byte) {
 	case typeURL == xds.VirtualHostType && name == "a":
 		words = append(words, "alias="+fuzzAlias)
 	}
-	fz.tell(words[0], typeURL, words[1:])
+	fz.update(words[0], typeURL, words[1:])
 }
 
 func (fz *fuzzTalk) know(typeURL string, arg byte) {
@@ -265,16 +264,16 @@ func (fz *fuzzTalk) know(typeURL string, arg byte) {
 	if was, ok := fz.state.knowledge[typeURL]; ok && k == xds.Unknown && was != xds.Unknown {
 		k = xds.Complete
 	}
-	fz.tell("know", typeURL, []string{k.String()})
+	fz.update("know", typeURL, []string{k.String()})
 }
 
-func (fz *fuzzTalk) tell(verb, typeURL string, args []string) {
+func (fz *fuzzTalk) update(verb, typeURL string, args []string) {
 	fz.say("%s %s %v", verb, xds.Short(typeURL), args)
 	c := fz.clients[typeURL]
 	err := fz.state.do(verb, typeURL, args, func(names []string, all bool) {
-		// A stream hears of what it subscribes to only, by a name or an alias.
-		heard := func(n string) bool { return c.names["*"] || c.names[n] || c.expected[n] }
-		if !slices.ContainsFunc(names, heard) {
+		// A stream is notified only of resources to which it subscribes, by name or by alias.
+		subscribes := func(n string) bool { return c.names["*"] || c.names[n] || c.expected[n] }
+		if !slices.ContainsFunc(names, subscribes) {
 			names = nil
 		}
 		fz.machine.Changed(typeURL, names, all && c.names["*"])
@@ -284,26 +283,26 @@ func (fz *fuzzTalk) tell(verb, typeURL string, args []string) {
 	}
 }
 
-// noteGone notes what the state says does not exist.
+// noteGone records the names that do not exist according to the state.
 func (fz *fuzzTalk) noteGone() {
 	for _, url := range fuzzTypes {
 		for _, name := range []string{"a", "b", "c", "d", "never", fuzzAlias} {
 			item := fz.state.Lookup(url, name)
 			if item.NotFound || item.Current == nil && fz.state.Wildcard(url) == xds.Complete {
-				fz.gone[url][name] = true
+				fz.removed[url][name] = true
 			}
 		}
 	}
 }
 
-// odd is what no honest client says, or what was overtaken.
+// odd sends a request that no correct client sends, or a stale one.
 func (fz *fuzzTalk) odd(c *fuzzClient, arg byte) {
 	switch arg & 3 {
 	case 0:
 		if eff := fz.request(&Request{Nonce: "s1.1"}); eff != (Effect{}) {
 			fz.fail("a request without a type: %+v", eff)
 		}
-	case 1: // a nonce that was never given, or is not the newest
+	case 1: // an unknown nonce, or one that is not the newest
 		if fz.form == xds.SotW && len(c.nonces) > 0 {
 			if eff := fz.request(&Request{Type: c.url, Nonce: "stale", Names: []string{"b"}}); eff != (Effect{}) {
 				fz.fail("a stale nonce: %+v", eff)
@@ -313,15 +312,15 @@ func (fz *fuzzTalk) odd(c *fuzzClient, arg byte) {
 		if fz.form == xds.Delta && c.requested {
 			fz.request(&Request{Type: c.url, Nonce: "stale", NACK: true, Unsubscribe: []string{"never"}})
 		}
-	case 3: // the client repeats itself
+	case 3: // the client repeats its last request
 		if c.requested && len(c.inbox) == 0 && fz.form == xds.SotW {
 			fz.request(fz.full(c))
 		}
 	}
 }
 
-// process answers: Delta the oldest response, SotW the newest, having taken in
-// those before it.
+// process answers a response: in Delta the oldest, in SotW the newest after applying those before
+// it.
 func (fz *fuzzTalk) process(c *fuzzClient, nack bool) {
 	if len(c.inbox) == 0 {
 		return
@@ -341,10 +340,10 @@ func (fz *fuzzTalk) process(c *fuzzClient, nack bool) {
 		fz.nacked = true
 		req.Error = fuzzReason(resp)
 		for _, r := range resp.Resources {
-			// Nothing is left to give it if it refuses what it has, or something
-			// newer than what it has and never ACKed.
+			// There is no version left for it if it NACKs the version that it has, or a newer one
+			// that it never ACKed.
 			if has := c.holds[r.Name]; has == r.Version || has != c.acked[r.Name] {
-				fz.gone[c.url][r.Name] = true
+				fz.removed[c.url][r.Name] = true
 			}
 		}
 	} else {
@@ -361,7 +360,7 @@ func (fz *fuzzTalk) process(c *fuzzClient, nack bool) {
 	fz.request(req)
 }
 
-// apply takes a response in as a client does.
+// apply applies a response as a client does.
 func (fz *fuzzTalk) apply(c *fuzzClient, resp *Response) {
 	if fz.form == xds.SotW && xds.FullState(c.url) {
 		clear(c.holds)
@@ -378,13 +377,13 @@ func (fz *fuzzTalk) apply(c *fuzzClient, resp *Response) {
 	}
 }
 
-// resolvesToNothing tells a virtual host that says that there is none
-// (protocol.md 3.15).
+// resolvesToNothing reports whether a resource without a body stands for a virtual host that does
+// not exist (protocol.md 3.15).
 func resolvesToNothing(r *xds.Resource) bool {
 	return r.Type == xds.VirtualHostType && r.Body == nil && slices.Equal(r.Aliases(), []string{r.Name})
 }
 
-// willHold is what the client has when it has accepted all that it was sent.
+// willHold returns what the client has when it has ACKed everything.
 func (fz *fuzzTalk) willHold(c *fuzzClient) map[string]string {
 	later := &fuzzClient{url: c.url, names: c.names, holds: maps.Clone(c.holds)}
 	for _, resp := range c.inbox {
@@ -393,7 +392,7 @@ func (fz *fuzzTalk) willHold(c *fuzzClient) map[string]string {
 	return later.holds
 }
 
-// reconnect says of each type what it wants and has (protocol.md 11.2).
+// reconnect opens a stream with the subscription and the versions of the client (protocol.md 11.2).
 func (fz *fuzzTalk) reconnect() {
 	fz.say("reconnect")
 	fz.open()
@@ -405,7 +404,7 @@ func (fz *fuzzTalk) reconnect() {
 		req := fz.full(c)
 		if fz.form == xds.SotW && c.version == "" {
 			for name := range c.holds {
-				fz.gone[url][name] = true // it does not say that it has anything (protocol.md 7.7)
+				fz.removed[url][name] = true // it is not listed in initial_resource_versions (protocol.md 7.7)
 			}
 		}
 		if fz.form == xds.Delta {
@@ -418,21 +417,20 @@ func (fz *fuzzTalk) reconnect() {
 	}
 }
 
-// drain takes everything that the machine sends, and returns when it wants to be
-// asked again.
+// drain applies every response of the machine, and returns when Next must be called again.
 func (fz *fuzzTalk) drain() time.Time {
 	for range 1000 {
 		resp, wake := fz.machine.Next(fz.state, fz.now)
-		interests := fz.machine.SubscriptionChanges()
-		for _, in := range interests {
+		changes := fz.machine.SubscriptionChanges()
+		for _, in := range changes {
 			fz.expect(&in)
 		}
 		if resp == nil {
-			if len(interests) > 0 {
+			if len(changes) > 0 {
 				continue
 			}
 			if !wake.IsZero() && !wake.After(fz.now) {
-				fz.fail("nothing to say, and yet wants to be asked now")
+				fz.fail("no response, and yet the time of the next call is now")
 			}
 			return wake
 		}
@@ -442,7 +440,7 @@ func (fz *fuzzTalk) drain() time.Time {
 	return time.Time{}
 }
 
-// expect notes what the machine subscribes to by itself.
+// expect records the subscriptions that the machine makes by itself.
 func (fz *fuzzTalk) expect(in *xds.SubscriptionChange) {
 	fz.say("  expects %s +%v -%v", xds.Short(in.Type), in.Subscribe, in.Unsubscribe)
 	c := fz.clients[in.Type]
@@ -479,8 +477,8 @@ func (fz *fuzzTalk) check(resp *Response) {
 		if !c.covers(r) && !c.expected[r.Name] {
 			fz.fail("%s is not subscribed to", r.Name)
 		}
-		if resolvesToNothing(r) && !fz.gone[c.url][r.Name] {
-			fz.fail("%s resolves to nothing and is not gone", r.Name)
+		if resolvesToNothing(r) && !fz.removed[c.url][r.Name] {
+			fz.fail("%s does not exist, although the state did not remove it", r.Name)
 		}
 	}
 	if fz.form == xds.SotW && len(resp.Removed) > 0 {
@@ -489,8 +487,8 @@ func (fz *fuzzTalk) check(resp *Response) {
 	if fz.form == xds.SotW && xds.FullState(c.url) {
 		for name := range fz.willHold(c) {
 			item := fz.state.items[c.url][name]
-			if rejected := item.Status == xds.Nacked && item.Acked == nil; !seen[name] && !fz.gone[c.url][name] && !rejected {
-				fz.fail("%s is left out and is not gone", name)
+			if rejected := item.Status == xds.Nacked && item.Acked == nil; !seen[name] && !fz.removed[c.url][name] && !rejected {
+				fz.fail("%s is left out although the state did not remove it", name)
 			}
 		}
 	}
@@ -499,18 +497,18 @@ func (fz *fuzzTalk) check(resp *Response) {
 			fz.fail("%s twice", name)
 		}
 		seen[name] = true
-		// What was found under an alias is removed by its own name.
+		// A resource that was found under an alias is removed by its own name.
 		if !c.names["*"] && !c.names[name] && !c.claimed[name] && !c.expected[name] && !c.sent[name] {
 			fz.fail("%s is removed and was not subscribed to", name)
 		}
-		if !fz.gone[c.url][name] && !fz.releases(c, name) {
-			fz.fail("%s is removed and is not gone", name)
+		if !fz.removed[c.url][name] && !fz.releases(c, name) {
+			fz.fail("%s is removed although the state did not remove it", name)
 		}
 	}
 	for _, r := range resp.Resources {
 		c.sent[r.Name] = true
-		if fz.state.items[c.url][r.Name].Current != nil { // a cluster that leaves is sent until its time comes
-			delete(fz.gone[c.url], r.Name)
+		if fz.state.items[c.url][r.Name].Current != nil { // a cluster whose removal is delayed is still sent
+			delete(fz.removed[c.url], r.Name)
 		}
 	}
 	c.nonces = append(c.nonces, resp.Nonce)
@@ -522,15 +520,14 @@ func (fz *fuzzTalk) check(resp *Response) {
 	}
 }
 
-// releases tells a name that nothing has, whose removal ends Envoy's wait for
-// virtual hosts (protocol.md V11).
+// releases reports whether a name, which no resource has, is one whose removal ends Envoy's wait
+// for virtual hosts (protocol.md V11).
 func (fz *fuzzTalk) releases(c *fuzzClient, name string) bool {
 	routes, ok := strings.CutSuffix(name, "/*")
 	return ok && c.url == xds.VirtualHostType && fz.state.items[xds.RouteType][routes].Current != nil
 }
 
-// finish lets the client accept everything until nothing more comes, and looks
-// at what it has.
+// finish lets the client ACK everything until no more responses come, and compares what it has.
 func (fz *fuzzTalk) finish() {
 	for range 1000 {
 		wake := fz.drain()
@@ -578,7 +575,7 @@ func (fz *fuzzTalk) converged() {
 	}
 }
 
-// answerable: enough is known for the client to be told everything.
+// answerable reports whether enough is known to answer every name of the client.
 func (fz *fuzzTalk) answerable(c *fuzzClient) bool {
 	if c.names["*"] && fz.state.Wildcard(c.url) != xds.Complete {
 		return false

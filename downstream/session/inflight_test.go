@@ -38,9 +38,9 @@ func named(n int) []string {
 	return names
 }
 
-// protocol.md V2: Envoy withholds its ACKs of clusters while one warms, for up to 15 s, and then
-// sends all of them in order.
-func TestTheACKsOfManyResponsesAreAllTakenIn(t *testing.T) {
+// protocol.md V2: Envoy withholds its ACKs of clusters while one is warming, for up to 15 s, and
+// then sends all of them in order.
+func TestTheACKsOfManyResponsesAllCount(t *testing.T) {
 	for _, behind := range []int{1, maxInFlight, 5 * maxInFlight} {
 		t.Run(fmt.Sprint(behind, " responses later"), func(t *testing.T) {
 			u := newUnanswering(t, xds.Delta, xds.ClusterType)
@@ -65,8 +65,8 @@ func TestTheACKsOfManyResponsesAreAllTakenIn(t *testing.T) {
 	}
 }
 
-// The same, when each response has something that nothing newer was sent of.
-func TestNoACKIsForgottenOfWhatStillStands(t *testing.T) {
+// The same, when each response has a resource of which nothing newer was sent.
+func TestNoACKIsLostForResourcesThatAreNotSuperseded(t *testing.T) {
 	const n = 3 * maxInFlight
 	u := newUnanswering(t, xds.Delta, xds.ClusterType)
 	var nonces []string
@@ -84,8 +84,8 @@ func TestNoACKIsForgottenOfWhatStillStands(t *testing.T) {
 	}
 }
 
-// A SotW client that answers only the newest of many sets has accepted all that is in it.
-func TestTheACKOfTheNewestOfManySetsIsOneOfAllThatIsInIt(t *testing.T) {
+// A SotW client that answers only the newest of many sets has ACKed all that is in it.
+func TestTheACKOfTheNewestOfManySetsConcernsAllOfIt(t *testing.T) {
 	u := newUnanswering(t, xds.SotW, xds.ClusterType)
 	u.pushSmall(0, "a", "b", "c")
 	last := ""
@@ -103,9 +103,9 @@ func TestTheACKOfTheNewestOfManySetsIsOneOfAllThatIsInIt(t *testing.T) {
 	}
 }
 
-// Of a NACKed set everything that was not ACKed may be to blame, whichever set brought it; of
-// the next, which has it too, again.
-func TestTheNACKOfASetIsAboutTheNewsOfTheSetsBeforeItToo(t *testing.T) {
+// After a NACK of a set, every resource in it that was not ACKed may be to blame, whichever set
+// contained it first; after a NACK of the next set, so may they again.
+func TestTheNACKOfASetConcernsTheChangesOfTheSetsBeforeItToo(t *testing.T) {
 	u := newUnanswering(t, xds.SotW, xds.ClusterType)
 	u.pushSmall(0, "a", "b")
 	second := u.pushSmall(1, "c")
@@ -126,8 +126,8 @@ func TestTheNACKOfASetIsAboutTheNewsOfTheSetsBeforeItToo(t *testing.T) {
 	}
 }
 
-// architecture.md: of a client that never answers, what it was sent and something newer replaced
-// is remembered up to 4 MiB.
+// architecture.md: for a client that never answers, superseded resources are remembered up to 4
+// MiB.
 func TestAClientThatNeverAnswersCostsLittleMemory(t *testing.T) {
 	const n = 20_000
 	both(t, func(t *testing.T, form xds.Form) {
@@ -151,8 +151,8 @@ func TestAClientThatNeverAnswersCostsLittleMemory(t *testing.T) {
 	})
 }
 
-// A stream without listeners and routes holds nothing back for endpoints, and must not remember
-// each name that it ever sent.
+// A stream without listeners and routes delays nothing for endpoints, and must not remember each
+// name that it ever sent.
 func TestNamesThatNothingWaitsForAreForgotten(t *testing.T) {
 	both(t, func(t *testing.T, form xds.Form) {
 		u := newUnanswering(t, form, xds.ClusterType)

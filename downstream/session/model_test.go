@@ -9,14 +9,13 @@ import (
 	"testing"
 )
 
-// conversations is how many random ones TestRandomConversationsKeepTheInvariants
-// plays, half of them in each form.
+// conversations is the number of random conversations of TestRandomConversationsKeepTheInvariants,
+// half of them in each form.
 const conversations = 100_000
 
-// TestRandomConversationsKeepTheInvariants plays random conversations against the
-// model of FuzzConversation: an honest client and a state that changes, with
-// NACKs, stale nonces, losses and reconnects. HOLDFAST_SEED chooses others; the
-// seed of each is printed where one fails.
+// TestRandomConversationsKeepTheInvariants plays random conversations against the model of
+// FuzzConversation: a correct client and a state that changes, with NACKs, stale nonces,
+// disconnects and reconnects. HOLDFAST_SEED selects others; a failure prints its seed.
 func TestRandomConversationsKeepTheInvariants(t *testing.T) {
 	base := uint64(1)
 	if s := os.Getenv("HOLDFAST_SEED"); s != "" {
@@ -43,7 +42,7 @@ func TestRandomConversationsKeepTheInvariants(t *testing.T) {
 	}
 }
 
-// playRandom plays the conversation of one seed and reports whether it held.
+// playRandom plays the conversation of one seed and reports whether every check passed.
 func playRandom(t *testing.T, form xds.Form, seed uint64) bool {
 	random := rand.New(rand.NewPCG(seed, uint64(form)))
 	fz := newFuzzTalk(t, form)

@@ -8,9 +8,9 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// What the client was sent may have been forgotten when it answers: then nobody can say what of its
-// text is secret.
-func TestAReasonIsNotShownWhereWhatItIsAboutIsForgotten(t *testing.T) {
+// If some of the resources that the client was sent are forgotten when it answers, it is unknown
+// which part of its reason is secret.
+func TestAReasonIsNotShownIfItsResponseIsForgotten(t *testing.T) {
 	s := New(Config{Form: xds.Delta})
 	s.Request(&Request{Type: xds.ClusterType})
 	sub := s.types[xds.ClusterType]
@@ -28,8 +28,8 @@ func TestAReasonIsNotShownWhereWhatItIsAboutIsForgotten(t *testing.T) {
 	}
 }
 
-// A client may NACK an older response of a resource, whose content was another.
-func TestAReasonMayBeAboutAnyContentThatTheClientHas(t *testing.T) {
+// A client may NACK an older response, with another version of a resource.
+func TestAReasonMayConcernAnyVersionThatTheClientHas(t *testing.T) {
 	s := New(Config{Form: xds.SotW})
 	s.Request(&Request{Type: xds.ClusterType})
 	sub := s.types[xds.ClusterType]

@@ -12,13 +12,13 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// large is a resource of a quarter of what may be superseded.
+// large is a resource with a quarter of maxSuperseded.
 func large(typeURL, name string, version int) *xds.Resource {
 	return &xds.Resource{Type: typeURL, Name: name, Version: strconv.Itoa(version),
 		Body: &anypb.Any{TypeUrl: typeURL, Value: make([]byte, maxSuperseded/4)}}
 }
 
-// unanswering is a client that has everything of a type and answers when it is told to.
+// unanswering is a client of all resources of a type that answers on demand.
 type unanswering struct {
 	t     *testing.T
 	state *fakeState
@@ -53,7 +53,7 @@ func (u *unanswering) push(version int, names ...string) string {
 	return resp.Nonce
 }
 
-// remembered returns how many contents the session remembers beside those sent last.
+// remembered returns the number of resources that the session remembers besides those sent last.
 func (u *unanswering) remembered() int {
 	of := make(map[*xds.Resource]struct{})
 	sub := u.s.types[u.url]
@@ -77,14 +77,14 @@ func both(t *testing.T, f func(t *testing.T, form xds.Form)) {
 	}
 }
 
-// A client that never answers costs little more than one that does.
-func TestWhatIsSupersededIsNotRememberedForEver(t *testing.T) {
+// A client that never answers costs little more memory than one that does.
+func TestSupersededResourcesAreNotRememberedForEver(t *testing.T) {
 	both(t, func(t *testing.T, form xds.Form) {
 		u := newUnanswering(t, form, xds.ClusterType)
 		for version := range 100 {
 			u.push(version, "a", "b")
-			// maxSuperseded, what the last response superseded, and one a name of which
-			// the client may have it.
+			// maxSuperseded, the resources that the last response superseded, and for one name the
+			// version that the client may have.
 			if n := u.remembered(); n > 4+2+2 {
 				t.Fatalf("%d contents are remembered after %d responses", n, version+1)
 			}
@@ -92,8 +92,8 @@ func TestWhatIsSupersededIsNotRememberedForEver(t *testing.T) {
 	})
 }
 
-// An Envoy may take long over its first answer.
-func TestALateAnswerIsAVerdictOnWhatStillStands(t *testing.T) {
+// An Envoy may take long to answer its first response.
+func TestALateAnswerConcernsTheResourcesThatAreNotSuperseded(t *testing.T) {
 	both(t, func(t *testing.T, form xds.Form) {
 		u := newUnanswering(t, form, xds.ClusterType)
 		first := u.push(0, "a", "stands")
@@ -103,11 +103,11 @@ func TestALateAnswerIsAVerdictOnWhatStillStands(t *testing.T) {
 		}
 		nonce := first
 		if form == xds.SotW {
-			nonce = last // it answers the newest, which holds everything
+			nonce = last // it answers the newest, which contains everything
 		}
 		v := u.s.Request(&Request{Type: u.url, Nonce: nonce}).Answer
 		if v == nil || !slices.ContainsFunc(v.Acked, func(r *xds.Resource) bool { return r.Name == "stands" }) {
-			t.Errorf("the verdict is %+v", v)
+			t.Errorf("the answer is %+v", v)
 		}
 		if form == xds.Delta && slices.ContainsFunc(v.Acked, func(r *xds.Resource) bool { return r.Name == "a" }) {
 			t.Error("what is not remembered was accepted")
@@ -115,8 +115,8 @@ func TestALateAnswerIsAVerdictOnWhatStillStands(t *testing.T) {
 	})
 }
 
-// Of a response that is remembered in part nobody knows what was wrong with it.
-func TestWhatIsLeftOfARefusedResponseIsSuspected(t *testing.T) {
+// If only a part of a response is remembered, it is unknown which resource is to blame.
+func TestTheRememberedPartOfANACKedResponseIsSuspected(t *testing.T) {
 	u := newUnanswering(t, xds.Delta, xds.ClusterType)
 	first := u.push(0, "a", "stands")
 	for version := range 20 {
@@ -124,12 +124,12 @@ func TestWhatIsLeftOfARefusedResponseIsSuspected(t *testing.T) {
 	}
 	v := u.s.Request(&Request{Type: u.url, Nonce: first, NACK: true, Error: "no"}).Answer
 	if v == nil || v.Nacked != nil || len(v.Suspects) != 1 || v.Suspects[0].Name != "stands" {
-		t.Errorf("the verdict is %+v", v)
+		t.Errorf("the answer is %+v", v)
 	}
 }
 
-// There are as many as resources, for each client.
-func TestAHoldingIsSmall(t *testing.T) {
+// There is one for each resource of each client.
+func TestAClientCopyIsSmall(t *testing.T) {
 	if size := unsafe.Sizeof(clientCopy{}); size > 48 {
 		t.Errorf("%d bytes", size)
 	}

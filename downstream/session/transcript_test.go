@@ -16,35 +16,35 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// TestTranscripts runs the conversations of testdata. A file holds transcripts,
-// each under a "# title"; sotw.txt and delta.txt hold those of one wire form,
-// both.txt those that read alike in both. Each line is a command and, behind "->",
-// everything that the machine then sends and finds out, separated by commas.
+// TestTranscripts runs the conversations of testdata. A file contains transcripts, each under a
+// "# title"; sotw.txt and delta.txt have those of one wire form, both.txt those that are the same in
+// both. Each line is a command and, after "->", every output that follows, separated by commas.
 //
-//	sub T NAMES     the client subscribes to more names ("*" for everything; in
-//	                SotW the request names everything that it wants by then)
+//	sub T NAMES     the client subscribes to more names ("*" for the wildcard; in SotW the
+//	                request has the whole subscription)
 //	unsub T NAMES   … to fewer
-//	raw T K=V …     a request word by word: names, sub, unsub, irv, version, nonce
-//	ack T, nack T   the client answers its newest response of the type;
-//	                "ack T -1" the one before it; "nack T : WORDS" gives its reason
+//	raw T K=V …     a request field by field: names, sub, unsub, irv, version, nonce
+//	ack T, nack T   the client answers its newest response of the type; "ack T -1" answers the
+//	                one before it; "nack T : WORDS" has its reason
 //	again T         SotW: the client repeats its last request
-//	cut             a new stream begins; the client says what it has
-//	put T NAME@V    the state gets a new version ("eds=NAME": a cluster of type
-//	                EDS; "alias=NAME"; "leads=NAME": a route to a cluster;
-//	                "ttl=60s": it ends 60 s from now)
-//	del T NAME      an upstream says that it does not exist
-//	lose T NAME     the state no longer knows
-//	know T K        what is known of the wildcard is K; complete unless said
-//	accept, reject, suspect T NAME   other clients' verdict on the newest version;
-//	                for reject and suspect, "good=V" is what was accepted before
-//	doubt T NAME    a client of this kind may hold the name without telling
+//	cut             a new stream begins, with the versions that the client has
+//	put T NAME@V    the state gets a new version ("eds=NAME": a cluster of type EDS;
+//	                "alias=NAME"; "leads=NAME": a route to a cluster; "ttl=60s": it expires
+//	                60 s from now)
+//	del T NAME      an upstream reports that the name does not exist
+//	lose T NAME     the name becomes unknown to the state
+//	know T K        the Knowledge of the wildcard is K; it is complete at the start
+//	accept, reject, suspect T NAME   sets the status of the newest version to ACKed, NACKed or
+//	                suspect; for reject and suspect, "good=V" is the version that was ACKed before
+//	doubt T NAME    adds a name to View.MaybeHeld
 //	after D         time passes
-//	upstream up     an upstream answers, or (down) none does any more
+//	upstream up     an upstream answers; (down) none does
 //	limit N         from now on the client may subscribe to N names of a type
-//	wants T         says what the client is subscribed to
-//	progress T      says up to which update it has answered
+//	wants T         prints the subscription that the state knows
+//	progress T      prints the revision up to which the client has answered
 //
-// "has NAME@V" is a content that the client says it has, as good as an ACK.
+// "accepted", "rejected" and "suspects" are the resources of an Answer. "has NAME@V" is a resource of
+// Claims.
 func TestTranscripts(t *testing.T) {
 	for _, file := range []struct {
 		name  string
@@ -70,20 +70,20 @@ type talk struct {
 	now     time.Time
 	streams int
 	envoy   bool
-	limit   int // of names of a type; -1 for none
-	// The client: its subscription, what it was sent, and what it holds.
+	limit   int // number of names of a type; -1 for none
+	// The client: its subscription, what it was sent, and what it has.
 	types map[string]*clientType
-	// got is what the current command brought about.
+	// got has the outputs of the current command.
 	got []string
 }
 
 type clientType struct {
-	names    map[string]bool
-	first    bool
-	received []*Response // on this stream
-	holds    map[string]string
-	version  string
-	interest map[string]bool
+	names      map[string]bool
+	first      bool
+	received   []*Response // on this stream
+	holds      map[string]string
+	version    string
+	subscribed map[string]bool
 }
 
 func newTalk(form xds.Form) *talk {
@@ -102,11 +102,11 @@ func (tk *talk) open() {
 	})
 	for _, c := range tk.types {
 		c.first, c.received = true, nil
-		c.interest = make(map[string]bool)
+		c.subscribed = make(map[string]bool)
 	}
 }
 
-// play does a command, and returns what it brought about.
+// play runs a command and returns its outputs.
 func (tk *talk) play(words []string) ([]string, error) {
 	tk.got = nil
 	if err := tk.do(words); err != nil {
@@ -119,7 +119,7 @@ func (tk *talk) play(words []string) ([]string, error) {
 func (tk *talk) client(typeURL string) *clientType {
 	c := tk.types[typeURL]
 	if c == nil {
-		c = &clientType{names: make(map[string]bool), first: true, holds: make(map[string]string), interest: make(map[string]bool)}
+		c = &clientType{names: make(map[string]bool), first: true, holds: make(map[string]string), subscribed: make(map[string]bool)}
 		tk.types[typeURL] = c
 	}
 	return c
@@ -164,7 +164,7 @@ func (tk *talk) do(words []string) error {
 	case "raw":
 		return tk.raw(typeURL, args)
 	case "wants":
-		tk.got = append(tk.got, strings.Join(slices.Sorted(maps.Keys(tk.client(typeURL).interest)), " "))
+		tk.got = append(tk.got, strings.Join(slices.Sorted(maps.Keys(tk.client(typeURL).subscribed)), " "))
 	case "progress":
 		for _, sub := range tk.machine.ordered {
 			if sub.url == typeURL {
@@ -267,8 +267,7 @@ func (tk *talk) answer(typeURL string, nack bool, args []string) error {
 	return nil
 }
 
-// reconnect opens a stream and says of each type what an Envoy does (protocol.md
-// 11.2).
+// reconnect opens a stream with the first requests that an Envoy sends (protocol.md 11.2).
 func (tk *talk) reconnect() error {
 	tk.open()
 	for _, url := range slices.SortedFunc(maps.Keys(tk.types), xds.CompareTypes) {
@@ -316,7 +315,7 @@ func (tk *talk) raw(typeURL string, args []string) error {
 	return nil
 }
 
-// request feeds a request to the machine and notes what it found out.
+// request passes a request to the machine and records the outputs.
 func (tk *talk) request(req *Request) {
 	if tk.limit >= 0 {
 		if left := tk.machine.Limit(req, tk.limit); left.Any() {
@@ -328,16 +327,15 @@ func (tk *talk) request(req *Request) {
 		tk.subscribed(eff.Subscription)
 	}
 	if eff.Answer != nil {
-		tk.heard(eff.Answer, "accepted")
+		tk.answered(eff.Answer, "accepted")
 	}
 	if eff.Culprit != nil {
-		tk.heard(eff.Culprit, "")
+		tk.answered(eff.Culprit, "")
 	}
 }
 
-// heard notes what the machine found out, and tells it to the state. accepted is the word
-// for contents that the client has.
-func (tk *talk) heard(v *Answer, accepted string) {
+// answered records an answer, and passes it to the state. accepted is the output for ACKed resources.
+func (tk *talk) answered(v *Answer, accepted string) {
 	note := func(word string, list []*xds.Resource) {
 		if len(list) > 0 {
 			tk.got = append(tk.got, word+" "+show(&Response{}, list))
@@ -348,41 +346,41 @@ func (tk *talk) heard(v *Answer, accepted string) {
 	if v.Nacked != nil {
 		note("rejected", []*xds.Resource{v.Nacked})
 	}
-	tk.state.hear(v)
+	tk.state.answer(v)
 }
 
-// subscribed notes a change of the subscription.
+// subscribed records a change of the subscription.
 func (tk *talk) subscribed(in *xds.SubscriptionChange) {
 	c := tk.client(in.Type)
-	delete(c.interest, "*")
+	delete(c.subscribed, "*")
 	if in.Wildcard {
-		c.interest["*"] = true
+		c.subscribed["*"] = true
 	}
 	for _, n := range in.Subscribe {
-		c.interest[n] = true
+		c.subscribed[n] = true
 	}
 	for _, n := range in.Unsubscribe {
-		delete(c.interest, n)
+		delete(c.subscribed, n)
 	}
 }
 
-// drain takes everything that the machine sends.
+// drain collects all responses of the machine.
 func (tk *talk) drain() {
 	for {
 		resp, _ := tk.machine.Next(tk.state, tk.now)
-		interests := tk.machine.SubscriptionChanges()
-		for _, in := range interests {
+		changes := tk.machine.SubscriptionChanges()
+		for _, in := range changes {
 			tk.subscribed(&in)
 		}
 		claims := tk.machine.Claims()
 		claimed := func() {
 			for _, v := range claims {
-				tk.heard(&v, "has")
+				tk.answered(&v, "has")
 			}
 		}
 		if resp == nil {
 			claimed()
-			if len(interests) > 0 {
+			if len(changes) > 0 {
 				continue
 			}
 			return
@@ -408,8 +406,7 @@ func (tk *talk) drain() {
 	}
 }
 
-// show lists what is in a response: "a@1", or "a@1/60s" where it says how long it
-// lives.
+// show lists the resources of a response: "a@1", or "a@1/60s" with a TTL.
 func show(resp *Response, list []*xds.Resource) string {
 	words := make([]string, len(list))
 	for i, r := range list {
@@ -422,9 +419,9 @@ func show(resp *Response, list []*xds.Resource) string {
 	return strings.Join(words, " ")
 }
 
-// fakeState is a View that does as it is told.
+// fakeState is a View with whatever the commands put into it.
 type fakeState struct {
-	timed     bool // something had a TTL
+	timed     bool // a resource had a TTL
 	connected time.Time
 	now       time.Time
 	revision  uint64
@@ -432,7 +429,7 @@ type fakeState struct {
 	aliases   map[string]string
 	knowledge map[string]xds.Knowledge
 	doubtful  map[string][]string
-	// rejections counts them, of all types.
+	// rejections counts the NACKed resources of all types.
 	rejections uint64
 }
 
@@ -496,7 +493,7 @@ func (s *fakeState) do(verb, typeURL string, args []string, changed func(names [
 			}
 		}
 		was := item
-		switch item = (xds.Item{Current: r, Acked: was.Acked}); { // as the cache does
+		switch item = (xds.Item{Current: r, Acked: was.Acked}); { // as package agent/cache does
 		case was.Current != nil && was.Current.Version == r.Version:
 			item.Status = was.Status
 		case was.Acked != nil && was.Acked.Version == r.Version:
@@ -526,7 +523,7 @@ func (s *fakeState) do(verb, typeURL string, args []string, changed func(names [
 			good.Version = strings.TrimPrefix(args[1], "good=")
 			item.Acked = &good
 		}
-		names = nil // a verdict by itself is no change
+		names = nil // a status alone is not a change
 	default:
 		return fmt.Errorf("unknown command %q", verb)
 	}
@@ -536,15 +533,15 @@ func (s *fakeState) do(verb, typeURL string, args []string, changed func(names [
 	return nil
 }
 
-// hear takes in the client's own verdict, as the cache does.
-func (s *fakeState) hear(v *Answer) {
+// answer applies the client's own answer, as package agent/cache does.
+func (s *fakeState) answer(v *Answer) {
 	set := func(r *xds.Resource, standing xds.Status) {
 		item := s.items[v.Type][r.Name]
 		switch {
 		case item.Current == nil:
 			return
 		case standing == xds.Suspect && item.Status != xds.Pending:
-			return // what others made of it says more
+			return // the answers of other clients count more
 		case item.Current.Version == r.Version:
 			item.Status = standing
 			s.rejections++

@@ -12,7 +12,7 @@ import (
 
 // protocol.md 3.15: what was found under an alias is held under its own name, and
 // goes under it.
-func TestWhoSubscribesToAnAliasHearsOfTheResource(t *testing.T) {
+func TestAWatchOfAnAliasIsNotifiedOfTheResource(t *testing.T) {
 	c := New(Config{})
 	w := c.Watch("client")
 	w.Subscribe(xds.VirtualHostType, false, []string{"rc/host"}, nil)

@@ -7,7 +7,7 @@ import (
 )
 
 // design.md I11: only what nobody wants any more enters the LRU.
-func TestOfWhatNobodyWantsTheLeastRecentIsEvicted(t *testing.T) {
+func TestTheLeastRecentUnreferencedResourceIsEvicted(t *testing.T) {
 	c := New(Config{MaxUnreferenced: 2})
 	w := watch(c, "a", xds.EndpointType, "a", "b", "c", "kept")
 	put(c, xds.EndpointType, "a@1", "b@1", "c@1", "kept@1")
@@ -23,7 +23,7 @@ func TestOfWhatNobodyWantsTheLeastRecentIsEvicted(t *testing.T) {
 
 // I2: what was evicted while nobody wanted it is not said to be gone when the
 // wildcard is wanted again.
-func TestWhatWasEvictedIsUnknownAndNotGone(t *testing.T) {
+func TestAnEvictedResourceIsUnknownAndNotRemoved(t *testing.T) {
 	c := New(Config{MaxUnreferenced: 2})
 	w, in := watch(c, "x", xds.ClusterType, "*"), c.Subscriptions()
 	in.Changes()
@@ -41,7 +41,7 @@ func TestWhatWasEvictedIsUnknownAndNotGone(t *testing.T) {
 	}
 }
 
-func TestWhatIsWantedIsNeverEvicted(t *testing.T) {
+func TestASubscribedResourceIsNeverEvicted(t *testing.T) {
 	names := numbered("n", 50)
 	var all []string
 	for _, n := range names {

@@ -13,7 +13,7 @@ import (
 )
 
 // crashed is an Envoy that is started, does something, and crashes within seconds.
-func crashed(c *Cache, does func(w *Watch)) (suspects []Fact) {
+func crashed(c *Cache, does func(w *Watch)) (suspects []xds.Key) {
 	pass(time.Second)
 	started := time.Now()
 	w := watch(c, "x", xds.ClusterType, "*")
@@ -126,7 +126,7 @@ func TestAFallbackEndsWithTheLastSuspectThatTheControlPlaneChanges(t *testing.T)
 		w := watch(c, "x", xds.ClusterType, "*")
 		w.Nack(xds.ClusterType, 1_000, "no", res(xds.ClusterType, "a@3"), nil)
 		v.want(t, "ack")
-		standing(t, c, xds.ClusterType, "a", xds.Nacked, "1")
+		wantStatus(t, c, xds.ClusterType, "a", xds.Nacked, "1")
 		put(c, xds.ClusterType, "b@2")
 		apply(c, xds.Update{Type: xds.ClusterType, Removed: []string{"c"}})
 		suspected(t, c)
@@ -169,7 +169,7 @@ func TestAFallbackEndsByHandAndByItself(t *testing.T) {
 }
 
 // A client that lives with the suspects after their second chance ends their probation.
-func TestSuspectsThatAClientLivesWithAreStable(t *testing.T) {
+func TestSuspectsThatAClientUsesForLongEnoughAreStable(t *testing.T) {
 	deadly(t, func(t *testing.T, c *Cache) {
 		c.Resume()
 		w := watch(c, "x", xds.ClusterType, "*")
@@ -258,7 +258,7 @@ func TestWhatACrashedEnvoyHadIsWhatItWasSent(t *testing.T) {
 		put(c, xds.ClusterType, "a@2", "b@2")
 		accept(w, xds.ClusterType, "b@2")
 		w.Close(nil)
-		var got []Fact
+		var got []xds.Key
 		for range 3 {
 			pass(time.Second)
 			started := time.Now()
@@ -267,7 +267,7 @@ func TestWhatACrashedEnvoyHadIsWhatItWasSent(t *testing.T) {
 			w.Close(map[string][]string{xds.ClusterType: {"a"}})
 			got = c.Crashed(started)
 		}
-		if fmt.Sprint(got) != fmt.Sprint([]Fact{{SuspectFact, xds.ClusterType, "a"}}) {
+		if fmt.Sprint(got) != fmt.Sprint([]xds.Key{{Type: xds.ClusterType, Name: "a"}}) {
 			t.Errorf("suspected: %v, want a", got)
 		}
 		serves(t, c, xds.ClusterType, "a", "1")

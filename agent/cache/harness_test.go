@@ -31,12 +31,12 @@ func res(typeURL, nameVersion string, aliases ...string) *xds.Resource {
 }
 
 // put applies an update of "one", and returns what was said of it.
-func put(c *Cache, typeURL string, list ...string) *verdicts {
+func put(c *Cache, typeURL string, list ...string) *answers {
 	return apply(c, xds.Update{Type: typeURL, Resources: resources(typeURL, list)})
 }
 
 // complete applies an answer that is all there is.
-func complete(c *Cache, typeURL string, list ...string) *verdicts {
+func complete(c *Cache, typeURL string, list ...string) *answers {
 	return apply(c, xds.Update{Type: typeURL, Resources: resources(typeURL, list), Complete: true})
 }
 
@@ -48,20 +48,20 @@ func resources(typeURL string, list []string) []*xds.Resource {
 	return out
 }
 
-func apply(c *Cache, u xds.Update) *verdicts {
+func apply(c *Cache, u xds.Update) *answers {
 	if u.Source == "" {
 		u.Source = "one"
 	}
 	u.Wildcard = true
-	v := &verdicts{}
+	v := &answers{}
 	c.Apply(u, v.say)
 	return v
 }
 
-// verdicts are what was said of an update so far.
-type verdicts struct{ said []string }
+// answers are what was said of an update so far.
+type answers struct{ said []string }
 
-func (v *verdicts) say(err error) {
+func (v *answers) say(err error) {
 	if err == nil {
 		v.said = append(v.said, "ack")
 	} else {
@@ -69,10 +69,10 @@ func (v *verdicts) say(err error) {
 	}
 }
 
-func (v *verdicts) want(t *testing.T, said ...string) {
+func (v *answers) want(t *testing.T, said ...string) {
 	t.Helper()
 	if !slices.Equal(v.said, said) {
-		t.Errorf("verdict %q, want %q", v.said, said)
+		t.Errorf("answer %q, want %q", v.said, said)
 	}
 }
 
@@ -124,9 +124,9 @@ func knows(t *testing.T, c *Cache, typeURL string, want xds.Knowledge) {
 	})
 }
 
-// standing fails unless a name has this standing, and this version is good; ""
+// status fails unless a name has this status, and this version is good; ""
 // for none.
-func standing(t *testing.T, c *Cache, typeURL, name string, want xds.Status, good string) {
+func wantStatus(t *testing.T, c *Cache, typeURL, name string, want xds.Status, good string) {
 	t.Helper()
 	it, got := item(c, typeURL, name), ""
 	if it.Acked != nil {

@@ -138,7 +138,7 @@ func TestTheJournalKeepsWhatIsGood(t *testing.T) {
 }
 
 // putAndAccept puts clusters, which a client accepts, and has the ACK of it due.
-func putAndAccept(c *Cache, w *Watch, content string) *verdicts {
+func putAndAccept(c *Cache, w *Watch, content string) *answers {
 	v := put(c, xds.ClusterType, content)
 	accept(w, xds.ClusterType, content)
 	w.Progress(xds.ClusterType, c.revision)
@@ -151,7 +151,7 @@ func TestAnACKThatClientsCauseWaitsForTheDisk(t *testing.T) {
 	signalled := make(chan struct{}, 1)
 	j := c.Journal(signalled, true)
 	w := watch(c, "a", xds.ClusterType, "*")
-	accepts := func(content string) *verdicts { return putAndAccept(c, w, content) }
+	accepts := func(content string) *answers { return putAndAccept(c, w, content) }
 	first := accepts("a@1")
 	if len(signalled) != 1 {
 		t.Error("nobody is told to write")
@@ -198,7 +198,7 @@ func TestNoACKWaitsForADiskThatIsBroken(t *testing.T) {
 	c := New(Config{})
 	j := c.Journal(nil, false)
 	w := watch(c, "a", xds.ClusterType, "*")
-	accepts := func(content string) *verdicts { return putAndAccept(c, w, content) }
+	accepts := func(content string) *answers { return putAndAccept(c, w, content) }
 	accepts("a@1").want(t, "ack")
 	j.All()
 	j.Done(nil)

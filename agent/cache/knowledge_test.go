@@ -25,14 +25,14 @@ func TestAWildcardIsUnknownUntilSomethingCame(t *testing.T) {
 }
 
 // design.md I2: an open stream means connected, never synced.
-func TestSyncingWhatWasNeverToldKnowsNothing(t *testing.T) {
+func TestSyncingATypeWithoutAnAnswerMakesNothingKnown(t *testing.T) {
 	c := New(Config{})
 	watch(c, "a", xds.ClusterType, "*")
 	c.Synced("one", xds.ClusterType, time.Time{})
 	knows(t, c, xds.ClusterType, xds.Unknown)
 }
 
-func TestNamesThatWereAskedForSayNothingOfTheWildcard(t *testing.T) {
+func TestAnAnswerToNamesMakesNothingKnownOfTheWildcard(t *testing.T) {
 	c := New(Config{})
 	watch(c, "a", xds.ClusterType, "odc")
 	put(c, xds.ClusterType, "odc@1")
@@ -54,7 +54,7 @@ func TestACompleteAnswerCompletes(t *testing.T) {
 }
 
 // Nobody tells any more what goes.
-func TestAWildcardThatNobodyWantsIsPartialAgain(t *testing.T) {
+func TestAWildcardWithoutASubscriptionIsPartialAgain(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		unasked bool

@@ -17,8 +17,8 @@ func mine(cfg Config) Config {
 	return cfg
 }
 
-func publish(c *Cache, list ...string) *verdicts {
-	v := &verdicts{}
+func publish(c *Cache, list ...string) *answers {
+	v := &answers{}
 	c.Publish(resources(xds.SecretType, list), v.say)
 	return v
 }
@@ -49,7 +49,7 @@ func TestWhatTheAgentMakesIsAskedOfNoUpstream(t *testing.T) {
 
 // Neither by mistake nor by intent: a control plane that could replace the
 // certificates would be the workload.
-func TestNoUpstreamHasASayInWhatTheAgentMakes(t *testing.T) {
+func TestNoUpstreamChangesWhatTheAgentMakes(t *testing.T) {
 	c := New(mine(Config{}))
 	w := watch(c, "x", xds.SecretType, "my-cert", "my-early")
 	publish(c, "my-cert@1")
@@ -62,8 +62,8 @@ func TestNoUpstreamHasASayInWhatTheAgentMakes(t *testing.T) {
 	serves(t, c, xds.SecretType, "my-cert", "1")
 	serves(t, c, xds.SecretType, "my-early", "")
 	gone(t, c, xds.SecretType, map[string]bool{"my-cert": false})
-	if err := problem(c, xds.SecretType, "my-early"); err == nil || !strings.Contains(err.Error(), "the agent makes it itself") {
-		t.Errorf("nobody is told: %v", err)
+	if err := problem(c, xds.SecretType, "my-early"); err == nil || !strings.Contains(err.Error(), "the agent itself makes this resource") {
+		t.Errorf("the error is %v", err)
 	}
 }
 
@@ -179,7 +179,7 @@ func TestWhatTheAgentMakesIsServedAsItIs(t *testing.T) {
 	})
 }
 
-func TestWhatNobodyWantsIsWithdrawnWithoutAWord(t *testing.T) {
+func TestUnsubscribedSecretsAreWithdrawnWithoutANotification(t *testing.T) {
 	c := New(mine(Config{}))
 	w := watch(c, "x", xds.SecretType, "my-cert")
 	publish(c, "my-cert@1", "my-other@1")
@@ -191,7 +191,7 @@ func TestWhatNobodyWantsIsWithdrawnWithoutAWord(t *testing.T) {
 }
 
 // What one client refuses is not offered to the next: it gets what was accepted.
-func TestARefusedCertificateDoesNotReplaceTheAcceptedOne(t *testing.T) {
+func TestANackedCertificateDoesNotReplaceTheAckedOne(t *testing.T) {
 	c := New(mine(Config{}))
 	w := watch(c, "x", xds.SecretType, "my-cert")
 	publish(c, "my-cert@1")
@@ -199,5 +199,5 @@ func TestARefusedCertificateDoesNotReplaceTheAcceptedOne(t *testing.T) {
 	v := publish(c, "my-cert@2")
 	w.Nack(xds.SecretType, 1_000, "no key", res(xds.SecretType, "my-cert@2"), nil)
 	v.want(t, "nack: x: no key")
-	standing(t, c, xds.SecretType, "my-cert", xds.Nacked, "1")
+	wantStatus(t, c, xds.SecretType, "my-cert", xds.Nacked, "1")
 }

@@ -21,7 +21,7 @@ func gone(t *testing.T, c *Cache, typeURL string, names map[string]bool) {
 }
 
 // design.md I2.
-func TestWhatAnUpstreamRemovesIsGone(t *testing.T) {
+func TestWhatAnUpstreamRemovesIsNotFound(t *testing.T) {
 	c := New(Config{})
 	w := watch(c, "a", xds.EndpointType, "x", "y", "z")
 	put(c, xds.EndpointType, "x@1", "y@1")
@@ -38,7 +38,7 @@ func TestWhatAnUpstreamRemovesIsGone(t *testing.T) {
 }
 
 // What was gone may be there again when somebody asks next.
-func TestThatSomethingIsGoneIsForgottenWithTheLastWhoWantsIt(t *testing.T) {
+func TestThatANameIsNotFoundIsForgottenWithItsLastSubscription(t *testing.T) {
 	c := New(Config{})
 	w := watch(c, "a", xds.EndpointType, "x")
 	apply(c, xds.Update{Type: xds.EndpointType, Removed: []string{"x"}})
@@ -153,7 +153,7 @@ func TestWhatAClientMayHoldWithoutTellingIsRemembered(t *testing.T) {
 
 // protocol.md 3.6: what one client says of itself says nothing of another, which may
 // be away for a moment; of several nobody knows which one comes back.
-func TestTheDoubtAboutAClientThatWentLastsAsLongAsItsLeases(t *testing.T) {
+func TestNamesOfADisconnectedClientAreUncertainAsLongAsItsLeases(t *testing.T) {
 	running(t, Config{}, func(t *testing.T, c *Cache) {
 		doubtful := func(want string) {
 			t.Helper()

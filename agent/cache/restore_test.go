@@ -60,7 +60,7 @@ func TestALiveAnswerComesBeforeWhatWasRestored(t *testing.T) {
 	put(c, xds.ClusterType, "a@2")
 	wantChanged(t, w, "CDS a *")
 	holds(t, c, xds.ClusterType, "a@2", "b@1")
-	standing(t, c, xds.ClusterType, "a", xds.Pending, "1")
+	wantStatus(t, c, xds.ClusterType, "a", xds.Pending, "1")
 	if it := item(c, xds.EndpointType, "a"); it.Current != nil {
 		t.Errorf("another type is served: %+v", it)
 	}
@@ -86,7 +86,7 @@ func TestThatThereIsNothingIsRestored(t *testing.T) {
 
 // design.md I2, protocol.md 7.10: the next stream says what was restored, with the
 // versions of its own server.
-func TestASourceIsToldWhatWasRestored(t *testing.T) {
+func TestASourceIsToldTheVersionsOfRestoredResources(t *testing.T) {
 	c := New(Config{})
 	other := kept(xds.ClusterType, "b@1")
 	other.Source = "two"
@@ -109,7 +109,7 @@ func TestASourceIsToldWhatWasRestored(t *testing.T) {
 }
 
 // design.md I11: what nobody wants any more is bounded, also when it was restored.
-func TestWhatWasRestoredAndNobodyWantsIsBounded(t *testing.T) {
+func TestRestoredResourcesWithoutASubscriptionAreBounded(t *testing.T) {
 	c := New(Config{MaxUnreferenced: 10})
 	var saved []Saved
 	for _, name := range numbered("e", 100) {
@@ -147,7 +147,7 @@ func TestDeadlinesSurviveARestart(t *testing.T) {
 
 // protocol.md 3.6: what a client may hold without telling is remembered over a
 // restart.
-func TestDoubtsAreRestored(t *testing.T) {
+func TestUncertainNamesAreRestored(t *testing.T) {
 	c := New(Config{})
 	c.Restore(nil, facts(Fact{MaybeHeldFact, xds.ListenerType, "l"}))
 	look(c, func(s Snapshot) {
@@ -158,7 +158,7 @@ func TestDoubtsAreRestored(t *testing.T) {
 }
 
 // --max-stale: who has it keeps it, who comes anew gets nothing.
-func TestWhatIsTooOldIsNotServedToWhoComesAnew(t *testing.T) {
+func TestAStaleCacheIsNotServedToNewWatches(t *testing.T) {
 	stale := false
 	c := New(Config{Stale: func() bool { return stale }})
 	first := watch(c, "x", xds.ClusterType, "*")
@@ -185,7 +185,7 @@ func TestWhatIsTooOldIsNotServedToWhoComesAnew(t *testing.T) {
 
 // Finding P3: what is read after a source has answered brings back nothing that the source has
 // said to be gone, by its name or by an answer that has everything.
-func TestWhatIsRestoredLateBringsBackNothingThatIsGone(t *testing.T) {
+func TestWhatIsRestoredAfterAnAnswerBringsBackNothingThatWasRemoved(t *testing.T) {
 	late := []Saved{kept(xds.ClusterType, "a@1"), kept(xds.ClusterType, "old@1"), kept(xds.EndpointType, "e@1"), kept(xds.EndpointType, "olde@1")}
 	t.Run("by name", func(t *testing.T) {
 		c := New(Config{})

@@ -21,7 +21,7 @@ import (
 
 // FuzzUnchangedIsAsIfItCameAnew holds two caches through one history. A resource that an update
 // repeats is the same pointer in one of them, as upstreams hand it on, and a copy in the other.
-// Whatever comes in between (other sources, verdicts, evictions, expiry, what was restored,
+// Whatever comes in between (other sources, answers, evictions, expiry, what was restored,
 // removals that are held back, limits), both hold the same, say the same to every watch and
 // source, and would write the same to disk; and after an update what is wanted of it is held as
 // it says (design.md I4).
@@ -75,7 +75,7 @@ type pair struct {
 	watches  [2][2]*Watch // by cache
 	sources  [2]*Subscriptions
 	journals [2]*Journal
-	said     [2][]*verdicts
+	said     [2][]*answers
 	tellers  map[string]*teller
 	evicts   bool // by the LRU
 	guarded  bool
@@ -290,7 +290,7 @@ func (p *pair) apply(u xds.Update) (fits bool) {
 		if i == 1 {
 			u.Resources = copies(u.Resources)
 		}
-		v := &verdicts{}
+		v := &answers{}
 		c.Apply(u, v.say)
 		p.said[i] = append(p.said[i], v)
 		if len(v.said) > 0 && strings.Contains(v.said[0], "--max-resources") {
@@ -452,14 +452,14 @@ func (p *pair) compare() {
 	p.same("state", len(got), len(want))
 }
 
-// state is what can be seen of a cache, its watches and verdicts, and what it would have
+// state is what can be seen of a cache, its watches and answers, and what it would have
 // on disk.
 func (p *pair) state(i int) (out []string) {
 	c := p.caches[i]
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	for n, v := range p.said[i] {
 		if n > len(p.said[i])-20 {
-			say("verdict on update %d: %q", n, v.said)
+			say("answer on update %d: %q", n, v.said)
 		}
 	}
 	say("status %+v, restored %d, lacking %v, fallback %+v, room %d %d", c.Status(), c.Restored(), c.AnyMissing(), c.Fallback(), c.contents.Resources(), c.contents.Bytes())
@@ -503,7 +503,7 @@ func lived(r *xds.Resource) string {
 }
 
 // push applies an update. It is complete for a full-state type.
-func push(c *Cache, typeURL string, list []*xds.Resource) *verdicts {
+func push(c *Cache, typeURL string, list []*xds.Resource) *answers {
 	return apply(c, xds.Update{Type: typeURL, Resources: list, Complete: xds.FullState(typeURL)})
 }
 
@@ -546,7 +546,7 @@ func TestWhatIsUnchangedAndWasDroppedInBetweenComesBack(t *testing.T) {
 }
 
 // An update that is larger than what is kept for nobody evicts some of its own.
-func TestWhatAnUpdateEvictedOfItsOwnComesBackWhenItIsWanted(t *testing.T) {
+func TestWhatAnUpdateEvictedOfItsOwnComesBackWithASubscription(t *testing.T) {
 	c := New(Config{MaxUnreferenced: 1})
 	list := resources(xds.EndpointType, []string{"a@1", "b@1"})
 	push(c, xds.EndpointType, list)
@@ -557,7 +557,7 @@ func TestWhatAnUpdateEvictedOfItsOwnComesBackWhenItIsWanted(t *testing.T) {
 }
 
 // design.md I6: the control plane hears it each time.
-func TestAPushThatRepeatsWhatWasRejectedIsRefusedAgain(t *testing.T) {
+func TestAPushThatRepeatsWhatWasNackedIsNackedAgain(t *testing.T) {
 	c := New(Config{})
 	w := watch(c, "x", xds.ClusterType, "*")
 	list := resources(xds.ClusterType, []string{"a@1", "b@1"})
@@ -569,11 +569,11 @@ func TestAPushThatRepeatsWhatWasRejectedIsRefusedAgain(t *testing.T) {
 	}
 	// What is good beside it is not held up for long: with other content there is peace.
 	push(c, xds.ClusterType, []*xds.Resource{res(xds.ClusterType, "a@2"), list[1]})
-	standing(t, c, xds.ClusterType, "a", xds.Pending, "")
+	wantStatus(t, c, xds.ClusterType, "a", xds.Pending, "")
 }
 
 // design.md I2: absence from a complete answer removes what was restored, too.
-func TestWhatWasRestoredAndIsNotThereGoesWithTheNextPush(t *testing.T) {
+func TestWhatWasRestoredAndIsNotInTheNextPushIsRemoved(t *testing.T) {
 	c := New(Config{})
 	watch(c, "x", xds.ClusterType, "*")
 	list := resources(xds.ClusterType, []string{"a@1"})

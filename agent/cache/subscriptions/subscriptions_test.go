@@ -115,7 +115,7 @@ func TestAPrefetchedNameIsLeasedFromTheFirstClientOn(t *testing.T) {
 	})
 }
 
-func TestAViewIsToldTheDifferenceToWhatItWasTold(t *testing.T) {
+func TestAViewReturnsTheDifferenceToWhatItReturned(t *testing.T) {
 	r := newRig(t)
 	r.names.Subscribe("a")
 	r.names.AddCluster("b")

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// protocol.md 3.15: what was found under an alias is held under its own name, and
-// goes under it.
+// protocol.md 3.15: a resource that a client found by an alias is cached under its own name, and
+// removed under it.
 func TestAWatchOfAnAliasIsNotifiedOfTheResource(t *testing.T) {
 	c := New(Config{})
 	w := c.Watch("client")

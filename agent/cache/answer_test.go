@@ -10,7 +10,7 @@ import (
 
 func cds(nameVersion string) *xds.Resource { return res(xds.ClusterType, nameVersion) }
 
-// revision is the number of updates that the cache has taken in.
+// revision returns the cache's revision.
 func revision(c *Cache) (n uint64) {
 	look(c, func(s Snapshot) { n = s.Revision() })
 	return n
@@ -84,7 +84,7 @@ func TestTheNewestOfSeveralUpdatesGetsTheNack(t *testing.T) {
 	third.want(t)
 }
 
-// A suspect that was sent alone says nothing of updates.
+// The answer to a suspect that was sent alone is not the answer to an update.
 func TestTheAnswerToARetryIsNotThatToAnUpdate(t *testing.T) {
 	c := New(Config{})
 	a := watch(c, "a", xds.ClusterType, "*")
@@ -113,12 +113,12 @@ func TestWhatWasNackedIsNackedWhenItIsRepeated(t *testing.T) {
 	if got := c.Resources(xds.ClusterType)[0].Reason; got != "a: no" {
 		t.Errorf("reason %q", got)
 	}
-	// And back to what was accepted.
+	// The control plane reverts to the ACKed content.
 	put(c, xds.ClusterType, "x@1")
 	wantStatus(t, c, xds.ClusterType, "x", xds.Acked, "1")
 }
 
-// design.md I7: what any stream accepted is accepted.
+// design.md I7: what any client ACKed counts as ACKed.
 func TestWhatOneClientAcceptsIsAccepted(t *testing.T) {
 	t.Run("after another refused it", func(t *testing.T) {
 		c := New(Config{})
@@ -152,7 +152,7 @@ func TestWhatOneClientAcceptsIsAccepted(t *testing.T) {
 	})
 }
 
-// An ACK that was overtaken still says what is good.
+// An ACK of a content that was replaced meanwhile still counts.
 func TestAnOvertakenVersionThatWasAcceptedIsTheBestKnown(t *testing.T) {
 	c := New(Config{})
 	a := watch(c, "a", xds.ClusterType, "*")
@@ -178,8 +178,9 @@ func TestSuspectsAreNotRejected(t *testing.T) {
 	put(c, xds.ClusterType, "x@1").want(t, "ack") // unchanged, and not known to be bad
 }
 
-// design.md I7: once the cause of a NACK is known, or gone, the others that were NACKed with it are
-// tried again. In a complete set none can be sent alone, and they would stay suspects.
+// design.md I7: when the cause of a NACK is known or removed, the other resources that were NACKed
+// with it are sent once more. In a complete set none can be sent alone, so they would stay
+// suspects.
 func TestSuspectsAreRetriedWhenTheCauseIsKnownOrRemoved(t *testing.T) {
 	for name, ends := range map[string]func(c *Cache, w *Watch){
 		"known":   func(c *Cache, w *Watch) { w.Nack(xds.ListenerType, 0, "bad", res(xds.ListenerType, "bad@1"), nil) },
@@ -204,7 +205,7 @@ func TestSuspectsAreRetriedWhenTheCauseIsKnownOrRemoved(t *testing.T) {
 	}
 }
 
-// A Delta server says nothing again of an update for which there was no room: it is asked anew, and
+// A Delta server does not send an update again that went beyond the limits. It is asked again, and
 // until then the error stays.
 func TestASourceIsAskedAgainForAnUpdateThatDidNotFit(t *testing.T) {
 	c := New(Config{MaxResources: 2})

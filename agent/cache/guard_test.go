@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// askedNow applies an answer of a stream that is opened now.
+// askedNow applies an answer on a stream that is opened now.
 func askedNow(c *Cache, u xds.Update) *answers {
 	u.RequestedAt = time.Now()
 	return apply(c, u)
@@ -118,8 +118,8 @@ func TestAnUpdateIsNotChanged(t *testing.T) {
 	})
 }
 
-// A listener goes at once: it may have the address of the one that replaces it. What a
-// listener or cluster may refer to goes some seconds later.
+// A listener is removed at once: it may have the address of the one that replaces it. What a
+// listener or cluster may refer to is removed some seconds later.
 func TestRemovalsThatAreNoAccidentTakeEffectSoon(t *testing.T) {
 	running(t, Config{Guard: Guard{MaxRemovalPercent: 50}}, func(t *testing.T, c *Cache) {
 		types := []string{xds.ListenerType, xds.ClusterType, xds.EndpointType, xds.RouteType, xds.SecretType, xds.ScopedRouteType, xds.VirtualHostType, xds.ExtensionConfigType}
@@ -155,7 +155,7 @@ func TestRemovalsThatAreNoAccidentTakeEffectSoon(t *testing.T) {
 	})
 }
 
-// What is held back goes when the time has passed and a source that was asked since does not
+// What is held back is removed when the time has passed and a source that was asked since does not
 // have it; neither the time nor an answer alone is enough.
 func TestWhatIsHeldBackIsRemovedWhenASourceIsAskedAgainAndConfirmsIt(t *testing.T) {
 	for _, delta := range []bool{false, true} {
@@ -218,7 +218,8 @@ func TestWhatIsHeldBackIsRemovedWhenASourceIsAskedAgainAndConfirmsIt(t *testing.
 	}
 }
 
-// A Delta control plane that tells what it has in parts counts as having told all when it pauses.
+// A Delta control plane that sends what it has in parts counts as having sent everything when it
+// pauses.
 func TestWhatADeltaSourceSendsAfterAPauseIsNotRemoved(t *testing.T) {
 	running(t, Config{Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}}, func(t *testing.T, c *Cache) {
 		watch(c, "x", xds.ClusterType, "*")
@@ -234,8 +235,8 @@ func TestWhatADeltaSourceSendsAfterAPauseIsNotRemoved(t *testing.T) {
 	})
 }
 
-// What is removed while listeners or clusters are held back is held back with them, and so
-// is what was removed shortly before; it goes after them.
+// What is removed while listeners or clusters are held back is held back with them, and so is what
+// was removed shortly before. It is removed after them.
 func TestWhatBelongsToWhatIsHeldBackIsHeldWithIt(t *testing.T) {
 	running(t, Config{MaxUnreferenced: 1, Linger: time.Second, Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}}, func(t *testing.T, c *Cache) {
 		c.SetConnected(true)
@@ -265,7 +266,7 @@ func TestWhatBelongsToWhatIsHeldBackIsHeldWithIt(t *testing.T) {
 		wantHeldBack(t, c, xds.EndpointType, 0)
 		put(c, xds.EndpointType, "b@1")
 		pass(guard.Grace)
-		// Of what nobody wants one thing is kept, and nothing that was removed.
+		// The LRU has room for one unreferenced resource.
 		if n := len(c.Resources(xds.EndpointType)) + len(c.Resources(xds.SecretType)); n > 1 {
 			t.Errorf("%d resources are held that nobody wants, want at most 1", n)
 		}
@@ -276,7 +277,8 @@ func TestWhatBelongsToWhatIsHeldBackIsHeldWithIt(t *testing.T) {
 	})
 }
 
-// More that is missing when the source is asked again begins anew, with its own time.
+// Other resources that are missing when the source is asked again are held back for as long, from
+// then on.
 func TestRemovalsInAConfirmingAnswerAreHeldBackForAsLong(t *testing.T) {
 	running(t, Config{Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}}, func(t *testing.T, c *Cache) {
 		watch(c, "x", xds.ClusterType, "*")
@@ -296,7 +298,7 @@ func TestRemovalsInAConfirmingAnswerAreHeldBackForAsLong(t *testing.T) {
 	})
 }
 
-// Of what clients gave up no source is asked, and so it does not wait for an answer.
+// No source is asked for a name without a subscription, so its removal does not wait for an answer.
 func TestUnsubscribedResourcesAreNotHeldBackForEver(t *testing.T) {
 	running(t, Config{Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}}, func(t *testing.T, c *Cache) {
 		w := watch(c, "x", xds.ListenerType, "a", "b")
@@ -313,7 +315,7 @@ func TestUnsubscribedResourcesAreNotHeldBackForEver(t *testing.T) {
 	})
 }
 
-// What has a TTL expires all the same, which ends it (protocol.md 6.2).
+// A TTL ends all the same, and with it the accident (protocol.md 6.2).
 func TestWhatIsHeldBackOutlivesNoTTL(t *testing.T) {
 	running(t, Config{Guard: Guard{MaxRemovalPercent: 50}}, func(t *testing.T, c *Cache) {
 		var ended atomic.Int32
@@ -332,8 +334,8 @@ func TestWhatIsHeldBackOutlivesNoTTL(t *testing.T) {
 	})
 }
 
-// A restart of the agent is no way around it: what is held back stays so, and its time
-// goes on, also with an agent that has no guard, which asks at once.
+// A restart of the agent confirms nothing: what is held back stays so, and its time goes on. An
+// agent without a guard asks at once.
 func TestWhatIsHeldBackStaysSoAcrossARestart(t *testing.T) {
 	for _, percent := range []int{50, 0} {
 		limits := Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Hour}
@@ -389,7 +391,7 @@ func TestWhatIsHeldBackStaysSoAcrossARestart(t *testing.T) {
 	}
 }
 
-// What a source put before the state was read from disk is not held back by what is there.
+// A resource that a source sent before the disk was read is not held back by what is on disk.
 func TestWhatASourcePutBeforeTheRestoreIsNotHeldBack(t *testing.T) {
 	running(t, Config{Guard: Guard{MaxRemovalPercent: 50}}, func(t *testing.T, c *Cache) {
 		c.Journal(make(chan struct{}, 1), true)
@@ -406,7 +408,7 @@ func TestWhatASourcePutBeforeTheRestoreIsNotHeldBack(t *testing.T) {
 	})
 }
 
-// A control plane that has nothing and answers before a slow disk was read is guarded against too.
+// The guard also covers a control plane that is empty and answers before a slow disk was read.
 func TestWhatWasRemovedBeforeTheRestoreIsGuarded(t *testing.T) {
 	saved := []Saved{kept(xds.ClusterType, "a@1"), kept(xds.ClusterType, "b@1"), kept(xds.EndpointType, "a@1")}
 	for name, before := range map[string]func(c *Cache){
@@ -437,7 +439,7 @@ func TestWhatWasRemovedBeforeTheRestoreIsGuarded(t *testing.T) {
 	}
 }
 
-// What a guard holds back counts against the limits.
+// Resources that are held back count against the limits.
 func TestWhatIsHeldBackCountsAgainstTheLimits(t *testing.T) {
 	running(t, Config{MaxResources: 3, Guard: Guard{MaxRemovalPercent: 50}}, func(t *testing.T, c *Cache) {
 		complete(c, xds.ClusterType, "a@1", "b@1")
@@ -447,8 +449,8 @@ func TestWhatIsHeldBackCountsAgainstTheLimits(t *testing.T) {
 	})
 }
 
-// protocol.md 7.7: what a source neither confirms nor removes is kept, or, asked
-// for, pruned; what it issued itself it confirms by saying nothing of it.
+// protocol.md 7.7: a resource that a source neither confirms nor removes stays or, if configured,
+// is removed after a time. A source confirms its own versions by not sending them again.
 func TestWhatNobodyConfirmsIsPrunedIfAskedFor(t *testing.T) {
 	for after, want := range map[time.Duration][]string{
 		0:           {"own@1", "restored@1", "told@1"},

@@ -30,12 +30,12 @@ func res(typeURL, nameVersion string, aliases ...string) *xds.Resource {
 	return r
 }
 
-// put applies an update of "one", and returns what was said of it.
+// put applies an update of the source "one", and returns its answers.
 func put(c *Cache, typeURL string, list ...string) *answers {
 	return apply(c, xds.Update{Type: typeURL, Resources: resources(typeURL, list)})
 }
 
-// complete applies an answer that is all there is.
+// complete applies a complete answer.
 func complete(c *Cache, typeURL string, list ...string) *answers {
 	return apply(c, xds.Update{Type: typeURL, Resources: resources(typeURL, list), Complete: true})
 }
@@ -58,7 +58,7 @@ func apply(c *Cache, u xds.Update) *answers {
 	return v
 }
 
-// answers are what was said of an update so far.
+// answers are the answers to one update so far.
 type answers struct{ said []string }
 
 func (v *answers) say(err error) {
@@ -102,14 +102,14 @@ func holds(t *testing.T, c *Cache, typeURL string, want ...string) {
 	}
 }
 
-// look calls f with the state as it is now.
+// look calls f with a snapshot.
 func look(c *Cache, f func(Snapshot)) {
 	w := c.Watch("look")
 	read(w, func(s Snapshot, _ []xds.Change) { f(s) })
 	w.Close(nil)
 }
 
-// item returns what is held under a name.
+// item returns the item of a name.
 func item(c *Cache, typeURL, name string) (it xds.Item) {
 	look(c, func(s Snapshot) { it = s.Lookup(typeURL, name) })
 	return it
@@ -124,8 +124,7 @@ func knows(t *testing.T, c *Cache, typeURL string, want xds.Knowledge) {
 	})
 }
 
-// status fails unless a name has this status, and this version is good; ""
-// for none.
+// wantStatus fails unless a name has this status, and this version is the ACKed one; "" for none.
 func wantStatus(t *testing.T, c *Cache, typeURL, name string, want xds.Status, good string) {
 	t.Helper()
 	it, got := item(c, typeURL, name), ""
@@ -137,7 +136,7 @@ func wantStatus(t *testing.T, c *Cache, typeURL, name string, want xds.Status, g
 	}
 }
 
-// changed reads a watch: "CDS a b" with "*" where what is known changed.
+// changed reads a watch: "CDS a b", with "*" if the knowledge of the wildcard changed.
 func changed(w *Watch) []string {
 	var out []string
 	read(w, func(_ Snapshot, list []xds.Change) {
@@ -170,7 +169,7 @@ func wantChanged(t *testing.T, w *Watch, want ...string) {
 	}
 }
 
-// taken is what an Interest takes: "CDS * +a -b".
+// taken returns the changes of a source's subscriptions: "CDS * +a -b".
 func taken(in *Subscriptions) []string {
 	var out []string
 	for _, w := range in.Changes() {
@@ -192,11 +191,11 @@ func taken(in *Subscriptions) []string {
 func wantTaken(t *testing.T, in *Subscriptions, want ...string) {
 	t.Helper()
 	if got := taken(in); !slices.Equal(got, want) {
-		t.Errorf("interest: %q, want %q", got, want)
+		t.Errorf("subscriptions: %q, want %q", got, want)
 	}
 }
 
-// problem returns the last error from above about a name.
+// problem returns the last error of a source about a name.
 func problem(c *Cache, typeURL, name string) error {
 	for _, r := range c.Resources(typeURL) {
 		if r.Name == name {

@@ -52,7 +52,7 @@ func TestAnUpdateBeyondTheLimitsIsRejectedAsAWhole(t *testing.T) {
 	}
 }
 
-// The state may be beyond a limit that is lower than when it was written.
+// The state on disk may exceed a limit that was lowered since.
 func TestBeyondALimitWhatMakesItLessIsTakenIn(t *testing.T) {
 	for _, tc := range []struct {
 		name string

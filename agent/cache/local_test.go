@@ -47,8 +47,8 @@ func TestWhatTheAgentMakesIsAskedOfNoUpstream(t *testing.T) {
 	wantTaken(t, local)
 }
 
-// Neither by mistake nor by intent: a control plane that could replace the
-// certificates would be the workload.
+// Neither by mistake nor on purpose: a control plane that could replace the certificates could
+// impersonate the workload.
 func TestNoUpstreamChangesWhatTheAgentMakes(t *testing.T) {
 	c := New(mine(Config{}))
 	w := watch(c, "x", xds.SecretType, "my-cert", "my-early")
@@ -67,8 +67,8 @@ func TestNoUpstreamChangesWhatTheAgentMakes(t *testing.T) {
 	}
 }
 
-// A heartbeat whose version is empty would fit what the agent made, which has none from
-// an upstream.
+// A heartbeat with an empty version would match a resource of the agent, which has no upstream
+// version.
 func TestNoUpstreamGivesWhatTheAgentMakesALifetime(t *testing.T) {
 	running(t, mine(Config{}), func(t *testing.T, c *Cache) {
 		w := watch(c, "x", xds.SecretType, "my-cert")
@@ -118,7 +118,7 @@ func TestWhatTheAgentMakesIsNotWrittenToDisk(t *testing.T) {
 	}
 }
 
-// An upstream made it once; the agent does now.
+// The resource once came from an upstream; now the agent makes it.
 func TestWhatWasOnDiskOfANameThatTheAgentMakesByNowIsDropped(t *testing.T) {
 	c := New(mine(Config{}))
 	d := newDisk()
@@ -135,8 +135,8 @@ func TestWhatWasOnDiskOfANameThatTheAgentMakesByNowIsDropped(t *testing.T) {
 	wantTaken(t, c.Subscriptions())
 }
 
-// An old certificate is no way back after a crash, and it is never too old to be
-// served, however long the control plane has been away.
+// A fallback does not serve an old certificate, and certificates are never too old to be served,
+// however long the control plane has been unreachable.
 func TestWhatTheAgentMakesIsServedAsItIs(t *testing.T) {
 	running(t, mine(Config{FallbackEnabled: true, Stale: func() bool { return true }}), func(t *testing.T, c *Cache) {
 		w := watch(c, "x", xds.ClusterType, "*")
@@ -190,7 +190,7 @@ func TestUnsubscribedSecretsAreWithdrawnWithoutANotification(t *testing.T) {
 	gone(t, c, xds.SecretType, map[string]bool{"my-other": false})
 }
 
-// What one client refuses is not offered to the next: it gets what was accepted.
+// What one client NACKs is not sent to the next one: that gets the ACKed certificate.
 func TestANackedCertificateDoesNotReplaceTheAckedOne(t *testing.T) {
 	c := New(mine(Config{}))
 	w := watch(c, "x", xds.SecretType, "my-cert")

@@ -94,7 +94,7 @@ func TestAClosedWatchSubscribesToNothing(t *testing.T) {
 	}
 }
 
-// What a failover asks for first.
+// Failover depends on it.
 func TestANameIsMissingUntilItIsCachedOrRemoved(t *testing.T) {
 	for _, test := range []struct {
 		name, typeURL, want string

@@ -50,7 +50,8 @@ func TestAHeartbeatMovesTheDeadlineOfTheVersionThatItNames(t *testing.T) {
 	})
 }
 
-// protocol.md 6.1: SotW's version_info says by itself that the source means what it gave.
+// protocol.md 6.1: a heartbeat in a SotW response of the ACKed version_info is for whatever its
+// source sent.
 func TestAHeartbeatOfTheAckedVersionMovesTheDeadlineOfItsSourcesContent(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := New(Config{})
@@ -68,7 +69,8 @@ func TestAHeartbeatOfTheAckedVersionMovesTheDeadlineOfItsSourcesContent(t *testi
 	})
 }
 
-// protocol.md 6.2, 6.3: some types are removed, others dropped without a word.
+// protocol.md 6.2, 6.3: resources of some types are removed, others are dropped without a
+// notification.
 func TestWhatOutlivesItsTTLIsNotServed(t *testing.T) {
 	for _, typeURL := range xds.Types() {
 		told := xds.Info(typeURL).RemoveExpired
@@ -99,7 +101,7 @@ func TestWhatOutlivesItsTTLIsNotServed(t *testing.T) {
 	}
 }
 
-// What is read has not expired, though Run has had no time to drop it.
+// An expired resource is not read, even if Run has not dropped it yet.
 func TestAnExpiredResourceIsNotReadBeforeItIsDropped(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := New(Config{})
@@ -133,7 +135,7 @@ func TestATTLThatIsHeldIsNeitherEnforcedNorPassedOn(t *testing.T) {
 	})
 }
 
-// The lifetime is the resource's, whichever version of it is served.
+// The lifetime belongs to the resource, whichever version of it is served.
 func TestTheAckedVersionHasTheLifetimeOfTheNewest(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := New(Config{})

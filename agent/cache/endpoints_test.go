@@ -16,8 +16,8 @@ func edsCluster(version, endpoints string) *xds.Resource {
 	}
 }
 
-// A control plane that goes away between a cluster and its endpoints would leave
-// the client with a cluster that cannot warm.
+// If the control plane disconnected between a cluster and its endpoints, the client would have a
+// cluster that cannot warm.
 func TestTheEndpointsOfASubscribedClusterAreSubscribedTo(t *testing.T) {
 	c := New(Config{})
 	w := c.Watch("client")

@@ -44,7 +44,7 @@ type talk struct {
 	have         map[string]map[string]bool
 	unsubscribed map[string]bool
 	began        time.Time
-	waits        string
+	deferred     string
 	got          []string
 }
 
@@ -123,7 +123,7 @@ func (tk *talk) remove(typeURL string, names []string) {
 	for _, name := range names {
 		tk.g.Forget(xds.Key{Type: typeURL, Name: name})
 		delete(tk.have[typeURL], name)
-		tk.got = append(tk.got, "gone "+xds.Short(typeURL)+" "+name)
+		tk.got = append(tk.got, "removed "+xds.Short(typeURL)+" "+name)
 	}
 }
 
@@ -144,22 +144,22 @@ func (tk *talk) run() {
 	for _, typeURL := range slices.SortedFunc(maps.Keys(due), xds.CompareTypes) {
 		tk.remove(typeURL, due[typeURL])
 	}
-	var waits []string
+	var deferred []string
 	for _, typeURL := range xds.Types() {
 		for _, name := range slices.Sorted(tk.g.Names(typeURL)) {
 			mark := ""
 			if _, heldBack := tk.g.Deferred(xds.Key{Type: typeURL, Name: name}); heldBack {
 				mark = "!"
 			}
-			waits = append(waits, xds.Short(typeURL)+" "+name+mark)
+			deferred = append(deferred, xds.Short(typeURL)+" "+name+mark)
 		}
 	}
-	if now := strings.Join(waits, " "); now != tk.waits {
-		tk.waits = now
+	if now := strings.Join(deferred, " "); now != tk.deferred {
+		tk.deferred = now
 		if now == "" {
 			now = "nothing"
 		}
-		tk.got = append(tk.got, now+" waits")
+		tk.got = append(tk.got, now+" deferred")
 	}
 }
 

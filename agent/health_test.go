@@ -40,11 +40,11 @@ func TestReadinessSaysWhatIsMissing(t *testing.T) {
 		c := r.client(xdstest.ClientConfig{Node: node("web-1")})
 		c.Subscribe(xds.ClusterType)
 		r.quiet()
-		r.ready(map[string]string{"socket": "", "configuration": "nothing is known yet of CDS for node web-1; upstream " + upstreamAddr + ": receiving: rpc error: code = Unavailable desc = stream refused by the script"})
+		r.ready(map[string]string{"socket": "", "configuration": "no CDS received yet for node web-1; upstream " + upstreamAddr + ": receiving: rpc error: code = Unavailable desc = stream refused by the script"})
 		r.cp.Refuse(false)
 		r.cp.Hold(xds.ListenerType)
 		r.pass(time.Minute)
-		r.ready(map[string]string{"socket": "", "configuration": "nothing is known yet of LDS for node web-1"})
+		r.ready(map[string]string{"socket": "", "configuration": "no LDS received yet for node web-1"})
 		c.Subscribe(xds.ListenerType)
 		r.cp.Release()
 		r.quiet()
@@ -68,7 +68,7 @@ func TestASilentUpstreamIsAReason(t *testing.T) {
 		r.cfg.Node = node("web-1")
 		r.start()
 		r.pass(time.Minute)
-		r.ready(map[string]string{"socket": "", "configuration": "nothing is known yet of CDS for node web-1; upstream " + upstreamAddr + ": no answer for 15s"})
+		r.ready(map[string]string{"socket": "", "configuration": "no CDS received yet for node web-1; upstream " + upstreamAddr + ": no answer for 15s"})
 	})
 }
 

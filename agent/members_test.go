@@ -225,7 +225,7 @@ func TestAnAgentBesideGRPCAloneIsReady(t *testing.T) {
 		r.quiet()
 		c.Subscribe(xds.RouteType, "r1")
 		r.quiet()
-		r.ready(map[string]string{"socket": "", "configuration": "nothing is known yet of RDS r1 for node job-1"})
+		r.ready(map[string]string{"socket": "", "configuration": "no RDS r1 received yet for node job-1"})
 		r.cp.Release(xds.RouteType)
 		r.pass(20 * time.Second) // "later" counts as not there by then
 		r.ready(map[string]string{"socket": "", "configuration": ""})

@@ -10,9 +10,9 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// protocol.md 3.15: what was found under an alias is held under its own name, and
-// goes under it.
-func TestWhoSubscribesToAnAliasHearsOfTheResource(t *testing.T) {
+// protocol.md 3.15: a resource that a client found by an alias is cached under its own name, and
+// removed under it.
+func TestAWatchOfAnAliasIsNotifiedOfTheResource(t *testing.T) {
 	c := New(Config{})
 	w := c.Watch("client")
 	w.Subscribe(xds.VirtualHostType, false, []string{"rc/host"}, nil)

@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// run calls what was collected under the lock.
+// run calls the functions that were collected under the lock; it is called without it.
 func run(calls []func()) {
 	for _, call := range calls {
 		call()
@@ -16,9 +16,9 @@ func run(calls []func()) {
 
 func nackError(reason string) error { return errors.New(reason) }
 
-// awaitAnswer begins to wait for the clients' answer to the update that was just applied, if anybody asks
-// for it, and returns the answers that are due at once: an ACK if no client was concerned, a NACK if
-// clients have NACKed this content before (I6).
+// awaitAnswer makes the update that was just applied pending if answer is not nil, and returns the
+// answers that are due at once: an ACK if no client was concerned, a NACK if clients have NACKed
+// this content before (I6).
 func (c *Cache) awaitAnswer(t *table, answer func(nack error), concerned []*Watch, nack error) []func() {
 	switch {
 	case answer == nil:
@@ -29,8 +29,8 @@ func (c *Cache) awaitAnswer(t *table, answer func(nack error), concerned []*Watc
 	return t.pending.Add(c.revision, answer, concerned)
 }
 
-// Progress takes in that the client has answered, or was not concerned by, every
-// update of a type up to a revision.
+// Progress records that the client has answered, or was not concerned by, every update of a type up
+// to a revision.
 func (w *Watch) Progress(typeURL string, revision uint64) {
 	w.c.mu.Lock()
 	due := w.c.afterWrite(w.c.table(typeURL).pending.Seen(w, revision))
@@ -38,7 +38,7 @@ func (w *Watch) Progress(typeURL string, revision uint64) {
 	run(due)
 }
 
-// forgetWatch ends that updates wait for a closed watch.
+// forgetWatch removes a closed watch from the pending updates.
 func (c *Cache) forgetWatch(w *Watch) []func() {
 	var due []func()
 	for _, t := range c.tables {
@@ -47,8 +47,7 @@ func (c *Cache) forgetWatch(w *Watch) []func() {
 	return c.afterWrite(due)
 }
 
-// Ack takes in an ACK: contents that the client now has, and names whose
-// removal it has seen.
+// Ack records an ACK: of contents that the client now has, and of the removal of names.
 func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) {
 	c := w.c
 	c.mu.Lock()
@@ -63,14 +62,14 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 			continue
 		case c.fallback.HoldsBack(t.key(r.Name)) && e.Current().Version != r.Version:
 			w.interruptProbation(t, r.Name)
-			continue // it accepted the stable version that was served instead
+			continue // an ACK of the stable version that was served instead
 		case e.Ack(r):
 			ch.add(r.Name, e.Current())
 		}
 		c.persist(t, r.Name)
 		switch {
 		case e.Acked().Version != r.Version:
-			w.interruptProbation(t, r.Name) // it has something else than what could be stable
+			w.interruptProbation(t, r.Name) // the client has an older content
 		case !c.fallback.HoldsBack(t.key(r.Name)):
 			w.beginProbation(t, e)
 		}
@@ -84,7 +83,7 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 	c.notify(ch)
 }
 
-// confirmHeld takes in that the client has said what it holds under a name.
+// confirmHeld records that the client has said what it holds under a name.
 func (w *Watch) confirmHeld(t *table, name string) {
 	if xds.Info(t.url).OnDemand {
 		w.c.uncertain.Forget(t.key(name))
@@ -93,9 +92,9 @@ func (w *Watch) confirmHeld(t *table, name string) {
 	}
 }
 
-// Nack takes in a NACK, with the client's reason, of the response built at a
-// revision, 0 for a probe of a suspect. The newest update that waits for this
-// client gets the NACK; what came before it was superseded (I6).
+// Nack records a NACK, with the client's reason, of the response built at a revision (0: of a
+// suspect that was sent alone). The NACK answers the newest update that is pending for this client;
+// older ones were superseded (I6).
 func (w *Watch) Nack(typeURL string, revision uint64, reason string, rejected *xds.Resource, suspects []*xds.Resource) {
 	c := w.c
 	reason = fmt.Sprintf("%s: %s", w.client, reason)
@@ -121,13 +120,14 @@ func (w *Watch) Nack(typeURL string, revision uint64, reason string, rejected *x
 	run(due)
 }
 
-// mayHold remembers that the client may hold a full-state resource that it did not ACK.
+// mayHold records that the client may hold a full-state resource although it did not ACK it.
 func (w *Watch) mayHold(t *table, name string) {
 	if xds.FullState(t.url) {
 		w.uncertain.MayHold(t.key(name))
 	}
 }
 
+// nack records the NACK of the only resource of a response.
 func (c *Cache) nack(t *table, r *xds.Resource, reason string, ch *changes) {
 	if e := t.Entry(r.Name); e != nil && e.Nack(r.Version, reason) {
 		t.nacks++
@@ -136,10 +136,10 @@ func (c *Cache) nack(t *table, r *xds.Resource, reason string, ch *changes) {
 	}
 }
 
-// retrySuspects lets clients try the suspects of a full-state type once more: one of those that
-// were NACKed together is known to be the cause now, or is not there any more as it was. Else,
-// where a set is complete and none can be sent alone, a suspect would stay one, and new clients
-// would be given what was before it, however long the cause is gone.
+// retrySuspects sends the suspects of a full-state type to clients once more, because one of the
+// resources that were NACKed together turned out to be the cause, was replaced or was removed. In
+// SotW a complete set cannot be sent without a suspect; without a retry the suspect would stay one
+// for ever, and new clients would get its former content.
 func (ch *changes) retrySuspects() {
 	if !ch.retry || !xds.FullState(ch.table.url) {
 		return

@@ -10,7 +10,7 @@ import (
 
 func cds(nameVersion string) *xds.Resource { return res(xds.ClusterType, nameVersion) }
 
-// revision is the number of updates that the cache has taken in.
+// revision returns the cache's revision.
 func revision(c *Cache) (n uint64) {
 	look(c, func(s Snapshot) { n = s.Revision() })
 	return n
@@ -60,7 +60,7 @@ func TestAWatchThatClosesIsNotWaitedFor(t *testing.T) {
 }
 
 // design.md I6: NACK, with Envoy's words, when one has NACKed it.
-func TestOneRefusalIsTheVerdict(t *testing.T) {
+func TestOneNackIsTheAnswer(t *testing.T) {
 	c := New(Config{})
 	a, b := watch(c, "envoy-1", xds.ClusterType, "*"), watch(c, "envoy-2", xds.ClusterType, "*")
 	v := put(c, xds.ClusterType, "x@1")
@@ -72,7 +72,7 @@ func TestOneRefusalIsTheVerdict(t *testing.T) {
 }
 
 // design.md I6: of several coalesced responses, the newest unanswered nonce gets it.
-func TestTheNewestOfSeveralUpdatesIsRefused(t *testing.T) {
+func TestTheNewestOfSeveralUpdatesGetsTheNack(t *testing.T) {
 	c := New(Config{})
 	a := watch(c, "a", xds.ClusterType, "*")
 	first, second := put(c, xds.ClusterType, "x@1"), put(c, xds.ClusterType, "y@1")
@@ -84,41 +84,41 @@ func TestTheNewestOfSeveralUpdatesIsRefused(t *testing.T) {
 	third.want(t)
 }
 
-// A suspect that was sent alone says nothing of updates.
-func TestTheVerdictOnAProbeIsNotThatOnAnUpdate(t *testing.T) {
+// The answer to a suspect that was sent alone is not the answer to an update.
+func TestTheAnswerToARetryIsNotThatToAnUpdate(t *testing.T) {
 	c := New(Config{})
 	a := watch(c, "a", xds.ClusterType, "*")
 	v := put(c, xds.ClusterType, "x@1")
 	a.Nack(xds.ClusterType, 0, "no", cds("x@1"), nil)
 	v.want(t)
-	standing(t, c, xds.ClusterType, "x", xds.Nacked, "")
+	wantStatus(t, c, xds.ClusterType, "x", xds.Nacked, "")
 }
 
 // design.md I7.
-func TestWhatWasRefusedIsRefusedWhenItComesAgain(t *testing.T) {
+func TestWhatWasNackedIsNackedWhenItIsRepeated(t *testing.T) {
 	c := New(Config{})
 	a := watch(c, "a", xds.ClusterType, "*")
 	put(c, xds.ClusterType, "x@1")
 	a.Ack(xds.ClusterType, []*xds.Resource{cds("x@1")}, nil)
-	standing(t, c, xds.ClusterType, "x", xds.Acked, "1")
+	wantStatus(t, c, xds.ClusterType, "x", xds.Acked, "1")
 	put(c, xds.ClusterType, "x@2")
-	standing(t, c, xds.ClusterType, "x", xds.Pending, "1")
+	wantStatus(t, c, xds.ClusterType, "x", xds.Pending, "1")
 	a.Nack(xds.ClusterType, revision(c), "no", cds("x@2"), nil)
-	standing(t, c, xds.ClusterType, "x", xds.Nacked, "1")
+	wantStatus(t, c, xds.ClusterType, "x", xds.Nacked, "1")
 	put(c, xds.ClusterType, "x@2").want(t, "nack: a: no")
 	put(c, xds.ClusterType, "x@3").want(t)
-	standing(t, c, xds.ClusterType, "x", xds.Pending, "1")
+	wantStatus(t, c, xds.ClusterType, "x", xds.Pending, "1")
 	put(c, xds.ClusterType, "x@2").want(t, "nack: a: no")
-	standing(t, c, xds.ClusterType, "x", xds.Nacked, "1")
+	wantStatus(t, c, xds.ClusterType, "x", xds.Nacked, "1")
 	if got := c.Resources(xds.ClusterType)[0].Reason; got != "a: no" {
 		t.Errorf("reason %q", got)
 	}
-	// And back to what was accepted.
+	// The control plane reverts to the ACKed content.
 	put(c, xds.ClusterType, "x@1")
-	standing(t, c, xds.ClusterType, "x", xds.Acked, "1")
+	wantStatus(t, c, xds.ClusterType, "x", xds.Acked, "1")
 }
 
-// design.md I7: what any stream accepted is accepted.
+// design.md I7: what any client ACKed counts as ACKed.
 func TestWhatOneClientAcceptsIsAccepted(t *testing.T) {
 	t.Run("after another refused it", func(t *testing.T) {
 		c := New(Config{})
@@ -127,7 +127,7 @@ func TestWhatOneClientAcceptsIsAccepted(t *testing.T) {
 		a.Nack(xds.ClusterType, revision(c), "no", cds("x@1"), nil)
 		changed(a)
 		b.Ack(xds.ClusterType, []*xds.Resource{cds("x@1")}, nil)
-		standing(t, c, xds.ClusterType, "x", xds.Acked, "1")
+		wantStatus(t, c, xds.ClusterType, "x", xds.Acked, "1")
 		wantChanged(t, a, "CDS x") // it was given something else
 		put(c, xds.ClusterType, "x@1").want(t, "ack")
 	})
@@ -137,7 +137,7 @@ func TestWhatOneClientAcceptsIsAccepted(t *testing.T) {
 		put(c, xds.ClusterType, "x@1")
 		b.Ack(xds.ClusterType, []*xds.Resource{cds("x@1")}, nil)
 		a.Nack(xds.ClusterType, revision(c), "no", cds("x@1"), nil)
-		standing(t, c, xds.ClusterType, "x", xds.Acked, "1")
+		wantStatus(t, c, xds.ClusterType, "x", xds.Acked, "1")
 	})
 	t.Run("though a third ACKs an older one later", func(t *testing.T) {
 		c := New(Config{})
@@ -146,20 +146,20 @@ func TestWhatOneClientAcceptsIsAccepted(t *testing.T) {
 		put(c, xds.ClusterType, "x@2")
 		a.Ack(xds.ClusterType, []*xds.Resource{cds("x@2")}, nil)
 		b.Ack(xds.ClusterType, []*xds.Resource{cds("x@1")}, nil)
-		standing(t, c, xds.ClusterType, "x", xds.Acked, "2")
+		wantStatus(t, c, xds.ClusterType, "x", xds.Acked, "2")
 		b.Nack(xds.ClusterType, revision(c), "no", cds("x@2"), nil)
-		standing(t, c, xds.ClusterType, "x", xds.Acked, "2")
+		wantStatus(t, c, xds.ClusterType, "x", xds.Acked, "2")
 	})
 }
 
-// An ACK that was overtaken still says what is good.
+// An ACK of a content that was replaced meanwhile still counts.
 func TestAnOvertakenVersionThatWasAcceptedIsTheBestKnown(t *testing.T) {
 	c := New(Config{})
 	a := watch(c, "a", xds.ClusterType, "*")
 	put(c, xds.ClusterType, "x@1")
 	put(c, xds.ClusterType, "x@2")
 	a.Ack(xds.ClusterType, []*xds.Resource{cds("x@1")}, nil)
-	standing(t, c, xds.ClusterType, "x", xds.Pending, "1")
+	wantStatus(t, c, xds.ClusterType, "x", xds.Pending, "1")
 	a.Ack(xds.ClusterType, []*xds.Resource{cds("gone@1")}, nil) // it is not held any more
 	holds(t, c, xds.ClusterType, "x@2")
 }
@@ -172,15 +172,16 @@ func TestSuspectsAreNotRejected(t *testing.T) {
 	a.Ack(xds.ClusterType, []*xds.Resource{cds("z@1")}, nil)
 	put(c, xds.ClusterType, "y@2")
 	a.Nack(xds.ClusterType, revision(c), "no", nil, []*xds.Resource{cds("x@1"), cds("y@1"), cds("z@1")})
-	standing(t, c, xds.ClusterType, "x", xds.Suspect, "")
-	standing(t, c, xds.ClusterType, "y", xds.Pending, "") // newer than what was refused
-	standing(t, c, xds.ClusterType, "z", xds.Acked, "1")
+	wantStatus(t, c, xds.ClusterType, "x", xds.Suspect, "")
+	wantStatus(t, c, xds.ClusterType, "y", xds.Pending, "") // newer than what was refused
+	wantStatus(t, c, xds.ClusterType, "z", xds.Acked, "1")
 	put(c, xds.ClusterType, "x@1").want(t, "ack") // unchanged, and not known to be bad
 }
 
-// design.md I7: once the cause of a NACK is known, or gone, the others that were NACKed with it are
-// tried again. In a complete set none can be sent alone, and they would stay suspects.
-func TestSuspectsAreTriedAgainWhenTheCauseIsKnownOrGone(t *testing.T) {
+// design.md I7: when the cause of a NACK is known or removed, the other resources that were NACKed
+// with it are sent once more. In a complete set none can be sent alone, so they would stay
+// suspects.
+func TestSuspectsAreRetriedWhenTheCauseIsKnownOrRemoved(t *testing.T) {
 	for name, ends := range map[string]func(c *Cache, w *Watch){
 		"known":   func(c *Cache, w *Watch) { w.Nack(xds.ListenerType, 0, "bad", res(xds.ListenerType, "bad@1"), nil) },
 		"changed": func(c *Cache, _ *Watch) { put(c, xds.ListenerType, "bad@2") },
@@ -193,10 +194,10 @@ func TestSuspectsAreTriedAgainWhenTheCauseIsKnownOrGone(t *testing.T) {
 			accept(w, xds.ListenerType, "good@1")
 			complete(c, xds.ListenerType, "good@2", "bad@1")
 			w.Nack(xds.ListenerType, c.revision, "bad", nil, []*xds.Resource{res(xds.ListenerType, "good@2"), res(xds.ListenerType, "bad@1")})
-			standing(t, c, xds.ListenerType, "good", xds.Suspect, "1")
+			wantStatus(t, c, xds.ListenerType, "good", xds.Suspect, "1")
 			changed(w)
 			ends(c, w)
-			standing(t, c, xds.ListenerType, "good", xds.Pending, "1")
+			wantStatus(t, c, xds.ListenerType, "good", xds.Pending, "1")
 			if got := changed(w); !slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, "good") }) {
 				t.Errorf("clients are told of %q", got)
 			}
@@ -204,7 +205,7 @@ func TestSuspectsAreTriedAgainWhenTheCauseIsKnownOrGone(t *testing.T) {
 	}
 }
 
-// A Delta server says nothing again of an update for which there was no room: it is asked anew, and
+// A Delta server does not send an update again that went beyond the limits. It is asked again, and
 // until then the error stays.
 func TestASourceIsAskedAgainForAnUpdateThatDidNotFit(t *testing.T) {
 	c := New(Config{MaxResources: 2})

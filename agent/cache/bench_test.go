@@ -50,8 +50,8 @@ func BenchmarkApplyManyUnchanged(b *testing.B) {
 	}
 }
 
-// BenchmarkReadWildcard is a change among 10,000, read by 1 and by 20 watches of
-// everything, each of which looks at the changed name.
+// BenchmarkReadWildcard is a change among 10,000, read by 1 and by 20 watches of the wildcard, each
+// of which looks up the changed name.
 func BenchmarkReadWildcard(b *testing.B) {
 	for _, n := range []int{1, 20} {
 		b.Run(fmt.Sprintf("%d watches", n), func(b *testing.B) {
@@ -121,7 +121,7 @@ func TestAPushThatChangesNothingAllocatesLittle(t *testing.T) {
 	}
 }
 
-// There are as many as resources.
+// There is one entry for each resource.
 func TestAnEntryIsSmall(t *testing.T) {
 	if size := unsafe.Sizeof(entry{}); size > 64 {
 		t.Errorf("%d bytes", size)

@@ -1,21 +1,21 @@
-// Package cache is the state in the middle of holdfast: one map from (type URL,
-// name) to a resource for one group of clients. Sources write updates into it;
-// streams watch it; the union of what the watches subscribe to is what the
-// sources ask for.
+// Package cache is the state in the middle of holdfast: one map from (type URL, name) to a
+// resource, for one group of clients. Sources apply updates to it, each downstream stream reads it
+// through a Watch, and the union of the watches' subscriptions is what the sources are asked for.
 //
 // It promises:
-//   - an update is applied atomically, and seen by a watch as a whole (I4);
-//   - what is unknown is distinguishable from what does not exist (I1), and only
-//     an upstream's word, or its complete answer, removes (I2, I3);
-//   - a watch holds a set of changed names, so a slow one costs no more than its
-//     names and sees the newest;
-//   - each update gets an ACK or a NACK from the watches that it concerned (I6), and
-//     what a client accepted is kept until something better is accepted (I7);
-//   - what a closed watch subscribed to stays leased for a while (I11).
+//   - an update is applied atomically, and a watch sees it as a whole (I4);
+//   - an unknown name is distinguishable from one that does not exist (I1), and only a source
+//     removes a resource, by name or with a complete set that lacks it (I2, I3);
+//   - a watch holds a set of changed names, so that a slow client costs no more than these names
+//     and gets the newest contents;
+//   - each update gets an ACK or a NACK from the clients that it concerns (I6), and what a client
+//     ACKed stays until a client ACKs something newer (I7);
+//   - the subscriptions of a closed watch stay leased for a while (I11).
 //
-// The invariants are those of docs/architecture.md. It knows neither SotW nor
-// Delta, does no I/O and never decodes a body. All exported methods may be
-// called concurrently; none blocks for longer than it computes.
+// The invariants are those of docs/design.md. The package knows neither SotW nor Delta, does no I/O
+// and never decodes a body. All exported methods may be called concurrently; none blocks for longer
+// than its computation takes. Except where it says otherwise, a method of an unexported type is
+// called with the cache's lock held.
 package cache
 
 import (
@@ -41,22 +41,20 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// DefaultLinger is how long the subscriptions of a closed watch stay leased
-// (design.md I11).
+// DefaultLinger is how long the subscriptions of a closed watch stay leased (design.md I11).
 const DefaultLinger = 30 * time.Minute
 
-// DefaultMaxUnreferenced bounds how many resources are kept that nobody subscribes
-// to any more.
+// DefaultMaxUnreferenced bounds how many resources without a subscription are cached.
 const DefaultMaxUnreferenced = 4096
 
-// maxRemovedVirtualHosts bounds the removed virtual hosts that later clients are told of.
+// maxRemovedVirtualHosts bounds the removed virtual hosts whose removal later clients are sent.
 const maxRemovedVirtualHosts = 16
 
 // maxErrors bounds the names of one type whose errors are remembered.
 const maxErrors = 1024
 
-// Defaults of what a cache holds at most, of all types together. A mesh of 20,000
-// clusters stays well below.
+// Defaults of the limits of a cache, for all types together. A mesh of 20,000 clusters stays well
+// below.
 const (
 	DefaultMaxResources = 1_000_000
 	DefaultMaxBytes     = 1 << 30
@@ -66,46 +64,44 @@ const (
 type Config struct {
 	Linger          time.Duration
 	MaxUnreferenced int
-	// MaxResources and MaxBytes bound what is held: the number of resources, and
-	// the sum of their bodies. An update that goes beyond is refused as a whole.
+	// MaxResources and MaxBytes bound the number of resources and the sum of the sizes of their
+	// bodies. An update that goes beyond is rejected as a whole.
 	MaxResources int
 	MaxBytes     int64
-	// HoldTTL holds the types, by URL, whose TTLs are not enforced nor passed on
-	// (design.md I8, policy "hold").
+	// HoldTTL has the types, by URL, whose TTLs are neither enforced nor passed on (design.md I8,
+	// policy "hold").
 	HoldTTL map[string]bool
-	// Guard holds removals back; OnWithheld, if set, is told how many of how many are.
-	// OnAskAgain, if set, is called when sources are asked again for these; OnWithheldEnd
-	// when no listener or cluster is held back any more, with how many of them went. All
-	// are called under the cache's lock.
+	// Guard configures which removals are held back. The functions may be nil and are called with
+	// the cache's lock held: OnHeldBack with how many of how many resources of a type are held
+	// back, OnAskAgain when sources are asked again for these, and OnHeldBackEnd when no listener
+	// or cluster is held back any more, with how many of them were removed.
 	Guard         Guard
-	OnHeldBack    func(typeURL string, withheld, held int)
+	OnHeldBack    func(typeURL string, heldBack, cached int)
 	OnAskAgain    func()
 	OnHeldBackEnd func(confirmed int)
-	// Stale, if set, tells whether what is held is too old to be served: nobody has
-	// confirmed it for too long. Who has it keeps it; who comes then gets nothing
-	// until Fresh.
+	// Stale, if set, reports whether the cache is too old to be served: no source has answered for
+	// too long. A watch that is opened then gets nothing until EndStale.
 	Stale func() bool
-	// OnContent, if set, is called under the cache's lock with each resource of an upstream
-	// whose content is new since the start.
+	// OnContent, if set, is called with the cache's lock held for each new content from a source.
 	OnContent func(*xds.Resource)
-	// Local, if set, tells which resources the agent makes itself (Publish).
+	// Local, if set, reports whether the agent itself makes a resource (Publish).
 	Local func(typeURL, name string) bool
-	// FallbackEnabled says that Crashed is called, so that it is remembered what clients had that
-	// went. FallbackFor is how long suspects are held back then; 0 for
-	// fallback.DefaultDuration. OnFallbackEnd, if set, is told under the cache's lock why that
-	// has ended.
+	// FallbackEnabled says that Crashed will be called, so that the cache remembers what
+	// disconnected clients had. FallbackFor is how long suspects are held back; 0 means
+	// fallback.DefaultDuration. OnFallbackEnd, if set, is called with the reason, with the cache's
+	// lock held.
 	FallbackEnabled bool
 	FallbackFor     time.Duration
 	OnFallbackEnd   func(why string)
-	// OnIdle, if set, is called by Run when nobody watches and the last lease
-	// has ended; more than once if that stays so.
+	// OnIdle, if set, is called by Run when no watch is open and the last lease has ended, and
+	// again as long as that is so.
 	OnIdle func()
 }
 
-// Cache is the state of one group of clients. Make one with New and run Run.
+// Cache is the state of one group of clients. Make one with New and call Run.
 type Cache struct {
 	cfg   Config
-	wake  chan struct{} // to Run: a deadline may have come nearer
+	wake  chan struct{} // to Run: an earlier deadline may have been added
 	began time.Time
 
 	mu        sync.Mutex
@@ -116,39 +112,39 @@ type Cache struct {
 	sources   sources
 	contents  *contents.Contents
 	uncertain *uncertain.Names
-	// connected is since when an upstream answers, so that leases run out; the zero time for
-	// none.
+	// connected is since when an upstream answers, so that leases expire; the zero time if none
+	// does.
 	connected time.Time
 	deadlines *expiry.Deadlines[xds.Key] // of resources with a TTL
 	guard     *guard.Guard
 	fallback  *fallback.Fallback
-	// updateStableAt is when something may be stable next; the zero time for never.
+	// updateStableAt is when a content may become stable next; the zero time for never.
 	updateStableAt time.Time
 	journal        *Journal // nil for none
-	restoredServed bool     // what is restored from now on is served at once
-	// unreferenced orders what nobody subscribes to by age.
+	restoredServed bool     // resources that are restored from now on are served at once
+	// unreferenced orders the resources without a subscription by age.
 	unreferenced *lru.Cache[xds.Key, struct{}]
 }
 
-// table is everything of one type.
+// table has everything of one type.
 type table struct {
 	*contents.Type
 	url         string
-	names       *subscriptions.Names // that are subscribed to
-	hadWildcard bool                 // a client of this kind subscribed to everything once
+	names       *subscriptions.Names // the names that are subscribed to
+	hadWildcard bool                 // a client of the group once subscribed to the wildcard
 	pending     pending.Updates[*Watch]
 	removed     probation.Removed
-	errors      map[string]error // by name, the last error from above
-	updated     time.Time        // when a source last said anything; the zero time for never
-	nacks       uint64           // of contents that were held
-	expired     uint64           // resources that outlived their TTL
-	hadTTL      bool             // a resource ever had one
-	// completeFrom is the source that last told all it has, pruneAt when what it did not confirm
-	// goes.
+	errors      map[string]error // by name, the last error of a source
+	updated     time.Time        // when a source last answered; the zero time for never
+	nacks       uint64           // of cached contents
+	expired     uint64           // resources whose TTL ended
+	hadTTL      bool             // a resource once had a TTL
+	// completeFrom is the source that last sent everything it has, pruneAt when the resources are
+	// removed that this source did not confirm.
 	completeFrom string
 	pruneAt      time.Time
-	// rejectedFrom is the source of an update for which there was no room, until it is asked anew:
-	// a Delta server says nothing of it again by itself.
+	// rejectedFrom is the source of an update that went beyond the limits, until the source is asked
+	// again: a Delta server does not send it again by itself.
 	rejectedFrom sourceID
 }
 
@@ -193,7 +189,7 @@ func New(cfg Config) *Cache {
 	return c
 }
 
-// elapsed returns how long there has been the cache.
+// elapsed returns the age of the cache.
 func (c *Cache) elapsed() time.Duration { return time.Since(c.began) }
 
 func (c *Cache) table(typeURL string) *table {
@@ -211,20 +207,21 @@ func (c *Cache) table(typeURL string) *table {
 	return t
 }
 
-// Apply takes in one update, atomically. answer, which may be nil, is called with the clients'
-// answer: nil for an ACK, once every watch that the update concerned has come past it, or an error
-// for a NACK, with the reason of the first client that sent one. It is called outside of the
-// cache's lock, from Apply or from a method of a watch.
+// Apply applies one update atomically. answer, which may be nil, is called with the clients'
+// answer: nil for an ACK, when every watch that the update concerned has processed it, or an error
+// for a NACK, with the reason of the first client that sent one. It is called without the cache's
+// lock, by Apply or by a method of a Watch.
 //
-// The steps of an update, of which each relies on those before:
+// The steps of an update, each of which relies on those before:
 //
-//  1. what is not the source's to say goes (local);
-//  2. the update is refused as a whole if there is no room for it (contents);
-//  3. what was restored may be served, since a source has answered the type;
+//  1. names that the agent itself makes are taken out of the update (local);
+//  2. the update is rejected as a whole if it goes beyond the limits (contents);
+//  3. restored resources may be served, because a source has answered the type;
 //  4. the resources are put, each into its history (contents, expiry, subscriptions);
-//  5. removals take effect or wait (guard), and heartbeats renew TTLs;
-//  6. errors are noted, and what is known of the type advances;
-//  7. the watches that subscribe to what changed are told, and their answer is awaited (pending).
+//  5. removals take effect or are deferred (guard), and heartbeats renew TTLs;
+//  6. errors are recorded, and the knowledge of the wildcard advances;
+//  7. the watches that subscribe to what changed are notified, and their answer is awaited
+//     (pending).
 func (c *Cache) Apply(u xds.Update, answer func(nack error)) {
 	c.mu.Lock()
 	due := c.apply(u, answer)
@@ -246,7 +243,7 @@ func (c *Cache) apply(u xds.Update, answer func(nack error)) (due []func()) {
 	}
 	t.SetAnswered()
 	if t.rejectedFrom == history.Unknown {
-		delete(t.errors, "") // what was wrong with an answer before
+		delete(t.errors, "") // of an earlier answer
 	}
 	c.serveRestored(t)
 	c.revision++
@@ -282,18 +279,18 @@ func (c *Cache) apply(u xds.Update, answer func(nack error)) (due []func()) {
 	return c.awaitAnswer(t, answer, concerned, nack)
 }
 
-// noteErrors takes in the errors of an update.
+// noteErrors records the errors of an update.
 func (c *Cache) noteErrors(t *table, u xds.Update, ch *changes) {
 	for _, e := range u.Errors {
-		held := t.Entry(e.Name) != nil
-		if e.Name != "" && !held && !t.names.Requested(e.Name) && !t.names.Requested(xds.Wildcard) {
+		cached := t.Entry(e.Name) != nil
+		if e.Name != "" && !cached && !t.names.Requested(e.Name) && !t.names.Requested(xds.Wildcard) {
 			continue // nobody subscribes to it any more
 		}
-		if errors.Is(e.Err, xds.ErrNotFound) && !held {
-			c.remove(t, e.Name, ch) // as good as a removal, of what is not held (protocol.md 3.14)
+		if errors.Is(e.Err, xds.ErrNotFound) && !cached {
+			c.remove(t, e.Name, ch) // the same as a removal (protocol.md 3.14)
 		}
-		if errors.Is(e.Err, xds.ErrNoAnswer) && held {
-			continue // unchanged, so that nothing need be said of it
+		if errors.Is(e.Err, xds.ErrNoAnswer) && cached {
+			continue // a server need not send what has not changed
 		}
 		if _, ok := t.errors[e.Name]; ok || len(t.errors) < maxErrors {
 			t.errors[e.Name] = e.Err
@@ -301,8 +298,8 @@ func (c *Cache) noteErrors(t *table, u xds.Update, ch *changes) {
 	}
 }
 
-// pendingWatches returns the watches that have not answered the newest pending update, if this one
-// repeats, unchanged, a resource that no client has answered yet: the repeat gets the same answer.
+// pendingWatches returns the watches that have not answered the newest pending update, if this
+// update repeats a resource of it that no client has answered: the repeat gets the same answer.
 func (c *Cache) pendingWatches(t *table, u xds.Update) []*Watch {
 	newest := t.pending.Newest()
 	if len(newest) == 0 {
@@ -316,8 +313,8 @@ func (c *Cache) pendingWatches(t *table, u xds.Update) []*Watch {
 	return nil
 }
 
-// Synced takes in that a source has told all it has of a type's wildcard, or of
-// one that it was not asked about. asked is as xds.Update.RequestedAt.
+// Synced records that a source has sent everything of a type's wildcard, or has nothing to send
+// because it was not asked for the wildcard. asked is as xds.Update.RequestedAt.
 func (c *Cache) Synced(source, typeURL string, asked time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -326,7 +323,7 @@ func (c *Cache) Synced(source, typeURL string, asked time.Time) {
 		c.wakeRun()
 	}
 	c.endAccident(time.Now())
-	late := c.filterRemovals(t, guard.Removal{Names: c.restoredUnconfirmed(t), Held: t.Len(), RequestedAt: asked, WithOthers: true})
+	missing := c.filterRemovals(t, guard.Removal{Names: c.restoredUnconfirmed(t), Held: t.Len(), RequestedAt: asked, WithOthers: true})
 	c.confirmAll(t, source)
 	c.noteComplete(t, source)
 	if !t.Synced(t.names.Requested(xds.Wildcard)) {
@@ -336,14 +333,13 @@ func (c *Cache) Synced(source, typeURL string, asked time.Time) {
 	c.revision++
 	ch := newChanges(t)
 	ch.all = true
-	for _, name := range late {
+	for _, name := range missing {
 		c.remove(t, name, ch)
 	}
 	c.notify(ch)
 }
 
-// SetConnected takes in whether an upstream answers. While none does, leases do
-// not run out (I11).
+// SetConnected records whether an upstream answers. While none does, leases do not expire (I11).
 func (c *Cache) SetConnected(connected bool) {
 	c.mu.Lock()
 	switch {
@@ -352,33 +348,54 @@ func (c *Cache) SetConnected(connected bool) {
 	case c.connected.IsZero():
 		c.connected = time.Now()
 		for w := range c.watches {
-			signal(w.changed) // what an upstream does not have, it will have said soon
+			signal(w.changed) // from now on a view waits only so long for names without an answer
 		}
 	}
 	c.mu.Unlock()
 	c.wakeRun()
 }
 
-// changes are the names of one type that one update changed.
+// changes has the names of one type that an update changed.
 type changes struct {
 	table *table
-	// names are those of the resources that changed, perhaps more than once; aliases are
-	// those by which they are also known, with the resource's name, nil for none.
+	// names has the names of the changed resources, possibly several times; aliases has their
+	// aliases, with the resource's name, nil for none.
 	names   []string
 	aliases map[string]string
-	// index is what lookup looks into, once it was asked.
+	// index is made by the first lookup.
 	index map[string]string
-	// all: what is known of the wildcard changed.
+	// all: the knowledge of the wildcard changed.
 	all bool
-	// retry: what clients NACKed is known, or is not there any more as it was. See retrySuspects.
+	// retry: a content that clients NACKed was identified, replaced or removed. See retrySuspects.
 	retry bool
 }
 
-func newChanges(t *table) *changes {
-	return &changes{table: t}
+func newChanges(t *table) *changes { return &changes{table: t} }
+
+// changesByType has the changes of several types, by type URL.
+type changesByType map[string]*changes
+
+func (by changesByType) of(t *table) *changes {
+	ch := by[t.url]
+	if ch == nil {
+		ch = newChanges(t)
+		by[t.url] = ch
+	}
+	return ch
 }
 
-// add records a name, and the aliases under which the resource is also known.
+// notifyAll notifies the watches of changes beside an update.
+func (c *Cache) notifyAll(changed changesByType) {
+	if len(changed) == 0 {
+		return
+	}
+	c.revision++
+	for _, ch := range changed {
+		c.notify(ch)
+	}
+}
+
+// add adds a name, and the aliases of the resource in the given versions.
 func (ch *changes) add(name string, versions ...*xds.Resource) {
 	ch.names = append(ch.names, name)
 	for _, r := range versions {
@@ -394,7 +411,7 @@ func (ch *changes) add(name string, versions ...*xds.Resource) {
 	}
 }
 
-// each yields the names and aliases that changed, with the resource's name.
+// each yields the changed names and aliases, with the resource's name.
 func (ch *changes) each(yield func(name, resource string) bool) {
 	for _, name := range ch.names {
 		if !yield(name, name) {
@@ -408,8 +425,7 @@ func (ch *changes) each(yield func(name, resource string) bool) {
 	}
 }
 
-// lookup returns the resource's name of a name or alias that changed. Nothing may be added
-// afterwards.
+// lookup returns the resource's name of a changed name or alias. Nothing may be added afterwards.
 func (ch *changes) lookup(name string) (resource string, ok bool) {
 	if ch.index == nil {
 		ch.index = maps.Collect(ch.each)
@@ -418,7 +434,7 @@ func (ch *changes) lookup(name string) (resource string, ok bool) {
 	return resource, ok
 }
 
-// put stores one resource. It returns why clients NACKed this content before, nil if they did not.
+// put stores one resource. It returns why clients NACKed this content before; nil if they did not.
 func (c *Cache) put(t *table, from contents.Origin, r *xds.Resource, ch *changes) (nack error) {
 	delete(t.errors, r.Name)
 	c.guard.Forget(t.key(r.Name))
@@ -438,13 +454,13 @@ func (c *Cache) put(t *table, from contents.Origin, r *xds.Resource, ch *changes
 		ch.add(r.Name, r)
 	}
 	if p.DiskDiffers {
-		c.persist(t, r.Name) // what comes again as it was is on disk as it is
+		c.persist(t, r.Name)
 	}
 	c.updateLRU(t, r.Name, p.Entry)
 	return nackOf(p.Entry)
 }
 
-// nackOf returns why clients NACKed what is held; nil if they did not.
+// nackOf returns why clients NACKed the newest content; nil if they did not.
 func nackOf(e *entry) error {
 	if e.Status() == xds.Nacked {
 		return nackError(e.Reason())
@@ -452,8 +468,8 @@ func nackOf(e *entry) error {
 	return nil
 }
 
-// remove deletes what is held under a name, on the word of a source. That it does not exist is
-// remembered while somebody wants it, or may have it.
+// remove deletes the resource of a name because a source removed it. That the name does not exist
+// is remembered while it is subscribed to or a client may hold it.
 func (c *Cache) remove(t *table, name string, ch *changes) {
 	var was *xds.Resource
 	if e := t.Entry(name); e != nil {
@@ -464,13 +480,13 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 		case e.Stable() != nil:
 			c.keepRemoved(t, name, e.Stable(), time.Now())
 		case t.url == xds.EndpointType && c.cfg.FallbackEnabled && e.Acked() != nil:
-			c.keepRemoved(t, name, e.Acked(), time.Now()) // their cluster may be served again
+			c.keepRemoved(t, name, e.Acked(), time.Now()) // a fallback may serve their cluster again
 		}
 		c.drop(t, name)
 		c.updateSuspect(t, name)
 	}
 	if xds.Info(t.url).OnDemand && c.uncertain.Count(t.url) < maxRemovedVirtualHosts {
-		c.uncertain.Add(t.key(name)) // a later client must be told too, to end its wait (protocol.md V11)
+		c.uncertain.Add(t.key(name)) // later clients wait for its removal, too (protocol.md V11)
 	}
 	if t.NotFound(name) {
 		return
@@ -481,7 +497,7 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 	}
 }
 
-// drop deletes an entry without a word to anybody.
+// drop deletes an entry without notifying any watch.
 func (c *Cache) drop(t *table, name string) {
 	e := t.Drop(name)
 	if e == nil {
@@ -495,15 +511,15 @@ func (c *Cache) drop(t *table, name string) {
 	c.unreferenced.Remove(t.key(name))
 }
 
-// refresh takes in a heartbeat. One for a content that is not held refreshes
-// nothing, and the error says so to the upstream (protocol.md 6.1).
+// refresh applies a heartbeat. A heartbeat for a content that is not cached does nothing, and the
+// error is the source's answer (protocol.md 6.1).
 func (c *Cache) refresh(t *table, from contents.Origin, h xds.Heartbeat, ch *changes) error {
 	e := t.Entry(h.Name)
 	switch {
 	case e == nil:
-		return fmt.Errorf("%s %q: a heartbeat for what is not held", xds.Short(t.url), h.Name)
+		return fmt.Errorf("%s %q: heartbeat for a resource that is not cached", xds.Short(t.url), h.Name)
 	case e.Current().UpstreamVersion != h.Version && !(h.AnyVersion && e.Source() == from.Source):
-		return fmt.Errorf("%s %q: a heartbeat of version %q, and %q is held", xds.Short(t.url), h.Name, h.Version, e.Current().UpstreamVersion)
+		return fmt.Errorf("%s %q: heartbeat for version %q, but version %q is cached", xds.Short(t.url), h.Name, h.Version, e.Current().UpstreamVersion)
 	case c.cfg.HoldTTL[t.url]:
 		return nil
 	}
@@ -514,10 +530,10 @@ func (c *Cache) refresh(t *table, from contents.Origin, h xds.Heartbeat, ch *cha
 	return nil
 }
 
-// Held lists what is held and still subscribed of a type, with the version that
-// a source issued for it, "" for what came from another source (I2), for what clients
-// refused, since to say that it is held would say that it was accepted, and for what was
-// removed and is held back: the source is to say whether it has it again.
+// Held returns the cached resources of a type that are subscribed to, with the version that the
+// source issued. The version is "" for a content of another source (I2), for one that clients
+// NACKed, since listing its version would mean that it was accepted, and for one whose removal is
+// deferred, so that the source says whether it has the resource again.
 func (c *Cache) Held(source, typeURL string) map[string]string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -528,7 +544,7 @@ func (c *Cache) Held(source, typeURL string) map[string]string {
 	all := t.names.Has(xds.Wildcard)
 	from := c.sources.id(source)
 	if t.rejectedFrom == from && from != history.Unknown {
-		t.rejectedFrom = history.Unknown // it is told what is held, and sends the rest
+		t.rejectedFrom = history.Unknown // the source will send what is not listed here
 		delete(t.errors, "")
 	}
 	held := make(map[string]string)
@@ -537,16 +553,16 @@ func (c *Cache) Held(source, typeURL string) map[string]string {
 			continue
 		}
 		held[name] = ""
-		if waits, _ := c.guard.Deferred(t.key(name)); !waits && e.Source() == from && from != history.Unknown && e.Status() != xds.Nacked {
+		if deferred, _ := c.guard.Deferred(t.key(name)); !deferred && e.Source() == from && from != history.Unknown && e.Status() != xds.Nacked {
 			held[name] = e.Current().UpstreamVersion
 		}
 	}
 	return held
 }
 
-// Nacked lists what a source is to be asked for again, in alphabetical order: what it gave of a
-// type, and is held, and clients NACKed; or xds.Wildcard, if an update of it was refused as a
-// whole, so that it is not known what else there is.
+// Nacked returns what a source must be asked for again, in alphabetical order: its resources of a
+// type that clients NACKed, or xds.Wildcard if an update of the source was rejected as a whole, so
+// that it is not known what else there is.
 func (c *Cache) Nacked(source, typeURL string) (names []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -570,7 +586,7 @@ func (c *Cache) Nacked(source, typeURL string) (names []string) {
 	return names
 }
 
-// Body returns the body that is held under a name, nil for none.
+// Body returns the body of a cached resource; nil for none.
 func (c *Cache) Body(typeURL string, name []byte) *anypb.Any {
 	c.mu.Lock()
 	defer c.mu.Unlock()

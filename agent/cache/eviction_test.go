@@ -6,8 +6,8 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// design.md I11: only what nobody wants any more enters the LRU.
-func TestOfWhatNobodyWantsTheLeastRecentIsEvicted(t *testing.T) {
+// design.md I11: only resources without a subscription enter the LRU.
+func TestTheLeastRecentUnreferencedResourceIsEvicted(t *testing.T) {
 	c := New(Config{MaxUnreferenced: 2})
 	w := watch(c, "a", xds.EndpointType, "a", "b", "c", "kept")
 	put(c, xds.EndpointType, "a@1", "b@1", "c@1", "kept@1")
@@ -15,15 +15,15 @@ func TestOfWhatNobodyWantsTheLeastRecentIsEvicted(t *testing.T) {
 		w.Subscribe(xds.EndpointType, false, nil, []string{name})
 	}
 	holds(t, c, xds.EndpointType, "b@1", "c@1", "kept@1")
-	// What is wanted again is out of danger.
+	// A resource with a subscription leaves the LRU.
 	w.Subscribe(xds.EndpointType, false, []string{"b"}, nil)
 	put(c, xds.EndpointType, "x@1", "y@1", "z@1")
 	holds(t, c, xds.EndpointType, "b@1", "kept@1", "y@1", "z@1")
 }
 
-// I2: what was evicted while nobody wanted it is not said to be gone when the
-// wildcard is wanted again.
-func TestWhatWasEvictedIsUnknownAndNotGone(t *testing.T) {
+// design.md I2: a resource that was evicted without a subscription is not reported as removed when
+// the wildcard is subscribed to again.
+func TestAnEvictedResourceIsUnknownAndNotRemoved(t *testing.T) {
 	c := New(Config{MaxUnreferenced: 2})
 	w, in := watch(c, "x", xds.ClusterType, "*"), c.Subscriptions()
 	in.Changes()
@@ -31,7 +31,7 @@ func TestWhatWasEvictedIsUnknownAndNotGone(t *testing.T) {
 	knows(t, c, xds.ClusterType, xds.Complete)
 	w.Subscribe(xds.ClusterType, false, nil, nil)
 	in.Changes()
-	// SotW's legacy wildcard is kept, so the source goes on telling everything.
+	// A SotW source cannot give up the legacy wildcard, so it goes on sending everything.
 	complete(c, xds.ClusterType, "a@1", "b@1", "c@1")
 	holds(t, c, xds.ClusterType, "b@1", "c@1")
 	knows(t, c, xds.ClusterType, xds.Partial)
@@ -41,7 +41,7 @@ func TestWhatWasEvictedIsUnknownAndNotGone(t *testing.T) {
 	}
 }
 
-func TestWhatIsWantedIsNeverEvicted(t *testing.T) {
+func TestASubscribedResourceIsNeverEvicted(t *testing.T) {
 	names := numbered("n", 50)
 	var all []string
 	for _, n := range names {
@@ -86,7 +86,7 @@ func TestAnAliasKeepsItsResource(t *testing.T) {
 	}
 }
 
-// What a source tells unasked cannot be asked for again.
+// A resource that its source sends without a subscription cannot be asked for again.
 func TestWhatASourceTellsUnaskedIsNeverEvicted(t *testing.T) {
 	c := New(Config{MaxUnreferenced: 1})
 	apply(c, xds.Update{Type: xds.EndpointType, Resources: resources(xds.EndpointType, []string{"a@1", "b@1", "c@1"}), KeepUnsubscribed: true})

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -9,15 +10,15 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Fallback says what is held back after crashes of Envoy.
+// Fallback describes a fallback after crashes of Envoy.
 type Fallback struct {
 	Since, Until time.Time
-	// Suspects are in alphabetical order, Kind is SuspectFact.
-	Suspects []Fact
+	// Suspects are in push order.
+	Suspects []xds.Key
 }
 
 // unstable returns what the client has, or may have, that is not stable. unanswered lists names, by
-// type, that it was sent and has not answered.
+// type, that the client was sent and has not answered.
 func (w *Watch) unstable(unanswered map[string][]string) fallback.Set {
 	had := make(fallback.Set)
 	for url, wt := range w.types {
@@ -44,7 +45,7 @@ func (w *Watch) unstable(unanswered map[string][]string) fallback.Set {
 	return had
 }
 
-// sent returns what clients are sent of a name, nil for nothing.
+// sent returns the content of a name that clients are sent; nil for none.
 func (t *table) sent(name string) *xds.Resource {
 	if e := t.Entry(name); e != nil {
 		return e.Sent()
@@ -52,13 +53,13 @@ func (t *table) sent(name string) *xds.Resource {
 	return nil
 }
 
-// isStable reports whether a content is the stable one of its name.
+// isStable reports whether a content is the stable one of a name that has a resource.
 func (t *table) isStable(r *xds.Resource) bool {
 	stable := t.stable(r.Name)
 	return stable != nil && t.Entry(r.Name) != nil && stable.Version == r.Version
 }
 
-// stable returns the stable content of a name, which may not exist any more; nil for none.
+// stable returns the stable content of a name, which may have been removed; nil for none.
 func (t *table) stable(name string) *xds.Resource {
 	if e := t.Entry(name); e != nil {
 		return e.Stable()
@@ -66,12 +67,12 @@ func (t *table) stable(name string) *xds.Resource {
 	return t.removed.Stable(name)
 }
 
-// Crashed takes in that an Envoy that was started at a time has crashed: it counts as
-// having had what the clients had that went since. After the third crash within ten
-// minutes what all three had and what is not stable is held back for Config.FallbackFor,
-// and returned. None says that nothing is held back: there is nothing that all of them
-// had, or nothing stable to serve in its place.
-func (c *Cache) Crashed(started time.Time) []Fact {
+// Crashed records that an Envoy that was started at a time has crashed. That Envoy counts as having
+// had what the clients had that disconnected since. After the third crash within ten minutes, what
+// all three had and what is not stable is held back for Config.FallbackFor, and returned. It
+// returns none if nothing is held back: the crashed Envoys had nothing in common, or there is
+// nothing stable to serve in its place.
+func (c *Cache) Crashed(started time.Time) []xds.Key {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	suspects := make(map[xds.Key]string)
@@ -80,7 +81,7 @@ func (c *Cache) Crashed(started time.Time) []Fact {
 		if c.local(v.Key) || c.fallback.HoldsBack(v.Key) {
 			continue
 		}
-		// What has changed since is not what they had.
+		// A name that has changed since is no suspect.
 		switch r := t.sent(v.Name); {
 		case r != nil && r.Version == v.Version && !t.isStable(r):
 			suspects[v.Key] = t.Resource(v.Name).Version
@@ -95,32 +96,30 @@ func (c *Cache) Crashed(started time.Time) []Fact {
 	c.fallback.Begin(suspects)
 	c.notifyNames(suspects)
 	c.wakeRun()
-	return suspectFacts(suspects)
+	return sorted(suspects)
 }
 
-func suspectFacts(suspects map[xds.Key]string) (facts []Fact) {
-	for k := range suspects {
-		facts = append(facts, Fact{SuspectFact, k.Type, k.Name})
-	}
-	slices.SortFunc(facts, compareFacts)
-	return facts
+// sorted returns the names of suspects in push order.
+func sorted(suspects map[xds.Key]string) []xds.Key {
+	return slices.SortedFunc(maps.Keys(suspects), func(a, b xds.Key) int {
+		return cmp.Or(xds.CompareTypes(a.Type, b.Type), cmp.Compare(a.Name, b.Name))
+	})
 }
 
-// addDependents adds to suspects what has to go back with them, so that what is served fits
-// together. An Envoy that crashes at once has not asked for everything that changed with what
-// it crashes of:
-//
-//   - what leads to a cluster that is held back and has no stable version (a route that was
-//     changed in the same breath), if it has a stable version itself;
-//   - clusters that were removed and to which a stable version leads, and
-//   - their endpoints.
+// addDependents adds the names that must be held back together with the suspects, so that what is
+// served fits together. An Envoy that crashes at once has not asked for everything that changed
+// together with the cause of the crash:
+//   - resources that lead to a cluster that is held back without a stable version (a route that
+//     changed at the same time), if they have a stable version themselves;
+//   - removed clusters that a stable version leads to;
+//   - the endpoints of these clusters.
 func (c *Cache) addDependents(suspects map[xds.Key]string) {
 	held := func(k xds.Key) bool {
 		_, is := suspects[k]
 		return is || c.fallback.HoldsBack(k)
 	}
 	clusters, endpoints := c.table(xds.ClusterType), c.table(xds.EndpointType)
-	withdrawn := func(cluster string) bool {
+	unavailable := func(cluster string) bool { // it is served as one that does not exist
 		e := clusters.Entry(cluster)
 		return e != nil && e.Stable() == nil && held(clusters.key(cluster))
 	}
@@ -131,36 +130,36 @@ func (c *Cache) addDependents(suspects map[xds.Key]string) {
 				continue
 			}
 			leads := false
-			xds.LeadsToClusters(e.Current(), func(cluster string) { leads = leads || withdrawn(cluster) })
+			xds.LeadsToClusters(e.Current(), func(cluster string) { leads = leads || unavailable(cluster) })
 			if leads {
 				suspects[t.key(name)] = e.Current().Version
 			}
 		}
 	}
-	// absent adds what was removed and is needed by something that is served in its stable version.
-	absent := func(t *table, name string) {
+	// addRemoved adds a removed name that the stable version of another resource refers to.
+	addRemoved := func(t *table, name string) {
 		if t.Entry(name) == nil && t.removed.Stable(name) != nil && !held(t.key(name)) {
 			suspects[t.key(name)] = ""
 		}
 	}
 	for k := range maps.Clone(suspects) {
 		if r := c.table(k.Type).stable(k.Name); r != nil {
-			xds.LeadsToClusters(r, func(cluster string) { absent(clusters, cluster) })
+			xds.LeadsToClusters(r, func(cluster string) { addRemoved(clusters, cluster) })
 		}
 	}
 	for k := range maps.Clone(suspects) {
 		if r := c.table(k.Type).stable(k.Name); r != nil && r.EDSName != "" {
-			absent(endpoints, r.EDSName)
+			addRemoved(endpoints, r.EDSName)
 		}
 	}
 }
 
-// anyStable reports whether a client ever lived with a listener or a cluster:
-// otherwise an Envoy is better served with what there is.
+// anyStable reports whether a listener or a cluster was ever stable. Without one an Envoy is better
+// served with the newest configuration.
 func (c *Cache) anyStable() bool {
 	for url, t := range c.tables {
 		if !xds.Info(url).GuardRemovals {
-			continue // only what Envoy cannot serve without
+			continue // only listeners and clusters are essential
 		}
 		if len(t.removed) > 0 {
 			return true
@@ -174,7 +173,7 @@ func (c *Cache) anyStable() bool {
 	return false
 }
 
-// Fallback returns what is held back; nil for nothing.
+// Fallback returns the present fallback; nil for none.
 func (c *Cache) Fallback() *Fallback {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -182,21 +181,21 @@ func (c *Cache) Fallback() *Fallback {
 		return nil
 	}
 	since, until := c.fallback.Times()
-	return &Fallback{since, until, suspectFacts(c.fallback.Suspects())}
+	return &Fallback{since, until, sorted(c.fallback.Suspects())}
 }
 
-// Resume serves what is held back once more. It reports whether anything was.
+// Resume ends the fallback, and reports whether there was one.
 func (c *Cache) Resume() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.fallback.Active() {
 		return false
 	}
-	c.endFallback("it was resumed by hand")
+	c.endFallback("holdfast resume")
 	return true
 }
 
-// endFallback serves the suspects again.
+// endFallback ends the fallback and serves the newest contents of the suspects.
 func (c *Cache) endFallback(why string) {
 	c.notifyNames(c.fallback.End())
 	if c.cfg.OnFallbackEnd != nil {
@@ -204,20 +203,20 @@ func (c *Cache) endFallback(why string) {
 	}
 }
 
-// expireFallback ends the fallback when its time has come, and returns when that is;
-// the zero time for never.
+// expireFallback ends the fallback when its time is over, and returns when that will be; the zero
+// time for never.
 func (c *Cache) expireFallback(now time.Time) (next time.Time) {
 	_, until := c.fallback.Times()
 	if !c.fallback.Active() || until.After(now) {
 		return until
 	}
-	c.endFallback("its time is over")
+	c.endFallback("--fallback-for is over")
 	return time.Time{}
 }
 
-// updateSuspect takes in that the upstream changed what is held under a name. A suspect
-// that has changed is served as it is now. The content that was suspected is not one to
-// go back to. It reports whether that was so.
+// updateSuspect records that a source changed a name. A suspect that has changed is served as it is
+// now, and the content that was suspected does not count as ACKed any more. It reports whether the
+// name was such a suspect.
 func (c *Cache) updateSuspect(t *table, name string) bool {
 	if !c.fallback.Active() {
 		return false
@@ -232,29 +231,22 @@ func (c *Cache) updateSuspect(t *table, name string) bool {
 		e.RevertAcked(suspected)
 	}
 	if last {
-		c.endFallback("the control plane has changed everything that was held back")
+		c.endFallback("the control plane changed every resource that was held back")
 	}
 	return changed
 }
 
-// notifyNames makes every watch look again at some names.
+// notifyNames notifies the watches of names that are served in another version from now on.
 func (c *Cache) notifyNames(names map[xds.Key]string) {
-	c.revision++
-	changed := make(map[string]*changes)
+	changed := make(changesByType)
 	for k := range names {
-		ch := changed[k.Type]
-		if ch == nil {
-			ch = newChanges(c.table(k.Type))
-			changed[k.Type] = ch
-		}
-		ch.add(k.Name, ch.table.Resource(k.Name))
+		t := c.table(k.Type)
+		changed.of(t).add(k.Name, t.Resource(k.Name))
 	}
-	for _, ch := range changed {
-		c.notify(ch)
-	}
+	c.notifyAll(changed)
 }
 
-// served returns what of an entry is served, which may be nothing.
+// served returns what is served of an entry, which may be nothing.
 func (c *Cache) served(t *table, e *entry) xds.Item {
 	switch {
 	case t.Hidden(e):
@@ -266,8 +258,8 @@ func (c *Cache) served(t *table, e *entry) xds.Item {
 	return e.Item()
 }
 
-// servedRemoved returns what is served of a name that does not exist any more: its stable
-// content, if its absence is suspected.
+// servedRemoved returns what is served of a removed name: its stable content if the removal is held
+// back.
 func (c *Cache) servedRemoved(t *table, name string) xds.Item {
 	if !c.fallback.HoldsBack(t.key(name)) {
 		return xds.Item{}

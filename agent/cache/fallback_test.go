@@ -13,7 +13,7 @@ import (
 )
 
 // crashed is an Envoy that is started, does something, and crashes within seconds.
-func crashed(c *Cache, does func(w *Watch)) (suspects []Fact) {
+func crashed(c *Cache, does func(w *Watch)) (suspects []xds.Key) {
 	pass(time.Second)
 	started := time.Now()
 	w := watch(c, "x", xds.ClusterType, "*")
@@ -24,8 +24,8 @@ func crashed(c *Cache, does func(w *Watch)) (suspects []Fact) {
 	return c.Crashed(started)
 }
 
-// deadly is a cache in which a@1 and b@1 are stable, and then a@2 and c@1 come, b goes,
-// and Envoy has crashed three times with that.
+// deadly makes a cache in which a@1 and b@1 were stable before a@2 and c@1 came and b was removed,
+// and in which Envoy has crashed three times with that.
 func deadly(t *testing.T, test func(t *testing.T, c *Cache)) {
 	t.Helper()
 	running(t, Config{FallbackEnabled: true}, func(t *testing.T, c *Cache) {
@@ -80,8 +80,8 @@ func TestAfterThreeCrashesWhatAllOfThemHadIsHeldBack(t *testing.T) {
 	})
 }
 
-// An Envoy that lives on with the stable versions was not sent what is held back: it
-// proves nothing about that, however often it comes back.
+// An Envoy that uses the stable versions was not sent what is held back, so it makes nothing of
+// that stable, however often it reconnects.
 func TestLivingWithTheStableVersionsDoesNotMakeTheSuspectsStable(t *testing.T) {
 	deadly(t, func(t *testing.T, c *Cache) {
 		for range 3 {
@@ -96,7 +96,7 @@ func TestLivingWithTheStableVersionsDoesNotMakeTheSuspectsStable(t *testing.T) {
 	})
 }
 
-// Endpoints, other names and types that came since are no suspects.
+// Endpoints, and names and types that came since, are no suspects.
 func TestWhatIsNotSuspectedGoesOnChanging(t *testing.T) {
 	deadly(t, func(t *testing.T, c *Cache) {
 		w := watch(c, "x", xds.ClusterType, "*")
@@ -122,11 +122,11 @@ func TestAFallbackEndsWithTheLastSuspectThatTheControlPlaneChanges(t *testing.T)
 		v := put(c, xds.ClusterType, "a@3")
 		serves(t, c, xds.ClusterType, "a", "3")
 		suspected(t, c, "CDS b", "CDS c")
-		// The next client refuses the new one: it does not get the suspected one instead.
+		// The next client NACKs the new one: it does not get the suspected one instead.
 		w := watch(c, "x", xds.ClusterType, "*")
 		w.Nack(xds.ClusterType, 1_000, "no", res(xds.ClusterType, "a@3"), nil)
 		v.want(t, "ack")
-		standing(t, c, xds.ClusterType, "a", xds.Nacked, "1")
+		wantStatus(t, c, xds.ClusterType, "a", xds.Nacked, "1")
 		put(c, xds.ClusterType, "b@2")
 		apply(c, xds.Update{Type: xds.ClusterType, Removed: []string{"c"}})
 		suspected(t, c)
@@ -158,7 +158,7 @@ func TestAFallbackEndsByHandAndByItself(t *testing.T) {
 					t.Error("it ends twice")
 				}
 				w.Close(nil)
-				// The suspects get one more chance, and are held back again if they fail.
+				// The suspects are served once more, and held back again if Envoy crashes again.
 				for range 3 {
 					crashed(c, func(w *Watch) { accept(w, xds.ClusterType, "a@2", "c@1", "d@1") })
 				}
@@ -168,8 +168,8 @@ func TestAFallbackEndsByHandAndByItself(t *testing.T) {
 	}
 }
 
-// A client that lives with the suspects after their second chance ends their probation.
-func TestSuspectsThatAClientLivesWithAreStable(t *testing.T) {
+// A client that uses the suspects for long enough when they are served once more makes them stable.
+func TestSuspectsThatAClientUsesForLongEnoughAreStable(t *testing.T) {
 	deadly(t, func(t *testing.T, c *Cache) {
 		c.Resume()
 		w := watch(c, "x", xds.ClusterType, "*")
@@ -247,8 +247,8 @@ func TestWhatIsNoEvidenceHoldsNothingBack(t *testing.T) {
 	})
 }
 
-// A client that went long before the crash was no part of it; one whose answer was under
-// way may have died of what it was sent.
+// A client that disconnected long before the crash does not count; a client whose answer was
+// missing may have crashed of what it was sent.
 func TestWhatACrashedEnvoyHadIsWhatItWasSent(t *testing.T) {
 	running(t, Config{FallbackEnabled: true}, func(t *testing.T, c *Cache) {
 		put(c, xds.ClusterType, "a@1", "b@1")
@@ -258,7 +258,7 @@ func TestWhatACrashedEnvoyHadIsWhatItWasSent(t *testing.T) {
 		put(c, xds.ClusterType, "a@2", "b@2")
 		accept(w, xds.ClusterType, "b@2")
 		w.Close(nil)
-		var got []Fact
+		var got []xds.Key
 		for range 3 {
 			pass(time.Second)
 			started := time.Now()
@@ -267,7 +267,7 @@ func TestWhatACrashedEnvoyHadIsWhatItWasSent(t *testing.T) {
 			w.Close(map[string][]string{xds.ClusterType: {"a"}})
 			got = c.Crashed(started)
 		}
-		if fmt.Sprint(got) != fmt.Sprint([]Fact{{SuspectFact, xds.ClusterType, "a"}}) {
+		if fmt.Sprint(got) != fmt.Sprint([]xds.Key{{Type: xds.ClusterType, Name: "a"}}) {
 			t.Errorf("suspected: %v, want a", got)
 		}
 		serves(t, c, xds.ClusterType, "a", "1")
@@ -282,9 +282,9 @@ func routeTo(nameVersion, cluster string) *xds.Resource {
 	return r
 }
 
-// A cluster is renamed with its endpoints and the route to it, and an Envoy crashes of a listener
-// that came with that before it asks for the route. What is served then fits together: the route
-// goes back with the new cluster, and the old cluster with its endpoints comes back with the route.
+// A cluster is renamed together with its endpoints and the route to it, and an Envoy crashes of a
+// listener that came with that, before it asks for the route. What is served then fits together:
+// the stable route, and the old cluster with its endpoints.
 func TestWhatIsHeldBackTakesAlongWhatDependsOnIt(t *testing.T) {
 	running(t, Config{FallbackEnabled: true}, func(t *testing.T, c *Cache) {
 		w := watch(c, "x", xds.ClusterType, "*")

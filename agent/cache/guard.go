@@ -8,11 +8,11 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Guard configures how removals are held back.
+// Guard configures which removals are held back.
 type Guard = guard.Config
 
-// removeAll removes what an update says to be removed, after what it puts was taken in, or makes it
-// wait; held is how many resources there were before.
+// removeAll applies the removals of an update, after its resources were put. held is the number of
+// resources before.
 func (c *Cache) removeAll(t *table, u xds.Update, held int, ch *changes) {
 	names := c.removals(t, u)
 	if c.guard.Active() {
@@ -21,14 +21,14 @@ func (c *Cache) removeAll(t *table, u xds.Update, held int, ch *changes) {
 			c.remove(t, name, ch)
 			held--
 		}
-		names = slices.DeleteFunc(names, func(name string) bool { _, gone := replaced[name]; return gone })
+		names = without(names, func(name string) bool { _, is := replaced[name]; return is })
 		names = c.filterRemovals(t, guard.Removal{Names: names, Held: held, RequestedAt: u.RequestedAt, WithOthers: len(u.Resources) > 0})
 	}
 	for _, name := range names {
 		c.remove(t, name, ch)
 	}
 	if u.Complete {
-		// From now on absence itself says that a name of the wildcard is gone.
+		// From now on a name that is not cached does not exist.
 		t.KeepNotFound(t.names.Requested)
 		c.noteComplete(t, u.Source)
 	}
@@ -46,42 +46,37 @@ func (c *Cache) removals(t *table, u xds.Update) []string {
 			continue
 		}
 		if e.Source() == from {
-			e.Confirm() // its source has told all it has
+			e.Confirm() // its source was told that it is cached, and has answered
 		}
 		names = append(names, name)
 	}
 	return names
 }
 
-// replaced returns which of the names that go, or whose removal is held back, have lost their place
-// to a resource that was put: a listener whose address another has now, a scope whose key. Beside
-// that they cannot stay, since Envoy would refuse it, so that it is no accident that they go.
+// replaced returns which of the removed names, and of those whose removal is held back, conflict
+// with a resource that was put: a listener whose address another one has now, a scope whose key.
+// Envoy would NACK both together, so the removal cannot wait and is no accident.
 func (c *Cache) replaced(t *table, removed []string, put []*xds.Resource) map[string]struct{} {
 	taken := make(map[string]struct{})
 	for _, r := range put {
-		for _, place := range xds.ConflictKeys(r) {
-			taken[place] = struct{}{}
+		for _, key := range xds.ConflictKeys(r) {
+			taken[key] = struct{}{}
 		}
 	}
 	if len(taken) == 0 {
 		return nil
 	}
+	isTaken := func(key string) bool { _, is := taken[key]; return is }
 	replaced := make(map[string]struct{})
-	look := func(name string) {
-		if r := t.Resource(name); r != nil && slices.ContainsFunc(xds.ConflictKeys(r), func(place string) bool { _, ok := taken[place]; return ok }) {
+	for _, name := range slices.AppendSeq(slices.Clone(removed), c.guard.Names(t.url)) {
+		if r := t.Resource(name); r != nil && slices.ContainsFunc(xds.ConflictKeys(r), isTaken) {
 			replaced[name] = struct{}{}
 		}
-	}
-	for _, name := range removed {
-		look(name)
-	}
-	for name := range c.guard.Names(t.url) {
-		look(name)
 	}
 	return replaced
 }
 
-// filterRemovals returns which removals of a type take effect now, and makes the others wait.
+// filterRemovals returns the removals of a type that take effect now, and defers the others.
 func (c *Cache) filterRemovals(t *table, r guard.Removal) (now []string) {
 	r.Type, r.Has = t.url, func(name string) bool { return t.Entry(name) != nil }
 	now = c.guard.Filter(r)
@@ -94,16 +89,15 @@ func (c *Cache) filterRemovals(t *table, r guard.Removal) (now []string) {
 	return now
 }
 
-// AskAgain returns since when sources are to be asked anew, as if nothing had been asked
-// before, what there is: the zero time for no need to. A source that has asked since is
-// done. Subscriptions.Changed gets a value when it changes.
+// AskAgain returns the time since which every source must have requested everything once more, on a
+// new stream; the zero time if none must. Subscriptions.Changed gets a value when it changes.
 func (c *Cache) AskAgain() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.guard.AskAgain()
 }
 
-// endAccident ends the time in which removals are held back, if all are confirmed or are there again.
+// endAccident stops holding removals back if all of them are confirmed or their resources are back.
 func (c *Cache) endAccident(now time.Time) {
 	confirmed, ended := c.guard.End(now, func(k xds.Key) bool {
 		t := c.table(k.Type)
@@ -114,7 +108,7 @@ func (c *Cache) endAccident(now time.Time) {
 	}
 	for _, t := range c.tables {
 		for name, e := range t.All() {
-			c.updateLRU(t, name, e) // what nobody wants may be evicted again
+			c.updateLRU(t, name, e) // unreferenced resources may be evicted again
 		}
 	}
 	c.wakeRun()
@@ -123,11 +117,11 @@ func (c *Cache) endAccident(now time.Time) {
 	}
 }
 
-// runGuard removes what has waited for long enough, and what a source that told
-// all it has did not confirm for long enough; and it makes the sources be asked again
-// for what is held back. It returns when there is more to do; the zero time for never.
+// runGuard applies the deferred removals that are due, removes what the source that last sent
+// everything did not confirm in time, and asks the sources again for what is held back. It returns
+// when more is due; the zero time for never.
 func (c *Cache) runGuard(now time.Time) time.Time {
-	c.endAccident(now) // a TTL may have ended it, or nobody wants it any more
+	c.endAccident(now) // a TTL or a subscription may have ended
 	ask, due, next := c.guard.Run(now)
 	if ask {
 		c.union.Wake()
@@ -151,33 +145,29 @@ func (c *Cache) runGuard(now time.Time) time.Time {
 	return next
 }
 
-// unconfirmed lists what the source that last told all it has did not give, and whose removal does
-// not wait.
+// unconfirmed returns the names that the source which last sent everything did not send, and whose
+// removal is not deferred.
 func (c *Cache) unconfirmed(t *table) (names []string) {
 	from := c.sources.id(t.completeFrom)
 	for name, e := range t.All() {
-		if waits, _ := c.guard.Deferred(t.key(name)); e.Source() != from && !e.KeepUnsubscribed() && !waits {
+		if deferred, _ := c.guard.Deferred(t.key(name)); e.Source() != from && !e.KeepUnsubscribed() && !deferred {
 			names = append(names, name)
 		}
 	}
 	return names
 }
 
-// removeNow removes names, beside an update.
+// removeNow removes names and notifies the watches, beside an update.
 func (c *Cache) removeNow(t *table, names []string) {
-	if len(names) == 0 {
-		return
-	}
-	ch := newChanges(t)
+	changed := make(changesByType)
 	for _, name := range names {
-		c.remove(t, name, ch)
+		c.remove(t, name, changed.of(t))
 	}
-	c.revision++
-	c.notify(ch)
+	c.notifyAll(changed)
 }
 
-// finishRestoreGuard takes in that all that was on disk was read. removed is what was there, and of
-// which a source has said before that it does not exist: that is held back like any other removal.
+// finishRestoreGuard is called after everything on disk was restored. removed has the names that a
+// source had removed before: these removals may be held back like any other.
 func (c *Cache) finishRestoreGuard(removed map[*table][]string) {
 	c.guard.FinishRestore(func(k xds.Key) bool { return c.table(k.Type).Entry(k.Name) != nil })
 	for t, names := range removed {
@@ -186,9 +176,9 @@ func (c *Cache) finishRestoreGuard(removed map[*table][]string) {
 	c.endAccident(time.Now())
 }
 
-// confirmAll takes in that a source has told all it has of a type. What it issued
-// itself and was asked about with its own version, it confirms by saying nothing of
-// it; the rest is pruned in time, if at all.
+// confirmAll records that a source has sent everything of a type. A Delta source confirms the
+// versions that it issued itself by not sending them again. The other resources are removed after
+// PruneAfter, if at all.
 func (c *Cache) confirmAll(t *table, source string) {
 	from := c.sources.id(source)
 	for _, e := range t.All() {
@@ -198,7 +188,7 @@ func (c *Cache) confirmAll(t *table, source string) {
 	}
 }
 
-// noteComplete notes which source last told all it has of a type.
+// noteComplete records which source last sent everything of a type.
 func (c *Cache) noteComplete(t *table, source string) {
 	t.completeFrom = source
 	if c.cfg.Guard.PruneAfter > 0 && xds.FullState(t.url) {
@@ -207,26 +197,22 @@ func (c *Cache) noteComplete(t *table, source string) {
 	}
 }
 
-// EndStale ends that anything is withheld from who came when what is held was too old:
-// a source has confirmed it since.
+// EndStale serves the watches that were opened while the cache was too old: a source has answered
+// since.
 func (c *Cache) EndStale() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	withheld := false
+	stale := false
 	for w := range c.watches {
-		withheld = withheld || w.tooStale
+		stale = stale || w.tooStale
 		w.tooStale = false
 	}
-	if withheld {
-		c.notifyAll()
+	if !stale {
+		return
 	}
-}
-
-// notifyAll makes every watch look at everything.
-func (c *Cache) notifyAll() {
-	c.revision++
+	changed := make(changesByType)
 	for _, t := range c.tables {
-		ch := newChanges(t)
+		ch := changed.of(t)
 		ch.all = true
 		for name, e := range t.All() {
 			ch.add(name, e.Current())
@@ -234,6 +220,6 @@ func (c *Cache) notifyAll() {
 		for name := range t.removed {
 			ch.add(name)
 		}
-		c.notify(ch)
 	}
+	c.notifyAll(changed)
 }

@@ -3,6 +3,7 @@ package cache
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,14 +13,14 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// askedNow applies an answer of a stream that is opened now.
-func askedNow(c *Cache, u xds.Update) *verdicts {
+// askedNow applies an answer on a stream that is opened now.
+func askedNow(c *Cache, u xds.Update) *answers {
 	u.RequestedAt = time.Now()
 	return apply(c, u)
 }
 
-// withheldOf fails unless so many removals of a type are held back.
-func withheldOf(t *testing.T, c *Cache, typeURL string, want int) {
+// wantHeldBack fails unless so many removals of a type are held back.
+func wantHeldBack(t *testing.T, c *Cache, typeURL string, want int) {
 	t.Helper()
 	got := 0
 	for _, s := range c.Status() {
@@ -75,8 +76,8 @@ func listenerAt(nameVersion string, port uint32) *xds.Resource {
 	return r
 }
 
-// design.md I10: Envoy refuses a second listener of an address, so that one whose address another
-// has now is not held back. Ten are renamed at once, and one while others are held back.
+// design.md I10: Envoy NACKs two listeners with one address, so a listener whose address another
+// one has now is not held back. Ten are renamed at once, and one while others are held back.
 func TestWhatIsReplacedInItsPlaceIsNotHeldBack(t *testing.T) {
 	running(t, Config{Guard: Guard{MaxRemovalPercent: 50}}, func(t *testing.T, c *Cache) {
 		push := func(first uint32, prefix string, n int) {
@@ -88,16 +89,16 @@ func TestWhatIsReplacedInItsPlaceIsNotHeldBack(t *testing.T) {
 		}
 		push(1000, "blue", 10)
 		push(1000, "green", 10)
-		withheldOf(t, c, xds.ListenerType, 0)
+		wantHeldBack(t, c, xds.ListenerType, 0)
 		if held := c.Resources(xds.ListenerType); len(held) != 10 || held[0].Name != "green0" {
 			t.Errorf("%d listeners are held, the first is %s", len(held), held[0].Name)
 		}
 		push(0, "", 0)
-		withheldOf(t, c, xds.ListenerType, 10)
+		wantHeldBack(t, c, xds.ListenerType, 10)
 		push(1003, "yellow", 2)
-		withheldOf(t, c, xds.ListenerType, 8)
+		wantHeldBack(t, c, xds.ListenerType, 8)
 		push(1000, "yellow", 10)
-		withheldOf(t, c, xds.ListenerType, 0)
+		wantHeldBack(t, c, xds.ListenerType, 0)
 		pass(time.Minute)
 		if held := c.Resources(xds.ListenerType); len(held) != 10 {
 			t.Errorf("%d listeners are held", len(held))
@@ -105,8 +106,20 @@ func TestWhatIsReplacedInItsPlaceIsNotHeldBack(t *testing.T) {
 	})
 }
 
-// A listener goes at once: it may have the address of the one that replaces it. What a
-// listener or cluster may refer to goes some seconds later.
+// The source may use its update again, to log it.
+func TestAnUpdateIsNotChanged(t *testing.T) {
+	running(t, Config{Guard: Guard{MaxRemovalPercent: 50}}, func(t *testing.T, c *Cache) {
+		apply(c, xds.Update{Type: xds.ListenerType, Resources: []*xds.Resource{listenerAt("a@1", 1), listenerAt("b@1", 2), listenerAt("c@1", 3)}})
+		u := xds.Update{Type: xds.ListenerType, Resources: []*xds.Resource{listenerAt("d@1", 1)}, Removed: []string{"a", "b"}}
+		apply(c, u).want(t, "ack")
+		if !slices.Equal(u.Removed, []string{"a", "b"}) {
+			t.Errorf("Removed is %q", u.Removed)
+		}
+	})
+}
+
+// A listener is removed at once: it may have the address of the one that replaces it. What a
+// listener or cluster may refer to is removed some seconds later.
 func TestRemovalsThatAreNoAccidentTakeEffectSoon(t *testing.T) {
 	running(t, Config{Guard: Guard{MaxRemovalPercent: 50}}, func(t *testing.T, c *Cache) {
 		types := []string{xds.ListenerType, xds.ClusterType, xds.EndpointType, xds.RouteType, xds.SecretType, xds.ScopedRouteType, xds.VirtualHostType, xds.ExtensionConfigType}
@@ -114,7 +127,7 @@ func TestRemovalsThatAreNoAccidentTakeEffectSoon(t *testing.T) {
 			watch(c, "x", url, "a", "b")
 			put(c, url, "a@1", "b@1")
 			apply(c, xds.Update{Type: url, Removed: []string{"b"}})
-			withheldOf(t, c, url, 0)
+			wantHeldBack(t, c, url, 0)
 		}
 		holds(t, c, xds.ListenerType, "a@1")
 		apply(c, xds.Update{Type: xds.ScopedRouteType, Resources: resources(xds.ScopedRouteType, []string{"c@1"}), Removed: []string{"a"}})
@@ -142,9 +155,9 @@ func TestRemovalsThatAreNoAccidentTakeEffectSoon(t *testing.T) {
 	})
 }
 
-// What is held back goes when the time has passed and a source that was asked since does not
+// What is held back is removed when the time has passed and a source that was asked since does not
 // have it; neither the time nor an answer alone is enough.
-func TestWhatIsHeldBackGoesWhenASourceIsAskedAgainAndConfirmsIt(t *testing.T) {
+func TestWhatIsHeldBackIsRemovedWhenASourceIsAskedAgainAndConfirmsIt(t *testing.T) {
 	for _, delta := range []bool{false, true} {
 		running(t, Config{Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}}, func(t *testing.T, c *Cache) {
 			var told, asked, ended atomic.Int32
@@ -185,7 +198,7 @@ func TestWhatIsHeldBackGoesWhenASourceIsAskedAgainAndConfirmsIt(t *testing.T) {
 			pass(time.Minute)
 			lacks(xds.Update{RequestedAt: old}) // of the stream before
 			put(c, xds.ClusterType, "b@1")
-			withheldOf(t, c, xds.ClusterType, 1)
+			wantHeldBack(t, c, xds.ClusterType, 1)
 			held(t, c, "one", xds.ClusterType, map[string]string{"a": "", "b": "u1"})
 			u := xds.Update{Type: xds.ClusterType, Resources: resources(xds.ClusterType, []string{"b@1"}), Complete: !delta}
 			askedNow(c, u)
@@ -205,8 +218,9 @@ func TestWhatIsHeldBackGoesWhenASourceIsAskedAgainAndConfirmsIt(t *testing.T) {
 	}
 }
 
-// A Delta control plane that tells what it has in parts counts as having told all when it pauses.
-func TestWhatADeltaSourceSaysAfterAPauseIsNotRemoved(t *testing.T) {
+// A Delta control plane that sends what it has in parts counts as having sent everything when it
+// pauses.
+func TestWhatADeltaSourceSendsAfterAPauseIsNotRemoved(t *testing.T) {
 	running(t, Config{Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}}, func(t *testing.T, c *Cache) {
 		watch(c, "x", xds.ClusterType, "*")
 		complete(c, xds.ClusterType, "a@1", "b@1")
@@ -221,8 +235,8 @@ func TestWhatADeltaSourceSaysAfterAPauseIsNotRemoved(t *testing.T) {
 	})
 }
 
-// What is removed while listeners or clusters are held back is held back with them, and so
-// is what was removed shortly before; it goes after them.
+// What is removed while listeners or clusters are held back is held back with them, and so is what
+// was removed shortly before. It is removed after them.
 func TestWhatBelongsToWhatIsHeldBackIsHeldWithIt(t *testing.T) {
 	running(t, Config{MaxUnreferenced: 1, Linger: time.Second, Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}}, func(t *testing.T, c *Cache) {
 		c.SetConnected(true)
@@ -239,9 +253,9 @@ func TestWhatBelongsToWhatIsHeldBackIsHeldWithIt(t *testing.T) {
 		w.Close(nil)
 		pass(40 * time.Second) // nothing is evicted, though nobody wants it any more
 		apply(c, xds.Update{Type: xds.EndpointType, Removed: []string{"b"}})
-		withheldOf(t, c, xds.ClusterType, 2)
-		withheldOf(t, c, xds.EndpointType, 2)
-		withheldOf(t, c, xds.SecretType, 1)
+		wantHeldBack(t, c, xds.ClusterType, 2)
+		wantHeldBack(t, c, xds.EndpointType, 2)
+		wantHeldBack(t, c, xds.SecretType, 1)
 		pass(time.Minute)
 		holds(t, c, xds.EndpointType, "a@1", "b@1")
 		holds(t, c, xds.SecretType, "a@1", "b@1", "c@1")
@@ -249,10 +263,10 @@ func TestWhatBelongsToWhatIsHeldBackIsHeldWithIt(t *testing.T) {
 		askedNow(c, xds.Update{Type: xds.SecretType, Removed: []string{"b"}})
 		askedNow(c, xds.Update{Type: xds.ClusterType, Complete: true})
 		holds(t, c, xds.ClusterType)
-		withheldOf(t, c, xds.EndpointType, 0)
+		wantHeldBack(t, c, xds.EndpointType, 0)
 		put(c, xds.EndpointType, "b@1")
 		pass(guard.Grace)
-		// Of what nobody wants one thing is kept, and nothing that was removed.
+		// The LRU has room for one unreferenced resource.
 		if n := len(c.Resources(xds.EndpointType)) + len(c.Resources(xds.SecretType)); n > 1 {
 			t.Errorf("%d resources are held that nobody wants, want at most 1", n)
 		}
@@ -263,44 +277,45 @@ func TestWhatBelongsToWhatIsHeldBackIsHeldWithIt(t *testing.T) {
 	})
 }
 
-// More that is missing when the source is asked again begins anew, with its own time.
-func TestWhatAlsoGoesWhenAskedAgainHasItsOwnTime(t *testing.T) {
+// Other resources that are missing when the source is asked again are held back for as long, from
+// then on.
+func TestRemovalsInAConfirmingAnswerAreHeldBackForAsLong(t *testing.T) {
 	running(t, Config{Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}}, func(t *testing.T, c *Cache) {
 		watch(c, "x", xds.ClusterType, "*")
 		complete(c, xds.ClusterType, numbered("c", 20)...)
 		names := numbered("c", 20)
 		complete(c, xds.ClusterType, names[:8]...)
-		withheldOf(t, c, xds.ClusterType, 12)
+		wantHeldBack(t, c, xds.ClusterType, 12)
 		pass(time.Minute)
 		askedNow(c, xds.Update{Type: xds.ClusterType, Complete: true})
-		withheldOf(t, c, xds.ClusterType, 8)
+		wantHeldBack(t, c, xds.ClusterType, 8)
 		pass(time.Minute - time.Second)
 		askedNow(c, xds.Update{Type: xds.ClusterType, Complete: true})
-		withheldOf(t, c, xds.ClusterType, 8)
+		wantHeldBack(t, c, xds.ClusterType, 8)
 		pass(time.Second)
 		askedNow(c, xds.Update{Type: xds.ClusterType, Complete: true})
 		holds(t, c, xds.ClusterType)
 	})
 }
 
-// Of what clients gave up no source is asked, and so it does not wait for an answer.
-func TestWhatNobodyWantsIsNotHeldBackForEver(t *testing.T) {
+// No source is asked for a name without a subscription, so its removal does not wait for an answer.
+func TestUnsubscribedResourcesAreNotHeldBackForEver(t *testing.T) {
 	running(t, Config{Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}}, func(t *testing.T, c *Cache) {
 		w := watch(c, "x", xds.ListenerType, "a", "b")
 		put(c, xds.ListenerType, "a@1", "b@1")
 		apply(c, xds.Update{Type: xds.ListenerType, Removed: []string{"a", "b"}})
 		w.Subscribe(xds.ListenerType, false, nil, []string{"a"})
 		pass(time.Minute)
-		withheldOf(t, c, xds.ListenerType, 2)
+		wantHeldBack(t, c, xds.ListenerType, 2)
 		w.Subscribe(xds.ListenerType, false, nil, []string{"b"})
 		pass(time.Second)
-		withheldOf(t, c, xds.ListenerType, 0)
+		wantHeldBack(t, c, xds.ListenerType, 0)
 		pass(guard.Grace)
 		holds(t, c, xds.ListenerType)
 	})
 }
 
-// What has a TTL expires all the same, which ends it (protocol.md 6.2).
+// A TTL ends all the same, and with it the accident (protocol.md 6.2).
 func TestWhatIsHeldBackOutlivesNoTTL(t *testing.T) {
 	running(t, Config{Guard: Guard{MaxRemovalPercent: 50}}, func(t *testing.T, c *Cache) {
 		var ended atomic.Int32
@@ -309,18 +324,18 @@ func TestWhatIsHeldBackOutlivesNoTTL(t *testing.T) {
 		r := res(xds.ClusterType, "a@1").WithLifetime(time.Minute, time.Now().Add(time.Minute))
 		apply(c, xds.Update{Type: xds.ClusterType, Resources: []*xds.Resource{r}, Complete: true})
 		complete(c, xds.ClusterType)
-		withheldOf(t, c, xds.ClusterType, 1)
+		wantHeldBack(t, c, xds.ClusterType, 1)
 		pass(time.Minute)
 		holds(t, c, xds.ClusterType)
-		withheldOf(t, c, xds.ClusterType, 0)
+		wantHeldBack(t, c, xds.ClusterType, 0)
 		if n := ended.Load(); n != 0 {
 			t.Errorf("ended with %d confirmed, want 0", n)
 		}
 	})
 }
 
-// A restart of the agent is no way around it: what is held back stays so, and its time
-// goes on, also with an agent that has no guard, which asks at once.
+// A restart of the agent confirms nothing: what is held back stays so, and its time goes on. An
+// agent without a guard asks at once.
 func TestWhatIsHeldBackStaysSoAcrossARestart(t *testing.T) {
 	for _, percent := range []int{50, 0} {
 		limits := Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Hour}
@@ -345,8 +360,8 @@ func TestWhatIsHeldBackStaysSoAcrossARestart(t *testing.T) {
 			if !j.Take().Empty() {
 				t.Error("something is to be written after a restart")
 			}
-			withheldOf(t, again, xds.ClusterType, 2)
-			withheldOf(t, again, xds.EndpointType, 1)
+			wantHeldBack(t, again, xds.ClusterType, 2)
+			wantHeldBack(t, again, xds.EndpointType, 1)
 			held(t, again, "one", xds.ClusterType, map[string]string{"a": "", "b": ""})
 			if percent > 0 {
 				askedNow(again, xds.Update{Type: xds.ClusterType, Complete: true})
@@ -376,7 +391,7 @@ func TestWhatIsHeldBackStaysSoAcrossARestart(t *testing.T) {
 	}
 }
 
-// What a source put before the state was read from disk is not held back by what is there.
+// A resource that a source sent before the disk was read is not held back by what is on disk.
 func TestWhatASourcePutBeforeTheRestoreIsNotHeldBack(t *testing.T) {
 	running(t, Config{Guard: Guard{MaxRemovalPercent: 50}}, func(t *testing.T, c *Cache) {
 		c.Journal(make(chan struct{}, 1), true)
@@ -388,13 +403,13 @@ func TestWhatASourcePutBeforeTheRestoreIsNotHeldBack(t *testing.T) {
 			{Kind: DeferredFact, Type: xds.ClusterType, Name: "b"}: yes,
 			{Kind: DeferredFact, Type: xds.ClusterType, Name: "c"}: yes, // not on disk
 		})
-		withheldOf(t, c, xds.ClusterType, 1)
+		wantHeldBack(t, c, xds.ClusterType, 1)
 		held(t, c, "one", xds.ClusterType, map[string]string{"a": "u2", "b": ""})
 	})
 }
 
-// A control plane that has nothing and answers before a slow disk was read is guarded against too.
-func TestWhatWasToldGoneBeforeTheRestoreIsGuarded(t *testing.T) {
+// The guard also covers a control plane that is empty and answers before a slow disk was read.
+func TestWhatWasRemovedBeforeTheRestoreIsGuarded(t *testing.T) {
 	saved := []Saved{kept(xds.ClusterType, "a@1"), kept(xds.ClusterType, "b@1"), kept(xds.EndpointType, "a@1")}
 	for name, before := range map[string]func(c *Cache){
 		"an empty answer": func(c *Cache) { complete(c, xds.ClusterType) },
@@ -414,7 +429,7 @@ func TestWhatWasToldGoneBeforeTheRestoreIsGuarded(t *testing.T) {
 				pass(time.Minute)
 				holds(t, c, xds.ClusterType, "a@1", "b@1")
 				holds(t, c, xds.EndpointType, "a@1")
-				withheldOf(t, c, xds.ClusterType, 2)
+				wantHeldBack(t, c, xds.ClusterType, 2)
 				askedNow(c, xds.Update{Type: xds.ClusterType, Removed: []string{"a", "b"}})
 				pass(guard.Grace)
 				holds(t, c, xds.ClusterType)
@@ -424,7 +439,7 @@ func TestWhatWasToldGoneBeforeTheRestoreIsGuarded(t *testing.T) {
 	}
 }
 
-// What a guard holds back counts against the limits.
+// Resources that are held back count against the limits.
 func TestWhatIsHeldBackCountsAgainstTheLimits(t *testing.T) {
 	running(t, Config{MaxResources: 3, Guard: Guard{MaxRemovalPercent: 50}}, func(t *testing.T, c *Cache) {
 		complete(c, xds.ClusterType, "a@1", "b@1")
@@ -434,8 +449,8 @@ func TestWhatIsHeldBackCountsAgainstTheLimits(t *testing.T) {
 	})
 }
 
-// protocol.md 7.7: what a source neither confirms nor removes is kept, or, asked
-// for, pruned; what it issued itself it confirms by saying nothing of it.
+// protocol.md 7.7: a resource that a source neither confirms nor removes stays or, if configured,
+// is removed after a time. A source confirms its own versions by not sending them again.
 func TestWhatNobodyConfirmsIsPrunedIfAskedFor(t *testing.T) {
 	for after, want := range map[time.Duration][]string{
 		0:           {"own@1", "restored@1", "told@1"},

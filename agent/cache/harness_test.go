@@ -30,13 +30,13 @@ func res(typeURL, nameVersion string, aliases ...string) *xds.Resource {
 	return r
 }
 
-// put applies an update of "one", and returns what was said of it.
-func put(c *Cache, typeURL string, list ...string) *verdicts {
+// put applies an update of the source "one", and returns its answers.
+func put(c *Cache, typeURL string, list ...string) *answers {
 	return apply(c, xds.Update{Type: typeURL, Resources: resources(typeURL, list)})
 }
 
-// complete applies an answer that is all there is.
-func complete(c *Cache, typeURL string, list ...string) *verdicts {
+// complete applies a complete answer.
+func complete(c *Cache, typeURL string, list ...string) *answers {
 	return apply(c, xds.Update{Type: typeURL, Resources: resources(typeURL, list), Complete: true})
 }
 
@@ -48,20 +48,20 @@ func resources(typeURL string, list []string) []*xds.Resource {
 	return out
 }
 
-func apply(c *Cache, u xds.Update) *verdicts {
+func apply(c *Cache, u xds.Update) *answers {
 	if u.Source == "" {
 		u.Source = "one"
 	}
 	u.Wildcard = true
-	v := &verdicts{}
+	v := &answers{}
 	c.Apply(u, v.say)
 	return v
 }
 
-// verdicts are what was said of an update so far.
-type verdicts struct{ said []string }
+// answers are the answers to one update so far.
+type answers struct{ said []string }
 
-func (v *verdicts) say(err error) {
+func (v *answers) say(err error) {
 	if err == nil {
 		v.said = append(v.said, "ack")
 	} else {
@@ -69,10 +69,10 @@ func (v *verdicts) say(err error) {
 	}
 }
 
-func (v *verdicts) want(t *testing.T, said ...string) {
+func (v *answers) want(t *testing.T, said ...string) {
 	t.Helper()
 	if !slices.Equal(v.said, said) {
-		t.Errorf("verdict %q, want %q", v.said, said)
+		t.Errorf("answer %q, want %q", v.said, said)
 	}
 }
 
@@ -102,14 +102,14 @@ func holds(t *testing.T, c *Cache, typeURL string, want ...string) {
 	}
 }
 
-// look calls f with the state as it is now.
+// look calls f with a snapshot.
 func look(c *Cache, f func(Snapshot)) {
 	w := c.Watch("look")
 	read(w, func(s Snapshot, _ []xds.Change) { f(s) })
 	w.Close(nil)
 }
 
-// item returns what is held under a name.
+// item returns the item of a name.
 func item(c *Cache, typeURL, name string) (it xds.Item) {
 	look(c, func(s Snapshot) { it = s.Lookup(typeURL, name) })
 	return it
@@ -124,9 +124,8 @@ func knows(t *testing.T, c *Cache, typeURL string, want xds.Knowledge) {
 	})
 }
 
-// standing fails unless a name has this standing, and this version is good; ""
-// for none.
-func standing(t *testing.T, c *Cache, typeURL, name string, want xds.Status, good string) {
+// wantStatus fails unless a name has this status, and this version is the ACKed one; "" for none.
+func wantStatus(t *testing.T, c *Cache, typeURL, name string, want xds.Status, good string) {
 	t.Helper()
 	it, got := item(c, typeURL, name), ""
 	if it.Acked != nil {
@@ -137,7 +136,7 @@ func standing(t *testing.T, c *Cache, typeURL, name string, want xds.Status, goo
 	}
 }
 
-// changed reads a watch: "CDS a b" with "*" where what is known changed.
+// changed reads a watch: "CDS a b", with "*" if the knowledge of the wildcard changed.
 func changed(w *Watch) []string {
 	var out []string
 	read(w, func(_ Snapshot, list []xds.Change) {
@@ -170,7 +169,7 @@ func wantChanged(t *testing.T, w *Watch, want ...string) {
 	}
 }
 
-// taken is what an Interest takes: "CDS * +a -b".
+// taken returns the changes of a source's subscriptions: "CDS * +a -b".
 func taken(in *Subscriptions) []string {
 	var out []string
 	for _, w := range in.Changes() {
@@ -192,11 +191,11 @@ func taken(in *Subscriptions) []string {
 func wantTaken(t *testing.T, in *Subscriptions, want ...string) {
 	t.Helper()
 	if got := taken(in); !slices.Equal(got, want) {
-		t.Errorf("interest: %q, want %q", got, want)
+		t.Errorf("subscriptions: %q, want %q", got, want)
 	}
 }
 
-// problem returns the last error from above about a name.
+// problem returns the last error of a source about a name.
 func problem(c *Cache, typeURL, name string) error {
 	for _, r := range c.Resources(typeURL) {
 		if r.Name == name {

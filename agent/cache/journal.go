@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"cmp"
 	"iter"
 	"maps"
 	"strings"
@@ -11,100 +10,96 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Saved is what should be, or was, on disk under one name. Without Content and Previous
-// nothing should be.
+// Saved is what should be, or was, on disk for one name; nothing if it has neither Content nor
+// Previous.
 type Saved struct {
 	Type, Name string
-	// Content is what was accepted last, or what no client has answered yet; nil for
-	// nothing. Source is the upstream that its version is from.
+	// Content is the ACKed content or, if there is none, the newest that is not NACKed; nil for
+	// none. Source is the upstream that issued its version.
 	Content *xds.Resource
 	Source  string
 	// Stable implies Accepted.
 	Accepted, Stable bool
 	// Previous is the stable content, if Content is another; nil for none.
 	Previous *xds.Resource
-	// ContentKnown and PreviousKnown say, of what Take returns, that the journal returned
-	// that content before, as what is to be on disk under this name.
+	// ContentKnown and PreviousKnown say, in what Take returns, that the journal has returned that
+	// content for this name before.
 	ContentKnown, PreviousKnown bool
 }
 
-// FactKind is what a Fact says.
+// FactKind is the kind of a Fact.
 type FactKind string
 
 // The kinds of facts.
 const (
-	// SubscribedFact: a client subscribes to the name, or did until lately.
+	// SubscribedFact: a client subscribes to the name, or the name is leased.
 	SubscribedFact FactKind = "wanted"
-	// MaybeHeldFact: a client may hold the name without telling (protocol.md 3.6).
+	// MaybeHeldFact: a client may hold the name although it has not ACKed it (protocol.md 3.6).
 	MaybeHeldFact FactKind = "doubtful"
-	// KnownFact: something was said of everything of the type, so that what is held of
-	// it may be served.
+	// KnownFact: the wildcard of the type is not unknown, so that its resources may be served.
 	KnownFact FactKind = "known"
-	// SuspectFact: the content or absence that is the value is held back. FallbackFact:
-	// since when and until when.
+	// SuspectFact: the version in the value, or the absence of the name, is held back after
+	// crashes. FallbackFact: since when and until when there is a fallback.
 	SuspectFact  FactKind = "suspect"
 	FallbackFact FactKind = "fallback"
-	// DeferredFact: the removal of the resource is held back by the guard. AccidentFact:
-	// since when removals are.
+	// DeferredFact: the removal of the name is deferred by the guard. AccidentFact: since when
+	// removals are held back.
 	DeferredFact FactKind = "withheld"
 	AccidentFact FactKind = "accident"
 )
 
-// yes is the value of a fact that has none of its own; suspectVersion precedes the
-// version of a suspect, which is empty for an absence.
+// yes is the value of a fact that has no other. suspectVersion precedes the version of a suspect,
+// which is empty for an absence.
 const (
 	yes            = "yes"
 	suspectVersion = "version="
 )
 
-// Fact is a small thing to remember beside the resources, with a value.
+// Fact is something to remember beside the resources. It has a value.
 type Fact struct {
 	Kind       FactKind
 	Type, Name string
 }
 
-func compareFacts(a, b Fact) int {
-	return cmp.Or(xds.CompareTypes(a.Type, b.Type), strings.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
-}
-
-// Batch is what should be on disk from now on. What it does not name is to stay.
+// Batch is what should be on disk from now on. Names and facts that it does not list stay as they
+// are.
 type Batch struct {
 	Resources []Saved
-	// Facts have values; "" is for one to be forgotten.
+	// Facts has values; "" means that the fact must be deleted.
 	Facts map[Fact]string
 }
 
 // Empty reports whether there is nothing to write.
 func (b Batch) Empty() bool { return len(b.Resources)+len(b.Facts) == 0 }
 
-// Journal says what of the cache should be on disk, as changes since it was last asked. A
-// slow disk costs a set of names: what changes twice is written once. One goroutine at a
-// time calls Take or All, writes what it returned, and calls Done.
+// Journal returns what of the cache should be on disk, as changes since the last call. A slow disk
+// costs a set of names: what changes twice is written once. One goroutine at a time calls Take or
+// All, writes what it returned, and calls Done.
 type Journal struct {
 	c *Cache
-	// changed gets a value whenever Take has something new to say.
+	// changed gets a value whenever Take has something to return.
 	changed chan<- struct{}
 
 	// Under c.mu.
-	names   map[xds.Key]struct{} // what may be different from what is on disk
-	dirty   map[Fact]struct{}
-	facts   map[Fact]string     // what is on disk
-	removed map[xds.Key]*onDisk // what is on disk of names without an entry
-	// all is what All returned and is being written; nil while nothing is.
+	names   map[xds.Key]struct{} // names whose resource may differ from the disk
+	dirty   map[Fact]struct{}    // facts that may differ from the disk
+	facts   map[Fact]string      // the facts on disk
+	removed map[xds.Key]*onDisk  // what the disk has of names without an entry
+	// all is what All returned while it is being written; nil otherwise.
 	all *rewriting
-	// An upstream ACK that clients caused waits here until what they accepted is on disk:
-	// waiting are those of what Take has not returned yet, writing those of what it has.
+	// An upstream ACK waits here until the contents that clients ACKed are on disk: waiting has those
+	// whose contents Take has not returned yet, writing the others.
 	waiting, writing []func()
-	busy             bool // what Take or All returned is not written yet
-	broken           bool // the disk takes nothing: nothing waits
+	busy             bool // what Take or All returned is being written
+	broken           bool // the disk cannot be written, so no ACK waits for it
 }
 
-// rewriting is what becomes true when what All returned is on disk.
+// rewriting is what the disk has when everything that All returned is written.
 type rewriting struct {
 	entries []rewritten
 	removed map[xds.Key]*onDisk
 	facts   map[Fact]string
-	// names and dirty are what was not on disk before.
+	// names and dirty are those of the Journal when All was called.
 	names map[xds.Key]struct{}
 	dirty map[Fact]struct{}
 }
@@ -116,9 +111,9 @@ type rewritten struct {
 
 type onDisk = contents.OnDisk
 
-// Journal opens the journal, before anything is applied. There is one at most. changed,
-// which holds one value, gets one when Take has something to say. durable says whether
-// the disk can be written to: while it cannot, no ACK waits for it.
+// Journal opens the journal; it is called once at most, before the first update. changed, which
+// holds one value, gets one when Take has something to return. durable says whether the disk can be
+// written: while it cannot, no ACK waits for it.
 func (c *Cache) Journal(changed chan<- struct{}, durable bool) *Journal {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,7 +125,7 @@ func (c *Cache) Journal(changed chan<- struct{}, durable bool) *Journal {
 	return c.journal
 }
 
-// persist notes that what is held under a name, or its status, changed.
+// persist records that the resource of a name, or its status, may differ from the disk.
 func (c *Cache) persist(t *table, name string) {
 	if c.journal != nil {
 		c.journal.names[t.key(name)] = struct{}{}
@@ -138,7 +133,7 @@ func (c *Cache) persist(t *table, name string) {
 	}
 }
 
-// persistFact notes that a fact may have changed.
+// persistFact records that a fact may differ from the disk.
 func (c *Cache) persistFact(kind FactKind, k xds.Key) {
 	if c.journal != nil {
 		c.journal.dirty[Fact{kind, k.Type, k.Name}] = struct{}{}
@@ -146,7 +141,8 @@ func (c *Cache) persistFact(kind FactKind, k xds.Key) {
 	}
 }
 
-// persistFactOr notes that a fact about a name may have changed, or for the zero Key that of the whole.
+// persistFactOr records that a fact of a name may differ from the disk, or for the zero Key the
+// fact whole.
 func (c *Cache) persistFactOr(kind, whole FactKind, k xds.Key) {
 	if k == (xds.Key{}) {
 		kind = whole
@@ -154,15 +150,15 @@ func (c *Cache) persistFactOr(kind, whole FactKind, k xds.Key) {
 	c.persistFact(kind, k)
 }
 
-// dropped takes in that an entry went; j may be nil.
+// dropped records that an entry was dropped; j may be nil.
 func (j *Journal) dropped(k xds.Key, e *entry) {
 	if j != nil && e.OnDisk != nil {
 		j.removed[k] = e.OnDisk
 	}
 }
 
-// restored takes in what is on disk under a name and is not held as it is there; e is what is
-// held, nil for nothing, and j may be nil.
+// restored records what the disk has of a name that is not restored as it is there. e is the entry
+// of the name, nil for none; j may be nil.
 func (j *Journal) restored(k xds.Key, e *entry, disk *onDisk) {
 	switch {
 	case j == nil:
@@ -173,14 +169,14 @@ func (j *Journal) restored(k xds.Key, e *entry, disk *onDisk) {
 	}
 }
 
-// restoreFact takes in a fact that is on disk; j may be nil.
+// restoreFact records a fact that is on disk; j may be nil.
 func (j *Journal) restoreFact(f Fact, value string) {
 	if j != nil {
 		j.facts[f] = value
 	}
 }
 
-// signal puts a value into a channel that holds one; nil for nobody.
+// signal puts a value into a channel that holds one; nil is ignored.
 func signal(to chan<- struct{}) {
 	select {
 	case to <- struct{}{}:
@@ -188,12 +184,12 @@ func signal(to chan<- struct{}) {
 	}
 }
 
-// maxWaiting bounds the ACKs that wait for the disk. A control plane that is owed more
-// has been answered for lack of time.
+// maxWaiting bounds the ACKs that wait for the disk. If there are more, the upstream has sent the
+// oldest after its timeout anyway.
 const maxWaiting = 1 << 16
 
-// afterWrite takes upstream ACKs that clients caused, and returns those that are due now.
-// The others are called when what the clients accepted is on disk, or cannot be written.
+// afterWrite returns the given upstream ACKs if they are due now. Otherwise they are called when
+// the contents that clients ACKed are on disk, or cannot be written.
 func (c *Cache) afterWrite(acks []func()) []func() {
 	j := c.journal
 	if j == nil || len(acks) == 0 {
@@ -211,8 +207,8 @@ func (c *Cache) afterWrite(acks []func()) []func() {
 	return nil
 }
 
-// Take returns what changed since the last call. When it is written, or cannot be, Done
-// is to be called.
+// Take returns what changed since the last call. The caller must call Done when it is written, or
+// cannot be.
 func (j *Journal) Take() Batch {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
@@ -246,8 +242,8 @@ func (j *Journal) begin() {
 	j.waiting = nil
 }
 
-// All returns everything that should be on disk, in the place of what is there. When it
-// is written, or cannot be, Done is to be called.
+// All returns everything that should be on disk, to replace what is there. The caller must call
+// Done when it is written, or cannot be.
 func (j *Journal) All() Batch {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
@@ -278,9 +274,8 @@ func (j *Journal) All() Batch {
 	return b
 }
 
-// Done takes in whether what Take or All returned is on disk, and lets the ACKs go that
-// wait for it. After an error everything is to be written again, with All; until that
-// has succeeded no ACK waits.
+// Done records whether what Take or All returned is on disk, and calls the ACKs that wait for it.
+// After an error everything must be written again, with All; until that has succeeded no ACK waits.
 func (j *Journal) Done(err error) {
 	j.c.mu.Lock()
 	acks := j.writing
@@ -296,7 +291,7 @@ func (j *Journal) Done(err error) {
 	run(acks)
 }
 
-// finishRewrite makes what All returned what is on disk, or what still is not.
+// finishRewrite makes what All returned the state of the disk, if it was written.
 func (j *Journal) finishRewrite(written bool) {
 	all := j.all
 	j.all = nil
@@ -314,14 +309,14 @@ func (j *Journal) finishRewrite(written bool) {
 	for _, r := range all.entries {
 		res := r.entry.Current()
 		if t := j.c.tables[res.Type]; t.Entry(res.Name) != r.entry {
-			j.removed[t.key(res.Name)] = r.disk // it went meanwhile
+			j.removed[t.key(res.Name)] = r.disk // it was removed meanwhile
 			continue
 		}
 		r.entry.OnDisk = r.disk
 	}
 }
 
-// Saved returns what should be on disk, as Restore takes it.
+// Saved returns what should be on disk, in the form of Restore's arguments.
 func (j *Journal) Saved() (saved []Saved, facts map[Fact]string) {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
@@ -334,7 +329,7 @@ func (j *Journal) Saved() (saved []Saved, facts map[Fact]string) {
 	return saved, maps.Collect(j.c.allFacts())
 }
 
-// names yields the names of which something may be kept.
+// names yields the names that may have something to save.
 func (c *Cache) names() iter.Seq[xds.Key] {
 	return func(yield func(xds.Key) bool) {
 		for _, t := range c.tables {
@@ -359,8 +354,8 @@ func (j *Journal) saved(k xds.Key, want onDisk, previous *xds.Resource) Saved {
 	}
 }
 
-// resource returns what should be on disk under one name, counts it as written, and
-// reports whether it is something else than what is there.
+// resource returns what should be on disk for one name, and whether that differs from what is
+// there. It assumes that the caller writes it.
 func (j *Journal) resource(k xds.Key) (s Saved, differs bool) {
 	t := j.c.table(k.Type)
 	e := t.Entry(k.Name)
@@ -390,12 +385,13 @@ func (j *Journal) resource(k xds.Key) (s Saved, differs bool) {
 	return s, true
 }
 
-// wasReturned reports whether a content was wasReturned before as what is to be on disk; d may be nil.
+// wasReturned reports whether the journal has returned a content before; d, what the disk has, may
+// be nil.
 func wasReturned(d *onDisk, version string) bool {
 	return d != nil && !d.Restored && (d.Content != nil && d.Content.Version == version || d.Previous == version)
 }
 
-// differ reports whether something else should be on disk than what is there.
+// differ reports whether the disk should have something else than it has.
 func differ(want, there *onDisk) bool {
 	if want.Previous != there.Previous || (want.Content == nil) != (there.Content == nil) {
 		return true
@@ -407,14 +403,14 @@ func differ(want, there *onDisk) bool {
 		want.Content.Version != there.Content.Version || want.Content.UpstreamVersion != there.Content.UpstreamVersion || deadlineMoved(there.Content, want.Content)
 }
 
-// toSave returns what of a name should be on disk, and the stable content if that is another.
+// toSave returns what should be on disk for a name, and the stable content if that is another.
 func (t *table) toSave(name string) (want onDisk, previous *xds.Resource) {
 	e := t.Entry(name)
 	switch {
 	case e == nil:
 		previous = t.removed.Stable(name)
 	case e.IsLocal():
-		return onDisk{}, nil // what it is made of is kept by whoever made it
+		return onDisk{}, nil // its maker stores what it needs
 	default:
 		s := e.Save()
 		want = onDisk{Content: s.Content, Source: s.Source, Accepted: s.Acked, Stable: s.Stable}
@@ -426,8 +422,8 @@ func (t *table) toSave(name string) (want onDisk, previous *xds.Resource) {
 	return want, previous
 }
 
-// deadlineMoved reports whether a deadline deadlineMoved by so much that it is worth writing: a
-// tenth of the TTL, by which a resource then expires early after a restart.
+// deadlineMoved reports whether a deadline moved by so much that it must be written: by a tenth of
+// the TTL, by which the resource would expire early after a restart.
 func deadlineMoved(there, now *xds.Resource) bool {
 	switch {
 	case there.TTL() != now.TTL() || there.Deadline().IsZero() != now.Deadline().IsZero():
@@ -460,7 +456,9 @@ func (c *Cache) allFacts() iter.Seq2[Fact, string] {
 		facts = append(facts, Fact{Kind: AccidentFact})
 		if c.fallback.Active() {
 			facts = append(facts, Fact{Kind: FallbackFact})
-			facts = append(facts, suspectFacts(c.fallback.Suspects())...)
+			for k := range c.fallback.Suspects() {
+				facts = append(facts, Fact{SuspectFact, k.Type, k.Name})
+			}
 		}
 		for _, f := range facts {
 			if value := c.fact(f); value != "" && !yield(f, value) {
@@ -470,10 +468,10 @@ func (c *Cache) allFacts() iter.Seq2[Fact, string] {
 	}
 }
 
-// fact returns the value that a fact has now, "" for one that does not hold.
+// fact returns the present value of a fact; "" if it does not hold.
 func (c *Cache) fact(f Fact) string {
 	t, k := c.tables[f.Type], xds.Key{Type: f.Type, Name: f.Name}
-	is := false
+	holds := false
 	switch f.Kind {
 	case FallbackFact:
 		return formatTimes(c.fallback.Times())
@@ -484,22 +482,22 @@ func (c *Cache) fact(f Fact) string {
 	case AccidentFact:
 		return formatTimes(c.guard.Since(), time.Time{})
 	case DeferredFact:
-		is, _ = c.guard.Deferred(k)
+		holds, _ = c.guard.Deferred(k)
 	case MaybeHeldFact:
-		is = c.uncertain.Has(k)
+		holds = c.uncertain.Has(k)
 	case SubscribedFact:
-		is = t != nil && t.names.SubscribedOrLeased(f.Name) && !c.local(k)
+		holds = t != nil && t.names.SubscribedOrLeased(f.Name) && !c.local(k)
 	case KnownFact:
-		is = t != nil && t.KnownOrRestored()
+		holds = t != nil && t.KnownOrRestored()
 	}
-	if is {
+	if holds {
 		return yes
 	}
 	return ""
 }
 
-// formatTimes returns one or two times as the value of a fact, "" if the first one is zero;
-// parseTimes returns those of a value.
+// formatTimes returns one or two times as the value of a fact; "" if the first one is zero.
+// parseTimes is its inverse.
 func formatTimes(from, until time.Time) string {
 	switch {
 	case from.IsZero():

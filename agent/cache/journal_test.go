@@ -49,7 +49,7 @@ func (d *disk) all(j *Journal) {
 	j.Done(nil)
 }
 
-// lines says what is on disk: "CDS a@1 accepted stable previous=0 from=one".
+// lines returns what is on disk: "CDS a@1 accepted stable previous=0 from=one".
 func (d *disk) lines() []string {
 	var out []string
 	for k, s := range d.entries {
@@ -87,9 +87,9 @@ func wantDisk(t *testing.T, d *disk, want ...string) {
 	}
 }
 
-// protocol.md 7.12: versions are per server. What was accepted when another server had
-// already overtaken it is not said to be the other's: that would take the claim of its
-// version for its content, and never send it.
+// protocol.md 7.12: versions belong to a server. A content that was ACKed after another server had
+// replaced it is not recorded as that server's: it would be told that its version is cached, and
+// never send its content.
 func TestWhatIsAcceptedLateIsNotTheOtherServers(t *testing.T) {
 	c := New(Config{})
 	j, d := c.Journal(nil, true), newDisk()
@@ -101,8 +101,8 @@ func TestWhatIsAcceptedLateIsNotTheOtherServers(t *testing.T) {
 	wantDisk(t, d, "CDS a@1 from= accepted", "known CDS ", "wanted CDS *")
 }
 
-// design.md I7, I8: what was accepted is kept, never what was rejected; what is not
-// judged yet only where there is nothing better.
+// design.md I7, I8: the ACKed content is on disk, never a NACKed one; a pending content only if
+// there is no ACKed one.
 func TestTheJournalKeepsWhatIsGood(t *testing.T) {
 	running(t, Config{}, func(t *testing.T, c *Cache) {
 		j, d := c.Journal(nil, true), newDisk()
@@ -137,21 +137,21 @@ func TestTheJournalKeepsWhatIsGood(t *testing.T) {
 	})
 }
 
-// putAndAccept puts clusters, which a client accepts, and has the ACK of it due.
-func putAndAccept(c *Cache, w *Watch, content string) *verdicts {
+// putAndAccept puts a cluster, which a client ACKs, so that the upstream ACK is due.
+func putAndAccept(c *Cache, w *Watch, content string) *answers {
 	v := put(c, xds.ClusterType, content)
 	accept(w, xds.ClusterType, content)
 	w.Progress(xds.ClusterType, c.revision)
 	return v
 }
 
-// An upstream ACK that clients caused promises that what they accepted is on disk.
+// An upstream ACK promises that what clients ACKed is on disk.
 func TestAnACKThatClientsCauseWaitsForTheDisk(t *testing.T) {
 	c := New(Config{})
 	signalled := make(chan struct{}, 1)
 	j := c.Journal(signalled, true)
 	w := watch(c, "a", xds.ClusterType, "*")
-	accepts := func(content string) *verdicts { return putAndAccept(c, w, content) }
+	accepts := func(content string) *answers { return putAndAccept(c, w, content) }
 	first := accepts("a@1")
 	if len(signalled) != 1 {
 		t.Error("nobody is told to write")
@@ -169,20 +169,20 @@ func TestAnACKThatClientsCauseWaitsForTheDisk(t *testing.T) {
 	second.want(t)
 	j.Done(nil)
 	second.want(t, "ack")
-	// What repeats what is on disk waits for nothing.
+	// An update that repeats what is on disk need not wait.
 	accepts("a@2").want(t, "ack")
-	// A client that goes leaves no ACK behind.
+	// A client that disconnects leaves no ACK behind.
 	third := put(c, xds.ClusterType, "a@3")
 	w.Close(nil)
 	third.want(t)
 	j.Take()
 	j.Done(nil)
 	third.want(t, "ack")
-	// Where nobody subscribes nothing is promised.
+	// Without a subscription nothing is promised.
 	put(c, xds.EndpointType, "e@1").want(t, "ack")
 }
 
-// A NACK promises nothing, and goes at once.
+// A NACK promises nothing, so it does not wait.
 func TestANACKDoesNotWaitForTheDisk(t *testing.T) {
 	c := New(Config{})
 	c.Journal(nil, true)
@@ -192,13 +192,13 @@ func TestANACKDoesNotWaitForTheDisk(t *testing.T) {
 	v.want(t, "nack: a: no")
 }
 
-// A disk that is known to be broken holds no ACK back, from the moment that it is known
-// until it has taken everything again.
+// A broken disk delays no ACK, from the moment when it is known to be broken until everything was
+// written again.
 func TestNoACKWaitsForADiskThatIsBroken(t *testing.T) {
 	c := New(Config{})
 	j := c.Journal(nil, false)
 	w := watch(c, "a", xds.ClusterType, "*")
-	accepts := func(content string) *verdicts { return putAndAccept(c, w, content) }
+	accepts := func(content string) *answers { return putAndAccept(c, w, content) }
 	accepts("a@1").want(t, "ack")
 	j.All()
 	j.Done(nil)
@@ -218,8 +218,8 @@ func TestNoACKWaitsForADiskThatIsBroken(t *testing.T) {
 	accepts("a@6").want(t)
 }
 
-// What could not be written is to be written again, whatever became of it since; and what
-// changed while everything was written is written after it.
+// What could not be written is written again, whatever has changed since. What changed while
+// everything was written is written after it.
 func TestNothingIsLostWhenEverythingIsWrittenAndThatFails(t *testing.T) {
 	for _, fails := range []bool{false, true} {
 		t.Run(fmt.Sprintf("fails %v", fails), func(t *testing.T) {
@@ -246,7 +246,7 @@ func TestNothingIsLostWhenEverythingIsWrittenAndThatFails(t *testing.T) {
 	}
 }
 
-// A heartbeat is worth a line only when it moves the deadline by much.
+// A heartbeat is written only if it moves the deadline by much.
 func TestHeartbeatsAreWrittenWhenTheyMatter(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := New(Config{})
@@ -267,9 +267,9 @@ func TestHeartbeatsAreWrittenWhenTheyMatter(t *testing.T) {
 	})
 }
 
-// Whatever happens, and however often the journal is read: what is on disk is what
-// should be, from the journal's changes and from a complete rewrite alike; and a
-// cache that is restored from it would write nothing.
+// Whatever happens, and however often the journal is read: the disk has what it should have, from
+// changes and from a complete rewrite alike, and a cache that is restored from it would write
+// nothing.
 func TestTheJournalAndTheCacheAgree(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

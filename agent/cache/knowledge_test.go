@@ -25,14 +25,14 @@ func TestAWildcardIsUnknownUntilSomethingCame(t *testing.T) {
 }
 
 // design.md I2: an open stream means connected, never synced.
-func TestSyncingWhatWasNeverToldKnowsNothing(t *testing.T) {
+func TestSyncingATypeWithoutAnAnswerMakesNothingKnown(t *testing.T) {
 	c := New(Config{})
 	watch(c, "a", xds.ClusterType, "*")
 	c.Synced("one", xds.ClusterType, time.Time{})
 	knows(t, c, xds.ClusterType, xds.Unknown)
 }
 
-func TestNamesThatWereAskedForSayNothingOfTheWildcard(t *testing.T) {
+func TestAnAnswerToNamesMakesNothingKnownOfTheWildcard(t *testing.T) {
 	c := New(Config{})
 	watch(c, "a", xds.ClusterType, "odc")
 	put(c, xds.ClusterType, "odc@1")
@@ -53,8 +53,8 @@ func TestACompleteAnswerCompletes(t *testing.T) {
 	wantChanged(t, w, "CDS a b")
 }
 
-// Nobody tells any more what goes.
-func TestAWildcardThatNobodyWantsIsPartialAgain(t *testing.T) {
+// No source reports removals any more.
+func TestAWildcardWithoutASubscriptionIsPartialAgain(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		unasked bool
@@ -80,7 +80,8 @@ func TestAWildcardThatNobodyWantsIsPartialAgain(t *testing.T) {
 	}
 }
 
-// An answer to something else, and that there is none, say nothing of a wildcard.
+// An answer for other names, and an answer that a name does not exist, say nothing about the
+// wildcard.
 func TestOnlyItsAnswerMakesAWildcardKnown(t *testing.T) {
 	c := New(Config{})
 	w := watch(c, "a", xds.ClusterType, "*")
@@ -96,7 +97,7 @@ func TestOnlyItsAnswerMakesAWildcardKnown(t *testing.T) {
 	knows(t, c, xds.ClusterType, xds.Complete)
 }
 
-// A lease goes on wanting, so a restarting Envoy finds complete knowledge.
+// A lease keeps the subscription, so a restarting Envoy finds complete knowledge.
 func TestALeasedWildcardStaysComplete(t *testing.T) {
 	c := New(Config{})
 	w := watch(c, "a", xds.ClusterType, "*")
@@ -105,7 +106,7 @@ func TestALeasedWildcardStaysComplete(t *testing.T) {
 	knows(t, c, xds.ClusterType, xds.Complete)
 }
 
-// design.md I2: what is held is said with the version that this source gave.
+// design.md I2: a source is told its own versions.
 func TestASourceIsToldTheVersionsThatItGave(t *testing.T) {
 	c := New(Config{})
 	held(t, c, "one", xds.EndpointType, nil)

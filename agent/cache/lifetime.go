@@ -7,9 +7,9 @@ import (
 )
 
 // A TTL is a deadline, fixed when the upstream last sent or refreshed the resource
-// (design.md I8). The cache enforces it: what has expired is never read.
+// (design.md I8). The cache enforces it: an expired resource is never read.
 
-// trackDeadline notes the deadline of a resource that was just taken in or refreshed.
+// trackDeadline adds the deadline of a resource that was just put or refreshed.
 func (c *Cache) trackDeadline(r *xds.Resource) {
 	if r.Deadline().IsZero() {
 		return
@@ -20,13 +20,13 @@ func (c *Cache) trackDeadline(r *xds.Resource) {
 	}
 }
 
-// lifetimeChanged follows another lifetime of what is held: clients that enforce it must hear of it.
+// lifetimeChanged handles a new deadline: clients that enforce TTLs must get it.
 func (c *Cache) lifetimeChanged(e *entry, ch *changes) {
 	c.trackDeadline(e.Current())
 	ch.add(e.Current().Name, e.Current())
 }
 
-// deadline returns that of a resource; the zero time for none.
+// deadline returns the deadline of a resource; the zero time for none.
 func (c *Cache) deadline(k xds.Key) time.Time {
 	if r := c.table(k.Type).Resource(k.Name); r != nil {
 		return r.Deadline()
@@ -34,8 +34,7 @@ func (c *Cache) deadline(k xds.Key) time.Time {
 	return time.Time{}
 }
 
-// applyTTLPolicy returns a resource with the TTL that its type is held to: under the
-// policy "hold" none.
+// applyTTLPolicy returns the resource, without its TTL if the policy of its type is "hold".
 func (c *Cache) applyTTLPolicy(r *xds.Resource) *xds.Resource {
 	if r.TTL() == 0 || !c.cfg.HoldTTL[r.Type] {
 		return r
@@ -43,34 +42,22 @@ func (c *Cache) applyTTLPolicy(r *xds.Resource) *xds.Resource {
 	return r.WithLifetime(0, time.Time{})
 }
 
-// dropExpired drops what has outlived its deadline and returns when the next one does;
-// the zero time for none.
+// dropExpired removes the resources whose TTL has ended, and returns when the next one ends; the
+// zero time for none.
 func (c *Cache) dropExpired(now time.Time) (next time.Time) {
-	changed := make(map[string]*changes)
+	changed := make(changesByType)
 	for {
-		k, at, ok := c.deadlines.Pop(now)
+		k, next, ok := c.deadlines.Pop(now)
 		if !ok {
-			next = at
-			break
+			c.notifyAll(changed)
+			return next
 		}
 		t := c.table(k.Type)
 		t.expired++
-		if !xds.Info(t.url).RemoveExpired {
+		if xds.Info(t.url).RemoveExpired {
+			c.remove(t, k.Name, changed.of(t))
+		} else {
 			c.drop(t, k.Name)
-			continue
-		}
-		ch := changed[t.url]
-		if ch == nil {
-			ch = newChanges(t)
-			changed[t.url] = ch
-		}
-		c.remove(t, k.Name, ch)
-	}
-	if len(changed) > 0 {
-		c.revision++
-		for _, ch := range changed {
-			c.notify(ch)
 		}
 	}
-	return next
 }

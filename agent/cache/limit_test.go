@@ -15,7 +15,7 @@ func sized(name string, bytes int) *xds.Resource {
 	return &xds.Resource{Type: xds.EndpointType, Name: name, Version: name + strings.Repeat("v", bytes%7), Body: body}
 }
 
-func TestAnUpdateBeyondTheLimitsIsRefusedAsAWhole(t *testing.T) {
+func TestAnUpdateBeyondTheLimitsIsRejectedAsAWhole(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		update []*xds.Resource
@@ -31,17 +31,17 @@ func TestAnUpdateBeyondTheLimitsIsRefusedAsAWhole(t *testing.T) {
 			w := c.Watch("client")
 			w.Subscribe(xds.EndpointType, false, []string{"a", "b", "c", "d"}, nil)
 			c.Apply(xds.Update{Source: "s", Type: xds.EndpointType, Resources: []*xds.Resource{sized("a", 10)}}, nil)
-			var verdict error
-			c.Apply(xds.Update{Source: "s", Type: xds.EndpointType, Resources: tc.update}, func(err error) { verdict = err })
+			var answer error
+			c.Apply(xds.Update{Source: "s", Type: xds.EndpointType, Resources: tc.update}, func(err error) { answer = err })
 			held := c.Resources(xds.EndpointType)
 			if tc.flag == "" {
-				if verdict != nil || len(held) < len(tc.update) {
-					t.Fatalf("verdict %v, %d held", verdict, len(held))
+				if answer != nil || len(held) < len(tc.update) {
+					t.Fatalf("answer %v, %d held", answer, len(held))
 				}
 				return
 			}
-			if verdict == nil || !strings.Contains(verdict.Error(), tc.flag) {
-				t.Errorf("verdict %v, want one that names %s", verdict, tc.flag)
+			if answer == nil || !strings.Contains(answer.Error(), tc.flag) {
+				t.Errorf("answer %v, want one that names %s", answer, tc.flag)
 			}
 			for _, r := range held {
 				if r.Current != nil && r.Name != "a" {
@@ -52,7 +52,7 @@ func TestAnUpdateBeyondTheLimitsIsRefusedAsAWhole(t *testing.T) {
 	}
 }
 
-// The state may be beyond a limit that is lower than when it was written.
+// The state on disk may exceed a limit that was lowered since.
 func TestBeyondALimitWhatMakesItLessIsTakenIn(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -73,10 +73,10 @@ func TestBeyondALimitWhatMakesItLessIsTakenIn(t *testing.T) {
 			c.Apply(xds.Update{Source: "s", Type: xds.EndpointType, Resources: []*xds.Resource{sized("a", 10), sized("b", 10), sized("c", 10)}}, nil)
 			c.cfg.MaxResources, c.cfg.MaxBytes = 2, 20
 			tc.u.Source = "s"
-			var verdict error
-			c.Apply(tc.u, func(err error) { verdict = err })
-			if ok := verdict == nil; ok != tc.ok {
-				t.Errorf("verdict %v", verdict)
+			var answer error
+			c.Apply(tc.u, func(err error) { answer = err })
+			if ok := answer == nil; ok != tc.ok {
+				t.Errorf("answer %v", answer)
 			}
 			for _, name := range tc.u.Removed {
 				if tc.ok && item(c, tc.u.Type, name).Current != nil {
@@ -87,7 +87,7 @@ func TestBeyondALimitWhatMakesItLessIsTakenIn(t *testing.T) {
 	}
 }
 
-func TestWhatGoesMakesRoom(t *testing.T) {
+func TestRemovalsMakeRoom(t *testing.T) {
 	c := New(Config{MaxResources: 1, MaxBytes: 10})
 	w := c.Watch("client")
 	w.Subscribe(xds.EndpointType, false, []string{"a", "b"}, nil)
@@ -98,10 +98,10 @@ func TestWhatGoesMakesRoom(t *testing.T) {
 		{Resources: []*xds.Resource{sized("c", 10)}, Complete: true},
 	} {
 		u.Source, u.Type = "s", xds.EndpointType
-		var verdict error
-		c.Apply(u, func(err error) { verdict = err })
-		if verdict != nil {
-			t.Fatalf("update %d: %v", i, verdict)
+		var answer error
+		c.Apply(u, func(err error) { answer = err })
+		if answer != nil {
+			t.Fatalf("update %d: %v", i, answer)
 		}
 	}
 }

@@ -10,49 +10,49 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// LocalSource is the source of what the agent makes itself.
+// LocalSource is the source of the resources that the agent itself makes.
 const LocalSource = "local"
 
-// errLocal is what is wrong with an upstream's resource of a local name.
-var errLocal = errors.New("the agent makes it itself: what the control plane sends of this name is not used")
+// errLocal is the error of a source's resource whose name the agent itself serves.
+var errLocal = errors.New("the agent itself makes this resource: the control plane's resource of this name is not used")
 
-// local reports whether a resource is made by the agent itself. No upstream is asked
-// for it, nor has a say in it; it is not written to disk, and served as it is: not
-// sealed, withheld or replaced by what was before.
+// local reports whether the agent itself makes a resource. No source is asked for such a resource
+// or can change it. It is not written to disk, and it is always served: it is never hidden, held
+// back or replaced by an earlier content.
 func (c *Cache) local(k xds.Key) bool {
 	return c.cfg.Local != nil && c.cfg.Local(k.Type, k.Name)
 }
 
-// withoutLocal returns an update of a source without what is not its own to say.
+// withoutLocal returns an update of a source without the names that the agent itself makes.
 func (c *Cache) withoutLocal(t *table, u xds.Update) xds.Update {
 	if c.cfg.Local == nil {
 		return u
 	}
-	mine := func(name string) bool { return c.local(t.key(name)) }
-	some := slices.ContainsFunc(u.Resources, func(r *xds.Resource) bool { return mine(r.Name) }) || slices.ContainsFunc(u.Removed, mine) ||
-		slices.ContainsFunc(u.Errors, func(e xds.ResourceError) bool { return mine(e.Name) }) ||
-		slices.ContainsFunc(u.Heartbeats, func(r xds.Heartbeat) bool { return mine(r.Name) })
-	if !some {
-		return u
-	}
-	u.Resources = slices.DeleteFunc(slices.Clone(u.Resources), func(r *xds.Resource) bool {
-		if !mine(r.Name) {
-			return false
-		}
-		if len(t.errors) < maxErrors {
+	local := func(name string) bool { return c.local(t.key(name)) }
+	u.Resources = without(u.Resources, func(r *xds.Resource) bool {
+		is := local(r.Name)
+		if is && len(t.errors) < maxErrors {
 			t.errors[r.Name] = errLocal
 		}
-		return true
+		return is
 	})
-	u.Heartbeats = slices.DeleteFunc(slices.Clone(u.Heartbeats), func(r xds.Heartbeat) bool { return mine(r.Name) })
-	u.Removed = slices.DeleteFunc(slices.Clone(u.Removed), mine)
-	u.Errors = slices.DeleteFunc(slices.Clone(u.Errors), func(e xds.ResourceError) bool { return mine(e.Name) })
+	u.Heartbeats = without(u.Heartbeats, func(h xds.Heartbeat) bool { return local(h.Name) })
+	u.Removed = without(u.Removed, local)
+	u.Errors = without(u.Errors, func(e xds.ResourceError) bool { return local(e.Name) })
 	return u
 }
 
-// Publish takes in resources of one type that the agent makes itself, each name
-// once, and serves them under names for which Config.Local holds. answer is as in
-// Apply.
+// without returns a list without the elements for which drop returns true. It does not change the
+// list, and copies it only if there are such elements.
+func without[E any](list []E, drop func(E) bool) []E {
+	if !slices.ContainsFunc(list, drop) {
+		return list
+	}
+	return slices.DeleteFunc(slices.Clone(list), drop)
+}
+
+// Publish applies resources of one type that the agent itself makes, each name once, and serves
+// them under the names for which Config.Local returns true. answer is as in Apply.
 func (c *Cache) Publish(resources []*xds.Resource, answer func(nack error)) {
 	if len(resources) == 0 {
 		return
@@ -73,8 +73,8 @@ func (c *Cache) Publish(resources []*xds.Resource, answer func(nack error)) {
 	run(due)
 }
 
-// Withdraw forgets what was published and nobody wants. Nobody is told: to clients
-// it is as if it had never been asked for.
+// Withdraw drops published resources without a subscription. Clients are not notified: for them the
+// resources become unknown, not removed.
 func (c *Cache) Withdraw(typeURL string, names []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,5 +86,5 @@ func (c *Cache) Withdraw(typeURL string, names []string) {
 	}
 }
 
-// LocalSubscriptions opens a view of what is wanted of what the agent makes itself.
+// LocalSubscriptions opens a view of the subscriptions to resources that the agent itself makes.
 func (c *Cache) LocalSubscriptions() *Subscriptions { return c.newSubscriptions(c.local) }

@@ -17,8 +17,8 @@ func mine(cfg Config) Config {
 	return cfg
 }
 
-func publish(c *Cache, list ...string) *verdicts {
-	v := &verdicts{}
+func publish(c *Cache, list ...string) *answers {
+	v := &answers{}
 	c.Publish(resources(xds.SecretType, list), v.say)
 	return v
 }
@@ -47,9 +47,9 @@ func TestWhatTheAgentMakesIsAskedOfNoUpstream(t *testing.T) {
 	wantTaken(t, local)
 }
 
-// Neither by mistake nor by intent: a control plane that could replace the
-// certificates would be the workload.
-func TestNoUpstreamHasASayInWhatTheAgentMakes(t *testing.T) {
+// Neither by mistake nor on purpose: a control plane that could replace the certificates could
+// impersonate the workload.
+func TestNoUpstreamChangesWhatTheAgentMakes(t *testing.T) {
 	c := New(mine(Config{}))
 	w := watch(c, "x", xds.SecretType, "my-cert", "my-early")
 	publish(c, "my-cert@1")
@@ -62,13 +62,13 @@ func TestNoUpstreamHasASayInWhatTheAgentMakes(t *testing.T) {
 	serves(t, c, xds.SecretType, "my-cert", "1")
 	serves(t, c, xds.SecretType, "my-early", "")
 	gone(t, c, xds.SecretType, map[string]bool{"my-cert": false})
-	if err := problem(c, xds.SecretType, "my-early"); err == nil || !strings.Contains(err.Error(), "the agent makes it itself") {
-		t.Errorf("nobody is told: %v", err)
+	if err := problem(c, xds.SecretType, "my-early"); err == nil || !strings.Contains(err.Error(), "the agent itself makes this resource") {
+		t.Errorf("the error is %v", err)
 	}
 }
 
-// A heartbeat whose version is empty would fit what the agent made, which has none from
-// an upstream.
+// A heartbeat with an empty version would match a resource of the agent, which has no upstream
+// version.
 func TestNoUpstreamGivesWhatTheAgentMakesALifetime(t *testing.T) {
 	running(t, mine(Config{}), func(t *testing.T, c *Cache) {
 		w := watch(c, "x", xds.SecretType, "my-cert")
@@ -118,7 +118,7 @@ func TestWhatTheAgentMakesIsNotWrittenToDisk(t *testing.T) {
 	}
 }
 
-// An upstream made it once; the agent does now.
+// The resource once came from an upstream; now the agent makes it.
 func TestWhatWasOnDiskOfANameThatTheAgentMakesByNowIsDropped(t *testing.T) {
 	c := New(mine(Config{}))
 	d := newDisk()
@@ -135,8 +135,8 @@ func TestWhatWasOnDiskOfANameThatTheAgentMakesByNowIsDropped(t *testing.T) {
 	wantTaken(t, c.Subscriptions())
 }
 
-// An old certificate is no way back after a crash, and it is never too old to be
-// served, however long the control plane has been away.
+// A fallback does not serve an old certificate, and certificates are never too old to be served,
+// however long the control plane has been unreachable.
 func TestWhatTheAgentMakesIsServedAsItIs(t *testing.T) {
 	running(t, mine(Config{FallbackEnabled: true, Stale: func() bool { return true }}), func(t *testing.T, c *Cache) {
 		w := watch(c, "x", xds.ClusterType, "*")
@@ -179,7 +179,7 @@ func TestWhatTheAgentMakesIsServedAsItIs(t *testing.T) {
 	})
 }
 
-func TestWhatNobodyWantsIsWithdrawnWithoutAWord(t *testing.T) {
+func TestUnsubscribedSecretsAreWithdrawnWithoutANotification(t *testing.T) {
 	c := New(mine(Config{}))
 	w := watch(c, "x", xds.SecretType, "my-cert")
 	publish(c, "my-cert@1", "my-other@1")
@@ -190,8 +190,8 @@ func TestWhatNobodyWantsIsWithdrawnWithoutAWord(t *testing.T) {
 	gone(t, c, xds.SecretType, map[string]bool{"my-other": false})
 }
 
-// What one client refuses is not offered to the next: it gets what was accepted.
-func TestARefusedCertificateDoesNotReplaceTheAcceptedOne(t *testing.T) {
+// What one client NACKs is not sent to the next one: that gets the ACKed certificate.
+func TestANackedCertificateDoesNotReplaceTheAckedOne(t *testing.T) {
 	c := New(mine(Config{}))
 	w := watch(c, "x", xds.SecretType, "my-cert")
 	publish(c, "my-cert@1")
@@ -199,5 +199,5 @@ func TestARefusedCertificateDoesNotReplaceTheAcceptedOne(t *testing.T) {
 	v := publish(c, "my-cert@2")
 	w.Nack(xds.SecretType, 1_000, "no key", res(xds.SecretType, "my-cert@2"), nil)
 	v.want(t, "nack: x: no key")
-	standing(t, c, xds.SecretType, "my-cert", xds.Nacked, "1")
+	wantStatus(t, c, xds.SecretType, "my-cert", xds.Nacked, "1")
 }

@@ -28,7 +28,7 @@ func TestAWatchHoldsTheNamesThatChangedAndSeesTheNewest(t *testing.T) {
 	wantChanged(t, w)
 }
 
-func TestAWatchHearsOfWhatItSubscribesToOnly(t *testing.T) {
+func TestAWatchIsNotifiedOfWhatItSubscribesToOnly(t *testing.T) {
 	c := New(Config{})
 	names, all := watch(c, "a", xds.ClusterType, "x"), watch(c, "b", xds.ClusterType, "*")
 	put(c, xds.ClusterType, "y@1")
@@ -87,7 +87,7 @@ func TestConcurrentWatchesSeeEachUpdateAsAWhole(t *testing.T) {
 		})
 	}
 	var mu sync.Mutex
-	verdicts := 0
+	answers := 0
 	for v := 1; v <= updates; v++ {
 		var list []*xds.Resource
 		for _, n := range names {
@@ -96,12 +96,12 @@ func TestConcurrentWatchesSeeEachUpdateAsAWhole(t *testing.T) {
 		c.Apply(xds.Update{Source: "one", Type: xds.ClusterType, Resources: list, Complete: true}, func(error) {
 			mu.Lock()
 			defer mu.Unlock()
-			verdicts++
+			answers++
 		})
 	}
 	readers.Wait()
-	if verdicts != updates {
-		t.Errorf("%d verdicts on %d updates", verdicts, updates)
+	if answers != updates {
+		t.Errorf("%d answers on %d updates", answers, updates)
 	}
 }
 

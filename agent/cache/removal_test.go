@@ -9,8 +9,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// gone fails unless the cache says of exactly these of the names that they do
-// not exist.
+// gone fails unless exactly those of the names that map to true do not exist.
 func gone(t *testing.T, c *Cache, typeURL string, names map[string]bool) {
 	t.Helper()
 	for name, want := range names {
@@ -21,7 +20,7 @@ func gone(t *testing.T, c *Cache, typeURL string, names map[string]bool) {
 }
 
 // design.md I2.
-func TestWhatAnUpstreamRemovesIsGone(t *testing.T) {
+func TestWhatAnUpstreamRemovesIsNotFound(t *testing.T) {
 	c := New(Config{})
 	w := watch(c, "a", xds.EndpointType, "x", "y", "z")
 	put(c, xds.EndpointType, "x@1", "y@1")
@@ -37,8 +36,8 @@ func TestWhatAnUpstreamRemovesIsGone(t *testing.T) {
 	gone(t, c, xds.EndpointType, map[string]bool{"x": false})
 }
 
-// What was gone may be there again when somebody asks next.
-func TestThatSomethingIsGoneIsForgottenWithTheLastWhoWantsIt(t *testing.T) {
+// A removed resource may exist again when it is subscribed to next.
+func TestThatANameIsNotFoundIsForgottenWithItsLastSubscription(t *testing.T) {
 	c := New(Config{})
 	w := watch(c, "a", xds.EndpointType, "x")
 	apply(c, xds.Update{Type: xds.EndpointType, Removed: []string{"x"}})
@@ -60,7 +59,7 @@ func TestAbsenceRemovesInACompleteAnswerOnly(t *testing.T) {
 	complete(c, xds.ClusterType, "b@1")
 	holds(t, c, xds.ClusterType, "b@1")
 	wantChanged(t, w, "CDS a odc")
-	// That a is gone follows from what is known; odc was asked for by name.
+	// That a does not exist follows from the complete set; odc was asked for by name.
 	gone(t, c, xds.ClusterType, map[string]bool{"a": false, "odc": true})
 }
 
@@ -105,7 +104,7 @@ func TestAnAliasLeadsToItsResourceWhileThatIsHeld(t *testing.T) {
 	if r := item(c, xds.VirtualHostType, "host").Current; r == nil || r.Name != "v" {
 		t.Fatalf("host is %v", r)
 	}
-	// An alias that moves is news under both names.
+	// An alias that moves changes both names.
 	apply(c, xds.Update{Type: xds.VirtualHostType, Resources: []*xds.Resource{res(xds.VirtualHostType, "v@2", "new")}})
 	wantChanged(t, w, "VHDS host new v")
 	if it := item(c, xds.VirtualHostType, "host"); it.Current != nil {
@@ -151,9 +150,9 @@ func TestWhatAClientMayHoldWithoutTellingIsRemembered(t *testing.T) {
 	doubtful("c d")
 }
 
-// protocol.md 3.6: what one client says of itself says nothing of another, which may
-// be away for a moment; of several nobody knows which one comes back.
-func TestTheDoubtAboutAClientThatWentLastsAsLongAsItsLeases(t *testing.T) {
+// protocol.md 3.6: an answer of one client says nothing about another one, which may be
+// disconnected for a moment. Of several disconnected clients nobody knows which one reconnects.
+func TestNamesOfADisconnectedClientAreUncertainAsLongAsItsLeases(t *testing.T) {
 	running(t, Config{}, func(t *testing.T, c *Cache) {
 		doubtful := func(want string) {
 			t.Helper()

@@ -9,12 +9,11 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Restore takes in what was on disk, before or after a source answered: what is
-// known already stays, and what a source said to be gone stays gone. It is not served before Release or the first answer of a
-// source to its type, and what it says is wanted is leased until the first client
-// comes, as by Prefetch. What has outlived its TTL is dropped, and none lives
-// longer than its TTL from now, should the clock have been set back (protocol.md
-// 6.2).
+// Restore restores what was on disk, before or after the first answer of a source: what the sources
+// have said so far takes precedence. A restored resource is not served before ServeRestored or the
+// first answer of a source for its type. Restored subscriptions are leased until the first client
+// connects, as by Prefetch. Resources whose TTL has ended are dropped, and none lives longer than
+// its TTL from now, in case the clock was set back (protocol.md 6.2).
 func (c *Cache) Restore(saved []Saved, facts map[Fact]string) {
 	now := time.Now()
 	c.mu.Lock()
@@ -23,24 +22,24 @@ func (c *Cache) Restore(saved []Saved, facts map[Fact]string) {
 		c.restoreFact(f, value, now)
 	}
 	c.growTables(saved)
-	gone := make(map[*table][]string)
+	removed := make(map[*table][]string) // a source has said that they do not exist
 	for _, s := range saved {
 		if t := c.table(s.Type); c.guard.Active() && t.Entry(s.Name) == nil && t.WasRemoved(s.Name) {
 			t.ForgetNotFound(s.Name)
-			gone[t] = append(gone[t], s.Name)
+			removed[t] = append(removed[t], s.Name)
 		}
 	}
 	for _, s := range saved {
 		c.restoreResource(s, now)
 	}
-	// A suspect that nobody had accepted is not on disk: it stays one, since the control plane
-	// is about to send it again.
+	// A suspect that no client had ACKed is not on disk. It stays a suspect, because the control
+	// plane is about to send it again.
 	c.fallback.FinishRestore(func(k xds.Key) bool {
 		t := c.table(k.Type)
 		return t.Entry(k.Name) != nil || t.removed.Stable(k.Name) != nil
 	})
-	c.finishRestoreGuard(gone)
-	// Only now is it known what is wanted.
+	c.finishRestoreGuard(removed)
+	// Only now all subscriptions are known.
 	for _, t := range c.tables {
 		for name, e := range t.All() {
 			if e.Restored() {
@@ -54,7 +53,7 @@ func (c *Cache) Restore(saved []Saved, facts map[Fact]string) {
 	c.wakeRun()
 }
 
-// growTables makes the tables as large as they will be.
+// growTables allocates room for the restored resources.
 func (c *Cache) growTables(saved []Saved) {
 	sizes := make(map[string]int)
 	for _, s := range saved {
@@ -79,7 +78,7 @@ func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
 		since, _ := parseTimes(value)
 		c.guard.RestoreAccident(since, now)
 	case SubscribedFact:
-		// What clients of this kind forget to say is remembered (protocol.md V9).
+		// A reconnecting client may not say that it subscribes to the wildcard (protocol.md V9).
 		t.hadWildcard = t.hadWildcard || f.Name == xds.Wildcard
 		if !c.local(k) {
 			t.names.Prefetch(f.Name)
@@ -110,7 +109,7 @@ func (c *Cache) restoreResource(s Saved, now time.Time) {
 	}
 	e := t.Entry(s.Name)
 	expired := s.Content != nil && !s.Content.Deadline().IsZero() && !s.Content.Deadline().After(now)
-	local := c.local(t.key(s.Name)) // by now
+	local := c.local(t.key(s.Name)) // it may not have been when it was written
 	if e != nil || s.Content == nil || expired || local || !c.guard.Active() && t.WasRemoved(s.Name) {
 		c.journal.restored(t.key(s.Name), e, disk)
 		c.persist(t, s.Name)
@@ -121,11 +120,11 @@ func (c *Cache) restoreResource(s Saved, now time.Time) {
 	}
 	r := c.applyTTLPolicy(s.Content)
 	if !r.Deadline().IsZero() {
-		// Without the monotonic clock's reading, which a loaded time has not.
+		// A time from disk has no monotonic clock reading: now has one.
 		r = r.WithLifetime(r.TTL(), now.Add(min(r.Deadline().Sub(now), r.TTL())))
 	}
 	if source == history.Local {
-		source = history.Unknown // the agent makes it no more, or local would be true
+		source = history.Unknown // the agent does not make it any more
 	}
 	stable, previous := s.Stable, s.Previous
 	if !xds.Info(t.url).FallBack {
@@ -135,9 +134,9 @@ func (c *Cache) restoreResource(s Saved, now time.Time) {
 	c.trackDeadline(r)
 }
 
-// restoredUnconfirmed lists what was restored after a source had begun to answer a wildcard, and which it has
-// not spoken of by the time that it has told everything: it was not told that this is held,
-// and so does not say that it is gone.
+// restoredUnconfirmed returns the full-state resources that were restored after a source had begun
+// to answer, and that the source has not sent by the time it has sent everything. The source was
+// not told that they are cached, so it does not say that they are removed.
 func (c *Cache) restoredUnconfirmed(t *table) (names []string) {
 	if !xds.FullState(t.url) {
 		return nil
@@ -150,7 +149,7 @@ func (c *Cache) restoredUnconfirmed(t *table) (names []string) {
 	return names
 }
 
-// ServeRestored lets what was restored be served: no source answered in time.
+// ServeRestored serves the restored resources of all types: no source answered in time.
 func (c *Cache) ServeRestored() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -160,7 +159,7 @@ func (c *Cache) ServeRestored() {
 	}
 }
 
-// serveRestored lets what was restored of one type be served.
+// serveRestored serves the restored resources of one type.
 func (c *Cache) serveRestored(t *table) {
 	shown, knowledge := t.ShowRestored()
 	if !shown {
@@ -177,7 +176,7 @@ func (c *Cache) serveRestored(t *table) {
 	c.notify(ch)
 }
 
-// Restored counts what was restored and that no source has spoken of since.
+// Restored counts the restored resources that no source has confirmed.
 func (c *Cache) Restored() (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// kept is what was on disk: accepted by a client.
+// kept is a resource that was on disk, ACKed by a client.
 func kept(typeURL, nameVersion string) Saved {
 	r := res(typeURL, nameVersion)
 	return Saved{Type: typeURL, Name: r.Name, Content: r, Source: "one", Accepted: true}
@@ -25,8 +25,8 @@ func facts(list ...Fact) map[Fact]string {
 	return out
 }
 
-// design.md I1, section 4: what was restored is not served before it is known that
-// nobody answers.
+// design.md I1, section 4: a restored resource is not served before it is known that no source
+// answers.
 func TestWhatWasRestoredIsServedOnRelease(t *testing.T) {
 	c := New(Config{})
 	c.Restore([]Saved{kept(xds.ClusterType, "a@1"), kept(xds.EndpointType, "a@1")}, meshFacts)
@@ -50,7 +50,7 @@ func TestWhatWasRestoredIsServedOnRelease(t *testing.T) {
 	}
 }
 
-// … or, type by type, with the first answer, which only fills up with it.
+// … or before the first answer of a source, type by type.
 func TestALiveAnswerComesBeforeWhatWasRestored(t *testing.T) {
 	c := New(Config{})
 	c.Restore([]Saved{kept(xds.ClusterType, "a@1"), kept(xds.ClusterType, "b@1"), kept(xds.EndpointType, "a@1")}, meshFacts)
@@ -60,19 +60,19 @@ func TestALiveAnswerComesBeforeWhatWasRestored(t *testing.T) {
 	put(c, xds.ClusterType, "a@2")
 	wantChanged(t, w, "CDS a *")
 	holds(t, c, xds.ClusterType, "a@2", "b@1")
-	standing(t, c, xds.ClusterType, "a", xds.Pending, "1")
+	wantStatus(t, c, xds.ClusterType, "a", xds.Pending, "1")
 	if it := item(c, xds.EndpointType, "a"); it.Current != nil {
 		t.Errorf("another type is served: %+v", it)
 	}
-	// A complete answer ends what it does not have, restored or not (I2).
+	// A complete answer removes what it lacks, restored or not (I2).
 	complete(c, xds.ClusterType, "a@2")
 	holds(t, c, xds.ClusterType, "a@2")
-	// What was restored too late for it does not come back over what is known.
+	// What is restored after it does not replace what the answer said.
 	c.Restore([]Saved{kept(xds.ClusterType, "a@1")}, nil)
 	holds(t, c, xds.ClusterType, "a@2")
 }
 
-// An empty set can be known too (protocol.md 2.7).
+// A complete set can be empty (protocol.md 2.7).
 func TestThatThereIsNothingIsRestored(t *testing.T) {
 	c := New(Config{})
 	c.Restore(nil, meshFacts)
@@ -84,9 +84,9 @@ func TestThatThereIsNothingIsRestored(t *testing.T) {
 	knows(t, c, xds.ClusterType, xds.Partial)
 }
 
-// design.md I2, protocol.md 7.10: the next stream says what was restored, with the
-// versions of its own server.
-func TestASourceIsToldWhatWasRestored(t *testing.T) {
+// design.md I2, protocol.md 7.10: on the next stream a source is told of the restored resources,
+// with its own versions.
+func TestASourceIsToldTheVersionsOfRestoredResources(t *testing.T) {
 	c := New(Config{})
 	other := kept(xds.ClusterType, "b@1")
 	other.Source = "two"
@@ -99,7 +99,7 @@ func TestASourceIsToldWhatWasRestored(t *testing.T) {
 		t.Error("that there was a wildcard is forgotten (protocol.md 2.4)")
 	}
 	wantTaken(t, c.Subscriptions(), "CDS *")
-	// By saying nothing of its own, and all it has, the source confirms it.
+	// The source confirms its own versions by not sending them again.
 	put(c, xds.ClusterType, "c@1")
 	c.Synced("one", xds.ClusterType, time.Time{})
 	if n := c.Restored(); n != 1 {
@@ -108,8 +108,8 @@ func TestASourceIsToldWhatWasRestored(t *testing.T) {
 	holds(t, c, xds.ClusterType, "a@1", "b@1", "c@1")
 }
 
-// design.md I11: what nobody wants any more is bounded, also when it was restored.
-func TestWhatWasRestoredAndNobodyWantsIsBounded(t *testing.T) {
+// design.md I11: the number of unreferenced resources is bounded, also after a restore.
+func TestRestoredResourcesWithoutASubscriptionAreBounded(t *testing.T) {
 	c := New(Config{MaxUnreferenced: 10})
 	var saved []Saved
 	for _, name := range numbered("e", 100) {
@@ -123,8 +123,8 @@ func TestWhatWasRestoredAndNobodyWantsIsBounded(t *testing.T) {
 	holds(t, c, xds.RouteType, "r@1")
 }
 
-// protocol.md 6.2: a deadline is a time of day; what has passed is not restored,
-// and a clock that was set back makes nothing live longer than its TTL.
+// protocol.md 6.2: a deadline is a time of day. An expired resource is not restored, and if the
+// clock was set back no resource lives longer than its TTL.
 func TestDeadlinesSurviveARestart(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := New(Config{})
@@ -145,9 +145,9 @@ func TestDeadlinesSurviveARestart(t *testing.T) {
 	})
 }
 
-// protocol.md 3.6: what a client may hold without telling is remembered over a
+// protocol.md 3.6: what a client may hold although it has not ACKed it is remembered over a
 // restart.
-func TestDoubtsAreRestored(t *testing.T) {
+func TestUncertainNamesAreRestored(t *testing.T) {
 	c := New(Config{})
 	c.Restore(nil, facts(Fact{MaybeHeldFact, xds.ListenerType, "l"}))
 	look(c, func(s Snapshot) {
@@ -157,8 +157,8 @@ func TestDoubtsAreRestored(t *testing.T) {
 	})
 }
 
-// --max-stale: who has it keeps it, who comes anew gets nothing.
-func TestWhatIsTooOldIsNotServedToWhoComesAnew(t *testing.T) {
+// --max-stale: a watch that was opened before goes on, a new one gets nothing.
+func TestAStaleCacheIsNotServedToNewWatches(t *testing.T) {
 	stale := false
 	c := New(Config{Stale: func() bool { return stale }})
 	first := watch(c, "x", xds.ClusterType, "*")
@@ -183,9 +183,9 @@ func TestWhatIsTooOldIsNotServedToWhoComesAnew(t *testing.T) {
 	}
 }
 
-// Finding P3: what is read after a source has answered brings back nothing that the source has
-// said to be gone, by its name or by an answer that has everything.
-func TestWhatIsRestoredLateBringsBackNothingThatIsGone(t *testing.T) {
+// Finding P3: a restore after the answer of a source brings back nothing that the source has
+// removed, by name or with a complete set.
+func TestWhatIsRestoredAfterAnAnswerBringsBackNothingThatWasRemoved(t *testing.T) {
 	late := []Saved{kept(xds.ClusterType, "a@1"), kept(xds.ClusterType, "old@1"), kept(xds.EndpointType, "e@1"), kept(xds.EndpointType, "olde@1")}
 	t.Run("by name", func(t *testing.T) {
 		c := New(Config{})

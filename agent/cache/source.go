@@ -6,11 +6,10 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/cache/history"
 )
 
-// sourceID stands for a source, in two bytes: each entry says of two contents where they
-// are from.
+// sourceID identifies a source in two bytes: each entry has two.
 type sourceID = history.Source
 
-// sources are all that there were, by their ID.
+// sources has all sources so far, by ID.
 type sources struct {
 	names []string
 	ids   map[string]sourceID
@@ -20,7 +19,7 @@ func newSources() sources {
 	return sources{[]string{"", LocalSource}, map[string]sourceID{"": history.Unknown, LocalSource: history.Local}}
 }
 
-// id returns that of a source. There are few; of one too many it is not known what it gave.
+// id returns the ID of a source. There are few sources; after 65,535 they are unknown.
 func (s *sources) id(name string) sourceID {
 	id, ok := s.ids[name]
 	if !ok && len(s.names) <= math.MaxUint16 {

@@ -8,11 +8,11 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// stablePoll is how long there is at least between two looks at what became stable.
+// stablePoll is the minimum time between two calls of updateStable that do something.
 const stablePoll = time.Second
 
-// beginProbation notes that the client ACKed what is held under a name. Only a client
-// that was sent a content, or says that it has it, can make it stable.
+// beginProbation records that the client ACKed the content of a name. Only a client that was sent a
+// content, or says that it has it, can make it stable.
 func (w *Watch) beginProbation(t *table, e *entry) {
 	wt := w.types[t.url]
 	if wt == nil || e.IsLocal() || !xds.Info(t.url).FallBack || e.Acked() == nil || !wt.covers(e.Acked()) {
@@ -34,20 +34,20 @@ func (wt *watched) covers(r *xds.Resource) bool {
 	return wt.wildcard || has(r.Name) || slices.ContainsFunc(r.Aliases(), has) || wt.collections > 0 && has(xds.CollectionOf(r.Name))
 }
 
-// interruptProbation notes that the client does not live any longer with what it has under a name.
+// interruptProbation records that the client does not use the content of a name any more.
 func (w *Watch) interruptProbation(t *table, name string) {
 	if wt := w.types[t.url]; wt != nil {
 		wt.probation.Interrupt(name)
 	}
 }
 
-// keepRemoved keeps the stable content of a name that goes.
+// keepRemoved keeps the stable content of a name that is removed.
 func (c *Cache) keepRemoved(t *table, name string, stable *xds.Resource, now time.Time) {
 	t.removed[name] = probation.Removal{Resource: stable, At: now}
 	c.updateStableBy(now.Add(probation.StableAfter))
 }
 
-// takeRemoved returns the stable content that a name had which is put again; nil for none.
+// takeRemoved returns the stable content of a removed name that is put again; nil for none.
 func (c *Cache) takeRemoved(t *table, name string) *xds.Resource {
 	if len(t.removed) == 0 || t.Entry(name) != nil {
 		return nil
@@ -60,7 +60,7 @@ func (c *Cache) takeRemoved(t *table, name string) *xds.Resource {
 	return r
 }
 
-// updateStableBy makes updateStable look at a time.
+// updateStableBy makes Run call updateStable at a time.
 func (c *Cache) updateStableBy(at time.Time) {
 	if c.updateStableAt.IsZero() || at.Before(c.updateStableAt) {
 		c.updateStableAt = at
@@ -68,8 +68,8 @@ func (c *Cache) updateStableBy(at time.Time) {
 	}
 }
 
-// updateStable makes stable what clients have lived with for long enough, and returns when it
-// is to look again; the zero time for never.
+// updateStable makes the contents stable that clients have used for long enough, and returns when
+// it must be called again; the zero time for never.
 func (c *Cache) updateStable(now time.Time) (next time.Time) {
 	if c.updateStableAt.IsZero() || c.updateStableAt.After(now) {
 		return c.updateStableAt
@@ -93,8 +93,7 @@ func (c *Cache) updateStable(now time.Time) (next time.Time) {
 	return next
 }
 
-// makeStable makes a content stable that a client has lived with, if it is still the ACKed
-// one and is not held back.
+// makeStable makes a content stable if it is still the ACKed one and is not held back.
 func (c *Cache) makeStable(t *table, r *xds.Resource) {
 	e := t.Entry(r.Name)
 	if e != nil && !c.fallback.HoldsBack(t.key(r.Name)) && e.MakeStable(r.Version) {
@@ -102,8 +101,8 @@ func (c *Cache) makeStable(t *table, r *xds.Resource) {
 	}
 }
 
-// expireRemoved forgets the former contents that a client has lived without for long
-// enough. While there is no client their time does not run.
+// expireRemoved deletes the stable contents of the removed names that a client has done without for
+// long enough. Without a client their time does not pass.
 func (c *Cache) expireRemoved(t *table, now time.Time) (next time.Time) {
 	watched := c.watchedSince(t)
 	if len(t.removed) == 0 || watched.IsZero() {
@@ -113,8 +112,8 @@ func (c *Cache) expireRemoved(t *table, now time.Time) (next time.Time) {
 	return t.removed.Expire(now, watched, held, func(name string) { c.persist(t, name) })
 }
 
-// watchedSince returns when the client came that has watched a type for longest; the
-// zero time for none.
+// watchedSince returns when the first of the present watches of a type was opened; the zero time
+// for none.
 func (c *Cache) watchedSince(t *table) (opened time.Time) {
 	for w := range c.watches {
 		if w.types[t.url] != nil {

@@ -13,7 +13,7 @@ func accept(w *Watch, typeURL string, list ...string) {
 	w.Ack(typeURL, resources(typeURL, list), nil)
 }
 
-// serves fails unless a watch may be given this version of a name; "" for none.
+// serves fails unless this version of a name is served; "" for none.
 func serves(t *testing.T, c *Cache, typeURL, name, want string) {
 	t.Helper()
 	got := ""
@@ -39,7 +39,7 @@ func isStable(t *testing.T, c *Cache, want string) {
 	}
 }
 
-// Stable is what one client lived with without a break.
+// A content is stable after one client has used it without a break.
 func TestAClientThatDoesNotLiveMakesNothingStable(t *testing.T) {
 	running(t, Config{}, func(t *testing.T, c *Cache) {
 		put(c, xds.ClusterType, "a@1")
@@ -64,7 +64,7 @@ func TestAClientThatDoesNotLiveMakesNothingStable(t *testing.T) {
 	})
 }
 
-// Whoever did not accept a content says nothing about it by living.
+// A client that did not ACK a content does not make it stable.
 func TestOnlyAClientThatHasAContentMakesItStable(t *testing.T) {
 	running(t, Config{}, func(t *testing.T, c *Cache) {
 		watch(c, "lives", xds.ClusterType, "*") // and never answers
@@ -75,7 +75,7 @@ func TestOnlyAClientThatHasAContentMakesItStable(t *testing.T) {
 		w.Close(nil)
 		pass(2 * probation.StableAfter)
 		isStable(t, c, "")
-		// A client that comes back says that it has it, or ACKs it.
+		// A client that reconnects says that it has the content, or ACKs it.
 		w = watch(c, "goes", xds.ClusterType, "*")
 		accept(w, xds.ClusterType, "a@1")
 		pass(probation.StableAfter)
@@ -83,7 +83,7 @@ func TestOnlyAClientThatHasAContentMakesItStable(t *testing.T) {
 	})
 }
 
-// Of two clients that accepted it, one that lives is enough.
+// One of two clients that ACKed it is enough.
 func TestTheProbationOfOneClientDoesNotEndWithAnother(t *testing.T) {
 	running(t, Config{}, func(t *testing.T, c *Cache) {
 		put(c, xds.ClusterType, "a@1")
@@ -97,8 +97,8 @@ func TestTheProbationOfOneClientDoesNotEndWithAnother(t *testing.T) {
 	})
 }
 
-// What was accepted and not stable when the agent ended goes on probation again, with
-// the stable content before it at hand.
+// A content that was ACKed but not stable when the agent stopped begins its probation again, and
+// the stable content before it is there to fall back to.
 func TestProbationGoesOnAfterARestart(t *testing.T) {
 	running(t, Config{}, func(t *testing.T, c *Cache) {
 		v1, v2 := res(xds.ClusterType, "a@1"), res(xds.ClusterType, "a@2")
@@ -112,7 +112,7 @@ func TestProbationGoesOnAfterARestart(t *testing.T) {
 	})
 }
 
-// A name that went, and nobody misses it, is forgotten.
+// The stable content of a removed name is forgotten when no client needs it.
 func TestAnAbsenceBecomesStable(t *testing.T) {
 	running(t, Config{}, func(t *testing.T, c *Cache) {
 		put(c, xds.ClusterType, "a@1", "b@1")

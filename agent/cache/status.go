@@ -9,29 +9,27 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// TypeStatus is what is known of one type, for people and metrics.
+// TypeStatus is the status of one type, for people and metrics.
 type TypeStatus struct {
 	Type      string
 	Knowledge xds.Knowledge
-	// Resources counts what is held by its standing.
+	// Resources counts the cached resources by status.
 	Resources map[xds.Status]int
-	// Wildcard says that everything is wanted; Subscribed and Leased count the
-	// names that watches subscribe to and that are kept for closed ones.
+	// Wildcard says that the wildcard is subscribed to or leased. Subscribed and Leased count the
+	// names.
 	Wildcard           bool
 	Subscribed, Leased int
-	// Updated is when a source last said anything of the type; the zero time
-	// for never.
+	// Updated is when a source last answered a request for the type; the zero time for never.
 	Updated time.Time
-	// Errors counts names with an error from above.
+	// Errors counts the names with an error of a source.
 	Errors int
-	// RemovalsHeldBack counts removals that are held back (Guard).
+	// RemovalsHeldBack counts the removals that are held back (Guard).
 	RemovalsHeldBack int
-	// Expired counts resources that outlived their TTL.
+	// Expired counts the resources whose TTL ended.
 	Expired uint64
 }
 
-// Status returns what is known of every type that was ever asked for or told of,
-// in push order.
+// Status returns the status of each type that was ever subscribed to or updated, in push order.
 func (c *Cache) Status() []TypeStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,26 +59,26 @@ func (c *Cache) Status() []TypeStatus {
 	return out
 }
 
-// concerns reports whether an error about a name is one for somebody: it is held, a client
-// subscribes to it, or no client is there at all.
+// concerns reports whether an error about a name concerns a client: the resource is cached, a
+// client subscribes to it, or no client is connected.
 func (c *Cache) concerns(t *table, name string) bool {
 	return len(c.watches) == 0 || name == "" || t.Entry(name) != nil || t.names.InUse(name) || t.names.InUse(xds.Wildcard)
 }
 
-// ResourceStatus is what is held under one name.
+// ResourceStatus is the status of one name.
 type ResourceStatus struct {
 	Name string
-	// Item is empty for a name of which only an error is known.
+	// Item is empty if only an error is known of the name.
 	xds.Item
 	Source string
-	// Reason is what a client said of Current when it refused it; "" otherwise.
+	// Reason is why clients NACKed Current; "" if they did not.
 	Reason string
-	// Err is the last error from above about the name; nil for none.
+	// Err is the last error of a source about the name; nil for none.
 	Err error
 }
 
-// Resources returns everything held of a type, and the names of which only an
-// error is known, in order.
+// Resources returns the status of all resources of a type, and of the names of which only an error
+// is known, in alphabetical order.
 func (c *Cache) Resources(typeURL string) []ResourceStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()

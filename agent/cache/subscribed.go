@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// isSubscribed reports whether a resource is wanted by its name, by an alias or
-// as a member of a glob collection.
+// isSubscribed reports whether a resource is subscribed to by its name, by an alias or as a member
+// of a glob collection. r is the resource if there is one.
 func (c *Cache) isSubscribed(t *table, name string, r *xds.Resource) bool {
 	if t.names.Has(name) {
 		return true
@@ -23,8 +23,8 @@ func (c *Cache) isSubscribed(t *table, name string, r *xds.Resource) bool {
 	return r != nil && slices.ContainsFunc(r.Aliases(), t.names.Has)
 }
 
-// Prefetch leases subscriptions before any client has them. The leases begin to
-// run with the first watch: what no client wants by then is released.
+// Prefetch leases names before a client subscribes to them. The time of the leases starts with the
+// first watch.
 func (c *Cache) Prefetch(typeURL string, names ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -43,14 +43,14 @@ func (c *Cache) Prefetch(typeURL string, names ...string) {
 	}
 }
 
-// Idle reports whether nobody watches and nothing is leased.
+// Idle reports whether no watch is open and nothing is leased.
 func (c *Cache) Idle() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.watches) == 0 && !c.union.Leased()
 }
 
-// AnyMissing reports whether something is wanted of which nothing is known.
+// AnyMissing reports whether something is subscribed to of which nothing is known.
 func (c *Cache) AnyMissing() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -62,7 +62,7 @@ func (c *Cache) AnyMissing() bool {
 	return false
 }
 
-// subscribed yields what clients subscribe to and what is leased.
+// subscribed yields the names that clients subscribe to and those that are leased.
 func (c *Cache) subscribed(yield func(t *table, name string) bool) {
 	for _, t := range c.tables {
 		for _, names := range []iter.Seq[string]{t.names.Clients(), t.names.Leases()} {
@@ -75,8 +75,9 @@ func (c *Cache) subscribed(yield func(t *table, name string) bool) {
 	}
 }
 
-// Missing returns what is wanted and not known to be there or not, nor was asked for in vain;
-// none says that nothing is wanted at all.
+// Missing returns the names, of the first type in push order that has some, that are subscribed to,
+// of which nothing is known, and for which no source has reported an error. none says that there
+// are no subscriptions.
 func (c *Cache) Missing() (typeURL string, names []string, none bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,7 +97,7 @@ func (c *Cache) Missing() (typeURL string, names []string, none bool) {
 	return typeURL, missing[typeURL], none
 }
 
-// Holding reports whether anything is held that is wanted and that a source gave.
+// Holding reports whether a resource of a source is cached that is subscribed to.
 func (c *Cache) Holding() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,9 +112,10 @@ func (c *Cache) Holding() bool {
 	return false
 }
 
+// isMissing reports whether nothing is known of a name that a source is asked for.
 func (c *Cache) isMissing(t *table, name string) bool {
 	if c.local(t.key(name)) {
-		return false // no upstream is asked for it
+		return false
 	}
 	if name == xds.Wildcard {
 		return !t.KnownOrRestored()
@@ -121,25 +123,25 @@ func (c *Cache) isMissing(t *table, name string) bool {
 	return !t.IsKnown(name)
 }
 
-// subscriptionChanged follows a change of what is wanted: the sources hear of it, and
-// what it covered enters or leaves the LRU.
+// subscriptionChanged is called when a name becomes subscribed to or is not any more. It moves the
+// resources of the name into the LRU or out of it.
 func (c *Cache) subscriptionChanged(t *table, name string) {
 	c.persistFact(SubscribedFact, t.key(name))
 	if !c.guard.Since().IsZero() {
-		c.wakeRun() // of what nobody wants nobody is asked
+		c.wakeRun() // the removal of a name without a subscription cannot be confirmed
 	}
-	wanted := t.names.Has(name)
+	subscribed := t.names.Has(name)
 	if name == xds.Wildcard {
 		for n, e := range t.All() {
 			c.updateLRU(t, n, e)
 		}
-		if !wanted {
+		if !subscribed {
 			maps.DeleteFunc(t.errors, func(n string, _ error) bool { return n != "" && t.Entry(n) == nil && !t.names.Has(n) })
 		}
 		return
 	}
-	if !wanted && t.Entry(name) == nil && !t.names.Has(xds.Wildcard) {
-		delete(t.errors, name) // a problem of nobody's
+	if !subscribed && t.Entry(name) == nil && !t.names.Has(xds.Wildcard) {
+		delete(t.errors, name) // it concerns no client any more
 	}
 	c.forgetNotFound(t.key(name))
 	for n, e := range t.Collection(name) {
@@ -150,8 +152,8 @@ func (c *Cache) subscriptionChanged(t *table, name string) {
 	}
 }
 
-// updateLRU puts an entry into the LRU if nobody wants it, but not while removals are held back,
-// and takes it out otherwise.
+// updateLRU puts an entry into the LRU if it is not referenced, but not while removals are held
+// back, and takes it out otherwise.
 func (c *Cache) updateLRU(t *table, name string, e *entry) {
 	k := t.key(name)
 	if c.isReferenced(t, e) {
@@ -163,33 +165,33 @@ func (c *Cache) updateLRU(t *table, name string, e *entry) {
 	}
 	c.subscribeEndpoints(e, nil)
 	if !c.guard.Since().IsZero() {
-		return // nothing is evicted that goes with what is held back; endAccident adds it
+		return // a resource that is held back may refer to it; endAccident adds it
 	}
 	c.unreferenced.Add(k, struct{}{})
 }
 
-// subscribeEndpoints makes the endpoints of a cluster wanted as long as the cluster is: the
-// client is about to ask for them, and a control plane that goes away in between
-// would leave it with a cluster that cannot warm. r is nil for no cluster any more.
+// subscribeEndpoints subscribes to the endpoints of a cluster on behalf of its entry: the client is
+// about to ask for them, and if the control plane disconnected before, the client would have a
+// cluster that cannot warm. r is nil if the entry is not referenced any more.
 func (c *Cache) subscribeEndpoints(e *entry, r *xds.Resource) {
 	if r != nil && r.EDSName == "" {
 		r = nil
 	}
-	before, endpoints := edsName(e.EndpointsOf), edsName(r)
+	before, now := edsName(e.EndpointsOf), edsName(r)
 	e.EndpointsOf = r
-	if before == endpoints {
+	if before == now {
 		return
 	}
 	names := c.table(xds.EndpointType).names
 	if before != "" {
 		names.RemoveCluster(before)
 	}
-	if endpoints != "" {
-		names.AddCluster(endpoints)
+	if now != "" {
+		names.AddCluster(now)
 	}
 }
 
-// edsName returns the name of a cluster's endpoints, "" for none and of no cluster.
+// edsName returns the name of a cluster's endpoints; "" if it has none. r may be nil.
 func edsName(r *xds.Resource) string {
 	if r == nil {
 		return ""
@@ -197,21 +199,21 @@ func edsName(r *xds.Resource) string {
 	return r.EDSName
 }
 
-// isReferenced reports whether an entry is kept: somebody wants it, or its source reports what nobody wants
-// too.
+// isReferenced reports whether an entry is subscribed to, or comes from a source that reports
+// resources without a subscription.
 func (c *Cache) isReferenced(t *table, e *entry) bool {
 	return e.KeepUnsubscribed() || t.names.Has(xds.Wildcard) || c.isSubscribed(t, e.Current().Name, e.Current())
 }
 
-// evicted is called by the LRU under mu, for what it pushes out and for what is
-// removed from it. Only the first is deleted: that is what nobody wants.
+// evicted is called by the LRU for each entry that it pushes out or that is removed from it. Only
+// an entry that was pushed out is still unreferenced.
 func (c *Cache) evicted(k xds.Key) {
 	t := c.tables[k.Type]
 	if e := t.Entry(k.Name); e == nil || c.isReferenced(t, e) {
 		return
 	}
 	c.drop(t, k.Name)
-	t.SetIncomplete() // no source said that it is gone
+	t.SetIncomplete() // no source removed it
 }
 
 // Subscriptions is a source's view of what is subscribed to.
@@ -220,11 +222,12 @@ type Subscriptions struct {
 	view *subscriptions.View // under c.mu
 }
 
-// Subscriptions opens a view of what upstreams are asked for. Close it.
+// Subscriptions opens a view of what sources are asked for. The caller must close it.
 func (c *Cache) Subscriptions() *Subscriptions {
 	return c.newSubscriptions(func(k xds.Key) bool { return !c.local(k) })
 }
 
+// newSubscriptions opens a view of the names for which of returns true. It takes the cache's lock.
 func (c *Cache) newSubscriptions(of func(xds.Key) bool) *Subscriptions {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -234,15 +237,15 @@ func (c *Cache) newSubscriptions(of func(xds.Key) bool) *Subscriptions {
 // Changed holds a value whenever Changes has something new to return.
 func (s *Subscriptions) Changed() <-chan struct{} { return s.view.Changed() }
 
-// Changes returns what changed since the last call, in push order; the first returns everything
-// that is subscribed to.
+// Changes returns what changed since the last call, in push order; the first call returns
+// everything that is subscribed to.
 func (s *Subscriptions) Changes() []xds.SubscriptionChange {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
 	changes := make(map[string]*xds.SubscriptionChange)
 	s.view.Changes(func(k xds.Key, is, was bool) {
 		if k.Name == xds.Wildcard && !is {
-			s.c.table(k.Type).SetIncomplete() // no source reports any more what is removed
+			s.c.table(k.Type).SetIncomplete() // from now on sources do not report removals
 		}
 		if was == is {
 			return
@@ -275,15 +278,15 @@ func (s *Subscriptions) Changes() []xds.SubscriptionChange {
 	return out
 }
 
-// Close ends the view.
+// Close closes the view.
 func (s *Subscriptions) Close() {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
 	s.view.Close(s.c.forgetNotFound)
 }
 
-// forgetNotFound forgets that a name, or what a glob collection names, does not exist:
-// no source is asked any more, and none says when it does again.
+// forgetNotFound forgets that a name, or the members of a glob collection, do not exist, if no
+// source is asked for them any more and none would report that they exist again.
 func (c *Cache) forgetNotFound(k xds.Key) {
 	if t := c.table(k.Type); !t.names.Requested(k.Name) {
 		t.ForgetNotFound(k.Name)
@@ -305,8 +308,7 @@ func earliest(times ...time.Time) (first time.Time) {
 	return first
 }
 
-// Run ends leases and drops what has outlived its TTL when their time has come,
-// until ctx ends.
+// Run ends leases, TTLs, deferrals and fallbacks when they are due, until ctx ends.
 func (c *Cache) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -317,9 +319,9 @@ func (c *Cache) Run(ctx context.Context) error {
 		case <-timer.C:
 		case <-c.wake:
 		}
-		next := c.expireLeases(time.Now())
 		c.mu.Lock()
-		next = earliest(next, c.dropExpired(time.Now()), c.updateStable(time.Now()), c.runGuard(time.Now()), c.expireFallback(time.Now()))
+		now := time.Now()
+		next := earliest(c.expireLeases(now), c.dropExpired(now), c.updateStable(now), c.runGuard(now), c.expireFallback(now))
 		c.mu.Unlock()
 		if next.IsZero() {
 			timer.Stop()
@@ -332,13 +334,11 @@ func (c *Cache) Run(ctx context.Context) error {
 	}
 }
 
-// expireLeases ends the leases, and the doubts about clients that went, that have run
-// out and returns when the next one does; the zero time for none. Without an upstream
-// none ends (I11), nor while removals are held back, which would take what the held
-// listeners and clusters refer to away from an Envoy that restarts.
+// expireLeases ends the leases, and the uncertainty about disconnected clients, that are due, and
+// returns when the next is; the zero time for none. Without an upstream none ends (I11). Nor does
+// one end while removals are held back: an Envoy that restarts needs what the resources that are
+// held back refer to.
 func (c *Cache) expireLeases(now time.Time) (next time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.connected.IsZero() || !c.guard.Since().IsZero() {
 		return time.Time{}
 	}

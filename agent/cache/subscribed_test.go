@@ -48,7 +48,7 @@ func TestInterestComesInPushOrder(t *testing.T) {
 	wantTaken(t, c.Subscriptions(), "CDS *", "EDS +e", "LDS *", "RDS +r", "example.Gizmo +g")
 }
 
-func TestWhatComesAndGoesBetweenTwoTakesIsNotTold(t *testing.T) {
+func TestASubscriptionThatEndsBeforeTheNextChangesIsNotReported(t *testing.T) {
 	c := New(Config{})
 	w := watch(c, "a", xds.EndpointType, "x")
 	in := c.Subscriptions()
@@ -61,7 +61,7 @@ func TestWhatComesAndGoesBetweenTwoTakesIsNotTold(t *testing.T) {
 	wantTaken(t, in)
 }
 
-func TestEveryViewOfTheInterestIsToldByItself(t *testing.T) {
+func TestEveryViewOfTheSubscriptionsHasChangesOfItsOwn(t *testing.T) {
 	c := New(Config{})
 	first := c.Subscriptions()
 	w := watch(c, "a", xds.EndpointType, "x")
@@ -94,8 +94,8 @@ func TestAClosedWatchSubscribesToNothing(t *testing.T) {
 	}
 }
 
-// What a failover asks for first.
-func TestSomethingIsLackingUntilItIsHeldOrGone(t *testing.T) {
+// Failover depends on it.
+func TestANameIsMissingUntilItIsCachedOrRemoved(t *testing.T) {
 	for _, test := range []struct {
 		name, typeURL, want string
 		update              xds.Update

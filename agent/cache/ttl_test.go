@@ -15,7 +15,7 @@ func lasting(typeURL, nameVersion string, ttl time.Duration) *xds.Resource {
 }
 
 // beat sends a heartbeat for a version.
-func beat(c *Cache, typeURL, name, version string, ttl time.Duration) *verdicts {
+func beat(c *Cache, typeURL, name, version string, ttl time.Duration) *answers {
 	return apply(c, xds.Update{Type: typeURL, Heartbeats: []xds.Heartbeat{{Name: name, Version: version, TTL: ttl, Deadline: time.Now().Add(ttl)}}})
 }
 
@@ -28,8 +28,8 @@ func TestAHeartbeatMovesTheDeadlineOfTheVersionThatItNames(t *testing.T) {
 		apply(c, xds.Update{Type: xds.ClusterType, Resources: []*xds.Resource{r}})
 		changed(w)
 		time.Sleep(30 * time.Second)
-		beat(c, xds.ClusterType, "a", "u0", time.Hour).want(t, `nack: CDS "a": a heartbeat of version "u0", and "u1" is held`)
-		beat(c, xds.ClusterType, "b", "u1", time.Hour).want(t, `nack: CDS "b": a heartbeat for what is not held`)
+		beat(c, xds.ClusterType, "a", "u0", time.Hour).want(t, `nack: CDS "a": heartbeat for version "u0", but version "u1" is cached`)
+		beat(c, xds.ClusterType, "b", "u1", time.Hour).want(t, `nack: CDS "b": heartbeat for a resource that is not cached`)
 		if got := item(c, xds.ClusterType, "a").Current.Deadline(); !got.Equal(r.Deadline()) {
 			t.Errorf("moved to %v by the heartbeat of another version", got)
 		}
@@ -50,17 +50,18 @@ func TestAHeartbeatMovesTheDeadlineOfTheVersionThatItNames(t *testing.T) {
 	})
 }
 
-// protocol.md 6.1: SotW's version_info says by itself that the source means what it gave.
-func TestAHeartbeatOfTheAcceptedVersionMovesTheDeadlineOfWhatItsSourceGave(t *testing.T) {
+// protocol.md 6.1: a heartbeat in a SotW response of the ACKed version_info is for whatever its
+// source sent.
+func TestAHeartbeatOfTheAckedVersionMovesTheDeadlineOfItsSourcesContent(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := New(Config{})
 		watch(c, "a", xds.ClusterType, "*")
 		apply(c, xds.Update{Type: xds.ClusterType, Resources: []*xds.Resource{lasting(xds.ClusterType, "a@1", time.Minute)}})
-		refresh := func(source string) *verdicts {
+		refresh := func(source string) *answers {
 			ends := time.Now().Add(time.Hour)
 			return apply(c, xds.Update{Source: source, Type: xds.ClusterType, Heartbeats: []xds.Heartbeat{{Name: "a", Version: "other", AnyVersion: true, TTL: time.Hour, Deadline: ends}}})
 		}
-		refresh("two").want(t, `nack: CDS "a": a heartbeat of version "other", and "u1" is held`)
+		refresh("two").want(t, `nack: CDS "a": heartbeat for version "other", but version "u1" is cached`)
 		refresh("one")
 		if got := item(c, xds.ClusterType, "a").Current.Deadline(); !got.Equal(time.Now().Add(time.Hour)) {
 			t.Errorf("it ends at %v", got)
@@ -68,7 +69,8 @@ func TestAHeartbeatOfTheAcceptedVersionMovesTheDeadlineOfWhatItsSourceGave(t *te
 	})
 }
 
-// protocol.md 6.2, 6.3: some types are removed, others dropped without a word.
+// protocol.md 6.2, 6.3: resources of some types are removed, others are dropped without a
+// notification.
 func TestWhatOutlivesItsTTLIsNotServed(t *testing.T) {
 	for _, typeURL := range xds.Types() {
 		told := xds.Info(typeURL).RemoveExpired
@@ -99,7 +101,7 @@ func TestWhatOutlivesItsTTLIsNotServed(t *testing.T) {
 	}
 }
 
-// What is read has not expired, though Run has had no time to drop it.
+// An expired resource is not read, even if Run has not dropped it yet.
 func TestAnExpiredResourceIsNotReadBeforeItIsDropped(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := New(Config{})
@@ -133,8 +135,8 @@ func TestATTLThatIsHeldIsNeitherEnforcedNorPassedOn(t *testing.T) {
 	})
 }
 
-// The lifetime is the resource's, whichever version of it is served.
-func TestTheAcceptedVersionLivesAsLongAsTheNewestSays(t *testing.T) {
+// The lifetime belongs to the resource, whichever version of it is served.
+func TestTheAckedVersionHasTheLifetimeOfTheNewest(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := New(Config{})
 		w := watch(c, "a", xds.ClusterType, "*")

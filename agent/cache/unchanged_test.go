@@ -19,16 +19,16 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// FuzzUnchangedIsAsIfItCameAnew holds two caches through one history. A resource that an update
-// repeats is the same pointer in one of them, as upstreams hand it on, and a copy in the other.
-// Whatever comes in between (other sources, verdicts, evictions, expiry, what was restored,
-// removals that are held back, limits), both hold the same, say the same to every watch and
-// source, and would write the same to disk; and after an update what is wanted of it is held as
-// it says (design.md I4).
+// FuzzUnchangedIsAsIfItCameAnew plays one history to two caches. A resource that an update repeats
+// is the same pointer in one of them, as upstreams pass it on, and a copy in the other. Whatever
+// else happens (other sources, answers, evictions, expiry, restores, removals that are held back,
+// limits), both have the same resources, notify every watch and source of the same, and would write
+// the same to disk; and after an update the cache has what the update says, as far as it is
+// subscribed to (design.md I4).
 //
-// Which of the resources that nobody wants is evicted first may differ: a repeated pointer does
-// not make its entry young. So they are evicted by the input; where the LRU does so, only the
-// last is looked at. More seeds are in testdata/fuzz.
+// Which of the unreferenced resources is evicted first may differ, because a repeated pointer does
+// not make its entry recent. So the input evicts them; where the LRU does so, only the last one is
+// checked. More seeds are in testdata/fuzz.
 func FuzzUnchangedIsAsIfItCameAnew(f *testing.F) {
 	f.Add([]byte("\x00\x00\x04\x00\x05\x00\x00\x00"))
 	f.Fuzz(func(t *testing.T, input []byte) {
@@ -52,30 +52,30 @@ var (
 	pairPauses = []time.Duration{time.Second, 31 * time.Second, time.Minute, 3 * time.Minute}
 )
 
-// offer is what a source has under a name. again: it comes as another pointer, though
-// it is as it was.
+// offer is what a source has under a name. again: it is sent as another pointer although it has not
+// changed.
 type offer struct {
 	version    string
 	ttl, again bool
 }
 
-// teller is a source of one type, with what it told last on this stream.
+// teller is a source of one type, with what it last sent on this stream.
 type teller struct {
 	has  map[string]offer
 	last *xds.Update
-	// partly: its answers are not all there is, though of the type they could be.
+	// partly: its answers are not complete, although they could be for the type.
 	partly bool
 }
 
-// pair is a cache to which unchanged resources come as the same pointers, and one to which they
-// come as copies.
+// pair has a cache that gets unchanged resources as the same pointers, and one that gets them as
+// copies.
 type pair struct {
 	*testing.T
 	caches   [2]*Cache
 	watches  [2][2]*Watch // by cache
 	sources  [2]*Subscriptions
 	journals [2]*Journal
-	said     [2][]*verdicts
+	said     [2][]*answers
 	tellers  map[string]*teller
 	evicts   bool // by the LRU
 	guarded  bool
@@ -84,7 +84,7 @@ type pair struct {
 	log      []string
 }
 
-// newPair opens both, configured by the bits of a byte.
+// newPair makes both, configured by the bits of a byte.
 func newPair(t *testing.T, bits byte) *pair {
 	p := &pair{T: t, tellers: make(map[string]*teller), ended: make(chan error, 2), evicts: bits&1 != 0, guarded: bits&2 != 0}
 	cfg := Config{Linger: 2 * time.Minute, MaxUnreferenced: 1000}
@@ -138,7 +138,7 @@ func (p *pair) end() {
 	}
 }
 
-// open opens a watch: one of everything, one of names.
+// open opens a watch of the wildcard or of names.
 func (p *pair) open(i, n int) {
 	w := p.caches[i].Watch(fmt.Sprint("client ", n))
 	p.watches[i][n] = w
@@ -165,7 +165,7 @@ func (p *pair) each(does func(i int, c *Cache)) {
 	}
 }
 
-// step does what two bytes spell out.
+// step does what two bytes encode.
 func (p *pair) step(op, arg byte) {
 	url, source := pairTypes[arg&1], []string{"one", "two"}[arg>>1&1]
 	name, version := pairNames[arg>>2&3], fmt.Sprint(1+arg>>4&3)
@@ -248,7 +248,7 @@ func content(source, url, name string, o offer) *xds.Resource {
 	return r
 }
 
-// update lets a source tell what it has, and what else u says.
+// update lets a source send what it has, and what else u says.
 func (p *pair) update(source, url string, u xds.Update) {
 	t := p.teller(source, url)
 	u.Source, u.Type = source, url
@@ -282,15 +282,15 @@ func (p *pair) update(source, url string, u xds.Update) {
 	}
 }
 
-// apply applies an update to both, and fails unless what is wanted of it is held then. It
-// reports whether the limits left room for it.
+// apply applies an update to both, and fails unless they then have what is subscribed to of it. It
+// reports whether the update was within the limits.
 func (p *pair) apply(u xds.Update) (fits bool) {
 	p.say("%s %s put%s remove%v refresh%v errors%v complete %v", u.Source, xds.Short(u.Type), listed(u.Resources), u.Removed, u.Heartbeats, u.Errors, u.Complete)
 	for i, c := range p.caches {
 		if i == 1 {
 			u.Resources = copies(u.Resources)
 		}
-		v := &verdicts{}
+		v := &answers{}
 		c.Apply(u, v.say)
 		p.said[i] = append(p.said[i], v)
 		if len(v.said) > 0 && strings.Contains(v.said[0], "--max-resources") {
@@ -333,7 +333,7 @@ func listed(list []*xds.Resource) (out string) {
 	return out
 }
 
-// odd is an update that says more than what there is.
+// odd is an update with errors, removals or heartbeats.
 func (p *pair) odd(source, url, name, version string, kind byte) {
 	switch kind {
 	case 0:
@@ -354,7 +354,7 @@ func (p *pair) odd(source, url, name, version string, kind byte) {
 	}
 }
 
-// accept is an ACK of what is held, or of something else.
+// accept is an ACK of the newest content, or of another one.
 func (p *pair) accept(n int, url, name, version string, held bool) {
 	p.say("watch %d accepts %s %s@%s, what is held %v", n, xds.Short(url), name, version, held)
 	p.each(func(i int, c *Cache) {
@@ -367,8 +367,7 @@ func (p *pair) accept(n int, url, name, version string, held bool) {
 	})
 }
 
-// refuse is a NACK of what is held under a name alone, of everything, or of something
-// else.
+// refuse is a NACK of one resource alone, of all, or of another content.
 func (p *pair) refuse(n int, url, name, version string, arg byte) {
 	p.say("watch %d refuses %s %s@%s %d", n, xds.Short(url), name, version, arg>>6)
 	p.each(func(i int, c *Cache) {
@@ -387,7 +386,7 @@ func (p *pair) refuse(n int, url, name, version string, arg byte) {
 	})
 }
 
-// restore brings what was on disk.
+// restore restores what was on disk.
 func (p *pair) restore(source, url, name, version string, kind byte) {
 	p.say("restore %s %s@%s of %s, %d", xds.Short(url), name, version, source, kind)
 	saved := []Saved{{Type: url, Name: name, Content: content(source, url, name, offer{version: version, ttl: kind == 3}), Source: source, Accepted: kind > 0}}
@@ -403,7 +402,7 @@ func (p *pair) restore(source, url, name, version string, kind byte) {
 	})
 }
 
-// look lets a watch read, a source hear what is wanted, or a client fall back.
+// look lets a watch read, a source read its subscriptions, or a fallback begin.
 func (p *pair) look(n int, arg byte) {
 	var got [2]any
 	p.each(func(i int, c *Cache) {
@@ -438,7 +437,7 @@ func (p *pair) same(what string, shared, copied any) {
 	}
 }
 
-// compare fails unless both caches are in one state.
+// compare fails unless both caches are in the same state.
 func (p *pair) compare() {
 	p.Helper()
 	synctest.Wait() // for what Run has to do by now
@@ -452,14 +451,14 @@ func (p *pair) compare() {
 	p.same("state", len(got), len(want))
 }
 
-// state is what can be seen of a cache, its watches and verdicts, and what it would have
+// state is what can be seen of a cache, its watches and answers, and what it would have
 // on disk.
 func (p *pair) state(i int) (out []string) {
 	c := p.caches[i]
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	for n, v := range p.said[i] {
 		if n > len(p.said[i])-20 {
-			say("verdict on update %d: %q", n, v.said)
+			say("answer on update %d: %q", n, v.said)
 		}
 	}
 	say("status %+v, restored %d, lacking %v, fallback %+v, room %d %d", c.Status(), c.Restored(), c.AnyMissing(), c.Fallback(), c.contents.Resources(), c.contents.Bytes())
@@ -503,11 +502,11 @@ func lived(r *xds.Resource) string {
 }
 
 // push applies an update. It is complete for a full-state type.
-func push(c *Cache, typeURL string, list []*xds.Resource) *verdicts {
+func push(c *Cache, typeURL string, list []*xds.Resource) *answers {
 	return apply(c, xds.Update{Type: typeURL, Resources: list, Complete: xds.FullState(typeURL)})
 }
 
-// design.md I4: whatever is in an update is held after it.
+// design.md I4: after an update the cache has every resource of it.
 func TestWhatIsUnchangedAndWasDroppedInBetweenComesBack(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -545,8 +544,8 @@ func TestWhatIsUnchangedAndWasDroppedInBetweenComesBack(t *testing.T) {
 	}
 }
 
-// An update that is larger than what is kept for nobody evicts some of its own.
-func TestWhatAnUpdateEvictedOfItsOwnComesBackWhenItIsWanted(t *testing.T) {
+// An update with more unreferenced resources than the LRU has room for evicts some of its own.
+func TestWhatAnUpdateEvictedOfItsOwnComesBackWithASubscription(t *testing.T) {
 	c := New(Config{MaxUnreferenced: 1})
 	list := resources(xds.EndpointType, []string{"a@1", "b@1"})
 	push(c, xds.EndpointType, list)
@@ -556,8 +555,8 @@ func TestWhatAnUpdateEvictedOfItsOwnComesBackWhenItIsWanted(t *testing.T) {
 	holds(t, c, xds.EndpointType, "a@1", "b@1")
 }
 
-// design.md I6: the control plane hears it each time.
-func TestAPushThatRepeatsWhatWasRejectedIsRefusedAgain(t *testing.T) {
+// design.md I6: the control plane gets the NACK each time.
+func TestAPushThatRepeatsWhatWasNackedIsNackedAgain(t *testing.T) {
 	c := New(Config{})
 	w := watch(c, "x", xds.ClusterType, "*")
 	list := resources(xds.ClusterType, []string{"a@1", "b@1"})
@@ -567,13 +566,13 @@ func TestAPushThatRepeatsWhatWasRejectedIsRefusedAgain(t *testing.T) {
 	for range 3 {
 		push(c, xds.ClusterType, list).want(t, "nack: x: no good")
 	}
-	// What is good beside it is not held up for long: with other content there is peace.
+	// Other content is ACKed as usual.
 	push(c, xds.ClusterType, []*xds.Resource{res(xds.ClusterType, "a@2"), list[1]})
-	standing(t, c, xds.ClusterType, "a", xds.Pending, "")
+	wantStatus(t, c, xds.ClusterType, "a", xds.Pending, "")
 }
 
-// design.md I2: absence from a complete answer removes what was restored, too.
-func TestWhatWasRestoredAndIsNotThereGoesWithTheNextPush(t *testing.T) {
+// design.md I2: absence from a complete answer removes restored resources, too.
+func TestWhatWasRestoredAndIsNotInTheNextPushIsRemoved(t *testing.T) {
 	c := New(Config{})
 	watch(c, "x", xds.ClusterType, "*")
 	list := resources(xds.ClusterType, []string{"a@1"})
@@ -584,8 +583,8 @@ func TestWhatWasRestoredAndIsNotThereGoesWithTheNextPush(t *testing.T) {
 	holds(t, c, xds.ClusterType, "a@1")
 }
 
-// design.md I3: what an answer that is not complete leaves out is held on, until one that
-// is leaves it out, though that is all that the one before had.
+// design.md I3: a resource that is absent from an incomplete answer stays, until it is absent from
+// a complete one, even if that is all that the answer before had.
 func TestACompletePushRemovesWhatAPartialOneBeforeItLeftOut(t *testing.T) {
 	c := New(Config{})
 	watch(c, "x", xds.ClusterType, "*")

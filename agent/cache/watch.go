@@ -9,23 +9,22 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Watch is the view of one stream. Its methods are called by that stream's
-// goroutines only; Changed, Begin with End and the reports may be called concurrently.
+// Watch is the view of one stream. Its methods are called by that stream's goroutines only;
+// Changed, Begin with End, Ack, Nack and Progress may be called concurrently.
 type Watch struct {
 	c      *Cache
 	client string
-	// changed holds a value when Begin has something new; closed never.
+	// changed holds a value when Begin has something new; it is never closed.
 	changed   chan struct{}
 	types     map[string]*watched // under c.mu
 	uncertain *uncertain.Client   // under c.mu
 	closed    bool                // under c.mu
 	opened    time.Time
-	// tooStale: what is held was too old when the watch began, and nobody has
-	// confirmed it since.
+	// tooStale: the cache was too old to be served when the watch was opened, and still is.
 	tooStale bool // under c.mu
 }
 
-// watched is one type of a watch.
+// watched has the subscriptions of a watch to one type.
 type watched struct {
 	wildcard bool
 	names    map[string]struct{}
@@ -36,8 +35,7 @@ type watched struct {
 	probation   probation.Queue
 }
 
-// Watch opens a view for a stream. client is how verdicts name who gave them: a
-// node id.
+// Watch opens a view for a stream. client names the client in the reasons of its NACKs: a node id.
 func (c *Cache) Watch(client string) *Watch {
 	w := &Watch{c: c, client: client, changed: make(chan struct{}, 1), types: make(map[string]*watched), opened: time.Now()}
 	w.tooStale = c.cfg.Stale != nil && c.cfg.Stale()
@@ -54,7 +52,7 @@ func (c *Cache) Watch(client string) *Watch {
 // Changed holds a value whenever Begin has something new to return.
 func (w *Watch) Changed() <-chan struct{} { return w.changed }
 
-// Subscribe changes what the watch subscribes to of one type.
+// Subscribe changes the watch's subscriptions to one type.
 func (w *Watch) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
@@ -96,14 +94,14 @@ func (w *Watch) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 		}
 	}
 	if stopped || len(drop) > 0 {
-		// It does not live any longer with what it unsubscribed from.
+		// The client does not use any longer what it unsubscribed from.
 		wt.probation.InterruptWhere(func(r *xds.Resource) bool { return !wt.covers(r) })
 	}
 }
 
-// Begin returns the state at one moment, and what changed for this watch since the last Begin. Until
-// End is called, by the same goroutine, nothing changes, and only the snapshot may be used of the
-// cache; afterwards the snapshot must not be.
+// Begin returns a snapshot of the cache, and what changed for this watch since the last Begin. It
+// holds the cache's lock until the same goroutine calls End: until then only the snapshot may be
+// used of the cache, and afterwards the snapshot must not be used.
 func (w *Watch) Begin() (s Snapshot, changed []xds.Change) {
 	w.c.mu.Lock()
 	w.c.dropExpired(time.Now())
@@ -122,14 +120,13 @@ func (w *Watch) Begin() (s Snapshot, changed []xds.Change) {
 	return Snapshot{w.c, w.tooStale}, changed
 }
 
-// End ends what Begin began.
+// End releases the lock that Begin took.
 func (w *Watch) End() { w.c.mu.Unlock() }
 
-// Close ends the watch. What it subscribed to stays leased (I11); unanswered
-// lists names, by type, that the client may hold or not. The doubt about them lasts
-// as long as the leases, whatever other clients say: of several nobody knows which
-// is the one that comes back, and to be told of what one never had does no harm
-// (protocol.md 3.6).
+// Close closes the watch. Its subscriptions stay leased (I11). unanswered lists names, by type,
+// that the client may hold although it has not answered. They stay uncertain as long as the leases
+// last, even if other clients ACK them: of several disconnected clients nobody knows which one
+// reconnects, and the removal of a resource that a client never had does no harm (protocol.md 3.6).
 func (w *Watch) Close(unanswered map[string][]string) {
 	w.c.mu.Lock()
 	if w.closed {
@@ -164,8 +161,7 @@ func (w *Watch) Close(unanswered map[string][]string) {
 	w.c.wakeRun()
 }
 
-// notify marks the changed names in every watch that subscribes to them, and
-// returns those watches.
+// notify adds the changed names to the watches that subscribe to them, and returns those watches.
 func (c *Cache) notify(ch *changes) []*Watch {
 	ch.retrySuspects()
 	if len(ch.names) == 0 && !ch.all {
@@ -187,13 +183,12 @@ func (c *Cache) notify(ch *changes) []*Watch {
 	return concerned
 }
 
-// noteChanged adds the changed names that are subscribed to and reports whether there
-// are any.
+// noteChanged adds the changed names that are subscribed to, and reports whether there are any.
 func (wt *watched) noteChanged(ch *changes) bool {
 	if wt.wildcard {
 		wt.all = wt.all || ch.all
 		if ch.all && len(wt.names) == 0 && !xds.Info(ch.table.url).OnDemand {
-			return len(ch.names) > 0 // all of them are looked at
+			return len(ch.names) > 0 // the view reads all resources, so it needs no names
 		}
 		for name := range ch.each {
 			wt.dirty[name] = struct{}{}
@@ -203,7 +198,7 @@ func (wt *watched) noteChanged(ch *changes) bool {
 	hit := false
 	found := func(name, resource string) {
 		wt.dirty[name] = struct{}{}
-		// What is subscribed to by an alias is held under its own name.
+		// A resource that is subscribed to by an alias is cached under its own name.
 		wt.dirty[resource] = struct{}{}
 		hit = true
 	}
@@ -231,13 +226,13 @@ func (wt *watched) noteChanged(ch *changes) bool {
 	return hit
 }
 
-// Snapshot is the state at one moment, between Begin and End.
+// Snapshot is the state of the cache between Begin and End.
 type Snapshot struct {
 	c        *Cache
 	tooStale bool // nothing is served
 }
 
-// table returns what is served of a type; nil for nothing.
+// table returns the table that a type is served from; nil for none.
 func (s Snapshot) table(typeURL string) *table {
 	if s.tooStale {
 		return nil
@@ -245,10 +240,10 @@ func (s Snapshot) table(typeURL string) *table {
 	return s.c.tables[typeURL]
 }
 
-// Revision counts the updates that the cache has taken in.
+// Revision counts the changes of the cache.
 func (s Snapshot) Revision() uint64 { return s.c.revision }
 
-// Wildcard says how much is known of everything of a type.
+// Wildcard returns how much is known of the wildcard of a type.
 func (s Snapshot) Wildcard(typeURL string) xds.Knowledge {
 	if t := s.table(typeURL); t != nil {
 		return t.Knowledge()
@@ -256,7 +251,7 @@ func (s Snapshot) Wildcard(typeURL string) xds.Knowledge {
 	return xds.Unknown
 }
 
-// Lookup returns what is held under a name or an alias.
+// Lookup returns the resource of a name or an alias.
 func (s Snapshot) Lookup(typeURL, name string) xds.Item {
 	t := s.table(typeURL)
 	if t == nil {
@@ -271,7 +266,7 @@ func (s Snapshot) Lookup(typeURL, name string) xds.Item {
 	return xds.Item{NotFound: t.NotFound(name)}
 }
 
-// lookupLocal returns what the agent makes itself, which is never too old.
+// lookupLocal returns a resource that the agent itself makes, which is never too old.
 func (s Snapshot) lookupLocal(typeURL, name string) xds.Item {
 	if t := s.c.tables[typeURL]; t != nil {
 		if e := t.Entry(name); e != nil && e.IsLocal() {
@@ -281,7 +276,7 @@ func (s Snapshot) lookupLocal(typeURL, name string) xds.Item {
 	return xds.Item{}
 }
 
-// All yields everything held of a type, in no order.
+// All yields all resources of a type, in no order.
 func (s Snapshot) All(typeURL string) iter.Seq[xds.Item] {
 	return func(yield func(xds.Item) bool) {
 		t := s.table(typeURL)
@@ -304,7 +299,7 @@ func (s Snapshot) All(typeURL string) iter.Seq[xds.Item] {
 	}
 }
 
-// Count returns how many All yields at most.
+// Count returns the maximum number of resources that All yields.
 func (s Snapshot) Count(typeURL string) int {
 	t := s.table(typeURL)
 	if t == nil {
@@ -313,7 +308,7 @@ func (s Snapshot) Count(typeURL string) int {
 	return t.Len() + len(t.removed)
 }
 
-// Collection yields everything held of a glob collection, in no order.
+// Collection yields the members of a glob collection, in no order.
 func (s Snapshot) Collection(typeURL, glob string) iter.Seq[xds.Item] {
 	return func(yield func(xds.Item) bool) {
 		t := s.table(typeURL)
@@ -328,7 +323,7 @@ func (s Snapshot) Collection(typeURL, glob string) iter.Seq[xds.Item] {
 	}
 }
 
-// MaybeHeld lists names that a client of this group may hold without telling, in
+// MaybeHeld lists the names that a client of this group may hold although it has not ACKed them, in
 // alphabetical order.
 func (s Snapshot) MaybeHeld(typeURL string) []string {
 	if s.tooStale {
@@ -340,13 +335,13 @@ func (s Snapshot) MaybeHeld(typeURL string) []string {
 // Connected returns since when an upstream answers; the zero time if none does.
 func (s Snapshot) Connected() time.Time { return s.c.connected }
 
-// HadTTL reports whether any resource of a type ever had a TTL.
+// HadTTL reports whether a resource of a type ever had a TTL.
 func (s Snapshot) HadTTL(typeURL string) bool {
 	t := s.c.tables[typeURL]
 	return t != nil && t.hadTTL
 }
 
-// Nacks counts the contents of a type that clients refused alone.
+// Nacks counts the cached contents of a type that clients NACKed alone.
 func (s Snapshot) Nacks(typeURL string) uint64 {
 	if t := s.c.tables[typeURL]; t != nil {
 		return t.nacks
@@ -354,8 +349,8 @@ func (s Snapshot) Nacks(typeURL string) uint64 {
 	return 0
 }
 
-// HadWildcard reports whether a client of this group ever subscribed to
-// everything of a type, or is expected to (protocol.md V9).
+// HadWildcard reports whether a client of this group ever subscribed to the wildcard of a type, or
+// is expected to (protocol.md V9).
 func (c *Cache) HadWildcard(typeURL string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

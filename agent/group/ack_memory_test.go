@@ -17,7 +17,7 @@ import (
 
 // An update that waits for the verdict of a client that never answers does not hold what it brought:
 // up to 256 wait, and of each the bodies would be held.
-func TestWaitingForAVerdictHoldsNoBodies(t *testing.T) {
+func TestWaitingForAnAckHoldsNoBodies(t *testing.T) {
 	g := New(Config{
 		Node: &corev3.Node{Id: "n"}, Upstreams: func() *upstream.Failover { return &upstream.Failover{} },
 		Answered: func(string, time.Duration) {},

@@ -1,7 +1,6 @@
 package group
 
 import (
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,46 +20,42 @@ type writer struct{ g *Group }
 
 var _ upstream.State = writer{}
 
-func (f writer) Node() *corev3.Node { return f.g.Node() }
+func (w writer) Node() *corev3.Node { return w.g.Node() }
 
-func (f writer) Apply(u xds.Update, verdict func(error)) {
+func (w writer) Apply(u xds.Update, answer func(nack error)) {
 	var applied atomic.Bool
-	if f.g.cfg.Answered != nil && verdict != nil {
-		// The update itself is not held by the verdict that it waits for.
-		began, answered, typeURL := time.Now(), verdict, u.Type
-		var once sync.Once
-		verdict = func(err error) {
-			once.Do(func() {
-				if applied.Load() { // else no client was concerned
-					f.g.cfg.Answered(typeURL, time.Since(began))
-				}
-			})
-			answered(err)
+	if w.g.cfg.Answered != nil && answer != nil {
+		began, call, typeURL := time.Now(), answer, u.Type // the closure must not keep the update in memory
+		answer = func(nack error) {
+			if applied.Load() { // an answer before that did not wait for a client
+				w.g.cfg.Answered(typeURL, time.Since(began))
+			}
+			call(nack)
 		}
 	}
-	f.g.cache.Apply(u, verdict)
+	w.g.cache.Apply(u, answer)
 	applied.Store(true)
 }
 
-func (f writer) Synced(source, typeURL string, asked time.Time) {
-	f.g.cache.Synced(source, typeURL, asked)
+func (w writer) Synced(source, typeURL string, asked time.Time) {
+	w.g.cache.Synced(source, typeURL, asked)
 }
 
-func (f writer) RequestAgain() time.Time { return f.g.cache.AskAgain() }
+func (w writer) RequestAgain() time.Time { return w.g.cache.AskAgain() }
 
-func (f writer) Cached(source, typeURL string) map[string]string {
-	return f.g.cache.Held(source, typeURL)
+func (w writer) Cached(source, typeURL string) map[string]string {
+	return w.g.cache.Held(source, typeURL)
 }
 
-func (f writer) Nacked(source, typeURL string) []string {
-	return f.g.cache.Nacked(source, typeURL)
+func (w writer) Nacked(source, typeURL string) []string {
+	return w.g.cache.Nacked(source, typeURL)
 }
 
-func (f writer) Body(typeURL string, name []byte) *anypb.Any { return f.g.cache.Body(typeURL, name) }
+func (w writer) Body(typeURL string, name []byte) *anypb.Any { return w.g.cache.Body(typeURL, name) }
 
-func (f writer) Subscriptions() upstream.Subscriptions { return f.g.cache.Subscriptions() }
+func (w writer) Subscriptions() upstream.Subscriptions { return w.g.cache.Subscriptions() }
 
-// secrets is the group as who makes certificates sees it.
+// secrets is the group as the maker of certificates sees it.
 type secrets struct {
 	cache *cache.Cache
 	*cache.Subscriptions
@@ -68,22 +63,24 @@ type secrets struct {
 
 var _ sds.State = secrets{}
 
-func (s secrets) Publish(made []*xds.Resource, verdict func(error)) { s.cache.Publish(made, verdict) }
+func (s secrets) Publish(made []*xds.Resource, answer func(nack error)) {
+	s.cache.Publish(made, answer)
+}
 
 func (s secrets) Withdraw(names []string) { s.cache.Withdraw(xds.SecretType, names) }
 
 func (s secrets) Take() (add, drop []string) {
-	for _, w := range s.Subscriptions.Changes() { // of secrets only: nothing else is local
-		add, drop = append(add, w.Subscribe...), append(drop, w.Unsubscribe...)
+	for _, ch := range s.Subscriptions.Changes() { // of secrets only: nothing else is local
+		add, drop = append(add, ch.Subscribe...), append(drop, ch.Unsubscribe...)
 	}
 	return add, drop
 }
 
-// view is the state as a stream sees it.
+// view is the cache as a stream sees it.
 type view struct {
-	watch *cache.Watch
-	cache *cache.Cache
-	left  func(byServer bool) // called when the stream has ended; nil for nothing
+	watch  *cache.Watch
+	cache  *cache.Cache
+	closed func(byServer bool) // called when the stream has ended; may be nil
 }
 
 var _ downstream.View = view{}
@@ -100,19 +97,19 @@ func (v view) Subscribe(in xds.SubscriptionChange) {
 	v.watch.Subscribe(in.Type, in.Wildcard, in.Subscribe, in.Unsubscribe)
 }
 
-func (v view) Answer(verdict session.Answer) {
-	if verdict.NACK {
-		v.watch.Nack(verdict.Type, verdict.Revision, verdict.Error, verdict.Nacked, verdict.Suspects)
+func (v view) Answer(a session.Answer) {
+	if a.NACK {
+		v.watch.Nack(a.Type, a.Revision, a.Error, a.Nacked, a.Suspects)
 		return
 	}
-	v.watch.Ack(verdict.Type, verdict.Acked, verdict.Removed)
+	v.watch.Ack(a.Type, a.Acked, a.Removed)
 }
 
 func (v view) Progress(p session.Progress) { v.watch.Progress(p.Type, p.Revision) }
 
 func (v view) Close(end downstream.End) {
 	v.watch.Close(end.Unanswered)
-	if v.left != nil {
-		v.left(end.ByServer)
+	if v.closed != nil {
+		v.closed(end.ByServer)
 	}
 }

@@ -33,7 +33,7 @@ func (a asking) Run(ctx context.Context, feed upstream.State, answered func() er
 	return errors.New("the end")
 }
 
-func TestASourceIsToldWhatIsHeldToShareItsBody(t *testing.T) {
+func TestASourceSharesTheBodiesOfTheCache(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		source := asking{
 			put: &xds.Resource{Type: xds.ClusterType, Name: "c", Version: "1", Body: &anypb.Any{TypeUrl: xds.ClusterType}},

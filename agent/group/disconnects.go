@@ -9,26 +9,27 @@ import (
 )
 
 const (
-	// minShort is how many Envoys must have gone within a minute of their start, and
-	// within shortWindow, for a person to be warned.
+	// minShort is the number of short lives within shortWindow after which there is a warning.
 	minShort    = 3
 	shortWindow = 10 * time.Minute
 )
 
-// disconnects watches how long the Envoys of a group live: from the first stream that is open
-// to the moment when none is. Why one went cannot be seen from here: a restart on purpose
-// looks like a crash. So short disconnects are reported, and nothing follows from them.
+// disconnects counts the short lives of a group's Envoys. The life of an Envoy is from its first
+// open stream until it has none, and is short if it is less than a minute. The agent cannot see why
+// an Envoy disconnected: a restart on purpose looks like a crash. So short lives are reported and
+// have no other effect.
 type disconnects struct {
 	mu    sync.Mutex
 	open  int
 	since time.Time
-	// short are the ends of lives that were short, one after the other, oldest first;
-	// total counts all there were.
+	// short has the ends of the last short lives, oldest first, without a longer one in between;
+	// total counts all short lives.
 	short []time.Time
 	total uint64
 }
 
-func (l *disconnects) begin(now time.Time) {
+// connected records that a stream was opened.
+func (l *disconnects) connected(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.open++; l.open == 1 {
@@ -36,9 +37,9 @@ func (l *disconnects) begin(now time.Time) {
 	}
 }
 
-// end takes in that a stream ended. counts is false if the agent itself ended it. It
-// reports whether that was the last of several lives that were short.
-func (l *disconnects) end(now time.Time, counts bool) (several bool) {
+// disconnected records that a stream ended. counts is false if the agent itself ended it. It
+// reports whether the short lives are worth a warning.
+func (l *disconnects) disconnected(now time.Time, counts bool) (warn bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.open--; l.open > 0 {
@@ -56,21 +57,20 @@ func (l *disconnects) end(now time.Time, counts bool) (several bool) {
 	return len(l.short) == minShort
 }
 
-// state returns how many short lives there were of late, 0 for fewer than shortLives, and
-// since the start.
-func (l *disconnects) state(now time.Time) (lately int, total uint64) {
+// state returns the number of recent short lives, 0 for fewer than minShort, and the total number.
+func (l *disconnects) state(now time.Time) (inWindow int, total uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.open > 0 && now.Sub(l.since) >= probation.StableAfter {
 		return 0, l.total
 	}
-	if lately = len(recent(l.short, now)); lately < minShort {
-		lately = 0
+	if inWindow = len(recent(l.short, now)); inWindow < minShort {
+		inWindow = 0
 	}
-	return lately, l.total
+	return inWindow, l.total
 }
 
-// recent returns the times that are within the window.
+// recent returns the times within shortWindow.
 func recent(times []time.Time, now time.Time) []time.Time {
 	for len(times) > 0 && now.Sub(times[0]) > shortWindow {
 		times = times[1:]
@@ -78,26 +78,25 @@ func recent(times []time.Time, now time.Time) []time.Time {
 	return times
 }
 
-// clientDisconnected takes in that a stream of an Envoy ended that the agent does not run itself.
+// clientDisconnected records that a stream of an Envoy ended that is not the agent's child.
 func (g *Group) clientDisconnected(byServer bool) {
-	if g.disconnects.end(time.Now(), !byServer) {
-		g.cfg.Log.Warn("Envoy disconnected three times within a minute of its start: if it crashes, look at its own log; nothing is held back, since it is not the agent's child")
+	if g.disconnects.disconnected(time.Now(), !byServer) {
+		g.cfg.Log.Warn("Envoy disconnected three times within a minute of its start: see Envoy's log if it crashes; nothing is held back, because Envoy is not the agent's child")
 	}
 }
 
-// Crashed takes in that an Envoy crashed that the agent ran as its child since started.
-// After the third crash within ten minutes what all three had and no client has lived
-// with is held back.
+// Crashed records that an Envoy crashed that the agent had started at a time as its child. After
+// the third crash within ten minutes, what all three had and what is not stable is held back.
 func (g *Group) Crashed(started time.Time) {
 	suspects := g.cache.Crashed(started)
 	if len(suspects) == 0 {
 		return
 	}
 	first := suspects[0]
-	fallback := g.cache.Fallback()
 	g.cfg.Log.Error("Envoy crashed three times within a minute of its start: the last stable configuration is served in place of what changed since, until the control plane changes it, `holdfast resume`, or the time below",
-		"suspects", len(suspects), "type", xds.Short(first.Type), "name", first.Name, "until", fallback.Until.UTC().Format(time.RFC3339))
+		"suspects", len(suspects), "type", xds.Short(first.Type), "name", first.Name, "until", g.cache.Fallback().Until.UTC().Format(time.RFC3339))
 }
 
-// Resume serves once more what is held back, and reports whether anything was.
+// Resume ends the fallback: the newest contents are served again. It reports whether there was a
+// fallback.
 func (g *Group) Resume() bool { return g.cache.Resume() }

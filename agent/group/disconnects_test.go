@@ -42,7 +42,7 @@ func deadly(r *rig, cfg xdstest.ClientConfig) (life func()) {
 // What a child crashes with again and again is held back, and everything else goes on
 // changing. An Envoy that lives with the stable versions, comes back, and is cut off
 // never gets what is held back.
-func TestAnEnvoyThatCrashesAgainAndAgainGetsWhatItLivedWith(t *testing.T) {
+func TestAnEnvoyThatCrashesAgainAndAgainGetsTheStableConfiguration(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.restartAgentAs(func(cfg *group.Config) { cfg.Cache.FallbackEnabled = true })
 		cfg := xdstest.ClientConfig{Node: envoyNode}

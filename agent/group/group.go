@@ -1,10 +1,13 @@
-// Package group joins the parts that serve one kind of client: a cache, the
-// sources that state it and the views that streams have of it. Clients are of one
-// kind when a control plane would tell them the same (design.md section 3).
+// Package group joins the parts that serve one group of clients: a cache, the sources that write to
+// it, and the views through which streams read it. Clients belong to one group when a control plane
+// would send them the same configuration (design.md section 3). A Set has the groups of all
+// clients.
 //
-// It is the only place where upstream and downstream meet the cache: each of
-// them declares what it needs of it, and the adapters here say one in the words
-// of the other. It decides nothing.
+// It is the only package in which upstream and downstream meet the cache: each of them declares the
+// interface that it needs, and the adapters here implement these with the cache. The protocol and
+// the rules of the state are not decided here.
+//
+// Methods may be called concurrently, unless they say otherwise.
 package group
 
 import (
@@ -26,8 +29,8 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream"
 )
 
-// Features are the client features that the agent has whatever its clients have,
-// and so adds to the Node that it presents (protocol.md 8.9).
+// Features are the client features that the agent has whatever its clients have. They are added to
+// the Node that upstreams get (protocol.md 8.9).
 var Features = []string{xds.FeatureResourceInSotW, xds.FeatureResourceTTL}
 
 // Config configures a Group.
@@ -56,41 +59,41 @@ type Config struct {
 	Answered func(typeURL string, took time.Duration)
 }
 
-// Secrets makes the secrets that it owns itself, whatever a control plane says.
+// Secrets makes the secrets that the agent owns, whatever a control plane sends.
 type Secrets interface {
 	Owns(name string) bool
 	// Serve publishes them into a state until ctx ends.
 	Serve(ctx context.Context, state sds.State) error
 }
 
-// DefaultRestoreAfter is how long a slow control plane is waited for before what
-// was restored is served (design.md section 4).
+// DefaultRestoreAfter is how long a group waits for a slow control plane before it serves what was
+// restored (design.md section 4).
 const DefaultRestoreAfter = 2 * time.Second
 
-// restoreAfterAnswer is how long after the first answer of a source what was restored of other
-// types is held back: the answers to them are on their way, or, from a Delta server,
-// there is nothing to say of what has not changed, and Envoy would wait for ever. It
-// is short, since to serve what was accepted for a moment too long does little harm.
+// restoreAfterAnswer is how long after the first answer of a source the restored resources of other
+// types wait for answers of their own. A Delta server does not answer for types that have not
+// changed, and Envoy must not wait for ever. The time is short, because to serve the last ACKed
+// content for a moment too long does little harm.
 const restoreAfterAnswer = 50 * time.Millisecond
 
-// Group is one kind of client. Make one with New and run Run.
+// Group serves one group of clients. Make one with New and call Run.
 type Group struct {
 	cfg         Config
 	cache       *cache.Cache
 	nodeChanged chan struct{} // holds a value when the node changed
 	disconnects disconnects
-	opened      time.Time
-	// withRoutes are resources that may need routes, to be looked into.
+	created     time.Time
+	// withRoutes has resources that may refer to routes.
 	withRoutes chan *xds.Resource
-	// failed holds a value when every source has failed, met when one answered.
+	// failed holds a value when every source has failed, answered when one answered.
 	failed, answered chan struct{}
 
 	mu   sync.Mutex
 	node *corev3.Node
-	// current writes to the group; successor, nil for none, will when it answers.
+	// current writes to the group. successor, nil for none, will as soon as it is answered.
 	current, successor *sourcesRun
-	// connected says that a source answers; contact is when one last did, if none
-	// does now, the zero time for never.
+	// connected says that a source answers. contact is when that last began or ended; the zero time
+	// for never.
 	connected bool
 	contact   time.Time
 }
@@ -102,7 +105,7 @@ type sourcesRun struct {
 	done      chan struct{} // closed when it has ended
 }
 
-// New returns a group that holds nothing.
+// New returns a group with an empty cache.
 func New(cfg Config) *Group {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -113,7 +116,7 @@ func New(cfg Config) *Group {
 		failed:      make(chan struct{}, 1),
 		answered:    make(chan struct{}, 1),
 
-		opened:     time.Now(),
+		created:    time.Now(),
 		withRoutes: make(chan *xds.Resource, maxPending),
 		node:       withFeatures(cfg.Node),
 	}
@@ -123,24 +126,24 @@ func New(cfg Config) *Group {
 		cfg.Cache.Local = func(typeURL, name string) bool { return typeURL == xds.SecretType && cfg.Secrets.Owns(name) }
 	}
 	cfg.Cache.OnFallbackEnd = func(why string) {
-		g.cfg.Log.Info("what was held back after Envoy's crashes is served again", "why", why)
+		g.cfg.Log.Info("fallback ended: newest configuration served again", "why", why)
 	}
 	cfg.Cache.OnAskAgain = func() {
-		g.cfg.Log.Warn("the control plane is asked again for the listeners and clusters whose removal is held back")
+		g.cfg.Log.Warn("requesting listeners and clusters whose removal is held back")
 	}
 	cfg.Cache.OnHeldBackEnd = func(confirmed int) {
 		if confirmed > 0 {
-			g.cfg.Log.Error("the control plane was asked again, and still lacks what it had removed: the removals that were held back take effect", "removed", confirmed)
+			g.cfg.Log.Error("control plane confirmed the removals: they take effect", "removed", confirmed)
 			return
 		}
-		g.cfg.Log.Info("nothing is held back any more: the control plane has again what it had removed")
+		g.cfg.Log.Info("no removal is held back any more: the control plane has sent the removed resources again")
 	}
 	g.cache = cache.New(cfg.Cache)
 	g.current = g.newRun()
 	return g
 }
 
-// newRun makes the sources; begin runs them.
+// newRun makes the sources of a run, which runSources runs.
 func (g *Group) newRun() *sourcesRun {
 	f := &sourcesRun{upstreams: g.cfg.Upstreams(), cancel: func() {}, done: make(chan struct{})}
 	f.upstreams.Lacking, f.upstreams.Holding = g.cache.AnyMissing, g.cache.Holding
@@ -171,16 +174,16 @@ func signal(c chan struct{}) {
 	}
 }
 
-// Connected reports whether a source answers, or has a stream open while nothing is held that it
-// could confirm.
+// Connected reports whether a source answers, or has a stream open while the cache has nothing that
+// it could confirm.
 func (g *Group) Connected() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.connected
 }
 
-// Contact returns when a source last answered: now, if one does and is not stale; the zero time
-// if none ever did.
+// Contact returns when a source last answered: now, if one does and is not stale; the zero time if
+// none ever did.
 func (g *Group) Contact() time.Time {
 	g.mu.Lock()
 	upstreams, connected, contact := g.current.upstreams, g.connected, g.contact
@@ -193,16 +196,15 @@ func (g *Group) Contact() time.Time {
 	return contact
 }
 
-// SetContact takes in when a source last answered before this process began. It is
-// called before Run.
+// SetContact sets when a source last answered the previous agent. It is called before Run.
 func (g *Group) SetContact(at time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.contact = at
 }
 
-// Stale returns how long ago the last contact was, if that is so long that what is
-// held is not served to who comes anew; 0 otherwise.
+// Stale returns the time since the last contact if that is more than MaxStale, so that new clients
+// are not served; 0 otherwise.
 func (g *Group) Stale() time.Duration {
 	contact := g.Contact()
 	if g.cfg.MaxStale == 0 || contact.IsZero() {
@@ -224,10 +226,10 @@ func withFeatures(node *corev3.Node) *corev3.Node {
 	return node
 }
 
-// Cache returns the group's state.
+// Cache returns the group's cache.
 func (g *Group) Cache() *cache.Cache { return g.cache }
 
-// Upstreams returns what is known of the group's sources, in order of priority.
+// Upstreams returns the state of the group's sources, in order of priority.
 func (g *Group) Upstreams() []upstream.SourceState { return g.upstreams().States() }
 
 func (g *Group) upstreams() *upstream.Failover {
@@ -236,17 +238,16 @@ func (g *Group) upstreams() *upstream.Failover {
 	return g.current.upstreams
 }
 
-// Node returns who the clients are, as the control plane sees it. The caller must
-// not change it.
+// Node returns the Node that upstreams get. The caller must not change it.
 func (g *Group) Node() *corev3.Node {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.node
 }
 
-// SetNode changes who the clients are. Since a Node can be said only at the
-// beginning of a stream, a second one is opened upstream, and takes over when it
-// answers; what is held stays.
+// SetNode changes the Node that upstreams get. A Node can be sent only at the beginning of a
+// stream, so a second stream is opened, and takes over when it is answered; the cache stays as it
+// is.
 func (g *Group) SetNode(node *corev3.Node) {
 	g.mu.Lock()
 	g.node = withFeatures(node)
@@ -254,15 +255,15 @@ func (g *Group) SetNode(node *corev3.Node) {
 	signal(g.nodeChanged)
 }
 
-// AdoptNode changes who the clients are for the next stream upstream; those that are open go on.
+// AdoptNode changes the Node for future streams to upstreams; open streams go on.
 func (g *Group) AdoptNode(node *corev3.Node) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.node = withFeatures(node)
 }
 
-// Run writes to the group until ctx ends; it returns nil then, and every goroutine
-// that it started has ended.
+// Run runs the group until ctx ends; it then returns nil, after every goroutine that it started has
+// ended.
 func (g *Group) Run(ctx context.Context) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error { return g.cache.Run(ctx) })
@@ -276,24 +277,24 @@ func (g *Group) Run(ctx context.Context) error {
 	return eg.Wait()
 }
 
-// serveRestored lets what was restored be served when every source has failed, or has had
-// time, and soon after one answered.
+// serveRestored serves the restored resources when every source has failed, after RestoreAfter, or
+// soon after a source answered.
 func (g *Group) serveRestored(ctx context.Context) error {
 	after := g.cfg.RestoreAfter
 	if after == 0 {
 		after = DefaultRestoreAfter
 	}
-	begun := time.Now()
+	began := time.Now()
 	deadline := time.NewTimer(after)
 	defer deadline.Stop()
-	met := g.answered
+	answered := g.answered
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-met:
-			met = nil // once
-			deadline.Reset(min(restoreAfterAnswer, after-time.Since(begun)))
+		case <-answered:
+			answered = nil // once
+			deadline.Reset(min(restoreAfterAnswer, after-time.Since(began)))
 			continue
 		case <-g.failed:
 		case <-deadline.C:
@@ -303,11 +304,11 @@ func (g *Group) serveRestored(ctx context.Context) error {
 	}
 }
 
-// freshPoll is how often a group whose state may be too old looks whether it still is:
-// long enough for the answers of a source that is back to come first.
+// freshPoll is how often endStale looks: long enough for the answers of a reconnected source to
+// come first.
 const freshPoll = time.Second
 
-// endStale serves who came when what is held was too old as soon as it is not.
+// endStale serves the clients that connected while the cache was too old, when it is not any more.
 func (g *Group) endStale(ctx context.Context) error {
 	if g.cfg.MaxStale == 0 {
 		return nil
@@ -326,8 +327,7 @@ func (g *Group) endStale(ctx context.Context) error {
 	}
 }
 
-// runSources runs the sources until ctx ends, and others beside them when the node has
-// changed.
+// runSources runs the sources until ctx ends, and new ones beside them when the Node has changed.
 func (g *Group) runSources(ctx context.Context) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	begin := func(f *sourcesRun) {
@@ -360,8 +360,8 @@ func (g *Group) runSources(ctx context.Context) error {
 	}
 }
 
-// takeOver makes a run the one that writes to the group, after the one before it has
-// ended. It is called before the first answer of the run is applied.
+// takeOver makes a run the current one, after the one before has ended. It is called before the
+// first answer of the run is applied.
 func (g *Group) takeOver(f *sourcesRun) {
 	g.mu.Lock()
 	before := g.current
@@ -381,16 +381,15 @@ func (g *Group) takeOver(f *sourcesRun) {
 // Attach opens the view of a stream; it never fails.
 func (g *Group) Attach(c downstream.Client) (downstream.View, error) {
 	v := view{watch: g.cache.Watch(c.Node.GetId()), cache: g.cache}
-	// A fetch is over in a moment, and other clients may be short-lived by nature.
+	// A fetch is short, and other clients than Envoy may be short-lived on purpose.
 	if g.cfg.WatchDisconnects && !c.Fetch && c.Node.GetUserAgentName() == xds.EnvoyUserAgent {
-		g.disconnects.begin(time.Now())
-		v.left = g.clientDisconnected
+		g.disconnects.connected(time.Now())
+		v.closed = g.clientDisconnected
 	}
 	return v, nil
 }
 
-// Forward opens a stream of a service that is not served here to the upstream
-// that answers.
+// Forward opens a stream of a service that is not served here to the upstream that answers.
 func (g *Group) Forward(ctx context.Context, method string) (grpc.ClientStream, error) {
 	return g.upstreams().Forward(ctx, method)
 }

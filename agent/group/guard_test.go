@@ -189,7 +189,7 @@ func TestRemovalsTakeEffectWhenTheControlPlaneConfirmsThem(t *testing.T) {
 }
 
 // Of one listener of two that goes alone nothing is held back, and its route goes too.
-func TestWhatIsNoAccidentGoes(t *testing.T) {
+func TestRemovalsThatAreNoAccidentTakeEffect(t *testing.T) {
 	underGuard(t, xdstest.Config{}, func(r *rig, c *xdstest.Client) {
 		r.cp.Set(xdstest.Cluster("c2", ""), xdstest.CLA("c2", "127.0.0.1:1"), xdstest.Listener("l2", 2, "r1"))
 		r.pass(time.Second)

@@ -7,25 +7,25 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Key is what makes clients see the same: who they are, and by which generator
-// a control plane makes their configuration (design.md section 3).
+// Key identifies a group: the clients with one Key get one configuration. They have the same node
+// id and the same user agent name, and the control plane uses the same generator for them
+// (design.md section 3).
 type Key struct{ Node, UserAgent, Generator string }
 
-// KeyOf returns the kind of the clients with a Node.
+// KeyOf returns the Key of the group of the clients with a Node.
 func KeyOf(n *corev3.Node) Key {
 	return Key{n.GetId(), n.GetUserAgentName(), n.GetMetadata().GetFields()["GENERATOR"].GetStringValue()}
 }
 
-// sameNode tells whether a control plane would tell two nodes of one kind the
-// same: cluster, locality and metadata are what it generates from.
+// sameNode reports whether a control plane generates the same configuration for two nodes of one
+// group: it may use cluster, locality and metadata.
 func sameNode(a, b *corev3.Node) bool {
 	return a.GetCluster() == b.GetCluster() &&
 		proto.Equal(a.GetLocality(), b.GetLocality()) &&
 		proto.Equal(a.GetMetadata(), b.GetMetadata())
 }
 
-// nodeHash is a hash of a Node: what makes a control plane tell two clients of one kind different
-// things, and more.
+// nodeHash is a hash of a Node.
 type nodeHash uint64
 
 var nodeSeed = maphash.MakeSeed()
@@ -35,7 +35,7 @@ func hashNode(node *corev3.Node) nodeHash {
 	rest.Extensions = nil
 	key := hashMessage(rest)
 	for _, e := range node.GetExtensions() {
-		key += hashMessage(e) // Envoy 1.36 lists them in another order each time that it starts
+		key += hashMessage(e) // the order does not count: Envoy 1.36 changes it with each start
 	}
 	return key
 }

@@ -43,7 +43,7 @@ func TestTheRoutesOfListenersAreFetchedBeforeAnybodyAsks(t *testing.T) {
 }
 
 // What no client has wanted by the linger time is not asked for any more.
-func TestWhatWasFetchedAndNobodyWantsIsReleased(t *testing.T) {
+func TestPrefetchedResourcesWithoutASubscriptionAreDropped(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()
 		r.group.Cache().Prefetch(xds.ListenerType, xds.Wildcard)

@@ -57,7 +57,7 @@ func rejectDeadly(typeURL string, w *discoveryv3.Resource) error {
 
 // A control plane that takes back what clients refused has nothing to say: it knows that
 // they have the version before. It is asked, and then nothing is wrong any more.
-func TestARejectionEndsWhenTheControlPlaneGoesBack(t *testing.T) {
+func TestANackEndsWhenTheControlPlaneReverts(t *testing.T) {
 	behindAServerThatCountsACKs(t, func(r *rig, agent *group.Group) {
 		r.mesh()
 		c := r.client(xdstest.ClientConfig{Reject: rejectDeadly})

@@ -131,7 +131,7 @@ func TestAReconnectSaysWhatIsHeld(t *testing.T) {
 }
 
 // design.md I11.
-func TestTheSubscriptionsOfAGoneClientEndAfterTheLingerTime(t *testing.T) {
+func TestTheSubscriptionsOfADisconnectedClientEndAfterTheLingerTime(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.cp.Set(xdstest.CLA("a", "127.0.0.1:1"), xdstest.CLA("b", "127.0.0.1:1"))
 		stays, goes := r.client(xdstest.ClientConfig{}), r.client(xdstest.ClientConfig{})

@@ -13,23 +13,22 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// maxPending bounds the resources that wait to be looked into for the routes that
-// they need. What comes beyond is not looked into: its routes come when they are
-// asked for.
+// maxPending bounds the resources whose routes have not been looked for yet. The routes of further
+// resources are requested only when Envoy asks for them.
 const maxPending = 4096
 
-// prefetchDepth bounds the nesting of messages that are looked through.
+// prefetchDepth bounds the nesting of the messages that are searched.
 const prefetchDepth = 100
 
-// references are the routes that a listener or a scope needs: names that a client
-// which has it is about to ask for.
+// references has what a listener or a scope refers to: names that a client which has it is about to
+// subscribe to.
 type references struct {
 	routes []string
-	// scopes says that it needs every scope.
+	// scopes says that it refers to all scopes.
 	scopes bool
 }
 
-// look adds what a message refers to, through Anys too.
+// look adds what a message refers to, also inside Anys.
 func (refs *references) look(m protoreflect.Message, depth int) {
 	if depth > prefetchDepth {
 		return
@@ -59,8 +58,7 @@ func (refs *references) look(m protoreflect.Message, depth int) {
 	}
 }
 
-// queueRoutes hands a resource to who looks for the routes that it needs, beside the data path. It
-// never blocks.
+// queueRoutes passes a resource to prefetchRoutes. It never blocks.
 func (g *Group) queueRoutes(r *xds.Resource) {
 	if r.Type != xds.ListenerType && r.Type != xds.ScopedRouteType || r.Body == nil {
 		return
@@ -71,9 +69,8 @@ func (g *Group) queueRoutes(r *xds.Resource) {
 	}
 }
 
-// prefetchRoutes fetches the routes of listeners and scopes before anybody asks, so
-// that a slow control plane costs its latency once and not once for each of Envoy's
-// phases.
+// prefetchRoutes subscribes to the routes of listeners and scopes before a client does, so that a
+// slow control plane costs its latency once and not once for each of Envoy's phases.
 func (g *Group) prefetchRoutes(ctx context.Context) error {
 	for {
 		var r *xds.Resource

@@ -19,54 +19,56 @@ import (
 
 // SetConfig configures a Set.
 type SetConfig struct {
-	// Max is how many groups there are at most, at least 1; Flag is the flag that sets it, for
-	// messages.
+	// Max is the maximum number of groups, at least 1. Flag is the flag that sets it, for messages.
 	Max  int
 	Flag string
-	// Group configures the group of the clients with a Node. OnIdle of its cache is the Set's.
+	// Group returns the configuration of the group of the clients with a Node. The Set sets OnIdle
+	// of its cache.
 	Group func(node *corev3.Node) Config
-	// OnCreated, if set, is told of a group before it runs, and OnRemoved of one that ends; under the
-	// lock of the Set, whose methods they must not call.
+	// OnCreated, if set, is called with a group before it runs, and OnRemoved with a group that
+	// ends. They are called with the lock of the Set held, so they must not call its methods.
 	OnCreated, OnRemoved func(*Member)
 	Log                  *slog.Logger
 }
 
-// Set is the groups of all kinds of clients: at most so many, each of which is opened by its first
-// client, and closed when no client has used it for the linger time of its cache. It is the State
-// of a downstream.Server. Make one with NewSet and run Run. Its methods may be called concurrently.
+// Set has the groups of all clients. A group is created for its first client, and removed when it
+// has had no client for the linger time of its cache. The number of groups is bounded. A Set is the
+// State of a downstream.Server. Make one with NewSet and call Run. Its methods may be called
+// concurrently.
 type Set struct {
 	cfg   SetConfig
-	start chan *Member // hands groups to Run, which owns what they run
+	start chan *Member // passes groups to Run, which owns their goroutines
 
 	mu      sync.Mutex
 	members map[Key]*Member
-	// ownKey is the kind whose group is not closed to make room for another, and always has its
-	// place; the zero Kind for none.
+	// ownKey is the Key of the group that is never removed to make room for another, and that Max
+	// does not keep out; the zero Key for none.
 	ownKey Key
 }
 
-// Member is a group of a Set. Its fields are under the Set's mu, but for the Group and the kind.
+// Member is a group in a Set. Its fields are guarded by the Set's mu, except the Group and the key.
 type Member struct {
 	*Group
 	key Key
-	// prefetched: no client has come yet; the first of its kind adopts it.
+	// prefetched: the group was created before its first client, and has had none yet.
 	prefetched bool
-	idle       chan struct{} // closed when the group has been left
-	// nodes are those of the streams that are open: one, but for a moment in which an Envoy is
-	// replaced by another. seen is the one that the control plane sees.
+	idle       chan struct{} // closed when the group is removed
+	// nodes has the Nodes of the open streams: one, except for a moment in which one Envoy replaces
+	// another. presented is the one that the control plane gets.
 	nodes     map[nodeHash]*presence
 	presented nodeHash
-	// presentedAt is when the control plane was last told of another one; pending tells it later.
+	// presentedAt is when the Node last changed for the control plane; presentTimer changes it
+	// later, nil for no change.
 	presentedAt  time.Time
 	presentTimer *time.Timer
-	// lastUsed is when a stream last came or went.
+	// lastUsed is when a stream was last opened or closed.
 	lastUsed time.Time
 }
 
-// Key returns which clients the group is for.
+// Key returns the Key of the group's clients.
 func (m *Member) Key() Key { return m.key }
 
-// presence is the streams of clients with one Node.
+// presence has the streams of the clients with one Node.
 type presence struct {
 	node    *corev3.Node
 	streams int
@@ -80,8 +82,8 @@ func NewSet(cfg SetConfig) *Set {
 	return &Set{cfg: cfg, start: make(chan *Member), members: make(map[Key]*Member)}
 }
 
-// Run runs the groups until ctx ends; it returns nil then, and every goroutine that it started has
-// ended. It must outlive the server that Attach is called by.
+// Run runs the groups until ctx ends; it then returns nil, after every goroutine that it started
+// has ended. It must outlive the server that calls Attach.
 func (s *Set) Run(ctx context.Context) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	for {
@@ -105,9 +107,9 @@ func (s *Set) Run(ctx context.Context) error {
 	}
 }
 
-// Prefetch opens the group of a Node before any client of its kind asks, and subscribes in it to
-// everything of the given types. It is not closed to make room for another. It is called while Run
-// runs, before any client can come.
+// Prefetch creates the group of a Node before its first client, and subscribes to the wildcards of
+// the given types. The group is never removed to make room for another. Prefetch must be called
+// while Run runs, before any client can connect.
 func (s *Set) Prefetch(node *corev3.Node, typeURLs ...string) {
 	s.mu.Lock()
 	m := s.add(node)
@@ -119,7 +121,8 @@ func (s *Set) Prefetch(node *corev3.Node, typeURLs ...string) {
 	s.start <- m
 }
 
-// add makes a group for clients like this one; called under mu. The caller hands it to start.
+// add creates the group of the clients with a Node. The caller holds mu, and sends the group to
+// start afterwards.
 func (s *Set) add(node *corev3.Node) *Member {
 	m := &Member{key: KeyOf(node), idle: make(chan struct{}), nodes: make(map[nodeHash]*presence), lastUsed: time.Now()}
 	cfg := s.cfg.Group(node)
@@ -129,23 +132,23 @@ func (s *Set) add(node *corev3.Node) *Member {
 		s.cfg.OnCreated(m)
 	}
 	s.members[m.key] = m
-	s.cfg.Log.Info("group opened", "node", node.GetId(), "user_agent", node.GetUserAgentName())
+	s.cfg.Log.Info("client group created", "node", node.GetId(), "user_agent", node.GetUserAgentName())
 	return m
 }
 
-// closeIdle ends a group that no client has used for the linger time.
+// closeIdle removes a group that no client has used for the linger time.
 func (s *Set) closeIdle(m *Member) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.members[m.key] != m || !m.Cache().Idle() {
-		return // a client came meanwhile
+		return // a client has connected meanwhile
 	}
 	s.drop(m)
-	s.cfg.Log.Info("group closed: no client since the linger time", "node", m.key.Node)
+	s.cfg.Log.Info("client group removed: no client for --client-linger", "node", m.key.Node)
 }
 
-// Attach opens the view of a stream: of the group of its kind, or of a new one. It fails with
-// RESOURCE_EXHAUSTED if that would be one too many, and all others have clients.
+// Attach opens the view of a stream, in the group of its client or a new one. It fails with
+// RESOURCE_EXHAUSTED if there are too many groups, and all of them have clients.
 func (s *Set) Attach(c downstream.Client) (downstream.View, error) {
 	k, key := KeyOf(c.Node), hashNode(c.Node)
 	s.mu.Lock()
@@ -154,7 +157,7 @@ func (s *Set) Attach(c downstream.Client) (downstream.View, error) {
 	if isNew {
 		if len(s.members) >= s.cfg.Max && k != s.ownKey && !s.evict() {
 			s.mu.Unlock()
-			return nil, status.Errorf(codes.ResourceExhausted, "clients of %d kinds are connected, and no more are served at once (%s)", s.cfg.Max, s.cfg.Flag)
+			return nil, status.Errorf(codes.ResourceExhausted, "all %d client groups have clients, and there cannot be more (%s)", s.cfg.Max, s.cfg.Flag)
 		}
 		m = s.add(c.Node)
 		m.presented = key
@@ -168,7 +171,7 @@ func (s *Set) Attach(c downstream.Client) (downstream.View, error) {
 	return counted{view, func() { s.departed(m, key) }}, err
 }
 
-// counted is a view that tells when it is closed.
+// counted is a view that calls a function when it is closed.
 type counted struct {
 	downstream.View
 	closed func()
@@ -179,16 +182,16 @@ func (v counted) Close(end downstream.End) {
 	v.closed()
 }
 
-// arrived takes in that a client has arrived, and makes the control plane see its Node if that is
-// another than before and no client with that one is left: an Envoy that was restarted with other
-// labels, in another zone, or in another version. Called under mu.
+// arrived records that a client has connected. If the control plane gets another Node than this
+// client's, and no client has that Node any more, it gets this one: an Envoy was restarted with
+// other labels, in another zone, or in another version. The caller holds mu.
 func (s *Set) arrived(m *Member, node *corev3.Node, key nodeHash) {
 	m.lastUsed = time.Now()
 	switch {
 	case m.prefetched:
 		m.prefetched, m.presented = false, key
 		if sameNode(m.Node(), node) {
-			m.AdoptNode(node) // the rest of it can wait for the next stream
+			m.AdoptNode(node) // what else differs can wait for the next stream
 			break
 		}
 		s.cfg.Log.Info("the client's node differs from the configured one and replaces it", "node", m.key.Node)
@@ -202,16 +205,17 @@ func (s *Set) arrived(m *Member, node *corev3.Node, key nodeHash) {
 	m.nodes[key].streams++
 }
 
-// minPresentInterval is how long after one change of a Node the next one is told at the earliest: each
-// costs a stream to the control plane, and clients may change theirs in a loop.
+// minPresentInterval is the minimum time between two changes of the Node that the control plane
+// gets: each costs a stream, and a client may change its Node in a loop.
 const minPresentInterval = 10 * time.Second
 
-// presentNode makes the control plane presentNode another Node. Called under mu.
+// presentNode changes the Node that the control plane gets, now or after minPresentInterval. The
+// caller holds mu.
 func (s *Set) presentNode(m *Member, node *corev3.Node, key nodeHash) {
 	m.presented = key
 	wait := time.Until(m.presentedAt.Add(minPresentInterval))
 	if wait <= 0 {
-		s.cfg.Log.Info("the client's node has changed: a new stream tells the control plane", "node", m.key.Node)
+		s.cfg.Log.Info("the client's node has changed: opening a new stream to inform the control plane", "node", m.key.Node)
 		m.presentedAt = time.Now()
 		m.SetNode(node)
 		return
@@ -220,7 +224,7 @@ func (s *Set) presentNode(m *Member, node *corev3.Node, key nodeHash) {
 	if m.presentTimer != nil {
 		return
 	}
-	s.cfg.Log.Info("the client's node has changed again: the control plane is told later", "node", m.key.Node, "in", wait)
+	s.cfg.Log.Info("the client's node has changed again: the control plane is informed later", "node", m.key.Node, "in", wait)
 	m.presentTimer = time.AfterFunc(wait, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -229,8 +233,8 @@ func (s *Set) presentNode(m *Member, node *corev3.Node, key nodeHash) {
 	})
 }
 
-// departed takes in that a stream has ended. Of two Envoys, one of which replaces the other, the one
-// that stays is the one that the control plane should see.
+// departed records that a stream has ended. If one Envoy has replaced another, the control plane
+// gets the Node of the one that is left.
 func (s *Set) departed(m *Member, key nodeHash) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -249,9 +253,8 @@ func (s *Set) departed(m *Member, key nodeHash) {
 	}
 }
 
-// evict ends the group that was used least recently of those that have no client, but for the one
-// of the configured Node; what Closed keeps of it is kept as after its linger time. It reports
-// false if all have one. Called under mu.
+// evict removes the least recently used group without a client, except that of ownKey, as after its
+// linger time. It reports false if all have clients. The caller holds mu.
 func (s *Set) evict() bool {
 	var least *Member
 	for k, m := range s.members {
@@ -266,11 +269,11 @@ func (s *Set) evict() bool {
 		return false
 	}
 	s.drop(least)
-	s.cfg.Log.Warn("group closed before its linger time: there are more kinds of clients than "+s.cfg.Flag, "node", least.key.Node, "max", s.cfg.Max)
+	s.cfg.Log.Warn("client group removed early: more groups than "+s.cfg.Flag, "node", least.key.Node, "max", s.cfg.Max)
 	return true
 }
 
-// drop ends a group. Called under mu.
+// drop removes a group. The caller holds mu.
 func (s *Set) drop(m *Member) {
 	delete(s.members, m.key)
 	if m.presentTimer != nil {
@@ -282,7 +285,7 @@ func (s *Set) drop(m *Member) {
 	close(m.idle)
 }
 
-// Members returns the groups in a stable order.
+// Members returns the groups, ordered by Key.
 func (s *Set) Members() []*Member {
 	s.mu.Lock()
 	defer s.mu.Unlock()

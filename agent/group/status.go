@@ -10,12 +10,12 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream/file"
 )
 
-// Status returns what the group knows, for the admin surface.
+// Status returns the state of the group, for the admin interface.
 func (g *Group) Status() admin.Group {
 	node := g.Node()
 	out := admin.Group{
 		NodeID: node.GetId(), Cluster: node.GetCluster(), UserAgent: node.GetUserAgentName(),
-		Contact: g.Contact(), Opened: g.opened, Restored: g.cache.Restored(),
+		Contact: g.Contact(), Opened: g.created, Restored: g.cache.Restored(),
 	}
 	if f := g.cache.Fallback(); f != nil {
 		out.Fallback = &admin.Fallback{Since: f.Since, Until: f.Until}
@@ -34,8 +34,8 @@ func (g *Group) Status() admin.Group {
 		if t.Wildcard {
 			row.Subscriptions++
 		}
-		for standing, n := range t.Resources {
-			row.Resources[standing.String()] = n
+		for status, n := range t.Resources {
+			row.Resources[status.String()] = n
 		}
 		if !t.Wildcard && t.Knowledge == xds.Unknown {
 			row.Knowledge = "by name"
@@ -55,7 +55,7 @@ func (g *Group) Status() admin.Group {
 	return out
 }
 
-// Files lists what the group's file sources could not use.
+// Files returns the errors of the group's file sources.
 func (g *Group) Files() []admin.FileError {
 	var out []admin.FileError
 	for _, s := range g.upstreams().Sources {
@@ -66,7 +66,7 @@ func (g *Group) Files() []admin.FileError {
 	return out
 }
 
-// FilesOf lists what a file source could not use.
+// FilesOf returns the errors of a file source.
 func FilesOf(src *file.Source) []admin.FileError {
 	var out []admin.FileError
 	status := src.Status()
@@ -81,7 +81,7 @@ func FilesOf(src *file.Source) []admin.FileError {
 	return out
 }
 
-// Resources visits what the group holds and the filter admits.
+// Resources yields the group's resources that the filter admits.
 func (g *Group) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 	return func(yield func(admin.Resource) bool) {
 		node := g.Node().GetId()
@@ -115,7 +115,7 @@ func (g *Group) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 	}
 }
 
-// Streams says what a server's open streams are, for the admin surface.
+// Streams returns a server's open streams, for the admin interface.
 func Streams(s *downstream.Server) []admin.Stream {
 	var out []admin.Stream
 	for _, st := range s.Streams() {
@@ -131,17 +131,17 @@ func Streams(s *downstream.Server) []admin.Stream {
 	return out
 }
 
-// HasConfiguration reports whether the group can answer the wildcards with which
-// every Envoy begins, or what its clients asked for where they are others, and what is missing
-// otherwise.
+// HasConfiguration reports whether the group can answer the wildcards with which every Envoy begins
+// or, for other clients, everything that they subscribe to. If it cannot, reason says what is
+// missing.
 func (g *Group) HasConfiguration() (ok bool, reason string) {
 	node := g.Node()
 	if node.GetUserAgentName() != "" && node.GetUserAgentName() != xds.EnvoyUserAgent {
 		switch typeURL, names, none := g.cache.Missing(); {
 		case none:
-			return false, "node " + node.GetId() + " has asked for nothing yet"
+			return false, "node " + node.GetId() + " has not subscribed yet"
 		case len(names) > 0:
-			return false, "nothing is known yet of " + xds.Short(typeURL) + " " + names[0] + " for node " + node.GetId() + g.unansweredUpstreams()
+			return false, "no " + xds.Short(typeURL) + " " + names[0] + " received yet for node " + node.GetId() + g.unansweredUpstreams()
 		}
 		return true, ""
 	}
@@ -151,13 +151,13 @@ func (g *Group) HasConfiguration() (ok bool, reason string) {
 	}
 	for _, typeURL := range []string{xds.ClusterType, xds.ListenerType} {
 		if !known[typeURL] {
-			return false, "nothing is known yet of " + xds.Short(typeURL) + " for node " + node.GetId() + g.unansweredUpstreams()
+			return false, "no " + xds.Short(typeURL) + " received yet for node " + node.GetId() + g.unansweredUpstreams()
 		}
 	}
 	return true, ""
 }
 
-// unansweredUpstreams says which sources do not answer, and why.
+// unansweredUpstreams lists the sources that do not answer, and why.
 func (g *Group) unansweredUpstreams() (text string) {
 	for _, s := range g.Upstreams() {
 		switch {

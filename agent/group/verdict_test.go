@@ -165,7 +165,7 @@ func TestAnAckIsNotWithheldForASlowClient(t *testing.T) {
 }
 
 // design.md I6: with nobody interested there is nobody to wait for.
-func TestAnUnwantedResponseIsAckedAtOnce(t *testing.T) {
+func TestAResponseWithoutASubscriptionIsAckedAtOnce(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()
 		c := r.client(xdstest.ClientConfig{})

@@ -58,7 +58,7 @@ func TestANameIsReadWhereverItStandsOnTheWire(t *testing.T) {
 	}
 }
 
-func TestABodyWithoutAUsableNameIsRefusedWithTheReason(t *testing.T) {
+func TestABodyWithoutAUsableNameIsRejectedWithTheReason(t *testing.T) {
 	for _, test := range []struct {
 		name, want string
 		body       []byte
@@ -149,7 +149,7 @@ func TestAClusterOfOddWireFormIsReadAsProto3Does(t *testing.T) {
 	}
 }
 
-func TestAMalformedClusterIsRefusedByName(t *testing.T) {
+func TestAMalformedClusterIsRejectedByName(t *testing.T) {
 	eds := number(clusterType, clusterDiscoveryTypeEDS)
 	for _, test := range []struct {
 		name, want string

@@ -141,7 +141,7 @@ func TestWhatIsHeldBackIsServedUntilItsRemovalIsConfirmed(t *testing.T) {
 			w.serves("v1")
 			log, err := os.ReadFile(w.path("agent.log"))
 			w.check(err)
-			for _, line := range []string{"look like an accident", "is asked again for the listeners and clusters", "the removals that were held back take effect"} {
+			for _, line := range []string{"look like an accident", "requesting listeners and clusters whose removal is held back", "control plane confirmed the removals: they take effect"} {
 				if !strings.Contains(string(log), line) {
 					t.Errorf("the log does not say %q", line)
 				}

@@ -9,6 +9,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/agent/cache/fallback"
 	"github.com/holdfast-xds/holdfast/agent/cache/probation"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
 const (
@@ -200,11 +201,11 @@ func (w *world) child() *client {
 
 // fallBack takes in what the cache holds back from now on, and holds it against the first
 // half of invariant 11.
-func (w *world) fallBack(suspects []cache.Fact) {
+func (w *world) fallBack(suspects []xds.Key) {
 	_, facts := w.journal.Saved()
 	for _, f := range suspects {
 		k := kindOf(f.Type)
-		version, _ := strings.CutPrefix(facts[f], "version=")
+		version, _ := strings.CutPrefix(facts[cache.Fact{Kind: cache.SuspectFact, Type: f.Type, Name: f.Name}], "version=")
 		it, ok := hashed(k, f.Name, version)
 		if !ok {
 			it = item{k, f.Name, 0}

@@ -94,7 +94,7 @@ func TestTheOthersAreWhatTheLastUpdateDidNotHave(t *testing.T) {
 	}
 }
 
-func TestAnUpdateThatGoesBeyondALimitIsRefusedUnlessItMakesNothingMore(t *testing.T) {
+func TestAnUpdateBeyondALimitIsRejectedUnlessItAddsNothing(t *testing.T) {
 	limits := Limits{Resources: 3, Bytes: 9}
 	removed := update("d@1")
 	removed.Removed = []string{"a"}

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/bubble"
 )
 
-// held are resources with the deadlines that they have now.
+// held has the deadlines that resources have now.
 type held map[string]time.Time
 
 func (h held) deadlines() *Deadlines[string] {
@@ -32,7 +32,7 @@ func passed(d *Deadlines[string]) (names []string, next time.Time) {
 	}
 }
 
-// protocol.md 6.1: a heartbeat puts the end off.
+// protocol.md 6.1: a heartbeat moves the deadline.
 func TestADeadlinePassesOnceAndNotWhenItWasPutOff(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		h := held{}

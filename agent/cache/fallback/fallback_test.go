@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// key is that of "a" or, of a version, of "a@1".
+// key returns the key of "a" or, for a version, of "a@1".
 func key(nameVersion string) xds.Key {
 	name, _, _ := strings.Cut(nameVersion, "@")
 	return xds.Key{Type: xds.ClusterType, Name: name}
@@ -37,7 +37,7 @@ func text(s Set) string {
 	return strings.Join(out, " ")
 }
 
-// crashed is an Envoy that is started, has something, and crashes after a second.
+// crashed plays an Envoy that is started, has something, and crashes after a second.
 func crashed(f *Fallback, had ...string) Set {
 	started := time.Now()
 	time.Sleep(time.Second)

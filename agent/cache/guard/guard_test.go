@@ -14,24 +14,24 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// TestTranscripts plays the transcripts of testdata/guard.txt with a limit of 50 % that asks again
-// after a minute. Behind "->" is what takes effect, what the guard says, and what waits, where that
-// has changed:
+// TestTranscripts plays the transcripts of testdata/guard.txt with a limit of 50 % and a
+// ConfirmAfter of a minute. Behind "->" is what takes effect, what the guard reports, and the
+// deferred removals where they have changed. The commands:
 //
 //	limit N         another guard, with this limit; 0 for none
-//	have T NAMES    these are held now, and were put: their removal does not wait
-//	remove T NAMES  a source says that they are removed; "others:" if its answer had others
+//	have T NAMES    these resources are put: their removal is not deferred
+//	remove T NAMES  a source removes names; "others:" if its answer also had resources
 //	after D         time passes
-//	absent T        a source has told all it has. "asked:" before it, or before remove, if it was
-//	                asked just now; else it was asked at the beginning
-//	unwanted T      nobody subscribes to the type any more
+//	absent T        a source has sent everything it has. "asked:" before it, or before remove, if
+//	                it was asked just now; else it was asked at the beginning
+//	unsubscribed T  nobody subscribes to the type any more
 //
-// Names that wait are written as "T NAME", with "!" if they are held back.
+// Deferred removals are written as "T NAME", with "!" if they are held back.
 func TestTranscripts(t *testing.T) {
 	for _, tr := range xdstest.Transcripts(t, "testdata/guard.txt") {
 		t.Run(tr.Title, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
-				tk := &talk{have: make(map[string]map[string]bool), unwanted: make(map[string]bool), began: time.Now()}
+				tk := &talk{have: make(map[string]map[string]bool), unsubscribed: make(map[string]bool), began: time.Now()}
 				tk.open(50)
 				tr.Play(t, tk.play)
 			})
@@ -40,12 +40,12 @@ func TestTranscripts(t *testing.T) {
 }
 
 type talk struct {
-	g        *Guard
-	have     map[string]map[string]bool
-	unwanted map[string]bool
-	began    time.Time
-	waits    string
-	got      []string
+	g            *Guard
+	have         map[string]map[string]bool
+	unsubscribed map[string]bool
+	began        time.Time
+	deferred     string
+	got          []string
 }
 
 func (tk *talk) open(percent int) {
@@ -110,8 +110,8 @@ func (tk *talk) command(verb string, args []string, r Removal) error {
 		}
 	case "absent":
 		tk.g.ConfirmAbsent(typeURL, r.RequestedAt)
-	case "unwanted":
-		tk.unwanted[typeURL] = true
+	case "unsubscribed":
+		tk.unsubscribed[typeURL] = true
 	default:
 		return fmt.Errorf("unknown command %q", verb)
 	}
@@ -123,14 +123,14 @@ func (tk *talk) remove(typeURL string, names []string) {
 	for _, name := range names {
 		tk.g.Forget(xds.Key{Type: typeURL, Name: name})
 		delete(tk.have[typeURL], name)
-		tk.got = append(tk.got, "gone "+xds.Short(typeURL)+" "+name)
+		tk.got = append(tk.got, "removed "+xds.Short(typeURL)+" "+name)
 	}
 }
 
-// run does what the owner of a guard does after each event, and notes what waits.
+// run does what the owner of a guard does after each event, and records what is deferred.
 func (tk *talk) run() {
 	end := func() {
-		confirmed, ended := tk.g.End(time.Now(), func(k xds.Key) bool { return !tk.unwanted[k.Type] })
+		confirmed, ended := tk.g.End(time.Now(), func(k xds.Key) bool { return !tk.unsubscribed[k.Type] })
 		if ended {
 			tk.got = append(tk.got, fmt.Sprintf("ended, %d confirmed", confirmed))
 		}
@@ -144,22 +144,22 @@ func (tk *talk) run() {
 	for _, typeURL := range slices.SortedFunc(maps.Keys(due), xds.CompareTypes) {
 		tk.remove(typeURL, due[typeURL])
 	}
-	var waits []string
+	var deferred []string
 	for _, typeURL := range xds.Types() {
 		for _, name := range slices.Sorted(tk.g.Names(typeURL)) {
 			mark := ""
 			if _, heldBack := tk.g.Deferred(xds.Key{Type: typeURL, Name: name}); heldBack {
 				mark = "!"
 			}
-			waits = append(waits, xds.Short(typeURL)+" "+name+mark)
+			deferred = append(deferred, xds.Short(typeURL)+" "+name+mark)
 		}
 	}
-	if now := strings.Join(waits, " "); now != tk.waits {
-		tk.waits = now
+	if now := strings.Join(deferred, " "); now != tk.deferred {
+		tk.deferred = now
 		if now == "" {
 			now = "nothing"
 		}
-		tk.got = append(tk.got, now+" waits")
+		tk.got = append(tk.got, now+" deferred")
 	}
 }
 

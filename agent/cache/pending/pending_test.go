@@ -44,7 +44,7 @@ func TestAnUpdateIsACKedWhenEveryClientHasComePastIt(t *testing.T) {
 	l.want(t, "second: <nil>")
 }
 
-// design.md I6: what came before the update that is NACKed was superseded.
+// design.md I6: updates before the one that is NACKed were superseded.
 func TestANACKAnswersTheNewestUpdateThatWaitsForTheClient(t *testing.T) {
 	var l log
 	var u Updates[string]

@@ -37,32 +37,32 @@ type acked struct {
 }
 
 // Begin records that the client ACKed a content. It reports whether the queue was empty.
-func (c *Queue) Begin(r *xds.Resource, at time.Duration) (first bool) {
-	if last, ok := c.inUse[r.Name]; ok && last.resource.Version == r.Version {
+func (q *Queue) Begin(r *xds.Resource, at time.Duration) (first bool) {
+	if last, ok := q.inUse[r.Name]; ok && last.resource.Version == r.Version {
 		return false // the client has used it since then
 	}
-	if c.inUse == nil {
-		c.inUse = make(map[string]acked)
+	if q.inUse == nil {
+		q.inUse = make(map[string]acked)
 	}
 	p := acked{r, at}
-	c.inUse[r.Name] = p
-	c.list = append(c.list, p)
-	return len(c.list) == 1
+	q.inUse[r.Name] = p
+	q.list = append(q.list, p)
+	return len(q.list) == 1
 }
 
 // Interrupt records that the client does not use the content of a name any more. If the content
 // comes back, its time starts again.
-func (c *Queue) Interrupt(name string) { delete(c.inUse, name) }
+func (q *Queue) Interrupt(name string) { delete(q.inUse, name) }
 
 // InterruptWhere interrupts each content for which unused returns true.
-func (c *Queue) InterruptWhere(unused func(*xds.Resource) bool) {
-	maps.DeleteFunc(c.inUse, func(_ string, p acked) bool { return unused(p.resource) })
+func (q *Queue) InterruptWhere(unused func(*xds.Resource) bool) {
+	maps.DeleteFunc(q.inUse, func(_ string, p acked) bool { return unused(p.resource) })
 }
 
 // All yields every content in the queue, also those that were interrupted.
-func (c *Queue) All() iter.Seq[*xds.Resource] {
+func (q *Queue) All() iter.Seq[*xds.Resource] {
 	return func(yield func(*xds.Resource) bool) {
-		for _, p := range c.list {
+		for _, p := range q.list {
 			if !yield(p.resource) {
 				return
 			}
@@ -73,20 +73,20 @@ func (c *Queue) All() iter.Seq[*xds.Resource] {
 // Promote removes the contents that were ACKed until a time, and calls stable for those that the
 // client has used since. It returns when the oldest of the others was ACKed; ok is false if there
 // is none.
-func (c *Queue) Promote(until time.Duration, stable func(*xds.Resource)) (oldest time.Duration, ok bool) {
+func (q *Queue) Promote(until time.Duration, stable func(*xds.Resource)) (oldest time.Duration, ok bool) {
 	passed := 0
-	for passed < len(c.list) && c.list[passed].at <= until {
-		if p := c.list[passed]; c.inUse[p.resource.Name] == p {
-			delete(c.inUse, p.resource.Name)
+	for passed < len(q.list) && q.list[passed].at <= until {
+		if p := q.list[passed]; q.inUse[p.resource.Name] == p {
+			delete(q.inUse, p.resource.Name)
 			stable(p.resource)
 		}
 		passed++
 	}
-	if c.list = c.list[passed:]; len(c.list) == 0 {
-		c.list, c.inUse = nil, nil
+	if q.list = q.list[passed:]; len(q.list) == 0 {
+		q.list, q.inUse = nil, nil
 		return 0, false
 	}
-	return c.list[0].at, true
+	return q.list[0].at, true
 }
 
 // Removed has the stable contents of resources of one type that were removed, by name, until their

@@ -71,7 +71,7 @@ func TestWhenToLookAgainIsKnown(t *testing.T) {
 	}
 }
 
-func TestAFormerContentIsForgottenOnceAClientHasLivedWithoutIt(t *testing.T) {
+func TestTheStableContentOfARemovedNameIsForgottenOnceAClientHasDoneWithoutIt(t *testing.T) {
 	began := time.Now()
 	at := func(seconds int) time.Time { return began.Add(time.Duration(seconds) * time.Second) }
 	f := Removed{"a": {res("a@1"), at(0)}, "b": {res("b@1"), at(30)}, "held": {res("held@1"), at(0)}}

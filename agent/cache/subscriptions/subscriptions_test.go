@@ -13,7 +13,7 @@ import (
 
 const url = xds.EndpointType
 
-// rig is a union, and what its owner heard of it.
+// rig is a union, and the calls of its owner's function.
 type rig struct {
 	*testing.T
 	u     *Union
@@ -34,7 +34,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// hears fails unless the owner has heard just this since the last call.
+// hears fails unless the owner's function was called with just this since the last call of hears.
 func (r *rig) hears(want ...string) {
 	r.Helper()
 	if !slices.Equal(r.heard, want) {
@@ -43,7 +43,7 @@ func (r *rig) hears(want ...string) {
 	r.heard = nil
 }
 
-// tells fails unless a view has just this to tell.
+// tells fails unless the changes of a view are just this.
 func (r *rig) tells(v *View, want ...string) {
 	r.Helper()
 	var got []string
@@ -92,7 +92,7 @@ func TestANameIsSubscribedToWhileAnythingNeedsIt(t *testing.T) {
 	})
 }
 
-// design.md I11: leases that were there before the first client run from then on.
+// design.md I11: the time of leases that were there before the first client starts with it.
 func TestAPrefetchedNameIsLeasedFromTheFirstClientOn(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -115,7 +115,7 @@ func TestAPrefetchedNameIsLeasedFromTheFirstClientOn(t *testing.T) {
 	})
 }
 
-func TestAViewIsToldTheDifferenceToWhatItWasTold(t *testing.T) {
+func TestAViewReturnsTheDifferenceToWhatItReturned(t *testing.T) {
 	r := newRig(t)
 	r.names.Subscribe("a")
 	r.names.AddCluster("b")

@@ -16,9 +16,9 @@ func edsCluster(version, endpoints string) *xds.Resource {
 	}
 }
 
-// A control plane that goes away between a cluster and its endpoints would leave
-// the client with a cluster that cannot warm.
-func TestTheEndpointsOfAWantedClusterAreWanted(t *testing.T) {
+// If the control plane disconnected between a cluster and its endpoints, the client would have a
+// cluster that cannot warm.
+func TestTheEndpointsOfASubscribedClusterAreSubscribedTo(t *testing.T) {
 	c := New(Config{})
 	w := c.Watch("client")
 	w.Subscribe(xds.ClusterType, true, nil, nil)
@@ -56,7 +56,7 @@ func TestTheEndpointsOfAWantedClusterAreWanted(t *testing.T) {
 	check("the client no longer asks", "", "b")
 }
 
-func TestTheEndpointsOfAClusterThatNobodyWantsAreNotWanted(t *testing.T) {
+func TestTheEndpointsOfAnUnsubscribedClusterAreNotSubscribedTo(t *testing.T) {
 	c := New(Config{})
 	w := c.Watch("client")
 	w.Subscribe(xds.ClusterType, true, nil, nil)

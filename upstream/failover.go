@@ -201,8 +201,9 @@ type run struct {
 // started have ended.
 func (f *Failover) Run(ctx context.Context, state State) error {
 	f.once.Do(f.init)
-	d := &driver{Failover: f, ctx: ctx, state: state}
+	d := &driver{Failover: f, ctx: ctx, state: state, work: make(chan struct{}, 1)}
 	defer d.end()
+	d.goroutines.Go(d.perform)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -224,6 +225,16 @@ type driver struct {
 	ctx        context.Context
 	state      State
 	goroutines sync.WaitGroup
+	// batches are the outputs that have not been performed yet, in order; under mu. work holds a
+	// value when there may be some.
+	batches []batch
+	work    chan struct{}
+}
+
+// batch is what one input brought about. done is closed when it has been performed.
+type batch struct {
+	out  []failover.Output
+	done chan struct{}
 }
 
 // end waits until all runs have ended. Afterwards Run may be called again.
@@ -239,26 +250,50 @@ func (d *driver) end() {
 	}
 }
 
-// input passes an input to the machine, and performs the outputs.
-func (d *driver) input(give func(m *failover.Machine, now time.Time)) {
+// input passes an input to the machine, and has the outputs performed after those of earlier
+// inputs. The result is closed when they have been.
+func (d *driver) input(give func(m *failover.Machine, now time.Time)) (done <-chan struct{}) {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	give(d.machine, time.Now())
-	out := d.machine.Outputs()
-	for _, o := range out {
+	b := batch{d.machine.Outputs(), make(chan struct{})}
+	for _, o := range b.out {
 		if o.Op == failover.Open {
 			d.open(o.Source, o.Run)
 		}
 	}
-	d.mu.Unlock()
-	for _, o := range out {
-		d.do(o)
-	}
+	d.batches = append(d.batches, b)
+	wake.Signal(d.work)
+	return b.done
 }
 
 // event is input from a goroutine other than that of Run, which then calls Tick.
-func (d *driver) event(give func(m *failover.Machine, now time.Time)) {
-	d.input(give)
+func (d *driver) event(give func(m *failover.Machine, now time.Time)) (done <-chan struct{}) {
+	done = d.input(give)
 	wake.Signal(d.wake)
+	return done
+}
+
+// perform performs the outputs in order, until the Run ends: otherwise Connected could report
+// that a source was lost after another one has answered.
+func (d *driver) perform() {
+	for {
+		d.mu.Lock()
+		batches := d.batches
+		d.batches = nil
+		d.mu.Unlock()
+		for _, b := range batches {
+			for _, o := range b.out {
+				d.do(o)
+			}
+			close(b.done)
+		}
+		select {
+		case <-d.ctx.Done():
+			return
+		case <-d.work:
+		}
+	}
 }
 
 // open runs a source; called with mu held.
@@ -270,11 +305,16 @@ func (d *driver) open(i int, id failover.Run) {
 	d.goroutines.Go(func() {
 		err := d.Sources[i].Run(ctx, d.state, func() error {
 			use := false
-			d.event(func(m *failover.Machine, now time.Time) { use = m.Answered(now, i, id) })
+			done := d.event(func(m *failover.Machine, now time.Time) { use = m.Answered(now, i, id) })
 			if !use {
 				return errPreferred
 			}
-			return nil
+			select {
+			case <-done: // the run before has ended
+				return nil
+			case <-d.ctx.Done():
+				return d.ctx.Err()
+			}
 		})
 		cancel()
 		d.mu.Lock()

@@ -690,3 +690,27 @@ func TestAFailoverWithoutSourcesWaitsForItsEnd(t *testing.T) {
 		}
 	})
 }
+
+// The calls of Connected come in the order of what they report, also if one takes long: the last
+// one says whether a source is connected.
+func TestConnectedIsReportedInOrder(t *testing.T) {
+	among(t, func(r *trial) {
+		report, slow := r.failover.Connected, make(chan struct{})
+		r.failover.Connected = func(is bool) {
+			if !is {
+				<-slow
+			}
+			report(is)
+		}
+		r.lack(true)
+		r.run()
+		r.sources[0].set(down)
+		r.pass(time.Second)
+		r.active("b")
+		close(slow)
+		r.pass(time.Second)
+		if want := []bool{true, false, true}; !slices.Equal(r.connected, want) {
+			t.Errorf("connected %v, want %v", r.connected, want)
+		}
+	}, up, up)
+}

@@ -12,10 +12,10 @@
 //     ACKed stays until a client ACKs something newer (I7);
 //   - the subscriptions of a closed watch stay leased for a while (I11).
 //
-// The invariants are those of design.md section 3. It knows neither SotW nor Delta, does no I/O
-// and never decodes a body. All exported methods may be called concurrently; none blocks for longer
-// than its computation takes. Except where it says otherwise, a method of an unexported type is
-// called with the cache's lock held.
+// The invariants are those of design.md section 3. The package knows neither SotW nor Delta, does
+// no I/O and never decodes a body. All exported methods may be called concurrently; none blocks for
+// longer than its computation takes. Unexported methods are called with the cache's lock held,
+// unless they say otherwise.
 package cache
 
 import (

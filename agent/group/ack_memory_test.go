@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream"
 )
 
-// An update that waits for the verdict of a client that never answers does not hold what it brought:
-// up to 256 wait, and of each the bodies would be held.
+// A pending update does not hold its resources in memory: up to 256 updates are pending for a
+// client that never answers.
 func TestWaitingForAnAckHoldsNoBodies(t *testing.T) {
 	g := New(Config{
 		Node: &corev3.Node{Id: "n"}, Upstreams: func() *upstream.Failover { return &upstream.Failover{} },

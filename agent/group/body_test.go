@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream"
 )
 
-// asking is a source that puts one resource, and asks for the body that is held then.
+// asking is a source that puts one resource, and then asks for its cached body.
 type asking struct {
 	put *xds.Resource
 	got chan *anypb.Any // has room for one

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// churning is a cluster that changes each time, and of whose endpoints nobody tells.
+// churning is a cluster that changes each time, and whose endpoints never come.
 func churning(name string, n int) *clusterv3.Cluster {
 	c := xdstest.Cluster(name, "nobody-tells")
 	c.AltStatName = fmt.Sprint(n)
@@ -44,8 +44,8 @@ func TestChurnOfAClusterHoldsNoRoutesBack(t *testing.T) {
 	})
 }
 
-// Finding P10: an Envoy that comes back with its configuration to an agent that remembers nothing
-// is told what is new, though something changes all the time.
+// Finding P10: an Envoy that reconnects with its configuration to a restarted agent gets what is
+// new, although something changes all the time.
 func TestChurnDuringTheFirstSyncStarvesNobody(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()
@@ -68,8 +68,8 @@ func TestChurnDuringTheFirstSyncStarvesNobody(t *testing.T) {
 	})
 }
 
-// Finding F8: a control plane without an order among types sends a route before the cluster that
-// it leads to. The route waits, and no longer than half a second where no such cluster comes.
+// Finding F8: a control plane that does not order types sends a route before the cluster that it
+// leads to. The route waits, at most half a second if the cluster does not come.
 func TestARouteWaitsForAClusterThatNobodyKnowsYet(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()
@@ -96,7 +96,7 @@ func TestARouteWaitsForAClusterThatNobodyKnowsYet(t *testing.T) {
 		if got := leads(); got != "never" {
 			t.Errorf("half a second later the route leads to %q", got)
 		}
-		// The endpoints of a cluster that comes late are waited for in the same half second.
+		// If the cluster comes late, its endpoints are waited for within the same half second.
 		r.cp.Hold(xds.EndpointType)
 		r.cp.Set(xdstest.Route("r1", "slow"))
 		r.pass(400 * time.Millisecond)
@@ -111,7 +111,7 @@ func TestARouteWaitsForAClusterThatNobodyKnowsYet(t *testing.T) {
 		}
 		r.cp.Set(xdstest.Route("r1", "never"))
 		r.pass(time.Second)
-		// It is not waited for again.
+		// The route does not wait again.
 		before := len(c.Of(xds.RouteType))
 		route := xdstest.Route("r1", "never")
 		route.InternalOnlyHeaders = []string{"x"}
@@ -123,8 +123,8 @@ func TestARouteWaitsForAClusterThatNobodyKnowsYet(t *testing.T) {
 	})
 }
 
-// A cluster that the control plane removes goes when nothing leads to it any more, and 10 s later
-// at most.
+// A removed cluster is removed from clients when nothing leads to it any more, and after 10 s at
+// most.
 func TestAClusterThatARouteLeadsToGoesLater(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()

@@ -18,8 +18,8 @@ import (
 
 var envoyNode = &corev3.Node{Id: "xdstest", UserAgentName: "envoy"}
 
-// deadly lets an Envoy live for long enough, changes a route and adds a cluster, and
-// returns an Envoy's life: it gets everything, and goes a second later.
+// deadly lets an Envoy run for long enough, changes a route and adds a cluster, and returns a
+// function that plays an Envoy: it gets everything, and disconnects a second later.
 func deadly(r *rig, cfg xdstest.ClientConfig) (life func()) {
 	r.mesh()
 	c := r.client(cfg)
@@ -39,9 +39,8 @@ func deadly(r *rig, cfg xdstest.ClientConfig) (life func()) {
 	}
 }
 
-// What a child crashes with again and again is held back, and everything else goes on
-// changing. An Envoy that lives with the stable versions, comes back, and is cut off
-// never gets what is held back.
+// What a child crashes with repeatedly is held back, and everything else goes on changing. An Envoy
+// that uses the stable versions, reconnects, and is cut off never gets what is held back.
 func TestAnEnvoyThatCrashesAgainAndAgainGetsTheStableConfiguration(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.restartAgentAs(func(cfg *group.Config) { cfg.Cache.FallbackEnabled = true })
@@ -73,7 +72,7 @@ func TestAnEnvoyThatCrashesAgainAndAgainGetsTheStableConfiguration(t *testing.T)
 		if name := clusterOf(t, c.Held(xds.RouteType)["r1"]); name != "c1" {
 			t.Errorf("after other changes the route leads to %q", name)
 		}
-		// The control plane mends one of two, and then takes the other one back.
+		// The control plane corrects one of two, and then removes the other one.
 		r.cp.Set(xdstest.Route("r1", "c3"))
 		r.pass(2 * time.Second)
 		r.holds(c, xds.ClusterType, "c1", "c3")
@@ -91,8 +90,8 @@ func TestAnEnvoyThatCrashesAgainAndAgainGetsTheStableConfiguration(t *testing.T)
 	})
 }
 
-// A restart on purpose looks like a crash: of an Envoy that the agent does not run it only
-// says what it saw, whatever ends how often.
+// A restart on purpose looks like a crash. So the agent only reports what it saw of an Envoy that
+// is not its child, however often that disconnects.
 func TestAnEnvoyThatIsNoChildIsNeverServedSomethingOlder(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.restartAgentAs(func(cfg *group.Config) { cfg.WatchDisconnects = true })
@@ -118,8 +117,8 @@ func TestAnEnvoyThatIsNoChildIsNeverServedSomethingOlder(t *testing.T) {
 	})
 }
 
-// Polls without a stream, streams that the agent itself ends, and other clients say
-// nothing about how long an Envoy lives.
+// Polls without a stream, streams that the agent itself ends, and other clients say nothing about
+// the life of an Envoy.
 func TestOnlyTheStreamsOfAnEnvoyAreItsLife(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.restartAgentAs(func(cfg *group.Config) { cfg.WatchDisconnects = true })

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// errorOf returns what the dump says is wrong with a name.
+// errorOf returns the error of a name in the dump.
 func (r *rig) errorOf(typeURL, name string) string {
 	for row := range r.group.Resources(admin.Filter{Type: typeURL, Name: name}) {
 		return row.Error
@@ -23,7 +23,7 @@ func (r *rig) errorOf(typeURL, name string) string {
 	return ""
 }
 
-// protocol.md 3.14: an error about a resource is shown, and what is held stays.
+// protocol.md 3.14: an error about a resource is shown, and the cached resource stays.
 func TestAnErrorFromAboveLeavesTheResourceInUse(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()
@@ -52,8 +52,8 @@ func TestAnErrorFromAboveLeavesTheResourceInUse(t *testing.T) {
 	})
 }
 
-// protocol.md 3.14: that a name is not found is as good as its removal, but of what
-// is held it takes nothing away.
+// protocol.md 3.14: an error that a name is not found counts as its removal, but removes no cached
+// resource.
 func TestNotFoundFromAboveIsARemovalOfWhatIsNotHeld(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		if r.above != xdstest.Delta || r.below != xdstest.Delta {
@@ -85,8 +85,8 @@ func TestNotFoundFromAboveIsARemovalOfWhatIsNotHeld(t *testing.T) {
 	})
 }
 
-// protocol.md 7.3: malformed resources are refused at once, with every reason,
-// and the good ones of the response arrive.
+// protocol.md 7.3: malformed resources are NACKed at once, with every reason, and the valid ones of
+// the response arrive.
 func TestTheGoodPartOfAMalformedResponseArrives(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()
@@ -109,7 +109,7 @@ func TestTheGoodPartOfAMalformedResponseArrives(t *testing.T) {
 			})
 		}
 		r.quiet()
-		// What is missing beside malformed resources is not removed.
+		// A resource that is absent from a response with malformed resources is not removed.
 		r.holds(c, xds.ClusterType, "c1", "good")
 		at := slices.IndexFunc(r.cp.Events(), func(e xdstest.Event) bool { return e.Kind == xdstest.Nack })
 		if at < 0 {

@@ -23,8 +23,8 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream/file"
 )
 
-// A directory tells everything once, so that what nobody subscribes to yet must
-// not fall out of the bounded LRU of what nobody wants any more.
+// A directory is reported once, so its resources must not be evicted before a client subscribes to
+// them.
 func TestADirectoryLargerThanTheLRUIsKeptWithoutSubscribers(t *testing.T) {
 	const total = 10_000 // more than twice cache.DefaultUnreferenced
 	dir := t.TempDir()

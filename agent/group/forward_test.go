@@ -105,7 +105,7 @@ func TestAPassThroughWithoutAnUpstreamLeavesADSAlone(t *testing.T) {
 			r.Fatal(err)
 		}
 		defer func() { _ = conn.Close() }()
-		// The scripted control plane has no such service, and then is away.
+		// The scripted control plane has no such service, and then stops.
 		for _, want := range []codes.Code{codes.Unimplemented, codes.Unavailable} {
 			ctx, cancel := context.WithTimeout(r.Context(), time.Second)
 			err := conn.Invoke(ctx, lrs, message(1, "x"), &emptypb.Empty{})

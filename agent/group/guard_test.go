@@ -22,8 +22,8 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream/file"
 )
 
-// confirmAfter is --removal-confirm-after in these tests, below the time after which a
-// subscription that nobody has any more ends.
+// confirmAfter is --removal-confirm-after in these tests, shorter than the linger time of a
+// subscription.
 const confirmAfter = 10 * time.Minute
 
 // underGuard runs a test in all four forms with a guard, a mesh and a client that has it.
@@ -70,23 +70,23 @@ func (r *rig) removeAll(order []string, pause time.Duration) {
 	}
 }
 
-// withheld returns how many removals are held back.
-func (r *rig) withheld() (n int) {
+// heldBack returns how many removals are held back.
+func (r *rig) heldBack() (n int) {
 	for _, t := range r.group.Status().Types {
 		n += t.Withheld
 	}
 	return n
 }
 
-// The types in which a control plane may say that everything is gone.
+// The types whose complete set a control plane may empty.
 var (
 	clustersFirst  = []string{xds.ClusterType, xds.EndpointType, xds.ListenerType, xds.RouteType}
 	endpointsFirst = []string{xds.EndpointType, xds.RouteType, xds.ClusterType, xds.ListenerType}
 	listenersFirst = []string{xds.RouteType, xds.ListenerType, xds.EndpointType, xds.ClusterType}
 )
 
-// design.md I10: what the listeners and clusters refer to is held with them, so that an
-// Envoy that restarts is served all of it, whatever order the control plane removes it in.
+// design.md I10: what the listeners and clusters refer to is held back with them, so that a
+// restarted Envoy is served all of it, in whatever order the control plane removes it.
 func TestAnEnvoyThatRestartsIsServedWhatIsHeldBack(t *testing.T) {
 	for name, order := range map[string][]string{"clusters first": clustersFirst, "endpoints first": endpointsFirst, "listeners first": listenersFirst} {
 		t.Run(name, func(t *testing.T) {
@@ -99,15 +99,15 @@ func TestAnEnvoyThatRestartsIsServedWhatIsHeldBack(t *testing.T) {
 				r.aNewEnvoyIsServed()
 				r.pass(5 * time.Minute)
 				r.aNewEnvoyIsServed()
-				if r.withheld() < 2 {
-					r.Errorf("%d removals are said to be held back, want at least 2", r.withheld())
+				if r.heldBack() < 2 {
+					r.Errorf("%d removals are said to be held back, want at least 2", r.heldBack())
 				}
 			})
 		})
 	}
 }
 
-// Subscriptions of a client that went do not end while removals are held back.
+// The subscriptions of a disconnected client do not end while removals are held back.
 func TestWhatIsHeldBackOutlivesTheLinger(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.restartAgentAs(func(cfg *group.Config) {
@@ -126,8 +126,7 @@ func TestWhatIsHeldBackOutlivesTheLinger(t *testing.T) {
 	})
 }
 
-// Neither a reconnect nor a control plane that starts anew with nothing confirms anything
-// before the time.
+// Neither a reconnect nor a control plane that restarts empty confirms anything before the time.
 func TestAReconnectConfirmsNoRemoval(t *testing.T) {
 	underGuard(t, xdstest.Config{}, func(r *rig, c *xdstest.Client) {
 		r.removeAll(clustersFirst, 0)
@@ -152,7 +151,7 @@ func (r *rig) goneAfter(c *xdstest.Client) {
 	r.Helper()
 	r.holds(c, xds.ClusterType)
 	r.holds(c, xds.ListenerType)
-	if n := r.withheld(); n != 0 {
+	if n := r.heldBack(); n != 0 {
 		r.Errorf("%d removals are said to be held back", n)
 	}
 	for _, typeURL := range []string{xds.EndpointType, xds.RouteType} {
@@ -164,8 +163,8 @@ func (r *rig) goneAfter(c *xdstest.Client) {
 	}
 }
 
-// After the time the control plane is asked anew, on a stream of its own, and only what it
-// says then confirms the removals.
+// After the time the control plane is asked again, on a new stream, and only its answer there
+// confirms the removals.
 func TestRemovalsTakeEffectWhenTheControlPlaneConfirmsThem(t *testing.T) {
 	for name, cfg := range map[string]xdstest.Config{"usual": {}, "as Istio does": {EmptyVersions: true, ResendAll: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -188,7 +187,7 @@ func TestRemovalsTakeEffectWhenTheControlPlaneConfirmsThem(t *testing.T) {
 	}
 }
 
-// Of one listener of two that goes alone nothing is held back, and its route goes too.
+// One listener of two that is removed is not held back, and its route is removed, too.
 func TestRemovalsThatAreNoAccidentTakeEffect(t *testing.T) {
 	underGuard(t, xdstest.Config{}, func(r *rig, c *xdstest.Client) {
 		r.cp.Set(xdstest.Cluster("c2", ""), xdstest.CLA("c2", "127.0.0.1:1"), xdstest.Listener("l2", 2, "r1"))
@@ -201,7 +200,7 @@ func TestRemovalsThatAreNoAccidentTakeEffect(t *testing.T) {
 		r.pass(20 * time.Second) // the route leads to it, which waits for 10 s
 		r.holds(c, xds.ListenerType, "l2")
 		r.holds(c, xds.ClusterType, "c2")
-		if n := r.withheld(); n != 0 {
+		if n := r.heldBack(); n != 0 {
 			r.Errorf("%d removals are said to be held back", n)
 		}
 		if r.above == xdstest.Delta {
@@ -214,8 +213,7 @@ func TestRemovalsThatAreNoAccidentTakeEffect(t *testing.T) {
 	})
 }
 
-// A directory in the place of a control plane is guarded in the same way: it is read anew after
-// the time.
+// A directory is guarded like a control plane: it is read again after the time.
 func TestADirectoryIsAskedAgainToo(t *testing.T) {
 	for _, back := range []bool{false, true} {
 		dir := t.TempDir()
@@ -263,14 +261,15 @@ func TestADirectoryIsAskedAgainToo(t *testing.T) {
 				r.holds(c, xds.ClusterType)
 				r.holds(c, xds.ListenerType)
 			}
-			if n := r.withheld(); n != 0 {
+			if n := r.heldBack(); n != 0 {
 				r.Errorf("%d removals are said to be held back", n)
 			}
 		})
 	}
 }
 
-// A control plane that is asked again and has everything again ends it, with nothing removed.
+// A control plane that has everything again when it is asked ends the accident, and nothing is
+// removed.
 func TestWhatIsBackWhenAskedAgainStays(t *testing.T) {
 	underGuard(t, xdstest.Config{}, func(r *rig, c *xdstest.Client) {
 		r.removeAll(endpointsFirst, 0)
@@ -280,27 +279,27 @@ func TestWhatIsBackWhenAskedAgainStays(t *testing.T) {
 		r.mesh()
 		r.pass(confirmAfter) // the time passes while it is away
 		r.holdsMesh(c)
-		if n := r.withheld(); n < 2 {
+		if n := r.heldBack(); n < 2 {
 			r.Errorf("%d removals are held back while the control plane is away, want at least 2", n)
 		}
 		r.cp.Refuse(false)
 		r.pass(time.Minute)
 		r.holdsMesh(c)
 		r.aNewEnvoyIsServed()
-		if n := r.withheld(); n != 0 {
+		if n := r.heldBack(); n != 0 {
 			r.Errorf("%d removals are said to be held back", n)
 		}
 	})
 }
 
-// What comes back in time is not removed later.
+// A resource that is back in time is not removed later.
 func TestWhatComesBackInTimeStays(t *testing.T) {
 	underGuard(t, xdstest.Config{}, func(r *rig, c *xdstest.Client) {
 		r.removeAll(endpointsFirst, 0)
 		r.pass(time.Minute)
 		r.mesh()
 		r.pass(10 * time.Second)
-		if n := r.withheld(); n != 0 {
+		if n := r.heldBack(); n != 0 {
 			r.Errorf("%d removals are said to be held back", n)
 		}
 		r.pass(2 * confirmAfter)
@@ -309,7 +308,7 @@ func TestWhatComesBackInTimeStays(t *testing.T) {
 	})
 }
 
-// A control plane that is away when the time has passed is asked when it is back.
+// A control plane that is unreachable when the time has passed is asked when it is back.
 func TestAControlPlaneThatIsAwayIsAskedWhenItIsBack(t *testing.T) {
 	underGuard(t, xdstest.Config{}, func(r *rig, c *xdstest.Client) {
 		r.removeAll(clustersFirst, 0)
@@ -325,22 +324,23 @@ func TestAControlPlaneThatIsAwayIsAskedWhenItIsBack(t *testing.T) {
 	})
 }
 
-// accidents plays random accidents: everything goes, in any order and with pauses, the control
-// plane comes and goes, starts anew with nothing or gets some of it back, and Envoys restart.
+// accidents plays random accidents: everything is removed, in any order and with pauses, the
+// control plane stops and starts, is empty or gets some of it back, and Envoys restart.
 type accidents struct {
 	*rig
 	*rand.Rand
 	names []string
 }
 
-// has puts a cluster, its endpoints, a listener and its route of each name.
+// has puts a cluster, its endpoints, a listener and its route for each name.
 func (a *accidents) has(names ...string) {
 	for i, n := range names {
 		a.cp.Set(xdstest.Cluster(n, ""), xdstest.CLA(n, "127.0.0.1:1"), xdstest.Listener(n, uint32(1+i), n), xdstest.Route(n, n))
 	}
 }
 
-// newEnvoy subscribes as an Envoy that starts: to everything, and to all that this refers to.
+// newEnvoy subscribes like an Envoy that starts: to the wildcards, and to everything that the
+// resources refer to.
 func (a *accidents) newEnvoy() *xdstest.Client {
 	c := a.client(xdstest.ClientConfig{})
 	for list, refers := range map[string]string{xds.ClusterType: xds.EndpointType, xds.ListenerType: xds.RouteType} {
@@ -416,7 +416,7 @@ func (a *accidents) play() {
 	a.pass(2*confirmAfter + time.Minute)
 	a.holds(c, xds.ClusterType, left...)
 	a.holds(c, xds.ListenerType, left...)
-	if n := a.withheld(); n != 0 {
+	if n := a.heldBack(); n != 0 {
 		a.Errorf("%d removals are held back in the end", n)
 	}
 	c.Close()

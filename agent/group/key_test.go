@@ -6,7 +6,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 )
 
-// Envoy 1.36 lists its extensions in another order each time that it starts: that is no other Node.
+// Envoy 1.36 lists its extensions in another order after each start: the Node is the same.
 func TestANodeIsTheSameInWhateverOrderItsExtensionsAre(t *testing.T) {
 	node := func(extensions ...string) *corev3.Node {
 		n := &corev3.Node{Id: "web-1"}

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// protocol.md 8.4: a name that nobody knows goes upstream before it is answered.
+// protocol.md 8.4: an unknown name is requested upstream before it is answered.
 func TestAnOnDemandClusterIsFetched(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()
@@ -33,7 +33,7 @@ func TestAnOnDemandClusterIsFetched(t *testing.T) {
 	})
 }
 
-// protocol.md 3.4, 8.4: not found only on the upstream's word, and then at once.
+// protocol.md 3.4, 8.4: a name is not found only if an upstream says so, and then at once.
 func TestAnOnDemandClusterThatDoesNotExistIsNotFound(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()
@@ -47,7 +47,7 @@ func TestAnOnDemandClusterThatDoesNotExistIsNotFound(t *testing.T) {
 		for _, got := range c.Of(xds.ClusterType)[before:] {
 			removed = removed || slices.Contains(got.Removed, "nope")
 		}
-		// Only Delta can say it, on both sides.
+		// Only Delta can express it, on both sides.
 		if want := r.above == xdstest.Delta && r.below == xdstest.Delta; removed != want {
 			r.Errorf("not found: %v, want %v\n%s", removed, want, lines(c.Of(xds.ClusterType)))
 		}
@@ -84,7 +84,7 @@ func TestOnDemandClustersDoNotEndTheWildcard(t *testing.T) {
 	})
 }
 
-// vhost is a virtual host that was found under an alias.
+// vhost is a virtual host with an alias.
 func vhost(name string, aliases ...string) *discoveryv3.Resource {
 	return &discoveryv3.Resource{Name: name, Version: "1", Aliases: aliases, Resource: xdstest.Unknown(xds.VirtualHostType, name)}
 }
@@ -102,7 +102,7 @@ func TestVirtualHostsOnDemand(t *testing.T) {
 			r.cp.SendRaw(0, &discoveryv3.DeltaDiscoveryResponse{TypeUrl: xds.VirtualHostType, Nonce: nonce, Resources: resources, RemovedResources: removed})
 			r.quiet()
 		}
-		// Removing what it never had ends Envoy's wait at the start.
+		// The removal of a name that it never had ends Envoy's wait at its start.
 		tell("n1", nil, "rc/x")
 		if got := c.Of(xds.VirtualHostType); len(got) != 1 || !slices.Equal(got[0].Removed, []string{"rc/x"}) {
 			r.Fatalf("the first answer:\n%s", lines(got))
@@ -117,7 +117,7 @@ func TestVirtualHostsOnDemand(t *testing.T) {
 		r.quiet()
 		tell("n2", []*discoveryv3.Resource{vhost("rc/vh", "rc/host.example:80")})
 		r.holds(c, xds.VirtualHostType, "rc/vh")
-		// An alias that resolves to nothing is said so at once, without a body.
+		// An alias that resolves to nothing is answered at once, without a body.
 		c.Subscribe(xds.VirtualHostType, "rc/unknown:80")
 		r.quiet()
 		tell("n3", []*discoveryv3.Resource{{Name: "rc/unknown:80", Version: "1", Aliases: []string{"rc/unknown:80"}}})

@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// What a client is about to ask for is there before it does: the endpoints of
-// clusters, the routes of listeners, the scopes and their routes.
+// What a client is about to subscribe to is cached before it does: the endpoints of clusters, the
+// routes of listeners, the scopes and their routes.
 func TestTheRoutesOfListenersAreFetchedBeforeAnybodyAsks(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()
@@ -42,7 +42,7 @@ func TestTheRoutesOfListenersAreFetchedBeforeAnybodyAsks(t *testing.T) {
 	})
 }
 
-// What no client has wanted by the linger time is not asked for any more.
+// A name that no client has subscribed to within the linger time is not requested any more.
 func TestPrefetchedResourcesWithoutASubscriptionAreDropped(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()
@@ -64,8 +64,8 @@ func TestPrefetchedResourcesWithoutASubscriptionAreDropped(t *testing.T) {
 	})
 }
 
-// asked tells whether the control plane has a subscription to a route, from what the
-// newest requests said.
+// asked reports whether the control plane has a subscription to a route, according to the newest
+// requests.
 func asked(r *rig, name string) (is bool) {
 	for _, e := range r.cp.Events() {
 		switch {

@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream"
 )
 
-// behindAServerThatCountsACKs puts an agent between the clients and a server that
-// remembers what the agent ACKed, and says nothing when it goes back to that.
+// behindAServerThatCountsACKs puts an agent between the clients and a server that remembers what
+// the agent ACKed, and sends nothing when it goes back to that.
 func behindAServerThatCountsACKs(t *testing.T, test func(r *rig, agent *group.Group)) {
 	t.Helper()
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
@@ -41,7 +41,7 @@ func behindAServerThatCountsACKs(t *testing.T, test func(r *rig, agent *group.Gr
 	})
 }
 
-// rejectDeadly refuses a route that leads to "deadly", and a cluster that is called so.
+// rejectDeadly makes a client NACK a route that leads to "deadly", and a cluster of that name.
 func rejectDeadly(typeURL string, w *discoveryv3.Resource) error {
 	var route routev3.RouteConfiguration
 	var cluster clusterv3.Cluster
@@ -55,8 +55,8 @@ func rejectDeadly(typeURL string, w *discoveryv3.Resource) error {
 	return nil
 }
 
-// A control plane that takes back what clients refused has nothing to say: it knows that
-// they have the version before. It is asked, and then nothing is wrong any more.
+// A control plane that reverts what clients NACKed need not send anything, because the clients have
+// the version before. The agent asks it, and the error ends.
 func TestANackEndsWhenTheControlPlaneReverts(t *testing.T) {
 	behindAServerThatCountsACKs(t, func(r *rig, agent *group.Group) {
 		r.mesh()
@@ -96,7 +96,7 @@ func TestANackEndsWhenTheControlPlaneReverts(t *testing.T) {
 	})
 }
 
-// While the control plane insists, it is asked again after longer and longer, not in a
+// While the control plane does not change it, it is asked again after growing pauses, not in a
 // loop.
 func TestAControlPlaneThatInsistsIsAskedRarely(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {

@@ -27,7 +27,7 @@ func TestAClientThatComesBackIsServedWithoutTheControlPlane(t *testing.T) {
 	})
 }
 
-// design.md I2: what a restarted agent does not know yet is not removed.
+// design.md I2: a restarted agent does not remove what it does not know yet.
 func TestAnAgentThatRestartsRemovesNothing(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()
@@ -58,8 +58,8 @@ func TestAnAgentThatRestartsRemovesNothing(t *testing.T) {
 	})
 }
 
-// protocol.md 3.5: what was deleted while the agent was away goes, once a synced
-// upstream has told everything.
+// protocol.md 3.5: a resource that was removed while the agent was not running is removed from
+// clients when an upstream has sent everything.
 func TestWhatWasDeletedMeanwhileIsRemovedAfterSync(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()
@@ -102,8 +102,8 @@ func TestChangesDuringAnOutageArriveAfterIt(t *testing.T) {
 	})
 }
 
-// protocol.md 7.10: Delta says what is held, SotW the version it last accepted. Of one resource
-// Delta says another version, so that the server has something to answer.
+// protocol.md 7.10: a Delta request lists what is cached, a SotW request the last ACKed version.
+// For one resource Delta lists another version, so that the server has something to answer.
 func TestAReconnectSaysWhatIsHeld(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()

@@ -17,8 +17,7 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream"
 )
 
-// behindREST puts a second agent between the first and the clients, which polls
-// the first over REST.
+// behindREST puts a second agent between the first and the clients; it polls the first over REST.
 func behindREST(t *testing.T, test func(r *rig, first *xdstest.Pipe)) {
 	t.Helper()
 	inAllForms(t, xdstest.Config{}, func(r *rig) {

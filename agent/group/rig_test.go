@@ -79,7 +79,7 @@ func (r *rig) startAgent() {
 	r.group, r.stopAgent = r.serve(ads, r.down, log)
 }
 
-// serve starts a group that is fed by a source and serves it at a pipe.
+// serve starts a group with one source, and serves it at a pipe.
 func (r *rig) serve(source upstream.Source, at *xdstest.Pipe, log *slog.Logger) (g *group.Group, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cfg := group.Config{
@@ -109,7 +109,7 @@ func (r *rig) serve(source upstream.Source, at *xdstest.Pipe, log *slog.Logger) 
 	}
 }
 
-// restartAgent replaces the agent by one that remembers nothing.
+// restartAgent replaces the agent by one with an empty cache.
 func (r *rig) restartAgent() {
 	r.stopAgent()
 	r.startAgent()
@@ -150,7 +150,7 @@ func (r *rig) connect(c *xdstest.Client) {
 	}
 }
 
-// quiet lets everything happen that happens at once, and a moment pass.
+// quiet waits until nothing more happens at once, and a moment longer.
 func (r *rig) quiet() { r.pass(50 * time.Millisecond) }
 
 // pass lets time go by.
@@ -193,7 +193,7 @@ func lines[S fmt.Stringer](list []S) string {
 	return b.String()
 }
 
-// rejectBad refuses every resource whose name begins with "bad".
+// rejectBad makes a client NACK every resource whose name begins with "bad".
 func rejectBad(_ string, w *discoveryv3.Resource) error {
 	if strings.HasPrefix(w.GetName(), "bad") {
 		return errors.New("malformed IP address")

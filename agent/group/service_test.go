@@ -142,8 +142,7 @@ func (r *rig) poll(version string, names ...string) *discoveryv3.DiscoveryReques
 	}
 }
 
-// protocol.md 9.1: an agent that remembers nothing believes the version of a poll, of a type
-// of any kind.
+// protocol.md 9.1: a restarted agent believes the version of a poll, for every type.
 func TestAPollSaysWhatItAcceptedToAnAgentThatForgot(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		if r.below == xdstest.Delta {
@@ -194,7 +193,7 @@ func TestRESTIsAnsweredOnTheSameSocket(t *testing.T) {
 		if status, body := r.post("clusters", r.poll(resp.VersionInfo)); status != http.StatusNotModified || len(body) > 0 {
 			r.Fatalf("the version is current: %d %s", status, body)
 		}
-		// Having polled with that version, the client has accepted it (9.1).
+		// A poll with that version ACKs it (9.1).
 		if got := r.group.Cache().Resources(xds.ClusterType); got[0].Status != xds.Acked {
 			r.Errorf("standing: %v", got[0].Status)
 		}
@@ -228,7 +227,7 @@ func TestRESTRefusesWhatItCannotServe(t *testing.T) {
 		if status, body := r.post("clusters", wrong); status != http.StatusBadRequest {
 			r.Errorf("with another type: %d %s", status, body)
 		}
-		// protocol.md 9.5: what JSON cannot say is an error that names it.
+		// protocol.md 9.5: a resource that JSON cannot express is an error that names it.
 		route := xdstest.Route("r1", "c1")
 		route.TypedPerFilterConfig = map[string]*anypb.Any{"f": xdstest.Unknown("type.googleapis.com/not.Linked", "x")}
 		r.cp.Set(route)

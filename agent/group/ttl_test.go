@@ -20,8 +20,7 @@ func with(ttl time.Duration, m proto.Message, name string) *discoveryv3.Resource
 	return &discoveryv3.Resource{Name: name, Resource: xdstest.Pack(m), Ttl: durationpb.New(ttl)}
 }
 
-// heartbeat refreshes the TTL of a resource, as the control plane does that sent it
-// with a version.
+// heartbeat refreshes the TTL of a resource, like the control plane that sent it with a version.
 func (r *rig) heartbeat(typeURL, name, version string, ttl time.Duration) {
 	beat := &discoveryv3.Resource{Name: name, Version: version, Ttl: durationpb.New(ttl)}
 	if r.above == xdstest.Delta {
@@ -34,8 +33,8 @@ func (r *rig) heartbeat(typeURL, name, version string, ttl time.Duration) {
 	r.quiet()
 }
 
-// protocol.md 6.1 to 6.5, in the four combinations: what is not refreshed goes, on
-// the agent's clock, and only a Delta client is told how long things live.
+// protocol.md 6.1 to 6.5, in the four combinations: a resource that is not refreshed is removed by
+// the agent's clock, and only Delta clients get TTLs.
 func TestAResourceThatIsNotRefreshedGoes(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()
@@ -63,8 +62,8 @@ func TestAResourceThatIsNotRefreshedGoes(t *testing.T) {
 		r.holds(c, xds.ClusterType, "c1", "c2")
 		r.pass(20 * time.Second)
 		r.holds(c, xds.ClusterType, "c1")
-		// Of routes Envoy ignores an expiry, so nothing is said; but a new client
-		// gets none.
+		// Envoy ignores the expiry of a route, so nothing is sent; but a new client does not get
+		// it.
 		r.holds(c, xds.RouteType, "r1")
 		again := r.client(xdstest.ClientConfig{})
 		again.Subscribe(xds.RouteType, "r1")
@@ -76,9 +75,9 @@ func TestAResourceThatIsNotRefreshedGoes(t *testing.T) {
 	})
 }
 
-// protocol.md 6.1: of a SotW response Envoy compares version_info with what it accepted, not the
-// version of the wrapper. A control plane that puts something else there must not lose what it
-// keeps alive.
+// protocol.md 6.1: in a SotW response Envoy compares version_info with what it accepted, not the
+// version of the wrapper. A control plane that has another version in the wrapper must not lose
+// what it refreshes.
 func TestHeartbeatsOfTheAcceptedResponseKeepAResource(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		if r.above != xdstest.SotW {
@@ -109,8 +108,8 @@ func TestHeartbeatsOfTheAcceptedResponseKeepAResource(t *testing.T) {
 	})
 }
 
-// protocol.md 6.1: a heartbeat for what is not held is refused, so that the control
-// plane sends it again.
+// protocol.md 6.1: a heartbeat for a resource that is not cached is NACKed, so that the control
+// plane sends the resource again.
 func TestAHeartbeatForWhatIsNotHeldIsRefused(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()
@@ -125,8 +124,8 @@ func TestAHeartbeatForWhatIsNotHeldIsRefused(t *testing.T) {
 	})
 }
 
-// design.md I8: without the control plane nothing refreshes a TTL, and what it ends
-// is gone when the client comes back too.
+// design.md I8: without the control plane nothing refreshes a TTL, and an expired resource is not
+// served to a reconnecting client either.
 func TestATTLRunsOutWhileTheControlPlaneIsAway(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
-// design.md I6: the control plane hears Envoy's own words, with who said them.
+// design.md I6: the control plane gets Envoy's own words, and the node that sent them.
 func TestANackReachesTheControlPlane(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()
@@ -61,8 +61,8 @@ func TestWhatWasRejectedIsNotSentAgainUntilItChanges(t *testing.T) {
 		if got := c.Of(xds.ListenerType)[before:]; len(got) > 0 {
 			r.Fatalf("sent again:\n%s", lines(got))
 		}
-		// It is asked for again, after 5 s and then longer and longer, whether the control
-		// plane has gone back.
+		// It is requested again after 5 s and then after growing pauses, in case the control plane
+		// has reverted it.
 		sent := 0
 		for _, a := range r.cp.Answers() {
 			if a.Type == xds.ListenerType && slices.Contains(a.Names, "bad") {
@@ -79,7 +79,7 @@ func TestWhatWasRejectedIsNotSentAgainUntilItChanges(t *testing.T) {
 	})
 }
 
-// design.md I7: what one client accepted is what a new one gets.
+// design.md I7: a new client gets what another client ACKed.
 func TestANewClientGetsTheLastAcceptedVersion(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()
@@ -138,7 +138,7 @@ func TestTheBadOneOfSeveralIsFound(t *testing.T) {
 	})
 }
 
-// design.md I6: no client's ACK is waited for longer than the time limit.
+// design.md I6: the upstream ACK waits for clients no longer than the time limit.
 func TestAnAckIsNotWithheldForASlowClient(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()
@@ -164,7 +164,7 @@ func TestAnAckIsNotWithheldForASlowClient(t *testing.T) {
 	})
 }
 
-// design.md I6: with nobody interested there is nobody to wait for.
+// design.md I6: without a subscription there is no client to wait for.
 func TestAResponseWithoutASubscriptionIsAckedAtOnce(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()

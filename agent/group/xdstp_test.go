@@ -23,8 +23,7 @@ func member(name string) *discoveryv3.Resource {
 	return w
 }
 
-// inDelta runs a test where the control plane speaks Delta, which alone can say
-// that a collection is empty.
+// inDelta runs a test with a Delta control plane: only Delta can say that a collection is empty.
 func inDelta(t *testing.T, test func(*rig)) {
 	t.Helper()
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
@@ -73,8 +72,8 @@ func TestACollectionIsServed(t *testing.T) {
 	})
 }
 
-// protocol.md 8.7: what a control plane removes, keeps alive or reports under a name whose
-// parameters are in another order is the same resource.
+// protocol.md 8.7: a name whose parameters are in another order is the same resource, also in
+// removals, heartbeats and errors.
 func TestEverythingThatIsSaidOfANameIsSaidInAnyOrderOfItsParameters(t *testing.T) {
 	inDelta(t, func(r *rig) {
 		glob, ours, theirs := endpointsPath+"*?k=1&l=2", endpointsPath+"a?k=1&l=2", endpointsPath+"a?l=2&k=1"

@@ -2,18 +2,19 @@ package xds
 
 import "google.golang.org/protobuf/encoding/protowire"
 
-// conflictKeyFields are the fields that say which place a resource takes: what no other of its type may
-// have beside it. Envoy refuses a second listener of an address, and a second scope of a key.
+// conflictKeyFields are the fields whose value no other resource of the type may have: Envoy NACKs
+// a second listener with one address, and a second scope with one key.
 var conflictKeyFields = map[string]protowire.Number{
 	ListenerType:    2, // address
 	ScopedRouteType: 3, // key
 }
 
-// additionalAddresses is a listener's field of messages whose first field is an address.
+// additionalAddresses is a listener's field with messages whose first field is an address.
 const additionalAddresses = 33
 
-// ConflictKeys returns the places that a listener or scope takes, as keys that are equal for equal
-// places; nil for other types. It stops where the body is malformed.
+// ConflictKeys returns the address of a listener, or the key of a scope, as strings: two resources
+// conflict if they have one in common. It returns nil for other types. It stops where the body is
+// malformed.
 func ConflictKeys(r *Resource) (keys []string) {
 	field, takes := conflictKeyFields[r.Type]
 	if !takes {

@@ -4,13 +4,14 @@ package xds
 type Form uint8
 
 const (
-	// SotW is the state-of-the-world form: a request names everything that is wanted.
+	// SotW is the state-of-the-world form: a request lists all names that are subscribed to.
 	SotW Form = iota + 1
-	// Delta is the incremental form: a request names what is wanted more and less.
+	// Delta is the incremental form: a request lists the names that are subscribed to or
+	// unsubscribed from since the last one.
 	Delta
 )
 
-// String returns "sotw" or "delta", as flags, logs and metrics say it.
+// String returns "sotw" or "delta", as in flags, logs and metrics.
 func (f Form) String() string {
 	switch f {
 	case SotW:

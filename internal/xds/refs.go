@@ -2,12 +2,13 @@ package xds
 
 import "google.golang.org/protobuf/encoding/protowire"
 
-// reference is a path to names of clusters in the wire form of a message.
+// reference describes where a message refers to clusters, in its wire form.
 type reference struct {
-	// fields lead on into messages; clusters are fields that hold a name.
+	// fields are nested messages that may refer to clusters; clusters are fields with the name of a
+	// cluster.
 	fields   map[protowire.Number]*reference
 	clusters []protowire.Number
-	// anys lead on by the type of an Any, of which the message is one.
+	// anys are the message types that may refer to clusters, if the message is an Any.
 	anys map[string]*reference
 }
 
@@ -17,9 +18,9 @@ const (
 	anyValue   = 2
 )
 
-// Paths to the clusters that routes lead to (packages envoy.config.route.v3, listener.v3 and
-// the extensions http_connection_manager.v3 and tcp_proxy.v3). What a route decides by a
-// header, a plugin or a tree of matchers names no cluster that could be looked for.
+// The references to clusters in routes (packages envoy.config.route.v3, listener.v3 and the
+// extensions http_connection_manager.v3 and tcp_proxy.v3). A route that chooses its cluster by a
+// header, a plugin or a tree of matchers names none.
 var (
 	weightedClusters = &reference{fields: map[protowire.Number]*reference{1: {clusters: []protowire.Number{1}}}}
 	mirrorPolicy     = &reference{clusters: []protowire.Number{1}}
@@ -52,9 +53,9 @@ var (
 	}
 )
 
-// LeadsToClusters yields the names of the clusters that a route configuration, a virtual host or
-// a listener sends requests to, in the order in which they stand there, some perhaps several
-// times; nothing for other types. It stops where the body is malformed.
+// LeadsToClusters yields the names of the clusters to which a route configuration, a virtual host
+// or a listener sends requests, in their order in the body and possibly several times. It yields
+// nothing for other types. It stops where the body is malformed.
 func LeadsToClusters(r *Resource, yield func(cluster string)) {
 	if ref := references[r.Type]; ref != nil {
 		ref.walk(r.Body.GetValue(), yield)
@@ -83,7 +84,7 @@ func (ref *reference) walk(msg []byte, yield func(string)) {
 	})
 }
 
-// walkAny goes on in the message of an Any.
+// walkAny is walk for an Any.
 func (ref *reference) walkAny(msg []byte, yield func(string)) {
 	var url, value []byte
 	_ = scanFields(msg, func(num protowire.Number, typ protowire.Type, val []byte) error {

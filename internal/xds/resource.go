@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -17,47 +18,44 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// Resource is one version of one xDS resource. It is immutable once it was
-// handed on, and shared: by every stream, in both wire forms. There are so many that
-// its size counts: 112 bytes.
+// Resource is one version of one xDS resource. It must not be changed after it was handed on,
+// because all streams share it, in both wire forms. There are so many that its size matters: 112
+// bytes.
 type Resource struct {
-	// Type is the type URL, Name the resource name; together the key.
+	// Type is the type URL, Name the resource name; together they are the key.
 	Type, Name string
-	// Version is the content hash, the only version that clients see: stable
-	// over restarts and the same for every upstream (protocol.md 7.5).
+	// Version is the content hash. It is the only version that clients get: it stays the same over
+	// restarts and for every upstream (protocol.md 7.5).
 	Version string
-	// UpstreamVersion is what the upstream called this content. It goes back
-	// to that upstream only, in initial_resource_versions (design.md I2).
+	// UpstreamVersion is the version that the upstream issued. It goes back to that upstream only,
+	// in initial_resource_versions (design.md I2).
 	UpstreamVersion string
-	// Body is the resource as the upstream sent it. nil says that the upstream
-	// resolved an alias to nothing (protocol.md 3.15).
+	// Body is the resource as the upstream sent it. nil says that the upstream resolved an alias to
+	// nothing (protocol.md 3.15).
 	Body *anypb.Any
-	// EDSName is, for a cluster of type EDS, the name of its endpoints; "" for
-	// every other resource.
+	// EDSName is the name of the endpoints of a cluster of type EDS; "" for every other resource.
 	EDSName string
-	// Extra is what few resources have, nil for nothing of it. It is immutable, too;
-	// the methods of its fields' names read it.
+	// Extra has the optional fields, which few resources have; nil for none. It must not be changed
+	// either. The methods below read it.
 	Extra *Extra
-	// Wrapped says that Name is not what the body says, so that only a wrapper
-	// can carry it in SotW.
+	// Wrapped says that the body does not have the name, so that SotW needs a wrapper for it.
 	Wrapped bool
 }
 
-// Extra is what few resources have.
+// Extra has the optional fields of a resource.
 type Extra struct {
 	// Aliases are further names that a subscription may use for this resource.
 	Aliases []string
-	// TTL is the lifetime that the upstream gave, 0 for none. Deadline is the
-	// time it ends, fixed when the upstream last sent or refreshed it
-	// (design.md I8); the zero time for none.
+	// TTL is the lifetime that the upstream set, 0 for none. Deadline is when it ends, fixed when
+	// the upstream last sent or refreshed the resource (design.md I8); the zero time for none.
 	TTL      time.Duration
 	Deadline time.Time
-	// CacheControl and Metadata are passed on as they came; nil for none.
+	// CacheControl and Metadata are passed on unchanged; nil for none.
 	CacheControl *discoveryv3.Resource_CacheControl
 	Metadata     *corev3.Metadata
 }
 
-// extra returns what there is of it, which may be nothing.
+// extra returns the optional fields; it is never nil.
 func (r *Resource) extra() *Extra {
 	if r.Extra == nil {
 		return &noExtra
@@ -70,19 +68,19 @@ var noExtra Extra
 // Aliases are further names that a subscription may use for this resource.
 func (r *Resource) Aliases() []string { return r.extra().Aliases }
 
-// TTL is the lifetime that the upstream gave, 0 for none.
+// TTL is the lifetime that the upstream set; 0 for none.
 func (r *Resource) TTL() time.Duration { return r.extra().TTL }
 
 // Deadline is the time at which the TTL ends; the zero time for none.
 func (r *Resource) Deadline() time.Time { return r.extra().Deadline }
 
-// CacheControl is passed on as it came; nil for none.
+// CacheControl is passed on unchanged; nil for none.
 func (r *Resource) CacheControl() *discoveryv3.Resource_CacheControl { return r.extra().CacheControl }
 
-// Metadata is passed on as it came; nil for none.
+// Metadata is passed on unchanged; nil for none.
 func (r *Resource) Metadata() *corev3.Metadata { return r.extra().Metadata }
 
-// WithLifetime returns the resource with another TTL, and when that ends.
+// WithLifetime returns a copy of the resource with another TTL and deadline.
 func (r *Resource) WithLifetime(ttl time.Duration, deadline time.Time) *Resource {
 	same, extra := *r, *r.extra()
 	extra.TTL, extra.Deadline = ttl, deadline
@@ -90,7 +88,7 @@ func (r *Resource) WithLifetime(ttl time.Duration, deadline time.Time) *Resource
 	return &same
 }
 
-// setExtra sets what a resource has, which may be nothing.
+// setExtra sets the optional fields, or nil if all are empty.
 func (r *Resource) setExtra(e Extra) {
 	if r.Extra = nil; len(e.Aliases) > 0 || e.TTL != 0 || !e.Deadline.IsZero() || e.CacheControl != nil || e.Metadata != nil {
 		kept := e // on the heap only here
@@ -98,21 +96,20 @@ func (r *Resource) setExtra(e Extra) {
 	}
 }
 
-// OfResponse is the UpstreamVersion of what a SotW response held bare. It has none of its
-// own: that of the response changes with whatever else is in it.
+// OfResponse is the UpstreamVersion of a bare resource in a SotW response. Such a resource has no
+// version of its own: the version of the response changes with every other resource in it.
 const OfResponse = "holdfast:of-the-response"
 
 // ErrHeartbeat says that a wrapper carries no body: it refreshes the TTL of the
 // version that it names (xDS specification, "TTL"; protocol.md 6.1).
 var ErrHeartbeat = errors.New("resource has no body")
 
-// FromAny makes a resource of an entry of a SotW response: either the bare
-// resource, whose name is in its body, or a wrapper (protocol.md 1.14). typeURL
-// is the type of the response, which the entry must have; version is the
-// response's. now fixes the TTL's deadline.
+// FromAny makes a resource of an entry of a SotW response: either the bare resource, whose name is
+// in its body, or a wrapper (protocol.md 1.14). typeURL is the type of the response, which the
+// entry must have; version is the version of the response. The deadline of a TTL counts from now.
 //
-// The error names the resource where its name could be read. A wrapper without
-// a body gives the resource's name and version, and ErrHeartbeat.
+// The error names the resource if its name could be read. For a wrapper without a body FromAny
+// returns a resource with the name and version, and ErrHeartbeat.
 func FromAny(typeURL, version string, entry *anypb.Any, now time.Time) (*Resource, error) {
 	if entry.GetTypeUrl() == WrapperType {
 		var wrapper discoveryv3.Resource
@@ -134,9 +131,8 @@ func FromAny(typeURL, version string, entry *anypb.Any, now time.Time) (*Resourc
 	return finish(&Resource{Type: typeURL, Name: name, UpstreamVersion: version, Body: entry})
 }
 
-// FromWrapper makes a resource of an entry of a Delta response, or of a SotW
-// wrapper. The name is the wrapper's or, where that is empty, the body's. See
-// FromAny for the arguments and errors.
+// FromWrapper makes a resource of an entry of a Delta response, or of a SotW wrapper. The name is
+// that of the wrapper or, if it is empty, of the body. See FromAny for the arguments and errors.
 func FromWrapper(typeURL string, w *discoveryv3.Resource, now time.Time) (*Resource, error) {
 	r := &Resource{
 		Type:            typeURL,
@@ -169,7 +165,7 @@ func FromWrapper(typeURL string, w *discoveryv3.Resource, now time.Time) (*Resou
 	if _, err := CheckName(r.Name); err != nil && (r.Name != "" || !Nameless(typeURL)) {
 		return nil, fmt.Errorf("%s resource: %w", Short(typeURL), err)
 	}
-	r.Name = CanonicalName(r.Name) // a heartbeat's too: finish does not see it
+	r.Name = CanonicalName(r.Name) // also of a heartbeat, which does not get as far as finish
 	extra := Extra{Aliases: CanonicalNames(w.GetAliases()), CacheControl: w.GetCacheControl(), Metadata: w.GetMetadata()}
 	if ttl := w.GetTtl(); ttl != nil {
 		if err := ttl.CheckValid(); err != nil || ttl.AsDuration() <= 0 {
@@ -179,8 +175,8 @@ func FromWrapper(typeURL string, w *discoveryv3.Resource, now time.Time) (*Resou
 		extra.Deadline = now.Add(extra.TTL)
 	}
 	r.setExtra(extra)
-	// A body-less VirtualHost resolves an alias to nothing, in every other type
-	// it is a heartbeat unless it lists aliases (protocol.md 3.15, 6.7).
+	// A VirtualHost without a body resolves an alias to nothing; of every other type it is a
+	// heartbeat, unless it lists aliases (protocol.md 3.15, 6.7).
 	if r.Body == nil && typeURL != VirtualHostType && len(extra.Aliases) == 0 {
 		return r, fmt.Errorf("%s %q: %w", Short(typeURL), r.Name, ErrHeartbeat)
 	}
@@ -194,7 +190,7 @@ func checkType(typeURL string, body *anypb.Any) error {
 	return nil
 }
 
-// finish derives what the rest of holdfast asks of a resource.
+// finish sets the fields that derive from the others.
 func finish(r *Resource) (*Resource, error) {
 	r.Name = CanonicalName(r.Name)
 	if r.Type == ClusterType && r.Body != nil {
@@ -208,14 +204,14 @@ func finish(r *Resource) (*Resource, error) {
 	return r, nil
 }
 
-// contentHash is the version of a resource: 64 bits of xxHash over everything a
-// client can see of it, in hexadecimal. The TTL is not content: refreshing it
-// changes nothing.
+// contentHash returns the version of a resource: 64 bits of xxHash over everything of it that a
+// client can see, in hexadecimal. The TTL is not part of the content: refreshing it changes
+// nothing.
 func contentHash(r *Resource) string {
 	var h xxhash.Digest
 	h.Reset()
-	// Each part carries its kind and its size, so that no two resources run
-	// together to the same bytes.
+	// Each part begins with its kind and its size, so that two resources cannot have the same
+	// sequence of bytes.
 	begin := func(kind byte, size int) {
 		var head [9]byte
 		head[0] = kind
@@ -237,7 +233,7 @@ func contentHash(r *Resource) string {
 	for _, a := range r.Aliases() {
 		text('a', a)
 	}
-	// A message that was just unmarshalled marshals.
+	// Marshalling cannot fail: the messages were just unmarshalled.
 	deterministic := proto.MarshalOptions{Deterministic: true}
 	if r.CacheControl() != nil {
 		b, _ := deterministic.Marshal(r.CacheControl())
@@ -250,8 +246,8 @@ func contentHash(r *Resource) string {
 	return hexSum(h.Sum64())
 }
 
-// Wrap makes w the resource as an entry of a Delta response. ttl is what remains of its
-// lifetime, 0 to send none. The body is shared, not copied.
+// Wrap sets w to the resource as an entry of a Delta response. ttl is the rest of its lifetime, 0
+// to send none. The body is shared, not copied.
 func (r *Resource) Wrap(w *discoveryv3.Resource, ttl time.Duration) {
 	w.Name, w.Version = r.Name, r.Version
 	w.Resource = r.Body
@@ -262,16 +258,15 @@ func (r *Resource) Wrap(w *discoveryv3.Resource, ttl time.Duration) {
 	}
 }
 
-// Wrapper is Wrap in a message of its own.
+// Wrapper is Wrap into a new message.
 func (r *Resource) Wrapper(ttl time.Duration) *discoveryv3.Resource {
 	w := &discoveryv3.Resource{}
 	r.Wrap(w, ttl)
 	return w
 }
 
-// Any returns the resource as an entry of a SotW response: the bare body, or a
-// wrapper where the body alone would lose the name. A TTL is never passed on in
-// SotW (protocol.md 6.4).
+// Any returns the resource as an entry of a SotW response: the bare body, or a wrapper if the body
+// alone would lose the name. SotW never has a TTL (protocol.md 6.4).
 func (r *Resource) Any() (*anypb.Any, error) {
 	if !r.Wrapped && len(r.Aliases()) == 0 && r.Body != nil {
 		return r.Body, nil
@@ -283,30 +278,22 @@ func (r *Resource) Any() (*anypb.Any, error) {
 	return &anypb.Any{TypeUrl: WrapperType, Value: value}, nil
 }
 
-// Answers reports whether the resource is known by the name of a subscription:
-// its own, or one of its aliases (protocol.md 3.15).
+// Answers reports whether a name is that of the resource or one of its aliases, so that the
+// resource answers a subscription to it (protocol.md 3.15).
 func (r *Resource) Answers(name string) bool {
-	if r.Name == name {
-		return true
-	}
-	for _, a := range r.Aliases() {
-		if a == name {
-			return true
-		}
-	}
-	return false
+	return r.Name == name || slices.Contains(r.Aliases(), name)
 }
 
-// Unresolved returns what stands for a name of which a client is told that nothing is known by
-// it: a resource without a body whose alias it is (protocol.md 3.15).
+// Unresolved returns the resource that says that a name does not exist: one without a body that has
+// the name as an alias (protocol.md 3.15).
 func Unresolved(typeURL, name string) *Resource {
 	r := &Resource{Type: typeURL, Name: name, Extra: &Extra{Aliases: []string{name}}}
 	r.Version = contentHash(r)
 	return r
 }
 
-// EmptyRuntime returns a runtime layer without values: what a client that cannot
-// be told of a removal gets instead (protocol.md 6.3).
+// EmptyRuntime returns a runtime layer without values. A client that ignores the removal of a layer
+// gets it instead (protocol.md 6.3).
 func EmptyRuntime(name string) *Resource {
 	body := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), name)
 	body = protowire.AppendBytes(protowire.AppendTag(body, 2, protowire.BytesType), nil) // the layer
@@ -315,9 +302,9 @@ func EmptyRuntime(name string) *Resource {
 	return r
 }
 
-// SetVersion is the version of a set of resources: a hash over the (name,
-// version) pairs that does not depend on their order, kept up to date by adding
-// and removing (protocol.md 7.6). The zero value is the empty set.
+// SetVersion is the version of a set of resources: a hash over the (name, version) pairs that does
+// not depend on their order, so that adding and removing a resource updates it (protocol.md 7.6).
+// The zero value is the empty set.
 type SetVersion struct {
 	sum uint64
 }
@@ -325,11 +312,10 @@ type SetVersion struct {
 // Add puts a resource into the set.
 func (v *SetVersion) Add(r *Resource) { v.sum += pairHash(r) }
 
-// Remove takes out a resource that was added.
+// Remove removes a resource that was added.
 func (v *SetVersion) Remove(r *Resource) { v.sum -= pairHash(r) }
 
-// String returns the version; it is never empty, also of the empty set
-// (protocol.md 1.11).
+// String returns the version. It is never empty, not even for the empty set (protocol.md 1.11).
 func (v *SetVersion) String() string { return hexSum(v.sum) }
 
 func pairHash(r *Resource) uint64 {

@@ -9,28 +9,27 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// MaxNameBytes is the longest resource name that is accepted. Names of real
-// meshes stay below 1 KiB; a name is kept in several maps and in every log line.
+// MaxNameBytes is the maximum length of a resource name. Real names stay below 1 KiB, and a name is
+// stored in several maps and in every log line.
 const MaxNameBytes = 8 << 10
 
-// ErrNoName says that a body carries no name in field 1.
+// ErrNoName: a body has no name in field 1.
 var ErrNoName = errors.New("resource has no name")
 
-// ErrMalformed says that a body is not the wire form of any message.
+// ErrMalformed: a body is not the wire form of any message.
 var ErrMalformed = errors.New("malformed protobuf")
 
-// fieldName is the field number of the name in every type of Types: all of them
-// put it first (Cluster.name, ClusterLoadAssignment.cluster_name, …).
+// fieldName is the field number of the name in every type of Types (Cluster.name,
+// ClusterLoadAssignment.cluster_name, …).
 const fieldName = 1
 
-// ScanName reads the resource name from the wire form of a body: the string in
-// field 1, the last one if it is repeated, as proto3 merges. Nothing else of the
-// body is looked into, but its top-level fields must be well-formed.
+// ScanName reads the resource name from the wire form of a body: the string in field 1, the last
+// one if it is repeated, as in proto3. It reads nothing else of the body, but the top-level fields
+// must be well-formed.
 //
-// It fails with an error that wraps ErrNoName when field 1 is absent or empty,
-// with one that wraps ErrMalformed and tells the place when the body is
-// malformed, and otherwise when field 1 is not a string, not UTF-8, or longer
-// than MaxNameBytes.
+// It fails with an error that wraps ErrNoName if field 1 is absent or empty, with one that wraps
+// ErrMalformed and has the place if the body is malformed, and otherwise if field 1 is not a
+// string, not UTF-8, or longer than MaxNameBytes.
 func ScanName(body []byte) (string, error) {
 	name, err := scanName(body)
 	if err != nil {
@@ -42,18 +41,18 @@ func ScanName(body []byte) (string, error) {
 	return CheckName(name)
 }
 
-// namelessTypes are the types of which Nameless holds: field 1 of their bodies is something else
-// than a name. That cannot be told from the bytes, so they are listed.
+// namelessTypes are the types without names. Field 1 of their bodies is something else, which the
+// bytes do not show, so the types are listed.
 var namelessTypes = map[string]bool{
 	googleapis + "istio.networking.nds.v1.NameTable": true, // field 1 is a map
 	googleapis + "istio.mesh.v1alpha1.ProxyConfig":   true, // field 1 is config_path
 }
 
-// Nameless reports whether the resources of a type have no name. There is one of the type at
+// Nameless reports whether the resources of a type have no name. Such a type has one resource at
 // most, under the name "".
 func Nameless(typeURL string) bool { return namelessTypes[typeURL] }
 
-// nameIn returns the name that a body of a type has: see ScanName; "" for a type without names.
+// nameIn returns the name in a body: see ScanName. It is "" for a type without names.
 func nameIn(typeURL string, body *anypb.Any) (string, error) {
 	if !Nameless(typeURL) {
 		return ScanName(body.GetValue())
@@ -61,7 +60,7 @@ func nameIn(typeURL string, body *anypb.Any) (string, error) {
 	return "", scanFields(body.GetValue(), func(protowire.Number, protowire.Type, []byte) error { return nil })
 }
 
-// scanName returns what stands in field 1, where it is and unchecked.
+// scanName returns the value of field 1, not copied and not checked.
 func scanName(body []byte) (name []byte, err error) {
 	err = scanFields(body, func(num protowire.Number, typ protowire.Type, val []byte) error {
 		if num != fieldName {
@@ -76,8 +75,8 @@ func scanName(body []byte) (name []byte, err error) {
 	return name, err
 }
 
-// CheckName converts a name from the wire, refusing one that is empty, is not
-// UTF-8 or is longer than MaxNameBytes.
+// CheckName converts a name from the wire. It fails if the name is empty, not UTF-8 or longer than
+// MaxNameBytes.
 func CheckName[B []byte | string](name B) (string, error) {
 	switch {
 	case len(name) == 0:
@@ -101,10 +100,9 @@ const (
 	clusterDiscoveryTypeEDS = 3 // Cluster.EDS
 )
 
-// EDSName returns the name under which a cluster of type EDS asks for its
-// endpoints: eds_cluster_config.service_name or, when that is empty, the name of
-// the cluster (protocol.md 4.1). It returns "" for a cluster of another type.
-// name is the cluster's own name.
+// EDSName returns the name of the endpoints of a cluster of type EDS:
+// eds_cluster_config.service_name or, if that is empty, the name of the cluster (protocol.md 4.1).
+// It returns "" for a cluster of another type. name is the name of the cluster.
 func EDSName(name string, cluster []byte) (string, error) {
 	var discovery int32
 	var service []byte
@@ -141,9 +139,9 @@ func EDSName(name string, cluster []byte) (string, error) {
 	return eds, nil
 }
 
-// scanFields walks the top-level fields of a message. val is the field's value
-// without its tag and, for strings and messages, without its length; groups are
-// passed over. visit's error ends the walk.
+// scanFields calls visit for each top-level field of a message. val is the value without its tag
+// and, for strings and messages, without its length; groups are passed over. An error of visit ends
+// the scan.
 func scanFields(msg []byte, visit func(num protowire.Number, typ protowire.Type, val []byte) error) error {
 	for at := 0; at < len(msg); {
 		num, typ, n := protowire.ConsumeTag(msg[at:])

@@ -2,29 +2,28 @@ package xds
 
 import "errors"
 
-// What a control plane may say of a name instead of a resource. What is held of
-// it stays in use (protocol.md 3.14).
+// Errors of a control plane about a name. A cached resource of that name stays in use (protocol.md
+// 3.14).
 var (
-	// ErrNotFound says that it reported that the resource does not exist.
-	ErrNotFound = errors.New("the control plane says that it does not exist")
-	// ErrNoAnswer says that it was asked for the name and has said nothing of it
-	// in time (gRFC A57, protocol.md 5.3).
-	ErrNoAnswer = errors.New("the control plane was asked for it and says nothing of it")
+	// ErrNotFound: it reported that the resource does not exist.
+	ErrNotFound = errors.New("the control plane reported that the resource does not exist")
+	// ErrNoAnswer: it did not answer the request for the resource in time (gRFC A57, protocol.md
+	// 5.3).
+	ErrNoAnswer = errors.New("no answer from the control plane for the requested resource")
 )
 
-// Knowledge is how much is known of everything of a type: of the set that a
-// wildcard names (design.md section 3).
+// Knowledge is how much is known of the wildcard of a type, that is, of the set of all its
+// resources (design.md section 3).
 type Knowledge int
 
 const (
-	// Unknown: nobody has said anything yet. A wildcard is not answered: an
-	// empty answer would wipe a running Envoy (design.md I1, protocol.md V7).
+	// Unknown: no source has answered yet. A request for the wildcard is not answered, because an
+	// empty answer would make a running Envoy delete everything (design.md I1, protocol.md V7).
 	Unknown Knowledge = iota
-	// Partial: what is held may be served, but there may be more: it was
-	// restored, or a Delta upstream is still telling. Absence means nothing.
+	// Partial: the cached resources may be served, but there may be more, because they were
+	// restored or a Delta upstream is still sending. Absence means nothing.
 	Partial
-	// Complete: a synced upstream has told all it has. What is absent does not
-	// exist.
+	// Complete: an upstream has sent all resources. A resource that is not cached does not exist.
 	Complete
 )
 
@@ -40,8 +39,7 @@ func (k Knowledge) String() string {
 	}
 }
 
-// Status is what the clients made of the newest content of a resource
-// (design.md I7).
+// Status is the clients' answer to the newest content of a resource (design.md I7).
 type Status uint8
 
 const (
@@ -49,7 +47,7 @@ const (
 	Pending Status = iota
 	// Acked: a client has ACKed it.
 	Acked
-	// Suspect: it was new in a response that was NACKed, together with others.
+	// Suspect: it was one of several new resources in a response that was NACKed.
 	Suspect
 	// Nacked: it was the only new resource in a response that was NACKed.
 	Nacked
@@ -69,15 +67,15 @@ func (s Status) String() string {
 	}
 }
 
-// Item is what the state holds under one name.
+// Item is the state of one name.
 type Item struct {
-	// Current is the newest content, nil when nothing is held.
+	// Current is the newest content; nil if there is none.
 	Current *Resource
-	// Acked is the content that a client last accepted, nil when there is none.
+	// Acked is the content that a client ACKed last; nil if there is none.
 	Acked *Resource
-	// Status is that of Current.
+	// Status is the status of Current.
 	Status Status
-	// NotFound says that an upstream reported that the name does not exist: only
-	// then may a client be told so (protocol.md 3.4).
+	// NotFound says that an upstream reported that the name does not exist: only then may clients
+	// be sent its removal (protocol.md 3.4).
 	NotFound bool
 }

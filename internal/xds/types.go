@@ -7,7 +7,7 @@ import (
 
 const googleapis = "type.googleapis.com/"
 
-// EnvoyUserAgent is what Envoy calls itself in its Node.
+// EnvoyUserAgent is the user_agent_name of Envoy's Node.
 const EnvoyUserAgent = "envoy"
 
 // Client features that holdfast has or looks for, as the xDS specification names them
@@ -17,7 +17,7 @@ const (
 	FeatureResourceTTL    = "xds.config.supports-resource-ttl"
 )
 
-// Type URLs of the resources that Envoy 1.40 asks a management server for.
+// Type URLs of the resources that Envoy 1.40 requests.
 const (
 	ListenerType        = googleapis + "envoy.config.listener.v3.Listener"
 	RouteType           = googleapis + "envoy.config.route.v3.RouteConfiguration"
@@ -36,54 +36,55 @@ const (
 	WrapperType = googleapis + "envoy.service.discovery.v3.Resource"
 )
 
-// TypeInfo says how holdfast treats the resources of one type. Whatever depends on the type of a
-// resource, and not on its content, is a field here.
+// TypeInfo describes how holdfast treats the resources of one type. Whatever depends on the type of
+// a resource, and not on its content, is a field here.
 type TypeInfo struct {
-	// Short is the customary abbreviation; of a type that is not in the table, the name of its
+	// Short is the customary abbreviation; for a type that is not in the table, the name of its
 	// message.
 	Short string
-	// RESTName ends the path at which the type is fetched over REST ("/v3/discovery:clusters");
-	// "" if it cannot be. Secrets do not belong into plain JSON.
+	// RESTName is the end of the path at which the type is fetched over REST
+	// ("/v3/discovery:clusters"); "" if it is not available over REST. Secrets do not belong in
+	// plain JSON.
 	RESTName string
 	// FullState says that a SotW response is the complete set, so that absence is deletion
 	// (protocol.md 1.13; design.md I3).
 	FullState bool
-	// LegacyWildcard says that a first request that names nothing means everything. The xDS
-	// specification says so of all types; of Envoy's it is true of LDS, CDS and SRDS, and VHDS,
-	// which exists in Delta only: of others Envoy sends such requests to say that it wants
-	// nothing (protocol.md 2.1, V8, V11). Of types that are not Envoy's, such as Istio's, it is
-	// true.
+	// LegacyWildcard says that a first request without names subscribes to the wildcard. The xDS
+	// specification says so for all types. Of Envoy's types it holds for LDS, CDS, SRDS and, in
+	// Delta, VHDS; for others Envoy sends such requests when it needs nothing (protocol.md 2.1, V8,
+	// V11). It also holds for types that are not Envoy's, such as Istio's.
 	LegacyWildcard bool
 	// PassTTL says that Envoy enforces the TTL of a Delta resource. In SotW it enforces none:
 	// there an expiry crashes Envoy 1.40 (protocol.md V4, 6.4, 6.5).
 	PassTTL bool
-	// RemoveExpired says that clients are told of a resource that has outlived its TTL as of a
-	// removal. Of other types Envoy ignores that or, for extension configurations, answers
-	// every request with 500 (protocol.md 6.3, V5).
+	// RemoveExpired says that the end of a TTL is sent to clients as a removal. For other types
+	// Envoy ignores the removal or, for extension configurations, answers every request with 500
+	// (protocol.md 6.3, V5).
 	RemoveExpired bool
 	// GuardRemovals says that the removal guard counts the removals of the type (design.md I10).
 	GuardRemovals bool
 	// FallBack says that after a crash loop the stable version may be served in place of the
-	// newest. Old endpoints lead nowhere.
+	// newest. It does not hold for endpoints, because old endpoints lead nowhere.
 	FallBack bool
-	// LeadsToClusters says that the resources send requests to clusters, which must be there
-	// before them (design.md I4; see LeadsToClusters).
+	// LeadsToClusters says that the resources send requests to clusters, which must be there before
+	// (design.md I4; see LeadsToClusters).
 	LeadsToClusters bool
-	// RemoveLate says that a removal is sent last of all: what else was sent may have led to
-	// the resource (design.md I4).
+	// RemoveLate says that a removal is sent after everything else, which may have led to the
+	// resource (design.md I4).
 	RemoveLate bool
-	// OnDemand says that Envoy waits for a word of the server about the type: at its start about
-	// any name, and then, while a request waits, about each name that the request made it subscribe
-	// to (protocol.md 3.15, V11). So what does not exist is said, also to clients that never had it.
+	// OnDemand says that Envoy waits for an answer about the type: at its start about any name, and
+	// then, while a request waits, about each name that the request made it subscribe to
+	// (protocol.md 3.15, V11). So clients are also sent that a name does not exist if they never
+	// had it.
 	OnDemand bool
 
 	order     int // the place in a push (design.md I4)
 	reference int // see CompareReferences
 }
 
-// types is in push order (design.md I4): a cluster before its endpoints, both before the
-// listeners and routes that lead to them; what a listener needs after it, since a client asks
-// for it only then.
+// types is in push order (design.md I4): a cluster before its endpoints, both before the listeners
+// and routes that lead to them, and after a listener what it refers to, because a client subscribes
+// to that only then.
 var types = []struct {
 	url  string
 	info TypeInfo
@@ -126,36 +127,36 @@ func Info(typeURL string) TypeInfo {
 // Types returns the type URLs of the table in push order.
 func Types() []string { return TypesWhere(func(TypeInfo) bool { return true }) }
 
-// TypesWhere returns the type URLs of the table for which holds is true, in push order.
-func TypesWhere(holds func(TypeInfo) bool) (urls []string) {
+// TypesWhere returns the type URLs of the table for which match returns true, in push order.
+func TypesWhere(match func(TypeInfo) bool) (urls []string) {
 	for _, t := range types {
-		if holds(t.info) {
+		if match(t.info) {
 			urls = append(urls, t.url)
 		}
 	}
 	return urls
 }
 
-// CompareTypes orders type URLs as they are pushed (design.md I4): those of the table in its
-// order, then the others alphabetically.
+// CompareTypes orders type URLs as they are pushed (design.md I4): those of the table in its order,
+// then the others alphabetically.
 func CompareTypes(a, b string) int {
 	return cmp.Or(Info(a).order-Info(b).order, strings.Compare(a, b))
 }
 
-// CompareReferences orders type URLs so that what others refer to comes first: endpoints
-// and secrets, the clusters that name them, the routes that lead to those, listeners at
-// the end. Types that are not in the table come first, too.
+// CompareReferences orders type URLs so that a type comes before those that refer to it: endpoints
+// and secrets first, then clusters, then routes, and listeners last. Types that are not in the
+// table come first, too.
 func CompareReferences(a, b string) int { return Info(a).reference - Info(b).reference }
 
 // FullState reports whether a SotW response of the type is the complete set.
 func FullState(typeURL string) bool { return Info(typeURL).FullState }
 
-// Short returns the customary abbreviation of a type URL of the table ("CDS"), and of any other
-// the message name after the last slash.
+// Short returns the customary abbreviation of a type URL of the table ("CDS"); for any other, the
+// message name after the last slash.
 func Short(typeURL string) string { return Info(typeURL).Short }
 
-// TypeByShort is the inverse of Short for the types of the table; ok is false for
-// anything else. Letter case is ignored.
+// TypeByShort is the inverse of Short for the types of the table, regardless of letter case; ok is
+// false for anything else.
 func TypeByShort(short string) (typeURL string, ok bool) {
 	for _, t := range types {
 		if strings.EqualFold(t.info.Short, short) {
@@ -165,7 +166,7 @@ func TypeByShort(short string) (typeURL string, ok bool) {
 	return "", false
 }
 
-// TypeByRESTName returns the type that is fetched under a name over REST; ok is false for none.
+// TypeByRESTName returns the type with a RESTName; ok is false if there is none.
 func TypeByRESTName(name string) (typeURL string, ok bool) {
 	for _, t := range types {
 		if name != "" && t.info.RESTName == name {

@@ -6,12 +6,11 @@ import (
 )
 
 // xdstp is the scheme of structured names (xDS specification, TP1):
-// xdstp://AUTHORITY/TYPE/ID?PARAM=VALUE&…, where the parameters are a set.
+// xdstp://AUTHORITY/TYPE/ID?PARAM=VALUE&…, whose parameters are a set.
 const xdstp = "xdstp://"
 
-// CanonicalName returns a name with its context parameters in order, so that
-// names which mean the same are the same (protocol.md 8.7). A name of another
-// form is opaque, and returned as it is.
+// CanonicalName returns a name with its context parameters in order, so that names with the same
+// meaning are equal (protocol.md 8.7). A name of another form is opaque and is returned as it is.
 func CanonicalName(name string) string {
 	if !strings.HasPrefix(name, xdstp) {
 		return name
@@ -33,8 +32,8 @@ func CanonicalName(name string) string {
 	return name
 }
 
-// CanonicalNames canonicalises each name of a list, which it does not change: it
-// copies the list where a name differs.
+// CanonicalNames returns a list with the canonical names. It does not change the list, and copies
+// it only if a name differs.
 func CanonicalNames(names []string) []string {
 	copied := false
 	for i, name := range names {
@@ -50,8 +49,8 @@ func CanonicalNames(names []string) []string {
 	return names
 }
 
-// IsCollection reports whether a name is a glob collection, one whose path ends
-// in "/*": it stands for all names of the same directory and parameters.
+// IsCollection reports whether a name is a glob collection. Its path ends in "/*", and it means all
+// names with the same directory and parameters.
 func IsCollection(name string) bool {
 	if !strings.HasPrefix(name, xdstp) {
 		return false
@@ -60,9 +59,9 @@ func IsCollection(name string) bool {
 	return strings.HasSuffix(path, "/*")
 }
 
-// CollectionOf returns the glob collection that a name belongs to: the one of the
-// same authority, type, directory and parameters. It is "" for names of another
-// form, and for collections.
+// CollectionOf returns the glob collection of which a name is a member: that with the same
+// authority, type, directory and parameters. It is "" for names of another form, and for
+// collections.
 func CollectionOf(name string) string {
 	if !strings.HasPrefix(name, xdstp) || IsCollection(name) {
 		return ""

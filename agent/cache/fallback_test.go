@@ -190,6 +190,11 @@ func TestAFallbackSurvivesARestart(t *testing.T) {
 		again.ServeRestored()
 		suspected(t, again, "CDS a", "CDS b", "CDS c")
 		servesClusters(t, again, "1", "1", "")
+		for _, s := range again.Status() {
+			if s.Type == "" {
+				t.Error("the status has a type without a name")
+			}
+		}
 		if got, want := again.Fallback().Until, c.Fallback().Until.Truncate(time.Second); !got.Equal(want) {
 			t.Errorf("it ends at %s, before the restart at %s", got, want)
 		}

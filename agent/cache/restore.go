@@ -66,17 +66,21 @@ func (c *Cache) growTables(saved []Saved) {
 
 func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
 	c.journal.restoreFact(f, value)
+	switch f.Kind { // of no type
+	case FallbackFact:
+		since, until := parseTimes(value)
+		c.fallback.RestoreTimes(since, until)
+		return
+	case AccidentFact:
+		since, _ := parseTimes(value)
+		c.guard.RestoreAccident(since, now)
+		return
+	}
 	t, k := c.table(f.Type), xds.Key{Type: f.Type, Name: f.Name}
 	switch f.Kind {
 	case SuspectFact:
 		version, _ := strings.CutPrefix(value, suspectVersion)
 		c.fallback.Restore(k, version)
-	case FallbackFact:
-		since, until := parseTimes(value)
-		c.fallback.RestoreTimes(since, until)
-	case AccidentFact:
-		since, _ := parseTimes(value)
-		c.guard.RestoreAccident(since, now)
 	case SubscribedFact:
 		// A reconnecting client may not say that it subscribes to the wildcard (protocol.md V9).
 		t.hadWildcard = t.hadWildcard || f.Name == xds.Wildcard

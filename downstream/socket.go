@@ -48,7 +48,7 @@ type Socket struct {
 	mu     sync.Mutex
 	lis    *net.UnixListener // the newest one
 	file   os.FileInfo       // the file of lis
-	lock   *os.File          // nil after Release
+	lock   *os.File          // nil after Detach
 	closed bool
 }
 
@@ -260,7 +260,7 @@ func (s *Socket) unlock() {
 	}
 }
 
-// Present returns nil if the path leads to this socket and, unless Release gave it up, this
+// Present returns nil if the path leads to this socket and, unless Detach gave it up, this
 // process has its lock; otherwise an error that describes the problem.
 func (s *Socket) Present() error {
 	s.mu.Lock()

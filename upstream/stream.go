@@ -102,7 +102,7 @@ func (s *server) received(now time.Time) {
 func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, state State, answered func() error) error {
 	subscriptions := state.Subscriptions()
 	defer subscriptions.Close()
-	// This follows the call of Subscriptions, whose channel reports every later AskAgain.
+	// This follows the call of Subscriptions, whose channel reports every later RequestAgain.
 	opened := time.Now()
 	s.mu.Lock()
 	s.open++

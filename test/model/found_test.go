@@ -24,7 +24,7 @@ func TestWhatTheModelFound(t *testing.T) {
 		mend func(*known)
 		draw func(seed uint64) *sequence // nil for newSequence
 	}{
-		// downstream/session, giveUpEndpoints: what is expected and no cluster names that
+		// downstream/session, unsubscribeEndpoints: what is expected and no cluster names that
 		// the client has is dropped, whether that was removed, refused or changed.
 		{"endpoints of what a cluster was before are given up", 1099511628950, mended, nil},
 		// cache, Take: Complete becomes Partial when the source is told that nobody
@@ -33,7 +33,7 @@ func TestWhatTheModelFound(t *testing.T) {
 		// upstream/session, kept: a legacy wildcard cannot be given up by an empty
 		// list; nothing is sent, and a new stream is opened when it is wanted again.
 		{"a SotW wildcard can be given up", 1099511628238, mended, nil},
-		// upstream/session, standsFor and Forget: versions outlive what they stand for.
+		// upstream/session, isCurrent and Forget: versions outlive what they stand for.
 		// A type begins with one only where just what came with it is held.
 		{"a version_info stands for what is held", 1099511633632, mended, nil},
 		// upstream/session, late: a name asked for after the first request is missing
@@ -43,7 +43,7 @@ func TestWhatTheModelFound(t *testing.T) {
 		// upstream/session, Reopen: entries that nobody wanted for a while would be taken
 		// for members again, and no server speaks of them; on a new stream it does.
 		{"what went while nobody wanted it is gone", 1099511630936, mended, nil},
-		// downstream/session, offer: what a client refused before it accepted anything
+		// downstream/session, replaceNeverAcked: what a client NACKed before it ACKed anything
 		// under the name is looked at again, for item.Good.
 		{"a client that has nothing gets what another accepted", 1099511629962, mended, nil},
 		// downstream/session, markAll: of what is doubtful the claimed version is not
@@ -55,7 +55,7 @@ func TestWhatTheModelFound(t *testing.T) {
 		// upstream/session, toldAll and Reopen: what the server was told when it answered
 		// is not known, but of a stream's first request.
 		{"an answer speaks of what was asked for before it", 4294994747, mended, nil},
-		// downstream/session, consider and fullSet: leaving ends as soon as something is
+		// downstream/session, consider and fullSet: a removal ends as soon as something is
 		// held, also where choose finds nothing to send.
 		{"a cluster that is back does not leave", 1099511630242, mended, nil},
 		// downstream/session, removeClusters: in SotW it waits for complete.
@@ -68,7 +68,7 @@ func TestWhatTheModelFound(t *testing.T) {
 		{"a client has what it was sent last before what it refused", 1099511628969, mended, nil},
 		// cache, Update.Silent: what upstream/stream.go applies of Overdue is no answer.
 		{"a silent control plane has not answered a wildcard", 4295004875, mended, nil},
-		// upstream/session, standsFor: of what another server took away the one before
+		// upstream/session, isCurrent: of what another server took away the one before
 		// says nothing while its version is current.
 		{"what another source took away is asked for", 8589938874, mended, nil},
 		// cache, Want.Complete: a version_info was not followed while nobody wanted the

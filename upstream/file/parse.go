@@ -173,7 +173,7 @@ func responseSources(response *discoveryv3.DiscoveryResponse) []source {
 
 // parseText decodes a DiscoveryResponse or an Any in protobuf's text form.
 func parseText(data []byte) ([]source, error) {
-	first := firstWord(data)
+	first := firstCharacter(data)
 	if first == 0 {
 		return nil, errEmpty
 	}
@@ -201,9 +201,9 @@ func parseText(data []byte) ([]source, error) {
 	return nil, &ParseError{Line: line, Err: errors.New(text)}
 }
 
-// firstWord returns the first character that is neither white space nor in a comment, 0 if there
+// firstCharacter returns the first character that is neither white space nor in a comment, 0 if there
 // is none.
-func firstWord(text []byte) byte {
+func firstCharacter(text []byte) byte {
 	for line := range bytes.Lines(text) {
 		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {
 			return line[0]

@@ -278,7 +278,7 @@ func (s *Session) Forget(typeURL string) { delete(s.cfg.Versions, typeURL) }
 //     (design.md I2).
 //   - Clients NACKed a resource, and the server may have gone back to the version before.
 //   - A SotW server that was sent only current versions has answered nothing.
-//   - AskAgain was called.
+//   - RequestAgain was called.
 func (s *Session) Reopen() bool {
 	return s.requestAgain || slices.ContainsFunc(s.ordered, func(sub *subscription) bool {
 		return sub.needsNewStream || sub.wildcard && sub.started && !sub.sentWildcard

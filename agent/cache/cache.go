@@ -19,6 +19,7 @@
 package cache
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -158,18 +159,10 @@ func (c *Cache) origin(u xds.Update) contents.Origin {
 
 // New returns an empty cache, in which everything is unknown.
 func New(cfg Config) *Cache {
-	if cfg.Linger == 0 {
-		cfg.Linger = DefaultLinger
-	}
-	if cfg.MaxUnreferenced == 0 {
-		cfg.MaxUnreferenced = DefaultMaxUnreferenced
-	}
-	if cfg.MaxResources == 0 {
-		cfg.MaxResources = DefaultMaxResources
-	}
-	if cfg.MaxBytes == 0 {
-		cfg.MaxBytes = DefaultMaxBytes
-	}
+	cfg.Linger = cmp.Or(cfg.Linger, DefaultLinger)
+	cfg.MaxUnreferenced = cmp.Or(cfg.MaxUnreferenced, DefaultMaxUnreferenced)
+	cfg.MaxResources = cmp.Or(cfg.MaxResources, DefaultMaxResources)
+	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, DefaultMaxBytes)
 	c := &Cache{
 		cfg:      cfg,
 		wake:     make(chan struct{}, 1),
@@ -256,15 +249,11 @@ func (c *Cache) apply(u xds.Update, answer func(nack error)) (due []func()) {
 	t.BeginUpdate()
 	var nack error
 	for _, r := range u.Resources {
-		if err := c.put(t, from, c.applyTTLPolicy(r), ch); err != nil && nack == nil {
-			nack = err
-		}
+		nack = cmp.Or(nack, c.put(t, from, c.applyTTLPolicy(r), ch))
 	}
 	c.removeAll(t, u, held, ch)
 	for _, h := range u.Heartbeats {
-		if err := c.refresh(t, from, h, ch); err != nil && nack == nil {
-			nack = err
-		}
+		nack = cmp.Or(nack, c.refresh(t, from, h, ch))
 	}
 	c.noteErrors(t, u, ch)
 	if t.UpdateKnowledge(u, t.names.Requested(xds.Wildcard)) {

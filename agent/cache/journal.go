@@ -27,6 +27,8 @@ type Saved struct {
 	ContentKnown, PreviousKnown bool
 }
 
+func (s Saved) empty() bool { return s.Content == nil && s.Previous == nil }
+
 // FactKind is the kind of a Fact.
 type FactKind string
 
@@ -253,19 +255,18 @@ func (j *Journal) All() Batch {
 		size += t.Len()
 	}
 	all := &rewriting{
-		entries: make([]rewritten, 0, size), removed: make(map[xds.Key]*onDisk), facts: maps.Collect(j.c.allFacts()),
+		entries: make([]rewritten, 0, size), removed: make(map[xds.Key]*onDisk), facts: j.c.allFacts(),
 		names: j.names, dirty: j.dirty,
 	}
 	j.names, j.dirty, j.all = make(map[xds.Key]struct{}), make(map[Fact]struct{}), all
 	b := Batch{Resources: make([]Saved, 0, size), Facts: all.facts}
 	for k := range j.c.names() {
-		t := j.c.tables[k.Type]
-		want, previous := t.toSave(k.Name)
-		if want.Content == nil && previous == nil {
+		s, want := j.saved(k)
+		if s.empty() {
 			continue
 		}
-		b.Resources = append(b.Resources, j.saved(k, want, previous))
-		if e := t.Entry(k.Name); e != nil {
+		b.Resources = append(b.Resources, s)
+		if e := j.c.tables[k.Type].Entry(k.Name); e != nil {
 			all.entries = append(all.entries, rewritten{e, &want})
 		} else {
 			all.removed[k] = &want
@@ -321,12 +322,11 @@ func (j *Journal) Saved() (saved []Saved, facts map[Fact]string) {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
 	for k := range j.c.names() {
-		want, previous := j.c.tables[k.Type].toSave(k.Name)
-		if want.Content != nil || previous != nil {
-			saved = append(saved, j.saved(k, want, previous))
+		if s, _ := j.saved(k); !s.empty() {
+			saved = append(saved, s)
 		}
 	}
-	return saved, maps.Collect(j.c.allFacts())
+	return saved, j.c.allFacts()
 }
 
 // names yields the names that may have something to save.
@@ -347,25 +347,35 @@ func (c *Cache) names() iter.Seq[xds.Key] {
 	}
 }
 
-func (j *Journal) saved(k xds.Key, want onDisk, previous *xds.Resource) Saved {
-	return Saved{
-		Type: k.Type, Name: k.Name, Content: want.Content, Source: j.c.sources.name(want.Source),
-		Accepted: want.Accepted, Stable: want.Stable, Previous: previous,
+// saved returns what should be on disk for a name, in both forms.
+func (j *Journal) saved(k xds.Key) (s Saved, want onDisk) {
+	t := j.c.tables[k.Type]
+	s = Saved{Type: k.Type, Name: k.Name}
+	switch e := t.Entry(k.Name); {
+	case e == nil:
+		s.Previous = t.removed.Stable(k.Name)
+	case !e.IsLocal(): // the maker of a local resource stores what it needs
+		h := e.Save()
+		s.Content, s.Source, s.Accepted, s.Stable, s.Previous = h.Content, j.c.sources.name(h.Source), h.Acked, h.Stable, h.Previous
+		want = onDisk{Content: h.Content, Source: h.Source, Accepted: h.Acked, Stable: h.Stable}
 	}
+	if s.Previous != nil {
+		want.Previous = s.Previous.Version
+	}
+	return s, want
 }
 
 // resource returns what should be on disk for one name, and whether that differs from what is
 // there. It assumes that the caller writes it.
 func (j *Journal) resource(k xds.Key) (s Saved, differs bool) {
-	t := j.c.table(k.Type)
-	e := t.Entry(k.Name)
+	e := j.c.table(k.Type).Entry(k.Name)
 	disk := j.removed[k]
 	delete(j.removed, k)
 	if e != nil && e.OnDisk != nil {
 		disk = e.OnDisk
 	}
-	want, previous := t.toSave(k.Name)
-	if disk != nil && !differ(&want, disk) || disk == nil && want.Content == nil && previous == nil {
+	s, want := j.saved(k)
+	if disk != nil && !differ(&want, disk) || disk == nil && s.empty() {
 		if e != nil {
 			e.OnDisk = disk
 		} else if disk != nil {
@@ -376,12 +386,11 @@ func (j *Journal) resource(k xds.Key) (s Saved, differs bool) {
 	switch {
 	case e != nil:
 		e.OnDisk = &want
-	case previous != nil:
+	case s.Previous != nil:
 		j.removed[k] = &want
 	}
-	s = j.saved(k, want, previous)
-	s.ContentKnown = want.Content != nil && wasReturned(disk, want.Content.Version)
-	s.PreviousKnown = previous != nil && wasReturned(disk, previous.Version)
+	s.ContentKnown = s.Content != nil && wasReturned(disk, s.Content.Version)
+	s.PreviousKnown = s.Previous != nil && wasReturned(disk, s.Previous.Version)
 	return s, true
 }
 
@@ -403,25 +412,6 @@ func differ(want, there *onDisk) bool {
 		want.Content.Version != there.Content.Version || want.Content.UpstreamVersion != there.Content.UpstreamVersion || deadlineMoved(there.Content, want.Content)
 }
 
-// toSave returns what should be on disk for a name, and the stable content if that is another.
-func (t *table) toSave(name string) (want onDisk, previous *xds.Resource) {
-	e := t.Entry(name)
-	switch {
-	case e == nil:
-		previous = t.removed.Stable(name)
-	case e.IsLocal():
-		return onDisk{}, nil // its maker stores what it needs
-	default:
-		s := e.Save()
-		want = onDisk{Content: s.Content, Source: s.Source, Accepted: s.Acked, Stable: s.Stable}
-		previous = s.Previous
-	}
-	if previous != nil {
-		want.Previous = previous.Version
-	}
-	return want, previous
-}
-
 // deadlineMoved reports whether a deadline moved by so much that it must be written: by a tenth of
 // the TTL, by which the resource would expire early after a restart.
 func deadlineMoved(there, now *xds.Resource) bool {
@@ -435,37 +425,33 @@ func deadlineMoved(there, now *xds.Resource) bool {
 	return d < 0 || d > now.TTL()/10
 }
 
-// allFacts yields the facts that hold, with their values.
-func (c *Cache) allFacts() iter.Seq2[Fact, string] {
-	return func(yield func(Fact, string) bool) {
-		var facts []Fact
-		for url, t := range c.tables {
-			for _, names := range []iter.Seq[string]{t.names.Clients(), t.names.Leases()} {
-				for name := range names {
-					facts = append(facts, Fact{SubscribedFact, url, name})
-				}
-			}
-			for _, name := range c.uncertain.Of(url) {
-				facts = append(facts, Fact{MaybeHeldFact, url, name})
-			}
-			for name := range c.guard.Names(url) {
-				facts = append(facts, Fact{DeferredFact, url, name})
-			}
-			facts = append(facts, Fact{KnownFact, url, ""})
-		}
-		facts = append(facts, Fact{Kind: AccidentFact})
-		if c.fallback.Active() {
-			facts = append(facts, Fact{Kind: FallbackFact})
-			for k := range c.fallback.Suspects() {
-				facts = append(facts, Fact{SuspectFact, k.Type, k.Name})
-			}
-		}
-		for _, f := range facts {
-			if value := c.fact(f); value != "" && !yield(f, value) {
-				return
-			}
+// allFacts returns the facts that hold, with their values.
+func (c *Cache) allFacts() map[Fact]string {
+	facts := make(map[Fact]string)
+	add := func(kind FactKind, typeURL, name string) {
+		f := Fact{kind, typeURL, name}
+		if value := c.fact(f); value != "" {
+			facts[f] = value
 		}
 	}
+	for t, name := range c.subscribed {
+		add(SubscribedFact, t.url, name)
+	}
+	for url := range c.tables {
+		for _, name := range c.uncertain.Of(url) {
+			add(MaybeHeldFact, url, name)
+		}
+		for name := range c.guard.Names(url) {
+			add(DeferredFact, url, name)
+		}
+		add(KnownFact, url, "")
+	}
+	add(AccidentFact, "", "")
+	add(FallbackFact, "", "")
+	for k := range c.fallback.Suspects() {
+		add(SuspectFact, k.Type, k.Name)
+	}
+	return facts
 }
 
 // fact returns the present value of a fact; "" if it does not hold.

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"time"
@@ -64,9 +65,7 @@ func (c *Cache) Publish(resources []*xds.Resource, answer func(nack error)) {
 	ch := newChanges(t)
 	var nack error
 	for _, r := range resources {
-		if err := c.put(t, contents.Origin{Source: history.Local, KeepUnsubscribed: true}, r, ch); err != nil && nack == nil {
-			nack = err
-		}
+		nack = cmp.Or(nack, c.put(t, contents.Origin{Source: history.Local, KeepUnsubscribed: true}, r, ch))
 	}
 	due := c.awaitAnswer(t, answer, c.notify(ch), nack)
 	c.mu.Unlock()

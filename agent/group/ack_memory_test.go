@@ -30,7 +30,7 @@ func TestWaitingForAnAckHoldsNoBodies(t *testing.T) {
 		c := xdstest.Cluster("c", "")
 		c.AltStatName = fmt.Sprint(generation)
 		r := xdstest.Resource(c, fmt.Sprint(generation))
-		writer{g}.Apply(xds.Update{Source: "s", Type: xds.ClusterType, Resources: []*xds.Resource{r}, Complete: true}, func(error) { verdicts++ })
+		writer{g.cache, g}.Apply(xds.Update{Source: "s", Type: xds.ClusterType, Resources: []*xds.Resource{r}, Complete: true}, func(error) { verdicts++ })
 		return weak.Make(r.Body)
 	}
 	first := apply(0)

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/downstream"
@@ -16,7 +15,10 @@ import (
 )
 
 // writer is the group as its sources see it.
-type writer struct{ g *Group }
+type writer struct {
+	*cache.Cache
+	g *Group
+}
 
 var _ upstream.State = writer{}
 
@@ -33,27 +35,16 @@ func (w writer) Apply(u xds.Update, answer func(nack error)) {
 			call(nack)
 		}
 	}
-	w.g.cache.Apply(u, answer)
+	w.Cache.Apply(u, answer)
 	applied.Store(true)
 }
 
-func (w writer) Synced(source, typeURL string, asked time.Time) {
-	w.g.cache.Synced(source, typeURL, asked)
-}
+// RequestAgain and Cached implement upstream.State.
+func (w writer) RequestAgain() time.Time { return w.AskAgain() }
 
-func (w writer) RequestAgain() time.Time { return w.g.cache.AskAgain() }
+func (w writer) Cached(source, typeURL string) map[string]string { return w.Held(source, typeURL) }
 
-func (w writer) Cached(source, typeURL string) map[string]string {
-	return w.g.cache.Held(source, typeURL)
-}
-
-func (w writer) Nacked(source, typeURL string) []string {
-	return w.g.cache.Nacked(source, typeURL)
-}
-
-func (w writer) Body(typeURL string, name []byte) *anypb.Any { return w.g.cache.Body(typeURL, name) }
-
-func (w writer) Subscriptions() upstream.Subscriptions { return w.g.cache.Subscriptions() }
+func (w writer) Subscriptions() upstream.Subscriptions { return w.Cache.Subscriptions() }
 
 // secrets is the group as the maker of certificates sees it.
 type secrets struct {
@@ -78,37 +69,33 @@ func (s secrets) Take() (add, drop []string) {
 
 // view is the cache as a stream sees it.
 type view struct {
-	watch  *cache.Watch
+	*cache.Watch
 	cache  *cache.Cache
 	closed func(byServer bool) // called when the stream has ended; may be nil
 }
 
 var _ downstream.View = view{}
 
-func (v view) Changed() <-chan struct{} { return v.watch.Changed() }
-
-func (v view) Begin() (session.View, []xds.Change) { return v.watch.Begin() }
-
-func (v view) End() { v.watch.End() }
+func (v view) Begin() (session.View, []xds.Change) { return v.Watch.Begin() }
 
 func (v view) HadWildcard(typeURL string) bool { return v.cache.HadWildcard(typeURL) }
 
 func (v view) Subscribe(in xds.SubscriptionChange) {
-	v.watch.Subscribe(in.Type, in.Wildcard, in.Subscribe, in.Unsubscribe)
+	v.Watch.Subscribe(in.Type, in.Wildcard, in.Subscribe, in.Unsubscribe)
 }
 
 func (v view) Answer(a session.Answer) {
 	if a.NACK {
-		v.watch.Nack(a.Type, a.Revision, a.Error, a.Nacked, a.Suspects)
+		v.Watch.Nack(a.Type, a.Revision, a.Error, a.Nacked, a.Suspects)
 		return
 	}
-	v.watch.Ack(a.Type, a.Acked, a.Removed)
+	v.Watch.Ack(a.Type, a.Acked, a.Removed)
 }
 
-func (v view) Progress(p session.Progress) { v.watch.Progress(p.Type, p.Revision) }
+func (v view) Progress(p session.Progress) { v.Watch.Progress(p.Type, p.Revision) }
 
 func (v view) Close(end downstream.End) {
-	v.watch.Close(end.Unanswered)
+	v.Watch.Close(end.Unanswered)
 	if v.closed != nil {
 		v.closed(end.ByServer)
 	}

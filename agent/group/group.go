@@ -11,6 +11,7 @@
 package group
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -249,9 +250,7 @@ func (g *Group) Node() *corev3.Node {
 // stream, so a second stream is opened, and takes over when it is answered; the cache stays as it
 // is.
 func (g *Group) SetNode(node *corev3.Node) {
-	g.mu.Lock()
-	g.node = withFeatures(node)
-	g.mu.Unlock()
+	g.AdoptNode(node)
 	signal(g.nodeChanged)
 }
 
@@ -280,10 +279,7 @@ func (g *Group) Run(ctx context.Context) error {
 // serveRestored serves the restored resources when every source has failed, after RestoreAfter, or
 // soon after a source answered.
 func (g *Group) serveRestored(ctx context.Context) error {
-	after := g.cfg.RestoreAfter
-	if after == 0 {
-		after = DefaultRestoreAfter
-	}
+	after := cmp.Or(g.cfg.RestoreAfter, DefaultRestoreAfter)
 	began := time.Now()
 	deadline := time.NewTimer(after)
 	defer deadline.Stop()
@@ -338,7 +334,7 @@ func (g *Group) runSources(ctx context.Context) error {
 		eg.Go(func() error {
 			defer close(f.done)
 			defer cancel()
-			return f.upstreams.Run(ctx, writer{g})
+			return f.upstreams.Run(ctx, writer{g.cache, g})
 		})
 	}
 	begin(g.current)
@@ -380,7 +376,7 @@ func (g *Group) takeOver(f *sourcesRun) {
 
 // Attach opens the view of a stream; it never fails.
 func (g *Group) Attach(c downstream.Client) (downstream.View, error) {
-	v := view{watch: g.cache.Watch(c.Node.GetId()), cache: g.cache}
+	v := view{Watch: g.cache.Watch(c.Node.GetId()), cache: g.cache}
 	// A fetch is short, and other clients than Envoy may be short-lived on purpose.
 	if g.cfg.WatchDisconnects && !c.Fetch && c.Node.GetUserAgentName() == xds.EnvoyUserAgent {
 		g.disconnects.connected(time.Now())

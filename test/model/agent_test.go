@@ -36,23 +36,23 @@ type upstream struct {
 	wake     time.Time
 	toServer []*up.Request
 	ended    bool
-	// asked are, by type, the names of the last request; late those that were not in
-	// the first, and of which no response spoke.
+	// asked are, by type, the names of the last request; late those that were not in the first
+	// request and that no response has had.
 	asked [kinds][]string
 	// named are, by type, the names of the last SotW request.
 	named [kinds][]string
 	late  [kinds]map[string]lateName
 }
 
-// lateName is a name that a SotW server may not have heard of when it made the
-// complete response that came next.
+// lateName is a name that may have reached a SotW server only after it made the complete response
+// that came next.
 type lateName struct {
 	until  time.Time
 	missed bool
 }
 
-// openUpstream opens a stream. A source is a server in one form, as in the
-// product: the versions that it gave in the other say nothing.
+// openUpstream opens a stream. A source is a server in one form, as in the product: its versions
+// mean nothing in the other form.
 func (w *world) openUpstream(cp *controlPlane, delta bool) *upstream {
 	form, source := xds.SotW, cp.name+"/sotw"
 	if delta {
@@ -208,7 +208,7 @@ func (u *upstream) flush() bool {
 	}
 }
 
-// noteSent holds an ACK against invariant 10 when it is sent.
+// noteSent checks an ACK against invariant 10 when it is sent.
 func (u *upstream) noteSent(req *up.Request, now time.Time) {
 	k := kindOf(req.Type)
 	others := !slices.Equal(req.Names, u.named[k])
@@ -223,7 +223,7 @@ func (u *upstream) noteSent(req *up.Request, now time.Time) {
 	}
 }
 
-// noteAsked notes what a request names that the first of its type did not.
+// noteAsked records the names of a request that the first one of its type did not have.
 func (u *upstream) noteAsked(req *up.Request, now time.Time) {
 	k := kindOf(req.Type)
 	if u.server.delta || !k.full() {
@@ -242,9 +242,9 @@ func (u *upstream) noteAsked(req *up.Request, now time.Time) {
 	u.asked[k] = req.Names
 }
 
-// noteLate notes that a complete response of a SotW server was received: what it
-// misses of what was asked for late does not exist by the second, or when the server
-// had time enough (protocol.md 5.3).
+// noteLate records that a complete response of a SotW server was received: a name that was
+// requested late does not exist if the second one lacks it, or when the server had time enough
+// (protocol.md 5.3).
 func (u *upstream) noteLate(msg upMessage) {
 	if msg.sotw == nil || !msg.k.full() {
 		return
@@ -274,7 +274,7 @@ func (u *upstream) noteOverdue(now time.Time) {
 	}
 }
 
-// deliver hands a request to the control plane.
+// deliver passes a request to the control plane.
 func (u *upstream) deliver(req *up.Request) {
 	if u.w.verbose {
 		u.w.say("  agent -> %s: %s", u.server.cp.name, describeUp(req))
@@ -469,7 +469,7 @@ func (s *stream) next() (resp *down.Response, wake time.Time) {
 	}
 }
 
-// noteClaim notes what the agent takes for accepted because the client said at first that
+// noteClaim records what the agent takes as ACKed because the client said in its first request that
 // it has it.
 func (s *stream) noteClaim(claim down.Answer) {
 	for _, r := range claim.Acked {
@@ -487,7 +487,7 @@ func (s *stream) noteClaim(claim down.Answer) {
 	}
 }
 
-// send writes a response in its wire form, and holds it against the invariants.
+// send writes a response in its wire form, and checks it against the invariants.
 func (s *stream) send(resp *down.Response) {
 	if s.w.fault == sendOld {
 		s.older(resp)

@@ -11,14 +11,12 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// warmingTime is after what time Envoy gives up waiting for endpoints
-// (initial_fetch_timeout; protocol.md V1).
+// warmingTime is how long Envoy waits for endpoints (initial_fetch_timeout; protocol.md V1).
 const warmingTime = 15 * time.Second
 
-// client is the reference client: strict, and of one of two sorts. An Envoy wants
-// all clusters and listeners, and the endpoints of its clusters; it withholds
-// what it would say of clusters while one warms (protocol.md V2). Any other
-// subscribes to what the steps say.
+// client is the reference client: strict, and of one of two sorts. An Envoy subscribes to all
+// clusters and listeners, and to the endpoints of its clusters; it delays its CDS requests while a
+// cluster warms (protocol.md V2). Any other client subscribes to what the steps say.
 type client struct {
 	w        *world
 	id       int
@@ -33,13 +31,13 @@ type client struct {
 	warming   map[string]string
 	warmUntil time.Time
 
-	// since is when the last stream ended that was asked for a type; unsaid are names
-	// that it had without telling when it asked again after longer than leases last.
+	// since is when the last stream with a type ended; unsaid are names that it held without
+	// claiming them when it subscribed again after longer than the linger time.
 	since  [kinds]time.Time
 	unsaid [kinds]map[string]bool
 }
 
-// clientType is what a client wants and has of one type.
+// clientType is what a client subscribes to and has of one type.
 type clientType struct {
 	wildcard bool
 	names    map[string]bool
@@ -84,7 +82,7 @@ func (c *client) forgetAll() {
 
 func (t *clientType) covers(name string) bool { return t.wildcard || t.names[name] }
 
-// connect opens a stream and asks for everything that is wanted.
+// connect opens a stream and subscribes to everything that the client needs.
 func (c *client) connect() {
 	c.stream = c.w.openStream(c)
 	for k := range kinds {
@@ -157,14 +155,14 @@ func (c *client) say(k kind, req *down.Request) {
 	c.stream.toAgent = append(c.stream.toAgent, req)
 }
 
-// subscribe changes by one name, or the wildcard, what is wanted.
+// subscribe adds or removes one name, or the wildcard.
 func (c *client) subscribe(k kind, name string, more bool) {
 	t := c.types[k]
 	switch {
 	case name == xds.Wildcard && t.wildcard == more, name != xds.Wildcard && t.names[name] == more:
 		return
 	case !c.delta && !more && !t.explicit && t.requested && name == xds.Wildcard:
-		// Naming nothing means everything until something was named.
+		// A request without names means the wildcard until a request had names.
 		return
 	}
 	if name == xds.Wildcard {
@@ -194,7 +192,7 @@ func (c *client) subscribe(k kind, name string, more bool) {
 	}
 }
 
-// repeat asks again for what is subscribed to.
+// repeat repeats the subscriptions.
 func (c *client) repeat(k kind, name string) {
 	t := c.types[k]
 	if c.stream == nil || !t.requested || !t.names[name] {
@@ -207,7 +205,7 @@ func (c *client) repeat(k kind, name string) {
 	}
 }
 
-// stale sends what was overtaken or never given.
+// stale sends a nonce that was superseded or never sent.
 func (c *client) stale(k kind) {
 	t := c.types[k]
 	if c.stream == nil || !t.requested {
@@ -224,7 +222,7 @@ func (c *client) stale(k kind) {
 	c.stream.toAgent = append(c.stream.toAgent, req)
 }
 
-// take takes in one response.
+// take handles one response.
 func (c *client) take(msg downMessage) {
 	t := c.types[msg.k]
 	if t.nonce != "" {
@@ -261,9 +259,8 @@ func (c *client) take(msg downMessage) {
 	c.warmed()
 }
 
-// apply takes over the good part: of clusters and listeners also when the rest is
-// refused, and then without remembering the version (protocol.md V6). It returns
-// what differs from before.
+// apply applies the valid part of a response: of clusters and listeners also if the rest is NACKed,
+// and then without remembering the version (protocol.md V6). It returns what differs from before.
 func (c *client) apply(msg downMessage, put map[string]int, ok bool) (changed map[string]int) {
 	t := c.types[msg.k]
 	if !ok && !msg.k.full() {
@@ -311,8 +308,8 @@ func (c *client) verdict(msg downMessage) {
 	c.say(msg.k, &down.Request{Type: msg.k.url(), Nonce: msg.nonce(), NACK: t.nacked != "", Error: t.nacked})
 }
 
-// clustersChanged asks for the endpoints of what an Envoy has, and lets what
-// changed warm.
+// clustersChanged subscribes to the endpoints of an Envoy's clusters, and lets the changed clusters
+// warm.
 func (c *client) clustersChanged(changed map[string]int) {
 	if !c.envoy {
 		return
@@ -345,7 +342,7 @@ func (c *client) clustersChanged(changed map[string]int) {
 	}
 }
 
-// warmed says what was withheld, once nothing warms any more.
+// warmed sends the delayed requests when nothing warms any more.
 func (c *client) warmed() {
 	if len(c.warming) > 0 && c.warmUntil.After(time.Now()) {
 		return

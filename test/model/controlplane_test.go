@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// controlPlane is the reference server: it holds the truth, and speaks both wire
-// forms by the letter.
+// controlPlane is the reference server: it has the resources, and follows both wire forms to the
+// letter.
 type controlPlane struct {
 	w    *world
 	name string
@@ -23,14 +23,13 @@ type controlPlane struct {
 	truth    [kinds]map[string]int
 	versions [kinds]int // SotW version_info, one more for each change
 
-	// What servers differ in.
-	// silent: SotW: says nothing to a client that names its version. In Delta a
-	// first wildcard is always answered, as by go-control-plane and Istio.
+	// silent: SotW: sends nothing to a client that has its version. In Delta a first wildcard is
+	// always answered, as by go-control-plane and Istio.
 	silent   bool
 	waits    bool // SotW: nothing more of a type before the last was answered
 	stubborn bool // answers a NACK with the same again, a few times
 	partial  bool // Delta: one resource in a response; SotW: of named types what changed
-	// busy: changes are told only when it has time.
+	// busy: changes are sent only in a step of their own.
 	busy bool
 
 	stream *serverStream // nil while away
@@ -42,7 +41,7 @@ type serverStream struct {
 	delta bool
 	types [kinds]*serverType
 	sent  int
-	// toAgent are responses on their way.
+	// toAgent are responses in flight.
 	toAgent []upMessage
 }
 
@@ -53,20 +52,20 @@ type serverType struct {
 	wildcard bool
 	explicit bool // a name or "*" was said
 	names    map[string]bool
-	// claims is what the last request named, stale or not.
+	// claims are the names of the last request, stale or not.
 	claims map[string]bool
 	// known maps names to the label (Delta) or the content (SotW) that the agent
 	// was sent; missing are those that it asked for and that do not exist.
 	known   map[string]string
 	missing map[string]bool
-	// owed: a response is due though nothing may have changed.
+	// owed: a response is due even if nothing has changed.
 	owed   bool
 	nonces []*serverNonce
 	resent int // in a row, by a stubborn server
 	told   int // SotW: the version told last
 }
 
-// serverNonce is a response and what became of it.
+// serverNonce is a response and its answer.
 type serverNonce struct {
 	nonce       string
 	items       []item
@@ -82,8 +81,8 @@ type serverNonce struct {
 	acked        bool
 }
 
-// upMessage is a response of the control plane, with what it means: the names to
-// which it speaks are those that it knew as subscribed.
+// upMessage is a response of the control plane with its meaning: names has the names that the
+// control plane knew as subscribed to.
 type upMessage struct {
 	k     kind
 	sotw  *discoveryv3.DiscoveryResponse
@@ -109,7 +108,7 @@ func (cp *controlPlane) label(content int) string {
 	return strconv.Itoa((content+cp.shift)%contents + 1)
 }
 
-// set changes the truth; content 0 deletes.
+// set changes a resource; content 0 deletes it.
 func (cp *controlPlane) set(k kind, name string, content int) {
 	if cp.truth[k][name] == content {
 		return
@@ -136,8 +135,7 @@ func (cp *controlPlane) open(delta bool) *serverStream {
 
 func (st *serverType) covers(name string) bool { return st.wildcard || st.names[name] }
 
-// verdict records the answer that a request gives, and reports whether the nonce
-// is the newest of its type.
+// verdict records the answer in a request, and reports whether its nonce is the newest of its type.
 func (s *serverStream) verdict(st *serverType, nonce string, nack bool, reason string) (newest bool) {
 	w := s.cp.w
 	at := slices.IndexFunc(st.nonces, func(n *serverNonce) bool { return n.nonce == nonce })
@@ -166,7 +164,7 @@ func (s *serverStream) verdict(st *serverType, nonce string, nack bool, reason s
 	return newest
 }
 
-// requestSotW takes in a request.
+// requestSotW handles a SotW request.
 func (s *serverStream) requestSotW(req *discoveryv3.DiscoveryRequest) {
 	w := s.cp.w
 	st := s.types[kindOf(req.GetTypeUrl())]
@@ -240,8 +238,8 @@ func (s *serverStream) requestSotW(req *discoveryv3.DiscoveryRequest) {
 	}
 }
 
-// ignore notes names that a stale request does not name any more: when they are
-// named again, that is nothing new.
+// ignore records the names that a stale request lacks: when they are requested again, that is no
+// new subscription.
 func (s *serverStream) ignore(st *serverType, wanted map[string]bool) {
 	for n := range st.names {
 		if !wanted[n] {
@@ -250,7 +248,7 @@ func (s *serverStream) ignore(st *serverType, wanted map[string]bool) {
 	}
 }
 
-// believe notes that the agent has what its version_info says that it has.
+// believe records that the agent has what its version_info claims.
 func (s *serverStream) believe(st *serverType) {
 	for name, c := range s.cp.truth[st.k] {
 		if st.covers(name) {
@@ -268,7 +266,7 @@ func (s *serverStream) nonce(st *serverType, nonce string) *serverNonce {
 	return nil
 }
 
-// requestDelta takes in a request.
+// requestDelta handles a Delta request.
 func (s *serverStream) requestDelta(req *discoveryv3.DeltaDiscoveryRequest) {
 	w := s.cp.w
 	st := s.types[kindOf(req.GetTypeUrl())]

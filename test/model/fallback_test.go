@@ -17,7 +17,7 @@ const (
 	// suspected.
 	crashLoop   = 3
 	crashWindow = 10 * time.Minute
-	// judgedWithin is how long after its minute a content is stable at the latest.
+	// judgedWithin is how long after its minute a content becomes stable at the latest.
 	judgedWithin = 1100 * time.Millisecond
 )
 
@@ -27,15 +27,14 @@ type resource struct {
 	name string
 }
 
-// oracle is what the model knows of crashes, read from messages, and of the fallback.
+// oracle is what the model knows of crashes and of the fallback, read from messages.
 type oracle struct {
-	// trial are contents that clients ACKed on streams that are open. stable are those
-	// that a client has lived with for a minute since, at any time; surely is the one of
-	// each name that must count as stable now.
+	// trial are contents that clients ACKed on open streams. stable are those that a client has
+	// ever used for a minute; surely is the one of each name that must count as stable now.
 	trial  []trial
 	stable map[item]bool
 	surely map[resource]int
-	// ended are the streams that ended, and lives the lives that ended in a crash.
+	// ended are the streams that ended, and lives those of crashed Envoys.
 	ended []life
 	lives []life
 	// suspects maps what is held back to its suspected content, 0 for an absence, until
@@ -47,19 +46,19 @@ type oracle struct {
 	fallbacks int
 }
 
-// trial is a content that a client ACKed on a stream, when the history of its name had
-// the length told.
+// trial is a content that a client ACKed on a stream, and the length of the history of its name at
+// that time.
 type trial struct {
 	by *stream
 	item
 	at   time.Time
 	told int
-	// newest: it was that of the newest response, so that it counts in any case.
+	// newest: it was in the newest response, so that it counts in any case.
 	newest bool
 }
 
-// life is what a client had until it went: contents that it ACKed, or was sent and did
-// not NACK, and absences.
+// life is what a client had when it disconnected: contents that it ACKed, or was sent and did not
+// NACK, and absences.
 type life struct {
 	at  time.Time
 	had map[item]bool
@@ -76,14 +75,14 @@ func (o *oracle) suspected(k kind, name string) (content int, is bool) {
 	return content, is
 }
 
-// tried notes that a client lives with a content from now on, and with no other of the
-// name, unless it was sent another since.
+// tried records that a client uses a content from now on, and no other of the name, unless it was
+// sent another since.
 func (w *world) tried(s *stream, it item, newest bool) {
 	if s.seen[it.k].last[it.name] == it.content {
 		w.untried(s, it.k, it.name, it.content)
 	}
 	if w.heldBack[resource{it.k, it.name}] && w.stable[it] {
-		// The stable content is now the one that was accepted last, though it is older.
+		// The stable content is now the one that was ACKed last, even if it is older.
 		delete(w.promised[it.k], it.name)
 		delete(w.acks[it.k], it.name)
 	}
@@ -91,7 +90,7 @@ func (w *world) tried(s *stream, it item, newest bool) {
 	w.trial = append(w.trial, trial{s, it, time.Now(), len(w.history[it.k][it.name]), newest && !suspect})
 }
 
-// untried notes that a client lives with no other content of a name than one.
+// untried records that a client uses no other content of a name than one.
 func (w *world) untried(s *stream, k kind, name string, but int) {
 	w.ripen()
 	w.trial = slices.DeleteFunc(w.trial, func(t trial) bool {
@@ -99,7 +98,7 @@ func (w *world) untried(s *stream, k kind, name string, but int) {
 	})
 }
 
-// ripen makes stable what clients have lived with for a minute.
+// ripen makes the contents stable that clients have used for a minute.
 func (w *world) ripen() {
 	now := time.Now()
 	w.trial = slices.DeleteFunc(w.trial, func(t trial) bool {
@@ -121,7 +120,7 @@ func (w *world) ripen() {
 	})
 }
 
-// endTrials notes that a stream ends, and what its client had.
+// endTrials records that a stream ends, and what its client had.
 func (w *world) endTrials(s *stream) {
 	w.ripen()
 	w.trial = slices.DeleteFunc(w.trial, func(t trial) bool { return t.by == s })
@@ -135,8 +134,8 @@ func (w *world) endTrials(s *stream) {
 		for it := range v.claimed {
 			had[it] = true
 		}
-		// Of what was not answered the agent knows the name, and takes it for what it
-		// holds, though that may wait to be sent.
+		// Of an unanswered resource the agent knows the name, and assumes the cached content, even
+		// if that has not been sent yet.
 		for nonce, items := range v.sent {
 			for _, it := range items {
 				if content, ok := w.word(it.k, it.name); ok && v.order[nonce] > v.answered {
@@ -199,8 +198,8 @@ func (w *world) child() *client {
 	return nil
 }
 
-// fallBack takes in what the cache holds back from now on, and holds it against the first
-// half of invariant 11.
+// fallBack records what the cache holds back from now on, and checks it against the first half of
+// invariant 11.
 func (w *world) fallBack(suspects []xds.Key) {
 	_, facts := w.journal.Saved()
 	for _, f := range suspects {
@@ -225,7 +224,7 @@ func (w *world) fallBack(suspects []xds.Key) {
 	w.until = w.fellBack.Add(fallback.DefaultDuration)
 }
 
-// checkSuspect holds one suspect against what the lives had that crashed.
+// checkSuspect checks one suspect against what the crashed Envoys had.
 func (w *world) checkSuspect(it item) {
 	switch n := len(w.lives); {
 	case it.k == eds:
@@ -261,8 +260,8 @@ func (w *world) namedByStable(endpoints string) bool {
 	return false
 }
 
-// candidates lists the contents of which one is suspected: what the control plane said
-// last, or where clients NACKed that what they were sent in its place.
+// candidates lists the contents of which one is suspected: the control plane's newest or, if
+// clients NACKed that, the one that they were sent in its place.
 func (w *world) candidates(it item) []item {
 	if !w.nacked[it] {
 		return []item{it}
@@ -276,8 +275,8 @@ func (w *world) candidates(it item) []item {
 	return others
 }
 
-// changedSuspect notes what the control plane says of a name: a suspect that it changed
-// is one no more, and its suspected content not one to go back to.
+// changedSuspect records a change of a name by the control plane: a suspect that changed is a
+// suspect no more, and its suspected content does not count as ACKed any more.
 func (w *world) changedSuspect(it item) {
 	content, is := w.suspected(it.k, it.name)
 	if !is || content == it.content {
@@ -302,7 +301,7 @@ func (w *world) expireFallback() {
 	}
 }
 
-// resume ends the fallback by hand.
+// resume ends the fallback, as `holdfast resume` does.
 func (w *world) resume() {
 	if resumed := w.cache.Resume(); resumed != (len(w.suspects) > 0) && w.fault != endsEarly {
 		w.fail(11, "there was something to resume: %v, and suspected is %v", resumed, w.suspects)
@@ -310,8 +309,8 @@ func (w *world) resume() {
 	clear(w.suspects)
 }
 
-// checkServed holds a content that is sent of a suspect against invariant 11, and reports
-// whether it is one.
+// checkServed checks a sent content of a suspect against invariant 11, and reports whether the name
+// is a suspect.
 func (s *stream) checkServed(it item) (suspect bool) {
 	w := s.w
 	content, is := w.suspected(it.k, it.name)
@@ -332,8 +331,8 @@ func (s *stream) checkServed(it item) (suspect bool) {
 	return true
 }
 
-// checkAbsence holds the absence of a name in what is sent against invariant 11, and
-// reports whether the name is a suspect.
+// checkAbsence checks the absence of a name in a response against invariant 11, and reports whether
+// the name is a suspect.
 func (s *stream) checkAbsence(k kind, name string) (suspect bool) {
 	content, is := s.w.suspected(k, name)
 	if is && content == 0 && !s.c.dislikesStable(k, name) {
@@ -342,7 +341,7 @@ func (s *stream) checkAbsence(k kind, name string) (suspect bool) {
 	return is
 }
 
-// checkStable holds what is written down as stable against what clients lived with.
+// checkStable checks what is stored as stable against what clients used.
 func (w *world) checkStable(saved []cache.Saved) {
 	w.ripen()
 	for _, s := range saved {

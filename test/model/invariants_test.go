@@ -6,7 +6,7 @@ import (
 	down "github.com/holdfast-xds/holdfast/downstream/session"
 )
 
-// check holds a response against the invariants, at the moment it is built.
+// check checks a response against the invariants at the moment it is built.
 func (s *stream) check(msg downMessage) {
 	w, c, v := s.w, s.c, s.seen[msg.k]
 	if !v.started {
@@ -73,7 +73,7 @@ func (s *stream) checkAge(it item) {
 	}
 }
 
-// checkSet holds a complete set against invariants 2, 3 and 5.
+// checkSet checks a complete set against invariants 2, 3 and 5.
 func (s *stream) checkSet(k kind, set map[string]int) {
 	w, c, v := s.w, s.c, s.seen[k]
 	if v.wildcard && !w.told[k] {
@@ -96,9 +96,9 @@ func (s *stream) checkSet(k kind, set map[string]int) {
 			continue
 		}
 		content, ok := w.word(k, name)
-		// What is held may be older than what was said, after a restart: a client that refuses
-		// that in its first set is sent the set without it, as its reason says, until there is
-		// something else.
+		// After a restart the cache may be older than what was sent: a client that NACKs a content
+		// in its first set is sent the set without it, as its reason says, until there is another
+		// content.
 		if v.last[name] != 0 {
 			v.spurned[name] = w.nacked[item{k, name, v.last[name]}]
 		}
@@ -109,8 +109,7 @@ func (s *stream) checkSet(k kind, set map[string]int) {
 	}
 	cause := v.answer || !v.set || !maps.Equal(set, v.last)
 	for _, name := range names {
-		// That what it may have of a refused response is gone is said at once
-		// (protocol.md V6).
+		// The removal of what it may hold of a NACKed response is sent at once (protocol.md V6).
 		cause = cause || set[name] != 0 && v.may[name] || w.doubt[k][name] && set[name] == 0 && (w.gone(k, name) || s.checkAbsence(k, name))
 	}
 	if !cause {
@@ -120,8 +119,7 @@ func (s *stream) checkSet(k kind, set map[string]int) {
 	clear(v.may)
 }
 
-// checkPart holds a response that is not a complete set against invariants 2, 3
-// and 5.
+// checkPart checks a response that is not a complete set against invariants 2, 3 and 5.
 func (s *stream) checkPart(msg downMessage, set map[string]int) {
 	w, c, k, v := s.w, s.c, msg.k, s.seen[msg.k]
 	removed := msg.delta.GetRemovedResources()
@@ -164,7 +162,7 @@ func (s *stream) checkPart(msg downMessage, set map[string]int) {
 	}
 }
 
-// willHold is what the client has when it has taken in what is under way.
+// willHold returns what the client has after the responses in flight.
 func (s *stream) willHold(k kind) map[string]int {
 	t := s.c.types[k]
 	holds := maps.Clone(t.holds)
@@ -185,8 +183,8 @@ func (s *stream) willHold(k kind) map[string]int {
 	return holds
 }
 
-// checkRefused is the second half of invariant 6: the control plane hears that a
-// response was refused only where a client refused some of what it sent.
+// checkRefused is the second half of invariant 6: the control plane gets a NACK only if a client
+// NACKed some of the response.
 func (w *world) checkRefused(k kind, rec *serverNonce) {
 	for it := range w.nacked {
 		if it.k == k && w.place(it) >= 0 {
@@ -196,7 +194,7 @@ func (w *world) checkRefused(k kind, rec *serverNonce) {
 	w.fail(6, "%s nonce %s is refused, and no client refused anything", k, rec.nonce)
 }
 
-// checkQuiet is invariant 1, and what of invariant 6 shows only at the end.
+// checkQuiet is invariant 1, and the part of invariant 6 that shows only at the end.
 func (w *world) checkQuiet() {
 	for _, st := range w.up.server.types {
 		for i, rec := range st.nonces {
@@ -215,7 +213,7 @@ func (w *world) checkQuiet() {
 	}
 }
 
-// checkHeld holds what a client has of one name against the truth.
+// checkHeld checks what a client has of one name against the control plane.
 func (w *world) checkHeld(c *client, k kind, name string) {
 	t := c.types[k]
 	has, is := t.holds[name], item{k, name, w.server().truth[k][name]}
@@ -227,8 +225,8 @@ func (w *world) checkHeld(c *client, k kind, name string) {
 		w.fail(invariant, "at rest %s has %s, and it is %s: %s", c, item{k, name, has}, is, why)
 	}
 	if _, suspect := w.suspected(k, name); suspect {
-		// That nothing is served cannot be said of all types in SotW, and a client may NACK
-		// what is served.
+		// SotW cannot express for all types that nothing is served, and a client may NACK what is
+		// served.
 		said := (c.delta || k.full()) && !c.dislikesStable(k, name)
 		if said && k != eds && has != 0 && !w.stable[item{k, name, has}] {
 			w.fail(11, "at rest %s has %s of a suspect, and no client lived with it", c, item{k, name, has})
@@ -244,16 +242,15 @@ func (w *world) checkHeld(c *client, k kind, name string) {
 	switch {
 	case is.content == 0 && has == 0, has == is.content && !c.dislikes[is]:
 	case is.content == 0 && k.full() && t.names[name] && w.deaf[k][name]:
-		// It was asked for again before the server knew that it was not any more,
-		// and so is not told again; that it is missing was told to nobody.
+		// It was requested again before the server knew that it was not requested any more, so the
+		// server does not send it again; nobody learns that it is missing.
 	case k.full() && c.awaitsDeaf(k):
-		// The same of another name, without which a SotW client gets no complete set.
+		// The same for another name, without which a SotW client gets no complete set.
 	case c.delta && c.unsaid[k][name]:
-		// Doubts end with the leases.
+		// Names are uncertain as long as the leases last.
 	case is.content == 0:
-		// Of the other types, what is gone can be said in Delta only. What a Delta
-		// server said of it is forgotten when nobody wants it, and a SotW server
-		// does not say it again.
+		// Of the other types only Delta can express a removal. The removal by a Delta server is
+		// forgotten when the name has no subscription, and a SotW server does not report it again.
 		if k.full() || c.delta && w.up.server.delta && w.gone(k, name) {
 			fail("it is gone")
 		}
@@ -262,14 +259,14 @@ func (w *world) checkHeld(c *client, k kind, name string) {
 	case has == is.content:
 		fail("it refused that")
 	case !c.delta && k.full():
-		// Of several suspects in a complete set none is sent again (design.md I7).
+		// Several suspects in a complete set are not sent again (design.md I7).
 	case has == 0 && c.dislikes[is] && w.anyGood(k, name, c):
 		fail("something else was accepted")
 	}
 }
 
-// anyGood tells whether clients accepted contents of a resource, and none of them
-// one that c refuses: which of them was the last cannot be told from outside.
+// anyGood reports whether clients ACKed contents of a resource, none of which c NACKs: which of
+// them was the last cannot be seen from outside.
 func (w *world) anyGood(k kind, name string, c *client) (any bool) {
 	for it := range w.good {
 		if it.k == k && it.name == name {
@@ -282,7 +279,7 @@ func (w *world) anyGood(k kind, name string, c *client) (any bool) {
 	return any
 }
 
-// older puts in the place of each resource what was current before it: a fault.
+// older replaces each resource by the content that was current before it: a fault.
 func (s *stream) older(resp *down.Response) {
 	k := kindOf(resp.Type)
 	for i, r := range resp.Resources {
@@ -297,8 +294,8 @@ func (s *stream) older(resp *down.Response) {
 	}
 }
 
-// awaitsDeaf reports whether a SotW client that came back names something of which the
-// agent knows nothing and the server is deaf.
+// awaitsDeaf reports whether a reconnected SotW client subscribes to a name of which the agent
+// knows nothing and for which the server is deaf.
 func (c *client) awaitsDeaf(k kind) bool {
 	if c.delta || c.stream == nil || !c.stream.seen[k].resumed {
 		return false

@@ -10,32 +10,31 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// knowledge is what was said in a world, read from the messages themselves and
-// not from the parts under test: the invariants are held against it.
+// knowledge is what was sent in a world. It is read from the messages and not from the parts under
+// test, and the invariants are checked against it.
 type knowledge struct {
-	// history lists the contents of each resource in the order in which the agent
-	// was told them; 0 says that it does not exist.
+	// history lists the contents of each resource in the order in which the agent received them; 0
+	// means that it does not exist.
 	history [kinds]map[string][]int
-	// told: a response to a wildcard came. complete: everything was told.
+	// told: the agent has received a response to a wildcard. complete: it has received all of it.
 	told, complete [kinds]bool
-	// deaf are names that a SotW server was told, too late to count, not to be wanted.
+	// deaf are names whose unsubscription reached a SotW server too late to count.
 	deaf [kinds]map[string]bool
-	// good are contents of which the agent heard that a client accepted them, when they
-	// were current and since the resource last went. Of what is accepted later no
-	// client that refused something else is told.
+	// good are contents whose ACK reached the agent while they were current, since the resource was
+	// last removed. A client that NACKed another content does not learn of later ACKs.
 	good map[item]bool
-	// accepted is what of each resource the agent was told last that it is accepted.
+	// accepted is, for each resource, the content of the last ACK that reached the agent.
 	accepted [kinds]map[string]int
-	// nacked are contents that were new to a client in a response that it refused;
-	// doubt names that a client may have without telling.
+	// nacked are contents that were new to a client in a response that it NACKed; doubt are names
+	// that a client may hold although it has not ACKed them.
 	nacked map[item]bool
 	doubt  [kinds]map[string]bool
-	// acks are, by name, the ACKs of clients that the agent heard, and tick counts what it
-	// heard. promised is what the control plane was told last that clients accepted it.
+	// acks are, by name, the clients' ACKs that reached the agent, and tick counts these. promised
+	// is what the agent last ACKed to the control plane because clients ACKed it.
 	acks     [kinds]map[string][]clientACK
 	tick     int
 	promised [kinds]map[string]promise
-	// ackedAt is, by client, the place in the history of what it accepted.
+	// ackedAt is, by client, the place in the history of what it ACKed.
 	ackedAt [maxClients][kinds]map[string]int
 }
 
@@ -65,7 +64,7 @@ func (kn *knowledge) init() {
 	}
 }
 
-// hear notes a response of the control plane as the agent receives it.
+// hear records a response of the control plane when the agent receives it.
 func (w *world) hear(msg upMessage) {
 	msg.rec.delivered = true
 	for _, it := range msg.items {
@@ -114,19 +113,19 @@ func (w *world) note(it item) {
 	}
 }
 
-// noteAccepted notes that the agent hears that a client accepted a content.
+// noteAccepted records that an ACK of a content reached the agent.
 func (s *stream) noteAccepted(it item, place int) {
 	s.w.tick++
 	s.w.acks[it.k][it.name] = append(s.w.acks[it.k][it.name], clientACK{s, s.w.tick, place, s.seen[it.k].refused[it.name]})
 }
 
-// settled notes that a Delta wildcard has told everything.
+// settled records that a Delta wildcard has sent everything.
 func (w *world) settled(k kind) {
 	w.say("  %s is settled", k)
 	w.complete[k] = w.complete[k] || w.told[k]
 }
 
-// word is what the agent was last told of a resource, false for nothing.
+// word returns the last state of a resource that the agent received; false for none.
 func (w *world) word(k kind, name string) (content int, ok bool) {
 	h := w.history[k][name]
 	if len(h) == 0 {
@@ -135,13 +134,13 @@ func (w *world) word(k kind, name string) (content int, ok bool) {
 	return h[len(h)-1], true
 }
 
-// gone tells a resource that the control plane said does not exist.
+// gone reports whether the control plane said that a resource does not exist.
 func (w *world) gone(k kind, name string) bool {
 	content, ok := w.word(k, name)
 	return ok && content == 0 || !ok && w.complete[k]
 }
 
-// place is where in the history a content was last told, -1 for never.
+// place returns the place in the history at which the agent last received a content; -1 for never.
 func (w *world) place(it item) int {
 	h := w.history[it.k][it.name]
 	for i, content := range slices.Backward(h) {
@@ -152,7 +151,7 @@ func (w *world) place(it item) int {
 	return -1
 }
 
-// noteACK notes that a client accepts a response.
+// noteACK records that a client ACKs a response.
 func (w *world) noteACK(c *client, msg downMessage) {
 	for _, it := range msg.items() {
 		if !c.types[msg.k].covers(it.name) {
@@ -163,7 +162,7 @@ func (w *world) noteACK(c *client, msg downMessage) {
 	}
 }
 
-// noteNACK notes that a client refuses a response.
+// noteNACK records that a client NACKs a response.
 func (w *world) noteNACK(msg downMessage) {
 	for _, it := range msg.items() {
 		w.nacked[it] = true
@@ -180,23 +179,24 @@ type streamView struct {
 	names                       map[string]bool
 	// last is what was sent, or what the client said that it has.
 	last map[string]int
-	// spurned are the names of which it was sent something last that it refused.
+	// spurned are the names whose last content was NACKed by the client.
 	spurned map[string]bool
 	set     bool // a complete set was sent
 	// resumed: the client said that it has a version of an earlier stream.
 	resumed bool
-	// may are names that may be sent though unchanged; answer: so may anything.
+	// may are names that may be sent although they have not changed; answer: so may all names.
 	may    map[string]bool
 	answer bool
 	// probes are names that may be sent once more, alone.
 	probes map[string]int
-	// empty: a Delta response with nothing in it may be sent.
+	// empty: an empty Delta response may be sent.
 	empty bool
 	// removed are names whose removal was sent.
 	removed map[string]bool
 	nonce   string
 	judged  map[string]bool
-	// nacked are the nonces that were refused, refused when their names were; claimed what the client said that it has.
+	// nacked are the NACKed nonces, refused says when their names were NACKed; claimed is what the
+	// client said that it has.
 	nacked  map[string]bool
 	refused map[string]int
 	claimed map[item]bool
@@ -225,7 +225,7 @@ func (v *streamView) anything() {
 	}
 }
 
-// noteRequest notes what a request of the client gives a cause for.
+// noteRequest records the responses for which a client's request is a cause.
 func (s *stream) noteRequest(req *down.Request) {
 	k := kindOf(req.Type)
 	v := s.seen[k]

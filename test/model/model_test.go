@@ -1,43 +1,43 @@
-// Package model plays random sequences over the whole path of a resource: a
-// reference control plane, the upstream machine, the cache, downstream machines
-// and reference clients, in one goroutine and in virtual time. The wire form of
-// every stream is either; the control plane changes, delays, goes away, comes back
-// in another form or as another server; clients subscribe, refuse, fall behind,
-// reconnect, restart and crash; the disk is slow, and the agent is stopped or killed.
+// Package model plays random sequences over the whole path of a resource: a reference control
+// plane, the upstream session, the cache, downstream sessions and reference clients, in one
+// goroutine and in virtual time. Every stream has either wire form. The control plane changes
+// resources, is slow, stops, and comes back with the other form or as another server. Clients
+// subscribe, NACK, are slow, reconnect, restart and crash. The disk is slow, and the agent is
+// stopped or killed.
 //
-// These invariants are held after every step, and once everything has come to rest:
+// These invariants must hold after every step, and when everything has come to rest:
 //
-//  1. At rest each client holds what the control plane says of what it subscribes
-//     to; of what was refused, something that a client accepted, or nothing.
-//  2. No removal reaches a client of what the control plane did not say to be gone:
-//     none because it was lost, reconnected or replaced.
-//  3. No response without a cause: none to an ACK, and nothing unchanged but where
-//     the rules of docs/protocol-facts want it.
-//  4. Nothing older than what a client accepted is sent to it, but after a rejection.
-//  5. No complete set of what is unknown, nor one that leaves out what is known.
-//  6. Each nonce of the control plane gets one verdict, a NACK only for what a client
-//     refused; of several in SotW the newest. No client is taken to have accepted what it
-//     refuses.
-//  7. It comes to rest: a bounded number of messages and timers.
-//  8. Long after, the control plane is asked for what clients want, and no more.
-//  9. An agent that was restarted without a control plane serves what was accepted.
-//     One that was killed may have lost what it had not written, and nothing of which
-//     it had told the control plane, by an ACK, that a client accepted it.
-//  10. What clients accepted is on disk when the control plane gets the ACK that they
-//     caused, unless that was due because of the ACK timeout.
-//  11. While a fallback lasts, no client is sent the suspected content of a suspect: it
-//     gets a content that a client lived with for a minute, or none. Each of the last
-//     three lives that crashed had what is suspected, and it was not stable. What is not a
-//     suspect, and a suspect that the control plane changes, obeys all other invariants,
-//     as does everything once the fallback has ended. Nothing is stable that no client was
-//     sent. A fallback survives a restart of the agent.
+//  1. At rest each client has what the control plane has of its subscriptions; of a NACKed
+//     resource it has a content that a client ACKed, or none.
+//  2. A removal is sent to a client only if the control plane removed the resource, not because
+//     the control plane disconnected or was replaced.
+//  3. Each response has a cause: none answers an ACK, and none has unchanged resources except
+//     where the rules of docs/protocol-facts require it.
+//  4. A client is sent nothing older than what it ACKed, except after a NACK.
+//  5. No complete set is sent while the wildcard is unknown, and none lacks a known resource.
+//  6. Each nonce of the control plane gets one answer, a NACK only for what a client NACKed; in
+//     SotW the newest of several. No client counts as having ACKed what it NACKs.
+//  7. It comes to rest: the numbers of messages and timers are bounded.
+//  8. After a long time the control plane is asked for what clients subscribe to, and for nothing
+//     else.
+//  9. An agent that was restarted without a control plane serves what was ACKed. An agent that was
+//     killed may have lost what it had not written, but nothing that it had ACKed to the control
+//     plane because a client ACKed it.
+//  10. What clients ACKed is on disk when the control plane gets the ACK that this caused, unless
+//     the ACK was due because of the ACK timeout.
+//  11. During a fallback no client is sent the suspected content of a suspect: it gets a content
+//     that a client used for a minute, or none. Each of the last three Envoys that crashed had
+//     what is suspected, and it was not stable. Everything that is no suspect, and a suspect that
+//     the control plane changes, obeys all other invariants, and so does everything after the
+//     fallback. Nothing becomes stable that no client was sent. A fallback survives a restart of
+//     the agent.
 //
-// For suspects, and while the fallback lasts, invariants 1, 2, 4, 5 and 9 do not hold. What
-// stood for an absence goes, after the fallback, as a removed cluster does: in SotW a
+// For suspects, and during a fallback, invariants 1, 2, 4, 5 and 9 do not hold. A content that was
+// served in place of an absence is removed after the fallback like a removed cluster: in SotW a
 // moment later.
 //
-// What the product is known to do wrong is overlooked (found_test.go). TTLs have a
-// model of their own (ttl_test.go).
+// Known faults of the product are ignored (found_test.go). TTLs have a model of their own
+// (ttl_test.go).
 package model
 
 import (
@@ -50,9 +50,9 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/bubble"
 )
 
-// sequences is how many TestRandomSequencesAgainstTheModel plays. The race detector
-// makes each many times slower and finds nothing more in one goroutine, so with it
-// there are fewer (raceSequences); CI runs both.
+// sequences is the number of sequences that TestRandomSequencesAgainstTheModel plays. The race
+// detector makes each many times slower and finds nothing more in one goroutine, so with it there
+// are fewer (raceSequences); CI runs both.
 const (
 	sequences     = 100_000
 	raceSequences = 20_000
@@ -64,16 +64,16 @@ const (
 // HOLDFAST_SEQUENCE plays one alone, by the number that was printed.
 func TestRandomSequencesAgainstTheModel(t *testing.T) { playRandom(t, withDisk) }
 
-// TestRandomSequencesWithRestartsAgainstTheModel is the same with an agent that is
-// restarted now and then, and finds on disk what it wrote there.
+// TestRandomSequencesWithRestartsAgainstTheModel also restarts the agent, which restores what it
+// wrote to disk.
 func TestRandomSequencesWithRestartsAgainstTheModel(t *testing.T) { playRandom(t, withRestarts) }
 
-// TestRandomSequencesWithCrashesAgainstTheModel is the same with an Envoy that is the
-// agent's child and crashes now and then, mostly several times in a row.
+// TestRandomSequencesWithCrashesAgainstTheModel also has an Envoy that is the agent's child and
+// crashes, mostly several times in a row.
 func TestRandomSequencesWithCrashesAgainstTheModel(t *testing.T) { playRandom(t, withCrashes) }
 
-// TestRandomSequencesUnderAGuardAgainstTheModel is the same with a guard, and a control plane
-// that loses all now and then: at rest clients have what it confirms.
+// TestRandomSequencesUnderAGuardAgainstTheModel also has a removal guard, and a control plane that
+// loses everything now and then: at rest clients have what it confirms.
 func TestRandomSequencesUnderAGuardAgainstTheModel(t *testing.T) { playRandom(t, withAccidents) }
 
 func playRandom(t *testing.T, draw func(seed uint64) *sequence) {
@@ -115,7 +115,7 @@ func number(t *testing.T, variable string, otherwise uint64) uint64 {
 	return n
 }
 
-// search plays n sequences from a seed on, until one breaks an invariant.
+// search plays n sequences, beginning with a seed, until one breaks an invariant.
 func search(t *testing.T, draw func(uint64) *sequence, seed uint64, n int) *sequence {
 	for i := range n {
 		seq := draw(seed + uint64(i))
@@ -142,7 +142,7 @@ func report(t *testing.T, seq *sequence, kn known) {
 		seq.seed, len(less.steps), len(seq.steps), w.transcript(), w.violation)
 }
 
-// shrink drops steps, as long as the same invariant is broken.
+// shrink drops steps as long as the same invariant is broken.
 func shrink(t *testing.T, seq *sequence, kn known) (*sequence, *world) {
 	invariant := play(t, seq, noFault, kn, false).violation.invariant
 	for size := len(seq.steps) / 2; size > 0; {

@@ -12,19 +12,18 @@ import (
 	up "github.com/holdfast-xds/holdfast/upstream/session"
 )
 
-// restoreAfter is group.DefaultRestoreAfter: how long what was restored waits for a
-// source.
+// restoreAfter is group.DefaultRestoreAfter: how long restored resources wait for a source.
 const restoreAfter = 2 * time.Second
 
 // rewriteEvery is how many writes there are from one rewrite to the next.
 const rewriteEvery = 5
 
-// disk is what agent/store makes of the batches of the journal.
+// disk is what agent/store would have of the journal's batches.
 type disk struct {
 	saved map[diskKey]cache.Saved
 	facts map[cache.Fact]string
-	// writing is the batch that is being written, nil for none; rewrites says that it
-	// takes the place of everything. writes counts the batches there were.
+	// writing is the batch that is being written, nil for none; rewrites says that it replaces
+	// everything. writes counts the batches.
 	writing  *cache.Batch
 	rewrites bool
 	writes   int
@@ -56,9 +55,9 @@ func (d *disk) write() {
 	}
 }
 
-// writeDisk is what the keeper does: it takes what there is to write as soon as nothing
-// else is being written, writes it unless the disk is held up, and reports whether it did
-// anything. Now and then it rewrites everything.
+// writeDisk does what the keeper does: it takes what must be written as soon as nothing else is
+// being written, writes it unless the disk is held up, and reports whether it did anything. Now and
+// then it rewrites everything.
 func (w *world) writeDisk() (busy bool) {
 	if w.disk.writing == nil {
 		select {
@@ -79,7 +78,7 @@ func (w *world) writeDisk() (busy bool) {
 	return true
 }
 
-// take begins to write what the journal has to say.
+// take begins to write what the journal returns.
 func (w *world) take() {
 	d := &w.disk
 	d.writes++
@@ -95,9 +94,8 @@ func (w *world) take() {
 	w.say("  %d resources and %d facts are being written, everything: %v", len(b.Resources), len(b.Facts), d.rewrites)
 }
 
-// stopDisk ends the writing with the agent. What was not written is written if it is
-// stopped in an orderly way. If it is killed, it is lost, but perhaps for what was being
-// written.
+// stopDisk ends the writing with the agent. What was not written is written if the agent is
+// stopped, and lost if it is killed, except perhaps what was being written.
 func (w *world) stopDisk(killed, written bool) {
 	if w.disk.writing != nil && (!killed || written) {
 		w.disk.write()
@@ -133,14 +131,14 @@ const (
 	wroteLast                   // what was being written when it was killed is on disk
 )
 
-// restart ends the agent and starts another, which finds what the first wrote to
+// restart stops or kills the agent and starts another, which restores what the first one wrote to
 // disk; the streams of both sides end.
 func (w *world) restart(how byte) {
 	w.say("the agent is restarted, killed: %v", how&killed != 0)
 	w.restarts++
 	online := w.up != nil && how&withoutUpstream == 0
 	if how&killed != 0 {
-		// What it learns from the ends of its streams is not written either.
+		// What it learns from the end of its streams is not written either.
 		w.stopDisk(true, how&wroteLast != 0)
 	}
 	w.lose()
@@ -161,8 +159,8 @@ func (w *world) restart(how byte) {
 	}
 	for _, c := range w.clients {
 		if c.envoy && !c.delta && w.disk.facts[cache.Fact{Kind: cache.SubscribedFact, Type: cds.url(), Name: xds.Wildcard}] == "" {
-			// That it asks for everything when it names clusters only is
-			// remembered over a restart with its lease (protocol.md V9).
+			// That it subscribes to the wildcard when it names clusters only is restored with its
+			// lease (protocol.md V9).
 			clear(c.types[cds].names)
 		}
 	}
@@ -212,8 +210,8 @@ func (w *world) restart(how byte) {
 	}
 }
 
-// forgetUnwritten makes what was said what a killed agent had on disk. What the control
-// plane was told that clients accepted must be there.
+// forgetUnwritten reduces the knowledge to what a killed agent had on disk. What it had ACKed to
+// the control plane because clients ACKed it must be there.
 func (w *world) forgetUnwritten() {
 	for k := range kinds {
 		for name, it := range w.promised[k] {
@@ -227,7 +225,7 @@ func (w *world) forgetUnwritten() {
 				continue // the new agent never heard of it
 			}
 			w.history[k][name] = h[:w.place(item{k, name, content})+1]
-			// What was rejected is not kept, and comes before what is on disk otherwise.
+			// A NACKed content is not on disk, and comes before what is on disk otherwise.
 			delete(w.accepted[k], name)
 			if is {
 				w.accepted[k][name] = content
@@ -243,8 +241,8 @@ func (w *world) forgetUnwritten() {
 	})
 }
 
-// restartFallback reads from disk what is held back: what was before, unless the agent was
-// killed before it was written that this began or ended.
+// restartFallback restores the suspects: those from before, unless the agent was killed before it
+// was written that the fallback began or ended.
 func (w *world) restartFallback(killed bool) {
 	before := w.suspects
 	w.suspects = make(map[resource]int)
@@ -264,8 +262,8 @@ func (w *world) restartFallback(killed bool) {
 	}
 }
 
-// forgetDoubt notes the clients that have something without telling, of which the agent
-// knew and had not written it down.
+// forgetDoubt records the clients that hold something without having ACKed it, of which the agent
+// knew and had not written it.
 func (w *world) forgetDoubt(k kind, name string) {
 	if w.disk.facts[cache.Fact{Kind: cache.MaybeHeldFact, Type: k.url(), Name: name}] != "" {
 		return
@@ -277,8 +275,8 @@ func (w *world) forgetDoubt(k kind, name string) {
 	}
 }
 
-// saved returns the content of a name that is on disk, 0 for none, and whether it is
-// noted as accepted.
+// saved returns the content of a name that is on disk, 0 for none, and whether it is stored as
+// ACKed.
 func (w *world) saved(k kind, name string) (content int, accepted bool) {
 	s := w.disk.saved[diskKey{k.url(), name}]
 	if s.Content == nil {
@@ -293,8 +291,8 @@ func (w *world) diskString(k kind, name string) string {
 	return fmt.Sprintf("%s, accepted: %v", item{k, name, content}, accepted)
 }
 
-// onDisk reports whether an accepted content is on disk, or something that the agent was
-// told later, with the absence of the resource.
+// onDisk reports whether an ACKed content is on disk, or a newer one, or the absence of the
+// resource.
 func (w *world) onDisk(it promise) bool {
 	h := w.history[it.k][it.name]
 	if slices.Contains(h[it.place:], 0) {
@@ -304,11 +302,11 @@ func (w *world) onDisk(it promise) bool {
 	return accepted && (content == it.content || slices.Contains(h[it.place:], content))
 }
 
-// checkPromise is invariant 10, when the agent ACKs a response: what clients accepted of
-// it since it came, or of what came after it under the same name, is on disk. The clients
-// are those that subscribed to the name when it came and whose first answer was no NACK: the
-// ACK waits for nothing else. It does not hold where the ACK does not wait for clients: after the ACK timeout, and in SotW where
-// the request for other names takes the newest nonce with it (protocol.md 1.3).
+// checkPromise is invariant 10 when the agent ACKs a response: what clients ACKed of it since it
+// came, or of a later content of the same name, is on disk. The clients are those that subscribed
+// to the name when it came and whose first answer was no NACK: the ACK waits for nothing else. The
+// invariant does not hold if the ACK does not wait for clients: after the ACK timeout, and in SotW
+// if a request for other names carries the newest nonce (protocol.md 1.3).
 func (w *world) checkPromise(rec *serverNonce) {
 	for _, it := range rec.items {
 		at, ok := rec.places[it.name]
@@ -331,8 +329,8 @@ func (w *world) checkPromise(rec *serverNonce) {
 	}
 }
 
-// checkOffline is invariant 9: without a control plane a client that was restarted
-// gets what was accepted, as far as nobody ever refused anything of it.
+// checkOffline is invariant 9: without a control plane a restarted client gets what was ACKed, as
+// far as no client ever NACKed anything of it.
 func (w *world) checkOffline(c *client) {
 	if w.violation != nil {
 		return
@@ -351,8 +349,8 @@ func (w *world) checkOffline(c *client) {
 			if !t.covers(name) || content == 0 || w.accepted[k][name] != content || w.disputed(k, name) || c.dislikes[is] {
 				continue
 			}
-			// One that was accepted before counts too: what a client lived with is good
-			// at once when it comes back, and then what was accepted in between is not
+			// A content that was ACKed before counts, too: a content that a client used becomes the
+			// ACKed one at once when it comes back, and then what was ACKed in between is not
 			// remembered.
 			if has := t.holds[name]; has != content && !w.good[item{k, name, has}] {
 				w.fail(9, "%s has %s after a restart without a control plane, and %s was accepted", c, item{k, name, has}, is)
@@ -361,7 +359,7 @@ func (w *world) checkOffline(c *client) {
 	}
 }
 
-// disputed tells whether a client refused a content of a resource.
+// disputed reports whether a client NACKed a content of a resource.
 func (w *world) disputed(k kind, name string) bool {
 	for it := range w.nacked {
 		if it.k == k && it.name == name {
@@ -371,8 +369,8 @@ func (w *world) disputed(k kind, name string) bool {
 	return false
 }
 
-// waits tells whether a client gets nothing of a type because of what is unknown: of
-// everything of it, or in SotW of one name, which a complete set would say is gone.
+// waits reports whether a client gets nothing of a type because something is unknown: the wildcard,
+// or in SotW one name, which a complete set would report as removed.
 func (w *world) waits(c *client, k kind) bool {
 	t := c.types[k]
 	if t.wildcard && !w.told[k] {

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// sequence is a world to begin with and what happens in it. Steps mean something
-// in any state, so that some can be left out.
+// sequence is the first state of a world and the steps in it. A step has a meaning in any state, so
+// steps can be left out.
 type sequence struct {
 	seed  uint64
 	setup [16]byte
@@ -26,8 +26,8 @@ type step struct {
 	op, who, what, how byte
 }
 
-// act is a sort of step. Those but the first are inserted into the sequence of a seed, so
-// that this stays what it was.
+// act is a sort of step. Those after the first ones are inserted into the sequence of a seed, so
+// that the sequence stays the same.
 type act byte
 
 const (
@@ -50,7 +50,7 @@ func withDisk(seed uint64) *sequence {
 	return seq
 }
 
-// withRestarts is the same, with restarts of the agent between.
+// withRestarts also restarts the agent.
 func withRestarts(seed uint64) *sequence {
 	seq := withDisk(seed)
 	random := newRandom(seed ^ 1<<63)
@@ -356,7 +356,7 @@ func (w *world) hold(link int, held bool) {
 	}
 }
 
-// comeOrGo closes a client's stream and opens another, sometimes with nothing, and
+// comeOrGo closes a client's stream and opens another, sometimes after a restart of the client, and
 // sometimes only later.
 func (w *world) comeOrGo(c *client, how byte) {
 	if c.stream != nil {
@@ -378,7 +378,7 @@ func (w *world) comeOrGo(c *client, how byte) {
 	c.connect()
 }
 
-// noteUnanswered notes what a client may have without telling when it goes.
+// noteUnanswered records what a client may hold without an ACK when it disconnects.
 func (w *world) noteUnanswered(c *client) {
 	for k, v := range c.stream.seen {
 		for _, items := range v.sent {
@@ -411,7 +411,7 @@ func (w *world) loseOrReach(how byte) {
 	w.reach(w.delta)
 }
 
-// checkLater is invariant 8: leases end, and what nobody wants is not asked for.
+// checkLater is invariant 8: leases end, and a name without a subscription is not requested.
 func (w *world) checkLater() {
 	w.say("31 minutes later")
 	before := w.messages
@@ -440,15 +440,15 @@ func (w *world) checkLater() {
 			}
 		}
 	}
-	// The endpoints of a cluster that is refused are fetched too.
+	// The endpoints of a NACKed cluster are requested, too.
 	for n, content := range w.server().truth[cds] {
 		if e := (item{cds, n, content}).wire().eds; e != "" && (wanted[fmt.Sprint(cds, "*")] || wanted[fmt.Sprint(cds, n)]) {
 			wanted[fmt.Sprint(eds, e)] = true
 		}
 	}
 	for k, st := range w.up.server.types {
-		// SotW's legacy wildcard cannot be given up by naming nothing: that says it
-		// again (protocol.md 2.1, 7.9).
+		// A SotW request without names does not end the legacy wildcard: it subscribes again
+		// (protocol.md 2.1, 7.9).
 		kept := !w.up.server.delta && !st.explicit
 		if st.wildcard && !kept && !wanted[fmt.Sprint(kind(k), "*")] {
 			w.fail(8, "all of %s is still asked for", kind(k))

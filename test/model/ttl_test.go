@@ -22,17 +22,14 @@ import (
 // ttlSequences is how many are played; they are short.
 const ttlSequences = 20_000
 
-// TestRandomSequencesWithTTLs plays resources that end unless they are refreshed, for
-// a Delta and a SotW client that hold what they are sent; the Delta one enforces TTLs
-// by itself, as Envoy does. What is held against them, after every step (protocol.md
-// section 6, design.md I8):
-//
-//   - what has ended is never sent, and what has not is held by both;
-//   - Delta is told how long listeners and clusters live, exactly, and SotW and other
-//     types nothing;
-//   - a heartbeat is for what the client has and ACKed, and goes by itself: to another
-//     Envoy answers with a NACK;
-//   - at rest nothing is held of listeners and clusters that has ended.
+// TestRandomSequencesWithTTLs plays resources with TTLs for a Delta and a SotW client, which keep
+// what they are sent; the Delta client enforces TTLs itself, as Envoy does. After every step
+// (protocol.md section 6, design.md I8):
+//   - an expired resource is never sent, and both clients have those that have not expired;
+//   - a Delta client gets the exact TTLs of listeners and clusters, and no other TTL is sent;
+//   - a heartbeat is for a content that the client has and ACKed, and is alone in its response:
+//     Envoy NACKs any other;
+//   - at rest no client has an expired listener or cluster.
 func TestRandomSequencesWithTTLs(t *testing.T) {
 	n := ttlSequences
 	if testing.Short() || raceEnabled {
@@ -49,8 +46,8 @@ func TestRandomSequencesWithTTLs(t *testing.T) {
 	}
 }
 
-// lifetime is what the control plane says of a resource: what it is, and when it ends
-// unless it is said again; the zero time for never.
+// lifetime is a content of the control plane, and when it expires without a refresh; the zero time
+// for never.
 type lifetime struct {
 	content int
 	version string
@@ -69,7 +66,7 @@ type ttlWorld struct {
 	wrong   string
 }
 
-// ttlClient is a client that subscribes to everything and ACKs when it is told to.
+// ttlClient is a client that subscribes to the wildcards and ACKs when a step says so.
 type ttlClient struct {
 	w       *ttlWorld
 	form    xds.Form
@@ -179,7 +176,7 @@ func (w *ttlWorld) put(k kind, name string, ttl time.Duration) {
 	w.cache.Synced("cp", k.url(), time.Time{})
 }
 
-// beat sends a heartbeat; one for what has ended is refused.
+// beat sends a heartbeat; a heartbeat for an expired resource is NACKed.
 func (w *ttlWorld) beat(k kind, name string, ttl time.Duration) {
 	l, ok := w.truth[k][name]
 	ok = ok && !l.over(time.Now())
@@ -200,7 +197,7 @@ func (w *ttlWorld) beat(k kind, name string, ttl time.Duration) {
 	}
 }
 
-// sleep lets time pass, and clients drop what they were told ends in it.
+// sleep lets time pass, and clients drop what expires meanwhile.
 func (w *ttlWorld) sleep(d time.Duration) {
 	w.say("after %s", d)
 	for until := time.Now().Add(d); w.wrong == "" && time.Now().Before(until); {
@@ -209,7 +206,7 @@ func (w *ttlWorld) sleep(d time.Duration) {
 	}
 }
 
-// settle lets everything happen that happens at once.
+// settle waits until nothing more happens at once.
 func (w *ttlWorld) settle() {
 	synctest.Wait()
 	for _, c := range w.clients {
@@ -321,7 +318,7 @@ func (c *ttlClient) drain() {
 	}
 }
 
-// take is what the client makes of a response.
+// take handles a response.
 func (c *ttlClient) take(resp *down.Response) {
 	k, now := kindOf(resp.Type), time.Now()
 	c.unacked = append(c.unacked, resp)
@@ -391,7 +388,7 @@ func (c *ttlClient) takeSotW(k kind, resp *down.Response, now time.Time) {
 	}
 }
 
-// check holds the clients against the truth.
+// check checks the clients against the control plane.
 func (w *ttlWorld) check(atRest bool) {
 	now := time.Now()
 	for _, c := range w.clients {
@@ -411,7 +408,7 @@ func (w *ttlWorld) check(atRest bool) {
 	}
 }
 
-// That the test can fail: a control plane whose heartbeats are lost is noticed.
+// The test can fail: it notices a control plane whose heartbeats are lost.
 func TestALostHeartbeatIsFound(t *testing.T) {
 	for i := range 200 {
 		tw := &ttlWorld{rnd: newRandom(uint64(i))}

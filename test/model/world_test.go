@@ -11,8 +11,8 @@ import (
 	up "github.com/holdfast-xds/holdfast/upstream/session"
 )
 
-// The links that a step can hold up: requests to the control plane, responses of
-// it, and the same of each client; last what is being written to disk.
+// The links that a step can hold up: requests to the control plane and its responses, the same for
+// each client, and last what is being written to disk.
 const (
 	upRequests = iota
 	upResponses
@@ -34,12 +34,12 @@ type world struct {
 	run       func() (stop func()) // runs the cache
 	stop      func()
 	restarts  int // of the agent
-	// releaseAt is when what was restored is served, though no source answered.
+	// releaseAt is when restored resources are served even if no source has answered.
 	releaseAt time.Time
 	servers   []*controlPlane
 	current   int // of servers
 	delta     bool
-	// onlyDelta: the control planes speak nothing else.
+	// onlyDelta: the control planes have no other form.
 	onlyDelta bool
 	guarded   bool
 	up        *upstream // nil while none is reachable
@@ -81,7 +81,7 @@ func (w *world) say(format string, args ...any) {
 	}
 }
 
-// fail notes the first broken invariant.
+// fail records the first broken invariant.
 func (w *world) fail(invariant int, format string, args ...any) {
 	if w.violation == nil {
 		w.violation = &violation{invariant, fmt.Sprintf(format, args...)}
@@ -91,7 +91,7 @@ func (w *world) fail(invariant int, format string, args ...any) {
 
 func (w *world) server() *controlPlane { return w.servers[w.current] }
 
-// connect is what Failover tells the group.
+// connect does what Failover does when a source answers.
 func (w *world) connect(up bool) {
 	w.cache.SetConnected(up)
 	if up {
@@ -106,7 +106,7 @@ func (w *world) connect(up bool) {
 	}
 }
 
-// lose ends the upstream stream; what is under way is lost.
+// lose ends the upstream stream; what is in flight is lost.
 func (w *world) lose() {
 	if w.up != nil {
 		w.up.close()
@@ -121,7 +121,7 @@ func (w *world) reach(delta bool) {
 	w.up = w.openUpstream(w.server(), delta)
 }
 
-// pump moves messages until nothing moves any more but what is held up.
+// pump delivers messages until only those remain that are held up.
 func (w *world) pump() {
 	synctest.Wait()
 	w.ripen()
@@ -200,7 +200,7 @@ func (w *world) pumpClient(c *client) (busy bool) {
 	return busy
 }
 
-// next is when something happens by itself; the zero time for never.
+// next returns when something happens by itself; the zero time for never.
 func (w *world) next() (at time.Time) {
 	at = w.releaseAt
 	if len(w.suspects) > 0 {
@@ -246,8 +246,8 @@ const (
 	confirmed    = 10 * time.Second
 )
 
-// quiesce brings everything back and waits until nothing happens any more but the end of
-// a fallback.
+// quiesce connects everything again and waits until nothing happens any more except the end of a
+// fallback.
 func (w *world) quiesce() {
 	w.say("quiescence")
 	w.held = [len(w.held)]bool{}
@@ -278,5 +278,5 @@ func (w *world) quiesce() {
 	}
 }
 
-// transcript is what was said.
+// transcript is the record of the steps.
 func (w *world) transcript() string { return strings.Join(w.log, "\n") }

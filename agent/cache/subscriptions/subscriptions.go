@@ -88,31 +88,25 @@ func (n *Names) notify(name string) {
 
 // Subscribe adds a client's subscription to a name, and ends a lease of the name.
 func (n *Names) Subscribe(name string) {
-	had := n.Has(name)
-	n.clients[name]++
+	n.increment(n.clients, name)
 	delete(n.leases, name)
-	if !had {
-		n.notify(name)
-	}
 }
 
 // Unsubscribe removes a client's subscription.
-func (n *Names) Unsubscribe(name string) {
-	n.decrement(n.clients, name)
-}
+func (n *Names) Unsubscribe(name string) { n.decrement(n.clients, name) }
 
 // AddCluster adds a cluster whose endpoints have a name.
-func (n *Names) AddCluster(name string) {
+func (n *Names) AddCluster(name string) { n.increment(n.clusters, name) }
+
+// RemoveCluster removes a cluster whose endpoints have a name.
+func (n *Names) RemoveCluster(name string) { n.decrement(n.clusters, name) }
+
+func (n *Names) increment(counts map[string]int, name string) {
 	had := n.Has(name)
-	n.clusters[name]++
+	counts[name]++
 	if !had {
 		n.notify(name)
 	}
-}
-
-// RemoveCluster removes a cluster whose endpoints have a name.
-func (n *Names) RemoveCluster(name string) {
-	n.decrement(n.clusters, name)
 }
 
 func (n *Names) decrement(counts map[string]int, name string) {

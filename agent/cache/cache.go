@@ -519,11 +519,11 @@ func (c *Cache) refresh(t *table, from contents.Origin, h xds.Heartbeat, ch *cha
 	return nil
 }
 
-// Held returns the cached resources of a type that are subscribed to, with the version that the
+// Cached returns the cached resources of a type that are subscribed to, with the version that the
 // source issued. The version is "" for a content of another source (I2), for one that clients
 // NACKed, since listing its version would mean that it was accepted, and for one whose removal is
 // deferred, so that the source says whether it has the resource again.
-func (c *Cache) Held(source, typeURL string) map[string]string {
+func (c *Cache) Cached(source, typeURL string) map[string]string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.tables[typeURL]

@@ -89,9 +89,9 @@ func (c *Cache) filterRemovals(t *table, r guard.Removal) (now []string) {
 	return now
 }
 
-// AskAgain returns the time since which every source must have requested everything once more, on a
+// RequestAgain returns the time since which every source must have requested everything once more, on a
 // new stream; the zero time if none must. Subscriptions.Changed gets a value when it changes.
-func (c *Cache) AskAgain() time.Time {
+func (c *Cache) RequestAgain() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.guard.AskAgain()

@@ -187,11 +187,11 @@ func TestWhatIsHeldBackIsRemovedWhenASourceIsAskedAgainAndConfirmsIt(t *testing.
 			lacks(xds.Update{RequestedAt: time.Now()}) // a reconnect
 			c.Synced("one", xds.ClusterType, time.Now())
 			holds(t, c, xds.ClusterType, "a@1", "b@1")
-			if !c.AskAgain().IsZero() || asked.Load() != 0 || len(in.Changed()) > 0 {
+			if !c.RequestAgain().IsZero() || asked.Load() != 0 || len(in.Changed()) > 0 {
 				t.Error("sources are asked again before the time")
 			}
 			pass(time.Second)
-			if at := c.AskAgain(); at.IsZero() || !at.Equal(time.Now()) || asked.Load() != 1 || len(in.Changed()) != 1 {
+			if at := c.RequestAgain(); at.IsZero() || !at.Equal(time.Now()) || asked.Load() != 1 || len(in.Changed()) != 1 {
 				t.Errorf("asked again since %v, %d times; want now, once", at, asked.Load())
 			}
 			put(c, xds.ClusterType, "b@1")
@@ -211,8 +211,8 @@ func TestWhatIsHeldBackIsRemovedWhenASourceIsAskedAgainAndConfirmsIt(t *testing.
 			}
 			holds(t, c, xds.ClusterType, "b@1")
 			wantChanged(t, w, "CDS a")
-			if n := ended.Load(); n != 1 || !c.AskAgain().IsZero() {
-				t.Errorf("ended with %d confirmed, want 1; to be asked again: %v", n, c.AskAgain())
+			if n := ended.Load(); n != 1 || !c.RequestAgain().IsZero() {
+				t.Errorf("ended with %d confirmed, want 1; to be asked again: %v", n, c.RequestAgain())
 			}
 		})
 	}
@@ -368,7 +368,7 @@ func TestWhatIsHeldBackStaysSoAcrossARestart(t *testing.T) {
 				holds(t, again, xds.ClusterType, "a@1", "b@1")
 				pass(20 * time.Minute)
 			}
-			if again.AskAgain().IsZero() {
+			if again.RequestAgain().IsZero() {
 				t.Error("the source is not to be asked again an hour after the removals")
 			}
 			askedNow(again, xds.Update{Type: xds.ClusterType, Complete: true})

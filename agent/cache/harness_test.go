@@ -207,7 +207,7 @@ func problem(c *Cache, typeURL, name string) error {
 
 func held(t *testing.T, c *Cache, source, typeURL string, want map[string]string) {
 	t.Helper()
-	if got := c.Held(source, typeURL); !maps.Equal(got, want) {
+	if got := c.Cached(source, typeURL); !maps.Equal(got, want) {
 		t.Errorf("held of %s: %v, want %v", source, got, want)
 	}
 }

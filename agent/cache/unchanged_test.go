@@ -471,7 +471,7 @@ func (p *pair) state(i int) (out []string) {
 			}
 		}
 		for _, source := range []string{"one", "two", "file"} {
-			say("held of %s: %v", source, c.Held(source, url))
+			say("held of %s: %v", source, c.Cached(source, url))
 		}
 		look(c, func(s Snapshot) {
 			say("%s revision %d, %s, %d rejections, doubtful %v", xds.Short(url), s.Revision(), s.Wildcard(url), s.Nacks(url), s.MaybeHeld(url))

@@ -39,11 +39,6 @@ func (w writer) Apply(u xds.Update, answer func(nack error)) {
 	applied.Store(true)
 }
 
-// RequestAgain and Cached implement upstream.State.
-func (w writer) RequestAgain() time.Time { return w.AskAgain() }
-
-func (w writer) Cached(source, typeURL string) map[string]string { return w.Held(source, typeURL) }
-
 func (w writer) Subscriptions() upstream.Subscriptions { return w.Cache.Subscriptions() }
 
 // secrets is the group as the maker of certificates sees it.

@@ -67,7 +67,7 @@ func (w *world) openUpstream(cp *controlPlane, delta bool) *upstream {
 	}
 	u.machine = up.New(up.Config{
 		Form: form, Versions: u.versions,
-		Cached: func(typeURL string) map[string]string { return w.cache.Held(source, typeURL) },
+		Cached: func(typeURL string) map[string]string { return w.cache.Cached(source, typeURL) },
 	})
 	return u
 }
@@ -155,7 +155,7 @@ func (u *upstream) flush() bool {
 	due := !u.wake.IsZero() && !u.wake.After(now)
 	select {
 	case <-u.interest.Changed():
-		if u.opened.Before(u.w.cache.AskAgain()) {
+		if u.opened.Before(u.w.cache.RequestAgain()) {
 			u.machine.RequestAgain()
 		}
 		for _, want := range u.interest.Changes() {

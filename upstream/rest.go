@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -40,6 +41,8 @@ const (
 type REST struct {
 	*server
 	dialer *dialer
+	// failures counts the polls that failed since one was answered.
+	failures atomic.Int64
 }
 
 // NewREST checks the configuration; it does no I/O.
@@ -193,7 +196,8 @@ func (w *restWire) pollType(ctx context.Context, p *poll) {
 		case ctx.Err() != nil:
 			return
 		case errors.As(err, &rejected), timedOut(err): // polls of other types may be answered
-			w.rest.log.Warn("poll failed", "type", p.kind, "err", w.rest.secrets.hide(err))
+			n := int(w.rest.failures.Add(1))
+			w.rest.log.Log(ctx, levelOf(n), "poll failed", "type", p.kind, "attempts", n, "err", w.rest.secrets.hide(err))
 			if w.rejects(ctx, p.kind) {
 				w.failed <- err
 				return
@@ -231,6 +235,7 @@ func (w *restWire) answered(kind string) {
 	defer w.mu.Unlock()
 	delete(w.rejected, kind)
 	w.usable = time.Now()
+	w.rest.failures.Store(0)
 }
 
 // rejects records that a poll was rejected, and reports whether the server rejects all polls.

@@ -3,8 +3,10 @@ package upstream
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,8 +20,9 @@ import (
 
 // polledServer is a control plane that is polled, and answers with a status.
 type polledServer struct {
-	status atomic.Int64
-	polls  atomic.Int64
+	status   atomic.Int64
+	polls    atomic.Int64
+	warnings strings.Builder // of the agent; slog writes one after the other
 }
 
 func (s *polledServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -51,6 +54,7 @@ func polled(t *testing.T, test func(f *Failover, a, b *polledServer, target *sta
 			go func() { served <- server.Serve(lis) }()
 			rest, err := NewREST(Config{
 				Addr: "http://192.0.2." + string(rune('1'+i)), Security: dial.Security{Plaintext: true}, RESTRefresh: time.Second,
+				Log:  slog.New(slog.NewTextHandler(&s.warnings, &slog.HandlerOptions{Level: slog.LevelWarn})),
 				Dial: func(ctx context.Context, _, addr string) (net.Conn, error) { return pipe.DialContext(ctx, addr) },
 			})
 			if err != nil {
@@ -68,6 +72,19 @@ func polled(t *testing.T, test func(f *Failover, a, b *polledServer, target *sta
 		<-ended
 		for _, stop := range stops {
 			stop()
+		}
+	})
+}
+
+// An outage of an hour is a few warnings, not one for each poll that failed.
+func TestPollsThatFailAreWarningsLessAndLessOften(t *testing.T) {
+	polled(t, func(_ *Failover, a, b *polledServer, _ *state) {
+		a.status.Store(http.StatusServiceUnavailable)
+		b.status.Store(http.StatusServiceUnavailable)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if n := strings.Count(a.warnings.String(), "poll failed"); n < 3 || n > 20 {
+			t.Errorf("%d warnings in an hour", n)
 		}
 	})
 }

@@ -264,12 +264,16 @@ func (u Upstream) state() string {
 		return "in use, silent for too long"
 	case u.Connected && u.Active:
 		return "connected, in use"
+	case u.Connected && (u.Attempts > 0 || u.LastMessage.IsZero()):
+		return "connected, not answered"
 	case u.Connected:
 		return "connected"
 	case u.Active:
 		return "disconnected, its resources in use"
-	case u.Attempts > 0:
+	case u.Attempts > 0 || u.LastError != "":
 		return "disconnected"
+	case !u.Since.IsZero():
+		return "not in use"
 	}
 	return "not tried"
 }

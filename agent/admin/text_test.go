@@ -157,3 +157,21 @@ func TestTheStatusNamesResourcesThatTheControlPlaneDidNotProvide(t *testing.T) {
 		t.Errorf("no %q in\n%s", want, got)
 	}
 }
+
+func TestTheStateOfAnUpstreamIsWhatIsKnownOfIt(t *testing.T) {
+	now := time.Now()
+	for want, u := range map[string]Upstream{
+		"not tried":                          {},
+		"not in use":                         {Since: now, LastMessage: now},
+		"disconnected":                       {Since: now, LastMessage: now, LastError: "EOF"},
+		"connected, not answered":            {Connected: true},
+		"connected":                          {Connected: true, LastMessage: now},
+		"connected, in use":                  {Connected: true, Active: true},
+		"disconnected, its resources in use": {Active: true},
+		"in use, silent for too long":        {Connected: true, Active: true, Stale: true},
+	} {
+		if got := u.state(); got != want {
+			t.Errorf("%+v is %q, want %q", u, got, want)
+		}
+	}
+}

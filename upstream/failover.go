@@ -379,7 +379,11 @@ func (d *driver) do(o failover.Output) {
 		if o.Answered {
 			message = "control plane disconnected, reconnecting"
 		}
-		d.Log.Log(d.ctx, levelOf(o.Attempts), message, "upstream", name, "attempts", o.Attempts, "err", o.Err, "retry_in", o.Pause)
+		log := d.Log.With("upstream", name, "attempts", o.Attempts, "err", o.Err)
+		if o.Pause > 0 {
+			log = log.With("retry_in", o.Pause)
+		}
+		log.Log(d.ctx, levelOf(o.Attempts), message)
 	case failover.Silence:
 		d.count(Events.Failed, o.Source)
 		d.Log.Log(d.ctx, levelOf(o.Attempts), "control plane does not answer", "upstream", name, "attempts", o.Attempts, "err", o.Err)

@@ -117,6 +117,11 @@ func TestATargetThatDoesNotDeliverFailsWithWhatWasAwaited(t *testing.T) {
 }
 
 func TestCommandLineErrorsSayWhatIsWanted(t *testing.T) {
+	dir := t.TempDir()
+	notAProgram := filepath.Join(dir, "holdfast.txt")
+	if err := os.WriteFile(notAProgram, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		args []string
 		want string
@@ -125,7 +130,9 @@ func TestCommandLineErrorsSayWhatIsWanted(t *testing.T) {
 		"a bad expression":           {[]string{"-cases", "("}, "-cases"},
 		"a target that there is not": {[]string{"-target", "envoy"}, "-agent"},
 		"an agent without a socket":  {[]string{"-target", "direct", "-agent", "a=b {upstream}"}, "{socket}"},
-		"no binary":                  {[]string{"-holdfast", "/nonexistent"}, "make build"},
+		"no binary":                  {[]string{"-holdfast", filepath.Join(dir, "holdfast")}, "make build"},
+		"a folder for a binary":      {[]string{"-holdfast", dir}, "make build"},
+		"a file that is no program":  {[]string{"-holdfast", notAProgram}, "make build"},
 		"one file to compare":        {[]string{"-check", "a"}, "OLD NEW"},
 		"a profile of no time":       {[]string{"-profile-seconds", "0"}, "-profile-seconds"},
 		"a word too many":            {[]string{"fast"}, "fast"},

@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"regexp"
@@ -226,7 +227,9 @@ func (o options) chosen() ([]target, error) {
 		case "holdfast":
 			path, err := filepath.Abs(o.holdfast)
 			if err == nil {
-				_, err = os.Stat(path)
+				// Found here, and not by each of the measurements after it has prepared
+				// its control plane: something else may have this name.
+				_, err = exec.LookPath(path)
 			}
 			if err != nil {
 				return nil, fmt.Errorf("-holdfast: %w (make build makes it)", err)

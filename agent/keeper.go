@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"github.com/holdfast-xds/holdfast/internal/wake"
+
 	"cmp"
 	"context"
 	"errors"
@@ -348,15 +350,7 @@ func (k *keeper) leave(m *group.Member) {
 	k.dropDormant()
 }
 
-func (k *keeper) wakeUp() { signal(k.wake) }
-
-// signal puts a value into a channel that holds one.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
+func (k *keeper) wakeUp() { wake.Signal(k.wake) }
 
 // run writes until ctx ends, and then writes the last changes.
 func (k *keeper) run(ctx context.Context) error {
@@ -496,7 +490,7 @@ func (k *keeper) append() (err error) {
 	k.mu.Unlock()
 	if len(batch) > 0 {
 		if err = k.disk.Append(batch); err == nil {
-			signal(k.written)
+			wake.Signal(k.written)
 		}
 	}
 	for _, j := range journals {

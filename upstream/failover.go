@@ -204,19 +204,11 @@ func (f *Failover) Run(ctx context.Context, state State) error {
 	d := &driver{Failover: f, ctx: ctx, state: state, work: make(chan struct{}, 1)}
 	defer d.end()
 	d.goroutines.Go(d.perform)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-timer.C:
-		case <-f.wake:
-		}
-		var next time.Time
+	wake.Loop(ctx, f.wake, func() (next time.Time) {
 		d.input(func(m *failover.Machine, now time.Time) { next = m.Tick(now) })
-		wake.Reset(timer, next)
-	}
+		return next
+	})
+	return nil
 }
 
 // driver performs the outputs of the machine during one Run.
@@ -229,6 +221,8 @@ type driver struct {
 	// value when there may be some.
 	batches []batch
 	work    chan struct{}
+	// connected is what Connected was last called with; it belongs to perform.
+	connected bool
 }
 
 // batch is what one input brought about. done is closed when it has been performed.
@@ -241,22 +235,31 @@ type batch struct {
 func (d *driver) end() {
 	d.goroutines.Wait()
 	d.mu.Lock()
-	active, _ := d.machine.Active()
-	connected := active >= 0 || d.machine.Presumed()
 	d.machine = d.newMachine()
 	d.mu.Unlock()
-	if connected && d.Connected != nil {
-		d.Connected(false)
+	if d.connected {
+		d.setConnected(false)
+	}
+}
+
+func (d *driver) setConnected(connected bool) {
+	d.connected = connected
+	if d.Connected != nil {
+		d.Connected(connected)
 	}
 }
 
 // input passes an input to the machine, and has the outputs performed after those of earlier
-// inputs. The result is closed when they have been.
+// inputs. The result is closed when they have been; it is nil if there are none.
 func (d *driver) input(give func(m *failover.Machine, now time.Time)) (done <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	give(d.machine, time.Now())
-	b := batch{d.machine.Outputs(), make(chan struct{})}
+	out := d.machine.Outputs()
+	if len(out) == 0 {
+		return nil
+	}
+	b := batch{out, make(chan struct{})}
 	for _, o := range b.out {
 		if o.Op == failover.Open {
 			d.open(o.Source, o.Run)
@@ -366,9 +369,7 @@ func (d *driver) do(o failover.Output) {
 		d.count(Events.Connected, o.Source)
 		d.Log.Info("control plane connected", "upstream", name)
 	case failover.Connected, failover.Disconnected:
-		if d.Connected != nil {
-			d.Connected(o.Op == failover.Connected)
-		}
+		d.setConnected(o.Op == failover.Connected)
 	case failover.AllFailed:
 		if d.Failed != nil {
 			d.Failed()

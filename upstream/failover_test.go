@@ -714,3 +714,28 @@ func TestConnectedIsReportedInOrder(t *testing.T) {
 		}
 	}, up, up)
 }
+
+// The last call of Connected says that nothing is connected, also if Run ends before a loss was
+// reported.
+func TestTheEndOfRunReportsTheLoss(t *testing.T) {
+	for range 20 { // which of two ready channels Run reads is random
+		among(t, func(r *trial) {
+			report, slow := r.failover.Connected, make(chan struct{})
+			r.failover.Connected = func(is bool) {
+				<-slow
+				report(is)
+			}
+			r.failover.Holding = func() bool { return false }
+			r.run()
+			r.pass(DefaultFirstAnswer + time.Second)
+			r.sources[0].set(down)
+			r.pass(time.Second)
+			r.cancel()
+			close(slow)
+			r.stop()
+			if want := []bool{true, false}; !slices.Equal(r.connected, want) {
+				t.Errorf("connected %v, want %v", r.connected, want)
+			}
+		}, silent)
+	}
+}

@@ -19,6 +19,8 @@
 package cache
 
 import (
+	"github.com/holdfast-xds/holdfast/internal/wake"
+
 	"cmp"
 	"errors"
 	"fmt"
@@ -337,7 +339,7 @@ func (c *Cache) SetConnected(connected bool) {
 	case c.connected.IsZero():
 		c.connected = time.Now()
 		for w := range c.watches {
-			signal(w.changed) // from now on a view waits only so long for names without an answer
+			wake.Signal(w.changed) // from now on a view waits only so long for names without an answer
 		}
 	}
 	c.mu.Unlock()

@@ -1,6 +1,8 @@
 package cache
 
 import (
+	"github.com/holdfast-xds/holdfast/internal/wake"
+
 	"slices"
 	"time"
 
@@ -135,7 +137,7 @@ func (c *Cache) runGuard(now time.Time) time.Time {
 		switch at := t.pruneAt; {
 		case at.IsZero():
 		case at.After(now):
-			next = earliest(next, at)
+			next = wake.Earliest(next, at)
 		default:
 			t.pruneAt = time.Time{}
 			names = append(names, c.unconfirmed(t)...)

@@ -1,6 +1,8 @@
 package cache
 
 import (
+	"github.com/holdfast-xds/holdfast/internal/wake"
+
 	"iter"
 	"maps"
 	"strings"
@@ -131,7 +133,7 @@ func (c *Cache) Journal(changed chan<- struct{}, durable bool) *Journal {
 func (c *Cache) persist(t *table, name string) {
 	if c.journal != nil {
 		c.journal.names[t.key(name)] = struct{}{}
-		signal(c.journal.changed)
+		wake.Signal(c.journal.changed)
 	}
 }
 
@@ -139,7 +141,7 @@ func (c *Cache) persist(t *table, name string) {
 func (c *Cache) persistFact(kind FactKind, k xds.Key) {
 	if c.journal != nil {
 		c.journal.dirty[Fact{kind, k.Type, k.Name}] = struct{}{}
-		signal(c.journal.changed)
+		wake.Signal(c.journal.changed)
 	}
 }
 
@@ -175,14 +177,6 @@ func (j *Journal) restored(k xds.Key, e *entry, disk *onDisk) {
 func (j *Journal) restoreFact(f Fact, value string) {
 	if j != nil {
 		j.facts[f] = value
-	}
-}
-
-// signal puts a value into a channel that holds one; nil is ignored.
-func signal(to chan<- struct{}) {
-	select {
-	case to <- struct{}{}:
-	default:
 	}
 }
 

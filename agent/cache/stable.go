@@ -1,6 +1,8 @@
 package cache
 
 import (
+	"github.com/holdfast-xds/holdfast/internal/wake"
+
 	"slices"
 	"time"
 
@@ -79,12 +81,12 @@ func (c *Cache) updateStable(now time.Time) (next time.Time) {
 			t := c.tables[url]
 			oldest, more := wt.probation.Promote(c.elapsed()-probation.StableAfter, func(r *xds.Resource) { c.makeStable(t, r) })
 			if more {
-				next = earliest(next, c.began.Add(oldest+probation.StableAfter))
+				next = wake.Earliest(next, c.began.Add(oldest+probation.StableAfter))
 			}
 		}
 	}
 	for _, t := range c.tables {
-		next = earliest(next, c.expireRemoved(t, now))
+		next = wake.Earliest(next, c.expireRemoved(t, now))
 	}
 	if soonest := now.Add(stablePoll); !next.IsZero() && next.Before(soonest) {
 		next = soonest
@@ -117,7 +119,7 @@ func (c *Cache) expireRemoved(t *table, now time.Time) (next time.Time) {
 func (c *Cache) watchedSince(t *table) (opened time.Time) {
 	for w := range c.watches {
 		if w.types[t.url] != nil {
-			opened = earliest(opened, w.opened)
+			opened = wake.Earliest(opened, w.opened)
 		}
 	}
 	return opened

@@ -1,6 +1,8 @@
 package cache
 
 import (
+	"github.com/holdfast-xds/holdfast/internal/wake"
+
 	"context"
 	"iter"
 	"maps"
@@ -295,43 +297,22 @@ func (c *Cache) forgetNotFound(k xds.Key) {
 
 // wakeRun makes Run look at its deadlines again.
 func (c *Cache) wakeRun() {
-	signal(c.wake)
-}
-
-// earliest returns the earliest of times; a zero one is never.
-func earliest(times ...time.Time) (first time.Time) {
-	for _, t := range times {
-		if first.IsZero() || !t.IsZero() && t.Before(first) {
-			first = t
-		}
-	}
-	return first
+	wake.Signal(c.wake)
 }
 
 // Run ends leases, TTLs, deferrals and fallbacks when they are due, until ctx ends.
 func (c *Cache) Run(ctx context.Context) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-timer.C:
-		case <-c.wake:
-		}
+	wake.Loop(ctx, c.wake, func() time.Time {
 		c.mu.Lock()
 		now := time.Now()
-		next := earliest(c.expireLeases(now), c.dropExpired(now), c.updateStable(now), c.runGuard(now), c.expireFallback(now))
+		next := wake.Earliest(c.expireLeases(now), c.dropExpired(now), c.updateStable(now), c.runGuard(now), c.expireFallback(now))
 		c.mu.Unlock()
-		if next.IsZero() {
-			timer.Stop()
-		} else {
-			timer.Reset(time.Until(next))
-		}
 		if c.cfg.OnIdle != nil && c.Idle() {
 			c.cfg.OnIdle()
 		}
-	}
+		return next
+	})
+	return nil
 }
 
 // expireLeases ends the leases, and the uncertainty about disconnected clients, that are due, and
@@ -342,5 +323,5 @@ func (c *Cache) expireLeases(now time.Time) (next time.Time) {
 	if c.connected.IsZero() || !c.guard.Since().IsZero() {
 		return time.Time{}
 	}
-	return earliest(c.union.Expire(now), c.uncertain.Expire(now))
+	return wake.Earliest(c.union.Expire(now), c.uncertain.Expire(now))
 }

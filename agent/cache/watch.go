@@ -1,6 +1,8 @@
 package cache
 
 import (
+	"github.com/holdfast-xds/holdfast/internal/wake"
+
 	"iter"
 	"time"
 
@@ -178,7 +180,7 @@ func (c *Cache) notify(ch *changes) []*Watch {
 		} else if !wt.all {
 			continue
 		}
-		signal(w.changed)
+		wake.Signal(w.changed)
 	}
 	return concerned
 }

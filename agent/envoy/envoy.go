@@ -9,6 +9,8 @@
 package envoy
 
 import (
+	"github.com/holdfast-xds/holdfast/internal/wake"
+
 	"context"
 	"errors"
 	"fmt"
@@ -212,7 +214,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		}
 		s.cfg.Log.Error("Envoy crashed, restarting it", "code", last.code, "after", time.Since(last.started).Round(time.Millisecond).String(), "in", pause.String())
 		s.stopAll() // an old Envoy of a hot restart shares memory with its successor
-		if !sleep(ctx, pause) {
+		if !wake.Sleep(ctx, pause) {
 			return nil
 		}
 		s.reportCrash(last)
@@ -382,7 +384,7 @@ func (s *Supervisor) hotRestart(ctx context.Context) (ended *child, err error) {
 			}
 			if failed == "" {
 				failed = fmt.Sprintf("the new Envoy exited with code %d", c.code)
-				sleep(ctx, minPause) // waits for the end of its xDS streams
+				wake.Sleep(ctx, minPause) // waits for the end of its xDS streams
 				s.reportCrash(c)
 			}
 			if ended != nil {
@@ -428,7 +430,7 @@ func (s *Supervisor) pollAdmin(ctx context.Context) {
 		if live {
 			pause = time.Second
 		}
-		sleep(ctx, pause)
+		wake.Sleep(ctx, pause)
 	}
 }
 
@@ -493,17 +495,5 @@ func (s *Supervisor) stopAll() {
 	}
 	for range left {
 		s.removeChild(<-s.exits)
-	}
-}
-
-// sleep waits; it returns false if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }

@@ -11,6 +11,8 @@
 package group
 
 import (
+	"github.com/holdfast-xds/holdfast/internal/wake"
+
 	"cmp"
 	"context"
 	"log/slog"
@@ -148,7 +150,7 @@ func New(cfg Config) *Group {
 func (g *Group) newRun() *sourcesRun {
 	f := &sourcesRun{upstreams: g.cfg.Upstreams(), cancel: func() {}, done: make(chan struct{})}
 	f.upstreams.Lacking, f.upstreams.Holding = g.cache.AnyMissing, g.cache.Holding
-	f.upstreams.Failed = func() { signal(g.failed) }
+	f.upstreams.Failed = func() { wake.Signal(g.failed) }
 	f.upstreams.Connected = func(connected bool) {
 		if connected {
 			g.takeOver(f)
@@ -161,18 +163,10 @@ func (g *Group) newRun() *sourcesRun {
 		g.mu.Unlock()
 		if is {
 			g.cache.SetConnected(connected)
-			signal(g.answered)
+			wake.Signal(g.answered)
 		}
 	}
 	return f
-}
-
-// signal puts a value into a channel that holds one.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // Connected reports whether a source answers, or has a stream open while the cache has nothing that
@@ -251,7 +245,7 @@ func (g *Group) Node() *corev3.Node {
 // is.
 func (g *Group) SetNode(node *corev3.Node) {
 	g.AdoptNode(node)
-	signal(g.nodeChanged)
+	wake.Signal(g.nodeChanged)
 }
 
 // AdoptNode changes the Node for future streams to upstreams; open streams go on.

@@ -1,7 +1,7 @@
 // Package wake has what a goroutine needs that waits for the earlier of a signal and a time.
 //
 // A time is that of the next thing to do, and the zero time means never. Nothing here blocks, except
-// for Sleep. All functions may be called concurrently.
+// for Loop and Sleep. All functions may be called concurrently.
 package wake
 
 import (
@@ -35,6 +35,22 @@ func Reset(timer *time.Timer, at time.Time) {
 		return
 	}
 	timer.Reset(time.Until(at))
+}
+
+// Loop calls work at once, and then after each signal and at the time that work has returned, until ctx
+// ends.
+func Loop(ctx context.Context, signals <-chan struct{}, work func() (next time.Time)) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-signals:
+		}
+		Reset(timer, work())
+	}
 }
 
 // Sleep waits for a duration. It returns false, at once, when ctx ends before that.

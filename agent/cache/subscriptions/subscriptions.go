@@ -14,6 +14,8 @@
 package subscriptions
 
 import (
+	"github.com/holdfast-xds/holdfast/internal/wake"
+
 	"iter"
 	"time"
 
@@ -252,10 +254,7 @@ func (v *View) notify(k xds.Key) {
 
 // Wake puts a value into Changed although no subscription has changed.
 func (v *View) Wake() {
-	select {
-	case v.changed <- struct{}{}:
-	default:
-	}
+	wake.Signal(v.changed)
 }
 
 // Wake wakes the sources of all views.

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"github.com/holdfast-xds/holdfast/internal/wake"
-
 	"cmp"
 	"context"
 	"errors"
@@ -22,6 +20,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/internal/redact"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 

@@ -76,7 +76,7 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 	}
 	for _, name := range removed {
 		w.interruptProbation(t, name)
-		if t.Entry(name) == nil && !xds.Info(t.url).OnDemand {
+		if t.Entry(name) == nil && !xds.Info(t.URL).OnDemand {
 			w.confirmHeld(t, name)
 		}
 	}
@@ -85,7 +85,7 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 
 // confirmHeld records that the client has said what it holds under a name.
 func (w *Watch) confirmHeld(t *table, name string) {
-	if xds.Info(t.url).OnDemand {
+	if xds.Info(t.URL).OnDemand {
 		w.c.uncertain.Forget(t.key(name))
 	} else {
 		w.uncertain.Confirm(t.key(name))
@@ -122,7 +122,7 @@ func (w *Watch) Nack(typeURL string, revision uint64, reason string, rejected *x
 
 // mayHold records that the client may hold a full-state resource although it did not ACK it.
 func (w *Watch) mayHold(t *table, name string) {
-	if xds.FullState(t.url) {
+	if xds.FullState(t.URL) {
 		w.uncertain.MayHold(t.key(name))
 	}
 }
@@ -141,7 +141,7 @@ func (c *Cache) nack(t *table, r *xds.Resource, reason string, ch *changes) {
 // SotW a complete set cannot be sent without a suspect; without a retry the suspect would stay one
 // for ever, and new clients would get its former content.
 func (ch *changes) retrySuspects() {
-	if !ch.retry || !xds.FullState(ch.table.url) {
+	if !ch.retry || !xds.FullState(ch.table.URL) {
 		return
 	}
 	for name, e := range ch.table.All() {

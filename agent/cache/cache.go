@@ -19,8 +19,6 @@
 package cache
 
 import (
-	"github.com/holdfast-xds/holdfast/internal/wake"
-
 	"cmp"
 	"errors"
 	"fmt"
@@ -41,6 +39,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/cache/probation"
 	"github.com/holdfast-xds/holdfast/agent/cache/subscriptions"
 	"github.com/holdfast-xds/holdfast/agent/cache/uncertain"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -132,7 +131,6 @@ type Cache struct {
 // table has everything of one type.
 type table struct {
 	*contents.Type
-	url         string
 	names       *subscriptions.Names // the names that are subscribed to
 	hadWildcard bool                 // a client of the group once subscribed to the wildcard
 	pending     pending.Updates[*Watch]
@@ -153,7 +151,7 @@ type table struct {
 
 type entry = contents.Entry
 
-func (t *table) key(name string) xds.Key { return xds.Key{Type: t.url, Name: name} }
+func (t *table) key(name string) xds.Key { return xds.Key{Type: t.URL, Name: name} }
 
 func (c *Cache) origin(u xds.Update) contents.Origin {
 	return contents.Origin{Source: c.sources.id(u.Source), KeepUnsubscribed: u.KeepUnsubscribed}
@@ -192,7 +190,6 @@ func (c *Cache) table(typeURL string) *table {
 	if t == nil {
 		t = &table{
 			Type:    c.contents.Type(typeURL),
-			url:     typeURL,
 			names:   c.union.Of(typeURL),
 			removed: make(probation.Removed),
 			errors:  make(map[string]error),
@@ -310,7 +307,7 @@ func (c *Cache) Synced(source, typeURL string, asked time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.table(typeURL)
-	if c.guard.ConfirmAbsent(t.url, asked) {
+	if c.guard.ConfirmAbsent(t.URL, asked) {
 		c.wakeRun()
 	}
 	c.endAccident(time.Now())
@@ -367,10 +364,10 @@ func newChanges(t *table) *changes { return &changes{table: t} }
 type changesByType map[string]*changes
 
 func (by changesByType) of(t *table) *changes {
-	ch := by[t.url]
+	ch := by[t.URL]
 	if ch == nil {
 		ch = newChanges(t)
-		by[t.url] = ch
+		by[t.URL] = ch
 	}
 	return ch
 }
@@ -470,13 +467,13 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 		switch {
 		case e.Stable() != nil:
 			c.keepRemoved(t, name, e.Stable(), time.Now())
-		case t.url == xds.EndpointType && c.cfg.FallbackEnabled && e.Acked() != nil:
+		case t.URL == xds.EndpointType && c.cfg.FallbackEnabled && e.Acked() != nil:
 			c.keepRemoved(t, name, e.Acked(), time.Now()) // a fallback may serve their cluster again
 		}
 		c.drop(t, name)
 		c.updateSuspect(t, name)
 	}
-	if xds.Info(t.url).OnDemand && c.uncertain.Count(t.url) < maxRemovedVirtualHosts {
+	if xds.Info(t.URL).OnDemand && c.uncertain.Count(t.URL) < maxRemovedVirtualHosts {
 		c.uncertain.Add(t.key(name)) // later clients wait for its removal, too (protocol.md V11)
 	}
 	if t.NotFound(name) {
@@ -508,10 +505,10 @@ func (c *Cache) refresh(t *table, from contents.Origin, h xds.Heartbeat, ch *cha
 	e := t.Entry(h.Name)
 	switch {
 	case e == nil:
-		return fmt.Errorf("%s %q: heartbeat for a resource that is not cached", xds.Short(t.url), h.Name)
+		return fmt.Errorf("%s %q: heartbeat for a resource that is not cached", xds.Short(t.URL), h.Name)
 	case e.Current().UpstreamVersion != h.Version && !(h.AnyVersion && e.Source() == from.Source):
-		return fmt.Errorf("%s %q: heartbeat for version %q, but version %q is cached", xds.Short(t.url), h.Name, h.Version, e.Current().UpstreamVersion)
-	case c.cfg.HoldTTL[t.url]:
+		return fmt.Errorf("%s %q: heartbeat for version %q, but version %q is cached", xds.Short(t.URL), h.Name, h.Version, e.Current().UpstreamVersion)
+	case c.cfg.HoldTTL[t.URL]:
 		return nil
 	}
 	if change, _ := e.Put(e.Current().WithLifetime(h.TTL, h.Deadline), e.Source()); change == history.LifetimeChanged {

@@ -1,12 +1,11 @@
 package cache
 
 import (
-	"github.com/holdfast-xds/holdfast/internal/wake"
-
 	"slices"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/cache/guard"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -70,7 +69,7 @@ func (c *Cache) replaced(t *table, removed []string, put []*xds.Resource) map[st
 	}
 	isTaken := func(key string) bool { _, is := taken[key]; return is }
 	replaced := make(map[string]struct{})
-	for _, name := range slices.AppendSeq(slices.Clone(removed), c.guard.Names(t.url)) {
+	for _, name := range slices.AppendSeq(slices.Clone(removed), c.guard.Names(t.URL)) {
 		if r := t.Resource(name); r != nil && slices.ContainsFunc(xds.ConflictKeys(r), isTaken) {
 			replaced[name] = struct{}{}
 		}
@@ -80,10 +79,10 @@ func (c *Cache) replaced(t *table, removed []string, put []*xds.Resource) map[st
 
 // filterRemovals returns the removals of a type that take effect now, and defers the others.
 func (c *Cache) filterRemovals(t *table, r guard.Removal) (now []string) {
-	r.Type, r.Has = t.url, func(name string) bool { return t.Entry(name) != nil }
+	r.Type, r.Has = t.URL, func(name string) bool { return t.Entry(name) != nil }
 	now = c.guard.Filter(r)
-	if n, worth := c.guard.Reports(t.url); worth && c.cfg.OnHeldBack != nil {
-		c.cfg.OnHeldBack(t.url, n, t.Len())
+	if n, worth := c.guard.Reports(t.URL); worth && c.cfg.OnHeldBack != nil {
+		c.cfg.OnHeldBack(t.URL, n, t.Len())
 	}
 	if len(now) < len(r.Names) {
 		c.wakeRun()
@@ -133,7 +132,7 @@ func (c *Cache) runGuard(now time.Time) time.Time {
 		c.endAccident(now)
 	}
 	for _, t := range c.tables {
-		names := due[t.url]
+		names := due[t.URL]
 		switch at := t.pruneAt; {
 		case at.IsZero():
 		case at.After(now):
@@ -193,7 +192,7 @@ func (c *Cache) confirmAll(t *table, source string) {
 // noteComplete records which source last sent everything of a type.
 func (c *Cache) noteComplete(t *table, source string) {
 	t.completeFrom = source
-	if c.cfg.Guard.PruneAfter > 0 && xds.FullState(t.url) {
+	if c.cfg.Guard.PruneAfter > 0 && xds.FullState(t.URL) {
 		t.pruneAt = time.Now().Add(c.cfg.Guard.PruneAfter)
 		c.wakeRun()
 	}

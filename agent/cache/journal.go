@@ -1,14 +1,13 @@
 package cache
 
 import (
-	"github.com/holdfast-xds/holdfast/internal/wake"
-
 	"iter"
 	"maps"
 	"strings"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/cache/contents"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -429,7 +428,7 @@ func (c *Cache) allFacts() map[Fact]string {
 		}
 	}
 	for t, name := range c.subscribed {
-		add(SubscribedFact, t.url, name)
+		add(SubscribedFact, t.URL, name)
 	}
 	for url := range c.tables {
 		for _, name := range c.uncertain.Of(url) {

@@ -54,7 +54,7 @@ func (c *Cache) dropExpired(now time.Time) (next time.Time) {
 		}
 		t := c.table(k.Type)
 		t.expired++
-		if xds.Info(t.url).RemoveExpired {
+		if xds.Info(t.URL).RemoveExpired {
 			c.remove(t, k.Name, changed.of(t))
 		} else {
 			c.drop(t, k.Name)

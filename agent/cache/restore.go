@@ -131,7 +131,7 @@ func (c *Cache) restoreResource(s Saved, now time.Time) {
 		source = history.Unknown // the agent does not make it any more
 	}
 	stable, previous := s.Stable, s.Previous
-	if !xds.Info(t.url).FallBack {
+	if !xds.Info(t.URL).FallBack {
 		stable, previous = false, nil
 	}
 	t.Restore(history.Restored(r, source, s.Accepted, stable, previous), disk)
@@ -142,7 +142,7 @@ func (c *Cache) restoreResource(s Saved, now time.Time) {
 // to answer, and that the source has not sent by the time it has sent everything. The source was
 // not told that they are cached, so it does not say that they are removed.
 func (c *Cache) restoredUnconfirmed(t *table) (names []string) {
-	if !xds.FullState(t.url) {
+	if !xds.FullState(t.URL) {
 		return nil
 	}
 	for name, e := range t.All() {

@@ -1,12 +1,11 @@
 package cache
 
 import (
-	"github.com/holdfast-xds/holdfast/internal/wake"
-
 	"slices"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/cache/probation"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -16,8 +15,8 @@ const stablePoll = time.Second
 // beginProbation records that the client ACKed the content of a name. Only a client that was sent a
 // content, or says that it has it, can make it stable.
 func (w *Watch) beginProbation(t *table, e *entry) {
-	wt := w.types[t.url]
-	if wt == nil || e.IsLocal() || !xds.Info(t.url).FallBack || e.Acked() == nil || !wt.covers(e.Acked()) {
+	wt := w.types[t.URL]
+	if wt == nil || e.IsLocal() || !xds.Info(t.URL).FallBack || e.Acked() == nil || !wt.covers(e.Acked()) {
 		return
 	}
 	if e.IsStable() {
@@ -38,7 +37,7 @@ func (wt *watched) covers(r *xds.Resource) bool {
 
 // interruptProbation records that the client does not use the content of a name any more.
 func (w *Watch) interruptProbation(t *table, name string) {
-	if wt := w.types[t.url]; wt != nil {
+	if wt := w.types[t.URL]; wt != nil {
 		wt.probation.Interrupt(name)
 	}
 }
@@ -56,7 +55,7 @@ func (c *Cache) takeRemoved(t *table, name string) *xds.Resource {
 	}
 	r := t.removed.Stable(name)
 	delete(t.removed, name)
-	if !xds.Info(t.url).FallBack {
+	if !xds.Info(t.URL).FallBack {
 		return nil
 	}
 	return r
@@ -118,7 +117,7 @@ func (c *Cache) expireRemoved(t *table, now time.Time) (next time.Time) {
 // for none.
 func (c *Cache) watchedSince(t *table) (opened time.Time) {
 	for w := range c.watches {
-		if w.types[t.url] != nil {
+		if w.types[t.URL] != nil {
 			opened = wake.Earliest(opened, w.opened)
 		}
 	}

@@ -1,8 +1,6 @@
 package cache
 
 import (
-	"github.com/holdfast-xds/holdfast/internal/wake"
-
 	"context"
 	"iter"
 	"maps"
@@ -10,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/cache/subscriptions"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -88,7 +87,7 @@ func (c *Cache) Missing() (typeURL string, names []string, none bool) {
 	for t, name := range c.subscribed {
 		none = false
 		if c.isMissing(t, name) && t.errors[name] == nil {
-			missing[t.url] = append(missing[t.url], name)
+			missing[t.URL] = append(missing[t.URL], name)
 		}
 	}
 	if len(missing) == 0 {

@@ -1,13 +1,12 @@
 package cache
 
 import (
-	"github.com/holdfast-xds/holdfast/internal/wake"
-
 	"iter"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/cache/probation"
 	"github.com/holdfast-xds/holdfast/agent/cache/uncertain"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -171,7 +170,7 @@ func (c *Cache) notify(ch *changes) []*Watch {
 	}
 	var concerned []*Watch
 	for w := range c.watches {
-		wt := w.types[ch.table.url]
+		wt := w.types[ch.table.URL]
 		if wt == nil {
 			continue
 		}
@@ -189,7 +188,7 @@ func (c *Cache) notify(ch *changes) []*Watch {
 func (wt *watched) noteChanged(ch *changes) bool {
 	if wt.wildcard {
 		wt.all = wt.all || ch.all
-		if ch.all && len(wt.names) == 0 && !xds.Info(ch.table.url).OnDemand {
+		if ch.all && len(wt.names) == 0 && !xds.Info(ch.table.URL).OnDemand {
 			return len(ch.names) > 0 // the view reads all resources, so it needs no names
 		}
 		for name := range ch.each {

@@ -9,8 +9,6 @@
 package envoy
 
 import (
-	"github.com/holdfast-xds/holdfast/internal/wake"
-
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +23,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/reaper"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 )
 
 // Bounds of the pause before Envoy is restarted. The pause doubles with each crash within

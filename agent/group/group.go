@@ -11,8 +11,6 @@
 package group
 
 import (
-	"github.com/holdfast-xds/holdfast/internal/wake"
-
 	"cmp"
 	"context"
 	"log/slog"
@@ -27,6 +25,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
 	"github.com/holdfast-xds/holdfast/upstream"

@@ -39,8 +39,8 @@ func (c *Contents) Bytes() int64   { return c.bytes }
 
 // Type holds the resources of one type. Make one with Contents.Type.
 type Type struct {
+	URL      string
 	contents *Contents
-	url      string
 	entries  map[string]*Entry
 	aliases  map[string]string // alias to resource name
 	// collections has the names of the cached members of each glob collection.
@@ -89,7 +89,7 @@ type Origin struct {
 // Type returns an empty type, whose wildcard is unknown.
 func (c *Contents) Type(url string) *Type {
 	return &Type{
-		contents: c, url: url, entries: make(map[string]*Entry), aliases: make(map[string]string),
+		URL: url, contents: c, entries: make(map[string]*Entry), aliases: make(map[string]string),
 		collections: make(map[string]map[string]struct{}), notFound: make(map[string]struct{}),
 	}
 }

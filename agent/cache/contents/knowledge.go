@@ -81,5 +81,5 @@ func (t *Type) ShowRestored() (shown, knowledge bool) {
 // WasRemoved reports whether a source has said, before the disk was read, that a name does not
 // exist: with the name, or with a complete set that lacks it.
 func (t *Type) WasRemoved(name string) bool {
-	return t.NotFound(name) || t.answered && t.knowledge == xds.Complete && xds.FullState(t.url)
+	return t.NotFound(name) || t.answered && t.knowledge == xds.Complete && xds.FullState(t.URL)
 }

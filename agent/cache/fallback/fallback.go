@@ -13,6 +13,7 @@
 package fallback
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -66,10 +67,7 @@ type departure struct {
 // DefaultDuration. changed is called when a name becomes a suspect or is none any more, and with
 // the zero Key when the fallback begins or ends.
 func New(duration time.Duration, changed func(xds.Key)) *Fallback {
-	if duration == 0 {
-		duration = DefaultDuration
-	}
-	return &Fallback{duration: duration, changed: changed}
+	return &Fallback{duration: cmp.Or(duration, DefaultDuration), changed: changed}
 }
 
 // Active reports whether anything is held back.

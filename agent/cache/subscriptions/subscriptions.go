@@ -14,11 +14,10 @@
 package subscriptions
 
 import (
-	"github.com/holdfast-xds/holdfast/internal/wake"
-
 	"iter"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 

@@ -86,7 +86,7 @@ func (n *Names) Add(k xds.Key) {
 
 // Forget makes a name certain, unless a client may hold it.
 func (n *Names) Forget(k xds.Key) {
-	if _, ok := n.departed[k]; ok {
+	if _, ok := n.departed[k]; ok || !n.Has(k) {
 		return
 	}
 	for c := range n.clients {

@@ -27,7 +27,13 @@ const StableAfter = time.Minute
 type Queue struct {
 	list  []acked          // oldest first, also those that were interrupted
 	inUse map[string]acked // by name, those that were not
+	// compactAt is the length of list from which on replaced contents are deleted from it: a name
+	// that changes all the time would keep each of its contents for StableAfter.
+	compactAt int
 }
+
+// minCompact is the least length of the list of a Queue that is compacted.
+const minCompact = 1024
 
 // acked is a content and when the client ACKed it, as a duration since the owner was created: that
 // takes a third of the memory of a time.
@@ -47,7 +53,26 @@ func (q *Queue) Begin(r *xds.Resource, at time.Duration) (first bool) {
 	p := acked{r, at}
 	q.inUse[r.Name] = p
 	q.list = append(q.list, p)
+	if len(q.list) > max(q.compactAt, minCompact) {
+		q.deleteReplaced()
+		q.compactAt = 2 * len(q.list)
+	}
 	return len(q.list) == 1
+}
+
+// deleteReplaced deletes the contents in whose place the client has ACKed another one since.
+func (q *Queue) deleteReplaced() {
+	newest := make(map[string]int, len(q.list))
+	for i, p := range q.list {
+		newest[p.resource.Name] = i
+	}
+	list := make([]acked, 0, len(newest))
+	for i, p := range q.list {
+		if newest[p.resource.Name] == i {
+			list = append(list, p)
+		}
+	}
+	q.list = list
 }
 
 // Interrupt records that the client does not use the content of a name any more. If the content
@@ -59,7 +84,8 @@ func (q *Queue) InterruptWhere(unused func(*xds.Resource) bool) {
 	maps.DeleteFunc(q.inUse, func(_ string, p acked) bool { return unused(p.resource) })
 }
 
-// All yields every content in the queue, also those that were interrupted.
+// All yields every content in the queue, also those that were interrupted. It may lack contents in
+// whose place the client has ACKed another one since.
 func (q *Queue) All() iter.Seq[*xds.Resource] {
 	return func(yield func(*xds.Resource) bool) {
 		for _, p := range q.list {

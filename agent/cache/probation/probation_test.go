@@ -2,6 +2,7 @@ package probation
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -91,5 +92,31 @@ func TestTheStableContentOfARemovedNameIsForgottenOnceAClientHasDoneWithoutIt(t 
 	}
 	if next := pass(90, 10); !next.IsZero() || !slices.Equal(forgot, []string{"b"}) || f.Stable("held") == nil {
 		t.Errorf("forgot %v, next %v, held back %v", forgot, next, f.Stable("held"))
+	}
+}
+
+// What is remembered depends on the number of names, and not on how often their contents change.
+func TestReplacedContentsAreForgotten(t *testing.T) {
+	const names, changes = 2 * minCompact, 100
+	var q Queue
+	q.Begin(res("interrupted@1"), 0)
+	q.Interrupt("interrupted")
+	for i := range changes {
+		for n := range names {
+			q.Begin(&xds.Resource{Name: strconv.Itoa(n), Version: strconv.Itoa(i)}, time.Duration(i)*time.Second)
+		}
+	}
+	held := slices.Collect(q.All())
+	if len(held) > 2*(names+1) || held[0].Name != "interrupted" {
+		t.Errorf("%d contents of %d names are held, the first of %s", len(held), names, held[0].Name)
+	}
+	stable := 0
+	q.Promote(changes*time.Second, func(r *xds.Resource) {
+		if stable++; r.Version != strconv.Itoa(changes-1) {
+			t.Errorf("%s@%s is stable, which was replaced", r.Name, r.Version)
+		}
+	})
+	if stable != names {
+		t.Errorf("%d contents are stable, want %d", stable, names)
 	}
 }

@@ -44,7 +44,7 @@ type plan struct {
 var full = plan{
 	rounds: 5, limit: 2 * time.Minute, rest: 500 * time.Millisecond,
 	updateSizes: []int{100, 10_000}, pushSizes: []int{1, 1000, 10_000}, warmUp: 50, updates: 500, pause: 2 * time.Millisecond,
-	rate: 10_000, inFlight: 64,
+	rate: 100_000, inFlight: 64,
 	clients: []int{1, 20}, clientSize: 10_000,
 	memorySizes: []int{0, 1000, 10_000, 100_000}, part: 1000, settle: 20 * time.Second,
 	cpuUpdates: 2000, cpuPush: 10_000, cpuBytes: 200e6,

@@ -20,6 +20,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -268,14 +269,9 @@ func (g *Guard) AskAgain() time.Time {
 // the deferred removals that take effect, by type; and next, when more is due, the zero time for
 // never.
 func (g *Guard) Run(now time.Time) (askAgain bool, due map[string][]string, next time.Time) {
-	soonest := func(at time.Time) {
-		if next.IsZero() || at.Before(next) {
-			next = at
-		}
-	}
 	if a := g.accident; a != nil && !a.askAgain {
 		if at := a.since.Add(g.cfg.ConfirmAfter); at.After(now) {
-			soonest(at)
+			next = at
 		} else {
 			a.askAgain, askAgain = true, true
 		}
@@ -285,7 +281,7 @@ func (g *Guard) Run(now time.Time) (askAgain bool, due map[string][]string, next
 		switch {
 		case at.IsZero():
 		case at.After(now):
-			soonest(at)
+			next = wake.Earliest(next, at)
 		default:
 			due[k.Type] = append(due[k.Type], k.Name)
 		}

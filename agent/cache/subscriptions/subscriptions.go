@@ -15,6 +15,7 @@ package subscriptions
 
 import (
 	"iter"
+	"maps"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/wake"
@@ -181,9 +182,9 @@ func (u *Union) Leased() bool {
 
 // Clients yields the names that clients subscribe to, Leases those that are leased, and Clusters
 // the names of the endpoints of clusters; in no order.
-func (n *Names) Clients() iter.Seq[string]  { return keys(n.clients) }
-func (n *Names) Leases() iter.Seq[string]   { return keys(n.leases) }
-func (n *Names) Clusters() iter.Seq[string] { return keys(n.clusters) }
+func (n *Names) Clients() iter.Seq[string]  { return maps.Keys(n.clients) }
+func (n *Names) Leases() iter.Seq[string]   { return maps.Keys(n.leases) }
+func (n *Names) Clusters() iter.Seq[string] { return maps.Keys(n.clusters) }
 
 // Count returns how many names clients subscribe to, and how many are leased, without the wildcard.
 func (n *Names) Count() (clients, leased int) {
@@ -205,16 +206,6 @@ func (n *Names) InUse(name string) bool { return n.clients[name] > 0 || n.cluste
 func (n *Names) SubscribedOrLeased(name string) bool {
 	_, leased := n.leases[name]
 	return leased || n.clients[name] > 0
-}
-
-func keys[V any](m map[string]V) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
 }
 
 // View is one source's view of the union.

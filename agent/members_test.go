@@ -260,7 +260,7 @@ func TestManyNodesAreServedAfterARestart(t *testing.T) {
 
 // Clients that change their Node in a loop cost a stream to the control plane each ten seconds, and
 // the last one is seen.
-func TestNodesThatChangeInALoopAreToldNowAndThen(t *testing.T) {
+func TestNodesThatChangeInALoopAreLoggedNowAndThen(t *testing.T) {
 	inBothForms(t, func(r *rig) {
 		r.start()
 		for i := range 100 {

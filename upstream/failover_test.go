@@ -542,7 +542,7 @@ func TestTheFirstSourceTakesOverAgainWhenItAnswersAndNotBefore(t *testing.T) {
 
 // Two sources never write at once: the one that takes over waits for the end of the other before
 // anything of its response is applied.
-func TestTheOtherEndsBeforeTheFirstFeeds(t *testing.T) {
+func TestTheOtherEndsBeforeTheFirstSourceWrites(t *testing.T) {
 	among(t, func(r *trial) {
 		r.lack(true)
 		r.sources[1].slow = 3 * time.Second

@@ -305,7 +305,7 @@ type mute struct{ *state }
 func (m mute) Apply(u xds.Update, _ func(error)) { m.state.Apply(u, nil) }
 
 // design.md I6: the sender does not wake for each response, and still sends each ACK in time.
-func TestAResponseWithoutAVerdictIsACKedInTime(t *testing.T) {
+func TestAResponseWithoutAnAnswerIsACKedInTime(t *testing.T) {
 	inBothForms(t, func(c *conversation) {
 		s := source(c.T, c.cfg)
 		ctx, cancel := context.WithCancel(c.Context())

@@ -107,7 +107,7 @@ func TestALeasedWildcardStaysComplete(t *testing.T) {
 }
 
 // design.md I2: a source is told its own versions.
-func TestASourceIsToldTheVersionsThatItGave(t *testing.T) {
+func TestASourceGetsTheVersionsThatItIssued(t *testing.T) {
 	c := New(Config{})
 	held(t, c, "one", xds.EndpointType, nil)
 	w := watch(c, "a", xds.EndpointType, "x", "y", "host")

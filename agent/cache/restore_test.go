@@ -86,7 +86,7 @@ func TestThatThereIsNothingIsRestored(t *testing.T) {
 
 // design.md I2, protocol.md 7.10: on the next stream a source is told of the restored resources,
 // with its own versions.
-func TestASourceIsToldTheVersionsOfRestoredResources(t *testing.T) {
+func TestASourceGetsTheVersionsOfRestoredResources(t *testing.T) {
 	c := New(Config{})
 	other := kept(xds.ClusterType, "b@1")
 	other.Source = "two"

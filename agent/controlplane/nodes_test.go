@@ -81,7 +81,7 @@ func (s *served) rejected(id string) (n int) {
 }
 
 // A NACK of one node does not affect the others, whenever they connect.
-func TestWhatOneNodeRefusesTheOthersAreGiven(t *testing.T) {
+func TestTheOtherNodesGetWhatOneNodeNACKs(t *testing.T) {
 	on(t, func(s *served) {
 		a := s.machine("a", xdstest.ClientConfig{Reject: picky})
 		before := s.machine("before", xdstest.ClientConfig{})
@@ -164,7 +164,7 @@ func TestANodeThatComesLaterIsGivenWhatTheOthersHave(t *testing.T) {
 }
 
 // Endpoints reach each node once they exist, and are removed with their file.
-func TestEachNodeIsToldOfEndpoints(t *testing.T) {
+func TestEachNodeGetsEndpoints(t *testing.T) {
 	on(t, func(s *served) {
 		a, b := s.machine("a", xdstest.ClientConfig{}), s.machine("b", xdstest.ClientConfig{})
 		a.Subscribe(xds.EndpointType, "a", "later")

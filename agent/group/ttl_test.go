@@ -110,7 +110,7 @@ func TestHeartbeatsOfTheAcceptedResponseKeepAResource(t *testing.T) {
 
 // protocol.md 6.1: a heartbeat for a resource that is not cached is NACKed, so that the control
 // plane sends the resource again.
-func TestAHeartbeatForWhatIsNotHeldIsRefused(t *testing.T) {
+func TestAHeartbeatForAResourceThatIsNotCachedIsNACKed(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()
 		r.envoy(r.client(xdstest.ClientConfig{}))

@@ -20,7 +20,7 @@ func (f failing) Accept() (net.Conn, error) { return nil, f.err }
 func (failing) Close() error                { return nil }
 func (failing) Addr() net.Addr              { return &net.UnixAddr{Name: "/x.sock", Net: "unix"} }
 
-func TestThatTooManyFilesAreOpenIsToldNowAndThen(t *testing.T) {
+func TestTooManyOpenFilesAreLoggedNowAndThen(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		lines := func() int { return strings.Count(log.String(), "level=ERROR") }
@@ -41,7 +41,7 @@ func TestThatTooManyFilesAreOpenIsToldNowAndThen(t *testing.T) {
 	})
 }
 
-func TestOtherErrorsAreNotTold(t *testing.T) {
+func TestOtherErrorsAreNotReported(t *testing.T) {
 	var log bytes.Buffer
 	lis := WarnWhenFull(failing{net.ErrClosed}, slog.New(slog.NewTextHandler(&log, nil)))
 	if _, err := lis.Accept(); !errors.Is(err, net.ErrClosed) || log.Len() > 0 {

@@ -203,7 +203,7 @@ func TestRepeatedEndpointRequestIsAnswered(t *testing.T) {
 	})
 }
 
-func TestManualVerdictsWaitForTheScript(t *testing.T) {
+func TestManualAnswersWaitForTheScript(t *testing.T) {
 	for _, p := range xdstest.Protocols() {
 		t.Run(string(p), func(t *testing.T) {
 			converse(t, xdstest.Config{}, xdstest.ClientConfig{Protocol: p, Manual: true}, func(c *conversation) {

@@ -30,7 +30,7 @@ func TestDirectoriesMustBeAbsoluteAndClean(t *testing.T) {
 	}
 }
 
-func TestWhatMayBeReadIsToldByItsName(t *testing.T) {
+func TestReadableFilesAreReportedByName(t *testing.T) {
 	for _, tc := range []struct {
 		name, dirs, path string
 		want             bool

@@ -368,7 +368,7 @@ func TestFileThatIsMissingBesideOthersIsAbsentAndNoFault(t *testing.T) {
 	})
 }
 
-func TestEachFaultIsToldOnceAndItsEnd(t *testing.T) {
+func TestEachFaultIsReportedOnceAndItsEnd(t *testing.T) {
 	pair(t, func(b *bench) {
 		const key = "read key: it is a directory: name a regular file"
 		b.remove("v/key")

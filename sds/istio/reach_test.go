@@ -125,7 +125,7 @@ func TestTheRootOfTheCAIsReadAgainAtTheNextRequest(t *testing.T) {
 	checkFault(t, err, Unavailable, "it is asked")
 }
 
-func TestNobodyAtTheAddressIsToldAtOnce(t *testing.T) {
+func TestNobodyAtTheAddressIsReportedAtOnce(t *testing.T) {
 	lis := listen(t)
 	addr := lis.Addr().String()
 	check(t, lis.Close())
@@ -200,7 +200,7 @@ func TestDNSDoesNotSayHowOftenTheCAIsAsked(t *testing.T) {
 }
 
 // The caller waits for 10 s and must get the reason within that time.
-func TestAHandshakeThatHangsIsTold(t *testing.T) {
+func TestAHandshakeThatHangsIsReported(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
 		security dial.Security

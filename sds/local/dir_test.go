@@ -329,7 +329,7 @@ func TestAuthorityThatIsExchangedSignsFromThenOn(t *testing.T) {
 	})
 }
 
-func TestBrokenExchangeKeepsTheAuthorityAndIsToldUntilItIsMended(t *testing.T) {
+func TestBrokenExchangeKeepsTheAuthorityAndIsReportedUntilItIsMended(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		damage func(files content) content
@@ -369,7 +369,7 @@ func TestBrokenExchangeKeepsTheAuthorityAndIsToldUntilItIsMended(t *testing.T) {
 	}
 }
 
-func TestAuthorityThatHasEndedIsToldByIssueAndNamesItsDirectory(t *testing.T) {
+func TestIssueReportsAnAuthorityThatHasEndedWithItsDirectory(t *testing.T) {
 	onDir(t, func(b *bench, v *pkitest.Volume) {
 		root := pkitest.Root(b, "root", time.Now(), pkitest.Until(time.Now().Add(time.Hour)))
 		v.Publish(b, secret(root))

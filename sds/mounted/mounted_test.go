@@ -217,7 +217,7 @@ func TestWhatCannotBeUsedIsAFaultFromTheStartOn(t *testing.T) {
 	}
 }
 
-func TestExchangedCertificateIsToldOnce(t *testing.T) {
+func TestExchangedCertificateIsReportedOnce(t *testing.T) {
 	withVolume(t, func(b *bench) content { return b.secret(b.named("a")) }, func(b *bench) {
 		b.expectCalls(good)
 		for i := range 5 {

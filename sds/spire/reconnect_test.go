@@ -71,7 +71,7 @@ func TestKeysThatPassANetworkAreWarnedOf(t *testing.T) {
 	}
 }
 
-func TestWhoIsNotRegisteredIsToldOnceAndAsksAgain(t *testing.T) {
+func TestAWorkloadThatIsNotRegisteredIsReportedOnceAndAsksAgain(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for range 5 {
 			r.send(turn{err: status.Error(codes.PermissionDenied, "no identity issued")})
@@ -83,7 +83,7 @@ func TestWhoIsNotRegisteredIsToldOnceAndAsksAgain(t *testing.T) {
 	})
 }
 
-func TestEachDifferentFaultIsTold(t *testing.T) {
+func TestEachDifferentFaultIsReported(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.send(turn{err: status.Error(codes.PermissionDenied, "no identity issued")})
 		r.expectFault("no identity issued")

@@ -123,7 +123,7 @@ func (w *world) startAgentWith(old, replacement string, extra ...string) {
 
 // Files that TLS needs are read at every attempt: a missing one is
 // no reason to end, but to say so.
-func TestAMissingCAIsToldByStatus(t *testing.T) {
+func TestStatusNamesAMissingCA(t *testing.T) {
 	w := newWorld(t, xdstest.Delta, xdstest.Delta)
 	ca := w.path("missing.pem")
 	w.startAgentWith("--upstream-plaintext", "--upstream-ca="+ca)

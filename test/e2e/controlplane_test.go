@@ -20,7 +20,7 @@ import (
 
 // Finding B4. The Envoy of one machine cannot have a port and refuses a listener: the control plane
 // keeps the old one for that machine, also after a restart, and gives others the new one.
-func TestTheControlPlaneKeepsFromOneMachineWhatThatRefused(t *testing.T) {
+func TestTheControlPlaneWithholdsFromOneMachineOnlyWhatItNACKed(t *testing.T) {
 	for _, form := range xdstest.Protocols() {
 		t.Run(string(form), func(t *testing.T) {
 			w := newWorld(t, form, form)

@@ -21,7 +21,7 @@ import (
 // What a client accepted is on disk when the control plane hears of its ACK: the agent is
 // killed at a random moment from 0 to 50 ms after it, two hundred times, and started again
 // with no control plane to ask. Each time it serves what was accepted.
-func TestWhatTheControlPlaneWasToldIsAcceptedSurvivesAKill(t *testing.T) {
+func TestWhatWasACKedUpstreamSurvivesAKill(t *testing.T) {
 	const kills = 200
 	for _, form := range xdstest.Protocols() {
 		t.Run(string(form), func(t *testing.T) {

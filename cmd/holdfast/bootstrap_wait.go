@@ -22,7 +22,7 @@ type waitFlags struct {
 }
 
 func (f *waitFlags) add(flags *pflag.FlagSet) {
-	flags.Var((*list)(&f.conditions), "wait-for", "`WHAT` to wait for before anything is written: pod-ip (given, or of a network interface), token=FILE (not empty), file=PATH, socket (the agent listens on --socket) or socket=PATH; several with commas, or repeated")
+	flags.Var(texts(&f.conditions), "wait-for", "`WHAT` to wait for before anything is written: pod-ip (given, or of a network interface), token=FILE (not empty), file=PATH, socket (the agent listens on --socket) or socket=PATH; several with commas, or repeated")
 	flags.Var(numberOf(&f.timeout, time.Minute, positive), "wait-timeout", "maximum time to wait (`DURATION`); then the command exits with code 1 and reports what is missing")
 }
 

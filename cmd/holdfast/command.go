@@ -184,7 +184,7 @@ func explainFlag(cmd *cobra.Command, err error) error {
 // headerFlag returns the name of a given flag of headers, "" for none.
 func headerFlag(flags *pflag.FlagSet) (name string) {
 	flags.Visit(func(f *pflag.Flag) {
-		if _, ok := f.Value.(*headers); ok {
+		if strings.HasSuffix(f.Name, "-header") {
 			name = f.Name
 		}
 	})

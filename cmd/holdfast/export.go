@@ -54,7 +54,7 @@ func newExport() *command {
 	flags := c.section("The stored state (--state-dir is required)")
 	flags.StringVar(&f.stateDir, "state-dir", "", "`DIR` of the agent's --state-dir")
 	flags.StringVar(&f.identity, "state-identity", "", "`NAME` of the agent's --state-identity, if it has one")
-	flags.Var((*list)(&f.keyFiles), "state-key-file", "`FILE` of the key with which the state is encrypted")
+	flags.Var(texts(&f.keyFiles), "state-key-file", "`FILE` of the key with which the state is encrypted")
 	flags = c.section("Output (--out is required)")
 	flags.StringVar(&f.out, "out", "", "`DIR` to write the files to; it is created if it is missing")
 	flags.StringVar(&f.envoyDir, "envoy-dir", "", "`DIR` under which Envoy will see these files, if it is not --out")

@@ -16,7 +16,7 @@ func (n *nodeFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&n.ID, "node-id", "", "`ID` of Envoy's node, by which the control plane knows it")
 	flags.StringVar(&n.Cluster, "node-cluster", "", "`NAME` of the service that this Envoy belongs to")
 	flags.StringVar(&n.Locality, "node-locality", "", "where Envoy runs: `REGION[/ZONE[/SUBZONE]]`")
-	flags.Var((*metadata)(&n.Metadata), "node-metadata", "metadata for the control plane: `NAME=TEXT`, or NAME:=JSON for a number, a boolean, a list or an object")
+	flags.Var(metadata(&n.Metadata), "node-metadata", "metadata for the control plane: `NAME=TEXT`, or NAME:=JSON for a number, a boolean, a list or an object")
 }
 
 // identity returns the node of the file or of the flags; nil if there is neither.

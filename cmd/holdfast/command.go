@@ -85,7 +85,11 @@ func newRoot(p process) *cobra.Command {
 	root.SetErr(p.stderr)
 	root.SetFlagErrorFunc(explainFlag)
 	commands := []*command{
-		newBootstrap(p), newRun(p), newControlPlane(p), newStatus(), newDump(), newExport(), newDrain(), newUndrain(), newResume(), newWait(), newVersion(),
+		newBootstrap(p), newRun(p), newControlPlane(p), newStatus(), newDump(), newExport(),
+		newAction("drain", "drain Envoy's connections (use as preStop hook)", drainLong),
+		newAction("undrain", "undo a drain", undrainLong),
+		newAction("resume", "serve again what is held back after crashes of Envoy", resumeLong),
+		newWait(), newVersion(),
 	}
 	keys := make(map[string]bool) // of all commands: one file serves them all
 	for _, c := range commands {
@@ -96,21 +100,14 @@ func newRoot(p process) *cobra.Command {
 		root.AddCommand(c.Command)
 	}
 	completion(root)
-	help := func(cmd *cobra.Command, _ []string) {
-		if cmd != nil && cmd.HasParent() && cmd.Long != "" && !slices.ContainsFunc(commands, func(c *command) bool { return c.Command == cmd }) {
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
+		if cmd.HasParent() && cmd.Long != "" {
 			_, _ = fmt.Fprintf(p.stdout, "%s\n", strings.TrimSpace(cmd.Long)) // a shell's completion
 			return
 		}
-		for _, c := range commands {
-			if c.Command == cmd {
-				c.writeHelp(p.stdout)
-				return
-			}
-		}
 		writeRootHelp(p.stdout, commands)
-	}
-	root.SetHelpFunc(help)
-	root.SetHelpCommand(newHelp(root, help))
+	})
+	root.SetHelpCommand(newHelp(root))
 	return root
 }
 
@@ -132,19 +129,17 @@ func completion(root *cobra.Command) {
 }
 
 // newHelp makes `holdfast help [COMMAND]`.
-func newHelp(root *cobra.Command, help func(*cobra.Command, []string)) *cobra.Command {
+func newHelp(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:    "help",
 		Hidden: true,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				help(root, nil)
-				return nil
+				return root.Help()
 			}
 			for _, c := range root.Commands() {
 				if c.Name() == args[0] {
-					help(c, nil)
-					return nil
+					return c.Help()
 				}
 			}
 			return unknownCommand(root, args[0])
@@ -232,8 +227,9 @@ func (c *command) visitFlags(visit func(*pflag.Flag)) {
 	}
 }
 
-// finish adds --config and the parsing that all commands share.
+// finish adds --config, the help and the parsing that all commands share.
 func (c *command) finish(p process, keys map[string]bool) {
+	c.SetHelpFunc(func(*cobra.Command, []string) { c.writeHelp(p.stdout) })
 	if len(c.sections) > 0 {
 		for _, s := range c.sections {
 			c.Flags().AddFlagSet(s.flags)
@@ -267,4 +263,47 @@ func (c *command) finish(p process, keys map[string]bool) {
 		}
 		return c.run(cmd.Context(), warnings)
 	}
+}
+
+// didYouMean returns ", did you mean …?" with the nearest known name after the prefix, or "" if no
+// name is near.
+func didYouMean(prefix, given string, known []string) string {
+	if meant := nearest(given, known); meant != "" {
+		return ", did you mean " + prefix + meant + "?"
+	}
+	return ""
+}
+
+// nearest returns the known name with the smallest distance from the given one, "" if all distances
+// are greater than a third of its length plus one.
+func nearest(given string, known []string) string {
+	slices.Sort(known) // the result does not depend on the order
+	best, least := "", len(given)/3+2
+	for _, name := range known {
+		if d := distance(given, name); d < least {
+			best, least = name, d
+		}
+	}
+	return best
+}
+
+// distance returns the Levenshtein distance.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
 }

@@ -27,60 +27,30 @@ const waitLong = `Wait until the agent is ready: it serves its socket, and has a
 certificates; if it runs Envoy, until Envoy is live. Use it as postStart hook, so that
 containers that start later can use the mesh.`
 
-func newDrain() *command {
-	return newAction("drain", "drain Envoy's connections (use as preStop hook)", drainLong)
-}
-
-func newUndrain() *command {
-	return newAction("undrain", "undo a drain", undrainLong)
-}
-
 const resumeLong = `Serve resources again that are held back because Envoy crashed with them: if Envoy, as a
 child of the agent, crashes three times within ten minutes, each time within a minute of
 its start, the agent serves the last stable version of what had changed before (see
 "holdfast status"). It is an error if nothing is held back.`
 
-func newResume() *command {
-	return newAction("resume", "serve again what is held back after crashes of Envoy", resumeLong)
-}
-
 // newAction makes a command that requests an action of the agent, and waits until it is done.
 func newAction(name, short, long string) *command {
 	c := newCommand(name, short, long, "\nholdfast "+name)
-	var addr string
-	addAdmin(c.section("Which agent"), &addr)
-	c.run = func(ctx context.Context, warnings []string) error {
-		warn(c, warnings)
-		client, err := newClient(addr)
-		if err != nil {
-			return err
-		}
-		return failed(client.Do(ctx, name))
-	}
+	c.callAgent(func(ctx context.Context, client admin.Client) error { return failed(client.Do(ctx, name)) })
 	return c
 }
 
 func newWait() *command {
 	c := newCommand("wait", "wait until the agent is ready (use as postStart hook)", waitLong, "\nholdfast wait --timeout 30s")
-	var (
-		addr    string
-		timeout time.Duration
-	)
+	var timeout time.Duration
 	c.section("Timeout").Var(numberOf(&timeout, time.Minute, notNegative), "timeout", "fail after this `DURATION`, and report what is missing; 0: wait forever")
-	addAdmin(c.section("Which agent"), &addr)
-	c.run = func(ctx context.Context, warnings []string) error {
-		warn(c, warnings)
-		client, err := newClient(addr)
-		if err != nil {
-			return err
-		}
+	c.callAgent(func(ctx context.Context, client admin.Client) error {
 		if timeout > 0 {
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(ctx, timeout)
 			defer cancel()
 		}
 		return failed(awaitReady(ctx, client))
-	}
+	})
 	return c
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,11 +102,8 @@ func (f *exportFlags) run(c *command) error {
 	if err != nil {
 		return err
 	}
-	seen := f.envoyDir
-	if seen == "" {
-		seen = f.out
-	}
-	if seen, err = filepath.Abs(seen); err != nil {
+	seen, err := filepath.Abs(cmp.Or(f.envoyDir, f.out))
+	if err != nil {
 		return failed(err)
 	}
 	held, contact, err := agent.Stored(f.stateDir, f.identity, keys, node)

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"io"
 
-	"github.com/spf13/pflag"
-
 	"github.com/holdfast-xds/holdfast/agent/admin"
 )
 
@@ -27,15 +25,8 @@ holdfast status --admin unix:/tmp/holdfast/admin.sock`
 func newStatus() *command {
 	c := newCommand("status", "show problems, control planes, resources and clients of the running agent", statusLong, statusExample)
 	var asJSON bool
-	var addr string
 	c.section("Output").VarP(either(&asJSON, "text", "json"), "output", "o", "output format")
-	addAdmin(c.section("Which agent"), &addr)
-	c.run = func(ctx context.Context, warnings []string) error {
-		warn(c, warnings)
-		client, err := newClient(addr)
-		if err != nil {
-			return err
-		}
+	c.callAgent(func(ctx context.Context, client admin.Client) error {
 		status, err := client.Status(ctx)
 		if err != nil {
 			return failed(err)
@@ -43,9 +34,9 @@ func newStatus() *command {
 		if asJSON {
 			return failed(writeJSON(c.OutOrStdout(), status))
 		}
-		status.Admin = addr
+		status.Admin = client.Addr
 		return failed(status.WriteText(c.OutOrStdout()))
-	}
+	})
 	return c
 }
 
@@ -67,37 +58,36 @@ holdfast dump --type RDS --name local_route`
 
 func newDump() *command {
 	c := newCommand("dump", "show the resources in the cache of the running agent, redacted", dumpLong, dumpExample)
-	var output, addr, typeName, name string
+	var output, typeName, name string
 	flags := c.section("Which resources")
 	flags.StringVar(&typeName, "type", "", "`TYPE` of the resources, a short name (CDS, EDS, LDS, RDS, SRDS, VHDS, SDS, RTDS, ECDS, …) or a type URL; empty: all types")
 	flags.StringVar(&name, "name", "", "`NAME` of the resource; empty: all")
 	c.section("Output").VarP(oneOf(&output, "json"), "output", "o", "output format")
-	addAdmin(c.section("Which agent"), &addr)
-	c.run = func(ctx context.Context, warnings []string) error {
-		warn(c, warnings)
-		client, err := newClient(addr)
-		if err != nil {
-			return err
-		}
+	c.callAgent(func(ctx context.Context, client admin.Client) error {
 		if typeName != "" {
 			if _, err := admin.ParseType(typeName); err != nil {
 				return err
 			}
 		}
 		return failed(client.Dump(ctx, c.OutOrStdout(), typeName, name))
-	}
+	})
 	return c
 }
 
-func addAdmin(flags *pflag.FlagSet, addr *string) {
-	flags.StringVar(addr, "admin", admin.DefaultAddr, "`ADDR` of the agent's --admin: unix:PATH or host:port")
-}
-
-func newClient(addr string) (admin.Client, error) {
-	if addr == "" {
-		return admin.Client{}, errors.New("--admin is empty: give the --admin of the agent, unix:PATH or host:port")
+// callAgent adds --admin to a command, which calls do with a client of the running agent.
+func (c *command) callAgent(do func(context.Context, admin.Client) error) {
+	var addr string
+	c.section("Which agent").StringVar(&addr, "admin", admin.DefaultAddr, "`ADDR` of the agent's --admin: unix:PATH or host:port")
+	c.run = func(ctx context.Context, warnings []string) error {
+		warn(c, warnings)
+		if addr == "" {
+			return errors.New("--admin is empty: give the --admin of the agent, unix:PATH or host:port")
+		}
+		if err := admin.CheckAddrs(addr, ""); err != nil {
+			return err
+		}
+		return do(ctx, admin.Client{Addr: addr})
 	}
-	return admin.Client{Addr: addr}, admin.CheckAddrs(addr, "")
 }
 
 func writeJSON(w io.Writer, v any) error {

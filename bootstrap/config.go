@@ -1,6 +1,9 @@
 package bootstrap
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Config is the input of Build. Empty fields have the defaults named here.
 type Config struct {
@@ -203,37 +206,17 @@ const (
 
 // withDefaults returns c with defaults for empty fields.
 func (c Config) withDefaults() Config {
-	if c.Family == "" {
-		c.Family = V4
+	c.Family = cmp.Or(c.Family, V4)
+	if c.Family == V6 {
+		c.Admin = cmp.Or(c.Admin, DefaultAdminV6)
 	}
-	if c.Admin == "" {
-		c.Admin = DefaultAdmin
-		if c.Family == V6 {
-			c.Admin = DefaultAdminV6
-		}
-	}
-	if c.Log == "" {
-		c.Log = Text
-	}
-	c.XDS = c.XDS.withDefaults()
+	c.Admin = cmp.Or(c.Admin, DefaultAdmin)
+	c.Log = cmp.Or(c.Log, Text)
+	x := &c.XDS
+	x.Socket = cmp.Or(x.Socket, DefaultSocket)
+	x.Mode = cmp.Or(x.Mode, Delta)
+	x.Transport = cmp.Or(x.Transport, ADS)
+	x.RefreshDelay = cmp.Or(x.RefreshDelay, DefaultRefreshDelay)
+	x.RequestTimeout = cmp.Or(x.RequestTimeout, DefaultRequestTimeout)
 	return c
-}
-
-func (x XDS) withDefaults() XDS {
-	if x.Socket == "" {
-		x.Socket = DefaultSocket
-	}
-	if x.Mode == "" {
-		x.Mode = Delta
-	}
-	if x.Transport == "" {
-		x.Transport = ADS
-	}
-	if x.RefreshDelay == 0 {
-		x.RefreshDelay = DefaultRefreshDelay
-	}
-	if x.RequestTimeout == 0 {
-		x.RequestTimeout = DefaultRequestTimeout
-	}
-	return x
 }

@@ -7,10 +7,14 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
 // DefaultIDTemplate yields node ids in the form of Istio's proxies. The placeholders of a template are {ip}, {pod},
@@ -167,53 +171,29 @@ func (i Identity) makeID(cluster string) (string, error) {
 		values["ip"] = struct{ value, flag string }{"", fmt.Sprintf("an address of the family %s in --pod-ip", i.Pod.Family)}
 	}
 	template := cmp.Or(i.IDTemplate, DefaultIDTemplate)
-	var id strings.Builder
+	var wrong error
 	var missing []string
-	for rest := template; rest != ""; {
-		text, after, found := cutBrace(rest)
-		id.WriteString(text)
-		if rest = after; !found {
-			continue
+	id := regexp.MustCompile(`\{\{|\}\}|\{[^}]*\}?`).ReplaceAllStringFunc(template, func(part string) string {
+		if part == "{{" || part == "}}" {
+			return part[:1]
 		}
-		name, after, closed := strings.Cut(rest, "}")
+		name, closed := strings.CutSuffix(part[1:], "}")
 		v, known := values[name]
 		switch {
+		case wrong != nil:
 		case !closed:
-			return "", fmt.Errorf("--node-id-template %q: a brace is not closed", template)
+			wrong = fmt.Errorf("--node-id-template %q: a brace is not closed", template)
 		case !known:
-			return "", fmt.Errorf("--node-id-template %q: {%s} is none of {%s}", template, name, strings.Join(slices.Sorted(maps.Keys(values)), "}, {"))
+			wrong = fmt.Errorf("--node-id-template %q: {%s} is none of {%s}", template, name, strings.Join(slices.Sorted(maps.Keys(values)), "}, {"))
 		case v.value == "" && !slices.Contains(missing, v.flag):
 			missing = append(missing, v.flag)
 		}
-		id.WriteString(v.value)
-		rest = after
+		return v.value
+	})
+	if wrong == nil && len(missing) > 0 {
+		wrong = fmt.Errorf("--node-id is required, or the values for the template %s: missing %s", template, strings.Join(missing, ", "))
 	}
-	if len(missing) > 0 {
-		return "", fmt.Errorf("--node-id is required, or the values for the template %s: missing %s", template, strings.Join(missing, ", "))
-	}
-	return id.String(), nil
-}
-
-// cutBrace returns the text up to an opening brace, whether there is one, and what follows it. A doubled brace is text.
-func cutBrace(s string) (text, after string, found bool) {
-	var b strings.Builder
-	for s != "" {
-		at := strings.IndexAny(s, "{}")
-		if at < 0 {
-			b.WriteString(s)
-			break
-		}
-		b.WriteString(s[:at])
-		brace := s[at]
-		s = s[at+1:]
-		if s != "" && s[0] == brace {
-			s = s[1:]
-		} else if brace == '{' {
-			return b.String(), s, true
-		}
-		b.WriteByte(brace)
-	}
-	return b.String(), "", false
+	return id, wrong
 }
 
 func (p Pod) ip() string {
@@ -323,17 +303,13 @@ func jsonObject(text string) (map[string]any, error) {
 	if decoder.More() {
 		return nil, errors.New("want one JSON object")
 	}
-	value, err := plainNumbers(object)
-	if err != nil {
-		return nil, err
-	}
-	return value.(map[string]any), nil
+	_, err := ExactNumbers(object)
+	return object, err
 }
 
-// plainNumbers converts the numbers of a decoded value: integers to int64, so that checkValue notices one that protobuf
-// would round, and others to float64.
-func plainNumbers(v any) (any, error) {
-	var err error
+// ExactNumbers replaces each json.Number of a decoded value, in place: integers by int64, so that Node.Proto notices one
+// that protobuf would round, and others by float64.
+func ExactNumbers(v any) (_ any, err error) {
 	switch v := v.(type) {
 	case json.Number:
 		if n, err := v.Int64(); err == nil {
@@ -346,16 +322,49 @@ func plainNumbers(v any) (any, error) {
 		return f, nil
 	case []any:
 		for n := range v {
-			if v[n], err = plainNumbers(v[n]); err != nil {
+			if v[n], err = ExactNumbers(v[n]); err != nil {
 				return nil, err
 			}
 		}
 	case map[string]any:
 		for key := range v {
-			if v[key], err = plainNumbers(v[key]); err != nil {
+			if v[key], err = ExactNumbers(v[key]); err != nil {
 				return nil, err
 			}
 		}
 	}
 	return v, nil
+}
+
+// ReadDownward reads the labels or annotations from a file of Kubernetes' downward API. Errors name file and line.
+func ReadDownward(path string) (map[string]string, error) {
+	data, err := userfile.Read(path)
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: %w", err)
+	}
+	values, err := parseDownward(string(data))
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: %s: %w", path, err)
+	}
+	return values, nil
+}
+
+// parseDownward parses lines of the form key="value" with Go's quoting.
+func parseDownward(text string) (map[string]string, error) {
+	values := make(map[string]string)
+	for i, line := range strings.Split(text, "\n") {
+		if strings.TrimSpace(line) == "" {
+			continue
+		}
+		key, quoted, found := strings.Cut(line, "=")
+		value, err := strconv.Unquote(strings.TrimSpace(quoted))
+		if !found || key == "" || err != nil {
+			return nil, fmt.Errorf(`line %d: want key="value", as the downward API writes it`, i+1)
+		}
+		if _, twice := values[key]; twice {
+			return nil, fmt.Errorf("line %d: %q is there twice", i+1, key)
+		}
+		values[key] = value
+	}
+	return values, nil
 }

@@ -10,10 +10,8 @@ import (
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	jsonpatch "github.com/evanphx/json-patch/v5"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 )
@@ -109,7 +107,7 @@ func (o Overlay) apply(b *bootstrapv3.Bootstrap) (*bootstrapv3.Bootstrap, error)
 		proto.Merge(b, part)
 		return b, nil
 	}
-	text, err := protojson.MarshalOptions{UseProtoNames: true, Resolver: envoytypes.Resolver}.Marshal(b)
+	text, err := marshalOptions.Marshal(b)
 	if err != nil {
 		return nil, err
 	}

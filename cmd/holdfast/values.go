@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/holdfast-xds/holdfast/bootstrap"
 )
 
 // plainValue words the error of a boolean. Flags of our own types word theirs.
@@ -158,7 +160,7 @@ func headers(target *map[string]string) mapping {
 // metadata makes a repeatable flag of NAME=TEXT or NAME:=JSON pairs.
 func metadata(target *map[string]any) mapping {
 	add := func(name string, value any) error {
-		value, err := exact(value)
+		value, err := bootstrap.ExactNumbers(value)
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -195,36 +197,7 @@ func parseJSON(text string) (any, error) {
 	if _, err := decoder.Token(); err != io.EOF {
 		return nil, errors.New("more than one JSON value")
 	}
-	return exact(tree)
-}
-
-// exact replaces the numbers of a tree: whole ones by int64, so that numbers which protobuf would
-// round are detected, and others by float64.
-func exact(tree any) (_ any, err error) {
-	switch tree := tree.(type) {
-	case json.Number:
-		if n, err := tree.Int64(); err == nil {
-			return n, nil
-		}
-		f, err := tree.Float64()
-		if err != nil || !strings.ContainsAny(tree.String(), ".eE") {
-			return nil, fmt.Errorf("%s is too large for a number: give it as text", tree)
-		}
-		return f, nil
-	case []any:
-		for i := range tree {
-			if tree[i], err = exact(tree[i]); err != nil {
-				return nil, err
-			}
-		}
-	case map[string]any:
-		for key := range tree {
-			if tree[key], err = exact(tree[key]); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return tree, nil
+	return bootstrap.ExactNumbers(tree)
 }
 
 // bounds are the numbers that are valid. A max of 0 means no maximum.

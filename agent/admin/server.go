@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -80,10 +81,14 @@ func New(cfg Config) *Server {
 
 // Check returns an error, which names the flag, if the configuration is invalid.
 func (c Config) Check() error {
-	if err := CheckAddrs(c.Addr, c.Health); err != nil || !c.Pprof {
+	if err := CheckAddrs(c.Addr, c.Health); err != nil {
 		return err
 	}
-	return checkPprof(c.Addr)
+	// Whoever fetches a profile makes the agent work for it, and learns what runs in it.
+	if _, unix := socketPath(c.Addr); c.Pprof && !unix {
+		return fmt.Errorf("--pprof: profiles are served on a Unix socket only, and --admin is %q: give --admin unix:PATH, or leave --pprof out", c.Addr)
+	}
+	return nil
 }
 
 // CheckAddrs returns an error, which names the flag, if an address of a Config is invalid.
@@ -144,14 +149,14 @@ func (s *Server) Try() error {
 	if err := s.cfg.Check(); err != nil {
 		return err
 	}
+	var err error
 	if path, unix := socketPath(s.cfg.Addr); unix {
-		if err := downstream.Try(socketConfig(path, s.cfg.ReaderUIDs, s.cfg.ReaderGIDs)); err != nil {
-			return fmt.Errorf("--admin: %w", err)
-		}
+		err = downstream.Try(s.cfg.socket(path))
 	} else if s.cfg.Addr != "" {
-		if err := listener.Try(s.cfg.Addr); err != nil {
-			return fmt.Errorf("--admin: %w", err)
-		}
+		err = listener.Try(s.cfg.Addr)
+	}
+	if err != nil {
+		return fmt.Errorf("--admin: %w", err)
 	}
 	if s.cfg.Health != "" {
 		if err := listener.Try(s.cfg.Health); err != nil {
@@ -264,7 +269,9 @@ func (s *Server) listenAdmin() (net.Listener, error) {
 	if !unix {
 		return s.listenTCP(s.cfg.Addr)
 	}
-	socket, err := listenUnix(path, s.cfg.ReaderUIDs, s.cfg.ReaderGIDs, s.cfg.Log)
+	socket, err := downstream.ListenTo(s.cfg.socket(path), downstream.Peers{
+		UIDs: s.cfg.ReaderUIDs, GIDs: s.cfg.ReaderGIDs, Root: true, Log: s.cfg.Log, Flags: "--admin-readers",
+	})
 	if err != nil {
 		return nil, err // not a typed nil
 	}
@@ -316,4 +323,41 @@ func (f surface) serve(ctx context.Context) error {
 	}
 	<-failed
 	return nil
+}
+
+// socket returns the configuration of the admin socket, which admits this process's own user, root and
+// the readers. The kernel identifies the clients; the permissions of the file allow other users only if
+// there are readers.
+func (c Config) socket(path string) downstream.SocketConfig {
+	if len(c.ReaderUIDs)+len(c.ReaderGIDs) > 0 {
+		return downstream.SocketConfig{Path: path, Mode: 0o666, Passable: true}
+	}
+	return downstream.SocketConfig{Path: path, Mode: 0o600}
+}
+
+// ownerKey is the key of a request's context for whether the client is the agent's own user or root.
+type ownerKey struct{}
+
+// withOwner records whether the client of a Unix socket is the agent's own user or root. If the
+// system does not identify clients, the permissions of the socket admit only its owner.
+func withOwner(ctx context.Context, c net.Conn) context.Context {
+	unix, ok := c.(*net.UnixConn)
+	if !ok {
+		return ctx
+	}
+	uid, err := downstream.PeerUID(unix)
+	owner := err == nil && (uid == 0 || uid == uint32(os.Geteuid()))
+	return context.WithValue(ctx, ownerKey{}, owner)
+}
+
+// readOnly restricts other users than the agent's own and root to GET and HEAD.
+func readOnly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		owner, _ := r.Context().Value(ownerKey{}).(bool)
+		if !owner && r.Method != http.MethodGet && r.Method != http.MethodHead {
+			text(w, http.StatusForbidden, "only the agent's own user and root may do this; users of --admin-readers may read\n")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }

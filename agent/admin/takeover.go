@@ -89,9 +89,9 @@ type Takeover struct {
 func (c Client) Takeover(ctx context.Context) (*Takeover, error) {
 	conn, err := c.dial(ctx, "", "")
 	if err != nil {
-		return nil, fmt.Errorf("%w on %s: %w", ErrNoAgent, c.addr(), err)
+		return nil, fmt.Errorf("%w on %s: %w", ErrNoAgent, c.Addr, err)
 	}
-	t := &Takeover{addr: c.addr(), conn: conn, r: bufio.NewReader(conn)}
+	t := &Takeover{addr: c.Addr, conn: conn, r: bufio.NewReader(conn)}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	if err := t.ask(); err != nil {

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Certificates describes the certificates that the agent issues.
@@ -61,46 +59,24 @@ type SecretFile struct {
 	Error   string `json:"error,omitempty"`
 }
 
-var (
-	certificateExpiryDesc = prometheus.NewDesc("holdfast_certificate_expiry_timestamp_seconds",
-		"When the certificate in use expires, in seconds since 1970; absent while there is none.", []string{"secret", "ca"}, nil)
-	certificateNextDesc = prometheus.NewDesc("holdfast_certificate_next_attempt_timestamp_seconds",
-		"When the next certificate is requested, in seconds since 1970; absent if the source pushes it.", []string{"secret", "ca"}, nil)
-	certificateIssuedDesc = prometheus.NewDesc("holdfast_certificates_issued_total",
-		"Certificates that were verified and taken into use.", []string{"secret", "ca"}, nil)
-	certificateFailedDesc = prometheus.NewDesc("holdfast_certificates_failed_total",
-		"Failed attempts to get a certificate, by reason.", []string{"secret", "ca", "reason"}, nil)
-	certificateFailingDesc = prometheus.NewDesc("holdfast_certificate_failing_attempts",
-		"Failed attempts to get a certificate since the last success.", []string{"secret", "ca"}, nil)
-	certificateValidDesc = prometheus.NewDesc("holdfast_certificate_valid",
-		"Whether a certificate is in use that has not expired, 1 or 0.", []string{"secret", "ca"}, nil)
-	rootsDesc = prometheus.NewDesc("holdfast_trusted_roots",
-		"Root certificates that are trusted.", []string{"trust_domain", "ca"}, nil)
-	certificateFaultsDesc = prometheus.NewDesc("holdfast_certificate_faults",
-		"Problems with sources of certificates, and with files that secrets are made from.", nil, nil)
-)
-
 // collectCertificates sends the metrics of certificates; s is nil if none are issued.
-func (c *stateCollector) collectCertificates(ch chan<- prometheus.Metric, s *Certificates) {
+func (c *stateCollector) collectCertificates(send sender, s *Certificates) {
 	if s == nil {
 		return
-	}
-	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, kind, v, labels...)
 	}
 	now := time.Now()
 	for _, id := range s.Identities {
 		if !id.NotAfter.IsZero() {
-			send(certificateExpiryDesc, prometheus.GaugeValue, seconds(id.NotAfter), id.Secret, id.CA)
+			send("holdfast_certificate_expiry_timestamp_seconds", seconds(id.NotAfter), id.Secret, id.CA)
 		}
 		if !id.Next.IsZero() {
-			send(certificateNextDesc, prometheus.GaugeValue, seconds(id.Next), id.Secret, id.CA)
+			send("holdfast_certificate_next_attempt_timestamp_seconds", seconds(id.Next), id.Secret, id.CA)
 		}
-		send(certificateValidDesc, prometheus.GaugeValue, number(now.Before(id.NotAfter)), id.Secret, id.CA)
-		send(certificateFailingDesc, prometheus.GaugeValue, float64(id.Attempts), id.Secret, id.CA)
-		send(certificateIssuedDesc, prometheus.CounterValue, float64(id.Issued), id.Secret, id.CA)
+		send("holdfast_certificate_valid", number(now.Before(id.NotAfter)), id.Secret, id.CA)
+		send("holdfast_certificate_failing_attempts", float64(id.Attempts), id.Secret, id.CA)
+		send("holdfast_certificates_issued_total", float64(id.Issued), id.Secret, id.CA)
 		for reason, n := range id.Failed {
-			send(certificateFailedDesc, prometheus.CounterValue, float64(n), id.Secret, id.CA, reason)
+			send("holdfast_certificates_failed_total", float64(n), id.Secret, id.CA, reason)
 		}
 	}
 	roots := make(map[[2]string]int)
@@ -108,7 +84,7 @@ func (c *stateCollector) collectCertificates(ch chan<- prometheus.Metric, s *Cer
 		roots[[2]string{r.Domain, r.CA}]++
 	}
 	for labels, n := range roots {
-		send(rootsDesc, prometheus.GaugeValue, float64(n), labels[0], labels[1])
+		send("holdfast_trusted_roots", float64(n), labels[0], labels[1])
 	}
 	faults := len(s.Faults)
 	for _, f := range s.Files {
@@ -116,7 +92,7 @@ func (c *stateCollector) collectCertificates(ch chan<- prometheus.Metric, s *Cer
 			faults++
 		}
 	}
-	send(certificateFaultsDesc, prometheus.GaugeValue, float64(faults))
+	send("holdfast_certificate_faults", float64(faults))
 }
 
 // seconds returns a time in seconds since 1970.

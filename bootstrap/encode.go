@@ -53,9 +53,7 @@ func Encode(b *bootstrapv3.Bootstrap, f Format) ([]byte, error) {
 		encoder.SetIndent("", "  ")
 		err = encoder.Encode(tree)
 	case YAML:
-		for _, line := range yamlLines(tree) {
-			out.WriteString(line + "\n")
-		}
+		appendYAML(&out, tree, "")
 	default:
 		err = fmt.Errorf("format %q is neither %s nor %s", f, JSON, YAML)
 	}
@@ -88,74 +86,52 @@ func jsonTree(m proto.Message) (tree any, err error) {
 // maxImplicitKey is the greatest length in bytes of a key without the indicator "?"; YAML allows 1024 characters.
 const maxImplicitKey = 1000
 
-// yamlLines returns the lines of v, which encoding/json decoded with UseNumber.
-func yamlLines(v any) []string {
+// appendYAML writes v, which encoding/json decoded with UseNumber. Every line but the first begins with indent.
+func appendYAML(b *bytes.Buffer, v any, indent string) {
 	switch v := v.(type) {
 	case map[string]any:
-		return yamlMapping(v)
+		if len(v) == 0 {
+			b.WriteString("{}\n")
+		}
+		for i, k := range slices.Sorted(maps.Keys(v)) {
+			if i > 0 {
+				b.WriteString(indent)
+			}
+			switch key := yamlKey(k); {
+			case len(key) > maxImplicitKey:
+				b.WriteString("? " + key + "\n" + indent + ": ")
+			case isBlock(v[k]):
+				b.WriteString(key + ":\n" + indent + "  ")
+			default:
+				b.WriteString(key + ": ")
+			}
+			appendYAML(b, v[k], indent+"  ")
+		}
 	case []any:
 		if len(v) == 0 {
-			return []string{"[]"}
+			b.WriteString("[]\n")
 		}
-		var lines []string
-		for _, e := range v {
-			lines = appendHanging(lines, "- ", yamlLines(e))
-		}
-		return lines
-	case string:
-		return []string{yamlString(v)}
-	case nil:
-		return []string{"null"}
-	default: // json.Number and bool have the form of JSON
-		return []string{fmt.Sprint(v)}
-	}
-}
-
-func yamlMapping(m map[string]any) []string {
-	if len(m) == 0 {
-		return []string{"{}"}
-	}
-	var lines []string
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		key, value := yamlKey(k), yamlLines(m[k])
-		switch {
-		case len(key) > maxImplicitKey:
-			lines = append(lines, "? "+key)
-			lines = appendHanging(lines, ": ", value)
-		case isBlock(m[k]):
-			lines = append(lines, key+":")
-			for _, l := range value {
-				lines = append(lines, "  "+l)
+		for i, e := range v {
+			if i > 0 {
+				b.WriteString(indent)
 			}
-		default:
-			lines = append(lines, key+": "+value[0])
+			b.WriteString("- ")
+			appendYAML(b, e, indent+"  ")
 		}
+	case string:
+		b.WriteString(yamlString(v) + "\n")
+	case nil:
+		b.WriteString("null\n")
+	default: // json.Number and bool have the form of JSON
+		fmt.Fprintln(b, v)
 	}
-	return lines
-}
-
-// appendHanging appends block, with an indicator of two characters before its first line and the other lines indented.
-func appendHanging(lines []string, indicator string, block []string) []string {
-	for i, l := range block {
-		if i == 0 {
-			lines = append(lines, indicator+l)
-		} else {
-			lines = append(lines, "  "+l)
-		}
-	}
-	return lines
 }
 
 // isBlock reports whether v is written below its key instead of beside it.
 func isBlock(v any) bool {
-	switch v := v.(type) {
-	case map[string]any:
-		return len(v) > 0
-	case []any:
-		return len(v) > 0
-	default:
-		return false
-	}
+	object, _ := v.(map[string]any)
+	list, _ := v.([]any)
+	return len(object)+len(list) > 0
 }
 
 // yamlKey writes a key that looks like a proto field name without quotes, unless the word has a special meaning in YAML

@@ -83,42 +83,37 @@ func (i Identity) With(node *corev3.Node) Identity {
 
 // Node returns the node. If something is missing, the error names every way to provide it.
 func (i Identity) Node() (Node, error) {
-	node := i.Given
-	metadata, err := i.metadata()
+	node, err := i.node()
 	if err != nil {
 		return Node{}, fmt.Errorf("bootstrap: %w", err)
-	}
-	labels, _ := metadata["LABELS"].(map[string]any)
-	if node.Cluster == "" {
-		node.Cluster = i.clusterOf(labels)
-	}
-	if node.Cluster == "" {
-		return Node{}, i.noCluster()
-	}
-	if node.ID == "" {
-		if node.ID, err = i.makeID(node.Cluster); err != nil {
-			return Node{}, fmt.Errorf("bootstrap: %w", err)
-		}
-	}
-	if node.Locality == "" {
-		if node.Locality, err = localityOf(labels); err != nil {
-			return Node{}, fmt.Errorf("bootstrap: %w", err)
-		}
-	}
-	if len(metadata) > 0 {
-		node.Metadata = metadata
 	}
 	return node, nil
 }
 
-// noCluster is the error for a missing cluster; if the id is missing as well, it is the error for the id.
-func (i Identity) noCluster() error {
-	if i.Given.ID == "" {
-		if _, err := i.makeID("unknown"); err != nil {
-			return fmt.Errorf("bootstrap: %w", err)
+func (i Identity) node() (node Node, err error) {
+	node = i.Given
+	metadata, err := i.metadata()
+	if err != nil {
+		return node, err
+	}
+	labels, _ := metadata["LABELS"].(map[string]any)
+	node.Cluster = cmp.Or(node.Cluster, i.clusterOf(labels))
+	if node.ID == "" {
+		// An id that cannot be built is reported before a cluster that is missing.
+		if node.ID, err = i.makeID(cmp.Or(node.Cluster, "unknown")); err != nil {
+			return node, err
 		}
 	}
-	return fmt.Errorf("bootstrap: --node-cluster is required, because Envoy does not start xDS without it; alternatively set --pod-labels with one of %s", strings.Join(clusterLabels, ", "))
+	if node.Cluster == "" {
+		return node, fmt.Errorf("--node-cluster is required, because Envoy does not start xDS without it; alternatively set --pod-labels with one of %s", strings.Join(clusterLabels, ", "))
+	}
+	if node.Locality == "" {
+		node.Locality, err = localityOf(labels)
+	}
+	if len(metadata) > 0 {
+		node.Metadata = metadata
+	}
+	return node, err
 }
 
 func (i Identity) clusterOf(labels map[string]any) string {

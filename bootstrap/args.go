@@ -26,13 +26,10 @@ func Concurrency(limits cgroup.Limits) int {
 type EnvoyArgs struct {
 	// Bootstrap is the path of the bootstrap file.
 	Bootstrap string
-
 	// Concurrency is the number of workers; 0 selects Envoy's default.
 	Concurrency int
-
 	// DrainTime is how long Envoy drains, in whole seconds; 0 selects Envoy's default of 600 s.
 	DrainTime time.Duration
-
 	// LogLevel is one of LogLevels; empty selects Envoy's default, info.
 	LogLevel string
 }

@@ -9,30 +9,22 @@ import (
 type Config struct {
 	// Node is the identity of Envoy towards the control plane.
 	Node Node
-
 	// XDS is how Envoy connects to the agent.
 	XDS XDS
-
 	// Admin is the address of Envoy's admin interface: "unix:PATH" or "host:port" on loopback; DefaultAdmin, or
 	// DefaultAdminV6 for the family V6. With port 0 the system chooses the port (Envoy writes it to the file of
 	// --admin-address-path).
 	Admin string
-
 	// Family selects the addresses that the listeners of Endpoints bind to: V4 (the default), V6 or Dual.
 	Family Family
-
 	// Endpoints are listeners for the kubelet and Prometheus; none by default.
 	Endpoints Endpoints
-
 	// Stats selects Envoy's statistics; by default all of them, with Envoy's own tags and buckets.
 	Stats Stats
-
 	// Runtime is Envoy's layered runtime; none by default.
 	Runtime Runtime
-
 	// Overload limits what Envoy accepts; unlimited by default.
 	Overload Overload
-
 	// Log is the format of Envoy's own log lines; Text by default.
 	Log LogFormat
 }
@@ -41,16 +33,12 @@ type Config struct {
 type XDS struct {
 	// Socket is the absolute path of the agent's Unix socket, at most 107 bytes; DefaultSocket.
 	Socket string
-
 	// Mode is Delta (the default) or SotW. REST is always SotW.
 	Mode Mode
-
 	// Transport is ADS (the default), PerType or REST.
 	Transport Transport
-
 	// RefreshDelay is the pause between two REST polls, at least 1 ms; DefaultRefreshDelay.
 	RefreshDelay time.Duration
-
 	// RequestTimeout bounds a REST poll; DefaultRequestTimeout. It must be longer than the time for which the agent delays
 	// the response to a request with the current version.
 	RequestTimeout time.Duration
@@ -91,7 +79,6 @@ const (
 type Endpoints struct {
 	// Ready is the address that exposes ReadyPath.
 	Ready string
-
 	// Stats is the address that exposes StatsPath.
 	Stats string
 }
@@ -100,17 +87,13 @@ type Endpoints struct {
 type Stats struct {
 	// Tags are extracted from the names of stats, in addition to Envoy's default tags, or added to all stats.
 	Tags []Tag
-
 	// NoDefaultTags disables Envoy's default tags.
 	NoDefaultTags bool
-
 	// Include, unless empty, selects the stats; RequiredStats are added. Exclude selects the stats to leave out. Envoy
 	// accepts only one of them.
 	Include, Exclude []Match
-
 	// Buckets are the bounds of histograms; the first rule that matches a histogram applies.
 	Buckets []Buckets
-
 	// FlushInterval is how often stats are sent to sinks and gauges such as server.live are updated, from 1 ms to 5 min;
 	// Envoy's default is 5 s.
 	FlushInterval time.Duration
@@ -119,11 +102,9 @@ type Stats struct {
 // Tag is a tag of stats. Exactly one of Regex and Fixed is set.
 type Tag struct {
 	Name string
-
 	// Regex extracts the tag from the name of a stat: the text of its first group is removed, and the value is the second
 	// group, or the first if there is no second. The syntax is that of ECMAScript, as in Envoy.
 	Regex string
-
 	// Fixed is the value for every stat.
 	Fixed string
 }
@@ -156,7 +137,6 @@ type Buckets struct {
 type Runtime struct {
 	// Values are JSON values, as in Node.Metadata: a boolean flag must be a boolean.
 	Values map[string]any
-
 	// RTDS are names of layers from the agent. Envoy waits up to 15 s for each of them at the start, and continues without
 	// a layer that the control plane does not have.
 	RTDS []string
@@ -167,7 +147,6 @@ type Overload struct {
 	// MaxHeap is in bytes; 0 is unlimited. At 92 % of it Envoy releases free memory, and at 98 % it answers requests with
 	// 503.
 	MaxHeap uint64
-
 	// MaxConnections bounds the open downstream connections of all listeners except those of Endpoints; 0 is unlimited.
 	// Envoy closes further connections immediately.
 	MaxConnections uint32

@@ -25,21 +25,17 @@ const DefaultIDTemplate = "sidecar~{ip}~{pod}.{namespace}~{domain}"
 type Identity struct {
 	// Given contains the explicitly configured values, which take precedence; its fields may be empty.
 	Given Node
-
 	// IDTemplate yields the id if none is configured; DefaultIDTemplate.
 	IDTemplate string
-
 	// Pod is the pod that Envoy runs in. If the id is built from it, it is also in the metadata, under Istio's names: NAME,
 	// NAMESPACE, INSTANCE_IPS, SERVICE_ACCOUNT.
 	Pod Pod
-
 	// Environ is the environment (NAME=VALUE). These variables become metadata, the first ones taking precedence:
 	//
 	//	HOLDFAST_META_KEY=text
 	//	ISTIO_METAJSON_ANYTHING={"KEY": value, …}; ISTIO_METAJSON_LABELS is the value of LABELS
 	//	ISTIO_META_KEY=text
 	Environ []string
-
 	// Labels and Annotations are those of the pod. They become the metadata LABELS and ANNOTATIONS, whose entries other
 	// sources of metadata may override one by one.
 	Labels, Annotations map[string]string
@@ -48,11 +44,9 @@ type Identity struct {
 // Pod is what Kubernetes tells a pod about itself.
 type Pod struct {
 	// IPs are its addresses. The id contains the first one of the Family; with Dual, the default, the first one.
-	IPs    []netip.Addr
-	Family Family
-
+	IPs                             []netip.Addr
+	Family                          Family
 	Name, Namespace, ServiceAccount string
-
 	// Domain is the domain in the id; NAMESPACE.svc.cluster.local.
 	Domain string
 }

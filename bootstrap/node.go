@@ -18,10 +18,8 @@ import (
 type Node struct {
 	// ID and Cluster are required: Envoy does not start xDS without them.
 	ID, Cluster string
-
 	// Locality is "region", "region/zone" or "region/zone/subzone"; a part may be empty. Empty for none.
 	Locality string
-
 	// Metadata contains JSON values: nil, bool, string, numbers, []any and map[string]any. Protobuf stores every number as
 	// a double; an integer that a double cannot represent exactly is an error.
 	Metadata map[string]any

@@ -14,7 +14,6 @@ import (
 type Condition struct {
 	// Name is the configured name of the condition.
 	Name string
-
 	// Missing returns nil once the condition holds, and otherwise the reason. It must return soon.
 	Missing func(context.Context) error
 }

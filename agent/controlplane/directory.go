@@ -110,20 +110,12 @@ func (d *directory) ready() error {
 	return errors.New("the directory has not been read yet")
 }
 
-var _ upstream.State = (*directory)(nil)
+// A file source needs no node, provides everything it has, and has no deferred removals to confirm.
 
-// Node returns nil: files need no node.
-func (d *directory) Node() *corev3.Node { return nil }
-
-// Subscriptions returns nil: the file source provides everything it has.
+func (d *directory) Node() *corev3.Node                    { return nil }
 func (d *directory) Subscriptions() upstream.Subscriptions { return nil }
-
-// RequestAgain returns the zero time: there are no deferred removals that the directory could
-// confirm.
-func (d *directory) RequestAgain() time.Time { return time.Time{} }
-
-// Nacked returns nothing: the file source does not use it.
-func (d *directory) Nacked(_, _ string) []string { return nil }
+func (d *directory) RequestAgain() time.Time               { return time.Time{} }
+func (d *directory) Nacked(_, _ string) []string           { return nil }
 
 // Apply stores an update and publishes it to the groups. done receives each NACK, with the
 // node.
@@ -194,10 +186,8 @@ func (d *directory) Cached(_, typeURL string) map[string]string {
 func (d *directory) Body(typeURL string, name []byte) *anypb.Any {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if t := d.types[typeURL]; t != nil {
-		if r := t.resources[string(name)]; r != nil {
-			return r.Body
-		}
+	if t := d.types[typeURL]; t != nil && t.resources[string(name)] != nil {
+		return t.resources[string(name)].Body
 	}
 	return nil
 }
@@ -219,9 +209,6 @@ func (d *directory) resources() []*xds.Resource {
 // source is the directory as the only upstream of one group.
 type source struct{ *directory }
 
-var _ upstream.Source = source{}
-
-// Name returns the name of the file source.
 func (s source) Name() string { return s.files.Name() }
 
 // Run updates a group until ctx ends: once the directory was read with everything, then with

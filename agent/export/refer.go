@@ -1,6 +1,7 @@
 package export
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -121,10 +122,7 @@ func (w *writer) inlineEndpoints(c *clusterv3.Cluster) error {
 	if c.GetType() != clusterv3.Cluster_EDS || !needsControlPlane(c.GetEdsClusterConfig().GetEdsConfig()) {
 		return nil
 	}
-	name := c.GetEdsClusterConfig().GetServiceName()
-	if name == "" {
-		name = c.GetName()
-	}
+	name := cmp.Or(c.GetEdsClusterConfig().GetServiceName(), c.GetName())
 	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
 	c.EdsClusterConfig = nil
 	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: c.GetName()}
@@ -216,13 +214,8 @@ func (w *writer) extension(name string, source *corev3.ExtensionConfigSource) (*
 		return nil, false
 	}
 	var config corev3.TypedExtensionConfig
-	if r := w.lookup(xds.ExtensionConfigType, name); r != nil {
-		if err := r.Body.UnmarshalTo(&config); err == nil {
-			return config.GetTypedConfig(), true
-		}
+	if r := w.lookup(xds.ExtensionConfigType, name); r != nil && r.Body.UnmarshalTo(&config) == nil {
+		return config.GetTypedConfig(), true
 	}
-	if fallback := source.GetDefaultConfig(); fallback != nil {
-		return fallback, true
-	}
-	return nil, false
+	return source.GetDefaultConfig(), source.GetDefaultConfig() != nil
 }

@@ -42,13 +42,7 @@ func (c Client) Status(ctx context.Context) (Status, error) {
 // Dump writes the redacted resources to w, as JSON. typeName is a short name, a message name or a type
 // URL. "" as typeName or name means all.
 func (c Client) Dump(ctx context.Context, w io.Writer, typeName, name string) error {
-	query := url.Values{}
-	if typeName != "" {
-		query.Set("type", typeName)
-	}
-	if name != "" {
-		query.Set("name", name)
-	}
+	query := url.Values{"type": {typeName}, "name": {name}}
 	return c.get(ctx, "/dump", query, func(r io.Reader) error {
 		if _, err := io.Copy(w, r); err != nil {
 			return fmt.Errorf("reading the dump from %s: %w", c.Addr, err)

@@ -21,26 +21,18 @@ const maxOtherTypes = 32
 type Metrics struct {
 	registry *prometheus.Registry
 
-	streams       *prometheus.GaugeVec
-	streamsOpened *prometheus.CounterVec
-	pushes        *prometheus.CounterVec
-	pushed        *prometheus.CounterVec
-	answers       *prometheus.CounterVec
-	refused       *prometheus.CounterVec
-	peersRefused  prometheus.Counter
-	passed        *prometheus.CounterVec
-
-	responses       *prometheus.CounterVec
-	received        *prometheus.CounterVec
-	upstreamAnswers *prometheus.CounterVec
-	attempts        *prometheus.CounterVec
-	connects        *prometheus.CounterVec
-	failures        *prometheus.CounterVec
-	latency         *prometheus.HistogramVec
-	takeovers       *prometheus.CounterVec
-	fallbacks       prometheus.Counter
-	connections     prometheus.Gauge
-	certificateEnd  prometheus.Gauge
+	// Of clients.
+	streams                                                 *prometheus.GaugeVec
+	streamsOpened, pushes, pushed, answers, refused, passed *prometheus.CounterVec
+	peersRefused                                            prometheus.Counter
+	connections                                             prometheus.Gauge
+	// Of upstreams.
+	responses, received, upstreamAnswers, attempts, connects, failures *prometheus.CounterVec
+	latency                                                            *prometheus.HistogramVec
+	certificateEnd                                                     prometheus.Gauge
+	// Of the agent.
+	takeovers *prometheus.CounterVec
+	fallbacks prometheus.Counter
 
 	mu     sync.Mutex
 	others map[string]struct{} // labels beyond the known types
@@ -75,19 +67,15 @@ func NewMetrics(version string) *Metrics {
 			Help:    "Time from a response of an upstream until the last client that it concerned has answered, and what was ACKed is on disk; --ack-timeout does not shorten it.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15, 30},
 		}, []string{"type"}),
-		fallbacks: auto.NewCounter(prometheus.CounterOpts{
-			Name: "holdfast_fallbacks_total", Help: "How often resources began to be held back because Envoy crashed with them.",
-		}),
+		fallbacks:   counter("holdfast_fallbacks_total", "How often resources began to be held back because Envoy crashed with them.").WithLabelValues(),
 		connections: auto.NewGauge(prometheus.GaugeOpts{Name: "holdfast_connections", Help: "Open connections of clients, over gRPC and REST."}),
 		certificateEnd: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_upstream_certificate_expiry_timestamp_seconds",
 			Help: "When the certificate of --upstream-cert that the last attempt used expires, in seconds since 1970; absent before the first.",
 		}),
-		others: make(map[string]struct{}),
-		last:   make(map[[2]string]time.Time),
-		peersRefused: auto.NewCounter(prometheus.CounterOpts{
-			Name: "holdfast_socket_refused_total", Help: "Connections to the socket that were rejected because of the user and groups of the client.",
-		}),
+		others:       make(map[string]struct{}),
+		last:         make(map[[2]string]time.Time),
+		peersRefused: counter("holdfast_socket_refused_total", "Connections to the socket that were rejected because of the user and groups of the client.").WithLabelValues(),
 	}
 	auto.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "holdfast_build_info", Help: "Constant 1; the labels name the version.",
@@ -121,10 +109,8 @@ func (m *Metrics) TakenOver(done bool) {
 	m.takeovers.WithLabelValues(result).Inc()
 }
 
-// FellBack counts that resources began to be held back because Envoy crashed with them.
-func (m *Metrics) FellBack() { m.fallbacks.Inc() }
-
-// Connections records how many connections clients have.
+// FellBack counts a fallback, Connections records how many connections clients have.
+func (m *Metrics) FellBack()         { m.fallbacks.Inc() }
 func (m *Metrics) Connections(n int) { m.connections.Set(float64(n)) }
 
 // Latency records the time from a response of an upstream until the last client that it concerned
@@ -167,7 +153,7 @@ func result(nack bool) string {
 	return "ack"
 }
 
-// UpstreamMetrics counts the events between sources and control planes.
+// UpstreamMetrics is the observer of the sources: it counts the events between them and control planes.
 type UpstreamMetrics struct{ m *Metrics }
 
 // Upstream returns the observer of the sources.
@@ -189,12 +175,11 @@ func (u UpstreamMetrics) answers(source, label string) {
 	u.m.upstreamAnswers.WithLabelValues(source, label, result(true))
 }
 
-// Attempted counts an attempt, Connected one that was answered, Failed one that was not.
+// Connected counts an attempt that was answered, Failed one that was not.
 func (u UpstreamMetrics) Attempted(source string) { u.m.attempts.WithLabelValues(source).Inc() }
 func (u UpstreamMetrics) Connected(source string) { u.m.connects.WithLabelValues(source).Inc() }
 func (u UpstreamMetrics) Failed(source string)    { u.m.failures.WithLabelValues(source).Inc() }
 
-// Received counts a response.
 func (u UpstreamMetrics) Received(source, typeURL string, resources int) {
 	label := u.m.label(typeURL)
 	u.m.responses.WithLabelValues(source, label).Inc()
@@ -205,27 +190,22 @@ func (u UpstreamMetrics) Received(source, typeURL string, resources int) {
 	u.m.last[[2]string{source, label}] = time.Now()
 }
 
-// Answered counts an ACK or a NACK.
 func (u UpstreamMetrics) Answered(source, typeURL string, nack bool) {
 	u.m.upstreamAnswers.WithLabelValues(source, u.m.label(typeURL), result(nack)).Inc()
 }
 
-// DownstreamMetrics counts the events between the server and its clients.
+// DownstreamMetrics is the observer of the server: it counts the events between it and its clients. The
+// form of a stream is "delta" or "sotw".
 type DownstreamMetrics struct{ m *Metrics }
 
 // Downstream returns the observer of the server.
 func (m *Metrics) Downstream() DownstreamMetrics { return DownstreamMetrics{m} }
 
-// StreamOpened counts a stream of form "delta" or "sotw".
 func (d DownstreamMetrics) StreamOpened(form string) {
 	d.m.streams.WithLabelValues(form).Inc()
 	d.m.streamsOpened.WithLabelValues(form).Inc()
 }
 
-// StreamClosed follows each StreamOpened.
-func (d DownstreamMetrics) StreamClosed(form string) { d.m.streams.WithLabelValues(form).Dec() }
-
-// Pushed counts a response.
 func (d DownstreamMetrics) Pushed(typeURL, form string, resources int) {
 	label := d.m.label(typeURL)
 	d.m.pushes.WithLabelValues(label, form).Inc()
@@ -236,15 +216,10 @@ func (d DownstreamMetrics) Pushed(typeURL, form string, resources int) {
 	}
 }
 
-// Answered counts an ACK or a NACK.
 func (d DownstreamMetrics) Answered(typeURL, form string, nack bool) {
 	d.m.answers.WithLabelValues(d.m.label(typeURL), form, result(nack)).Inc()
 }
 
-// LimitExceeded counts an event that exceeded a limit.
-func (d DownstreamMetrics) LimitExceeded(limit string) { d.m.refused.WithLabelValues(limit).Inc() }
-
-// PassedThrough counts a call of a service that the agent does not serve itself.
 func (d DownstreamMetrics) PassedThrough(service, result string) {
 	d.m.passed.WithLabelValues(service, result).Inc()
 }
@@ -257,8 +232,9 @@ func (d DownstreamMetrics) PassThrough(services []string) {
 	}
 }
 
-// PeerRejected counts a connection that the socket rejected.
-func (d DownstreamMetrics) PeerRejected() { d.m.peersRefused.Inc() }
+func (d DownstreamMetrics) StreamClosed(form string)   { d.m.streams.WithLabelValues(form).Dec() }
+func (d DownstreamMetrics) LimitExceeded(limit string) { d.m.refused.WithLabelValues(limit).Inc() }
+func (d DownstreamMetrics) PeerRejected()              { d.m.peersRefused.Inc() }
 
 // gatherer gathers the counters and, at each scrape, the metrics of the state.
 func (m *Metrics) gatherer(state State) prometheus.Gatherer {

@@ -3,6 +3,7 @@ package admin
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -99,34 +100,28 @@ func (c *stateCollector) collectCertificates(send sender, s *Certificates) {
 func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
 // problems lists the problems with certificates; s may be nil.
-func (s *Certificates) problems(now time.Time) []string {
+func (s *Certificates) problems(now time.Time) (lines problems) {
 	if s == nil {
 		return nil
 	}
-	var lines []string
 	for _, id := range s.Identities {
-		switch {
-		case id.Error == "" && (id.Serial == "" || now.Before(id.NotAfter)):
-			continue
+		attempts := plural(id.Attempts, "attempt")
+		switch valid := now.Before(id.NotAfter); {
+		case id.Error == "" && (id.Serial == "" || valid):
 		case id.Serial == "":
-			lines = append(lines, fmt.Sprintf("certificate %s: none yet from %s, %s: %s", id.Secret, id.CA, plural(id.Attempts, "attempt"), id.Error))
-		case !now.Before(id.NotAfter):
-			line := fmt.Sprintf("certificate %s: expired %s, and is still served; %s since", id.Secret, ago(now, id.NotAfter), plural(id.Attempts, "attempt"))
-			if id.Error != "" {
-				line += ": " + id.Error
-			}
-			lines = append(lines, line)
+			lines.add("certificate %s: none yet from %s, %s: %s", id.Secret, id.CA, attempts, id.Error)
+		case valid:
+			lines.add("certificate %s: not renewed after %s; the one in use expires %s: %s", id.Secret, attempts, in(now, id.NotAfter), id.Error)
 		default:
-			lines = append(lines, fmt.Sprintf("certificate %s: not renewed after %s; the one in use expires %s: %s", id.Secret, plural(id.Attempts, "attempt"), in(now, id.NotAfter), id.Error))
+			line := fmt.Sprintf("certificate %s: expired %s, and is still served; %s since: %s", id.Secret, ago(now, id.NotAfter), attempts, id.Error)
+			lines.add("%s", strings.TrimSuffix(line, ": "))
 		}
 	}
 	for _, fault := range s.Faults {
-		lines = append(lines, "certificates: "+fault+" (the current certificates stay in use)")
+		lines.add("certificates: %s (the current certificates stay in use)", fault)
 	}
 	for _, f := range s.Files {
-		if f.Error != "" {
-			lines = append(lines, fmt.Sprintf("secret %s: %s", f.Name, f.Error))
-		}
+		lines.addIf(f.Error != "", "secret %s: %s", f.Name, f.Error)
 	}
 	return lines
 }

@@ -78,7 +78,7 @@ func FromFiles(node *corev3.Node, admin, clusters, listeners string, layers map[
 	b := &bootstrapv3.Bootstrap{
 		Node:             node,
 		Admin:            &bootstrapv3.Admin{Address: addr},
-		DynamicResources: &bootstrapv3.Bootstrap_DynamicResources{CdsConfig: fileSource(clusters), LdsConfig: fileSource(listeners)},
+		DynamicResources: &bootstrapv3.Bootstrap_DynamicResources{CdsConfig: FileSource(clusters), LdsConfig: FileSource(listeners)},
 	}
 	if len(layers) > 0 {
 		b.LayeredRuntime = &bootstrapv3.LayeredRuntime{}
@@ -93,8 +93,8 @@ func FromFiles(node *corev3.Node, admin, clusters, listeners string, layers map[
 	return b, nil
 }
 
-// fileSource returns the source of resources in a file.
-func fileSource(path string) *corev3.ConfigSource {
+// FileSource returns the source of resources in a file.
+func FileSource(path string) *corev3.ConfigSource {
 	return &corev3.ConfigSource{
 		ResourceApiVersion:    corev3.ApiVersion_V3,
 		ConfigSourceSpecifier: &corev3.ConfigSource_PathConfigSource{PathConfigSource: &corev3.PathConfigSource{Path: path}},

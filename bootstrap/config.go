@@ -1,3 +1,16 @@
+// Package bootstrap builds, modifies, validates and writes the bootstrap file of an Envoy that takes its whole
+// configuration from the agent, and reads the node identity from any Envoy bootstrap.
+//
+// Build builds a bootstrap from a Config, and Identity builds the node in it from what is known about a pod; Complete and
+// Apply add templates and overlays; Check and CheckWithEnvoy validate the result; Encode and Write write it to disk.
+//
+// It promises that equal configurations give equal bytes, that the result of Build passes Envoy's own field rules, and that
+// text from outside (a node id, metadata, the name of a stat) cannot change the structure of the file: nothing is assembled
+// from text. It writes only the requested file, by atomic rename, and the temporary file that CheckWithEnvoy passes to an
+// Envoy; only that function runs one. It does not talk to a control plane, and does not check that an agent listens on the
+// socket.
+//
+// All functions may be called concurrently; none retains its arguments.
 package bootstrap
 
 import (
@@ -47,7 +60,6 @@ type XDS struct {
 // Mode is the form of xDS that Envoy speaks to the agent.
 type Mode string
 
-// The modes.
 const (
 	Delta Mode = "delta" // incremental, the default: only changes are sent, and removals are explicit
 	SotW  Mode = "sotw"  // state of the world
@@ -56,7 +68,6 @@ const (
 // Transport is how the resource types are transported.
 type Transport string
 
-// The transports.
 const (
 	ADS     Transport = "ads"  // all types on one stream, the default; the only transport that preserves their order
 	PerType Transport = "grpc" // each type on a stream of its own
@@ -66,7 +77,6 @@ const (
 // Family is the set of addresses that listeners bind to.
 type Family string
 
-// The families.
 const (
 	V4   Family = "v4"
 	V6   Family = "v6"
@@ -119,7 +129,6 @@ type Match struct {
 // MatchKind is how a Match compares names.
 type MatchKind string
 
-// The kinds.
 const (
 	Prefix MatchKind = "prefix"
 	Suffix MatchKind = "suffix"
@@ -155,7 +164,6 @@ type Overload struct {
 // LogFormat is the format of Envoy's own log lines.
 type LogFormat string
 
-// The forms.
 const (
 	Text     LogFormat = "text" // Envoy's default format
 	JSONLine LogFormat = "json" // one object per line: time, level, thread, logger, source, msg

@@ -19,7 +19,6 @@ import (
 // Format is a text format of a bootstrap. Envoy selects it by the extension of the file.
 type Format string
 
-// The formats.
 const (
 	JSON Format = "JSON"
 	YAML Format = "YAML"

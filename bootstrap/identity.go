@@ -113,10 +113,7 @@ func (i Identity) node() (node Node, err error) {
 func (i Identity) clusterOf(labels map[string]any) string {
 	for _, label := range clusterLabels {
 		if name, _ := labels[label].(string); name != "" {
-			if i.Pod.Namespace != "" {
-				name += "." + i.Pod.Namespace
-			}
-			return name
+			return strings.TrimSuffix(name+"."+i.Pod.Namespace, ".")
 		}
 	}
 	return ""

@@ -13,6 +13,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream"
 	"github.com/holdfast-xds/holdfast/upstream/file"
@@ -162,10 +163,7 @@ func (d *directory) typeOf(typeURL string) *storedType {
 func (d *directory) publish(e event) {
 	for r := range d.subscribers {
 		r.queue = append(r.queue, e)
-		select {
-		case r.changed <- struct{}{}:
-		default:
-		}
+		wake.Signal(r.changed)
 	}
 }
 

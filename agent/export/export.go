@@ -19,9 +19,11 @@ import (
 	"strings"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	runtimev3 "github.com/envoyproxy/go-control-plane/envoy/service/runtime/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/redact"
@@ -55,7 +57,7 @@ type Result struct {
 	// Counts is the number of exported resources by type.
 	Counts map[string]int
 	// Runtime are the stored runtime layers by name, for the bootstrap.
-	Runtime map[string]*xds.Resource
+	Runtime map[string]*structpb.Struct
 	// Missing describes, in sorted order, what the files refer to but do not contain.
 	Missing []string
 }
@@ -65,7 +67,7 @@ func Build(resources []*xds.Resource, cfg Config) (*Result, error) {
 	w := &writer{
 		cfg: cfg, stored: make(map[string]map[string]*xds.Resource),
 		missing: make(map[string]struct{}), secrets: make(map[string]struct{}),
-		result: &Result{Counts: make(map[string]int), Runtime: make(map[string]*xds.Resource)},
+		result: &Result{Counts: make(map[string]int), Runtime: make(map[string]*structpb.Struct)},
 	}
 	for _, r := range resources {
 		if w.stored[r.Type] == nil {
@@ -91,7 +93,13 @@ func Build(resources []*xds.Resource, cfg Config) (*Result, error) {
 	if res.Listeners, err = w.addFile("listeners", xds.ListenerType, listeners, false); err != nil {
 		return nil, err
 	}
-	maps.Copy(res.Runtime, w.stored[xds.RuntimeType])
+	for name, r := range w.stored[xds.RuntimeType] {
+		var layer runtimev3.Runtime
+		if err := r.Body.UnmarshalTo(&layer); err != nil {
+			return nil, fmt.Errorf("RTDS %q: %w", name, err)
+		}
+		res.Runtime[name] = layer.GetLayer()
+	}
 	res.Missing = slices.Sorted(maps.Keys(w.missing))
 	return res, nil
 }

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/walk"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -80,7 +81,7 @@ func (w *writer) inline(m protoreflect.Message, depth int) error {
 	case *tlsv3.SdsSecretConfig:
 		if needsControlPlane(body.GetSdsConfig()) {
 			w.secrets[body.GetName()] = struct{}{}
-			body.SdsConfig = pathSource(w.cfg.Dir + "/" + w.secretFile(body.GetName()))
+			body.SdsConfig = bootstrap.FileSource(w.cfg.Dir + "/" + w.secretFile(body.GetName()))
 		}
 	case *corev3.ConfigSource:
 		if needsControlPlane(body) {
@@ -108,13 +109,6 @@ func needsControlPlane(s *corev3.ConfigSource) bool {
 		return true
 	}
 	return false
-}
-
-func pathSource(file string) *corev3.ConfigSource {
-	return &corev3.ConfigSource{
-		ResourceApiVersion:    corev3.ApiVersion_V3,
-		ConfigSourceSpecifier: &corev3.ConfigSource_PathConfigSource{PathConfigSource: &corev3.PathConfigSource{Path: file}},
-	}
 }
 
 // inlineEndpoints inlines the endpoints of an EDS cluster.

@@ -12,10 +12,6 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/protobuf/types/known/structpb"
-
-	runtimev3 "github.com/envoyproxy/go-control-plane/envoy/service/runtime/v3"
-
 	"github.com/holdfast-xds/holdfast/agent"
 	"github.com/holdfast-xds/holdfast/agent/export"
 	"github.com/holdfast-xds/holdfast/agent/store"
@@ -114,11 +110,7 @@ func (f *exportFlags) run(c *command) error {
 	if err != nil {
 		return failed(err)
 	}
-	layers, err := runtimeLayers(made.Runtime)
-	if err != nil {
-		return failed(err)
-	}
-	start, err := bootstrap.FromFiles(node, f.admin, filepath.Join(seen, made.Clusters), filepath.Join(seen, made.Listeners), layers)
+	start, err := bootstrap.FromFiles(node, f.admin, filepath.Join(seen, made.Clusters), filepath.Join(seen, made.Listeners), made.Runtime)
 	if err != nil {
 		return err
 	}
@@ -131,19 +123,6 @@ func (f *exportFlags) run(c *command) error {
 		return failed(err)
 	}
 	return failed(f.report(c, made, contact))
-}
-
-// runtimeLayers reads the stored runtime layers.
-func runtimeLayers(stored map[string]*xds.Resource) (map[string]*structpb.Struct, error) {
-	layers := make(map[string]*structpb.Struct)
-	for name, r := range stored {
-		var layer runtimev3.Runtime
-		if err := r.Body.UnmarshalTo(&layer); err != nil {
-			return nil, fmt.Errorf("RTDS %q: %w", name, err)
-		}
-		layers[name] = layer.GetLayer()
-	}
-	return layers, nil
 }
 
 // writeFiles replaces each file atomically, in their order: a file comes after those that it refers

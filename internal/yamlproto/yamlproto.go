@@ -29,7 +29,6 @@ import (
 // Format is the format of a file.
 type Format string
 
-// The formats.
 const (
 	JSON Format = "JSON"
 	// YAML is YAML 1.2: the words yes, no, on and off are strings.

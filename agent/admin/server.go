@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/listener"
 )
@@ -133,13 +135,30 @@ func checkAddr(addr string) error {
 func socketPath(addr string) (path string, unix bool) { return strings.CutPrefix(addr, "unix:") }
 
 // Listen binds the addresses that Run serves on. It may be called once, before Run.
-func (s *Server) Listen() error {
+func (s *Server) Listen() (err error) {
 	if err := s.cfg.Check(); err != nil {
 		return err
 	}
-	if err := s.listen(); err != nil {
-		s.Close()
-		return err
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
+	if path, unix := socketPath(s.cfg.Addr); unix {
+		s.socket, err = downstream.ListenTo(s.cfg.socket(path), downstream.Peers{
+			UIDs: s.cfg.ReaderUIDs, GIDs: s.cfg.ReaderGIDs, Root: true, Log: s.cfg.Log, Flags: "--admin-readers",
+		})
+		if err != nil {
+			return fmt.Errorf("--admin: %w", err)
+		}
+		s.add("admin", s.socket, s.full(true))
+	} else if s.cfg.Addr != "" {
+		if err := s.listenTCP("admin", s.cfg.Addr, s.full(false)); err != nil {
+			return err
+		}
+	}
+	if s.cfg.Health != "" {
+		return s.listenTCP("health", s.cfg.Health, s.health())
 	}
 	return nil
 }
@@ -182,23 +201,12 @@ func (s *Server) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	ended := make(chan error, len(s.surfaces)) // each surface sends once
+	eg, ctx := errgroup.WithContext(ctx)
 	for _, f := range s.surfaces {
-		go func() { ended <- f.serve(ctx) }()
+		eg.Go(func() error { return f.serve(ctx) })
 	}
-	if len(s.surfaces) == 0 {
-		<-ctx.Done()
-	}
-	var errs []error
-	for range s.surfaces {
-		if err := <-ended; err != nil {
-			errs = append(errs, err)
-			cancel()
-		}
-	}
-	return errors.Join(errs...)
+	<-ctx.Done() // a surface failed, or the end was requested
+	return eg.Wait()
 }
 
 // Release lets another process bind the addresses. Connected clients are still served, and so are
@@ -245,57 +253,25 @@ type surface struct {
 	server *http.Server
 }
 
-func (s *Server) listen() error {
-	if s.cfg.Addr != "" {
-		lis, err := s.listenAdmin()
-		if err != nil {
-			return fmt.Errorf("--admin: %w", err)
-		}
-		_, unix := socketPath(s.cfg.Addr)
-		s.surfaces = append(s.surfaces, s.surface("admin", lis, s.full(unix)))
+func (s *Server) listenTCP(what, addr string, handler http.Handler) error {
+	lis, err := listener.Listen(addr)
+	if err != nil {
+		return fmt.Errorf("--%s: %w", what, err)
 	}
-	if s.cfg.Health != "" {
-		lis, err := s.listenTCP(s.cfg.Health)
-		if err != nil {
-			return fmt.Errorf("--health: %w", err)
-		}
-		s.surfaces = append(s.surfaces, s.surface("health", lis, s.health()))
-	}
+	s.tcp = append(s.tcp, lis)
+	s.add(what, lis, handler)
 	return nil
 }
 
-func (s *Server) listenAdmin() (net.Listener, error) {
-	path, unix := socketPath(s.cfg.Addr)
-	if !unix {
-		return s.listenTCP(s.cfg.Addr)
-	}
-	socket, err := downstream.ListenTo(s.cfg.socket(path), downstream.Peers{
-		UIDs: s.cfg.ReaderUIDs, GIDs: s.cfg.ReaderGIDs, Root: true, Log: s.cfg.Log, Flags: "--admin-readers",
-	})
-	if err != nil {
-		return nil, err // not a typed nil
-	}
-	s.socket = socket
-	return socket, nil
-}
-
-func (s *Server) listenTCP(addr string) (net.Listener, error) {
-	lis, err := listener.Listen(addr)
-	if err != nil {
-		return nil, err
-	}
-	s.tcp = append(s.tcp, lis)
-	return lis, nil
-}
-
-func (s *Server) surface(what string, lis net.Listener, handler http.Handler) surface {
+// add adds the surface of a listener.
+func (s *Server) add(what string, lis net.Listener, handler http.Handler) {
 	addr := lis.Addr().String() // the actual port if port 0 was given
 	if lis.Addr().Network() == "unix" {
 		addr = s.cfg.Addr // the socket was renamed into place
 	}
 	s.cfg.Log.Info("serving HTTP", "surface", what, "addr", addr)
 	s.listening(what, lis.Addr())
-	return surface{lis: listener.WarnWhenFull(lis, s.cfg.Log), server: &http.Server{
+	s.surfaces = append(s.surfaces, surface{lis: listener.WarnWhenFull(lis, s.cfg.Log), server: &http.Server{
 		ConnContext:       withOwner,
 		Handler:           handler,
 		ReadHeaderTimeout: readTimeout,
@@ -304,7 +280,7 @@ func (s *Server) surface(what string, lis net.Listener, handler http.Handler) su
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
-	}}
+	}})
 }
 
 // serve serves until ctx ends or the listener fails.

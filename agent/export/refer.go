@@ -145,12 +145,8 @@ func (w *writer) inlineRoutes(m *hcmv3.HttpConnectionManager) error {
 	list := &hcmv3.ScopedRouteConfigurationsList{}
 	scopes := w.stored[xds.ScopedRouteType]
 	for _, name := range slices.Sorted(maps.Keys(scopes)) {
-		r := scopes[name]
-		if r.Body == nil {
-			continue
-		}
 		var scope routev3.ScopedRouteConfiguration
-		if err := r.Body.UnmarshalTo(&scope); err != nil {
+		if err := scopes[name].Body.UnmarshalTo(&scope); err != nil {
 			return err
 		}
 		if scope.GetRouteConfiguration() == nil {
@@ -189,7 +185,7 @@ func (w *writer) routeConfiguration(name string) (*routev3.RouteConfiguration, e
 	route.Vhds = nil
 	hosts := w.stored[xds.VirtualHostType]
 	for _, full := range slices.Sorted(maps.Keys(hosts)) {
-		if routeName, _, ok := strings.Cut(full, "/"); !ok || routeName != name || hosts[full].Body == nil {
+		if routeName, _, ok := strings.Cut(full, "/"); !ok || routeName != name {
 			continue
 		}
 		var host routev3.VirtualHost

@@ -134,11 +134,8 @@ const validateTimeout = 30 * time.Second
 // CheckWithEnvoy lets an Envoy validate text, through a temporary file in dir, "" for the default directory. The error
 // contains Envoy's own messages.
 func CheckWithEnvoy(ctx context.Context, binary string, text []byte, f Format, dir string) (err error) {
-	extension := ".yaml"
-	if f == JSON {
-		extension = ".json"
-	}
-	file, err := os.CreateTemp(dir, ".holdfast-validate.*"+extension) // readable for its owner only, because it may contain secrets
+	extension := strings.ToLower(string(f))
+	file, err := os.CreateTemp(dir, ".holdfast-validate.*."+extension) // readable for its owner only, because it may contain secrets
 	if err != nil {
 		return fmt.Errorf("bootstrap: validate: %w", err)
 	}

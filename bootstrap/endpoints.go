@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,12 +38,9 @@ type endpoint struct {
 }
 
 func addEndpoints(b *bootstrapv3.Bootstrap, cfg Config) error {
-	switch cfg.Family {
-	case V4, V6, Dual:
-	default:
+	if !slices.Contains([]Family{V4, V6, Dual}, cfg.Family) {
 		return fmt.Errorf("address family %q is none of %s, %s and %s", cfg.Family, V4, V6, Dual)
 	}
-	enabled := false
 	for _, e := range []endpoint{
 		{ReadyListener, "--ready-listen", cfg.Endpoints.Ready, ReadyPath, "/ready", 5 * time.Second},
 		{StatsListener, "--stats-listen", cfg.Endpoints.Stats, StatsPath, "/stats/prometheus", 30 * time.Second}, // 100,000 stats take seconds
@@ -55,9 +53,8 @@ func addEndpoints(b *bootstrapv3.Bootstrap, cfg Config) error {
 			return err
 		}
 		b.StaticResources.Listeners = append(b.StaticResources.Listeners, listener)
-		enabled = true
 	}
-	if !enabled {
+	if len(b.StaticResources.Listeners) == 0 {
 		return nil
 	}
 	admin := proto.CloneOf(b.GetAdmin().GetAddress())

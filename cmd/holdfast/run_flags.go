@@ -154,46 +154,44 @@ func ttlPolicy(target *map[string]bool) mapping {
 
 // users makes a repeatable flag of users, by name or number.
 func users(target *[]uint32) adder {
-	return each(target, func(text string) (uint32, error) {
-		return parseID(text, func() (string, error) {
-			u, err := user.Lookup(text)
-			if err != nil {
-				return "", err
-			}
-			return u.Uid, nil
-		})
+	return ids(target, func(name string) (id string, err error) {
+		u, err := user.Lookup(name)
+		if err == nil {
+			id = u.Uid
+		}
+		return id, err
 	})
 }
 
 // groups makes a repeatable flag of groups, by name or number.
 func groups(target *[]uint32) adder {
-	return each(target, func(text string) (uint32, error) {
-		return parseID(text, func() (string, error) {
-			g, err := user.LookupGroup(text)
-			if err != nil {
-				return "", err
-			}
-			return g.Gid, nil
-		})
+	return ids(target, func(name string) (id string, err error) {
+		g, err := user.LookupGroup(name)
+		if err == nil {
+			id = g.Gid
+		}
+		return id, err
 	})
 }
 
-// parseID parses a number. Any other text is a name, whose number lookup returns.
-func parseID(text string, lookup func() (string, error)) (uint32, error) {
-	if text == "" {
-		return 0, errors.New("is empty")
-	}
-	digits := text
-	if _, err := strconv.Atoi(text); err != nil {
-		if digits, err = lookup(); err != nil {
-			return 0, fmt.Errorf("%q: %s on this machine: give the number", text, unknown(err))
+// ids makes a repeatable flag of numbers, or of names whose number lookup returns.
+func ids(target *[]uint32, lookup func(name string) (string, error)) adder {
+	return each(target, func(text string) (uint32, error) {
+		if text == "" {
+			return 0, errors.New("is empty")
 		}
-	}
-	id, err := strconv.ParseUint(digits, 10, 32)
-	if err != nil || id == math.MaxUint32 { // which the kernel takes for none
-		return 0, fmt.Errorf("%s: want a name, or a number from 0 to %d", text, uint32(math.MaxUint32-1))
-	}
-	return uint32(id), nil
+		digits := text
+		if _, err := strconv.Atoi(text); err != nil {
+			if digits, err = lookup(text); err != nil {
+				return 0, fmt.Errorf("%q: %s on this machine: give the number", text, unknown(err))
+			}
+		}
+		id, err := strconv.ParseUint(digits, 10, 32)
+		if err != nil || id == math.MaxUint32 { // which the kernel takes for none
+			return 0, fmt.Errorf("%s: want a name, or a number from 0 to %d", text, uint32(math.MaxUint32-1))
+		}
+		return uint32(id), nil
+	})
 }
 
 // unknown returns why a user or a group was not found. The name is not repeated, because the error

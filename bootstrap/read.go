@@ -14,23 +14,21 @@ import (
 )
 
 // readFile decodes the document in the file at path, JSON or YAML by its extension. Errors contain what and the path.
-func readFile[T any](what, path string, decode func(*yamlproto.Node) (T, error)) (T, error) {
-	var zero T
+func readFile[T any](what, path string, decode func(*yamlproto.Node) (T, error)) (decoded T, err error) {
 	data, err := userfile.Read(path)
 	if err != nil {
-		return zero, fmt.Errorf("bootstrap: %s: %w", what, err)
+		return decoded, fmt.Errorf("bootstrap: %s: %w", what, err)
 	}
 	format, err := FormatOf(path)
 	if err != nil {
-		return zero, err
+		return decoded, err
 	}
 	document, err := parseDocument(data, format)
-	if err != nil {
-		return zero, fmt.Errorf("bootstrap: %s %s: %w", what, path, err)
+	if err == nil {
+		decoded, err = decode(document)
 	}
-	decoded, err := decode(document)
 	if err != nil {
-		return zero, fmt.Errorf("bootstrap: %s %s: %w", what, path, err)
+		return decoded, fmt.Errorf("bootstrap: %s %s: %w", what, path, err)
 	}
 	return decoded, nil
 }

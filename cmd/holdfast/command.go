@@ -191,8 +191,6 @@ func headerFlag(flags *pflag.FlagSet) (name string) {
 type command struct {
 	*cobra.Command
 	sections []section
-	// config is the value of --config.
-	config string
 	// takesChild is set if another command line, child, may follow --.
 	takesChild bool
 	child      []string
@@ -231,12 +229,8 @@ func (c *command) visitFlags(visit func(*pflag.Flag)) {
 // finish adds --config, the help and the parsing that all commands share.
 func (c *command) finish(p process, keys map[string]bool) {
 	c.SetHelpFunc(func(*cobra.Command, []string) { c.writeHelp(p.stdout) })
-	if len(c.sections) > 0 {
-		for _, s := range c.sections {
-			c.Flags().AddFlagSet(s.flags)
-		}
-		c.Flags().StringVar(&c.config, configFlag, "", "YAML `FILE` of settings; a key is the name of a flag, without the dashes. All commands may use the same file")
-	}
+	c.visitFlags(c.Flags().AddFlag)
+	c.Flags().String(configFlag, "", "YAML `FILE` of settings; a key is the name of a flag, without the dashes. All commands may use the same file")
 	c.Args = func(cmd *cobra.Command, args []string) error {
 		if c.takesChild && cmd.ArgsLenAtDash() == 0 {
 			if len(args) == 0 {
@@ -255,12 +249,9 @@ func (c *command) finish(p process, keys map[string]bool) {
 		return nil
 	}
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
-		var warnings []string
-		if len(c.sections) > 0 {
-			var err error
-			if warnings, err = applySettings(cmd.Flags(), p.environ, keys); err != nil {
-				return err
-			}
+		warnings, err := applySettings(cmd.Flags(), p.environ, keys)
+		if err != nil {
+			return err
 		}
 		return c.run(cmd.Context(), warnings)
 	}

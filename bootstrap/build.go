@@ -1,11 +1,17 @@
 package bootstrap
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
 )
 
 // Build returns the bootstrap for cfg: the node, a static cluster for the agent's socket, LDS and CDS from there, the admin
@@ -60,4 +66,73 @@ func pack(m message) (*anypb.Any, error) {
 		return nil, fmt.Errorf("%s: %w", m.ProtoReflect().Descriptor().FullName(), err)
 	}
 	return packed, nil
+}
+
+// FromFiles builds the bootstrap of an Envoy that takes its clusters and listeners from files, without an agent. The files
+// must exist before Envoy starts (protocol.md 10.2). admin is as in Config; layers are the static runtime layers, if any.
+func FromFiles(node *corev3.Node, admin, clusters, listeners string, layers map[string]*structpb.Struct) (*bootstrapv3.Bootstrap, error) {
+	addr, err := adminAddress(cmp.Or(admin, DefaultAdmin))
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: admin address %w", err)
+	}
+	b := &bootstrapv3.Bootstrap{
+		Node:             node,
+		Admin:            &bootstrapv3.Admin{Address: addr},
+		DynamicResources: &bootstrapv3.Bootstrap_DynamicResources{CdsConfig: FileSource(clusters), LdsConfig: FileSource(listeners)},
+	}
+	if len(layers) > 0 {
+		b.LayeredRuntime = &bootstrapv3.LayeredRuntime{}
+		for _, name := range slices.Sorted(maps.Keys(layers)) {
+			b.LayeredRuntime.Layers = append(b.LayeredRuntime.Layers, newStaticLayer(name, layers[name]))
+		}
+		b.LayeredRuntime.Layers = append(b.LayeredRuntime.Layers, newAdminLayer())
+	}
+	if err := Validate(b); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// FileSource returns the source of resources in a file.
+func FileSource(path string) *corev3.ConfigSource {
+	return &corev3.ConfigSource{
+		ResourceApiVersion:    corev3.ApiVersion_V3,
+		ConfigSourceSpecifier: &corev3.ConfigSource_PathConfigSource{PathConfigSource: &corev3.PathConfigSource{Path: path}},
+	}
+}
+
+// ServerListenerTemplate is the name of the listener that a proxyless gRPC server requests, with %s for its address. Istio
+// and other control planes use the same name.
+const ServerListenerTemplate = "grpc/server?xds.resource.listening_address=%s"
+
+// GRPC returns the bootstrap of proxyless gRPC clients and servers, which read it through GRPC_XDS_BOOTSTRAP (gRFC A27,
+// A36): JSON with the agent's socket as the only xDS server. Equal configurations give equal bytes. It uses only Node and
+// Socket of the Config, because gRPC speaks SotW and has no admin interface.
+func GRPC(cfg Config) ([]byte, error) {
+	socket := cfg.withDefaults().XDS.Socket
+	if err := checkSocketPath(socket); err != nil {
+		return nil, fmt.Errorf("bootstrap: xDS %w", err)
+	}
+	node, err := cfg.Node.Proto()
+	if err != nil {
+		return nil, err
+	}
+	tree, err := jsonTree(node)
+	if err != nil {
+		return nil, fmt.Errorf("node: %w", err)
+	}
+	out, err := json.MarshalIndent(map[string]any{
+		"xds_servers": []any{map[string]any{
+			"server_uri": "unix://" + socket,
+			// The permissions of the socket's file protect the connection.
+			"channel_creds":   []any{map[string]any{"type": "insecure"}},
+			"server_features": []string{"xds_v3"},
+		}},
+		"node":                                   tree,
+		"server_listener_resource_name_template": ServerListenerTemplate,
+	}, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	return append(out, '\n'), nil
 }

@@ -1,35 +1,43 @@
+// Package bootstrap builds, modifies, validates and writes the bootstrap file of an Envoy that takes its whole
+// configuration from the agent, and reads the node identity from any Envoy bootstrap.
+//
+// Build builds a bootstrap from a Config, and Identity builds the node in it from what is known about a pod; Complete and
+// Apply add templates and overlays; Check and CheckWithEnvoy validate the result; Encode and Write write it to disk.
+//
+// It promises that equal configurations give equal bytes, that the result of Build passes Envoy's own field rules, and that
+// text from outside (a node id, metadata, the name of a stat) cannot change the structure of the file: nothing is assembled
+// from text. It writes only the requested file, by atomic rename, and the temporary file that CheckWithEnvoy passes to an
+// Envoy; only that function runs one. It does not talk to a control plane, and does not check that an agent listens on the
+// socket.
+//
+// All functions may be called concurrently; none retains its arguments.
 package bootstrap
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Config is the input of Build. Empty fields have the defaults named here.
 type Config struct {
 	// Node is the identity of Envoy towards the control plane.
 	Node Node
-
 	// XDS is how Envoy connects to the agent.
 	XDS XDS
-
 	// Admin is the address of Envoy's admin interface: "unix:PATH" or "host:port" on loopback; DefaultAdmin, or
 	// DefaultAdminV6 for the family V6. With port 0 the system chooses the port (Envoy writes it to the file of
 	// --admin-address-path).
 	Admin string
-
 	// Family selects the addresses that the listeners of Endpoints bind to: V4 (the default), V6 or Dual.
 	Family Family
-
 	// Endpoints are listeners for the kubelet and Prometheus; none by default.
 	Endpoints Endpoints
-
 	// Stats selects Envoy's statistics; by default all of them, with Envoy's own tags and buckets.
 	Stats Stats
-
 	// Runtime is Envoy's layered runtime; none by default.
 	Runtime Runtime
-
 	// Overload limits what Envoy accepts; unlimited by default.
 	Overload Overload
-
 	// Log is the format of Envoy's own log lines; Text by default.
 	Log LogFormat
 }
@@ -38,16 +46,12 @@ type Config struct {
 type XDS struct {
 	// Socket is the absolute path of the agent's Unix socket, at most 107 bytes; DefaultSocket.
 	Socket string
-
 	// Mode is Delta (the default) or SotW. REST is always SotW.
 	Mode Mode
-
 	// Transport is ADS (the default), PerType or REST.
 	Transport Transport
-
 	// RefreshDelay is the pause between two REST polls, at least 1 ms; DefaultRefreshDelay.
 	RefreshDelay time.Duration
-
 	// RequestTimeout bounds a REST poll; DefaultRequestTimeout. It must be longer than the time for which the agent delays
 	// the response to a request with the current version.
 	RequestTimeout time.Duration
@@ -56,7 +60,6 @@ type XDS struct {
 // Mode is the form of xDS that Envoy speaks to the agent.
 type Mode string
 
-// The modes.
 const (
 	Delta Mode = "delta" // incremental, the default: only changes are sent, and removals are explicit
 	SotW  Mode = "sotw"  // state of the world
@@ -65,7 +68,6 @@ const (
 // Transport is how the resource types are transported.
 type Transport string
 
-// The transports.
 const (
 	ADS     Transport = "ads"  // all types on one stream, the default; the only transport that preserves their order
 	PerType Transport = "grpc" // each type on a stream of its own
@@ -75,7 +77,6 @@ const (
 // Family is the set of addresses that listeners bind to.
 type Family string
 
-// The families.
 const (
 	V4   Family = "v4"
 	V6   Family = "v6"
@@ -88,7 +89,6 @@ const (
 type Endpoints struct {
 	// Ready is the address that exposes ReadyPath.
 	Ready string
-
 	// Stats is the address that exposes StatsPath.
 	Stats string
 }
@@ -97,17 +97,13 @@ type Endpoints struct {
 type Stats struct {
 	// Tags are extracted from the names of stats, in addition to Envoy's default tags, or added to all stats.
 	Tags []Tag
-
 	// NoDefaultTags disables Envoy's default tags.
 	NoDefaultTags bool
-
 	// Include, unless empty, selects the stats; RequiredStats are added. Exclude selects the stats to leave out. Envoy
 	// accepts only one of them.
 	Include, Exclude []Match
-
 	// Buckets are the bounds of histograms; the first rule that matches a histogram applies.
 	Buckets []Buckets
-
 	// FlushInterval is how often stats are sent to sinks and gauges such as server.live are updated, from 1 ms to 5 min;
 	// Envoy's default is 5 s.
 	FlushInterval time.Duration
@@ -116,11 +112,9 @@ type Stats struct {
 // Tag is a tag of stats. Exactly one of Regex and Fixed is set.
 type Tag struct {
 	Name string
-
 	// Regex extracts the tag from the name of a stat: the text of its first group is removed, and the value is the second
 	// group, or the first if there is no second. The syntax is that of ECMAScript, as in Envoy.
 	Regex string
-
 	// Fixed is the value for every stat.
 	Fixed string
 }
@@ -135,7 +129,6 @@ type Match struct {
 // MatchKind is how a Match compares names.
 type MatchKind string
 
-// The kinds.
 const (
 	Prefix MatchKind = "prefix"
 	Suffix MatchKind = "suffix"
@@ -153,7 +146,6 @@ type Buckets struct {
 type Runtime struct {
 	// Values are JSON values, as in Node.Metadata: a boolean flag must be a boolean.
 	Values map[string]any
-
 	// RTDS are names of layers from the agent. Envoy waits up to 15 s for each of them at the start, and continues without
 	// a layer that the control plane does not have.
 	RTDS []string
@@ -164,7 +156,6 @@ type Overload struct {
 	// MaxHeap is in bytes; 0 is unlimited. At 92 % of it Envoy releases free memory, and at 98 % it answers requests with
 	// 503.
 	MaxHeap uint64
-
 	// MaxConnections bounds the open downstream connections of all listeners except those of Endpoints; 0 is unlimited.
 	// Envoy closes further connections immediately.
 	MaxConnections uint32
@@ -173,7 +164,6 @@ type Overload struct {
 // LogFormat is the format of Envoy's own log lines.
 type LogFormat string
 
-// The forms.
 const (
 	Text     LogFormat = "text" // Envoy's default format
 	JSONLine LogFormat = "json" // one object per line: time, level, thread, logger, source, msg
@@ -203,37 +193,17 @@ const (
 
 // withDefaults returns c with defaults for empty fields.
 func (c Config) withDefaults() Config {
-	if c.Family == "" {
-		c.Family = V4
+	c.Family = cmp.Or(c.Family, V4)
+	if c.Family == V6 {
+		c.Admin = cmp.Or(c.Admin, DefaultAdminV6)
 	}
-	if c.Admin == "" {
-		c.Admin = DefaultAdmin
-		if c.Family == V6 {
-			c.Admin = DefaultAdminV6
-		}
-	}
-	if c.Log == "" {
-		c.Log = Text
-	}
-	c.XDS = c.XDS.withDefaults()
+	c.Admin = cmp.Or(c.Admin, DefaultAdmin)
+	c.Log = cmp.Or(c.Log, Text)
+	x := &c.XDS
+	x.Socket = cmp.Or(x.Socket, DefaultSocket)
+	x.Mode = cmp.Or(x.Mode, Delta)
+	x.Transport = cmp.Or(x.Transport, ADS)
+	x.RefreshDelay = cmp.Or(x.RefreshDelay, DefaultRefreshDelay)
+	x.RequestTimeout = cmp.Or(x.RequestTimeout, DefaultRequestTimeout)
 	return c
-}
-
-func (x XDS) withDefaults() XDS {
-	if x.Socket == "" {
-		x.Socket = DefaultSocket
-	}
-	if x.Mode == "" {
-		x.Mode = Delta
-	}
-	if x.Transport == "" {
-		x.Transport = ADS
-	}
-	if x.RefreshDelay == 0 {
-		x.RefreshDelay = DefaultRefreshDelay
-	}
-	if x.RequestTimeout == 0 {
-		x.RequestTimeout = DefaultRequestTimeout
-	}
-	return x
 }

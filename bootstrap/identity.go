@@ -7,10 +7,14 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
 // DefaultIDTemplate yields node ids in the form of Istio's proxies. The placeholders of a template are {ip}, {pod},
@@ -21,21 +25,17 @@ const DefaultIDTemplate = "sidecar~{ip}~{pod}.{namespace}~{domain}"
 type Identity struct {
 	// Given contains the explicitly configured values, which take precedence; its fields may be empty.
 	Given Node
-
 	// IDTemplate yields the id if none is configured; DefaultIDTemplate.
 	IDTemplate string
-
 	// Pod is the pod that Envoy runs in. If the id is built from it, it is also in the metadata, under Istio's names: NAME,
 	// NAMESPACE, INSTANCE_IPS, SERVICE_ACCOUNT.
 	Pod Pod
-
 	// Environ is the environment (NAME=VALUE). These variables become metadata, the first ones taking precedence:
 	//
 	//	HOLDFAST_META_KEY=text
 	//	ISTIO_METAJSON_ANYTHING={"KEY": value, …}; ISTIO_METAJSON_LABELS is the value of LABELS
 	//	ISTIO_META_KEY=text
 	Environ []string
-
 	// Labels and Annotations are those of the pod. They become the metadata LABELS and ANNOTATIONS, whose entries other
 	// sources of metadata may override one by one.
 	Labels, Annotations map[string]string
@@ -44,11 +44,9 @@ type Identity struct {
 // Pod is what Kubernetes tells a pod about itself.
 type Pod struct {
 	// IPs are its addresses. The id contains the first one of the Family; with Dual, the default, the first one.
-	IPs    []netip.Addr
-	Family Family
-
+	IPs                             []netip.Addr
+	Family                          Family
 	Name, Namespace, ServiceAccount string
-
 	// Domain is the domain in the id; NAMESPACE.svc.cluster.local.
 	Domain string
 }
@@ -79,51 +77,43 @@ func (i Identity) With(node *corev3.Node) Identity {
 
 // Node returns the node. If something is missing, the error names every way to provide it.
 func (i Identity) Node() (Node, error) {
-	node := i.Given
-	metadata, err := i.metadata()
+	node, err := i.node()
 	if err != nil {
 		return Node{}, fmt.Errorf("bootstrap: %w", err)
-	}
-	labels, _ := metadata["LABELS"].(map[string]any)
-	if node.Cluster == "" {
-		node.Cluster = i.clusterOf(labels)
-	}
-	if node.Cluster == "" {
-		return Node{}, i.noCluster()
-	}
-	if node.ID == "" {
-		if node.ID, err = i.makeID(node.Cluster); err != nil {
-			return Node{}, fmt.Errorf("bootstrap: %w", err)
-		}
-	}
-	if node.Locality == "" {
-		if node.Locality, err = localityOf(labels); err != nil {
-			return Node{}, fmt.Errorf("bootstrap: %w", err)
-		}
-	}
-	if len(metadata) > 0 {
-		node.Metadata = metadata
 	}
 	return node, nil
 }
 
-// noCluster is the error for a missing cluster; if the id is missing as well, it is the error for the id.
-func (i Identity) noCluster() error {
-	if i.Given.ID == "" {
-		if _, err := i.makeID("unknown"); err != nil {
-			return fmt.Errorf("bootstrap: %w", err)
+func (i Identity) node() (node Node, err error) {
+	node = i.Given
+	metadata, err := i.metadata()
+	if err != nil {
+		return node, err
+	}
+	labels, _ := metadata["LABELS"].(map[string]any)
+	node.Cluster = cmp.Or(node.Cluster, i.clusterOf(labels))
+	if node.ID == "" {
+		// An id that cannot be built is reported before a cluster that is missing.
+		if node.ID, err = i.makeID(cmp.Or(node.Cluster, "unknown")); err != nil {
+			return node, err
 		}
 	}
-	return fmt.Errorf("bootstrap: --node-cluster is required, because Envoy does not start xDS without it; alternatively set --pod-labels with one of %s", strings.Join(clusterLabels, ", "))
+	if node.Cluster == "" {
+		return node, fmt.Errorf("--node-cluster is required, because Envoy does not start xDS without it; alternatively set --pod-labels with one of %s", strings.Join(clusterLabels, ", "))
+	}
+	if node.Locality == "" {
+		node.Locality, err = localityOf(labels)
+	}
+	if len(metadata) > 0 {
+		node.Metadata = metadata
+	}
+	return node, err
 }
 
 func (i Identity) clusterOf(labels map[string]any) string {
 	for _, label := range clusterLabels {
 		if name, _ := labels[label].(string); name != "" {
-			if i.Pod.Namespace != "" {
-				name += "." + i.Pod.Namespace
-			}
-			return name
+			return strings.TrimSuffix(name+"."+i.Pod.Namespace, ".")
 		}
 	}
 	return ""
@@ -167,53 +157,29 @@ func (i Identity) makeID(cluster string) (string, error) {
 		values["ip"] = struct{ value, flag string }{"", fmt.Sprintf("an address of the family %s in --pod-ip", i.Pod.Family)}
 	}
 	template := cmp.Or(i.IDTemplate, DefaultIDTemplate)
-	var id strings.Builder
+	var wrong error
 	var missing []string
-	for rest := template; rest != ""; {
-		text, after, found := cutBrace(rest)
-		id.WriteString(text)
-		if rest = after; !found {
-			continue
+	id := regexp.MustCompile(`\{\{|\}\}|\{[^}]*\}?`).ReplaceAllStringFunc(template, func(part string) string {
+		if part == "{{" || part == "}}" {
+			return part[:1]
 		}
-		name, after, closed := strings.Cut(rest, "}")
+		name, closed := strings.CutSuffix(part[1:], "}")
 		v, known := values[name]
 		switch {
+		case wrong != nil:
 		case !closed:
-			return "", fmt.Errorf("--node-id-template %q: a brace is not closed", template)
+			wrong = fmt.Errorf("--node-id-template %q: a brace is not closed", template)
 		case !known:
-			return "", fmt.Errorf("--node-id-template %q: {%s} is none of {%s}", template, name, strings.Join(slices.Sorted(maps.Keys(values)), "}, {"))
+			wrong = fmt.Errorf("--node-id-template %q: {%s} is none of {%s}", template, name, strings.Join(slices.Sorted(maps.Keys(values)), "}, {"))
 		case v.value == "" && !slices.Contains(missing, v.flag):
 			missing = append(missing, v.flag)
 		}
-		id.WriteString(v.value)
-		rest = after
+		return v.value
+	})
+	if wrong == nil && len(missing) > 0 {
+		wrong = fmt.Errorf("--node-id is required, or the values for the template %s: missing %s", template, strings.Join(missing, ", "))
 	}
-	if len(missing) > 0 {
-		return "", fmt.Errorf("--node-id is required, or the values for the template %s: missing %s", template, strings.Join(missing, ", "))
-	}
-	return id.String(), nil
-}
-
-// cutBrace returns the text up to an opening brace, whether there is one, and what follows it. A doubled brace is text.
-func cutBrace(s string) (text, after string, found bool) {
-	var b strings.Builder
-	for s != "" {
-		at := strings.IndexAny(s, "{}")
-		if at < 0 {
-			b.WriteString(s)
-			break
-		}
-		b.WriteString(s[:at])
-		brace := s[at]
-		s = s[at+1:]
-		if s != "" && s[0] == brace {
-			s = s[1:]
-		} else if brace == '{' {
-			return b.String(), s, true
-		}
-		b.WriteByte(brace)
-	}
-	return b.String(), "", false
+	return id, wrong
 }
 
 func (p Pod) ip() string {
@@ -323,17 +289,13 @@ func jsonObject(text string) (map[string]any, error) {
 	if decoder.More() {
 		return nil, errors.New("want one JSON object")
 	}
-	value, err := plainNumbers(object)
-	if err != nil {
-		return nil, err
-	}
-	return value.(map[string]any), nil
+	_, err := ExactNumbers(object)
+	return object, err
 }
 
-// plainNumbers converts the numbers of a decoded value: integers to int64, so that checkValue notices one that protobuf
-// would round, and others to float64.
-func plainNumbers(v any) (any, error) {
-	var err error
+// ExactNumbers replaces each json.Number of a decoded value, in place: integers by int64, so that Node.Proto notices one
+// that protobuf would round, and others by float64.
+func ExactNumbers(v any) (_ any, err error) {
 	switch v := v.(type) {
 	case json.Number:
 		if n, err := v.Int64(); err == nil {
@@ -346,16 +308,49 @@ func plainNumbers(v any) (any, error) {
 		return f, nil
 	case []any:
 		for n := range v {
-			if v[n], err = plainNumbers(v[n]); err != nil {
+			if v[n], err = ExactNumbers(v[n]); err != nil {
 				return nil, err
 			}
 		}
 	case map[string]any:
 		for key := range v {
-			if v[key], err = plainNumbers(v[key]); err != nil {
+			if v[key], err = ExactNumbers(v[key]); err != nil {
 				return nil, err
 			}
 		}
 	}
 	return v, nil
+}
+
+// ReadDownward reads the labels or annotations from a file of Kubernetes' downward API. Errors name file and line.
+func ReadDownward(path string) (map[string]string, error) {
+	data, err := userfile.Read(path)
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: %w", err)
+	}
+	values, err := parseDownward(string(data))
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: %s: %w", path, err)
+	}
+	return values, nil
+}
+
+// parseDownward parses lines of the form key="value" with Go's quoting.
+func parseDownward(text string) (map[string]string, error) {
+	values := make(map[string]string)
+	for i, line := range strings.Split(text, "\n") {
+		if strings.TrimSpace(line) == "" {
+			continue
+		}
+		key, quoted, found := strings.Cut(line, "=")
+		value, err := strconv.Unquote(strings.TrimSpace(quoted))
+		if !found || key == "" || err != nil {
+			return nil, fmt.Errorf(`line %d: want key="value", as the downward API writes it`, i+1)
+		}
+		if _, twice := values[key]; twice {
+			return nil, fmt.Errorf("line %d: %q is there twice", i+1, key)
+		}
+		values[key] = value
+	}
+	return values, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -17,10 +18,8 @@ import (
 type Node struct {
 	// ID and Cluster are required: Envoy does not start xDS without them.
 	ID, Cluster string
-
 	// Locality is "region", "region/zone" or "region/zone/subzone"; a part may be empty. Empty for none.
 	Locality string
-
 	// Metadata contains JSON values: nil, bool, string, numbers, []any and map[string]any. Protobuf stores every number as
 	// a double; an integer that a double cannot represent exactly is an error.
 	Metadata map[string]any
@@ -91,18 +90,14 @@ func checkValue(path string, v any) error {
 		}
 	case float32:
 		return checkValue(path, float64(v))
-	case int:
-		return checkValue(path, int64(v))
 	case int8, int16, int32, uint8, uint16, uint32:
-	case int64:
-		if v > maxExactInteger || v < -maxExactInteger {
-			err = fmt.Errorf("is %d, which protobuf would round: write it as a string", v)
+	case int, int64:
+		if n := reflect.ValueOf(v).Int(); n > maxExactInteger || n < -maxExactInteger {
+			err = fmt.Errorf("is %d, which protobuf would round: write it as a string", n)
 		}
-	case uint:
-		return checkValue(path, uint64(v))
-	case uint64:
-		if v > maxExactInteger {
-			err = fmt.Errorf("is %d, which protobuf would round: write it as a string", v)
+	case uint, uint64:
+		if n := reflect.ValueOf(v).Uint(); n > maxExactInteger {
+			err = fmt.Errorf("is %d, which protobuf would round: write it as a string", n)
 		}
 	case []any:
 		for i, e := range v {
@@ -111,28 +106,19 @@ func checkValue(path string, v any) error {
 			}
 		}
 	case map[string]any:
-		return checkMap(path, v)
+		for _, k := range slices.Sorted(maps.Keys(v)) { // sorted, so that the error is always the same
+			if !utf8.ValidString(k) {
+				return fmt.Errorf("key %q is not valid UTF-8", k)
+			}
+			if err := checkValue(strings.TrimPrefix(path+"."+k, "."), v[k]); err != nil {
+				return err
+			}
+		}
 	default:
 		err = fmt.Errorf("has the Go type %T, which is not a JSON value", v)
 	}
 	if err != nil {
 		return fmt.Errorf("%s %w", path, err)
-	}
-	return nil
-}
-
-func checkMap(path string, m map[string]any) error {
-	for _, k := range slices.Sorted(maps.Keys(m)) { // sorted, so that the error is always the same
-		if !utf8.ValidString(k) {
-			return fmt.Errorf("key %q is not valid UTF-8", k)
-		}
-		at := k
-		if path != "" {
-			at = path + "." + k
-		}
-		if err := checkValue(at, m[k]); err != nil {
-			return err
-		}
 	}
 	return nil
 }

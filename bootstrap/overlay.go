@@ -4,16 +4,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	jsonpatch "github.com/evanphx/json-patch/v5"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 )
@@ -109,7 +109,7 @@ func (o Overlay) apply(b *bootstrapv3.Bootstrap) (*bootstrapv3.Bootstrap, error)
 		proto.Merge(b, part)
 		return b, nil
 	}
-	text, err := protojson.MarshalOptions{UseProtoNames: true, Resolver: envoytypes.Resolver}.Marshal(b)
+	text, err := marshalOptions.Marshal(b)
 	if err != nil {
 		return nil, err
 	}
@@ -162,4 +162,52 @@ func patch(document, text []byte) ([]byte, error) {
 		}
 	}
 	return document, nil
+}
+
+// ReadTemplate reads the bootstrap at path, JSON or YAML by its extension. Errors name the file, the line and the field.
+func ReadTemplate(path string) (*bootstrapv3.Bootstrap, error) {
+	return readFile("template", path, decodeBootstrap)
+}
+
+// Complete returns template with the parts of Build(cfg) that it lacks: fields of the node, the sources of listeners and
+// clusters, static clusters and listeners with other names, and every other field. It does not change what the template
+// has. It returns the error of Build.
+func Complete(template *bootstrapv3.Bootstrap, cfg Config) (*bootstrapv3.Bootstrap, error) {
+	made, err := Build(cfg)
+	if err != nil {
+		return nil, err
+	}
+	b := proto.CloneOf(template)
+	fill(b, made)
+	fill(b.Node, made.Node)
+	if m := b.GetNode().GetMetadata(); m != nil { // of the template, or filled in
+		fields := maps.Clone(made.GetNode().GetMetadata().GetFields())
+		maps.Copy(fields, m.GetFields())
+		m.Fields = fields
+	}
+	fill(b.DynamicResources, made.DynamicResources)
+	resources := b.GetStaticResources()
+	static := made.GetStaticResources()
+	resources.Clusters = append(resources.Clusters, missing(resources.Clusters, static.GetClusters())...)
+	resources.Listeners = append(resources.Listeners, missing(resources.Listeners, static.GetListeners())...)
+	return b, nil
+}
+
+// missing returns the elements of made whose names has does not have.
+func missing[T interface{ GetName() string }](has, made []T) []T {
+	return slices.DeleteFunc(slices.Clone(made), func(one T) bool {
+		return slices.ContainsFunc(has, func(other T) bool { return other.GetName() == one.GetName() })
+	})
+}
+
+// fill sets the unset fields of m to those of from.
+func fill(m, from interface{ ProtoReflect() protoreflect.Message }) {
+	to := m.ProtoReflect()
+	from.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		taken := to.Has(fd) || fd.ContainingOneof() != nil && to.WhichOneof(fd.ContainingOneof()) != nil
+		if !taken {
+			to.Set(fd, v)
+		}
+		return true
+	})
 }

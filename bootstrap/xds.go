@@ -2,6 +2,7 @@ package bootstrap
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
@@ -37,23 +38,14 @@ const (
 // addXDS adds the sources of LDS and CDS, and the clusters of the agent. Secrets use the same cluster; the bootstrap itself
 // needs none.
 func addXDS(b *bootstrapv3.Bootstrap, cfg Config) error {
-	if err := checkSocketPath(cfg.XDS.Socket); err != nil {
-		return fmt.Errorf("xDS %w", err)
-	}
-	lds, err := cfg.XDS.source()
-	if err != nil {
+	if err := cfg.XDS.check(); err != nil {
 		return err
 	}
-	cds, err := cfg.XDS.source()
-	if err != nil {
-		return err
-	}
+	lds, cds := cfg.XDS.source(), cfg.XDS.source()
 	lds.InitialFetchTimeout, cds.InitialFetchTimeout = durationpb.New(0), durationpb.New(0)
 	b.DynamicResources = &bootstrapv3.Bootstrap_DynamicResources{LdsConfig: lds, CdsConfig: cds}
 	if cfg.XDS.Transport == ADS {
-		if b.DynamicResources.AdsConfig, err = cfg.XDS.service(); err != nil {
-			return err
-		}
+		b.DynamicResources.AdsConfig = cfg.XDS.service()
 	}
 	agent, err := agentCluster(cfg.XDS.Socket)
 	if err != nil {
@@ -66,44 +58,47 @@ func addXDS(b *bootstrapv3.Bootstrap, cfg Config) error {
 	return nil
 }
 
-// source returns the source of one resource type.
-func (x XDS) source() (*corev3.ConfigSource, error) {
-	source := &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3}
-	switch x.Transport {
-	case ADS:
-		source.ConfigSourceSpecifier = &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}}
-	case PerType, REST:
-		service, err := x.service()
-		if err != nil {
-			return nil, err
-		}
-		source.ConfigSourceSpecifier = &corev3.ConfigSource_ApiConfigSource{ApiConfigSource: service}
-	default:
-		return nil, fmt.Errorf("xDS transport %q is none of %s, %s and %s", x.Transport, ADS, PerType, REST)
+// check returns an error for settings that source and service cannot express.
+func (x XDS) check() error {
+	if err := checkSocketPath(x.Socket); err != nil {
+		return fmt.Errorf("xDS %w", err)
 	}
-	return source, nil
+	switch {
+	case !slices.Contains([]Transport{ADS, PerType, REST}, x.Transport):
+		return fmt.Errorf("xDS transport %q is none of %s, %s and %s", x.Transport, ADS, PerType, REST)
+	case x.Transport == REST && min(x.RefreshDelay, x.RequestTimeout) < time.Millisecond:
+		return fmt.Errorf("refresh delay %s and request timeout %s of REST: want at least 1ms", x.RefreshDelay, x.RequestTimeout)
+	case x.Transport != REST && x.Mode != Delta && x.Mode != SotW:
+		return fmt.Errorf("xDS mode %q is neither %s nor %s", x.Mode, Delta, SotW)
+	}
+	return nil
+}
+
+// source returns the source of one resource type.
+func (x XDS) source() *corev3.ConfigSource {
+	source := &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3}
+	if x.Transport == ADS {
+		source.ConfigSourceSpecifier = &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}}
+	} else {
+		source.ConfigSourceSpecifier = &corev3.ConfigSource_ApiConfigSource{ApiConfigSource: x.service()}
+	}
+	return source
 }
 
 // service returns the agent as the server of one type or, for ADS, of all types.
-func (x XDS) service() (*corev3.ApiConfigSource, error) {
-	service := &corev3.ApiConfigSource{TransportApiVersion: corev3.ApiVersion_V3}
+func (x XDS) service() *corev3.ApiConfigSource {
 	if x.Transport == REST {
-		if x.RefreshDelay < time.Millisecond || x.RequestTimeout < time.Millisecond {
-			return nil, fmt.Errorf("refresh delay %s and request timeout %s of REST: want at least 1ms", x.RefreshDelay, x.RequestTimeout)
+		return &corev3.ApiConfigSource{
+			TransportApiVersion: corev3.ApiVersion_V3,
+			ApiType:             corev3.ApiConfigSource_REST,
+			ClusterNames:        []string{RESTClusterName},
+			RefreshDelay:        durationpb.New(x.RefreshDelay),
+			RequestTimeout:      durationpb.New(x.RequestTimeout),
 		}
-		service.ApiType = corev3.ApiConfigSource_REST
-		service.ClusterNames = []string{RESTClusterName}
-		service.RefreshDelay = durationpb.New(x.RefreshDelay)
-		service.RequestTimeout = durationpb.New(x.RequestTimeout)
-		return service, nil
 	}
-	switch x.Mode {
-	case Delta:
-		service.ApiType = corev3.ApiConfigSource_DELTA_GRPC
-	case SotW:
+	service := &corev3.ApiConfigSource{TransportApiVersion: corev3.ApiVersion_V3, ApiType: corev3.ApiConfigSource_DELTA_GRPC}
+	if x.Mode == SotW {
 		service.ApiType = corev3.ApiConfigSource_GRPC
-	default:
-		return nil, fmt.Errorf("xDS mode %q is neither %s nor %s", x.Mode, Delta, SotW)
 	}
 	// A node has about 77 KB, mostly Envoy's list of extensions (protocol.md 8.10).
 	service.SetNodeOnFirstMessageOnly = true
@@ -116,7 +111,7 @@ func (x XDS) service() (*corev3.ApiConfigSource, error) {
 			}},
 		}},
 	}}
-	return service, nil
+	return service
 }
 
 // agentCluster returns the static HTTP/2 cluster whose only endpoint is the agent's socket.

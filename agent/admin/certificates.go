@@ -3,9 +3,8 @@ package admin
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Certificates describes the certificates that the agent issues.
@@ -61,46 +60,24 @@ type SecretFile struct {
 	Error   string `json:"error,omitempty"`
 }
 
-var (
-	certificateExpiryDesc = prometheus.NewDesc("holdfast_certificate_expiry_timestamp_seconds",
-		"When the certificate in use expires, in seconds since 1970; absent while there is none.", []string{"secret", "ca"}, nil)
-	certificateNextDesc = prometheus.NewDesc("holdfast_certificate_next_attempt_timestamp_seconds",
-		"When the next certificate is requested, in seconds since 1970; absent if the source pushes it.", []string{"secret", "ca"}, nil)
-	certificateIssuedDesc = prometheus.NewDesc("holdfast_certificates_issued_total",
-		"Certificates that were verified and taken into use.", []string{"secret", "ca"}, nil)
-	certificateFailedDesc = prometheus.NewDesc("holdfast_certificates_failed_total",
-		"Failed attempts to get a certificate, by reason.", []string{"secret", "ca", "reason"}, nil)
-	certificateFailingDesc = prometheus.NewDesc("holdfast_certificate_failing_attempts",
-		"Failed attempts to get a certificate since the last success.", []string{"secret", "ca"}, nil)
-	certificateValidDesc = prometheus.NewDesc("holdfast_certificate_valid",
-		"Whether a certificate is in use that has not expired, 1 or 0.", []string{"secret", "ca"}, nil)
-	rootsDesc = prometheus.NewDesc("holdfast_trusted_roots",
-		"Root certificates that are trusted.", []string{"trust_domain", "ca"}, nil)
-	certificateFaultsDesc = prometheus.NewDesc("holdfast_certificate_faults",
-		"Problems with sources of certificates, and with files that secrets are made from.", nil, nil)
-)
-
 // collectCertificates sends the metrics of certificates; s is nil if none are issued.
-func (c *stateCollector) collectCertificates(ch chan<- prometheus.Metric, s *Certificates) {
+func (c *stateCollector) collectCertificates(send sender, s *Certificates) {
 	if s == nil {
 		return
-	}
-	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, kind, v, labels...)
 	}
 	now := time.Now()
 	for _, id := range s.Identities {
 		if !id.NotAfter.IsZero() {
-			send(certificateExpiryDesc, prometheus.GaugeValue, seconds(id.NotAfter), id.Secret, id.CA)
+			send("holdfast_certificate_expiry_timestamp_seconds", seconds(id.NotAfter), id.Secret, id.CA)
 		}
 		if !id.Next.IsZero() {
-			send(certificateNextDesc, prometheus.GaugeValue, seconds(id.Next), id.Secret, id.CA)
+			send("holdfast_certificate_next_attempt_timestamp_seconds", seconds(id.Next), id.Secret, id.CA)
 		}
-		send(certificateValidDesc, prometheus.GaugeValue, number(now.Before(id.NotAfter)), id.Secret, id.CA)
-		send(certificateFailingDesc, prometheus.GaugeValue, float64(id.Attempts), id.Secret, id.CA)
-		send(certificateIssuedDesc, prometheus.CounterValue, float64(id.Issued), id.Secret, id.CA)
+		send("holdfast_certificate_valid", number(now.Before(id.NotAfter)), id.Secret, id.CA)
+		send("holdfast_certificate_failing_attempts", float64(id.Attempts), id.Secret, id.CA)
+		send("holdfast_certificates_issued_total", float64(id.Issued), id.Secret, id.CA)
 		for reason, n := range id.Failed {
-			send(certificateFailedDesc, prometheus.CounterValue, float64(n), id.Secret, id.CA, reason)
+			send("holdfast_certificates_failed_total", float64(n), id.Secret, id.CA, reason)
 		}
 	}
 	roots := make(map[[2]string]int)
@@ -108,7 +85,7 @@ func (c *stateCollector) collectCertificates(ch chan<- prometheus.Metric, s *Cer
 		roots[[2]string{r.Domain, r.CA}]++
 	}
 	for labels, n := range roots {
-		send(rootsDesc, prometheus.GaugeValue, float64(n), labels[0], labels[1])
+		send("holdfast_trusted_roots", float64(n), labels[0], labels[1])
 	}
 	faults := len(s.Faults)
 	for _, f := range s.Files {
@@ -116,41 +93,35 @@ func (c *stateCollector) collectCertificates(ch chan<- prometheus.Metric, s *Cer
 			faults++
 		}
 	}
-	send(certificateFaultsDesc, prometheus.GaugeValue, float64(faults))
+	send("holdfast_certificate_faults", float64(faults))
 }
 
 // seconds returns a time in seconds since 1970.
 func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
 // problems lists the problems with certificates; s may be nil.
-func (s *Certificates) problems(now time.Time) []string {
+func (s *Certificates) problems(now time.Time) (lines problems) {
 	if s == nil {
 		return nil
 	}
-	var lines []string
 	for _, id := range s.Identities {
-		switch {
-		case id.Error == "" && (id.Serial == "" || now.Before(id.NotAfter)):
-			continue
+		attempts := plural(id.Attempts, "attempt")
+		switch valid := now.Before(id.NotAfter); {
+		case id.Error == "" && (id.Serial == "" || valid):
 		case id.Serial == "":
-			lines = append(lines, fmt.Sprintf("certificate %s: none yet from %s, %s: %s", id.Secret, id.CA, plural(id.Attempts, "attempt"), id.Error))
-		case !now.Before(id.NotAfter):
-			line := fmt.Sprintf("certificate %s: expired %s, and is still served; %s since", id.Secret, ago(now, id.NotAfter), plural(id.Attempts, "attempt"))
-			if id.Error != "" {
-				line += ": " + id.Error
-			}
-			lines = append(lines, line)
+			lines.add("certificate %s: none yet from %s, %s: %s", id.Secret, id.CA, attempts, id.Error)
+		case valid:
+			lines.add("certificate %s: not renewed after %s; the one in use expires %s: %s", id.Secret, attempts, in(now, id.NotAfter), id.Error)
 		default:
-			lines = append(lines, fmt.Sprintf("certificate %s: not renewed after %s; the one in use expires %s: %s", id.Secret, plural(id.Attempts, "attempt"), in(now, id.NotAfter), id.Error))
+			line := fmt.Sprintf("certificate %s: expired %s, and is still served; %s since: %s", id.Secret, ago(now, id.NotAfter), attempts, id.Error)
+			lines.add("%s", strings.TrimSuffix(line, ": "))
 		}
 	}
 	for _, fault := range s.Faults {
-		lines = append(lines, "certificates: "+fault+" (the current certificates stay in use)")
+		lines.add("certificates: %s (the current certificates stay in use)", fault)
 	}
 	for _, f := range s.Files {
-		if f.Error != "" {
-			lines = append(lines, fmt.Sprintf("secret %s: %s", f.Name, f.Error))
-		}
+		lines.addIf(f.Error != "", "secret %s: %s", f.Name, f.Error)
 	}
 	return lines
 }

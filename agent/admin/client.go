@@ -21,7 +21,7 @@ const requestTimeout = 2 * time.Minute
 // connectTimeout bounds the time to connect, and then the time until the answer begins.
 const connectTimeout = 5 * time.Second
 
-// Client is a client of a running agent. The zero value connects to DefaultAddr.
+// Client is a client of a running agent.
 type Client struct {
 	// Addr is the --admin of the agent.
 	Addr string
@@ -32,7 +32,7 @@ func (c Client) Status(ctx context.Context) (Status, error) {
 	var s Status
 	err := c.get(ctx, "/status.json", nil, func(r io.Reader) error {
 		if err := json.NewDecoder(r).Decode(&s); err != nil {
-			return fmt.Errorf("%s is not the admin interface of a holdfast: %w", c.addr(), err)
+			return fmt.Errorf("%s is not the admin interface of a holdfast: %w", c.Addr, err)
 		}
 		return nil
 	})
@@ -42,26 +42,13 @@ func (c Client) Status(ctx context.Context) (Status, error) {
 // Dump writes the redacted resources to w, as JSON. typeName is a short name, a message name or a type
 // URL. "" as typeName or name means all.
 func (c Client) Dump(ctx context.Context, w io.Writer, typeName, name string) error {
-	query := url.Values{}
-	if typeName != "" {
-		query.Set("type", typeName)
-	}
-	if name != "" {
-		query.Set("name", name)
-	}
+	query := url.Values{"type": {typeName}, "name": {name}}
 	return c.get(ctx, "/dump", query, func(r io.Reader) error {
 		if _, err := io.Copy(w, r); err != nil {
-			return fmt.Errorf("reading the dump from %s: %w", c.addr(), err)
+			return fmt.Errorf("reading the dump from %s: %w", c.Addr, err)
 		}
 		return nil
 	})
-}
-
-func (c Client) addr() string {
-	if c.Addr == "" {
-		return DefaultAddr
-	}
-	return c.Addr
 }
 
 // Do requests an action, such as "drain", and returns when it is done. Because that may take long, Do
@@ -79,7 +66,7 @@ func (c Client) Do(ctx context.Context, action string) error {
 	defer func() { _ = resp.Body.Close() }()
 	said, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", c.addr(), strings.TrimSpace(string(said)))
+		return fmt.Errorf("%s: %s", c.Addr, strings.TrimSpace(string(said)))
 	}
 	return nil
 }
@@ -102,13 +89,13 @@ func (c Client) Ready(ctx context.Context) (missing string, err error) {
 
 // request sends a request. The answer must begin within wait; 0 means no limit.
 func (c Client) request(ctx context.Context, method, path string, query url.Values, wait time.Duration) (*http.Response, error) {
-	if err := CheckAddrs(c.addr(), ""); err != nil {
+	if err := CheckAddrs(c.Addr, ""); err != nil {
 		return nil, err
 	}
 	// The host is not resolved, because dial connects to the address.
 	host := "holdfast"
-	if _, unix := socketPath(c.addr()); !unix {
-		host = c.addr()
+	if _, unix := socketPath(c.Addr); !unix {
+		host = c.Addr
 	}
 	target := url.URL{Scheme: "http", Host: host, Path: path, RawQuery: query.Encode()}
 	req, err := http.NewRequestWithContext(ctx, method, target.String(), nil)
@@ -118,7 +105,7 @@ func (c Client) request(ctx context.Context, method, path string, query url.Valu
 	transport := &http.Transport{DialContext: c.dial, DisableKeepAlives: true, ResponseHeaderTimeout: wait}
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() && ctx.Err() == nil {
-		return nil, fmt.Errorf("the agent on %s has not answered for %s: it hangs or is stopped (%w)", c.addr(), connectTimeout, err)
+		return nil, fmt.Errorf("the agent on %s has not answered for %s: it hangs or is stopped (%w)", c.Addr, connectTimeout, err)
 	}
 	if err != nil {
 		return nil, c.unreachable(err)
@@ -136,18 +123,17 @@ func (c Client) get(ctx context.Context, path string, query url.Values, read fun
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
 		said, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
-		return fmt.Errorf("%s answers %s to %s: %s", c.addr(), resp.Status, path, strings.TrimSpace(string(said)))
+		return fmt.Errorf("%s answers %s to %s: %s", c.Addr, resp.Status, path, strings.TrimSpace(string(said)))
 	}
 	return read(resp.Body)
 }
 
 func (c Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	network, addr := "tcp", c.addr()
-	if path, unix := socketPath(addr); unix {
-		network, addr = "unix", path
-	}
 	dialer := net.Dialer{Timeout: connectTimeout}
-	return dialer.DialContext(ctx, network, addr)
+	if path, unix := socketPath(c.Addr); unix {
+		return dialer.DialContext(ctx, "unix", path)
+	}
+	return dialer.DialContext(ctx, "tcp", c.Addr)
 }
 
 // unreachable adds to the error of a request without an answer what to do.
@@ -155,10 +141,10 @@ func (c Client) unreachable(err error) error {
 	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
 		err = wrapped.Err // without the placeholder host
 	}
-	_, unix := socketPath(c.addr())
+	_, unix := socketPath(c.Addr)
 	closed := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 	if errors.Is(err, fs.ErrPermission) || unix && closed {
-		return fmt.Errorf("no access to the agent on %s: run this command as the agent's user or root; users of the agent's --admin-readers may read (%w)", c.addr(), err)
+		return fmt.Errorf("no access to the agent on %s: run this command as the agent's user or root; users of the agent's --admin-readers may read (%w)", c.Addr, err)
 	}
-	return fmt.Errorf("no agent answers on %s: is `holdfast run` running, and with this --admin? (%w)", c.addr(), err)
+	return fmt.Errorf("no agent answers on %s: is `holdfast run` running, and with this --admin? (%w)", c.Addr, err)
 }

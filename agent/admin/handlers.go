@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"strings"
 	"time"
 
@@ -41,7 +42,12 @@ func (s *Server) full(unix bool) http.Handler {
 		mux.HandleFunc("POST /quit", s.quit)
 	}
 	if s.cfg.Pprof {
-		profiles(mux)
+		// The command line is left out, where there may be tokens in headers. (The package also adds
+		// them to http.DefaultServeMux, which nothing here serves.)
+		mux.HandleFunc("GET /debug/pprof/", pprof.Index) // and those that have a name: heap, goroutine, …
+		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	}
 	for name, do := range s.cfg.Actions {
 		mux.HandleFunc("POST /"+name, s.action(name, do))
@@ -234,32 +240,17 @@ func ParseType(s string) (typeURL string, err error) {
 
 // dumped is the JSON form of a Resource.
 type dumped struct {
-	Group           string          `json:"group"`
-	Type            string          `json:"type"`
-	TypeURL         string          `json:"type_url"`
-	Name            string          `json:"name"`
-	Version         string          `json:"version"`
-	UpstreamVersion string          `json:"upstream_version,omitempty"`
-	Source          string          `json:"source,omitempty"`
-	Standing        string          `json:"standing"`
-	Reason          string          `json:"reason,omitempty"`
-	Error           string          `json:"error,omitempty"`
-	GoodVersion     string          `json:"good_version,omitempty"`
-	Deadline        time.Time       `json:"deadline,omitzero"`
-	Size            int             `json:"size"`
-	Body            json.RawMessage `json:"resource,omitempty"`
-	Good            json.RawMessage `json:"good,omitempty"`
+	Group string `json:"group"`
+	Type  string `json:"type"`
+	Resource
+	Size int             `json:"size"`
+	Body json.RawMessage `json:"resource,omitempty"`
+	Good json.RawMessage `json:"good,omitempty"`
 }
 
 func shown(r Resource) dumped {
-	d := dumped{
-		Group: r.Group, Type: xds.Short(r.Type), TypeURL: r.Type, Name: r.Name,
-		Version: r.Version, UpstreamVersion: r.UpstreamVersion, Source: r.Source,
-		Standing: r.Standing.String(), Reason: r.Reason, Error: r.Error, GoodVersion: r.GoodVersion,
-		Deadline: r.Deadline,
-	}
+	d := dumped{Group: r.Group, Type: xds.Short(r.Type), Resource: r, Size: len(r.Body.GetValue())}
 	if r.Body != nil {
-		d.Size = len(r.Body.GetValue())
 		d.Body = redact.JSON(r.Body)
 	}
 	if r.Good != nil {

@@ -2,11 +2,13 @@ package admin
 
 import (
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -19,26 +21,18 @@ const maxOtherTypes = 32
 type Metrics struct {
 	registry *prometheus.Registry
 
-	streams       *prometheus.GaugeVec
-	streamsOpened *prometheus.CounterVec
-	pushes        *prometheus.CounterVec
-	pushed        *prometheus.CounterVec
-	answers       *prometheus.CounterVec
-	refused       *prometheus.CounterVec
-	peersRefused  prometheus.Counter
-	passed        *prometheus.CounterVec
-
-	responses       *prometheus.CounterVec
-	received        *prometheus.CounterVec
-	upstreamAnswers *prometheus.CounterVec
-	attempts        *prometheus.CounterVec
-	connects        *prometheus.CounterVec
-	failures        *prometheus.CounterVec
-	latency         *prometheus.HistogramVec
-	takeovers       *prometheus.CounterVec
-	fallbacks       prometheus.Counter
-	connections     prometheus.Gauge
-	certificateEnd  prometheus.Gauge
+	// Of clients.
+	streams                                                 *prometheus.GaugeVec
+	streamsOpened, pushes, pushed, answers, refused, passed *prometheus.CounterVec
+	peersRefused                                            prometheus.Counter
+	connections                                             prometheus.Gauge
+	// Of upstreams.
+	responses, received, upstreamAnswers, attempts, connects, failures *prometheus.CounterVec
+	latency                                                            *prometheus.HistogramVec
+	certificateEnd                                                     prometheus.Gauge
+	// Of the agent.
+	takeovers *prometheus.CounterVec
+	fallbacks prometheus.Counter
 
 	mu     sync.Mutex
 	others map[string]struct{} // labels beyond the known types
@@ -47,14 +41,14 @@ type Metrics struct {
 
 // NewMetrics returns metrics whose counters are zero. version is that of the program.
 func NewMetrics(version string) *Metrics {
+	registry := prometheus.NewRegistry()
+	auto := promauto.With(registry)
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+		return auto.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	m := &Metrics{
-		registry: prometheus.NewRegistry(),
-		streams: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "holdfast_streams", Help: "Open streams of clients.",
-		}, []string{"form"}),
+		registry:        registry,
+		streams:         auto.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_streams", Help: "Open streams of clients."}, []string{"form"}),
 		streamsOpened:   counter("holdfast_streams_opened_total", "Streams that clients opened.", "form"),
 		pushes:          counter("holdfast_pushes_total", "Responses sent to clients.", "type", "form"),
 		pushed:          counter("holdfast_pushed_resources_total", "Resources and removals in responses sent to clients.", "type", "form"),
@@ -68,45 +62,36 @@ func NewMetrics(version string) *Metrics {
 		connects:        counter("holdfast_upstream_connects_total", "Attempts that were answered, so that the upstream came into use.", "upstream"),
 		failures:        counter("holdfast_upstream_failures_total", "Attempts that failed or were not answered in time, and streams that ended.", "upstream"),
 		takeovers:       counter("holdfast_takeovers_total", "Other agents that began to take over from this one; result is done or failed.", "result"),
-		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		latency: auto.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "holdfast_push_latency_seconds",
 			Help:    "Time from a response of an upstream until the last client that it concerned has answered, and what was ACKed is on disk; --ack-timeout does not shorten it.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15, 30},
 		}, []string{"type"}),
-		fallbacks: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "holdfast_fallbacks_total", Help: "How often resources began to be held back because Envoy crashed with them.",
-		}),
-		connections: prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_connections", Help: "Open connections of clients, over gRPC and REST."}),
+		fallbacks:   counter("holdfast_fallbacks_total", "How often resources began to be held back because Envoy crashed with them.").WithLabelValues(),
+		connections: auto.NewGauge(prometheus.GaugeOpts{Name: "holdfast_connections", Help: "Open connections of clients, over gRPC and REST."}),
 		certificateEnd: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_upstream_certificate_expiry_timestamp_seconds",
 			Help: "When the certificate of --upstream-cert that the last attempt used expires, in seconds since 1970; absent before the first.",
 		}),
-		others: make(map[string]struct{}),
-		last:   make(map[[2]string]time.Time),
-		peersRefused: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "holdfast_socket_refused_total", Help: "Connections to the socket that were rejected because of the user and groups of the client.",
-		}),
+		others:       make(map[string]struct{}),
+		last:         make(map[[2]string]time.Time),
+		peersRefused: counter("holdfast_socket_refused_total", "Connections to the socket that were rejected because of the user and groups of the client.").WithLabelValues(),
 	}
-	build := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	auto.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "holdfast_build_info", Help: "Constant 1; the labels name the version.",
 		ConstLabels: prometheus.Labels{"version": version, "go_version": runtime.Version()},
 	}, func() float64 { return 1 })
-	m.registry.MustRegister(m.streams, m.streamsOpened, m.pushes, m.pushed, m.answers, m.refused, m.peersRefused, m.passed,
-		m.attempts, m.connects, m.failures, m.latency, m.takeovers, m.fallbacks, m.connections,
-		m.responses, m.received, m.upstreamAnswers, build,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, form := range []string{"delta", "sotw"} { // there from the start: a rate needs a first value
 		m.streams.WithLabelValues(form)
 		m.streamsOpened.WithLabelValues(form)
 	}
-	for _, result := range []string{takeoverDone, takeoverFailed} {
-		m.takeovers.WithLabelValues(result)
-	}
+	m.takeovers.WithLabelValues("done")
+	m.takeovers.WithLabelValues("failed")
 	for _, url := range xds.Types() {
-		for _, nack := range []bool{false, true} {
-			for _, form := range []string{"delta", "sotw"} {
-				m.answers.WithLabelValues(xds.Short(url), form, result(nack))
-			}
+		for _, form := range []string{"delta", "sotw"} {
+			m.answers.WithLabelValues(xds.Short(url), form, result(false))
+			m.answers.WithLabelValues(xds.Short(url), form, result(true))
 		}
 	}
 	for _, limit := range downstream.LimitNames() {
@@ -115,21 +100,17 @@ func NewMetrics(version string) *Metrics {
 	return m
 }
 
-const takeoverDone, takeoverFailed = "done", "failed"
-
 // TakenOver counts an agent that began to take over from this one, and whether it succeeded.
 func (m *Metrics) TakenOver(done bool) {
-	result := takeoverFailed
+	result := "failed"
 	if done {
-		result = takeoverDone
+		result = "done"
 	}
 	m.takeovers.WithLabelValues(result).Inc()
 }
 
-// FellBack counts that resources began to be held back because Envoy crashed with them.
-func (m *Metrics) FellBack() { m.fallbacks.Inc() }
-
-// Connections records how many connections clients have.
+// FellBack counts a fallback, Connections records how many connections clients have.
+func (m *Metrics) FellBack()         { m.fallbacks.Inc() }
 func (m *Metrics) Connections(n int) { m.connections.Set(float64(n)) }
 
 // Latency records the time from a response of an upstream until the last client that it concerned
@@ -172,7 +153,7 @@ func result(nack bool) string {
 	return "ack"
 }
 
-// UpstreamMetrics counts the events between sources and control planes.
+// UpstreamMetrics is the observer of the sources: it counts the events between them and control planes.
 type UpstreamMetrics struct{ m *Metrics }
 
 // Upstream returns the observer of the sources.
@@ -190,17 +171,15 @@ func (u UpstreamMetrics) Known(source string) {
 
 // answers creates the counters of the answers to a type, by its label.
 func (u UpstreamMetrics) answers(source, label string) {
-	for _, nack := range []bool{false, true} {
-		u.m.upstreamAnswers.WithLabelValues(source, label, result(nack))
-	}
+	u.m.upstreamAnswers.WithLabelValues(source, label, result(false))
+	u.m.upstreamAnswers.WithLabelValues(source, label, result(true))
 }
 
-// Attempted counts an attempt, Connected one that was answered, Failed one that was not.
+// Connected counts an attempt that was answered, Failed one that was not.
 func (u UpstreamMetrics) Attempted(source string) { u.m.attempts.WithLabelValues(source).Inc() }
 func (u UpstreamMetrics) Connected(source string) { u.m.connects.WithLabelValues(source).Inc() }
 func (u UpstreamMetrics) Failed(source string)    { u.m.failures.WithLabelValues(source).Inc() }
 
-// Received counts a response.
 func (u UpstreamMetrics) Received(source, typeURL string, resources int) {
 	label := u.m.label(typeURL)
 	u.m.responses.WithLabelValues(source, label).Inc()
@@ -211,47 +190,36 @@ func (u UpstreamMetrics) Received(source, typeURL string, resources int) {
 	u.m.last[[2]string{source, label}] = time.Now()
 }
 
-// Answered counts an ACK or a NACK.
 func (u UpstreamMetrics) Answered(source, typeURL string, nack bool) {
 	u.m.upstreamAnswers.WithLabelValues(source, u.m.label(typeURL), result(nack)).Inc()
 }
 
-// DownstreamMetrics counts the events between the server and its clients.
+// DownstreamMetrics is the observer of the server: it counts the events between it and its clients. The
+// form of a stream is "delta" or "sotw".
 type DownstreamMetrics struct{ m *Metrics }
 
 // Downstream returns the observer of the server.
 func (m *Metrics) Downstream() DownstreamMetrics { return DownstreamMetrics{m} }
 
-// StreamOpened counts a stream of form "delta" or "sotw".
 func (d DownstreamMetrics) StreamOpened(form string) {
 	d.m.streams.WithLabelValues(form).Inc()
 	d.m.streamsOpened.WithLabelValues(form).Inc()
 }
 
-// StreamClosed follows each StreamOpened.
-func (d DownstreamMetrics) StreamClosed(form string) { d.m.streams.WithLabelValues(form).Dec() }
-
-// Pushed counts a response.
 func (d DownstreamMetrics) Pushed(typeURL, form string, resources int) {
 	label := d.m.label(typeURL)
 	d.m.pushes.WithLabelValues(label, form).Inc()
 	d.m.pushed.WithLabelValues(label, form).Add(float64(resources))
-	if form != downstream.Fetched {
-		for _, nack := range []bool{false, true} { // its answers are there before the first
-			d.m.answers.WithLabelValues(label, form, result(nack))
-		}
+	if form != downstream.Fetched { // its answers are there before the first
+		d.m.answers.WithLabelValues(label, form, result(false))
+		d.m.answers.WithLabelValues(label, form, result(true))
 	}
 }
 
-// Answered counts an ACK or a NACK.
 func (d DownstreamMetrics) Answered(typeURL, form string, nack bool) {
 	d.m.answers.WithLabelValues(d.m.label(typeURL), form, result(nack)).Inc()
 }
 
-// LimitExceeded counts an event that exceeded a limit.
-func (d DownstreamMetrics) LimitExceeded(limit string) { d.m.refused.WithLabelValues(limit).Inc() }
-
-// PassedThrough counts a call of a service that the agent does not serve itself.
 func (d DownstreamMetrics) PassedThrough(service, result string) {
 	d.m.passed.WithLabelValues(service, result).Inc()
 }
@@ -264,8 +232,9 @@ func (d DownstreamMetrics) PassThrough(services []string) {
 	}
 }
 
-// PeerRejected counts a connection that the socket rejected.
-func (d DownstreamMetrics) PeerRejected() { d.m.peersRefused.Inc() }
+func (d DownstreamMetrics) StreamClosed(form string)   { d.m.streams.WithLabelValues(form).Dec() }
+func (d DownstreamMetrics) LimitExceeded(limit string) { d.m.refused.WithLabelValues(limit).Inc() }
+func (d DownstreamMetrics) PeerRejected()              { d.m.peersRefused.Inc() }
 
 // gatherer gathers the counters and, at each scrape, the metrics of the state.
 func (m *Metrics) gatherer(state State) prometheus.Gatherer {
@@ -274,62 +243,67 @@ func (m *Metrics) gatherer(state State) prometheus.Gatherer {
 	return prometheus.Gatherers{m.registry, live}
 }
 
-var (
-	resourcesDesc = prometheus.NewDesc("holdfast_resources",
-		"Resources in the cache, by the answer of clients to their newest version.", []string{"type", "standing"}, nil)
-	subscriptionsDesc = prometheus.NewDesc("holdfast_subscriptions",
-		"Names that clients subscribe to; the wildcard counts as one.", []string{"type"}, nil)
-	connectedDesc = prometheus.NewDesc("holdfast_upstream_connected",
-		"Whether a stream to the upstream is open, 1 or 0.", []string{"upstream"}, nil)
-	staleDesc = prometheus.NewDesc("holdfast_upstream_stale",
-		"Whether the upstream is in use and has sent nothing for --stale-after, 1 or 0.", []string{"upstream"}, nil)
-	errorsDesc = prometheus.NewDesc("holdfast_resource_errors",
-		"Names for which an upstream reported an error, did not answer, or sent an unusable resource.", []string{"type"}, nil)
-	readyDesc = prometheus.NewDesc("holdfast_ready",
-		"Whether a condition of readiness holds, 1 or 0.", []string{"condition"}, nil)
-	lastDesc = prometheus.NewDesc("holdfast_upstream_last_message_timestamp_seconds",
-		"When the last response was received from an upstream, in seconds since 1970.", []string{"upstream", "type"}, nil)
-	withheldDesc = prometheus.NewDesc("holdfast_withheld_removals",
-		"Removals that are held back because they look like an accident.", []string{"type"}, nil)
-	expiredDesc = prometheus.NewDesc("holdfast_expired_resources_total",
-		"Resources whose TTL expired.", []string{"type"}, nil)
-	groupsDesc = prometheus.NewDesc("holdfast_groups",
-		"Client groups, each with its own resources and upstream subscription.", nil, nil)
-	activeDesc = prometheus.NewDesc("holdfast_upstream_active",
-		"Whether a group takes its resources from the upstream, 1 or 0.", []string{"upstream"}, nil)
-	writeErrorsDesc = prometheus.NewDesc("holdfast_state_write_errors_total",
-		"Failed writes of the last known good; they are retried.", nil, nil)
-	missingDesc = prometheus.NewDesc("holdfast_state_not_stored",
-		"Resources that would be missing after a restart now without the control plane, by reason.", []string{"reason"}, nil)
-	contactDesc = prometheus.NewDesc("holdfast_last_contact_age_seconds",
-		"Time since an upstream last answered, which is how stale the served configuration may be. The largest value of all groups; for a group that never had contact, the time since it was created. Absent without groups.", nil, nil)
-	restoredDesc = prometheus.NewDesc("holdfast_restored_resources",
-		"Resources that were read from disk and that no upstream has mentioned since.", nil, nil)
-	fallenBackDesc = prometheus.NewDesc("holdfast_fallen_back",
-		"1 while resources are held back because Envoy crashed with them, 0 otherwise.", nil, nil)
-	suspectsDesc = prometheus.NewDesc("holdfast_fallback_suspects",
-		"Resources that are held back because Envoy crashed with them.", nil, nil)
-	shortLivesDesc = prometheus.NewDesc("holdfast_envoy_short_lives_total",
-		"How often an Envoy that is not the agent's child disconnected within a minute of its start.", nil, nil)
-	damagedDesc = prometheus.NewDesc("holdfast_state_damaged",
-		"1 if the state on disk was damaged when the agent started, so that records are missing.", nil, nil)
-	durableDesc = prometheus.NewDesc("holdfast_state_durable",
-		"Whether the last known good is written to disk, 1 or 0.", nil, nil)
-	stateBytesDesc = prometheus.NewDesc("holdfast_state_bytes",
-		"Size of the last known good on disk.", nil, nil)
-	committedDesc = prometheus.NewDesc("holdfast_state_last_write_timestamp_seconds",
-		"When the last known good was last written, in seconds since 1970.", nil, nil)
-	notStoredDesc = prometheus.NewDesc("holdfast_state_skipped_records_total",
-		"Records that were not stored, or not used, since the start.", []string{"reason"}, nil)
-	envoyLiveDesc = prometheus.NewDesc("holdfast_envoy_live",
-		"Whether the Envoy that the agent runs reports that it is LIVE, 1 or 0.", nil, nil)
-	envoyEpochDesc = prometheus.NewDesc("holdfast_envoy_epoch",
-		"Hot restarts of the Envoy that the agent runs since its last ordinary start.", nil, nil)
-	envoyCrashesDesc = prometheus.NewDesc("holdfast_envoy_crashes_total",
-		"Crashes of the Envoy that the agent runs, after which it was restarted.", nil, nil)
-	ageDesc = prometheus.NewDesc("holdfast_upstream_last_message_age_seconds",
-		"Time since the last response was received from an upstream.", []string{"upstream", "type"}, nil)
-)
+// stateDescs describe the metrics that are read from the state at each scrape, by name. A counter has a
+// name that ends in _total.
+var stateDescs = func() map[string]*prometheus.Desc {
+	descs := make(map[string]*prometheus.Desc)
+	for _, m := range []struct{ name, labels, help string }{
+		{"holdfast_resources", "type standing",
+			"Resources in the cache, by the answer of clients to their newest version."},
+		{"holdfast_subscriptions", "type", "Names that clients subscribe to; the wildcard counts as one."},
+		{"holdfast_upstream_connected", "upstream", "Whether a stream to the upstream is open, 1 or 0."},
+		{"holdfast_upstream_stale", "upstream",
+			"Whether the upstream is in use and has sent nothing for --stale-after, 1 or 0."},
+		{"holdfast_resource_errors", "type",
+			"Names for which an upstream reported an error, did not answer, or sent an unusable resource."},
+		{"holdfast_ready", "condition", "Whether a condition of readiness holds, 1 or 0."},
+		{"holdfast_upstream_last_message_timestamp_seconds", "upstream type",
+			"When the last response was received from an upstream, in seconds since 1970."},
+		{"holdfast_withheld_removals", "type", "Removals that are held back because they look like an accident."},
+		{"holdfast_expired_resources_total", "type", "Resources whose TTL expired."},
+		{"holdfast_groups", "", "Client groups, each with its own resources and upstream subscription."},
+		{"holdfast_upstream_active", "upstream", "Whether a group takes its resources from the upstream, 1 or 0."},
+		{"holdfast_state_write_errors_total", "", "Failed writes of the last known good; they are retried."},
+		{"holdfast_state_not_stored", "reason",
+			"Resources that would be missing after a restart now without the control plane, by reason."},
+		{"holdfast_last_contact_age_seconds", "",
+			"Time since an upstream last answered, which is how stale the served configuration may be. The largest value of all groups; for a group that never had contact, the time since it was created. Absent without groups."},
+		{"holdfast_restored_resources", "",
+			"Resources that were read from disk and that no upstream has mentioned since."},
+		{"holdfast_fallen_back", "", "1 while resources are held back because Envoy crashed with them, 0 otherwise."},
+		{"holdfast_fallback_suspects", "", "Resources that are held back because Envoy crashed with them."},
+		{"holdfast_envoy_short_lives_total", "",
+			"How often an Envoy that is not the agent's child disconnected within a minute of its start."},
+		{"holdfast_state_damaged", "",
+			"1 if the state on disk was damaged when the agent started, so that records are missing."},
+		{"holdfast_state_durable", "", "Whether the last known good is written to disk, 1 or 0."},
+		{"holdfast_state_bytes", "", "Size of the last known good on disk."},
+		{"holdfast_state_last_write_timestamp_seconds", "",
+			"When the last known good was last written, in seconds since 1970."},
+		{"holdfast_state_skipped_records_total", "reason",
+			"Records that were not stored, or not used, since the start."},
+		{"holdfast_envoy_live", "", "Whether the Envoy that the agent runs reports that it is LIVE, 1 or 0."},
+		{"holdfast_envoy_epoch", "", "Hot restarts of the Envoy that the agent runs since its last ordinary start."},
+		{"holdfast_envoy_crashes_total", "", "Crashes of the Envoy that the agent runs, after which it was restarted."},
+		{"holdfast_upstream_last_message_age_seconds", "upstream type",
+			"Time since the last response was received from an upstream."},
+		{"holdfast_certificate_expiry_timestamp_seconds", "secret ca",
+			"When the certificate in use expires, in seconds since 1970; absent while there is none."},
+		{"holdfast_certificate_next_attempt_timestamp_seconds", "secret ca",
+			"When the next certificate is requested, in seconds since 1970; absent if the source pushes it."},
+		{"holdfast_certificates_issued_total", "secret ca", "Certificates that were verified and taken into use."},
+		{"holdfast_certificates_failed_total", "secret ca reason", "Failed attempts to get a certificate, by reason."},
+		{"holdfast_certificate_failing_attempts", "secret ca",
+			"Failed attempts to get a certificate since the last success."},
+		{"holdfast_certificate_valid", "secret ca", "Whether a certificate is in use that has not expired, 1 or 0."},
+		{"holdfast_trusted_roots", "trust_domain ca", "Root certificates that are trusted."},
+		{"holdfast_certificate_faults", "",
+			"Problems with sources of certificates, and with files that secrets are made from."},
+	} {
+		descs[m.name] = prometheus.NewDesc(m.name, m.help, strings.Fields(m.labels), nil)
+	}
+	return descs
+}()
 
 // stateCollector reads the state at each scrape.
 type stateCollector struct {
@@ -339,28 +313,32 @@ type stateCollector struct {
 
 // Describe tells the registry what Collect sends.
 func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{resourcesDesc, subscriptionsDesc, errorsDesc, connectedDesc, staleDesc, readyDesc, lastDesc, ageDesc,
-		withheldDesc, expiredDesc, contactDesc, groupsDesc, activeDesc, writeErrorsDesc, missingDesc, restoredDesc, fallenBackDesc, suspectsDesc, shortLivesDesc, damagedDesc, durableDesc, stateBytesDesc, committedDesc, notStoredDesc,
-		certificateExpiryDesc, certificateNextDesc, certificateIssuedDesc, certificateFailedDesc, certificateFailingDesc, certificateValidDesc, rootsDesc, certificateFaultsDesc,
-		envoyLiveDesc, envoyCrashesDesc, envoyEpochDesc} {
+	for _, d := range stateDescs {
 		ch <- d
 	}
 }
 
+// sender sends a value of one of stateDescs.
+type sender func(name string, v float64, labels ...string)
+
 // Collect sends the values, summed over the groups.
 func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	send := func(name string, v float64, labels ...string) {
+		kind := prometheus.GaugeValue
+		if strings.HasSuffix(name, "_total") {
+			kind = prometheus.CounterValue
+		}
+		ch <- prometheus.MustNewConstMetric(stateDescs[name], kind, v, labels...)
 	}
 	status := c.state.Status()
-	c.collectTypes(ch, status.Groups)
-	c.collectGroups(ch, status.Groups)
-	c.collectStorage(ch, status.Storage)
-	c.collectCertificates(ch, status.Certificates)
+	c.collectTypes(send, status.Groups)
+	c.collectGroups(send, status.Groups)
+	c.collectStorage(send, status.Storage)
+	c.collectCertificates(send, status.Certificates)
 	if e := status.Envoy; e != nil {
-		gauge(envoyLiveDesc, number(e.State == "LIVE"))
-		gauge(envoyEpochDesc, float64(e.Epoch))
-		ch <- prometheus.MustNewConstMetric(envoyCrashesDesc, prometheus.CounterValue, float64(e.Restarts))
+		send("holdfast_envoy_live", number(e.State == "LIVE"))
+		send("holdfast_envoy_epoch", float64(e.Epoch))
+		send("holdfast_envoy_crashes_total", float64(e.Restarts))
 	}
 	ready := make(map[string]float64)
 	for _, cond := range c.state.Ready() {
@@ -369,18 +347,18 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	for name, v := range ready {
-		gauge(readyDesc, v, name)
+		send("holdfast_ready", v, name)
 	}
 	c.metrics.mu.Lock()
 	defer c.metrics.mu.Unlock()
 	for labels, at := range c.metrics.last {
-		gauge(lastDesc, seconds(at), labels[0], labels[1])
-		gauge(ageDesc, time.Since(at).Seconds(), labels[0], labels[1])
+		send("holdfast_upstream_last_message_timestamp_seconds", seconds(at), labels[0], labels[1])
+		send("holdfast_upstream_last_message_age_seconds", time.Since(at).Seconds(), labels[0], labels[1])
 	}
 }
 
 // collectTypes sends the metrics of resources, by type.
-func (c *stateCollector) collectTypes(ch chan<- prometheus.Metric, groups []Group) {
+func (c *stateCollector) collectTypes(send sender, groups []Group) {
 	types := make(map[string]Type) // sums, by label
 	for _, g := range groups {
 		for _, t := range g.Types {
@@ -401,20 +379,17 @@ func (c *stateCollector) collectTypes(ch chan<- prometheus.Metric, groups []Grou
 	}
 	for label, t := range types {
 		for standing, n := range t.Resources {
-			ch <- prometheus.MustNewConstMetric(resourcesDesc, prometheus.GaugeValue, float64(n), label, standing)
+			send("holdfast_resources", float64(n), label, standing)
 		}
-		ch <- prometheus.MustNewConstMetric(subscriptionsDesc, prometheus.GaugeValue, float64(t.Subscriptions), label)
-		ch <- prometheus.MustNewConstMetric(errorsDesc, prometheus.GaugeValue, float64(t.Errors), label)
-		ch <- prometheus.MustNewConstMetric(withheldDesc, prometheus.GaugeValue, float64(t.Withheld), label)
-		ch <- prometheus.MustNewConstMetric(expiredDesc, prometheus.CounterValue, float64(t.Expired), label)
+		send("holdfast_subscriptions", float64(t.Subscriptions), label)
+		send("holdfast_resource_errors", float64(t.Errors), label)
+		send("holdfast_withheld_removals", float64(t.Withheld), label)
+		send("holdfast_expired_resources_total", float64(t.Expired), label)
 	}
 }
 
 // collectGroups sends the metrics of groups and their upstreams.
-func (c *stateCollector) collectGroups(ch chan<- prometheus.Metric, groups []Group) {
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
+func (c *stateCollector) collectGroups(send sender, groups []Group) {
 	upstreams := make(map[string]Upstream)
 	restored, fallenBack, oldest := 0, false, time.Duration(-1)
 	suspects, shortLives := 0, uint64(0)
@@ -437,36 +412,36 @@ func (c *stateCollector) collectGroups(ch chan<- prometheus.Metric, groups []Gro
 			upstreams[u.Name] = Upstream{Connected: all.Connected || u.Connected, Stale: all.Stale || u.Stale, Active: all.Active || u.Active}
 		}
 	}
-	gauge(groupsDesc, float64(len(groups)))
-	gauge(restoredDesc, float64(restored))
-	gauge(fallenBackDesc, number(fallenBack))
-	gauge(suspectsDesc, float64(suspects))
-	ch <- prometheus.MustNewConstMetric(shortLivesDesc, prometheus.CounterValue, float64(shortLives))
+	send("holdfast_groups", float64(len(groups)))
+	send("holdfast_restored_resources", float64(restored))
+	send("holdfast_fallen_back", number(fallenBack))
+	send("holdfast_fallback_suspects", float64(suspects))
+	send("holdfast_envoy_short_lives_total", float64(shortLives))
 	if oldest >= 0 {
-		gauge(contactDesc, oldest.Seconds())
+		send("holdfast_last_contact_age_seconds", oldest.Seconds())
 	}
 	for name, u := range upstreams {
-		gauge(connectedDesc, number(u.Connected), name)
-		gauge(staleDesc, number(u.Stale), name)
-		gauge(activeDesc, number(u.Active), name)
+		send("holdfast_upstream_connected", number(u.Connected), name)
+		send("holdfast_upstream_stale", number(u.Stale), name)
+		send("holdfast_upstream_active", number(u.Active), name)
 	}
 }
 
 // collectStorage sends the metrics of the state on disk; s is nil if there is none.
-func (c *stateCollector) collectStorage(ch chan<- prometheus.Metric, s *Storage) {
+func (c *stateCollector) collectStorage(send sender, s *Storage) {
 	if s == nil {
 		return
 	}
-	ch <- prometheus.MustNewConstMetric(durableDesc, prometheus.GaugeValue, number(s.Durable))
-	ch <- prometheus.MustNewConstMetric(stateBytesDesc, prometheus.GaugeValue, float64(s.Bytes))
+	send("holdfast_state_durable", number(s.Durable))
+	send("holdfast_state_bytes", float64(s.Bytes))
 	if !s.Committed.IsZero() {
-		ch <- prometheus.MustNewConstMetric(committedDesc, prometheus.GaugeValue, seconds(s.Committed))
+		send("holdfast_state_last_write_timestamp_seconds", seconds(s.Committed))
 	}
-	ch <- prometheus.MustNewConstMetric(damagedDesc, prometheus.GaugeValue, number(s.Damage != ""))
-	ch <- prometheus.MustNewConstMetric(writeErrorsDesc, prometheus.CounterValue, float64(s.WriteErrors))
+	send("holdfast_state_damaged", number(s.Damage != ""))
+	send("holdfast_state_write_errors_total", float64(s.WriteErrors))
 	for reason, n := range s.Skipped {
-		ch <- prometheus.MustNewConstMetric(notStoredDesc, prometheus.CounterValue, float64(n), reason)
-		ch <- prometheus.MustNewConstMetric(missingDesc, prometheus.GaugeValue, float64(s.NotStored[reason]), reason)
+		send("holdfast_state_skipped_records_total", float64(n), reason)
+		send("holdfast_state_not_stored", float64(s.NotStored[reason]), reason)
 	}
 }
 

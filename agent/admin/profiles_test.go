@@ -74,7 +74,8 @@ func TestAProfileMayTakeLongerThanAnyTimeout(t *testing.T) {
 		s := server(t, Config{State: &agent{}, Pprof: true})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- s.surface("admin", lis, s.full(true)).serve(ctx) }()
+		s.add("admin", lis, s.full(true))
+		go func() { ended <- s.Run(ctx) }()
 		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return lis.DialContext(ctx) }}}
 		begun, longer := time.Now(), writeTimeout+readTimeout+time.Second

@@ -7,9 +7,12 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/listener"
@@ -80,10 +83,14 @@ func New(cfg Config) *Server {
 
 // Check returns an error, which names the flag, if the configuration is invalid.
 func (c Config) Check() error {
-	if err := CheckAddrs(c.Addr, c.Health); err != nil || !c.Pprof {
+	if err := CheckAddrs(c.Addr, c.Health); err != nil {
 		return err
 	}
-	return checkPprof(c.Addr)
+	// Whoever fetches a profile makes the agent work for it, and learns what runs in it.
+	if _, unix := socketPath(c.Addr); c.Pprof && !unix {
+		return fmt.Errorf("--pprof: profiles are served on a Unix socket only, and --admin is %q: give --admin unix:PATH, or leave --pprof out", c.Addr)
+	}
+	return nil
 }
 
 // CheckAddrs returns an error, which names the flag, if an address of a Config is invalid.
@@ -128,13 +135,30 @@ func checkAddr(addr string) error {
 func socketPath(addr string) (path string, unix bool) { return strings.CutPrefix(addr, "unix:") }
 
 // Listen binds the addresses that Run serves on. It may be called once, before Run.
-func (s *Server) Listen() error {
+func (s *Server) Listen() (err error) {
 	if err := s.cfg.Check(); err != nil {
 		return err
 	}
-	if err := s.listen(); err != nil {
-		s.Close()
-		return err
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
+	if path, unix := socketPath(s.cfg.Addr); unix {
+		s.socket, err = downstream.ListenTo(s.cfg.socket(path), downstream.Peers{
+			UIDs: s.cfg.ReaderUIDs, GIDs: s.cfg.ReaderGIDs, Root: true, Log: s.cfg.Log, Flags: "--admin-readers",
+		})
+		if err != nil {
+			return fmt.Errorf("--admin: %w", err)
+		}
+		s.add("admin", s.socket, s.full(true))
+	} else if s.cfg.Addr != "" {
+		if err := s.listenTCP("admin", s.cfg.Addr, s.full(false)); err != nil {
+			return err
+		}
+	}
+	if s.cfg.Health != "" {
+		return s.listenTCP("health", s.cfg.Health, s.health())
 	}
 	return nil
 }
@@ -144,14 +168,14 @@ func (s *Server) Try() error {
 	if err := s.cfg.Check(); err != nil {
 		return err
 	}
+	var err error
 	if path, unix := socketPath(s.cfg.Addr); unix {
-		if err := downstream.Try(socketConfig(path, s.cfg.ReaderUIDs, s.cfg.ReaderGIDs)); err != nil {
-			return fmt.Errorf("--admin: %w", err)
-		}
+		err = downstream.Try(s.cfg.socket(path))
 	} else if s.cfg.Addr != "" {
-		if err := listener.Try(s.cfg.Addr); err != nil {
-			return fmt.Errorf("--admin: %w", err)
-		}
+		err = listener.Try(s.cfg.Addr)
+	}
+	if err != nil {
+		return fmt.Errorf("--admin: %w", err)
 	}
 	if s.cfg.Health != "" {
 		if err := listener.Try(s.cfg.Health); err != nil {
@@ -177,23 +201,12 @@ func (s *Server) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	ended := make(chan error, len(s.surfaces)) // each surface sends once
+	eg, ctx := errgroup.WithContext(ctx)
 	for _, f := range s.surfaces {
-		go func() { ended <- f.serve(ctx) }()
+		eg.Go(func() error { return f.serve(ctx) })
 	}
-	if len(s.surfaces) == 0 {
-		<-ctx.Done()
-	}
-	var errs []error
-	for range s.surfaces {
-		if err := <-ended; err != nil {
-			errs = append(errs, err)
-			cancel()
-		}
-	}
-	return errors.Join(errs...)
+	<-ctx.Done() // a surface failed, or the end was requested
+	return eg.Wait()
 }
 
 // Release lets another process bind the addresses. Connected clients are still served, and so are
@@ -240,55 +253,25 @@ type surface struct {
 	server *http.Server
 }
 
-func (s *Server) listen() error {
-	if s.cfg.Addr != "" {
-		lis, err := s.listenAdmin()
-		if err != nil {
-			return fmt.Errorf("--admin: %w", err)
-		}
-		_, unix := socketPath(s.cfg.Addr)
-		s.surfaces = append(s.surfaces, s.surface("admin", lis, s.full(unix)))
+func (s *Server) listenTCP(what, addr string, handler http.Handler) error {
+	lis, err := listener.Listen(addr)
+	if err != nil {
+		return fmt.Errorf("--%s: %w", what, err)
 	}
-	if s.cfg.Health != "" {
-		lis, err := s.listenTCP(s.cfg.Health)
-		if err != nil {
-			return fmt.Errorf("--health: %w", err)
-		}
-		s.surfaces = append(s.surfaces, s.surface("health", lis, s.health()))
-	}
+	s.tcp = append(s.tcp, lis)
+	s.add(what, lis, handler)
 	return nil
 }
 
-func (s *Server) listenAdmin() (net.Listener, error) {
-	path, unix := socketPath(s.cfg.Addr)
-	if !unix {
-		return s.listenTCP(s.cfg.Addr)
-	}
-	socket, err := listenUnix(path, s.cfg.ReaderUIDs, s.cfg.ReaderGIDs, s.cfg.Log)
-	if err != nil {
-		return nil, err // not a typed nil
-	}
-	s.socket = socket
-	return socket, nil
-}
-
-func (s *Server) listenTCP(addr string) (net.Listener, error) {
-	lis, err := listener.Listen(addr)
-	if err != nil {
-		return nil, err
-	}
-	s.tcp = append(s.tcp, lis)
-	return lis, nil
-}
-
-func (s *Server) surface(what string, lis net.Listener, handler http.Handler) surface {
+// add adds the surface of a listener.
+func (s *Server) add(what string, lis net.Listener, handler http.Handler) {
 	addr := lis.Addr().String() // the actual port if port 0 was given
 	if lis.Addr().Network() == "unix" {
 		addr = s.cfg.Addr // the socket was renamed into place
 	}
 	s.cfg.Log.Info("serving HTTP", "surface", what, "addr", addr)
 	s.listening(what, lis.Addr())
-	return surface{lis: listener.WarnWhenFull(lis, s.cfg.Log), server: &http.Server{
+	s.surfaces = append(s.surfaces, surface{lis: listener.WarnWhenFull(lis, s.cfg.Log), server: &http.Server{
 		ConnContext:       withOwner,
 		Handler:           handler,
 		ReadHeaderTimeout: readTimeout,
@@ -297,7 +280,7 @@ func (s *Server) surface(what string, lis net.Listener, handler http.Handler) su
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
-	}}
+	}})
 }
 
 // serve serves until ctx ends or the listener fails.
@@ -316,4 +299,41 @@ func (f surface) serve(ctx context.Context) error {
 	}
 	<-failed
 	return nil
+}
+
+// socket returns the configuration of the admin socket, which admits this process's own user, root and
+// the readers. The kernel identifies the clients; the permissions of the file allow other users only if
+// there are readers.
+func (c Config) socket(path string) downstream.SocketConfig {
+	if len(c.ReaderUIDs)+len(c.ReaderGIDs) > 0 {
+		return downstream.SocketConfig{Path: path, Mode: 0o666, Passable: true}
+	}
+	return downstream.SocketConfig{Path: path, Mode: 0o600}
+}
+
+// ownerKey is the key of a request's context for whether the client is the agent's own user or root.
+type ownerKey struct{}
+
+// withOwner records whether the client of a Unix socket is the agent's own user or root. If the
+// system does not identify clients, the permissions of the socket admit only its owner.
+func withOwner(ctx context.Context, c net.Conn) context.Context {
+	unix, ok := c.(*net.UnixConn)
+	if !ok {
+		return ctx
+	}
+	uid, err := downstream.PeerUID(unix)
+	owner := err == nil && (uid == 0 || uid == uint32(os.Geteuid()))
+	return context.WithValue(ctx, ownerKey{}, owner)
+}
+
+// readOnly restricts other users than the agent's own and root to GET and HEAD.
+func readOnly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		owner, _ := r.Context().Value(ownerKey{}).(bool)
+		if !owner && r.Method != http.MethodGet && r.Method != http.MethodHead {
+			text(w, http.StatusForbidden, "only the agent's own user and root may do this; users of --admin-readers may read\n")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }

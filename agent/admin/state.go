@@ -240,26 +240,28 @@ type FileError struct {
 	Error string `json:"error"`
 }
 
-// Resource is one resource of one group.
+// Resource is one resource of one group. The tags are those of a dump.
 type Resource struct {
 	// Group is the id of the group's node.
-	Group string
+	Group string `json:"-"`
 	// Type is the type URL.
-	Type, Name string
+	Type string `json:"type_url"`
+	Name string `json:"name"`
 	// Version is the content hash, UpstreamVersion the version from Source.
-	Version, UpstreamVersion string
-	Source                   string
-	Standing                 xds.Status
+	Version         string     `json:"version"`
+	UpstreamVersion string     `json:"upstream_version,omitempty"`
+	Source          string     `json:"source,omitempty"`
+	Standing        xds.Status `json:"standing"`
 	// Reason is the reason of the client's NACK of this content.
-	Reason string
+	Reason string `json:"reason,omitempty"`
 	// Error is the last error of the upstream for this resource: one that it reported, or an unusable
 	// body. The cached content stays in use.
-	Error string
+	Error string `json:"error,omitempty"`
 	// GoodVersion is the version that clients get, if it is another one; Good is its content.
-	GoodVersion string
-	Good        *anypb.Any
+	GoodVersion string     `json:"good_version,omitempty"`
+	Good        *anypb.Any `json:"-"`
 	// Deadline is when the resource expires; the zero time for never.
-	Deadline time.Time
+	Deadline time.Time `json:"deadline,omitzero"`
 	// Body is the content, which must not be modified; nil for an alias without a resource.
-	Body *anypb.Any
+	Body *anypb.Any `json:"-"`
 }

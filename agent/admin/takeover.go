@@ -89,9 +89,9 @@ type Takeover struct {
 func (c Client) Takeover(ctx context.Context) (*Takeover, error) {
 	conn, err := c.dial(ctx, "", "")
 	if err != nil {
-		return nil, fmt.Errorf("%w on %s: %w", ErrNoAgent, c.addr(), err)
+		return nil, fmt.Errorf("%w on %s: %w", ErrNoAgent, c.Addr, err)
 	}
-	t := &Takeover{addr: c.addr(), conn: conn, r: bufio.NewReader(conn)}
+	t := &Takeover{addr: c.Addr, conn: conn, r: bufio.NewReader(conn)}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	if err := t.ask(); err != nil {
@@ -111,12 +111,13 @@ func (t *Takeover) ask() error {
 	}
 	req.Header.Set("Connection", "Upgrade")
 	req.Header.Set("Upgrade", takeoverProtocol)
+	gone := func(err error) error { return fmt.Errorf("%w on %s any more: %w", ErrNoAgent, t.addr, err) }
 	if err := req.Write(t.conn); err != nil {
-		return fmt.Errorf("%w on %s any more: %w", ErrNoAgent, t.addr, err)
+		return gone(err)
 	}
 	resp, err := http.ReadResponse(t.r, req)
 	if err != nil {
-		return fmt.Errorf("%w on %s any more: %w", ErrNoAgent, t.addr, err)
+		return gone(err)
 	}
 	if resp.StatusCode == http.StatusOK {
 		// A version without this protocol has released everything, and exits when its sockets are
@@ -131,9 +132,9 @@ func (t *Takeover) ask() error {
 		said, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
 		return fmt.Errorf("%s answers %s: %s", t.addr, resp.Status, strings.TrimSpace(string(said)))
 	}
-	switch said, err := t.read(); {
+	switch said, err := ReadLine(t.r); {
 	case err != nil:
-		return fmt.Errorf("%w on %s any more: %w", ErrNoAgent, t.addr, err)
+		return gone(err)
 	case said != Released:
 		return fmt.Errorf("%s says %q: want %q", t.addr, said, Released)
 	}
@@ -146,8 +147,6 @@ func (t *Takeover) Before() bool { return t.before }
 
 // maxSaid bounds a line of the protocol.
 const maxSaid = 64
-
-func (t *Takeover) read() (string, error) { return ReadLine(t.r) }
 
 // ReadLine reads one message.
 func ReadLine(r io.Reader) (string, error) {
@@ -171,7 +170,7 @@ func ReadLine(r io.Reader) (string, error) {
 func (t *Takeover) Confirm() error {
 	defer t.Abandon()
 	_, _ = io.WriteString(t.conn, Confirmed+"\n") // an error shows in the read below
-	switch said, err := t.read(); {
+	switch said, err := ReadLine(t.r); {
 	case err != nil, said == Ended:
 		return nil
 	case said == Withdrawn:

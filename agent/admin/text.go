@@ -67,62 +67,58 @@ CACHED: resources in the cache, by the clients' answer to their newest version: 
 PENDING (none yet) or SUSPECT (in a NACKed response with others). LEASED: names of disconnected clients.
 `
 
+// problems are lines for an operator.
+type problems []string
+
+func (p *problems) add(format string, args ...any) { *p = append(*p, fmt.Sprintf(format, args...)) }
+
+// addIf adds a line if there is the problem.
+func (p *problems) addIf(is bool, format string, args ...any) {
+	if is {
+		p.add(format, args...)
+	}
+}
+
 // problems lists what an operator should look at, worst first.
-func (s Status) problems() []string {
-	var lines []string
+func (s Status) problems() problems {
+	var lines problems
 	for _, c := range s.Conditions {
-		if !c.OK {
-			lines = append(lines, c.Name+": "+c.Reason)
-		}
+		lines.addIf(!c.OK, "%s: %s", c.Name, c.Reason)
 	}
 	if s.Storage != nil {
-		for i, r := range s.Storage.Lost {
-			if i == maxMissing {
-				lines = append(lines, fmt.Sprintf("… and %d more of them", len(s.Storage.Lost)-i))
-				break
-			}
-			lines = append(lines, fmt.Sprintf("%s %s is missing until a control plane answers, because it was not stored: %s", r.Type, r.Name, r.Reason))
+		lost := s.Storage.Lost
+		for _, r := range lost[:min(maxMissing, len(lost))] {
+			lines.add("%s %s is missing until a control plane answers, because it was not stored: %s", r.Type, r.Name, r.Reason)
 		}
+		lines.addIf(len(lost) > maxMissing, "… and %d more of them", len(lost)-maxMissing)
 	}
 	for _, g := range s.Groups {
 		for _, u := range g.Upstreams {
-			if u.LastError == "" || u.Connected {
-				continue
-			}
 			since := "never connected"
 			if !u.Since.IsZero() {
 				since = "not connected for " + age(s.Now, u.Since)
 			}
-			lines = append(lines, fmt.Sprintf("upstream %s: %s, %s: %s", u.Name, since, plural(u.Attempts, "attempt"), u.LastError))
+			lines.addIf(u.LastError != "" && !u.Connected, "upstream %s: %s, %s: %s", u.Name, since, plural(u.Attempts, "attempt"), u.LastError)
 		}
-		if line := g.Fallback.line(s.Now, s.at()); line != "" {
-			lines = append(lines, fmt.Sprintf("node %q: %s", g.NodeID, line))
+		if g.Fallback != nil {
+			lines.add("node %q: %s", g.NodeID, g.Fallback.line(s.Now, s.at()))
 		}
-		if g.ShortLives > 0 {
-			lines = append(lines, fmt.Sprintf("node %q: Envoy disconnected %d times in a row within a minute of its start: look at its log, it may be crashing", g.NodeID, g.ShortLives))
-		}
+		lines.addIf(g.ShortLives > 0, "node %q: Envoy disconnected %d times in a row within a minute of its start: look at its log, it may be crashing", g.NodeID, g.ShortLives)
 		for _, t := range g.Types {
-			if t.Withheld > 0 {
-				lines = append(lines, fmt.Sprintf("%s: %s held back because they look like an accident", t.Type, plural(t.Withheld, "removal")))
-			}
-			if t.Errors > 0 {
-				lines = append(lines, fmt.Sprintf("%s: control plane did not provide %s%s: `holdfast dump%s --type %s` shows the errors",
-					t.Type, plural(t.Errors, "requested resource"), t.errorNames(), s.at(), t.Type))
-			}
-			if n := t.Resources[xds.Nacked.String()]; n > 0 {
-				lines = append(lines, fmt.Sprintf("%s: %s NACKed by clients of node %q: `holdfast dump%s --type %s` shows why",
-					t.Type, plural(n, "resource"), g.NodeID, s.at(), t.Type))
-			}
-			if n := t.Resources[xds.Suspect.String()]; n > 0 {
-				lines = append(lines, fmt.Sprintf("%s: a response was NACKed by clients of node %q, and %s may be the cause: `holdfast dump%s --type %s` shows why",
-					t.Type, g.NodeID, plural(n, "resource"), s.at(), t.Type))
-			}
+			dump := fmt.Sprintf("`holdfast dump%s --type %s` shows", s.at(), t.Type)
+			nacked, suspect := t.Resources[xds.Nacked.String()], t.Resources[xds.Suspect.String()]
+			lines.addIf(t.Withheld > 0, "%s: %s held back because they look like an accident", t.Type, plural(t.Withheld, "removal"))
+			lines.addIf(t.Errors > 0, "%s: control plane did not provide %s%s: %s the errors",
+				t.Type, plural(t.Errors, "requested resource"), t.errorNames(), dump)
+			lines.addIf(nacked > 0, "%s: %s NACKed by clients of node %q: %s why", t.Type, plural(nacked, "resource"), g.NodeID, dump)
+			lines.addIf(suspect > 0, "%s: a response was NACKed by clients of node %q, and %s may be the cause: %s why",
+				t.Type, g.NodeID, plural(suspect, "resource"), dump)
 		}
 	}
 	lines = append(lines, s.Certificates.problems(s.Now)...)
 	lines = append(lines, s.Storage.problems(s.Now)...)
 	for _, f := range s.Files {
-		lines = append(lines, fmt.Sprintf("file %s: %s (its last valid content stays in use)", f.Name, f.Error))
+		lines.add("file %s: %s (its last valid content stays in use)", f.Name, f.Error)
 	}
 	return lines
 }
@@ -135,11 +131,8 @@ func (s Status) at() string {
 	return " --admin " + s.Admin
 }
 
-// line describes what is held back, "" for nothing. at is as in Status.
+// line describes what is held back. at is as in Status.
 func (f *Fallback) line(now time.Time, at string) string {
-	if f == nil {
-		return ""
-	}
 	const most = 3
 	var names []string
 	for _, s := range f.Suspects[:min(most, len(f.Suspects))] {
@@ -192,24 +185,21 @@ func (s *Storage) writeMissing(b *bytes.Buffer, reason string) {
 }
 
 // problems lists the problems with the disk; s may be nil.
-func (s *Storage) problems(now time.Time) []string {
+func (s *Storage) problems(now time.Time) (lines problems) {
 	if s == nil {
 		return nil
 	}
-	var lines []string
 	switch {
 	case !s.Durable && s.Error == "":
-		lines = append(lines, "state on disk: changes are in memory only until the state directory is open")
+		lines.add("state on disk: changes are in memory only until the state directory is open")
 	case !s.Durable:
-		lines = append(lines, fmt.Sprintf("state on disk: changes are in memory only, since %s: %s", ago(now, s.Since), s.Error))
-	case s.Error != "":
-		lines = append(lines, "state on disk: "+s.Error)
+		lines.add("state on disk: changes are in memory only, since %s: %s", ago(now, s.Since), s.Error)
+	default:
+		lines.addIf(s.Error != "", "state on disk: %s", s.Error)
 	}
-	if s.Damage != "" {
-		lines = append(lines, "state on disk: it was damaged when the agent started; the readable part is served until a control plane changes it: "+s.Damage)
-	}
+	lines.addIf(s.Damage != "", "state on disk: it was damaged when the agent started; the readable part is served until a control plane changes it: %s", s.Damage)
 	for _, name := range s.Aside {
-		lines = append(lines, fmt.Sprintf("state on disk: %s was set aside and is not used: delete it, or stop holdfast and rename it back", name))
+		lines.add("state on disk: %s was set aside and is not used: delete it, or stop holdfast and rename it back", name)
 	}
 	return lines
 }
@@ -286,11 +276,7 @@ func (s Status) writeStreams(b *bytes.Buffer) {
 	b.WriteString("\nClients\n")
 	t := newTable(b, "STREAM", "NODE", "FROM", "PROTOCOL", "SINCE", "SUBSCRIBED", "TYPES")
 	for _, st := range s.Streams {
-		peer := st.Peer
-		if peer == "" {
-			peer = "socket"
-		}
-		t.row(strconv.FormatUint(st.ID, 10), st.NodeID, peer, st.Protocol, age(s.Now, st.Since),
+		t.row(strconv.FormatUint(st.ID, 10), st.NodeID, cmp.Or(st.Peer, "socket"), st.Protocol, age(s.Now, st.Since),
 			strconv.Itoa(st.Subscriptions), strings.Join(st.Types, " "))
 	}
 	t.end()

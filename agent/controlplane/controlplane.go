@@ -11,7 +11,6 @@ package controlplane
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"iter"
@@ -30,7 +29,6 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/dial"
-	"github.com/holdfast-xds/holdfast/internal/userfile"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream"
 	"github.com/holdfast-xds/holdfast/upstream/failover"
@@ -125,16 +123,14 @@ func (cp *ControlPlane) groupConfig(node *corev3.Node) group.Config {
 }
 
 func checkListen(addr string, tls bool) error {
-	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
-		if path == "" {
-			return fmt.Errorf("--listen %q: the path is missing", addr)
-		}
-		if tls {
-			return fmt.Errorf("--listen %q: a Unix socket has no TLS: leave out --tls-cert and --tls-key, or listen on host:port", addr)
-		}
-		return nil
-	}
-	if _, _, err := net.SplitHostPort(addr); err != nil {
+	path, unix := strings.CutPrefix(addr, "unix:")
+	_, _, err := net.SplitHostPort(addr)
+	switch {
+	case unix && path == "":
+		return fmt.Errorf("--listen %q: the path is missing", addr)
+	case unix && tls:
+		return fmt.Errorf("--listen %q: a Unix socket has no TLS: leave out --tls-cert and --tls-key, or listen on host:port", addr)
+	case !unix && err != nil:
 		return fmt.Errorf("--listen %q: want host:port or unix:PATH", addr)
 	}
 	return nil
@@ -154,14 +150,9 @@ func transport(cfg Config) (*tls.Config, error) {
 	}
 	conf := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}}
 	if cfg.TLSClientCA != "" {
-		pem, err := userfile.Read(cfg.TLSClientCA)
-		if err != nil {
-			return nil, fmt.Errorf("--tls-client-ca: %w", err)
-		}
 		conf.ClientAuth = tls.RequireAndVerifyClientCert
-		conf.ClientCAs = x509.NewCertPool()
-		if !conf.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--tls-client-ca: %s holds no PEM certificate", cfg.TLSClientCA)
+		if conf.ClientCAs, err = dial.CertPool(cfg.TLSClientCA); err != nil {
+			return nil, fmt.Errorf("--tls-client-ca: %w", err)
 		}
 	}
 	return conf, nil
@@ -218,8 +209,6 @@ func (cp *ControlPlane) listen() (net.Listener, error) {
 	}
 	return lis, nil
 }
-
-var _ admin.State = (*ControlPlane)(nil)
 
 // Live returns nil: a control plane that answers is live.
 func (cp *ControlPlane) Live() error { return nil }

@@ -13,6 +13,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream"
 	"github.com/holdfast-xds/holdfast/upstream/file"
@@ -110,20 +111,12 @@ func (d *directory) ready() error {
 	return errors.New("the directory has not been read yet")
 }
 
-var _ upstream.State = (*directory)(nil)
+// A file source needs no node, provides everything it has, and has no deferred removals to confirm.
 
-// Node returns nil: files need no node.
-func (d *directory) Node() *corev3.Node { return nil }
-
-// Subscriptions returns nil: the file source provides everything it has.
+func (d *directory) Node() *corev3.Node                    { return nil }
 func (d *directory) Subscriptions() upstream.Subscriptions { return nil }
-
-// RequestAgain returns the zero time: there are no deferred removals that the directory could
-// confirm.
-func (d *directory) RequestAgain() time.Time { return time.Time{} }
-
-// Nacked returns nothing: the file source does not use it.
-func (d *directory) Nacked(_, _ string) []string { return nil }
+func (d *directory) RequestAgain() time.Time               { return time.Time{} }
+func (d *directory) Nacked(_, _ string) []string           { return nil }
 
 // Apply stores an update and publishes it to the groups. done receives each NACK, with the
 // node.
@@ -170,10 +163,7 @@ func (d *directory) typeOf(typeURL string) *storedType {
 func (d *directory) publish(e event) {
 	for r := range d.subscribers {
 		r.queue = append(r.queue, e)
-		select {
-		case r.changed <- struct{}{}:
-		default:
-		}
+		wake.Signal(r.changed)
 	}
 }
 
@@ -194,10 +184,8 @@ func (d *directory) Cached(_, typeURL string) map[string]string {
 func (d *directory) Body(typeURL string, name []byte) *anypb.Any {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if t := d.types[typeURL]; t != nil {
-		if r := t.resources[string(name)]; r != nil {
-			return r.Body
-		}
+	if t := d.types[typeURL]; t != nil && t.resources[string(name)] != nil {
+		return t.resources[string(name)].Body
 	}
 	return nil
 }
@@ -219,9 +207,6 @@ func (d *directory) resources() []*xds.Resource {
 // source is the directory as the only upstream of one group.
 type source struct{ *directory }
 
-var _ upstream.Source = source{}
-
-// Name returns the name of the file source.
 func (s source) Name() string { return s.files.Name() }
 
 // Run updates a group until ctx ends: once the directory was read with everything, then with

@@ -19,9 +19,11 @@ import (
 	"strings"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	runtimev3 "github.com/envoyproxy/go-control-plane/envoy/service/runtime/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/redact"
@@ -55,7 +57,7 @@ type Result struct {
 	// Counts is the number of exported resources by type.
 	Counts map[string]int
 	// Runtime are the stored runtime layers by name, for the bootstrap.
-	Runtime map[string]*xds.Resource
+	Runtime map[string]*structpb.Struct
 	// Missing describes, in sorted order, what the files refer to but do not contain.
 	Missing []string
 }
@@ -65,9 +67,12 @@ func Build(resources []*xds.Resource, cfg Config) (*Result, error) {
 	w := &writer{
 		cfg: cfg, stored: make(map[string]map[string]*xds.Resource),
 		missing: make(map[string]struct{}), secrets: make(map[string]struct{}),
-		result: &Result{Counts: make(map[string]int), Runtime: make(map[string]*xds.Resource)},
+		result: &Result{Counts: make(map[string]int), Runtime: make(map[string]*structpb.Struct)},
 	}
 	for _, r := range resources {
+		if r.Body == nil {
+			continue
+		}
 		if w.stored[r.Type] == nil {
 			w.stored[r.Type] = make(map[string]*xds.Resource)
 		}
@@ -91,7 +96,13 @@ func Build(resources []*xds.Resource, cfg Config) (*Result, error) {
 	if res.Listeners, err = w.addFile("listeners", xds.ListenerType, listeners, false); err != nil {
 		return nil, err
 	}
-	maps.Copy(res.Runtime, w.stored[xds.RuntimeType])
+	for name, r := range w.stored[xds.RuntimeType] {
+		var layer runtimev3.Runtime
+		if err := r.Body.UnmarshalTo(&layer); err != nil {
+			return nil, fmt.Errorf("RTDS %q: %w", name, err)
+		}
+		res.Runtime[name] = layer.GetLayer()
+	}
 	res.Missing = slices.Sorted(maps.Keys(w.missing))
 	return res, nil
 }
@@ -99,7 +110,7 @@ func Build(resources []*xds.Resource, cfg Config) (*Result, error) {
 // writer builds one export.
 type writer struct {
 	cfg     Config
-	stored  map[string]map[string]*xds.Resource // by type and name
+	stored  map[string]map[string]*xds.Resource // by type and name; each has a body
 	missing map[string]struct{}
 	// secrets are the names of the secrets that something refers to.
 	secrets map[string]struct{}
@@ -112,7 +123,7 @@ type writer struct {
 // lookup returns the stored resource of a name. If there is none, it returns nil and adds the
 // resource to the missing ones.
 func (w *writer) lookup(typeURL, name string) *xds.Resource {
-	if r := w.stored[typeURL][name]; r != nil && r.Body != nil {
+	if r := w.stored[typeURL][name]; r != nil {
 		w.result.Counts[typeURL]++
 		return r
 	}
@@ -128,12 +139,8 @@ func (w *writer) addMissing(format string, args ...any) {
 func (w *writer) buildAll(typeURL string) ([]*anypb.Any, error) {
 	var out []*anypb.Any
 	for _, name := range slices.Sorted(maps.Keys(w.stored[typeURL])) {
-		r := w.stored[typeURL][name]
-		if r.Body == nil {
-			continue
-		}
 		w.current = fmt.Sprintf("%s %q", xds.Short(typeURL), name)
-		body := proto.CloneOf(r.Body)
+		body := proto.CloneOf(w.stored[typeURL][name].Body)
 		if err := w.inlineAny(body, 0); err != nil {
 			return nil, fmt.Errorf("export: %s: %w", w.current, err)
 		}
@@ -173,7 +180,7 @@ func encode(typeURL string, resources []*anypb.Any) (data []byte, extension stri
 // that the user can provide the file.
 func (w *writer) secretFile(name string) string {
 	extension := ".json"
-	if r := w.stored[xds.SecretType][name]; w.cfg.Secrets && r != nil && r.Body != nil {
+	if r := w.stored[xds.SecretType][name]; w.cfg.Secrets && r != nil {
 		_, extension, _ = encode(xds.SecretType, []*anypb.Any{r.Body}) // addFile returns the error
 	}
 	return "secrets/" + escape(name) + extension
@@ -199,7 +206,7 @@ func (w *writer) writeSecrets() error {
 		w.current = fmt.Sprintf("SDS %q", name)
 		r := w.stored[xds.SecretType][name]
 		switch {
-		case r == nil || r.Body == nil:
+		case r == nil:
 			w.addMissing("it is not stored: write it to %s", file)
 		case !w.cfg.Secrets:
 			w.addMissing("its private key is not exported without --with-secrets: write it to %s", file)

@@ -1,6 +1,7 @@
 package export
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/walk"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -79,7 +81,7 @@ func (w *writer) inline(m protoreflect.Message, depth int) error {
 	case *tlsv3.SdsSecretConfig:
 		if needsControlPlane(body.GetSdsConfig()) {
 			w.secrets[body.GetName()] = struct{}{}
-			body.SdsConfig = pathSource(w.cfg.Dir + "/" + w.secretFile(body.GetName()))
+			body.SdsConfig = bootstrap.FileSource(w.cfg.Dir + "/" + w.secretFile(body.GetName()))
 		}
 	case *corev3.ConfigSource:
 		if needsControlPlane(body) {
@@ -109,22 +111,12 @@ func needsControlPlane(s *corev3.ConfigSource) bool {
 	return false
 }
 
-func pathSource(file string) *corev3.ConfigSource {
-	return &corev3.ConfigSource{
-		ResourceApiVersion:    corev3.ApiVersion_V3,
-		ConfigSourceSpecifier: &corev3.ConfigSource_PathConfigSource{PathConfigSource: &corev3.PathConfigSource{Path: file}},
-	}
-}
-
 // inlineEndpoints inlines the endpoints of an EDS cluster.
 func (w *writer) inlineEndpoints(c *clusterv3.Cluster) error {
 	if c.GetType() != clusterv3.Cluster_EDS || !needsControlPlane(c.GetEdsClusterConfig().GetEdsConfig()) {
 		return nil
 	}
-	name := c.GetEdsClusterConfig().GetServiceName()
-	if name == "" {
-		name = c.GetName()
-	}
+	name := cmp.Or(c.GetEdsClusterConfig().GetServiceName(), c.GetName())
 	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
 	c.EdsClusterConfig = nil
 	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: c.GetName()}
@@ -153,12 +145,8 @@ func (w *writer) inlineRoutes(m *hcmv3.HttpConnectionManager) error {
 	list := &hcmv3.ScopedRouteConfigurationsList{}
 	scopes := w.stored[xds.ScopedRouteType]
 	for _, name := range slices.Sorted(maps.Keys(scopes)) {
-		r := scopes[name]
-		if r.Body == nil {
-			continue
-		}
 		var scope routev3.ScopedRouteConfiguration
-		if err := r.Body.UnmarshalTo(&scope); err != nil {
+		if err := scopes[name].Body.UnmarshalTo(&scope); err != nil {
 			return err
 		}
 		if scope.GetRouteConfiguration() == nil {
@@ -197,7 +185,7 @@ func (w *writer) routeConfiguration(name string) (*routev3.RouteConfiguration, e
 	route.Vhds = nil
 	hosts := w.stored[xds.VirtualHostType]
 	for _, full := range slices.Sorted(maps.Keys(hosts)) {
-		if routeName, _, ok := strings.Cut(full, "/"); !ok || routeName != name || hosts[full].Body == nil {
+		if routeName, _, ok := strings.Cut(full, "/"); !ok || routeName != name {
 			continue
 		}
 		var host routev3.VirtualHost
@@ -216,13 +204,8 @@ func (w *writer) extension(name string, source *corev3.ExtensionConfigSource) (*
 		return nil, false
 	}
 	var config corev3.TypedExtensionConfig
-	if r := w.lookup(xds.ExtensionConfigType, name); r != nil {
-		if err := r.Body.UnmarshalTo(&config); err == nil {
-			return config.GetTypedConfig(), true
-		}
+	if r := w.lookup(xds.ExtensionConfigType, name); r != nil && r.Body.UnmarshalTo(&config) == nil {
+		return config.GetTypedConfig(), true
 	}
-	if fallback := source.GetDefaultConfig(); fallback != nil {
-		return fallback, true
-	}
-	return nil, false
+	return source.GetDefaultConfig(), source.GetDefaultConfig() != nil
 }

@@ -85,7 +85,7 @@ func newBootstrap(p process) *command {
 func (f *bootstrapFlags) add(c *command) {
 	flags := c.section("Output (at least one)")
 	flags.StringVar(&f.out, "out", "", "`FILE` to write for Envoy: YAML if its name ends in .yaml or .yml, JSON if in .json; - writes YAML to standard output")
-	flags.Var((*mode)(&f.mode), "out-mode", "permissions of the file, in `OCTAL`: 0600 if only Envoy's own user may read it; in the file of --config put them into quotes")
+	flags.Var(octal(&f.mode), "out-mode", "permissions of the file, in `OCTAL`: 0600 if only Envoy's own user may read it; in the file of --config put them into quotes")
 	flags.StringVar(&f.grpcOut, "grpc-out", "", "`FILE` to write for proxyless gRPC, in JSON, for GRPC_XDS_BOOTSTRAP")
 	flags.StringVar(&f.argsOut, "args-out", "", "`FILE` to write Envoy's command line arguments to, one per line, for settings that a bootstrap cannot contain")
 	flags.BoolVar(&f.print, "print", false, "write the bootstrap to standard output instead, and no file")
@@ -99,7 +99,7 @@ func (f *bootstrapFlags) add(c *command) {
 	flags = c.section("Changes to the result")
 	flags.StringVar(&f.template, "template", "", "`FILE` of a bootstrap to start with; the other flags add what is not in it")
 	flags.BoolVar(&f.templateOnly, "template-only", false, "add nothing to --template")
-	flags.Var((*list)(&f.overlays), "overlay", "`FILE` that changes the bootstrap: *.patch.yaml is a JSON patch, *.merge.yaml a JSON merge patch, and any other file a part of a bootstrap, merged as protobuf does; .json too. Several are applied in this order")
+	flags.Var(texts(&f.overlays), "overlay", "`FILE` that changes the bootstrap: *.patch.yaml is a JSON patch, *.merge.yaml a JSON merge patch, and any other file a part of a bootstrap, merged as protobuf does; .json too. Several are applied in this order")
 	f.wait.add(c.section("Waiting first"))
 }
 
@@ -119,26 +119,26 @@ func (f *bootstrapFlags) addStats(c *command) {
 	flags := c.section("Health and metrics")
 	flags.StringVar(&f.cfg.Endpoints.Ready, "ready-listen", "", "`ADDR`, host:port or :port (15021 with Istio), that serves Envoy's readiness at "+bootstrap.ReadyPath+"; all other paths are not found")
 	flags.StringVar(&f.cfg.Endpoints.Stats, "stats-listen", "", "`ADDR`, host:port or :port (15090 with Istio), that serves metrics for Prometheus at "+bootstrap.StatsPath+"; all other paths are not found")
-	flags.Var((*tags)(&stats.Tags), "stats-tag", "`NAME=REGEX`: the first group is removed from the names of stats, the second is the value of the tag; or NAME:=TEXT for a tag of all stats")
+	flags.Var(each(&stats.Tags, parseTag), "stats-tag", "`NAME=REGEX`: the first group is removed from the names of stats, the second is the value of the tag; or NAME:=TEXT for a tag of all stats")
 	flags.BoolVar(&f.defaultTags, "stats-default-tags", true, "keep Envoy's default tags")
-	flags.Var((*matches)(&stats.Include), "stats-include", "`KIND:TEXT` (prefix:, suffix: or regex:) of the stats to keep, besides those of xDS, server and draining; all others are dropped")
-	flags.Var((*matches)(&stats.Exclude), "stats-exclude", "`KIND:TEXT` of the stats to drop")
-	flags.Var((*bucketRules)(&stats.Buckets), "histogram-buckets", "`KIND:TEXT=BOUND,BOUND,…` for histograms, such as prefix:cluster.=1,5,10; the first match is used. In a variable, one per line")
+	flags.Var(each(&stats.Include, parseMatch), "stats-include", "`KIND:TEXT` (prefix:, suffix: or regex:) of the stats to keep, besides those of xDS, server and draining; all others are dropped")
+	flags.Var(each(&stats.Exclude, parseMatch), "stats-exclude", "`KIND:TEXT` of the stats to drop")
+	flags.Var(each(&stats.Buckets, parseBuckets), "histogram-buckets", "`KIND:TEXT=BOUND,BOUND,…` for histograms, such as prefix:cluster.=1,5,10; the first match is used. In a variable, one per line")
 	flags.Var(numberOf(&stats.FlushInterval, 0, notNegative), "stats-flush-interval", "interval at which stats are sent to sinks (`DURATION`, 1ms to 5m); 0: Envoy's default of 5s")
 }
 
 func (f *bootstrapFlags) addLimits(c *command) {
 	flags := c.section("Runtime and limits")
-	flags.Var(runtimeValues{(*metadata)(&f.cfg.Runtime.Values)}, "runtime", "`KEY=VALUE` of Envoy's runtime; numbers and booleans are recognized. KEY:=JSON for anything else, such as a fraction")
-	flags.Var((*list)(&f.cfg.Runtime.RTDS), "rtds-layer", "`NAME` of a runtime layer that the control plane serves (RTDS); a later layer overrides an earlier one")
-	flags.Var(&f.heap, "heap-limit", "maximum size of Envoy's heap: from 98 % of it, requests are answered with 503. auto: 95 % of the memory limit of this container, which in an init container may not be Envoy's (see --memory-limit)")
+	flags.Var(runtimeValues(&f.cfg.Runtime.Values), "runtime", "`KEY=VALUE` of Envoy's runtime; numbers and booleans are recognized. KEY:=JSON for anything else, such as a fraction")
+	flags.Var(texts(&f.cfg.Runtime.RTDS), "rtds-layer", "`NAME` of a runtime layer that the control plane serves (RTDS); a later layer overrides an earlier one")
+	flags.Var(heapLimits(&f.heap), "heap-limit", "maximum size of Envoy's heap: from 98 % of it, requests are answered with 503. auto: 95 % of the memory limit of this container, which in an init container may not be Envoy's (see --memory-limit)")
 	flags.Var(numberOf(&f.cfg.Overload.MaxConnections, 0, bounds{max: math.MaxInt32}), "max-connections", "maximum `NUMBER` of open downstream connections; 0: no limit")
-	flags.Var((*size)(&f.limits.Memory), "memory-limit", "memory limit of Envoy's container, in `BYTES` as from resourceFieldRef, for --heap-limit auto; 0: that of this container")
-	flags.Var((*cpus)(&f.limits.CPU), "cpu-limit", "CPU limit of Envoy's container, in `CPUS`, for --envoy-concurrency auto; 0: that of this container")
+	flags.Var(size(&f.limits.Memory), "memory-limit", "memory limit of Envoy's container, in `BYTES` as from resourceFieldRef, for --heap-limit auto; 0: that of this container")
+	flags.Var(cpus(&f.limits.CPU), "cpu-limit", "CPU limit of Envoy's container, in `CPUS`, for --envoy-concurrency auto; 0: that of this container")
 	flags = c.section("Envoy's log, and its arguments for --args-out")
 	flags.Var(oneOf(&f.cfg.Log, bootstrap.Text, bootstrap.JSONLine), "envoy-log-format", "format of Envoy's log")
 	flags.Var(oneOf(&f.args.LogLevel, append([]string{"default"}, bootstrap.LogLevels()...)...), "envoy-log-level", "minimum level of Envoy's log messages; default is Envoy's own default: info")
-	flags.Var((*workers)(&f.args.Concurrency), "envoy-concurrency", "number of worker threads; auto: one per CPU of the limit, rounded up, or Envoy's default without a limit")
+	flags.Var(workers(&f.args.Concurrency), "envoy-concurrency", "number of worker threads; auto: one per CPU of the limit, rounded up, or Envoy's default without a limit")
 	flags.Var(numberOf(&f.args.DrainTime, 0, notNegative), "envoy-drain-time", "duration of a drain of Envoy (`DURATION`); 0: Envoy's default")
 }
 
@@ -212,7 +212,7 @@ func (f *bootstrapFlags) complete() error {
 		}
 		f.limits.Memory, f.limits.CPU = cmp.Or(f.limits.Memory, own.Memory), cmp.Or(f.limits.CPU, own.CPU)
 	}
-	f.cfg.Overload.MaxHeap = uint64(f.heap.bytes)
+	f.cfg.Overload.MaxHeap = f.heap.bytes
 	if f.heap.auto {
 		f.cfg.Overload.MaxHeap = bootstrap.HeapLimit(f.limits)
 	}

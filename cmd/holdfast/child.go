@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -81,11 +81,7 @@ func (f *runFlags) completeEnvoy(child []string, file string, limits cgroup.Limi
 	if cfg.Admin == "" {
 		f.cfg.Log.Warn("the address of Envoy's admin interface is not known: Envoy will not be drained on shutdown. Set --envoy-admin, or a port in the bootstrap")
 	}
-	out := &lineWriter{w: stderr}
-	cfg.Out = out.raw
-	if f.envoyJSON {
-		cfg.Out = out.wrapped
-	}
+	cfg.Out = writeLines(stderr, f.envoyJSON)
 	return nil
 }
 
@@ -106,26 +102,18 @@ func checkVersion(ctx context.Context, cfg envoy.Config, log *slog.Logger) error
 	return nil
 }
 
-// lineWriter writes whole lines, one at a time.
-type lineWriter struct {
-	mu sync.Mutex
-	w  io.Writer
-}
-
-func (l *lineWriter) raw(line []byte) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, _ = l.w.Write(append(line[:len(line):len(line)], '\n')) // there is nowhere to report an error
-}
-
-func (l *lineWriter) wrapped(line []byte) {
-	b, err := json.Marshal(struct {
-		Time string `json:"time"`
-		From string `json:"from"`
-		Msg  string `json:"msg"`
-	}{time.Now().UTC().Format(time.RFC3339Nano), "envoy", string(line)})
-	if err == nil {
-		l.raw(b)
+// writeLines returns a function that writes one line of Envoy's output, unchanged or in a JSON object.
+func writeLines(w io.Writer, inJSON bool) func(line []byte) {
+	out := log.New(w, "", 0) // writes whole lines, one at a time
+	return func(line []byte) {
+		if inJSON {
+			line, _ = json.Marshal(struct { // cannot fail for texts
+				Time string `json:"time"`
+				From string `json:"from"`
+				Msg  string `json:"msg"`
+			}{time.Now().UTC().Format(time.RFC3339Nano), "envoy", string(line)})
+		}
+		out.Print(string(line))
 	}
 }
 

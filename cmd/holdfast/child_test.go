@@ -127,8 +127,8 @@ func TestACommandLineFollowsTwoDashes(t *testing.T) {
 func TestEnvoysOutputIsPassedOnAsItIsOrWrapped(t *testing.T) {
 	var raw, wrapped strings.Builder
 	line := []byte("a \"line\"X")[:8] // with something behind it that is not the line's
-	(&lineWriter{w: &raw}).raw(line)
-	(&lineWriter{w: &wrapped}).wrapped(line)
+	writeLines(&raw, false)(line)
+	writeLines(&wrapped, true)(line)
 	if raw.String() != "a \"line\"\n" || string(line[:9]) != "a \"line\"X" {
 		t.Errorf("%q; behind it: %q", raw.String(), line[:9])
 	}

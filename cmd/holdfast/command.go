@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -85,7 +86,11 @@ func newRoot(p process) *cobra.Command {
 	root.SetErr(p.stderr)
 	root.SetFlagErrorFunc(explainFlag)
 	commands := []*command{
-		newBootstrap(p), newRun(p), newControlPlane(p), newStatus(), newDump(), newExport(), newDrain(), newUndrain(), newResume(), newWait(), newVersion(),
+		newBootstrap(p), newRun(p), newControlPlane(p), newStatus(), newDump(), newExport(),
+		newAction("drain", "drain Envoy's connections (use as preStop hook)", drainLong),
+		newAction("undrain", "undo a drain", undrainLong),
+		newAction("resume", "serve again what is held back after crashes of Envoy", resumeLong),
+		newWait(), newVersion(),
 	}
 	keys := make(map[string]bool) // of all commands: one file serves them all
 	for _, c := range commands {
@@ -96,21 +101,14 @@ func newRoot(p process) *cobra.Command {
 		root.AddCommand(c.Command)
 	}
 	completion(root)
-	help := func(cmd *cobra.Command, _ []string) {
-		if cmd != nil && cmd.HasParent() && cmd.Long != "" && !slices.ContainsFunc(commands, func(c *command) bool { return c.Command == cmd }) {
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
+		if cmd.HasParent() && cmd.Long != "" {
 			_, _ = fmt.Fprintf(p.stdout, "%s\n", strings.TrimSpace(cmd.Long)) // a shell's completion
 			return
 		}
-		for _, c := range commands {
-			if c.Command == cmd {
-				c.writeHelp(p.stdout)
-				return
-			}
-		}
 		writeRootHelp(p.stdout, commands)
-	}
-	root.SetHelpFunc(help)
-	root.SetHelpCommand(newHelp(root, help))
+	})
+	root.SetHelpCommand(newHelp(root))
 	return root
 }
 
@@ -132,19 +130,17 @@ func completion(root *cobra.Command) {
 }
 
 // newHelp makes `holdfast help [COMMAND]`.
-func newHelp(root *cobra.Command, help func(*cobra.Command, []string)) *cobra.Command {
+func newHelp(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:    "help",
 		Hidden: true,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				help(root, nil)
-				return nil
+				return root.Help()
 			}
 			for _, c := range root.Commands() {
 				if c.Name() == args[0] {
-					help(c, nil)
-					return nil
+					return c.Help()
 				}
 			}
 			return unknownCommand(root, args[0])
@@ -184,7 +180,7 @@ func explainFlag(cmd *cobra.Command, err error) error {
 // headerFlag returns the name of a given flag of headers, "" for none.
 func headerFlag(flags *pflag.FlagSet) (name string) {
 	flags.Visit(func(f *pflag.Flag) {
-		if _, ok := f.Value.(*headers); ok {
+		if strings.HasSuffix(f.Name, "-header") {
 			name = f.Name
 		}
 	})
@@ -195,8 +191,6 @@ func headerFlag(flags *pflag.FlagSet) (name string) {
 type command struct {
 	*cobra.Command
 	sections []section
-	// config is the value of --config.
-	config string
 	// takesChild is set if another command line, child, may follow --.
 	takesChild bool
 	child      []string
@@ -232,14 +226,11 @@ func (c *command) visitFlags(visit func(*pflag.Flag)) {
 	}
 }
 
-// finish adds --config and the parsing that all commands share.
+// finish adds --config, the help and the parsing that all commands share.
 func (c *command) finish(p process, keys map[string]bool) {
-	if len(c.sections) > 0 {
-		for _, s := range c.sections {
-			c.Flags().AddFlagSet(s.flags)
-		}
-		c.Flags().StringVar(&c.config, configFlag, "", "YAML `FILE` of settings; a key is the name of a flag, without the dashes. All commands may use the same file")
-	}
+	c.SetHelpFunc(func(*cobra.Command, []string) { c.writeHelp(p.stdout) })
+	c.visitFlags(c.Flags().AddFlag)
+	c.Flags().String(configFlag, "", "YAML `FILE` of settings; a key is the name of a flag, without the dashes. All commands may use the same file")
 	c.Args = func(cmd *cobra.Command, args []string) error {
 		if c.takesChild && cmd.ArgsLenAtDash() == 0 {
 			if len(args) == 0 {
@@ -258,13 +249,97 @@ func (c *command) finish(p process, keys map[string]bool) {
 		return nil
 	}
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
-		var warnings []string
-		if len(c.sections) > 0 {
-			var err error
-			if warnings, err = applySettings(cmd.Flags(), p.environ, keys); err != nil {
-				return err
-			}
+		warnings, err := applySettings(cmd.Flags(), p.environ, keys)
+		if err != nil {
+			return err
 		}
 		return c.run(cmd.Context(), warnings)
+	}
+}
+
+// didYouMean returns ", did you mean …?" with the nearest known name after the prefix, or "" if no
+// name is near.
+func didYouMean(prefix, given string, known []string) string {
+	if meant := nearest(given, known); meant != "" {
+		return ", did you mean " + prefix + meant + "?"
+	}
+	return ""
+}
+
+// nearest returns the known name with the smallest distance from the given one, "" if all distances
+// are greater than a third of its length plus one.
+func nearest(given string, known []string) string {
+	slices.Sort(known) // the result does not depend on the order
+	best, least := "", len(given)/3+2
+	for _, name := range known {
+		if d := distance(given, name); d < least {
+			best, least = name, d
+		}
+	}
+	return best
+}
+
+// distance returns the Levenshtein distance.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// logFlags configure the log.
+type logFlags struct {
+	level string
+	json  bool
+}
+
+func (l *logFlags) add(flags *pflag.FlagSet) {
+	l.level = "info"
+	flags.Var(oneOf(&l.level, "debug", "info", "warn", "error"), "log-level", "minimum level of log messages, which go to standard error; debug logs every xDS message")
+	flags.Var(either(&l.json, "text", "json"), "log-format", "format of log messages")
+}
+
+// logger returns the logger, after it has logged the warnings.
+func (l *logFlags) logger(w io.Writer, warnings []string) *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(l.level)) // the flag accepts only levels that slog knows
+	options := &slog.HandlerOptions{Level: level}
+	handler := slog.Handler(slog.NewTextHandler(w, options))
+	if l.json {
+		options.ReplaceAttr = withUnit
+		handler = slog.NewJSONHandler(w, options)
+	}
+	log := slog.New(handler)
+	for _, warning := range warnings {
+		log.Warn("unknown setting", "err", warning)
+	}
+	return log
+}
+
+// withUnit writes a duration as the text format does; slog's JSON has nanoseconds without a unit.
+func withUnit(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	}
+	return a
+}
+
+// warn writes warnings of a command that has no log.
+func warn(c *command, warnings []string) {
+	for _, warning := range warnings {
+		_, _ = fmt.Fprintf(c.ErrOrStderr(), "holdfast: warning: %s\n", warning)
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,10 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
-
-	"google.golang.org/protobuf/types/known/structpb"
-
-	runtimev3 "github.com/envoyproxy/go-control-plane/envoy/service/runtime/v3"
 
 	"github.com/holdfast-xds/holdfast/agent"
 	"github.com/holdfast-xds/holdfast/agent/export"
@@ -54,7 +51,7 @@ func newExport() *command {
 	flags := c.section("The stored state (--state-dir is required)")
 	flags.StringVar(&f.stateDir, "state-dir", "", "`DIR` of the agent's --state-dir")
 	flags.StringVar(&f.identity, "state-identity", "", "`NAME` of the agent's --state-identity, if it has one")
-	flags.Var((*list)(&f.keyFiles), "state-key-file", "`FILE` of the key with which the state is encrypted")
+	flags.Var(texts(&f.keyFiles), "state-key-file", "`FILE` of the key with which the state is encrypted")
 	flags = c.section("Output (--out is required)")
 	flags.StringVar(&f.out, "out", "", "`DIR` to write the files to; it is created if it is missing")
 	flags.StringVar(&f.envoyDir, "envoy-dir", "", "`DIR` under which Envoy will see these files, if it is not --out")
@@ -101,11 +98,8 @@ func (f *exportFlags) run(c *command) error {
 	if err != nil {
 		return err
 	}
-	seen := f.envoyDir
-	if seen == "" {
-		seen = f.out
-	}
-	if seen, err = filepath.Abs(seen); err != nil {
+	seen, err := filepath.Abs(cmp.Or(f.envoyDir, f.out))
+	if err != nil {
 		return failed(err)
 	}
 	held, contact, err := agent.Stored(f.stateDir, f.identity, keys, node)
@@ -116,11 +110,7 @@ func (f *exportFlags) run(c *command) error {
 	if err != nil {
 		return failed(err)
 	}
-	layers, err := runtimeLayers(made.Runtime)
-	if err != nil {
-		return failed(err)
-	}
-	start, err := bootstrap.FromFiles(node, f.admin, filepath.Join(seen, made.Clusters), filepath.Join(seen, made.Listeners), layers)
+	start, err := bootstrap.FromFiles(node, f.admin, filepath.Join(seen, made.Clusters), filepath.Join(seen, made.Listeners), made.Runtime)
 	if err != nil {
 		return err
 	}
@@ -133,19 +123,6 @@ func (f *exportFlags) run(c *command) error {
 		return failed(err)
 	}
 	return failed(f.report(c, made, contact))
-}
-
-// runtimeLayers reads the stored runtime layers.
-func runtimeLayers(stored map[string]*xds.Resource) (map[string]*structpb.Struct, error) {
-	layers := make(map[string]*structpb.Struct)
-	for name, r := range stored {
-		var layer runtimev3.Runtime
-		if err := r.Body.UnmarshalTo(&layer); err != nil {
-			return nil, fmt.Errorf("RTDS %q: %w", name, err)
-		}
-		layers[name] = layer.GetLayer()
-	}
-	return layers, nil
 }
 
 // writeFiles replaces each file atomically, in their order: a file comes after those that it refers

@@ -73,12 +73,8 @@ func credentialsOf(cfg upstream.Config) []string {
 // isCredential reports whether the name of a header says that its value is a secret.
 func isCredential(name string) bool {
 	name = strings.ToLower(name)
-	for _, part := range []string{"auth", "cookie", "token", "secret", "password", "api-key", "apikey", "credential"} {
-		if strings.Contains(name, part) {
-			return true
-		}
-	}
-	return false
+	secrets := []string{"auth", "cookie", "token", "secret", "password", "api-key", "apikey", "credential"}
+	return slices.ContainsFunc(secrets, func(part string) bool { return strings.Contains(name, part) })
 }
 
 // warnExposedControlPlane is warnExposed for the built-in control plane.
@@ -107,10 +103,8 @@ func warnReadable(log *slog.Logger, flag, file string) {
 // onThisMachine reports whether an address leads to this machine only: a Unix socket, files, or a
 // loopback address.
 func onThisMachine(addr string) bool {
-	for _, scheme := range []string{"unix:", "file:"} {
-		if strings.HasPrefix(addr, scheme) {
-			return true
-		}
+	if strings.HasPrefix(addr, "unix:") || strings.HasPrefix(addr, "file:") {
+		return true
 	}
 	for _, scheme := range []string{"http://", "https://", "dns:"} {
 		if rest, ok := strings.CutPrefix(addr, scheme); ok {

@@ -46,10 +46,7 @@ func writeRootHelp(w io.Writer, commands []*command) {
 const helpWidth = 96
 
 func (c *command) writeHelp(w io.Writer) {
-	usage := c.CommandPath()
-	if len(c.sections) > 0 {
-		usage += " [flags]"
-	}
+	usage := c.CommandPath() + " [flags]"
 	if c.takesChild {
 		usage += " [-- envoy -c FILE …]"
 	}
@@ -58,12 +55,9 @@ func (c *command) writeHelp(w io.Writer) {
 		_, _ = fmt.Fprintf(w, "\n%s\n", wrap(s.title, helpWidth))
 		s.flags.VisitAll(func(f *pflag.Flag) { writeFlag(w, f) })
 	}
-	if len(c.sections) > 0 {
-		_, _ = fmt.Fprint(w, "\nSettings\n")
-		writeFlag(w, c.Flags().Lookup(configFlag))
-		_, _ = fmt.Fprintf(w, "\n%s\n%s\n", settingsHelp, listsHelp)
-	}
-	_, _ = fmt.Fprintf(w, "\n%s\n", exitHelp)
+	_, _ = fmt.Fprint(w, "\nSettings\n")
+	writeFlag(w, c.Flags().Lookup(configFlag))
+	_, _ = fmt.Fprintf(w, "\n%s\n%s\n\n%s\n", settingsHelp, listsHelp, exitHelp)
 }
 
 // zeroUnits matches the end of a duration with units that are 0.

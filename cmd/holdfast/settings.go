@@ -155,7 +155,7 @@ func setText(f *pflag.Flag, text string) error {
 		if err != nil {
 			return err
 		}
-		return pairs.setMap(tree.(map[string]any)) // it begins with {
+		return pairs.setMap(tree.(map[string]any)) // the text begins with {
 	}
 	if _, ok := f.Value.(multiple); !ok {
 		return set(f, text)
@@ -217,7 +217,7 @@ func setYAML(f *pflag.Flag, value any) error {
 			return set(f, value.String())
 		case "duration":
 			return fmt.Errorf("%s: want a duration with its unit, such as 500ms, 5s or 10m", value)
-		case "OCTAL":
+		case octalKind:
 			return errors.New("put the permissions into quotes, such as '0660': YAML reads them as another number without")
 		}
 	case nil:

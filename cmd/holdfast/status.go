@@ -4,9 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
-
-	"github.com/spf13/pflag"
+	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
 )
@@ -27,15 +27,8 @@ holdfast status --admin unix:/tmp/holdfast/admin.sock`
 func newStatus() *command {
 	c := newCommand("status", "show problems, control planes, resources and clients of the running agent", statusLong, statusExample)
 	var asJSON bool
-	var addr string
 	c.section("Output").VarP(either(&asJSON, "text", "json"), "output", "o", "output format")
-	addAdmin(c.section("Which agent"), &addr)
-	c.run = func(ctx context.Context, warnings []string) error {
-		warn(c, warnings)
-		client, err := newClient(addr)
-		if err != nil {
-			return err
-		}
+	c.callAgent(func(ctx context.Context, client admin.Client) error {
 		status, err := client.Status(ctx)
 		if err != nil {
 			return failed(err)
@@ -43,9 +36,9 @@ func newStatus() *command {
 		if asJSON {
 			return failed(writeJSON(c.OutOrStdout(), status))
 		}
-		status.Admin = addr
+		status.Admin = client.Addr
 		return failed(status.WriteText(c.OutOrStdout()))
-	}
+	})
 	return c
 }
 
@@ -67,37 +60,36 @@ holdfast dump --type RDS --name local_route`
 
 func newDump() *command {
 	c := newCommand("dump", "show the resources in the cache of the running agent, redacted", dumpLong, dumpExample)
-	var output, addr, typeName, name string
+	var output, typeName, name string
 	flags := c.section("Which resources")
 	flags.StringVar(&typeName, "type", "", "`TYPE` of the resources, a short name (CDS, EDS, LDS, RDS, SRDS, VHDS, SDS, RTDS, ECDS, …) or a type URL; empty: all types")
 	flags.StringVar(&name, "name", "", "`NAME` of the resource; empty: all")
 	c.section("Output").VarP(oneOf(&output, "json"), "output", "o", "output format")
-	addAdmin(c.section("Which agent"), &addr)
-	c.run = func(ctx context.Context, warnings []string) error {
-		warn(c, warnings)
-		client, err := newClient(addr)
-		if err != nil {
-			return err
-		}
+	c.callAgent(func(ctx context.Context, client admin.Client) error {
 		if typeName != "" {
 			if _, err := admin.ParseType(typeName); err != nil {
 				return err
 			}
 		}
 		return failed(client.Dump(ctx, c.OutOrStdout(), typeName, name))
-	}
+	})
 	return c
 }
 
-func addAdmin(flags *pflag.FlagSet, addr *string) {
-	flags.StringVar(addr, "admin", admin.DefaultAddr, "`ADDR` of the agent's --admin: unix:PATH or host:port")
-}
-
-func newClient(addr string) (admin.Client, error) {
-	if addr == "" {
-		return admin.Client{}, errors.New("--admin is empty: give the --admin of the agent, unix:PATH or host:port")
+// callAgent adds --admin to a command, which calls do with a client of the running agent.
+func (c *command) callAgent(do func(context.Context, admin.Client) error) {
+	var addr string
+	c.section("Which agent").StringVar(&addr, "admin", admin.DefaultAddr, "`ADDR` of the agent's --admin: unix:PATH or host:port")
+	c.run = func(ctx context.Context, warnings []string) error {
+		warn(c, warnings)
+		if addr == "" {
+			return errors.New("--admin is empty: give the --admin of the agent, unix:PATH or host:port")
+		}
+		if err := admin.CheckAddrs(addr, ""); err != nil {
+			return err
+		}
+		return do(ctx, admin.Client{Addr: addr})
 	}
-	return admin.Client{Addr: addr}, admin.CheckAddrs(addr, "")
 }
 
 func writeJSON(w io.Writer, v any) error {
@@ -105,4 +97,75 @@ func writeJSON(w io.Writer, v any) error {
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
+}
+
+const drainLong = `Drain Envoy's connections: the agent becomes not ready, and Envoy's health checks fail. The
+command returns when no connection is left (and the agent's --drain-min has passed), or
+after the agent's --drain-timeout. Use it as preStop hook.
+
+If the agent does not run Envoy, Envoy keeps serving, and "holdfast undrain" or the next
+agent on the same socket undoes the drain. If the agent runs Envoy, Envoy also drains its
+listeners, which cannot be undone.
+
+The command fails if the agent does not answer for 5 s.`
+
+const undrainLong = `Undo "holdfast drain": Envoy's health checks pass, and the agent is ready again. If somebody
+else made the health checks fail before (POST /healthcheck/fail), they still fail. It is an
+error if there is no drain, if the agent is shutting down, or if the agent runs Envoy.`
+
+const waitLong = `Wait until the agent is ready: it serves its socket, and has a configuration and
+certificates; if it runs Envoy, until Envoy is live. Use it as postStart hook, so that
+containers that start later can use the mesh.`
+
+const resumeLong = `Serve resources again that are held back because Envoy crashed with them: if Envoy, as a
+child of the agent, crashes three times within ten minutes, each time within a minute of
+its start, the agent serves the last stable version of what had changed before (see
+"holdfast status"). It is an error if nothing is held back.`
+
+// newAction makes a command that requests an action of the agent, and waits until it is done.
+func newAction(name, short, long string) *command {
+	c := newCommand(name, short, long, "\nholdfast "+name)
+	c.callAgent(func(ctx context.Context, client admin.Client) error { return failed(client.Do(ctx, name)) })
+	return c
+}
+
+func newWait() *command {
+	c := newCommand("wait", "wait until the agent is ready (use as postStart hook)", waitLong, "\nholdfast wait --timeout 30s")
+	var timeout time.Duration
+	c.section("Timeout").Var(numberOf(&timeout, time.Minute, notNegative), "timeout", "fail after this `DURATION`, and report what is missing; 0: wait forever")
+	c.callAgent(func(ctx context.Context, client admin.Client) error {
+		if timeout > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, timeout)
+			defer cancel()
+		}
+		return failed(awaitReady(ctx, client))
+	})
+	return c
+}
+
+// awaitReady polls until the agent is ready, or ctx ends.
+func awaitReady(ctx context.Context, client admin.Client) error {
+	poll := time.NewTicker(200 * time.Millisecond)
+	defer poll.Stop()
+	var last error // the reason of the last poll
+	for {
+		missing, err := client.Ready(ctx)
+		switch {
+		case err == nil && missing == "":
+			return nil
+		case err == nil:
+			last = errors.New(missing)
+		case last == nil || ctx.Err() == nil: // a poll that the timeout cut off has no reason
+			last = err
+		}
+		select {
+		case <-poll.C:
+			if ctx.Err() == nil {
+				continue
+			}
+		case <-ctx.Done():
+		}
+		return fmt.Errorf("not ready in time: %w", last)
+	}
 }

@@ -13,9 +13,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/bootstrap"
 )
 
 // plainValue words the error of a boolean. Flags of our own types word theirs.
@@ -34,220 +33,90 @@ func set(f *pflag.Flag, text string) error {
 	return nil
 }
 
-// integer is the type of a setting that is a number or a duration.
-type integer interface{ ~int | ~int64 | ~uint32 }
-
-// bounds are the numbers that are valid. A max of 0 means no maximum.
-type bounds struct{ min, max int64 }
-
-var (
-	positive    = bounds{min: 1}
-	notNegative = bounds{}
-)
-
-// number is a flag of a number or a duration within bounds.
-type number[T integer] struct {
+// scalar is a flag of one value; target holds the default.
+type scalar[T any] struct {
 	target *T
-	bounds bounds
+	kind   string // what Type returns
+	parse  func(text string) (T, error)
+	format func(T) string
 }
 
-// numberOf makes a flag that sets target, which holds the default.
-func numberOf[T integer](target *T, def T, b bounds) *number[T] {
-	*target = def
-	return &number[T]{target, b}
+func (s scalar[T]) Set(text string) error {
+	value, err := s.parse(text)
+	if err == nil {
+		*s.target = value
+	}
+	return err
 }
+func (s scalar[T]) String() string { return s.format(*s.target) }
+func (s scalar[T]) Type() string   { return s.kind }
 
-func (n *number[T]) Set(s string) error {
-	value, err := n.parse(s)
-	if err != nil {
-		return err
-	}
-	if value < n.bounds.min || n.bounds.max > 0 && value > n.bounds.max {
-		return fmt.Errorf("%s: want %s", n.format(value), n.valid())
-	}
-	*n.target = T(value)
-	return nil
-}
-
-func (n *number[T]) parse(s string) (int64, error) {
-	if n.Type() == "duration" {
-		value, err := time.ParseDuration(s)
-		if err != nil {
-			err = fmt.Errorf("%q: want a duration with its unit, such as 500ms, 5s or 10m", s)
-		}
-		return int64(value), err
-	}
-	value, err := strconv.ParseInt(s, 0, 64)
-	switch {
-	case errors.Is(err, strconv.ErrRange):
-		err = fmt.Errorf("%q: the number is too large", s)
-	case err != nil:
-		err = fmt.Errorf("%q: want a whole number, such as 100", s)
-	}
-	return value, err
-}
-
-// valid describes the values that are within the bounds.
-func (n *number[T]) valid() string {
-	kind := "number"
-	if n.Type() == "duration" {
-		kind = "duration"
-	}
-	switch b := n.bounds; {
-	case b.max > 0:
-		return n.format(b.min) + " to " + n.format(b.max)
-	case b.min == 0:
-		return "0 or a positive " + kind
-	case b.min == 1:
-		return "a positive " + kind
-	default:
-		return "at least " + n.format(b.min)
-	}
-}
-
-func (n *number[T]) format(value int64) string {
-	if n.Type() == "duration" {
-		return time.Duration(value).String()
-	}
-	return strconv.FormatInt(value, 10)
-}
-
-func (n *number[T]) String() string { return n.format(int64(*n.target)) }
-func (n *number[T]) Type() string {
-	if _, ok := any(n.target).(*time.Duration); ok {
-		return "duration"
-	}
-	return "int"
-}
-
-// multiple is a flag that may be given several times.
+// multiple is a flag that may be given several times: an adder or a mapping.
 type multiple interface{ repeatable() }
 
-// mapping is a flag of pairs that may be given as a whole.
-type mapping interface{ setMap(map[string]any) error }
+// adder is a repeatable flag. It adds what a text means to the values before.
+type adder func(text string) error
 
-// list is a repeatable flag of texts.
-type list []string
+func (a adder) Set(text string) error { return a(text) }
+func (adder) String() string          { return "" } // there is no default, and a value may be a token
+func (adder) Type() string            { return "TEXT" }
+func (adder) repeatable()             {}
 
-func (l *list) Set(s string) error {
-	if s == "" {
-		return errors.New("is empty")
-	}
-	*l = append(*l, s)
-	return nil
-}
-func (l *list) String() string { return strings.Join(*l, ",") }
-func (*list) Type() string     { return "TEXT" }
-func (*list) repeatable()      {}
-
-// serviceNames is a repeatable flag of names of gRPC services. Its first value replaces the default,
-// and "none" is none.
-type serviceNames struct {
-	target *[]string
-	given  bool
-}
-
-func (s *serviceNames) Set(name string) error {
-	if !s.given {
-		*s.target, s.given = []string{}, true
-	}
-	switch {
-	case name == "none":
-		return nil
-	case !strings.Contains(name, ".") || !protoreflect.FullName(name).IsValid():
-		return fmt.Errorf("%q is not a gRPC service: want its full name, such as envoy.service.load_stats.v3.LoadReportingService, or none", name)
-	}
-	if !slices.Contains(*s.target, name) {
-		*s.target = append(*s.target, name)
-	}
-	return nil
-}
-
-func (*serviceNames) String() string { return "" } // the default is too long for the help
-func (*serviceNames) Type() string   { return "SERVICE" }
-func (*serviceNames) repeatable()    {}
-
-// ttlPolicy is a repeatable flag of TYPE=expire|hold pairs. It contains the type URLs with hold.
-type ttlPolicy map[string]bool
-
-func (p *ttlPolicy) Set(s string) error {
-	name, policy, ok := strings.Cut(s, "=")
-	if !ok {
-		return errors.New("want TYPE=expire or TYPE=hold")
-	}
-	return p.add(name, policy)
-}
-
-func (p *ttlPolicy) add(name, policy string) error {
-	url, known := xds.TypeByShort(strings.ToUpper(name))
-	if !known && !strings.Contains(name, "/") {
-		return fmt.Errorf("%q is not a type: want CDS, EDS, LDS, RDS, SRDS, VHDS, SDS, RTDS, ECDS or a type URL", name)
-	}
-	if !known {
-		url = name
-	}
-	if *p == nil {
-		*p = make(ttlPolicy)
-	}
-	switch policy {
-	case "hold":
-		(*p)[url] = true
-	case "expire":
-		delete(*p, url)
-	default:
-		return fmt.Errorf("%s: %q is not a policy: want expire or hold", name, policy)
-	}
-	return nil
-}
-
-func (p *ttlPolicy) setMap(m map[string]any) error { return eachText(m, p.add) }
-
-func (p *ttlPolicy) String() string {
-	var held []string
-	for url := range *p {
-		held = append(held, xds.Short(url)+"=hold")
-	}
-	slices.Sort(held)
-	return strings.Join(held, ",")
-}
-func (*ttlPolicy) Type() string { return "TYPE=POLICY" }
-func (*ttlPolicy) repeatable()  {}
-
-// headers is a repeatable flag of NAME=VALUE pairs of gRPC metadata.
-type headers map[string]string
-
-func (h *headers) Set(s string) error {
-	name, value, ok := strings.Cut(s, "=")
-	if !ok {
-		return errors.New("want NAME=VALUE")
-	}
-	return h.add(name, value)
-}
-
-// add returns an error for headers that gRPC would reject.
-func (h *headers) add(name, value string) error {
-	valid := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.", r)
-	}
-	lower := strings.ToLower(name)
-	switch {
-	case name == "" || strings.ContainsFunc(name, func(r rune) bool { return !valid(r) }):
-		// The value is not in the error, because it may be a token in another form.
-		return errors.New("the text before the first '=' is not the name of a header: want NAME=VALUE, with letters, digits, '-', '_' and '.' in the name")
-	case strings.HasPrefix(lower, "grpc-"):
-		return fmt.Errorf("%q: headers that begin with grpc- belong to gRPC", name)
-	case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }) && !strings.HasSuffix(lower, "-bin"):
-		return fmt.Errorf("the value of %q has characters that are not printable ASCII", name)
-	}
-	for have := range *h {
-		if strings.ToLower(have) == lower {
-			return fmt.Errorf("%q is given twice", name)
+// each makes a repeatable flag that appends to target what parse returns.
+func each[T any](target *[]T, parse func(text string) (T, error)) adder {
+	return func(text string) error {
+		value, err := parse(text)
+		if err == nil {
+			*target = append(*target, value)
 		}
+		return err
 	}
-	return addOnce(h, name, value)
 }
 
-func (h *headers) setMap(m map[string]any) error { return eachText(m, h.add) }
+// texts makes a repeatable flag of texts.
+func texts(target *[]string) adder {
+	return each(target, func(text string) (string, error) {
+		if text == "" {
+			return "", errors.New("is empty")
+		}
+		return text, nil
+	})
+}
+
+// mapping is a repeatable flag that may also be given as an object.
+type mapping struct {
+	adder
+	setMap func(map[string]any) error
+}
+
+// pairs makes a mapping in which add is called for each member of an object, in order.
+func pairs(a adder, add func(name string, value any) error) mapping {
+	return mapping{a, func(object map[string]any) error {
+		for _, name := range slices.Sorted(maps.Keys(object)) {
+			if err := add(name, object[name]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
+}
+
+// textPairs makes a mapping of names to texts. form is that of a pair, such as NAME=VALUE.
+func textPairs(form string, add func(name, value string) error) mapping {
+	return pairs(func(text string) error {
+		name, value, ok := strings.Cut(text, "=")
+		if !ok {
+			return errors.New("want " + form)
+		}
+		return add(name, value)
+	}, func(name string, value any) error {
+		text, ok := value.(string)
+		if !ok {
+			return fmt.Errorf("%s: want text: put the value into quotes", name) // the value may be a token
+		}
+		return add(name, text)
+	})
+}
 
 // addOnce adds a pair to a map, which may be nil, unless its name is there.
 func addOnce[M ~map[string]V, V any](m *M, name string, value V) error {
@@ -261,65 +130,61 @@ func addOnce[M ~map[string]V, V any](m *M, name string, value V) error {
 	return nil
 }
 
-// eachText adds the pairs of a mapping, whose values must be text, in order.
-func eachText(m map[string]any, add func(name, value string) error) error {
-	for _, name := range slices.Sorted(maps.Keys(m)) {
-		text, ok := m[name].(string)
+// headers makes a repeatable flag of NAME=VALUE pairs of gRPC metadata. It returns an error for
+// headers that gRPC would reject.
+func headers(target *map[string]string) mapping {
+	invalid := func(r rune) bool {
+		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+		return !letter && !(r >= '0' && r <= '9') && !strings.ContainsRune("-_.", r)
+	}
+	return textPairs("NAME=VALUE", func(name, value string) error {
+		lower := strings.ToLower(name)
+		switch {
+		case name == "" || strings.ContainsFunc(name, invalid):
+			// The value is not in the error, because it may be a token in another form.
+			return errors.New("the text before the first '=' is not the name of a header: want NAME=VALUE, with letters, digits, '-', '_' and '.' in the name")
+		case strings.HasPrefix(lower, "grpc-"):
+			return fmt.Errorf("%q: headers that begin with grpc- belong to gRPC", name)
+		case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }) && !strings.HasSuffix(lower, "-bin"):
+			return fmt.Errorf("the value of %q has characters that are not printable ASCII", name)
+		}
+		for have := range *target {
+			if strings.ToLower(have) == lower {
+				return fmt.Errorf("%q is given twice", name)
+			}
+		}
+		return addOnce(target, name, value)
+	})
+}
+
+// metadata makes a repeatable flag of NAME=TEXT or NAME:=JSON pairs.
+func metadata(target *map[string]any) mapping {
+	add := func(name string, value any) error {
+		value, err := bootstrap.ExactNumbers(value)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if name == "" {
+			return errors.New("a name is missing: want NAME=TEXT or NAME:=JSON")
+		}
+		return addOnce(target, name, value)
+	}
+	return pairs(func(text string) error {
+		name, value, ok := strings.Cut(text, "=")
 		if !ok {
-			return fmt.Errorf("%s: want text: put the value into quotes", name) // the value may be a token
+			return fmt.Errorf("%q: want NAME=TEXT or NAME:=JSON", text)
 		}
-		if err := add(name, text); err != nil {
-			return err
+		name, isJSON := strings.CutSuffix(name, ":")
+		if !isJSON {
+			return add(name, value)
 		}
-	}
-	return nil
-}
-
-func (*headers) String() string { return "" } // a value may be a token
-func (*headers) Type() string   { return "NAME=VALUE" }
-func (*headers) repeatable()    {}
-
-// metadata is a repeatable flag of NAME=TEXT or NAME:=JSON pairs.
-type metadata map[string]any
-
-func (m *metadata) Set(s string) error {
-	name, text, ok := strings.Cut(s, "=")
-	var value any = text
-	if name, isJSON := strings.CutSuffix(name, ":"); ok && isJSON {
-		parsed, err := parseJSON(text)
+		parsed, err := parseJSON(value)
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		return m.add(name, parsed)
-	}
-	if !ok {
-		return fmt.Errorf("%q: want NAME=TEXT or NAME:=JSON", s)
-	}
-	return m.add(name, value)
+		return add(name, parsed)
+	}, add)
 }
-
-func (m *metadata) add(name string, value any) error {
-	if name == "" {
-		return errors.New("a name is missing: want NAME=TEXT or NAME:=JSON")
-	}
-	return addOnce(m, name, value)
-}
-
-func (m *metadata) setMap(tree map[string]any) error {
-	for _, name := range slices.Sorted(maps.Keys(tree)) {
-		value, err := exact(tree[name])
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		if err := m.add(name, value); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-func (*metadata) String() string { return "" }
-func (*metadata) Type() string   { return "NAME=TEXT" }
-func (*metadata) repeatable()    {}
 
 // parseJSON reads one JSON value, with exact whole numbers.
 func parseJSON(text string) (any, error) {
@@ -332,87 +197,106 @@ func parseJSON(text string) (any, error) {
 	if _, err := decoder.Token(); err != io.EOF {
 		return nil, errors.New("more than one JSON value")
 	}
-	return exact(tree)
+	return bootstrap.ExactNumbers(tree)
 }
 
-// exact replaces the numbers of a tree: whole ones by int64, so that numbers which protobuf would
-// round are detected, and others by float64.
-func exact(tree any) (any, error) {
-	switch tree := tree.(type) {
-	case json.Number:
-		if n, err := tree.Int64(); err == nil {
-			return n, nil
-		}
-		f, err := tree.Float64()
-		if err != nil || !strings.ContainsAny(tree.String(), ".eE") {
-			return nil, fmt.Errorf("%s is too large for a number: give it as text", tree)
-		}
-		return f, nil
-	case []any:
-		for i := range tree {
-			var err error
-			if tree[i], err = exact(tree[i]); err != nil {
-				return nil, err
-			}
-		}
-	case map[string]any:
-		for key := range tree {
-			var err error
-			if tree[key], err = exact(tree[key]); err != nil {
-				return nil, err
-			}
-		}
+// bounds are the numbers that are valid. A max of 0 means no maximum.
+type bounds struct{ min, max int64 }
+
+var (
+	positive    = bounds{min: 1}
+	notNegative = bounds{}
+)
+
+// describe describes the values that are within the bounds.
+func (b bounds) describe(noun string, format func(int64) string) string {
+	switch {
+	case b.max > 0:
+		return format(b.min) + " to " + format(b.max)
+	case b.min == 0:
+		return "0 or a positive " + noun
+	case b.min == 1:
+		return "a positive " + noun
 	}
-	return tree, nil
+	return "at least " + format(b.min)
 }
 
-// mode is a flag of permissions, in octal.
-type mode fs.FileMode
-
-func (m *mode) Set(s string) error {
-	n, err := strconv.ParseUint(s, 8, 32)
-	if err != nil || n == 0 || n > 0o777 {
-		return fmt.Errorf("%q: want permissions in octal, such as 0660", s)
+// numberOf makes a flag of a number or a duration within bounds.
+func numberOf[T interface{ ~int | ~int64 | ~uint32 }](target *T, def T, b bounds) scalar[T] {
+	*target = def
+	kind, noun, parse := "int", "number", parseWhole
+	format := func(value int64) string { return strconv.FormatInt(value, 10) }
+	if _, ok := any(def).(time.Duration); ok {
+		kind, noun, parse = "duration", "duration", parseDuration
+		format = func(value int64) string { return time.Duration(value).String() }
 	}
-	*m = mode(n)
-	return nil
-}
-func (m *mode) String() string { return fmt.Sprintf("%04o", uint32(*m)) }
-func (*mode) Type() string     { return "OCTAL" }
-
-// choice is a flag with few values, each of which has a name.
-type choice[T comparable] struct {
-	target *T
-	names  []string
-	values []T
+	return scalar[T]{target, kind, func(text string) (T, error) {
+		value, err := parse(text)
+		if err == nil && (value < b.min || b.max > 0 && value > b.max) {
+			err = fmt.Errorf("%s: want %s", format(value), b.describe(noun, format))
+		}
+		return T(value), err
+	}, func(value T) string { return format(int64(value)) }}
 }
 
-// oneOf makes a choice of values that are their own names. The default is what target holds, or
-// the first value.
-func oneOf[T comparable](target *T, values ...T) *choice[T] {
-	c := &choice[T]{target: target, values: values}
+func parseDuration(text string) (int64, error) {
+	value, err := time.ParseDuration(text)
+	if err != nil {
+		err = fmt.Errorf("%q: want a duration with its unit, such as 500ms, 5s or 10m", text)
+	}
+	return int64(value), err
+}
+
+func parseWhole(text string) (int64, error) {
+	value, err := strconv.ParseInt(text, 0, 64)
+	switch {
+	case errors.Is(err, strconv.ErrRange):
+		err = fmt.Errorf("%q: the number is too large", text)
+	case err != nil:
+		err = fmt.Errorf("%q: want a whole number, such as 100", text)
+	}
+	return value, err
+}
+
+// octal makes a flag of permissions.
+func octal(target *fs.FileMode) scalar[fs.FileMode] {
+	return scalar[fs.FileMode]{target, octalKind, func(text string) (fs.FileMode, error) {
+		mode, err := strconv.ParseUint(text, 8, 32)
+		if err != nil || mode == 0 || mode > 0o777 {
+			return 0, fmt.Errorf("%q: want permissions in octal, such as 0660", text)
+		}
+		return fs.FileMode(mode), nil
+	}, func(mode fs.FileMode) string { return fmt.Sprintf("%04o", uint32(mode)) }}
+}
+
+const octalKind = "OCTAL"
+
+// oneOf makes a flag of values that are their own names. The default is what target holds, or the
+// first value.
+func oneOf[T comparable](target *T, values ...T) scalar[T] {
+	var names []string
 	for _, value := range values {
-		c.names = append(c.names, fmt.Sprint(value))
+		names = append(names, fmt.Sprint(value))
 	}
 	if !slices.Contains(values, *target) {
 		*target = values[0]
 	}
-	return c
+	return choice(target, names, values)
 }
 
-// either makes a choice between the names of false and true. The default is false.
-func either(target *bool, no, yes string) *choice[bool] {
-	return &choice[bool]{target, []string{no, yes}, []bool{false, true}}
+// either makes a flag with names for false and true. The default is false.
+func either(target *bool, no, yes string) scalar[bool] {
+	return choice(target, []string{no, yes}, []bool{false, true})
 }
 
-func (c *choice[T]) Set(s string) error {
-	i := slices.Index(c.names, s)
-	if i < 0 {
-		last := len(c.names) - 1
-		return fmt.Errorf("%q: want %s", s, strings.TrimPrefix(strings.Join(c.names[:last], ", ")+" or "+c.names[last], " or "))
-	}
-	*c.target = c.values[i]
-	return nil
+// choice makes a flag of a few values, each of which has a name.
+func choice[T comparable](target *T, names []string, values []T) scalar[T] {
+	return scalar[T]{target, strings.Join(names, "|"), func(text string) (value T, err error) {
+		i := slices.Index(names, text)
+		if i < 0 {
+			last := len(names) - 1
+			return value, fmt.Errorf("%q: want %s", text, strings.TrimPrefix(strings.Join(names[:last], ", ")+" or "+names[last], " or "))
+		}
+		return values[i], nil
+	}, func(value T) string { return names[slices.Index(values, value)] }}
 }
-func (c *choice[T]) String() string { return c.names[slices.Index(c.values, *c.target)] }
-func (c *choice[T]) Type() string   { return strings.Join(c.names, "|") }

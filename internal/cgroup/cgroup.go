@@ -10,8 +10,6 @@
 package cgroup
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -42,7 +40,7 @@ func Read(root fs.FS) (Limits, error) {
 	if err != nil {
 		return Limits{}, ignoreMissing(err)
 	}
-	mounts := readMounts(info)
+	mounts := readMounts(string(info))
 	var limits Limits
 	for line := range strings.Lines(string(groups)) {
 		// hierarchy-ID:controllers:path
@@ -50,7 +48,7 @@ func Read(root fs.FS) (Limits, error) {
 		if len(parts) != 3 {
 			return Limits{}, fmt.Errorf("cgroup: /proc/self/cgroup: %q is no line of it", line)
 		}
-		for _, controller := range strings.Split(parts[1], ",") {
+		for controller := range strings.SplitSeq(parts[1], ",") {
 			mount, mounted := mounts[controller]
 			if !mounted {
 				continue
@@ -87,13 +85,11 @@ func (m mount) below(group string) string {
 }
 
 // readMounts returns the mounts by controller; "" is the key of cgroup v2.
-func readMounts(mountinfo []byte) map[string]mount {
+func readMounts(mountinfo string) map[string]mount {
 	mounts := make(map[string]mount)
-	lines := bufio.NewScanner(bytes.NewReader(mountinfo))
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
+	for line := range strings.Lines(mountinfo) {
 		// 36 35 98:0 /group /mount/point options [optional] - type source options
-		before, after, found := strings.Cut(lines.Text(), " - ")
+		before, after, found := strings.Cut(line, " - ")
 		left, right := strings.Fields(before), strings.Fields(after)
 		if !found || len(left) < 6 || len(right) < 3 {
 			continue
@@ -103,7 +99,7 @@ func readMounts(mountinfo []byte) map[string]mount {
 		case "cgroup2":
 			mounts[""] = m
 		case "cgroup":
-			for _, controller := range strings.Split(right[2], ",") {
+			for controller := range strings.SplitSeq(right[2], ",") {
 				mounts[controller] = m
 			}
 		}
@@ -123,11 +119,11 @@ func (l *Limits) addGroup(root fs.FS, controller, point, group string) error {
 		var err error
 		switch controller {
 		case "":
-			err = errors.Join(l.memory(root, path.Join(dir, "memory.max")), l.cpuMax(root, path.Join(dir, "cpu.max")))
+			err = errors.Join(l.memory(root, path.Join(dir, "memory.max")), l.cpu(root, path.Join(dir, "cpu.max"), ""))
 		case "memory":
 			err = l.memory(root, path.Join(dir, "memory.limit_in_bytes"))
 		case "cpu":
-			err = l.cpuQuota(root, path.Join(dir, "cpu.cfs_quota_us"), path.Join(dir, "cpu.cfs_period_us"))
+			err = l.cpu(root, path.Join(dir, "cpu.cfs_quota_us"), path.Join(dir, "cpu.cfs_period_us"))
 		}
 		if err != nil || group == "" {
 			return err
@@ -165,32 +161,22 @@ func (l *Limits) memory(root fs.FS, name string) error {
 	return nil
 }
 
-// cpuMax reads "QUOTA PERIOD" or "max PERIOD", in microseconds.
-func (l *Limits) cpuMax(root fs.FS, name string) error {
-	value, err := readText(root, name)
-	if err != nil || value == "" {
-		return err
-	}
-	quota, period, _ := strings.Cut(value, " ")
-	if quota == "max" {
-		return nil
-	}
-	return l.cpu(name, quota, period)
-}
-
-func (l *Limits) cpuQuota(root fs.FS, quotaName, periodName string) error {
-	quota, err := readText(root, quotaName)
-	if err != nil || quota == "" || quota == "-1" {
-		return err
-	}
-	period, err := readText(root, periodName)
+// cpu reads "QUOTA PERIOD" from one file or, if there is a periodName, each from a file of its own; in
+// microseconds.
+func (l *Limits) cpu(root fs.FS, name, periodName string) error {
+	quota, err := readText(root, name)
 	if err != nil {
 		return err
 	}
-	return l.cpu(quotaName, quota, period)
-}
-
-func (l *Limits) cpu(name, quota, period string) error {
+	quota, period, _ := strings.Cut(quota, " ")
+	if quota == "" || quota == "max" || quota == "-1" {
+		return nil
+	}
+	if periodName != "" {
+		if period, err = readText(root, periodName); err != nil {
+			return err
+		}
+	}
 	q, errQ := strconv.ParseUint(quota, 10, 63)
 	p, errP := strconv.ParseUint(period, 10, 63)
 	if errQ != nil || errP != nil || q == 0 || p == 0 {

@@ -94,13 +94,9 @@ func (s Security) TLS() (*tls.Config, error) {
 	}
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: s.ServerName}
 	if s.CA != "" {
-		pem, err := userfile.Read(s.CA)
-		if err != nil {
+		var err error
+		if cfg.RootCAs, err = CertPool(s.CA); err != nil {
 			return nil, fmt.Errorf("%s: %w", s.flag("ca"), err)
-		}
-		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s: %s holds no PEM certificate", s.flag("ca"), s.CA)
 		}
 	}
 	if s.Cert != "" {
@@ -120,6 +116,19 @@ func (s Security) TLS() (*tls.Config, error) {
 		cfg.VerifyConnection = s.verify(cfg.RootCAs)
 	}
 	return cfg, nil
+}
+
+// CertPool reads the certificates in a file.
+func CertPool(file string) (*x509.CertPool, error) {
+	pem, err := userfile.Read(file)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s holds no PEM certificate", file)
+	}
+	return pool, nil
 }
 
 // KeyPair reads a certificate with its chain, and its key.
@@ -146,10 +155,8 @@ func (s Security) verify(roots *x509.CertPool) func(tls.ConnectionState) error {
 			return err
 		}
 		names := certNames(leaf)
-		for _, want := range s.SANs {
-			if slices.Contains(names, want) {
-				return nil
-			}
+		if slices.ContainsFunc(s.SANs, func(want string) bool { return slices.Contains(names, want) }) {
+			return nil
 		}
 		return fmt.Errorf("certificate names %s, and none of them is one of %s %s",
 			strings.Join(names, ", "), s.flag("san"), strings.Join(s.SANs, ", "))
@@ -177,10 +184,10 @@ func (s Security) Token() (string, error) {
 		return "", fmt.Errorf("%s: %w", s.flag("token-file"), err)
 	}
 	token := strings.TrimSpace(string(b))
-	if token == "" {
+	switch {
+	case token == "":
 		return "", fmt.Errorf("%s: %s is empty", s.flag("token-file"), s.TokenFile)
-	}
-	if strings.ContainsAny(token, "\r\n") {
+	case strings.ContainsAny(token, "\r\n"):
 		return "", fmt.Errorf("%s: %s holds more than one line", s.flag("token-file"), s.TokenFile)
 	}
 	return token, nil

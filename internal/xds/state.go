@@ -67,6 +67,9 @@ func (s Status) String() string {
 	}
 }
 
+// MarshalText returns the name.
+func (s Status) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
 // Item is the state of one name.
 type Item struct {
 	// Current is the newest content; nil if there is none.

@@ -1,15 +1,59 @@
+// Package yamlproto decodes protobuf messages from YAML or JSON files that people write.
+//
+// It promises that an error names the line in the file and the field, as spelled in the file, and does
+// not contain the value of a text or bytes field, which may be a secret. Unknown fields, unknown types
+// and duplicate keys of a mapping are errors. So are documents that are nested too deeply or that YAML
+// aliases expand too much; they are detected before they cost much memory or time.
+//
+// It reports only the first error. It does not check the validation rules of messages, and does not
+// limit the size of a file: the caller does.
+//
+// Read parses each document into a tree of Nodes. Unmarshal writes a Node as JSON with one token on
+// each line and decodes that with protojson: the line in its error identifies the Node.
+//
+// Read and the methods of a Node, which do not modify it, may be called concurrently.
 package yamlproto
 
 import (
 	"bytes"
 	"errors"
 	"fmt"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 )
+
+// Format is the format of a file.
+type Format string
+
+const (
+	JSON Format = "JSON"
+	// YAML is YAML 1.2: the words yes, no, on and off are strings.
+	YAML Format = "YAML"
+	// YAML11 has the booleans of YAML 1.1: y, yes, on, n, no and off, unless quoted. Envoy reads YAML
+	// in this way.
+	YAML11 Format = "YAML 1.1"
+)
+
+// maxDepth bounds the nesting of a document; it is far greater than in any real configuration.
+const maxDepth = 500
+
+// Read returns the documents of a file, without those that are empty or null. The error is an *Error.
+func Read(data []byte, format Format) ([]*Node, error) {
+	number := 0
+	for line := range bytes.Lines(data) {
+		if number++; !utf8.Valid(line) {
+			return nil, &Error{Line: number, Err: errors.New("not UTF-8 text")}
+		}
+	}
+	if format == JSON {
+		return readJSON(data)
+	}
+	return readYAML(data, format == YAML11)
+}
 
 // Error is an error with its location.
 type Error struct {
@@ -108,11 +152,10 @@ func (n *Node) Get(key string) *Node {
 	if n == nil {
 		return nil
 	}
-	at, found := n.positions[key]
-	if !found {
-		return nil
+	if at, found := n.positions[key]; found {
+		return n.values[at]
 	}
-	return n.values[at]
+	return nil
 }
 
 // Elements returns the elements of a list; nil if the node is no list.

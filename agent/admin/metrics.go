@@ -184,10 +184,13 @@ func (u UpstreamMetrics) Received(source, typeURL string, resources int) {
 	label := u.m.label(typeURL)
 	u.m.responses.WithLabelValues(source, label).Inc()
 	u.m.received.WithLabelValues(source, label).Add(float64(resources))
-	u.answers(source, label) // of an unknown type
 	u.m.mu.Lock()
 	defer u.m.mu.Unlock()
-	u.m.last[[2]string{source, label}] = time.Now()
+	of := [2]string{source, label}
+	if u.m.last[of].IsZero() {
+		u.answers(source, label) // of an unknown type
+	}
+	u.m.last[of] = time.Now()
 }
 
 func (u UpstreamMetrics) Answered(source, typeURL string, nack bool) {
@@ -210,7 +213,7 @@ func (d DownstreamMetrics) Pushed(typeURL, form string, resources int) {
 	label := d.m.label(typeURL)
 	d.m.pushes.WithLabelValues(label, form).Inc()
 	d.m.pushed.WithLabelValues(label, form).Add(float64(resources))
-	if form != downstream.Fetched { // its answers are there before the first
+	if _, known := xds.TypeByShort(label); !known && form != downstream.Fetched { // there before the first
 		d.m.answers.WithLabelValues(label, form, result(false))
 		d.m.answers.WithLabelValues(label, form, result(true))
 	}

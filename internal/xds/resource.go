@@ -149,11 +149,10 @@ func FromWrapper(typeURL string, w *discoveryv3.Resource, now time.Time) (*Resou
 			return r, fmt.Errorf("%q: %w", r.Name, err)
 		}
 		if r.Name == "" {
-			name, err := nameIn(typeURL, r.Body)
-			if err != nil {
+			var err error
+			if r.Name, err = nameIn(typeURL, r.Body); err != nil {
 				return nil, fmt.Errorf("%s resource: %w", Short(typeURL), err)
 			}
-			r.Name = name
 		} else {
 			inBody, err := scanName(r.Body.GetValue())
 			if errors.Is(err, ErrMalformed) {
@@ -194,11 +193,10 @@ func checkType(typeURL string, body *anypb.Any) error {
 func finish(r *Resource) (*Resource, error) {
 	r.Name = CanonicalName(r.Name)
 	if r.Type == ClusterType && r.Body != nil {
-		eds, err := EDSName(r.Name, r.Body.GetValue())
-		if err != nil {
+		var err error
+		if r.EDSName, err = EDSName(r.Name, r.Body.GetValue()); err != nil {
 			return r, err
 		}
-		r.EDSName = eds
 	}
 	r.Version = contentHash(r)
 	return r, nil
@@ -305,30 +303,26 @@ func EmptyRuntime(name string) *Resource {
 // SetVersion is the version of a set of resources: a hash over the (name, version) pairs that does
 // not depend on their order, so that adding and removing a resource updates it (protocol.md 7.6).
 // The zero value is the empty set.
-type SetVersion struct {
-	sum uint64
-}
+type SetVersion uint64
 
 // Add puts a resource into the set.
-func (v *SetVersion) Add(r *Resource) { v.sum += pairHash(r) }
+func (v *SetVersion) Add(r *Resource) { *v += pairHash(r) }
 
 // Remove removes a resource that was added.
-func (v *SetVersion) Remove(r *Resource) { v.sum -= pairHash(r) }
+func (v *SetVersion) Remove(r *Resource) { *v -= pairHash(r) }
 
 // String returns the version. It is never empty, not even for the empty set (protocol.md 1.11).
-func (v *SetVersion) String() string { return hexSum(v.sum) }
+func (v SetVersion) String() string { return hexSum(uint64(v)) }
 
-func pairHash(r *Resource) uint64 {
+func pairHash(r *Resource) SetVersion {
 	var h xxhash.Digest
 	h.Reset()
 	_, _ = h.WriteString(r.Name)
 	_, _ = h.Write([]byte{0})
 	_, _ = h.WriteString(r.Version)
-	return h.Sum64()
+	return SetVersion(h.Sum64())
 }
 
 func hexSum(sum uint64) string {
-	var b [8]byte
-	binary.BigEndian.PutUint64(b[:], sum)
-	return hex.EncodeToString(b[:])
+	return hex.EncodeToString(binary.BigEndian.AppendUint64(make([]byte, 0, 8), sum))
 }

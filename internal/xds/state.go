@@ -12,6 +12,20 @@ var (
 	ErrNoAnswer = errors.New("no answer from the control plane for the requested resource")
 )
 
+// Form is the wire form of an xDS stream. The zero value is neither.
+type Form uint8
+
+const (
+	// SotW is the state-of-the-world form: a request lists all names that are subscribed to.
+	SotW Form = iota + 1
+	// Delta is the incremental form: a request lists the names that are subscribed to or
+	// unsubscribed from since the last one.
+	Delta
+)
+
+// String returns "sotw" or "delta", as in flags, logs and metrics.
+func (f Form) String() string { return [...]string{"unknown", "sotw", "delta"}[f] }
+
 // Knowledge is how much is known of the wildcard of a type, that is, of the set of all its
 // resources (design.md section 3).
 type Knowledge int
@@ -27,17 +41,8 @@ const (
 	Complete
 )
 
-// String returns "unknown", "partial" or "complete".
-func (k Knowledge) String() string {
-	switch k {
-	case Unknown:
-		return "unknown"
-	case Partial:
-		return "partial"
-	default:
-		return "complete"
-	}
-}
+// String returns the name of the constant in lower case.
+func (k Knowledge) String() string { return [...]string{"unknown", "partial", "complete"}[k] }
 
 // Status is the clients' answer to the newest content of a resource (design.md I7).
 type Status uint8
@@ -54,18 +59,7 @@ const (
 )
 
 // String returns the status as people read it.
-func (s Status) String() string {
-	switch s {
-	case Pending:
-		return "pending"
-	case Acked:
-		return "accepted"
-	case Suspect:
-		return "suspect"
-	default:
-		return "rejected"
-	}
-}
+func (s Status) String() string { return [...]string{"pending", "accepted", "suspect", "rejected"}[s] }
 
 // Item is the state of one name.
 type Item struct {

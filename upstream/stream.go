@@ -424,7 +424,7 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 		for _, u := range overdue {
 			st.server.log.Warn("no answer from the control plane for requested resources",
 				"type", xds.Short(u.Type), "silent", len(u.Errors), "missing", len(u.Removed), "names", someNames(u))
-			st.apply(*u, nil)
+			st.apply(u, nil)
 		}
 		if reopen {
 			return time.Time{}, errReopen
@@ -441,7 +441,7 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 }
 
 // someNames lists the first few names that an update of Overdue is about.
-func someNames(u *xds.Update) []string {
+func someNames(u xds.Update) []string {
 	const limit = 5
 	names := slices.Clone(u.Removed)
 	for _, e := range u.Errors {

@@ -1,8 +1,17 @@
+// Package session implements the client side of one ADS stream as a pure state machine. Its
+// inputs are responses, changes of the subscription, the ACKs and NACKs of the clients, and the
+// time. Its outputs are updates of the state and requests. It has no goroutine, no clock, no lock
+// and does no I/O.
+//
+// SotW and Delta are two wire forms of the same machine. Reading resources, ACKs and NACKs, their
+// timeouts and the order of types are the same code. The forms differ in how they express a
+// subscription and the absence of a resource.
+//
+// A Session is not safe for concurrent use.
 package session
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -12,23 +21,22 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Defaults of Config.
 const (
-	// DefaultAckTimeout is how long a response waits for the clients' ACK or NACK before it is
+	// DefaultAckTimeout is the default of Config.AckTimeout: how long a response waits for the clients' ACK or NACK before it is
 	// ACKed: Envoy withholds its own ACK while a cluster warms (design.md I6, protocol.md V2).
 	DefaultAckTimeout = time.Second
-	// DefaultQuietTime is how long a Delta server must send nothing after a response for a
-	// wildcard to count as complete (design.md section 3, protocol.md 7.7).
-	DefaultQuietTime = 500 * time.Millisecond
+	// QuietTime is how long a Delta server must send nothing after a response for a wildcard to
+	// count as complete (design.md section 3, protocol.md 7.7).
+	QuietTime = 500 * time.Millisecond
 	// maxQuietTime is after how long a wildcard counts as complete even if the server never
 	// stopped sending, because something changes all the time.
 	maxQuietTime = 2 * time.Second
-	// DefaultAnswerTimeout is how long a server has to answer for a name before the name counts
-	// as not existing (gRFC A57, protocol.md 5.3).
-	DefaultAnswerTimeout = 15 * time.Second
-	// DefaultSilence is how long a SotW server may be silent on a new stream whose requests all
-	// had a version, before another stream is opened with a request that has none.
-	DefaultSilence = 5 * time.Second
+	// AnswerTimeout is how long a server has to answer for a name before the name counts as not
+	// existing (gRFC A57, protocol.md 5.3).
+	AnswerTimeout = 15 * time.Second
+	// maxSilence is how long a SotW server may be silent on a new stream whose requests all had a
+	// version, before another stream is opened with a request that has none.
+	maxSilence = 5 * time.Second
 )
 
 // A control plane that answers a NACK with the NACKed content again gets its next NACK after a
@@ -58,11 +66,8 @@ const UnknownVersion = "holdfast:not-from-this-server"
 
 // Config configures a Session; zero values take the defaults.
 type Config struct {
-	Form          xds.Form
-	AckTimeout    time.Duration
-	QuietTime     time.Duration
-	AnswerTimeout time.Duration
-	Silence       time.Duration
+	Form       xds.Form
+	AckTimeout time.Duration
 	// NotBefore holds, by type, the time before which the type is not requested; nil for none.
 	NotBefore map[string]time.Time
 	// Versions holds, by type, the version_info of the last SotW response of this server that was
@@ -192,9 +197,6 @@ func New(cfg Config) *Session {
 		panic("session: Config.Form is not set")
 	}
 	cfg.AckTimeout = cmp.Or(cfg.AckTimeout, DefaultAckTimeout)
-	cfg.QuietTime = cmp.Or(cfg.QuietTime, DefaultQuietTime)
-	cfg.AnswerTimeout = cmp.Or(cfg.AnswerTimeout, DefaultAnswerTimeout)
-	cfg.Silence = cmp.Or(cfg.Silence, DefaultSilence)
 	if cfg.Versions == nil {
 		cfg.Versions = make(map[string]Version)
 	}
@@ -226,10 +228,8 @@ func (s *Session) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 			timedOut:  make(map[string]struct{}),
 		}
 		s.types[typeURL] = sub
-		at, _ := slices.BinarySearchFunc(s.ordered, typeURL, func(o *subscription, url string) int {
-			return xds.CompareTypes(o.url, url)
-		})
-		s.ordered = slices.Insert(s.ordered, at, sub)
+		s.ordered = append(s.ordered, sub)
+		slices.SortFunc(s.ordered, func(a, b *subscription) int { return xds.CompareTypes(a.url, b.url) })
 	}
 	for _, name := range add {
 		if _, ok := sub.names[name]; !ok {
@@ -241,8 +241,7 @@ func (s *Session) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 		if _, ok := sub.names[name]; ok {
 			delete(sub.names, name)
 			delete(sub.invalid, name)
-			delete(sub.awaited, name)
-			delete(sub.lateNames, name)
+			sub.answeredName(name)
 			sub.recordChange(name, false)
 		}
 	}
@@ -301,11 +300,10 @@ func (sub *subscription) recordChange(name string, added bool) {
 	if !added {
 		to, from = from, to
 	}
-	if _, ok := from[name]; ok {
-		delete(from, name)
-		return
+	if _, ok := from[name]; !ok {
+		to[name] = struct{}{}
 	}
-	to[name] = struct{}{}
+	delete(from, name)
 }
 
 // Answer processes the clients' ACK or NACK of the response with a nonce; err is nil for an ACK.
@@ -326,14 +324,14 @@ func (s *Session) Answer(typeURL, nonce string, err error, now time.Time) (late 
 		}
 		return false
 	}
-	if _, ok := sub.timedOut[nonce]; !ok || err == nil {
-		delete(sub.timedOut, nonce)
+	_, late = sub.timedOut[nonce]
+	delete(sub.timedOut, nonce)
+	if !late || err == nil {
 		return false
 	}
-	delete(sub.timedOut, nonce)
 	s.recheckLater(sub, now)
 	if s.cfg.Form == xds.Delta {
-		a := &answer{nonce: nonce, known: true, at: now}
+		a := &answer{nonce: nonce}
 		sub.nack(a, err.Error(), now)
 		sub.answers = append(sub.answers, a)
 	}
@@ -413,9 +411,9 @@ func (s *Session) Completed(now time.Time) (types []string, next time.Time) {
 
 // Overdue returns the requested names that the server did not answer in time, each once, in one
 // update for each type, and when Overdue must be called again; the zero time for never.
-func (s *Session) Overdue(now time.Time) (updates []*xds.Update, next time.Time) {
+func (s *Session) Overdue(now time.Time) (updates []xds.Update, next time.Time) {
 	for _, sub := range s.ordered {
-		var u *xds.Update
+		u := xds.Update{Type: sub.url}
 		isCached := s.cached(sub)
 		for name, at := range sub.awaited {
 			if at.After(now) {
@@ -423,21 +421,15 @@ func (s *Session) Overdue(now time.Time) (updates []*xds.Update, next time.Time)
 				continue
 			}
 			delete(sub.awaited, name)
-			if u == nil {
-				u = &xds.Update{Type: sub.url}
-			}
 			if !sub.lateNames[name].missed {
 				u.Errors = append(u.Errors, xds.ResourceError{Name: name, Err: xds.ErrNoAnswer})
 			} else if sub.isMissing(name, isCached) {
 				u.Removed = append(u.Removed, name)
 			}
 		}
-		if u == nil {
-			continue
-		}
-		u.Timeout = len(u.Removed) == 0
-		slices.Sort(u.Removed)
 		if len(u.Errors)+len(u.Removed) > 0 {
+			u.Timeout = len(u.Removed) == 0
+			slices.Sort(u.Removed)
 			slices.SortFunc(u.Errors, func(a, b xds.ResourceError) int { return strings.Compare(a.Name, b.Name) })
 			updates = append(updates, u)
 		}
@@ -452,7 +444,7 @@ func (s *Session) awaitNames(sub *subscription, names []string, cached map[strin
 		_, isCached := cached[name]
 		_, isAwaited := sub.awaited[name]
 		if _, subscribed := sub.names[name]; subscribed && !isCached && !isAwaited {
-			sub.awaited[name] = now.Add(s.cfg.AnswerTimeout)
+			sub.awaited[name] = now.Add(AnswerTimeout)
 		}
 	}
 }
@@ -464,8 +456,7 @@ func (sub *subscription) isMissing(name string, isCached func(string) bool) bool
 		sub.needsNewStream = true
 		return false
 	}
-	delete(sub.lateNames, name)
-	delete(sub.awaited, name)
+	sub.answeredName(name)
 	return true
 }
 
@@ -486,9 +477,6 @@ func (s *Session) cached(sub *subscription) func(name string) bool {
 // answeredBy ends the wait for a resource, by its name, by an alias or as a member of a
 // collection.
 func (sub *subscription) answeredBy(r *xds.Resource) {
-	if len(sub.awaited)+len(sub.lateNames) == 0 {
-		return
-	}
 	sub.answeredName(r.Name)
 	for _, alias := range r.Aliases() {
 		sub.answeredName(alias)
@@ -507,13 +495,11 @@ func (sub *subscription) answeredName(name string) {
 func (s *Session) Next(now time.Time) (*Request, time.Time) {
 	var next time.Time
 	for _, sub := range s.ordered {
-		var req *Request
-		var at time.Time
+		build := s.nextSotW
 		if s.cfg.Form == xds.Delta {
-			req, at = s.nextDelta(sub, now)
-		} else {
-			req, at = s.nextSotW(sub, now)
+			build = s.nextDelta
 		}
+		req, at := build(sub, now)
 		if req != nil {
 			req.Type = sub.url
 			return req, time.Time{}
@@ -535,12 +521,10 @@ func (s *Session) repeatUnanswered(now time.Time) (next time.Time) {
 		return s.repeatAt
 	}
 	s.repeatAt = time.Time{}
-	for _, sub := range s.begun {
-		if sub.answerable {
-			s.Forget(sub.url)
-			sub.needsNewStream = true
-			return now
-		}
+	if i := slices.IndexFunc(s.begun, func(sub *subscription) bool { return sub.answerable }); i >= 0 {
+		s.Forget(s.begun[i].url)
+		s.begun[i].needsNewStream = true
+		return now
 	}
 	return time.Time{}
 }
@@ -587,26 +571,6 @@ func (s *Session) Subscribed(typeURL string) []string {
 	return nil
 }
 
-// forceAnswer makes a first Delta request one that every server answers: it replaces the version of
-// one cached resource by UnknownVersion. A server that has the same versions might never answer, and
-// could not be distinguished from one that hangs (protocol.md 3.2, 7.10).
-func (s *Session) forceAnswer(versions map[string]string) {
-	if s.mustAnswer || len(versions) == 0 {
-		return
-	}
-	s.mustAnswer = true
-	first := ""
-	for name, version := range versions {
-		if version == UnknownVersion {
-			return
-		}
-		if first == "" || name < first {
-			first = name
-		}
-	}
-	versions[first] = UnknownVersion
-}
-
 // dueAnswer removes and returns the first answer that must be sent now; if there is none, it returns
 // when the next one must be sent.
 func (sub *subscription) dueAnswer(now time.Time) (a *answer, next time.Time) {
@@ -642,12 +606,18 @@ func (s *Session) nextDelta(sub *subscription, now time.Time) (*Request, time.Ti
 			return nil, until
 		}
 		req := &Request{Subscribe: sub.requestNames(), Initial: s.cfg.Cached(sub.url)}
+		forced := s.mustAnswer
 		for name, version := range req.Initial {
 			if version == "" {
-				req.Initial[name] = UnknownVersion
+				req.Initial[name], forced = UnknownVersion, true
 			}
 		}
-		s.forceAnswer(req.Initial)
+		if len(req.Initial) > 0 && !forced {
+			// A server that has the same versions might never answer, and could not be distinguished
+			// from one that hangs (protocol.md 3.2, 7.10).
+			req.Initial[slices.Min(slices.Collect(maps.Keys(req.Initial)))] = UnknownVersion
+		}
+		s.mustAnswer = s.mustAnswer || len(req.Initial) > 0
 		s.awaitNames(sub, req.Subscribe, req.Initial, now)
 		return req, time.Time{}
 	}
@@ -682,7 +652,7 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 		if sub.answerable = allCached(req.Names, cached); req.Version == "" && sub.answerable {
 			s.mustAnswer = true
 		} else if s.repeatAt.IsZero() {
-			s.repeatAt = now.Add(s.cfg.Silence)
+			s.repeatAt = now.Add(maxSilence)
 		}
 		s.awaitNames(sub, req.Names, cached, now)
 		return req, time.Time{}
@@ -703,7 +673,7 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 	s.awaitNames(sub, slices.Collect(maps.Keys(sub.add)), nil, now)
 	if xds.FullState(sub.url) {
 		for name := range sub.add {
-			sub.lateNames[name] = lateName{until: now.Add(s.cfg.AnswerTimeout)}
+			sub.lateNames[name] = lateName{until: now.Add(AnswerTimeout)}
 		}
 	}
 	sub.sendWildcard()
@@ -770,14 +740,4 @@ func (sub *subscription) requestNames() []string {
 	clear(sub.add)
 	clear(sub.drop)
 	return names
-}
-
-// requested returns the subscription of a type; an error if the type was not requested. A response
-// of such a type is not applied, and there is no subscription on which it could be NACKed.
-func (s *Session) requested(typeURL string) (*subscription, error) {
-	sub := s.types[typeURL]
-	if sub == nil || !sub.started {
-		return nil, fmt.Errorf("response of a type that was not requested: %q", typeURL)
-	}
-	return sub, nil
 }

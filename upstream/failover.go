@@ -165,12 +165,11 @@ func (f *Failover) Forward(ctx context.Context, method string) (grpc.ClientStrea
 
 func (f *Failover) init() {
 	f.Log = cmp.Or(f.Log, slog.New(slog.DiscardHandler))
-	never, always := func() bool { return false }, func() bool { return true }
 	if f.Lacking == nil {
-		f.Lacking = never
+		f.Lacking = func() bool { return false }
 	}
 	if f.Holding == nil {
-		f.Holding = always
+		f.Holding = func() bool { return true }
 	}
 	f.wake, f.runs = make(chan struct{}, 1), make(map[failover.Run]*run)
 	f.machine = f.newMachine()
@@ -336,16 +335,14 @@ func (d *driver) open(i int, id failover.Run) {
 
 // endOf returns how a run ended.
 func endOf(err error) failover.End {
-	var unreached *unreachable
-	var dropped *lost
 	switch {
 	case errors.Is(err, errPreferred):
 		return failover.NotUsed
 	case errors.Is(err, errReopen):
 		return failover.Reopen
-	case errors.As(err, &unreached):
+	case errors.As(err, new(*unreachable)):
 		return failover.Unreachable
-	case errors.As(err, &dropped):
+	case errors.As(err, new(*lost)):
 		return failover.Lost
 	}
 	return failover.Failed

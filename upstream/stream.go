@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream/session"
@@ -41,6 +43,8 @@ type server struct {
 	cfg     Config // with a Form and an Observer
 	log     *slog.Logger
 	secrets secrets
+	dialer  *dialer
+	open    atomic.Int64 // number of open streams
 
 	mu sync.Mutex
 	// versions and rechecks are those of session.Config. A stream works on copies, since another
@@ -54,7 +58,6 @@ type server struct {
 	// the one of them because of which the last stream seemed to end; "" for none.
 	answered   map[string]bool
 	lastBlamed string
-	open       int       // number of open streams
 	last       time.Time // when the last response came
 }
 
@@ -67,9 +70,10 @@ type exclusion struct {
 
 func newServer(cfg Config) *server {
 	cfg.Observer = cmp.Or(cfg.Observer, Observer(nobody{}))
+	cfg.MaxMessage = cmp.Or(cfg.MaxMessage, DefaultMaxMessage)
 	log := cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	return &server{
-		cfg: cfg, log: log.With("upstream", cfg.Addr), versions: make(map[string]session.Version),
+		cfg: cfg, log: log.With("upstream", cfg.Addr), dialer: newDialer(cfg.Dial), versions: make(map[string]session.Version),
 		rechecks: make(map[string]int), excluded: make(map[string]exclusion), answered: make(map[string]bool),
 	}
 }
@@ -78,11 +82,7 @@ func newServer(cfg Config) *server {
 func (s *server) Name() string { return s.cfg.Addr }
 
 // Open reports whether a stream is open, whether or not it was answered.
-func (s *server) Open() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.open > 0
-}
+func (s *server) Open() bool { return s.open.Load() > 0 }
 
 // LastMessage returns when a response last came; the zero time for never.
 func (s *server) LastMessage() time.Time {
@@ -97,6 +97,25 @@ func (s *server) received(now time.Time) {
 	s.last = now
 }
 
+// headers sets the headers of a stream or request: the token and the configured ones.
+func (s *server) headers(set func(name, value string)) error {
+	token, err := s.cfg.Token()
+	if err != nil {
+		return err
+	}
+	for name, value := range s.cfg.Headers {
+		if redact.IsCredential(name, value) {
+			s.secrets.remember(value)
+		}
+		set(name, value)
+	}
+	if token != "" {
+		s.secrets.remember(token)
+		set("authorization", "Bearer "+token)
+	}
+	return nil
+}
+
 // run writes the responses of an open stream to the state until the stream ends, and returns why:
 // never nil. ctx is the context of the stream; cancel ends it.
 func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, state State, answered func() error) error {
@@ -104,8 +123,8 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, sta
 	defer subscriptions.Close()
 	// This follows the call of Subscriptions, whose channel reports every later RequestAgain.
 	opened := time.Now()
+	s.open.Add(1)
 	s.mu.Lock()
-	s.open++
 	versions, rechecks := maps.Clone(s.versions), maps.Clone(s.rechecks)
 	notBefore := make(map[string]time.Time, len(s.excluded))
 	for typeURL, r := range s.excluded {
@@ -126,8 +145,8 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, sta
 		}),
 	}
 	err := st.run(ctx, cancel)
+	s.open.Add(-1)
 	s.mu.Lock()
-	s.open--
 	s.versions, s.rechecks = versions, rechecks
 	s.mu.Unlock()
 	s.excludeCulprit(st, err)
@@ -288,13 +307,6 @@ func (st *stream) receiveAll(ctx context.Context) error {
 			}
 			st.started = true
 		}
-		if _, ok := msg.(unmodified); ok {
-			st.server.received(time.Now())
-			st.mu.Lock()
-			st.machine.NotModified()
-			st.mu.Unlock()
-			continue
-		}
 		st.receive(msg)
 	}
 }
@@ -307,6 +319,10 @@ func (st *stream) receive(msg message) {
 	var err error
 	st.mu.Lock()
 	switch m := msg.(type) {
+	case unmodified:
+		st.machine.NotModified()
+		st.mu.Unlock()
+		return
 	case *discoveryv3.DiscoveryResponse:
 		update, err = st.machine.SotW(m, now)
 	case *discoveryv3.DeltaDiscoveryResponse:
@@ -467,4 +483,35 @@ func (st *stream) log(req *session.Request) {
 	default:
 		log.Debug("subscribed", "type", typ, "names", len(req.Names)+len(req.Subscribe), "dropped", len(req.Unsubscribe), "versions", len(req.Initial))
 	}
+}
+
+// secrets remembers the credentials that were sent to a server: its token and the values of
+// headers. A server may repeat them in an error.
+type secrets struct {
+	mu   sync.Mutex
+	sent [][]byte
+}
+
+// maxSecrets bounds how many values are remembered, since a token may be rotated any number of
+// times.
+const maxSecrets = 64
+
+// remember records a credential that is sent.
+func (s *secrets) remember(value string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if value == "" || slices.ContainsFunc(s.sent, func(sent []byte) bool { return string(sent) == value }) {
+		return
+	}
+	if len(s.sent) == maxSecrets {
+		s.sent = slices.Delete(s.sent, 0, 1)
+	}
+	s.sent = append(s.sent, []byte(value))
+}
+
+// hide returns an error without the credentials that were sent, as redact.Error does.
+func (s *secrets) hide(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return redact.Error(err, s.sent...)
 }

@@ -40,7 +40,7 @@ func (s *Session) amendFullState(sub *subscription, v View) *Response {
 		case h == nil || !sub.mayRemove(v, name, item):
 			// No upstream removed it.
 		case xds.Info(sub.url).RemoveLate:
-			s.scheduleRemoval(sub, name)
+			sub.scheduleRemoval(name)
 		default:
 			dropped = append(dropped, name)
 		}

@@ -1,8 +1,11 @@
 package session
 
 import (
+	"iter"
 	"slices"
 	"strings"
+
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -147,7 +150,7 @@ func (sub *subscription) revert(r *xds.Resource) {
 		return
 	}
 	sub.sentVersion.Add(h.acked)
-	if h.maybeApplied() == nil {
+	if h.rare.unconfirmed == nil {
 		h.has = &h.acked.Version
 	}
 	if sub.url == xds.EndpointType && !h.hasNacked(h.acked.Version) {
@@ -208,6 +211,42 @@ func (sub *subscription) claimAll() {
 	for _, h := range sub.sent {
 		if h.last != nil && h.acked == nil {
 			sub.claim(h, h.last)
+		}
+	}
+}
+
+// unknownReason replaces the reason of a NACK if the resources of the NACKed response are no longer
+// all remembered: the reason may contain a secret of one of them.
+const unknownReason = "the client's reason is not shown: the response that it is about is no longer in memory"
+
+// reason returns the reason of a client's NACK with the secrets of what the client was sent
+// removed, since Envoy dumps the resource next to its sentence. The client's own words never
+// leave the Session.
+func (sub *subscription) reason(text string, f *sentResponse) string {
+	if f.incomplete {
+		return unknownReason
+	}
+	return sub.cfg.Secrets.Reason(text, sub.bodies(f))
+}
+
+// bodies yields the bodies that the reason of a NACK may quote: those of the response and, since
+// not all resources of a complete set are remembered with the response, everything else of the
+// type that the client was sent.
+func (sub *subscription) bodies(f *sentResponse) iter.Seq[*anypb.Any] {
+	return func(yield func(*anypb.Any) bool) {
+		resources := slices.Clone(f.resources)
+		for _, h := range sub.sent {
+			resources = append(resources, h.last, h.acked, h.rare.unconfirmed)
+		}
+		seen := make(map[*xds.Resource]struct{}, len(resources))
+		for _, r := range resources {
+			if _, again := seen[r]; again || r == nil || r.Body == nil {
+				continue
+			}
+			seen[r] = struct{}{}
+			if !yield(r.Body) {
+				return
+			}
 		}
 	}
 }

@@ -138,29 +138,25 @@ func (sub *subscription) dropResent(older int) {
 	for i := len(sub.inFlight) - 1; i >= 0; i-- {
 		f := &sub.inFlight[i]
 		if i < older {
+			n := len(f.resources)
 			sub.dropSuperseded(f)
 			f.resources = slices.DeleteFunc(slices.Clone(f.resources), func(r *xds.Resource) bool {
 				_, sent := resent[r]
-				f.incomplete = f.incomplete || sent
 				return sent
 			})
+			f.incomplete = f.incomplete || len(f.resources) < n
 		}
 		for _, r := range f.resources {
 			resent[r] = struct{}{}
 		}
 	}
-	rest := sub.inFlight[:0]
-	for i, f := range sub.inFlight {
-		if i >= older || len(f.resources) > 0 {
-			rest = append(rest, f)
-		}
-	}
-	clear(sub.inFlight[len(rest):])
-	sub.inFlight = rest
+	empty := func(f sentResponse) bool { return len(f.resources) == 0 }
+	rest := slices.DeleteFunc(sub.inFlight[:older], empty)
+	sub.inFlight = slices.Delete(sub.inFlight, len(rest), older)
 }
 
 // dropSuperseded removes from a response the resources of which a newer version, or a removal, was
-// sent later. It passes them to mayHave.
+// sent later. It passes them to mayHave. The caller sets incomplete.
 func (sub *subscription) dropSuperseded(f *sentResponse) {
 	var current, superseded []*xds.Resource
 	for _, r := range f.resources {
@@ -172,7 +168,7 @@ func (sub *subscription) dropSuperseded(f *sentResponse) {
 	}
 	if len(superseded) > 0 {
 		sub.mayHave(f, superseded)
-		f.resources, f.incomplete = current, true
+		f.resources = current
 	}
 }
 
@@ -193,9 +189,7 @@ func (sub *subscription) forgetSuperseded() {
 	for i := len(sub.inFlight) - 1; i >= 0; i-- {
 		f := &sub.inFlight[i]
 		before := f.resources
-		partly := f.incomplete
 		sub.dropSuperseded(f)
-		f.incomplete = partly
 		for _, r := range before {
 			if h := sub.sent[r.Name]; h == nil || h.last != r {
 				end, ok := until[r.Name]

@@ -29,11 +29,11 @@ const (
 
 // extend returns how the lifetime of a resource must be sent to the client.
 func (sub *subscription) extend(h *clientCopy, r *xds.Resource, now time.Time) extension {
-	if !sub.passesTTL() || h.expires().Equal(r.Deadline()) {
+	if !sub.passesTTL() || h.rare.expires.Equal(r.Deadline()) {
 		return notNeeded
 	}
-	known := h.acked != nil && h.acked.Version == r.Version && !h.expires().IsZero()
-	if known && !r.Deadline().IsZero() && h.expires().Sub(now) > heartbeatMargin(r.TTL()) {
+	known := h.hasAcked(r.Version) && !h.rare.expires.IsZero()
+	if known && !r.Deadline().IsZero() && h.rare.expires.Sub(now) > heartbeatMargin(r.TTL()) {
 		return byHeartbeat
 	}
 	return byBody

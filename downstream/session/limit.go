@@ -29,13 +29,7 @@ func (l LeftOut) Any() bool { return l.Invalid+l.Surplus > 0 }
 // answerSurplus describes how the other names are answered.
 func (s *Session) Limit(req *Request, most int) LeftOut {
 	sub := s.types[req.Type]
-	subscribed := func(name string) bool {
-		if sub == nil {
-			return false
-		}
-		_, ok := sub.names[name]
-		return ok
-	}
+	subscribed := func(name string) bool { return sub != nil && sub.subscribes(name) }
 	list := &req.Names
 	room := most
 	if s.cfg.Form == xds.Delta {
@@ -125,13 +119,13 @@ func (s *Session) answerSurplus(sub *subscription, v View) *Response {
 	if len(sub.surplus) == 0 {
 		return nil
 	}
-	surplus := sub.surplus
-	sub.surplus = nil
+	surplus := slices.Sorted(maps.Keys(sub.surplus))
+	xds.ResetNames(&sub.surplus)
 	resp := &Response{}
 	change := &xds.SubscriptionChange{Type: sub.url, Wildcard: sub.wildcard}
 	free := sub.replaceable(v)
-	for _, name := range slices.Sorted(maps.Keys(surplus)) {
-		if _, subscribed := sub.names[name]; subscribed {
+	for _, name := range surplus {
+		if sub.subscribes(name) {
 			continue
 		}
 		item := v.Lookup(sub.url, name)
@@ -154,9 +148,6 @@ func (s *Session) answerSurplus(sub *subscription, v View) *Response {
 		case xds.Info(sub.url).OnDemand:
 			resp.Resources = append(resp.Resources, xds.Unresolved(sub.url, name))
 		case sub.url == xds.ClusterType && len(sub.waiting) < maxReplaced:
-			if sub.waiting == nil {
-				sub.waiting = make(map[string]struct{})
-			}
 			sub.waiting[name] = struct{}{}
 		}
 	}
@@ -188,23 +179,4 @@ func (sub *subscription) replaceable(v View) (names []string) {
 		}
 	}
 	return names
-}
-
-// addSurplus remembers names beyond the limit until the next response is built.
-func (sub *subscription) addSurplus(names []string) {
-	if sub.surplus == nil {
-		sub.surplus = make(map[string]struct{}, len(names))
-	}
-	for _, name := range names {
-		sub.surplus[name] = struct{}{}
-	}
-}
-
-// retrySurplus schedules another attempt for the names that wait for a place, after the state
-// changed.
-func (sub *subscription) retrySurplus() {
-	if len(sub.waiting) > 0 {
-		sub.addSurplus(slices.Collect(maps.Keys(sub.waiting)))
-		clear(sub.waiting)
-	}
 }

@@ -1,3 +1,19 @@
+// Package session implements the server side of one xDS stream as a pure state machine. Its
+// inputs are the client's requests, changes of the state, and the time. Its outputs are
+// responses, changes of the subscription, and the client's ACKs and NACKs. It has no goroutine,
+// no clock, no lock and does no I/O, so that a conversation with a client is a transcript that
+// can be written down, tested and fuzzed.
+//
+// A Session remembers what it must send to its client as sets of names, never as a queue of
+// messages. Next builds a response from the state as it is when Next is called, so that a slow
+// client skips intermediate versions and gets the newest one (design.md section 1).
+//
+// SotW and Delta are two wire forms of the same machine. They differ in which part of the
+// subscription a response covers, in how a removal is expressed, and in how a request names its
+// subscription. Ordering, warming, ACKs and NACKs, and the choice of the version to send are the
+// same code.
+//
+// A Session is not safe for concurrent use.
 package session
 
 import (
@@ -22,10 +38,10 @@ const (
 	maxRemovalDelay     = 10 * time.Second
 )
 
-// DefaultWarmingDelay is how long listeners and routes are delayed at most for the resources that
+// warmingDelay is how long listeners and routes are delayed at most for the resources that
 // they need: the endpoints of a cluster that was just sent, and clusters that are unknown. A
 // route that leads to a cluster which Envoy is still warming, or does not have, fails requests.
-const DefaultWarmingDelay = 500 * time.Millisecond
+const warmingDelay = 500 * time.Millisecond
 
 // DefaultMissingAfter is how long an upstream may take to answer for a name, before a complete set
 // without the name is sent to a client that may have it (protocol.md 5.3: gRPC's timeout is 15 s).
@@ -69,8 +85,6 @@ type Config struct {
 	NoncePrefix string
 	// RemovalDelay delays the removal of clusters; 0 means DefaultRemovalDelay.
 	RemovalDelay time.Duration
-	// WarmingDelay delays listeners and routes; 0 means DefaultWarmingDelay.
-	WarmingDelay time.Duration
 	// KeepWildcard is set if the client is an Envoy, whose SotW requests for clusters lose their
 	// wildcard when on-demand names come (protocol.md V9, 2.4). HadWildcard then reports whether
 	// any client of the same state had the wildcard before.
@@ -107,9 +121,12 @@ func New(cfg Config) *Session {
 		panic("session: Config.Form is not set")
 	}
 	cfg.RemovalDelay = cmp.Or(cfg.RemovalDelay, DefaultRemovalDelay)
-	cfg.WarmingDelay = cmp.Or(cfg.WarmingDelay, DefaultWarmingDelay)
 	cfg.Secrets = cmp.Or(cfg.Secrets, &redact.Finder{})
-	return &Session{cfg: cfg, types: make(map[string]*subscription)}
+	empty := func() map[xds.Key]struct{} { return make(map[xds.Key]struct{}) }
+	return &Session{
+		cfg: cfg, types: make(map[string]*subscription),
+		delay: delay{awaited: empty(), timedOut: empty(), rerouted: empty()},
+	}
 }
 
 // Request is a DiscoveryRequest or a DeltaDiscoveryRequest.
@@ -208,10 +225,8 @@ func (s *Session) Request(req *Request) Effect {
 	if !known {
 		sub = newSubscription(req.Type, s.cfg)
 		s.types[req.Type] = sub
-		at, _ := slices.BinarySearchFunc(s.ordered, req.Type, func(o *subscription, url string) int {
-			return xds.CompareTypes(o.url, url)
-		})
-		s.ordered = slices.Insert(s.ordered, at, sub)
+		s.ordered = append(s.ordered, sub)
+		slices.SortFunc(s.ordered, func(a, b *subscription) int { return xds.CompareTypes(a.url, b.url) })
 	}
 	s.clustersChanged = s.clustersChanged || req.Type == xds.ClusterType
 	s.forgetNeeded(req.Type)
@@ -222,8 +237,8 @@ func (s *Session) Request(req *Request) Effect {
 	} else {
 		eff.Subscription = sub.requestSotW(req, !known)
 	}
-	if req.trimmed {
-		sub.addSurplus(req.surplus)
+	for _, name := range req.surplus {
+		sub.surplus[name] = struct{}{}
 	}
 	return eff
 }
@@ -236,15 +251,20 @@ func (s *Session) Changed(typeURL string, names []string, all bool) {
 	if sub == nil {
 		return
 	}
-	sub.retrySurplus()
+	maps.Copy(sub.surplus, sub.waiting) // another attempt for the names that wait for a place
+	clear(sub.waiting)
 	if all {
 		sub.allChanged = true
 		maps.Copy(sub.mustAnswer, sub.unknown)
 		clear(sub.unknown)
 	}
+	leads := xds.Info(typeURL).LeadsToClusters
 	for _, n := range names {
-		s.delay.changed(xds.Key{Type: typeURL, Name: n})
-		s.recordRerouted(sub, n)
+		key := xds.Key{Type: typeURL, Name: n}
+		delete(s.delay.timedOut, key)
+		if leads && sub.sent[n] != nil {
+			s.delay.rerouted[key] = struct{}{}
+		}
 		if _, ok := sub.unknown[n]; ok {
 			sub.answerName(n)
 		}
@@ -410,14 +430,14 @@ func (s *Session) resendEndpoints(name string) {
 	if eds == nil {
 		return
 	}
-	if _, ok := eds.names[name]; !ok && !eds.wildcard {
+	if !eds.wildcard && !eds.subscribes(name) {
 		if _, ok := eds.expected[name]; !ok {
 			eds.expected[name] = struct{}{}
 			s.subscriptionChanges = append(s.subscriptionChanges, xds.SubscriptionChange{Type: eds.url, Wildcard: eds.wildcard, Subscribe: []string{name}})
 		}
 	}
 	eds.answerName(name)
-	s.delay.await(xds.Key{Type: eds.url, Name: name}, s.now, s.cfg.WarmingDelay)
+	s.delay.await(xds.Key{Type: eds.url, Name: name}, s.now)
 }
 
 // unsubscribeEndpoints ends the subscriptions that resendEndpoints made and the client did not, once
@@ -566,10 +586,9 @@ func (s *Session) Unanswered() map[string][]string {
 				names[name] = struct{}{}
 			}
 		}
-		for n := range names {
-			out[sub.url] = append(out[sub.url], n)
+		if len(names) > 0 {
+			out[sub.url] = slices.Sorted(maps.Keys(names))
 		}
-		slices.Sort(out[sub.url])
 	}
 	return out
 }

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -96,7 +97,7 @@ type clientCopy struct {
 	// last is the resource that was sent last on this stream, acked the one that was ACKed last;
 	// nil if there is none.
 	last, acked *xds.Resource
-	// rare is nil for most resources.
+	// rare is noRare for most resources; needRare returns it for writing.
 	rare *rareFields
 	// at is the index in subscription.lastSet.
 	at int32
@@ -122,38 +123,22 @@ func (h *clientCopy) version() string {
 	return *h.has
 }
 
+// noRare is shared by all resources without rare fields, and never changed.
+var noRare = &rareFields{}
+
 // needRare returns the rare fields for writing.
 func (h *clientCopy) needRare() *rareFields {
-	if h.rare == nil {
+	if h.rare == noRare {
 		h.rare = &rareFields{}
 	}
 	return h.rare
 }
 
-// expires returns when the client drops the resource by itself; the zero time for never.
-func (h *clientCopy) expires() time.Time {
-	if h.rare == nil {
-		return time.Time{}
-	}
-	return h.rare.expires
-}
-
 func (h *clientCopy) expireAt(at time.Time) {
-	if !h.expires().Equal(at) {
+	if !h.rare.expires.Equal(at) {
 		h.needRare().expires = at
 	}
 }
-
-// maybeApplied returns a version that the client may have instead of the one it ACKed; nil for none.
-func (h *clientCopy) maybeApplied() *xds.Resource {
-	if h.rare == nil {
-		return nil
-	}
-	return h.rare.unconfirmed
-}
-
-// nackedAny reports whether the client NACKed any version.
-func (h *clientCopy) nackedAny() bool { return h.rare != nil && len(h.rare.nacked) > 0 }
 
 // maxNacked bounds the NACKed versions that are remembered under one name: more than the versions
 // among which choose chooses.
@@ -161,7 +146,7 @@ const maxNacked = 8
 
 // hasNacked reports whether the client NACKed a version.
 func (h *clientCopy) hasNacked(version string) bool {
-	return h != nil && h.rare != nil && slices.Contains(h.rare.nacked, version)
+	return h != nil && slices.Contains(h.rare.nacked, version)
 }
 
 // nack records that the client NACKed a version.
@@ -186,13 +171,11 @@ func (h *clientCopy) forgetNack(version string) {
 // ack records that the client ACKed a version, which shows what the client has.
 func (h *clientCopy) ack(r *xds.Resource) {
 	h.acked = r
-	if h.rare == nil {
-		return
-	}
-	h.rare.unconfirmed = nil
 	h.forgetNack(r.Version)
 	if len(h.rare.nacked) == 0 && h.rare.expires.IsZero() {
-		h.rare = nil
+		h.rare = noRare
+	} else {
+		h.rare.unconfirmed = nil
 	}
 }
 
@@ -214,6 +197,8 @@ func newSubscription(url string, cfg Config) *subscription {
 		removals:   make(map[string]time.Time),
 		neverAcked: make(map[string]struct{}),
 		heartbeats: make(map[string]struct{}),
+		surplus:    make(map[string]struct{}),
+		waiting:    make(map[string]struct{}),
 	}
 }
 
@@ -292,14 +277,13 @@ func (sub *subscription) requestSotW(req *Request, first bool) *xds.Subscription
 		}
 	}
 	for name := range names {
-		if _, ok := sub.names[name]; !ok {
+		if !sub.subscribes(name) {
 			sub.subscribe(name, change)
 		}
 	}
-	switch {
-	case wildcard && !sub.wildcard:
+	if wildcard {
 		sub.startWildcard()
-	case !wildcard && sub.wildcard:
+	} else if sub.wildcard {
 		sub.stopWildcard()
 	}
 	if first && len(names) > 0 {
@@ -348,20 +332,21 @@ func nilIfUnchanged(change *xds.SubscriptionChange, hadWildcard bool) *xds.Subsc
 }
 
 func (sub *subscription) startWildcard() {
-	if !sub.wildcard {
-		sub.wildcard = true
-		sub.allChanged = true
-		sub.mustRespond = true // also if the set is empty (protocol.md 2.7)
-		for name := range sub.expected {
-			sub.forget(name) // sent before the client subscribed, so that it may have ignored it
-		}
+	if sub.wildcard {
+		return
+	}
+	sub.wildcard = true
+	sub.allChanged = true
+	sub.mustRespond = true // also if the set is empty (protocol.md 2.7)
+	for name := range sub.expected {
+		sub.forget(name) // sent before the client subscribed, so that it may have ignored it
+	}
+	if sub.cfg.Form == xds.Delta {
 		// The client will have the resources of the responses in flight, even if it unsubscribed
 		// from them meanwhile.
 		for _, f := range sub.inFlight {
 			for _, r := range f.resources {
-				if sub.sent[r.Name] == nil && sub.cfg.Form == xds.Delta {
-					sub.copyOf(r.Name)
-				}
+				sub.copyOf(r.Name)
 			}
 		}
 	}
@@ -371,11 +356,7 @@ func (sub *subscription) startWildcard() {
 func (sub *subscription) stopWildcard() {
 	sub.wildcard, sub.keepsWildcard = false, false
 	for name, h := range sub.sent {
-		r := h.last
-		if r == nil {
-			r = &xds.Resource{Name: name}
-		}
-		if !sub.covers(r) {
+		if !sub.covers(cmp.Or(h.last, &xds.Resource{Name: name})) {
 			sub.forget(name)
 		}
 	}
@@ -386,8 +367,14 @@ func (sub *subscription) stopWildcard() {
 	maps.DeleteFunc(sub.removals, func(name string, _ time.Time) bool { return uncovered(name, struct{}{}) })
 }
 
+// subscribes reports whether the client subscribes to a name by itself.
+func (sub *subscription) subscribes(name string) bool {
+	_, ok := sub.names[name]
+	return ok
+}
+
 func (sub *subscription) subscribe(name string, change *xds.SubscriptionChange) {
-	if _, ok := sub.names[name]; !ok {
+	if !sub.subscribes(name) {
 		sub.names[name] = struct{}{}
 		change.Subscribe = append(change.Subscribe, name)
 		delete(sub.expected, name)
@@ -399,7 +386,7 @@ func (sub *subscription) subscribe(name string, change *xds.SubscriptionChange) 
 // unsubscribe forgets what the client had under a name, so that the resource is sent again if the
 // client subscribes again (protocol.md 1.5). Unknown names are ignored (3.3).
 func (sub *subscription) unsubscribe(name string, change *xds.SubscriptionChange) {
-	if _, ok := sub.names[name]; !ok {
+	if !sub.subscribes(name) {
 		return
 	}
 	delete(sub.names, name)
@@ -435,7 +422,7 @@ func (sub *subscription) answerName(name string) {
 func (sub *subscription) copyOf(name string) *clientCopy {
 	h := sub.sent[name]
 	if h == nil {
-		h = &clientCopy{sentBefore: sub.sentCount}
+		h = &clientCopy{sentBefore: sub.sentCount, rare: noRare}
 		sub.sent[name] = h
 	}
 	return h

@@ -109,16 +109,14 @@ func (sub *subscription) passed(f *sentResponse) (culprit *Answer) {
 		return nil
 	}
 	sub.trial = nil
-	accepted := func(r *xds.Resource) bool { return sub.sent[r.Name].hasAcked(r.Version) }
+	changed := func(r *xds.Resource) bool { return !sub.sent[r.Name].hasAcked(r.Version) }
 	switch {
-	case !slices.ContainsFunc(tr.others, func(r *xds.Resource) bool { return !accepted(r) }):
-		if len(tr.named) == 1 {
-			return &Answer{Type: sub.url, NACK: true, Error: tr.reason, Nacked: tr.named[0]}
-		}
-	default: // some of the others changed meanwhile, and may have been to blame
+	case slices.ContainsFunc(tr.others, changed): // those may have been to blame
 		for _, r := range tr.named {
 			sub.sent[r.Name].forgetNack(r.Version)
 		}
+	case len(tr.named) == 1:
+		return &Answer{Type: sub.url, NACK: true, Error: tr.reason, Nacked: tr.named[0]}
 	}
 	return nil
 }

@@ -24,8 +24,7 @@ import (
 type Resource struct {
 	// Type is the type URL, Name the resource name; together they are the key.
 	Type, Name string
-	// Version is the content hash. It is the only version that clients get: it stays the same over
-	// restarts and for every upstream (protocol.md 7.5).
+	// Version is the content hash, and the only version that clients get (protocol.md 7.5).
 	Version string
 	// UpstreamVersion is the version that the upstream issued. It goes back to that upstream only,
 	// in initial_resource_versions (design.md I2).
@@ -36,7 +35,7 @@ type Resource struct {
 	// EDSName is the name of the endpoints of a cluster of type EDS; "" for every other resource.
 	EDSName string
 	// Extra has the optional fields, which few resources have; nil for none. It must not be changed
-	// either. The methods below read it.
+	// either. Methods of Resource read it.
 	Extra *Extra
 	// Wrapped says that the body does not have the name, so that SotW needs a wrapper for it.
 	Wrapped bool
@@ -100,8 +99,8 @@ func (r *Resource) setExtra(e Extra) {
 // version of its own: the version of the response changes with every other resource in it.
 const OfResponse = "holdfast:of-the-response"
 
-// ErrHeartbeat says that a wrapper carries no body: it refreshes the TTL of the
-// version that it names (xDS specification, "TTL"; protocol.md 6.1).
+// ErrHeartbeat says that a wrapper carries no body: it refreshes the TTL of the version that it names
+// (protocol.md 6.1).
 var ErrHeartbeat = errors.New("resource has no body")
 
 // FromAny makes a resource of an entry of a SotW response: either the bare resource, whose name is
@@ -202,9 +201,8 @@ func finish(r *Resource) (*Resource, error) {
 	return r, nil
 }
 
-// contentHash returns the version of a resource: 64 bits of xxHash over everything of it that a
-// client can see, in hexadecimal. The TTL is not part of the content: refreshing it changes
-// nothing.
+// contentHash returns the version of a resource: a hash of everything that a client can see of it,
+// except for the TTL, which may be refreshed.
 func contentHash(r *Resource) string {
 	var h xxhash.Digest
 	h.Reset()
@@ -276,8 +274,7 @@ func (r *Resource) Any() (*anypb.Any, error) {
 	return &anypb.Any{TypeUrl: WrapperType, Value: value}, nil
 }
 
-// Answers reports whether a name is that of the resource or one of its aliases, so that the
-// resource answers a subscription to it (protocol.md 3.15).
+// Answers reports whether the resource answers a subscription to a name (protocol.md 3.15).
 func (r *Resource) Answers(name string) bool {
 	return r.Name == name || slices.Contains(r.Aliases(), name)
 }
@@ -300,9 +297,8 @@ func EmptyRuntime(name string) *Resource {
 	return r
 }
 
-// SetVersion is the version of a set of resources: a hash over the (name, version) pairs that does
-// not depend on their order, so that adding and removing a resource updates it (protocol.md 7.6).
-// The zero value is the empty set.
+// SetVersion is the version of a set of resources: a hash of their names and versions that does not
+// depend on their order (protocol.md 7.6). The zero value is that of the empty set.
 type SetVersion uint64
 
 // Add puts a resource into the set.

@@ -24,12 +24,8 @@ var ErrMalformed = errors.New("malformed protobuf")
 const fieldName = 1
 
 // ScanName reads the resource name from the wire form of a body: the string in field 1, the last
-// one if it is repeated, as in proto3. It reads nothing else of the body, but the top-level fields
-// must be well-formed.
-//
-// It fails with an error that wraps ErrNoName if field 1 is absent or empty, with one that wraps
-// ErrMalformed and has the place if the body is malformed, and otherwise if field 1 is not a
-// string, not UTF-8, or longer than MaxNameBytes.
+// one if it is repeated, as in proto3. The error wraps ErrNoName if field 1 is absent or empty, and
+// ErrMalformed if the top-level fields are not well-formed.
 func ScanName(body []byte) (string, error) {
 	name, err := scanName(body)
 	if err != nil {

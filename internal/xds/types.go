@@ -6,8 +6,7 @@
 // must be known of a body (its name, the EDS name of a cluster, the clusters that a route leads to,
 // the address of a listener) is read by a shallow scan of its wire form.
 //
-// It imports nothing else of holdfast, keeps no state and starts no goroutine. Everything in it may
-// be called concurrently; a *Resource must not be changed after it was handed on.
+// Everything in it may be called concurrently; a *Resource must not be changed after it was handed on.
 package xds
 
 import (
@@ -40,14 +39,12 @@ const (
 	ExtensionConfigType = googleapis + "envoy.config.core.v3.TypedExtensionConfig"
 	ThriftRouteType     = googleapis + "envoy.extensions.filters.network.thrift_proxy.v3.RouteConfiguration"
 
-	// WrapperType is the type URL of discovery.v3.Resource, in which a SotW
-	// response may wrap a resource to give it a name, a TTL or aliases
-	// (xDS specification, "SotW and TTL"; protocol.md 1.14).
+	// WrapperType is the type URL of discovery.v3.Resource, in which a SotW response may wrap a
+	// resource to give it a name, a TTL or aliases (protocol.md 1.14).
 	WrapperType = googleapis + "envoy.service.discovery.v3.Resource"
 )
 
-// TypeInfo describes how holdfast treats the resources of one type. Whatever depends on the type of
-// a resource, and not on its content, is a field here.
+// TypeInfo describes how holdfast treats the resources of one type.
 type TypeInfo struct {
 	// Short is the customary abbreviation; for a type that is not in the table, the name of its
 	// message.
@@ -161,31 +158,29 @@ func CompareReferences(a, b string) int { return Info(a).reference - Info(b).ref
 // FullState reports whether a SotW response of the type is the complete set.
 func FullState(typeURL string) bool { return Info(typeURL).FullState }
 
-// Short returns the customary abbreviation of a type URL of the table ("CDS"); for any other, the
-// message name after the last slash.
+// Short returns TypeInfo.Short of a type.
 func Short(typeURL string) string { return Info(typeURL).Short }
 
 // TypeByShort is the inverse of Short for the types of the table, regardless of letter case; ok is
 // false for anything else.
 func TypeByShort(short string) (typeURL string, ok bool) {
-	for _, t := range types {
-		if strings.EqualFold(t.info.Short, short) {
-			return t.url, true
-		}
-	}
-	return "", false
+	return find(func(info TypeInfo) bool { return strings.EqualFold(info.Short, short) })
 }
 
 // TypeByRESTName returns the type with a RESTName; ok is false if there is none.
 func TypeByRESTName(name string) (typeURL string, ok bool) {
+	return find(func(info TypeInfo) bool { return name != "" && info.RESTName == name })
+}
+
+// find returns the first type of the table for which match returns true.
+func find(match func(TypeInfo) bool) (typeURL string, ok bool) {
 	for _, t := range types {
-		if name != "" && t.info.RESTName == name {
+		if match(t.info) {
 			return t.url, true
 		}
 	}
 	return "", false
 }
 
-// Wildcard is the name that subscribes to every resource of a type
-// (xDS specification, "How the client specifies what resources to return").
+// Wildcard is the name that subscribes to every resource of a type.
 const Wildcard = "*"

@@ -22,8 +22,7 @@ type Update struct {
 	// Complete says that Resources is the complete set of the type, so that all other resources
 	// were removed. Only full-state types have it (design.md I3).
 	Complete bool
-	// Wildcard says that the update answers, partly or completely, the subscription to the
-	// wildcard.
+	// Wildcard says that the update is at least a part of the answer for the wildcard.
 	Wildcard bool
 	// Timeout says that there was no answer in time for the names in Errors.
 	Timeout bool

@@ -36,9 +36,8 @@ type Failover struct {
 	Sources []Source
 	// Durations that are 0 take the defaults.
 	failover.Timing
-	// Lacking reports whether any subscribed resource is not cached; nil means that none is
-	// missing. Holding reports whether any resource is cached that a source could confirm; nil
-	// means that there is one.
+	// Lacking and Holding are those of failover.Config. If they are nil, nothing is missing, and
+	// something is cached.
 	Lacking, Holding func() bool
 	// Connected is called with true when a source answers, and with false when it is lost. If
 	// nothing is cached, a source with an open stream may have nothing to send, and counts as
@@ -361,7 +360,7 @@ func (d *driver) do(o failover.Output) {
 			<-r.ended
 		}
 	case failover.Await:
-		d.goroutines.Go(func() { d.await(o.Source, o.Err) })
+		d.goroutines.Go(func() { d.await(o) })
 	case failover.Use:
 		d.count(Events.Connected, o.Source)
 		d.Log.Info("control plane connected", "upstream", name)
@@ -391,15 +390,11 @@ func (d *driver) do(o failover.Output) {
 }
 
 // await waits until a source accepts connections again, or its name must be looked up again.
-func (d *driver) await(i int, err error) {
-	var unreached *unreachable
-	errors.As(err, &unreached)
-	d.mu.Lock()
-	since := d.machine.ReachedAt(i)
-	d.mu.Unlock()
-	accepts := unreached.await(d.ctx, since)
+func (d *driver) await(o failover.Output) {
+	unreached, _ := errors.AsType[*unreachable](o.Err)
+	accepts := unreached.await(d.ctx, o.Reached)
 	if d.ctx.Err() == nil {
-		d.event(func(m *failover.Machine, now time.Time) { m.Reached(now, i, accepts) })
+		d.event(func(m *failover.Machine, now time.Time) { m.Reached(now, o.Source, accepts) })
 	}
 }
 

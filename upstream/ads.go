@@ -108,10 +108,9 @@ func NewADS(cfg Config) (*ADS, error) {
 	return &ADS{server: newServer(cfg), target: t}, nil
 }
 
-// Run opens one stream and writes its responses to the state until it ends, and returns why:
-// never nil. All goroutines that it started have ended by then.
+// Run opens one stream and writes its responses to the state until it ends, and returns why: never nil.
 func (a *ADS) Run(ctx context.Context, state State, answered func() error) error {
-	dialing := a.dialer.dialing()
+	dialing := &dialing{dialer: a.dialer}
 	return dialing.classify(a.secrets.hide(a.attempt(ctx, dialing, state, answered)))
 }
 
@@ -149,7 +148,7 @@ var bidirectional = &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
 func (a *ADS) Forward(ctx context.Context, method string) (grpc.ClientStream, error) {
 	conn := a.conn.Load()
 	if conn == nil {
-		own, err := a.dial(a.dialer.dialing())
+		own, err := a.dial(&dialing{dialer: a.dialer})
 		if err != nil {
 			return nil, status.Error(codes.Unavailable, err.Error())
 		}

@@ -89,9 +89,6 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// dialing returns the record of a new attempt.
-func (d *dialer) dialing() *dialing { return &dialing{dialer: d} }
-
 // dialGRPC connects for gRPC, which passes a Unix socket as a URL.
 func (d *dialing) dialGRPC(ctx context.Context, addr string) (net.Conn, error) {
 	if path, ok := strings.CutPrefix(addr, "unix://"); ok {
@@ -133,7 +130,7 @@ func (d *dialing) classify(err error) error {
 		return err
 	}
 	closed := d.closed
-	return &unreachable{error: err, await: func(ctx context.Context, since time.Time) bool { return d.await(ctx, closed, since) }}
+	return &unreachable{err, func(ctx context.Context, since time.Time) bool { return d.await(ctx, closed, since) }}
 }
 
 // unreachable is the error of an attempt in which no address of the server accepted a connection.

@@ -35,9 +35,9 @@ const (
 	DefaultRESTTimeout = 10 * time.Second
 )
 
-// REST is a control plane that is polled over REST-JSON, one type at a time
-// (protocol.md section 9). It is treated like a SotW stream: a poll repeats the newest request of
-// its type, and its answer is a response.
+// REST is a control plane that is polled over REST-JSON, one type at a time (protocol.md section 9).
+// It is treated like a SotW stream: a poll repeats the newest request of its type, and its answer is
+// a response.
 type REST struct {
 	*server
 	// failures counts the polls that failed since one was answered.
@@ -81,7 +81,7 @@ func (r *REST) Run(ctx context.Context, state State, answered func() error) erro
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	dialing := r.dialer.dialing()
+	dialing := &dialing{dialer: r.dialer}
 	transport := &http.Transport{
 		TLSClientConfig: tlsConfig, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute,
 		DialContext: dialing.dial, Proxy: http.ProxyFromEnvironment,
@@ -182,11 +182,10 @@ func (w *restWire) pollType(ctx context.Context, p *poll) {
 	for n := 1; ; n++ {
 		req := p.request.Load()
 		answer, err := w.post(ctx, p.kind, req)
-		var rejected *answerError
 		switch {
 		case ctx.Err() != nil:
 			return
-		case errors.As(err, &rejected), timedOut(err): // polls of other types may be answered
+		case errors.As(err, new(*answerError)), timedOut(err): // polls of other types may be answered
 			n := int(w.rest.failures.Add(1))
 			w.rest.log.Log(ctx, levelOf(n), "poll failed", "type", p.kind, "attempts", n, "err", w.rest.secrets.hide(err))
 			if w.rejects(ctx, p.kind) {
@@ -308,8 +307,6 @@ func (w *restWire) post(ctx context.Context, kind string, msg *discoveryv3.Disco
 		// "{}" would delete every listener and cluster (protocol.md 9.2).
 		return nil, &answerError{errors.New("the answer has no type, version and resources")}
 	}
-	if out.GetTypeUrl() == "" {
-		out.TypeUrl = msg.GetTypeUrl()
-	}
+	out.TypeUrl = cmp.Or(out.GetTypeUrl(), msg.GetTypeUrl())
 	return &out, nil
 }

@@ -91,12 +91,6 @@ func (s *server) LastMessage() time.Time {
 	return s.last
 }
 
-func (s *server) received(now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.last = now
-}
-
 // headers sets the headers of a stream or request: the token and the configured ones.
 func (s *server) headers(set func(name, value string)) error {
 	token, err := s.cfg.Token()
@@ -164,14 +158,11 @@ const (
 	blamedFor = 5 * time.Second
 )
 
-// mayBlameType reports whether the status that ends a stream may be about one request. Other
-// statuses mean that the server or the connection ends, or that the client is not authenticated.
-func mayBlameType(code codes.Code) bool {
-	switch code {
-	case codes.PermissionDenied, codes.InvalidArgument, codes.Unimplemented, codes.NotFound, codes.FailedPrecondition, codes.OutOfRange, codes.Unknown:
-		return true
-	}
-	return false
+// mayBlameType are the statuses with which a stream may end because of one request. Other statuses
+// mean that the server or the connection ends, or that the client is not authenticated.
+var mayBlameType = []codes.Code{
+	codes.PermissionDenied, codes.InvalidArgument, codes.Unimplemented, codes.NotFound, codes.FailedPrecondition,
+	codes.OutOfRange, codes.Unknown,
 }
 
 // excludeCulprit excludes the type because of which a control plane has ended a stream, if there is
@@ -179,7 +170,7 @@ func mayBlameType(code codes.Code) bool {
 // such.
 func (s *server) excludeCulprit(st *stream, err error) {
 	end, ok := status.FromError(err)
-	if err == nil || !ok || !mayBlameType(end.Code()) {
+	if !ok || !slices.Contains(mayBlameType, end.Code()) {
 		return
 	}
 	culprit, names := st.culprit(end.Message())
@@ -213,8 +204,8 @@ func (s *server) excludeCulprit(st *stream, err error) {
 	}
 }
 
-// culprit returns the type because of which the server may have ended the stream with the message
-// why, and the subscribed names of the type; "" if there is none.
+// culprit returns the type because of which the server may have ended the stream with a message, and
+// the subscribed names of the type; "" if there is none.
 func (st *stream) culprit(why string) (culprit string, names []string) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -314,7 +305,9 @@ func (st *stream) receiveAll(ctx context.Context) error {
 // receive passes one response to the session, and the resulting update to the state.
 func (st *stream) receive(msg message) {
 	now := time.Now()
-	st.server.received(now)
+	st.server.mu.Lock()
+	st.server.last = now
+	st.server.mu.Unlock()
 	var update *session.Response
 	var err error
 	st.mu.Lock()
@@ -328,7 +321,7 @@ func (st *stream) receive(msg message) {
 	case *discoveryv3.DeltaDiscoveryResponse:
 		update, err = st.machine.Delta(m, now)
 	}
-	late := err == nil && (st.wakeAt.IsZero() || update.Wake.Before(st.wakeAt))
+	early := err == nil && (st.wakeAt.IsZero() || update.Wake.Before(st.wakeAt))
 	st.mu.Unlock()
 	st.logResponse(msg, update, err)
 	if err != nil {
@@ -340,13 +333,12 @@ func (st *stream) receive(msg message) {
 	st.server.cfg.Observer.Received(st.server.Name(), update.Type, len(update.Resources))
 	typeURL, nonce := update.Type, update.Nonce // so that the function does not refer to the resources
 	st.apply(update.Update, func(nack error) { st.answer(typeURL, nonce, nack) })
-	if late {
+	if early {
 		wake.Signal(st.wake)
 	}
 }
 
-// logResponse logs a response. The debug message is built only if debug messages are logged,
-// because there are thousands of responses.
+// logResponse logs a response. There are thousands: the debug message is built only if it is logged.
 func (st *stream) logResponse(msg message, u *session.Response, err error) {
 	log := st.server.log
 	if err == nil && len(u.Errors) == 0 && !log.Enabled(context.Background(), slog.LevelDebug) {
@@ -429,8 +421,7 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 			req, next = st.machine.Next(now)
 		}
 		next = wake.Earliest(next, completedAt, overdueAt)
-		st.wakeAt = next
-		if req != nil {
+		if st.wakeAt = next; req != nil {
 			st.wakeAt = time.Time{}
 		}
 		st.mu.Unlock()

@@ -10,9 +10,8 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// answer finds the response in flight that a request answers, and returns the client's ACK or
-// NACK; nil if no such response is remembered. culprit, which is nil for most requests, is the NACK
-// of a resource of an earlier response, which follows from this ACK.
+// answer finds the response in flight that a request answers, and returns Effect.Answer and
+// Effect.Culprit; nil if no such response is remembered.
 func (sub *subscription) answer(req *Request) (answer, culprit *Answer) {
 	if req.Nonce == "" {
 		return nil, nil
@@ -192,10 +191,12 @@ func (sub *subscription) replaceNeverAcked(v View) {
 	}
 }
 
-// claims reports whether initial_resource_versions of a Delta client had this version of a resource,
-// and the resource has not been sent or ACKed since.
-func (sub *subscription) claims(h *clientCopy, r *xds.Resource) bool {
-	return r != nil && h != nil && h.last == nil && h.acked == nil && h.version() == r.Version
+// claimInitial claims a resource if initial_resource_versions of a Delta client had this version, and
+// the resource has not been sent or ACKed since.
+func (sub *subscription) claimInitial(h *clientCopy, r *xds.Resource) {
+	if r != nil && h != nil && h.last == nil && h.acked == nil && h.version() == r.Version {
+		sub.claim(h, r)
+	}
 }
 
 // claim records that the client has a resource, which counts as an ACK of it.
@@ -220,8 +221,7 @@ func (sub *subscription) claimAll() {
 const unknownReason = "the client's reason is not shown: the response that it is about is no longer in memory"
 
 // reason returns the reason of a client's NACK with the secrets of what the client was sent
-// removed, since Envoy dumps the resource next to its sentence. The client's own words never
-// leave the Session.
+// removed, since Envoy dumps the resource next to its sentence.
 func (sub *subscription) reason(text string, f *sentResponse) string {
 	if f.incomplete {
 		return unknownReason

@@ -176,8 +176,8 @@ func (s *Session) considerAll(sub *subscription, v View, out *collector) {
 	}
 }
 
-// consider adds one name to a Delta response, if it must be sent or removed. mustAnswer is set if
-// the name must be answered even if it is unchanged.
+// consider adds one name to a Delta response, if it must be sent or removed; with mustAnswer, also if
+// it is unchanged.
 func (s *Session) consider(sub *subscription, v View, name string, mustAnswer bool, out *collector) {
 	if xds.IsCollection(name) {
 		s.considerCollection(sub, v, name, mustAnswer, out)
@@ -208,9 +208,7 @@ func (s *Session) considerItem(sub *subscription, v View, name string, item xds.
 	if item.Current != nil {
 		delete(sub.removals, item.Current.Name) // it exists again, even if not sent
 	}
-	if sub.claims(h, item.Current) {
-		sub.claim(h, item.Current)
-	}
+	sub.claimInitial(h, item.Current)
 	r := sub.choose(item)
 	if r == nil || !sub.covers(r) {
 		if mustAnswer {
@@ -219,9 +217,7 @@ func (s *Session) considerItem(sub *subscription, v View, name string, item xds.
 		return
 	}
 	h = sub.sent[r.Name]
-	if sub.claims(h, r) {
-		sub.claim(h, r)
-	}
+	sub.claimInitial(h, r)
 	// The client may be about to drop a resource of an earlier stream, because its timers continue
 	// between two streams (protocol.md 6.6).
 	timed := h != nil && h.last == nil && sub.passesTTL() && v.HadTTL(sub.url)
@@ -321,9 +317,8 @@ func (s *Session) buildFullState(sub *subscription, v View) *Response {
 	if !differs {
 		return nil
 	}
-	sub.drop(set)
 	sub.resumed = false
-	return set.response()
+	return set.response(sub)
 }
 
 // complete reports whether a full-state SotW response may be sent. A response without a resource
@@ -383,27 +378,23 @@ func (sub *subscription) missingAt(v View, now time.Time) time.Time {
 	return since.Add(DefaultMissingAfter)
 }
 
-// fullSet is the complete set that a SotW client should have now.
+// fullSet is the complete set that a SotW client should have now; removed lists the names that the
+// client was sent and that the set removes at once.
 type fullSet struct {
 	*collector
 	// differs is set if the set is not the one that the client was sent last.
 	differs bool
-	// dropped lists the names that the client was sent and that must be removed.
-	dropped []string
 	// disputed is set if the client NACKed a resource, or may have a version that is not known.
 	// Then what it should be sent does not follow from the state alone.
 	disputed bool
 }
 
-// drop forgets the resources that sending the set removes at once.
-func (sub *subscription) drop(set *fullSet) {
-	for _, name := range set.dropped {
+// response returns a response with the set, and forgets the resources that it removes.
+func (set *fullSet) response(sub *subscription) *Response {
+	for _, name := range set.removed {
 		sub.forget(name)
 		delete(sub.removals, name)
 	}
-}
-
-func (set *fullSet) response() *Response {
 	return &Response{Resources: set.resources, complete: !set.disputed}
 }
 
@@ -451,7 +442,7 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 			continue // NACKed before any version was ACKed: the client has none
 		}
 		if absent && (!xds.Info(sub.url).RemoveLate || h.last == nil) {
-			set.dropped = append(set.dropped, name)
+			set.removed = append(set.removed, name)
 			set.differs = true
 			continue
 		}
@@ -464,8 +455,8 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 	return set
 }
 
-// buildNamed builds a SotW response of a type whose responses may be partial (protocol.md 1.13),
-// with what changed and what must be answered. Such a response cannot express a removal.
+// buildNamed builds a SotW response of a type whose responses may be partial (protocol.md 1.13), with
+// what changed and what must be answered. It cannot express a removal.
 func (s *Session) buildNamed(sub *subscription, v View) *Response {
 	if sub.allChanged {
 		maps.Copy(sub.changed, sub.names)

@@ -20,11 +20,8 @@ type sentResponse struct {
 	dropped    []string
 	removed    []string
 	heartbeats []*xds.Resource
-	// probe is set if the response carries a single suspect, which is retried alone.
-	probe bool
-	// incomplete is set once some resources were deleted from this record, so that contents no longer
-	// returns all of them.
-	incomplete bool
+	probe      bool // the response has a single suspect, which is retried alone
+	incomplete bool // contents no longer returns all resources of the response
 }
 
 // track remembers a response that was sent.
@@ -70,9 +67,8 @@ func (sub *subscription) contents(at int) []*xds.Resource {
 }
 
 // take removes the responses in flight up to index at, and returns the last of them with all the
-// resources that its ACK or NACK is about. The responses before it are superseded without an ACK
-// or NACK of their own: SotW clients answer only the newest (protocol.md 1.8), Delta clients
-// answer in order (3.12).
+// resources that its ACK or NACK is about. Those before it get no ACK or NACK of their own: SotW
+// clients answer only the newest (protocol.md 1.8), Delta clients answer in order (3.12).
 func (sub *subscription) take(at int) sentResponse {
 	f := sub.inFlight[at]
 	f.resources, f.amends = sub.contents(at), false
@@ -99,7 +95,7 @@ func (sub *subscription) leaveOutAcked() {
 	})
 }
 
-// newestInFlight is the number of newest responses in flight that makeRoom leaves as they are.
+// newestInFlight is how many of the newest responses in flight makeRoom leaves as they are.
 const newestInFlight = maxInFlight / 4
 
 // makeRoom bounds the number of responses in flight. An older response is remembered as long as it

@@ -1,8 +1,7 @@
 // Package session implements the server side of one xDS stream as a pure state machine. Its
 // inputs are the client's requests, changes of the state, and the time. Its outputs are
 // responses, changes of the subscription, and the client's ACKs and NACKs. It has no goroutine,
-// no clock, no lock and does no I/O, so that a conversation with a client is a transcript that
-// can be written down, tested and fuzzed.
+// no clock, no lock and does no I/O. A Session is not safe for concurrent use.
 //
 // A Session remembers what it must send to its client as sets of names, never as a queue of
 // messages. Next builds a response from the state as it is when Next is called, so that a slow
@@ -10,10 +9,7 @@
 //
 // SotW and Delta are two wire forms of the same machine. They differ in which part of the
 // subscription a response covers, in how a removal is expressed, and in how a request names its
-// subscription. Ordering, warming, ACKs and NACKs, and the choice of the version to send are the
-// same code.
-//
-// A Session is not safe for concurrent use.
+// subscription.
 package session
 
 import (
@@ -181,25 +177,23 @@ type Response struct {
 type Effect struct {
 	// Subscription is the change of the subscription; nil if there is none.
 	Subscription *xds.SubscriptionChange
-	// Answer is the ACK or NACK; nil if the request answers no response in flight.
-	Answer *Answer
-	// Culprit is a second answer, to be processed after Answer: an ACK may show which resource of
-	// an earlier NACKed response is to blame. It is nil for most requests.
-	Culprit *Answer
+	// Answer is the ACK or NACK; nil if the request answers no response in flight. Culprit is a
+	// second answer, to be processed after it: an ACK may show which resource of an earlier NACKed
+	// response is to blame. It is nil for most requests.
+	Answer, Culprit *Answer
 }
 
 // Answer is a client's ACK or NACK of a response.
 type Answer struct {
 	Type string
 	// Revision is the revision of the state from which the response was built: the client has
-	// seen every update up to it. It is 0 for a probe, a response with a single suspect, from
-	// which nothing follows for later updates.
+	// seen every update up to it. It is 0 for a probe, from which that does not follow.
 	Revision uint64
-	// NACK is set if the client NACKed the response. Error is its reason, bounded in length and
-	// with the secrets of what the client was sent removed.
+	// Error is the reason of a NACK, bounded in length and with the secrets of what the client was
+	// sent removed.
 	NACK  bool
 	Error string
-	// Acked lists resources that the client has not ACKed before. Suspects and Nacked are those
+	// Acked lists resources that the client had not ACKed before. Suspects and Nacked are those
 	// of a NACKed response (design.md I7).
 	Acked, Suspects []*xds.Resource
 	Nacked          *xds.Resource
@@ -281,10 +275,7 @@ func (s *Session) Next(v View, now time.Time) (*Response, time.Time) {
 	for _, sub := range s.ordered {
 		sub.putBack(v)
 	}
-	if s.clustersChanged {
-		s.clustersChanged = false
-		s.unsubscribeEndpoints()
-	}
+	s.unsubscribeEndpoints()
 	s.arrived(v)
 	var delayed time.Time
 	known := false
@@ -371,8 +362,7 @@ func (s *Session) build(sub *subscription, v View) *Response {
 	return nil
 }
 
-// address sets the type, nonce and version of a response. The version is that of all resources
-// sent before.
+// address sets the type, nonce and version of a response.
 func (s *Session) address(sub *subscription, resp *Response) {
 	s.nonces++
 	resp.Type = sub.url
@@ -444,7 +434,9 @@ func (s *Session) resendEndpoints(name string) {
 // none of the client's clusters names these endpoints any more.
 func (s *Session) unsubscribeEndpoints() {
 	eds, clusters := s.types[xds.EndpointType], s.types[xds.ClusterType]
-	if eds == nil || clusters == nil || len(eds.expected) == 0 {
+	changed := s.clustersChanged
+	s.clustersChanged = false
+	if !changed || eds == nil || clusters == nil || len(eds.expected) == 0 {
 		return
 	}
 	named := make(map[string]struct{})
@@ -502,6 +494,9 @@ func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Tim
 	}
 	for _, name := range removed {
 		delete(sub.removals, name)
+		if s.cfg.Form == xds.SotW {
+			sub.forget(name)
+		}
 	}
 	if len(sub.removals) == 0 {
 		s.needed = nil
@@ -510,12 +505,7 @@ func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Tim
 		slices.Sort(removed)
 		return s.commit(sub, &Response{Removed: removed}, 0), time.Time{}
 	}
-	for _, name := range removed {
-		sub.forget(name)
-	}
-	set := s.fullSet(sub, v)
-	sub.drop(set)
-	return s.commit(sub, set.response(), 0), time.Time{}
+	return s.commit(sub, s.fullSet(sub, v).response(sub), 0), time.Time{}
 }
 
 // needs reports whether a resource that the client was sent leads to the cluster.
@@ -545,8 +535,7 @@ func (s *Session) forgetNeeded(typeURL string) {
 	}
 }
 
-// Idle reports whether Next would return no response for the state that Next last saw. That is
-// the case if the requests since then did no more than ACK or NACK.
+// Idle reports whether Next would return no response for the state that Next last saw.
 func (s *Session) Idle() bool {
 	for _, sub := range s.ordered {
 		if sub.allChanged || sub.mustRespond || len(sub.changed)+len(sub.mustAnswer)+len(sub.retryAlone)+len(sub.heartbeats)+len(sub.neverAcked)+len(sub.surplus) > 0 {
@@ -597,7 +586,7 @@ func (s *Session) Unanswered() map[string][]string {
 func (s *Session) IsNew(typeURL string) bool { return s.types[typeURL] == nil }
 
 // Subscriptions returns the types of the client's requests, in push order, and the number of names
-// that it subscribes to, counting a wildcard as one.
+// that it subscribes to; a wildcard counts as one.
 func (s *Session) Subscriptions() (types []string, names int) {
 	for _, sub := range s.ordered {
 		types = append(types, sub.url)

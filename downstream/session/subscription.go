@@ -9,9 +9,8 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// subscription is the state of one type on one stream: what the client subscribes to, what it
-// has, and what it must be sent. Nonces, names and versions are never mixed across types
-// (protocol.md 1.9).
+// subscription is the state of one type on one stream. Nonces, names and versions are never mixed
+// across types (protocol.md 1.9).
 type subscription struct {
 	url string
 	cfg Config
@@ -70,15 +69,13 @@ type subscription struct {
 	// The responses that the client has not answered, oldest first.
 	inFlight  []sentResponse
 	sentCount uint64
-	// mergeAbove is the number of responses in flight from which makeRoom is called; at least
-	// maxInFlight.
+	// mergeAbove is the number of responses in flight from which makeRoom is called, if it is more
+	// than maxInFlight.
 	mergeAbove int
 	// superseded counts the bytes of superseded resources in responses in flight.
 	superseded int
-	// nonce is the nonce of the last response; answered is set once the client has answered that
-	// response.
-	nonce    string
-	answered bool
+	nonce      string // of the last response
+	answered   bool   // the client has answered that response
 
 	// seen is the revision up to which everything was considered. progress is the revision up to
 	// which the client has also answered. reported is the progress that was returned last.
@@ -140,8 +137,7 @@ func (h *clientCopy) expireAt(at time.Time) {
 	}
 }
 
-// maxNacked bounds the NACKed versions that are remembered under one name: more than the versions
-// among which choose chooses.
+// maxNacked bounds rareFields.nacked: there are fewer versions among which choose chooses.
 const maxNacked = 8
 
 // hasNacked reports whether the client NACKed a version.
@@ -168,7 +164,7 @@ func (h *clientCopy) forgetNack(version string) {
 	}
 }
 
-// ack records that the client ACKed a version, which shows what the client has.
+// ack records that the client ACKed a version.
 func (h *clientCopy) ack(r *xds.Resource) {
 	h.acked = r
 	h.forgetNack(r.Version)
@@ -179,7 +175,7 @@ func (h *clientCopy) ack(r *xds.Resource) {
 	}
 }
 
-// hasAcked reports whether the version that the client ACKed last is this one.
+// hasAcked reports whether a version is the one that the client ACKed last.
 func (h *clientCopy) hasAcked(version string) bool {
 	return h != nil && h.acked != nil && h.acked.Version == version
 }
@@ -417,8 +413,7 @@ func (sub *subscription) answerName(name string) {
 	sub.mustAnswer[name] = struct{}{}
 }
 
-// copyOf returns what the client has under a name. If nothing was recorded, it records that the
-// client may have any version.
+// copyOf returns what the client has under a name: any version, if nothing was recorded.
 func (sub *subscription) copyOf(name string) *clientCopy {
 	h := sub.sent[name]
 	if h == nil {
@@ -437,8 +432,7 @@ func (sub *subscription) copyFrom(f *sentResponse, name string) *clientCopy {
 	return nil
 }
 
-// setSent records a resource as sent and reports whether its content differs from what the client
-// had.
+// setSent records a resource as sent and reports whether its content is new to the client.
 func (sub *subscription) setSent(r *xds.Resource) (h *clientCopy, changed bool) {
 	h = sub.copyOf(r.Name)
 	if h.last == nil && sub.passesTTL() {

@@ -14,13 +14,9 @@ import (
 // to blame. The reason is free text and no more than a hint, so that no resource counts as NACKed
 // because of the reason alone.
 type trial struct {
-	// number is that of the newest response when the trial began. The ACK or NACK of a later
-	// response decides the trial.
-	number uint64
-	// named lists the resources that the set is sent without; others lists those that were NACKed
-	// together with them.
-	named, others []*xds.Resource
-	reason        string // with secrets removed
+	number        uint64          // the ACK or NACK of a later response decides the trial
+	named, others []*xds.Resource // the NACKed resources that the set is sent without, and the others
+	reason        string          // with secrets removed
 }
 
 // maxHint bounds how many bytes of a reason are searched for names.

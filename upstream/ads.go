@@ -38,8 +38,7 @@ const (
 
 // A server whose process hangs, or that is behind a proxy, is detected by HTTP/2 pings. A gRPC
 // server with default settings closes a connection on which pings come more often than every 5
-// minutes, so the default is longer. Most control planes allow 15 s to 60 s; then
-// Config.KeepaliveTime may be set.
+// minutes. Most control planes allow 15 s to 60 s; then Config.KeepaliveTime may be set.
 const (
 	DefaultKeepaliveTime    = 6 * time.Minute
 	DefaultKeepaliveTimeout = 10 * time.Second
@@ -60,9 +59,8 @@ type Config struct {
 	Form xds.Form
 	dial.Security
 	// Headers are sent as metadata of every ADS stream, and with every REST request.
-	Headers map[string]string
-	// MaxMessage is the largest message that is accepted, in bytes.
-	MaxMessage int
+	Headers    map[string]string
+	MaxMessage int // bytes
 	// AckTimeout bounds how long an ACK waits for the answers of the clients.
 	AckTimeout time.Duration
 	// KeepaliveTime is the silence after which an ADS server is pinged, KeepaliveTimeout the time
@@ -82,8 +80,7 @@ type Config struct {
 	options []grpc.DialOption
 }
 
-// ADS is a control plane that serves the aggregated discovery service, SotW or Delta. From one
-// stream to the next, it remembers the versions that the server has sent.
+// ADS is a control plane that serves the aggregated discovery service, SotW or Delta.
 type ADS struct {
 	*server
 	target string
@@ -141,10 +138,9 @@ func (a *ADS) attempt(ctx context.Context, dialing *dialing, state State, answer
 
 var bidirectional = &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
 
-// Forward opens a stream of another service to the same server, with the headers of the ADS
-// stream, which replace those of ctx. It uses the connection of the ADS stream. If there is none,
-// Forward makes one, which is closed when ctx ends. It fails with UNAVAILABLE if the server
-// cannot be reached.
+// Forward opens a stream of another service to the same server, with the headers of the ADS stream.
+// It uses the connection of the ADS stream or, if there is none, one that is closed when ctx ends.
+// It fails with UNAVAILABLE if the server cannot be reached.
 func (a *ADS) Forward(ctx context.Context, method string) (grpc.ClientStream, error) {
 	conn := a.conn.Load()
 	if conn == nil {
@@ -162,8 +158,8 @@ func (a *ADS) Forward(ctx context.Context, method string) (grpc.ClientStream, er
 	return conn.NewStream(ctx, bidirectional, method)
 }
 
-// dial makes the connection of one attempt. Each attempt has a new connection, so that the server's
-// name is looked up again, and the files of certificates are read again.
+// dial makes the connection of one attempt, for which the server's name is looked up again, and the
+// files of certificates are read again.
 func (a *ADS) dial(dialing *dialing) (*grpc.ClientConn, error) {
 	creds, err := a.cfg.Transport()
 	if err != nil {

@@ -21,9 +21,8 @@ const (
 	redialLate     = 5 * time.Second
 	// redialTimeout bounds one such attempt.
 	redialTimeout = 2 * time.Second
-	// lookupInterval is the mean time after which the name is looked up again and files are read
-	// again, if no address has accepted a connection. Each interval is random, from a fifth less
-	// to a fifth more, so that a fleet does not do this at once.
+	// lookupInterval is the mean time after which the name is looked up and files are read again,
+	// if no address has accepted a connection. Each is random, from a fifth less to a fifth more.
 	lookupInterval = 5 * time.Second
 	// maxRedialed is how many addresses of one server are tried at once.
 	maxRedialed = 8

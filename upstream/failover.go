@@ -57,8 +57,8 @@ type Failover struct {
 	runs    map[failover.Run]*run
 }
 
-// Events counts, by the name of a source, the attempts to run it, how often it answered and so
-// became active, and the attempts that failed or got no answer. The methods must not block.
+// Events counts, by the name of a source, the attempts to run it, how often it became active, and
+// the attempts that failed or got no answer. The methods must not block.
 type Events interface {
 	Attempted(source string)
 	Connected(source string)
@@ -195,8 +195,7 @@ type run struct {
 	ended  chan struct{} // closed when Source.Run has returned
 }
 
-// Run writes to the state until ctx ends, and then returns nil after all goroutines that it
-// started have ended.
+// Run writes to the state until ctx ends, and then returns nil.
 func (f *Failover) Run(ctx context.Context, state State) error {
 	f.once.Do(f.init)
 	d := &driver{Failover: f, ctx: ctx, state: state, work: make(chan struct{}, 1)}
@@ -247,8 +246,8 @@ func (d *driver) setConnected(connected bool) {
 	}
 }
 
-// input passes an input to the machine, and has the outputs performed after those of earlier
-// inputs. The result is closed when they have been; it is nil if there are none.
+// input passes an input to the machine. The result is closed when the outputs have been performed; it
+// is nil if there are none.
 func (d *driver) input(give func(m *failover.Machine, now time.Time)) (done <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -275,8 +274,8 @@ func (d *driver) event(give func(m *failover.Machine, now time.Time)) (done <-ch
 	return done
 }
 
-// perform performs the outputs in order, until the Run ends: otherwise Connected could report
-// that a source was lost after another one has answered.
+// perform performs the outputs in order: otherwise Connected could report that a source was lost
+// after another one has answered.
 func (d *driver) perform() {
 	for {
 		d.mu.Lock()

@@ -176,8 +176,7 @@ const (
 	rejectedFor     = DefaultFirstAnswer
 )
 
-// pollType polls one type until the stream ends, the server cannot be reached, or it rejects the
-// polls of every type.
+// pollType polls one type until the stream ends or fails.
 func (w *restWire) pollType(ctx context.Context, p *poll) {
 	for n := 1; ; n++ {
 		req := p.request.Load()
@@ -219,7 +218,6 @@ func timedOut(err error) bool {
 	return errors.As(err, &slow) && slow.Timeout() && !(errors.As(err, &op) && op.Op == "dial")
 }
 
-// answered records that a poll was answered.
 func (w *restWire) answered(kind string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

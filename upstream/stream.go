@@ -37,8 +37,8 @@ type nobody struct{}
 func (nobody) Received(string, string, int)  {}
 func (nobody) Answered(string, string, bool) {}
 
-// server is the common part of the sources that connect to a control plane. It remembers what the
-// next stream needs to know of the streams before it.
+// server is the common part of the sources that connect to a control plane: what the next stream
+// needs to know of the streams before it.
 type server struct {
 	cfg     Config // with a Form and an Observer
 	log     *slog.Logger
@@ -61,10 +61,8 @@ type server struct {
 	last       time.Time // when the last response came
 }
 
-// exclusion is how often in a row the control plane ended the stream for a type, and until when the
-// type is not requested.
 type exclusion struct {
-	times int
+	times int // how often in a row the control plane ended the stream for the type
 	until time.Time
 }
 
@@ -166,8 +164,7 @@ var mayBlameType = []codes.Code{
 }
 
 // excludeCulprit excludes the type because of which a control plane has ended a stream, if there is
-// one. The control plane must have answered other types, so that it does not reject the client as
-// such.
+// one. The control plane must have answered other types, or it may reject the client as such.
 func (s *server) excludeCulprit(st *stream, err error) {
 	end, ok := status.FromError(err)
 	if !ok || !slices.Contains(mayBlameType, end.Code()) {
@@ -213,8 +210,7 @@ func (st *stream) culprit(why string) (culprit string, names []string) {
 	if !others || len(unanswered) == 0 {
 		return "", nil
 	}
-	// Servers process requests in order: it is the type that was requested last, unless the
-	// message names another.
+	// Servers process requests in order: it is the last type, unless the message names another.
 	named := slices.IndexFunc(unanswered, func(typeURL string) bool { return strings.Contains(why, typeURL) })
 	culprit = unanswered[max(named, 0)]
 	return culprit, st.machine.Subscribed(culprit)
@@ -231,8 +227,7 @@ func (s *server) typeAnswered(typeURL string) {
 	}
 }
 
-// wire is a stream in either form. One goroutine sends and another one receives; ctx is the
-// context of the stream.
+// wire is a stream in either form. One goroutine sends and another one receives.
 type wire interface {
 	// send sends a request, with a Node if it is the first one of the stream.
 	send(ctx context.Context, req *session.Request, node *corev3.Node) error
@@ -372,8 +367,7 @@ func (st *stream) apply(u xds.Update, answer func(error)) {
 	st.state.Apply(u, answer)
 }
 
-// sendAll sends the requests of the session until ctx ends or the stream breaks. It returns nil
-// when ctx ended.
+// sendAll sends requests until the stream breaks or, without an error, until ctx ends.
 func (st *stream) sendAll(ctx context.Context) error {
 	node := st.state.Node()
 	timer := time.NewTimer(0)

@@ -170,8 +170,8 @@ func (c *Codec) split(data mem.BufferSlice, one func(reader) bool) (rest []byte)
 // would keep it until the garbage collector has run twice.
 var nothing mem.Buffer = mem.SliceBuffer(nil)
 
-// resource decodes the wrapper of a resource in Delta. It decodes the common fields itself: name,
-// version and body; protobuf decodes the others.
+// resource decodes the wrapper of a resource in Delta: name, version and body; protobuf decodes the
+// other fields.
 func (c *Codec) resource(r reader) (*discoveryv3.Resource, bool) {
 	out := &discoveryv3.Resource{}
 	var body, name reader
@@ -221,9 +221,8 @@ func (c *Codec) resource(r reader) (*discoveryv3.Resource, bool) {
 	return out, true
 }
 
-// any decodes an Any; false for a malformed one. name is the name of the resource; if it is
-// empty, the name is taken from the resource. before has the resources of the previous response;
-// nil for none.
+// any decodes an Any; false for a malformed one. name is the name of the resource; if it is empty,
+// the name is taken from the resource. before may be nil.
 func (c *Codec) any(r, name reader, before *order) (*anypb.Any, bool) {
 	whole := r
 	var fields [2]reader // the type and the value

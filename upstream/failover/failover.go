@@ -100,8 +100,8 @@ const (
 	Await
 	// Use: from now on this run writes to the state.
 	Use
-	// Connected: a source has answered; or it has an open stream and nothing is cached that it
-	// could confirm. Disconnected: there is no such source any more.
+	// Connected: a source has answered, or has an open stream while nothing is cached that it could
+	// confirm. Disconnected: there is no such source any more.
 	Connected
 	Disconnected
 	// AllFailed: every source has failed an attempt, and none is active.
@@ -179,8 +179,7 @@ type Machine struct {
 	sources []source
 	runs    Run // the newest run
 	// active is the source that is used, -1 for none, and current its run. presumed is a run that
-	// counts as connected although it has not answered, because it has an open stream and nothing
-	// is cached that it could confirm. Both runs are 0 for none.
+	// counts as connected although it has not answered (see unanswered). Both runs are 0 for none.
 	active            int
 	current, presumed Run
 	out               []Output
@@ -264,7 +263,6 @@ func (m *Machine) retry(now time.Time, i int) {
 	m.openIfNeeded(now, i)
 }
 
-// open begins an attempt.
 func (m *Machine) open(now time.Time, i int) {
 	s := &m.sources[i]
 	s.phase, s.answered, s.begun, s.secondAfter = open, false, now, time.Time{}
@@ -300,8 +298,7 @@ func (m *Machine) checkSilence(now time.Time, i int) {
 	}
 }
 
-// silentAt returns the time at which a run will have been silent for FirstAnswer or, once it has
-// answered, for StaleAfter.
+// silentAt returns when a run will have been silent for FirstAnswer or, after an answer, StaleAfter.
 func (m *Machine) silentAt(now time.Time, i int) time.Time {
 	s := &m.sources[i]
 	if !s.answered {
@@ -318,7 +315,7 @@ func (m *Machine) silentAt(now time.Time, i int) time.Time {
 }
 
 // unanswered processes that a source was reached and has been silent for FirstAnswer. If nothing is
-// cached, the source may have nothing to send, and counts as connected.
+// cached that it could confirm, it may have nothing to send, and counts as connected.
 func (m *Machine) unanswered(i int) {
 	if m.cfg.Holding() {
 		m.silence(i, fmt.Errorf("no answer for %s", m.cfg.FirstAnswer))
@@ -414,7 +411,6 @@ func (m *Machine) Ended(now time.Time, i int, r Run, how End, err error) {
 	}
 }
 
-// recordEnd updates the State of a source whose run has ended.
 func (m *Machine) recordEnd(now time.Time, i int, r Run, how End, err error) {
 	s := &m.sources[i]
 	switch how {
@@ -492,8 +488,8 @@ func (m *Machine) pause(n int) time.Duration {
 	return m.cfg.Random(max(bound, m.cfg.ReconnectSpread)) + time.Millisecond
 }
 
-// Reached processes the result of Await: the source accepts connections again or, if accepts is not
-// set, its name must be looked up again.
+// Reached processes the result of Await: the source accepts connections again, or its name must be
+// looked up again.
 func (m *Machine) Reached(now time.Time, i int, accepts bool) {
 	if accepts && m.cfg.ReconnectSpread > 0 {
 		m.sources[i].phase, m.sources[i].checkAt = pausing, now.Add(m.cfg.Random(m.cfg.ReconnectSpread))

@@ -108,7 +108,7 @@ func NewADS(cfg Config) (*ADS, error) {
 // Run opens one stream and writes its responses to the state until it ends, and returns why: never nil.
 func (a *ADS) Run(ctx context.Context, state State, answered func() error) error {
 	dialing := &dialing{dialer: a.dialer}
-	return dialing.classify(a.secrets.hide(a.attempt(ctx, dialing, state, answered)))
+	return dialing.classify(a.hide(a.attempt(ctx, dialing, state, answered)))
 }
 
 func (a *ADS) attempt(ctx context.Context, dialing *dialing, state State, answered func() error) error {

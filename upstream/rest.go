@@ -98,7 +98,7 @@ func (r *REST) Run(ctx context.Context, state State, answered func() error) erro
 	err = r.run(ctx, cancel, w, state, answered)
 	cancel()
 	w.polling.Wait()
-	return dialing.classify(r.secrets.hide(err))
+	return dialing.classify(r.hide(err))
 }
 
 // restWire makes polls look like a stream.
@@ -186,7 +186,7 @@ func (w *restWire) pollType(ctx context.Context, p *poll) {
 			return
 		case errors.As(err, new(*answerError)), timedOut(err): // polls of other types may be answered
 			n := int(w.rest.failures.Add(1))
-			w.rest.log.Log(ctx, levelOf(n), "poll failed", "type", p.kind, "attempts", n, "err", w.rest.secrets.hide(err))
+			w.rest.log.Log(ctx, levelOf(n), "poll failed", "type", p.kind, "attempts", n, "err", w.rest.hide(err))
 			if w.rejects(ctx, p.kind) {
 				w.failed <- err
 				return

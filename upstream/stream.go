@@ -40,13 +40,14 @@ func (nobody) Answered(string, string, bool) {}
 // server is the common part of the sources that connect to a control plane: what the next stream
 // needs to know of the streams before it.
 type server struct {
-	cfg     Config // with a Form and an Observer
-	log     *slog.Logger
-	secrets secrets
-	dialer  *dialer
-	open    atomic.Int64 // number of open streams
+	cfg    Config // with a Form and an Observer
+	log    *slog.Logger
+	dialer *dialer
+	open   atomic.Int64 // number of open streams
 
 	mu sync.Mutex
+	// credentials are those that were sent to the server, at most maxCredentials.
+	credentials [][]byte
 	// versions and rechecks are those of session.Config. A stream works on copies, since another
 	// stream may be open at the same time.
 	versions map[string]session.Version
@@ -97,15 +98,38 @@ func (s *server) headers(set func(name, value string)) error {
 	}
 	for name, value := range s.cfg.Headers {
 		if redact.IsCredential(name, value) {
-			s.secrets.remember(value)
+			s.remember(value)
 		}
 		set(name, value)
 	}
 	if token != "" {
-		s.secrets.remember(token)
+		s.remember(token)
 		set("authorization", "Bearer "+token)
 	}
 	return nil
+}
+
+// maxCredentials bounds how many credentials are remembered: a token may be rotated any number of times.
+const maxCredentials = 64
+
+// remember records a credential that is sent.
+func (s *server) remember(value string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if value == "" || slices.ContainsFunc(s.credentials, func(sent []byte) bool { return string(sent) == value }) {
+		return
+	}
+	if len(s.credentials) == maxCredentials {
+		s.credentials = slices.Delete(s.credentials, 0, 1)
+	}
+	s.credentials = append(s.credentials, []byte(value))
+}
+
+// hide returns an error without the credentials that were sent, which a server may repeat in it.
+func (s *server) hide(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return redact.Error(err, s.credentials...)
 }
 
 // run writes the responses of an open stream to the state until the stream ends, and returns why:
@@ -190,10 +214,10 @@ func (s *server) excludeCulprit(st *stream, err error) {
 	s.excluded[culprit] = exclusion{times: excluded.times + 1, until: time.Now().Add(pause)}
 	s.mu.Unlock()
 	s.log.Warn("type not requested for now, because the control plane ends the stream for it",
-		"type", xds.Short(culprit), "left_out_for", pause, "err", s.secrets.hide(err))
+		"type", xds.Short(culprit), "left_out_for", pause, "err", s.hide(err))
 	if len(names) > 0 {
 		update := xds.Update{Source: s.Name(), Type: culprit, Timeout: true}
-		why := fmt.Errorf("the control plane ends the stream for this type; it is requested again in %s: %w", pause, s.secrets.hide(err))
+		why := fmt.Errorf("the control plane ends the stream for this type; it is requested again in %s: %w", pause, s.hide(err))
 		for _, name := range names {
 			update.Errors = append(update.Errors, xds.ResourceError{Name: name, Err: why})
 		}
@@ -468,35 +492,4 @@ func (st *stream) log(req *session.Request) {
 	default:
 		log.Debug("subscribed", "type", typ, "names", len(req.Names)+len(req.Subscribe), "dropped", len(req.Unsubscribe), "versions", len(req.Initial))
 	}
-}
-
-// secrets remembers the credentials that were sent to a server: its token and the values of
-// headers. A server may repeat them in an error.
-type secrets struct {
-	mu   sync.Mutex
-	sent [][]byte
-}
-
-// maxSecrets bounds how many values are remembered, since a token may be rotated any number of
-// times.
-const maxSecrets = 64
-
-// remember records a credential that is sent.
-func (s *secrets) remember(value string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if value == "" || slices.ContainsFunc(s.sent, func(sent []byte) bool { return string(sent) == value }) {
-		return
-	}
-	if len(s.sent) == maxSecrets {
-		s.sent = slices.Delete(s.sent, 0, 1)
-	}
-	s.sent = append(s.sent, []byte(value))
-}
-
-// hide returns an error without the credentials that were sent, as redact.Error does.
-func (s *secrets) hide(err error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return redact.Error(err, s.sent...)
 }

@@ -73,12 +73,9 @@ func (sub *subscription) mayHave(f *sentResponse, resources []*xds.Resource) {
 // them if it is certain that there are no others.
 func (sub *subscription) nack(f sentResponse, answer *Answer) (suspects []*xds.Resource) {
 	sub.lastSet = nil
-	var blamed []*xds.Resource
-	for _, r := range f.resources {
-		if !sub.sent[r.Name].hasAcked(r.Version) {
-			blamed = append(blamed, r)
-		}
-	}
+	blamed := slices.DeleteFunc(slices.Clone(f.resources), func(r *xds.Resource) bool {
+		return sub.sent[r.Name].hasAcked(r.Version)
+	})
 	if len(f.removed) > 0 && len(f.resources) > 0 {
 		// The client may not have applied the removals. They are sent again, by themselves
 		// (protocol.md V6).

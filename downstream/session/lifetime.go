@@ -11,13 +11,6 @@ func (sub *subscription) passesTTL() bool {
 	return sub.cfg.Form == xds.Delta && sub.cfg.TTL && xds.Info(sub.url).PassTTL
 }
 
-// heartbeatMargin is how much of the lifetime that the client knows must remain for a heartbeat to
-// extend it. A heartbeat that comes after the lifetime ended is NACKed by Envoy
-// (protocol.md 6.5).
-func heartbeatMargin(ttl time.Duration) time.Duration {
-	return min(max(ttl/10, 100*time.Millisecond), 5*time.Second)
-}
-
 // extension is how a new lifetime of a resource is sent to a client that has the resource.
 type extension int
 
@@ -32,8 +25,11 @@ func (sub *subscription) extend(h *clientCopy, r *xds.Resource, now time.Time) e
 	if !sub.passesTTL() || h.rare.expires.Equal(r.Deadline()) {
 		return notNeeded
 	}
+	// A heartbeat that comes after the lifetime that the client knows is NACKed by Envoy
+	// (protocol.md 6.5).
+	margin := min(max(r.TTL()/10, 100*time.Millisecond), 5*time.Second)
 	known := h.hasAcked(r.Version) && !h.rare.expires.IsZero()
-	if known && !r.Deadline().IsZero() && h.rare.expires.Sub(now) > heartbeatMargin(r.TTL()) {
+	if known && !r.Deadline().IsZero() && h.rare.expires.Sub(now) > margin {
 		return byHeartbeat
 	}
 	return byBody

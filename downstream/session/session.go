@@ -226,10 +226,15 @@ func (s *Session) Request(req *Request) Effect {
 	s.forgetNeeded(req.Type)
 	var eff Effect
 	eff.Answer, eff.Culprit = sub.answer(req)
+	change, hadWildcard := &xds.SubscriptionChange{Type: sub.url}, sub.wildcard
 	if s.cfg.Form == xds.Delta {
-		eff.Subscription = sub.requestDelta(req, !known)
+		sub.requestDelta(req, !known, change)
 	} else {
-		eff.Subscription = sub.requestSotW(req, !known)
+		sub.requestSotW(req, !known, change)
+	}
+	change.Wildcard = sub.wildcard
+	if change.Wildcard != hadWildcard || len(change.Subscribe)+len(change.Unsubscribe) > 0 {
+		eff.Subscription = change
 	}
 	for _, name := range req.surplus {
 		sub.surplus[name] = struct{}{}
@@ -358,7 +363,12 @@ func (s *Session) build(sub *subscription, v View) *Response {
 	if resp := s.buildHeartbeats(sub, v); resp != nil {
 		return resp
 	}
-	sub.recordSeen(v.Revision())
+	if !sub.allChanged && !sub.mustRespond && len(sub.changed) == 0 { // else more must be known first
+		sub.seen = v.Revision()
+		if len(sub.inFlight) == 0 {
+			sub.progress = max(sub.progress, sub.seen)
+		}
+	}
 	return nil
 }
 

@@ -201,9 +201,7 @@ func newSubscription(url string, cfg Config) *subscription {
 // requestDelta applies the subscription of a Delta request, whatever its nonce (protocol.md 3.1). A
 // legacy wildcard (protocol.md 2.1) stays when names are added (protocol.md 2.6), until the client
 // drops "*" (protocol.md 2.5).
-func (sub *subscription) requestDelta(req *Request, first bool) *xds.SubscriptionChange {
-	change := &xds.SubscriptionChange{Type: sub.url}
-	hadWildcard := sub.wildcard
+func (sub *subscription) requestDelta(req *Request, first bool, change *xds.SubscriptionChange) {
 	if first {
 		if len(req.Subscribe) == 0 && len(req.Unsubscribe) == 0 && !req.trimmed && xds.Info(sub.url).LegacyWildcard {
 			sub.startWildcard()
@@ -235,23 +233,19 @@ func (sub *subscription) requestDelta(req *Request, first bool) *xds.Subscriptio
 			sub.answerName(name)
 		}
 	}
-	change.Wildcard = sub.wildcard
-	return nilIfUnchanged(change, hadWildcard)
 }
 
 // requestSotW applies the subscription of a SotW request.
-func (sub *subscription) requestSotW(req *Request, first bool) *xds.SubscriptionChange {
+func (sub *subscription) requestSotW(req *Request, first bool, change *xds.SubscriptionChange) {
 	if !first && req.Nonce != "" && req.Nonce != sub.nonce {
 		// The client sent this request before it saw our last response. Its answer to that
 		// response follows (protocol.md 1.6).
-		return nil
+		return
 	}
 	repeated := !first && req.Nonce != "" && !req.NACK && sub.answered
 	if !first && req.Nonce != "" {
 		sub.answered = true
 	}
-	change := &xds.SubscriptionChange{Type: sub.url}
-	hadWildcard := sub.wildcard
 	wildcard := sub.wantsWildcard(req, first)
 	names := make(map[string]struct{}, len(req.Names))
 	for _, name := range req.Names {
@@ -292,8 +286,6 @@ func (sub *subscription) requestSotW(req *Request, first bool) *xds.Subscription
 			sub.answerName(name)
 		}
 	}
-	change.Wildcard = sub.wildcard
-	return nilIfUnchanged(change, hadWildcard)
 }
 
 // wantsWildcard reports whether a SotW request subscribes to everything (protocol.md 2.1 to 2.4).
@@ -317,14 +309,6 @@ func (sub *subscription) wantsWildcard(req *Request, first bool) bool {
 		return sub.keepsWildcard
 	}
 	return false
-}
-
-// nilIfUnchanged returns nil for a SubscriptionChange that changes nothing.
-func nilIfUnchanged(change *xds.SubscriptionChange, hadWildcard bool) *xds.SubscriptionChange {
-	if change.Wildcard == hadWildcard && len(change.Subscribe) == 0 && len(change.Unsubscribe) == 0 {
-		return nil
-	}
-	return change
 }
 
 func (sub *subscription) startWildcard() {
@@ -464,15 +448,4 @@ func (sub *subscription) forget(name string) {
 	}
 	sub.lastSet = nil
 	delete(sub.sent, name)
-}
-
-// recordSeen records that nothing must be sent for the updates up to a revision.
-func (sub *subscription) recordSeen(revision uint64) {
-	if sub.allChanged || sub.mustRespond || len(sub.changed) > 0 {
-		return // some response is delayed until more is known
-	}
-	sub.seen = revision
-	if len(sub.inFlight) == 0 {
-		sub.progress = max(sub.progress, sub.seen)
-	}
 }

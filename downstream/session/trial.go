@@ -56,13 +56,11 @@ func (sub *subscription) named(text string, blamed []*xds.Resource) (named, othe
 	for _, r := range blamed {
 		isListed, isWord := listed[r]
 		h := sub.sent[r.Name]
+		superseded := h == nil || h.version() != r.Version
 		hadBefore := h != nil && h.acked != nil
-		switch {
-		case !isWord || h == nil || h.version() != r.Version: // not named, or superseded
-			others = append(others, r)
-		case isListed && (hadBefore || !sub.inherited), !anyListed && hadBefore:
+		if isWord && !superseded && (isListed && (hadBefore || !sub.inherited) || !anyListed && hadBefore) {
 			named = append(named, r)
-		default:
+		} else {
 			others = append(others, r)
 		}
 	}

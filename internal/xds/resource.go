@@ -254,20 +254,15 @@ func (r *Resource) Wrap(w *discoveryv3.Resource, ttl time.Duration) {
 	}
 }
 
-// Wrapper is Wrap into a new message.
-func (r *Resource) Wrapper(ttl time.Duration) *discoveryv3.Resource {
-	w := &discoveryv3.Resource{}
-	r.Wrap(w, ttl)
-	return w
-}
-
 // Any returns the resource as an entry of a SotW response: the bare body, or a wrapper if the body
 // alone would lose the name. SotW never has a TTL (protocol.md 6.4).
 func (r *Resource) Any() (*anypb.Any, error) {
 	if !r.Wrapped && len(r.Aliases()) == 0 && r.Body != nil {
 		return r.Body, nil
 	}
-	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(r.Wrapper(0))
+	var w discoveryv3.Resource
+	r.Wrap(&w, 0)
+	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(&w)
 	if err != nil {
 		return nil, fmt.Errorf("%s %q: wrapping for SotW: %w", Short(r.Type), r.Name, err)
 	}

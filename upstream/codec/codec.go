@@ -141,7 +141,7 @@ func (c *Codec) split(data mem.BufferSlice, one func(reader) bool) (rest []byte)
 	release := data.Len() >= c.releaseFrom
 	c.copied = 0
 	released, bytes := 0, 0
-	r := newReader(data)
+	r := reader{next: data, left: data.Len()}
 	for r.left > 0 {
 		start := r
 		num, typ, ok := r.tag()
@@ -157,7 +157,7 @@ func (c *Codec) split(data mem.BufferSlice, one func(reader) bool) (rest []byte)
 			return start.appendTo(rest, start.left)
 		}
 		if release {
-			for ; released < r.passed(data) && bytes < c.copied; released++ {
+			for ; released < len(data)-len(r.next)-1 && bytes < c.copied; released++ { // read completely
 				bytes += data[released].Len()
 				data[released] = nothing // gRPC frees it again
 			}

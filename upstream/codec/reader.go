@@ -16,8 +16,6 @@ type reader struct {
 	left  int             // bytes until the end of the message, which may be nested in another one
 }
 
-func newReader(data mem.BufferSlice) reader { return reader{next: data, left: data.Len()} }
-
 // fill moves to the next piece that is not empty if the current one has been read.
 func (r *reader) fill() {
 	for len(r.piece) == 0 && len(r.next) > 0 {
@@ -152,11 +150,6 @@ func (r reader) first() reader {
 	}
 	inner, _ := r.message()
 	return inner
-}
-
-// passed returns how many of the buffers of a message have been read completely.
-func (r reader) passed(data mem.BufferSlice) int {
-	return max(len(data)-len(r.next)-1, 0)
 }
 
 // unmarshal decodes the unread bytes as an Any.

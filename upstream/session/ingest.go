@@ -97,8 +97,8 @@ func (in *ingest) reject(sub *subscription, name string, err error) {
 	}
 }
 
-// finish removes resources whose name occurs twice, because it is unknown which one is meant
-// (protocol.md 1.10, 3.7).
+// finish removes resources whose name occurs twice (protocol.md 1.10, 3.7), and ends the wait for the
+// names of the response.
 func (in *ingest) finish(sub *subscription) {
 	in.countSame()
 	if in.repeated {
@@ -171,8 +171,7 @@ func (e *reported) Is(target error) bool {
 	return target == xds.ErrNotFound && e.code == codes.NotFound
 }
 
-// SotW processes a SotW response and returns the update in it, or an error if the response
-// belongs to no subscription.
+// SotW processes a SotW response and returns the update in it; an error if the type was not requested.
 func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Response, error) {
 	sub, in, err := s.ingest(resp.GetTypeUrl(), resp.GetNonce(), len(resp.GetResources()))
 	if err != nil {
@@ -192,7 +191,10 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Res
 		} else {
 			r, err := xds.FromAny(sub.url, xds.OfResponse, entry, now)
 			in.add(sub, r, err)
-			sub.read.add(entry, r, err)
+			if err == nil {
+				sub.read.of[entry] = &reading{r, sub.read.response}
+				sub.read.found++
+			}
 		}
 	}
 	sub.read.end()
@@ -263,8 +265,8 @@ func (s *Session) recordAbsent(sub *subscription, update *Response, now time.Tim
 	slices.Sort(update.Removed)
 }
 
-// Delta processes a Delta response and returns the update in it, or an error if the response
-// belongs to no subscription.
+// Delta processes a Delta response and returns the update in it; an error if the type was not
+// requested.
 func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time) (*Response, error) {
 	sub, in, err := s.ingest(resp.GetTypeUrl(), resp.GetNonce(), len(resp.GetResources()))
 	if err != nil {
@@ -361,10 +363,9 @@ func (r *Request) errorDetail() *statuspb.Status {
 	return &statuspb.Status{Code: int32(codes.InvalidArgument), Message: r.NACK}
 }
 
-// readings caches the resources that the bare entries of the last SotW response were read as. A
-// push of everything has mostly the same entries as the previous push, at the same addresses,
-// because package upstream/codec shares entries that are cached. Those need not be read, hashed and
-// compared again.
+// readings caches the resources that the bare entries of the last SotW response were read as. A push
+// of everything has mostly the same entries as the previous push, at the same addresses, because
+// package upstream/codec shares entries that are cached. Those need not be read and hashed again.
 type readings struct {
 	of map[*anypb.Any]*reading
 	// response counts the responses; found counts the entries of this response that are in of.
@@ -379,7 +380,6 @@ type reading struct {
 	response uint64
 }
 
-// begin starts a response of size entries.
 func (rs *readings) begin(size int) {
 	if rs.of == nil {
 		rs.of = make(map[*anypb.Any]*reading, size)
@@ -395,20 +395,11 @@ func (rs *readings) find(entry *anypb.Any) (r *xds.Resource, again bool) {
 	if known == nil {
 		return nil, false
 	}
-	if known.response == rs.response {
-		return known.res, true
-	}
-	known.response = rs.response
-	rs.found++
-	return known.res, false
-}
-
-// add remembers the resource that an entry was read as, unless the entry is malformed.
-func (rs *readings) add(entry *anypb.Any, r *xds.Resource, err error) {
-	if err == nil {
-		rs.of[entry] = &reading{r, rs.response}
+	if again = known.response == rs.response; !again {
+		known.response = rs.response
 		rs.found++
 	}
+	return known.res, again
 }
 
 // end forgets the entries that are not in this response.

@@ -1,13 +1,10 @@
 // Package session implements the client side of one ADS stream as a pure state machine. Its
 // inputs are responses, changes of the subscription, the ACKs and NACKs of the clients, and the
 // time. Its outputs are updates of the state and requests. It has no goroutine, no clock, no lock
-// and does no I/O.
+// and does no I/O. A Session is not safe for concurrent use.
 //
-// SotW and Delta are two wire forms of the same machine. Reading resources, ACKs and NACKs, their
-// timeouts and the order of types are the same code. The forms differ in how they express a
+// SotW and Delta are two wire forms of the same machine, which differ in how they express a
 // subscription and the absence of a resource.
-//
-// A Session is not safe for concurrent use.
 package session
 
 import (
@@ -53,12 +50,10 @@ const (
 	maxRecheckPause = 10 * time.Minute
 )
 
-// maxTimedOut bounds the nonces in subscription.timedOut.
-const maxTimedOut = 64
-
-// maxReasonBytes bounds the reason of a NACK, because an error_detail travels in one message and
-// in logs.
+// maxReasonBytes bounds the reason of a NACK, which travels in one message and in logs.
 const maxReasonBytes = 4 << 10
+
+const maxTimedOut = 64 // nonces in subscription.timedOut
 
 // UnknownVersion is sent as the version of a cached resource that this server did not issue. The
 // server then sends the resource again, or reports it removed (design.md I2).
@@ -71,15 +66,14 @@ type Config struct {
 	// NotBefore holds, by type, the time before which the type is not requested; nil for none.
 	NotBefore map[string]time.Time
 	// Versions holds, by type, the version_info of the last SotW response of this server that was
-	// ACKed. The session keeps it up to date, so that the next stream can start with it.
+	// ACKed. The session keeps it up to date for the next stream.
 	Versions map[string]Version
 	// Cached returns the names of the cached resources of a type that are still subscribed, each
 	// with the version that this server issued for it; "" if it issued none.
 	Cached func(typeURL string) map[string]string
 	// Nacked returns the names of the cached resources of a type that this server sent and clients
 	// NACKed; if it is nil, NACKed resources are not requested again. Rechecks counts, by type,
-	// how often they were. The session keeps Rechecks up to date, so that the next stream
-	// continues with it.
+	// how often they were. The session keeps it up to date for the next stream.
 	Nacked   func(typeURL string) []string
 	Rechecks map[string]int
 }
@@ -105,8 +99,7 @@ type Session struct {
 	// repeatAt is when another stream is opened; the zero time for never.
 	answered, mustAnswer bool
 	repeatAt             time.Time
-	// requestAgain is set by RequestAgain.
-	requestAgain bool
+	requestAgain         bool // see RequestAgain
 }
 
 // subscription is the state of one type on the stream.
@@ -126,8 +119,7 @@ type subscription struct {
 	add                               map[string]struct{} // Delta: not sent yet
 	drop                              map[string]struct{}
 	renamed                           bool // SotW: the names changed since they were sent
-	// needsNewStream is set if only a new stream can show what became of a resource; see Reopen.
-	needsNewStream bool
+	needsNewStream                    bool // see Reopen
 	// awaited holds the requested names that the server has not answered yet, with the timeout of
 	// each.
 	awaited map[string]time.Time
@@ -151,8 +143,7 @@ type subscription struct {
 	nacks   int // in a row
 	// recheckAt is when NACKed resources are requested again; the zero time for never.
 	recheckAt time.Time
-	// timedOut holds the nonces of responses that were ACKed because of the timeout. In Delta, a
-	// NACK that comes later is still sent.
+	// timedOut holds the nonces of responses that were ACKed because of the timeout.
 	timedOut map[string]struct{}
 }
 
@@ -212,8 +203,7 @@ func New(cfg Config) *Session {
 	return &Session{cfg: cfg, types: make(map[string]*subscription)}
 }
 
-// Subscribe changes the subscription of a type: whether it includes the wildcard, the names that
-// are added to it, and the names that are dropped from it.
+// Subscribe changes the subscription of a type.
 func (s *Session) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 	sub := s.types[typeURL]
 	if sub == nil {
@@ -307,8 +297,8 @@ func (sub *subscription) recordChange(name string, added bool) {
 }
 
 // Answer processes the clients' ACK or NACK of the response with a nonce; err is nil for an ACK.
-// It reports whether the answer comes after the response was ACKed because of the timeout, so
-// that a NACK can be sent to the server only in Delta.
+// late reports a NACK after the response was ACKed because of the timeout: only in Delta it can
+// still be sent.
 func (s *Session) Answer(typeURL, nonce string, err error, now time.Time) (late bool) {
 	sub := s.types[typeURL]
 	if sub == nil {
@@ -437,8 +427,8 @@ func (s *Session) Overdue(now time.Time) (updates []xds.Update, next time.Time) 
 	return updates, next
 }
 
-// awaitNames starts to wait for the answer to each name of a request that is not cached. On a new
-// stream a server may be silent about cached resources, but must answer names that are new to it.
+// awaitNames starts to wait for the answer to each name of a request that is not cached: a server may
+// be silent about those that are.
 func (s *Session) awaitNames(sub *subscription, names []string, cached map[string]string, now time.Time) {
 	for _, name := range names {
 		_, isCached := cached[name]
@@ -460,8 +450,7 @@ func (sub *subscription) isMissing(name string, isCached func(string) bool) bool
 	return true
 }
 
-// cached returns a function that reports whether a name is cached. The function calls Config.Cached
-// only once, because it may be called for many names.
+// cached returns a function that reports whether a name is cached. It calls Config.Cached only once.
 func (s *Session) cached(sub *subscription) func(name string) bool {
 	var names map[string]string
 	listed := false
@@ -474,8 +463,7 @@ func (s *Session) cached(sub *subscription) func(name string) bool {
 	}
 }
 
-// answeredBy ends the wait for a resource, by its name, by an alias or as a member of a
-// collection.
+// answeredBy ends the wait for a resource, by its name, an alias or a collection.
 func (sub *subscription) answeredBy(r *xds.Resource) {
 	sub.answeredName(r.Name)
 	for _, alias := range r.Aliases() {
@@ -533,8 +521,8 @@ func (s *Session) repeatUnanswered(now time.Time) (next time.Time) {
 // request is current.
 func (s *Session) NotModified() { s.answered = true }
 
-// begin records the first request of a type. If the type must not be requested yet, it returns
-// false and until when; the zero time until the subscription changes.
+// begin records the first request of a type. If the type must not be requested yet, it returns false
+// and until when; the zero time until the subscription changes.
 func (s *Session) begin(sub *subscription, now time.Time) (bool, time.Time) {
 	if !sub.wildcard && len(sub.names) == 0 {
 		return false, time.Time{} // in SotW it would request everything (protocol.md 7.9)
@@ -599,7 +587,6 @@ func (sub *subscription) recordSent(a *answer) {
 	}
 }
 
-// nextDelta returns the next Delta request of a type.
 func (s *Session) nextDelta(sub *subscription, now time.Time) (*Request, time.Time) {
 	if !sub.started {
 		if begun, until := s.begin(sub, now); !begun {

@@ -157,7 +157,6 @@ func (w *restWire) send(ctx context.Context, req *session.Request, node *corev3.
 	return nil
 }
 
-// recv returns the next response.
 func (w *restWire) recv(ctx context.Context) (message, error) {
 	select {
 	case answer := <-w.answers:
@@ -176,7 +175,6 @@ const (
 	rejectedFor     = DefaultFirstAnswer
 )
 
-// pollType polls one type until the stream ends or fails.
 func (w *restWire) pollType(ctx context.Context, p *poll) {
 	for n := 1; ; n++ {
 		req := p.request.Load()

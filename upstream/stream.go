@@ -321,7 +321,6 @@ func (st *stream) receiveAll(ctx context.Context) error {
 	}
 }
 
-// receive passes one response to the session, and the resulting update to the state.
 func (st *stream) receive(msg message) {
 	now := time.Now()
 	st.server.mu.Lock()
@@ -374,7 +373,6 @@ func (st *stream) logResponse(msg message, u *session.Response, err error) {
 	}
 }
 
-// answer processes the clients' ACK or NACK of a response.
 func (st *stream) answer(typeURL, nonce string, err error) {
 	st.mu.Lock()
 	late := st.machine.Answer(typeURL, nonce, err, time.Now())
@@ -385,7 +383,6 @@ func (st *stream) answer(typeURL, nonce string, err error) {
 	wake.Signal(st.wake)
 }
 
-// apply completes an update and passes it to the state.
 func (st *stream) apply(u xds.Update, answer func(error)) {
 	u.Source, u.RequestedAt = st.server.Name(), st.opened
 	st.state.Apply(u, answer)

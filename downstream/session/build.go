@@ -186,7 +186,6 @@ func (s *Session) consider(sub *subscription, v View, name string, mustAnswer bo
 	s.considerItem(sub, v, name, v.Lookup(sub.url, name), mustAnswer, out)
 }
 
-// considerItem does the work of consider for a name and its item in the state.
 func (s *Session) considerItem(sub *subscription, v View, name string, item xds.Item, mustAnswer bool, out *collector) {
 	h := sub.sent[name]
 	if sub.mayRemove(v, name, item) {
@@ -234,10 +233,9 @@ func (s *Session) considerItem(sub *subscription, v View, name string, item xds.
 	out.add(r)
 }
 
-// unresolved returns a resource without a body for a virtual host that the client subscribed to
-// and that does not exist; nil for any other name. Envoy 1.40 ignores the removal of a name that
-// it never had, so that the request that waits for the virtual host would wait on
-// (protocol.md 3.15).
+// unresolved returns a resource without a body for a virtual host that the client subscribed to and
+// that does not exist; nil for any other name. Envoy 1.40 ignores the removal of a name that it
+// never had, so that a request that waits for the virtual host would wait on (protocol.md 3.15).
 func (sub *subscription) unresolved(name string) *xds.Resource {
 	if !xds.Info(sub.url).OnDemand || !sub.subscribes(name) {
 		return nil
@@ -286,7 +284,6 @@ func members(sub *subscription, v View, name string) iter.Seq[xds.Item] {
 	return func(yield func(xds.Item) bool) { yield(v.Lookup(sub.url, name)) }
 }
 
-// scheduleRemoval schedules the removal of a cluster.
 func (sub *subscription) scheduleRemoval(name string) {
 	if _, ok := sub.removals[name]; !ok {
 		sub.removals[name] = time.Time{}
@@ -382,8 +379,7 @@ func (sub *subscription) missingAt(v View, now time.Time) time.Time {
 // client was sent and that the set removes at once.
 type fullSet struct {
 	*collector
-	// differs is set if the set is not the one that the client was sent last.
-	differs bool
+	differs bool // from what the client was sent last
 	// disputed is set if the client NACKed a resource, or may have a version that is not known.
 	// Then what it should be sent does not follow from the state alone.
 	disputed bool

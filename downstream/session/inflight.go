@@ -24,7 +24,6 @@ type sentResponse struct {
 	incomplete bool // contents no longer returns all resources of the response
 }
 
-// track remembers a response that was sent.
 func (sub *subscription) track(f sentResponse) {
 	sub.sentCount++
 	f.number = sub.sentCount

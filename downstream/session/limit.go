@@ -7,11 +7,10 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// LeftOut counts the names that Limit removed from a request.
+// LeftOut counts the names that Limit removed from a request: those that no resource can have, and
+// those beyond the limit. AnInvalid and ASurplus are one of each; "" if there is none.
 type LeftOut struct {
-	// Invalid counts names that no resource can have, Surplus counts names beyond the limit.
-	Invalid, Surplus int
-	// AnInvalid and ASurplus are one name of each kind as an example; "" if there is none.
+	Invalid, Surplus    int
 	AnInvalid, ASurplus string
 }
 
@@ -94,8 +93,8 @@ func (s *Session) Limit(req *Request, most int) LeftOut {
 	return removed
 }
 
-// maxVersions bounds the number of initial_resource_versions of a request. A wildcard covers any
-// number of them. Those beyond the limit are ignored, and never reported as removed.
+// maxVersions bounds the number of initial_resource_versions of a request, which may be more than the
+// limit of names because of a wildcard. Those beyond it are never reported as removed.
 const maxVersions = 200_000
 
 // maxReplaced bounds how many names are searched for a subscription that can be replaced, and how

@@ -43,8 +43,7 @@ const warmingDelay = 500 * time.Millisecond
 // without the name is sent to a client that may have it (protocol.md 5.3: gRPC's timeout is 15 s).
 const DefaultMissingAfter = 10 * time.Second
 
-// maxInFlight bounds the responses in flight of one type. The ACK or NACK of an older one is lost
-// for a client that answers none of so many.
+// maxInFlight bounds the responses in flight of one type. The ACK or NACK of an older one is lost.
 const maxInFlight = 128
 
 // View is the state that a stream serves at one moment: all reads during one call of Next see the
@@ -106,9 +105,7 @@ type Session struct {
 	// clustersChanged is set if the client was sent clusters, or unsubscribed from or NACKed some,
 	// since unsubscribeEndpoints last ran.
 	clustersChanged bool
-	// needed caches the clusters that something leads to (see needs); nil if it must be computed
-	// again.
-	needed map[string]struct{}
+	needed          map[string]struct{} // caches the clusters that something leads to, for needs; nil for none
 }
 
 // New returns the state machine of a stream that has had no request yet.
@@ -145,10 +142,8 @@ type Request struct {
 	Subscribe, Unsubscribe []string
 	Initial                map[string]string
 
-	// surplus lists the names that Limit removed, except the empty name. trimmed is set if it
-	// removed any.
-	surplus []string
-	trimmed bool
+	surplus []string // the names that Limit removed, except the empty name
+	trimmed bool     // Limit removed some
 }
 
 // Response is a DiscoveryResponse or a DeltaDiscoveryResponse.
@@ -166,11 +161,11 @@ type Response struct {
 	// At is when the response was built, if it passes on TTLs; otherwise the zero time.
 	At time.Time
 	// complete is set if Resources is a complete set that later changes can amend. amended is set if
-	// the set was built by amending the previous one; then changed lists the resources that
-	// differ from it.
+	// it was built by amending the previous one: with the resources in changed, without the names
+	// in dropped.
 	complete, amended bool
 	changed           []*xds.Resource
-	dropped           []string // names that the amended set no longer has
+	dropped           []string
 }
 
 // Effect is the effect of a request on the state.
@@ -271,10 +266,9 @@ func (s *Session) Changed(typeURL string, names []string, all bool) {
 	}
 }
 
-// Next returns the next response to send to the client. If there is none it returns nil, and the
-// time at which Next must be called again even if nothing else happens; the zero time if it need
-// not be. Types are sent in push order, and the removal of clusters after everything else
-// (design.md I4).
+// Next returns the next response to send to the client. If there is none it returns nil, and when it
+// must be called again even if nothing else happens; the zero time for never. Types are sent in push
+// order, and the removal of clusters after everything else (design.md I4).
 func (s *Session) Next(v View, now time.Time) (*Response, time.Time) {
 	s.now = now
 	for _, sub := range s.ordered {
@@ -337,7 +331,6 @@ func (s *Session) Claims() []Answer {
 	return out
 }
 
-// build returns the next response of one type, or nil.
 func (s *Session) build(sub *subscription, v View) *Response {
 	if resp := s.answerSurplus(sub, v); resp != nil {
 		return resp
@@ -372,7 +365,6 @@ func (s *Session) build(sub *subscription, v View) *Response {
 	return nil
 }
 
-// address sets the type, nonce and version of a response.
 func (s *Session) address(sub *subscription, resp *Response) {
 	s.nonces++
 	resp.Type = sub.url
@@ -380,7 +372,6 @@ func (s *Session) address(sub *subscription, resp *Response) {
 	resp.Version = sub.sentVersion.String()
 }
 
-// commit records a response as sent.
 func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Response {
 	s.address(sub, resp)
 	if !resp.amended {
@@ -537,8 +528,7 @@ func (s *Session) needs(cluster string) bool {
 	return ok
 }
 
-// forgetNeeded clears the cache of needs after a request or response of a type that leads to
-// clusters.
+// forgetNeeded clears the cache of needs after a request or response of a type.
 func (s *Session) forgetNeeded(typeURL string) {
 	if xds.Info(typeURL).LeadsToClusters {
 		s.needed = nil
@@ -556,8 +546,7 @@ func (s *Session) Idle() bool {
 	return !s.clustersChanged || eds == nil || len(eds.expected) == 0
 }
 
-// Progress returns, for each type, the revision up to which the client has answered every update,
-// if it advanced since the last call.
+// Progress returns the progress of each type, if it advanced since the last call.
 func (s *Session) Progress() []Progress {
 	var out []Progress
 	for _, sub := range s.ordered {

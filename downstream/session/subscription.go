@@ -18,15 +18,12 @@ type subscription struct {
 	// What the client subscribes to.
 	names    map[string]struct{}
 	wildcard bool
-	// expected holds names to which the client is about to subscribe: the endpoints of clusters that
-	// it was sent.
+	// expected holds names to which the client will subscribe: endpoints of clusters that it was sent.
 	expected map[string]struct{}
 	// explicit is set once the client sent a name or "*", so that an empty list no longer means
 	// everything (protocol.md 2.3).
-	explicit bool
-	// keepsWildcard is set if the wildcard stays subscribed although the client's requests lack it
-	// (protocol.md V9).
-	keepsWildcard bool
+	explicit      bool
+	keepsWildcard bool // the wildcard stays although the client's requests lack it (protocol.md V9)
 
 	// What the client has, by resource name.
 	sent        map[string]*clientCopy
@@ -45,8 +42,7 @@ type subscription struct {
 	// version is the version_info of a SotW client's first request: the version of the set that
 	// the client has accepted; "" for none, and once that set was sent.
 	version string
-	// claimed holds the resources for Session.Claims.
-	claimed []*xds.Resource
+	claimed []*xds.Resource // for Session.Claims
 
 	// What must be sent to the client.
 	mustRespond bool                // a response, also an empty one
@@ -82,30 +78,26 @@ type subscription struct {
 	seen, progress, reported uint64
 }
 
-// clientCopy is what a client has under one name. There is one for each resource of each client, so
-// that its size of 48 bytes matters.
+// clientCopy is what a client has under one name. There are so many that its size matters: 48 bytes.
 type clientCopy struct {
 	// has is the version that the client should have: the one sent last, or the one in
 	// initial_resource_versions; nil if the client may have any version.
 	has *string
-	// sentBefore is the number of responses sent before this clientCopy was created. An ACK or NACK
-	// of one of those responses is about a copy that the client has dropped.
+	// sentBefore is the number of responses sent before this clientCopy was created. Their ACK or
+	// NACK is about a copy that the client has dropped.
 	sentBefore uint64
-	// last is the resource that was sent last on this stream, acked the one that was ACKed last;
-	// nil if there is none.
+	// last is the resource that was sent last on this stream, acked the one that was ACKed last.
 	last, acked *xds.Resource
 	// rare is noRare for most resources; needRare returns it for writing.
 	rare *rareFields
-	// at is the index in subscription.lastSet.
-	at int32
+	at   int32 // the index in subscription.lastSet
 }
 
 // rareFields are the fields that few resources need.
 type rareFields struct {
 	// nacked are the versions that the client NACKed, at most maxNacked.
 	nacked []string
-	// expires is when the client drops the resource by itself, according to the TTL that it was
-	// sent last; the zero time for never.
+	// expires is when the client drops the resource, by the TTL that it was sent last.
 	expires time.Time
 	// unconfirmed was sent after acked, and superseded before it was answered or NACKed together
 	// with others: the client may have it (protocol.md 1.8, V6).
@@ -140,12 +132,10 @@ func (h *clientCopy) expireAt(at time.Time) {
 // maxNacked bounds rareFields.nacked: there are fewer versions among which choose chooses.
 const maxNacked = 8
 
-// hasNacked reports whether the client NACKed a version.
 func (h *clientCopy) hasNacked(version string) bool {
 	return h != nil && slices.Contains(h.rare.nacked, version)
 }
 
-// nack records that the client NACKed a version.
 func (h *clientCopy) nack(version string) {
 	if h.hasNacked(version) {
 		return
@@ -157,14 +147,12 @@ func (h *clientCopy) nack(version string) {
 	rare.nacked = append(rare.nacked, version)
 }
 
-// forgetNack forgets the NACK of a version.
 func (h *clientCopy) forgetNack(version string) {
 	if h.hasNacked(version) {
 		h.rare.nacked = slices.DeleteFunc(h.rare.nacked, func(v string) bool { return v == version })
 	}
 }
 
-// ack records that the client ACKed a version.
 func (h *clientCopy) ack(r *xds.Resource) {
 	h.acked = r
 	h.forgetNack(r.Version)
@@ -235,7 +223,6 @@ func (sub *subscription) requestDelta(req *Request, first bool, change *xds.Subs
 	}
 }
 
-// requestSotW applies the subscription of a SotW request.
 func (sub *subscription) requestSotW(req *Request, first bool, change *xds.SubscriptionChange) {
 	if !first && req.Nonce != "" && req.Nonce != sub.nonce {
 		// The client sent this request before it saw our last response. Its answer to that
@@ -437,7 +424,6 @@ func (sub *subscription) setSent(r *xds.Resource) (h *clientCopy, changed bool) 
 	return h, changed
 }
 
-// forget drops the record of what the client has under a name.
 func (sub *subscription) forget(name string) {
 	h := sub.sent[name]
 	if h == nil {

@@ -46,6 +46,7 @@ const (
 
 // TypeInfo describes how holdfast treats the resources of one type.
 type TypeInfo struct {
+	url string
 	// Short is the customary abbreviation; for a type that is not in the table, the name of its
 	// message.
 	Short string
@@ -92,27 +93,24 @@ type TypeInfo struct {
 // types is in push order (design.md I4): a cluster before its endpoints, both before the listeners
 // and routes that lead to them, and after a listener what it refers to, because a client subscribes
 // to that only then.
-var types = []struct {
-	url  string
-	info TypeInfo
-}{
-	{ClusterType, TypeInfo{Short: "CDS", RESTName: "clusters", FullState: true, LegacyWildcard: true, PassTTL: true, RemoveExpired: true, GuardRemovals: true, FallBack: true, RemoveLate: true, reference: 1}},
-	{EndpointType, TypeInfo{Short: "EDS", RESTName: "endpoints"}},
-	{ListenerType, TypeInfo{Short: "LDS", RESTName: "listeners", FullState: true, LegacyWildcard: true, PassTTL: true, RemoveExpired: true, GuardRemovals: true, FallBack: true, LeadsToClusters: true, reference: 5}},
-	{RouteType, TypeInfo{Short: "RDS", RESTName: "routes", FallBack: true, LeadsToClusters: true, reference: 3}},
-	{ScopedRouteType, TypeInfo{Short: "SRDS", RESTName: "scoped-routes", FullState: true, LegacyWildcard: true, RemoveExpired: true, FallBack: true, LeadsToClusters: true, reference: 4}},
-	{VirtualHostType, TypeInfo{Short: "VHDS", LegacyWildcard: true, FallBack: true, LeadsToClusters: true, OnDemand: true, reference: 2}},
-	{ThriftRouteType, TypeInfo{Short: "TRDS", RemoveExpired: true, FallBack: true}},
-	{SecretType, TypeInfo{Short: "SDS", FallBack: true}},
-	{RuntimeType, TypeInfo{Short: "RTDS", RESTName: "runtime", PassTTL: true, RemoveExpired: true, FallBack: true}},
-	{ExtensionConfigType, TypeInfo{Short: "ECDS", RESTName: "extension_configs", FallBack: true, reference: 2}},
+var types = []TypeInfo{
+	{url: ClusterType, Short: "CDS", RESTName: "clusters", FullState: true, LegacyWildcard: true, PassTTL: true, RemoveExpired: true, GuardRemovals: true, FallBack: true, RemoveLate: true, reference: 1},
+	{url: EndpointType, Short: "EDS", RESTName: "endpoints"},
+	{url: ListenerType, Short: "LDS", RESTName: "listeners", FullState: true, LegacyWildcard: true, PassTTL: true, RemoveExpired: true, GuardRemovals: true, FallBack: true, LeadsToClusters: true, reference: 5},
+	{url: RouteType, Short: "RDS", RESTName: "routes", FallBack: true, LeadsToClusters: true, reference: 3},
+	{url: ScopedRouteType, Short: "SRDS", RESTName: "scoped-routes", FullState: true, LegacyWildcard: true, RemoveExpired: true, FallBack: true, LeadsToClusters: true, reference: 4},
+	{url: VirtualHostType, Short: "VHDS", LegacyWildcard: true, FallBack: true, LeadsToClusters: true, OnDemand: true, reference: 2},
+	{url: ThriftRouteType, Short: "TRDS", RemoveExpired: true, FallBack: true},
+	{url: SecretType, Short: "SDS", FallBack: true},
+	{url: RuntimeType, Short: "RTDS", RESTName: "runtime", PassTTL: true, RemoveExpired: true, FallBack: true},
+	{url: ExtensionConfigType, Short: "ECDS", RESTName: "extension_configs", FallBack: true, reference: 2},
 }
 
 var infos = func() map[string]TypeInfo {
 	m := make(map[string]TypeInfo, len(types))
 	for i := range types {
-		types[i].info.order = i
-		m[types[i].url] = types[i].info
+		types[i].order = i
+		m[types[i].url] = types[i]
 	}
 	return m
 }()
@@ -137,7 +135,7 @@ func Types() []string { return TypesWhere(func(TypeInfo) bool { return true }) }
 // TypesWhere returns the type URLs of the table for which match returns true, in push order.
 func TypesWhere(match func(TypeInfo) bool) (urls []string) {
 	for _, t := range types {
-		if match(t.info) {
+		if match(t) {
 			urls = append(urls, t.url)
 		}
 	}
@@ -175,7 +173,7 @@ func TypeByRESTName(name string) (typeURL string, ok bool) {
 // find returns the first type of the table for which match returns true.
 func find(match func(TypeInfo) bool) (typeURL string, ok bool) {
 	for _, t := range types {
-		if match(t.info) {
+		if match(t) {
 			return t.url, true
 		}
 	}

@@ -33,8 +33,7 @@ const shareFrom = 64
 // memory as a whole. The buffers of smaller messages return to gRPC's pool for the next message.
 const releaseFrom = 1 << 20
 
-// maxRest is how many bytes of fields that are not resources keep their buffer for the next
-// message.
+// maxRest is the size of the largest buffer of other fields that is reused for the next message.
 const maxRest = 4 << 10
 
 // maxTypes bounds the number of types that a Codec remembers.
@@ -78,9 +77,6 @@ func (c *Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 	return c.CodecV2.Unmarshal(data, v)
 }
-
-// resourcesField is the number of the field of resources, in both kinds of response.
-const resourcesField = 2
 
 func (c *Codec) sotw(data mem.BufferSlice, m *discoveryv3.DiscoveryResponse) error {
 	var resources []*anypb.Any
@@ -141,6 +137,7 @@ func (c *Codec) split(data mem.BufferSlice, one func(reader) bool) (rest []byte)
 	release := data.Len() >= c.releaseFrom
 	c.copied = 0
 	released, bytes := 0, 0
+	const resourcesField = 2 // in both kinds of response
 	r := reader{next: data, left: data.Len()}
 	for r.left > 0 {
 		start := r

@@ -154,7 +154,6 @@ const (
 	unreachable              // until Reached is called
 )
 
-// source is the state of one source.
 type source struct {
 	State
 	phase phase

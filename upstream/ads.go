@@ -24,8 +24,8 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream/session"
 )
 
-// DefaultMaxMessage is the largest message that is accepted from a control plane, in bytes.
-// gRPC's default limit of 4 MiB is below what a mesh of 5,000 clusters sends (protocol.md 7.11).
+// DefaultMaxMessage is the largest message that is accepted from a control plane, in bytes. gRPC's
+// default of 4 MiB is below what a mesh of 5,000 clusters sends (protocol.md 7.11).
 const DefaultMaxMessage = 256 << 20
 
 // A peer that disappears without closing the connection is detected by the kernel's keepalive,
@@ -67,8 +67,8 @@ type Config struct {
 	// that it has to answer.
 	KeepaliveTime    time.Duration
 	KeepaliveTimeout time.Duration
-	// RESTRefresh is the pause between two polls of a type; a random duration of up to the same
-	// length is added, as Envoy does (protocol.md 9.3).
+	// RESTRefresh is the pause between two polls of a type; as much again at most is added at
+	// random, as Envoy does (protocol.md 9.3).
 	RESTRefresh time.Duration
 	// RESTTimeout bounds one poll. It must exceed the time for which a server holds a long poll.
 	RESTTimeout time.Duration

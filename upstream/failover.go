@@ -39,9 +39,8 @@ type Failover struct {
 	// Lacking and Holding are those of failover.Config. If they are nil, nothing is missing, and
 	// something is cached.
 	Lacking, Holding func() bool
-	// Connected is called with true when a source answers, and with false when it is lost. If
-	// nothing is cached, a source with an open stream may have nothing to send, and counts as
-	// connected after FirstAnswer without an answer.
+	// Connected is called with true when a source answers or, if nothing is cached, has been silent
+	// on an open stream for FirstAnswer; and with false when it is lost.
 	Connected func(bool)
 	// Failed, if set, is called when every source has failed an attempt and none answers; more
 	// than once if that does not change.
@@ -133,9 +132,8 @@ func (f *Failover) Contact() time.Time {
 	return time.Now()
 }
 
-// Forward opens a stream of another service to the active source or, if there is none, or it
-// cannot forward, to the first one in order of priority that can and is reachable. It fails with
-// UNAVAILABLE if there is none.
+// Forward opens a stream of another service to the active source or, if that cannot forward, to the
+// first one in order of priority that can. It fails with UNAVAILABLE if there is none.
 func (f *Failover) Forward(ctx context.Context, method string) (grpc.ClientStream, error) {
 	f.once.Do(f.init)
 	f.mu.Lock()
@@ -216,10 +214,9 @@ type driver struct {
 	goroutines sync.WaitGroup
 	// batches are the outputs that have not been performed yet, in order; under mu. work holds a
 	// value when there may be some.
-	batches []batch
-	work    chan struct{}
-	// connected is what Connected was last called with; it belongs to perform.
-	connected bool
+	batches   []batch
+	work      chan struct{}
+	connected bool // what Connected was last called with; it belongs to perform
 }
 
 // batch is what one input brought about. done is closed when it has been performed.

@@ -75,8 +75,7 @@ func (s *Session) delayedUntil(v View) time.Time {
 }
 
 // awaitNewClusters awaits the unknown clusters that changed routes and listeners of the client lead
-// to. On a stream without the wildcard of clusters nothing is awaited: its client subscribes to
-// the clusters by name when a route leads to them.
+// to. Without the wildcard, the client subscribes to them by name when a route leads to them.
 func (s *Session) awaitNewClusters(v View) {
 	if len(s.delay.rerouted) == 0 {
 		return

@@ -11,10 +11,9 @@ type sentResponse struct {
 	nonce    string
 	number   uint64 // counts the responses of the type
 	revision uint64
-	// resources are the resources of the response. For a complete set it may list only those that
-	// the client has not ACKed. If amends is set, the response is the previous response in
-	// flight, without the names in dropped and with these resources added or replaced; see
-	// contents.
+	// resources may list only those resources of a complete set that the client has not ACKed. If
+	// amends is set, the response is the previous response in flight, without the names in dropped
+	// and with these resources added or replaced; see contents.
 	resources  []*xds.Resource
 	amends     bool
 	dropped    []string
@@ -167,13 +166,11 @@ func (sub *subscription) dropSuperseded(f *sentResponse) {
 	}
 }
 
-// maxSuperseded bounds the bytes of superseded resources that are remembered only because the
-// client may still ACK or NACK the response they were in. For a client that answers late, or
-// never, they would add up with each response.
+// maxSuperseded bounds the bytes of superseded resources that are remembered only because the client
+// may still ACK or NACK the response they were in.
 const maxSuperseded = 4 << 20
 
-// forgetSuperseded removes superseded resources from all responses in flight. The client can
-// still ACK or NACK the rest of those responses.
+// forgetSuperseded removes superseded resources from all responses in flight.
 func (sub *subscription) forgetSuperseded() {
 	// A resource is part of every set from the response that contains it up to the response that
 	// has another version under its name, drops it, or is not an amendment (amends is not set).

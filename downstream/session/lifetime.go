@@ -35,8 +35,8 @@ func (sub *subscription) extend(h *clientCopy, r *xds.Resource, now time.Time) e
 	return byBody
 }
 
-// buildHeartbeats returns a response with the heartbeats to be sent. They are sent in a response
-// of their own, so that a NACK of a heartbeat does not concern other resources.
+// buildHeartbeats returns a response with the heartbeats to be sent. It contains nothing else, so that
+// its NACK does not concern other resources.
 func (s *Session) buildHeartbeats(sub *subscription, v View) *Response {
 	if len(sub.heartbeats) == 0 {
 		return nil
@@ -60,8 +60,7 @@ func (s *Session) buildHeartbeats(sub *subscription, v View) *Response {
 	return s.commit(sub, resp, 0)
 }
 
-// resendHeartbeats records that heartbeats were NACKed: their resources are sent again with their
-// bodies.
+// resendHeartbeats schedules the resources of NACKed heartbeats to be sent with their bodies.
 func (sub *subscription) resendHeartbeats(f sentResponse) {
 	for _, r := range f.heartbeats {
 		if h := sub.sent[r.Name]; h != nil && h.version() == r.Version {

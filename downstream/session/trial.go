@@ -89,14 +89,13 @@ func findName(text, name string) (isWord, isListed bool) {
 	}
 }
 
-// partOfName reports whether a character before or after a name makes it part of a longer name.
+// partOfName reports whether a character beside a name makes it part of a longer name.
 func partOfName(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= 0x80 || strings.IndexByte("_-./|", c) >= 0
 }
 
 // passed records that the client ACKed a response. If that decides a trial, and the client has
-// accepted all the others, then the only resource that the set was sent without is to blame: the
-// culprit that passed returns.
+// accepted all the others, then a single resource that the set was sent without is the culprit.
 func (sub *subscription) passed(f *sentResponse) (culprit *Answer) {
 	tr := sub.trial
 	if tr == nil || f.number <= tr.number {

@@ -45,8 +45,8 @@ type Resource struct {
 type Extra struct {
 	// Aliases are further names that a subscription may use for this resource.
 	Aliases []string
-	// TTL is the lifetime that the upstream set, 0 for none. Deadline is when it ends, fixed when
-	// the upstream last sent or refreshed the resource (design.md I8); the zero time for none.
+	// TTL is the lifetime that the upstream set, 0 for none. Deadline is when it ends, counted from
+	// when the upstream last sent or refreshed the resource (design.md I8).
 	TTL      time.Duration
 	Deadline time.Time
 	// CacheControl and Metadata are passed on unchanged; nil for none.
@@ -95,8 +95,8 @@ func (r *Resource) setExtra(e Extra) {
 	}
 }
 
-// OfResponse is the UpstreamVersion of a bare resource in a SotW response. Such a resource has no
-// version of its own: the version of the response changes with every other resource in it.
+// OfResponse is the UpstreamVersion of a bare resource in a SotW response, which has no version of
+// its own: that of the response changes with every other resource in it.
 const OfResponse = "holdfast:of-the-response"
 
 // ErrHeartbeat says that a wrapper carries no body: it refreshes the TTL of the version that it names
@@ -104,8 +104,8 @@ const OfResponse = "holdfast:of-the-response"
 var ErrHeartbeat = errors.New("resource has no body")
 
 // FromAny makes a resource of an entry of a SotW response: either the bare resource, whose name is
-// in its body, or a wrapper (protocol.md 1.14). typeURL is the type of the response, which the
-// entry must have; version is the version of the response. The deadline of a TTL counts from now.
+// in its body, or a wrapper (protocol.md 1.14). typeURL and version are those of the response. The
+// deadline of a TTL counts from now.
 //
 // The error names the resource if its name could be read. For a wrapper without a body FromAny
 // returns a resource with the name and version, and ErrHeartbeat.
@@ -206,8 +206,7 @@ func finish(r *Resource) (*Resource, error) {
 func contentHash(r *Resource) string {
 	var h xxhash.Digest
 	h.Reset()
-	// Each part begins with its kind and its size, so that two resources cannot have the same
-	// sequence of bytes.
+	// Each part begins with its kind and its size, so that two resources differ in their bytes.
 	begin := func(kind byte, size int) {
 		var head [9]byte
 		head[0] = kind
@@ -274,8 +273,7 @@ func (r *Resource) Answers(name string) bool {
 	return r.Name == name || slices.Contains(r.Aliases(), name)
 }
 
-// Unresolved returns the resource that says that a name does not exist: one without a body that has
-// the name as an alias (protocol.md 3.15).
+// Unresolved returns the resource that says that a name does not exist (protocol.md 3.15).
 func Unresolved(typeURL, name string) *Resource {
 	r := &Resource{Type: typeURL, Name: name, Extra: &Extra{Aliases: []string{name}}}
 	r.Version = contentHash(r)

@@ -9,8 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// MaxNameBytes is the maximum length of a resource name. Real names stay below 1 KiB, and a name is
-// stored in several maps and in every log line.
+// MaxNameBytes is the maximum length of a resource name. Real names stay below 1 KiB.
 const MaxNameBytes = 8 << 10
 
 // ErrNoName: a body has no name in field 1.
@@ -19,8 +18,7 @@ var ErrNoName = errors.New("resource has no name")
 // ErrMalformed: a body is not the wire form of any message.
 var ErrMalformed = errors.New("malformed protobuf")
 
-// fieldName is the field number of the name in every type of Types (Cluster.name,
-// ClusterLoadAssignment.cluster_name, …).
+// fieldName is the field number of the name in every type of Types.
 const fieldName = 1
 
 // ScanName reads the resource name from the wire form of a body: the string in field 1, the last
@@ -136,8 +134,7 @@ func EDSName(name string, cluster []byte) (string, error) {
 }
 
 // scanFields calls visit for each top-level field of a message. val is the value without its tag
-// and, for strings and messages, without its length; groups are passed over. An error of visit ends
-// the scan.
+// and, for strings and messages, without its length. An error of visit ends the scan.
 func scanFields(msg []byte, visit func(num protowire.Number, typ protowire.Type, val []byte) error) error {
 	for at := 0; at < len(msg); {
 		num, typ, n := protowire.ConsumeTag(msg[at:])

@@ -18,8 +18,7 @@ type Form uint8
 const (
 	// SotW is the state-of-the-world form: a request lists all names that are subscribed to.
 	SotW Form = iota + 1
-	// Delta is the incremental form: a request lists the names that are subscribed to or
-	// unsubscribed from since the last one.
+	// Delta is the incremental form: a request lists what changed of the subscription.
 	Delta
 )
 
@@ -34,8 +33,8 @@ const (
 	// Unknown: no source has answered yet. A request for the wildcard is not answered, because an
 	// empty answer would make a running Envoy delete everything (design.md I1, protocol.md V7).
 	Unknown Knowledge = iota
-	// Partial: the cached resources may be served, but there may be more, because they were
-	// restored or a Delta upstream is still sending. Absence means nothing.
+	// Partial: there may be more than the cached resources, because those were restored or a Delta
+	// upstream is still sending. Absence means nothing.
 	Partial
 	// Complete: an upstream has sent all resources. A resource that is not cached does not exist.
 	Complete

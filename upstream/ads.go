@@ -106,12 +106,9 @@ func NewADS(cfg Config) (*ADS, error) {
 }
 
 // Run opens one stream and writes its responses to the state until it ends, and returns why: never nil.
-func (a *ADS) Run(ctx context.Context, state State, answered func() error) error {
+func (a *ADS) Run(ctx context.Context, state State, answered func() error) (err error) {
 	dialing := &dialing{dialer: a.dialer}
-	return dialing.classify(a.hide(a.attempt(ctx, dialing, state, answered)))
-}
-
-func (a *ADS) attempt(ctx context.Context, dialing *dialing, state State, answered func() error) error {
+	defer func() { err = dialing.classify(a.hide(err)) }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	conn, err := a.dial(dialing)

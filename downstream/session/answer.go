@@ -33,8 +33,11 @@ func (sub *subscription) answer(req *Request) (answer, culprit *Answer) {
 	} else {
 		sub.ack(f, answer)
 		culprit = sub.passed(&f)
-		if nextAmends {
-			sub.leaveOutAcked()
+		if nextAmends { // leave out what the client has ACKed now
+			next := &sub.inFlight[0]
+			next.resources = slices.DeleteFunc(slices.Clone(next.resources), func(r *xds.Resource) bool {
+				return sub.copyFrom(next, r.Name).hasAcked(r.Version)
+			})
 		}
 	}
 	if !f.probe {

@@ -221,13 +221,12 @@ func (s *Session) considerItem(sub *subscription, v View, name string, item xds.
 	// between two streams (protocol.md 6.6).
 	timed := h != nil && h.last == nil && sub.passesTTL() && v.HadTTL(sub.url)
 	if !mustAnswer && h != nil && h.version() == r.Version && !timed {
-		switch sub.extend(h, r, s.now) {
-		case notNeeded:
-			return
-		case byHeartbeat:
+		how := sub.extend(h, r, s.now)
+		if how == byHeartbeat {
 			sub.heartbeats[r.Name] = struct{}{}
+		}
+		if how != byBody {
 			return
-		case byBody:
 		}
 	}
 	out.add(r)

@@ -84,15 +84,6 @@ func (sub *subscription) take(at int) sentResponse {
 	return f
 }
 
-// leaveOutAcked removes from the oldest response in flight the resources that the client has
-// ACKed since it was sent.
-func (sub *subscription) leaveOutAcked() {
-	f := &sub.inFlight[0]
-	f.resources = slices.DeleteFunc(slices.Clone(f.resources), func(r *xds.Resource) bool {
-		return sub.copyFrom(f, r.Name).hasAcked(r.Version)
-	})
-}
-
 // newestInFlight is how many of the newest responses in flight makeRoom leaves as they are.
 const newestInFlight = maxInFlight / 4
 

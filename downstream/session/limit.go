@@ -21,11 +21,10 @@ func (l LeftOut) Any() bool { return l.Invalid+l.Surplus > 0 }
 // resource can have (xds.CheckName), and new names that would bring the stream to more than most
 // subscriptions of one type. A wildcard is always served.
 //
-// Envoy repeats its subscriptions on each stream, and with on-demand discovery their names come
-// from requests of strangers. Ending the stream because of one name would end all configuration.
-// So that strangers cannot displace other subscriptions, each type has a limit of its own, names
-// in initial_resource_versions come first, and a name that is cached is served whatever the limit.
-// answerSurplus describes how the other names are answered.
+// With on-demand discovery the names come from requests of strangers. Ending the stream because of
+// one name would end all configuration. So that strangers cannot displace other subscriptions, each
+// type has a limit of its own, names in initial_resource_versions come first, and a name that is
+// cached is served whatever the limit. answerSurplus describes how the other names are answered.
 func (s *Session) Limit(req *Request, most int) LeftOut {
 	sub := s.types[req.Type]
 	subscribed := func(name string) bool { return sub != nil && sub.subscribes(name) }

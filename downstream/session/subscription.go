@@ -236,13 +236,10 @@ func (sub *subscription) requestSotW(req *Request, first bool, change *xds.Subsc
 	wildcard := sub.wantsWildcard(req, first)
 	names := make(map[string]struct{}, len(req.Names))
 	for _, name := range req.Names {
-		if name == xds.Wildcard {
-			sub.explicit = true
-			continue
-		}
 		names[name] = struct{}{}
 	}
 	sub.explicit = sub.explicit || len(names) > 0 || req.trimmed
+	delete(names, xds.Wildcard)
 	if first {
 		sub.resumed = req.Version != ""
 		sub.inherited = sub.resumed

@@ -244,7 +244,9 @@ func (c *Codec) any(r, name reader, before *order) (*anypb.Any, bool) {
 	}
 	url, value := fields[0], fields[1]
 	if !plain || !has[0] || value.left < shareFrom {
-		return whole.unmarshal()
+		a := &anypb.Any{}
+		err := proto.Unmarshal(whole.appendTo(make([]byte, 0, whole.left), whole.left), a)
+		return a, err == nil
 	}
 	same := func(a *anypb.Any) bool { return equals(value, a.GetValue()) && equals(url, a.GetTypeUrl()) }
 	if a := before.expect(same); a != nil {

@@ -5,8 +5,6 @@ import (
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 )
 
 // reader is a position in a message that is split into pieces. A copy of it keeps the position.
@@ -150,11 +148,4 @@ func (r reader) first() reader {
 	}
 	inner, _ := r.message()
 	return inner
-}
-
-// unmarshal decodes the unread bytes as an Any.
-func (r reader) unmarshal() (*anypb.Any, bool) {
-	a := &anypb.Any{}
-	err := proto.Unmarshal(r.appendTo(make([]byte, 0, r.left), r.left), a)
-	return a, err == nil
 }

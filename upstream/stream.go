@@ -277,9 +277,6 @@ type stream struct {
 	wake          chan struct{} // wakes the sender
 	opened        time.Time     // before the first request
 
-	// Owned by the receiver.
-	started bool
-
 	mu      sync.Mutex
 	machine *session.Session
 	wakeAt  time.Time // when the sender wakes by itself; the zero time for never
@@ -306,16 +303,15 @@ func (st *stream) run(ctx context.Context, cancel context.CancelFunc) error {
 var errReopen = errors.New("a new stream is needed to request a type from the beginning")
 
 func (st *stream) receiveAll(ctx context.Context) error {
-	for {
+	for started := false; ; started = true {
 		msg, err := st.wire.recv(ctx)
 		if err != nil {
 			return fmt.Errorf("receiving: %w", err)
 		}
-		if !st.started {
+		if !started {
 			if err := st.onAnswer(); err != nil {
 				return err
 			}
-			st.started = true
 		}
 		st.receive(msg)
 	}

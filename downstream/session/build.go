@@ -221,11 +221,11 @@ func (s *Session) considerItem(sub *subscription, v View, name string, item xds.
 	// between two streams (protocol.md 6.6).
 	timed := h != nil && h.last == nil && sub.passesTTL() && v.HadTTL(sub.url)
 	if !mustAnswer && h != nil && h.version() == r.Version && !timed {
-		how := sub.extend(h, r, s.now)
-		if how == byHeartbeat {
+		needed, byHeartbeat := sub.extend(h, r, s.now)
+		if byHeartbeat {
 			sub.heartbeats[r.Name] = struct{}{}
 		}
-		if how != byBody {
+		if !needed || byHeartbeat {
 			return
 		}
 	}

@@ -11,28 +11,17 @@ func (sub *subscription) passesTTL() bool {
 	return sub.cfg.Form == xds.Delta && sub.cfg.TTL && xds.Info(sub.url).PassTTL
 }
 
-// extension is how a new lifetime of a resource is sent to a client that has the resource.
-type extension int
-
-const (
-	notNeeded extension = iota
-	byHeartbeat
-	byBody
-)
-
-// extend returns how the lifetime of a resource must be sent to the client.
-func (sub *subscription) extend(h *clientCopy, r *xds.Resource, now time.Time) extension {
+// extend reports whether a new lifetime of a resource must be sent to the client, which has the
+// resource, and whether a heartbeat can do so.
+func (sub *subscription) extend(h *clientCopy, r *xds.Resource, now time.Time) (needed, byHeartbeat bool) {
 	if !sub.passesTTL() || h.rare.expires.Equal(r.Deadline()) {
-		return notNeeded
+		return false, false
 	}
 	// A heartbeat that comes after the lifetime that the client knows is NACKed by Envoy
 	// (protocol.md 6.5).
 	margin := min(max(r.TTL()/10, 100*time.Millisecond), 5*time.Second)
 	known := h.hasAcked(r.Version) && !h.rare.expires.IsZero()
-	if known && !r.Deadline().IsZero() && h.rare.expires.Sub(now) > margin {
-		return byHeartbeat
-	}
-	return byBody
+	return true, known && !r.Deadline().IsZero() && h.rare.expires.Sub(now) > margin
 }
 
 // buildHeartbeats returns a response with the heartbeats to be sent. It contains nothing else, so that
@@ -49,7 +38,7 @@ func (s *Session) buildHeartbeats(sub *subscription, v View) *Response {
 		if r == nil || h == nil || h.version() != r.Version {
 			continue // superseded: the name is in sub.changed
 		}
-		if sub.extend(h, r, s.now) == byHeartbeat {
+		if _, byHeartbeat := sub.extend(h, r, s.now); byHeartbeat {
 			h.expireAt(r.Deadline())
 			resp.Heartbeats = append(resp.Heartbeats, r)
 		}

@@ -133,14 +133,13 @@ type Request struct {
 	// (protocol.md 1.3).
 	NACK bool
 
-	// Version and Names are SotW's version_info and resource_names.
+	// SotW.
 	Version string
 	Names   []string
 
-	// Subscribe, Unsubscribe and Initial are Delta's resource_names_subscribe,
-	// resource_names_unsubscribe and initial_resource_versions.
+	// Delta.
 	Subscribe, Unsubscribe []string
-	Initial                map[string]string
+	Initial                map[string]string // initial_resource_versions
 
 	surplus []string // the names that Limit removed, except the empty name
 	trimmed bool     // Limit removed some
@@ -153,8 +152,7 @@ type Response struct {
 	// Version is SotW's version_info, Delta's system_version_info.
 	Version   string
 	Resources []*xds.Resource
-	// Removed is Delta's removed_resources.
-	Removed []string
+	Removed   []string // Delta
 	// Heartbeats lists resources of which only the TTL starts again. A response with heartbeats
 	// contains nothing else.
 	Heartbeats []*xds.Resource
@@ -192,8 +190,7 @@ type Answer struct {
 	// of a NACKed response (design.md I7).
 	Acked, Suspects []*xds.Resource
 	Nacked          *xds.Resource
-	// Removed lists the names whose removal the client ACKed.
-	Removed []string
+	Removed         []string // names whose removal the client ACKed
 }
 
 // Progress reports that the client has answered, or was not concerned by, every update of a type

@@ -46,14 +46,14 @@ type ingest struct {
 
 // ingest begins a response with size entries. It returns an error if the type was not requested:
 // then there is no subscription on which the response could be NACKed.
-func (s *Session) ingest(typeURL, nonce string, size int) (*subscription, *ingest, error) {
+func (s *Session) ingest(typeURL, nonce string, size int) (*subscription, ingest, error) {
 	sub := s.types[typeURL]
 	if sub == nil || !sub.started {
-		return nil, nil, fmt.Errorf("response of a type that was not requested: %q", typeURL)
+		return nil, ingest{}, fmt.Errorf("response of a type that was not requested: %q", typeURL)
 	}
 	s.answered = true
 	update := &Response{Update: xds.Update{Type: typeURL, Resources: make([]*xds.Resource, 0, size)}, Nonce: nonce}
-	return sub, &ingest{update: update}, nil
+	return sub, ingest{update: update}, nil
 }
 
 // count counts a name and returns how often it has occurred.
@@ -177,7 +177,9 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Res
 	if err != nil {
 		return nil, err
 	}
-	in.times = make(map[string]int)
+	if len(resp.GetResources()) > 1 {
+		in.times = make(map[string]int)
+	}
 	in.ackedVersion = s.isAckedVersion(sub, resp.GetVersionInfo())
 	sub.read.begin(len(resp.GetResources()))
 	for _, entry := range resp.GetResources() {
@@ -211,7 +213,7 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Res
 	}
 	// Only the newest response of a type can be answered (protocol.md 1.6).
 	sub.answers = sub.answers[:0]
-	s.awaitAnswer(sub, in, resp.GetVersionInfo(), now)
+	s.awaitAnswer(sub, &in, resp.GetVersionInfo(), now)
 	return in.update, nil
 }
 
@@ -306,7 +308,7 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 		}
 		sub.completeAt = wake.Earliest(now.Add(QuietTime), sub.completeBy)
 	}
-	s.awaitAnswer(sub, in, "", now)
+	s.awaitAnswer(sub, &in, "", now)
 	return in.update, nil
 }
 

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -24,8 +24,8 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream/session"
 )
 
-// DefaultMaxMessage is the largest message that is accepted from a control plane, in bytes.
-// gRPC's default limit of 4 MiB is below what a mesh of 5,000 clusters sends (protocol.md 7.11).
+// DefaultMaxMessage is the largest message that is accepted from a control plane, in bytes. gRPC's
+// default of 4 MiB is below what a mesh of 5,000 clusters sends (protocol.md 7.11).
 const DefaultMaxMessage = 256 << 20
 
 // A peer that disappears without closing the connection is detected by the kernel's keepalive,
@@ -38,8 +38,7 @@ const (
 
 // A server whose process hangs, or that is behind a proxy, is detected by HTTP/2 pings. A gRPC
 // server with default settings closes a connection on which pings come more often than every 5
-// minutes, so the default is longer. Most control planes allow 15 s to 60 s; then
-// Config.KeepaliveTime may be set.
+// minutes. Most control planes allow 15 s to 60 s; then Config.KeepaliveTime may be set.
 const (
 	DefaultKeepaliveTime    = 6 * time.Minute
 	DefaultKeepaliveTimeout = 10 * time.Second
@@ -60,17 +59,16 @@ type Config struct {
 	Form xds.Form
 	dial.Security
 	// Headers are sent as metadata of every ADS stream, and with every REST request.
-	Headers map[string]string
-	// MaxMessage is the largest message that is accepted, in bytes.
-	MaxMessage int
+	Headers    map[string]string
+	MaxMessage int // bytes
 	// AckTimeout bounds how long an ACK waits for the answers of the clients.
 	AckTimeout time.Duration
 	// KeepaliveTime is the silence after which an ADS server is pinged, KeepaliveTimeout the time
 	// that it has to answer.
 	KeepaliveTime    time.Duration
 	KeepaliveTimeout time.Duration
-	// RESTRefresh is the pause between two polls of a type; a random duration of up to the same
-	// length is added, as Envoy does (protocol.md 9.3).
+	// RESTRefresh is the pause between two polls of a type; as much again at most is added at
+	// random, as Envoy does (protocol.md 9.3).
 	RESTRefresh time.Duration
 	// RESTTimeout bounds one poll. It must exceed the time for which a server holds a long poll.
 	RESTTimeout time.Duration
@@ -82,15 +80,11 @@ type Config struct {
 	options []grpc.DialOption
 }
 
-// ADS is a control plane that serves the aggregated discovery service, SotW or Delta. From one
-// stream to the next, it remembers the versions that the server has sent.
+// ADS is a control plane that serves the aggregated discovery service, SotW or Delta.
 type ADS struct {
 	*server
 	target string
-	dialer *dialer
-
-	mu   sync.Mutex
-	conn *grpc.ClientConn // of the newest stream; nil for none
+	conn   atomic.Pointer[grpc.ClientConn] // of the newest stream; nil for none
 }
 
 // NewADS checks the configuration; it does no I/O.
@@ -105,21 +99,16 @@ func NewADS(cfg Config) (*ADS, error) {
 	if unix {
 		cfg.Plaintext = true
 	}
-	cfg.MaxMessage = cmp.Or(cfg.MaxMessage, DefaultMaxMessage)
 	cfg.KeepaliveTime = cmp.Or(cfg.KeepaliveTime, DefaultKeepaliveTime)
 	cfg.KeepaliveTimeout = cmp.Or(cfg.KeepaliveTimeout, DefaultKeepaliveTimeout)
 	cfg.Form = cmp.Or(cfg.Form, xds.Delta)
-	return &ADS{server: newServer(cfg), target: t, dialer: newDialer(cfg.Dial)}, nil
+	return &ADS{server: newServer(cfg), target: t}, nil
 }
 
-// Run opens one stream and writes its responses to the state until it ends, and returns why:
-// never nil. All goroutines that it started have ended by then.
-func (a *ADS) Run(ctx context.Context, state State, answered func() error) error {
-	dialing := a.dialer.dialing()
-	return dialing.classify(a.secrets.hide(a.attempt(ctx, dialing, state, answered)))
-}
-
-func (a *ADS) attempt(ctx context.Context, dialing *dialing, state State, answered func() error) error {
+// Run opens one stream and writes its responses to the state until it ends, and returns why: never nil.
+func (a *ADS) Run(ctx context.Context, state State, answered func() error) (err error) {
+	dialing := &dialing{dialer: a.dialer}
+	defer func() { err = dialing.classify(a.hide(err)) }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	conn, err := a.dial(dialing)
@@ -127,52 +116,47 @@ func (a *ADS) attempt(ctx context.Context, dialing *dialing, state State, answer
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	ctx, err = a.headers(ctx)
+	ctx, err = a.metadata(ctx)
 	if err != nil {
 		return err
 	}
-	wire, err := a.dialStream(ctx, conn, state)
+	method := discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName
+	if a.cfg.Form == xds.SotW {
+		method = discoveryv3.AggregatedDiscoveryService_StreamAggregatedResources_FullMethodName
+	}
+	stream, err := conn.NewStream(ctx, bidirectional, method, grpc.ForceCodecV2(codec.New(state.Body)))
 	if err != nil {
 		return fmt.Errorf("opening the ADS stream: %w", err)
 	}
-	a.mu.Lock()
-	a.conn = conn
-	a.mu.Unlock()
-	defer func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if a.conn == conn {
-			a.conn = nil
-		}
-	}()
-	return a.server.run(ctx, cancel, wire, state, answered)
+	a.conn.Store(conn)
+	defer a.conn.CompareAndSwap(conn, nil)
+	return a.server.run(ctx, cancel, grpcWire{stream, a.cfg.Form}, state, answered)
 }
 
-// Forward opens a stream of another service to the same server, with the headers of the ADS
-// stream, which replace those of ctx. It uses the connection of the ADS stream. If there is none,
-// Forward makes one, which is closed when ctx ends. It fails with UNAVAILABLE if the server
-// cannot be reached.
+var bidirectional = &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
+
+// Forward opens a stream of another service to the same server, with the headers of the ADS stream.
+// It uses the connection of the ADS stream or, if there is none, one that is closed when ctx ends.
+// It fails with UNAVAILABLE if the server cannot be reached.
 func (a *ADS) Forward(ctx context.Context, method string) (grpc.ClientStream, error) {
-	a.mu.Lock()
-	conn := a.conn
-	a.mu.Unlock()
+	conn := a.conn.Load()
 	if conn == nil {
-		own, err := a.dial(a.dialer.dialing())
+		own, err := a.dial(&dialing{dialer: a.dialer})
 		if err != nil {
 			return nil, status.Error(codes.Unavailable, err.Error())
 		}
 		context.AfterFunc(ctx, func() { _ = own.Close() })
 		conn = own
 	}
-	ctx, err := a.headers(ctx)
+	ctx, err := a.metadata(ctx)
 	if err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
-	return conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
+	return conn.NewStream(ctx, bidirectional, method)
 }
 
-// dial makes the connection of one attempt. Each attempt has a new connection, so that the server's
-// name is looked up again, and the files of certificates are read again.
+// dial makes the connection of one attempt, for which the server's name is looked up again, and the
+// files of certificates are read again.
 func (a *ADS) dial(dialing *dialing) (*grpc.ClientConn, error) {
 	creds, err := a.cfg.Transport()
 	if err != nil {
@@ -192,52 +176,36 @@ func (a *ADS) dial(dialing *dialing) (*grpc.ClientConn, error) {
 	return grpc.NewClient(a.target, append(opts, a.cfg.options...)...)
 }
 
-// headers adds the token and the configured metadata to the outgoing metadata.
-func (a *ADS) headers(ctx context.Context) (context.Context, error) {
-	token, err := a.cfg.Token()
-	if err != nil {
-		return nil, err
-	}
-	a.secrets.send(token, a.cfg.Headers)
+// metadata adds the headers to the outgoing metadata. They replace those of the client, which the
+// server might use otherwise.
+func (a *ADS) metadata(ctx context.Context) (context.Context, error) {
 	md, _ := metadata.FromOutgoingContext(ctx) // a copy; not nil for a call that is passed through
 	if md == nil {
 		md = make(metadata.MD)
 	}
-	// Set replaces a value of the client, which the server might use otherwise.
-	for k, v := range a.cfg.Headers {
-		md.Set(k, v)
-	}
-	if token != "" {
-		md.Set("authorization", "Bearer "+token)
+	if err := a.headers(func(name, value string) { md.Set(name, value) }); err != nil {
+		return nil, err
 	}
 	return metadata.NewOutgoingContext(ctx, md), nil
 }
 
-type sotwWire struct {
-	stream grpc.BidiStreamingClient[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse]
+// grpcWire is an ADS stream.
+type grpcWire struct {
+	grpc.ClientStream
+	form xds.Form
 }
 
-func (w sotwWire) send(_ context.Context, req *session.Request, node *corev3.Node) error {
-	return w.stream.Send(req.SotW(node))
-}
-func (w sotwWire) recv(context.Context) (message, error) { return w.stream.Recv() }
-
-type deltaWire struct {
-	stream grpc.BidiStreamingClient[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse]
-}
-
-func (w deltaWire) send(_ context.Context, req *session.Request, node *corev3.Node) error {
-	return w.stream.Send(req.Delta(node))
-}
-func (w deltaWire) recv(context.Context) (message, error) { return w.stream.Recv() }
-
-func (a *ADS) dialStream(ctx context.Context, conn *grpc.ClientConn, state State) (wire, error) {
-	client := discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
-	shared := grpc.ForceCodecV2(codec.New(state.Body))
-	if a.cfg.Form == xds.SotW {
-		s, err := client.StreamAggregatedResources(ctx, shared)
-		return sotwWire{s}, err
+func (w grpcWire) send(_ context.Context, req *session.Request, node *corev3.Node) error {
+	if w.form == xds.SotW {
+		return w.SendMsg(req.SotW(node))
 	}
-	s, err := client.DeltaAggregatedResources(ctx, shared)
-	return deltaWire{s}, err
+	return w.SendMsg(req.Delta(node))
+}
+
+func (w grpcWire) recv(context.Context) (message, error) {
+	var msg message = &discoveryv3.DeltaDiscoveryResponse{}
+	if w.form == xds.SotW {
+		msg = &discoveryv3.DiscoveryResponse{}
+	}
+	return msg, w.RecvMsg(msg)
 }

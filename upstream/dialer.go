@@ -21,9 +21,8 @@ const (
 	redialLate     = 5 * time.Second
 	// redialTimeout bounds one such attempt.
 	redialTimeout = 2 * time.Second
-	// lookupInterval is the mean time after which the name is looked up again and files are read
-	// again, if no address has accepted a connection. Each interval is random, from a fifth less
-	// to a fifth more, so that a fleet does not do this at once.
+	// lookupInterval is the mean time after which the name is looked up and files are read again,
+	// if no address has accepted a connection. Each is random, from a fifth less to a fifth more.
 	lookupInterval = 5 * time.Second
 	// maxRedialed is how many addresses of one server are tried at once.
 	maxRedialed = 8
@@ -89,9 +88,6 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// dialing returns the record of a new attempt.
-func (d *dialer) dialing() *dialing { return &dialing{dialer: d} }
-
 // dialGRPC connects for gRPC, which passes a Unix socket as a URL.
 func (d *dialing) dialGRPC(ctx context.Context, addr string) (net.Conn, error) {
 	if path, ok := strings.CutPrefix(addr, "unix://"); ok {
@@ -133,7 +129,7 @@ func (d *dialing) classify(err error) error {
 		return err
 	}
 	closed := d.closed
-	return &unreachable{error: err, await: func(ctx context.Context, since time.Time) bool { return d.await(ctx, closed, since) }}
+	return &unreachable{err, func(ctx context.Context, since time.Time) bool { return d.await(ctx, closed, since) }}
 }
 
 // unreachable is the error of an attempt in which no address of the server accepted a connection.

@@ -34,7 +34,7 @@ func TestAClosedPortIsTriedEachHalfSecondAndTheConnectionKept(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		p := &port{}
 		d := newDialer(p.connect)
-		attempt := d.dialing()
+		attempt := &dialing{dialer: d}
 		if _, err := attempt.dialGRPC(t.Context(), "192.0.2.1:1"); err == nil {
 			t.Fatal("nobody accepts")
 		}
@@ -62,7 +62,7 @@ func TestAClosedPortIsTriedEachHalfSecondAndTheConnectionKept(t *testing.T) {
 		}
 		// The stream uses that connection: the server sees only one.
 		n := p.attempt.Load()
-		attempt = d.dialing()
+		attempt = &dialing{dialer: d}
 		conn, err := attempt.dialGRPC(t.Context(), "192.0.2.1:1")
 		if err != nil || p.attempt.Load() != n {
 			t.Errorf("%v after %d further attempts", err, p.attempt.Load()-n)
@@ -73,7 +73,7 @@ func TestAClosedPortIsTriedEachHalfSecondAndTheConnectionKept(t *testing.T) {
 			t.Errorf("of a server that was reached: %v", err)
 		}
 		// A connection that the server closes is lost.
-		attempt = d.dialing()
+		attempt = &dialing{dialer: d}
 		if conn, err = attempt.dialGRPC(t.Context(), "192.0.2.1:1"); err != nil {
 			t.Fatal(err)
 		}

@@ -36,13 +36,11 @@ type Failover struct {
 	Sources []Source
 	// Durations that are 0 take the defaults.
 	failover.Timing
-	// Lacking reports whether any subscribed resource is not cached; nil means that none is
-	// missing. Holding reports whether any resource is cached that a source could confirm; nil
-	// means that there is one.
+	// Lacking and Holding are those of failover.Config. If they are nil, nothing is missing, and
+	// something is cached.
 	Lacking, Holding func() bool
-	// Connected is called with true when a source answers, and with false when it is lost. If
-	// nothing is cached, a source with an open stream may have nothing to send, and counts as
-	// connected after FirstAnswer without an answer.
+	// Connected is called with true when a source answers or, if nothing is cached, has been silent
+	// on an open stream for FirstAnswer; and with false when it is lost.
 	Connected func(bool)
 	// Failed, if set, is called when every source has failed an attempt and none answers; more
 	// than once if that does not change.
@@ -58,8 +56,8 @@ type Failover struct {
 	runs    map[failover.Run]*run
 }
 
-// Events counts, by the name of a source, the attempts to run it, how often it answered and so
-// became active, and the attempts that failed or got no answer. The methods must not block.
+// Events counts, by the name of a source, the attempts to run it, how often it became active, and
+// the attempts that failed or got no answer. The methods must not block.
 type Events interface {
 	Attempted(source string)
 	Connected(source string)
@@ -134,9 +132,8 @@ func (f *Failover) Contact() time.Time {
 	return time.Now()
 }
 
-// Forward opens a stream of another service to the active source or, if there is none, or it
-// cannot forward, to the first one in order of priority that can and is reachable. It fails with
-// UNAVAILABLE if there is none.
+// Forward opens a stream of another service to the active source or, if that cannot forward, to the
+// first one in order of priority that can. It fails with UNAVAILABLE if there is none.
 func (f *Failover) Forward(ctx context.Context, method string) (grpc.ClientStream, error) {
 	f.once.Do(f.init)
 	f.mu.Lock()
@@ -165,12 +162,11 @@ func (f *Failover) Forward(ctx context.Context, method string) (grpc.ClientStrea
 
 func (f *Failover) init() {
 	f.Log = cmp.Or(f.Log, slog.New(slog.DiscardHandler))
-	never, always := func() bool { return false }, func() bool { return true }
 	if f.Lacking == nil {
-		f.Lacking = never
+		f.Lacking = func() bool { return false }
 	}
 	if f.Holding == nil {
-		f.Holding = always
+		f.Holding = func() bool { return true }
 	}
 	f.wake, f.runs = make(chan struct{}, 1), make(map[failover.Run]*run)
 	f.machine = f.newMachine()
@@ -197,8 +193,7 @@ type run struct {
 	ended  chan struct{} // closed when Source.Run has returned
 }
 
-// Run writes to the state until ctx ends, and then returns nil after all goroutines that it
-// started have ended.
+// Run writes to the state until ctx ends, and then returns nil.
 func (f *Failover) Run(ctx context.Context, state State) error {
 	f.once.Do(f.init)
 	d := &driver{Failover: f, ctx: ctx, state: state, work: make(chan struct{}, 1)}
@@ -219,10 +214,9 @@ type driver struct {
 	goroutines sync.WaitGroup
 	// batches are the outputs that have not been performed yet, in order; under mu. work holds a
 	// value when there may be some.
-	batches []batch
-	work    chan struct{}
-	// connected is what Connected was last called with; it belongs to perform.
-	connected bool
+	batches   []batch
+	work      chan struct{}
+	connected bool // what Connected was last called with; it belongs to perform
 }
 
 // batch is what one input brought about. done is closed when it has been performed.
@@ -249,8 +243,8 @@ func (d *driver) setConnected(connected bool) {
 	}
 }
 
-// input passes an input to the machine, and has the outputs performed after those of earlier
-// inputs. The result is closed when they have been; it is nil if there are none.
+// input passes an input to the machine. The result is closed when the outputs have been performed; it
+// is nil if there are none.
 func (d *driver) input(give func(m *failover.Machine, now time.Time)) (done <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -277,8 +271,8 @@ func (d *driver) event(give func(m *failover.Machine, now time.Time)) (done <-ch
 	return done
 }
 
-// perform performs the outputs in order, until the Run ends: otherwise Connected could report
-// that a source was lost after another one has answered.
+// perform performs the outputs in order: otherwise Connected could report that a source was lost
+// after another one has answered.
 func (d *driver) perform() {
 	for {
 		d.mu.Lock()
@@ -336,16 +330,14 @@ func (d *driver) open(i int, id failover.Run) {
 
 // endOf returns how a run ended.
 func endOf(err error) failover.End {
-	var unreached *unreachable
-	var dropped *lost
 	switch {
 	case errors.Is(err, errPreferred):
 		return failover.NotUsed
 	case errors.Is(err, errReopen):
 		return failover.Reopen
-	case errors.As(err, &unreached):
+	case errors.As(err, new(*unreachable)):
 		return failover.Unreachable
-	case errors.As(err, &dropped):
+	case errors.As(err, new(*lost)):
 		return failover.Lost
 	}
 	return failover.Failed
@@ -364,7 +356,7 @@ func (d *driver) do(o failover.Output) {
 			<-r.ended
 		}
 	case failover.Await:
-		d.goroutines.Go(func() { d.await(o.Source, o.Err) })
+		d.goroutines.Go(func() { d.await(o) })
 	case failover.Use:
 		d.count(Events.Connected, o.Source)
 		d.Log.Info("control plane connected", "upstream", name)
@@ -394,15 +386,11 @@ func (d *driver) do(o failover.Output) {
 }
 
 // await waits until a source accepts connections again, or its name must be looked up again.
-func (d *driver) await(i int, err error) {
-	var unreached *unreachable
-	errors.As(err, &unreached)
-	d.mu.Lock()
-	since := d.machine.ReachedAt(i)
-	d.mu.Unlock()
-	accepts := unreached.await(d.ctx, since)
+func (d *driver) await(o failover.Output) {
+	unreached, _ := errors.AsType[*unreachable](o.Err)
+	accepts := unreached.await(d.ctx, o.Reached)
 	if d.ctx.Err() == nil {
-		d.event(func(m *failover.Machine, now time.Time) { m.Reached(now, i, accepts) })
+		d.event(func(m *failover.Machine, now time.Time) { m.Reached(now, o.Source, accepts) })
 	}
 }
 

@@ -207,7 +207,7 @@ func TestASotWServerThatLacksAnEndpointIsAlive(t *testing.T) {
 		target.cached = map[string]string{"c1": "1"} // the cluster is cached
 		target.mu.Unlock()
 		f.Sources[0].(*ADS).mu.Lock()
-		_ = f.Sources[0].(*ADS).conn.Close()
+		_ = f.Sources[0].(*ADS).conn.Load().Close()
 		f.Sources[0].(*ADS).mu.Unlock()
 		time.Sleep(time.Minute)
 		synctest.Wait()

@@ -71,7 +71,7 @@ type ofFleet struct {
 func (*ofFleet) Name() string { return "control plane" }
 
 func (s *ofFleet) Run(ctx context.Context, _ State, answered func() error) error {
-	dialing := s.dialer.dialing()
+	dialing := &dialing{dialer: s.dialer}
 	err := s.stream(ctx, dialing, answered)
 	if s.plain {
 		s.dialer.drop()

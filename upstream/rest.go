@@ -35,12 +35,11 @@ const (
 	DefaultRESTTimeout = 10 * time.Second
 )
 
-// REST is a control plane that is polled over REST-JSON, one type at a time
-// (protocol.md section 9). It is treated like a SotW stream: a poll repeats the newest request of
-// its type, and its answer is a response.
+// REST is a control plane that is polled over REST-JSON, one type at a time (protocol.md section 9).
+// It is treated like a SotW stream: a poll repeats the newest request of its type, and its answer is
+// a response.
 type REST struct {
 	*server
-	dialer *dialer
 	// failures counts the polls that failed since one was answered.
 	failures atomic.Int64
 }
@@ -70,9 +69,8 @@ func NewREST(cfg Config) (*REST, error) {
 	}
 	cfg.RESTRefresh = cmp.Or(cfg.RESTRefresh, DefaultRESTRefresh)
 	cfg.RESTTimeout = cmp.Or(cfg.RESTTimeout, DefaultRESTTimeout)
-	cfg.MaxMessage = cmp.Or(cfg.MaxMessage, DefaultMaxMessage)
 	cfg.Form, cfg.Addr = xds.SotW, strings.TrimSuffix(cfg.Addr, "/")
-	return &REST{server: newServer(cfg), dialer: newDialer(cfg.Dial)}, nil
+	return &REST{server: newServer(cfg)}, nil
 }
 
 // Run polls until ctx ends or the server cannot be reached, and returns why.
@@ -83,7 +81,7 @@ func (r *REST) Run(ctx context.Context, state State, answered func() error) erro
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	dialing := r.dialer.dialing()
+	dialing := &dialing{dialer: r.dialer}
 	transport := &http.Transport{
 		TLSClientConfig: tlsConfig, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute,
 		DialContext: dialing.dial, Proxy: http.ProxyFromEnvironment,
@@ -100,7 +98,7 @@ func (r *REST) Run(ctx context.Context, state State, answered func() error) erro
 	err = r.run(ctx, cancel, w, state, answered)
 	cancel()
 	w.polling.Wait()
-	return dialing.classify(r.secrets.hide(err))
+	return dialing.classify(r.hide(err))
 }
 
 // restWire makes polls look like a stream.
@@ -112,16 +110,14 @@ type restWire struct {
 	failed  chan error
 	polling sync.WaitGroup
 
-	// Owned by the sender.
-	node  *corev3.Node
-	polls map[string]*poll
+	node *corev3.Node // owned by the sender
 
-	mu sync.Mutex
-	// requested is the number of types that are polled. rejected holds those whose last poll the
-	// server rejected. usable is when a poll was last answered; the zero time for never.
-	requested int
-	rejected  map[string]bool
-	usable    time.Time
+	mu    sync.Mutex
+	polls map[string]*poll // by type; the sender alone adds
+	// rejected holds the types whose last poll the server rejected. usable is when a poll was last
+	// answered; the zero time for never.
+	rejected map[string]bool
+	usable   time.Time
 }
 
 // unmodified is the response with status 304: the version in the request is current.
@@ -129,11 +125,9 @@ type unmodified struct{ *discoveryv3.DiscoveryResponse }
 
 // poll is the repeated request of one type.
 type poll struct {
-	kind string
-	wake chan struct{} // the request changed
-
-	mu      sync.Mutex
-	request *discoveryv3.DiscoveryRequest
+	kind    string
+	wake    chan struct{} // the request changed
+	request atomic.Pointer[discoveryv3.DiscoveryRequest]
 }
 
 // send sets the request for the following polls of its type.
@@ -144,11 +138,8 @@ func (w *restWire) send(ctx context.Context, req *session.Request, node *corev3.
 	msg := req.SotW(w.node)
 	// REST has no nonces; a poll carries the version that was ACKed last.
 	msg.ResponseNonce = ""
-	p := w.polls[req.Type]
-	if p != nil {
-		p.mu.Lock()
-		p.request = msg
-		p.mu.Unlock()
+	if p := w.polls[req.Type]; p != nil {
+		p.request.Store(msg)
 		wake.Signal(p.wake)
 		return nil
 	}
@@ -157,16 +148,15 @@ func (w *restWire) send(ctx context.Context, req *session.Request, node *corev3.
 		w.rest.log.Warn("type not available over REST", "type", xds.Short(req.Type))
 		return nil
 	}
-	p = &poll{kind: kind, wake: make(chan struct{}, 1), request: msg}
-	w.polls[req.Type] = p
+	p := &poll{kind: kind, wake: make(chan struct{}, 1)}
+	p.request.Store(msg)
 	w.mu.Lock()
-	w.requested++
+	w.polls[req.Type] = p
 	w.mu.Unlock()
 	w.polling.Go(func() { w.pollType(ctx, p) })
 	return nil
 }
 
-// recv returns the next response.
 func (w *restWire) recv(ctx context.Context) (message, error) {
 	select {
 	case answer := <-w.answers:
@@ -185,19 +175,16 @@ const (
 	rejectedFor     = DefaultFirstAnswer
 )
 
-// pollType polls one type until the stream ends, the server cannot be reached, or it rejects the
-// polls of every type.
 func (w *restWire) pollType(ctx context.Context, p *poll) {
 	for n := 1; ; n++ {
-		req := p.current()
+		req := p.request.Load()
 		answer, err := w.post(ctx, p.kind, req)
-		var rejected *answerError
 		switch {
 		case ctx.Err() != nil:
 			return
-		case errors.As(err, &rejected), timedOut(err): // polls of other types may be answered
+		case errors.As(err, new(*answerError)), timedOut(err): // polls of other types may be answered
 			n := int(w.rest.failures.Add(1))
-			w.rest.log.Log(ctx, levelOf(n), "poll failed", "type", p.kind, "attempts", n, "err", w.rest.secrets.hide(err))
+			w.rest.log.Log(ctx, levelOf(n), "poll failed", "type", p.kind, "attempts", n, "err", w.rest.hide(err))
 			if w.rejects(ctx, p.kind) {
 				w.failed <- err
 				return
@@ -229,7 +216,6 @@ func timedOut(err error) bool {
 	return errors.As(err, &slow) && slow.Timeout() && !(errors.As(err, &op) && op.Op == "dial")
 }
 
-// answered records that a poll was answered.
 func (w *restWire) answered(kind string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -249,13 +235,7 @@ func (w *restWire) rejects(ctx context.Context, kind string) bool {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.rejected) == w.requested && (w.usable.IsZero() || time.Since(w.usable) >= rejectedFor)
-}
-
-func (p *poll) current() *discoveryv3.DiscoveryRequest {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.request
+	return len(w.rejected) == len(w.polls) && (w.usable.IsZero() || time.Since(w.usable) >= rejectedFor)
 }
 
 // pause waits for the time of the next poll, or until the request has other names than the last
@@ -270,7 +250,7 @@ func (p *poll) pause(ctx context.Context, refresh time.Duration, last *discovery
 		case <-timer.C:
 			return true
 		case <-p.wake:
-			if !slices.Equal(p.current().GetResourceNames(), last.GetResourceNames()) {
+			if !slices.Equal(p.request.Load().GetResourceNames(), last.GetResourceNames()) {
 				return true
 			}
 		}
@@ -291,7 +271,9 @@ func (w *restWire) post(ctx context.Context, kind string, msg *discoveryv3.Disco
 	if err != nil {
 		return nil, err
 	}
-	if err := w.headers(req); err != nil {
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "holdfast")
+	if err := w.rest.headers(req.Header.Set); err != nil {
 		return nil, err
 	}
 	resp, err := w.client.Do(req)
@@ -321,25 +303,6 @@ func (w *restWire) post(ctx context.Context, kind string, msg *discoveryv3.Disco
 		// "{}" would delete every listener and cluster (protocol.md 9.2).
 		return nil, &answerError{errors.New("the answer has no type, version and resources")}
 	}
-	if out.GetTypeUrl() == "" {
-		out.TypeUrl = msg.GetTypeUrl()
-	}
+	out.TypeUrl = cmp.Or(out.GetTypeUrl(), msg.GetTypeUrl())
 	return &out, nil
-}
-
-func (w *restWire) headers(req *http.Request) error {
-	token, err := w.rest.cfg.Token()
-	if err != nil {
-		return err
-	}
-	w.rest.secrets.send(token, w.rest.cfg.Headers)
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("User-Agent", "holdfast")
-	for k, v := range w.rest.cfg.Headers {
-		req.Header.Set(k, v)
-	}
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
-	return nil
 }

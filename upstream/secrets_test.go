@@ -103,7 +103,7 @@ func TestTheAgentsHeadersReplaceThoseOfAClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	ads := source(t, Config{Addr: "192.0.2.1:1", Security: dial.Security{Plaintext: true, TokenFile: token}, Headers: map[string]string{"ClusterID": "mine"}})
-	ctx, err := ads.headers(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer attacker", "clusterid", "theirs", "x-acme", "kept"))
+	ctx, err := ads.metadata(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer attacker", "clusterid", "theirs", "x-acme", "kept"))
 	if err != nil {
 		t.Fatal(err)
 	}

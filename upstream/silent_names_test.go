@@ -10,7 +10,7 @@ import (
 
 // The log names a route that no control plane sends.
 func TestTheLogNamesRequestedResourcesWithoutAnAnswer(t *testing.T) {
-	u := &xds.Update{Removed: []string{"gone"}}
+	u := xds.Update{Removed: []string{"gone"}}
 	for i := range 3 {
 		u.Errors = append(u.Errors, xds.ResourceError{Name: fmt.Sprint("r", i), Err: xds.ErrNoAnswer})
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream/session"
@@ -35,14 +37,17 @@ type nobody struct{}
 func (nobody) Received(string, string, int)  {}
 func (nobody) Answered(string, string, bool) {}
 
-// server is the common part of the sources that connect to a control plane. It remembers what the
-// next stream needs to know of the streams before it.
+// server is the common part of the sources that connect to a control plane: what the next stream
+// needs to know of the streams before it.
 type server struct {
-	cfg     Config // with a Form and an Observer
-	log     *slog.Logger
-	secrets secrets
+	cfg    Config // with a Form and an Observer
+	log    *slog.Logger
+	dialer *dialer
+	open   atomic.Int64 // number of open streams
 
 	mu sync.Mutex
+	// credentials are those that were sent to the server, at most maxCredentials.
+	credentials [][]byte
 	// versions and rechecks are those of session.Config. A stream works on copies, since another
 	// stream may be open at the same time.
 	versions map[string]session.Version
@@ -54,22 +59,20 @@ type server struct {
 	// the one of them because of which the last stream seemed to end; "" for none.
 	answered   map[string]bool
 	lastBlamed string
-	open       int       // number of open streams
 	last       time.Time // when the last response came
 }
 
-// exclusion is how often in a row the control plane ended the stream for a type, and until when the
-// type is not requested.
 type exclusion struct {
-	times int
+	times int // how often in a row the control plane ended the stream for the type
 	until time.Time
 }
 
 func newServer(cfg Config) *server {
 	cfg.Observer = cmp.Or(cfg.Observer, Observer(nobody{}))
+	cfg.MaxMessage = cmp.Or(cfg.MaxMessage, DefaultMaxMessage)
 	log := cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	return &server{
-		cfg: cfg, log: log.With("upstream", cfg.Addr), versions: make(map[string]session.Version),
+		cfg: cfg, log: log.With("upstream", cfg.Addr), dialer: newDialer(cfg.Dial), versions: make(map[string]session.Version),
 		rechecks: make(map[string]int), excluded: make(map[string]exclusion), answered: make(map[string]bool),
 	}
 }
@@ -78,11 +81,7 @@ func newServer(cfg Config) *server {
 func (s *server) Name() string { return s.cfg.Addr }
 
 // Open reports whether a stream is open, whether or not it was answered.
-func (s *server) Open() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.open > 0
-}
+func (s *server) Open() bool { return s.open.Load() > 0 }
 
 // LastMessage returns when a response last came; the zero time for never.
 func (s *server) LastMessage() time.Time {
@@ -91,10 +90,46 @@ func (s *server) LastMessage() time.Time {
 	return s.last
 }
 
-func (s *server) received(now time.Time) {
+// headers sets the headers of a stream or request: the token and the configured ones.
+func (s *server) headers(set func(name, value string)) error {
+	token, err := s.cfg.Token()
+	if err != nil {
+		return err
+	}
+	for name, value := range s.cfg.Headers {
+		if redact.IsCredential(name, value) {
+			s.remember(value)
+		}
+		set(name, value)
+	}
+	if token != "" {
+		s.remember(token)
+		set("authorization", "Bearer "+token)
+	}
+	return nil
+}
+
+// maxCredentials bounds how many credentials are remembered: a token may be rotated any number of times.
+const maxCredentials = 64
+
+// remember records a credential that is sent.
+func (s *server) remember(value string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.last = now
+	if value == "" || slices.ContainsFunc(s.credentials, func(sent []byte) bool { return string(sent) == value }) {
+		return
+	}
+	if len(s.credentials) == maxCredentials {
+		s.credentials = slices.Delete(s.credentials, 0, 1)
+	}
+	s.credentials = append(s.credentials, []byte(value))
+}
+
+// hide returns an error without the credentials that were sent, which a server may repeat in it.
+func (s *server) hide(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return redact.Error(err, s.credentials...)
 }
 
 // run writes the responses of an open stream to the state until the stream ends, and returns why:
@@ -104,8 +139,8 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, sta
 	defer subscriptions.Close()
 	// This follows the call of Subscriptions, whose channel reports every later RequestAgain.
 	opened := time.Now()
+	s.open.Add(1)
 	s.mu.Lock()
-	s.open++
 	versions, rechecks := maps.Clone(s.versions), maps.Clone(s.rechecks)
 	notBefore := make(map[string]time.Time, len(s.excluded))
 	for typeURL, r := range s.excluded {
@@ -126,8 +161,8 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, sta
 		}),
 	}
 	err := st.run(ctx, cancel)
+	s.open.Add(-1)
 	s.mu.Lock()
-	s.open--
 	s.versions, s.rechecks = versions, rechecks
 	s.mu.Unlock()
 	s.excludeCulprit(st, err)
@@ -145,22 +180,18 @@ const (
 	blamedFor = 5 * time.Second
 )
 
-// mayBlameType reports whether the status that ends a stream may be about one request. Other
-// statuses mean that the server or the connection ends, or that the client is not authenticated.
-func mayBlameType(code codes.Code) bool {
-	switch code {
-	case codes.PermissionDenied, codes.InvalidArgument, codes.Unimplemented, codes.NotFound, codes.FailedPrecondition, codes.OutOfRange, codes.Unknown:
-		return true
-	}
-	return false
+// mayBlameType are the statuses with which a stream may end because of one request. Other statuses
+// mean that the server or the connection ends, or that the client is not authenticated.
+var mayBlameType = []codes.Code{
+	codes.PermissionDenied, codes.InvalidArgument, codes.Unimplemented, codes.NotFound, codes.FailedPrecondition,
+	codes.OutOfRange, codes.Unknown,
 }
 
 // excludeCulprit excludes the type because of which a control plane has ended a stream, if there is
-// one. The control plane must have answered other types, so that it does not reject the client as
-// such.
+// one. The control plane must have answered other types, or it may reject the client as such.
 func (s *server) excludeCulprit(st *stream, err error) {
 	end, ok := status.FromError(err)
-	if err == nil || !ok || !mayBlameType(end.Code()) {
+	if !ok || !slices.Contains(mayBlameType, end.Code()) {
 		return
 	}
 	culprit, names := st.culprit(end.Message())
@@ -183,10 +214,10 @@ func (s *server) excludeCulprit(st *stream, err error) {
 	s.excluded[culprit] = exclusion{times: excluded.times + 1, until: time.Now().Add(pause)}
 	s.mu.Unlock()
 	s.log.Warn("type not requested for now, because the control plane ends the stream for it",
-		"type", xds.Short(culprit), "left_out_for", pause, "err", s.secrets.hide(err))
+		"type", xds.Short(culprit), "left_out_for", pause, "err", s.hide(err))
 	if len(names) > 0 {
 		update := xds.Update{Source: s.Name(), Type: culprit, Timeout: true}
-		why := fmt.Errorf("the control plane ends the stream for this type; it is requested again in %s: %w", pause, s.secrets.hide(err))
+		why := fmt.Errorf("the control plane ends the stream for this type; it is requested again in %s: %w", pause, s.hide(err))
 		for _, name := range names {
 			update.Errors = append(update.Errors, xds.ResourceError{Name: name, Err: why})
 		}
@@ -194,8 +225,8 @@ func (s *server) excludeCulprit(st *stream, err error) {
 	}
 }
 
-// culprit returns the type because of which the server may have ended the stream with the message
-// why, and the subscribed names of the type; "" if there is none.
+// culprit returns the type because of which the server may have ended the stream with a message, and
+// the subscribed names of the type; "" if there is none.
 func (st *stream) culprit(why string) (culprit string, names []string) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -203,8 +234,7 @@ func (st *stream) culprit(why string) (culprit string, names []string) {
 	if !others || len(unanswered) == 0 {
 		return "", nil
 	}
-	// Servers process requests in order: it is the type that was requested last, unless the
-	// message names another.
+	// Servers process requests in order: it is the last type, unless the message names another.
 	named := slices.IndexFunc(unanswered, func(typeURL string) bool { return strings.Contains(why, typeURL) })
 	culprit = unanswered[max(named, 0)]
 	return culprit, st.machine.Subscribed(culprit)
@@ -221,8 +251,7 @@ func (s *server) typeAnswered(typeURL string) {
 	}
 }
 
-// wire is a stream in either form. One goroutine sends and another one receives; ctx is the
-// context of the stream.
+// wire is a stream in either form. One goroutine sends and another one receives.
 type wire interface {
 	// send sends a request, with a Node if it is the first one of the stream.
 	send(ctx context.Context, req *session.Request, node *corev3.Node) error
@@ -247,9 +276,6 @@ type stream struct {
 	onAnswer      func() error
 	wake          chan struct{} // wakes the sender
 	opened        time.Time     // before the first request
-
-	// Owned by the receiver.
-	started bool
 
 	mu      sync.Mutex
 	machine *session.Session
@@ -277,42 +303,39 @@ func (st *stream) run(ctx context.Context, cancel context.CancelFunc) error {
 var errReopen = errors.New("a new stream is needed to request a type from the beginning")
 
 func (st *stream) receiveAll(ctx context.Context) error {
-	for {
+	for started := false; ; started = true {
 		msg, err := st.wire.recv(ctx)
 		if err != nil {
 			return fmt.Errorf("receiving: %w", err)
 		}
-		if !st.started {
+		if !started {
 			if err := st.onAnswer(); err != nil {
 				return err
 			}
-			st.started = true
-		}
-		if _, ok := msg.(unmodified); ok {
-			st.server.received(time.Now())
-			st.mu.Lock()
-			st.machine.NotModified()
-			st.mu.Unlock()
-			continue
 		}
 		st.receive(msg)
 	}
 }
 
-// receive passes one response to the session, and the resulting update to the state.
 func (st *stream) receive(msg message) {
 	now := time.Now()
-	st.server.received(now)
+	st.server.mu.Lock()
+	st.server.last = now
+	st.server.mu.Unlock()
 	var update *session.Response
 	var err error
 	st.mu.Lock()
 	switch m := msg.(type) {
+	case unmodified:
+		st.machine.NotModified()
+		st.mu.Unlock()
+		return
 	case *discoveryv3.DiscoveryResponse:
 		update, err = st.machine.SotW(m, now)
 	case *discoveryv3.DeltaDiscoveryResponse:
 		update, err = st.machine.Delta(m, now)
 	}
-	late := err == nil && (st.wakeAt.IsZero() || update.Wake.Before(st.wakeAt))
+	early := err == nil && (st.wakeAt.IsZero() || update.Wake.Before(st.wakeAt))
 	st.mu.Unlock()
 	st.logResponse(msg, update, err)
 	if err != nil {
@@ -324,13 +347,12 @@ func (st *stream) receive(msg message) {
 	st.server.cfg.Observer.Received(st.server.Name(), update.Type, len(update.Resources))
 	typeURL, nonce := update.Type, update.Nonce // so that the function does not refer to the resources
 	st.apply(update.Update, func(nack error) { st.answer(typeURL, nonce, nack) })
-	if late {
+	if early {
 		wake.Signal(st.wake)
 	}
 }
 
-// logResponse logs a response. The debug message is built only if debug messages are logged,
-// because there are thousands of responses.
+// logResponse logs a response. There are thousands: the debug message is built only if it is logged.
 func (st *stream) logResponse(msg message, u *session.Response, err error) {
 	log := st.server.log
 	if err == nil && len(u.Errors) == 0 && !log.Enabled(context.Background(), slog.LevelDebug) {
@@ -347,7 +369,6 @@ func (st *stream) logResponse(msg message, u *session.Response, err error) {
 	}
 }
 
-// answer processes the clients' ACK or NACK of a response.
 func (st *stream) answer(typeURL, nonce string, err error) {
 	st.mu.Lock()
 	late := st.machine.Answer(typeURL, nonce, err, time.Now())
@@ -358,14 +379,12 @@ func (st *stream) answer(typeURL, nonce string, err error) {
 	wake.Signal(st.wake)
 }
 
-// apply completes an update and passes it to the state.
 func (st *stream) apply(u xds.Update, answer func(error)) {
 	u.Source, u.RequestedAt = st.server.Name(), st.opened
 	st.state.Apply(u, answer)
 }
 
-// sendAll sends the requests of the session until ctx ends or the stream breaks. It returns nil
-// when ctx ended.
+// sendAll sends requests until the stream breaks or, without an error, until ctx ends.
 func (st *stream) sendAll(ctx context.Context) error {
 	node := st.state.Node()
 	timer := time.NewTimer(0)
@@ -413,8 +432,7 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 			req, next = st.machine.Next(now)
 		}
 		next = wake.Earliest(next, completedAt, overdueAt)
-		st.wakeAt = next
-		if req != nil {
+		if st.wakeAt = next; req != nil {
 			st.wakeAt = time.Time{}
 		}
 		st.mu.Unlock()
@@ -424,7 +442,7 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 		for _, u := range overdue {
 			st.server.log.Warn("no answer from the control plane for requested resources",
 				"type", xds.Short(u.Type), "silent", len(u.Errors), "missing", len(u.Removed), "names", someNames(u))
-			st.apply(*u, nil)
+			st.apply(u, nil)
 		}
 		if reopen {
 			return time.Time{}, errReopen
@@ -441,7 +459,7 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 }
 
 // someNames lists the first few names that an update of Overdue is about.
-func someNames(u *xds.Update) []string {
+func someNames(u xds.Update) []string {
 	const limit = 5
 	names := slices.Clone(u.Removed)
 	for _, e := range u.Errors {

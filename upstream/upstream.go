@@ -2,12 +2,10 @@
 // Delta, a directory of files). They convert what a control plane sends into updates. Its
 // Failover chooses among several sources in order of priority.
 //
-// It guarantees that only well-formed resources reach the state, each with its name and content
-// hash; that a source that becomes unreachable removes nothing; and that every nonce of a control
-// plane gets one ACK or NACK. It does not decide what is served: the state does, behind the
-// interfaces State and Subscriptions.
-//
-// Every goroutine is owned by a Run method, which returns when all its goroutines have ended.
+// It guarantees that only well-formed resources reach the state; that a source that becomes
+// unreachable removes nothing; and that every nonce of a control plane gets one ACK or NACK. It does
+// not decide what is served: the State does. Every Run method returns when all goroutines that it
+// started have ended.
 package upstream
 
 import (
@@ -44,8 +42,8 @@ type State interface {
 	// Nacked lists the cached resources of a type that this source sent and clients NACKed, which
 	// it must request again; xds.Wildcard if an update was NACKed as a whole.
 	Nacked(source, typeURL string) []string
-	// Body returns the cached body of a type and name, whichever source sent it; nil if there is
-	// none. It is called for each resource that is received, to share an unchanged body.
+	// Body returns the cached body of a type and name, whichever source sent it; nil for none. It
+	// is called for each resource that is received, to share an unchanged body.
 	Body(typeURL string, name []byte) *anypb.Any
 	// Subscriptions opens a view of the clients' subscriptions. The caller must close it.
 	Subscriptions() Subscriptions
@@ -58,7 +56,6 @@ type Subscriptions interface {
 	// Changes returns what changed since the last call, in push order; the first call returns
 	// everything.
 	Changes() []xds.SubscriptionChange
-	// Close ends the view.
 	Close()
 }
 

@@ -6,10 +6,9 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// A SotW response of a full-state type is always the complete set, whatever changed. Building it
-// from the whole state (fullSet) takes several lookups for each resource. If what the client should
-// be sent follows from the state alone, the previous set is amended instead. Both ways build the
-// same set from the same state.
+// A SotW response of a full-state type is always the complete set. Building it from the whole state
+// (fullSet) takes several lookups for each resource. If what the client should be sent follows from
+// the state alone, the previous set is amended instead, to the same set.
 
 // amendable reports whether the next set can be built by applying the names in sub.changed to the
 // previous set: nothing else must be sent, the client has NACKed nothing in that set, and
@@ -40,7 +39,7 @@ func (s *Session) amendFullState(sub *subscription, v View) *Response {
 		case h == nil || !sub.mayRemove(v, name, item):
 			// No upstream removed it.
 		case xds.Info(sub.url).RemoveLate:
-			s.scheduleRemoval(sub, name)
+			sub.scheduleRemoval(name)
 		default:
 			dropped = append(dropped, name)
 		}

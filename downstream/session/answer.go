@@ -1,15 +1,17 @@
 package session
 
 import (
+	"iter"
 	"slices"
 	"strings"
+
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// answer finds the response in flight that a request answers, and returns the client's ACK or
-// NACK; nil if no such response is remembered. culprit, which is nil for most requests, is the NACK
-// of a resource of an earlier response, which follows from this ACK.
+// answer finds the response in flight that a request answers, and returns Effect.Answer and
+// Effect.Culprit; nil if no such response is remembered.
 func (sub *subscription) answer(req *Request) (answer, culprit *Answer) {
 	if req.Nonce == "" {
 		return nil, nil
@@ -31,8 +33,11 @@ func (sub *subscription) answer(req *Request) (answer, culprit *Answer) {
 	} else {
 		sub.ack(f, answer)
 		culprit = sub.passed(&f)
-		if nextAmends {
-			sub.leaveOutAcked()
+		if nextAmends { // leave out what the client has ACKed now
+			next := &sub.inFlight[0]
+			next.resources = slices.DeleteFunc(slices.Clone(next.resources), func(r *xds.Resource) bool {
+				return sub.copyFrom(next, r.Name).hasAcked(r.Version)
+			})
 		}
 	}
 	if !f.probe {
@@ -71,12 +76,9 @@ func (sub *subscription) mayHave(f *sentResponse, resources []*xds.Resource) {
 // them if it is certain that there are no others.
 func (sub *subscription) nack(f sentResponse, answer *Answer) (suspects []*xds.Resource) {
 	sub.lastSet = nil
-	var blamed []*xds.Resource
-	for _, r := range f.resources {
-		if !sub.sent[r.Name].hasAcked(r.Version) {
-			blamed = append(blamed, r)
-		}
-	}
+	blamed := slices.DeleteFunc(slices.Clone(f.resources), func(r *xds.Resource) bool {
+		return sub.sent[r.Name].hasAcked(r.Version)
+	})
 	if len(f.removed) > 0 && len(f.resources) > 0 {
 		// The client may not have applied the removals. They are sent again, by themselves
 		// (protocol.md V6).
@@ -147,7 +149,7 @@ func (sub *subscription) revert(r *xds.Resource) {
 		return
 	}
 	sub.sentVersion.Add(h.acked)
-	if h.maybeApplied() == nil {
+	if h.rare.unconfirmed == nil {
 		h.has = &h.acked.Version
 	}
 	if sub.url == xds.EndpointType && !h.hasNacked(h.acked.Version) {
@@ -189,10 +191,12 @@ func (sub *subscription) replaceNeverAcked(v View) {
 	}
 }
 
-// claims reports whether initial_resource_versions of a Delta client had this version of a resource,
-// and the resource has not been sent or ACKed since.
-func (sub *subscription) claims(h *clientCopy, r *xds.Resource) bool {
-	return r != nil && h != nil && h.last == nil && h.acked == nil && h.version() == r.Version
+// claimInitial claims a resource if initial_resource_versions of a Delta client had this version, and
+// the resource has not been sent or ACKed since.
+func (sub *subscription) claimInitial(h *clientCopy, r *xds.Resource) {
+	if r != nil && h != nil && h.last == nil && h.acked == nil && h.version() == r.Version {
+		sub.claim(h, r)
+	}
 }
 
 // claim records that the client has a resource, which counts as an ACK of it.
@@ -208,6 +212,41 @@ func (sub *subscription) claimAll() {
 	for _, h := range sub.sent {
 		if h.last != nil && h.acked == nil {
 			sub.claim(h, h.last)
+		}
+	}
+}
+
+// unknownReason replaces the reason of a NACK if the resources of the NACKed response are no longer
+// all remembered: the reason may contain a secret of one of them.
+const unknownReason = "the client's reason is not shown: the response that it is about is no longer in memory"
+
+// reason returns the reason of a client's NACK with the secrets of what the client was sent
+// removed, since Envoy dumps the resource next to its sentence.
+func (sub *subscription) reason(text string, f *sentResponse) string {
+	if f.incomplete {
+		return unknownReason
+	}
+	return sub.cfg.Secrets.Reason(text, sub.bodies(f))
+}
+
+// bodies yields the bodies that the reason of a NACK may quote: those of the response and, since
+// not all resources of a complete set are remembered with the response, everything else of the
+// type that the client was sent.
+func (sub *subscription) bodies(f *sentResponse) iter.Seq[*anypb.Any] {
+	return func(yield func(*anypb.Any) bool) {
+		resources := slices.Clone(f.resources)
+		for _, h := range sub.sent {
+			resources = append(resources, h.last, h.acked, h.rare.unconfirmed)
+		}
+		seen := make(map[*xds.Resource]struct{}, len(resources))
+		for _, r := range resources {
+			if _, again := seen[r]; again || r == nil || r.Body == nil {
+				continue
+			}
+			seen[r] = struct{}{}
+			if !yield(r.Body) {
+				return
+			}
 		}
 	}
 }

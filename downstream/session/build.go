@@ -2,6 +2,7 @@ package session
 
 import (
 	"iter"
+	"maps"
 	"slices"
 	"time"
 
@@ -53,8 +54,8 @@ func (sub *subscription) replacement(item xds.Item) *xds.Resource {
 		return item.Acked
 	case sub.sendsAlone():
 		return nil
-	case h != nil && h.acked == nil && h.maybeApplied() != nil && h.maybeApplied().Version != cur.Version && !h.hasNacked(h.maybeApplied().Version):
-		return h.maybeApplied()
+	case h != nil && h.acked == nil && h.rare.unconfirmed != nil && h.rare.unconfirmed.Version != cur.Version && !h.hasNacked(h.rare.unconfirmed.Version):
+		return h.rare.unconfirmed
 	case sub.inherited:
 		return cur
 	}
@@ -70,48 +71,40 @@ func (sub *subscription) mayRemove(v View, name string, item xds.Item) bool {
 	if item.NotFound {
 		return true
 	}
-	_, named := sub.names[name]
-	return sub.wildcard && !named && v.Wildcard(sub.url) == xds.Complete
+	return sub.wildcard && !sub.subscribes(name) && v.Wildcard(sub.url) == xds.Complete
 }
 
 // covers reports whether the client subscribes to a resource, by its name, an alias, a collection or
 // the wildcard.
 func (sub *subscription) covers(r *xds.Resource) bool {
-	if sub.wildcard {
-		return true
-	}
-	if _, ok := sub.names[r.Name]; ok {
+	if sub.wildcard || sub.subscribes(r.Name) || slices.ContainsFunc(r.Aliases(), sub.subscribes) {
 		return true
 	}
 	if _, ok := sub.expected[r.Name]; ok {
 		return true
 	}
-	for _, a := range r.Aliases() {
-		if _, ok := sub.names[a]; ok {
-			return true
-		}
-	}
 	glob := xds.CollectionOf(r.Name)
-	_, ok := sub.names[glob]
-	return ok && glob != ""
+	return glob != "" && sub.subscribes(glob)
 }
 
-// collector collects the resources of a response, each once (protocol.md 1.10, 3.7).
+// collector collects the resources of a response, each once (protocol.md 1.10, 3.7), and the names
+// that it removes.
 type collector struct {
 	resources []*xds.Resource
-	has       map[string]struct{} // nil while only addNew was called
+	removed   []string
+	has       map[string]struct{} // names in resources; nil if they must be listed again
+	distinct  bool                // the resources that are added now cannot be there yet
 }
 
 func newCollector(size int) *collector {
 	return &collector{resources: make([]*xds.Resource, 0, size), has: make(map[string]struct{}, size)}
 }
 
-// addNew adds a resource that is known not to be there yet. It must not be called after add.
-func (c *collector) addNew(r *xds.Resource) {
-	c.resources = append(c.resources, r)
-}
-
 func (c *collector) add(r *xds.Resource) {
+	if c.distinct {
+		c.resources = append(c.resources, r)
+		return
+	}
 	if c.has == nil {
 		c.has = make(map[string]struct{}, len(c.resources)+1)
 		for _, r := range c.resources {
@@ -128,37 +121,35 @@ func (c *collector) add(r *xds.Resource) {
 func (s *Session) buildDelta(sub *subscription, v View) *Response {
 	known := !sub.wildcard || v.Wildcard(sub.url) != xds.Unknown
 	out := &collector{}
-	var removed []string
 	if sub.allChanged && known {
-		removed = s.considerAll(sub, v, out)
+		s.considerAll(sub, v, out)
 		sub.allChanged = false
 	}
 	for name := range sub.mustAnswer {
-		removed = s.consider(sub, v, name, true, out, removed)
+		s.consider(sub, v, name, true, out)
 		delete(sub.changed, name)
 	}
 	xds.ResetNames(&sub.mustAnswer)
 	for name := range sub.changed {
-		removed = s.consider(sub, v, name, false, out, removed)
+		s.consider(sub, v, name, false, out)
 	}
 	xds.ResetNames(&sub.changed)
-	empty := sub.mustRespond && known
-	if empty && sub.wildcard && xds.Info(sub.url).OnDemand && len(out.resources) == 0 && len(removed) == 0 {
-		removed = endVirtualHostWait(v)
+	if len(out.resources)+len(out.removed) == 0 {
+		if !sub.mustRespond || !known {
+			return nil
+		}
+		if sub.wildcard && xds.Info(sub.url).OnDemand {
+			out.removed = endVirtualHostWait(v)
+		}
 	}
-	if len(out.resources) == 0 && len(removed) == 0 && !empty {
-		return nil
-	}
-	if known {
-		sub.mustRespond = false
-	}
-	slices.Sort(removed)
-	return &Response{Resources: out.resources, Removed: slices.Compact(removed)}
+	sub.mustRespond = sub.mustRespond && !known
+	slices.Sort(out.removed)
+	return &Response{Resources: out.resources, Removed: slices.Compact(out.removed)}
 }
 
 // considerAll adds every resource that the wildcard covers and the client lacks. The other names that
 // the client has or may have are added to sub.changed (protocol.md 3.5, 3.6).
-func (s *Session) considerAll(sub *subscription, v View, out *collector) (removed []string) {
+func (s *Session) considerAll(sub *subscription, v View, out *collector) {
 	if sub.wildcard {
 		for _, name := range v.MaybeHeld(sub.url) {
 			// initial_resource_versions lists only versions that the client ACKed, although it may
@@ -175,85 +166,77 @@ func (s *Session) considerAll(sub *subscription, v View, out *collector) (remove
 	}
 	if sub.wildcard {
 		out.resources = make([]*xds.Resource, 0, max(v.Count(sub.url)-len(sub.sent), 0))
+		out.distinct = true
 		for item := range v.All(sub.url) {
 			if item.Current != nil {
-				removed = s.considerItem(sub, v, item.Current.Name, item, false, out.addNew, removed)
+				s.considerItem(sub, v, item.Current.Name, item, false, out)
 			}
 		}
+		out.distinct = false
 	}
-	return removed
 }
 
-// consider adds one name to a Delta response, if it must be sent or removed. mustAnswer is set if
-// the name must be answered even if it is unchanged.
-func (s *Session) consider(sub *subscription, v View, name string, mustAnswer bool, out *collector, removed []string) []string {
+// consider adds one name to a Delta response, if it must be sent or removed; with mustAnswer, also if
+// it is unchanged.
+func (s *Session) consider(sub *subscription, v View, name string, mustAnswer bool, out *collector) {
 	if xds.IsCollection(name) {
-		return s.considerCollection(sub, v, name, mustAnswer, out, removed)
+		s.considerCollection(sub, v, name, mustAnswer, out)
+		return
 	}
-	return s.considerItem(sub, v, name, v.Lookup(sub.url, name), mustAnswer, out.add, removed)
+	s.considerItem(sub, v, name, v.Lookup(sub.url, name), mustAnswer, out)
 }
 
-// considerItem does the work of consider for a name and its item in the state.
-func (s *Session) considerItem(sub *subscription, v View, name string, item xds.Item, mustAnswer bool, add func(*xds.Resource), removed []string) []string {
+func (s *Session) considerItem(sub *subscription, v View, name string, item xds.Item, mustAnswer bool, out *collector) {
 	h := sub.sent[name]
 	if sub.mayRemove(v, name, item) {
-		if r := sub.unresolved(name); r != nil {
+		switch r := sub.unresolved(name); {
+		case r != nil:
 			if mustAnswer || h == nil {
-				add(r)
+				out.add(r)
 			}
-			return removed
-		}
-		switch {
 		case h == nil && !mustAnswer && (!xds.Info(sub.url).OnDemand || !sub.wildcard):
 			// At its start, Envoy waits for any response about virtual hosts, and the removal of
 			// a virtual host that it never had is enough (protocol.md V11).
 		case h != nil && xds.Info(sub.url).RemoveLate:
-			s.scheduleRemoval(sub, name)
+			sub.scheduleRemoval(name)
 		default:
-			removed = append(removed, name)
+			out.removed = append(out.removed, name)
 		}
-		return removed
+		return
 	}
 	if item.Current != nil {
 		delete(sub.removals, item.Current.Name) // it exists again, even if not sent
 	}
-	if sub.claims(h, item.Current) {
-		sub.claim(h, item.Current)
-	}
+	sub.claimInitial(h, item.Current)
 	r := sub.choose(item)
 	if r == nil || !sub.covers(r) {
 		if mustAnswer {
 			sub.unknown[name] = struct{}{}
 		}
-		return removed
+		return
 	}
 	h = sub.sent[r.Name]
-	if sub.claims(h, r) {
-		sub.claim(h, r)
-	}
+	sub.claimInitial(h, r)
 	// The client may be about to drop a resource of an earlier stream, because its timers continue
 	// between two streams (protocol.md 6.6).
 	timed := h != nil && h.last == nil && sub.passesTTL() && v.HadTTL(sub.url)
 	if !mustAnswer && h != nil && h.version() == r.Version && !timed {
-		switch sub.extend(h, r, s.now) {
-		case notNeeded:
-			return removed
-		case byHeartbeat:
+		needed, byHeartbeat := sub.extend(h, r, s.now)
+		if byHeartbeat {
 			sub.heartbeats[r.Name] = struct{}{}
-			return removed
-		case byBody:
+		}
+		if !needed || byHeartbeat {
+			return
 		}
 	}
-	add(r)
-	return removed
+	out.add(r)
 }
 
-// unresolved returns a resource without a body for a virtual host that the client subscribed to
-// and that does not exist; nil for any other name. Envoy 1.40 ignores the removal of a name that
-// it never had, so that the request that waits for the virtual host would wait on
-// (protocol.md 3.15).
+// unresolved returns a resource without a body for a virtual host that the client subscribed to and
+// that does not exist; nil for any other name. Envoy 1.40 ignores the removal of a name that it
+// never had, so that a request that waits for the virtual host would wait on (protocol.md 3.15).
 func (sub *subscription) unresolved(name string) *xds.Resource {
-	if _, named := sub.names[name]; !named || !xds.Info(sub.url).OnDemand {
+	if !xds.Info(sub.url).OnDemand || !sub.subscribes(name) {
 		return nil
 	}
 	r := xds.Unresolved(sub.url, name)
@@ -277,20 +260,19 @@ func endVirtualHostWait(v View) (removed []string) {
 
 // considerCollection adds the members of a glob collection to a Delta response. An empty
 // collection is reported by the removal of its own name (protocol.md 8.7).
-func (s *Session) considerCollection(sub *subscription, v View, glob string, mustAnswer bool, out *collector, removed []string) []string {
+func (s *Session) considerCollection(sub *subscription, v View, glob string, mustAnswer bool, out *collector) {
 	empty := true
 	for item := range v.Collection(sub.url, glob) {
 		empty = false
-		removed = s.consider(sub, v, item.Current.Name, mustAnswer, out, removed)
+		s.consider(sub, v, item.Current.Name, mustAnswer, out)
 	}
 	switch {
 	case !empty:
 	case v.Lookup(sub.url, glob).NotFound:
-		removed = append(removed, glob)
+		out.removed = append(out.removed, glob)
 	case mustAnswer:
 		sub.unknown[glob] = struct{}{}
 	}
-	return removed
 }
 
 // members returns the items that a subscribed name stands for.
@@ -301,8 +283,7 @@ func members(sub *subscription, v View, name string) iter.Seq[xds.Item] {
 	return func(yield func(xds.Item) bool) { yield(v.Lookup(sub.url, name)) }
 }
 
-// scheduleRemoval schedules the removal of a cluster.
-func (s *Session) scheduleRemoval(sub *subscription, name string) {
+func (sub *subscription) scheduleRemoval(name string) {
 	if _, ok := sub.removals[name]; !ok {
 		sub.removals[name] = time.Time{}
 	}
@@ -332,9 +313,8 @@ func (s *Session) buildFullState(sub *subscription, v View) *Response {
 	if !differs {
 		return nil
 	}
-	sub.drop(set)
 	sub.resumed = false
-	return set.response()
+	return set.response(sub)
 }
 
 // complete reports whether a full-state SotW response may be sent. A response without a resource
@@ -394,27 +374,22 @@ func (sub *subscription) missingAt(v View, now time.Time) time.Time {
 	return since.Add(DefaultMissingAfter)
 }
 
-// fullSet is the complete set that a SotW client should have now.
+// fullSet is the complete set that a SotW client should have now; removed lists the names that the
+// client was sent and that the set removes at once.
 type fullSet struct {
-	collector
-	// differs is set if the set is not the one that the client was sent last.
-	differs bool
-	// dropped lists the names that the client was sent and that must be removed.
-	dropped []string
+	*collector
+	differs bool // from what the client was sent last
 	// disputed is set if the client NACKed a resource, or may have a version that is not known.
 	// Then what it should be sent does not follow from the state alone.
 	disputed bool
 }
 
-// drop forgets the resources that sending the set removes at once.
-func (sub *subscription) drop(set *fullSet) {
-	for _, name := range set.dropped {
+// response returns a response with the set, and forgets the resources that it removes.
+func (set *fullSet) response(sub *subscription) *Response {
+	for _, name := range set.removed {
 		sub.forget(name)
 		delete(sub.removals, name)
 	}
-}
-
-func (set *fullSet) response() *Response {
 	return &Response{Resources: set.resources, complete: !set.disputed}
 }
 
@@ -424,7 +399,7 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 	if sub.wildcard {
 		size = max(size, v.Count(sub.url))
 	}
-	set := &fullSet{collector: *newCollector(size)}
+	set := &fullSet{collector: newCollector(size)}
 	add := func(item xds.Item) {
 		if item.Current != nil {
 			delete(sub.removals, item.Current.Name) // it exists again, even if not sent
@@ -449,7 +424,7 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 		}
 	}
 	for name, h := range sub.sent {
-		set.disputed = set.disputed || h.last == nil || h.nackedAny()
+		set.disputed = set.disputed || h.last == nil || len(h.rare.nacked) > 0
 		item := v.Lookup(sub.url, name)
 		if item.Current != nil {
 			delete(sub.removals, name)
@@ -462,12 +437,12 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 			continue // NACKed before any version was ACKed: the client has none
 		}
 		if absent && (!xds.Info(sub.url).RemoveLate || h.last == nil) {
-			set.dropped = append(set.dropped, name)
+			set.removed = append(set.removed, name)
 			set.differs = true
 			continue
 		}
 		if absent {
-			s.scheduleRemoval(sub, name)
+			sub.scheduleRemoval(name)
 		}
 		// It stays in the set until its removal is sent, or because no upstream removed it.
 		set.add(h.last)
@@ -475,13 +450,11 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 	return set
 }
 
-// buildNamed builds a SotW response of a type whose responses may be partial (protocol.md 1.13),
-// with what changed and what must be answered. Such a response cannot express a removal.
+// buildNamed builds a SotW response of a type whose responses may be partial (protocol.md 1.13), with
+// what changed and what must be answered. It cannot express a removal.
 func (s *Session) buildNamed(sub *subscription, v View) *Response {
 	if sub.allChanged {
-		for name := range sub.names {
-			sub.changed[name] = struct{}{}
-		}
+		maps.Copy(sub.changed, sub.names)
 		for name := range sub.sent {
 			sub.changed[name] = struct{}{}
 		}

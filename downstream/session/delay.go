@@ -1,6 +1,7 @@
 package session
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -10,7 +11,7 @@ import (
 // delay delays listeners and routes until the resources that they need have come: the endpoints of
 // a cluster that was just sent, because requests to a cluster that Envoy is warming fail; and an
 // unknown cluster that a changed route leads to, because control planes that do not order the types
-// send the route first. The delay is Config.WarmingDelay at most, however many more resources are
+// send the route first. The delay is warmingDelay at most, however many more resources are
 // awaited meanwhile. A resource that did not come in time is not awaited again until it changes.
 type delay struct {
 	// until is when the delay ends; the zero time if there is none.
@@ -27,21 +28,15 @@ type delay struct {
 const maxTimedOut = 4096
 
 // await adds a resource to those that are awaited, and starts the delay if there is none yet.
-func (h *delay) await(r xds.Key, now time.Time, limit time.Duration) {
+func (h *delay) await(r xds.Key, now time.Time) {
 	if _, ok := h.timedOut[r]; ok {
 		return
 	}
-	if h.awaited == nil {
-		h.awaited = make(map[xds.Key]struct{})
-	}
 	h.awaited[r] = struct{}{}
 	if h.until.IsZero() {
-		h.until = now.Add(limit)
+		h.until = now.Add(warmingDelay)
 	}
 }
-
-// changed records that a resource changed, so that it may be awaited again.
-func (h *delay) changed(r xds.Key) { delete(h.timedOut, r) }
 
 // arrived stops awaiting the resources that have come.
 func (s *Session) arrived(v View) {
@@ -53,15 +48,11 @@ func (s *Session) arrived(v View) {
 			delete(s.delay.awaited, r)
 		}
 	}
-	if !s.delaysAny() && !s.delay.until.After(s.now) { // nothing is delayed
+	delays := func(sub *subscription) bool { return xds.Info(sub.url).LeadsToClusters }
+	if !slices.ContainsFunc(s.ordered, delays) && !s.delay.until.After(s.now) { // nothing is delayed
 		clear(s.delay.awaited)
 		s.delay.until = time.Time{}
 	}
-}
-
-// delaysAny reports whether the client subscribes to a type that is delayed: listeners or routes.
-func (s *Session) delaysAny() bool {
-	return slices.ContainsFunc(s.ordered, func(sub *subscription) bool { return xds.Info(sub.url).LeadsToClusters })
 }
 
 // delayedUntil returns until when listeners and routes are delayed, or the zero time if they are not.
@@ -73,12 +64,10 @@ func (s *Session) delayedUntil(v View) time.Time {
 	case len(h.awaited) == 0:
 		h.until = time.Time{}
 	case !h.until.After(s.now):
-		if h.timedOut == nil || len(h.timedOut) >= maxTimedOut {
-			h.timedOut = make(map[xds.Key]struct{})
+		if len(h.timedOut) >= maxTimedOut {
+			clear(h.timedOut)
 		}
-		for r := range h.awaited {
-			h.timedOut[r] = struct{}{}
-		}
+		maps.Copy(h.timedOut, h.awaited)
 		clear(h.awaited)
 		h.until = time.Time{}
 	}
@@ -86,39 +75,25 @@ func (s *Session) delayedUntil(v View) time.Time {
 }
 
 // awaitNewClusters awaits the unknown clusters that changed routes and listeners of the client lead
-// to. On a stream without the wildcard of clusters nothing is awaited: its client subscribes to
-// the clusters by name when a route leads to them.
+// to. Without the wildcard, the client subscribes to them by name when a route leads to them.
 func (s *Session) awaitNewClusters(v View) {
-	moved := s.delay.rerouted
-	if len(moved) == 0 {
+	if len(s.delay.rerouted) == 0 {
 		return
 	}
-	s.delay.rerouted = nil
+	defer xds.ResetNames(&s.delay.rerouted)
 	clusters := s.types[xds.ClusterType]
 	if clusters == nil || !clusters.wildcard {
 		return
 	}
-	for m := range moved {
+	for m := range s.delay.rerouted {
 		h, cur := s.types[m.Type].sent[m.Name], v.Lookup(m.Type, m.Name).Current
 		if cur == nil || h == nil || h.version() == cur.Version {
 			continue
 		}
 		xds.LeadsToClusters(cur, func(cluster string) {
 			if v.Lookup(xds.ClusterType, cluster).Current == nil {
-				s.delay.await(xds.Key{Type: xds.ClusterType, Name: cluster}, s.now, s.cfg.WarmingDelay)
+				s.delay.await(xds.Key{Type: xds.ClusterType, Name: cluster}, s.now)
 			}
 		})
 	}
-}
-
-// recordRerouted records that a route or listener of the client changed, which may lead to other
-// clusters now.
-func (s *Session) recordRerouted(sub *subscription, name string) {
-	if !xds.Info(sub.url).LeadsToClusters || sub.sent[name] == nil {
-		return
-	}
-	if s.delay.rerouted == nil {
-		s.delay.rerouted = make(map[xds.Key]struct{})
-	}
-	s.delay.rerouted[xds.Key{Type: sub.url, Name: name}] = struct{}{}
 }

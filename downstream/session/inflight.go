@@ -11,23 +11,18 @@ type sentResponse struct {
 	nonce    string
 	number   uint64 // counts the responses of the type
 	revision uint64
-	// resources are the resources of the response. For a complete set it may list only those that
-	// the client has not ACKed. If amends is set, the response is the previous response in
-	// flight, without the names in dropped and with these resources added or replaced; see
-	// contents.
+	// resources may list only those resources of a complete set that the client has not ACKed. If
+	// amends is set, the response is the previous response in flight, without the names in dropped
+	// and with these resources added or replaced; see contents.
 	resources  []*xds.Resource
 	amends     bool
 	dropped    []string
 	removed    []string
 	heartbeats []*xds.Resource
-	// probe is set if the response carries a single suspect, which is retried alone.
-	probe bool
-	// incomplete is set once some resources were deleted from this record, so that contents no longer
-	// returns all of them.
-	incomplete bool
+	probe      bool // the response has a single suspect, which is retried alone
+	incomplete bool // contents no longer returns all resources of the response
 }
 
-// track remembers a response that was sent.
 func (sub *subscription) track(f sentResponse) {
 	sub.sentCount++
 	f.number = sub.sentCount
@@ -70,9 +65,8 @@ func (sub *subscription) contents(at int) []*xds.Resource {
 }
 
 // take removes the responses in flight up to index at, and returns the last of them with all the
-// resources that its ACK or NACK is about. The responses before it are superseded without an ACK
-// or NACK of their own: SotW clients answer only the newest (protocol.md 1.8), Delta clients
-// answer in order (3.12).
+// resources that its ACK or NACK is about. Those before it get no ACK or NACK of their own: SotW
+// clients answer only the newest (protocol.md 1.8), Delta clients answer in order (3.12).
 func (sub *subscription) take(at int) sentResponse {
 	f := sub.inFlight[at]
 	f.resources, f.amends = sub.contents(at), false
@@ -90,16 +84,7 @@ func (sub *subscription) take(at int) sentResponse {
 	return f
 }
 
-// leaveOutAcked removes from the oldest response in flight the resources that the client has
-// ACKed since it was sent.
-func (sub *subscription) leaveOutAcked() {
-	f := &sub.inFlight[0]
-	f.resources = slices.DeleteFunc(slices.Clone(f.resources), func(r *xds.Resource) bool {
-		return sub.copyFrom(f, r.Name).hasAcked(r.Version)
-	})
-}
-
-// newestInFlight is the number of newest responses in flight that makeRoom leaves as they are.
+// newestInFlight is how many of the newest responses in flight makeRoom leaves as they are.
 const newestInFlight = maxInFlight / 4
 
 // makeRoom bounds the number of responses in flight. An older response is remembered as long as it
@@ -138,29 +123,25 @@ func (sub *subscription) dropResent(older int) {
 	for i := len(sub.inFlight) - 1; i >= 0; i-- {
 		f := &sub.inFlight[i]
 		if i < older {
+			n := len(f.resources)
 			sub.dropSuperseded(f)
 			f.resources = slices.DeleteFunc(slices.Clone(f.resources), func(r *xds.Resource) bool {
 				_, sent := resent[r]
-				f.incomplete = f.incomplete || sent
 				return sent
 			})
+			f.incomplete = f.incomplete || len(f.resources) < n
 		}
 		for _, r := range f.resources {
 			resent[r] = struct{}{}
 		}
 	}
-	rest := sub.inFlight[:0]
-	for i, f := range sub.inFlight {
-		if i >= older || len(f.resources) > 0 {
-			rest = append(rest, f)
-		}
-	}
-	clear(sub.inFlight[len(rest):])
-	sub.inFlight = rest
+	empty := func(f sentResponse) bool { return len(f.resources) == 0 }
+	rest := slices.DeleteFunc(sub.inFlight[:older], empty)
+	sub.inFlight = slices.Delete(sub.inFlight, len(rest), older)
 }
 
 // dropSuperseded removes from a response the resources of which a newer version, or a removal, was
-// sent later. It passes them to mayHave.
+// sent later. It passes them to mayHave. The caller sets incomplete.
 func (sub *subscription) dropSuperseded(f *sentResponse) {
 	var current, superseded []*xds.Resource
 	for _, r := range f.resources {
@@ -172,17 +153,15 @@ func (sub *subscription) dropSuperseded(f *sentResponse) {
 	}
 	if len(superseded) > 0 {
 		sub.mayHave(f, superseded)
-		f.resources, f.incomplete = current, true
+		f.resources = current
 	}
 }
 
-// maxSuperseded bounds the bytes of superseded resources that are remembered only because the
-// client may still ACK or NACK the response they were in. For a client that answers late, or
-// never, they would add up with each response.
+// maxSuperseded bounds the bytes of superseded resources that are remembered only because the client
+// may still ACK or NACK the response they were in.
 const maxSuperseded = 4 << 20
 
-// forgetSuperseded removes superseded resources from all responses in flight. The client can
-// still ACK or NACK the rest of those responses.
+// forgetSuperseded removes superseded resources from all responses in flight.
 func (sub *subscription) forgetSuperseded() {
 	// A resource is part of every set from the response that contains it up to the response that
 	// has another version under its name, drops it, or is not an amendment (amends is not set).
@@ -193,9 +172,7 @@ func (sub *subscription) forgetSuperseded() {
 	for i := len(sub.inFlight) - 1; i >= 0; i-- {
 		f := &sub.inFlight[i]
 		before := f.resources
-		partly := f.incomplete
 		sub.dropSuperseded(f)
-		f.incomplete = partly
 		for _, r := range before {
 			if h := sub.sent[r.Name]; h == nil || h.last != r {
 				end, ok := until[r.Name]

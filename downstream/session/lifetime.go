@@ -11,36 +11,21 @@ func (sub *subscription) passesTTL() bool {
 	return sub.cfg.Form == xds.Delta && sub.cfg.TTL && xds.Info(sub.url).PassTTL
 }
 
-// heartbeatMargin is how much of the lifetime that the client knows must remain for a heartbeat to
-// extend it. A heartbeat that comes after the lifetime ended is NACKed by Envoy
-// (protocol.md 6.5).
-func heartbeatMargin(ttl time.Duration) time.Duration {
-	return min(max(ttl/10, 100*time.Millisecond), 5*time.Second)
+// extend reports whether a new lifetime of a resource must be sent to the client, which has the
+// resource, and whether a heartbeat can do so.
+func (sub *subscription) extend(h *clientCopy, r *xds.Resource, now time.Time) (needed, byHeartbeat bool) {
+	if !sub.passesTTL() || h.rare.expires.Equal(r.Deadline()) {
+		return false, false
+	}
+	// A heartbeat that comes after the lifetime that the client knows is NACKed by Envoy
+	// (protocol.md 6.5).
+	margin := min(max(r.TTL()/10, 100*time.Millisecond), 5*time.Second)
+	known := h.hasAcked(r.Version) && !h.rare.expires.IsZero()
+	return true, known && !r.Deadline().IsZero() && h.rare.expires.Sub(now) > margin
 }
 
-// extension is how a new lifetime of a resource is sent to a client that has the resource.
-type extension int
-
-const (
-	notNeeded extension = iota
-	byHeartbeat
-	byBody
-)
-
-// extend returns how the lifetime of a resource must be sent to the client.
-func (sub *subscription) extend(h *clientCopy, r *xds.Resource, now time.Time) extension {
-	if !sub.passesTTL() || h.expires().Equal(r.Deadline()) {
-		return notNeeded
-	}
-	known := h.acked != nil && h.acked.Version == r.Version && !h.expires().IsZero()
-	if known && !r.Deadline().IsZero() && h.expires().Sub(now) > heartbeatMargin(r.TTL()) {
-		return byHeartbeat
-	}
-	return byBody
-}
-
-// buildHeartbeats returns a response with the heartbeats to be sent. They are sent in a response
-// of their own, so that a NACK of a heartbeat does not concern other resources.
+// buildHeartbeats returns a response with the heartbeats to be sent. It contains nothing else, so that
+// its NACK does not concern other resources.
 func (s *Session) buildHeartbeats(sub *subscription, v View) *Response {
 	if len(sub.heartbeats) == 0 {
 		return nil
@@ -53,7 +38,7 @@ func (s *Session) buildHeartbeats(sub *subscription, v View) *Response {
 		if r == nil || h == nil || h.version() != r.Version {
 			continue // superseded: the name is in sub.changed
 		}
-		if sub.extend(h, r, s.now) == byHeartbeat {
+		if _, byHeartbeat := sub.extend(h, r, s.now); byHeartbeat {
 			h.expireAt(r.Deadline())
 			resp.Heartbeats = append(resp.Heartbeats, r)
 		}
@@ -64,8 +49,7 @@ func (s *Session) buildHeartbeats(sub *subscription, v View) *Response {
 	return s.commit(sub, resp, 0)
 }
 
-// resendHeartbeats records that heartbeats were NACKed: their resources are sent again with their
-// bodies.
+// resendHeartbeats schedules the resources of NACKed heartbeats to be sent with their bodies.
 func (sub *subscription) resendHeartbeats(f sentResponse) {
 	for _, r := range f.heartbeats {
 		if h := sub.sent[r.Name]; h != nil && h.version() == r.Version {

@@ -7,11 +7,10 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// LeftOut counts the names that Limit removed from a request.
+// LeftOut counts the names that Limit removed from a request: those that no resource can have, and
+// those beyond the limit. AnInvalid and ASurplus are one of each; "" if there is none.
 type LeftOut struct {
-	// Invalid counts names that no resource can have, Surplus counts names beyond the limit.
-	Invalid, Surplus int
-	// AnInvalid and ASurplus are one name of each kind as an example; "" if there is none.
+	Invalid, Surplus    int
 	AnInvalid, ASurplus string
 }
 
@@ -22,20 +21,13 @@ func (l LeftOut) Any() bool { return l.Invalid+l.Surplus > 0 }
 // resource can have (xds.CheckName), and new names that would bring the stream to more than most
 // subscriptions of one type. A wildcard is always served.
 //
-// Envoy repeats its subscriptions on each stream, and with on-demand discovery their names come
-// from requests of strangers. Ending the stream because of one name would end all configuration.
-// So that strangers cannot displace other subscriptions, each type has a limit of its own, names
-// in initial_resource_versions come first, and a name that is cached is served whatever the limit.
-// answerSurplus describes how the other names are answered.
+// With on-demand discovery the names come from requests of strangers. Ending the stream because of
+// one name would end all configuration. So that strangers cannot displace other subscriptions, each
+// type has a limit of its own, names in initial_resource_versions come first, and a name that is
+// cached is served whatever the limit. answerSurplus describes how the other names are answered.
 func (s *Session) Limit(req *Request, most int) LeftOut {
 	sub := s.types[req.Type]
-	subscribed := func(name string) bool {
-		if sub == nil {
-			return false
-		}
-		_, ok := sub.names[name]
-		return ok
-	}
+	subscribed := func(name string) bool { return sub != nil && sub.subscribes(name) }
 	list := &req.Names
 	room := most
 	if s.cfg.Form == xds.Delta {
@@ -100,8 +92,8 @@ func (s *Session) Limit(req *Request, most int) LeftOut {
 	return removed
 }
 
-// maxVersions bounds the number of initial_resource_versions of a request. A wildcard covers any
-// number of them. Those beyond the limit are ignored, and never reported as removed.
+// maxVersions bounds the number of initial_resource_versions of a request, which may be more than the
+// limit of names because of a wildcard. Those beyond it are never reported as removed.
 const maxVersions = 200_000
 
 // maxReplaced bounds how many names are searched for a subscription that can be replaced, and how
@@ -125,13 +117,13 @@ func (s *Session) answerSurplus(sub *subscription, v View) *Response {
 	if len(sub.surplus) == 0 {
 		return nil
 	}
-	surplus := sub.surplus
-	sub.surplus = nil
+	surplus := slices.Sorted(maps.Keys(sub.surplus))
+	xds.ResetNames(&sub.surplus)
 	resp := &Response{}
 	change := &xds.SubscriptionChange{Type: sub.url, Wildcard: sub.wildcard}
 	free := sub.replaceable(v)
-	for _, name := range slices.Sorted(maps.Keys(surplus)) {
-		if _, subscribed := sub.names[name]; subscribed {
+	for _, name := range surplus {
+		if sub.subscribes(name) {
 			continue
 		}
 		item := v.Lookup(sub.url, name)
@@ -154,9 +146,6 @@ func (s *Session) answerSurplus(sub *subscription, v View) *Response {
 		case xds.Info(sub.url).OnDemand:
 			resp.Resources = append(resp.Resources, xds.Unresolved(sub.url, name))
 		case sub.url == xds.ClusterType && len(sub.waiting) < maxReplaced:
-			if sub.waiting == nil {
-				sub.waiting = make(map[string]struct{})
-			}
 			sub.waiting[name] = struct{}{}
 		}
 	}
@@ -188,23 +177,4 @@ func (sub *subscription) replaceable(v View) (names []string) {
 		}
 	}
 	return names
-}
-
-// addSurplus remembers names beyond the limit until the next response is built.
-func (sub *subscription) addSurplus(names []string) {
-	if sub.surplus == nil {
-		sub.surplus = make(map[string]struct{}, len(names))
-	}
-	for _, name := range names {
-		sub.surplus[name] = struct{}{}
-	}
-}
-
-// retrySurplus schedules another attempt for the names that wait for a place, after the state
-// changed.
-func (sub *subscription) retrySurplus() {
-	if len(sub.waiting) > 0 {
-		sub.addSurplus(slices.Collect(maps.Keys(sub.waiting)))
-		clear(sub.waiting)
-	}
 }

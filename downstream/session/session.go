@@ -1,3 +1,15 @@
+// Package session implements the server side of one xDS stream as a pure state machine. Its
+// inputs are the client's requests, changes of the state, and the time. Its outputs are
+// responses, changes of the subscription, and the client's ACKs and NACKs. It has no goroutine,
+// no clock, no lock and does no I/O. A Session is not safe for concurrent use.
+//
+// A Session remembers what it must send to its client as sets of names, never as a queue of
+// messages. Next builds a response from the state as it is when Next is called, so that a slow
+// client skips intermediate versions and gets the newest one (design.md section 1).
+//
+// SotW and Delta are two wire forms of the same machine. They differ in which part of the
+// subscription a response covers, in how a removal is expressed, and in how a request names its
+// subscription.
 package session
 
 import (
@@ -22,17 +34,16 @@ const (
 	maxRemovalDelay     = 10 * time.Second
 )
 
-// DefaultWarmingDelay is how long listeners and routes are delayed at most for the resources that
+// warmingDelay is how long listeners and routes are delayed at most for the resources that
 // they need: the endpoints of a cluster that was just sent, and clusters that are unknown. A
 // route that leads to a cluster which Envoy is still warming, or does not have, fails requests.
-const DefaultWarmingDelay = 500 * time.Millisecond
+const warmingDelay = 500 * time.Millisecond
 
 // DefaultMissingAfter is how long an upstream may take to answer for a name, before a complete set
 // without the name is sent to a client that may have it (protocol.md 5.3: gRPC's timeout is 15 s).
 const DefaultMissingAfter = 10 * time.Second
 
-// maxInFlight bounds the responses in flight of one type. The ACK or NACK of an older one is lost
-// for a client that answers none of so many.
+// maxInFlight bounds the responses in flight of one type. The ACK or NACK of an older one is lost.
 const maxInFlight = 128
 
 // View is the state that a stream serves at one moment: all reads during one call of Next see the
@@ -69,8 +80,6 @@ type Config struct {
 	NoncePrefix string
 	// RemovalDelay delays the removal of clusters; 0 means DefaultRemovalDelay.
 	RemovalDelay time.Duration
-	// WarmingDelay delays listeners and routes; 0 means DefaultWarmingDelay.
-	WarmingDelay time.Duration
 	// KeepWildcard is set if the client is an Envoy, whose SotW requests for clusters lose their
 	// wildcard when on-demand names come (protocol.md V9, 2.4). HadWildcard then reports whether
 	// any client of the same state had the wildcard before.
@@ -96,9 +105,7 @@ type Session struct {
 	// clustersChanged is set if the client was sent clusters, or unsubscribed from or NACKed some,
 	// since unsubscribeEndpoints last ran.
 	clustersChanged bool
-	// needed caches the clusters that something leads to (see needs); nil if it must be computed
-	// again.
-	needed map[string]struct{}
+	needed          map[string]struct{} // caches the clusters that something leads to, for needs; nil for none
 }
 
 // New returns the state machine of a stream that has had no request yet.
@@ -107,9 +114,12 @@ func New(cfg Config) *Session {
 		panic("session: Config.Form is not set")
 	}
 	cfg.RemovalDelay = cmp.Or(cfg.RemovalDelay, DefaultRemovalDelay)
-	cfg.WarmingDelay = cmp.Or(cfg.WarmingDelay, DefaultWarmingDelay)
 	cfg.Secrets = cmp.Or(cfg.Secrets, &redact.Finder{})
-	return &Session{cfg: cfg, types: make(map[string]*subscription)}
+	empty := func() map[xds.Key]struct{} { return make(map[xds.Key]struct{}) }
+	return &Session{
+		cfg: cfg, types: make(map[string]*subscription),
+		delay: delay{awaited: empty(), timedOut: empty(), rerouted: empty()},
+	}
 }
 
 // Request is a DiscoveryRequest or a DeltaDiscoveryRequest.
@@ -123,19 +133,16 @@ type Request struct {
 	// (protocol.md 1.3).
 	NACK bool
 
-	// Version and Names are SotW's version_info and resource_names.
+	// SotW.
 	Version string
 	Names   []string
 
-	// Subscribe, Unsubscribe and Initial are Delta's resource_names_subscribe,
-	// resource_names_unsubscribe and initial_resource_versions.
+	// Delta.
 	Subscribe, Unsubscribe []string
-	Initial                map[string]string
+	Initial                map[string]string // initial_resource_versions
 
-	// surplus lists the names that Limit removed, except the empty name. trimmed is set if it
-	// removed any.
-	surplus []string
-	trimmed bool
+	surplus []string // the names that Limit removed, except the empty name
+	trimmed bool     // Limit removed some
 }
 
 // Response is a DiscoveryResponse or a DeltaDiscoveryResponse.
@@ -145,49 +152,45 @@ type Response struct {
 	// Version is SotW's version_info, Delta's system_version_info.
 	Version   string
 	Resources []*xds.Resource
-	// Removed is Delta's removed_resources.
-	Removed []string
+	Removed   []string // Delta
 	// Heartbeats lists resources of which only the TTL starts again. A response with heartbeats
 	// contains nothing else.
 	Heartbeats []*xds.Resource
 	// At is when the response was built, if it passes on TTLs; otherwise the zero time.
 	At time.Time
 	// complete is set if Resources is a complete set that later changes can amend. amended is set if
-	// the set was built by amending the previous one; then changed lists the resources that
-	// differ from it.
+	// it was built by amending the previous one: with the resources in changed, without the names
+	// in dropped.
 	complete, amended bool
 	changed           []*xds.Resource
-	dropped           []string // names that the amended set no longer has
+	dropped           []string
 }
 
 // Effect is the effect of a request on the state.
 type Effect struct {
 	// Subscription is the change of the subscription; nil if there is none.
 	Subscription *xds.SubscriptionChange
-	// Answer is the ACK or NACK; nil if the request answers no response in flight.
-	Answer *Answer
-	// Culprit is a second answer, to be processed after Answer: an ACK may show which resource of
-	// an earlier NACKed response is to blame. It is nil for most requests.
-	Culprit *Answer
+	// Answer is the ACK or NACK; nil if the request answers no response in flight. Culprit is a
+	// second answer, to be processed after it: an ACK may show which resource of an earlier NACKed
+	// response is to blame. It is nil for most requests.
+	Answer, Culprit *Answer
 }
 
 // Answer is a client's ACK or NACK of a response.
 type Answer struct {
 	Type string
 	// Revision is the revision of the state from which the response was built: the client has
-	// seen every update up to it. It is 0 for a probe, a response with a single suspect, from
-	// which nothing follows for later updates.
+	// seen every update up to it. It is 0 for a probe, from which that does not follow.
 	Revision uint64
-	// NACK is set if the client NACKed the response. Error is its reason, bounded in length and
-	// with the secrets of what the client was sent removed.
+	// Error is the reason of a NACK, bounded in length and with the secrets of what the client was
+	// sent removed.
 	NACK  bool
 	Error string
-	// Acked lists resources that the client has not ACKed before. Suspects and Nacked are those
+	// Acked lists resources that the client had not ACKed before. Suspects and Nacked are those
 	// of a NACKed response (design.md I7).
 	Acked, Suspects []*xds.Resource
 	Nacked          *xds.Resource
-	// Removed lists the names whose removal the client ACKed.
-	Removed []string
+	Removed         []string // names whose removal the client ACKed
 }
 
 // Progress reports that the client has answered, or was not concerned by, every update of a type
@@ -208,22 +211,25 @@ func (s *Session) Request(req *Request) Effect {
 	if !known {
 		sub = newSubscription(req.Type, s.cfg)
 		s.types[req.Type] = sub
-		at, _ := slices.BinarySearchFunc(s.ordered, req.Type, func(o *subscription, url string) int {
-			return xds.CompareTypes(o.url, url)
-		})
-		s.ordered = slices.Insert(s.ordered, at, sub)
+		s.ordered = append(s.ordered, sub)
+		slices.SortFunc(s.ordered, func(a, b *subscription) int { return xds.CompareTypes(a.url, b.url) })
 	}
 	s.clustersChanged = s.clustersChanged || req.Type == xds.ClusterType
 	s.forgetNeeded(req.Type)
 	var eff Effect
 	eff.Answer, eff.Culprit = sub.answer(req)
+	change, hadWildcard := &xds.SubscriptionChange{Type: sub.url}, sub.wildcard
 	if s.cfg.Form == xds.Delta {
-		eff.Subscription = sub.requestDelta(req, !known)
+		sub.requestDelta(req, !known, change)
 	} else {
-		eff.Subscription = sub.requestSotW(req, !known)
+		sub.requestSotW(req, !known, change)
 	}
-	if req.trimmed {
-		sub.addSurplus(req.surplus)
+	change.Wildcard = sub.wildcard
+	if change.Wildcard != hadWildcard || len(change.Subscribe)+len(change.Unsubscribe) > 0 {
+		eff.Subscription = change
+	}
+	for _, name := range req.surplus {
+		sub.surplus[name] = struct{}{}
 	}
 	return eff
 }
@@ -236,15 +242,20 @@ func (s *Session) Changed(typeURL string, names []string, all bool) {
 	if sub == nil {
 		return
 	}
-	sub.retrySurplus()
+	maps.Copy(sub.surplus, sub.waiting) // another attempt for the names that wait for a place
+	clear(sub.waiting)
 	if all {
 		sub.allChanged = true
 		maps.Copy(sub.mustAnswer, sub.unknown)
 		clear(sub.unknown)
 	}
+	leads := xds.Info(typeURL).LeadsToClusters
 	for _, n := range names {
-		s.delay.changed(xds.Key{Type: typeURL, Name: n})
-		s.recordRerouted(sub, n)
+		key := xds.Key{Type: typeURL, Name: n}
+		delete(s.delay.timedOut, key)
+		if leads && sub.sent[n] != nil {
+			s.delay.rerouted[key] = struct{}{}
+		}
 		if _, ok := sub.unknown[n]; ok {
 			sub.answerName(n)
 		}
@@ -252,19 +263,15 @@ func (s *Session) Changed(typeURL string, names []string, all bool) {
 	}
 }
 
-// Next returns the next response to send to the client. If there is none it returns nil, and the
-// time at which Next must be called again even if nothing else happens; the zero time if it need
-// not be. Types are sent in push order, and the removal of clusters after everything else
-// (design.md I4).
+// Next returns the next response to send to the client. If there is none it returns nil, and when it
+// must be called again even if nothing else happens; the zero time for never. Types are sent in push
+// order, and the removal of clusters after everything else (design.md I4).
 func (s *Session) Next(v View, now time.Time) (*Response, time.Time) {
 	s.now = now
 	for _, sub := range s.ordered {
 		sub.putBack(v)
 	}
-	if s.clustersChanged {
-		s.clustersChanged = false
-		s.unsubscribeEndpoints()
-	}
+	s.unsubscribeEndpoints()
 	s.arrived(v)
 	var delayed time.Time
 	known := false
@@ -321,7 +328,6 @@ func (s *Session) Claims() []Answer {
 	return out
 }
 
-// build returns the next response of one type, or nil.
 func (s *Session) build(sub *subscription, v View) *Response {
 	if resp := s.answerSurplus(sub, v); resp != nil {
 		return resp
@@ -347,12 +353,15 @@ func (s *Session) build(sub *subscription, v View) *Response {
 	if resp := s.buildHeartbeats(sub, v); resp != nil {
 		return resp
 	}
-	sub.recordSeen(v.Revision())
+	if !sub.allChanged && !sub.mustRespond && len(sub.changed) == 0 { // else more must be known first
+		sub.seen = v.Revision()
+		if len(sub.inFlight) == 0 {
+			sub.progress = max(sub.progress, sub.seen)
+		}
+	}
 	return nil
 }
 
-// address sets the type, nonce and version of a response. The version is that of all resources
-// sent before.
 func (s *Session) address(sub *subscription, resp *Response) {
 	s.nonces++
 	resp.Type = sub.url
@@ -360,7 +369,6 @@ func (s *Session) address(sub *subscription, resp *Response) {
 	resp.Version = sub.sentVersion.String()
 }
 
-// commit records a response as sent.
 func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Response {
 	s.address(sub, resp)
 	if !resp.amended {
@@ -410,21 +418,23 @@ func (s *Session) resendEndpoints(name string) {
 	if eds == nil {
 		return
 	}
-	if _, ok := eds.names[name]; !ok && !eds.wildcard {
+	if !eds.wildcard && !eds.subscribes(name) {
 		if _, ok := eds.expected[name]; !ok {
 			eds.expected[name] = struct{}{}
 			s.subscriptionChanges = append(s.subscriptionChanges, xds.SubscriptionChange{Type: eds.url, Wildcard: eds.wildcard, Subscribe: []string{name}})
 		}
 	}
 	eds.answerName(name)
-	s.delay.await(xds.Key{Type: eds.url, Name: name}, s.now, s.cfg.WarmingDelay)
+	s.delay.await(xds.Key{Type: eds.url, Name: name}, s.now)
 }
 
 // unsubscribeEndpoints ends the subscriptions that resendEndpoints made and the client did not, once
 // none of the client's clusters names these endpoints any more.
 func (s *Session) unsubscribeEndpoints() {
 	eds, clusters := s.types[xds.EndpointType], s.types[xds.ClusterType]
-	if eds == nil || clusters == nil || len(eds.expected) == 0 {
+	changed := s.clustersChanged
+	s.clustersChanged = false
+	if !changed || eds == nil || clusters == nil || len(eds.expected) == 0 {
 		return
 	}
 	named := make(map[string]struct{})
@@ -482,6 +492,9 @@ func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Tim
 	}
 	for _, name := range removed {
 		delete(sub.removals, name)
+		if s.cfg.Form == xds.SotW {
+			sub.forget(name)
+		}
 	}
 	if len(sub.removals) == 0 {
 		s.needed = nil
@@ -490,12 +503,7 @@ func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Tim
 		slices.Sort(removed)
 		return s.commit(sub, &Response{Removed: removed}, 0), time.Time{}
 	}
-	for _, name := range removed {
-		sub.forget(name)
-	}
-	set := s.fullSet(sub, v)
-	sub.drop(set)
-	return s.commit(sub, set.response(), 0), time.Time{}
+	return s.commit(sub, s.fullSet(sub, v).response(sub), 0), time.Time{}
 }
 
 // needs reports whether a resource that the client was sent leads to the cluster.
@@ -517,16 +525,14 @@ func (s *Session) needs(cluster string) bool {
 	return ok
 }
 
-// forgetNeeded clears the cache of needs after a request or response of a type that leads to
-// clusters.
+// forgetNeeded clears the cache of needs after a request or response of a type.
 func (s *Session) forgetNeeded(typeURL string) {
 	if xds.Info(typeURL).LeadsToClusters {
 		s.needed = nil
 	}
 }
 
-// Idle reports whether Next would return no response for the state that Next last saw. That is
-// the case if the requests since then did no more than ACK or NACK.
+// Idle reports whether Next would return no response for the state that Next last saw.
 func (s *Session) Idle() bool {
 	for _, sub := range s.ordered {
 		if sub.allChanged || sub.mustRespond || len(sub.changed)+len(sub.mustAnswer)+len(sub.retryAlone)+len(sub.heartbeats)+len(sub.neverAcked)+len(sub.surplus) > 0 {
@@ -537,8 +543,7 @@ func (s *Session) Idle() bool {
 	return !s.clustersChanged || eds == nil || len(eds.expected) == 0
 }
 
-// Progress returns, for each type, the revision up to which the client has answered every update,
-// if it advanced since the last call.
+// Progress returns the progress of each type, if it advanced since the last call.
 func (s *Session) Progress() []Progress {
 	var out []Progress
 	for _, sub := range s.ordered {
@@ -566,10 +571,9 @@ func (s *Session) Unanswered() map[string][]string {
 				names[name] = struct{}{}
 			}
 		}
-		for n := range names {
-			out[sub.url] = append(out[sub.url], n)
+		if len(names) > 0 {
+			out[sub.url] = slices.Sorted(maps.Keys(names))
 		}
-		slices.Sort(out[sub.url])
 	}
 	return out
 }
@@ -578,7 +582,7 @@ func (s *Session) Unanswered() map[string][]string {
 func (s *Session) IsNew(typeURL string) bool { return s.types[typeURL] == nil }
 
 // Subscriptions returns the types of the client's requests, in push order, and the number of names
-// that it subscribes to, counting a wildcard as one.
+// that it subscribes to; a wildcard counts as one.
 func (s *Session) Subscriptions() (types []string, names int) {
 	for _, sub := range s.ordered {
 		types = append(types, sub.url)

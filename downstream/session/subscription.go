@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -8,9 +9,8 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// subscription is the state of one type on one stream: what the client subscribes to, what it
-// has, and what it must be sent. Nonces, names and versions are never mixed across types
-// (protocol.md 1.9).
+// subscription is the state of one type on one stream. Nonces, names and versions are never mixed
+// across types (protocol.md 1.9).
 type subscription struct {
 	url string
 	cfg Config
@@ -18,15 +18,12 @@ type subscription struct {
 	// What the client subscribes to.
 	names    map[string]struct{}
 	wildcard bool
-	// expected holds names to which the client is about to subscribe: the endpoints of clusters that
-	// it was sent.
+	// expected holds names to which the client will subscribe: endpoints of clusters that it was sent.
 	expected map[string]struct{}
 	// explicit is set once the client sent a name or "*", so that an empty list no longer means
 	// everything (protocol.md 2.3).
-	explicit bool
-	// keepsWildcard is set if the wildcard stays subscribed although the client's requests lack it
-	// (protocol.md V9).
-	keepsWildcard bool
+	explicit      bool
+	keepsWildcard bool // the wildcard stays although the client's requests lack it (protocol.md V9)
 
 	// What the client has, by resource name.
 	sent        map[string]*clientCopy
@@ -45,8 +42,7 @@ type subscription struct {
 	// version is the version_info of a SotW client's first request: the version of the set that
 	// the client has accepted; "" for none, and once that set was sent.
 	version string
-	// claimed holds the resources for Session.Claims.
-	claimed []*xds.Resource
+	claimed []*xds.Resource // for Session.Claims
 
 	// What must be sent to the client.
 	mustRespond bool                // a response, also an empty one
@@ -69,45 +65,39 @@ type subscription struct {
 	// The responses that the client has not answered, oldest first.
 	inFlight  []sentResponse
 	sentCount uint64
-	// mergeAbove is the number of responses in flight from which makeRoom is called; at least
-	// maxInFlight.
+	// mergeAbove is the number of responses in flight from which makeRoom is called, if it is more
+	// than maxInFlight.
 	mergeAbove int
 	// superseded counts the bytes of superseded resources in responses in flight.
 	superseded int
-	// nonce is the nonce of the last response; answered is set once the client has answered that
-	// response.
-	nonce    string
-	answered bool
+	nonce      string // of the last response
+	answered   bool   // the client has answered that response
 
 	// seen is the revision up to which everything was considered. progress is the revision up to
 	// which the client has also answered. reported is the progress that was returned last.
 	seen, progress, reported uint64
 }
 
-// clientCopy is what a client has under one name. There is one for each resource of each client, so
-// that its size of 48 bytes matters.
+// clientCopy is what a client has under one name. There are so many that its size matters: 48 bytes.
 type clientCopy struct {
 	// has is the version that the client should have: the one sent last, or the one in
 	// initial_resource_versions; nil if the client may have any version.
 	has *string
-	// sentBefore is the number of responses sent before this clientCopy was created. An ACK or NACK
-	// of one of those responses is about a copy that the client has dropped.
+	// sentBefore is the number of responses sent before this clientCopy was created. Their ACK or
+	// NACK is about a copy that the client has dropped.
 	sentBefore uint64
-	// last is the resource that was sent last on this stream, acked the one that was ACKed last;
-	// nil if there is none.
+	// last is the resource that was sent last on this stream, acked the one that was ACKed last.
 	last, acked *xds.Resource
-	// rare is nil for most resources.
+	// rare is noRare for most resources; needRare returns it for writing.
 	rare *rareFields
-	// at is the index in subscription.lastSet.
-	at int32
+	at   int32 // the index in subscription.lastSet
 }
 
 // rareFields are the fields that few resources need.
 type rareFields struct {
 	// nacked are the versions that the client NACKed, at most maxNacked.
 	nacked []string
-	// expires is when the client drops the resource by itself, according to the TTL that it was
-	// sent last; the zero time for never.
+	// expires is when the client drops the resource, by the TTL that it was sent last.
 	expires time.Time
 	// unconfirmed was sent after acked, and superseded before it was answered or NACKed together
 	// with others: the client may have it (protocol.md 1.8, V6).
@@ -122,49 +112,30 @@ func (h *clientCopy) version() string {
 	return *h.has
 }
 
+// noRare is shared by all resources without rare fields, and never changed.
+var noRare = &rareFields{}
+
 // needRare returns the rare fields for writing.
 func (h *clientCopy) needRare() *rareFields {
-	if h.rare == nil {
+	if h.rare == noRare {
 		h.rare = &rareFields{}
 	}
 	return h.rare
 }
 
-// expires returns when the client drops the resource by itself; the zero time for never.
-func (h *clientCopy) expires() time.Time {
-	if h.rare == nil {
-		return time.Time{}
-	}
-	return h.rare.expires
-}
-
 func (h *clientCopy) expireAt(at time.Time) {
-	if !h.expires().Equal(at) {
+	if !h.rare.expires.Equal(at) {
 		h.needRare().expires = at
 	}
 }
 
-// maybeApplied returns a version that the client may have instead of the one it ACKed; nil for none.
-func (h *clientCopy) maybeApplied() *xds.Resource {
-	if h.rare == nil {
-		return nil
-	}
-	return h.rare.unconfirmed
-}
-
-// nackedAny reports whether the client NACKed any version.
-func (h *clientCopy) nackedAny() bool { return h.rare != nil && len(h.rare.nacked) > 0 }
-
-// maxNacked bounds the NACKed versions that are remembered under one name: more than the versions
-// among which choose chooses.
+// maxNacked bounds rareFields.nacked: there are fewer versions among which choose chooses.
 const maxNacked = 8
 
-// hasNacked reports whether the client NACKed a version.
 func (h *clientCopy) hasNacked(version string) bool {
-	return h != nil && h.rare != nil && slices.Contains(h.rare.nacked, version)
+	return h != nil && slices.Contains(h.rare.nacked, version)
 }
 
-// nack records that the client NACKed a version.
 func (h *clientCopy) nack(version string) {
 	if h.hasNacked(version) {
 		return
@@ -176,27 +147,23 @@ func (h *clientCopy) nack(version string) {
 	rare.nacked = append(rare.nacked, version)
 }
 
-// forgetNack forgets the NACK of a version.
 func (h *clientCopy) forgetNack(version string) {
 	if h.hasNacked(version) {
 		h.rare.nacked = slices.DeleteFunc(h.rare.nacked, func(v string) bool { return v == version })
 	}
 }
 
-// ack records that the client ACKed a version, which shows what the client has.
 func (h *clientCopy) ack(r *xds.Resource) {
 	h.acked = r
-	if h.rare == nil {
-		return
-	}
-	h.rare.unconfirmed = nil
 	h.forgetNack(r.Version)
 	if len(h.rare.nacked) == 0 && h.rare.expires.IsZero() {
-		h.rare = nil
+		h.rare = noRare
+	} else {
+		h.rare.unconfirmed = nil
 	}
 }
 
-// hasAcked reports whether the version that the client ACKed last is this one.
+// hasAcked reports whether a version is the one that the client ACKed last.
 func (h *clientCopy) hasAcked(version string) bool {
 	return h != nil && h.acked != nil && h.acked.Version == version
 }
@@ -214,15 +181,15 @@ func newSubscription(url string, cfg Config) *subscription {
 		removals:   make(map[string]time.Time),
 		neverAcked: make(map[string]struct{}),
 		heartbeats: make(map[string]struct{}),
+		surplus:    make(map[string]struct{}),
+		waiting:    make(map[string]struct{}),
 	}
 }
 
 // requestDelta applies the subscription of a Delta request, whatever its nonce (protocol.md 3.1). A
 // legacy wildcard (protocol.md 2.1) stays when names are added (protocol.md 2.6), until the client
 // drops "*" (protocol.md 2.5).
-func (sub *subscription) requestDelta(req *Request, first bool) *xds.SubscriptionChange {
-	change := &xds.SubscriptionChange{Type: sub.url}
-	hadWildcard := sub.wildcard
+func (sub *subscription) requestDelta(req *Request, first bool, change *xds.SubscriptionChange) {
 	if first {
 		if len(req.Subscribe) == 0 && len(req.Unsubscribe) == 0 && !req.trimmed && xds.Info(sub.url).LegacyWildcard {
 			sub.startWildcard()
@@ -254,33 +221,25 @@ func (sub *subscription) requestDelta(req *Request, first bool) *xds.Subscriptio
 			sub.answerName(name)
 		}
 	}
-	change.Wildcard = sub.wildcard
-	return nilIfUnchanged(change, hadWildcard)
 }
 
-// requestSotW applies the subscription of a SotW request.
-func (sub *subscription) requestSotW(req *Request, first bool) *xds.SubscriptionChange {
+func (sub *subscription) requestSotW(req *Request, first bool, change *xds.SubscriptionChange) {
 	if !first && req.Nonce != "" && req.Nonce != sub.nonce {
 		// The client sent this request before it saw our last response. Its answer to that
 		// response follows (protocol.md 1.6).
-		return nil
+		return
 	}
 	repeated := !first && req.Nonce != "" && !req.NACK && sub.answered
 	if !first && req.Nonce != "" {
 		sub.answered = true
 	}
-	change := &xds.SubscriptionChange{Type: sub.url}
-	hadWildcard := sub.wildcard
 	wildcard := sub.wantsWildcard(req, first)
 	names := make(map[string]struct{}, len(req.Names))
 	for _, name := range req.Names {
-		if name == xds.Wildcard {
-			sub.explicit = true
-			continue
-		}
 		names[name] = struct{}{}
 	}
 	sub.explicit = sub.explicit || len(names) > 0 || req.trimmed
+	delete(names, xds.Wildcard)
 	if first {
 		sub.resumed = req.Version != ""
 		sub.inherited = sub.resumed
@@ -292,14 +251,13 @@ func (sub *subscription) requestSotW(req *Request, first bool) *xds.Subscription
 		}
 	}
 	for name := range names {
-		if _, ok := sub.names[name]; !ok {
+		if !sub.subscribes(name) {
 			sub.subscribe(name, change)
 		}
 	}
-	switch {
-	case wildcard && !sub.wildcard:
+	if wildcard {
 		sub.startWildcard()
-	case !wildcard && sub.wildcard:
+	} else if sub.wildcard {
 		sub.stopWildcard()
 	}
 	if first && len(names) > 0 {
@@ -312,8 +270,6 @@ func (sub *subscription) requestSotW(req *Request, first bool) *xds.Subscription
 			sub.answerName(name)
 		}
 	}
-	change.Wildcard = sub.wildcard
-	return nilIfUnchanged(change, hadWildcard)
 }
 
 // wantsWildcard reports whether a SotW request subscribes to everything (protocol.md 2.1 to 2.4).
@@ -339,29 +295,22 @@ func (sub *subscription) wantsWildcard(req *Request, first bool) bool {
 	return false
 }
 
-// nilIfUnchanged returns nil for a SubscriptionChange that changes nothing.
-func nilIfUnchanged(change *xds.SubscriptionChange, hadWildcard bool) *xds.SubscriptionChange {
-	if change.Wildcard == hadWildcard && len(change.Subscribe) == 0 && len(change.Unsubscribe) == 0 {
-		return nil
-	}
-	return change
-}
-
 func (sub *subscription) startWildcard() {
-	if !sub.wildcard {
-		sub.wildcard = true
-		sub.allChanged = true
-		sub.mustRespond = true // also if the set is empty (protocol.md 2.7)
-		for name := range sub.expected {
-			sub.forget(name) // sent before the client subscribed, so that it may have ignored it
-		}
+	if sub.wildcard {
+		return
+	}
+	sub.wildcard = true
+	sub.allChanged = true
+	sub.mustRespond = true // also if the set is empty (protocol.md 2.7)
+	for name := range sub.expected {
+		sub.forget(name) // sent before the client subscribed, so that it may have ignored it
+	}
+	if sub.cfg.Form == xds.Delta {
 		// The client will have the resources of the responses in flight, even if it unsubscribed
 		// from them meanwhile.
 		for _, f := range sub.inFlight {
 			for _, r := range f.resources {
-				if sub.sent[r.Name] == nil && sub.cfg.Form == xds.Delta {
-					sub.copyOf(r.Name)
-				}
+				sub.copyOf(r.Name)
 			}
 		}
 	}
@@ -371,11 +320,7 @@ func (sub *subscription) startWildcard() {
 func (sub *subscription) stopWildcard() {
 	sub.wildcard, sub.keepsWildcard = false, false
 	for name, h := range sub.sent {
-		r := h.last
-		if r == nil {
-			r = &xds.Resource{Name: name}
-		}
-		if !sub.covers(r) {
+		if !sub.covers(cmp.Or(h.last, &xds.Resource{Name: name})) {
 			sub.forget(name)
 		}
 	}
@@ -386,8 +331,14 @@ func (sub *subscription) stopWildcard() {
 	maps.DeleteFunc(sub.removals, func(name string, _ time.Time) bool { return uncovered(name, struct{}{}) })
 }
 
+// subscribes reports whether the client subscribes to a name by itself.
+func (sub *subscription) subscribes(name string) bool {
+	_, ok := sub.names[name]
+	return ok
+}
+
 func (sub *subscription) subscribe(name string, change *xds.SubscriptionChange) {
-	if _, ok := sub.names[name]; !ok {
+	if !sub.subscribes(name) {
 		sub.names[name] = struct{}{}
 		change.Subscribe = append(change.Subscribe, name)
 		delete(sub.expected, name)
@@ -399,7 +350,7 @@ func (sub *subscription) subscribe(name string, change *xds.SubscriptionChange) 
 // unsubscribe forgets what the client had under a name, so that the resource is sent again if the
 // client subscribes again (protocol.md 1.5). Unknown names are ignored (3.3).
 func (sub *subscription) unsubscribe(name string, change *xds.SubscriptionChange) {
-	if _, ok := sub.names[name]; !ok {
+	if !sub.subscribes(name) {
 		return
 	}
 	delete(sub.names, name)
@@ -430,12 +381,11 @@ func (sub *subscription) answerName(name string) {
 	sub.mustAnswer[name] = struct{}{}
 }
 
-// copyOf returns what the client has under a name. If nothing was recorded, it records that the
-// client may have any version.
+// copyOf returns what the client has under a name: any version, if nothing was recorded.
 func (sub *subscription) copyOf(name string) *clientCopy {
 	h := sub.sent[name]
 	if h == nil {
-		h = &clientCopy{sentBefore: sub.sentCount}
+		h = &clientCopy{sentBefore: sub.sentCount, rare: noRare}
 		sub.sent[name] = h
 	}
 	return h
@@ -450,8 +400,7 @@ func (sub *subscription) copyFrom(f *sentResponse, name string) *clientCopy {
 	return nil
 }
 
-// setSent records a resource as sent and reports whether its content differs from what the client
-// had.
+// setSent records a resource as sent and reports whether its content is new to the client.
 func (sub *subscription) setSent(r *xds.Resource) (h *clientCopy, changed bool) {
 	h = sub.copyOf(r.Name)
 	if h.last == nil && sub.passesTTL() {
@@ -472,7 +421,6 @@ func (sub *subscription) setSent(r *xds.Resource) (h *clientCopy, changed bool) 
 	return h, changed
 }
 
-// forget drops the record of what the client has under a name.
 func (sub *subscription) forget(name string) {
 	h := sub.sent[name]
 	if h == nil {
@@ -483,15 +431,4 @@ func (sub *subscription) forget(name string) {
 	}
 	sub.lastSet = nil
 	delete(sub.sent, name)
-}
-
-// recordSeen records that nothing must be sent for the updates up to a revision.
-func (sub *subscription) recordSeen(revision uint64) {
-	if sub.allChanged || sub.mustRespond || len(sub.changed) > 0 {
-		return // some response is delayed until more is known
-	}
-	sub.seen = revision
-	if len(sub.inFlight) == 0 {
-		sub.progress = max(sub.progress, sub.seen)
-	}
 }

@@ -63,8 +63,8 @@ func (u *unanswering) remembered() int {
 		}
 	}
 	for _, h := range sub.sent {
-		if h.maybeApplied() != nil {
-			of[h.maybeApplied()] = struct{}{}
+		if h.rare.unconfirmed != nil {
+			of[h.rare.unconfirmed] = struct{}{}
 		}
 		delete(of, h.last)
 	}

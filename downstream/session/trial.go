@@ -14,13 +14,9 @@ import (
 // to blame. The reason is free text and no more than a hint, so that no resource counts as NACKed
 // because of the reason alone.
 type trial struct {
-	// number is that of the newest response when the trial began. The ACK or NACK of a later
-	// response decides the trial.
-	number uint64
-	// named lists the resources that the set is sent without; others lists those that were NACKed
-	// together with them.
-	named, others []*xds.Resource
-	reason        string // with secrets removed
+	number        uint64          // the ACK or NACK of a later response decides the trial
+	named, others []*xds.Resource // the NACKed resources that the set is sent without, and the others
+	reason        string          // with secrets removed
 }
 
 // maxHint bounds how many bytes of a reason are searched for names.
@@ -60,13 +56,11 @@ func (sub *subscription) named(text string, blamed []*xds.Resource) (named, othe
 	for _, r := range blamed {
 		isListed, isWord := listed[r]
 		h := sub.sent[r.Name]
+		superseded := h == nil || h.version() != r.Version
 		hadBefore := h != nil && h.acked != nil
-		switch {
-		case !isWord || h == nil || h.version() != r.Version: // not named, or superseded
-			others = append(others, r)
-		case isListed && (hadBefore || !sub.inherited), !anyListed && hadBefore:
+		if isWord && !superseded && (isListed && (hadBefore || !sub.inherited) || !anyListed && hadBefore) {
 			named = append(named, r)
-		default:
+		} else {
 			others = append(others, r)
 		}
 	}
@@ -95,30 +89,27 @@ func findName(text, name string) (isWord, isListed bool) {
 	}
 }
 
-// partOfName reports whether a character before or after a name makes it part of a longer name.
+// partOfName reports whether a character beside a name makes it part of a longer name.
 func partOfName(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= 0x80 || strings.IndexByte("_-./|", c) >= 0
 }
 
 // passed records that the client ACKed a response. If that decides a trial, and the client has
-// accepted all the others, then the only resource that the set was sent without is to blame: the
-// culprit that passed returns.
+// accepted all the others, then a single resource that the set was sent without is the culprit.
 func (sub *subscription) passed(f *sentResponse) (culprit *Answer) {
 	tr := sub.trial
 	if tr == nil || f.number <= tr.number {
 		return nil
 	}
 	sub.trial = nil
-	accepted := func(r *xds.Resource) bool { return sub.sent[r.Name].hasAcked(r.Version) }
+	changed := func(r *xds.Resource) bool { return !sub.sent[r.Name].hasAcked(r.Version) }
 	switch {
-	case !slices.ContainsFunc(tr.others, func(r *xds.Resource) bool { return !accepted(r) }):
-		if len(tr.named) == 1 {
-			return &Answer{Type: sub.url, NACK: true, Error: tr.reason, Nacked: tr.named[0]}
-		}
-	default: // some of the others changed meanwhile, and may have been to blame
+	case slices.ContainsFunc(tr.others, changed): // those may have been to blame
 		for _, r := range tr.named {
 			sub.sent[r.Name].forgetNack(r.Version)
 		}
+	case len(tr.named) == 1:
+		return &Answer{Type: sub.url, NACK: true, Error: tr.reason, Nacked: tr.named[0]}
 	}
 	return nil
 }

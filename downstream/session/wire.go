@@ -69,8 +69,7 @@ func (r *Response) DeltaRest(from *corev3.ControlPlane) *discoveryv3.DeltaDiscov
 // Size returns how many resources the response has in Delta form.
 func (r *Response) Size() int { return len(r.Resources) + len(r.Heartbeats) }
 
-// DeltaResource writes the i-th resource of the Delta form into w. The body is shared, not
-// copied.
+// DeltaResource writes the i-th resource of the Delta form into w. The body is shared, not copied.
 func (r *Response) DeltaResource(i int, w *discoveryv3.Resource) {
 	if i < len(r.Resources) {
 		res := r.Resources[i]
@@ -82,8 +81,7 @@ func (r *Response) DeltaResource(i int, w *discoveryv3.Resource) {
 	heartbeat.Wrap(w, r.remaining(res))
 }
 
-// remaining returns the time from the moment the response was built until the resource expires; 0
-// if no TTL is passed on to the client.
+// remaining returns the TTL of a resource when the response was built; 0 if none is passed on.
 func (r *Response) remaining(res *xds.Resource) time.Duration {
 	if r.At.IsZero() || res.Deadline().IsZero() {
 		return 0

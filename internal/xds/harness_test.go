@@ -89,3 +89,10 @@ func mustWrapper(t testing.TB, typeURL string, w *discoveryv3.Resource) *Resourc
 	}
 	return r
 }
+
+// Wrapper is Wrap into a new message.
+func (r *Resource) Wrapper(ttl time.Duration) *discoveryv3.Resource {
+	w := &discoveryv3.Resource{}
+	r.Wrap(w, ttl)
+	return w
+}

@@ -1,14 +1,17 @@
 package xds
 
-import "google.golang.org/protobuf/encoding/protowire"
+import (
+	"slices"
 
-// reference describes where a message refers to clusters, in its wire form.
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// reference describes where a message has certain values, such as names of clusters, in its wire form.
 type reference struct {
-	// fields are nested messages that may refer to clusters; clusters are fields with the name of a
-	// cluster.
-	fields   map[protowire.Number]*reference
-	clusters []protowire.Number
-	// anys are the message types that may refer to clusters, if the message is an Any.
+	// fields are nested messages that may have such values; values are fields with such a value.
+	fields map[protowire.Number]*reference
+	values []protowire.Number
+	// anys are the message types that may have such values, if the message is an Any.
 	anys map[string]*reference
 }
 
@@ -22,11 +25,11 @@ const (
 // extensions http_connection_manager.v3 and tcp_proxy.v3). A route that chooses its cluster by a
 // header, a plugin or a tree of matchers names none.
 var (
-	weightedClusters = &reference{fields: map[protowire.Number]*reference{1: {clusters: []protowire.Number{1}}}}
-	mirrorPolicy     = &reference{clusters: []protowire.Number{1}}
+	weightedClusters = &reference{fields: map[protowire.Number]*reference{1: {values: []protowire.Number{1}}}}
+	mirrorPolicy     = &reference{values: []protowire.Number{1}}
 	routeAction      = &reference{
-		clusters: []protowire.Number{1},
-		fields:   map[protowire.Number]*reference{3: weightedClusters, 30: mirrorPolicy},
+		values: []protowire.Number{1},
+		fields: map[protowire.Number]*reference{3: weightedClusters, 30: mirrorPolicy},
 	}
 	virtualHost = &reference{fields: map[protowire.Number]*reference{
 		3:  {fields: map[protowire.Number]*reference{2: routeAction}},
@@ -36,8 +39,8 @@ var (
 
 	httpManager = &reference{fields: map[protowire.Number]*reference{4: routeConfiguration}}
 	tcpProxy    = &reference{
-		clusters: []protowire.Number{2},
-		fields:   map[protowire.Number]*reference{10: weightedClusters},
+		values: []protowire.Number{2},
+		fields: map[protowire.Number]*reference{10: weightedClusters},
 	}
 	networkFilter = &reference{fields: map[protowire.Number]*reference{4: {anys: map[string]*reference{
 		googleapis + "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager": httpManager,
@@ -53,43 +56,44 @@ var (
 	}
 )
 
+// conflictKeys are the values that no other resource of the type may have: Envoy NACKs a second
+// listener with one address or additional address, and a second scope with one key.
+var conflictKeys = map[string]*reference{
+	ListenerType: {
+		values: []protowire.Number{2},
+		fields: map[protowire.Number]*reference{33: {values: []protowire.Number{1}}},
+	},
+	ScopedRouteType: {values: []protowire.Number{3}},
+}
+
+// ConflictKeys returns the address of a listener, or the key of a scope, as strings: two resources
+// conflict if they have one in common. It returns nil for other types. It stops where the body is
+// malformed.
+func ConflictKeys(r *Resource) (keys []string) {
+	conflictKeys[r.Type].walk(r.Body.GetValue(), func(key string) { keys = append(keys, key) })
+	return keys
+}
+
 // LeadsToClusters yields the names of the clusters to which a route configuration, a virtual host
 // or a listener sends requests, in their order in the body and possibly several times. It yields
 // nothing for other types. It stops where the body is malformed.
 func LeadsToClusters(r *Resource, yield func(cluster string)) {
-	if ref := references[r.Type]; ref != nil {
-		ref.walk(r.Body.GetValue(), yield)
-	}
+	references[r.Type].walk(r.Body.GetValue(), yield)
 }
 
+// walk yields the values that ref describes; none if ref is nil.
 func (ref *reference) walk(msg []byte, yield func(string)) {
-	if ref.anys != nil {
-		ref.walkAny(msg, yield)
+	if ref == nil {
 		return
 	}
-	_ = scanFields(msg, func(num protowire.Number, typ protowire.Type, val []byte) error {
-		if typ != protowire.BytesType {
-			return nil
-		}
-		if next := ref.fields[num]; next != nil {
-			next.walk(val, yield)
-			return nil
-		}
-		for _, field := range ref.clusters {
-			if num == field && len(val) > 0 {
-				yield(string(val))
-			}
-		}
-		return nil
-	})
-}
-
-// walkAny is walk for an Any.
-func (ref *reference) walkAny(msg []byte, yield func(string)) {
 	var url, value []byte
 	_ = scanFields(msg, func(num protowire.Number, typ protowire.Type, val []byte) error {
-		switch {
+		switch next := ref.fields[num]; {
 		case typ != protowire.BytesType:
+		case next != nil:
+			next.walk(val, yield)
+		case slices.Contains(ref.values, num) && len(val) > 0:
+			yield(string(val))
 		case num == anyTypeURL:
 			url = val
 		case num == anyValue:
@@ -97,7 +101,5 @@ func (ref *reference) walkAny(msg []byte, yield func(string)) {
 		}
 		return nil
 	})
-	if next := ref.anys[string(url)]; next != nil {
-		next.walk(value, yield)
-	}
+	ref.anys[string(url)].walk(value, yield)
 }

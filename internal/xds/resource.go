@@ -24,8 +24,7 @@ import (
 type Resource struct {
 	// Type is the type URL, Name the resource name; together they are the key.
 	Type, Name string
-	// Version is the content hash. It is the only version that clients get: it stays the same over
-	// restarts and for every upstream (protocol.md 7.5).
+	// Version is the content hash, and the only version that clients get (protocol.md 7.5).
 	Version string
 	// UpstreamVersion is the version that the upstream issued. It goes back to that upstream only,
 	// in initial_resource_versions (design.md I2).
@@ -36,7 +35,7 @@ type Resource struct {
 	// EDSName is the name of the endpoints of a cluster of type EDS; "" for every other resource.
 	EDSName string
 	// Extra has the optional fields, which few resources have; nil for none. It must not be changed
-	// either. The methods below read it.
+	// either. Methods of Resource read it.
 	Extra *Extra
 	// Wrapped says that the body does not have the name, so that SotW needs a wrapper for it.
 	Wrapped bool
@@ -46,8 +45,8 @@ type Resource struct {
 type Extra struct {
 	// Aliases are further names that a subscription may use for this resource.
 	Aliases []string
-	// TTL is the lifetime that the upstream set, 0 for none. Deadline is when it ends, fixed when
-	// the upstream last sent or refreshed the resource (design.md I8); the zero time for none.
+	// TTL is the lifetime that the upstream set, 0 for none. Deadline is when it ends, counted from
+	// when the upstream last sent or refreshed the resource (design.md I8).
 	TTL      time.Duration
 	Deadline time.Time
 	// CacheControl and Metadata are passed on unchanged; nil for none.
@@ -96,17 +95,17 @@ func (r *Resource) setExtra(e Extra) {
 	}
 }
 
-// OfResponse is the UpstreamVersion of a bare resource in a SotW response. Such a resource has no
-// version of its own: the version of the response changes with every other resource in it.
+// OfResponse is the UpstreamVersion of a bare resource in a SotW response, which has no version of
+// its own: that of the response changes with every other resource in it.
 const OfResponse = "holdfast:of-the-response"
 
-// ErrHeartbeat says that a wrapper carries no body: it refreshes the TTL of the
-// version that it names (xDS specification, "TTL"; protocol.md 6.1).
+// ErrHeartbeat says that a wrapper carries no body: it refreshes the TTL of the version that it names
+// (protocol.md 6.1).
 var ErrHeartbeat = errors.New("resource has no body")
 
 // FromAny makes a resource of an entry of a SotW response: either the bare resource, whose name is
-// in its body, or a wrapper (protocol.md 1.14). typeURL is the type of the response, which the
-// entry must have; version is the version of the response. The deadline of a TTL counts from now.
+// in its body, or a wrapper (protocol.md 1.14). typeURL and version are those of the response. The
+// deadline of a TTL counts from now.
 //
 // The error names the resource if its name could be read. For a wrapper without a body FromAny
 // returns a resource with the name and version, and ErrHeartbeat.
@@ -149,11 +148,10 @@ func FromWrapper(typeURL string, w *discoveryv3.Resource, now time.Time) (*Resou
 			return r, fmt.Errorf("%q: %w", r.Name, err)
 		}
 		if r.Name == "" {
-			name, err := nameIn(typeURL, r.Body)
-			if err != nil {
+			var err error
+			if r.Name, err = nameIn(typeURL, r.Body); err != nil {
 				return nil, fmt.Errorf("%s resource: %w", Short(typeURL), err)
 			}
-			r.Name = name
 		} else {
 			inBody, err := scanName(r.Body.GetValue())
 			if errors.Is(err, ErrMalformed) {
@@ -194,24 +192,21 @@ func checkType(typeURL string, body *anypb.Any) error {
 func finish(r *Resource) (*Resource, error) {
 	r.Name = CanonicalName(r.Name)
 	if r.Type == ClusterType && r.Body != nil {
-		eds, err := EDSName(r.Name, r.Body.GetValue())
-		if err != nil {
+		var err error
+		if r.EDSName, err = EDSName(r.Name, r.Body.GetValue()); err != nil {
 			return r, err
 		}
-		r.EDSName = eds
 	}
 	r.Version = contentHash(r)
 	return r, nil
 }
 
-// contentHash returns the version of a resource: 64 bits of xxHash over everything of it that a
-// client can see, in hexadecimal. The TTL is not part of the content: refreshing it changes
-// nothing.
+// contentHash returns the version of a resource: a hash of everything that a client can see of it,
+// except for the TTL, which may be refreshed.
 func contentHash(r *Resource) string {
 	var h xxhash.Digest
 	h.Reset()
-	// Each part begins with its kind and its size, so that two resources cannot have the same
-	// sequence of bytes.
+	// Each part begins with its kind and its size, so that two resources differ in their bytes.
 	begin := func(kind byte, size int) {
 		var head [9]byte
 		head[0] = kind
@@ -258,34 +253,27 @@ func (r *Resource) Wrap(w *discoveryv3.Resource, ttl time.Duration) {
 	}
 }
 
-// Wrapper is Wrap into a new message.
-func (r *Resource) Wrapper(ttl time.Duration) *discoveryv3.Resource {
-	w := &discoveryv3.Resource{}
-	r.Wrap(w, ttl)
-	return w
-}
-
 // Any returns the resource as an entry of a SotW response: the bare body, or a wrapper if the body
 // alone would lose the name. SotW never has a TTL (protocol.md 6.4).
 func (r *Resource) Any() (*anypb.Any, error) {
 	if !r.Wrapped && len(r.Aliases()) == 0 && r.Body != nil {
 		return r.Body, nil
 	}
-	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(r.Wrapper(0))
+	var w discoveryv3.Resource
+	r.Wrap(&w, 0)
+	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(&w)
 	if err != nil {
 		return nil, fmt.Errorf("%s %q: wrapping for SotW: %w", Short(r.Type), r.Name, err)
 	}
 	return &anypb.Any{TypeUrl: WrapperType, Value: value}, nil
 }
 
-// Answers reports whether a name is that of the resource or one of its aliases, so that the
-// resource answers a subscription to it (protocol.md 3.15).
+// Answers reports whether the resource answers a subscription to a name (protocol.md 3.15).
 func (r *Resource) Answers(name string) bool {
 	return r.Name == name || slices.Contains(r.Aliases(), name)
 }
 
-// Unresolved returns the resource that says that a name does not exist: one without a body that has
-// the name as an alias (protocol.md 3.15).
+// Unresolved returns the resource that says that a name does not exist (protocol.md 3.15).
 func Unresolved(typeURL, name string) *Resource {
 	r := &Resource{Type: typeURL, Name: name, Extra: &Extra{Aliases: []string{name}}}
 	r.Version = contentHash(r)
@@ -302,33 +290,28 @@ func EmptyRuntime(name string) *Resource {
 	return r
 }
 
-// SetVersion is the version of a set of resources: a hash over the (name, version) pairs that does
-// not depend on their order, so that adding and removing a resource updates it (protocol.md 7.6).
-// The zero value is the empty set.
-type SetVersion struct {
-	sum uint64
-}
+// SetVersion is the version of a set of resources: a hash of their names and versions that does not
+// depend on their order (protocol.md 7.6). The zero value is that of the empty set.
+type SetVersion uint64
 
 // Add puts a resource into the set.
-func (v *SetVersion) Add(r *Resource) { v.sum += pairHash(r) }
+func (v *SetVersion) Add(r *Resource) { *v += pairHash(r) }
 
 // Remove removes a resource that was added.
-func (v *SetVersion) Remove(r *Resource) { v.sum -= pairHash(r) }
+func (v *SetVersion) Remove(r *Resource) { *v -= pairHash(r) }
 
 // String returns the version. It is never empty, not even for the empty set (protocol.md 1.11).
-func (v *SetVersion) String() string { return hexSum(v.sum) }
+func (v SetVersion) String() string { return hexSum(uint64(v)) }
 
-func pairHash(r *Resource) uint64 {
+func pairHash(r *Resource) SetVersion {
 	var h xxhash.Digest
 	h.Reset()
 	_, _ = h.WriteString(r.Name)
 	_, _ = h.Write([]byte{0})
 	_, _ = h.WriteString(r.Version)
-	return h.Sum64()
+	return SetVersion(h.Sum64())
 }
 
 func hexSum(sum uint64) string {
-	var b [8]byte
-	binary.BigEndian.PutUint64(b[:], sum)
-	return hex.EncodeToString(b[:])
+	return hex.EncodeToString(binary.BigEndian.AppendUint64(make([]byte, 0, 8), sum))
 }

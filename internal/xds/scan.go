@@ -9,8 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// MaxNameBytes is the maximum length of a resource name. Real names stay below 1 KiB, and a name is
-// stored in several maps and in every log line.
+// MaxNameBytes is the maximum length of a resource name. Real names stay below 1 KiB.
 const MaxNameBytes = 8 << 10
 
 // ErrNoName: a body has no name in field 1.
@@ -19,17 +18,12 @@ var ErrNoName = errors.New("resource has no name")
 // ErrMalformed: a body is not the wire form of any message.
 var ErrMalformed = errors.New("malformed protobuf")
 
-// fieldName is the field number of the name in every type of Types (Cluster.name,
-// ClusterLoadAssignment.cluster_name, …).
+// fieldName is the field number of the name in every type of Types.
 const fieldName = 1
 
 // ScanName reads the resource name from the wire form of a body: the string in field 1, the last
-// one if it is repeated, as in proto3. It reads nothing else of the body, but the top-level fields
-// must be well-formed.
-//
-// It fails with an error that wraps ErrNoName if field 1 is absent or empty, with one that wraps
-// ErrMalformed and has the place if the body is malformed, and otherwise if field 1 is not a
-// string, not UTF-8, or longer than MaxNameBytes.
+// one if it is repeated, as in proto3. The error wraps ErrNoName if field 1 is absent or empty, and
+// ErrMalformed if the top-level fields are not well-formed.
 func ScanName(body []byte) (string, error) {
 	name, err := scanName(body)
 	if err != nil {
@@ -140,8 +134,7 @@ func EDSName(name string, cluster []byte) (string, error) {
 }
 
 // scanFields calls visit for each top-level field of a message. val is the value without its tag
-// and, for strings and messages, without its length; groups are passed over. An error of visit ends
-// the scan.
+// and, for strings and messages, without its length. An error of visit ends the scan.
 func scanFields(msg []byte, visit func(num protowire.Number, typ protowire.Type, val []byte) error) error {
 	for at := 0; at < len(msg); {
 		num, typ, n := protowire.ConsumeTag(msg[at:])

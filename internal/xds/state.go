@@ -12,6 +12,19 @@ var (
 	ErrNoAnswer = errors.New("no answer from the control plane for the requested resource")
 )
 
+// Form is the wire form of an xDS stream. The zero value is neither.
+type Form uint8
+
+const (
+	// SotW is the state-of-the-world form: a request lists all names that are subscribed to.
+	SotW Form = iota + 1
+	// Delta is the incremental form: a request lists what changed of the subscription.
+	Delta
+)
+
+// String returns "sotw" or "delta", as in flags, logs and metrics.
+func (f Form) String() string { return [...]string{"unknown", "sotw", "delta"}[f] }
+
 // Knowledge is how much is known of the wildcard of a type, that is, of the set of all its
 // resources (design.md section 3).
 type Knowledge int
@@ -20,24 +33,15 @@ const (
 	// Unknown: no source has answered yet. A request for the wildcard is not answered, because an
 	// empty answer would make a running Envoy delete everything (design.md I1, protocol.md V7).
 	Unknown Knowledge = iota
-	// Partial: the cached resources may be served, but there may be more, because they were
-	// restored or a Delta upstream is still sending. Absence means nothing.
+	// Partial: there may be more than the cached resources, because those were restored or a Delta
+	// upstream is still sending. Absence means nothing.
 	Partial
 	// Complete: an upstream has sent all resources. A resource that is not cached does not exist.
 	Complete
 )
 
-// String returns "unknown", "partial" or "complete".
-func (k Knowledge) String() string {
-	switch k {
-	case Unknown:
-		return "unknown"
-	case Partial:
-		return "partial"
-	default:
-		return "complete"
-	}
-}
+// String returns the name of the constant in lower case.
+func (k Knowledge) String() string { return [...]string{"unknown", "partial", "complete"}[k] }
 
 // Status is the clients' answer to the newest content of a resource (design.md I7).
 type Status uint8
@@ -54,18 +58,7 @@ const (
 )
 
 // String returns the status as people read it.
-func (s Status) String() string {
-	switch s {
-	case Pending:
-		return "pending"
-	case Acked:
-		return "accepted"
-	case Suspect:
-		return "suspect"
-	default:
-		return "rejected"
-	}
-}
+func (s Status) String() string { return [...]string{"pending", "accepted", "suspect", "rejected"}[s] }
 
 // MarshalText returns the name.
 func (s Status) MarshalText() ([]byte, error) { return []byte(s.String()), nil }

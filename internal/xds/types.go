@@ -1,3 +1,12 @@
+// Package xds has holdfast's vocabulary of xDS: type URLs and the order in which they are pushed,
+// resources and updates, the reading of a resource's name from its bytes, content hashes, and TTLs.
+//
+// It promises that the body of a resource is never decoded and never re-encoded: a client gets the
+// bytes that the control plane sent, also for types that did not exist when this was built. What
+// must be known of a body (its name, the EDS name of a cluster, the clusters that a route leads to,
+// the address of a listener) is read by a shallow scan of its wire form.
+//
+// Everything in it may be called concurrently; a *Resource must not be changed after it was handed on.
 package xds
 
 import (
@@ -30,15 +39,14 @@ const (
 	ExtensionConfigType = googleapis + "envoy.config.core.v3.TypedExtensionConfig"
 	ThriftRouteType     = googleapis + "envoy.extensions.filters.network.thrift_proxy.v3.RouteConfiguration"
 
-	// WrapperType is the type URL of discovery.v3.Resource, in which a SotW
-	// response may wrap a resource to give it a name, a TTL or aliases
-	// (xDS specification, "SotW and TTL"; protocol.md 1.14).
+	// WrapperType is the type URL of discovery.v3.Resource, in which a SotW response may wrap a
+	// resource to give it a name, a TTL or aliases (protocol.md 1.14).
 	WrapperType = googleapis + "envoy.service.discovery.v3.Resource"
 )
 
-// TypeInfo describes how holdfast treats the resources of one type. Whatever depends on the type of
-// a resource, and not on its content, is a field here.
+// TypeInfo describes how holdfast treats the resources of one type.
 type TypeInfo struct {
+	url string
 	// Short is the customary abbreviation; for a type that is not in the table, the name of its
 	// message.
 	Short string
@@ -85,27 +93,24 @@ type TypeInfo struct {
 // types is in push order (design.md I4): a cluster before its endpoints, both before the listeners
 // and routes that lead to them, and after a listener what it refers to, because a client subscribes
 // to that only then.
-var types = []struct {
-	url  string
-	info TypeInfo
-}{
-	{ClusterType, TypeInfo{Short: "CDS", RESTName: "clusters", FullState: true, LegacyWildcard: true, PassTTL: true, RemoveExpired: true, GuardRemovals: true, FallBack: true, RemoveLate: true, reference: 1}},
-	{EndpointType, TypeInfo{Short: "EDS", RESTName: "endpoints"}},
-	{ListenerType, TypeInfo{Short: "LDS", RESTName: "listeners", FullState: true, LegacyWildcard: true, PassTTL: true, RemoveExpired: true, GuardRemovals: true, FallBack: true, LeadsToClusters: true, reference: 5}},
-	{RouteType, TypeInfo{Short: "RDS", RESTName: "routes", FallBack: true, LeadsToClusters: true, reference: 3}},
-	{ScopedRouteType, TypeInfo{Short: "SRDS", RESTName: "scoped-routes", FullState: true, LegacyWildcard: true, RemoveExpired: true, FallBack: true, LeadsToClusters: true, reference: 4}},
-	{VirtualHostType, TypeInfo{Short: "VHDS", LegacyWildcard: true, FallBack: true, LeadsToClusters: true, OnDemand: true, reference: 2}},
-	{ThriftRouteType, TypeInfo{Short: "TRDS", RemoveExpired: true, FallBack: true}},
-	{SecretType, TypeInfo{Short: "SDS", FallBack: true}},
-	{RuntimeType, TypeInfo{Short: "RTDS", RESTName: "runtime", PassTTL: true, RemoveExpired: true, FallBack: true}},
-	{ExtensionConfigType, TypeInfo{Short: "ECDS", RESTName: "extension_configs", FallBack: true, reference: 2}},
+var types = []TypeInfo{
+	{url: ClusterType, Short: "CDS", RESTName: "clusters", FullState: true, LegacyWildcard: true, PassTTL: true, RemoveExpired: true, GuardRemovals: true, FallBack: true, RemoveLate: true, reference: 1},
+	{url: EndpointType, Short: "EDS", RESTName: "endpoints"},
+	{url: ListenerType, Short: "LDS", RESTName: "listeners", FullState: true, LegacyWildcard: true, PassTTL: true, RemoveExpired: true, GuardRemovals: true, FallBack: true, LeadsToClusters: true, reference: 5},
+	{url: RouteType, Short: "RDS", RESTName: "routes", FallBack: true, LeadsToClusters: true, reference: 3},
+	{url: ScopedRouteType, Short: "SRDS", RESTName: "scoped-routes", FullState: true, LegacyWildcard: true, RemoveExpired: true, FallBack: true, LeadsToClusters: true, reference: 4},
+	{url: VirtualHostType, Short: "VHDS", LegacyWildcard: true, FallBack: true, LeadsToClusters: true, OnDemand: true, reference: 2},
+	{url: ThriftRouteType, Short: "TRDS", RemoveExpired: true, FallBack: true},
+	{url: SecretType, Short: "SDS", FallBack: true},
+	{url: RuntimeType, Short: "RTDS", RESTName: "runtime", PassTTL: true, RemoveExpired: true, FallBack: true},
+	{url: ExtensionConfigType, Short: "ECDS", RESTName: "extension_configs", FallBack: true, reference: 2},
 }
 
 var infos = func() map[string]TypeInfo {
 	m := make(map[string]TypeInfo, len(types))
 	for i := range types {
-		types[i].info.order = i
-		m[types[i].url] = types[i].info
+		types[i].order = i
+		m[types[i].url] = types[i]
 	}
 	return m
 }()
@@ -130,7 +135,7 @@ func Types() []string { return TypesWhere(func(TypeInfo) bool { return true }) }
 // TypesWhere returns the type URLs of the table for which match returns true, in push order.
 func TypesWhere(match func(TypeInfo) bool) (urls []string) {
 	for _, t := range types {
-		if match(t.info) {
+		if match(t) {
 			urls = append(urls, t.url)
 		}
 	}
@@ -151,31 +156,29 @@ func CompareReferences(a, b string) int { return Info(a).reference - Info(b).ref
 // FullState reports whether a SotW response of the type is the complete set.
 func FullState(typeURL string) bool { return Info(typeURL).FullState }
 
-// Short returns the customary abbreviation of a type URL of the table ("CDS"); for any other, the
-// message name after the last slash.
+// Short returns TypeInfo.Short of a type.
 func Short(typeURL string) string { return Info(typeURL).Short }
 
 // TypeByShort is the inverse of Short for the types of the table, regardless of letter case; ok is
 // false for anything else.
 func TypeByShort(short string) (typeURL string, ok bool) {
-	for _, t := range types {
-		if strings.EqualFold(t.info.Short, short) {
-			return t.url, true
-		}
-	}
-	return "", false
+	return find(func(info TypeInfo) bool { return strings.EqualFold(info.Short, short) })
 }
 
 // TypeByRESTName returns the type with a RESTName; ok is false if there is none.
 func TypeByRESTName(name string) (typeURL string, ok bool) {
+	return find(func(info TypeInfo) bool { return name != "" && info.RESTName == name })
+}
+
+// find returns the first type of the table for which match returns true.
+func find(match func(TypeInfo) bool) (typeURL string, ok bool) {
 	for _, t := range types {
-		if name != "" && t.info.RESTName == name {
+		if match(t) {
 			return t.url, true
 		}
 	}
 	return "", false
 }
 
-// Wildcard is the name that subscribes to every resource of a type
-// (xDS specification, "How the client specifies what resources to return").
+// Wildcard is the name that subscribes to every resource of a type.
 const Wildcard = "*"

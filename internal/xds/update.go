@@ -11,19 +11,17 @@ type Update struct {
 	// Source is the name of the source, Type the type URL of everything in the update.
 	Source, Type string
 	// RequestedAt is when the stream of the answer was opened, or its directory was read; the zero
-	// time if that is not known. Only an answer to a later request confirms removals that the
-	// removal guard holds back.
+	// time if that is not known. Only a later request confirms removals that are held back.
 	RequestedAt time.Time
-	// Resources lists new and unchanged resources, each name once. A source that repeats a resource
-	// may repeat the pointer, which shows that the resource has not changed.
+	// Resources lists new and unchanged resources, each name once. A repeated pointer shows that
+	// the resource has not changed.
 	Resources []*Resource
 	// Removed lists names that do not exist.
 	Removed []string
 	// Complete says that Resources is the complete set of the type, so that all other resources
 	// were removed. Only full-state types have it (design.md I3).
 	Complete bool
-	// Wildcard says that the update answers, partly or completely, the subscription to the
-	// wildcard.
+	// Wildcard says that the update is at least a part of the answer for the wildcard.
 	Wildcard bool
 	// Timeout says that there was no answer in time for the names in Errors.
 	Timeout bool
@@ -69,10 +67,8 @@ type SubscriptionChange struct {
 	Type string
 	// Wildcard says whether the wildcard is subscribed to now.
 	Wildcard bool
-	// Complete says that the cache has all resources of the type: a source that sent them need send
-	// only what has changed since.
+	// Complete says that the cache has all resources of the type.
 	Complete bool
-	// Subscribe lists names that are subscribed to now and were not before, Unsubscribe the
-	// opposite.
+	// Subscribe lists names that are subscribed to now and were not before, Unsubscribe the opposite.
 	Subscribe, Unsubscribe []string
 }

@@ -185,7 +185,7 @@ func (u *upstream) flush() bool {
 			u.w.settled(kindOf(typeURL))
 		}
 		for _, o := range overdue {
-			u.w.cache.Apply(u.update(*o), nil)
+			u.w.cache.Apply(u.update(o), nil)
 		}
 		if reopen {
 			u.w.say("another stream is needed")
@@ -235,7 +235,7 @@ func (u *upstream) noteAsked(req *up.Request, now time.Time) {
 	}
 	for _, name := range req.Names {
 		if !first && !slices.Contains(u.asked[k], name) {
-			u.late[k][name] = lateName{until: now.Add(up.DefaultAnswerTimeout)}
+			u.late[k][name] = lateName{until: now.Add(up.AnswerTimeout)}
 		}
 	}
 	maps.DeleteFunc(u.late[k], func(name string, _ lateName) bool { return !slices.Contains(req.Names, name) })

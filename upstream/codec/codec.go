@@ -2,11 +2,10 @@
 // are not in the cache.
 //
 // A SotW control plane sends everything when one resource changes, and many Delta control planes
-// send everything on each new stream. Unmarshalling such a message makes a copy of each resource,
-// which becomes garbage when it equals the cached one: 10,000 clusters of 1 KiB cost 10.6 ms and
-// 12.5 MB of garbage (design.md section 1). So the bytes of each resource are compared inside
-// gRPC's buffers, which may split them into pieces, with the resource at the same place of the
-// previous response, and with the cached resource of the same name. An equal resource is shared.
+// send everything on each new stream. Unmarshalling would make a copy of each resource, which
+// becomes garbage when it equals the cached one (design.md section 1). So the bytes of each resource
+// are compared inside gRPC's buffers with the resource at the same place of the previous response,
+// and with the cached resource of the same name. An equal resource is shared.
 //
 // The result is the same as that of proto.Unmarshal, except for the identity of the Anys, which
 // nobody may change. Rare and malformed messages are left to proto.Unmarshal, which also returns
@@ -34,8 +33,7 @@ const shareFrom = 64
 // memory as a whole. The buffers of smaller messages return to gRPC's pool for the next message.
 const releaseFrom = 1 << 20
 
-// maxRest is how many bytes of fields that are not resources keep their buffer for the next
-// message.
+// maxRest is the size of the largest buffer of other fields that is reused for the next message.
 const maxRest = 4 << 10
 
 // maxTypes bounds the number of types that a Codec remembers.
@@ -80,9 +78,6 @@ func (c *Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return c.CodecV2.Unmarshal(data, v)
 }
 
-// resourcesField is the number of the field of resources, in both kinds of response.
-const resourcesField = 2
-
 func (c *Codec) sotw(data mem.BufferSlice, m *discoveryv3.DiscoveryResponse) error {
 	var resources []*anypb.Any
 	var before order
@@ -92,7 +87,7 @@ func (c *Codec) sotw(data mem.BufferSlice, m *discoveryv3.DiscoveryResponse) err
 			return false
 		}
 		if resources == nil {
-			before = c.order(a.GetTypeUrl())
+			before = order{of: c.orders[a.GetTypeUrl()], at: 1} // after the first resource
 			resources = make([]*anypb.Any, 0, len(before.of)+1)
 		}
 		resources = append(resources, a)
@@ -102,7 +97,12 @@ func (c *Codec) sotw(data mem.BufferSlice, m *discoveryv3.DiscoveryResponse) err
 		return err
 	}
 	m.Resources = append(resources, m.Resources...)
-	c.remember(m.Resources)
+	if len(m.Resources) > 0 {
+		if len(c.orders) >= maxTypes {
+			clear(c.orders)
+		}
+		c.orders[m.Resources[0].GetTypeUrl()] = m.Resources
+	}
 	return nil
 }
 
@@ -137,7 +137,8 @@ func (c *Codec) split(data mem.BufferSlice, one func(reader) bool) (rest []byte)
 	release := data.Len() >= c.releaseFrom
 	c.copied = 0
 	released, bytes := 0, 0
-	r := newReader(data)
+	const resourcesField = 2 // in both kinds of response
+	r := reader{next: data, left: data.Len()}
 	for r.left > 0 {
 		start := r
 		num, typ, ok := r.tag()
@@ -153,7 +154,7 @@ func (c *Codec) split(data mem.BufferSlice, one func(reader) bool) (rest []byte)
 			return start.appendTo(rest, start.left)
 		}
 		if release {
-			for ; released < r.passed(data) && bytes < c.copied; released++ {
+			for ; released < len(data)-len(r.next)-1 && bytes < c.copied; released++ { // read completely
 				bytes += data[released].Len()
 				data[released] = nothing // gRPC frees it again
 			}
@@ -166,8 +167,8 @@ func (c *Codec) split(data mem.BufferSlice, one func(reader) bool) (rest []byte)
 // would keep it until the garbage collector has run twice.
 var nothing mem.Buffer = mem.SliceBuffer(nil)
 
-// resource decodes the wrapper of a resource in Delta. It decodes the common fields itself: name,
-// version and body; protobuf decodes the others.
+// resource decodes the wrapper of a resource in Delta: name, version and body; protobuf decodes the
+// other fields.
 func (c *Codec) resource(r reader) (*discoveryv3.Resource, bool) {
 	out := &discoveryv3.Resource{}
 	var body, name reader
@@ -217,9 +218,8 @@ func (c *Codec) resource(r reader) (*discoveryv3.Resource, bool) {
 	return out, true
 }
 
-// any decodes an Any; false for a malformed one. name is the name of the resource; if it is
-// empty, the name is taken from the resource. before has the resources of the previous response;
-// nil for none.
+// any decodes an Any; false for a malformed one. name is the name of the resource; if it is empty,
+// the name is taken from the resource. before may be nil.
 func (c *Codec) any(r, name reader, before *order) (*anypb.Any, bool) {
 	whole := r
 	var fields [2]reader // the type and the value
@@ -244,7 +244,9 @@ func (c *Codec) any(r, name reader, before *order) (*anypb.Any, bool) {
 	}
 	url, value := fields[0], fields[1]
 	if !plain || !has[0] || value.left < shareFrom {
-		return whole.unmarshal()
+		a := &anypb.Any{}
+		err := proto.Unmarshal(whole.appendTo(make([]byte, 0, whole.left), whole.left), a)
+		return a, err == nil
 	}
 	same := func(a *anypb.Any) bool { return equals(value, a.GetValue()) && equals(url, a.GetTypeUrl()) }
 	if a := before.expect(same); a != nil {
@@ -280,4 +282,28 @@ func (c *Codec) url(r reader) (string, bool) {
 	url := string(b)
 	c.urls[url] = url
 	return url, true
+}
+
+// order is a position in the resources of the previous response. Many control planes send
+// resources in the same order each time. Then the next resource is most likely the one that came
+// next in the previous response, and one comparison finds it.
+type order struct {
+	of []*anypb.Any
+	at int
+}
+
+// expect returns the resource for which same is true among the likely ones; nil if there is none.
+func (o *order) expect(same func(*anypb.Any) bool) *anypb.Any {
+	if o == nil || len(o.of) == 0 {
+		return nil
+	}
+	// The next one; or the one before it if a resource was added, or after it if one is missing.
+	for _, at := range [...]int{o.at, o.at - 1, o.at + 1} {
+		if at >= 0 && at < len(o.of) && same(o.of[at]) {
+			o.at = at + 1
+			return o.of[at]
+		}
+	}
+	o.at++ // this resource changed
+	return nil
 }

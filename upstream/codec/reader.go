@@ -5,8 +5,6 @@ import (
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 )
 
 // reader is a position in a message that is split into pieces. A copy of it keeps the position.
@@ -15,8 +13,6 @@ type reader struct {
 	next  mem.BufferSlice // the pieces after it
 	left  int             // bytes until the end of the message, which may be nested in another one
 }
-
-func newReader(data mem.BufferSlice) reader { return reader{next: data, left: data.Len()} }
 
 // fill moves to the next piece that is not empty if the current one has been read.
 func (r *reader) fill() {
@@ -152,16 +148,4 @@ func (r reader) first() reader {
 	}
 	inner, _ := r.message()
 	return inner
-}
-
-// passed returns how many of the buffers of a message have been read completely.
-func (r reader) passed(data mem.BufferSlice) int {
-	return max(len(data)-len(r.next)-1, 0)
-}
-
-// unmarshal decodes the unread bytes as an Any.
-func (r reader) unmarshal() (*anypb.Any, bool) {
-	a := &anypb.Any{}
-	err := proto.Unmarshal(r.appendTo(make([]byte, 0, r.left), r.left), a)
-	return a, err == nil
 }

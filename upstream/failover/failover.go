@@ -25,8 +25,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/wake"
 )
 
-// StableAfter is how long a stream must have lived for its end to count as a first failure. For a
-// control plane that answers and then ends each stream, the backoff grows.
+// StableAfter is how long a stream must have lived for the backoff to start over at its end.
 const StableAfter = 10 * time.Second
 
 // MaxShort is how many streams in a row may lose their connection soon after their first response.
@@ -49,10 +48,9 @@ type Timing struct {
 	// a failed attempt. The attempt continues nevertheless.
 	FirstAnswer time.Duration
 	// StaleAfter is how long the active source may be silent before a second run of it is opened.
-	// Whichever answers first, that run or another source, takes over.
 	StaleAfter time.Duration
-	// ReconnectSpread, if it is not 0, spreads the reconnects of many agents over this duration
-	// when a control plane is back: each agent waits for a random part of it.
+	// ReconnectSpread spreads the reconnects of many agents when a control plane is back: each
+	// waits for a random part of it.
 	ReconnectSpread time.Duration
 }
 
@@ -102,8 +100,8 @@ const (
 	Await
 	// Use: from now on this run writes to the state.
 	Use
-	// Connected: a source has answered; or it has an open stream and nothing is cached that it
-	// could confirm. Disconnected: there is no such source any more.
+	// Connected: a source has answered, or has an open stream while nothing is cached that it could
+	// confirm. Disconnected: there is no such source any more.
 	Connected
 	Disconnected
 	// AllFailed: every source has failed an attempt, and none is active.
@@ -121,13 +119,15 @@ type Output struct {
 	Op     Op
 	Source int
 	Run    Run
-	// Err is the reason of Failure, Silence and Another. Attempts counts the failures in a row up
-	// to this one. Answered is set if the failed run had answered. Pause is how long the source
-	// waits until its next run.
+	// Err is the reason of Failure, Silence, Another and Await. Attempts counts the failures in a
+	// row up to this one. Answered is set if the failed run had answered. Pause is how long the
+	// source waits until its next run.
 	Err      error
 	Attempts int
 	Answered bool
 	Pause    time.Duration
+	// Reached is when the source of an Await was last reached.
+	Reached time.Time
 }
 
 // State describes one source.
@@ -154,7 +154,6 @@ const (
 	unreachable              // until Reached is called
 )
 
-// source is the state of one source.
 type source struct {
 	State
 	phase phase
@@ -163,10 +162,8 @@ type source struct {
 	first, second Run
 	answered      bool      // first has answered
 	begun         time.Time // when first was opened
-	// checkAt is, in phase open, when to check whether the source is silent; in phase pausing, when
-	// the pause ends.
-	checkAt     time.Time
-	secondAfter time.Time // no second run is opened before
+	checkAt       time.Time // of silence, in phase open; the end of the pause, in phase pausing
+	secondAfter   time.Time // no second run is opened before
 	// failedSince is when the source began to fail, reached when it was last reached.
 	failedSince, reached time.Time
 	// failures counts the failed attempts in a row, backoff those of them that were reached.
@@ -181,8 +178,7 @@ type Machine struct {
 	sources []source
 	runs    Run // the newest run
 	// active is the source that is used, -1 for none, and current its run. presumed is a run that
-	// counts as connected although it has not answered, because it has an open stream and nothing
-	// is cached that it could confirm. Both runs are 0 for none.
+	// counts as connected although it has not answered (see unanswered). Both runs are 0 for none.
 	active            int
 	current, presumed Run
 	out               []Output
@@ -241,8 +237,7 @@ func (m *Machine) Tick(now time.Time) (next time.Time) {
 }
 
 // openIfNeeded opens a source if none of a higher priority is active, each of those has failed, and
-// either something is missing or FailoverAfter has passed. Otherwise it returns when to check that
-// again; the zero time means after the next input.
+// either something is missing or FailoverAfter has passed. Otherwise it returns when to check again.
 func (m *Machine) openIfNeeded(now time.Time, i int) time.Time {
 	ready, since := m.active < 0 || m.active >= i || m.sources[m.active].Stale, m.sources[i].failedSince
 	for j := range i {
@@ -267,7 +262,6 @@ func (m *Machine) retry(now time.Time, i int) {
 	m.openIfNeeded(now, i)
 }
 
-// open begins an attempt.
 func (m *Machine) open(now time.Time, i int) {
 	s := &m.sources[i]
 	s.phase, s.answered, s.begun, s.secondAfter = open, false, now, time.Time{}
@@ -303,8 +297,7 @@ func (m *Machine) checkSilence(now time.Time, i int) {
 	}
 }
 
-// silentAt returns the time at which a run will have been silent for FirstAnswer or, once it has
-// answered, for StaleAfter.
+// silentAt returns when a run will have been silent for FirstAnswer or, after an answer, StaleAfter.
 func (m *Machine) silentAt(now time.Time, i int) time.Time {
 	s := &m.sources[i]
 	if !s.answered {
@@ -321,32 +314,27 @@ func (m *Machine) silentAt(now time.Time, i int) time.Time {
 }
 
 // unanswered processes that a source was reached and has been silent for FirstAnswer. If nothing is
-// cached, the source may have nothing to send, and counts as connected.
+// cached that it could confirm, it may have nothing to send, and counts as connected.
 func (m *Machine) unanswered(i int) {
 	if m.cfg.Holding() {
 		m.silence(i, fmt.Errorf("no answer for %s", m.cfg.FirstAnswer))
 		return
 	}
-	presume := m.active < 0 && m.presumed == 0
-	if presume {
-		m.presumed = m.sources[i].first
-	}
 	m.silence(i, fmt.Errorf("no answer for %s; nothing is cached that it could confirm", m.cfg.FirstAnswer))
-	if presume {
+	if m.active < 0 && m.presumed == 0 {
+		m.presumed = m.sources[i].first
 		m.emit(Output{Op: Connected, Source: i})
 	}
 }
 
 // silence counts a failure of a source whose run continues.
 func (m *Machine) silence(i int, err error) {
-	n := m.fail(i, err)
-	m.emit(Output{Op: Silence, Source: i, Err: err, Attempts: n})
+	m.emit(Output{Op: Silence, Source: i, Err: err, Attempts: m.sources[i].fail(err)})
 	m.reportIfAllFailed()
 }
 
 // fail counts a failure, and returns the number of failures since the source last answered.
-func (m *Machine) fail(i int, err error) int {
-	s := &m.sources[i]
+func (s *source) fail(err error) int {
 	s.Attempts++
 	s.LastError = err
 	return s.Attempts
@@ -422,7 +410,6 @@ func (m *Machine) Ended(now time.Time, i int, r Run, how End, err error) {
 	}
 }
 
-// recordEnd updates the State of a source whose run has ended.
 func (m *Machine) recordEnd(now time.Time, i int, r Run, how End, err error) {
 	s := &m.sources[i]
 	switch how {
@@ -430,17 +417,15 @@ func (m *Machine) recordEnd(now time.Time, i int, r Run, how End, err error) {
 		s.Attempts, s.LastError = 0, nil // it answered, and waits until it is needed
 	case Reopen: // it did not fail
 	default:
-		m.fail(i, err)
+		s.fail(err)
 	}
-	disconnected := m.presumed == r || m.current == r
-	if m.presumed == r {
+	switch r {
+	case m.presumed:
 		m.presumed = 0
-	}
-	if m.current == r {
+		m.emit(Output{Op: Disconnected, Source: i})
+	case m.current:
 		m.active, m.current = -1, 0
 		s.Active, s.Stale, s.Since, s.Attempts = false, false, now, 0 // the loss is not a failed attempt
-	}
-	if disconnected {
 		m.emit(Output{Op: Disconnected, Source: i})
 	}
 	m.reportIfAllFailed()
@@ -479,12 +464,12 @@ func (m *Machine) nextAttempt(now time.Time, i int, how End, answered bool, err 
 	if how == Unreachable {
 		s.short, s.phase, failure.Answered = 0, unreachable, false
 		m.emit(failure)
-		m.emit(Output{Op: Await, Source: i, Err: err})
+		m.emit(Output{Op: Await, Source: i, Err: err, Reached: s.reached})
 		return
 	}
 	s.reached = now
 	if s.backoff++; answered && s.backoff > 1 {
-		m.fail(i, err) // its streams keep ending soon after their first response
+		s.fail(err) // its streams keep ending soon after their first response
 		m.reportIfAllFailed()
 	}
 	failure.Pause = m.pause(s.backoff)
@@ -502,11 +487,8 @@ func (m *Machine) pause(n int) time.Duration {
 	return m.cfg.Random(max(bound, m.cfg.ReconnectSpread)) + time.Millisecond
 }
 
-// ReachedAt returns when a source was last reached.
-func (m *Machine) ReachedAt(i int) time.Time { return m.sources[i].reached }
-
-// Reached processes the result of Await: the source accepts connections again or, if accepts is not
-// set, its name must be looked up again.
+// Reached processes the result of Await: the source accepts connections again, or its name must be
+// looked up again.
 func (m *Machine) Reached(now time.Time, i int, accepts bool) {
 	if accepts && m.cfg.ReconnectSpread > 0 {
 		m.sources[i].phase, m.sources[i].checkAt = pausing, now.Add(m.cfg.Random(m.cfg.ReconnectSpread))

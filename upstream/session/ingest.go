@@ -3,6 +3,7 @@ package session
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -11,6 +12,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/wake"
@@ -35,57 +37,33 @@ type ingest struct {
 	ackedVersion bool
 	// changed lists the resources of the update that differ from those of the previous response.
 	changed []*xds.Resource
-	// counts counts how often each name occurred in the response. A name of a resource that is not
-	// in changed is left out as long as it occurred once.
-	counts  counts
-	reasons []string // reasons to NACK
+	// times counts how often each name occurred in the response; nil if the response has one name.
+	// A name of a resource that is not in changed is left out as long as it occurred once.
+	times    map[string]int
+	repeated bool     // some name occurred more than once
+	reasons  []string // reasons to NACK
 }
 
-// counts counts names, including the name "" (xds.FromAny). Most responses of a Delta server have
-// one name, for which no map is made.
-type counts struct {
-	size int // how many names there may be
-	some bool
-	one  string // the first name, if some is set
-	more map[string]int
-}
-
-// add counts a name and returns how often it has occurred.
-func (c *counts) add(name string) int {
-	switch {
-	case !c.some:
-		c.some, c.one = true, name
-		return 1
-	case c.more == nil:
-		c.more = make(map[string]int, c.size)
-		c.more[c.one] = 1
+// ingest begins a response with size entries. It returns an error if the type was not requested:
+// then there is no subscription on which the response could be NACKed.
+func (s *Session) ingest(typeURL, nonce string, size int) (*subscription, ingest, error) {
+	sub := s.types[typeURL]
+	if sub == nil || !sub.started {
+		return nil, ingest{}, fmt.Errorf("response of a type that was not requested: %q", typeURL)
 	}
-	c.more[name]++
-	return c.more[name]
+	s.answered = true
+	update := &Response{Update: xds.Update{Type: typeURL, Resources: make([]*xds.Resource, 0, size)}, Nonce: nonce}
+	return sub, ingest{update: update}, nil
 }
 
-// of returns how often a name was counted.
-func (c *counts) of(name string) int {
-	if c.more == nil && c.some && c.one == name {
+// count counts a name and returns how often it has occurred.
+func (in *ingest) count(name string) int {
+	if in.times == nil {
 		return 1
 	}
-	return c.more[name]
-}
-
-// repeated reports whether a name was counted more than once.
-func (c *counts) repeated() bool {
-	for _, n := range c.more {
-		if n > 1 {
-			return true
-		}
-	}
-	return false
-}
-
-func newIngest(sub *subscription, nonce string, size int) *ingest {
-	return &ingest{
-		update: &Response{Update: xds.Update{Type: sub.url, Resources: make([]*xds.Resource, 0, size)}, Nonce: nonce},
-	}
+	in.times[name]++
+	in.repeated = in.repeated || in.times[name] > 1
+	return in.times[name]
 }
 
 // add adds an entry, as internal/xds read it.
@@ -100,7 +78,7 @@ func (in *ingest) add(sub *subscription, r *xds.Resource, err error) {
 	}
 	times := 1
 	if name != "" || err == nil {
-		times = in.counts.add(name) // malformed or not
+		times = in.count(name) // malformed or not
 	}
 	switch {
 	case err != nil:
@@ -119,18 +97,18 @@ func (in *ingest) reject(sub *subscription, name string, err error) {
 	}
 }
 
-// finish removes resources whose name occurs twice, because it is unknown which one is meant
-// (protocol.md 1.10, 3.7).
+// finish removes resources whose name occurs twice (protocol.md 1.10, 3.7), and ends the wait for the
+// names of the response.
 func (in *ingest) finish(sub *subscription) {
 	in.countSame()
-	if in.counts.repeated() {
-		twice := func(r *xds.Resource) bool { return in.counts.of(r.Name) > 1 }
-		for _, r := range in.update.Resources {
-			if twice(r) {
-				in.reject(sub, r.Name, fmt.Errorf("%s %q: %d times in one response", xds.Short(sub.url), r.Name, in.counts.of(r.Name)))
+	if in.repeated {
+		in.update.Resources = slices.DeleteFunc(in.update.Resources, func(r *xds.Resource) bool {
+			n := in.times[r.Name]
+			if n > 1 {
+				in.reject(sub, r.Name, fmt.Errorf("%s %q: %d times in one response", xds.Short(sub.url), r.Name, n))
 			}
-		}
-		in.update.Resources = slices.DeleteFunc(in.update.Resources, twice)
+			return n > 1
+		})
 	}
 	if len(sub.invalid)+len(sub.awaited)+len(sub.lateNames) > 0 {
 		for _, r := range in.update.Resources {
@@ -151,7 +129,7 @@ func (in *ingest) finish(sub *subscription) {
 // push of everything there are few of the latter.
 func (in *ingest) countSame() {
 	changed := in.changed
-	if !in.counts.some || len(changed) == len(in.update.Resources) {
+	if len(in.times) == 0 || len(changed) == len(in.update.Resources) {
 		return
 	}
 	for _, r := range in.update.Resources {
@@ -159,8 +137,8 @@ func (in *ingest) countSame() {
 			changed = changed[1:]
 			continue
 		}
-		if in.counts.of(r.Name) > 0 {
-			in.counts.add(r.Name)
+		if in.times[r.Name] > 0 {
+			in.count(r.Name)
 		}
 	}
 }
@@ -193,20 +171,20 @@ func (e *reported) Is(target error) bool {
 	return target == xds.ErrNotFound && e.code == codes.NotFound
 }
 
-// SotW processes a SotW response and returns the update in it, or an error if the response
-// belongs to no subscription.
+// SotW processes a SotW response and returns the update in it; an error if the type was not requested.
 func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Response, error) {
-	sub, err := s.requested(resp.GetTypeUrl())
+	sub, in, err := s.ingest(resp.GetTypeUrl(), resp.GetNonce(), len(resp.GetResources()))
 	if err != nil {
 		return nil, err
 	}
-	s.answered = true
-	in := newIngest(sub, resp.GetNonce(), len(resp.GetResources()))
+	if len(resp.GetResources()) > 1 {
+		in.times = make(map[string]int)
+	}
 	in.ackedVersion = s.isAckedVersion(sub, resp.GetVersionInfo())
 	sub.read.begin(len(resp.GetResources()))
 	for _, entry := range resp.GetResources() {
 		if r, again := sub.read.find(entry); again {
-			in.counts.add(r.Name)
+			in.count(r.Name)
 		} else if r != nil {
 			in.update.Resources = append(in.update.Resources, r)
 		} else if entry.GetTypeUrl() == xds.WrapperType {
@@ -215,7 +193,10 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Res
 		} else {
 			r, err := xds.FromAny(sub.url, xds.OfResponse, entry, now)
 			in.add(sub, r, err)
-			sub.read.add(entry, r, err)
+			if err == nil {
+				sub.read.of[entry] = &reading{r, sub.read.response}
+				sub.read.found++
+			}
 		}
 	}
 	sub.read.end()
@@ -232,7 +213,7 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Res
 	}
 	// Only the newest response of a type can be answered (protocol.md 1.6).
 	sub.answers = sub.answers[:0]
-	s.awaitAnswer(sub, in, resp.GetVersionInfo(), now)
+	s.awaitAnswer(sub, &in, resp.GetVersionInfo(), now)
 	return in.update, nil
 }
 
@@ -286,19 +267,12 @@ func (s *Session) recordAbsent(sub *subscription, update *Response, now time.Tim
 	slices.Sort(update.Removed)
 }
 
-// Delta processes a Delta response and returns the update in it, or an error if the response
-// belongs to no subscription.
+// Delta processes a Delta response and returns the update in it; an error if the type was not
+// requested.
 func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time) (*Response, error) {
-	sub, err := s.requested(resp.GetTypeUrl())
+	sub, in, err := s.ingest(resp.GetTypeUrl(), resp.GetNonce(), len(resp.GetResources()))
 	if err != nil {
 		return nil, err
-	}
-	s.answered = true
-	in := newIngest(sub, resp.GetNonce(), len(resp.GetResources()))
-	in.counts.size = len(resp.GetResources())
-	for _, entry := range resp.GetResources() {
-		r, err := xds.FromWrapper(sub.url, entry, now)
-		in.add(sub, r, err)
 	}
 	removed := resp.GetRemovedResources()
 	if len(removed) == 0 {
@@ -306,29 +280,35 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 			removed = append(removed, n.GetName())
 		}
 	}
+	if n := len(resp.GetResources()); n > 0 && n+len(removed) > 1 {
+		in.times = make(map[string]int, n)
+	}
+	for _, entry := range resp.GetResources() {
+		r, err := xds.FromWrapper(sub.url, entry, now)
+		in.add(sub, r, err)
+	}
 	for _, name := range removed {
 		if _, err := xds.CheckName(name); err != nil {
 			in.reject(sub, "", fmt.Errorf("removed resource: %w", err))
 			continue
 		}
 		name = xds.CanonicalName(name) // protocol.md 8.7
-		if in.counts.of(name) > 0 {
-			// The name is both added and removed: both are ignored.
-			in.counts.add(name)
-			continue
+		if in.times[name] > 0 {
+			in.count(name) // both added and removed: both are ignored
+		} else {
+			in.update.Removed = append(in.update.Removed, name)
 		}
-		in.update.Removed = append(in.update.Removed, name)
 	}
 	in.report(sub, resp.GetResourceErrors())
 	in.finish(sub)
 	if sub.sentWildcard {
 		in.update.Wildcard = true
 		if sub.completeBy.IsZero() {
-			sub.completeBy = now.Add(max(maxQuietTime, s.cfg.QuietTime))
+			sub.completeBy = now.Add(maxQuietTime)
 		}
-		sub.completeAt = wake.Earliest(now.Add(s.cfg.QuietTime), sub.completeBy)
+		sub.completeAt = wake.Earliest(now.Add(QuietTime), sub.completeBy)
 	}
-	s.awaitAnswer(sub, in, "", now)
+	s.awaitAnswer(sub, &in, "", now)
 	return in.update, nil
 }
 
@@ -383,4 +363,50 @@ func (r *Request) errorDetail() *statuspb.Status {
 		return nil
 	}
 	return &statuspb.Status{Code: int32(codes.InvalidArgument), Message: r.NACK}
+}
+
+// readings caches the resources that the bare entries of the last SotW response were read as. A push
+// of everything has mostly the same entries as the previous push, at the same addresses, because
+// package upstream/codec shares entries that are cached. Those need not be read and hashed again.
+type readings struct {
+	of map[*anypb.Any]*reading
+	// response counts the responses; found counts the entries of this response that are in of.
+	response uint64
+	found    int
+}
+
+// reading is the resource that an entry was read as, and the number of the last response that
+// contained the entry.
+type reading struct {
+	res      *xds.Resource
+	response uint64
+}
+
+func (rs *readings) begin(size int) {
+	if rs.of == nil {
+		rs.of = make(map[*anypb.Any]*reading, size)
+	}
+	rs.response++
+	rs.found = 0
+}
+
+// find returns the resource that an entry was read as in the previous response; nil if the entry
+// was not in it. again is set if the entry has occurred in this response already.
+func (rs *readings) find(entry *anypb.Any) (r *xds.Resource, again bool) {
+	known := rs.of[entry]
+	if known == nil {
+		return nil, false
+	}
+	if again = known.response == rs.response; !again {
+		known.response = rs.response
+		rs.found++
+	}
+	return known.res, again
+}
+
+// end forgets the entries that are not in this response.
+func (rs *readings) end() {
+	if len(rs.of) > rs.found {
+		maps.DeleteFunc(rs.of, func(_ *anypb.Any, is *reading) bool { return is.response != rs.response })
+	}
 }

@@ -396,7 +396,7 @@ func TestAResponseHasTheTimeOfTheNextCall(t *testing.T) {
 	}{
 		{"an ACK waits for the clients", xds.SotW, entry(xds.ClusterType, "a=1"), now.Add(DefaultAckTimeout)},
 		{"a NACK does not", xds.SotW, &anypb.Any{TypeUrl: xds.ListenerType}, now},
-		{"a wildcard settles", xds.Delta, entry(xds.ClusterType, "a=1"), now.Add(DefaultQuietTime)},
+		{"a wildcard settles", xds.Delta, entry(xds.ClusterType, "a=1"), now.Add(QuietTime)},
 	} {
 		s := New(Config{Form: tc.form})
 		s.Subscribe(xds.ClusterType, true, nil, nil)

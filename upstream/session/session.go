@@ -1,8 +1,14 @@
+// Package session implements the client side of one ADS stream as a pure state machine. Its
+// inputs are responses, changes of the subscription, the ACKs and NACKs of the clients, and the
+// time. Its outputs are updates of the state and requests. It has no goroutine, no clock, no lock
+// and does no I/O. A Session is not safe for concurrent use.
+//
+// SotW and Delta are two wire forms of the same machine, which differ in how they express a
+// subscription and the absence of a resource.
 package session
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -12,23 +18,22 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Defaults of Config.
 const (
-	// DefaultAckTimeout is how long a response waits for the clients' ACK or NACK before it is
+	// DefaultAckTimeout is the default of Config.AckTimeout: how long a response waits for the clients' ACK or NACK before it is
 	// ACKed: Envoy withholds its own ACK while a cluster warms (design.md I6, protocol.md V2).
 	DefaultAckTimeout = time.Second
-	// DefaultQuietTime is how long a Delta server must send nothing after a response for a
-	// wildcard to count as complete (design.md section 3, protocol.md 7.7).
-	DefaultQuietTime = 500 * time.Millisecond
+	// QuietTime is how long a Delta server must send nothing after a response for a wildcard to
+	// count as complete (design.md section 3, protocol.md 7.7).
+	QuietTime = 500 * time.Millisecond
 	// maxQuietTime is after how long a wildcard counts as complete even if the server never
 	// stopped sending, because something changes all the time.
 	maxQuietTime = 2 * time.Second
-	// DefaultAnswerTimeout is how long a server has to answer for a name before the name counts
-	// as not existing (gRFC A57, protocol.md 5.3).
-	DefaultAnswerTimeout = 15 * time.Second
-	// DefaultSilence is how long a SotW server may be silent on a new stream whose requests all
-	// had a version, before another stream is opened with a request that has none.
-	DefaultSilence = 5 * time.Second
+	// AnswerTimeout is how long a server has to answer for a name before the name counts as not
+	// existing (gRFC A57, protocol.md 5.3).
+	AnswerTimeout = 15 * time.Second
+	// maxSilence is how long a SotW server may be silent on a new stream whose requests all had a
+	// version, before another stream is opened with a request that has none.
+	maxSilence = 5 * time.Second
 )
 
 // A control plane that answers a NACK with the NACKed content again gets its next NACK after a
@@ -45,12 +50,10 @@ const (
 	maxRecheckPause = 10 * time.Minute
 )
 
-// maxTimedOut bounds the nonces in subscription.timedOut.
-const maxTimedOut = 64
-
-// maxReasonBytes bounds the reason of a NACK, because an error_detail travels in one message and
-// in logs.
+// maxReasonBytes bounds the reason of a NACK, which travels in one message and in logs.
 const maxReasonBytes = 4 << 10
+
+const maxTimedOut = 64 // nonces in subscription.timedOut
 
 // UnknownVersion is sent as the version of a cached resource that this server did not issue. The
 // server then sends the resource again, or reports it removed (design.md I2).
@@ -58,23 +61,19 @@ const UnknownVersion = "holdfast:not-from-this-server"
 
 // Config configures a Session; zero values take the defaults.
 type Config struct {
-	Form          xds.Form
-	AckTimeout    time.Duration
-	QuietTime     time.Duration
-	AnswerTimeout time.Duration
-	Silence       time.Duration
+	Form       xds.Form
+	AckTimeout time.Duration
 	// NotBefore holds, by type, the time before which the type is not requested; nil for none.
 	NotBefore map[string]time.Time
 	// Versions holds, by type, the version_info of the last SotW response of this server that was
-	// ACKed. The session keeps it up to date, so that the next stream can start with it.
+	// ACKed. The session keeps it up to date for the next stream.
 	Versions map[string]Version
 	// Cached returns the names of the cached resources of a type that are still subscribed, each
 	// with the version that this server issued for it; "" if it issued none.
 	Cached func(typeURL string) map[string]string
 	// Nacked returns the names of the cached resources of a type that this server sent and clients
 	// NACKed; if it is nil, NACKed resources are not requested again. Rechecks counts, by type,
-	// how often they were. The session keeps Rechecks up to date, so that the next stream
-	// continues with it.
+	// how often they were. The session keeps it up to date for the next stream.
 	Nacked   func(typeURL string) []string
 	Rechecks map[string]int
 }
@@ -100,8 +99,7 @@ type Session struct {
 	// repeatAt is when another stream is opened; the zero time for never.
 	answered, mustAnswer bool
 	repeatAt             time.Time
-	// requestAgain is set by RequestAgain.
-	requestAgain bool
+	requestAgain         bool // see RequestAgain
 }
 
 // subscription is the state of one type on the stream.
@@ -121,8 +119,7 @@ type subscription struct {
 	add                               map[string]struct{} // Delta: not sent yet
 	drop                              map[string]struct{}
 	renamed                           bool // SotW: the names changed since they were sent
-	// needsNewStream is set if only a new stream can show what became of a resource; see Reopen.
-	needsNewStream bool
+	needsNewStream                    bool // see Reopen
 	// awaited holds the requested names that the server has not answered yet, with the timeout of
 	// each.
 	awaited map[string]time.Time
@@ -146,8 +143,7 @@ type subscription struct {
 	nacks   int // in a row
 	// recheckAt is when NACKed resources are requested again; the zero time for never.
 	recheckAt time.Time
-	// timedOut holds the nonces of responses that were ACKed because of the timeout. In Delta, a
-	// NACK that comes later is still sent.
+	// timedOut holds the nonces of responses that were ACKed because of the timeout.
 	timedOut map[string]struct{}
 }
 
@@ -192,9 +188,6 @@ func New(cfg Config) *Session {
 		panic("session: Config.Form is not set")
 	}
 	cfg.AckTimeout = cmp.Or(cfg.AckTimeout, DefaultAckTimeout)
-	cfg.QuietTime = cmp.Or(cfg.QuietTime, DefaultQuietTime)
-	cfg.AnswerTimeout = cmp.Or(cfg.AnswerTimeout, DefaultAnswerTimeout)
-	cfg.Silence = cmp.Or(cfg.Silence, DefaultSilence)
 	if cfg.Versions == nil {
 		cfg.Versions = make(map[string]Version)
 	}
@@ -210,8 +203,7 @@ func New(cfg Config) *Session {
 	return &Session{cfg: cfg, types: make(map[string]*subscription)}
 }
 
-// Subscribe changes the subscription of a type: whether it includes the wildcard, the names that
-// are added to it, and the names that are dropped from it.
+// Subscribe changes the subscription of a type.
 func (s *Session) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 	sub := s.types[typeURL]
 	if sub == nil {
@@ -226,10 +218,8 @@ func (s *Session) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 			timedOut:  make(map[string]struct{}),
 		}
 		s.types[typeURL] = sub
-		at, _ := slices.BinarySearchFunc(s.ordered, typeURL, func(o *subscription, url string) int {
-			return xds.CompareTypes(o.url, url)
-		})
-		s.ordered = slices.Insert(s.ordered, at, sub)
+		s.ordered = append(s.ordered, sub)
+		slices.SortFunc(s.ordered, func(a, b *subscription) int { return xds.CompareTypes(a.url, b.url) })
 	}
 	for _, name := range add {
 		if _, ok := sub.names[name]; !ok {
@@ -241,8 +231,7 @@ func (s *Session) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 		if _, ok := sub.names[name]; ok {
 			delete(sub.names, name)
 			delete(sub.invalid, name)
-			delete(sub.awaited, name)
-			delete(sub.lateNames, name)
+			sub.answeredName(name)
 			sub.recordChange(name, false)
 		}
 	}
@@ -301,16 +290,15 @@ func (sub *subscription) recordChange(name string, added bool) {
 	if !added {
 		to, from = from, to
 	}
-	if _, ok := from[name]; ok {
-		delete(from, name)
-		return
+	if _, ok := from[name]; !ok {
+		to[name] = struct{}{}
 	}
-	to[name] = struct{}{}
+	delete(from, name)
 }
 
 // Answer processes the clients' ACK or NACK of the response with a nonce; err is nil for an ACK.
-// It reports whether the answer comes after the response was ACKed because of the timeout, so
-// that a NACK can be sent to the server only in Delta.
+// late reports a NACK after the response was ACKed because of the timeout: only in Delta it can
+// still be sent.
 func (s *Session) Answer(typeURL, nonce string, err error, now time.Time) (late bool) {
 	sub := s.types[typeURL]
 	if sub == nil {
@@ -326,14 +314,14 @@ func (s *Session) Answer(typeURL, nonce string, err error, now time.Time) (late 
 		}
 		return false
 	}
-	if _, ok := sub.timedOut[nonce]; !ok || err == nil {
-		delete(sub.timedOut, nonce)
+	_, late = sub.timedOut[nonce]
+	delete(sub.timedOut, nonce)
+	if !late || err == nil {
 		return false
 	}
-	delete(sub.timedOut, nonce)
 	s.recheckLater(sub, now)
 	if s.cfg.Form == xds.Delta {
-		a := &answer{nonce: nonce, known: true, at: now}
+		a := &answer{nonce: nonce}
 		sub.nack(a, err.Error(), now)
 		sub.answers = append(sub.answers, a)
 	}
@@ -413,9 +401,9 @@ func (s *Session) Completed(now time.Time) (types []string, next time.Time) {
 
 // Overdue returns the requested names that the server did not answer in time, each once, in one
 // update for each type, and when Overdue must be called again; the zero time for never.
-func (s *Session) Overdue(now time.Time) (updates []*xds.Update, next time.Time) {
+func (s *Session) Overdue(now time.Time) (updates []xds.Update, next time.Time) {
 	for _, sub := range s.ordered {
-		var u *xds.Update
+		u := xds.Update{Type: sub.url}
 		isCached := s.cached(sub)
 		for name, at := range sub.awaited {
 			if at.After(now) {
@@ -423,21 +411,15 @@ func (s *Session) Overdue(now time.Time) (updates []*xds.Update, next time.Time)
 				continue
 			}
 			delete(sub.awaited, name)
-			if u == nil {
-				u = &xds.Update{Type: sub.url}
-			}
 			if !sub.lateNames[name].missed {
 				u.Errors = append(u.Errors, xds.ResourceError{Name: name, Err: xds.ErrNoAnswer})
 			} else if sub.isMissing(name, isCached) {
 				u.Removed = append(u.Removed, name)
 			}
 		}
-		if u == nil {
-			continue
-		}
-		u.Timeout = len(u.Removed) == 0
-		slices.Sort(u.Removed)
 		if len(u.Errors)+len(u.Removed) > 0 {
+			u.Timeout = len(u.Removed) == 0
+			slices.Sort(u.Removed)
 			slices.SortFunc(u.Errors, func(a, b xds.ResourceError) int { return strings.Compare(a.Name, b.Name) })
 			updates = append(updates, u)
 		}
@@ -445,14 +427,14 @@ func (s *Session) Overdue(now time.Time) (updates []*xds.Update, next time.Time)
 	return updates, next
 }
 
-// awaitNames starts to wait for the answer to each name of a request that is not cached. On a new
-// stream a server may be silent about cached resources, but must answer names that are new to it.
+// awaitNames starts to wait for the answer to each name of a request that is not cached: a server may
+// be silent about those that are.
 func (s *Session) awaitNames(sub *subscription, names []string, cached map[string]string, now time.Time) {
 	for _, name := range names {
 		_, isCached := cached[name]
 		_, isAwaited := sub.awaited[name]
 		if _, subscribed := sub.names[name]; subscribed && !isCached && !isAwaited {
-			sub.awaited[name] = now.Add(s.cfg.AnswerTimeout)
+			sub.awaited[name] = now.Add(AnswerTimeout)
 		}
 	}
 }
@@ -464,13 +446,11 @@ func (sub *subscription) isMissing(name string, isCached func(string) bool) bool
 		sub.needsNewStream = true
 		return false
 	}
-	delete(sub.lateNames, name)
-	delete(sub.awaited, name)
+	sub.answeredName(name)
 	return true
 }
 
-// cached returns a function that reports whether a name is cached. The function calls Config.Cached
-// only once, because it may be called for many names.
+// cached returns a function that reports whether a name is cached. It calls Config.Cached only once.
 func (s *Session) cached(sub *subscription) func(name string) bool {
 	var names map[string]string
 	listed := false
@@ -483,12 +463,8 @@ func (s *Session) cached(sub *subscription) func(name string) bool {
 	}
 }
 
-// answeredBy ends the wait for a resource, by its name, by an alias or as a member of a
-// collection.
+// answeredBy ends the wait for a resource, by its name, an alias or a collection.
 func (sub *subscription) answeredBy(r *xds.Resource) {
-	if len(sub.awaited)+len(sub.lateNames) == 0 {
-		return
-	}
 	sub.answeredName(r.Name)
 	for _, alias := range r.Aliases() {
 		sub.answeredName(alias)
@@ -507,13 +483,11 @@ func (sub *subscription) answeredName(name string) {
 func (s *Session) Next(now time.Time) (*Request, time.Time) {
 	var next time.Time
 	for _, sub := range s.ordered {
-		var req *Request
-		var at time.Time
+		build := s.nextSotW
 		if s.cfg.Form == xds.Delta {
-			req, at = s.nextDelta(sub, now)
-		} else {
-			req, at = s.nextSotW(sub, now)
+			build = s.nextDelta
 		}
+		req, at := build(sub, now)
 		if req != nil {
 			req.Type = sub.url
 			return req, time.Time{}
@@ -535,12 +509,10 @@ func (s *Session) repeatUnanswered(now time.Time) (next time.Time) {
 		return s.repeatAt
 	}
 	s.repeatAt = time.Time{}
-	for _, sub := range s.begun {
-		if sub.answerable {
-			s.Forget(sub.url)
-			sub.needsNewStream = true
-			return now
-		}
+	if i := slices.IndexFunc(s.begun, func(sub *subscription) bool { return sub.answerable }); i >= 0 {
+		s.Forget(s.begun[i].url)
+		s.begun[i].needsNewStream = true
+		return now
 	}
 	return time.Time{}
 }
@@ -549,8 +521,8 @@ func (s *Session) repeatUnanswered(now time.Time) (next time.Time) {
 // request is current.
 func (s *Session) NotModified() { s.answered = true }
 
-// begin records the first request of a type. If the type must not be requested yet, it returns
-// false and until when; the zero time until the subscription changes.
+// begin records the first request of a type. If the type must not be requested yet, it returns false
+// and until when; the zero time until the subscription changes.
 func (s *Session) begin(sub *subscription, now time.Time) (bool, time.Time) {
 	if !sub.wildcard && len(sub.names) == 0 {
 		return false, time.Time{} // in SotW it would request everything (protocol.md 7.9)
@@ -587,26 +559,6 @@ func (s *Session) Subscribed(typeURL string) []string {
 	return nil
 }
 
-// forceAnswer makes a first Delta request one that every server answers: it replaces the version of
-// one cached resource by UnknownVersion. A server that has the same versions might never answer, and
-// could not be distinguished from one that hangs (protocol.md 3.2, 7.10).
-func (s *Session) forceAnswer(versions map[string]string) {
-	if s.mustAnswer || len(versions) == 0 {
-		return
-	}
-	s.mustAnswer = true
-	first := ""
-	for name, version := range versions {
-		if version == UnknownVersion {
-			return
-		}
-		if first == "" || name < first {
-			first = name
-		}
-	}
-	versions[first] = UnknownVersion
-}
-
 // dueAnswer removes and returns the first answer that must be sent now; if there is none, it returns
 // when the next one must be sent.
 func (sub *subscription) dueAnswer(now time.Time) (a *answer, next time.Time) {
@@ -635,19 +587,24 @@ func (sub *subscription) recordSent(a *answer) {
 	}
 }
 
-// nextDelta returns the next Delta request of a type.
 func (s *Session) nextDelta(sub *subscription, now time.Time) (*Request, time.Time) {
 	if !sub.started {
 		if begun, until := s.begin(sub, now); !begun {
 			return nil, until
 		}
 		req := &Request{Subscribe: sub.requestNames(), Initial: s.cfg.Cached(sub.url)}
+		forced := s.mustAnswer
 		for name, version := range req.Initial {
 			if version == "" {
-				req.Initial[name] = UnknownVersion
+				req.Initial[name], forced = UnknownVersion, true
 			}
 		}
-		s.forceAnswer(req.Initial)
+		if len(req.Initial) > 0 && !forced {
+			// A server that has the same versions might never answer, and could not be distinguished
+			// from one that hangs (protocol.md 3.2, 7.10).
+			req.Initial[slices.Min(slices.Collect(maps.Keys(req.Initial)))] = UnknownVersion
+		}
+		s.mustAnswer = s.mustAnswer || len(req.Initial) > 0
 		s.awaitNames(sub, req.Subscribe, req.Initial, now)
 		return req, time.Time{}
 	}
@@ -682,7 +639,7 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 		if sub.answerable = allCached(req.Names, cached); req.Version == "" && sub.answerable {
 			s.mustAnswer = true
 		} else if s.repeatAt.IsZero() {
-			s.repeatAt = now.Add(s.cfg.Silence)
+			s.repeatAt = now.Add(maxSilence)
 		}
 		s.awaitNames(sub, req.Names, cached, now)
 		return req, time.Time{}
@@ -703,7 +660,7 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 	s.awaitNames(sub, slices.Collect(maps.Keys(sub.add)), nil, now)
 	if xds.FullState(sub.url) {
 		for name := range sub.add {
-			sub.lateNames[name] = lateName{until: now.Add(s.cfg.AnswerTimeout)}
+			sub.lateNames[name] = lateName{until: now.Add(AnswerTimeout)}
 		}
 	}
 	sub.sendWildcard()
@@ -770,14 +727,4 @@ func (sub *subscription) requestNames() []string {
 	clear(sub.add)
 	clear(sub.drop)
 	return names
-}
-
-// requested returns the subscription of a type; an error if the type was not requested. A response
-// of such a type is not applied, and there is no subscription on which it could be NACKed.
-func (s *Session) requested(typeURL string) (*subscription, error) {
-	sub := s.types[typeURL]
-	if sub == nil || !sub.started {
-		return nil, fmt.Errorf("response of a type that was not requested: %q", typeURL)
-	}
-	return sub, nil
 }

@@ -95,15 +95,11 @@ func (r *reader1) next() (kind byte, key rawKey, content []byte, err error) {
 	return head[8], key, content, nil
 }
 
-// change1 applies one record to the state.
-type change1 func(l *Loaded)
-
 // loadFormat1 reads the batches of a file of format 1.
 func (im *image) loadFormat1(from io.ReaderAt, h *header) {
 	r := &reader1{framing: im.framing, generation: h.generation, r: from, offset: im.end, size: im.size}
 	in := make(stringTable)
-	var batch []change1
-	var skipped []string
+	var batch []func(*Loaded)
 	for {
 		kind, key, content, err := r.next()
 		if err != nil {
@@ -112,10 +108,14 @@ func (im *image) loadFormat1(from io.ReaderAt, h *header) {
 		}
 		if kind != commit1 {
 			change, err := decode1(kind, Key{in.get(key.group), in.get(key.typeURL), string(key.name)}, content, in)
-			if err != nil {
-				skipped = append(skipped, err.Error())
-			}
-			batch = append(batch, change)
+			batch = append(batch, func(l *Loaded) {
+				if err != nil {
+					l.Skipped[err.Error()]++
+				}
+				if change != nil {
+					change(l)
+				}
+			})
 			continue
 		}
 		if len(content) != commitContent1 || binary.LittleEndian.Uint32(content[1:]) != uint32(len(batch)) {
@@ -123,14 +123,9 @@ func (im *image) loadFormat1(from io.ReaderAt, h *header) {
 			return
 		}
 		for _, change := range batch {
-			if change != nil {
-				change(im.loaded)
-			}
+			change(im.loaded)
 		}
-		for _, why := range skipped {
-			im.loaded.Skipped[why]++
-		}
-		batch, skipped = batch[:0], skipped[:0]
+		batch = batch[:0]
 		im.frames++
 		im.end = r.offset
 		im.loaded.Committed = time.Unix(0, int64(binary.LittleEndian.Uint64(content[5:])))
@@ -185,7 +180,7 @@ func (r *reader1) checksum(head, payload []byte) uint32 {
 }
 
 // decode1 returns the change of a record; nil for none.
-func decode1(kind byte, key Key, content []byte, in stringTable) (change1, error) {
+func decode1(kind byte, key Key, content []byte, in stringTable) (func(*Loaded), error) {
 	switch kind {
 	case put1:
 		r, source, flags, err := decodeResource(content, key, in)
@@ -195,22 +190,24 @@ func decode1(kind byte, key Key, content []byte, in stringTable) (change1, error
 		return func(l *Loaded) { l.put1(key, r, source, flags&accepted1 != 0) }, nil
 	case accept1:
 		return func(l *Loaded) {
-			if e := l.Entries[key]; e != nil && e.Content != nil {
-				e.Accepted = true
-			}
+			l.change1(key, func(e *Entry) { e.Accepted = e.Content != nil })
 		}, nil
-	case prove1:
-		return func(l *Loaded) { l.setStable1(key) }, nil
+	case prove1: // the content is stable or, if there is none, its deletion
+		return func(l *Loaded) {
+			l.change1(key, func(e *Entry) {
+				e.Previous, e.PreviousSource = nil, ""
+				e.Accepted, e.Stable = e.Content != nil, e.Content != nil
+			})
+		}, nil
 	case delete1:
 		return func(l *Loaded) { l.remove1(key) }, nil
 	case touch1:
-		source, b, ok1 := cutBytes(content)
-		upstream, b, ok2 := cutBytes(b)
-		ttl, deadline, _, ok3 := cutTTL(b)
-		if !ok1 || !ok2 || !ok3 {
+		c := cutter{rest: content}
+		from, version := in.get(c.bytes()), in.get(c.bytes())
+		ttl, deadline := c.ttl()
+		if c.failed {
 			return nil, unusable(reasonMalformed)
 		}
-		from, version := in.get(source), in.get(upstream)
 		return func(l *Loaded) {
 			if e := l.Entries[key]; e != nil && e.Content != nil {
 				e.Source = from
@@ -236,30 +233,21 @@ func (l *Loaded) put1(key Key, r *xds.Resource, source string, accepted bool) {
 	e.Content, e.Source, e.Accepted = r, source, accepted
 }
 
-// setStable1 marks the content as stable or, if there is none, its deletion.
-func (l *Loaded) setStable1(key Key) {
-	e := l.Entries[key]
-	if e == nil {
-		return
-	}
-	e.Previous, e.PreviousSource = nil, ""
-	e.Accepted, e.Stable = e.Content != nil, e.Content != nil
-	if e.empty() {
-		delete(l.Entries, key)
+// change1 changes an entry, if there is one, and removes it once it is empty.
+func (l *Loaded) change1(key Key, change func(*Entry)) {
+	if e := l.Entries[key]; e != nil {
+		if change(e); e.empty() {
+			delete(l.Entries, key)
+		}
 	}
 }
 
 // remove1 removes the content; a stable content becomes the previous one.
 func (l *Loaded) remove1(key Key) {
-	e := l.Entries[key]
-	if e == nil {
-		return
-	}
-	if e.Stable {
-		e.Previous, e.PreviousSource = e.Content, e.Source
-	}
-	e.Content, e.Source, e.Accepted, e.Stable = nil, "", false, false
-	if e.empty() {
-		delete(l.Entries, key)
-	}
+	l.change1(key, func(e *Entry) {
+		if e.Stable {
+			e.Previous, e.PreviousSource = e.Content, e.Source
+		}
+		e.Content, e.Source, e.Accepted, e.Stable = nil, "", false, false
+	})
 }

@@ -125,7 +125,7 @@ type framing struct {
 }
 
 func newFraming(h *header, sum uint32, key []byte) (*framing, error) {
-	aead, err := newSealer(key, h.salt[:], sealerInfo(h.format))
+	aead, err := newSealer(key, h.salt[:], h.format)
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +177,7 @@ type encoder struct {
 
 // frame appends a frame. It returns false, and appends nothing, if the frame would be too
 // large.
-func (e *encoder) frame(k kind, key recordKey, content []byte) bool {
+func (e *encoder) frame(k kind, key Key, content []byte) bool {
 	start := len(e.buf)
 	e.buf = append(e.buf, e.framing.marker[:]...)
 	e.buf = append(e.buf, make([]byte, frameHeader-len(e.framing.marker))...)

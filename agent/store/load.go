@@ -39,12 +39,6 @@ type image struct {
 // unfinished returns the number of bytes of an unfinished write at the end.
 func (im *image) unfinished() int64 { return im.size - im.end }
 
-// readParams are the parameters to read a file.
-type readParams struct {
-	identity string
-	keys     [][]byte
-}
-
 // Errors of intact files that are not for this store.
 var (
 	errIdentity = errors.New("it is the state of another identity")
@@ -53,12 +47,12 @@ var (
 
 // load reads a file of a given size. It returns only errors of the header; other problems are
 // in image.damage, and every readable record is used.
-func load(r io.ReaderAt, size int64, generation uint64, with readParams) (*image, error) {
+func load(r io.ReaderAt, size int64, generation uint64, cfg Config) (*image, error) {
 	h, offset, sum, err := readHeader(io.NewSectionReader(r, 0, size))
 	if err != nil {
 		return nil, err
 	}
-	key, first, err := selectKey(h, with)
+	key, first, err := selectKey(h, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -123,14 +117,14 @@ const (
 
 // selectKey returns the key to read the file with, nil for plain text, and whether new files
 // are written with the same key.
-func selectKey(h *header, with readParams) (key []byte, first bool, err error) {
-	if h.identity != with.identity {
-		return nil, false, fmt.Errorf("%w: %q, this one is %q", errIdentity, h.identity, with.identity)
+func selectKey(h *header, cfg Config) (key []byte, first bool, err error) {
+	if h.identity != cfg.Identity {
+		return nil, false, fmt.Errorf("%w: %q, this one is %q", errIdentity, h.identity, cfg.Identity)
 	}
 	if h.keyID == ([keyIDSize]byte{}) {
-		return nil, len(with.keys) == 0, nil
+		return nil, len(cfg.Keys) == 0, nil
 	}
-	for i, key := range with.keys {
+	for i, key := range cfg.Keys {
 		id, err := keyID(key)
 		if err != nil {
 			return nil, false, err

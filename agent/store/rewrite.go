@@ -40,7 +40,11 @@ func (s *Store) rewriteLocked(state iter.Seq[Record]) error {
 	}
 	s.file, s.stateRead = next, true
 	s.asideAs[next.name] = ""
-	s.recordRewrite(next, s.newest, at)
+	s.updateStatus(func(st *Status) {
+		st.Durable = true
+		st.Generation, st.Bytes, st.Appended, st.Committed = s.newest, next.size, 0, at
+	})
+	s.clearProblem()
 	s.removeOlder(found, s.newest)
 	return nil
 }
@@ -79,7 +83,7 @@ func (s *Store) write(state iter.Seq[Record]) (_ *logFile, at time.Time, err err
 	if err != nil {
 		return nil, at, fmt.Errorf("new generation: %w", withHint(err))
 	}
-	out := &logFile{File: f, name: logName(generation), framing: fm, size: e.written, snapshotSize: e.written, sequence: e.sequence}
+	out := &logFile{File: f, name: logName(generation), framing: fm, size: e.written, sequence: e.sequence}
 	f = nil
 	return out, at, nil
 }

@@ -25,13 +25,6 @@ const (
 	infoSealer2 = "holdfast state: frames of one generation, format 2"
 )
 
-func sealerInfo(format uint32) string {
-	if format == 1 {
-		return infoSealer1
-	}
-	return infoSealer2
-}
-
 // keyID returns a fingerprint of a key that reveals nothing about it; zeros for no key.
 func keyID(key []byte) (id [keyIDSize]byte, err error) {
 	if len(key) == 0 {
@@ -48,9 +41,13 @@ func keyID(key []byte) (id [keyIDSize]byte, err error) {
 // newSealer returns the cipher for the records of one generation, nil without a key. It derives
 // a key from the salt of the file, so that the limit of random nonces applies to one generation
 // and not to the lifetime of the key.
-func newSealer(key, salt []byte, info string) (cipher.AEAD, error) {
+func newSealer(key, salt []byte, format uint32) (cipher.AEAD, error) {
 	if len(key) == 0 {
 		return nil, nil
+	}
+	info := infoSealer2
+	if format == 1 {
+		info = infoSealer1
 	}
 	derived, err := hkdf.Key(sha256.New, key, salt, info, KeySize)
 	if err != nil {

@@ -13,17 +13,9 @@ import (
 //
 // It may decode the resource, and is too slow for each update.
 func Storable(r *xds.Resource, encrypted bool, sensitive func(*anypb.Any) string) (ok bool, why string) {
-	switch {
-	case r.CacheControl().GetDoNotCache():
-		return false, reasonCache
-	case r.Body != nil && r.Body.TypeUrl != r.Type:
-		return false, reasonType
-	case len(r.Body.GetValue()) >= maxPayload, len(r.Aliases()) > maxAliases:
-		return false, reasonTooLarge
-	case encrypted:
-		return true, ""
-	case r.Type == xds.SecretType:
-		return false, reasonSecret
+	why = unstorable(r, encrypted)
+	if why != "" || encrypted {
+		return why == "", why
 	}
 	if r.Body != nil {
 		why = sensitive(r.Body)
@@ -36,4 +28,19 @@ func Storable(r *xds.Resource, encrypted bool, sensitive func(*anypb.Any) string
 		why = sensitive(metadata)
 	}
 	return why == "", why
+}
+
+// unstorable returns the reason of Storable that does not depend on the content; "" for none.
+func unstorable(r *xds.Resource, encrypted bool) string {
+	switch {
+	case r.CacheControl().GetDoNotCache():
+		return reasonCache
+	case r.Body != nil && r.Body.TypeUrl != r.Type:
+		return reasonType
+	case len(r.Body.GetValue()) >= maxPayload, len(r.Aliases()) > maxAliases:
+		return reasonTooLarge
+	case !encrypted && r.Type == xds.SecretType:
+		return reasonSecret
+	}
+	return ""
 }

@@ -107,22 +107,26 @@ type Store struct {
 	unreadable map[string]bool
 	buf        []byte
 
-	statusView statusView
+	statusMu sync.Mutex
+	status   Status
 }
 
 // logFile is a generation that is appended to.
 type logFile struct {
 	File
-	name    string
-	framing *framing
-	// size is the number of bytes written, and snapshotSize that of the initial state.
-	size, snapshotSize int64
-	sequence           uint64 // of the last frame
+	name     string
+	framing  *framing
+	size     int64  // the number of bytes written
+	sequence uint64 // of the last frame
 }
 
 // New returns a store. It does no I/O.
 func New(cfg Config) *Store {
-	s := &Store{cfg: cfg, fs: cfg.FS, log: cfg.Logger, asideAs: make(map[string]string), unreadable: make(map[string]bool)}
+	s := &Store{
+		cfg: cfg, dir: cfg.Dir, fs: cfg.FS, log: cfg.Logger,
+		asideAs: make(map[string]string), unreadable: make(map[string]bool),
+		status: Status{Dir: cfg.Dir, Encrypted: len(cfg.Keys) > 0},
+	}
 	if s.fs == nil {
 		s.fs = &osFS{}
 	}
@@ -130,8 +134,6 @@ func New(cfg Config) *Store {
 		s.log = slog.Default()
 	}
 	s.log = s.log.With("dir", cfg.Dir)
-	s.dir = cfg.Dir
-	s.statusView.status = Status{Dir: cfg.Dir, Encrypted: len(cfg.Keys) > 0}
 	return s
 }
 
@@ -146,14 +148,14 @@ func (s *Store) Open() (*Loaded, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_ = s.closeLog()
-	before := s.problemCount()
+	before := s.Status().Err
 	loaded, err := s.openLocked()
 	if err != nil {
 		err = fmt.Errorf("store: open: %w", err)
 		s.reportProblem(err)
 		return nil, err
 	}
-	if s.file != nil && s.problemCount() == before {
+	if s.file != nil && s.Status().Err == before { // each problem has an error of its own
 		s.clearProblem()
 	}
 	return loaded, nil
@@ -188,7 +190,11 @@ func (s *Store) Append(batch []Record) error {
 	}
 	s.file.size += e.written
 	s.file.sequence = e.sequence
-	s.recordAppended(e.written, at)
+	s.updateStatus(func(st *Status) {
+		st.Bytes += e.written
+		st.Appended += e.written
+		st.Committed = at
+	})
 	return nil
 }
 
@@ -196,7 +202,9 @@ func (s *Store) Append(batch []Record) error {
 // in memory twice.
 func (s *Store) writeRecords(to io.Writer, e *encoder, records iter.Seq[Record], endsSnapshot bool) (at time.Time, err error) {
 	for rec := range records {
-		s.countSkipped(e.record(rec))
+		if why := e.record(rec); why != "" {
+			s.addSkipped(why, 1)
+		}
 		if len(e.buf) < writeSize {
 			continue
 		}
@@ -312,7 +320,7 @@ func (s *Store) closeLog() error {
 	}
 	err := s.file.Close()
 	s.file = nil
-	s.setNotDurable()
+	s.updateStatus(func(st *Status) { st.Durable = false })
 	return err
 }
 
@@ -346,14 +354,10 @@ func (s *Store) openLocked() (*Loaded, error) {
 	if readOnly != nil {
 		s.reportProblem(fmt.Errorf("store: %w", readOnly))
 	}
-	if best == nil {
-		empty := newLoaded(0, 0)
-		empty.Rewrite = true
-		return empty, nil
-	}
-	name := logName(best.loaded.Generation)
 	best.loaded.Rewrite = true
+	name := logName(best.loaded.Generation)
 	switch {
+	case best.loaded.Generation == 0:
 	case best.damage != nil:
 		s.asideAs[name] = asideCorrupt
 		s.reportProblem(fmt.Errorf("store: %s: %w; what can be read is used until a control plane says otherwise", s.path(name), best.damage))
@@ -369,6 +373,24 @@ func (s *Store) openLocked() (*Loaded, error) {
 		s.removeOlder(found, best.loaded.Generation)
 	}
 	return best.loaded, nil
+}
+
+// recordLoaded records what Open read.
+func (s *Store) recordLoaded(im *image) {
+	l := im.loaded
+	s.updateStatus(func(st *Status) {
+		st.Generation, st.Committed = l.Generation, l.Committed
+		st.Bytes, st.Appended, st.Torn = im.end, im.end-im.snapshotEnd, im.unfinished()
+		if im.damage != nil {
+			st.Torn, st.Damage = 0, im.damage
+		}
+	})
+	for why, n := range l.Skipped {
+		s.addSkipped(why, n)
+	}
+	if l.Generation != 0 {
+		s.log.Info("the stored state was read", "generation", l.Generation, "resources", len(l.Entries), "committed", l.Committed)
+	}
 }
 
 // openForAppend opens a generation for appending and truncates the unfinished write at its end.
@@ -392,8 +414,8 @@ func (s *Store) openForAppend(name string, im *image) error {
 		_ = f.Close()
 		return fmt.Errorf("make ready for more: %w", withHint(err))
 	}
-	s.file = &logFile{File: f, name: name, framing: im.framing, size: im.end, snapshotSize: im.snapshotEnd, sequence: im.sequence}
-	s.setDurable()
+	s.file = &logFile{File: f, name: name, framing: im.framing, size: im.end, sequence: im.sequence}
+	s.updateStatus(func(st *Status) { st.Durable = true })
 	return nil
 }
 

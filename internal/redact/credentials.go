@@ -46,16 +46,21 @@ func credentialFields(m protoreflect.Message) []protoreflect.Name {
 
 // headerFields returns the fields with the literal value of a header that carries credentials. A value
 // that Envoy derives from the request, such as "%REQ(x-token)%", is no credential.
-func headerFields(m protoreflect.Message) (hide []protoreflect.Name) {
+func headerFields(m protoreflect.Message) []protoreflect.Name {
 	if !NamesCredential(text(m, "key")) {
 		return nil
 	}
-	for _, field := range []protoreflect.Name{"value", "raw_value"} {
-		if isLiteral(text(m, field)) {
-			hide = append(hide, field)
+	return literals(m, "value", "raw_value")
+}
+
+// literals returns those of the fields that are texts with a literal.
+func literals(m protoreflect.Message, fields ...protoreflect.Name) (found []protoreflect.Name) {
+	for _, name := range fields {
+		if isLiteral(text(m, name)) {
+			found = append(found, name)
 		}
 	}
-	return hide
+	return found
 }
 
 // headerMatcherFields returns the fields with a credential that a header is compared with. A regular
@@ -64,11 +69,7 @@ func headerMatcherFields(m protoreflect.Message) (hide []protoreflect.Name) {
 	if !NamesCredential(text(m, "name")) {
 		return nil
 	}
-	for _, field := range []protoreflect.Name{"exact_match", "prefix_match", "suffix_match", "contains_match"} {
-		if isLiteral(text(m, field)) {
-			hide = append(hide, field)
-		}
-	}
+	hide = literals(m, "exact_match", "prefix_match", "suffix_match", "contains_match")
 	if matchesLiteral(m, "string_match") {
 		hide = append(hide, "string_match")
 	}
@@ -76,18 +77,9 @@ func headerMatcherFields(m protoreflect.Message) (hide []protoreflect.Name) {
 }
 
 // matchesLiteral reports whether a field is a StringMatcher with a literal.
-func matchesLiteral(m protoreflect.Message, field protoreflect.Name) bool {
-	fd := m.Descriptor().Fields().ByName(field)
-	if fd == nil || !m.Has(fd) {
-		return false
-	}
-	matcher := m.Get(fd).Message()
-	for _, field := range []protoreflect.Name{"exact", "prefix", "suffix", "contains"} {
-		if isLiteral(text(matcher, field)) {
-			return true
-		}
-	}
-	return false
+func matchesLiteral(m protoreflect.Message, name protoreflect.Name) bool {
+	matcher := field(m, name)
+	return matcher != nil && len(literals(matcher, "exact", "prefix", "suffix", "contains")) > 0
 }
 
 // predicateFields returns the field with a credential that a generic matcher compares a header with.
@@ -104,10 +96,9 @@ func matcherTreeFields(m protoreflect.Message) (hide []protoreflect.Name) {
 	if !NamesCredential(inputHeader(m)) {
 		return nil
 	}
-	for _, field := range []protoreflect.Name{"exact_match_map", "prefix_match_map"} {
-		fd := m.Descriptor().Fields().ByName(field)
-		if fd != nil && m.Has(fd) && slices.ContainsFunc(keysOf(m.Get(fd).Message()), isLiteral) {
-			hide = append(hide, field)
+	for _, name := range []protoreflect.Name{"exact_match_map", "prefix_match_map"} {
+		if tree := field(m, name); tree != nil && slices.ContainsFunc(keysOf(tree), isLiteral) {
+			hide = append(hide, name)
 		}
 	}
 	return hide

@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"encoding/base64"
 	"iter"
+	"slices"
 	"strings"
 	"sync"
-	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -321,35 +321,28 @@ func (f *Finder) walkTypedStruct(name protoreflect.FullName, b []byte, depth int
 		// The error is not used, because it quotes the value. Each text may be secret.
 		why := notDecoded + string(known.Descriptor().FullName())
 		reported := false
-		for leaf := range texts(structpb.NewStructValue(&written)) {
-			if reported = true; !report(why, []byte(leaf)) {
-				return false
-			}
-		}
-		return reported || report(why, nil)
+		more := texts(structpb.NewStructValue(&written), func(leaf string) bool {
+			reported = true
+			return report(why, []byte(leaf))
+		})
+		return more && (reported || report(why, nil))
 	}
 	return reportPrivateKeys(encoded, report) && f.walkMessage(known.Descriptor(), encoded, depth, report)
 }
 
 // texts yields the texts in a value at any depth, but not the names of its fields.
-func texts(v *structpb.Value) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		var walk func(*structpb.Value) bool
-		walk = func(v *structpb.Value) bool {
-			for _, inner := range v.GetStructValue().GetFields() {
-				if !walk(inner) {
-					return false
-				}
-			}
-			for _, inner := range v.GetListValue().GetValues() {
-				if !walk(inner) {
-					return false
-				}
-			}
-			return v.GetStringValue() == "" || yield(v.GetStringValue())
+func texts(v *structpb.Value, yield func(string) bool) bool {
+	for _, inner := range v.GetStructValue().GetFields() {
+		if !texts(inner, yield) {
+			return false
 		}
-		walk(v)
 	}
+	for _, inner := range v.GetListValue().GetValues() {
+		if !texts(inner, yield) {
+			return false
+		}
+	}
+	return v.GetStringValue() == "" || yield(v.GetStringValue())
 }
 
 // urlAndValue returns field 1, a string, and field 2, bytes, of an Any or a TypedStruct.
@@ -408,13 +401,7 @@ func joinLines(b []byte) []byte {
 	if !bytes.ContainsAny(b, lineBreaks) {
 		return b
 	}
-	joined := make([]byte, 0, len(b))
-	for _, c := range b {
-		if !isLineBreak(c) {
-			joined = append(joined, c)
-		}
-	}
-	return joined
+	return slices.DeleteFunc(bytes.Clone(b), isLineBreak)
 }
 
 // reportPrivateKeys reports the private keys in PEM anywhere in b, also in base64.
@@ -486,7 +473,7 @@ func base64Run(b []byte, start, end int) (int, int) {
 		for next > 0 && isLineBreak(b[next-1]) {
 			next--
 		}
-		if next == start || next < minBase64Line || bytes.ContainsFunc(b[next-minBase64Line:next], notBase64) {
+		if next == start || next < minBase64Line || slices.ContainsFunc(b[next-minBase64Line:next], notBase64) {
 			break
 		}
 		start = next
@@ -499,7 +486,7 @@ func base64Run(b []byte, start, end int) (int, int) {
 		for next < len(b) && isLineBreak(b[next]) {
 			next++
 		}
-		if next == end || next+minBase64Line > len(b) || bytes.ContainsFunc(b[next:next+minBase64Line], notBase64) {
+		if next == end || next+minBase64Line > len(b) || slices.ContainsFunc(b[next:next+minBase64Line], notBase64) {
 			break
 		}
 		end = next
@@ -507,7 +494,7 @@ func base64Run(b []byte, start, end int) (int, int) {
 	return start, end
 }
 
-func notBase64(r rune) bool { return r >= utf8.RuneSelf || !isBase64(byte(r)) }
+func notBase64(c byte) bool { return !isBase64(c) }
 
 // pemBlock returns the PEM block whose first line ends at i, and its end. Without a last line it
 // extends to the end of b.
@@ -525,48 +512,29 @@ func pemBlock(b []byte, i int) (block []byte, end int) {
 	return b[start:end], end
 }
 
-func isBase64(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
-		c == '+' || c == '/' || c == '-' || c == '_' || c == '=' || c == '\n' || c == '\r'
-}
+func isBase64(c byte) bool { return base64Digit(c) >= 0 || c == '=' || c == '\n' || c == '\r' }
 
-// decodeBase64 decodes the complete groups, in either alphabet.
+// decodeBase64 decodes base64 in either alphabet, without padding and line ends, which it skips.
 func decodeBase64(b []byte) []byte {
-	var out []byte
-	var group, n uint32
+	digits := make([]byte, 0, len(b))
 	for _, c := range b {
-		digit, ok := base64Digit(c)
-		if !ok {
-			continue // padding or a line end
-		}
-		group = group<<6 | digit
-		if n++; n == 4 {
-			out = append(out, byte(group>>16), byte(group>>8), byte(group))
-			group, n = 0, 0
+		if digit := base64Digit(c); digit >= 0 {
+			digits = append(digits, base64Alphabet[digit])
 		}
 	}
-	switch n {
-	case 2:
-		out = append(out, byte(group>>4))
-	case 3:
-		out = append(out, byte(group>>10), byte(group>>2))
-	}
-	return out
+	decoded, _ := base64.RawStdEncoding.AppendDecode(nil, digits) // a last single character stands for no byte
+	return decoded
 }
 
-// base64Digit returns the value of a character in either alphabet.
-func base64Digit(c byte) (uint32, bool) {
-	switch {
-	case c >= 'A' && c <= 'Z':
-		return uint32(c - 'A'), true
-	case c >= 'a' && c <= 'z':
-		return uint32(c-'a') + 26, true
-	case c >= '0' && c <= '9':
-		return uint32(c-'0') + 52, true
-	case c == '+', c == '-':
-		return 62, true
-	case c == '/', c == '_':
-		return 63, true
+const base64Alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+// base64Digit returns the value of a character in either alphabet, -1 for another character.
+func base64Digit(c byte) int {
+	switch c {
+	case '-':
+		c = '+'
+	case '_':
+		c = '/'
 	}
-	return 0, false
+	return strings.IndexByte(base64Alphabet, c)
 }

@@ -60,11 +60,9 @@ func (p *Poller) Run(ctx context.Context, use func(Contents) error, fault func(e
 	wait := min(firstPause, every)
 	for ctx.Err() == nil {
 		r.poll()
-		timer := time.NewTimer(wait)
 		select {
-		case <-timer.C:
+		case <-time.After(wait):
 		case <-ctx.Done():
-			timer.Stop()
 		}
 		wait = every
 	}
@@ -81,14 +79,10 @@ type run struct {
 	use   func(Contents) error
 	fault func(error)
 
-	// previous is what the last read found; zero if it failed.
-	previous sum
-	// used is what use was called with last; zero for nothing.
-	used sum
-	// useErr is the result of that call.
-	useErr error
-	// reported is the text of the current fault; "" for none.
-	reported string
+	previous sum    // what the last read found; zero if it failed
+	used     sum    // what use was called with last; zero for nothing
+	useErr   error  // the result of that call
+	reported string // the text of the current fault; "" for none
 }
 
 // poll reads the files once and makes the resulting calls.

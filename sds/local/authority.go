@@ -67,33 +67,14 @@ func (a *Authority) Roots() []*x509.Certificate { return a.roots }
 // validUntil returns how long the authority can sign: until the first certificate of its
 // longest valid chain expires. It returns an error if no chain is valid at this time.
 func (a *Authority) validUntil(now time.Time) (time.Time, error) {
-	opts := x509.VerifyOptions{
-		Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), CurrentTime: now,
+	chains, err := a.cert.Verify(x509.VerifyOptions{
+		Roots: pki.Pool(a.roots), Intermediates: pki.Pool(a.chain), CurrentTime: now,
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
-	}
-	for _, c := range a.roots {
-		opts.Roots.AddCert(c)
-	}
-	for _, c := range a.chain {
-		opts.Intermediates.AddCert(c)
-	}
-	chains, err := a.cert.Verify(opts)
+	})
 	if err != nil {
 		return time.Time{}, err
 	}
-	var until time.Time
-	for _, chain := range chains {
-		end := chain[0].NotAfter
-		for _, c := range chain {
-			if c.NotAfter.Before(end) {
-				end = c.NotAfter
-			}
-		}
-		if end.After(until) {
-			until = end
-		}
-	}
-	return until, nil
+	return pki.Longest(chains).Until, nil
 }
 
 // Sign signs a certificate for the key and the names of a request. It is valid from Backdate

@@ -17,8 +17,6 @@ import (
 // layout names the files of an authority.
 type layout struct{ cert, key, chain, roots string }
 
-// istioLayout is that of Istio's secret cacerts, secretLayout that of a Kubernetes
-// secret of type kubernetes.io/tls, as cert-manager writes it.
 var (
 	// istioLayout is the layout of Istio's Secret cacerts; secretLayout is that of a Kubernetes
 	// Secret of type kubernetes.io/tls, as cert-manager writes it.

@@ -132,12 +132,12 @@ func (e Expectation) verifyAt(chain []*x509.Certificate, at time.Time) (found Ve
 	}
 	for i, usage := range usages {
 		chains, err := chain[0].Verify(x509.VerifyOptions{
-			Roots: pool(e.Roots), Intermediates: pool(chain[1:]), CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{usage},
+			Roots: Pool(e.Roots), Intermediates: Pool(chain[1:]), CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{usage},
 		})
 		if err != nil {
 			return Verified{}, err
 		}
-		v := longest(chains)
+		v := Longest(chains)
 		if i == 0 {
 			found = v
 		}
@@ -176,8 +176,8 @@ func reasonOf(err error) Reason {
 	return Untrusted
 }
 
-// longest returns the validity of the chain that is valid for longest.
-func longest(chains [][]*x509.Certificate) (best Verified) {
+// Longest returns the validity of the chain that is valid for longest.
+func Longest(chains [][]*x509.Certificate) (best Verified) {
 	for _, chain := range chains {
 		v := Verified{From: chain[0].NotBefore, Until: chain[0].NotAfter, Root: chain[len(chain)-1]}
 		for _, c := range chain[1:] {
@@ -195,7 +195,8 @@ func longest(chains [][]*x509.Certificate) (best Verified) {
 	return best
 }
 
-func pool(certs []*x509.Certificate) *x509.CertPool {
+// Pool returns a pool of certificates.
+func Pool(certs []*x509.Certificate) *x509.CertPool {
 	p := x509.NewCertPool()
 	for _, c := range certs {
 		p.AddCert(c)

@@ -18,6 +18,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/holdfast-xds/holdfast/internal/userfile"
@@ -172,11 +173,16 @@ func (use Use) mkdirBelow(root *os.Root, name string) error {
 	} else if err != nil {
 		return err
 	}
-	at, err := root.Open(".")
+	return SyncDir(root, ".")
+}
+
+// SyncDir makes changes of the names in a directory durable.
+func SyncDir(root *os.Root, dir string) error {
+	d, err := root.Open(dir)
 	if err != nil {
 		return err
 	}
-	return errors.Join(at.Sync(), at.Close())
+	return errors.Join(d.Sync(), d.Close())
 }
 
 // checkBelow returns an error unless info is a private directory of this process's user.
@@ -374,43 +380,34 @@ func (use Use) checkStep(dir, next string, entry int) (open bool, _ error) {
 // make creates a directory and its missing parents, durably.
 func (use Use) make(dir string) error {
 	var missing []string // deepest first
-	for at := dir; ; at = filepath.Dir(at) {
-		if _, err := os.Lstat(at); !errors.Is(err, fs.ErrNotExist) || at == filepath.Dir(at) {
-			if err := use.checkParent(at, missing); err != nil {
-				return err
-			}
+	at := dir
+	for ; at != filepath.Dir(at); at = filepath.Dir(at) {
+		if _, err := os.Lstat(at); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
 		missing = append(missing, at)
 	}
-	for i := len(missing) - 1; i >= 0; i-- {
-		if err := use.mkdir(missing[i]); err != nil {
+	real, _, err := use.checkAbove(at)
+	if err == nil && len(missing) > 0 {
+		_, err = use.checkStep(real, missing[len(missing)-1], os.Geteuid())
+	}
+	if err != nil {
+		return err
+	}
+	for _, dir := range slices.Backward(missing) {
+		if err := use.mkdir(dir); err != nil {
 			return err
 		}
 		// A directory that cannot be read cannot be synced either; its entries then may not
 		// survive a crash of the node.
-		if err := syncDir(filepath.Dir(missing[i])); err != nil && !errors.Is(err, fs.ErrPermission) {
+		if err := syncDir(filepath.Dir(dir)); err != nil && !errors.Is(err, fs.ErrPermission) {
 			return err
 		}
 	}
 	return nil
 }
 
-// checkParent checks the directory in which missing directories, deepest first, will be created.
-func (use Use) checkParent(dir string, missing []string) error {
-	real, _, err := use.checkAbove(dir)
-	if err != nil || len(missing) == 0 {
-		return err
-	}
-	_, err = use.checkStep(real, missing[len(missing)-1], os.Geteuid())
-	return err
-}
-
 func (use Use) mkdir(dir string) error {
-	mode := use.Mode
-	if mode == 0 {
-		mode = 0o700
-	}
 	if err := os.Mkdir(dir, 0o700); errors.Is(err, fs.ErrExist) {
 		return nil // another process was faster: the caller checks the entry
 	} else if err != nil {
@@ -421,10 +418,10 @@ func (use Use) mkdir(dir string) error {
 			return err
 		}
 	}
-	if mode == 0o700 {
+	if use.Mode == 0 {
 		return nil
 	}
-	return os.Chmod(dir, mode) // Mkdir applies the umask
+	return os.Chmod(dir, use.Mode) // Mkdir applies the umask
 }
 
 func syncDir(dir string) error {

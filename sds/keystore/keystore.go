@@ -223,7 +223,12 @@ func load(root *os.Root, dir string) (Record, error) {
 
 // Save replaces the identity that is stored under a name. After an error the previous one is
 // still stored.
-func (s *Store) Save(name string, r Record) error {
+func (s *Store) Save(name string, r Record) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("identity %q: %w", name, err)
+		}
+	}()
 	st := state{Format: format, Domain: r.Domain, Issued: r.Issued.UTC(), Renew: r.Renew.UTC(), Anchors: make(map[string][]anchor)}
 	var roots []*x509.Certificate
 	for domain, anchors := range r.Anchors {
@@ -236,19 +241,15 @@ func (s *Store) Save(name string, r Record) error {
 	}
 	encoded, err := json.MarshalIndent(st, "", "  ")
 	if err != nil {
-		return fmt.Errorf("identity %q: %w", name, err)
+		return err
 	}
 	root, err := s.root()
 	if err != nil {
-		return fmt.Errorf("identity %q: %w", name, err)
+		return err
 	}
-	err = save(root, dirName(name), map[string][]byte{
+	return save(root, dirName(name), map[string][]byte{
 		KeyFile: r.Pair.KeyPEM(), CertFile: r.Pair.ChainPEM(), RootsFile: pki.EncodeCerts(roots), stateFile: encoded,
 	})
-	if err != nil {
-		return fmt.Errorf("identity %q: %w", name, err)
-	}
-	return nil
 }
 
 // save writes a new generation of files and puts it into place.
@@ -273,7 +274,7 @@ func save(root *os.Root, place string, content map[string][]byte) error {
 			return err
 		}
 	}
-	if err := syncDir(root, dir); err != nil {
+	if err := owndir.SyncDir(root, dir); err != nil {
 		return err
 	}
 	for file := range content {
@@ -290,7 +291,7 @@ func save(root *os.Root, place string, content map[string][]byte) error {
 		return err
 	}
 	placed = true
-	if err := syncDir(root, place); err != nil {
+	if err := owndir.SyncDir(root, place); err != nil {
 		return err
 	}
 	prune(root, place, generation, before)
@@ -345,12 +346,4 @@ func replaceLink(root *os.Root, target, path string) error {
 		return err
 	}
 	return root.Rename(tmp, path)
-}
-
-func syncDir(root *os.Root, dir string) error {
-	d, err := root.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

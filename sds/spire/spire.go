@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
@@ -94,18 +95,13 @@ func (s *Source) Run(ctx context.Context, update func(pki.Update), fault func(er
 		workloadapi.WithDialOptions(grpc.WithConnectParams(connecting), grpc.WithNoProxy(), grpc.WithUserAgent("holdfast")),
 		workloadapi.WithDialOptions(s.dial...),
 	}
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-timer.C:
-		}
 		err := workloadapi.WatchX509Context(ctx, w, opts...)
 		w.OnX509ContextWatchError(err) // has no effect if the error was reported already
 		w.failures++
-		timer.Reset(min(time.Duration(w.failures)*time.Second, maxPause))
+		if !wake.Sleep(ctx, min(time.Duration(w.failures)*time.Second, maxPause)) {
+			return nil
+		}
 	}
 }
 

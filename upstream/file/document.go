@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 )
 
-func parseYAML(data []byte) ([]source, error) { return parseDocuments(data, yamlproto.YAML) }
-
-func parseJSON(data []byte) ([]source, error) { return parseDocuments(data, yamlproto.JSON) }
+func documentsIn(format yamlproto.Format) parser {
+	return func(data []byte) ([]source, error) { return parseDocuments(data, format) }
+}
 
 // parseDocuments decodes the documents of a file (see document): one in JSON, and any number in
 // YAML.
@@ -60,8 +60,8 @@ func document(d *yamlproto.Node) ([]source, error) {
 
 // placed converts an error of package yamlproto to a *ParseError.
 func placed(err error, format yamlproto.Format) error {
-	var at *yamlproto.Error
-	if !errors.As(err, &at) {
+	at, ok := errors.AsType[*yamlproto.Error](err)
+	if !ok {
 		return err
 	}
 	cause := at.Err

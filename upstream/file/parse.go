@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 )
 
 // ParseError is an error in a file, with its place.
@@ -47,9 +48,12 @@ func (e *ParseError) Unwrap() error { return e.Err }
 // entry is one resource of a file, and its place in the file.
 type entry struct {
 	resource *xds.Resource
+	file     string
 	line     int
 	field    string
 }
+
+func (e entry) key() key { return key{e.resource.Type, e.resource.Name} }
 
 // parser decodes one format. It returns the resources of a file in their order; its errors are
 // *ParseErrors without a file.
@@ -67,9 +71,9 @@ type source struct {
 
 // parsers holds the parser of each file name extension.
 var parsers = map[string]parser{
-	".yaml":      parseYAML,
-	".yml":       parseYAML,
-	".json":      parseJSON,
+	".yaml":      documentsIn(yamlproto.YAML),
+	".yml":       documentsIn(yamlproto.YAML),
+	".json":      documentsIn(yamlproto.JSON),
 	".pb":        parseBinary,
 	".bin":       parseBinary,
 	".binpb":     parseBinary,
@@ -99,12 +103,12 @@ func parse(name string, data []byte, now time.Time) ([]entry, error) {
 		if err != nil {
 			return nil, &ParseError{File: name, Line: s.line, Field: s.field, Err: err}
 		}
-		k := key{r.Type, r.Name}
-		if other, ok := first[k]; ok {
+		e := entry{resource: r, file: name, line: s.line, field: s.field}
+		if other, ok := first[e.key()]; ok {
 			return nil, &ParseError{File: name, Line: s.line, Field: s.field, Err: fmt.Errorf("%s %q is in this file twice: %s", xds.Short(r.Type), r.Name, other.where())}
 		}
-		first[k] = s
-		entries = append(entries, entry{resource: r, line: s.line, field: s.field})
+		first[e.key()] = s
+		entries = append(entries, e)
 	}
 	return entries, nil
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -27,26 +28,13 @@ type observed struct {
 
 // same reports whether two passes found the same content.
 func (o observed) same(other observed) bool {
-	if o.err != nil || other.err != nil {
-		return o.err != nil && other.err != nil && o.name == other.name && o.err.Error() == other.err.Error()
-	}
-	return o.name == other.name && o.hash == other.hash
+	return o.name == other.name && o.hash == other.hash && text(o.err) == text(other.err)
 }
 
 // pass is the result of one scan of the directory, in order of name; not nil.
 type pass []observed
 
-func (p pass) same(other pass) bool {
-	if len(p) != len(other) {
-		return false
-	}
-	for i := range p {
-		if !p[i].same(other[i]) {
-			return false
-		}
-	}
-	return true
-}
+func (p pass) same(other pass) bool { return slices.EqualFunc(p, other, observed.same) }
 
 // scanner scans a directory repeatedly.
 type scanner struct {
@@ -167,8 +155,7 @@ func (s *scanner) read(path string) ([]byte, fs.FileInfo, error) {
 
 // reason removes the path from an error, because the caller adds the file name.
 func reason(err error) error {
-	var at *fs.PathError
-	if errors.As(err, &at) {
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
 		return fmt.Errorf("%s: %w", at.Op, at.Err)
 	}
 	return err

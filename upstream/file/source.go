@@ -34,6 +34,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream"
 )
@@ -74,7 +75,7 @@ type Source struct {
 	// mu guards the fields that Status reads. Only Run writes files, and a set does not change
 	// after it is stored there.
 	mu    sync.Mutex
-	files *set
+	files set
 	// dirErr is why the directory cannot be read, nil if it can.
 	dirErr error
 	// loaded is when content was loaded last.
@@ -95,7 +96,7 @@ func New(config Config) *Source {
 	if config.MaxFileBytes <= 0 {
 		config.MaxFileBytes = DefaultMaxFileBytes
 	}
-	s := &Source{config: config, files: &set{}, nacked: make(map[string]error)}
+	s := &Source{config: config, files: set{}, nacked: make(map[string]error)}
 	s.log = cmp.Or(config.Logger, slog.Default()).With("upstream", s.Name())
 	return s
 }
@@ -124,11 +125,7 @@ func (s *Source) Run(ctx context.Context, state upstream.State, answered func() 
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.Name(), err)
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !wake.Sleep(ctx, wait) {
 			return context.Cause(ctx)
 		}
 	}
@@ -252,10 +249,10 @@ func (r *run) load(p pass) error {
 }
 
 // report logs which files became valid or invalid.
-func (s *Source) report(before, after *set) {
+func (s *Source) report(before, after set) {
 	for _, name := range after.names() {
-		m, was := after.members[name], ""
-		if previous := before.members[name]; previous != nil {
+		m, was := after[name], ""
+		if previous := before[name]; previous != nil {
 			was = text(previous.err)
 		}
 		switch {

@@ -47,7 +47,7 @@ func (s *Source) Status() Status {
 		Rejected: maps.Clone(s.nacked),
 	}
 	for _, name := range s.files.names() {
-		m := s.files.members[name]
+		m := s.files[name]
 		f := FileStatus{Name: name, Err: m.err}
 		if m.seen.info != nil {
 			f.Size = m.seen.info.Size()

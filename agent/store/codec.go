@@ -14,7 +14,6 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// maxAliases bounds the aliases of a resource.
 const maxAliases = 1 << 16
 
 // Flags of the content of a Set.
@@ -25,8 +24,7 @@ const (
 	setPrevious
 )
 
-// Flags of an encoded resource. The first bit is not used: in format 1 it meant that a
-// client had accepted the resource.
+// Flags of an encoded resource. In format 1 the first bit meant that a client had accepted the resource.
 const (
 	resourceWrapped = 1 << (iota + 1)
 	resourceBody
@@ -63,8 +61,7 @@ func appendString[S string | []byte](b []byte, s S) []byte {
 	return append(b, s...)
 }
 
-// cutter takes the parts of an encoded record from the beginning of rest. After a part that is
-// malformed, failed is set and all parts are empty.
+// cutter takes parts from the beginning of rest. After a malformed one, failed is set and all are empty.
 type cutter struct {
 	rest   []byte
 	failed bool
@@ -134,9 +131,9 @@ func cutKey(b []byte) (k rawKey, rest []byte, ok bool) {
 	return k, c.rest, !c.failed
 }
 
-// record appends a record. If the content of an entry cannot be stored, it appends a tombstone,
-// because an older content must not be used instead, and returns the reason. If only the
-// previous content cannot be stored, or does not fit beside the content, it is left out.
+// record appends a record. If the content of an entry cannot be stored, it appends a tombstone, because
+// an older content must not be used instead, and returns the reason. A previous content that cannot be
+// stored, or does not fit beside the content, is left out.
 func (e *encoder) record(rec Record) (why string) {
 	switch rec := rec.(type) {
 	case Set:
@@ -160,7 +157,6 @@ func (e *encoder) record(rec Record) (why string) {
 	return ""
 }
 
-// set encodes an entry, or returns the reason why it cannot be stored.
 func (e *encoder) set(entry *Entry) (_ []byte, why string) {
 	b := append(e.content[:0], flag(setContent, entry.Content != nil)|flag(setAccepted, entry.Accepted)|
 		flag(setStable, entry.Stable)|flag(setPrevious, entry.Previous != nil))
@@ -177,7 +173,6 @@ func (e *encoder) set(entry *Entry) (_ []byte, why string) {
 	return b, why
 }
 
-// flag returns the flag if it is on, and otherwise 0.
 func flag(flag byte, on bool) byte {
 	if on {
 		return flag
@@ -214,8 +209,7 @@ func (e *encoder) resource(b []byte, r *xds.Resource, source string) (_ []byte, 
 	return append(b, r.Body.GetValue()...), ""
 }
 
-// appendTTL encodes a TTL and its deadline, 0 for none. A deadline after the year 2262 does not
-// fit into 64 bits of nanoseconds and is reduced to the greatest possible one.
+// appendTTL encodes a TTL and its deadline, 0 for none, which is at most the year 2262.
 func appendTTL(b []byte, ttl time.Duration, deadline time.Time) []byte {
 	var at int64
 	if !deadline.IsZero() {
@@ -228,8 +222,7 @@ func appendTTL(b []byte, ttl time.Duration, deadline time.Time) []byte {
 	return binary.LittleEndian.AppendUint64(b, uint64(at))
 }
 
-// unusable is the error of an intact record that cannot be used. Its text is one of the
-// reasons.
+// unusable is the error of an intact record that cannot be used: one of the reasons.
 type unusable string
 
 func (u unusable) Error() string { return string(u) }
@@ -237,8 +230,7 @@ func (u unusable) Error() string { return string(u) }
 // stringTable deduplicates frequent strings.
 type stringTable map[string]string
 
-// maxStrings bounds the table. Types, groups and sources are few; there may be as many upstream
-// versions as resources.
+// maxStrings bounds the table: there may be as many upstream versions as resources.
 const maxStrings = 4096
 
 func (in stringTable) get(b []byte) string {
@@ -252,8 +244,7 @@ func (in stringTable) get(b []byte) string {
 	return s
 }
 
-// decode converts a rawRecord, without retaining it. Its error is an unusable; for a Set it
-// then also returns the tombstone that replaces the record.
+// decode converts a rawRecord, without retaining it. With an error, a Set is the tombstone to use instead.
 func decode(raw rawRecord, in stringTable) (Record, error) {
 	key := Key{Group: in.get(raw.key.group), Type: in.get(raw.key.typeURL), Name: string(raw.key.name)}
 	switch raw.kind {
@@ -270,7 +261,6 @@ func decode(raw rawRecord, in stringTable) (Record, error) {
 	}
 }
 
-// decodeEntry decodes the content of a Set.
 func decodeEntry(b []byte, key Key, in stringTable) (e Entry, err error) {
 	c := cutter{rest: b}
 	flags := c.flags()
@@ -292,8 +282,7 @@ func decodeEntry(b []byte, key Key, in stringTable) (e Entry, err error) {
 	return e, nil
 }
 
-// decodeResource decodes a resource into the same form as received from the upstream, and
-// verifies its content hash. flags are those of the resource.
+// decodeResource decodes a resource as the upstream sent it, and verifies its content hash.
 func decodeResource(b []byte, key Key, in stringTable) (r *xds.Resource, source string, flags byte, err error) {
 	c := cutter{rest: b}
 	flags = c.flags()
@@ -331,17 +320,14 @@ func decodeResource(b []byte, key Key, in stringTable) (r *xds.Resource, source 
 	return r, in.get(from), flags, nil
 }
 
-// commit ends a batch and says when the batch was written. It does not affect the records:
-// those of a batch without a commit count as well.
+// commit ends a batch. Records of a batch without a commit count as well.
 type commit struct {
-	// endsSnapshot reports that the initial state of the generation is complete.
 	endsSnapshot bool
 	at           time.Time
 }
 
 const commitContent = 1 + 8
 
-// commit appends a commit.
 func (e *encoder) commit(m commit) {
 	b := append(e.content[:0], 0)
 	if m.endsSnapshot {

@@ -14,7 +14,6 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
-// Names in the state directory.
 const (
 	lockName     = "lock"
 	logPrefix    = "state-"
@@ -25,7 +24,6 @@ const (
 	maxGeneration = 1 << 62
 )
 
-// The suffixes of files that were set aside.
 const (
 	asideCorrupt = ".corrupt" // damaged
 	asideForeign = ".foreign" // of another identity, owner or program
@@ -46,7 +44,6 @@ type inventory struct {
 	aside       []string // oldest first
 }
 
-// list reads the directory. It ignores names that are not the store's.
 func (s *Store) list() (inventory, error) {
 	var found inventory
 	names, err := s.fs.ReadDir(s.dir)
@@ -91,8 +88,7 @@ func compareAge(a, b string) int {
 	return cmp.Or(cmp.Compare(ga, gb), strings.Compare(a, b))
 }
 
-// openDirectory opens the directory, creates it if it is missing, and checks that other users
-// cannot write to it.
+// openDirectory opens or creates the directory, and checks that other users cannot write to it.
 func (s *Store) openDirectory() error {
 	dir, groupWrites, err := s.fs.Directory(s.cfg.Dir, false)
 	if err != nil {
@@ -123,8 +119,8 @@ func (s *Store) acquireLock() error {
 	return nil
 }
 
-// readNewest reads the newest intact generation or, if there is none, the newest one with any
-// readable frame; an image without a generation if there is none. It sets aside the files that it cannot use.
+// readNewest reads the newest intact generation or, if there is none, the newest one with any readable
+// frame; an image without a generation if there is none. It sets aside the files that it cannot use.
 func (s *Store) readNewest(found inventory) (*image, error) {
 	clear(s.asideAs)
 	for _, generation := range found.generations {
@@ -192,7 +188,6 @@ func (s *Store) readFile(name string, generation uint64) (im *image, aside strin
 	return im, aside, err
 }
 
-// errorRecorder records the last read error of the disk.
 type errorRecorder struct {
 	io.ReaderAt
 	err error
@@ -206,7 +201,6 @@ func (w *errorRecorder) ReadAt(b []byte, offset int64) (int, error) {
 	return n, err
 }
 
-// reject reports a file that is not used, and sets it aside.
 func (s *Store) reject(name, end string, why error) {
 	s.reportProblem(fmt.Errorf("store: %s is not used: %w", s.path(name), why))
 	if end == asideCorrupt {
@@ -216,8 +210,8 @@ func (s *Store) reject(name, end string, why error) {
 	s.setAside(name, end)
 }
 
-// setAside renames a file that is not used, and removes the oldest of those that were renamed
-// before. A file that cannot be renamed stays: no generation overwrites another.
+// setAside renames a file, and removes the oldest of those that were renamed before. A file that cannot be
+// renamed stays: no generation overwrites another.
 func (s *Store) setAside(name, end string) {
 	to := name + end
 	if _, err := s.fs.Lstat(s.path(name)); errors.Is(err, fs.ErrNotExist) {
@@ -241,8 +235,7 @@ func (s *Store) setAside(name, end string) {
 	s.updateStatus(func(st *Status) { st.Aside = files })
 }
 
-// removeOlder removes the generations before a durable one, and sets aside those whose content
-// may not be in it.
+// removeOlder removes the generations before a durable one, or sets them aside.
 func (s *Store) removeOlder(found inventory, durable uint64) {
 	for _, generation := range found.generations {
 		if generation >= durable {

@@ -12,12 +12,9 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Format 1 is read and never written: a state of format 1 is rewritten in the current
-// format as soon as it was read. Its records modify the state in batches. A batch ends
-// with a commit and counts as a whole; the first unreadable batch ends the
-// reading. FORMAT.md describes the bytes.
-//
-// An unreadable batch is an unfinished write unless an intact commit follows.
+// Format 1 is only read; its state is then rewritten in the current format. Its records modify the state
+// in batches, which end with a commit and count as a whole. The first unreadable batch ends the reading;
+// it is an unfinished write unless an intact commit follows. FORMAT.md describes the bytes.
 
 const (
 	header1 = 9 // the size of length, checksum and kind of a record
@@ -44,7 +41,6 @@ var (
 	errCount1  = errors.New("a commit mark counts other records than there are")
 )
 
-// reader1 reads the records of a file of format 1.
 type reader1 struct {
 	framing    *framing
 	generation uint64
@@ -54,8 +50,7 @@ type reader1 struct {
 	opened     []byte // buffer for one record
 }
 
-// next returns the next record: io.EOF at the end of the file, io.ErrUnexpectedEOF for an
-// unfinished record.
+// next returns the next record: io.EOF at the end, io.ErrUnexpectedEOF for an unfinished record.
 func (r *reader1) next() (kind byte, key rawKey, content []byte, err error) {
 	var head [header1]byte
 	if r.offset == r.size {
@@ -95,7 +90,6 @@ func (r *reader1) next() (kind byte, key rawKey, content []byte, err error) {
 	return head[8], key, content, nil
 }
 
-// loadFormat1 reads the batches of a file of format 1.
 func (im *image) loadFormat1(from io.ReaderAt, h *header) {
 	r := &reader1{framing: im.framing, generation: h.generation, r: from, offset: im.end, size: im.size}
 	in := make(stringTable)
@@ -146,8 +140,7 @@ func (im *image) finish1(r *reader1, why error) {
 	im.loaded.Damaged = im.damage != nil
 }
 
-// commitFollows searches for an intact commit from the offset on. None follows an unfinished
-// batch. If one follows, a durable batch is damaged.
+// commitFollows searches for an intact commit from the offset on: one would end a damaged durable batch.
 func (r *reader1) commitFollows() bool {
 	const window = 1 << 20
 	size := commitPlain1 + r.framing.overhead()
@@ -179,7 +172,6 @@ func (r *reader1) checksum(head, payload []byte) uint32 {
 	return crc32.Update(sum, castagnoli, payload)
 }
 
-// decode1 returns the change of a record; nil for none.
 func decode1(kind byte, key Key, content []byte, in stringTable) (func(*Loaded), error) {
 	switch kind {
 	case put1:

@@ -5,8 +5,7 @@ import (
 	"syscall"
 )
 
-// Read reads the committed content of a state directory without changing it, also while another
-// process uses the directory.
+// Read reads a state directory without changing it, also while another process uses the directory.
 func Read(cfg Config) (*Loaded, error) {
 	base := cfg.FS
 	if base == nil {

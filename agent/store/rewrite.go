@@ -9,7 +9,6 @@ import (
 	"time"
 )
 
-// rewriteLocked is Rewrite with mu held.
 func (s *Store) rewriteLocked(state iter.Seq[Record]) error {
 	if err := s.checkConfig(); err != nil {
 		return err
@@ -88,8 +87,8 @@ func (s *Store) write(state iter.Seq[Record]) (_ *logFile, at time.Time, err err
 	return out, at, nil
 }
 
-// publish gives the new generation its final name. From here on the older one is not appended
-// to, because after an error it may be unknown which of the two the next start finds.
+// publish gives the new generation its final name. From here on the older one is not appended to, because
+// after an error it may be unknown which of the two the next start finds.
 func (s *Store) publish(next *logFile) error {
 	_ = s.closeLog()
 	s.newest++

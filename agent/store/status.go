@@ -10,35 +10,27 @@ import (
 type Status struct {
 	Dir       string
 	Encrypted bool
-	// Durable reports that appended records go to the disk. Otherwise the state is only in the
-	// caller's memory until a Rewrite succeeds.
+	// Durable reports that appended records go to the disk; otherwise only the caller's memory has the state.
 	Durable bool
-	// Generation is the generation on disk, 0 for none; Bytes is its size, and Appended the
-	// part after its initial state.
+	// Generation is the one on disk, 0 for none; Bytes is its size, Appended the part after its initial state.
 	Generation      uint64
 	Bytes, Appended int64
-	// Committed is when the newest batch on disk was written.
-	Committed time.Time
-	// Err is the last problem, nil if there is none; Since is when the current series of
-	// problems began.
+	Committed       time.Time
+	// Err is the last problem, nil for none; Since is when the current series of problems began.
 	Err   error
 	Since time.Time
-	// Aside lists the files that were set aside, oldest first: .corrupt is damaged, .foreign
-	// belongs to another identity, user or program, .future to a later version, and .locked is
-	// encrypted with another key.
+	// Aside lists the files that were set aside, oldest first: .corrupt is damaged, .foreign of another
+	// identity, user or program, .future of a later version, .locked encrypted with another key.
 	Aside []string
 	// Skipped counts the records that could not be stored or, at Open, not be used, by reason.
 	Skipped map[string]int
-	// Torn is the size of the unfinished last write that Open dropped: the previous process
-	// died while writing it.
+	// Torn is the size of the unfinished last write that Open dropped.
 	Torn int64
-	// Damage is the problem of the state that Open found, nil for none. It stays after a
-	// Rewrite, because the missing records may still be missing.
+	// Damage is the problem that Open found. It stays after a Rewrite: records may still be missing.
 	Damage error
 }
 
-// updateStatus changes what Status and Grown read. They have a lock of their own, because mu is
-// held while waiting for the disk.
+// updateStatus changes what Status and Grown read, under a lock that nobody holds while waiting for the disk.
 func (s *Store) updateStatus(change func(*Status)) {
 	s.statusMu.Lock()
 	defer s.statusMu.Unlock()
@@ -55,10 +47,8 @@ func (s *Store) Status() Status {
 	return out
 }
 
-// Grown reports that a Rewrite is due: the appended records exceed twice the initial state, and
-// 1 MiB. If the state keeps its size, the initial state of a generation is so at most half as
-// large as the records appended to the previous one: rewriting costs at most half a byte for
-// each appended byte.
+// Grown reports that a Rewrite is due: the appended records exceed twice the initial state, and 1 MiB. So
+// rewriting costs at most half a byte for each appended byte if the state keeps its size.
 func (s *Store) Grown() bool {
 	s.statusMu.Lock()
 	defer s.statusMu.Unlock()
@@ -82,7 +72,6 @@ func (s *Store) reportProblem(err error) {
 	}
 }
 
-// clearProblem records that the state is on disk again.
 func (s *Store) clearProblem() {
 	var before Status
 	s.updateStatus(func(st *Status) {
@@ -94,7 +83,6 @@ func (s *Store) clearProblem() {
 	}
 }
 
-// addSkipped counts records that could not be stored, or not be used.
 func (s *Store) addSkipped(why string, n int) {
 	s.updateStatus(func(st *Status) {
 		if st.Skipped == nil {

@@ -6,12 +6,9 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Storable reports whether a resource may be written to disk, and if not, the reason.
-// do_not_cache always prevents it. Without encryption, Secrets and messages in which sensitive
-// finds a secret are not stored either; sensitive returns what it found, "" for nothing (see
-// redact.Finder).
-//
-// It may decode the resource, and is too slow for each update.
+// Storable reports whether a resource may be written to disk, and if not, the reason: do_not_cache or,
+// without encryption, a Secret or a message in which sensitive finds a secret (see redact.Finder). It may
+// decode the resource, and is too slow for each update.
 func Storable(r *xds.Resource, encrypted bool, sensitive func(*anypb.Any) string) (ok bool, why string) {
 	why = unstorable(r, encrypted)
 	if why != "" || encrypted {
@@ -30,7 +27,7 @@ func Storable(r *xds.Resource, encrypted bool, sensitive func(*anypb.Any) string
 	return why == "", why
 }
 
-// unstorable returns the reason of Storable that does not depend on the content; "" for none.
+// unstorable returns the reason that does not depend on the content; "" for none.
 func unstorable(r *xds.Resource, encrypted bool) string {
 	switch {
 	case r.CacheControl().GetDoNotCache():

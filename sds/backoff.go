@@ -14,15 +14,13 @@ const (
 	maxPause   = 5 * time.Minute
 	// urgentPause bounds the pause while there is no valid certificate.
 	urgentPause = 10 * time.Second
-	// permanentPause is the least pause after an error that a retry is unlikely to change, such
-	// as an invalid token.
+	// permanentPause is the least pause after an error that a retry is unlikely to change.
 	permanentPause = 5 * time.Second
 )
 
-// backoff returns the pause before the next attempt: a random duration up to a bound that
-// doubles with each failure ("full jitter"), so that the pods of a fleet do not retry together.
-// The bound is at most a tenth of the remaining validity of the certificate in use, and at most
-// 5 min. left, the remaining validity, is 0 or less if there is no valid certificate.
+// backoff returns the pause before the next attempt: a random duration up to a bound that doubles with each
+// failure ("full jitter"), so that the pods of a fleet do not retry together, and is at most 5 min or a tenth
+// of the remaining validity of the certificate in use. left is 0 or less without a valid certificate.
 func backoff(failures int, left time.Duration, permanent bool) time.Duration {
 	most := urgentPause
 	if left > 0 {

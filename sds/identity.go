@@ -13,7 +13,6 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// attemptTimeout bounds one request to a CA.
 const attemptTimeout = 10 * time.Second
 
 // Reasons for a missing certificate, in addition to those of package pki.
@@ -23,7 +22,6 @@ const (
 	NotKept     pki.Reason = "not_kept"      // it is in use, but could not be stored in the identity directory
 )
 
-// identity is a configured identity with its certificate.
 type identity struct {
 	s   *source
 	cfg Identity
@@ -42,7 +40,6 @@ type identity struct {
 	expiryLogged bool // the expiry of current was logged
 }
 
-// verifiedCert is a certificate that passed verification.
 type verifiedCert struct {
 	pair pki.Pair
 	// The chain is valid between from and until and leads to root, which is nil if unknown.
@@ -57,8 +54,7 @@ func newIdentity(s *source, c Identity) *identity {
 	return &identity{s: s, cfg: c, wake: make(chan struct{}, 1), failed: make(map[pki.Reason]uint64)}
 }
 
-// run renews the certificate until ctx ends. If the source pushes certificates, run only puts a
-// pushed certificate into use once it becomes valid.
+// run renews the certificate until ctx ends. A pushed certificate is only put into use once it is valid.
 func (id *identity) run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -79,8 +75,7 @@ func (id *identity) run(ctx context.Context) error {
 	}
 }
 
-// wait returns the time until run must check the identity again. The manager wakes every
-// identity when the wall clock is set meanwhile.
+// wait returns the time until run must check the identity again, unless the wall clock is set meanwhile.
 func (id *identity) wait() time.Duration {
 	id.s.m.mu.Lock()
 	defer id.s.m.mu.Unlock()
@@ -97,7 +92,6 @@ func (id *identity) wait() time.Duration {
 	return max(wait, 0)
 }
 
-// due reports whether a certificate must be requested now.
 func (id *identity) due() bool {
 	id.s.m.mu.Lock()
 	defer id.s.m.mu.Unlock()
@@ -121,9 +115,8 @@ func (id *identity) signal() {
 	}
 }
 
-// rootsChanged is called when the authority names other roots. A certificate that leads to none
-// of them is renewed before the overlap has passed, at a random time so that pods do not renew
-// together.
+// rootsChanged is called when the authority names other roots. A certificate that leads to none of them is
+// renewed before the overlap has passed, at a random time so that pods do not renew together.
 func (id *identity) rootsChanged(named []*x509.Certificate) {
 	id.s.m.mu.Lock()
 	now := id.s.m.now()
@@ -137,7 +130,6 @@ func (id *identity) rootsChanged(named []*x509.Certificate) {
 	id.recheck(true)
 }
 
-// renew requests a certificate and accepts it, or records the failure.
 func (id *identity) renew(ctx context.Context) {
 	h, roots, err := id.request(ctx)
 	if ctx.Err() != nil {
@@ -150,7 +142,6 @@ func (id *identity) renew(ctx context.Context) {
 	id.accept(h, roots)
 }
 
-// request obtains a certificate for a new key and verifies it.
 func (id *identity) request(ctx context.Context) (*verifiedCert, []*x509.Certificate, error) {
 	key, err := id.s.cfg.KeyType.Generate()
 	if err != nil {
@@ -169,9 +160,8 @@ func (id *identity) request(ctx context.Context) (*verifiedCert, []*x509.Certifi
 	return h, answer.Roots, err
 }
 
-// verify checks a certificate and draws the time of its renewal: after half of the remaining
-// validity, plus or minus a tenth of that, so that pods that started together do not renew
-// together.
+// verify checks a certificate and draws the time of its renewal: after half of the remaining validity, plus
+// or minus a tenth of that, so that pods that started together do not renew together.
 func (id *identity) verify(p pki.Pair, roots []*x509.Certificate) (*verifiedCert, error) {
 	v, err := id.s.verify(p, id.cfg.Names, roots)
 	if err != nil {
@@ -185,9 +175,8 @@ func (id *identity) verify(p pki.Pair, roots []*x509.Certificate) (*verifiedCert
 	}, nil
 }
 
-// accept records a verified certificate as the successor, and publishes the roots that came
-// with it. The certificate is put into use when it is valid and its root was published for
-// RootLead.
+// accept records a verified certificate as the successor, and publishes the roots that came with it. It is
+// put into use when it is valid and its root was published for RootLead.
 func (id *identity) accept(h *verifiedCert, roots []*x509.Certificate) {
 	m, s := id.s.m, id.s
 	m.mu.Lock()
@@ -241,7 +230,6 @@ func (id *identity) activate() bool {
 	return false
 }
 
-// recordFailure records why there is no new certificate.
 func (id *identity) recordFailure(err error) {
 	id.s.m.mu.Lock()
 	defer id.s.m.mu.Unlock()
@@ -268,7 +256,6 @@ func (id *identity) recordFailureLocked(err error) {
 	}
 }
 
-// acceptPushed accepts the pushed certificate that has the configured names.
 func (id *identity) acceptPushed(pairs []pki.Pair) {
 	var match *pki.Pair
 	for i, p := range pairs {
@@ -301,7 +288,6 @@ func (id *identity) acceptPushed(pairs []pki.Pair) {
 	id.signal()
 }
 
-// restore puts the certificate of an earlier process into use, if it is still valid.
 func (id *identity) restore() {
 	m := id.s.m
 	if m.store == nil || id.s.lenient {
@@ -340,7 +326,6 @@ func (id *identity) restore() {
 	m.log.Info("stored certificate in use", "name", id.cfg.Secret, "until", h.until.UTC().Format(time.RFC3339))
 }
 
-// persist writes the certificate in use to the identity directory.
 func (id *identity) persist() {
 	m := id.s.m
 	if m.store == nil || id.s.lenient {

@@ -21,7 +21,6 @@ const (
 	systemRoots    = fileRootPrefix + "system"
 )
 
-// fileSecret is a parsed secret name that refers to files.
 type fileSecret struct {
 	cert, key string // the paths of file-cert
 	root      string // the path of file-root; "" for the roots of the system
@@ -46,8 +45,7 @@ func parseFileSecret(name string) (parsed fileSecret, ok bool) {
 	return fileSecret{root: path}, true
 }
 
-// isPath reports whether a path is absolute and in its shortest form, so that each file has one
-// name.
+// isPath reports whether a path is absolute and in its shortest form: each file has one name.
 func isPath(path string) bool {
 	return filepath.IsAbs(path) && filepath.Clean(path) == path && !strings.ContainsAny(path, "~\x00")
 }
@@ -55,8 +53,7 @@ func isPath(path string) bool {
 // resolve returns the target of an alias, or the name itself.
 func (m *Manager) resolve(name string) string { return cmp.Or(m.cfg.Aliases[name], name) }
 
-// Owns reports whether this manager provides a secret, so that no control plane is asked for
-// it.
+// Owns reports whether this manager provides a secret, so that no control plane is asked for it.
 func (m *Manager) Owns(name string) bool {
 	name = m.resolve(name)
 	switch {
@@ -81,8 +78,7 @@ func (m *Manager) Owns(name string) bool {
 	return false
 }
 
-// checkNames returns an error for a name that is given twice, and for an alias without a
-// target.
+// checkNames rejects a name that is given twice, and an alias without a target.
 func (m *Manager) checkNames() error {
 	taken := make(map[string]string)
 	take := func(name, what string) error {
@@ -120,8 +116,8 @@ func (m *Manager) checkNames() error {
 	return nil
 }
 
-// build builds every secret that does not depend on subscriptions. If two sources provide the
-// same name, the first source wins. The caller holds mu.
+// build builds every secret that does not depend on subscriptions, of the first source that provides its
+// name. The caller holds mu.
 func (m *Manager) build() map[string]secret {
 	out := make(map[string]secret)
 	// A secret is built once for each of its names, because it contains its name.

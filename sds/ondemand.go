@@ -11,8 +11,7 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// systemBundles are the files in which Linux distributions store their trusted certificates, as
-// in Go's crypto/x509.
+// systemBundles are the trusted certificates of Linux distributions, as in Go's crypto/x509.
 var systemBundles = []string{
 	"/etc/ssl/certs/ca-certificates.crt",                // Debian, Ubuntu, Alpine
 	"/etc/pki/tls/certs/ca-bundle.crt",                  // Fedora, RHEL 6
@@ -22,8 +21,7 @@ var systemBundles = []string{
 	"/etc/ssl/cert.pem",                                 // Alpine
 }
 
-// readFiles reads the files that a name refers to until ctx ends, and calls use with the
-// resulting secret whenever it changes.
+// readFiles reads the files of a name until ctx ends, and calls use whenever the resulting secret changes.
 func (m *Manager) readFiles(ctx context.Context, name string, target fileSecret, use func(secret)) error {
 	defer func() {
 		m.mu.Lock()
@@ -65,7 +63,6 @@ func (m *Manager) readFiles(ctx context.Context, name string, target fileSecret,
 	})
 }
 
-// pairFromFiles builds the secret of a certificate and its key.
 func (m *Manager) pairFromFiles(name string, target fileSecret, c files.Contents) (secret, error) {
 	for _, path := range []string{target.cert, target.key} {
 		if c[path] == nil {
@@ -82,7 +79,6 @@ func (m *Manager) pairFromFiles(name string, target fileSecret, c files.Contents
 	return certificate(name, pair), nil
 }
 
-// rootsFromFile builds the secret of a file of roots.
 func rootsFromFile(name, path string, c files.Contents) (secret, error) {
 	roots, err := pki.ParseCerts(c[path])
 	if err != nil {
@@ -91,8 +87,7 @@ func rootsFromFile(name, path string, c files.Contents) (secret, error) {
 	return trustedCA(name, pki.EncodeCerts(union(roots, nil)), nil), nil
 }
 
-// systemBundle returns the file of the system's trusted certificates. SSL_CERT_FILE overrides
-// it, as for OpenSSL and Go.
+// systemBundle returns the file of the system's trusted certificates; SSL_CERT_FILE overrides it, as for Go.
 func systemBundle() (string, *files.Dirs, error) {
 	candidates := systemBundles
 	if path := os.Getenv("SSL_CERT_FILE"); path != "" {

@@ -43,34 +43,27 @@ const (
 type SourceConfig struct {
 	// CA is dir:DIR, istio:ADDR, spire:unix:PATH, files:DIR, dev or dev:DIR.
 	CA string
-	// Identities are the identities to obtain certificates for. A source that pushes
-	// certificates (spire, files) may have one identity without names: it takes the first
-	// certificate.
+	// Identities are the identities to obtain certificates for. A source that pushes certificates (spire,
+	// files) may have one without names: it takes the first certificate.
 	Identities []Identity
-	// RootSecret is the name of the secret with the roots, and Validator its form; "" selects
-	// DefaultRoots and TrustedCA.
+	// RootSecret is the secret with the roots, and Validator its form; by default DefaultRoots and TrustedCA.
 	RootSecret, Validator string
-	// Roots is a PEM file of root certificates. If set, only certificates that lead to one of
-	// them are accepted, and authorities cannot add roots. CRL is a PEM file of certificate
-	// revocation lists that is passed to the clients; "" for none.
+	// Roots is a PEM file: if set, only certificates that lead to one of its roots are accepted, and
+	// authorities cannot add roots. CRL is a PEM file of revocation lists for the clients; "" for none.
 	Roots, CRL string
 	KeyType    pki.KeyType
-	// Lifetime is the requested validity; the CA may grant less. RootOverlap is how long a root
-	// stays published after the source stopped naming it: 0 selects DefaultRootOverlap, except
-	// with spire, whose bundles contain overlapping roots themselves. RootLead is how long a
-	// new root is published before the first certificate that leads to it is used, as long as
-	// another one is valid.
+	// Lifetime is the requested validity; the CA may grant less. RootOverlap is how long a root stays
+	// published after the source stopped naming it: by default DefaultRootOverlap, or 0 with spire, whose
+	// bundles overlap themselves. RootLead is how long a new root is published before the first certificate
+	// that leads to it is used, as long as another one is valid.
 	Lifetime, RootOverlap, RootLead time.Duration
-	// Istio configures istio:ADDR.
-	Istio istio.Config
+	Istio                           istio.Config
 }
 
-// Identity is the identity of one certificate.
 type Identity struct {
 	// Names are exactly the names of the certificate; without any, all names are accepted.
 	Names pki.Names
-	// Secret is the name of the published secret, in addition to the SPIFFE ID; "" selects
-	// DefaultSecret.
+	// Secret is published in addition to the SPIFFE ID; "" selects DefaultSecret.
 	Secret string
 }
 
@@ -78,15 +71,14 @@ type Identity struct {
 type authority interface {
 	// Issue returns a certificate, or an error, before ctx ends.
 	Issue(ctx context.Context, r pki.Request) (pki.Answer, error)
-	// Run watches what the authority depends on until ctx ends. It calls roots when peers must
-	// trust other roots, and fault with the current problem, or with nil once it is resolved.
+	// Run watches what the authority depends on until ctx ends. It calls roots when peers must trust other
+	// roots, and fault with the current problem, or with nil once it is resolved.
 	Run(ctx context.Context, roots func([]*x509.Certificate), fault func(error)) error
 }
 
 // pusher receives certificates that are issued elsewhere.
 type pusher interface {
-	// Run calls update with the complete content whenever it changes, until ctx ends, and fault
-	// as an authority does.
+	// Run calls update with the complete content whenever it changes until ctx ends, and fault as above.
 	Run(ctx context.Context, update func(pki.Update), fault func(error)) error
 }
 
@@ -98,17 +90,14 @@ type source struct {
 	// Exactly one of authority and pusher is set.
 	authority authority
 	pusher    pusher
-	// lenient is set for certificates that were issued for general purposes, see
-	// pki.Expectation.Lax.
+	// lenient is set for certificates for general purposes, see pki.Expectation.Lax.
 	lenient bool
-	// authoritative is set if the bundles of the source are complete: a missing root was
-	// revoked.
+	// authoritative is set if the bundles of the source are complete: a missing root was revoked.
 	authoritative bool
 	// pinnedFiles reads cfg.Roots and cfg.CRL; nil if neither is set.
 	pinnedFiles *files.Poller
 
-	// The fields below are protected by m.mu. domain is the trust domain of the identities; ""
-	// if they have no SPIFFE ID.
+	// The fields below are protected by m.mu. domain is that of the identities; "" without SPIFFE ID.
 	domain  string
 	pinned  []*x509.Certificate // the roots of cfg.Roots; nil if not set or not read yet
 	crl     []byte
@@ -119,7 +108,6 @@ type source struct {
 	faults map[string]error
 }
 
-// source creates a source. It does no I/O.
 func (m *Manager) source(cfg SourceConfig) (*source, error) {
 	if cfg.RootSecret == "" {
 		cfg.RootSecret = DefaultRoots
@@ -156,7 +144,6 @@ func (m *Manager) source(cfg SourceConfig) (*source, error) {
 	return s, nil
 }
 
-// createOrigin creates the authority or the pusher that cfg.CA names.
 func (s *source) createOrigin() (err error) {
 	kind, rest, _ := strings.Cut(s.cfg.CA, ":")
 	log := s.m.log.With("ca", s.cfg.CA)
@@ -191,7 +178,6 @@ func (s *source) createOrigin() (err error) {
 	return err
 }
 
-// addIdentities checks the configured identities and adds them.
 func (s *source) addIdentities() error {
 	configured := s.cfg.Identities
 	if len(configured) == 0 {
@@ -222,7 +208,6 @@ func (s *source) addIdentities() error {
 	return nil
 }
 
-// watchPinned creates the poller of the files of roots and revocation lists.
 func (s *source) watchPinned() error {
 	var paths, dirs []string
 	for _, f := range []struct{ flag, path string }{{"--ca-roots", s.cfg.Roots}, {"--crl", s.cfg.CRL}} {
@@ -252,7 +237,6 @@ func (s *source) watchPinned() error {
 	return nil
 }
 
-// run obtains the certificates of the source until ctx ends.
 func (s *source) run(ctx context.Context) error {
 	s.restore()
 	eg, ctx := errgroup.WithContext(ctx)
@@ -267,8 +251,7 @@ func (s *source) run(ctx context.Context) error {
 			err = s.pusher.Run(ctx, s.acceptPushed, s.fault("source"))
 		}
 		if err != nil && ctx.Err() == nil {
-			// The current certificates stay in use, and the rest of the agent does not
-			// depend on this source.
+			// The current certificates stay in use; the rest of the agent does not depend on this source.
 			s.fault("authority")(err)
 			s.m.log.Error("a source of certificates failed permanently: fix it and restart the agent", "ca", s.cfg.CA, "err", err)
 		}
@@ -300,11 +283,9 @@ func (s *source) restore() {
 	s.m.mu.Unlock()
 }
 
-// storagePart is the part of a source that stores certificates on disk.
 const storagePart = "identity directory"
 
-// fault returns a function that sets the current problem of one part of the source, or clears
-// it with nil.
+// fault returns a function that sets the current problem of one part of the source; nil clears it.
 func (s *source) fault(part string) func(error) {
 	return func(err error) {
 		s.m.mu.Lock()
@@ -324,8 +305,7 @@ func (s *source) fault(part string) func(error) {
 	}
 }
 
-// loadPinned uses the files of roots and revocation lists. A problem with one of them does not
-// prevent the use of the other.
+// loadPinned uses the files of roots and revocation lists, also if only one of them has no problem.
 func (s *source) loadPinned(c files.Contents) error {
 	var roots []*x509.Certificate
 	var rootsErr, crlErr error
@@ -358,7 +338,6 @@ func (s *source) loadPinned(c files.Contents) error {
 	return errors.Join(rootsErr, crlErr)
 }
 
-// acceptRoots publishes the roots that an authority names.
 func (s *source) acceptRoots(roots []*x509.Certificate) {
 	s.m.mu.Lock()
 	s.setRoots(s.domain, roots)
@@ -369,7 +348,6 @@ func (s *source) acceptRoots(roots []*x509.Certificate) {
 	}
 }
 
-// acceptPushed uses the bundles and certificates that were pushed.
 func (s *source) acceptPushed(u pki.Update) {
 	s.m.mu.Lock()
 	if s.identities[0].cfg.Names.ID == "" && len(u.Pairs) > 0 {
@@ -407,8 +385,8 @@ func (s *source) acceptPushed(u pki.Update) {
 	s.m.rebuild()
 }
 
-// verify checks that a certificate has the names and leads to a trusted root. roots are those
-// that came with the certificate; they count only if no roots are pinned.
+// verify checks that a certificate has the names and leads to a trusted root. roots came with the
+// certificate, and count only if no roots are pinned.
 func (s *source) verify(p pki.Pair, names pki.Names, roots []*x509.Certificate) (pki.Verified, error) {
 	e := pki.Expectation{Key: p.Key.Public(), Lax: s.lenient}
 	if !names.Equal(pki.Names{}) {
@@ -427,8 +405,7 @@ func (s *source) verify(p pki.Pair, names pki.Names, roots []*x509.Certificate) 
 	return e.Verify(p.Chain, s.m.now())
 }
 
-// setRoots sets the roots that the source names for one trust domain. Pinned roots take
-// precedence. The caller holds m.mu.
+// setRoots sets the roots that the source names for a domain, unless roots are pinned. The caller holds m.mu.
 func (s *source) setRoots(domain string, roots []*x509.Certificate) {
 	r := s.domains[domain]
 	if r == nil {
@@ -473,8 +450,7 @@ func (s *source) prune() (changed bool) {
 	return changed
 }
 
-// recheck removes roots whose overlap has passed and wakes the identities. If urgent is set,
-// failed attempts are retried at once.
+// recheck removes roots whose overlap has passed and wakes the identities; if urgent, to retry at once.
 func (s *source) recheck(urgent bool) {
 	s.m.mu.Lock()
 	if s.prune() {

@@ -11,26 +11,21 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// Status is the state of a Manager.
 type Status struct {
 	Identities []IdentityStatus
 	Roots      []RootStatus
 	Files      []FileStatus
-	// Faults are the current problems of the sources.
-	Faults []string
+	Faults     []string
 }
 
 // IdentityStatus is the state of one identity and of its certificate in use.
 type IdentityStatus struct {
-	// Secret is the name of the published secret, CA its origin, and Names the names of the
-	// certificate in use, or else the configured ones.
+	// Secret is the published secret, CA its origin; Names are those in use, or else the configured ones.
 	Secret, CA, Names string
-	// Serial (in hexadecimal), Issuer and the validity describe the certificate in use; they
-	// are empty without one.
+	// Serial (in hexadecimal), Issuer and the validity are empty without a certificate in use.
 	Serial, Issuer   string
 	NotBefore, Until time.Time
-	// Next is when the next certificate is requested; the zero time if the source pushes
-	// certificates.
+	// Next is when the next certificate is requested; the zero time if the source pushes certificates.
 	Next time.Time
 	// Pending is when a verified successor comes into use; the zero time if there is none.
 	Pending time.Time
@@ -42,7 +37,6 @@ type IdentityStatus struct {
 	Failed map[pki.Reason]uint64
 }
 
-// RootStatus is the state of one trusted root.
 type RootStatus struct {
 	CA, Domain, Subject, Serial string
 	Until                       time.Time
@@ -53,10 +47,9 @@ type RootStatus struct {
 // FileStatus is the state of a secret that clients subscribe to by the paths of its files.
 type FileStatus struct {
 	Name string
-	// Version is the version of the secret; "" if it could not be read yet.
+	// Version is "" if the secret could not be read yet; Err is the current problem with its files.
 	Version string
-	// Err is the current problem with the files.
-	Err error
+	Err     error
 }
 
 // Status returns the state of all identities, roots and files.
@@ -110,8 +103,7 @@ func (id *identity) status() IdentityStatus {
 	return out
 }
 
-// Ready returns nil if every identity has a valid certificate and the roots to verify peers,
-// and otherwise an error that says what is missing.
+// Ready returns what is missing of the valid certificates and the roots to verify peers; nil for nothing.
 func (m *Manager) Ready() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

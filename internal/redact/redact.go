@@ -1,20 +1,15 @@
-// Package redact renders protobuf messages as JSON without their secrets. It shows as "[redacted]":
-// every field that the API annotates with udpa.annotations.sensitive, at any depth; the literal values
-// of headers that carry credentials (authorization, cookie, x-api-key, names that end in -token, and
-// similar ones), and the literals that such headers are compared with; URLs with a password; and text
-// that contains a private key in PEM.
+// Package redact renders protobuf messages as JSON without their secrets. It shows as "[redacted]": every field
+// that the API annotates with udpa.annotations.sensitive, at any depth; the literals of headers that carry
+// credentials (authorization, x-api-key, names that end in -token, and similar ones), or that such headers are
+// compared with; URLs with a password; and text that contains a private key in PEM.
 //
-// It promises that no part of such a value is in the output, that a type which internal/envoytypes does
-// not know is shown only by name and size (because its sensitive fields are unknown), that equal
-// messages give equal bytes, and that it never fails: a placeholder describes what cannot be decoded.
-// It does not modify its arguments. The output resembles protojson with proto field names, but is meant
-// for people and cannot be parsed back.
+// It promises that no part of such a value is in the output, that a type which internal/envoytypes does not know
+// is shown only by name and size, that equal messages give equal bytes, and that it never fails: a placeholder
+// describes what cannot be decoded. The output resembles protojson with proto field names, but is meant for
+// people and cannot be parsed back.
 //
-// A Finder reports whether a message contains such a value, so that it is not stored, and removes such
-// values from the text of a NACK.
-//
-// JSON has no state, and a Finder only caches facts about types; all functions may be called
-// concurrently.
+// A Finder reports whether a message contains such a value, so that it is not stored, and removes such values
+// from the text of a NACK. All functions may be called concurrently.
 package redact
 
 import (
@@ -39,12 +34,10 @@ import (
 // Marker replaces the value of a sensitive field.
 const Marker = "[redacted]"
 
-// maxDepth bounds the nesting of messages. The limit of the protobuf library is not enough, because it
-// starts from zero in each Any.
+// maxDepth bounds the nesting of messages: the protobuf library starts from zero in each Any.
 const maxDepth = 200
 
-// JSON returns m as indented JSON, with the fields in the order of their declaration. m may be an Any;
-// nil is rendered as null.
+// JSON returns m, or null, as indented JSON, with the fields in the order of their declaration.
 func JSON(m proto.Message) []byte {
 	if m == nil || !m.ProtoReflect().IsValid() {
 		return []byte("null")
@@ -59,7 +52,6 @@ func JSON(m proto.Message) []byte {
 	return out.Bytes()
 }
 
-// encoder appends compact JSON to out.
 type encoder struct {
 	out   []byte
 	depth int
@@ -111,8 +103,7 @@ func (e *encoder) message(m protoreflect.Message) {
 	}
 }
 
-// hasOwnForm lists the messages with a special JSON form. None of them contains a sensitive field or an
-// Any.
+// hasOwnForm lists messages with a special JSON form, none of which contains a sensitive field or an Any.
 var hasOwnForm = map[protoreflect.FullName]bool{
 	"google.protobuf.Timestamp": true, "google.protobuf.Duration": true,
 	"google.protobuf.FieldMask": true, "google.protobuf.Empty": true,
@@ -123,7 +114,6 @@ var hasOwnForm = map[protoreflect.FullName]bool{
 	"google.protobuf.FloatValue": true, "google.protobuf.DoubleValue": true,
 }
 
-// wellKnown appends a message with a special JSON form.
 func (e *encoder) wellKnown(m protoreflect.Message) {
 	b, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m.Interface())
 	var compact bytes.Buffer // the white space of protojson varies between builds
@@ -140,8 +130,7 @@ func (e *encoder) wellKnown(m protoreflect.Message) {
 	}
 }
 
-// any appends the content of an Any: its type, and the fields of the message in it or, if the JSON of
-// that is not an object of fields, the key "value", as protojson does.
+// any appends the type of an Any and the fields of its message or, as protojson, the key "value" with its form.
 func (e *encoder) any(m protoreflect.Message) {
 	url, value := text(m, "type_url"), []byte(text(m, "value"))
 	e.raw("{")
@@ -177,8 +166,7 @@ func typedStruct(name protoreflect.FullName) bool {
 	return name == "xds.type.v3.TypedStruct" || name == "udpa.type.v1.TypedStruct"
 }
 
-// typedStruct appends a TypedStruct. It decodes the Struct as the named type, because only that type
-// says which fields are sensitive.
+// typedStruct decodes the Struct as the named type, because only that says which fields are sensitive.
 func (e *encoder) typedStruct(m protoreflect.Message) {
 	url := text(m, "type_url")
 	body := m.Get(m.Descriptor().Fields().ByName("value")).Message().Interface()
@@ -203,7 +191,6 @@ func (e *encoder) typedStruct(m protoreflect.Message) {
 	e.message(inner.ProtoReflect())
 }
 
-// fromStruct decodes a Struct as a message of a type.
 func fromStruct(known protoreflect.MessageType, body proto.Message) (proto.Message, error) {
 	b, err := protojson.Marshal(body)
 	if err != nil {
@@ -288,8 +275,8 @@ func (e *encoder) messageWithoutKeys(m protoreflect.Message) {
 	e.raw("}")
 }
 
-// entries appends the entries of a map, sorted by key. A key for which hide returns true is replaced by
-// Marker, with a number from the second one on.
+// entries appends the entries of a map, sorted by key. A key for which hide returns true is replaced by Marker,
+// with a number from the second one on.
 func (e *encoder) entries(fd protoreflect.FieldDescriptor, m protoreflect.Map, hide func(key string) bool) {
 	hidden := 0
 	keys := make([]protoreflect.MapKey, 0, m.Len())
@@ -311,7 +298,6 @@ func (e *encoder) entries(fd protoreflect.FieldDescriptor, m protoreflect.Map, h
 	}
 }
 
-// value appends one value of a field, or its replacement.
 func (e *encoder) value(fd protoreflect.FieldDescriptor, v protoreflect.Value, hide bool) {
 	isMessage := fd.Kind() == protoreflect.MessageKind || fd.Kind() == protoreflect.GroupKind
 	switch {

@@ -11,12 +11,12 @@ import (
 // maxDecodings bounds the combinations of escapes, one within another, that a text is decoded with.
 const maxDecodings = 6
 
-// gramSize is the number of consecutive bytes of a long value that must occur in a text to be hidden: a
-// key may be wrapped, cut off, or shown in part. A shorter value is only hidden as a whole.
+// gramSize is the number of consecutive bytes of a long value that must occur in a text to be hidden: a key may
+// be wrapped, cut off, or shown in part. A shorter value is only hidden as a whole.
 const gramSize = 12
 
-// minPart is the least length in bytes of a part of a value that is hidden where it occurs alone: the
-// password of "user:password", or one of several lines.
+// minPart is the least length in bytes of a part of a value that is hidden where it occurs alone, such as the
+// password of "user:password".
 const minPart = 6
 
 // search finds values in a text, in every form in which they may be written.
@@ -24,16 +24,14 @@ type search struct {
 	text      string
 	hidden    []bool // for each byte of the text
 	decodings []decoding
-	// gramPlaces has the index in places of the last place of each sequence of gramSize bytes, 0 for
-	// none. filter is a Bloom filter of their first bytes, because most sequences of a value occur
-	// nowhere.
+	// gramPlaces has the index in places of the last place of each sequence of gramSize bytes, 0 for none.
+	// filter is a Bloom filter of their first bytes, because most sequences of a value occur nowhere.
 	gramPlaces map[[gramSize]byte]int
 	places     []gramPlace
 	filter     [1 << 10]uint64 // by hash
 }
 
-// decoding is the text after one way of decoding: each byte with the part of the text that it stands
-// for.
+// decoding is a decoded text, each byte with the part of the text that it stands for.
 type decoding struct {
 	b        []byte
 	from, to []int32
@@ -85,7 +83,6 @@ func gramHash(b []byte) uint32 {
 	return binary.LittleEndian.Uint32(b) * 2654435761 >> 16
 }
 
-// hide hides all occurrences of a value, and also of parts of a long value.
 func (s *search) hide(value []byte) {
 	if len(value) < gramSize {
 		s.hideWhole(value, len(value) < 4)
@@ -133,7 +130,6 @@ func (s *search) hideWhole(value []byte, alone bool) {
 	}
 }
 
-// markHidden hides the part of the text that n bytes of a decoding stand for.
 func (s *search) markHidden(r decoding, at, n int) {
 	for i := r.from[at]; i < r.to[at+n-1]; i++ {
 		s.hidden[i] = true
@@ -160,7 +156,6 @@ func (s *search) result(n int) string {
 	return out.String()
 }
 
-// add appends bytes that stand for a part of another decoding.
 func (r *decoding) add(of decoding, from, to int, decoded ...byte) {
 	for _, c := range decoded {
 		r.b = append(r.b, c)
@@ -183,8 +178,7 @@ func unescaped(of decoding, escape func([]byte) (decoded []byte, n int)) (out de
 	return out, differs
 }
 
-// backslashEscape decodes one escape of C, of protobuf's text format, of Go or of JSON, and returns
-// its length; 0 if there is none.
+// backslashEscape decodes one escape of C, protobuf's text format, Go or JSON. Its length n is 0 for none.
 func backslashEscape(b []byte) (decoded []byte, n int) {
 	if len(b) < 2 || b[0] != '\\' {
 		return nil, 0
@@ -215,7 +209,6 @@ func backslashEscape(b []byte) (decoded []byte, n int) {
 	return nil, 0
 }
 
-// number parses a number with a limit of digits.
 func number(b []byte, base, most int) (value uint32, digits int) {
 	for digits < min(len(b), most) {
 		digit := hexDigit(b[digits])
@@ -247,8 +240,8 @@ func hexDigit(c byte) int {
 	return digit
 }
 
-// hexDecoded decodes pairs of hexadecimal digits, which may be separated by one of " :-,". It skips
-// align digits at the beginning of each sequence.
+// hexDecoded decodes pairs of hexadecimal digits, perhaps separated by one of " :-,", except the first align
+// digits of each sequence.
 func hexDecoded(of decoding, align int) decoding {
 	out := decoding{isGuess: true}
 	for i := 0; i < len(of.b); {
@@ -270,8 +263,8 @@ func hexDecoded(of decoding, align int) decoding {
 	return out
 }
 
-// base64Decoded decodes sequences of base64 characters, in either alphabet and broken into lines. It
-// skips align characters at the beginning of each.
+// base64Decoded decodes base64, in either alphabet and broken into lines, except the first align characters
+// of each sequence.
 func base64Decoded(of decoding, align int) decoding {
 	out := decoding{isGuess: true}
 	for i := 0; i < len(of.b); {

@@ -18,21 +18,18 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 )
 
-// Finder finds secrets in messages. The zero value is ready to use. It caches for each type of message
-// where secrets can be. It may be used concurrently.
+// Finder finds secrets in messages. The zero value is ready to use. It caches where types may have secrets.
 type Finder struct {
 	plans sync.Map // protoreflect.FullName to *plan
 }
 
-// Sensitive returns what is secret in a message, "" for nothing: the first set field that is annotated
-// with udpa.annotations.sensitive, at any depth and within Anys and TypedStructs, unless it only names
-// a file or a variable; the literal value of a header that carries credentials, such as authorization,
-// or a literal that such a header is compared with; or a private key in PEM, or in base64 of PEM,
-// anywhere in the bytes. In a message of an unknown type only private keys can be found. A message that
-// cannot be decoded counts as secret.
+// Sensitive returns what is secret in a message, "" for nothing: the first set field that is annotated with
+// udpa.annotations.sensitive, at any depth and within Anys and TypedStructs, unless it only names a file or a
+// variable; the literal value of a header that carries credentials, or a literal that such a header is compared
+// with; or a private key in PEM, or in base64 of PEM, anywhere in the bytes. In a message of an unknown type only
+// private keys can be found. A message that cannot be decoded counts as secret.
 //
-// It walks the wire form, and only those fields that can lead to a sensitive one. The result names
-// fields and types, never a value.
+// It walks the wire form. The result names fields and types, never a value.
 func (f *Finder) Sensitive(m *anypb.Any) (why string) {
 	f.walk(m, func(reason string, _ []byte) bool {
 		why = reason
@@ -41,8 +38,8 @@ func (f *Finder) Sensitive(m *anypb.Any) (why string) {
 	return why
 }
 
-// Values returns everything that Sensitive would find in a message: texts, bytes, or the whole part
-// that cannot be decoded. The slices belong to the message and must not be modified.
+// Values returns everything that Sensitive would find: texts, bytes, or the whole part that cannot be decoded.
+// The slices belong to the message and must not be modified.
 func (f *Finder) Values(m *anypb.Any) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		f.walk(m, func(_ string, value []byte) bool { return len(value) == 0 || yield(value) })
@@ -52,7 +49,6 @@ func (f *Finder) Values(m *anypb.Any) iter.Seq[[]byte] {
 // reportFunc receives a secret value and its description. It returns false to end the walk.
 type reportFunc func(why string, value []byte) bool
 
-// walk reports everything that is secret in a message.
 func (f *Finder) walk(m *anypb.Any, report reportFunc) {
 	if reportPrivateKeys(m.GetValue(), report) {
 		f.walkAny(m.GetTypeUrl(), m.GetValue(), 0, report)
@@ -62,8 +58,7 @@ func (f *Finder) walk(m *anypb.Any, report reportFunc) {
 // typePlan is where secrets can be in one type of message.
 type typePlan struct {
 	// fields are the sensitive fields, and those that lead to one.
-	fields map[protowire.Number]protoreflect.FieldDescriptor
-	// mayHoldCredential is set if the type has a credentialFinder.
+	fields            map[protowire.Number]protoreflect.FieldDescriptor
 	mayHoldCredential bool
 }
 
@@ -83,8 +78,7 @@ func (f *Finder) planOf(md protoreflect.MessageDescriptor) *typePlan {
 	return p
 }
 
-// leadsToSecret reports whether a sensitive field, or a field for any type of message, can be reached
-// from a type of message.
+// leadsToSecret reports whether a sensitive field, or one for any type of message, is within a type of message.
 func leadsToSecret(md protoreflect.MessageDescriptor) bool {
 	seen := map[protoreflect.FullName]bool{md.FullName(): true}
 	for queue := []protoreflect.MessageDescriptor{md}; len(queue) > 0; queue = queue[1:] {
@@ -116,8 +110,7 @@ const (
 	notDecoded = "it cannot be decoded as the type that it says: "
 )
 
-// walkMessage searches the wire form of a message. As all functions that it calls, it returns false
-// once the walk was ended.
+// walkMessage searches the wire form of a message. It returns false once the walk was ended, as all its callees.
 func (f *Finder) walkMessage(md protoreflect.MessageDescriptor, b []byte, depth int, report reportFunc) bool {
 	switch name := md.FullName(); {
 	case depth > maxDepth:
@@ -187,7 +180,6 @@ func nextField(b []byte) (f wireField, rest []byte, ok bool) {
 	return f, b[n+size:], true
 }
 
-// reportSensitive reports the value of a field that the API marks as sensitive.
 func reportSensitive(fd protoreflect.FieldDescriptor, field wireField, report reportFunc) bool {
 	why := "the field " + string(fd.FullName()) + ", which the API marks as sensitive"
 	switch {
@@ -207,8 +199,7 @@ func reportSensitive(fd protoreflect.FieldDescriptor, field wireField, report re
 	return more
 }
 
-// leaves yields the texts and bytes in the wire form of a message at any depth, and a part that cannot
-// be decoded as a whole.
+// leaves yields the texts and bytes in a message at any depth, and a part that cannot be decoded as a whole.
 func leaves(md protoreflect.MessageDescriptor, b []byte, depth int, yield func([]byte) bool) bool {
 	for len(b) > 0 {
 		field, rest, ok := nextField(b)
@@ -231,7 +222,6 @@ func leaves(md protoreflect.MessageDescriptor, b []byte, depth int, yield func([
 	return true
 }
 
-// reportCredentials reports the credentials in a message whose type has a credentialFinder.
 func reportCredentials(md protoreflect.MessageDescriptor, b []byte, report reportFunc) bool {
 	m := dynamicpb.NewMessage(md)
 	if err := (proto.UnmarshalOptions{Resolver: envoytypes.Resolver}).Unmarshal(b, m); err != nil {
@@ -267,8 +257,7 @@ func reportCredentials(md protoreflect.MessageDescriptor, b []byte, report repor
 // dataSource is the message that contains a key, or says where it is.
 const dataSource = "envoy.config.core.v3.DataSource"
 
-// isReference reports whether a DataSource only names a file or a variable, and so contains no secret.
-// A malformed one is no reference.
+// isReference reports whether a valid DataSource only names a file or a variable, and so contains no secret.
 func isReference(b []byte) bool {
 	if len(b) == 0 {
 		return false
@@ -283,7 +272,6 @@ func isReference(b []byte) bool {
 	return true
 }
 
-// walkAny searches the message in an Any.
 func (f *Finder) walkAny(url string, value []byte, depth int, report reportFunc) bool {
 	switch {
 	case len(value) == 0:
@@ -298,7 +286,6 @@ func (f *Finder) walkAny(url string, value []byte, depth int, report reportFunc)
 	return f.walkMessage(known.Descriptor(), value, depth, report)
 }
 
-// walkTypedStruct searches a TypedStruct.
 func (f *Finder) walkTypedStruct(name protoreflect.FullName, b []byte, depth int, report reportFunc) bool {
 	url, value, ok := urlAndValue(b)
 	if !ok {
@@ -367,8 +354,8 @@ func urlAndValue(b []byte) (url string, value []byte, ok bool) {
 // privateKeyLine ends the first line of every type of private key in PEM.
 const privateKeyLine = "PRIVATE KEY-----"
 
-// privateKeyBase64 is privateKeyLine in base64, for each of its three possible offsets in a group of
-// three bytes: the characters that depend on nothing else. They are the same in both alphabets.
+// privateKeyBase64 is privateKeyLine in base64, for each of its three possible offsets in a group of three
+// bytes: the characters that depend on nothing else, which are the same in both alphabets.
 var privateKeyBase64 = func() (out [3][]byte) {
 	for shift := range out {
 		padded := append(make([]byte, shift), privateKeyLine...)
@@ -404,7 +391,6 @@ func joinLines(b []byte) []byte {
 	return slices.DeleteFunc(bytes.Clone(b), isLineBreak)
 }
 
-// reportPrivateKeys reports the private keys in PEM anywhere in b, also in base64.
 func reportPrivateKeys(b []byte, report reportFunc) bool {
 	if !hasPrivateKey(b) {
 		return true
@@ -459,8 +445,7 @@ func skip(b []byte, at, n int) int {
 	return at
 }
 
-// minBase64Line is the least length in bytes of a line of base64: a word of a sentence beside it is
-// shorter.
+// minBase64Line is the least length of a line of base64; a word of a sentence beside it is shorter.
 const minBase64Line = 20
 
 // base64Run returns the extent of the base64 in b that the part from start to end belongs to.
@@ -496,8 +481,7 @@ func base64Run(b []byte, start, end int) (int, int) {
 
 func notBase64(c byte) bool { return !isBase64(c) }
 
-// pemBlock returns the PEM block whose first line ends at i, and its end. Without a last line it
-// extends to the end of b.
+// pemBlock returns the PEM block whose first line ends at i, and its end, which may be that of b.
 func pemBlock(b []byte, i int) (block []byte, end int) {
 	start := max(bytes.LastIndex(b[:i], []byte("-----BEGIN")), 0)
 	end = i + len(privateKeyLine)

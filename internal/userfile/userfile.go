@@ -1,8 +1,8 @@
 // Package userfile reads files that a user names: settings, bootstraps, certificates, keys and tokens.
 //
-// It promises that a wrong file name costs neither memory nor time: only regular files of a limited
-// size are read, and a file system that hangs delays the caller by a few seconds at most. It does not
-// check who owns a file. Its functions may be called concurrently.
+// It promises that a wrong file name costs neither memory nor time: only regular files of a limited size are
+// read, and a file system that hangs delays the caller by a few seconds at most. It does not check who owns a
+// file. Its functions may be called concurrently.
 package userfile
 
 import (
@@ -21,11 +21,10 @@ const (
 	MaxSecret = 64 << 10
 )
 
-// timeout bounds the time to read a file.
 const timeout = 5 * time.Second
 
-// Read returns the content of a regular file of at most Max bytes. It follows symbolic links. Errors
-// name the file; the error for a missing file satisfies errors.Is(err, fs.ErrNotExist).
+// Read returns the content of a regular file of at most Max bytes, or the target of a link. Errors name the file;
+// that for a missing file satisfies errors.Is(err, fs.ErrNotExist).
 func Read(path string) ([]byte, error) {
 	return Within(path, func() ([]byte, error) { return read(path, Max) })
 }
@@ -41,9 +40,8 @@ func OthersMayRead(path string) bool {
 	return err == nil && info.Mode().Perm()&0o004 != 0
 }
 
-// Within returns the result of read, which reads the file at path, or an error if that takes too long.
-// A read that the file system does not answer cannot be aborted; its goroutine ends when it is
-// answered.
+// Within returns the result of read, which reads the file at path, or an error if that takes too long. The
+// goroutine of a read that the file system does not answer ends when it is answered.
 func Within(path string, read func() ([]byte, error)) ([]byte, error) {
 	return within(path, timeout, read)
 }

@@ -12,22 +12,16 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
-// MaxFile is the largest file that is read, in bytes: the Kubernetes API server accepts no
-// larger Secret.
+// MaxFile bounds a file, in bytes: the Kubernetes API server accepts no larger Secret.
 const MaxFile = 1 << 20
 
-// attempts is how often a read is tried before an error counts. Each error may be caused by a
-// link that was replaced during the attempt; links are replaced at most every few seconds.
+// attempts is how often a read is tried: its links may be replaced, at most every few seconds.
 const attempts = 3
 
-// Read returns the content of a file. Its path must be absolute, clean and below one of the
-// directories, and so must be the file after following all symbolic links; otherwise the error
-// is ErrOutside. A path that is outside by itself is not touched. The error for a missing file
-// satisfies errors.Is(err, fs.ErrNotExist). A file of more than MaxFile bytes is an error, and
-// so is anything but a regular file, which is not opened.
-//
-// Read returns an error after a few seconds if the file system hangs, such as a dead network
-// mount.
+// Read returns the content of a regular file of at most MaxFile bytes. Its path must be absolute, clean and
+// below one of the directories, and so must be the file after following all symbolic links; otherwise the error
+// is ErrOutside. Only then is it touched. The error for a missing file satisfies errors.Is(err, fs.ErrNotExist).
+// Read returns an error after a few seconds if the file system hangs, such as a dead network mount.
 func (d *Dirs) Read(path string) ([]byte, error) {
 	if err := check(path); err != nil {
 		return nil, fmt.Errorf("read %q: %w", path, err)
@@ -100,8 +94,7 @@ func (d *Dirs) attempt(path string) ([]byte, error) {
 	return readAll(f)
 }
 
-// location is the real location of a file: its allowed directory and its name in it, without
-// symbolic links at the time of the check.
+// location is the allowed directory of a file and its name in it, without symbolic links when checked.
 type location struct {
 	dir, name string
 }
@@ -132,8 +125,8 @@ func (d *Dirs) locate(path string) (location, error) {
 	return location{}, d.outside(target)
 }
 
-// open opens the file through its directory, so that a link that was replaced since locate
-// cannot lead outside. It does not wait for the writer of a pipe.
+// open opens the file through its directory, so that a link that was replaced since locate cannot lead outside.
+// It does not wait for the writer of a pipe.
 func (p location) open() (*os.File, error) {
 	root, err := os.OpenRoot(p.dir)
 	if err != nil {
@@ -147,7 +140,6 @@ func (p location) open() (*os.File, error) {
 	return f, err
 }
 
-// readAll reads an open file if it is still a regular file.
 func readAll(f *os.File) ([]byte, error) {
 	info, err := f.Stat()
 	if err != nil {

@@ -21,8 +21,7 @@ import (
 // DevLifetime is the validity of a development authority.
 const DevLifetime = 365 * 24 * time.Hour
 
-// NewDev generates a self-signed development authority that can sign for one trust domain, or
-// with "" for any.
+// NewDev generates a self-signed authority that can sign for one trust domain, or with "" for any.
 func NewDev(domain string, now time.Time) (*Authority, error) {
 	key, err := pki.DefaultKeyType.Generate()
 	if err != nil {
@@ -48,11 +47,9 @@ func NewDev(domain string, now time.Time) (*Authority, error) {
 	return New(pki.Pair{Key: key, Chain: []*x509.Certificate{cert}}, []*x509.Certificate{cert})
 }
 
-// Dev is an authority for development, generated when it first runs. Create it with OpenDev and
-// run Run.
+// Dev is an authority for development, generated when it first runs. Create it with OpenDev.
 type Dev struct {
-	// openDir returns the directory that stores the authority, which only this user may access;
-	// nil for a configured directory, or memory only.
+	// openDir returns a directory for this user only; nil for a configured directory, or memory only.
 	openDir func() (string, error)
 	domain  string
 	now     func() time.Time
@@ -64,9 +61,8 @@ type Dev struct {
 	authority *Authority
 }
 
-// OpenDev returns the development authority that is stored in a directory, or with "" only in
-// memory. It does no I/O. If several agents share the directory, the first one generates the
-// authority.
+// OpenDev returns the development authority that is stored in a directory, or with "" only in memory. It does
+// no I/O. If several agents share the directory, the first one generates the authority.
 func OpenDev(dir, domain string, now func() time.Time, log *slog.Logger) (*Dev, error) {
 	d := OpenDevIn(nil, domain, now, log)
 	if dir != "" {
@@ -77,8 +73,7 @@ func OpenDev(dir, domain string, now func() time.Time, log *slog.Logger) (*Dev, 
 	return d, nil
 }
 
-// OpenDevIn is OpenDev for the directory that openDir returns when Run begins. Files of other
-// users in it are rejected.
+// OpenDevIn is OpenDev for the directory that openDir returns to Run. Files of other users are rejected.
 func OpenDevIn(openDir func() (string, error), domain string, now func() time.Time, log *slog.Logger) *Dev {
 	return &Dev{openDir: openDir, domain: domain, now: now, log: log, ready: make(chan struct{})}
 }
@@ -125,8 +120,7 @@ func (d *Dev) setDir(path string) error {
 	return nil
 }
 
-// Issue signs a certificate. Without an authority it waits, until ctx ends, for Run to create
-// it.
+// Issue signs a certificate. It first waits, until ctx ends, for Run to create the authority.
 func (d *Dev) Issue(ctx context.Context, r pki.Request) (pki.Answer, error) {
 	select {
 	case <-d.ready:
@@ -139,13 +133,11 @@ func (d *Dev) Issue(ctx context.Context, r pki.Request) (pki.Answer, error) {
 	return d.authority.Sign(r, d.now())
 }
 
-// current is the link to the files of the generated authority.
 const current = "..data"
 
-// persist writes a new authority to a directory that has none. The directory itself may be a
-// mount point and cannot be renamed, so the files are written to a subdirectory and put into
-// place by creating one link: only one of several agents generates the authority, and no agent
-// reads a part of it.
+// persist writes a new authority to a directory that has none. The directory may be a mount point, which cannot
+// be renamed, so the files are put into place by one link: only one of several agents generates the authority,
+// and no agent reads a part of it.
 func (d *Dev) persist(dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, istioLayout.cert)); err == nil {
 		return nil

@@ -13,8 +13,7 @@ func documentsIn(format yamlproto.Format) parser {
 	return func(data []byte) ([]source, error) { return parseDocuments(data, format) }
 }
 
-// parseDocuments decodes the documents of a file (see document): one in JSON, and any number in
-// YAML.
+// parseDocuments decodes the documents of a file: one in JSON, and any number in YAML.
 func parseDocuments(data []byte, format yamlproto.Format) ([]source, error) {
 	documents, err := yamlproto.Read(data, format)
 	switch {
@@ -36,8 +35,7 @@ func parseDocuments(data []byte, format yamlproto.Format) ([]source, error) {
 	return sources, nil
 }
 
-// document decodes a DiscoveryResponse, whose resources may be of several types if it has no
-// type_url, or a plain resource, which has "@type".
+// document decodes a plain resource, which has "@type", or a DiscoveryResponse, perhaps of several types.
 func document(d *yamlproto.Node) ([]source, error) {
 	if d.Get("@type") != nil {
 		body := &anypb.Any{}

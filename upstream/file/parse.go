@@ -20,9 +20,8 @@ import (
 
 // ParseError is an error in a file, with its place.
 type ParseError struct {
-	// File is the name of the file inside its directory.
 	File string
-	// Line counts from 1. It is 0 in a binary file, and if the parser does not report the line.
+	// Line counts from 1; 0 if the parser does not report it.
 	Line int
 	// Field is the path of the field from the top of its document, as the file spells it
 	// ("resources[1].filter_chains[0]"); "" for none.
@@ -30,7 +29,6 @@ type ParseError struct {
 	Err   error
 }
 
-// Error returns "FILE:LINE: field FIELD: error".
 func (e *ParseError) Error() string {
 	s := e.File
 	if e.Line > 0 {
@@ -42,7 +40,6 @@ func (e *ParseError) Error() string {
 	return s + ": " + e.Err.Error()
 }
 
-// Unwrap returns the error without its place.
 func (e *ParseError) Unwrap() error { return e.Err }
 
 // entry is one resource of a file, and its place in the file.
@@ -55,14 +52,12 @@ type entry struct {
 
 func (e entry) key() key { return key{e.resource.Type, e.resource.Name} }
 
-// parser decodes one format. It returns the resources of a file in their order; its errors are
-// *ParseErrors without a file.
+// parser returns the resources of a file in their order, or a *ParseError without a file.
 type parser func(data []byte) ([]source, error)
 
 // source is a resource whose name is not known yet.
 type source struct {
-	// typeURL is the type of the response that contains the resource, "" if the response names
-	// none.
+	// typeURL is the type of the response that contains the resource, "" for none.
 	typeURL string
 	body    *anypb.Any
 	line    int
@@ -83,11 +78,10 @@ var parsers = map[string]parser{
 	".pb_text":   parseText,
 }
 
-// parserFor returns the parser for a file's name, nil if there is none.
 func parserFor(name string) parser { return parsers[strings.ToLower(filepath.Ext(name))] }
 
-// parse decodes the resources of a file. Its error is a *ParseError for the first error in the
-// file, since later ones are often consequences of it. now is the start of the TTLs.
+// parse decodes the resources of a file. Its error is a *ParseError for the first error in the file, since later
+// ones are often consequences of it. now is the start of the TTLs.
 func parse(name string, data []byte, now time.Time) ([]entry, error) {
 	sources, err := parserFor(name)(data)
 	if err != nil {
@@ -113,8 +107,7 @@ func parse(name string, data []byte, now time.Time) ([]entry, error) {
 	return entries, nil
 }
 
-// errEmpty is the error of a file without content. Most such files were left behind by an editor,
-// a shell or a full disk when a file should have been written.
+// errEmpty is the error of a file that an editor, a shell or a full disk may have left behind.
 var errEmpty = errors.New("the file is empty, or holds comments only: delete it to remove its resources, or say that there are none, in YAML and JSON with an empty list of \"resources\"")
 
 func (s source) where() string {
@@ -149,8 +142,7 @@ func resource(s source, now time.Time) (*xds.Resource, error) {
 	return r, nil
 }
 
-// parseBinary decodes a DiscoveryResponse in wire form. The bytes of its resources stay as they
-// are, so it can contain types that are not known here.
+// parseBinary decodes a DiscoveryResponse in wire form, of any types: the bytes of resources stay as they are.
 func parseBinary(data []byte) ([]source, error) {
 	if len(data) == 0 {
 		return nil, errEmpty
@@ -166,7 +158,6 @@ func parseBinary(data []byte) ([]source, error) {
 	return responseSources(&response), nil
 }
 
-// responseSources returns the resources of a response, without lines.
 func responseSources(response *discoveryv3.DiscoveryResponse) []source {
 	sources := make([]source, len(response.GetResources()))
 	for i, body := range response.GetResources() {
@@ -193,8 +184,7 @@ func parseText(data []byte) ([]source, error) {
 	if anyErr == nil {
 		return []source{{body: &body}}, nil
 	}
-	// In text form an expanded Any begins with its type in brackets, a response with the name of
-	// a field.
+	// In text form an expanded Any begins with its type in brackets, a response with the name of a field.
 	if first == '[' {
 		err, types = anyErr, anyTypes
 	}
@@ -205,8 +195,7 @@ func parseText(data []byte) ([]source, error) {
 	return nil, &ParseError{Line: line, Err: errors.New(text)}
 }
 
-// firstCharacter returns the first character that is neither white space nor in a comment, 0 if there
-// is none.
+// firstCharacter returns the first character outside white space and comments, 0 for none.
 func firstCharacter(text []byte) byte {
 	for line := range bytes.Lines(text) {
 		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {

@@ -9,10 +9,8 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// key identifies a resource.
 type key struct{ typeURL, name string }
 
-// content is one version of a file's content.
 type content struct {
 	hash    uint64
 	entries []entry
@@ -23,19 +21,15 @@ type member struct {
 	seen observed
 	// parsed is the current content, nil if that is invalid.
 	parsed *content
-	// served is the content that is served: parsed, or the last valid content; nil if there never
-	// was any.
+	// served is parsed, or the last valid content; nil if there never was any.
 	served *content
-	// err is why served is not the current content.
-	err error
+	err    error
 }
 
-// set is the content of a directory: the last valid content of each file. No resource is in the
-// served contents of two files.
+// set holds the files of a directory. No resource is in the served contents of two files.
 type set map[string]*member
 
-// load returns the set after a pass: changed files are read, deleted files are left out, and the
-// contents to be served are chosen. The receiver does not change.
+// load returns the set after a pass. The receiver does not change.
 func (s set) load(p pass, now time.Time) set {
 	next := make(set, len(p))
 	for _, o := range p {
@@ -77,10 +71,9 @@ func (m *member) read(o observed, now time.Time) {
 	}
 }
 
-// assign chooses the contents to be served. A content with a resource that another file has
-// already is not chosen: a file that did not change has precedence over one that did, and of two
-// changed files the first in order of name. The other file keeps its last valid content, which
-// conflicts with no other file's.
+// assign chooses the contents to be served, without a resource twice: a file that did not change has precedence
+// over one that did, and of two changed files the first in order of name. The other file keeps its last valid
+// content, which conflicts with no other file's.
 func (s set) assign() {
 	var changed []*member
 	fixed := make(map[*member]bool)
@@ -102,8 +95,8 @@ func (s set) assign() {
 	}
 }
 
-// claim assigns every resource to its file: first the resources of the fixed files, then those of
-// the changed ones. If a changed file conflicts, claim fixes it and returns false.
+// claim assigns every resource to its file, with precedence to the fixed files. If a changed file conflicts,
+// claim fixes it and returns false.
 func (s set) claim(changed []*member, fixed map[*member]bool) bool {
 	owners := make(map[key]entry)
 	for _, name := range s.names() {
@@ -136,7 +129,6 @@ func (s set) claim(changed []*member, fixed map[*member]bool) bool {
 
 func (s set) names() []string { return slices.Sorted(maps.Keys(s)) }
 
-// complete reports whether the served contents are the complete state: every file has one.
 func (s set) complete() bool {
 	for _, m := range s {
 		if m.served == nil {
@@ -146,7 +138,6 @@ func (s set) complete() bool {
 	return true
 }
 
-// resources returns the served resources by type, in order of file.
 func (s set) resources() map[string][]*xds.Resource {
 	byType := make(map[string][]*xds.Resource)
 	for _, name := range s.names() {
@@ -159,7 +150,6 @@ func (s set) resources() map[string][]*xds.Resource {
 	return byType
 }
 
-// errors lists the errors of the files, in order of file.
 func (s set) errors() []error {
 	var errs []error
 	for _, name := range s.names() {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/wake"
+	"github.com/holdfast-xds/holdfast/sds/istio"
 	"github.com/holdfast-xds/holdfast/sds/keystore"
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
@@ -42,10 +44,8 @@ type identity struct {
 
 type verifiedCert struct {
 	pair pki.Pair
-	// The chain is valid between from and until and leads to root, which is nil if unknown.
-	from, until time.Time
-	root        *x509.Certificate
-	issued      time.Time
+	pki.Verified
+	issued time.Time
 	// renewAt is when the successor is requested, drawn once for each certificate.
 	renewAt time.Time
 }
@@ -84,10 +84,10 @@ func (id *identity) wait() time.Duration {
 		wait = min(wait, id.nextAttempt.Sub(now))
 	}
 	if id.next != nil {
-		wait = min(wait, id.next.from.Sub(now))
+		wait = min(wait, id.next.From.Sub(now))
 	}
 	if id.current != nil && !id.expiryLogged {
-		wait = min(wait, id.current.until.Sub(now))
+		wait = min(wait, id.current.Until.Sub(now))
 	}
 	return max(wait, 0)
 }
@@ -105,14 +105,7 @@ func (id *identity) recheck(urgent bool) {
 		id.nextAttempt = id.s.m.now()
 	}
 	id.s.m.mu.Unlock()
-	id.signal()
-}
-
-func (id *identity) signal() {
-	select {
-	case id.wake <- struct{}{}:
-	default:
-	}
+	wake.Signal(id.wake)
 }
 
 // rootsChanged is called when the authority names other roots. A certificate that leads to none of them is
@@ -120,7 +113,7 @@ func (id *identity) signal() {
 func (id *identity) rootsChanged(named []*x509.Certificate) {
 	id.s.m.mu.Lock()
 	now := id.s.m.now()
-	if id.current != nil && id.current.root != nil && !slices.ContainsFunc(named, id.current.root.Equal) {
+	if id.current != nil && id.current.Root != nil && !slices.ContainsFunc(named, id.current.Root.Equal) {
 		spread := time.Duration(rand.Float64() * float64(id.s.cfg.RootOverlap/10))
 		if renewAt := now.Add(id.s.cfg.RootLead + spread); renewAt.Before(id.nextAttempt) {
 			id.nextAttempt = renewAt
@@ -170,7 +163,7 @@ func (id *identity) verify(p pki.Pair, roots []*x509.Certificate) (*verifiedCert
 	now := id.s.m.now()
 	half := float64(v.Until.Sub(now)) / 2
 	return &verifiedCert{
-		pair: p, from: v.From, until: v.Until, root: v.Root, issued: now,
+		pair: p, Verified: v, issued: now,
 		renewAt: now.Add(time.Duration(half * (0.9 + 0.2*rand.Float64()))),
 	}, nil
 }
@@ -186,21 +179,21 @@ func (id *identity) accept(h *verifiedCert, roots []*x509.Certificate) {
 		s.setRoots(s.domain, roots)
 		m.rebuild()
 	}
-	if !h.from.After(now) {
+	if !h.From.After(now) {
 		id.attempts, id.err, id.nextAttempt = 0, nil, h.renewAt
 	} else {
 		// The next attempt may yield an earlier certificate: either clock may be wrong.
-		id.recordFailureLocked(&pki.Fault{Reason: NotYetValid, Err: fmt.Errorf("the certificate is valid only from %s on: is a clock wrong?", h.from.UTC().Format(time.RFC3339))})
+		id.recordFailureLocked(&pki.Fault{Reason: NotYetValid, Err: fmt.Errorf("the certificate is valid only from %s on: is a clock wrong?", h.From.UTC().Format(time.RFC3339))})
 	}
-	if s.authority != nil && h.root != nil && id.current != nil { // sources that push manage their roots themselves
+	if s.authority != nil && h.Root != nil && id.current != nil { // sources that push manage their roots themselves
 		if r := s.domains[s.domain]; r != nil {
-			lead := r.Since(h.root).Add(s.cfg.RootLead)
-			if lead.After(h.from) && id.current.until.After(lead) {
-				h.from = lead
+			lead := r.Since(h.Root).Add(s.cfg.RootLead)
+			if lead.After(h.From) && id.current.Until.After(lead) {
+				h.From = lead
 			}
 		}
 	}
-	if id.next == nil || h.from.Before(id.next.from) || !now.Before(id.next.until) {
+	if id.next == nil || h.From.Before(id.next.From) || !now.Before(id.next.Until) {
 		id.next = h
 	}
 }
@@ -212,7 +205,7 @@ func (id *identity) activate() bool {
 	defer m.mu.Unlock()
 	now := m.now()
 	switch {
-	case id.next != nil && !now.Before(id.next.from):
+	case id.next != nil && !now.Before(id.next.From):
 		if id.err != nil && pki.ReasonOf(id.err, "") == NotYetValid {
 			id.attempts, id.err, id.nextAttempt = 0, nil, id.next.renewAt
 		}
@@ -221,9 +214,9 @@ func (id *identity) activate() bool {
 		m.rebuild()
 		leaf := id.current.pair.Leaf()
 		m.log.Info("certificate in use", "name", id.cfg.Secret, "ca", id.s.cfg.CA, "serial", leaf.SerialNumber.Text(16),
-			"until", id.current.until.UTC().Format(time.RFC3339))
+			"until", id.current.Until.UTC().Format(time.RFC3339))
 		return true
-	case id.current != nil && !id.expiryLogged && !now.Before(id.current.until):
+	case id.current != nil && !id.expiryLogged && !now.Before(id.current.Until):
 		id.expiryLogged = true
 		m.log.Error("the certificate in use has expired and has no successor: it is still served, and peers reject it", "name", id.cfg.Secret, "ca", id.s.cfg.CA)
 	}
@@ -242,7 +235,7 @@ func (id *identity) recordFailureLocked(err error) {
 	now := m.now()
 	var left time.Duration
 	if id.current != nil {
-		left = id.current.until.Sub(now)
+		left = id.current.Until.Sub(now)
 	}
 	reason := pki.ReasonOf(err, Unavailable)
 	id.failed[reason]++
@@ -279,13 +272,13 @@ func (id *identity) acceptPushed(pairs []pki.Pair) {
 	same := id.current != nil && id.current.pair.Leaf().Equal(h.pair.Leaf()) && len(id.current.pair.Chain) == len(h.pair.Chain)
 	if same {
 		id.attempts, id.err = 0, nil
-		id.current.root = h.root
+		id.current.Root = h.Root
 	}
 	m.mu.Unlock()
 	if !same {
 		id.accept(h, nil)
 	}
-	id.signal()
+	wake.Signal(id.wake)
 }
 
 func (id *identity) restore() {
@@ -319,11 +312,11 @@ func (id *identity) restore() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	h.issued = r.Issued
-	if r.Renew.Before(h.until) {
+	if r.Renew.Before(h.Until) {
 		h.renewAt = r.Renew
 	}
 	id.current, id.nextAttempt = h, h.renewAt
-	m.log.Info("stored certificate in use", "name", id.cfg.Secret, "until", h.until.UTC().Format(time.RFC3339))
+	m.log.Info("stored certificate in use", "name", id.cfg.Secret, "until", h.Until.UTC().Format(time.RFC3339))
 }
 
 func (id *identity) persist() {
@@ -350,3 +343,35 @@ func (id *identity) persist() {
 	id.failed[NotKept]++
 	m.mu.Unlock()
 }
+
+// Bounds of the pause after a failed attempt.
+const (
+	firstPause = time.Second
+	maxPause   = 5 * time.Minute
+	// urgentPause bounds the pause while there is no valid certificate.
+	urgentPause = 10 * time.Second
+	// permanentPause is the least pause after an error that a retry is unlikely to change.
+	permanentPause = 5 * time.Second
+)
+
+// backoff returns the pause before the next attempt: a random duration up to a bound that doubles with each
+// failure ("full jitter"), so that the pods of a fleet do not retry together, and is at most 5 min or a tenth
+// of the remaining validity of the certificate in use. left is 0 or less without a valid certificate.
+func backoff(failures int, left time.Duration, permanent bool) time.Duration {
+	most := urgentPause
+	if left > 0 {
+		most = min(maxPause, max(left/10, firstPause))
+	}
+	bound := most
+	if failures < 20 { // a larger shift could overflow, and would exceed every bound
+		bound = min(most, firstPause<<failures)
+	}
+	pause := time.Duration(rand.Int64N(int64(bound)) + 1)
+	if permanent {
+		pause += permanentPause
+	}
+	return max(pause, firstPause/10)
+}
+
+// isPermanent reports whether an early retry is unlikely to change the result.
+func isPermanent(r pki.Reason) bool { return r == istio.Refused || r == istio.Unauthenticated }

@@ -249,18 +249,14 @@ func (s *serving) publish(secrets ...secret) {
 	}
 	for _, batch := range [][]*xds.Resource{roots, certs} {
 		if len(batch) > 0 {
-			s.state.Publish(batch, func(err error) { s.logNACK(batch, err) })
+			s.state.Publish(batch, func(err error) {
+				for _, r := range batch {
+					if err != nil {
+						s.m.log.Error("a client NACKed a secret of the agent and uses the previous one", "name", r.Name, "err", err)
+					}
+				}
+			})
 		}
-	}
-}
-
-// logNACK logs the NACK of a batch; an ACK is not logged.
-func (s *serving) logNACK(batch []*xds.Resource, err error) {
-	if err == nil {
-		return
-	}
-	for _, r := range batch {
-		s.m.log.Error("a client NACKed a secret of the agent and uses the previous one", "name", r.Name, "err", err)
 	}
 }
 

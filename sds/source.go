@@ -1,6 +1,7 @@
 package sds
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -109,23 +110,12 @@ type source struct {
 }
 
 func (m *Manager) source(cfg SourceConfig) (*source, error) {
-	if cfg.RootSecret == "" {
-		cfg.RootSecret = DefaultRoots
-	}
-	if cfg.Lifetime == 0 {
-		cfg.Lifetime = DefaultLifetime
-	}
-	if cfg.RootLead == 0 {
-		cfg.RootLead = DefaultRootLead
-	}
-	if cfg.KeyType == "" {
-		cfg.KeyType = pki.DefaultKeyType
-	}
-	switch cfg.Validator {
-	case "":
-		cfg.Validator = TrustedCA
-	case TrustedCA, SPIFFE:
-	default:
+	cfg.RootSecret = cmp.Or(cfg.RootSecret, DefaultRoots)
+	cfg.Lifetime = cmp.Or(cfg.Lifetime, DefaultLifetime)
+	cfg.RootLead = cmp.Or(cfg.RootLead, DefaultRootLead)
+	cfg.KeyType = cmp.Or(cfg.KeyType, pki.DefaultKeyType)
+	cfg.Validator = cmp.Or(cfg.Validator, TrustedCA)
+	if cfg.Validator != TrustedCA && cfg.Validator != SPIFFE {
 		return nil, fmt.Errorf("--root-validator %q: want %s or %s", cfg.Validator, TrustedCA, SPIFFE)
 	}
 	s := &source{m: m, cfg: cfg, domains: make(map[string]*pki.Roots), faults: make(map[string]error)}
@@ -187,9 +177,7 @@ func (s *source) addIdentities() error {
 		configured = []Identity{{}}
 	}
 	for _, c := range configured {
-		if c.Secret == "" {
-			c.Secret = DefaultSecret
-		}
+		c.Secret = cmp.Or(c.Secret, DefaultSecret)
 		if s.authority != nil && c.Names.Equal(pki.Names{}) {
 			return fmt.Errorf("--identity of secret %q has no name", c.Secret)
 		}
@@ -438,7 +426,7 @@ func (s *source) prune() (changed bool) {
 		pruned := r.Prune(now, s.cfg.RootOverlap, func(c *x509.Certificate) bool {
 			// The root of a certificate in use stays.
 			return !s.authoritative && slices.ContainsFunc(s.identities, func(id *identity) bool {
-				return id.current != nil && id.current.root != nil && id.current.root.Equal(c) && now.Before(id.current.until)
+				return id.current != nil && id.current.Root != nil && id.current.Root.Equal(c) && now.Before(id.current.Until)
 			})
 		})
 		if pruned {

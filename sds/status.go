@@ -90,7 +90,7 @@ func (id *identity) status() IdentityStatus {
 		out.Next = id.nextAttempt
 	}
 	if id.next != nil {
-		out.Pending = id.next.from
+		out.Pending = id.next.From
 	}
 	if h := id.current; h != nil {
 		leaf := h.pair.Leaf()
@@ -98,7 +98,7 @@ func (id *identity) status() IdentityStatus {
 			out.Names = names.String()
 		}
 		out.Serial, out.Issuer = leaf.SerialNumber.Text(16), leaf.Issuer.String()
-		out.NotBefore, out.Until = leaf.NotBefore, h.until
+		out.NotBefore, out.Until = leaf.NotBefore, h.Until
 	}
 	return out
 }
@@ -115,8 +115,8 @@ func (m *Manager) Ready() error {
 				return fmt.Errorf("no certificate %q yet from %s: %w", id.cfg.Secret, s.cfg.CA, id.err)
 			case id.current == nil:
 				return fmt.Errorf("no certificate %q yet from %s", id.cfg.Secret, s.cfg.CA)
-			case !now.Before(id.current.until):
-				expired := fmt.Errorf("the certificate %q expired at %s", id.cfg.Secret, id.current.until.UTC().Format(time.RFC3339))
+			case !now.Before(id.current.Until):
+				expired := fmt.Errorf("the certificate %q expired at %s", id.cfg.Secret, id.current.Until.UTC().Format(time.RFC3339))
 				return errors.Join(expired, id.err)
 			}
 		}

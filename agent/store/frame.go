@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"crypto/cipher"
-	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -145,14 +144,6 @@ func (f *framing) checksum(head, payload []byte) uint32 {
 	sum := crc32.Update(f.seed, castagnoli, head[4:16])
 	sum = crc32.Update(sum, castagnoli, head[20:frameHeader])
 	return crc32.Update(sum, castagnoli, payload)
-}
-
-func newHeader(generation uint64, identity string, key []byte) (*header, error) {
-	h := &header{format: formatVersion, generation: generation, identity: identity}
-	_, _ = rand.Read(h.salt[:]) // never fails
-	var err error
-	h.keyID, err = keyID(key)
-	return h, err
 }
 
 // encoder appends frames to buf.

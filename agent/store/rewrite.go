@@ -1,6 +1,7 @@
 package store
 
 import (
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -66,8 +67,9 @@ func (s *Store) write(state iter.Seq[Record]) (_ *logFile, at time.Time, err err
 	if len(s.cfg.Keys) > 0 {
 		key = s.cfg.Keys[0]
 	}
-	h, err := newHeader(generation, s.cfg.Identity, key)
-	if err != nil {
+	h := &header{format: formatVersion, generation: generation, identity: s.cfg.Identity}
+	_, _ = rand.Read(h.salt[:]) // never fails
+	if h.keyID, err = keyID(key); err != nil {
 		return nil, at, err
 	}
 	encoded := h.append(nil)

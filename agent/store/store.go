@@ -18,6 +18,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -108,19 +109,11 @@ type logFile struct {
 
 // New returns a store. It does no I/O.
 func New(cfg Config) *Store {
-	s := &Store{
-		cfg: cfg, dir: cfg.Dir, fs: cfg.FS, log: cfg.Logger,
+	return &Store{
+		cfg: cfg, dir: cfg.Dir, fs: cmp.Or[FS](cfg.FS, &osFS{}), log: cmp.Or(cfg.Logger, slog.Default()).With("dir", cfg.Dir),
 		asideAs: make(map[string]string), unreadable: make(map[string]bool),
 		status: Status{Dir: cfg.Dir, Encrypted: len(cfg.Keys) > 0},
 	}
-	if s.fs == nil {
-		s.fs = &osFS{}
-	}
-	if s.log == nil {
-		s.log = slog.Default()
-	}
-	s.log = s.log.With("dir", cfg.Dir)
-	return s
 }
 
 // Open takes the lock of the directory, reads the newest generation and prepares to append to it. Damaged

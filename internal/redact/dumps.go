@@ -161,16 +161,10 @@ func (d *dumpParser) skip() {
 
 // space skips white space and returns the number of line ends in it.
 func (d *dumpParser) space() (lines int) {
-	for ; d.pos < len(d.text); d.pos++ {
-		switch d.text[d.pos] {
-		case '\n':
-			lines++
-		case ' ', '\t', '\r':
-		default:
-			return lines
-		}
-	}
-	return lines
+	rest := strings.TrimLeft(d.text[d.pos:], " \t\r\n")
+	blank := d.text[d.pos : len(d.text)-len(rest)]
+	d.pos += len(blank)
+	return strings.Count(blank, "\n")
 }
 
 // field parses one field; it returns false if there is none.

@@ -20,7 +20,7 @@ import (
 
 // Finder finds secrets in messages. The zero value is ready to use. It caches where types may have secrets.
 type Finder struct {
-	plans sync.Map // protoreflect.FullName to *plan
+	fields sync.Map // by protoreflect.FullName, see secretFields
 }
 
 // Sensitive returns what is secret in a message, "" for nothing: the first set field that is annotated with
@@ -55,27 +55,20 @@ func (f *Finder) walk(m *anypb.Any, report reportFunc) {
 	}
 }
 
-// typePlan is where secrets can be in one type of message.
-type typePlan struct {
-	// fields are the sensitive fields, and those that lead to one.
-	fields            map[protowire.Number]protoreflect.FieldDescriptor
-	mayHoldCredential bool
-}
-
-func (f *Finder) planOf(md protoreflect.MessageDescriptor) *typePlan {
-	if p, ok := f.plans.Load(md.FullName()); ok {
-		return p.(*typePlan)
+// secretFields returns the fields of a type of message that are sensitive, or lead to such a field.
+func (f *Finder) secretFields(md protoreflect.MessageDescriptor) map[protowire.Number]protoreflect.FieldDescriptor {
+	if known, ok := f.fields.Load(md.FullName()); ok {
+		return known.(map[protowire.Number]protoreflect.FieldDescriptor)
 	}
-	p := &typePlan{fields: make(map[protowire.Number]protoreflect.FieldDescriptor), mayHoldCredential: credentialFinders[md.FullName()] != nil}
-	fields := md.Fields()
-	for i := range fields.Len() {
-		fd := fields.Get(i)
-		if sensitive(fd) || (fd.Message() != nil && leadsToSecret(fd.Message())) {
-			p.fields[fd.Number()] = fd
+	found := make(map[protowire.Number]protoreflect.FieldDescriptor)
+	for i := range md.Fields().Len() {
+		fd := md.Fields().Get(i)
+		if sensitive(fd) || fd.Message() != nil && leadsToSecret(fd.Message()) {
+			found[fd.Number()] = fd
 		}
 	}
-	f.plans.Store(md.FullName(), p)
-	return p
+	f.fields.Store(md.FullName(), found)
+	return found
 }
 
 // leadsToSecret reports whether a sensitive field, or one for any type of message, is within a type of message.
@@ -124,17 +117,17 @@ func (f *Finder) walkMessage(md protoreflect.MessageDescriptor, b []byte, depth 
 	case typedStruct(name):
 		return f.walkTypedStruct(name, b, depth+1, report)
 	}
-	p := f.planOf(md)
-	if p.mayHoldCredential && !reportCredentials(md, b, report) {
+	if credentialFinders[md.FullName()] != nil && !reportCredentials(md, b, report) {
 		return false
 	}
-	for len(b) > 0 && len(p.fields) > 0 {
+	fields := f.secretFields(md)
+	for len(b) > 0 && len(fields) > 0 {
 		field, rest, ok := nextField(b)
 		if !ok {
 			return report(notDecoded+string(md.FullName()), b)
 		}
 		b = rest
-		fd, ok := p.fields[field.num]
+		fd, ok := fields[field.num]
 		if !ok {
 			continue
 		}

@@ -50,10 +50,6 @@ type verifiedCert struct {
 	renewAt time.Time
 }
 
-func newIdentity(s *source, c Identity) *identity {
-	return &identity{s: s, cfg: c, wake: make(chan struct{}, 1), failed: make(map[pki.Reason]uint64)}
-}
-
 // run renews the certificate until ctx ends. A pushed certificate is only put into use once it is valid.
 func (id *identity) run(ctx context.Context) error {
 	timer := time.NewTimer(0)

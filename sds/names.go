@@ -153,12 +153,14 @@ func (m *Manager) build() map[string]secret {
 		if s.cfg.CRL != "" && s.crl == nil {
 			continue // without its CRL, a root would also accept revoked certificates
 		}
+		byDomain := make(map[string][]*x509.Certificate)
 		for domain, roots := range s.domains {
 			certs := roots.Certs()
 			if len(certs) == 0 {
 				continue
 			}
 			if domain != "" {
+				byDomain[domain] = certs
 				all[domain] = union(all[domain], certs)
 				add(pki.SPIFFE+domain, func(name string) secret { return trustedCA(name, pki.EncodeCerts(certs), s.crl) })
 			}
@@ -166,25 +168,12 @@ func (m *Manager) build() map[string]secret {
 				add(s.cfg.RootSecret, func(name string) secret { return trustedCA(name, pki.EncodeCerts(certs), s.crl) })
 			}
 		}
-		if s.cfg.Validator == SPIFFE {
-			if by := s.byDomain(); len(by) > 0 {
-				add(s.cfg.RootSecret, func(name string) secret { return spiffe(name, by) })
-			}
+		if s.cfg.Validator == SPIFFE && len(byDomain) > 0 {
+			add(s.cfg.RootSecret, func(name string) secret { return spiffe(name, byDomain) })
 		}
 	}
 	if len(all) > 0 {
 		add(AllRoots, func(name string) secret { return spiffe(name, all) })
-	}
-	return out
-}
-
-// byDomain returns the roots of each trust domain. The caller holds m.mu.
-func (s *source) byDomain() map[string][]*x509.Certificate {
-	out := make(map[string][]*x509.Certificate)
-	for domain, roots := range s.domains {
-		if certs := roots.Certs(); domain != "" && len(certs) > 0 {
-			out[domain] = certs
-		}
 	}
 	return out
 }

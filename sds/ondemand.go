@@ -28,24 +28,19 @@ func (m *Manager) readFiles(ctx context.Context, name string, target fileSecret,
 		defer m.mu.Unlock()
 		delete(m.fileStatus, name)
 	}()
-	p := files.Poller{Dirs: m.dirs}
-	var parse func(files.Contents) (secret, error)
-	switch {
-	case target.cert != "":
-		p.Paths = []string{target.cert, target.key}
-		parse = func(c files.Contents) (secret, error) { return m.pairFromFiles(name, target, c) }
-	case target.root != "":
+	p := files.Poller{Dirs: m.dirs, Paths: []string{target.cert, target.key}}
+	parse := func(c files.Contents) (secret, error) { return m.pairFromFiles(name, target, c) }
+	if target.cert == "" {
+		if target.root == "" {
+			var err error
+			if target.root, p.Dirs, err = systemBundle(); err != nil {
+				m.setFileStatus(name, FileStatus{Err: err})
+				<-ctx.Done()
+				return nil
+			}
+		}
 		p.Paths = []string{target.root}
 		parse = func(c files.Contents) (secret, error) { return rootsFromFile(name, target.root, c) }
-	default:
-		path, dirs, err := systemBundle()
-		if err != nil {
-			m.setFileStatus(name, FileStatus{Err: err})
-			<-ctx.Done()
-			return nil
-		}
-		p.Paths, p.Dirs = []string{path}, dirs
-		parse = func(c files.Contents) (secret, error) { return rootsFromFile(name, path, c) }
 	}
 	var current FileStatus
 	return p.Run(ctx, func(c files.Contents) error {

@@ -174,13 +174,6 @@ func (m *Manager) rebuild() {
 	m.changed = make(chan struct{})
 }
 
-// published returns the secrets, and a channel that is closed when they are replaced.
-func (m *Manager) published() (map[string]secret, <-chan struct{}) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.secrets, m.changed
-}
-
 // State is the state of one group of clients into which secrets are published.
 type State interface {
 	// Publish sets the content of these secrets. done receives nil for an ACK, or the error of a NACK.
@@ -197,23 +190,11 @@ type State interface {
 // nil, after every goroutine that it started has ended.
 func (m *Manager) Serve(ctx context.Context, state State) error {
 	s := &serving{m: m, state: state, versions: make(map[string]string), readers: make(map[string]context.CancelFunc), fileSecrets: make(chan secret)}
-	return s.run(ctx)
-}
-
-// serving is one call of Serve.
-type serving struct {
-	m        *Manager
-	state    State
-	versions map[string]string // the published versions by name
-	// readers end the goroutines that read files for a subscribed name, which send to fileSecrets.
-	readers     map[string]context.CancelFunc
-	fileSecrets chan secret
-}
-
-func (s *serving) run(ctx context.Context) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	for ctx.Err() == nil {
-		secrets, changed := s.m.published()
+		m.mu.Lock()
+		secrets, changed := m.secrets, m.changed
+		m.mu.Unlock()
 		s.publish(slices.Collect(maps.Values(secrets))...)
 		select {
 		case <-ctx.Done():
@@ -231,6 +212,16 @@ func (s *serving) run(ctx context.Context) error {
 		}
 	}
 	return eg.Wait()
+}
+
+// serving is one call of Serve.
+type serving struct {
+	m        *Manager
+	state    State
+	versions map[string]string // the published versions by name
+	// readers end the goroutines that read files for a subscribed name, which send to fileSecrets.
+	readers     map[string]context.CancelFunc
+	fileSecrets chan secret
 }
 
 // publish publishes the secrets that the state does not have in this version, roots before certificates.

@@ -191,7 +191,7 @@ func (s *source) addIdentities() error {
 			}
 			s.domain = domain
 		}
-		s.identities = append(s.identities, newIdentity(s, c))
+		s.identities = append(s.identities, &identity{s: s, cfg: c, wake: make(chan struct{}, 1), failed: make(map[pki.Reason]uint64)})
 	}
 	return nil
 }
@@ -387,7 +387,9 @@ func (s *source) verify(p pki.Pair, names pki.Names, roots []*x509.Certificate) 
 	case len(roots) > 0:
 		e.Roots = roots
 	default:
-		e.Roots = s.trusted(pki.DomainOf(p))
+		if known := s.domains[pki.DomainOf(p)]; known != nil {
+			e.Roots = known.Certs()
+		}
 	}
 	s.m.mu.Unlock()
 	return e.Verify(p.Chain, s.m.now())
@@ -409,14 +411,6 @@ func (s *source) setRoots(domain string, roots []*x509.Certificate) {
 	if r.Set(s.m.now(), roots) {
 		s.m.log.Info("trusted roots", "ca", s.cfg.CA, "domain", domain, "count", len(roots))
 	}
-}
-
-// trusted returns the roots of a trust domain. The caller holds m.mu.
-func (s *source) trusted(domain string) []*x509.Certificate {
-	if r := s.domains[domain]; r != nil {
-		return r.Certs()
-	}
-	return nil
 }
 
 // prune removes the roots that the source has not named for the overlap. The caller holds m.mu.

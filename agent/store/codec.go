@@ -343,39 +343,3 @@ func decodeCommit(b []byte) (m commit, ok bool) {
 	}
 	return commit{endsSnapshot: b[0]&1 != 0, at: time.Unix(0, int64(binary.LittleEndian.Uint64(b[1:])))}, true
 }
-
-// Storable reports whether a resource may be written to disk, and if not, the reason: do_not_cache or,
-// without encryption, a Secret or a message in which sensitive finds a secret (see redact.Finder). It may
-// decode the resource, and is too slow for each update.
-func Storable(r *xds.Resource, encrypted bool, sensitive func(*anypb.Any) string) (ok bool, why string) {
-	why = unstorable(r, encrypted)
-	if why != "" || encrypted {
-		return why == "", why
-	}
-	if r.Body != nil {
-		why = sensitive(r.Body)
-	}
-	if why == "" && r.Metadata() != nil {
-		metadata, err := anypb.New(r.Metadata())
-		if err != nil {
-			return false, reasonMessage
-		}
-		why = sensitive(metadata)
-	}
-	return why == "", why
-}
-
-// unstorable returns the reason that does not depend on the content; "" for none.
-func unstorable(r *xds.Resource, encrypted bool) string {
-	switch {
-	case r.CacheControl().GetDoNotCache():
-		return reasonCache
-	case r.Body != nil && r.Body.TypeUrl != r.Type:
-		return reasonType
-	case len(r.Body.GetValue()) >= maxPayload, len(r.Aliases()) > maxAliases:
-		return reasonTooLarge
-	case !encrypted && r.Type == xds.SecretType:
-		return reasonSecret
-	}
-	return ""
-}

@@ -51,10 +51,11 @@ func (im *image) replay(f *frameReader) (end error) {
 	running.Go(func() {
 		defer close(sealed)
 		for p := range free {
-			more := p.read(f)
+			p.frames, p.offset, p.end = f.next(p.frames)
+			end := p.end // p is reused once it was applied
 			sealed <- p
 			ordered <- p
-			if !more {
+			if end != nil {
 				return
 			}
 		}
@@ -77,11 +78,6 @@ func (im *image) replay(f *frameReader) (end error) {
 		}
 		free <- p
 	}
-}
-
-func (p *piece) read(f *frameReader) (more bool) {
-	p.frames, p.offset, p.end = f.next(p.frames)
-	return p.end == nil
 }
 
 func (p *piece) decode(o *opener, in stringTable) {

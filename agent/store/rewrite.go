@@ -10,12 +10,24 @@ import (
 	"time"
 )
 
-func (s *Store) rewriteLocked(state iter.Seq[Record]) error {
+// Rewrite writes the whole state as a new generation and then removes the older ones. It opens the
+// directory again, so that it repairs whatever went wrong before. If it fails, the previous generation
+// still exists, and Append continues with it if it could before and the new file was not yet in place.
+// It fails with ErrUnread if there is a state that Open never read. state is iterated at most once and must not call
+// the store; records of the same key should be adjacent.
+func (s *Store) Rewrite(state iter.Seq[Record]) (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("store: rewrite: %w", err)
+			s.reportProblem(err)
+		}
+	}()
 	if err := s.checkConfig(); err != nil {
 		return err
 	}
-	err := s.openDirectory()
-	if err == nil {
+	if err = s.openDirectory(); err == nil {
 		err = s.acquireLock()
 	}
 	if err != nil {

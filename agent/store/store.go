@@ -247,22 +247,6 @@ func (s *Store) checkInPlace() error {
 	return nil
 }
 
-// Rewrite writes the whole state as a new generation and then removes the older ones. It opens the
-// directory again, so that it repairs whatever went wrong before. If it fails, the previous generation
-// still exists, and Append continues with it if it could before and the new file was not yet in place.
-// It fails with ErrUnread if there is a state to read. state is iterated at most once and must not call
-// the store; records of the same key should be adjacent.
-func (s *Store) Rewrite(state iter.Seq[Record]) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.rewriteLocked(state); err != nil {
-		err = fmt.Errorf("store: rewrite: %w", err)
-		s.reportProblem(err)
-		return err
-	}
-	return nil
-}
-
 // Close releases the directory; Open acquires it again. It makes nothing durable: Sync does.
 func (s *Store) Close() error {
 	s.mu.Lock()

@@ -76,7 +76,7 @@ func leadsToSecret(md protoreflect.MessageDescriptor) bool {
 	seen := map[protoreflect.FullName]bool{md.FullName(): true}
 	for queue := []protoreflect.MessageDescriptor{md}; len(queue) > 0; queue = queue[1:] {
 		at := queue[0]
-		if isWrapper(at.FullName()) || credentialFinders[at.FullName()] != nil {
+		if name := at.FullName(); name == "google.protobuf.Any" || typedStruct(name) || credentialFinders[name] != nil {
 			return true
 		}
 		fields := at.Fields()
@@ -92,10 +92,6 @@ func leadsToSecret(md protoreflect.MessageDescriptor) bool {
 		}
 	}
 	return false
-}
-
-func isWrapper(name protoreflect.FullName) bool {
-	return name == "google.protobuf.Any" || typedStruct(name)
 }
 
 const (

@@ -191,7 +191,9 @@ func (s *source) addIdentities() error {
 			}
 			s.domain = domain
 		}
-		s.identities = append(s.identities, &identity{s: s, cfg: c, wake: make(chan struct{}, 1), failed: make(map[pki.Reason]uint64)})
+		s.identities = append(s.identities, &identity{
+			s: s, cfg: c, wake: make(chan struct{}, 1), failed: make(map[pki.Reason]uint64),
+		})
 	}
 	return nil
 }

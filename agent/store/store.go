@@ -110,7 +110,8 @@ type logFile struct {
 // New returns a store. It does no I/O.
 func New(cfg Config) *Store {
 	return &Store{
-		cfg: cfg, dir: cfg.Dir, fs: cmp.Or[FS](cfg.FS, &osFS{}), log: cmp.Or(cfg.Logger, slog.Default()).With("dir", cfg.Dir),
+		cfg: cfg, dir: cfg.Dir, fs: cmp.Or[FS](cfg.FS, &osFS{}),
+		log: cmp.Or(cfg.Logger, slog.Default()).With("dir", cfg.Dir),
 		asideAs: make(map[string]string), unreadable: make(map[string]bool),
 		status: Status{Dir: cfg.Dir, Encrypted: len(cfg.Keys) > 0},
 	}

@@ -43,7 +43,10 @@ type decoding struct {
 type gramPlace struct{ decoding, offset, previous int }
 
 func newSearch(text string) *search {
-	s := &search{text: text, hidden: make([]bool, len(text)), gramPlaces: make(map[[gramSize]byte]int), places: make([]gramPlace, 1)}
+	s := &search{
+		text: text, hidden: make([]bool, len(text)),
+		gramPlaces: make(map[[gramSize]byte]int), places: make([]gramPlace, 1),
+	}
 	plain := decoding{b: []byte(text)}
 	for i := range len(text) {
 		plain.from, plain.to = append(plain.from, int32(i)), append(plain.to, int32(i+1))

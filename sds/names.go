@@ -29,20 +29,14 @@ type fileSecret struct {
 // parseFileSecret parses a secret name that refers to files; ok is false for other names.
 func parseFileSecret(name string) (parsed fileSecret, ok bool) {
 	if rest, ok := strings.CutPrefix(name, fileCertPrefix); ok {
-		cert, key, ok := strings.Cut(rest, "~")
-		if !ok || !isPath(cert) || !isPath(key) {
-			return fileSecret{}, false
-		}
-		return fileSecret{cert: cert, key: key}, true
+		cert, key, _ := strings.Cut(rest, "~")
+		return fileSecret{cert: cert, key: key}, isPath(cert) && isPath(key)
 	}
 	if name == systemRoots {
 		return fileSecret{}, true
 	}
 	path, ok := strings.CutPrefix(name, fileRootPrefix)
-	if !ok || !isPath(path) {
-		return fileSecret{}, false
-	}
-	return fileSecret{root: path}, true
+	return fileSecret{root: path}, ok && isPath(path)
 }
 
 // isPath reports whether a path is absolute and in its shortest form: each file has one name.

@@ -63,7 +63,6 @@ type Manager struct {
 	mu sync.Mutex
 	// secrets are the published secrets by name. The map is replaced as a whole, never modified.
 	secrets map[string]secret
-	// changed is closed when secrets is replaced.
 	changed chan struct{}
 	// fileStatus is the status of the files that clients subscribe to, by secret name.
 	fileStatus map[string]FileStatus
@@ -214,7 +213,6 @@ func (m *Manager) Serve(ctx context.Context, state State) error {
 	return eg.Wait()
 }
 
-// serving is one call of Serve.
 type serving struct {
 	m        *Manager
 	state    State

@@ -83,7 +83,6 @@ type pusher interface {
 	Run(ctx context.Context, update func(pki.Update), fault func(error)) error
 }
 
-// source is one SourceConfig at run time.
 type source struct {
 	m          *Manager
 	cfg        SourceConfig
@@ -99,11 +98,10 @@ type source struct {
 	pinnedFiles *files.Poller
 
 	// The fields below are protected by m.mu. domain is that of the identities; "" without SPIFFE ID.
-	domain  string
-	pinned  []*x509.Certificate // the roots of cfg.Roots; nil if not set or not read yet
-	crl     []byte
-	domains map[string]*pki.Roots
-	// otherSVIDs are all pushed certificates by SPIFFE ID.
+	domain     string
+	pinned     []*x509.Certificate // the roots of cfg.Roots; nil if not set or not read yet
+	crl        []byte
+	domains    map[string]*pki.Roots
 	otherSVIDs map[string]pki.Pair
 	// faults are the current problems by the part of the source that they concern.
 	faults map[string]error
@@ -253,7 +251,6 @@ func (s *source) run(ctx context.Context) error {
 	return eg.Wait()
 }
 
-// restore loads what an earlier process stored.
 func (s *source) restore() {
 	if s.pinnedFiles != nil {
 		// The files are read before anything is trusted. The poller reports problems.

@@ -1,7 +1,6 @@
 package sds
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -73,11 +72,11 @@ func (m *Manager) Status() Status {
 			out.Faults = append(out.Faults, s.faults[part].Error())
 		}
 	}
-	for name, f := range m.fileStatus {
+	for _, name := range slices.Sorted(maps.Keys(m.fileStatus)) {
+		f := m.fileStatus[name]
 		f.Name = name
 		out.Files = append(out.Files, f)
 	}
-	slices.SortFunc(out.Files, func(a, b FileStatus) int { return cmp.Compare(a.Name, b.Name) })
 	return out
 }
 

@@ -8,8 +8,6 @@ import (
 	"hash/crc32"
 	"io"
 	"time"
-
-	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
 // Format 1 is only read; its state is then rewritten in the current format. Its records modify the state
@@ -179,7 +177,15 @@ func decode1(kind byte, key Key, content []byte, in stringTable) (func(*Loaded),
 		if err != nil {
 			return func(l *Loaded) { l.remove1(key) }, err
 		}
-		return func(l *Loaded) { l.put1(key, r, source, flags&accepted1 != 0) }, nil
+		return func(l *Loaded) {
+			l.remove1(key)
+			e := l.Entries[key]
+			if e == nil {
+				e = &Entry{}
+				l.Entries[key] = e
+			}
+			e.Content, e.Source, e.Accepted = r, source, flags&accepted1 != 0
+		}, nil
 	case accept1:
 		return func(l *Loaded) {
 			l.change1(key, func(e *Entry) { e.Accepted = e.Content != nil })
@@ -213,16 +219,6 @@ func decode1(kind byte, key Key, content []byte, in stringTable) (func(*Loaded),
 	default:
 		return nil, unusable(reasonKind)
 	}
-}
-
-func (l *Loaded) put1(key Key, r *xds.Resource, source string, accepted bool) {
-	l.remove1(key)
-	e := l.Entries[key]
-	if e == nil {
-		e = &Entry{}
-		l.Entries[key] = e
-	}
-	e.Content, e.Source, e.Accepted = r, source, accepted
 }
 
 // change1 changes an entry, if there is one, and removes it once it is empty.

@@ -72,7 +72,7 @@ func load(r io.ReaderAt, size int64, generation uint64, cfg Config) (*image, err
 	im.readFrames(r)
 	if im.outOfOrder {
 		im = fresh()
-		im.tracker = newSequenceTracker()
+		im.tracker = &sequenceTracker{seen: make(map[uint64]bool), newest: make(map[any]uint64)}
 		im.readFrames(r)
 	}
 	return im, nil

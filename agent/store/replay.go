@@ -116,8 +116,11 @@ func (im *image) apply(p *piece) {
 			im.recordLoss(im.end, begins-im.end, s.sequence-im.sequence-1)
 		}
 		im.end, im.sequence = s.end, max(im.sequence, s.sequence)
-		if im.tracker != nil && !im.tracker.firstSeen(s.sequence) {
-			continue
+		if im.tracker != nil {
+			if im.tracker.seen[s.sequence] {
+				continue
+			}
+			im.tracker.seen[s.sequence] = true
 		}
 		im.frames++
 		if s.err != nil {
@@ -141,16 +144,6 @@ func (im *image) apply(p *piece) {
 type sequenceTracker struct {
 	seen   map[uint64]bool
 	newest map[any]uint64 // the highest number by key of a record; nil is the key of commits
-}
-
-func newSequenceTracker() *sequenceTracker {
-	return &sequenceTracker{seen: make(map[uint64]bool), newest: make(map[any]uint64)}
-}
-
-func (o *sequenceTracker) firstSeen(sequence uint64) bool {
-	first := !o.seen[sequence]
-	o.seen[sequence] = true
-	return first
 }
 
 // isNewer reports whether a frame is newer than all applied frames with the same key.

@@ -111,7 +111,7 @@ type logFile struct {
 func New(cfg Config) *Store {
 	return &Store{
 		cfg: cfg, dir: cfg.Dir, fs: cmp.Or[FS](cfg.FS, &osFS{}),
-		log: cmp.Or(cfg.Logger, slog.Default()).With("dir", cfg.Dir),
+		log:     cmp.Or(cfg.Logger, slog.Default()).With("dir", cfg.Dir),
 		asideAs: make(map[string]string), unreadable: make(map[string]bool),
 		status: Status{Dir: cfg.Dir, Encrypted: len(cfg.Keys) > 0},
 	}
@@ -198,8 +198,9 @@ func (s *Store) Sync() error {
 	s.mu.Lock()
 	file := s.file
 	s.mu.Unlock()
+	noLog := fmt.Errorf("store: fsync of the state in %s: %w", s.cfg.Dir, ErrRewrite)
 	if file == nil {
-		return s.unsynced()
+		return noLog
 	}
 	err := file.Sync()
 	if err == nil {
@@ -211,13 +212,9 @@ func (s *Store) Sync() error {
 	case file:
 		return s.abandonLog("fsync", file, err)
 	case nil:
-		return s.unsynced() // an Append failed meanwhile, or the store was closed
+		return noLog // an Append failed meanwhile, or the store was closed
 	}
 	return nil // a newer generation is durable
-}
-
-func (s *Store) unsynced() error {
-	return fmt.Errorf("store: fsync of the state in %s: %w", s.cfg.Dir, ErrRewrite)
 }
 
 // abandonLog closes the log after an error.

@@ -34,7 +34,6 @@ var keyedMaps = map[protoreflect.FullName]bool{
 	"envoy.config.common.matcher.v3.Matcher.MatcherTree.MatchMap": true,
 }
 
-// credentialFields returns the fields with a credential that the API does not mark as sensitive.
 func credentialFields(m protoreflect.Message) []protoreflect.Name {
 	if find := credentialFinders[m.Descriptor().FullName()]; find != nil {
 		return find(m)
@@ -50,7 +49,6 @@ func headerFields(m protoreflect.Message) []protoreflect.Name {
 	return literals(m, "value", "raw_value")
 }
 
-// literals returns those of the fields that are texts with a literal.
 func literals(m protoreflect.Message, fields ...protoreflect.Name) (found []protoreflect.Name) {
 	for _, name := range fields {
 		if isLiteral(text(m, name)) {
@@ -72,7 +70,6 @@ func headerMatcherFields(m protoreflect.Message) (hide []protoreflect.Name) {
 	return hide
 }
 
-// matchesLiteral reports whether a field is a StringMatcher with a literal.
 func matchesLiteral(m protoreflect.Message, name protoreflect.Name) bool {
 	matcher := field(m, name)
 	return matcher != nil && len(literals(matcher, "exact", "prefix", "suffix", "contains")) > 0
@@ -98,7 +95,6 @@ func matcherTreeFields(m protoreflect.Message) (hide []protoreflect.Name) {
 	return hide
 }
 
-// keysOf returns the keys of the map in a message of keyedMaps.
 func keysOf(m protoreflect.Message) (keys []string) {
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		if fd.IsMap() {
@@ -137,7 +133,6 @@ func inputHeader(m protoreflect.Message) string {
 	return text(inner, "header_name")
 }
 
-// field returns the message in a field, nil if it is not set.
 func field(m protoreflect.Message, name protoreflect.Name) protoreflect.Message {
 	if m == nil {
 		return nil

@@ -15,7 +15,6 @@ const (
 	maxGroups = 1000
 )
 
-// maxUnmarked bounds the positions of a text that are checked for a dump without a marker.
 const maxUnmarked = 100
 
 // withoutDumps returns a text without the messages that are dumped in it in protobuf's text format or as JSON,
@@ -133,7 +132,6 @@ func quotedLength(s string) int {
 	return len(s)
 }
 
-// dumpParser parses one message in protobuf's text format.
 type dumpParser struct {
 	text string
 	pos  int
@@ -167,7 +165,6 @@ func (d *dumpParser) space() (lines int) {
 	return strings.Count(blank, "\n")
 }
 
-// field parses one field; it returns false if there is none.
 func (d *dumpParser) field() bool {
 	key := d.key()
 	if key == "" {

@@ -19,7 +19,6 @@ const (
 	examinedMargin = 1 << 10
 )
 
-// noReason replaces an error detail that only consists of a dump.
 const noReason = "the client gave no reason beside a dump of the resource"
 
 // Reason returns the error detail of a NACK of a response with these resources as one line of at most MaxReason

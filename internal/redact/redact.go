@@ -59,7 +59,6 @@ type encoder struct {
 
 func (e *encoder) raw(s string) { e.out = append(e.out, s...) }
 
-// text appends s as a JSON string.
 func (e *encoder) text(s string) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -68,7 +67,6 @@ func (e *encoder) text(s string) {
 	e.out = append(e.out, bytes.TrimSuffix(b.Bytes(), []byte("\n"))...)
 }
 
-// key begins a member of an object.
 func (e *encoder) key(name string) {
 	if e.out[len(e.out)-1] != '{' {
 		e.raw(",")
@@ -316,7 +314,6 @@ func (e *encoder) value(fd protoreflect.FieldDescriptor, v protoreflect.Value, h
 	}
 }
 
-// scalar appends a scalar value as protojson does.
 func (e *encoder) scalar(fd protoreflect.FieldDescriptor, v protoreflect.Value) {
 	switch fd.Kind() {
 	case protoreflect.StringKind:

@@ -81,7 +81,6 @@ func newSearch(text string) *search {
 	return s
 }
 
-// gramHash maps the first four bytes to a bit of search.filter.
 func gramHash(b []byte) uint32 {
 	return binary.LittleEndian.Uint32(b) * 2654435761 >> 16
 }
@@ -139,7 +138,6 @@ func (s *search) markHidden(r decoding, at, n int) {
 	}
 }
 
-// result returns the first n bytes of the text, with hidden parts replaced by Marker.
 func (s *search) result(n int) string {
 	if !slices.Contains(s.hidden[:n], true) {
 		return s.text[:n]
@@ -166,7 +164,6 @@ func (r *decoding) add(of decoding, from, to int, decoded ...byte) {
 	}
 }
 
-// unescaped decodes one kind of escapes.
 func unescaped(of decoding, escape func([]byte) (decoded []byte, n int)) (out decoding, differs bool) {
 	for i := 0; i < len(of.b); {
 		decoded, n := escape(of.b[i:])

@@ -145,7 +145,6 @@ func (f *Finder) walkMessage(md protoreflect.MessageDescriptor, b []byte, depth 
 	return true
 }
 
-// wireField is one field of a message in wire form; value is the content of a BytesType.
 type wireField struct {
 	num   protowire.Number
 	typ   protowire.Type
@@ -367,7 +366,6 @@ func hasPrivateKey(b []byte) bool {
 	return false
 }
 
-// lineBreaks are the characters that base64 is wrapped with.
 const lineBreaks = "\r\n\t "
 
 func isLineBreak(c byte) bool { return strings.IndexByte(lineBreaks, c) >= 0 }

@@ -156,15 +156,12 @@ func dirName(name string) string {
 
 // Load returns the identity that is stored under a name, or ErrNone. The caller must verify the certificate.
 func (s *Store) Load(name string) (Record, error) {
+	place, generation := dirName(name), ""
 	root, err := s.root()
-	if err != nil {
-		return Record{}, fmt.Errorf("identity %q: %w", name, err)
-	}
-	place := dirName(name)
-	// All files are read from the same generation.
-	generation, err := root.Readlink(filepath.Join(place, current))
-	if errors.Is(err, fs.ErrNotExist) {
-		return Record{}, ErrNone
+	if err == nil { // all files are read from the same generation
+		if generation, err = root.Readlink(filepath.Join(place, current)); errors.Is(err, fs.ErrNotExist) {
+			return Record{}, ErrNone
+		}
 	}
 	if err != nil {
 		return Record{}, fmt.Errorf("identity %q: %w", name, err)

@@ -42,7 +42,6 @@ func (e *ParseError) Error() string {
 
 func (e *ParseError) Unwrap() error { return e.Err }
 
-// entry is one resource of a file, and its place in the file.
 type entry struct {
 	resource *xds.Resource
 	file     string
@@ -64,7 +63,6 @@ type source struct {
 	field   string
 }
 
-// parsers holds the parser of each file name extension.
 var parsers = map[string]parser{
 	".yaml":      documentsIn(yamlproto.YAML),
 	".yml":       documentsIn(yamlproto.YAML),
@@ -166,7 +164,6 @@ func responseSources(response *discoveryv3.DiscoveryResponse) []source {
 	return sources
 }
 
-// parseText decodes a DiscoveryResponse or an Any in protobuf's text form.
 func parseText(data []byte) ([]source, error) {
 	first := firstCharacter(data)
 	if first == 0 {
@@ -256,7 +253,6 @@ func document(d *yamlproto.Node) ([]source, error) {
 	return sources, nil
 }
 
-// placed converts an error of package yamlproto to a *ParseError.
 func placed(err error, format yamlproto.Format) error {
 	at, ok := errors.AsType[*yamlproto.Error](err)
 	if !ok {

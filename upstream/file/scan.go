@@ -15,7 +15,6 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// observed is a file as one pass found it.
 type observed struct {
 	name string
 	info fs.FileInfo
@@ -33,7 +32,6 @@ type pass []observed
 
 func (p pass) same(other pass) bool { return slices.EqualFunc(p, other, observed.same) }
 
-// scanner scans a directory repeatedly.
 type scanner struct {
 	dir   string
 	limit int64

@@ -9,11 +9,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/wake"
+	"github.com/holdfast-xds/holdfast/sds/istio"
 	"github.com/holdfast-xds/holdfast/sds/keystore"
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// attemptTimeout bounds one request to a CA.
 const attemptTimeout = 10 * time.Second
 
 // Reasons for a missing certificate, in addition to those of package pki.
@@ -23,7 +24,6 @@ const (
 	NotKept     pki.Reason = "not_kept"      // it is in use, but could not be stored in the identity directory
 )
 
-// identity is a configured identity with its certificate.
 type identity struct {
 	s   *source
 	cfg Identity
@@ -42,23 +42,15 @@ type identity struct {
 	expiryLogged bool // the expiry of current was logged
 }
 
-// verifiedCert is a certificate that passed verification.
 type verifiedCert struct {
 	pair pki.Pair
-	// The chain is valid between from and until and leads to root, which is nil if unknown.
-	from, until time.Time
-	root        *x509.Certificate
-	issued      time.Time
+	pki.Verified
+	issued time.Time
 	// renewAt is when the successor is requested, drawn once for each certificate.
 	renewAt time.Time
 }
 
-func newIdentity(s *source, c Identity) *identity {
-	return &identity{s: s, cfg: c, wake: make(chan struct{}, 1), failed: make(map[pki.Reason]uint64)}
-}
-
-// run renews the certificate until ctx ends. If the source pushes certificates, run only puts a
-// pushed certificate into use once it becomes valid.
+// run renews the certificate until ctx ends. A pushed certificate is only put into use once it is valid.
 func (id *identity) run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -79,8 +71,7 @@ func (id *identity) run(ctx context.Context) error {
 	}
 }
 
-// wait returns the time until run must check the identity again. The manager wakes every
-// identity when the wall clock is set meanwhile.
+// wait returns the time until run must check the identity again, unless the wall clock is set meanwhile.
 func (id *identity) wait() time.Duration {
 	id.s.m.mu.Lock()
 	defer id.s.m.mu.Unlock()
@@ -89,15 +80,14 @@ func (id *identity) wait() time.Duration {
 		wait = min(wait, id.nextAttempt.Sub(now))
 	}
 	if id.next != nil {
-		wait = min(wait, id.next.from.Sub(now))
+		wait = min(wait, id.next.From.Sub(now))
 	}
 	if id.current != nil && !id.expiryLogged {
-		wait = min(wait, id.current.until.Sub(now))
+		wait = min(wait, id.current.Until.Sub(now))
 	}
 	return max(wait, 0)
 }
 
-// due reports whether a certificate must be requested now.
 func (id *identity) due() bool {
 	id.s.m.mu.Lock()
 	defer id.s.m.mu.Unlock()
@@ -111,23 +101,15 @@ func (id *identity) recheck(urgent bool) {
 		id.nextAttempt = id.s.m.now()
 	}
 	id.s.m.mu.Unlock()
-	id.signal()
+	wake.Signal(id.wake)
 }
 
-func (id *identity) signal() {
-	select {
-	case id.wake <- struct{}{}:
-	default:
-	}
-}
-
-// rootsChanged is called when the authority names other roots. A certificate that leads to none
-// of them is renewed before the overlap has passed, at a random time so that pods do not renew
-// together.
+// rootsChanged is called when the authority names other roots. A certificate that leads to none of them is
+// renewed before the overlap has passed, at a random time so that pods do not renew together.
 func (id *identity) rootsChanged(named []*x509.Certificate) {
 	id.s.m.mu.Lock()
 	now := id.s.m.now()
-	if id.current != nil && id.current.root != nil && !slices.ContainsFunc(named, id.current.root.Equal) {
+	if id.current != nil && id.current.Root != nil && !slices.ContainsFunc(named, id.current.Root.Equal) {
 		spread := time.Duration(rand.Float64() * float64(id.s.cfg.RootOverlap/10))
 		if renewAt := now.Add(id.s.cfg.RootLead + spread); renewAt.Before(id.nextAttempt) {
 			id.nextAttempt = renewAt
@@ -137,7 +119,6 @@ func (id *identity) rootsChanged(named []*x509.Certificate) {
 	id.recheck(true)
 }
 
-// renew requests a certificate and accepts it, or records the failure.
 func (id *identity) renew(ctx context.Context) {
 	h, roots, err := id.request(ctx)
 	if ctx.Err() != nil {
@@ -150,7 +131,6 @@ func (id *identity) renew(ctx context.Context) {
 	id.accept(h, roots)
 }
 
-// request obtains a certificate for a new key and verifies it.
 func (id *identity) request(ctx context.Context) (*verifiedCert, []*x509.Certificate, error) {
 	key, err := id.s.cfg.KeyType.Generate()
 	if err != nil {
@@ -169,9 +149,8 @@ func (id *identity) request(ctx context.Context) (*verifiedCert, []*x509.Certifi
 	return h, answer.Roots, err
 }
 
-// verify checks a certificate and draws the time of its renewal: after half of the remaining
-// validity, plus or minus a tenth of that, so that pods that started together do not renew
-// together.
+// verify checks a certificate and draws the time of its renewal: after half of the remaining validity, plus
+// or minus a tenth of that, so that pods that started together do not renew together.
 func (id *identity) verify(p pki.Pair, roots []*x509.Certificate) (*verifiedCert, error) {
 	v, err := id.s.verify(p, id.cfg.Names, roots)
 	if err != nil {
@@ -180,14 +159,13 @@ func (id *identity) verify(p pki.Pair, roots []*x509.Certificate) (*verifiedCert
 	now := id.s.m.now()
 	half := float64(v.Until.Sub(now)) / 2
 	return &verifiedCert{
-		pair: p, from: v.From, until: v.Until, root: v.Root, issued: now,
+		pair: p, Verified: v, issued: now,
 		renewAt: now.Add(time.Duration(half * (0.9 + 0.2*rand.Float64()))),
 	}, nil
 }
 
-// accept records a verified certificate as the successor, and publishes the roots that came
-// with it. The certificate is put into use when it is valid and its root was published for
-// RootLead.
+// accept records a verified certificate as the successor, and publishes the roots that came with it. It is
+// put into use when it is valid and its root was published for RootLead.
 func (id *identity) accept(h *verifiedCert, roots []*x509.Certificate) {
 	m, s := id.s.m, id.s
 	m.mu.Lock()
@@ -197,21 +175,21 @@ func (id *identity) accept(h *verifiedCert, roots []*x509.Certificate) {
 		s.setRoots(s.domain, roots)
 		m.rebuild()
 	}
-	if !h.from.After(now) {
+	if !h.From.After(now) {
 		id.attempts, id.err, id.nextAttempt = 0, nil, h.renewAt
 	} else {
 		// The next attempt may yield an earlier certificate: either clock may be wrong.
-		id.recordFailureLocked(&pki.Fault{Reason: NotYetValid, Err: fmt.Errorf("the certificate is valid only from %s on: is a clock wrong?", h.from.UTC().Format(time.RFC3339))})
+		id.recordFailureLocked(&pki.Fault{Reason: NotYetValid, Err: fmt.Errorf("the certificate is valid only from %s on: is a clock wrong?", h.From.UTC().Format(time.RFC3339))})
 	}
-	if s.authority != nil && h.root != nil && id.current != nil { // sources that push manage their roots themselves
+	if s.authority != nil && h.Root != nil && id.current != nil { // sources that push manage their roots themselves
 		if r := s.domains[s.domain]; r != nil {
-			lead := r.Since(h.root).Add(s.cfg.RootLead)
-			if lead.After(h.from) && id.current.until.After(lead) {
-				h.from = lead
+			lead := r.Since(h.Root).Add(s.cfg.RootLead)
+			if lead.After(h.From) && id.current.Until.After(lead) {
+				h.From = lead
 			}
 		}
 	}
-	if id.next == nil || h.from.Before(id.next.from) || !now.Before(id.next.until) {
+	if id.next == nil || h.From.Before(id.next.From) || !now.Before(id.next.Until) {
 		id.next = h
 	}
 }
@@ -223,7 +201,7 @@ func (id *identity) activate() bool {
 	defer m.mu.Unlock()
 	now := m.now()
 	switch {
-	case id.next != nil && !now.Before(id.next.from):
+	case id.next != nil && !now.Before(id.next.From):
 		if id.err != nil && pki.ReasonOf(id.err, "") == NotYetValid {
 			id.attempts, id.err, id.nextAttempt = 0, nil, id.next.renewAt
 		}
@@ -232,16 +210,15 @@ func (id *identity) activate() bool {
 		m.rebuild()
 		leaf := id.current.pair.Leaf()
 		m.log.Info("certificate in use", "name", id.cfg.Secret, "ca", id.s.cfg.CA, "serial", leaf.SerialNumber.Text(16),
-			"until", id.current.until.UTC().Format(time.RFC3339))
+			"until", id.current.Until.UTC().Format(time.RFC3339))
 		return true
-	case id.current != nil && !id.expiryLogged && !now.Before(id.current.until):
+	case id.current != nil && !id.expiryLogged && !now.Before(id.current.Until):
 		id.expiryLogged = true
 		m.log.Error("the certificate in use has expired and has no successor: it is still served, and peers reject it", "name", id.cfg.Secret, "ca", id.s.cfg.CA)
 	}
 	return false
 }
 
-// recordFailure records why there is no new certificate.
 func (id *identity) recordFailure(err error) {
 	id.s.m.mu.Lock()
 	defer id.s.m.mu.Unlock()
@@ -254,7 +231,7 @@ func (id *identity) recordFailureLocked(err error) {
 	now := m.now()
 	var left time.Duration
 	if id.current != nil {
-		left = id.current.until.Sub(now)
+		left = id.current.Until.Sub(now)
 	}
 	reason := pki.ReasonOf(err, Unavailable)
 	id.failed[reason]++
@@ -268,7 +245,6 @@ func (id *identity) recordFailureLocked(err error) {
 	}
 }
 
-// acceptPushed accepts the pushed certificate that has the configured names.
 func (id *identity) acceptPushed(pairs []pki.Pair) {
 	var match *pki.Pair
 	for i, p := range pairs {
@@ -292,16 +268,15 @@ func (id *identity) acceptPushed(pairs []pki.Pair) {
 	same := id.current != nil && id.current.pair.Leaf().Equal(h.pair.Leaf()) && len(id.current.pair.Chain) == len(h.pair.Chain)
 	if same {
 		id.attempts, id.err = 0, nil
-		id.current.root = h.root
+		id.current.Root = h.Root
 	}
 	m.mu.Unlock()
 	if !same {
 		id.accept(h, nil)
 	}
-	id.signal()
+	wake.Signal(id.wake)
 }
 
-// restore puts the certificate of an earlier process into use, if it is still valid.
 func (id *identity) restore() {
 	m := id.s.m
 	if m.store == nil || id.s.lenient {
@@ -333,14 +308,13 @@ func (id *identity) restore() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	h.issued = r.Issued
-	if r.Renew.Before(h.until) {
+	if r.Renew.Before(h.Until) {
 		h.renewAt = r.Renew
 	}
 	id.current, id.nextAttempt = h, h.renewAt
-	m.log.Info("stored certificate in use", "name", id.cfg.Secret, "until", h.until.UTC().Format(time.RFC3339))
+	m.log.Info("stored certificate in use", "name", id.cfg.Secret, "until", h.Until.UTC().Format(time.RFC3339))
 }
 
-// persist writes the certificate in use to the identity directory.
 func (id *identity) persist() {
 	m := id.s.m
 	if m.store == nil || id.s.lenient {
@@ -365,3 +339,35 @@ func (id *identity) persist() {
 	id.failed[NotKept]++
 	m.mu.Unlock()
 }
+
+// Bounds of the pause after a failed attempt.
+const (
+	firstPause = time.Second
+	maxPause   = 5 * time.Minute
+	// urgentPause bounds the pause while there is no valid certificate.
+	urgentPause = 10 * time.Second
+	// permanentPause is the least pause after an error that a retry is unlikely to change.
+	permanentPause = 5 * time.Second
+)
+
+// backoff returns the pause before the next attempt: a random duration up to a bound that doubles with each
+// failure ("full jitter"), so that the pods of a fleet do not retry together, and is at most 5 min or a tenth
+// of the remaining validity of the certificate in use. left is 0 or less without a valid certificate.
+func backoff(failures int, left time.Duration, permanent bool) time.Duration {
+	most := urgentPause
+	if left > 0 {
+		most = min(maxPause, max(left/10, firstPause))
+	}
+	bound := most
+	if failures < 20 { // a larger shift could overflow, and would exceed every bound
+		bound = min(most, firstPause<<failures)
+	}
+	pause := time.Duration(rand.Int64N(int64(bound)) + 1)
+	if permanent {
+		pause += permanentPause
+	}
+	return max(pause, firstPause/10)
+}
+
+// isPermanent reports whether an early retry is unlikely to change the result.
+func isPermanent(r pki.Reason) bool { return r == istio.Refused || r == istio.Unauthenticated }

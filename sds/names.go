@@ -21,7 +21,6 @@ const (
 	systemRoots    = fileRootPrefix + "system"
 )
 
-// fileSecret is a parsed secret name that refers to files.
 type fileSecret struct {
 	cert, key string // the paths of file-cert
 	root      string // the path of file-root; "" for the roots of the system
@@ -30,24 +29,17 @@ type fileSecret struct {
 // parseFileSecret parses a secret name that refers to files; ok is false for other names.
 func parseFileSecret(name string) (parsed fileSecret, ok bool) {
 	if rest, ok := strings.CutPrefix(name, fileCertPrefix); ok {
-		cert, key, ok := strings.Cut(rest, "~")
-		if !ok || !isPath(cert) || !isPath(key) {
-			return fileSecret{}, false
-		}
-		return fileSecret{cert: cert, key: key}, true
+		cert, key, _ := strings.Cut(rest, "~")
+		return fileSecret{cert: cert, key: key}, isPath(cert) && isPath(key)
 	}
 	if name == systemRoots {
 		return fileSecret{}, true
 	}
 	path, ok := strings.CutPrefix(name, fileRootPrefix)
-	if !ok || !isPath(path) {
-		return fileSecret{}, false
-	}
-	return fileSecret{root: path}, true
+	return fileSecret{root: path}, ok && isPath(path)
 }
 
-// isPath reports whether a path is absolute and in its shortest form, so that each file has one
-// name.
+// isPath reports whether a path is absolute and in its shortest form: each file has one name.
 func isPath(path string) bool {
 	return filepath.IsAbs(path) && filepath.Clean(path) == path && !strings.ContainsAny(path, "~\x00")
 }
@@ -55,8 +47,7 @@ func isPath(path string) bool {
 // resolve returns the target of an alias, or the name itself.
 func (m *Manager) resolve(name string) string { return cmp.Or(m.cfg.Aliases[name], name) }
 
-// Owns reports whether this manager provides a secret, so that no control plane is asked for
-// it.
+// Owns reports whether this manager provides a secret, so that no control plane is asked for it.
 func (m *Manager) Owns(name string) bool {
 	name = m.resolve(name)
 	switch {
@@ -81,8 +72,7 @@ func (m *Manager) Owns(name string) bool {
 	return false
 }
 
-// checkNames returns an error for a name that is given twice, and for an alias without a
-// target.
+// checkNames rejects a name that is given twice, and an alias without a target.
 func (m *Manager) checkNames() error {
 	taken := make(map[string]string)
 	take := func(name, what string) error {
@@ -120,8 +110,8 @@ func (m *Manager) checkNames() error {
 	return nil
 }
 
-// build builds every secret that does not depend on subscriptions. If two sources provide the
-// same name, the first source wins. The caller holds mu.
+// build builds every secret that does not depend on subscriptions, of the first source that provides its
+// name. The caller holds mu.
 func (m *Manager) build() map[string]secret {
 	out := make(map[string]secret)
 	// A secret is built once for each of its names, because it contains its name.
@@ -157,12 +147,14 @@ func (m *Manager) build() map[string]secret {
 		if s.cfg.CRL != "" && s.crl == nil {
 			continue // without its CRL, a root would also accept revoked certificates
 		}
+		byDomain := make(map[string][]*x509.Certificate)
 		for domain, roots := range s.domains {
 			certs := roots.Certs()
 			if len(certs) == 0 {
 				continue
 			}
 			if domain != "" {
+				byDomain[domain] = certs
 				all[domain] = union(all[domain], certs)
 				add(pki.SPIFFE+domain, func(name string) secret { return trustedCA(name, pki.EncodeCerts(certs), s.crl) })
 			}
@@ -170,25 +162,12 @@ func (m *Manager) build() map[string]secret {
 				add(s.cfg.RootSecret, func(name string) secret { return trustedCA(name, pki.EncodeCerts(certs), s.crl) })
 			}
 		}
-		if s.cfg.Validator == SPIFFE {
-			if by := s.byDomain(); len(by) > 0 {
-				add(s.cfg.RootSecret, func(name string) secret { return spiffe(name, by) })
-			}
+		if s.cfg.Validator == SPIFFE && len(byDomain) > 0 {
+			add(s.cfg.RootSecret, func(name string) secret { return spiffe(name, byDomain) })
 		}
 	}
 	if len(all) > 0 {
 		add(AllRoots, func(name string) secret { return spiffe(name, all) })
-	}
-	return out
-}
-
-// byDomain returns the roots of each trust domain. The caller holds m.mu.
-func (s *source) byDomain() map[string][]*x509.Certificate {
-	out := make(map[string][]*x509.Certificate)
-	for domain, roots := range s.domains {
-		if certs := roots.Certs(); domain != "" && len(certs) > 0 {
-			out[domain] = certs
-		}
 	}
 	return out
 }

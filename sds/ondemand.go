@@ -11,8 +11,7 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// systemBundles are the files in which Linux distributions store their trusted certificates, as
-// in Go's crypto/x509.
+// systemBundles are the trusted certificates of Linux distributions, as in Go's crypto/x509.
 var systemBundles = []string{
 	"/etc/ssl/certs/ca-certificates.crt",                // Debian, Ubuntu, Alpine
 	"/etc/pki/tls/certs/ca-bundle.crt",                  // Fedora, RHEL 6
@@ -22,32 +21,26 @@ var systemBundles = []string{
 	"/etc/ssl/cert.pem",                                 // Alpine
 }
 
-// readFiles reads the files that a name refers to until ctx ends, and calls use with the
-// resulting secret whenever it changes.
+// readFiles reads the files of a name until ctx ends, and calls use whenever the resulting secret changes.
 func (m *Manager) readFiles(ctx context.Context, name string, target fileSecret, use func(secret)) error {
 	defer func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		delete(m.fileStatus, name)
 	}()
-	p := files.Poller{Dirs: m.dirs}
-	var parse func(files.Contents) (secret, error)
-	switch {
-	case target.cert != "":
-		p.Paths = []string{target.cert, target.key}
-		parse = func(c files.Contents) (secret, error) { return m.pairFromFiles(name, target, c) }
-	case target.root != "":
+	p := files.Poller{Dirs: m.dirs, Paths: []string{target.cert, target.key}}
+	parse := func(c files.Contents) (secret, error) { return m.pairFromFiles(name, target, c) }
+	if target.cert == "" {
+		if target.root == "" {
+			var err error
+			if target.root, p.Dirs, err = systemBundle(); err != nil {
+				m.setFileStatus(name, FileStatus{Err: err})
+				<-ctx.Done()
+				return nil
+			}
+		}
 		p.Paths = []string{target.root}
 		parse = func(c files.Contents) (secret, error) { return rootsFromFile(name, target.root, c) }
-	default:
-		path, dirs, err := systemBundle()
-		if err != nil {
-			m.setFileStatus(name, FileStatus{Err: err})
-			<-ctx.Done()
-			return nil
-		}
-		p.Paths, p.Dirs = []string{path}, dirs
-		parse = func(c files.Contents) (secret, error) { return rootsFromFile(name, path, c) }
 	}
 	var current FileStatus
 	return p.Run(ctx, func(c files.Contents) error {
@@ -65,7 +58,6 @@ func (m *Manager) readFiles(ctx context.Context, name string, target fileSecret,
 	})
 }
 
-// pairFromFiles builds the secret of a certificate and its key.
 func (m *Manager) pairFromFiles(name string, target fileSecret, c files.Contents) (secret, error) {
 	for _, path := range []string{target.cert, target.key} {
 		if c[path] == nil {
@@ -82,7 +74,6 @@ func (m *Manager) pairFromFiles(name string, target fileSecret, c files.Contents
 	return certificate(name, pair), nil
 }
 
-// rootsFromFile builds the secret of a file of roots.
 func rootsFromFile(name, path string, c files.Contents) (secret, error) {
 	roots, err := pki.ParseCerts(c[path])
 	if err != nil {
@@ -91,8 +82,7 @@ func rootsFromFile(name, path string, c files.Contents) (secret, error) {
 	return trustedCA(name, pki.EncodeCerts(union(roots, nil)), nil), nil
 }
 
-// systemBundle returns the file of the system's trusted certificates. SSL_CERT_FILE overrides
-// it, as for OpenSSL and Go.
+// systemBundle returns the file of the system's trusted certificates; SSL_CERT_FILE overrides it, as for Go.
 func systemBundle() (string, *files.Dirs, error) {
 	candidates := systemBundles
 	if path := os.Getenv("SSL_CERT_FILE"); path != "" {

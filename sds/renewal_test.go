@@ -149,7 +149,7 @@ func TestRenewalIsSpreadAroundHalfOfTheLifetime(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			share := float64(h.renewAt.Sub(h.issued)) / float64(h.until.Sub(h.issued))
+			share := float64(h.renewAt.Sub(h.issued)) / float64(h.Until.Sub(h.issued))
 			sum, squares = sum+share, squares+share*share
 			least, most = min(least, share), max(most, share)
 		}

@@ -1,21 +1,19 @@
-// Package sds produces the certificates and trust bundles that Envoy requests as Secrets. It
-// generates private keys, obtains certificates from an authority in the pod, from a remote CA
-// or from files and the SPIFFE Workload API, and publishes them under the configured secret
-// names.
+// Package sds produces the certificates and trust bundles that Envoy requests as Secrets: it obtains
+// certificates from an authority in the pod, a remote CA, files, or the SPIFFE Workload API, and publishes
+// them under the configured secret names.
 //
 // It promises:
-//   - a certificate is replaced only by a verified successor: it has the generated key, exactly
-//     the requested names and a chain to a trusted root;
-//   - each certificate is renewed on a timer of its own, whether or not a client subscribes,
-//     and failed attempts are retried until one succeeds;
-//   - a new root is published before the first certificate that it signed, and an old root
-//     stays published while certificates may still lead to it;
-//   - private keys are in memory and, if configured, in Config.IdentityDir. They never appear
-//     in a log or an error.
+// - a certificate is replaced only by a verified successor: it has the generated key, exactly the
+// requested names and a chain to a trusted root;
+// - each certificate is renewed on a timer of its own, whether or not a client subscribes, and failed
+// attempts are retried until one succeeds;
+// - a new root is published before the first certificate that it signed, and an old root stays published
+// while certificates may still lead to it;
+// - private keys are only in memory and, if configured, in Config.IdentityDir; never in a log or an error.
 //
-// It does not promise that a certificate is valid: without a successor, an expired certificate
-// is still published. The package does not know the clients; each group of clients is a State.
-// All methods may be called concurrently.
+// It does not promise that a certificate is valid: without a successor, an expired certificate is still
+// published. It does not know the clients; each group of clients is a State. All methods may be called
+// concurrently.
 package sds
 
 import (
@@ -39,7 +37,6 @@ import (
 // tick is how soon the manager notices that the wall clock was set or that the machine slept.
 const tick = 30 * time.Second
 
-// Config configures a Manager.
 type Config struct {
 	// Sources are the origins of certificates. Secret names must be unique among all sources.
 	Sources []SourceConfig
@@ -47,8 +44,7 @@ type Config struct {
 	Aliases map[string]string
 	// SecretDirs are the directories that secret names such as file-cert: may refer to.
 	SecretDirs []string
-	// IdentityDir is the directory that stores keys and certificates; "" stores nothing on
-	// disk.
+	// IdentityDir is the directory that stores keys and certificates; "" stores nothing on disk.
 	IdentityDir string
 	Log         *slog.Logger
 	// Now returns the wall clock time; nil selects the system clock.
@@ -65,10 +61,8 @@ type Manager struct {
 	sources []*source
 
 	mu sync.Mutex
-	// secrets are the published secrets by name. The map is replaced as a whole, never
-	// modified.
+	// secrets are the published secrets by name. The map is replaced as a whole, never modified.
 	secrets map[string]secret
-	// changed is closed when secrets is replaced.
 	changed chan struct{}
 	// fileStatus is the status of the files that clients subscribe to, by secret name.
 	fileStatus map[string]FileStatus
@@ -84,8 +78,7 @@ func New(cfg Config) (*Manager, error) {
 		changed: make(chan struct{}), fileStatus: make(map[string]FileStatus),
 	}
 	if m.now == nil {
-		// Round drops the monotonic clock reading: the validity of certificates follows the
-		// wall clock.
+		// Round drops the monotonic clock reading: validity follows the wall clock.
 		m.now = func() time.Time { return time.Now().Round(0) }
 	}
 	var err error
@@ -111,8 +104,7 @@ func New(cfg Config) (*Manager, error) {
 	return m, nil
 }
 
-// Open opens the identity directory, if one is configured. It returns only the error that would
-// also end Run: other users could write keys into the directory.
+// Open opens the identity directory, if one is configured. It only returns an error that would also end Run.
 func (m *Manager) Open() error {
 	if m.store == nil {
 		return nil
@@ -146,8 +138,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	return eg.Wait()
 }
 
-// watchClock compares the wall clock with the monotonic clock every tick. The wall clock can be
-// set, and it advances while the machine sleeps, when timers do not.
+// watchClock detects that the wall clock was set, or that the machine slept, when timers do not advance.
 func (m *Manager) watchClock(ctx context.Context) error {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -170,8 +161,7 @@ func (m *Manager) watchClock(ctx context.Context) error {
 	}
 }
 
-// rebuild builds all secrets and replaces the published ones if any of them differs. The caller
-// holds mu.
+// rebuild builds all secrets, and publishes them if any of them differs. The caller holds mu.
 func (m *Manager) rebuild() {
 	secrets := m.build()
 	same := maps.EqualFunc(secrets, m.secrets, func(a, b secret) bool { return a.Version == b.Version })
@@ -183,17 +173,9 @@ func (m *Manager) rebuild() {
 	m.changed = make(chan struct{})
 }
 
-// published returns the secrets, and a channel that is closed when they are replaced.
-func (m *Manager) published() (map[string]secret, <-chan struct{}) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.secrets, m.changed
-}
-
 // State is the state of one group of clients into which secrets are published.
 type State interface {
-	// Publish sets the content of these secrets. done receives nil once the clients have ACKed
-	// them, or the error of a NACK.
+	// Publish sets the content of these secrets. done receives nil for an ACK, or the error of a NACK.
 	Publish(secrets []*xds.Resource, done func(error))
 	// Withdraw removes secrets that no client subscribes to any more.
 	Withdraw(names []string)
@@ -203,28 +185,15 @@ type State interface {
 	Take() (add, drop []string)
 }
 
-// Serve publishes the current secrets, and every later change, into a state until ctx ends. It
-// then returns nil, after every goroutine that it started has ended.
+// Serve publishes the current secrets, and every later change, into a state until ctx ends. It then returns
+// nil, after every goroutine that it started has ended.
 func (m *Manager) Serve(ctx context.Context, state State) error {
 	s := &serving{m: m, state: state, versions: make(map[string]string), readers: make(map[string]context.CancelFunc), fileSecrets: make(chan secret)}
-	return s.run(ctx)
-}
-
-// serving is one call of Serve.
-type serving struct {
-	m        *Manager
-	state    State
-	versions map[string]string // the published versions by name
-	// readers end the goroutines that read the files of a subscribed name; fileSecrets receives
-	// the secrets that they read.
-	readers     map[string]context.CancelFunc
-	fileSecrets chan secret
-}
-
-func (s *serving) run(ctx context.Context) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	for ctx.Err() == nil {
-		secrets, changed := s.m.published()
+		m.mu.Lock()
+		secrets, changed := m.secrets, m.changed
+		m.mu.Unlock()
 		s.publish(slices.Collect(maps.Values(secrets))...)
 		select {
 		case <-ctx.Done():
@@ -244,8 +213,16 @@ func (s *serving) run(ctx context.Context) error {
 	return eg.Wait()
 }
 
-// publish publishes the secrets whose version the state does not have yet, roots before
-// certificates.
+type serving struct {
+	m        *Manager
+	state    State
+	versions map[string]string // the published versions by name
+	// readers end the goroutines that read files for a subscribed name, which send to fileSecrets.
+	readers     map[string]context.CancelFunc
+	fileSecrets chan secret
+}
+
+// publish publishes the secrets that the state does not have in this version, roots before certificates.
 func (s *serving) publish(secrets ...secret) {
 	var roots, certs []*xds.Resource
 	for _, r := range secrets {
@@ -261,22 +238,17 @@ func (s *serving) publish(secrets ...secret) {
 	}
 	for _, batch := range [][]*xds.Resource{roots, certs} {
 		if len(batch) > 0 {
-			s.state.Publish(batch, func(err error) { s.logNACK(batch, err) })
+			s.state.Publish(batch, func(err error) {
+				for _, r := range batch {
+					if err != nil {
+						s.m.log.Error("a client NACKed a secret of the agent and uses the previous one", "name", r.Name, "err", err)
+					}
+				}
+			})
 		}
 	}
 }
 
-// logNACK logs the NACK of a batch; an ACK is not logged.
-func (s *serving) logNACK(batch []*xds.Resource, err error) {
-	if err == nil {
-		return
-	}
-	for _, r := range batch {
-		s.m.log.Error("a client NACKed a secret of the agent and uses the previous one", "name", r.Name, "err", err)
-	}
-}
-
-// startReading reads the files that a name refers to, if it refers to any.
 func (s *serving) startReading(ctx context.Context, eg *errgroup.Group, name string) {
 	target, ok := parseFileSecret(s.m.resolve(name))
 	if !ok || s.readers[name] != nil {
@@ -293,7 +265,6 @@ func (s *serving) startReading(ctx context.Context, eg *errgroup.Group, name str
 	})
 }
 
-// stopReading ends the reading of files that clients have unsubscribed from.
 func (s *serving) stopReading(names []string) {
 	var removed []string
 	for _, name := range names {

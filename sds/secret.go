@@ -15,8 +15,7 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// spiffeValidator is the name of Envoy's certificate validator with one bundle for each trust
-// domain.
+// spiffeValidator is the name of Envoy's certificate validator with a bundle for each trust domain.
 const spiffeValidator = "envoy.tls.cert_validator.spiffe"
 
 // secret is a published resource. roots is set if it contains roots instead of a certificate.
@@ -47,15 +46,14 @@ func inline(b []byte) *corev3.DataSource {
 	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: b}}
 }
 
-// certificate returns the Secret of a key and its chain.
 func certificate(name string, p pki.Pair) secret {
 	return encode(&tlsv3.Secret{Name: name, Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
 		CertificateChain: inline(p.ChainPEM()), PrivateKey: inline(p.KeyPEM()),
 	}}})
 }
 
-// trustedCA returns the Secret of a validation context that accepts every certificate that
-// leads to one of the roots. crl holds revocation lists in PEM; nil for none.
+// trustedCA returns the Secret that accepts every certificate that leads to one of the roots. crl holds
+// revocation lists in PEM; nil for none.
 func trustedCA(name string, roots, crl []byte) secret {
 	v := &tlsv3.CertificateValidationContext{TrustedCa: inline(roots)}
 	if crl != nil {
@@ -64,8 +62,7 @@ func trustedCA(name string, roots, crl []byte) secret {
 	return encode(&tlsv3.Secret{Name: name, Type: &tlsv3.Secret_ValidationContext{ValidationContext: v}})
 }
 
-// spiffe returns the Secret of a validation context that verifies the certificates of each
-// trust domain with the roots of that domain.
+// spiffe returns the Secret that verifies the certificates of each trust domain with the roots of that domain.
 func spiffe(name string, domains map[string][]*x509.Certificate) secret {
 	var conf tlsv3.SPIFFECertValidatorConfig
 	for _, domain := range slices.Sorted(maps.Keys(domains)) {

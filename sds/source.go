@@ -1,6 +1,7 @@
 package sds
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -43,34 +44,27 @@ const (
 type SourceConfig struct {
 	// CA is dir:DIR, istio:ADDR, spire:unix:PATH, files:DIR, dev or dev:DIR.
 	CA string
-	// Identities are the identities to obtain certificates for. A source that pushes
-	// certificates (spire, files) may have one identity without names: it takes the first
-	// certificate.
+	// Identities are the identities to obtain certificates for. A source that pushes certificates (spire,
+	// files) may have one without names: it takes the first certificate.
 	Identities []Identity
-	// RootSecret is the name of the secret with the roots, and Validator its form; "" selects
-	// DefaultRoots and TrustedCA.
+	// RootSecret is the secret with the roots, and Validator its form; by default DefaultRoots and TrustedCA.
 	RootSecret, Validator string
-	// Roots is a PEM file of root certificates. If set, only certificates that lead to one of
-	// them are accepted, and authorities cannot add roots. CRL is a PEM file of certificate
-	// revocation lists that is passed to the clients; "" for none.
+	// Roots is a PEM file: if set, only certificates that lead to one of its roots are accepted, and
+	// authorities cannot add roots. CRL is a PEM file of revocation lists for the clients; "" for none.
 	Roots, CRL string
 	KeyType    pki.KeyType
-	// Lifetime is the requested validity; the CA may grant less. RootOverlap is how long a root
-	// stays published after the source stopped naming it: 0 selects DefaultRootOverlap, except
-	// with spire, whose bundles contain overlapping roots themselves. RootLead is how long a
-	// new root is published before the first certificate that leads to it is used, as long as
-	// another one is valid.
+	// Lifetime is the requested validity; the CA may grant less. RootOverlap is how long a root stays
+	// published after the source stopped naming it: by default DefaultRootOverlap, or 0 with spire, whose
+	// bundles overlap themselves. RootLead is how long a new root is published before the first certificate
+	// that leads to it is used, as long as another one is valid.
 	Lifetime, RootOverlap, RootLead time.Duration
-	// Istio configures istio:ADDR.
-	Istio istio.Config
+	Istio                           istio.Config
 }
 
-// Identity is the identity of one certificate.
 type Identity struct {
 	// Names are exactly the names of the certificate; without any, all names are accepted.
 	Names pki.Names
-	// Secret is the name of the published secret, in addition to the SPIFFE ID; "" selects
-	// DefaultSecret.
+	// Secret is published in addition to the SPIFFE ID; "" selects DefaultSecret.
 	Secret string
 }
 
@@ -78,19 +72,17 @@ type Identity struct {
 type authority interface {
 	// Issue returns a certificate, or an error, before ctx ends.
 	Issue(ctx context.Context, r pki.Request) (pki.Answer, error)
-	// Run watches what the authority depends on until ctx ends. It calls roots when peers must
-	// trust other roots, and fault with the current problem, or with nil once it is resolved.
+	// Run watches what the authority depends on until ctx ends. It calls roots when peers must trust other
+	// roots, and fault with the current problem, or with nil once it is resolved.
 	Run(ctx context.Context, roots func([]*x509.Certificate), fault func(error)) error
 }
 
 // pusher receives certificates that are issued elsewhere.
 type pusher interface {
-	// Run calls update with the complete content whenever it changes, until ctx ends, and fault
-	// as an authority does.
+	// Run calls update with the complete content whenever it changes until ctx ends, and fault as above.
 	Run(ctx context.Context, update func(pki.Update), fault func(error)) error
 }
 
-// source is one SourceConfig at run time.
 type source struct {
 	m          *Manager
 	cfg        SourceConfig
@@ -98,46 +90,30 @@ type source struct {
 	// Exactly one of authority and pusher is set.
 	authority authority
 	pusher    pusher
-	// lenient is set for certificates that were issued for general purposes, see
-	// pki.Expectation.Lax.
+	// lenient is set for certificates for general purposes, see pki.Expectation.Lax.
 	lenient bool
-	// authoritative is set if the bundles of the source are complete: a missing root was
-	// revoked.
+	// authoritative is set if the bundles of the source are complete: a missing root was revoked.
 	authoritative bool
 	// pinnedFiles reads cfg.Roots and cfg.CRL; nil if neither is set.
 	pinnedFiles *files.Poller
 
-	// The fields below are protected by m.mu. domain is the trust domain of the identities; ""
-	// if they have no SPIFFE ID.
-	domain  string
-	pinned  []*x509.Certificate // the roots of cfg.Roots; nil if not set or not read yet
-	crl     []byte
-	domains map[string]*pki.Roots
-	// otherSVIDs are all pushed certificates by SPIFFE ID.
+	// The fields below are protected by m.mu. domain is that of the identities; "" without SPIFFE ID.
+	domain     string
+	pinned     []*x509.Certificate // the roots of cfg.Roots; nil if not set or not read yet
+	crl        []byte
+	domains    map[string]*pki.Roots
 	otherSVIDs map[string]pki.Pair
 	// faults are the current problems by the part of the source that they concern.
 	faults map[string]error
 }
 
-// source creates a source. It does no I/O.
 func (m *Manager) source(cfg SourceConfig) (*source, error) {
-	if cfg.RootSecret == "" {
-		cfg.RootSecret = DefaultRoots
-	}
-	if cfg.Lifetime == 0 {
-		cfg.Lifetime = DefaultLifetime
-	}
-	if cfg.RootLead == 0 {
-		cfg.RootLead = DefaultRootLead
-	}
-	if cfg.KeyType == "" {
-		cfg.KeyType = pki.DefaultKeyType
-	}
-	switch cfg.Validator {
-	case "":
-		cfg.Validator = TrustedCA
-	case TrustedCA, SPIFFE:
-	default:
+	cfg.RootSecret = cmp.Or(cfg.RootSecret, DefaultRoots)
+	cfg.Lifetime = cmp.Or(cfg.Lifetime, DefaultLifetime)
+	cfg.RootLead = cmp.Or(cfg.RootLead, DefaultRootLead)
+	cfg.KeyType = cmp.Or(cfg.KeyType, pki.DefaultKeyType)
+	cfg.Validator = cmp.Or(cfg.Validator, TrustedCA)
+	if cfg.Validator != TrustedCA && cfg.Validator != SPIFFE {
 		return nil, fmt.Errorf("--root-validator %q: want %s or %s", cfg.Validator, TrustedCA, SPIFFE)
 	}
 	s := &source{m: m, cfg: cfg, domains: make(map[string]*pki.Roots), faults: make(map[string]error)}
@@ -156,7 +132,6 @@ func (m *Manager) source(cfg SourceConfig) (*source, error) {
 	return s, nil
 }
 
-// createOrigin creates the authority or the pusher that cfg.CA names.
 func (s *source) createOrigin() (err error) {
 	kind, rest, _ := strings.Cut(s.cfg.CA, ":")
 	log := s.m.log.With("ca", s.cfg.CA)
@@ -191,7 +166,6 @@ func (s *source) createOrigin() (err error) {
 	return err
 }
 
-// addIdentities checks the configured identities and adds them.
 func (s *source) addIdentities() error {
 	configured := s.cfg.Identities
 	if len(configured) == 0 {
@@ -201,9 +175,7 @@ func (s *source) addIdentities() error {
 		configured = []Identity{{}}
 	}
 	for _, c := range configured {
-		if c.Secret == "" {
-			c.Secret = DefaultSecret
-		}
+		c.Secret = cmp.Or(c.Secret, DefaultSecret)
 		if s.authority != nil && c.Names.Equal(pki.Names{}) {
 			return fmt.Errorf("--identity of secret %q has no name", c.Secret)
 		}
@@ -217,12 +189,13 @@ func (s *source) addIdentities() error {
 			}
 			s.domain = domain
 		}
-		s.identities = append(s.identities, newIdentity(s, c))
+		s.identities = append(s.identities, &identity{
+			s: s, cfg: c, wake: make(chan struct{}, 1), failed: make(map[pki.Reason]uint64),
+		})
 	}
 	return nil
 }
 
-// watchPinned creates the poller of the files of roots and revocation lists.
 func (s *source) watchPinned() error {
 	var paths, dirs []string
 	for _, f := range []struct{ flag, path string }{{"--ca-roots", s.cfg.Roots}, {"--crl", s.cfg.CRL}} {
@@ -252,7 +225,6 @@ func (s *source) watchPinned() error {
 	return nil
 }
 
-// run obtains the certificates of the source until ctx ends.
 func (s *source) run(ctx context.Context) error {
 	s.restore()
 	eg, ctx := errgroup.WithContext(ctx)
@@ -267,8 +239,7 @@ func (s *source) run(ctx context.Context) error {
 			err = s.pusher.Run(ctx, s.acceptPushed, s.fault("source"))
 		}
 		if err != nil && ctx.Err() == nil {
-			// The current certificates stay in use, and the rest of the agent does not
-			// depend on this source.
+			// The current certificates stay in use; the rest of the agent does not depend on this source.
 			s.fault("authority")(err)
 			s.m.log.Error("a source of certificates failed permanently: fix it and restart the agent", "ca", s.cfg.CA, "err", err)
 		}
@@ -280,7 +251,6 @@ func (s *source) run(ctx context.Context) error {
 	return eg.Wait()
 }
 
-// restore loads what an earlier process stored.
 func (s *source) restore() {
 	if s.pinnedFiles != nil {
 		// The files are read before anything is trusted. The poller reports problems.
@@ -300,11 +270,9 @@ func (s *source) restore() {
 	s.m.mu.Unlock()
 }
 
-// storagePart is the part of a source that stores certificates on disk.
 const storagePart = "identity directory"
 
-// fault returns a function that sets the current problem of one part of the source, or clears
-// it with nil.
+// fault returns a function that sets the current problem of one part of the source; nil clears it.
 func (s *source) fault(part string) func(error) {
 	return func(err error) {
 		s.m.mu.Lock()
@@ -324,8 +292,7 @@ func (s *source) fault(part string) func(error) {
 	}
 }
 
-// loadPinned uses the files of roots and revocation lists. A problem with one of them does not
-// prevent the use of the other.
+// loadPinned uses the files of roots and revocation lists, also if only one of them has no problem.
 func (s *source) loadPinned(c files.Contents) error {
 	var roots []*x509.Certificate
 	var rootsErr, crlErr error
@@ -358,7 +325,6 @@ func (s *source) loadPinned(c files.Contents) error {
 	return errors.Join(rootsErr, crlErr)
 }
 
-// acceptRoots publishes the roots that an authority names.
 func (s *source) acceptRoots(roots []*x509.Certificate) {
 	s.m.mu.Lock()
 	s.setRoots(s.domain, roots)
@@ -369,7 +335,6 @@ func (s *source) acceptRoots(roots []*x509.Certificate) {
 	}
 }
 
-// acceptPushed uses the bundles and certificates that were pushed.
 func (s *source) acceptPushed(u pki.Update) {
 	s.m.mu.Lock()
 	if s.identities[0].cfg.Names.ID == "" && len(u.Pairs) > 0 {
@@ -407,8 +372,8 @@ func (s *source) acceptPushed(u pki.Update) {
 	s.m.rebuild()
 }
 
-// verify checks that a certificate has the names and leads to a trusted root. roots are those
-// that came with the certificate; they count only if no roots are pinned.
+// verify checks that a certificate has the names and leads to a trusted root. roots came with the
+// certificate, and count only if no roots are pinned.
 func (s *source) verify(p pki.Pair, names pki.Names, roots []*x509.Certificate) (pki.Verified, error) {
 	e := pki.Expectation{Key: p.Key.Public(), Lax: s.lenient}
 	if !names.Equal(pki.Names{}) {
@@ -421,14 +386,15 @@ func (s *source) verify(p pki.Pair, names pki.Names, roots []*x509.Certificate) 
 	case len(roots) > 0:
 		e.Roots = roots
 	default:
-		e.Roots = s.trusted(pki.DomainOf(p))
+		if known := s.domains[pki.DomainOf(p)]; known != nil {
+			e.Roots = known.Certs()
+		}
 	}
 	s.m.mu.Unlock()
 	return e.Verify(p.Chain, s.m.now())
 }
 
-// setRoots sets the roots that the source names for one trust domain. Pinned roots take
-// precedence. The caller holds m.mu.
+// setRoots sets the roots that the source names for a domain, unless roots are pinned. The caller holds m.mu.
 func (s *source) setRoots(domain string, roots []*x509.Certificate) {
 	r := s.domains[domain]
 	if r == nil {
@@ -446,14 +412,6 @@ func (s *source) setRoots(domain string, roots []*x509.Certificate) {
 	}
 }
 
-// trusted returns the roots of a trust domain. The caller holds m.mu.
-func (s *source) trusted(domain string) []*x509.Certificate {
-	if r := s.domains[domain]; r != nil {
-		return r.Certs()
-	}
-	return nil
-}
-
 // prune removes the roots that the source has not named for the overlap. The caller holds m.mu.
 func (s *source) prune() (changed bool) {
 	now := s.m.now()
@@ -461,7 +419,7 @@ func (s *source) prune() (changed bool) {
 		pruned := r.Prune(now, s.cfg.RootOverlap, func(c *x509.Certificate) bool {
 			// The root of a certificate in use stays.
 			return !s.authoritative && slices.ContainsFunc(s.identities, func(id *identity) bool {
-				return id.current != nil && id.current.root != nil && id.current.root.Equal(c) && now.Before(id.current.until)
+				return id.current != nil && id.current.Root != nil && id.current.Root.Equal(c) && now.Before(id.current.Until)
 			})
 		})
 		if pruned {
@@ -473,8 +431,7 @@ func (s *source) prune() (changed bool) {
 	return changed
 }
 
-// recheck removes roots whose overlap has passed and wakes the identities. If urgent is set,
-// failed attempts are retried at once.
+// recheck removes roots whose overlap has passed and wakes the identities; if urgent, to retry at once.
 func (s *source) recheck(urgent bool) {
 	s.m.mu.Lock()
 	if s.prune() {

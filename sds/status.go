@@ -1,7 +1,6 @@
 package sds
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,26 +10,21 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// Status is the state of a Manager.
 type Status struct {
 	Identities []IdentityStatus
 	Roots      []RootStatus
 	Files      []FileStatus
-	// Faults are the current problems of the sources.
-	Faults []string
+	Faults     []string
 }
 
 // IdentityStatus is the state of one identity and of its certificate in use.
 type IdentityStatus struct {
-	// Secret is the name of the published secret, CA its origin, and Names the names of the
-	// certificate in use, or else the configured ones.
+	// Secret is the published secret, CA its origin; Names are those in use, or else the configured ones.
 	Secret, CA, Names string
-	// Serial (in hexadecimal), Issuer and the validity describe the certificate in use; they
-	// are empty without one.
+	// Serial (in hexadecimal), Issuer and the validity are empty without a certificate in use.
 	Serial, Issuer   string
 	NotBefore, Until time.Time
-	// Next is when the next certificate is requested; the zero time if the source pushes
-	// certificates.
+	// Next is when the next certificate is requested; the zero time if the source pushes certificates.
 	Next time.Time
 	// Pending is when a verified successor comes into use; the zero time if there is none.
 	Pending time.Time
@@ -42,7 +36,6 @@ type IdentityStatus struct {
 	Failed map[pki.Reason]uint64
 }
 
-// RootStatus is the state of one trusted root.
 type RootStatus struct {
 	CA, Domain, Subject, Serial string
 	Until                       time.Time
@@ -53,10 +46,9 @@ type RootStatus struct {
 // FileStatus is the state of a secret that clients subscribe to by the paths of its files.
 type FileStatus struct {
 	Name string
-	// Version is the version of the secret; "" if it could not be read yet.
+	// Version is "" if the secret could not be read yet; Err is the current problem with its files.
 	Version string
-	// Err is the current problem with the files.
-	Err error
+	Err     error
 }
 
 // Status returns the state of all identities, roots and files.
@@ -80,11 +72,11 @@ func (m *Manager) Status() Status {
 			out.Faults = append(out.Faults, s.faults[part].Error())
 		}
 	}
-	for name, f := range m.fileStatus {
+	for _, name := range slices.Sorted(maps.Keys(m.fileStatus)) {
+		f := m.fileStatus[name]
 		f.Name = name
 		out.Files = append(out.Files, f)
 	}
-	slices.SortFunc(out.Files, func(a, b FileStatus) int { return cmp.Compare(a.Name, b.Name) })
 	return out
 }
 
@@ -97,7 +89,7 @@ func (id *identity) status() IdentityStatus {
 		out.Next = id.nextAttempt
 	}
 	if id.next != nil {
-		out.Pending = id.next.from
+		out.Pending = id.next.From
 	}
 	if h := id.current; h != nil {
 		leaf := h.pair.Leaf()
@@ -105,13 +97,12 @@ func (id *identity) status() IdentityStatus {
 			out.Names = names.String()
 		}
 		out.Serial, out.Issuer = leaf.SerialNumber.Text(16), leaf.Issuer.String()
-		out.NotBefore, out.Until = leaf.NotBefore, h.until
+		out.NotBefore, out.Until = leaf.NotBefore, h.Until
 	}
 	return out
 }
 
-// Ready returns nil if every identity has a valid certificate and the roots to verify peers,
-// and otherwise an error that says what is missing.
+// Ready returns what is missing of the valid certificates and the roots to verify peers; nil for nothing.
 func (m *Manager) Ready() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -123,8 +114,8 @@ func (m *Manager) Ready() error {
 				return fmt.Errorf("no certificate %q yet from %s: %w", id.cfg.Secret, s.cfg.CA, id.err)
 			case id.current == nil:
 				return fmt.Errorf("no certificate %q yet from %s", id.cfg.Secret, s.cfg.CA)
-			case !now.Before(id.current.until):
-				expired := fmt.Errorf("the certificate %q expired at %s", id.cfg.Secret, id.current.until.UTC().Format(time.RFC3339))
+			case !now.Before(id.current.Until):
+				expired := fmt.Errorf("the certificate %q expired at %s", id.cfg.Secret, id.current.Until.UTC().Format(time.RFC3339))
 				return errors.Join(expired, id.err)
 			}
 		}

@@ -3,8 +3,6 @@ package store
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"math"
 	"time"
 
@@ -16,7 +14,6 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// maxAliases bounds the aliases of a resource.
 const maxAliases = 1 << 16
 
 // Flags of the content of a Set.
@@ -27,8 +24,7 @@ const (
 	setPrevious
 )
 
-// Flags of an encoded resource. The first bit is not used: in format 1 it meant that a
-// client had accepted the resource.
+// Flags of an encoded resource. In format 1 the first bit meant that a client had accepted the resource.
 const (
 	resourceWrapped = 1 << (iota + 1)
 	resourceBody
@@ -48,30 +44,16 @@ const (
 	reasonMessage   = "a resource whose metadata cannot be encoded"
 )
 
-// recordKey is the key of a record, which is never encrypted.
-type recordKey struct {
-	group, typeURL, name string
-}
-
-func (k recordKey) append(b []byte) []byte {
-	for _, s := range [...]string{k.group, k.typeURL, k.name} {
+func (k Key) append(b []byte) []byte {
+	for _, s := range [...]string{k.Group, k.Type, k.Name} {
 		b = appendString(b, s)
 	}
 	return b
 }
 
-// rawKey is a recordKey within a read buffer.
+// rawKey is a Key within a read buffer.
 type rawKey struct {
 	group, typeURL, name []byte
-}
-
-func cutKey(b []byte) (k rawKey, rest []byte, ok bool) {
-	for _, part := range [...]*[]byte{&k.group, &k.typeURL, &k.name} {
-		if *part, b, ok = cutBytes(b); !ok {
-			return k, nil, false
-		}
-	}
-	return k, b, true
 }
 
 func appendString[S string | []byte](b []byte, s S) []byte {
@@ -79,24 +61,84 @@ func appendString[S string | []byte](b []byte, s S) []byte {
 	return append(b, s...)
 }
 
-func cutBytes(b []byte) (s, rest []byte, ok bool) {
-	length, n := binary.Uvarint(b)
-	if n <= 0 || length > uint64(len(b)-n) {
-		return nil, nil, false
-	}
-	b = b[n:]
-	return b[:length], b[length:], true
+// cutter takes parts from the beginning of rest. After a malformed one, failed is set and all are empty.
+type cutter struct {
+	rest   []byte
+	failed bool
 }
 
-// record appends a record. If the content of an entry cannot be stored, it appends a tombstone,
-// because an older content must not be used instead, and returns the reason. If only the
-// previous content cannot be stored, or does not fit beside the content, it is left out.
+func (c *cutter) fail() { c.rest, c.failed = nil, true }
+
+func (c *cutter) take(n uint64) (part []byte) {
+	if n > uint64(len(c.rest)) {
+		c.fail()
+		return nil
+	}
+	part, c.rest = c.rest[:n], c.rest[n:]
+	return part
+}
+
+func (c *cutter) flags() byte {
+	if b := c.take(1); !c.failed {
+		return b[0]
+	}
+	return 0
+}
+
+func (c *cutter) uvarint() uint64 {
+	value, n := binary.Uvarint(c.rest)
+	if n <= 0 {
+		c.fail()
+		return 0
+	}
+	c.rest = c.rest[n:]
+	return value
+}
+
+func (c *cutter) bytes() []byte { return c.take(c.uvarint()) }
+
+func (c *cutter) ttl() (ttl time.Duration, deadline time.Time) {
+	b := c.take(16)
+	if c.failed {
+		return 0, time.Time{}
+	}
+	if at := int64(binary.LittleEndian.Uint64(b[8:])); at != 0 {
+		deadline = time.Unix(0, at)
+	}
+	return time.Duration(binary.LittleEndian.Uint64(b)), deadline
+}
+
+func (c *cutter) aliases() (aliases []string) {
+	count := c.uvarint()
+	if count > maxAliases {
+		c.fail()
+	}
+	for ; count > 0 && !c.failed; count-- {
+		aliases = append(aliases, string(c.bytes()))
+	}
+	return aliases
+}
+
+func (c *cutter) message(m proto.Message) {
+	if proto.Unmarshal(c.bytes(), m) != nil {
+		c.fail()
+	}
+}
+
+func cutKey(b []byte) (k rawKey, rest []byte, ok bool) {
+	c := cutter{rest: b}
+	k = rawKey{c.bytes(), c.bytes(), c.bytes()}
+	return k, c.rest, !c.failed
+}
+
+// record appends a record. If the content of an entry cannot be stored, it appends a tombstone, because
+// an older content must not be used instead, and returns the reason. A previous content that cannot be
+// stored, or does not fit beside the content, is left out.
 func (e *encoder) record(rec Record) (why string) {
 	switch rec := rec.(type) {
 	case Set:
-		key := recordKey{rec.Key.Group, rec.Key.Type, rec.Key.Name}
 		content, why := e.set(&rec.Entry)
-		if why == "" && !e.frame(kindSet, key, content) {
+		if why == "" && !e.frame(kindSet, rec.Key, content) {
 			why = reasonTooLarge
 		}
 		switch {
@@ -105,17 +147,16 @@ func (e *encoder) record(rec Record) (why string) {
 			rec.Entry.Previous, rec.Entry.PreviousSource = nil, ""
 			e.record(rec)
 		default:
-			e.frame(kindSet, key, []byte{0})
+			e.frame(kindSet, rec.Key, []byte{0})
 		}
 		return why
 	case Note:
 		e.content = append(e.content[:0], rec.Value...)
-		e.frame(kindNote, recordKey{group: rec.Key.Group, name: rec.Key.Name}, e.content)
+		e.frame(kindNote, Key{Group: rec.Key.Group, Name: rec.Key.Name}, e.content)
 	}
 	return ""
 }
 
-// set encodes an entry, or returns the reason why it cannot be stored.
 func (e *encoder) set(entry *Entry) (_ []byte, why string) {
 	b := append(e.content[:0], flag(setContent, entry.Content != nil)|flag(setAccepted, entry.Accepted)|
 		flag(setStable, entry.Stable)|flag(setPrevious, entry.Previous != nil))
@@ -132,7 +173,6 @@ func (e *encoder) set(entry *Entry) (_ []byte, why string) {
 	return b, why
 }
 
-// flag returns the flag if it is on, and otherwise 0.
 func flag(flag byte, on bool) byte {
 	if on {
 		return flag
@@ -142,15 +182,8 @@ func flag(flag byte, on bool) byte {
 
 // resource encodes a resource, or returns the reason why it cannot be stored.
 func (e *encoder) resource(b []byte, r *xds.Resource, source string) (_ []byte, why string) {
-	switch {
-	case r.CacheControl().GetDoNotCache():
-		return b, reasonCache
-	case r.Body != nil && r.Body.TypeUrl != r.Type:
-		return b, reasonType
-	case len(r.Body.GetValue()) > maxPayload || len(r.Aliases()) > maxAliases:
-		return b, reasonTooLarge
-	case e.framing.aead == nil && r.Type == xds.SecretType:
-		return b, reasonSecret // also checked by Storable; a mistake of the caller must not write a Secret
+	if why := unstorable(r, e.framing.aead != nil); why != "" { // a mistake of the caller must not write a Secret
+		return b, why
 	}
 	b = append(b, flag(resourceWrapped, r.Wrapped)|flag(resourceBody, r.Body != nil)|
 		flag(resourceCacheControl, r.CacheControl() != nil)|flag(resourceMetadata, r.Metadata() != nil))
@@ -176,8 +209,7 @@ func (e *encoder) resource(b []byte, r *xds.Resource, source string) (_ []byte, 
 	return append(b, r.Body.GetValue()...), ""
 }
 
-// appendTTL encodes a TTL and its deadline, 0 for none. A deadline after the year 2262 does not
-// fit into 64 bits of nanoseconds and is reduced to the greatest possible one.
+// appendTTL encodes a TTL and its deadline, 0 for none, which is at most the year 2262.
 func appendTTL(b []byte, ttl time.Duration, deadline time.Time) []byte {
 	var at int64
 	if !deadline.IsZero() {
@@ -190,19 +222,7 @@ func appendTTL(b []byte, ttl time.Duration, deadline time.Time) []byte {
 	return binary.LittleEndian.AppendUint64(b, uint64(at))
 }
 
-func cutTTL(b []byte) (ttl time.Duration, deadline time.Time, rest []byte, ok bool) {
-	if len(b) < 16 {
-		return 0, time.Time{}, nil, false
-	}
-	ttl = time.Duration(binary.LittleEndian.Uint64(b))
-	if at := int64(binary.LittleEndian.Uint64(b[8:])); at != 0 {
-		deadline = time.Unix(0, at)
-	}
-	return ttl, deadline, b[16:], true
-}
-
-// unusable is the error of an intact record that cannot be used. Its text is one of the
-// reasons.
+// unusable is the error of an intact record that cannot be used: one of the reasons.
 type unusable string
 
 func (u unusable) Error() string { return string(u) }
@@ -210,8 +230,7 @@ func (u unusable) Error() string { return string(u) }
 // stringTable deduplicates frequent strings.
 type stringTable map[string]string
 
-// maxStrings bounds the table. Types, groups and sources are few; there may be as many upstream
-// versions as resources.
+// maxStrings bounds the table: there may be as many upstream versions as resources.
 const maxStrings = 4096
 
 func (in stringTable) get(b []byte) string {
@@ -225,8 +244,7 @@ func (in stringTable) get(b []byte) string {
 	return s
 }
 
-// decode converts a rawRecord, without retaining it. Its error is an unusable; for a Set it
-// then also returns the tombstone that replaces the record.
+// decode converts a rawRecord, without retaining it. With an error, a Set is the tombstone to use instead.
 func decode(raw rawRecord, in stringTable) (Record, error) {
 	key := Key{Group: in.get(raw.key.group), Type: in.get(raw.key.typeURL), Name: string(raw.key.name)}
 	switch raw.kind {
@@ -243,71 +261,53 @@ func decode(raw rawRecord, in stringTable) (Record, error) {
 	}
 }
 
-// decodeEntry decodes the content of a Set.
 func decodeEntry(b []byte, key Key, in stringTable) (e Entry, err error) {
-	if len(b) == 0 {
-		return e, unusable(reasonMalformed)
-	}
-	flags, b := b[0], b[1:]
+	c := cutter{rest: b}
+	flags := c.flags()
 	if flags&setPrevious != 0 {
-		previous, rest, ok := cutBytes(b)
-		if !ok {
-			return e, unusable(reasonMalformed)
-		}
-		b = rest
-		if e.Previous, e.PreviousSource, _, err = decodeResource(previous, key, in); err != nil {
+		if e.Previous, e.PreviousSource, _, err = decodeResource(c.bytes(), key, in); err != nil {
 			return Entry{}, err
 		}
 	}
-	if flags&setContent == 0 {
-		if len(b) > 0 {
-			return Entry{}, unusable(reasonMalformed)
+	switch {
+	case flags&setContent != 0:
+		if e.Content, e.Source, _, err = decodeResource(c.rest, key, in); err != nil {
+			return Entry{}, err
 		}
-		return e, nil
+		e.Stable = flags&setStable != 0
+		e.Accepted = e.Stable || flags&setAccepted != 0
+	case c.failed || len(c.rest) > 0:
+		return Entry{}, unusable(reasonMalformed)
 	}
-	if e.Content, e.Source, _, err = decodeResource(b, key, in); err != nil {
-		return Entry{}, err
-	}
-	e.Stable = flags&setStable != 0
-	e.Accepted = e.Stable || flags&setAccepted != 0
 	return e, nil
 }
 
-// decodeResource decodes a resource into the same form as received from the upstream, and
-// verifies its content hash. flags are those of the resource.
+// decodeResource decodes a resource as the upstream sent it, and verifies its content hash.
 func decodeResource(b []byte, key Key, in stringTable) (r *xds.Resource, source string, flags byte, err error) {
-	malformed := unusable(reasonMalformed)
-	if len(b) == 0 {
-		return nil, "", 0, malformed
-	}
-	flags = b[0]
-	version, b, ok0 := cutBytes(b[1:])
-	from, b, ok1 := cutBytes(b)
-	upstream, b, ok2 := cutBytes(b)
-	ttl, deadline, b, ok3 := cutTTL(b)
-	aliases, b, ok4 := cutAliases(b)
-	if !ok0 || !ok1 || !ok2 || !ok3 || !ok4 {
-		return nil, "", 0, malformed
-	}
-	w := &discoveryv3.Resource{Name: key.Name, Version: in.get(upstream), Aliases: aliases}
+	c := cutter{rest: b}
+	flags = c.flags()
+	version, from, upstream := c.bytes(), c.bytes(), c.bytes()
+	ttl, deadline := c.ttl()
+	w := &discoveryv3.Resource{Name: key.Name, Version: in.get(upstream), Aliases: c.aliases()}
 	if flags&resourceCacheControl != 0 {
 		w.CacheControl = &discoveryv3.Resource_CacheControl{}
-		b, err = cutMessage(b, w.CacheControl)
+		c.message(w.CacheControl)
 	}
-	if flags&resourceMetadata != 0 && err == nil {
+	if flags&resourceMetadata != 0 {
 		w.Metadata = &corev3.Metadata{}
-		b, err = cutMessage(b, w.Metadata)
-	}
-	if err != nil || (flags&resourceBody == 0 && len(b) > 0) {
-		return nil, "", 0, malformed
+		c.message(w.Metadata)
 	}
 	if flags&resourceBody != 0 {
-		w.Resource = &anypb.Any{TypeUrl: key.Type, Value: bytes.Clone(b)}
+		w.Resource = &anypb.Any{TypeUrl: key.Type, Value: bytes.Clone(c.rest)}
+	} else if len(c.rest) > 0 {
+		c.fail()
 	}
-	r, err = xds.FromWrapper(key.Type, w, time.Time{})
+	if !c.failed {
+		r, err = xds.FromWrapper(key.Type, w, time.Time{})
+	}
 	switch {
-	case err != nil:
-		return nil, "", 0, malformed
+	case c.failed || err != nil:
+		return nil, "", 0, unusable(reasonMalformed)
 	case r.CacheControl().GetDoNotCache():
 		return nil, "", 0, unusable(reasonCache)
 	case r.Version != string(version) || r.Name != key.Name:
@@ -320,53 +320,21 @@ func decodeResource(b []byte, key Key, in stringTable) (r *xds.Resource, source 
 	return r, in.get(from), flags, nil
 }
 
-func cutAliases(b []byte) (aliases []string, rest []byte, ok bool) {
-	count, n := binary.Uvarint(b)
-	if n <= 0 || count > maxAliases || count > uint64(len(b)-n) {
-		return nil, nil, false
-	}
-	b = b[n:]
-	for range count {
-		var alias []byte
-		if alias, b, ok = cutBytes(b); !ok {
-			return nil, nil, false
-		}
-		aliases = append(aliases, string(alias))
-	}
-	return aliases, b, true
-}
-
-var errCut = errors.New("cut short")
-
-func cutMessage(b []byte, m proto.Message) (rest []byte, err error) {
-	encoded, rest, ok := cutBytes(b)
-	if !ok {
-		return nil, errCut
-	}
-	if err := proto.Unmarshal(encoded, m); err != nil {
-		return nil, fmt.Errorf("message: %w", err)
-	}
-	return rest, nil
-}
-
-// commit ends a batch and says when the batch was written. It does not affect the records:
-// those of a batch without a commit count as well.
+// commit ends a batch. Records of a batch without a commit count as well.
 type commit struct {
-	// endsSnapshot reports that the initial state of the generation is complete.
 	endsSnapshot bool
 	at           time.Time
 }
 
 const commitContent = 1 + 8
 
-// commit appends a commit.
 func (e *encoder) commit(m commit) {
 	b := append(e.content[:0], 0)
 	if m.endsSnapshot {
 		b[0] = 1
 	}
 	e.content = binary.LittleEndian.AppendUint64(b, uint64(m.at.UnixNano()))
-	e.frame(kindCommit, recordKey{}, e.content) // always fits
+	e.frame(kindCommit, Key{}, e.content) // always fits
 }
 
 func decodeCommit(b []byte) (m commit, ok bool) {

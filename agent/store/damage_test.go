@@ -36,7 +36,7 @@ func readLog(t testing.TB, dir string) []byte {
 func fileSize(t testing.TB, dir string) int { return len(readLog(t, dir)) }
 
 func tryLoad(cfg Config, b []byte) (*image, error) {
-	return load(bytes.NewReader(b), int64(len(b)), 1, readParams{cfg.Identity, cfg.Keys})
+	return load(bytes.NewReader(b), int64(len(b)), 1, cfg)
 }
 
 // loadBytes loads the bytes of generation 1.

@@ -14,7 +14,6 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
-// Names in the state directory.
 const (
 	lockName     = "lock"
 	logPrefix    = "state-"
@@ -25,7 +24,6 @@ const (
 	maxGeneration = 1 << 62
 )
 
-// The suffixes of files that were set aside.
 const (
 	asideCorrupt = ".corrupt" // damaged
 	asideForeign = ".foreign" // of another identity, owner or program
@@ -46,7 +44,6 @@ type inventory struct {
 	aside       []string // oldest first
 }
 
-// list reads the directory. It ignores names that are not the store's.
 func (s *Store) list() (inventory, error) {
 	var found inventory
 	names, err := s.fs.ReadDir(s.dir)
@@ -68,33 +65,21 @@ func (s *Store) list() (inventory, error) {
 			found.aside = append(found.aside, name)
 		}
 	}
-	slices.Sort(found.generations)
-	slices.Reverse(found.generations)
+	slices.SortFunc(found.generations, func(a, b uint64) int { return cmp.Compare(b, a) })
 	slices.SortFunc(found.aside, compareAge)
-	s.setAsideFiles(found.aside)
+	s.updateStatus(func(st *Status) { st.Aside = found.aside })
 	return found, nil
 }
 
 // cutLogName splits a name such as state-7.log.corrupt.
 func cutLogName(name string) (generation uint64, end string, ok bool) {
-	rest, ok := strings.CutPrefix(name, logPrefix)
-	if !ok {
-		return 0, "", false
-	}
-	digits, end, ok := strings.Cut(rest, logSuffix)
-	if !ok {
-		return 0, "", false
-	}
+	digits, end, _ := strings.Cut(strings.TrimPrefix(name, logPrefix), logSuffix)
 	generation, err := strconv.ParseUint(digits, 10, 64)
 	if err != nil || generation-1 >= maxGeneration || !strings.HasPrefix(name, logName(generation)) {
 		return 0, "", false
 	}
-	for _, known := range [...]string{"", temporaryEnd, asideCorrupt, asideForeign, asideFuture, asideLocked} {
-		if end == known {
-			return generation, end, true
-		}
-	}
-	return 0, "", false
+	known := slices.Contains([]string{"", temporaryEnd, asideCorrupt, asideForeign, asideFuture, asideLocked}, end)
+	return generation, end, known
 }
 
 func compareAge(a, b string) int {
@@ -103,8 +88,7 @@ func compareAge(a, b string) int {
 	return cmp.Or(cmp.Compare(ga, gb), strings.Compare(a, b))
 }
 
-// openDirectory opens the directory, creates it if it is missing, and checks that other users
-// cannot write to it.
+// openDirectory opens or creates the directory, and checks that other users cannot write to it.
 func (s *Store) openDirectory() error {
 	dir, groupWrites, err := s.fs.Directory(s.cfg.Dir, false)
 	if err != nil {
@@ -135,30 +119,28 @@ func (s *Store) acquireLock() error {
 	return nil
 }
 
-// readNewest reads the newest intact generation or, if there is none, the newest one with any
-// readable frame; nil if there is none. It sets aside the files that it cannot use.
+// readNewest reads the newest intact generation or, if there is none, the newest one with any readable
+// frame; an image without a generation if there is none. It sets aside the files that it cannot use.
 func (s *Store) readNewest(found inventory) (*image, error) {
 	clear(s.asideAs)
 	for _, generation := range found.generations {
 		s.asideAs[logName(generation)] = ""
 	}
-	var best *image
+	best := &image{loaded: newLoaded(0, 0)}
 	for _, generation := range found.generations {
 		name := logName(generation)
-		im, err := s.readFile(name, generation)
+		im, aside, err := s.readFile(name, generation)
 		switch {
+		case aside != "":
+			s.reject(name, aside, err)
 		case err != nil:
-			var unusable *unusableFileError
-			if !errors.As(err, &unusable) {
-				return nil, err
-			}
-			s.reject(name, unusable.as, unusable.err)
+			return nil, err
 		case im.snapshotComplete:
-			if best != nil {
+			if best.loaded.Generation != 0 {
 				s.reject(logName(best.loaded.Generation), asideCorrupt, best.damage)
 			}
 			return im, nil
-		case best == nil && im.frames > 0:
+		case best.loaded.Generation == 0 && im.frames > 0:
 			best = im
 		default:
 			s.reject(name, asideCorrupt, im.damage)
@@ -167,80 +149,69 @@ func (s *Store) readNewest(found inventory) (*image, error) {
 	return best, nil
 }
 
-// unusableFileError reports that a file has no usable content, and the suffix to set it aside
-// with.
-type unusableFileError struct {
-	as  string
-	err error
-}
-
-func (e *unusableFileError) Error() string { return e.err.Error() }
-func (e *unusableFileError) Unwrap() error { return e.err }
-
-// readFile reads one generation. Only an unusableFileError is about the content of the file.
-func (s *Store) readFile(name string, generation uint64) (*image, error) {
+// readFile reads one generation. If its content cannot be used, aside is the suffix to set the
+// file aside with, and err says why; other errors are not about the content.
+func (s *Store) readFile(name string, generation uint64) (im *image, aside string, err error) {
 	path := s.path(name)
 	info, err := s.fs.Lstat(path)
 	if err != nil {
-		return nil, withHint(err)
+		return nil, "", withHint(err)
 	}
 	if uid := userfile.Owner(info); !info.Mode().IsRegular() || uid != os.Geteuid() {
-		return nil, &unusableFileError{asideForeign, fmt.Errorf("it is %s of uid %d: want a regular file of uid %d", userfile.FileType(info.Mode()), uid, os.Geteuid())}
+		return nil, asideForeign, fmt.Errorf("it is %s of uid %d: want a regular file of uid %d", userfile.FileType(info.Mode()), uid, os.Geteuid())
 	}
 	f, err := s.fs.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {
-		return nil, withHint(err)
+		return nil, "", withHint(err)
 	}
 	defer f.Close() //nolint:errcheck // the file is only read
 	if info, err = f.Stat(); err != nil {
-		return nil, withHint(err)
+		return nil, "", withHint(err)
 	}
-	from := &errorRecorder{from: f}
-	im, err := load(from, info.Size(), generation, readParams{s.cfg.Identity, s.cfg.Keys})
-	if from.err != nil && !s.unreadable[name] {
+	from := &errorRecorder{ReaderAt: f}
+	im, err = load(from, info.Size(), generation, s.cfg)
+	switch {
+	case from.err != nil && !s.unreadable[name]:
 		// The disk may recover. If not, the next Open uses what can be read.
 		s.unreadable[name] = true
-		return nil, withHint(from.err)
-	}
-	switch {
+		return nil, "", withHint(from.err)
+	case err == nil:
 	case errors.Is(err, errFuture):
-		err = &unusableFileError{asideFuture, err}
+		aside = asideFuture
 	case errors.Is(err, errIdentity), errors.Is(err, errMagic):
-		err = &unusableFileError{asideForeign, err}
+		aside = asideForeign
 	case errors.Is(err, errKey):
-		err = &unusableFileError{asideLocked, err}
-	case err != nil:
-		err = &unusableFileError{asideCorrupt, err}
+		aside = asideLocked
+	default:
+		aside = asideCorrupt
 	}
-	return im, err
+	return im, aside, err
 }
 
-// errorRecorder records the last read error of the disk.
 type errorRecorder struct {
-	from io.ReaderAt
-	err  error
+	io.ReaderAt
+	err error
 }
 
 func (w *errorRecorder) ReadAt(b []byte, offset int64) (int, error) {
-	n, err := w.from.ReadAt(b, offset)
+	n, err := w.ReaderAt.ReadAt(b, offset)
 	if err != nil && err != io.EOF {
 		w.err = err
 	}
 	return n, err
 }
 
-// reject reports a file that is not used, and sets it aside.
 func (s *Store) reject(name, end string, why error) {
 	s.reportProblem(fmt.Errorf("store: %s is not used: %w", s.path(name), why))
 	if end == asideCorrupt {
-		s.setDamage(fmt.Errorf("%s: %w", name, why))
+		s.updateStatus(func(st *Status) { st.Damage = fmt.Errorf("%s: %w", name, why) })
 	}
 	s.asideAs[name] = end // if it cannot be renamed now
 	s.setAside(name, end)
 }
 
-// setAside renames a file that is not used, and removes the oldest of those that were renamed
-// before. A file that cannot be renamed stays: no generation overwrites another.
+// setAside renames a file, and removes the oldest of those that were renamed before. A file that cannot be
+// renamed stays: no generation overwrites another.
 func (s *Store) setAside(name, end string) {
 	to := name + end
 	if _, err := s.fs.Lstat(s.path(name)); errors.Is(err, fs.ErrNotExist) {
@@ -255,17 +226,16 @@ func (s *Store) setAside(name, end string) {
 		return
 	}
 	s.log.Info("a file of the state directory is kept under another name", "file", to)
-	files := append(s.asideFiles(), to)
+	files := append(s.Status().Aside, to)
 	slices.SortFunc(files, compareAge)
 	if over := len(files) - maxAside; over > 0 {
 		s.removeAll(files[:over])
 		files = files[over:]
 	}
-	s.setAsideFiles(files)
+	s.updateStatus(func(st *Status) { st.Aside = files })
 }
 
-// removeOlder removes the generations before a durable one, and sets aside those whose content
-// may not be in it.
+// removeOlder removes the generations before a durable one, or sets them aside.
 func (s *Store) removeOlder(found inventory, durable uint64) {
 	for _, generation := range found.generations {
 		if generation >= durable {

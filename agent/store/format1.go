@@ -8,16 +8,11 @@ import (
 	"hash/crc32"
 	"io"
 	"time"
-
-	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Format 1 is read and never written: a state of format 1 is rewritten in the current
-// format as soon as it was read. Its records modify the state in batches. A batch ends
-// with a commit and counts as a whole; the first unreadable batch ends the
-// reading. FORMAT.md describes the bytes.
-//
-// An unreadable batch is an unfinished write unless an intact commit follows.
+// Format 1 is only read; its state is then rewritten in the current format. Its records modify the state
+// in batches, which end with a commit and count as a whole. The first unreadable batch ends the reading;
+// it is an unfinished write unless an intact commit follows. FORMAT.md describes the bytes.
 
 const (
 	header1 = 9 // the size of length, checksum and kind of a record
@@ -44,7 +39,6 @@ var (
 	errCount1  = errors.New("a commit mark counts other records than there are")
 )
 
-// reader1 reads the records of a file of format 1.
 type reader1 struct {
 	framing    *framing
 	generation uint64
@@ -54,8 +48,7 @@ type reader1 struct {
 	opened     []byte // buffer for one record
 }
 
-// next returns the next record: io.EOF at the end of the file, io.ErrUnexpectedEOF for an
-// unfinished record.
+// next returns the next record: io.EOF at the end, io.ErrUnexpectedEOF for an unfinished record.
 func (r *reader1) next() (kind byte, key rawKey, content []byte, err error) {
 	var head [header1]byte
 	if r.offset == r.size {
@@ -95,15 +88,10 @@ func (r *reader1) next() (kind byte, key rawKey, content []byte, err error) {
 	return head[8], key, content, nil
 }
 
-// change1 applies one record to the state.
-type change1 func(l *Loaded)
-
-// loadFormat1 reads the batches of a file of format 1.
 func (im *image) loadFormat1(from io.ReaderAt, h *header) {
 	r := &reader1{framing: im.framing, generation: h.generation, r: from, offset: im.end, size: im.size}
 	in := make(stringTable)
-	var batch []change1
-	var skipped []string
+	var batch []func(*Loaded)
 	for {
 		kind, key, content, err := r.next()
 		if err != nil {
@@ -112,10 +100,14 @@ func (im *image) loadFormat1(from io.ReaderAt, h *header) {
 		}
 		if kind != commit1 {
 			change, err := decode1(kind, Key{in.get(key.group), in.get(key.typeURL), string(key.name)}, content, in)
-			if err != nil {
-				skipped = append(skipped, err.Error())
-			}
-			batch = append(batch, change)
+			batch = append(batch, func(l *Loaded) {
+				if err != nil {
+					l.Skipped[err.Error()]++
+				}
+				if change != nil {
+					change(l)
+				}
+			})
 			continue
 		}
 		if len(content) != commitContent1 || binary.LittleEndian.Uint32(content[1:]) != uint32(len(batch)) {
@@ -123,14 +115,9 @@ func (im *image) loadFormat1(from io.ReaderAt, h *header) {
 			return
 		}
 		for _, change := range batch {
-			if change != nil {
-				change(im.loaded)
-			}
+			change(im.loaded)
 		}
-		for _, why := range skipped {
-			im.loaded.Skipped[why]++
-		}
-		batch, skipped = batch[:0], skipped[:0]
+		batch = batch[:0]
 		im.frames++
 		im.end = r.offset
 		im.loaded.Committed = time.Unix(0, int64(binary.LittleEndian.Uint64(content[5:])))
@@ -151,8 +138,7 @@ func (im *image) finish1(r *reader1, why error) {
 	im.loaded.Damaged = im.damage != nil
 }
 
-// commitFollows searches for an intact commit from the offset on. None follows an unfinished
-// batch. If one follows, a durable batch is damaged.
+// commitFollows searches for an intact commit from the offset on: one would end a damaged durable batch.
 func (r *reader1) commitFollows() bool {
 	const window = 1 << 20
 	size := commitPlain1 + r.framing.overhead()
@@ -184,33 +170,42 @@ func (r *reader1) checksum(head, payload []byte) uint32 {
 	return crc32.Update(sum, castagnoli, payload)
 }
 
-// decode1 returns the change of a record; nil for none.
-func decode1(kind byte, key Key, content []byte, in stringTable) (change1, error) {
+func decode1(kind byte, key Key, content []byte, in stringTable) (func(*Loaded), error) {
 	switch kind {
 	case put1:
 		r, source, flags, err := decodeResource(content, key, in)
 		if err != nil {
 			return func(l *Loaded) { l.remove1(key) }, err
 		}
-		return func(l *Loaded) { l.put1(key, r, source, flags&accepted1 != 0) }, nil
+		return func(l *Loaded) {
+			l.remove1(key)
+			e := l.Entries[key]
+			if e == nil {
+				e = &Entry{}
+				l.Entries[key] = e
+			}
+			e.Content, e.Source, e.Accepted = r, source, flags&accepted1 != 0
+		}, nil
 	case accept1:
 		return func(l *Loaded) {
-			if e := l.Entries[key]; e != nil && e.Content != nil {
-				e.Accepted = true
-			}
+			l.change1(key, func(e *Entry) { e.Accepted = e.Content != nil })
 		}, nil
-	case prove1:
-		return func(l *Loaded) { l.setStable1(key) }, nil
+	case prove1: // the content is stable or, if there is none, its deletion
+		return func(l *Loaded) {
+			l.change1(key, func(e *Entry) {
+				e.Previous, e.PreviousSource = nil, ""
+				e.Accepted, e.Stable = e.Content != nil, e.Content != nil
+			})
+		}, nil
 	case delete1:
 		return func(l *Loaded) { l.remove1(key) }, nil
 	case touch1:
-		source, b, ok1 := cutBytes(content)
-		upstream, b, ok2 := cutBytes(b)
-		ttl, deadline, _, ok3 := cutTTL(b)
-		if !ok1 || !ok2 || !ok3 {
+		c := cutter{rest: content}
+		from, version := in.get(c.bytes()), in.get(c.bytes())
+		ttl, deadline := c.ttl()
+		if c.failed {
 			return nil, unusable(reasonMalformed)
 		}
-		from, version := in.get(source), in.get(upstream)
 		return func(l *Loaded) {
 			if e := l.Entries[key]; e != nil && e.Content != nil {
 				e.Source = from
@@ -226,40 +221,21 @@ func decode1(kind byte, key Key, content []byte, in stringTable) (change1, error
 	}
 }
 
-func (l *Loaded) put1(key Key, r *xds.Resource, source string, accepted bool) {
-	l.remove1(key)
-	e := l.Entries[key]
-	if e == nil {
-		e = &Entry{}
-		l.Entries[key] = e
-	}
-	e.Content, e.Source, e.Accepted = r, source, accepted
-}
-
-// setStable1 marks the content as stable or, if there is none, its deletion.
-func (l *Loaded) setStable1(key Key) {
-	e := l.Entries[key]
-	if e == nil {
-		return
-	}
-	e.Previous, e.PreviousSource = nil, ""
-	e.Accepted, e.Stable = e.Content != nil, e.Content != nil
-	if e.empty() {
-		delete(l.Entries, key)
+// change1 changes an entry, if there is one, and removes it once it is empty.
+func (l *Loaded) change1(key Key, change func(*Entry)) {
+	if e := l.Entries[key]; e != nil {
+		if change(e); e.empty() {
+			delete(l.Entries, key)
+		}
 	}
 }
 
 // remove1 removes the content; a stable content becomes the previous one.
 func (l *Loaded) remove1(key Key) {
-	e := l.Entries[key]
-	if e == nil {
-		return
-	}
-	if e.Stable {
-		e.Previous, e.PreviousSource = e.Content, e.Source
-	}
-	e.Content, e.Source, e.Accepted, e.Stable = nil, "", false, false
-	if e.empty() {
-		delete(l.Entries, key)
-	}
+	l.change1(key, func(e *Entry) {
+		if e.Stable {
+			e.Previous, e.PreviousSource = e.Content, e.Source
+		}
+		e.Content, e.Source, e.Accepted, e.Stable = nil, "", false, false
+	})
 }

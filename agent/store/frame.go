@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"crypto/cipher"
-	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -21,14 +20,11 @@ const (
 	fixedHeader = len(magic) + 4 + 8 + saltSize + keyIDSize + 2
 	maxIdentity = 4096
 
-	// frameHeader is the size of what precedes a payload: marker, length, sequence number,
-	// checksum and kind.
+	// frameHeader precedes a payload: marker, length, sequence number, checksum and kind.
 	frameHeader = 4 + 4 + 8 + 4 + 1
-	// maxPayload bounds the payload of a frame.
-	maxPayload = 64 << 20
+	maxPayload  = 64 << 20
 )
 
-// kind is the kind of a frame.
 type kind byte
 
 const (
@@ -47,7 +43,6 @@ var (
 	errSnapshot = errors.New("the file ends within the state that it began with")
 )
 
-// header is the beginning of a file.
 type header struct {
 	format     uint32
 	generation uint64
@@ -56,7 +51,6 @@ type header struct {
 	identity   string
 }
 
-// append encodes the header.
 func (h *header) append(b []byte) []byte {
 	start := len(b)
 	b = append(b, magic...)
@@ -69,8 +63,7 @@ func (h *header) append(b []byte) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
 }
 
-// readHeader decodes a header, and returns its size and checksum. It does not check the
-// identity. Format 1 has the same header.
+// readHeader decodes a header, without checking the identity, and returns its size and checksum.
 func readHeader(r io.Reader) (h *header, size int64, sum uint32, err error) {
 	b := make([]byte, fixedHeader, fixedHeader+maxIdentity+4)
 	n, err := io.ReadFull(r, b)
@@ -115,17 +108,16 @@ func readError(what, err error) error {
 
 // framing is what all frames of one file have in common.
 type framing struct {
-	// seed is the checksum of the header, which is random. Every frame begins with it as its
-	// marker, and the checksum of each frame starts from it. So a leftover frame of another
-	// file on the disk is not mistaken for a frame of this file, and without reading the file
-	// nobody can forge a frame.
+	// seed is the checksum of the header, which is random: the marker of every frame, and the start of its
+	// checksum. So a leftover frame of another file on the disk is not mistaken for a frame of this file,
+	// and without reading the file nobody can forge a frame.
 	seed   uint32
 	marker [4]byte
 	aead   cipher.AEAD // nil for plain text
 }
 
 func newFraming(h *header, sum uint32, key []byte) (*framing, error) {
-	aead, err := newSealer(key, h.salt[:], sealerInfo(h.format))
+	aead, err := newSealer(key, h.salt[:], h.format)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +133,6 @@ func (f *framing) overhead() int {
 	return f.aead.Overhead()
 }
 
-// associated appends the associated data of a frame: its sequence number, its kind and its key.
 func (f *framing) associated(b []byte, sequence uint64, k kind, key []byte) []byte {
 	b = binary.LittleEndian.AppendUint64(b, sequence)
 	b = append(b, byte(k))
@@ -155,29 +146,18 @@ func (f *framing) checksum(head, payload []byte) uint32 {
 	return crc32.Update(sum, castagnoli, payload)
 }
 
-// newHeader returns the header of a new generation.
-func newHeader(generation uint64, identity string, key []byte) (*header, error) {
-	h := &header{format: formatVersion, generation: generation, identity: identity}
-	_, _ = rand.Read(h.salt[:]) // never fails
-	var err error
-	h.keyID, err = keyID(key)
-	return h, err
-}
-
 // encoder appends frames to buf.
 type encoder struct {
 	framing *framing
 	buf     []byte
-	// sequence is the number of the last frame, and written counts the bytes written to the
-	// file.
+	// sequence is the number of the last frame, and written counts the bytes written to the file.
 	sequence              uint64
 	written               int64
 	content, previous, ad []byte // buffers for one record
 }
 
-// frame appends a frame. It returns false, and appends nothing, if the frame would be too
-// large.
-func (e *encoder) frame(k kind, key recordKey, content []byte) bool {
+// frame appends a frame. It returns false, and appends nothing, if the frame would be too large.
+func (e *encoder) frame(k kind, key Key, content []byte) bool {
 	start := len(e.buf)
 	e.buf = append(e.buf, e.framing.marker[:]...)
 	e.buf = append(e.buf, make([]byte, frameHeader-len(e.framing.marker))...)
@@ -202,7 +182,6 @@ func (e *encoder) frame(k kind, key recordKey, content []byte) bool {
 	return true
 }
 
-// flush writes the frames that were encoded since the last call.
 func (e *encoder) flush(to io.Writer) error {
 	n, err := to.Write(e.buf)
 	e.written += int64(n)
@@ -210,9 +189,8 @@ func (e *encoder) flush(to io.Writer) error {
 	return err
 }
 
-// frameReader finds the frames of a log. It verifies the checksum of a frame before it relies
-// on the frame's length, and searches for the next frame if there is none at the current
-// offset. It checks the length against the limit and the file size before it allocates memory.
+// frameReader finds the frames of a log, and searches for the next one if there is none at the offset. It
+// verifies a frame's checksum before it relies on the length, which it checks before it allocates memory.
 type frameReader struct {
 	framing *framing
 	r       io.ReaderAt
@@ -222,16 +200,14 @@ type frameReader struct {
 }
 
 const (
-	// sector is the amount that is skipped after a failed read.
-	sector = 4 << 10
-	// maxFailed bounds the failed reads before the rest of the file is given up.
+	// sector is the amount that is skipped after a failed read, and maxFailed bounds the failed reads.
+	sector    = 4 << 10
 	maxFailed = 64
 )
 
-// next reads frames into buf, or into a larger buffer that it returns: as many complete frames
-// as fit into a piece, or one larger frame. They begin at offset at, before which bytes may
-// have been skipped, and end at f.offset. At the end of the file err is io.EOF, and if the disk
-// fails its error; there are no frames then.
+// next reads as many complete frames as fit into a piece, or one larger frame, into buf or a larger buffer
+// that it returns. They begin at offset at, before which bytes may have been skipped, and end at f.offset.
+// Without frames, err is io.EOF at the end of the file, or the error of the disk.
 func (f *frameReader) next(buf []byte) (frames []byte, at int64, err error) {
 	for want := int64(pieceSize); ; {
 		if f.offset == f.size {
@@ -263,8 +239,7 @@ func (f *frameReader) next(buf []byte) (frames []byte, at int64, err error) {
 	}
 }
 
-// distance returns the distance from the beginning of b, which is no frame, to the next
-// possible frame.
+// distance returns the distance from the beginning of b, which is no frame, to the next possible frame.
 func (f *frameReader) distance(b []byte) int64 {
 	if next := bytes.Index(b[1:], f.framing.marker[:]); next >= 0 {
 		return int64(1 + next)
@@ -275,9 +250,8 @@ func (f *frameReader) distance(b []byte) int64 {
 	return int64(max(1, len(b)-len(f.framing.marker)+1)) // a frame may begin within the last bytes of b
 }
 
-// completeFrames returns the size of the complete frames at the beginning of b, which was read
-// at offset. need is how many bytes must be read to decide whether another frame follows; 0 if
-// none does.
+// completeFrames returns the size of the complete frames at the beginning of b, which was read at offset.
+// need is how many bytes must be read to decide whether another frame follows; 0 if none does.
 func (f *frameReader) completeFrames(b []byte) (whole int, need int64) {
 	for {
 		rest, left := b[whole:], f.size-f.offset-int64(whole)
@@ -302,7 +276,6 @@ func (f *frameReader) completeFrames(b []byte) (whole int, need int64) {
 	}
 }
 
-// frameSize returns the size of the frame with this header.
 func frameSize(head []byte) int64 {
 	return frameHeader + int64(binary.LittleEndian.Uint32(head[4:]))
 }
@@ -321,8 +294,7 @@ type opener struct {
 	content, ad []byte // buffers for one record
 }
 
-// open decrypts a frame. ok is false if it has no sequence number, its key cannot be read, or
-// its authentication fails: it was altered.
+// open decrypts a frame; ok is false if it has no sequence number or key, or was altered.
 func (o *opener) open(frame []byte) (raw rawRecord, ok bool) {
 	payload := frame[frameHeader:]
 	key, content, ok := cutKey(payload)

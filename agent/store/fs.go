@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -19,23 +20,19 @@ import (
 // FS is the part of the operating system that the store uses. Errors wrap those of package
 // syscall; names are paths below the directory that Directory returned.
 type FS interface {
-	// Directory opens the state directory, and creates it if it is missing unless it must
-	// exist. It returns its path, and whether its group may write to it.
+	// Directory opens the state directory, and creates it if it is missing unless it must exist.
 	Directory(path string, mustExist bool) (dir string, groupWrites bool, err error)
 	// Close closes the directory; Directory opens it again.
 	Close() error
 	// Lstat does not follow symbolic links.
 	Lstat(name string) (fs.FileInfo, error)
-	// ReadDir returns the names in a directory.
 	ReadDir(name string) ([]string, error)
 	// OpenFile does not follow a symbolic link in the last element of the name.
 	OpenFile(name string, flag int, mode fs.FileMode) (File, error)
 	Rename(from, to string) error
 	Remove(name string) error
-	// SyncDir makes changes of the names in a directory durable.
 	SyncDir(name string) error
-	// Lock takes the exclusive lock of a file, which it creates if it is missing. It does not
-	// wait: the error is ErrLocked if another process holds the lock.
+	// Lock takes the exclusive lock of a file, which it creates if it is missing, or returns ErrLocked at once.
 	Lock(name string) (Lock, error)
 }
 
@@ -59,8 +56,7 @@ type Lock interface {
 // Sub is the name of the subdirectory that is used if root created the directory for everybody.
 const Sub = "holdfast"
 
-// osFS is the file system of the operating system. It works in the opened directory even if the
-// path is renamed or replaced.
+// osFS works in the opened directory of the operating system, even if the path is renamed or replaced.
 type osFS struct {
 	mu  sync.Mutex
 	own *owndir.Dir // nil before Directory
@@ -198,8 +194,7 @@ func (o *osFS) SyncDir(name string) error {
 }
 
 func (o *osFS) Lock(name string) (Lock, error) {
-	// The mode is read-only, because an existing lock file can be locked on a read-only
-	// disk.
+	// It is opened for reading, because an existing lock file can be locked on a read-only disk.
 	f, err := o.open(name, os.O_RDONLY|os.O_CREATE, fileMode)
 	if err != nil {
 		return nil, err
@@ -225,8 +220,7 @@ type fileLock struct {
 	name string
 }
 
-// Held checks the path instead of the opened directory, because processes find the lock by its
-// path.
+// Held checks the path instead of the opened directory, because processes find the lock by its path.
 func (l *fileLock) Held() bool {
 	locked, err := l.f.Stat()
 	if err != nil {
@@ -236,6 +230,37 @@ func (l *fileLock) Held() bool {
 	return err == nil && os.SameFile(locked, current)
 }
 
-// Close releases the lock. The file stays: if it were removed, two processes could lock two
-// files of the same name.
+// Close releases the lock. If it removed the file, two processes could lock two files of the same name.
 func (l *fileLock) Close() error { return l.f.Close() }
+
+// Read reads a state directory without changing it, also while another process uses the directory.
+func Read(cfg Config) (*Loaded, error) {
+	cfg.FS = readOnly{cmp.Or[FS](cfg.FS, &osFS{})}
+	s := New(cfg)
+	loaded, err := s.Open()
+	if err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	return loaded, s.Close()
+}
+
+// readOnly is a file system that rejects writes.
+type readOnly struct{ FS }
+
+func (r readOnly) Directory(path string, _ bool) (string, bool, error) {
+	dir, groupWrites, err := r.FS.Directory(path, true)
+	return dir, groupWrites, err
+}
+
+func (r readOnly) Rename(from, _ string) error {
+	return &fs.PathError{Op: "rename", Path: from, Err: syscall.EROFS}
+}
+
+func (r readOnly) Remove(name string) error {
+	return &fs.PathError{Op: "remove", Path: name, Err: syscall.EROFS}
+}
+
+func (r readOnly) Lock(name string) (Lock, error) {
+	return nil, &fs.PathError{Op: "lock", Path: name, Err: syscall.EROFS}
+}

@@ -10,9 +10,8 @@ import (
 type image struct {
 	loaded  *Loaded
 	framing *framing
-	// end is the offset after the last complete frame, snapshotEnd the one after the
-	// initial state, and size the size of the file. sequence is the number of the last
-	// frame, and frames counts the frames.
+	// end is the offset after the last complete frame, snapshotEnd the one after the initial state, and
+	// sequence the number of the last frame.
 	end, snapshotEnd, size int64
 	sequence               uint64
 	frames                 int
@@ -22,28 +21,18 @@ type image struct {
 	lostFrames        uint64
 	// altered reports that the last frame cannot be decrypted.
 	altered bool
-	// outOfOrder reports that a frame follows one with a higher number. tracker is nil, except
-	// in the second read that outOfOrder causes.
+	// outOfOrder reports that a frame follows one with a higher number. tracker is set in a second read then.
 	outOfOrder bool
 	tracker    *sequenceTracker
-	// snapshotComplete reports that the end of the initial state was read. Otherwise the file
-	// may never have been in use.
+	// snapshotComplete is set if the initial state is complete; otherwise the file may never have been in use.
 	snapshotComplete bool
-	// damage is the problem of the file, nil for none. Trailing bytes that are no frame are not
-	// damage: a process died while it wrote them.
+	// damage does not include trailing bytes that are no frame: a process died while it wrote them.
 	damage error
 	// needsRewrite reports an older format, or encryption with another than the first key.
 	needsRewrite bool
 }
 
-// unfinished returns the number of bytes of an unfinished write at the end.
 func (im *image) unfinished() int64 { return im.size - im.end }
-
-// readParams are the parameters to read a file.
-type readParams struct {
-	identity string
-	keys     [][]byte
-}
 
 // Errors of intact files that are not for this store.
 var (
@@ -51,14 +40,13 @@ var (
 	errKey      = errors.New("it is encrypted, and this is not the key for it")
 )
 
-// load reads a file of a given size. It returns only errors of the header; other problems are
-// in image.damage, and every readable record is used.
-func load(r io.ReaderAt, size int64, generation uint64, with readParams) (*image, error) {
+// load reads a file. Its errors are about the header; other problems are in image.damage.
+func load(r io.ReaderAt, size int64, generation uint64, cfg Config) (*image, error) {
 	h, offset, sum, err := readHeader(io.NewSectionReader(r, 0, size))
 	if err != nil {
 		return nil, err
 	}
-	key, first, err := selectKey(h, with)
+	key, first, err := selectKey(h, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -84,13 +72,12 @@ func load(r io.ReaderAt, size int64, generation uint64, with readParams) (*image
 	im.readFrames(r)
 	if im.outOfOrder {
 		im = fresh()
-		im.tracker = newSequenceTracker()
+		im.tracker = &sequenceTracker{seen: make(map[uint64]bool), newest: make(map[any]uint64)}
 		im.readFrames(r)
 	}
 	return im, nil
 }
 
-// readFrames reads the frames after the header.
 func (im *image) readFrames(r io.ReaderAt) {
 	f := &frameReader{framing: im.framing, r: r, offset: im.end, size: im.size}
 	end := im.replay(f)
@@ -114,23 +101,21 @@ func (im *image) readFrames(r io.ReaderAt) {
 	im.loaded.Damaged = im.damage != nil
 }
 
-// The number of resources for which memory is allocated in advance: one for each
-// bytesPerResource of the log, and at most maxExpected.
+// Memory is allocated for one resource for each bytesPerResource of the log, and for at most maxExpected.
 const (
 	bytesPerResource = 1 << 10
 	maxExpected      = 100_000
 )
 
-// selectKey returns the key to read the file with, nil for plain text, and whether new files
-// are written with the same key.
-func selectKey(h *header, with readParams) (key []byte, first bool, err error) {
-	if h.identity != with.identity {
-		return nil, false, fmt.Errorf("%w: %q, this one is %q", errIdentity, h.identity, with.identity)
+// selectKey returns the key to read the file with, nil for plain text, and whether it is the first.
+func selectKey(h *header, cfg Config) (key []byte, first bool, err error) {
+	if h.identity != cfg.Identity {
+		return nil, false, fmt.Errorf("%w: %q, this one is %q", errIdentity, h.identity, cfg.Identity)
 	}
 	if h.keyID == ([keyIDSize]byte{}) {
-		return nil, len(with.keys) == 0, nil
+		return nil, len(cfg.Keys) == 0, nil
 	}
-	for i, key := range with.keys {
+	for i, key := range cfg.Keys {
 		id, err := keyID(key)
 		if err != nil {
 			return nil, false, err

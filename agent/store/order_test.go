@@ -116,13 +116,13 @@ func compareReplays(t testing.TB, cfg Config, r io.ReaderAt, size int64) {
 	if err != nil || h.format != formatVersion {
 		return
 	}
-	key, _, err := selectKey(h, readParams{cfg.Identity, cfg.Keys})
+	key, _, err := selectKey(h, cfg)
 	if err != nil {
 		return
 	}
 	f, err := newFraming(h, sum, key)
 	must(t, err)
-	got, err := load(r, size, h.generation, readParams{cfg.Identity, cfg.Keys})
+	got, err := load(r, size, h.generation, cfg)
 	must(t, err)
 	want := &image{loaded: newLoaded(1, 0), framing: f, size: size}
 	b := make([]byte, size)
@@ -186,8 +186,8 @@ func longLog(t testing.TB, cfg Config) []byte {
 		must(t, s.Append(batch))
 	}
 	e := &encoder{framing: s.file.framing, sequence: s.file.sequence}
-	e.frame(kind(200), recordKey{group, "t", "n"}, []byte("whatever"))
-	e.frame(kindSet, recordKey{group, xds.EndpointType, "n"}, []byte("no entry"))
+	e.frame(kind(200), Key{group, "t", "n"}, []byte("whatever"))
+	e.frame(kindSet, Key{group, xds.EndpointType, "n"}, []byte("no entry"))
 	e.record(set("b", "1"))
 	e.commit(commit{at: time.Now()})
 	must(t, e.flush(s.file))
@@ -320,7 +320,7 @@ func TestSectorsThatTheDiskDoesNotGiveCostTheRecordsThatAreInThem(t *testing.T) 
 						want.apply(rec)
 					}
 				}
-				im, err := load(badSectors{c.log, bad}, int64(len(c.log)), 1, readParams{cfg.Identity, cfg.Keys})
+				im, err := load(badSectors{c.log, bad}, int64(len(c.log)), 1, cfg)
 				must(t, err)
 				if !sameState(im.loaded, want) || !im.loaded.Damaged {
 					t.Fatalf("sector %d of %d: damaged %v, the state is\n%s\nwant\n%s", n, sectors, im.loaded.Damaged, text(im.loaded), text(want))
@@ -335,7 +335,7 @@ func TestADiskThatGivesNothingIsNotReadForever(t *testing.T) {
 	write(t, cfg, sampleHistory()...)
 	log := append(readLog(t, cfg.Dir), make([]byte, 2*maxFailed*sector)...)
 	reads := &countingReader{r: failingFrom{log, int64(frameEnds(t, readLog(t, cfg.Dir))[3])}}
-	im, err := load(reads, int64(len(log)), 1, readParams{cfg.Identity, cfg.Keys})
+	im, err := load(reads, int64(len(log)), 1, cfg)
 	must(t, err)
 	if im.frames != 3 || !errors.Is(im.damage, syscall.EIO) || !im.loaded.Damaged || reads.n > maxFailed+30 {
 		t.Errorf("%d frames, damage %v, %d reads", im.frames, im.damage, reads.n)
@@ -378,7 +378,7 @@ func TestNothingIsLeftOfALoadThatReturned(t *testing.T) {
 			t.Run(name+", "+what, func(t *testing.T) {
 				bubble.Test(t, func(t *testing.T) {
 					w := &watchedLog{Reader: bytes.NewReader(log), takes: takes}
-					im, err := load(w, int64(len(log)), 1, readParams{cfg.Identity, cfg.Keys})
+					im, err := load(w, int64(len(log)), 1, cfg)
 					w.over.Store(true)
 					must(t, err)
 					if im.frames != len(frames) {

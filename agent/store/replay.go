@@ -6,10 +6,8 @@ import (
 )
 
 const (
-	// pieceSize is how much of a log is read at a time.
 	pieceSize = 128 << 10
-	// maxOpeners bounds the goroutines that decrypt and decode: more of them would wait for the
-	// reading and the applying goroutine.
+	// maxOpeners bounds the goroutines that decrypt and decode: more would wait for the other two.
 	maxOpeners = 4
 )
 
@@ -24,24 +22,20 @@ type piece struct {
 	ready   chan struct{}
 }
 
-// decodedFrame is one decoded frame.
 type decodedFrame struct {
 	sequence uint64
 	end      int64   // the offset after the frame
 	record   Record  // nil for none
 	err      error   // why the record is not used, or replaced by a tombstone
 	commit   *commit // nil for none
-	// altered reports that the frame cannot be decrypted.
-	altered bool
+	altered  bool
 }
 
-// replay applies every readable frame in the order of the file. It returns io.EOF at the end of
-// the file, or the error of the disk.
+// replay applies every readable frame in the order of the file. It returns io.EOF, or the error of the disk.
 //
-// Decrypting and decoding are most of the work and do not depend on other frames: several
-// goroutines do them, while this goroutine applies the results in the order of the file. The
-// number of pieces is fixed, which bounds the memory, and no send blocks. When replay returns,
-// all goroutines have ended.
+// Decrypting and decoding are most of the work: several goroutines do them, while this one applies the
+// results. The number of pieces is fixed, which bounds the memory, and no send blocks. When replay
+// returns, all goroutines have ended.
 func (im *image) replay(f *frameReader) (end error) {
 	openers := min(runtime.GOMAXPROCS(0), maxOpeners)
 	pieces := openers + 2                // one more is read, and one applied
@@ -57,10 +51,11 @@ func (im *image) replay(f *frameReader) (end error) {
 	running.Go(func() {
 		defer close(sealed)
 		for p := range free {
-			more := p.read(f)
+			p.frames, p.offset, p.end = f.next(p.frames)
+			end := p.end // p is reused once it was applied
 			sealed <- p
 			ordered <- p
-			if !more {
+			if end != nil {
 				return
 			}
 		}
@@ -85,13 +80,6 @@ func (im *image) replay(f *frameReader) (end error) {
 	}
 }
 
-// read fills the piece and reports whether more pieces follow.
-func (p *piece) read(f *frameReader) (more bool) {
-	p.frames, p.offset, p.end = f.next(p.frames)
-	return p.end == nil
-}
-
-// decode decodes the frames.
 func (p *piece) decode(o *opener, in stringTable) {
 	p.decoded = p.decoded[:0]
 	for at := int64(0); at < int64(len(p.frames)); {
@@ -112,7 +100,6 @@ func (p *piece) decode(o *opener, in stringTable) {
 	}
 }
 
-// apply applies the frames of a piece.
 func (im *image) apply(p *piece) {
 	at := p.offset
 	for _, s := range p.decoded {
@@ -129,8 +116,11 @@ func (im *image) apply(p *piece) {
 			im.recordLoss(im.end, begins-im.end, s.sequence-im.sequence-1)
 		}
 		im.end, im.sequence = s.end, max(im.sequence, s.sequence)
-		if im.tracker != nil && !im.tracker.firstSeen(s.sequence) {
-			continue
+		if im.tracker != nil {
+			if im.tracker.seen[s.sequence] {
+				continue
+			}
+			im.tracker.seen[s.sequence] = true
 		}
 		im.frames++
 		if s.err != nil {
@@ -150,22 +140,10 @@ func (im *image) apply(p *piece) {
 	clear(p.decoded) // releases records that are replaced later
 }
 
-// sequenceTracker tracks which frames were applied, so that frames in the wrong order yield the
-// state of the right order.
+// sequenceTracker lets frames in the wrong order yield the state of the right order.
 type sequenceTracker struct {
 	seen   map[uint64]bool
 	newest map[any]uint64 // the highest number by key of a record; nil is the key of commits
-}
-
-func newSequenceTracker() *sequenceTracker {
-	return &sequenceTracker{seen: make(map[uint64]bool), newest: make(map[any]uint64)}
-}
-
-// firstSeen reports whether this is the first frame with its number.
-func (o *sequenceTracker) firstSeen(sequence uint64) bool {
-	first := !o.seen[sequence]
-	o.seen[sequence] = true
-	return first
 }
 
 // isNewer reports whether a frame is newer than all applied frames with the same key.

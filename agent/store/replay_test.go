@@ -266,7 +266,7 @@ func TestARecordOfAKindToComeIsPassedOver(t *testing.T) {
 	s, _ := start(t, cfg)
 	must(t, rewriteTo(s, []Record{set("a", "1")}))
 	e := &encoder{framing: s.file.framing, sequence: s.file.sequence}
-	e.frame(kind(200), recordKey{group, "t", "n"}, []byte("whatever"))
+	e.frame(kind(200), Key{group, "t", "n"}, []byte("whatever"))
 	e.record(set("b", "1"))
 	e.commit(commit{at: time.Now()})
 	must(t, e.flush(s.file))
@@ -357,7 +357,7 @@ func TestASetThatIsMalformedIsATombstone(t *testing.T) {
 			s, _ := start(t, cfg)
 			must(t, rewriteTo(s, []Record{set("a", "1"), set("b", "1")}))
 			e := &encoder{framing: s.file.framing, sequence: s.file.sequence}
-			e.frame(kindSet, recordKey{group, xds.EndpointType, "a"}, content)
+			e.frame(kindSet, Key{group, xds.EndpointType, "a"}, content)
 			must(t, e.flush(s.file))
 			must(t, s.Close())
 			got, _ := stored(t, cfg)

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -9,13 +10,24 @@ import (
 	"time"
 )
 
-// rewriteLocked is Rewrite with mu held.
-func (s *Store) rewriteLocked(state iter.Seq[Record]) error {
+// Rewrite writes the whole state as a new generation and then removes the older ones. It opens the
+// directory again, so that it repairs whatever went wrong before. If it fails, the previous generation
+// still exists, and Append continues with it if it could before and the new file was not yet in place.
+// It fails with ErrUnread if there is a state that Open never read. state is iterated at most once and must not call
+// the store; records of the same key should be adjacent.
+func (s *Store) Rewrite(state iter.Seq[Record]) (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("store: rewrite: %w", err)
+			s.reportProblem(err)
+		}
+	}()
 	if err := s.checkConfig(); err != nil {
 		return err
 	}
-	err := s.openDirectory()
-	if err == nil {
+	if err = s.openDirectory(); err == nil {
 		err = s.acquireLock()
 	}
 	if err != nil {
@@ -40,7 +52,11 @@ func (s *Store) rewriteLocked(state iter.Seq[Record]) error {
 	}
 	s.file, s.stateRead = next, true
 	s.asideAs[next.name] = ""
-	s.recordRewrite(next, s.newest, at)
+	s.updateStatus(func(st *Status) {
+		st.Durable = true
+		st.Generation, st.Bytes, st.Appended, st.Committed = s.newest, next.size, 0, at
+	})
+	s.clearProblem()
 	s.removeOlder(found, s.newest)
 	return nil
 }
@@ -63,8 +79,9 @@ func (s *Store) write(state iter.Seq[Record]) (_ *logFile, at time.Time, err err
 	if len(s.cfg.Keys) > 0 {
 		key = s.cfg.Keys[0]
 	}
-	h, err := newHeader(generation, s.cfg.Identity, key)
-	if err != nil {
+	h := &header{format: formatVersion, generation: generation, identity: s.cfg.Identity}
+	_, _ = rand.Read(h.salt[:]) // never fails
+	if h.keyID, err = keyID(key); err != nil {
 		return nil, at, err
 	}
 	encoded := h.append(nil)
@@ -79,13 +96,13 @@ func (s *Store) write(state iter.Seq[Record]) (_ *logFile, at time.Time, err err
 	if err != nil {
 		return nil, at, fmt.Errorf("new generation: %w", withHint(err))
 	}
-	out := &logFile{File: f, name: logName(generation), framing: fm, size: e.written, snapshotSize: e.written, sequence: e.sequence}
+	out := &logFile{File: f, name: logName(generation), framing: fm, size: e.written, sequence: e.sequence}
 	f = nil
 	return out, at, nil
 }
 
-// publish gives the new generation its final name. From here on the older one is not appended
-// to, because after an error it may be unknown which of the two the next start finds.
+// publish gives the new generation its final name. From here on the older one is not appended to, because
+// after an error it may be unknown which of the two the next start finds.
 func (s *Store) publish(next *logFile) error {
 	_ = s.closeLog()
 	s.newest++

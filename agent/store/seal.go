@@ -15,7 +15,6 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
-// KeySize is the size of a key in bytes, for AES-256.
 const KeySize = 32
 
 // The purposes of derived keys (HKDF's info). Each format has keys of its own.
@@ -24,13 +23,6 @@ const (
 	infoSealer1 = "holdfast state: records of one generation"
 	infoSealer2 = "holdfast state: frames of one generation, format 2"
 )
-
-func sealerInfo(format uint32) string {
-	if format == 1 {
-		return infoSealer1
-	}
-	return infoSealer2
-}
 
 // keyID returns a fingerprint of a key that reveals nothing about it; zeros for no key.
 func keyID(key []byte) (id [keyIDSize]byte, err error) {
@@ -45,12 +37,15 @@ func keyID(key []byte) (id [keyIDSize]byte, err error) {
 	return id, nil
 }
 
-// newSealer returns the cipher for the records of one generation, nil without a key. It derives
-// a key from the salt of the file, so that the limit of random nonces applies to one generation
-// and not to the lifetime of the key.
-func newSealer(key, salt []byte, info string) (cipher.AEAD, error) {
+// newSealer returns the cipher of one generation, nil without a key. Its key is derived with the salt of
+// the file, so that the limit of random nonces applies to one generation and not to the key's lifetime.
+func newSealer(key, salt []byte, format uint32) (cipher.AEAD, error) {
 	if len(key) == 0 {
 		return nil, nil
+	}
+	info := infoSealer2
+	if format == 1 {
+		info = infoSealer1
 	}
 	derived, err := hkdf.Key(sha256.New, key, salt, info, KeySize)
 	if err != nil {
@@ -65,9 +60,8 @@ func newSealer(key, salt []byte, info string) (cipher.AEAD, error) {
 
 const howToMakeAKey = "make one with: (umask 077; head -c 32 /dev/urandom >FILE)"
 
-// keyMode returns the greatest permissions of a key file: readable for the owner only. A file
-// of root may also be readable for a group, because kubelet mounts a Secret that way for a pod
-// with a group.
+// keyMode returns the greatest permissions of a key file. A file of root may also be readable for a group,
+// because kubelet mounts a Secret that way for a pod with a group.
 func keyMode(owner, user int) fs.FileMode {
 	if owner == 0 && user != 0 {
 		return 0o640
@@ -75,10 +69,9 @@ func keyMode(owner, user int) fs.FileMode {
 	return 0o600
 }
 
-// LoadKey reads a key for Config.Keys: a regular file of exactly 32 bytes that belongs to this
-// user or root and that only its owner may read, or a group if the owner is root. path may be a
-// symbolic link, as in a mounted Secret. No error quotes the content. LoadKey returns an error
-// if the file cannot be read within a few seconds.
+// LoadKey reads a key for Config.Keys: a regular file of exactly 32 bytes that belongs to this user or root
+// and that only its owner may read, or a group of root's file. path may be a symbolic link, as in a mounted
+// Secret. No error quotes the content. A file system that hangs is an error after a few seconds.
 func LoadKey(path string) ([]byte, error) {
 	return userfile.Within("state key "+path, func() ([]byte, error) { return loadKey(path) })
 }

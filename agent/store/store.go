@@ -2,27 +2,23 @@
 // generations. FORMAT.md describes every byte.
 //
 // It promises:
-//   - when Append has returned nil, its records survive the death of the process; when Sync or
-//     Rewrite has, everything written before survives the death of the node;
-//   - every intact record is loaded, whatever happened to the bytes around it: damage costs the
-//     records that it hits, never causes a panic and never yields a resource that was not
-//     stored. Loaded.Damaged says that records are missing;
-//   - no damaged, foreign or newer file is overwritten: it is renamed (set aside);
-//   - after an error nothing more is written to that file; Rewrite starts a new one and may be
-//     retried any number of times, so that the state returns to the disk when the disk works
-//     again;
-//   - with a key, no content and no content hash is on disk unencrypted. Groups, types and
-//     names are not encrypted.
+// - when Append has returned nil, its records survive the death of the process; when Sync or Rewrite
+// has, everything written before survives the death of the node;
+// - every intact record is loaded: damage costs the records that it hits, never causes a panic and
+// never yields a resource that was not stored. Loaded.Damaged says that records are missing;
+// - no damaged, foreign or newer file is overwritten: it is renamed (set aside);
+// - after an error nothing more is written to that file; Rewrite starts a new one, as often as needed;
+// - with a key, only groups, types and names are on disk unencrypted, and no content hash is.
 //
-// It does not decide what is worth storing, apart from what must not be stored (Storable), and
-// holds no resources: the caller has the state in memory. It leaves no goroutine running.
+// It decides only what must not be stored (Storable), and holds no resources: the caller has the state in
+// memory. It leaves no goroutine running.
 //
-// All methods may be called concurrently. Open, Append, Rewrite and Close wait for the disk and
-// for one another; Sync waits for the disk but lets Append proceed; Status and Grown never
-// wait.
+// All methods may be called concurrently. Open, Append, Rewrite and Close wait for the disk and for one
+// another; Sync waits for the disk but lets Append proceed; Status and Grown never wait.
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -41,8 +37,7 @@ import (
 var (
 	// ErrLocked reports that another process uses the directory.
 	ErrLocked = errors.New("another process uses this state directory: give each its own, or end the other")
-	// ErrRewrite reports that the log accepts no records, and makes none durable, until Rewrite
-	// succeeds.
+	// ErrRewrite reports that the log accepts no records, and makes none durable, until Rewrite succeeds.
 	ErrRewrite = errors.New("the log takes nothing until it is written anew")
 	// ErrUnread reports that Rewrite found a state that was never read: call Open first.
 	ErrUnread = errors.New("there is a state that was not read yet")
@@ -50,19 +45,15 @@ var (
 
 // Config configures a Store.
 type Config struct {
-	// Dir is the state directory. It is created with mode 0700 if it is missing, and must
-	// belong to this user or root. In a directory that root created for everybody, the
-	// subdirectory Sub is created and used.
+	// Dir is created with mode 0700 if it is missing, and must belong to this user or root. If root created
+	// it for everybody, its subdirectory Sub is created and used.
 	Dir string
-	// Identity says whose state it is, in at most 4096 bytes. A state of another identity is
-	// set aside and not read.
+	// Identity says whose state it is, in at most 4096 bytes. Another identity's state is set aside.
 	Identity string
-	// Keys are the encryption keys, 32 bytes each: the first one encrypts, all of them decrypt.
-	// Without a key the state is in plain text. See LoadKey.
+	// Keys have 32 bytes: the first one encrypts, all decrypt; without one the state is in plain text.
 	Keys [][]byte
-	// FS is the file system; nil selects that of the operating system.
-	FS FS
-	// Logger logs changes of state; nil selects slog.Default().
+	// FS is the file system, by default that of the operating system; Logger is by default slog.Default().
+	FS     FS
 	Logger *slog.Logger
 }
 
@@ -70,9 +61,7 @@ const (
 	dirMode  = 0o700
 	fileMode = 0o600
 
-	// maxAside bounds the number of files that were set aside.
-	maxAside = 3
-	// writeSize is the amount that is written at once.
+	maxAside  = 3
 	writeSize = 256 << 10
 	// minGrowth is the least number of appended bytes before a rewrite is due.
 	minGrowth = 1 << 20
@@ -86,85 +75,72 @@ type Store struct {
 	fs  FS
 	log *slog.Logger
 
-	// syncing is held during the fsync of Sync, and is locked before mu: the kernel reports
-	// lost data to only one fsync, so a concurrent second one must not succeed.
+	// syncing is held during the fsync of Sync, and is locked before mu: the kernel reports lost data to
+	// only one fsync, so a concurrent second one must not succeed.
 	syncing     sync.Mutex
 	dir         string // the opened directory: Config.Dir, or Sub below it
 	groupWarned bool   // whether a directory that its group may write to was logged
 
-	mu   sync.Mutex // held while waiting for the disk
-	lock Lock       // nil if not held
-	file *logFile   // the generation to append to; nil while there is none
-	// stateRead reports that the existing state, if any, was read.
+	mu        sync.Mutex // held while waiting for the disk
+	lock      Lock       // nil if not held
+	file      *logFile   // the generation to append to; nil while there is none
 	stateRead bool
 	// newest is the highest generation ever seen: no number is used twice.
 	newest uint64
-	// asideAs says what happens to an older file once a newer generation is durable: it is
-	// removed if the value is "", and otherwise set aside with that suffix. A file that is not
-	// in the map appeared while the store was open.
+	// asideAs says what happens to an older file once a newer generation is durable: it is removed if the
+	// value is "", otherwise set aside with that suffix. Other files appeared while the store was open.
 	asideAs map[string]string
 	// unreadable are the files that the disk could not read completely.
 	unreadable map[string]bool
 	buf        []byte
 
-	statusView statusView
+	statusMu sync.Mutex
+	status   Status
 }
 
 // logFile is a generation that is appended to.
 type logFile struct {
 	File
-	name    string
-	framing *framing
-	// size is the number of bytes written, and snapshotSize that of the initial state.
-	size, snapshotSize int64
-	sequence           uint64 // of the last frame
+	name     string
+	framing  *framing
+	size     int64  // the number of bytes written
+	sequence uint64 // of the last frame
 }
 
 // New returns a store. It does no I/O.
 func New(cfg Config) *Store {
-	s := &Store{cfg: cfg, fs: cfg.FS, log: cfg.Logger, asideAs: make(map[string]string), unreadable: make(map[string]bool)}
-	if s.fs == nil {
-		s.fs = &osFS{}
+	return &Store{
+		cfg: cfg, dir: cfg.Dir, fs: cmp.Or[FS](cfg.FS, &osFS{}),
+		log:     cmp.Or(cfg.Logger, slog.Default()).With("dir", cfg.Dir),
+		asideAs: make(map[string]string), unreadable: make(map[string]bool),
+		status: Status{Dir: cfg.Dir, Encrypted: len(cfg.Keys) > 0},
 	}
-	if s.log == nil {
-		s.log = slog.Default()
-	}
-	s.log = s.log.With("dir", cfg.Dir)
-	s.dir = cfg.Dir
-	s.statusView.status = Status{Dir: cfg.Dir, Encrypted: len(cfg.Keys) > 0}
-	return s
 }
 
-// Open takes the lock of the directory, reads the newest generation and prepares to append to
-// it. Damaged or foreign files are not an error: they are set aside, and everything readable is
-// returned. A disk that can be read but not written is not an error either; see Loaded.Rewrite.
-//
-// After an error Open may be called again. The error wraps ErrLocked if another process uses
-// the directory. A file that the disk cannot read is an error only once: the next Open returns
-// what can be read.
+// Open takes the lock of the directory, reads the newest generation and prepares to append to it. Damaged
+// or foreign files, which are set aside, are not an error, nor is a disk that cannot be written; see
+// Loaded.Rewrite. After an error, such as ErrLocked if another process uses the directory, Open may be
+// called again. A file that the disk cannot read is an error only once.
 func (s *Store) Open() (*Loaded, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_ = s.closeLog()
-	before := s.problemCount()
+	before := s.Status().Err
 	loaded, err := s.openLocked()
 	if err != nil {
 		err = fmt.Errorf("store: open: %w", err)
 		s.reportProblem(err)
 		return nil, err
 	}
-	if s.file != nil && s.problemCount() == before {
+	if s.file != nil && s.Status().Err == before { // each problem has an error of its own
 		s.clearProblem()
 	}
 	return loaded, nil
 }
 
-// Append writes one batch. When it returns nil, the batch survives the death of the process,
-// and after the next Sync that of the node. A resource that cannot be stored is written as
-// deleted, and counted in Status.Skipped.
-//
-// After an error it is unknown which records of the batch are on disk, and Append fails with
-// ErrRewrite until a Rewrite succeeds.
+// Append writes one batch, which survives the death of the process, and after the next Sync that of the
+// node. A resource that cannot be stored is written as deleted, and counted in Status.Skipped. After an
+// error it is unknown what is on disk, and Append fails with ErrRewrite until a Rewrite succeeds.
 func (s *Store) Append(batch []Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,15 +164,20 @@ func (s *Store) Append(batch []Record) error {
 	}
 	s.file.size += e.written
 	s.file.sequence = e.sequence
-	s.recordAppended(e.written, at)
+	s.updateStatus(func(st *Status) {
+		st.Bytes += e.written
+		st.Appended += e.written
+		st.Committed = at
+	})
 	return nil
 }
 
-// writeRecords writes records and a commit mark. It writes in pieces, so that a large state is not
-// in memory twice.
+// writeRecords writes records and a commit, in pieces, so that a large state is not in memory twice.
 func (s *Store) writeRecords(to io.Writer, e *encoder, records iter.Seq[Record], endsSnapshot bool) (at time.Time, err error) {
 	for rec := range records {
-		s.countSkipped(e.record(rec))
+		if why := e.record(rec); why != "" {
+			s.addSkipped(why, 1)
+		}
 		if len(e.buf) < writeSize {
 			continue
 		}
@@ -209,17 +190,17 @@ func (s *Store) writeRecords(to io.Writer, e *encoder, records iter.Seq[Record],
 	return at, e.flush(to)
 }
 
-// Sync makes durable what was appended before the call, while Append may proceed. After an
-// error it is unknown what would survive the death of the node, and Append and Sync fail with
-// ErrRewrite until a Rewrite succeeds.
+// Sync makes durable what was appended before the call, while Append may proceed. After an error, Append
+// and Sync fail with ErrRewrite until a Rewrite succeeds.
 func (s *Store) Sync() error {
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
 	s.mu.Lock()
 	file := s.file
 	s.mu.Unlock()
+	noLog := fmt.Errorf("store: fsync of the state in %s: %w", s.cfg.Dir, ErrRewrite)
 	if file == nil {
-		return s.unsynced()
+		return noLog
 	}
 	err := file.Sync()
 	if err == nil {
@@ -231,14 +212,9 @@ func (s *Store) Sync() error {
 	case file:
 		return s.abandonLog("fsync", file, err)
 	case nil:
-		return s.unsynced() // an Append failed meanwhile, or the store was closed
+		return noLog // an Append failed meanwhile, or the store was closed
 	}
 	return nil // a newer generation is durable
-}
-
-// unsynced is the error of Sync while there is no log.
-func (s *Store) unsynced() error {
-	return fmt.Errorf("store: fsync of the state in %s: %w", s.cfg.Dir, ErrRewrite)
 }
 
 // abandonLog closes the log after an error.
@@ -253,8 +229,7 @@ func (s *Store) abandonLog(what string, file *logFile, err error) error {
 	return err
 }
 
-// checkInPlace checks that the log and the lock are still those of the directory: writes to a
-// removed file would be lost.
+// checkInPlace checks that the log and the lock are those of the directory: writes to a removed file are lost.
 func (s *Store) checkInPlace() error {
 	opened, err := s.file.Stat()
 	if err != nil {
@@ -266,25 +241,6 @@ func (s *Store) checkInPlace() error {
 		return err
 	case !os.SameFile(opened, current), s.lock == nil, !s.lock.Held():
 		return fmt.Errorf("%s: the file or the lock beside it was replaced by another", s.path(s.file.name))
-	}
-	return nil
-}
-
-// Rewrite writes a complete new generation and then removes the older ones. state contains the
-// whole state. Rewrite opens the directory again, so that it repairs whatever went wrong
-// before.
-//
-// If it fails, the previous generation still exists, and Append continues with it if it could
-// before and the new file was not yet in place. It fails with ErrUnread if Open never succeeded
-// and there is a state to read. state is iterated at most once and must not call the store;
-// records of the same key should be adjacent.
-func (s *Store) Rewrite(state iter.Seq[Record]) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.rewriteLocked(state); err != nil {
-		err = fmt.Errorf("store: rewrite: %w", err)
-		s.reportProblem(err)
-		return err
 	}
 	return nil
 }
@@ -312,11 +268,10 @@ func (s *Store) closeLog() error {
 	}
 	err := s.file.Close()
 	s.file = nil
-	s.setNotDurable()
+	s.updateStatus(func(st *Status) { st.Durable = false })
 	return err
 }
 
-// openLocked is Open with mu held.
 func (s *Store) openLocked() (*Loaded, error) {
 	if err := s.checkConfig(); err != nil {
 		return nil, err
@@ -346,14 +301,10 @@ func (s *Store) openLocked() (*Loaded, error) {
 	if readOnly != nil {
 		s.reportProblem(fmt.Errorf("store: %w", readOnly))
 	}
-	if best == nil {
-		empty := newLoaded(0, 0)
-		empty.Rewrite = true
-		return empty, nil
-	}
-	name := logName(best.loaded.Generation)
 	best.loaded.Rewrite = true
+	name := logName(best.loaded.Generation)
 	switch {
+	case best.loaded.Generation == 0:
 	case best.damage != nil:
 		s.asideAs[name] = asideCorrupt
 		s.reportProblem(fmt.Errorf("store: %s: %w; what can be read is used until a control plane says otherwise", s.path(name), best.damage))
@@ -371,6 +322,23 @@ func (s *Store) openLocked() (*Loaded, error) {
 	return best.loaded, nil
 }
 
+func (s *Store) recordLoaded(im *image) {
+	l := im.loaded
+	s.updateStatus(func(st *Status) {
+		st.Generation, st.Committed = l.Generation, l.Committed
+		st.Bytes, st.Appended, st.Torn = im.end, im.end-im.snapshotEnd, im.unfinished()
+		if im.damage != nil {
+			st.Torn, st.Damage = 0, im.damage
+		}
+	})
+	for why, n := range l.Skipped {
+		s.addSkipped(why, n)
+	}
+	if l.Generation != 0 {
+		s.log.Info("the stored state was read", "generation", l.Generation, "resources", len(l.Entries), "committed", l.Committed)
+	}
+}
+
 // openForAppend opens a generation for appending and truncates the unfinished write at its end.
 func (s *Store) openForAppend(name string, im *image) error {
 	f, err := s.fs.OpenFile(s.path(name), os.O_WRONLY|os.O_APPEND, 0)
@@ -380,8 +348,7 @@ func (s *Store) openForAppend(name string, im *image) error {
 	if im.unfinished() > 0 {
 		err = f.Truncate(im.end)
 	}
-	// The process that wrote this file may have died before its fsync, and before the
-	// fsync of the directory after the rename.
+	// The process that wrote this file may have died before its fsync, or before that of the directory.
 	if err == nil {
 		err = f.Sync()
 	}
@@ -392,12 +359,11 @@ func (s *Store) openForAppend(name string, im *image) error {
 		_ = f.Close()
 		return fmt.Errorf("make ready for more: %w", withHint(err))
 	}
-	s.file = &logFile{File: f, name: name, framing: im.framing, size: im.end, snapshotSize: im.snapshotEnd, sequence: im.sequence}
-	s.setDurable()
+	s.file = &logFile{File: f, name: name, framing: im.framing, size: im.end, sequence: im.sequence}
+	s.updateStatus(func(st *Status) { st.Durable = true })
 	return nil
 }
 
-// checkConfig returns an error for an invalid configuration.
 func (s *Store) checkConfig() error {
 	if len(s.cfg.Identity) > maxIdentity {
 		return fmt.Errorf("the identity has %d bytes: at most %d fit", len(s.cfg.Identity), maxIdentity)

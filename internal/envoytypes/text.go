@@ -8,15 +8,13 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// Lookup is a resolver for one decoding that records what it did not find, because an error of
-// protojson or prototext has the type only within its text.
+// Lookup records what it did not find, which an error of protojson or prototext has only within its text.
 type Lookup struct {
 	protoregistry.ExtensionTypeResolver
 	// Missing is the URL or name of the last type that was not found, "" for none.
 	Missing string
 }
 
-// NewLookup returns a resolver for the types of Resolver.
 func NewLookup() *Lookup { return &Lookup{ExtensionTypeResolver: Resolver} }
 
 // FindMessageByURL implements protoregistry.MessageTypeResolver.
@@ -37,9 +35,9 @@ func (l *Lookup) FindMessageByName(name protoreflect.FullName) (protoreflect.Mes
 	return found, err
 }
 
-// Position extracts line and column, counted from 1, from an error of protojson or prototext, which has
-// them only in its text: "proto: (line 3:5): text", or "(line 3:5)" at another place. They are 0 if
-// there are none. text is the rest without the value of a text or bytes field, which may be a secret.
+// Position extracts line and column, counted from 1, from an error of protojson or prototext, which has them only
+// in its text: "proto: (line 3:5): text", or "(line 3:5)" at another place. They are 0 if there are none. text is
+// the rest without the value of a text or bytes field, which may be a secret.
 func Position(err error) (line, column int, text string) {
 	// The protobuf library varies the type of space after "proto:".
 	text = strings.TrimLeft(strings.TrimPrefix(err.Error(), "proto:"), " \u00a0")
@@ -54,8 +52,7 @@ func Position(err error) (line, column int, text string) {
 	return line, column, withoutValue(before + rest)
 }
 
-// withoutValue removes the value at the end of an error text if it may be that of a text or bytes
-// field.
+// withoutValue removes the value at the end of an error text if it may be that of a text or bytes field.
 func withoutValue(text string) string {
 	for _, form := range []struct{ begins, then string }{
 		{"unexpected token", " "},

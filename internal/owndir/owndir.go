@@ -1,13 +1,11 @@
-// Package owndir opens directories that belong to this process alone: those of its state, its
-// identities and its sockets.
+// Package owndir opens directories that belong to this process alone, for its state, identities and sockets.
 //
-// It promises that only this process's user and root can add or remove files in a directory that Open
-// returned, and that nobody else could have created it. It never changes the mode or the owner of a
-// directory that it did not create. It also checks, up to the root, who could replace the directory as
-// a whole. There are two exceptions, both for directories of root to which others may write. One is the
-// root of a volume, which Kubernetes creates for everybody: the pod decides who else mounts it. The
-// other one is Use.Sub, for callers that only work with Dir.Root: their operations stay in the checked
-// directory even if another one takes its path.
+// It promises that only this process's user and root can add or remove files in a directory that Open returned,
+// and that nobody else could have created it. It never changes the mode or the owner of a directory that it did
+// not create. It also checks, up to the root, who could replace the directory as a whole, with two exceptions for
+// directories of root to which others may write. One is the root of a volume, which Kubernetes creates for
+// everybody: the pod decides who else mounts it. The other one is Use.Sub, for callers that only work with
+// Dir.Root: their operations stay in the checked directory even if another one takes its path.
 //
 // It only checks owners and modes, not access control lists. Its functions may be called concurrently.
 package owndir
@@ -18,27 +16,25 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
-// Use describes the purpose of a directory.
 type Use struct {
 	// Name is the beginning of messages, such as "state directory".
 	Name string
-	// Sub is the name of the subdirectory that is created and used if root created the directory for
-	// everybody, or if everybody may write to it; "" rejects such a directory. The subdirectory must
-	// belong to this user and be private. If Sub is set, all operations must use Dir.Root.
+	// Sub is the subdirectory that is created and used if root created the directory for everybody, or if
+	// everybody may write to it; "" rejects such a directory. It must belong to this user and be private. If
+	// Sub is set, all operations must use Dir.Root.
 	Sub string
-	// GroupWrites accepts a directory of this user to which its group may write: the kubelet lets the
-	// group of a pod write to everything in a volume.
+	// GroupWrites accepts a directory of this user to which its group may write: kubelet lets the group of a pod
+	// write to everything in a volume.
 	GroupWrites bool
-	// Mode is the mode of new directories, 0700 if it is 0; Group is their group, -1 for that of this
-	// process.
-	Mode  fs.FileMode
-	Group int
-	// Existing opens an existing directory only.
+	// Mode and Group are those of new directories; 0 selects 0700, and -1 the group of this process.
+	Mode     fs.FileMode
+	Group    int
 	Existing bool
 }
 
@@ -60,7 +56,6 @@ type unsafe string
 func (u unsafe) Error() string      { return string(u) }
 func (unsafe) Is(target error) bool { return target == ErrUnsafe }
 
-// Open opens a directory, and creates it if it is missing.
 func Open(path string, use Use) (*Dir, error) {
 	d, err := open(path, use)
 	switch {
@@ -108,7 +103,6 @@ func open(path string, use Use) (*Dir, error) {
 
 var errMissing = errors.New("does not exist")
 
-// openSub opens Use.Sub in a shared directory.
 func (use Use) openSub(dir string) (*Dir, error) {
 	real, _, err := use.checkAbove(dir)
 	if err != nil {
@@ -126,14 +120,13 @@ func (use Use) openSub(dir string) (*Dir, error) {
 	return use.openBelow(root, dir, use.Sub)
 }
 
-// Below opens a subdirectory of d, and creates it if it is missing. It must be a private directory of
-// this process's user, and not a link.
+// Below opens or creates a subdirectory of d, a private directory of this process's user, and not a link.
 func (d *Dir) Below(name string) (*Dir, error) {
 	return Use{Group: -1}.openBelow(d.Root, d.Path, name)
 }
 
-// openBelow opens or creates a subdirectory of an open directory, even if the path of that has changed.
-// It follows no link, because another user could have created it.
+// openBelow opens or creates a subdirectory of an open directory, even if the path of that has changed. It
+// follows no link, because another user could have created it.
 func (use Use) openBelow(root *os.Root, dir, name string) (*Dir, error) {
 	path := filepath.Join(dir, name)
 	entry, err := root.Lstat(name)
@@ -172,14 +165,18 @@ func (use Use) mkdirBelow(root *os.Root, name string) error {
 	} else if err != nil {
 		return err
 	}
-	at, err := root.Open(".")
+	return SyncDir(root, ".")
+}
+
+// SyncDir makes changes of the names in a directory durable.
+func SyncDir(root *os.Root, dir string) error {
+	d, err := root.Open(dir)
 	if err != nil {
 		return err
 	}
-	return errors.Join(at.Sync(), at.Close())
+	return errors.Join(d.Sync(), d.Close())
 }
 
-// checkBelow returns an error unless info is a private directory of this process's user.
 func (use Use) checkBelow(path string, info fs.FileInfo) error {
 	forbidden := fs.FileMode(0o077)
 	if use.GroupWrites {
@@ -196,9 +193,9 @@ func (use Use) checkBelow(path string, info fs.FileInfo) error {
 	return nil
 }
 
-// openChecked opens a directory if checkAbove allows it. From the first directory in which other users
-// could replace an entry, it opens one directory after the other without following links, so that it
-// reaches exactly the directories that checkAbove has checked, or fails.
+// openChecked opens a directory if checkAbove allows it. From the first directory in which other users could
+// replace an entry, it opens one directory after the other without following links, so that it reaches exactly
+// the directories that checkAbove has checked, or fails.
 func (use Use) openChecked(dir string) (*os.Root, error) {
 	real, loose, err := use.checkAbove(dir)
 	if err != nil {
@@ -235,8 +232,7 @@ func (use Use) openChecked(dir string) (*os.Root, error) {
 	return root, nil
 }
 
-// openEntry opens the directory entry of root. It fails if the entry was replaced since Lstat, or is a
-// link.
+// openEntry opens the directory entry of root. It fails if the entry was replaced since Lstat, or is a link.
 func openEntry(root *os.Root, path, name string, entry fs.FileInfo) (*os.Root, error) {
 	if entry.Mode()&fs.ModeSymlink != 0 {
 		return nil, linkError(path)
@@ -260,8 +256,7 @@ func linkError(path string) error {
 	return unsafe(fmt.Sprintf("%s is a symbolic link in a directory to which others may write: remove it, or name the directory that it leads to", path))
 }
 
-// isShared reports whether a directory was created for other users as well: everybody may write to it,
-// or its group may and it belongs to another user.
+// isShared reports whether everybody may write to a directory, or another user's group.
 func isShared(info fs.FileInfo) bool {
 	perm := info.Mode().Perm()
 	return perm&0o002 != 0 || perm&0o020 != 0 && userfile.Owner(info) != os.Geteuid()
@@ -286,9 +281,9 @@ func (use Use) check(dir string, info fs.FileInfo) error {
 // maxLinks bounds the symbolic links of a path, as in the kernel.
 const maxLinks = 40
 
-// checkAbove checks every directory on the path to dir, and returns an error if other users could
-// replace the next directory of the path. It returns the path of dir without links, and the first
-// directory to which others may write although it is accepted; "" for none.
+// checkAbove checks every directory on the path to dir, and returns an error if other users could replace the
+// next directory of the path. It returns the path of dir without links, and the first directory to which others
+// may write although it is accepted; "" for none.
 func (use Use) checkAbove(dir string) (real, loose string, _ error) {
 	at, rest := "/", strings.Split(strings.Trim(dir, "/"), "/")
 	for links := 0; len(rest) > 0; {
@@ -335,15 +330,13 @@ func (use Use) checkAbove(dir string) (real, loose string, _ error) {
 	return at, loose, nil
 }
 
-// isWithin reports whether dir is equal to above, or lies below it.
 func isWithin(above, dir string) bool {
 	rel, err := filepath.Rel(above, dir)
 	return err == nil && filepath.IsLocal(rel)
 }
 
-// checkStep returns an error for a directory in which others could replace the entry next, which
-// belongs to the user entry. open reports that they could do so in a directory that is accepted
-// nevertheless.
+// checkStep returns an error for a directory in which others could replace the entry next, which belongs to the
+// user entry. open reports that they could do so in a directory that is accepted nevertheless.
 func (use Use) checkStep(dir, next string, entry int) (open bool, _ error) {
 	info, err := os.Lstat(dir)
 	if err != nil {
@@ -374,43 +367,33 @@ func (use Use) checkStep(dir, next string, entry int) (open bool, _ error) {
 // make creates a directory and its missing parents, durably.
 func (use Use) make(dir string) error {
 	var missing []string // deepest first
-	for at := dir; ; at = filepath.Dir(at) {
-		if _, err := os.Lstat(at); !errors.Is(err, fs.ErrNotExist) || at == filepath.Dir(at) {
-			if err := use.checkParent(at, missing); err != nil {
-				return err
-			}
+	at := dir
+	for ; at != filepath.Dir(at); at = filepath.Dir(at) {
+		if _, err := os.Lstat(at); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
 		missing = append(missing, at)
 	}
-	for i := len(missing) - 1; i >= 0; i-- {
-		if err := use.mkdir(missing[i]); err != nil {
+	real, _, err := use.checkAbove(at)
+	if err == nil && len(missing) > 0 {
+		_, err = use.checkStep(real, missing[len(missing)-1], os.Geteuid())
+	}
+	if err != nil {
+		return err
+	}
+	for _, dir := range slices.Backward(missing) {
+		if err := use.mkdir(dir); err != nil {
 			return err
 		}
-		// A directory that cannot be read cannot be synced either; its entries then may not
-		// survive a crash of the node.
-		if err := syncDir(filepath.Dir(missing[i])); err != nil && !errors.Is(err, fs.ErrPermission) {
+		// A directory that cannot be read cannot be synced; its entries may not survive a crash of the node.
+		if err := syncDir(filepath.Dir(dir)); err != nil && !errors.Is(err, fs.ErrPermission) {
 			return err
 		}
 	}
 	return nil
 }
 
-// checkParent checks the directory in which missing directories, deepest first, will be created.
-func (use Use) checkParent(dir string, missing []string) error {
-	real, _, err := use.checkAbove(dir)
-	if err != nil || len(missing) == 0 {
-		return err
-	}
-	_, err = use.checkStep(real, missing[len(missing)-1], os.Geteuid())
-	return err
-}
-
 func (use Use) mkdir(dir string) error {
-	mode := use.Mode
-	if mode == 0 {
-		mode = 0o700
-	}
 	if err := os.Mkdir(dir, 0o700); errors.Is(err, fs.ErrExist) {
 		return nil // another process was faster: the caller checks the entry
 	} else if err != nil {
@@ -421,10 +404,10 @@ func (use Use) mkdir(dir string) error {
 			return err
 		}
 	}
-	if mode == 0o700 {
+	if use.Mode == 0 {
 		return nil
 	}
-	return os.Chmod(dir, mode) // Mkdir applies the umask
+	return os.Chmod(dir, use.Mode) // Mkdir applies the umask
 }
 
 func syncDir(dir string) error {
@@ -435,8 +418,8 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// trusted reports whether this process may rely on files of a user: itself, root, and the owner of the
-// root directory, which is root as seen from this user namespace.
+// trusted reports whether this process may rely on files of a user: itself, root, and the owner of the root
+// directory, which is root as seen from this user namespace.
 func trusted(uid int) bool {
 	if uid == os.Geteuid() || uid == 0 {
 		return true

@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 )
 
-// credentialFinders are for types of messages that may contain a credential although the API does not
-// mark their fields as sensitive. Each function returns the names of the fields to hide, nil for none.
+// credentialFinders are for types that may contain a credential although the API does not mark their fields as
+// sensitive. They return the names of the fields to hide.
 var credentialFinders = map[protoreflect.FullName]func(protoreflect.Message) []protoreflect.Name{
 	"envoy.config.core.v3.HeaderValue":    headerFields,
 	"envoy.config.route.v3.HeaderMatcher": headerMatcherFields,
@@ -28,15 +28,12 @@ var credentialFinders = map[protoreflect.FullName]func(protoreflect.Message) []p
 	"envoy.config.common.matcher.v3.Matcher.MatcherList.Predicate.SinglePredicate": predicateFields,
 }
 
-// keyedMaps are types of messages whose map has credentials as keys if a credentialFinder returns a
-// field of the type.
+// keyedMaps are types whose map has credentials as keys if a credentialFinder returns a field of the type.
 var keyedMaps = map[protoreflect.FullName]bool{
 	"xds.type.matcher.v3.Matcher.MatcherTree.MatchMap":            true,
 	"envoy.config.common.matcher.v3.Matcher.MatcherTree.MatchMap": true,
 }
 
-// credentialFields returns the fields of a message that contain a credential without being marked as
-// sensitive by the API.
 func credentialFields(m protoreflect.Message) []protoreflect.Name {
 	if find := credentialFinders[m.Descriptor().FullName()]; find != nil {
 		return find(m)
@@ -44,53 +41,40 @@ func credentialFields(m protoreflect.Message) []protoreflect.Name {
 	return nil
 }
 
-// headerFields returns the fields with the literal value of a header that carries credentials. A value
-// that Envoy derives from the request, such as "%REQ(x-token)%", is no credential.
-func headerFields(m protoreflect.Message) (hide []protoreflect.Name) {
+// headerFields ignores a value that Envoy derives from the request, such as "%REQ(x-token)%".
+func headerFields(m protoreflect.Message) []protoreflect.Name {
 	if !NamesCredential(text(m, "key")) {
 		return nil
 	}
-	for _, field := range []protoreflect.Name{"value", "raw_value"} {
-		if isLiteral(text(m, field)) {
-			hide = append(hide, field)
-		}
-	}
-	return hide
+	return literals(m, "value", "raw_value")
 }
 
-// headerMatcherFields returns the fields with a credential that a header is compared with. A regular
-// expression only describes a value and does not count.
+func literals(m protoreflect.Message, fields ...protoreflect.Name) (found []protoreflect.Name) {
+	for _, name := range fields {
+		if isLiteral(text(m, name)) {
+			found = append(found, name)
+		}
+	}
+	return found
+}
+
+// headerMatcherFields ignores a regular expression, which only describes a value.
 func headerMatcherFields(m protoreflect.Message) (hide []protoreflect.Name) {
 	if !NamesCredential(text(m, "name")) {
 		return nil
 	}
-	for _, field := range []protoreflect.Name{"exact_match", "prefix_match", "suffix_match", "contains_match"} {
-		if isLiteral(text(m, field)) {
-			hide = append(hide, field)
-		}
-	}
+	hide = literals(m, "exact_match", "prefix_match", "suffix_match", "contains_match")
 	if matchesLiteral(m, "string_match") {
 		hide = append(hide, "string_match")
 	}
 	return hide
 }
 
-// matchesLiteral reports whether a field is a StringMatcher with a literal.
-func matchesLiteral(m protoreflect.Message, field protoreflect.Name) bool {
-	fd := m.Descriptor().Fields().ByName(field)
-	if fd == nil || !m.Has(fd) {
-		return false
-	}
-	matcher := m.Get(fd).Message()
-	for _, field := range []protoreflect.Name{"exact", "prefix", "suffix", "contains"} {
-		if isLiteral(text(matcher, field)) {
-			return true
-		}
-	}
-	return false
+func matchesLiteral(m protoreflect.Message, name protoreflect.Name) bool {
+	matcher := field(m, name)
+	return matcher != nil && len(literals(matcher, "exact", "prefix", "suffix", "contains")) > 0
 }
 
-// predicateFields returns the field with a credential that a generic matcher compares a header with.
 func predicateFields(m protoreflect.Message) []protoreflect.Name {
 	if NamesCredential(inputHeader(m)) && matchesLiteral(m, "value_match") {
 		return []protoreflect.Name{"value_match"}
@@ -98,22 +82,19 @@ func predicateFields(m protoreflect.Message) []protoreflect.Name {
 	return nil
 }
 
-// matcherTreeFields returns the maps of a generic matcher whose keys are credentials, because a header
-// is looked up in them.
+// matcherTreeFields returns the maps of a generic matcher in which a header with credentials is looked up.
 func matcherTreeFields(m protoreflect.Message) (hide []protoreflect.Name) {
 	if !NamesCredential(inputHeader(m)) {
 		return nil
 	}
-	for _, field := range []protoreflect.Name{"exact_match_map", "prefix_match_map"} {
-		fd := m.Descriptor().Fields().ByName(field)
-		if fd != nil && m.Has(fd) && slices.ContainsFunc(keysOf(m.Get(fd).Message()), isLiteral) {
-			hide = append(hide, field)
+	for _, name := range []protoreflect.Name{"exact_match_map", "prefix_match_map"} {
+		if tree := field(m, name); tree != nil && slices.ContainsFunc(keysOf(tree), isLiteral) {
+			hide = append(hide, name)
 		}
 	}
 	return hide
 }
 
-// keysOf returns the keys of the map in a message of keyedMaps.
 func keysOf(m protoreflect.Message) (keys []string) {
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		if fd.IsMap() {
@@ -127,8 +108,7 @@ func keysOf(m protoreflect.Message) (keys []string) {
 	return keys
 }
 
-// inputHeader returns the name of the header that is the input of a generic matcher, "" for another
-// input.
+// inputHeader returns the name of the header that a generic matcher takes, "" for another input.
 func inputHeader(m protoreflect.Message) string {
 	config := field(field(m, "input"), "typed_config")
 	if config == nil {
@@ -153,7 +133,6 @@ func inputHeader(m protoreflect.Message) string {
 	return text(inner, "header_name")
 }
 
-// field returns the message in a field, nil if it is not set.
 func field(m protoreflect.Message, name protoreflect.Name) protoreflect.Message {
 	if m == nil {
 		return nil
@@ -186,8 +165,7 @@ func text(m protoreflect.Message, field protoreflect.Name) string {
 	return ""
 }
 
-// credentialWords are words that identify the name of a header with a credential; words are separated
-// by '-', '_' and '.'.
+// credentialWords, separated by '-', '_' and '.', identify the name of a header with a credential.
 var credentialWords = []string{
 	"apikey", "authorization", "bearer", "cookie", "cookie2", "credential", "credentials", "jwt",
 	"passphrase", "passwd", "password", "pwd", "secret", "token",
@@ -208,18 +186,16 @@ func NamesCredential(header string) bool {
 	return header == "x-auth"
 }
 
-// longValue is the least length in bytes of a header value that may be a credential whatever the name
-// of the header is.
+// longValue is the least length in bytes of a header value that may be a credential whatever the name is.
 const longValue = 20
 
-// IsCredential reports whether a header of a request may carry a credential: by its name, or because
-// its value is long. It does not match the header ClusterID of Istio.
+// IsCredential reports whether a header of a request may carry a credential: by its name, or because its value
+// is long. It does not match the header ClusterID of Istio.
 func IsCredential(header, value string) bool {
 	return NamesCredential(header) || len(value) >= longValue
 }
 
-// isLiteral reports whether a value contains more than a scheme ("Bearer ") and Envoy's substitutions
-// ("%REQ(x-token)%").
+// isLiteral reports whether a value is more than a scheme ("Bearer ") and Envoy's substitutions ("%REQ(a)%").
 func isLiteral(value string) bool {
 	rest := value
 	for {
@@ -236,7 +212,6 @@ func isLiteral(value string) bool {
 	return withoutScheme(rest) != ""
 }
 
-// withoutScheme returns a credential without the scheme before it.
 func withoutScheme(value string) string {
 	value = strings.TrimSpace(value)
 	for _, scheme := range []string{"basic", "bearer", "token", "apikey", "digest", "negotiate"} {
@@ -249,8 +224,8 @@ func withoutScheme(value string) string {
 	return value
 }
 
-// variants returns the forms in which a text may quote a credential: itself, the part after its scheme,
-// its decoded base64, and the user and password of a URL.
+// variants returns what a text may quote of a credential: all, the part after its scheme, its decoded base64,
+// and the user and password of a URL.
 func variants(value []byte) [][]byte {
 	all := [][]byte{value}
 	bare := withoutScheme(string(value))
@@ -271,8 +246,8 @@ func variants(value []byte) [][]byte {
 	return all
 }
 
-// MaskURL returns an address or a URL with the user and password before its host replaced by Marker. A
-// text without them, and the path of a Unix socket or a directory, is returned unchanged.
+// MaskURL returns an address or a URL with the user and password before its host replaced by Marker, but not
+// the path of a Unix socket or a directory.
 func MaskURL(s string) string {
 	if strings.HasPrefix(s, "unix:") || strings.HasPrefix(s, "file:") {
 		return s

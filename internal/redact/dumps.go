@@ -6,23 +6,19 @@ import "strings"
 // (debugproto, debugstr, debugonly), and so does the white space after it.
 const dumpMarker = "goo.gle/debug"
 
-// minGroup is the least length in bytes of a text in braces that counts as the dump of a message: a
-// sentence may contain a few characters in braces, such as {SHA}.
+// minGroup is the least length in bytes of a dump in braces: a sentence may contain words such as {SHA}.
 const minGroup = 80
 
-// maxDumps bounds the dumps that are removed from a text, and maxGroups the groups in braces that are
-// examined between two of them. The rest of the text is left out.
+// maxDumps bounds the dumps in a text, and maxGroups the groups in braces between two. The rest is left out.
 const (
 	maxDumps  = 1000
 	maxGroups = 1000
 )
 
-// maxUnmarked bounds the positions of a text that are checked for a dump without a marker.
 const maxUnmarked = 100
 
-// withoutDumps returns a text without the messages that are dumped in it in protobuf's text format or
-// as JSON. Only the name of a message stays, in quotes. A dump that is cut off extends to the end of
-// the text.
+// withoutDumps returns a text without the messages that are dumped in it in protobuf's text format or as JSON,
+// except for their names, in quotes. A dump that is cut off extends to the end of the text.
 //
 // Envoy 1.40 reports a violated constraint as
 //
@@ -57,9 +53,8 @@ func withoutDumps(text string) string {
 	return out.String()
 }
 
-// addMarkers adds a marker to the dumps that have none. The beginning of a text, or the text after ":
-// ", is such a dump if it consists of the fields of a message up to a line that begins with a colon, or
-// if it is an Any.
+// addMarkers adds a marker to the dumps that have none: the beginning of a text, or the text after ": ", if it
+// is an Any, or consists of the fields of a message up to a line that begins with a colon.
 func addMarkers(text string) string {
 	if !strings.Contains(text, "\n:") && !strings.Contains(text, "type_url:") {
 		return text
@@ -106,8 +101,8 @@ func withoutGroups(out *strings.Builder, text string) {
 	}
 }
 
-// group returns the length of the group that begins with the first brace of a text, and whether it is
-// closed; otherwise it extends to the end of the text. Braces in quotes do not count.
+// group returns the length of the group that begins with the first brace of a text, and whether it is closed;
+// otherwise it extends to the end of the text. Braces in quotes do not count.
 func group(text string) (n int, closed bool) {
 	depth := 0
 	for i := 0; i < len(text); i++ {
@@ -125,7 +120,6 @@ func group(text string) (n int, closed bool) {
 	return len(text), false
 }
 
-// quotedLength returns the length of the quoted text at the beginning of s.
 func quotedLength(s string) int {
 	for i := 1; i < len(s); i++ {
 		switch s[i] {
@@ -138,7 +132,6 @@ func quotedLength(s string) int {
 	return len(s)
 }
 
-// dumpParser parses one message in protobuf's text format.
 type dumpParser struct {
 	text string
 	pos  int
@@ -166,19 +159,12 @@ func (d *dumpParser) skip() {
 
 // space skips white space and returns the number of line ends in it.
 func (d *dumpParser) space() (lines int) {
-	for ; d.pos < len(d.text); d.pos++ {
-		switch d.text[d.pos] {
-		case '\n':
-			lines++
-		case ' ', '\t', '\r':
-		default:
-			return lines
-		}
-	}
-	return lines
+	rest := strings.TrimLeft(d.text[d.pos:], " \t\r\n")
+	blank := d.text[d.pos : len(d.text)-len(rest)]
+	d.pos += len(blank)
+	return strings.Count(blank, "\n")
 }
 
-// field parses one field; it returns false if there is none.
 func (d *dumpParser) field() bool {
 	key := d.key()
 	if key == "" {
@@ -210,7 +196,6 @@ func (d *dumpParser) field() bool {
 	return true
 }
 
-// quotedValue parses the text of a field, which may consist of several parts.
 func (d *dumpParser) quotedValue(key string) {
 	for d.at('"') {
 		n := quotedLength(d.text[d.pos:])
@@ -239,7 +224,6 @@ func (d *dumpParser) key() string {
 	return d.word()
 }
 
-// word parses a name, a number or the value of an enum.
 func (d *dumpParser) word() string {
 	from := d.pos
 	for d.pos < len(d.text) && (isWord(d.text[d.pos]) || strings.IndexByte("+-.", d.text[d.pos]) >= 0) {
@@ -252,8 +236,7 @@ func isWord(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_'
 }
 
-// endsValue reports whether the text after a word can follow a value: in "c2: Failed to load", Failed
-// is no value.
+// endsValue reports whether the text after a word can follow a value, unlike "to load" after "c2: Failed".
 func (d *dumpParser) endsValue() bool {
 	ahead := *d
 	ahead.space()

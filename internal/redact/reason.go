@@ -12,20 +12,18 @@ import (
 // MaxReason is the greatest length of a reason or another text of a peer, in bytes.
 const MaxReason = 1024
 
-// maxExamined bounds how much of a text is searched for secrets, in bytes. The last examinedMargin of a
-// longer text are not shown, because a secret that is cut off there would not be recognized.
+// maxExamined bounds how much of a text is searched for secrets, in bytes. The last examinedMargin of a longer
+// text are not shown, because a secret that is cut off there would not be recognized.
 const (
 	maxExamined    = 8 << 10
 	examinedMargin = 1 << 10
 )
 
-// noReason replaces an error detail that only consists of a dump.
 const noReason = "the client gave no reason beside a dump of the resource"
 
-// Reason returns the error detail of a NACK of a response with these resources in a form that may be
-// shown and logged: one line of at most MaxReason bytes. Envoy's dumps of resources are reduced to the
-// name of the resource, and every value that Values returns for the resources is replaced by Marker,
-// however it is escaped or encoded.
+// Reason returns the error detail of a NACK of a response with these resources as one line of at most MaxReason
+// bytes. Envoy's dumps of resources are reduced to the name of the resource, and every value that Values returns
+// for the resources is replaced by Marker, however it is escaped or encoded.
 func (f *Finder) Reason(detail string, resources iter.Seq[*anypb.Any]) string {
 	if detail == "" {
 		return ""
@@ -63,8 +61,8 @@ func (f *Finder) Reason(detail string, resources iter.Seq[*anypb.Any]) string {
 	return shorten(text)
 }
 
-// Line returns a text of a peer without the given secrets, as one line of at most MaxReason bytes in
-// valid UTF-8 without control characters, for logs and terminals.
+// Line returns a text of a peer without the secrets, as one line of at most MaxReason bytes without control
+// characters.
 func Line(text string, secrets ...[]byte) string {
 	shown := len(text)
 	if shown > maxExamined {
@@ -80,8 +78,7 @@ func Line(text string, secrets ...[]byte) string {
 	return shorten(oneLine(s.result(shown)))
 }
 
-// Error returns an error whose text is that of Line, for errors that may quote a peer. It wraps err; if
-// the text needs no change, it returns err itself, and nil for nil.
+// Error returns an error that wraps err and has the text of Line, or err itself if the text needs no change.
 func Error(err error, secrets ...[]byte) error {
 	if err == nil {
 		return nil
@@ -92,7 +89,6 @@ func Error(err error, secrets ...[]byte) error {
 	return err
 }
 
-// redactedError is an error with a redacted text.
 type redactedError struct {
 	err  error
 	text string

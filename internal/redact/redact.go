@@ -1,20 +1,15 @@
-// Package redact renders protobuf messages as JSON without their secrets. It shows as "[redacted]":
-// every field that the API annotates with udpa.annotations.sensitive, at any depth; the literal values
-// of headers that carry credentials (authorization, cookie, x-api-key, names that end in -token, and
-// similar ones), and the literals that such headers are compared with; URLs with a password; and text
-// that contains a private key in PEM.
+// Package redact renders protobuf messages as JSON without their secrets. It shows as "[redacted]": every field
+// that the API annotates with udpa.annotations.sensitive, at any depth; the literals of headers that carry
+// credentials (authorization, x-api-key, names that end in -token, and similar ones), or that such headers are
+// compared with; URLs with a password; and text that contains a private key in PEM.
 //
-// It promises that no part of such a value is in the output, that a type which internal/envoytypes does
-// not know is shown only by name and size (because its sensitive fields are unknown), that equal
-// messages give equal bytes, and that it never fails: a placeholder describes what cannot be decoded.
-// It does not modify its arguments. The output resembles protojson with proto field names, but is meant
-// for people and cannot be parsed back.
+// It promises that no part of such a value is in the output, that a type which internal/envoytypes does not know
+// is shown only by name and size, that equal messages give equal bytes, and that it never fails: a placeholder
+// describes what cannot be decoded. The output resembles protojson with proto field names, but is meant for
+// people and cannot be parsed back.
 //
-// A Finder reports whether a message contains such a value, so that it is not stored, and removes such
-// values from the text of a NACK.
-//
-// JSON has no state, and a Finder only caches facts about types; all functions may be called
-// concurrently.
+// A Finder reports whether a message contains such a value, so that it is not stored, and removes such values
+// from the text of a NACK. All functions may be called concurrently.
 package redact
 
 import (
@@ -39,12 +34,10 @@ import (
 // Marker replaces the value of a sensitive field.
 const Marker = "[redacted]"
 
-// maxDepth bounds the nesting of messages. The limit of the protobuf library is not enough, because it
-// starts from zero in each Any.
+// maxDepth bounds the nesting of messages: the protobuf library starts from zero in each Any.
 const maxDepth = 200
 
-// JSON returns m as indented JSON, with the fields in the order of their declaration. m may be an Any;
-// nil is rendered as null.
+// JSON returns m, or null, as indented JSON, with the fields in the order of their declaration.
 func JSON(m proto.Message) []byte {
 	if m == nil || !m.ProtoReflect().IsValid() {
 		return []byte("null")
@@ -59,7 +52,6 @@ func JSON(m proto.Message) []byte {
 	return out.Bytes()
 }
 
-// encoder appends compact JSON to out.
 type encoder struct {
 	out   []byte
 	depth int
@@ -67,7 +59,6 @@ type encoder struct {
 
 func (e *encoder) raw(s string) { e.out = append(e.out, s...) }
 
-// text appends s as a JSON string.
 func (e *encoder) text(s string) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -76,28 +67,17 @@ func (e *encoder) text(s string) {
 	e.out = append(e.out, bytes.TrimSuffix(b.Bytes(), []byte("\n"))...)
 }
 
-// object writes one JSON object.
-type object struct {
-	e        *encoder
-	nonEmpty bool
+func (e *encoder) key(name string) {
+	if e.out[len(e.out)-1] != '{' {
+		e.raw(",")
+	}
+	e.text(name)
+	e.raw(":")
 }
 
-func (o *object) key(name string) {
-	if o.nonEmpty {
-		o.e.raw(",")
-	} else {
-		o.e.raw("{")
-		o.nonEmpty = true
-	}
-	o.e.text(name)
-	o.e.raw(":")
-}
-
-func (o *object) end() {
-	if !o.nonEmpty {
-		o.e.raw("{")
-	}
-	o.e.raw("}")
+func (e *encoder) size(n int) {
+	e.key("size")
+	e.raw(strconv.Itoa(n))
 }
 
 func (e *encoder) message(m protoreflect.Message) {
@@ -115,14 +95,13 @@ func (e *encoder) message(m protoreflect.Message) {
 	case hasOwnForm[name]:
 		e.wellKnown(m)
 	default:
-		o := object{e: e}
-		e.fields(m, &o)
-		o.end()
+		e.raw("{")
+		e.fields(m)
+		e.raw("}")
 	}
 }
 
-// hasOwnForm lists the messages with a special JSON form. None of them contains a sensitive field or an
-// Any.
+// hasOwnForm lists messages with a special JSON form, none of which contains a sensitive field or an Any.
 var hasOwnForm = map[protoreflect.FullName]bool{
 	"google.protobuf.Timestamp": true, "google.protobuf.Duration": true,
 	"google.protobuf.FieldMask": true, "google.protobuf.Empty": true,
@@ -133,91 +112,72 @@ var hasOwnForm = map[protoreflect.FullName]bool{
 	"google.protobuf.FloatValue": true, "google.protobuf.DoubleValue": true,
 }
 
-// wellKnown appends a message with a special JSON form.
 func (e *encoder) wellKnown(m protoreflect.Message) {
 	b, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m.Interface())
-	if err != nil {
-		e.text("not shown: no valid " + string(m.Descriptor().FullName()))
-		return
-	}
 	var compact bytes.Buffer // the white space of protojson varies between builds
-	if err := json.Compact(&compact, b); err != nil {
+	if err == nil {
+		err = json.Compact(&compact, b)
+	}
+	switch {
+	case err != nil:
 		e.text("not shown: no valid " + string(m.Descriptor().FullName()))
-		return
-	}
-	if hasPrivateKey(compact.Bytes()) {
+	case hasPrivateKey(compact.Bytes()):
 		e.text(Marker)
-		return
+	default:
+		e.raw(compact.String())
 	}
-	e.out = append(e.out, compact.Bytes()...)
 }
 
-// any appends the content of an Any, with its type first.
+// any appends the type of an Any and the fields of its message or, as protojson, the key "value" with its form.
 func (e *encoder) any(m protoreflect.Message) {
-	fields := m.Descriptor().Fields()
-	url := m.Get(fields.ByName("type_url")).String()
-	value := m.Get(fields.ByName("value")).Bytes()
-	o := object{e: e}
-	defer o.end()
+	url, value := text(m, "type_url"), []byte(text(m, "value"))
+	e.raw("{")
+	defer e.raw("}")
 	if url == "" && len(value) == 0 {
 		return
 	}
-	o.key("@type")
+	e.key("@type")
 	e.text(url)
 	known, err := envoytypes.Resolver.FindMessageByURL(url)
 	if err != nil {
-		o.size(len(value))
+		e.size(len(value))
 		return
 	}
-	inner := known.New()
+	inner, name := known.New(), known.Descriptor().FullName()
 	if err := proto.Unmarshal(value, inner.Interface()); err != nil {
-		o.size(len(value))
-		o.key("error")
-		e.text("not shown: the bytes are not a valid " + string(known.Descriptor().FullName()))
+		e.size(len(value))
+		e.key("error")
+		e.text("not shown: the bytes are not a valid " + string(name))
 		return
 	}
-	e.anyContent(inner, &o)
-}
-
-func (o *object) size(n int) {
-	o.key("size")
-	o.e.raw(strconv.Itoa(n))
-}
-
-// anyContent appends the message in an Any: its fields beside the type or, if its JSON is not an object
-// of fields, under the key "value", as protojson does.
-func (e *encoder) anyContent(m protoreflect.Message, o *object) {
-	name := m.Descriptor().FullName()
 	if name == "google.protobuf.Any" || typedStruct(name) || hasOwnForm[name] {
-		o.key("value")
-		e.message(m)
+		e.key("value")
+		e.message(inner)
 		return
 	}
 	e.depth++
-	defer func() { e.depth-- }()
-	e.fields(m, o)
+	e.fields(inner)
+	e.depth--
 }
 
 func typedStruct(name protoreflect.FullName) bool {
 	return name == "xds.type.v3.TypedStruct" || name == "udpa.type.v1.TypedStruct"
 }
 
-// typedStruct appends a TypedStruct. It decodes the Struct as the named type, because only that type
-// says which fields are sensitive.
+// typedStruct decodes the Struct as the named type, because only that says which fields are sensitive.
 func (e *encoder) typedStruct(m protoreflect.Message) {
-	fields := m.Descriptor().Fields()
-	url := m.Get(fields.ByName("type_url")).String()
-	body := m.Get(fields.ByName("value")).Message().Interface()
-	o := object{e: e}
-	defer o.end()
-	o.key("type_url")
+	url := text(m, "type_url")
+	body := m.Get(m.Descriptor().Fields().ByName("value")).Message().Interface()
+	e.raw("{")
+	defer e.raw("}")
+	e.key("type_url")
 	e.text(url)
-	o.key("value")
+	e.key("value")
 	known, err := envoytypes.Resolver.FindMessageByURL(url)
 	if err != nil {
-		in := object{e: e}
-		in.size(proto.Size(body))
-		in.end()
+		e.raw("{")
+		e.size(proto.Size(body))
+		e.raw("}")
 		return
 	}
 	inner, err := fromStruct(known, body)
@@ -229,7 +189,6 @@ func (e *encoder) typedStruct(m protoreflect.Message) {
 	e.message(inner.ProtoReflect())
 }
 
-// fromStruct decodes a Struct as a message of a type.
 func fromStruct(known protoreflect.MessageType, body proto.Message) (proto.Message, error) {
 	b, err := protojson.Marshal(body)
 	if err != nil {
@@ -240,21 +199,18 @@ func fromStruct(known protoreflect.MessageType, body proto.Message) (proto.Messa
 }
 
 // fields appends the set fields of a message, without unknown fields.
-func (e *encoder) fields(m protoreflect.Message, o *object) {
+func (e *encoder) fields(m protoreflect.Message) {
 	var set []protoreflect.FieldDescriptor
 	m.Range(func(fd protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
 		set = append(set, fd)
 		return true
 	})
 	slices.SortFunc(set, func(a, b protoreflect.FieldDescriptor) int {
-		return cmp.Or(
-			cmp.Compare(bit(a.IsExtension()), bit(b.IsExtension())),
-			cmp.Compare(a.Index(), b.Index()),
-			cmp.Compare(a.FullName(), b.FullName()))
+		return cmp.Or(cmp.Compare(a.Index(), b.Index()), cmp.Compare(a.FullName(), b.FullName()))
 	})
 	hidden := credentialFields(m)
 	for _, fd := range set {
-		o.key(fd.TextName())
+		e.key(fd.TextName())
 		v := m.Get(fd)
 		hide := sensitive(fd) || slices.Contains(hidden, fd.Name())
 		switch {
@@ -268,13 +224,6 @@ func (e *encoder) fields(m protoreflect.Message, o *object) {
 			e.value(fd, v, hide)
 		}
 	}
-}
-
-func bit(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 func sensitive(fd protoreflect.FieldDescriptor) bool {
@@ -299,34 +248,34 @@ func (e *encoder) list(fd protoreflect.FieldDescriptor, l protoreflect.List, hid
 
 // mapping appends a map, sorted by key. In a sensitive map the keys are hidden, too.
 func (e *encoder) mapping(fd protoreflect.FieldDescriptor, m protoreflect.Map, hide bool) {
-	o := object{e: e}
-	defer o.end()
+	e.raw("{")
+	defer e.raw("}")
 	if hide {
-		o.key(Marker)
+		e.key(Marker)
 		e.text(Marker)
 		return
 	}
-	e.entries(&o, fd, m, func(key string) bool { return hasPrivateKey([]byte(key)) })
+	e.entries(fd, m, func(key string) bool { return hasPrivateKey([]byte(key)) })
 }
 
 // messageWithoutKeys appends a message of keyedMaps with the credentials among its keys hidden.
 func (e *encoder) messageWithoutKeys(m protoreflect.Message) {
-	o := object{e: e}
-	defer o.end()
+	e.raw("{")
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		if fd.IsMap() {
-			o.key(fd.TextName())
-			inner := object{e: e}
-			e.entries(&inner, fd, v.Map(), isLiteral)
-			inner.end()
+			e.key(fd.TextName())
+			e.raw("{")
+			e.entries(fd, v.Map(), isLiteral)
+			e.raw("}")
 		}
 		return true
 	})
+	e.raw("}")
 }
 
-// entries appends the entries of a map, sorted by key. A key for which hide returns true is replaced by
-// Marker, with a number from the second one on.
-func (e *encoder) entries(o *object, fd protoreflect.FieldDescriptor, m protoreflect.Map, hide func(key string) bool) {
+// entries appends the entries of a map, sorted by key. A key for which hide returns true is replaced by Marker,
+// with a number from the second one on.
+func (e *encoder) entries(fd protoreflect.FieldDescriptor, m protoreflect.Map, hide func(key string) bool) {
 	hidden := 0
 	keys := make([]protoreflect.MapKey, 0, m.Len())
 	m.Range(func(k protoreflect.MapKey, _ protoreflect.Value) bool {
@@ -342,21 +291,20 @@ func (e *encoder) entries(o *object, fd protoreflect.FieldDescriptor, m protoref
 				key += " " + strconv.Itoa(hidden)
 			}
 		}
-		o.key(key)
+		e.key(key)
 		e.value(fd.MapValue(), m.Get(k), sensitive(fd.MapValue()))
 	}
 }
 
-// value appends one value of a field, or its replacement.
 func (e *encoder) value(fd protoreflect.FieldDescriptor, v protoreflect.Value, hide bool) {
 	isMessage := fd.Kind() == protoreflect.MessageKind || fd.Kind() == protoreflect.GroupKind
 	switch {
 	case hide && isMessage && fd.Message().FullName() == "envoy.config.core.v3.DataSource":
 		// This is also the form of Envoy's config_dump.
-		o := object{e: e}
-		o.key("inline_string")
+		e.raw("{")
+		e.key("inline_string")
 		e.text(Marker)
-		o.end()
+		e.raw("}")
 	case hide:
 		e.text(Marker)
 	case isMessage:
@@ -366,21 +314,12 @@ func (e *encoder) value(fd protoreflect.FieldDescriptor, v protoreflect.Value, h
 	}
 }
 
-// scalar appends a scalar value as protojson does.
 func (e *encoder) scalar(fd protoreflect.FieldDescriptor, v protoreflect.Value) {
 	switch fd.Kind() {
 	case protoreflect.StringKind:
-		if hasPrivateKey([]byte(v.String())) {
-			e.text(Marker)
-			return
-		}
-		e.text(v.String())
+		e.textWithoutKey([]byte(v.String()), v.String())
 	case protoreflect.BytesKind:
-		if hasPrivateKey(v.Bytes()) {
-			e.text(Marker)
-			return
-		}
-		e.text(base64.StdEncoding.EncodeToString(v.Bytes()))
+		e.textWithoutKey(v.Bytes(), base64.StdEncoding.EncodeToString(v.Bytes()))
 	case protoreflect.EnumKind:
 		if known := fd.Enum().Values().ByNumber(v.Enum()); known != nil {
 			e.text(string(known.Name()))
@@ -397,6 +336,14 @@ func (e *encoder) scalar(fd protoreflect.FieldDescriptor, v protoreflect.Value) 
 	default: // bool and the 32-bit integers
 		e.raw(v.String())
 	}
+}
+
+// textWithoutKey appends the JSON form of a value, or Marker if the value contains a private key.
+func (e *encoder) textWithoutKey(value []byte, form string) {
+	if hasPrivateKey(value) {
+		form = Marker
+	}
+	e.text(form)
 }
 
 func (e *encoder) float(f float64, bits int) {

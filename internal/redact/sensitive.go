@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"encoding/base64"
 	"iter"
+	"slices"
 	"strings"
 	"sync"
-	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -18,21 +18,18 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 )
 
-// Finder finds secrets in messages. The zero value is ready to use. It caches for each type of message
-// where secrets can be. It may be used concurrently.
+// Finder finds secrets in messages. The zero value is ready to use. It caches where types may have secrets.
 type Finder struct {
-	plans sync.Map // protoreflect.FullName to *plan
+	fields sync.Map // by protoreflect.FullName, see secretFields
 }
 
-// Sensitive returns what is secret in a message, "" for nothing: the first set field that is annotated
-// with udpa.annotations.sensitive, at any depth and within Anys and TypedStructs, unless it only names
-// a file or a variable; the literal value of a header that carries credentials, such as authorization,
-// or a literal that such a header is compared with; or a private key in PEM, or in base64 of PEM,
-// anywhere in the bytes. In a message of an unknown type only private keys can be found. A message that
-// cannot be decoded counts as secret.
+// Sensitive returns what is secret in a message, "" for nothing: the first set field that is annotated with
+// udpa.annotations.sensitive, at any depth and within Anys and TypedStructs, unless it only names a file or a
+// variable; the literal value of a header that carries credentials, or a literal that such a header is compared
+// with; or a private key in PEM, or in base64 of PEM, anywhere in the bytes. In a message of an unknown type only
+// private keys can be found. A message that cannot be decoded counts as secret.
 //
-// It walks the wire form, and only those fields that can lead to a sensitive one. The result names
-// fields and types, never a value.
+// It walks the wire form. The result names fields and types, never a value.
 func (f *Finder) Sensitive(m *anypb.Any) (why string) {
 	f.walk(m, func(reason string, _ []byte) bool {
 		why = reason
@@ -41,8 +38,8 @@ func (f *Finder) Sensitive(m *anypb.Any) (why string) {
 	return why
 }
 
-// Values returns everything that Sensitive would find in a message: texts, bytes, or the whole part
-// that cannot be decoded. The slices belong to the message and must not be modified.
+// Values returns everything that Sensitive would find: texts, bytes, or the whole part that cannot be decoded.
+// The slices belong to the message and must not be modified.
 func (f *Finder) Values(m *anypb.Any) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		f.walk(m, func(_ string, value []byte) bool { return len(value) == 0 || yield(value) })
@@ -52,44 +49,34 @@ func (f *Finder) Values(m *anypb.Any) iter.Seq[[]byte] {
 // reportFunc receives a secret value and its description. It returns false to end the walk.
 type reportFunc func(why string, value []byte) bool
 
-// walk reports everything that is secret in a message.
 func (f *Finder) walk(m *anypb.Any, report reportFunc) {
 	if reportPrivateKeys(m.GetValue(), report) {
 		f.walkAny(m.GetTypeUrl(), m.GetValue(), 0, report)
 	}
 }
 
-// typePlan is where secrets can be in one type of message.
-type typePlan struct {
-	// fields are the sensitive fields, and those that lead to one.
-	fields map[protowire.Number]protoreflect.FieldDescriptor
-	// mayHoldCredential is set if the type has a credentialFinder.
-	mayHoldCredential bool
-}
-
-func (f *Finder) planOf(md protoreflect.MessageDescriptor) *typePlan {
-	if p, ok := f.plans.Load(md.FullName()); ok {
-		return p.(*typePlan)
+// secretFields returns the fields of a type of message that are sensitive, or lead to such a field.
+func (f *Finder) secretFields(md protoreflect.MessageDescriptor) map[protowire.Number]protoreflect.FieldDescriptor {
+	if known, ok := f.fields.Load(md.FullName()); ok {
+		return known.(map[protowire.Number]protoreflect.FieldDescriptor)
 	}
-	p := &typePlan{fields: make(map[protowire.Number]protoreflect.FieldDescriptor), mayHoldCredential: credentialFinders[md.FullName()] != nil}
-	fields := md.Fields()
-	for i := range fields.Len() {
-		fd := fields.Get(i)
-		if sensitive(fd) || (fd.Message() != nil && leadsToSecret(fd.Message())) {
-			p.fields[fd.Number()] = fd
+	found := make(map[protowire.Number]protoreflect.FieldDescriptor)
+	for i := range md.Fields().Len() {
+		fd := md.Fields().Get(i)
+		if sensitive(fd) || fd.Message() != nil && leadsToSecret(fd.Message()) {
+			found[fd.Number()] = fd
 		}
 	}
-	f.plans.Store(md.FullName(), p)
-	return p
+	f.fields.Store(md.FullName(), found)
+	return found
 }
 
-// leadsToSecret reports whether a sensitive field, or a field for any type of message, can be reached
-// from a type of message.
+// leadsToSecret reports whether a sensitive field, or one for any type of message, is within a type of message.
 func leadsToSecret(md protoreflect.MessageDescriptor) bool {
 	seen := map[protoreflect.FullName]bool{md.FullName(): true}
 	for queue := []protoreflect.MessageDescriptor{md}; len(queue) > 0; queue = queue[1:] {
 		at := queue[0]
-		if isWrapper(at.FullName()) || credentialFinders[at.FullName()] != nil {
+		if name := at.FullName(); name == "google.protobuf.Any" || typedStruct(name) || credentialFinders[name] != nil {
 			return true
 		}
 		fields := at.Fields()
@@ -107,17 +94,12 @@ func leadsToSecret(md protoreflect.MessageDescriptor) bool {
 	return false
 }
 
-func isWrapper(name protoreflect.FullName) bool {
-	return name == "google.protobuf.Any" || typedStruct(name)
-}
-
 const (
 	tooDeep    = "it is nested too deep to be looked through"
 	notDecoded = "it cannot be decoded as the type that it says: "
 )
 
-// walkMessage searches the wire form of a message. As all functions that it calls, it returns false
-// once the walk was ended.
+// walkMessage searches the wire form of a message. It returns false once the walk was ended, as all its callees.
 func (f *Finder) walkMessage(md protoreflect.MessageDescriptor, b []byte, depth int, report reportFunc) bool {
 	switch name := md.FullName(); {
 	case depth > maxDepth:
@@ -131,17 +113,17 @@ func (f *Finder) walkMessage(md protoreflect.MessageDescriptor, b []byte, depth 
 	case typedStruct(name):
 		return f.walkTypedStruct(name, b, depth+1, report)
 	}
-	p := f.planOf(md)
-	if p.mayHoldCredential && !reportCredentials(md, b, report) {
+	if credentialFinders[md.FullName()] != nil && !reportCredentials(md, b, report) {
 		return false
 	}
-	for len(b) > 0 && len(p.fields) > 0 {
+	fields := f.secretFields(md)
+	for len(b) > 0 && len(fields) > 0 {
 		field, rest, ok := nextField(b)
 		if !ok {
 			return report(notDecoded+string(md.FullName()), b)
 		}
 		b = rest
-		fd, ok := p.fields[field.num]
+		fd, ok := fields[field.num]
 		if !ok {
 			continue
 		}
@@ -163,7 +145,6 @@ func (f *Finder) walkMessage(md protoreflect.MessageDescriptor, b []byte, depth 
 	return true
 }
 
-// wireField is one field of a message in wire form; value is the content of a BytesType.
 type wireField struct {
 	num   protowire.Number
 	typ   protowire.Type
@@ -187,7 +168,6 @@ func nextField(b []byte) (f wireField, rest []byte, ok bool) {
 	return f, b[n+size:], true
 }
 
-// reportSensitive reports the value of a field that the API marks as sensitive.
 func reportSensitive(fd protoreflect.FieldDescriptor, field wireField, report reportFunc) bool {
 	why := "the field " + string(fd.FullName()) + ", which the API marks as sensitive"
 	switch {
@@ -207,8 +187,7 @@ func reportSensitive(fd protoreflect.FieldDescriptor, field wireField, report re
 	return more
 }
 
-// leaves yields the texts and bytes in the wire form of a message at any depth, and a part that cannot
-// be decoded as a whole.
+// leaves yields the texts and bytes in a message at any depth, and a part that cannot be decoded as a whole.
 func leaves(md protoreflect.MessageDescriptor, b []byte, depth int, yield func([]byte) bool) bool {
 	for len(b) > 0 {
 		field, rest, ok := nextField(b)
@@ -231,7 +210,6 @@ func leaves(md protoreflect.MessageDescriptor, b []byte, depth int, yield func([
 	return true
 }
 
-// reportCredentials reports the credentials in a message whose type has a credentialFinder.
 func reportCredentials(md protoreflect.MessageDescriptor, b []byte, report reportFunc) bool {
 	m := dynamicpb.NewMessage(md)
 	if err := (proto.UnmarshalOptions{Resolver: envoytypes.Resolver}).Unmarshal(b, m); err != nil {
@@ -267,8 +245,7 @@ func reportCredentials(md protoreflect.MessageDescriptor, b []byte, report repor
 // dataSource is the message that contains a key, or says where it is.
 const dataSource = "envoy.config.core.v3.DataSource"
 
-// isReference reports whether a DataSource only names a file or a variable, and so contains no secret.
-// A malformed one is no reference.
+// isReference reports whether a valid DataSource only names a file or a variable, and so contains no secret.
 func isReference(b []byte) bool {
 	if len(b) == 0 {
 		return false
@@ -283,7 +260,6 @@ func isReference(b []byte) bool {
 	return true
 }
 
-// walkAny searches the message in an Any.
 func (f *Finder) walkAny(url string, value []byte, depth int, report reportFunc) bool {
 	switch {
 	case len(value) == 0:
@@ -298,7 +274,6 @@ func (f *Finder) walkAny(url string, value []byte, depth int, report reportFunc)
 	return f.walkMessage(known.Descriptor(), value, depth, report)
 }
 
-// walkTypedStruct searches a TypedStruct.
 func (f *Finder) walkTypedStruct(name protoreflect.FullName, b []byte, depth int, report reportFunc) bool {
 	url, value, ok := urlAndValue(b)
 	if !ok {
@@ -321,35 +296,28 @@ func (f *Finder) walkTypedStruct(name protoreflect.FullName, b []byte, depth int
 		// The error is not used, because it quotes the value. Each text may be secret.
 		why := notDecoded + string(known.Descriptor().FullName())
 		reported := false
-		for leaf := range texts(structpb.NewStructValue(&written)) {
-			if reported = true; !report(why, []byte(leaf)) {
-				return false
-			}
-		}
-		return reported || report(why, nil)
+		more := texts(structpb.NewStructValue(&written), func(leaf string) bool {
+			reported = true
+			return report(why, []byte(leaf))
+		})
+		return more && (reported || report(why, nil))
 	}
 	return reportPrivateKeys(encoded, report) && f.walkMessage(known.Descriptor(), encoded, depth, report)
 }
 
 // texts yields the texts in a value at any depth, but not the names of its fields.
-func texts(v *structpb.Value) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		var walk func(*structpb.Value) bool
-		walk = func(v *structpb.Value) bool {
-			for _, inner := range v.GetStructValue().GetFields() {
-				if !walk(inner) {
-					return false
-				}
-			}
-			for _, inner := range v.GetListValue().GetValues() {
-				if !walk(inner) {
-					return false
-				}
-			}
-			return v.GetStringValue() == "" || yield(v.GetStringValue())
+func texts(v *structpb.Value, yield func(string) bool) bool {
+	for _, inner := range v.GetStructValue().GetFields() {
+		if !texts(inner, yield) {
+			return false
 		}
-		walk(v)
 	}
+	for _, inner := range v.GetListValue().GetValues() {
+		if !texts(inner, yield) {
+			return false
+		}
+	}
+	return v.GetStringValue() == "" || yield(v.GetStringValue())
 }
 
 // urlAndValue returns field 1, a string, and field 2, bytes, of an Any or a TypedStruct.
@@ -374,8 +342,8 @@ func urlAndValue(b []byte) (url string, value []byte, ok bool) {
 // privateKeyLine ends the first line of every type of private key in PEM.
 const privateKeyLine = "PRIVATE KEY-----"
 
-// privateKeyBase64 is privateKeyLine in base64, for each of its three possible offsets in a group of
-// three bytes: the characters that depend on nothing else. They are the same in both alphabets.
+// privateKeyBase64 is privateKeyLine in base64, for each of its three possible offsets in a group of three
+// bytes: the characters that depend on nothing else, which are the same in both alphabets.
 var privateKeyBase64 = func() (out [3][]byte) {
 	for shift := range out {
 		padded := append(make([]byte, shift), privateKeyLine...)
@@ -398,7 +366,6 @@ func hasPrivateKey(b []byte) bool {
 	return false
 }
 
-// lineBreaks are the characters that base64 is wrapped with.
 const lineBreaks = "\r\n\t "
 
 func isLineBreak(c byte) bool { return strings.IndexByte(lineBreaks, c) >= 0 }
@@ -408,16 +375,9 @@ func joinLines(b []byte) []byte {
 	if !bytes.ContainsAny(b, lineBreaks) {
 		return b
 	}
-	joined := make([]byte, 0, len(b))
-	for _, c := range b {
-		if !isLineBreak(c) {
-			joined = append(joined, c)
-		}
-	}
-	return joined
+	return slices.DeleteFunc(bytes.Clone(b), isLineBreak)
 }
 
-// reportPrivateKeys reports the private keys in PEM anywhere in b, also in base64.
 func reportPrivateKeys(b []byte, report reportFunc) bool {
 	if !hasPrivateKey(b) {
 		return true
@@ -472,8 +432,7 @@ func skip(b []byte, at, n int) int {
 	return at
 }
 
-// minBase64Line is the least length in bytes of a line of base64: a word of a sentence beside it is
-// shorter.
+// minBase64Line is the least length of a line of base64; a word of a sentence beside it is shorter.
 const minBase64Line = 20
 
 // base64Run returns the extent of the base64 in b that the part from start to end belongs to.
@@ -486,7 +445,7 @@ func base64Run(b []byte, start, end int) (int, int) {
 		for next > 0 && isLineBreak(b[next-1]) {
 			next--
 		}
-		if next == start || next < minBase64Line || bytes.ContainsFunc(b[next-minBase64Line:next], notBase64) {
+		if next == start || next < minBase64Line || slices.ContainsFunc(b[next-minBase64Line:next], notBase64) {
 			break
 		}
 		start = next
@@ -499,7 +458,7 @@ func base64Run(b []byte, start, end int) (int, int) {
 		for next < len(b) && isLineBreak(b[next]) {
 			next++
 		}
-		if next == end || next+minBase64Line > len(b) || bytes.ContainsFunc(b[next:next+minBase64Line], notBase64) {
+		if next == end || next+minBase64Line > len(b) || slices.ContainsFunc(b[next:next+minBase64Line], notBase64) {
 			break
 		}
 		end = next
@@ -507,10 +466,9 @@ func base64Run(b []byte, start, end int) (int, int) {
 	return start, end
 }
 
-func notBase64(r rune) bool { return r >= utf8.RuneSelf || !isBase64(byte(r)) }
+func notBase64(c byte) bool { return !isBase64(c) }
 
-// pemBlock returns the PEM block whose first line ends at i, and its end. Without a last line it
-// extends to the end of b.
+// pemBlock returns the PEM block whose first line ends at i, and its end, which may be that of b.
 func pemBlock(b []byte, i int) (block []byte, end int) {
 	start := max(bytes.LastIndex(b[:i], []byte("-----BEGIN")), 0)
 	end = i + len(privateKeyLine)
@@ -525,48 +483,29 @@ func pemBlock(b []byte, i int) (block []byte, end int) {
 	return b[start:end], end
 }
 
-func isBase64(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
-		c == '+' || c == '/' || c == '-' || c == '_' || c == '=' || c == '\n' || c == '\r'
-}
+func isBase64(c byte) bool { return base64Digit(c) >= 0 || c == '=' || c == '\n' || c == '\r' }
 
-// decodeBase64 decodes the complete groups, in either alphabet.
+// decodeBase64 decodes base64 in either alphabet, without padding and line ends, which it skips.
 func decodeBase64(b []byte) []byte {
-	var out []byte
-	var group, n uint32
+	digits := make([]byte, 0, len(b))
 	for _, c := range b {
-		digit, ok := base64Digit(c)
-		if !ok {
-			continue // padding or a line end
-		}
-		group = group<<6 | digit
-		if n++; n == 4 {
-			out = append(out, byte(group>>16), byte(group>>8), byte(group))
-			group, n = 0, 0
+		if digit := base64Digit(c); digit >= 0 {
+			digits = append(digits, base64Alphabet[digit])
 		}
 	}
-	switch n {
-	case 2:
-		out = append(out, byte(group>>4))
-	case 3:
-		out = append(out, byte(group>>10), byte(group>>2))
-	}
-	return out
+	decoded, _ := base64.RawStdEncoding.AppendDecode(nil, digits) // a last single character stands for no byte
+	return decoded
 }
 
-// base64Digit returns the value of a character in either alphabet.
-func base64Digit(c byte) (uint32, bool) {
-	switch {
-	case c >= 'A' && c <= 'Z':
-		return uint32(c - 'A'), true
-	case c >= 'a' && c <= 'z':
-		return uint32(c-'a') + 26, true
-	case c >= '0' && c <= '9':
-		return uint32(c-'0') + 52, true
-	case c == '+', c == '-':
-		return 62, true
-	case c == '/', c == '_':
-		return 63, true
+const base64Alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+// base64Digit returns the value of a character in either alphabet, -1 for another character.
+func base64Digit(c byte) int {
+	switch c {
+	case '-':
+		c = '+'
+	case '_':
+		c = '/'
 	}
-	return 0, false
+	return strings.IndexByte(base64Alphabet, c)
 }

@@ -1,8 +1,8 @@
 // Package userfile reads files that a user names: settings, bootstraps, certificates, keys and tokens.
 //
-// It promises that a wrong file name costs neither memory nor time: only regular files of a limited
-// size are read, and a file system that hangs delays the caller by a few seconds at most. It does not
-// check who owns a file. Its functions may be called concurrently.
+// It promises that a wrong file name costs neither memory nor time: only regular files of a limited size are
+// read, and a file system that hangs delays the caller by a few seconds at most. It does not check who owns a
+// file. Its functions may be called concurrently.
 package userfile
 
 import (
@@ -21,15 +21,18 @@ const (
 	MaxSecret = 64 << 10
 )
 
-// timeout bounds the time to read a file.
 const timeout = 5 * time.Second
 
-// Read returns the content of a regular file of at most Max bytes. It follows symbolic links. Errors
-// name the file; the error for a missing file satisfies errors.Is(err, fs.ErrNotExist).
-func Read(path string) ([]byte, error) { return readWithin(path, Max, timeout) }
+// Read returns the content of a regular file of at most Max bytes, or the target of a link. Errors name the file;
+// that for a missing file satisfies errors.Is(err, fs.ErrNotExist).
+func Read(path string) ([]byte, error) {
+	return Within(path, func() ([]byte, error) { return read(path, Max) })
+}
 
 // ReadSecret is Read for keys and tokens, of at most MaxSecret bytes.
-func ReadSecret(path string) ([]byte, error) { return readWithin(path, MaxSecret, timeout) }
+func ReadSecret(path string) ([]byte, error) {
+	return Within(path, func() ([]byte, error) { return read(path, MaxSecret) })
+}
 
 // OthersMayRead reports whether every user of the machine may read a file.
 func OthersMayRead(path string) bool {
@@ -37,19 +40,13 @@ func OthersMayRead(path string) bool {
 	return err == nil && info.Mode().Perm()&0o004 != 0
 }
 
-func readWithin(path string, limit int, within time.Duration) ([]byte, error) {
-	return readWithTimeout(path, within, func() ([]byte, error) { return read(path, limit) })
-}
-
-// Within returns the result of read, which reads the file at path, or an error if that takes too long.
-// A read that the file system does not answer cannot be aborted; its goroutine ends when it is
-// answered.
+// Within returns the result of read, which reads the file at path, or an error if that takes too long. The
+// goroutine of a read that the file system does not answer ends when it is answered.
 func Within(path string, read func() ([]byte, error)) ([]byte, error) {
-	return readWithTimeout(path, timeout, read)
+	return within(path, timeout, read)
 }
 
-// readWithTimeout runs read in a goroutine of its own.
-func readWithTimeout(path string, within time.Duration, read func() ([]byte, error)) ([]byte, error) {
+func within(path string, limit time.Duration, read func() ([]byte, error)) ([]byte, error) {
 	type result struct {
 		data []byte
 		err  error
@@ -59,13 +56,11 @@ func readWithTimeout(path string, within time.Duration, read func() ([]byte, err
 		data, err := read()
 		done <- result{data, err}
 	}()
-	timer := time.NewTimer(within)
-	defer timer.Stop()
 	select {
 	case r := <-done:
 		return r.data, r.err
-	case <-timer.C:
-		return nil, fmt.Errorf("%s: not read within %s: is it on a volume that hangs?", path, within)
+	case <-time.After(limit):
+		return nil, fmt.Errorf("%s: not read within %s: is it on a volume that hangs?", path, limit)
 	}
 }
 

@@ -1,25 +1,20 @@
-// Package files reads files that other programs write into mounted directories, such as the
-// certificates, keys and trust bundles of Kubernetes Secrets, projected volumes, CSI drivers
-// and cert-manager, and reports when they have changed. It does not interpret their content.
+// Package files reads files that other programs write into mounted directories, such as Kubernetes Secrets,
+// and reports when they have changed. It does not interpret their content.
 //
-// Dirs.Read promises that it reads nothing outside the allowed directories, even if symbolic
-// links are replaced at the same time, that it does not wait for pipes or devices, and that it
-// returns at most MaxFile bytes. It does not promise that the file was not written to during
-// the read.
+// Dirs.Read promises that it reads nothing outside the allowed directories, even if symbolic links are
+// replaced at the same time, that it does not wait for pipes or devices, and that it returns at most MaxFile
+// bytes. It does not promise that the file was not written to during the read.
 //
-// Poller promises to report each content once, after two consecutive reads of all files of a
-// unit found the same. It stores only the hash of the content, and a file that disappears does
-// not withdraw the previous content. It does not promise that files belong together: if a
-// program writes a certificate and its key further apart than two reads, the consumer sees one
-// without the other.
+// Poller promises to report each content once, after two consecutive reads of all files of a unit found the
+// same. It stores only the hash of the content, and a file that disappears does not withdraw the previous
+// content. It does not promise that files belong together: if a program writes a certificate and its key
+// further apart than two reads, the consumer sees one without the other.
 //
-// The Poller reads periodically instead of using inotify, because such files change in ways
-// that inotify misses. A watch belongs to an inode: kubelet replaces a volume by renaming the
-// link "..data", which deletes the watched file; a CSI driver that mounts again covers the
-// watched file; on FUSE and network file systems a write from another machine raises no event;
-// a file mounted by subPath has an inode of its own, apart from the directory that its writer
-// changes. And all containers of one user on a node share a limit of inotify instances (128 by
-// default). One read costs a few system calls for each file.
+// It reads periodically instead of using inotify, which watches an inode: kubelet replaces a volume by renaming
+// the link "..data", which deletes the watched file; a CSI driver that mounts again covers it; on FUSE and
+// network file systems a write from another machine raises no event; a file mounted by subPath has an inode of
+// its own. And all containers of one user on a node share 128 inotify instances. One read costs a few system
+// calls for each file.
 //
 // All methods may be called concurrently. Each call of Poller.Run has its own callbacks.
 package files
@@ -36,26 +31,23 @@ import (
 // ErrOutside reports that a path is, or leads, outside the allowed directories.
 var ErrOutside = errors.New("outside the allowed directories")
 
-// Dirs are the directories, with everything below them, that files may be read from. Such a
-// directory may be a symbolic link and need not exist yet; holdfast must have the permission to
-// list and to enter it. Whoever can replace an allowed directory controls what may be read.
+// Dirs are the directories, with everything below them, that files may be read from. A directory may be a
+// symbolic link and need not exist yet. Whoever can replace it controls what may be read.
 type Dirs struct {
 	paths []string
 	// ownedOnly rejects files of other users than the user of this process and root.
 	ownedOnly bool
 
 	mu sync.Mutex
-	// hung are the paths of reads that were abandoned and have not ended. Such a path is not
-	// read again meanwhile, because each read blocks a thread.
+	// hung are the paths of reads that were abandoned and have not ended. They are not read again meanwhile,
+	// because each read blocks a thread.
 	hung map[string]bool
 }
 
-// Owned returns the same directories, restricted to files of the user of this process and of
-// root.
+// Owned returns the same directories, restricted to files of the user of this process and of root.
 func (d *Dirs) Owned() *Dirs { return &Dirs{paths: d.paths, ownedOnly: true} }
 
-// NewDirs returns the directories with these paths, which must be absolute and clean. Without
-// any, no file may be read. It does no I/O.
+// NewDirs returns the directories with these absolute and clean paths. It does no I/O.
 func NewDirs(paths ...string) (*Dirs, error) {
 	for _, path := range paths {
 		if err := check(path); err != nil {
@@ -65,8 +57,7 @@ func NewDirs(paths ...string) (*Dirs, error) {
 	return &Dirs{paths: slices.Clone(paths)}, nil
 }
 
-// Contains reports, by the path alone, whether a file may be read: the path is absolute, clean
-// and below one of the directories. Only Read follows links. It does no I/O.
+// Contains reports whether a file may be read, by its path, which must be absolute and clean, without I/O.
 func (d *Dirs) Contains(path string) bool {
 	return check(path) == nil && slices.ContainsFunc(d.paths, func(dir string) bool {
 		name, ok := below(dir, path)
@@ -74,7 +65,6 @@ func (d *Dirs) Contains(path string) bool {
 	})
 }
 
-// outside returns the error for a path that is in none of the directories.
 func (d *Dirs) outside(path string) error {
 	allowed := strings.Join(d.paths, ", ")
 	if allowed == "" {
@@ -83,7 +73,6 @@ func (d *Dirs) outside(path string) error {
 	return fmt.Errorf("%w (%s): to allow it, add %s to them", ErrOutside, allowed, filepath.Dir(path))
 }
 
-// check returns the problem of a configured path.
 func check(path string) error {
 	switch {
 	case path == "":

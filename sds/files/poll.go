@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// DefaultEvery is the default period of a Poller.
-const DefaultEvery = 2 * time.Second
+// Period is how often a Poller reads. A change is reported one to two periods after the last write.
+const Period = 2 * time.Second
 
 // firstPause is the pause between the first two reads, so that the first content is used soon.
 const firstPause = 100 * time.Millisecond
@@ -28,9 +28,6 @@ type Poller struct {
 	Dirs *Dirs
 	// Paths are all files of the unit, such as certificate, key and CA.
 	Paths []string
-	// Every is the period; 0 selects DefaultEvery. A change is reported one to two periods
-	// after the last write.
-	Every time.Duration
 }
 
 // Run polls until ctx ends and then returns nil; it returns an error only, and immediately, if
@@ -49,24 +46,18 @@ func (p *Poller) Run(ctx context.Context, use func(Contents) error, fault func(e
 	if p.Dirs == nil || len(p.Paths) == 0 {
 		return errors.New("no files to poll: directories and paths are needed")
 	}
-	every := p.Every
-	if every <= 0 {
-		every = DefaultEvery
-	}
 	r := &run{
 		dirs: p.Dirs, paths: slices.Compact(slices.Sorted(slices.Values(p.Paths))),
 		use: use, fault: fault,
 	}
-	wait := min(firstPause, every)
+	wait := firstPause
 	for ctx.Err() == nil {
 		r.poll()
-		timer := time.NewTimer(wait)
 		select {
-		case <-timer.C:
+		case <-time.After(wait):
 		case <-ctx.Done():
-			timer.Stop()
 		}
-		wait = every
+		wait = Period
 	}
 	return nil
 }
@@ -81,14 +72,10 @@ type run struct {
 	use   func(Contents) error
 	fault func(error)
 
-	// previous is what the last read found; zero if it failed.
-	previous sum
-	// used is what use was called with last; zero for nothing.
-	used sum
-	// useErr is the result of that call.
-	useErr error
-	// reported is the text of the current fault; "" for none.
-	reported string
+	previous sum    // what the last read found; zero if it failed
+	used     sum    // what use was called with last; zero for nothing
+	useErr   error  // the result of that call
+	reported string // the text of the current fault; "" for none
 }
 
 // poll reads the files once and makes the resulting calls.

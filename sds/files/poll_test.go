@@ -100,7 +100,7 @@ func (b *bench) wait(d time.Duration) {
 }
 
 // advance lets the poller read once.
-func (b *bench) advance() { b.wait(DefaultEvery) }
+func (b *bench) advance() { b.wait(Period) }
 
 // expectCalls checks the calls since the last check.
 func (b *bench) expectCalls(want ...string) {
@@ -407,27 +407,6 @@ func TestFileOutsideIsAFault(t *testing.T) {
 		}
 		b.expectCalls("fault " + strings.ReplaceAll(b.lastFault().Error(), b.at("v")+"/", ""))
 	})
-}
-
-func TestIntervalIsTheCallers(t *testing.T) {
-	for _, every := range []time.Duration{time.Minute, time.Second, firstPause / 2} {
-		t.Run(every.String(), func(t *testing.T) {
-			on(t, []string{"crt"}, func(b *bench) {
-				b.poller.Every = every
-				b.write("v/crt", "c1")
-				b.run()
-				b.wait(min(firstPause, every) - 1)
-				b.expectCalls()
-				b.wait(1)
-				b.expectCalls("use crt=c1")
-				b.write("v/crt", "c2")
-				b.wait(2*every - 1)
-				b.expectCalls()
-				b.wait(1)
-				b.expectCalls("use crt=c2")
-			})
-		})
-	}
 }
 
 func TestPathNamedTwiceIsOneFile(t *testing.T) {

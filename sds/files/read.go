@@ -12,22 +12,16 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
-// MaxFile is the largest file that is read, in bytes: the Kubernetes API server accepts no
-// larger Secret.
+// MaxFile bounds a file, in bytes: the Kubernetes API server accepts no larger Secret.
 const MaxFile = 1 << 20
 
-// attempts is how often a read is tried before an error counts. Each error may be caused by a
-// link that was replaced during the attempt; links are replaced at most every few seconds.
+// attempts is how often a read is tried: its links may be replaced, at most every few seconds.
 const attempts = 3
 
-// Read returns the content of a file. Its path must be absolute, clean and below one of the
-// directories, and so must be the file after following all symbolic links; otherwise the error
-// is ErrOutside. A path that is outside by itself is not touched. The error for a missing file
-// satisfies errors.Is(err, fs.ErrNotExist). A file of more than MaxFile bytes is an error, and
-// so is anything but a regular file, which is not opened.
-//
-// Read returns an error after a few seconds if the file system hangs, such as a dead network
-// mount.
+// Read returns the content of a regular file of at most MaxFile bytes. Its path must be absolute, clean and
+// below one of the directories, and so must be the file after following all symbolic links; otherwise the error
+// is ErrOutside. Only then is it touched. The error for a missing file satisfies errors.Is(err, fs.ErrNotExist).
+// Read returns an error after a few seconds if the file system hangs, such as a dead network mount.
 func (d *Dirs) Read(path string) ([]byte, error) {
 	if err := check(path); err != nil {
 		return nil, fmt.Errorf("read %q: %w", path, err)
@@ -83,34 +77,24 @@ func (d *Dirs) read(path string) ([]byte, error) {
 }
 
 func (d *Dirs) attempt(path string) ([]byte, error) {
-	at, err := d.locate(path)
+	dir, name, err := d.locate(path)
 	if err != nil {
 		return nil, err
 	}
-	f, err := at.open()
+	f, err := openIn(dir, name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close() //nolint:errcheck // the file is only read
-	if d.ownedOnly {
-		if err := checkOwner(f); err != nil {
-			return nil, err
-		}
-	}
-	return readAll(f)
+	return readAll(f, d.ownedOnly)
 }
 
-// location is the real location of a file: its allowed directory and its name in it, without
-// symbolic links at the time of the check.
-type location struct {
-	dir, name string
-}
-
-// locate follows the links of a path to a regular file in one of the directories.
-func (d *Dirs) locate(path string) (location, error) {
+// locate follows the links of a path to a regular file in one of the directories. It returns the directory
+// and the name of the file in it, without symbolic links at this time.
+func (d *Dirs) locate(path string) (dir, name string, err error) {
 	target, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		return location{}, err
+		return "", "", err
 	}
 	for _, allowed := range d.paths {
 		dir, err := filepath.EvalSymlinks(allowed)
@@ -120,38 +104,41 @@ func (d *Dirs) locate(path string) (location, error) {
 		if name, ok := below(dir, target); ok {
 			// Opening a pipe or a device can have effects even without blocking.
 			info, err := os.Lstat(target)
-			if err != nil {
-				return location{}, err
+			if err == nil {
+				err = checkRegular(info)
 			}
-			return location{dir, name}, checkRegular(info)
+			return dir, name, err
 		}
 	}
 	if target != path {
-		return location{}, fmt.Errorf("its link leads to %s: %w", target, d.outside(target))
+		return "", "", fmt.Errorf("its link leads to %s: %w", target, d.outside(target))
 	}
-	return location{}, d.outside(target)
+	return "", "", d.outside(target)
 }
 
-// open opens the file through its directory, so that a link that was replaced since locate
-// cannot lead outside. It does not wait for the writer of a pipe.
-func (p location) open() (*os.File, error) {
-	root, err := os.OpenRoot(p.dir)
+// openIn opens a file through its directory, so that a link that was replaced meanwhile cannot lead outside.
+// It does not wait for the writer of a pipe.
+func openIn(dir, name string) (*os.File, error) {
+	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close() //nolint:errcheck // nothing was written
-	f, err := root.OpenFile(p.name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if at, ok := errors.AsType[*fs.PathError](err); ok {
-		return nil, &fs.PathError{Op: "open", Path: filepath.Join(p.dir, p.name), Err: at.Err}
+		return nil, &fs.PathError{Op: "open", Path: filepath.Join(dir, name), Err: at.Err}
 	}
 	return f, err
 }
 
-// readAll reads an open file if it is still a regular file.
-func readAll(f *os.File) ([]byte, error) {
+// readAll reads an open file. With ownedOnly it rejects a file of another user, who could have planted it.
+func readAll(f *os.File, ownedOnly bool) ([]byte, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
+	}
+	if uid := userfile.Owner(info); ownedOnly && uid != os.Geteuid() && uid != 0 {
+		return nil, fmt.Errorf("it belongs to uid %d, and holdfast runs as uid %d: remove it", uid, os.Geteuid())
 	}
 	if err := checkRegular(info); err != nil {
 		return nil, err
@@ -164,18 +151,6 @@ func readAll(f *os.File) ([]byte, error) {
 		return nil, fmt.Errorf("it is larger than the limit of %d bytes: is it the right file?", MaxFile)
 	}
 	return data, nil
-}
-
-// checkOwner rejects a file of another user, who could have planted it.
-func checkOwner(f *os.File) error {
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if uid := userfile.Owner(info); uid != os.Geteuid() && uid != 0 {
-		return fmt.Errorf("it belongs to uid %d, and holdfast runs as uid %d: remove it", uid, os.Geteuid())
-	}
-	return nil
 }
 
 // checkRegular returns an error that says what a file is if it is not a regular file.

@@ -1,21 +1,22 @@
-// Package istio requests certificates from a CA that implements Istio's certificate service,
-// such as istiod or istio-csr.
+// Package istio requests certificates from a CA with Istio's service, such as istiod or istio-csr.
 //
 // It promises:
 //   - a request ends with its context, even if the CA, a name server or the network hangs;
-//   - each request uses a new connection, for which names are resolved and files, including the
-//     token, are read again;
+//
+// - each request uses a new connection, for which names are resolved and files are read again;
 //   - the private key stays in this process: only a certificate request is sent.
 //
-// It checks the form and the size of a response, but does not verify the certificate: that is
-// the caller's task. All methods may be called concurrently.
+// It checks the form and the size of a response; its caller verifies the certificate. All methods may be
+// called concurrently.
 package istio
 
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,8 +47,7 @@ const addresses = "host:port, unix:PATH or dns:///HOST:PORT"
 // maxAnswer bounds a response, in bytes: about 500 certificates.
 const maxAnswer = 1 << 20
 
-// connectTimeout bounds one attempt to connect to one address, so that time is left to report
-// why it failed.
+// connectTimeout bounds one attempt to connect to one address, to leave time to report why it failed.
 const connectTimeout = 5 * time.Second
 
 // signerKey is Istio's metadata key for the name of a Kubernetes signer.
@@ -55,14 +55,12 @@ const signerKey = "CertSigner"
 
 // Config configures the requests to a CA.
 type Config struct {
-	// Security says how to connect to the CA and whom to accept as the CA; New sets its Flags.
-	// Plaintext is only allowed for addresses of this machine, and has no effect on a Unix
-	// socket, which never uses TLS.
+	// Security says how to connect to the CA and whom to accept; New sets its Flags. Plaintext is only allowed
+	// for addresses of this machine; a Unix socket never uses TLS.
 	dial.Security
 	// Headers are sent as metadata of every request, for example ClusterID.
 	Headers map[string]string
-	// Signer is the name of the Kubernetes signer, without CERT_SIGNER_DOMAIN, that istiod
-	// shall use; "" lets the CA choose.
+	// Signer is the Kubernetes signer, without CERT_SIGNER_DOMAIN, that istiod shall use; "" lets it choose.
 	Signer string
 	// Dial replaces the connection in tests.
 	Dial []grpc.DialOption
@@ -74,8 +72,7 @@ type CA struct {
 	cfg          Config
 }
 
-// New checks the configuration. It does no I/O. addr is host:port, unix:PATH or
-// dns:///HOST:PORT.
+// New checks the configuration. It does no I/O. addr is host:port, unix:PATH or dns:///HOST:PORT.
 func New(addr string, cfg Config) (*CA, error) {
 	cfg.Flags = "istio"
 	target, unix, err := dial.Target("CA", addresses, addr)
@@ -113,8 +110,7 @@ func (c *CA) Run(ctx context.Context, _ func([]*x509.Certificate), _ func(error)
 	return nil
 }
 
-// Issue requests a certificate. It returns when ctx ends at the latest; errors are a
-// *pki.Fault.
+// Issue requests a certificate. It returns when ctx ends at the latest; errors are a *pki.Fault.
 func (c *CA) Issue(ctx context.Context, r pki.Request) (pki.Answer, error) {
 	csr, err := r.CSR()
 	if err != nil {
@@ -135,7 +131,6 @@ func (c *CA) Issue(ctx context.Context, r pki.Request) (pki.Answer, error) {
 	return answer, nil
 }
 
-// call sends a request over a new connection.
 func (c *CA) call(ctx context.Context, req *pb.IstioCertificateRequest) (*pb.IstioCertificateResponse, error) {
 	creds, err := c.cfg.Transport()
 	if err != nil {
@@ -176,9 +171,8 @@ func (c *CA) call(ctx context.Context, req *pb.IstioCertificateRequest) (*pb.Ist
 	return response, nil
 }
 
-// closeConn closes a connection but does not wait longer than ctx. Close waits for a running
-// name lookup, and Go's resolver ignores its context while it waits for a name server, for up
-// to 5 s.
+// closeConn closes a connection but does not wait longer than ctx. Close waits for a running name lookup, and
+// Go's resolver ignores its context while it waits for a name server, for up to 5 s.
 func closeConn(ctx context.Context, conn *grpc.ClientConn) {
 	closed := make(chan struct{})
 	go func() {
@@ -191,8 +185,8 @@ func closeConn(ctx context.Context, conn *grpc.ClientConn) {
 	}
 }
 
-// callError explains why a call failed and what to do. answering reports whether the CA had
-// started a response: an immediate error has none (gRPC's Trailers-Only).
+// callError explains why a call failed. answering reports whether the CA had started a response: an immediate
+// error has none (gRPC's Trailers-Only).
 func (c *CA) callError(err error, answering bool) error {
 	switch code := status.Code(err); code {
 	case codes.Unauthenticated:
@@ -215,4 +209,40 @@ func (c *CA) callError(err error, answering bool) error {
 
 func (c *CA) fault(reason pki.Reason, err error) error {
 	return &pki.Fault{Reason: reason, Err: fmt.Errorf("CA %s: %w", c.addr, err)}
+}
+
+// parse splits the certificates of a response, leaf first, into the chain and the roots. The last of several
+// elements contains the roots, self-signed or not (ca.proto, IstioCertificateResponse). Roots may also precede
+// it: istiod repeats them (istio/istio#43654), and since 1.25.1 sends one element for each root
+// (istio/istio#55793). In a single element only self-signed certificates can be recognized as roots.
+func parse(elements []string) (pki.Answer, error) {
+	var certs []*x509.Certificate
+	last := 0 // the index of the first certificate of the last element
+	for i, text := range elements {
+		parsed, err := pki.ParseCerts([]byte(text))
+		if err != nil {
+			return pki.Answer{}, fmt.Errorf("element %d of %d: %w", i+1, len(elements), err)
+		}
+		last = len(certs)
+		certs = append(certs, parsed...)
+	}
+	switch len(elements) {
+	case 0:
+		return pki.Answer{}, errors.New("it contains no certificate")
+	case 1:
+		return pki.Split(certs), nil
+	}
+	a := pki.Split(certs[:last])
+	roots := certs[last:]
+	for _, c := range a.Roots {
+		if !slices.ContainsFunc(roots, c.Equal) {
+			roots = append(roots, c)
+		}
+	}
+	a.Roots = roots
+	a.Chain = slices.DeleteFunc(a.Chain, func(c *x509.Certificate) bool { return slices.ContainsFunc(roots, c.Equal) })
+	if len(a.Chain) == 0 {
+		return pki.Answer{}, errors.New("every certificate in it is a root")
+	}
+	return a, nil
 }

@@ -1,21 +1,19 @@
-// Package keystore stores identities in a directory: a private key, its certificate and the
-// trusted roots, so that a restarted agent can continue while the CA is unreachable, and so
-// that other programs can read them.
+// Package keystore stores identities in a directory (a private key, its certificate and the trusted roots) so
+// that a restarted agent can continue without the CA, and so that other programs can read them.
 //
-// It promises that a reader never sees a key beside the certificate of another key: the files
-// of one identity are written to a directory of their own and put into place by one rename, as
-// kubelet publishes a Secret. Only the agent's user can read them. A failed write leaves the
-// previous files in place. It does not promise that a stored certificate is valid.
+// It promises that a reader never sees a key beside the certificate of another key: the files of one identity
+// are written to a directory of their own and put into place by one rename, as kubelet publishes a Secret.
+// Only the agent's user can read them. A failed write leaves the previous files in place. It does not promise
+// that a stored certificate is valid.
 //
-// The layout, for an identity that is published as NAME (docs/certificates.md describes the
-// files):
+// The layout, for an identity that is published as NAME (docs/certificates.md describes the files):
 //
 //	DIR/NAME/tls.key -> ..data/tls.key      and tls.crt, ca.crt, state.json
 //	DIR/NAME/..data  -> ..2026_11_21T10_00_00.000000000Z
 //	DIR/NAME/..2026_11_21T10_00_00.000000000Z/tls.key …
 //
-// The previous generation is not removed, because a program may be reading it. A Store is used
-// by one process; its methods may be called concurrently for different names.
+// The previous generation is not removed, because a program may be reading it. A Store is used by one process;
+// its methods may be called concurrently for different names.
 package keystore
 
 import (
@@ -38,8 +36,7 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// The files of an identity: those of a Kubernetes Secret of type kubernetes.io/tls, and one for
-// holdfast itself.
+// The files of an identity: those of a kubernetes.io/tls Secret, and one for holdfast itself.
 const (
 	KeyFile   = "tls.key"
 	CertFile  = "tls.crt"
@@ -48,11 +45,9 @@ const (
 
 	current = "..data"
 	// stamp is the time format of the names of generations; the names sort by age.
-	stamp = "..2006_01_02T15_04_05.000000000Z"
-	// format is the version of stateFile.
+	stamp  = "..2006_01_02T15_04_05.000000000Z"
 	format = 1
 
-	// hashed is the prefix of directory names that are made from a hash.
 	hashed = "name-"
 )
 
@@ -65,11 +60,9 @@ var ErrUnsafe = owndir.ErrUnsafe
 // Sub is the name of the subdirectory that is used if root created the directory for everybody.
 const Sub = "holdfast"
 
-// Record is the stored content of one identity.
 type Record struct {
 	Pair pki.Pair
-	// Domain is the trust domain of the identity, and Anchors the trust anchors by trust
-	// domain.
+	// Domain is the trust domain of the identity, and Anchors the trust anchors by trust domain.
 	Domain  string
 	Anchors map[string][]pki.Anchor
 	// Issued is when the certificate was issued, and Renew when its successor is requested.
@@ -107,18 +100,15 @@ func New(dir string) (*Store, error) {
 	return &Store{dir: filepath.Clean(dir)}, nil
 }
 
-// Open creates the directory, readable for this user only, if it is missing. In a directory
-// that root created for everybody it uses the subdirectory Sub. It returns ErrUnsafe if other
-// users can write to the directory or replace it. After any other error, Load and Save try
-// again.
+// Open creates the directory, readable for this user only, if it is missing. If root created it for everybody,
+// its subdirectory Sub is used. After an error other than ErrUnsafe, Load and Save try again.
 func (s *Store) Open() error {
 	_, err := s.root()
 	return err
 }
 
-// Below opens a subdirectory for files other than identities, creates it if it is missing, and
-// returns its path. Other users can neither read nor have created it, unless they can replace
-// the configured directory itself.
+// Below opens or creates a subdirectory for files other than identities, which other users can neither read
+// nor have created, unless they can replace the configured directory itself. It returns the path.
 func (s *Store) Below(name string) (path string, err error) {
 	if err := s.Open(); err != nil {
 		return "", err
@@ -153,8 +143,7 @@ func (s *Store) root() (*os.Root, error) {
 	return own.Root, nil
 }
 
-// dirName returns the directory of a secret name, which may contain characters that a file name
-// cannot, or be too long. Different names have different directories.
+// dirName returns the directory of a secret name, which may be no file name. Each name has its own.
 func dirName(name string) string {
 	escaped := url.PathEscape(name)
 	switch {
@@ -165,18 +154,14 @@ func dirName(name string) string {
 	return escaped
 }
 
-// Load returns the identity that is stored under a name, or ErrNone. The key belongs to the
-// certificate; the caller must verify the certificate.
+// Load returns the identity that is stored under a name, or ErrNone. The caller must verify the certificate.
 func (s *Store) Load(name string) (Record, error) {
+	place, generation := dirName(name), ""
 	root, err := s.root()
-	if err != nil {
-		return Record{}, fmt.Errorf("identity %q: %w", name, err)
-	}
-	place := dirName(name)
-	// All files are read from the same generation.
-	generation, err := root.Readlink(filepath.Join(place, current))
-	if errors.Is(err, fs.ErrNotExist) {
-		return Record{}, ErrNone
+	if err == nil { // all files are read from the same generation
+		if generation, err = root.Readlink(filepath.Join(place, current)); errors.Is(err, fs.ErrNotExist) {
+			return Record{}, ErrNone
+		}
 	}
 	if err != nil {
 		return Record{}, fmt.Errorf("identity %q: %w", name, err)
@@ -221,9 +206,13 @@ func load(root *os.Root, dir string) (Record, error) {
 	return r, nil
 }
 
-// Save replaces the identity that is stored under a name. After an error the previous one is
-// still stored.
-func (s *Store) Save(name string, r Record) error {
+// Save replaces the identity that is stored under a name. After an error the previous one is still stored.
+func (s *Store) Save(name string, r Record) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("identity %q: %w", name, err)
+		}
+	}()
 	st := state{Format: format, Domain: r.Domain, Issued: r.Issued.UTC(), Renew: r.Renew.UTC(), Anchors: make(map[string][]anchor)}
 	var roots []*x509.Certificate
 	for domain, anchors := range r.Anchors {
@@ -236,19 +225,15 @@ func (s *Store) Save(name string, r Record) error {
 	}
 	encoded, err := json.MarshalIndent(st, "", "  ")
 	if err != nil {
-		return fmt.Errorf("identity %q: %w", name, err)
+		return err
 	}
 	root, err := s.root()
 	if err != nil {
-		return fmt.Errorf("identity %q: %w", name, err)
+		return err
 	}
-	err = save(root, dirName(name), map[string][]byte{
+	return save(root, dirName(name), map[string][]byte{
 		KeyFile: r.Pair.KeyPEM(), CertFile: r.Pair.ChainPEM(), RootsFile: pki.EncodeCerts(roots), stateFile: encoded,
 	})
-	if err != nil {
-		return fmt.Errorf("identity %q: %w", name, err)
-	}
-	return nil
 }
 
 // save writes a new generation of files and puts it into place.
@@ -273,12 +258,11 @@ func save(root *os.Root, place string, content map[string][]byte) error {
 			return err
 		}
 	}
-	if err := syncDir(root, dir); err != nil {
+	if err := owndir.SyncDir(root, dir); err != nil {
 		return err
 	}
 	for file := range content {
-		// These links lead through current and are created once. A failure leaves the
-		// previous generation in use.
+		// These links through current are created once. A failure leaves the previous generation in use.
 		if target, err := root.Readlink(filepath.Join(place, file)); err == nil && target == filepath.Join(current, file) {
 			continue
 		}
@@ -290,15 +274,14 @@ func save(root *os.Root, place string, content map[string][]byte) error {
 		return err
 	}
 	placed = true
-	if err := syncDir(root, place); err != nil {
+	if err := owndir.SyncDir(root, place); err != nil {
 		return err
 	}
 	prune(root, place, generation, before)
 	return nil
 }
 
-// createGeneration creates the directory of a new generation and returns its name. Its name may
-// be taken if the clock was set back.
+// createGeneration creates the next directory. Its name may be taken if the clock was set back.
 func createGeneration(root *os.Root, place string) (generation string, err error) {
 	for now := time.Now().UTC(); ; now = now.Add(1) {
 		generation = now.Format(stamp)
@@ -308,8 +291,7 @@ func createGeneration(root *os.Root, place string) (generation string, err error
 	}
 }
 
-// prune removes all generations except the given ones. A removal that fails is retried after
-// the next save.
+// prune removes all other generations. A removal that fails is retried after the next save.
 func prune(root *os.Root, place string, keep ...string) {
 	entries, err := fs.ReadDir(root.FS(), place)
 	if err != nil {
@@ -335,7 +317,6 @@ func write(root *os.Root, path string, content []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// replaceLink creates a symbolic link and replaces any existing file of its name.
 func replaceLink(root *os.Root, target, path string) error {
 	tmp := path + ".tmp"
 	if err := root.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -345,12 +326,4 @@ func replaceLink(root *os.Root, target, path string) error {
 		return err
 	}
 	return root.Rename(tmp, path)
-}
-
-func syncDir(root *os.Root, dir string) error {
-	d, err := root.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -1,11 +1,9 @@
-// Package local contains the authorities whose private key is in the pod: one that is mounted
-// as a directory, and one that is generated for development. They need no other service to
-// sign.
+// Package local contains the authorities whose private key is in the pod: one that is mounted as a directory,
+// and one that is generated for development.
 //
-// It promises that no leaf certificate outlives a certificate above it, and that it does not
-// sign with a key that does not belong to the authority's certificate, or with a certificate
-// that may not sign. It does not verify the certificates that it signs: the caller does, as for
-// every authority. All methods may be called concurrently.
+// It promises that no leaf certificate outlives a certificate above it, and that it does not sign with a key or
+// a certificate that may not. It does not verify the certificates that it signs: the caller does, as for every
+// authority. All methods may be called concurrently.
 package local
 
 import (
@@ -20,8 +18,7 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// Backdate is how long before its issuance a certificate is valid, for peers whose clocks are
-// slow.
+// Backdate is how long before its issuance a certificate is valid, for peers whose clocks are slow.
 const Backdate = 2 * time.Minute
 
 // Authority signs certificates with its own key.
@@ -33,9 +30,7 @@ type Authority struct {
 	roots []*x509.Certificate
 }
 
-// New returns the authority with a certificate, its key and chain, and the roots. It fails if
-// the certificate may not sign or does not lead to a root. Sign checks whether the certificates
-// are valid now.
+// New fails if the certificate may not sign or does not lead to a root. Sign checks the validity.
 func New(pair pki.Pair, roots []*x509.Certificate) (*Authority, error) {
 	cert := pair.Leaf()
 	switch {
@@ -64,40 +59,20 @@ func New(pair pki.Pair, roots []*x509.Certificate) (*Authority, error) {
 // Roots returns the roots that peers must trust.
 func (a *Authority) Roots() []*x509.Certificate { return a.roots }
 
-// validUntil returns how long the authority can sign: until the first certificate of its
-// longest valid chain expires. It returns an error if no chain is valid at this time.
+// validUntil returns when the first certificate of the longest valid chain expires, if any is valid now.
 func (a *Authority) validUntil(now time.Time) (time.Time, error) {
-	opts := x509.VerifyOptions{
-		Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), CurrentTime: now,
+	chains, err := a.cert.Verify(x509.VerifyOptions{
+		Roots: pki.Pool(a.roots), Intermediates: pki.Pool(a.chain), CurrentTime: now,
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
-	}
-	for _, c := range a.roots {
-		opts.Roots.AddCert(c)
-	}
-	for _, c := range a.chain {
-		opts.Intermediates.AddCert(c)
-	}
-	chains, err := a.cert.Verify(opts)
+	})
 	if err != nil {
 		return time.Time{}, err
 	}
-	var until time.Time
-	for _, chain := range chains {
-		end := chain[0].NotAfter
-		for _, c := range chain {
-			if c.NotAfter.Before(end) {
-				end = c.NotAfter
-			}
-		}
-		if end.After(until) {
-			until = end
-		}
-	}
-	return until, nil
+	return pki.Longest(chains).Until, nil
 }
 
-// Sign signs a certificate for the key and the names of a request. It is valid from Backdate
-// before now, for the requested lifetime or until the authority's own certificates expire.
+// Sign signs a certificate that is valid from Backdate before now, for the requested lifetime or until the
+// authority's own certificates expire.
 func (a *Authority) Sign(r pki.Request, now time.Time) (pki.Answer, error) {
 	until, err := a.validUntil(now)
 	if err != nil {

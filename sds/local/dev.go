@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/sds/pki"
@@ -22,8 +21,7 @@ import (
 // DevLifetime is the validity of a development authority.
 const DevLifetime = 365 * 24 * time.Hour
 
-// NewDev generates a self-signed development authority that can sign for one trust domain, or
-// with "" for any.
+// NewDev generates a self-signed authority that can sign for one trust domain, or with "" for any.
 func NewDev(domain string, now time.Time) (*Authority, error) {
 	key, err := pki.DefaultKeyType.Generate()
 	if err != nil {
@@ -49,38 +47,33 @@ func NewDev(domain string, now time.Time) (*Authority, error) {
 	return New(pki.Pair{Key: key, Chain: []*x509.Certificate{cert}}, []*x509.Certificate{cert})
 }
 
-// Dev is an authority for development, generated when it first runs. Create it with OpenDev and
-// run Run.
+// Dev is an authority for development, generated when it first runs. Create it with OpenDev.
 type Dev struct {
-	// openDir returns the directory that stores the authority, which only this user may access;
-	// nil if dir was configured.
+	// openDir returns a directory for this user only; nil for a configured directory, or memory only.
 	openDir func() (string, error)
 	domain  string
 	now     func() time.Time
 	log     *slog.Logger
 
-	mu        sync.Mutex
-	dir       *Dir       // the directory of the authority; nil for memory only, and before Run with openDir
-	authority *Authority // set for memory only; nil before Run
+	// ready is closed once the authority is available in dir or, for memory only, as authority.
 	ready     chan struct{}
+	dir       *Dir
+	authority *Authority
 }
 
-// OpenDev returns the development authority that is stored in a directory, or with "" only in
-// memory. It does no I/O. If several agents share the directory, the first one generates the
-// authority.
+// OpenDev returns the development authority that is stored in a directory, or with "" only in memory. It does
+// no I/O. If several agents share the directory, the first one generates the authority.
 func OpenDev(dir, domain string, now func() time.Time, log *slog.Logger) (*Dev, error) {
-	d := &Dev{domain: domain, now: now, log: log, ready: make(chan struct{})}
+	d := OpenDevIn(nil, domain, now, log)
 	if dir != "" {
-		var err error
-		if d.dir, err = NewDir(dir, now, log); err != nil {
+		if err := d.setDir(dir); err != nil {
 			return nil, err
 		}
 	}
 	return d, nil
 }
 
-// OpenDevIn is OpenDev for the directory that openDir returns when Run begins. Files of other
-// users in it are rejected.
+// OpenDevIn is OpenDev for the directory that openDir returns to Run. Files of other users are rejected.
 func OpenDevIn(openDir func() (string, error), domain string, now func() time.Time, log *slog.Logger) *Dev {
 	return &Dev{openDir: openDir, domain: domain, now: now, log: log, ready: make(chan struct{})}
 }
@@ -88,80 +81,63 @@ func OpenDevIn(openDir func() (string, error), domain string, now func() time.Ti
 // Run generates the authority if it does not exist, and then works as Dir.Run.
 func (d *Dev) Run(ctx context.Context, roots func([]*x509.Certificate), fault func(error)) error {
 	d.log.Warn("certificates are signed by a development authority: whoever reads its key can impersonate every workload. Use --ca dir:, istio: or spire: in production")
-	dir, err := d.directory()
-	if err != nil {
-		return fmt.Errorf("development authority: %w", err)
-	}
-	if dir != nil {
-		if err := d.persist(dir.path); err != nil {
-			return fmt.Errorf("development authority in %s: %w", dir.path, err)
+	if d.openDir != nil {
+		path, err := d.openDir()
+		if err == nil {
+			err = d.setDir(path)
 		}
-		return dir.Run(ctx, roots, fault)
+		if err != nil {
+			return fmt.Errorf("development authority: %w", err)
+		}
+	}
+	if d.dir != nil {
+		if err := d.persist(d.dir.path); err != nil {
+			return fmt.Errorf("development authority in %s: %w", d.dir.path, err)
+		}
+		return d.dir.Run(ctx, roots, fault)
 	}
 	a, err := NewDev(d.domain, d.now())
 	if err != nil {
 		return fmt.Errorf("development authority: %w", err)
 	}
-	d.mu.Lock()
 	d.authority = a
-	d.mu.Unlock()
 	close(d.ready)
 	roots(a.Roots())
 	<-ctx.Done()
 	return nil
 }
 
-// directory returns the directory of the authority; nil for memory only.
-func (d *Dev) directory() (*Dir, error) {
-	if d.openDir == nil {
-		return d.dir, nil
-	}
-	path, err := d.openDir()
-	if err != nil {
-		return nil, err
-	}
+func (d *Dev) setDir(path string) error {
 	dir, err := NewDir(path, d.now, d.log)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	dir.dirs = dir.dirs.Owned()
-	d.mu.Lock()
+	if d.openDir != nil {
+		dir.dirs = dir.dirs.Owned()
+	}
 	d.dir = dir
-	d.mu.Unlock()
 	close(d.ready)
-	return dir, nil
+	return nil
 }
 
-// Issue signs a certificate. Without an authority it waits, until ctx ends, for Run to create
-// it.
+// Issue signs a certificate. It first waits, until ctx ends, for Run to create the authority.
 func (d *Dev) Issue(ctx context.Context, r pki.Request) (pki.Answer, error) {
-	d.mu.Lock()
-	dir := d.dir
-	d.mu.Unlock()
-	if dir != nil {
-		return dir.Issue(ctx, r)
-	}
 	select {
 	case <-d.ready:
 	case <-ctx.Done():
 		return pki.Answer{}, ctx.Err()
 	}
-	d.mu.Lock()
-	a, dir := d.authority, d.dir
-	d.mu.Unlock()
-	if dir != nil {
-		return dir.Issue(ctx, r)
+	if d.dir != nil {
+		return d.dir.Issue(ctx, r)
 	}
-	return a.Sign(r, d.now())
+	return d.authority.Sign(r, d.now())
 }
 
-// current is the link to the files of the generated authority.
 const current = "..data"
 
-// persist writes a new authority to a directory that has none. The directory itself may be a
-// mount point and cannot be renamed, so the files are written to a subdirectory and put into
-// place by creating one link: only one of several agents generates the authority, and no agent
-// reads a part of it.
+// persist writes a new authority to a directory that has none. The directory may be a mount point, which cannot
+// be renamed, so the files are put into place by one link: only one of several agents generates the authority,
+// and no agent reads a part of it.
 func (d *Dev) persist(dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, istioLayout.cert)); err == nil {
 		return nil
@@ -169,38 +145,28 @@ func (d *Dev) persist(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	switch other, err := hasOtherFiles(dir); {
-	case err != nil:
+	entries, err := os.ReadDir(dir)
+	if err != nil {
 		return err
-	case other:
-		return fmt.Errorf("the directory has other files but no %s: choose another directory, or remove the files", istioLayout.cert)
+	}
+	names := istioLayout.names()
+	for _, e := range entries {
+		ours := strings.HasPrefix(e.Name(), "..") || slices.Contains(names, e.Name()) && e.Type()&fs.ModeSymlink != 0
+		if !ours {
+			return fmt.Errorf("the directory has other files but no %s: choose another directory, or remove the files", istioLayout.cert)
+		}
 	}
 	if _, err := os.Lstat(filepath.Join(dir, current)); err != nil {
 		if err := d.create(dir); err != nil {
 			return err
 		}
 	}
-	for _, name := range slices.Backward(istioLayout.names()) { // the certificate comes last: once it exists, all files do
+	for _, name := range slices.Backward(names) { // the certificate comes last: once it exists, all files do
 		if err := os.Symlink(filepath.Join(current, name), filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}
 	return nil
-}
-
-// hasOtherFiles reports whether a directory has files that persist did not create.
-func hasOtherFiles(dir string) (bool, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return false, err
-	}
-	for _, e := range entries {
-		ours := strings.HasPrefix(e.Name(), "..") || slices.Contains(istioLayout.names(), e.Name()) && e.Type()&fs.ModeSymlink != 0
-		if !ours {
-			return true, nil
-		}
-	}
-	return false, nil
 }
 
 // create writes an authority and puts it into place unless another agent was faster.
@@ -227,12 +193,10 @@ func (d *Dev) create(dir string) error {
 			return err
 		}
 	}
-	if err := os.Symlink(filepath.Base(tmp), filepath.Join(dir, current)); err != nil {
-		if errors.Is(err, fs.ErrExist) {
-			return nil // another agent was faster
-		}
-		return err
+	err = os.Symlink(filepath.Base(tmp), filepath.Join(dir, current))
+	placed = err == nil
+	if errors.Is(err, fs.ErrExist) {
+		return nil // another agent was faster
 	}
-	placed = true
-	return nil
+	return err
 }

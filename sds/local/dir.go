@@ -17,11 +17,8 @@ import (
 // layout names the files of an authority.
 type layout struct{ cert, key, chain, roots string }
 
-// istioLayout is that of Istio's secret cacerts, secretLayout that of a Kubernetes
-// secret of type kubernetes.io/tls, as cert-manager writes it.
 var (
-	// istioLayout is the layout of Istio's Secret cacerts; secretLayout is that of a Kubernetes
-	// Secret of type kubernetes.io/tls, as cert-manager writes it.
+	// istioLayout is that of Istio's Secret cacerts; secretLayout that of a kubernetes.io/tls Secret.
 	istioLayout  = layout{cert: "ca-cert.pem", key: "ca-key.pem", chain: "cert-chain.pem", roots: "root-cert.pem"}
 	secretLayout = layout{cert: "tls.crt", key: "tls.key", roots: "ca.crt"}
 )
@@ -34,8 +31,7 @@ func (l layout) names() []string {
 	return names
 }
 
-// Dir is an authority in a directory that other programs write. It is read again when it
-// changes. Create it with NewDir and run Run.
+// Dir is an authority in a directory that other programs write. Create it with NewDir and run Run.
 type Dir struct {
 	path string
 	dirs *files.Dirs
@@ -48,7 +44,7 @@ type Dir struct {
 	loaded    chan struct{}
 }
 
-// NewDir returns the authority in a directory. It does no I/O. now returns the wall clock time.
+// NewDir does no I/O. now returns the wall clock time.
 func NewDir(path string, now func() time.Time, log *slog.Logger) (*Dir, error) {
 	dirs, err := files.NewDirs(path)
 	if err != nil {
@@ -57,9 +53,9 @@ func NewDir(path string, now func() time.Time, log *slog.Logger) (*Dir, error) {
 	return &Dir{path: path, dirs: dirs, now: now, log: log, loaded: make(chan struct{})}, nil
 }
 
-// Run watches the files until ctx ends. It calls roots with the roots that peers must trust
-// whenever the authority changes, and fault with the current problem, or with nil once it is
-// resolved; meanwhile the last valid authority stays in use.
+// Run watches the files until ctx ends. It calls roots with what peers must trust whenever the authority
+// changes, and fault with the current problem, or with nil once it is resolved; meanwhile the last valid
+// authority stays in use.
 func (d *Dir) Run(ctx context.Context, roots func([]*x509.Certificate), fault func(error)) error {
 	p := files.Poller{Dirs: d.dirs}
 	for _, name := range append(istioLayout.names(), secretLayout.names()...) {
@@ -111,7 +107,6 @@ func (d *Dir) Issue(ctx context.Context, r pki.Request) (pki.Answer, error) {
 	return answer, nil
 }
 
-// parse reads an authority from the files of the directory.
 func (d *Dir) parse(c files.Contents) (*Authority, error) {
 	file := func(name string) []byte { return c[filepath.Join(d.path, name)] }
 	l := istioLayout

@@ -95,7 +95,7 @@ func (b *bench) end() error {
 
 // advance waits until a change of the files was read.
 func (b *bench) advance() {
-	time.Sleep(2 * files.DefaultEvery)
+	time.Sleep(2 * files.Period)
 	synctest.Wait()
 }
 

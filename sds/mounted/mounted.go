@@ -1,10 +1,9 @@
-// Package mounted reads certificates that other programs issue and write to a directory: a
-// Kubernetes Secret of type kubernetes.io/tls, a volume of cert-manager or of a CSI driver, or
-// Istio's layout of files.
+// Package mounted reads certificates that other programs write to a directory, such as a kubernetes.io/tls
+// Secret, a volume of cert-manager or of a CSI driver, or Istio's layout of files.
 //
-// It promises that it never returns a key with the certificate of another key, and that damaged
-// or missing files do not withdraw earlier ones. It does not check the names of a certificate
-// or whether it is trusted: that is the caller's task. One Source may run once at a time.
+// It promises that it never returns a key with the certificate of another key, and that damaged or missing
+// files do not withdraw earlier ones. Its caller checks the names of a certificate and whether it is trusted.
+// One Source may run once at a time.
 package mounted
 
 import (
@@ -29,8 +28,7 @@ var layouts = []layout{
 	{"certificates.pem", "private_key.pem", "ca_certs.pem"}, // GKE's workload certificates
 }
 
-// Source is a directory with a certificate, its key and its roots. Create it with New and run
-// Run.
+// Source is a directory with a certificate, its key and its roots. Create it with New and run Run.
 type Source struct {
 	dir    string
 	poller files.Poller
@@ -51,9 +49,8 @@ func New(dir string) (*Source, error) {
 
 func (s *Source) path(name string) string { return filepath.Join(s.dir, name) }
 
-// Run watches the files until ctx ends and then returns nil. It calls update whenever the files
-// have changed and are stable, and fault with the current problem, or with nil once it is
-// resolved.
+// Run watches the files until ctx ends and then returns nil. It calls update whenever the files have changed
+// and are stable, and fault with the current problem, or with nil once it is resolved.
 func (s *Source) Run(ctx context.Context, update func(pki.Update), fault func(error)) error {
 	return s.poller.Run(ctx, func(c files.Contents) error {
 		u, err := s.parse(c)

@@ -99,7 +99,7 @@ func (b *bench) expectCalls(want ...string) {
 
 // advance waits until a change of the files was read.
 func (b *bench) advance() {
-	time.Sleep(2 * files.DefaultEvery)
+	time.Sleep(2 * files.Period)
 	synctest.Wait()
 }
 
@@ -283,7 +283,7 @@ func TestCertificateAndKeyWrittenOneAfterTheOtherAreNotMixed(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(b.volume.Dir, name), text, 0o600); err != nil {
 				b.Fatal(err)
 			}
-			time.Sleep(files.DefaultEvery / 4)
+			time.Sleep(files.Period / 4)
 		}
 		b.advance()
 		b.expectCalls(`update b of 2 "example.org" trusts root`)

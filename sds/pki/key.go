@@ -13,7 +13,6 @@ import (
 // KeyType is a type of key that can be generated.
 type KeyType string
 
-// The types of keys. DefaultKeyType is the fastest to generate and to use.
 const (
 	ECDSAP256 KeyType = "ecdsa-p256"
 	ECDSAP384 KeyType = "ecdsa-p384"
@@ -62,7 +61,6 @@ func (t KeyType) Generate() (crypto.Signer, error) {
 	return nil, fmt.Errorf("unknown key type %q", string(t))
 }
 
-// samePublic reports whether two public keys are equal.
 func samePublic(a, b crypto.PublicKey) bool {
 	k, ok := a.(interface{ Equal(crypto.PublicKey) bool })
 	return ok && k.Equal(b)

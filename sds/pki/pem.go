@@ -1,10 +1,8 @@
-// Package pki contains what certificates from any issuer need: keys, PEM encoding and parsing,
-// certificate requests, trust anchors that overlap, and the verification that a certificate
-// must pass before it replaces another.
+// Package pki contains what certificates from any issuer need: keys, PEM, certificate requests, trust
+// anchors that overlap, and the verification that a certificate must pass before it replaces another.
 //
-// It does no I/O and has no clock: the time is an argument. It promises that no error or String
-// contains a part of a private key. It does not check revocation. Values are immutable once
-// created and may be shared, except Roots, which one goroutine may use at a time.
+// It does no I/O and has no clock. It promises that no error or String contains a part of a private key. It
+// does not check revocation. Values may be shared, except Roots, which one goroutine may use at a time.
 package pki
 
 import (
@@ -25,12 +23,10 @@ import (
 
 // Limits for data from other parties.
 const (
-	// MaxChain is the greatest number of certificates in a chain, and MaxChainBytes the
-	// greatest sum of their DER sizes.
+	// MaxChain and MaxChainBytes, in DER, bound a chain of certificates.
 	MaxChain      = 10
 	MaxChainBytes = 64 << 10
-	// MaxRoots is the greatest number of certificates in a bundle; those of operating systems
-	// have about 150.
+	// MaxRoots bounds a bundle; those of operating systems have about 150 certificates.
 	MaxRoots = 4096
 )
 
@@ -41,15 +37,13 @@ const (
 	crlBlock         = "X509 CRL"
 )
 
-// Pair is a private key and its certificate chain: the leaf, followed by the intermediates,
-// without the root.
+// Pair is a private key and its certificate chain: the leaf and the intermediates, without the root.
 type Pair struct {
 	Key   crypto.Signer
 	Chain []*x509.Certificate
 }
 
-// ParsePair parses a PEM chain and its PEM key. It fails if the key does not belong to the
-// leaf.
+// ParsePair parses a PEM chain and its PEM key. It fails if the key does not belong to the leaf.
 func ParsePair(chain, key []byte) (Pair, error) {
 	certs, err := ParseCerts(chain)
 	if err != nil {
@@ -71,10 +65,8 @@ func ParsePair(chain, key []byte) (Pair, error) {
 // Leaf returns the certificate of the key.
 func (p Pair) Leaf() *x509.Certificate { return p.Chain[0] }
 
-// ChainPEM returns the chain in PEM, leaf first.
 func (p Pair) ChainPEM() []byte { return EncodeCerts(p.Chain) }
 
-// KeyPEM returns the key as PKCS#8 in PEM.
 func (p Pair) KeyPEM() []byte { return EncodeKey(p.Key) }
 
 // EncodeKey returns a key as PKCS#8 in PEM.
@@ -95,8 +87,7 @@ func EncodeCerts(certs []*x509.Certificate) []byte {
 	return out.Bytes()
 }
 
-// ParseCerts parses one or more certificates in PEM. It ignores text around the blocks; a block
-// of another type is an error, and so is a text without a certificate.
+// ParseCerts parses one or more PEM certificates. It ignores text around the blocks, but no other block.
 func ParseCerts(text []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	err := eachBlock(text, func(b *pem.Block) error {
@@ -122,8 +113,7 @@ func ParseCerts(text []byte) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
-// eachBlock visits the PEM blocks of a text. It returns an error for a damaged or truncated
-// block, which pem.Decode alone would skip.
+// eachBlock visits the PEM blocks. It rejects a damaged block, which pem.Decode alone would skip.
 func eachBlock(text []byte, visit func(*pem.Block) error) error {
 	begins, ends := bytes.Count(text, []byte("-----BEGIN ")), bytes.Count(text, []byte("-----END "))
 	for n := 0; ; n++ {
@@ -140,8 +130,8 @@ func eachBlock(text []byte, visit func(*pem.Block) error) error {
 	}
 }
 
-// blockType names the type of a block for an error. A type with unexpected characters is not
-// repeated: if line breaks were lost, it contains the key itself.
+// blockType names the type of a block for an error. A type with unexpected characters is not repeated: if
+// line breaks were lost, it contains the key itself.
 func blockType(b *pem.Block) string {
 	if len(b.Type) > 30 || strings.Trim(b.Type, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ") != "" {
 		return "of an unknown kind"
@@ -149,11 +139,8 @@ func blockType(b *pem.Block) string {
 	return strconv.Quote(b.Type)
 }
 
-// ParseKey parses one private key in PEM: PKCS#8, PKCS#1 or SEC1, not encrypted. It skips EC
-// PARAMETERS before the key, which OpenSSL writes.
-//
-// Envoy accepts RSA of 2048 bits or more and ECDSA on P-256, P-384 and P-521; Ed25519 is
-// rejected with an explanation.
+// ParseKey parses one private key in PEM: PKCS#8, PKCS#1 or SEC1, not encrypted, of a kind that Envoy
+// accepts: RSA of 2048 bits or more, or ECDSA on P-256, P-384 or P-521. It skips OpenSSL's EC PARAMETERS.
 func ParseKey(text []byte) (crypto.Signer, error) {
 	var key crypto.Signer
 	err := eachBlock(text, func(b *pem.Block) error {
@@ -205,7 +192,6 @@ func parseKeyBlock(b *pem.Block) (crypto.Signer, error) {
 	return key, nil
 }
 
-// errEd25519 explains why a common type of key is rejected.
 var errEd25519 = errors.New("Ed25519: Envoy 1.40 offers no such signature in TLS, and handshakes would fail: use ecdsa-p256")
 
 // checkKey rejects keys that Envoy rejects (source/common/tls/context_impl.cc of 1.40).
@@ -231,8 +217,8 @@ func checkKey(key crypto.Signer) error {
 	return fmt.Errorf("a key of type %T, which Envoy does not take", key)
 }
 
-// CheckCRL checks that PEM revocation lists can be parsed, and returns when the first of them
-// expires; the zero time if none does. It does not check their signatures: the clients do.
+// CheckCRL checks that PEM revocation lists can be parsed, and returns when the first of them expires; the
+// zero time if none does. It does not check their signatures: the clients do.
 func CheckCRL(text []byte) (until time.Time, err error) {
 	found := 0
 	err = eachBlock(text, func(b *pem.Block) error {

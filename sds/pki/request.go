@@ -20,8 +20,7 @@ import (
 
 // Names are the subject alternative names of a certificate.
 type Names struct {
-	// ID is the SPIFFE ID, "" for none. A certificate has at most one (X509-SVID specification,
-	// section 2).
+	// ID is the SPIFFE ID, "" for none, and at most one (X509-SVID specification, section 2).
 	ID  string
 	DNS []string
 	IPs []string
@@ -53,8 +52,7 @@ func ParseNames(id string, dns, ips []string) (Names, error) {
 	return n, nil
 }
 
-// dnsName reports whether a certificate can contain a DNS name: labels of letters, digits,
-// hyphens and underscores; the first label may be *.
+// dnsName reports whether a certificate can contain a DNS name. Its first label may be *.
 func dnsName(name string) bool {
 	if len(name) > 253 {
 		return false
@@ -73,16 +71,14 @@ func dnsName(name string) bool {
 // SPIFFE is the scheme of SPIFFE IDs.
 const SPIFFE = "spiffe://"
 
-// The greatest lengths in bytes of a SPIFFE ID (SPIFFE ID specification, 2.3) and of a trust
-// domain (2.1). The library has none.
+// The greatest lengths in bytes (SPIFFE ID specification, 2.3 and 2.1), which the library lacks.
 const (
 	maxID          = 2048
 	maxTrustDomain = 255
 )
 
-// TrustDomain returns the trust domain of a SPIFFE ID, which may also be the ID of a trust
-// domain itself: spiffe://DOMAIN. It fails if the text violates the SPIFFE ID specification,
-// section 2.
+// TrustDomain returns the trust domain of a SPIFFE ID (SPIFFE ID specification, section 2), which may also
+// be the ID of the trust domain itself: spiffe://DOMAIN.
 func TrustDomain(id string) (string, error) {
 	if len(id) > maxID {
 		return "", fmt.Errorf("a SPIFFE ID of %d bytes: want %d or fewer", len(id), maxID)
@@ -98,8 +94,7 @@ func TrustDomain(id string) (string, error) {
 	return domain, nil
 }
 
-// NamesOf returns the names of a certificate. It fails for several URIs, and for names of other
-// types than those of Names.
+// NamesOf returns the names of a certificate. It fails for several URIs, and for other types of names.
 func NamesOf(c *x509.Certificate) (Names, error) {
 	n := Names{DNS: slices.Clone(c.DNSNames)}
 	uris, other := rawNames(c)
@@ -119,8 +114,7 @@ func NamesOf(c *x509.Certificate) (Names, error) {
 	return n, nil
 }
 
-// oidNames identifies the extension with the names; the tags are their types (RFC 5280,
-// 4.2.1.6).
+// oidNames identifies the extension with the names; the tags are their types (RFC 5280, 4.2.1.6).
 var oidNames = asn1.ObjectIdentifier{2, 5, 29, 17}
 
 const (
@@ -130,9 +124,8 @@ const (
 	tagIP    = 7
 )
 
-// rawNames returns the URIs of a certificate as they are encoded, and whether it has names of
-// types that package x509 ignores. The URIs of package x509 may be spelled differently:
-// spiffe:// instead of SPIFFE://, and without an empty fragment.
+// rawNames returns the URIs of a certificate as they are encoded, unlike package x509, which rewrites
+// SPIFFE:// and empty fragments, and whether it has names of types that package x509 ignores.
 func rawNames(c *x509.Certificate) (uris []string, other bool) {
 	for _, e := range c.Extensions {
 		if !e.Id.Equal(oidNames) {
@@ -165,7 +158,6 @@ func sameSet(a, b []string) bool {
 	return slices.Equal(sorted(a), sorted(b))
 }
 
-// String lists the names.
 func (n Names) String() string {
 	all := slices.Concat(n.DNS, n.IPs)
 	if n.ID != "" {
@@ -177,8 +169,7 @@ func (n Names) String() string {
 	return strings.Join(all, ", ")
 }
 
-// uris returns the URIs of a certificate with these names. It panics if TrustDomain does not
-// accept the ID.
+// uris panics if TrustDomain does not accept the ID.
 func (n Names) uris() []*url.URL {
 	if n.ID == "" {
 		return nil
@@ -201,8 +192,7 @@ type Request struct {
 	Lifetime time.Duration
 }
 
-// CSR returns the request as PKCS#10 in PEM, signed with its key. The subject is empty, because
-// the names identify the workload.
+// CSR returns the request as PKCS#10 in PEM, without a subject: the names identify the workload.
 func (r Request) CSR() ([]byte, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
 		URIs: r.Names.uris(), DNSNames: r.Names.DNS, IPAddresses: r.Names.addresses(),
@@ -223,9 +213,8 @@ func DomainOf(p Pair) string {
 	return domain
 }
 
-// Template returns a certificate with the names of the request, for servers and clients; an
-// authority adds the serial number and the validity. Because the subject is empty, the names
-// are critical (RFC 5280, 4.2.1.6).
+// Template returns a certificate for servers and clients without serial number and validity. Because the
+// subject is empty, the names are critical (RFC 5280, 4.2.1.6).
 func (r Request) Template() *x509.Certificate {
 	usage := x509.KeyUsageDigitalSignature
 	if _, ok := r.Key.(*rsa.PrivateKey); ok {
@@ -241,17 +230,14 @@ func (r Request) Template() *x509.Certificate {
 
 // Answer is the response of an authority to a request.
 type Answer struct {
-	// Chain is the leaf and the intermediates, without the root.
 	Chain []*x509.Certificate
-	// Roots are the trust anchors that the authority names.
+	// Roots are the trust anchors that the authority names; Chain excludes them.
 	Roots []*x509.Certificate
 }
 
 // Update is the complete content of a source that pushes certificates.
 type Update struct {
-	// Pairs are certificates with their keys, the preferred one first.
 	Pairs []Pair
-	// Bundles are the trust anchors by trust domain; "" is the key for certificates without a
-	// SPIFFE ID.
+	// Bundles are the trust anchors by trust domain, "" for certificates without a SPIFFE ID.
 	Bundles map[string][]*x509.Certificate
 }

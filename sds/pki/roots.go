@@ -10,20 +10,17 @@ import (
 // Anchor is a trusted root certificate.
 type Anchor struct {
 	Cert *x509.Certificate
-	// Since is when the root was first named, and Left when it was no longer named; Left is the
-	// zero time if it still is.
+	// Since is when the root was first named, and Left when no longer; the zero time if it still is.
 	Since, Left time.Time
 }
 
-// Roots are the trust anchors of one trust domain. A new root is trusted immediately; a root
-// that is no longer named stays for a while, because peers still have certificates that lead to
-// it. The zero value trusts nothing.
+// Roots are the trust anchors of one trust domain. A new root is trusted immediately; a root that is no
+// longer named stays for a while, because peers still have certificates that lead to it.
 type Roots struct {
 	anchors []Anchor // sorted by their DER encoding, so that secrets with them are stable
 }
 
-// Set sets the roots that are named now, and reports whether it added any. Expired roots are
-// ignored.
+// Set sets the roots that are named now, except expired ones, and reports whether it added any.
 func (r *Roots) Set(now time.Time, named []*x509.Certificate) (changed bool) {
 	for i := range r.anchors {
 		a := &r.anchors[i]
@@ -43,8 +40,8 @@ func (r *Roots) Set(now time.Time, named []*x509.Certificate) (changed bool) {
 	return changed
 }
 
-// Prune removes the anchors that expired or have not been named for the overlap, except those
-// for which keep returns true, and reports whether it removed any.
+// Prune removes the anchors that expired or were not named for the overlap, unless keep returns true, and
+// reports whether it removed any.
 func (r *Roots) Prune(now time.Time, overlap time.Duration, keep func(*x509.Certificate) bool) (changed bool) {
 	before := len(r.anchors)
 	r.anchors = slices.DeleteFunc(r.anchors, func(a Anchor) bool {
@@ -61,7 +58,6 @@ func (r *Roots) Restore(anchors []Anchor) {
 	}
 }
 
-// add adds an anchor, and reports whether its certificate was not trusted yet.
 func (r *Roots) add(a Anchor) bool {
 	i, found := slices.BinarySearchFunc(r.anchors, a, func(a, b Anchor) int { return bytes.Compare(a.Cert.Raw, b.Cert.Raw) })
 	if !found {
@@ -73,7 +69,6 @@ func (r *Roots) add(a Anchor) bool {
 // Anchors returns the trust anchors in a stable order.
 func (r *Roots) Anchors() []Anchor { return slices.Clone(r.anchors) }
 
-// Certs returns the certificates of Anchors.
 func (r *Roots) Certs() []*x509.Certificate {
 	out := make([]*x509.Certificate, len(r.anchors))
 	for i, a := range r.anchors {

@@ -42,18 +42,16 @@ func ReasonOf(err error, otherwise Reason) Reason {
 
 // Expectation is what a certificate must satisfy.
 type Expectation struct {
-	// Key is the required public key; nil accepts any.
 	Key crypto.PublicKey
-	// Names are exactly the required names; nil accepts any.
+	// Key and Names are exactly what is required; nil accepts any.
 	Names *Names
 	// Roots are the trusted roots. Without any, no certificate is trusted.
 	Roots []*x509.Certificate
-	// Lax also accepts certificates that were issued for general purposes: for servers or for
-	// clients only, that may sign others, or, if Roots is empty, that lead to an unknown root.
+	// Lax also accepts certificates for general purposes: for servers or clients only, that may sign others,
+	// or, if Roots is empty, that lead to an unknown root.
 	Lax bool
 }
 
-// Verified describes a verified chain.
 type Verified struct {
 	// All certificates of the chain are valid between From and Until.
 	From, Until time.Time
@@ -61,8 +59,8 @@ type Verified struct {
 	Root *x509.Certificate
 }
 
-// Verify returns a *Fault if a chain, leaf first, does not satisfy the expectation. A chain
-// that becomes valid in the future passes; the result says when.
+// Verify returns a *Fault if a chain, leaf first, does not satisfy the expectation. A chain that becomes valid
+// in the future passes; the result says when.
 func (e Expectation) Verify(chain []*x509.Certificate, now time.Time) (Verified, error) {
 	fault := func(reason Reason, format string, args ...any) (Verified, error) {
 		return Verified{}, &Fault{reason, fmt.Errorf(format, args...)}
@@ -106,8 +104,7 @@ func (e Expectation) Verify(chain []*x509.Certificate, now time.Time) (Verified,
 	return fault(reasonOf(first), "the certificate is not valid: %w", first)
 }
 
-// verificationTimes returns the times at which to verify a chain: now, or when its leaf becomes
-// valid, and then whenever another certificate becomes valid.
+// verificationTimes returns now, or when the leaf becomes valid, and then when another certificate does.
 func (e Expectation) verificationTimes(chain []*x509.Certificate, now time.Time) []time.Time {
 	begin := now
 	if chain[0].NotBefore.After(begin) {
@@ -123,8 +120,8 @@ func (e Expectation) verificationTimes(chain []*x509.Certificate, now time.Time)
 	return slices.CompactFunc(times, time.Time.Equal)
 }
 
-// verifyAt verifies a chain at a time, and returns when it may be used for both clients and
-// servers: an intermediate may be valid for only one of them.
+// verifyAt returns when a chain, verified at a time, may be used for both clients and servers: an
+// intermediate may be valid for only one of them.
 func (e Expectation) verifyAt(chain []*x509.Certificate, at time.Time) (found Verified, err error) {
 	usages := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	if e.Lax {
@@ -132,12 +129,12 @@ func (e Expectation) verifyAt(chain []*x509.Certificate, at time.Time) (found Ve
 	}
 	for i, usage := range usages {
 		chains, err := chain[0].Verify(x509.VerifyOptions{
-			Roots: pool(e.Roots), Intermediates: pool(chain[1:]), CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{usage},
+			Roots: Pool(e.Roots), Intermediates: Pool(chain[1:]), CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{usage},
 		})
 		if err != nil {
 			return Verified{}, err
 		}
-		v := longest(chains)
+		v := Longest(chains)
 		if i == 0 {
 			found = v
 		}
@@ -151,7 +148,6 @@ func (e Expectation) verifyAt(chain []*x509.Certificate, at time.Time) (found Ve
 	return found, nil
 }
 
-// checkUse returns an error if the key usage of a certificate does not suit a workload.
 func checkUse(leaf *x509.Certificate) error {
 	switch {
 	case leaf.IsCA:
@@ -176,8 +172,8 @@ func reasonOf(err error) Reason {
 	return Untrusted
 }
 
-// longest returns the validity of the chain that is valid for longest.
-func longest(chains [][]*x509.Certificate) (best Verified) {
+// Longest returns the validity of the chain that is valid for longest.
+func Longest(chains [][]*x509.Certificate) (best Verified) {
 	for _, chain := range chains {
 		v := Verified{From: chain[0].NotBefore, Until: chain[0].NotAfter, Root: chain[len(chain)-1]}
 		for _, c := range chain[1:] {
@@ -195,7 +191,8 @@ func longest(chains [][]*x509.Certificate) (best Verified) {
 	return best
 }
 
-func pool(certs []*x509.Certificate) *x509.CertPool {
+// Pool returns a pool of certificates.
+func Pool(certs []*x509.Certificate) *x509.CertPool {
 	p := x509.NewCertPool()
 	for _, c := range certs {
 		p.AddCert(c)
@@ -219,14 +216,12 @@ func checkSize(chain []*x509.Certificate) error {
 	return nil
 }
 
-// SelfSigned reports whether a certificate is signed with its own key, as those of root
-// authorities are.
+// SelfSigned reports whether a certificate is signed with its own key, as those of root authorities are.
 func SelfSigned(c *x509.Certificate) bool {
 	return slices.Equal(c.RawIssuer, c.RawSubject) && c.CheckSignature(c.SignatureAlgorithm, c.RawTBSCertificate, c.Signature) == nil
 }
 
-// Split splits the certificates of a response, leaf first, into the chain and the roots at its
-// end.
+// Split splits the certificates of a response into the chain, leaf first, and the roots at its end.
 func Split(certs []*x509.Certificate) Answer {
 	n := len(certs)
 	for n > 1 && SelfSigned(certs[n-1]) {

@@ -1,11 +1,9 @@
-// Package spire receives certificates from the SPIFFE Workload API, which the SPIRE agent of
-// the machine serves: X509-SVIDs with their keys, and the bundles of their own and of federated
-// trust domains, whenever the agent pushes them.
+// Package spire receives certificates, their keys and bundles from the SPIFFE Workload API whenever the SPIRE
+// agent of the machine pushes them.
 //
-// It promises that invalid or unusable data changes nothing, and that it reconnects forever,
-// with pauses of at most 30 s and a few more. It does not check the names of the certificates
-// or whether they lead to a root: that is the caller's task. It ignores the revocation lists
-// that an agent may send. One Source may run once at a time.
+// It promises that invalid or unusable data changes nothing, and that it reconnects forever, with pauses of at
+// most 30 s and a few more. Its caller checks the names of the certificates and whether they lead to a root. It
+// ignores revocation lists. One Source may run once at a time.
 package spire
 
 import (
@@ -27,11 +25,11 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
-// maxPause bounds the pause after go-spiffe gave up a watch. After any other failure go-spiffe
-// pauses with the same bounds: 1 s, and 1 s more each time, up to 30 s.
+// maxPause bounds the pause after go-spiffe gave up a watch, as go-spiffe does after other failures.
 const maxPause = 30 * time.Second
 
 // connecting bounds the additional pauses of gRPC, whose default maximum is 2 min.
@@ -49,8 +47,7 @@ type Source struct {
 	dial   []grpc.DialOption // replaces the connection in tests
 }
 
-// New checks the address. It does no I/O. addr is unix:PATH with an absolute path, or
-// tcp:IP:PORT.
+// New checks the address, unix:PATH with an absolute path or tcp:IP:PORT. It does no I/O.
 func New(addr string, log *slog.Logger) (*Source, error) {
 	s := &Source{addr: addr, log: log}
 	scheme, rest, _ := strings.Cut(addr, ":")
@@ -73,13 +70,12 @@ func New(addr string, log *slog.Logger) (*Source, error) {
 	return s, nil
 }
 
-// Run calls update with the complete content whenever the agent pushes it, and fault whenever
-// the current problem changes, with nil once it is resolved. When ctx ends it returns nil,
-// after every goroutine that it started has ended.
+// Run calls update with the complete content whenever the agent pushes it, and fault whenever the current
+// problem changes, with nil once it is resolved. When ctx ends it returns nil, after every goroutine that it
+// started has ended.
 //
-// go-spiffe gives up a watch if the agent returns CANCELLED or INVALID_ARGUMENT, which the
-// Workload Endpoint specification, section 6, requires for a client error. The cause may also
-// be the agent or a proxy, so Run starts a new watch.
+// go-spiffe gives up a watch if the agent returns CANCELLED or INVALID_ARGUMENT, as the Workload Endpoint
+// specification, section 6, requires. The cause may also be the agent or a proxy, so Run starts a new watch.
 func (s *Source) Run(ctx context.Context, update func(pki.Update), fault func(error)) error {
 	if s.remote {
 		s.log.Warn("private keys are received unencrypted over TCP from another machine: prefer the agent's Unix socket")
@@ -94,18 +90,13 @@ func (s *Source) Run(ctx context.Context, update func(pki.Update), fault func(er
 		workloadapi.WithDialOptions(grpc.WithConnectParams(connecting), grpc.WithNoProxy(), grpc.WithUserAgent("holdfast")),
 		workloadapi.WithDialOptions(s.dial...),
 	}
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-timer.C:
-		}
 		err := workloadapi.WatchX509Context(ctx, w, opts...)
 		w.OnX509ContextWatchError(err) // has no effect if the error was reported already
 		w.failures++
-		timer.Reset(min(time.Duration(w.failures)*time.Second, maxPause))
+		if !wake.Sleep(ctx, min(time.Duration(w.failures)*time.Second, maxPause)) {
+			return nil
+		}
 	}
 }
 
@@ -187,8 +178,7 @@ func convert(c *workloadapi.X509Context) (pki.Update, error) {
 	return u, nil
 }
 
-// debugLog is go-spiffe's logger. It logs everything at level Debug: Source reports what an
-// operator must know through fault.
+// debugLog is go-spiffe's logger. All is Debug: Source reports what an operator must know through fault.
 type debugLog struct{ log *slog.Logger }
 
 func (d debugLog) Debugf(format string, args ...any) { d.logf(format, args...) }

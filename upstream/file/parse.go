@@ -15,13 +15,13 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 )
 
 // ParseError is an error in a file, with its place.
 type ParseError struct {
-	// File is the name of the file inside its directory.
 	File string
-	// Line counts from 1. It is 0 in a binary file, and if the parser does not report the line.
+	// Line counts from 1; 0 if the parser does not report it.
 	Line int
 	// Field is the path of the field from the top of its document, as the file spells it
 	// ("resources[1].filter_chains[0]"); "" for none.
@@ -29,7 +29,6 @@ type ParseError struct {
 	Err   error
 }
 
-// Error returns "FILE:LINE: field FIELD: error".
 func (e *ParseError) Error() string {
 	s := e.File
 	if e.Line > 0 {
@@ -41,35 +40,33 @@ func (e *ParseError) Error() string {
 	return s + ": " + e.Err.Error()
 }
 
-// Unwrap returns the error without its place.
 func (e *ParseError) Unwrap() error { return e.Err }
 
-// entry is one resource of a file, and its place in the file.
 type entry struct {
 	resource *xds.Resource
+	file     string
 	line     int
 	field    string
 }
 
-// parser decodes one format. It returns the resources of a file in their order; its errors are
-// *ParseErrors without a file.
+func (e entry) key() key { return key{e.resource.Type, e.resource.Name} }
+
+// parser returns the resources of a file in their order, or a *ParseError without a file.
 type parser func(data []byte) ([]source, error)
 
 // source is a resource whose name is not known yet.
 type source struct {
-	// typeURL is the type of the response that contains the resource, "" if the response names
-	// none.
+	// typeURL is the type of the response that contains the resource, "" for none.
 	typeURL string
 	body    *anypb.Any
 	line    int
 	field   string
 }
 
-// parsers holds the parser of each file name extension.
 var parsers = map[string]parser{
-	".yaml":      parseYAML,
-	".yml":       parseYAML,
-	".json":      parseJSON,
+	".yaml":      documentsIn(yamlproto.YAML),
+	".yml":       documentsIn(yamlproto.YAML),
+	".json":      documentsIn(yamlproto.JSON),
 	".pb":        parseBinary,
 	".bin":       parseBinary,
 	".binpb":     parseBinary,
@@ -79,11 +76,10 @@ var parsers = map[string]parser{
 	".pb_text":   parseText,
 }
 
-// parserFor returns the parser for a file's name, nil if there is none.
 func parserFor(name string) parser { return parsers[strings.ToLower(filepath.Ext(name))] }
 
-// parse decodes the resources of a file. Its error is a *ParseError for the first error in the
-// file, since later ones are often consequences of it. now is the start of the TTLs.
+// parse decodes the resources of a file. Its error is a *ParseError for the first error in the file, since later
+// ones are often consequences of it. now is the start of the TTLs.
 func parse(name string, data []byte, now time.Time) ([]entry, error) {
 	sources, err := parserFor(name)(data)
 	if err != nil {
@@ -99,18 +95,17 @@ func parse(name string, data []byte, now time.Time) ([]entry, error) {
 		if err != nil {
 			return nil, &ParseError{File: name, Line: s.line, Field: s.field, Err: err}
 		}
-		k := key{r.Type, r.Name}
-		if other, ok := first[k]; ok {
+		e := entry{resource: r, file: name, line: s.line, field: s.field}
+		if other, ok := first[e.key()]; ok {
 			return nil, &ParseError{File: name, Line: s.line, Field: s.field, Err: fmt.Errorf("%s %q is in this file twice: %s", xds.Short(r.Type), r.Name, other.where())}
 		}
-		first[k] = s
-		entries = append(entries, entry{resource: r, line: s.line, field: s.field})
+		first[e.key()] = s
+		entries = append(entries, e)
 	}
 	return entries, nil
 }
 
-// errEmpty is the error of a file without content. Most such files were left behind by an editor,
-// a shell or a full disk when a file should have been written.
+// errEmpty is the error of a file that an editor, a shell or a full disk may have left behind.
 var errEmpty = errors.New("the file is empty, or holds comments only: delete it to remove its resources, or say that there are none, in YAML and JSON with an empty list of \"resources\"")
 
 func (s source) where() string {
@@ -145,8 +140,7 @@ func resource(s source, now time.Time) (*xds.Resource, error) {
 	return r, nil
 }
 
-// parseBinary decodes a DiscoveryResponse in wire form. The bytes of its resources stay as they
-// are, so it can contain types that are not known here.
+// parseBinary decodes a DiscoveryResponse in wire form, of any types: the bytes of resources stay as they are.
 func parseBinary(data []byte) ([]source, error) {
 	if len(data) == 0 {
 		return nil, errEmpty
@@ -162,7 +156,6 @@ func parseBinary(data []byte) ([]source, error) {
 	return responseSources(&response), nil
 }
 
-// responseSources returns the resources of a response, without lines.
 func responseSources(response *discoveryv3.DiscoveryResponse) []source {
 	sources := make([]source, len(response.GetResources()))
 	for i, body := range response.GetResources() {
@@ -171,7 +164,6 @@ func responseSources(response *discoveryv3.DiscoveryResponse) []source {
 	return sources
 }
 
-// parseText decodes a DiscoveryResponse or an Any in protobuf's text form.
 func parseText(data []byte) ([]source, error) {
 	first := firstCharacter(data)
 	if first == 0 {
@@ -189,8 +181,7 @@ func parseText(data []byte) ([]source, error) {
 	if anyErr == nil {
 		return []source{{body: &body}}, nil
 	}
-	// In text form an expanded Any begins with its type in brackets, a response with the name of
-	// a field.
+	// In text form an expanded Any begins with its type in brackets, a response with the name of a field.
 	if first == '[' {
 		err, types = anyErr, anyTypes
 	}
@@ -201,8 +192,7 @@ func parseText(data []byte) ([]source, error) {
 	return nil, &ParseError{Line: line, Err: errors.New(text)}
 }
 
-// firstCharacter returns the first character that is neither white space nor in a comment, 0 if there
-// is none.
+// firstCharacter returns the first character outside white space and comments, 0 for none.
 func firstCharacter(text []byte) byte {
 	for line := range bytes.Lines(text) {
 		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {
@@ -214,4 +204,63 @@ func firstCharacter(text []byte) byte {
 
 func unknownType(url, format string) error {
 	return fmt.Errorf("type %q is not known to this build and cannot be read from %s: write it as a DiscoveryResponse in a .pb file, which can carry any type", url, format)
+}
+
+func documentsIn(format yamlproto.Format) parser {
+	return func(data []byte) ([]source, error) { return parseDocuments(data, format) }
+}
+
+// parseDocuments decodes the documents of a file: one in JSON, and any number in YAML.
+func parseDocuments(data []byte, format yamlproto.Format) ([]source, error) {
+	documents, err := yamlproto.Read(data, format)
+	switch {
+	case err != nil:
+		return nil, placed(err, format)
+	case len(documents) == 0:
+		return nil, errEmpty
+	case len(documents) > 1 && format == yamlproto.JSON:
+		return nil, &ParseError{Line: documents[1].Line, Err: errors.New("more after the end of the document; several resources go into a list under \"resources\"")}
+	}
+	var sources []source
+	for _, d := range documents {
+		resources, err := document(d)
+		if err != nil {
+			return nil, placed(err, format)
+		}
+		sources = append(sources, resources...)
+	}
+	return sources, nil
+}
+
+// document decodes a plain resource, which has "@type", or a DiscoveryResponse, perhaps of several types.
+func document(d *yamlproto.Node) ([]source, error) {
+	if d.Get("@type") != nil {
+		body := &anypb.Any{}
+		return []source{{body: body, line: d.Line}}, d.Unmarshal(body)
+	}
+	resources := d.Get("resources")
+	if resources == nil {
+		return nil, &ParseError{Line: d.Line, Err: errors.New(`want a resource, which has "@type", or a mapping with a list of "resources"`)}
+	}
+	var response discoveryv3.DiscoveryResponse
+	if err := d.Unmarshal(&response); err != nil {
+		return nil, err
+	}
+	sources := responseSources(&response)
+	for i, element := range resources.Elements() {
+		sources[i].line = element.Line
+	}
+	return sources, nil
+}
+
+func placed(err error, format yamlproto.Format) error {
+	at, ok := errors.AsType[*yamlproto.Error](err)
+	if !ok {
+		return err
+	}
+	cause := at.Err
+	if at.UnknownType != "" {
+		cause = unknownType(at.UnknownType, string(format))
+	}
+	return &ParseError{Line: at.Line, Field: at.Field, Err: cause}
 }

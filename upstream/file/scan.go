@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -14,46 +15,27 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// observed is a file as one pass found it.
 type observed struct {
 	name string
 	info fs.FileInfo
 	hash uint64
-	// data is the content; nil if it was parsed already.
 	data []byte
-	// err is why the file could not be read.
-	err error
+	err  error
 }
 
-// same reports whether two passes found the same content.
 func (o observed) same(other observed) bool {
-	if o.err != nil || other.err != nil {
-		return o.err != nil && other.err != nil && o.name == other.name && o.err.Error() == other.err.Error()
-	}
-	return o.name == other.name && o.hash == other.hash
+	return o.name == other.name && o.hash == other.hash && text(o.err) == text(other.err)
 }
 
 // pass is the result of one scan of the directory, in order of name; not nil.
 type pass []observed
 
-func (p pass) same(other pass) bool {
-	if len(p) != len(other) {
-		return false
-	}
-	for i := range p {
-		if !p[i].same(other[i]) {
-			return false
-		}
-	}
-	return true
-}
+func (p pass) same(other pass) bool { return slices.EqualFunc(p, other, observed.same) }
 
-// scanner scans a directory repeatedly.
 type scanner struct {
 	dir   string
 	limit int64
-	// parsed returns the hash of the content of a file that was parsed last; false if there is
-	// none. Content with that hash is not kept.
+	// parsed returns the hash of the content of a file that was parsed last; such content is not kept.
 	parsed func(name string) (hash uint64, ok bool)
 
 	passes int
@@ -62,16 +44,14 @@ type scanner struct {
 }
 
 const (
-	// rereadEvery is after how many passes a file is read even if its size and time did not
-	// change, for file systems that do not update the time.
+	// rereadEvery is after how many passes a file is read anyway, for file systems that do not update the time.
 	rereadEvery = 20
-	// stableTime is longer than the resolution of any file system's clock. If a file changed
-	// longer ago than that, a later change gives it another time.
+	// stableTime exceeds the resolution of any file system's clock: after it, a change gives another time.
 	stableTime = 3 * time.Second
 )
 
-// scan scans the directory once. ignored lists the files that are not read, with the reason. The
-// error means that the directory could not be read; an error of one file is in its entry.
+// scan scans the directory once. ignored has the reasons why files are not read. The error means that the
+// directory could not be read; an error of one file is in its entry.
 func (s *scanner) scan() (p pass, ignored map[string]string, err error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -131,8 +111,7 @@ func (s *scanner) observe(name string, ignored map[string]string) (o observed, i
 	return o, true
 }
 
-// unchanged reports whether a file need not be read again: it is the same file with the same size
-// and time, and that time is long enough ago.
+// unchanged reports whether a file need not be read again: its time is the same and long enough ago.
 func (s *scanner) unchanged(previous, current fs.FileInfo) bool {
 	return s.passes%rereadEvery != 0 &&
 		os.SameFile(previous, current) && previous.Size() == current.Size() && previous.ModTime().Equal(current.ModTime()) &&
@@ -167,8 +146,7 @@ func (s *scanner) read(path string) ([]byte, fs.FileInfo, error) {
 
 // reason removes the path from an error, because the caller adds the file name.
 func reason(err error) error {
-	var at *fs.PathError
-	if errors.As(err, &at) {
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
 		return fmt.Errorf("%s: %w", at.Op, at.Err)
 	}
 	return err

@@ -9,10 +9,8 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// key identifies a resource.
 type key struct{ typeURL, name string }
 
-// content is one version of a file's content.
 type content struct {
 	hash    uint64
 	entries []entry
@@ -23,38 +21,32 @@ type member struct {
 	seen observed
 	// parsed is the current content, nil if that is invalid.
 	parsed *content
-	// served is the content that is served: parsed, or the last valid content; nil if there never
-	// was any.
+	// served is parsed, or the last valid content; nil if there never was any.
 	served *content
-	// err is why served is not the current content.
-	err error
+	err    error
 }
 
-// set is the content of a directory: the last valid content of each file. No resource is in the
-// served contents of two files.
-type set struct {
-	members map[string]*member
-}
+// set holds the files of a directory. No resource is in the served contents of two files.
+type set map[string]*member
 
-// load returns the set after a pass: changed files are read, deleted files are left out, and the
-// contents to be served are chosen. The receiver does not change.
-func (s *set) load(p pass, now time.Time) *set {
-	next := &set{members: make(map[string]*member, len(p))}
+// load returns the set after a pass. The receiver does not change.
+func (s set) load(p pass, now time.Time) set {
+	next := make(set, len(p))
 	for _, o := range p {
 		m := &member{}
-		if previous := s.members[o.name]; previous != nil {
+		if previous := s[o.name]; previous != nil {
 			*m = *previous
 		}
 		m.read(o, now)
-		next.members[o.name] = m
+		next[o.name] = m
 	}
 	next.assign()
 	return next
 }
 
 // parsed returns the hash of the content of a file that was read last, valid or not.
-func (s *set) parsed(name string) (hash uint64, ok bool) {
-	m := s.members[name]
+func (s set) parsed(name string) (hash uint64, ok bool) {
+	m := s[name]
 	if m == nil || m.seen.err != nil {
 		return 0, false
 	}
@@ -79,15 +71,14 @@ func (m *member) read(o observed, now time.Time) {
 	}
 }
 
-// assign chooses the contents to be served. A content with a resource that another file has
-// already is not chosen: a file that did not change has precedence over one that did, and of two
-// changed files the first in order of name. The other file keeps its last valid content, which
-// conflicts with no other file's.
-func (s *set) assign() {
+// assign chooses the contents to be served, without a resource twice: a file that did not change has precedence
+// over one that did, and of two changed files the first in order of name. The other file keeps its last valid
+// content, which conflicts with no other file's.
+func (s set) assign() {
 	var changed []*member
 	fixed := make(map[*member]bool)
 	for _, name := range s.names() {
-		m := s.members[name]
+		m := s[name]
 		if m.parsed != nil && m.parsed != m.served {
 			changed = append(changed, m)
 		} else {
@@ -104,14 +95,14 @@ func (s *set) assign() {
 	}
 }
 
-// claim assigns every resource to its file: first the resources of the fixed files, then those of
-// the changed ones. If a changed file conflicts, claim fixes it and returns false.
-func (s *set) claim(changed []*member, fixed map[*member]bool) bool {
-	owners := make(map[key]*owner)
+// claim assigns every resource to its file, with precedence to the fixed files. If a changed file conflicts,
+// claim fixes it and returns false.
+func (s set) claim(changed []*member, fixed map[*member]bool) bool {
+	owners := make(map[key]entry)
 	for _, name := range s.names() {
-		if m := s.members[name]; fixed[m] && m.served != nil {
+		if m := s[name]; fixed[m] && m.served != nil {
 			for _, e := range m.served.entries {
-				owners[key{e.resource.Type, e.resource.Name}] = &owner{m, e}
+				owners[e.key()] = e
 			}
 		}
 	}
@@ -120,36 +111,26 @@ func (s *set) claim(changed []*member, fixed map[*member]bool) bool {
 			continue
 		}
 		for _, e := range m.parsed.entries {
-			k := key{e.resource.Type, e.resource.Name}
-			if existing := owners[k]; existing != nil && existing.member != m {
-				m.err = &ParseError{File: m.seen.name, Line: e.line, Field: e.field, Err: fmt.Errorf("%s %q is in %s too", xds.Short(k.typeURL), k.name, existing)}
+			k := e.key()
+			if existing, ok := owners[k]; ok {
+				where := existing.file
+				if existing.line > 0 {
+					where += fmt.Sprintf(":%d", existing.line)
+				}
+				m.err = &ParseError{File: e.file, Line: e.line, Field: e.field, Err: fmt.Errorf("%s %q is in %s too", xds.Short(k.typeURL), k.name, where)}
 				fixed[m] = true
 				return false
 			}
-			owners[k] = &owner{m, e}
+			owners[k] = e
 		}
 	}
 	return true
 }
 
-// owner is the file that contains a resource.
-type owner struct {
-	member *member
-	entry  entry
-}
+func (s set) names() []string { return slices.Sorted(maps.Keys(s)) }
 
-func (o *owner) String() string {
-	if o.entry.line == 0 {
-		return o.member.seen.name
-	}
-	return fmt.Sprintf("%s:%d", o.member.seen.name, o.entry.line)
-}
-
-func (s *set) names() []string { return slices.Sorted(maps.Keys(s.members)) }
-
-// complete reports whether the served contents are the complete state: every file has one.
-func (s *set) complete() bool {
-	for _, m := range s.members {
+func (s set) complete() bool {
+	for _, m := range s {
 		if m.served == nil {
 			return false
 		}
@@ -157,11 +138,10 @@ func (s *set) complete() bool {
 	return true
 }
 
-// resources returns the served resources by type, in order of file.
-func (s *set) resources() map[string][]*xds.Resource {
+func (s set) resources() map[string][]*xds.Resource {
 	byType := make(map[string][]*xds.Resource)
 	for _, name := range s.names() {
-		if m := s.members[name]; m.served != nil {
+		if m := s[name]; m.served != nil {
 			for _, e := range m.served.entries {
 				byType[e.resource.Type] = append(byType[e.resource.Type], e.resource)
 			}
@@ -170,11 +150,10 @@ func (s *set) resources() map[string][]*xds.Resource {
 	return byType
 }
 
-// errors lists the errors of the files, in order of file.
-func (s *set) errors() []error {
+func (s set) errors() []error {
 	var errs []error
 	for _, name := range s.names() {
-		if m := s.members[name]; m.err != nil {
+		if m := s[name]; m.err != nil {
 			errs = append(errs, m.err)
 		}
 	}

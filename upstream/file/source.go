@@ -1,23 +1,18 @@
-// Package file implements the file source: an upstream that takes its resources from the files of
-// one directory and applies their changes.
+// Package file is an upstream that takes its resources from the files of one directory.
 //
-// All files of the directory together are one complete state. Subdirectories are ignored, as are
-// names that begin with a dot. A file contains plain resources, each with "@type", or
-// DiscoveryResponses: YAML (.yaml, .yml; several documents, or a list under "resources"), JSON
-// (.json), protobuf's wire form (.pb, .bin, .binpb; a DiscoveryResponse) and its text form
-// (.txtpb, .textproto, .pbtext, .pb_text; a DiscoveryResponse or an Any). Only the wire form can
-// contain types that are not known to this build, and it keeps every body byte for byte.
+// All files of the directory together are one complete state, without subdirectories and names that begin with a
+// dot. A file contains plain resources, each with "@type", or DiscoveryResponses: YAML (.yaml, .yml; several
+// documents, or a list under "resources"), JSON (.json), protobuf's wire form (.pb, .bin, .binpb; a
+// DiscoveryResponse) and its text form (.txtpb, .textproto, .pbtext, .pb_text; a DiscoveryResponse or an Any).
+// Only the wire form can contain types that are not known to this build, and it keeps every body byte for byte.
 //
-// The source sends everything it has, whether or not it is subscribed to.
+// The source sends everything it has, whether or not it is subscribed to. A TTL starts with each sending.
 //
-// A file that cannot be read, or that repeats a resource of another file, changes nothing: its
-// last valid content stays in use, and its error says where and why. A directory that cannot be read
-// removes nothing, and nothing is removed while some file has never had valid content. The source
-// does not watch the directory, but polls it and hashes its files, which detects every way of
-// changing a file, including Kubernetes' exchange of "..data". A change is loaded when two scans
-// in a row found the same content.
-//
-// A TTL starts whenever its resource is sent to the state.
+// A file that cannot be read, or that repeats a resource of another file, changes nothing: its last valid content
+// stays in use, and its error says where and why. A directory that cannot be read removes nothing, and nothing is
+// removed while some file has never had valid content. The source polls the directory and hashes its files, which
+// detects every way of changing a file, including Kubernetes' exchange of "..data". A change is loaded when two
+// scans in a row found the same content.
 //
 // A Source is run by one goroutine at a time; Name and Status may be called from any.
 package file
@@ -34,6 +29,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream"
 )
@@ -45,39 +41,31 @@ const (
 )
 
 const (
-	// recheckShare divides the interval: the result is the pause between the two scans that must
-	// agree.
+	// recheckShare divides the interval into the pause before the second scan, which must agree.
 	recheckShare = 10
-	// maxRechecks is how many scans in a row may differ before the files that do not change
-	// are loaded without the one that keeps changing.
+	// maxRechecks is how many scans in a row may differ before a file that keeps changing is left out.
 	maxRechecks = 40
 )
 
 // Config configures a Source.
 type Config struct {
-	// Dir is the directory.
 	Dir string
-	// Interval is how often the directory is scanned; DefaultInterval if 0. A change is served
-	// after at most 1.1 intervals and the time that reading takes.
+	// Interval is how often the directory is scanned; DefaultInterval if 0. A change is served after at most
+	// 1.1 intervals and the time that reading takes.
 	Interval time.Duration
 	// MaxFileBytes is the maximum size of a file; DefaultMaxFileBytes if 0.
 	MaxFileBytes int64
-	// Logger is slog.Default() if nil.
-	Logger *slog.Logger
+	Logger       *slog.Logger
 }
 
-// Source is a directory of files as an upstream. See the package comment.
 type Source struct {
 	config Config
 	log    *slog.Logger
 
-	// mu guards the fields that Status reads. Only Run writes files, and a set does not change
-	// after it is stored there.
-	mu    sync.Mutex
-	files *set
-	// dirErr is why the directory cannot be read, nil if it can.
+	// mu guards the fields that Status reads. Only Run writes files, and a set that is stored never changes.
+	mu     sync.Mutex
+	files  set
 	dirErr error
-	// loaded is when content was loaded last.
 	loaded time.Time
 	// ignored holds the names of files that are not read, with the reason.
 	ignored map[string]string
@@ -87,7 +75,6 @@ type Source struct {
 
 var _ upstream.Source = (*Source)(nil)
 
-// New returns the source. It does not read the directory yet.
 func New(config Config) *Source {
 	if config.Interval <= 0 {
 		config.Interval = DefaultInterval
@@ -95,19 +82,17 @@ func New(config Config) *Source {
 	if config.MaxFileBytes <= 0 {
 		config.MaxFileBytes = DefaultMaxFileBytes
 	}
-	s := &Source{config: config, files: &set{}, nacked: make(map[string]error)}
+	s := &Source{config: config, files: set{}, nacked: make(map[string]error)}
 	s.log = cmp.Or(config.Logger, slog.Default()).With("upstream", s.Name())
 	return s
 }
 
-// Name returns "file:" and the directory.
 func (s *Source) Name() string { return "file:" + s.config.Dir }
 
-// Run writes to the state until ctx ends. Before it has called answered it also ends, with an
-// error, if the directory or all of its files cannot be read: then another source may be
-// preferred, and the caller tries again. Later such a failure is logged and returned by Status,
-// the resources in the state stay, and Run continues to scan. Valid contents are remembered from one
-// Run to the next.
+// Run writes to the state until ctx ends. Before it has called answered it also ends, with an error, if the
+// directory or all of its files cannot be read: then another source may be preferred, and the caller tries again.
+// Later such a failure is logged and returned by Status, the resources in the state stay, and Run continues to
+// scan. Valid contents are remembered from one Run to the next.
 func (s *Source) Run(ctx context.Context, state upstream.State, answered func() error) error {
 	r := &run{
 		source: s, state: state, answered: answered,
@@ -124,23 +109,17 @@ func (s *Source) Run(ctx context.Context, state upstream.State, answered func() 
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.Name(), err)
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !wake.Sleep(ctx, wait) {
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// run is the state of one Run.
 type run struct {
-	source   *Source
-	state    upstream.State
-	answered func() error
-	scanner  *scanner
-	// answeredOnce is set once answered was called.
+	source       *Source
+	state        upstream.State
+	answered     func() error
+	scanner      *scanner
 	answeredOnce bool
 	// current is the pass that was loaded last, previous the last pass, loaded or not.
 	current, previous pass
@@ -150,14 +129,12 @@ type run struct {
 	scannedAt time.Time
 	// applied holds the resources that this run applied: type URL → name → version.
 	applied map[string]map[string]string
-	// recalled holds the types whose applied includes the resources of earlier runs.
+	// recalled holds the types whose applied includes those of earlier runs, synced those of Synced.
 	recalled map[string]bool
-	// synced holds the types for which Synced was called.
-	synced map[string]bool
+	synced   map[string]bool
 }
 
-// scanOnce scans the directory once and writes changes to the state. It returns the pause until the
-// next scan.
+// scanOnce scans the directory, writes changes to the state, and returns the pause until the next scan.
 func (r *run) scanOnce() (time.Duration, error) {
 	s := r.source
 	start := time.Now()
@@ -193,8 +170,7 @@ func (r *run) scanOnce() (time.Duration, error) {
 	return s.config.Interval, r.load(p)
 }
 
-// onlyStable returns the pass with the files that changed since the previous pass marked as
-// unreadable.
+// onlyStable returns the pass with the files that changed since the previous pass marked as unreadable.
 func (p pass) onlyStable(previous pass) pass {
 	marked := slices.Clone(p)
 	for i, o := range marked {
@@ -228,7 +204,6 @@ func (s *Source) directory(ignored map[string]string, err error) {
 	}
 }
 
-// load loads a stable pass and writes its changes to the state.
 func (r *run) load(p pass) error {
 	s := r.source
 	now := time.Now()
@@ -251,11 +226,10 @@ func (r *run) load(p pass) error {
 	return nil
 }
 
-// report logs which files became valid or invalid.
-func (s *Source) report(before, after *set) {
+func (s *Source) report(before, after set) {
 	for _, name := range after.names() {
-		m, was := after.members[name], ""
-		if previous := before.members[name]; previous != nil {
+		m, was := after[name], ""
+		if previous := before[name]; previous != nil {
 			was = text(previous.err)
 		}
 		switch {
@@ -322,8 +296,8 @@ func (r *run) applyType(typeURL string, resources []*xds.Resource, complete bool
 	r.source.log.Info("configuration loaded", "type", xds.Short(typeURL), "put", len(update.Resources), "removed", removed, "complete", full)
 }
 
-// cached returns the resources of a type that the state has from this run and, once all contents
-// are known, from earlier runs, since this source may remove those too.
+// cached returns the resources of a type that the state has from this run and, once all contents are known, from
+// earlier runs, since this source may remove those too.
 func (r *run) cached(typeURL string, complete bool) map[string]string {
 	applied := r.applied[typeURL]
 	if !complete || r.recalled[typeURL] {
@@ -340,7 +314,6 @@ func (r *run) cached(typeURL string, complete bool) map[string]string {
 	return all
 }
 
-// fresh starts the TTL of a resource that has one.
 func fresh(resource *xds.Resource, now time.Time) *xds.Resource {
 	if resource.TTL() == 0 {
 		return resource

@@ -7,15 +7,12 @@ import (
 	"time"
 )
 
-// Status is the state of a Source, for an operator.
 type Status struct {
-	// Dir is the directory. Err is why it cannot be read; nil if it can.
-	Dir string
-	Err error
-	// Loaded is when a change was loaded last; the zero time for never.
+	// Err is why the directory cannot be read; nil if it can.
+	Dir    string
+	Err    error
 	Loaded time.Time
-	// Complete is set if each file has valid content, so that resources in none of the files are
-	// removed.
+	// Complete is set if each file has valid content, so that resources in none of the files are removed.
 	Complete bool
 	// Files lists the files in order of name, including ignored ones.
 	Files []FileStatus
@@ -23,21 +20,19 @@ type Status struct {
 	Rejected map[string]error
 }
 
-// FileStatus is the state of one file of a Source.
 type FileStatus struct {
 	Name string
 	// Size is in bytes, as last read; 0 for a file that could not be read.
 	Size int64
 	// Resources counts the resources of the file that are served.
 	Resources int
-	// Err is a *ParseError that says why the current content of the file is not served; nil if it
-	// is. If Resources is not 0, the last valid content is served.
+	// Err is a *ParseError that says why the current content is not served. If Resources is not 0, the last valid
+	// content is.
 	Err error
 	// Ignored is why the file is not read at all; "" if it is.
 	Ignored string
 }
 
-// Status returns the current state.
 func (s *Source) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,7 +42,7 @@ func (s *Source) Status() Status {
 		Rejected: maps.Clone(s.nacked),
 	}
 	for _, name := range s.files.names() {
-		m := s.files.members[name]
+		m := s.files[name]
 		f := FileStatus{Name: name, Err: m.err}
 		if m.seen.info != nil {
 			f.Size = m.seen.info.Size()

@@ -368,7 +368,7 @@ func hasPrivateKey(b []byte) bool {
 
 const lineBreaks = "\r\n\t "
 
-func isLineBreak(c byte) bool { return strings.IndexByte(lineBreaks, c) >= 0 }
+func isLineBreak(c byte) bool { return c == '\n' || c == '\r' || c == ' ' || c == '\t' }
 
 // joinLines returns b without line breaks; b itself if it has none.
 func joinLines(b []byte) []byte {

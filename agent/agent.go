@@ -13,7 +13,8 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"sync"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -31,6 +32,7 @@ import (
 	"github.com/holdfast-xds/holdfast/sds"
 	"github.com/holdfast-xds/holdfast/upstream"
 	"github.com/holdfast-xds/holdfast/upstream/failover"
+	"github.com/holdfast-xds/holdfast/upstream/file"
 )
 
 // Config configures an Agent. The agent itself sets what its parts need of one another in their
@@ -99,8 +101,7 @@ type Agent struct {
 	rest    *listener.TCP
 	groups  *group.Set
 
-	mu        sync.Mutex
-	listening bool
+	listening atomic.Bool
 }
 
 // New checks the configuration; it does no I/O.
@@ -192,10 +193,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		return err
 	}
+	var rest net.Listener
 	if a.rest != nil {
-		return a.serve(ctx, listener.WarnWhenFull(a.socket, a.cfg.Log), listener.WarnWhenFull(a.rest, a.cfg.Log))
+		rest = listener.WarnWhenFull(a.rest, a.cfg.Log)
 	}
-	return a.serve(ctx, listener.WarnWhenFull(a.socket, a.cfg.Log), nil)
+	return a.serve(ctx, listener.WarnWhenFull(a.socket, a.cfg.Log), rest)
 }
 
 // newSurface makes the admin interface, which stops the agent with quit.
@@ -214,12 +216,7 @@ func (a *Agent) newSurface(quit func()) *admin.Server {
 
 // serve serves on its listeners until ctx ends; rest may be nil.
 func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
-	ctx, quit := context.WithCancel(ctx)
-	defer quit()
 	defer close(a.life.over)
-	if a.surface == nil {
-		a.surface = a.newSurface(quit)
-	}
 	// The shutdown begins when ctx ends. If Envoy is the agent's child, it drains and exits while
 	// clients are still served.
 	serving, endServing := context.WithCancel(context.WithoutCancel(ctx))
@@ -232,13 +229,12 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 	defer endLate()
 	keeping, endKeeping := context.WithCancel(context.WithoutCancel(ctx))
 	defer endKeeping()
-	if a.keeper != nil && !a.keeper.isOpen() { // before the first group, which needs it
+	if a.keeper != nil { // before the first group, which needs it
 		if err := a.keeper.open(); err != nil {
 			a.cfg.Log.Error("the stored state cannot be opened: the configuration is in memory only until the disk can be used", "err", err)
 		}
 	}
-
-	defer context.AfterFunc(ctx, a.end)()
+	defer context.AfterFunc(ctx, func() { a.life.ending.Store(true) })()
 
 	eg, failed := errgroup.WithContext(serving)
 	eg.Go(func() error {
@@ -249,13 +245,13 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		a.awaitEnd(ctx, failed)
 		return nil
 	})
-	eg.Go(func() error { return a.watch(failed) })
-	eg.Go(func() error { a.undoDrain(failed); return nil })
-	eg.Go(func() error { a.orphans.Run(failed); return nil })
-	eg.Go(func() error { return a.surface.Run(late) })
-	if a.socket != nil {
-		eg.Go(func() error { return a.keepSockets(failed) })
+	for _, run := range []func(context.Context){a.watch, a.undoDrain, a.orphans.Run, a.keepSockets} {
+		eg.Go(func() error {
+			run(failed)
+			return nil
+		})
 	}
+	eg.Go(func() error { return a.surface.Run(late) })
 	if a.certificates != nil {
 		eg.Go(func() error { return a.certificates.Run(groups) })
 	}
@@ -272,12 +268,10 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		return a.keeper.run(keeping)
 	})
 	a.prefetch() // before the first client, so that the client joins this group
-	a.mu.Lock()
-	a.listening = true
-	a.mu.Unlock()
+	a.listening.Store(true)
 	eg.Go(func() error {
 		defer endGroups()
-		defer a.stop()
+		defer a.listening.Store(false)
 		return a.serveClients(failed, lis, rest)
 	})
 	err := eg.Wait()
@@ -302,13 +296,6 @@ func (a *Agent) serveClients(ctx context.Context, lis, rest net.Listener) error 
 	return servers.Wait()
 }
 
-// stop records that clients are not served any more.
-func (a *Agent) stop() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.listening = false
-}
-
 // withheld logs that removals are held back (design.md I10).
 func (a *Agent) withheld(typeURL string, withheld, held int) {
 	a.cfg.Log.Error("removals held back, because they look like an accident: after --removal-confirm-after everything is requested again from the control plane, and what it confirms is removed",
@@ -331,4 +318,20 @@ func (a *Agent) sources() ([]upstream.Source, error) {
 		out = append(out, s)
 	}
 	return out, nil
+}
+
+// source makes one upstream of its address.
+func (a *Agent) source(addr string) (upstream.Source, error) {
+	if dir, ok := strings.CutPrefix(addr, "file:"); ok {
+		if dir == "" {
+			return nil, fmt.Errorf("upstream %q: the directory is missing", addr)
+		}
+		return file.New(file.Config{Dir: dir, Logger: a.cfg.Log}), nil
+	}
+	conf := a.cfg.Upstream
+	conf.Addr = addr
+	if strings.HasPrefix(addr, "http://") || strings.HasPrefix(addr, "https://") {
+		return upstream.NewREST(conf)
+	}
+	return upstream.NewADS(conf)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/envoy"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 )
 
 // drain is one drain.
@@ -74,10 +75,10 @@ func (a *Agent) draining() bool {
 // child cannot be undone, because its listeners have drained, and neither can that of a shutdown.
 func (a *Agent) Undrain(ctx context.Context) error {
 	a.life.mu.Lock()
-	d, ending := a.life.drain, a.life.ending
+	d := a.life.drain
 	a.life.mu.Unlock()
 	switch {
-	case ending:
+	case a.life.ending.Load():
 		return errors.New("undrain: the agent is shutting down")
 	case d == nil:
 		return errors.New("undrain: there is no drain to undo")
@@ -183,13 +184,8 @@ func (a *Agent) undoDrain(ctx context.Context) {
 	if _, marked := a.drainFileExists(); !marked {
 		return
 	}
-	tick := time.NewTicker(undoEvery)
-	defer tick.Stop()
 	warned := false
-	for {
-		if a.draining() {
-			return // the drain file is now that of this agent's drain
-		}
+	for !a.draining() { // otherwise the drain file is now that of this agent's drain
 		if a.servable() {
 			undone, err := a.passHealth(ctx, a.draining)
 			if undone {
@@ -203,10 +199,8 @@ func (a *Agent) undoDrain(ctx context.Context) {
 				a.cfg.Log.Warn("the drain of the previous agent cannot be undone, retrying", "err", err)
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !wake.Sleep(ctx, undoEvery) {
 			return
-		case <-tick.C:
 		}
 	}
 }

@@ -8,9 +8,11 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -88,7 +90,7 @@ type keeper struct {
 	// skipped counts, by reason, all resources that were ever in notStored. writeErrors counts
 	// failed writes.
 	skipped     map[string]int
-	writeErrors uint64
+	writeErrors atomic.Uint64
 	// warned has the resources of notStored that were logged, by reason.
 	warned map[string][]store.Key
 
@@ -119,7 +121,8 @@ type savedGroup struct {
 func newKeeper(d disk, encrypted bool, log *slog.Logger) *keeper {
 	return &keeper{
 		log: log, disk: d, encrypted: encrypted,
-		notStored: make(map[store.Key]string), lost: make(map[store.Key]string), skipped: make(map[string]int),
+		notStored: make(map[store.Key]string), lost: make(map[store.Key]string),
+		skipped: make(map[string]int), warned: make(map[string][]store.Key),
 		wake: make(chan struct{}, 1), written: make(chan struct{}, 1), groups: make(map[string]*savedGroup),
 	}
 }
@@ -127,17 +130,19 @@ func newKeeper(d disk, encrypted bool, log *slog.Logger) *keeper {
 // contactNote is the name of the note with the time of a group's last contact.
 const contactNote = "contact"
 
-// open reads the state. If it fails, the agent serves nevertheless, and run retries.
+// open reads the state, unless it was read before. If it fails, the agent serves nevertheless, and run
+// retries.
 func (k *keeper) open() error {
-	loaded, err := k.disk.Open()
-	if err != nil {
-		return err
+	if k.isOpen() {
+		return nil
 	}
-	k.load(loaded)
-	return nil
+	loaded, err := k.disk.Open()
+	if err == nil {
+		k.load(loaded)
+	}
+	return err
 }
 
-// isOpen reports whether the state was read.
 func (k *keeper) isOpen() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -182,7 +187,7 @@ func (k *keeper) takeBack() {
 	k.mu.Lock()
 	k.releasedAt = time.Time{}
 	k.mu.Unlock()
-	k.wakeUp()
+	wake.Signal(k.wake)
 }
 
 // finish writes the last changes and closes the disk. Called under writing.
@@ -239,7 +244,10 @@ func (k *keeper) load(loaded *store.Loaded) {
 			g.facts[f] = value
 		}
 	}
-	k.warnLost()
+	for _, r := range named(k.lost) {
+		k.log.Warn("resource missing until a control plane answers, because it was not stored before the restart",
+			"type", r.Type, "name", r.Name, "reason", r.Reason, "todo", "give --state-key-file, to store secrets encrypted")
+	}
 	for name, g := range read {
 		switch there := k.groups[name]; {
 		case there == nil:
@@ -327,7 +335,7 @@ func (k *keeper) adopt(m *group.Member, name string) {
 		m.SetContact(g.contact)
 	}
 	g.saved, g.facts, g.cost = nil, nil, 0
-	k.wakeUp()
+	wake.Signal(k.wake)
 }
 
 // leave makes a group that is closed dormant.
@@ -344,12 +352,10 @@ func (k *keeper) leave(m *group.Member) {
 		left.written = left.contact
 		left.saved, left.facts = g.journal.Saved()
 		k.groups[name] = left
-		k.wakeUp()
+		wake.Signal(k.wake)
 	}
 	k.dropDormant()
 }
-
-func (k *keeper) wakeUp() { wake.Signal(k.wake) }
 
 // run writes until ctx ends, and then writes the last changes.
 func (k *keeper) run(ctx context.Context) error {
@@ -359,29 +365,22 @@ func (k *keeper) run(ctx context.Context) error {
 	defer end()
 	syncing.Go(func() { k.sync(ended) })
 	pause := minDiskPause
-	for ctx.Err() == nil {
-		if err := k.writeUnlessReleased(); err != nil {
-			wait(ctx, pause, nil)
+	wake.Loop(ctx, k.wake, func() (next time.Time) {
+		k.writing.Lock()
+		err := k.write()
+		k.writing.Unlock()
+		if err != nil {
+			wake.Sleep(ctx, pause)
 			pause = min(2*pause, maxDiskPause)
-			continue
+			return time.Now()
 		}
 		pause = minDiskPause
-		wait(ctx, contactEvery, k.wake)
-	}
+		return time.Now().Add(contactEvery)
+	})
 	k.writing.Lock()
 	defer k.writing.Unlock()
 	k.finish()
 	return nil
-}
-
-// writeUnlessReleased writes once, unless another agent uses the directory.
-func (k *keeper) writeUnlessReleased() error {
-	k.writing.Lock()
-	defer k.writing.Unlock()
-	if k.released {
-		return nil
-	}
-	return k.write()
 }
 
 // sync calls fsync syncAfter the first write since the last fsync, until ctx ends. It does not block
@@ -393,41 +392,28 @@ func (k *keeper) sync(ctx context.Context) {
 			return
 		case <-k.written:
 		}
-		if wait(ctx, syncAfter, nil); ctx.Err() != nil {
+		if !wake.Sleep(ctx, syncAfter) {
 			return // run calls fsync
 		}
 		if err := k.disk.Sync(); err != nil {
-			k.wakeUp() // everything must be written again
+			wake.Signal(k.wake) // everything must be written again
 		}
 	}
 }
 
-// wait returns after d, or earlier when ctx ends or signal receives a value.
-func wait(ctx context.Context, d time.Duration, signal <-chan struct{}) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	case <-signal:
-	}
-}
-
-// write brings the disk up to date.
+// write brings the disk up to date, unless another agent uses the directory. Called under writing.
 func (k *keeper) write() error {
+	if k.released {
+		return nil
+	}
 	err := k.writeOnce()
 	if err != nil {
-		k.mu.Lock()
-		k.writeErrors++
-		k.mu.Unlock()
+		k.writeErrors.Add(1)
 	}
 	return err
 }
 
 func (k *keeper) writeOnce() error {
-	k.mu.Lock()
-	opened := k.opened
-	k.mu.Unlock()
 	if k.reread {
 		// The state on disk is older than that in memory, or of an agent whose takeover failed. It
 		// is read only because the store does not overwrite a state that was not read.
@@ -440,12 +426,10 @@ func (k *keeper) writeOnce() error {
 		k.reread = false
 		return nil
 	}
-	if !opened {
-		loaded, err := k.disk.Open()
-		if err != nil {
+	if !k.isOpen() {
+		if err := k.open(); err != nil {
 			return err
 		}
-		k.load(loaded)
 		return k.rewrite()
 	}
 	if !k.disk.Status().Durable {
@@ -506,9 +490,9 @@ func (k *keeper) rewrite() error {
 	for _, name := range slices.Sorted(maps.Keys(k.groups)) {
 		g := k.groups[name]
 		k.found(g)
-		all = append(all, k.lostOf(name)...)
 		if g.live == nil {
-			all = append(all, k.dormant(g)...)
+			all = append(all, k.records(name, cache.Batch{Resources: g.saved, Facts: g.facts})...)
+			all = append(all, contact(g))
 			continue
 		}
 		all = append(all, k.records(name, g.journal.All())...)
@@ -517,6 +501,9 @@ func (k *keeper) rewrite() error {
 			g.contact, g.written = at, at
 			all = append(all, contact(g))
 		}
+	}
+	for key, why := range k.lost {
+		all = append(all, notStoredNote(key, why))
 	}
 	k.mu.Unlock()
 	err := k.disk.Rewrite(slices.Values(all))
@@ -538,11 +525,6 @@ func (k *keeper) rewrite() error {
 
 func contact(g *savedGroup) store.Record {
 	return store.Note{Key: store.NoteKey{Group: g.name, Name: contactNote}, Value: g.contact.UTC().Format(time.RFC3339)}
-}
-
-// dormant returns the records of a dormant group. Called under mu.
-func (k *keeper) dormant(g *savedGroup) []store.Record {
-	return append(k.records(g.name, cache.Batch{Resources: g.saved, Facts: g.facts}), contact(g))
 }
 
 // records returns the records of a batch of a group. If a content must not be stored, no older content
@@ -622,7 +604,11 @@ func (k *keeper) missing() []admin.NotStored {
 // status returns the status of the disk, with the resources that are not stored.
 func (k *keeper) status() *admin.Storage {
 	stored := k.disk.Status()
-	out := storage(stored)
+	out := &admin.Storage{
+		Dir: stored.Dir, Encrypted: stored.Encrypted, Durable: stored.Durable, Generation: stored.Generation,
+		Bytes: stored.Bytes, Committed: stored.Committed, Error: text(stored.Err), Since: stored.Since,
+		Aside: stored.Aside, Damage: text(stored.Damage), NotStored: stored.Skipped, WriteErrors: k.writeErrors.Load(),
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.releasedAt.IsZero() {
@@ -635,7 +621,6 @@ func (k *keeper) status() *admin.Storage {
 		out.NotStored[why]++
 	}
 	out.Missing, out.Lost = named(k.notStored), named(k.lost)
-	out.WriteErrors = k.writeErrors
 	out.Skipped = maps.Clone(k.skipped)
 	for why, n := range stored.Skipped {
 		out.Skipped[why] += n
@@ -666,7 +651,7 @@ func parseFact(s string) (f cache.Fact, ok bool) {
 // identity of the store has it.
 func groupName(k group.Key, own *corev3.Node) string {
 	node := maskAddresses(k.Node)
-	if own != nil && k.Node == own.GetId() {
+	if k.Node == own.GetId() {
 		node = ""
 	}
 	return strings.Join([]string{node, k.UserAgent, k.Generator}, "\n")
@@ -681,32 +666,20 @@ func identity(node *corev3.Node) string {
 	return node.GetCluster() + "\n" + maskAddresses(node.GetId())
 }
 
+// words matches what may be an address, with the characters that belong to it.
+var words = regexp.MustCompile(`[0-9A-Za-z.:_\-\x{80}-\x{10FFFF}]+`)
+
 // maskAddresses replaces every IP address between other characters by "*".
 func maskAddresses(s string) string {
-	var out strings.Builder
-	for len(s) > 0 {
-		n := strings.IndexFunc(s, func(r rune) bool { return !isWord(r) })
-		if n < 0 {
-			n = len(s)
-		}
-		word := s[:n]
+	return words.ReplaceAllStringFunc(s, func(word string) string {
 		trimmed := strings.TrimRight(word, ".:")
+		rest := word[len(trimmed):]
 		if _, err := netip.ParseAddr(trimmed); err == nil {
-			out.WriteString("*" + word[len(trimmed):])
-		} else if host, err := netip.ParseAddrPort(trimmed); err == nil {
-			out.WriteString("*" + trimmed[len(host.Addr().String()):] + word[len(trimmed):])
-		} else {
-			out.WriteString(word)
+			return "*" + rest
 		}
-		s = s[n:]
-		if len(s) > 0 {
-			out.WriteString(s[:1])
-			s = s[1:]
+		if host, err := netip.ParseAddrPort(trimmed); err == nil {
+			return "*" + trimmed[len(host.Addr().String()):] + rest
 		}
-	}
-	return out.String()
-}
-
-func isWord(r rune) bool {
-	return r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '.' || r == ':' || r == '-' || r == '_' || r > 127
+		return word
+	})
 }

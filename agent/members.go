@@ -68,3 +68,18 @@ func (a *Agent) Attach(c downstream.Client) (downstream.View, error) {
 	c.Node = completed(c.Node, a.cfg.Node)
 	return a.groups.Attach(c)
 }
+
+// completed returns the Node of a client, completed from the configured Node, which may be nil: with
+// its id, cluster, locality and metadata. The Node of a client with another id is not changed.
+func completed(node, configured *corev3.Node) *corev3.Node {
+	if configured == nil || node.GetId() != "" && node.GetId() != configured.GetId() {
+		return node
+	}
+	out := &corev3.Node{Cluster: configured.GetCluster(), Metadata: proto.CloneOf(configured.GetMetadata())}
+	if node.GetLocality() == nil {
+		out.Locality = proto.CloneOf(configured.GetLocality())
+	}
+	proto.Merge(out, node)
+	out.Id = configured.GetId()
+	return out
+}

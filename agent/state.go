@@ -4,13 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/anypb"
+
 	"github.com/holdfast-xds/holdfast/agent/admin"
-	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/agent/group"
-	"github.com/holdfast-xds/holdfast/agent/store"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
 )
 
@@ -18,10 +20,7 @@ var _ admin.State = (*Agent)(nil)
 
 // Started reports whether the sockets are served.
 func (a *Agent) Started() bool {
-	a.mu.Lock()
-	listening := a.listening
-	a.mu.Unlock()
-	return listening && a.sockets() == nil
+	return a.listening.Load() && a.sockets() == nil
 }
 
 // Ready returns the conditions under which clients are served, such as the socket, and a
@@ -53,10 +52,8 @@ func condition(name string, err error) admin.Condition {
 
 // connected returns nil if at least one group is connected to an upstream.
 func (a *Agent) connected() error {
-	for _, m := range a.groups.Members() {
-		if m.Connected() {
-			return nil
-		}
+	if slices.ContainsFunc(a.groups.Members(), func(m *group.Member) bool { return m.Connected() }) {
+		return nil
 	}
 	return errors.New("no control plane is connected (--ready-requires upstream)")
 }
@@ -126,7 +123,7 @@ func (a *Agent) Status() admin.Status {
 		s.Files = append(s.Files, m.Files()...)
 	}
 	if a.life.envoy != nil {
-		s.Envoy = envoyStatus(a.life.envoy.Status())
+		s.Envoy = new(admin.Envoy(a.life.envoy.Status()))
 	}
 	if a.certificates != nil {
 		s.Certificates = certificates(a.certificates.Status())
@@ -135,22 +132,6 @@ func (a *Agent) Status() admin.Status {
 		s.Storage = a.keeper.status()
 	}
 	return s
-}
-
-func storage(s store.Status) *admin.Storage {
-	out := &admin.Storage{
-		Dir: s.Dir, Encrypted: s.Encrypted, Durable: s.Durable, Generation: s.Generation, Bytes: s.Bytes,
-		Committed: s.Committed, Since: s.Since, Aside: s.Aside, NotStored: s.Skipped,
-	}
-	out.Error, out.Damage = text(s.Err), text(s.Damage)
-	return out
-}
-
-func envoyStatus(s envoy.Status) *admin.Envoy {
-	return &admin.Envoy{
-		PID: s.PID, Epoch: s.Epoch, Version: s.Version, State: s.State, Since: s.Since,
-		Restarts: s.Restarts, LastExit: s.LastExit, Draining: s.Draining,
-	}
 }
 
 func certificates(s sds.Status) *admin.Certificates {
@@ -190,6 +171,27 @@ func (a *Agent) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 			for r := range m.Resources(f) {
 				if !yield(r) {
 					return
+				}
+			}
+		}
+	}
+}
+
+// cleaned returns a NACK's reason, which Envoy as a child also writes to the standard error of the
+// agent, without secrets.
+func (a *Agent) cleaned(message string) string { return a.secrets.Reason(message, a.bodies()) }
+
+// bodies yields all resources that clients of any group may have received.
+func (a *Agent) bodies() iter.Seq[*anypb.Any] {
+	return func(yield func(*anypb.Any) bool) {
+		for _, m := range a.groups.Members() {
+			for _, t := range m.Cache().Status() {
+				for _, held := range m.Cache().Resources(t.Type) {
+					for _, r := range []*xds.Resource{held.Current, held.Acked} {
+						if r != nil && r.Body != nil && !yield(r.Body) {
+							return
+						}
+					}
 				}
 			}
 		}

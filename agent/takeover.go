@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/listener"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 )
 
 const (
@@ -29,25 +30,17 @@ const (
 // Handover starts a takeover that another agent has requested. Streams of clients are not affected;
 // see handOver.
 func (a *Agent) Handover(admit func() (net.Conn, error)) error {
-	a.life.mu.Lock()
-	var why error
 	switch {
 	case a.life.envoy != nil:
-		why = errors.New("takeover: this agent runs Envoy as its child, and Envoy would exit with it")
+		return errors.New("takeover: this agent runs Envoy as its child, and Envoy would exit with it")
 	case a.socket == nil:
-		why = errors.New("takeover: this agent has no socket")
-	case a.life.leaving:
-		why = errors.New("takeover: another takeover is in progress")
-	default:
-		a.life.leaving = true
-	}
-	a.life.mu.Unlock()
-	if why != nil {
-		return why
+		return errors.New("takeover: this agent has no socket")
+	case !a.life.leaving.CompareAndSwap(false, true):
+		return errors.New("takeover: another takeover is in progress")
 	}
 	conn, err := admit()
 	if err != nil {
-		a.stay()
+		a.life.leaving.Store(false)
 		return err
 	}
 	select {
@@ -56,20 +49,6 @@ func (a *Agent) Handover(admit func() (net.Conn, error)) error {
 		_ = conn.Close() // this agent stops, so the other need not wait
 	}
 	return nil
-}
-
-// stay records that no other agent is taking over any more.
-func (a *Agent) stay() {
-	a.life.mu.Lock()
-	defer a.life.mu.Unlock()
-	a.life.leaving = false
-}
-
-// leaving reports whether another agent is taking over.
-func (a *Agent) leaving() bool {
-	a.life.mu.Lock()
-	defer a.life.mu.Unlock()
-	return a.life.leaving
 }
 
 // awaitEnd returns when ctx or serving ends, or when another agent has taken over.
@@ -98,7 +77,7 @@ func (a *Agent) handOver(ctx context.Context, conn net.Conn) (over bool) {
 	defer func() { _ = conn.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	a.cfg.Log.Info("takeover by another agent started")
-	a.setReleased(true)
+	a.life.released.Store(true)
 	if a.keeper != nil {
 		a.keeper.handOver()
 	}
@@ -117,9 +96,9 @@ func (a *Agent) handOver(ctx context.Context, conn net.Conn) (over bool) {
 	}
 	a.cfg.Log.Warn("takeover by another agent failed: this agent keeps serving, and takes back its state, sockets and addresses", "err", err)
 	_ = conn.Close()
-	a.setReleased(false)
+	a.life.released.Store(false)
 	a.takeBack(ctx)
-	a.stay()
+	a.life.leaving.Store(false)
 	return false
 }
 
@@ -150,8 +129,6 @@ func (a *Agent) takeBack(ctx context.Context) {
 	if a.keeper != nil {
 		a.keeper.takeBack()
 	}
-	ticker := time.NewTicker(restoreEvery)
-	defer ticker.Stop()
 	last := ""
 	for {
 		err := a.restoreListeners()
@@ -163,10 +140,8 @@ func (a *Agent) takeBack(ctx context.Context) {
 			a.cfg.Log.Warn("a socket or an address cannot be taken back, retrying every second", "err", err)
 			last = text
 		}
-		select {
-		case <-ctx.Done():
+		if !wake.Sleep(ctx, restoreEvery) {
 			return
-		case <-ticker.C:
 		}
 	}
 }
@@ -176,10 +151,10 @@ func (a *Agent) takeBack(ctx context.Context) {
 // Then the other agent exits.
 func (a *Agent) bind(ctx context.Context) error {
 	if !a.cfg.Takeover {
-		return a.bindAll(ctx, a.bindSocket, a.bindREST, a.bindSurface)
+		return bindAll(ctx, a.bindSocket, a.bindREST, a.bindSurface)
 	}
 	if !strings.HasPrefix(a.cfg.Admin.Addr, "unix:") {
-		return errTakeoverNeedsSocket
+		return errors.New("--takeover needs --admin unix:PATH, the same as that of the running agent")
 	}
 	if err := a.try(); err != nil {
 		return err
@@ -187,7 +162,7 @@ func (a *Agent) bind(ctx context.Context) error {
 	other, err := admin.Client{Addr: a.cfg.Admin.Addr}.Takeover(ctx)
 	if errors.Is(err, admin.ErrNoAgent) {
 		a.cfg.Log.Info("no agent to take over from", "admin", a.cfg.Admin.Addr)
-		return a.bindAll(ctx, a.bindSocket, a.bindREST, a.bindSurface)
+		return bindAll(ctx, a.bindSocket, a.bindREST, a.bindSurface)
 	}
 	if err != nil {
 		return fmt.Errorf("--takeover: %w", err)
@@ -203,9 +178,9 @@ func (a *Agent) bind(ctx context.Context) error {
 				return patiently(ctx, step, func(error) bool { return true })
 			}
 		}
-		return a.bindAll(ctx, steps...)
+		return bindAll(ctx, steps...)
 	}
-	if err := a.bindAll(ctx, steps...); err != nil {
+	if err := bindAll(ctx, steps...); err != nil {
 		return fmt.Errorf("%w (the other agent keeps serving)", err)
 	}
 	if err := other.Confirm(); err != nil {
@@ -221,21 +196,13 @@ func patiently(ctx context.Context, try func(context.Context) error, passes func
 	defer cancel()
 	for {
 		err := try(ctx)
-		if err == nil || !passes(err) {
+		if err == nil || !passes(err) || !wake.Sleep(ctx, handoverRetry) {
 			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(handoverRetry):
 		}
 	}
 }
 
-// errTakeoverNeedsSocket is returned if --admin is not a Unix socket.
-var errTakeoverNeedsSocket = errors.New("--takeover needs --admin unix:PATH, the same as that of the running agent")
-
-func (a *Agent) bindAll(ctx context.Context, steps ...func(context.Context) error) error {
+func bindAll(ctx context.Context, steps ...func(context.Context) error) error {
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
@@ -321,4 +288,51 @@ func (a *Agent) unbind() {
 	if a.rest != nil {
 		_ = a.rest.Close()
 	}
+}
+
+// socketsEvery is the interval at which the paths of the sockets are checked.
+const socketsEvery = time.Second
+
+// sockets returns an error if the path of a Unix socket does not lead to that of this agent, so that
+// clients cannot connect to it. During a takeover the sockets of the other agent replace these.
+func (a *Agent) sockets() error {
+	if a.socket == nil || a.life.released.Load() {
+		return nil
+	}
+	return errors.Join(a.socket.Present(), a.surface.Present())
+}
+
+// keepSockets creates sockets again that were deleted or replaced, until ctx ends. Connected clients
+// are not affected.
+func (a *Agent) keepSockets(ctx context.Context) {
+	last := ""
+	for wake.Sleep(ctx, socketsEvery) {
+		if a.life.leaving.Load() {
+			continue // the takeover creates them
+		}
+		missing := a.sockets()
+		if missing == nil {
+			last = ""
+			continue
+		}
+		err := a.restoreListeners()
+		switch {
+		case err == nil:
+			a.cfg.Log.Warn("a socket was deleted or replaced by another program, and created again", "err", missing)
+			last = ""
+		case err.Error() != last: // not once a second
+			a.cfg.Log.Error("a socket was deleted or replaced by another program, and cannot be created, retrying every second", "err", err)
+			last = err.Error()
+		}
+	}
+}
+
+// restoreListeners listens again on sockets that were deleted or replaced, and on sockets and
+// addresses that were released to another agent.
+func (a *Agent) restoreListeners() error {
+	errs := []error{a.socket.Restore(), a.surface.Restore()}
+	if a.rest != nil {
+		errs = append(errs, a.rest.Restore())
+	}
+	return errors.Join(errs...)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -56,8 +57,8 @@ func (s *Server) forward(_ any, down grpc.ServerStream) error {
 	service, ok := serviceOf(method)
 	if s.cfg.Forward == nil || !ok || !slices.Contains(s.cfg.PassThrough, service) {
 		s.cfg.Observer.PassedThrough(notListed, NotPassed)
-		s.cfg.Log.Debug("call rejected: the service is not passed through", "method", clip(method))
-		return status.Errorf(codes.Unimplemented, "%s is not served here, and its service is not passed through (--pass-through)", clip(method))
+		s.cfg.Log.Debug("call rejected: the service is not passed through", "method", shortened(method))
+		return status.Errorf(codes.Unimplemented, "%s is not served here, and its service is not passed through (--pass-through)", shortened(method))
 	}
 	s.cfg.Log.Debug("call passed through", "method", method)
 	err := s.pass(down, method)
@@ -84,25 +85,9 @@ func serviceOf(full string) (service string, ok bool) {
 	return service, ok
 }
 
-// clip bounds the length of a text that a client chose.
-func clip(text string) string { return text[:min(len(text), 200)] }
-
-// passedMetadata returns the part of a client's metadata that is passed on. The client's
-// credentials are meant for the agent, and metadata of the connection is meant for its two ends
-// only.
-func passedMetadata(from metadata.MD) metadata.MD {
-	to := make(metadata.MD, len(from))
-	for key, values := range from {
-		if !isDropped(key) {
-			to[key] = slices.Clone(values)
-		}
-	}
-	return to
-}
-
-// isDropped reports whether metadata of this name is not passed on.
-func isDropped(key string) bool {
-	key = strings.ToLower(key)
+// isDropped reports whether metadata of a client is not passed on. The client's credentials are meant
+// for the agent, and metadata of the connection is meant for its two ends only.
+func isDropped(key string, _ []string) bool {
 	for _, prefix := range []string{":", "grpc-", "x-forwarded-"} {
 		if strings.HasPrefix(key, prefix) {
 			return true
@@ -124,7 +109,9 @@ func (s *Server) pass(down grpc.ServerStream, method string) error {
 	ctx, cancel := context.WithCancel(down.Context())
 	defer cancel()
 	if md, ok := metadata.FromIncomingContext(ctx); ok {
-		ctx = metadata.NewOutgoingContext(ctx, passedMetadata(md))
+		md = md.Copy() // in lower case
+		maps.DeleteFunc(md, isDropped)
+		ctx = metadata.NewOutgoingContext(ctx, md)
 	}
 	up, err := s.cfg.Forward.Forward(ctx, method)
 	if err != nil {

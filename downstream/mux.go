@@ -2,7 +2,6 @@ package downstream
 
 import (
 	"errors"
-	"io"
 	"net"
 	"sync"
 	"time"
@@ -26,17 +25,18 @@ type mux struct {
 
 // half is the listener of gRPC or of REST connections. Its channel is never closed.
 type half struct {
-	mux   *mux
-	conns chan net.Conn
-	done  chan struct{} // closed when the mux has ended
+	net.Listener // the common listener of both kinds
+	conns        chan net.Conn
+	done         chan struct{} // closed when the mux has ended
 }
 
 func newMux(lis net.Listener, count func(change int)) *mux {
-	m := &mux{Listener: lis, count: count}
 	done := make(chan struct{})
-	m.grpc = &half{m, make(chan net.Conn), done}
-	m.rest = &half{m, make(chan net.Conn), done}
-	return m
+	return &mux{
+		Listener: lis, count: count,
+		grpc: &half{lis, make(chan net.Conn), done},
+		rest: &half{lis, make(chan net.Conn), done},
+	}
 }
 
 // run accepts connections until the listener is closed, and returns when every connection was
@@ -104,17 +104,6 @@ func (h *half) Accept() (net.Conn, error) {
 	}
 }
 
-// Close closes the common listener of both kinds.
-func (h *half) Close() error {
-	if err := h.mux.Listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-		return err
-	}
-	return nil
-}
-
-// Addr returns the address of the listener.
-func (h *half) Addr() net.Addr { return h.mux.Listener.Addr() }
-
 // sniffed is a connection whose first bytes were already read.
 type sniffed struct {
 	net.Conn
@@ -136,14 +125,4 @@ func (c *sniffed) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	return c.Conn.Read(p)
-}
-
-// WriteTo lets io.Copy use the fast path of the underlying connection.
-func (c *sniffed) WriteTo(w io.Writer) (int64, error) {
-	n, err := w.Write(c.head)
-	if c.head = c.head[n:]; err != nil {
-		return int64(n), err
-	}
-	m, err := io.Copy(w, c.Conn)
-	return int64(n) + m, err
 }

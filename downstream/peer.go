@@ -79,39 +79,30 @@ func PeerUID(c *net.UnixConn) (uint32, error) {
 
 // peerFilter accepts or rejects the peers of a socket. Its fields are immutable.
 type peerFilter struct {
-	uids, gids []uint32
-	identify   func(*net.UnixConn) (credentials, error)
-	log        *slog.Logger
-	flags      string
-	observer   PeerObserver // may be nil
-	warnings   *rate.Limiter
+	Peers    // with defaults
+	identify func(*net.UnixConn) (credentials, error)
+	warnings *rate.Limiter
 }
 
 // newPeerFilter returns the filter of a process with the uid own, for a socket that belongs to group;
 // -1 if SocketConfig names no group.
 func newPeerFilter(p Peers, own uint32, group int) *peerFilter {
-	g := &peerFilter{
-		uids:     append(slices.Clone(p.UIDs), own),
-		gids:     p.GIDs,
-		identify: credentialsOf,
-		log:      cmp.Or(p.Log, slog.New(slog.DiscardHandler)),
-		flags:    cmp.Or(p.Flags, "--allow-uid or --allow-gid, or share a group with it, with --socket-group"),
-		observer: p.Observer,
-		warnings: rate.NewLimiter(rate.Every(warnRejectedEvery), warnRejectedBurst),
-	}
-	if p.Root {
-		g.uids = append(g.uids, 0)
-	}
 	if len(p.UIDs)+len(p.GIDs) == 0 && group >= 0 {
-		g.gids = []uint32{uint32(group)}
+		p.GIDs = []uint32{uint32(group)}
 	}
-	return g
+	p.UIDs = append(slices.Clone(p.UIDs), own)
+	if p.Root {
+		p.UIDs = append(p.UIDs, 0)
+	}
+	p.Log = cmp.Or(p.Log, slog.New(slog.DiscardHandler))
+	p.Flags = cmp.Or(p.Flags, "--allow-uid or --allow-gid, or share a group with it, with --socket-group")
+	return &peerFilter{p, credentialsOf, rate.NewLimiter(rate.Every(warnRejectedEvery), warnRejectedBurst)}
 }
 
 // allows reports whether a process with these credentials may use the socket.
 func (g *peerFilter) allows(p credentials) bool {
-	return slices.Contains(g.uids, p.uid) || slices.Contains(g.gids, p.gid) ||
-		slices.ContainsFunc(p.groups, func(gid uint32) bool { return slices.Contains(g.gids, gid) })
+	return slices.Contains(g.UIDs, p.uid) || slices.Contains(g.GIDs, p.gid) ||
+		slices.ContainsFunc(p.groups, func(gid uint32) bool { return slices.Contains(g.GIDs, gid) })
 }
 
 // Admitted returns the users and groups that may use the socket; nil if only its permissions
@@ -120,7 +111,7 @@ func (s *Socket) Admitted() (uids, gids []uint32) {
 	if s.filter == nil {
 		return nil, nil
 	}
-	return s.filter.uids, s.filter.gids
+	return s.filter.UIDs, s.filter.GIDs
 }
 
 // admits reports whether a connection is accepted. It counts a rejected one and logs the reason.
@@ -129,15 +120,15 @@ func (g *peerFilter) admits(c *net.UnixConn) bool {
 	if err == nil && g.allows(p) {
 		return true
 	}
-	if g.observer != nil {
-		g.observer.PeerRejected()
+	if g.Observer != nil {
+		g.Observer.PeerRejected()
 	}
 	switch {
 	case !g.warnings.Allow():
 	case err != nil:
-		g.log.Warn("connection rejected: client cannot be identified", "err", err)
+		g.Log.Warn("connection rejected: client cannot be identified", "err", err)
 	default:
-		g.log.Warn("connection rejected: its user may not use the socket: allow its uid or gid with "+g.flags,
+		g.Log.Warn("connection rejected: its user may not use the socket: allow its uid or gid with "+g.Flags,
 			"uid", p.uid, "gid", p.gid, "pid", p.pid)
 	}
 	return false

@@ -195,12 +195,14 @@ func (s *Server) Streams() []StreamState {
 }
 
 // serve serves one stream: of all types, or only of typeURL if that is set.
-func (s *Server) serve(ctx context.Context, form xds.Form, typeURL string, w wire) error {
-	st := &stream{server: s, form: form, typeURL: typeURL, wire: w, since: time.Now(), wake: make(chan struct{}, 1), written: make(chan struct{}, 1)}
-	if p, ok := peer.FromContext(ctx); ok && p.Addr.Network() != "unix" {
+func (s *Server) serve(g grpc.ServerStream, form xds.Form, typeURL string) error {
+	st := &stream{
+		server: s, number: s.number(), form: form, typeURL: typeURL, grpc: g, since: time.Now(),
+		wake: make(chan struct{}, 1), written: make(chan struct{}, 1),
+	}
+	if p, ok := peer.FromContext(g.Context()); ok && p.Addr.Network() != "unix" {
 		st.peer = p.Addr.String()
 	}
-	st.number = s.number()
 	s.mu.Lock()
 	full := len(s.streams) >= s.cfg.Limits.Streams
 	if !full {
@@ -217,7 +219,15 @@ func (s *Server) serve(ctx context.Context, form xds.Form, typeURL string, w wir
 		s.mu.Unlock()
 		s.cfg.Observer.StreamClosed(form.String())
 	}()
-	return st.run(ctx)
+	return st.run(g.Context())
+}
+
+// number returns the number of a new stream, or of a request without one.
+func (s *Server) number() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last++
+	return s.last
 }
 
 // newSession returns the state machine of a client with this view.

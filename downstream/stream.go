@@ -12,9 +12,12 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/holdfast-xds/holdfast/downstream/codec"
 	"github.com/holdfast-xds/holdfast/downstream/session"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -30,7 +33,7 @@ type stream struct {
 	typeURL string
 	peer    string
 	since   time.Time
-	wire    wire
+	grpc    grpc.ServerStream
 	wake    chan struct{} // wakes the sender
 	written chan struct{} // the last large response has been written
 
@@ -64,7 +67,7 @@ func (st *stream) state() StreamState {
 // blocks returns only after the handler has returned, so the receiver and the sender may outlive
 // it; the server waits for them.
 func (st *stream) run(ctx context.Context) error {
-	req, node, err := st.wire.recv()
+	req, node, err := st.recv()
 	if err != nil {
 		return toStatus(err)
 	}
@@ -124,7 +127,7 @@ func (st *stream) receiveAll(ctx context.Context, req *session.Request) error {
 			return err
 		}
 		var err error
-		if req, _, err = st.wire.recv(); err != nil {
+		if req, _, err = st.recv(); err != nil {
 			return err
 		}
 	}
@@ -247,7 +250,7 @@ func (st *stream) flush(ctx context.Context) (time.Time, error) {
 			st.log.Debug("response", "type", xds.Short(resp.Type), "nonce", resp.Nonce, "version", resp.Version,
 				"resources", len(resp.Resources), "removed", len(resp.Removed))
 		}
-		large, err := st.wire.send(resp, st.server.from, func() { wake.Signal(st.written) })
+		large, err := st.send(resp)
 		if err != nil {
 			return time.Time{}, err
 		}
@@ -261,6 +264,31 @@ func (st *stream) flush(ctx context.Context) (time.Time, error) {
 			return time.Time{}, nil
 		}
 	}
+}
+
+// recv receives the next request, and the Node in it, which may be nil.
+func (st *stream) recv() (*session.Request, *corev3.Node, error) {
+	if st.form == xds.Delta {
+		var req discoveryv3.DeltaDiscoveryRequest
+		err := st.grpc.RecvMsg(&req)
+		return session.FromDelta(&req), req.GetNode(), err
+	}
+	var req discoveryv3.DiscoveryRequest
+	err := st.grpc.RecvMsg(&req)
+	return session.FromSotW(&req), req.GetNode(), err
+}
+
+// send sends a response and reports whether it is large. If it is, written receives a value when the
+// response was written, as with codec.Tracked.
+func (st *stream) send(resp *session.Response) (large bool, err error) {
+	m := codec.Tracked{Written: func() { wake.Signal(st.written) }}
+	if st.form == xds.Delta {
+		m.Message = &codec.Delta{Rest: resp.DeltaRest(st.server.from), Size: resp.Size(), Resource: resp.DeltaResource}
+	} else if m.Message, err = resp.SotW(st.server.from); err != nil {
+		return false, err
+	}
+	err = st.grpc.SendMsg(&m)
+	return m.Large, err
 }
 
 // build builds a response from the state at one moment.

@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/wake"
 )
 
 // requestTimeout bounds one request to Envoy's admin interface. Envoy's main thread answers it,
@@ -166,4 +169,62 @@ func releaseOf(version string) string {
 		return ""
 	}
 	return parts[1]
+}
+
+// drainPoll is how often the connections of a draining Envoy are counted.
+const drainPoll = 200 * time.Millisecond
+
+// Draining configures how long an Envoy is drained.
+type Draining struct {
+	// Min is the minimum, which gives clients time to notice the failing health checks. Timeout
+	// is the maximum.
+	Min, Timeout time.Duration
+}
+
+// ErrUndone is the cause for cancelling the context of AwaitDrained when the drain is undone.
+var ErrUndone = errors.New("the drain was undone")
+
+// Drain closes the connections of an Envoy that is about to end: its health checks fail, so
+// that it gets no new clients, and its listeners drain, which cannot be undone. It returns as
+// AwaitDrained does.
+func Drain(ctx context.Context, a *Admin, d Draining, log *slog.Logger) {
+	if err := a.FailHealth(ctx); err != nil {
+		log.Warn("Envoy cannot be drained", "err", err)
+		return
+	}
+	if err := a.Drain(ctx); err != nil {
+		log.Warn("Envoy's listeners cannot be drained", "err", err)
+	}
+	AwaitDrained(ctx, a, d, log)
+}
+
+// AwaitDrained waits for an Envoy whose health checks fail. It returns when no connection is
+// left and Min has passed, after Timeout, when Envoy does not answer, or when ctx ends.
+func AwaitDrained(ctx context.Context, a *Admin, d Draining, log *slog.Logger) {
+	began := time.Now()
+	log.Info("Envoy drain started", "min", d.Min.String(), "timeout", d.Timeout.String())
+	deadline := began.Add(max(d.Min, d.Timeout))
+	for pause := d.Min; ; pause = min(drainPoll, time.Until(deadline)) {
+		if !wake.Sleep(ctx, pause) {
+			if !errors.Is(context.Cause(ctx), ErrUndone) {
+				log.Warn("Envoy drain aborted, because of an immediate shutdown")
+			}
+			return
+		}
+		open, err := a.Connections(ctx)
+		took := time.Since(began).Round(time.Millisecond).String()
+		switch {
+		case errors.Is(err, errNoStats):
+			log.Info("Envoy drain complete; open connections cannot be counted", "err", err)
+		case err != nil:
+			log.Warn("Envoy does not answer during its drain", "err", err)
+		case open == 0:
+			log.Info("Envoy drain complete", "took", took)
+		case !time.Now().Before(deadline):
+			log.Warn("Envoy drain timed out", "connections", open, "took", took)
+		default:
+			continue
+		}
+		return
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -25,10 +26,10 @@ type child struct {
 	exited  chan struct{} // closed when the process has ended and its output was passed on
 	code    int           // valid after exited is closed
 	ended   time.Time     // valid after exited is closed
-	wasLive bool          // it was LIVE at least once; protected by the supervisor's mu
-	mu      sync.Mutex
+	wasLive atomic.Bool   // it was LIVE at least once
 	// expected is set if the process is meant to end, so that its end is no crash.
-	expected bool
+	expected atomic.Bool
+	mu       sync.Mutex
 	signals  []syscall.Signal // the signals that the agent sent
 }
 
@@ -132,25 +133,12 @@ func (c *child) crashed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	signalled := slices.ContainsFunc(c.signals, func(s syscall.Signal) bool { return c.code == 128+int(s) })
-	return c.code != 0 && !c.expected && !signalled && c.ended.Sub(c.started) < CrashedWithin
-}
-
-// expectExit records that the process is meant to end.
-func (c *child) expectExit() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.expected = true
-}
-
-func (c *child) exitExpected() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.expected
+	return c.code != 0 && !c.expected.Load() && !signalled && c.ended.Sub(c.started) < CrashedWithin
 }
 
 // stop ends the process with SIGTERM, and with SIGKILL after the grace period.
 func (c *child) stop(grace time.Duration) {
-	c.expectExit()
+	c.expected.Store(true)
 	c.signal(syscall.SIGTERM)
 	timer := time.NewTimer(grace)
 	defer timer.Stop()

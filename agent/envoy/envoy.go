@@ -189,13 +189,11 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	if !s.awaitReady(ctx) {
 		return nil
 	}
+	var polling sync.WaitGroup
+	defer polling.Wait()
 	watching, stop := context.WithCancel(ctx)
-	watched := make(chan struct{})
-	go func() {
-		s.pollAdmin(watching)
-		close(watched)
-	}()
-	defer func() { stop(); <-watched }()
+	defer stop()
+	polling.Go(func() { s.pollAdmin(watching) })
 	pause := minPause
 	for {
 		if err := s.launch(0); err != nil {
@@ -208,7 +206,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		switch {
 		case time.Since(last.started) > stableAfter:
 			pause = minPause
-		case s.wasLive(last):
+		case last.wasLive.Load():
 			pause = min(pause, maxServedPause)
 		}
 		s.cfg.Log.Error("Envoy crashed, restarting it", "code", last.code, "after", time.Since(last.started).Round(time.Millisecond).String(), "in", pause.String())
@@ -228,28 +226,18 @@ func (s *Supervisor) reportCrash(c *child) {
 	}
 }
 
-// wasLive reports whether an Envoy was ever live.
-func (s *Supervisor) wasLive(c *child) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return c.wasLive
-}
-
 // awaitReady waits until there is a configuration to serve, or for StartAfter; false if ctx
 // ends first.
 func (s *Supervisor) awaitReady(ctx context.Context) bool {
-	deadline := time.NewTimer(s.cfg.StartAfter)
-	defer deadline.Stop()
-	poll := time.NewTicker(20 * time.Millisecond)
-	defer poll.Stop()
+	deadline := time.Now().Add(s.cfg.StartAfter)
 	for !s.cfg.Ready() {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-deadline.C:
+		left := time.Until(deadline)
+		if left <= 0 {
 			s.cfg.Log.Warn("Envoy is started although there is no configuration yet", "after", s.cfg.StartAfter.String())
-			return true
-		case <-poll.C:
+			break
+		}
+		if !wake.Sleep(ctx, min(left, 20*time.Millisecond)) {
+			return false
 		}
 	}
 	return ctx.Err() == nil
@@ -308,7 +296,7 @@ func (s *Supervisor) supervise(ctx context.Context) (*child, error) {
 		case <-ctx.Done():
 			return nil, nil
 		case c = <-s.exits:
-			if newest := s.removeChild(c); !newest || c.exitExpected() {
+			if newest := s.removeChild(c); !newest || c.expected.Load() {
 				s.cfg.Log.Info("Envoy exited", "pid", c.process.Pid, "epoch", c.epoch, "code", c.code)
 				if !newest {
 					continue
@@ -322,7 +310,7 @@ func (s *Supervisor) supervise(ctx context.Context) (*child, error) {
 				continue
 			}
 		}
-		if c.exitExpected() || s.cfg.Exit || c.code == 0 {
+		if c.expected.Load() || s.cfg.Exit || c.code == 0 {
 			return nil, &ExitError{Code: c.code}
 		}
 		s.mu.Lock()
@@ -399,7 +387,7 @@ func (s *Supervisor) hotRestart(ctx context.Context) (ended *child, err error) {
 				continue
 			}
 			s.cfg.Log.Info("hot restart complete", "pid", next.process.Pid, "epoch", next.epoch)
-			old.expectExit() // the new one ends it after the drain
+			old.expected.Store(true) // the new one ends it after the drain
 			return nil, nil
 		}
 	}
@@ -419,16 +407,15 @@ func (s *Supervisor) pollAdmin(ctx context.Context) {
 		s.mu.Lock()
 		if err == nil && len(s.children) > 0 && c == s.children[len(s.children)-1] {
 			s.status.State, s.status.Version = info.State, info.Version
-			c.wasLive = c.wasLive || info.State == StateLive
 		} else {
 			s.status.State = ""
 		}
-		live := s.status.State == StateLive
-		s.mu.Unlock()
 		pause := 100 * time.Millisecond
-		if live {
+		if s.status.State == StateLive {
+			c.wasLive.Store(true)
 			pause = time.Second
 		}
+		s.mu.Unlock()
 		wake.Sleep(ctx, pause)
 	}
 }
@@ -471,7 +458,7 @@ func (s *Supervisor) Drain(ctx context.Context) {
 	s.mu.Lock()
 	s.status.Draining = true
 	for _, c := range s.children {
-		c.expectExit()
+		c.expected.Store(true)
 	}
 	running := len(s.children) > 0
 	s.mu.Unlock()
@@ -486,7 +473,7 @@ func (s *Supervisor) stopAll() {
 	left := slices.Clone(s.children)
 	s.mu.Unlock()
 	for _, c := range left {
-		c.expectExit()
+		c.expected.Store(true)
 		c.signal(syscall.SIGTERM)
 	}
 	for _, c := range left {

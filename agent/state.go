@@ -117,7 +117,7 @@ func (a *Agent) available() []admin.Condition {
 
 // Status returns the status of the agent.
 func (a *Agent) Status() admin.Status {
-	s := admin.Status{Version: a.cfg.Version, Started: a.born, Streams: group.Streams(a.server)}
+	s := admin.Status{Version: a.cfg.Version, Started: a.born, Streams: a.server.Streams()}
 	for _, m := range a.groups.Members() {
 		s.Groups = append(s.Groups, m.Status())
 		s.Files = append(s.Files, m.Files()...)

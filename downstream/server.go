@@ -172,14 +172,17 @@ func (s *Server) connection(change int) {
 
 // StreamState describes an open stream.
 type StreamState struct {
-	Stream uint64
-	NodeID string // "" before the first request
-	Form   xds.Form
-	Peer   string
-	Since  time.Time
-	// Types lists the types of the client's requests, in push order.
-	Types         []string
-	Subscriptions int
+	ID     uint64 `json:"id"`
+	NodeID string `json:"node_id"` // "" before the first request
+	// Peer is the client's address, "" on a Unix socket.
+	Peer string `json:"peer,omitempty"`
+	// Protocol is "sotw" or "delta".
+	Protocol string    `json:"protocol"`
+	Since    time.Time `json:"since,omitzero"`
+	// Types lists the short names of the types that the client subscribes to, in push order.
+	Types []string `json:"types,omitempty"`
+	// Subscriptions counts the names of all types together.
+	Subscriptions int `json:"subscriptions"`
 }
 
 // Streams returns the open streams, oldest first.
@@ -190,7 +193,7 @@ func (s *Server) Streams() []StreamState {
 	for st := range s.streams {
 		states = append(states, st.state())
 	}
-	slices.SortFunc(states, func(a, b StreamState) int { return int(a.Stream) - int(b.Stream) })
+	slices.SortFunc(states, func(a, b StreamState) int { return cmp.Compare(a.ID, b.ID) })
 	return states
 }
 

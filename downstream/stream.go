@@ -56,10 +56,15 @@ type stream struct {
 func (st *stream) state() StreamState {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	s := StreamState{Stream: st.number, NodeID: st.node, Form: st.form, Peer: st.peer, Since: st.since}
-	if st.machine != nil {
-		s.Types, s.Subscriptions = st.machine.Subscriptions()
+	s := StreamState{ID: st.number, NodeID: st.node, Peer: st.peer, Protocol: st.form.String(), Since: st.since}
+	if st.machine == nil {
+		return s
 	}
+	types, names := st.machine.Subscriptions()
+	for _, typeURL := range types {
+		s.Types = append(s.Types, xds.Short(typeURL))
+	}
+	s.Subscriptions = names
 	return s
 }
 

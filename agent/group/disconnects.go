@@ -96,7 +96,3 @@ func (g *Group) Crashed(started time.Time) {
 	g.cfg.Log.Error("Envoy crashed three times within a minute of its start: the last stable configuration is served in place of what changed since, until the control plane changes it, `holdfast resume`, or the time below",
 		"suspects", len(suspects), "type", xds.Short(first.Type), "name", first.Name, "until", g.cache.Fallback().Until.UTC().Format(time.RFC3339))
 }
-
-// Resume ends the fallback: the newest contents are served again. It reports whether there was a
-// fallback.
-func (g *Group) Resume() bool { return g.cache.Resume() }

@@ -31,10 +31,6 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream"
 )
 
-// Features are the client features that the agent has whatever its clients have. They are added to
-// the Node that upstreams get (protocol.md 8.9).
-var Features = []string{xds.FeatureResourceInSotW, xds.FeatureResourceTTL}
-
 // Config configures a Group.
 type Config struct {
 	// Node is the Node of the clients, as the control plane sees it.
@@ -117,10 +113,9 @@ func New(cfg Config) *Group {
 		nodeChanged: make(chan struct{}, 1),
 		failed:      make(chan struct{}, 1),
 		answered:    make(chan struct{}, 1),
-
-		created:    time.Now(),
-		withRoutes: make(chan *xds.Resource, maxPending),
-		node:       withFeatures(cfg.Node),
+		created:     time.Now(),
+		withRoutes:  make(chan *xds.Resource, maxPending),
+		node:        withFeatures(cfg.Node),
 	}
 	cfg.Cache.OnContent = g.queueRoutes
 	cfg.Cache.Stale = func() bool { return g.Stale() > 0 }
@@ -201,18 +196,18 @@ func (g *Group) SetContact(at time.Time) {
 // are not served; 0 otherwise.
 func (g *Group) Stale() time.Duration {
 	contact := g.Contact()
-	if g.cfg.MaxStale == 0 || contact.IsZero() {
+	age := time.Since(contact)
+	if g.cfg.MaxStale == 0 || contact.IsZero() || age <= g.cfg.MaxStale {
 		return 0
 	}
-	if age := time.Since(contact); age > g.cfg.MaxStale {
-		return age
-	}
-	return 0
+	return age
 }
 
+// withFeatures returns the Node that upstreams get: with the client features that the agent has
+// whatever its clients have (protocol.md 8.9).
 func withFeatures(node *corev3.Node) *corev3.Node {
 	node = proto.CloneOf(node)
-	for _, f := range Features {
+	for _, f := range []string{xds.FeatureResourceInSotW, xds.FeatureResourceTTL} {
 		if !slices.Contains(node.ClientFeatures, f) {
 			node.ClientFeatures = append(node.ClientFeatures, f)
 		}
@@ -222,9 +217,6 @@ func withFeatures(node *corev3.Node) *corev3.Node {
 
 // Cache returns the group's cache.
 func (g *Group) Cache() *cache.Cache { return g.cache }
-
-// Upstreams returns the state of the group's sources, in order of priority.
-func (g *Group) Upstreams() []upstream.SourceState { return g.upstreams().States() }
 
 func (g *Group) upstreams() *upstream.Failover {
 	g.mu.Lock()
@@ -302,18 +294,12 @@ func (g *Group) endStale(ctx context.Context) error {
 	if g.cfg.MaxStale == 0 {
 		return nil
 	}
-	tick := time.NewTicker(freshPoll)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	for wake.Sleep(ctx, freshPoll) {
 		if g.Stale() == 0 {
 			g.cache.EndStale()
 		}
 	}
+	return nil
 }
 
 // runSources runs the sources until ctx ends, and new ones beside them when the Node has changed.
@@ -368,14 +354,16 @@ func (g *Group) takeOver(f *sourcesRun) {
 }
 
 // Attach opens the view of a stream; it never fails.
-func (g *Group) Attach(c downstream.Client) (downstream.View, error) {
+func (g *Group) Attach(c downstream.Client) (downstream.View, error) { return g.attach(c), nil }
+
+func (g *Group) attach(c downstream.Client) view {
 	v := view{Watch: g.cache.Watch(c.Node.GetId()), cache: g.cache}
 	// A fetch is short, and other clients than Envoy may be short-lived on purpose.
 	if g.cfg.WatchDisconnects && !c.Fetch && c.Node.GetUserAgentName() == xds.EnvoyUserAgent {
 		g.disconnects.connected(time.Now())
 		v.closed = g.clientDisconnected
 	}
-	return v, nil
+	return v
 }
 
 // Forward opens a stream of a service that is not served here to the upstream that answers.

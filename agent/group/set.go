@@ -3,7 +3,9 @@ package group
 import (
 	"cmp"
 	"context"
+	"hash/maphash"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -163,23 +166,13 @@ func (s *Set) Attach(c downstream.Client) (downstream.View, error) {
 		m.presented = key
 	}
 	s.arrived(m, c.Node, key)
-	view, err := m.Attach(c)
+	v := m.attach(c)
+	v.departed = func() { s.departed(m, key) }
 	s.mu.Unlock()
 	if isNew {
 		s.start <- m // the groups outlive the server, so somebody receives
 	}
-	return counted{view, func() { s.departed(m, key) }}, err
-}
-
-// counted is a view that calls a function when it is closed.
-type counted struct {
-	downstream.View
-	closed func()
-}
-
-func (v counted) Close(end downstream.End) {
-	v.View.Close(end)
-	v.closed()
+	return v, nil
 }
 
 // arrived records that a client has connected. If the control plane gets another Node than this
@@ -289,13 +282,49 @@ func (s *Set) drop(m *Member) {
 func (s *Set) Members() []*Member {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]*Member, 0, len(s.members))
-	for _, m := range s.members {
-		out = append(out, m)
-	}
-	slices.SortFunc(out, func(x, y *Member) int {
+	return slices.SortedFunc(maps.Values(s.members), func(x, y *Member) int {
 		return cmp.Or(cmp.Compare(x.key.Node, y.key.Node), cmp.Compare(x.key.UserAgent, y.key.UserAgent),
 			cmp.Compare(x.key.Generator, y.key.Generator))
 	})
-	return out
+}
+
+// Key identifies a group: the clients with one Key get one configuration. They have the same node
+// id and the same user agent name, and the control plane uses the same generator for them
+// (design.md section 3).
+type Key struct{ Node, UserAgent, Generator string }
+
+// KeyOf returns the Key of the group of the clients with a Node.
+func KeyOf(n *corev3.Node) Key {
+	return Key{n.GetId(), n.GetUserAgentName(), n.GetMetadata().GetFields()["GENERATOR"].GetStringValue()}
+}
+
+// sameNode reports whether a control plane generates the same configuration for two nodes of one
+// group: it may use cluster, locality and metadata.
+func sameNode(a, b *corev3.Node) bool {
+	return a.GetCluster() == b.GetCluster() &&
+		proto.Equal(a.GetLocality(), b.GetLocality()) &&
+		proto.Equal(a.GetMetadata(), b.GetMetadata())
+}
+
+// nodeHash is a hash of a Node.
+type nodeHash uint64
+
+var nodeSeed = maphash.MakeSeed()
+
+func hashNode(node *corev3.Node) nodeHash {
+	rest := proto.CloneOf(node)
+	rest.Extensions = nil
+	key := hashMessage(rest)
+	for _, e := range node.GetExtensions() {
+		key += hashMessage(e) // the order does not count: Envoy 1.36 changes it with each start
+	}
+	return key
+}
+
+func hashMessage(m proto.Message) nodeHash {
+	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		return 0 // it was just unmarshalled
+	}
+	return nodeHash(maphash.Bytes(nodeSeed, wire))
 }

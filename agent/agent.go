@@ -1,12 +1,12 @@
 // Package agent assembles holdfast: it owns the groups of clients, the order in which the parts
 // start and stop, and the health that is reported.
 //
-// It guarantees that the socket is served before anything else is waited for, that the clients of a
-// group share one upstream subscription, and that Run returns when everything that it started has
-// ended. The parts do not know one another; package group connects those of one group.
+// It guarantees that the socket is served before anything else is waited for, and that Run returns when
+// everything that it started has ended. Package group connects the parts of one group.
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,22 +35,17 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream/file"
 )
 
-// Config configures an Agent. The agent itself sets what its parts need of one another in their
-// Configs: State, Log, Observer and most callbacks.
+// Config configures an Agent, which sets State, Log, Observer and most callbacks of its parts' Configs.
 type Config struct {
-	// Version is holdfast's own, for status and control_plane.identifier.
-	Version string
-	// Node is the Node of Envoy, so that its configuration can be fetched before Envoy connects. It
-	// also completes the Node of a client with the same id. If it is nil, the agent waits for the
-	// first client.
+	Version string // of holdfast
+	// Node is the Node of Envoy, whose configuration is fetched before Envoy connects. It also completes
+	// the Node of a client with the same id. If it is nil, the agent waits for the first client.
 	Node *corev3.Node
 	// Upstreams are addresses in order of priority: host:port, unix:PATH, dns:///host:port,
 	// file:DIR or http(s)://host. At least one, unless there are certificates to serve.
 	Upstreams []string
-	// Upstream configures each of Upstreams but for its address. MaxMessage also bounds the
-	// requests of clients.
+	// Upstream configures each of Upstreams. Its MaxMessage also bounds the requests of clients.
 	Upstream upstream.Config
-	// Timing is when another of Upstreams is used; durations that are 0 take the defaults.
 	failover.Timing
 	// Group configures each group of clients, of which there are MaxGroups at most; 0 means
 	// DefaultMaxGroups.
@@ -58,9 +53,8 @@ type Config struct {
 	MaxGroups int
 	// Store configures the last known good on disk. Without a Dir it is in memory only; without
 	// an Identity it is that of Node.
-	Store store.Config
-	// Certificates are issued by the agent if there are sources or directories.
-	Certificates sds.Config
+	Store        store.Config
+	Certificates sds.Config // issued if there are sources or directories
 	// Downstream is served on Socket to Peers. REST is a further address, host:port, where REST
 	// is served in plaintext; "" for none.
 	Downstream downstream.Config
@@ -71,8 +65,7 @@ type Config struct {
 	// Envoy beside the agent, which is drained on request.
 	Envoy envoy.Config
 	Admin admin.Config
-	// ReadyRequiresUpstream makes an agent that no control plane answers not ready, though it
-	// serves what it has.
+	// ReadyRequiresUpstream makes an agent not ready that no control plane answers.
 	ReadyRequiresUpstream bool
 	// Takeover takes over from an agent that serves the socket, if there is one.
 	Takeover bool
@@ -91,10 +84,9 @@ type Agent struct {
 	keeper  *keeper // nil for memory only
 	// certificates is nil if the agent issues none.
 	certificates *sds.Manager
-	// secrets finds secrets in the output of Envoy, which must not be logged.
-	secrets redact.Finder
-	life    lifecycle
-	orphans *reaper.Reaper
+	secrets      redact.Finder // for the output of Envoy
+	life         lifecycle
+	orphans      *reaper.Reaper
 	// Bound by Run; rest is nil if REST is not served on TCP.
 	surface *admin.Server
 	socket  *downstream.Socket
@@ -106,21 +98,15 @@ type Agent struct {
 
 // New checks the configuration; it does no I/O.
 func New(cfg Config) (*Agent, error) {
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	if len(cfg.Upstreams) == 0 && len(cfg.Certificates.Sources) == 0 {
 		return nil, errors.New("no upstream: name at least one with --upstream, or a source of certificates with --ca")
 	}
 	if err := cfg.Admin.Check(); err != nil {
 		return nil, err
 	}
-	if cfg.MaxGroups == 0 {
-		cfg.MaxGroups = DefaultMaxGroups
-	}
-	if cfg.Store.Identity == "" {
-		cfg.Store.Identity = identity(cfg.Node)
-	}
+	cfg.MaxGroups = cmp.Or(cfg.MaxGroups, DefaultMaxGroups)
+	cfg.Store.Identity = cmp.Or(cfg.Store.Identity, identity(cfg.Node))
 	cfg.Store.Logger, cfg.Certificates.Log, cfg.Envoy.Log = cfg.Log, cfg.Log, cfg.Log
 	a := &Agent{born: time.Now(), orphans: reaper.New(), metrics: admin.NewMetrics(cfg.Version)}
 	cfg.Upstream.Security.Shown = a.metrics.UpstreamCertificate
@@ -131,8 +117,8 @@ func New(cfg Config) (*Agent, error) {
 	if _, err := a.sources(); err != nil {
 		return nil, err
 	}
+	var err error
 	if len(cfg.Certificates.Sources) > 0 || len(cfg.Certificates.SecretDirs) > 0 {
-		var err error
 		if a.certificates, err = sds.New(cfg.Certificates); err != nil {
 			return nil, err
 		}
@@ -141,7 +127,6 @@ func New(cfg Config) (*Agent, error) {
 	if len(cfg.Envoy.Args) > 0 {
 		cfg.Envoy.Ready, cfg.Envoy.Orphans = a.servable, a.orphans
 		cfg.Envoy.Crashed, cfg.Envoy.Clean = a.crashed, a.cleaned
-		var err error
 		if a.life.envoy, err = envoy.New(cfg.Envoy); err != nil {
 			return nil, err
 		}
@@ -159,7 +144,6 @@ func New(cfg Config) (*Agent, error) {
 	return a, nil
 }
 
-// serverConfig configures the xDS server.
 func (a *Agent) serverConfig() downstream.Config {
 	conf := a.cfg.Downstream
 	conf.State, conf.Forward, conf.Register = a, a, a.registerCSDS
@@ -221,8 +205,7 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 	// clients are still served.
 	serving, endServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer endServing()
-	// The groups end after the server, their state on disk after the groups, and the admin
-	// interface last.
+	// The groups end after the server, the keeper after the groups, and the admin interface last.
 	groups, endGroups := context.WithCancel(context.WithoutCancel(ctx))
 	defer endGroups()
 	late, endLate := context.WithCancel(context.WithoutCancel(ctx))
@@ -302,7 +285,6 @@ func (a *Agent) withheld(typeURL string, withheld, held int) {
 		"type", xds.Short(typeURL), "withheld", withheld, "held", held)
 }
 
-// sources creates the upstreams, in order of priority.
 func (a *Agent) sources() ([]upstream.Source, error) {
 	seen := make(map[string]bool)
 	var out []upstream.Source
@@ -320,7 +302,6 @@ func (a *Agent) sources() ([]upstream.Source, error) {
 	return out, nil
 }
 
-// source makes one upstream of its address.
 func (a *Agent) source(addr string) (upstream.Source, error) {
 	if dir, ok := strings.CutPrefix(addr, "file:"); ok {
 		if dir == "" {

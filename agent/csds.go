@@ -30,7 +30,6 @@ type csds struct {
 	agent *Agent
 }
 
-// FetchClientStatus answers one request.
 func (c csds) FetchClientStatus(_ context.Context, req *statusv3.ClientStatusRequest) (*statusv3.ClientStatusResponse, error) {
 	if len(req.GetNodeMatchers()) > 0 {
 		return nil, status.Error(codes.InvalidArgument, "node matchers are not supported: every group is reported")
@@ -42,7 +41,6 @@ func (c csds) FetchClientStatus(_ context.Context, req *statusv3.ClientStatusReq
 	return resp, nil
 }
 
-// StreamClientStatus answers each request of a stream.
 func (c csds) StreamClientStatus(stream statusv3.ClientStatusDiscoveryService_StreamClientStatusServer) error {
 	for {
 		req, err := stream.Recv()

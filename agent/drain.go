@@ -11,7 +11,6 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/wake"
 )
 
-// drain is one drain.
 type drain struct {
 	begun  chan struct{} // closed when Envoy's health checks fail
 	done   chan struct{} // closed when it is complete; err is set then
@@ -64,7 +63,6 @@ func (a *Agent) Drain(ctx context.Context) error {
 	return d.err
 }
 
-// draining reports whether a drain was started and not undone.
 func (a *Agent) draining() bool {
 	a.life.mu.Lock()
 	defer a.life.mu.Unlock()
@@ -110,7 +108,6 @@ func (a *Agent) Undrain(ctx context.Context) error {
 // outlives the agent's container.
 func (a *Agent) drainFile() string { return a.cfg.Socket.Path + ".drained" }
 
-// drainFileExists returns when the drain file was written; false if there is none.
 func (a *Agent) drainFileExists() (time.Time, bool) {
 	info, err := os.Lstat(a.drainFile())
 	if err != nil || !info.Mode().IsRegular() {
@@ -175,8 +172,7 @@ func (a *Agent) passHealth(ctx context.Context, unless func() bool) (undone bool
 const undoEvery = 200 * time.Millisecond
 
 // undoDrain undoes the drain of a previous agent, if Envoy is not a child, as soon as there is a
-// configuration. The kubelet may replace the agent's container alone, and also runs its preStop hook
-// then. undoDrain returns when that is done, or ctx ends.
+// configuration: the kubelet may replace the agent's container alone, and runs its preStop hook then.
 func (a *Agent) undoDrain(ctx context.Context) {
 	if a.life.admin == nil {
 		return

@@ -46,7 +46,6 @@ const (
 	dormantGroup    = 64 << 10
 )
 
-// disk is the store, as the keeper uses it.
 type disk interface {
 	Open() (*store.Loaded, error)
 	Append([]store.Record) error
@@ -71,24 +70,21 @@ type keeper struct {
 	wake, written chan struct{}
 
 	// writing is held during writes, and locked before mu. released is set while another agent uses
-	// the directory, reread after it has.
+	// the directory, reread after that.
 	writing          sync.Mutex
 	released, reread bool
 
-	mu sync.Mutex
-	// releasedAt is since when another agent uses the directory; zero if none does.
-	releasedAt time.Time
-	// opened is set after the state was read.
-	opened bool
-	groups map[string]*savedGroup
+	mu         sync.Mutex
+	releasedAt time.Time // since when another agent uses the directory; zero if none does
+	opened     bool      // the state was read
+	groups     map[string]*savedGroup
 	// notStored has the resources that are not stored, and so would be missing after a restart
 	// without the control plane, with the reason.
 	notStored map[store.Key]string
 	// lost has the resources that a previous agent did not store, with the reason, until an upstream
 	// answers.
 	lost map[store.Key]string
-	// skipped counts, by reason, all resources that were ever in notStored. writeErrors counts
-	// failed writes.
+	// skipped counts, by reason, all resources that were ever in notStored.
 	skipped     map[string]int
 	writeErrors atomic.Uint64
 	// warned has the resources of notStored that were logged, by reason.
@@ -110,12 +106,8 @@ type savedGroup struct {
 	saved   []cache.Saved
 	facts   map[cache.Fact]string
 	contact time.Time
-	// pending has the records of a closed group that are not written yet.
-	pending []store.Record
-	// written is the time of the last contact on disk.
-	written time.Time
-	// cost is the result of size, 0 if it is not known.
-	cost int
+	pending []store.Record // of a closed group, not written yet
+	written time.Time      // the last contact on disk
 }
 
 func newKeeper(d disk, encrypted bool, log *slog.Logger) *keeper {
@@ -190,7 +182,7 @@ func (k *keeper) takeBack() {
 	wake.Signal(k.wake)
 }
 
-// finish writes the last changes and closes the disk. Called under writing.
+// finish writes the last changes. Called under writing.
 func (k *keeper) finish() {
 	if k.released {
 		return
@@ -297,26 +289,22 @@ func (k *keeper) dropDormant() {
 
 // size returns the approximate memory of a dormant group, in bytes.
 func (g *savedGroup) size() int {
-	if g.cost == 0 {
-		g.cost = dormantGroup
-		for _, s := range g.saved {
-			g.cost += dormantResource + len(s.Name) + bodySize(s.Content) + bodySize(s.Previous)
-		}
-		for f, value := range g.facts {
-			g.cost += len(f.Name) + len(value)
+	size := dormantGroup
+	for _, s := range g.saved {
+		size += dormantResource + len(s.Name)
+		for _, r := range []*xds.Resource{s.Content, s.Previous} {
+			if r != nil {
+				size += len(r.Body.GetValue())
+			}
 		}
 	}
-	return g.cost
-}
-
-func bodySize(r *xds.Resource) int {
-	if r == nil {
-		return 0
+	for f, value := range g.facts {
+		size += len(f.Name) + len(value)
 	}
-	return len(r.Body.GetValue())
+	return size
 }
 
-// adopt starts to store a group, and restores its state. It is called before the group runs.
+// adopt restores a group and stores it from now on. It is called before the group runs.
 func (k *keeper) adopt(m *group.Member, name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -334,7 +322,7 @@ func (k *keeper) adopt(m *group.Member, name string) {
 	if !g.contact.IsZero() {
 		m.SetContact(g.contact)
 	}
-	g.saved, g.facts, g.cost = nil, nil, 0
+	g.saved, g.facts = nil, nil
 	wake.Signal(k.wake)
 }
 
@@ -451,7 +439,6 @@ func (k *keeper) writeOnce() error {
 	return k.append()
 }
 
-// append writes the changes.
 func (k *keeper) append() (err error) {
 	k.mu.Lock()
 	var batch []store.Record
@@ -482,7 +469,6 @@ func (k *keeper) append() (err error) {
 	return err
 }
 
-// rewrite writes the whole state.
 func (k *keeper) rewrite() error {
 	k.mu.Lock()
 	var all []store.Record
@@ -538,15 +524,17 @@ func (k *keeper) records(group string, b cache.Batch) []store.Record {
 		_, lost := k.lost[key]
 		delete(k.notStored, key)
 		delete(k.lost, key)
+		// The search for secrets costs more than a write, and most contents are written three times:
+		// when they are new, when a client ACKs them, and when they are stable.
+		storable := func(r *xds.Resource, known bool) (ok bool, why string) {
+			if known && !before {
+				return true, ""
+			}
+			return store.Storable(r, k.encrypted, k.finder.Sensitive)
+		}
 		entry := store.Entry{Source: s.Source, Accepted: s.Accepted, Stable: s.Stable}
 		if s.Content != nil {
-			// The search for secrets costs more than a write, and most contents are written three
-			// times: when they are new, when a client ACKs them, and when they are stable.
-			ok, why := s.ContentKnown && !before, ""
-			if !ok {
-				ok, why = store.Storable(s.Content, k.encrypted, k.finder.Sensitive)
-			}
-			if ok {
+			if ok, why := storable(s.Content, s.ContentKnown); ok {
 				entry.Content = s.Content
 			} else {
 				k.notStored[key] = why
@@ -560,11 +548,7 @@ func (k *keeper) records(group string, b cache.Batch) []store.Record {
 			notes = append(notes, notStoredNote(key, k.notStored[key]))
 		}
 		if s.Previous != nil && (entry.Content != nil || s.Content == nil) {
-			ok := s.PreviousKnown && !before
-			if !ok {
-				ok, _ = store.Storable(s.Previous, k.encrypted, k.finder.Sensitive)
-			}
-			if ok {
+			if ok, _ := storable(s.Previous, s.PreviousKnown); ok {
 				entry.Previous = s.Previous
 			}
 		}
@@ -582,26 +566,17 @@ func (k *keeper) records(group string, b cache.Batch) []store.Record {
 // the state on disk is consistent after an interrupted write.
 func inOrder(a, b store.Record) int {
 	x, y := a.(store.Set), b.(store.Set)
-	if removed := x.Entry.Content == nil; removed != (y.Entry.Content == nil) {
-		if removed {
-			return 1
-		}
-		return -1
-	}
-	if x.Entry.Content == nil {
+	switch removedX, removedY := x.Entry.Content == nil, y.Entry.Content == nil; {
+	case removedX && removedY:
 		x, y = y, x
+	case removedX:
+		return 1
+	case removedY:
+		return -1
 	}
 	return xds.CompareReferences(x.Key.Type, y.Key.Type)
 }
 
-// missing returns the resources of the previous agent that were not stored.
-func (k *keeper) missing() []admin.NotStored {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return named(k.lost)
-}
-
-// status returns the status of the disk, with the resources that are not stored.
 func (k *keeper) status() *admin.Storage {
 	stored := k.disk.Status()
 	out := &admin.Storage{

@@ -17,10 +17,8 @@ import (
 
 // lifecycle is the state of shutdown, drain and takeover.
 type lifecycle struct {
-	// envoy runs Envoy as a child; nil if Envoy is not a child. admin is the admin interface of an
-	// Envoy that is not a child; nil if its address is not known.
-	envoy *envoy.Supervisor
-	admin *envoy.Admin
+	envoy *envoy.Supervisor // nil if Envoy is not a child
+	admin *envoy.Admin      // of an Envoy that is not a child; nil if its address is not known
 
 	// health is held while Envoy's health checks are made to fail or to pass, and the drain file
 	// is changed.
@@ -48,7 +46,6 @@ const (
 	stuckAfter    = 15 * time.Second
 )
 
-// watch is the watchdog; it returns when ctx ends.
 func (a *Agent) watch(ctx context.Context) {
 	wake.Loop(ctx, nil, func() (next time.Time) {
 		for _, m := range a.groups.Members() {
@@ -115,7 +112,6 @@ func (a *Agent) runEnvoy(ctx, serving context.Context) error {
 	return err
 }
 
-// HotRestart replaces Envoy by a new process.
 func (a *Agent) HotRestart(ctx context.Context) error {
 	if a.life.envoy == nil {
 		return errors.New("hot restart: the agent does not run Envoy: start it with `holdfast run -- envoy …`")

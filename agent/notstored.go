@@ -32,7 +32,7 @@ func (k *keeper) warnNotStored(key store.Key, r *xds.Resource, why string) {
 	}
 }
 
-// named lists the resources that are not stored, at most maxNamed for each reason.
+// named lists at most maxNamed resources for each reason.
 func named(notStored map[store.Key]string) []admin.NotStored {
 	var all []admin.NotStored
 	for key, why := range notStored {

@@ -23,14 +23,12 @@ func (a *Agent) Started() bool {
 	return a.listening.Load() && a.sockets() == nil
 }
 
-// Ready returns the conditions under which clients are served, such as the socket, and a
-// configuration for at least one group.
+// Ready returns the conditions under which clients are served.
 func (a *Agent) Ready() []admin.Condition {
-	socket := admin.Condition{Name: "socket", OK: a.Started()}
-	if err := a.sockets(); err != nil {
-		socket.OK, socket.Reason = false, strings.ReplaceAll(err.Error(), "\n", "; ")
-	} else if !socket.OK {
-		socket.Reason = "not listening on " + a.cfg.Socket.Path
+	socket := condition("socket", a.sockets())
+	socket.Reason = strings.ReplaceAll(socket.Reason, "\n", "; ")
+	if socket.OK && !a.listening.Load() {
+		socket = condition("socket", errors.New("not listening on "+a.cfg.Socket.Path))
 	}
 	conditions := append([]admin.Condition{socket}, a.available()...)
 	if a.life.envoy != nil {
@@ -45,12 +43,10 @@ func (a *Agent) Ready() []admin.Condition {
 	return append(conditions, a.heldBack()...)
 }
 
-// condition returns a condition that holds if err is nil.
 func condition(name string, err error) admin.Condition {
 	return admin.Condition{Name: name, OK: err == nil, Reason: text(err)}
 }
 
-// connected returns nil if at least one group is connected to an upstream.
 func (a *Agent) connected() error {
 	if slices.ContainsFunc(a.groups.Members(), func(m *group.Member) bool { return m.Connected() }) {
 		return nil
@@ -68,7 +64,7 @@ func (a *Agent) heldBack() (conditions []admin.Condition) {
 		}
 	}
 	if a.keeper != nil {
-		if lost := a.keeper.missing(); len(lost) > 0 {
+		if lost := a.keeper.status().Lost; len(lost) > 0 {
 			conditions = append(conditions, admin.Condition{Name: "state", OK: true, Reason: fmt.Sprintf(
 				"%s %s is missing until a control plane answers, because it was not stored before the restart: %s (%d resources in total, see holdfast status)",
 				lost[0].Type, lost[0].Name, lost[0].Reason, len(lost))})
@@ -79,12 +75,7 @@ func (a *Agent) heldBack() (conditions []admin.Condition) {
 
 // servable reports whether an Envoy that starts would get a configuration and certificates.
 func (a *Agent) servable() bool {
-	for _, c := range a.available() {
-		if !c.OK {
-			return false
-		}
-	}
-	return a.Started()
+	return a.Started() && !slices.ContainsFunc(a.available(), func(c admin.Condition) bool { return !c.OK })
 }
 
 // available returns the conditions that there is a configuration, and certificates.
@@ -115,7 +106,6 @@ func (a *Agent) available() []admin.Condition {
 	return append(conditions, conf)
 }
 
-// Status returns the status of the agent.
 func (a *Agent) Status() admin.Status {
 	s := admin.Status{Version: a.cfg.Version, Started: a.born, Streams: a.server.Streams()}
 	for _, m := range a.groups.Members() {
@@ -156,7 +146,6 @@ func certificates(s sds.Status) *admin.Certificates {
 	return out
 }
 
-// text returns the text of an error, "" for nil.
 func text(err error) string {
 	if err == nil {
 		return ""
@@ -164,7 +153,6 @@ func text(err error) string {
 	return err.Error()
 }
 
-// Resources visits the resources of all groups that pass the filter.
 func (a *Agent) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 	return func(yield func(admin.Resource) bool) {
 		for _, m := range a.groups.Members() {

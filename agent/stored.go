@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,10 +20,7 @@ import (
 // control plane. It changes nothing, and an agent may be running. The owner of the state is owner or,
 // if that is "", node, which may be nil if the state has one group of Envoys only.
 func Stored(dir, owner string, keys [][]byte, node *corev3.Node) (held []*xds.Resource, contact time.Time, err error) {
-	if owner == "" {
-		owner = identity(node)
-	}
-	loaded, err := store.Read(store.Config{Dir: dir, Identity: owner, Keys: keys, Logger: slog.New(slog.DiscardHandler)})
+	loaded, err := store.Read(store.Config{Dir: dir, Identity: cmp.Or(owner, identity(node)), Keys: keys, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, contact, err
 	}

@@ -27,8 +27,7 @@ const (
 	handoverWithin = 10 * time.Second
 )
 
-// Handover starts a takeover that another agent has requested. Streams of clients are not affected;
-// see handOver.
+// Handover starts a takeover that another agent has requested (handOver).
 func (a *Agent) Handover(admit func() (net.Conn, error)) error {
 	switch {
 	case a.life.envoy != nil:
@@ -124,7 +123,6 @@ func confirmed(conn net.Conn) error {
 	return err
 }
 
-// takeBack takes back what was released. It returns when that is done, or ctx ends.
 func (a *Agent) takeBack(ctx context.Context) {
 	if a.keeper != nil {
 		a.keeper.takeBack()
@@ -189,8 +187,7 @@ func (a *Agent) bind(ctx context.Context) error {
 	return nil
 }
 
-// patiently retries until it succeeds, fails with an error that is not temporary, or handoverWithin
-// has passed.
+// patiently retries for handoverWithin while the error passes.
 func patiently(ctx context.Context, try func(context.Context) error, passes func(error) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, handoverWithin)
 	defer cancel()
@@ -279,7 +276,6 @@ func (a *Agent) free(ctx context.Context, listen func(context.Context) error) er
 	return patiently(ctx, listen, func(err error) bool { return a.cfg.Takeover && errors.Is(err, syscall.EADDRINUSE) })
 }
 
-// unbind closes what was bound and is not served.
 func (a *Agent) unbind() {
 	a.surface.Close()
 	if a.socket != nil {

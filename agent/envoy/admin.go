@@ -20,8 +20,7 @@ import (
 // and a large configuration keeps that thread busy for seconds.
 const requestTimeout = 5 * time.Second
 
-// maxResponse bounds the size of a response.
-const maxResponse = 4 << 20
+const maxResponse = 4 << 20 // bytes
 
 // Admin is a client of Envoy's admin interface.
 type Admin struct {
@@ -48,8 +47,6 @@ func NewAdmin(addr string) *Admin {
 	}}
 }
 
-// request sends a request and returns the body of the response; a status other than 200 is an
-// error.
 func (a *Admin) request(ctx context.Context, method, path string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://envoy"+path, nil)
 	if err != nil {
@@ -89,7 +86,6 @@ const (
 	StateDraining = "DRAINING"
 )
 
-// Info requests /server_info.
 func (a *Admin) Info(ctx context.Context) (Info, error) {
 	body, err := a.request(ctx, http.MethodGet, "/server_info")
 	if err != nil {
@@ -164,22 +160,17 @@ var errNoStats = errors.New("there is no listener.*.downstream_cx_active: Envoy 
 // releaseOf returns the release in Envoy's version text, such as
 // hash/1.40.0/Clean/RELEASE/BoringSSL; "" if there is none.
 func releaseOf(version string) string {
-	parts := strings.Split(version, "/")
-	if len(parts) < 2 {
-		return ""
-	}
-	return parts[1]
+	_, version, _ = strings.Cut(version, "/")
+	version, _, _ = strings.Cut(version, "/")
+	return version
 }
 
 // drainPoll is how often the connections of a draining Envoy are counted.
 const drainPoll = 200 * time.Millisecond
 
-// Draining configures how long an Envoy is drained.
-type Draining struct {
-	// Min is the minimum, which gives clients time to notice the failing health checks. Timeout
-	// is the maximum.
-	Min, Timeout time.Duration
-}
+// Draining has the minimum time of a drain, in which clients notice the failing health checks, and the
+// maximum.
+type Draining struct{ Min, Timeout time.Duration }
 
 // ErrUndone is the cause for cancelling the context of AwaitDrained when the drain is undone.
 var ErrUndone = errors.New("the drain was undone")

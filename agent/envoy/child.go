@@ -30,7 +30,7 @@ type child struct {
 	// expected is set if the process is meant to end, so that its end is no crash.
 	expected atomic.Bool
 	mu       sync.Mutex
-	signals  []syscall.Signal // the signals that the agent sent
+	signals  []syscall.Signal // of the agent
 }
 
 // startChild starts a process whose output goes to out, line by line. The process ends with

@@ -9,6 +9,7 @@
 package envoy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,13 +41,10 @@ const (
 // likely cause.
 const CrashedWithin = time.Minute
 
-// hotRestartTimeout bounds the time until the new Envoy of a hot restart is live.
-const hotRestartTimeout = time.Minute
-
-// Defaults of Config.
 const (
 	DefaultStartAfter = 10 * time.Second
 	DefaultGrace      = 5 * time.Second
+	hotRestartTimeout = time.Minute // until the new Envoy is live
 )
 
 // Config configures a Supervisor.
@@ -56,10 +54,8 @@ type Config struct {
 	// Admin is the address of Envoy's admin interface, host:port or unix:PATH; "" if unknown:
 	// then Envoy is neither drained nor hot restarted.
 	Admin string
-	// Dir is a directory that the agent may write to.
-	Dir string
-	// Concurrency is the number of workers; 0 selects Envoy's default, one for each CPU of the
-	// machine.
+	Dir   string // the agent may write to it
+	// Concurrency is the number of workers; 0 selects Envoy's default, one for each CPU.
 	Concurrency int
 	// Exit makes the agent end with Envoy, with Envoy's exit code; otherwise a crashed Envoy is
 	// restarted.
@@ -121,14 +117,12 @@ type Supervisor struct {
 	status   Status
 }
 
-// New checks the configuration. It does no I/O.
+// New does no I/O.
 func New(cfg Config) (*Supervisor, error) {
 	if len(cfg.Args) == 0 {
 		return nil, errors.New("envoy: no command")
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	if cfg.Ready == nil {
 		cfg.Ready = func() bool { return true }
 	}
@@ -145,7 +139,6 @@ func New(cfg Config) (*Supervisor, error) {
 	return s, nil
 }
 
-// hasArg reports whether an argument is on the command line.
 func (s *Supervisor) hasArg(name string) bool {
 	return slices.ContainsFunc(s.cfg.Args[1:], func(arg string) bool { return arg == name || strings.HasPrefix(arg, name+"=") })
 }
@@ -153,7 +146,6 @@ func (s *Supervisor) hasArg(name string) bool {
 // baseIDFile is the file to which Envoy writes the ID of its shared memory.
 func (s *Supervisor) baseIDFile() string { return filepath.Join(s.cfg.Dir, "envoy-base-id") }
 
-// command returns the command line of an epoch.
 func (s *Supervisor) command(epoch int) ([]string, error) {
 	argv := slices.Clone(s.cfg.Args)
 	add := func(name string, value ...string) {
@@ -243,7 +235,6 @@ func (s *Supervisor) awaitReady(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// launch starts an Envoy.
 func (s *Supervisor) launch(epoch int) error {
 	argv, err := s.command(epoch)
 	if err != nil {
@@ -420,7 +411,6 @@ func (s *Supervisor) pollAdmin(ctx context.Context) {
 	}
 }
 
-// Status returns the state of Envoy.
 func (s *Supervisor) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -445,7 +435,6 @@ func (s *Supervisor) Serving() error {
 	return nil
 }
 
-// Signal sends a signal to the newest Envoy.
 func (s *Supervisor) Signal(sig syscall.Signal) {
 	if c := s.newest(); c != nil {
 		c.signal(sig)
@@ -467,7 +456,6 @@ func (s *Supervisor) Drain(ctx context.Context) {
 	}
 }
 
-// stopAll ends every Envoy.
 func (s *Supervisor) stopAll() {
 	s.mu.Lock()
 	left := slices.Clone(s.children)

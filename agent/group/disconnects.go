@@ -28,7 +28,6 @@ type disconnects struct {
 	total uint64
 }
 
-// connected records that a stream was opened.
 func (l *disconnects) connected(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -37,8 +36,8 @@ func (l *disconnects) connected(now time.Time) {
 	}
 }
 
-// disconnected records that a stream ended. counts is false if the agent itself ended it. It
-// reports whether the short lives are worth a warning.
+// disconnected records that a stream ended; it counts unless the agent itself ended it. warn is set if
+// the short lives are worth a warning.
 func (l *disconnects) disconnected(now time.Time, counts bool) (warn bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,7 +69,6 @@ func (l *disconnects) state(now time.Time) (inWindow int, total uint64) {
 	return inWindow, l.total
 }
 
-// recent returns the times within shortWindow.
 func recent(times []time.Time, now time.Time) []time.Time {
 	for len(times) > 0 && now.Sub(times[0]) > shortWindow {
 		times = times[1:]

@@ -4,10 +4,8 @@
 // clients.
 //
 // It is the only package in which upstream and downstream meet the cache: each of them declares the
-// interface that it needs, and the adapters here implement these with the cache. The protocol and
-// the rules of the state are not decided here.
-//
-// Methods may be called concurrently, unless they say otherwise.
+// interface that it needs, and the adapters here implement it. The protocol and the rules of the state
+// are not decided here. Methods may be called concurrently, unless they say otherwise.
 package group
 
 import (
@@ -39,10 +37,8 @@ type Config struct {
 	// Connected and Lacking of the result.
 	Upstreams func() *upstream.Failover
 	Cache     cache.Config
-	// Secrets issues certificates; nil for none.
-	Secrets Secrets
-	// Log may be nil.
-	Log *slog.Logger
+	Secrets   Secrets      // nil for none
+	Log       *slog.Logger // may be nil
 	// WatchDisconnects warns of Envoys that live for less than a minute. It is for Envoys that are not
 	// the agent's child, whose exits the agent does not see.
 	WatchDisconnects bool
@@ -69,9 +65,8 @@ type Secrets interface {
 const DefaultRestoreAfter = 2 * time.Second
 
 // restoreAfterAnswer is how long after the first answer of a source the restored resources of other
-// types wait for answers of their own. A Delta server does not answer for types that have not
-// changed, and Envoy must not wait for ever. The time is short, because to serve the last ACKed
-// content for a moment too long does little harm.
+// types wait for answers of their own, which a Delta server does not send for types that have not
+// changed. To serve the last ACKed content for a moment too long does little harm.
 const restoreAfterAnswer = 50 * time.Millisecond
 
 // Group serves one group of clients. Make one with New and call Run.
@@ -81,8 +76,7 @@ type Group struct {
 	nodeChanged chan struct{} // holds a value when the node changed
 	disconnects disconnects
 	created     time.Time
-	// withRoutes has resources that may refer to routes.
-	withRoutes chan *xds.Resource
+	withRoutes  chan *xds.Resource // that may refer to routes
 	// failed holds a value when every source has failed, answered when one answered.
 	failed, answered chan struct{}
 
@@ -105,9 +99,7 @@ type sourcesRun struct {
 
 // New returns a group with an empty cache.
 func New(cfg Config) *Group {
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	g := &Group{
 		cfg:         cfg,
 		nodeChanged: make(chan struct{}, 1),
@@ -140,7 +132,6 @@ func New(cfg Config) *Group {
 	return g
 }
 
-// newRun makes the sources of a run, which runSources runs.
 func (g *Group) newRun() *sourcesRun {
 	f := &sourcesRun{upstreams: g.cfg.Upstreams(), cancel: func() {}, done: make(chan struct{})}
 	f.upstreams.Lacking, f.upstreams.Holding = g.cache.AnyMissing, g.cache.Holding
@@ -215,7 +206,6 @@ func withFeatures(node *corev3.Node) *corev3.Node {
 	return node
 }
 
-// Cache returns the group's cache.
 func (g *Group) Cache() *cache.Cache { return g.cache }
 
 func (g *Group) upstreams() *upstream.Failover {
@@ -231,9 +221,8 @@ func (g *Group) Node() *corev3.Node {
 	return g.node
 }
 
-// SetNode changes the Node that upstreams get. A Node can be sent only at the beginning of a
-// stream, so a second stream is opened, and takes over when it is answered; the cache stays as it
-// is.
+// SetNode changes the Node that upstreams get. A Node can be sent only at the beginning of a stream, so
+// a second stream is opened, and takes over when it is answered.
 func (g *Group) SetNode(node *corev3.Node) {
 	g.AdoptNode(node)
 	wake.Signal(g.nodeChanged)
@@ -261,8 +250,8 @@ func (g *Group) Run(ctx context.Context) error {
 	return eg.Wait()
 }
 
-// serveRestored serves the restored resources when every source has failed, after RestoreAfter, or
-// soon after a source answered.
+// serveRestored serves what was restored: when every source has failed, after RestoreAfter, or soon
+// after a source answered.
 func (g *Group) serveRestored(ctx context.Context) error {
 	after := cmp.Or(g.cfg.RestoreAfter, DefaultRestoreAfter)
 	began := time.Now()
@@ -285,8 +274,7 @@ func (g *Group) serveRestored(ctx context.Context) error {
 	}
 }
 
-// freshPoll is how often endStale looks: long enough for the answers of a reconnected source to
-// come first.
+// freshPoll is long enough for the answers of a reconnected source to come first.
 const freshPoll = time.Second
 
 // endStale serves the clients that connected while the cache was too old, when it is not any more.
@@ -366,7 +354,6 @@ func (g *Group) attach(c downstream.Client) view {
 	return v
 }
 
-// Forward opens a stream of a service that is not served here to the upstream that answers.
 func (g *Group) Forward(ctx context.Context, method string) (grpc.ClientStream, error) {
 	return g.upstreams().Forward(ctx, method)
 }

@@ -35,9 +35,8 @@ type SetConfig struct {
 }
 
 // Set has the groups of all clients. A group is created for its first client, and removed when it
-// has had no client for the linger time of its cache. The number of groups is bounded. A Set is the
-// State of a downstream.Server. Make one with NewSet and call Run. Its methods may be called
-// concurrently.
+// has had no client for the linger time of its cache. A Set is the State of a downstream.Server. Make
+// one with NewSet and call Run.
 type Set struct {
 	cfg   SetConfig
 	start chan *Member // passes groups to Run, which owns their goroutines
@@ -68,7 +67,6 @@ type Member struct {
 	lastUsed time.Time
 }
 
-// Key returns the Key of the group's clients.
 func (m *Member) Key() Key { return m.key }
 
 // presence has the streams of the clients with one Node.
@@ -77,11 +75,8 @@ type presence struct {
 	streams int
 }
 
-// NewSet returns a Set without groups.
 func NewSet(cfg SetConfig) *Set {
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	return &Set{cfg: cfg, start: make(chan *Member), members: make(map[Key]*Member)}
 }
 
@@ -139,7 +134,6 @@ func (s *Set) add(node *corev3.Node) *Member {
 	return m
 }
 
-// closeIdle removes a group that no client has used for the linger time.
 func (s *Set) closeIdle(m *Member) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,7 +144,7 @@ func (s *Set) closeIdle(m *Member) {
 	s.cfg.Log.Info("client group removed: no client for --client-linger", "node", m.key.Node)
 }
 
-// Attach opens the view of a stream, in the group of its client or a new one. It fails with
+// Attach opens the view of a stream in the group of its client, or a new one. It fails with
 // RESOURCE_EXHAUSTED if there are too many groups, and all of them have clients.
 func (s *Set) Attach(c downstream.Client) (downstream.View, error) {
 	k, key := KeyOf(c.Node), hashNode(c.Node)
@@ -293,7 +287,6 @@ func (s *Set) Members() []*Member {
 // (design.md section 3).
 type Key struct{ Node, UserAgent, Generator string }
 
-// KeyOf returns the Key of the group of the clients with a Node.
 func KeyOf(n *corev3.Node) Key {
 	return Key{n.GetId(), n.GetUserAgentName(), n.GetMetadata().GetFields()["GENERATOR"].GetStringValue()}
 }
@@ -306,7 +299,6 @@ func sameNode(a, b *corev3.Node) bool {
 		proto.Equal(a.GetMetadata(), b.GetMetadata())
 }
 
-// nodeHash is a hash of a Node.
 type nodeHash uint64
 
 var nodeSeed = maphash.MakeSeed()
@@ -322,9 +314,6 @@ func hashNode(node *corev3.Node) nodeHash {
 }
 
 func hashMessage(m proto.Message) nodeHash {
-	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
-	if err != nil {
-		return 0 // it was just unmarshalled
-	}
+	wire, _ := proto.MarshalOptions{Deterministic: true}.Marshal(m) // it was just unmarshalled
 	return nodeHash(maphash.Bytes(nodeSeed, wire))
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream/file"
 )
 
-// Status returns the state of the group, for the admin interface.
 func (g *Group) Status() admin.Group {
 	node := g.Node()
 	out := admin.Group{
@@ -54,7 +53,6 @@ func (g *Group) Status() admin.Group {
 	return out
 }
 
-// Files returns the errors of the group's file sources.
 func (g *Group) Files() []admin.FileError {
 	var out []admin.FileError
 	for _, s := range g.upstreams().Sources {

@@ -17,13 +17,10 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/redact"
 )
 
-// Forwarder opens streams to the current upstream, for services that holdfast does not serve
-// itself.
 type Forwarder interface {
 	// Forward opens a stream of a full method name, "/package.Service/Method", with the outgoing
-	// metadata of ctx and the metadata that is configured for the upstream. The latter replaces
-	// metadata of the client under the same name. It fails with UNAVAILABLE while no upstream is
-	// connected.
+	// metadata of ctx, in which that of the upstream's configuration replaces metadata of the same
+	// name. It fails with UNAVAILABLE while no upstream is connected.
 	Forward(ctx context.Context, method string) (grpc.ClientStream, error)
 }
 
@@ -38,15 +35,12 @@ var DefaultPassThrough = []string{
 
 // Results of calls that are passed through, for Observer.PassedThrough.
 const (
-	// PassedOK and PassedError mean that the upstream ended the call without or with an error.
-	PassedOK    = "ok"
-	PassedError = "error"
-	// NotPassed means that the service of the call is not passed through.
-	NotPassed = "refused"
+	PassedOK    = "ok"      // the upstream ended the call without an error
+	PassedError = "error"   // the upstream ended the call with an error
+	NotPassed   = "refused" // the service is not passed through
 )
 
-// notListed replaces the names of all services that are not passed through, because clients can
-// call any.
+// notListed replaces the names of services that are not passed through: clients can call any.
 const notListed = "other"
 
 // forward passes a stream through to the upstream if its service is in Config.PassThrough,

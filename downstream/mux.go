@@ -11,8 +11,7 @@ import (
 // connection (RFC 9113, section 3.4).
 const preface = "PRI * HTTP/2.0"
 
-// sniffTimeout is how long a new connection may take to send its first bytes.
-const sniffTimeout = 10 * time.Second
+const sniffTimeout = 10 * time.Second // for the first bytes of a connection
 
 // mux splits the connections of one listener into gRPC and REST connections by their first bytes:
 // Envoy uses HTTP/2 for gRPC and HTTP/1.1 for REST (protocol.md 9.1, 9.6).
@@ -94,7 +93,6 @@ func (m *mux) sniff(c net.Conn) {
 	}
 }
 
-// Accept returns the next connection of this kind.
 func (h *half) Accept() (net.Conn, error) {
 	select {
 	case c := <-h.conns:
@@ -107,12 +105,10 @@ func (h *half) Accept() (net.Conn, error) {
 // sniffed is a connection whose first bytes were already read.
 type sniffed struct {
 	net.Conn
-	head []byte // read by one goroutine, like Conn
-	// closed runs its function once.
-	closed func()
+	head   []byte // read by one goroutine, like Conn
+	closed func() // may be called several times
 }
 
-// Close closes the connection. It may be called several times.
 func (c *sniffed) Close() error {
 	c.closed()
 	return c.Conn.Close()

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A rejected client usually tries again several times a second, so the warnings are limited.
+// A rejected client usually tries again several times a second.
 const (
 	warnRejectedEvery = time.Minute
 	warnRejectedBurst = 3
@@ -29,13 +29,11 @@ type Peers struct {
 	// allowed. If both are empty, the group of the socket is allowed, if SocketConfig.Group names
 	// one.
 	UIDs, GIDs []uint32
-	// Root is set if root is allowed too.
-	Root bool
-	Log  *slog.Logger
+	Root       bool // is allowed too
+	Log        *slog.Logger
 	// Flags names in the log the flags that allow a client; "" for the flags of the xDS socket.
-	Flags string
-	// Observer counts rejected connections; it may be nil.
-	Observer PeerObserver
+	Flags    string
+	Observer PeerObserver // may be nil
 }
 
 // PeerObserver counts the connections that a socket rejects.
@@ -60,7 +58,6 @@ func ListenTo(cfg SocketConfig, peers Peers) (*Socket, error) {
 	return s, nil
 }
 
-// credentials identify the process at the other end of a connection.
 type credentials struct {
 	uid, gid uint32
 	groups   []uint32
@@ -99,7 +96,6 @@ func newPeerFilter(p Peers, own uint32, group int) *peerFilter {
 	return &peerFilter{p, credentialsOf, rate.NewLimiter(rate.Every(warnRejectedEvery), warnRejectedBurst)}
 }
 
-// allows reports whether a process with these credentials may use the socket.
 func (g *peerFilter) allows(p credentials) bool {
 	return slices.Contains(g.UIDs, p.uid) || slices.Contains(g.GIDs, p.gid) ||
 		slices.ContainsFunc(p.groups, func(gid uint32) bool { return slices.Contains(g.GIDs, gid) })

@@ -29,8 +29,7 @@ import (
 // (protocol.md 9.1).
 const restPrefix = "/v3/discovery:"
 
-// maxRESTRequest is the maximum size of a REST request in bytes. A Node is 77 KB, and names
-// follow.
+// maxRESTRequest is the maximum size of a REST request in bytes. A Node is 77 KB, and names follow.
 const maxRESTRequest = 16 << 20
 
 // ServeREST serves only REST on lis until ctx ends, and then returns nil; lis is closed. If lis
@@ -134,7 +133,7 @@ func (s *Server) rejectSecrets(resp *discoveryv3.DiscoveryResponse) error {
 	return nil
 }
 
-// allowAny accepts every response, for listeners whose clients were authenticated.
+// allowAny is for listeners whose clients were authenticated.
 func allowAny(*discoveryv3.DiscoveryResponse) error { return nil }
 
 // nestedWithin reports whether at most depth Anys are nested in a message. An Any that cannot be
@@ -156,7 +155,6 @@ func nestedWithin(m protoreflect.Message, depth int) bool {
 	return true
 }
 
-// restType returns the type of a request, or responds with an error.
 func restType(w http.ResponseWriter, r *http.Request) (typeURL string, ok bool) {
 	kind, isDiscovery := strings.CutPrefix(r.URL.Path, restPrefix)
 	typeURL, known := xds.TypeByRESTName(kind)
@@ -206,7 +204,6 @@ const fetchWait = 900 * time.Millisecond
 // accepted.
 const maxPolls = 1024
 
-// errCurrent is returned if the client has the current version.
 var errCurrent = errors.New("the version is current")
 
 // fetch answers one request without a stream, on the service of a type, with the response that would
@@ -253,6 +250,16 @@ func (s *Server) fetch(ctx context.Context, msg *discoveryv3.DiscoveryRequest, t
 		}
 		return nil, status.Errorf(codes.Unavailable, "no %s received yet", xds.Short(req.Type))
 	}
+}
+
+// check returns an error for a request with a name that no resource can have.
+func check(req *session.Request) error {
+	for _, name := range req.Names {
+		if _, err := xds.CheckName(name); err != nil {
+			return fmt.Errorf("%s request: %w", xds.Short(req.Type), err)
+		}
+	}
+	return nil
 }
 
 // answer returns the response that a stream beginning with this request would be sent first, or

@@ -54,8 +54,7 @@ type Config struct {
 	MaxMessage int
 	// RemovalDelay delays the removal of clusters; 0 means session.DefaultRemovalDelay.
 	RemovalDelay time.Duration
-	// Limits bound the cost of clients.
-	Limits Limits
+	Limits       Limits
 	// RESTHold is how long a poll whose version is current waits for a change; 0 answers at once.
 	// A client's request timeout must exceed it (protocol.md 9.3).
 	RESTHold time.Duration
@@ -68,8 +67,7 @@ type Config struct {
 	// is passed through. If PassThrough is nil, it is DefaultPassThrough.
 	Forward     Forwarder
 	PassThrough []string
-	// Register adds further services; it may be nil.
-	Register func(grpc.ServiceRegistrar)
+	Register    func(grpc.ServiceRegistrar) // adds further services; may be nil
 	// OnConnections, if set, is called with the number of open connections each time that one is
 	// opened or closed; by one goroutine at a time.
 	OnConnections func(open int)
@@ -83,12 +81,10 @@ type Server struct {
 	from *corev3.ControlPlane
 	// secrets finds secrets in resources, for the reasons of NACKs and for REST on TCP.
 	secrets redact.Finder
-	// secretsRejected limits the warnings about secrets that REST did not serve, since clients poll
-	// again and again.
+	// secretsRejected limits the warnings about secrets that REST did not serve to clients, which poll.
 	secretsRejected rate.Sometimes
 
-	// streaming waits for the goroutines of all streams.
-	streaming sync.WaitGroup
+	streaming sync.WaitGroup // of the goroutines of all streams
 	// polls remembers the last REST responses, by client and names.
 	polls *lru.Cache[string, *session.Response]
 
@@ -100,7 +96,7 @@ type Server struct {
 	connections int
 }
 
-// New returns a server; it does no I/O.
+// New does no I/O.
 func New(cfg Config) *Server {
 	cfg.MaxMessage = cmp.Or(cfg.MaxMessage, DefaultMaxMessage)
 	cfg.Limits = cfg.Limits.orDefault()
@@ -160,7 +156,6 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	return err
 }
 
-// connection changes the number of open connections.
 func (s *Server) connection(change int) {
 	s.connected.Lock()
 	defer s.connected.Unlock()

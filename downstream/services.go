@@ -82,7 +82,7 @@ func (s *Server) streamHandler(method, typeURL string) grpc.StreamHandler {
 	return func(_ any, g grpc.ServerStream) error { return s.serve(g, form, typeURL) }
 }
 
-// fetchHandler serves the unary methods, which return a single response.
+// fetchHandler serves the unary methods.
 func (s *Server) fetchHandler(typeURL string) grpc.MethodHandler {
 	return func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 		var msg discoveryv3.DiscoveryRequest

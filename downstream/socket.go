@@ -22,15 +22,13 @@ import (
 // MaxSocketPath is the maximum length of the path of a Unix socket on Linux, in bytes.
 const MaxSocketPath = 107
 
-// DefaultSocketMode allows the owner and the group of a socket to connect.
 const DefaultSocketMode fs.FileMode = 0o660
 
 // SocketConfig configures the socket on which clients reach the server.
 type SocketConfig struct {
 	// Path is the path of the Unix socket. Its directory is created, private, if it is missing.
 	Path string
-	// Mode is the file mode of the socket; 0 means DefaultSocketMode.
-	Mode fs.FileMode
+	Mode fs.FileMode // of the socket; 0 means DefaultSocketMode
 	// Group, a name or a number, owns the socket; "" leaves the group of the process.
 	Group string
 	// Passable creates a missing directory so that everybody may traverse it, for sockets whose
@@ -86,7 +84,7 @@ func (c SocketConfig) Check() error {
 	return err
 }
 
-// check does the work of Check; it returns the number of the group, -1 for none.
+// check also returns the number of the group, -1 for none.
 func (c SocketConfig) check() (gid int, err error) {
 	if c.Path == "" {
 		return -1, errors.New("socket: no path")
@@ -177,7 +175,6 @@ func (s *Socket) listenTemporary() (*net.UnixListener, os.FileInfo, error) {
 	return lis, made, err
 }
 
-// setAccess sets the group and mode of the file of a socket, and returns its FileInfo.
 func (s *Socket) setAccess(file string) (os.FileInfo, error) {
 	if s.gid >= 0 {
 		if err := os.Chown(file, -1, s.gid); err != nil {
@@ -190,8 +187,7 @@ func (s *Socket) setAccess(file string) (os.FileInfo, error) {
 	return os.Lstat(file)
 }
 
-// Addr returns the path where clients find the socket: the listener itself knows only the
-// temporary name.
+// Addr returns the path of the socket: the listener itself knows only the temporary name.
 func (s *Socket) Addr() net.Addr { return &net.UnixAddr{Name: s.cfg.Path, Net: "unix"} }
 
 // Accept returns the next connection whose peer is allowed. It closes connections whose peer is
@@ -210,7 +206,6 @@ func (s *Socket) Accept() (net.Conn, error) {
 	}
 }
 
-// acceptAny returns the next connection of any peer.
 func (s *Socket) acceptAny() (*net.UnixConn, error) {
 	for {
 		lis := s.listener()

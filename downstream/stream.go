@@ -3,7 +3,6 @@ package downstream
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"strconv"
@@ -41,11 +40,9 @@ type stream struct {
 	view    View
 	log     *slog.Logger
 	limiter *limiter
-	// debug is set if debug messages are logged, so that it is worth building them.
-	debug bool
+	debug   bool // debug messages are logged, so that it is worth building them
 
-	// Owned by the receiver, and read after it has ended. It is set if the stream ends because
-	// of an invalid request.
+	// Owned by the receiver, and read after it has ended: the stream ends because of an invalid request.
 	rejected bool
 
 	mu      sync.Mutex
@@ -98,7 +95,6 @@ func (st *stream) run(ctx context.Context) error {
 	return toStatus(<-results)
 }
 
-// toStatus converts the error that ended a stream into the status that the client gets.
 func toStatus(err error) error {
 	switch {
 	case err == nil, errors.Is(err, io.EOF), errors.Is(err, context.Canceled):
@@ -109,7 +105,6 @@ func toStatus(err error) error {
 	return status.Error(codes.Internal, err.Error())
 }
 
-// attach opens the view once the client has sent its Node.
 func (st *stream) attach(node *corev3.Node) (err error) {
 	client := Client{Stream: st.number, Node: node, Form: st.form, Peer: st.peer}
 	if st.view, err = st.server.attach(client); err != nil {
@@ -186,7 +181,6 @@ func (st *stream) receive(ctx context.Context, req *session.Request) error {
 	return nil
 }
 
-// progress reports to the state up to which revision the client has answered.
 func (st *stream) progress() {
 	for _, p := range st.machine.Progress() {
 		st.view.Progress(p)
@@ -203,18 +197,6 @@ func (st *stream) report(req *session.Request, answer *session.Answer) {
 		st.log.Warn("client NACKed a response", "type", xds.Short(answer.Type), "suspects", len(answer.Suspects),
 			"nonce", req.Nonce, "err", answer.Error)
 	}
-}
-
-// check returns an error for a request with a name that no resource can have.
-func check(req *session.Request) error {
-	for _, names := range [][]string{req.Names, req.Subscribe, req.Unsubscribe} {
-		for _, name := range names {
-			if _, err := xds.CheckName(name); err != nil {
-				return fmt.Errorf("%s request: %w", xds.Short(req.Type), err)
-			}
-		}
-	}
-	return nil
 }
 
 // sendAll sends responses to the client until ctx ends, and then returns nil, or until the stream
@@ -296,7 +278,6 @@ func (st *stream) send(resp *session.Response) (large bool, err error) {
 	return m.Large, err
 }
 
-// build builds a response from the state at one moment.
 func (st *stream) build() (*session.Response, time.Time) {
 	v, changed := st.view.Begin()
 	defer st.view.End()

@@ -22,9 +22,11 @@ const (
 	// restoreEvery is the interval of attempts to take back what a successor was given.
 	restoreEvery = time.Second
 	// handoverRetry is the interval, and handoverWithin the maximum time, of a successor's attempts
-	// to bind what the other agent has released.
+	// to bind what another agent has released.
 	handoverRetry  = 20 * time.Millisecond
 	handoverWithin = 10 * time.Second
+	// socketsEvery is the interval at which the paths of the sockets are checked.
+	socketsEvery = time.Second
 )
 
 // Handover starts a takeover that another agent has requested (handOver).
@@ -148,8 +150,10 @@ func (a *Agent) takeBack(ctx context.Context) {
 // while another agent serves, then requests that agent to release it, and confirms when all is bound.
 // Then the other agent exits.
 func (a *Agent) bind(ctx context.Context) error {
+	inUse := func(err error) bool { return a.cfg.Takeover && errors.Is(err, syscall.EADDRINUSE) }
+	alone := []func() error{a.bindSocket, a.bindREST, a.surface.Listen}
 	if !a.cfg.Takeover {
-		return bindAll(ctx, a.bindSocket, a.bindREST, a.bindSurface)
+		return bindAll(ctx, inUse, alone)
 	}
 	if !strings.HasPrefix(a.cfg.Admin.Addr, "unix:") {
 		return errors.New("--takeover needs --admin unix:PATH, the same as that of the running agent")
@@ -160,7 +164,7 @@ func (a *Agent) bind(ctx context.Context) error {
 	other, err := admin.Client{Addr: a.cfg.Admin.Addr}.Takeover(ctx)
 	if errors.Is(err, admin.ErrNoAgent) {
 		a.cfg.Log.Info("no agent to take over from", "admin", a.cfg.Admin.Addr)
-		return bindAll(ctx, a.bindSocket, a.bindREST, a.bindSurface)
+		return bindAll(ctx, inUse, alone)
 	}
 	if err != nil {
 		return fmt.Errorf("--takeover: %w", err)
@@ -168,17 +172,12 @@ func (a *Agent) bind(ctx context.Context) error {
 	defer other.Abandon()
 	a.cfg.Log.Info("takeover from another agent started")
 	// The socket comes last: as soon as it is replaced, clients connect to this agent.
-	steps := []func(context.Context) error{a.openState, a.bindSurface, a.bindREST, a.bindSocket}
+	steps := []func() error{a.openState, a.surface.Listen, a.bindREST, a.bindSocket}
 	if other.Before() {
 		a.cfg.Log.Info("the other agent has an earlier version, which does not report when its sockets and addresses are free: retrying until they are")
-		for i, step := range steps {
-			steps[i] = func(ctx context.Context) error {
-				return patiently(ctx, step, func(error) bool { return true })
-			}
-		}
-		return bindAll(ctx, steps...)
+		return bindAll(ctx, func(error) bool { return true }, steps)
 	}
-	if err := bindAll(ctx, steps...); err != nil {
+	if err := bindAll(ctx, inUse, steps); err != nil {
 		return fmt.Errorf("%w (the other agent keeps serving)", err)
 	}
 	if err := other.Confirm(); err != nil {
@@ -187,21 +186,15 @@ func (a *Agent) bind(ctx context.Context) error {
 	return nil
 }
 
-// patiently retries for handoverWithin while the error passes.
-func patiently(ctx context.Context, try func(context.Context) error, passes func(error) bool) error {
-	ctx, cancel := context.WithTimeout(ctx, handoverWithin)
-	defer cancel()
-	for {
-		err := try(ctx)
-		if err == nil || !passes(err) || !wake.Sleep(ctx, handoverRetry) {
-			return err
-		}
-	}
-}
-
-func bindAll(ctx context.Context, steps ...func(context.Context) error) error {
+// bindAll runs one step after the other. A step is retried, for handoverWithin, while its error passes.
+func bindAll(ctx context.Context, passes func(error) bool, steps []func() error) error {
 	for _, step := range steps {
-		if err := step(ctx); err != nil {
+		deadline := time.Now().Add(handoverWithin)
+		err := step()
+		for err != nil && passes(err) && time.Now().Before(deadline) && wake.Sleep(ctx, handoverRetry) {
+			err = step()
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -231,7 +224,7 @@ func (a *Agent) try() error {
 	return nil
 }
 
-func (a *Agent) openState(context.Context) error {
+func (a *Agent) openState() error {
 	if a.keeper == nil {
 		return nil
 	}
@@ -241,7 +234,7 @@ func (a *Agent) openState(context.Context) error {
 	return nil
 }
 
-func (a *Agent) bindSocket(context.Context) error {
+func (a *Agent) bindSocket() error {
 	socket, err := downstream.ListenTo(a.cfg.Socket, a.cfg.Peers)
 	if err != nil {
 		return err
@@ -252,28 +245,17 @@ func (a *Agent) bindSocket(context.Context) error {
 	return nil
 }
 
-func (a *Agent) bindREST(ctx context.Context) error {
+func (a *Agent) bindREST() error {
 	if a.cfg.REST == "" {
 		return nil
 	}
-	err := a.free(ctx, func(context.Context) (err error) {
-		a.rest, err = listener.Listen(a.cfg.REST)
-		return err
-	})
+	rest, err := listener.Listen(a.cfg.REST)
 	if err != nil {
 		return fmt.Errorf("--rest: %w", err)
 	}
+	a.rest = rest
 	a.cfg.Log.Info("serving REST", "addr", a.rest.Addr().String())
 	return nil
-}
-
-func (a *Agent) bindSurface(ctx context.Context) error {
-	return a.free(ctx, func(context.Context) error { return a.surface.Listen() })
-}
-
-// free listens on TCP addresses. During a takeover it waits for an address that is still in use.
-func (a *Agent) free(ctx context.Context, listen func(context.Context) error) error {
-	return patiently(ctx, listen, func(err error) bool { return a.cfg.Takeover && errors.Is(err, syscall.EADDRINUSE) })
 }
 
 func (a *Agent) unbind() {
@@ -285,9 +267,6 @@ func (a *Agent) unbind() {
 		_ = a.rest.Close()
 	}
 }
-
-// socketsEvery is the interval at which the paths of the sockets are checked.
-const socketsEvery = time.Second
 
 // sockets returns an error if the path of a Unix socket does not lead to that of this agent, so that
 // clients cannot connect to it. During a takeover the sockets of the other agent replace these.

@@ -78,14 +78,9 @@ func Listen(cfg SocketConfig) (*Socket, error) {
 	return s, nil
 }
 
-// Check returns an error if the configuration is invalid. Its only I/O is to look up the group.
-func (c SocketConfig) Check() error {
-	_, err := c.check()
-	return err
-}
-
-// check also returns the number of the group, -1 for none.
-func (c SocketConfig) check() (gid int, err error) {
+// Check returns an error if the configuration is invalid, and the number of the group, -1 for none. Its
+// only I/O is to look up the group.
+func (c SocketConfig) Check() (gid int, err error) {
 	if c.Path == "" {
 		return -1, errors.New("socket: no path")
 	}
@@ -100,7 +95,7 @@ func (c SocketConfig) check() (gid int, err error) {
 
 // prepare checks the configuration and creates the directory. The Socket does not listen yet.
 func prepare(cfg SocketConfig) (*Socket, error) {
-	gid, err := cfg.check()
+	gid, err := cfg.Check()
 	if err != nil {
 		return nil, err
 	}

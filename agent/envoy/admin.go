@@ -69,12 +69,9 @@ func (a *Admin) request(ctx context.Context, method, path string) (string, error
 
 // Info is Envoy's description of itself.
 type Info struct {
-	// State is LIVE, DRAINING, PRE_INITIALIZING or INITIALIZING.
-	State string
-	// Version is the release, such as 1.40.0.
-	Version string
-	// Epoch counts hot restarts.
-	Epoch int
+	State   string // LIVE, DRAINING, PRE_INITIALIZING or INITIALIZING
+	Version string // the release, such as 1.40.0
+	Epoch   int    // counts hot restarts
 	// Started is when this epoch began, accurate to a second or two.
 	Started time.Time
 }
@@ -154,7 +151,6 @@ func (a *Admin) Connections(ctx context.Context) (int, error) {
 	return open, nil
 }
 
-// errNoStats reports that Envoy does not count connections.
 var errNoStats = errors.New("there is no listener.*.downstream_cx_active: Envoy has no listener, or its stats are excluded")
 
 // releaseOf returns the release in Envoy's version text, such as
@@ -165,8 +161,7 @@ func releaseOf(version string) string {
 	return version
 }
 
-// drainPoll is how often the connections of a draining Envoy are counted.
-const drainPoll = 200 * time.Millisecond
+const drainPoll = 200 * time.Millisecond // the interval of counts of connections
 
 // Draining has the minimum time of a drain, in which clients notice the failing health checks, and the
 // maximum.

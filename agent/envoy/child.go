@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,8 @@ import (
 	"os/exec"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -100,7 +103,7 @@ func exitCode(s *os.ProcessState) int {
 // maxLine bounds a line of output; a longer line is passed on in pieces.
 const maxLine = 64 << 10
 
-// lines calls out with each line of r, without its line end.
+// lines calls out with each line, without its line end.
 func lines(r io.Reader, out func([]byte)) {
 	in := bufio.NewReaderSize(r, maxLine)
 	for {
@@ -149,4 +152,41 @@ func (c *child) stop(grace time.Duration) {
 	}
 	c.signal(syscall.SIGKILL)
 	<-c.exited
+}
+
+// Oldest and Newest are the minor releases of Envoy 1 with which the end-to-end tests pass.
+const (
+	Oldest = 36
+	Newest = 40
+)
+
+// CheckVersion determines the version of a binary. warning explains the risk if it is not a
+// tested version, and is "" otherwise. It fails if the binary cannot be run.
+func CheckVersion(ctx context.Context, binary string) (release, warning string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, "--version")
+	cmd.Env = environ.ForChild()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		message, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+		return "", "", fmt.Errorf("%s --version: %w: %.200q: is it Envoy?", binary, err, message)
+	}
+	_, version, ok := strings.Cut(string(out), "version: ")
+	if !ok {
+		return "", fmt.Sprintf("%s does not print its version: is it Envoy?", binary), nil
+	}
+	release = releaseOf(strings.TrimSpace(version))
+	major, rest, _ := strings.Cut(release, ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	n, err := strconv.Atoi(minor)
+	switch {
+	case major != "1" || err != nil:
+		return release, fmt.Sprintf("Envoy %q is not a known release", release), nil
+	case n < Oldest:
+		return release, fmt.Sprintf("Envoy %s is older than 1.%d, the oldest release that this version was tested with", release, Oldest), nil
+	case n > Newest:
+		return release, fmt.Sprintf("Envoy %s is newer than 1.%d, the newest release that this version was tested with", release, Newest), nil
+	}
+	return release, "", nil
 }

@@ -49,19 +49,16 @@ const (
 
 // Config configures a Supervisor.
 type Config struct {
-	// Args is the command line: the binary and its arguments.
-	Args []string
+	Args []string // the binary and its arguments
 	// Admin is the address of Envoy's admin interface, host:port or unix:PATH; "" if unknown:
 	// then Envoy is neither drained nor hot restarted.
 	Admin string
 	Dir   string // the agent may write to it
 	// Concurrency is the number of workers; 0 selects Envoy's default, one for each CPU.
 	Concurrency int
-	// Exit makes the agent end with Envoy, with Envoy's exit code; otherwise a crashed Envoy is
-	// restarted.
+	// Exit makes the agent end with Envoy; otherwise a crashed Envoy is restarted.
 	Exit bool
-	// Ready reports whether the first configuration can be served. StartAfter is when Envoy is
-	// started even if it cannot.
+	// Ready reports whether there is a configuration; after StartAfter Envoy is started without.
 	Ready      func() bool
 	StartAfter time.Duration
 	// Crashed, if set, is called before Envoy is restarted if it crashed within CrashedWithin
@@ -71,8 +68,7 @@ type Config struct {
 	// and SIGKILL.
 	Draining Draining
 	Grace    time.Duration
-	// Out receives each line that Envoy writes, without the line end; it must not retain the
-	// line.
+	// Out receives each line that Envoy writes, without the line end, and must not retain it.
 	Out func(line []byte)
 	// Clean, if set, removes confidential parts from a message, possibly of several lines, in
 	// which Envoy explains a NACK; Out receives the result as one line.
@@ -84,8 +80,7 @@ type Config struct {
 
 // ExitError reports that Envoy has ended and that the agent must end with it.
 type ExitError struct {
-	// Code is Envoy's exit code; 128 plus the signal if it was killed.
-	Code int
+	Code int // Envoy's; 128 plus the signal if it was killed
 }
 
 func (e *ExitError) Error() string { return fmt.Sprintf("Envoy exited with code %d", e.Code) }

@@ -146,7 +146,7 @@ func New(cfg Config) (*Agent, error) {
 
 func (a *Agent) serverConfig() downstream.Config {
 	conf := a.cfg.Downstream
-	conf.State, conf.Forward, conf.Register = a, a, a.registerCSDS
+	conf.State, conf.Forward, conf.Register = a, a.Forward, a.registerCSDS
 	conf.NodeID, conf.Identifier = a.cfg.Node.GetId(), "holdfast/"+a.cfg.Version
 	conf.MaxMessage = a.cfg.Upstream.MaxMessage
 	conf.RESTHost, _, _ = net.SplitHostPort(a.cfg.REST)

@@ -35,13 +35,12 @@ const (
 	// After a failed write, the pause before a retry doubles between these limits.
 	minDiskPause = time.Second
 	maxDiskPause = time.Minute
-	// maxDormant bounds the bytes of dormant groups: stored groups without a client.
+	// maxDormant bounds the bytes of dormant groups: stored groups without a client. minDormant of
+	// them, those with the latest contact, are kept regardless of their size. After a restart all
+	// groups are dormant.
 	maxDormant = 64 << 20
-	// minDormant is how many of them are kept regardless of their size, those with the latest
-	// contact first. After a restart all groups are dormant, also that of the agent's own node.
 	minDormant = 8
-	// dormantResource and dormantGroup approximate the memory of a resource and of a group without
-	// the bodies.
+	// These approximate the memory of a resource and of a group without the bodies.
 	dormantResource = 800
 	dormantGroup    = 64 << 10
 )
@@ -63,7 +62,7 @@ type disk interface {
 type keeper struct {
 	log  *slog.Logger
 	disk disk
-	// encrypted is set if the state is encrypted, and so may contain secrets, which finder finds.
+	// encrypted is set if the state may contain secrets, which finder finds.
 	encrypted bool
 	finder    redact.Finder
 	// wake has a value when there is something to write, written when a write needs an fsync.
@@ -119,8 +118,7 @@ func newKeeper(d disk, encrypted bool, log *slog.Logger) *keeper {
 	}
 }
 
-// contactNote is the name of the note with the time of a group's last contact.
-const contactNote = "contact"
+const contactNote = "contact" // the name of the note with the time of a group's last contact
 
 // open reads the state, unless it was read before. If it fails, the agent serves nevertheless, and run
 // retries.

@@ -20,10 +20,9 @@ type lifecycle struct {
 	envoy *envoy.Supervisor // nil if Envoy is not a child
 	admin *envoy.Admin      // of an Envoy that is not a child; nil if its address is not known
 
-	// health is held while Envoy's health checks are made to fail or to pass, and the drain file
-	// is changed.
-	health sync.Mutex
-	// failedAt is when this agent made the checks fail; zero if it did not, or has undone it.
+	// health is held while Envoy's health checks are made to fail or to pass. failedAt is when this
+	// agent made them fail; zero if it did not, or has undone it.
+	health   sync.Mutex
 	failedAt time.Time
 
 	// ending is set if a shutdown was requested. leaving is set while another agent takes over, and

@@ -201,8 +201,7 @@ func bindAll(ctx context.Context, passes func(error) bool, steps []func() error)
 	return nil
 }
 
-// try binds everything for a moment. It is no error if something is in use, because it may be in use
-// by the other agent.
+// try binds everything for a moment. What is in use may be in use by the other agent, and is no error.
 func (a *Agent) try() error {
 	if err := downstream.Try(a.cfg.Socket); err != nil {
 		return err
@@ -277,8 +276,7 @@ func (a *Agent) sockets() error {
 	return errors.Join(a.socket.Present(), a.surface.Present())
 }
 
-// keepSockets creates sockets again that were deleted or replaced, until ctx ends. Connected clients
-// are not affected.
+// keepSockets creates sockets again that were deleted or replaced, until ctx ends.
 func (a *Agent) keepSockets(ctx context.Context) {
 	last := ""
 	for wake.Sleep(ctx, socketsEvery) {
@@ -302,8 +300,7 @@ func (a *Agent) keepSockets(ctx context.Context) {
 	}
 }
 
-// restoreListeners listens again on sockets that were deleted or replaced, and on sockets and
-// addresses that were released to another agent.
+// restoreListeners listens again on what was deleted, replaced, or released to another agent.
 func (a *Agent) restoreListeners() error {
 	errs := []error{a.socket.Restore(), a.surface.Restore()}
 	if a.rest != nil {

@@ -17,13 +17,6 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/redact"
 )
 
-type Forwarder interface {
-	// Forward opens a stream of a full method name, "/package.Service/Method", with the outgoing
-	// metadata of ctx, in which that of the upstream's configuration replaces metadata of the same
-	// name. It fails with UNAVAILABLE while no upstream is connected.
-	Forward(ctx context.Context, method string) (grpc.ClientStream, error)
-}
-
 // DefaultPassThrough lists the services that are passed through to the upstream if
 // Config.PassThrough is nil: those that Envoy uses with a control plane besides xDS.
 var DefaultPassThrough = []string{
@@ -107,7 +100,7 @@ func (s *Server) pass(down grpc.ServerStream, method string) error {
 		maps.DeleteFunc(md, isDropped)
 		ctx = metadata.NewOutgoingContext(ctx, md)
 	}
-	up, err := s.cfg.Forward.Forward(ctx, method)
+	up, err := s.cfg.Forward(ctx, method)
 	if err != nil {
 		return err
 	}

@@ -62,10 +62,11 @@ type Config struct {
 	RESTHost string
 	// NodeID is the node id of clients that send none; "" rejects them.
 	NodeID string
-	// Forward opens the upstream streams of the services in PassThrough, which has full names
-	// such as "envoy.service.load_stats.v3.LoadReportingService". If Forward is nil, no service
-	// is passed through. If PassThrough is nil, it is DefaultPassThrough.
-	Forward     Forwarder
+	// Forward opens a stream of a full method name, "/package.Service/Method", to the current upstream,
+	// with the outgoing metadata of ctx, in which that of the upstream's configuration replaces metadata
+	// of the same name. It fails with UNAVAILABLE while no upstream is connected. Only the services in
+	// PassThrough, or DefaultPassThrough if that is nil, are passed through; none if Forward is nil.
+	Forward     func(ctx context.Context, method string) (grpc.ClientStream, error)
 	PassThrough []string
 	Register    func(grpc.ServiceRegistrar) // adds further services; may be nil
 	// OnConnections, if set, is called with the number of open connections each time that one is

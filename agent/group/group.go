@@ -29,7 +29,6 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream"
 )
 
-// Config configures a Group.
 type Config struct {
 	// Node is the Node of the clients, as the control plane sees it.
 	Node *corev3.Node
@@ -290,7 +289,7 @@ func (g *Group) endStale(ctx context.Context) error {
 	return nil
 }
 
-// runSources runs the sources until ctx ends, and new ones beside them when the Node has changed.
+// runSources runs the sources, and new ones beside them when the Node has changed.
 func (g *Group) runSources(ctx context.Context) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	begin := func(f *sourcesRun) {

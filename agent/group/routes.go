@@ -17,8 +17,7 @@ import (
 // resources are requested only when Envoy asks for them.
 const maxPending = 4096
 
-// prefetchDepth bounds the nesting of the messages that are searched.
-const prefetchDepth = 100
+const prefetchDepth = 100 // of the messages that are searched
 
 // references has what a listener or a scope refers to: names that its client is about to subscribe to.
 type references struct {

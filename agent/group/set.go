@@ -20,7 +20,6 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// SetConfig configures a Set.
 type SetConfig struct {
 	// Max is the maximum number of groups, at least 1. Flag is the flag that sets it, for messages.
 	Max  int
@@ -55,21 +54,19 @@ type Member struct {
 	// prefetched: the group was created before its first client, and has had none yet.
 	prefetched bool
 	idle       chan struct{} // closed when the group is removed
-	// nodes has the Nodes of the open streams: one, except for a moment in which one Envoy replaces
-	// another. presented is the one that the control plane gets.
+	// nodes has the Nodes of the open streams: one, except while one Envoy replaces another. presented
+	// is the one that the control plane gets.
 	nodes     map[nodeHash]*presence
 	presented nodeHash
 	// presentedAt is when the Node last changed for the control plane; presentTimer changes it
 	// later, nil for no change.
 	presentedAt  time.Time
 	presentTimer *time.Timer
-	// lastUsed is when a stream was last opened or closed.
-	lastUsed time.Time
+	lastUsed     time.Time // when a stream was last opened or closed
 }
 
 func (m *Member) Key() Key { return m.key }
 
-// presence has the streams of the clients with one Node.
 type presence struct {
 	node    *corev3.Node
 	streams int
@@ -192,8 +189,8 @@ func (s *Set) arrived(m *Member, node *corev3.Node, key nodeHash) {
 	m.nodes[key].streams++
 }
 
-// minPresentInterval is the minimum time between two changes of the Node that the control plane
-// gets: each costs a stream, and a client may change its Node in a loop.
+// minPresentInterval is the minimum time between two changes of the Node: each costs a stream to the
+// control plane, and a client may change its Node in a loop.
 const minPresentInterval = 10 * time.Second
 
 // presentNode changes the Node that the control plane gets, now or after minPresentInterval. The

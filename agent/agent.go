@@ -1,8 +1,9 @@
 // Package agent assembles holdfast: it owns the groups of clients, the order in which the parts
 // start and stop, and the health that is reported.
 //
-// It guarantees that the socket is served before anything else is waited for, and that Run returns when
-// everything that it started has ended. Package group connects the parts of one group.
+// It guarantees that the socket is served before anything else is waited for, that the clients of a
+// group share one upstream subscription, and that Run returns when everything that it started has
+// ended. Package group connects the parts of one group.
 package agent
 
 import (

@@ -3,17 +3,19 @@
 //
 // It guarantees that the socket is served before anything else is waited for, that the clients of a
 // group share one upstream subscription, and that Run returns when everything that it started has
-// ended. The parts do not know one another; package group connects those of one group.
+// ended. Package group connects the parts of one group.
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
-	"sync"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -31,24 +33,20 @@ import (
 	"github.com/holdfast-xds/holdfast/sds"
 	"github.com/holdfast-xds/holdfast/upstream"
 	"github.com/holdfast-xds/holdfast/upstream/failover"
+	"github.com/holdfast-xds/holdfast/upstream/file"
 )
 
-// Config configures an Agent. The agent itself sets what its parts need of one another in their
-// Configs: State, Log, Observer and most callbacks.
+// Config configures an Agent, which sets State, Log, Observer and most callbacks of its parts' Configs.
 type Config struct {
-	// Version is holdfast's own, for status and control_plane.identifier.
-	Version string
-	// Node is the Node of Envoy, so that its configuration can be fetched before Envoy connects. It
-	// also completes the Node of a client with the same id. If it is nil, the agent waits for the
-	// first client.
+	Version string // of holdfast
+	// Node is the Node of Envoy, whose configuration is fetched before Envoy connects. It also completes
+	// the Node of a client with the same id. If it is nil, the agent waits for the first client.
 	Node *corev3.Node
 	// Upstreams are addresses in order of priority: host:port, unix:PATH, dns:///host:port,
 	// file:DIR or http(s)://host. At least one, unless there are certificates to serve.
 	Upstreams []string
-	// Upstream configures each of Upstreams but for its address. MaxMessage also bounds the
-	// requests of clients.
+	// Upstream configures each of Upstreams. Its MaxMessage also bounds the requests of clients.
 	Upstream upstream.Config
-	// Timing is when another of Upstreams is used; durations that are 0 take the defaults.
 	failover.Timing
 	// Group configures each group of clients, of which there are MaxGroups at most; 0 means
 	// DefaultMaxGroups.
@@ -56,9 +54,8 @@ type Config struct {
 	MaxGroups int
 	// Store configures the last known good on disk. Without a Dir it is in memory only; without
 	// an Identity it is that of Node.
-	Store store.Config
-	// Certificates are issued by the agent if there are sources or directories.
-	Certificates sds.Config
+	Store        store.Config
+	Certificates sds.Config // issued if there are sources or directories
 	// Downstream is served on Socket to Peers. REST is a further address, host:port, where REST
 	// is served in plaintext; "" for none.
 	Downstream downstream.Config
@@ -69,8 +66,7 @@ type Config struct {
 	// Envoy beside the agent, which is drained on request.
 	Envoy envoy.Config
 	Admin admin.Config
-	// ReadyRequiresUpstream makes an agent that no control plane answers not ready, though it
-	// serves what it has.
+	// ReadyRequiresUpstream makes an agent not ready that no control plane answers.
 	ReadyRequiresUpstream bool
 	// Takeover takes over from an agent that serves the socket, if there is one.
 	Takeover bool
@@ -89,37 +85,29 @@ type Agent struct {
 	keeper  *keeper // nil for memory only
 	// certificates is nil if the agent issues none.
 	certificates *sds.Manager
-	// secrets finds secrets in the output of Envoy, which must not be logged.
-	secrets redact.Finder
-	life    lifecycle
-	orphans *reaper.Reaper
+	secrets      redact.Finder // for the output of Envoy
+	life         lifecycle
+	orphans      *reaper.Reaper
 	// Bound by Run; rest is nil if REST is not served on TCP.
 	surface *admin.Server
 	socket  *downstream.Socket
 	rest    *listener.TCP
 	groups  *group.Set
 
-	mu        sync.Mutex
-	listening bool
+	listening atomic.Bool
 }
 
 // New checks the configuration; it does no I/O.
 func New(cfg Config) (*Agent, error) {
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	if len(cfg.Upstreams) == 0 && len(cfg.Certificates.Sources) == 0 {
 		return nil, errors.New("no upstream: name at least one with --upstream, or a source of certificates with --ca")
 	}
 	if err := cfg.Admin.Check(); err != nil {
 		return nil, err
 	}
-	if cfg.MaxGroups == 0 {
-		cfg.MaxGroups = DefaultMaxGroups
-	}
-	if cfg.Store.Identity == "" {
-		cfg.Store.Identity = identity(cfg.Node)
-	}
+	cfg.MaxGroups = cmp.Or(cfg.MaxGroups, DefaultMaxGroups)
+	cfg.Store.Identity = cmp.Or(cfg.Store.Identity, identity(cfg.Node))
 	cfg.Store.Logger, cfg.Certificates.Log, cfg.Envoy.Log = cfg.Log, cfg.Log, cfg.Log
 	a := &Agent{born: time.Now(), orphans: reaper.New(), metrics: admin.NewMetrics(cfg.Version)}
 	cfg.Upstream.Security.Shown = a.metrics.UpstreamCertificate
@@ -130,8 +118,8 @@ func New(cfg Config) (*Agent, error) {
 	if _, err := a.sources(); err != nil {
 		return nil, err
 	}
+	var err error
 	if len(cfg.Certificates.Sources) > 0 || len(cfg.Certificates.SecretDirs) > 0 {
-		var err error
 		if a.certificates, err = sds.New(cfg.Certificates); err != nil {
 			return nil, err
 		}
@@ -140,7 +128,6 @@ func New(cfg Config) (*Agent, error) {
 	if len(cfg.Envoy.Args) > 0 {
 		cfg.Envoy.Ready, cfg.Envoy.Orphans = a.servable, a.orphans
 		cfg.Envoy.Crashed, cfg.Envoy.Clean = a.crashed, a.cleaned
-		var err error
 		if a.life.envoy, err = envoy.New(cfg.Envoy); err != nil {
 			return nil, err
 		}
@@ -158,10 +145,9 @@ func New(cfg Config) (*Agent, error) {
 	return a, nil
 }
 
-// serverConfig configures the xDS server.
 func (a *Agent) serverConfig() downstream.Config {
 	conf := a.cfg.Downstream
-	conf.State, conf.Forward, conf.Register = a, a, a.registerCSDS
+	conf.State, conf.Forward, conf.Register = a, a.Forward, a.registerCSDS
 	conf.NodeID, conf.Identifier = a.cfg.Node.GetId(), "holdfast/"+a.cfg.Version
 	conf.MaxMessage = a.cfg.Upstream.MaxMessage
 	conf.RESTHost, _, _ = net.SplitHostPort(a.cfg.REST)
@@ -192,10 +178,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		return err
 	}
+	var rest net.Listener
 	if a.rest != nil {
-		return a.serve(ctx, listener.WarnWhenFull(a.socket, a.cfg.Log), listener.WarnWhenFull(a.rest, a.cfg.Log))
+		rest = listener.WarnWhenFull(a.rest, a.cfg.Log)
 	}
-	return a.serve(ctx, listener.WarnWhenFull(a.socket, a.cfg.Log), nil)
+	return a.serve(ctx, listener.WarnWhenFull(a.socket, a.cfg.Log), rest)
 }
 
 // newSurface makes the admin interface, which stops the agent with quit.
@@ -214,31 +201,24 @@ func (a *Agent) newSurface(quit func()) *admin.Server {
 
 // serve serves on its listeners until ctx ends; rest may be nil.
 func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
-	ctx, quit := context.WithCancel(ctx)
-	defer quit()
 	defer close(a.life.over)
-	if a.surface == nil {
-		a.surface = a.newSurface(quit)
-	}
 	// The shutdown begins when ctx ends. If Envoy is the agent's child, it drains and exits while
 	// clients are still served.
 	serving, endServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer endServing()
-	// The groups end after the server, their state on disk after the groups, and the admin
-	// interface last.
+	// The groups end after the server, the keeper after the groups, and the admin interface last.
 	groups, endGroups := context.WithCancel(context.WithoutCancel(ctx))
 	defer endGroups()
 	late, endLate := context.WithCancel(context.WithoutCancel(ctx))
 	defer endLate()
 	keeping, endKeeping := context.WithCancel(context.WithoutCancel(ctx))
 	defer endKeeping()
-	if a.keeper != nil && !a.keeper.isOpen() { // before the first group, which needs it
+	if a.keeper != nil { // before the first group, which needs it
 		if err := a.keeper.open(); err != nil {
 			a.cfg.Log.Error("the stored state cannot be opened: the configuration is in memory only until the disk can be used", "err", err)
 		}
 	}
-
-	defer context.AfterFunc(ctx, a.end)()
+	defer context.AfterFunc(ctx, func() { a.life.ending.Store(true) })()
 
 	eg, failed := errgroup.WithContext(serving)
 	eg.Go(func() error {
@@ -249,13 +229,13 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		a.awaitEnd(ctx, failed)
 		return nil
 	})
-	eg.Go(func() error { return a.watch(failed) })
-	eg.Go(func() error { a.undoDrain(failed); return nil })
-	eg.Go(func() error { a.orphans.Run(failed); return nil })
-	eg.Go(func() error { return a.surface.Run(late) })
-	if a.socket != nil {
-		eg.Go(func() error { return a.keepSockets(failed) })
+	for _, run := range []func(context.Context){a.watch, a.undoDrain, a.orphans.Run, a.keepSockets} {
+		eg.Go(func() error {
+			run(failed)
+			return nil
+		})
 	}
+	eg.Go(func() error { return a.surface.Run(late) })
 	if a.certificates != nil {
 		eg.Go(func() error { return a.certificates.Run(groups) })
 	}
@@ -272,12 +252,10 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		return a.keeper.run(keeping)
 	})
 	a.prefetch() // before the first client, so that the client joins this group
-	a.mu.Lock()
-	a.listening = true
-	a.mu.Unlock()
+	a.listening.Store(true)
 	eg.Go(func() error {
 		defer endGroups()
-		defer a.stop()
+		defer a.listening.Store(false)
 		return a.serveClients(failed, lis, rest)
 	})
 	err := eg.Wait()
@@ -302,20 +280,12 @@ func (a *Agent) serveClients(ctx context.Context, lis, rest net.Listener) error 
 	return servers.Wait()
 }
 
-// stop records that clients are not served any more.
-func (a *Agent) stop() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.listening = false
-}
-
 // withheld logs that removals are held back (design.md I10).
 func (a *Agent) withheld(typeURL string, withheld, held int) {
 	a.cfg.Log.Error("removals held back, because they look like an accident: after --removal-confirm-after everything is requested again from the control plane, and what it confirms is removed",
 		"type", xds.Short(typeURL), "withheld", withheld, "held", held)
 }
 
-// sources creates the upstreams, in order of priority.
 func (a *Agent) sources() ([]upstream.Source, error) {
 	seen := make(map[string]bool)
 	var out []upstream.Source
@@ -331,4 +301,19 @@ func (a *Agent) sources() ([]upstream.Source, error) {
 		out = append(out, s)
 	}
 	return out, nil
+}
+
+func (a *Agent) source(addr string) (upstream.Source, error) {
+	if dir, ok := strings.CutPrefix(addr, "file:"); ok {
+		if dir == "" {
+			return nil, fmt.Errorf("upstream %q: the directory is missing", addr)
+		}
+		return file.New(file.Config{Dir: dir, Logger: a.cfg.Log}), nil
+	}
+	conf := a.cfg.Upstream
+	conf.Addr = addr
+	if strings.HasPrefix(addr, "http://") || strings.HasPrefix(addr, "https://") {
+		return upstream.NewREST(conf)
+	}
+	return upstream.NewADS(conf)
 }

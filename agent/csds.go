@@ -30,7 +30,6 @@ type csds struct {
 	agent *Agent
 }
 
-// FetchClientStatus answers one request.
 func (c csds) FetchClientStatus(_ context.Context, req *statusv3.ClientStatusRequest) (*statusv3.ClientStatusResponse, error) {
 	if len(req.GetNodeMatchers()) > 0 {
 		return nil, status.Error(codes.InvalidArgument, "node matchers are not supported: every group is reported")
@@ -42,14 +41,13 @@ func (c csds) FetchClientStatus(_ context.Context, req *statusv3.ClientStatusReq
 	return resp, nil
 }
 
-// StreamClientStatus answers each request of a stream.
 func (c csds) StreamClientStatus(stream statusv3.ClientStatusDiscoveryService_StreamClientStatusServer) error {
 	for {
 		req, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
+		switch {
+		case errors.Is(err, io.EOF):
 			return nil
-		}
-		if err != nil {
+		case err != nil:
 			return err
 		}
 		resp, err := c.FetchClientStatus(stream.Context(), req)
@@ -66,26 +64,18 @@ func clientConfig(m *group.Member) *statusv3.ClientConfig {
 	conf := &statusv3.ClientConfig{Node: m.Node()}
 	for _, t := range m.Cache().Status() {
 		for _, r := range m.Cache().Resources(t.Type) {
+			row := &statusv3.ClientConfig_GenericXdsConfig{TypeUrl: t.Type, Name: r.Name, ClientStatus: clientStatus(r)}
 			if r.Current == nil {
-				conf.GenericXdsConfigs = append(conf.GenericXdsConfigs, withoutResource(t.Type, r))
+				row.ErrorState = &adminv3.UpdateFailureState{Details: r.Err.Error()}
+				conf.GenericXdsConfigs = append(conf.GenericXdsConfigs, row)
 				continue
 			}
-			row := &statusv3.ClientConfig_GenericXdsConfig{
-				TypeUrl:      t.Type,
-				Name:         r.Current.Name,
-				VersionInfo:  r.Current.Version,
-				ClientStatus: adminv3.ClientResourceStatus_ACKED,
-			}
-			switch r.Status {
-			case xds.Pending:
-				row.ClientStatus = adminv3.ClientResourceStatus_REQUESTED
-			case xds.Suspect, xds.Nacked:
-				row.ClientStatus = adminv3.ClientResourceStatus_NACKED
+			row.Name, row.VersionInfo = r.Current.Name, r.Current.Version
+			if row.ClientStatus == adminv3.ClientResourceStatus_NACKED {
 				row.ErrorState = &adminv3.UpdateFailureState{Details: r.Reason, VersionInfo: r.Current.Version}
 				if r.Acked != nil {
 					row.VersionInfo = r.Acked.Version
 				}
-			case xds.Acked:
 			}
 			if !t.Updated.IsZero() {
 				row.LastUpdated = timestamppb.New(t.Updated)
@@ -96,21 +86,22 @@ func clientConfig(m *group.Member) *statusv3.ClientConfig {
 	return conf
 }
 
-// withoutResource returns the status of a name that has an error but no resource (gRFC A88).
-func withoutResource(typeURL string, r cache.ResourceStatus) *statusv3.ClientConfig_GenericXdsConfig {
-	row := &statusv3.ClientConfig_GenericXdsConfig{
-		TypeUrl:      typeURL,
-		Name:         r.Name,
-		ClientStatus: adminv3.ClientResourceStatus_RECEIVED_ERROR,
-		ErrorState:   &adminv3.UpdateFailureState{Details: r.Err.Error()},
-	}
+// clientStatus returns the status of a resource, or of a name that has an error but no resource (gRFC
+// A88).
+func clientStatus(r cache.ResourceStatus) adminv3.ClientResourceStatus {
 	switch {
+	case r.Current != nil && r.Status == xds.Pending:
+		return adminv3.ClientResourceStatus_REQUESTED
+	case r.Current != nil && r.Status == xds.Acked:
+		return adminv3.ClientResourceStatus_ACKED
+	case r.Current != nil:
+		return adminv3.ClientResourceStatus_NACKED
 	case errors.Is(r.Err, xds.ErrNotFound):
-		row.ClientStatus = adminv3.ClientResourceStatus_DOES_NOT_EXIST
+		return adminv3.ClientResourceStatus_DOES_NOT_EXIST
 	case errors.Is(r.Err, xds.ErrNoAnswer):
-		row.ClientStatus = adminv3.ClientResourceStatus_TIMEOUT
+		return adminv3.ClientResourceStatus_TIMEOUT
 	}
-	return row
+	return adminv3.ClientResourceStatus_RECEIVED_ERROR
 }
 
 // Forward opens a stream of a service that the agent does not serve itself, to an upstream of the first

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/envoy"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 )
 
-// drain is one drain.
 type drain struct {
 	begun  chan struct{} // closed when Envoy's health checks fail
 	done   chan struct{} // closed when it is complete; err is set then
@@ -63,7 +63,6 @@ func (a *Agent) Drain(ctx context.Context) error {
 	return d.err
 }
 
-// draining reports whether a drain was started and not undone.
 func (a *Agent) draining() bool {
 	a.life.mu.Lock()
 	defer a.life.mu.Unlock()
@@ -74,10 +73,10 @@ func (a *Agent) draining() bool {
 // child cannot be undone, because its listeners have drained, and neither can that of a shutdown.
 func (a *Agent) Undrain(ctx context.Context) error {
 	a.life.mu.Lock()
-	d, ending := a.life.drain, a.life.ending
+	d := a.life.drain
 	a.life.mu.Unlock()
 	switch {
-	case ending:
+	case a.life.ending.Load():
 		return errors.New("undrain: the agent is shutting down")
 	case d == nil:
 		return errors.New("undrain: there is no drain to undo")
@@ -109,7 +108,6 @@ func (a *Agent) Undrain(ctx context.Context) error {
 // outlives the agent's container.
 func (a *Agent) drainFile() string { return a.cfg.Socket.Path + ".drained" }
 
-// drainFileExists returns when the drain file was written; false if there is none.
 func (a *Agent) drainFileExists() (time.Time, bool) {
 	info, err := os.Lstat(a.drainFile())
 	if err != nil || !info.Mode().IsRegular() {
@@ -174,8 +172,7 @@ func (a *Agent) passHealth(ctx context.Context, unless func() bool) (undone bool
 const undoEvery = 200 * time.Millisecond
 
 // undoDrain undoes the drain of a previous agent, if Envoy is not a child, as soon as there is a
-// configuration. The kubelet may replace the agent's container alone, and also runs its preStop hook
-// then. undoDrain returns when that is done, or ctx ends.
+// configuration: the kubelet may replace the agent's container alone, and runs its preStop hook then.
 func (a *Agent) undoDrain(ctx context.Context) {
 	if a.life.admin == nil {
 		return
@@ -183,13 +180,8 @@ func (a *Agent) undoDrain(ctx context.Context) {
 	if _, marked := a.drainFileExists(); !marked {
 		return
 	}
-	tick := time.NewTicker(undoEvery)
-	defer tick.Stop()
 	warned := false
-	for {
-		if a.draining() {
-			return // the drain file is now that of this agent's drain
-		}
+	for !a.draining() { // otherwise the drain file is now that of this agent's drain
 		if a.servable() {
 			undone, err := a.passHealth(ctx, a.draining)
 			if undone {
@@ -203,10 +195,8 @@ func (a *Agent) undoDrain(ctx context.Context) {
 				a.cfg.Log.Warn("the drain of the previous agent cannot be undone, retrying", "err", err)
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !wake.Sleep(ctx, undoEvery) {
 			return
-		case <-tick.C:
 		}
 	}
 }

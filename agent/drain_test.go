@@ -149,7 +149,7 @@ func TestADrainIsUndoneOnlyWhereItCanBe(t *testing.T) {
 		}
 	}
 	_ = a.Drain(t.Context())
-	a.end()
+	a.life.ending.Store(true)
 	refused("shutting down")
 	if !a.draining() || !e.failed {
 		t.Error("it was undone")

@@ -8,9 +8,11 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -33,18 +35,16 @@ const (
 	// After a failed write, the pause before a retry doubles between these limits.
 	minDiskPause = time.Second
 	maxDiskPause = time.Minute
-	// maxDormant bounds the bytes of dormant groups: stored groups without a client.
+	// maxDormant bounds the bytes of dormant groups: stored groups without a client. minDormant of
+	// them, those with the latest contact, are kept regardless of their size. After a restart all
+	// groups are dormant.
 	maxDormant = 64 << 20
-	// minDormant is how many of them are kept regardless of their size, those with the latest
-	// contact first. After a restart all groups are dormant, also that of the agent's own node.
 	minDormant = 8
-	// dormantResource and dormantGroup approximate the memory of a resource and of a group without
-	// the bodies.
+	// These approximate the memory of a resource and of a group without the bodies.
 	dormantResource = 800
 	dormantGroup    = 64 << 10
 )
 
-// disk is the store, as the keeper uses it.
 type disk interface {
 	Open() (*store.Loaded, error)
 	Append([]store.Record) error
@@ -62,33 +62,30 @@ type disk interface {
 type keeper struct {
 	log  *slog.Logger
 	disk disk
-	// encrypted is set if the state is encrypted, and so may contain secrets, which finder finds.
+	// encrypted is set if the state may contain secrets, which finder finds.
 	encrypted bool
 	finder    redact.Finder
 	// wake has a value when there is something to write, written when a write needs an fsync.
 	wake, written chan struct{}
 
 	// writing is held during writes, and locked before mu. released is set while another agent uses
-	// the directory, reread after it has.
+	// the directory, reread after that.
 	writing          sync.Mutex
 	released, reread bool
 
-	mu sync.Mutex
-	// releasedAt is since when another agent uses the directory; zero if none does.
-	releasedAt time.Time
-	// opened is set after the state was read.
-	opened bool
-	groups map[string]*savedGroup
+	mu         sync.Mutex
+	releasedAt time.Time // since when another agent uses the directory; zero if none does
+	opened     bool      // the state was read
+	groups     map[string]*savedGroup
 	// notStored has the resources that are not stored, and so would be missing after a restart
 	// without the control plane, with the reason.
 	notStored map[store.Key]string
 	// lost has the resources that a previous agent did not store, with the reason, until an upstream
 	// answers.
 	lost map[store.Key]string
-	// skipped counts, by reason, all resources that were ever in notStored. writeErrors counts
-	// failed writes.
+	// skipped counts, by reason, all resources that were ever in notStored.
 	skipped     map[string]int
-	writeErrors uint64
+	writeErrors atomic.Uint64
 	// warned has the resources of notStored that were logged, by reason.
 	warned map[string][]store.Key
 
@@ -108,36 +105,34 @@ type savedGroup struct {
 	saved   []cache.Saved
 	facts   map[cache.Fact]string
 	contact time.Time
-	// pending has the records of a closed group that are not written yet.
-	pending []store.Record
-	// written is the time of the last contact on disk.
-	written time.Time
-	// cost is the result of size, 0 if it is not known.
-	cost int
+	pending []store.Record // of a closed group, not written yet
+	written time.Time      // the last contact on disk
 }
 
 func newKeeper(d disk, encrypted bool, log *slog.Logger) *keeper {
 	return &keeper{
 		log: log, disk: d, encrypted: encrypted,
-		notStored: make(map[store.Key]string), lost: make(map[store.Key]string), skipped: make(map[string]int),
+		notStored: make(map[store.Key]string), lost: make(map[store.Key]string),
+		skipped: make(map[string]int), warned: make(map[string][]store.Key),
 		wake: make(chan struct{}, 1), written: make(chan struct{}, 1), groups: make(map[string]*savedGroup),
 	}
 }
 
-// contactNote is the name of the note with the time of a group's last contact.
-const contactNote = "contact"
+const contactNote = "contact" // the name of the note with the time of a group's last contact
 
-// open reads the state. If it fails, the agent serves nevertheless, and run retries.
+// open reads the state, unless it was read before. If it fails, the agent serves nevertheless, and run
+// retries.
 func (k *keeper) open() error {
-	loaded, err := k.disk.Open()
-	if err != nil {
-		return err
+	if k.isOpen() {
+		return nil
 	}
-	k.load(loaded)
-	return nil
+	loaded, err := k.disk.Open()
+	if err == nil {
+		k.load(loaded)
+	}
+	return err
 }
 
-// isOpen reports whether the state was read.
 func (k *keeper) isOpen() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -182,10 +177,10 @@ func (k *keeper) takeBack() {
 	k.mu.Lock()
 	k.releasedAt = time.Time{}
 	k.mu.Unlock()
-	k.wakeUp()
+	wake.Signal(k.wake)
 }
 
-// finish writes the last changes and closes the disk. Called under writing.
+// finish writes the last changes. Called under writing.
 func (k *keeper) finish() {
 	if k.released {
 		return
@@ -239,7 +234,10 @@ func (k *keeper) load(loaded *store.Loaded) {
 			g.facts[f] = value
 		}
 	}
-	k.warnLost()
+	for _, r := range named(k.lost) {
+		k.log.Warn("resource missing until a control plane answers, because it was not stored before the restart",
+			"type", r.Type, "name", r.Name, "reason", r.Reason, "todo", "give --state-key-file, to store secrets encrypted")
+	}
 	for name, g := range read {
 		switch there := k.groups[name]; {
 		case there == nil:
@@ -289,26 +287,22 @@ func (k *keeper) dropDormant() {
 
 // size returns the approximate memory of a dormant group, in bytes.
 func (g *savedGroup) size() int {
-	if g.cost == 0 {
-		g.cost = dormantGroup
-		for _, s := range g.saved {
-			g.cost += dormantResource + len(s.Name) + bodySize(s.Content) + bodySize(s.Previous)
-		}
-		for f, value := range g.facts {
-			g.cost += len(f.Name) + len(value)
+	size := dormantGroup
+	for _, s := range g.saved {
+		size += dormantResource + len(s.Name)
+		for _, r := range []*xds.Resource{s.Content, s.Previous} {
+			if r != nil {
+				size += len(r.Body.GetValue())
+			}
 		}
 	}
-	return g.cost
-}
-
-func bodySize(r *xds.Resource) int {
-	if r == nil {
-		return 0
+	for f, value := range g.facts {
+		size += len(f.Name) + len(value)
 	}
-	return len(r.Body.GetValue())
+	return size
 }
 
-// adopt starts to store a group, and restores its state. It is called before the group runs.
+// adopt restores a group and stores it from now on. It is called before the group runs.
 func (k *keeper) adopt(m *group.Member, name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -326,8 +320,8 @@ func (k *keeper) adopt(m *group.Member, name string) {
 	if !g.contact.IsZero() {
 		m.SetContact(g.contact)
 	}
-	g.saved, g.facts, g.cost = nil, nil, 0
-	k.wakeUp()
+	g.saved, g.facts = nil, nil
+	wake.Signal(k.wake)
 }
 
 // leave makes a group that is closed dormant.
@@ -344,12 +338,10 @@ func (k *keeper) leave(m *group.Member) {
 		left.written = left.contact
 		left.saved, left.facts = g.journal.Saved()
 		k.groups[name] = left
-		k.wakeUp()
+		wake.Signal(k.wake)
 	}
 	k.dropDormant()
 }
-
-func (k *keeper) wakeUp() { wake.Signal(k.wake) }
 
 // run writes until ctx ends, and then writes the last changes.
 func (k *keeper) run(ctx context.Context) error {
@@ -359,29 +351,22 @@ func (k *keeper) run(ctx context.Context) error {
 	defer end()
 	syncing.Go(func() { k.sync(ended) })
 	pause := minDiskPause
-	for ctx.Err() == nil {
-		if err := k.writeUnlessReleased(); err != nil {
-			wait(ctx, pause, nil)
+	wake.Loop(ctx, k.wake, func() (next time.Time) {
+		k.writing.Lock()
+		err := k.write()
+		k.writing.Unlock()
+		if err != nil {
+			wake.Sleep(ctx, pause)
 			pause = min(2*pause, maxDiskPause)
-			continue
+			return time.Now()
 		}
 		pause = minDiskPause
-		wait(ctx, contactEvery, k.wake)
-	}
+		return time.Now().Add(contactEvery)
+	})
 	k.writing.Lock()
 	defer k.writing.Unlock()
 	k.finish()
 	return nil
-}
-
-// writeUnlessReleased writes once, unless another agent uses the directory.
-func (k *keeper) writeUnlessReleased() error {
-	k.writing.Lock()
-	defer k.writing.Unlock()
-	if k.released {
-		return nil
-	}
-	return k.write()
 }
 
 // sync calls fsync syncAfter the first write since the last fsync, until ctx ends. It does not block
@@ -393,41 +378,28 @@ func (k *keeper) sync(ctx context.Context) {
 			return
 		case <-k.written:
 		}
-		if wait(ctx, syncAfter, nil); ctx.Err() != nil {
+		if !wake.Sleep(ctx, syncAfter) {
 			return // run calls fsync
 		}
 		if err := k.disk.Sync(); err != nil {
-			k.wakeUp() // everything must be written again
+			wake.Signal(k.wake) // everything must be written again
 		}
 	}
 }
 
-// wait returns after d, or earlier when ctx ends or signal receives a value.
-func wait(ctx context.Context, d time.Duration, signal <-chan struct{}) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	case <-signal:
-	}
-}
-
-// write brings the disk up to date.
+// write brings the disk up to date, unless another agent uses the directory. Called under writing.
 func (k *keeper) write() error {
+	if k.released {
+		return nil
+	}
 	err := k.writeOnce()
 	if err != nil {
-		k.mu.Lock()
-		k.writeErrors++
-		k.mu.Unlock()
+		k.writeErrors.Add(1)
 	}
 	return err
 }
 
 func (k *keeper) writeOnce() error {
-	k.mu.Lock()
-	opened := k.opened
-	k.mu.Unlock()
 	if k.reread {
 		// The state on disk is older than that in memory, or of an agent whose takeover failed. It
 		// is read only because the store does not overwrite a state that was not read.
@@ -440,12 +412,10 @@ func (k *keeper) writeOnce() error {
 		k.reread = false
 		return nil
 	}
-	if !opened {
-		loaded, err := k.disk.Open()
-		if err != nil {
+	if !k.isOpen() {
+		if err := k.open(); err != nil {
 			return err
 		}
-		k.load(loaded)
 		return k.rewrite()
 	}
 	if !k.disk.Status().Durable {
@@ -467,7 +437,6 @@ func (k *keeper) writeOnce() error {
 	return k.append()
 }
 
-// append writes the changes.
 func (k *keeper) append() (err error) {
 	k.mu.Lock()
 	var batch []store.Record
@@ -498,7 +467,6 @@ func (k *keeper) append() (err error) {
 	return err
 }
 
-// rewrite writes the whole state.
 func (k *keeper) rewrite() error {
 	k.mu.Lock()
 	var all []store.Record
@@ -506,9 +474,9 @@ func (k *keeper) rewrite() error {
 	for _, name := range slices.Sorted(maps.Keys(k.groups)) {
 		g := k.groups[name]
 		k.found(g)
-		all = append(all, k.lostOf(name)...)
 		if g.live == nil {
-			all = append(all, k.dormant(g)...)
+			all = append(all, k.records(name, cache.Batch{Resources: g.saved, Facts: g.facts})...)
+			all = append(all, contact(g))
 			continue
 		}
 		all = append(all, k.records(name, g.journal.All())...)
@@ -517,6 +485,9 @@ func (k *keeper) rewrite() error {
 			g.contact, g.written = at, at
 			all = append(all, contact(g))
 		}
+	}
+	for key, why := range k.lost {
+		all = append(all, notStoredNote(key, why))
 	}
 	k.mu.Unlock()
 	err := k.disk.Rewrite(slices.Values(all))
@@ -540,11 +511,6 @@ func contact(g *savedGroup) store.Record {
 	return store.Note{Key: store.NoteKey{Group: g.name, Name: contactNote}, Value: g.contact.UTC().Format(time.RFC3339)}
 }
 
-// dormant returns the records of a dormant group. Called under mu.
-func (k *keeper) dormant(g *savedGroup) []store.Record {
-	return append(k.records(g.name, cache.Batch{Resources: g.saved, Facts: g.facts}), contact(g))
-}
-
 // records returns the records of a batch of a group. If a content must not be stored, no older content
 // is stored in its place. Called under mu.
 func (k *keeper) records(group string, b cache.Batch) []store.Record {
@@ -556,15 +522,17 @@ func (k *keeper) records(group string, b cache.Batch) []store.Record {
 		_, lost := k.lost[key]
 		delete(k.notStored, key)
 		delete(k.lost, key)
+		// The search for secrets costs more than a write, and most contents are written three times:
+		// when they are new, when a client ACKs them, and when they are stable.
+		storable := func(r *xds.Resource, known bool) (ok bool, why string) {
+			if known && !before {
+				return true, ""
+			}
+			return store.Storable(r, k.encrypted, k.finder.Sensitive)
+		}
 		entry := store.Entry{Source: s.Source, Accepted: s.Accepted, Stable: s.Stable}
 		if s.Content != nil {
-			// The search for secrets costs more than a write, and most contents are written three
-			// times: when they are new, when a client ACKs them, and when they are stable.
-			ok, why := s.ContentKnown && !before, ""
-			if !ok {
-				ok, why = store.Storable(s.Content, k.encrypted, k.finder.Sensitive)
-			}
-			if ok {
+			if ok, why := storable(s.Content, s.ContentKnown); ok {
 				entry.Content = s.Content
 			} else {
 				k.notStored[key] = why
@@ -578,11 +546,7 @@ func (k *keeper) records(group string, b cache.Batch) []store.Record {
 			notes = append(notes, notStoredNote(key, k.notStored[key]))
 		}
 		if s.Previous != nil && (entry.Content != nil || s.Content == nil) {
-			ok := s.PreviousKnown && !before
-			if !ok {
-				ok, _ = store.Storable(s.Previous, k.encrypted, k.finder.Sensitive)
-			}
-			if ok {
+			if ok, _ := storable(s.Previous, s.PreviousKnown); ok {
 				entry.Previous = s.Previous
 			}
 		}
@@ -600,29 +564,24 @@ func (k *keeper) records(group string, b cache.Batch) []store.Record {
 // the state on disk is consistent after an interrupted write.
 func inOrder(a, b store.Record) int {
 	x, y := a.(store.Set), b.(store.Set)
-	if removed := x.Entry.Content == nil; removed != (y.Entry.Content == nil) {
-		if removed {
-			return 1
-		}
-		return -1
-	}
-	if x.Entry.Content == nil {
+	switch removedX, removedY := x.Entry.Content == nil, y.Entry.Content == nil; {
+	case removedX && removedY:
 		x, y = y, x
+	case removedX:
+		return 1
+	case removedY:
+		return -1
 	}
 	return xds.CompareReferences(x.Key.Type, y.Key.Type)
 }
 
-// missing returns the resources of the previous agent that were not stored.
-func (k *keeper) missing() []admin.NotStored {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return named(k.lost)
-}
-
-// status returns the status of the disk, with the resources that are not stored.
 func (k *keeper) status() *admin.Storage {
 	stored := k.disk.Status()
-	out := storage(stored)
+	out := &admin.Storage{
+		Dir: stored.Dir, Encrypted: stored.Encrypted, Durable: stored.Durable, Generation: stored.Generation,
+		Bytes: stored.Bytes, Committed: stored.Committed, Error: text(stored.Err), Since: stored.Since,
+		Aside: stored.Aside, Damage: text(stored.Damage), NotStored: stored.Skipped, WriteErrors: k.writeErrors.Load(),
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.releasedAt.IsZero() {
@@ -635,7 +594,6 @@ func (k *keeper) status() *admin.Storage {
 		out.NotStored[why]++
 	}
 	out.Missing, out.Lost = named(k.notStored), named(k.lost)
-	out.WriteErrors = k.writeErrors
 	out.Skipped = maps.Clone(k.skipped)
 	for why, n := range stored.Skipped {
 		out.Skipped[why] += n
@@ -666,7 +624,7 @@ func parseFact(s string) (f cache.Fact, ok bool) {
 // identity of the store has it.
 func groupName(k group.Key, own *corev3.Node) string {
 	node := maskAddresses(k.Node)
-	if own != nil && k.Node == own.GetId() {
+	if k.Node == own.GetId() {
 		node = ""
 	}
 	return strings.Join([]string{node, k.UserAgent, k.Generator}, "\n")
@@ -681,32 +639,20 @@ func identity(node *corev3.Node) string {
 	return node.GetCluster() + "\n" + maskAddresses(node.GetId())
 }
 
+// words matches what may be an address, with the characters that belong to it.
+var words = regexp.MustCompile(`[0-9A-Za-z.:_\-\x{80}-\x{10FFFF}]+`)
+
 // maskAddresses replaces every IP address between other characters by "*".
 func maskAddresses(s string) string {
-	var out strings.Builder
-	for len(s) > 0 {
-		n := strings.IndexFunc(s, func(r rune) bool { return !isWord(r) })
-		if n < 0 {
-			n = len(s)
-		}
-		word := s[:n]
+	return words.ReplaceAllStringFunc(s, func(word string) string {
 		trimmed := strings.TrimRight(word, ".:")
+		rest := word[len(trimmed):]
 		if _, err := netip.ParseAddr(trimmed); err == nil {
-			out.WriteString("*" + word[len(trimmed):])
-		} else if host, err := netip.ParseAddrPort(trimmed); err == nil {
-			out.WriteString("*" + trimmed[len(host.Addr().String()):] + word[len(trimmed):])
-		} else {
-			out.WriteString(word)
+			return "*" + rest
 		}
-		s = s[n:]
-		if len(s) > 0 {
-			out.WriteString(s[:1])
-			s = s[1:]
+		if host, err := netip.ParseAddrPort(trimmed); err == nil {
+			return "*" + trimmed[len(host.Addr().String()):] + rest
 		}
-	}
-	return out.String()
-}
-
-func isWord(r rune) bool {
-	return r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '.' || r == ':' || r == '-' || r == '_' || r > 127
+		return word
+	})
 }

@@ -6,39 +6,36 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/envoy"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
 // lifecycle is the state of shutdown, drain and takeover.
 type lifecycle struct {
-	// envoy runs Envoy as a child; nil if Envoy is not a child. admin is the admin interface of an
-	// Envoy that is not a child; nil if its address is not known.
-	envoy *envoy.Supervisor
-	admin *envoy.Admin
+	envoy *envoy.Supervisor // nil if Envoy is not a child
+	admin *envoy.Admin      // of an Envoy that is not a child; nil if its address is not known
 
-	// health is held while Envoy's health checks are made to fail or to pass, and the drain file
-	// is changed.
-	health sync.Mutex
-	// failedAt is when this agent made the checks fail; zero if it did not, or has undone it.
+	// health is held while Envoy's health checks are made to fail or to pass. failedAt is when this
+	// agent made them fail; zero if it did not, or has undone it.
+	health   sync.Mutex
 	failedAt time.Time
 
-	mu    sync.Mutex
-	drain *drain // in progress or complete; nil for none
-	// ending is set if a shutdown was requested.
-	ending bool
-	// leaving is set while another agent takes over, and released after the locks and addresses
-	// that it needs are released.
-	leaving  bool
-	released bool
+	// ending is set if a shutdown was requested. leaving is set while another agent takes over, and
+	// released after the locks and addresses that it needs are released.
+	ending, leaving, released atomic.Bool
 	// successors passes the connection of that agent to awaitEnd. over is closed when the agent
 	// has stopped, and nothing receives from successors any more.
 	successors chan net.Conn
 	over       chan struct{}
-	beat       time.Time // when the watchdog last had every lock
+
+	mu    sync.Mutex
+	drain *drain    // in progress or complete; nil for none
+	beat  time.Time // when the watchdog last had every lock
 }
 
 // Every watchdogEvery the watchdog takes every lock of the agent. If it has not succeeded for
@@ -48,11 +45,8 @@ const (
 	stuckAfter    = 15 * time.Second
 )
 
-// watch is the watchdog; it returns when ctx ends.
-func (a *Agent) watch(ctx context.Context) error {
-	ticker := time.NewTicker(watchdogEvery)
-	defer ticker.Stop()
-	for {
+func (a *Agent) watch(ctx context.Context) {
+	wake.Loop(ctx, nil, func() (next time.Time) {
 		for _, m := range a.groups.Members() {
 			m.Cache().Idle()
 		}
@@ -62,12 +56,8 @@ func (a *Agent) watch(ctx context.Context) error {
 		a.life.mu.Lock()
 		a.life.beat = time.Now()
 		a.life.mu.Unlock()
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-	}
+		return time.Now().Add(watchdogEvery)
+	})
 }
 
 // Live returns an error if the agent is deadlocked, which only a restart resolves.
@@ -81,13 +71,6 @@ func (a *Agent) Live() error {
 		return fmt.Errorf("deadlocked since %s: a lock is not released", since.Round(time.Second))
 	}
 	return nil
-}
-
-// end records that a shutdown was requested.
-func (a *Agent) end() {
-	a.life.mu.Lock()
-	defer a.life.mu.Unlock()
-	a.life.ending = true
 }
 
 // runEnvoy runs Envoy until ctx ends, and then drains it, or until Envoy exits, which it returns as
@@ -128,7 +111,6 @@ func (a *Agent) runEnvoy(ctx, serving context.Context) error {
 	return err
 }
 
-// HotRestart replaces Envoy by a new process.
 func (a *Agent) HotRestart(ctx context.Context) error {
 	if a.life.envoy == nil {
 		return errors.New("hot restart: the agent does not run Envoy: start it with `holdfast run -- envoy …`")
@@ -154,7 +136,7 @@ func (a *Agent) crashed(started time.Time) {
 func (a *Agent) Resume(context.Context) error {
 	held := false
 	for _, m := range a.groups.Members() {
-		held = m.Resume() || held
+		held = m.Cache().Resume() || held
 	}
 	if !held {
 		return errors.New("resume: nothing is held back")

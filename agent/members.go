@@ -14,7 +14,6 @@ import (
 // that use xDS themselves. Each costs a stream to the control plane.
 const DefaultMaxGroups = 64
 
-// newGroups returns the set of groups, which is empty.
 func (a *Agent) newGroups() *group.Set {
 	return group.NewSet(group.SetConfig{
 		Max: a.cfg.MaxGroups, Flag: "--max-groups", Group: a.groupConfig, Log: a.cfg.Log,
@@ -31,7 +30,6 @@ func (a *Agent) newGroups() *group.Set {
 	})
 }
 
-// groupConfig configures the group of the clients with a Node.
 func (a *Agent) groupConfig(node *corev3.Node) group.Config {
 	log := a.cfg.Log.With("node", node.GetId())
 	conf := a.cfg.Group
@@ -62,9 +60,23 @@ func (a *Agent) prefetch() {
 	a.groups.Prefetch(node, xds.ClusterType, xds.ListenerType)
 }
 
-// Attach opens the view of a stream, in the group of its client or a new one. It fails with
-// RESOURCE_EXHAUSTED if there are too many groups, and all of them have clients.
+// Attach opens the view of a stream, as group.Set does.
 func (a *Agent) Attach(c downstream.Client) (downstream.View, error) {
 	c.Node = completed(c.Node, a.cfg.Node)
 	return a.groups.Attach(c)
+}
+
+// completed returns the Node of a client, completed from the configured Node, which may be nil: with
+// its id, cluster, locality and metadata. The Node of a client with another id is not changed.
+func completed(node, configured *corev3.Node) *corev3.Node {
+	if configured == nil || node.GetId() != "" && node.GetId() != configured.GetId() {
+		return node
+	}
+	out := &corev3.Node{Cluster: configured.GetCluster(), Metadata: proto.CloneOf(configured.GetMetadata())}
+	if node.GetLocality() == nil {
+		out.Locality = proto.CloneOf(configured.GetLocality())
+	}
+	proto.Merge(out, node)
+	out.Id = configured.GetId()
+	return out
 }

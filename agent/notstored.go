@@ -20,12 +20,9 @@ func (k *keeper) warnNotStored(key store.Key, r *xds.Resource, why string) {
 	if len(k.warned[why]) >= maxNamed || slices.Contains(k.warned[why], key) {
 		return
 	}
-	if k.warned == nil {
-		k.warned = make(map[string][]store.Key)
-	}
 	k.warned[why] = append(k.warned[why], key)
 	todo := "none: it cannot be stored"
-	if k.needsKey(r) {
+	if ok, _ := store.Storable(r, true, k.finder.Sensitive); ok {
 		todo = "give --state-key-file, to store secrets encrypted"
 	}
 	k.log.Warn("resource not stored: it will be missing after a restart without the control plane",
@@ -35,16 +32,7 @@ func (k *keeper) warnNotStored(key store.Key, r *xds.Resource, why string) {
 	}
 }
 
-// needsKey reports whether a resource would be stored if the state were encrypted.
-func (k *keeper) needsKey(r *xds.Resource) bool {
-	if k.encrypted {
-		return false
-	}
-	ok, _ := store.Storable(r, true, k.finder.Sensitive)
-	return ok
-}
-
-// named lists the resources that are not stored, at most maxNamed for each reason.
+// named lists at most maxNamed resources for each reason.
 func named(notStored map[store.Key]string) []admin.NotStored {
 	var all []admin.NotStored
 	for key, why := range notStored {
@@ -89,23 +77,4 @@ func (k *keeper) found(g *savedGroup) (out []store.Record) {
 		}
 	}
 	return out
-}
-
-// lostOf returns the records of the lost resources of a group. Called under mu.
-func (k *keeper) lostOf(group string) (out []store.Record) {
-	for key, why := range k.lost {
-		if key.Group == group {
-			out = append(out, notStoredNote(key, why))
-		}
-	}
-	return out
-}
-
-// warnLost logs which resources are missing until an upstream answers, because they were not stored.
-// Called under mu.
-func (k *keeper) warnLost() {
-	for _, r := range named(k.lost) {
-		k.log.Warn("resource missing until a control plane answers, because it was not stored before the restart",
-			"type", r.Type, "name", r.Name, "reason", r.Reason, "todo", "give --state-key-file, to store secrets encrypted")
-	}
 }

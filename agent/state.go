@@ -4,13 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/anypb"
+
 	"github.com/holdfast-xds/holdfast/agent/admin"
-	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/agent/group"
-	"github.com/holdfast-xds/holdfast/agent/store"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
 )
 
@@ -18,20 +20,15 @@ var _ admin.State = (*Agent)(nil)
 
 // Started reports whether the sockets are served.
 func (a *Agent) Started() bool {
-	a.mu.Lock()
-	listening := a.listening
-	a.mu.Unlock()
-	return listening && a.sockets() == nil
+	return a.listening.Load() && a.sockets() == nil
 }
 
-// Ready returns the conditions under which clients are served, such as the socket, and a
-// configuration for at least one group.
+// Ready returns the conditions under which clients are served.
 func (a *Agent) Ready() []admin.Condition {
-	socket := admin.Condition{Name: "socket", OK: a.Started()}
-	if err := a.sockets(); err != nil {
-		socket.OK, socket.Reason = false, strings.ReplaceAll(err.Error(), "\n", "; ")
-	} else if !socket.OK {
-		socket.Reason = "not listening on " + a.cfg.Socket.Path
+	socket := condition("socket", a.sockets())
+	socket.Reason = strings.ReplaceAll(socket.Reason, "\n", "; ")
+	if socket.OK && !a.listening.Load() {
+		socket = condition("socket", errors.New("not listening on "+a.cfg.Socket.Path))
 	}
 	conditions := append([]admin.Condition{socket}, a.available()...)
 	if a.life.envoy != nil {
@@ -46,17 +43,13 @@ func (a *Agent) Ready() []admin.Condition {
 	return append(conditions, a.heldBack()...)
 }
 
-// condition returns a condition that holds if err is nil.
 func condition(name string, err error) admin.Condition {
 	return admin.Condition{Name: name, OK: err == nil, Reason: text(err)}
 }
 
-// connected returns nil if at least one group is connected to an upstream.
 func (a *Agent) connected() error {
-	for _, m := range a.groups.Members() {
-		if m.Connected() {
-			return nil
-		}
+	if slices.ContainsFunc(a.groups.Members(), func(m *group.Member) bool { return m.Connected() }) {
+		return nil
 	}
 	return errors.New("no control plane is connected (--ready-requires upstream)")
 }
@@ -71,7 +64,7 @@ func (a *Agent) heldBack() (conditions []admin.Condition) {
 		}
 	}
 	if a.keeper != nil {
-		if lost := a.keeper.missing(); len(lost) > 0 {
+		if lost := a.keeper.status().Lost; len(lost) > 0 {
 			conditions = append(conditions, admin.Condition{Name: "state", OK: true, Reason: fmt.Sprintf(
 				"%s %s is missing until a control plane answers, because it was not stored before the restart: %s (%d resources in total, see holdfast status)",
 				lost[0].Type, lost[0].Name, lost[0].Reason, len(lost))})
@@ -82,12 +75,7 @@ func (a *Agent) heldBack() (conditions []admin.Condition) {
 
 // servable reports whether an Envoy that starts would get a configuration and certificates.
 func (a *Agent) servable() bool {
-	for _, c := range a.available() {
-		if !c.OK {
-			return false
-		}
-	}
-	return a.Started()
+	return a.Started() && !slices.ContainsFunc(a.available(), func(c admin.Condition) bool { return !c.OK })
 }
 
 // available returns the conditions that there is a configuration, and certificates.
@@ -118,15 +106,14 @@ func (a *Agent) available() []admin.Condition {
 	return append(conditions, conf)
 }
 
-// Status returns the status of the agent.
 func (a *Agent) Status() admin.Status {
-	s := admin.Status{Version: a.cfg.Version, Started: a.born, Streams: group.Streams(a.server)}
+	s := admin.Status{Version: a.cfg.Version, Started: a.born, Streams: a.server.Streams()}
 	for _, m := range a.groups.Members() {
 		s.Groups = append(s.Groups, m.Status())
 		s.Files = append(s.Files, m.Files()...)
 	}
 	if a.life.envoy != nil {
-		s.Envoy = envoyStatus(a.life.envoy.Status())
+		s.Envoy = new(admin.Envoy(a.life.envoy.Status()))
 	}
 	if a.certificates != nil {
 		s.Certificates = certificates(a.certificates.Status())
@@ -135,22 +122,6 @@ func (a *Agent) Status() admin.Status {
 		s.Storage = a.keeper.status()
 	}
 	return s
-}
-
-func storage(s store.Status) *admin.Storage {
-	out := &admin.Storage{
-		Dir: s.Dir, Encrypted: s.Encrypted, Durable: s.Durable, Generation: s.Generation, Bytes: s.Bytes,
-		Committed: s.Committed, Since: s.Since, Aside: s.Aside, NotStored: s.Skipped,
-	}
-	out.Error, out.Damage = text(s.Err), text(s.Damage)
-	return out
-}
-
-func envoyStatus(s envoy.Status) *admin.Envoy {
-	return &admin.Envoy{
-		PID: s.PID, Epoch: s.Epoch, Version: s.Version, State: s.State, Since: s.Since,
-		Restarts: s.Restarts, LastExit: s.LastExit, Draining: s.Draining,
-	}
 }
 
 func certificates(s sds.Status) *admin.Certificates {
@@ -175,7 +146,6 @@ func certificates(s sds.Status) *admin.Certificates {
 	return out
 }
 
-// text returns the text of an error, "" for nil.
 func text(err error) string {
 	if err == nil {
 		return ""
@@ -183,13 +153,33 @@ func text(err error) string {
 	return err.Error()
 }
 
-// Resources visits the resources of all groups that pass the filter.
 func (a *Agent) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 	return func(yield func(admin.Resource) bool) {
 		for _, m := range a.groups.Members() {
 			for r := range m.Resources(f) {
 				if !yield(r) {
 					return
+				}
+			}
+		}
+	}
+}
+
+// cleaned returns a NACK's reason, which Envoy as a child also writes to the standard error of the
+// agent, without secrets.
+func (a *Agent) cleaned(message string) string { return a.secrets.Reason(message, a.bodies()) }
+
+// bodies yields all resources that clients of any group may have received.
+func (a *Agent) bodies() iter.Seq[*anypb.Any] {
+	return func(yield func(*anypb.Any) bool) {
+		for _, m := range a.groups.Members() {
+			for _, t := range m.Cache().Status() {
+				for _, held := range m.Cache().Resources(t.Type) {
+					for _, r := range []*xds.Resource{held.Current, held.Acked} {
+						if r != nil && r.Body != nil && !yield(r.Body) {
+							return
+						}
+					}
 				}
 			}
 		}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,10 +20,7 @@ import (
 // control plane. It changes nothing, and an agent may be running. The owner of the state is owner or,
 // if that is "", node, which may be nil if the state has one group of Envoys only.
 func Stored(dir, owner string, keys [][]byte, node *corev3.Node) (held []*xds.Resource, contact time.Time, err error) {
-	if owner == "" {
-		owner = identity(node)
-	}
-	loaded, err := store.Read(store.Config{Dir: dir, Identity: owner, Keys: keys, Logger: slog.New(slog.DiscardHandler)})
+	loaded, err := store.Read(store.Config{Dir: dir, Identity: cmp.Or(owner, identity(node)), Keys: keys, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, contact, err
 	}
@@ -32,10 +30,9 @@ func Stored(dir, owner string, keys [][]byte, node *corev3.Node) (held []*xds.Re
 	}
 	now := time.Now()
 	for k, e := range loaded.Entries {
-		if k.Group != group || e.Content == nil || !e.Content.Deadline().IsZero() && !e.Content.Deadline().After(now) {
-			continue
+		if k.Group == group && e.Content != nil && (e.Content.Deadline().IsZero() || e.Content.Deadline().After(now)) {
+			held = append(held, e.Content)
 		}
-		held = append(held, e.Content)
 	}
 	contact, _ = time.Parse(time.RFC3339, loaded.Notes[store.NoteKey{Group: group, Name: contactNote}])
 	return held, contact, nil
@@ -47,29 +44,22 @@ func storedGroup(loaded *store.Loaded, node *corev3.Node) (string, error) {
 	for k := range loaded.Entries {
 		found[k.Group] = true
 	}
-	var ofEnvoys []string
+	var ofEnvoys, ids []string
 	for _, name := range slices.Sorted(maps.Keys(found)) {
-		if parts := strings.Split(name, "\n"); len(parts) == 3 && parts[1] == xds.EnvoyUserAgent {
-			ofEnvoys = append(ofEnvoys, name)
+		parts := strings.Split(name, "\n")
+		if len(parts) != 3 || parts[1] != xds.EnvoyUserAgent {
+			continue
 		}
-	}
-	if node != nil {
-		for _, name := range ofEnvoys {
-			parts := strings.Split(name, "\n")
-			if parts[0] == "" || parts[0] == maskAddresses(node.GetId()) {
-				return name, nil
-			}
+		if node != nil && (parts[0] == "" || parts[0] == maskAddresses(node.GetId())) {
+			return name, nil
 		}
+		ofEnvoys, ids = append(ofEnvoys, name), append(ids, parts[0])
 	}
 	switch len(ofEnvoys) {
 	case 0:
 		return "", errors.New("it contains no state of an Envoy: nothing was stored, or it has another owner (--state-identity, --node-id), is damaged, or is encrypted with another key")
 	case 1:
 		return ofEnvoys[0], nil
-	}
-	var ids []string
-	for _, name := range ofEnvoys {
-		ids = append(ids, strings.Split(name, "\n")[0])
 	}
 	return "", fmt.Errorf("it contains the state of several nodes: choose one with --node-id: %q", ids)
 }

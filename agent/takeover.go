@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/listener"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 )
 
 const (
@@ -21,33 +22,26 @@ const (
 	// restoreEvery is the interval of attempts to take back what a successor was given.
 	restoreEvery = time.Second
 	// handoverRetry is the interval, and handoverWithin the maximum time, of a successor's attempts
-	// to bind what the other agent has released.
+	// to bind what another agent has released.
 	handoverRetry  = 20 * time.Millisecond
 	handoverWithin = 10 * time.Second
+	// socketsEvery is the interval at which the paths of the sockets are checked.
+	socketsEvery = time.Second
 )
 
-// Handover starts a takeover that another agent has requested. Streams of clients are not affected;
-// see handOver.
+// Handover starts a takeover that another agent has requested (handOver).
 func (a *Agent) Handover(admit func() (net.Conn, error)) error {
-	a.life.mu.Lock()
-	var why error
 	switch {
 	case a.life.envoy != nil:
-		why = errors.New("takeover: this agent runs Envoy as its child, and Envoy would exit with it")
+		return errors.New("takeover: this agent runs Envoy as its child, and Envoy would exit with it")
 	case a.socket == nil:
-		why = errors.New("takeover: this agent has no socket")
-	case a.life.leaving:
-		why = errors.New("takeover: another takeover is in progress")
-	default:
-		a.life.leaving = true
-	}
-	a.life.mu.Unlock()
-	if why != nil {
-		return why
+		return errors.New("takeover: this agent has no socket")
+	case !a.life.leaving.CompareAndSwap(false, true):
+		return errors.New("takeover: another takeover is in progress")
 	}
 	conn, err := admit()
 	if err != nil {
-		a.stay()
+		a.life.leaving.Store(false)
 		return err
 	}
 	select {
@@ -56,20 +50,6 @@ func (a *Agent) Handover(admit func() (net.Conn, error)) error {
 		_ = conn.Close() // this agent stops, so the other need not wait
 	}
 	return nil
-}
-
-// stay records that no other agent is taking over any more.
-func (a *Agent) stay() {
-	a.life.mu.Lock()
-	defer a.life.mu.Unlock()
-	a.life.leaving = false
-}
-
-// leaving reports whether another agent is taking over.
-func (a *Agent) leaving() bool {
-	a.life.mu.Lock()
-	defer a.life.mu.Unlock()
-	return a.life.leaving
 }
 
 // awaitEnd returns when ctx or serving ends, or when another agent has taken over.
@@ -98,7 +78,7 @@ func (a *Agent) handOver(ctx context.Context, conn net.Conn) (over bool) {
 	defer func() { _ = conn.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	a.cfg.Log.Info("takeover by another agent started")
-	a.setReleased(true)
+	a.life.released.Store(true)
 	if a.keeper != nil {
 		a.keeper.handOver()
 	}
@@ -117,9 +97,9 @@ func (a *Agent) handOver(ctx context.Context, conn net.Conn) (over bool) {
 	}
 	a.cfg.Log.Warn("takeover by another agent failed: this agent keeps serving, and takes back its state, sockets and addresses", "err", err)
 	_ = conn.Close()
-	a.setReleased(false)
+	a.life.released.Store(false)
 	a.takeBack(ctx)
-	a.stay()
+	a.life.leaving.Store(false)
 	return false
 }
 
@@ -145,13 +125,10 @@ func confirmed(conn net.Conn) error {
 	return err
 }
 
-// takeBack takes back what was released. It returns when that is done, or ctx ends.
 func (a *Agent) takeBack(ctx context.Context) {
 	if a.keeper != nil {
 		a.keeper.takeBack()
 	}
-	ticker := time.NewTicker(restoreEvery)
-	defer ticker.Stop()
 	last := ""
 	for {
 		err := a.restoreListeners()
@@ -163,10 +140,8 @@ func (a *Agent) takeBack(ctx context.Context) {
 			a.cfg.Log.Warn("a socket or an address cannot be taken back, retrying every second", "err", err)
 			last = text
 		}
-		select {
-		case <-ctx.Done():
+		if !wake.Sleep(ctx, restoreEvery) {
 			return
-		case <-ticker.C:
 		}
 	}
 }
@@ -175,11 +150,13 @@ func (a *Agent) takeBack(ctx context.Context) {
 // while another agent serves, then requests that agent to release it, and confirms when all is bound.
 // Then the other agent exits.
 func (a *Agent) bind(ctx context.Context) error {
+	inUse := func(err error) bool { return a.cfg.Takeover && errors.Is(err, syscall.EADDRINUSE) }
+	alone := []func() error{a.bindSocket, a.bindREST, a.surface.Listen}
 	if !a.cfg.Takeover {
-		return a.bindAll(ctx, a.bindSocket, a.bindREST, a.bindSurface)
+		return bindAll(ctx, inUse, alone)
 	}
 	if !strings.HasPrefix(a.cfg.Admin.Addr, "unix:") {
-		return errTakeoverNeedsSocket
+		return errors.New("--takeover needs --admin unix:PATH, the same as that of the running agent")
 	}
 	if err := a.try(); err != nil {
 		return err
@@ -187,7 +164,7 @@ func (a *Agent) bind(ctx context.Context) error {
 	other, err := admin.Client{Addr: a.cfg.Admin.Addr}.Takeover(ctx)
 	if errors.Is(err, admin.ErrNoAgent) {
 		a.cfg.Log.Info("no agent to take over from", "admin", a.cfg.Admin.Addr)
-		return a.bindAll(ctx, a.bindSocket, a.bindREST, a.bindSurface)
+		return bindAll(ctx, inUse, alone)
 	}
 	if err != nil {
 		return fmt.Errorf("--takeover: %w", err)
@@ -195,17 +172,12 @@ func (a *Agent) bind(ctx context.Context) error {
 	defer other.Abandon()
 	a.cfg.Log.Info("takeover from another agent started")
 	// The socket comes last: as soon as it is replaced, clients connect to this agent.
-	steps := []func(context.Context) error{a.openState, a.bindSurface, a.bindREST, a.bindSocket}
+	steps := []func() error{a.openState, a.surface.Listen, a.bindREST, a.bindSocket}
 	if other.Before() {
 		a.cfg.Log.Info("the other agent has an earlier version, which does not report when its sockets and addresses are free: retrying until they are")
-		for i, step := range steps {
-			steps[i] = func(ctx context.Context) error {
-				return patiently(ctx, step, func(error) bool { return true })
-			}
-		}
-		return a.bindAll(ctx, steps...)
+		return bindAll(ctx, func(error) bool { return true }, steps)
 	}
-	if err := a.bindAll(ctx, steps...); err != nil {
+	if err := bindAll(ctx, inUse, steps); err != nil {
 		return fmt.Errorf("%w (the other agent keeps serving)", err)
 	}
 	if err := other.Confirm(); err != nil {
@@ -214,38 +186,22 @@ func (a *Agent) bind(ctx context.Context) error {
 	return nil
 }
 
-// patiently retries until it succeeds, fails with an error that is not temporary, or handoverWithin
-// has passed.
-func patiently(ctx context.Context, try func(context.Context) error, passes func(error) bool) error {
-	ctx, cancel := context.WithTimeout(ctx, handoverWithin)
-	defer cancel()
-	for {
-		err := try(ctx)
-		if err == nil || !passes(err) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(handoverRetry):
-		}
-	}
-}
-
-// errTakeoverNeedsSocket is returned if --admin is not a Unix socket.
-var errTakeoverNeedsSocket = errors.New("--takeover needs --admin unix:PATH, the same as that of the running agent")
-
-func (a *Agent) bindAll(ctx context.Context, steps ...func(context.Context) error) error {
+// bindAll runs one step after the other. A step is retried, for handoverWithin, while its error passes.
+func bindAll(ctx context.Context, passes func(error) bool, steps []func() error) error {
 	for _, step := range steps {
-		if err := step(ctx); err != nil {
+		deadline := time.Now().Add(handoverWithin)
+		err := step()
+		for err != nil && passes(err) && time.Now().Before(deadline) && wake.Sleep(ctx, handoverRetry) {
+			err = step()
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// try binds everything for a moment. It is no error if something is in use, because it may be in use
-// by the other agent.
+// try binds everything for a moment. What is in use may be in use by the other agent, and is no error.
 func (a *Agent) try() error {
 	if err := downstream.Try(a.cfg.Socket); err != nil {
 		return err
@@ -267,7 +223,7 @@ func (a *Agent) try() error {
 	return nil
 }
 
-func (a *Agent) openState(context.Context) error {
+func (a *Agent) openState() error {
 	if a.keeper == nil {
 		return nil
 	}
@@ -277,7 +233,7 @@ func (a *Agent) openState(context.Context) error {
 	return nil
 }
 
-func (a *Agent) bindSocket(context.Context) error {
+func (a *Agent) bindSocket() error {
 	socket, err := downstream.ListenTo(a.cfg.Socket, a.cfg.Peers)
 	if err != nil {
 		return err
@@ -288,31 +244,19 @@ func (a *Agent) bindSocket(context.Context) error {
 	return nil
 }
 
-func (a *Agent) bindREST(ctx context.Context) error {
+func (a *Agent) bindREST() error {
 	if a.cfg.REST == "" {
 		return nil
 	}
-	err := a.free(ctx, func(context.Context) (err error) {
-		a.rest, err = listener.Listen(a.cfg.REST)
-		return err
-	})
+	rest, err := listener.Listen(a.cfg.REST)
 	if err != nil {
 		return fmt.Errorf("--rest: %w", err)
 	}
+	a.rest = rest
 	a.cfg.Log.Info("serving REST", "addr", a.rest.Addr().String())
 	return nil
 }
 
-func (a *Agent) bindSurface(ctx context.Context) error {
-	return a.free(ctx, func(context.Context) error { return a.surface.Listen() })
-}
-
-// free listens on TCP addresses. During a takeover it waits for an address that is still in use.
-func (a *Agent) free(ctx context.Context, listen func(context.Context) error) error {
-	return patiently(ctx, listen, func(err error) bool { return a.cfg.Takeover && errors.Is(err, syscall.EADDRINUSE) })
-}
-
-// unbind closes what was bound and is not served.
 func (a *Agent) unbind() {
 	a.surface.Close()
 	if a.socket != nil {
@@ -321,4 +265,46 @@ func (a *Agent) unbind() {
 	if a.rest != nil {
 		_ = a.rest.Close()
 	}
+}
+
+// sockets returns an error if the path of a Unix socket does not lead to that of this agent, so that
+// clients cannot connect to it. During a takeover the sockets of the other agent replace these.
+func (a *Agent) sockets() error {
+	if a.socket == nil || a.life.released.Load() {
+		return nil
+	}
+	return errors.Join(a.socket.Present(), a.surface.Present())
+}
+
+// keepSockets creates sockets again that were deleted or replaced, until ctx ends.
+func (a *Agent) keepSockets(ctx context.Context) {
+	last := ""
+	for wake.Sleep(ctx, socketsEvery) {
+		if a.life.leaving.Load() {
+			continue // the takeover creates them
+		}
+		missing := a.sockets()
+		if missing == nil {
+			last = ""
+			continue
+		}
+		err := a.restoreListeners()
+		switch {
+		case err == nil:
+			a.cfg.Log.Warn("a socket was deleted or replaced by another program, and created again", "err", missing)
+			last = ""
+		case err.Error() != last: // not once a second
+			a.cfg.Log.Error("a socket was deleted or replaced by another program, and cannot be created, retrying every second", "err", err)
+			last = err.Error()
+		}
+	}
+}
+
+// restoreListeners listens again on what was deleted, replaced, or released to another agent.
+func (a *Agent) restoreListeners() error {
+	errs := []error{a.socket.Restore(), a.surface.Restore()}
+	if a.rest != nil {
+		errs = append(errs, a.rest.Restore())
+	}
+	return errors.Join(errs...)
 }

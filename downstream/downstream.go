@@ -1,7 +1,6 @@
 // Package downstream serves a state to xDS clients: the aggregated discovery service and the
-// services of single types, SotW and Delta, on a Unix socket or on TCP. It is the only xDS server
-// of holdfast: the agent serves its state with it, and the built-in control plane serves its
-// directory.
+// services of single types, SotW and Delta, on a Unix socket or on TCP. The agent and the built-in
+// control plane serve with it.
 //
 // It guarantees that a stream is a view of the state and not a queue: a slow client costs only
 // the names that changed, and gets the newest versions. It holds no lock while sending, and
@@ -25,8 +24,7 @@ type State interface {
 
 // Client describes the client of a stream.
 type Client struct {
-	// Stream is the number of the stream in this server.
-	Stream uint64
+	Stream uint64 // the number of the stream in this server
 	// Node is the Node of the client's first request; never nil.
 	Node *corev3.Node
 	Form xds.Form
@@ -48,13 +46,10 @@ type View interface {
 	// HadWildcard reports whether any client of the same state ever subscribed to the wildcard of a
 	// type (protocol.md V9).
 	HadWildcard(typeURL string) bool
-	// Subscribe applies a change of the subscription.
 	Subscribe(change xds.SubscriptionChange)
-	// Answer processes the client's ACK or NACK of a response.
 	Answer(answer session.Answer)
 	// Progress records up to which revision the client has answered.
 	Progress(p session.Progress)
-	// Close ends the view.
 	Close(end End)
 }
 
@@ -76,11 +71,9 @@ type Observer interface {
 	StreamClosed(form string)
 	Pushed(typeURL, form string, resources int)
 	Answered(typeURL, form string, nack bool)
-	// LimitExceeded counts an event that exceeded a limit.
 	LimitExceeded(limit string)
-	// PassedThrough counts a call of a service that holdfast does not serve itself, when the call
-	// ends. result is PassedOK, PassedError or NotPassed. service is one of Config.PassThrough,
-	// or "other".
+	// PassedThrough counts a call of a service that holdfast does not serve itself when it ends.
+	// result is PassedOK, PassedError or NotPassed; service is one of Config.PassThrough, or "other".
 	PassedThrough(service, result string)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -16,16 +17,6 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/redact"
 )
 
-// Forwarder opens streams to the current upstream, for services that holdfast does not serve
-// itself.
-type Forwarder interface {
-	// Forward opens a stream of a full method name, "/package.Service/Method", with the outgoing
-	// metadata of ctx and the metadata that is configured for the upstream. The latter replaces
-	// metadata of the client under the same name. It fails with UNAVAILABLE while no upstream is
-	// connected.
-	Forward(ctx context.Context, method string) (grpc.ClientStream, error)
-}
-
 // DefaultPassThrough lists the services that are passed through to the upstream if
 // Config.PassThrough is nil: those that Envoy uses with a control plane besides xDS.
 var DefaultPassThrough = []string{
@@ -37,15 +28,12 @@ var DefaultPassThrough = []string{
 
 // Results of calls that are passed through, for Observer.PassedThrough.
 const (
-	// PassedOK and PassedError mean that the upstream ended the call without or with an error.
-	PassedOK    = "ok"
-	PassedError = "error"
-	// NotPassed means that the service of the call is not passed through.
-	NotPassed = "refused"
+	PassedOK    = "ok"      // the upstream ended the call without an error
+	PassedError = "error"   // the upstream ended the call with an error
+	NotPassed   = "refused" // the service is not passed through
 )
 
-// notListed replaces the names of all services that are not passed through, because clients can
-// call any.
+// notListed replaces the names of services that are not passed through: clients can call any.
 const notListed = "other"
 
 // forward passes a stream through to the upstream if its service is in Config.PassThrough,
@@ -56,8 +44,8 @@ func (s *Server) forward(_ any, down grpc.ServerStream) error {
 	service, ok := serviceOf(method)
 	if s.cfg.Forward == nil || !ok || !slices.Contains(s.cfg.PassThrough, service) {
 		s.cfg.Observer.PassedThrough(notListed, NotPassed)
-		s.cfg.Log.Debug("call rejected: the service is not passed through", "method", clip(method))
-		return status.Errorf(codes.Unimplemented, "%s is not served here, and its service is not passed through (--pass-through)", clip(method))
+		s.cfg.Log.Debug("call rejected: the service is not passed through", "method", shortened(method))
+		return status.Errorf(codes.Unimplemented, "%s is not served here, and its service is not passed through (--pass-through)", shortened(method))
 	}
 	s.cfg.Log.Debug("call passed through", "method", method)
 	err := s.pass(down, method)
@@ -84,25 +72,9 @@ func serviceOf(full string) (service string, ok bool) {
 	return service, ok
 }
 
-// clip bounds the length of a text that a client chose.
-func clip(text string) string { return text[:min(len(text), 200)] }
-
-// passedMetadata returns the part of a client's metadata that is passed on. The client's
-// credentials are meant for the agent, and metadata of the connection is meant for its two ends
-// only.
-func passedMetadata(from metadata.MD) metadata.MD {
-	to := make(metadata.MD, len(from))
-	for key, values := range from {
-		if !isDropped(key) {
-			to[key] = slices.Clone(values)
-		}
-	}
-	return to
-}
-
-// isDropped reports whether metadata of this name is not passed on.
-func isDropped(key string) bool {
-	key = strings.ToLower(key)
+// isDropped reports whether metadata of a client is not passed on. The client's credentials are meant
+// for the agent, and metadata of the connection is meant for its two ends only.
+func isDropped(key string, _ []string) bool {
 	for _, prefix := range []string{":", "grpc-", "x-forwarded-"} {
 		if strings.HasPrefix(key, prefix) {
 			return true
@@ -124,9 +96,11 @@ func (s *Server) pass(down grpc.ServerStream, method string) error {
 	ctx, cancel := context.WithCancel(down.Context())
 	defer cancel()
 	if md, ok := metadata.FromIncomingContext(ctx); ok {
-		ctx = metadata.NewOutgoingContext(ctx, passedMetadata(md))
+		md = md.Copy() // in lower case
+		maps.DeleteFunc(md, isDropped)
+		ctx = metadata.NewOutgoingContext(ctx, md)
 	}
-	up, err := s.cfg.Forward.Forward(ctx, method)
+	up, err := s.cfg.Forward(ctx, method)
 	if err != nil {
 		return err
 	}

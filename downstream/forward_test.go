@@ -82,7 +82,7 @@ func TestOnlyListedServicesArePassedThrough(t *testing.T) {
 			up, count := &upstreams{}, &passes{Observer: nowhere{}, calls: make(map[string]int)}
 			var log bytes.Buffer
 			inBothForms(t, downstream.Config{
-				Forward: up, PassThrough: tc.listed, Observer: count,
+				Forward: up.Forward, PassThrough: tc.listed, Observer: count,
 				Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 			}, func(s *service) {
 				up.calls = nil
@@ -119,7 +119,7 @@ func (nowhere) PassedThrough(string, string)  {}
 // A client's credentials for the agent are not passed to the control plane.
 func TestAClientsCredentialsAreNotPassedOn(t *testing.T) {
 	up := &upstreams{}
-	inBothForms(t, downstream.Config{Forward: up}, func(s *service) {
+	inBothForms(t, downstream.Config{Forward: up.Forward}, func(s *service) {
 		ctx := metadata.AppendToOutgoingContext(s.Context(),
 			"authorization", "Bearer PLANTED", "Proxy-Authorization", "Basic PLANTED", "cookie", "a=PLANTED", "x-forwarded-client-cert", "PLANTED",
 			"x-forwarded-for", "PLANTED", "x-forwarded-host", "PLANTED", "x-real-ip", "PLANTED", "x-original-url", "PLANTED", "via", "PLANTED",

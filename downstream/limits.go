@@ -22,14 +22,12 @@ type Limits struct {
 	// Streams bounds the open streams. Envoy opens one for each EDS cluster and each secret if it
 	// does not use ADS (protocol.md V10).
 	Streams int
-	// Types bounds the types that one stream may subscribe to, Subscriptions the names of one
-	// type.
+	// Types bounds the types of one stream, Subscriptions the names of one type.
 	Types, Subscriptions int
 	// RequestRate bounds how many requests of one stream are processed in a second, after the
 	// first RequestBurst; further requests wait.
 	RequestRate, RequestBurst int
-	// AnyDepth bounds the nesting of Anys in a resource that is written as JSON for REST, which
-	// decodes each level.
+	// AnyDepth bounds the nesting of Anys in a resource for REST, whose JSON decodes each level.
 	AnyDepth int
 }
 
@@ -59,8 +57,7 @@ func LimitNames() []string {
 	return []string{"streams", "types", "subscriptions", "names", "request_rate", "any_depth", "groups"}
 }
 
-// attach opens the view of a client. It counts a client that is rejected because there would be
-// too many groups.
+// attach opens the view of a client, or counts the client if there would be too many groups.
 func (s *Server) attach(client Client) (View, error) {
 	view, err := s.cfg.State.Attach(client)
 	if err != nil {
@@ -80,7 +77,6 @@ type limiter struct {
 	server *Server
 	log    *slog.Logger
 	rate   *rate.Limiter
-	// logged are the limits that were logged.
 	logged map[string]bool
 }
 
@@ -98,7 +94,7 @@ func (g *limiter) exceeded(limit, message string, args ...any) {
 	}
 }
 
-// wait delays a client whose requests come too fast. It fails when ctx ends.
+// wait delays a client whose requests come too fast.
 func (g *limiter) wait(ctx context.Context) error {
 	if g.rate.Allow() {
 		return nil

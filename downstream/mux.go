@@ -2,7 +2,6 @@ package downstream
 
 import (
 	"errors"
-	"io"
 	"net"
 	"sync"
 	"time"
@@ -12,8 +11,7 @@ import (
 // connection (RFC 9113, section 3.4).
 const preface = "PRI * HTTP/2.0"
 
-// sniffTimeout is how long a new connection may take to send its first bytes.
-const sniffTimeout = 10 * time.Second
+const sniffTimeout = 10 * time.Second // for the first bytes of a connection
 
 // mux splits the connections of one listener into gRPC and REST connections by their first bytes:
 // Envoy uses HTTP/2 for gRPC and HTTP/1.1 for REST (protocol.md 9.1, 9.6).
@@ -26,17 +24,18 @@ type mux struct {
 
 // half is the listener of gRPC or of REST connections. Its channel is never closed.
 type half struct {
-	mux   *mux
-	conns chan net.Conn
-	done  chan struct{} // closed when the mux has ended
+	net.Listener // the common listener of both kinds
+	conns        chan net.Conn
+	done         chan struct{} // closed when the mux has ended
 }
 
 func newMux(lis net.Listener, count func(change int)) *mux {
-	m := &mux{Listener: lis, count: count}
 	done := make(chan struct{})
-	m.grpc = &half{m, make(chan net.Conn), done}
-	m.rest = &half{m, make(chan net.Conn), done}
-	return m
+	return &mux{
+		Listener: lis, count: count,
+		grpc: &half{lis, make(chan net.Conn), done},
+		rest: &half{lis, make(chan net.Conn), done},
+	}
 }
 
 // run accepts connections until the listener is closed, and returns when every connection was
@@ -94,7 +93,6 @@ func (m *mux) sniff(c net.Conn) {
 	}
 }
 
-// Accept returns the next connection of this kind.
 func (h *half) Accept() (net.Conn, error) {
 	select {
 	case c := <-h.conns:
@@ -104,26 +102,13 @@ func (h *half) Accept() (net.Conn, error) {
 	}
 }
 
-// Close closes the common listener of both kinds.
-func (h *half) Close() error {
-	if err := h.mux.Listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-		return err
-	}
-	return nil
-}
-
-// Addr returns the address of the listener.
-func (h *half) Addr() net.Addr { return h.mux.Listener.Addr() }
-
 // sniffed is a connection whose first bytes were already read.
 type sniffed struct {
 	net.Conn
-	head []byte // read by one goroutine, like Conn
-	// closed runs its function once.
-	closed func()
+	head   []byte // read by one goroutine, like Conn
+	closed func() // may be called several times
 }
 
-// Close closes the connection. It may be called several times.
 func (c *sniffed) Close() error {
 	c.closed()
 	return c.Conn.Close()
@@ -136,14 +121,4 @@ func (c *sniffed) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	return c.Conn.Read(p)
-}
-
-// WriteTo lets io.Copy use the fast path of the underlying connection.
-func (c *sniffed) WriteTo(w io.Writer) (int64, error) {
-	n, err := w.Write(c.head)
-	if c.head = c.head[n:]; err != nil {
-		return int64(n), err
-	}
-	m, err := io.Copy(w, c.Conn)
-	return int64(n) + m, err
 }

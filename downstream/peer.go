@@ -12,7 +12,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A rejected client usually tries again several times a second, so the warnings are limited.
+// A rejected client usually tries again several times a second.
 const (
 	warnRejectedEvery = time.Minute
 	warnRejectedBurst = 3
@@ -29,13 +29,11 @@ type Peers struct {
 	// allowed. If both are empty, the group of the socket is allowed, if SocketConfig.Group names
 	// one.
 	UIDs, GIDs []uint32
-	// Root is set if root is allowed too.
-	Root bool
-	Log  *slog.Logger
+	Root       bool // is allowed too
+	Log        *slog.Logger
 	// Flags names in the log the flags that allow a client; "" for the flags of the xDS socket.
-	Flags string
-	// Observer counts rejected connections; it may be nil.
-	Observer PeerObserver
+	Flags    string
+	Observer PeerObserver // may be nil
 }
 
 // PeerObserver counts the connections that a socket rejects.
@@ -60,7 +58,6 @@ func ListenTo(cfg SocketConfig, peers Peers) (*Socket, error) {
 	return s, nil
 }
 
-// credentials identify the process at the other end of a connection.
 type credentials struct {
 	uid, gid uint32
 	groups   []uint32
@@ -79,39 +76,29 @@ func PeerUID(c *net.UnixConn) (uint32, error) {
 
 // peerFilter accepts or rejects the peers of a socket. Its fields are immutable.
 type peerFilter struct {
-	uids, gids []uint32
-	identify   func(*net.UnixConn) (credentials, error)
-	log        *slog.Logger
-	flags      string
-	observer   PeerObserver // may be nil
-	warnings   *rate.Limiter
+	Peers    // with defaults
+	identify func(*net.UnixConn) (credentials, error)
+	warnings *rate.Limiter
 }
 
 // newPeerFilter returns the filter of a process with the uid own, for a socket that belongs to group;
 // -1 if SocketConfig names no group.
 func newPeerFilter(p Peers, own uint32, group int) *peerFilter {
-	g := &peerFilter{
-		uids:     append(slices.Clone(p.UIDs), own),
-		gids:     p.GIDs,
-		identify: credentialsOf,
-		log:      cmp.Or(p.Log, slog.New(slog.DiscardHandler)),
-		flags:    cmp.Or(p.Flags, "--allow-uid or --allow-gid, or share a group with it, with --socket-group"),
-		observer: p.Observer,
-		warnings: rate.NewLimiter(rate.Every(warnRejectedEvery), warnRejectedBurst),
-	}
-	if p.Root {
-		g.uids = append(g.uids, 0)
-	}
 	if len(p.UIDs)+len(p.GIDs) == 0 && group >= 0 {
-		g.gids = []uint32{uint32(group)}
+		p.GIDs = []uint32{uint32(group)}
 	}
-	return g
+	p.UIDs = append(slices.Clone(p.UIDs), own)
+	if p.Root {
+		p.UIDs = append(p.UIDs, 0)
+	}
+	p.Log = cmp.Or(p.Log, slog.New(slog.DiscardHandler))
+	p.Flags = cmp.Or(p.Flags, "--allow-uid or --allow-gid, or share a group with it, with --socket-group")
+	return &peerFilter{p, credentialsOf, rate.NewLimiter(rate.Every(warnRejectedEvery), warnRejectedBurst)}
 }
 
-// allows reports whether a process with these credentials may use the socket.
 func (g *peerFilter) allows(p credentials) bool {
-	return slices.Contains(g.uids, p.uid) || slices.Contains(g.gids, p.gid) ||
-		slices.ContainsFunc(p.groups, func(gid uint32) bool { return slices.Contains(g.gids, gid) })
+	return slices.Contains(g.UIDs, p.uid) || slices.Contains(g.GIDs, p.gid) ||
+		slices.ContainsFunc(p.groups, func(gid uint32) bool { return slices.Contains(g.GIDs, gid) })
 }
 
 // Admitted returns the users and groups that may use the socket; nil if only its permissions
@@ -120,7 +107,7 @@ func (s *Socket) Admitted() (uids, gids []uint32) {
 	if s.filter == nil {
 		return nil, nil
 	}
-	return s.filter.uids, s.filter.gids
+	return s.filter.UIDs, s.filter.GIDs
 }
 
 // admits reports whether a connection is accepted. It counts a rejected one and logs the reason.
@@ -129,15 +116,15 @@ func (g *peerFilter) admits(c *net.UnixConn) bool {
 	if err == nil && g.allows(p) {
 		return true
 	}
-	if g.observer != nil {
-		g.observer.PeerRejected()
+	if g.Observer != nil {
+		g.Observer.PeerRejected()
 	}
 	switch {
 	case !g.warnings.Allow():
 	case err != nil:
-		g.log.Warn("connection rejected: client cannot be identified", "err", err)
+		g.Log.Warn("connection rejected: client cannot be identified", "err", err)
 	default:
-		g.log.Warn("connection rejected: its user may not use the socket: allow its uid or gid with "+g.flags,
+		g.Log.Warn("connection rejected: its user may not use the socket: allow its uid or gid with "+g.Flags,
 			"uid", p.uid, "gid", p.gid, "pid", p.pid)
 	}
 	return false

@@ -14,7 +14,6 @@ const peersAreKnown = true
 // usualGroups is a buffer size that suffices for the groups of most processes with one call.
 const usualGroups = 32
 
-// credentialsOf returns the credentials of the process that connected.
 func credentialsOf(c *net.UnixConn) (p credentials, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -174,7 +174,7 @@ func TestUsersAreAllowedAndRejectedOnARealSocket(t *testing.T) {
 			tc.peers.Observer = rejected
 			socket := listeningTo(t, SocketConfig{Path: path, Mode: 0o666}, tc.peers)
 			if tc.off && tc.who.uid == me.uid {
-				socket.filter.uids = tc.peers.UIDs
+				socket.filter.UIDs = tc.peers.UIDs
 			}
 			served := make(chan error, 1)
 			go func() {

@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,8 +29,7 @@ import (
 // (protocol.md 9.1).
 const restPrefix = "/v3/discovery:"
 
-// maxRESTRequest is the maximum size of a REST request in bytes. A Node is 77 KB, and names
-// follow.
+// maxRESTRequest is the maximum size of a REST request in bytes. A Node is 77 KB, and names follow.
 const maxRESTRequest = 16 << 20
 
 // ServeREST serves only REST on lis until ctx ends, and then returns nil; lis is closed. If lis
@@ -87,12 +87,7 @@ func (s *Server) rest(w http.ResponseWriter, r *http.Request, check func(*discov
 		http.Error(w, "not a DiscoveryRequest in JSON: "+err.Error(), http.StatusBadRequest)
 		return
 	}
-	req := session.FromSotW(&msg)
-	if err := implyType(req, typeURL); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	resp, err := s.fetch(r.Context(), req, msg.GetNode(), s.cfg.RESTHold)
+	resp, err := s.fetch(r.Context(), &msg, typeURL)
 	switch {
 	case errors.Is(err, errCurrent):
 		w.WriteHeader(http.StatusNotModified)
@@ -138,7 +133,7 @@ func (s *Server) rejectSecrets(resp *discoveryv3.DiscoveryResponse) error {
 	return nil
 }
 
-// allowAny accepts every response, for listeners whose clients were authenticated.
+// allowAny is for listeners whose clients were authenticated.
 func allowAny(*discoveryv3.DiscoveryResponse) error { return nil }
 
 // nestedWithin reports whether at most depth Anys are nested in a message. An Any that cannot be
@@ -160,7 +155,6 @@ func nestedWithin(m protoreflect.Message, depth int) bool {
 	return true
 }
 
-// restType returns the type of a request, or responds with an error.
 func restType(w http.ResponseWriter, r *http.Request) (typeURL string, ok bool) {
 	kind, isDiscovery := strings.CutPrefix(r.URL.Path, restPrefix)
 	typeURL, known := xds.TypeByRESTName(kind)
@@ -200,4 +194,90 @@ func (s *Server) restJSON(resp *discoveryv3.DiscoveryResponse) ([]byte, error) {
 		}
 	}
 	return nil, err
+}
+
+// fetchWait is how long a request without a stream waits, at least, for the first resources. The
+// timeout of Envoy's REST client is a second.
+const fetchWait = 900 * time.Millisecond
+
+// maxPolls bounds the responses that are remembered until the next poll shows whether they were
+// accepted.
+const maxPolls = 1024
+
+var errCurrent = errors.New("the version is current")
+
+// fetch answers one request without a stream, on the service of a type, with the response that would
+// be the first on a stream. If the client has that version already, it waits for a change for at most
+// RESTHold, and then fails with errCurrent. It fails with UNAVAILABLE while nothing is known. The
+// subscription stays leased after the request, so that the next request finds the resources.
+func (s *Server) fetch(ctx context.Context, msg *discoveryv3.DiscoveryRequest, typeURL string) (*session.Response, error) {
+	req, hold := session.FromSotW(msg), s.cfg.RESTHold
+	node, err := s.nodeOf(msg.GetNode())
+	if err := cmp.Or(implyType(req, typeURL), check(req), err); err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	client := Client{Stream: s.number(), Node: node, Form: xds.SotW, Fetch: true}
+	view, err := s.attach(client)
+	if err != nil {
+		return nil, err
+	}
+	defer view.Close(End{})
+	poll := strings.Join(append([]string{node.GetId(), req.Type}, req.Names...), "\x00")
+	if last, ok := s.polls.Peek(poll); ok && last.Version == req.Version {
+		// A poll carries the version that was accepted last (protocol.md 9.1).
+		view.Answer(session.Answer{Type: req.Type, Acked: last.Resources})
+	}
+	deadline := time.NewTimer(max(hold, fetchWait))
+	defer deadline.Stop()
+	for first := true; ; first = false {
+		resp := s.answer(client, view, req, first)
+		if resp != nil && resp.Version != req.Version {
+			s.polls.Add(poll, resp)
+			s.cfg.Observer.Pushed(resp.Type, Fetched, len(resp.Resources))
+			return resp, nil
+		}
+		if resp != nil && hold == 0 {
+			return nil, errCurrent
+		}
+		select {
+		case <-view.Changed():
+			continue
+		case <-deadline.C:
+		case <-ctx.Done():
+		}
+		if resp != nil {
+			return nil, errCurrent
+		}
+		return nil, status.Errorf(codes.Unavailable, "no %s received yet", xds.Short(req.Type))
+	}
+}
+
+// check returns an error for a request with a name that no resource can have.
+func check(req *session.Request) error {
+	for _, name := range req.Names {
+		if _, err := xds.CheckName(name); err != nil {
+			return fmt.Errorf("%s request: %w", xds.Short(req.Type), err)
+		}
+	}
+	return nil
+}
+
+// answer returns the response that a stream beginning with this request would be sent first, or
+// nil if there is none yet. Each response is complete by itself, so each is built by a new
+// Session.
+func (s *Server) answer(client Client, view View, req *session.Request, subscribe bool) (resp *session.Response) {
+	machine := s.newSession(client, view, "")
+	opening := *req
+	opening.Nonce = ""
+	if change := machine.Request(&opening).Subscription; change != nil && subscribe {
+		view.Subscribe(*change)
+	}
+	v, _ := view.Begin()
+	resp, _ = machine.Next(v, time.Now())
+	view.End()
+	if resp != nil && resp.Version == req.Version {
+		// The client accepted this version, even if no earlier poll for it is remembered.
+		view.Answer(session.Answer{Type: req.Type, Acked: resp.Resources})
+	}
+	return resp
 }

@@ -54,8 +54,7 @@ type Config struct {
 	MaxMessage int
 	// RemovalDelay delays the removal of clusters; 0 means session.DefaultRemovalDelay.
 	RemovalDelay time.Duration
-	// Limits bound the cost of clients.
-	Limits Limits
+	Limits       Limits
 	// RESTHold is how long a poll whose version is current waits for a change; 0 answers at once.
 	// A client's request timeout must exceed it (protocol.md 9.3).
 	RESTHold time.Duration
@@ -63,13 +62,13 @@ type Config struct {
 	RESTHost string
 	// NodeID is the node id of clients that send none; "" rejects them.
 	NodeID string
-	// Forward opens the upstream streams of the services in PassThrough, which has full names
-	// such as "envoy.service.load_stats.v3.LoadReportingService". If Forward is nil, no service
-	// is passed through. If PassThrough is nil, it is DefaultPassThrough.
-	Forward     Forwarder
+	// Forward opens a stream of a full method name, "/package.Service/Method", to the current upstream,
+	// with the outgoing metadata of ctx, in which that of the upstream's configuration replaces metadata
+	// of the same name. It fails with UNAVAILABLE while no upstream is connected. Only the services in
+	// PassThrough, or DefaultPassThrough if that is nil, are passed through; none if Forward is nil.
+	Forward     func(ctx context.Context, method string) (grpc.ClientStream, error)
 	PassThrough []string
-	// Register adds further services; it may be nil.
-	Register func(grpc.ServiceRegistrar)
+	Register    func(grpc.ServiceRegistrar) // adds further services; may be nil
 	// OnConnections, if set, is called with the number of open connections each time that one is
 	// opened or closed; by one goroutine at a time.
 	OnConnections func(open int)
@@ -83,12 +82,10 @@ type Server struct {
 	from *corev3.ControlPlane
 	// secrets finds secrets in resources, for the reasons of NACKs and for REST on TCP.
 	secrets redact.Finder
-	// secretsRejected limits the warnings about secrets that REST did not serve, since clients poll
-	// again and again.
+	// secretsRejected limits the warnings about secrets that REST did not serve to clients, which poll.
 	secretsRejected rate.Sometimes
 
-	// streaming waits for the goroutines of all streams.
-	streaming sync.WaitGroup
+	streaming sync.WaitGroup // of the goroutines of all streams
 	// polls remembers the last REST responses, by client and names.
 	polls *lru.Cache[string, *session.Response]
 
@@ -100,7 +97,7 @@ type Server struct {
 	connections int
 }
 
-// New returns a server; it does no I/O.
+// New does no I/O.
 func New(cfg Config) *Server {
 	cfg.MaxMessage = cmp.Or(cfg.MaxMessage, DefaultMaxMessage)
 	cfg.Limits = cfg.Limits.orDefault()
@@ -160,7 +157,6 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	return err
 }
 
-// connection changes the number of open connections.
 func (s *Server) connection(change int) {
 	s.connected.Lock()
 	defer s.connected.Unlock()
@@ -172,14 +168,17 @@ func (s *Server) connection(change int) {
 
 // StreamState describes an open stream.
 type StreamState struct {
-	Stream uint64
-	NodeID string // "" before the first request
-	Form   xds.Form
-	Peer   string
-	Since  time.Time
-	// Types lists the types of the client's requests, in push order.
-	Types         []string
-	Subscriptions int
+	ID     uint64 `json:"id"`
+	NodeID string `json:"node_id"` // "" before the first request
+	// Peer is the client's address, "" on a Unix socket.
+	Peer string `json:"peer,omitempty"`
+	// Protocol is "sotw" or "delta".
+	Protocol string    `json:"protocol"`
+	Since    time.Time `json:"since,omitzero"`
+	// Types lists the short names of the types that the client subscribes to, in push order.
+	Types []string `json:"types,omitempty"`
+	// Subscriptions counts the names of all types together.
+	Subscriptions int `json:"subscriptions"`
 }
 
 // Streams returns the open streams, oldest first.
@@ -190,17 +189,19 @@ func (s *Server) Streams() []StreamState {
 	for st := range s.streams {
 		states = append(states, st.state())
 	}
-	slices.SortFunc(states, func(a, b StreamState) int { return int(a.Stream) - int(b.Stream) })
+	slices.SortFunc(states, func(a, b StreamState) int { return cmp.Compare(a.ID, b.ID) })
 	return states
 }
 
 // serve serves one stream: of all types, or only of typeURL if that is set.
-func (s *Server) serve(ctx context.Context, form xds.Form, typeURL string, w wire) error {
-	st := &stream{server: s, form: form, typeURL: typeURL, wire: w, since: time.Now(), wake: make(chan struct{}, 1), written: make(chan struct{}, 1)}
-	if p, ok := peer.FromContext(ctx); ok && p.Addr.Network() != "unix" {
+func (s *Server) serve(g grpc.ServerStream, form xds.Form, typeURL string) error {
+	st := &stream{
+		server: s, number: s.number(), form: form, typeURL: typeURL, grpc: g, since: time.Now(),
+		wake: make(chan struct{}, 1), written: make(chan struct{}, 1),
+	}
+	if p, ok := peer.FromContext(g.Context()); ok && p.Addr.Network() != "unix" {
 		st.peer = p.Addr.String()
 	}
-	st.number = s.number()
 	s.mu.Lock()
 	full := len(s.streams) >= s.cfg.Limits.Streams
 	if !full {
@@ -217,7 +218,15 @@ func (s *Server) serve(ctx context.Context, form xds.Form, typeURL string, w wir
 		s.mu.Unlock()
 		s.cfg.Observer.StreamClosed(form.String())
 	}()
-	return st.run(ctx)
+	return st.run(g.Context())
+}
+
+// number returns the number of a new stream, or of a request without one.
+func (s *Server) number() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last++
+	return s.last
 }
 
 // newSession returns the state machine of a client with this view.

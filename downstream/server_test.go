@@ -247,7 +247,7 @@ func TestTwoHundredStreamsSeeEveryChange(t *testing.T) {
 				t.Fatalf("%d streams and %d views are open", len(open), s.state.open.Load())
 			}
 			for i, st := range open {
-				if i > 0 && st.Stream <= open[i-1].Stream || st.NodeID != "xdstest" || st.Subscriptions != 1 || len(st.Types) != 1 {
+				if i > 0 && st.ID <= open[i-1].ID || st.NodeID != "xdstest" || st.Subscriptions != 1 || len(st.Types) != 1 {
 					t.Fatalf("stream %d: %+v", i, st)
 				}
 			}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	clusterservice "github.com/envoyproxy/go-control-plane/envoy/service/cluster/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	endpointservice "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
@@ -25,7 +24,6 @@ import (
 	alphareflectiongrpc "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 	"google.golang.org/grpc/status"
 
-	"github.com/holdfast-xds/holdfast/downstream/codec"
 	"github.com/holdfast-xds/holdfast/downstream/session"
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -81,27 +79,17 @@ func (s *Server) streamHandler(method, typeURL string) grpc.StreamHandler {
 	if strings.HasPrefix(method, "Delta") {
 		form = xds.Delta
 	}
-	return func(_ any, g grpc.ServerStream) error {
-		w := wire(sotwWire{g})
-		if form == xds.Delta {
-			w = deltaWire{g}
-		}
-		return s.serve(g.Context(), form, typeURL, w)
-	}
+	return func(_ any, g grpc.ServerStream) error { return s.serve(g, form, typeURL) }
 }
 
-// fetchHandler serves the unary methods, which return a single response.
+// fetchHandler serves the unary methods.
 func (s *Server) fetchHandler(typeURL string) grpc.MethodHandler {
 	return func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 		var msg discoveryv3.DiscoveryRequest
 		if err := decode(&msg); err != nil {
 			return nil, err
 		}
-		req := session.FromSotW(&msg)
-		if err := implyType(req, typeURL); err != nil {
-			return nil, status.Error(codes.InvalidArgument, err.Error())
-		}
-		resp, err := s.fetch(ctx, req, msg.GetNode(), s.cfg.RESTHold)
+		resp, err := s.fetch(ctx, &msg, typeURL)
 		if errors.Is(err, errCurrent) {
 			err = status.Error(codes.Aborted, err.Error())
 		}
@@ -123,51 +111,4 @@ func implyType(req *session.Request, typeURL string) error {
 		return nil
 	}
 	return fmt.Errorf("request for %q on the service of %s", req.Type, xds.Short(typeURL))
-}
-
-// wire is a stream in either form.
-type wire interface {
-	recv() (req *session.Request, node *corev3.Node, err error)
-	// send sends a response and reports whether it is large. If it is, written is called when it
-	// was written, as with codec.Tracked.
-	send(resp *session.Response, from *corev3.ControlPlane, written func()) (large bool, err error)
-}
-
-type sotwWire struct{ g grpc.ServerStream }
-
-func (w sotwWire) recv() (*session.Request, *corev3.Node, error) {
-	var req discoveryv3.DiscoveryRequest
-	if err := w.g.RecvMsg(&req); err != nil {
-		return nil, nil, err
-	}
-	return session.FromSotW(&req), req.GetNode(), nil
-}
-
-func (w sotwWire) send(resp *session.Response, from *corev3.ControlPlane, written func()) (large bool, err error) {
-	out, err := resp.SotW(from)
-	if err != nil {
-		return false, err
-	}
-	return sendTracked(w.g, out, written)
-}
-
-type deltaWire struct{ g grpc.ServerStream }
-
-func (w deltaWire) recv() (*session.Request, *corev3.Node, error) {
-	var req discoveryv3.DeltaDiscoveryRequest
-	if err := w.g.RecvMsg(&req); err != nil {
-		return nil, nil, err
-	}
-	return session.FromDelta(&req), req.GetNode(), nil
-}
-
-func (w deltaWire) send(resp *session.Response, from *corev3.ControlPlane, written func()) (large bool, err error) {
-	delta := &codec.Delta{Rest: resp.DeltaRest(from), Size: resp.Size(), Resource: resp.DeltaResource}
-	return sendTracked(w.g, delta, written)
-}
-
-func sendTracked(g grpc.ServerStream, m any, written func()) (large bool, err error) {
-	tracked := codec.Tracked{Message: m, Written: written}
-	err = g.SendMsg(&tracked)
-	return tracked.Large, err
 }

@@ -22,15 +22,13 @@ import (
 // MaxSocketPath is the maximum length of the path of a Unix socket on Linux, in bytes.
 const MaxSocketPath = 107
 
-// DefaultSocketMode allows the owner and the group of a socket to connect.
 const DefaultSocketMode fs.FileMode = 0o660
 
 // SocketConfig configures the socket on which clients reach the server.
 type SocketConfig struct {
 	// Path is the path of the Unix socket. Its directory is created, private, if it is missing.
 	Path string
-	// Mode is the file mode of the socket; 0 means DefaultSocketMode.
-	Mode fs.FileMode
+	Mode fs.FileMode // of the socket; 0 means DefaultSocketMode
 	// Group, a name or a number, owns the socket; "" leaves the group of the process.
 	Group string
 	// Passable creates a missing directory so that everybody may traverse it, for sockets whose
@@ -66,31 +64,23 @@ var ErrServed = errors.New("another holdfast serves this path")
 // Only the permissions of the socket and of its directory restrict who may connect; ListenTo
 // checks each peer too.
 func Listen(cfg SocketConfig) (*Socket, error) {
-	cfg.Mode = cmp.Or(cfg.Mode, DefaultSocketMode)
-	gid, err := cfg.prepare()
+	s, err := prepare(cfg)
 	if err != nil {
 		return nil, err
 	}
-	lock, err := lockPath(cfg.Path)
-	if err != nil {
+	if s.lock, err = lockPath(cfg.Path); err != nil {
 		return nil, err
 	}
-	lis, made, err := listen(cfg, gid)
-	if err != nil {
-		_ = lock.Close()
-		return nil, fmt.Errorf("socket %s: %w", cfg.Path, err)
+	if err := s.listen(); err != nil {
+		s.unlock()
+		return nil, err
 	}
-	return &Socket{cfg: cfg, gid: gid, lis: lis, file: made, lock: lock}, nil
+	return s, nil
 }
 
-// Check returns an error if the configuration is invalid. Its only I/O is to look up the group.
-func (c SocketConfig) Check() error {
-	_, err := c.check()
-	return err
-}
-
-// check does the work of Check; it returns the number of the group, -1 for none.
-func (c SocketConfig) check() (gid int, err error) {
+// Check returns an error if the configuration is invalid, and the number of the group, -1 for none. Its
+// only I/O is to look up the group.
+func (c SocketConfig) Check() (gid int, err error) {
 	if c.Path == "" {
 		return -1, errors.New("socket: no path")
 	}
@@ -103,24 +93,24 @@ func (c SocketConfig) check() (gid int, err error) {
 	return gid, nil
 }
 
-// prepare checks the configuration and creates the directory.
-func (c SocketConfig) prepare() (gid int, err error) {
-	if gid, err = c.check(); err != nil {
-		return -1, err
+// prepare checks the configuration and creates the directory. The Socket does not listen yet.
+func prepare(cfg SocketConfig) (*Socket, error) {
+	gid, err := cfg.Check()
+	if err != nil {
+		return nil, err
 	}
-	if err := c.vacant(); err != nil {
-		return -1, fmt.Errorf("socket %s: %w", c.Path, err)
+	cfg.Mode = cmp.Or(cfg.Mode, DefaultSocketMode)
+	if err := cfg.vacant(); err != nil {
+		return nil, err
 	}
-	if err := privateDir(c.Path, gid, c.Passable); err != nil {
-		return -1, fmt.Errorf("socket %s: %w", c.Path, err)
-	}
-	return gid, nil
+	s := &Socket{cfg: cfg, gid: gid}
+	return s, s.privateDir()
 }
 
 // vacant returns an error if there is something other than a socket at the path.
 func (c SocketConfig) vacant() error {
 	if info, err := os.Lstat(c.Path); err == nil && info.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("there is a %s at this path, not a socket: remove it or choose another path", kind(info))
+		return fmt.Errorf("socket %s: there is a %s at this path, not a socket: remove it or choose another path", c.Path, kind(info))
 	}
 	return nil
 }
@@ -128,40 +118,42 @@ func (c SocketConfig) vacant() error {
 // Try tests whether Listen would succeed, even while another process serves the path: it creates
 // the socket under the temporary name, and removes it again.
 func Try(cfg SocketConfig) error {
-	cfg.Mode = cmp.Or(cfg.Mode, DefaultSocketMode)
-	gid, err := cfg.prepare()
+	s, err := prepare(cfg)
 	if err != nil {
 		return err
 	}
-	lis, _, err := listenTemporary(cfg, gid)
+	lis, _, err := s.listenTemporary()
 	if err != nil {
 		return fmt.Errorf("socket %s: %w", cfg.Path, err)
 	}
 	return errors.Join(lis.Close(), os.Remove(temporaryName(cfg.Path)))
 }
 
-// listen creates a listening socket at the path and replaces any socket there.
-func listen(cfg SocketConfig, gid int) (*net.UnixListener, os.FileInfo, error) {
-	lis, made, err := listenTemporary(cfg, gid)
+// listen creates a listening socket at the path and replaces any socket there. Called with mu held, or
+// before the Socket is used.
+func (s *Socket) listen() error {
+	if err := s.cfg.vacant(); err != nil {
+		return err
+	}
+	lis, made, err := s.listenTemporary()
+	if err == nil {
+		tmp := temporaryName(s.cfg.Path)
+		if err = os.Rename(tmp, s.cfg.Path); err != nil {
+			_ = lis.Close()
+			_ = os.Remove(tmp)
+		}
+	}
 	if err != nil {
-		return nil, nil, err
+		return fmt.Errorf("socket %s: %w", s.cfg.Path, err)
 	}
-	tmp := temporaryName(cfg.Path)
-	if err := os.Rename(tmp, cfg.Path); err != nil {
-		_ = lis.Close()
-		_ = os.Remove(tmp)
-		return nil, nil, err
-	}
-	return lis, made, nil
+	s.lis, s.file = lis, made
+	return nil
 }
 
 // listenTemporary creates a listening socket under the temporary name, with the mode and the
 // group that the socket will have.
-func listenTemporary(cfg SocketConfig, gid int) (*net.UnixListener, os.FileInfo, error) {
-	if err := cfg.vacant(); err != nil {
-		return nil, nil, err
-	}
-	tmp := temporaryName(cfg.Path)
+func (s *Socket) listenTemporary() (*net.UnixListener, os.FileInfo, error) {
+	tmp := temporaryName(s.cfg.Path)
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, err
 	}
@@ -170,30 +162,27 @@ func listenTemporary(cfg SocketConfig, gid int) (*net.UnixListener, os.FileInfo,
 		return nil, nil, err
 	}
 	lis.SetUnlinkOnClose(false) // it will be renamed
-	made, err := setAccess(tmp, cfg, gid)
+	made, err := s.setAccess(tmp)
 	if err != nil {
 		_ = lis.Close()
 		_ = os.Remove(tmp)
-		return nil, nil, err
 	}
-	return lis, made, nil
+	return lis, made, err
 }
 
-// setAccess sets the group and mode of the file of a socket, and returns its FileInfo.
-func setAccess(file string, cfg SocketConfig, gid int) (os.FileInfo, error) {
-	if gid >= 0 {
-		if err := os.Chown(file, -1, gid); err != nil {
-			return nil, fmt.Errorf("giving it to group %s: %w", cfg.Group, err)
+func (s *Socket) setAccess(file string) (os.FileInfo, error) {
+	if s.gid >= 0 {
+		if err := os.Chown(file, -1, s.gid); err != nil {
+			return nil, fmt.Errorf("giving it to group %s: %w", s.cfg.Group, err)
 		}
 	}
-	if err := os.Chmod(file, cfg.Mode); err != nil {
+	if err := os.Chmod(file, s.cfg.Mode); err != nil {
 		return nil, err
 	}
 	return os.Lstat(file)
 }
 
-// Addr returns the path where clients find the socket: the listener itself knows only the
-// temporary name.
+// Addr returns the path of the socket: the listener itself knows only the temporary name.
 func (s *Socket) Addr() net.Addr { return &net.UnixAddr{Name: s.cfg.Path, Net: "unix"} }
 
 // Accept returns the next connection whose peer is allowed. It closes connections whose peer is
@@ -212,7 +201,6 @@ func (s *Socket) Accept() (net.Conn, error) {
 	}
 }
 
-// acceptAny returns the next connection of any peer.
 func (s *Socket) acceptAny() (*net.UnixConn, error) {
 	for {
 		lis := s.listener()
@@ -293,8 +281,8 @@ func (s *Socket) Restore() error {
 	if s.closed {
 		return net.ErrClosed
 	}
-	if err := privateDir(s.cfg.Path, s.gid, s.cfg.Passable); err != nil {
-		return fmt.Errorf("socket %s: %w", s.cfg.Path, err)
+	if err := s.privateDir(); err != nil {
+		return err
 	}
 	if !locked(s.lock, s.cfg.Path) {
 		s.unlock() // the lock file was deleted or replaced
@@ -307,12 +295,10 @@ func (s *Socket) Restore() error {
 	if s.present() == nil {
 		return nil
 	}
-	lis, made, err := listen(s.cfg, s.gid)
-	if err != nil {
-		return fmt.Errorf("socket %s: %w", s.cfg.Path, err)
-	}
 	old := s.lis
-	s.lis, s.file = lis, made
+	if err := s.listen(); err != nil {
+		return err
+	}
 	_ = old.Close()
 	return nil
 }
@@ -366,17 +352,17 @@ func lockPath(path string) (*os.File, error) {
 // privateDir creates the directory of a socket if it is missing. It returns an error if another
 // user could put another socket in the directory. Envoy's bootstrap names the path, so that no
 // other directory can be used instead.
-func privateDir(path string, gid int, passable bool) error {
-	use := owndir.Use{Name: "its directory cannot be used", Group: gid}
+func (s *Socket) privateDir() error {
+	use := owndir.Use{Name: "its directory cannot be used", Group: s.gid}
 	switch {
-	case passable:
+	case s.cfg.Passable:
 		use.Mode = 0o711
-	case gid >= 0:
+	case s.gid >= 0:
 		use.Mode = 0o750
 	}
-	dir, err := owndir.Open(filepath.Dir(path), use)
+	dir, err := owndir.Open(filepath.Dir(s.cfg.Path), use)
 	if err != nil {
-		return err
+		return fmt.Errorf("socket %s: %w", s.cfg.Path, err)
 	}
 	return dir.Root.Close()
 }

@@ -3,7 +3,6 @@ package downstream
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"strconv"
@@ -12,9 +11,12 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/holdfast-xds/holdfast/downstream/codec"
 	"github.com/holdfast-xds/holdfast/downstream/session"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -30,7 +32,7 @@ type stream struct {
 	typeURL string
 	peer    string
 	since   time.Time
-	wire    wire
+	grpc    grpc.ServerStream
 	wake    chan struct{} // wakes the sender
 	written chan struct{} // the last large response has been written
 
@@ -38,11 +40,9 @@ type stream struct {
 	view    View
 	log     *slog.Logger
 	limiter *limiter
-	// debug is set if debug messages are logged, so that it is worth building them.
-	debug bool
+	debug   bool // debug messages are logged, so that it is worth building them
 
-	// Owned by the receiver, and read after it has ended. It is set if the stream ends because
-	// of an invalid request.
+	// Owned by the receiver, and read after it has ended: the stream ends because of an invalid request.
 	rejected bool
 
 	mu      sync.Mutex
@@ -53,10 +53,15 @@ type stream struct {
 func (st *stream) state() StreamState {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	s := StreamState{Stream: st.number, NodeID: st.node, Form: st.form, Peer: st.peer, Since: st.since}
-	if st.machine != nil {
-		s.Types, s.Subscriptions = st.machine.Subscriptions()
+	s := StreamState{ID: st.number, NodeID: st.node, Peer: st.peer, Protocol: st.form.String(), Since: st.since}
+	if st.machine == nil {
+		return s
 	}
+	types, names := st.machine.Subscriptions()
+	for _, typeURL := range types {
+		s.Types = append(s.Types, xds.Short(typeURL))
+	}
+	s.Subscriptions = names
 	return s
 }
 
@@ -64,7 +69,7 @@ func (st *stream) state() StreamState {
 // blocks returns only after the handler has returned, so the receiver and the sender may outlive
 // it; the server waits for them.
 func (st *stream) run(ctx context.Context) error {
-	req, node, err := st.wire.recv()
+	req, node, err := st.recv()
 	if err != nil {
 		return toStatus(err)
 	}
@@ -90,7 +95,6 @@ func (st *stream) run(ctx context.Context) error {
 	return toStatus(<-results)
 }
 
-// toStatus converts the error that ended a stream into the status that the client gets.
 func toStatus(err error) error {
 	switch {
 	case err == nil, errors.Is(err, io.EOF), errors.Is(err, context.Canceled):
@@ -101,7 +105,6 @@ func toStatus(err error) error {
 	return status.Error(codes.Internal, err.Error())
 }
 
-// attach opens the view once the client has sent its Node.
 func (st *stream) attach(node *corev3.Node) (err error) {
 	client := Client{Stream: st.number, Node: node, Form: st.form, Peer: st.peer}
 	if st.view, err = st.server.attach(client); err != nil {
@@ -124,7 +127,7 @@ func (st *stream) receiveAll(ctx context.Context, req *session.Request) error {
 			return err
 		}
 		var err error
-		if req, _, err = st.wire.recv(); err != nil {
+		if req, _, err = st.recv(); err != nil {
 			return err
 		}
 	}
@@ -178,7 +181,6 @@ func (st *stream) receive(ctx context.Context, req *session.Request) error {
 	return nil
 }
 
-// progress reports to the state up to which revision the client has answered.
 func (st *stream) progress() {
 	for _, p := range st.machine.Progress() {
 		st.view.Progress(p)
@@ -195,18 +197,6 @@ func (st *stream) report(req *session.Request, answer *session.Answer) {
 		st.log.Warn("client NACKed a response", "type", xds.Short(answer.Type), "suspects", len(answer.Suspects),
 			"nonce", req.Nonce, "err", answer.Error)
 	}
-}
-
-// check returns an error for a request with a name that no resource can have.
-func check(req *session.Request) error {
-	for _, names := range [][]string{req.Names, req.Subscribe, req.Unsubscribe} {
-		for _, name := range names {
-			if _, err := xds.CheckName(name); err != nil {
-				return fmt.Errorf("%s request: %w", xds.Short(req.Type), err)
-			}
-		}
-	}
-	return nil
 }
 
 // sendAll sends responses to the client until ctx ends, and then returns nil, or until the stream
@@ -247,7 +237,7 @@ func (st *stream) flush(ctx context.Context) (time.Time, error) {
 			st.log.Debug("response", "type", xds.Short(resp.Type), "nonce", resp.Nonce, "version", resp.Version,
 				"resources", len(resp.Resources), "removed", len(resp.Removed))
 		}
-		large, err := st.wire.send(resp, st.server.from, func() { wake.Signal(st.written) })
+		large, err := st.send(resp)
 		if err != nil {
 			return time.Time{}, err
 		}
@@ -263,7 +253,31 @@ func (st *stream) flush(ctx context.Context) (time.Time, error) {
 	}
 }
 
-// build builds a response from the state at one moment.
+// recv receives the next request, and the Node in it, which may be nil.
+func (st *stream) recv() (*session.Request, *corev3.Node, error) {
+	if st.form == xds.Delta {
+		var req discoveryv3.DeltaDiscoveryRequest
+		err := st.grpc.RecvMsg(&req)
+		return session.FromDelta(&req), req.GetNode(), err
+	}
+	var req discoveryv3.DiscoveryRequest
+	err := st.grpc.RecvMsg(&req)
+	return session.FromSotW(&req), req.GetNode(), err
+}
+
+// send sends a response and reports whether it is large. If it is, written receives a value when the
+// response was written, as with codec.Tracked.
+func (st *stream) send(resp *session.Response) (large bool, err error) {
+	m := codec.Tracked{Written: func() { wake.Signal(st.written) }}
+	if st.form == xds.Delta {
+		m.Message = &codec.Delta{Rest: resp.DeltaRest(st.server.from), Size: resp.Size(), Resource: resp.DeltaResource}
+	} else if m.Message, err = resp.SotW(st.server.from); err != nil {
+		return false, err
+	}
+	err = st.grpc.SendMsg(&m)
+	return m.Large, err
+}
+
 func (st *stream) build() (*session.Response, time.Time) {
 	v, changed := st.view.Begin()
 	defer st.view.End()

@@ -18,6 +18,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -220,19 +221,7 @@ type Type struct {
 }
 
 // Stream is one open stream of a client.
-type Stream struct {
-	ID     uint64 `json:"id"`
-	NodeID string `json:"node_id"`
-	// Peer is the client's address, "" on a Unix socket.
-	Peer string `json:"peer,omitempty"`
-	// Protocol is "sotw" or "delta".
-	Protocol string    `json:"protocol"`
-	Since    time.Time `json:"since,omitzero"`
-	// Types lists the short names of the types that it subscribes to.
-	Types []string `json:"types,omitempty"`
-	// Subscriptions counts the names of all types together.
-	Subscriptions int `json:"subscriptions"`
-}
+type Stream = downstream.StreamState
 
 // FileError is the error of a file of a file source; its last valid content stays in use.
 type FileError struct {

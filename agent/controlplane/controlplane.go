@@ -229,7 +229,7 @@ func (cp *ControlPlane) Ready() []admin.Condition {
 func (cp *ControlPlane) Status() admin.Status {
 	s := admin.Status{
 		Version: cp.cfg.Version, Started: cp.started,
-		Streams: group.Streams(cp.server),
+		Streams: cp.server.Streams(),
 		Files:   group.FilesOf(cp.directory.files),
 	}
 	for _, m := range cp.groups.Members() {

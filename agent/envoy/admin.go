@@ -6,19 +6,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/wake"
 )
 
 // requestTimeout bounds one request to Envoy's admin interface. Envoy's main thread answers it,
 // and a large configuration keeps that thread busy for seconds.
 const requestTimeout = 5 * time.Second
 
-// maxResponse bounds the size of a response.
-const maxResponse = 4 << 20
+const maxResponse = 4 << 20 // bytes
 
 // Admin is a client of Envoy's admin interface.
 type Admin struct {
@@ -45,8 +47,6 @@ func NewAdmin(addr string) *Admin {
 	}}
 }
 
-// request sends a request and returns the body of the response; a status other than 200 is an
-// error.
 func (a *Admin) request(ctx context.Context, method, path string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://envoy"+path, nil)
 	if err != nil {
@@ -69,12 +69,9 @@ func (a *Admin) request(ctx context.Context, method, path string) (string, error
 
 // Info is Envoy's description of itself.
 type Info struct {
-	// State is LIVE, DRAINING, PRE_INITIALIZING or INITIALIZING.
-	State string
-	// Version is the release, such as 1.40.0.
-	Version string
-	// Epoch counts hot restarts.
-	Epoch int
+	State   string // LIVE, DRAINING, PRE_INITIALIZING or INITIALIZING
+	Version string // the release, such as 1.40.0
+	Epoch   int    // counts hot restarts
 	// Started is when this epoch began, accurate to a second or two.
 	Started time.Time
 }
@@ -86,7 +83,6 @@ const (
 	StateDraining = "DRAINING"
 )
 
-// Info requests /server_info.
 func (a *Admin) Info(ctx context.Context) (Info, error) {
 	body, err := a.request(ctx, http.MethodGet, "/server_info")
 	if err != nil {
@@ -155,15 +151,66 @@ func (a *Admin) Connections(ctx context.Context) (int, error) {
 	return open, nil
 }
 
-// errNoStats reports that Envoy does not count connections.
 var errNoStats = errors.New("there is no listener.*.downstream_cx_active: Envoy has no listener, or its stats are excluded")
 
 // releaseOf returns the release in Envoy's version text, such as
 // hash/1.40.0/Clean/RELEASE/BoringSSL; "" if there is none.
 func releaseOf(version string) string {
-	parts := strings.Split(version, "/")
-	if len(parts) < 2 {
-		return ""
+	_, version, _ = strings.Cut(version, "/")
+	version, _, _ = strings.Cut(version, "/")
+	return version
+}
+
+const drainPoll = 200 * time.Millisecond // the interval of counts of connections
+
+// Draining has the minimum time of a drain, in which clients notice the failing health checks, and the
+// maximum.
+type Draining struct{ Min, Timeout time.Duration }
+
+// ErrUndone is the cause for cancelling the context of AwaitDrained when the drain is undone.
+var ErrUndone = errors.New("the drain was undone")
+
+// Drain closes the connections of an Envoy that is about to end: its health checks fail, so
+// that it gets no new clients, and its listeners drain, which cannot be undone. It returns as
+// AwaitDrained does.
+func Drain(ctx context.Context, a *Admin, d Draining, log *slog.Logger) {
+	if err := a.FailHealth(ctx); err != nil {
+		log.Warn("Envoy cannot be drained", "err", err)
+		return
 	}
-	return parts[1]
+	if err := a.Drain(ctx); err != nil {
+		log.Warn("Envoy's listeners cannot be drained", "err", err)
+	}
+	AwaitDrained(ctx, a, d, log)
+}
+
+// AwaitDrained waits for an Envoy whose health checks fail. It returns when no connection is
+// left and Min has passed, after Timeout, when Envoy does not answer, or when ctx ends.
+func AwaitDrained(ctx context.Context, a *Admin, d Draining, log *slog.Logger) {
+	began := time.Now()
+	log.Info("Envoy drain started", "min", d.Min.String(), "timeout", d.Timeout.String())
+	deadline := began.Add(max(d.Min, d.Timeout))
+	for pause := d.Min; ; pause = min(drainPoll, time.Until(deadline)) {
+		if !wake.Sleep(ctx, pause) {
+			if !errors.Is(context.Cause(ctx), ErrUndone) {
+				log.Warn("Envoy drain aborted, because of an immediate shutdown")
+			}
+			return
+		}
+		open, err := a.Connections(ctx)
+		took := time.Since(began).Round(time.Millisecond).String()
+		switch {
+		case errors.Is(err, errNoStats):
+			log.Info("Envoy drain complete; open connections cannot be counted", "err", err)
+		case err != nil:
+			log.Warn("Envoy does not answer during its drain", "err", err)
+		case open == 0:
+			log.Info("Envoy drain complete", "took", took)
+		case !time.Now().Before(deadline):
+			log.Warn("Envoy drain timed out", "connections", open, "took", took)
+		default:
+			continue
+		}
+		return
+	}
 }

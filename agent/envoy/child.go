@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,7 +10,10 @@ import (
 	"os/exec"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -25,11 +29,11 @@ type child struct {
 	exited  chan struct{} // closed when the process has ended and its output was passed on
 	code    int           // valid after exited is closed
 	ended   time.Time     // valid after exited is closed
-	wasLive bool          // it was LIVE at least once; protected by the supervisor's mu
-	mu      sync.Mutex
+	wasLive atomic.Bool   // it was LIVE at least once
 	// expected is set if the process is meant to end, so that its end is no crash.
-	expected bool
-	signals  []syscall.Signal // the signals that the agent sent
+	expected atomic.Bool
+	mu       sync.Mutex
+	signals  []syscall.Signal // of the agent
 }
 
 // startChild starts a process whose output goes to out, line by line. The process ends with
@@ -99,7 +103,7 @@ func exitCode(s *os.ProcessState) int {
 // maxLine bounds a line of output; a longer line is passed on in pieces.
 const maxLine = 64 << 10
 
-// lines calls out with each line of r, without its line end.
+// lines calls out with each line, without its line end.
 func lines(r io.Reader, out func([]byte)) {
 	in := bufio.NewReaderSize(r, maxLine)
 	for {
@@ -132,25 +136,12 @@ func (c *child) crashed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	signalled := slices.ContainsFunc(c.signals, func(s syscall.Signal) bool { return c.code == 128+int(s) })
-	return c.code != 0 && !c.expected && !signalled && c.ended.Sub(c.started) < CrashedWithin
-}
-
-// expectExit records that the process is meant to end.
-func (c *child) expectExit() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.expected = true
-}
-
-func (c *child) exitExpected() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.expected
+	return c.code != 0 && !c.expected.Load() && !signalled && c.ended.Sub(c.started) < CrashedWithin
 }
 
 // stop ends the process with SIGTERM, and with SIGKILL after the grace period.
 func (c *child) stop(grace time.Duration) {
-	c.expectExit()
+	c.expected.Store(true)
 	c.signal(syscall.SIGTERM)
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
@@ -161,4 +152,41 @@ func (c *child) stop(grace time.Duration) {
 	}
 	c.signal(syscall.SIGKILL)
 	<-c.exited
+}
+
+// Oldest and Newest are the minor releases of Envoy 1 with which the end-to-end tests pass.
+const (
+	Oldest = 36
+	Newest = 40
+)
+
+// CheckVersion determines the version of a binary. warning explains the risk if it is not a
+// tested version, and is "" otherwise. It fails if the binary cannot be run.
+func CheckVersion(ctx context.Context, binary string) (release, warning string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, "--version")
+	cmd.Env = environ.ForChild()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		message, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+		return "", "", fmt.Errorf("%s --version: %w: %.200q: is it Envoy?", binary, err, message)
+	}
+	_, version, ok := strings.Cut(string(out), "version: ")
+	if !ok {
+		return "", fmt.Sprintf("%s does not print its version: is it Envoy?", binary), nil
+	}
+	release = releaseOf(strings.TrimSpace(version))
+	major, rest, _ := strings.Cut(release, ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	n, err := strconv.Atoi(minor)
+	switch {
+	case major != "1" || err != nil:
+		return release, fmt.Sprintf("Envoy %q is not a known release", release), nil
+	case n < Oldest:
+		return release, fmt.Sprintf("Envoy %s is older than 1.%d, the oldest release that this version was tested with", release, Oldest), nil
+	case n > Newest:
+		return release, fmt.Sprintf("Envoy %s is newer than 1.%d, the newest release that this version was tested with", release, Newest), nil
+	}
+	return release, "", nil
 }

@@ -9,6 +9,7 @@
 package envoy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,32 +41,24 @@ const (
 // likely cause.
 const CrashedWithin = time.Minute
 
-// hotRestartTimeout bounds the time until the new Envoy of a hot restart is live.
-const hotRestartTimeout = time.Minute
-
-// Defaults of Config.
 const (
 	DefaultStartAfter = 10 * time.Second
 	DefaultGrace      = 5 * time.Second
+	hotRestartTimeout = time.Minute // until the new Envoy is live
 )
 
 // Config configures a Supervisor.
 type Config struct {
-	// Args is the command line: the binary and its arguments.
-	Args []string
+	Args []string // the binary and its arguments
 	// Admin is the address of Envoy's admin interface, host:port or unix:PATH; "" if unknown:
 	// then Envoy is neither drained nor hot restarted.
 	Admin string
-	// Dir is a directory that the agent may write to.
-	Dir string
-	// Concurrency is the number of workers; 0 selects Envoy's default, one for each CPU of the
-	// machine.
+	Dir   string // the agent may write to it
+	// Concurrency is the number of workers; 0 selects Envoy's default, one for each CPU.
 	Concurrency int
-	// Exit makes the agent end with Envoy, with Envoy's exit code; otherwise a crashed Envoy is
-	// restarted.
+	// Exit makes the agent end with Envoy; otherwise a crashed Envoy is restarted.
 	Exit bool
-	// Ready reports whether the first configuration can be served. StartAfter is when Envoy is
-	// started even if it cannot.
+	// Ready reports whether there is a configuration; after StartAfter Envoy is started without.
 	Ready      func() bool
 	StartAfter time.Duration
 	// Crashed, if set, is called before Envoy is restarted if it crashed within CrashedWithin
@@ -75,8 +68,7 @@ type Config struct {
 	// and SIGKILL.
 	Draining Draining
 	Grace    time.Duration
-	// Out receives each line that Envoy writes, without the line end; it must not retain the
-	// line.
+	// Out receives each line that Envoy writes, without the line end, and must not retain it.
 	Out func(line []byte)
 	// Clean, if set, removes confidential parts from a message, possibly of several lines, in
 	// which Envoy explains a NACK; Out receives the result as one line.
@@ -88,8 +80,7 @@ type Config struct {
 
 // ExitError reports that Envoy has ended and that the agent must end with it.
 type ExitError struct {
-	// Code is Envoy's exit code; 128 plus the signal if it was killed.
-	Code int
+	Code int // Envoy's; 128 plus the signal if it was killed
 }
 
 func (e *ExitError) Error() string { return fmt.Sprintf("Envoy exited with code %d", e.Code) }
@@ -121,14 +112,12 @@ type Supervisor struct {
 	status   Status
 }
 
-// New checks the configuration. It does no I/O.
+// New does no I/O.
 func New(cfg Config) (*Supervisor, error) {
 	if len(cfg.Args) == 0 {
 		return nil, errors.New("envoy: no command")
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	if cfg.Ready == nil {
 		cfg.Ready = func() bool { return true }
 	}
@@ -145,7 +134,6 @@ func New(cfg Config) (*Supervisor, error) {
 	return s, nil
 }
 
-// hasArg reports whether an argument is on the command line.
 func (s *Supervisor) hasArg(name string) bool {
 	return slices.ContainsFunc(s.cfg.Args[1:], func(arg string) bool { return arg == name || strings.HasPrefix(arg, name+"=") })
 }
@@ -153,7 +141,6 @@ func (s *Supervisor) hasArg(name string) bool {
 // baseIDFile is the file to which Envoy writes the ID of its shared memory.
 func (s *Supervisor) baseIDFile() string { return filepath.Join(s.cfg.Dir, "envoy-base-id") }
 
-// command returns the command line of an epoch.
 func (s *Supervisor) command(epoch int) ([]string, error) {
 	argv := slices.Clone(s.cfg.Args)
 	add := func(name string, value ...string) {
@@ -189,13 +176,11 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	if !s.awaitReady(ctx) {
 		return nil
 	}
+	var polling sync.WaitGroup
+	defer polling.Wait()
 	watching, stop := context.WithCancel(ctx)
-	watched := make(chan struct{})
-	go func() {
-		s.pollAdmin(watching)
-		close(watched)
-	}()
-	defer func() { stop(); <-watched }()
+	defer stop()
+	polling.Go(func() { s.pollAdmin(watching) })
 	pause := minPause
 	for {
 		if err := s.launch(0); err != nil {
@@ -208,7 +193,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		switch {
 		case time.Since(last.started) > stableAfter:
 			pause = minPause
-		case s.wasLive(last):
+		case last.wasLive.Load():
 			pause = min(pause, maxServedPause)
 		}
 		s.cfg.Log.Error("Envoy crashed, restarting it", "code", last.code, "after", time.Since(last.started).Round(time.Millisecond).String(), "in", pause.String())
@@ -228,34 +213,23 @@ func (s *Supervisor) reportCrash(c *child) {
 	}
 }
 
-// wasLive reports whether an Envoy was ever live.
-func (s *Supervisor) wasLive(c *child) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return c.wasLive
-}
-
 // awaitReady waits until there is a configuration to serve, or for StartAfter; false if ctx
 // ends first.
 func (s *Supervisor) awaitReady(ctx context.Context) bool {
-	deadline := time.NewTimer(s.cfg.StartAfter)
-	defer deadline.Stop()
-	poll := time.NewTicker(20 * time.Millisecond)
-	defer poll.Stop()
+	deadline := time.Now().Add(s.cfg.StartAfter)
 	for !s.cfg.Ready() {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-deadline.C:
+		left := time.Until(deadline)
+		if left <= 0 {
 			s.cfg.Log.Warn("Envoy is started although there is no configuration yet", "after", s.cfg.StartAfter.String())
-			return true
-		case <-poll.C:
+			break
+		}
+		if !wake.Sleep(ctx, min(left, 20*time.Millisecond)) {
+			return false
 		}
 	}
 	return ctx.Err() == nil
 }
 
-// launch starts an Envoy.
 func (s *Supervisor) launch(epoch int) error {
 	argv, err := s.command(epoch)
 	if err != nil {
@@ -308,7 +282,7 @@ func (s *Supervisor) supervise(ctx context.Context) (*child, error) {
 		case <-ctx.Done():
 			return nil, nil
 		case c = <-s.exits:
-			if newest := s.removeChild(c); !newest || c.exitExpected() {
+			if newest := s.removeChild(c); !newest || c.expected.Load() {
 				s.cfg.Log.Info("Envoy exited", "pid", c.process.Pid, "epoch", c.epoch, "code", c.code)
 				if !newest {
 					continue
@@ -322,7 +296,7 @@ func (s *Supervisor) supervise(ctx context.Context) (*child, error) {
 				continue
 			}
 		}
-		if c.exitExpected() || s.cfg.Exit || c.code == 0 {
+		if c.expected.Load() || s.cfg.Exit || c.code == 0 {
 			return nil, &ExitError{Code: c.code}
 		}
 		s.mu.Lock()
@@ -399,7 +373,7 @@ func (s *Supervisor) hotRestart(ctx context.Context) (ended *child, err error) {
 				continue
 			}
 			s.cfg.Log.Info("hot restart complete", "pid", next.process.Pid, "epoch", next.epoch)
-			old.expectExit() // the new one ends it after the drain
+			old.expected.Store(true) // the new one ends it after the drain
 			return nil, nil
 		}
 	}
@@ -419,21 +393,19 @@ func (s *Supervisor) pollAdmin(ctx context.Context) {
 		s.mu.Lock()
 		if err == nil && len(s.children) > 0 && c == s.children[len(s.children)-1] {
 			s.status.State, s.status.Version = info.State, info.Version
-			c.wasLive = c.wasLive || info.State == StateLive
 		} else {
 			s.status.State = ""
 		}
-		live := s.status.State == StateLive
-		s.mu.Unlock()
 		pause := 100 * time.Millisecond
-		if live {
+		if s.status.State == StateLive {
+			c.wasLive.Store(true)
 			pause = time.Second
 		}
+		s.mu.Unlock()
 		wake.Sleep(ctx, pause)
 	}
 }
 
-// Status returns the state of Envoy.
 func (s *Supervisor) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -458,7 +430,6 @@ func (s *Supervisor) Serving() error {
 	return nil
 }
 
-// Signal sends a signal to the newest Envoy.
 func (s *Supervisor) Signal(sig syscall.Signal) {
 	if c := s.newest(); c != nil {
 		c.signal(sig)
@@ -471,7 +442,7 @@ func (s *Supervisor) Drain(ctx context.Context) {
 	s.mu.Lock()
 	s.status.Draining = true
 	for _, c := range s.children {
-		c.expectExit()
+		c.expected.Store(true)
 	}
 	running := len(s.children) > 0
 	s.mu.Unlock()
@@ -480,13 +451,12 @@ func (s *Supervisor) Drain(ctx context.Context) {
 	}
 }
 
-// stopAll ends every Envoy.
 func (s *Supervisor) stopAll() {
 	s.mu.Lock()
 	left := slices.Clone(s.children)
 	s.mu.Unlock()
 	for _, c := range left {
-		c.expectExit()
+		c.expected.Store(true)
 		c.signal(syscall.SIGTERM)
 	}
 	for _, c := range left {

@@ -3,20 +3,20 @@ package envoy
 import (
 	"bytes"
 	"encoding/json"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 )
 
-// maxMessage bounds a message of several lines, in bytes. The rest is dropped.
+// maxMessage is the size in bytes after which the rest of a message is dropped.
 const maxMessage = 1 << 20
 
-// messagePause is the pause after which no further line of a message is expected: Envoy writes
-// a message at once.
+// messagePause ends a message: Envoy writes a message at once.
 const messagePause = 100 * time.Millisecond
 
-// nackTexts are the texts that identify lines in which Envoy may quote configuration that it
-// NACKs.
+// nackTexts identify lines in which Envoy may quote configuration that it NACKs.
 var nackTexts = [][]byte{
 	[]byte(dumpPrefix), []byte("rejected"), []byte("Error adding/updating"), []byte("onstraint validation failed"), []byte("Unable to "),
 	[]byte("ncorrect configuration"), []byte("Couldn't find valid command"), []byte("Duplicated credential key"), []byte("nvalid header"),
@@ -38,19 +38,16 @@ const (
 	dated
 )
 
+var year = regexp.MustCompile(`^\[[0-9]{4}-`)
+
 func lineStartOf(line []byte) lineStart {
-	if len(line) == 0 || line[0] != '[' {
-		return unknown
-	}
-	if len(line) < 6 || line[5] != '-' {
+	switch {
+	case year.Match(line):
+		return dated
+	case bytes.HasPrefix(line, []byte("[")):
 		return bracket
 	}
-	for _, c := range line[1:5] {
-		if c < '0' || c > '9' {
-			return bracket
-		}
-	}
-	return dated
+	return unknown
 }
 
 // messages joins the lines of a message about a NACK, because Envoy reports problems with
@@ -62,23 +59,20 @@ func lineStartOf(line []byte) lineStart {
 // cleaned one by one.
 type messages struct {
 	clean func(message string) string
-	out   func(line []byte)
-	// pause is how long to wait for further lines of a message.
-	pause time.Duration
+	out   func(line []byte) // must not retain the line
+	pause time.Duration     // how long to wait for further lines of a message
 
 	mu sync.Mutex
 	// startsWith is the beginning of the line that ends the current message; unknown if there
 	// is no message, or one without a recognizable end.
 	startsWith lineStart
-	// message is the collected text of the current message; nil for none.
-	message []byte
-	flusher *time.Timer
+	message    []byte // the collected text; nil for none
+	flusher    *time.Timer
 	// cleanUntil is the time until which lines are cleaned because they may belong to a message
 	// without a recognizable end.
 	cleanUntil time.Time
 }
 
-// line processes a line, without retaining it.
 func (m *messages) line(line []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -140,7 +134,6 @@ func (m *messages) append(line []byte) {
 	}
 }
 
-// emit passes on the collected message.
 func (m *messages) emit() {
 	if m.flusher != nil {
 		m.flusher.Stop()
@@ -163,12 +156,7 @@ func (m *messages) flush() {
 }
 
 func mentionsNACK(line []byte) bool {
-	for _, text := range nackTexts {
-		if bytes.Contains(line, text) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(nackTexts, func(text []byte) bool { return bytes.Contains(line, text) })
 }
 
 // cleanJSON cleans the texts of a line that Envoy wrote as a JSON object.

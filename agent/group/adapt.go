@@ -67,6 +67,8 @@ type view struct {
 	*cache.Watch
 	cache  *cache.Cache
 	closed func(byServer bool) // called when the stream has ended; may be nil
+	// departed is called after closed; nil if the group is not in a Set.
+	departed func()
 }
 
 var _ downstream.View = view{}
@@ -93,5 +95,8 @@ func (v view) Close(end downstream.End) {
 	v.Watch.Close(end.Unanswered)
 	if v.closed != nil {
 		v.closed(end.ByServer)
+	}
+	if v.departed != nil {
+		v.departed()
 	}
 }

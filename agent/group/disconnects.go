@@ -28,7 +28,6 @@ type disconnects struct {
 	total uint64
 }
 
-// connected records that a stream was opened.
 func (l *disconnects) connected(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -37,8 +36,8 @@ func (l *disconnects) connected(now time.Time) {
 	}
 }
 
-// disconnected records that a stream ended. counts is false if the agent itself ended it. It
-// reports whether the short lives are worth a warning.
+// disconnected records that a stream ended; it counts unless the agent itself ended it. warn is set if
+// the short lives are worth a warning.
 func (l *disconnects) disconnected(now time.Time, counts bool) (warn bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,7 +69,6 @@ func (l *disconnects) state(now time.Time) (inWindow int, total uint64) {
 	return inWindow, l.total
 }
 
-// recent returns the times within shortWindow.
 func recent(times []time.Time, now time.Time) []time.Time {
 	for len(times) > 0 && now.Sub(times[0]) > shortWindow {
 		times = times[1:]
@@ -96,7 +94,3 @@ func (g *Group) Crashed(started time.Time) {
 	g.cfg.Log.Error("Envoy crashed three times within a minute of its start: the last stable configuration is served in place of what changed since, until the control plane changes it, `holdfast resume`, or the time below",
 		"suspects", len(suspects), "type", xds.Short(first.Type), "name", first.Name, "until", g.cache.Fallback().Until.UTC().Format(time.RFC3339))
 }
-
-// Resume ends the fallback: the newest contents are served again. It reports whether there was a
-// fallback.
-func (g *Group) Resume() bool { return g.cache.Resume() }

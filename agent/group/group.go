@@ -4,10 +4,8 @@
 // clients.
 //
 // It is the only package in which upstream and downstream meet the cache: each of them declares the
-// interface that it needs, and the adapters here implement these with the cache. The protocol and
-// the rules of the state are not decided here.
-//
-// Methods may be called concurrently, unless they say otherwise.
+// interface that it needs, and the adapters here implement it. The protocol and the rules of the state
+// are not decided here. Methods may be called concurrently, unless they say otherwise.
 package group
 
 import (
@@ -31,11 +29,6 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream"
 )
 
-// Features are the client features that the agent has whatever its clients have. They are added to
-// the Node that upstreams get (protocol.md 8.9).
-var Features = []string{xds.FeatureResourceInSotW, xds.FeatureResourceTTL}
-
-// Config configures a Group.
 type Config struct {
 	// Node is the Node of the clients, as the control plane sees it.
 	Node *corev3.Node
@@ -43,10 +36,8 @@ type Config struct {
 	// Connected and Lacking of the result.
 	Upstreams func() *upstream.Failover
 	Cache     cache.Config
-	// Secrets issues certificates; nil for none.
-	Secrets Secrets
-	// Log may be nil.
-	Log *slog.Logger
+	Secrets   Secrets      // nil for none
+	Log       *slog.Logger // may be nil
 	// WatchDisconnects warns of Envoys that live for less than a minute. It is for Envoys that are not
 	// the agent's child, whose exits the agent does not see.
 	WatchDisconnects bool
@@ -73,9 +64,8 @@ type Secrets interface {
 const DefaultRestoreAfter = 2 * time.Second
 
 // restoreAfterAnswer is how long after the first answer of a source the restored resources of other
-// types wait for answers of their own. A Delta server does not answer for types that have not
-// changed, and Envoy must not wait for ever. The time is short, because to serve the last ACKed
-// content for a moment too long does little harm.
+// types wait for answers of their own, which a Delta server does not send for types that have not
+// changed. To serve the last ACKed content for a moment too long does little harm.
 const restoreAfterAnswer = 50 * time.Millisecond
 
 // Group serves one group of clients. Make one with New and call Run.
@@ -85,8 +75,7 @@ type Group struct {
 	nodeChanged chan struct{} // holds a value when the node changed
 	disconnects disconnects
 	created     time.Time
-	// withRoutes has resources that may refer to routes.
-	withRoutes chan *xds.Resource
+	withRoutes  chan *xds.Resource // that may refer to routes
 	// failed holds a value when every source has failed, answered when one answered.
 	failed, answered chan struct{}
 
@@ -109,18 +98,15 @@ type sourcesRun struct {
 
 // New returns a group with an empty cache.
 func New(cfg Config) *Group {
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	g := &Group{
 		cfg:         cfg,
 		nodeChanged: make(chan struct{}, 1),
 		failed:      make(chan struct{}, 1),
 		answered:    make(chan struct{}, 1),
-
-		created:    time.Now(),
-		withRoutes: make(chan *xds.Resource, maxPending),
-		node:       withFeatures(cfg.Node),
+		created:     time.Now(),
+		withRoutes:  make(chan *xds.Resource, maxPending),
+		node:        withFeatures(cfg.Node),
 	}
 	cfg.Cache.OnContent = g.queueRoutes
 	cfg.Cache.Stale = func() bool { return g.Stale() > 0 }
@@ -145,7 +131,6 @@ func New(cfg Config) *Group {
 	return g
 }
 
-// newRun makes the sources of a run, which runSources runs.
 func (g *Group) newRun() *sourcesRun {
 	f := &sourcesRun{upstreams: g.cfg.Upstreams(), cancel: func() {}, done: make(chan struct{})}
 	f.upstreams.Lacking, f.upstreams.Holding = g.cache.AnyMissing, g.cache.Holding
@@ -201,18 +186,18 @@ func (g *Group) SetContact(at time.Time) {
 // are not served; 0 otherwise.
 func (g *Group) Stale() time.Duration {
 	contact := g.Contact()
-	if g.cfg.MaxStale == 0 || contact.IsZero() {
+	age := time.Since(contact)
+	if g.cfg.MaxStale == 0 || contact.IsZero() || age <= g.cfg.MaxStale {
 		return 0
 	}
-	if age := time.Since(contact); age > g.cfg.MaxStale {
-		return age
-	}
-	return 0
+	return age
 }
 
+// withFeatures returns the Node that upstreams get: with the client features that the agent has
+// whatever its clients have (protocol.md 8.9).
 func withFeatures(node *corev3.Node) *corev3.Node {
 	node = proto.CloneOf(node)
-	for _, f := range Features {
+	for _, f := range []string{xds.FeatureResourceInSotW, xds.FeatureResourceTTL} {
 		if !slices.Contains(node.ClientFeatures, f) {
 			node.ClientFeatures = append(node.ClientFeatures, f)
 		}
@@ -220,11 +205,7 @@ func withFeatures(node *corev3.Node) *corev3.Node {
 	return node
 }
 
-// Cache returns the group's cache.
 func (g *Group) Cache() *cache.Cache { return g.cache }
-
-// Upstreams returns the state of the group's sources, in order of priority.
-func (g *Group) Upstreams() []upstream.SourceState { return g.upstreams().States() }
 
 func (g *Group) upstreams() *upstream.Failover {
 	g.mu.Lock()
@@ -239,9 +220,8 @@ func (g *Group) Node() *corev3.Node {
 	return g.node
 }
 
-// SetNode changes the Node that upstreams get. A Node can be sent only at the beginning of a
-// stream, so a second stream is opened, and takes over when it is answered; the cache stays as it
-// is.
+// SetNode changes the Node that upstreams get. A Node can be sent only at the beginning of a stream, so
+// a second stream is opened, and takes over when it is answered.
 func (g *Group) SetNode(node *corev3.Node) {
 	g.AdoptNode(node)
 	wake.Signal(g.nodeChanged)
@@ -269,8 +249,8 @@ func (g *Group) Run(ctx context.Context) error {
 	return eg.Wait()
 }
 
-// serveRestored serves the restored resources when every source has failed, after RestoreAfter, or
-// soon after a source answered.
+// serveRestored serves what was restored: when every source has failed, after RestoreAfter, or soon
+// after a source answered.
 func (g *Group) serveRestored(ctx context.Context) error {
 	after := cmp.Or(g.cfg.RestoreAfter, DefaultRestoreAfter)
 	began := time.Now()
@@ -293,8 +273,7 @@ func (g *Group) serveRestored(ctx context.Context) error {
 	}
 }
 
-// freshPoll is how often endStale looks: long enough for the answers of a reconnected source to
-// come first.
+// freshPoll is long enough for the answers of a reconnected source to come first.
 const freshPoll = time.Second
 
 // endStale serves the clients that connected while the cache was too old, when it is not any more.
@@ -302,21 +281,15 @@ func (g *Group) endStale(ctx context.Context) error {
 	if g.cfg.MaxStale == 0 {
 		return nil
 	}
-	tick := time.NewTicker(freshPoll)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	for wake.Sleep(ctx, freshPoll) {
 		if g.Stale() == 0 {
 			g.cache.EndStale()
 		}
 	}
+	return nil
 }
 
-// runSources runs the sources until ctx ends, and new ones beside them when the Node has changed.
+// runSources runs the sources, and new ones beside them when the Node has changed.
 func (g *Group) runSources(ctx context.Context) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	begin := func(f *sourcesRun) {
@@ -368,17 +341,18 @@ func (g *Group) takeOver(f *sourcesRun) {
 }
 
 // Attach opens the view of a stream; it never fails.
-func (g *Group) Attach(c downstream.Client) (downstream.View, error) {
+func (g *Group) Attach(c downstream.Client) (downstream.View, error) { return g.attach(c), nil }
+
+func (g *Group) attach(c downstream.Client) view {
 	v := view{Watch: g.cache.Watch(c.Node.GetId()), cache: g.cache}
 	// A fetch is short, and other clients than Envoy may be short-lived on purpose.
 	if g.cfg.WatchDisconnects && !c.Fetch && c.Node.GetUserAgentName() == xds.EnvoyUserAgent {
 		g.disconnects.connected(time.Now())
 		v.closed = g.clientDisconnected
 	}
-	return v, nil
+	return v
 }
 
-// Forward opens a stream of a service that is not served here to the upstream that answers.
 func (g *Group) Forward(ctx context.Context, method string) (grpc.ClientStream, error) {
 	return g.upstreams().Forward(ctx, method)
 }

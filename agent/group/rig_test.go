@@ -93,7 +93,7 @@ func (r *rig) serve(source upstream.Source, at *xdstest.Pipe, log *slog.Logger) 
 	g = group.New(cfg)
 	server := downstream.New(downstream.Config{
 		State: g, Identifier: "holdfast/test", Log: log,
-		Forward: g, RESTHold: r.restHold,
+		Forward: g.Forward, RESTHold: r.restHold,
 	})
 	ended := make(chan error, 2)
 	lis := at.Listen()

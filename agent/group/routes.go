@@ -17,15 +17,12 @@ import (
 // resources are requested only when Envoy asks for them.
 const maxPending = 4096
 
-// prefetchDepth bounds the nesting of the messages that are searched.
-const prefetchDepth = 100
+const prefetchDepth = 100 // of the messages that are searched
 
-// references has what a listener or a scope refers to: names that a client which has it is about to
-// subscribe to.
+// references has what a listener or a scope refers to: names that its client is about to subscribe to.
 type references struct {
 	routes []string
-	// scopes says that it refers to all scopes.
-	scopes bool
+	scopes bool // all of them
 }
 
 // look adds what a message refers to, also inside Anys.
@@ -58,7 +55,7 @@ func (refs *references) look(m protoreflect.Message, depth int) {
 	}
 }
 
-// queueRoutes passes a resource to prefetchRoutes. It never blocks.
+// queueRoutes passes a resource to prefetchRoutes, or drops it if there are too many.
 func (g *Group) queueRoutes(r *xds.Resource) {
 	if r.Type != xds.ListenerType && r.Type != xds.ScopedRouteType || r.Body == nil {
 		return

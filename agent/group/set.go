@@ -3,7 +3,9 @@ package group
 import (
 	"cmp"
 	"context"
+	"hash/maphash"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -12,12 +14,12 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// SetConfig configures a Set.
 type SetConfig struct {
 	// Max is the maximum number of groups, at least 1. Flag is the flag that sets it, for messages.
 	Max  int
@@ -32,9 +34,8 @@ type SetConfig struct {
 }
 
 // Set has the groups of all clients. A group is created for its first client, and removed when it
-// has had no client for the linger time of its cache. The number of groups is bounded. A Set is the
-// State of a downstream.Server. Make one with NewSet and call Run. Its methods may be called
-// concurrently.
+// has had no client for the linger time of its cache. A Set is the State of a downstream.Server. Make
+// one with NewSet and call Run.
 type Set struct {
 	cfg   SetConfig
 	start chan *Member // passes groups to Run, which owns their goroutines
@@ -53,32 +54,26 @@ type Member struct {
 	// prefetched: the group was created before its first client, and has had none yet.
 	prefetched bool
 	idle       chan struct{} // closed when the group is removed
-	// nodes has the Nodes of the open streams: one, except for a moment in which one Envoy replaces
-	// another. presented is the one that the control plane gets.
+	// nodes has the Nodes of the open streams: one, except while one Envoy replaces another. presented
+	// is the one that the control plane gets.
 	nodes     map[nodeHash]*presence
 	presented nodeHash
 	// presentedAt is when the Node last changed for the control plane; presentTimer changes it
 	// later, nil for no change.
 	presentedAt  time.Time
 	presentTimer *time.Timer
-	// lastUsed is when a stream was last opened or closed.
-	lastUsed time.Time
+	lastUsed     time.Time // when a stream was last opened or closed
 }
 
-// Key returns the Key of the group's clients.
 func (m *Member) Key() Key { return m.key }
 
-// presence has the streams of the clients with one Node.
 type presence struct {
 	node    *corev3.Node
 	streams int
 }
 
-// NewSet returns a Set without groups.
 func NewSet(cfg SetConfig) *Set {
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	return &Set{cfg: cfg, start: make(chan *Member), members: make(map[Key]*Member)}
 }
 
@@ -136,7 +131,6 @@ func (s *Set) add(node *corev3.Node) *Member {
 	return m
 }
 
-// closeIdle removes a group that no client has used for the linger time.
 func (s *Set) closeIdle(m *Member) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +141,7 @@ func (s *Set) closeIdle(m *Member) {
 	s.cfg.Log.Info("client group removed: no client for --client-linger", "node", m.key.Node)
 }
 
-// Attach opens the view of a stream, in the group of its client or a new one. It fails with
+// Attach opens the view of a stream in the group of its client, or a new one. It fails with
 // RESOURCE_EXHAUSTED if there are too many groups, and all of them have clients.
 func (s *Set) Attach(c downstream.Client) (downstream.View, error) {
 	k, key := KeyOf(c.Node), hashNode(c.Node)
@@ -163,23 +157,13 @@ func (s *Set) Attach(c downstream.Client) (downstream.View, error) {
 		m.presented = key
 	}
 	s.arrived(m, c.Node, key)
-	view, err := m.Attach(c)
+	v := m.attach(c)
+	v.departed = func() { s.departed(m, key) }
 	s.mu.Unlock()
 	if isNew {
 		s.start <- m // the groups outlive the server, so somebody receives
 	}
-	return counted{view, func() { s.departed(m, key) }}, err
-}
-
-// counted is a view that calls a function when it is closed.
-type counted struct {
-	downstream.View
-	closed func()
-}
-
-func (v counted) Close(end downstream.End) {
-	v.View.Close(end)
-	v.closed()
+	return v, nil
 }
 
 // arrived records that a client has connected. If the control plane gets another Node than this
@@ -205,8 +189,8 @@ func (s *Set) arrived(m *Member, node *corev3.Node, key nodeHash) {
 	m.nodes[key].streams++
 }
 
-// minPresentInterval is the minimum time between two changes of the Node that the control plane
-// gets: each costs a stream, and a client may change its Node in a loop.
+// minPresentInterval is the minimum time between two changes of the Node: each costs a stream to the
+// control plane, and a client may change its Node in a loop.
 const minPresentInterval = 10 * time.Second
 
 // presentNode changes the Node that the control plane gets, now or after minPresentInterval. The
@@ -289,13 +273,44 @@ func (s *Set) drop(m *Member) {
 func (s *Set) Members() []*Member {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]*Member, 0, len(s.members))
-	for _, m := range s.members {
-		out = append(out, m)
-	}
-	slices.SortFunc(out, func(x, y *Member) int {
+	return slices.SortedFunc(maps.Values(s.members), func(x, y *Member) int {
 		return cmp.Or(cmp.Compare(x.key.Node, y.key.Node), cmp.Compare(x.key.UserAgent, y.key.UserAgent),
 			cmp.Compare(x.key.Generator, y.key.Generator))
 	})
-	return out
+}
+
+// Key identifies a group: the clients with one Key get one configuration. They have the same node
+// id and the same user agent name, and the control plane uses the same generator for them
+// (design.md section 3).
+type Key struct{ Node, UserAgent, Generator string }
+
+func KeyOf(n *corev3.Node) Key {
+	return Key{n.GetId(), n.GetUserAgentName(), n.GetMetadata().GetFields()["GENERATOR"].GetStringValue()}
+}
+
+// sameNode reports whether a control plane generates the same configuration for two nodes of one
+// group: it may use cluster, locality and metadata.
+func sameNode(a, b *corev3.Node) bool {
+	return a.GetCluster() == b.GetCluster() &&
+		proto.Equal(a.GetLocality(), b.GetLocality()) &&
+		proto.Equal(a.GetMetadata(), b.GetMetadata())
+}
+
+type nodeHash uint64
+
+var nodeSeed = maphash.MakeSeed()
+
+func hashNode(node *corev3.Node) nodeHash {
+	rest := proto.CloneOf(node)
+	rest.Extensions = nil
+	key := hashMessage(rest)
+	for _, e := range node.GetExtensions() {
+		key += hashMessage(e) // the order does not count: Envoy 1.36 changes it with each start
+	}
+	return key
+}
+
+func hashMessage(m proto.Message) nodeHash {
+	wire, _ := proto.MarshalOptions{Deterministic: true}.Marshal(m) // it was just unmarshalled
+	return nodeHash(maphash.Bytes(nodeSeed, wire))
 }

@@ -5,12 +5,10 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
-	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream/file"
 )
 
-// Status returns the state of the group, for the admin interface.
 func (g *Group) Status() admin.Group {
 	node := g.Node()
 	out := admin.Group{
@@ -42,7 +40,7 @@ func (g *Group) Status() admin.Group {
 		}
 		out.Types = append(out.Types, row)
 	}
-	for i, s := range g.Upstreams() {
+	for i, s := range g.upstreams().States() {
 		up := admin.Upstream{
 			Name: s.Name, Priority: i, Active: s.Active, Connected: s.Open, Stale: s.Stale,
 			Since: s.Since, LastMessage: s.LastMessage, Attempts: s.Attempts,
@@ -55,7 +53,6 @@ func (g *Group) Status() admin.Group {
 	return out
 }
 
-// Files returns the errors of the group's file sources.
 func (g *Group) Files() []admin.FileError {
 	var out []admin.FileError
 	for _, s := range g.upstreams().Sources {
@@ -115,22 +112,6 @@ func (g *Group) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 	}
 }
 
-// Streams returns a server's open streams, for the admin interface.
-func Streams(s *downstream.Server) []admin.Stream {
-	var out []admin.Stream
-	for _, st := range s.Streams() {
-		row := admin.Stream{
-			ID: st.Stream, NodeID: st.NodeID, Peer: st.Peer, Protocol: st.Form.String(),
-			Since: st.Since, Subscriptions: st.Subscriptions,
-		}
-		for _, typeURL := range st.Types {
-			row.Types = append(row.Types, xds.Short(typeURL))
-		}
-		out = append(out, row)
-	}
-	return out
-}
-
 // HasConfiguration reports whether the group can answer the wildcards with which every Envoy begins
 // or, for other clients, everything that they subscribe to. If it cannot, reason says what is
 // missing.
@@ -159,7 +140,7 @@ func (g *Group) HasConfiguration() (ok bool, reason string) {
 
 // unansweredUpstreams lists the sources that do not answer, and why.
 func (g *Group) unansweredUpstreams() (text string) {
-	for _, s := range g.Upstreams() {
+	for _, s := range g.upstreams().States() {
 		switch {
 		case s.Active:
 		case s.LastError != nil:

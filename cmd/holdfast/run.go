@@ -145,7 +145,7 @@ func (f *runFlags) complete(log *slog.Logger) (err error) {
 // checkPlaces checks addresses and paths, alone and together.
 func (f *runFlags) checkPlaces() error {
 	socket, rest := f.cfg.Socket, f.cfg.REST
-	if err := socket.Check(); err != nil {
+	if _, err := socket.Check(); err != nil {
 		if socket.Path == "" {
 			return errors.New("--socket is empty: name the path of the socket, such as " + bootstrap.DefaultSocket)
 		}

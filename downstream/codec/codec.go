@@ -28,21 +28,19 @@ import (
 // smaller one costs less.
 const pieceFrom = 256
 
-// Sizes in bytes of the chunks for what is between the bodies: the first one suffices for a
-// response with one resource, later ones are larger.
 const (
+	// Sizes in bytes of the chunks for what is between the bodies: the first one suffices for a
+	// response with one resource.
 	firstChunk = 256
 	chunk      = 8 << 10
+	// block is how many pieces that are not bodies are allocated at once.
+	block = 256
 )
-
-// block is how many pieces that are not bodies are allocated at once.
-const block = 256
 
 // Codec is gRPC's codec for protobuf, except that it sends resources without a copy. Its methods
 // may be called concurrently.
 type Codec struct{ encoding.CodecV2 }
 
-// New returns a codec.
 func New() Codec { return Codec{encoding.GetCodecV2("proto")} }
 
 // Delta is a Delta response whose resources are built while it is encoded, one after the other in
@@ -55,7 +53,6 @@ type Delta struct {
 	Resource func(i int, to *discoveryv3.Resource)
 }
 
-// Message returns the response as one message.
 func (d *Delta) Message() *discoveryv3.DeltaDiscoveryResponse {
 	m := proto.CloneOf(d.Rest)
 	for i := range d.Size {
@@ -188,7 +185,6 @@ func delta(d *Delta) (mem.BufferSlice, bool) {
 	return w.done(), true
 }
 
-// writer collects pieces.
 type writer struct {
 	out mem.BufferSlice
 	// between holds the last pieces of out that are not bodies. It grows within its capacity
@@ -212,7 +208,6 @@ func newWriter(resources int) *writer {
 	}
 }
 
-// room makes sure that n bytes fit into open.
 func (w *writer) room(n int) {
 	if cap(w.open)-len(w.open) < n {
 		w.cut()
@@ -221,7 +216,6 @@ func (w *writer) room(n int) {
 	}
 }
 
-// cut makes open a piece.
 func (w *writer) cut() {
 	if len(w.open) > 0 {
 		if len(w.between) == cap(w.between) {
@@ -265,7 +259,6 @@ func (w *writer) sizeAny(a *anypb.Any) (n int, ok bool) {
 	return n, true
 }
 
-// any encodes an Any with the given value.
 func (w *writer) any(a *anypb.Any, value *mem.SliceBuffer) {
 	if url := a.GetTypeUrl(); url != "" {
 		w.field(typeField, len(url))
@@ -285,7 +278,6 @@ func (w *writer) any(a *anypb.Any, value *mem.SliceBuffer) {
 	w.out = append(w.out, value)
 }
 
-// done returns the pieces.
 func (w *writer) done() mem.BufferSlice {
 	w.cut()
 	return w.out

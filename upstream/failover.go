@@ -82,8 +82,12 @@ type SourceState struct {
 	LastMessage time.Time
 }
 
-// errPreferred ends a run because a source of a higher priority is active.
-var errPreferred = errors.New("another upstream was preferred")
+// errPreferred ends a run because a source of a higher priority is active, errReplaced because
+// another run has taken over.
+var (
+	errPreferred = errors.New("another upstream was preferred")
+	errReplaced  = errors.New("closed, because another upstream answers and this one was silent")
+)
 
 // States returns the state of each source, in order of priority.
 func (f *Failover) States() []SourceState {
@@ -189,7 +193,7 @@ func (f *Failover) newMachine() *failover.Machine {
 
 // run is an open run of a source.
 type run struct {
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 	ended  chan struct{} // closed when Source.Run has returned
 }
 
@@ -295,7 +299,7 @@ func (d *driver) perform() {
 
 // open runs a source; called with mu held.
 func (d *driver) open(i int, id failover.Run) {
-	ctx, cancel := context.WithCancel(d.ctx)
+	ctx, cancel := context.WithCancelCause(d.ctx)
 	r := &run{cancel: cancel, ended: make(chan struct{})}
 	d.runs[id] = r
 	d.count(Events.Attempted, i)
@@ -313,7 +317,10 @@ func (d *driver) open(i int, id failover.Run) {
 				return d.ctx.Err()
 			}
 		})
-		cancel()
+		if errors.Is(context.Cause(ctx), errReplaced) {
+			err = errReplaced
+		}
+		cancel(nil)
 		d.mu.Lock()
 		delete(d.runs, id)
 		d.mu.Unlock()
@@ -352,7 +359,7 @@ func (d *driver) do(o failover.Output) {
 		r := d.runs[o.Run]
 		d.mu.Unlock()
 		if r != nil {
-			r.cancel()
+			r.cancel(errReplaced)
 			<-r.ended
 		}
 	case failover.Await:

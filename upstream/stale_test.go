@@ -1,7 +1,10 @@
 package upstream
 
 import (
+	"bytes"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -42,7 +45,9 @@ func TestAQuietStreamIsReplacedByAnotherThatAnswers(t *testing.T) {
 // If the second stream is not answered, the next source takes over; the silent stream stays open
 // until then.
 func TestTheNextSourceTakesOverFromAQuietStream(t *testing.T) {
+	var log bytes.Buffer // read after everything has ended
 	among(t, func(r *trial) {
+		r.failover.Log = slog.New(slog.NewTextHandler(&log, nil))
 		r.failover.StaleAfter = 10 * time.Minute
 		r.lack(true)
 		r.run()
@@ -64,6 +69,9 @@ func TestTheNextSourceTakesOverFromAQuietStream(t *testing.T) {
 		r.pass(time.Minute)
 		r.active("a")
 	}, up, up)
+	if !strings.Contains(log.String(), errReplaced.Error()) || strings.Contains(log.String(), "context canceled") {
+		t.Errorf("the log does not say why the first source was closed:\n%s", &log)
+	}
 }
 
 // Finding P7: a second stream that is accepted and never answered is a failed attempt too.

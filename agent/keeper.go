@@ -471,8 +471,10 @@ func (k *keeper) rewrite() error {
 	k.mu.Lock()
 	var all []store.Record
 	var journals []*cache.Journal
+	replaced := make(map[string][]store.Record) // older than all, by group
 	for _, name := range slices.Sorted(maps.Keys(k.groups)) {
 		g := k.groups[name]
+		replaced[name], g.pending = g.pending, nil
 		k.found(g)
 		if g.live == nil {
 			all = append(all, k.records(name, cache.Batch{Resources: g.saved, Facts: g.facts})...)
@@ -494,17 +496,15 @@ func (k *keeper) rewrite() error {
 	for _, j := range journals {
 		j.Done(err)
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		return nil
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, g := range k.groups {
-		if g.live == nil {
-			g.pending = nil
-		}
+	for name, g := range k.groups {
+		g.pending = append(replaced[name], g.pending...)
 	}
-	return nil
+	return err
 }
 
 func contact(g *savedGroup) store.Record {

@@ -313,6 +313,7 @@ func (d *fakeDisk) Append(batch []store.Record) error {
 }
 
 func (d *fakeDisk) Rewrite(state iter.Seq[store.Record]) error {
+	d.wait()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.tried++
@@ -463,6 +464,79 @@ func TestAGroupThatWentBeforeTheDiskWasReadIsWritten(t *testing.T) {
 			t.Errorf("on disk: %v", got)
 		}
 	})
+}
+
+// ends makes the group of a client end, and changed changes the endpoints of the mesh to a port.
+func (r *rig) ends(c *xdstest.Client) {
+	c.Disconnect()
+	r.pass(2 * time.Minute)
+}
+
+func (r *rig) changed(port int) {
+	r.cp.Set(xdstest.CLA("c1", fmt.Sprintf("127.0.0.1:%d", port)))
+	r.pass(time.Second)
+}
+
+// endpoints returns the endpoints that a disk has of the mesh's cluster.
+func (d *fakeDisk) endpoints() string {
+	for _, rec := range d.all() {
+		if set, ok := rec.(store.Set); ok && set.Key.Type == xds.EndpointType && set.Entry.Content != nil {
+			return string(set.Entry.Content.Body.GetValue())
+		}
+	}
+	return ""
+}
+
+// What a group had not written when it ended is on disk in the end, and not what is older, also if a
+// new generation is written meanwhile.
+func TestWhatAGroupHadNotWrittenWhenItEndedIsNeitherLostNorTakenForNewer(t *testing.T) {
+	grown := func(d *fakeDisk, _ error) { d.grown = true }
+	for name, play := range map[string]func(r *rig, d *fakeDisk, c *xdstest.Client) (port int){
+		"it ends while a new generation is written": func(r *rig, d *fakeDisk, c *xdstest.Client) int {
+			d.slow(10 * time.Minute)
+			d.set(grown, nil)
+			r.changed(11) // the new generation has it
+			d.set(func(d *fakeDisk, _ error) { d.grown = false }, nil)
+			r.changed(12)
+			r.ends(c)
+			return 12
+		},
+		"it returns before a new generation is written": func(r *rig, d *fakeDisk, c *xdstest.Client) int {
+			d.slow(10 * time.Minute)
+			r.changed(11) // is being written
+			r.changed(12)
+			r.ends(c)
+			r.whole(node("a"))
+			r.changed(13)
+			d.set(grown, nil)
+			return 13
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBothForms(t, func(r *rig) {
+				r.cfg.Group.Cache.Linger = time.Minute
+				r.make()
+				d := &fakeDisk{}
+				r.agent.keeper = newKeeper(d, false, r.cfg.Log)
+				r.run()
+				c := r.whole(node("a"))
+				r.pass(10 * time.Second)
+				port := play(r, d, c)
+				r.pass(time.Hour)
+				d.slow(0)
+				d.set(func(d *fakeDisk, _ error) { d.grown = false }, nil)
+				r.whole(node("b")) // something else is written
+				r.pass(time.Hour)
+				want, err := anypb.New(xdstest.CLA("c1", fmt.Sprintf("127.0.0.1:%d", port)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := d.endpoints(); got != string(want.Value) {
+					t.Errorf("on disk: %q\nwant %q", got, want.Value)
+				}
+			})
+		})
+	}
 }
 
 // servesFrom runs the agent with a disk until a client has all of the mesh.

@@ -116,14 +116,10 @@ type framing struct {
 	aead   cipher.AEAD // nil for plain text
 }
 
-func newFraming(h *header, sum uint32, key []byte) (*framing, error) {
-	aead, err := newSealer(key, h.salt[:], h.format)
-	if err != nil {
-		return nil, err
-	}
-	f := &framing{seed: sum, aead: aead}
+func newFraming(h *header, sum uint32, key []byte) *framing {
+	f := &framing{seed: sum, aead: newSealer(key, h.salt[:], h.format)}
 	binary.LittleEndian.PutUint32(f.marker[:], sum)
-	return f, nil
+	return f
 }
 
 func (f *framing) overhead() int {

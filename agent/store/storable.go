@@ -6,25 +6,22 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Storable reports whether a resource may be written to disk, and if not, the reason: do_not_cache or,
-// without encryption, a Secret or a message in which sensitive finds a secret (see redact.Finder). It may
-// decode the resource, and is too slow for each update.
-func Storable(r *xds.Resource, encrypted bool, sensitive func(*anypb.Any) string) (ok bool, why string) {
+// NotStorable returns why a resource must not be written to disk, "" if it may: do_not_cache or, without
+// encryption, a Secret or a message in which sensitive finds a secret (see redact.Finder). It may decode the
+// resource, and is too slow for each update.
+func NotStorable(r *xds.Resource, encrypted bool, sensitive func(*anypb.Any) string) (why string) {
 	why = unstorable(r, encrypted)
-	if why != "" || encrypted {
-		return why == "", why
-	}
-	if r.Body != nil {
+	if why == "" && !encrypted && r.Body != nil {
 		why = sensitive(r.Body)
 	}
-	if why == "" && r.Metadata() != nil {
+	if why == "" && !encrypted && r.Metadata() != nil {
 		metadata, err := anypb.New(r.Metadata())
 		if err != nil {
-			return false, reasonMessage
+			return reasonMessage
 		}
 		why = sensitive(metadata)
 	}
-	return why == "", why
+	return why
 }
 
 // unstorable returns the reason that does not depend on the content; "" for none.

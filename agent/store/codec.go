@@ -51,11 +51,6 @@ func (k Key) append(b []byte) []byte {
 	return b
 }
 
-// rawKey is a Key within a read buffer.
-type rawKey struct {
-	group, typeURL, name []byte
-}
-
 func appendString[S string | []byte](b []byte, s S) []byte {
 	b = binary.AppendUvarint(b, uint64(len(s)))
 	return append(b, s...)
@@ -125,9 +120,9 @@ func (c *cutter) message(m proto.Message) {
 	}
 }
 
-func cutKey(b []byte) (k rawKey, rest []byte, ok bool) {
+func cutKey(b []byte, in stringTable) (k Key, rest []byte, ok bool) {
 	c := cutter{rest: b}
-	k = rawKey{c.bytes(), c.bytes(), c.bytes()}
+	k = Key{Group: in.get(c.bytes()), Type: in.get(c.bytes()), Name: string(c.bytes())}
 	return k, c.rest, !c.failed
 }
 
@@ -246,16 +241,12 @@ func (in stringTable) get(b []byte) string {
 
 // decode converts a rawRecord, without retaining it. With an error, a Set is the tombstone to use instead.
 func decode(raw rawRecord, in stringTable) (Record, error) {
-	key := Key{Group: in.get(raw.key.group), Type: in.get(raw.key.typeURL), Name: string(raw.key.name)}
 	switch raw.kind {
 	case kindSet:
-		entry, err := decodeEntry(raw.content, key, in)
-		if err != nil {
-			return Set{Key: key}, err
-		}
-		return Set{key, entry}, nil
+		entry, err := decodeEntry(raw.content, raw.key, in)
+		return Set{raw.key, entry}, err // with an error the entry is empty
 	case kindNote:
-		return Note{Key: NoteKey{key.Group, key.Name}, Value: string(raw.content)}, nil
+		return Note{Key: NoteKey{raw.key.Group, raw.key.Name}, Value: string(raw.content)}, nil
 	default:
 		return nil, unusable(reasonKind)
 	}

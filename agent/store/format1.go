@@ -46,10 +46,11 @@ type reader1 struct {
 	offset     int64
 	size       int64
 	opened     []byte // buffer for one record
+	strings    stringTable
 }
 
 // next returns the next record: io.EOF at the end, io.ErrUnexpectedEOF for an unfinished record.
-func (r *reader1) next() (kind byte, key rawKey, content []byte, err error) {
+func (r *reader1) next() (kind byte, key Key, content []byte, err error) {
 	var head [header1]byte
 	if r.offset == r.size {
 		return 0, key, nil, io.EOF
@@ -71,7 +72,7 @@ func (r *reader1) next() (kind byte, key rawKey, content []byte, err error) {
 	if r.checksum(head[:], payload) != binary.LittleEndian.Uint32(head[4:]) {
 		return 0, key, nil, errRecord1
 	}
-	key, content, ok := cutKey(payload)
+	key, content, ok := cutKey(payload, r.strings)
 	if !ok {
 		return 0, key, nil, errRecord1
 	}
@@ -89,8 +90,7 @@ func (r *reader1) next() (kind byte, key rawKey, content []byte, err error) {
 }
 
 func (im *image) loadFormat1(from io.ReaderAt, h *header) {
-	r := &reader1{framing: im.framing, generation: h.generation, r: from, offset: im.end, size: im.size}
-	in := make(stringTable)
+	r := &reader1{framing: im.framing, generation: h.generation, r: from, offset: im.end, size: im.size, strings: make(stringTable)}
 	var batch []func(*Loaded)
 	for {
 		kind, key, content, err := r.next()
@@ -99,7 +99,7 @@ func (im *image) loadFormat1(from io.ReaderAt, h *header) {
 			return
 		}
 		if kind != commit1 {
-			change, err := decode1(kind, Key{in.get(key.group), in.get(key.typeURL), string(key.name)}, content, in)
+			change, err := decode1(kind, key, content, r.strings)
 			batch = append(batch, func(l *Loaded) {
 				if err != nil {
 					l.Skipped[err.Error()]++

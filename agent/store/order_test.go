@@ -47,7 +47,7 @@ func findFrames(f *framing, b []byte, offset int) (places []foundFrame, opens bo
 		}
 		p := foundFrame{at: at, end: at + frameHeader + int(length), sequence: binary.LittleEndian.Uint64(head[8:]), kind: kind(head[20])}
 		at = p.end
-		key, content, ok := cutKey(payload)
+		key, content, ok := cutKey(payload, make(stringTable))
 		if ok && f.aead != nil {
 			associated := slices.Concat(head[8:16], head[20:21], payload[:len(payload)-len(content)])
 			var err error

@@ -123,7 +123,6 @@ type run struct {
 	answeredOnce bool
 	// current is the pass that was loaded last, previous the last pass, loaded or not.
 	current, previous pass
-	loadedOnce        bool
 	changing          int
 	// scannedAt is the start of the last scan whose result was sent to the state.
 	scannedAt time.Time
@@ -150,7 +149,7 @@ func (r *run) scanOnce() (time.Duration, error) {
 	previous := r.previous
 	r.previous = p
 	switch {
-	case r.loadedOnce && p.same(r.current):
+	case r.current != nil && p.same(r.current):
 		r.changing = 0
 		if r.answeredOnce && r.scannedAt.Before(r.state.RequestAgain()) {
 			clear(r.synced) // so that everything is sent once more
@@ -166,7 +165,7 @@ func (r *run) scanOnce() (time.Duration, error) {
 		return s.config.Interval / recheckShare, nil
 	}
 	r.changing = 0
-	r.current, r.loadedOnce, r.scannedAt = p, true, start
+	r.current, r.scannedAt = p, start
 	return s.config.Interval, r.load(p)
 }
 

@@ -97,9 +97,9 @@ func readSequentially(im *image, b []byte, offset int64, unread bool) {
 			}
 			continue
 		}
-		rec, err := decode(p.raw, in)
-		if err != nil {
-			im.loaded.Skipped[err.Error()]++
+		rec, why := decode(p.raw, in)
+		if why != "" {
+			im.loaded.Skipped[why]++
 		}
 		if rec != nil {
 			im.loaded.apply(rec)

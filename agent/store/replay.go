@@ -27,7 +27,7 @@ type decodedFrame struct {
 	sequence uint64
 	end      int64   // the offset after the frame
 	record   Record  // nil for none
-	err      error   // why the record is not used, or replaced by a tombstone
+	why      string  // why the record is not used, or replaced by a tombstone
 	commit   *commit // nil for none
 	altered  bool
 }
@@ -83,7 +83,7 @@ func (p *piece) decode() {
 				s.commit = &m
 			}
 		default:
-			s.record, s.err = decode(raw, p.opener.strings)
+			s.record, s.why = decode(raw, p.opener.strings)
 		}
 		p.decoded = append(p.decoded, s)
 	}
@@ -112,8 +112,8 @@ func (im *image) apply(p *piece) {
 			im.tracker.seen[s.sequence] = true
 		}
 		im.frames++
-		if s.err != nil {
-			im.loaded.Skipped[s.err.Error()]++
+		if s.why != "" {
+			im.loaded.Skipped[s.why]++
 		}
 		newer := im.tracker == nil || im.tracker.isNewer(s)
 		if newer && s.record != nil {

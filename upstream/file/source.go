@@ -18,7 +18,6 @@
 package file
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,33 +33,22 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream"
 )
 
-// Defaults of Config.
 const (
-	DefaultInterval     = 500 * time.Millisecond
-	DefaultMaxFileBytes = 256 << 20
-)
-
-const (
+	// interval is how often the directory is scanned. A change is served after at most 1.1 intervals and the time
+	// that reading takes.
+	interval = 500 * time.Millisecond
 	// recheckShare divides the interval into the pause before the second scan, which must agree.
 	recheckShare = 10
 	// maxRechecks is how many scans in a row may differ before a file that keeps changing is left out.
 	maxRechecks = 40
+	// maxFileBytes is the maximum size of a file.
+	maxFileBytes = 256 << 20
 )
 
-// Config configures a Source.
-type Config struct {
-	Dir string
-	// Interval is how often the directory is scanned; DefaultInterval if 0. A change is served after at most
-	// 1.1 intervals and the time that reading takes.
-	Interval time.Duration
-	// MaxFileBytes is the maximum size of a file; DefaultMaxFileBytes if 0.
-	MaxFileBytes int64
-	Logger       *slog.Logger
-}
-
 type Source struct {
-	config Config
-	log    *slog.Logger
+	dir   string
+	limit int64 // maxFileBytes, except in tests
+	log   *slog.Logger
 
 	// mu guards the fields that Status reads. Only Run writes files, and a set that is stored never changes.
 	mu     sync.Mutex
@@ -75,19 +63,14 @@ type Source struct {
 
 var _ upstream.Source = (*Source)(nil)
 
-func New(config Config) *Source {
-	if config.Interval <= 0 {
-		config.Interval = DefaultInterval
-	}
-	if config.MaxFileBytes <= 0 {
-		config.MaxFileBytes = DefaultMaxFileBytes
-	}
-	s := &Source{config: config, files: set{}, nacked: make(map[string]error)}
-	s.log = cmp.Or(config.Logger, slog.Default()).With("upstream", s.Name())
+// New returns the source of a directory.
+func New(dir string, log *slog.Logger) *Source {
+	s := &Source{dir: dir, limit: maxFileBytes, files: set{}, nacked: make(map[string]error)}
+	s.log = log.With("upstream", s.Name())
 	return s
 }
 
-func (s *Source) Name() string { return "file:" + s.config.Dir }
+func (s *Source) Name() string { return "file:" + s.dir }
 
 // Run writes to the state until ctx ends. Before it has called answered it also ends, with an error, if the
 // directory or all of its files cannot be read: then another source may be preferred, and the caller tries again.
@@ -97,7 +80,7 @@ func (s *Source) Run(ctx context.Context, state upstream.State, answered func() 
 	r := &run{
 		source: s, state: state, answered: answered,
 		scanner: &scanner{
-			dir: s.config.Dir, limit: s.config.MaxFileBytes,
+			dir: s.dir, limit: s.limit,
 			parsed: func(name string) (uint64, bool) { return s.files.parsed(name) },
 		},
 		applied:  make(map[string]map[string]string),
@@ -144,7 +127,7 @@ func (r *run) scanOnce() (time.Duration, error) {
 		if !r.answeredOnce {
 			return 0, err
 		}
-		return s.config.Interval, nil
+		return interval, nil
 	}
 	previous := r.previous
 	r.previous = p
@@ -156,17 +139,17 @@ func (r *run) scanOnce() (time.Duration, error) {
 			r.scannedAt = start
 			r.apply(s.files.resources(), s.files.complete(), start)
 		}
-		return s.config.Interval, nil
+		return interval, nil
 	case previous != nil && p.same(previous):
 	case r.changing >= maxRechecks && previous != nil:
 		p = p.onlyStable(previous)
 	default:
 		r.changing++
-		return s.config.Interval / recheckShare, nil
+		return interval / recheckShare, nil
 	}
 	r.changing = 0
 	r.current, r.scannedAt = p, start
-	return s.config.Interval, r.load(p)
+	return interval, r.load(p)
 }
 
 // onlyStable returns the pass with the files that changed since the previous pass marked as unreadable.
@@ -371,7 +354,7 @@ func (s *Source) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	status := Status{
-		Dir: s.config.Dir, Err: s.dirErr, Loaded: s.loaded,
+		Dir: s.dir, Err: s.dirErr, Loaded: s.loaded,
 		Complete: !s.loaded.IsZero() && s.files.complete(),
 		Rejected: maps.Clone(s.nacked),
 	}

@@ -308,7 +308,7 @@ func (a *Agent) source(addr string) (upstream.Source, error) {
 		if dir == "" {
 			return nil, fmt.Errorf("upstream %q: the directory is missing", addr)
 		}
-		return file.New(file.Config{Dir: dir, Logger: a.cfg.Log}), nil
+		return file.New(dir, a.cfg.Log), nil
 	}
 	conf := a.cfg.Upstream
 	conf.Addr = addr

@@ -524,15 +524,15 @@ func (k *keeper) records(group string, b cache.Batch) []store.Record {
 		delete(k.lost, key)
 		// The search for secrets costs more than a write, and most contents are written three times:
 		// when they are new, when a client ACKs them, and when they are stable.
-		storable := func(r *xds.Resource, known bool) (ok bool, why string) {
+		notStorable := func(r *xds.Resource, known bool) (why string) {
 			if known && !before {
-				return true, ""
+				return ""
 			}
-			return store.Storable(r, k.encrypted, k.finder.Sensitive)
+			return store.NotStorable(r, k.encrypted, k.finder.Sensitive)
 		}
 		entry := store.Entry{Source: s.Source, Accepted: s.Accepted, Stable: s.Stable}
 		if s.Content != nil {
-			if ok, why := storable(s.Content, s.ContentKnown); ok {
+			if why := notStorable(s.Content, s.ContentKnown); why == "" {
 				entry.Content = s.Content
 			} else {
 				k.notStored[key] = why
@@ -546,7 +546,7 @@ func (k *keeper) records(group string, b cache.Batch) []store.Record {
 			notes = append(notes, notStoredNote(key, k.notStored[key]))
 		}
 		if s.Previous != nil && (entry.Content != nil || s.Content == nil) {
-			if ok, _ := storable(s.Previous, s.PreviousKnown); ok {
+			if notStorable(s.Previous, s.PreviousKnown) == "" {
 				entry.Previous = s.Previous
 			}
 		}

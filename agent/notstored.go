@@ -22,7 +22,7 @@ func (k *keeper) warnNotStored(key store.Key, r *xds.Resource, why string) {
 	}
 	k.warned[why] = append(k.warned[why], key)
 	todo := "none: it cannot be stored"
-	if ok, _ := store.Storable(r, true, k.finder.Sensitive); ok {
+	if store.NotStorable(r, true, k.finder.Sensitive) == "" {
 		todo = "give --state-key-file, to store secrets encrypted"
 	}
 	k.log.Warn("resource not stored: it will be missing after a restart without the control plane",

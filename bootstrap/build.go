@@ -32,8 +32,8 @@ func Build(cfg Config) (*bootstrapv3.Bootstrap, error) {
 			return nil, fmt.Errorf("bootstrap: %w", err)
 		}
 	}
-	if err := Validate(b); err != nil {
-		return nil, err
+	if err := checkFields(b); err != nil {
+		return nil, fmt.Errorf("bootstrap: %w", err)
 	}
 	return b, nil
 }
@@ -58,7 +58,7 @@ type message interface {
 
 // pack packs m into an Any with deterministic bytes. It validates m, because validation does not look into an Any.
 func pack(m message) (*anypb.Any, error) {
-	if err := Validate(m); err != nil {
+	if err := checkFields(m); err != nil {
 		return nil, err
 	}
 	packed := &anypb.Any{}
@@ -71,15 +71,11 @@ func pack(m message) (*anypb.Any, error) {
 // FromFiles builds the bootstrap of an Envoy that takes its clusters and listeners from files, without an agent. The files
 // must exist before Envoy starts (protocol.md 10.2). admin is as in Config; layers are the static runtime layers, if any.
 func FromFiles(node *corev3.Node, admin, clusters, listeners string, layers map[string]*structpb.Struct) (*bootstrapv3.Bootstrap, error) {
-	addr, err := adminAddress(cmp.Or(admin, DefaultAdmin))
-	if err != nil {
-		return nil, fmt.Errorf("bootstrap: admin address %w", err)
-	}
 	b := &bootstrapv3.Bootstrap{
 		Node:             node,
-		Admin:            &bootstrapv3.Admin{Address: addr},
 		DynamicResources: &bootstrapv3.Bootstrap_DynamicResources{CdsConfig: FileSource(clusters), LdsConfig: FileSource(listeners)},
 	}
+	err := addAdmin(b, Config{Admin: cmp.Or(admin, DefaultAdmin)})
 	if len(layers) > 0 {
 		b.LayeredRuntime = &bootstrapv3.LayeredRuntime{}
 		for _, name := range slices.Sorted(maps.Keys(layers)) {
@@ -87,8 +83,11 @@ func FromFiles(node *corev3.Node, admin, clusters, listeners string, layers map[
 		}
 		b.LayeredRuntime.Layers = append(b.LayeredRuntime.Layers, newAdminLayer())
 	}
-	if err := Validate(b); err != nil {
-		return nil, err
+	if err == nil {
+		err = checkFields(b)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: %w", err)
 	}
 	return b, nil
 }

@@ -305,7 +305,7 @@ func TestValidateNamesEveryBrokenFieldByItsPath(t *testing.T) {
 	cluster.Name = ""
 	cluster.LoadAssignment.ClusterName = ""
 	b.GetDynamicResources().GetAdsConfig().GetGrpcServices()[0].GetEnvoyGrpc().ClusterName = ""
-	err := Validate(b)
+	err := checkFields(b)
 	if err == nil {
 		t.Fatal("accepted")
 	}

@@ -23,26 +23,19 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/redact"
 )
 
-// Check applies the rules of Envoy's API to b: those of Validate, also to known messages inside an Any; that the node has
+// Check applies the rules of Envoy's API to b: the field rules, also those of known messages inside an Any; that the node has
 // an id and a cluster, which Envoy needs for xDS; that the brackets in regular expressions of stats tags are closed; and
 // that static clusters, static listeners and runtime layers have unique names. It reports every field that violates a rule,
 // and returns the types of the messages whose rules only Envoy knows.
 func Check(b *bootstrapv3.Bootstrap) (unknown []string, err error) {
-	var broken []error
-	if err := Validate(b); err != nil {
-		broken = append(broken, withoutPrefix(err))
-	}
+	broken := violations("", b.ValidateAll())
 	err = protorange.Options{Stable: true, Resolver: envoytypes.Resolver}.Range(b.ProtoReflect(), func(p protopath.Values) error {
 		if p.Index(-1).Step.Kind() != protopath.AnyExpandStep {
 			return nil
 		}
 		switch inside := p.Index(-1).Value.Message().Interface().(type) {
 		case message:
-			if err := inside.ValidateAll(); err != nil {
-				eachViolation(fieldPath(p), err, func(path, reason string) {
-					broken = append(broken, fmt.Errorf("%s: %s", path, reason))
-				})
-			}
+			broken = append(broken, violations(fieldPath(p), inside.ValidateAll())...)
 		case *dynamicpb.Message:
 			unknown = append(unknown, string(inside.Descriptor().FullName()))
 		}
@@ -57,15 +50,9 @@ func Check(b *bootstrapv3.Bootstrap) (unknown []string, err error) {
 			broken = append(broken, fmt.Errorf("stats_config.stats_tags[%d].regex: %w", n, err))
 		}
 	}
-	for _, c := range duplicates(b.GetStaticResources().GetClusters()) {
-		broken = append(broken, fmt.Errorf("static_resources.clusters: %q is there twice", c))
-	}
-	for _, l := range duplicates(b.GetStaticResources().GetListeners()) {
-		broken = append(broken, fmt.Errorf("static_resources.listeners: %q is there twice", l))
-	}
-	for _, l := range duplicates(b.GetLayeredRuntime().GetLayers()) {
-		broken = append(broken, fmt.Errorf("layered_runtime.layers: %q is there twice", l))
-	}
+	broken = append(broken, duplicates("static_resources.clusters", b.GetStaticResources().GetClusters())...)
+	broken = append(broken, duplicates("static_resources.listeners", b.GetStaticResources().GetListeners())...)
+	broken = append(broken, duplicates("layered_runtime.layers", b.GetLayeredRuntime().GetLayers())...)
 	if err := errors.Join(broken...); err != nil {
 		return nil, fmt.Errorf("bootstrap: %w", err)
 	}
@@ -103,18 +90,17 @@ func fieldPath(p protopath.Values) string {
 	return strings.TrimPrefix(b.String(), ".")
 }
 
-// duplicates returns the non-empty names that occur more than once.
-func duplicates[T interface{ GetName() string }](all []T) []string {
-	var names []string
+// duplicates returns an error for each non-empty name that occurs more than once in a field.
+func duplicates[T interface{ GetName() string }](field string, all []T) (errs []error) {
 	seen := make(map[string]int)
 	for _, one := range all {
 		if name := one.GetName(); name != "" {
 			if seen[name]++; seen[name] == 2 {
-				names = append(names, name)
+				errs = append(errs, fmt.Errorf("%s: %q is there twice", field, name))
 			}
 		}
 	}
-	return names
+	return errs
 }
 
 // Sensitive returns what in b is secret, "" for nothing. The result of Build contains no secret, but an overlay may add
@@ -157,28 +143,21 @@ func CheckWithEnvoy(ctx context.Context, binary string, text []byte, f Format, d
 	return nil
 }
 
-// Validate applies the field rules of Envoy's API to m, a message of that API, and reports every field that violates one by
+// checkFields applies the field rules of Envoy's API to m, a message of that API, and reports every field that violates one by
 // its path in the file, such as static_resources.clusters[0].name. It does not look into messages inside an Any.
-func Validate(m interface{ ValidateAll() error }) error {
-	err := m.ValidateAll()
-	if err == nil {
-		return nil
-	}
-	var broken []error
-	eachViolation("", err, func(path, reason string) {
-		broken = append(broken, fmt.Errorf("%s: %s", path, reason))
-	})
-	return fmt.Errorf("bootstrap: %w", errors.Join(broken...))
-}
+func checkFields(m message) error { return errors.Join(violations("", m.ValidateAll())...) }
 
-// eachViolation walks the errors of the generated validation: lists of errors (AllErrors), each for one field; the cause of
-// an error is again such a list or error if the field is a message.
-func eachViolation(path string, err error, report func(path, reason string)) {
+// violations returns the errors of the generated validation with the paths of their fields. Those are lists
+// (AllErrors) of errors, each for one field; the cause of an error is again such a list or error if the field is a message.
+func violations(path string, err error) (all []error) {
 	switch err := err.(type) {
+	case nil:
+		return nil
 	case interface{ AllErrors() []error }:
 		for _, e := range err.AllErrors() {
-			eachViolation(path, e, report)
+			all = append(all, violations(path, e)...)
 		}
+		return all
 	case interface {
 		Field() string
 		Reason() string
@@ -186,13 +165,11 @@ func eachViolation(path string, err error, report func(path, reason string)) {
 	}:
 		path = strings.TrimPrefix(path+"."+protoName(err.Field()), ".")
 		if err.Cause() != nil {
-			eachViolation(path, err.Cause(), report)
-			return
+			return violations(path, err.Cause())
 		}
-		report(path, err.Reason())
-	default:
-		report(path, err.Error())
+		return []error{fmt.Errorf("%s: %s", path, err.Reason())}
 	}
+	return []error{fmt.Errorf("%s: %w", path, err)}
 }
 
 // protoName converts the name of a Go field, with an optional index, to the name of its proto field.

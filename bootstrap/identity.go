@@ -76,15 +76,12 @@ func (i Identity) With(node *corev3.Node) Identity {
 }
 
 // Node returns the node. If something is missing, the error names every way to provide it.
-func (i Identity) Node() (Node, error) {
-	node, err := i.node()
-	if err != nil {
-		return Node{}, fmt.Errorf("bootstrap: %w", err)
-	}
-	return node, nil
-}
-
-func (i Identity) node() (node Node, err error) {
+func (i Identity) Node() (node Node, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("bootstrap: %w", err)
+		}
+	}()
 	node = i.Given
 	metadata, err := i.metadata()
 	if err != nil {

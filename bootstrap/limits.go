@@ -89,10 +89,7 @@ func addRuntime(b *bootstrapv3.Bootstrap, cfg Config) error {
 	}
 	runtime := &bootstrapv3.LayeredRuntime{}
 	if len(r.Values) > 0 {
-		if err := checkValue("", r.Values); err != nil {
-			return fmt.Errorf("--runtime: %w", err)
-		}
-		values, err := structpb.NewStruct(r.Values)
+		values, err := exactStruct(r.Values)
 		if err != nil {
 			return fmt.Errorf("--runtime: %w", err)
 		}

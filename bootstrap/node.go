@@ -45,10 +45,7 @@ func (n Node) Proto() (*corev3.Node, error) {
 	}
 	node := &corev3.Node{Id: n.ID, Cluster: n.Cluster, Locality: locality}
 	if len(n.Metadata) > 0 {
-		if err := checkValue("", n.Metadata); err != nil {
-			return nil, fmt.Errorf("bootstrap: --node-metadata: %w", err)
-		}
-		if node.Metadata, err = structpb.NewStruct(n.Metadata); err != nil {
+		if node.Metadata, err = exactStruct(n.Metadata); err != nil {
 			return nil, fmt.Errorf("bootstrap: --node-metadata: %w", err)
 		}
 	}
@@ -73,6 +70,14 @@ func parseLocality(s string) (*corev3.Locality, error) {
 
 // maxExactInteger is the largest magnitude up to which a double represents every integer.
 const maxExactInteger = 1 << 53
+
+// exactStruct converts values that checkValue accepts.
+func exactStruct(values map[string]any) (*structpb.Struct, error) {
+	if err := checkValue("", values); err != nil {
+		return nil, err
+	}
+	return structpb.NewStruct(values)
+}
 
 // checkValue returns an error that says where v contains something that metadata cannot represent; path is the path of v.
 // structpb would reject other types without saying where, and would round numbers.

@@ -77,22 +77,14 @@ func Apply(b *bootstrapv3.Bootstrap, overlays ...Overlay) (*bootstrapv3.Bootstra
 	for _, o := range overlays {
 		changed, err := o.apply(b)
 		if err == nil {
-			err = Validate(changed)
+			err = checkFields(changed)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("bootstrap: overlay %s (%s): %w", o.Name, o.Kind, withoutPrefix(err))
+			return nil, fmt.Errorf("bootstrap: overlay %s (%s): %w", o.Name, o.Kind, err)
 		}
 		b = changed
 	}
 	return b, nil
-}
-
-// withoutPrefix removes the package name from an error that gets it again.
-func withoutPrefix(err error) error {
-	if text, found := strings.CutPrefix(err.Error(), "bootstrap: "); found {
-		return errors.New(text)
-	}
-	return err
 }
 
 // apply may modify b.

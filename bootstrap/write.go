@@ -16,47 +16,30 @@ import (
 // directory, synced, and renamed. The directory must exist. A symbolic link at path is replaced, not followed. After an
 // error the old file is unchanged, unless the error names the directory: then the rename may not survive a power failure.
 func Write(path string, data []byte, mode os.FileMode) error {
-	if err := write(path, data, mode); err != nil {
+	dir := filepath.Dir(path)
+	temp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*.tmp")
+	if err != nil {
 		return fmt.Errorf("bootstrap: write %s: %w", path, err)
+	}
+	for _, step := range []func() error{
+		func() error { _, err := temp.Write(data); return err },
+		func() error { return temp.Chmod(mode) },
+		temp.Sync,
+		temp.Close,
+		func() error { return os.Rename(temp.Name(), path) },
+		func() error { return syncDir(dir) },
+	} {
+		if err := step(); err != nil {
+			return fmt.Errorf("bootstrap: write %s: %w", path, errors.Join(err, discard(temp)))
+		}
 	}
 	return nil
 }
 
-func write(path string, data []byte, mode os.FileMode) (err error) {
-	dir := filepath.Dir(path)
-	temp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*.tmp")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, discard(temp))
-		}
-	}()
-	if _, err := temp.Write(data); err != nil {
-		return err
-	}
-	if err := temp.Chmod(mode); err != nil {
-		return err
-	}
-	if err := temp.Sync(); err != nil {
-		return err
-	}
-	if err := temp.Close(); err != nil {
-		return err
-	}
-	if err := os.Rename(temp.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(dir)
-}
-
-// discard removes the temporary file of a failed write. It ignores a file that is already closed or renamed.
+// discard removes a temporary file, unless it was renamed.
 func discard(temp *os.File) error {
-	if err := temp.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
-		return err
-	}
-	if err := os.Remove(temp.Name()); err != nil && !errors.Is(err, os.ErrNotExist) {
+	_ = temp.Close() // it may be closed already
+	if err := os.Remove(temp.Name()); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil

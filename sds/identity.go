@@ -120,15 +120,13 @@ func (id *identity) rootsChanged(named []*x509.Certificate) {
 }
 
 func (id *identity) renew(ctx context.Context) {
-	h, roots, err := id.request(ctx)
-	if ctx.Err() != nil {
-		return
-	}
-	if err != nil {
+	switch h, roots, err := id.request(ctx); {
+	case ctx.Err() != nil:
+	case err != nil:
 		id.recordFailure(err)
-		return
+	default:
+		id.accept(h, roots)
 	}
-	id.accept(h, roots)
 }
 
 func (id *identity) request(ctx context.Context) (*verifiedCert, []*x509.Certificate, error) {
@@ -246,19 +244,15 @@ func (id *identity) recordFailureLocked(err error) {
 }
 
 func (id *identity) acceptPushed(pairs []pki.Pair) {
-	var match *pki.Pair
-	for i, p := range pairs {
+	i := slices.IndexFunc(pairs, func(p pki.Pair) bool {
 		names, err := pki.NamesOf(p.Leaf())
-		if id.cfg.Names.Equal(pki.Names{}) || err == nil && names.Equal(id.cfg.Names) {
-			match = &pairs[i]
-			break
-		}
-	}
-	if match == nil {
+		return id.cfg.Names.Equal(pki.Names{}) || err == nil && names.Equal(id.cfg.Names)
+	})
+	if i < 0 {
 		id.recordFailure(&pki.Fault{Reason: pki.WrongName, Err: fmt.Errorf("none of the %d certificates is for %s", len(pairs), id.cfg.Names)})
 		return
 	}
-	h, err := id.verify(*match, nil)
+	h, err := id.verify(pairs[i], nil)
 	if err != nil {
 		id.recordFailure(err)
 		return

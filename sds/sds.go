@@ -106,11 +106,10 @@ func New(cfg Config) (*Manager, error) {
 
 // Open opens the identity directory, if one is configured. It only returns an error that would also end Run.
 func (m *Manager) Open() error {
-	if m.store == nil {
-		return nil
-	}
-	if err := m.store.Open(); errors.Is(err, keystore.ErrUnsafe) {
-		return err
+	if m.store != nil {
+		if err := m.store.Open(); errors.Is(err, keystore.ErrUnsafe) {
+			return err
+		}
 	}
 	return nil
 }
@@ -164,8 +163,7 @@ func (m *Manager) watchClock(ctx context.Context) error {
 // rebuild builds all secrets, and publishes them if any of them differs. The caller holds mu.
 func (m *Manager) rebuild() {
 	secrets := m.build()
-	same := maps.EqualFunc(secrets, m.secrets, func(a, b secret) bool { return a.Version == b.Version })
-	if same {
+	if maps.EqualFunc(secrets, m.secrets, func(a, b secret) bool { return a.Version == b.Version }) {
 		return
 	}
 	m.secrets = secrets

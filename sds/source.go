@@ -198,15 +198,15 @@ func (s *source) addIdentities() error {
 
 func (s *source) watchPinned() error {
 	var paths, dirs []string
-	for _, f := range []struct{ flag, path string }{{"--ca-roots", s.cfg.Roots}, {"--crl", s.cfg.CRL}} {
-		if f.path == "" {
+	for _, path := range []*string{&s.cfg.Roots, &s.cfg.CRL} {
+		if *path == "" {
 			continue
 		}
-		path, err := filepath.Abs(f.path)
-		if err != nil {
-			return fmt.Errorf("%s: %w", f.flag, err)
+		var err error
+		if *path, err = filepath.Abs(*path); err != nil {
+			return fmt.Errorf("--ca-roots, --crl: %w", err)
 		}
-		paths, dirs = append(paths, path), append(dirs, filepath.Dir(path))
+		paths, dirs = append(paths, *path), append(dirs, filepath.Dir(*path))
 	}
 	if len(paths) == 0 {
 		return nil
@@ -216,12 +216,6 @@ func (s *source) watchPinned() error {
 		return err
 	}
 	s.pinnedFiles = &files.Poller{Dirs: allowed, Paths: paths}
-	if s.cfg.Roots != "" {
-		s.cfg.Roots = paths[0]
-	}
-	if s.cfg.CRL != "" {
-		s.cfg.CRL = paths[len(paths)-1]
-	}
 	return nil
 }
 

@@ -81,7 +81,7 @@ type event struct {
 
 func newDirectory(dir string, log *slog.Logger) *directory {
 	d := &directory{
-		files:       file.New(file.Config{Dir: dir, Logger: log}),
+		files:       file.New(dir, log),
 		loaded:      make(chan struct{}),
 		types:       make(map[string]*storedType),
 		subscribers: make(map[*subscriber]struct{}),

@@ -238,7 +238,7 @@ func TestADirectoryIsAskedAgainToo(t *testing.T) {
 				cfg.Cache.Guard = cache.Guard{MaxRemovalPercent: 50, ConfirmAfter: confirmAfter}
 			}
 			log := slog.New(slog.DiscardHandler)
-			r.group, r.stopAgent = r.serve(file.New(file.Config{Dir: dir, Logger: log}), r.down, log)
+			r.group, r.stopAgent = r.serve(file.New(dir, log), r.down, log)
 			defer r.close()
 			r.pass(time.Second)
 			c := r.client(xdstest.ClientConfig{})

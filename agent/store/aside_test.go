@@ -42,7 +42,7 @@ func TestWhatIsNotForThisStoreIsSetAside(t *testing.T) {
 			return reheader(t, log, func(h *header) { h.generation = 9 })
 		}},
 		{"encrypted, and no key", asideLocked, func(t *testing.T, log []byte) []byte {
-			return reheader(t, log, func(h *header) { h.keyID, _ = keyID(testKey) })
+			return reheader(t, log, func(h *header) { h.keyID = keyID(testKey) })
 		}},
 		{"an empty file", asideCorrupt, func(t *testing.T, log []byte) []byte { return nil }},
 		{"a damaged header", asideCorrupt, func(t *testing.T, log []byte) []byte { log[20]++; return log }},

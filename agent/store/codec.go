@@ -51,11 +51,6 @@ func (k Key) append(b []byte) []byte {
 	return b
 }
 
-// rawKey is a Key within a read buffer.
-type rawKey struct {
-	group, typeURL, name []byte
-}
-
 func appendString[S string | []byte](b []byte, s S) []byte {
 	b = binary.AppendUvarint(b, uint64(len(s)))
 	return append(b, s...)
@@ -125,9 +120,9 @@ func (c *cutter) message(m proto.Message) {
 	}
 }
 
-func cutKey(b []byte) (k rawKey, rest []byte, ok bool) {
+func cutKey(b []byte, in stringTable) (k Key, rest []byte, ok bool) {
 	c := cutter{rest: b}
-	k = rawKey{c.bytes(), c.bytes(), c.bytes()}
+	k = Key{Group: in.get(c.bytes()), Type: in.get(c.bytes()), Name: string(c.bytes())}
 	return k, c.rest, !c.failed
 }
 
@@ -209,6 +204,39 @@ func (e *encoder) resource(b []byte, r *xds.Resource, source string) (_ []byte, 
 	return append(b, r.Body.GetValue()...), ""
 }
 
+// NotStorable returns why a resource must not be written to disk, "" if it may: do_not_cache or, without
+// encryption, a Secret or a message in which sensitive finds a secret (see redact.Finder). It may decode the
+// resource, and is too slow for each update.
+func NotStorable(r *xds.Resource, encrypted bool, sensitive func(*anypb.Any) string) (why string) {
+	why = unstorable(r, encrypted)
+	if why == "" && !encrypted && r.Body != nil {
+		why = sensitive(r.Body)
+	}
+	if why == "" && !encrypted && r.Metadata() != nil {
+		metadata, err := anypb.New(r.Metadata())
+		if err != nil {
+			return reasonMessage
+		}
+		why = sensitive(metadata)
+	}
+	return why
+}
+
+// unstorable returns the reason that does not depend on the content; "" for none.
+func unstorable(r *xds.Resource, encrypted bool) string {
+	switch {
+	case r.CacheControl().GetDoNotCache():
+		return reasonCache
+	case r.Body != nil && r.Body.TypeUrl != r.Type:
+		return reasonType
+	case len(r.Body.GetValue()) >= maxPayload, len(r.Aliases()) > maxAliases:
+		return reasonTooLarge
+	case !encrypted && r.Type == xds.SecretType:
+		return reasonSecret
+	}
+	return ""
+}
+
 // appendTTL encodes a TTL and its deadline, 0 for none, which is at most the year 2262.
 func appendTTL(b []byte, ttl time.Duration, deadline time.Time) []byte {
 	var at int64
@@ -221,11 +249,6 @@ func appendTTL(b []byte, ttl time.Duration, deadline time.Time) []byte {
 	b = binary.LittleEndian.AppendUint64(b, uint64(ttl))
 	return binary.LittleEndian.AppendUint64(b, uint64(at))
 }
-
-// unusable is the error of an intact record that cannot be used: one of the reasons.
-type unusable string
-
-func (u unusable) Error() string { return string(u) }
 
 // stringTable deduplicates frequent strings.
 type stringTable map[string]string
@@ -244,46 +267,44 @@ func (in stringTable) get(b []byte) string {
 	return s
 }
 
-// decode converts a rawRecord, without retaining it. With an error, a Set is the tombstone to use instead.
-func decode(raw rawRecord, in stringTable) (Record, error) {
-	key := Key{Group: in.get(raw.key.group), Type: in.get(raw.key.typeURL), Name: string(raw.key.name)}
+// decode converts a rawRecord, without retaining it, or returns the reason why the record cannot be used; a Set is
+// then the tombstone to use instead.
+func decode(raw rawRecord, in stringTable) (_ Record, why string) {
 	switch raw.kind {
 	case kindSet:
-		entry, err := decodeEntry(raw.content, key, in)
-		if err != nil {
-			return Set{Key: key}, err
-		}
-		return Set{key, entry}, nil
+		entry, why := decodeEntry(raw.content, raw.key, in)
+		return Set{raw.key, entry}, why
 	case kindNote:
-		return Note{Key: NoteKey{key.Group, key.Name}, Value: string(raw.content)}, nil
+		return Note{Key: NoteKey{raw.key.Group, raw.key.Name}, Value: string(raw.content)}, ""
 	default:
-		return nil, unusable(reasonKind)
+		return nil, reasonKind
 	}
 }
 
-func decodeEntry(b []byte, key Key, in stringTable) (e Entry, err error) {
+// decodeEntry returns an empty entry with the reason why an entry cannot be used.
+func decodeEntry(b []byte, key Key, in stringTable) (e Entry, why string) {
 	c := cutter{rest: b}
 	flags := c.flags()
 	if flags&setPrevious != 0 {
-		if e.Previous, e.PreviousSource, _, err = decodeResource(c.bytes(), key, in); err != nil {
-			return Entry{}, err
+		if e.Previous, e.PreviousSource, _, why = decodeResource(c.bytes(), key, in); why != "" {
+			return Entry{}, why
 		}
 	}
 	switch {
 	case flags&setContent != 0:
-		if e.Content, e.Source, _, err = decodeResource(c.rest, key, in); err != nil {
-			return Entry{}, err
+		if e.Content, e.Source, _, why = decodeResource(c.rest, key, in); why != "" {
+			return Entry{}, why
 		}
 		e.Stable = flags&setStable != 0
 		e.Accepted = e.Stable || flags&setAccepted != 0
 	case c.failed || len(c.rest) > 0:
-		return Entry{}, unusable(reasonMalformed)
+		return Entry{}, reasonMalformed
 	}
-	return e, nil
+	return e, ""
 }
 
 // decodeResource decodes a resource as the upstream sent it, and verifies its content hash.
-func decodeResource(b []byte, key Key, in stringTable) (r *xds.Resource, source string, flags byte, err error) {
+func decodeResource(b []byte, key Key, in stringTable) (r *xds.Resource, source string, flags byte, why string) {
 	c := cutter{rest: b}
 	flags = c.flags()
 	version, from, upstream := c.bytes(), c.bytes(), c.bytes()
@@ -302,22 +323,23 @@ func decodeResource(b []byte, key Key, in stringTable) (r *xds.Resource, source 
 	} else if len(c.rest) > 0 {
 		c.fail()
 	}
+	var err error
 	if !c.failed {
 		r, err = xds.FromWrapper(key.Type, w, time.Time{})
 	}
 	switch {
 	case c.failed || err != nil:
-		return nil, "", 0, unusable(reasonMalformed)
+		return nil, "", 0, reasonMalformed
 	case r.CacheControl().GetDoNotCache():
-		return nil, "", 0, unusable(reasonCache)
+		return nil, "", 0, reasonCache
 	case r.Version != string(version) || r.Name != key.Name:
-		return nil, "", 0, unusable(reasonHash)
+		return nil, "", 0, reasonHash
 	}
 	if ttl != 0 || !deadline.IsZero() {
 		r = r.WithLifetime(ttl, deadline)
 	}
 	r.Wrapped = flags&resourceWrapped != 0
-	return r, in.get(from), flags, nil
+	return r, in.get(from), flags, ""
 }
 
 // commit ends a batch. Records of a batch without a commit count as well.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
@@ -46,11 +47,12 @@ type inventory struct {
 
 func (s *Store) list() (inventory, error) {
 	var found inventory
-	names, err := s.fs.ReadDir(s.dir)
+	entries, err := s.fs.ReadDir()
 	if err != nil {
 		return found, fmt.Errorf("list the state directory: %w", withHint(err))
 	}
-	for _, name := range names {
+	for _, entry := range entries {
+		name := entry.Name()
 		generation, end, ok := cutLogName(name)
 		if !ok {
 			continue
@@ -90,7 +92,7 @@ func compareAge(a, b string) int {
 
 // openDirectory opens or creates the directory, and checks that other users cannot write to it.
 func (s *Store) openDirectory() error {
-	dir, groupWrites, err := s.fs.Directory(s.cfg.Dir, false)
+	dir, groupWrites, err := s.fs.Directory(s.cfg.Dir, s.readOnly)
 	if err != nil {
 		return withHint(err)
 	}
@@ -104,6 +106,9 @@ func (s *Store) openDirectory() error {
 
 // acquireLock takes the lock unless it is held. A lock on a file that was removed is useless.
 func (s *Store) acquireLock() error {
+	if s.readOnly {
+		return syscall.EROFS
+	}
 	if s.lock != nil && s.lock.Held() {
 		return nil
 	}
@@ -111,7 +116,7 @@ func (s *Store) acquireLock() error {
 		_ = s.lock.Close()
 		s.lock = nil
 	}
-	lock, err := s.fs.Lock(s.path(lockName))
+	lock, err := s.fs.Lock(lockName)
 	if err != nil {
 		return fmt.Errorf("lock %s: %w", s.path(lockName), withHint(err))
 	}
@@ -152,15 +157,14 @@ func (s *Store) readNewest(found inventory) (*image, error) {
 // readFile reads one generation. If its content cannot be used, aside is the suffix to set the
 // file aside with, and err says why; other errors are not about the content.
 func (s *Store) readFile(name string, generation uint64) (im *image, aside string, err error) {
-	path := s.path(name)
-	info, err := s.fs.Lstat(path)
+	info, err := s.fs.Lstat(name)
 	if err != nil {
 		return nil, "", withHint(err)
 	}
 	if uid := userfile.Owner(info); !info.Mode().IsRegular() || uid != os.Geteuid() {
 		return nil, asideForeign, fmt.Errorf("it is %s of uid %d: want a regular file of uid %d", userfile.FileType(info.Mode()), uid, os.Geteuid())
 	}
-	f, err := s.fs.OpenFile(path, os.O_RDONLY, 0)
+	f, err := s.fs.OpenFile(name, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, "", withHint(err)
 	}
@@ -207,21 +211,23 @@ func (s *Store) reject(name, end string, why error) {
 		s.updateStatus(func(st *Status) { st.Damage = fmt.Errorf("%s: %w", name, why) })
 	}
 	s.asideAs[name] = end // if it cannot be renamed now
-	s.setAside(name, end)
+	if !s.readOnly {
+		s.setAside(name, end)
+	}
 }
 
 // setAside renames a file, and removes the oldest of those that were renamed before. A file that cannot be
 // renamed stays: no generation overwrites another.
 func (s *Store) setAside(name, end string) {
 	to := name + end
-	if _, err := s.fs.Lstat(s.path(name)); errors.Is(err, fs.ErrNotExist) {
+	if _, err := s.fs.Lstat(name); errors.Is(err, fs.ErrNotExist) {
 		return // it was renamed before
 	}
-	if _, err := s.fs.Lstat(s.path(to)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := s.fs.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
 		s.log.Warn("a file of the state directory cannot be set aside: the other name is taken", "file", name, "to", to)
 		return
 	}
-	if err := s.fs.Rename(s.path(name), s.path(to)); err != nil {
+	if err := s.fs.Rename(name, to); err != nil {
 		s.log.Warn("a file of the state directory cannot be set aside", "file", name, "to", to, "err", err)
 		return
 	}
@@ -257,7 +263,7 @@ func (s *Store) removeOlder(found inventory, durable uint64) {
 // removeAll removes files that are not needed. A file that cannot be removed only costs space.
 func (s *Store) removeAll(names []string) {
 	for _, name := range names {
-		if err := s.fs.Remove(s.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := s.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			s.reportProblem(fmt.Errorf("store: remove: %w", withHint(err)))
 		}
 	}

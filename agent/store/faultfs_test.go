@@ -58,11 +58,11 @@ func (f *faultFS) Lstat(name string) (fs.FileInfo, error) {
 	return f.osFS.Lstat(name)
 }
 
-func (f *faultFS) ReadDir(name string) ([]string, error) {
-	if err := f.call("readdir", name); err != nil {
+func (f *faultFS) ReadDir() ([]fs.DirEntry, error) {
+	if err := f.call("readdir", f.dir.Path); err != nil {
 		return nil, err
 	}
-	return f.osFS.ReadDir(name)
+	return f.osFS.ReadDir()
 }
 
 func (f *faultFS) Rename(from, to string) error {
@@ -79,8 +79,8 @@ func (f *faultFS) Remove(name string) error {
 	return f.osFS.Remove(name)
 }
 
-func (f *faultFS) SyncDir(name string) error {
-	if err := f.call("syncdir", name); err != nil {
+func (f *faultFS) SyncDir() error {
+	if err := f.call("syncdir", f.dir.Path); err != nil {
 		return err
 	}
 	return nil // the disk is not synced

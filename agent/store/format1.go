@@ -46,10 +46,11 @@ type reader1 struct {
 	offset     int64
 	size       int64
 	opened     []byte // buffer for one record
+	strings    stringTable
 }
 
 // next returns the next record: io.EOF at the end, io.ErrUnexpectedEOF for an unfinished record.
-func (r *reader1) next() (kind byte, key rawKey, content []byte, err error) {
+func (r *reader1) next() (kind byte, key Key, content []byte, err error) {
 	var head [header1]byte
 	if r.offset == r.size {
 		return 0, key, nil, io.EOF
@@ -71,7 +72,7 @@ func (r *reader1) next() (kind byte, key rawKey, content []byte, err error) {
 	if r.checksum(head[:], payload) != binary.LittleEndian.Uint32(head[4:]) {
 		return 0, key, nil, errRecord1
 	}
-	key, content, ok := cutKey(payload)
+	key, content, ok := cutKey(payload, r.strings)
 	if !ok {
 		return 0, key, nil, errRecord1
 	}
@@ -89,8 +90,7 @@ func (r *reader1) next() (kind byte, key rawKey, content []byte, err error) {
 }
 
 func (im *image) loadFormat1(from io.ReaderAt, h *header) {
-	r := &reader1{framing: im.framing, generation: h.generation, r: from, offset: im.end, size: im.size}
-	in := make(stringTable)
+	r := &reader1{framing: im.framing, generation: h.generation, r: from, offset: im.end, size: im.size, strings: make(stringTable)}
 	var batch []func(*Loaded)
 	for {
 		kind, key, content, err := r.next()
@@ -99,15 +99,7 @@ func (im *image) loadFormat1(from io.ReaderAt, h *header) {
 			return
 		}
 		if kind != commit1 {
-			change, err := decode1(kind, Key{in.get(key.group), in.get(key.typeURL), string(key.name)}, content, in)
-			batch = append(batch, func(l *Loaded) {
-				if err != nil {
-					l.Skipped[err.Error()]++
-				}
-				if change != nil {
-					change(l)
-				}
-			})
+			batch = append(batch, decode1(kind, key, content, r.strings))
 			continue
 		}
 		if len(content) != commitContent1 || binary.LittleEndian.Uint32(content[1:]) != uint32(len(batch)) {
@@ -170,41 +162,44 @@ func (r *reader1) checksum(head, payload []byte) uint32 {
 	return crc32.Update(sum, castagnoli, payload)
 }
 
-func decode1(kind byte, key Key, content []byte, in stringTable) (func(*Loaded), error) {
+// decode1 returns the change that a record makes.
+func decode1(kind byte, key Key, content []byte, in stringTable) func(*Loaded) {
+	skip := func(why string) func(*Loaded) { return func(l *Loaded) { l.Skipped[why]++ } }
 	switch kind {
 	case put1:
-		r, source, flags, err := decodeResource(content, key, in)
-		if err != nil {
-			return func(l *Loaded) { l.remove1(key) }, err
-		}
+		r, source, flags, why := decodeResource(content, key, in)
 		return func(l *Loaded) {
 			l.remove1(key)
+			if why != "" {
+				l.Skipped[why]++
+				return
+			}
 			e := l.Entries[key]
 			if e == nil {
 				e = &Entry{}
 				l.Entries[key] = e
 			}
 			e.Content, e.Source, e.Accepted = r, source, flags&accepted1 != 0
-		}, nil
+		}
 	case accept1:
 		return func(l *Loaded) {
 			l.change1(key, func(e *Entry) { e.Accepted = e.Content != nil })
-		}, nil
+		}
 	case prove1: // the content is stable or, if there is none, its deletion
 		return func(l *Loaded) {
 			l.change1(key, func(e *Entry) {
 				e.Previous, e.PreviousSource = nil, ""
 				e.Accepted, e.Stable = e.Content != nil, e.Content != nil
 			})
-		}, nil
+		}
 	case delete1:
-		return func(l *Loaded) { l.remove1(key) }, nil
+		return func(l *Loaded) { l.remove1(key) }
 	case touch1:
 		c := cutter{rest: content}
 		from, version := in.get(c.bytes()), in.get(c.bytes())
 		ttl, deadline := c.ttl()
 		if c.failed {
-			return nil, unusable(reasonMalformed)
+			return skip(reasonMalformed)
 		}
 		return func(l *Loaded) {
 			if e := l.Entries[key]; e != nil && e.Content != nil {
@@ -212,12 +207,12 @@ func decode1(kind byte, key Key, content []byte, in stringTable) (func(*Loaded),
 				e.Content = e.Content.WithLifetime(ttl, deadline)
 				e.Content.UpstreamVersion = version
 			}
-		}, nil
+		}
 	case note1:
 		note := Note{NoteKey{key.Group, key.Name}, string(content)}
-		return func(l *Loaded) { l.apply(note) }, nil
+		return func(l *Loaded) { l.apply(note) }
 	default:
-		return nil, unusable(reasonKind)
+		return skip(reasonKind)
 	}
 }
 

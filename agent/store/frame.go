@@ -116,14 +116,10 @@ type framing struct {
 	aead   cipher.AEAD // nil for plain text
 }
 
-func newFraming(h *header, sum uint32, key []byte) (*framing, error) {
-	aead, err := newSealer(key, h.salt[:], h.format)
-	if err != nil {
-		return nil, err
-	}
-	f := &framing{seed: sum, aead: aead}
+func newFraming(h *header, sum uint32, key []byte) *framing {
+	f := &framing{seed: sum, aead: newSealer(key, h.salt[:], h.format)}
 	binary.LittleEndian.PutUint32(f.marker[:], sum)
-	return f, nil
+	return f
 }
 
 func (f *framing) overhead() int {
@@ -284,20 +280,21 @@ func frameSize(head []byte) int64 {
 type rawRecord struct {
 	kind     kind
 	sequence uint64
-	key      rawKey
+	key      Key
 	content  []byte
 }
 
 // opener decrypts the frames that a frameReader found.
 type opener struct {
 	framing     *framing
+	strings     stringTable
 	content, ad []byte // buffers for one record
 }
 
 // open decrypts a frame; ok is false if it has no sequence number or key, or was altered.
 func (o *opener) open(frame []byte) (raw rawRecord, ok bool) {
 	payload := frame[frameHeader:]
-	key, content, ok := cutKey(payload)
+	key, content, ok := cutKey(payload, o.strings)
 	raw = rawRecord{kind: kind(frame[20]), sequence: binary.LittleEndian.Uint64(frame[8:]), key: key, content: content}
 	if !ok || raw.sequence == 0 {
 		return raw, false

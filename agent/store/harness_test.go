@@ -182,7 +182,7 @@ func encrypted(cfg Config, keys ...[]byte) Config {
 // power.
 type noSyncFS struct{ osFS }
 
-func (*noSyncFS) SyncDir(string) error { return nil }
+func (*noSyncFS) SyncDir() error { return nil }
 
 func (u *noSyncFS) OpenFile(name string, flag int, mode fs.FileMode) (File, error) {
 	f, err := u.osFS.OpenFile(name, flag, mode)

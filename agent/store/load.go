@@ -53,10 +53,7 @@ func load(r io.ReaderAt, size int64, generation uint64, cfg Config) (*image, err
 	if h.generation != generation {
 		return nil, fmt.Errorf("%w: it says generation %d", errHeader, h.generation)
 	}
-	f, err := newFraming(h, sum, key)
-	if err != nil {
-		return nil, err
-	}
+	f := newFraming(h, sum, key)
 	capacity := int(min(size/bytesPerResource, maxExpected))
 	fresh := func() *image {
 		return &image{
@@ -116,11 +113,7 @@ func selectKey(h *header, cfg Config) (key []byte, first bool, err error) {
 		return nil, len(cfg.Keys) == 0, nil
 	}
 	for i, key := range cfg.Keys {
-		id, err := keyID(key)
-		if err != nil {
-			return nil, false, err
-		}
-		if h.keyID == id {
+		if h.keyID == keyID(key) {
 			return key, i == 0, nil
 		}
 	}

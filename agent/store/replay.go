@@ -7,8 +7,8 @@ import (
 
 const (
 	pieceSize = 128 << 10
-	// maxOpeners bounds the goroutines that decrypt and decode: more would wait for the other two.
-	maxOpeners = 4
+	// maxDecoders bounds the goroutines that decrypt and decode: more would wait for the other two.
+	maxDecoders = 4
 )
 
 // piece is a sequence of frames on the way from the disk to the state.
@@ -17,16 +17,17 @@ type piece struct {
 	frames []byte
 	// end is why no piece follows; nil if one does.
 	end error
-	// decoded are the decoded frames; ready receives a value when they are complete.
-	decoded []decodedFrame
-	ready   chan struct{}
+	// decoded are the decoded frames, complete when decoding has ended.
+	decoded  []decodedFrame
+	decoding sync.WaitGroup
+	opener   opener
 }
 
 type decodedFrame struct {
 	sequence uint64
 	end      int64   // the offset after the frame
 	record   Record  // nil for none
-	err      error   // why the record is not used, or replaced by a tombstone
+	why      string  // why the record is not used, or replaced by a tombstone
 	commit   *commit // nil for none
 	altered  bool
 }
@@ -37,41 +38,29 @@ type decodedFrame struct {
 // results. The number of pieces is fixed, which bounds the memory, and no send blocks. When replay
 // returns, all goroutines have ended.
 func (im *image) replay(f *frameReader) (end error) {
-	openers := min(runtime.GOMAXPROCS(0), maxOpeners)
-	pieces := openers + 2                // one more is read, and one applied
-	free := make(chan *piece, pieces)    // closed here to end the reading
-	sealed := make(chan *piece, pieces)  // closed by the reading goroutine
-	ordered := make(chan *piece, pieces) // the same pieces; not closed, because the last one has an end
+	pieces := min(runtime.GOMAXPROCS(0), maxDecoders) + 2 // one more is read, and one applied
+	free := make(chan *piece, pieces)                     // closed here to end the reading
+	ordered := make(chan *piece, pieces)                  // not closed, because the last piece has an end
 	for range pieces {
-		free <- &piece{ready: make(chan struct{}, 1)}
+		free <- &piece{opener: opener{framing: f.framing, strings: make(stringTable)}}
 	}
-	var running sync.WaitGroup
-	defer running.Wait()
+	var reading sync.WaitGroup
+	defer reading.Wait()
 	defer close(free)
-	running.Go(func() {
-		defer close(sealed)
+	reading.Go(func() {
 		for p := range free {
 			p.frames, p.offset, p.end = f.next(p.frames)
 			end := p.end // p is reused once it was applied
-			sealed <- p
+			p.decoding.Go(p.decode)
 			ordered <- p
 			if end != nil {
 				return
 			}
 		}
 	})
-	for range openers {
-		running.Go(func() {
-			o, in := &opener{framing: f.framing}, make(stringTable)
-			for p := range sealed {
-				p.decode(o, in)
-				p.ready <- struct{}{}
-			}
-		})
-	}
 	for {
 		p := <-ordered
-		<-p.ready
+		p.decoding.Wait()
 		im.apply(p)
 		if p.end != nil {
 			return p.end
@@ -80,12 +69,12 @@ func (im *image) replay(f *frameReader) (end error) {
 	}
 }
 
-func (p *piece) decode(o *opener, in stringTable) {
+func (p *piece) decode() {
 	p.decoded = p.decoded[:0]
 	for at := int64(0); at < int64(len(p.frames)); {
 		frame := p.frames[at:][:frameSize(p.frames[at:])]
 		at += int64(len(frame))
-		raw, ok := o.open(frame)
+		raw, ok := p.opener.open(frame)
 		s := decodedFrame{sequence: raw.sequence, end: p.offset + at, altered: !ok}
 		switch {
 		case !ok:
@@ -94,7 +83,7 @@ func (p *piece) decode(o *opener, in stringTable) {
 				s.commit = &m
 			}
 		default:
-			s.record, s.err = decode(raw, in)
+			s.record, s.why = decode(raw, p.opener.strings)
 		}
 		p.decoded = append(p.decoded, s)
 	}
@@ -123,8 +112,8 @@ func (im *image) apply(p *piece) {
 			im.tracker.seen[s.sequence] = true
 		}
 		im.frames++
-		if s.err != nil {
-			im.loaded.Skipped[s.err.Error()]++
+		if s.why != "" {
+			im.loaded.Skipped[s.why]++
 		}
 		newer := im.tracker == nil || im.tracker.isNewer(s)
 		if newer && s.record != nil {

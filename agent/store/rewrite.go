@@ -64,7 +64,7 @@ func (s *Store) Rewrite(state iter.Seq[Record]) (err error) {
 // write writes the next generation under a temporary name, and removes that file on an error.
 func (s *Store) write(state iter.Seq[Record]) (_ *logFile, at time.Time, err error) {
 	generation := s.newest + 1
-	temporary := s.path(temporaryName(generation))
+	temporary := temporaryName(generation)
 	f, err := s.fs.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, fileMode)
 	if err != nil {
 		return nil, at, withHint(err)
@@ -79,16 +79,10 @@ func (s *Store) write(state iter.Seq[Record]) (_ *logFile, at time.Time, err err
 	if len(s.cfg.Keys) > 0 {
 		key = s.cfg.Keys[0]
 	}
-	h := &header{format: formatVersion, generation: generation, identity: s.cfg.Identity}
+	h := &header{format: formatVersion, generation: generation, identity: s.cfg.Identity, keyID: keyID(key)}
 	_, _ = rand.Read(h.salt[:]) // never fails
-	if h.keyID, err = keyID(key); err != nil {
-		return nil, at, err
-	}
 	encoded := h.append(nil)
-	fm, err := newFraming(h, binary.LittleEndian.Uint32(encoded[len(encoded)-4:]), key)
-	if err != nil {
-		return nil, at, err
-	}
+	fm := newFraming(h, binary.LittleEndian.Uint32(encoded[len(encoded)-4:]), key)
 	e := &encoder{framing: fm, buf: append(make([]byte, 0, 2*writeSize), encoded...)}
 	if at, err = s.writeRecords(f, e, state, true); err == nil {
 		err = f.Sync()
@@ -106,14 +100,13 @@ func (s *Store) write(state iter.Seq[Record]) (_ *logFile, at time.Time, err err
 func (s *Store) publish(next *logFile) error {
 	_ = s.closeLog()
 	s.newest++
-	temporary, name := s.path(temporaryName(s.newest)), s.path(next.name)
-	err := s.fs.Rename(temporary, name)
-	if err != nil {
+	temporary := temporaryName(s.newest)
+	if err := s.fs.Rename(temporary, next.name); err != nil {
 		_ = s.fs.Remove(temporary)
 		return errors.Join(withHint(err), next.Close())
 	}
-	if err := s.fs.SyncDir(s.dir); err != nil {
-		_ = s.fs.Remove(name)
+	if err := s.fs.SyncDir(); err != nil {
+		_ = s.fs.Remove(next.name)
 		return errors.Join(fmt.Errorf("fsync of the directory: %w", withHint(err)), next.Close())
 	}
 	return nil

@@ -7,10 +7,8 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
-	"syscall"
 
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
@@ -24,38 +22,34 @@ const (
 	infoSealer2 = "holdfast state: frames of one generation, format 2"
 )
 
-// keyID returns a fingerprint of a key that reveals nothing about it; zeros for no key.
-func keyID(key []byte) (id [keyIDSize]byte, err error) {
-	if len(key) == 0 {
-		return id, nil
-	}
-	b, err := hkdf.Key(sha256.New, key, nil, infoKeyID, len(id))
+// valid panics with an error that checkConfig has ruled out: the keys have the size that the ciphers want.
+func valid[T any](v T, err error) T {
 	if err != nil {
-		return id, fmt.Errorf("fingerprint of the key: %w", err)
+		panic("store: " + err.Error())
 	}
-	copy(id[:], b)
-	return id, nil
+	return v
+}
+
+// keyID returns a fingerprint of a key that reveals nothing about it; zeros for no key.
+func keyID(key []byte) (id [keyIDSize]byte) {
+	if len(key) > 0 {
+		copy(id[:], valid(hkdf.Key(sha256.New, key, nil, infoKeyID, len(id))))
+	}
+	return id
 }
 
 // newSealer returns the cipher of one generation, nil without a key. Its key is derived with the salt of
 // the file, so that the limit of random nonces applies to one generation and not to the key's lifetime.
-func newSealer(key, salt []byte, format uint32) (cipher.AEAD, error) {
+func newSealer(key, salt []byte, format uint32) cipher.AEAD {
 	if len(key) == 0 {
-		return nil, nil
+		return nil
 	}
 	info := infoSealer2
 	if format == 1 {
 		info = infoSealer1
 	}
-	derived, err := hkdf.Key(sha256.New, key, salt, info, KeySize)
-	if err != nil {
-		return nil, fmt.Errorf("key of the generation: %w", err)
-	}
-	block, err := aes.NewCipher(derived)
-	if err != nil {
-		return nil, fmt.Errorf("key of the generation: %w", err)
-	}
-	return cipher.NewGCMWithRandomNonce(block)
+	block := valid(aes.NewCipher(valid(hkdf.Key(sha256.New, key, salt, info, KeySize))))
+	return valid(cipher.NewGCMWithRandomNonce(block))
 }
 
 const howToMakeAKey = "make one with: (umask 077; head -c 32 /dev/urandom >FILE)"
@@ -73,40 +67,31 @@ func keyMode(owner, user int) fs.FileMode {
 // and that only its owner may read, or a group of root's file. path may be a symbolic link, as in a mounted
 // Secret. No error quotes the content. A file system that hangs is an error after a few seconds.
 func LoadKey(path string) ([]byte, error) {
-	return userfile.Within("state key "+path, func() ([]byte, error) { return loadKey(path) })
-}
-
-func loadKey(path string) ([]byte, error) {
-	// Without O_NONBLOCK, opening a pipe would wait for a writer.
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if errors.Is(err, fs.ErrNotExist) {
+	key, err := userfile.ReadChecked(path, func(info fs.FileInfo) error { return checkKeyFile(path, info) })
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("state key: %w: %s", err, howToMakeAKey)
+	case err == nil && len(key) != KeySize:
+		err = fmt.Errorf("%s: changed while it was read", path)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("state key: %w", err)
-	}
-	defer f.Close() //nolint:errcheck // the file is only read
-	info, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("state key: %w", err)
-	}
-	uid := userfile.Owner(info)
-	switch {
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("state key %s: not a regular file: %s", path, howToMakeAKey)
-	case uid != os.Geteuid() && uid != 0:
-		return nil, fmt.Errorf("state key %s: belongs to uid %d: want uid %d or root", path, uid, os.Geteuid())
-	case info.Mode().Perm()&^keyMode(uid, os.Geteuid()) != 0:
-		return nil, fmt.Errorf("state key %s: has mode %04o, so that others may read it: want 0600 or 0400 (chmod 0600 %s)", path, info.Mode().Perm(), path)
-	}
-	key, err := io.ReadAll(io.LimitReader(f, KeySize+1))
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("state key: %w", err)
-	case len(key) > KeySize:
-		return nil, fmt.Errorf("state key %s: has %d bytes: want exactly %d, not encoded and without a line end; %s", path, info.Size(), KeySize, howToMakeAKey)
-	case len(key) < KeySize:
-		return nil, fmt.Errorf("state key %s: has %d bytes: want exactly %d; %s", path, len(key), KeySize, howToMakeAKey)
 	}
 	return key, nil
+}
+
+func checkKeyFile(path string, info fs.FileInfo) error {
+	switch uid := userfile.Owner(info); {
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("%s: not a regular file: %s", path, howToMakeAKey)
+	case uid != os.Geteuid() && uid != 0:
+		return fmt.Errorf("%s: belongs to uid %d: want uid %d or root", path, uid, os.Geteuid())
+	case info.Mode().Perm()&^keyMode(uid, os.Geteuid()) != 0:
+		return fmt.Errorf("%s: has mode %04o, so that others may read it: want 0600 or 0400 (chmod 0600 %s)", path, info.Mode().Perm(), path)
+	case info.Size() > KeySize:
+		return fmt.Errorf("%s: has %d bytes: want exactly %d, not encoded and without a line end; %s", path, info.Size(), KeySize, howToMakeAKey)
+	case info.Size() < KeySize:
+		return fmt.Errorf("%s: has %d bytes: want exactly %d; %s", path, info.Size(), KeySize, howToMakeAKey)
+	}
+	return nil
 }

@@ -267,7 +267,7 @@ func TestNoTwoFramesHaveTheSameNonceOrCipherText(t *testing.T) {
 	_, frames := framesOf(t, readLog(t, cfg.Dir))
 	seen := make(map[string]bool)
 	for _, frame := range frames {
-		_, sealed, _ := cutKey(frame[frameHeader:])
+		_, sealed, _ := cutKey(frame[frameHeader:], make(stringTable))
 		for _, part := range [][]byte{sealed[:12], sealed[12:]} {
 			if seen[string(part)] {
 				t.Error("a nonce or a cipher text stands twice")

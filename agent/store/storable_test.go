@@ -114,12 +114,12 @@ func TestSecretsAreNotStoredInPlainText(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			var finder redact.Finder
 			for range 2 { // the second time from what it remembers
-				ok, why := Storable(tc.resource, false, finder.Sensitive)
-				if ok != (tc.why == "") || !strings.Contains(why, tc.why) || strings.Contains(why, planted) {
-					t.Errorf("%v, %q; want %q", ok, why, tc.why)
+				why := NotStorable(tc.resource, false, finder.Sensitive)
+				if (why == "") != (tc.why == "") || !strings.Contains(why, tc.why) || strings.Contains(why, planted) {
+					t.Errorf("%q; want %q", why, tc.why)
 				}
 			}
-			if ok, why := Storable(tc.resource, true, nil); !ok {
+			if why := NotStorable(tc.resource, true, nil); why != "" {
 				t.Errorf("encrypted: %q", why)
 			}
 		})
@@ -135,14 +135,14 @@ func TestWhatMustNotBeCachedIsNeverStored(t *testing.T) {
 		reasonCache: &r, reasonType: &mistyped, reasonTooLarge: endpoints("a", strings.Repeat("x", maxPayload)),
 	} {
 		for _, encrypted := range []bool{false, true} {
-			if ok, why := Storable(r, encrypted, new(redact.Finder).Sensitive); ok || why != want {
-				t.Errorf("%v %q, want %q", ok, why, want)
+			if why := NotStorable(r, encrypted, new(redact.Finder).Sensitive); why != want {
+				t.Errorf("%q, want %q", why, want)
 			}
 		}
 	}
 }
 
-func BenchmarkStorable(b *testing.B) {
+func BenchmarkNotStorable(b *testing.B) {
 	var finder redact.Finder
 	socket := pack(b, &tlsv3.UpstreamTlsContext{Sni: bulk, CommonTlsContext: tlsWith("")})
 	body := pack(b, cluster(b, socket))
@@ -153,7 +153,7 @@ func BenchmarkStorable(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(int64(len(r.Body.Value)))
 			for b.Loop() {
-				if ok, why := Storable(r, false, finder.Sensitive); !ok {
+				if why := NotStorable(r, false, finder.Sensitive); why != "" {
 					b.Fatal(why)
 				}
 			}

@@ -10,7 +10,7 @@
 // - after an error nothing more is written to that file; Rewrite starts a new one, as often as needed;
 // - with a key, only groups, types and names are on disk unencrypted, and no content hash is.
 //
-// It decides only what must not be stored (Storable), and holds no resources: the caller has the state in
+// It decides only what must not be stored (NotStorable), and holds no resources: the caller has the state in
 // memory. It leaves no goroutine running.
 //
 // All methods may be called concurrently. Open, Append, Rewrite and Close wait for the disk and for one
@@ -80,6 +80,7 @@ type Store struct {
 	syncing     sync.Mutex
 	dir         string // the opened directory: Config.Dir, or Sub below it
 	groupWarned bool   // whether a directory that its group may write to was logged
+	readOnly    bool   // for Read
 
 	mu        sync.Mutex // held while waiting for the disk
 	lock      Lock       // nil if not held
@@ -235,7 +236,7 @@ func (s *Store) checkInPlace() error {
 	if err != nil {
 		return err
 	}
-	current, err := s.fs.Lstat(s.path(s.file.name))
+	current, err := s.fs.Lstat(s.file.name)
 	switch {
 	case err != nil:
 		return err
@@ -279,17 +280,15 @@ func (s *Store) openLocked() (*Loaded, error) {
 	if err := s.openDirectory(); err != nil {
 		return nil, err
 	}
-	var readOnly error
-	if err := s.acquireLock(); errors.Is(err, syscall.EROFS) {
-		readOnly = err // without a lock, but no other process can write either
-	} else if err != nil {
-		return nil, err
+	unwritable := s.acquireLock() // without a lock on a read-only disk, to which no other process can write either
+	if unwritable != nil && !errors.Is(unwritable, syscall.EROFS) {
+		return nil, unwritable
 	}
 	found, err := s.list()
 	if err != nil {
 		return nil, err
 	}
-	if readOnly == nil {
+	if unwritable == nil {
 		s.removeAll(found.temporary)
 	}
 	best, err := s.readNewest(found)
@@ -298,8 +297,8 @@ func (s *Store) openLocked() (*Loaded, error) {
 	}
 	s.stateRead = true
 	s.recordLoaded(best)
-	if readOnly != nil {
-		s.reportProblem(fmt.Errorf("store: %w", readOnly))
+	if unwritable != nil {
+		s.reportProblem(fmt.Errorf("store: %w", unwritable))
 	}
 	best.loaded.Rewrite = true
 	name := logName(best.loaded.Generation)
@@ -308,7 +307,7 @@ func (s *Store) openLocked() (*Loaded, error) {
 	case best.damage != nil:
 		s.asideAs[name] = asideCorrupt
 		s.reportProblem(fmt.Errorf("store: %s: %w; what can be read is used until a control plane says otherwise", s.path(name), best.damage))
-	case readOnly != nil:
+	case unwritable != nil:
 	case best.needsRewrite:
 		s.log.Info("the stored state is of an older format, or not encrypted with the first key: it is written again", "file", name)
 	default:
@@ -341,7 +340,7 @@ func (s *Store) recordLoaded(im *image) {
 
 // openForAppend opens a generation for appending and truncates the unfinished write at its end.
 func (s *Store) openForAppend(name string, im *image) error {
-	f, err := s.fs.OpenFile(s.path(name), os.O_WRONLY|os.O_APPEND, 0)
+	f, err := s.fs.OpenFile(name, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		return withHint(err)
 	}
@@ -353,7 +352,7 @@ func (s *Store) openForAppend(name string, im *image) error {
 		err = f.Sync()
 	}
 	if err == nil {
-		err = s.fs.SyncDir(s.dir)
+		err = s.fs.SyncDir()
 	}
 	if err != nil {
 		_ = f.Close()

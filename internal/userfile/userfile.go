@@ -26,12 +26,17 @@ const timeout = 5 * time.Second
 // Read returns the content of a regular file of at most Max bytes, or the target of a link. Errors name the file;
 // that for a missing file satisfies errors.Is(err, fs.ErrNotExist).
 func Read(path string) ([]byte, error) {
-	return Within(path, func() ([]byte, error) { return read(path, Max) })
+	return Within(path, func() ([]byte, error) { return read(path, Max, nil) })
 }
 
 // ReadSecret is Read for keys and tokens, of at most MaxSecret bytes.
 func ReadSecret(path string) ([]byte, error) {
-	return Within(path, func() ([]byte, error) { return read(path, MaxSecret) })
+	return ReadChecked(path, nil)
+}
+
+// ReadChecked is ReadSecret for a file that passes a check of its type, owner, mode and size.
+func ReadChecked(path string, check func(fs.FileInfo) error) ([]byte, error) {
+	return Within(path, func() ([]byte, error) { return read(path, MaxSecret, check) })
 }
 
 // OthersMayRead reports whether every user of the machine may read a file.
@@ -64,7 +69,7 @@ func within(path string, limit time.Duration, read func() ([]byte, error)) ([]by
 	}
 }
 
-func read(path string, limit int) (_ []byte, err error) {
+func read(path string, limit int, check func(fs.FileInfo) error) ([]byte, error) {
 	// Without O_NONBLOCK, opening a named pipe would wait for a writer.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, syscall.ENXIO) {
@@ -75,6 +80,9 @@ func read(path string, limit int) (_ []byte, err error) {
 	}
 	defer f.Close() //nolint:errcheck // the file is only read
 	info, err := f.Stat()
+	if err == nil && check != nil {
+		err = check(info)
+	}
 	if err != nil {
 		return nil, err
 	}

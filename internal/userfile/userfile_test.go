@@ -81,7 +81,7 @@ func TestWhatIsTooLargeIsRefused(t *testing.T) {
 func TestAFileSystemThatHangsIsNotWaitedFor(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	must(t, os.WriteFile(path, bytes.Repeat([]byte{'x'}, Max), 0o600))
-	if _, err := within(path, time.Nanosecond, func() ([]byte, error) { return read(path, Max) }); err == nil || !strings.Contains(err.Error(), "is it on a volume that hangs?") {
+	if _, err := within(path, time.Nanosecond, func() ([]byte, error) { return read(path, Max, nil) }); err == nil || !strings.Contains(err.Error(), "is it on a volume that hangs?") {
 		t.Errorf("%v", err)
 	}
 }

@@ -47,18 +47,12 @@ func NewDev(domain string, now time.Time) (*Authority, error) {
 	return New(pki.Pair{Key: key, Chain: []*x509.Certificate{cert}}, []*x509.Certificate{cert})
 }
 
-// Dev is an authority for development, generated when it first runs. Create it with OpenDev.
+// Dev is an authority for development, generated when it first runs. Create it with OpenDev or OpenDevIn.
 type Dev struct {
+	Dir
 	// openDir returns a directory for this user only; nil for a configured directory, or memory only.
 	openDir func() (string, error)
 	domain  string
-	now     func() time.Time
-	log     *slog.Logger
-
-	// ready is closed once the authority is available in dir or, for memory only, as authority.
-	ready     chan struct{}
-	dir       *Dir
-	authority *Authority
 }
 
 // OpenDev returns the development authority that is stored in a directory, or with "" only in memory. It does
@@ -66,7 +60,7 @@ type Dev struct {
 func OpenDev(dir, domain string, now func() time.Time, log *slog.Logger) (*Dev, error) {
 	d := OpenDevIn(nil, domain, now, log)
 	if dir != "" {
-		if err := d.setDir(dir); err != nil {
+		if err := d.setPath(dir); err != nil {
 			return nil, err
 		}
 	}
@@ -75,7 +69,7 @@ func OpenDev(dir, domain string, now func() time.Time, log *slog.Logger) (*Dev, 
 
 // OpenDevIn is OpenDev for the directory that openDir returns to Run. Files of other users are rejected.
 func OpenDevIn(openDir func() (string, error), domain string, now func() time.Time, log *slog.Logger) *Dev {
-	return &Dev{openDir: openDir, domain: domain, now: now, log: log, ready: make(chan struct{})}
+	return &Dev{Dir: Dir{path: "memory", now: now, log: log, loaded: make(chan struct{})}, openDir: openDir, domain: domain}
 }
 
 // Run generates the authority if it does not exist, and then works as Dir.Run.
@@ -84,53 +78,27 @@ func (d *Dev) Run(ctx context.Context, roots func([]*x509.Certificate), fault fu
 	if d.openDir != nil {
 		path, err := d.openDir()
 		if err == nil {
-			err = d.setDir(path)
+			err = d.setPath(path)
 		}
 		if err != nil {
 			return fmt.Errorf("development authority: %w", err)
 		}
+		d.dirs = d.dirs.Owned()
 	}
-	if d.dir != nil {
-		if err := d.persist(d.dir.path); err != nil {
-			return fmt.Errorf("development authority in %s: %w", d.dir.path, err)
+	if d.dirs != nil {
+		if err := d.persist(d.path); err != nil {
+			return fmt.Errorf("development authority in %s: %w", d.path, err)
 		}
-		return d.dir.Run(ctx, roots, fault)
+		return d.Dir.Run(ctx, roots, fault)
 	}
 	a, err := NewDev(d.domain, d.now())
 	if err != nil {
 		return fmt.Errorf("development authority: %w", err)
 	}
-	d.authority = a
-	close(d.ready)
+	d.use(a)
 	roots(a.Roots())
 	<-ctx.Done()
 	return nil
-}
-
-func (d *Dev) setDir(path string) error {
-	dir, err := NewDir(path, d.now, d.log)
-	if err != nil {
-		return err
-	}
-	if d.openDir != nil {
-		dir.dirs = dir.dirs.Owned()
-	}
-	d.dir = dir
-	close(d.ready)
-	return nil
-}
-
-// Issue signs a certificate. It first waits, until ctx ends, for Run to create the authority.
-func (d *Dev) Issue(ctx context.Context, r pki.Request) (pki.Answer, error) {
-	select {
-	case <-d.ready:
-	case <-ctx.Done():
-		return pki.Answer{}, ctx.Err()
-	}
-	if d.dir != nil {
-		return d.dir.Issue(ctx, r)
-	}
-	return d.authority.Sign(r, d.now())
 }
 
 const current = "..data"

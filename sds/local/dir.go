@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -33,12 +34,12 @@ func (l layout) names() []string {
 
 // Dir is an authority in a directory that other programs write. Create it with NewDir and run Run.
 type Dir struct {
-	path string
-	dirs *files.Dirs
+	dirs *files.Dirs // nil for an authority that is only in memory
 	log  *slog.Logger
 	now  func() time.Time
 
 	mu        sync.Mutex
+	path      string
 	authority *Authority // nil until the files were read
 	err       error      // the current problem with the files
 	loaded    chan struct{}
@@ -46,11 +47,28 @@ type Dir struct {
 
 // NewDir does no I/O. now returns the wall clock time.
 func NewDir(path string, now func() time.Time, log *slog.Logger) (*Dir, error) {
-	dirs, err := files.NewDirs(path)
-	if err != nil {
+	d := &Dir{now: now, log: log, loaded: make(chan struct{})}
+	if err := d.setPath(path); err != nil {
 		return nil, err
 	}
-	return &Dir{path: path, dirs: dirs, now: now, log: log, loaded: make(chan struct{})}, nil
+	return d, nil
+}
+
+func (d *Dir) setPath(path string) (err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.path = path
+	d.dirs, err = files.NewDirs(path)
+	return err
+}
+
+func (d *Dir) use(a *Authority) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.authority == nil {
+		close(d.loaded)
+	}
+	d.authority = a
 }
 
 // Run watches the files until ctx ends. It calls roots with what peers must trust whenever the authority
@@ -69,12 +87,7 @@ func (d *Dir) Run(ctx context.Context, roots func([]*x509.Certificate), fault fu
 		for _, w := range a.Warnings() {
 			d.log.Warn(w, "dir", d.path)
 		}
-		d.mu.Lock()
-		if d.authority == nil {
-			close(d.loaded)
-		}
-		d.authority = a
-		d.mu.Unlock()
+		d.use(a)
 		roots(a.Roots())
 		return nil
 	}, func(err error) {
@@ -90,19 +103,16 @@ func (d *Dir) Issue(ctx context.Context, r pki.Request) (pki.Answer, error) {
 	select {
 	case <-d.loaded:
 	case <-ctx.Done():
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if d.err != nil {
-			return pki.Answer{}, d.err
-		}
-		return pki.Answer{}, fmt.Errorf("authority in %s: not read yet: %w", d.path, ctx.Err())
 	}
 	d.mu.Lock()
-	a := d.authority
+	a, path, err := d.authority, d.path, d.err
 	d.mu.Unlock()
+	if a == nil {
+		return pki.Answer{}, cmp.Or(err, fmt.Errorf("authority in %s: not read yet: %w", path, ctx.Err()))
+	}
 	answer, err := a.Sign(r, d.now())
 	if err != nil {
-		return pki.Answer{}, fmt.Errorf("authority in %s: %w", d.path, err)
+		return pki.Answer{}, fmt.Errorf("authority in %s: %w", path, err)
 	}
 	return answer, nil
 }

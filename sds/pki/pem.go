@@ -46,10 +46,10 @@ type Pair struct {
 // ParsePair parses a PEM chain and its PEM key. It fails if the key does not belong to the leaf.
 func ParsePair(chain, key []byte) (Pair, error) {
 	certs, err := ParseCerts(chain)
-	if err != nil {
-		return Pair{}, fmt.Errorf("certificate: %w", err)
+	if err == nil {
+		err = checkSize(certs)
 	}
-	if err := checkSize(certs); err != nil {
+	if err != nil {
 		return Pair{}, fmt.Errorf("certificate: %w", err)
 	}
 	signer, err := ParseKey(key)

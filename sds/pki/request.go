@@ -29,10 +29,8 @@ type Names struct {
 // ParseNames validates a SPIFFE ID, DNS names and IP addresses.
 func ParseNames(id string, dns, ips []string) (Names, error) {
 	n := Names{ID: id, DNS: slices.Clone(dns)}
-	if id != "" {
-		if _, err := TrustDomain(id); err != nil {
-			return Names{}, err
-		}
+	if _, err := TrustDomain(id); id != "" && err != nil {
+		return Names{}, err
 	}
 	for _, name := range dns {
 		if !dnsName(name) {
@@ -169,22 +167,6 @@ func (n Names) String() string {
 	return strings.Join(all, ", ")
 }
 
-// uris panics if TrustDomain does not accept the ID.
-func (n Names) uris() []*url.URL {
-	if n.ID == "" {
-		return nil
-	}
-	return []*url.URL{spiffeid.RequireFromString(n.ID).URL()}
-}
-
-func (n Names) addresses() []net.IP {
-	var out []net.IP
-	for _, text := range n.IPs {
-		out = append(out, net.ParseIP(text))
-	}
-	return out
-}
-
 // Request is a request for a certificate. TrustDomain must accept the ID of its names.
 type Request struct {
 	Key      crypto.Signer
@@ -194,8 +176,9 @@ type Request struct {
 
 // CSR returns the request as PKCS#10 in PEM, without a subject: the names identify the workload.
 func (r Request) CSR() ([]byte, error) {
+	t := r.Template()
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
-		URIs: r.Names.uris(), DNSNames: r.Names.DNS, IPAddresses: r.Names.addresses(),
+		URIs: t.URIs, DNSNames: t.DNSNames, IPAddresses: t.IPAddresses,
 	}, r.Key)
 	if err != nil {
 		return nil, fmt.Errorf("certificate request: %w", err)
@@ -216,16 +199,22 @@ func DomainOf(p Pair) string {
 // Template returns a certificate for servers and clients without serial number and validity. Because the
 // subject is empty, the names are critical (RFC 5280, 4.2.1.6).
 func (r Request) Template() *x509.Certificate {
-	usage := x509.KeyUsageDigitalSignature
-	if _, ok := r.Key.(*rsa.PrivateKey); ok {
-		usage |= x509.KeyUsageKeyEncipherment // for TLS 1.2 without Diffie-Hellman
-	}
-	return &x509.Certificate{
-		URIs: r.Names.uris(), DNSNames: r.Names.DNS, IPAddresses: r.Names.addresses(),
-		KeyUsage:              usage,
+	t := &x509.Certificate{
+		DNSNames:              r.Names.DNS,
+		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		BasicConstraintsValid: true,
 	}
+	if _, ok := r.Key.(*rsa.PrivateKey); ok {
+		t.KeyUsage |= x509.KeyUsageKeyEncipherment // for TLS 1.2 without Diffie-Hellman
+	}
+	if r.Names.ID != "" {
+		t.URIs = []*url.URL{spiffeid.RequireFromString(r.Names.ID).URL()}
+	}
+	for _, text := range r.Names.IPs {
+		t.IPAddresses = append(t.IPAddresses, net.ParseIP(text))
+	}
+	return t
 }
 
 // Answer is the response of an authority to a request.

@@ -123,7 +123,7 @@ func on(t *testing.T, files map[string]string, test func(*bench)) {
 	}
 	bubble.Test(t, func(t *testing.T) {
 		b := &bench{T: t, dir: dir, state: &state{}, log: &lines{}}
-		b.source = New(Config{Dir: dir, Logger: slog.New(slog.NewTextHandler(b.log, nil))})
+		b.source = New(dir, slog.New(slog.NewTextHandler(b.log, nil)))
 		test(b)
 	})
 }

@@ -42,65 +42,73 @@ func (e *ParseError) Error() string {
 
 func (e *ParseError) Unwrap() error { return e.Err }
 
+// entry is a resource and its place.
 type entry struct {
 	resource *xds.Resource
-	file     string
-	line     int
-	field    string
+	// body is the resource before it is decoded, and typeURL the type of the response that contains it, "" for none.
+	body        *anypb.Any
+	typeURL     string
+	file, field string
+	line        int
 }
 
 func (e entry) key() key { return key{e.resource.Type, e.resource.Name} }
 
-// parser returns the resources of a file in their order, or a *ParseError without a file.
-type parser func(data []byte) ([]source, error)
+func (e entry) fault(err error) *ParseError {
+	return &ParseError{File: e.file, Line: e.line, Field: e.field, Err: err}
+}
 
-// source is a resource whose name is not known yet.
-type source struct {
-	// typeURL is the type of the response that contains the resource, "" for none.
-	typeURL string
-	body    *anypb.Any
-	line    int
-	field   string
+// parser decodes the entries of a file in their order, up to the body. A *yamlproto.Error says where an error is.
+type parser struct {
+	decode func(data []byte, format yamlproto.Format) ([]entry, error)
+	format yamlproto.Format
 }
 
 var parsers = map[string]parser{
-	".yaml":      documentsIn(yamlproto.YAML),
-	".yml":       documentsIn(yamlproto.YAML),
-	".json":      documentsIn(yamlproto.JSON),
-	".pb":        parseBinary,
-	".bin":       parseBinary,
-	".binpb":     parseBinary,
-	".txtpb":     parseText,
-	".textproto": parseText,
-	".pbtext":    parseText,
-	".pb_text":   parseText,
+	".yaml":      {parseDocuments, yamlproto.YAML},
+	".yml":       {parseDocuments, yamlproto.YAML},
+	".json":      {parseDocuments, yamlproto.JSON},
+	".pb":        {decode: parseBinary},
+	".bin":       {decode: parseBinary},
+	".binpb":     {decode: parseBinary},
+	".txtpb":     {parseText, "text"},
+	".textproto": {parseText, "text"},
+	".pbtext":    {parseText, "text"},
+	".pb_text":   {parseText, "text"},
 }
 
-func parserFor(name string) parser { return parsers[strings.ToLower(filepath.Ext(name))] }
+func parserFor(name string) (p parser, ok bool) {
+	p, ok = parsers[strings.ToLower(filepath.Ext(name))]
+	return p, ok
+}
 
 // parse decodes the resources of a file. Its error is a *ParseError for the first error in the file, since later
 // ones are often consequences of it. now is the start of the TTLs.
 func parse(name string, data []byte, now time.Time) ([]entry, error) {
-	sources, err := parserFor(name)(data)
+	p, _ := parserFor(name)
+	entries, err := p.decode(data, p.format)
 	if err != nil {
-		at := &ParseError{Err: err}
-		errors.As(err, &at)
-		at.File = name
-		return nil, at
+		at, ok := errors.AsType[*yamlproto.Error](err)
+		switch {
+		case !ok:
+			return nil, &ParseError{File: name, Err: err}
+		case at.UnknownType != "":
+			at.Err = fmt.Errorf("type %q is not known to this build and cannot be read from %s: write it as a DiscoveryResponse in a .pb file, which can carry any type", at.UnknownType, p.format)
+		}
+		return nil, &ParseError{File: name, Line: at.Line, Field: at.Field, Err: at.Err}
 	}
-	entries := make([]entry, 0, len(sources))
-	first := make(map[key]source, len(sources))
-	for _, s := range sources {
-		r, err := resource(s, now)
-		if err != nil {
-			return nil, &ParseError{File: name, Line: s.line, Field: s.field, Err: err}
+	first := make(map[key]entry, len(entries))
+	for i := range entries {
+		e := &entries[i]
+		e.file = name
+		if e.resource, err = resource(e.typeURL, e.body, now); err != nil {
+			return nil, e.fault(err)
 		}
-		e := entry{resource: r, file: name, line: s.line, field: s.field}
 		if other, ok := first[e.key()]; ok {
-			return nil, &ParseError{File: name, Line: s.line, Field: s.field, Err: fmt.Errorf("%s %q is in this file twice: %s", xds.Short(r.Type), r.Name, other.where())}
+			return nil, e.fault(fmt.Errorf("%s %q is in this file twice: %s", xds.Short(e.resource.Type), e.resource.Name, other.where()))
 		}
-		first[e.key()] = s
-		entries = append(entries, e)
+		e.body = nil
+		first[e.key()] = *e
 	}
 	return entries, nil
 }
@@ -108,21 +116,20 @@ func parse(name string, data []byte, now time.Time) ([]entry, error) {
 // errEmpty is the error of a file that an editor, a shell or a full disk may have left behind.
 var errEmpty = errors.New("the file is empty, or holds comments only: delete it to remove its resources, or say that there are none, in YAML and JSON with an empty list of \"resources\"")
 
-func (s source) where() string {
-	if s.line == 0 {
-		return "first as " + s.field
+func (e entry) where() string {
+	if e.line == 0 {
+		return "first as " + e.field
 	}
-	return fmt.Sprintf("first on line %d", s.line)
+	return fmt.Sprintf("first on line %d", e.line)
 }
 
 // resource decodes the parts of a resource that holdfast needs.
-func resource(s source, now time.Time) (*xds.Resource, error) {
-	typeURL := s.typeURL
+func resource(typeURL string, body *anypb.Any, now time.Time) (*xds.Resource, error) {
 	if typeURL == "" {
-		typeURL = s.body.GetTypeUrl()
+		typeURL = body.GetTypeUrl()
 		if typeURL == xds.WrapperType {
 			var w discoveryv3.Resource
-			if err := proto.Unmarshal(s.body.GetValue(), &w); err != nil {
+			if err := proto.Unmarshal(body.GetValue(), &w); err != nil {
 				return nil, fmt.Errorf("resource wrapper: %w", err)
 			}
 			typeURL = w.GetResource().GetTypeUrl()
@@ -131,7 +138,7 @@ func resource(s source, now time.Time) (*xds.Resource, error) {
 	if typeURL == "" {
 		return nil, errors.New("resource without a type: neither it nor its response has a type URL")
 	}
-	r, err := xds.FromAny(typeURL, "", s.body, now)
+	r, err := xds.FromAny(typeURL, "", body, now)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +148,7 @@ func resource(s source, now time.Time) (*xds.Resource, error) {
 }
 
 // parseBinary decodes a DiscoveryResponse in wire form, of any types: the bytes of resources stay as they are.
-func parseBinary(data []byte) ([]source, error) {
+func parseBinary(data []byte, _ yamlproto.Format) ([]entry, error) {
 	if len(data) == 0 {
 		return nil, errEmpty
 	}
@@ -153,18 +160,18 @@ func parseBinary(data []byte) ([]source, error) {
 	if unknown := response.ProtoReflect().GetUnknown(); len(unknown) > 0 {
 		return nil, errors.New("no DiscoveryResponse in wire form: it has fields that a DiscoveryResponse has not; a binary file holds its resources in a DiscoveryResponse")
 	}
-	return responseSources(&response), nil
+	return responseEntries(&response), nil
 }
 
-func responseSources(response *discoveryv3.DiscoveryResponse) []source {
-	sources := make([]source, len(response.GetResources()))
+func responseEntries(response *discoveryv3.DiscoveryResponse) []entry {
+	entries := make([]entry, len(response.GetResources()))
 	for i, body := range response.GetResources() {
-		sources[i] = source{typeURL: response.GetTypeUrl(), body: body, field: fmt.Sprintf("resources[%d]", i)}
+		entries[i] = entry{typeURL: response.GetTypeUrl(), body: body, field: fmt.Sprintf("resources[%d]", i)}
 	}
-	return sources
+	return entries
 }
 
-func parseText(data []byte) ([]source, error) {
+func parseText(data []byte, _ yamlproto.Format) ([]entry, error) {
 	first := firstCharacter(data)
 	if first == 0 {
 		return nil, errEmpty
@@ -173,23 +180,20 @@ func parseText(data []byte) ([]source, error) {
 	types := envoytypes.NewLookup()
 	err := prototext.UnmarshalOptions{Resolver: types}.Unmarshal(data, &response)
 	if err == nil {
-		return responseSources(&response), nil
+		return responseEntries(&response), nil
 	}
 	var body anypb.Any
 	anyTypes := envoytypes.NewLookup()
 	anyErr := prototext.UnmarshalOptions{Resolver: anyTypes}.Unmarshal(data, &body)
 	if anyErr == nil {
-		return []source{{body: &body}}, nil
+		return []entry{{body: &body}}, nil
 	}
 	// In text form an expanded Any begins with its type in brackets, a response with the name of a field.
 	if first == '[' {
 		err, types = anyErr, anyTypes
 	}
 	line, _, text := envoytypes.Position(err)
-	if types.Missing != "" {
-		text = unknownType(types.Missing, "text").Error()
-	}
-	return nil, &ParseError{Line: line, Err: errors.New(text)}
+	return nil, &yamlproto.Error{Line: line, UnknownType: types.Missing, Err: errors.New(text)}
 }
 
 // firstCharacter returns the first character outside white space and comments, 0 for none.
@@ -202,65 +206,45 @@ func firstCharacter(text []byte) byte {
 	return 0
 }
 
-func unknownType(url, format string) error {
-	return fmt.Errorf("type %q is not known to this build and cannot be read from %s: write it as a DiscoveryResponse in a .pb file, which can carry any type", url, format)
-}
-
-func documentsIn(format yamlproto.Format) parser {
-	return func(data []byte) ([]source, error) { return parseDocuments(data, format) }
-}
-
 // parseDocuments decodes the documents of a file: one in JSON, and any number in YAML.
-func parseDocuments(data []byte, format yamlproto.Format) ([]source, error) {
+func parseDocuments(data []byte, format yamlproto.Format) ([]entry, error) {
 	documents, err := yamlproto.Read(data, format)
 	switch {
 	case err != nil:
-		return nil, placed(err, format)
+		return nil, err
 	case len(documents) == 0:
 		return nil, errEmpty
 	case len(documents) > 1 && format == yamlproto.JSON:
-		return nil, &ParseError{Line: documents[1].Line, Err: errors.New("more after the end of the document; several resources go into a list under \"resources\"")}
+		return nil, &yamlproto.Error{Line: documents[1].Line, Err: errors.New("more after the end of the document; several resources go into a list under \"resources\"")}
 	}
-	var sources []source
+	var entries []entry
 	for _, d := range documents {
 		resources, err := document(d)
 		if err != nil {
-			return nil, placed(err, format)
+			return nil, err
 		}
-		sources = append(sources, resources...)
+		entries = append(entries, resources...)
 	}
-	return sources, nil
+	return entries, nil
 }
 
 // document decodes a plain resource, which has "@type", or a DiscoveryResponse, perhaps of several types.
-func document(d *yamlproto.Node) ([]source, error) {
+func document(d *yamlproto.Node) ([]entry, error) {
 	if d.Get("@type") != nil {
 		body := &anypb.Any{}
-		return []source{{body: body, line: d.Line}}, d.Unmarshal(body)
+		return []entry{{body: body, line: d.Line}}, d.Unmarshal(body)
 	}
 	resources := d.Get("resources")
 	if resources == nil {
-		return nil, &ParseError{Line: d.Line, Err: errors.New(`want a resource, which has "@type", or a mapping with a list of "resources"`)}
+		return nil, &yamlproto.Error{Line: d.Line, Err: errors.New(`want a resource, which has "@type", or a mapping with a list of "resources"`)}
 	}
 	var response discoveryv3.DiscoveryResponse
 	if err := d.Unmarshal(&response); err != nil {
 		return nil, err
 	}
-	sources := responseSources(&response)
+	entries := responseEntries(&response)
 	for i, element := range resources.Elements() {
-		sources[i].line = element.Line
+		entries[i].line = element.Line
 	}
-	return sources, nil
-}
-
-func placed(err error, format yamlproto.Format) error {
-	at, ok := errors.AsType[*yamlproto.Error](err)
-	if !ok {
-		return err
-	}
-	cause := at.Err
-	if at.UnknownType != "" {
-		cause = unknownType(at.UnknownType, string(format))
-	}
-	return &ParseError{Line: at.Line, Field: at.Field, Err: cause}
+	return entries, nil
 }

@@ -82,15 +82,16 @@ func (s *scanner) observe(name string, ignored map[string]string) (o observed, i
 	o.name = name
 	path := filepath.Join(s.dir, name)
 	info, err := os.Stat(path)
+	_, isConfig = parserFor(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !isLink(path):
 		return o, false // deleted since the directory was read
 	case err != nil:
 		o.err = reason(err)
-		return o, parserFor(name) != nil
+		return o, isConfig
 	case info.IsDir():
 		return o, false
-	case parserFor(name) == nil:
+	case !isConfig:
 		ignored[name] = "files with this extension are not read"
 		return o, false
 	case !info.Mode().IsRegular():

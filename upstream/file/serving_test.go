@@ -116,7 +116,7 @@ func TestFileThatChangesWhileItIsReadIsNotLoadedHalf(t *testing.T) {
 		// Every scan finds another content, none of which may be served.
 		for i := range 30 {
 			b.write("r.yaml", route(fmt.Sprintf("half%d", i)))
-			time.Sleep(b.source.config.Interval / recheckShare)
+			time.Sleep(interval / recheckShare)
 			synctest.Wait()
 		}
 		b.write("r.yaml", route("whole"))
@@ -129,7 +129,7 @@ func TestFileThatNeverSettlesDoesNotHoldBackTheOthers(t *testing.T) {
 		b.write("a.yaml", cluster("b"))
 		for i := range 3 * maxRechecks {
 			b.write("r.yaml", route(fmt.Sprintf("half%d", i)))
-			time.Sleep(b.source.config.Interval / recheckShare)
+			time.Sleep(interval / recheckShare)
 			synctest.Wait()
 		}
 		b.errors(map[string]string{"r.yaml": "r.yaml: it keeps changing while it is read"})
@@ -368,7 +368,7 @@ func TestOtherFilesAreIgnoredWithOneWarning(t *testing.T) {
 
 func TestOversizedFileIsRejected(t *testing.T) {
 	on(t, map[string]string{"a.yaml": cluster("a"), "big.yaml": cluster("b") + strings.Repeat("#", 1000)}, func(b *bench) {
-		b.source.config.MaxFileBytes = 1000
+		b.source.limit = 1000
 		b.run()
 		b.calls("answered", "CDS put [a]")
 		b.errors(map[string]string{"big.yaml": "big.yaml: larger than the limit of 1000 bytes"})

@@ -117,7 +117,7 @@ func (s set) claim(changed []*member, fixed map[*member]bool) bool {
 				if existing.line > 0 {
 					where += fmt.Sprintf(":%d", existing.line)
 				}
-				m.err = &ParseError{File: e.file, Line: e.line, Field: e.field, Err: fmt.Errorf("%s %q is in %s too", xds.Short(k.typeURL), k.name, where)}
+				m.err = e.fault(fmt.Errorf("%s %q is in %s too", xds.Short(k.typeURL), k.name, where))
 				fixed[m] = true
 				return false
 			}

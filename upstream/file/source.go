@@ -18,7 +18,6 @@
 package file
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,33 +33,22 @@ import (
 	"github.com/holdfast-xds/holdfast/upstream"
 )
 
-// Defaults of Config.
 const (
-	DefaultInterval     = 500 * time.Millisecond
-	DefaultMaxFileBytes = 256 << 20
-)
-
-const (
+	// interval is how often the directory is scanned. A change is served after at most 1.1 intervals and the time
+	// that reading takes.
+	interval = 500 * time.Millisecond
 	// recheckShare divides the interval into the pause before the second scan, which must agree.
 	recheckShare = 10
 	// maxRechecks is how many scans in a row may differ before a file that keeps changing is left out.
 	maxRechecks = 40
+	// maxFileBytes is the maximum size of a file.
+	maxFileBytes = 256 << 20
 )
 
-// Config configures a Source.
-type Config struct {
-	Dir string
-	// Interval is how often the directory is scanned; DefaultInterval if 0. A change is served after at most
-	// 1.1 intervals and the time that reading takes.
-	Interval time.Duration
-	// MaxFileBytes is the maximum size of a file; DefaultMaxFileBytes if 0.
-	MaxFileBytes int64
-	Logger       *slog.Logger
-}
-
 type Source struct {
-	config Config
-	log    *slog.Logger
+	dir   string
+	limit int64 // maxFileBytes, except in tests
+	log   *slog.Logger
 
 	// mu guards the fields that Status reads. Only Run writes files, and a set that is stored never changes.
 	mu     sync.Mutex
@@ -75,19 +63,14 @@ type Source struct {
 
 var _ upstream.Source = (*Source)(nil)
 
-func New(config Config) *Source {
-	if config.Interval <= 0 {
-		config.Interval = DefaultInterval
-	}
-	if config.MaxFileBytes <= 0 {
-		config.MaxFileBytes = DefaultMaxFileBytes
-	}
-	s := &Source{config: config, files: set{}, nacked: make(map[string]error)}
-	s.log = cmp.Or(config.Logger, slog.Default()).With("upstream", s.Name())
+// New returns the source of a directory.
+func New(dir string, log *slog.Logger) *Source {
+	s := &Source{dir: dir, limit: maxFileBytes, files: set{}, nacked: make(map[string]error)}
+	s.log = log.With("upstream", s.Name())
 	return s
 }
 
-func (s *Source) Name() string { return "file:" + s.config.Dir }
+func (s *Source) Name() string { return "file:" + s.dir }
 
 // Run writes to the state until ctx ends. Before it has called answered it also ends, with an error, if the
 // directory or all of its files cannot be read: then another source may be preferred, and the caller tries again.
@@ -97,7 +80,7 @@ func (s *Source) Run(ctx context.Context, state upstream.State, answered func() 
 	r := &run{
 		source: s, state: state, answered: answered,
 		scanner: &scanner{
-			dir: s.config.Dir, limit: s.config.MaxFileBytes,
+			dir: s.dir, limit: s.limit,
 			parsed: func(name string) (uint64, bool) { return s.files.parsed(name) },
 		},
 		applied:  make(map[string]map[string]string),
@@ -123,7 +106,6 @@ type run struct {
 	answeredOnce bool
 	// current is the pass that was loaded last, previous the last pass, loaded or not.
 	current, previous pass
-	loadedOnce        bool
 	changing          int
 	// scannedAt is the start of the last scan whose result was sent to the state.
 	scannedAt time.Time
@@ -145,29 +127,29 @@ func (r *run) scanOnce() (time.Duration, error) {
 		if !r.answeredOnce {
 			return 0, err
 		}
-		return s.config.Interval, nil
+		return interval, nil
 	}
 	previous := r.previous
 	r.previous = p
 	switch {
-	case r.loadedOnce && p.same(r.current):
+	case r.current != nil && p.same(r.current):
 		r.changing = 0
 		if r.answeredOnce && r.scannedAt.Before(r.state.RequestAgain()) {
 			clear(r.synced) // so that everything is sent once more
 			r.scannedAt = start
 			r.apply(s.files.resources(), s.files.complete(), start)
 		}
-		return s.config.Interval, nil
+		return interval, nil
 	case previous != nil && p.same(previous):
 	case r.changing >= maxRechecks && previous != nil:
 		p = p.onlyStable(previous)
 	default:
 		r.changing++
-		return s.config.Interval / recheckShare, nil
+		return interval / recheckShare, nil
 	}
 	r.changing = 0
-	r.current, r.loadedOnce, r.scannedAt = p, true, start
-	return s.config.Interval, r.load(p)
+	r.current, r.scannedAt = p, start
+	return interval, r.load(p)
 }
 
 // onlyStable returns the pass with the files that changed since the previous pass marked as unreadable.
@@ -340,4 +322,56 @@ func text(err error) string {
 		return ""
 	}
 	return err.Error()
+}
+
+type Status struct {
+	// Err is why the directory cannot be read; nil if it can.
+	Dir    string
+	Err    error
+	Loaded time.Time
+	// Complete is set if each file has valid content, so that resources in none of the files are removed.
+	Complete bool
+	// Files lists the files in order of name, including ignored ones.
+	Files []FileStatus
+	// Rejected holds the clients' NACKs of the newest content of each type, by type URL.
+	Rejected map[string]error
+}
+
+type FileStatus struct {
+	Name string
+	// Size is in bytes, as last read; 0 for a file that could not be read.
+	Size int64
+	// Resources counts the resources of the file that are served.
+	Resources int
+	// Err is a *ParseError that says why the current content is not served. If Resources is not 0, the last valid
+	// content is.
+	Err error
+	// Ignored is why the file is not read at all; "" if it is.
+	Ignored string
+}
+
+func (s *Source) Status() Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	status := Status{
+		Dir: s.dir, Err: s.dirErr, Loaded: s.loaded,
+		Complete: !s.loaded.IsZero() && s.files.complete(),
+		Rejected: maps.Clone(s.nacked),
+	}
+	for _, name := range s.files.names() {
+		m := s.files[name]
+		f := FileStatus{Name: name, Err: m.err}
+		if m.seen.info != nil {
+			f.Size = m.seen.info.Size()
+		}
+		if m.served != nil {
+			f.Resources = len(m.served.entries)
+		}
+		status.Files = append(status.Files, f)
+	}
+	for name, why := range s.ignored {
+		status.Files = append(status.Files, FileStatus{Name: name, Ignored: why})
+	}
+	slices.SortFunc(status.Files, func(a, b FileStatus) int { return strings.Compare(a.Name, b.Name) })
+	return status
 }

@@ -43,7 +43,7 @@ func addAdmin(b *bootstrapv3.Bootstrap, cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("admin address %w", err)
 	}
-	if admin.GetPipe().GetPath() == cfg.XDS.Socket {
+	if path := admin.GetPipe().GetPath(); path != "" && path == cfg.XDS.Socket {
 		return fmt.Errorf("admin address and xDS socket are both %q", cfg.XDS.Socket)
 	}
 	b.Admin = &bootstrapv3.Admin{Address: admin}

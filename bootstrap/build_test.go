@@ -11,6 +11,7 @@ import (
 	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/yaml"
@@ -336,5 +337,22 @@ func TestTheFormatFollowsTheExtension(t *testing.T) {
 		if _, err := FormatOf(path); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v", path, err)
 		}
+	}
+}
+
+// An Envoy without an agent has no xDS socket, and any address of its admin interface.
+func TestABootstrapFromFilesHasTheAdminAddress(t *testing.T) {
+	for admin, want := range map[string]string{"": DefaultAdmin, "127.0.0.1:9901": "127.0.0.1:9901", "unix:/run/admin.sock": "unix:/run/admin.sock"} {
+		b, err := FromFiles(&corev3.Node{Id: "a"}, admin, "/cds.yaml", "/lds.yaml", nil)
+		if err != nil {
+			t.Errorf("%q: %v", admin, err)
+			continue
+		}
+		if address, err := adminAddress(want); err != nil || !proto.Equal(b.GetAdmin().GetAddress(), address) {
+			t.Errorf("%q: the admin address is %v, want %v", admin, b.GetAdmin().GetAddress(), address)
+		}
+	}
+	if _, err := FromFiles(&corev3.Node{}, "nowhere", "/cds.yaml", "/lds.yaml", nil); err == nil {
+		t.Error("no error for an address without a port")
 	}
 }

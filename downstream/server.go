@@ -34,6 +34,10 @@ const DefaultMaxMessage = 256 << 20
 // system call and a wakeup of the client every two frames. An idle connection has no buffer.
 const writeBuffer = 128 << 10
 
+// requestWindow is how many bytes a client may send before the server has read them. It is fixed,
+// because gRPC would otherwise measure the connection with a PING for each request.
+const requestWindow = 256 << 10
+
 // minClientPing is the shortest interval of pings that clients may send. Envoy is configured to
 // ping every 30 s. gRPC's default allows clients one ping in 5 minutes, and closes the connection
 // of a client that pings more often.
@@ -124,6 +128,8 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	g := grpc.NewServer(
 		grpc.ForceServerCodecV2(codec.New()),
 		grpc.WriteBufferSize(writeBuffer),
+		grpc.StaticStreamWindowSize(requestWindow),
+		grpc.StaticConnWindowSize(requestWindow),
 		grpc.MaxRecvMsgSize(s.cfg.MaxMessage),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minClientPing, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: serverPingTime, Timeout: serverPingTimeout}),

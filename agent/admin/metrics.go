@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -337,9 +338,9 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	c.collectTypes(send, status.Groups)
 	c.collectGroups(send, status.Groups)
 	c.collectStorage(send, status.Storage)
-	c.collectCertificates(send, status.Certificates)
+	collectCertificates(send, status.Certificates)
 	if e := status.Envoy; e != nil {
-		send("holdfast_envoy_live", number(e.State == "LIVE"))
+		send("holdfast_envoy_live", number(e.State == envoy.StateLive))
 		send("holdfast_envoy_epoch", float64(e.Epoch))
 		send("holdfast_envoy_crashes_total", float64(e.Restarts))
 	}

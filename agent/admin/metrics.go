@@ -336,8 +336,8 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	status := c.state.Status()
 	c.collectTypes(send, status.Groups)
-	c.collectGroups(send, status.Groups)
-	c.collectStorage(send, status.Storage)
+	collectGroups(send, status.Groups)
+	collectStorage(send, status.Storage)
 	collectCertificates(send, status.Certificates)
 	if e := status.Envoy; e != nil {
 		send("holdfast_envoy_live", number(e.State == envoy.StateLive))
@@ -393,7 +393,7 @@ func (c *stateCollector) collectTypes(send sender, groups []Group) {
 }
 
 // collectGroups sends the metrics of groups and their upstreams.
-func (c *stateCollector) collectGroups(send sender, groups []Group) {
+func collectGroups(send sender, groups []Group) {
 	upstreams := make(map[string]Upstream)
 	restored, fallenBack, oldest := 0, false, time.Duration(-1)
 	suspects, shortLives := 0, uint64(0)
@@ -432,7 +432,7 @@ func (c *stateCollector) collectGroups(send sender, groups []Group) {
 }
 
 // collectStorage sends the metrics of the state on disk; s is nil if there is none.
-func (c *stateCollector) collectStorage(send sender, s *Storage) {
+func collectStorage(send sender, s *Storage) {
 	if s == nil {
 		return
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/internal/xds"
-	"github.com/holdfast-xds/holdfast/sds"
 )
 
 var _ admin.State = (*Agent)(nil)
@@ -113,37 +112,15 @@ func (a *Agent) Status() admin.Status {
 		s.Files = append(s.Files, m.Files()...)
 	}
 	if a.life.envoy != nil {
-		s.Envoy = new(admin.Envoy(a.life.envoy.Status()))
+		s.Envoy = new(a.life.envoy.Status())
 	}
 	if a.certificates != nil {
-		s.Certificates = certificates(a.certificates.Status())
+		s.Certificates = new(a.certificates.Status())
 	}
 	if a.keeper != nil {
 		s.Storage = a.keeper.status()
 	}
 	return s
-}
-
-func certificates(s sds.Status) *admin.Certificates {
-	out := &admin.Certificates{Faults: s.Faults}
-	for _, id := range s.Identities {
-		one := admin.Identity{
-			Secret: id.Secret, CA: id.CA, Names: id.Names, Serial: id.Serial, Issuer: id.Issuer,
-			NotBefore: id.NotBefore, NotAfter: id.Until, Next: id.Next, Pending: id.Pending,
-			Attempts: id.Attempts, Error: text(id.Err), Issued: id.Issued, Failed: make(map[string]uint64),
-		}
-		for reason, n := range id.Failed {
-			one.Failed[string(reason)] = n
-		}
-		out.Identities = append(out.Identities, one)
-	}
-	for _, r := range s.Roots {
-		out.Roots = append(out.Roots, admin.Root{CA: r.CA, Domain: r.Domain, Subject: r.Subject, Serial: r.Serial, NotAfter: r.Until, Left: r.Left})
-	}
-	for _, f := range s.Files {
-		out.Files = append(out.Files, admin.SecretFile{Name: f.Name, Version: f.Version, Error: text(f.Err)})
-	}
-	return out
 }
 
 func text(err error) string {

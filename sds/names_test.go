@@ -132,7 +132,7 @@ func TestANameOfFilesIsServedAndFollowsThem(t *testing.T) {
 			t.Fatal("not published")
 		}
 		// A name without files does not delay other names.
-		if s := r.m.Status(); len(s.Files) != 2 || s.Files[0].Err != nil || s.Files[0].Version == "" || s.Files[1].Err == nil {
+		if s := r.m.Status(); len(s.Files) != 2 || s.Files[0].Error != "" || s.Files[0].Version == "" || s.Files[1].Error == "" {
 			t.Errorf("%+v", s.Files)
 		}
 		// A certificate is not used before its key is there.
@@ -142,7 +142,7 @@ func TestANameOfFilesIsServedAndFollowsThem(t *testing.T) {
 		if p := r.pair(name); !p.Leaf().Equal(first.Leaf()) {
 			t.Error("a certificate is used with a key that is not its own")
 		}
-		if s := r.m.Status(); s.Files[0].Err == nil || !strings.Contains(s.Files[0].Err.Error(), "the key is not that of the first certificate") {
+		if s := r.m.Status(); s.Files[0].Error == "" || !strings.Contains(s.Files[0].Error, "the key is not that of the first certificate") {
 			t.Errorf("%+v", s.Files)
 		}
 		r.write(filepath.Join(dir, "k.pem"), second.KeyPEM())
@@ -191,7 +191,7 @@ func TestANameLeadsOnlyIntoAllowedDirectories(t *testing.T) {
 			}
 		}
 		for _, f := range r.m.Status().Files {
-			if f.Err == nil || !strings.Contains(f.Err.Error(), "outside the allowed directories") {
+			if f.Error == "" || !strings.Contains(f.Error, "outside the allowed directories") {
 				t.Errorf("%+v", f)
 			}
 		}
@@ -203,7 +203,7 @@ func TestTheSystemsRootsAreServed(t *testing.T) {
 	t.Setenv("SSL_CERT_FILE", file)
 	signing(t, nil, func(r *rig) {
 		r.state.subscribe([]string{"file-root:system"}, nil)
-		if s := r.m.Status(); len(s.Files) != 1 || s.Files[0].Err == nil {
+		if s := r.m.Status(); len(s.Files) != 1 || s.Files[0].Error == "" {
 			t.Errorf("%+v", s.Files)
 		}
 		r.state.subscribe(nil, []string{"file-root:system"})

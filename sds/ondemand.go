@@ -34,7 +34,7 @@ func (m *Manager) readFiles(ctx context.Context, name string, target fileSecret,
 		if target.root == "" {
 			var err error
 			if target.root, p.Dirs, err = systemBundle(); err != nil {
-				m.setFileStatus(name, FileStatus{Err: err})
+				m.setFileStatus(name, FileStatus{Error: err.Error()})
 				<-ctx.Done()
 				return nil
 			}
@@ -53,7 +53,7 @@ func (m *Manager) readFiles(ctx context.Context, name string, target fileSecret,
 		use(made)
 		return nil
 	}, func(err error) {
-		current.Err = err
+		current.Error = errorText(err)
 		m.setFileStatus(name, current)
 	})
 }
@@ -104,9 +104,9 @@ func (m *Manager) setFileStatus(name string, s FileStatus) {
 	m.fileStatus[name] = s
 	m.mu.Unlock()
 	switch {
-	case s.Err != nil && (before.Err == nil || before.Err.Error() != s.Err.Error()):
-		m.log.Warn("the files of a secret cannot be used: the previous content stays", "name", name, "err", s.Err)
-	case s.Err == nil && s.Version != before.Version:
+	case s.Error != "" && before.Error != s.Error:
+		m.log.Warn("the files of a secret cannot be used: the previous content stays", "name", name, "err", s.Error)
+	case s.Error == "" && s.Version != before.Version:
 		m.log.Info("the files of a secret are in use", "name", name, "version", s.Version)
 	}
 }

@@ -100,7 +100,7 @@ func TestTheIdentityThatIsConfiguredIsTakenOutOfWhatIsPushed(t *testing.T) {
 		first, second := r.issue(mesh, workload, time.Hour), r.issue(mesh, workload+"-2", time.Hour)
 		p.update(pki.Update{Pairs: []pki.Pair{first}, Bundles: bundles})
 		synctest.Wait()
-		if s := r.status(); r.pair(DefaultSecret) != nil || s.Err == nil || !strings.Contains(s.Err.Error(), "none of the 1 certificates is for "+workload+"-2") {
+		if s := r.status(); r.pair(DefaultSecret) != nil || s.Error == "" || !strings.Contains(s.Error, "none of the 1 certificates is for "+workload+"-2") {
 			t.Errorf("%+v", s)
 		}
 		p.update(pki.Update{Pairs: []pki.Pair{first, second}, Bundles: bundles})
@@ -108,7 +108,7 @@ func TestTheIdentityThatIsConfiguredIsTakenOutOfWhatIsPushed(t *testing.T) {
 		if got := r.pair(DefaultSecret); got == nil || !got.Leaf().Equal(second.Leaf()) {
 			t.Error("not the one that is configured")
 		}
-		if s := r.status(); s.Err != nil || s.Attempts != 0 || !s.Next.IsZero() {
+		if s := r.status(); s.Error != "" || s.Attempts != 0 || !s.Next.IsZero() {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -128,7 +128,7 @@ func TestAPushedCertificateThatDoesNotHoldReplacesNothing(t *testing.T) {
 			if got := r.checkCertificate(); !got.Leaf().Equal(good.Leaf()) {
 				t.Errorf("one that is %s is in use", name)
 			}
-			if r.status().Err == nil {
+			if r.status().Error == "" {
 				t.Errorf("no log of one that is %s", name)
 			}
 		}

@@ -68,7 +68,7 @@ func TestALieIsNeverTaken(t *testing.T) {
 				if after := r.checkCertificate(); !after.Leaf().Equal(before.Leaf()) {
 					t.Error("another certificate is in use")
 				}
-				if s := r.status(); s.Failed[reason] == 0 || len(s.Failed) != 1 || s.Err == nil || s.Attempts == 0 {
+				if s := r.status(); s.Failed[reason] == 0 || len(s.Failed) != 1 || s.Error == "" || s.Attempts == 0 {
 					t.Errorf("%+v, want the reason %s alone", s, reason)
 				}
 				if roots := r.roots(DefaultRoots); len(roots) != 1 {
@@ -254,7 +254,7 @@ func TestACertificateFromTheFutureIsHeldUntilItIsValid(t *testing.T) {
 			t.Error("it is in use before it is valid")
 		}
 		s := r.status()
-		if s.Pending.IsZero() || s.Failed[NotYetValid] == 0 || !strings.Contains(s.Err.Error(), "is a clock wrong?") {
+		if s.Pending.IsZero() || s.Failed[NotYetValid] == 0 || !strings.Contains(s.Error, "is a clock wrong?") {
 			t.Errorf("%+v", s)
 		}
 		r.ca.setMode("fails")

@@ -5,63 +5,12 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/sds"
 )
 
-// Certificates describes the certificates that the agent issues.
-type Certificates struct {
-	Identities []Identity   `json:"identities"`
-	Roots      []Root       `json:"roots"`
-	Files      []SecretFile `json:"files,omitempty"`
-	// Faults are problems with their sources; the current certificates stay in use.
-	Faults []string `json:"faults,omitempty"`
-}
-
-// Identity describes a certificate and its renewal. It contains no secret.
-type Identity struct {
-	// Secret is the name under which it is served, CA its source, Names its subject alternative
-	// names.
-	Secret string `json:"secret"`
-	CA     string `json:"ca"`
-	Names  string `json:"names"`
-	// Serial, in hexadecimal, Issuer and the validity are empty while there is no certificate.
-	Serial    string    `json:"serial,omitempty"`
-	Issuer    string    `json:"issuer,omitempty"`
-	NotBefore time.Time `json:"not_before,omitzero"`
-	NotAfter  time.Time `json:"not_after,omitzero"`
-	// Next is when the next one is requested, the zero time if its source pushes it. Pending is
-	// when one that was issued already comes into use.
-	Next    time.Time `json:"next_attempt,omitzero"`
-	Pending time.Time `json:"pending,omitzero"`
-	// Attempts counts the failed attempts since the last success; Error is the last failure.
-	Attempts int    `json:"failed_attempts"`
-	Error    string `json:"error,omitempty"`
-	// Issued and Failed, by reason, count since the start.
-	Issued uint64            `json:"issued"`
-	Failed map[string]uint64 `json:"failed,omitempty"`
-}
-
-// Root is a trusted root certificate.
-type Root struct {
-	CA       string    `json:"ca"`
-	Domain   string    `json:"trust_domain"`
-	Subject  string    `json:"subject"`
-	Serial   string    `json:"serial"`
-	NotAfter time.Time `json:"not_after"`
-	// Left is when its source removed it. It stays trusted for a while, because peers may still
-	// have certificates of it.
-	Left time.Time `json:"left,omitzero"`
-}
-
-// SecretFile is a secret that clients name by the files that it is made from.
-type SecretFile struct {
-	Name string `json:"name"`
-	// Version is that of the content; "" while there is none.
-	Version string `json:"version,omitempty"`
-	Error   string `json:"error,omitempty"`
-}
-
 // collectCertificates sends the metrics of certificates; s is nil if none are issued.
-func (c *stateCollector) collectCertificates(send sender, s *Certificates) {
+func collectCertificates(send sender, s *sds.Status) {
 	if s == nil {
 		return
 	}
@@ -77,7 +26,7 @@ func (c *stateCollector) collectCertificates(send sender, s *Certificates) {
 		send("holdfast_certificate_failing_attempts", float64(id.Attempts), id.Secret, id.CA)
 		send("holdfast_certificates_issued_total", float64(id.Issued), id.Secret, id.CA)
 		for reason, n := range id.Failed {
-			send("holdfast_certificates_failed_total", float64(n), id.Secret, id.CA, reason)
+			send("holdfast_certificates_failed_total", float64(n), id.Secret, id.CA, string(reason))
 		}
 	}
 	roots := make(map[[2]string]int)
@@ -99,8 +48,8 @@ func (c *stateCollector) collectCertificates(send sender, s *Certificates) {
 // seconds returns a time in seconds since 1970.
 func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
-// problems lists the problems with certificates; s may be nil.
-func (s *Certificates) problems(now time.Time) (lines problems) {
+// certificateProblems lists the problems with certificates; s may be nil.
+func certificateProblems(s *sds.Status, now time.Time) (lines problems) {
 	if s == nil {
 		return nil
 	}
@@ -126,8 +75,8 @@ func (s *Certificates) problems(now time.Time) (lines problems) {
 	return lines
 }
 
-// write writes the certificates for a person; s may be nil.
-func (s *Certificates) write(b *bytes.Buffer, now time.Time) {
+// writeCertificates writes the certificates for a person; s may be nil.
+func writeCertificates(b *bytes.Buffer, s *sds.Status, now time.Time) {
 	if s == nil {
 		return
 	}

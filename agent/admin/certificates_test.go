@@ -8,22 +8,24 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/holdfast-xds/holdfast/internal/bubble"
+	"github.com/holdfast-xds/holdfast/sds"
+	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
 // certified is a status with certificates of every kind.
-func certified(now time.Time) *Certificates {
-	return &Certificates{
-		Identities: []Identity{
+func certified(now time.Time) *sds.Status {
+	return &sds.Status{
+		Identities: []sds.IdentityStatus{
 			{Secret: "default", CA: "istio:ca:1", Names: "spiffe://mesh.test/web", Serial: "a1", Issuer: "CN=ca", NotAfter: now.Add(90 * time.Minute), Next: now.Add(time.Hour), Issued: 3},
-			{Secret: "late", CA: "istio:ca:1", Names: "spiffe://mesh.test/late", Serial: "a2", Issuer: "CN=ca", NotAfter: now.Add(time.Minute), Next: now.Add(5 * time.Second), Attempts: 7, Error: "the CA is away", Failed: map[string]uint64{"unavailable": 7}},
+			{Secret: "late", CA: "istio:ca:1", Names: "spiffe://mesh.test/late", Serial: "a2", Issuer: "CN=ca", NotAfter: now.Add(time.Minute), Next: now.Add(5 * time.Second), Attempts: 7, Error: "the CA is away", Failed: map[pki.Reason]uint64{"unavailable": 7}},
 			{Secret: "ended", CA: "spire:unix:/s", Names: "spiffe://mesh.test/ended", Serial: "a3", Issuer: "CN=spire", NotAfter: now.Add(-time.Hour)},
 			{Secret: "none", CA: "files:/tls", Attempts: 1, Error: "no certificate"},
 		},
-		Roots: []Root{
+		Roots: []sds.RootStatus{
 			{CA: "istio:ca:1", Domain: "mesh.test", Subject: "CN=root", Serial: "b1", NotAfter: now.Add(48 * time.Hour)},
 			{CA: "istio:ca:1", Domain: "mesh.test", Subject: "CN=old", Serial: "b2", NotAfter: now.Add(24 * time.Hour), Left: now.Add(-time.Minute)},
 		},
-		Files:  []SecretFile{{Name: "file-root:/a", Version: "v"}, {Name: "file-root:/b", Error: "not there"}},
+		Files:  []sds.FileStatus{{Name: "file-root:/a", Version: "v"}, {Name: "file-root:/b", Error: "not there"}},
 		Faults: []string{"the token is missing"},
 	}
 }

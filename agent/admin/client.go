@@ -64,9 +64,8 @@ func (c Client) Do(ctx context.Context, action string) error {
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	said, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", c.Addr, strings.TrimSpace(string(said)))
+		return fmt.Errorf("%s: %s", c.Addr, said(resp))
 	}
 	return nil
 }
@@ -122,8 +121,7 @@ func (c Client) get(ctx context.Context, path string, query url.Values, read fun
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		said, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
-		return fmt.Errorf("%s answers %s to %s: %s", c.Addr, resp.Status, path, strings.TrimSpace(string(said)))
+		return fmt.Errorf("%s answers %s to %s: %s", c.Addr, resp.Status, path, said(resp))
 	}
 	return read(resp.Body)
 }
@@ -147,4 +145,10 @@ func (c Client) unreachable(err error) error {
 		return fmt.Errorf("no access to the agent on %s: run this command as the agent's user or root; users of the agent's --admin-readers may read (%w)", c.Addr, err)
 	}
 	return fmt.Errorf("no agent answers on %s: is `holdfast run` running, and with this --admin? (%w)", c.Addr, err)
+}
+
+// said returns the text of a short answer.
+func said(resp *http.Response) string {
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+	return strings.TrimSpace(string(text))
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -335,11 +336,11 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	status := c.state.Status()
 	c.collectTypes(send, status.Groups)
-	c.collectGroups(send, status.Groups)
-	c.collectStorage(send, status.Storage)
-	c.collectCertificates(send, status.Certificates)
+	collectGroups(send, status.Groups)
+	collectStorage(send, status.Storage)
+	collectCertificates(send, status.Certificates)
 	if e := status.Envoy; e != nil {
-		send("holdfast_envoy_live", number(e.State == "LIVE"))
+		send("holdfast_envoy_live", number(e.State == envoy.StateLive))
 		send("holdfast_envoy_epoch", float64(e.Epoch))
 		send("holdfast_envoy_crashes_total", float64(e.Restarts))
 	}
@@ -392,7 +393,7 @@ func (c *stateCollector) collectTypes(send sender, groups []Group) {
 }
 
 // collectGroups sends the metrics of groups and their upstreams.
-func (c *stateCollector) collectGroups(send sender, groups []Group) {
+func collectGroups(send sender, groups []Group) {
 	upstreams := make(map[string]Upstream)
 	restored, fallenBack, oldest := 0, false, time.Duration(-1)
 	suspects, shortLives := 0, uint64(0)
@@ -431,7 +432,7 @@ func (c *stateCollector) collectGroups(send sender, groups []Group) {
 }
 
 // collectStorage sends the metrics of the state on disk; s is nil if there is none.
-func (c *stateCollector) collectStorage(send sender, s *Storage) {
+func collectStorage(send sender, s *Storage) {
 	if s == nil {
 		return
 	}

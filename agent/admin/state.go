@@ -18,8 +18,10 @@ import (
 
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/sds"
 )
 
 // State is the state of an agent. Its methods are called concurrently, with each request, and must not
@@ -77,24 +79,9 @@ type Status struct {
 	// Storage is the last known good on disk; nil if there is none.
 	Storage *Storage `json:"storage,omitempty"`
 	// Envoy is the agent's child; nil if there is none.
-	Envoy *Envoy `json:"envoy,omitempty"`
+	Envoy *envoy.Status `json:"envoy,omitempty"`
 	// Certificates are issued by the agent; nil if it issues none.
-	Certificates *Certificates `json:"certificates,omitempty"`
-}
-
-// Envoy describes the Envoy that the agent runs as its child.
-type Envoy struct {
-	PID   int `json:"pid"` // 0 while none runs
-	Epoch int `json:"epoch"`
-	// Version and State are as Envoy reports them.
-	Version string    `json:"version,omitempty"`
-	State   string    `json:"state,omitempty"`
-	Since   time.Time `json:"since,omitzero"`
-	// Restarts counts crashes. LastExit is the exit code of the last one, 128 plus the signal if
-	// Envoy was killed.
-	Restarts int  `json:"restarts"`
-	LastExit int  `json:"last_exit_code"`
-	Draining bool `json:"draining"`
+	Certificates *sds.Status `json:"certificates,omitempty"`
 }
 
 // Storage is the last known good on disk.

@@ -129,8 +129,7 @@ func (t *Takeover) ask() error {
 	}
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		defer func() { _ = resp.Body.Close() }()
-		said, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
-		return fmt.Errorf("%s answers %s: %s", t.addr, resp.Status, strings.TrimSpace(string(said)))
+		return fmt.Errorf("%s answers %s: %s", t.addr, resp.Status, said(resp))
 	}
 	switch said, err := ReadLine(t.r); {
 	case err != nil:

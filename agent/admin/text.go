@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -40,9 +41,9 @@ func (s Status) WriteText(w io.Writer) error {
 		b.WriteString(legend)
 	}
 	if e := s.Envoy; e != nil {
-		fmt.Fprintf(&b, "\nEnvoy %s\n", printable(e.line(s.Now)))
+		fmt.Fprintf(&b, "\nEnvoy %s\n", printable(envoyLine(e, s.Now)))
 	}
-	s.Certificates.write(&b, s.Now)
+	writeCertificates(&b, s.Certificates, s.Now)
 	if st := s.Storage; st != nil {
 		fmt.Fprintf(&b, "\nLast known good in %s: generation %d, %d bytes, written %s\n", printable(st.Dir), st.Generation, st.Bytes, ago(s.Now, st.Committed))
 		for _, reason := range slices.Sorted(maps.Keys(st.NotStored)) {
@@ -115,7 +116,7 @@ func (s Status) problems() problems {
 				t.Type, g.NodeID, plural(suspect, "resource"), dump)
 		}
 	}
-	lines = append(lines, s.Certificates.problems(s.Now)...)
+	lines = append(lines, certificateProblems(s.Certificates, s.Now)...)
 	lines = append(lines, s.Storage.problems(s.Now)...)
 	for _, f := range s.Files {
 		lines.add("file %s: %s (its last valid content stays in use)", f.Name, f.Error)
@@ -145,8 +146,7 @@ func (f *Fallback) line(now time.Time, at string) string {
 		plural(len(f.Suspects), "resource"), age(now, f.Since), at, f.Until.UTC().Format(time.RFC3339), strings.Join(names, ", "))
 }
 
-// line describes Envoy.
-func (e *Envoy) line(now time.Time) string {
+func envoyLine(e *envoy.Status, now time.Time) string {
 	if e.PID == 0 {
 		if e.Restarts == 0 {
 			return "is not started yet"

@@ -85,16 +85,19 @@ type ExitError struct {
 
 func (e *ExitError) Error() string { return fmt.Sprintf("Envoy exited with code %d", e.Code) }
 
-// Status is the state of Envoy.
+// Status is the state of Envoy. Its JSON form is a part of the status of the agent.
 type Status struct {
-	PID   int // 0 while no Envoy runs
-	Epoch int
+	PID   int `json:"pid"` // 0 while no Envoy runs
+	Epoch int `json:"epoch"`
 	// Version and State are Envoy's own description; "" while it does not answer.
-	Version, State string
-	Since          time.Time
-	// Restarts counts the restarts after a crash, and LastExit is the code of the last crash.
-	Restarts, LastExit int
-	Draining           bool
+	Version string    `json:"version,omitempty"`
+	State   string    `json:"state,omitempty"`
+	Since   time.Time `json:"since,omitzero"`
+	// Restarts counts the crashes. LastExit is the exit code of the last one, 128 plus the signal if
+	// Envoy was killed.
+	Restarts int  `json:"restarts"`
+	LastExit int  `json:"last_exit_code"`
+	Draining bool `json:"draining"`
 }
 
 // Supervisor runs Envoy. Create it with New and run Run.

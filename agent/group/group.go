@@ -36,7 +36,7 @@ type Config struct {
 	// Connected and Lacking of the result.
 	Upstreams func() *upstream.Failover
 	Cache     cache.Config
-	Secrets   Secrets      // nil for none
+	Secrets   *sds.Manager // nil for none
 	Log       *slog.Logger // may be nil
 	// WatchDisconnects warns of Envoys that live for less than a minute. It is for Envoys that are not
 	// the agent's child, whose exits the agent does not see.
@@ -50,13 +50,6 @@ type Config struct {
 	// Answered, if set, is called with the time from an update of a source until the last client
 	// that it concerned has answered and what was ACKed is on disk. It must not block.
 	Answered func(typeURL string, took time.Duration)
-}
-
-// Secrets makes the secrets that the agent owns, whatever a control plane sends.
-type Secrets interface {
-	Owns(name string) bool
-	// Serve publishes them into a state until ctx ends.
-	Serve(ctx context.Context, state sds.State) error
 }
 
 // DefaultRestoreAfter is how long a group waits for a slow control plane before it serves what was

@@ -19,6 +19,7 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/internal/envoytest"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
@@ -53,7 +54,7 @@ func (w *world) startAgentOf(args []string, child ...string) {
 }
 
 // child returns what the agent says of its Envoy.
-func (w *world) child() admin.Envoy {
+func (w *world) child() envoy.Status {
 	w.Helper()
 	status, err := w.client().Status(w.Context())
 	w.check(err)
@@ -66,9 +67,9 @@ func (w *world) child() admin.Envoy {
 func (w *world) client() admin.Client { return admin.Client{Addr: "unix:" + w.path("admin.sock")} }
 
 // alive waits until the child is another process than one, and serves.
-func (w *world) alive(not int) admin.Envoy {
+func (w *world) alive(not int) envoy.Status {
 	w.Helper()
-	var e admin.Envoy
+	var e envoy.Status
 	w.check(w.agent.Wait(limit, func() error {
 		if e = w.child(); e.PID == 0 || e.PID == not || e.State != "LIVE" {
 			return fmt.Errorf("Envoy: %+v", e)

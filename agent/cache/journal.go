@@ -449,7 +449,7 @@ func (c *Cache) allFacts() map[Fact]string {
 
 // fact returns the present value of a fact; "" if it does not hold.
 func (c *Cache) fact(f Fact) string {
-	t, k := c.tables[f.Type], xds.Key{Type: f.Type, Name: f.Name}
+	t, k := c.existing(f.Type), xds.Key{Type: f.Type, Name: f.Name}
 	holds := false
 	switch f.Kind {
 	case FallbackFact:
@@ -465,9 +465,9 @@ func (c *Cache) fact(f Fact) string {
 	case MaybeHeldFact:
 		holds = c.uncertain.Has(k)
 	case SubscribedFact:
-		holds = t != nil && t.names.SubscribedOrLeased(f.Name) && !c.local(k)
+		holds = t.names.SubscribedOrLeased(f.Name) && !c.local(k)
 	case KnownFact:
-		holds = t != nil && t.KnownOrRestored()
+		holds = t.KnownOrRestored()
 	}
 	if holds {
 		return yes

@@ -178,26 +178,18 @@ func (c *Cache) subscribeEndpoints(e *entry, r *xds.Resource) {
 	if r != nil && r.EDSName == "" {
 		r = nil
 	}
-	before, now := edsName(e.EndpointsOf), edsName(r)
-	e.EndpointsOf = r
-	if before == now {
+	before := e.EndpointsOf
+	if before == r {
 		return
 	}
+	e.EndpointsOf = r
 	names := c.table(xds.EndpointType).names
-	if before != "" {
-		names.RemoveCluster(before)
+	if r != nil {
+		names.AddCluster(r.EDSName) // before the other is removed, because the names may be the same
 	}
-	if now != "" {
-		names.AddCluster(now)
+	if before != nil {
+		names.RemoveCluster(before.EDSName)
 	}
-}
-
-// edsName returns the name of a cluster's endpoints; "" if it has none. r may be nil.
-func edsName(r *xds.Resource) string {
-	if r == nil {
-		return ""
-	}
-	return r.EDSName
 }
 
 // isReferenced reports whether an entry is subscribed to, or comes from a source that reports

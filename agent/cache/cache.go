@@ -112,7 +112,7 @@ type Cache struct {
 	watches   map[*Watch]struct{}
 	union     *subscriptions.Union
 	sources   sources
-	contents  *contents.Contents
+	contents  contents.Contents
 	uncertain *uncertain.Names
 	// connected is since when an upstream answers, so that leases expire; the zero time if none
 	// does.
@@ -164,13 +164,12 @@ func New(cfg Config) *Cache {
 	cfg.MaxResources = cmp.Or(cfg.MaxResources, DefaultMaxResources)
 	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, DefaultMaxBytes)
 	c := &Cache{
-		cfg:      cfg,
-		wake:     make(chan struct{}, 1),
-		began:    time.Now(),
-		tables:   make(map[string]*table),
-		watches:  make(map[*Watch]struct{}),
-		sources:  newSources(),
-		contents: contents.New(),
+		cfg:     cfg,
+		wake:    make(chan struct{}, 1),
+		began:   time.Now(),
+		tables:  make(map[string]*table),
+		watches: make(map[*Watch]struct{}),
+		sources: newSources(),
 	}
 	c.deadlines = expiry.New(c.deadline)
 	c.guard = guard.New(cfg.Guard, func(k xds.Key) { c.persistFactOr(DeferredFact, AccidentFact, k) })
@@ -228,7 +227,7 @@ func (c *Cache) apply(u xds.Update, answer func(nack error)) (due []func()) {
 	t := c.table(u.Type)
 	u = c.withoutLocal(t, u)
 	if u.Timeout {
-		c.noteErrors(t, u, newChanges(t))
+		c.noteErrors(t, u, &changes{table: t})
 		return c.awaitAnswer(t, answer, nil, nil)
 	}
 	t.updated = time.Now()
@@ -242,7 +241,7 @@ func (c *Cache) apply(u xds.Update, answer func(nack error)) (due []func()) {
 	}
 	c.serveRestored(t)
 	c.revision++
-	ch := newChanges(t)
+	ch := &changes{table: t}
 	held, from := t.Len(), c.origin(u)
 	if held == 0 {
 		t.Grow(len(u.Resources))
@@ -322,7 +321,7 @@ func (c *Cache) Synced(source, typeURL string, asked time.Time) {
 	}
 	c.persistFact(KnownFact, t.key(""))
 	c.revision++
-	ch := newChanges(t)
+	ch := &changes{table: t}
 	ch.all = true
 	for _, name := range missing {
 		c.remove(t, name, ch)
@@ -361,15 +360,13 @@ type changes struct {
 	retry bool
 }
 
-func newChanges(t *table) *changes { return &changes{table: t} }
-
 // changesByType has the changes of several types, by type URL.
 type changesByType map[string]*changes
 
 func (by changesByType) of(t *table) *changes {
 	ch := by[t.URL]
 	if ch == nil {
-		ch = newChanges(t)
+		ch = &changes{table: t}
 		by[t.URL] = ch
 	}
 	return ch
@@ -492,7 +489,9 @@ func (c *Cache) drop(t *table, name string) {
 	c.guard.Forget(t.key(name))
 	c.subscribeEndpoints(e, nil)
 	delete(t.errors, name)
-	c.journal.dropped(t.key(name), e)
+	if c.journal != nil && e.OnDisk != nil {
+		c.journal.removed[t.key(name)] = e.OnDisk
+	}
 	c.persist(t, name)
 	c.unreferenced.Remove(t.key(name))
 }
@@ -590,7 +589,7 @@ func (c *Cache) trackDeadline(r *xds.Resource) {
 		return
 	}
 	c.table(r.Type).hadTTL = true
-	if c.deadlines.Add(xds.Key{Type: r.Type, Name: r.Name}, r.Deadline(), c.contents.Resources()) {
+	if c.deadlines.Add(xds.Key{Type: r.Type, Name: r.Name}, r.Deadline(), c.contents.Resources) {
 		c.wakeRun()
 	}
 }

@@ -89,7 +89,7 @@ func (c *Cache) Publish(resources []*xds.Resource, answer func(nack error)) {
 	t := c.table(resources[0].Type)
 	c.revision++
 	t.updated = time.Now()
-	ch := newChanges(t)
+	ch := &changes{table: t}
 	var nack error
 	for _, r := range resources {
 		nack = cmp.Or(nack, c.put(t, contents.Origin{Source: history.Local, KeepUnsubscribed: true}, r, ch))

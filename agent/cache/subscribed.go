@@ -195,7 +195,7 @@ func (c *Cache) subscribeEndpoints(e *entry, r *xds.Resource) {
 // isReferenced reports whether an entry is subscribed to, or comes from a source that reports
 // resources without a subscription.
 func (c *Cache) isReferenced(t *table, e *entry) bool {
-	return e.KeepUnsubscribed() || t.names.Has(xds.Wildcard) || c.isSubscribed(t, e.Current().Name, e.Current())
+	return e.KeepUnsubscribed || t.names.Has(xds.Wildcard) || c.isSubscribed(t, e.Current().Name, e.Current())
 }
 
 // evicted is called by the LRU for each entry that it pushes out or that is removed from it. Only

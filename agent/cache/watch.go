@@ -381,7 +381,7 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.table(typeURL)
-	ch := newChanges(t)
+	ch := &changes{table: t}
 	for _, r := range accepted {
 		w.confirmHeld(t, r.Name)
 		e := t.Entry(r.Name)
@@ -436,7 +436,7 @@ func (w *Watch) Nack(typeURL string, revision uint64, reason string, rejected *x
 	}
 	if rejected != nil {
 		w.mayHold(t, rejected.Name)
-		ch := newChanges(t)
+		ch := &changes{table: t}
 		c.nack(t, rejected, reason, ch)
 		c.notify(ch)
 	}

@@ -24,18 +24,11 @@ import (
 // adds and removes aliases without end.
 const maxNotFound = 100_000
 
-// Contents counts the resources of all types. Make it with New.
+// Contents counts the resources of all types, and sums up the sizes of their bodies.
 type Contents struct {
-	resources int
-	bytes     int64
+	Resources int
+	Bytes     int64
 }
-
-// New returns empty contents.
-func New() *Contents { return &Contents{} }
-
-// Resources is the number of resources; Bytes is the sum of the sizes of their bodies.
-func (c *Contents) Resources() int { return c.resources }
-func (c *Contents) Bytes() int64   { return c.bytes }
 
 // Type holds the resources of one type. Make one with Contents.Type.
 type Type struct {
@@ -65,7 +58,7 @@ type Entry struct {
 	OnDisk      *OnDisk
 	EndpointsOf *xds.Resource
 
-	keepUnsubscribed              bool // see xds.Update
+	KeepUnsubscribed              bool // see xds.Update; only Put sets it
 	restored, restoredAfterAnswer bool
 	update                        uint32 // the value of Type.updates when it was last put
 }
@@ -73,11 +66,8 @@ type Entry struct {
 // OnDisk is what the disk has of one name. There is one for each resource, so its size matters: 32
 // bytes.
 type OnDisk struct {
-	Content          *xds.Resource // nil for none
-	Previous         string        // the version of the stable content if it is another; "" for none
-	Source           history.Source
-	Accepted, Stable bool
-	Restored         bool // it was on disk when the agent started
+	history.Saved
+	Restored bool // it was on disk when the agent started
 }
 
 // Origin is where a resource comes from.
@@ -93,9 +83,6 @@ func (c *Contents) Type(url string) *Type {
 		collections: make(map[string]map[string]struct{}), notFound: make(map[string]struct{}),
 	}
 }
-
-// KeepUnsubscribed reports whether the resource is kept without a subscription.
-func (e *Entry) KeepUnsubscribed() bool { return e.keepUnsubscribed }
 
 // Restored reports whether the resource was restored from disk and no source has confirmed it since.
 // RestoredAfterAnswer reports whether, in addition, a source had answered a request for the type
@@ -224,7 +211,7 @@ func (t *Type) NotInUpdate() iter.Seq2[string, *Entry] {
 // for none; it is used only if the name has no entry.
 func (t *Type) Put(r *xds.Resource, from Origin, stable *xds.Resource) PutResult {
 	e := t.entries[r.Name]
-	if e != nil && e.Current() == r && e.Source() == from.Source && e.keepUnsubscribed == from.KeepUnsubscribed {
+	if e != nil && e.Current() == r && e.Source() == from.Source && e.KeepUnsubscribed == from.KeepUnsubscribed {
 		e.restored, e.update = false, t.updates
 		return PutResult{Entry: e, Old: r, WasNackedOrSuspect: e.NackedOrSuspect()}
 	}
@@ -232,14 +219,14 @@ func (t *Type) Put(r *xds.Resource, from Origin, stable *xds.Resource) PutResult
 	if e == nil {
 		e = &Entry{}
 		t.entries[r.Name] = e
-		t.contents.resources++
+		t.contents.Resources++
 		e.SetStable(stable)
 	} else {
-		t.contents.bytes -= size(e.Current())
+		t.contents.Bytes -= size(e.Current())
 	}
-	t.contents.bytes += size(r)
+	t.contents.Bytes += size(r)
 	p := PutResult{Entry: e, Old: e.Current(), WasRestored: e.restored, WasNackedOrSuspect: e.NackedOrSuspect()}
-	e.keepUnsubscribed, e.restored, e.update = from.KeepUnsubscribed, false, t.updates
+	e.KeepUnsubscribed, e.restored, e.update = from.KeepUnsubscribed, false, t.updates
 	if p.Change, p.DiskDiffers = e.Put(r, from.Source); p.Change == history.ContentChanged {
 		t.unindex(p.Old)
 		t.index(r)
@@ -254,8 +241,8 @@ func (t *Type) Restore(h history.History, disk *OnDisk) *Entry {
 	r := e.Current()
 	t.entries[r.Name] = e
 	t.index(r)
-	t.contents.resources++
-	t.contents.bytes += size(r)
+	t.contents.Resources++
+	t.contents.Bytes += size(r)
 	t.hidden = t.hidden || !t.answered
 	return e
 }
@@ -267,8 +254,8 @@ func (t *Type) Drop(name string) *Entry {
 		return nil
 	}
 	t.unindex(e.Current())
-	t.contents.resources--
-	t.contents.bytes -= size(e.Current())
+	t.contents.Resources--
+	t.contents.Bytes -= size(e.Current())
 	delete(t.entries, name)
 	return e
 }
@@ -314,7 +301,7 @@ type Limits struct {
 // its limits already (the excess was restored, or a limit was lowered), an update passes that does
 // not make it larger.
 func (t *Type) Check(u xds.Update, limits Limits, removes bool) error {
-	resources, bytes := t.contents.resources+len(u.Resources), t.contents.bytes
+	resources, bytes := t.contents.Resources+len(u.Resources), t.contents.Bytes
 	for _, r := range u.Resources {
 		bytes += size(r)
 	}
@@ -342,7 +329,7 @@ func (t *Type) Check(u xds.Update, limits Limits, removes bool) error {
 		}
 	}
 	switch {
-	case resources <= t.contents.resources && bytes <= t.contents.bytes:
+	case resources <= t.contents.Resources && bytes <= t.contents.Bytes:
 		return nil
 	case resources > limits.Resources:
 		return fmt.Errorf("rejected: %d resources exceed --max-resources %d", resources, limits.Resources)

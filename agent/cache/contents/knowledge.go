@@ -49,7 +49,7 @@ func (t *Type) SetIncomplete() {
 func (t *Type) allKeptUnsubscribed() bool {
 	fromSource := false
 	for _, e := range t.entries {
-		if !e.keepUnsubscribed {
+		if !e.KeepUnsubscribed {
 			return false
 		}
 		fromSource = fromSource || !e.IsLocal()

@@ -30,16 +30,11 @@ func (c *Cache) Prefetch(typeURL string, names ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.table(typeURL)
-	running := len(c.watches) > 0
 	for _, name := range names {
-		switch {
-		case !running:
-			t.names.Prefetch(name)
-		case !t.names.Has(name):
-			t.names.Lease(name)
-		}
+		t.names.Prefetch(name)
 	}
-	if running {
+	if len(c.watches) > 0 {
+		c.union.Start()
 		c.wakeRun()
 	}
 }

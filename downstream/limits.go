@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 
 	"golang.org/x/time/rate"
@@ -107,7 +108,7 @@ func (g *limiter) wait(ctx context.Context) error {
 // served. machine is the stream's Session; its lock must be held.
 func (g *limiter) admit(req *session.Request, machine *session.Session) bool {
 	l := g.server.cfg.Limits
-	if types, _ := machine.Subscriptions(); machine.IsNew(req.Type) && len(types) >= l.Types {
+	if types, _ := machine.Subscriptions(); len(types) >= l.Types && !slices.Contains(types, req.Type) {
 		g.exceeded("types", "client subscribes to more types than --max-types: the others are not answered", "type", shortened(req.Type))
 		return false
 	}

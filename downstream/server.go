@@ -52,9 +52,7 @@ type Config struct {
 	Identifier string
 	// MaxMessage bounds the size of a request in bytes; 0 means DefaultMaxMessage.
 	MaxMessage int
-	// RemovalDelay delays the removal of clusters; 0 means session.DefaultRemovalDelay.
-	RemovalDelay time.Duration
-	Limits       Limits
+	Limits     Limits
 	// RESTHold is how long a poll whose version is current waits for a change; 0 answers at once.
 	// A client's request timeout must exceed it (protocol.md 9.3).
 	RESTHold time.Duration
@@ -234,7 +232,6 @@ func (s *Server) newSession(client Client, view View, noncePrefix string) *sessi
 	return session.New(session.Config{
 		Form:         client.Form,
 		NoncePrefix:  noncePrefix,
-		RemovalDelay: s.cfg.RemovalDelay,
 		KeepWildcard: client.Node.GetUserAgentName() == xds.EnvoyUserAgent,
 		TTL:          enforcesTTL(client.Node),
 		HadWildcard:  view.HadWildcard,

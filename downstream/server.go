@@ -149,7 +149,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		}
 		return nil
 	})
-	eg.Go(func() error { return s.serveREST(ctx, split.rest, allowAny) })
+	eg.Go(func() error { return s.serveREST(ctx, split.rest, true) })
 	err := eg.Wait()
 	s.streaming.Wait()
 	return err
@@ -195,7 +195,8 @@ func (s *Server) Streams() []StreamState {
 func (s *Server) serve(g grpc.ServerStream, form xds.Form, typeURL string) error {
 	st := &stream{
 		server: s, number: s.number(), form: form, typeURL: typeURL, grpc: g, since: time.Now(),
-		wake: make(chan struct{}, 1), written: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), written: make(chan struct{}, 1), logged: make(map[string]bool),
+		rate: rate.NewLimiter(rate.Limit(s.cfg.Limits.RequestRate), s.cfg.Limits.RequestBurst),
 	}
 	if p, ok := peer.FromContext(g.Context()); ok && p.Addr.Network() != "unix" {
 		st.peer = p.Addr.String()

@@ -198,7 +198,7 @@ func (cp *ControlPlane) serve(ctx context.Context, lis net.Listener) error {
 
 func (cp *ControlPlane) listen() (net.Listener, error) {
 	if path, ok := strings.CutPrefix(cp.cfg.Listen, "unix:"); ok {
-		return downstream.Listen(downstream.SocketConfig{Path: path})
+		return downstream.Listen(downstream.SocketConfig{Path: path}, nil)
 	}
 	lis, err := net.Listen("tcp", cp.cfg.Listen)
 	if err != nil {

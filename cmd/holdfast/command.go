@@ -189,17 +189,12 @@ func headerFlag(flags *pflag.FlagSet) (name string) {
 // command is a command whose flags are grouped in sections.
 type command struct {
 	*cobra.Command
-	sections []section
+	sections []*pflag.FlagSet // each has its title as its name
 	// takesChild is set if another command line, child, may follow --.
 	takesChild bool
 	child      []string
 	// run is called with warnings about the settings, after the flags are set.
 	run func(ctx context.Context, warnings []string) error
-}
-
-type section struct {
-	title string
-	flags *pflag.FlagSet
 }
 
 // newCommand makes a command without flags.
@@ -214,14 +209,14 @@ func newCommand(name, short, long, example string) *command {
 func (c *command) section(title string) *pflag.FlagSet {
 	flags := pflag.NewFlagSet(title, pflag.ContinueOnError)
 	flags.SortFlags = false
-	c.sections = append(c.sections, section{title, flags})
+	c.sections = append(c.sections, flags)
 	return flags
 }
 
 // visitFlags visits the flags that are also settings.
 func (c *command) visitFlags(visit func(*pflag.Flag)) {
 	for _, s := range c.sections {
-		s.flags.VisitAll(visit)
+		s.VisitAll(visit)
 	}
 }
 

@@ -113,7 +113,7 @@ func New(cfg Config) (*Agent, error) {
 	a := &Agent{born: time.Now(), orphans: reaper.New(), metrics: admin.NewMetrics(cfg.Version)}
 	cfg.Upstream.Security.Shown = a.metrics.UpstreamCertificate
 	cfg.Upstream.Log, cfg.Upstream.Observer = cfg.Log, a.metrics.Upstream()
-	cfg.Peers.Log, cfg.Peers.Observer = cfg.Log, a.metrics.Downstream()
+	cfg.Peers.Log, cfg.Peers.Rejected = cfg.Log, a.metrics.Downstream().PeerRejected
 	a.cfg = cfg
 	// Each group has sources of its own. Their configuration is checked now.
 	if _, err := a.sources(); err != nil {

@@ -234,7 +234,7 @@ func (a *Agent) openState() error {
 }
 
 func (a *Agent) bindSocket() error {
-	socket, err := downstream.ListenTo(a.cfg.Socket, a.cfg.Peers)
+	socket, err := downstream.Listen(a.cfg.Socket, &a.cfg.Peers)
 	if err != nil {
 		return err
 	}

@@ -3,10 +3,9 @@ package downstream
 import (
 	"cmp"
 	"context"
-	"log/slog"
+	"slices"
 	"strings"
 
-	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -72,52 +71,39 @@ func (s *Server) exhausted(limit, format string, args ...any) error {
 	return status.Errorf(codes.ResourceExhausted, format, args...)
 }
 
-// limiter enforces the limits on one stream. It is used by the receiver only.
-type limiter struct {
-	server *Server
-	log    *slog.Logger
-	rate   *rate.Limiter
-	logged map[string]bool
-}
-
-func newLimiter(s *Server, log *slog.Logger) *limiter {
-	l := s.cfg.Limits
-	return &limiter{s, log, rate.NewLimiter(rate.Limit(l.RequestRate), l.RequestBurst), make(map[string]bool)}
-}
-
 // exceeded counts an event that exceeds a limit, and logs the first one of a stream.
-func (g *limiter) exceeded(limit, message string, args ...any) {
-	g.server.cfg.Observer.LimitExceeded(limit)
-	if !g.logged[limit] {
-		g.logged[limit] = true
-		g.log.Warn(message+"; further cases on this stream are only counted", args...)
+func (st *stream) exceeded(limit, message string, args ...any) {
+	st.server.cfg.Observer.LimitExceeded(limit)
+	if !st.logged[limit] {
+		st.logged[limit] = true
+		st.log.Warn(message+"; further cases on this stream are only counted", args...)
 	}
 }
 
 // wait delays a client whose requests come too fast.
-func (g *limiter) wait(ctx context.Context) error {
-	if g.rate.Allow() {
+func (st *stream) wait(ctx context.Context) error {
+	if st.rate.Allow() {
 		return nil
 	}
-	g.exceeded("request_rate", "client sends requests faster than --max-request-rate", "rate", g.server.cfg.Limits.RequestRate)
-	return g.rate.Wait(ctx)
+	st.exceeded("request_rate", "client sends requests faster than --max-request-rate", "rate", st.server.cfg.Limits.RequestRate)
+	return st.rate.Wait(ctx)
 }
 
 // admit removes from a request what exceeds the limits, and reports whether the rest must be
-// served. machine is the stream's Session; its lock must be held.
-func (g *limiter) admit(req *session.Request, machine *session.Session) bool {
-	l := g.server.cfg.Limits
-	if types, _ := machine.Subscriptions(); machine.IsNew(req.Type) && len(types) >= l.Types {
-		g.exceeded("types", "client subscribes to more types than --max-types: the others are not answered", "type", shortened(req.Type))
+// served. Called with mu held.
+func (st *stream) admit(req *session.Request) bool {
+	l := st.server.cfg.Limits
+	if types, _ := st.machine.Subscriptions(); len(types) >= l.Types && !slices.Contains(types, req.Type) {
+		st.exceeded("types", "client subscribes to more types than --max-types: the others are not answered", "type", shortened(req.Type))
 		return false
 	}
-	removed := machine.Limit(req, l.Subscriptions)
+	removed := st.machine.Limit(req, l.Subscriptions)
 	if removed.Surplus > 0 {
-		g.exceeded("subscriptions", "client subscribes to more names than --max-subscriptions: the others are left out",
+		st.exceeded("subscriptions", "client subscribes to more names than --max-subscriptions: the others are left out",
 			"type", xds.Short(req.Type), "left_out", removed.Surplus, "such_as", shortened(removed.ASurplus))
 	}
 	if removed.Invalid > 0 {
-		g.exceeded("names", "client subscribes to names that no resource can have: they are left out",
+		st.exceeded("names", "client subscribes to names that no resource can have: they are left out",
 			"type", xds.Short(req.Type), "left_out", removed.Invalid, "such_as", shortened(removed.AnInvalid), "bytes", len(removed.AnInvalid))
 	}
 	return true

@@ -12,6 +12,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -72,10 +73,11 @@ func TestTheLimitsAreEnforcedOnAClient(t *testing.T) {
 			var log bytes.Buffer
 			seen := exceededLimits{of: make(map[string]int)}
 			s := New(Config{Limits: limits, Observer: seen})
-			g, machine := newLimiter(s, slog.New(slog.NewTextHandler(&log, nil))), session.New(session.Config{Form: xds.Delta})
+			machine := session.New(session.Config{Form: xds.Delta})
+			g := limited(s, slog.New(slog.NewTextHandler(&log, nil)), machine)
 			feed := func(req *session.Request) {
 				again := *req
-				if g.admit(&again, machine) {
+				if g.admit(&again) {
 					machine.Request(&again)
 				}
 			}
@@ -106,6 +108,15 @@ func TestTheLimitsAreEnforcedOnAClient(t *testing.T) {
 	}
 }
 
+// limited is a stream for its limits only.
+func limited(s *Server, log *slog.Logger, machine *session.Session) *stream {
+	l := s.cfg.Limits
+	return &stream{
+		server: s, log: log, machine: machine, logged: make(map[string]bool),
+		rate: rate.NewLimiter(rate.Limit(l.RequestRate), l.RequestBurst),
+	}
+}
+
 func versions(n int) map[string]string {
 	out := make(map[string]string)
 	for _, name := range names(n) {
@@ -118,7 +129,7 @@ func versions(n int) map[string]string {
 func TestRequestsThatComeTooFastWait(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		seen := exceededLimits{of: make(map[string]int)}
-		g := newLimiter(New(Config{Limits: Limits{RequestRate: 10, RequestBurst: 5}, Observer: seen}), slog.New(slog.DiscardHandler))
+		g := limited(New(Config{Limits: Limits{RequestRate: 10, RequestBurst: 5}, Observer: seen}), slog.New(slog.DiscardHandler), nil)
 		begun := time.Now()
 		for range 25 {
 			if err := g.wait(t.Context()); err != nil {
@@ -140,10 +151,11 @@ func TestRequestsThatComeTooFastWait(t *testing.T) {
 func TestTheDefaultLimitsLeaveRoomForALargeMesh(t *testing.T) {
 	seen := exceededLimits{of: make(map[string]int)}
 	s := New(Config{Observer: seen})
-	g, machine := newLimiter(s, slog.New(slog.DiscardHandler)), session.New(session.Config{Form: xds.Delta})
+	machine := session.New(session.Config{Form: xds.Delta})
+	g := limited(s, slog.New(slog.DiscardHandler), machine)
 	for _, typeURL := range xds.Types()[:4] {
 		req := &session.Request{Type: typeURL, Subscribe: names(20_000), Initial: versions(20_000)}
-		g.admit(req, machine)
+		g.admit(req)
 		machine.Request(req)
 	}
 	for range 10_000 { // a burst of ACKs

@@ -2,7 +2,6 @@ package downstream
 
 import (
 	"cmp"
-	"errors"
 	"log/slog"
 	"net"
 	"os"
@@ -33,29 +32,7 @@ type Peers struct {
 	Log        *slog.Logger
 	// Flags names in the log the flags that allow a client; "" for the flags of the xDS socket.
 	Flags    string
-	Observer PeerObserver // may be nil
-}
-
-// PeerObserver counts the connections that a socket rejects.
-type PeerObserver interface {
-	PeerRejected()
-}
-
-// ListenTo is Listen for a socket that accepts connections of these peers only. Connections of
-// others are closed at once, and what they send is never read.
-//
-// On systems other than Linux the peers cannot be identified: there only the permissions of the
-// socket restrict them, and UIDs or GIDs are an error.
-func ListenTo(cfg SocketConfig, peers Peers) (*Socket, error) {
-	if !peersAreKnown && len(peers.UIDs)+len(peers.GIDs) > 0 {
-		return nil, errors.New("socket: --allow-uid, --allow-gid and --admin-readers need Linux: elsewhere the permissions of the socket decide")
-	}
-	s, err := Listen(cfg)
-	if err != nil || !peersAreKnown {
-		return s, err
-	}
-	s.filter = newPeerFilter(peers, uint32(os.Geteuid()), s.gid)
-	return s, nil
+	Rejected func() // called for each connection that is rejected; may be nil
 }
 
 type credentials struct {
@@ -116,8 +93,8 @@ func (g *peerFilter) admits(c *net.UnixConn) bool {
 	if err == nil && g.allows(p) {
 		return true
 	}
-	if g.Observer != nil {
-		g.Observer.PeerRejected()
+	if g.Rejected != nil {
+		g.Rejected()
 	}
 	switch {
 	case !g.warnings.Allow():

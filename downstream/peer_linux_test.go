@@ -171,7 +171,7 @@ func TestUsersAreAllowedAndRejectedOnARealSocket(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			path, rejected := open(t), &rejectedPeers{}
-			tc.peers.Observer = rejected
+			tc.peers.Rejected = rejected.count
 			socket := listeningTo(t, SocketConfig{Path: path, Mode: 0o666}, tc.peers)
 			if tc.off && tc.who.uid == me.uid {
 				socket.filter.UIDs = tc.peers.UIDs

@@ -21,7 +21,7 @@ const somebody = 54321
 // rejectedPeers counts rejected connections.
 type rejectedPeers struct{ atomic.Int64 }
 
-func (r *rejectedPeers) PeerRejected() { r.Add(1) }
+func (r *rejectedPeers) count() { r.Add(1) }
 
 func TestWhoMayUseTheSocketFollowsFromUserAndGroups(t *testing.T) {
 	const own, group, none = 1000, 500, -1
@@ -82,7 +82,7 @@ func (s *Socket) as(peers ...credentials) {
 
 func listeningTo(t *testing.T, cfg SocketConfig, peers Peers) *Socket {
 	t.Helper()
-	s, err := ListenTo(cfg, peers)
+	s, err := Listen(cfg, &peers)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestAnotherUserIsRejectedBeforeItsRequestAndTheNextIsServed(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			path, rejected := filepath.Join(socketDir(t), "xds.sock"), &rejectedPeers{}
-			socket := listeningTo(t, SocketConfig{Path: path}, Peers{Observer: rejected})
+			socket := listeningTo(t, SocketConfig{Path: path}, Peers{Rejected: rejected.count})
 			socket.as(credentials{uid: somebody, gid: somebody}, credentials{uid: somebody, gid: somebody})
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
@@ -143,7 +143,7 @@ func TestAnotherUserIsRejectedBeforeItsRequestAndTheNextIsServed(t *testing.T) {
 
 func TestAClientThatCannotBeIdentifiedIsRejected(t *testing.T) {
 	path, rejected, log := filepath.Join(socketDir(t), "xds.sock"), &rejectedPeers{}, &bytes.Buffer{}
-	socket := listeningTo(t, SocketConfig{Path: path}, Peers{Observer: rejected, Log: slog.New(slog.NewTextHandler(log, nil))})
+	socket := listeningTo(t, SocketConfig{Path: path}, Peers{Rejected: rejected.count, Log: slog.New(slog.NewTextHandler(log, nil))})
 	socket.filter.identify = func(*net.UnixConn) (credentials, error) { return credentials{}, errors.New("no such option") }
 	ended := make(chan error, 1)
 	go func() {
@@ -169,7 +169,7 @@ func TestAClientThatCannotBeIdentifiedIsRejected(t *testing.T) {
 func TestRejectionsAreAllCountedAndSeldomLogged(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		rejected, log := &rejectedPeers{}, &bytes.Buffer{}
-		g := newPeerFilter(Peers{Observer: rejected, Log: slog.New(slog.NewTextHandler(log, nil))}, 1000, -1)
+		g := newPeerFilter(Peers{Rejected: rejected.count, Log: slog.New(slog.NewTextHandler(log, nil))}, 1000, -1)
 		g.identify = func(*net.UnixConn) (credentials, error) { return credentials{uid: 101, gid: 102, pid: 103}, nil }
 		lines := func() int { return strings.Count(log.String(), "\n") }
 		for range 100 {
@@ -202,8 +202,8 @@ func TestASocketWithoutPeersChecksNobody(t *testing.T) {
 	}
 }
 
-func TestListenToReturnsTheErrorsOfListen(t *testing.T) {
-	s, err := ListenTo(SocketConfig{}, Peers{})
+func TestAnInvalidSocketWithPeersIsAnError(t *testing.T) {
+	s, err := Listen(SocketConfig{}, &Peers{})
 	if s != nil || err == nil || err.Error() != "socket: no path" {
 		t.Errorf("%v, %v", s, err)
 	}

@@ -38,12 +38,12 @@ const maxRESTRequest = 16 << 20
 // a secret in it is served. The whole response is rejected, because a response without the
 // resource would delete it.
 func (s *Server) ServeREST(ctx context.Context, lis net.Listener) error {
-	return s.serveREST(ctx, lis, s.rejectSecrets)
+	return s.serveREST(ctx, lis, false)
 }
 
-// serveREST serves REST. check returns an error if a response must not be served.
-func (s *Server) serveREST(ctx context.Context, lis net.Listener, check func(*discoveryv3.DiscoveryResponse) error) error {
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.rest(w, r, check) }))
+// serveREST serves REST; with secrets set, to clients that were authenticated.
+func (s *Server) serveREST(ctx context.Context, lis net.Listener, secrets bool) error {
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.rest(w, r, secrets) }))
 	if lis.Addr().Network() != "unix" {
 		// Envoy sends the name of its cluster as Host.
 		handler = webguard.Guard{Host: s.cfg.RESTHost, PlainNames: true}.Wrap(handler)
@@ -72,7 +72,7 @@ func (s *Server) serveREST(ctx context.Context, lis net.Listener, check func(*di
 
 // rest answers one poll: 200 with a new version, 304 if the version is current, 503 while nothing
 // is known. The answer "{}" would wipe Envoy, so it is never sent (protocol.md 9.2 to 9.4).
-func (s *Server) rest(w http.ResponseWriter, r *http.Request, check func(*discoveryv3.DiscoveryResponse) error) {
+func (s *Server) rest(w http.ResponseWriter, r *http.Request, secrets bool) {
 	typeURL, ok := restType(w, r)
 	if !ok {
 		return
@@ -100,14 +100,16 @@ func (s *Server) rest(w http.ResponseWriter, r *http.Request, check func(*discov
 		return
 	}
 	out, err := resp.SotW(s.from)
-	if err == nil {
-		if forbidden := check(out); forbidden != nil {
+	if err == nil && !secrets {
+		if forbidden := s.rejectSecrets(out); forbidden != nil {
 			s.secretsRejected.Do(func() {
 				s.cfg.Log.Warn("secret not served over REST on TCP", "type", xds.Short(typeURL), "err", forbidden)
 			})
 			http.Error(w, forbidden.Error(), http.StatusForbidden)
 			return
 		}
+	}
+	if err == nil {
 		body, err = s.restJSON(out)
 	}
 	if err != nil {
@@ -132,9 +134,6 @@ func (s *Server) rejectSecrets(resp *discoveryv3.DiscoveryResponse) error {
 	}
 	return nil
 }
-
-// allowAny is for listeners whose clients were authenticated.
-func allowAny(*discoveryv3.DiscoveryResponse) error { return nil }
 
 // nestedWithin reports whether at most depth Anys are nested in a message. An Any that cannot be
 // decoded counts as one level; writing it as JSON fails anyway.

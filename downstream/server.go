@@ -56,9 +56,7 @@ type Config struct {
 	Identifier string
 	// MaxMessage bounds the size of a request in bytes; 0 means DefaultMaxMessage.
 	MaxMessage int
-	// RemovalDelay delays the removal of clusters; 0 means session.DefaultRemovalDelay.
-	RemovalDelay time.Duration
-	Limits       Limits
+	Limits     Limits
 	// RESTHold is how long a poll whose version is current waits for a change; 0 answers at once.
 	// A client's request timeout must exceed it (protocol.md 9.3).
 	RESTHold time.Duration
@@ -157,7 +155,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		}
 		return nil
 	})
-	eg.Go(func() error { return s.serveREST(ctx, split.rest, allowAny) })
+	eg.Go(func() error { return s.serveREST(ctx, split.rest, true) })
 	err := eg.Wait()
 	s.streaming.Wait()
 	return err
@@ -203,7 +201,8 @@ func (s *Server) Streams() []StreamState {
 func (s *Server) serve(g grpc.ServerStream, form xds.Form, typeURL string) error {
 	st := &stream{
 		server: s, number: s.number(), form: form, typeURL: typeURL, grpc: g, since: time.Now(),
-		wake: make(chan struct{}, 1), written: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), written: make(chan struct{}, 1), logged: make(map[string]bool),
+		rate: rate.NewLimiter(rate.Limit(s.cfg.Limits.RequestRate), s.cfg.Limits.RequestBurst),
 	}
 	if p, ok := peer.FromContext(g.Context()); ok && p.Addr.Network() != "unix" {
 		st.peer = p.Addr.String()
@@ -240,7 +239,6 @@ func (s *Server) newSession(client Client, view View, noncePrefix string) *sessi
 	return session.New(session.Config{
 		Form:         client.Form,
 		NoncePrefix:  noncePrefix,
-		RemovalDelay: s.cfg.RemovalDelay,
 		KeepWildcard: client.Node.GetUserAgentName() == xds.EnvoyUserAgent,
 		TTL:          enforcesTTL(client.Node),
 		HadWildcard:  view.HadWildcard,

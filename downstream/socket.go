@@ -32,7 +32,7 @@ type SocketConfig struct {
 	// Group, a name or a number, owns the socket; "" leaves the group of the process.
 	Group string
 	// Passable creates a missing directory so that everybody may traverse it, for sockets whose
-	// peers are checked by ListenTo.
+	// peers are checked by Listen.
 	Passable bool
 }
 
@@ -61,12 +61,19 @@ var ErrServed = errors.New("another holdfast serves this path")
 // other than a socket is there, and if a user other than root could put another socket in its
 // place (package owndir).
 //
-// Only the permissions of the socket and of its directory restrict who may connect; ListenTo
-// checks each peer too.
-func Listen(cfg SocketConfig) (*Socket, error) {
+// Connections of others than the peers are closed at once, and what they send is never read. Where
+// peers is nil, and on systems other than Linux, where the peers cannot be identified and UIDs or GIDs
+// are an error, only the permissions of the socket and of its directory restrict who may connect.
+func Listen(cfg SocketConfig, peers *Peers) (*Socket, error) {
+	if !peersAreKnown && peers != nil && len(peers.UIDs)+len(peers.GIDs) > 0 {
+		return nil, errors.New("socket: --allow-uid, --allow-gid and --admin-readers need Linux: elsewhere the permissions of the socket decide")
+	}
 	s, err := prepare(cfg)
 	if err != nil {
 		return nil, err
+	}
+	if peersAreKnown && peers != nil {
+		s.filter = newPeerFilter(*peers, uint32(os.Geteuid()), s.gid)
 	}
 	if s.lock, err = lockPath(cfg.Path); err != nil {
 		return nil, err

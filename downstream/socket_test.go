@@ -27,7 +27,7 @@ func socketDir(t *testing.T) string {
 
 func listening(t *testing.T, cfg SocketConfig) *Socket {
 	t.Helper()
-	s, err := Listen(cfg)
+	s, err := Listen(cfg, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func answers(path string) error {
 
 func rejects(t *testing.T, cfg SocketConfig, want string) {
 	t.Helper()
-	s, err := Listen(cfg)
+	s, err := Listen(cfg, nil)
 	switch {
 	case err == nil:
 		_ = s.Close()
@@ -270,7 +270,7 @@ func TestADirectoryThatOthersMayWriteToIsRejected(t *testing.T) {
 			rejects(t, SocketConfig{Path: path}, "others may write to "+dir)
 			continue
 		}
-		s, err := Listen(SocketConfig{Path: path})
+		s, err := Listen(SocketConfig{Path: path}, nil)
 		if err != nil {
 			t.Errorf("%s: %v", mode, err)
 			continue

@@ -12,6 +12,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -37,13 +38,14 @@ type stream struct {
 	written chan struct{} // the last large response has been written
 
 	// Set by the receiver before the sender starts.
-	view    View
-	log     *slog.Logger
-	limiter *limiter
-	debug   bool // debug messages are logged, so that it is worth building them
+	view  View
+	log   *slog.Logger
+	debug bool // debug messages are logged, so that it is worth building them
 
-	// Owned by the receiver, and read after it has ended: the stream ends because of an invalid request.
-	rejected bool
+	// Owned by the receiver.
+	rate     *rate.Limiter
+	logged   map[string]bool // the limits whose first excess was logged
+	rejected bool            // the stream ends because of an invalid request; read after the receiver has ended
 
 	mu      sync.Mutex
 	node    string // the id of the client's Node; the Node itself is large
@@ -116,7 +118,6 @@ func (st *stream) attach(node *corev3.Node) (err error) {
 	defer st.mu.Unlock()
 	st.node = node.GetId()
 	st.machine = st.server.newSession(client, st.view, strconv.FormatUint(st.number, 10)+".")
-	st.limiter = newLimiter(st.server, st.log)
 	st.log.Info("stream opened", "peer", st.peer)
 	return nil
 }
@@ -140,13 +141,13 @@ func (st *stream) receive(ctx context.Context, req *session.Request) error {
 		st.log.Warn("invalid request", "err", err)
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
-	if err := st.limiter.wait(ctx); err != nil {
+	if err := st.wait(ctx); err != nil {
 		return err
 	}
 	// The lock keeps the sender from building a response before the state has the result. It would
 	// miss a change in between, and report the progress that a NACK causes before the NACK.
 	st.mu.Lock()
-	if !st.limiter.admit(req, st.machine) {
+	if !st.admit(req) {
 		st.mu.Unlock()
 		return nil
 	}

@@ -15,9 +15,8 @@ import (
 )
 
 var (
-	_ upstream.Observer       = UpstreamMetrics{}
-	_ downstream.Observer     = DownstreamMetrics{}
-	_ downstream.PeerObserver = DownstreamMetrics{}
+	_ upstream.Observer   = UpstreamMetrics{}
+	_ downstream.Observer = DownstreamMetrics{}
 )
 
 func busy() *agent {

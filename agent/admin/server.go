@@ -145,7 +145,7 @@ func (s *Server) Listen() (err error) {
 		}
 	}()
 	if path, unix := socketPath(s.cfg.Addr); unix {
-		s.socket, err = downstream.ListenTo(s.cfg.socket(path), downstream.Peers{
+		s.socket, err = downstream.Listen(s.cfg.socket(path), &downstream.Peers{
 			UIDs: s.cfg.ReaderUIDs, GIDs: s.cfg.ReaderGIDs, Root: true, Log: s.cfg.Log, Flags: "--admin-readers",
 		})
 		if err != nil {

@@ -9,6 +9,7 @@
 package controlplane
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -79,9 +80,8 @@ type ControlPlane struct {
 
 // New checks the configuration and reads the TLS files.
 func New(cfg Config) (*ControlPlane, error) {
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	cfg.MaxNodes = cmp.Or(cfg.MaxNodes, DefaultMaxNodes)
 	if cfg.Dir == "" {
 		return nil, errors.New("no directory: name one with --dir")
 	}
@@ -94,9 +94,6 @@ func New(cfg Config) (*ControlPlane, error) {
 	conf, err := transport(cfg)
 	if err != nil {
 		return nil, err
-	}
-	if cfg.MaxNodes == 0 {
-		cfg.MaxNodes = DefaultMaxNodes
 	}
 	cp := &ControlPlane{cfg: cfg, tls: conf, metrics: admin.NewMetrics(cfg.Version), started: time.Now()}
 	cp.directory = newDirectory(cfg.Dir, cfg.Log)
@@ -115,7 +112,7 @@ func (cp *ControlPlane) groupConfig(node *corev3.Node) group.Config {
 	return group.Config{
 		Node: node,
 		Upstreams: func() *upstream.Failover {
-			return &upstream.Failover{Sources: []upstream.Source{source{cp.directory}}, Timing: failover.Timing{FirstAnswer: noWarning}}
+			return &upstream.Failover{Sources: []upstream.Source{cp.directory}, Timing: failover.Timing{FirstAnswer: noWarning}}
 		},
 		Cache: cache.Config{Linger: linger},
 		Log:   cp.cfg.Log.With("node", node.GetId()),
@@ -187,7 +184,7 @@ func (cp *ControlPlane) serve(ctx context.Context, lis net.Listener) error {
 	defer endGroups()
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error { return surface.Run(ctx) })
-	eg.Go(func() error { return cp.directory.Run(ctx) })
+	eg.Go(func() error { return cp.directory.failover.Run(ctx, cp.directory) })
 	eg.Go(func() error { return cp.groups.Run(groups) })
 	eg.Go(func() error {
 		defer endGroups()
@@ -198,7 +195,7 @@ func (cp *ControlPlane) serve(ctx context.Context, lis net.Listener) error {
 
 func (cp *ControlPlane) listen() (net.Listener, error) {
 	if path, ok := strings.CutPrefix(cp.cfg.Listen, "unix:"); ok {
-		return downstream.Listen(downstream.SocketConfig{Path: path})
+		return downstream.Listen(downstream.SocketConfig{Path: path}, nil)
 	}
 	lis, err := net.Listen("tcp", cp.cfg.Listen)
 	if err != nil {
@@ -258,7 +255,7 @@ func (cp *ControlPlane) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 				continue
 			}
 			row := admin.Resource{
-				Type: r.Type, Name: r.Name, Source: cp.directory.files.Name(), Standing: xds.Pending,
+				Type: r.Type, Name: r.Name, Source: cp.directory.Name(), Standing: xds.Pending,
 				Version: r.Version, Deadline: r.Deadline(), Body: r.Body,
 			}
 			if !yield(row) {

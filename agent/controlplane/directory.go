@@ -20,12 +20,11 @@ import (
 )
 
 // directory reads the files once for all nodes. It is the State of the one file source, stores
-// its latest content of each type, and passes it to the source of each group: first everything,
-// then the changes. Resources are shared, not copied. Its methods may be called concurrently;
-// Run may be called once.
+// its latest content of each type, and is the only source of each group: it passes on first everything,
+// then the changes. Resources are shared, not copied. Its methods may be called concurrently.
 type directory struct {
 	files *file.Source
-	// failover runs files and retries until the directory can be read.
+	// failover runs files, with the directory as the State, and retries until they can be read.
 	failover *upstream.Failover
 	// loaded is closed when the directory was read for the first time.
 	loaded chan struct{}
@@ -86,17 +85,14 @@ func newDirectory(dir string, log *slog.Logger) *directory {
 		types:       make(map[string]*storedType),
 		subscribers: make(map[*subscriber]struct{}),
 	}
-	var once sync.Once
+	loaded := sync.OnceFunc(func() { close(d.loaded) })
 	d.failover = &upstream.Failover{Sources: []upstream.Source{d.files}, Log: log, Connected: func(connected bool) {
 		if connected {
-			once.Do(func() { close(d.loaded) })
+			loaded()
 		}
 	}}
 	return d
 }
-
-// Run reads the directory until ctx ends, and then returns nil.
-func (d *directory) Run(ctx context.Context) error { return d.failover.Run(ctx, d) }
 
 // ready returns nil if the directory was read, and otherwise why it was not.
 func (d *directory) ready() error {
@@ -204,27 +200,25 @@ func (d *directory) resources() []*xds.Resource {
 	return out
 }
 
-// source is the directory as the only upstream of one group.
-type source struct{ *directory }
-
-func (s source) Name() string { return s.files.Name() }
+// Name is the name of the file source.
+func (d *directory) Name() string { return d.files.Name() }
 
 // Run updates a group until ctx ends: once the directory was read with everything, then with
 // the changes.
-func (s source) Run(ctx context.Context, state upstream.State, answered func() error) error {
+func (d *directory) Run(ctx context.Context, state upstream.State, answered func() error) error {
 	select {
-	case <-s.loaded:
+	case <-d.loaded:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 	if err := answered(); err != nil {
 		return err
 	}
-	r := s.subscribe()
-	defer s.unsubscribe(r)
+	r := d.subscribe()
+	defer d.unsubscribe(r)
 	for {
-		for _, e := range s.takeQueue(r) {
-			s.apply(state, e)
+		for _, e := range d.takeQueue(r) {
+			d.apply(state, e)
 		}
 		select {
 		case <-r.changed:
@@ -236,9 +230,9 @@ func (s source) Run(ctx context.Context, state upstream.State, answered func() e
 
 // apply applies an event to a group. A snapshot also removes resources that the group has from
 // an earlier run and that no longer exist.
-func (s source) apply(state upstream.State, e event) {
+func (d *directory) apply(state upstream.State, e event) {
 	if e.synced != "" {
-		state.Synced(s.Name(), e.synced, time.Now())
+		state.Synced(d.Name(), e.synced, time.Now())
 		return
 	}
 	u := e.update
@@ -247,7 +241,7 @@ func (s source) apply(state upstream.State, e event) {
 		for _, r := range u.Resources {
 			exists[r.Name] = true
 		}
-		for name, version := range state.Cached(s.Name(), u.Type) {
+		for name, version := range state.Cached(d.Name(), u.Type) {
 			if version != "" && !exists[name] {
 				u.Removed = append(u.Removed, name)
 			}
@@ -269,7 +263,7 @@ func (d *directory) subscribe() *subscriber {
 	defer d.mu.Unlock()
 	for _, typeURL := range slices.SortedFunc(maps.Keys(d.types), xds.CompareTypes) {
 		t := d.types[typeURL]
-		u := xds.Update{Source: d.files.Name(), Type: typeURL, Complete: t.complete, KeepUnsubscribed: true}
+		u := xds.Update{Source: d.Name(), Type: typeURL, Complete: t.complete, KeepUnsubscribed: true}
 		u.Resources = make([]*xds.Resource, 0, len(t.resources))
 		for _, res := range t.resources {
 			if end := res.Deadline(); end.IsZero() || end.After(now) {

@@ -50,7 +50,7 @@ func childConfig(t *testing.T, file string, child []string, args ...string) (env
 	c := newCommand("run", "", "", "")
 	f.addEnvoy(c)
 	for _, s := range c.sections {
-		if err := s.flags.Parse(args); err != nil {
+		if err := s.Parse(args); err != nil {
 			return envoy.Config{}, "", err
 		}
 	}

@@ -164,12 +164,11 @@ func names(commands []*cobra.Command) []string {
 
 // explainFlag words an error about a flag, with the flag that was probably meant.
 func explainFlag(cmd *cobra.Command, err error) error {
-	var invalid *pflag.InvalidValueError
-	if errors.As(err, &invalid) {
+	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		return fmt.Errorf("--%s: %w", invalid.GetFlag().Name, plainValue(invalid.GetFlag(), invalid.GetValue(), invalid.Unwrap()))
 	}
-	var unknown *pflag.NotExistError
-	if !errors.As(err, &unknown) {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok {
 		return err
 	}
 	var known []string
@@ -190,17 +189,12 @@ func headerFlag(flags *pflag.FlagSet) (name string) {
 // command is a command whose flags are grouped in sections.
 type command struct {
 	*cobra.Command
-	sections []section
+	sections []*pflag.FlagSet // each has its title as its name
 	// takesChild is set if another command line, child, may follow --.
 	takesChild bool
 	child      []string
 	// run is called with warnings about the settings, after the flags are set.
 	run func(ctx context.Context, warnings []string) error
-}
-
-type section struct {
-	title string
-	flags *pflag.FlagSet
 }
 
 // newCommand makes a command without flags.
@@ -215,14 +209,14 @@ func newCommand(name, short, long, example string) *command {
 func (c *command) section(title string) *pflag.FlagSet {
 	flags := pflag.NewFlagSet(title, pflag.ContinueOnError)
 	flags.SortFlags = false
-	c.sections = append(c.sections, section{title, flags})
+	c.sections = append(c.sections, flags)
 	return flags
 }
 
 // visitFlags visits the flags that are also settings.
 func (c *command) visitFlags(visit func(*pflag.Flag)) {
 	for _, s := range c.sections {
-		s.flags.VisitAll(visit)
+		s.VisitAll(visit)
 	}
 }
 

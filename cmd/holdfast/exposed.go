@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/agent"
 	"github.com/holdfast-xds/holdfast/agent/controlplane"
+	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 	"github.com/holdfast-xds/holdfast/sds/keystore"
 	"github.com/holdfast-xds/holdfast/upstream"
@@ -63,18 +64,11 @@ func credentialsOf(cfg upstream.Config) []string {
 		found = append(found, "--upstream-token-file")
 	}
 	for _, name := range slices.Sorted(maps.Keys(cfg.Headers)) {
-		if isCredential(name) {
+		if redact.IsCredential(name, cfg.Headers[name]) {
 			found = append(found, "--upstream-header "+name)
 		}
 	}
 	return found
-}
-
-// isCredential reports whether the name of a header says that its value is a secret.
-func isCredential(name string) bool {
-	name = strings.ToLower(name)
-	secrets := []string{"auth", "cookie", "token", "secret", "password", "api-key", "apikey", "credential"}
-	return slices.ContainsFunc(secrets, func(part string) bool { return strings.Contains(name, part) })
 }
 
 // warnExposedControlPlane is warnExposed for the built-in control plane.

@@ -61,7 +61,7 @@ func TestWhatIsOpenToOthersIsSaidOnceAtTheStart(t *testing.T) {
 			f := &runFlags{}
 			f.add(c)
 			for _, s := range c.sections {
-				c.Flags().AddFlagSet(s.flags)
+				c.Flags().AddFlagSet(s)
 			}
 			if err := c.Flags().Parse(tc.args); err != nil {
 				t.Fatal(err)

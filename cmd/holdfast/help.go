@@ -52,8 +52,8 @@ func (c *command) writeHelp(w io.Writer) {
 	}
 	_, _ = fmt.Fprintf(w, "%s\n\nUsage\n  %s\n\nExamples\n%s\n", strings.TrimSpace(c.Long), usage, indent(c.Example, "  "))
 	for _, s := range c.sections {
-		_, _ = fmt.Fprintf(w, "\n%s\n", wrap(s.title, helpWidth))
-		s.flags.VisitAll(func(f *pflag.Flag) { writeFlag(w, f) })
+		_, _ = fmt.Fprintf(w, "\n%s\n", wrap(s.Name(), helpWidth))
+		s.VisitAll(func(f *pflag.Flag) { writeFlag(w, f) })
 	}
 	_, _ = fmt.Fprint(w, "\nSettings\n")
 	writeFlag(w, c.Flags().Lookup(configFlag))

@@ -177,13 +177,25 @@ func (s *Session) considerAll(sub *subscription, v View, out *collector) {
 }
 
 // consider adds one name to a Delta response, if it must be sent or removed; with mustAnswer, also if
-// it is unchanged.
+// it is unchanged. For a glob collection it adds the members; an empty collection is reported by the
+// removal of its own name (protocol.md 8.7).
 func (s *Session) consider(sub *subscription, v View, name string, mustAnswer bool, out *collector) {
-	if xds.IsCollection(name) {
-		s.considerCollection(sub, v, name, mustAnswer, out)
+	if !xds.IsCollection(name) {
+		s.considerItem(sub, v, name, v.Lookup(sub.url, name), mustAnswer, out)
 		return
 	}
-	s.considerItem(sub, v, name, v.Lookup(sub.url, name), mustAnswer, out)
+	empty := true
+	for item := range v.Collection(sub.url, name) {
+		empty = false
+		s.considerItem(sub, v, item.Current.Name, item, mustAnswer, out)
+	}
+	switch {
+	case !empty:
+	case v.Lookup(sub.url, name).NotFound:
+		out.removed = append(out.removed, name)
+	case mustAnswer:
+		sub.unknown[name] = struct{}{}
+	}
 }
 
 func (s *Session) considerItem(sub *subscription, v View, name string, item xds.Item, mustAnswer bool, out *collector) {
@@ -256,23 +268,6 @@ func endVirtualHostWait(v View) (removed []string) {
 		}
 	}
 	return removed
-}
-
-// considerCollection adds the members of a glob collection to a Delta response. An empty
-// collection is reported by the removal of its own name (protocol.md 8.7).
-func (s *Session) considerCollection(sub *subscription, v View, glob string, mustAnswer bool, out *collector) {
-	empty := true
-	for item := range v.Collection(sub.url, glob) {
-		empty = false
-		s.consider(sub, v, item.Current.Name, mustAnswer, out)
-	}
-	switch {
-	case !empty:
-	case v.Lookup(sub.url, glob).NotFound:
-		out.removed = append(out.removed, glob)
-	case mustAnswer:
-		sub.unknown[glob] = struct{}{}
-	}
 }
 
 // members returns the items that a subscribed name stands for.
@@ -450,6 +445,64 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 	return set
 }
 
+// amendable reports whether the next complete set can be built by applying the names in sub.changed to
+// the previous one, which saves the several lookups of fullSet for each resource: nothing else must be
+// sent, the client has NACKed nothing in that set, and View.Nacks has not changed since a set was last
+// built from the whole state.
+func (sub *subscription) amendable(v View) bool {
+	return sub.lastSet != nil && sub.wildcard && !sub.allChanged && !sub.mustRespond && len(sub.mustAnswer) == 0 &&
+		sub.nacks == v.Nacks(sub.url)
+}
+
+// amendFullState builds the complete set that the client should have now from the previous set.
+// It returns nil if they are equal.
+func (s *Session) amendFullState(sub *subscription, v View) *Response {
+	updated := newCollector(len(sub.changed))
+	var dropped []string
+	for name := range sub.changed {
+		item := v.Lookup(sub.url, name)
+		if item.Current != nil {
+			name = item.Current.Name // name may be an alias
+			delete(sub.removals, name)
+		}
+		h := sub.sent[name]
+		r := sub.choose(item)
+		switch {
+		case r != nil:
+			if h == nil || h.version() != r.Version {
+				updated.add(r)
+			}
+		case h == nil || !sub.mayRemove(v, name, item):
+			// No upstream removed it.
+		case xds.Info(sub.url).RemoveLate:
+			sub.scheduleRemoval(name)
+		default:
+			dropped = append(dropped, name)
+		}
+	}
+	xds.ResetNames(&sub.changed)
+	if len(updated.resources)+len(dropped) == 0 {
+		return nil
+	}
+	set := slices.Clone(sub.lastSet) // the previous set may still be in use by the sender
+	for _, name := range dropped {
+		at, last := sub.sent[name].at, len(set)-1
+		sub.sent[set[last].Name].at = at
+		set[at] = set[last]
+		set = set[:last]
+		sub.forget(name)
+	}
+	for _, r := range updated.resources {
+		if h := sub.sent[r.Name]; h != nil {
+			set[h.at] = r
+			continue
+		}
+		sub.copyOf(r.Name).at = int32(len(set))
+		set = append(set, r)
+	}
+	return &Response{Resources: set, complete: true, amended: true, changed: updated.resources, dropped: dropped}
+}
+
 // buildNamed builds a SotW response of a type whose responses may be partial (protocol.md 1.13), with
 // what changed and what must be answered. It cannot express a removal.
 func (s *Session) buildNamed(sub *subscription, v View) *Response {
@@ -523,4 +576,57 @@ func (s *Session) probe(sub *subscription, v View) *Response {
 		return resp
 	}
 	return nil
+}
+
+// passesTTL reports whether the TTLs of the type are passed on to the client.
+func (sub *subscription) passesTTL() bool {
+	return sub.cfg.Form == xds.Delta && sub.cfg.TTL && xds.Info(sub.url).PassTTL
+}
+
+// extend reports whether a new lifetime of a resource must be sent to the client, which has the
+// resource, and whether a heartbeat can do so.
+func (sub *subscription) extend(h *clientCopy, r *xds.Resource, now time.Time) (needed, byHeartbeat bool) {
+	if !sub.passesTTL() || h.rare.expires.Equal(r.Deadline()) {
+		return false, false
+	}
+	// A heartbeat that comes after the lifetime that the client knows is NACKed by Envoy
+	// (protocol.md 6.5).
+	margin := min(max(r.TTL()/10, 100*time.Millisecond), 5*time.Second)
+	known := h.hasAcked(r.Version) && !h.rare.expires.IsZero()
+	return true, known && !r.Deadline().IsZero() && h.rare.expires.Sub(now) > margin
+}
+
+// buildHeartbeats returns a response with the heartbeats to be sent. It contains nothing else, so that
+// its NACK does not concern other resources.
+func (s *Session) buildHeartbeats(sub *subscription, v View) *Response {
+	if len(sub.heartbeats) == 0 {
+		return nil
+	}
+	resp := &Response{}
+	for name := range sub.heartbeats {
+		delete(sub.heartbeats, name)
+		r := sub.choose(v.Lookup(sub.url, name))
+		h := sub.sent[name]
+		if r == nil || h == nil || h.version() != r.Version {
+			continue // superseded: the name is in sub.changed
+		}
+		if _, byHeartbeat := sub.extend(h, r, s.now); byHeartbeat {
+			h.expireAt(r.Deadline())
+			resp.Heartbeats = append(resp.Heartbeats, r)
+		}
+	}
+	if len(resp.Heartbeats) == 0 {
+		return nil
+	}
+	return s.commit(sub, resp, 0)
+}
+
+// resendHeartbeats schedules the resources of NACKed heartbeats to be sent with their bodies.
+func (sub *subscription) resendHeartbeats(f sentResponse) {
+	for _, r := range f.heartbeats {
+		if h := sub.sent[r.Name]; h != nil && h.version() == r.Version {
+			h.expireAt(time.Time{})
+			sub.changed[r.Name] = struct{}{}
+		}
+	}
 }

@@ -25,13 +25,13 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// DefaultRemovalDelay is how long after everything else the removal of a cluster is sent
+// removalDelay is how long after everything else the removal of a cluster is sent
 // (design.md I4). maxRemovalDelay is how long the removal is delayed at most while something that
 // the client has leads to the cluster, since a control plane may send the route that no longer
 // leads to it later.
 const (
-	DefaultRemovalDelay = time.Second
-	maxRemovalDelay     = 10 * time.Second
+	removalDelay    = time.Second
+	maxRemovalDelay = 10 * time.Second
 )
 
 // warmingDelay is how long listeners and routes are delayed at most for the resources that
@@ -78,8 +78,6 @@ type Config struct {
 	Form xds.Form
 	// NoncePrefix makes the nonces differ from those of every other stream.
 	NoncePrefix string
-	// RemovalDelay delays the removal of clusters; 0 means DefaultRemovalDelay.
-	RemovalDelay time.Duration
 	// KeepWildcard is set if the client is an Envoy, whose SotW requests for clusters lose their
 	// wildcard when on-demand names come (protocol.md V9, 2.4). HadWildcard then reports whether
 	// any client of the same state had the wildcard before.
@@ -113,7 +111,6 @@ func New(cfg Config) *Session {
 	if cfg.Form == 0 {
 		panic("session: Config.Form is not set")
 	}
-	cfg.RemovalDelay = cmp.Or(cfg.RemovalDelay, DefaultRemovalDelay)
 	cfg.Secrets = cmp.Or(cfg.Secrets, &redact.Finder{})
 	empty := func() map[xds.Key]struct{} { return make(map[xds.Key]struct{}) }
 	return &Session{
@@ -467,17 +464,17 @@ func (s *Session) unsubscribeEndpoints() {
 func (s *Session) removeClusters(sub *subscription, v View) (*Response, time.Time) {
 	var next time.Time
 	var removed []string
-	latest := s.now.Add(s.cfg.RemovalDelay - maxRemovalDelay)
+	latest := s.now.Add(removalDelay - maxRemovalDelay)
 	for name, at := range sub.removals {
 		if at.IsZero() {
-			at = s.now.Add(s.cfg.RemovalDelay)
+			at = s.now.Add(removalDelay)
 			sub.removals[name] = at
 		}
 		switch {
 		case at.After(s.now):
 			next = wake.Earliest(next, at)
 		case at.After(latest) && s.needs(name):
-			next = wake.Earliest(next, s.now.Add(s.cfg.RemovalDelay))
+			next = wake.Earliest(next, s.now.Add(removalDelay))
 		default:
 			removed = append(removed, name)
 		}
@@ -577,9 +574,6 @@ func (s *Session) Unanswered() map[string][]string {
 	}
 	return out
 }
-
-// IsNew reports whether the client has not sent a request of a type yet.
-func (s *Session) IsNew(typeURL string) bool { return s.types[typeURL] == nil }
 
 // Subscriptions returns the types of the client's requests, in push order, and the number of names
 // that it subscribes to; a wildcard counts as one.

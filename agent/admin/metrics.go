@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/sds"
 )
 
 // maxOtherTypes bounds the label "type": clients may name any type URL.
@@ -448,6 +449,45 @@ func collectStorage(send sender, s *Storage) {
 		send("holdfast_state_not_stored", float64(s.NotStored[reason]), reason)
 	}
 }
+
+// collectCertificates sends the metrics of certificates; s is nil if none are issued.
+func collectCertificates(send sender, s *sds.Status) {
+	if s == nil {
+		return
+	}
+	now := time.Now()
+	for _, id := range s.Identities {
+		if !id.NotAfter.IsZero() {
+			send("holdfast_certificate_expiry_timestamp_seconds", seconds(id.NotAfter), id.Secret, id.CA)
+		}
+		if !id.Next.IsZero() {
+			send("holdfast_certificate_next_attempt_timestamp_seconds", seconds(id.Next), id.Secret, id.CA)
+		}
+		send("holdfast_certificate_valid", number(now.Before(id.NotAfter)), id.Secret, id.CA)
+		send("holdfast_certificate_failing_attempts", float64(id.Attempts), id.Secret, id.CA)
+		send("holdfast_certificates_issued_total", float64(id.Issued), id.Secret, id.CA)
+		for reason, n := range id.Failed {
+			send("holdfast_certificates_failed_total", float64(n), id.Secret, id.CA, string(reason))
+		}
+	}
+	roots := make(map[[2]string]int)
+	for _, r := range s.Roots {
+		roots[[2]string{r.Domain, r.CA}]++
+	}
+	for labels, n := range roots {
+		send("holdfast_trusted_roots", float64(n), labels[0], labels[1])
+	}
+	faults := len(s.Faults)
+	for _, f := range s.Files {
+		if f.Error != "" {
+			faults++
+		}
+	}
+	send("holdfast_certificate_faults", float64(faults))
+}
+
+// seconds returns a time in seconds since 1970.
+func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
 func number(b bool) float64 {
 	if b {

@@ -112,6 +112,19 @@ func (g *Group) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 	}
 }
 
+// Resources yields the resources of all groups that the filter admits.
+func (s *Set) Resources(f admin.Filter) iter.Seq[admin.Resource] {
+	return func(yield func(admin.Resource) bool) {
+		for _, m := range s.Members() {
+			for r := range m.Resources(f) {
+				if !yield(r) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // HasConfiguration reports whether the group can answer the wildcards with which every Envoy begins
 // or, for other clients, everything that they subscribe to. If it cannot, reason says what is
 // missing.

@@ -92,8 +92,7 @@ func NewMetrics(version string) *Metrics {
 	m.takeovers.WithLabelValues("failed")
 	for _, url := range xds.Types() {
 		for _, form := range []string{"delta", "sotw"} {
-			m.answers.WithLabelValues(xds.Short(url), form, result(false))
-			m.answers.WithLabelValues(xds.Short(url), form, result(true))
+			both(m.answers, xds.Short(url), form)
 		}
 	}
 	for _, limit := range downstream.LimitNames() {
@@ -155,6 +154,12 @@ func result(nack bool) string {
 	return "ack"
 }
 
+// both creates the counters of the ACKs and of the NACKs.
+func both(answers *prometheus.CounterVec, a, b string) {
+	answers.WithLabelValues(a, b, result(false))
+	answers.WithLabelValues(a, b, result(true))
+}
+
 // UpstreamMetrics is the observer of the sources: it counts the events between them and control planes.
 type UpstreamMetrics struct{ m *Metrics }
 
@@ -167,14 +172,8 @@ func (u UpstreamMetrics) Known(source string) {
 	u.m.connects.WithLabelValues(source)
 	u.m.failures.WithLabelValues(source)
 	for _, url := range xds.Types() {
-		u.answers(source, xds.Short(url))
+		both(u.m.upstreamAnswers, source, xds.Short(url))
 	}
-}
-
-// answers creates the counters of the answers to a type, by its label.
-func (u UpstreamMetrics) answers(source, label string) {
-	u.m.upstreamAnswers.WithLabelValues(source, label, result(false))
-	u.m.upstreamAnswers.WithLabelValues(source, label, result(true))
 }
 
 // Connected counts an attempt that was answered, Failed one that was not.
@@ -190,7 +189,7 @@ func (u UpstreamMetrics) Received(source, typeURL string, resources int) {
 	defer u.m.mu.Unlock()
 	of := [2]string{source, label}
 	if u.m.last[of].IsZero() {
-		u.answers(source, label) // of an unknown type
+		both(u.m.upstreamAnswers, source, label) // of an unknown type
 	}
 	u.m.last[of] = time.Now()
 }
@@ -216,8 +215,7 @@ func (d DownstreamMetrics) Pushed(typeURL, form string, resources int) {
 	d.m.pushes.WithLabelValues(label, form).Inc()
 	d.m.pushed.WithLabelValues(label, form).Add(float64(resources))
 	if _, known := xds.TypeByShort(label); !known && form != downstream.Fetched { // there before the first
-		d.m.answers.WithLabelValues(label, form, result(false))
-		d.m.answers.WithLabelValues(label, form, result(true))
+		both(d.m.answers, label, form)
 	}
 }
 

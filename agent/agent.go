@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -288,13 +289,11 @@ func (a *Agent) withheld(typeURL string, withheld, held int) {
 }
 
 func (a *Agent) sources() ([]upstream.Source, error) {
-	seen := make(map[string]bool)
 	var out []upstream.Source
-	for _, addr := range a.cfg.Upstreams {
-		if seen[addr] {
+	for i, addr := range a.cfg.Upstreams {
+		if slices.Contains(a.cfg.Upstreams[:i], addr) {
 			return nil, fmt.Errorf("--upstream %s is given twice", redact.MaskURL(addr))
 		}
-		seen[addr] = true
 		s, err := a.source(addr)
 		if err != nil {
 			return nil, err

@@ -388,29 +388,24 @@ func (k *keeper) sync(ctx context.Context) {
 }
 
 // write brings the disk up to date, unless another agent uses the directory. Called under writing.
-func (k *keeper) write() error {
+func (k *keeper) write() (err error) {
 	if k.released {
 		return nil
 	}
-	err := k.writeOnce()
-	if err != nil {
-		k.writeErrors.Add(1)
-	}
-	return err
-}
-
-func (k *keeper) writeOnce() error {
+	defer func() {
+		if err != nil {
+			k.writeErrors.Add(1)
+		}
+	}()
 	if k.reread {
 		// The state on disk is older than that in memory, or of an agent whose takeover failed. It
 		// is read only because the store does not overwrite a state that was not read.
 		if _, err := k.disk.Open(); err != nil {
 			return err
 		}
-		if err := k.rewrite(); err != nil {
-			return err
-		}
-		k.reread = false
-		return nil
+		err := k.rewrite()
+		k.reread = err != nil
+		return err
 	}
 	if !k.isOpen() {
 		if err := k.open(); err != nil {

@@ -24,26 +24,22 @@ func (a *Agent) Started() bool {
 
 // Ready returns the conditions under which clients are served.
 func (a *Agent) Ready() []admin.Condition {
-	socket := condition("socket", a.sockets())
+	socket := admin.Holds("socket", a.sockets())
 	socket.Reason = strings.ReplaceAll(socket.Reason, "\n", "; ")
 	if socket.OK && !a.listening.Load() {
-		socket = condition("socket", errors.New("not listening on "+a.cfg.Socket.Path))
+		socket = admin.Holds("socket", errors.New("not listening on "+a.cfg.Socket.Path))
 	}
 	conditions := append([]admin.Condition{socket}, a.available()...)
 	if a.life.envoy != nil {
-		conditions = append(conditions, condition("envoy", a.life.envoy.Serving()))
+		conditions = append(conditions, admin.Holds("envoy", a.life.envoy.Serving()))
 	}
 	if a.cfg.ReadyRequiresUpstream {
-		conditions = append(conditions, condition("upstream", a.connected()))
+		conditions = append(conditions, admin.Holds("upstream", a.connected()))
 	}
 	if a.draining() {
-		conditions = append(conditions, condition("draining", errors.New("a drain was requested, by `holdfast drain` or a shutdown")))
+		conditions = append(conditions, admin.Holds("draining", errors.New("a drain was requested, by `holdfast drain` or a shutdown")))
 	}
 	return append(conditions, a.heldBack()...)
-}
-
-func condition(name string, err error) admin.Condition {
-	return admin.Condition{Name: name, OK: err == nil, Reason: text(err)}
 }
 
 func (a *Agent) connected() error {
@@ -81,7 +77,7 @@ func (a *Agent) servable() bool {
 func (a *Agent) available() []admin.Condition {
 	var conditions []admin.Condition
 	if a.certificates != nil {
-		conditions = append(conditions, condition("certificates", a.certificates.Ready()))
+		conditions = append(conditions, admin.Holds("certificates", a.certificates.Ready()))
 	}
 	if len(a.cfg.Upstreams) == 0 {
 		return conditions // the agent serves certificates only
@@ -131,15 +127,7 @@ func text(err error) string {
 }
 
 func (a *Agent) Resources(f admin.Filter) iter.Seq[admin.Resource] {
-	return func(yield func(admin.Resource) bool) {
-		for _, m := range a.groups.Members() {
-			for r := range m.Resources(f) {
-				if !yield(r) {
-					return
-				}
-			}
-		}
-	}
+	return a.groups.Resources(f)
 }
 
 // cleaned returns a NACK's reason, which Envoy as a child also writes to the standard error of the

@@ -173,7 +173,7 @@ func (a *Agent) bind(ctx context.Context) error {
 	a.cfg.Log.Info("takeover from another agent started")
 	// The socket comes last: as soon as it is replaced, clients connect to this agent.
 	steps := []func() error{a.openState, a.surface.Listen, a.bindREST, a.bindSocket}
-	if other.Before() {
+	if other.Before {
 		a.cfg.Log.Info("the other agent has an earlier version, which does not report when its sockets and addresses are free: retrying until they are")
 		return bindAll(ctx, func(error) bool { return true }, steps)
 	}

@@ -15,11 +15,12 @@ import (
 	"time"
 )
 
-// requestTimeout bounds a request of a Client, including its answer.
-const requestTimeout = 2 * time.Minute
-
-// connectTimeout bounds the time to connect, and then the time until the answer begins.
-const connectTimeout = 5 * time.Second
+const (
+	// requestTimeout bounds a request of a Client, including its answer.
+	requestTimeout = 2 * time.Minute
+	// connectTimeout bounds the time to connect, and then the time until the answer begins.
+	connectTimeout = 5 * time.Second
+)
 
 // Client is a client of a running agent.
 type Client struct {
@@ -28,9 +29,8 @@ type Client struct {
 }
 
 // Status returns the agent's status.
-func (c Client) Status(ctx context.Context) (Status, error) {
-	var s Status
-	err := c.get(ctx, "/status.json", nil, func(r io.Reader) error {
+func (c Client) Status(ctx context.Context) (s Status, err error) {
+	err = c.get(ctx, "/status.json", nil, func(r io.Reader) error {
 		if err := json.NewDecoder(r).Decode(&s); err != nil {
 			return fmt.Errorf("%s is not the admin interface of a holdfast: %w", c.Addr, err)
 		}
@@ -54,42 +54,49 @@ func (c Client) Dump(ctx context.Context, w io.Writer, typeName, name string) er
 // Do requests an action, such as "drain", and returns when it is done. Because that may take long, Do
 // first checks that the agent answers at all, and fails after 5 s if it does not.
 func (c Client) Do(ctx context.Context, action string) error {
-	alive, err := c.request(ctx, http.MethodGet, "/livez", nil, connectTimeout)
-	if err != nil {
+	ignore := func(*http.Response) error { return nil }
+	if err := c.request(ctx, http.MethodGet, "/livez", nil, connectTimeout, ignore); err != nil {
 		return err
 	}
-	_ = alive.Body.Close()
-	resp, err := c.request(ctx, http.MethodPost, "/"+action, nil, 0)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", c.Addr, said(resp))
-	}
-	return nil
+	return c.request(ctx, http.MethodPost, "/"+action, nil, 0, func(resp *http.Response) error {
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s: %s", c.Addr, said(resp))
+		}
+		return nil
+	})
 }
 
 // Ready returns "" if the agent is ready, or else the reasons.
 func (c Client) Ready(ctx context.Context) (missing string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	resp, err := c.request(ctx, http.MethodGet, "/readyz", nil, connectTimeout)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	said, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-	if err != nil || resp.StatusCode == http.StatusOK {
-		return "", err
-	}
-	return strings.TrimSpace(string(said)), nil
+	err = c.request(ctx, http.MethodGet, "/readyz", nil, connectTimeout, func(resp *http.Response) error {
+		reasons, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+		if err == nil && resp.StatusCode != http.StatusOK {
+			missing = strings.TrimSpace(string(reasons))
+		}
+		return err
+	})
+	return missing, err
 }
 
-// request sends a request. The answer must begin within wait; 0 means no limit.
-func (c Client) request(ctx context.Context, method, path string, query url.Values, wait time.Duration) (*http.Response, error) {
+func (c Client) get(ctx context.Context, path string, query url.Values, read func(io.Reader) error) error {
+	return c.request(ctx, http.MethodGet, path, query, connectTimeout, func(resp *http.Response) error {
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s answers %s to %s: %s", c.Addr, resp.Status, path, said(resp))
+		}
+		return read(resp.Body)
+	})
+}
+
+// request sends a request, and reads the answer with read. The answer must begin within wait, and end
+// within requestTimeout; a wait of 0 means no limit for both.
+func (c Client) request(ctx context.Context, method, path string, query url.Values, wait time.Duration, read func(*http.Response) error) error {
 	if err := CheckAddrs(c.Addr, ""); err != nil {
-		return nil, err
+		return err
+	}
+	if wait > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, requestTimeout)
+		defer cancel()
 	}
 	// The host is not resolved, because dial connects to the address.
 	host := "holdfast"
@@ -99,31 +106,18 @@ func (c Client) request(ctx context.Context, method, path string, query url.Valu
 	target := url.URL{Scheme: "http", Host: host, Path: path, RawQuery: query.Encode()}
 	req, err := http.NewRequestWithContext(ctx, method, target.String(), nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	transport := &http.Transport{DialContext: c.dial, DisableKeepAlives: true, ResponseHeaderTimeout: wait}
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() && ctx.Err() == nil {
-		return nil, fmt.Errorf("the agent on %s has not answered for %s: it hangs or is stopped (%w)", c.Addr, connectTimeout, err)
+		return fmt.Errorf("the agent on %s has not answered for %s: it hangs or is stopped (%w)", c.Addr, connectTimeout, err)
 	}
 	if err != nil {
-		return nil, c.unreachable(err)
-	}
-	return resp, nil
-}
-
-func (c Client) get(ctx context.Context, path string, query url.Values, read func(io.Reader) error) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	resp, err := c.request(ctx, http.MethodGet, path, query, connectTimeout)
-	if err != nil {
-		return err
+		return c.unreachable(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s to %s: %s", c.Addr, resp.Status, path, said(resp))
-	}
-	return read(resp.Body)
+	return read(resp)
 }
 
 func (c Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -136,7 +130,7 @@ func (c Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 
 // unreachable adds to the error of a request without an answer what to do.
 func (c Client) unreachable(err error) error {
-	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
+	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		err = wrapped.Err // without the placeholder host
 	}
 	_, unix := socketPath(c.Addr)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -60,17 +61,15 @@ func (s *Server) full(unix bool) http.Handler {
 
 func (s *Server) metrics() http.Handler {
 	return promhttp.HandlerFor(s.cfg.Metrics.gatherer(s.cfg.State), promhttp.HandlerOpts{
-		ErrorLog: logErrors{s},
+		ErrorLog: logErrors{s.cfg.Log},
 		// If one metric cannot be collected, the others are still served.
 		ErrorHandling: promhttp.ContinueOnError,
 	})
 }
 
-type logErrors struct{ s *Server }
+type logErrors struct{ *slog.Logger }
 
-func (l logErrors) Println(v ...any) {
-	l.s.cfg.Log.Warn("metrics are incomplete", "err", fmt.Sprint(v...))
-}
+func (l logErrors) Println(v ...any) { l.Warn("metrics are incomplete", "err", fmt.Sprint(v...)) }
 
 func (s *Server) livez(w http.ResponseWriter, _ *http.Request) {
 	if err := s.cfg.State.Live(); err != nil {

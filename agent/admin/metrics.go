@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/sds"
 )
 
 // maxOtherTypes bounds the label "type": clients may name any type URL.
@@ -91,8 +92,7 @@ func NewMetrics(version string) *Metrics {
 	m.takeovers.WithLabelValues("failed")
 	for _, url := range xds.Types() {
 		for _, form := range []string{"delta", "sotw"} {
-			m.answers.WithLabelValues(xds.Short(url), form, result(false))
-			m.answers.WithLabelValues(xds.Short(url), form, result(true))
+			both(m.answers, xds.Short(url), form)
 		}
 	}
 	for _, limit := range downstream.LimitNames() {
@@ -154,6 +154,12 @@ func result(nack bool) string {
 	return "ack"
 }
 
+// both creates the counters of the ACKs and of the NACKs.
+func both(answers *prometheus.CounterVec, a, b string) {
+	answers.WithLabelValues(a, b, result(false))
+	answers.WithLabelValues(a, b, result(true))
+}
+
 // UpstreamMetrics is the observer of the sources: it counts the events between them and control planes.
 type UpstreamMetrics struct{ m *Metrics }
 
@@ -166,14 +172,8 @@ func (u UpstreamMetrics) Known(source string) {
 	u.m.connects.WithLabelValues(source)
 	u.m.failures.WithLabelValues(source)
 	for _, url := range xds.Types() {
-		u.answers(source, xds.Short(url))
+		both(u.m.upstreamAnswers, source, xds.Short(url))
 	}
-}
-
-// answers creates the counters of the answers to a type, by its label.
-func (u UpstreamMetrics) answers(source, label string) {
-	u.m.upstreamAnswers.WithLabelValues(source, label, result(false))
-	u.m.upstreamAnswers.WithLabelValues(source, label, result(true))
 }
 
 // Connected counts an attempt that was answered, Failed one that was not.
@@ -189,7 +189,7 @@ func (u UpstreamMetrics) Received(source, typeURL string, resources int) {
 	defer u.m.mu.Unlock()
 	of := [2]string{source, label}
 	if u.m.last[of].IsZero() {
-		u.answers(source, label) // of an unknown type
+		both(u.m.upstreamAnswers, source, label) // of an unknown type
 	}
 	u.m.last[of] = time.Now()
 }
@@ -215,8 +215,7 @@ func (d DownstreamMetrics) Pushed(typeURL, form string, resources int) {
 	d.m.pushes.WithLabelValues(label, form).Inc()
 	d.m.pushed.WithLabelValues(label, form).Add(float64(resources))
 	if _, known := xds.TypeByShort(label); !known && form != downstream.Fetched { // there before the first
-		d.m.answers.WithLabelValues(label, form, result(false))
-		d.m.answers.WithLabelValues(label, form, result(true))
+		both(d.m.answers, label, form)
 	}
 }
 
@@ -448,6 +447,45 @@ func collectStorage(send sender, s *Storage) {
 		send("holdfast_state_not_stored", float64(s.NotStored[reason]), reason)
 	}
 }
+
+// collectCertificates sends the metrics of certificates; s is nil if none are issued.
+func collectCertificates(send sender, s *sds.Status) {
+	if s == nil {
+		return
+	}
+	now := time.Now()
+	for _, id := range s.Identities {
+		if !id.NotAfter.IsZero() {
+			send("holdfast_certificate_expiry_timestamp_seconds", seconds(id.NotAfter), id.Secret, id.CA)
+		}
+		if !id.Next.IsZero() {
+			send("holdfast_certificate_next_attempt_timestamp_seconds", seconds(id.Next), id.Secret, id.CA)
+		}
+		send("holdfast_certificate_valid", number(now.Before(id.NotAfter)), id.Secret, id.CA)
+		send("holdfast_certificate_failing_attempts", float64(id.Attempts), id.Secret, id.CA)
+		send("holdfast_certificates_issued_total", float64(id.Issued), id.Secret, id.CA)
+		for reason, n := range id.Failed {
+			send("holdfast_certificates_failed_total", float64(n), id.Secret, id.CA, string(reason))
+		}
+	}
+	roots := make(map[[2]string]int)
+	for _, r := range s.Roots {
+		roots[[2]string{r.Domain, r.CA}]++
+	}
+	for labels, n := range roots {
+		send("holdfast_trusted_roots", float64(n), labels[0], labels[1])
+	}
+	faults := len(s.Faults)
+	for _, f := range s.Files {
+		if f.Error != "" {
+			faults++
+		}
+	}
+	send("holdfast_certificate_faults", float64(faults))
+}
+
+// seconds returns a time in seconds since 1970.
+func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
 func number(b bool) float64 {
 	if b {

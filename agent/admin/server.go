@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,9 +76,7 @@ type Server struct {
 
 // New returns a server; Run checks its configuration.
 func New(cfg Config) *Server {
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	return &Server{cfg: cfg, listening: func(string, net.Addr) {}}
 }
 
@@ -96,15 +95,20 @@ func (c Config) Check() error {
 // CheckAddrs returns an error, which names the flag, if an address of a Config is invalid.
 func CheckAddrs(admin, health string) error {
 	if err := checkAddr(admin); err != nil {
-		return fmt.Errorf("--admin: %w", err)
+		return of("admin", err)
 	}
 	if _, unix := socketPath(health); unix {
 		return fmt.Errorf("--health: %q: want host:port, or '' for none: the kubelet cannot reach a Unix socket", health)
 	}
-	if err := checkAddr(health); err != nil {
-		return fmt.Errorf("--health: %w", err)
+	return of("health", checkAddr(health))
+}
+
+// of names the flag that an error is of; nil stays nil.
+func of(flag string, err error) error {
+	if err == nil {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("--%s: %w", flag, err)
 }
 
 // checkAddr returns an error if an address is neither "unix:PATH" nor "host:port" nor "".
@@ -149,7 +153,7 @@ func (s *Server) Listen() (err error) {
 			UIDs: s.cfg.ReaderUIDs, GIDs: s.cfg.ReaderGIDs, Root: true, Log: s.cfg.Log, Flags: "--admin-readers",
 		})
 		if err != nil {
-			return fmt.Errorf("--admin: %w", err)
+			return of("admin", err)
 		}
 		s.add("admin", s.socket, s.full(true))
 	} else if s.cfg.Addr != "" {
@@ -174,15 +178,10 @@ func (s *Server) Try() error {
 	} else if s.cfg.Addr != "" {
 		err = listener.Try(s.cfg.Addr)
 	}
-	if err != nil {
-		return fmt.Errorf("--admin: %w", err)
+	if err != nil || s.cfg.Health == "" {
+		return of("admin", err)
 	}
-	if s.cfg.Health != "" {
-		if err := listener.Try(s.cfg.Health); err != nil {
-			return fmt.Errorf("--health: %w", err)
-		}
-	}
-	return nil
+	return of("health", listener.Try(s.cfg.Health))
 }
 
 // Close closes what Listen bound, if Run is not called.
@@ -225,9 +224,7 @@ func (s *Server) Release() {
 func (s *Server) Restore() error {
 	var errs []error
 	if s.socket != nil {
-		if err := s.socket.Restore(); err != nil {
-			errs = append(errs, fmt.Errorf("--admin: %w", err))
-		}
+		errs = append(errs, of("admin", s.socket.Restore()))
 	}
 	for _, lis := range s.tcp {
 		errs = append(errs, lis.Restore())
@@ -241,10 +238,7 @@ func (s *Server) Present() error {
 	if s.socket == nil {
 		return nil
 	}
-	if err := s.socket.Present(); err != nil {
-		return fmt.Errorf("--admin: %w", err)
-	}
-	return nil
+	return of("admin", s.socket.Present())
 }
 
 // surface is one listener and its HTTP server.
@@ -256,7 +250,7 @@ type surface struct {
 func (s *Server) listenTCP(what, addr string, handler http.Handler) error {
 	lis, err := listener.Listen(addr)
 	if err != nil {
-		return fmt.Errorf("--%s: %w", what, err)
+		return of(what, err)
 	}
 	s.tcp = append(s.tcp, lis)
 	s.add(what, lis, handler)

@@ -49,6 +49,14 @@ type Condition struct {
 	Reason string `json:"reason,omitempty"`
 }
 
+// Holds returns a condition that holds if err is nil, which is the reason otherwise.
+func Holds(name string, err error) Condition {
+	if err != nil {
+		return Condition{Name: name, Reason: err.Error()}
+	}
+	return Condition{Name: name, OK: true}
+}
+
 // Filter selects resources. Empty fields match everything.
 type Filter struct {
 	// Type is a type URL.

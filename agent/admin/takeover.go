@@ -79,8 +79,9 @@ type Takeover struct {
 	addr string
 	conn net.Conn
 	r    *bufio.Reader
-	// before is set if the old agent has a version without this protocol.
-	before bool
+	// Before is set if the old agent has a version without this protocol, which does not report when
+	// it has released everything.
+	Before bool
 }
 
 // Takeover requests a takeover, and returns when the old agent has released its state, its sockets
@@ -122,7 +123,7 @@ func (t *Takeover) ask() error {
 	if resp.StatusCode == http.StatusOK {
 		// A version without this protocol has released everything, and exits when its sockets are
 		// replaced.
-		t.before = true
+		t.Before = true
 		_ = resp.Body.Close()
 		t.Abandon() // that version waits for its connections to end
 		return nil
@@ -139,10 +140,6 @@ func (t *Takeover) ask() error {
 	}
 	return nil
 }
-
-// Before reports whether the old agent has a version without this protocol, which does not report
-// when it has released everything.
-func (t *Takeover) Before() bool { return t.before }
 
 // maxSaid bounds a line of the protocol.
 const maxSaid = 64

@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/sds"
 )
 
 // WriteText writes the status for a person: first the problems, then the resources and where they
@@ -282,6 +283,59 @@ func (s Status) writeStreams(b *bytes.Buffer) {
 	t.end()
 }
 
+// certificateProblems lists the problems with certificates; s may be nil.
+func certificateProblems(s *sds.Status, now time.Time) (lines problems) {
+	if s == nil {
+		return nil
+	}
+	for _, id := range s.Identities {
+		attempts := plural(id.Attempts, "attempt")
+		switch valid := now.Before(id.NotAfter); {
+		case id.Error == "" && (id.Serial == "" || valid):
+		case id.Serial == "":
+			lines.add("certificate %s: none yet from %s, %s: %s", id.Secret, id.CA, attempts, id.Error)
+		case valid:
+			lines.add("certificate %s: not renewed after %s; the one in use expires %s: %s", id.Secret, attempts, in(now, id.NotAfter), id.Error)
+		default:
+			line := fmt.Sprintf("certificate %s: expired %s, and is still served; %s since: %s", id.Secret, ago(now, id.NotAfter), attempts, id.Error)
+			lines.add("%s", strings.TrimSuffix(line, ": "))
+		}
+	}
+	for _, fault := range s.Faults {
+		lines.add("certificates: %s (the current certificates stay in use)", fault)
+	}
+	for _, f := range s.Files {
+		lines.addIf(f.Error != "", "secret %s: %s", f.Name, f.Error)
+	}
+	return lines
+}
+
+// writeCertificates writes the certificates for a person; s may be nil.
+func writeCertificates(b *bytes.Buffer, s *sds.Status, now time.Time) {
+	if s == nil {
+		return
+	}
+	b.WriteString("\nCertificates\n")
+	t := newTable(b, "SECRET", "FROM", "FOR", "SERIAL", "ISSUER", "EXPIRES", "RENEWAL", "ISSUED")
+	for _, id := range s.Identities {
+		t.row(id.Secret, id.CA, id.Names, id.Serial, id.Issuer, in(now, id.NotAfter), in(now, id.Next), fmt.Sprint(id.Issued))
+	}
+	for _, f := range s.Files {
+		t.row(f.Name, "files", "", "", "", "", "", "")
+	}
+	t.end()
+	b.WriteByte('\n')
+	t = newTable(b, "TRUST DOMAIN", "FROM", "ROOT", "SERIAL", "EXPIRES", "REMOVED BY SOURCE")
+	for _, r := range s.Roots {
+		left := ""
+		if !r.Left.IsZero() {
+			left = ago(now, r.Left)
+		}
+		t.row(r.Domain, r.CA, r.Subject, r.Serial, in(now, r.NotAfter), left)
+	}
+	t.end()
+}
+
 // table writes aligned columns, and nothing without rows.
 type table struct {
 	w    *tabwriter.Writer
@@ -340,6 +394,17 @@ func ago(now, at time.Time) string {
 		return "never"
 	}
 	return age(now, at) + " ago"
+}
+
+// in returns how far away a time is, which is usually in the future.
+func in(now, at time.Time) string {
+	switch {
+	case at.IsZero():
+		return ""
+	case at.Before(now):
+		return ago(now, at)
+	}
+	return "in " + age(at, now)
 }
 
 // age is the time from at to now in its two largest units; "-" for the zero time.

@@ -215,11 +215,7 @@ func (cp *ControlPlane) Started() bool { return cp.listening.Load() }
 
 // Ready returns whether the directory was read.
 func (cp *ControlPlane) Ready() []admin.Condition {
-	c := admin.Condition{Name: "configuration", OK: true}
-	if err := cp.directory.ready(); err != nil {
-		c.OK, c.Reason = false, err.Error()
-	}
-	return []admin.Condition{c}
+	return []admin.Condition{admin.Holds("configuration", cp.directory.ready())}
 }
 
 // Status returns the state of the nodes and of the files.
@@ -238,18 +234,10 @@ func (cp *ControlPlane) Status() admin.Status {
 // Resources visits the resources of the nodes that the filter admits. While there is no node,
 // it visits the resources of the directory, as pending and without a node.
 func (cp *ControlPlane) Resources(f admin.Filter) iter.Seq[admin.Resource] {
+	if len(cp.groups.Members()) > 0 {
+		return cp.groups.Resources(f)
+	}
 	return func(yield func(admin.Resource) bool) {
-		members := cp.groups.Members()
-		for _, m := range members {
-			for r := range m.Resources(f) {
-				if !yield(r) {
-					return
-				}
-			}
-		}
-		if len(members) > 0 {
-			return
-		}
 		for _, r := range cp.directory.resources() {
 			if !f.Admits(r.Type, r.Name) {
 				continue

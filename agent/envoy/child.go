@@ -143,12 +143,10 @@ func (c *child) crashed() bool {
 func (c *child) stop(grace time.Duration) {
 	c.expected.Store(true)
 	c.signal(syscall.SIGTERM)
-	timer := time.NewTimer(grace)
-	defer timer.Stop()
 	select {
 	case <-c.exited:
 		return
-	case <-timer.C:
+	case <-time.After(grace):
 	}
 	c.signal(syscall.SIGKILL)
 	<-c.exited

@@ -340,10 +340,7 @@ func (s *Supervisor) hotRestart(ctx context.Context) (ended *child, err error) {
 		return nil, err
 	}
 	next := s.newest()
-	deadline := time.NewTimer(hotRestartTimeout)
-	defer deadline.Stop()
-	poll := time.NewTicker(100 * time.Millisecond)
-	defer poll.Stop()
+	deadline, poll := time.After(hotRestartTimeout), time.Tick(100*time.Millisecond)
 	failed := "" // why the new Envoy is being stopped
 	for {
 		select {
@@ -367,10 +364,10 @@ func (s *Supervisor) hotRestart(ctx context.Context) (ended *child, err error) {
 				return ended, fmt.Errorf("hot restart: %s, and the old one with code %d", failed, ended.code)
 			}
 			return nil, fmt.Errorf("hot restart: %s; the old one keeps running", failed)
-		case <-deadline.C:
+		case <-deadline:
 			failed = fmt.Sprintf("the new Envoy was not live within %s", hotRestartTimeout)
 			next.stop(s.cfg.Grace)
-		case <-poll.C:
+		case <-poll:
 			info, err := s.admin.Info(ctx)
 			if failed != "" || err != nil || info.Epoch != next.epoch || info.State != StateLive {
 				continue
@@ -458,10 +455,6 @@ func (s *Supervisor) stopAll() {
 	s.mu.Lock()
 	left := slices.Clone(s.children)
 	s.mu.Unlock()
-	for _, c := range left {
-		c.expected.Store(true)
-		c.signal(syscall.SIGTERM)
-	}
 	for _, c := range left {
 		go c.stop(s.cfg.Grace)
 	}

@@ -53,7 +53,8 @@ type Member struct {
 	key Key
 	// prefetched: the group was created before its first client, and has had none yet.
 	prefetched bool
-	idle       chan struct{} // closed when the group is removed
+	removed    context.Context // ended by remove, when the group is removed
+	remove     context.CancelFunc
 	// nodes has the Nodes of the open streams: one, except while one Envoy replaces another. presented
 	// is the one that the control plane gets.
 	nodes     map[nodeHash]*presence
@@ -87,16 +88,8 @@ func (s *Set) Run(ctx context.Context) error {
 			return eg.Wait()
 		case m := <-s.start:
 			eg.Go(func() error {
-				ctx, cancel := context.WithCancel(ctx)
-				defer cancel()
-				go func() {
-					select {
-					case <-m.idle:
-						cancel()
-					case <-ctx.Done():
-					}
-				}()
-				return m.Run(ctx)
+				defer context.AfterFunc(ctx, m.remove)()
+				return m.Run(m.removed)
 			})
 		}
 	}
@@ -119,7 +112,8 @@ func (s *Set) Prefetch(node *corev3.Node, typeURLs ...string) {
 // add creates the group of the clients with a Node. The caller holds mu, and sends the group to
 // start afterwards.
 func (s *Set) add(node *corev3.Node) *Member {
-	m := &Member{key: KeyOf(node), idle: make(chan struct{}), nodes: make(map[nodeHash]*presence), lastUsed: time.Now()}
+	m := &Member{key: KeyOf(node), nodes: make(map[nodeHash]*presence), lastUsed: time.Now()}
+	m.removed, m.remove = context.WithCancel(context.Background())
 	cfg := s.cfg.Group(node)
 	cfg.Cache.OnIdle = func() { s.closeIdle(m) }
 	m.Group = New(cfg)
@@ -266,7 +260,7 @@ func (s *Set) drop(m *Member) {
 	if s.cfg.OnRemoved != nil {
 		s.cfg.OnRemoved(m)
 	}
-	close(m.idle)
+	m.remove()
 }
 
 // Members returns the groups, ordered by Key.

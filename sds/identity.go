@@ -52,23 +52,16 @@ type verifiedCert struct {
 
 // run renews the certificate until ctx ends. A pushed certificate is only put into use once it is valid.
 func (id *identity) run(ctx context.Context) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-timer.C:
-		case <-id.wake:
-		}
+	wake.Loop(ctx, id.wake, func() time.Time {
 		if id.activate() {
 			id.persist()
 		}
 		if id.due() {
 			id.renew(ctx)
 		}
-		timer.Reset(id.wait())
-	}
+		return time.Now().Add(id.wait())
+	})
+	return nil
 }
 
 // wait returns the time until run must check the identity again, unless the wall clock is set meanwhile.

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/contents"
 	"github.com/holdfast-xds/holdfast/agent/cache/history"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -64,9 +65,7 @@ func (c *Cache) growTables(saved []Saved) {
 }
 
 func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
-	if c.journal != nil {
-		c.journal.facts[f] = value
-	}
+	c.journal.restoreFact(f, value)
 	switch f.Kind { // of no type
 	case FallbackFact:
 		since, until := parseTimes(value)
@@ -108,17 +107,15 @@ func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
 func (c *Cache) restoreResource(s Saved, now time.Time) {
 	t := c.table(s.Type)
 	source := c.sources.id(s.Source)
-	h := history.Saved{Content: s.Content, Previous: s.Previous, Source: source, Acked: s.Accepted, Stable: s.Stable}
-	disk := &onDisk{Saved: h, Restored: true}
+	disk := &contents.OnDisk{Content: s.Content, Source: source, Accepted: s.Accepted, Stable: s.Stable, Restored: true}
+	if s.Previous != nil {
+		disk.Previous = s.Previous.Version
+	}
 	e := t.Entry(s.Name)
 	expired := s.Content != nil && !s.Content.Deadline().IsZero() && !s.Content.Deadline().After(now)
 	local := c.local(t.key(s.Name)) // it may not have been when it was written
 	if e != nil || s.Content == nil || expired || local || !c.guard.Active() && t.WasRemoved(s.Name) {
-		if e != nil {
-			e.OnDisk = disk
-		} else if c.journal != nil {
-			c.journal.removed[t.key(s.Name)] = disk
-		}
+		c.journal.restored(t.key(s.Name), e, disk)
 		c.persist(t, s.Name)
 		if e == nil && s.Content == nil && s.Previous != nil && !local {
 			c.keepRemoved(t, s.Name, s.Previous, now)
@@ -130,14 +127,14 @@ func (c *Cache) restoreResource(s Saved, now time.Time) {
 		// A time from disk has no monotonic clock reading: now has one.
 		r = r.WithLifetime(r.TTL(), now.Add(min(r.Deadline().Sub(now), r.TTL())))
 	}
-	h.Content = r
 	if source == history.Local {
-		h.Source = history.Unknown // the agent does not make it any more
+		source = history.Unknown // the agent does not make it any more
 	}
+	stable, previous := s.Stable, s.Previous
 	if !xds.Info(t.URL).FallBack {
-		h.Stable, h.Previous = false, nil
+		stable, previous = false, nil
 	}
-	t.Restore(history.Restored(h), disk)
+	t.Restore(history.Restored(r, source, s.Accepted, stable, previous), disk)
 	c.trackDeadline(r)
 }
 
@@ -172,7 +169,7 @@ func (c *Cache) serveRestored(t *table) {
 	if !shown {
 		return
 	}
-	ch := &changes{table: t}
+	ch := newChanges(t)
 	ch.all = knowledge
 	for name, e := range t.All() {
 		if e.Restored() {

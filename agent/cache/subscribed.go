@@ -30,11 +30,16 @@ func (c *Cache) Prefetch(typeURL string, names ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.table(typeURL)
+	running := len(c.watches) > 0
 	for _, name := range names {
-		t.names.Prefetch(name)
+		switch {
+		case !running:
+			t.names.Prefetch(name)
+		case !t.names.Has(name):
+			t.names.Lease(name)
+		}
 	}
-	if len(c.watches) > 0 {
-		c.union.Start()
+	if running {
 		c.wakeRun()
 	}
 }
@@ -173,24 +178,32 @@ func (c *Cache) subscribeEndpoints(e *entry, r *xds.Resource) {
 	if r != nil && r.EDSName == "" {
 		r = nil
 	}
-	before := e.EndpointsOf
-	if before == r {
+	before, now := edsName(e.EndpointsOf), edsName(r)
+	e.EndpointsOf = r
+	if before == now {
 		return
 	}
-	e.EndpointsOf = r
 	names := c.table(xds.EndpointType).names
-	if r != nil {
-		names.AddCluster(r.EDSName) // before the other is removed, because the names may be the same
+	if before != "" {
+		names.RemoveCluster(before)
 	}
-	if before != nil {
-		names.RemoveCluster(before.EDSName)
+	if now != "" {
+		names.AddCluster(now)
 	}
+}
+
+// edsName returns the name of a cluster's endpoints; "" if it has none. r may be nil.
+func edsName(r *xds.Resource) string {
+	if r == nil {
+		return ""
+	}
+	return r.EDSName
 }
 
 // isReferenced reports whether an entry is subscribed to, or comes from a source that reports
 // resources without a subscription.
 func (c *Cache) isReferenced(t *table, e *entry) bool {
-	return e.KeepUnsubscribed || t.names.Has(xds.Wildcard) || c.isSubscribed(t, e.Current().Name, e.Current())
+	return e.KeepUnsubscribed() || t.names.Has(xds.Wildcard) || c.isSubscribed(t, e.Current().Name, e.Current())
 }
 
 // evicted is called by the LRU for each entry that it pushes out or that is removed from it. Only

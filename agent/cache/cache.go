@@ -112,7 +112,7 @@ type Cache struct {
 	watches   map[*Watch]struct{}
 	union     *subscriptions.Union
 	sources   sources
-	contents  *contents.Contents
+	contents  contents.Contents
 	uncertain *uncertain.Names
 	// connected is since when an upstream answers, so that leases expire; the zero time if none
 	// does.
@@ -164,13 +164,12 @@ func New(cfg Config) *Cache {
 	cfg.MaxResources = cmp.Or(cfg.MaxResources, DefaultMaxResources)
 	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, DefaultMaxBytes)
 	c := &Cache{
-		cfg:      cfg,
-		wake:     make(chan struct{}, 1),
-		began:    time.Now(),
-		tables:   make(map[string]*table),
-		watches:  make(map[*Watch]struct{}),
-		sources:  newSources(),
-		contents: contents.New(),
+		cfg:     cfg,
+		wake:    make(chan struct{}, 1),
+		began:   time.Now(),
+		tables:  make(map[string]*table),
+		watches: make(map[*Watch]struct{}),
+		sources: newSources(),
 	}
 	c.deadlines = expiry.New(c.deadline)
 	c.guard = guard.New(cfg.Guard, func(k xds.Key) { c.persistFactOr(DeferredFact, AccidentFact, k) })
@@ -182,8 +181,11 @@ func New(cfg Config) *Cache {
 	return c
 }
 
-// elapsed returns the age of the cache.
-func (c *Cache) elapsed() time.Duration { return time.Since(c.began) }
+// noTable stands for the table of a type that was never subscribed to or updated. Nothing writes to it.
+var noTable = &table{Type: &contents.Type{}, names: &subscriptions.Names{}}
+
+// existing returns the table of a type to read from. Unlike table, it makes none.
+func (c *Cache) existing(typeURL string) *table { return cmp.Or(c.tables[typeURL], noTable) }
 
 func (c *Cache) table(typeURL string) *table {
 	t := c.tables[typeURL]
@@ -225,7 +227,7 @@ func (c *Cache) apply(u xds.Update, answer func(nack error)) (due []func()) {
 	t := c.table(u.Type)
 	u = c.withoutLocal(t, u)
 	if u.Timeout {
-		c.noteErrors(t, u, newChanges(t))
+		c.noteErrors(t, u, &changes{table: t})
 		return c.awaitAnswer(t, answer, nil, nil)
 	}
 	t.updated = time.Now()
@@ -239,7 +241,7 @@ func (c *Cache) apply(u xds.Update, answer func(nack error)) (due []func()) {
 	}
 	c.serveRestored(t)
 	c.revision++
-	ch := newChanges(t)
+	ch := &changes{table: t}
 	held, from := t.Len(), c.origin(u)
 	if held == 0 {
 		t.Grow(len(u.Resources))
@@ -319,7 +321,7 @@ func (c *Cache) Synced(source, typeURL string, asked time.Time) {
 	}
 	c.persistFact(KnownFact, t.key(""))
 	c.revision++
-	ch := newChanges(t)
+	ch := &changes{table: t}
 	ch.all = true
 	for _, name := range missing {
 		c.remove(t, name, ch)
@@ -358,15 +360,13 @@ type changes struct {
 	retry bool
 }
 
-func newChanges(t *table) *changes { return &changes{table: t} }
-
 // changesByType has the changes of several types, by type URL.
 type changesByType map[string]*changes
 
 func (by changesByType) of(t *table) *changes {
 	ch := by[t.URL]
 	if ch == nil {
-		ch = newChanges(t)
+		ch = &changes{table: t}
 		by[t.URL] = ch
 	}
 	return ch
@@ -445,13 +445,8 @@ func (c *Cache) put(t *table, from contents.Origin, r *xds.Resource, ch *changes
 		c.persist(t, r.Name)
 	}
 	c.updateLRU(t, r.Name, p.Entry)
-	return nackOf(p.Entry)
-}
-
-// nackOf returns why clients NACKed the newest content; nil if they did not.
-func nackOf(e *entry) error {
-	if e.Status() == xds.Nacked {
-		return nackError(e.Reason())
+	if p.Status() == xds.Nacked {
+		return errors.New(p.Reason())
 	}
 	return nil
 }
@@ -494,7 +489,9 @@ func (c *Cache) drop(t *table, name string) {
 	c.guard.Forget(t.key(name))
 	c.subscribeEndpoints(e, nil)
 	delete(t.errors, name)
-	c.journal.dropped(t.key(name), e)
+	if c.journal != nil && e.OnDisk != nil {
+		c.journal.removed[t.key(name)] = e.OnDisk
+	}
 	c.persist(t, name)
 	c.unreferenced.Remove(t.key(name))
 }
@@ -525,10 +522,7 @@ func (c *Cache) refresh(t *table, from contents.Origin, h xds.Heartbeat, ch *cha
 func (c *Cache) Cached(source, typeURL string) map[string]string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.tables[typeURL]
-	if t == nil {
-		return nil
-	}
+	t := c.existing(typeURL)
 	all := t.names.Has(xds.Wildcard)
 	from := c.sources.id(source)
 	if t.rejectedFrom == from && from != history.Unknown {
@@ -554,10 +548,7 @@ func (c *Cache) Cached(source, typeURL string) map[string]string {
 func (c *Cache) Nacked(source, typeURL string) (names []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.tables[typeURL]
-	if t == nil {
-		return nil
-	}
+	t := c.existing(typeURL)
 	from := c.sources.id(source)
 	if from != history.Unknown && t.rejectedFrom == from {
 		return []string{xds.Wildcard}
@@ -578,10 +569,7 @@ func (c *Cache) Nacked(source, typeURL string) (names []string) {
 func (c *Cache) Body(typeURL string, name []byte) *anypb.Any {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.tables[typeURL]
-	if t == nil {
-		return nil
-	}
+	t := c.existing(typeURL)
 	e := t.EntryOf(name)
 	if e == nil {
 		e = t.Entry(xds.CanonicalName(string(name)))
@@ -590,4 +578,60 @@ func (c *Cache) Body(typeURL string, name []byte) *anypb.Any {
 		return nil
 	}
 	return e.Current().Body
+}
+
+// A TTL is a deadline, fixed when the upstream last sent or refreshed the resource
+// (design.md I8). The cache enforces it: an expired resource is never read.
+
+// trackDeadline adds the deadline of a resource that was just put or refreshed.
+func (c *Cache) trackDeadline(r *xds.Resource) {
+	if r.Deadline().IsZero() {
+		return
+	}
+	c.table(r.Type).hadTTL = true
+	if c.deadlines.Add(xds.Key{Type: r.Type, Name: r.Name}, r.Deadline(), c.contents.Resources) {
+		c.wakeRun()
+	}
+}
+
+// lifetimeChanged handles a new deadline: clients that enforce TTLs must get it.
+func (c *Cache) lifetimeChanged(e *entry, ch *changes) {
+	c.trackDeadline(e.Current())
+	ch.add(e.Current().Name, e.Current())
+}
+
+// deadline returns the deadline of a resource; the zero time for none.
+func (c *Cache) deadline(k xds.Key) time.Time {
+	if r := c.table(k.Type).Resource(k.Name); r != nil {
+		return r.Deadline()
+	}
+	return time.Time{}
+}
+
+// applyTTLPolicy returns the resource, without its TTL if the policy of its type is "hold".
+func (c *Cache) applyTTLPolicy(r *xds.Resource) *xds.Resource {
+	if r.TTL() == 0 || !c.cfg.HoldTTL[r.Type] {
+		return r
+	}
+	return r.WithLifetime(0, time.Time{})
+}
+
+// dropExpired removes the resources whose TTL has ended, and returns when the next one ends; the
+// zero time for none.
+func (c *Cache) dropExpired(now time.Time) (next time.Time) {
+	changed := make(changesByType)
+	for {
+		k, next, ok := c.deadlines.Pop(now)
+		if !ok {
+			c.notifyAll(changed)
+			return next
+		}
+		t := c.table(k.Type)
+		t.expired++
+		if xds.Info(t.URL).RemoveExpired {
+			c.remove(t, k.Name, changed.of(t))
+		} else {
+			c.drop(t, k.Name)
+		}
+	}
 }

@@ -151,7 +151,7 @@ func (c *Cache) runGuard(now time.Time) time.Time {
 func (c *Cache) unconfirmed(t *table) (names []string) {
 	from := c.sources.id(t.completeFrom)
 	for name, e := range t.All() {
-		if deferred, _ := c.guard.Deferred(t.key(name)); e.Source() != from && !e.KeepUnsubscribed() && !deferred {
+		if deferred, _ := c.guard.Deferred(t.key(name)); e.Source() != from && !e.KeepUnsubscribed && !deferred {
 			names = append(names, name)
 		}
 	}

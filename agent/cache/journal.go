@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"iter"
 	"maps"
 	"strings"
 	"time"
@@ -153,32 +152,6 @@ func (c *Cache) persistFactOr(kind, whole FactKind, k xds.Key) {
 	c.persistFact(kind, k)
 }
 
-// dropped records that an entry was dropped; j may be nil.
-func (j *Journal) dropped(k xds.Key, e *entry) {
-	if j != nil && e.OnDisk != nil {
-		j.removed[k] = e.OnDisk
-	}
-}
-
-// restored records what the disk has of a name that is not restored as it is there. e is the entry
-// of the name, nil for none; j may be nil.
-func (j *Journal) restored(k xds.Key, e *entry, disk *onDisk) {
-	switch {
-	case j == nil:
-	case e != nil:
-		e.OnDisk = disk
-	default:
-		j.removed[k] = disk
-	}
-}
-
-// restoreFact records a fact that is on disk; j may be nil.
-func (j *Journal) restoreFact(f Fact, value string) {
-	if j != nil {
-		j.facts[f] = value
-	}
-}
-
 // maxWaiting bounds the ACKs that wait for the disk. If there are more, the upstream has sent the
 // oldest after its timeout anyway.
 const maxWaiting = 1 << 16
@@ -253,16 +226,16 @@ func (j *Journal) All() Batch {
 	}
 	j.names, j.dirty, j.all = make(map[xds.Key]struct{}), make(map[Fact]struct{}), all
 	b := Batch{Resources: make([]Saved, 0, size), Facts: all.facts}
-	for k := range j.c.names() {
-		s, want := j.saved(k)
+	for t, name := range j.c.names {
+		s, want := j.c.saved(t, name)
 		if s.empty() {
 			continue
 		}
 		b.Resources = append(b.Resources, s)
-		if e := j.c.tables[k.Type].Entry(k.Name); e != nil {
-			all.entries = append(all.entries, rewritten{e, &want})
+		if e := t.Entry(name); e != nil {
+			all.entries = append(all.entries, rewritten{e, want})
 		} else {
-			all.removed[k] = &want
+			all.removed[t.key(name)] = want
 		}
 	}
 	return b
@@ -314,8 +287,8 @@ func (j *Journal) finishRewrite(written bool) {
 func (j *Journal) Saved() (saved []Saved, facts map[Fact]string) {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
-	for k := range j.c.names() {
-		if s, _ := j.saved(k); !s.empty() {
+	for t, name := range j.c.names {
+		if s, _ := j.c.saved(t, name); !s.empty() {
 			saved = append(saved, s)
 		}
 	}
@@ -323,86 +296,82 @@ func (j *Journal) Saved() (saved []Saved, facts map[Fact]string) {
 }
 
 // names yields the names that may have something to save.
-func (c *Cache) names() iter.Seq[xds.Key] {
-	return func(yield func(xds.Key) bool) {
-		for _, t := range c.tables {
-			for name := range t.All() {
-				if !yield(t.key(name)) {
-					return
-				}
+func (c *Cache) names(yield func(t *table, name string) bool) {
+	for _, t := range c.tables {
+		for name := range t.All() {
+			if !yield(t, name) {
+				return
 			}
-			for name := range t.removed {
-				if t.Entry(name) == nil && !yield(t.key(name)) {
-					return
-				}
+		}
+		for name := range t.removed {
+			if t.Entry(name) == nil && !yield(t, name) {
+				return
 			}
 		}
 	}
 }
 
 // saved returns what should be on disk for a name, in both forms.
-func (j *Journal) saved(k xds.Key) (s Saved, want onDisk) {
-	t := j.c.tables[k.Type]
-	s = Saved{Type: k.Type, Name: k.Name}
-	switch e := t.Entry(k.Name); {
+func (c *Cache) saved(t *table, name string) (Saved, *onDisk) {
+	want := &onDisk{}
+	switch e := t.Entry(name); {
 	case e == nil:
-		s.Previous = t.removed.Stable(k.Name)
+		want.Previous = t.removed.Stable(name)
 	case !e.IsLocal(): // the maker of a local resource stores what it needs
-		h := e.Save()
-		s.Content, s.Source, s.Accepted, s.Stable, s.Previous = h.Content, j.c.sources.name(h.Source), h.Acked, h.Stable, h.Previous
-		want = onDisk{Content: h.Content, Source: h.Source, Accepted: h.Acked, Stable: h.Stable}
+		want.Saved = e.Save()
 	}
-	if s.Previous != nil {
-		want.Previous = s.Previous.Version
-	}
-	return s, want
+	return Saved{
+		Type: t.URL, Name: name, Content: want.Content, Source: c.sources.name(want.Source),
+		Accepted: want.Acked, Stable: want.Stable, Previous: want.Previous,
+	}, want
 }
 
 // resource returns what should be on disk for one name, and whether that differs from what is
 // there. It assumes that the caller writes it.
 func (j *Journal) resource(k xds.Key) (s Saved, differs bool) {
-	e := j.c.table(k.Type).Entry(k.Name)
+	t := j.c.table(k.Type)
+	e := t.Entry(k.Name)
 	disk := j.removed[k]
 	delete(j.removed, k)
 	if e != nil && e.OnDisk != nil {
 		disk = e.OnDisk
 	}
-	s, want := j.saved(k)
-	if disk != nil && !differ(&want, disk) || disk == nil && s.empty() {
-		if e != nil {
-			e.OnDisk = disk
-		} else if disk != nil {
-			j.removed[k] = disk
-		}
-		return Saved{}, false
+	s, want := j.c.saved(t, k.Name)
+	if disk == nil {
+		differs = !s.empty()
+	} else {
+		differs = differ(want, disk)
+	}
+	if !differs {
+		want = disk
 	}
 	switch {
 	case e != nil:
-		e.OnDisk = &want
-	case s.Previous != nil:
-		j.removed[k] = &want
+		e.OnDisk = want
+	case want != nil && want.Previous != nil:
+		j.removed[k] = want
 	}
-	s.ContentKnown = s.Content != nil && wasReturned(disk, s.Content.Version)
-	s.PreviousKnown = s.Previous != nil && wasReturned(disk, s.Previous.Version)
-	return s, true
+	s.ContentKnown, s.PreviousKnown = wasReturned(disk, s.Content), wasReturned(disk, s.Previous)
+	return s, differs
 }
 
-// wasReturned reports whether the journal has returned a content before; d, what the disk has, may
-// be nil.
-func wasReturned(d *onDisk, version string) bool {
-	return d != nil && !d.Restored && (d.Content != nil && d.Content.Version == version || d.Previous == version)
+// wasReturned reports whether the journal has returned a content before; both may be nil.
+func wasReturned(disk *onDisk, r *xds.Resource) bool {
+	return r != nil && disk != nil && !disk.Restored && (sameVersion(disk.Content, r) || sameVersion(disk.Previous, r))
+}
+
+// sameVersion reports whether two contents, which may be nil, are the same.
+func sameVersion(a, b *xds.Resource) bool {
+	return a == b || a != nil && b != nil && a.Version == b.Version
 }
 
 // differ reports whether the disk should have something else than it has.
 func differ(want, there *onDisk) bool {
-	if want.Previous != there.Previous || (want.Content == nil) != (there.Content == nil) {
+	if !sameVersion(want.Previous, there.Previous) || !sameVersion(want.Content, there.Content) {
 		return true
 	}
-	if want.Content == nil {
-		return false
-	}
-	return want.Accepted != there.Accepted || want.Stable != there.Stable || want.Source != there.Source ||
-		want.Content.Version != there.Content.Version || want.Content.UpstreamVersion != there.Content.UpstreamVersion || deadlineMoved(there.Content, want.Content)
+	return want.Content != nil && (want.Acked != there.Acked || want.Stable != there.Stable || want.Source != there.Source ||
+		want.Content.UpstreamVersion != there.Content.UpstreamVersion || deadlineMoved(there.Content, want.Content))
 }
 
 // deadlineMoved reports whether a deadline moved by so much that it must be written: by a tenth of
@@ -449,7 +418,7 @@ func (c *Cache) allFacts() map[Fact]string {
 
 // fact returns the present value of a fact; "" if it does not hold.
 func (c *Cache) fact(f Fact) string {
-	t, k := c.tables[f.Type], xds.Key{Type: f.Type, Name: f.Name}
+	t, k := c.existing(f.Type), xds.Key{Type: f.Type, Name: f.Name}
 	holds := false
 	switch f.Kind {
 	case FallbackFact:
@@ -465,9 +434,9 @@ func (c *Cache) fact(f Fact) string {
 	case MaybeHeldFact:
 		holds = c.uncertain.Has(k)
 	case SubscribedFact:
-		holds = t != nil && t.names.SubscribedOrLeased(f.Name) && !c.local(k)
+		holds = t.names.SubscribedOrLeased(f.Name) && !c.local(k)
 	case KnownFact:
-		holds = t != nil && t.KnownOrRestored()
+		holds = t.KnownOrRestored()
 	}
 	if holds {
 		return yes

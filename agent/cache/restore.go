@@ -4,7 +4,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-xds/holdfast/agent/cache/contents"
 	"github.com/holdfast-xds/holdfast/agent/cache/history"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -65,7 +64,9 @@ func (c *Cache) growTables(saved []Saved) {
 }
 
 func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
-	c.journal.restoreFact(f, value)
+	if c.journal != nil {
+		c.journal.facts[f] = value
+	}
 	switch f.Kind { // of no type
 	case FallbackFact:
 		since, until := parseTimes(value)
@@ -107,15 +108,17 @@ func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
 func (c *Cache) restoreResource(s Saved, now time.Time) {
 	t := c.table(s.Type)
 	source := c.sources.id(s.Source)
-	disk := &contents.OnDisk{Content: s.Content, Source: source, Accepted: s.Accepted, Stable: s.Stable, Restored: true}
-	if s.Previous != nil {
-		disk.Previous = s.Previous.Version
-	}
+	h := history.Saved{Content: s.Content, Previous: s.Previous, Source: source, Acked: s.Accepted, Stable: s.Stable}
+	disk := &onDisk{Saved: h, Restored: true}
 	e := t.Entry(s.Name)
 	expired := s.Content != nil && !s.Content.Deadline().IsZero() && !s.Content.Deadline().After(now)
 	local := c.local(t.key(s.Name)) // it may not have been when it was written
 	if e != nil || s.Content == nil || expired || local || !c.guard.Active() && t.WasRemoved(s.Name) {
-		c.journal.restored(t.key(s.Name), e, disk)
+		if e != nil {
+			e.OnDisk = disk
+		} else if c.journal != nil {
+			c.journal.removed[t.key(s.Name)] = disk
+		}
 		c.persist(t, s.Name)
 		if e == nil && s.Content == nil && s.Previous != nil && !local {
 			c.keepRemoved(t, s.Name, s.Previous, now)
@@ -127,14 +130,14 @@ func (c *Cache) restoreResource(s Saved, now time.Time) {
 		// A time from disk has no monotonic clock reading: now has one.
 		r = r.WithLifetime(r.TTL(), now.Add(min(r.Deadline().Sub(now), r.TTL())))
 	}
+	h.Content = r
 	if source == history.Local {
-		source = history.Unknown // the agent does not make it any more
+		h.Source = history.Unknown // the agent does not make it any more
 	}
-	stable, previous := s.Stable, s.Previous
 	if !xds.Info(t.URL).FallBack {
-		stable, previous = false, nil
+		h.Stable, h.Previous = false, nil
 	}
-	t.Restore(history.Restored(r, source, s.Accepted, stable, previous), disk)
+	t.Restore(history.Restored(h), disk)
 	c.trackDeadline(r)
 }
 
@@ -169,7 +172,7 @@ func (c *Cache) serveRestored(t *table) {
 	if !shown {
 		return
 	}
-	ch := newChanges(t)
+	ch := &changes{table: t}
 	ch.all = knowledge
 	for name, e := range t.All() {
 		if e.Restored() {

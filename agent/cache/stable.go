@@ -21,7 +21,7 @@ func (w *Watch) beginProbation(t *table, e *entry) {
 	}
 	if e.IsStable() {
 		wt.probation.Interrupt(e.Acked().Name)
-	} else if wt.probation.Begin(e.Acked(), w.c.elapsed()) {
+	} else if wt.probation.Begin(e.Acked(), time.Since(w.c.began)) {
 		w.c.updateStableBy(time.Now().Add(probation.StableAfter))
 	}
 }
@@ -78,7 +78,7 @@ func (c *Cache) updateStable(now time.Time) (next time.Time) {
 	for w := range c.watches {
 		for url, wt := range w.types {
 			t := c.tables[url]
-			oldest, more := wt.probation.Promote(c.elapsed()-probation.StableAfter, func(r *xds.Resource) { c.makeStable(t, r) })
+			oldest, more := wt.probation.Promote(time.Since(c.began)-probation.StableAfter, func(r *xds.Resource) { c.makeStable(t, r) })
 			if more {
 				next = wake.Earliest(next, c.began.Add(oldest+probation.StableAfter))
 			}

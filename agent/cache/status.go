@@ -82,10 +82,7 @@ type ResourceStatus struct {
 func (c *Cache) Resources(typeURL string) []ResourceStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.tables[typeURL]
-	if t == nil {
-		return nil
-	}
+	t := c.existing(typeURL)
 	out := make([]ResourceStatus, 0, t.Len())
 	for name, e := range t.All() {
 		out = append(out, ResourceStatus{Name: name, Item: e.Item(), Source: c.sources.name(e.Source()), Reason: e.Reason(), Err: t.errors[name]})

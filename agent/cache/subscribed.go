@@ -30,16 +30,11 @@ func (c *Cache) Prefetch(typeURL string, names ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.table(typeURL)
-	running := len(c.watches) > 0
 	for _, name := range names {
-		switch {
-		case !running:
-			t.names.Prefetch(name)
-		case !t.names.Has(name):
-			t.names.Lease(name)
-		}
+		t.names.Prefetch(name)
 	}
-	if running {
+	if len(c.watches) > 0 {
+		c.union.Start()
 		c.wakeRun()
 	}
 }
@@ -178,32 +173,24 @@ func (c *Cache) subscribeEndpoints(e *entry, r *xds.Resource) {
 	if r != nil && r.EDSName == "" {
 		r = nil
 	}
-	before, now := edsName(e.EndpointsOf), edsName(r)
-	e.EndpointsOf = r
-	if before == now {
+	before := e.EndpointsOf
+	if before == r {
 		return
 	}
+	e.EndpointsOf = r
 	names := c.table(xds.EndpointType).names
-	if before != "" {
-		names.RemoveCluster(before)
+	if r != nil {
+		names.AddCluster(r.EDSName) // before the other is removed, because the names may be the same
 	}
-	if now != "" {
-		names.AddCluster(now)
+	if before != nil {
+		names.RemoveCluster(before.EDSName)
 	}
-}
-
-// edsName returns the name of a cluster's endpoints; "" if it has none. r may be nil.
-func edsName(r *xds.Resource) string {
-	if r == nil {
-		return ""
-	}
-	return r.EDSName
 }
 
 // isReferenced reports whether an entry is subscribed to, or comes from a source that reports
 // resources without a subscription.
 func (c *Cache) isReferenced(t *table, e *entry) bool {
-	return e.KeepUnsubscribed() || t.names.Has(xds.Wildcard) || c.isSubscribed(t, e.Current().Name, e.Current())
+	return e.KeepUnsubscribed || t.names.Has(xds.Wildcard) || c.isSubscribed(t, e.Current().Name, e.Current())
 }
 
 // evicted is called by the LRU for each entry that it pushes out or that is removed from it. Only

@@ -461,7 +461,7 @@ func (p *pair) state(i int) (out []string) {
 			say("answer on update %d: %q", n, v.said)
 		}
 	}
-	say("status %+v, restored %d, lacking %v, fallback %+v, room %d %d", c.Status(), c.Restored(), c.AnyMissing(), c.Fallback(), c.contents.Resources(), c.contents.Bytes())
+	say("status %+v, restored %d, lacking %v, fallback %+v, room %d %d", c.Status(), c.Restored(), c.AnyMissing(), c.Fallback(), c.contents.Resources, c.contents.Bytes)
 	for _, url := range pairTypes {
 		for _, name := range pairNames {
 			for _, r := range c.Resources(url) {

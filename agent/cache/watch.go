@@ -1,6 +1,8 @@
 package cache
 
 import (
+	"errors"
+	"fmt"
 	"iter"
 	"time"
 
@@ -233,31 +235,26 @@ type Snapshot struct {
 	tooStale bool // nothing is served
 }
 
-// table returns the table that a type is served from; nil for none.
+// table returns the table that a type is served from.
 func (s Snapshot) table(typeURL string) *table {
 	if s.tooStale {
-		return nil
+		return noTable
 	}
-	return s.c.tables[typeURL]
+	return s.c.existing(typeURL)
 }
 
 // Revision counts the changes of the cache.
 func (s Snapshot) Revision() uint64 { return s.c.revision }
 
 // Wildcard returns how much is known of the wildcard of a type.
-func (s Snapshot) Wildcard(typeURL string) xds.Knowledge {
-	if t := s.table(typeURL); t != nil {
-		return t.Knowledge()
-	}
-	return xds.Unknown
-}
+func (s Snapshot) Wildcard(typeURL string) xds.Knowledge { return s.table(typeURL).Knowledge() }
 
 // Lookup returns the resource of a name or an alias.
 func (s Snapshot) Lookup(typeURL, name string) xds.Item {
-	t := s.table(typeURL)
-	if t == nil {
+	if s.tooStale {
 		return s.lookupLocal(typeURL, name)
 	}
+	t := s.table(typeURL)
 	if e := t.Find(name); e != nil {
 		return s.c.served(t, e)
 	}
@@ -269,10 +266,8 @@ func (s Snapshot) Lookup(typeURL, name string) xds.Item {
 
 // lookupLocal returns a resource that the agent itself makes, which is never too old.
 func (s Snapshot) lookupLocal(typeURL, name string) xds.Item {
-	if t := s.c.tables[typeURL]; t != nil {
-		if e := t.Entry(name); e != nil && e.IsLocal() {
-			return e.Item()
-		}
+	if e := s.c.existing(typeURL).Entry(name); e != nil && e.IsLocal() {
+		return e.Item()
 	}
 	return xds.Item{}
 }
@@ -281,9 +276,6 @@ func (s Snapshot) lookupLocal(typeURL, name string) xds.Item {
 func (s Snapshot) All(typeURL string) iter.Seq[xds.Item] {
 	return func(yield func(xds.Item) bool) {
 		t := s.table(typeURL)
-		if t == nil {
-			return
-		}
 		for _, e := range t.All() {
 			if item := s.c.served(t, e); item.Current != nil && !yield(item) {
 				return
@@ -303,9 +295,6 @@ func (s Snapshot) All(typeURL string) iter.Seq[xds.Item] {
 // Count returns the maximum number of resources that All yields.
 func (s Snapshot) Count(typeURL string) int {
 	t := s.table(typeURL)
-	if t == nil {
-		return 0
-	}
 	return t.Len() + len(t.removed)
 }
 
@@ -313,9 +302,6 @@ func (s Snapshot) Count(typeURL string) int {
 func (s Snapshot) Collection(typeURL, glob string) iter.Seq[xds.Item] {
 	return func(yield func(xds.Item) bool) {
 		t := s.table(typeURL)
-		if t == nil {
-			return
-		}
 		for _, e := range t.Collection(glob) {
 			if item := s.c.served(t, e); item.Current != nil && !yield(item) {
 				return
@@ -337,24 +323,158 @@ func (s Snapshot) MaybeHeld(typeURL string) []string {
 func (s Snapshot) Connected() time.Time { return s.c.connected }
 
 // HadTTL reports whether a resource of a type ever had a TTL.
-func (s Snapshot) HadTTL(typeURL string) bool {
-	t := s.c.tables[typeURL]
-	return t != nil && t.hadTTL
-}
+func (s Snapshot) HadTTL(typeURL string) bool { return s.c.existing(typeURL).hadTTL }
 
 // Nacks counts the cached contents of a type that clients NACKed alone.
-func (s Snapshot) Nacks(typeURL string) uint64 {
-	if t := s.c.tables[typeURL]; t != nil {
-		return t.nacks
-	}
-	return 0
-}
+func (s Snapshot) Nacks(typeURL string) uint64 { return s.c.existing(typeURL).nacks }
 
 // HadWildcard reports whether a client of this group ever subscribed to the wildcard of a type, or
 // is expected to (protocol.md V9).
 func (c *Cache) HadWildcard(typeURL string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.tables[typeURL]
-	return t != nil && (t.hadWildcard || t.names.Has(xds.Wildcard))
+	t := c.existing(typeURL)
+	return t.hadWildcard || t.names.Has(xds.Wildcard)
+}
+
+// run calls the functions that were collected under the lock; it is called without it.
+func run(calls []func()) {
+	for _, call := range calls {
+		call()
+	}
+}
+
+// awaitAnswer makes the update that was just applied pending if answer is not nil, and returns the
+// answers that are due at once: an ACK if no client was concerned, a NACK if clients have NACKed
+// this content before (I6).
+func (c *Cache) awaitAnswer(t *table, answer func(nack error), concerned []*Watch, nack error) []func() {
+	switch {
+	case answer == nil:
+		return nil
+	case nack != nil || len(concerned) == 0:
+		return []func(){func() { answer(nack) }}
+	}
+	return t.pending.Add(c.revision, answer, concerned)
+}
+
+// Progress records that the client has answered, or was not concerned by, every update of a type up
+// to a revision.
+func (w *Watch) Progress(typeURL string, revision uint64) {
+	w.c.mu.Lock()
+	due := w.c.afterWrite(w.c.table(typeURL).pending.Seen(w, revision))
+	w.c.mu.Unlock()
+	run(due)
+}
+
+// forgetWatch removes a closed watch from the pending updates.
+func (c *Cache) forgetWatch(w *Watch) []func() {
+	var due []func()
+	for _, t := range c.tables {
+		due = append(due, t.pending.Seen(w, c.revision)...)
+	}
+	return c.afterWrite(due)
+}
+
+// Ack records an ACK: of contents that the client now has, and of the removal of names.
+func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) {
+	c := w.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.table(typeURL)
+	ch := &changes{table: t}
+	for _, r := range accepted {
+		w.confirmHeld(t, r.Name)
+		e := t.Entry(r.Name)
+		switch {
+		case e == nil:
+			continue
+		case c.fallback.HoldsBack(t.key(r.Name)) && e.Current().Version != r.Version:
+			w.interruptProbation(t, r.Name)
+			continue // an ACK of the stable version that was served instead
+		case e.Ack(r):
+			ch.add(r.Name, e.Current())
+		}
+		c.persist(t, r.Name)
+		switch {
+		case e.Acked().Version != r.Version:
+			w.interruptProbation(t, r.Name) // the client has an older content
+		case !c.fallback.HoldsBack(t.key(r.Name)):
+			w.beginProbation(t, e)
+		}
+	}
+	for _, name := range removed {
+		w.interruptProbation(t, name)
+		if t.Entry(name) == nil && !xds.Info(t.URL).OnDemand {
+			w.confirmHeld(t, name)
+		}
+	}
+	c.notify(ch)
+}
+
+// confirmHeld records that the client has said what it holds under a name.
+func (w *Watch) confirmHeld(t *table, name string) {
+	if xds.Info(t.URL).OnDemand {
+		w.c.uncertain.Forget(t.key(name))
+	} else {
+		w.uncertain.Confirm(t.key(name))
+	}
+}
+
+// Nack records a NACK, with the client's reason, of the response built at a revision (0: of a
+// suspect that was sent alone). The NACK answers the newest update that is pending for this client;
+// older ones were superseded (I6).
+func (w *Watch) Nack(typeURL string, revision uint64, reason string, rejected *xds.Resource, suspects []*xds.Resource) {
+	c := w.c
+	reason = fmt.Sprintf("%s: %s", w.client, reason)
+	c.mu.Lock()
+	t := c.table(typeURL)
+	for _, r := range suspects {
+		w.mayHold(t, r.Name)
+		if e := t.Entry(r.Name); e != nil {
+			e.Suspect(r.Version)
+		}
+	}
+	if rejected != nil {
+		w.mayHold(t, rejected.Name)
+		ch := &changes{table: t}
+		c.nack(t, rejected, reason, ch)
+		c.notify(ch)
+	}
+	var due []func()
+	if revision > 0 {
+		due = append(t.pending.Nack(w, revision, errors.New(reason)), c.afterWrite(t.pending.Seen(w, revision))...)
+	}
+	c.mu.Unlock()
+	run(due)
+}
+
+// mayHold records that the client may hold a full-state resource although it did not ACK it.
+func (w *Watch) mayHold(t *table, name string) {
+	if xds.FullState(t.URL) {
+		w.uncertain.MayHold(t.key(name))
+	}
+}
+
+// nack records the NACK of the only resource of a response.
+func (c *Cache) nack(t *table, r *xds.Resource, reason string, ch *changes) {
+	if e := t.Entry(r.Name); e != nil && e.Nack(r.Version, reason) {
+		t.nacks++
+		c.persist(t, r.Name)
+		ch.retry = true
+	}
+}
+
+// retrySuspects sends the suspects of a full-state type to clients once more, because one of the
+// resources that were NACKed together turned out to be the cause, was replaced or was removed. In
+// SotW a complete set cannot be sent without a suspect; without a retry the suspect would stay one
+// for ever, and new clients would get its former content.
+func (ch *changes) retrySuspects() {
+	if !ch.retry || !xds.FullState(ch.table.URL) {
+		return
+	}
+	for name, e := range ch.table.All() {
+		if e.Retry() {
+			ch.add(name, e.Current())
+		}
+	}
 }

@@ -24,18 +24,11 @@ import (
 // adds and removes aliases without end.
 const maxNotFound = 100_000
 
-// Contents counts the resources of all types. Make it with New.
+// Contents counts the resources of all types, and sums up the sizes of their bodies.
 type Contents struct {
-	resources int
-	bytes     int64
+	Resources int
+	Bytes     int64
 }
-
-// New returns empty contents.
-func New() *Contents { return &Contents{} }
-
-// Resources is the number of resources; Bytes is the sum of the sizes of their bodies.
-func (c *Contents) Resources() int { return c.resources }
-func (c *Contents) Bytes() int64   { return c.bytes }
 
 // Type holds the resources of one type. Make one with Contents.Type.
 type Type struct {
@@ -65,7 +58,7 @@ type Entry struct {
 	OnDisk      *OnDisk
 	EndpointsOf *xds.Resource
 
-	keepUnsubscribed              bool // see xds.Update
+	KeepUnsubscribed              bool // see xds.Update; only Put sets it
 	restored, restoredAfterAnswer bool
 	update                        uint32 // the value of Type.updates when it was last put
 }
@@ -73,11 +66,8 @@ type Entry struct {
 // OnDisk is what the disk has of one name. There is one for each resource, so its size matters: 32
 // bytes.
 type OnDisk struct {
-	Content          *xds.Resource // nil for none
-	Previous         string        // the version of the stable content if it is another; "" for none
-	Source           history.Source
-	Accepted, Stable bool
-	Restored         bool // it was on disk when the agent started
+	history.Saved
+	Restored bool // it was on disk when the agent started
 }
 
 // Origin is where a resource comes from.
@@ -93,9 +83,6 @@ func (c *Contents) Type(url string) *Type {
 		collections: make(map[string]map[string]struct{}), notFound: make(map[string]struct{}),
 	}
 }
-
-// KeepUnsubscribed reports whether the resource is kept without a subscription.
-func (e *Entry) KeepUnsubscribed() bool { return e.keepUnsubscribed }
 
 // Restored reports whether the resource was restored from disk and no source has confirmed it since.
 // RestoredAfterAnswer reports whether, in addition, a source had answered a request for the type
@@ -224,7 +211,7 @@ func (t *Type) NotInUpdate() iter.Seq2[string, *Entry] {
 // for none; it is used only if the name has no entry.
 func (t *Type) Put(r *xds.Resource, from Origin, stable *xds.Resource) PutResult {
 	e := t.entries[r.Name]
-	if e != nil && e.Current() == r && e.Source() == from.Source && e.keepUnsubscribed == from.KeepUnsubscribed {
+	if e != nil && e.Current() == r && e.Source() == from.Source && e.KeepUnsubscribed == from.KeepUnsubscribed {
 		e.restored, e.update = false, t.updates
 		return PutResult{Entry: e, Old: r, WasNackedOrSuspect: e.NackedOrSuspect()}
 	}
@@ -232,14 +219,14 @@ func (t *Type) Put(r *xds.Resource, from Origin, stable *xds.Resource) PutResult
 	if e == nil {
 		e = &Entry{}
 		t.entries[r.Name] = e
-		t.contents.resources++
+		t.contents.Resources++
 		e.SetStable(stable)
 	} else {
-		t.contents.bytes -= size(e.Current())
+		t.contents.Bytes -= size(e.Current())
 	}
-	t.contents.bytes += size(r)
+	t.contents.Bytes += size(r)
 	p := PutResult{Entry: e, Old: e.Current(), WasRestored: e.restored, WasNackedOrSuspect: e.NackedOrSuspect()}
-	e.keepUnsubscribed, e.restored, e.update = from.KeepUnsubscribed, false, t.updates
+	e.KeepUnsubscribed, e.restored, e.update = from.KeepUnsubscribed, false, t.updates
 	if p.Change, p.DiskDiffers = e.Put(r, from.Source); p.Change == history.ContentChanged {
 		t.unindex(p.Old)
 		t.index(r)
@@ -254,8 +241,8 @@ func (t *Type) Restore(h history.History, disk *OnDisk) *Entry {
 	r := e.Current()
 	t.entries[r.Name] = e
 	t.index(r)
-	t.contents.resources++
-	t.contents.bytes += size(r)
+	t.contents.Resources++
+	t.contents.Bytes += size(r)
 	t.hidden = t.hidden || !t.answered
 	return e
 }
@@ -267,8 +254,8 @@ func (t *Type) Drop(name string) *Entry {
 		return nil
 	}
 	t.unindex(e.Current())
-	t.contents.resources--
-	t.contents.bytes -= size(e.Current())
+	t.contents.Resources--
+	t.contents.Bytes -= size(e.Current())
 	delete(t.entries, name)
 	return e
 }
@@ -314,7 +301,7 @@ type Limits struct {
 // its limits already (the excess was restored, or a limit was lowered), an update passes that does
 // not make it larger.
 func (t *Type) Check(u xds.Update, limits Limits, removes bool) error {
-	resources, bytes := t.contents.resources+len(u.Resources), t.contents.bytes
+	resources, bytes := t.contents.Resources+len(u.Resources), t.contents.Bytes
 	for _, r := range u.Resources {
 		bytes += size(r)
 	}
@@ -342,7 +329,7 @@ func (t *Type) Check(u xds.Update, limits Limits, removes bool) error {
 		}
 	}
 	switch {
-	case resources <= t.contents.resources && bytes <= t.contents.bytes:
+	case resources <= t.contents.Resources && bytes <= t.contents.Bytes:
 		return nil
 	case resources > limits.Resources:
 		return fmt.Errorf("rejected: %d resources exceed --max-resources %d", resources, limits.Resources)
@@ -354,3 +341,85 @@ func (t *Type) Check(u xds.Update, limits Limits, removes bool) error {
 
 // size returns what a resource counts against Limits.Bytes.
 func size(r *xds.Resource) int64 { return int64(len(r.Body.GetValue())) }
+
+// Knowledge returns how much is known of the wildcard of the type.
+func (t *Type) Knowledge() xds.Knowledge { return t.knowledge }
+
+// SetAnswered records that a source has answered a request for the type.
+func (t *Type) SetAnswered() { t.answered = true }
+
+// UpdateKnowledge advances the knowledge by an update, and reports whether it changed. subscribed
+// says whether sources are subscribed to the wildcard. The resources of a Delta response may be
+// served from the first response on; that the set is complete is known only later, from Synced.
+func (t *Type) UpdateKnowledge(u xds.Update, subscribed bool) (changed bool) {
+	was := t.knowledge
+	switch {
+	case u.Complete && was != xds.Complete && !u.KeepUnsubscribed && !subscribed:
+		t.knowledge = xds.Partial // resources without a subscription are evicted sooner or later
+	case u.Complete:
+		t.knowledge = xds.Complete
+	case was == xds.Unknown && (u.KeepUnsubscribed || u.Wildcard && subscribed):
+		t.knowledge = xds.Partial
+	}
+	return t.knowledge != was
+}
+
+// Synced records that a source has sent everything that it has of the type, and reports whether the
+// knowledge has become complete. An open stream without a response makes nothing known (design.md
+// I2).
+func (t *Type) Synced(subscribed bool) (changed bool) {
+	if t.knowledge == xds.Complete || t.knowledge == xds.Unknown && !(t.answered && subscribed) {
+		return false
+	}
+	t.knowledge = xds.Complete
+	return true
+}
+
+// SetIncomplete records that resources may exist that are not cached: a resource without a
+// subscription was evicted, or no source is subscribed to the wildcard any more. The knowledge stays
+// complete if every cached resource comes from a source that reports all resources anyway.
+func (t *Type) SetIncomplete() {
+	if t.knowledge == xds.Complete && !t.allKeptUnsubscribed() {
+		t.knowledge = xds.Partial
+	}
+}
+
+// allKeptUnsubscribed reports whether sources sent resources of the type, and all of them are kept
+// without a subscription.
+func (t *Type) allKeptUnsubscribed() bool {
+	fromSource := false
+	for _, e := range t.entries {
+		if !e.KeepUnsubscribed {
+			return false
+		}
+		fromSource = fromSource || !e.IsLocal()
+	}
+	return fromSource
+}
+
+// RestoreKnown records that the wildcard was not unknown when the previous agent stopped.
+func (t *Type) RestoreKnown() { t.restoredKnown = !t.answered }
+
+// KnownOrRestored reports whether the wildcard is not unknown, or was not unknown when the previous
+// agent stopped.
+func (t *Type) KnownOrRestored() bool { return t.knowledge != xds.Unknown || t.restoredKnown }
+
+// Hidden reports whether an entry must not be served yet, because it was restored from disk.
+func (t *Type) Hidden(e *Entry) bool { return t.hidden && e.restored }
+
+// ShowRestored stops hiding what was restored from disk. shown reports whether anything was hidden,
+// knowledge whether the wildcard has become partial by it.
+func (t *Type) ShowRestored() (shown, knowledge bool) {
+	shown = t.hidden || t.restoredKnown
+	if knowledge = t.restoredKnown && t.knowledge == xds.Unknown; knowledge {
+		t.knowledge = xds.Partial
+	}
+	t.hidden, t.restoredKnown = false, false
+	return shown, knowledge
+}
+
+// WasRemoved reports whether a source has said, before the disk was read, that a name does not
+// exist: with the name, or with a complete set that lacks it.
+func (t *Type) WasRemoved(name string) bool {
+	return t.NotFound(name) || t.answered && t.knowledge == xds.Complete && xds.FullState(t.URL)
+}

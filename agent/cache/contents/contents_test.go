@@ -35,7 +35,7 @@ func update(list ...string) (u xds.Update) {
 }
 
 func newType(list ...string) (*Contents, *Type) {
-	c := New()
+	c := &Contents{}
 	t := c.Type(xds.ClusterType)
 	for _, r := range update(list...).Resources {
 		t.Put(r, Origin{Source: one}, nil)
@@ -71,16 +71,16 @@ func TestWhatIsHeldIsCounted(t *testing.T) {
 	other := c.Type(xds.ListenerType)
 	other.Put(res("a@333"), Origin{Source: one}, nil)
 	typ.Put(res("b@4444"), Origin{Source: one}, nil)
-	typ.Restore(history.Restored(res("d@1"), one, true, false, nil), nil)
-	if c.Resources() != 4 || c.Bytes() != 1+4+3+1 {
-		t.Errorf("%d resources of %d bytes", c.Resources(), c.Bytes())
+	typ.Restore(history.Restored(history.Saved{Content: res("d@1"), Source: one, Acked: true}), nil)
+	if c.Resources != 4 || c.Bytes != 1+4+3+1 {
+		t.Errorf("%d resources of %d bytes", c.Resources, c.Bytes)
 	}
 	typ.Drop("a")
 	typ.Drop("none")
 	other.Drop("a")
 	typ.Drop("d")
-	if c.Resources() != 1 || c.Bytes() != 4 || typ.Len() != 1 {
-		t.Errorf("%d resources of %d bytes are left", c.Resources(), c.Bytes())
+	if c.Resources != 1 || c.Bytes != 4 || typ.Len() != 1 {
+		t.Errorf("%d resources of %d bytes are left", c.Resources, c.Bytes)
 	}
 }
 
@@ -170,7 +170,7 @@ func put(t *Type, keepUnsubscribed bool) {
 
 func TestWhatWasRestoredIsHiddenUntilASourceAnswersOrItIsShown(t *testing.T) {
 	_, typ := newType()
-	early := typ.Restore(history.Restored(res("a@1"), one, true, false, nil), nil)
+	early := typ.Restore(history.Restored(history.Saved{Content: res("a@1"), Source: one, Acked: true}), nil)
 	if !typ.Hidden(early) || early.RestoredAfterAnswer() {
 		t.Error("it is served at once")
 	}
@@ -181,7 +181,7 @@ func TestWhatWasRestoredIsHiddenUntilASourceAnswersOrItIsShown(t *testing.T) {
 		t.Error("it is shown twice")
 	}
 	typ.SetAnswered()
-	late := typ.Restore(history.Restored(res("b@1"), one, true, false, nil), nil)
+	late := typ.Restore(history.Restored(history.Saved{Content: res("b@1"), Source: one, Acked: true}), nil)
 	if typ.Hidden(late) || !late.RestoredAfterAnswer() {
 		t.Error("what is restored after an answer is hidden, or not late")
 	}

@@ -127,8 +127,7 @@ func (f *Fallback) Crashed(started time.Time) (suspects Set) {
 // since none of them was one with what is served from now on.
 func (f *Fallback) Begin(suspects map[xds.Key]string) {
 	f.crashes = nil
-	if !f.Active() {
-		f.suspects, f.since = make(map[xds.Key]string), time.Now()
+	if f.begin() {
 		defer f.changed(xds.Key{})
 	}
 	f.until = time.Now().Add(f.duration)
@@ -136,6 +135,15 @@ func (f *Fallback) Begin(suspects map[xds.Key]string) {
 		f.suspects[k] = version
 		f.changed(k)
 	}
+}
+
+// begin makes the fallback active, and reports whether it was not.
+func (f *Fallback) begin() bool {
+	if f.Active() {
+		return false
+	}
+	f.suspects, f.since = make(map[xds.Key]string), time.Now()
+	return true
 }
 
 // Changed records the newest version of a name. If it is another one than before, the name is not
@@ -164,33 +172,26 @@ func (f *Fallback) End() map[xds.Key]string {
 
 // Restore restores a suspect of the previous agent.
 func (f *Fallback) Restore(k xds.Key, version string) {
-	if !f.Active() {
-		f.suspects, f.since = make(map[xds.Key]string), time.Now()
-	}
+	f.begin()
 	f.suspects[k] = version
 }
 
 // RestoreTimes restores since when and until when the previous agent held suspects back.
 func (f *Fallback) RestoreTimes(since, until time.Time) {
-	if !f.Active() {
-		f.suspects = make(map[xds.Key]string)
-	}
+	f.begin()
 	f.since, f.until = since, until
 }
 
 // FinishRestore forgets the restored absences for which servable returns false, because nothing can
 // be served in their place, and ends the fallback if no suspect remains.
 func (f *Fallback) FinishRestore(servable func(xds.Key) bool) {
-	if !f.Active() {
-		return
-	}
 	for k, version := range f.suspects {
 		if version == "" && !servable(k) {
 			delete(f.suspects, k)
 			f.changed(k)
 		}
 	}
-	if len(f.suspects) == 0 {
+	if f.Active() && len(f.suspects) == 0 {
 		f.End()
 	}
 }

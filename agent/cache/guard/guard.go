@@ -17,6 +17,7 @@
 package guard
 
 import (
+	"cmp"
 	"iter"
 	"time"
 
@@ -76,9 +77,7 @@ type accident struct {
 // is deferred, is deferred in the other way, or is not deferred any more; and with the zero Key
 // when an accident begins or ends.
 func New(cfg Config, changed func(xds.Key)) *Guard {
-	if cfg.ConfirmAfter == 0 {
-		cfg.ConfirmAfter = DefaultConfirmAfter
-	}
+	cfg.ConfirmAfter = cmp.Or(cfg.ConfirmAfter, DefaultConfirmAfter)
 	if cfg.MaxRemovalPercent == 0 {
 		cfg.ConfirmAfter = 0 // for removals that the previous agent held back under a limit
 	}
@@ -176,26 +175,25 @@ func (g *Guard) Filter(r Removal) (now []string) {
 	case guarded && g.looksLikeAccident(r, undecided):
 		g.holdBack(r.Type, undecided, confirms)
 	case g.accident != nil && !confirms:
-		for _, name := range undecided {
-			g.deferUntil(xds.Key{Type: r.Type, Name: name}, time.Time{})
-		}
-	case g.needsNoGrace(r):
+		g.deferAll(r.Type, undecided, time.Time{})
+	// A removed listener or scope could conflict with the one that replaces it, which has the same
+	// address or key.
+	case g.cfg.MaxRemovalPercent == 0, r.Type == xds.ListenerType, r.Type == xds.ScopedRouteType && r.WithOthers:
 		now = append(now, undecided...)
 	default:
-		until := time.Now().Add(Grace)
-		for _, name := range undecided {
-			if deferred, _ := g.Deferred(xds.Key{Type: r.Type, Name: name}); !deferred {
-				g.deferUntil(xds.Key{Type: r.Type, Name: name}, until)
-			}
-		}
+		g.deferAll(r.Type, undecided, time.Now().Add(Grace))
 	}
 	return now
 }
 
-// needsNoGrace reports whether removals are not deferred for Grace. A removed listener or scope
-// could conflict with the one that replaces it, which has the same address or key.
-func (g *Guard) needsNoGrace(r Removal) bool {
-	return g.cfg.MaxRemovalPercent == 0 || r.Type == xds.ListenerType || r.Type == xds.ScopedRouteType && r.WithOthers
+// deferAll is deferUntil for several names, except that no removal is deferred for Grace twice.
+func (g *Guard) deferAll(typeURL string, names []string, until time.Time) {
+	for _, name := range names {
+		k := xds.Key{Type: typeURL, Name: name}
+		if deferred, _ := g.Deferred(k); !deferred || until.IsZero() {
+			g.deferUntil(k, until)
+		}
+	}
 }
 
 // looksLikeAccident reports whether the removals are too many, together with those that are
@@ -230,9 +228,7 @@ func (g *Guard) holdBack(typeURL string, names []string, again bool) {
 		g.changed(xds.Key{})
 		clear(g.reported)
 	}
-	for _, name := range names {
-		g.deferUntil(xds.Key{Type: typeURL, Name: name}, time.Time{})
-	}
+	g.deferAll(typeURL, names, time.Time{})
 	for k, until := range g.deferred { // those of the last Grace
 		if !until.IsZero() {
 			g.deferUntil(k, time.Time{})

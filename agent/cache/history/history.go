@@ -40,15 +40,14 @@ type History struct {
 	status              xds.Status
 }
 
-// Restored returns the history of a content that was on disk. previous is the stable content if it
-// is another, nil for none; stable says that r is the stable content.
-func Restored(r *xds.Resource, source Source, acked, stable bool, previous *xds.Resource) History {
-	h := History{current: r, source: source, stable: previous}
-	if acked {
-		h.acked, h.ackedSource, h.status = r, source, xds.Acked
+// Restored returns the history of a content that was on disk.
+func Restored(s Saved) History {
+	h := History{current: s.Content, source: s.Source, stable: s.Previous}
+	if s.Acked {
+		h.acked, h.ackedSource, h.status = s.Content, s.Source, xds.Acked
 	}
-	if stable {
-		h.stable = r
+	if s.Stable {
+		h.stable = s.Content
 	}
 	return h
 }
@@ -157,17 +156,9 @@ func (h *History) setContent(r *xds.Resource) {
 
 // setAckedLifetime gives the ACKed content the lifetime of the newest.
 func (h *History) setAckedLifetime() {
-	if h.acked != nil {
-		h.acked = withLifetimeOf(h.acked, h.current)
+	if r := h.acked; r != nil && (r.TTL() != h.current.TTL() || !r.Deadline().Equal(h.current.Deadline())) {
+		h.acked = r.WithLifetime(h.current.TTL(), h.current.Deadline())
 	}
-}
-
-// withLifetimeOf returns r with the lifetime of another content.
-func withLifetimeOf(r, other *xds.Resource) *xds.Resource {
-	if r.TTL() == other.TTL() && r.Deadline().Equal(other.Deadline()) {
-		return r
-	}
-	return r.WithLifetime(other.TTL(), other.Deadline())
 }
 
 // Ack records that a client ACKed a content. changed reports whether other clients may now get
@@ -185,7 +176,8 @@ func (h *History) Ack(r *xds.Resource) (changed bool) {
 			h.ackedSource = Unknown
 			changed = true
 		}
-		h.acked = withLifetimeOf(r, h.current)
+		h.acked = r
+		h.setAckedLifetime()
 	}
 	return changed
 }
@@ -270,14 +262,11 @@ func (h *History) RevertAcked(version string) {
 // Saved is the part of a History that is kept on disk.
 type Saved struct {
 	// Content is the ACKed content or, if there is none, the newest that is not NACKed; nil for
-	// none. A NACKed content is never written to disk (protocol.md 7.1).
-	Content *xds.Resource
-	Source  Source
-	Acked   bool
-	// Stable says that Content is the stable content; if the stable content is another one, it is
-	// Previous.
-	Stable   bool
-	Previous *xds.Resource
+	// none. A NACKed content is never written to disk (protocol.md 7.1). Previous is the stable
+	// content if it is another, nil for none; Stable says that Content is the stable content.
+	Content, Previous *xds.Resource
+	Source            Source
+	Acked, Stable     bool
 }
 
 // Save returns what should be on disk.

@@ -186,10 +186,10 @@ func TestWhatWasOnDiskIsTakenInAsItWas(t *testing.T) {
 		h    History
 		want string
 	}{
-		{"not answered", Restored(r, 1, false, false, nil), "2 pending; saved 2"},
-		{"ACKed", Restored(r, 1, true, false, nil), "2 accepted; acked 2"},
-		{"stable", Restored(r, 1, true, true, nil), "2 accepted; acked 2; stable 2"},
-		{"with what was before", Restored(r, 1, true, false, before), "2 accepted; acked 2; stable 1"},
+		{"not answered", Restored(Saved{Content: r, Source: 1}), "2 pending; saved 2"},
+		{"ACKed", Restored(Saved{Content: r, Source: 1, Acked: true}), "2 accepted; acked 2"},
+		{"stable", Restored(Saved{Content: r, Source: 1, Acked: true, Stable: true}), "2 accepted; acked 2; stable 2"},
+		{"with what was before", Restored(Saved{Content: r, Source: 1, Acked: true, Previous: before}), "2 accepted; acked 2; stable 1"},
 	} {
 		if got := (&talk{h: tc.h}).describe(); got != tc.want {
 			t.Errorf("%s: %s, want %s", tc.name, got, tc.want)

@@ -13,6 +13,7 @@ package probation
 import (
 	"iter"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -62,17 +63,11 @@ func (q *Queue) Begin(r *xds.Resource, at time.Duration) (first bool) {
 
 // deleteReplaced deletes the contents in whose place the client has ACKed another one since.
 func (q *Queue) deleteReplaced() {
-	newest := make(map[string]int, len(q.list))
-	for i, p := range q.list {
-		newest[p.resource.Name] = i
+	newest := make(map[string]acked, len(q.list))
+	for _, p := range q.list {
+		newest[p.resource.Name] = p
 	}
-	list := make([]acked, 0, len(newest))
-	for i, p := range q.list {
-		if newest[p.resource.Name] == i {
-			list = append(list, p)
-		}
-	}
-	q.list = list
+	q.list = slices.Clone(slices.DeleteFunc(q.list, func(p acked) bool { return newest[p.resource.Name] != p }))
 }
 
 // Interrupt records that the client does not use the content of a name any more. If the content

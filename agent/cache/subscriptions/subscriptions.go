@@ -58,11 +58,8 @@ func (u *Union) Of(typeURL string) *Names {
 
 // Has reports whether a name is subscribed to.
 func (n *Names) Has(name string) bool {
-	if n.clients[name] > 0 || n.clusters[name] > 0 {
-		return true
-	}
 	_, leased := n.leases[name]
-	return leased
+	return leased || n.InUse(name)
 }
 
 // Requested reports whether a source is asked for a name: it is subscribed to, or a View has not
@@ -97,10 +94,8 @@ func (n *Names) Subscribe(name string) {
 // Unsubscribe removes a client's subscription.
 func (n *Names) Unsubscribe(name string) { n.decrement(n.clients, name) }
 
-// AddCluster adds a cluster whose endpoints have a name.
-func (n *Names) AddCluster(name string) { n.increment(n.clusters, name) }
-
-// RemoveCluster removes a cluster whose endpoints have a name.
+// AddCluster adds a cluster whose endpoints have a name, and RemoveCluster removes one.
+func (n *Names) AddCluster(name string)    { n.increment(n.clusters, name) }
 func (n *Names) RemoveCluster(name string) { n.decrement(n.clusters, name) }
 
 func (n *Names) increment(counts map[string]int, name string) {
@@ -239,18 +234,13 @@ func (v *View) notify(k xds.Key) {
 		return
 	}
 	v.dirty[k] = struct{}{}
-	v.Wake()
-}
-
-// Wake puts a value into Changed although no subscription has changed.
-func (v *View) Wake() {
 	wake.Signal(v.changed)
 }
 
-// Wake wakes the sources of all views.
+// Wake puts a value into Changed of all views although no subscription has changed.
 func (u *Union) Wake() {
 	for v := range u.views {
-		v.Wake()
+		wake.Signal(v.changed)
 	}
 }
 
@@ -262,7 +252,7 @@ func (v *View) Changed() <-chan struct{} { return v.changed }
 // yield.
 func (v *View) Changes(yield func(k xds.Key, is, was bool)) {
 	for k := range v.dirty {
-		_, was := v.reported[k]
+		was := v.Reported(k)
 		is := v.union.Of(k.Type).Has(k.Name)
 		if is {
 			v.reported[k] = struct{}{}

@@ -12,16 +12,17 @@ import (
 // stablePoll is the minimum time between two calls of updateStable that do something.
 const stablePoll = time.Second
 
-// beginProbation records that the client ACKed the content of a name. Only a client that was sent a
-// content, or says that it has it, can make it stable.
-func (w *Watch) beginProbation(t *table, e *entry) {
-	wt := w.types[t.URL]
-	if wt == nil || e.IsLocal() || !xds.Info(t.URL).FallBack || e.Acked() == nil || !wt.covers(e.Acked()) {
+// beginProbation records that the client ACKed a content. Only a client that was sent a content, or
+// says that it has it, can make it stable. The name may have no resource any more: if the resource
+// comes back before the client is sent its removal, the client has used it all the time.
+func (w *Watch) beginProbation(t *table, r *xds.Resource) {
+	wt, e := w.types[t.URL], t.Entry(r.Name)
+	if wt == nil || e != nil && e.IsLocal() || !xds.Info(t.URL).FallBack || !wt.covers(r) {
 		return
 	}
-	if e.IsStable() {
-		wt.probation.Interrupt(e.Acked().Name)
-	} else if wt.probation.Begin(e.Acked(), time.Since(w.c.began)) {
+	if e != nil && e.IsStable() {
+		wt.probation.Interrupt(r.Name)
+	} else if wt.probation.Begin(r, time.Since(w.c.began)) {
 		w.c.updateStableBy(time.Now().Add(probation.StableAfter))
 	}
 }

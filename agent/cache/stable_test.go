@@ -97,6 +97,23 @@ func TestTheProbationOfOneClientDoesNotEndWithAnother(t *testing.T) {
 	})
 }
 
+// A resource that is removed and comes back before a client is sent the removal is one that the
+// client has used all the time, also if it ACKed it in between. It may not ACK it again.
+func TestAContentIsUsedWhileItsNameIsGone(t *testing.T) {
+	running(t, Config{}, func(t *testing.T, c *Cache) {
+		put(c, xds.ClusterType, "a@1")
+		other, w := watch(c, "other", xds.ClusterType, "*"), watch(c, "x", xds.ClusterType, "*")
+		complete(c, xds.ClusterType)
+		accept(w, xds.ClusterType, "a@1")
+		put(c, xds.ClusterType, "a@1")
+		accept(other, xds.ClusterType, "a@1")
+		pass(time.Second)
+		other.Close(nil)
+		pass(probation.StableAfter)
+		isStable(t, c, "1")
+	})
+}
+
 // A content that was ACKed but not stable when the agent stopped begins its probation again, and
 // the stable content before it is there to fall back to.
 func TestProbationGoesOnAfterARestart(t *testing.T) {

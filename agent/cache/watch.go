@@ -387,6 +387,7 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 		e := t.Entry(r.Name)
 		switch {
 		case e == nil:
+			w.beginProbation(t, r)
 			continue
 		case c.fallback.HoldsBack(t.key(r.Name)) && e.Current().Version != r.Version:
 			w.interruptProbation(t, r.Name)
@@ -399,7 +400,7 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 		case e.Acked().Version != r.Version:
 			w.interruptProbation(t, r.Name) // the client has an older content
 		case !c.fallback.HoldsBack(t.key(r.Name)):
-			w.beginProbation(t, e)
+			w.beginProbation(t, e.Acked())
 		}
 	}
 	for _, name := range removed {

@@ -318,8 +318,9 @@ func (s *stream) checkServed(it item) (suspect bool) {
 		return false
 	}
 	switch last := s.seen[it.k].last[it.name]; {
-	case it.k == cds && !s.c.delta && last == it.content:
-		// A SotW client keeps a cluster for a moment until it is removed (protocol.md 4.7).
+	case it.k == cds && !s.c.delta && (last == it.content || s.c.types[cds].acked[it.name] == it.content):
+		// A SotW client keeps a cluster for a moment until it is removed (protocol.md 4.7): what it
+		// was sent last or, if it NACKed that, what it has.
 	case s.c.dislikesStable(it.k, it.name):
 		// It NACKs what is served instead, and keeps what it ACKed (design.md I7).
 	case content == it.content:

@@ -83,6 +83,8 @@ func TestWhatTheModelFound(t *testing.T) {
 		// agent/cache: only a client that still subscribes makes a content stable, and only if it
 		// has used it for the whole minute.
 		{"a client makes nothing stable that it unsubscribed from", 4294967320, mended, withDisk},
+		// agent/cache: a client that ACKs a cluster that is gone for a moment uses it from then on.
+		{"what came back is used by each client that had it", 4295014871, mended, withCrashes},
 		// agent/cache/fallback: what the crashed Envoys had is compared by version.
 		{"what is suspected is what all lives had", 4294967587, mended, withCrashes},
 		// agent/cache: a suspect that no client ACKed is not on disk.

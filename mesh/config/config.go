@@ -1,0 +1,140 @@
+// Package config is the model of what users configure: documents of Istio's and Kubernetes' kinds,
+// and a store of them with a local copy that calls handlers on changes. It follows Pilot's config
+// model (Config, ConfigStore, ConfigStoreCache), with the kinds that Istio has today.
+//
+// It promises that a Config is never changed after it was stored, that a handler sees each change
+// once and in order, and that a document that is not valid never replaces a valid one (mesh.md M6).
+// It does not generate anything for a proxy. All types may be used by several goroutines at once.
+package config
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"strings"
+	"time"
+)
+
+// Kind is a kind of document: its API group, a slash and its name; of the core group the name
+// alone. The version is no part of it: the versions of a kind have the same fields.
+type Kind string
+
+// The kinds that are read. Schemas has their types.
+const (
+	ServiceEntry       Kind = "networking.istio.io/ServiceEntry"
+	WorkloadEntry      Kind = "networking.istio.io/WorkloadEntry"
+	VirtualService     Kind = "networking.istio.io/VirtualService"
+	DestinationRule    Kind = "networking.istio.io/DestinationRule"
+	Gateway            Kind = "networking.istio.io/Gateway"
+	Sidecar            Kind = "networking.istio.io/Sidecar"
+	PeerAuthentication Kind = "security.istio.io/PeerAuthentication"
+	Service            Kind = "Service"
+	EndpointSlice      Kind = "discovery.k8s.io/EndpointSlice"
+	Pod                Kind = "Pod"
+	Namespace          Kind = "Namespace"
+	Secret             Kind = "Secret"
+	Ingress            Kind = "networking.k8s.io/Ingress"
+	// MeshConfig is the document "mesh" in the ConfigMap "istio" of the root namespace, as istiod
+	// reads it.
+	MeshConfig Kind = "mesh.istio.io/MeshConfig"
+)
+
+// Short returns the name of a kind without its group.
+func (k Kind) Short() string { return string(k[strings.IndexByte(string(k), '/')+1:]) }
+
+// Key identifies a document. The namespace is empty for kinds without one.
+type Key struct {
+	Kind            Kind
+	Namespace, Name string
+}
+
+// String returns a key as people write it: VirtualService default/reviews.
+func (k Key) String() string {
+	if k.Namespace == "" {
+		return k.Kind.Short() + " " + k.Name
+	}
+	return k.Kind.Short() + " " + k.Namespace + "/" + k.Name
+}
+
+// Meta is what every document has.
+type Meta struct {
+	Key
+	// APIVersion is the version in which the document was written, such as
+	// "networking.istio.io/v1".
+	APIVersion          string
+	Labels, Annotations map[string]string
+	// ResourceVersion changes with each change of the document. The store assigns it; it has no
+	// order.
+	ResourceVersion string
+	// Created decides between documents that contradict each other: the oldest wins.
+	Created time.Time
+	// Origin says where the document was written, for messages: "file.yaml:12", "" if not known.
+	Origin string
+}
+
+// Config is a document. It must not be changed after it was handed to a store.
+type Config struct {
+	Meta
+	// Spec is a pointer to the type that Schemas has for the kind.
+	Spec any
+}
+
+// Older orders documents by Pilot's rule for contradictions: by creation time, then by name, then by
+// namespace.
+func Older(a, b *Config) int {
+	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Namespace, b.Namespace))
+}
+
+// Errors of a Store.
+var (
+	ErrNotFound = errors.New("not found")
+	ErrExists   = errors.New("it exists already")
+	// ErrConflict is the error of a write whose resource version is not the stored one: somebody
+	// else has changed the document since it was read.
+	ErrConflict = errors.New("it was changed since it was read")
+)
+
+// Reader reads documents. List returns those of a kind, of one namespace or, for "", of all, in no
+// order. What it returns must not be changed.
+type Reader interface {
+	Get(key Key) *Config // nil for none
+	List(kind Kind, namespace string) []*Config
+}
+
+// Store keeps documents. Writes are optimistic: they carry the resource version that they change. A
+// read that follows a write may still return what was there before.
+type Store interface {
+	Reader
+	// Create stores a new document and returns its resource version, or ErrExists.
+	Create(c *Config) (version string, err error)
+	// Update replaces the document that has c's resource version, and returns the new version;
+	// ErrNotFound, or ErrConflict.
+	Update(c *Config) (version string, err error)
+	// Delete deletes the document that has a resource version; ErrNotFound, or ErrConflict. With an
+	// empty version it deletes any.
+	Delete(key Key, version string) error
+}
+
+// Event is a change of a document: Old is nil if it is new, New is nil if it is deleted.
+type Event struct{ Old, New *Config }
+
+// Key returns the key of the document that changed.
+func (e Event) Key() Key {
+	if e.New != nil {
+		return e.New.Meta.Key
+	}
+	return e.Old.Meta.Key
+}
+
+// Cache is a full local copy of a store. Handlers are registered before Run. A change is in the
+// copy before the handler is called, by one goroutine at a time. Initial documents count as
+// changes.
+type Cache interface {
+	Reader
+	RegisterHandler(kind Kind, handler func(Event))
+	// Run keeps the copy current until ctx ends.
+	Run(ctx context.Context) error
+	// HasSynced reports whether the copy has been complete once, and the handlers were called for
+	// all of it. Before that, what it lacks is unknown and not absent (mesh.md M8).
+	HasSynced() bool
+}

@@ -1,0 +1,122 @@
+// Package service is the model of services and of their endpoints: Pilot's Service,
+// ServiceInstance, EndpointShards and ServiceDiscovery.
+//
+// It promises that Service and Endpoint are immutable once they were handed on, and that a registry
+// that is lost takes nothing away from the others. It does not know proxies.
+package service
+
+import (
+	"strings"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/mesh/config"
+)
+
+// Hostname is the name of a service: a DNS name, or one whose first label is "*".
+type Hostname string
+
+// IsWildcard reports whether the name stands for several hosts.
+func (h Hostname) IsWildcard() bool { return len(h) > 0 && h[0] == '*' }
+
+// Matches reports whether two names have a host in common.
+func (h Hostname) Matches(o Hostname) bool { return h.SubsetOf(o) || o.SubsetOf(h) }
+
+// SubsetOf reports whether every host of h is one of o.
+func (h Hostname) SubsetOf(o Hostname) bool {
+	if !o.IsWildcard() {
+		return h == o
+	}
+	suffix := string(o[1:])
+	if h.IsWildcard() {
+		return strings.HasSuffix(string(h[1:]), suffix)
+	}
+	return len(h) > len(suffix) && strings.HasSuffix(string(h), suffix) || h == o
+}
+
+// MoreSpecific orders names: exact before wildcard, longer before shorter, then by alphabet.
+func MoreSpecific(a, b Hostname) int {
+	switch {
+	case a.IsWildcard() != b.IsWildcard():
+		if b.IsWildcard() {
+			return -1
+		}
+		return 1
+	case len(a) != len(b):
+		return len(b) - len(a)
+	}
+	return strings.Compare(string(a), string(b))
+}
+
+// Resolution is how a client finds the endpoints of a service.
+type Resolution uint8
+
+const (
+	// ClientSide: the proxy chooses among the endpoints that it is sent (EDS).
+	ClientSide Resolution = iota
+	// DNS: the proxy resolves the endpoints' names and chooses among all addresses.
+	DNS
+	// DNSRoundRobin: the proxy resolves one name and takes the first address.
+	DNSRoundRobin
+	// Passthrough: the proxy forwards to the address that the application chose.
+	Passthrough
+)
+
+// Port is a port of a service.
+type Port struct {
+	Name     string
+	Number   uint32
+	Protocol Protocol
+}
+
+// Service is a service of the mesh, or one outside that a ServiceEntry describes.
+type Service struct {
+	Hostname  Hostname
+	Namespace string
+	// Name is the name of the object that describes it.
+	Name  string
+	Ports []Port
+	// Addresses are its virtual addresses in the cluster of this control plane: IP addresses or
+	// prefixes; none for a headless service. ClusterVIPs has those in other clusters.
+	Addresses   []string
+	ClusterVIPs map[string][]string
+	Resolution  Resolution
+	// MeshExternal: its endpoints are not part of the mesh, and have no sidecar.
+	MeshExternal bool
+	// Headless: a Kubernetes Service without a virtual address; clients use the endpoints' addresses.
+	Headless bool
+	// ExportTo lists the namespaces that see it: names, "*" for all, "~" for none. It is never
+	// empty, and never has ".".
+	ExportTo map[string]bool
+	Labels   map[string]string
+	// ServiceAccounts are the SPIFFE ids that its endpoints may have, sorted.
+	ServiceAccounts []string
+	Created         time.Time
+	// Registry names the registry that knows it: "Kubernetes" or "External".
+	Registry string
+	Origin   config.Key
+}
+
+// Port returns the port with a number.
+func (s *Service) Port(number uint32) (Port, bool) {
+	for _, p := range s.Ports {
+		if p.Number == number {
+			return p, true
+		}
+	}
+	return Port{}, false
+}
+
+// PortByName returns the port with a name.
+func (s *Service) PortByName(name string) (Port, bool) {
+	for _, p := range s.Ports {
+		if p.Name == name {
+			return p, true
+		}
+	}
+	return Port{}, false
+}
+
+// VisibleFrom reports whether proxies of a namespace see the service.
+func (s *Service) VisibleFrom(namespace string) bool {
+	return s.ExportTo["*"] || s.ExportTo[namespace]
+}

@@ -120,3 +120,12 @@ func (s *Service) PortByName(name string) (Port, bool) {
 func (s *Service) VisibleFrom(namespace string) bool {
 	return s.ExportTo["*"] || s.ExportTo[namespace]
 }
+
+// AddressesIn returns the virtual addresses of the service as proxies of a cluster see them: those of
+// that cluster, or else Addresses.
+func (s *Service) AddressesIn(cluster string) []string {
+	if own := s.ClusterVIPs[cluster]; len(own) > 0 {
+		return own
+	}
+	return s.Addresses
+}

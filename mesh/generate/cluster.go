@@ -1,0 +1,243 @@
+package generate
+
+import (
+	"slices"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
+	"github.com/holdfast-xds/holdfast/mesh/push"
+	"github.com/holdfast-xds/holdfast/mesh/service"
+)
+
+// httpOptions is the key of the HTTP options of a cluster.
+const httpOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+
+// outboundCluster is a cluster that is being made.
+type outboundCluster struct {
+	*clusterv3.Cluster
+	view   *proxy.View
+	svc    *service.Service
+	port   service.Port
+	subset *networking.Subset // nil for the whole service
+	policy *networking.TrafficPolicy
+	rule   *push.DestinationRule // nil for none
+	http   *httpv3.HttpProtocolOptions
+}
+
+// outboundClusters adds the clusters of services: one for each port, and one for each subset of a
+// port.
+func (g *Generator) outboundClusters(v *proxy.View, services []*service.Service, out Set) {
+	for _, svc := range services {
+		rule := g.snap.DestinationRule(v, svc)
+		for _, port := range svc.Ports {
+			if port.Protocol == service.UDP {
+				continue
+			}
+			g.addCluster(v, svc, port, nil, rule, out)
+			for _, subset := range rule.Subsets() {
+				g.addCluster(v, svc, port, subset, rule, out)
+			}
+		}
+	}
+}
+
+func (g *Generator) addCluster(v *proxy.View, svc *service.Service, port service.Port, subset *networking.Subset, rule *push.DestinationRule, out Set) {
+	c := &outboundCluster{
+		Cluster: &clusterv3.Cluster{
+			Name:           ClusterName(port.Number, subset.GetName(), svc.Hostname),
+			CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{},
+		},
+		view: v, svc: svc, port: port, subset: subset, rule: rule,
+		policy: policyOf(rule, subset, port),
+		http:   &httpv3.HttpProtocolOptions{},
+	}
+	c.AltStatName = c.Name + ";"
+	c.setProtocol(port.Protocol)
+	if !g.setDiscovery(c) {
+		return
+	}
+	g.applyPolicy(c)
+	if proxied := c.policy.GetProxyProtocol(); proxied != nil {
+		c.wrapInProxyProtocol(proxied)
+	}
+	c.Metadata = originMetadata(rule.Origin(), svc.Origin)
+	c.finish()
+	out.add(xds.ClusterType, c.Name, c.Cluster)
+}
+
+// setDiscovery says where the cluster's endpoints come from. It returns false if the cluster has
+// endpoints of DNS names and there is none: Envoy would reject it.
+func (g *Generator) setDiscovery(c *outboundCluster) bool {
+	kind := clusterv3.Cluster_EDS
+	switch c.svc.Resolution {
+	case service.DNS:
+		kind = clusterv3.Cluster_STRICT_DNS
+	case service.DNSRoundRobin:
+		kind = clusterv3.Cluster_LOGICAL_DNS
+	case service.Passthrough:
+		kind = clusterv3.Cluster_ORIGINAL_DST
+	}
+	if c.svc.Headless && (c.view.Type() != proxy.Sidecar || c.port.Protocol.IsHTTP()) && kind == clusterv3.Cluster_ORIGINAL_DST {
+		kind = clusterv3.Cluster_EDS // only a captured TCP connection has an original destination
+	}
+	if c.policy.GetLoadBalancer().GetSimple() == networking.LoadBalancerSettings_PASSTHROUGH {
+		kind = clusterv3.Cluster_ORIGINAL_DST
+	}
+	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: kind}
+	switch kind {
+	case clusterv3.Cluster_EDS:
+		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: ads(), ServiceName: c.Name}
+	case clusterv3.Cluster_ORIGINAL_DST:
+		c.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED
+	case clusterv3.Cluster_STRICT_DNS, clusterv3.Cluster_LOGICAL_DNS:
+		c.LoadAssignment = g.assignment(c)
+		if len(c.LoadAssignment.Endpoints) == 0 {
+			return false
+		}
+		c.DnsLookupFamily = lookupFamily(c.view.Families())
+		c.DnsRefreshRate = g.snap.Mesh.GetDnsRefreshRate()
+		c.RespectDnsTtl = true
+	}
+	return true
+}
+
+func lookupFamily(f proxy.Families) clusterv3.Cluster_DnsLookupFamily {
+	switch f {
+	case proxy.IPv6:
+		return clusterv3.Cluster_V6_ONLY
+	case proxy.DualStack:
+		return clusterv3.Cluster_ALL
+	}
+	return clusterv3.Cluster_V4_ONLY
+}
+
+func ads() *corev3.ConfigSource {
+	return &corev3.ConfigSource{
+		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
+		ResourceApiVersion:    corev3.ApiVersion_V3,
+		InitialFetchTimeout:   seconds(0),
+	}
+}
+
+// setProtocol says which HTTP the endpoints speak: HTTP/2 if the port says so, what the client
+// speaks if the protocol is detected, and otherwise HTTP/1.1.
+func (c *outboundCluster) setProtocol(p service.Protocol) {
+	switch {
+	case p.IsHTTP2():
+		c.useHTTP2()
+	case p == service.Unsupported:
+		c.useClientProtocol()
+	}
+}
+
+func (c *outboundCluster) useHTTP2() {
+	c.http.UpstreamProtocolOptions = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
+		ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+			ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
+				Http2ProtocolOptions: http2Options(),
+			},
+		},
+	}
+}
+
+func (c *outboundCluster) useClientProtocol() {
+	c.http.UpstreamProtocolOptions = clientProtocol()
+}
+
+func clientProtocol() *httpv3.HttpProtocolOptions_UseDownstreamProtocolConfig {
+	return &httpv3.HttpProtocolOptions_UseDownstreamProtocolConfig{
+		UseDownstreamProtocolConfig: &httpv3.HttpProtocolOptions_UseDownstreamHttpConfig{
+			HttpProtocolOptions:  &corev3.Http1ProtocolOptions{},
+			Http2ProtocolOptions: http2Options(),
+		},
+	}
+}
+
+// http2Options bounds what a stream of HTTP/2 may be ahead of its reader, as Istio does.
+func http2Options() *corev3.Http2ProtocolOptions { return &corev3.Http2ProtocolOptions{} }
+
+// isHTTP2 reports whether the cluster always speaks HTTP/2.
+func (c *outboundCluster) isHTTP2() bool {
+	return c.http.GetExplicitHttpConfig().GetHttp2ProtocolOptions() != nil
+}
+
+// finish adds the HTTP options, if anything is set in them. Options that choose no protocol choose
+// HTTP/1.1.
+func (c *outboundCluster) finish() {
+	o := c.http
+	if o.CommonHttpProtocolOptions == nil && o.UpstreamProtocolOptions == nil && o.UpstreamHttpProtocolOptions == nil {
+		return
+	}
+	if o.UpstreamProtocolOptions == nil {
+		o.UpstreamProtocolOptions = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
+			ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{HttpProtocolOptions: &corev3.Http1ProtocolOptions{}},
+			},
+		}
+	}
+	c.TypedExtensionProtocolOptions = map[string]*anypb.Any{httpOptions: pack(o)}
+}
+
+// addStandardClusters adds the clusters of requests and connections to nowhere and, for a sidecar, to
+// where the application wanted them to go.
+func (g *Generator) addStandardClusters(sidecar bool, out Set) {
+	out.add(xds.ClusterType, blackHole, &clusterv3.Cluster{
+		Name: blackHole, ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
+		ConnectTimeout: g.snap.Mesh.GetConnectTimeout(), LbPolicy: clusterv3.Cluster_ROUND_ROBIN,
+	})
+	if sidecar {
+		out.add(xds.ClusterType, passthrough, g.originalDestination(passthrough, ""))
+	}
+}
+
+// originalDestination returns a cluster that forwards a connection to its original destination,
+// bound to a source address if that is not empty.
+func (g *Generator) originalDestination(name, source string) *clusterv3.Cluster {
+	c := &clusterv3.Cluster{
+		Name: name, ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST},
+		ConnectTimeout: g.snap.Mesh.GetConnectTimeout(), LbPolicy: clusterv3.Cluster_CLUSTER_PROVIDED,
+		CircuitBreakers: &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{unlimited()}},
+		TypedExtensionProtocolOptions: map[string]*anypb.Any{httpOptions: pack(&httpv3.HttpProtocolOptions{
+			CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{IdleTimeout: seconds(5 * time.Minute)},
+			UpstreamProtocolOptions:   clientProtocol(),
+		})},
+	}
+	if source != "" {
+		c.UpstreamBindConfig = &corev3.BindConfig{SourceAddress: socketAddress(source, 0)}
+	}
+	return c
+}
+
+// assignment returns the endpoints of a cluster of DNS names.
+func (g *Generator) assignment(c *outboundCluster) *endpointv3.ClusterLoadAssignment {
+	var locality *networking.LocalityLoadBalancerSetting
+	if l := g.localitySetting(c.policy); l != nil {
+		locality = l
+	}
+	a := assign(c.Name, c.view, g.selectEndpoints(c.svc, c.port, c.subset), locality)
+	if c.svc.Resolution == service.DNSRoundRobin && len(a.Endpoints) > 1 {
+		// LOGICAL_DNS has one endpoint: the first.
+		a.Endpoints = a.Endpoints[:1]
+	}
+	for _, l := range a.Endpoints {
+		if c.svc.Resolution == service.DNSRoundRobin && len(l.LbEndpoints) > 1 {
+			l.LbEndpoints = l.LbEndpoints[:1]
+		}
+	}
+	return a
+}
+
+// selectEndpoints returns the endpoints of a port of a service that a subset selects.
+func (g *Generator) selectEndpoints(svc *service.Service, port service.Port, subset *networking.Subset) []*service.Endpoint {
+	return slices.DeleteFunc(slices.Clone(g.endpoints.Endpoints(svc)), func(ep *service.Endpoint) bool {
+		return ep.PortName != port.Name || !proxy.Selects(subset.GetLabels(), ep.Labels)
+	})
+}

@@ -1,0 +1,233 @@
+package generate
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
+	"github.com/holdfast-xds/holdfast/mesh/service"
+)
+
+// Assignment returns the endpoints of an outbound cluster by its name; nil for a name that is none
+// or whose service or subset the proxy does not have. A cluster without endpoints has an empty
+// assignment, because Envoy would wait for one.
+func (g *Generator) Assignment(v *proxy.View, cluster string) *xds.Resource {
+	number, subsetName, host, ok := ParseClusterName(cluster)
+	if !ok {
+		return nil
+	}
+	svc := g.serviceOf(v, host)
+	if svc == nil {
+		return nil
+	}
+	port, ok := svc.Port(number)
+	if !ok {
+		return nil
+	}
+	rule := g.snap.DestinationRule(v, svc)
+	var subset *networking.Subset
+	if subsetName != "" {
+		i := slices.IndexFunc(rule.Subsets(), func(s *networking.Subset) bool { return s.GetName() == subsetName })
+		if i < 0 {
+			return nil
+		}
+		subset = rule.Subsets()[i]
+	}
+	policy := policyOf(rule, subset, port)
+	setting := g.localitySetting(policy)
+	if len(setting.GetDistribute()) == 0 && policy.GetOutlierDetection() == nil {
+		setting = nil // without outlier detection no endpoint of another locality would ever be used
+	}
+	a := assign(cluster, v, g.selectEndpoints(svc, port, subset), setting)
+	return resource(xds.EndpointType, cluster, a)
+}
+
+// serviceOf returns the service that the proxy means by a host name.
+func (g *Generator) serviceOf(v *proxy.View, host service.Hostname) *service.Service {
+	if v.Type() == proxy.Sidecar {
+		return g.snap.Scope(v).Service(host)
+	}
+	return g.snap.Service(v.Namespace(), host)
+}
+
+// assign returns the assignment of healthy endpoints: one group for each locality, with priorities
+// and weights as seen from the proxy if setting is not nil.
+func assign(cluster string, v *proxy.View, endpoints []*service.Endpoint, setting *networking.LocalityLoadBalancerSetting) *endpointv3.ClusterLoadAssignment {
+	groups := make(map[string][]*service.Endpoint)
+	families := v.Families()
+	for _, ep := range endpoints {
+		if ep.Health == service.Healthy && reachable(families, ep.Address) {
+			groups[ep.Locality] = append(groups[ep.Locality], ep)
+		}
+	}
+	a := &endpointv3.ClusterLoadAssignment{ClusterName: cluster}
+	distribution, distributes := distributionFor(v, setting)
+	for _, name := range slices.Sorted(maps.Keys(groups)) {
+		for priority, members := range byPriority(v, setting, distributes, name, groups[name]) {
+			l := &endpointv3.LocalityLbEndpoints{Locality: locality(name), Priority: priority}
+			total := uint32(0)
+			for _, ep := range members {
+				l.LbEndpoints = append(l.LbEndpoints, ep.Encoded)
+				total += max(ep.Weight, 1)
+			}
+			l.LoadBalancingWeight = u32(total)
+			a.Endpoints = append(a.Endpoints, l)
+		}
+	}
+	slices.SortStableFunc(a.Endpoints, func(a, b *endpointv3.LocalityLbEndpoints) int { return cmp.Compare(a.Priority, b.Priority) })
+	if distributes {
+		distribute(a, distribution)
+	}
+	compactPriorities(a)
+	return a
+}
+
+// reachable reports whether a proxy has the address family of an endpoint. A name has any.
+func reachable(f proxy.Families, address string) bool {
+	switch {
+	case strings.HasPrefix(address, "unix://") || f == proxy.DualStack || strings.Trim(address, "0123456789abcdefABCDEF:.") != "":
+		return true
+	case strings.Contains(address, ":"):
+		return f&proxy.IPv6 != 0
+	case strings.Trim(address, "0123456789.") == "":
+		return f&proxy.IPv4 != 0
+	}
+	return true
+}
+
+// locality returns region/zone/subzone as a message; nil for none.
+func locality(name string) *corev3.Locality {
+	if name == "" {
+		return nil
+	}
+	region, rest, _ := strings.Cut(name, "/")
+	zone, subzone, _ := strings.Cut(rest, "/")
+	return &corev3.Locality{Region: region, Zone: zone, SubZone: subzone}
+}
+
+// byPriority returns the endpoints of a locality by priority.
+func byPriority(v *proxy.View, setting *networking.LocalityLoadBalancerSetting, distributes bool, name string, members []*service.Endpoint) map[uint32][]*service.Endpoint {
+	switch {
+	case setting == nil || distributes:
+		return map[uint32][]*service.Endpoint{0: members}
+	case len(setting.GetFailoverPriority()) > 0:
+		out := make(map[uint32][]*service.Endpoint)
+		for _, ep := range members {
+			p := labelPriority(v, setting.GetFailoverPriority(), ep)
+			out[p] = append(out[p], ep)
+		}
+		return out
+	}
+	return map[uint32][]*service.Endpoint{localityPriority(v, setting, name): members}
+}
+
+// localityPriority returns 0 for the proxy's own subzone, 1 for its zone, 2 for its region, 3 for the
+// region to which its region fails over, and 4 for the others. Without any failover the others are
+// as good as a failover region.
+func localityPriority(v *proxy.View, setting *networking.LocalityLoadBalancerSetting, name string) uint32 {
+	own, is := v.Locality(), locality(name)
+	if own.GetRegion() == "" {
+		return 0
+	}
+	switch {
+	case own.GetRegion() == is.GetRegion() && own.GetZone() == is.GetZone() && own.GetSubZone() == is.GetSubZone():
+		return 0
+	case own.GetRegion() == is.GetRegion() && own.GetZone() == is.GetZone():
+		return 1
+	case own.GetRegion() == is.GetRegion():
+		return 2
+	}
+	for _, failover := range setting.GetFailover() {
+		if failover.GetFrom() == own.GetRegion() {
+			if failover.GetTo() == is.GetRegion() {
+				return 3
+			}
+			return 4
+		}
+	}
+	return 3
+}
+
+// labelPriority returns how many of the labels, from the first on, differ from the proxy's: a
+// label is a key, whose value must be the proxy's, or key=value.
+func labelPriority(v *proxy.View, labels []string, ep *service.Endpoint) uint32 {
+	for i, label := range labels {
+		key, value, fixed := strings.Cut(label, "=")
+		has, ok := ep.Labels[key]
+		switch {
+		case !ok:
+			return uint32(len(labels) - i)
+		case fixed && has != value:
+			return uint32(len(labels) - i)
+		case !fixed && !v.SelectedBy(map[string]string{key: has}):
+			return uint32(len(labels) - i)
+		}
+	}
+	return 0
+}
+
+// distributionFor returns the percentages that the setting gives to localities for requests from the
+// proxy's own; ok is false if it says nothing about that.
+func distributionFor(v *proxy.View, setting *networking.LocalityLoadBalancerSetting) (to map[string]uint32, ok bool) {
+	for _, d := range setting.GetDistribute() {
+		if matchesLocality(d.GetFrom(), v.Locality()) {
+			return d.GetTo(), true
+		}
+	}
+	return nil, false
+}
+
+// matchesLocality reports whether a locality is one that region/zone/subzone stands for, where "*"
+// stands for any.
+func matchesLocality(pattern string, l *corev3.Locality) bool {
+	is := []string{l.GetRegion(), l.GetZone(), l.GetSubZone()}
+	for i, part := range strings.SplitN(pattern, "/", 3) {
+		if part == "*" {
+			return true
+		}
+		if part != is[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// distribute sets the weights of localities to percentages. Localities that share one are weighted by
+// their endpoints. A locality without a percentage gets no requests.
+func distribute(a *endpointv3.ClusterLoadAssignment, to map[string]uint32) {
+	matched := make(map[*endpointv3.LocalityLbEndpoints]bool)
+	for _, pattern := range slices.SortedFunc(maps.Keys(to), func(a, b string) int { return cmp.Or(len(b)-len(a), cmp.Compare(a, b)) }) {
+		var share []*endpointv3.LocalityLbEndpoints
+		total := uint32(0)
+		for _, l := range a.Endpoints {
+			if !matched[l] && matchesLocality(pattern, l.GetLocality()) {
+				share = append(share, l)
+				total += l.GetLoadBalancingWeight().GetValue()
+			}
+		}
+		for _, l := range share {
+			matched[l] = true
+			weight := float64(to[pattern]) * float64(l.GetLoadBalancingWeight().GetValue()) / float64(total)
+			l.LoadBalancingWeight = u32(max(uint32(weight+0.999999), 1))
+		}
+	}
+	a.Endpoints = slices.DeleteFunc(a.Endpoints, func(l *endpointv3.LocalityLbEndpoints) bool { return !matched[l] })
+}
+
+// compactPriorities numbers the priorities without gaps: Envoy rejects gaps.
+func compactPriorities(a *endpointv3.ClusterLoadAssignment) {
+	next, last := uint32(0), uint32(0)
+	for i, l := range a.Endpoints {
+		if i > 0 && l.Priority != last {
+			next++
+		}
+		last, l.Priority = l.Priority, next
+	}
+}

@@ -1,0 +1,360 @@
+package generate
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
+	"github.com/holdfast-xds/holdfast/mesh/push"
+	"github.com/holdfast-xds/holdfast/mesh/service"
+)
+
+// gatewayServer is a server of a Gateway that selects the proxy.
+type gatewayServer struct {
+	*networking.Server
+	of       *push.GatewayConfig
+	protocol service.Protocol
+}
+
+// gatewayPort is a port on which a gateway listens: the servers of one address.
+type gatewayPort struct {
+	bind    string // "" for all addresses
+	number  uint32 // as the Gateways say it, by which routes are named
+	target  uint32 // on which the proxy listens
+	servers []gatewayServer
+}
+
+// gatewayBuilder makes what a gateway needs.
+type gatewayBuilder struct {
+	*Generator
+	view              *proxy.View
+	listeners, routes Set
+}
+
+// addGateway adds the listeners and routes of the Gateways that select a proxy.
+func (g *Generator) addGateway(v *proxy.View, listeners, routes Set) {
+	b := &gatewayBuilder{g, v, listeners, routes}
+	for _, port := range b.ports() {
+		b.addPort(port)
+	}
+}
+
+// ports returns the ports of the Gateways. A port of a Gateway is that of the Service before the
+// proxy; the proxy listens on its target port.
+func (b *gatewayBuilder) ports() (ports []*gatewayPort) {
+	targets := make(map[uint32]uint32)
+	for _, t := range b.view.Targets() {
+		targets[t.Number] = t.TargetPort
+	}
+	for _, gw := range b.snap.Gateways(b.view) {
+		for _, server := range gw.Gateway.GetServers() {
+			number := server.GetPort().GetNumber()
+			target := cmp.Or(targets[number], number)
+			if b.view.Unprivileged() && target < firstUnprivileged {
+				continue
+			}
+			i := slices.IndexFunc(ports, func(p *gatewayPort) bool { return p.bind == server.GetBind() && p.number == number })
+			if i < 0 {
+				i = len(ports)
+				ports = append(ports, &gatewayPort{bind: server.GetBind(), number: number, target: target})
+			}
+			ports[i].servers = append(ports[i].servers, gatewayServer{server, gw, service.ParseProtocol(server.GetPort().GetProtocol())})
+		}
+	}
+	return ports
+}
+
+// endsTLS reports whether the gateway ends the TLS of connections to a server.
+func (s gatewayServer) endsTLS() bool {
+	switch s.GetTls().GetMode() {
+	case networking.ServerTLSSettings_PASSTHROUGH, networking.ServerTLSSettings_AUTO_PASSTHROUGH:
+		return false
+	}
+	return s.GetTls() != nil && s.protocol.IsTLS()
+}
+
+// serverNames returns the SNI by which connections to a server are told; nil for any.
+func (s gatewayServer) serverNames() (names []string) {
+	for _, text := range s.GetHosts() {
+		_, host := splitHost(text)
+		if host == "*" {
+			return nil
+		}
+		names = append(names, string(host))
+	}
+	return names
+}
+
+// splitHost splits a host of a server: namespace/host, where the namespace may be missing.
+func splitHost(text string) (namespace string, host service.Hostname) {
+	namespace, name, ok := strings.Cut(text, "/")
+	if !ok {
+		return "*", service.Hostname(strings.ToLower(text))
+	}
+	return namespace, service.Hostname(strings.ToLower(name))
+}
+
+func (b *gatewayBuilder) addPort(port *gatewayPort) {
+	binds := wildcards(b.view.Families())
+	if port.bind != "" {
+		binds = []string{port.bind}
+	}
+	var chains []*chain
+	var plain []gatewayServer
+	for _, s := range port.servers {
+		switch {
+		case s.protocol.IsHTTP():
+			plain = append(plain, s)
+		case s.endsTLS() && s.protocol == service.HTTPS:
+			chains = append(chains, b.httpsChain(port, s))
+		case s.endsTLS():
+			for _, c := range b.tcpChains(port, s) {
+				c.tls, c.transport = downstreamTLS(b.view, s.GetTls(), false), "tls"
+				c.serverNames = s.serverNames()
+				chains = append(chains, c)
+			}
+		case s.protocol.IsTLS():
+			chains = append(chains, b.passthroughChains(port, s)...)
+		default:
+			chains = append(chains, b.tcpChains(port, s)...)
+		}
+	}
+	if len(plain) > 0 {
+		name := "http." + strconv.Itoa(int(port.number))
+		if port.bind != "" {
+			name += "." + port.bind
+		}
+		b.addRoutes(name, port, plain, false)
+		c := &chain{filters: []*listenerv3.Filter{b.manager(binds[0], port, name)}}
+		if len(chains) > 0 {
+			c.transport = "raw_buffer"
+		}
+		chains = append(chains, c)
+	}
+	if len(chains) == 0 {
+		return
+	}
+	var distinct []*chain
+	for _, c := range chains {
+		if !slices.ContainsFunc(distinct, c.sameMatch) {
+			distinct = append(distinct, c)
+		}
+	}
+	m := &listenerv3.Listener{Name: listenerName(binds[0], port.target), TrafficDirection: corev3.TrafficDirection_OUTBOUND}
+	setAddresses(m, binds, port.target)
+	if b.topology().GetProxyProtocol() != nil {
+		m.ListenerFilters = append(m.ListenerFilters, proxyProtocolFilter())
+	}
+	inspects(m, distinct)
+	setChains(m, distinct, nil)
+	b.listeners.add(xds.ListenerType, m.Name, m)
+}
+
+// manager returns the HTTP connection manager of a port.
+func (b *gatewayBuilder) manager(bind string, port *gatewayPort, routes string) *listenerv3.Filter {
+	return b.httpManager(manager{
+		statPrefix: "outbound_" + listenerName(bind, port.target) + ";", direction: gateway, protocol: service.HTTP,
+		routes: routes, hops: b.topology().GetNumTrustedProxies(),
+	})
+}
+
+// httpsChain returns the chain of a server of HTTPS, and adds its routes.
+func (b *gatewayBuilder) httpsChain(port *gatewayPort, s gatewayServer) *chain {
+	name := "https." + strconv.Itoa(int(port.number)) + "." + s.GetPort().GetName() + "." + s.of.Name + "." + s.of.Namespace
+	b.addRoutes(name, port, []gatewayServer{s}, true)
+	bind := first(nil, b.view.Families())
+	if port.bind != "" {
+		bind = port.bind
+	}
+	return &chain{
+		serverNames: s.serverNames(), transport: "tls", tls: downstreamTLS(b.view, s.GetTls(), true), origin: s.of.Meta.Key,
+		filters: []*listenerv3.Filter{b.manager(bind, port, name)},
+	}
+}
+
+// passthroughChains returns the chains of connections whose TLS the gateway does not end: by the SNI
+// of the TLS routes.
+func (b *gatewayBuilder) passthroughChains(port *gatewayPort, s gatewayServer) (out []*chain) {
+	ls := b.outbound()
+	for _, vs := range b.virtualServices(s) {
+		for _, route := range vs.Rule.GetTls() {
+			for _, m := range route.GetMatch() {
+				if !b.applies(m.GetPort(), m.GetGateways(), m.GetSourceNamespace(), port, s) {
+					continue
+				}
+				c := &chain{serverNames: m.GetSniHosts(), prefixes: m.GetDestinationSubnets(), transport: "tls", origin: vs.Meta.Key}
+				c.filters = ls.tcpRoute(vs, route.GetRoute(), service.Port{Number: port.number})
+				out = append(out, c)
+			}
+		}
+	}
+	if len(out) > 0 {
+		return out
+	}
+	return b.tcpChains(port, s)
+}
+
+// tcpChains returns the chains of plain connections.
+func (b *gatewayBuilder) tcpChains(port *gatewayPort, s gatewayServer) (out []*chain) {
+	ls := b.outbound()
+	for _, vs := range b.virtualServices(s) {
+		for _, route := range vs.Rule.GetTcp() {
+			matches := route.GetMatch()
+			if len(matches) == 0 {
+				matches = []*networking.L4MatchAttributes{{}}
+			}
+			for _, m := range matches {
+				if !b.applies(m.GetPort(), m.GetGateways(), m.GetSourceNamespace(), port, s) {
+					continue
+				}
+				out = append(out, &chain{
+					prefixes: m.GetDestinationSubnets(), origin: vs.Meta.Key,
+					filters: ls.tcpRoute(vs, route.GetRoute(), service.Port{Number: port.number}),
+				})
+			}
+		}
+	}
+	return out
+}
+
+// outbound returns a builder of what a gateway has in common with a sidecar.
+func (b *gatewayBuilder) outbound() *outboundListeners {
+	return &outboundListeners{Generator: b.Generator, view: b.view, lookup: b.lookup, families: b.view.Families()}
+}
+
+func (b *gatewayBuilder) lookup(host service.Hostname) *service.Service {
+	return b.snap.Service(b.view.Namespace(), host)
+}
+
+func (b *gatewayBuilder) applies(port uint32, gateways []string, namespace string, of *gatewayPort, s gatewayServer) bool {
+	return (port == 0 || port == of.number) && (len(gateways) == 0 || slices.Contains(gateways, s.of.Ref())) &&
+		(namespace == "" || namespace == b.view.Namespace())
+}
+
+// virtualServices returns the VirtualServices of the server's gateway that have a host of the server.
+func (b *gatewayBuilder) virtualServices(s gatewayServer) (out []*push.VirtualService) {
+	for _, vs := range b.snap.VirtualServices(s.of.Ref(), b.view.Namespace()) {
+		if len(commonHosts(s, vs)) > 0 {
+			out = append(out, vs)
+		}
+	}
+	return out
+}
+
+// commonHosts returns the hosts that a server and a VirtualService have in common, in the narrower of
+// their forms.
+func commonHosts(s gatewayServer, vs *push.VirtualService) (hosts []service.Hostname) {
+	for _, host := range vs.Hosts {
+		for _, text := range s.GetHosts() {
+			namespace, of := splitHost(text)
+			if namespace == "." {
+				namespace = s.of.Namespace
+			}
+			if namespace != "*" && namespace != vs.Namespace {
+				continue
+			}
+			narrow := host
+			switch {
+			case host.SubsetOf(of):
+			case of.SubsetOf(host):
+				narrow = of
+			default:
+				continue
+			}
+			if !slices.Contains(hosts, narrow) {
+				hosts = append(hosts, narrow)
+			}
+		}
+	}
+	return hosts
+}
+
+// addRoutes adds the routes of servers that share a port.
+func (b *gatewayBuilder) addRoutes(name string, port *gatewayPort, servers []gatewayServer, tls bool) {
+	byHost := make(map[service.Hostname]*routev3.VirtualHost)
+	var order []*routev3.VirtualHost
+	hostFor := func(host service.Hostname) *routev3.VirtualHost {
+		vh := byHost[host]
+		if vh == nil {
+			vh = &routev3.VirtualHost{
+				Name: string(host) + ":" + strconv.Itoa(int(port.number)), Domains: []string{string(host)}, IncludeRequestAttemptCount: true,
+			}
+			byHost[host] = vh
+			order = append(order, vh)
+		}
+		return vh
+	}
+	for _, s := range servers {
+		r := &routing{Generator: b.Generator, view: b.view, gateways: []string{s.of.Ref()}, port: port.number, tls: tls, lookup: b.lookup}
+		for _, vs := range b.virtualServices(s) {
+			routes := r.routesOf(vs)
+			for _, host := range commonHosts(s, vs) {
+				if len(routes) == 0 && !s.GetTls().GetHttpsRedirect() {
+					continue
+				}
+				vh := hostFor(host)
+				vh.Routes = append(vh.Routes, routes...)
+				if s.GetTls().GetHttpsRedirect() {
+					vh.RequireTls = routev3.VirtualHost_ALL
+				}
+			}
+		}
+		if s.GetTls().GetHttpsRedirect() {
+			for _, text := range s.GetHosts() {
+				_, host := splitHost(text)
+				hostFor(host).RequireTls = routev3.VirtualHost_ALL
+			}
+		}
+	}
+	for _, vh := range order {
+		// A route that takes every request comes after the routes of the other VirtualServices.
+		slices.SortStableFunc(vh.Routes, func(a, b *routev3.Route) int { return last(a) - last(b) })
+	}
+	slices.SortFunc(order, func(a, b *routev3.VirtualHost) int { return cmp.Compare(a.Name, b.Name) })
+	if len(order) == 0 {
+		order = []*routev3.VirtualHost{{Name: "blackhole:" + strconv.Itoa(int(port.number)), Domains: []string{"*"}}}
+	}
+	b.routes.add(xds.RouteType, name, routeConfiguration(name, order))
+}
+
+func last(r *routev3.Route) int {
+	if takesAll(r.GetMatch()) {
+		return 1
+	}
+	return 0
+}
+
+// topology is what stands before the gateways.
+func (b *gatewayBuilder) topology() *meshv1alpha1.Topology {
+	return b.snap.Mesh.GetDefaultConfig().GetGatewayTopology()
+}
+
+// gatewayServices returns the services to which the gateways of a proxy send requests.
+func (g *Generator) gatewayServices(v *proxy.View) []*service.Service {
+	seen := make(map[service.Hostname]bool)
+	var out []*service.Service
+	for _, gw := range g.snap.Gateways(v) {
+		for _, vs := range g.snap.VirtualServices(gw.Ref(), v.Namespace()) {
+			for host := range push.Destinations(vs.Rule) {
+				name := service.Hostname(host)
+				if seen[name] {
+					continue
+				}
+				seen[name] = true
+				if svc := g.snap.Service(v.Namespace(), name); svc != nil {
+					out = append(out, svc)
+				}
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,109 @@
+// Package generate makes the Envoy resources of a proxy from a snapshot. Each subject has a file of
+// its own: clusters, endpoints, listeners, routes, and what they have of TLS and of policies.
+//
+// It promises that the same input gives the same bytes (mesh.md M4), and that it reads the proxy
+// only through a proxy.View, so that proxies share what they would get alike (M5). The names of
+// resources are Istio's, so that its tools read them. It keeps no state. A Generator may be used by
+// several goroutines at once if its Endpoints may be.
+package generate
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/mesh/push"
+	"github.com/holdfast-xds/holdfast/mesh/service"
+)
+
+// Endpoints returns the endpoints of a service, in stable order.
+type Endpoints interface {
+	Endpoints(svc *service.Service) []*service.Endpoint
+}
+
+// Generator makes resources from one snapshot.
+type Generator struct {
+	snap      *push.Snapshot
+	endpoints Endpoints
+}
+
+// New returns the generator of a snapshot.
+func New(snap *push.Snapshot, endpoints Endpoints) *Generator { return &Generator{snap, endpoints} }
+
+// Set is resources of one type by name.
+type Set map[string]*xds.Resource
+
+// add makes a resource of a message and adds it.
+func (s Set) add(typeURL, name string, m proto.Message) { s[name] = resource(typeURL, name, m) }
+
+// resource makes a resource. The bytes of a message are the same for equal messages.
+func resource(typeURL, name string, m proto.Message) *xds.Resource {
+	r, err := xds.FromWrapper(typeURL, &discoveryv3.Resource{Name: name, Resource: pack(m)}, time.Time{})
+	if err != nil {
+		panic(fmt.Sprintf("generate: %s %q: %v", xds.Short(typeURL), name, err)) // the message is our own
+	}
+	return r
+}
+
+// pack returns a message as an Any with stable bytes.
+func pack(m proto.Message) *anypb.Any {
+	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		panic(fmt.Sprintf("generate: %s: %v", m.ProtoReflect().Descriptor().FullName(), err)) // invalid UTF-8
+	}
+	return &anypb.Any{TypeUrl: "type.googleapis.com/" + string(m.ProtoReflect().Descriptor().FullName()), Value: value}
+}
+
+// The names of clusters that are there without a service.
+const (
+	blackHole          = "BlackHoleCluster"
+	passthrough        = "PassthroughCluster"
+	inboundPassthrough = "InboundPassthroughCluster"
+)
+
+// ClusterName returns the name of an outbound cluster.
+func ClusterName(port uint32, subset string, host service.Hostname) string {
+	return "outbound|" + strconv.Itoa(int(port)) + "|" + subset + "|" + string(host)
+}
+
+// ParseClusterName returns what an outbound cluster is of; ok is false for other names.
+func ParseClusterName(name string) (port uint32, subset string, host service.Hostname, ok bool) {
+	parts := strings.SplitN(name, "|", 4)
+	if len(parts) != 4 || parts[0] != "outbound" {
+		return 0, "", "", false
+	}
+	n, err := strconv.ParseUint(parts[1], 10, 32)
+	return uint32(n), parts[2], service.Hostname(parts[3]), err == nil
+}
+
+// inboundClusterName returns the name of the cluster of a port of the workload.
+func inboundClusterName(port uint32) string { return "inbound|" + strconv.Itoa(int(port)) + "||" }
+
+// serverName returns the SNI by which a cluster is named in mesh TLS.
+func serverName(port uint32, subset string, host service.Hostname) string {
+	return "outbound_." + strconv.Itoa(int(port)) + "_." + subset + "_." + string(host)
+}
+
+func u32(n uint32) *wrapperspb.UInt32Value         { return wrapperspb.UInt32(n) }
+func u64(n uint64) *wrapperspb.UInt64Value         { return wrapperspb.UInt64(n) }
+func truth(b bool) *wrapperspb.BoolValue           { return wrapperspb.Bool(b) }
+func seconds(d time.Duration) *durationpb.Duration { return durationpb.New(d) }
+
+// sortedKeys returns the keys of a map in order.
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,363 @@
+package generate
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
+	"github.com/holdfast-xds/holdfast/mesh/push"
+	"github.com/holdfast-xds/holdfast/mesh/service"
+)
+
+// maxDirectResponse is how long the body of a direct response may be, in bytes.
+const maxDirectResponse = 1 << 20
+
+// hosts collects the virtual hosts of one route configuration. Envoy rejects two with one name, or
+// with one domain: the first has it.
+type hosts struct {
+	routing
+	scope   *push.Scope
+	egress  *push.Egress
+	out     []*routev3.VirtualHost
+	names   map[string]bool
+	domains map[string]bool
+	full    map[service.Hostname]bool // the full names of services, which no short name may take
+}
+
+// addOutboundRoutes adds the routes of each HTTP port of a sidecar.
+func (g *Generator) addOutboundRoutes(v *proxy.View, scope *push.Scope, out Set) {
+	catchAll := scope.Egress[len(scope.Egress)-1]
+	for _, e := range scope.Egress {
+		if own := e.Listener.GetPort(); own != nil {
+			name := strconv.Itoa(int(own.GetNumber()))
+			if own.GetNumber() == 0 {
+				name = e.Listener.GetBind()
+			}
+			protocol := service.ParseProtocol(own.GetProtocol())
+			if protocol.IsHTTP() {
+				port := own.GetNumber()
+				if strings.EqualFold(own.GetProtocol(), "http_proxy") {
+					port = 0
+				}
+				g.addRoutes(v, scope, e, name, port, out)
+			}
+		}
+	}
+	if catchAll.Listener.GetPort() != nil {
+		return
+	}
+	for _, port := range httpPorts(catchAll.Services) {
+		name := strconv.Itoa(int(port))
+		if out[name] == nil {
+			g.addRoutes(v, scope, catchAll, name, port, out)
+		}
+	}
+	for _, svc := range catchAll.Services {
+		for _, port := range svc.Ports {
+			if port.Protocol == service.Unsupported {
+				g.addOwnRoutes(v, scope, catchAll, svc, port, out)
+			}
+		}
+	}
+	if cmp.Or(v.HTTPProxyPort(), uint32(g.snap.Mesh.GetProxyHttpPort())) != 0 {
+		g.addRoutes(v, scope, catchAll, httpProxyRoutes, 0, out)
+	}
+}
+
+// httpPorts returns the ports of services on which HTTP may come, in order.
+func httpPorts(services []*service.Service) (ports []uint32) {
+	for _, svc := range services {
+		for _, port := range svc.Ports {
+			if (port.Protocol.IsHTTP() || port.Protocol == service.Unsupported) && !slices.Contains(ports, port.Number) {
+				ports = append(ports, port.Number)
+			}
+		}
+	}
+	slices.Sort(ports)
+	return ports
+}
+
+func (g *Generator) newHosts(v *proxy.View, scope *push.Scope, e *push.Egress, port uint32) *hosts {
+	return &hosts{
+		routing: routing{Generator: g, view: v, gateways: []string{push.MeshGateway}, port: port, lookup: scope.Service},
+		scope:   scope, egress: e, names: make(map[string]bool), domains: make(map[string]bool), full: make(map[service.Hostname]bool),
+	}
+}
+
+// addRoutes adds the routes of a port, or of all ports for 0, under a name.
+func (g *Generator) addRoutes(v *proxy.View, scope *push.Scope, e *push.Egress, name string, port uint32, out Set) {
+	h := g.newHosts(v, scope, e, port)
+	h.addAll()
+	slices.SortFunc(h.out, func(a, b *routev3.VirtualHost) int { return cmp.Compare(a.Name, b.Name) })
+	h.out = append(h.out, h.unknownHost())
+	out.add(xds.RouteType, name, routeConfiguration(name, h.out))
+}
+
+// addOwnRoutes adds the routes of one service and port, for the listener of its address.
+func (g *Generator) addOwnRoutes(v *proxy.View, scope *push.Scope, e *push.Egress, svc *service.Service, port service.Port, out Set) {
+	h := g.newHosts(v, scope, e, port.Number)
+	h.addAll()
+	name := string(svc.Hostname) + ":" + strconv.Itoa(int(port.Number))
+	i := slices.IndexFunc(h.out, func(vh *routev3.VirtualHost) bool { return slices.Contains(vh.Domains, string(svc.Hostname)) })
+	if i < 0 {
+		return
+	}
+	h.out[i].Domains = []string{"*"} // whatever host the client names, it is this service
+	out.add(xds.RouteType, name, routeConfiguration(name, h.out[i:i+1]))
+}
+
+func routeConfiguration(name string, hosts []*routev3.VirtualHost) *routev3.RouteConfiguration {
+	return &routev3.RouteConfiguration{
+		Name: name, VirtualHosts: hosts, ValidateClusters: truth(false), IgnorePortInHostMatching: true,
+		MaxDirectResponseBodySizeBytes: u32(maxDirectResponse),
+	}
+}
+
+// servicesOnPort returns the services of the listener by name, with the port.
+func (h *hosts) servicesOnPort() []*service.Service {
+	var on []*service.Service
+	for _, svc := range h.egress.Services {
+		if _, has := svc.Port(h.port); has || h.port == 0 {
+			on = append(on, svc)
+		}
+	}
+	return on
+}
+
+// addAll adds the virtual hosts of the VirtualServices, and then those of the services that none of
+// them is about.
+func (h *hosts) addAll() {
+	services := h.servicesOnPort()
+	byName := make(map[service.Hostname]*service.Service, len(services))
+	for _, svc := range services {
+		byName[svc.Hostname] = svc
+		h.full[svc.Hostname] = true
+	}
+	taken := make(map[service.Hostname]bool)
+	wildcard := h.mostSpecificWildcards(services)
+	for _, vs := range h.egress.Virtual {
+		h.addVirtual(vs, byName, wildcard, taken)
+	}
+	for _, svc := range services {
+		if taken[svc.Hostname] {
+			continue
+		}
+		for _, port := range svc.Ports {
+			if (port.Number == h.port || h.port == 0) && (port.Protocol.IsHTTP() || port.Protocol == service.Unsupported) {
+				h.add(svc.Hostname, svc, port.Number, []*routev3.Route{h.toService(svc, port)})
+			}
+		}
+	}
+}
+
+// mostSpecificWildcards returns for each service the VirtualService with the most specific wildcard
+// host that it has; an older one for equals.
+func (h *hosts) mostSpecificWildcards(services []*service.Service) map[service.Hostname]*push.VirtualService {
+	best := make(map[service.Hostname]*push.VirtualService)
+	length := make(map[service.Hostname]int)
+	for _, vs := range h.egress.Virtual {
+		for _, host := range vs.Hosts {
+			if !host.IsWildcard() {
+				continue
+			}
+			for _, svc := range services {
+				if svc.Hostname.SubsetOf(host) && len(host) > length[svc.Hostname] {
+					best[svc.Hostname], length[svc.Hostname] = vs, len(host)
+				}
+			}
+		}
+	}
+	return best
+}
+
+// addVirtual adds the virtual hosts of a VirtualService: one for each of its services, and one for each
+// of its hosts that is no service.
+func (h *hosts) addVirtual(vs *push.VirtualService, byName map[service.Hostname]*service.Service, wildcard map[service.Hostname]*push.VirtualService, taken map[service.Hostname]bool) {
+	var services []*service.Service
+	var others []service.Hostname
+	for _, host := range vs.Hosts {
+		if !host.IsWildcard() {
+			if svc := byName[host]; svc != nil {
+				services = append(services, svc)
+			} else {
+				others = append(others, host)
+			}
+			continue
+		}
+		found := false
+		for _, name := range sortedHosts(byName) {
+			if name.SubsetOf(host) {
+				found = true
+				if wildcard[name] == vs {
+					services = append(services, byName[name])
+				}
+			}
+		}
+		if !found {
+			others = append(others, host)
+		}
+	}
+	if len(services) == 0 && h.port != 80 && h.port != 0 {
+		return // hosts without a service are reached on the port of HTTP
+	}
+	routes := h.routesOf(vs)
+	if len(routes) == 0 {
+		return
+	}
+	for _, host := range others {
+		h.add(host, nil, h.port, routes)
+	}
+	for _, svc := range services {
+		if taken[svc.Hostname] {
+			continue
+		}
+		for _, port := range svc.Ports {
+			if (port.Number == h.port || h.port == 0) && (port.Protocol.IsHTTP() || port.Protocol == service.Unsupported) {
+				taken[svc.Hostname] = true
+				h.add(svc.Hostname, svc, port.Number, routes)
+			}
+		}
+	}
+}
+
+func sortedHosts(byName map[service.Hostname]*service.Service) []service.Hostname {
+	names := make([]service.Hostname, 0, len(byName))
+	for name := range byName {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// add adds a virtual host for a name, of a service or of a VirtualService alone.
+func (h *hosts) add(name service.Hostname, svc *service.Service, port uint32, routes []*routev3.Route) {
+	label := string(name) + ":" + strconv.Itoa(int(port))
+	if h.names[label] {
+		return
+	}
+	candidates := []string{string(name)}
+	if svc != nil {
+		candidates = append(candidates, h.domainsOf(svc)...)
+	}
+	var domains []string
+	for _, d := range candidates {
+		if h.port == 0 && port != 80 {
+			d += ":" + strconv.Itoa(int(port)) // of the HTTP proxy, where the port tells services apart
+		}
+		if h.domains[d] || d != string(name) && h.full[service.Hostname(d)] {
+			continue
+		}
+		h.domains[d] = true
+		domains = append(domains, d)
+	}
+	if len(domains) == 0 {
+		return
+	}
+	h.names[label] = true
+	h.out = append(h.out, &routev3.VirtualHost{Name: label, Domains: domains, Routes: routes, IncludeRequestAttemptCount: true})
+}
+
+// domainsOf returns the other names of a service: with a dot at the end, short names within the
+// proxy's domain, those of single endpoints of a headless service, and its addresses.
+func (h *hosts) domainsOf(svc *service.Service) []string {
+	full := string(svc.Hostname)
+	domains := []string{full + "."}
+	short := shortNames(full, h.view.DNSDomain())
+	domains = append(domains, short...)
+	if svc.Headless {
+		domains = append(domains, "*."+full)
+		for _, name := range short {
+			domains = append(domains, "*."+name)
+		}
+	}
+	for _, address := range svc.AddressesIn(h.view.Cluster()) {
+		if p, err := parsePrefix(address); err == nil && p.IsSingleIP() && !p.Addr().IsUnspecified() {
+			domains = append(domains, bracketed(p.Addr().String()))
+		}
+	}
+	return domains
+}
+
+// bracketed returns an address as it is in a Host header.
+func bracketed(address string) string {
+	if strings.Contains(address, ":") {
+		return "[" + address + "]"
+	}
+	return address
+}
+
+// shortNames returns the names by which a workload of a domain means a host:
+// a, a.b, a.b.svc for a.b.svc.cluster.local in the namespace b.
+func shortNames(host, domain string) []string {
+	own, suffix, ok := strings.Cut(domain, ".svc.")
+	if !ok {
+		return withinDomain(host, domain)
+	}
+	base, rest, ok := strings.Cut(host, ".svc.")
+	if !ok || rest != suffix {
+		return nil
+	}
+	name, namespace, ok := strings.Cut(base, ".")
+	if !ok {
+		return nil
+	}
+	names := []string{base, base + ".svc"}
+	if namespace == own {
+		names = append([]string{name}, names...)
+	}
+	return names
+}
+
+// withinDomain returns the names of a host without the end that it shares with a domain.
+func withinDomain(host, domain string) []string {
+	parts, of := strings.Split(host, "."), strings.Split(domain, ".")
+	shared := 0
+	for shared < min(len(parts), len(of)) && parts[len(parts)-1-shared] == of[len(of)-1-shared] {
+		shared++
+	}
+	if shared == 0 || shared == len(parts) {
+		return nil
+	}
+	unique := strings.Join(parts[:len(parts)-shared], ".")
+	names := []string{unique}
+	if len(parts)-shared == 2 {
+		names = append(names, unique+"."+parts[len(parts)-shared])
+	}
+	return names
+}
+
+// toService returns the route of all requests to a service.
+func (h *hosts) toService(svc *service.Service, port service.Port) *routev3.Route {
+	cluster := ClusterName(port.Number, "", svc.Hostname)
+	action := &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}}
+	setTimeout(action, nil)
+	action.HashPolicy = hashPolicy(policyOf(h.snap.DestinationRule(h.view, svc), nil, port))
+	action.RetryPolicy = retryPolicy(h.snap.Mesh.GetDefaultHttpRetryPolicy(), len(action.HashPolicy) > 0)
+	return &routev3.Route{
+		Name: "default", Match: routeMatch(nil), Action: &routev3.Route_Route{Route: action},
+		Decorator: &routev3.Decorator{Operation: string(svc.Hostname) + ":" + strconv.Itoa(int(port.Number)) + "/*"},
+	}
+}
+
+// unknownHost returns the virtual host of requests to hosts that no service has.
+func (h *hosts) unknownHost() *routev3.VirtualHost {
+	vh := &routev3.VirtualHost{Name: "allow_any", Domains: []string{"*"}, IncludeRequestAttemptCount: true}
+	if !h.scope.OutboundAny {
+		vh.Name = "block_all"
+		vh.Routes = []*routev3.Route{{
+			Name: "block_all", Match: routeMatch(nil),
+			Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 502}},
+		}}
+		return vh
+	}
+	ls := &outboundListeners{Generator: h.Generator, scope: h.scope}
+	action := &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: ls.unknownCluster()}}
+	setTimeout(action, nil)
+	vh.Routes = []*routev3.Route{{Name: "allow_any", Match: routeMatch(nil), Action: &routev3.Route_Route{Route: action}}}
+	return vh
+}

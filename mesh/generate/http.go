@@ -1,0 +1,241 @@
+package generate
+
+import (
+	"strconv"
+	"strings"
+
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	filev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
+	commonfaultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/fault/v3"
+	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
+	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
+	grpcstatsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_stats/v3"
+	grpcwebv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_web/v3"
+	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	managerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/holdfast-xds/holdfast/mesh/service"
+)
+
+// The names of filters.
+const (
+	managerFilter   = "envoy.filters.network.http_connection_manager"
+	tcpFilter       = "envoy.filters.network.tcp_proxy"
+	faultFilter     = "envoy.filters.http.fault"
+	corsFilter      = "envoy.filters.http.cors"
+	grpcStatsFilter = "envoy.filters.http.grpc_stats"
+	grpcWebFilter   = "envoy.filters.http.grpc_web"
+	routerFilter    = "envoy.filters.http.router"
+)
+
+// direction is what a listener is for; the server header and client certificates depend on it.
+type direction int
+
+const (
+	outbound direction = iota
+	inbound
+	gateway
+)
+
+// manager describes an HTTP connection manager.
+type manager struct {
+	statPrefix string
+	direction  direction
+	protocol   service.Protocol
+	// routes is the name of its routes (RDS), or config has them.
+	routes string
+	config *routev3.RouteConfiguration
+	// hops is how many proxies before a gateway are trusted.
+	hops uint32
+}
+
+// httpManager returns the filter that handles HTTP connections.
+func (g *Generator) httpManager(m manager) *listenerv3.Filter {
+	out := &managerv3.HttpConnectionManager{
+		StatPrefix: m.statPrefix, CodecType: managerv3.HttpConnectionManager_AUTO,
+		ServerName: "istio-envoy", StreamIdleTimeout: seconds(0), UseRemoteAddress: truth(m.direction == gateway),
+		UpgradeConfigs:    []*managerv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
+		AccessLog:         g.accessLogs(nil),
+		XffNumTrustedHops: m.hops, Proxy_100Continue: true,
+		RouteSpecifier: &managerv3.HttpConnectionManager_RouteConfig{RouteConfig: m.config},
+	}
+	if m.config == nil {
+		out.RouteSpecifier = &managerv3.HttpConnectionManager_Rds{Rds: &managerv3.Rds{ConfigSource: ads(), RouteConfigName: m.routes}}
+	}
+	switch m.direction {
+	case inbound:
+		out.ServerHeaderTransformation = managerv3.HttpConnectionManager_PASS_THROUGH
+		out.ForwardClientCertDetails = managerv3.HttpConnectionManager_APPEND_FORWARD
+		out.SetCurrentClientCertDetails = &managerv3.HttpConnectionManager_SetCurrentClientCertDetails{Subject: truth(true), Dns: true, Uri: true}
+	case gateway:
+		out.ForwardClientCertDetails = managerv3.HttpConnectionManager_SANITIZE_SET
+		out.SetCurrentClientCertDetails = &managerv3.HttpConnectionManager_SetCurrentClientCertDetails{Subject: truth(true), Cert: true, Dns: true, Uri: true}
+	}
+	g.normalizePaths(out)
+	if m.protocol == service.GRPCWeb {
+		out.HttpFilters = append(out.HttpFilters, httpFilter(grpcWebFilter, &grpcwebv3.GrpcWeb{}))
+	}
+	out.HttpFilters = append(out.HttpFilters,
+		httpFilter(grpcStatsFilter, &grpcstatsv3.FilterConfig{
+			EmitFilterState:        true,
+			PerMethodStatSpecifier: &grpcstatsv3.FilterConfig_StatsForAllMethods{StatsForAllMethods: truth(false)},
+		}),
+		httpFilter(faultFilter, &faultv3.HTTPFault{}),
+		httpFilter(corsFilter, &corsv3.Cors{}),
+		httpFilter(routerFilter, &routerv3.Router{}),
+	)
+	return networkFilter(managerFilter, out)
+}
+
+// normalizePaths makes paths that mean the same the same, as the mesh configuration says.
+func (g *Generator) normalizePaths(m *managerv3.HttpConnectionManager) {
+	n := g.snap.Mesh.GetPathNormalization().GetNormalization()
+	m.NormalizePath = truth(n != meshv1alpha1.MeshConfig_ProxyPathNormalization_NONE)
+	m.MergeSlashes = n == meshv1alpha1.MeshConfig_ProxyPathNormalization_MERGE_SLASHES ||
+		n == meshv1alpha1.MeshConfig_ProxyPathNormalization_DECODE_AND_MERGE_SLASHES
+	m.PathWithEscapedSlashesAction = managerv3.HttpConnectionManager_KEEP_UNCHANGED
+	if n == meshv1alpha1.MeshConfig_ProxyPathNormalization_DECODE_AND_MERGE_SLASHES {
+		m.PathWithEscapedSlashesAction = managerv3.HttpConnectionManager_UNESCAPE_AND_FORWARD
+	}
+}
+
+func httpFilter(name string, config proto.Message) *managerv3.HttpFilter {
+	return &managerv3.HttpFilter{Name: name, ConfigType: &managerv3.HttpFilter_TypedConfig{TypedConfig: pack(config)}}
+}
+
+func networkFilter(name string, config proto.Message) *listenerv3.Filter {
+	return &listenerv3.Filter{Name: name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack(config)}}
+}
+
+// defaultLogFormat is Istio's.
+const defaultLogFormat = "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%\" " +
+	"%RESPONSE_CODE% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %CONNECTION_TERMINATION_DETAILS% " +
+	"\"%UPSTREAM_TRANSPORT_FAILURE_REASON%\" %BYTES_RECEIVED% %BYTES_SENT% %DURATION% " +
+	"%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% \"%REQ(X-FORWARDED-FOR)%\" \"%REQ(USER-AGENT)%\" " +
+	"\"%REQ(X-REQUEST-ID)%\" \"%REQ(:AUTHORITY)%\" \"%UPSTREAM_HOST%\" %UPSTREAM_CLUSTER_RAW% " +
+	"%UPSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_REMOTE_ADDRESS% " +
+	"%REQUESTED_SERVER_NAME% %ROUTE_NAME%\n"
+
+// accessLogs returns the access log of the mesh configuration; nil for none.
+func (g *Generator) accessLogs(filter *accesslogv3.AccessLogFilter) []*accesslogv3.AccessLog {
+	path := g.snap.Mesh.GetAccessLogFile()
+	if path == "" {
+		return nil
+	}
+	format := g.snap.Mesh.GetAccessLogFormat()
+	source := &corev3.SubstitutionFormatString{}
+	if g.snap.Mesh.GetAccessLogEncoding() == meshv1alpha1.MeshConfig_JSON {
+		fields := &structpb.Struct{}
+		if format == "" || fields.UnmarshalJSON([]byte(format)) != nil {
+			fields = defaultJSONLog()
+		}
+		source.Format = &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: fields}
+	} else {
+		if format == "" {
+			format = defaultLogFormat
+		}
+		if !strings.HasSuffix(format, "\n") {
+			format += "\n"
+		}
+		source.Format = &corev3.SubstitutionFormatString_TextFormatSource{
+			TextFormatSource: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: format}},
+		}
+	}
+	return []*accesslogv3.AccessLog{{
+		Name: "envoy.access_loggers.file", Filter: filter,
+		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: pack(&filev3.FileAccessLog{
+			Path: path, AccessLogFormat: &filev3.FileAccessLog_LogFormat{LogFormat: source},
+		})},
+	}}
+}
+
+// defaultJSONLog returns the fields of Istio's JSON access log.
+func defaultJSONLog() *structpb.Struct {
+	fields := make(map[string]*structpb.Value)
+	for name, command := range map[string]string{
+		"start_time": "START_TIME", "method": "REQ(:METHOD)", "path": "REQ(X-ENVOY-ORIGINAL-PATH?:PATH)", "protocol": "PROTOCOL",
+		"response_code": "RESPONSE_CODE", "response_flags": "RESPONSE_FLAGS", "response_code_details": "RESPONSE_CODE_DETAILS",
+		"connection_termination_details": "CONNECTION_TERMINATION_DETAILS", "bytes_received": "BYTES_RECEIVED", "bytes_sent": "BYTES_SENT",
+		"duration": "DURATION", "upstream_service_time": "RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)", "x_forwarded_for": "REQ(X-FORWARDED-FOR)",
+		"user_agent": "REQ(USER-AGENT)", "request_id": "REQ(X-REQUEST-ID)", "authority": "REQ(:AUTHORITY)", "upstream_host": "UPSTREAM_HOST",
+		"upstream_cluster": "UPSTREAM_CLUSTER_RAW", "upstream_local_address": "UPSTREAM_LOCAL_ADDRESS",
+		"downstream_local_address": "DOWNSTREAM_LOCAL_ADDRESS", "downstream_remote_address": "DOWNSTREAM_REMOTE_ADDRESS",
+		"requested_server_name": "REQUESTED_SERVER_NAME", "route_name": "ROUTE_NAME",
+		"upstream_transport_failure_reason": "UPSTREAM_TRANSPORT_FAILURE_REASON",
+	} {
+		fields[name] = structpb.NewStringValue("%" + command + "%")
+	}
+	return &structpb.Struct{Fields: fields}
+}
+
+// faultOf returns the fault that a route injects; nil for none.
+func faultOf(in *networking.HTTPFaultInjection) *faultv3.HTTPFault {
+	out := &faultv3.HTTPFault{}
+	if d := in.GetDelay(); d.GetFixedDelay() != nil {
+		share := &typev3.FractionalPercent{Numerator: uint32(d.GetPercent())} //nolint:staticcheck // documents still have the older field
+		if d.GetPercentage() != nil {
+			share = percent(d.GetPercentage().GetValue())
+		}
+		out.Delay = &commonfaultv3.FaultDelay{
+			Percentage:         share,
+			FaultDelaySecifier: &commonfaultv3.FaultDelay_FixedDelay{FixedDelay: d.GetFixedDelay()},
+		}
+	}
+	abort := &faultv3.FaultAbort{}
+	switch kind := in.GetAbort().GetErrorType().(type) {
+	case *networking.HTTPFaultInjection_Abort_HttpStatus:
+		abort.ErrorType = &faultv3.FaultAbort_HttpStatus{HttpStatus: uint32(kind.HttpStatus)}
+	case *networking.HTTPFaultInjection_Abort_GrpcStatus:
+		abort.ErrorType = &faultv3.FaultAbort_GrpcStatus{GrpcStatus: grpcStatus(kind.GrpcStatus)}
+	}
+	if abort.ErrorType != nil {
+		if p := in.GetAbort().GetPercentage(); p != nil {
+			abort.Percentage = percent(p.GetValue())
+		}
+		out.Abort = abort
+	}
+	if out.Delay == nil && out.Abort == nil {
+		return nil
+	}
+	return out
+}
+
+// grpcStatus returns the number of a gRPC status by its name; UNKNOWN for what is none.
+func grpcStatus(name string) uint32 {
+	var code codes.Code
+	if err := code.UnmarshalJSON([]byte(strconv.Quote(name))); err != nil {
+		code = codes.Unknown
+	}
+	return uint32(code)
+}
+
+func corsOf(in *networking.CorsPolicy) *corsv3.CorsPolicy {
+	out := &corsv3.CorsPolicy{
+		AllowMethods: strings.Join(in.GetAllowMethods(), ","), AllowHeaders: strings.Join(in.GetAllowHeaders(), ","),
+		ExposeHeaders: strings.Join(in.GetExposeHeaders(), ","), AllowCredentials: in.GetAllowCredentials(),
+		ForwardNotMatchingPreflights: truth(in.GetUnmatchedPreflights() != networking.CorsPolicy_IGNORE),
+		FilterEnabled:                &corev3.RuntimeFractionalPercent{DefaultValue: &typev3.FractionalPercent{Numerator: 100}},
+	}
+	for _, origin := range in.GetAllowOrigins() {
+		out.AllowOriginStringMatch = append(out.AllowOriginStringMatch, stringMatch(origin))
+	}
+	if len(in.GetAllowOrigins()) == 0 {
+		for _, origin := range in.GetAllowOrigin() { //nolint:staticcheck // documents still have the older field
+			out.AllowOriginStringMatch = append(out.AllowOriginStringMatch, &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: origin}})
+		}
+	}
+	if in.GetMaxAge() != nil {
+		out.MaxAge = strconv.FormatInt(in.GetMaxAge().GetSeconds(), 10)
+	}
+	return out
+}

@@ -1,0 +1,201 @@
+package generate
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	httpinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/http_inspector/v3"
+	originaldstv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_dst/v3"
+	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/proxy_protocol/v3"
+	tlsinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
+	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
+)
+
+// plaintextHTTP are the protocols that the HTTP inspector finds.
+var plaintextHTTP = []string{"http/1.0", "http/1.1", "h2c"}
+
+// chain is a filter chain that is being made: which connections it takes, and what it does.
+type chain struct {
+	name         string
+	serverNames  []string // SNI; "*" is any
+	prefixes     []string // destination addresses
+	port         uint32   // destination port; 0 for any
+	applications []string // ALPN, or what the HTTP inspector finds
+	transport    string   // "tls" or "raw_buffer"; "" for any
+	filters      []*listenerv3.Filter
+	tls          *tlsv3.DownstreamTlsContext
+	origin       config.Key
+}
+
+// takesAll reports whether the chain takes every connection.
+func (c *chain) takesAll() bool {
+	return (len(c.serverNames) == 0 || slices.Contains(c.serverNames, "*")) && len(c.prefixRanges()) == 0 &&
+		c.port == 0 && len(c.applications) == 0 && c.transport == ""
+}
+
+func (c *chain) prefixRanges() (out []*corev3.CidrRange) {
+	for _, text := range slices.Sorted(slices.Values(c.prefixes)) {
+		prefix, err := parsePrefix(text)
+		if err == nil && !prefix.Addr().IsUnspecified() {
+			out = append(out, &corev3.CidrRange{AddressPrefix: prefix.Addr().String(), PrefixLen: u32(uint32(prefix.Bits()))})
+		}
+	}
+	return out
+}
+
+// parsePrefix reads an address or a prefix.
+func parsePrefix(text string) (netip.Prefix, error) {
+	if strings.Contains(text, "/") {
+		p, err := netip.ParsePrefix(text)
+		return p.Masked(), err
+	}
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	return a.Prefix(a.BitLen())
+}
+
+// match returns which connections the chain takes; nil for all.
+func (c *chain) match() *listenerv3.FilterChainMatch {
+	if c.takesAll() {
+		return nil
+	}
+	m := &listenerv3.FilterChainMatch{
+		PrefixRanges: c.prefixRanges(), ApplicationProtocols: c.applications, TransportProtocol: c.transport,
+	}
+	if !slices.Contains(c.serverNames, "*") {
+		m.ServerNames = slices.Sorted(slices.Values(c.serverNames))
+	}
+	if c.port != 0 {
+		m.DestinationPort = u32(c.port)
+	}
+	return m
+}
+
+// sameMatch reports whether two chains take the same connections: Envoy rejects a listener that has
+// both.
+func (c *chain) sameMatch(o *chain) bool { return proto.Equal(c.match(), o.match()) }
+
+func (c *chain) message() *listenerv3.FilterChain {
+	out := &listenerv3.FilterChain{Name: c.name, Filters: c.filters, FilterChainMatch: c.match(), Metadata: originMetadata(c.origin)}
+	if c.tls != nil {
+		out.TransportSocket = &corev3.TransportSocket{Name: tlsSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(c.tls)}}
+	}
+	return out
+}
+
+// setChains puts the chains into a listener. If there are several, one that takes every connection is
+// the default: a connection that begins to match another one is not lost. Without one the default is
+// otherwise.
+func setChains(l *listenerv3.Listener, chains []*chain, otherwise []*listenerv3.Filter) {
+	for _, c := range chains {
+		if c.takesAll() {
+			l.DefaultFilterChain = c.message()
+		} else {
+			l.FilterChains = append(l.FilterChains, c.message())
+		}
+	}
+	switch {
+	case l.DefaultFilterChain != nil && len(l.FilterChains) == 0:
+		l.FilterChains, l.DefaultFilterChain = []*listenerv3.FilterChain{l.DefaultFilterChain}, nil
+	case l.DefaultFilterChain == nil && otherwise != nil:
+		l.DefaultFilterChain = &listenerv3.FilterChain{Name: "PassthroughFilterChain", Filters: otherwise}
+	}
+}
+
+// inspects adds the filters that find out what the chains ask for, in the order that they need.
+func inspects(l *listenerv3.Listener, chains []*chain) {
+	tls := slices.ContainsFunc(chains, func(c *chain) bool {
+		return len(c.serverNames) > 0 || c.transport == "tls" || c.tls != nil && len(c.tls.GetCommonTlsContext().GetAlpnProtocols()) > 0
+	})
+	http := slices.ContainsFunc(chains, func(c *chain) bool { return len(c.applications) > 0 && c.transport != "tls" })
+	if tls {
+		l.ListenerFilters = append(l.ListenerFilters, listenerFilter("envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{}))
+	}
+	if http {
+		l.ListenerFilters = append(l.ListenerFilters, listenerFilter("envoy.filters.listener.http_inspector", &httpinspectorv3.HttpInspector{}))
+	}
+}
+
+func listenerFilter(name string, config proto.Message) *listenerv3.ListenerFilter {
+	return &listenerv3.ListenerFilter{Name: name, ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: pack(config)}}
+}
+
+func originalDestinationFilter() *listenerv3.ListenerFilter {
+	return listenerFilter("envoy.filters.listener.original_dst", &originaldstv3.OriginalDst{})
+}
+
+func proxyProtocolFilter() *listenerv3.ListenerFilter {
+	return listenerFilter("envoy.filters.listener.proxy_protocol", &proxyprotocolv3.ProxyProtocol{})
+}
+
+// excludePorts disables a listener filter for destination ports: it would wait for the first bytes of
+// a protocol in which the server speaks first.
+func excludePorts(f *listenerv3.ListenerFilter, ports []uint32) {
+	var rules []*listenerv3.ListenerFilterChainMatchPredicate
+	for _, port := range ports {
+		rules = append(rules, &listenerv3.ListenerFilterChainMatchPredicate{Rule: &listenerv3.ListenerFilterChainMatchPredicate_DestinationPortRange{
+			DestinationPortRange: &typev3.Int32Range{Start: int32(port), End: int32(port) + 1},
+		}})
+	}
+	switch len(rules) {
+	case 0:
+	case 1:
+		f.FilterDisabled = rules[0]
+	default:
+		f.FilterDisabled = &listenerv3.ListenerFilterChainMatchPredicate{Rule: &listenerv3.ListenerFilterChainMatchPredicate_OrMatch{
+			OrMatch: &listenerv3.ListenerFilterChainMatchPredicate_MatchSet{Rules: rules},
+		}}
+	}
+}
+
+// tcpProxy returns the filter that forwards connections to a cluster.
+func (g *Generator) tcpProxy(cluster string) *listenerv3.Filter {
+	return networkFilter(tcpFilter, &tcpv3.TcpProxy{
+		StatPrefix: cluster, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: cluster}, AccessLog: g.accessLogs(nil),
+	})
+}
+
+// listenerName returns the name of a listener of an address and a port: 0.0.0.0_80.
+func listenerName(address string, port uint32) string { return address + "_" + strconv.Itoa(int(port)) }
+
+func socketAddress(address string, port uint32) *corev3.SocketAddress {
+	return &corev3.SocketAddress{Address: address, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port}}
+}
+
+// addressOf returns the address of a listener: an IP address with a port, or a Unix socket.
+func addressOf(address string, port uint32) *corev3.Address {
+	if path, ok := strings.CutPrefix(address, "unix://"); ok {
+		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path}}}
+	}
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: socketAddress(address, port)}}
+}
+
+// setAddresses sets the address of a listener, and further ones of the same port.
+func setAddresses(l *listenerv3.Listener, addresses []string, port uint32) {
+	l.Address = addressOf(addresses[0], port)
+	for _, a := range addresses[1:] {
+		l.AdditionalAddresses = append(l.AdditionalAddresses, &listenerv3.AdditionalAddress{Address: addressOf(a, port)})
+	}
+}
+
+// wildcards returns the addresses that stand for all of the proxy's address families, locals those of
+// the loopback interface.
+func wildcards(f proxy.Families) []string {
+	return map[proxy.Families][]string{proxy.IPv4: {"0.0.0.0"}, proxy.IPv6: {"::"}, proxy.DualStack: {"0.0.0.0", "::"}}[f]
+}
+
+func locals(f proxy.Families) []string {
+	return map[proxy.Families][]string{proxy.IPv4: {"127.0.0.1"}, proxy.IPv6: {"::1"}, proxy.DualStack: {"127.0.0.1", "::1"}}[f]
+}

@@ -1,0 +1,41 @@
+package generate
+
+import (
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/holdfast-xds/holdfast/mesh/config"
+)
+
+// originMetadata says which document made a resource, in the form of Istio, whose tools read it: the
+// first that is not the zero Key. It is nil if there is none.
+func originMetadata(origins ...config.Key) *corev3.Metadata {
+	for _, origin := range origins {
+		if origin == (config.Key{}) {
+			continue
+		}
+		return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+			"istio": {Fields: map[string]*structpb.Value{"config": structpb.NewStringValue(originPath(origin))}},
+		}}
+	}
+	return nil
+}
+
+// originPath returns the path of a document as in the API of Kubernetes, with the kind in Istio's
+// spelling.
+func originPath(key config.Key) string {
+	group, name, ok := strings.Cut(string(key.Kind), "/")
+	if !ok {
+		group, name = "core", string(key.Kind)
+	}
+	var kebab strings.Builder
+	for i, r := range name {
+		if i > 0 && r >= 'A' && r <= 'Z' {
+			kebab.WriteByte('-')
+		}
+		kebab.WriteRune(r)
+	}
+	return "/apis/" + group + "/v1/namespaces/" + key.Namespace + "/" + strings.ToLower(kebab.String()) + "/" + key.Name
+}

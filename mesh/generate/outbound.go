@@ -1,0 +1,422 @@
+package generate
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	hashv3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
+	"github.com/holdfast-xds/holdfast/mesh/push"
+	"github.com/holdfast-xds/holdfast/mesh/service"
+)
+
+// The names of the listeners to which iptables sends all connections.
+const (
+	virtualOutbound = "virtualOutbound"
+	virtualInbound  = "virtualInbound"
+)
+
+// firstUnprivileged is the first port that a process needs no privilege for.
+const firstUnprivileged = 1024
+
+// outboundListeners makes the listeners for outbound connections of a sidecar.
+type outboundListeners struct {
+	*Generator
+	view      *proxy.View
+	scope     *push.Scope // nil for a gateway
+	lookup    func(service.Hostname) *service.Service
+	families  proxy.Families
+	captured  bool // the connections come with their original destination
+	listeners map[string]*outboundListener
+}
+
+// outboundListener is a listener that is being made.
+type outboundListener struct {
+	binds    []string
+	port     uint32
+	bound    bool // it has a socket of its own
+	protocol listenerProtocol
+	chains   []*chain
+	// locked: a Sidecar lists what is reached through it, and nothing is added.
+	locked bool
+}
+
+// listenerProtocol is what connections a listener takes.
+type listenerProtocol int
+
+const (
+	tcpOnly  listenerProtocol = iota
+	httpOnly                  // HTTP, whatever else comes
+	detected                  // HTTP is told from TCP by the first bytes
+)
+
+// addOutboundListeners adds the listeners for outbound connections of a sidecar.
+func (g *Generator) addOutboundListeners(v *proxy.View, scope *push.Scope, out Set) {
+	ls := &outboundListeners{
+		Generator: g, view: v, scope: scope, lookup: scope.Service, families: v.Families(),
+		captured: v.Capture() != proxy.None, listeners: make(map[string]*outboundListener),
+	}
+	for _, e := range scope.Egress {
+		ls.addEgress(e)
+	}
+	for _, l := range ls.listeners {
+		m := ls.message(l)
+		out.add(xds.ListenerType, m.Name, m)
+	}
+	if ls.captured {
+		out.add(xds.ListenerType, virtualOutbound, ls.virtual())
+	}
+	if port := cmp.Or(v.HTTPProxyPort(), uint32(g.snap.Mesh.GetProxyHttpPort())); port != 0 {
+		m := ls.message(&outboundListener{
+			binds: locals(ls.families), port: port, bound: true, protocol: httpOnly,
+			chains: []*chain{{filters: []*listenerv3.Filter{ls.httpManagerOf(listenerName(locals(ls.families)[0], port), httpProxyRoutes, service.HTTP)}}},
+		})
+		out.add(xds.ListenerType, m.Name, m)
+	}
+}
+
+// httpProxyRoutes is the name of the routes of the HTTP proxy.
+const httpProxyRoutes = "http_proxy"
+
+// addEgress adds the listeners of what one egress listener of the scope reaches.
+func (ls *outboundListeners) addEgress(e *push.Egress) {
+	bound := !ls.captured || e.Listener.GetCaptureMode() == networking.CaptureMode_NONE || strings.HasPrefix(e.Listener.GetBind(), "unix://")
+	var binds []string
+	switch {
+	case e.Listener.GetBind() != "":
+		binds = []string{e.Listener.GetBind()}
+	case bound:
+		binds = locals(ls.families)
+	}
+	if own := e.Listener.GetPort(); own != nil {
+		port := service.Port{Name: own.GetName(), Number: own.GetNumber(), Protocol: service.ParseProtocol(own.GetProtocol())}
+		for _, svc := range e.Services {
+			ls.add(e, svc, port, binds, bound)
+		}
+		if len(e.Services) == 0 && port.Protocol.IsHTTP() {
+			ls.addListener(binds, port.Number, bound, httpOnly, []*chain{ls.httpChain(first(binds, ls.families), port, strconv.Itoa(int(port.Number)))})
+		}
+		return
+	}
+	for _, l := range ls.listeners {
+		l.locked = true
+	}
+	for _, svc := range e.Services {
+		for _, port := range svc.Ports {
+			if port.Protocol == service.UDP || bound && ls.view.Unprivileged() && port.Number < firstUnprivileged {
+				continue
+			}
+			if len(binds) == 0 && svc.Headless && !port.Protocol.IsHTTP() {
+				ls.addHeadless(e, svc, port)
+				continue
+			}
+			ls.add(e, svc, port, binds, bound)
+		}
+	}
+}
+
+// addHeadless adds a listener for each endpoint of a service without a virtual address: clients
+// connect to the endpoints' addresses.
+func (ls *outboundListeners) addHeadless(e *push.Egress, svc *service.Service, port service.Port) {
+	for _, ep := range ls.endpoints.Endpoints(svc) {
+		ip, err := netip.ParseAddr(ep.Address)
+		if err == nil && ep.PortName == port.Name && ep.Health == service.Healthy && !slices.Contains(ls.view.IPs(), ip) {
+			ls.add(e, svc, port, []string{ep.Address}, false)
+		}
+	}
+}
+
+func first(binds []string, f proxy.Families) string {
+	if len(binds) > 0 {
+		return binds[0]
+	}
+	return wildcards(f)[0]
+}
+
+// add adds what a port of a service needs: a filter chain in the listener of its address, or of all
+// addresses.
+func (ls *outboundListeners) add(e *push.Egress, svc *service.Service, port service.Port, binds []string, bound bool) {
+	wildcard := wildcards(ls.families)
+	if port.Protocol.IsHTTP() {
+		if len(binds) == 0 {
+			binds = wildcard
+		}
+		c := ls.httpChain(binds[0], port, strconv.Itoa(int(port.Number)))
+		kind := httpOnly
+		if binds[0] == wildcard[0] {
+			// Connections to hosts that no service has come here, too: those that are not HTTP are
+			// passed through.
+			c.applications, c.transport, kind = plaintextHTTP, "raw_buffer", detected
+		}
+		ls.addListener(binds, port.Number, bound, kind, []*chain{c})
+		return
+	}
+	var prefixes []string
+	if len(binds) == 0 {
+		binds, prefixes = ls.addressesOf(svc)
+		if len(binds) == 0 {
+			binds = wildcard
+		}
+	}
+	var chains []*chain
+	if port.Protocol.IsTLS() {
+		chains = ls.tlsChains(e, svc, port, prefixes, binds[0] == wildcard[0])
+	} else {
+		chains = ls.tcpChains(e, svc, port, prefixes)
+	}
+	kind := tcpOnly
+	if port.Protocol == service.Unsupported {
+		routes := strconv.Itoa(int(port.Number))
+		if binds[0] != wildcard[0] {
+			routes = string(svc.Hostname) + ":" + routes // routes for this service alone
+		}
+		c := ls.httpChain(binds[0], port, routes)
+		c.applications, c.transport, kind = plaintextHTTP, "raw_buffer", detected
+		chains = append(chains, c)
+	}
+	ls.addListener(binds, port.Number, bound, kind, chains)
+}
+
+// addressesOf returns the virtual addresses of a service that the proxy has a family for: those to
+// listen on, or the prefixes to tell connections by.
+func (ls *outboundListeners) addressesOf(svc *service.Service) (binds, prefixes []string) {
+	for _, address := range svc.AddressesIn(ls.view.Cluster()) {
+		p, err := parsePrefix(address)
+		switch {
+		case err != nil || p.Addr().IsUnspecified():
+		case p.Addr().Is4() && ls.families&proxy.IPv4 == 0 || p.Addr().Is6() && ls.families&proxy.IPv6 == 0:
+		case p.IsSingleIP():
+			binds = append(binds, p.Addr().String())
+		default:
+			prefixes = append(prefixes, p.String())
+		}
+	}
+	if len(prefixes) > 0 {
+		return nil, append(prefixes, binds...)
+	}
+	return binds, nil
+}
+
+// addListener adds a listener, or merges its chains with those of the one with the same address. A
+// listener of both HTTP and TCP tells them apart by their first bytes. What takes the same
+// connections as what is there already is left out: the older service has the port.
+func (ls *outboundListeners) addListener(binds []string, port uint32, bound bool, protocol listenerProtocol, chains []*chain) {
+	if len(binds) == 0 {
+		binds = wildcards(ls.families)
+	}
+	key := listenerName(binds[0], port)
+	l := ls.listeners[key]
+	switch {
+	case l == nil:
+		ls.listeners[key] = &outboundListener{binds: binds, port: port, bound: bound, protocol: protocol, chains: chains}
+		return
+	case l.locked:
+		return
+	case l.protocol == httpOnly && protocol == tcpOnly:
+		// TCP comes to a port of HTTP: the HTTP chain takes what looks like HTTP.
+		for _, c := range l.chains {
+			c.applications, c.transport = plaintextHTTP, "raw_buffer"
+		}
+	case l.protocol == tcpOnly && protocol == httpOnly:
+		for _, c := range chains {
+			c.applications, c.transport = plaintextHTTP, "raw_buffer"
+		}
+	}
+	for _, c := range chains {
+		if !slices.ContainsFunc(l.chains, c.sameMatch) {
+			l.chains = append(l.chains, c)
+		}
+	}
+	if l.protocol != protocol {
+		l.protocol = detected
+	}
+}
+
+// message returns the listener.
+func (ls *outboundListeners) message(l *outboundListener) *listenerv3.Listener {
+	m := &listenerv3.Listener{
+		Name: listenerName(l.binds[0], l.port), TrafficDirection: corev3.TrafficDirection_OUTBOUND,
+		ContinueOnListenerFiltersTimeout: true, ListenerFiltersTimeout: seconds(0),
+	}
+	setAddresses(m, l.binds, l.port)
+	if !l.bound {
+		m.BindToPort = truth(false)
+	}
+	inspects(m, l.chains)
+	if l.protocol == detected {
+		m.ListenerFiltersTimeout = ls.snap.Mesh.GetProtocolDetectionTimeout()
+	}
+	setChains(m, l.chains, []*listenerv3.Filter{ls.tcpProxy(ls.unknownCluster())})
+	return m
+}
+
+// unknownCluster is the cluster of connections that no service has.
+func (ls *outboundListeners) unknownCluster() string {
+	if !ls.scope.OutboundAny {
+		return blackHole
+	}
+	if to := ls.scope.Sidecar.GetOutboundTrafficPolicy().GetEgressProxy(); to != nil {
+		return ClusterName(to.GetPort().GetNumber(), to.GetSubset(), service.Hostname(to.GetHost()))
+	}
+	return passthrough
+}
+
+// virtual returns the listener to which iptables sends outbound connections.
+func (ls *outboundListeners) virtual() *listenerv3.Listener {
+	port := uint32(ls.snap.Mesh.GetProxyListenPort())
+	m := &listenerv3.Listener{
+		Name: virtualOutbound, UseOriginalDst: truth(true), TrafficDirection: corev3.TrafficDirection_OUTBOUND,
+	}
+	if ls.view.Capture() == proxy.TProxy {
+		m.Transparent = truth(true)
+	}
+	setAddresses(m, wildcards(ls.families), port)
+	setChains(m, []*chain{
+		// A connection to the listener itself would be passed to itself without end.
+		{name: "virtualOutbound-blackhole", port: port, filters: []*listenerv3.Filter{ls.tcpProxy(blackHole)}},
+		{name: "virtualOutbound-catchall-tcp", filters: []*listenerv3.Filter{ls.tcpProxy(ls.unknownCluster())}},
+	}, nil)
+	return m
+}
+
+func (ls *outboundListeners) httpChain(bind string, port service.Port, routes string) *chain {
+	name := listenerName(bind, port.Number)
+	return &chain{filters: []*listenerv3.Filter{ls.httpManagerOf(name, routes, port.Protocol)}}
+}
+
+func (ls *outboundListeners) httpManagerOf(listener, routes string, protocol service.Protocol) *listenerv3.Filter {
+	return ls.httpManager(manager{statPrefix: "outbound_" + listener + ";", direction: outbound, protocol: protocol, routes: routes})
+}
+
+// tlsChains returns the chains of a port whose connections begin with TLS: those of the
+// VirtualServices by SNI, or one to the service.
+func (ls *outboundListeners) tlsChains(e *push.Egress, svc *service.Service, port service.Port, prefixes []string, wildcard bool) (out []*chain) {
+	for _, vs := range e.Virtual {
+		if !slices.ContainsFunc(vs.Hosts, svc.Hostname.Matches) {
+			continue
+		}
+		for _, route := range vs.Rule.GetTls() {
+			for _, m := range route.GetMatch() {
+				if !ls.applies(m.GetPort(), m.GetGateways(), m.GetSourceLabels(), m.GetSourceNamespace(), port.Number) {
+					continue
+				}
+				c := &chain{serverNames: m.GetSniHosts(), prefixes: prefixes, origin: vs.Meta.Key}
+				if len(m.GetDestinationSubnets()) > 0 {
+					c.prefixes = m.GetDestinationSubnets()
+				}
+				c.filters = ls.tcpRoute(vs, route.GetRoute(), port)
+				if !slices.ContainsFunc(out, c.sameMatch) {
+					out = append(out, c)
+				}
+			}
+		}
+	}
+	if len(out) > 0 {
+		return out
+	}
+	c := &chain{prefixes: prefixes, filters: ls.toService(svc, port)}
+	if wildcard || len(prefixes) > 0 {
+		// Only the SNI tells the services of one address apart.
+		c.serverNames = []string{string(svc.Hostname)}
+	}
+	return []*chain{c}
+}
+
+// tcpChains returns the chains of a port of plain TCP: those of the VirtualServices, or one to the
+// service.
+func (ls *outboundListeners) tcpChains(e *push.Egress, svc *service.Service, port service.Port, prefixes []string) (out []*chain) {
+	for _, vs := range e.Virtual {
+		if !slices.ContainsFunc(vs.Hosts, svc.Hostname.Matches) {
+			continue
+		}
+		for _, route := range vs.Rule.GetTcp() {
+			var subnets []string
+			matched := len(route.GetMatch()) == 0
+			all := matched
+			for _, m := range route.GetMatch() {
+				if ls.applies(m.GetPort(), m.GetGateways(), m.GetSourceLabels(), m.GetSourceNamespace(), port.Number) {
+					matched = true
+					all = all || len(m.GetDestinationSubnets()) == 0
+					subnets = append(subnets, m.GetDestinationSubnets()...)
+				}
+			}
+			if !matched {
+				continue
+			}
+			c := &chain{prefixes: prefixes, origin: vs.Meta.Key, filters: ls.tcpRoute(vs, route.GetRoute(), port)}
+			if all {
+				return append(out, c)
+			}
+			c.prefixes = subnets
+			out = append(out, c)
+		}
+	}
+	return append(out, &chain{prefixes: prefixes, filters: ls.toService(svc, port)})
+}
+
+// applies reports whether a match of a TLS or TCP route may concern connections of this proxy.
+func (ls *outboundListeners) applies(port uint32, gateways []string, labels map[string]string, namespace string, of uint32) bool {
+	return (port == 0 || port == of) && (len(gateways) == 0 || slices.Contains(gateways, push.MeshGateway)) &&
+		ls.view.SelectedBy(labels) && (namespace == "" || namespace == ls.view.Namespace())
+}
+
+// toService forwards connections to a service.
+func (ls *outboundListeners) toService(svc *service.Service, port service.Port) []*listenerv3.Filter {
+	if len(svc.Ports) == 1 {
+		port = svc.Ports[0]
+	}
+	return []*listenerv3.Filter{ls.tcpTo(ClusterName(port.Number, "", svc.Hostname), nil, svc, nil, port)}
+}
+
+// tcpRoute forwards connections to the destinations of a VirtualService.
+func (ls *outboundListeners) tcpRoute(vs *push.VirtualService, routes []*networking.RouteDestination, port service.Port) []*listenerv3.Filter {
+	r := &routing{Generator: ls.Generator, view: ls.view, port: port.Number, lookup: ls.lookup}
+	if len(routes) == 1 {
+		d := routes[0].GetDestination()
+		return []*listenerv3.Filter{ls.tcpTo(r.clusterOf(d), nil, r.lookup(service.Hostname(d.GetHost())), d, port)}
+	}
+	weighted := &tcpv3.TcpProxy_WeightedCluster{}
+	for _, to := range routes {
+		if to.GetWeight() > 0 {
+			weighted.Clusters = append(weighted.Clusters, &tcpv3.TcpProxy_WeightedCluster_ClusterWeight{
+				Name: r.clusterOf(to.GetDestination()), Weight: uint32(to.GetWeight()),
+			})
+		}
+	}
+	d := routes[0].GetDestination()
+	return []*listenerv3.Filter{ls.tcpTo(vs.Name+"."+vs.Namespace, weighted, r.lookup(service.Hostname(d.GetHost())), d, port)}
+}
+
+// tcpTo forwards connections to a cluster or to weighted ones, with the timeouts and the hashing of
+// the policy of the service, if that is known.
+func (ls *outboundListeners) tcpTo(name string, weighted *tcpv3.TcpProxy_WeightedCluster, svc *service.Service, d *networking.Destination, port service.Port) *listenerv3.Filter {
+	tcp := &tcpv3.TcpProxy{StatPrefix: name, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: name}, AccessLog: ls.accessLogs(nil)}
+	if weighted != nil {
+		tcp.ClusterSpecifier = &tcpv3.TcpProxy_WeightedClusters{WeightedClusters: weighted}
+	}
+	if svc != nil {
+		rule := ls.snap.DestinationRule(ls.view, svc)
+		var subset *networking.Subset
+		for _, s := range rule.Subsets() {
+			if s.GetName() == d.GetSubset() {
+				subset = s
+			}
+		}
+		policy := policyOf(rule, subset, port)
+		pool := policy.GetConnectionPool().GetTcp()
+		tcp.IdleTimeout, tcp.MaxDownstreamConnectionDuration = pool.GetIdleTimeout(), pool.GetMaxConnectionDuration()
+		if policy.GetLoadBalancer().GetConsistentHash().GetUseSourceIp() {
+			tcp.HashPolicy = []*hashv3.HashPolicy{{PolicySpecifier: &hashv3.HashPolicy_SourceIp_{SourceIp: &hashv3.HashPolicy_SourceIp{}}}}
+		}
+	}
+	return networkFilter(tcpFilter, tcp)
+}

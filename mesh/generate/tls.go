@@ -1,0 +1,217 @@
+package generate
+
+import (
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	proxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/proxy_protocol/v3"
+	rawv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+	networking "istio.io/api/networking/v1alpha3"
+	security "istio.io/api/security/v1beta1"
+
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
+)
+
+// The names of the secrets of mesh TLS, and of transport sockets.
+const (
+	meshCertificate = "default"
+	meshRoots       = "ROOTCA"
+	tlsSocket       = "envoy.transport_sockets.tls"
+	rawSocket       = "envoy.transport_sockets.raw_buffer"
+	proxySocket     = "envoy.transport_sockets.upstream_proxy_protocol"
+)
+
+// The protocols that mesh TLS announces (ALPN).
+var (
+	meshALPN      = []string{"istio"}
+	meshALPNHTTP2 = []string{"istio", "h2"}
+)
+
+// applyTLS sets how the cluster's connections are secured: as its policy says or, if that says
+// nothing, by mesh TLS to the endpoints that accept it.
+func (g *Generator) applyTLS(c *outboundCluster) {
+	tls := c.policy.GetTls()
+	detected := false
+	if tls == nil {
+		if !g.meshTLS(c) || !c.view.MeshTLS() {
+			return
+		}
+		detected = true
+		tls = &networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_ISTIO_MUTUAL}
+	}
+	context := g.upstreamTLS(c, tls)
+	if context == nil {
+		return
+	}
+	socket := &corev3.TransportSocket{Name: tlsSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(context)}}
+	switch {
+	case !detected:
+		c.TransportSocket = socket
+	case c.GetType() != clusterv3.Cluster_ORIGINAL_DST:
+		c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{
+			{Name: "tlsMode-istio", Match: tlsModeIstio(), TransportSocket: socket},
+			{Name: "tlsMode-disabled", Match: &structpb.Struct{}, TransportSocket: plaintext()},
+		}
+	}
+}
+
+func tlsModeIstio() *structpb.Struct {
+	return &structpb.Struct{Fields: map[string]*structpb.Value{"tlsMode": structpb.NewStringValue("istio")}}
+}
+
+func plaintext() *corev3.TransportSocket {
+	return &corev3.TransportSocket{Name: rawSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(&rawv3.RawBuffer{})}}
+}
+
+// meshTLS reports whether the endpoints of a cluster may accept mesh TLS: automatic TLS is on, they
+// are in the mesh, and no PeerAuthentication disables it for all of them.
+func (g *Generator) meshTLS(c *outboundCluster) bool {
+	if !g.snap.Mesh.GetEnableAutoMtls().GetValue() || c.svc.MeshExternal {
+		return false
+	}
+	mode := g.snap.MTLS(c.svc.Namespace, c.port.Number, func(map[string]string) bool { return false })
+	return mode != security.PeerAuthentication_MutualTLS_DISABLE
+}
+
+// upstreamTLS returns the TLS context of a cluster; nil for plaintext, and for credentials that a
+// sidecar may not have.
+func (g *Generator) upstreamTLS(c *outboundCluster, tls *networking.ClientTLSSettings) *tlsv3.UpstreamTlsContext {
+	common := &tlsv3.CommonTlsContext{TlsParams: &tlsv3.TlsParameters{
+		TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2, TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+	}}
+	context := &tlsv3.UpstreamTlsContext{CommonTlsContext: common, Sni: tls.GetSni()}
+	switch tls.GetMode() {
+	case networking.ClientTLSSettings_ISTIO_MUTUAL:
+		if context.Sni == "" {
+			context.Sni = serverName(c.port.Number, c.subset.GetName(), c.svc.Hostname)
+		}
+		names := tls.GetSubjectAltNames()
+		if len(names) == 0 {
+			names = c.svc.ServiceAccounts
+		}
+		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{secret(c.view, meshCertificate)}
+		common.ValidationContextType = validation(c.view, meshRoots, names)
+		common.AlpnProtocols = meshALPN
+		if c.isHTTP2() {
+			common.AlpnProtocols = meshALPNHTTP2
+		}
+		return context
+	case networking.ClientTLSSettings_SIMPLE, networking.ClientTLSSettings_MUTUAL:
+	default:
+		return nil
+	}
+	if tls.GetCredentialName() != "" && c.view.Type() == proxy.Sidecar && !c.rule.SelectsWorkloads() {
+		// All sidecars would wait for a secret that few of them may have.
+		return nil
+	}
+	c.detectServerName(tls)
+	g.setCredentials(c, tls, common)
+	if defaults := g.snap.Mesh.GetTlsDefaults(); defaults != nil {
+		common.TlsParams.EcdhCurves, common.TlsParams.CipherSuites = defaults.GetEcdhCurves(), defaults.GetCipherSuites()
+	}
+	if c.isHTTP2() {
+		common.AlpnProtocols = []string{"h2"}
+	}
+	return context
+}
+
+// detectServerName makes Envoy take the SNI, and what the certificate must name, from the request's
+// host if the settings name neither.
+func (c *outboundCluster) detectServerName(tls *networking.ClientTLSSettings) {
+	if tls.GetSni() != "" {
+		return
+	}
+	c.http.UpstreamHttpProtocolOptions = &corev3.UpstreamHttpProtocolOptions{
+		AutoSni:           true,
+		AutoSanValidation: len(tls.GetSubjectAltNames()) == 0 && !tls.GetInsecureSkipVerify().GetValue(),
+	}
+}
+
+// setCredentials sets the client's certificate and what it validates the server with.
+func (g *Generator) setCredentials(c *outboundCluster, tls *networking.ClientTLSSettings, common *tlsv3.CommonTlsContext) {
+	mutual := tls.GetMode() == networking.ClientTLSSettings_MUTUAL
+	names := tls.GetSubjectAltNames()
+	if len(names) == 0 {
+		names = c.svc.ServiceAccounts
+	}
+	certificate := "file-cert:" + tls.GetClientCertificate() + "~" + tls.GetPrivateKey()
+	roots := "file-root:system"
+	if tls.GetCaCertificates() != "" {
+		roots = "file-root:" + tls.GetCaCertificates()
+	}
+	if name := tls.GetCredentialName(); name != "" {
+		certificate, roots = kubernetesSecret(name), kubernetesSecret(name+"-cacert")
+	}
+	if mutual {
+		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{secret(c.view, certificate)}
+	}
+	if tls.GetInsecureSkipVerify().GetValue() {
+		common.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{}}
+		return
+	}
+	validation := validation(c.view, roots, names)
+	if crl := tls.GetCaCrl(); crl != "" {
+		validation.CombinedValidationContext.DefaultValidationContext.Crl = &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: crl}}
+	}
+	common.ValidationContextType = validation
+}
+
+// kubernetesSecret returns the name by which a Secret of the configuration is asked for.
+func kubernetesSecret(name string) string { return "kubernetes://" + name }
+
+// secret returns where a proxy gets a secret from. Kubernetes Secrets come from this control plane,
+// all others from the proxy's agent: that of Istio has a cluster of its own for them.
+func secret(v *proxy.View, name string) *tlsv3.SdsSecretConfig {
+	source := ads()
+	if v.PilotAgent() && !isKubernetesSecret(name) {
+		source.ConfigSourceSpecifier = &corev3.ConfigSource_ApiConfigSource{ApiConfigSource: &corev3.ApiConfigSource{
+			ApiType: corev3.ApiConfigSource_GRPC, TransportApiVersion: corev3.ApiVersion_V3, SetNodeOnFirstMessageOnly: true,
+			GrpcServices: []*corev3.GrpcService{{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
+				EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: "sds-grpc"},
+			}}},
+		}}
+	}
+	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: source}
+}
+
+func isKubernetesSecret(name string) bool {
+	return len(name) > len("kubernetes://") && name[:len("kubernetes://")] == "kubernetes://"
+}
+
+// validation returns how a peer is validated: by the roots in a secret, and by names of which its
+// certificate must have one; any if there are none.
+func validation(v *proxy.View, roots string, names []string) *tlsv3.CommonTlsContext_CombinedValidationContext {
+	context := &tlsv3.CertificateValidationContext{}
+	for _, name := range names {
+		context.MatchSubjectAltNames = append(context.MatchSubjectAltNames, &matcherv3.StringMatcher{ //nolint:staticcheck // matches all types of names, as Istio does
+			MatchPattern: &matcherv3.StringMatcher_Exact{Exact: name},
+		})
+	}
+	return &tlsv3.CommonTlsContext_CombinedValidationContext{CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+		DefaultValidationContext: context, ValidationContextSdsSecretConfig: secret(v, roots),
+	}}
+}
+
+// wrapInProxyProtocol makes each connection begin with a PROXY header.
+func (c *outboundCluster) wrapInProxyProtocol(p *networking.TrafficPolicy_ProxyProtocol) {
+	wrap := func(inner *corev3.TransportSocket) *corev3.TransportSocket {
+		if inner == nil {
+			inner = plaintext()
+		}
+		version := corev3.ProxyProtocolConfig_V1
+		if p.GetVersion() == networking.TrafficPolicy_ProxyProtocol_V2 {
+			version = corev3.ProxyProtocolConfig_V2
+		}
+		return &corev3.TransportSocket{Name: proxySocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(
+			&proxyv3.ProxyProtocolUpstreamTransport{Config: &corev3.ProxyProtocolConfig{Version: version}, TransportSocket: inner},
+		)}}
+	}
+	if len(c.TransportSocketMatches) == 0 {
+		c.TransportSocket = wrap(c.TransportSocket)
+	}
+	for _, m := range c.TransportSocketMatches {
+		m.TransportSocket = wrap(m.TransportSocket)
+	}
+}

@@ -1,0 +1,219 @@
+package proxy
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+)
+
+// property is a property of a proxy that generation may read: what it is, and of a selector which.
+type property struct {
+	what     byte
+	selector string
+}
+
+const (
+	readType      = 't'
+	readNamespace = 'n'
+	readCapture   = 'c'
+	readDNSDomain = 'd'
+	readCluster   = 'k'
+	readNetwork   = 'w'
+	readLocality  = 'l'
+	readFamilies  = 'f'
+	readIPs       = 'i'
+	readHTTPProxy = 'h'
+	readSelects   = 's'
+	readAgent     = 'a'
+	readMeshTLS   = 'm'
+	readTargets   = 'g'
+	readPrivilege = 'u'
+)
+
+// View is a proxy as generation sees it. It records each property that is read, because proxies
+// that agree in these share the result (mesh.md M5).
+type View struct {
+	proxy *Proxy
+	read  []reading
+	seen  map[property]struct{}
+}
+
+// reading is a property that was read, and its value.
+type reading struct {
+	property
+	value string
+	of    func(*Proxy) string // computes the value for another proxy
+}
+
+// NewView returns a view of a proxy of which nothing was read.
+func NewView(p *Proxy) *View { return &View{proxy: p, seen: make(map[property]struct{})} }
+
+func (v *View) note(prop property, of func(*Proxy) string) {
+	if _, ok := v.seen[prop]; ok {
+		return
+	}
+	v.seen[prop] = struct{}{}
+	v.read = append(v.read, reading{prop, of(v.proxy), of})
+}
+
+// Type returns the type of the proxy.
+func (v *View) Type() Type {
+	v.note(property{what: readType}, func(p *Proxy) string { return string(p.Type) })
+	return v.proxy.Type
+}
+
+// Namespace returns the namespace whose configuration the proxy uses.
+func (v *View) Namespace() string {
+	v.note(property{what: readNamespace}, func(p *Proxy) string { return p.Namespace })
+	return v.proxy.Namespace
+}
+
+// Capture returns how the proxy gets its connections.
+func (v *View) Capture() Capture {
+	v.note(property{what: readCapture}, func(p *Proxy) string { return string(p.Capture) })
+	return v.proxy.Capture
+}
+
+// DNSDomain returns the domain in which the workload's short names are.
+func (v *View) DNSDomain() string {
+	v.note(property{what: readDNSDomain}, func(p *Proxy) string { return p.DNSDomain })
+	return v.proxy.DNSDomain
+}
+
+// Cluster returns the id of the cluster in which the proxy runs, Network that of its network; ""
+// for none.
+func (v *View) Cluster() string {
+	v.note(property{what: readCluster}, func(p *Proxy) string { return p.Cluster })
+	return v.proxy.Cluster
+}
+
+// Network returns the id of the network in which the proxy runs; "" for none.
+func (v *View) Network() string {
+	v.note(property{what: readNetwork}, func(p *Proxy) string { return p.Network })
+	return v.proxy.Network
+}
+
+// Locality returns where the proxy runs; nil for unknown.
+func (v *View) Locality() *corev3.Locality {
+	v.note(property{what: readLocality}, func(p *Proxy) string {
+		l := p.Locality
+		return l.GetRegion() + "/" + l.GetZone() + "/" + l.GetSubZone()
+	})
+	return v.proxy.Locality
+}
+
+// Families returns the address families of the proxy.
+func (v *View) Families() Families {
+	v.note(property{what: readFamilies}, func(p *Proxy) string { return strconv.Itoa(int(p.families())) })
+	return v.proxy.families()
+}
+
+// IPs returns the addresses of the proxy: after this call hardly any other proxy is of its class.
+func (v *View) IPs() []netip.Addr {
+	v.note(property{what: readIPs}, func(p *Proxy) string {
+		var b strings.Builder
+		for _, ip := range p.IPs {
+			b.WriteString(ip.String() + ",")
+		}
+		return b.String()
+	})
+	return v.proxy.IPs
+}
+
+// HTTPProxyPort returns the port of the HTTP proxy; 0 for the mesh's.
+func (v *View) HTTPProxyPort() uint32 {
+	v.note(property{what: readHTTPProxy}, func(p *Proxy) string { return strconv.Itoa(int(p.HTTPProxyPort)) })
+	return v.proxy.HTTPProxyPort
+}
+
+// PilotAgent reports whether Istio's agent made the bootstrap of the proxy.
+func (v *View) PilotAgent() bool {
+	v.note(property{what: readAgent}, func(p *Proxy) string { return strconv.FormatBool(p.PilotAgent) })
+	return v.proxy.PilotAgent
+}
+
+// Unprivileged reports whether the proxy cannot listen on ports below 1024.
+func (v *View) Unprivileged() bool {
+	v.note(property{what: readPrivilege}, func(p *Proxy) string { return strconv.FormatBool(p.Unprivileged) })
+	return v.proxy.Unprivileged
+}
+
+// MeshTLS reports whether the proxy has a certificate of the mesh: it carries the label that Istio
+// gives such workloads, or Istio's agent runs it.
+func (v *View) MeshTLS() bool {
+	v.note(property{what: readMeshTLS}, func(p *Proxy) string { return strconv.FormatBool(p.meshTLS()) })
+	return v.proxy.meshTLS()
+}
+
+// Targets returns the ports of services that the workload serves, in the order of the target ports.
+func (v *View) Targets() []Target {
+	v.note(property{what: readTargets}, func(p *Proxy) string {
+		var b strings.Builder
+		for _, t := range p.Targets {
+			b.WriteString(t.Service.Namespace + "/" + string(t.Service.Hostname) + ":" + strconv.Itoa(int(t.Number)) + ">" + strconv.Itoa(int(t.TargetPort)) + ",")
+		}
+		return b.String()
+	})
+	return v.proxy.Targets
+}
+
+// SelectedBy reports whether a selector selects the labels of the proxy. An empty selector selects
+// every proxy.
+func (v *View) SelectedBy(selector map[string]string) bool {
+	if len(selector) == 0 {
+		return true
+	}
+	v.note(property{readSelects, canonical(selector)}, func(p *Proxy) string {
+		return strconv.FormatBool(Selects(selector, p.Labels))
+	})
+	return Selects(selector, v.proxy.Labels)
+}
+
+// Classes remembers results of generation by the properties that it read. The zero value is empty.
+// It is not safe for concurrent use.
+type Classes[T any] struct {
+	root *class[T]
+	size int
+}
+
+// class is a node of a decision tree: which property is read next, and what follows for each value.
+type class[T any] struct {
+	next   map[string]*class[T]
+	of     func(*Proxy) string // nil for a leaf
+	result T
+}
+
+// Len returns the number of classes.
+func (c *Classes[T]) Len() int { return c.size }
+
+// Get returns the result for the class of a proxy. If none is remembered it calls generate, which
+// must be a function of the properties that it reads of the View and of what does not change.
+func (c *Classes[T]) Get(p *Proxy, generate func(*View) T) T {
+	n := c.root
+	for n != nil && n.of != nil {
+		n = n.next[n.of(p)]
+	}
+	if n != nil {
+		return n.result
+	}
+	v := NewView(p)
+	leaf := &class[T]{result: generate(v)}
+	// The path to the leaf asks for the properties in the order in which they were read. Up to the
+	// first new node it is the path of other classes, which read the same because they got the same
+	// values.
+	at, set := c.root, func(n *class[T]) { c.root = n }
+	for _, r := range v.read {
+		if at == nil {
+			at = &class[T]{next: make(map[string]*class[T]), of: r.of}
+			set(at)
+		}
+		parent := at
+		set = func(n *class[T]) { parent.next[r.value] = n }
+		at = parent.next[r.value]
+	}
+	set(leaf)
+	c.size++
+	return leaf.result
+}

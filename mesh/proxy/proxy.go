@@ -1,0 +1,257 @@
+// Package proxy is who asks: the identity and the properties of a proxy, as its xDS Node says them,
+// and the classes of proxies that get the same configuration.
+//
+// It promises that a Proxy does not change, and that two proxies of one class agree in every
+// property that was read to make the configuration of the class (mesh.md M5). It does not check
+// that a proxy is who it says it is. A Proxy may be read by several goroutines at once; a View
+// belongs to one.
+package proxy
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/holdfast-xds/holdfast/mesh/service"
+)
+
+// Type is the type of a proxy.
+type Type string
+
+const (
+	// Sidecar is a proxy beside a workload.
+	Sidecar Type = "sidecar"
+	// Router is a gateway for the Gateways that select its labels.
+	Router Type = "router"
+	// Ingress is a gateway for Kubernetes Ingresses.
+	Ingress Type = "ingress"
+)
+
+// Capture is how a sidecar gets its connections.
+type Capture string
+
+const (
+	// Redirect: iptables sends the connections of the workload to the two virtual listeners.
+	Redirect Capture = "REDIRECT"
+	// TProxy is like Redirect, with the client's address kept.
+	TProxy Capture = "TPROXY"
+	// None: the workload connects to the listeners itself.
+	None Capture = "NONE"
+)
+
+// The metadata of a Node that is read; the names are Istio's.
+const (
+	metaType           = "TYPE"
+	metaNamespace      = "NAMESPACE"
+	metaLabels         = "LABELS"
+	metaIPs            = "INSTANCE_IPS"
+	metaCapture        = "INTERCEPTION_MODE"
+	metaServiceAccount = "SERVICE_ACCOUNT"
+	metaCluster        = "CLUSTER_ID"
+	metaNetwork        = "NETWORK"
+	metaDNSDomain      = "DNS_DOMAIN"
+	metaHTTPProxyPort  = "HTTP_PROXY_PORT"
+	metaIstioVersion   = "ISTIO_VERSION"
+	metaUnprivileged   = "UNPRIVILEGED_POD"
+)
+
+// DefaultNamespace is the namespace of a node that names none.
+const DefaultNamespace = "default"
+
+// Proxy is a proxy that asks for configuration.
+type Proxy struct {
+	// Node is the id of its Node; Name is the part of it that names the workload.
+	Node, Name     string
+	Type           Type
+	Namespace      string
+	IPs            []netip.Addr // never empty
+	DNSDomain      string       // "default.svc.cluster.local"
+	Labels         map[string]string
+	ServiceAccount string
+	Capture        Capture
+	Cluster        string
+	Network        string
+	Locality       *corev3.Locality
+	// HTTPProxyPort is the port of the HTTP proxy that applications may use; 0 for the mesh's.
+	HTTPProxyPort uint32
+	// PilotAgent says that Istio's agent made the bootstrap: secrets come from its cluster sds-grpc,
+	// and not over the stream of everything else.
+	PilotAgent bool
+	// Targets are the ports of services that the workload serves, in the order of TargetPort. The
+	// Node does not say them.
+	Targets []Target
+	// Unprivileged says that the proxy cannot listen on ports below 1024.
+	Unprivileged bool
+}
+
+// FromNode reads a Node: one of Istio, whose id is TYPE~IP~NAME.NAMESPACE~DNSDOMAIN, or a plain one,
+// whose id is any name. Of a plain node metadata says what it is; the addresses are INSTANCE_IPS, or
+// 127.0.0.1, and the capture mode is None unless INTERCEPTION_MODE is set. The error says which part
+// of the Node is wrong.
+func FromNode(node *corev3.Node) (*Proxy, error) {
+	meta := node.GetMetadata()
+	p := &Proxy{
+		Node: node.GetId(), Name: node.GetId(), Type: Sidecar, Capture: None,
+		Namespace:      DefaultNamespace,
+		Labels:         labels(meta.GetFields()[metaLabels].GetStructValue()),
+		ServiceAccount: text(meta, metaServiceAccount),
+		Cluster:        text(meta, metaCluster),
+		Network:        text(meta, metaNetwork),
+		Locality:       node.GetLocality(),
+		PilotAgent:     text(meta, metaIstioVersion) != "",
+		Unprivileged:   text(meta, metaUnprivileged) == "true" || meta.GetFields()[metaUnprivileged].GetBoolValue(),
+	}
+	addresses := text(meta, metaIPs)
+	if parts := strings.Split(node.GetId(), "~"); len(parts) == 4 {
+		p.Type, p.Name, p.DNSDomain, p.Capture = Type(parts[0]), parts[2], parts[3], Redirect
+		if addresses == "" {
+			addresses = parts[1]
+		}
+		if name, namespace, ok := strings.Cut(parts[2], "."); ok {
+			p.Name, p.Namespace = name, namespace
+		}
+	}
+	if err := p.override(meta); err != nil {
+		return nil, err
+	}
+	for address := range strings.SplitSeq(addresses, ",") {
+		if address = strings.TrimSpace(address); address == "" {
+			continue
+		}
+		ip, err := netip.ParseAddr(address)
+		if err != nil {
+			return nil, fmt.Errorf("node %q: %q in %s or in the id is no IP address", p.Node, address, metaIPs)
+		}
+		p.IPs = append(p.IPs, ip.Unmap())
+	}
+	if len(p.IPs) == 0 {
+		p.IPs = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
+	}
+	if p.DNSDomain == "" {
+		p.DNSDomain = p.Namespace + ".svc.cluster.local"
+	}
+	return p, nil
+}
+
+// override applies the metadata that takes precedence over the id.
+func (p *Proxy) override(meta *structpb.Struct) error {
+	if s := text(meta, metaType); s != "" {
+		p.Type = Type(s)
+	}
+	if s := text(meta, metaNamespace); s != "" {
+		p.Namespace = s
+	}
+	if s := text(meta, metaCapture); s != "" {
+		p.Capture = Capture(s)
+	}
+	if s := text(meta, metaDNSDomain); s != "" {
+		p.DNSDomain = s
+	}
+	if s := text(meta, metaHTTPProxyPort); s != "" {
+		port, err := strconv.ParseUint(s, 10, 16)
+		if err != nil {
+			return fmt.Errorf("node %q: %s %q is no port", p.Node, metaHTTPProxyPort, s)
+		}
+		p.HTTPProxyPort = uint32(port)
+	}
+	if p.Type != Sidecar && p.Type != Router && p.Type != Ingress {
+		return fmt.Errorf("node %q: the type %q is not sidecar, router or ingress", p.Node, p.Type)
+	}
+	if p.Type != Sidecar {
+		p.Capture = None
+	}
+	if p.Capture != Redirect && p.Capture != TProxy && p.Capture != None {
+		return fmt.Errorf("node %q: %s %q is not REDIRECT, TPROXY or NONE", p.Node, metaCapture, p.Capture)
+	}
+	return nil
+}
+
+// text returns a metadata value that is a string or a number; "" for none.
+func text(meta *structpb.Struct, key string) string {
+	switch v := meta.GetFields()[key].GetKind().(type) {
+	case *structpb.Value_StringValue:
+		return v.StringValue
+	case *structpb.Value_NumberValue:
+		return strconv.FormatFloat(v.NumberValue, 'f', -1, 64)
+	}
+	return ""
+}
+
+func labels(s *structpb.Struct) map[string]string {
+	out := make(map[string]string, len(s.GetFields()))
+	for key, value := range s.GetFields() {
+		out[key] = value.GetStringValue()
+	}
+	return out
+}
+
+// Target is a port of a service, and the port on which the workload serves it.
+type Target struct {
+	Service *service.Service
+	service.Port
+	TargetPort uint32
+}
+
+// WithTargets returns a copy of the proxy with other targets.
+func (p *Proxy) WithTargets(targets []Target) *Proxy {
+	q := *p
+	q.Targets = slices.SortedFunc(slices.Values(targets), func(a, b Target) int {
+		return cmp.Or(cmp.Compare(a.TargetPort, b.TargetPort), a.Service.Created.Compare(b.Service.Created),
+			cmp.Compare(a.Service.Hostname, b.Service.Hostname), cmp.Compare(a.Number, b.Number))
+	})
+	return &q
+}
+
+// tlsModeLabel marks the workloads that have a certificate of the mesh, as in Istio.
+const tlsModeLabel = "security.istio.io/tlsMode"
+
+// meshTLS reports whether the proxy has a certificate of the mesh.
+func (p *Proxy) meshTLS() bool { return p.PilotAgent || p.Labels[tlsModeLabel] == "istio" }
+
+// Families says which address families a proxy has.
+type Families uint8
+
+const (
+	IPv4 Families = 1 << iota
+	IPv6
+	DualStack = IPv4 | IPv6
+)
+
+// families returns the address families of the proxy.
+func (p *Proxy) families() (f Families) {
+	for _, ip := range p.IPs {
+		if ip.Is4() {
+			f |= IPv4
+		} else {
+			f |= IPv6
+		}
+	}
+	return f
+}
+
+// Selects reports whether a selector selects labels: all of its pairs are there. An empty selector
+// selects everything.
+func Selects(selector, labels map[string]string) bool {
+	for key, value := range selector {
+		if got, ok := labels[key]; !ok || got != value {
+			return false
+		}
+	}
+	return true
+}
+
+// canonical returns a selector as a string, the same for the same pairs.
+func canonical(selector map[string]string) string {
+	var b strings.Builder
+	for _, key := range slices.Sorted(maps.Keys(selector)) {
+		fmt.Fprintf(&b, "%q=%q,", key, selector[key])
+	}
+	return b.String()
+}

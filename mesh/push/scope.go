@@ -1,0 +1,234 @@
+package push
+
+import (
+	"slices"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
+	"github.com/holdfast-xds/holdfast/mesh/service"
+)
+
+// Scope is what a sidecar may reach: Pilot's SidecarScope.
+type Scope struct {
+	// Config is the Sidecar document; nil for the default scope, and Sidecar then too.
+	Config  *config.Config
+	Sidecar *networking.Sidecar
+	// Egress are the listeners for outbound connections. Exactly one, the last, has no Listener.Port
+	// if there is such a one: it has the ports that no other one has.
+	Egress []*Egress
+	// Services are those of all Egress together, oldest first.
+	Services []*service.Service
+	// OutboundAny says that requests to unknown hosts are forwarded.
+	OutboundAny bool
+
+	byHost map[service.Hostname]*service.Service
+}
+
+// Egress is a listener for outbound connections with what is reached through it.
+type Egress struct {
+	Listener *networking.IstioEgressListener // nil in the default scope
+	Services []*service.Service
+	Virtual  []*VirtualService
+}
+
+// Service returns the service of a name in the scope; nil for none.
+func (sc *Scope) Service(host service.Hostname) *service.Service { return sc.byHost[host] }
+
+type scopeKey struct {
+	namespace string
+	sidecar   *config.Config
+}
+
+// sidecarIndex has the Sidecars by namespace, oldest first, those with a selector before those
+// without.
+type sidecarIndex struct{ byNamespace map[string][]*config.Config }
+
+func indexSidecars(list []*config.Config) *sidecarIndex {
+	idx := &sidecarIndex{byNamespace: make(map[string][]*config.Config)}
+	sorted := slices.SortedFunc(slices.Values(list), config.Older)
+	for _, selecting := range []bool{true, false} {
+		for _, c := range sorted {
+			spec, ok := c.Spec.(*networking.Sidecar)
+			if ok && (len(spec.GetWorkloadSelector().GetLabels()) > 0) == selecting {
+				idx.byNamespace[c.Namespace] = append(idx.byNamespace[c.Namespace], c)
+			}
+		}
+	}
+	return idx
+}
+
+// Scope returns the scope of a sidecar: that of the oldest Sidecar document of its namespace that
+// selects it, or else of the one of its namespace, or else of the root namespace without a selector,
+// or else everything that its namespace sees.
+func (s *Snapshot) Scope(v *proxy.View) *Scope {
+	key := scopeKey{namespace: v.Namespace()}
+	for _, c := range s.sidecars.byNamespace[key.namespace] {
+		if v.SelectedBy(c.Spec.(*networking.Sidecar).GetWorkloadSelector().GetLabels()) {
+			key.sidecar = c
+			break
+		}
+	}
+	if key.sidecar == nil {
+		for _, c := range s.sidecars.byNamespace[s.Mesh.GetRootNamespace()] {
+			if len(c.Spec.(*networking.Sidecar).GetWorkloadSelector().GetLabels()) == 0 {
+				key.sidecar = c
+				break
+			}
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.scopes[key] == nil {
+		s.scopes[key] = s.newScope(key)
+	}
+	return s.scopes[key]
+}
+
+func (s *Snapshot) newScope(key scopeKey) *Scope {
+	sc := &Scope{Config: key.sidecar, byHost: make(map[service.Hostname]*service.Service)}
+	policy := s.Mesh.GetOutboundTrafficPolicy().GetMode()
+	sc.OutboundAny = policy != 0 // of MeshConfig, ALLOW_ANY is 1
+	listeners := []*networking.IstioEgressListener{nil}
+	if key.sidecar != nil {
+		sc.Sidecar = key.sidecar.Spec.(*networking.Sidecar)
+		if own := sc.Sidecar.GetOutboundTrafficPolicy(); own != nil {
+			sc.OutboundAny = own.GetMode() == networking.OutboundTrafficPolicy_ALLOW_ANY
+		}
+		if len(sc.Sidecar.GetEgress()) > 0 {
+			listeners = sc.Sidecar.GetEgress()
+		}
+	}
+	for _, l := range listeners {
+		sc.Egress = append(sc.Egress, s.newEgress(key.namespace, l))
+	}
+	for _, e := range sc.Egress {
+		for _, svc := range e.Services {
+			if sc.byHost[svc.Hostname] == nil {
+				sc.byHost[svc.Hostname] = svc
+				sc.Services = append(sc.Services, svc)
+			}
+		}
+	}
+	slices.SortFunc(sc.Services, compareServices)
+	return sc
+}
+
+// newEgress selects what a listener reaches. A service that a VirtualService of the listener sends
+// requests to is reached, too.
+func (s *Snapshot) newEgress(namespace string, l *networking.IstioEgressListener) *Egress {
+	e := &Egress{Listener: l}
+	imports := importsOf(l, namespace)
+	chosen := make(map[service.Hostname]*service.Service)
+	add := func(svc *service.Service) {
+		if has := chosen[svc.Hostname]; has == nil || has.Namespace != namespace && svc.Namespace == namespace {
+			chosen[svc.Hostname] = svc
+		}
+	}
+	for _, svc := range s.services.all {
+		if svc.VisibleFrom(namespace) && imports.service(svc) {
+			add(svc)
+		}
+	}
+	for _, vs := range s.VirtualServices(MeshGateway, namespace) {
+		if !imports.virtual(vs) {
+			continue
+		}
+		e.Virtual = append(e.Virtual, vs)
+		if l == nil {
+			continue // everything visible is there already
+		}
+		for host := range Destinations(vs.Rule) {
+			if svc := s.Service(namespace, service.Hostname(host)); svc != nil && chosen[svc.Hostname] == nil {
+				chosen[svc.Hostname] = svc
+			}
+		}
+	}
+	for _, svc := range chosen {
+		e.Services = append(e.Services, svc)
+	}
+	slices.SortFunc(e.Services, compareServices)
+	return e
+}
+
+// imports are the hosts of a Sidecar's egress listener: namespace/name, where the namespace may be
+// "*" for any, "." for the proxy's own, or "~" for none.
+type imports []importedHost
+
+type importedHost struct {
+	namespace string
+	host      service.Hostname
+}
+
+func importsOf(l *networking.IstioEgressListener, namespace string) imports {
+	if l == nil {
+		return imports{{"*", "*"}}
+	}
+	var out imports
+	for _, text := range l.GetHosts() {
+		in, host, ok := strings.Cut(text, "/")
+		if !ok || in == "~" {
+			continue
+		}
+		if in == "." {
+			in = namespace
+		}
+		out = append(out, importedHost{in, service.Hostname(lower(host))})
+	}
+	return out
+}
+
+func (im imports) service(svc *service.Service) bool {
+	return slices.ContainsFunc(im, func(i importedHost) bool {
+		return (i.namespace == "*" || i.namespace == svc.Namespace) && svc.Hostname.SubsetOf(i.host)
+	})
+}
+
+func (im imports) virtual(vs *VirtualService) bool {
+	return slices.ContainsFunc(im, func(i importedHost) bool {
+		return (i.namespace == "*" || i.namespace == vs.Namespace) &&
+			slices.ContainsFunc(vs.Hosts, i.host.Matches)
+	})
+}
+
+// Destinations yields the hosts to which a VirtualService sends requests or connections, possibly
+// several times.
+func Destinations(rule *networking.VirtualService) func(yield func(host string) bool) {
+	return func(yield func(string) bool) {
+		for _, r := range rule.GetHttp() {
+			for _, to := range r.GetRoute() {
+				if !yield(to.GetDestination().GetHost()) {
+					return
+				}
+			}
+			if r.GetMirror() != nil && !yield(r.GetMirror().GetHost()) {
+				return
+			}
+			for _, m := range r.GetMirrors() {
+				if !yield(m.GetDestination().GetHost()) {
+					return
+				}
+			}
+		}
+		weighted := func(routes []*networking.RouteDestination) bool {
+			for _, to := range routes {
+				if !yield(to.GetDestination().GetHost()) {
+					return false
+				}
+			}
+			return true
+		}
+		for _, r := range rule.GetTls() {
+			if !weighted(r.GetRoute()) {
+				return
+			}
+		}
+		for _, r := range rule.GetTcp() {
+			if !weighted(r.GetRoute()) {
+				return
+			}
+		}
+	}
+}

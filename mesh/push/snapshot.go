@@ -1,0 +1,278 @@
+// Package push is the model of what is pushed: the Snapshot that generation reads, and the Request
+// that says what changed since the one before. It is Pilot's PushContext and PushRequest.
+//
+// A Snapshot does not change after New: proxies that are served from one see no mix of two (mesh.md
+// M1). What it computes on demand it computes once, so that it may be read by several goroutines.
+package push
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+	security "istio.io/api/security/v1beta1"
+
+	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
+	"github.com/holdfast-xds/holdfast/mesh/service"
+)
+
+// Source is what a Snapshot is made of. Services lists the services of all registries; what it
+// returns must not be changed.
+type Source interface {
+	config.Reader
+	Services() []*service.Service
+}
+
+// Snapshot is the configuration and the services at one moment. The endpoints are not part of it,
+// because most of their changes concern nothing else (mesh.md M3).
+type Snapshot struct {
+	// Mesh is the mesh configuration with its defaults.
+	Mesh *meshv1alpha1.MeshConfig
+	// Domain is the DNS domain of Kubernetes Services, "cluster.local".
+	Domain string
+
+	services *serviceIndex
+	virtual  *virtualIndex
+	rules    *ruleIndex
+	sidecars *sidecarIndex
+	gateways []*GatewayConfig
+	auth     *authIndex
+	ingress  []*config.Config
+	secrets  map[config.Key]*config.Config
+
+	mu     sync.Mutex
+	scopes map[scopeKey]*Scope
+}
+
+// New makes the snapshot that follows before, which may be nil, after a change of documents and
+// services. It computes only what depends on the kinds of documents that changed; nil stands for
+// all. servicesChanged says whether Source.Services may differ.
+func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bool, servicesChanged bool) *Snapshot {
+	if before == nil {
+		before, changed, servicesChanged = &Snapshot{}, nil, true
+	}
+	s := &Snapshot{Domain: domain, scopes: make(map[scopeKey]*Scope)}
+	is := func(kind config.Kind) bool { return changed == nil || changed[kind] }
+	s.Mesh = before.Mesh
+	if is(config.MeshConfig) {
+		s.Mesh = meshConfig(src)
+	}
+	// Defaults of MeshConfig are part of what the others compute.
+	mesh := s.Mesh != before.Mesh
+	s.services = before.services
+	if servicesChanged || mesh {
+		s.services = indexServices(src.Services())
+	}
+	s.virtual = before.virtual
+	if is(config.VirtualService) || mesh {
+		s.virtual = s.indexVirtual(src.List(config.VirtualService, ""), before.virtual)
+	}
+	s.rules = before.rules
+	if is(config.DestinationRule) || mesh {
+		s.rules = s.indexRules(src.List(config.DestinationRule, ""))
+	}
+	s.sidecars = before.sidecars
+	if is(config.Sidecar) {
+		s.sidecars = indexSidecars(src.List(config.Sidecar, ""))
+	}
+	s.gateways = before.gateways
+	if is(config.Gateway) {
+		s.gateways = gatewaysOf(src.List(config.Gateway, ""))
+	}
+	s.auth = before.auth
+	if is(config.PeerAuthentication) || mesh {
+		s.auth = indexAuth(src.List(config.PeerAuthentication, ""), s.Mesh.GetRootNamespace())
+	}
+	s.ingress = before.ingress
+	if is(config.Ingress) {
+		s.ingress = slices.SortedFunc(slices.Values(src.List(config.Ingress, "")), config.Older)
+	}
+	s.secrets = before.secrets
+	if is(config.Secret) {
+		s.secrets = make(map[config.Key]*config.Config)
+		for _, c := range src.List(config.Secret, "") {
+			s.secrets[c.Meta.Key] = c
+		}
+	}
+	return s
+}
+
+// Secret returns a Kubernetes Secret of the configuration; nil for none.
+func (s *Snapshot) Secret(namespace, name string) *config.Config {
+	return s.secrets[config.Key{Kind: config.Secret, Namespace: namespace, Name: name}]
+}
+
+// Ingresses returns the Kubernetes Ingresses, oldest first.
+func (s *Snapshot) Ingresses() []*config.Config { return s.ingress }
+
+// meshConfig returns the mesh configuration with Istio's defaults.
+func meshConfig(src Source) *meshv1alpha1.MeshConfig {
+	mesh := DefaultMesh()
+	for _, c := range src.List(config.MeshConfig, "") {
+		if own, ok := c.Spec.(*meshv1alpha1.MeshConfig); ok {
+			mergeMesh(mesh, own)
+		}
+	}
+	return mesh
+}
+
+// visible returns an exportTo as a set of namespaces. "." is the namespace of the document; an empty
+// list is what MeshConfig says, or everywhere.
+func visible(exportTo, byDefault []string, namespace string) map[string]bool {
+	if len(exportTo) == 0 {
+		exportTo = byDefault
+	}
+	if len(exportTo) == 0 {
+		return everywhere
+	}
+	set := make(map[string]bool, len(exportTo))
+	for _, to := range exportTo {
+		if to == "." {
+			to = namespace
+		}
+		set[to] = true
+	}
+	return set
+}
+
+var everywhere = map[string]bool{"*": true}
+
+func exportedTo(set map[string]bool, namespace string) bool { return set["*"] || set[namespace] }
+
+// fqdn returns a host as documents mean it: a name without a dot is a Service of the document's
+// namespace.
+func (s *Snapshot) fqdn(host, namespace string) service.Hostname {
+	if host == "" || host == "*" || containsDot(host) {
+		return service.Hostname(lower(host))
+	}
+	return service.Hostname(lower(host) + "." + namespace + ".svc." + s.Domain)
+}
+
+// serviceIndex has the services by name.
+type serviceIndex struct {
+	all []*service.Service // by age
+	// byHost has all services of a name, of all namespaces, by age.
+	byHost map[service.Hostname][]*service.Service
+}
+
+func indexServices(all []*service.Service) *serviceIndex {
+	idx := &serviceIndex{all: slices.Clone(all), byHost: make(map[service.Hostname][]*service.Service, len(all))}
+	slices.SortFunc(idx.all, func(a, b *service.Service) int {
+		return compareServices(a, b)
+	})
+	for _, svc := range idx.all {
+		idx.byHost[svc.Hostname] = append(idx.byHost[svc.Hostname], svc)
+	}
+	return idx
+}
+
+// Services returns all services, oldest first.
+func (s *Snapshot) Services() []*service.Service { return s.services.all }
+
+// Service returns the service that a proxy of a namespace means by a name: that of its own
+// namespace, or else the oldest that it sees; nil for none.
+func (s *Snapshot) Service(namespace string, host service.Hostname) *service.Service {
+	var found *service.Service
+	for _, svc := range s.services.byHost[host] {
+		if !svc.VisibleFrom(namespace) {
+			continue
+		}
+		if svc.Namespace == namespace {
+			return svc
+		}
+		if found == nil {
+			found = svc
+		}
+	}
+	return found
+}
+
+// GatewayConfig is a Gateway document.
+type GatewayConfig struct {
+	*config.Config
+	Gateway *networking.Gateway
+}
+
+// Name returns the name by which VirtualServices refer to the gateway: namespace/name.
+func (g *GatewayConfig) Ref() string { return g.Namespace + "/" + g.Name }
+
+func gatewaysOf(list []*config.Config) []*GatewayConfig {
+	var out []*GatewayConfig
+	for _, c := range slices.SortedFunc(slices.Values(list), config.Older) {
+		if gw, ok := c.Spec.(*networking.Gateway); ok {
+			out = append(out, &GatewayConfig{c, gw})
+		}
+	}
+	return out
+}
+
+// Gateways returns the Gateways that select a proxy, oldest first.
+func (s *Snapshot) Gateways(v *proxy.View) []*GatewayConfig {
+	var out []*GatewayConfig
+	for _, gw := range s.gateways {
+		if v.SelectedBy(gw.Gateway.GetSelector()) {
+			out = append(out, gw)
+		}
+	}
+	return out
+}
+
+// authIndex has the PeerAuthentications, oldest first.
+type authIndex struct {
+	mesh       *security.PeerAuthentication
+	namespaces map[string]*security.PeerAuthentication
+	workloads  map[string][]*security.PeerAuthentication
+}
+
+func indexAuth(list []*config.Config, root string) *authIndex {
+	idx := &authIndex{namespaces: make(map[string]*security.PeerAuthentication), workloads: make(map[string][]*security.PeerAuthentication)}
+	for _, c := range slices.SortedFunc(slices.Values(list), config.Older) {
+		spec, ok := c.Spec.(*security.PeerAuthentication)
+		switch {
+		case !ok:
+		case len(spec.GetSelector().GetMatchLabels()) > 0:
+			idx.workloads[c.Namespace] = append(idx.workloads[c.Namespace], spec)
+		case c.Namespace == root && idx.mesh == nil:
+			idx.mesh = spec
+		case c.Namespace != root && idx.namespaces[c.Namespace] == nil:
+			idx.namespaces[c.Namespace] = spec
+		}
+	}
+	return idx
+}
+
+// MTLS returns the mode in which a workload accepts connections on a port: the oldest
+// PeerAuthentication that selects it decides, or else that of its namespace, or else that of the
+// mesh, or else PERMISSIVE. selects reports whether a selector selects the workload.
+func (s *Snapshot) MTLS(namespace string, port uint32, selects func(selector map[string]string) bool) security.PeerAuthentication_MutualTLS_Mode {
+	inherit := func(mode, otherwise security.PeerAuthentication_MutualTLS_Mode) security.PeerAuthentication_MutualTLS_Mode {
+		if mode == security.PeerAuthentication_MutualTLS_UNSET {
+			return otherwise
+		}
+		return mode
+	}
+	mode := inherit(s.auth.mesh.GetMtls().GetMode(), security.PeerAuthentication_MutualTLS_PERMISSIVE)
+	mode = inherit(s.auth.namespaces[namespace].GetMtls().GetMode(), mode)
+	for _, spec := range s.auth.workloads[namespace] {
+		if selects(spec.GetSelector().GetMatchLabels()) {
+			mode = inherit(spec.GetMtls().GetMode(), mode)
+			if at, ok := spec.GetPortLevelMtls()[port]; ok {
+				mode = inherit(at.GetMode(), mode)
+			}
+			break
+		}
+	}
+	return mode
+}
+
+// Kinds returns the kinds of a set of documents.
+func Kinds(keys map[config.Key]struct{}) map[config.Kind]bool {
+	kinds := make(map[config.Kind]bool)
+	for key := range maps.Keys(keys) {
+		kinds[key.Kind] = true
+	}
+	return kinds
+}

@@ -1,0 +1,314 @@
+package push
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/service"
+)
+
+// MeshGateway is the name by which a VirtualService means all sidecars.
+const MeshGateway = "mesh"
+
+// VirtualService is a VirtualService with full host names, and with its delegates in it.
+type VirtualService struct {
+	*config.Config
+	Rule     *networking.VirtualService
+	Hosts    []service.Hostname
+	Gateways []string // MeshGateway, or namespace/name
+	ExportTo map[string]bool
+	// Delegates are the documents whose routes are in Rule.
+	Delegates []config.Key
+
+	delegateConfigs []*config.Config // nil for one that does not exist
+}
+
+// virtualIndex has the VirtualServices, oldest first.
+type virtualIndex struct {
+	all       []*VirtualService
+	byConfig  map[*config.Config]*VirtualService
+	byGateway map[string][]*VirtualService
+}
+
+func (s *Snapshot) indexVirtual(list []*config.Config, before *virtualIndex) *virtualIndex {
+	idx := &virtualIndex{byConfig: make(map[*config.Config]*VirtualService, len(list)), byGateway: make(map[string][]*VirtualService)}
+	byKey := make(map[config.Key]*config.Config)
+	roots := make([]*config.Config, 0, len(list))
+	for _, c := range list {
+		rule, ok := c.Spec.(*networking.VirtualService)
+		if !ok {
+			continue
+		}
+		byKey[c.Meta.Key] = c
+		if len(rule.GetHosts()) > 0 {
+			roots = append(roots, c) // without hosts it is a delegate only
+		}
+	}
+	slices.SortFunc(roots, config.Older)
+	for _, c := range roots {
+		vs := before.get(c)
+		if vs == nil || !vs.upToDate(byKey) {
+			vs = s.resolve(c, byKey)
+		}
+		idx.all = append(idx.all, vs)
+		idx.byConfig[c] = vs
+		for _, gateway := range vs.Gateways {
+			idx.byGateway[gateway] = append(idx.byGateway[gateway], vs)
+		}
+	}
+	return idx
+}
+
+func (idx *virtualIndex) get(c *config.Config) *VirtualService {
+	if idx == nil {
+		return nil
+	}
+	return idx.byConfig[c]
+}
+
+// upToDate reports whether the delegates are those that were merged.
+func (vs *VirtualService) upToDate(byKey map[config.Key]*config.Config) bool {
+	for i, key := range vs.Delegates {
+		if byKey[key] != vs.delegateConfigs[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// resolve returns a document with full names. The document itself is not changed.
+func (s *Snapshot) resolve(c *config.Config, byKey map[config.Key]*config.Config) *VirtualService {
+	rule := proto.CloneOf(c.Spec.(*networking.VirtualService))
+	vs := &VirtualService{Config: c, Rule: rule, ExportTo: visible(rule.GetExportTo(), s.Mesh.GetDefaultVirtualServiceExportTo(), c.Namespace)}
+	vs.mergeDelegates(byKey)
+	for i, host := range rule.Hosts {
+		name := s.fqdn(host, c.Namespace)
+		rule.Hosts[i] = string(name)
+		vs.Hosts = append(vs.Hosts, name)
+	}
+	gateway := func(name string) string {
+		if name == MeshGateway || strings.Contains(name, "/") {
+			return name
+		}
+		return c.Namespace + "/" + name
+	}
+	for _, name := range rule.Gateways {
+		vs.Gateways = append(vs.Gateways, gateway(name))
+	}
+	if len(vs.Gateways) == 0 {
+		vs.Gateways = []string{MeshGateway}
+	}
+	full := func(names []string) {
+		for i, name := range names {
+			names[i] = gateway(name)
+		}
+	}
+	for _, route := range rule.Http {
+		s.resolveHTTP(route, c.Namespace)
+		for _, m := range route.Match {
+			full(m.Gateways)
+		}
+	}
+	for _, route := range rule.Tls {
+		for _, m := range route.Match {
+			full(m.Gateways)
+		}
+		s.resolveWeighted(route.Route, c.Namespace)
+	}
+	for _, route := range rule.Tcp {
+		for _, m := range route.Match {
+			full(m.Gateways)
+		}
+		s.resolveWeighted(route.Route, c.Namespace)
+	}
+	return vs
+}
+
+func (s *Snapshot) resolveHTTP(route *networking.HTTPRoute, namespace string) {
+	destination := func(d *networking.Destination) {
+		if d != nil {
+			d.Host = string(s.fqdn(d.Host, namespace))
+		}
+	}
+	for _, to := range route.Route {
+		destination(to.Destination)
+	}
+	destination(route.Mirror)
+	for _, mirror := range route.Mirrors {
+		destination(mirror.Destination)
+	}
+}
+
+func (s *Snapshot) resolveWeighted(routes []*networking.RouteDestination, namespace string) {
+	for _, to := range routes {
+		if to.Destination != nil {
+			to.Destination.Host = string(s.fqdn(to.Destination.Host, namespace))
+		}
+	}
+}
+
+// mergeDelegates puts the routes of delegates in the place of the routes that refer to them. A route
+// whose delegate does not exist, or is not visible from here, is left out.
+func (vs *VirtualService) mergeDelegates(byKey map[config.Key]*config.Config) {
+	var merged []*networking.HTTPRoute
+	for _, root := range vs.Rule.Http {
+		if root.Delegate == nil {
+			merged = append(merged, root)
+			continue
+		}
+		key := config.Key{
+			Kind: config.VirtualService, Name: root.Delegate.Name,
+			Namespace: cmp.Or(root.Delegate.Namespace, vs.Namespace),
+		}
+		c := byKey[key]
+		vs.Delegates = append(vs.Delegates, key)
+		vs.delegateConfigs = append(vs.delegateConfigs, c)
+		if c == nil {
+			continue
+		}
+		rule := c.Spec.(*networking.VirtualService)
+		if len(rule.Hosts) > 0 || !exportedTo(visible(rule.ExportTo, nil, key.Namespace), vs.Namespace) {
+			continue
+		}
+		for _, delegate := range rule.Http {
+			if route := mergeRoute(root, delegate); route != nil && delegate.Delegate == nil {
+				merged = append(merged, route)
+			}
+		}
+	}
+	vs.Rule.Http = merged
+}
+
+// mergeRoute returns the route of a delegate with what the root sets and the delegate does not; nil
+// if no request can match both.
+func mergeRoute(root, delegate *networking.HTTPRoute) *networking.HTTPRoute {
+	out := proto.CloneOf(delegate)
+	switch {
+	case len(root.Match) == 0:
+	case len(delegate.Match) == 0:
+		out.Match = proto.CloneOf(root).Match
+	default:
+		out.Match = nil
+		for _, r := range root.Match {
+			for _, d := range delegate.Match {
+				if m := mergeMatch(r, d); m != nil {
+					out.Match = append(out.Match, m)
+				}
+			}
+		}
+		if len(out.Match) == 0 {
+			return nil
+		}
+	}
+	if root.Name != "" && delegate.Name != "" {
+		out.Name = root.Name + "-" + delegate.Name
+	} else {
+		out.Name = root.Name + delegate.Name
+	}
+	from := root.ProtoReflect()
+	to := out.ProtoReflect()
+	for _, name := range []string{
+		"rewrite", "timeout", "retries", "fault", "mirror", "mirror_percent", "mirror_percentage", "cors_policy", "headers", "mirrors",
+	} {
+		field := from.Descriptor().Fields().ByTextName(name)
+		if !to.Has(field) && from.Has(field) {
+			to.Set(field, proto.Clone(root).ProtoReflect().Get(field))
+		}
+	}
+	return out
+}
+
+// mergeMatch returns the match of requests that match both; nil if there are none, which is decided
+// as Istio decides it: the paths must be one within the other, and what both say of anything else
+// must be the same.
+func mergeMatch(root, delegate *networking.HTTPMatchRequest) *networking.HTTPMatchRequest {
+	out := proto.CloneOf(delegate)
+	var ok bool
+	if out.Uri, ok = mergePath(root.Uri, delegate.Uri); !ok {
+		return nil
+	}
+	from, to := proto.CloneOf(root).ProtoReflect(), out.ProtoReflect()
+	for _, name := range []string{"scheme", "method", "authority", "port", "source_namespace", "stat_prefix", "gateways"} {
+		field := from.Descriptor().Fields().ByTextName(name)
+		switch {
+		case !from.Has(field):
+		case !to.Has(field):
+			to.Set(field, from.Get(field))
+		case !from.Get(field).Equal(to.Get(field)):
+			return nil
+		}
+	}
+	if !mergeMap(&out.Headers, root.Headers) || !mergeMap(&out.WithoutHeaders, root.WithoutHeaders) || !mergeMap(&out.QueryParams, root.QueryParams) {
+		return nil
+	}
+	if out.SourceLabels == nil {
+		out.SourceLabels = make(map[string]string)
+	}
+	for key, value := range root.SourceLabels {
+		if has, is := out.SourceLabels[key]; is && has != value {
+			return nil
+		}
+		out.SourceLabels[key] = value
+	}
+	out.IgnoreUriCase = root.IgnoreUriCase || delegate.IgnoreUriCase
+	out.Name = strings.Trim(root.Name+"-"+delegate.Name, "-")
+	return out
+}
+
+func mergeMap(into *map[string]*networking.StringMatch, from map[string]*networking.StringMatch) bool {
+	for name, match := range from {
+		if *into == nil {
+			*into = make(map[string]*networking.StringMatch)
+		}
+		if has, is := (*into)[name]; is && !proto.Equal(has, match) {
+			return false
+		}
+		(*into)[name] = match
+	}
+	return true
+}
+
+// mergePath returns the narrower of two paths.
+func mergePath(root, delegate *networking.StringMatch) (merged *networking.StringMatch, ok bool) {
+	switch {
+	case root == nil:
+		return delegate, true
+	case delegate == nil:
+		return root, true
+	case root.GetRegex() != "" || delegate.GetRegex() != "":
+		return nil, false
+	case root.GetExact() != "":
+		return delegate, delegate.GetExact() == root.GetExact()
+	case delegate.GetExact() != "":
+		return delegate, strings.HasPrefix(delegate.GetExact(), root.GetPrefix())
+	}
+	return delegate, strings.HasPrefix(delegate.GetPrefix(), root.GetPrefix())
+}
+
+// VirtualServices returns the VirtualServices of a gateway, or of MeshGateway, that proxies of a
+// namespace see: first those of their namespace, then the others, the oldest first.
+func (s *Snapshot) VirtualServices(gateway, namespace string) []*VirtualService {
+	var own, others []*VirtualService
+	for _, vs := range s.virtual.byGateway[gateway] {
+		switch {
+		case !exportedTo(vs.ExportTo, namespace):
+		case vs.Namespace == namespace && !vs.ExportTo["*"]:
+			own = append(own, vs)
+		default:
+			others = append(others, vs)
+		}
+	}
+	return append(own, others...)
+}
+
+func lower(s string) string     { return strings.ToLower(s) }
+func containsDot(s string) bool { return strings.Contains(s, ".") }
+
+func compareServices(a, b *service.Service) int {
+	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Hostname, b.Hostname), cmp.Compare(a.Namespace, b.Namespace))
+}

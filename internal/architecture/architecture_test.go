@@ -129,6 +129,23 @@ func TestTheCheckOfImportsCanFail(t *testing.T) {
 		{"agent/store", "downstream/session", true},
 		{"agent/admin", "agent/cache", false},
 
+		{"mesh/service", "mesh/config", false},
+		{"mesh/server", "downstream/session", false},
+		{"mesh/server", "agent/cache", false},
+		{"mesh/service", "internal/xds", false},
+		{"mesh/server", "agent", true},
+		{"mesh/server", "agent/admin", true},
+		{"mesh/server", "upstream", true},
+		{"mesh/config/dir", "sds/files", true},
+		{"mesh/proxy", "bootstrap", true},
+		{"agent", "mesh/config", true},
+		{"cmd/holdfast", "mesh", true},
+		{"cmd/holdfast-mesh", "mesh", false},
+		{"cmd/holdfast-mesh/flags", "mesh/config", false},
+		{"test/mesh", "mesh/service", false},
+		{"downstream", "mesh/push", true},
+		{"mesh/push/queue", "sync", true},
+
 		{"agent", "internal/xdstest", true},
 		{"internal/xds", "internal/xdstest", true},
 		{"cmd/holdfast", "internal/envoytest", true},
@@ -154,7 +171,7 @@ func TestTheCheckOfImportsCanFail(t *testing.T) {
 	} {
 		t.Run(tc.from+" imports "+tc.imports, func(t *testing.T) {
 			imported := tc.imports
-			if tree, _, _ := strings.Cut(tc.imports, "/"); slices.Contains([]string{"cmd", "agent", "upstream", "downstream", "sds", "bootstrap", "internal", "test"}, tree) {
+			if tree, _, _ := strings.Cut(tc.imports, "/"); slices.Contains([]string{"cmd", "agent", "upstream", "downstream", "sds", "bootstrap", "internal", "mesh", "test"}, tree) {
 				imported = module + "/" + tc.imports
 			}
 			p := source(t, tc.from, "package p\n\nimport _ \""+imported+"\"\n")

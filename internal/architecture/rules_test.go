@@ -17,6 +17,12 @@ var onlyTheseOfOurs = map[string][]string{
 	"agent/store":  {"internal/xds", "internal/owndir", "internal/userfile"},
 	"sds/pki":      nil,
 	"sds/files":    {"internal/userfile"},
+	"mesh":         {"downstream", "internal", "agent/cache"},
+}
+
+// onlyImportedBy lists packages that only the named packages, and their own subpackages, may import.
+var onlyImportedBy = map[string][]string{
+	"mesh": {"cmd/holdfast-mesh", "test"},
 }
 
 // forTests are packages that no program may contain.
@@ -26,8 +32,8 @@ var forTests = []string{"internal/xdstest", "internal/bubble", "internal/envoyte
 // belongs in a module of its own, below test.
 var requiredForTests = []string{"go.uber.org/goleak"}
 
-// machines are the pure state machines of the protocol.
-var machines = []string{"upstream/session", "upstream/failover", "downstream/session"}
+// machines are the pure state machines: those of the protocol, and those that decide when the mesh pushes.
+var machines = []string{"upstream/session", "upstream/failover", "downstream/session", "mesh/push/debounce", "mesh/push/queue"}
 
 // impure are the imports, subpackages included, that a state machine has no use for, and exceptions that are only values.
 var (
@@ -103,6 +109,11 @@ func againstTheOrder(from, to string) string {
 	for tree, allowed := range onlyTheseOfOurs {
 		if inTree(from, tree) && !inTree(to, tree) && !inAnyTree(to, allowed) {
 			return fmt.Sprintf("of this module %s imports only %q", tree, allowed)
+		}
+	}
+	for tree, allowed := range onlyImportedBy {
+		if inTree(to, tree) && !inTree(from, tree) && !inAnyTree(from, allowed) {
+			return fmt.Sprintf("only %q import %s", allowed, tree)
 		}
 	}
 	for _, tree := range siblings {

@@ -2,7 +2,12 @@
 // ServiceInstance, EndpointShards and ServiceDiscovery.
 //
 // It promises that Service and Endpoint are immutable once they were handed on, and that a registry
-// that is lost takes nothing away from the others. It does not know proxies.
+// that is lost takes nothing away from the others. It does not decide which proxy sees what, and
+// does not validate documents: what cannot be used of one is left out and reported.
+//
+// Registries (Entries, Kubernetes) read the documents of a config.Cache, whose handlers one
+// goroutine calls at a time. Their other methods, and those of Shards and Discovery, may be called by
+// several goroutines at once.
 package service
 
 import (
@@ -66,6 +71,9 @@ type Port struct {
 	Name     string
 	Number   uint32
 	Protocol Protocol
+	// TargetPort is the port to which the proxy forwards connections of a Passthrough service; 0 for
+	// the same one. The endpoints of other services have their own.
+	TargetPort uint32
 }
 
 // Service is a service of the mesh, or one outside that a ServiceEntry describes.

@@ -1,0 +1,352 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/holdfast-xds/holdfast/mesh/config"
+)
+
+// Entries is the registry of ServiceEntries, and of the WorkloadEntries and Pods that they select.
+//
+// Each host of a ServiceEntry is a service, with all addresses of the entry. Several entries of one
+// namespace for one host are one service: that of the oldest, with the ports and addresses of those
+// that have the same resolution, labels, selector and visibility, and with the endpoints of all that
+// have the same resolution. A change of a document costs the services that it is part of.
+//
+// It has no health of WorkloadEntries, because that is in a status which documents do not have.
+type Entries struct {
+	registry
+	workloads workloads
+	entries   map[config.Key]*entry
+	// hosts has the entries of each service, oldest first.
+	hosts map[Key][]*entry
+	// selectors has the entries with a selector by namespace.
+	selectors map[string]map[config.Key]*entry
+}
+
+// entry is a ServiceEntry.
+type entry struct {
+	config     *config.Config
+	spec       *networking.ServiceEntry
+	resolution Resolution
+	keys       []Key
+	addresses  []string
+	// inline are the endpoints that it lists; selected are those of the workloads that it selects.
+	inline   []*Endpoint
+	selected map[config.Key][]*Endpoint
+}
+
+// NewEntries returns a registry that follows a cache from its Run on. It must be called before that.
+func NewEntries(cache config.Cache, options Options) *Entries {
+	r := &Entries{
+		registry: newRegistry("External", options), entries: map[config.Key]*entry{}, hosts: map[Key][]*entry{},
+		selectors: map[string]map[config.Key]*entry{},
+	}
+	r.workloads = newWorkloads(&r.options)
+	cache.RegisterHandler(config.ServiceEntry, r.onEntry)
+	cache.RegisterHandler(config.WorkloadEntry, r.onWorkload)
+	cache.RegisterHandler(config.Pod, r.onWorkload)
+	cache.RegisterHandler(config.Namespace, r.onNamespace)
+	return r
+}
+
+func (r *Entries) onEntry(e config.Event) {
+	r.mu.Lock()
+	touched := map[Key]struct{}{}
+	r.replace(e.Key(), e.New, touched)
+	outcomes := r.rebuild(touched)
+	r.mu.Unlock()
+	r.publish(outcomes)
+}
+
+func (r *Entries) onWorkload(e config.Event) {
+	r.mu.Lock()
+	touched := map[Key]struct{}{}
+	r.move(r.workloads.set(e), touched)
+	outcomes := r.rebuild(touched)
+	r.mu.Unlock()
+	r.publish(outcomes)
+}
+
+func (r *Entries) onNamespace(e config.Event) {
+	r.mu.Lock()
+	touched := map[Key]struct{}{}
+	network := r.workloads.networks[e.Key().Name]
+	for _, t := range r.workloads.setNamespace(e) {
+		r.move(t, touched)
+	}
+	if r.workloads.networks[e.Key().Name] != network { // inline endpoints have the network too
+		for key, en := range r.entries {
+			if key.Namespace == e.Key().Name {
+				r.replace(key, en.config, touched)
+			}
+		}
+	}
+	outcomes := r.rebuild(touched)
+	r.mu.Unlock()
+	r.publish(outcomes)
+}
+
+// replace replaces an entry, nil removes it, and notes the services that this touches.
+func (r *Entries) replace(key config.Key, c *config.Config, touched map[Key]struct{}) {
+	if old := r.entries[key]; old != nil {
+		for _, k := range old.keys {
+			touched[k] = struct{}{}
+			r.hosts[k] = slices.DeleteFunc(r.hosts[k], func(en *entry) bool { return en == old })
+			if len(r.hosts[k]) == 0 {
+				delete(r.hosts, k)
+			}
+		}
+		delete(r.entries, key)
+		take(r.selectors, key.Namespace, key)
+	}
+	if c == nil {
+		return
+	}
+	en := r.read(c)
+	if en == nil {
+		return
+	}
+	r.entries[key] = en
+	for _, k := range en.keys {
+		touched[k] = struct{}{}
+		r.hosts[k] = append(r.hosts[k], en)
+		slices.SortFunc(r.hosts[k], func(a, b *entry) int { return config.Older(a.config, b.config) })
+	}
+	if en.spec.WorkloadSelector != nil {
+		put(r.selectors, key.Namespace, key, en)
+		for wk, w := range r.workloads.byNamespace[key.Namespace] {
+			en.choose(wk, w)
+		}
+	}
+}
+
+// move takes in the change of a workload, and notes the services that this touches.
+func (r *Entries) move(t transition, touched map[Key]struct{}) {
+	if t.old.equal(t.new) {
+		return
+	}
+	for _, en := range r.selectors[t.key.Namespace] {
+		if en.choose(t.key, t.new) {
+			for _, k := range en.keys {
+				touched[k] = struct{}{}
+			}
+		}
+	}
+}
+
+// choose sets the endpoints of a workload, nil for one that is gone, if the entry selects it. It
+// reports whether that changed anything.
+func (en *entry) choose(key config.Key, w *workload) bool {
+	_, before := en.selected[key]
+	isDNS := en.resolution == DNS || en.resolution == DNSRoundRobin
+	if w == nil || !selects(en.spec.WorkloadSelector.GetLabels(), w.endpoint.Labels) || w.notIP && !isDNS {
+		delete(en.selected, key)
+		return before
+	}
+	en.selected[key] = en.serve(w)
+	return true
+}
+
+// serve returns the endpoints of a workload for the ports of the entry.
+func (en *entry) serve(w *workload) []*Endpoint {
+	out := make([]*Endpoint, 0, len(en.spec.Ports))
+	for _, port := range en.spec.Ports {
+		number := port.Number
+		if port.TargetPort != 0 {
+			number = port.TargetPort
+		}
+		if mapped := w.ports[port.Name]; mapped != 0 {
+			number = mapped
+		}
+		out = append(out, w.at(port.Name, number))
+	}
+	return out
+}
+
+var resolutions = map[networking.ServiceEntry_Resolution]Resolution{
+	networking.ServiceEntry_NONE: Passthrough, networking.ServiceEntry_STATIC: ClientSide,
+	networking.ServiceEntry_DNS: DNS, networking.ServiceEntry_DNS_ROUND_ROBIN: DNSRoundRobin,
+}
+
+// read returns what an entry means, nil if it cannot be used.
+func (r *Entries) read(c *config.Config) *entry {
+	spec, ok := c.Spec.(*networking.ServiceEntry)
+	if !ok {
+		r.options.reportf(c, "%T is no ServiceEntry", c.Spec)
+		return nil
+	}
+	resolution, ok := resolutions[spec.Resolution]
+	if !ok {
+		r.options.reportf(c, "resolution %s is not supported", spec.Resolution)
+		return nil
+	}
+	en := &entry{config: c, spec: spec, resolution: resolution, selected: map[config.Key][]*Endpoint{}}
+	for _, host := range spec.Hosts {
+		if key := (Key{Hostname(host), c.Namespace}); !slices.Contains(en.keys, key) {
+			en.keys = append(en.keys, key)
+		}
+	}
+	for _, address := range spec.Addresses {
+		if normal, err := normalAddress(address); err == nil {
+			en.addresses = appendNew(en.addresses, []string{normal})
+		} else {
+			r.options.reportf(c, "address %q: %w", address, err)
+		}
+	}
+	if spec.WorkloadSelector == nil {
+		for i, endpoint := range spec.Endpoints {
+			if endpoint.GetAddress() == "" {
+				r.options.reportf(c, "endpoint %d has no address, which is not supported", i)
+				continue
+			}
+			name := fmt.Sprintf("%s-%d", c.Name, i)
+			en.inline = append(en.inline, en.serve(r.workloads.inline(endpoint, endpoint.Labels, c.Namespace, name))...)
+		}
+	} else if len(spec.Endpoints) > 0 {
+		r.options.reportf(c, "its endpoints are not used, because it has a workloadSelector")
+	}
+	return en
+}
+
+// rebuild makes the services anew that were touched.
+func (r *Entries) rebuild(touched map[Key]struct{}) []outcome {
+	var out []outcome
+	for _, key := range slices.SortedFunc(maps.Keys(touched), CompareKeys) {
+		entries := r.hosts[key]
+		if len(entries) == 0 {
+			out = append(out, r.set(key, nil, nil))
+			continue
+		}
+		var endpoints []*Endpoint
+		for _, en := range entries {
+			if en.resolution == entries[0].resolution {
+				endpoints = append(endpoints, r.endpointsOf(en, key)...)
+			}
+		}
+		if entries[0].resolution == DNSRoundRobin {
+			endpoints = firstOfEachPort(endpoints)
+		}
+		out = append(out, r.set(key, r.service(key, entries), endpoints))
+	}
+	return out
+}
+
+// endpointsOf returns the endpoints that an entry has for one of its hosts, in a stable order: those
+// of selected workloads by kind and name, or those listed in the document. With DNS and neither it
+// is the host itself.
+func (r *Entries) endpointsOf(en *entry, key Key) []*Endpoint {
+	isDNS := en.resolution == DNS || en.resolution == DNSRoundRobin
+	if en.spec.WorkloadSelector == nil && len(en.spec.Endpoints) == 0 && isDNS && !key.Hostname.IsWildcard() {
+		w := &workload{endpoint: Endpoint{
+			Address: string(key.Hostname), Cluster: r.options.Cluster, Namespace: key.Namespace, Workload: en.config.Name,
+		}}
+		return en.serve(w)
+	}
+	if len(en.selected) == 0 {
+		return en.inline
+	}
+	out := make([]*Endpoint, 0, len(en.selected)*len(en.spec.Ports))
+	for _, wk := range slices.SortedFunc(maps.Keys(en.selected), compareDocuments) {
+		out = append(out, en.selected[wk]...)
+	}
+	return out
+}
+
+// firstOfEachPort returns the first endpoint of each port: the proxy resolves only one name.
+func firstOfEachPort(endpoints []*Endpoint) []*Endpoint {
+	var out []*Endpoint
+	for _, e := range endpoints {
+		if !slices.ContainsFunc(out, func(o *Endpoint) bool { return o.PortName == e.PortName }) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// service returns the service that the entries of a host describe together, at least one, the oldest
+// first.
+func (r *Entries) service(key Key, entries []*entry) *Service {
+	oldest := r.describe(key, entries[0])
+	for _, en := range entries[1:] {
+		s := r.describe(key, en)
+		if !mergeable(oldest, s) || !maps.Equal(entries[0].spec.WorkloadSelector.GetLabels(), en.spec.WorkloadSelector.GetLabels()) {
+			continue
+		}
+		for _, port := range s.Ports {
+			if _, ok := oldest.Port(port.Number); !ok {
+				oldest.Ports = append(oldest.Ports, port)
+			}
+		}
+		oldest.Addresses = appendNew(oldest.Addresses, s.Addresses)
+		oldest.ServiceAccounts = appendNew(oldest.ServiceAccounts, s.ServiceAccounts)
+	}
+	slices.Sort(oldest.ServiceAccounts)
+	return oldest
+}
+
+// mergeable reports whether a second entry adds ports and addresses to a service.
+func mergeable(a, b *Service) bool {
+	return a.Resolution == b.Resolution && maps.Equal(a.Labels, b.Labels) && maps.Equal(a.ExportTo, b.ExportTo)
+}
+
+func appendNew(list, more []string) []string {
+	for _, s := range more {
+		if !slices.Contains(list, s) {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// describe returns the service that an entry alone describes for one of its hosts.
+func (r *Entries) describe(key Key, en *entry) *Service {
+	s := &Service{
+		Hostname: key.Hostname, Namespace: key.Namespace, Name: en.config.Name, Resolution: en.resolution,
+		MeshExternal: en.spec.Location == networking.ServiceEntry_MESH_EXTERNAL,
+		ExportTo:     r.options.exportTo(key.Namespace, en.spec.ExportTo),
+		Labels:       en.config.Labels, ServiceAccounts: appendNew(nil, en.spec.SubjectAltNames),
+		Addresses: slices.Clone(en.addresses), Created: en.config.Created, Registry: r.shard.Registry, Origin: en.config.Key,
+	}
+	for _, port := range en.spec.Ports {
+		p := Port{Name: port.Name, Number: port.Number, Protocol: ParseProtocol(port.Protocol)}
+		if en.resolution == Passthrough && port.TargetPort != port.Number {
+			p.TargetPort = port.TargetPort
+		}
+		s.Ports = append(s.Ports, p)
+	}
+	return s
+}
+
+// normalAddress returns an IP address or a prefix; a prefix of one address is that address.
+func normalAddress(address string) (string, error) {
+	if _, err := netip.ParseAddr(address); err == nil {
+		return address, nil
+	}
+	prefix, err := netip.ParsePrefix(address)
+	switch {
+	case err != nil:
+		return "", errors.New("it is neither an IP address nor a prefix")
+	case prefix.IsSingleIP():
+		return prefix.Addr().String(), nil
+	}
+	return address, nil
+}
+
+// ProxyInstances returns the instances that run at the addresses of a proxy, of services in the
+// proxy's namespace (in any, if it has none).
+func (r *Entries) ProxyInstances(p Proxy) []Instance {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var out []Instance
+	for _, address := range p.Addresses {
+		out = append(out, r.at(address, p.Namespace)...)
+	}
+	return out
+}

@@ -1,0 +1,170 @@
+package service
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// ShardKey identifies a part of the endpoints of a service: those that one registry of one cluster
+// knows.
+type ShardKey struct{ Registry, Cluster string }
+
+// String returns a key as people write it: Kubernetes/cluster-1.
+func (k ShardKey) String() string { return k.Registry + "/" + k.Cluster }
+
+func compareShards(a, b ShardKey) int {
+	return cmp.Or(strings.Compare(a.Registry, b.Registry), strings.Compare(a.Cluster, b.Cluster))
+}
+
+// Change says what an update of endpoints costs.
+type Change uint8
+
+const (
+	// NoChange: nothing must be pushed.
+	NoChange Change = iota
+	// EndpointsChanged: the endpoints of the service must be pushed, and nothing else.
+	EndpointsChanged
+	// FullPush: the service is new, or its endpoints have other service accounts, which clusters
+	// contain.
+	FullPush
+)
+
+// Shards has the endpoints of all services by service, registry and cluster. A registry or cluster
+// that is lost takes only its own away. All methods may be called by several goroutines at once. The
+// zero value is empty.
+type Shards struct {
+	// writing is held by Update and Delete from begin to end, before mu.
+	writing sync.Mutex
+	// mu guards the map, and not what is in its values.
+	mu       sync.RWMutex
+	services map[Key]*shardSet
+}
+
+// shardSet has the endpoints of one service. Only merged may be read without Shards.writing.
+type shardSet struct {
+	shards map[ShardKey][]*Endpoint
+	// accounts are the service accounts of the endpoints when a shard was last updated with some.
+	// They are kept while there are none, so that a workload that comes and goes costs no full push.
+	accounts map[string]struct{}
+	// merged has the endpoints of all shards, in the order of their keys.
+	merged atomic.Pointer[[]*Endpoint]
+}
+
+// Endpoints returns the endpoints of a service, of all shards: in the order of the shards' keys, and
+// in each as its registry ordered them. It does not allocate. The result must not be changed.
+func (s *Shards) Endpoints(key Key) []*Endpoint {
+	s.mu.RLock()
+	set := s.services[key]
+	s.mu.RUnlock()
+	if set == nil {
+		return nil
+	}
+	if merged := set.merged.Load(); merged != nil {
+		return *merged
+	}
+	return nil
+}
+
+// Update replaces the endpoints of a service in one shard, and returns what that costs. Like Pilot
+// it needs a full push for a service that was not known, or whose endpoints have other service
+// accounts than before, and none for one that lost its endpoints. Unlike Pilot it counts a new
+// endpoint that is not healthy as a change. The endpoints must not be changed afterwards.
+func (s *Shards) Update(key Key, shard ShardKey, endpoints []*Endpoint) Change {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	if len(endpoints) == 0 {
+		return s.empty(key, shard, false)
+	}
+	set := s.services[key] // only writers change the map
+	created := set == nil
+	if created {
+		set = &shardSet{shards: map[ShardKey][]*Endpoint{}}
+	}
+	if slices.EqualFunc(set.shards[shard], endpoints, (*Endpoint).Equal) {
+		return NoChange
+	}
+	set.shards[shard] = endpoints
+	set.merge()
+	accounts := set.accountsNow()
+	same := maps.Equal(accounts, set.accounts)
+	set.accounts = accounts
+	if created {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.services == nil {
+			s.services = map[Key]*shardSet{}
+		}
+		s.services[key] = set
+	}
+	if created || !same {
+		return FullPush
+	}
+	return EndpointsChanged
+}
+
+// Delete forgets the endpoints of a service in one shard, and the service itself if no other shard
+// has any.
+func (s *Shards) Delete(key Key, shard ShardKey) Change {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	return s.empty(key, shard, true)
+}
+
+// DeleteShard forgets what a registry of a cluster has said, and nothing else. It returns the
+// services whose endpoints changed, in order.
+func (s *Shards) DeleteShard(shard ShardKey) []Key {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	keys := slices.SortedFunc(maps.Keys(s.services), CompareKeys)
+	return slices.DeleteFunc(keys, func(key Key) bool { return s.empty(key, shard, true) == NoChange })
+}
+
+// empty removes a shard of a service, and with forget the service too if that was its last one. It
+// is called with s.writing held.
+func (s *Shards) empty(key Key, shard ShardKey, forget bool) Change {
+	set := s.services[key]
+	if set == nil {
+		return NoChange
+	}
+	change := NoChange
+	if len(set.shards[shard]) > 0 {
+		change = EndpointsChanged
+		delete(set.shards, shard)
+		set.merge()
+	}
+	if forget && len(set.shards) == 0 {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.services, key)
+	}
+	return change
+}
+
+// merge makes the endpoints of all shards one slice. With one shard that is the shard's own.
+func (s *shardSet) merge() {
+	var merged []*Endpoint
+	if keys := slices.SortedFunc(maps.Keys(s.shards), compareShards); len(keys) == 1 {
+		merged = s.shards[keys[0]]
+	} else {
+		for _, key := range keys {
+			merged = append(merged, s.shards[key]...)
+		}
+	}
+	s.merged.Store(&merged)
+}
+
+func (s *shardSet) accountsNow() map[string]struct{} {
+	accounts := map[string]struct{}{}
+	for _, endpoints := range s.shards {
+		for _, e := range endpoints {
+			if e.ServiceAccount != "" {
+				accounts[e.ServiceAccount] = struct{}{}
+			}
+		}
+	}
+	return accounts
+}

@@ -85,8 +85,8 @@ func (g *Generator) setDiscovery(c *outboundCluster) bool {
 	case service.Passthrough:
 		kind = clusterv3.Cluster_ORIGINAL_DST
 	}
-	if c.svc.Headless && (c.view.Type() != proxy.Sidecar || c.port.Protocol.IsHTTP()) && kind == clusterv3.Cluster_ORIGINAL_DST {
-		kind = clusterv3.Cluster_EDS // only a captured TCP connection has an original destination
+	if c.svc.Headless && c.view.Capture() == proxy.None {
+		kind = clusterv3.Cluster_EDS // only a captured connection has an original destination
 	}
 	if c.policy.GetLoadBalancer().GetSimple() == networking.LoadBalancerSettings_PASSTHROUGH {
 		kind = clusterv3.Cluster_ORIGINAL_DST
@@ -237,7 +237,7 @@ func (g *Generator) assignment(c *outboundCluster) *endpointv3.ClusterLoadAssign
 
 // selectEndpoints returns the endpoints of a port of a service that a subset selects.
 func (g *Generator) selectEndpoints(svc *service.Service, port service.Port, subset *networking.Subset) []*service.Endpoint {
-	return slices.DeleteFunc(slices.Clone(g.endpoints.Endpoints(svc)), func(ep *service.Endpoint) bool {
+	return slices.DeleteFunc(slices.Clone(g.endpoints.Endpoints(svc.Key())), func(ep *service.Endpoint) bool {
 		return ep.PortName != port.Name || !proxy.Selects(subset.GetLabels(), ep.Labels)
 	})
 }

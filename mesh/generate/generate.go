@@ -25,9 +25,9 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/service"
 )
 
-// Endpoints returns the endpoints of a service, in stable order.
+// Endpoints returns the endpoints of a service, in stable order. service.Shards does.
 type Endpoints interface {
-	Endpoints(svc *service.Service) []*service.Endpoint
+	Endpoints(key service.Key) []*service.Endpoint
 }
 
 // Generator makes resources from one snapshot.

@@ -127,7 +127,7 @@ func (ls *outboundListeners) addEgress(e *push.Egress) {
 // addHeadless adds a listener for each endpoint of a service without a virtual address: clients
 // connect to the endpoints' addresses.
 func (ls *outboundListeners) addHeadless(e *push.Egress, svc *service.Service, port service.Port) {
-	for _, ep := range ls.endpoints.Endpoints(svc) {
+	for _, ep := range ls.endpoints.Endpoints(svc.Key()) {
 		ip, err := netip.ParseAddr(ep.Address)
 		if err == nil && ep.PortName == port.Name && ep.Health == service.Healthy && !slices.Contains(ls.view.IPs(), ip) {
 			ls.add(e, svc, port, []string{ep.Address}, false)

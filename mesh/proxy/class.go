@@ -191,12 +191,8 @@ func (c *Classes[T]) Len() int { return c.size }
 // Get returns the result for the class of a proxy. If none is remembered it calls generate, which
 // must be a function of the properties that it reads of the View and of what does not change.
 func (c *Classes[T]) Get(p *Proxy, generate func(*View) T) T {
-	n := c.root
-	for n != nil && n.of != nil {
-		n = n.next[n.of(p)]
-	}
-	if n != nil {
-		return n.result
+	if result, ok := c.Find(p); ok {
+		return result
 	}
 	v := NewView(p)
 	leaf := &class[T]{result: generate(v)}
@@ -216,4 +212,16 @@ func (c *Classes[T]) Get(p *Proxy, generate func(*View) T) T {
 	set(leaf)
 	c.size++
 	return leaf.result
+}
+
+// Find returns the remembered result for the class of a proxy.
+func (c *Classes[T]) Find(p *Proxy) (result T, ok bool) {
+	n := c.root
+	for n != nil && n.of != nil {
+		n = n.next[n.of(p)]
+	}
+	if n == nil {
+		return result, false
+	}
+	return n.result, true
 }

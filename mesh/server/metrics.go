@@ -1,0 +1,60 @@
+package server
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/mesh/push"
+)
+
+// Metrics are the metrics of the pushes. Their names are Istio's, so that its dashboards work.
+type Metrics struct {
+	convergence, queueTime, debounceTime, pushTime prometheus.Histogram
+	triggers, rejects                              *prometheus.CounterVec
+	proxies, services                              prometheus.Gauge
+}
+
+// NewMetrics registers the metrics; with nil they are counted and nobody sees them.
+func NewMetrics(registry prometheus.Registerer) *Metrics {
+	buckets := []float64{.01, .05, .1, .25, .5, 1, 3, 5, 10, 20, 30}
+	histogram := func(name, help string) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
+	}
+	m := &Metrics{
+		convergence:  histogram("pilot_proxy_convergence_time", "Seconds from a change until a proxy that it concerns has ACKed it."),
+		queueTime:    histogram("pilot_proxy_queue_time", "Seconds that a proxy waited in the push queue."),
+		debounceTime: histogram("pilot_debounce_time", "Seconds from the first of the changes that are pushed together until their push."),
+		pushTime:     histogram("pilot_pushcontext_init_seconds", "Seconds that a snapshot took."),
+		triggers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pilot_push_triggers", Help: "Changes that requested a push, by reason.",
+		}, []string{"type"}),
+		rejects: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pilot_total_xds_rejects", Help: "Responses that proxies NACKed, by type.",
+		}, []string{"type"}),
+		proxies:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "pilot_xds", Help: "Connected proxies."}),
+		services: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pilot_services", Help: "Services of all registries."}),
+	}
+	if registry != nil {
+		registry.MustRegister(m.convergence, m.queueTime, m.debounceTime, m.pushTime, m.triggers, m.rejects, m.proxies, m.services)
+	}
+	return m
+}
+
+func (m *Metrics) converged(d time.Duration) { m.convergence.Observe(d.Seconds()) }
+func (m *Metrics) queued(d time.Duration)    { m.queueTime.Observe(d.Seconds()) }
+func (m *Metrics) debounced(d time.Duration) { m.debounceTime.Observe(d.Seconds()) }
+func (m *Metrics) connected(n int)           { m.proxies.Set(float64(n)) }
+func (m *Metrics) rejected(typeURL string)   { m.rejects.WithLabelValues(xds.Short(typeURL)).Inc() }
+
+func (m *Metrics) snapshot(d time.Duration, services int) {
+	m.pushTime.Observe(d.Seconds())
+	m.services.Set(float64(services))
+}
+
+func (m *Metrics) triggered(r *push.Request) {
+	for reason, n := range r.Reasons {
+		m.triggers.WithLabelValues(string(reason)).Add(float64(n))
+	}
+}

@@ -1,0 +1,322 @@
+// Package server joins the snapshot, generation and the sessions: it is the State of a
+// downstream.Server, and pushes changes to the proxies that they concern.
+//
+// It promises that every proxy is served from one snapshot at a time (mesh.md M1), that a slow proxy
+// costs one merged change and nobody waits for it (M2), and that a change of endpoints costs
+// endpoints only (M3). It does not listen, and does not read configuration itself. Run may be called
+// once; all other methods may be called by several goroutines at once.
+package server
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/wake"
+	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
+	"github.com/holdfast-xds/holdfast/mesh/push"
+	"github.com/holdfast-xds/holdfast/mesh/push/debounce"
+	"github.com/holdfast-xds/holdfast/mesh/push/queue"
+	"github.com/holdfast-xds/holdfast/mesh/service"
+)
+
+// Config configures a Server.
+type Config struct {
+	Reader    config.Reader
+	Discovery *service.Discovery
+	Shards    *service.Shards
+	// Domain is the DNS domain of Kubernetes Services, "cluster.local".
+	Domain   string
+	Debounce debounce.Options
+	// Throttle is how many proxies are served at once; 0 means queue.DefaultThrottle.
+	Throttle int
+	Metrics  *Metrics
+	Log      *slog.Logger
+}
+
+// Server serves proxies. Create one with New.
+type Server struct {
+	cfg     Config
+	started time.Time
+	source  source
+
+	mu    sync.Mutex
+	gen   *generation // nil until Start
+	views map[*view]struct{}
+
+	// requests has the changes that the pipeline has not taken in yet.
+	requests struct {
+		sync.Mutex
+		merged []*push.Request
+	}
+	requested chan struct{}
+
+	proxies struct {
+		sync.Mutex
+		*queue.Queue[*view]
+	}
+	queued chan struct{} // wakes one worker
+}
+
+// source is what snapshots are made of.
+type source struct {
+	config.Reader
+	*service.Discovery
+}
+
+// New returns a server that has no snapshot yet.
+func New(cfg Config) *Server {
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
+	s := &Server{
+		cfg: cfg, started: time.Now(), source: source{cfg.Reader, cfg.Discovery},
+		views: make(map[*view]struct{}), requested: make(chan struct{}, 1), queued: make(chan struct{}, 1),
+	}
+	s.proxies.Queue = queue.New[*view](cmp.Or(cfg.Throttle, queue.DefaultThrottle))
+	return s
+}
+
+// Start makes the first snapshot. It must be called once the configuration and the registries have
+// synced, and before Attach.
+func (s *Server) Start() {
+	s.requests.Lock()
+	s.requests.merged = nil // what was requested until now is part of the first snapshot
+	s.requests.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gen = newGeneration(push.New(s.source, s.cfg.Domain, nil, nil, true), s.cfg.Shards, nil, nil)
+}
+
+// Request requests a push. It does not block.
+func (s *Server) Request(r *push.Request) {
+	s.cfg.Metrics.triggered(r)
+	s.requests.Lock()
+	s.requests.merged = append(s.requests.merged, r)
+	s.requests.Unlock()
+	wake.Signal(s.requested)
+}
+
+// Run pushes what is requested, until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	eg, ctx := errgroup.WithContext(ctx)
+	eg.Go(func() error { return s.debounce(ctx) })
+	for range runtime.GOMAXPROCS(0) {
+		eg.Go(func() error { return s.work(ctx) })
+	}
+	return eg.Wait()
+}
+
+// debounce collects requests, and pushes them when the machine says so.
+func (s *Server) debounce(ctx context.Context) error {
+	machine := debounce.New(s.cfg.Debounce)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	perform := func(out debounce.Output) {
+		for out.Push != nil {
+			s.cfg.Metrics.debounced(out.Waited)
+			s.push(out.Push)
+			if out.AtOnce {
+				break
+			}
+			out = machine.Done(time.Now())
+		}
+		if !out.Next.IsZero() {
+			timer.Reset(time.Until(out.Next))
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+			perform(machine.Wake(time.Now()))
+		case <-s.requested:
+			s.requests.Lock()
+			requests := s.requests.merged
+			s.requests.merged = nil
+			s.requests.Unlock()
+			for _, r := range requests {
+				perform(machine.Add(time.Now(), r))
+			}
+		}
+	}
+}
+
+// push makes a new snapshot if the request is full, and puts the proxies into the queue.
+func (s *Server) push(r *push.Request) {
+	began := time.Now()
+	if r.Full {
+		s.mu.Lock()
+		before := s.gen
+		s.mu.Unlock()
+		var kinds map[config.Kind]bool
+		if !r.Everything() {
+			kinds = push.Kinds(r.Configs)
+		}
+		snap := push.New(s.source, s.cfg.Domain, before.Snapshot(), kinds, r.Everything() || len(r.Services) > 0)
+		next := newGeneration(snap, s.cfg.Shards, before, r)
+		s.mu.Lock()
+		s.gen = next
+		s.mu.Unlock()
+		s.cfg.Metrics.snapshot(time.Since(began), len(s.source.Services()))
+	} else {
+		s.mu.Lock()
+		s.gen.forgetEndpoints(r.Services)
+		s.mu.Unlock()
+	}
+	now := time.Now()
+	s.mu.Lock()
+	s.proxies.Lock()
+	for v := range s.views {
+		s.proxies.Enqueue(now, v, r)
+	}
+	s.proxies.Unlock()
+	s.mu.Unlock()
+	wake.Signal(s.queued)
+}
+
+// work serves the proxies in the queue.
+func (s *Server) work(ctx context.Context) error {
+	for {
+		s.proxies.Lock()
+		e, ok := s.proxies.Next()
+		s.proxies.Unlock()
+		if !ok {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-s.queued:
+			}
+			continue
+		}
+		wake.Signal(s.queued) // there may be another one for another worker
+		s.cfg.Metrics.queued(time.Since(e.Since))
+		s.serve(e.Proxy, e.Request)
+		s.proxies.Lock()
+		s.proxies.MarkDone(e.Proxy)
+		s.proxies.Unlock()
+	}
+}
+
+// serve hands a proxy what a request changed for it.
+func (s *Server) serve(v *view, r *push.Request) {
+	if !r.Full {
+		v.endpoints(r)
+		return
+	}
+	s.mu.Lock()
+	gen := s.gen
+	s.mu.Unlock()
+	v.mu.Lock()
+	who := v.proxy
+	v.mu.Unlock()
+	if r.Everything() || len(r.Services) > 0 {
+		who = who.WithTargets(instancesOf(s.cfg.Discovery, who))
+	}
+	v.install(gen, r, who)
+}
+
+// Attach opens the view of a proxy. The error is a gRPC status: UNAVAILABLE before Start, and
+// INVALID_ARGUMENT for a Node that does not say who the proxy is.
+func (s *Server) Attach(c downstream.Client) (downstream.View, error) {
+	who, err := proxy.FromNode(c.Node)
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	who = who.WithTargets(instancesOf(s.cfg.Discovery, who))
+	v := &view{
+		server: s, stream: c.Stream, peer: c.Peer, form: c.Form, since: time.Now(), proxy: who,
+		changed: make(chan struct{}, 1), types: make(map[string]*viewType), nacks: make(map[string]uint64),
+	}
+	s.mu.Lock()
+	gen := s.gen
+	if gen != nil && !c.Fetch {
+		s.views[v] = struct{}{}
+		s.cfg.Metrics.connected(len(s.views))
+	}
+	s.mu.Unlock()
+	if gen == nil {
+		return nil, status.Error(codes.Unavailable, "the configuration has not been read yet")
+	}
+	v.install(gen, nil, who)
+	return v, nil
+}
+
+// detach forgets the view of a stream that ended.
+func (s *Server) detach(v *view) {
+	s.mu.Lock()
+	delete(s.views, v)
+	s.cfg.Metrics.connected(len(s.views))
+	s.mu.Unlock()
+	s.proxies.Lock()
+	s.proxies.Remove(v)
+	s.proxies.Unlock()
+}
+
+// Proxies returns the connected proxies, in the order in which they connected.
+func (s *Server) Proxies() []ProxyStatus {
+	s.mu.Lock()
+	views := make([]*view, 0, len(s.views))
+	for v := range s.views {
+		views = append(views, v)
+	}
+	s.mu.Unlock()
+	out := make([]ProxyStatus, 0, len(views))
+	for _, v := range views {
+		out = append(out, v.status())
+	}
+	slices.SortFunc(out, func(a, b ProxyStatus) int { return cmp.Compare(a.Stream, b.Stream) })
+	return out
+}
+
+// ConfigChanged requests the push of a changed document. Documents that registries read become
+// changes of services, and are not pushed themselves.
+func (s *Server) ConfigChanged(e config.Event) {
+	key := e.Key()
+	r := &push.Request{Full: true, Start: time.Now(), Configs: map[config.Key]struct{}{key: {}}, Reasons: map[push.Reason]int{push.ConfigUpdate: 1}}
+	switch key.Kind {
+	case config.MeshConfig:
+		r.Configs, r.Reasons = nil, map[push.Reason]int{push.GlobalUpdate: 1}
+	case config.Secret:
+		r.Reasons = map[push.Reason]int{push.SecretUpdate: 1}
+	}
+	s.Request(r)
+}
+
+// ServiceChanged requests the push of a service whose definition changed.
+func (s *Server) ServiceChanged(e service.ServiceEvent) {
+	s.Request(&push.Request{
+		Full: true, Start: time.Now(), Configs: map[config.Key]struct{}{{Kind: config.Service, Namespace: e.Key().Namespace, Name: string(e.Key().Hostname)}: {}},
+		Services: map[push.ServiceKey]struct{}{e.Key(): {}}, Reasons: map[push.Reason]int{push.ServiceUpdate: 1},
+	})
+}
+
+// EndpointsChanged requests the push of changed endpoints. Those that are part of clusters or of
+// listeners need a full push.
+func (s *Server) EndpointsChanged(key service.Key, change service.Change) {
+	if change == service.NoChange {
+		return
+	}
+	r := &push.Request{
+		Start: time.Now(), Services: map[push.ServiceKey]struct{}{key: {}}, Reasons: map[push.Reason]int{push.EndpointUpdate: 1},
+	}
+	svc := s.cfg.Discovery.Service(key)
+	if svc != nil && (svc.Resolution != service.ClientSide || svc.Headless) {
+		change, r.Reasons = service.FullPush, map[push.Reason]int{push.HeadlessEndpointUpdate: 1}
+	}
+	if change == service.FullPush {
+		r.Full = true
+		r.Configs = map[config.Key]struct{}{{Kind: config.Service, Namespace: key.Namespace, Name: string(key.Hostname)}: {}}
+	}
+	s.Request(r)
+}

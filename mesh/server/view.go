@@ -1,0 +1,344 @@
+package server
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/wake"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/mesh/generate"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
+	"github.com/holdfast-xds/holdfast/mesh/push"
+	"github.com/holdfast-xds/holdfast/mesh/service"
+)
+
+// view is the configuration of one proxy as its stream sees it: a downstream.View.
+type view struct {
+	server  *Server
+	stream  uint64
+	peer    string
+	form    xds.Form
+	since   time.Time
+	changed chan struct{} // holds a value when Begin has something new
+
+	mu    sync.Mutex
+	proxy *proxy.Proxy
+	gen   *generation
+	// tables are those for outbound and for inbound connections.
+	tables   [2]resources
+	types    map[string]*viewType
+	revision uint64
+	nacks    map[string]uint64
+	// pending is what the proxy has not answered yet: since when, and up to which revision.
+	pending         time.Time
+	pendingRevision uint64
+}
+
+// viewType is the state of one type of a view.
+type viewType struct {
+	wildcard bool
+	names    map[string]struct{}
+	dirty    map[string]struct{}
+	// changedAt is the revision of the last change that concerns the subscription, answered the one
+	// up to which the client has answered.
+	changedAt, answered uint64
+	// nack is the reason of the client's last NACK, "" once it ACKed something since.
+	nack string
+}
+
+func (v *view) typeOf(typeURL string) *viewType {
+	t := v.types[typeURL]
+	if t == nil {
+		t = &viewType{names: make(map[string]struct{}), dirty: make(map[string]struct{})}
+		v.types[typeURL] = t
+	}
+	return t
+}
+
+// concerns reports whether the client subscribes to a name.
+func (t *viewType) concerns(name string) bool {
+	_, ok := t.names[name]
+	return t.wildcard || ok
+}
+
+// install makes a generation the one that is served. request says what changed, nil for a proxy that
+// has just connected; refresh recomputes the services of the workload.
+func (v *view) install(gen *generation, request *push.Request, who *proxy.Proxy) {
+	tables := [2]resources{gen.outbound.of(who), gen.inbound.of(who)}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.gen != nil && gen.number < v.gen.number {
+		return
+	}
+	before := v.tables
+	v.proxy, v.gen, v.tables = who, gen, tables
+	v.revision++
+	any := false
+	for half, now := range tables {
+		for typeURL, t := range now {
+			if old := before[half][typeURL]; old != t {
+				for name := range differences(old, t) {
+					any = v.touch(typeURL, name) || any
+				}
+			}
+		}
+	}
+	if request != nil {
+		any = v.touchEndpoints(request) || any
+	}
+	v.wakeIf(any, request)
+}
+
+// endpoints records that endpoints of services changed, and nothing else.
+func (v *view) endpoints(request *push.Request) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.revision++
+	v.wakeIf(v.touchEndpoints(request), request)
+}
+
+// touchEndpoints marks the endpoints of the services that a request may concern.
+func (v *view) touchEndpoints(request *push.Request) (any bool) {
+	t := v.types[xds.EndpointType]
+	if t == nil {
+		return false
+	}
+	all, hosts := affectedHosts(request)
+	for name := range t.names {
+		if _, _, host, ok := generate.ParseClusterName(name); ok && (all || hosts[host]) {
+			any = v.touch(xds.EndpointType, name) || any
+		}
+	}
+	return any
+}
+
+// touch marks a name as changed, and reports whether the client subscribes to it.
+func (v *view) touch(typeURL, name string) bool {
+	t := v.types[typeURL]
+	if t == nil || !t.concerns(name) {
+		return false
+	}
+	t.dirty[name] = struct{}{}
+	t.changedAt = v.revision
+	return true
+}
+
+// wakeIf wakes the stream if something changed that concerns it.
+func (v *view) wakeIf(any bool, request *push.Request) {
+	if !any {
+		return
+	}
+	if request != nil && v.pending.IsZero() {
+		v.pending = request.Start
+	}
+	v.pendingRevision = v.revision
+	wake.Signal(v.changed)
+}
+
+// differences yields the names of which two tables have different resources, or only one has any.
+// Either may be nil.
+func differences(old, now *table) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for name, r := range now.Set {
+			if old == nil || old.Set[name] != r {
+				if !yield(name) {
+					return
+				}
+			}
+		}
+		if old == nil {
+			return
+		}
+		for name := range old.Set {
+			if now.Set[name] == nil && !yield(name) {
+				return
+			}
+		}
+	}
+}
+
+// Changed, Begin and the others below are those of downstream.View.
+func (v *view) Changed() <-chan struct{} { return v.changed }
+
+func (v *view) Begin() (session.View, []xds.Change) {
+	v.mu.Lock()
+	var changes []xds.Change
+	for typeURL, t := range v.types {
+		if len(t.dirty) == 0 {
+			continue
+		}
+		names := make([]string, 0, len(t.dirty))
+		for name := range t.dirty {
+			names = append(names, name)
+		}
+		xds.ResetNames(&t.dirty)
+		changes = append(changes, xds.Change{Type: typeURL, Names: names})
+	}
+	return state{v}, changes
+}
+
+func (v *view) End() { v.mu.Unlock() }
+
+func (v *view) HadWildcard(string) bool { return false }
+
+func (v *view) Subscribe(change xds.SubscriptionChange) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	t := v.typeOf(change.Type)
+	t.wildcard = change.Wildcard
+	for _, name := range change.Subscribe {
+		t.names[name] = struct{}{}
+	}
+	for _, name := range change.Unsubscribe {
+		delete(t.names, name)
+		delete(t.dirty, name)
+	}
+	t.changedAt = max(t.changedAt, 1)
+}
+
+func (v *view) Answer(a session.Answer) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	t := v.typeOf(a.Type)
+	t.nack = ""
+	if a.NACK {
+		t.nack = a.Error
+		v.nacks[a.Type]++
+		v.server.cfg.Metrics.rejected(a.Type)
+	}
+}
+
+func (v *view) Progress(p session.Progress) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	t := v.typeOf(p.Type)
+	t.answered = max(t.answered, p.Revision)
+	if v.pending.IsZero() {
+		return
+	}
+	for _, t := range v.types {
+		if t.changedAt <= v.pendingRevision && t.answered < t.changedAt {
+			return
+		}
+	}
+	v.server.cfg.Metrics.converged(time.Since(v.pending))
+	v.pending = time.Time{}
+}
+
+func (v *view) Close(downstream.End) { v.server.detach(v) }
+
+// state is the view between Begin and End: a session.View.
+type state struct{ *view }
+
+func (s state) Revision() uint64 { return s.revision }
+
+// Wildcard returns Complete: nobody is served before everything is known.
+func (s state) Wildcard(string) xds.Knowledge { return xds.Complete }
+
+func (s state) Lookup(typeURL, name string) xds.Item {
+	var r *xds.Resource
+	if typeURL == xds.EndpointType {
+		r = s.gen.assignment(s.proxy, name)
+	} else {
+		for _, half := range s.tables {
+			if t := half[typeURL]; t != nil && t.Set[name] != nil {
+				r = t.Set[name]
+			}
+		}
+	}
+	if r == nil {
+		return xds.Item{NotFound: true}
+	}
+	return xds.Item{Current: r, Status: xds.Acked}
+}
+
+func (s state) All(typeURL string) iter.Seq[xds.Item] {
+	return func(yield func(xds.Item) bool) {
+		for _, half := range s.tables {
+			t := half[typeURL]
+			if t == nil {
+				continue
+			}
+			for _, r := range t.Set {
+				if !yield(xds.Item{Current: r, Status: xds.Acked}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (s state) Count(typeURL string) (n int) {
+	for _, half := range s.tables {
+		if t := half[typeURL]; t != nil {
+			n += len(t.Set)
+		}
+	}
+	return n
+}
+
+func (s state) Collection(string, string) iter.Seq[xds.Item] { return func(func(xds.Item) bool) {} }
+func (s state) MaybeHeld(string) []string                    { return nil }
+func (s state) Connected() time.Time                         { return s.server.started }
+func (s state) HadTTL(string) bool                           { return false }
+func (s state) Nacks(typeURL string) uint64                  { return s.nacks[typeURL] }
+
+// ProxyStatus describes a connected proxy.
+type ProxyStatus struct {
+	Stream    uint64       `json:"stream"`
+	Node      string       `json:"node"`
+	Type      proxy.Type   `json:"type"`
+	Namespace string       `json:"namespace"`
+	Peer      string       `json:"peer,omitempty"`
+	Protocol  string       `json:"protocol"`
+	Since     time.Time    `json:"since"`
+	Types     []TypeStatus `json:"types"`
+}
+
+// TypeStatus describes one type of a connected proxy. The states are those of Istio's proxy-status:
+// SYNCED, STALE, or NACKED with the reason.
+type TypeStatus struct {
+	Type   string `json:"type"`
+	State  string `json:"state"`
+	Reason string `json:"reason,omitempty"`
+}
+
+func (v *view) status() ProxyStatus {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	s := ProxyStatus{
+		Stream: v.stream, Node: v.proxy.Node, Type: v.proxy.Type, Namespace: v.proxy.Namespace,
+		Peer: v.peer, Protocol: v.form.String(), Since: v.since,
+	}
+	for typeURL, t := range v.types {
+		one := TypeStatus{Type: xds.Short(typeURL), State: "SYNCED"}
+		switch {
+		case t.nack != "":
+			one.State, one.Reason = "NACKED", strings.TrimSpace(t.nack)
+		case t.answered < t.changedAt:
+			one.State = "STALE"
+		}
+		s.Types = append(s.Types, one)
+	}
+	slices.SortFunc(s.Types, func(a, b TypeStatus) int { return cmp.Compare(a.Type, b.Type) })
+	return s
+}
+
+// instancesOf returns the ports of services that a proxy stands before.
+func instancesOf(d *service.Discovery, p *proxy.Proxy) []proxy.Target {
+	query := service.Proxy{Namespace: p.Namespace, Labels: p.Labels, Cluster: p.Cluster}
+	for _, ip := range p.IPs {
+		query.Addresses = append(query.Addresses, ip.String())
+	}
+	var targets []proxy.Target
+	for _, i := range d.ProxyInstances(query) {
+		targets = append(targets, proxy.Target{Service: i.Service, Port: i.Port, TargetPort: i.Endpoint.Port})
+	}
+	return targets
+}

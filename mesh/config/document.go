@@ -21,6 +21,14 @@ type Document struct {
 	// is empty.
 	Config   *Config
 	Problems []Problem
+
+	root *yamlproto.Node
+}
+
+// Line returns the line of a field as Problem has it, or of the nearest field above it.
+func (d *Document) Line(field string) int {
+	_, line := parsePath(field).locate(d.root)
+	return line
 }
 
 // Read reads the documents of a file: those of the kinds that Schemas has are decoded and validated.
@@ -91,7 +99,7 @@ func (d *document) end(c *Config) {
 	if Invalid(d.problems) {
 		c = nil
 	}
-	d.reader.documents = append(d.reader.documents, Document{Key: d.key, Config: c, Problems: d.problems})
+	d.reader.documents = append(d.reader.documents, Document{Key: d.key, Config: c, Problems: d.problems, root: d.root})
 }
 
 // read reads a document, or the items of a list.

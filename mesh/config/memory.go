@@ -159,6 +159,7 @@ func (m *Memory) next(initial *int) bool {
 		return false
 	}
 	e := m.events[0]
+	m.events[0] = Event{} // so that its documents can be freed
 	m.events = m.events[1:]
 	m.mu.Unlock()
 	m.Call(e)

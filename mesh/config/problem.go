@@ -132,6 +132,23 @@ func (p *path) String() string {
 	}
 }
 
+// parsePath is the reverse of String for paths whose names have no dots and brackets.
+func parsePath(text string) *path {
+	var p *path
+	for name := range strings.SplitSeq(text, ".") {
+		name, indexes, _ := strings.Cut(name, "[")
+		if name != "" {
+			p = p.field(name)
+		}
+		for index := range strings.SplitSeq(strings.TrimSuffix(indexes, "]"), "][") {
+			if i, err := strconv.Atoi(index); err == nil {
+				p = p.at(i)
+			}
+		}
+	}
+	return p
+}
+
 // locate returns the line of a path in a document, or, if the document does not have the field, that
 // of the nearest field above it. node is nil in that case.
 func (p *path) locate(document *yamlproto.Node) (node *yamlproto.Node, line int) {

@@ -207,7 +207,7 @@ func (d *document) istio(spec proto.Message) {
 	if node == nil || node.IsNull() {
 		return
 	}
-	if err := node.Unmarshal(spec); err != nil {
+	if err := unmarshal(node, spec); err != nil {
 		d.unmarshalError(err, sameLine)
 	}
 }

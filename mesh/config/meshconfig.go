@@ -74,7 +74,7 @@ func (d *document) meshText(c *Config, text string) {
 		d.unmarshalError(&yamlproto.Error{Line: nodes[1].Line, Err: errors.New("there must be one document only")}, lines)
 		return
 	}
-	if err := nodes[0].Unmarshal(c.Spec.(*meshv1alpha1.MeshConfig)); err != nil {
+	if err := unmarshal(nodes[0], c.Spec.(*meshv1alpha1.MeshConfig)); err != nil {
 		d.unmarshalError(err, lines)
 		return
 	}

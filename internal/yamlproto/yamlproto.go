@@ -175,16 +175,21 @@ func (n *Node) JSON() []byte {
 
 // Unmarshal decodes the node into m. The error is an *Error.
 func (n *Node) Unmarshal(m proto.Message) error {
-	return n.unmarshal(m, protojson.UnmarshalOptions{})
+	return n.unmarshal(m, protojson.UnmarshalOptions{}, nil)
+}
+
+// UnmarshalWith is Unmarshal with other texts for some scalars. Errors have the lines of the scalars.
+func (n *Node) UnmarshalWith(m proto.Message, texts map[*Node]string) error {
+	return n.unmarshal(m, protojson.UnmarshalOptions{}, texts)
 }
 
 // UnmarshalKnown is Unmarshal, but ignores fields that m does not have.
 func (n *Node) UnmarshalKnown(m proto.Message) error {
-	return n.unmarshal(m, protojson.UnmarshalOptions{DiscardUnknown: true})
+	return n.unmarshal(m, protojson.UnmarshalOptions{DiscardUnknown: true}, nil)
 }
 
-func (n *Node) unmarshal(m proto.Message, options protojson.UnmarshalOptions) error {
-	var w writer
+func (n *Node) unmarshal(m proto.Message, options protojson.UnmarshalOptions, texts map[*Node]string) error {
+	w := writer{texts: texts}
 	w.node(n)
 	types := envoytypes.NewLookup()
 	options.Resolver = types
@@ -208,6 +213,8 @@ type writer struct {
 	out bytes.Buffer
 	// lines are the nodes of the lines.
 	lines []*Node
+	// texts are written in place of scalars.
+	texts map[*Node]string
 }
 
 func (w *writer) line(n *Node, text string) {
@@ -219,7 +226,11 @@ func (w *writer) line(n *Node, text string) {
 func (w *writer) node(n *Node) {
 	switch n.kind {
 	case scalar:
-		w.line(n, n.json)
+		text := n.json
+		if other, ok := w.texts[n]; ok {
+			text = quote(other)
+		}
+		w.line(n, text)
 	case list:
 		w.line(n, "[")
 		for i, element := range n.values {

@@ -1,0 +1,144 @@
+package dir
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/holdfast-xds/holdfast/mesh/config"
+)
+
+// file is a file of the directory.
+type file struct {
+	// hash is that of the content that was loaded last; known is false if none was.
+	hash  uint64
+	known bool
+	// documents are the valid documents in the order of the file, and the last valid content of those
+	// that are not valid now.
+	documents []*config.Config
+	// problems are those of the documents, and unreadable is why the file could not be read.
+	problems   []config.Problem
+	unreadable *config.Problem
+}
+
+// files are the files of a directory by name.
+type files map[string]*file
+
+// load returns the files after a scan. The receiver does not change.
+func (f files) load(p pass) files {
+	next := make(files, len(p))
+	for _, o := range p {
+		loaded := &file{}
+		if previous := f[o.name]; previous != nil {
+			*loaded = *previous
+		}
+		loaded.read(o)
+		next[o.name] = loaded
+	}
+	return next
+}
+
+// loaded returns the hash of the content of a file that was loaded last.
+func (f files) loaded(name string) (hash uint64, ok bool) {
+	if of := f[name]; of != nil && of.unreadable == nil && of.known {
+		return of.hash, true
+	}
+	return 0, false
+}
+
+// read takes in a file as a scan found it.
+func (f *file) read(o observed) {
+	f.unreadable = nil
+	switch {
+	case o.err != nil:
+		f.unreadable = &config.Problem{File: o.name, Message: o.err.Error()}
+	case o.data != nil:
+		f.parse(o.name, o.data)
+		f.hash, f.known = o.hash, true
+	}
+}
+
+// parse replaces the documents. One that is not valid keeps its last valid content; a file that
+// cannot be parsed keeps all documents. If it is not known which document one is, because its name or
+// kind is missing, no document is taken for deleted.
+func (f *file) parse(name string, data []byte) {
+	documents, broken := config.Read(name, data)
+	if broken != nil {
+		f.problems = []config.Problem{*broken}
+		return
+	}
+	before := make(map[config.Key]*config.Config)
+	for _, c := range f.documents {
+		before[c.Meta.Key] = c
+	}
+	f.documents, f.problems = nil, nil
+	first := make(map[config.Key]*config.Config)
+	unknown := false
+	for _, d := range documents {
+		f.problems = append(f.problems, d.Problems...)
+		c := d.Config
+		if c == nil {
+			invalid := config.Invalid(d.Problems)
+			unknown = unknown || invalid && d.Key.Name == ""
+			if c = before[d.Key]; c == nil || !invalid {
+				continue
+			}
+		} else {
+			c.ResourceVersion = config.ContentVersion(c)
+		}
+		if other := first[d.Key]; other != nil {
+			f.problems = append(f.problems, duplicate(name, c, other))
+			continue
+		}
+		first[d.Key] = c
+		f.documents = append(f.documents, c)
+	}
+	if !unknown {
+		return
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(before), compareKeys) {
+		if first[key] == nil {
+			f.documents = append(f.documents, before[key])
+		}
+	}
+}
+
+// duplicate is the problem of a document that has the key of another.
+func duplicate(name string, c, used *config.Config) config.Problem {
+	var line int
+	// An Origin that is not of this form leaves the line 0.
+	_, _ = fmt.Sscanf(c.Origin[min(len(name), len(c.Origin)):], ":%d", &line)
+	return config.Problem{File: name, Line: line, Key: c.Meta.Key,
+		Message: fmt.Sprintf("it is in %s too: that document is used, and this is not", used.Origin)}
+}
+
+func compareKeys(a, b config.Key) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+// names returns the names of the files in order.
+func (f files) names() []string { return slices.Sorted(maps.Keys(f)) }
+
+// documents returns the documents of all files by key, and the problems. Of two documents with one
+// key, that in the first file is used.
+func (f files) documents() (map[config.Key]*config.Config, []config.Problem) {
+	documents := make(map[config.Key]*config.Config)
+	var problems []config.Problem
+	for _, name := range f.names() {
+		of := f[name]
+		if of.unreadable != nil {
+			problems = append(problems, *of.unreadable)
+		}
+		problems = append(problems, of.problems...)
+		for _, c := range of.documents {
+			if used := documents[c.Meta.Key]; used != nil {
+				problems = append(problems, duplicate(name, c, used))
+				continue
+			}
+			documents[c.Meta.Key] = c
+		}
+	}
+	config.SortProblems(problems)
+	return documents, problems
+}

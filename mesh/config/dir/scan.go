@@ -1,0 +1,177 @@
+package dir
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/holdfast-xds/holdfast/internal/userfile"
+)
+
+// observed is a file as a scan found it. data is nil if the content is that which was loaded last.
+type observed struct {
+	name string // path from the directory, with slashes
+	info fs.FileInfo
+	hash uint64
+	data []byte
+	err  error
+}
+
+func (o observed) same(other observed) bool {
+	return o.name == other.name && o.hash == other.hash && text(o.err) == text(other.err)
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// pass is the result of a scan, in order of name.
+type pass []observed
+
+func (p pass) same(other pass) bool { return slices.EqualFunc(p, other, observed.same) }
+
+const (
+	// rereadEvery is after how many scans a file is read anyway, for file systems that do not update
+	// the time of a change.
+	rereadEvery = 20
+	// stableTime exceeds the resolution of any file system's clock: after it, a change gives another
+	// time.
+	stableTime = 3 * time.Second
+	// maxDepth bounds the depth of directories, because links may form a circle.
+	maxDepth = 16
+)
+
+// scanner scans a directory tree.
+type scanner struct {
+	dir string
+	// loaded returns the hash of the content of a file that was loaded last.
+	loaded func(name string) (hash uint64, ok bool)
+
+	passes int
+	// last holds each file as it was read last, without its data.
+	last map[string]observed
+}
+
+// isConfig reports whether a file of this name is read.
+func isConfig(name string) bool {
+	switch strings.ToLower(filepath.Ext(name)) {
+	case ".yaml", ".yml", ".json":
+		return true
+	}
+	return false
+}
+
+// scan scans the tree once. The error means that a directory could not be read, and that therefore
+// nothing is known about files that are missing; an error of one file is in its entry.
+func (s *scanner) scan() (pass, error) {
+	names, err := list(s.dir, "", maxDepth)
+	if err != nil {
+		return nil, err
+	}
+	s.passes++
+	p, last := pass{}, make(map[string]observed, len(names))
+	for _, name := range names {
+		o, there := s.observe(name)
+		if !there {
+			continue
+		}
+		p = append(p, o)
+		o.data = nil
+		last[name] = o
+	}
+	s.last = last
+	return p, nil
+}
+
+// list returns the names of the configuration files below a directory, sorted. Names that begin with
+// a dot are left out: Kubernetes keeps the files of a volume in "..2026_…", to which "..data" links,
+// and links from their names into "..data", which are followed.
+func list(root, below string, depth int) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(root, filepath.FromSlash(below)))
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, entry := range entries {
+		if strings.HasPrefix(entry.Name(), ".") {
+			continue
+		}
+		name := entry.Name()
+		if below != "" {
+			name = below + "/" + name
+		}
+		isDir := entry.IsDir()
+		if entry.Type()&fs.ModeSymlink != 0 {
+			info, err := os.Stat(filepath.Join(root, filepath.FromSlash(name)))
+			isDir = err == nil && info.IsDir()
+		}
+		switch {
+		case isDir && depth > 0:
+			inner, err := list(root, name, depth-1)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			}
+			names = append(names, inner...)
+		case !isDir && isConfig(name):
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// observe reads a file unless it is unchanged; there is false if it was deleted since it was listed.
+func (s *scanner) observe(name string) (o observed, there bool) {
+	o.name = name
+	file := filepath.Join(s.dir, filepath.FromSlash(name))
+	info, err := os.Stat(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		link, err := os.Lstat(file)
+		if err != nil || link.Mode()&fs.ModeSymlink == 0 {
+			return o, false
+		}
+		o.err = errors.New("the link leads to no file")
+		return o, true
+	}
+	if err != nil {
+		o.err = reason(err)
+		return o, true
+	}
+	loaded, known := s.loaded(name)
+	if last, ok := s.last[name]; ok && known && last.err == nil && last.hash == loaded && s.unchanged(last.info, info) {
+		return last, true
+	}
+	o.info = info
+	if o.data, o.err = userfile.Read(file); o.err != nil {
+		o.err = reason(o.err)
+		return o, true
+	}
+	if o.hash = xxhash.Sum64(o.data); known && o.hash == loaded {
+		o.data = nil
+	}
+	return o, true
+}
+
+// unchanged reports whether a file need not be read again: its time is the same and long enough ago.
+func (s *scanner) unchanged(previous, current fs.FileInfo) bool {
+	return previous != nil && s.passes%rereadEvery != 0 &&
+		os.SameFile(previous, current) && previous.Size() == current.Size() && previous.ModTime().Equal(current.ModTime()) &&
+		time.Since(current.ModTime()) > stableTime
+}
+
+// reason removes the path from an error, because the caller adds the file name.
+func reason(err error) error {
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
+		return at.Err
+	}
+	return err
+}

@@ -1,0 +1,213 @@
+// Package dir keeps a copy of the documents in a directory: those in its files *.yaml, *.yml and
+// *.json and in those of its subdirectories, without names that begin with a dot. A file has any
+// number of documents of any kinds.
+//
+// It promises that what is not valid changes nothing (mesh.md M6). A document that is not valid keeps
+// its last valid content, and harms no other document. A file that cannot be read or parsed keeps all
+// of its documents. A document is deleted when it is gone from a file that can be parsed, or when its
+// file is gone from a directory that can be read; if the directory itself is gone, nothing is deleted.
+// Of two documents with the same kind, namespace and name, that in the first file by name is used.
+// Problems names everything that is wrong with file, line and field.
+//
+// The directory is polled and its files are hashed, which detects every way of changing a file,
+// including Kubernetes' exchange of "..data". A change is loaded when two scans in a row found the
+// same content, so that a file that is being written is not loaded half. The package does not write
+// to the directory, and a document without a creationTimestamp has the zero time.
+//
+// A Source is run by one goroutine at a time; its other methods may be called from any.
+package dir
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/wake"
+	"github.com/holdfast-xds/holdfast/mesh/config"
+)
+
+const (
+	// interval is how often the directory is scanned. A change is in the copy after at most 1.1
+	// intervals and the time that reading takes.
+	interval = time.Second
+	// recheck is the pause before the second scan, which must find the same content.
+	recheck = interval / 10
+	// maxRechecks is how many scans in a row may differ before a file that keeps changing is left as
+	// it was loaded last.
+	maxRechecks = 20
+)
+
+// Source is a copy of the documents in a directory.
+type Source struct {
+	config.Handlers
+	dir   string
+	log   *slog.Logger
+	index config.Index
+
+	// files are only used by Run.
+	files files
+
+	mu       sync.Mutex
+	synced   bool
+	problems []config.Problem
+	dirErr   error
+}
+
+var _ config.Cache = (*Source)(nil)
+
+// New returns the copy of a directory, which is empty until Run.
+func New(path string, log *slog.Logger) *Source {
+	return &Source{dir: path, log: log.With("name", path), files: files{}}
+}
+
+// Get returns a document; nil if there is none.
+func (s *Source) Get(key config.Key) *config.Config { return s.index.Get(key) }
+
+// List returns the documents of a kind, of one namespace or, for "", of all, by namespace and name.
+func (s *Source) List(kind config.Kind, namespace string) []*config.Config {
+	return s.index.List(kind, namespace)
+}
+
+// HasSynced reports whether the directory was read once and the handlers were called for all of its
+// documents. A directory that cannot be read does not sync.
+func (s *Source) HasSynced() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.synced
+}
+
+// Problems returns what is wrong in the directory, by file and line. Files have their paths from the
+// directory.
+func (s *Source) Problems() []config.Problem {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	problems := slices.Clone(s.problems)
+	if s.dirErr != nil {
+		problems = append(problems, config.Problem{File: s.dir, Message: "the directory cannot be read: " + s.dirErr.Error()})
+	}
+	return problems
+}
+
+// Run keeps the copy current until ctx ends, and returns its cause.
+func (s *Source) Run(ctx context.Context) error {
+	r := &run{source: s, scanner: &scanner{dir: s.dir, loaded: func(name string) (uint64, bool) { return s.files.loaded(name) }}}
+	for {
+		if !wake.Sleep(ctx, r.scan()) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// run is the state of a Run.
+type run struct {
+	source  *Source
+	scanner *scanner
+	// current is the pass that was loaded last, previous the last one, loaded or not; nil for none.
+	current, previous pass
+	changing          int
+}
+
+// scan scans the directory, loads it if it has changed, and returns the pause until the next scan.
+func (r *run) scan() time.Duration {
+	p, err := r.scanner.scan()
+	r.source.directory(err)
+	if err != nil {
+		r.previous = nil
+		return interval
+	}
+	previous := r.previous
+	r.previous = p
+	switch {
+	case r.current != nil && p.same(r.current):
+		r.changing = 0
+		return interval
+	case previous != nil && p.same(previous):
+	case r.changing >= maxRechecks && previous != nil:
+		p = p.onlyStable(previous)
+	default:
+		r.changing++
+		return recheck
+	}
+	r.changing = 0
+	r.current = p
+	r.source.load(p)
+	return interval
+}
+
+// onlyStable returns the pass with the files that changed since the previous pass marked as
+// unreadable.
+func (p pass) onlyStable(previous pass) pass {
+	marked := slices.Clone(p)
+	for i, o := range marked {
+		j, found := slices.BinarySearchFunc(previous, o.name, func(f observed, name string) int { return strings.Compare(f.name, name) })
+		if !found || !previous[j].same(o) {
+			marked[i] = observed{name: o.name, info: o.info, err: errors.New("it keeps changing while it is read")}
+		}
+	}
+	return marked
+}
+
+// directory records whether the directory can be read.
+func (s *Source) directory(err error) {
+	err = reason(err)
+	s.mu.Lock()
+	previous := s.dirErr
+	s.dirErr = err
+	s.mu.Unlock()
+	switch {
+	case err != nil && text(previous) != err.Error():
+		s.log.Error("directory cannot be read; its documents stay in use", "err", err)
+	case err == nil && previous != nil:
+		s.log.Info("directory can be read again")
+	}
+}
+
+// load loads the files of a pass, and calls the handlers for the documents that changed: first for
+// those that are new or changed, then for those that are deleted.
+func (s *Source) load(p pass) {
+	s.files = s.files.load(p)
+	documents, problems := s.files.documents()
+	s.record(problems)
+	put, removed := 0, 0
+	for _, key := range slices.SortedFunc(maps.Keys(documents), compareKeys) {
+		c := documents[key]
+		old := s.index.Put(c)
+		if old != nil && old.ResourceVersion == c.ResourceVersion {
+			continue // only its place may be another
+		}
+		put++
+		s.Call(config.Event{Old: old, New: c})
+	}
+	for _, c := range s.index.All() {
+		if documents[c.Meta.Key] == nil {
+			removed++
+			s.Call(config.Event{Old: s.index.Remove(c.Meta.Key)})
+		}
+	}
+	s.mu.Lock()
+	s.synced = true
+	s.mu.Unlock()
+	s.log.Info("documents loaded", "put", put, "removed", removed, "problems", len(problems))
+}
+
+// record records the problems, and logs those that are new.
+func (s *Source) record(problems []config.Problem) {
+	s.mu.Lock()
+	previous := s.problems
+	s.problems = problems
+	s.mu.Unlock()
+	for _, p := range problems {
+		switch {
+		case slices.Contains(previous, p):
+		case p.Severity == config.SeverityError:
+			s.log.Error("document not used; its last valid content stays in use", "err", p.String())
+		default:
+			s.log.Warn("document used with a warning", "err", p.String())
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package dir
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/holdfast-xds/holdfast/internal/userfile"
+	"github.com/holdfast-xds/holdfast/mesh/config"
+)
+
+// Validate reads files and directories as New would, and returns everything that is wrong in them,
+// by file and line: what a document has by itself, two documents with one name, and references to what
+// is in none of the documents (config.References). What cannot be read is a problem too.
+func Validate(paths ...string) []config.Problem {
+	v := &validation{index: &config.Index{}, documents: make(map[config.Key]*config.Document)}
+	for _, path := range paths {
+		v.path(path)
+	}
+	for _, p := range config.References(v.index, config.DefaultDomain) {
+		at := v.documents[p.Key]
+		p.File, p.Line = v.files[p.Key], at.Line(p.Field)
+		v.problems = append(v.problems, p)
+	}
+	config.SortProblems(v.problems)
+	return v.problems
+}
+
+// validation collects the documents of several files.
+type validation struct {
+	index     *config.Index
+	documents map[config.Key]*config.Document
+	files     map[config.Key]string
+	problems  []config.Problem
+}
+
+// path reads a file, or the files of a directory.
+func (v *validation) path(path string) {
+	info, err := os.Stat(path)
+	if err != nil {
+		v.problems = append(v.problems, config.Problem{File: path, Message: reason(err).Error()})
+		return
+	}
+	if !info.IsDir() {
+		v.file(path)
+		return
+	}
+	names, err := list(path, "", maxDepth)
+	if err != nil {
+		v.problems = append(v.problems, config.Problem{File: path, Message: reason(err).Error()})
+	}
+	for _, name := range names {
+		v.file(filepath.Join(path, filepath.FromSlash(name)))
+	}
+}
+
+// file reads the documents of a file.
+func (v *validation) file(path string) {
+	data, err := userfile.Read(path)
+	if err != nil {
+		v.problems = append(v.problems, config.Problem{File: path, Message: reason(err).Error()})
+		return
+	}
+	documents, broken := config.Read(path, data)
+	if broken != nil {
+		v.problems = append(v.problems, *broken)
+	}
+	for i := range documents {
+		d := &documents[i]
+		v.problems = append(v.problems, d.Problems...)
+		switch {
+		case d.Config == nil:
+		case v.documents[d.Key] != nil:
+			v.problems = append(v.problems, duplicate(path, d.Config, v.documents[d.Key].Config))
+		default:
+			if v.files == nil {
+				v.files = make(map[config.Key]string)
+			}
+			v.documents[d.Key], v.files[d.Key] = d, path
+			v.index.Put(d.Config)
+		}
+	}
+}

@@ -1,0 +1,239 @@
+package config
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// problems reads a file and returns the text of its problems.
+func problems(t *testing.T, name, text string) []string {
+	t.Helper()
+	documents, broken := Read(name, []byte(text))
+	var texts []string
+	if broken != nil {
+		texts = append(texts, broken.String())
+	}
+	for _, d := range documents {
+		for _, p := range d.Problems {
+			texts = append(texts, p.String())
+		}
+		if d.Config != nil && Invalid(d.Problems) {
+			t.Errorf("%s has an error and is used", d.Key)
+		}
+	}
+	return texts
+}
+
+// compare compares problems.
+func compare(t *testing.T, got, want []string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("problems\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
+const reviews = `apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata:
+  name: reviews
+  namespace: shop
+  labels: {app: reviews}
+  annotations: {note: "1"}
+  creationTimestamp: "2026-01-02T03:04:05Z"
+  uid: 0b8a
+spec:
+  hosts: [reviews]
+  http:
+  - route:
+    - destination: {host: reviews}
+status:
+  anything: [1]
+`
+
+func TestADocumentOfIstioIsRead(t *testing.T) {
+	documents, broken := Read("file.yaml", []byte("# comment\n"+reviews))
+	if broken != nil || len(documents) != 1 || len(documents[0].Problems) > 0 {
+		t.Fatalf("documents %+v, problem %v", documents, broken)
+	}
+	c := documents[0].Config
+	if c.Meta.Key != (Key{VirtualService, "shop", "reviews"}) || c.Labels["app"] != "reviews" || c.Annotations["note"] != "1" ||
+		!c.Created.Equal(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) || c.Origin != "file.yaml:2" || c.APIVersion != "networking.istio.io/v1" {
+		t.Errorf("metadata %+v", c.Meta)
+	}
+	spec := c.Spec.(*networking.VirtualService)
+	if spec.Http[0].Route[0].Destination.Host != "reviews" {
+		t.Errorf("spec %v", spec)
+	}
+	if line := documents[0].Line("spec.http[0].route[0].destination.host"); line != 15 {
+		t.Errorf("the host is on line %d, want 15", line)
+	}
+}
+
+func TestADocumentOfKubernetesIsRead(t *testing.T) {
+	const service = `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "managedFields": [{"a": 1}], "creationTimestamp": null},
+ "spec": {"clusterIP": "10.0.0.1", "ports": [{"port": 80, "targetPort": "http"}]},
+ "status": {"fieldOfALaterVersion": 1, "loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}}`
+	documents, broken := Read("file.json", []byte(service))
+	if broken != nil || len(documents) != 1 || len(documents[0].Problems) > 0 {
+		t.Fatalf("documents %+v, problem %v", documents, broken)
+	}
+	object := documents[0].Config.Spec.(*corev1.Service)
+	if object.Name != "web" || object.Namespace != "default" || object.Kind != "Service" || object.Spec.Ports[0].TargetPort.StrVal != "http" ||
+		object.Status.LoadBalancer.Ingress[0].IP != "192.0.2.1" {
+		t.Errorf("object %+v", object)
+	}
+}
+
+func TestAllVersionsOfAKindAreRead(t *testing.T) {
+	for _, s := range Schemas {
+		if s.Kind == MeshConfig {
+			continue
+		}
+		for _, version := range s.Versions {
+			apiVersion := strings.TrimPrefix(s.Group+"/"+version, "/")
+			found, known := schemaFor(apiVersion, s.Kind.Short())
+			if !known || found.Kind != s.Kind {
+				t.Errorf("%s %s is not read", apiVersion, s.Kind)
+			}
+		}
+		if SchemaOf(s.Kind).Kind != s.Kind || !strings.HasSuffix(s.APIVersion(), "v1") {
+			t.Errorf("the schema of %s is that of another kind", s.Kind)
+		}
+	}
+}
+
+func TestProblemsOfDocumentsNameLineAndField(t *testing.T) {
+	const head = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: a}\n"
+	for _, tc := range []struct {
+		name, text string
+		want       []string
+	}{
+		{"no kind", "apiVersion: v1\n", []string{"file.yaml:1: kind: it is missing: every document needs an apiVersion and a kind"}},
+		{"no apiVersion", "kind: Service\n", []string{"file.yaml:1: apiVersion: it is missing: every document needs an apiVersion and a kind"}},
+		{"a kind that is no string", "apiVersion: v1\nkind: [Service]\n", []string{"file.yaml:1: kind: it is missing: every document needs an apiVersion and a kind"}},
+		{"a list of documents", "- a\n", []string{"file.yaml:1: a document must be a mapping that has apiVersion and kind"}},
+		{"no YAML", "a: [\n", []string{"file.yaml:1: did not find expected node content"}},
+		{"an unknown version", "apiVersion: networking.istio.io/v2\nkind: Gateway\nmetadata: {name: a}\n",
+			[]string{"file.yaml:1: Gateway default/a: apiVersion: networking.istio.io/v2 is not read: write networking.istio.io/v1"}},
+		{"no metadata", "apiVersion: networking.istio.io/v1\nkind: Gateway\n", []string{"file.yaml:1: Gateway : metadata: it is missing: a document must have a name",
+			"file.yaml:1: Gateway : metadata.name: it is missing"}[:1]},
+		{"no name", "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata:\n  labels: {}\n", []string{"file.yaml:4: Gateway : metadata.name: it is missing"}},
+		{"a generated name", "apiVersion: v1\nkind: Secret\nmetadata:\n  generateName: a-\n", []string{"file.yaml:4: Secret : metadata.name: it is missing: names are not generated"}},
+		{"a wrong name", "apiVersion: v1\nkind: Secret\nmetadata:\n  name: A_b\n", []string{"file.yaml:4: Secret default/A_b: metadata.name: must consist of lower case letters, digits, '-' and '.', at most 253"}},
+		{"a wrong namespace", "apiVersion: v1\nkind: Secret\nmetadata:\n  name: a\n  namespace: a.b\n",
+			[]string{"file.yaml:5: Secret a.b/a: metadata.namespace: must consist of lower case letters, digits and '-', at most 63"}},
+		{"an unknown field of metadata", "apiVersion: v1\nkind: Secret\nmetadata:\n  name: a\n  label: {}\n", []string{"file.yaml:5: Secret default/a: metadata.label: unknown field"}},
+		{"a label that is no string", "apiVersion: v1\nkind: Secret\nmetadata:\n  name: a\n  labels:\n    b: 1\n",
+			[]string{"file.yaml:6: Secret default/a: metadata.labels.b: must be a string: write numbers and booleans in quotes"}},
+		{"a wrong time", "apiVersion: v1\nkind: Secret\nmetadata:\n  name: a\n  creationTimestamp: today\n",
+			[]string{"file.yaml:5: Secret default/a: metadata.creationTimestamp: must be a time as in 2006-01-02T15:04:05Z"}},
+		{"an unknown field", head + "spec:\n  hosts: [a]\n  http:\n  - rout: []\n", []string{`file.yaml:7: VirtualService default/a: spec.http[0].rout: unknown field "rout"`}},
+		{"an unknown field beside spec", head + "specs: {}\n", []string{"file.yaml:4: VirtualService default/a: specs: unknown field"}},
+		{"a wrong type", head + "spec:\n  hosts: a\n", []string{"file.yaml:5: VirtualService default/a: spec.hosts: syntax error: unexpected token (the value is not shown)"}},
+		{"unknown fields of Kubernetes, all at once", "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec:\n  ports:\n  - port: x\n    targetport: 1\n  clusterIP: 1\n  selector: a\n",
+			[]string{"file.yaml:6: Service default/a: spec.ports[0].port: must be a number (int32), and is a string",
+				"file.yaml:7: Service default/a: spec.ports[0].targetport: unknown field",
+				"file.yaml:8: Service default/a: spec.clusterIP: must be a string, and is a number",
+				"file.yaml:9: Service default/a: spec.selector: must be a mapping"}},
+		{"data of a secret that is no base64", "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ndata:\n  password: hunter2!\n",
+			[]string{"file.yaml:5: Secret default/a: data.password: illegal base64 data at input byte 7"}},
+		{"a List without items", "apiVersion: v1\nkind: List\nitem: []\n", []string{"file.yaml:3: item: unknown field of a List", "file.yaml:1: items: a List must have a list of items"}},
+		{"a duration that is none", head + "spec:\n  hosts: [a]\n  http:\n  - timeout: 1min\n    route:\n    - destination: {host: a}\n",
+			[]string{`file.yaml:7: VirtualService default/a: spec.http[0].timeout: invalid google.protobuf.Duration value "1min"`}},
+		{"a duration in minutes that is too fine", head + "spec:\n  hosts: [a]\n  http:\n  - timeout: 1m0.5us\n    route:\n    - destination: {host: a}\n",
+			[]string{"file.yaml:7: VirtualService default/a: spec.http[0].timeout: must be a duration in whole milliseconds, and is 1m0.0000005s"}},
+		{"an item of a List", "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Service\n  metadata: {name: a}\n  spec: {port: 1}\n- " +
+			strings.ReplaceAll(head, "\n", "\n  ") + "spec: {host: []}\n",
+			[]string{"file.yaml:7: Service default/a: spec.port: unknown field", `file.yaml:11: VirtualService default/a: spec.host: unknown field "host"`}},
+		{"a field in snake case", head + "spec:\n  hosts: [a]\n  http:\n  - mirror: {host: b}\n    mirror_percentage:\n      value: 101\n    route:\n    - destination: {host: a}\n",
+			[]string{"file.yaml:9: VirtualService default/a: spec.http[0].mirrorPercentage.value: must be a percentage from 0 to 100, and is 101"}},
+		{"a field that is not supported", head + "spec:\n  hosts: [a]\n  http:\n  - mirror: {host: b}\n    mirrorPercent: 1\n    route:\n    - destination: {host: a}\n",
+			[]string{"file.yaml:8: VirtualService default/a: spec.http[0].mirrorPercent: warning: not supported: deprecated: write mirrorPercentage"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			compare(t, problems(t, "file.yaml", tc.text), tc.want)
+		})
+	}
+}
+
+func TestKindsThatAreNotReadGetAWarning(t *testing.T) {
+	for _, tc := range []struct{ apiVersion, kind, want string }{
+		{"networking.istio.io/v1alpha3", "EnvoyFilter", "ignored: it patches Envoy's configuration as istiod generates it, which holdfast-mesh does not"},
+		{"security.istio.io/v1", "AuthorizationPolicy", "ignored: requests are not authorized: those that this document would deny are allowed"},
+		{"networking.istio.io/v1", "Unheard", "ignored: Istio's kind Unheard is not supported"},
+		{"gateway.networking.k8s.io/v1", "HTTPRoute", "ignored: the Gateway API is not read: write a VirtualService"},
+		{"gateway.networking.k8s.io/v1", "Unheard", "ignored: the Gateway API is not read"},
+		{"apps/v1", "Deployment", "ignored: this kind has no meaning for the mesh"},
+		{"v1", "ConfigMap", "ignored: this kind has no meaning for the mesh"},
+		{"example.com/v1", "Service", "ignored: this kind has no meaning for the mesh"},
+	} {
+		t.Run(tc.apiVersion+" "+tc.kind, func(t *testing.T) {
+			got := problems(t, "file.yaml", "apiVersion: "+tc.apiVersion+"\nkind: "+tc.kind+"\nmetadata: {name: a, namespace: b}\nspec: {x: y}\n")
+			compare(t, got, []string{"file.yaml:1: " + tc.kind + " b/a: warning: " + tc.want})
+		})
+	}
+}
+
+func TestTheMeshConfigurationIsReadFromItsConfigMap(t *testing.T) {
+	const head = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: istio\n  namespace: istio-system\n"
+	documents, broken := Read("file.yaml", []byte(head+"data:\n  mesh: |-\n    accessLogFile: /dev/stdout\n    # comment\n    connectTimeout: 3s\n"))
+	if broken != nil || len(documents) != 1 || len(documents[0].Problems) > 0 {
+		t.Fatalf("documents %+v, problem %v", documents, broken)
+	}
+	c := documents[0].Config
+	if mesh := c.Spec.(*meshv1alpha1.MeshConfig); c.Meta.Key != (Key{MeshConfig, RootNamespace, MeshName}) || mesh.AccessLogFile != "/dev/stdout" || mesh.ConnectTimeout.AsDuration() != 3*time.Second {
+		t.Errorf("%s is %v", c.Meta.Key, mesh)
+	}
+	for _, tc := range []struct {
+		name, text string
+		want       []string
+	}{
+		{"an unknown field", "data:\n  mesh: |-\n    accessLogFile: a\n    accessLog: b\n", []string{`file.yaml:9: MeshConfig istio-system/istio: accessLog: unknown field "accessLog"`}},
+		{"a wrong value", "data:\n  mesh: |\n\n    connectTimeout: 1m\n", []string{"file.yaml:9: MeshConfig istio-system/istio: connectTimeout: must be at most 30s, and is 1m0s"}},
+		{"in quotes", `data: {"mesh": "accessLogFile: a\nproxyListenPort: 0\nproxyHttpPort: 70000\n"}` + "\n",
+			[]string{"file.yaml:6: MeshConfig istio-system/istio: proxyHttpPort: must be a port from 1 to 65535, and is 70000"}},
+		{"no YAML", "data:\n  mesh: |\n    a: [\n", []string{"file.yaml:8: MeshConfig istio-system/istio: did not find expected node content"}},
+		{"two documents", "data:\n  mesh: |\n    rootNamespace: a\n    ---\n    b: c\n", []string{"file.yaml:10: MeshConfig istio-system/istio: there must be one document only"}},
+		{"other keys", "data:\n  meshNetworks: 'networks: {}'\n", []string{"file.yaml:7: MeshConfig istio-system/istio: data.meshNetworks: warning: ignored: only the key mesh is read"}},
+		{"a field that is not supported", "data:\n  mesh: |\n    enableTracing: true\n",
+			[]string{"file.yaml:8: MeshConfig istio-system/istio: enableTracing: warning: not supported: requests are not traced"}},
+		{"no text", "data:\n  mesh: {a: b}\n", []string{"file.yaml:7: MeshConfig istio-system/istio: data.mesh: must be a string that has YAML"}},
+		{"no data", "", nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			compare(t, problems(t, "file.yaml", head+tc.text), tc.want)
+		})
+	}
+}
+
+func TestOneBadDocumentHarmsNoOther(t *testing.T) {
+	documents, broken := Read("file.yaml", []byte(reviews+"---\nkind: Gateway\n---\n"+strings.Replace(reviews, "name: reviews", "name: other", 1)))
+	if broken != nil || len(documents) != 3 || documents[0].Config == nil || documents[1].Config != nil || documents[2].Config == nil {
+		t.Errorf("documents %+v, problem %v", documents, broken)
+	}
+}
+
+func TestTheVersionOfAContentIsThatOfWhatItSays(t *testing.T) {
+	version := func(text string) string {
+		documents, _ := Read("file.yaml", []byte(text))
+		if len(documents) != 1 || documents[0].Config == nil {
+			t.Fatalf("%s: %+v", text, documents)
+		}
+		return ContentVersion(documents[0].Config)
+	}
+	same := version(reviews)
+	if version("\n\n"+reviews) != same || version(strings.Replace(reviews, "anything", "other", 1)) != same {
+		t.Error("the version depends on the place or on the status")
+	}
+	for _, change := range []string{"hosts: [reviews]", "{app: reviews}", `note: "1"`, "04:05Z"} {
+		if version(strings.Replace(reviews, change, strings.NewReplacer("reviews", "other", "1", "2", "05Z", "06Z").Replace(change), 1)) == same {
+			t.Errorf("the version does not depend on %s", change)
+		}
+	}
+}

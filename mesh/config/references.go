@@ -1,0 +1,183 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+// DefaultDomain is the DNS domain of Kubernetes services.
+const DefaultDomain = "cluster.local"
+
+// References returns a warning for each reference of a VirtualService to a host, a subset, a gateway
+// or a delegate that none of r's documents defines. They are warnings because another source may
+// define it. domain is the DNS domain of Kubernetes services. The problems have no file and no line.
+func References(r Reader, domain string) []Problem {
+	x := &references{reader: r, domain: domain, hosts: make(map[string]bool), subsets: make(map[string]map[string]bool)}
+	for _, c := range r.List(Service, "") {
+		x.hosts[x.resolve(c.Name, c.Namespace)] = true
+	}
+	for _, c := range r.List(ServiceEntry, "") {
+		for _, host := range c.Spec.(*networking.ServiceEntry).Hosts {
+			x.hosts[strings.ToLower(host)] = true
+			if strings.HasPrefix(host, "*") {
+				x.wildcards = append(x.wildcards, strings.ToLower(host))
+			}
+		}
+	}
+	for _, c := range r.List(DestinationRule, "") {
+		rule := c.Spec.(*networking.DestinationRule)
+		host := x.resolve(rule.Host, c.Namespace)
+		if x.subsets[host] == nil {
+			x.subsets[host] = make(map[string]bool)
+		}
+		for _, subset := range rule.Subsets {
+			x.subsets[host][subset.GetName()] = true
+		}
+	}
+	for _, c := range r.List(VirtualService, "") {
+		x.virtualService(c)
+	}
+	return x.problems
+}
+
+// references checks the references of documents.
+type references struct {
+	reader Reader
+	domain string
+	// hosts are the names of all services; wildcards those that begin with "*".
+	hosts     map[string]bool
+	wildcards []string
+	// subsets are the names of subsets by host.
+	subsets  map[string]map[string]bool
+	problems []Problem
+}
+
+// resolve returns the full name of a host in a document. A name without a dot is a Service of the
+// document's namespace.
+func (x *references) resolve(host, namespace string) string {
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	if host == "" || strings.ContainsAny(host, ".*") || isIP(host) {
+		return host
+	}
+	return host + "." + namespace + ".svc." + x.domain
+}
+
+func (x *references) warn(c *Config, at *path, format string, args ...any) {
+	x.problems = append(x.problems, Problem{Key: c.Meta.Key, Field: at.String(), Severity: SeverityWarning, Message: fmt.Sprintf(format, args...)})
+}
+
+// virtualService checks the references of a VirtualService.
+func (x *references) virtualService(c *Config) {
+	root, spec := &path{name: "spec"}, c.Spec.(*networking.VirtualService)
+	x.gateways(c, root.field("gateways"), spec.Gateways)
+	for i, route := range spec.Http {
+		at := root.field("http").at(i)
+		for j, match := range route.Match {
+			x.gateways(c, at.field("match").at(j).field("gateways"), match.GetGateways())
+		}
+		for j, destination := range route.Route {
+			x.destination(c, at.field("route").at(j).field("destination"), destination.GetDestination())
+		}
+		x.destination(c, at.field("mirror"), route.Mirror)
+		for j, mirror := range route.Mirrors {
+			x.destination(c, at.field("mirrors").at(j).field("destination"), mirror.GetDestination())
+		}
+		x.delegate(c, at.field("delegate"), route.Delegate)
+	}
+	for i, route := range spec.Tls {
+		at := root.field("tls").at(i)
+		for j, match := range route.Match {
+			x.gateways(c, at.field("match").at(j).field("gateways"), match.GetGateways())
+		}
+		x.destinations(c, at.field("route"), route.Route)
+	}
+	for i, route := range spec.Tcp {
+		at := root.field("tcp").at(i)
+		for j, match := range route.Match {
+			x.gateways(c, at.field("match").at(j).field("gateways"), match.GetGateways())
+		}
+		x.destinations(c, at.field("route"), route.Route)
+	}
+}
+
+func (x *references) destinations(c *Config, at *path, destinations []*networking.RouteDestination) {
+	for i, destination := range destinations {
+		x.destination(c, at.at(i).field("destination"), destination.GetDestination())
+	}
+}
+
+// destination checks that the host and the subset of a destination exist; nil is none.
+func (x *references) destination(c *Config, at *path, destination *networking.Destination) {
+	if destination == nil || destination.Host == "" {
+		return
+	}
+	host := x.resolve(destination.Host, c.Namespace)
+	if !x.known(host) {
+		x.warn(c, at.field("host"), "there is no service %q", host)
+		return
+	}
+	if destination.Subset != "" && !x.subset(host, destination.Subset) {
+		x.warn(c, at.field("subset"), "no DestinationRule of %q has a subset %q", host, destination.Subset)
+	}
+}
+
+// known reports whether there is a service of a name.
+func (x *references) known(host string) bool {
+	if x.hosts[host] {
+		return true
+	}
+	for _, wildcard := range x.wildcards {
+		if hostWithin(host, wildcard) {
+			return true
+		}
+	}
+	return false
+}
+
+// subset reports whether a DestinationRule of the host, or of a wildcard that contains it, has a
+// subset.
+func (x *references) subset(host, subset string) bool {
+	for of, subsets := range x.subsets {
+		if subsets[subset] && hostWithin(host, of) {
+			return true
+		}
+	}
+	return false
+}
+
+// gateways checks that gateways exist.
+func (x *references) gateways(c *Config, at *path, names []string) {
+	for i, text := range names {
+		if text == meshGateway {
+			continue
+		}
+		key := Key{Gateway, c.Namespace, text}
+		if namespace, name, found := strings.Cut(text, "/"); found {
+			key.Namespace, key.Name = namespace, name
+		} else if labels := strings.Split(text, "."); len(labels) > 1 {
+			key.Namespace, key.Name = labels[1], labels[0]
+		}
+		if x.reader.Get(key) == nil {
+			x.warn(c, at.at(i), "there is no %s", key)
+		}
+	}
+}
+
+// delegate checks that a delegate exists and has no hosts; nil is none.
+func (x *references) delegate(c *Config, at *path, delegate *networking.Delegate) {
+	if delegate == nil {
+		return
+	}
+	key := Key{VirtualService, c.Namespace, delegate.Name}
+	if delegate.Namespace != "" {
+		key.Namespace = delegate.Namespace
+	}
+	to := x.reader.Get(key)
+	if to == nil {
+		x.warn(c, at.field("name"), "there is no %s", key)
+	} else if len(to.Spec.(*networking.VirtualService).Hosts) > 0 {
+		x.warn(c, at.field("name"), "%s has hosts: a delegate must have none", key)
+	}
+}

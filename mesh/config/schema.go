@@ -1,0 +1,150 @@
+package config
+
+import (
+	"slices"
+	"strings"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+	security "istio.io/api/security/v1beta1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+)
+
+// The ConfigMap whose key "mesh" is the mesh configuration.
+const (
+	RootNamespace = "istio-system"
+	MeshName      = "istio"
+)
+
+// DefaultNamespace is the namespace of a document that does not name one.
+const DefaultNamespace = "default"
+
+// Schema describes a kind.
+type Schema struct {
+	Kind Kind
+	// Group is the API group, "" for the core group; Versions are those that are accepted. All
+	// versions of a kind have the same fields.
+	Group    string
+	Versions []string
+	// Plural is the name of the kind in the paths of the Kubernetes API, such as "virtualservices".
+	Plural     string
+	Namespaced bool
+	// New returns an empty Spec: a proto message for Istio's kinds, the whole object for those of
+	// Kubernetes.
+	New func() any
+
+	// validate checks a document whose Spec has the type of New.
+	validate func(*checker)
+}
+
+var (
+	istioNetworking = []string{"v1", "v1beta1", "v1alpha3"}
+	istioSecurity   = []string{"v1", "v1beta1"}
+	onlyV1          = []string{"v1"}
+)
+
+// Schemas has every kind that is read. It must not be changed.
+var Schemas = []Schema{
+	{ServiceEntry, "networking.istio.io", istioNetworking, "serviceentries", true, func() any { return &networking.ServiceEntry{} }, typed(validateServiceEntry)},
+	{WorkloadEntry, "networking.istio.io", istioNetworking, "workloadentries", true, func() any { return &networking.WorkloadEntry{} }, typed(validateWorkloadEntry)},
+	{VirtualService, "networking.istio.io", istioNetworking, "virtualservices", true, func() any { return &networking.VirtualService{} }, typed(validateVirtualService)},
+	{DestinationRule, "networking.istio.io", istioNetworking, "destinationrules", true, func() any { return &networking.DestinationRule{} }, typed(validateDestinationRule)},
+	{Gateway, "networking.istio.io", istioNetworking, "gateways", true, func() any { return &networking.Gateway{} }, typed(validateGateway)},
+	{Sidecar, "networking.istio.io", istioNetworking, "sidecars", true, func() any { return &networking.Sidecar{} }, typed(validateSidecar)},
+	{PeerAuthentication, "security.istio.io", istioSecurity, "peerauthentications", true, func() any { return &security.PeerAuthentication{} }, typed(validatePeerAuthentication)},
+	{Service, "", onlyV1, "services", true, func() any { return &corev1.Service{} }, typed(validateService)},
+	{EndpointSlice, "discovery.k8s.io", onlyV1, "endpointslices", true, func() any { return &discoveryv1.EndpointSlice{} }, typed(validateEndpointSlice)},
+	{Pod, "", onlyV1, "pods", true, func() any { return &corev1.Pod{} }, typed(validatePod)},
+	{Namespace, "", onlyV1, "namespaces", false, func() any { return &corev1.Namespace{} }, typed(validateNamespace)},
+	{Secret, "", onlyV1, "secrets", true, func() any { return &corev1.Secret{} }, typed(validateSecret)},
+	{Ingress, "networking.k8s.io", onlyV1, "ingresses", true, func() any { return &networkingv1.Ingress{} }, typed(validateIngress)},
+	{MeshConfig, "mesh.istio.io", []string{"v1alpha1"}, "meshconfigs", true, func() any { return &meshv1alpha1.MeshConfig{} }, typed(validateMeshConfig)},
+}
+
+// typed makes a validation of a Spec of a type.
+func typed[T any](validate func(*checker, T)) func(*checker) {
+	return func(k *checker) {
+		spec, ok := k.config.Spec.(T)
+		if !ok {
+			k.errorf(nil, "its content has the type %T", k.config.Spec)
+			return
+		}
+		validate(k, spec)
+	}
+}
+
+// SchemaOf returns the schema of a kind, nil if the kind is not read.
+func SchemaOf(kind Kind) *Schema {
+	if i := slices.IndexFunc(Schemas, func(s Schema) bool { return s.Kind == kind }); i >= 0 {
+		return &Schemas[i]
+	}
+	return nil
+}
+
+// IsIstio reports whether the kind is one of Istio's, whose Spec is a proto message.
+func (s *Schema) IsIstio() bool { return strings.HasSuffix(s.Group, ".istio.io") }
+
+// APIVersion returns the preferred version as documents have it, such as "networking.istio.io/v1".
+func (s *Schema) APIVersion() string {
+	if s.Group == "" {
+		return s.Versions[0]
+	}
+	return s.Group + "/" + s.Versions[0]
+}
+
+// schemaFor returns the schema of the documents that have an apiVersion and a kind; nil if there is
+// none. known is false if the group and kind are read, but in other versions.
+func schemaFor(apiVersion, kind string) (s *Schema, knownVersion bool) {
+	group, version, grouped := strings.Cut(apiVersion, "/")
+	if !grouped {
+		group, version = "", apiVersion
+	}
+	for i := range Schemas {
+		s := &Schemas[i]
+		if s.Group == group && s.Kind.Short() == kind && s.Kind != MeshConfig {
+			return s, slices.Contains(s.Versions, version)
+		}
+	}
+	return nil, false
+}
+
+// ignoredKinds has the reasons why kinds of Istio and of the Gateway API are not read.
+var ignoredKinds = map[string]string{
+	"networking.istio.io/EnvoyFilter":          "it patches Envoy's configuration as istiod generates it, which holdfast-mesh does not",
+	"networking.istio.io/ProxyConfig":          "the configuration of a proxy's process is that of its holdfast agent",
+	"networking.istio.io/WorkloadGroup":        "there is no automatic registration of workloads: write a WorkloadEntry for each",
+	"telemetry.istio.io/Telemetry":             "access logs are configured for the whole mesh, in the MeshConfig",
+	"security.istio.io/RequestAuthentication":  "end users' tokens are not checked: requests that this document would reject are accepted",
+	"security.istio.io/AuthorizationPolicy":    "requests are not authorized: those that this document would deny are allowed",
+	"extensions.istio.io/WasmPlugin":           "proxies are not extended",
+	"extensions.istio.io/TrafficExtension":     "proxies are not extended",
+	"gateway.networking.k8s.io/Gateway":        "the Gateway API is not read: write a Gateway of networking.istio.io",
+	"gateway.networking.k8s.io/GatewayClass":   "the Gateway API is not read: write a Gateway of networking.istio.io",
+	"gateway.networking.k8s.io/HTTPRoute":      "the Gateway API is not read: write a VirtualService",
+	"gateway.networking.k8s.io/GRPCRoute":      "the Gateway API is not read: write a VirtualService",
+	"gateway.networking.k8s.io/TCPRoute":       "the Gateway API is not read: write a VirtualService",
+	"gateway.networking.k8s.io/TLSRoute":       "the Gateway API is not read: write a VirtualService",
+	"gateway.networking.k8s.io/UDPRoute":       "the Gateway API is not read, and UDP is not proxied",
+	"gateway.networking.k8s.io/ReferenceGrant": "the Gateway API is not read",
+}
+
+// ignoredMessage says why the documents of a kind that is not read are ignored.
+func ignoredMessage(apiVersion, kind string) string {
+	group, _, grouped := strings.Cut(apiVersion, "/")
+	if !grouped {
+		group = ""
+	}
+	if reason := ignoredKinds[group+"/"+kind]; reason != "" {
+		return "ignored: " + reason
+	}
+	switch {
+	case strings.HasSuffix(group, "gateway.networking.k8s.io"):
+		return "ignored: the Gateway API is not read"
+	case strings.HasSuffix(group, "istio.io"):
+		return "ignored: Istio's kind " + kind + " is not supported"
+	default:
+		return "ignored: this kind has no meaning for the mesh"
+	}
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-xds/holdfast/mesh"
+	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/config/dir"
+	"github.com/holdfast-xds/holdfast/mesh/server"
+)
+
+// askTimeout is how long a command waits for the status of a server.
+const askTimeout = 10 * time.Second
+
+const validateLong = `Check documents without serving them: every error and warning with file, line and field. Errors are
+what serve would not take. Warnings are fields that have no effect, and references to hosts, subsets,
+gateways and delegates that no document defines. With errors, the exit code is 1.`
+
+func newValidate(stdout io.Writer) *cobra.Command {
+	return &cobra.Command{
+		Use: "validate DIR|FILE…", Short: "check documents", Long: validateLong,
+		Example: "holdfast-mesh validate ./mesh",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("no directory or file to check")
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			problems := dir.Validate(args...)
+			for _, p := range problems {
+				if _, err := fmt.Fprintln(stdout, p); err != nil {
+					return failed(err)
+				}
+			}
+			if config.Invalid(problems) {
+				return errReported
+			}
+			return nil
+		},
+	}
+}
+
+// ask gets a path of a server's admin address.
+func ask(ctx context.Context, admin, path string, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+path, nil)
+	if err != nil {
+		return fmt.Errorf("--admin %q: want host:port", admin)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return failed(fmt.Errorf("no answer from %s: %w (is holdfast-mesh running there? --admin names its address)", admin, errors.Unwrap(err)))
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+		return failed(fmt.Errorf("%s answers %s: %s", admin, resp.Status, strings.TrimSpace(string(text))))
+	}
+	return failed(json.NewDecoder(resp.Body).Decode(into))
+}
+
+func newProxies(stdout io.Writer) *cobra.Command {
+	var admin, output string
+	c := &cobra.Command{
+		Use: "proxies", Short: "show who is connected, and whether they have the newest configuration", Args: cobra.NoArgs,
+		Long: `Show the connected proxies. Of each type of resource, SYNCED means that the proxy has ACKed the newest
+configuration, STALE that it has not answered yet, and NACKED that it rejected something: the reason
+follows.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var s mesh.Status
+			if err := ask(cmd.Context(), admin, "/status", &s); err != nil {
+				return err
+			}
+			if s.Proxies == nil {
+				s.Proxies = []server.ProxyStatus{}
+			}
+			return write(stdout, output, s.Proxies, func(w io.Writer) { proxyTable(w, s.Proxies) })
+		},
+	}
+	c.Flags().StringVar(&admin, "admin", defaultAdmin, "`ADDR`, host:port, of the server's status")
+	c.Flags().StringVarP(&output, "output", "o", "table", "`FORMAT`: table, yaml or json")
+	return c
+}
+
+func proxyTable(w io.Writer, proxies []server.ProxyStatus) {
+	_, _ = fmt.Fprintln(w, "NODE\tTYPE\tNAMESPACE\tCONNECTED\tCDS\tEDS\tLDS\tRDS")
+	for _, p := range proxies {
+		states := make(map[string]string)
+		var reasons []string
+		for _, t := range p.Types {
+			states[t.Type] = t.State
+			if t.Reason != "" {
+				reasons = append(reasons, "  "+t.Type+": "+t.Reason)
+			}
+		}
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s", p.Node, p.Type, p.Namespace, time.Since(p.Since).Round(time.Second))
+		for _, short := range []string{"CDS", "EDS", "LDS", "RDS"} {
+			state := states[short]
+			if state == "" {
+				state = "-"
+			}
+			_, _ = fmt.Fprint(w, "\t"+state)
+		}
+		_, _ = fmt.Fprintln(w)
+		for _, reason := range reasons {
+			_, _ = fmt.Fprintln(w, reason)
+		}
+	}
+}
+
+func newGet(stdout io.Writer) *cobra.Command {
+	var admin, output, namespace string
+	c := &cobra.Command{
+		Use: "get [KIND [NAME]]", Short: "show the documents that are served", Args: cobra.MaximumNArgs(2),
+		Long: `Show the documents that a running server uses: of a document that is not valid any more, its last
+valid content. KIND is the name of a kind, or its plural.`,
+		Example: "holdfast-mesh get virtualservices\nholdfast-mesh get VirtualService reviews -n default -o yaml",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			query := url.Values{"namespace": {namespace}}
+			if len(args) > 0 {
+				query.Set("kind", args[0])
+			}
+			if len(args) > 1 {
+				query.Set("name", args[1])
+			}
+			var docs []mesh.Document
+			if err := ask(cmd.Context(), admin, "/documents?"+query.Encode(), &docs); err != nil {
+				return err
+			}
+			if len(docs) == 0 {
+				return failed(errors.New("no such document"))
+			}
+			return write(stdout, output, docs, func(w io.Writer) {
+				_, _ = fmt.Fprintln(w, "KIND\tNAMESPACE\tNAME\tORIGIN")
+				for _, d := range docs {
+					_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", d.Kind, d.Namespace, d.Name, d.Origin)
+				}
+			})
+		},
+	}
+	c.Flags().StringVarP(&namespace, "namespace", "n", "", "`NAMESPACE` of the documents; empty: all")
+	c.Flags().StringVar(&admin, "admin", defaultAdmin, "`ADDR`, host:port, of the server's status")
+	c.Flags().StringVarP(&output, "output", "o", "table", "`FORMAT`: table, yaml or json")
+	return c
+}
+
+// write writes a value as a table, YAML or JSON.
+func write(w io.Writer, format string, v any, table func(io.Writer)) error {
+	switch format {
+	case "table":
+		t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+		table(t)
+		return failed(t.Flush())
+	case "yaml":
+		text, err := yaml.Marshal(v)
+		if err == nil {
+			_, err = w.Write(text)
+		}
+		return failed(err)
+	case "json":
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return failed(e.Encode(v))
+	}
+	return fmt.Errorf("--output %q: want table, yaml or json", format)
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-xds/holdfast/mesh"
+	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/push/debounce"
+	"github.com/holdfast-xds/holdfast/mesh/push/queue"
+)
+
+// defaultAdmin is where the status is, and where the other commands ask for it.
+const defaultAdmin = "127.0.0.1:15014"
+
+const serveLong = `Read the documents of a directory, and serve xDS to proxies.
+
+Files are read again when they change. A document that is not valid keeps its last valid content and
+harms no other; the log and the status name it with file, line and field. Proxies are answered from
+when the directory was read once.`
+
+// serveFlags are the flags of serve that are not those of mesh.Config.
+type serveFlags struct {
+	cfg    mesh.Config
+	level  string
+	format string
+}
+
+func newServe(stderr io.Writer) *cobra.Command {
+	f := &serveFlags{}
+	c := &cobra.Command{
+		Use: "serve --config DIR", Short: "serve xDS from a directory of documents", Long: serveLong, Args: cobra.NoArgs,
+		Example: "holdfast-mesh serve --config ./mesh",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log, err := newLog(stderr, f.level, f.format)
+			if err != nil {
+				return err
+			}
+			f.cfg.Version, f.cfg.Log = version, log
+			if err := f.check(); err != nil {
+				return err
+			}
+			e, err := mesh.New(f.cfg)
+			if err != nil {
+				return err
+			}
+			if f.cfg.Listen != "" && !isLoopback(f.cfg.Listen) {
+				log.Warn("whoever reaches the plaintext address gets the configuration of any namespace", "addr", f.cfg.Listen)
+			}
+			return failed(e.Run(cmd.Context()))
+		},
+	}
+	flags, cfg := c.Flags(), &f.cfg
+	flags.SortFlags = false
+	flags.StringVar(&cfg.Dir, "config", "", "`DIR` of the documents (*.yaml, *.yml, *.json; subdirectories too). Required")
+	flags.StringVar(&cfg.Listen, "listen", "127.0.0.1:15010", "`ADDR`, host:port, of xDS in plaintext; empty: none")
+	flags.StringVar(&cfg.TLSListen, "tls-listen", "", "`ADDR`, host:port, of xDS with TLS, such as :15012; empty: none")
+	flags.StringVar(&cfg.TLSCert, "tls-cert", "", "PEM `FILE` of the certificate and its chain; with --tls-key")
+	flags.StringVar(&cfg.TLSKey, "tls-key", "", "PEM `FILE` of the private key of --tls-cert")
+	flags.StringVar(&cfg.TLSClientCA, "tls-client-ca", "", "PEM `FILE` of the CAs to trust for client certificates; empty: clients need none")
+	flags.StringVar(&cfg.Admin, "admin", defaultAdmin, "`ADDR`, host:port, of status and metrics; empty: none")
+	flags.StringVar(&cfg.Domain, "domain", config.DefaultDomain, "DNS `DOMAIN` of Kubernetes Services")
+	flags.StringVar(&cfg.Cluster, "cluster", "", "`ID` of the cluster whose Services the documents describe")
+	flags.DurationVar(&cfg.Debounce.After, "debounce-after", debounce.DefaultAfter, "a change is pushed when none has come for this `TIME`")
+	flags.DurationVar(&cfg.Debounce.Max, "debounce-max", debounce.DefaultMax, "`TIME` that a change waits for others at most")
+	flags.BoolVar(&cfg.Debounce.Endpoints, "debounce-endpoints", true, "changes of endpoints wait, too; false: they are pushed at once")
+	flags.IntVar(&cfg.Throttle, "push-throttle", queue.DefaultThrottle, "`NUMBER` of proxies that are served at once")
+	flags.StringVar(&f.level, "log-level", "info", "`LEVEL`: debug, info, warn or error")
+	flags.StringVar(&f.format, "log-format", "text", "`FORMAT`: text or json")
+	return c
+}
+
+// check returns what is wrong with the flags and would not be noticed otherwise.
+func (f *serveFlags) check() error {
+	switch d := f.cfg.Debounce; {
+	case (f.cfg.TLSCert == "") != (f.cfg.TLSKey == ""):
+		return errors.New("--tls-cert and --tls-key go together: give both or none")
+	case d.After < 0 || d.Max < d.After:
+		return fmt.Errorf("--debounce-max %s must not be less than --debounce-after %s, which must not be negative", d.Max, d.After)
+	case f.cfg.Throttle < 1:
+		return fmt.Errorf("--push-throttle %d: want at least 1", f.cfg.Throttle)
+	}
+	return nil
+}
+
+// isLoopback reports whether nobody but this machine reaches an address.
+func isLoopback(addr string) bool {
+	host, _, _ := net.SplitHostPort(addr)
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}
+
+func newLog(w io.Writer, level, format string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("--log-level %q: want debug, info, warn or error", level)
+	}
+	options := &slog.HandlerOptions{Level: l}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, options)), nil
+	}
+	return nil, fmt.Errorf("--log-format %q: want text or json", format)
+}

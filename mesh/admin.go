@@ -1,0 +1,133 @@
+package mesh
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/holdfast-xds/holdfast/internal/webguard"
+	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/server"
+)
+
+// shutdownTime is how long a request to the admin address may take when the process ends.
+const shutdownTime = time.Second
+
+// Status is what GET /status returns: who is connected, and what is wrong in the configuration.
+type Status struct {
+	Version  string               `json:"version"`
+	Ready    bool                 `json:"ready"`
+	Proxies  []server.ProxyStatus `json:"proxies"`
+	Problems []string             `json:"problems"`
+}
+
+// Document is a document as GET /documents returns it.
+type Document struct {
+	APIVersion string            `json:"apiVersion"`
+	Kind       string            `json:"kind"`
+	Namespace  string            `json:"namespace,omitempty"`
+	Name       string            `json:"name"`
+	Labels     map[string]string `json:"labels,omitempty"`
+	Origin     string            `json:"origin,omitempty"`
+	Spec       json.RawMessage   `json:"spec"`
+}
+
+// serveAdmin serves metrics and status until ctx ends.
+func (e *Environment) serveAdmin(ctx context.Context) error {
+	if e.cfg.Admin == "" {
+		return nil
+	}
+	lis, err := net.Listen("tcp", e.cfg.Admin)
+	if err != nil {
+		return fmt.Errorf("--admin: %w", err)
+	}
+	host, _, _ := net.SplitHostPort(e.cfg.Admin)
+	web := &http.Server{Handler: webguard.Guard{Host: host}.Wrap(e.adminHandler()), ReadHeaderTimeout: 10 * time.Second}
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		<-ctx.Done()
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
+		defer cancel()
+		_ = web.Shutdown(late)
+	}()
+	e.cfg.Log.Info("serving status and metrics", "addr", lis.Addr().String())
+	err = web.Serve(lis)
+	if errors.Is(err, http.ErrServerClosed) {
+		<-stopped
+		return nil
+	}
+	return err
+}
+
+func (e *Environment) adminHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(e.metrics, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
+		if !e.listening.Load() {
+			http.Error(w, "the configuration has not been read yet", http.StatusServiceUnavailable)
+		}
+	})
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { respond(w, e.Status()) })
+	mux.HandleFunc("GET /documents", func(w http.ResponseWriter, r *http.Request) {
+		respond(w, e.Documents(r.URL.Query().Get("kind"), r.URL.Query().Get("namespace"), r.URL.Query().Get("name")))
+	})
+	return mux
+}
+
+func respond(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v) // the client went away
+}
+
+// Status returns who is connected, and what is wrong in the configuration.
+func (e *Environment) Status() Status {
+	s := Status{Version: e.cfg.Version, Ready: e.listening.Load(), Proxies: e.server.Proxies(), Problems: []string{}}
+	for _, p := range e.config.Problems() {
+		s.Problems = append(s.Problems, p.String())
+	}
+	return s
+}
+
+// Documents returns the documents of a kind by its name, of a namespace and with a name; "" for all.
+// Secrets have no content.
+func (e *Environment) Documents(kind, namespace, name string) []Document {
+	out := []Document{}
+	for _, schema := range config.Schemas {
+		if kind != "" && schema.Kind.Short() != kind && schema.Plural != kind {
+			continue
+		}
+		for _, c := range e.config.List(schema.Kind, namespace) {
+			if name == "" || c.Name == name {
+				out = append(out, document(c))
+			}
+		}
+	}
+	return out
+}
+
+func document(c *config.Config) Document {
+	d := Document{
+		APIVersion: c.APIVersion, Kind: c.Kind.Short(), Namespace: c.Namespace, Name: c.Name, Labels: c.Labels, Origin: c.Origin,
+	}
+	switch spec := c.Spec.(type) {
+	case proto.Message:
+		d.Spec, _ = protojson.Marshal(spec) // it was read from JSON
+	default:
+		if c.Kind != config.Secret {
+			d.Spec, _ = json.Marshal(spec)
+		}
+	}
+	if d.Spec == nil {
+		d.Spec = json.RawMessage("{}")
+	}
+	return d
+}

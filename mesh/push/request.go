@@ -1,10 +1,11 @@
-// Package push has what happens between a change and the proxies: the request that describes what
-// changed. The packages below it decide when a request is pushed (debounce) and to whom next
-// (queue).
+// Package push has what is pushed: the Snapshot that generation reads, and the Request that says what
+// changed since the one before; they are Pilot's PushContext and PushRequest. The packages below it
+// decide when a request is pushed (debounce) and to whom next (queue).
 //
-// It promises that merging requests loses nothing that a proxy needs. It does not know proxies, and
-// does not decide whom a request concerns. A Request may be read by several goroutines at once; it
-// must not be changed after it was handed on.
+// It promises that a Snapshot does not change, so that proxies that are served from one see no mix of
+// two (mesh.md M1), and that merging requests loses nothing that a proxy needs. It does not decide
+// whom a request concerns, and the endpoints are no part of a Snapshot. Both types may be read by
+// several goroutines at once; a Request must not be changed after it was handed on.
 package push
 
 import (

@@ -1,8 +1,3 @@
-// Package push is the model of what is pushed: the Snapshot that generation reads, and the Request
-// that says what changed since the one before. It is Pilot's PushContext and PushRequest.
-//
-// A Snapshot does not change after New: proxies that are served from one see no mix of two (mesh.md
-// M1). What it computes on demand it computes once, so that it may be read by several goroutines.
 package push
 
 import (

@@ -36,7 +36,7 @@ func TestAServiceOfTwoClustersHasTheAddressesOfBoth(t *testing.T) {
 	m := newMesh()
 	m.one.apply(reviewsService(httpService))
 	m.two.apply(reviewsService("{spec: {clusterIP: 10.2.0.1, ports: [{name: other, port: 81}]}}", "@alpha.istio.io/kubernetes-serviceaccounts=sa"), pod("default/p", "10.0.2.1"))
-	m.entries.apply(doc(config.ServiceEntry, "default/squatter", "{hosts: ["+reviewsHost+", a.com]}"))
+	m.entries.apply(doc(config.ServiceEntry, "default/squatter", "{hosts: ["+reviewsHost+", a.com], subjectAltNames: [spiffe://squatter]}"))
 	services := m.d.Services()
 	if len(services) != 2 || services[0].Hostname != "a.com" {
 		t.Fatalf("services %v", services)
@@ -110,6 +110,7 @@ func TestTheInstancesOfAProxy(t *testing.T) {
 			[]string{reviewsHost + " http 80 at 10.0.0.7:8080"},
 		},
 		{"a VM of a ServiceEntry, only of its namespace", Proxy{Addresses: []string{"10.0.0.9"}, Namespace: "default"}, []string{"a.com tcp 7 at 10.0.0.9:7"}},
+		{"a VM of another cluster", Proxy{Addresses: []string{"10.0.0.9"}, Namespace: "default", Cluster: "c2"}, []string{"a.com tcp 7 at 10.0.0.9:7"}},
 		{"a VM that names no namespace", Proxy{Addresses: []string{"10.0.0.9"}}, []string{"a.com tcp 7 at 10.0.0.9:7", "b.com tcp 8 at 10.0.0.9:8"}},
 		{"a Pod of another namespace", Proxy{Addresses: []string{"10.0.0.1"}, Namespace: "other"}, []string{}},
 		{"nobody", Proxy{}, []string{}},

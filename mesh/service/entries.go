@@ -39,7 +39,7 @@ type entry struct {
 	addresses  []string
 	// inline are the endpoints that it lists; selected are those of the workloads that it selects.
 	inline   []*Endpoint
-	selected map[config.Key][]*Endpoint
+	selected selection
 }
 
 // NewEntries returns a registry that follows a cache from its Run on. It must be called before that.
@@ -144,13 +144,11 @@ func (r *Entries) move(t transition, touched map[Key]struct{}) {
 // choose sets the endpoints of a workload, nil for one that is gone, if the entry selects it. It
 // reports whether that changed anything.
 func (en *entry) choose(key config.Key, w *workload) bool {
-	_, before := en.selected[key]
 	isDNS := en.resolution == DNS || en.resolution == DNSRoundRobin
 	if w == nil || !selects(en.spec.WorkloadSelector.GetLabels(), w.endpoint.Labels) || w.notIP && !isDNS {
-		delete(en.selected, key)
-		return before
+		return en.selected.remove(key)
 	}
-	en.selected[key] = en.serve(w)
+	en.selected.set(key, en.serve(w))
 	return true
 }
 
@@ -187,7 +185,7 @@ func (r *Entries) read(c *config.Config) *entry {
 		r.options.reportf(c, "resolution %s is not supported", spec.Resolution)
 		return nil
 	}
-	en := &entry{config: c, spec: spec, resolution: resolution, selected: map[config.Key][]*Endpoint{}}
+	en := &entry{config: c, spec: spec, resolution: resolution}
 	for _, host := range spec.Hosts {
 		if key := (Key{Hostname(host), c.Namespace}); !slices.Contains(en.keys, key) {
 			en.keys = append(en.keys, key)
@@ -215,7 +213,7 @@ func (r *Entries) read(c *config.Config) *entry {
 	return en
 }
 
-// rebuild makes the services anew that were touched.
+// rebuild makes the services again that were touched.
 func (r *Entries) rebuild(touched map[Key]struct{}) []outcome {
 	var out []outcome
 	for _, key := range slices.SortedFunc(maps.Keys(touched), CompareKeys) {
@@ -249,14 +247,10 @@ func (r *Entries) endpointsOf(en *entry, key Key) []*Endpoint {
 		}}
 		return en.serve(w)
 	}
-	if len(en.selected) == 0 {
-		return en.inline
+	if en.spec.WorkloadSelector != nil {
+		return en.selected.appendTo(nil)
 	}
-	out := make([]*Endpoint, 0, len(en.selected)*len(en.spec.Ports))
-	for _, wk := range slices.SortedFunc(maps.Keys(en.selected), compareDocuments) {
-		out = append(out, en.selected[wk]...)
-	}
-	return out
+	return en.inline
 }
 
 // firstOfEachPort returns the first endpoint of each port: the proxy resolves only one name.

@@ -198,7 +198,7 @@ func TestAChangeTouchesOnlyItsOwnServices(t *testing.T) {
 	f.apply(doc(config.ServiceEntry, "default/one", twoPorts+"addresses: [10.0.0.1]"))
 	l.want(t, "default/a.com changed", "default/b.com changed")
 	if r.Service(Key{"c.com", "default"}) != before {
-		t.Error("the other service was made anew")
+		t.Error("the other service was made again")
 	}
 }
 

@@ -147,6 +147,16 @@ func TestWithoutSlicesTheSelectedPodsAreTheEndpoints(t *testing.T) {
 	equal(t, "of both families, also not ready", endpoints(shards, host, health), []string{"http 10.0.0.1:80 0", "http fd00::1:80 0", "http 10.0.0.2:80 0", "http 10.0.0.5:80 0"})
 }
 
+func TestANamedPortThatMovesIsAChangeOfItsPod(t *testing.T) {
+	f := newFeed()
+	_, shards, _ := newKubernetes(f)
+	f.apply(reviewsService("{spec: {selector: {app: x}, ports: [{name: http, port: 80, targetPort: web}]}}"))
+	for _, port := range []string{"8080", "8081"} {
+		f.apply(doc(config.Pod, "default/p1", "{spec: {containers: [{name: c, ports: [{name: web, containerPort: "+port+"}]}]}, status: {podIP: 10.0.0.1}}", "app=x"))
+		equal(t, "endpoints", endpoints(shards, "default/"+reviewsHost, nil), []string{"http 10.0.0.1:" + port})
+	}
+}
+
 func TestAServiceWithoutSelectorHasNoPods(t *testing.T) {
 	f := newFeed()
 	_, shards, _ := newKubernetes(f)

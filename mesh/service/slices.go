@@ -51,7 +51,7 @@ func (r *Kubernetes) forget(s *slice) {
 	s.mentions = nil
 }
 
-// readEndpoints sets the endpoints of a slice anew.
+// readEndpoints sets the endpoints of a slice again.
 func (r *Kubernetes) readEndpoints(s *slice) {
 	for _, m := range s.mentions {
 		without(r.mentioned, m, s.config.Key)

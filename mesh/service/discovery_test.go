@@ -93,6 +93,7 @@ func TestTheInstancesOfAProxy(t *testing.T) {
 	m.two.apply(reviewsService(httpService), pod("default/other", "10.0.0.1", "app=x"))
 	m.entries.apply(doc(config.ServiceEntry, "default/se", "{hosts: [a.com], resolution: STATIC, ports: [{number: 7, name: tcp}], endpoints: [{address: 10.0.0.9}]}"),
 		doc(config.ServiceEntry, "other/se", "{hosts: [b.com], resolution: STATIC, ports: [{number: 8, name: tcp}], endpoints: [{address: 10.0.0.9}]}"))
+	m.entries.apply(doc(config.ServiceEntry, "default/vm", "{hosts: [c.com], resolution: STATIC, ports: [{number: 6, name: tcp, targetPort: 66}], workloadSelector: {labels: {app: vm}}}"))
 	const headless = "headless.default.svc.cluster.local"
 	for _, tc := range []struct {
 		name  string
@@ -112,6 +113,10 @@ func TestTheInstancesOfAProxy(t *testing.T) {
 		{"a VM of a ServiceEntry, only of its namespace", Proxy{Addresses: []string{"10.0.0.9"}, Namespace: "default"}, []string{"a.com tcp 7 at 10.0.0.9:7"}},
 		{"a VM of another cluster", Proxy{Addresses: []string{"10.0.0.9"}, Namespace: "default", Cluster: "c2"}, []string{"a.com tcp 7 at 10.0.0.9:7"}},
 		{"a VM that names no namespace", Proxy{Addresses: []string{"10.0.0.9"}}, []string{"a.com tcp 7 at 10.0.0.9:7", "b.com tcp 8 at 10.0.0.9:8"}},
+		{
+			"a VM that is not known yet, by its labels", Proxy{Addresses: []string{"10.0.0.8"}, Namespace: "default", Labels: map[string]string{"app": "vm"}, Cluster: "c3"},
+			[]string{"c.com tcp 6 at 10.0.0.8:66"},
+		},
 		{"a Pod of another namespace", Proxy{Addresses: []string{"10.0.0.1"}, Namespace: "other"}, []string{}},
 		{"nobody", Proxy{}, []string{}},
 	} {

@@ -77,12 +77,12 @@ func (r *Entries) onWorkload(e config.Event) {
 func (r *Entries) onNamespace(e config.Event) {
 	r.mu.Lock()
 	touched := map[Key]struct{}{}
-	network := r.workloads.networks[e.Key().Name]
-	for _, t := range r.workloads.setNamespace(e) {
+	changed, workloads := r.workloads.setNamespace(e)
+	for _, t := range workloads {
 		r.move(t, touched)
 	}
-	if r.workloads.networks[e.Key().Name] != network { // inline endpoints have the network too
-		for key, en := range r.entries {
+	if changed { // inline endpoints have the network too
+		for key, en := range maps.Clone(r.entries) {
 			if key.Namespace == e.Key().Name {
 				r.replace(key, en.config, touched)
 			}
@@ -213,7 +213,7 @@ func (r *Entries) read(c *config.Config) *entry {
 	return en
 }
 
-// rebuild makes the services again that were touched.
+// rebuild sets the services that were touched.
 func (r *Entries) rebuild(touched map[Key]struct{}) []outcome {
 	var out []outcome
 	for _, key := range slices.SortedFunc(maps.Keys(touched), CompareKeys) {
@@ -334,13 +334,28 @@ func normalAddress(address string) (string, error) {
 }
 
 // ProxyInstances returns the instances that run at the addresses of a proxy, of services in the
-// proxy's namespace (in any, if it has none).
+// proxy's namespace (in any, if it has none). If there are none, they are those of the entries of
+// its namespace that select its labels.
 func (r *Entries) ProxyInstances(p Proxy) []Instance {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	var out []Instance
 	for _, address := range p.Addresses {
 		out = append(out, r.at(address, p.Namespace)...)
+	}
+	if len(out) > 0 || len(p.Addresses) == 0 {
+		return out
+	}
+	entries := r.selectors[p.Namespace]
+	for _, key := range slices.SortedFunc(maps.Keys(entries), compareDocuments) {
+		en := entries[key]
+		if !selects(en.spec.WorkloadSelector.GetLabels(), p.Labels) {
+			continue
+		}
+		endpoints := en.serve(r.workloads.ofProxy(p))
+		for _, k := range en.keys {
+			out = append(out, instancesOf(r.services[k], endpoints)...)
+		}
 	}
 	return out
 }

@@ -138,6 +138,8 @@ func TestASelectorSelectsWorkloadEntriesAndPodsOfItsNamespace(t *testing.T) {
 	l.want(t, "default/a.com full") // another service account
 	equal(t, "endpoints", endpoints(shards, "default/a.com", nil), []string{"http 10.0.0.1:8080", "http 10.0.1.1:9000"})
 
+	f.apply(doc(config.WorkloadEntry, "default/vm", "{address: 10.0.1.1, ports: {http: 9001}, labels: {app: x}, serviceAccount: vm}"))
+	l.want(t, "default/a.com endpoints")
 	f.apply(pod("default/p3", "10.0.0.3", "app=x"))
 	l.want(t, "default/a.com endpoints")
 	f.apply(pod("default/p3", "10.0.0.3", "app=x"))
@@ -212,8 +214,8 @@ func TestWhatIsNotSupportedIsReported(t *testing.T) {
 }
 
 func TestTheNetworkOfANamespaceCountsForWhatHasNone(t *testing.T) {
-	f := newFeed()
-	_, shards, _ := newEntries(f)
+	f, shards := newFeed(), &Shards{}
+	NewEntries(f, Options{Shards: shards, Network: "default"})
 	f.apply(doc(config.ServiceEntry, "default/se", selecting), pod("default/p", "10.0.0.1", "app=x"),
 		pod("default/q", "10.0.0.2", "app=x", labelNetwork+"=own"),
 		doc(config.ServiceEntry, "default/inline", "{hosts: [b.com], resolution: STATIC, ports: [{number: 80, name: http}], endpoints: [{address: 10.0.0.3}]}"),
@@ -221,4 +223,6 @@ func TestTheNetworkOfANamespaceCountsForWhatHasNone(t *testing.T) {
 	network := func(e *Endpoint) string { return e.Network + " " + e.Labels[labelNetwork] }
 	got := append(endpoints(shards, "default/a.com", network), endpoints(shards, "default/b.com", network)...)
 	equal(t, "endpoints", got, []string{"http 10.0.0.1:8080 n1 n1", "http 10.0.0.2:8080 own own", "http 10.0.0.3:80 n1 n1"})
+	f.apply(doc(config.Namespace, "default", "{}"))
+	equal(t, "without one of the namespace", endpoints(shards, "default/b.com", network), []string{"http 10.0.0.3:80 default default"})
 }

@@ -99,6 +99,41 @@ func TestARegistryThatFollowedChangesIsTheSameAsANewOne(t *testing.T) {
 	}
 }
 
+// With -race this shows that a registry may be read while it follows changes, also by its handlers.
+func TestARegistryMayBeReadWhileItChanges(t *testing.T) {
+	f, shards := newFeed(), &Shards{}
+	var d *Discovery
+	read := func() {
+		for _, s := range d.Services() {
+			d.Instances(s, map[string]string{"app": "x"})
+			d.ServiceAccounts(s)
+			d.ServiceOf(s.Hostname)
+		}
+		d.ProxyInstances(Proxy{Addresses: []string{"10.0.0.1"}, Namespace: "a"})
+		d.ManagementPorts("10.0.0.1")
+	}
+	options := Options{Shards: shards, OnService: func(ServiceEvent) { read() }, OnEndpoints: func(Key, Change) { read() }}
+	d = NewDiscovery(shards, NewEntries(f, options), NewKubernetes(f, options))
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				read()
+			}
+		}
+	}()
+	r := rand.New(rand.NewPCG(8, 9))
+	for range 200 {
+		f.apply(randomDocument(r))
+	}
+	close(done)
+	<-ended
+}
+
 func compareAtRandom(t *testing.T, r *rand.Rand, build func(config.Cache, Options) registryOfTest) {
 	f, shards := newFeed(), &Shards{}
 	w := &follower{map[Key]*Service{}, map[Key]bool{}}

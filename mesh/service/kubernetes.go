@@ -134,7 +134,11 @@ func (r *Kubernetes) onWorkload(e config.Event, touched map[config.Key]struct{})
 }
 
 func (r *Kubernetes) onNamespace(e config.Event, touched map[config.Key]struct{}) {
-	for _, t := range r.workloads.setNamespace(e) {
+	changed, workloads := r.workloads.setNamespace(e)
+	if !changed {
+		return
+	}
+	for _, t := range workloads {
 		r.move(t, touched)
 	}
 	for _, s := range r.slices { // endpoints without a Pod have the network too
@@ -241,7 +245,7 @@ func (w *workload) target(port corev1.ServicePort) uint32 {
 	return uint32(cmp.Or(port.TargetPort.IntVal, port.Port))
 }
 
-// rebuild makes the services of the Services again that were touched.
+// rebuild sets the services of the Services that were touched.
 func (r *Kubernetes) rebuild(touched map[config.Key]struct{}) []outcome {
 	var out []outcome
 	for _, key := range slices.SortedFunc(maps.Keys(touched), compareDocuments) {

@@ -114,6 +114,7 @@ func TestSeveralSlicesAreOneListWithoutDuplicates(t *testing.T) {
 		reviewsService("{spec: {ports: [{name: http, port: 80}]}}"), first,
 		reviewsSlice("c", "{addressType: IPv6, ports: [{name: http, port: 80}], endpoints: [{addresses: ['fd00::1']}]}"),
 		reviewsSlice("d", "{addressType: FQDN, ports: [{name: http, port: 80}], endpoints: [{addresses: [a.com]}]}"),
+		doc(config.EndpointSlice, "default/imported", "{ports: [{port: 80}], endpoints: [{addresses: [10.0.0.6]}]}", "kubernetes.io/service-name=reviews", "multicluster.kubernetes.io/service-name=x"),
 		doc(config.EndpointSlice, "default/none", "{endpoints: [{addresses: [10.0.0.9]}]}"),
 		doc(config.EndpointSlice, "other/x", "{ports: [{port: 80}], endpoints: [{addresses: [10.0.0.8]}]}", "kubernetes.io/service-name=reviews"))
 	equal(t, "endpoints", endpoints(shards, "default/"+reviewsHost, nil), []string{"http 10.0.0.1:80", "http 10.0.0.2:80", "http 10.0.0.3:80", "http fd00::1:80"})

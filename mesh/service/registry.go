@@ -210,11 +210,19 @@ func (r *registry) at(address, namespace string) []Instance {
 		if namespace != "" && key.Namespace != namespace {
 			continue
 		}
-		s := r.services[key]
-		for _, e := range r.endpoints[key] {
-			if port, ok := s.PortByName(e.PortName); ok && e.Address == address {
-				out = append(out, Instance{s, port, e})
-			}
+		here := slices.DeleteFunc(slices.Clone(r.endpoints[key]), func(e *Endpoint) bool { return e.Address != address })
+		out = append(out, instancesOf(r.services[key], here)...)
+	}
+	return out
+}
+
+// instancesOf returns the instances of a service at endpoints, without those for ports that it does
+// not have.
+func instancesOf(s *Service, endpoints []*Endpoint) []Instance {
+	var out []Instance
+	for _, e := range endpoints {
+		if port, ok := s.PortByName(e.PortName); ok {
+			out = append(out, Instance{s, port, e})
 		}
 	}
 	return out

@@ -195,11 +195,20 @@ func (r *Kubernetes) selectAll(o *object) {
 // choose sets the endpoints of a workload, nil for one that is gone, if the Service selects it. It
 // reports whether that changed anything.
 func (r *Kubernetes) choose(o *object, key config.Key, w *workload) bool {
-	if w == nil || !selects(o.spec.Spec.Selector, w.selectable()) || w.notIP || w.isPod() && len(r.byService[o.config.Key]) > 0 {
+	if w == nil || !selects(o.spec.Spec.Selector, w.selectable()) || !r.serves(o, w) {
 		return o.selected.remove(key)
 	}
 	o.selected.set(key, o.serve(w))
 	return true
+}
+
+// serves reports whether a workload that a Service selects is an endpoint of it: a Pod is if the
+// Service has no slices, and a WorkloadEntry with an IP address is if the Service is not headless.
+func (r *Kubernetes) serves(o *object, w *workload) bool {
+	if w.isPod() {
+		return len(r.byService[o.config.Key]) == 0
+	}
+	return !w.notIP && o.spec.Spec.ClusterIP != corev1.ClusterIPNone
 }
 
 // selectable returns the labels by which Services select a workload.

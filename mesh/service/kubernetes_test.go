@@ -172,6 +172,8 @@ func TestAServiceSelectsWorkloadEntriesBesideItsSlices(t *testing.T) {
 		doc(config.WorkloadEntry, "default/vm", "{address: 10.0.1.1, labels: {app: x}, ports: {web: 81, same: 82}}"),
 		doc(config.WorkloadEntry, "default/name", "{address: vm.com, labels: {app: x}}"))
 	equal(t, "endpoints", endpoints(shards, "default/"+reviewsHost, nil), []string{"tcp 10.0.0.7:9000", "http 10.0.1.1:81", "tcp 10.0.1.1:9000", "same 10.0.1.1:82"})
+	f.apply(reviewsService("{spec: {clusterIP: None, selector: {app: x}, ports: [{name: tcp, port: 9000}]}}"))
+	equal(t, "endpoints of a headless Service", endpoints(shards, "default/"+reviewsHost, nil), []string{"tcp 10.0.0.7:9000"})
 }
 
 func TestAnExternalNameIsADNSNameForEachPort(t *testing.T) {

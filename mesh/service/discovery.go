@@ -52,7 +52,9 @@ type Prober interface {
 
 // Discovery is all registries as one. The order of the registries decides where they contradict each
 // other, except that Kubernetes takes precedence: nobody takes the hostname of a Kubernetes Service
-// away with a ServiceEntry. Its methods may be called by several goroutines at once.
+// away with a ServiceEntry. Its methods may be called by several goroutines at once. It has no state
+// but the list of registries: when that changes, another Discovery takes its place, and
+// Shards.DeleteShard forgets the endpoints of a registry that is gone.
 type Discovery struct {
 	registries []Registry
 	shards     *Shards

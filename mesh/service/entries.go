@@ -39,7 +39,7 @@ type entry struct {
 	addresses  []string
 	// inline are the endpoints that it lists; selected are those of the workloads that it selects.
 	inline   []*Endpoint
-	selected map[config.Key][]*Endpoint
+	selected selection
 }
 
 // NewEntries returns a registry that follows a cache from its Run on. It must be called before that.
@@ -77,12 +77,12 @@ func (r *Entries) onWorkload(e config.Event) {
 func (r *Entries) onNamespace(e config.Event) {
 	r.mu.Lock()
 	touched := map[Key]struct{}{}
-	network := r.workloads.networks[e.Key().Name]
-	for _, t := range r.workloads.setNamespace(e) {
+	changed, workloads := r.workloads.setNamespace(e)
+	for _, t := range workloads {
 		r.move(t, touched)
 	}
-	if r.workloads.networks[e.Key().Name] != network { // inline endpoints have the network too
-		for key, en := range r.entries {
+	if changed { // inline endpoints have the network too
+		for key, en := range maps.Clone(r.entries) {
 			if key.Namespace == e.Key().Name {
 				r.replace(key, en.config, touched)
 			}
@@ -144,13 +144,11 @@ func (r *Entries) move(t transition, touched map[Key]struct{}) {
 // choose sets the endpoints of a workload, nil for one that is gone, if the entry selects it. It
 // reports whether that changed anything.
 func (en *entry) choose(key config.Key, w *workload) bool {
-	_, before := en.selected[key]
 	isDNS := en.resolution == DNS || en.resolution == DNSRoundRobin
 	if w == nil || !selects(en.spec.WorkloadSelector.GetLabels(), w.endpoint.Labels) || w.notIP && !isDNS {
-		delete(en.selected, key)
-		return before
+		return en.selected.remove(key)
 	}
-	en.selected[key] = en.serve(w)
+	en.selected.set(key, en.serve(w))
 	return true
 }
 
@@ -187,7 +185,7 @@ func (r *Entries) read(c *config.Config) *entry {
 		r.options.reportf(c, "resolution %s is not supported", spec.Resolution)
 		return nil
 	}
-	en := &entry{config: c, spec: spec, resolution: resolution, selected: map[config.Key][]*Endpoint{}}
+	en := &entry{config: c, spec: spec, resolution: resolution}
 	for _, host := range spec.Hosts {
 		if key := (Key{Hostname(host), c.Namespace}); !slices.Contains(en.keys, key) {
 			en.keys = append(en.keys, key)
@@ -215,7 +213,7 @@ func (r *Entries) read(c *config.Config) *entry {
 	return en
 }
 
-// rebuild makes the services anew that were touched.
+// rebuild sets the services that were touched.
 func (r *Entries) rebuild(touched map[Key]struct{}) []outcome {
 	var out []outcome
 	for _, key := range slices.SortedFunc(maps.Keys(touched), CompareKeys) {
@@ -249,14 +247,10 @@ func (r *Entries) endpointsOf(en *entry, key Key) []*Endpoint {
 		}}
 		return en.serve(w)
 	}
-	if len(en.selected) == 0 {
-		return en.inline
+	if en.spec.WorkloadSelector != nil {
+		return en.selected.appendTo(nil)
 	}
-	out := make([]*Endpoint, 0, len(en.selected)*len(en.spec.Ports))
-	for _, wk := range slices.SortedFunc(maps.Keys(en.selected), compareDocuments) {
-		out = append(out, en.selected[wk]...)
-	}
-	return out
+	return en.inline
 }
 
 // firstOfEachPort returns the first endpoint of each port: the proxy resolves only one name.
@@ -340,13 +334,28 @@ func normalAddress(address string) (string, error) {
 }
 
 // ProxyInstances returns the instances that run at the addresses of a proxy, of services in the
-// proxy's namespace (in any, if it has none).
+// proxy's namespace (in any, if it has none). If there are none, they are those of the entries of
+// its namespace that select its labels.
 func (r *Entries) ProxyInstances(p Proxy) []Instance {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	var out []Instance
 	for _, address := range p.Addresses {
 		out = append(out, r.at(address, p.Namespace)...)
+	}
+	if len(out) > 0 || len(p.Addresses) == 0 {
+		return out
+	}
+	entries := r.selectors[p.Namespace]
+	for _, key := range slices.SortedFunc(maps.Keys(entries), compareDocuments) {
+		en := entries[key]
+		if !selects(en.spec.WorkloadSelector.GetLabels(), p.Labels) {
+			continue
+		}
+		endpoints := en.serve(r.workloads.ofProxy(p))
+		for _, k := range en.keys {
+			out = append(out, instancesOf(r.services[k], endpoints)...)
+		}
 	}
 	return out
 }

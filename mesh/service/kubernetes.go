@@ -43,7 +43,7 @@ type object struct {
 	key    Key
 	// selected has the endpoints of the workloads that it selects: WorkloadEntries, and Pods if it
 	// has no EndpointSlice.
-	selected map[config.Key][]*Endpoint
+	selected selection
 }
 
 // NewKubernetes returns a registry that follows a cache from its Run on. It must be called before
@@ -134,7 +134,11 @@ func (r *Kubernetes) onWorkload(e config.Event, touched map[config.Key]struct{})
 }
 
 func (r *Kubernetes) onNamespace(e config.Event, touched map[config.Key]struct{}) {
-	for _, t := range r.workloads.setNamespace(e) {
+	changed, workloads := r.workloads.setNamespace(e)
+	if !changed {
+		return
+	}
+	for _, t := range workloads {
 		r.move(t, touched)
 	}
 	for _, s := range r.slices { // endpoints without a Pod have the network too
@@ -179,7 +183,7 @@ func (r *Kubernetes) move(t transition, touched map[config.Key]struct{}) {
 
 // selectAll sets the endpoints of all workloads that a Service selects.
 func (r *Kubernetes) selectAll(o *object) {
-	o.selected = map[config.Key][]*Endpoint{}
+	o.selected = selection{}
 	if r.inNamespace[o.config.Namespace][o.config.Key] == nil {
 		return
 	}
@@ -191,13 +195,20 @@ func (r *Kubernetes) selectAll(o *object) {
 // choose sets the endpoints of a workload, nil for one that is gone, if the Service selects it. It
 // reports whether that changed anything.
 func (r *Kubernetes) choose(o *object, key config.Key, w *workload) bool {
-	_, before := o.selected[key]
-	if w == nil || !selects(o.spec.Spec.Selector, w.selectable()) || w.notIP || w.isPod() && len(r.byService[o.config.Key]) > 0 {
-		delete(o.selected, key)
-		return before
+	if w == nil || !selects(o.spec.Spec.Selector, w.selectable()) || !r.serves(o, w) {
+		return o.selected.remove(key)
 	}
-	o.selected[key] = o.serve(w)
+	o.selected.set(key, o.serve(w))
 	return true
+}
+
+// serves reports whether a workload that a Service selects is an endpoint of it: a Pod is if the
+// Service has no slices, and a WorkloadEntry with an IP address is if the Service is not headless.
+func (r *Kubernetes) serves(o *object, w *workload) bool {
+	if w.isPod() {
+		return len(r.byService[o.config.Key]) == 0
+	}
+	return !w.notIP && o.spec.Spec.ClusterIP != corev1.ClusterIPNone
 }
 
 // selectable returns the labels by which Services select a workload.
@@ -243,7 +254,7 @@ func (w *workload) target(port corev1.ServicePort) uint32 {
 	return uint32(cmp.Or(port.TargetPort.IntVal, port.Port))
 }
 
-// rebuild makes the services of the Services anew that were touched.
+// rebuild sets the services of the Services that were touched.
 func (r *Kubernetes) rebuild(touched map[config.Key]struct{}) []outcome {
 	var out []outcome
 	for _, key := range slices.SortedFunc(maps.Keys(touched), compareDocuments) {
@@ -258,31 +269,29 @@ func (r *Kubernetes) rebuild(touched map[config.Key]struct{}) []outcome {
 }
 
 // endpointsOf returns the endpoints of a Service in a stable order: those of its slices by the
-// slices' names, then those of the workloads that it selects by kind and name. Of two for one
-// address and port, the first counts: an endpoint that moves between slices may be in both.
+// slices' names, then those of the workloads that it selects by kind and name. An endpoint that moves
+// between slices may be in both: of two for one address and port, the first counts.
 func (r *Kubernetes) endpointsOf(o *object) []*Endpoint {
 	if o.spec.Spec.Type == corev1.ServiceTypeExternalName {
 		return r.external(o)
 	}
-	var out []*Endpoint
-	type place struct{ address, port string }
-	seen := map[place]struct{}{}
-	add := func(endpoints []*Endpoint) {
-		for _, e := range endpoints {
-			if at := (place{e.Address, e.PortName}); !member(seen, at) {
-				seen[at] = struct{}{}
-				out = append(out, e)
-			}
-		}
-	}
 	bySlice := r.byService[o.config.Key]
+	if len(bySlice) == 0 {
+		return o.selected.appendTo(nil)
+	}
+	var all []*Endpoint
 	for _, key := range slices.SortedFunc(maps.Keys(bySlice), compareDocuments) {
-		add(bySlice[key].endpoints)
+		all = append(all, bySlice[key].endpoints...)
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(o.selected), compareDocuments) {
-		add(o.selected[key])
-	}
-	return out
+	all = o.selected.appendTo(all)
+	type place struct{ address, port string }
+	seen := make(map[place]struct{}, len(all))
+	return slices.DeleteFunc(all, func(e *Endpoint) bool {
+		at := place{e.Address, e.PortName}
+		twice := member(seen, at)
+		seen[at] = struct{}{}
+		return twice
+	})
 }
 
 func member[K comparable](set map[K]struct{}, k K) bool {

@@ -6,8 +6,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-
-	"github.com/holdfast-xds/holdfast/mesh/config"
 )
 
 // ProxyInstances returns the instances that a proxy stands before. If a Pod has one of its addresses,
@@ -30,17 +28,10 @@ func (r *Kubernetes) ProxyInstances(p Proxy) []Instance {
 			return out
 		}
 	}
-	if len(p.Addresses) == 0 || p.Namespace == "" {
+	if len(p.Addresses) == 0 {
 		return nil
 	}
-	network := r.workloads.network(p.Namespace, p.Labels)
-	return r.selecting(&workload{
-		config: &config.Config{Meta: config.Meta{Key: config.Key{Kind: config.Pod, Namespace: p.Namespace}, Labels: p.Labels}},
-		endpoint: Endpoint{
-			Address: p.Addresses[0], Network: network, Cluster: r.options.Cluster, Namespace: p.Namespace,
-			Labels: r.workloads.augment(p.Labels, podLocality(p.Labels), network), Locality: podLocality(p.Labels),
-		},
-	})
+	return r.selecting(r.workloads.ofProxy(p))
 }
 
 // podsAt returns the Pods that have an address: several, if they have that of their node.

@@ -90,7 +90,8 @@ type registry struct {
 	services  map[Key]*Service
 	endpoints map[Key][]*Endpoint
 	byHost    map[Hostname]map[Key]struct{}
-	byAddress map[string]map[Key]struct{}
+	// byAddress counts the endpoints of each service at an address.
+	byAddress map[string]map[Key]int
 }
 
 func newRegistry(name string, options Options) registry {
@@ -100,7 +101,7 @@ func newRegistry(name string, options Options) registry {
 	return registry{
 		options: options, shard: ShardKey{name, options.Cluster},
 		services: map[Key]*Service{}, endpoints: map[Key][]*Endpoint{},
-		byHost: map[Hostname]map[Key]struct{}{}, byAddress: map[string]map[Key]struct{}{},
+		byHost: map[Hostname]map[Key]struct{}{}, byAddress: map[string]map[Key]int{},
 	}
 }
 
@@ -117,11 +118,11 @@ func (r *registry) set(key Key, s *Service, endpoints []*Endpoint) outcome {
 	if old != nil && s != nil && reflect.DeepEqual(old, s) {
 		s = old
 	}
-	for _, e := range r.endpoints[key] {
-		without(r.byAddress, e.Address, key)
-	}
 	if s == nil {
 		endpoints = nil
+	}
+	r.index(key, r.endpoints[key], endpoints)
+	if s == nil {
 		delete(r.services, key)
 		delete(r.endpoints, key)
 		without(r.byHost, key.Hostname, key)
@@ -130,10 +131,28 @@ func (r *registry) set(key Key, s *Service, endpoints []*Endpoint) outcome {
 		r.endpoints[key] = endpoints
 		with(r.byHost, key.Hostname, key)
 	}
-	for _, e := range endpoints {
-		with(r.byAddress, e.Address, key)
-	}
 	return outcome{key, ServiceEvent{old, s}, endpoints}
+}
+
+// index replaces the addresses of the endpoints of a service. It costs what differs: endpoints that
+// did not change are the same pointers, and in the same order.
+func (r *registry) index(key Key, old, now []*Endpoint) {
+	for len(old) > 0 && len(now) > 0 && old[0] == now[0] {
+		old, now = old[1:], now[1:]
+	}
+	for len(old) > 0 && len(now) > 0 && old[len(old)-1] == now[len(now)-1] {
+		old, now = old[:len(old)-1], now[:len(now)-1]
+	}
+	for _, e := range now {
+		put(r.byAddress, e.Address, key, r.byAddress[e.Address][key]+1)
+	}
+	for _, e := range old {
+		if n := r.byAddress[e.Address][key] - 1; n > 0 {
+			r.byAddress[e.Address][key] = n
+		} else {
+			take(r.byAddress, e.Address, key)
+		}
+	}
 }
 
 // publish hands on what changed. It is called without mu, because handlers may read the registry.
@@ -191,11 +210,19 @@ func (r *registry) at(address, namespace string) []Instance {
 		if namespace != "" && key.Namespace != namespace {
 			continue
 		}
-		s := r.services[key]
-		for _, e := range r.endpoints[key] {
-			if port, ok := s.PortByName(e.PortName); ok && e.Address == address {
-				out = append(out, Instance{s, port, e})
-			}
+		here := slices.DeleteFunc(slices.Clone(r.endpoints[key]), func(e *Endpoint) bool { return e.Address != address })
+		out = append(out, instancesOf(r.services[key], here)...)
+	}
+	return out
+}
+
+// instancesOf returns the instances of a service at endpoints, without those for ports that it does
+// not have.
+func instancesOf(s *Service, endpoints []*Endpoint) []Instance {
+	var out []Instance
+	for _, e := range endpoints {
+		if port, ok := s.PortByName(e.PortName); ok {
+			out = append(out, Instance{s, port, e})
 		}
 	}
 	return out

@@ -84,7 +84,8 @@ type Service struct {
 	Name  string
 	Ports []Port
 	// Addresses are its virtual addresses in the cluster of this control plane: IP addresses or
-	// prefixes; none for a headless service. ClusterVIPs has those in other clusters.
+	// prefixes; none for a headless service. ClusterVIPs has those of a Kubernetes Service in each
+	// cluster that has it, by the id of the cluster.
 	Addresses   []string
 	ClusterVIPs map[string][]string
 	Resolution  Resolution

@@ -159,9 +159,11 @@ func (s *shardSet) merge() {
 
 func (s *shardSet) accountsNow() map[string]struct{} {
 	accounts := map[string]struct{}{}
+	last := ""
 	for _, endpoints := range s.shards {
 		for _, e := range endpoints {
-			if e.ServiceAccount != "" {
+			if e.ServiceAccount != last && e.ServiceAccount != "" {
+				last = e.ServiceAccount
 				accounts[e.ServiceAccount] = struct{}{}
 			}
 		}

@@ -30,8 +30,8 @@ func (r *Kubernetes) readSlice(c *config.Config) *slice {
 		return nil
 	}
 	name := c.Labels[discoveryv1.LabelServiceName]
-	if name == "" {
-		return nil // of no Service
+	if _, imported := c.Labels["multicluster.kubernetes.io/service-name"]; name == "" || imported {
+		return nil // of no Service, or of a ServiceImport
 	}
 	if spec.AddressType == discoveryv1.AddressTypeFQDN {
 		r.options.reportf(c, "address type FQDN is not supported")
@@ -51,7 +51,7 @@ func (r *Kubernetes) forget(s *slice) {
 	s.mentions = nil
 }
 
-// readEndpoints sets the endpoints of a slice anew.
+// readEndpoints sets the endpoints of a slice again.
 func (r *Kubernetes) readEndpoints(s *slice) {
 	for _, m := range s.mentions {
 		without(r.mentioned, m, s.config.Key)

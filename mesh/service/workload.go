@@ -112,23 +112,23 @@ func (w *workloads) set(e config.Event) transition {
 	return t
 }
 
-// setNamespace takes in a change of a Namespace. It returns the workloads that this changes.
-func (w *workloads) setNamespace(e config.Event) []transition {
+// setNamespace takes in a change of a Namespace. It reports whether its network changed, and returns
+// the workloads for which that matters.
+func (w *workloads) setNamespace(e config.Event) (changed bool, moved []transition) {
 	name, network := e.Key().Name, ""
 	if e.New != nil {
 		network = e.New.Labels[labelNetwork]
 	}
 	if w.networks[name] == network {
-		return nil
+		return false, nil
 	}
 	if w.networks[name] = network; network == "" {
 		delete(w.networks, name)
 	}
-	var changed []transition
 	for _, key := range slices.SortedFunc(maps.Keys(w.byNamespace[name]), compareDocuments) {
-		changed = append(changed, w.set(config.Event{New: w.byNamespace[name][key].config}))
+		moved = append(moved, w.set(config.Event{New: w.byNamespace[name][key].config}))
 	}
-	return changed
+	return true, moved
 }
 
 // convert returns the workload of a document, nil if it has no address.
@@ -307,6 +307,19 @@ func (w *workloads) inline(spec *networking.WorkloadEntry, labels map[string]str
 	}
 	_, err := netip.ParseAddr(spec.Address)
 	return &workload{endpoint: e, addresses: []string{spec.Address}, ports: spec.Ports, notIP: err != nil}
+}
+
+// ofProxy returns the workload of a proxy, which has an address, from what the proxy says of itself.
+func (w *workloads) ofProxy(p Proxy) *workload {
+	network, locality := w.network(p.Namespace, p.Labels), podLocality(p.Labels)
+	return &workload{
+		config: &config.Config{Meta: config.Meta{Key: config.Key{Kind: config.Pod, Namespace: p.Namespace}, Labels: p.Labels}},
+		endpoint: Endpoint{
+			Address: p.Addresses[0], Locality: locality, Network: network, Cluster: w.options.Cluster,
+			Labels: w.augment(p.Labels, locality, network), Namespace: p.Namespace,
+		},
+		addresses: p.Addresses,
+	}
 }
 
 // augment adds the labels for locality, network and cluster by which subsets may select.

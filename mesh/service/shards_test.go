@@ -1,0 +1,112 @@
+package service
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+var reviews = Key{"reviews", "default"}
+
+func ips(account string, addresses ...string) []*Endpoint {
+	var out []*Endpoint
+	for _, address := range addresses {
+		out = append(out, NewEndpoint(Endpoint{Address: address, Port: 80, PortName: "http", ServiceAccount: account}))
+	}
+	return out
+}
+
+func addresses(s *Shards, key Key) string {
+	var out []string
+	for _, e := range s.Endpoints(key) {
+		out = append(out, e.Address)
+	}
+	return strings.Join(out, " ")
+}
+
+func TestAnUpdateCostsAFullPushOnlyForANewServiceOrOtherServiceAccounts(t *testing.T) {
+	k1, k2 := ShardKey{"Kubernetes", "c1"}, ShardKey{"Kubernetes", "c2"}
+	var s Shards
+	for _, step := range []struct {
+		name      string
+		shard     ShardKey
+		endpoints []*Endpoint
+		want      Change
+		all       string
+	}{
+		{"no endpoints of a service that is not known", k1, nil, NoChange, ""},
+		{"the first endpoint", k1, ips("a", "1"), FullPush, "1"},
+		{"the same again", k1, ips("a", "1"), NoChange, "1"},
+		{"another endpoint", k1, ips("a", "1", "2"), EndpointsChanged, "1 2"},
+		{"another order", k1, ips("a", "2", "1"), EndpointsChanged, "2 1"},
+		{"another cluster", k2, ips("a", "3"), EndpointsChanged, "2 1 3"},
+		{"another service account", k2, ips("b", "3"), FullPush, "2 1 3"},
+		{"no service account of one cluster", k2, ips("", "3"), FullPush, "2 1 3"},
+		{"none in one cluster", k1, nil, EndpointsChanged, "3"},
+		{"none at all", k2, nil, EndpointsChanged, ""},
+		{"none again", k2, nil, NoChange, ""},
+		{"back with the account that it had last", k1, ips("a", "1"), EndpointsChanged, "1"},
+	} {
+		if got := s.Update(reviews, step.shard, step.endpoints); got != step.want {
+			t.Errorf("%s: change %d, want %d", step.name, got, step.want)
+		}
+		if got := addresses(&s, reviews); got != step.all {
+			t.Errorf("%s: endpoints %q, want %q", step.name, got, step.all)
+		}
+	}
+}
+
+func TestARegistryThatIsLostTakesOnlyItsOwnAway(t *testing.T) {
+	k1, k2, x := ShardKey{"Kubernetes", "c1"}, ShardKey{"Kubernetes", "c2"}, ShardKey{"External", "c1"}
+	ratings := Key{"ratings", "default"}
+	var s Shards
+	s.Update(reviews, k1, ips("", "1"))
+	s.Update(reviews, k2, ips("", "2"))
+	s.Update(reviews, x, ips("", "3"))
+	s.Update(ratings, k1, ips("", "4"))
+	s.Update(Key{"other", "default"}, k2, ips("", "5"))
+	if got := s.DeleteShard(k1); !slices.Equal(got, []Key{ratings, reviews}) {
+		t.Errorf("the endpoints of %v changed", got)
+	}
+	if got := addresses(&s, reviews); got != "3 2" {
+		t.Errorf("endpoints %q are left", got)
+	}
+	if got := s.Update(ratings, k1, ips("", "4")); got != FullPush {
+		t.Errorf("a service that was forgotten is back with change %d", got)
+	}
+	if got := s.Delete(reviews, k1); got != NoChange {
+		t.Errorf("nothing was deleted with change %d", got)
+	}
+}
+
+func TestReadingEndpointsDoesNotAllocate(t *testing.T) {
+	var s Shards
+	s.Update(reviews, ShardKey{"Kubernetes", "c1"}, ips("", "1", "2"))
+	s.Update(reviews, ShardKey{"Kubernetes", "c2"}, ips("", "3"))
+	if n := testing.AllocsPerRun(100, func() { s.Endpoints(reviews) }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// With -race this shows that readers and several registries do not disturb one another.
+func TestRegistriesMayUpdateAServiceAtOnce(t *testing.T) {
+	var s Shards
+	var group sync.WaitGroup
+	for i := range 8 {
+		group.Go(func() {
+			shard := ShardKey{"Kubernetes", fmt.Sprint(i)}
+			for round := range 200 {
+				s.Update(reviews, shard, ips("", fmt.Sprint(round)))
+				s.Endpoints(reviews)
+				s.Delete(reviews, shard)
+			}
+			s.Update(reviews, shard, ips("", fmt.Sprint(i)))
+		})
+	}
+	group.Wait()
+	if got := addresses(&s, reviews); got != "0 1 2 3 4 5 6 7" {
+		t.Errorf("endpoints %q are left", got)
+	}
+}

@@ -34,7 +34,9 @@ func validateRows(t *testing.T, kind Kind, rows []row) {
 	}
 }
 
-func route(rest string) string { return "hosts: [a]\nhttp:\n- route: [{destination: {host: a}}]\n" + rest }
+func route(rest string) string {
+	return "hosts: [a]\nhttp:\n- route: [{destination: {host: a}}]\n" + rest
+}
 
 const tooFewActions = "must have a route, a redirect, a directResponse or a delegate"
 

@@ -1,10 +1,7 @@
 package dir
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,137 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 )
-
-// bench is a directory and a source that runs on it, in a synctest bubble.
-type bench struct {
-	*testing.T
-	dir    string
-	source *Source
-	log    strings.Builder
-	// events are the calls of the handlers since the last comparison.
-	events []string
-}
-
-// on runs a test with a directory of files, name → content.
-func on(t *testing.T, files map[string]string, test func(*bench)) {
-	t.Helper()
-	root := filepath.Join(t.TempDir(), "mesh")
-	check(t, os.Mkdir(root, 0o700))
-	for name, content := range files {
-		write(t, filepath.Join(root, name), content)
-	}
-	bubble.Test(t, func(t *testing.T) {
-		b := &bench{T: t, dir: root}
-		b.source = New(root, slog.New(slog.NewTextHandler(&b.log, nil)))
-		for _, s := range config.Schemas {
-			b.source.RegisterHandler(s.Kind, b.handle)
-		}
-		test(b)
-	})
-}
-
-func (b *bench) handle(e config.Event) {
-	if b.source.Get(e.Key()) != e.New {
-		b.Errorf("%s is not in the copy as the handler was told", e.Key())
-	}
-	action := "change"
-	switch {
-	case e.Old == nil:
-		action = "add"
-	case e.New == nil:
-		action = "delete"
-	}
-	b.events = append(b.events, action+" "+e.Key().String())
-}
-
-// run starts the source.
-func (b *bench) run() {
-	b.Helper()
-	ctx, cancel := context.WithCancel(b.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- b.source.Run(ctx) }()
-	b.Cleanup(func() {
-		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			b.Errorf("Run ended with %v", err)
-		}
-	})
-}
-
-// settle lets the time pass after which a change must be in the copy.
-func (b *bench) settle() {
-	time.Sleep(interval + recheck + time.Millisecond)
-	synctest.Wait()
-}
-
-// expect settles and compares the events since the last comparison.
-func (b *bench) expect(want ...string) {
-	b.Helper()
-	b.settle()
-	if !slices.Equal(b.events, want) {
-		b.Fatalf("events\n%q\nwant\n%q\nlog:\n%s", b.events, want, b.log.String())
-	}
-	b.events = nil
-}
-
-// problems compares the problems of the directory.
-func (b *bench) problems(want ...string) {
-	b.Helper()
-	var got []string
-	for _, p := range b.source.Problems() {
-		got = append(got, strings.ReplaceAll(p.String(), b.dir, "DIR"))
-	}
-	if !slices.Equal(got, want) {
-		b.Fatalf("problems\n%q\nwant\n%q", got, want)
-	}
-}
-
-// labels returns the value of the label that entry gives a document.
-func (b *bench) label(name string) string {
-	if c := b.source.Get(config.Key{Kind: config.WorkloadEntry, Namespace: "default", Name: name}); c != nil {
-		return c.Labels["v"]
-	}
-	return "none"
-}
-
-func (b *bench) write(name, content string) { write(b, filepath.Join(b.dir, name), content) }
-
-func (b *bench) remove(name string) { check(b, os.RemoveAll(filepath.Join(b.dir, name))) }
-
-func (b *bench) rename(from, to string) {
-	check(b, os.Rename(filepath.Join(b.dir, from), filepath.Join(b.dir, to)))
-}
-
-func (b *bench) link(to, name string) {
-	b.remove(name)
-	check(b, os.Symlink(to, filepath.Join(b.dir, name)))
-}
-
-func write(t testing.TB, path, content string) {
-	t.Helper()
-	check(t, os.MkdirAll(filepath.Dir(path), 0o700))
-	check(t, os.WriteFile(path, []byte(content), 0o600))
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// entry is a document of six lines with a name and a label.
-func entry(name, label string) string {
-	return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: %s, labels: {v: '%s'}}\nspec:\n  address: 10.0.0.1\n---\n", name, label)
-}
-
-// wrong is entry with an error on its fifth line.
-func wrong(name string) string {
-	return strings.Replace(entry(name, "wrong"), "10.0.0.1", "a_b", 1)
-}
 
 func TestTheDocumentsOfATreeAreInTheCopy(t *testing.T) {
 	on(t, map[string]string{
@@ -338,8 +206,8 @@ func TestAFileThatIsBeingWrittenIsNotLoadedHalf(t *testing.T) {
 			b.write("a.yaml", text)
 			time.Sleep(recheck)
 			synctest.Wait()
-			if len(b.events) > 0 {
-				t.Fatalf("events %q after %d writes", b.events, i+1)
+			if len(b.events()) > 0 {
+				t.Fatalf("events %q after %d writes", b.events(), i+1)
 			}
 		}
 		b.write("a.yaml", entry("a", "2"))
@@ -356,7 +224,7 @@ func TestAFileThatKeepsChangingDoesNotHoldUpTheOthers(t *testing.T) {
 			b.write("a.yaml", entry("a", fmt.Sprint("x", i)))
 			time.Sleep(recheck)
 			synctest.Wait()
-			if slices.Contains(b.events, "change WorkloadEntry default/b") {
+			if slices.Contains(b.events(), "change WorkloadEntry default/b") {
 				if b.label("a") != "1" {
 					t.Errorf("the file that changes was loaded: %s", b.label("a"))
 				}
@@ -364,7 +232,7 @@ func TestAFileThatKeepsChangingDoesNotHoldUpTheOthers(t *testing.T) {
 				return
 			}
 		}
-		t.Fatalf("the other file was not loaded; events %q", b.events)
+		t.Fatalf("the other file was not loaded; events %q", b.events())
 	})
 }
 
@@ -402,8 +270,8 @@ func TestLinksInACircleEnd(t *testing.T) {
 		b.link(".", "self")
 		b.run()
 		b.settle()
-		if b.label("a") != "1" || len(b.events) != 1 {
-			t.Errorf("events %q", b.events)
+		if b.label("a") != "1" || len(b.events()) != 1 {
+			t.Errorf("events %q", b.events())
 		}
 	})
 }

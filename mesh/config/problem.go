@@ -56,8 +56,11 @@ func (p Problem) String() string {
 	if b.Len() > 0 {
 		b.WriteString(": ")
 	}
-	if p.Key.Kind != "" {
+	switch {
+	case p.Key.Name != "":
 		b.WriteString(p.Key.String() + ": ")
+	case p.Key.Kind != "":
+		b.WriteString(p.Key.Kind.Short() + ": ")
 	}
 	if p.Field != "" {
 		b.WriteString(p.Field + ": ")

@@ -119,7 +119,8 @@ func (k *checker) serverPort(at *path, port *networking.Port, bind string) {
 	if port.Name == "" {
 		k.errorf(at.fields("port.name"), "it is missing")
 	}
-	if port.TargetPort != 0 { //nolint:staticcheck // the field is deprecated, and rejected
+	//lint:ignore SA1019 the deprecated field is rejected
+	if port.TargetPort != 0 {
 		k.errorf(at.fields("port.targetPort"), "has no effect in a Gateway")
 	}
 }

@@ -81,7 +81,8 @@ func (k *checker) sidecarPort(at *path, port *networking.SidecarPort) {
 		k.portName(at.field("name"), port.Name)
 	}
 	k.protocol(at.field("protocol"), port.Protocol)
-	if port.TargetPort != 0 { //nolint:staticcheck // the field is deprecated, and rejected
+	//lint:ignore SA1019 the deprecated field is rejected
+	if port.TargetPort != 0 {
 		k.errorf(at.field("targetPort"), "has no effect in a Sidecar")
 	}
 }

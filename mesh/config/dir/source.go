@@ -205,7 +205,7 @@ func (s *Source) record(problems []config.Problem) {
 		switch {
 		case slices.Contains(previous, p):
 		case p.Severity == config.SeverityError:
-			s.log.Error("document not used; its last valid content stays in use", "err", p.String())
+			s.log.Error("document not used; its last valid content, if it had any, stays in use", "err", p.String())
 		default:
 			s.log.Warn("document used with a warning", "err", p.String())
 		}

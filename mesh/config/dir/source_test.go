@@ -1,0 +1,277 @@
+package dir
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/mesh/config"
+)
+
+func TestTheDocumentsOfATreeAreInTheCopy(t *testing.T) {
+	on(t, map[string]string{
+		"a.yaml": entry("a", "1") + entry("b", "1"), "sub/deep/c.yml": entry("c", "1"), ".hidden.yaml": "{", "..2026/x.yaml": "{", "notes.txt": "{",
+		"d.JSON": `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "d"}}`,
+	}, func(b *bench) {
+		if b.source.HasSynced() {
+			t.Error("the source has synced before Run")
+		}
+		b.run()
+		b.expect("add Namespace d", "add WorkloadEntry default/a", "add WorkloadEntry default/b", "add WorkloadEntry default/c")
+		if !b.source.HasSynced() || len(b.source.List(config.WorkloadEntry, "default")) != 3 {
+			t.Error("the source has not synced")
+		}
+		if c := b.source.Get(config.Key{Kind: config.WorkloadEntry, Namespace: "default", Name: "b"}); c.Origin != "a.yaml:7" || !c.Created.IsZero() || c.ResourceVersion == "" {
+			t.Errorf("metadata %+v", c.Meta)
+		}
+		b.expect()
+		b.problems()
+	})
+}
+
+func TestChangesAreSeenOnce(t *testing.T) {
+	on(t, map[string]string{"a.yaml": entry("a", "1") + entry("b", "1")}, func(b *bench) {
+		b.run()
+		b.expect("add WorkloadEntry default/a", "add WorkloadEntry default/b")
+		b.write("a.yaml", entry("c", "1")+entry("a", "2"))
+		b.expect("change WorkloadEntry default/a", "add WorkloadEntry default/c", "delete WorkloadEntry default/b")
+		if b.label("a") != "2" {
+			t.Errorf("the copy has %s", b.label("a"))
+		}
+		b.write("a.yaml", "# a comment\n"+entry("c", "1")+entry("a", "2"))
+		b.expect()
+		if c := b.source.Get(config.Key{Kind: config.WorkloadEntry, Namespace: "default", Name: "c"}); c.Origin != "a.yaml:2" {
+			t.Errorf("the document is said to be in %s", c.Origin)
+		}
+		b.rename("a.yaml", "z.yaml")
+		b.expect()
+		b.remove("z.yaml")
+		b.expect("delete WorkloadEntry default/a", "delete WorkloadEntry default/c")
+	})
+}
+
+func TestADocumentThatIsNotValidKeepsItsLastValidContent(t *testing.T) {
+	on(t, map[string]string{"a.yaml": entry("a", "1") + entry("b", "1"), "c.yaml": entry("c", "1")}, func(b *bench) {
+		b.run()
+		b.expect("add WorkloadEntry default/a", "add WorkloadEntry default/b", "add WorkloadEntry default/c")
+		b.write("a.yaml", wrong("a")+entry("b", "2")+wrong("new"))
+		b.expect("change WorkloadEntry default/b")
+		b.problems(`a.yaml:5: WorkloadEntry default/a: spec.address: "a_b" is neither an IP address nor a host`,
+			`a.yaml:17: WorkloadEntry default/new: spec.address: "a_b" is neither an IP address nor a host`)
+		if b.label("a") != "1" {
+			t.Errorf("the copy has %s", b.label("a"))
+		}
+		b.write("a.yaml", entry("a", "1")+entry("b", "2"))
+		b.expect()
+		b.problems()
+		b.write("a.yaml", wrong("a"))
+		b.expect("delete WorkloadEntry default/b")
+		b.remove("a.yaml")
+		b.expect("delete WorkloadEntry default/a")
+		b.problems()
+	})
+}
+
+func TestADocumentWithoutANameDeletesNothing(t *testing.T) {
+	on(t, map[string]string{"a.yaml": entry("a", "1") + entry("b", "1")}, func(b *bench) {
+		b.run()
+		b.expect("add WorkloadEntry default/a", "add WorkloadEntry default/b")
+		b.write("a.yaml", strings.Replace(entry("a", "1"), "name:", "nmae:", 1)+entry("b", "2"))
+		b.expect("change WorkloadEntry default/b")
+		b.problems("a.yaml:3: WorkloadEntry: metadata.name: it is missing", "a.yaml:3: WorkloadEntry: metadata.nmae: unknown field")
+		if b.label("a") != "1" {
+			t.Errorf("the copy has %s", b.label("a"))
+		}
+	})
+}
+
+func TestAFileThatCannotBeParsedKeepsItsDocuments(t *testing.T) {
+	on(t, map[string]string{"a.yaml": entry("a", "1"), "b.yaml": entry("b", "1")}, func(b *bench) {
+		b.run()
+		b.expect("add WorkloadEntry default/a", "add WorkloadEntry default/b")
+		b.write("a.yaml", entry("a", "2")+"spec: [\n")
+		b.write("b.yaml", entry("b", "2"))
+		b.expect("change WorkloadEntry default/b")
+		b.problems("a.yaml:7: did not find expected node content")
+		b.write("a.yaml", entry("a", "3"))
+		b.expect("change WorkloadEntry default/a")
+		b.problems()
+	})
+}
+
+func TestAFileThatCannotBeReadKeepsItsDocuments(t *testing.T) {
+	on(t, map[string]string{"a.yaml": entry("a", "1"), "real": entry("b", "1")}, func(b *bench) {
+		b.link("real", "b.yaml")
+		b.run()
+		b.expect("add WorkloadEntry default/a", "add WorkloadEntry default/b")
+		b.remove("real")
+		b.expect()
+		b.problems("b.yaml: the link leads to no file")
+		b.write("real", entry("b", "1"))
+		b.expect()
+		b.problems()
+		b.remove("b.yaml")
+		b.expect("delete WorkloadEntry default/b")
+	})
+}
+
+func TestOfTwoDocumentsThatInTheFirstFileIsUsed(t *testing.T) {
+	on(t, map[string]string{"b.yaml": entry("a", "b"), "c.yaml": entry("c", "c") + entry("c", "c2")}, func(b *bench) {
+		b.run()
+		b.expect("add WorkloadEntry default/a", "add WorkloadEntry default/c")
+		b.problems("c.yaml:7: WorkloadEntry default/c: it is in c.yaml:1 too: that document is used, and this is not")
+		b.write("a.yaml", entry("a", "a"))
+		b.write("c.yaml", entry("a", "c"))
+		b.expect("change WorkloadEntry default/a", "delete WorkloadEntry default/c")
+		b.problems("b.yaml:1: WorkloadEntry default/a: it is in a.yaml:1 too: that document is used, and this is not",
+			"c.yaml:1: WorkloadEntry default/a: it is in a.yaml:1 too: that document is used, and this is not")
+		if b.label("a") != "a" {
+			t.Errorf("the copy has that of %s.yaml", b.label("a"))
+		}
+		b.remove("a.yaml")
+		b.expect("change WorkloadEntry default/a")
+		if b.label("a") != "b" {
+			t.Errorf("the copy has that of %s.yaml", b.label("a"))
+		}
+	})
+}
+
+func TestADirectoryThatVanishesDeletesNothing(t *testing.T) {
+	on(t, map[string]string{"a.yaml": entry("a", "1")}, func(b *bench) {
+		b.run()
+		b.expect("add WorkloadEntry default/a")
+		check(b, os.Rename(b.dir, b.dir+".away"))
+		b.expect()
+		b.problems("DIR: the directory cannot be read: no such file or directory")
+		check(b, os.Rename(b.dir+".away", b.dir))
+		b.write("a.yaml", entry("a", "2"))
+		b.expect("change WorkloadEntry default/a")
+		b.problems()
+	})
+}
+
+func TestADirectoryThatIsNotThereYetDoesNotSync(t *testing.T) {
+	on(t, nil, func(b *bench) {
+		b.remove("")
+		b.run()
+		b.expect()
+		if b.source.HasSynced() {
+			t.Error("the source has synced")
+		}
+		b.write("a.yaml", entry("a", "1"))
+		b.expect("add WorkloadEntry default/a")
+		if !b.source.HasSynced() {
+			t.Error("the source has not synced")
+		}
+	})
+}
+
+func TestAnEmptyDirectorySyncs(t *testing.T) {
+	on(t, nil, func(b *bench) {
+		b.run()
+		b.expect()
+		if !b.source.HasSynced() {
+			t.Error("the source has not synced")
+		}
+	})
+}
+
+func TestTheExchangeOfAKubernetesVolumeIsSeenAtOnce(t *testing.T) {
+	on(t, map[string]string{"..1/a.yaml": entry("a", "1"), "..1/b.yaml": entry("b", "1"), "..2/a.yaml": entry("a", "2"), "..2/c.yaml": entry("c", "2")}, func(b *bench) {
+		b.link("..1", "..data")
+		b.link("..data/a.yaml", "a.yaml")
+		b.link("..data/b.yaml", "b.yaml")
+		b.run()
+		b.expect("add WorkloadEntry default/a", "add WorkloadEntry default/b")
+		b.link("..2", "..new")
+		b.rename("..new", "..data")
+		b.link("..data/c.yaml", "c.yaml")
+		b.remove("b.yaml")
+		b.expect("change WorkloadEntry default/a", "add WorkloadEntry default/c", "delete WorkloadEntry default/b")
+	})
+}
+
+func TestAFileThatIsBeingWrittenIsNotLoadedHalf(t *testing.T) {
+	on(t, map[string]string{"a.yaml": entry("a", "1"), "b.yaml": entry("b", "1")}, func(b *bench) {
+		b.run()
+		b.expect("add WorkloadEntry default/a", "add WorkloadEntry default/b")
+		text := ""
+		for i := range 10 {
+			text += entry(fmt.Sprint("c", i), "1")
+			b.write("a.yaml", text)
+			time.Sleep(recheck)
+			synctest.Wait()
+			if len(b.events()) > 0 {
+				t.Fatalf("events %q after %d writes", b.events(), i+1)
+			}
+		}
+		b.write("a.yaml", entry("a", "2"))
+		b.expect("change WorkloadEntry default/a")
+	})
+}
+
+func TestAFileThatKeepsChangingDoesNotHoldUpTheOthers(t *testing.T) {
+	on(t, map[string]string{"a.yaml": entry("a", "1"), "b.yaml": entry("b", "1")}, func(b *bench) {
+		b.run()
+		b.expect("add WorkloadEntry default/a", "add WorkloadEntry default/b")
+		b.write("b.yaml", entry("b", "2"))
+		for i := range 2 * maxRechecks {
+			b.write("a.yaml", entry("a", fmt.Sprint("x", i)))
+			time.Sleep(recheck)
+			synctest.Wait()
+			if slices.Contains(b.events(), "change WorkloadEntry default/b") {
+				if b.label("a") != "1" {
+					t.Errorf("the file that changes was loaded: %s", b.label("a"))
+				}
+				b.problems("a.yaml: it keeps changing while it is read")
+				return
+			}
+		}
+		t.Fatalf("the other file was not loaded; events %q", b.events())
+	})
+}
+
+func TestAChangeWithoutANewTimeIsSeen(t *testing.T) {
+	on(t, map[string]string{"a.yaml": entry("a", "1")}, func(b *bench) {
+		old := time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC)
+		check(b, os.Chtimes(filepath.Join(b.dir, "a.yaml"), old, old))
+		b.run()
+		b.expect("add WorkloadEntry default/a")
+		b.write("a.yaml", entry("a", "2"))
+		check(b, os.Chtimes(filepath.Join(b.dir, "a.yaml"), old, old))
+		for range rereadEvery {
+			b.settle()
+		}
+		b.expect("change WorkloadEntry default/a")
+	})
+}
+
+func TestProblemsAreLoggedOnce(t *testing.T) {
+	on(t, map[string]string{"a.yaml": wrong("a") + strings.Replace(entry("b", "1"), "WorkloadEntry", "EnvoyFilter", 1)}, func(b *bench) {
+		b.run()
+		b.expect()
+		b.write("c.yaml", entry("c", "1"))
+		b.expect("add WorkloadEntry default/c")
+		for _, message := range []string{"document not used", "document used with a warning"} {
+			if n := strings.Count(b.log.String(), message); n != 1 {
+				t.Errorf("%q was logged %d times:\n%s", message, n, b.log.String())
+			}
+		}
+	})
+}
+
+func TestLinksInACircleEnd(t *testing.T) {
+	on(t, map[string]string{"a.yaml": entry("a", "1")}, func(b *bench) {
+		b.link(".", "self")
+		b.run()
+		b.settle()
+		if b.label("a") != "1" || len(b.events()) != 1 {
+			t.Errorf("events %q", b.events())
+		}
+	})
+}

@@ -1,0 +1,42 @@
+package dir
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestValidateFindsEveryProblemOfAllFiles(t *testing.T) {
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"a.yaml":     entry("a", "1") + wrong("b"),
+		"sub/b.yaml": entry("a", "2"),
+		"c.yaml":     "a: [\n",
+		"d.yaml":     "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: d}\nspec:\n  hosts: [d]\n  http:\n  - mirrorPercent: 1\n    route:\n    - destination:\n        host: none\n",
+		".e.yaml":    "{",
+		"f.txt":      "{",
+		"lone.yaml":  entry("lone", "1"),
+	} {
+		write(t, filepath.Join(root, name), text)
+	}
+	var got []string
+	for _, p := range Validate(filepath.Join(root, "sub"), root, filepath.Join(root, "none")) {
+		got = append(got, strings.ReplaceAll(p.String(), root, "ROOT"))
+	}
+	want := []string{
+		"ROOT/a.yaml:1: WorkloadEntry default/a: it is in ROOT/sub/b.yaml:1 too: that document is used, and this is not",
+		`ROOT/a.yaml:11: WorkloadEntry default/b: spec.address: "a_b" is neither an IP address nor a host`,
+		"ROOT/c.yaml:1: did not find expected node content",
+		"ROOT/d.yaml:7: VirtualService default/d: spec.http[0].mirrorPercent: warning: not supported: deprecated: write mirrorPercentage",
+		`ROOT/d.yaml:10: VirtualService default/d: spec.http[0].route[0].destination.host: warning: there is no service "none.default.svc.cluster.local"`,
+		"ROOT/none: no such file or directory",
+	}
+	got = slices.DeleteFunc(got, func(text string) bool { return strings.HasPrefix(text, "ROOT/sub/") })
+	if !slices.Equal(got, want) {
+		t.Errorf("problems\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+	if got := Validate(filepath.Join(root, "lone.yaml")); len(got) > 0 {
+		t.Errorf("a valid file has problems: %v", got)
+	}
+}

@@ -1,0 +1,62 @@
+package config
+
+import "testing"
+
+const mesh = `apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: Service, metadata: {name: web, namespace: a}, spec: {ports: [{port: 80}]}}
+- {apiVersion: networking.istio.io/v1, kind: ServiceEntry, metadata: {name: out, namespace: a}, spec: {hosts: [api.com, '*.wild.com'], ports: [{number: 80, name: http, protocol: HTTP}]}}
+- {apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {name: web, namespace: a}, spec: {host: web, subsets: [{name: v1}]}}
+- {apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {name: wild, namespace: a}, spec: {host: '*.wild.com', subsets: [{name: v2}]}}
+- {apiVersion: networking.istio.io/v1, kind: Gateway, metadata: {name: edge, namespace: b}, spec: {servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]}}
+- {apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: part, namespace: a}, spec: {http: [{route: [{destination: {host: web}}]}]}}
+- {apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: whole, namespace: a}, spec: {hosts: [w.com], http: [{route: [{destination: {host: web}}]}]}}
+`
+
+// referencesOf returns the problems of the references of a VirtualService in a mesh.
+func referencesOf(t *testing.T, spec string) []string {
+	t.Helper()
+	documents, broken := Read("f", []byte(mesh+"- {apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: vs, namespace: a}, spec: "+spec+"}\n"))
+	if broken != nil {
+		t.Fatal(broken)
+	}
+	index := &Index{}
+	for _, d := range documents {
+		if d.Config == nil {
+			t.Fatal(d.Problems)
+		}
+		index.Put(d.Config)
+	}
+	var texts []string
+	for _, p := range References(index, DefaultDomain) {
+		texts = append(texts, p.String())
+	}
+	return texts
+}
+
+func TestReferencesToNothingGetAWarning(t *testing.T) {
+	const vs = "VirtualService a/vs: spec."
+	for _, tc := range []row{
+		{"a short name", "{hosts: [x], http: [{route: [{destination: {host: web, subset: v1}}]}]}", nil},
+		{"a full name", "{hosts: [x], http: [{route: [{destination: {host: web.a.svc.cluster.local}}]}]}", nil},
+		{"a host of a ServiceEntry", "{hosts: [x], tcp: [{route: [{destination: {host: api.com}}]}]}", nil},
+		{"a host within a wildcard, and a subset of it", "{hosts: [x], http: [{route: [{destination: {host: b.wild.com, subset: v2}}]}]}", nil},
+		{"a name without its domain", "{hosts: [x], http: [{route: [{destination: {host: web.a}}]}]}", []string{vs + `http[0].route[0].destination.host: warning: there is no service "web.a"`}},
+		{"an unknown host", "{hosts: [x.com], tls: [{match: [{sniHosts: [x.com]}], route: [{destination: {host: web2}}]}], http: [{route: [{destination: {host: web}}], mirror: {host: m.com}, mirrors: []}]}", []string{
+			vs + `http[0].mirror.host: warning: there is no service "m.com"`, vs + `tls[0].route[0].destination.host: warning: there is no service "web2.a.svc.cluster.local"`}},
+		{"an unknown host of mirrors", "{hosts: [x.com], http: [{route: [{destination: {host: web}}], mirrors: [{destination: {host: m.com}}]}]}", []string{
+			vs + `http[0].mirrors[0].destination.host: warning: there is no service "m.com"`}},
+		{"an unknown subset", "{hosts: [x], http: [{route: [{destination: {host: web, subset: v2}}]}]}", []string{
+			vs + `http[0].route[0].destination.subset: warning: no DestinationRule of "web.a.svc.cluster.local" has a subset "v2"`}},
+		{"gateways", "{hosts: [x], gateways: [mesh, b/edge, edge, edge.b.svc.cluster.local], http: [{match: [{gateways: [b/none]}], route: [{destination: {host: web}}]}]}", []string{
+			vs + "gateways[2]: warning: there is no Gateway a/edge", vs + "http[0].match[0].gateways[0]: warning: there is no Gateway b/none"}},
+		{"a delegate", "{hosts: [x], http: [{delegate: {name: part}}]}", nil},
+		{"no such delegate", "{hosts: [x], http: [{delegate: {name: part, namespace: b}}]}", []string{vs + "http[0].delegate.name: warning: there is no VirtualService b/part"}},
+		{"a delegate with hosts", "{hosts: [x], http: [{delegate: {name: whole}}]}", []string{vs + "http[0].delegate.name: warning: VirtualService a/whole has hosts: a delegate must have none"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			compare(t, referencesOf(t, tc.spec), tc.want)
+		})
+	}
+}

@@ -338,7 +338,7 @@ func (r *Kubernetes) describe(o *object) *Service {
 			appProtocol = *port.AppProtocol
 		}
 		s.Ports = append(s.Ports, Port{
-			Name: port.Name, Number: uint32(port.Port), Protocol: ProtocolOf(string(port.Protocol), port.Name, appProtocol),
+			Name: port.Name, Number: uint32(port.Port), Protocol: ProtocolOf(uint32(port.Port), string(port.Protocol), port.Name, appProtocol),
 		})
 	}
 	switch {

@@ -1,6 +1,9 @@
 package service
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Protocol is the protocol of a port.
 type Protocol uint8
@@ -48,10 +51,15 @@ var appProtocols = map[string]Protocol{
 	"kubernetes.io/wss": HTTPS,
 }
 
-// ProtocolOf returns the protocol of a port of a Kubernetes Service: that of appProtocol; or else of
-// the port's name up to the first "-"; or else UDP if the transport is that, and otherwise
-// Unsupported.
-func ProtocolOf(transport, name, appProtocol string) Protocol {
+// serverFirst are the ports of protocols in which the server speaks first (SMTP, DNS, MySQL, MongoDB):
+// to wait for the client's first bytes would break them.
+var serverFirst = []uint32{25, 53, 3306, 27017}
+
+// ProtocolOf returns the protocol of a port of a Kubernetes Service, by Pilot's rules: UDP by its
+// transport; or else that which appProtocol or, if there is none, the name of the port begins with,
+// up to the first "-"; or else TCP for the ports of protocols in which the server speaks first, and
+// Unsupported for the others.
+func ProtocolOf(port uint32, transport, name, appProtocol string) Protocol {
 	if transport == "UDP" {
 		return UDP
 	}
@@ -59,15 +67,17 @@ func ProtocolOf(transport, name, appProtocol string) Protocol {
 		if p, ok := appProtocols[appProtocol]; ok {
 			return p
 		}
-		if p := ParseProtocol(appProtocol); p != Unsupported {
-			return p
-		}
+		name = appProtocol
 	}
 	if len(name) >= len("grpc-web") && strings.EqualFold(name[:len("grpc-web")], "grpc-web") {
 		return GRPCWeb
 	}
 	prefix, _, _ := strings.Cut(name, "-")
-	return ParseProtocol(prefix)
+	p := ParseProtocol(prefix)
+	if p == Unsupported && slices.Contains(serverFirst, port) {
+		return TCP
+	}
+	return p
 }
 
 // IsHTTP reports whether requests of the protocol have routes.

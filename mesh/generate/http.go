@@ -73,6 +73,8 @@ func (g *Generator) httpManager(m manager) *listenerv3.Filter {
 		out.RouteSpecifier = &managerv3.HttpConnectionManager_Rds{Rds: &managerv3.Rds{ConfigSource: ads(), RouteConfigName: m.routes}}
 	}
 	switch m.direction {
+	case outbound:
+		out.ServerName = "" // Envoy's own, as with Istio
 	case inbound:
 		out.ServerHeaderTransformation = managerv3.HttpConnectionManager_PASS_THROUGH
 		out.ForwardClientCertDetails = managerv3.HttpConnectionManager_APPEND_FORWARD

@@ -48,6 +48,7 @@ type testCase struct {
 
 // document is a document of Kubernetes' form.
 type document struct {
+	of   string // the name of the case
 	kind string
 	core bool // of Kubernetes itself, not of Istio
 	body map[string]any
@@ -195,7 +196,7 @@ func (g *group) defaultService(name string) map[string]any {
 // newDocument completes a document: its name is that of the case, and hosts and host are CASE.test,
 // unless it says otherwise.
 func newDocument(name, kind string, i int, body map[string]any) document {
-	d := document{kind: kind, core: slices.Contains(coreKinds, kind)}
+	d := document{of: name, kind: kind, core: slices.Contains(coreKinds, kind)}
 	meta, _ := body["metadata"].(map[string]any)
 	delete(body, "metadata")
 	if meta == nil {

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	// Envoy as released lacks these two filters of Istio.
 	features.MetadataExchange, features.ALPNFilter = false, false
 	for _, scope := range istiolog.Scopes() {
-		scope.SetOutputLevel(istiolog.ErrorLevel)
+		scope.SetOutputLevel(istiolog.NoneLevel)
 	}
 	os.Exit(m.Run())
 }

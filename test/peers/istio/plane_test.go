@@ -14,7 +14,9 @@ import (
 	"text/template"
 	"time"
 
+	"istio.io/istio/pilot/pkg/config/kube/crd"
 	pilotxds "istio.io/istio/pilot/test/xds"
+	"istio.io/istio/pkg/config"
 	"istio.io/istio/pkg/config/mesh"
 	"sigs.k8s.io/yaml"
 )
@@ -26,8 +28,25 @@ func startIstiod(t *testing.T, g *group) string {
 	check(t, err)
 	conf, err := mesh.ApplyMeshConfigDefaults(string(text))
 	check(t, err)
+	conf.EnableTracing = false // it only adds headers of tracing
+	var documents []config.Config
+	for _, d := range g.documents {
+		if d.core {
+			continue
+		}
+		text, err := yaml.Marshal(d.body)
+		check(t, err)
+		parsed, _, err := crd.ParseInputs(string(text))
+		if err != nil {
+			t.Errorf("istiod rejects a %s of the case %s: %v", d.kind, d.of, err)
+		}
+		documents = append(documents, parsed...)
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
 	s := pilotxds.NewFakeDiscoveryServer(t, pilotxds.FakeOptions{
-		ConfigString: g.yaml(t, false), KubernetesObjectString: g.yaml(t, true), MeshConfig: conf,
+		Configs: documents, KubernetesObjectString: g.yaml(t, true), MeshConfig: conf,
 		ListenerBuilder: func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") },
 	})
 	return s.Listener.Addr().String()

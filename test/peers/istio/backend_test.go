@@ -56,7 +56,7 @@ func startBackends(t *testing.T, ca *authority) *backends {
 	for _, name := range tlsBackends {
 		conf := &tls.Config{
 			Certificates: []tls.Certificate{ca.issue(t, name, "spiffe://cluster.local/ns/default/sa/"+name, "*.test", name+".example")},
-			NextProtos:   []string{"h2", "http/1.1"},
+			NextProtos:   []string{"h2", "http/1.1", "istio"}, // the last is that of mesh TLS
 		}
 		if name == "m1" {
 			conf.ClientAuth, conf.ClientCAs = tls.RequireAndVerifyClientCert, ca.pool()

@@ -105,10 +105,10 @@ type Reader interface {
 // read that follows a write may still return what was there before.
 type Store interface {
 	Reader
-	// Create stores a new document and returns its resource version, or ErrExists.
+	// Create stores a new document and returns its resource version; ErrExists, or an *InvalidError.
 	Create(c *Config) (version string, err error)
 	// Update replaces the document that has c's resource version, and returns the new version;
-	// ErrNotFound, or ErrConflict.
+	// ErrNotFound, ErrConflict, or an *InvalidError.
 	Update(c *Config) (version string, err error)
 	// Delete deletes the document that has a resource version; ErrNotFound, or ErrConflict. With an
 	// empty version it deletes any.

@@ -176,6 +176,9 @@ func (s *Source) load(p pass) {
 	put, removed := 0, 0
 	for _, key := range slices.SortedFunc(maps.Keys(documents), compareKeys) {
 		c := documents[key]
+		if s.index.Get(key) == c {
+			continue // of a file that has not changed
+		}
 		old := s.index.Put(c)
 		if old != nil && old.ResourceVersion == c.ResourceVersion {
 			continue // only its place may be another

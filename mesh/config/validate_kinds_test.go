@@ -73,6 +73,8 @@ func TestLoadBalancersAreValidated(t *testing.T) {
 			at + ".consistentHash.httpCookie.name: it is missing", at + ".consistentHash.httpCookie.ttl: must be a duration, or 0s for a cookie of the session",
 			at + `.consistentHash.httpCookie.attributes[1].name: "a" is there twice`, at + ".consistentHash.httpCookie.attributes[2].name: it is missing"}},
 		{"Maglev", lb("consistentHash: {useSourceIp: true, maglev: {tableSize: 100}}"), []string{at + ".consistentHash.maglev.tableSize: must be a prime number below 5000011, and is 100"}},
+		{"two sizes of a ring", lb("consistentHash: {useSourceIp: true, minimumRingSize: 1, ringHash: {minimumRingSize: 1}}"), []string{
+			at + ".consistentHash.minimumRingSize: cannot be combined with ringHash or maglev"}},
 		{"both locality settings", lb("localityLbSetting: {}, zoneAwareLbSetting: {failoverPriority: [topology.kubernetes.io/zone]}"), []string{
 			at + ".zoneAwareLbSetting: only one of localityLbSetting and zoneAwareLbSetting can be set",
 			at + `.zoneAwareLbSetting.failoverPriority[0]: "topology.kubernetes.io/zone" is always taken into account: leave it out`}},

@@ -5,7 +5,8 @@
 // It promises that what is not valid changes nothing (mesh.md M6). A document that is not valid keeps
 // its last valid content, and harms no other document. A file that cannot be read or parsed keeps all
 // of its documents. A document is deleted when it is gone from a file that can be parsed, or when its
-// file is gone from a directory that can be read; if the directory itself is gone, nothing is deleted.
+// file is gone from a directory that can be read; if the directory itself is gone, or a subdirectory
+// cannot be read, nothing of it is deleted.
 // Of two documents with the same kind, namespace and name, that in the first file by name is used.
 // Problems names everything that is wrong with file, line and field.
 //
@@ -22,6 +23,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -48,6 +50,8 @@ type Source struct {
 	dir   string
 	log   *slog.Logger
 	index config.Index
+	// readDir is os.ReadDir, except in tests.
+	readDir func(path string) ([]os.DirEntry, error)
 
 	// files are only used by Run.
 	files files
@@ -62,7 +66,7 @@ var _ config.Cache = (*Source)(nil)
 
 // New returns the copy of a directory, which is empty until Run.
 func New(path string, log *slog.Logger) *Source {
-	return &Source{dir: path, log: log.With("name", path), files: files{}}
+	return &Source{dir: path, log: log.With("name", path), files: files{}, readDir: os.ReadDir}
 }
 
 // Get returns a document; nil if there is none.
@@ -95,7 +99,7 @@ func (s *Source) Problems() []config.Problem {
 
 // Run keeps the copy current until ctx ends, and returns its cause.
 func (s *Source) Run(ctx context.Context) error {
-	r := &run{source: s, scanner: &scanner{dir: s.dir, loaded: func(name string) (uint64, bool) { return s.files.loaded(name) }}}
+	r := &run{source: s, scanner: &scanner{dir: s.dir, readDir: s.readDir, loaded: func(name string) (uint64, bool) { return s.files.loaded(name) }}}
 	for {
 		if !wake.Sleep(ctx, r.scan()) {
 			return context.Cause(ctx)
@@ -176,6 +180,9 @@ func (s *Source) load(p pass) {
 	put, removed := 0, 0
 	for _, key := range slices.SortedFunc(maps.Keys(documents), compareKeys) {
 		c := documents[key]
+		if s.index.Get(key) == c {
+			continue // of a file that has not changed
+		}
 		old := s.index.Put(c)
 		if old != nil && old.ResourceVersion == c.ResourceVersion {
 			continue // only its place may be another

@@ -59,6 +59,8 @@ type scanner struct {
 	loaded func(name string) (hash uint64, ok bool)
 
 	passes int
+	// directories are those that the last scan listed.
+	directories []string
 	// last holds each file as it was read last, without its data.
 	last map[string]observed
 }
@@ -81,6 +83,7 @@ func (s *scanner) scan() (pass, error) {
 		return nil, err
 	}
 	s.passes++
+	s.directories = l.directories
 	p, last := pass{}, make(map[string]observed, len(l.names))
 	add := func(o observed) {
 		p = append(p, o)
@@ -113,16 +116,20 @@ type lister struct {
 	// end.
 	names      []string
 	unreadable map[string]error
+	// directories are the paths of those that were read.
+	directories []string
 }
 
 // list lists the files below a directory. Names that begin with a dot are left out: Kubernetes keeps
 // the files of a volume in "..2026_…", to which "..data" links, and links from their names into
 // "..data", which are followed.
 func (l *lister) list(below string, depth int) error {
-	entries, err := l.readDir(filepath.Join(l.root, filepath.FromSlash(below)))
+	path := filepath.Join(l.root, filepath.FromSlash(below))
+	entries, err := l.readDir(path)
 	if err != nil {
 		return err
 	}
+	l.directories = append(l.directories, path)
 	for _, entry := range entries {
 		if strings.HasPrefix(entry.Name(), ".") {
 			continue

@@ -41,8 +41,8 @@ func TestDestinationRulesAreValidated(t *testing.T) {
 		{"retry budget", "host: a\ntrafficPolicy: {retryBudget: {percent: 101, budgetInterval: 0s}}", []string{
 			"spec.trafficPolicy.retryBudget.percent: must be a percentage from 0 to 100, and is 101",
 			"spec.trafficPolicy.retryBudget.budgetInterval: must be a duration of at least 1ms, and is 0s"}},
-		{"fields that are not supported", "host: a\ntrafficPolicy: {outlierDetection: {consecutiveErrors: 1}, loadBalancer: {warmupDurationSecs: 1s}}", []string{
-			"spec.trafficPolicy.loadBalancer.warmupDurationSecs: warning: not supported: deprecated: write warmup.duration",
+		{"fields that are not supported", "host: a\ntrafficPolicy: {outlierDetection: {consecutiveErrors: 1}, loadBalancer: {simple: RANDOM, zoneAwareLbSetting: {enabled: true}}}", []string{
+			"spec.trafficPolicy.loadBalancer.zoneAwareLbSetting.enabled: warning: not supported: write localityLbSetting",
 			"spec.trafficPolicy.outlierDetection.consecutiveErrors: warning: not supported: deprecated: write consecutive5xxErrors or consecutiveGatewayErrors"}},
 	})
 }
@@ -103,7 +103,7 @@ func TestGatewaysAreValidated(t *testing.T) {
 	server := func(text string) string { return "servers: [{" + text + "}]" }
 	const https = "port: {number: 443, name: p, protocol: HTTPS}, hosts: ['*']"
 	validateRows(t, Gateway, []row{
-		{"valid", server(https + ", tls: {mode: SIMPLE, credentialName: c}"), nil},
+		{"valid", server(https + ", tls: {mode: SIMPLE, serverCertificate: /c, privateKey: /k}"), nil},
 		{"no servers", "selector: {a: b}", []string{"spec.servers: must have at least one server"}},
 		{"an empty server", server(""), []string{"spec.servers[0].hosts: must have at least one host", "spec.servers[0].port: it is missing"}},
 		{"hosts", server("port: {number: 80, name: p, protocol: HTTP}, hosts: [a, '*a.com', a_b/c.com, './a.com', 192.0.2.1, a_b.com]"), []string{
@@ -140,8 +140,10 @@ func TestServerTLSIsValidated(t *testing.T) {
 		{"two sources", tls("mode: SIMPLE, credentialName: c, serverCertificate: /c, privateKey: /k"), []string{
 			at + ".credentialName: there must be one source of certificates, and there are serverCertificate and credentialName"}},
 		{"mesh mTLS with certificates", tls("mode: ISTIO_MUTUAL, credentialName: c"), []string{at + ": the mode ISTIO_MUTUAL uses the certificates of the mesh: remove the others"}},
-		{"passthrough with certificates", tls("mode: PASSTHROUGH, credentialName: c"), []string{at + ": warning: the mode PASSTHROUGH uses no certificates: those that are given have no effect"}},
-		{"a CRL in the mode SIMPLE", tls("mode: SIMPLE, credentialName: c, caCrl: /crl"), []string{at + ".caCrl: warning: has no effect with a credentialName: the CRL is in the credential"}},
+		{"passthrough with certificates", tls("mode: PASSTHROUGH, credentialName: c"), []string{at + ": warning: the mode PASSTHROUGH uses no certificates: those that are given have no effect",
+			at + ".credentialName: warning: not supported: proxies do not authenticate yet, and only those that do may have a Secret: name files"}},
+		{"a CRL in the mode SIMPLE", tls("mode: SIMPLE, credentialName: c, caCrl: /crl"), []string{at + ".caCrl: warning: has no effect with a credentialName: the CRL is in the credential",
+			at + ".credentialName: warning: not supported: proxies do not authenticate yet, and only those that do may have a Secret: name files"}},
 		{"a CRL without clients' certificates", tls("mode: SIMPLE, serverCertificate: /c, privateKey: /k, caCrl: /crl"), []string{
 			at + ".caCrl: cannot be combined with the mode SIMPLE, in which clients have no certificates"}},
 		{"incomplete certificates", tls("mode: SIMPLE, tlsCertificates: [{serverCertificate: /c}, {serverCertificate: /c, privateKey: /k}, {serverCertificate: /c, privateKey: /k}]"), []string{

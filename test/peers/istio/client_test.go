@@ -43,6 +43,16 @@ type world struct {
 // run sends a request as often as it says.
 func (w *world) run(r *request) []*outcome {
 	out := make([]*outcome, r.times)
+	if r.until {
+		// What it comes to is compared.
+		_ = eventually(5*time.Second, func() error {
+			if out[0] = w.send(r); r.want.statuses[out[0].Status] == 0 {
+				return io.ErrNoProgress
+			}
+			return nil
+		})
+		return out
+	}
 	if !r.parallel {
 		for i := range out {
 			out[i] = w.send(r)

@@ -119,6 +119,7 @@ func (r *request) unmet(outcomes []*outcome) (out []string) {
 		}
 	}
 	switch {
+	case r.parallel:
 	case len(r.want.backends) == 0 && !r.want.any && !r.want.same && answered > 0:
 		out = append(out, fmt.Sprintf("backends got it: %v, want none; write * if any will do", backends))
 	case (r.want.any || r.want.same) && answered == 0:

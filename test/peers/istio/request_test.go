@@ -10,9 +10,10 @@ import (
 
 // request is a line of a case:
 //
-//	[N x|N &] METHOD URL [name=value]... -> STATUS [what else]...
+//	[N x|N &|until] METHOD URL [name=value]... -> STATUS [what else]...
 //
-// N x sends it N times one after the other, N & at once. METHOD is one of HTTP, or TCP, which sends a
+// N x sends it N times one after the other, N & at once. until sends it until it has the status, for
+// what Envoy does soon and not at once, such as the ejection of an endpoint. METHOD is one of HTTP, or TCP, which sends a
 // line over a connection. URL may be a path (to CASE.test at PORT_HTTP) or have scheme, host and port; the
 // connection always goes to loopback. name=value are headers; the names in lower case sni and cert are
 // of the TLS connection.
@@ -20,6 +21,7 @@ type request struct {
 	text     string
 	times    int
 	parallel bool
+	until    bool
 	method   string
 	url      *url.URL
 	path     string // as it is sent
@@ -58,6 +60,9 @@ func parseRequest(text, name string, port int) (*request, error) {
 	if n, err := strconv.Atoi(words[0]); err == nil && len(words) > 3 {
 		r.times, r.parallel = n, words[1] == "&"
 		words = words[2:]
+	}
+	if words[0] == "until" {
+		r.until, words = true, words[1:]
 	}
 	if len(words) < 2 {
 		return nil, errors.New("want METHOD URL")

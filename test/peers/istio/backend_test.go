@@ -56,10 +56,11 @@ func startBackends(t *testing.T, ca *authority) *backends {
 	for _, name := range tlsBackends {
 		conf := &tls.Config{
 			Certificates: []tls.Certificate{ca.issue(t, name, "spiffe://cluster.local/ns/default/sa/"+name, "*.test", name+".example")},
-			NextProtos:   []string{"h2", "http/1.1", "istio"}, // the last is that of mesh TLS
+			NextProtos:   []string{"h2", "http/1.1"},
 		}
 		if name == "m1" {
 			conf.ClientAuth, conf.ClientCAs = tls.RequireAndVerifyClientCert, ca.pool()
+			conf.NextProtos = nil // clients of mesh TLS announce protocols that Go's server would reject
 		}
 		b.serve(t, name, conf)
 	}
@@ -101,7 +102,8 @@ func (b *backends) serve(t *testing.T, name string, conf *tls.Config) {
 	srv.Protocols.SetHTTP2(true)
 	srv.Protocols.SetUnencryptedHTTP2(true)
 	if conf != nil {
-		go func() { _ = srv.ServeTLS(lis, "", "") }()
+		secure := tls.NewListener(lis, conf.Clone()) // the server adds protocols to its own
+		go func() { _ = srv.Serve(secure) }()
 	} else {
 		go func() { _ = srv.Serve(proxyListener{lis}) }()
 	}

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"sigs.k8s.io/yaml"
 )
@@ -163,7 +164,7 @@ func (g *group) readCase(t *testing.T, raw json.RawMessage) (*testCase, error) {
 			if !ok {
 				return c, fmt.Errorf("%s must be a mapping, or a list of them", kind)
 			}
-			g.documents = append(g.documents, newDocument(c.Name, kind, i, body))
+			g.documents = append(g.documents, newDocument(c.Name, kind, i, body, created.Add(time.Duration(len(g.documents))*time.Second)))
 		}
 	}
 	for _, text := range c.Requests {
@@ -193,9 +194,12 @@ func (g *group) defaultService(name string) map[string]any {
 	}
 }
 
+// created is when the first document of a group was created. The older of two has precedence.
+var created = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
 // newDocument completes a document: its name is that of the case, and hosts and host are CASE.test,
 // unless it says otherwise.
-func newDocument(name, kind string, i int, body map[string]any) document {
+func newDocument(name, kind string, i int, body map[string]any, at time.Time) document {
 	d := document{of: name, kind: kind, core: slices.Contains(coreKinds, kind)}
 	meta, _ := body["metadata"].(map[string]any)
 	delete(body, "metadata")
@@ -211,6 +215,7 @@ func newDocument(name, kind string, i int, body map[string]any) document {
 	if meta["namespace"] == nil {
 		meta["namespace"] = "default"
 	}
+	meta["creationTimestamp"] = at.Format(time.RFC3339)
 	if kind == "VirtualService" && body["hosts"] == nil {
 		body["hosts"] = []any{name + ".test"}
 	}

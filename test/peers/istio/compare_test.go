@@ -105,7 +105,7 @@ func (r *request) unmet(outcomes []*outcome) (out []string) {
 		}
 	}
 	if !maps.Equal(statuses, r.want.statuses) {
-		out = append(out, fmt.Sprintf("the status is %v, want %v (%v)", statuses, r.want.statuses, outcomes[0].err))
+		out = append(out, fmt.Sprintf("the status is %v, want %v (%v %q)", statuses, r.want.statuses, outcomes[0].err, outcomes[0].Body))
 	}
 	if len(r.want.mirrored) > 0 {
 		return append(out, r.unmetMirrors(outcomes[0])...)

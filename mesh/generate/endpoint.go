@@ -40,12 +40,7 @@ func (g *Generator) Assignment(v *proxy.View, cluster string) *xds.Resource {
 		}
 		subset = rule.Subsets()[i]
 	}
-	policy := policyOf(rule, subset, port)
-	setting := g.localitySetting(policy)
-	if len(setting.GetDistribute()) == 0 && policy.GetOutlierDetection() == nil {
-		setting = nil // without outlier detection no endpoint of another locality would ever be used
-	}
-	a := assign(cluster, v, g.selectEndpoints(svc, port, subset), setting)
+	a := assign(cluster, v, g.selectEndpoints(svc, port, subset), g.localitySetting(policyOf(rule, subset, port)))
 	return resource(xds.EndpointType, cluster, a)
 }
 
@@ -70,7 +65,7 @@ func assign(cluster string, v *proxy.View, endpoints []*service.Endpoint, settin
 	a := &endpointv3.ClusterLoadAssignment{ClusterName: cluster}
 	distribution, distributes := distributionFor(v, setting)
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
-		for priority, members := range byPriority(v, setting, distributes, name, groups[name]) {
+		for priority, members := range byPriority(v, setting, name, groups[name]) {
 			l := &endpointv3.LocalityLbEndpoints{Locality: locality(name), Priority: priority}
 			total := uint32(0)
 			for _, ep := range members {
@@ -112,10 +107,11 @@ func locality(name string) *corev3.Locality {
 	return &corev3.Locality{Region: region, Zone: zone, SubZone: subzone}
 }
 
-// byPriority returns the endpoints of a locality by priority.
-func byPriority(v *proxy.View, setting *networking.LocalityLoadBalancerSetting, distributes bool, name string, members []*service.Endpoint) map[uint32][]*service.Endpoint {
+// byPriority returns the endpoints of a locality by priority. A setting has either percentages for
+// localities or priorities.
+func byPriority(v *proxy.View, setting *networking.LocalityLoadBalancerSetting, name string, members []*service.Endpoint) map[uint32][]*service.Endpoint {
 	switch {
-	case setting == nil || distributes:
+	case setting == nil || len(setting.GetDistribute()) > 0:
 		return map[uint32][]*service.Endpoint{0: members}
 	case len(setting.GetFailoverPriority()) > 0:
 		out := make(map[uint32][]*service.Endpoint)

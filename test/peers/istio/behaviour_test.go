@@ -24,15 +24,16 @@ func TestDocumentsHaveTheBehaviourOfIstiod(t *testing.T) {
 	w.backends = startBackends(t, ca)
 	secrets := startSecrets(t, certs)
 	for _, path := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(path), ".yaml"), func(t *testing.T) {
-			g := readGroup(t, path, w.ports, certs)
-			dir := t.TempDir()
-			if *keep != "" {
-				dir = filepath.Join(*keep, g.name)
-				check(t, os.MkdirAll(dir, 0o700))
-			}
-			w.compare(t, g, dir, secrets)
-		})
+		for _, g := range readGroups(t, path, w.ports, certs) {
+			t.Run(g.Name, func(t *testing.T) {
+				dir := t.TempDir()
+				if *keep != "" {
+					dir = filepath.Join(*keep, g.Name)
+					check(t, os.MkdirAll(dir, 0o700))
+				}
+				w.compare(t, g, dir, secrets)
+			})
+		}
 	}
 }
 

@@ -117,6 +117,10 @@ func byPriority(v *proxy.View, setting *networking.LocalityLoadBalancerSetting, 
 		out := make(map[uint32][]*service.Endpoint)
 		for _, ep := range members {
 			p := labelPriority(v, setting.GetFailoverPriority(), ep)
+			if len(setting.GetFailover()) > 0 {
+				// Of those with the same labels, the nearest.
+				p = p*5 + localityPriority(v, setting, name)
+			}
 			out[p] = append(out[p], ep)
 		}
 		return out
@@ -151,18 +155,15 @@ func localityPriority(v *proxy.View, setting *networking.LocalityLoadBalancerSet
 	return 3
 }
 
-// labelPriority returns how many of the labels, from the first on, differ from the proxy's: a
-// label is a key, whose value must be the proxy's, or key=value.
+// labelPriority returns how many of the labels, from the first that differs on, do not count: a label
+// is a key, whose value must be the proxy's, or key=value. A label that neither has does not differ.
 func labelPriority(v *proxy.View, labels []string, ep *service.Endpoint) uint32 {
 	for i, label := range labels {
 		key, value, fixed := strings.Cut(label, "=")
-		has, ok := ep.Labels[key]
-		switch {
-		case !ok:
-			return uint32(len(labels) - i)
-		case fixed && has != value:
-			return uint32(len(labels) - i)
-		case !fixed && !v.SelectedBy(map[string]string{key: has}):
+		if !fixed {
+			value = v.Label(key)
+		}
+		if ep.Labels[key] != value {
 			return uint32(len(labels) - i)
 		}
 	}

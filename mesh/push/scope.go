@@ -132,7 +132,7 @@ func (s *Snapshot) newEgress(namespace string, l *networking.IstioEgressListener
 		}
 	}
 	for _, svc := range s.services.all {
-		if s.sees(namespace, svc) && imports.service(svc) {
+		if s.sees(namespace, svc) && imports.service(svc) && hasPort(svc, l.GetPort().GetNumber()) {
 			add(svc)
 		}
 	}

@@ -16,7 +16,7 @@ func TestWeightsDivideTheRequestsBetweenVersions(t *testing.T) {
 		w.check(err)
 		// 60 are expected; the standard deviation is 7.
 		if v2 := counts["200 v2"]; counts["200 v1"]+v2 != 600 || v2 < 20 || v2 > 120 {
-			t.Errorf("of 600 requests with the weights 90 and 10: %v", counts)
+			w.Errorf("of 600 requests with the weights 90 and 10: %v", counts)
 		}
 	})
 }
@@ -47,7 +47,7 @@ func TestAChangeOfEndpointsSendsEndpointsOnly(t *testing.T) {
 		w.changed(before, func(u updates) bool { return u.EDS >= 4 }) // twice: of the service and of its subset stable
 		w.synced()
 		if u := w.changed(before, func(updates) bool { return true }); u.CDS != 0 || u.LDS != 0 || u.RDS != 0 {
-			t.Errorf("Envoy took in %+v", u)
+			w.Errorf("Envoy took in %+v", u)
 		}
 		stop()
 	})
@@ -63,7 +63,7 @@ func TestAChangeOfARouteSendsRoutesOnly(t *testing.T) {
 		w.answers(w.request(), "200 v2")
 		w.synced()
 		if u := w.changed(before, func(updates) bool { return true }); u != (updates{RDS: 1}) {
-			t.Errorf("Envoy took in %+v", u)
+			w.Errorf("Envoy took in %+v", u)
 		}
 		stop()
 	})

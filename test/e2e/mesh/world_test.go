@@ -403,19 +403,30 @@ func (w *world) changed(before updates, done func(updates) bool) updates {
 }
 
 // status returns the status of holdfast-mesh.
-func (w *world) status() (s mesh.Status) {
+func (w *world) status() mesh.Status {
 	w.Helper()
-	_, body, err := testbed.Get("http://" + w.admin + "/status")
+	s, err := w.tryStatus()
 	w.check(err)
-	w.check(json.Unmarshal([]byte(body), &s))
 	return s
+}
+
+func (w *world) tryStatus() (s mesh.Status, err error) {
+	_, body, err := testbed.Get("http://" + w.admin + "/status")
+	if err == nil {
+		err = json.Unmarshal([]byte(body), &s)
+	}
+	return s, err
 }
 
 // problem waits until the status names a problem.
 func (w *world) problem(texts ...string) {
 	w.Helper()
 	w.check(w.mesh.Wait(limit, func() error {
-		problems := w.status().Problems
+		status, err := w.tryStatus()
+		if err != nil {
+			return err
+		}
+		problems := status.Problems
 		if !slices.ContainsFunc(problems, func(p string) bool {
 			return !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(p, text) })
 		}) {

@@ -255,9 +255,15 @@ func (w *world) ends(p *testbed.Process) {
 
 func (w *world) startAgent() {
 	w.Helper()
-	p, err := testbed.Start("agent", w.path("agent.log"), binary(w, "holdfast"), "run",
-		"--upstream", w.xds, "--upstream-plaintext", "--upstream-protocol", string(w.form),
-		"--socket", w.path("xds.sock"), "--admin", "unix:"+w.path("admin.sock"), "--health", "")
+	w.startAgentWith("--upstream", w.xds, "--upstream-plaintext")
+}
+
+// startAgentWith starts an agent with the flags of its control plane.
+func (w *world) startAgentWith(upstream ...string) {
+	w.Helper()
+	p, err := testbed.Start("agent", w.path("agent.log"), append([]string{binary(w, "holdfast"), "run",
+		"--upstream-protocol", string(w.form), "--socket", w.path("xds.sock"), "--admin", "unix:" + w.path("admin.sock"), "--health", "",
+	}, upstream...)...)
 	w.check(err)
 	w.agent = p
 	w.ends(p)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/holdfast-xds/holdfast/internal/memory"
 	"github.com/holdfast-xds/holdfast/mesh"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/push/debounce"
@@ -53,6 +54,7 @@ func newServe(stderr io.Writer) *cobra.Command {
 			if f.cfg.Listen != "" && !isLoopback(f.cfg.Listen) {
 				log.Warn("whoever reaches the plaintext address gets the configuration of any namespace", "addr", f.cfg.Listen)
 			}
+			go memory.GiveBack(cmd.Context(), log)
 			return failed(e.Run(cmd.Context()))
 		},
 	}

@@ -2,9 +2,18 @@
 // and a store of them with a local copy that calls handlers on changes. It follows Pilot's config
 // model (Config, ConfigStore, ConfigStoreCache), with the kinds that Istio has today.
 //
+// Schemas has the kinds, Read reads the documents of a file and names the line and field of every
+// problem, Validate checks one document and References what documents say about each other, Fields
+// says which fields are supported (docs/mesh-api.md), and Memory is a store.
+//
 // It promises that a Config is never changed after it was stored, that a handler sees each change
-// once and in order, and that a document that is not valid never replaces a valid one (mesh.md M6).
-// It does not generate anything for a proxy. All types may be used by several goroutines at once.
+// once and in order, that a document that is not valid never replaces a valid one (mesh.md M6), and
+// that a document that sets a field without effect gets a warning (mesh.md M7). What Istio's own
+// validation rejects is an error here too, except timeouts of 0s, which mean none. No problem contains
+// the content of a Secret.
+//
+// It does not generate anything for a proxy, and does not apply the defaults of fields that are not
+// set. All types may be used by several goroutines at once.
 package config
 
 import (
@@ -105,10 +114,10 @@ type Reader interface {
 // read that follows a write may still return what was there before.
 type Store interface {
 	Reader
-	// Create stores a new document and returns its resource version, or ErrExists.
+	// Create stores a new document and returns its resource version; ErrExists, or an *InvalidError.
 	Create(c *Config) (version string, err error)
 	// Update replaces the document that has c's resource version, and returns the new version;
-	// ErrNotFound, or ErrConflict.
+	// ErrNotFound, ErrConflict, or an *InvalidError.
 	Update(c *Config) (version string, err error)
 	// Delete deletes the document that has a resource version; ErrNotFound, or ErrConflict. With an
 	// empty version it deletes any.

@@ -152,8 +152,8 @@ func TestProblemsOfDocumentsNameLineAndField(t *testing.T) {
 			[]string{"file.yaml:7: Service default/a: spec.port: unknown field", `file.yaml:11: VirtualService default/a: spec.host: unknown field "host"`}},
 		{"a field in snake case", head + "spec:\n  hosts: [a]\n  http:\n  - mirror: {host: b}\n    mirror_percentage:\n      value: 101\n    route:\n    - destination: {host: a}\n",
 			[]string{"file.yaml:9: VirtualService default/a: spec.http[0].mirrorPercentage.value: must be a percentage from 0 to 100, and is 101"}},
-		{"a field that is not supported", head + "spec:\n  hosts: [a]\n  http:\n  - mirror: {host: b}\n    mirrorPercent: 1\n    route:\n    - destination: {host: a}\n",
-			[]string{"file.yaml:8: VirtualService default/a: spec.http[0].mirrorPercent: warning: not supported: deprecated: write mirrorPercentage"}},
+		{"a field that is not supported", head + "spec:\n  hosts: [a]\n  tcp:\n  - match:\n    - sourceSubnet: 10.0.0.0/8\n    route:\n    - destination: {host: a}\n",
+			[]string{"file.yaml:8: VirtualService default/a: spec.tcp[0].match[0].sourceSubnet: warning: not supported: reserved: Istio does not implement it"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			compare(t, problems(t, "file.yaml", tc.text), tc.want)

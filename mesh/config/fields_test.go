@@ -12,6 +12,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	networking "istio.io/api/networking/v1alpha3"
+	corev1 "k8s.io/api/core/v1"
 )
 
 var update = flag.Bool("update", false, "write docs/mesh-api.md from fields.txt")
@@ -159,5 +161,24 @@ func TestFieldsAreInTheOrderOfTheKinds(t *testing.T) {
 	}
 	if !slices.Equal(order, want) {
 		t.Errorf("the kinds are in the order %q, want %q", order, want)
+	}
+}
+
+func TestWarningsNameTheFieldsThatAreNotSupported(t *testing.T) {
+	fault := &networking.HTTPFaultInjection{Abort: &networking.HTTPFaultInjection_Abort{ErrorType: &networking.HTTPFaultInjection_Abort_Http2Error{Http2Error: "a"}}}
+	c := &Config{Meta: Meta{Key: Key{VirtualService, "a", "b"}}, Spec: &networking.VirtualService{
+		Http: []*networking.HTTPRoute{{}, {Fault: fault, CorsPolicy: &networking.CorsPolicy{UnmatchedPreflights: 99}}},
+		Tcp:  []*networking.TCPRoute{{Match: []*networking.L4MatchAttributes{{SourceSubnet: "10.0.0.0/8"}}}},
+	}}
+	var got []string
+	for _, p := range Warnings(c) {
+		got = append(got, p.String())
+	}
+	compare(t, got, []string{
+		"VirtualService a/b: spec.http[1].fault.abort.http2Error: warning: not supported: Envoy has no such abort: write httpStatus or grpcStatus",
+		"VirtualService a/b: spec.tcp[0].match[0].sourceSubnet: warning: not supported: reserved: Istio does not implement it",
+	})
+	if got := Warnings(&Config{Meta: Meta{Key: Key{Pod, "a", "b"}}, Spec: &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n", Volumes: []corev1.Volume{{Name: "v"}}}}}); len(got) > 0 {
+		t.Errorf("fields that have no meaning get warnings: %v", got)
 	}
 }

@@ -168,8 +168,12 @@ func (k *checker) serverTLS(at *path, tls *networking.ServerTLSSettings) {
 	if len(sources) > 1 {
 		k.errorf(at.field(sources[1]), "there must be one source of certificates, and there are %s", strings.Join(sources, " and "))
 	}
-	if tls.CaCrl != "" && (tls.CredentialName != "" || tls.Mode == networking.ServerTLSSettings_SIMPLE) {
-		k.errorf(at.field("caCrl"), "cannot be combined with a credentialName or the mode SIMPLE")
+	switch {
+	case tls.CaCrl == "":
+	case tls.CredentialName != "" || len(tls.CredentialNames) > 0:
+		k.warnf(at.field("caCrl"), "has no effect with a credentialName: the CRL is in the credential")
+	case tls.Mode == networking.ServerTLSSettings_SIMPLE:
+		k.errorf(at.field("caCrl"), "cannot be combined with the mode SIMPLE, in which clients have no certificates")
 	}
 	k.serverCertificates(at, tls)
 }

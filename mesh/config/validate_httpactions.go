@@ -136,7 +136,7 @@ func (k *checker) fault(at *path, fault *networking.HTTPFaultInjection) {
 	case *networking.HTTPFaultInjection_Delay_ExponentialDelay:
 		k.errorf(at.field("exponentialDelay"), "is not supported by Envoy: write fixedDelay")
 	default:
-		k.errorf(at, "must have a fixedDelay")
+		k.warnf(at, "has no effect without a fixedDelay")
 	}
 }
 

@@ -81,8 +81,8 @@ func (k *checker) httpMatch(at *path, match *networking.HTTPMatchRequest, gatewa
 	for _, name := range sortedKeys(match.GetQueryParams()) {
 		k.stringMatch(at.field("queryParams").field(name), match.QueryParams[name])
 	}
-	k.headerMatches(at.field("headers"), match.GetHeaders(), gateway)
-	k.headerMatches(at.field("withoutHeaders"), match.GetWithoutHeaders(), gateway)
+	k.headerMatches(at.field("headers"), match.GetHeaders(), gateway, false)
+	k.headerMatches(at.field("withoutHeaders"), match.GetWithoutHeaders(), gateway, true)
 	k.matchOrigin(at, match.GetPort(), match.GetSourceLabels(), match.GetGateways(), match.GetSourceNamespace())
 }
 
@@ -97,8 +97,9 @@ var pseudoHeaders = []string{":method", ":scheme", ":authority", ":path", ":stat
 // claimPrefixes begin the names by which claims of a token are matched at gateways.
 var claimPrefixes = []string{"@request.auth.claims.", "@request.auth.claims["}
 
-// headerMatches checks matches of headers, by their names.
-func (k *checker) headerMatches(at *path, headers map[string]*networking.StringMatch, gateway bool) {
+// headerMatches checks matches of headers, by their names. star accepts the regular expression "*",
+// which is not RE2, for any value.
+func (k *checker) headerMatches(at *path, headers map[string]*networking.StringMatch, gateway, star bool) {
 	for _, name := range sortedKeys(headers) {
 		match := headers[name]
 		claim := slices.ContainsFunc(claimPrefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
@@ -110,8 +111,7 @@ func (k *checker) headerMatches(at *path, headers map[string]*networking.StringM
 		case !slices.Contains(pseudoHeaders, name):
 			k.report(at.field(name), name, headerNameProblem(name))
 		}
-		// "*" is not RE2, but common for "has the header".
-		if match.GetRegex() != "*" {
+		if !star || match.GetRegex() != "*" {
 			k.stringMatch(at.field(name), match)
 		}
 	}
@@ -175,6 +175,8 @@ func (k *checker) mirrors(at *path, route *networking.HTTPRoute) {
 		k.errorf(at.field("mirrors"), "a route can have only one of mirror and mirrors")
 	}
 	k.destination(at.field("mirror"), route.Mirror)
+	//lint:ignore SA1019 the deprecated field is validated as in Istio
+	k.percent(at.field("mirrorPercent"), float64(route.MirrorPercent.GetValue()))
 	if route.MirrorPercentage != nil {
 		k.percent(at.fields("mirrorPercentage.value"), route.MirrorPercentage.Value)
 	}

@@ -41,8 +41,8 @@ func TestDestinationRulesAreValidated(t *testing.T) {
 		{"retry budget", "host: a\ntrafficPolicy: {retryBudget: {percent: 101, budgetInterval: 0s}}", []string{
 			"spec.trafficPolicy.retryBudget.percent: must be a percentage from 0 to 100, and is 101",
 			"spec.trafficPolicy.retryBudget.budgetInterval: must be a duration of at least 1ms, and is 0s"}},
-		{"fields that are not supported", "host: a\ntrafficPolicy: {outlierDetection: {consecutiveErrors: 1}, loadBalancer: {warmupDurationSecs: 1s}}", []string{
-			"spec.trafficPolicy.loadBalancer.warmupDurationSecs: warning: not supported: deprecated: write warmup.duration",
+		{"fields that are not supported", "host: a\ntrafficPolicy: {outlierDetection: {consecutiveErrors: 1}, loadBalancer: {simple: RANDOM, zoneAwareLbSetting: {enabled: true}}}", []string{
+			"spec.trafficPolicy.loadBalancer.zoneAwareLbSetting.enabled: warning: not supported: write localityLbSetting",
 			"spec.trafficPolicy.outlierDetection.consecutiveErrors: warning: not supported: deprecated: write consecutive5xxErrors or consecutiveGatewayErrors"}},
 	})
 }
@@ -73,6 +73,8 @@ func TestLoadBalancersAreValidated(t *testing.T) {
 			at + ".consistentHash.httpCookie.name: it is missing", at + ".consistentHash.httpCookie.ttl: must be a duration, or 0s for a cookie of the session",
 			at + `.consistentHash.httpCookie.attributes[1].name: "a" is there twice`, at + ".consistentHash.httpCookie.attributes[2].name: it is missing"}},
 		{"Maglev", lb("consistentHash: {useSourceIp: true, maglev: {tableSize: 100}}"), []string{at + ".consistentHash.maglev.tableSize: must be a prime number below 5000011, and is 100"}},
+		{"two sizes of a ring", lb("consistentHash: {useSourceIp: true, minimumRingSize: 1, ringHash: {minimumRingSize: 1}}"), []string{
+			at + ".consistentHash.minimumRingSize: cannot be combined with ringHash or maglev"}},
 		{"both locality settings", lb("localityLbSetting: {}, zoneAwareLbSetting: {failoverPriority: [topology.kubernetes.io/zone]}"), []string{
 			at + ".zoneAwareLbSetting: only one of localityLbSetting and zoneAwareLbSetting can be set",
 			at + `.zoneAwareLbSetting.failoverPriority[0]: "topology.kubernetes.io/zone" is always taken into account: leave it out`}},
@@ -101,7 +103,7 @@ func TestGatewaysAreValidated(t *testing.T) {
 	server := func(text string) string { return "servers: [{" + text + "}]" }
 	const https = "port: {number: 443, name: p, protocol: HTTPS}, hosts: ['*']"
 	validateRows(t, Gateway, []row{
-		{"valid", server(https + ", tls: {mode: SIMPLE, credentialName: c}"), nil},
+		{"valid", server(https + ", tls: {mode: SIMPLE, serverCertificate: /c, privateKey: /k}"), nil},
 		{"no servers", "selector: {a: b}", []string{"spec.servers: must have at least one server"}},
 		{"an empty server", server(""), []string{"spec.servers[0].hosts: must have at least one host", "spec.servers[0].port: it is missing"}},
 		{"hosts", server("port: {number: 80, name: p, protocol: HTTP}, hosts: [a, '*a.com', a_b/c.com, './a.com', 192.0.2.1, a_b.com]"), []string{
@@ -138,8 +140,12 @@ func TestServerTLSIsValidated(t *testing.T) {
 		{"two sources", tls("mode: SIMPLE, credentialName: c, serverCertificate: /c, privateKey: /k"), []string{
 			at + ".credentialName: there must be one source of certificates, and there are serverCertificate and credentialName"}},
 		{"mesh mTLS with certificates", tls("mode: ISTIO_MUTUAL, credentialName: c"), []string{at + ": the mode ISTIO_MUTUAL uses the certificates of the mesh: remove the others"}},
-		{"passthrough with certificates", tls("mode: PASSTHROUGH, credentialName: c"), []string{at + ": warning: the mode PASSTHROUGH uses no certificates: those that are given have no effect"}},
-		{"a CRL in the mode SIMPLE", tls("mode: SIMPLE, credentialName: c, caCrl: /crl"), []string{at + ".caCrl: cannot be combined with a credentialName or the mode SIMPLE"}},
+		{"passthrough with certificates", tls("mode: PASSTHROUGH, credentialName: c"), []string{at + ": warning: the mode PASSTHROUGH uses no certificates: those that are given have no effect",
+			at + ".credentialName: warning: not supported: proxies do not authenticate yet, and only those that do may have a Secret: name files"}},
+		{"a CRL in the mode SIMPLE", tls("mode: SIMPLE, credentialName: c, caCrl: /crl"), []string{at + ".caCrl: warning: has no effect with a credentialName: the CRL is in the credential",
+			at + ".credentialName: warning: not supported: proxies do not authenticate yet, and only those that do may have a Secret: name files"}},
+		{"a CRL without clients' certificates", tls("mode: SIMPLE, serverCertificate: /c, privateKey: /k, caCrl: /crl"), []string{
+			at + ".caCrl: cannot be combined with the mode SIMPLE, in which clients have no certificates"}},
 		{"incomplete certificates", tls("mode: SIMPLE, tlsCertificates: [{serverCertificate: /c}, {serverCertificate: /c, privateKey: /k}, {serverCertificate: /c, privateKey: /k}]"), []string{
 			at + ".tlsCertificates: warning: proxies use up to 2 certificates", at + ".tlsCertificates[0]: must have a serverCertificate and a privateKey"}},
 		{"versions and lists", tls("mode: SIMPLE, credentialName: c, minProtocolVersion: TLSV1_3, maxProtocolVersion: TLSV1_2, cipherSuites: [A, A, '']"), []string{
@@ -205,6 +211,7 @@ func TestServiceEntriesAreValidated(t *testing.T) {
 			"spec.endpoints[2].ports.tcp: the ServiceEntry has no port of this name", "spec.endpoints[3].address: it is missing"}},
 		{"endpoints by DNS", "hosts: ['*.a.com']\nresolution: DNS_ROUND_ROBIN\nendpoints: [{address: b.com}, {address: 'unix:///s'}]\n" + port, []string{
 			"spec.endpoints: the resolution DNS_ROUND_ROBIN can have only one endpoint", "spec.endpoints[1].address: a Unix socket needs the resolution STATIC"}},
+		{"an endpoint by DNS without an address", "hosts: [a.com]\nresolution: DNS\nendpoints: [{network: n1}]\n" + port, []string{"spec.endpoints[0].address: it is missing"}},
 		{"a wildcard by DNS", "hosts: ['*.a.com']\nresolution: DNS\n" + port, []string{`spec.hosts[0]: "*.a.com" cannot be resolved: without endpoints, the resolution DNS needs a full host`}},
 		{"dynamic DNS", "hosts: [a.com]\nresolution: DYNAMIC_DNS\naddresses: [10.0.0.1]\nendpoints: [{address: 10.0.0.1}]\nports: [{number: 80, name: tcp, protocol: TCP}]", []string{
 			`spec.hosts[0]: the resolution DYNAMIC_DNS is for hosts with "*"`, "spec.addresses: must be empty with the resolution DYNAMIC_DNS",

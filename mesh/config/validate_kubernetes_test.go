@@ -54,7 +54,7 @@ func TestPodsAreValidated(t *testing.T) {
 
 func TestIngressesAreValidated(t *testing.T) {
 	validateRows(t, Ingress, []row{
-		{"valid", "spec: {tls: [{hosts: [a.com], secretName: c}], rules: [{host: a.com, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: a, port: {number: 80}}}}]}}]}", nil},
+		{"valid", "spec: {rules: [{host: a.com, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: a, port: {number: 80}}}}]}}]}", nil},
 		{"empty", "spec: {}", []string{"spec: must have rules or a defaultBackend"}},
 		{"hosts", "spec: {rules: [{host: a_b}, {host: '*a.com'}], tls: [{hosts: [a_b]}]}", []string{
 			`spec.rules[0].host: "a_b" is no host: its first label must have letters, digits and '-', and may be or begin with '*'`,
@@ -109,7 +109,7 @@ func TestSecretsAreValidatedWithoutTellingThem(t *testing.T) {
 
 func TestMeshConfigurationsAreValidated(t *testing.T) {
 	for _, tc := range []row{
-		{"valid", "accessLogFile: /dev/stdout\ntrustDomain: cluster.local\ndefaultConfig: {interceptionMode: TPROXY, gatewayTopology: {numTrustedProxies: 1, proxyProtocol: {}}}\noutboundTrafficPolicy: {mode: REGISTRY_ONLY}", nil},
+		{"valid", "accessLogFile: /dev/stdout\ndefaultConfig: {gatewayTopology: {numTrustedProxies: 1, proxyProtocol: {}}}\noutboundTrafficPolicy: {mode: REGISTRY_ONLY}", nil},
 		{"values", "proxyListenPort: 70000\nconnectTimeout: 0s\nprotocolDetectionTimeout: 0s\ndnsRefreshRate: 0s\ntrustDomain: a_b\nrootNamespace: a.b\n" +
 			"serviceSettings: [{hosts: [a_b]}]\ndefaultServiceExportTo: ['*', b]\ndefaultDestinationRuleExportTo: [a_b]\nmeshMTLS: {ecdhCurves: [P-256]}\ndefaultHttpRetryPolicy: {attempts: -1}", []string{
 			"proxyListenPort: must be a port from 1 to 65535, and is 70000", "connectTimeout: must be a duration of at least 1ms, and is 0s",

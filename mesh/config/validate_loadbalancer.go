@@ -68,6 +68,10 @@ func (k *checker) consistentHash(at *path, hash *networking.LoadBalancerSettings
 			first[attribute.GetName()] = true
 		}
 	}
+	//lint:ignore SA1019 the deprecated field is validated as in Istio
+	if hash.MinimumRingSize != 0 && hash.HashAlgorithm != nil {
+		k.errorf(at.field("minimumRingSize"), "cannot be combined with ringHash or maglev")
+	}
 	if maglev := hash.GetMaglev(); maglev != nil {
 		size := maglev.TableSize
 		if size == 0 || size >= maxMaglev || !new(big.Int).SetUint64(size).ProbablyPrime(0) {

@@ -85,7 +85,7 @@ func (k *checker) resolution(root *path, spec *networking.ServiceEntry) {
 	case networking.ServiceEntry_STATIC:
 		k.endpoints(endpoints, spec, false)
 	case networking.ServiceEntry_DNS, networking.ServiceEntry_DNS_ROUND_ROBIN:
-		if len(spec.Endpoints) == 0 && spec.WorkloadSelector == nil {
+		if len(spec.Endpoints) == 0 {
 			for i, host := range spec.Hosts {
 				if strings.Contains(host, "*") {
 					k.errorf(root.field("hosts").at(i), "%q cannot be resolved: without endpoints, the resolution %s needs a full host", host, spec.Resolution)

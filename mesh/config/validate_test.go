@@ -49,9 +49,10 @@ func TestVirtualServicesAreValidated(t *testing.T) {
 			"spec.tcp: a VirtualService without hosts is a delegate, which has http routes only"}},
 		{"a delegate that delegates", "http: [{delegate: {name: b}}]", []string{"spec.http[0].delegate: a delegate cannot delegate"}},
 		{"hosts", "hosts: ['*', a_b, '*.a.com', b.a.com]\nhttp: [{route: [{destination: {host: a}}]}]", []string{
-			`spec.hosts[0]: "*" needs a gateway: sidecars do not accept it`,
+			`spec.hosts[0]: "*" is for gateways only: sidecars do not accept it`,
 			`spec.hosts[1]: "a_b" is no host: its first label must have letters, digits and '-', and may be or begin with '*'`}},
 		{"hosts that overlap", "hosts: ['*.a.com', b.a.com]\nhttp: [{route: [{destination: {host: a}}]}]", []string{`spec.hosts[1]: "*.a.com" and "b.a.com" have hosts in common`}},
+		{"every host at a gateway and at sidecars", "hosts: ['*']\ngateways: [ns/g, mesh]\nhttp: [{route: [{destination: {host: a}}]}]", []string{`spec.hosts[0]: "*" is for gateways only: sidecars do not accept it`}},
 		{"every host at a gateway", "hosts: ['*']\ngateways: [ns/g]\nhttp: [{route: [{destination: {host: a}}]}]", nil},
 		{"gateways", "hosts: [a]\ngateways: [mesh, g.ns.svc.cluster.local, a_b, /g, ns/a_b]\nhttp: [{route: [{destination: {host: a}}]}]", []string{
 			"spec.gateways[1]: warning: write namespace/name: names with dots are Istio's old form", `spec.gateways[2]: "a_b" is no name of a gateway`,
@@ -80,10 +81,11 @@ func TestVirtualServicesAreValidated(t *testing.T) {
 
 func TestMatchesAreValidated(t *testing.T) {
 	validateRows(t, VirtualService, []row{
-		{"regular expressions", route("  match: [{uri: {regex: '('}, headers: {a: {regex: ''}, b: {regex: '*'}}, method: {prefix: ''}}]"), []string{
+		{"regular expressions", route("  match: [{uri: {regex: '('}, headers: {a: {regex: ''}, b: {regex: '*'}}, withoutHeaders: {b: {regex: '*'}}, method: {prefix: ''}}]"), []string{
 			"spec.http[0].match[0].uri.regex: is no RE2 regular expression: missing closing ): `(`",
 			"spec.http[0].match[0].method.prefix: must not be empty",
-			"spec.http[0].match[0].headers.a.regex: must not be empty"}},
+			"spec.http[0].match[0].headers.a.regex: must not be empty",
+			"spec.http[0].match[0].headers.b.regex: is no RE2 regular expression: missing argument to repetition operator: `*`"}},
 		{"a lookahead, which RE2 has not", route("  match: [{uri: {regex: '(?=a)'}}]"), []string{"spec.http[0].match[0].uri.regex: is no RE2 regular expression: invalid or unsupported Perl syntax: `(?=`"}},
 		{"a long regular expression", route("  match: [{uri: {regex: '" + strings.Repeat("a", 1025) + "'}}]"), []string{"spec.http[0].match[0].uri.regex: must be at most 1024 bytes long"}},
 		{"an empty prefix of the URI", route("  match: [{uri: {prefix: ''}}]"), nil},
@@ -120,6 +122,7 @@ func TestActionsOfRoutesAreValidated(t *testing.T) {
 			"spec.http[0].mirrorPercentage.value: must be a percentage from 0 to 100, and is -1",
 			"spec.http[0].mirrors[0].destination: it is missing",
 			"spec.http[0].mirrors[0].percentage.value: must be a percentage from 0 to 100, and is 101"}},
+		{"a percentage in the deprecated field", route("  mirrorPercent: 101"), []string{"spec.http[0].mirrorPercent: must be a percentage from 0 to 100, and is 101"}},
 		{"redirect", "hosts: [a]\nhttp: [{redirect: {redirectCode: 200, scheme: ftp, port: 0, uri: a, prefixRewrite: b}, match: [{uri: {exact: /}}]}]", []string{
 			"spec.http[0].redirect.prefixRewrite: a redirect can have only one of uri and prefixRewrite",
 			"spec.http[0].redirect.prefixRewrite: every match of the route must be a prefix of the URI",
@@ -140,7 +143,7 @@ func TestActionsOfRoutesAreValidated(t *testing.T) {
 		{"retries without attempts", route("  retries: {retryOn: reset}"), []string{"spec.http[0].retries.attempts: is 0, which disables retries: the other fields would have no effect"}},
 		{"no retries", route("  retries: {attempts: 0}"), nil},
 		{"a fault of nothing", route("  fault: {}"), []string{"spec.http[0].fault: must have an abort or a delay"}},
-		{"a delay of nothing", route("  fault: {delay: {percentage: {value: 1}}}"), []string{"spec.http[0].fault.delay: must have a fixedDelay"}},
+		{"a delay of nothing", route("  fault: {delay: {percentage: {value: 1}}}"), []string{"spec.http[0].fault.delay: warning: has no effect without a fixedDelay"}},
 		{"an exponential delay", route("  fault: {delay: {exponentialDelay: 1s, percentage: {value: 200}}}"), []string{
 			"spec.http[0].fault.delay.percentage.value: must be a percentage from 0 to 100, and is 200",
 			"spec.http[0].fault.delay.exponentialDelay: is not supported by Envoy: write fixedDelay"}},

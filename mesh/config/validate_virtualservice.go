@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -43,14 +44,9 @@ func validateVirtualService(k *checker, spec *networking.VirtualService) {
 	k.unreachableHTTP(root.field("http"), spec.Http)
 }
 
-// boundToGateway reports whether routes are for some gateway other than the sidecars.
+// boundToGateway reports whether the routes are for gateways, and not for sidecars too.
 func boundToGateway(spec *networking.VirtualService) bool {
-	for _, name := range spec.Gateways {
-		if name != meshGateway {
-			return true
-		}
-	}
-	return false
+	return len(spec.Gateways) > 0 && !slices.Contains(spec.Gateways, meshGateway)
 }
 
 // virtualHosts checks the hosts of a VirtualService, of which none may contain another.
@@ -61,7 +57,7 @@ func (k *checker) virtualHosts(at *path, spec *networking.VirtualService) {
 		switch {
 		case isIP(host):
 		case host == "*" && !boundToGateway(spec):
-			k.errorf(at.at(i), `"*" needs a gateway: sidecars do not accept it`)
+			k.errorf(at.at(i), `"*" is for gateways only: sidecars do not accept it`)
 		case boundToGateway(spec) && strings.HasPrefix(host, "outbound_"):
 			// The SNI of mesh mTLS, which a gateway with AUTO_PASSTHROUGH routes by.
 		default:

@@ -20,7 +20,7 @@ func validateWorkloadEntry(k *checker, spec *networking.WorkloadEntry) {
 func (k *checker) workload(at *path, entry *networking.WorkloadEntry, host, unix bool) {
 	address := entry.GetAddress()
 	switch socket, isUnix := strings.CutPrefix(address, unixPrefix); {
-	case address == "" && entry.GetNetwork() == "":
+	case address == "" && (entry.GetNetwork() == "" || !unix):
 		k.errorf(at.field("address"), "it is missing")
 	case address == "":
 		k.warnf(at.field("address"), "it is missing: the workload is reached through the gateways of its network only")

@@ -65,6 +65,9 @@ func (g *Generator) addCluster(v *proxy.View, svc *service.Service, port service
 		return
 	}
 	g.applyPolicy(c)
+	if g.snap.Mesh.GetDefaultConfig().GetProxyHeaders().GetPreserveHttp1HeaderCase().GetValue() {
+		c.preserveCase()
+	}
 	if proxied := c.policy.GetProxyProtocol(); proxied != nil {
 		c.wrapInProxyProtocol(proxied)
 	}
@@ -150,6 +153,22 @@ func (c *outboundCluster) useHTTP2() {
 
 func (c *outboundCluster) useClientProtocol() {
 	c.http.UpstreamProtocolOptions = clientProtocol()
+}
+
+// preserveCase makes the names of headers to HTTP/1.1 endpoints keep their case.
+func (c *outboundCluster) preserveCase() {
+	switch o := c.http.UpstreamProtocolOptions.(type) {
+	case *httpv3.HttpProtocolOptions_UseDownstreamProtocolConfig:
+		o.UseDownstreamProtocolConfig.HttpProtocolOptions.HeaderKeyFormat = preservedCase()
+	case nil:
+		c.http.UpstreamProtocolOptions = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
+			ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{
+					HttpProtocolOptions: &corev3.Http1ProtocolOptions{HeaderKeyFormat: preservedCase()},
+				},
+			},
+		}
+	}
 }
 
 func clientProtocol() *httpv3.HttpProtocolOptions_UseDownstreamProtocolConfig {

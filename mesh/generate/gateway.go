@@ -286,7 +286,7 @@ func (b *gatewayBuilder) addRoutes(name string, port *gatewayPort, servers []gat
 		vh := byHost[host]
 		if vh == nil {
 			vh = &routev3.VirtualHost{
-				Name: string(host) + ":" + strconv.Itoa(int(port.number)), Domains: []string{string(host)}, IncludeRequestAttemptCount: true,
+				Name: string(host) + ":" + strconv.Itoa(int(port.number)), Domains: []string{string(host)}, IncludeRequestAttemptCount: b.countsAttempts(),
 			}
 			byHost[host] = vh
 			order = append(order, vh)

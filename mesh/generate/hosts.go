@@ -259,7 +259,7 @@ func (h *hosts) add(name service.Hostname, svc *service.Service, port uint32, ro
 		return
 	}
 	h.names[label] = true
-	h.out = append(h.out, &routev3.VirtualHost{Name: label, Domains: domains, Routes: routes, IncludeRequestAttemptCount: true})
+	h.out = append(h.out, &routev3.VirtualHost{Name: label, Domains: domains, Routes: routes, IncludeRequestAttemptCount: h.countsAttempts()})
 }
 
 // domainsOf returns the other names of a service: with a dot at the end, short names within the
@@ -339,18 +339,18 @@ func (h *hosts) toService(svc *service.Service, port service.Port) *routev3.Rout
 	action.HashPolicy = hashPolicy(policyOf(h.snap.DestinationRule(h.view, svc), nil, port))
 	action.RetryPolicy = retryPolicy(h.snap.Mesh.GetDefaultHttpRetryPolicy(), len(action.HashPolicy) > 0)
 	return &routev3.Route{
-		Name: "default", Match: routeMatch(nil), Action: &routev3.Route_Route{Route: action},
+		Name: "default", Match: routeMatch(nil, false), Action: &routev3.Route_Route{Route: action},
 		Decorator: &routev3.Decorator{Operation: string(svc.Hostname) + ":" + strconv.Itoa(int(port.Number)) + "/*"},
 	}
 }
 
 // unknownHost returns the virtual host of requests to hosts that no service has.
 func (h *hosts) unknownHost() *routev3.VirtualHost {
-	vh := &routev3.VirtualHost{Name: "allow_any", Domains: []string{"*"}, IncludeRequestAttemptCount: true}
+	vh := &routev3.VirtualHost{Name: "allow_any", Domains: []string{"*"}, IncludeRequestAttemptCount: h.countsAttempts()}
 	if !h.scope.OutboundAny {
 		vh.Name = "block_all"
 		vh.Routes = []*routev3.Route{{
-			Name: "block_all", Match: routeMatch(nil),
+			Name: "block_all", Match: routeMatch(nil, false),
 			Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 502}},
 		}}
 		return vh
@@ -358,6 +358,6 @@ func (h *hosts) unknownHost() *routev3.VirtualHost {
 	ls := &outboundListeners{Generator: h.Generator, scope: h.scope}
 	action := &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: ls.unknownCluster()}}
 	setTimeout(action, nil)
-	vh.Routes = []*routev3.Route{{Name: "allow_any", Match: routeMatch(nil), Action: &routev3.Route_Route{Route: action}}}
+	vh.Routes = []*routev3.Route{{Name: "allow_any", Match: routeMatch(nil, false), Action: &routev3.Route_Route{Route: action}}}
 	return vh
 }

@@ -16,11 +16,13 @@ import (
 	grpcwebv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_web/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	managerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	casev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/header_formatters/preserve_case/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -63,7 +65,7 @@ type manager struct {
 func (g *Generator) httpManager(m manager) *listenerv3.Filter {
 	out := &managerv3.HttpConnectionManager{
 		StatPrefix: m.statPrefix, CodecType: managerv3.HttpConnectionManager_AUTO,
-		ServerName: "istio-envoy", StreamIdleTimeout: seconds(0), UseRemoteAddress: truth(m.direction == gateway),
+		StreamIdleTimeout: seconds(0), UseRemoteAddress: truth(m.direction == gateway),
 		UpgradeConfigs:    []*managerv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
 		AccessLog:         g.accessLogs(nil),
 		XffNumTrustedHops: m.hops, Proxy_100Continue: true,
@@ -72,14 +74,15 @@ func (g *Generator) httpManager(m manager) *listenerv3.Filter {
 	if m.config == nil {
 		out.RouteSpecifier = &managerv3.HttpConnectionManager_Rds{Rds: &managerv3.Rds{ConfigSource: ads(), RouteConfigName: m.routes}}
 	}
-	switch m.direction {
-	case inbound:
-		out.ServerHeaderTransformation = managerv3.HttpConnectionManager_PASS_THROUGH
-		out.ForwardClientCertDetails = managerv3.HttpConnectionManager_APPEND_FORWARD
-		out.SetCurrentClientCertDetails = &managerv3.HttpConnectionManager_SetCurrentClientCertDetails{Subject: truth(true), Dns: true, Uri: true}
-	case gateway:
-		out.ForwardClientCertDetails = managerv3.HttpConnectionManager_SANITIZE_SET
-		out.SetCurrentClientCertDetails = &managerv3.HttpConnectionManager_SetCurrentClientCertDetails{Subject: truth(true), Cert: true, Dns: true, Uri: true}
+	headers := g.snap.Mesh.GetDefaultConfig().GetProxyHeaders()
+	g.setServerHeader(out, m.direction, headers.GetServer())
+	g.setClientCertificate(out, m.direction, headers)
+	if headers.GetRequestId().GetDisabled().GetValue() {
+		out.GenerateRequestId = truth(false)
+	}
+	out.AppendXForwardedPort = headers.GetXForwardedPort().GetEnabled().GetValue()
+	if headers.GetPreserveHttp1HeaderCase().GetValue() {
+		out.HttpProtocolOptions = &corev3.Http1ProtocolOptions{HeaderKeyFormat: preservedCase()}
 	}
 	g.normalizePaths(out)
 	if m.protocol == service.GRPCWeb {
@@ -92,9 +95,62 @@ func (g *Generator) httpManager(m manager) *listenerv3.Filter {
 		}),
 		httpFilter(faultFilter, &faultv3.HTTPFault{}),
 		httpFilter(corsFilter, &corsv3.Cors{}),
-		httpFilter(routerFilter, &routerv3.Router{}),
+		httpFilter(routerFilter, &routerv3.Router{SuppressEnvoyHeaders: headers.GetEnvoyDebugHeaders().GetDisabled().GetValue()}),
 	)
 	return networkFilter(managerFilter, out)
+}
+
+// setServerHeader says what the header "server" of responses is: for requests of the workload Envoy's
+// default, "envoy", as in Istio.
+func (g *Generator) setServerHeader(m *managerv3.HttpConnectionManager, d direction, server *meshv1alpha1.ProxyConfig_ProxyHeaders_Server) {
+	if d != outbound {
+		m.ServerName = "istio-envoy"
+	}
+	switch {
+	case server.GetDisabled().GetValue():
+		m.ServerName, m.ServerHeaderTransformation = "", managerv3.HttpConnectionManager_PASS_THROUGH
+	case server.GetValue() != "":
+		m.ServerName = server.GetValue()
+	}
+}
+
+// setClientCertificate says what is told of the client's certificate (x-forwarded-client-cert): a
+// gateway replaces what the client says, and a sidecar adds to it.
+func (g *Generator) setClientCertificate(m *managerv3.HttpConnectionManager, d direction, headers *meshv1alpha1.ProxyConfig_ProxyHeaders) {
+	if d == outbound {
+		return
+	}
+	forward := headers.GetForwardedClientCert()
+	m.ForwardClientCertDetails = managerv3.HttpConnectionManager_APPEND_FORWARD
+	if d == gateway {
+		m.ForwardClientCertDetails = managerv3.HttpConnectionManager_SANITIZE_SET
+		forward = g.snap.Mesh.GetDefaultConfig().GetGatewayTopology().GetForwardClientCertDetails()
+	}
+	switch forward {
+	case meshv1alpha1.ForwardClientCertDetails_SANITIZE:
+		m.ForwardClientCertDetails = managerv3.HttpConnectionManager_SANITIZE
+	case meshv1alpha1.ForwardClientCertDetails_FORWARD_ONLY:
+		m.ForwardClientCertDetails = managerv3.HttpConnectionManager_FORWARD_ONLY
+	case meshv1alpha1.ForwardClientCertDetails_APPEND_FORWARD:
+		m.ForwardClientCertDetails = managerv3.HttpConnectionManager_APPEND_FORWARD
+	case meshv1alpha1.ForwardClientCertDetails_SANITIZE_SET:
+		m.ForwardClientCertDetails = managerv3.HttpConnectionManager_SANITIZE_SET
+	case meshv1alpha1.ForwardClientCertDetails_ALWAYS_FORWARD_ONLY:
+		m.ForwardClientCertDetails = managerv3.HttpConnectionManager_ALWAYS_FORWARD_ONLY
+	}
+	says := headers.GetSetCurrentClientCertDetails()
+	unlessFalse := func(b *wrapperspb.BoolValue) bool { return b == nil || b.GetValue() }
+	m.SetCurrentClientCertDetails = &managerv3.HttpConnectionManager_SetCurrentClientCertDetails{
+		Subject: truth(unlessFalse(says.GetSubject())), Dns: unlessFalse(says.GetDns()), Uri: unlessFalse(says.GetUri()),
+		Cert: says.GetCert().GetValue() || d == gateway && says.GetCert() == nil, Chain: says.GetChain().GetValue(),
+	}
+}
+
+// preservedCase makes the names of headers keep their case.
+func preservedCase() *corev3.Http1ProtocolOptions_HeaderKeyFormat {
+	return &corev3.Http1ProtocolOptions_HeaderKeyFormat{HeaderFormat: &corev3.Http1ProtocolOptions_HeaderKeyFormat_StatefulFormatter{
+		StatefulFormatter: &corev3.TypedExtensionConfig{Name: "preserve_case", TypedConfig: pack(&casev3.PreserveCaseFormatterConfig{})},
+	}}
 }
 
 // normalizePaths makes paths that mean the same the same, as the mesh configuration says.

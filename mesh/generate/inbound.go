@@ -280,7 +280,7 @@ func (g *Generator) inboundRoutes(p inboundPort, cluster string) *routev3.RouteC
 		VirtualHosts: []*routev3.VirtualHost{{
 			Name: "inbound|http|" + strconv.Itoa(int(p.number)), Domains: []string{"*"},
 			Routes: []*routev3.Route{{
-				Name: "default", Match: routeMatch(nil), Action: &routev3.Route_Route{Route: action},
+				Name: "default", Match: routeMatch(nil, false), Action: &routev3.Route_Route{Route: action},
 				Decorator: &routev3.Decorator{Operation: operation},
 			}},
 		}},
@@ -298,9 +298,7 @@ func (g *Generator) meshServerTLS(v *proxy.View, http bool) *tlsv3.DownstreamTls
 	if http {
 		common.AlpnProtocols = []string{"h2", "http/1.1"}
 	}
-	if g.snap.Mesh.GetMeshMTLS().GetMinProtocolVersion().String() == "TLSV1_3" {
-		common.TlsParams.TlsMinimumProtocolVersion = tlsv3.TlsParameters_TLSv1_3
-	}
+	common.TlsParams.TlsMinimumProtocolVersion = minimumTLS(g.snap.Mesh.GetMeshMTLS())
 	return &tlsv3.DownstreamTlsContext{CommonTlsContext: common, RequireClientCertificate: truth(true)}
 }
 
@@ -376,6 +374,9 @@ func downstreamTLS(v *proxy.View, tls *networking.ServerTLSSettings, http bool) 
 	if mutual {
 		combined := validation(v, roots, tls.GetSubjectAltNames())
 		context := combined.CombinedValidationContext.DefaultValidationContext
+		if tls.GetInsecureSkipVerify().GetValue() {
+			context.TrustChainVerification = tlsv3.CertificateValidationContext_ACCEPT_UNTRUSTED
+		}
 		context.VerifyCertificateSpki, context.VerifyCertificateHash = tls.GetVerifyCertificateSpki(), tls.GetVerifyCertificateHash()
 		if crl := tls.GetCaCrl(); crl != "" {
 			context.Crl = &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: crl}}

@@ -9,8 +9,9 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// routeMatch returns which requests a match of a VirtualService is about; all for nil.
-func routeMatch(in *networking.HTTPMatchRequest) *routev3.RouteMatch {
+// routeMatch returns which requests a match of a VirtualService is about; all for nil. segments says
+// that a prefix is one of whole segments of the path.
+func routeMatch(in *networking.HTTPMatchRequest, segments bool) *routev3.RouteMatch {
 	out := &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
 	if in == nil {
 		return out
@@ -20,6 +21,9 @@ func routeMatch(in *networking.HTTPMatchRequest) *routev3.RouteMatch {
 		out.PathSpecifier = &routev3.RouteMatch_Path{Path: m.Exact}
 	case *networking.StringMatch_Prefix:
 		out.PathSpecifier = &routev3.RouteMatch_Prefix{Prefix: m.Prefix}
+		if path := strings.TrimSuffix(m.Prefix, "/"); segments && path != "" {
+			out.PathSpecifier = &routev3.RouteMatch_PathSeparatedPrefix{PathSeparatedPrefix: path}
+		}
 	case *networking.StringMatch_Regex:
 		out.PathSpecifier = &routev3.RouteMatch_SafeRegex{SafeRegex: regex(m.Regex)}
 	}

@@ -2,6 +2,7 @@ package generate
 
 import (
 	"cmp"
+	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -414,6 +415,12 @@ func (ls *outboundListeners) tcpTo(name string, weighted *tcpv3.TcpProxy_Weighte
 		policy := policyOf(rule, subset, port)
 		pool := policy.GetConnectionPool().GetTcp()
 		tcp.IdleTimeout, tcp.MaxDownstreamConnectionDuration = pool.GetIdleTimeout(), pool.GetMaxConnectionDuration()
+		if tunnel := policy.GetTunnel(); tunnel != nil {
+			tcp.TunnelingConfig = &tcpv3.TcpProxy_TunnelingConfig{
+				Hostname: net.JoinHostPort(tunnel.GetTargetHost(), strconv.Itoa(int(tunnel.GetTargetPort()))),
+				UsePost:  tunnel.GetProtocol() == "POST",
+			}
+		}
 		if policy.GetLoadBalancer().GetConsistentHash().GetUseSourceIp() {
 			tcp.HashPolicy = []*hashv3.HashPolicy{{PolicySpecifier: &hashv3.HashPolicy_SourceIp_{SourceIp: &hashv3.HashPolicy_SourceIp{}}}}
 		}

@@ -39,6 +39,9 @@ func policyOf(rule *push.DestinationRule, subset *networking.Subset, port servic
 	if own.Tls != nil {
 		merged.Tls = own.Tls
 	}
+	if own.Tunnel != nil {
+		merged.Tunnel = own.Tunnel
+	}
 	if own.ProxyProtocol != nil {
 		merged.ProxyProtocol = own.ProxyProtocol
 	}
@@ -56,7 +59,7 @@ func portPolicy(policy *networking.TrafficPolicy, port service.Port) *networking
 			return &networking.TrafficPolicy{
 				LoadBalancer: at.GetLoadBalancer(), ConnectionPool: at.GetConnectionPool(),
 				OutlierDetection: at.GetOutlierDetection(), Tls: at.GetTls(),
-				ProxyProtocol: policy.GetProxyProtocol(), RetryBudget: policy.GetRetryBudget(),
+				Tunnel: policy.GetTunnel(), ProxyProtocol: policy.GetProxyProtocol(), RetryBudget: policy.GetRetryBudget(),
 			}
 		}
 	}

@@ -61,6 +61,11 @@ func (r *routing) routesOf(vs *push.VirtualService) (out []*routev3.Route) {
 	return out
 }
 
+// countsAttempts reports whether requests tell endpoints how often they were tried.
+func (g *Generator) countsAttempts() bool {
+	return !g.snap.Mesh.GetDefaultConfig().GetProxyHeaders().GetAttemptCount().GetDisabled().GetValue()
+}
+
 // applies reports whether a match may concern requests of this proxy and listener.
 func (r *routing) applies(m *networking.HTTPMatchRequest) bool {
 	if m.GetPort() != 0 && m.GetPort() != r.port {
@@ -80,7 +85,7 @@ func takesAll(m *routev3.RouteMatch) bool {
 
 func (r *routing) route(vs *push.VirtualService, in *networking.HTTPRoute, m *networking.HTTPMatchRequest) *routev3.Route {
 	out := &routev3.Route{
-		Name: in.GetName(), Match: routeMatch(m), Metadata: originMetadata(vs.Meta.Key), StatPrefix: m.GetStatPrefix(),
+		Name: in.GetName(), Match: routeMatch(m, vs.Ingress), Metadata: originMetadata(vs.Meta.Key), StatPrefix: m.GetStatPrefix(),
 	}
 	if m.GetName() != "" {
 		out.Name += "." + m.GetName()
@@ -135,6 +140,7 @@ func (r *routing) forward(out *routev3.Route, in *networking.HTTPRoute, authorit
 	out.Action = &routev3.Route_Route{Route: action}
 	setTimeout(action, in.GetTimeout())
 	if rewrite := in.GetRewrite(); rewrite != nil {
+		action.AppendXForwardedHost = r.snap.Mesh.GetDefaultConfig().GetProxyHeaders().GetXForwardedHost().GetEnabled().GetValue()
 		if re := rewrite.GetUriRegexRewrite(); re != nil {
 			action.RegexRewrite = &matcherv3.RegexMatchAndSubstitute{Pattern: regex(re.GetMatch()), Substitution: re.GetRewrite()}
 		} else if out.GetMatch().GetSafeRegex() != nil && rewrite.GetUri() != "" {

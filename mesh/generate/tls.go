@@ -8,6 +8,7 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/structpb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
 
@@ -109,12 +110,21 @@ func (g *Generator) upstreamTLS(c *outboundCluster, tls *networking.ClientTLSSet
 	c.detectServerName(tls)
 	g.setCredentials(c, tls, common)
 	if defaults := g.snap.Mesh.GetTlsDefaults(); defaults != nil {
+		common.TlsParams.TlsMinimumProtocolVersion = max(common.TlsParams.TlsMinimumProtocolVersion, minimumTLS(defaults))
 		common.TlsParams.EcdhCurves, common.TlsParams.CipherSuites = defaults.GetEcdhCurves(), defaults.GetCipherSuites()
 	}
 	if c.isHTTP2() {
 		common.AlpnProtocols = []string{"h2"}
 	}
 	return context
+}
+
+// minimumTLS returns the oldest version of TLS that the mesh configuration allows.
+func minimumTLS(defaults *meshv1alpha1.MeshConfig_TLSConfig) tlsv3.TlsParameters_TlsProtocol {
+	if defaults.GetMinProtocolVersion() == meshv1alpha1.MeshConfig_TLSConfig_TLSV1_3 {
+		return tlsv3.TlsParameters_TLSv1_3
+	}
+	return tlsv3.TlsParameters_TLSv1_2
 }
 
 // detectServerName makes Envoy take the SNI, and what the certificate must name, from the request's
@@ -147,7 +157,8 @@ func (g *Generator) setCredentials(c *outboundCluster, tls *networking.ClientTLS
 	if mutual {
 		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{secret(c.view, certificate)}
 	}
-	if tls.GetInsecureSkipVerify().GetValue() {
+	unverified := tls.GetCaCertificates() == "" && !g.snap.Mesh.GetVerifyCertificateAtClient().GetValue()
+	if tls.GetInsecureSkipVerify().GetValue() || unverified {
 		common.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{}}
 		return
 	}

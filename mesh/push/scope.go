@@ -128,7 +128,7 @@ func (s *Snapshot) newEgress(namespace string, l *networking.IstioEgressListener
 		}
 	}
 	for _, svc := range s.services.all {
-		if svc.VisibleFrom(namespace) && imports.service(svc) {
+		if s.sees(namespace, svc) && imports.service(svc) {
 			add(svc)
 		}
 	}

@@ -35,7 +35,7 @@ type Snapshot struct {
 	sidecars *sidecarIndex
 	gateways []*GatewayConfig
 	auth     *authIndex
-	ingress  []*config.Config
+	ingress  *ingress
 	secrets  map[config.Key]*config.Config
 
 	mu     sync.Mutex
@@ -82,8 +82,8 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 		s.auth = indexAuth(src.List(config.PeerAuthentication, ""), s.Mesh.GetRootNamespace())
 	}
 	s.ingress = before.ingress
-	if is(config.Ingress) {
-		s.ingress = slices.SortedFunc(slices.Values(src.List(config.Ingress, "")), config.Older)
+	if is(config.Ingress) || servicesChanged || mesh {
+		s.ingress = s.newIngress(src.List(config.Ingress, ""))
 	}
 	s.secrets = before.secrets
 	if is(config.Secret) {
@@ -99,9 +99,6 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 func (s *Snapshot) Secret(namespace, name string) *config.Config {
 	return s.secrets[config.Key{Kind: config.Secret, Namespace: namespace, Name: name}]
 }
-
-// Ingresses returns the Kubernetes Ingresses, oldest first.
-func (s *Snapshot) Ingresses() []*config.Config { return s.ingress }
 
 // meshConfig returns the mesh configuration with Istio's defaults.
 func meshConfig(src Source) *meshv1alpha1.MeshConfig {
@@ -172,7 +169,7 @@ func (s *Snapshot) Services() []*service.Service { return s.services.all }
 func (s *Snapshot) Service(namespace string, host service.Hostname) *service.Service {
 	var found *service.Service
 	for _, svc := range s.services.byHost[host] {
-		if !svc.VisibleFrom(namespace) {
+		if !s.sees(namespace, svc) {
 			continue
 		}
 		if svc.Namespace == namespace {
@@ -183,6 +180,14 @@ func (s *Snapshot) Service(namespace string, host service.Hostname) *service.Ser
 		}
 	}
 	return found
+}
+
+// sees reports whether proxies of a namespace see a service.
+func (s *Snapshot) sees(namespace string, svc *service.Service) bool {
+	if svc.DefaultExport {
+		return exportedTo(visible(nil, s.Mesh.GetDefaultServiceExportTo(), svc.Namespace), namespace)
+	}
+	return svc.VisibleFrom(namespace)
 }
 
 // GatewayConfig is a Gateway document.
@@ -204,13 +209,18 @@ func gatewaysOf(list []*config.Config) []*GatewayConfig {
 	return out
 }
 
-// Gateways returns the Gateways that select a proxy, oldest first.
+// Gateways returns the Gateways that select a router, oldest first. The last is that of the Kubernetes
+// Ingresses, which is also for the routers that the mesh configuration selects for them, and the only
+// one of a proxy of the type ingress.
 func (s *Snapshot) Gateways(v *proxy.View) []*GatewayConfig {
 	var out []*GatewayConfig
 	for _, gw := range s.gateways {
-		if v.SelectedBy(gw.Gateway.GetSelector()) {
+		if v.Type() == proxy.Router && v.SelectedBy(gw.Gateway.GetSelector()) {
 			out = append(out, gw)
 		}
+	}
+	if gw := s.ingress.gateway; gw != nil && (v.Type() == proxy.Ingress || v.SelectedBy(gw.Gateway.GetSelector())) {
+		out = append(out, gw)
 	}
 	return out
 }

@@ -22,6 +22,8 @@ type VirtualService struct {
 	Hosts    []service.Hostname
 	Gateways []string // MeshGateway, or namespace/name
 	ExportTo map[string]bool
+	// Ingress says that it was made of Kubernetes Ingresses: a path is the prefix of whole segments.
+	Ingress bool
 	// Delegates are the documents whose routes are in Rule.
 	Delegates []config.Key
 
@@ -293,6 +295,9 @@ func mergePath(root, delegate *networking.StringMatch) (merged *networking.Strin
 // VirtualServices returns the VirtualServices of a gateway, or of MeshGateway, that proxies of a
 // namespace see: first those of their namespace, then the others, the oldest first.
 func (s *Snapshot) VirtualServices(gateway, namespace string) []*VirtualService {
+	if gateway == ingressGateway {
+		return s.ingress.virtual
+	}
 	var own, others []*VirtualService
 	for _, vs := range s.virtual.byGateway[gateway] {
 		switch {

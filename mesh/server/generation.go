@@ -13,7 +13,26 @@ import (
 )
 
 // table has the resources of one type that a class of proxies gets. It does not change.
-type table struct{ generate.Set }
+type table struct {
+	generate.Set
+
+	indexed sync.Once
+	byHost  map[service.Hostname][]string
+}
+
+// clustersOf returns the names of the clusters of a host whose endpoints are sent apart (EDS), of a
+// table of clusters.
+func (t *table) clustersOf(host service.Hostname) []string {
+	t.indexed.Do(func() {
+		t.byHost = make(map[service.Hostname][]string)
+		for name, r := range t.Set {
+			if _, _, host, ok := generate.ParseClusterName(name); ok && r.EDSName != "" {
+				t.byHost[host] = append(t.byHost[host], name)
+			}
+		}
+	})
+	return t.byHost[host]
+}
 
 // resources are the tables of a class, by type URL.
 type resources map[string]*table
@@ -111,7 +130,7 @@ func (p *part) of(who *proxy.Proxy) resources {
 // share returns the table of a set, or the one before if that is equal.
 func share(set generate.Set, before *table) *table {
 	if before == nil {
-		return &table{set}
+		return &table{Set: set}
 	}
 	equal := len(set) == len(before.Set)
 	for name, r := range set {
@@ -124,7 +143,7 @@ func share(set generate.Set, before *table) *table {
 	if equal {
 		return before
 	}
-	return &table{set}
+	return &table{Set: set}
 }
 
 // classes returns the numbers of classes of both parts.

@@ -12,7 +12,6 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream/session"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
-	"github.com/holdfast-xds/holdfast/mesh/generate"
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
 	"github.com/holdfast-xds/holdfast/mesh/push"
 	"github.com/holdfast-xds/holdfast/mesh/service"
@@ -43,7 +42,7 @@ type view struct {
 // viewType is the state of one type of a view.
 type viewType struct {
 	wildcard bool
-	names    map[string]struct{}
+	names    map[string]struct{} // of EDS none
 	dirty    map[string]struct{}
 	// changedAt is the revision of the last change that concerns the subscription, answered the one
 	// up to which the client has answered.
@@ -103,15 +102,24 @@ func (v *view) endpoints(request *push.Request) {
 	v.wakeIf(v.touchEndpoints(request), request)
 }
 
-// touchEndpoints marks the endpoints of the services that a request may concern.
+// touchEndpoints marks the endpoints of the services that a request may concern. A proxy subscribes to
+// those of its clusters, so that the view need not remember their names.
 func (v *view) touchEndpoints(request *push.Request) (any bool) {
-	t := v.types[xds.EndpointType]
-	if t == nil {
+	if v.types[xds.EndpointType] == nil {
 		return false
 	}
+	clusters := v.tables[0][xds.ClusterType] // those for inbound connections have no EDS
 	all, hosts := affectedHosts(request)
-	for name := range t.names {
-		if _, _, host, ok := generate.ParseClusterName(name); ok && (all || hosts[host]) {
+	if !all {
+		for host := range hosts {
+			for _, name := range clusters.clustersOf(host) {
+				any = v.touch(xds.EndpointType, name) || any
+			}
+		}
+		return any
+	}
+	for name, r := range clusters.Set {
+		if r.EDSName != "" {
 			any = v.touch(xds.EndpointType, name) || any
 		}
 	}
@@ -121,7 +129,10 @@ func (v *view) touchEndpoints(request *push.Request) (any bool) {
 // touch marks a name as changed, and reports whether the client subscribes to it.
 func (v *view) touch(typeURL, name string) bool {
 	t := v.types[typeURL]
-	if t == nil || !t.concerns(name) {
+	switch {
+	case t == nil:
+		return false
+	case typeURL != xds.EndpointType && !t.concerns(name):
 		return false
 	}
 	t.dirty[name] = struct{}{}
@@ -192,6 +203,10 @@ func (v *view) Subscribe(change xds.SubscriptionChange) {
 	defer v.mu.Unlock()
 	t := v.typeOf(change.Type)
 	t.wildcard = change.Wildcard
+	t.changedAt = max(t.changedAt, 1)
+	if change.Type == xds.EndpointType {
+		return // see touchEndpoints
+	}
 	for _, name := range change.Subscribe {
 		t.names[name] = struct{}{}
 	}
@@ -199,7 +214,6 @@ func (v *view) Subscribe(change xds.SubscriptionChange) {
 		delete(t.names, name)
 		delete(t.dirty, name)
 	}
-	t.changedAt = max(t.changedAt, 1)
 }
 
 func (v *view) Answer(a session.Answer) {

@@ -304,8 +304,8 @@ func (r *Entries) describe(key Key, en *entry) *Service {
 	s := &Service{
 		Hostname: key.Hostname, Namespace: key.Namespace, Name: en.config.Name, Resolution: en.resolution,
 		MeshExternal: en.spec.Location == networking.ServiceEntry_MESH_EXTERNAL,
-		ExportTo:     r.options.exportTo(key.Namespace, en.spec.ExportTo),
-		Labels:       en.config.Labels, ServiceAccounts: appendNew(nil, en.spec.SubjectAltNames),
+		ExportTo:     r.options.exportTo(key.Namespace, en.spec.ExportTo), DefaultExport: len(en.spec.ExportTo) == 0,
+		Labels: en.config.Labels, ServiceAccounts: appendNew(nil, en.spec.SubjectAltNames),
 		Addresses: slices.Clone(en.addresses), Created: en.config.Created, Registry: r.shard.Registry, Origin: en.config.Key,
 	}
 	for _, port := range en.spec.Ports {

@@ -323,9 +323,10 @@ const (
 // describe returns the service that a Service describes.
 func (r *Kubernetes) describe(o *object) *Service {
 	c, spec := o.config, &o.spec.Spec
+	exportTo := list(c.Annotations[annotationExportTo])
 	s := &Service{
 		Hostname: o.key.Hostname, Namespace: c.Namespace, Name: c.Name, Labels: c.Labels, Created: c.Created,
-		Registry: kubernetes, Origin: c.Key, ExportTo: r.options.exportTo(c.Namespace, list(c.Annotations[annotationExportTo])),
+		Registry: kubernetes, Origin: c.Key, ExportTo: r.options.exportTo(c.Namespace, exportTo), DefaultExport: len(exportTo) == 0,
 		ServiceAccounts: list(c.Annotations[annotationCanonicalAccounts]),
 	}
 	for _, account := range list(c.Annotations[annotationAccounts]) {

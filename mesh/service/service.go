@@ -96,7 +96,9 @@ type Service struct {
 	// ExportTo lists the namespaces that see it: names, "*" for all, "~" for none. It is never
 	// empty, and never has ".".
 	ExportTo map[string]bool
-	Labels   map[string]string
+	// DefaultExport says that it does not say itself who sees it, so that the mesh configuration may.
+	DefaultExport bool
+	Labels        map[string]string
 	// ServiceAccounts are the SPIFFE ids that its endpoints may have, sorted.
 	ServiceAccounts []string
 	Created         time.Time

@@ -59,6 +59,7 @@ func on(t *testing.T, files map[string]string, test func(*bench)) {
 	bubble.Test(t, func(t *testing.T) {
 		b := &bench{T: t, dir: root}
 		b.source = New(root, slog.New(slog.NewTextHandler(&b.log, nil)))
+		b.source.watch = func(*slog.Logger) *events { return &events{} } // its file descriptor is no part of the bubble
 		for _, s := range config.Schemas {
 			b.source.RegisterHandler(s.Kind, b.handle)
 		}

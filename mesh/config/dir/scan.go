@@ -2,6 +2,7 @@ package dir
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -52,11 +53,14 @@ const (
 
 // scanner scans a directory tree.
 type scanner struct {
-	dir string
+	dir     string
+	readDir func(path string) ([]os.DirEntry, error)
 	// loaded returns the hash of the content of a file that was loaded last.
 	loaded func(name string) (hash uint64, ok bool)
 
 	passes int
+	// directories are those that the last scan listed.
+	directories []string
 	// last holds each file as it was read last, without its data.
 	last map[string]observed
 }
@@ -70,37 +74,62 @@ func isConfig(name string) bool {
 	return false
 }
 
-// scan scans the tree once. The error means that a directory could not be read, and that therefore
-// nothing is known about files that are missing; an error of one file is in its entry.
+// scan scans the tree once. The error means that the directory could not be read. An error of a file
+// is in its entry; that of a subdirectory is in an entry of its own, whose name ends with a slash, and
+// in those of the files that were in it.
 func (s *scanner) scan() (pass, error) {
-	names, err := list(s.dir, "", maxDepth)
-	if err != nil {
+	l := lister{root: s.dir, readDir: s.readDir, unreadable: make(map[string]error)}
+	if err := l.list("", maxDepth); err != nil {
 		return nil, err
 	}
 	s.passes++
-	p, last := pass{}, make(map[string]observed, len(names))
-	for _, name := range names {
-		o, there := s.observe(name)
-		if !there {
-			continue
-		}
+	s.directories = l.directories
+	p, last := pass{}, make(map[string]observed, len(l.names))
+	add := func(o observed) {
 		p = append(p, o)
 		o.data = nil
-		last[name] = o
+		last[o.name] = o
 	}
+	for _, name := range l.names {
+		if o, there := s.observe(name); there {
+			add(o)
+		}
+	}
+	for below, err := range l.unreadable {
+		add(observed{name: below, err: err})
+		for name := range s.last {
+			if strings.HasPrefix(name, below) && name != below {
+				add(observed{name: name, err: err})
+			}
+		}
+	}
+	slices.SortFunc(p, func(a, b observed) int { return strings.Compare(a.name, b.name) })
 	s.last = last
 	return p, nil
 }
 
-// list returns the names of the configuration files below a directory, sorted. Names that begin with
-// a dot are left out: Kubernetes keeps the files of a volume in "..2026_…", to which "..data" links,
-// and links from their names into "..data", which are followed.
-func list(root, below string, depth int) ([]string, error) {
-	entries, err := os.ReadDir(filepath.Join(root, filepath.FromSlash(below)))
+// lister lists the configuration files of a tree.
+type lister struct {
+	root    string
+	readDir func(path string) ([]os.DirEntry, error)
+	// names are the files; unreadable the subdirectories that could not be read, with a slash at the
+	// end.
+	names      []string
+	unreadable map[string]error
+	// directories are the paths of those that were read.
+	directories []string
+}
+
+// list lists the files below a directory. Names that begin with a dot are left out: Kubernetes keeps
+// the files of a volume in "..2026_…", to which "..data" links, and links from their names into
+// "..data", which are followed.
+func (l *lister) list(below string, depth int) error {
+	path := filepath.Join(l.root, filepath.FromSlash(below))
+	entries, err := l.readDir(path)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var names []string
+	l.directories = append(l.directories, path)
 	for _, entry := range entries {
 		if strings.HasPrefix(entry.Name(), ".") {
 			continue
@@ -111,22 +140,19 @@ func list(root, below string, depth int) ([]string, error) {
 		}
 		isDir := entry.IsDir()
 		if entry.Type()&fs.ModeSymlink != 0 {
-			info, err := os.Stat(filepath.Join(root, filepath.FromSlash(name)))
+			info, err := os.Stat(filepath.Join(l.root, filepath.FromSlash(name)))
 			isDir = err == nil && info.IsDir()
 		}
 		switch {
 		case isDir && depth > 0:
-			inner, err := list(root, name, depth-1)
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return nil, err
+			if err := l.list(name, depth-1); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				l.unreadable[name+"/"] = fmt.Errorf("the directory cannot be read: %w", reason(err))
 			}
-			names = append(names, inner...)
 		case !isDir && isConfig(name):
-			names = append(names, name)
+			l.names = append(l.names, name)
 		}
 	}
-	slices.Sort(names)
-	return names, nil
+	return nil
 }
 
 // observe reads a file unless it is unchanged; there is false if it was deleted since it was listed.

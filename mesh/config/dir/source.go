@@ -5,13 +5,15 @@
 // It promises that what is not valid changes nothing (mesh.md M6). A document that is not valid keeps
 // its last valid content, and harms no other document. A file that cannot be read or parsed keeps all
 // of its documents. A document is deleted when it is gone from a file that can be parsed, or when its
-// file is gone from a directory that can be read; if the directory itself is gone, nothing is deleted.
+// file is gone from a directory that can be read; if the directory itself is gone, or a subdirectory
+// cannot be read, nothing of it is deleted.
 // Of two documents with the same kind, namespace and name, that in the first file by name is used.
 // Problems names everything that is wrong with file, line and field.
 //
-// The directory is polled and its files are hashed, which detects every way of changing a file,
-// including Kubernetes' exchange of "..data". A change is loaded when two scans in a row found the
-// same content, so that a file that is being written is not loaded half. The package does not write
+// The directory is scanned when the system says that something in it changed, and at intervals, and
+// its files are hashed, which detects every way of changing a file, including Kubernetes' exchange of
+// "..data". A change is loaded when two scans in a row found the same content, so that a file that is
+// being written is not loaded half. The package does not write
 // to the directory, and a document without a creationTimestamp has the zero time.
 //
 // A Source is run by one goroutine at a time; its other methods may be called from any.
@@ -22,18 +24,18 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 )
 
 const (
-	// interval is how often the directory is scanned. A change is in the copy after at most 1.1
-	// intervals and the time that reading takes.
+	// interval is how often the directory is scanned if nothing says that it changed. A change is in
+	// the copy after at most 1.1 intervals and the time that reading takes.
 	interval = time.Second
 	// recheck is the pause before the second scan, which must find the same content.
 	recheck = interval / 10
@@ -48,6 +50,10 @@ type Source struct {
 	dir   string
 	log   *slog.Logger
 	index config.Index
+	// readDir is os.ReadDir, except in tests.
+	readDir func(path string) ([]os.DirEntry, error)
+	// watch is the function watch, except in tests.
+	watch func(*slog.Logger) *events
 
 	// files are only used by Run.
 	files files
@@ -62,7 +68,7 @@ var _ config.Cache = (*Source)(nil)
 
 // New returns the copy of a directory, which is empty until Run.
 func New(path string, log *slog.Logger) *Source {
-	return &Source{dir: path, log: log.With("name", path), files: files{}}
+	return &Source{dir: path, log: log.With("name", path), files: files{}, readDir: os.ReadDir, watch: watch}
 }
 
 // Get returns a document; nil if there is none.
@@ -95,12 +101,33 @@ func (s *Source) Problems() []config.Problem {
 
 // Run keeps the copy current until ctx ends, and returns its cause.
 func (s *Source) Run(ctx context.Context) error {
-	r := &run{source: s, scanner: &scanner{dir: s.dir, loaded: func(name string) (uint64, bool) { return s.files.loaded(name) }}}
+	r := &run{source: s, scanner: &scanner{dir: s.dir, readDir: s.readDir, loaded: func(name string) (uint64, bool) { return s.files.loaded(name) }}}
+	ev := s.watch(s.log)
+	defer ev.close()
 	for {
-		if !wake.Sleep(ctx, r.scan()) {
+		pause := r.scan()
+		ev.of(r.scanner.directories)
+		changed := ev.changed
+		if pause == recheck {
+			changed = nil // what changes must be left alone for that long
+		}
+		if !sleep(ctx, pause, changed) {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// sleep waits for a duration, or until something changed. It returns false if ctx ended.
+func sleep(ctx context.Context, d time.Duration, changed <-chan struct{}) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+	case <-changed:
+	}
+	return true
 }
 
 // run is the state of a Run.
@@ -176,6 +203,9 @@ func (s *Source) load(p pass) {
 	put, removed := 0, 0
 	for _, key := range slices.SortedFunc(maps.Keys(documents), compareKeys) {
 		c := documents[key]
+		if s.index.Get(key) == c {
+			continue // of a file that has not changed
+		}
 		old := s.index.Put(c)
 		if old != nil && old.ResourceVersion == c.ResourceVersion {
 			continue // only its place may be another

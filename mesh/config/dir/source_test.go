@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -152,6 +153,31 @@ func TestADirectoryThatVanishesDeletesNothing(t *testing.T) {
 		b.write("a.yaml", entry("a", "2"))
 		b.expect("change WorkloadEntry default/a")
 		b.problems()
+	})
+}
+
+func TestASubdirectoryThatCannotBeReadKeepsItsDocuments(t *testing.T) {
+	on(t, map[string]string{"a.yaml": entry("a", "1"), "sub/b.yaml": entry("b", "1")}, func(b *bench) {
+		var denied atomic.Bool
+		b.source.readDir = func(path string) ([]os.DirEntry, error) {
+			if denied.Load() && filepath.Base(path) == "sub" {
+				return nil, &os.PathError{Op: "open", Path: path, Err: os.ErrPermission}
+			}
+			return os.ReadDir(path)
+		}
+		b.run()
+		b.expect("add WorkloadEntry default/a", "add WorkloadEntry default/b")
+		denied.Store(true)
+		b.write("a.yaml", entry("a", "2"))
+		b.expect("change WorkloadEntry default/a")
+		b.problems("sub/: the directory cannot be read: permission denied", "sub/b.yaml: the directory cannot be read: permission denied")
+		b.settle()
+		b.settle()
+		denied.Store(false)
+		b.expect()
+		b.problems()
+		b.remove("sub")
+		b.expect("delete WorkloadEntry default/b")
 	})
 }
 

@@ -3,6 +3,7 @@ package dir
 import (
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 	"github.com/holdfast-xds/holdfast/mesh/config"
@@ -44,11 +45,15 @@ func (v *validation) path(path string) {
 		v.file(path)
 		return
 	}
-	names, err := list(path, "", maxDepth)
-	if err != nil {
+	l := lister{root: path, readDir: os.ReadDir, unreadable: make(map[string]error)}
+	if err := l.list("", maxDepth); err != nil {
 		v.problems = append(v.problems, config.Problem{File: path, Message: reason(err).Error()})
 	}
-	for _, name := range names {
+	for name, err := range l.unreadable {
+		v.problems = append(v.problems, config.Problem{File: filepath.Join(path, filepath.FromSlash(name)), Message: err.Error()})
+	}
+	slices.Sort(l.names)
+	for _, name := range l.names {
 		v.file(filepath.Join(path, filepath.FromSlash(name)))
 	}
 }

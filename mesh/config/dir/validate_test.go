@@ -13,7 +13,7 @@ func TestValidateFindsEveryProblemOfAllFiles(t *testing.T) {
 		"a.yaml":     entry("a", "1") + wrong("b"),
 		"sub/b.yaml": entry("a", "2"),
 		"c.yaml":     "a: [\n",
-		"d.yaml":     "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: d}\nspec:\n  hosts: [d]\n  http:\n  - mirrorPercent: 1\n    route:\n    - destination:\n        host: none\n",
+		"d.yaml":     "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: d}\nspec:\n  hosts: [d]\n  tcp:\n  - match: [{sourceSubnet: 10.0.0.0/8}]\n    route:\n    - destination:\n        host: none\n",
 		".e.yaml":    "{",
 		"f.txt":      "{",
 		"lone.yaml":  entry("lone", "1"),
@@ -28,8 +28,8 @@ func TestValidateFindsEveryProblemOfAllFiles(t *testing.T) {
 		"ROOT/a.yaml:1: WorkloadEntry default/a: it is in ROOT/sub/b.yaml:1 too: that document is used, and this is not",
 		`ROOT/a.yaml:11: WorkloadEntry default/b: spec.address: "a_b" is neither an IP address nor a host`,
 		"ROOT/c.yaml:1: did not find expected node content",
-		"ROOT/d.yaml:7: VirtualService default/d: spec.http[0].mirrorPercent: warning: not supported: deprecated: write mirrorPercentage",
-		`ROOT/d.yaml:10: VirtualService default/d: spec.http[0].route[0].destination.host: warning: there is no service "none.default.svc.cluster.local"`,
+		"ROOT/d.yaml:7: VirtualService default/d: spec.tcp[0].match[0].sourceSubnet: warning: not supported: reserved: Istio does not implement it",
+		`ROOT/d.yaml:10: VirtualService default/d: spec.tcp[0].route[0].destination.host: warning: there is no service "none.default.svc.cluster.local"`,
 		"ROOT/none: no such file or directory",
 	}
 	got = slices.DeleteFunc(got, func(text string) bool { return strings.HasPrefix(text, "ROOT/sub/") })

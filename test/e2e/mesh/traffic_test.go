@@ -69,33 +69,29 @@ func TestAChangeOfARouteSendsRoutesOnly(t *testing.T) {
 	})
 }
 
-// The service that takes the place of another is there before a route leads to it, and the other goes when
-// no route leads to it any more, though all of it is one change.
-func TestAServiceTakesThePlaceOfAnotherWithoutAFailedRequest(t *testing.T) {
+// A route to a new service and that service come in one change, and go in one change. The service is there
+// before the route leads to it, and as long as the route does.
+func TestAServiceIsAddedAndRemovedWithItsRouteWithoutAFailedRequest(t *testing.T) {
 	inAllForms(t, func(w *world) {
 		w.start()
 		tally, stop := w.load()
-		const other = "other.internal"
 		port := w.freePort()
-		// First beside the route, then in the same scan as the route that leads to it.
-		w.write("other", w.entry(other, port, w.v2))
-		w.answers(w.requestTo(other, port), "200 v2")
-		w.remove("other")
-		w.write("third", w.entry("third.internal", port, w.v2))
-		w.write("route", `apiVersion: networking.istio.io/v1
+		for range 3 {
+			w.write("route", w.entry("new.internal", port, w.v2)+`---
+apiVersion: networking.istio.io/v1
 kind: VirtualService
 metadata: {name: web, namespace: shop}
 spec:
   hosts: [web.internal]
-  http: [{route: [{destination: {host: third.internal}}]}]
+  http: [{route: [{destination: {host: new.internal}}]}]
 `)
-		w.answers(w.request(), "200 v2")
-		w.check(tally.More(50, limit))
-		// The route and the service that it leads to go together.
-		w.remove("third")
-		w.write("route", w.route(100, 0))
-		w.answers(w.request(), "200 v1")
-		w.gone(fmt.Sprintf("outbound|%d||third.internal", port))
+			w.answers(w.request(), "200 v2")
+			w.answers(w.requestTo("new.internal", port), "200 v2")
+			w.check(tally.More(30, limit))
+			w.write("route", w.route(100, 0))
+			w.answers(w.request(), "200 v1")
+			w.gone(fmt.Sprintf("outbound|%d||new.internal", port))
+		}
 		stop()
 	})
 }

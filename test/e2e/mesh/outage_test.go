@@ -3,6 +3,7 @@ package mesh
 import (
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"testing"
 
@@ -25,6 +26,10 @@ func TestAnInvalidDocumentKeepsItsLastContentAndHarmsNoOther(t *testing.T) {
 			w.Errorf("Envoy took in %+v", u)
 		}
 		w.answers(w.request(), "200 v1")
+		w.check(os.Rename(w.path("documents"), w.path("elsewhere")))
+		w.problem("the directory cannot be read")
+		w.answers(w.request(), "200 v1")
+		w.check(os.Rename(w.path("elsewhere"), w.path("documents")))
 		// Another document is used meanwhile.
 		port := w.freePort()
 		w.write("other", w.entry("other.internal", port, w.v2))
@@ -101,7 +106,7 @@ func TestANACKIsShown(t *testing.T) {
 			if code != 0 {
 				return fmt.Errorf("exit code %d: %s", code, stderr)
 			}
-			for _, want := range []string{"NODE ", "client-1 ", " sidecar ", " shop ", " NACKED ", fmt.Sprintf("\n  LDS: "), fmt.Sprintf("127.0.0.1_%d", port)} {
+			for _, want := range []string{"NODE ", "client-1 ", " sidecar ", " shop ", " NACKED ", "\n  LDS: ", fmt.Sprintf("127.0.0.1_%d", port)} {
 				if !strings.Contains(out, want) {
 					return fmt.Errorf("proxies shows no %q:\n%s", want, out)
 				}
@@ -113,6 +118,13 @@ func TestANACKIsShown(t *testing.T) {
 		if !strings.Contains(metrics, `pilot_total_xds_rejects{type="LDS"} `) {
 			w.Errorf("no metric counts the NACK:\n%s", metrics)
 		}
+		// Neither routes nor other listeners wait for it.
+		w.write("third", w.entry("third.internal", w.freePort(), w.v2))
+		w.write("route", w.route(0, 100))
+		w.answers(w.request(), "200 v2")
+		third := w.freePort()
+		w.write("third", w.entry("third.internal", third, w.v1))
+		w.answers(w.requestTo("third.internal", third), "200 v1")
 		w.remove("other")
 		w.synced()
 		stop()

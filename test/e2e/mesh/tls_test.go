@@ -90,7 +90,7 @@ func TestClientsNeedACertificateOfTheCA(t *testing.T) {
 			}
 			w.startAgentWith(append(flags, "--node-id", "client-1", "--node-cluster", "client")...)
 			w.check(w.agent.Wait(limit, func() error {
-				s, err := admin.Client{Addr: "unix:" + w.path("admin.sock")}.Status(t.Context())
+				s, err := admin.Client{Addr: "unix:" + w.own("admin.sock")}.Status(t.Context())
 				if err == nil && (len(s.Groups) == 0 || len(s.Groups[0].Upstreams) == 0 || s.Groups[0].Upstreams[0].LastError == "") {
 					err = errors.New("the agent was not rejected")
 				}

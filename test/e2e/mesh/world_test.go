@@ -53,6 +53,15 @@ type world struct {
 	envoy   *testbed.Envoy
 	port    int // of the service
 	v1, v2  *testbed.Backend
+	// of says who the proxy is, and in which directory it has its files.
+	of node
+}
+
+// node is what the Node of a proxy says.
+type node struct {
+	id, kind string
+	labels   string // JSON
+	dir      string
 }
 
 // inAllForms runs a test directly and through an agent, with SotW and with Delta.
@@ -83,6 +92,7 @@ func newWorld(t *testing.T) *world {
 	w.check(err)
 	t.Cleanup(func() { _ = os.RemoveAll(w.dir) })
 	w.check(os.Mkdir(w.path("documents"), 0o700))
+	w.of = node{id: "client-1", kind: "sidecar", labels: `{"app":"client"}`, dir: w.dir}
 	w.v1, w.v2 = w.backend("v1"), w.backend("v2")
 	w.port = w.freePort()
 	w.xds, w.admin = w.freeAddr(), w.freeAddr()
@@ -94,6 +104,18 @@ func newWorld(t *testing.T) *world {
 }
 
 func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
+
+// own returns the path of a file of the proxy.
+func (w *world) own(name string) string { return filepath.Join(w.of.dir, name) }
+
+// beside returns the same world as another proxy sees it.
+func (w *world) beside(id, kind, labels string) *world {
+	w.Helper()
+	other := *w
+	other.of = node{id: id, kind: kind, labels: labels, dir: w.path(id)}
+	w.check(os.Mkdir(other.of.dir, 0o700))
+	return &other
+}
 
 func (w *world) check(err error) {
 	w.Helper()
@@ -261,31 +283,31 @@ func (w *world) startAgent() {
 // startAgentWith starts an agent with the flags of its control plane.
 func (w *world) startAgentWith(upstream ...string) {
 	w.Helper()
-	p, err := testbed.Start("agent", w.path("agent.log"), append([]string{binary(w, "holdfast"), "run",
-		"--upstream-protocol", string(w.form), "--socket", w.path("xds.sock"), "--admin", "unix:" + w.path("admin.sock"), "--health", "",
+	p, err := testbed.Start("agent", w.own("agent.log"), append([]string{binary(w, "holdfast"), "run",
+		"--upstream-protocol", string(w.form), "--socket", w.own("xds.sock"), "--admin", "unix:" + w.own("admin.sock"), "--health", "",
 	}, upstream...)...)
 	w.check(err)
 	w.agent = p
 	w.ends(p)
-	w.check(p.Wait(limit, func() error { return testbed.Dial("unix", w.path("xds.sock")) }))
+	w.check(p.Wait(limit, func() error { return testbed.Dial("unix", w.own("xds.sock")) }))
 }
 
 // startEnvoy starts the Envoy of the client, on a bootstrap of holdfast bootstrap. It does not wait until
 // it is ready.
 func (w *world) startEnvoy() {
 	w.Helper()
-	admin, file := w.freeAddr(), w.path("envoy.json")
-	out, err := exec.Command(binary(w, "holdfast"), "bootstrap", "--out", file, "--node-id", "client-1", "--node-cluster", "client",
-		"--node-metadata", "TYPE=sidecar", "--node-metadata", "NAMESPACE=shop", "--node-metadata", `LABELS:={"app":"client"}`,
+	admin, file := w.freeAddr(), w.own("envoy.json")
+	out, err := exec.Command(binary(w, "holdfast"), "bootstrap", "--out", file, "--node-id", w.of.id, "--node-cluster", "e2e",
+		"--node-metadata", "TYPE="+w.of.kind, "--node-metadata", "NAMESPACE=shop", "--node-metadata", "LABELS:="+w.of.labels,
 		"--node-metadata", "INTERCEPTION_MODE=NONE",
-		"--socket", w.path("xds.sock"), "--xds-protocol", string(w.form), "--envoy-admin", admin).CombinedOutput()
+		"--socket", w.own("xds.sock"), "--xds-protocol", string(w.form), "--envoy-admin", admin).CombinedOutput()
 	if err != nil {
 		w.Fatalf("holdfast bootstrap: %v\n%s", err, out)
 	}
 	if !w.through {
 		w.connectDirectly(file)
 	}
-	e, err := testbed.StartEnvoy(envoytest.Binary(w), file, admin, w.path("envoy.log"))
+	e, err := testbed.StartEnvoy(envoytest.Binary(w), file, admin, w.own("envoy.log"))
 	w.check(err)
 	w.envoy = e
 	w.Cleanup(func() {

@@ -61,6 +61,11 @@ func ask(ctx context.Context, admin, path string, into any) error {
 	if err != nil {
 		return fmt.Errorf("--admin %q: want host:port", admin)
 	}
+	return do(req, admin, into)
+}
+
+// do sends a request to a server's admin address, and decodes the answer.
+func do(req *http.Request, admin string, into any) error {
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return failed(fmt.Errorf("no answer from %s: %w (is holdfast-mesh running there? --admin names its address)", admin, errors.Unwrap(err)))

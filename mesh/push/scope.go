@@ -127,7 +127,7 @@ func (s *Snapshot) newEgress(namespace string, l *networking.IstioEgressListener
 			chosen[svc.Hostname] = svc
 		}
 	}
-	for _, svc := range s.services.all {
+	for _, svc := range s.importable(imports) {
 		if s.sees(namespace, svc) && imports.service(svc) {
 			add(svc)
 		}
@@ -151,6 +151,20 @@ func (s *Snapshot) newEgress(namespace string, l *networking.IstioEgressListener
 	}
 	slices.SortFunc(e.Services, compareServices)
 	return e
+}
+
+// importable returns the services that imports may concern: if they name hosts only, those hosts',
+// so that a scope costs what it imports and not what the mesh has.
+func (s *Snapshot) importable(im imports) (out []*service.Service) {
+	for _, i := range im {
+		if i.host.IsWildcard() {
+			return s.services.all
+		}
+	}
+	for _, i := range im {
+		out = append(out, s.services.byHost[i.host]...)
+	}
+	return out
 }
 
 // imports are the hosts of a Sidecar's egress listener: namespace/name, where the namespace may be

@@ -101,18 +101,19 @@ func TestANACKIsShown(t *testing.T) {
 		w.Cleanup(func() { _ = taken.Close() })
 		port := taken.Addr().(*net.TCPAddr).Port
 		w.write("other", w.entry("other.internal", port, w.v2))
-		w.check(w.mesh.Wait(limit, func() error {
+		named := func() error {
 			code, out, stderr := run(w, "proxies", "--admin", w.admin)
 			if code != 0 {
 				return fmt.Errorf("exit code %d: %s", code, stderr)
 			}
-			for _, want := range []string{"NODE ", "client-1 ", " sidecar ", " shop ", " NACKED ", "\n  LDS: ", fmt.Sprintf("127.0.0.1_%d", port)} {
+			for _, want := range []string{"NODE ", "client-1 ", " sidecar ", " shop ", " NACKED ", "\nclient-1 LDS: ", fmt.Sprintf("127.0.0.1_%d", port)} {
 				if !strings.Contains(out, want) {
 					return fmt.Errorf("proxies shows no %q:\n%s", want, out)
 				}
 			}
 			return nil
-		}))
+		}
+		w.check(w.mesh.Wait(limit, named))
 		_, metrics, err := testbed.Get("http://" + w.admin + "/metrics")
 		w.check(err)
 		if !strings.Contains(metrics, `pilot_total_xds_rejects{type="LDS"} `) {
@@ -125,6 +126,12 @@ func TestANACKIsShown(t *testing.T) {
 		third := w.freePort()
 		w.write("third", w.entry("third.internal", third, w.v1))
 		w.answers(w.requestTo("third.internal", third), "200 v1")
+		w.check(w.mesh.Wait(limit, func() error { // until the ACK of the other listener has come
+			if err := w.answered("LDS"); err != nil {
+				return err
+			}
+			return named()
+		}))
 		w.remove("other")
 		w.synced()
 		stop()

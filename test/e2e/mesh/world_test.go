@@ -481,6 +481,22 @@ func (w *world) synced() {
 	}))
 }
 
+// answered returns nil if the proxy has answered everything of a type that it was sent.
+func (w *world) answered(short string) error {
+	s, err := w.tryStatus()
+	if err != nil {
+		return err
+	}
+	for _, p := range s.Proxies {
+		for _, t := range p.Types {
+			if t.Type == short && t.State == "STALE" {
+				return fmt.Errorf("%s of %s is %s", short, p.Node, t.State)
+			}
+		}
+	}
+	return nil
+}
+
 // run runs a command of holdfast-mesh, and returns its exit code and what it wrote.
 func run(t testing.TB, args ...string) (code int, stdout, stderr string) {
 	t.Helper()

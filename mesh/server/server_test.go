@@ -260,9 +260,63 @@ func TestTheStatusSaysWhoHasWhat(t *testing.T) {
 		if got, want := states(), "CDS SYNCED, EDS SYNCED, LDS SYNCED, RDS NACKED no such thing"; got != want {
 			t.Errorf("NACKed: %s, want %s", got, want)
 		}
+		c.Answer(session.Answer{Type: xds.RouteType, Revision: c.revision})
+		if got, want := states(), "CDS SYNCED, EDS SYNCED, LDS SYNCED, RDS SYNCED"; got != want {
+			t.Errorf("ACKed: %s, want %s", got, want)
+		}
 		c.Close(downstream.End{})
 		if got := r.server.Proxies(); len(got) != 0 {
 			t.Errorf("gone: %+v", got)
+		}
+	})
+}
+
+// A resource that was NACKed is named until it changes or is ACKed, whatever else is ACKed meanwhile.
+func TestANACKedResourceIsNamedUntilItIsAccepted(t *testing.T) {
+	on(t, services, func(r *rig) {
+		c := r.connect("laptop", map[string]any{"NAMESPACE": "dev"})
+		route := func() string {
+			for _, one := range r.server.Proxies()[0].Types {
+				if one.Type == "RDS" {
+					return strings.TrimSpace(one.State + " " + one.Reason)
+				}
+			}
+			return ""
+		}
+		lookup := func() *xds.Resource {
+			view, _ := c.Begin()
+			defer c.End()
+			return view.Lookup(xds.RouteType, "80").Current
+		}
+		answer := func(a session.Answer) {
+			a.Type, a.Revision = xds.RouteType, c.revision
+			c.Answer(a)
+			c.Progress(session.Progress{Type: a.Type, Revision: a.Revision})
+		}
+		change := func(seconds int) {
+			r.put(fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: a}\nspec: {hosts: [a.internal], http: [{timeout: %ds, route: [{destination: {host: a.internal}}]}]}", seconds))
+			r.settle()
+		}
+		change(2)
+		bad := lookup()
+		answer(session.Answer{NACK: true, Error: "two of them\nare wrong", Suspects: []*xds.Resource{bad, {Type: xds.RouteType, Name: "no more", Version: "1"}}})
+		if got, want := route(), "NACKED two of them are wrong"; got != want {
+			t.Errorf("with others: %s, want %s", got, want)
+		}
+		answer(session.Answer{NACK: true, Error: "80 is wrong", Nacked: bad})
+		answer(session.Answer{Acked: []*xds.Resource{{Type: xds.RouteType, Name: "another", Version: "1"}}})
+		if got, want := route(), "NACKED 80 is wrong"; got != want {
+			t.Errorf("after the ACK of another: %s, want %s", got, want)
+		}
+		change(3)
+		if got, want := route(), "STALE"; got != want {
+			t.Errorf("changed: %s, want %s", got, want)
+		}
+		answer(session.Answer{Acked: []*xds.Resource{lookup()}})
+		change(2)
+		answer(session.Answer{Acked: []*xds.Resource{lookup()}})
+		if got, want := route(), "SYNCED"; got != want {
+			t.Errorf("ACKed: %s, want %s", got, want)
 		}
 	})
 }
